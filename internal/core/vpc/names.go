@@ -1,0 +1,35 @@
+package vpc
+
+// Tags AWS components write on interfaces. They are a wire format: an AWS VPC
+// CNI on the same account must read ours and we must read its.
+const (
+	TagInstanceID   = "node.k8s.amazonaws.com/instance_id"
+	TagCreatedAt    = "node.k8s.amazonaws.com/createdAt" // RFC 3339
+	TagNoManage     = "node.k8s.amazonaws.com/no_manage" // "true": leave alone
+	TagClusterName  = "cluster.k8s.amazonaws.com/name"
+	TagSubnetRole   = "kubernetes.io/role/cni"
+	TagSubnetOfPfx  = "cni.networking.k8s.aws/cluster/" // + cluster name
+	TagTrunkVLAN    = "vpcresources.k8s.aws/vlan-id"
+	TagTrunkENI     = "vpcresources.k8s.aws/trunk-eni-id"
+	TagOwner        = "eks:eni:owner"
+	OwnerVPCCNI     = "amazon-vpc-cni"
+	DescriptionHead = "aws-K8S-" // + instance id
+)
+
+// Our own tags.
+const (
+	// TagManagedBy marks an interface that Trunkline created and may delete.
+	TagManagedBy = "trunkline.dev/managed-by"
+	// TagIntent carries the journaled intent that created the interface, so
+	// that a lost reply can be matched to its effect.
+	TagIntent = "trunkline.dev/intent"
+)
+
+// Labels, annotations and resources of AWS's components on Kubernetes objects.
+const (
+	LabelTrunkAttached = "vpc.amazonaws.com/has-trunk-attached"
+	LabelENIConfig     = "k8s.amazonaws.com/eniConfig"
+	AnnotationPodENI   = "vpc.amazonaws.com/pod-eni"
+	AnnotationPodIPs   = "vpc.amazonaws.com/pod-ips"
+	ResourcePodENI     = "vpc.amazonaws.com/pod-eni"
+)
