@@ -1,0 +1,83 @@
+# Trunkline. `make help` lists the targets; README.md says where to begin.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+GO      ?= go
+GOFLAGS_STATIC := -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+TOOL    := $(GO) tool -modfile=tools/go.mod
+PACKAGES := ./...
+SEED    ?= $(shell date +%s)
+
+# Debian packages the lab and the tests use, as "program:package".
+PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack strace:strace mount:mount nsenter:util-linux dpkg-deb:dpkg
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Install the Debian packages that are missing (root)
+	@GO="$(GO)" ./test/setup $(PROGRAMS)
+
+.PHONY: build
+build: ## Build trunkline, trunkline-cni and trunkline-lab into bin/
+	CGO_ENABLED=0 $(GO) build $(GOFLAGS_STATIC) -o bin/ ./cmd/...
+
+.PHONY: check
+check: lint test-unit test-touched ## What every commit passes (about 3 minutes)
+
+.PHONY: lint
+lint: ## gofumpt, go vet and the linters of .golangci.yml
+	$(TOOL) golangci-lint run --timeout 10m $(PACKAGES)
+
+.PHONY: fmt
+fmt: ## Format every Go file
+	$(TOOL) golangci-lint fmt $(PACKAGES)
+
+.PHONY: generate
+generate: ## Regenerate deepcopy functions, CRDs and docs/config.md
+	$(GO) generate $(PACKAGES)
+
+.PHONY: test
+test: setup test-unit test-netns test-lab ## Everything a fresh machine can run; what CI runs (root)
+
+.PHONY: test-unit
+test-unit: ## Tests that need no root
+	$(GO) test $(PACKAGES)
+
+.PHONY: test-netns
+test-netns: setup ## Tests in network namespaces of their own (root)
+	$(GO) test -tags netns -p 2 $$(./test/tagged netns)
+
+.PHONY: test-touched
+test-touched: ## The netns tests of packages changed since the last commit (root)
+	@pkgs="$$(./test/tagged netns --touched)"; \
+	if [ -z "$$pkgs" ]; then echo "no netns test touched"; \
+	elif [ "$$(id -u)" != 0 ]; then echo "not root: netns tests left out: $$pkgs"; \
+	else $(GO) test -tags netns -p 2 $$pkgs; fi
+
+.PHONY: test-lab
+test-lab: setup build ## Tests on the lab: a real Kubernetes on an embedded VPC (root)
+	$(GO) test -tags lab -count 1 -timeout 60m -v ./test/e2e/...
+
+.PHONY: suites
+suites: setup build ## The long suites in full, with reports in test/reports (root)
+	TRUNKLINE_SUITES=full $(GO) test -tags lab -count 1 -timeout 4h -v ./test/e2e/...
+
+.PHONY: fuzz
+fuzz: ## Every fuzz target for 10 s each
+	./test/fuzz 10s
+
+.PHONY: bench
+bench: setup build ## Benchmarks against baselines of the same run, into bench/latest.jsonl (root)
+	$(GO) run ./bench/cmd -out bench/latest.jsonl
+
+.PHONY: demo
+demo: setup build ## Three nodes, real pods on VPC addresses, the connectivity test (root)
+	./bin/trunkline-lab demo
+
+.PHONY: clean
+clean: ## Remove what was built here; the lab's cache stays
+	rm -rf bin

@@ -1,0 +1,216 @@
+package laws
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/trunkline/trunkline"
+
+// pkg is what `go list -json` says of a package.
+type pkg struct {
+	ImportPath   string
+	Dir          string
+	Doc          string
+	Name         string
+	Standard     bool
+	Imports      []string
+	Deps         []string
+	GoFiles      []string
+	TestGoFiles  []string
+	XTestGoFiles []string
+}
+
+func (p pkg) room() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
+
+// packages lists this module's packages.
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Doc,Name,Standard,Imports,Deps,GoFiles,TestGoFiles,XTestGoFiles", module+"/...")
+	cmd.Dir = root(t)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
+		var p pkg
+		if err := dec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) < 5 {
+		t.Fatalf("go list found %d packages: the law would hold for nothing", len(all))
+	}
+	return all
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A law forbids imports to the packages below From, except those below Allow.
+type law struct {
+	From  string   // path inside the module
+	Deny  []string // path prefixes; "*" is everything outside the standard library
+	Allow []string
+	Why   string
+}
+
+func laws() []law {
+	return []law{
+		{
+			From: "internal/core", Deny: []string{"*"},
+			Allow: []string{module + "/internal/core", "github.com/gaissmai/bart", "k8s.io/api/", "k8s.io/apimachinery/pkg/labels", "k8s.io/apimachinery/pkg/util/intstr", "k8s.io/apimachinery/pkg/types"},
+			Why:   "core decides on arguments alone; a client in core makes a decision untestable",
+		},
+		{
+			From: "internal/core", Deny: []string{"context", "os", "os/exec", "log", "log/slog", "net/http", "syscall"},
+			Why: "core does no I/O, keeps no log and is never cancelled: it returns values and why",
+		},
+		{
+			From: "internal/machinery", Deny: []string{module}, Allow: []string{module + "/internal/machinery", module + "/internal/core"},
+			Why: "machinery knows no technology",
+		},
+		{
+			From: "internal/edge", Deny: []string{module + "/internal/app", module + "/sim", module + "/lab", module + "/cmd"},
+			Why: "imports go down only: cmd, app, edge and machinery, core",
+		},
+		{
+			From: "internal", Deny: []string{module + "/sim", module + "/lab", module + "/test"},
+			Why: "the product has no idea of the lab: the same binary runs on EC2",
+		},
+		{
+			From: "cmd/trunkline", Deny: []string{module + "/sim", module + "/lab"},
+			Why: "the product has no idea of the lab: the same binary runs on EC2",
+		},
+		{
+			From: "sim", Deny: []string{module}, Allow: []string{module + "/sim", module + "/internal/core/vpc"},
+			Why: "the embedded VPC shares nouns with the product, never decisions: a bug must not be mirrored",
+		},
+		{
+			From: "lab", Deny: []string{module}, Allow: []string{module + "/lab", module + "/sim", module + "/internal/core/vpc"},
+			Why: "the lab runs the product as users do, from its images; it does not link it",
+		},
+		{
+			From: "cmd/trunkline-lab", Deny: []string{module + "/internal"}, Allow: []string{module + "/internal/core/vpc"},
+			Why: "the lab runs the product as users do, from its images; it does not link it",
+		},
+	}
+}
+
+func below(path, prefix string) bool {
+	return path == strings.TrimSuffix(prefix, "/") || strings.HasPrefix(path, strings.TrimSuffix(prefix, "/")+"/")
+}
+
+func (l law) forbids(path string) bool {
+	for _, a := range l.Allow {
+		if below(path, a) {
+			return false
+		}
+	}
+	for _, d := range l.Deny {
+		if d == "*" {
+			first, _, _ := strings.Cut(path, "/")
+			if strings.Contains(first, ".") {
+				return true
+			}
+		} else if below(path, d) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestImportsFollowTheLaw(t *testing.T) {
+	all := packages(t)
+	for _, l := range laws() {
+		for _, p := range all {
+			if !below(p.ImportPath, module+"/"+l.From) {
+				continue
+			}
+			for _, imp := range p.Imports {
+				if l.forbids(imp) {
+					t.Errorf("%s imports %s: %s", p.room(), imp, l.Why)
+				}
+			}
+		}
+	}
+}
+
+func TestEdgesNeverImportOneAnother(t *testing.T) {
+	edge := module + "/internal/edge/"
+	for _, p := range packages(t) {
+		mine, ok := strings.CutPrefix(p.ImportPath, edge)
+		if !ok {
+			continue
+		}
+		own, _, _ := strings.Cut(mine, "/")
+		for _, imp := range p.Imports {
+			other, isEdge := strings.CutPrefix(imp, edge)
+			theirs, _, _ := strings.Cut(other, "/")
+			if isEdge && theirs != own {
+				t.Errorf("%s imports %s: an edge knows one technology; app introduces them", p.room(), imp)
+			}
+		}
+	}
+}
+
+func TestThePluginStaysThin(t *testing.T) {
+	allowed := []string{"github.com/containernetworking/cni", module + "/internal/edge/cnirpc", module + "/cmd/trunkline-cni"}
+	for _, p := range packages(t) {
+		if p.room() != "cmd/trunkline-cni" {
+			continue
+		}
+		for _, dep := range p.Deps {
+			first, _, _ := strings.Cut(dep, "/")
+			if !strings.Contains(first, ".") {
+				continue
+			}
+			if !slices.ContainsFunc(allowed, func(a string) bool { return below(dep, a) }) {
+				t.Errorf("the plugin links %s: it starts once per pod, and every dependency is start-up time", dep)
+			}
+		}
+		for _, heavy := range []string{"net/http", "crypto/tls"} {
+			if slices.Contains(p.Deps, heavy) {
+				t.Errorf("the plugin links %s: it starts once per pod, and every dependency is start-up time", heavy)
+			}
+		}
+		return
+	}
+	t.Fatal("cmd/trunkline-cni is not there: the law would hold for nothing")
+}
+
+// The laws themselves must be able to fail.
+func TestALawCatchesWhatItForbids(t *testing.T) {
+	for _, c := range []struct {
+		from, imp string
+		want      bool
+	}{
+		{"internal/core", "k8s.io/client-go/kubernetes", true},
+		{"internal/core", "k8s.io/apimachinery/pkg/labels", false},
+		{"internal/core", module + "/internal/edge/ec2", true},
+		{"internal", module + "/sim/ec2", true},
+		{"sim", module + "/internal/core/vpc", false},
+		{"sim", module + "/internal/core/ipam", true},
+		{"lab", module + "/internal/app/agent", true},
+	} {
+		caught := false
+		for _, l := range laws() {
+			caught = caught || l.From == c.from && l.forbids(c.imp)
+		}
+		if caught != c.want {
+			t.Errorf("%s importing %s: forbidden = %v, want %v", c.from, c.imp, caught, c.want)
+		}
+	}
+}
