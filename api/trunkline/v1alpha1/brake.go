@@ -1,0 +1,102 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Brake stops Trunkline from changing EC2, on every node or on some, while it
+// exists. Creating one needs no restart and no roll-out: each agent and the
+// controller watch Brakes and obey the strictest that names them. Deleting the
+// object releases it, so two operators cannot undo each other by accident.
+//
+// A Brake is an object of its own, rather than a field of a configuration, so
+// that it can be granted to people on call who may change nothing else.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster
+// +kubebuilder:printcolumn:name="Freeze",type=string,JSONPath=`.spec.freeze`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.spec.nodes`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.spec.reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Brake struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec BrakeSpec `json:"spec"`
+}
+
+// BrakeSpec says what stops, where and why.
+type BrakeSpec struct {
+	// Freeze is what stops: "release" keeps everything that is attached and
+	// still allocates; "all" makes no changing call at all.
+	// +kubebuilder:validation:Enum=release;all
+	Freeze Freeze `json:"freeze"`
+	// Nodes the brake is for, by name. Empty: every node and the controller.
+	// +optional
+	// +listType=set
+	Nodes []string `json:"nodes,omitempty"`
+	// Reason is shown in `trunkline status`, so that the next person knows.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Reason string `json:"reason"`
+}
+
+// Freeze is the strength of a brake.
+type Freeze string
+
+// Strengths, weakest first.
+const (
+	FreezeNone    Freeze = ""
+	FreezeRelease Freeze = "release"
+	FreezeAll     Freeze = "all"
+)
+
+// Stricter returns the stronger of f and g. A value this build does not know
+// counts as FreezeAll: a newer operator asked for something to stop.
+func (f Freeze) Stricter(g Freeze) Freeze {
+	if f.rank() >= g.rank() {
+		return f
+	}
+	return g
+}
+
+// AllowsRelease reports whether calls that give something back may be made:
+// unassign, detach, delete.
+func (f Freeze) AllowsRelease() bool { return f == FreezeNone }
+
+// AllowsAllocate reports whether calls that take something may be made: create,
+// attach, assign.
+func (f Freeze) AllowsAllocate() bool { return f.rank() < FreezeAll.rank() }
+
+func (f Freeze) rank() int {
+	switch f {
+	case FreezeNone:
+		return 0
+	case FreezeRelease:
+		return 1
+	case FreezeAll:
+		return 2
+	}
+	return 2
+}
+
+// For returns what b asks of node; node is empty for the controller, which only
+// obeys brakes that name no node.
+func (b *Brake) For(node string) Freeze {
+	if len(b.Spec.Nodes) == 0 {
+		return b.Spec.Freeze
+	}
+	for _, n := range b.Spec.Nodes {
+		if n == node {
+			return b.Spec.Freeze
+		}
+	}
+	return FreezeNone
+}
+
+// BrakeList is a list of Brakes.
+//
+// +kubebuilder:object:root=true
+type BrakeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Brake `json:"items"`
+}

@@ -1,0 +1,209 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// NodeNetwork is what one node's agent says about the node's network. Its name
+// is the node's. Only that node's agent may write it (an admission policy checks
+// the node named in the agent's token); it is deleted with the node.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=nn
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.status.mode`
+// +kubebuilder:printcolumn:name="ENIs",type=integer,JSONPath=`.status.addresses.interfaces`
+// +kubebuilder:printcolumn:name="Assigned",type=integer,JSONPath=`.status.addresses.assigned`
+// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.addresses.free`
+// +kubebuilder:printcolumn:name="Cooling",type=integer,JSONPath=`.status.addresses.cooling`
+// +kubebuilder:printcolumn:name="Total",type=integer,JSONPath=`.status.addresses.total`
+// +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.versions.agent`
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.why`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type NodeNetwork struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Status is written by the node's agent through the status sub-resource.
+	// +optional
+	Status NodeNetworkStatus `json:"status,omitempty"`
+}
+
+// NodeNetworkStatus is the agent's report. Everything in it follows from the
+// agent's plan and its own record, never from counters kept beside them.
+type NodeNetworkStatus struct {
+	// ObservedAt is when the agent last compared its record with EC2 and the
+	// kernel and wrote this report. A collector believes the absence of an
+	// interface only when the report is younger than the interface.
+	// +optional
+	ObservedAt metav1.Time `json:"observedAt,omitzero"`
+
+	// InstanceID of the EC2 instance behind the node.
+	// +optional
+	InstanceID string `json:"instanceID,omitempty"`
+	// InstanceType such as m5.xlarge, from which the limits come.
+	// +optional
+	InstanceType string `json:"instanceType,omitempty"`
+	// Zone is the availability zone.
+	// +optional
+	Zone string `json:"zone,omitempty"`
+
+	// Mode is how pods get their addresses.
+	// +optional
+	Mode AddressMode `json:"mode,omitempty"`
+	// Why is the plan's explanation of the present pool in one sentence.
+	// +optional
+	Why string `json:"why,omitempty"`
+
+	// Addresses counts the pod addresses of the node.
+	// +optional
+	Addresses AddressCounts `json:"addresses,omitempty"`
+	// Interfaces are the ENIs the agent counts as the node's own, the primary
+	// included, those being created or released included.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	Interfaces []Interface `json:"interfaces,omitempty"`
+	// Versions of the programs on the node.
+	// +optional
+	Versions Versions `json:"versions,omitempty"`
+	// LastError is the latest refusal by EC2; it stays until a call of the same
+	// action succeeds.
+	// +optional
+	LastError *CallError `json:"lastError,omitempty"`
+	// Brake is the brake the agent obeys now.
+	// +optional
+	Brake Freeze `json:"brake,omitempty"`
+
+	// Conditions: Ready (an ADD can be served now), SufficientAddresses (the
+	// node can still grow to what its pods need), EC2Reachable, Drift.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AddressMode is how pods of a node get their addresses.
+// +kubebuilder:validation:Enum=secondary-ip;prefix
+type AddressMode string
+
+// Address modes.
+const (
+	ModeSecondaryIP AddressMode = "secondary-ip"
+	ModePrefix      AddressMode = "prefix"
+)
+
+// AddressCounts counts pod addresses; primary addresses of ENIs are not among
+// them. Total = Assigned + Cooling + Free.
+type AddressCounts struct {
+	// Total pod addresses attached to the node.
+	Total int32 `json:"total"`
+	// Assigned to a pod.
+	Assigned int32 `json:"assigned"`
+	// Cooling: given back and not yet to be used again.
+	Cooling int32 `json:"cooling"`
+	// Free to be given to a pod now.
+	Free int32 `json:"free"`
+	// WarmTarget is how many free addresses the plan wants beyond demand.
+	WarmTarget int32 `json:"warmTarget"`
+	// Waiting pods: bound to the node and without an address yet.
+	Waiting int32 `json:"waiting"`
+	// Limit is the most pod addresses the instance type allows.
+	Limit int32 `json:"limit"`
+	// Interfaces is the number of ENIs, the primary included.
+	Interfaces int32 `json:"interfaces"`
+	// InterfaceLimit is the most ENIs the instance type allows.
+	InterfaceLimit int32 `json:"interfaceLimit"`
+}
+
+// InterfaceState is where an ENI is in its life on the node.
+// +kubebuilder:validation:Enum=creating;attaching;ready;releasing
+type InterfaceState string
+
+// States of an ENI.
+const (
+	InterfaceCreating  InterfaceState = "creating"
+	InterfaceAttaching InterfaceState = "attaching"
+	InterfaceReady     InterfaceState = "ready"
+	InterfaceReleasing InterfaceState = "releasing"
+)
+
+// Interface is one ENI of the node.
+type Interface struct {
+	// ID such as eni-0a1b2c3d4e5f67890.
+	ID string `json:"id"`
+	// MAC of the interface.
+	// +optional
+	MAC string `json:"mac,omitempty"`
+	// SubnetID the interface is in.
+	// +optional
+	SubnetID string `json:"subnetID,omitempty"`
+	// DeviceIndex on the instance; 0 is the primary.
+	DeviceIndex int32 `json:"deviceIndex"`
+	// PrimaryAddress of the interface; no pod gets it.
+	// +optional
+	PrimaryAddress string `json:"primaryAddress,omitempty"`
+	// State in the interface's life.
+	State InterfaceState `json:"state"`
+	// Total, Assigned, Cooling and Free count the pod addresses on it.
+	Total int32 `json:"total"`
+	// Assigned to a pod.
+	Assigned int32 `json:"assigned"`
+	// Cooling down.
+	Cooling int32 `json:"cooling"`
+	// Free to be given.
+	Free int32 `json:"free"`
+	// Why the interface is in this state or not used, when that is not plain.
+	// +optional
+	Why string `json:"why,omitempty"`
+}
+
+// Versions of what runs on the node.
+type Versions struct {
+	// Agent is the build version of the agent.
+	// +optional
+	Agent string `json:"agent,omitempty"`
+	// Plugin is the build version of the installed CNI plugin.
+	// +optional
+	Plugin string `json:"plugin,omitempty"`
+	// CNI is the version in the configuration the runtime reads.
+	// +optional
+	CNI string `json:"cni,omitempty"`
+	// Kernel release.
+	// +optional
+	Kernel string `json:"kernel,omitempty"`
+}
+
+// CallError is a refusal by EC2.
+type CallError struct {
+	// Action such as AssignPrivateIpAddresses.
+	Action string `json:"action"`
+	// Code such as InsufficientFreeAddressesInSubnet.
+	Code string `json:"code"`
+	// Message as EC2 wrote it.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// RequestID for a support case.
+	// +optional
+	RequestID string `json:"requestID,omitempty"`
+	// Time of the answer.
+	Time metav1.Time `json:"time"`
+	// Count of such answers in a row.
+	Count int32 `json:"count"`
+}
+
+// Condition types of a NodeNetwork.
+const (
+	ConditionReady               = "Ready"
+	ConditionSufficientAddresses = "SufficientAddresses"
+	ConditionEC2Reachable        = "EC2Reachable"
+	ConditionDrift               = "Drift"
+)
+
+// NodeNetworkList is a list of NodeNetworks.
+//
+// +kubebuilder:object:root=true
+type NodeNetworkList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []NodeNetwork `json:"items"`
+}
