@@ -1,0 +1,237 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Names inside the directory.
+const (
+	logName  = "log"
+	tempName = "log.tmp"
+	lockName = "lock"
+)
+
+// file is the open log.
+type file interface {
+	Write([]byte) (int, error)
+	Sync() error
+	Close() error
+}
+
+// disk is what the journal asks of the file system; tests make it fail.
+type disk interface {
+	// Append opens path for appending, cut to size bytes.
+	Append(path string, size int64) (file, error)
+	Create(path string) (file, error)
+	Rename(from, to string) error
+	SyncDir(dir string) error
+}
+
+type realDisk struct{}
+
+func (realDisk) Append(path string, size int64) (file, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Truncate(size); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func (realDisk) Create(path string) (file, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+}
+
+func (realDisk) Rename(from, to string) error { return os.Rename(from, to) }
+
+func (realDisk) SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// acquire takes the directory's lock. The kernel gives it back when the process
+// dies, however it dies.
+func acquire(dir string) (*os.File, error) {
+	path := filepath.Join(dir, lockName)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open journal lock: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, ErrLocked), f.Close())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+	}
+	return f, nil
+}
+
+// load reads the log, sets a damaged one aside and leaves a log that ends in a
+// whole line and a header of this boot.
+func (j *Journal) load() error {
+	path := filepath.Join(j.dir, logName)
+	content, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read journal: %w", err)
+	}
+	was, damage := replay(content)
+	if damage != nil {
+		if err := j.setAside(path, damage); err != nil {
+			return err
+		}
+		return j.rewrite()
+	}
+	j.live = was.live
+	j.Found.Torn = was.torn
+	j.Found.Rebooted = len(was.live) > 0 && was.bootID != j.opts.BootID
+	if was.good == 0 {
+		return j.rewrite()
+	}
+	if j.log, err = j.opts.disk.Append(path, was.good); err != nil {
+		return fmt.Errorf("open journal: %w", err)
+	}
+	j.size = was.good
+	return j.emit(line{Header: &header{Version: formatVersion, BootID: j.opts.BootID}})
+}
+
+func (j *Journal) setAside(path string, damage error) error {
+	aside := path + ".damaged-" + j.opts.Now().UTC().Format("20060102T150405.000000000Z")
+	if err := j.opts.disk.Rename(path, aside); err != nil {
+		return fmt.Errorf("set damaged journal aside: %w", err)
+	}
+	j.Found.SetAside, j.Found.Damage = aside, damage
+	return nil
+}
+
+// write is the journal's goroutine: it gathers the commits that are waiting,
+// makes one line of them and syncs once.
+func (j *Journal) write() {
+	defer close(j.done)
+	for {
+		select {
+		case first := <-j.incoming:
+			j.commit(j.gather(first))
+		case <-j.stop:
+			if group := j.gather(nil); len(group) > 0 {
+				j.commit(group)
+			}
+			if j.log != nil {
+				_ = j.log.Close() // every commit was synced
+			}
+			return
+		}
+	}
+}
+
+func (j *Journal) gather(first *commit) []*commit {
+	var group []*commit
+	if first != nil {
+		group = append(group, first)
+	}
+	for {
+		select {
+		case c := <-j.incoming:
+			group = append(group, c)
+		default:
+			return group
+		}
+	}
+}
+
+func (j *Journal) commit(group []*commit) {
+	var records []Record
+	for _, c := range group {
+		records = append(records, c.records...)
+	}
+	err := j.store(records)
+	for _, c := range group {
+		c.err <- err
+	}
+}
+
+func (j *Journal) store(records []Record) error {
+	if j.sick {
+		if err := j.rewrite(); err != nil {
+			return fmt.Errorf("mend journal: %w", err)
+		}
+	}
+	if err := j.emit(line{Records: records}); err != nil {
+		j.sick = true
+		return err
+	}
+	apply(j.live, records)
+	if j.size > j.opts.CompactAt && j.size > 4*j.liveSize() {
+		// The records are on the disk already. A rewrite that does not work
+		// out leaves the old file in place and is tried again at the next
+		// commit, so its error is nobody's concern.
+		_ = j.rewrite()
+	}
+	return nil
+}
+
+func (j *Journal) liveSize() int64 {
+	var n int64
+	for k, v := range j.live {
+		n += int64(len(k) + len(v) + 16)
+	}
+	return n
+}
+
+// emit appends one line and syncs.
+func (j *Journal) emit(l line) error {
+	raw, err := encode(l)
+	if err != nil {
+		return err
+	}
+	if _, err := j.log.Write(raw); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	if err := j.log.Sync(); err != nil {
+		return fmt.Errorf("sync journal: %w", err)
+	}
+	j.size += int64(len(raw))
+	return nil
+}
+
+// rewrite replaces the log by one that holds the live records only. The old one
+// stays until the new one is whole.
+func (j *Journal) rewrite() error {
+	temp, path := filepath.Join(j.dir, tempName), filepath.Join(j.dir, logName)
+	next, err := j.opts.disk.Create(temp)
+	if err != nil {
+		return fmt.Errorf("create journal: %w", err)
+	}
+	oldLog, oldSize := j.log, j.size
+	j.log, j.size = next, 0
+	err = j.emit(line{Header: &header{Version: formatVersion, BootID: j.opts.BootID}})
+	if records := j.records(); err == nil && len(records) > 0 {
+		err = j.emit(line{Records: records})
+	}
+	if err == nil {
+		err = j.opts.disk.Rename(temp, path)
+	}
+	if err != nil {
+		j.log, j.size = oldLog, oldSize
+		return errors.Join(err, next.Close())
+	}
+	if oldLog != nil {
+		_ = oldLog.Close() // replaced; its content no longer counts
+	}
+	j.sick = false
+	if err := j.opts.disk.SyncDir(j.dir); err != nil {
+		j.sick = true
+		return fmt.Errorf("sync journal directory: %w", err)
+	}
+	return nil
+}
