@@ -1,0 +1,234 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/trunkline/trunkline/lab/node/component"
+)
+
+const (
+	defaultDeadline = time.Minute
+	pollEvery       = 50 * time.Millisecond
+	logLines        = 15 // of a failed component's log in the error
+	// tooManyRestarts in the start phase means it will not come up.
+	tooManyRestarts = 3
+)
+
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// ControlPlane is a running one.
+type ControlPlane struct {
+	config      Config
+	credentials *Credentials
+	log         *slog.Logger
+	components  []*component.Component // in start order
+	forward     *forwarder
+	client      *kubernetes.Clientset
+}
+
+// Start brings a control plane up and returns when pods can be created: the API
+// server is ready and the default ServiceAccount exists. When it cannot, the
+// error carries the last log lines of the component at fault, and nothing is
+// left running.
+func Start(ctx context.Context, c Config, log *slog.Logger) (*ControlPlane, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if c.Deadline == 0 {
+		c.Deadline = defaultDeadline
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Deadline,
+		fmt.Errorf("not ready after %s", c.Deadline))
+	defer cancel()
+	cp := &ControlPlane{config: c, log: log}
+	if err := cp.start(ctx); err != nil {
+		cp.Stop()
+		return nil, fmt.Errorf("start control plane: %w", err)
+	}
+	return cp, nil
+}
+
+func (cp *ControlPlane) start(ctx context.Context) (err error) {
+	if err := os.MkdirAll(cp.config.StateDir, 0o700); err != nil {
+		return err
+	}
+	if cp.credentials, err = newCredentials(); err != nil {
+		return err
+	}
+	if err := cp.credentials.write(cp.config); err != nil {
+		return err
+	}
+	target := netip.AddrPortFrom(cp.config.Address, SecurePort)
+	if cp.forward, err = newForwarder(cp.config.Port, cp.config.NetNS, target, cp.log); err != nil {
+		return err
+	}
+	if err := cp.writeAdmin(); err != nil {
+		return err
+	}
+	if err := cp.launch(ctx); err != nil {
+		return err
+	}
+	return cp.awaitServing(ctx)
+}
+
+// writeAdmin writes the kubeconfig of a cluster administrator, for clients on
+// the machine, and opens our own client with it.
+func (cp *ControlPlane) writeAdmin() error {
+	admin, err := cp.credentials.CA.Client("trunkline-lab-admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	conf, err := Kubeconfig("trunkline-lab", cp.forward.url(), cp.credentials.CA.CertPEM(), admin)
+	if err != nil {
+		return err
+	}
+	if err := writeSecret(cp.Kubeconfig(), conf); err != nil {
+		return fmt.Errorf("write admin kubeconfig: %w", err)
+	}
+	rest, err := clientcmd.RESTConfigFromKubeConfig(conf)
+	if err != nil {
+		return fmt.Errorf("read admin kubeconfig: %w", err)
+	}
+	rest.QPS, rest.Burst, rest.UserAgent = 100, 200, "trunkline-lab"
+	cp.client, err = kubernetes.NewForConfig(rest)
+	return err
+}
+
+// launch starts the four programs. The store's socket comes first; the others
+// start together and wait for one another.
+func (cp *ControlPlane) launch(ctx context.Context) error {
+	p := paths{cp.config.StateDir}
+	if err := cp.run("etcd", etcdArgv(cp.config)); err != nil {
+		return err
+	}
+	socket := filepath.Join(p.dir, "etcd.sock")
+	err := cp.poll(ctx, "etcd", func() error {
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		return err
+	}
+	for name, argv := range map[string][]string{
+		"kube-apiserver":          apiserverArgv(cp.config),
+		"kube-controller-manager": controllersArgv(cp.config),
+		"kube-scheduler":          schedulerArgv(cp.config),
+	} {
+		if err := cp.run(name, argv); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (cp *ControlPlane) run(name string, argv []string) error {
+	p := paths{cp.config.StateDir}
+	c, err := component.Start(component.Spec{
+		Name: name, Argv: argv, Log: p.log(name), NetNS: cp.config.NetNS,
+		Env:   []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TRUNKLINE_LAB=" + cp.config.Lab},
+		Grace: 3 * time.Second,
+	}, nil, cp.log)
+	if err != nil {
+		return err
+	}
+	cp.components = append(cp.components, c)
+	return nil
+}
+
+// Kubeconfig is the path of the administrator's kubeconfig; its server is the
+// forwarder on 127.0.0.1.
+func (cp *ControlPlane) Kubeconfig() string {
+	return filepath.Join(cp.config.StateDir, "admin.kubeconfig")
+}
+
+// URL is the API server as clients on the machine reach it.
+func (cp *ControlPlane) URL() string { return cp.forward.url() }
+
+// Server is the API server as instances of the VPC reach it.
+func (cp *ControlPlane) Server() string { return cp.config.Server() }
+
+// Credentials sign the certificates of nodes.
+func (cp *ControlPlane) Credentials() *Credentials { return cp.credentials }
+
+// Client is an administrator's client.
+func (cp *ControlPlane) Client() *kubernetes.Clientset { return cp.client }
+
+// JWKS returns the key set that verifies service-account tokens, as the API
+// server publishes it, for whoever federates with the cluster.
+func (cp *ControlPlane) JWKS(ctx context.Context) ([]byte, error) {
+	b, err := cp.client.RESTClient().Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read key set of the token issuer: %w", err)
+	}
+	return b, nil
+}
+
+// Stop ends everything, last started first, and is idempotent. The files stay.
+func (cp *ControlPlane) Stop() {
+	for len(cp.components) > 0 {
+		last := len(cp.components) - 1
+		if cp.components[last].Name() == "etcd" {
+			cp.components[last].Kill() // it holds nothing worth a shutdown
+		} else {
+			cp.components[last].Stop()
+		}
+		cp.components = cp.components[:last]
+	}
+	if cp.forward != nil {
+		cp.forward.close()
+	}
+}
+
+// failed returns what a component that keeps dying says, or nil.
+func (cp *ControlPlane) failed() error {
+	for _, c := range cp.components {
+		if n, exit := c.Restarts(); n >= tooManyRestarts {
+			return fmt.Errorf("%s ended %d times (%w); its last lines:\n%s",
+				c.Name(), n, exit, component.Tail(c.Log(), logLines))
+		}
+	}
+	return nil
+}
+
+// poll tries check until it succeeds, ctx ends, or a component keeps dying. The
+// error tells what blamed said last.
+func (cp *ControlPlane) poll(ctx context.Context, blamed string, check func() error) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		if dead := cp.failed(); dead != nil {
+			return dead
+		}
+		select {
+		case <-ctx.Done():
+			return cp.blame(context.Cause(ctx), err, blamed)
+		case <-tick.C:
+		}
+	}
+}
+
+func (cp *ControlPlane) blame(cause, last error, name string) error {
+	if errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	log := paths{cp.config.StateDir}.log(name)
+	return fmt.Errorf("%s: %w: %w; its last lines:\n%s", name, cause, last, component.Tail(log, logLines))
+}

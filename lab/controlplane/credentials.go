@@ -1,0 +1,131 @@
+package controlplane
+
+import (
+	_ "embed"
+	"fmt"
+	"net/netip"
+)
+
+//go:embed audit-policy.yaml
+var auditPolicy []byte
+
+const frontProxyName = "trunkline-lab-front-proxy"
+
+// Credentials are the keys of a cluster: the authority that signs everybody, and
+// the service-account key.
+type Credentials struct {
+	CA         *Authority
+	frontProxy *Authority
+	signer     signer
+}
+
+func newCredentials() (*Credentials, error) {
+	ca, err := NewAuthority("trunkline-lab")
+	if err != nil {
+		return nil, err
+	}
+	front, err := NewAuthority("trunkline-lab-front-proxy-ca")
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSigner()
+	if err != nil {
+		return nil, fmt.Errorf("make service-account key: %w", err)
+	}
+	return &Credentials{CA: ca, frontProxy: front, signer: s}, nil
+}
+
+// Kubelet signs the two certificates a node has: as the client
+// system:node:<name> in system:nodes, and as the server the API server dials.
+func (c *Credentials) Kubelet(nodeName string, address netip.Addr) (client, server KeyPair, err error) {
+	user := "system:node:" + nodeName
+	if client, err = c.CA.Client(user, "system:nodes"); err != nil {
+		return client, server, err
+	}
+	server, err = c.CA.Server(user, []string{nodeName}, []netip.Addr{address})
+	return client, server, err
+}
+
+// KubeProxy signs the identity upstream's RBAC grants to a proxy. Each node has
+// its own certificate of it.
+func (c *Credentials) KubeProxy() (KeyPair, error) {
+	return c.CA.Client("system:kube-proxy")
+}
+
+// write puts everything the four programs read into the state directory.
+func (c *Credentials) write(cfg Config) error {
+	p := paths{cfg.StateDir}
+	saPub, err := c.signer.publicPEM()
+	if err != nil {
+		return err
+	}
+	saKey, err := encodeKey(c.signer.key)
+	if err != nil {
+		return err
+	}
+	caKey, err := encodeKey(c.CA.key)
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{
+		p.pki("ca.crt"): c.CA.pem, p.pki("ca.key"): caKey,
+		p.pki("front-proxy-ca.crt"): c.frontProxy.pem,
+		p.pki("sa.pub"):             saPub, p.pki("sa.key"): saKey,
+		p.auditPolicy(): auditPolicy,
+	}
+	if err := c.addPairs(cfg, files); err != nil {
+		return err
+	}
+	if err := c.addKubeconfigs(cfg, files); err != nil {
+		return err
+	}
+	for path, content := range files {
+		if err := writeSecret(path, content); err != nil {
+			return fmt.Errorf("write %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+func (c *Credentials) addPairs(cfg Config, files map[string][]byte) error {
+	p := paths{cfg.StateDir}
+	server, err := c.CA.Server("kube-apiserver", []string{
+		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local",
+	}, []netip.Addr{loopback, cfg.Address, cfg.kubernetesService()})
+	if err != nil {
+		return err
+	}
+	kubelet, err := c.CA.Client("kube-apiserver-kubelet-client", "system:masters")
+	if err != nil {
+		return err
+	}
+	front, err := c.frontProxy.Client(frontProxyName)
+	if err != nil {
+		return err
+	}
+	for name, pair := range map[string]KeyPair{"apiserver": server, "apiserver-kubelet": kubelet, "front-proxy": front} {
+		files[p.pki(name+".crt")], files[p.pki(name+".key")] = pair.Cert, pair.Key
+	}
+	return nil
+}
+
+func (c *Credentials) addKubeconfigs(cfg Config, files map[string][]byte) error {
+	p := paths{cfg.StateDir}
+	for name, user := range map[string]string{
+		"controller-manager": "system:kube-controller-manager",
+		"scheduler":          "system:kube-scheduler",
+	} {
+		pair, err := c.CA.Client(user)
+		if err != nil {
+			return err
+		}
+		// They share the API server's namespace and go over its loopback.
+		conf, err := Kubeconfig(name, "https://"+netip.AddrPortFrom(loopback, SecurePort).String(), c.CA.pem, pair)
+		if err != nil {
+			return err
+		}
+		files[p.conf(name)] = conf
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package controlplane
+
+// option is one command line option; an empty value renders "--name" alone.
+type option struct{ name, value string }
+
+func render(program string, component string, flags []option) []string {
+	argv := []string{program, component}
+	for _, f := range flags {
+		arg := "--" + f.name
+		if f.value != "" {
+			arg += "=" + f.value
+		}
+		argv = append(argv, arg)
+	}
+	return argv
+}
+
+// etcdArgv starts a store that is fast and forgets nothing while the machine
+// runs: no fsync, short election.
+func etcdArgv(c Config) []string {
+	p := paths{c.StateDir}
+	return render(c.Kube, "etcd", []option{
+		{"name", "lab"},
+		{"data-dir", p.etcd()},
+		{"listen-client-urls", p.etcdClient()},
+		{"advertise-client-urls", p.etcdClient()},
+		{"listen-peer-urls", p.etcdPeer()},
+		{"initial-advertise-peer-urls", p.etcdPeer()},
+		{"initial-cluster", "lab=" + p.etcdPeer()},
+		{"unsafe-no-fsync", ""},
+		{"heartbeat-interval", "10"},
+		{"election-timeout", "100"},
+		{"snapshot-count", "50000"},
+		{"quota-backend-bytes", "2147483648"},
+		{"auto-compaction-mode", "periodic"},
+		{"auto-compaction-retention", "5m"},
+		{"log-level", "warn"},
+		{"logger", "zap"},
+	})
+}
+
+func apiserverArgv(c Config) []string {
+	p := paths{c.StateDir}
+	return render(c.Kube, "kube-apiserver", []option{
+		{"bind-address", "0.0.0.0"},
+		{"secure-port", "443"},
+		{"advertise-address", c.Address.String()},
+		{"endpoint-reconciler-type", "lease"},
+		{"service-cluster-ip-range", c.ServiceCIDR.String()},
+		{"etcd-servers", p.etcdClient()},
+		{"storage-media-type", "application/vnd.kubernetes.protobuf"},
+		// Who may come, and as whom.
+		{"client-ca-file", p.pki("ca.crt")},
+		{"tls-cert-file", p.pki("apiserver.crt")},
+		{"tls-private-key-file", p.pki("apiserver.key")},
+		{"anonymous-auth", "false"},
+		{"authorization-mode", "Node,RBAC"},
+		{"enable-admission-plugins", "NodeRestriction"},
+		// Service-account tokens, verifiable from outside.
+		{"service-account-issuer", c.Issuer},
+		{"service-account-key-file", p.pki("sa.pub")},
+		{"service-account-signing-key-file", p.pki("sa.key")},
+		{"api-audiences", "https://kubernetes.default.svc"},
+		// Out to nodes, and to pods that serve webhooks and aggregated APIs.
+		// Without kube-proxy here, services are reached by their endpoints.
+		{"enable-aggregator-routing", "true"},
+		{"kubelet-client-certificate", p.pki("apiserver-kubelet.crt")},
+		{"kubelet-client-key", p.pki("apiserver-kubelet.key")},
+		{"kubelet-certificate-authority", p.pki("ca.crt")},
+		{"kubelet-preferred-address-types", "InternalIP"},
+		{"proxy-client-cert-file", p.pki("front-proxy.crt")},
+		{"proxy-client-key-file", p.pki("front-proxy.key")},
+		{"requestheader-client-ca-file", p.pki("front-proxy-ca.crt")},
+		{"requestheader-allowed-names", frontProxyName},
+		{"requestheader-extra-headers-prefix", "X-Remote-Extra-"},
+		{"requestheader-group-headers", "X-Remote-Group"},
+		{"requestheader-username-headers", "X-Remote-User"},
+		// Privileged pods are what a network agent is.
+		{"allow-privileged", "true"},
+		{"audit-policy-file", p.auditPolicy()},
+		{"audit-log-path", p.auditLog()},
+		{"audit-log-maxsize", "100"},
+		{"audit-log-maxbackup", "2"},
+		{"profiling", "false"},
+		{"v", "1"},
+	})
+}
+
+func controllersArgv(c Config) []string {
+	p := paths{c.StateDir}
+	return render(c.Kube, "kube-controller-manager", []option{
+		{"kubeconfig", p.conf("controller-manager")},
+		{"authentication-kubeconfig", p.conf("controller-manager")},
+		{"authorization-kubeconfig", p.conf("controller-manager")},
+		// They start beside the API server, so its published client authority may
+		// not be there yet; nobody but the namespace itself reaches them.
+		{"bind-address", "127.0.0.1"},
+		{"authentication-tolerate-lookup-failure", "true"},
+		{"client-ca-file", p.pki("ca.crt")},
+		{"root-ca-file", p.pki("ca.crt")},
+		{"cluster-signing-cert-file", p.pki("ca.crt")},
+		{"cluster-signing-key-file", p.pki("ca.key")},
+		{"service-account-private-key-file", p.pki("sa.key")},
+		{"use-service-account-credentials", "true"},
+		// As EKS: addresses of pods are not the controller manager's to give.
+		{"allocate-node-cidrs", "false"},
+		{"service-cluster-ip-range", c.ServiceCIDR.String()},
+		// One replica: no lease to wait for. Without these rates the default
+		// ServiceAccount appears only after eight seconds.
+		{"leader-elect", "false"},
+		{"kube-api-qps", "500"},
+		{"kube-api-burst", "1000"},
+		{"profiling", "false"},
+		{"v", "1"},
+	})
+}
+
+func schedulerArgv(c Config) []string {
+	p := paths{c.StateDir}
+	return render(c.Kube, "kube-scheduler", []option{
+		{"kubeconfig", p.conf("scheduler")},
+		{"authentication-kubeconfig", p.conf("scheduler")},
+		{"authorization-kubeconfig", p.conf("scheduler")},
+		// They start beside the API server, so its published client authority may
+		// not be there yet; nobody but the namespace itself reaches them.
+		{"bind-address", "127.0.0.1"},
+		{"authentication-tolerate-lookup-failure", "true"},
+		{"leader-elect", "false"},
+		{"kube-api-qps", "500"},
+		{"kube-api-burst", "1000"},
+		{"profiling", "false"},
+		{"v", "1"},
+	})
+}

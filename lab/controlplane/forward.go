@@ -1,0 +1,125 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/node/component"
+)
+
+// dialTimeout for one connection into the namespace, whose server is local.
+const dialTimeout = 5 * time.Second
+
+// forwarder carries connections from 127.0.0.1 of the machine to an address that
+// only a network namespace can reach.
+type forwarder struct {
+	listener net.Listener
+	netns    string
+	target   netip.AddrPort
+	log      *slog.Logger
+
+	mu    sync.Mutex
+	open  map[net.Conn]struct{}
+	ended bool
+	wg    sync.WaitGroup
+}
+
+// newForwarder listens on 127.0.0.1:port, or on a free port when it is 0.
+func newForwarder(port int, netns string, target netip.AddrPort, log *slog.Logger) (*forwarder, error) {
+	l, err := net.Listen("tcp4", net.JoinHostPort(loopback.String(), strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("listen for the API server on 127.0.0.1:%d: %w", port, err)
+	}
+	f := &forwarder{listener: l, netns: netns, target: target, log: log, open: map[net.Conn]struct{}{}}
+	f.wg.Go(f.accept)
+	return f, nil
+}
+
+// url is where a client on the machine finds the API server.
+func (f *forwarder) url() string { return "https://" + f.listener.Addr().String() }
+
+func (f *forwarder) accept() {
+	for {
+		in, err := f.listener.Accept()
+		if err != nil {
+			return // closed: nothing else makes a loopback listener fail for good
+		}
+		f.wg.Go(func() { f.carry(in) })
+	}
+}
+
+func (f *forwarder) carry(in net.Conn) {
+	defer in.Close()
+	out, err := f.dial()
+	if err != nil {
+		f.log.Debug("forward to the API server", "target", f.target, "err", err)
+		return
+	}
+	defer out.Close()
+	if !f.track(in, out) {
+		return
+	}
+	defer f.untrack(in, out)
+	var both sync.WaitGroup
+	both.Go(func() { pipe(out, in) })
+	both.Go(func() { pipe(in, out) })
+	both.Wait()
+}
+
+func (f *forwarder) dial() (out net.Conn, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	err = component.InNetNS(f.netns, func() error {
+		var d net.Dialer
+		out, err = d.DialContext(ctx, "tcp", f.target.String())
+		return err
+	})
+	return out, err
+}
+
+// pipe copies until src ends, then tells dst that no more will come.
+func pipe(dst, src net.Conn) {
+	_, _ = io.Copy(dst, src) // either end may vanish; there is nobody to tell
+	if half, ok := dst.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+}
+
+func (f *forwarder) track(conns ...net.Conn) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return false
+	}
+	for _, c := range conns {
+		f.open[c] = struct{}{}
+	}
+	return true
+}
+
+func (f *forwarder) untrack(conns ...net.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range conns {
+		delete(f.open, c)
+	}
+}
+
+// close ends every connection and waits for them.
+func (f *forwarder) close() {
+	_ = f.listener.Close()
+	f.mu.Lock()
+	f.ended = true
+	for c := range f.open {
+		_ = c.Close()
+	}
+	f.mu.Unlock()
+	f.wg.Wait()
+}
