@@ -42,9 +42,17 @@ const (
 // are taken by routing daemons.
 const RouteProtocol = 211
 
-// LinkGroupTrash is the link group of pod links on their way out. They are
-// deleted together, which is some sixty times cheaper than one by one.
-const LinkGroupTrash = 0x7a51
+// Link groups. A pod link is born in LinkGroupPod: the group can be set in the
+// message that creates it, the alias cannot, so a link that a crash left without
+// alias is still known to be ours. On its way out it waits in LinkGroupTrash and
+// dies in LinkGroupDying: links are deleted by group, which is some sixty times
+// cheaper than one by one, and one that arrives while a deletion runs is not in
+// the group being deleted.
+const (
+	LinkGroupPod   = 0x7a50
+	LinkGroupTrash = 0x7a51
+	LinkGroupDying = 0x7a52
+)
 
 // LinkAliasPrefix begins the alias of every link that is ours.
 const LinkAliasPrefix = "trunkline:"
@@ -54,12 +62,17 @@ const (
 	Table = "trunkline"
 	// PrioAntiSpoof runs before connection tracking (raw, −300).
 	PrioAntiSpoof = -310
+	// PrioNodePort runs after connection tracking (−200) and before kube-proxy's
+	// DNAT (−110, −100): it sees the address the client dialled.
+	PrioNodePort = -150
 	// PrioConnmark runs after kube-proxy's DNAT (−100).
 	PrioConnmark = -90
 	// PrioForward is the filter hook's.
 	PrioForward = -5
 	// PrioSNAT runs just before kube-proxy's masquerade (100).
 	PrioSNAT = 95
+	// PrioARP is the filter hook's, in the ARP family.
+	PrioARP = 0
 )
 
 // PodGateway4 is the next hop of every pod, answered by nobody: the neighbour

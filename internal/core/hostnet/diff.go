@@ -1,0 +1,319 @@
+package hostnet
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Object is a Link, Address, Route, Rule, Neighbour or Sysctl.
+type Object interface {
+	fmt.Stringer
+	// Key identifies the object among those of its kind, whoever made it.
+	Key() string
+}
+
+// Key identifies a link by its name.
+func (l Link) Key() string { return "link " + l.Name }
+
+// Key identifies an address by its link and itself.
+func (a Address) Key() string { return "address " + a.Link + " " + a.Prefix.Addr().String() }
+
+// Key identifies a route as the kernel does: table, destination, metric.
+func (r Route) Key() string {
+	return fmt.Sprintf("route %d %s %d", r.Table, r.To, r.Metric)
+}
+
+// Key identifies a rule by all it says; its protocol is whose it is.
+func (r Rule) Key() string {
+	r.Protocol = 0
+	return r.String()
+}
+
+// Key identifies a neighbour by its link and address.
+func (n Neighbour) Key() string { return "neighbour " + n.Link + " " + n.Address.String() }
+
+// Key identifies a setting by its name.
+func (s Sysctl) Key() string { return "sysctl " + s.Name }
+
+// Verb is what an Op does.
+type Verb uint8
+
+// Verbs.
+const (
+	Add    Verb = iota // the object is not there
+	Change             // it is there and ours, with other contents
+	Delete             // it is there, ours, and not wanted
+	// Report does nothing: what is wrong cannot be put right from here. A pod's
+	// link is gone, or somebody else's object stands where ours should.
+	Report
+)
+
+func (v Verb) String() string { return [...]string{"add", "change", "delete", "report"}[v] }
+
+// Op is one step from what there is to what there should be.
+type Op struct {
+	Verb   Verb
+	Object Object
+	Why    string // what was found wrong, for people
+}
+
+func (o Op) String() string { return fmt.Sprintf("%s %s: %s", o.Verb, o.Object, o.Why) }
+
+// Diff returns the steps that make have equal want: everything is added, what
+// others lean on first, before anything is deleted, the other way round. Only
+// objects of ours are changed or deleted. An equal object of somebody else
+// satisfies a want; a different one in its place is reported and left alone.
+//
+// Applying the steps and comparing again gives nothing but the same reports.
+func Diff(want, have State) []Op {
+	d := differ{links: map[string]Link{}, ours: map[string]bool{}, blocked: map[string]bool{}}
+	d.diffSysctls(want.Sysctls, have.Sysctls)
+	d.diffLinks(want.Links, have.Links)
+	d.diffAddresses(want.Addresses, have.Addresses)
+	d.diffNeighbours(want.Neighbours, have.Neighbours)
+	d.diffRoutes(want, have.Routes)
+	d.diffRules(want.Rules, have.Rules)
+	slices.Reverse(d.deletes)
+	return slices.Concat(d.adds, d.deletes, d.reports)
+}
+
+type differ struct {
+	adds, deletes, reports []Op
+	links                  map[string]Link // found, by name
+	ours                   map[string]bool // links that are ours, or are being taken over
+	blocked                map[string]bool // wanted links that cannot carry anything
+}
+
+func (d *differ) add(v Verb, o Object, why string, args ...any) {
+	d.adds = append(d.adds, Op{v, o, fmt.Sprintf(why, args...)})
+}
+
+func (d *differ) delete(o Object, why string) { d.deletes = append(d.deletes, Op{Delete, o, why}) }
+
+func (d *differ) report(o Object, why string, args ...any) {
+	d.reports = append(d.reports, Op{Report, o, fmt.Sprintf(why, args...)})
+}
+
+func (d *differ) diffSysctls(want, have []Sysctl) {
+	found := index(have)
+	for _, w := range want {
+		h, there := found[w.Key()]
+		switch {
+		case !there && w.Optional:
+		case !there:
+			d.report(w, "the kernel has no such setting (%s)", w.Why)
+		case !w.accepts(h.Value):
+			d.add(Change, w, "is %s: %s", h.Value, w.Why)
+		}
+	}
+}
+
+func (s Sysctl) accepts(value string) bool {
+	if !s.AtLeast {
+		return s.Value == value
+	}
+	least, err1 := strconv.ParseInt(s.Value, 10, 64)
+	got, err2 := strconv.ParseInt(value, 10, 64)
+	return err1 == nil && err2 == nil && got >= least
+}
+
+func (d *differ) diffLinks(want, have []Link) {
+	for _, h := range have {
+		d.links[h.Name] = h
+		d.ours[h.Name] = h.Ours()
+	}
+	wanted := index(want)
+	for _, w := range want {
+		h, there := d.links[w.Name]
+		switch {
+		case !there:
+			d.block(w, "is gone")
+		case h.Dying():
+			d.block(w, "waits to be deleted")
+		case w.MAC != (vpc.MAC{}) && w.MAC != h.MAC:
+			d.block(w, "has address %s: it is another link", h.MAC)
+		default:
+			d.ours[w.Name] = h.Ours() || w.Alias != ""
+			if why := w.lacks(h); why != "" {
+				d.add(Change, w, "%s", why)
+			}
+		}
+	}
+	for _, h := range have {
+		if _, keep := wanted[h.Key()]; keep || h.Dying() || !h.Ours() {
+			continue
+		}
+		// An ENI's device is not ours to delete; detaching it takes it away.
+		if _, pod := ParseAlias(h.Alias); pod || h.Group == LinkGroupPod {
+			d.delete(h, "belongs to no pod")
+		}
+	}
+}
+
+// block reports a wanted link that cannot be had, and keeps from it what would
+// have been put on it.
+func (d *differ) block(w Link, why string, args ...any) {
+	d.blocked[w.Name] = true
+	d.report(w, why, args...)
+}
+
+// lacks says what of l the found link h does not have; empty if nothing.
+func (l Link) lacks(h Link) string {
+	switch {
+	case l.MTU != 0 && l.MTU != h.MTU:
+		return fmt.Sprintf("mtu is %d", h.MTU)
+	case l.Admin != AdminAny && l.Admin != h.Admin:
+		return "is " + h.Admin.String()
+	case l.Alias != "" && l.Alias != h.Alias:
+		return fmt.Sprintf("alias is %q", h.Alias)
+	}
+	return ""
+}
+
+func (d *differ) diffAddresses(want, have []Address) {
+	found, wanted := index(have), index(want)
+	for _, w := range want {
+		if d.blocked[w.Link] {
+			continue
+		}
+		h, there := found[w.Key()]
+		switch {
+		case !there:
+			d.add(Add, w, "is missing")
+		case h.Prefix == w.Prefix:
+		case d.ours[w.Link]:
+			d.add(Change, w, "is %s", h.Prefix)
+		default:
+			d.report(w, "is %s on a link that is not ours", h.Prefix)
+		}
+	}
+	for _, h := range have {
+		if _, keep := wanted[h.Key()]; keep || !d.prunes(h.Link) || h.Prefix.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		d.delete(h, "is not an address of the node")
+	}
+}
+
+// prunes reports whether what stands on a link is ours to take away.
+func (d *differ) prunes(link string) bool { return d.ours[link] && !d.links[link].Dying() }
+
+func (d *differ) diffNeighbours(want, have []Neighbour) {
+	found, wanted := index(have), index(want)
+	for _, w := range want {
+		if d.blocked[w.Link] {
+			continue
+		}
+		if h, there := found[w.Key()]; !there {
+			d.add(Add, w, "is missing")
+		} else if h.MAC != w.MAC {
+			d.add(Change, w, "leads to %s", h.MAC)
+		}
+	}
+	for _, h := range have {
+		if _, keep := wanted[h.Key()]; !keep && d.prunes(h.Link) {
+			d.delete(h, "belongs to no pod")
+		}
+	}
+}
+
+func (d *differ) diffRoutes(want State, have []Route) {
+	found := map[string][]Route{}
+	for _, h := range have {
+		found[h.Key()] = append(found[h.Key()], h)
+	}
+	wanted := map[string]bool{}
+	for _, w := range inOrder(want.Routes) {
+		if d.blocked[w.Link] || wanted[w.Key()] {
+			continue
+		}
+		wanted[w.Key()] = true
+		d.diffRoute(w, found[w.Key()])
+	}
+	for _, h := range have {
+		if h.Ours() && !wanted[h.Key()] {
+			d.delete(h, "leads to nothing we know")
+		}
+	}
+	for _, a := range want.Absent {
+		for _, h := range found[a.Key()] {
+			if h.Link == a.Link && h.Protocol == a.Protocol && !d.blocked[a.Link] {
+				d.delete(h, "takes the subnet away from the primary ENI")
+			}
+		}
+	}
+}
+
+// diffRoute compares a wanted route with those that have its key.
+func (d *differ) diffRoute(w Route, found []Route) {
+	var mine, foreign []Route
+	for _, h := range found {
+		if h.Ours() {
+			mine = append(mine, h)
+		} else {
+			foreign = append(foreign, h)
+		}
+	}
+	right := slices.IndexFunc(mine, w.leadsLike)
+	switch {
+	case right >= 0:
+		mine = slices.Delete(mine, right, right+1)
+	case len(foreign) > 0:
+		if !slices.ContainsFunc(foreign, w.leadsLike) {
+			d.report(w, "%s stands in its place and is not ours", foreign[0])
+		}
+	case len(mine) > 0:
+		d.add(Change, w, "is %s", mine[0])
+		mine = mine[1:]
+	default:
+		d.add(Add, w, "is missing")
+	}
+	for _, h := range mine {
+		d.delete(h, "leads elsewhere than the one we want")
+	}
+}
+
+// leadsLike reports whether packets go the same way by both routes.
+func (r Route) leadsLike(o Route) bool { return r.Via == o.Via && r.Link == o.Link && r.Scope == o.Scope }
+
+// inOrder puts routes on a link before those via a gateway, which need them.
+func inOrder(routes []Route) []Route {
+	out := slices.Clone(routes)
+	slices.SortStableFunc(out, func(a, b Route) int {
+		switch {
+		case a.Via.IsValid() == b.Via.IsValid():
+			return 0
+		case a.Via.IsValid():
+			return 1
+		default:
+			return -1
+		}
+	})
+	return out
+}
+
+func (d *differ) diffRules(want, have []Rule) {
+	found, wanted := index(have), index(want)
+	for _, w := range want {
+		if _, there := found[w.Key()]; !there {
+			d.add(Add, w, "is missing")
+			found[w.Key()] = w
+		}
+	}
+	for _, h := range have {
+		if _, keep := wanted[h.Key()]; !keep && h.Ours() {
+			d.delete(h, "belongs to no pod or ENI")
+		}
+	}
+}
+
+func index[T Object](list []T) map[string]T {
+	m := make(map[string]T, len(list))
+	for _, o := range list {
+		m[o.Key()] = o
+	}
+	return m
+}
