@@ -1,0 +1,126 @@
+package cloud
+
+import (
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Attach starts to attach an interface to an instance at a device index. The
+// attachment is "attaching" until FinishAttach.
+func (c *Cloud) Attach(id vpc.ENIID, to vpc.InstanceID, index, card int) (*Attachment, error) {
+	var made *Attachment
+	err := c.modify(id, func(ch *change, i *Interface) error {
+		n := ch.Instances[to]
+		if n == nil {
+			return kindInstance().notFound(string(to))
+		}
+		if err := ch.canAttach(i, n, index, card); err != nil {
+			return err
+		}
+		i.Attachment = &Attachment{
+			ID: vpc.AttachmentID(ch.newID("eni-attach-")), Instance: to,
+			DeviceIndex: index, NetworkCard: card, Status: Attaching, Since: ch.now,
+		}
+		if c.instant {
+			i.Attachment.Status = Attached
+		}
+		made = i.Attachment
+		return nil
+	})
+	return made, err
+}
+
+func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
+	attached := ch.InterfacesOf(n.ID)
+	switch {
+	case i.Attachment != nil:
+		return InvalidParameter("Network interface '%s' is currently in use.", i.ID)
+	case i.Type == vpc.TypeBranch:
+		return InvalidParameter("Interface type branch cannot be attached to an instance: '%s'", i.ID)
+	case i.Type == vpc.TypeTrunk && n.Limits.Branches == 0:
+		return Errorf("UnsupportedOperation", "Instance type %s does not support trunk interfaces.", n.Type)
+	case n.State != Running && n.State != Stopped:
+		return Errorf("IncorrectState", "The instance '%s' is not in a valid state for this operation: %s", n.ID, n.State)
+	case ch.Subnets[i.Subnet].Zone != ch.Subnets[n.Subnet].Zone:
+		return InvalidParameter("You may not attach a network interface to an instance if they are not in the same availability zone")
+	case card != 0:
+		return InvalidParameter("Network card index %d is not valid for instance type %s", card, n.Type)
+	case index < 0 || index > 15:
+		return InvalidParameter("Value (%d) for parameter deviceIndex is invalid.", index)
+	}
+	for _, o := range attached {
+		if o.Attachment.DeviceIndex == index {
+			return InvalidParameter("Instance '%s' already has an interface attached at device index '%d'.", n.ID, index)
+		}
+	}
+	if len(attached) >= n.Limits.ENIs {
+		return Errorf("AttachmentLimitExceeded", "Interface count %d exceeds the limit for %s", len(attached)+1, n.Type)
+	}
+	return checkSlots(i, n.Limits)
+}
+
+// FinishAttach marks an attachment as attached: the link is plugged. It does
+// nothing when the interface is not attaching any more.
+func (c *Cloud) FinishAttach(id vpc.AttachmentID) error {
+	return c.apply(func(ch *change) error {
+		for eni, i := range ch.Interfaces {
+			if i.Attachment != nil && i.Attachment.ID == id && i.Attachment.Status == Attaching {
+				i = i.clone()
+				i.Attachment.Status = Attached
+				ch.Interfaces[eni] = i
+			}
+		}
+		return nil
+	})
+}
+
+// Detach starts to detach an interface; it is "detaching" until FinishDetach.
+// Detaching twice is a success.
+func (c *Cloud) Detach(id vpc.AttachmentID) error {
+	return c.apply(func(ch *change) error {
+		i := ch.attachedAs(id)
+		if i == nil {
+			return kindAttachment().notFound(string(id))
+		}
+		if i.Attachment.Host != "" {
+			return Errorf("OperationNotPermitted", "You are not allowed to manage 'ela-attach' attachments.")
+		}
+		if i.Attachment.DeviceIndex == 0 {
+			return Errorf("OperationNotPermitted",
+				"The network interface at device index 0 and networkCard index 0 cannot be detached.")
+		}
+		i = i.clone()
+		i.Attachment.Status = Detaching
+		if c.instant {
+			i.Attachment = nil
+		}
+		ch.Interfaces[i.ID] = i
+		return nil
+	})
+}
+
+// FinishDetach frees a detaching interface: its link is pulled. It does nothing
+// when the attachment is gone already.
+func (c *Cloud) FinishDetach(id vpc.AttachmentID) error {
+	return c.apply(func(ch *change) error {
+		i := ch.attachedAs(id)
+		if i == nil || i.Attachment.Status != Detaching {
+			return nil
+		}
+		i = i.clone()
+		i.Attachment = nil
+		ch.Interfaces[i.ID] = i
+		return nil
+	})
+}
+
+func (s *State) attachedAs(id vpc.AttachmentID) *Interface {
+	for _, i := range s.Interfaces {
+		if i.Attachment != nil && i.Attachment.ID == id {
+			return i
+		}
+	}
+	return nil
+}
+
+// AttachmentOwner is the interface an attachment id names, or nil.
+func (s *State) AttachmentOwner(id vpc.AttachmentID) *Interface { return s.attachedAs(id) }

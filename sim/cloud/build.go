@@ -1,0 +1,313 @@
+package cloud
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// defaultGroup is the name of the group every VPC has.
+const defaultGroup = "default"
+
+// New makes the account that a Spec describes. Its errors name the part of the
+// Spec that is wrong.
+func New(spec Spec, opts Options) (*Cloud, error) {
+	c := &Cloud{
+		now: opts.Now, instant: opts.Instant,
+		rng:      rand.New(rand.NewPCG(spec.Seed, 0x7472756e6b6c696e)),
+		watchers: map[chan struct{}]struct{}{},
+		types:    typeLimits(),
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	for name, l := range spec.Limits {
+		c.types[name] = l
+	}
+	s := &State{
+		Region: spec.Region, Account: spec.Account, Quotas: spec.Quotas.withDefaults(),
+		Subnets: map[vpc.SubnetID]*Subnet{}, RouteTables: map[vpc.RouteTableID]*RouteTable{},
+		Groups: map[vpc.SecurityGroupID]*Group{}, Instances: map[vpc.InstanceID]*Instance{},
+		Hosts: map[string]*Host{}, Interfaces: map[vpc.ENIID]*Interface{},
+	}
+	ch := &change{State: s, cloud: c, now: c.now()}
+	if err := ch.build(spec); err != nil {
+		return nil, err
+	}
+	c.publish(s, ch.now)
+	return c, nil
+}
+
+// build fills an empty account. Ids are drawn in the order of the Spec.
+func (ch *change) build(spec Spec) error {
+	stages := []func() error{
+		func() error { return checkIdentity(spec) },
+		func() error { return ch.buildVPC(spec.VPC) },
+		func() error { return ch.buildTables(spec.RouteTables) },
+		func() error {
+			return each("subnet", spec.Subnets, func(n SubnetSpec) string { return n.Name }, ch.buildSubnet)
+		},
+		func() error { return ch.buildGroups(spec.Groups) },
+		func() error {
+			return each("instance", spec.Instances, func(n InstanceSpec) string { return n.Name }, ch.buildInstance)
+		},
+		func() error {
+			return each("host", spec.Hosts, func(h HostSpec) string { return h.Name }, ch.buildHost)
+		},
+	}
+	for _, stage := range stages {
+		if err := stage(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (ch *change) buildInstance(spec InstanceSpec) error {
+	_, err := ch.launch(spec)
+	return err
+}
+
+// each builds the parts of one kind, refuses a name given twice, and says which
+// part an error is about.
+func each[T any](kind string, parts []T, name func(T) string, build func(T) error) error {
+	seen := map[string]bool{}
+	for _, p := range parts {
+		if seen[name(p)] {
+			return fmt.Errorf("%s %q: the name is given twice", kind, name(p))
+		}
+		seen[name(p)] = true
+		if err := build(p); err != nil {
+			return fmt.Errorf("%s %q: %w", kind, name(p), err)
+		}
+	}
+	return nil
+}
+
+func checkIdentity(spec Spec) error {
+	if spec.Region == "" {
+		return errors.New("region: missing")
+	}
+	if len(spec.Account) != 12 {
+		return fmt.Errorf("account %q: want twelve digits", spec.Account)
+	}
+	return nil
+}
+
+func (ch *change) buildVPC(spec VPCSpec) error {
+	if len(spec.CIDRs) == 0 {
+		return errors.New("vpc: no CIDR")
+	}
+	for _, p := range spec.CIDRs {
+		if !p.Addr().Is4() || p != p.Masked() || p.Bits() < 16 || p.Bits() > 28 {
+			return fmt.Errorf("vpc: CIDR %s: want an IPv4 network between /16 and /28", p)
+		}
+	}
+	if spec.CIDR6.IsValid() && (spec.CIDR6.Bits() != 56 || spec.CIDR6 != spec.CIDR6.Masked()) {
+		return fmt.Errorf("vpc: CIDR %s: want an IPv6 /56", spec.CIDR6)
+	}
+	ch.VPC = VPC{ID: vpc.ID(ch.newID("vpc-")), CIDRs: spec.CIDRs, CIDR6: spec.CIDR6, Tags: Tags{}}
+	if spec.InternetGateway {
+		ch.Gateway, ch.GatewayTags = vpc.GatewayID(ch.newID("igw-")), Tags{}
+	}
+	return nameTags(ch.VPC.Tags, spec.Name, spec.Tags)
+}
+
+func (ch *change) buildTables(specs []RouteTableSpec) error {
+	tables := slices.Clone(specs)
+	if len(tables) == 0 {
+		tables = []RouteTableSpec{{Name: "main", Main: true}}
+	}
+	main := 0
+	for n, t := range tables {
+		if t.Main {
+			main = n
+		}
+	}
+	for n := range tables {
+		tables[n].Main = n == main
+	}
+	return each("route table", tables, func(t RouteTableSpec) string { return t.Name }, ch.buildTable)
+}
+
+func (ch *change) buildTable(spec RouteTableSpec) error {
+	t := &RouteTable{ID: vpc.RouteTableID(ch.newID("rtb-")), Name: spec.Name, Main: spec.Main, Tags: Tags{}}
+	locals := ch.VPC.CIDRs
+	if ch.VPC.CIDR6.IsValid() {
+		locals = append(locals[:len(locals):len(locals)], ch.VPC.CIDR6)
+	}
+	for _, p := range locals {
+		t.Routes = append(t.Routes, Route{Destination: p, Gateway: LocalGateway, Origin: "CreateRouteTable"})
+	}
+	for _, r := range spec.Routes {
+		if r.Gateway != "igw" {
+			return fmt.Errorf("route %s: target %q: want igw", r.Destination, r.Gateway)
+		}
+		if ch.Gateway == "" {
+			return fmt.Errorf("route %s: the VPC has no internet gateway", r.Destination)
+		}
+		t.Routes = append(t.Routes, Route{Destination: r.Destination.Masked(), Gateway: ch.Gateway, Origin: "CreateRoute"})
+	}
+	ch.RouteTables[t.ID] = t
+	return nameTags(t.Tags, spec.Name, spec.Tags)
+}
+
+func (ch *change) buildSubnet(spec SubnetSpec) error {
+	n := &Subnet{
+		ID: vpc.SubnetID(ch.newID("subnet-")), Name: spec.Name, Zone: spec.Zone,
+		CIDR: spec.CIDR, CIDR6: spec.CIDR6, Public: spec.Public, AssignIPv6: spec.AssignIPv6, Tags: Tags{},
+	}
+	if err := ch.checkRanges(n); err != nil {
+		return err
+	}
+	if len(spec.Zone) != len(ch.Region)+1 || spec.Zone[:len(ch.Region)] != ch.Region {
+		return fmt.Errorf("zone %q: want %s and one letter", spec.Zone, ch.Region)
+	}
+	for _, t := range Sorted(ch.RouteTables) {
+		if t.Name == spec.RouteTable || (spec.RouteTable == "" && t.Main) {
+			n.Table, n.Explicit = t.ID, spec.RouteTable != ""
+		}
+	}
+	if n.Table == "" {
+		return fmt.Errorf("route table %q: no such table", spec.RouteTable)
+	}
+	ch.Subnets[n.ID] = n
+	return nameTags(n.Tags, spec.Name, spec.Tags)
+}
+
+// checkRanges refuses a subnet outside its VPC or over another one.
+func (ch *change) checkRanges(n *Subnet) error {
+	if !n.CIDR.IsValid() || !n.CIDR.Addr().Is4() || n.CIDR != n.CIDR.Masked() || n.CIDR.Bits() > 28 {
+		return fmt.Errorf("CIDR %s: want an IPv4 network between /16 and /28", n.CIDR)
+	}
+	inside := false
+	for _, p := range ch.VPC.CIDRs {
+		inside = inside || (p.Contains(n.CIDR.Addr()) && p.Bits() <= n.CIDR.Bits())
+	}
+	if !inside {
+		return fmt.Errorf("CIDR %s: outside the VPC", n.CIDR)
+	}
+	if n.CIDR6.IsValid() {
+		if n.CIDR6.Bits() != 64 || n.CIDR6 != n.CIDR6.Masked() || !ch.VPC.CIDR6.IsValid() || !ch.VPC.CIDR6.Contains(n.CIDR6.Addr()) {
+			return fmt.Errorf("CIDR %s: want a /64 of the VPC's IPv6 range", n.CIDR6)
+		}
+	}
+	for _, o := range ch.Subnets {
+		for _, pair := range [][2]netip.Prefix{{o.CIDR, n.CIDR}, {o.CIDR6, n.CIDR6}} {
+			if pair[0].IsValid() && pair[1].IsValid() && pair[0].Overlaps(pair[1]) {
+				return fmt.Errorf("CIDR %s: overlaps subnet %q (%s)", pair[1], o.Name, pair[0])
+			}
+		}
+	}
+	return nil
+}
+
+// buildGroups makes all groups before their rules, for rules name groups.
+func (ch *change) buildGroups(specs []GroupSpec) error {
+	all := []GroupSpec{{Name: defaultGroup, Description: "default VPC security group", Ingress: []RuleSpec{
+		{Protocol: "-1", Groups: []string{defaultGroup}},
+	}}}
+	for _, g := range specs {
+		if g.Name == defaultGroup {
+			g.Description = all[0].Description
+			all[0] = g
+			continue
+		}
+		all = append(all, g)
+	}
+	name := func(g GroupSpec) string { return g.Name }
+	err := each("group", all, name, func(g GroupSpec) error {
+		made := &Group{ID: vpc.SecurityGroupID(ch.newID("sg-")), Name: g.Name, Description: g.Description, Tags: Tags{}}
+		ch.Groups[made.ID] = made
+		return mergeTags(made.Tags, g.Tags)
+	})
+	if err != nil {
+		return err
+	}
+	return each("group", all, name, ch.buildRules)
+}
+
+func (ch *change) buildRules(spec GroupSpec) error {
+	g := ch.GroupNamed(spec.Name)
+	if spec.Egress == nil {
+		spec.Egress = []RuleSpec{{Protocol: "-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
+		if ch.VPC.CIDR6.IsValid() {
+			spec.Egress[0].CIDRs = append(spec.Egress[0].CIDRs, netip.MustParsePrefix("::/0"))
+		}
+	}
+	for d, specs := range map[Direction][]RuleSpec{Ingress: spec.Ingress, Egress: spec.Egress} {
+		rules, err := ch.rulesOf(specs)
+		if err != nil {
+			return err
+		}
+		*g.rules(d) = rules
+	}
+	for n := range g.Ingress {
+		g.Ingress[n].ID = ch.newID("sgr-")
+	}
+	for n := range g.Egress {
+		g.Egress[n].ID = ch.newID("sgr-")
+	}
+	return nil
+}
+
+func (ch *change) rulesOf(specs []RuleSpec) ([]Rule, error) {
+	var out []Rule
+	for _, s := range specs {
+		r := Rule{From: s.From, To: s.To, Note: s.Note}
+		var err error
+		if r.Protocol, err = ParseProtocol(s.Protocol); err != nil {
+			return nil, err
+		}
+		if r.Protocol == -1 {
+			r.From, r.To = -1, -1
+		}
+		for _, p := range s.CIDRs {
+			r.Peer = p.Masked()
+			out = append(out, r)
+		}
+		r.Peer = netip.Prefix{}
+		for _, name := range s.Groups {
+			peer := ch.GroupNamed(name)
+			if peer == nil {
+				return nil, fmt.Errorf("rule: group %q: no such group", name)
+			}
+			r.Group = peer.ID
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func (ch *change) buildHost(spec HostSpec) error {
+	n := ch.SubnetNamed(spec.Subnet)
+	if n == nil {
+		return kindSubnet().notFound(spec.Subnet)
+	}
+	groups, err := ch.groupIDs(spec.Groups)
+	if err != nil {
+		return err
+	}
+	i, err := ch.createInterface(NewInterface{
+		Subnet: n.ID, Groups: groups, Primary: spec.Address,
+		Description: spec.Description, Tags: spec.Tags,
+	})
+	if err != nil {
+		return err
+	}
+	ch.Hosts[spec.Name] = &Host{Name: spec.Name, Namespace: spec.Namespace}
+	i.RequesterManaged, i.Requester = true, ch.newID("AROA")
+	i.Attachment = &Attachment{
+		ID: vpc.AttachmentID(ch.newID("ela-attach-")), Host: spec.Name, DeviceIndex: 1,
+		Status: Attaching, Since: ch.now,
+	}
+	if ch.cloud.instant {
+		i.Attachment.Status = Attached
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+// Package cloud is the account behind the embedded VPC: subnets, security
+// groups, route tables, instances and interfaces, and EC2's rules about them.
+//
+// It decides what EC2 decides (who owns an address, what a type may hold, what a
+// quota refuses) and answers with EC2's errors. It touches no network: sim/ec2
+// puts it on the wire, and sim/world makes the fabric follow it. It is safe for
+// concurrent use; every change is atomic and either happens whole or not at all.
+package cloud
+
+import (
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Options are what New needs beside the Spec.
+type Options struct {
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+	// Instant completes attachments within the call that asks for them. Without
+	// it somebody must call FinishAttach and FinishDetach when the wire is
+	// plugged or pulled.
+	Instant bool
+}
+
+// Cloud is the account. Make it with New.
+type Cloud struct {
+	now     func() time.Time
+	instant bool
+	types   map[string]vpc.Limits // never written after New
+
+	current atomic.Pointer[State]
+
+	mu       sync.Mutex // serialises changes; guards what follows
+	rng      *rand.Rand
+	history  []version // oldest first, never empty
+	watchers map[chan struct{}]struct{}
+}
+
+// version is a State and since when it was current.
+type version struct {
+	since time.Time
+	state *State
+}
+
+// How much history readers with a lag may ask for.
+const (
+	historyAge = 2 * time.Minute
+	historyLen = 4096
+)
+
+// State returns the account as it is.
+func (c *Cloud) State() *State { return c.current.Load() }
+
+// StateAgo returns the account as it was lag ago, as far back as two minutes and
+// 4096 changes.
+func (c *Cloud) StateAgo(lag time.Duration) *State {
+	if lag <= 0 {
+		return c.State()
+	}
+	at := c.now().Add(-lag)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := len(c.history) - 1; i > 0; i-- {
+		if !c.history[i].since.After(at) {
+			return c.history[i].state
+		}
+	}
+	return c.history[0].state
+}
+
+// Watch returns a channel that holds a token whenever the account changed since
+// it was last read, and a function that ends the watch. Changes coalesce.
+func (c *Cloud) Watch() (changed <-chan struct{}, stop func()) {
+	ch := make(chan struct{}, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watchers[ch] = struct{}{}
+	return ch, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.watchers, ch)
+	}
+}
+
+// change is one atomic change: a State of its own whose maps may be written and
+// whose entities must be replaced, never changed in place.
+type change struct {
+	*State
+	cloud *Cloud
+	now   time.Time
+}
+
+// apply runs fn on a copy of the account and publishes the copy unless fn
+// refuses.
+func (c *Cloud) apply(fn func(*change) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ch := &change{State: c.State().fork(), cloud: c, now: c.now()}
+	if err := fn(ch); err != nil {
+		return err
+	}
+	ch.Revision++
+	c.publish(ch.State, ch.now)
+	return nil
+}
+
+// publish makes s current. The caller holds mu.
+func (c *Cloud) publish(s *State, now time.Time) {
+	c.current.Store(s)
+	c.history = append(c.history, version{now, s})
+	drop := max(0, len(c.history)-historyLen)
+	for drop < len(c.history)-1 && c.history[drop+1].since.Before(now.Add(-historyAge)) {
+		drop++
+	}
+	c.history = append([]version(nil), c.history[drop:]...)
+	for ch := range c.watchers {
+		select {
+		case ch <- struct{}{}:
+		default: // a token is waiting already
+		}
+	}
+}
+
+// fork copies the maps and shares the entities.
+func (s *State) fork() *State {
+	n := *s
+	n.Subnets = maps.Clone(s.Subnets)
+	n.RouteTables = maps.Clone(s.RouteTables)
+	n.Groups = maps.Clone(s.Groups)
+	n.Instances = maps.Clone(s.Instances)
+	n.Hosts = maps.Clone(s.Hosts)
+	n.Interfaces = maps.Clone(s.Interfaces)
+	return &n
+}

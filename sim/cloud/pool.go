@@ -1,0 +1,202 @@
+package cloud
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// pool is who holds what in one subnet at one moment. It is built from the
+// interfaces whenever it is needed, so it cannot disagree with them.
+type pool struct {
+	subnet *Subnet
+	used   []bool // by IPv4 offset from the subnet's base, reserved ones included
+	free   int
+	used6  map[netip.Addr]bool
+	taken6 map[netip.Prefix]bool // /80 prefixes delegated
+	rng    *rand.Rand
+}
+
+func (s *State) pool(n *Subnet, rng *rand.Rand) *pool {
+	size := 1 << (32 - n.CIDR.Bits())
+	p := &pool{
+		subnet: n, used: make([]bool, size), free: size, rng: rng,
+		used6: map[netip.Addr]bool{}, taken6: map[netip.Prefix]bool{},
+	}
+	for _, offset := range []int{0, 1, 2, 3, size - 1} { // vpc.Reserved
+		p.take(offset)
+	}
+	for _, i := range s.Interfaces {
+		if i.Subnet != n.ID {
+			continue
+		}
+		for _, a := range i.IPv4 {
+			p.take(p.offset(a))
+		}
+		for _, b := range i.IPv4Prefixes {
+			p.takeBlock(p.offset(b.Addr()))
+		}
+		for _, a := range i.IPv6 {
+			p.used6[a] = true
+		}
+		for _, b := range i.IPv6Prefixes {
+			p.taken6[b] = true
+		}
+	}
+	return p
+}
+
+// FreeIPv4 is how many IPv4 addresses of a subnet nobody holds, as
+// availableIpAddressCount counts them: a delegated /28 takes sixteen.
+func (s *State) FreeIPv4(n *Subnet) int { return s.pool(n, nil).free }
+
+const blockSize = 1 << (32 - vpc.DelegatedPrefix4)
+
+func (p *pool) offset(a netip.Addr) int {
+	return int(toUint(a) - toUint(p.subnet.CIDR.Addr()))
+}
+
+func (p *pool) at(offset int) netip.Addr {
+	return fromUint(toUint(p.subnet.CIDR.Addr()) + uint32(offset))
+}
+
+func (p *pool) take(offset int) {
+	if !p.used[offset] {
+		p.used[offset] = true
+		p.free--
+	}
+}
+
+func (p *pool) takeBlock(offset int) {
+	for i := range blockSize {
+		p.take(offset + i)
+	}
+}
+
+// isFree reports whether nobody holds a, and EC2 does not reserve it.
+func (p *pool) isFree(a netip.Addr) bool {
+	if a.Is4() {
+		return !p.used[p.offset(a)]
+	}
+	block, _ := a.Prefix(vpc.DelegatedPrefix6)
+	return !vpc.Reserved(p.subnet.CIDR6, a) && !p.used6[a] && !p.taken6[block]
+}
+
+// claim takes a if it is free.
+func (p *pool) claim(a netip.Addr) bool {
+	if !p.isFree(a) {
+		return false
+	}
+	if a.Is4() {
+		p.take(p.offset(a))
+	} else {
+		p.used6[a] = true
+	}
+	return true
+}
+
+// next4 takes any free address.
+func (p *pool) next4() (netip.Addr, error) {
+	if p.free == 0 {
+		return netip.Addr{}, insufficientAddresses()
+	}
+	start := p.rng.IntN(len(p.used))
+	for i := range p.used {
+		if offset := (start + i) % len(p.used); !p.used[offset] {
+			p.take(offset)
+			return p.at(offset), nil
+		}
+	}
+	return netip.Addr{}, insufficientAddresses()
+}
+
+// next4Block takes any sixteen free addresses in a row that make an aligned /28.
+func (p *pool) next4Block() (netip.Prefix, error) {
+	if p.free < blockSize {
+		return netip.Prefix{}, noRoomForPrefix()
+	}
+	blocks := len(p.used) / blockSize
+	start := p.rng.IntN(blocks)
+	for i := range blocks {
+		offset := (start + i) % blocks * blockSize
+		if p.blockFree(offset) {
+			p.takeBlock(offset)
+			return netip.PrefixFrom(p.at(offset), vpc.DelegatedPrefix4), nil
+		}
+	}
+	return netip.Prefix{}, insufficientBlocks()
+}
+
+func (p *pool) blockFree(offset int) bool {
+	for i := range blockSize {
+		if p.used[offset+i] {
+			return false
+		}
+	}
+	return true
+}
+
+// claimBlock takes an aligned prefix of the subnet if all of it is free.
+func (p *pool) claimBlock(b netip.Prefix) bool {
+	if b.Addr().Is4() {
+		if !p.blockFree(p.offset(b.Addr())) {
+			return false
+		}
+		p.takeBlock(p.offset(b.Addr()))
+		return true
+	}
+	if p.taken6[b] || p.reserved6(b) {
+		return false
+	}
+	for a := range p.used6 {
+		if b.Contains(a) {
+			return false
+		}
+	}
+	p.taken6[b] = true
+	return true
+}
+
+// reserved6 reports whether a prefix holds one of the five reserved addresses:
+// the first and the last /80 of a subnet do.
+func (p *pool) reserved6(b netip.Prefix) bool {
+	return b.Contains(p.subnet.CIDR6.Addr()) || b.Contains(vpc.Last(p.subnet.CIDR6))
+}
+
+// next6 takes any free IPv6 address. A /64 does not run out.
+func (p *pool) next6() netip.Addr {
+	for {
+		b := p.subnet.CIDR6.Addr().As16()
+		binary.BigEndian.PutUint64(b[8:], p.rng.Uint64())
+		if a := netip.AddrFrom16(b); p.claim(a) {
+			return a
+		}
+	}
+}
+
+// next6Block takes any free /80, of which a /64 has 65,536.
+func (p *pool) next6Block() (netip.Prefix, error) {
+	start := p.rng.IntN(1 << 16)
+	for i := range 1 << 16 {
+		b := p.subnet.CIDR6.Addr().As16()
+		binary.BigEndian.PutUint16(b[8:], uint16(start+i))
+		block := netip.PrefixFrom(netip.AddrFrom16(b), vpc.DelegatedPrefix6)
+		if p.claimBlock(block) {
+			return block, nil
+		}
+	}
+	return netip.Prefix{}, insufficientBlocks()
+}
+
+func toUint(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.BigEndian.Uint32(b[:])
+}
+
+func fromUint(v uint32) netip.Addr {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], v)
+	return netip.AddrFrom4(b)
+}

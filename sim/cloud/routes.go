@@ -1,0 +1,180 @@
+package cloud
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// RouteTable is a route table of the VPC.
+type RouteTable struct {
+	ID     vpc.RouteTableID
+	Name   string
+	Main   bool
+	Routes []Route // local ones first
+	Tags   Tags
+}
+
+// Route leads to a gateway or to an interface; exactly one is set.
+type Route struct {
+	Destination netip.Prefix
+	Gateway     vpc.GatewayID // an internet gateway, or LocalGateway
+	Interface   vpc.ENIID
+	Origin      string // CreateRouteTable or CreateRoute
+}
+
+// LocalGateway is the target of a VPC's own routes.
+const LocalGateway vpc.GatewayID = "local"
+
+// Active reports whether a route's target exists and is attached; otherwise the
+// route is a blackhole.
+func (s *State) Active(r Route) bool { return !s.blackholed(r) }
+
+func (s *State) blackholed(r Route) bool {
+	if r.Interface == "" {
+		return r.Gateway != LocalGateway && r.Gateway != s.Gateway
+	}
+	i := s.Interfaces[r.Interface]
+	return i == nil || i.Attachment == nil
+}
+
+// RouteTarget is what a request names as a route's target. One field is set.
+type RouteTarget struct {
+	Gateway   vpc.GatewayID
+	Interface vpc.ENIID
+	Instance  vpc.InstanceID // its only interface
+}
+
+// CreateRoute adds a route to a table. Creating the very route that exists is a
+// success, as on EC2.
+func (c *Cloud) CreateRoute(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) error {
+	return c.apply(func(ch *change) error {
+		t, r, err := ch.route(id, dst, to)
+		if err != nil {
+			return err
+		}
+		if i := t.index(dst); i >= 0 {
+			if t.Routes[i] == r {
+				return nil
+			}
+			return Errorf("RouteAlreadyExists", "The route identified by %s already exists.", dst)
+		}
+		if t.count(dst.Addr().Is4()) >= ch.Quotas.RoutesPerTable {
+			return Errorf("RouteLimitExceeded", "The maximum number of routes has been reached.")
+		}
+		t.Routes = append(t.Routes, r)
+		ch.RouteTables[id] = t
+		return nil
+	})
+}
+
+// ReplaceRoute gives an existing route another target.
+func (c *Cloud) ReplaceRoute(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) error {
+	return c.apply(func(ch *change) error {
+		t, r, err := ch.route(id, dst, to)
+		if err != nil {
+			return err
+		}
+		i := t.index(dst)
+		if i < 0 {
+			return InvalidParameter("There is no route defined for '%s' in the route table. "+
+				"Use CreateRoute instead.", dst)
+		}
+		t.Routes[i] = r
+		ch.RouteTables[id] = t
+		return nil
+	})
+}
+
+// DeleteRoute removes a route.
+func (c *Cloud) DeleteRoute(id vpc.RouteTableID, dst netip.Prefix) error {
+	return c.apply(func(ch *change) error {
+		t, err := ch.table(id)
+		if err != nil {
+			return err
+		}
+		i := t.index(dst)
+		if i < 0 {
+			return Errorf("InvalidRoute.NotFound",
+				"no route with destination-cidr-block %s in route table %s", dst, id)
+		}
+		if t.Routes[i].Gateway == LocalGateway {
+			return InvalidParameter("cannot remove local route %s in route table %s", dst, id)
+		}
+		t.Routes = slices.Delete(t.Routes, i, i+1)
+		ch.RouteTables[id] = t
+		return nil
+	})
+}
+
+// table returns a copy of a route table that may be changed.
+func (ch *change) table(id vpc.RouteTableID) (*RouteTable, error) {
+	t := ch.RouteTables[id]
+	if t == nil {
+		return nil, kindTable().notFound(string(id))
+	}
+	n := *t
+	n.Routes = slices.Clone(t.Routes)
+	return &n, nil
+}
+
+// route resolves what a request says into a table to change and a route.
+func (ch *change) route(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) (*RouteTable, Route, error) {
+	t, err := ch.table(id)
+	if err != nil {
+		return nil, Route{}, err
+	}
+	for _, local := range append(slices.Clone(ch.VPC.CIDRs), ch.VPC.CIDR6) {
+		if local.IsValid() && (local == dst) {
+			return nil, Route{}, InvalidParameter(
+				"The destination CIDR block %s is equal to the VPC's CIDR block %s.", dst, local)
+		}
+	}
+	r := Route{Destination: dst, Origin: "CreateRoute"}
+	switch {
+	case to.Gateway != "":
+		if to.Gateway != ch.Gateway {
+			return nil, Route{}, kindGateway().notFound(string(to.Gateway))
+		}
+		r.Gateway = to.Gateway
+	case to.Interface != "":
+		if ch.Interfaces[to.Interface] == nil {
+			return nil, Route{}, kindInterface().notFound(string(to.Interface))
+		}
+		r.Interface = to.Interface
+	default:
+		r.Interface, err = ch.onlyInterface(to.Instance)
+	}
+	return t, r, err
+}
+
+// onlyInterface is the interface a route to an instance uses.
+func (ch *change) onlyInterface(id vpc.InstanceID) (vpc.ENIID, error) {
+	if ch.Instances[id] == nil {
+		return "", kindInstance().notFound(string(id))
+	}
+	is := ch.InterfacesOf(id)
+	if len(is) != 1 {
+		return "", Errorf("InvalidInstanceID",
+			"There are multiple interfaces attached to instance '%s'. "+
+				"Please specify an interface ID for the operation instead.", id)
+	}
+	return is[0].ID, nil
+}
+
+func (t *RouteTable) index(dst netip.Prefix) int {
+	return slices.IndexFunc(t.Routes, func(r Route) bool { return r.Destination == dst })
+}
+
+// count is how many routes of a family count against the quota: all but the
+// local ones.
+func (t *RouteTable) count(is4 bool) int {
+	n := 0
+	for _, r := range t.Routes {
+		if r.Gateway != LocalGateway && r.Destination.Addr().Is4() == is4 {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,154 @@
+package cloud
+
+import (
+	"net/netip"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Spec is the account as it is first: what lab.yaml says, with names where EC2
+// has ids. Names are local to the Spec and end up as the objects' Name tags;
+// New gives every object its id.
+type Spec struct {
+	Region  string // such as "us-west-2"
+	Account string // twelve digits
+	// Seed feeds ids, MAC addresses and the choice of free addresses, so that
+	// the same Spec and the same calls make the same world.
+	Seed uint64
+
+	VPC         VPCSpec
+	Subnets     []SubnetSpec
+	RouteTables []RouteTableSpec
+	Groups      []GroupSpec
+	Instances   []InstanceSpec
+	Hosts       []HostSpec
+	Quotas      Quotas
+	// Limits adds instance types, or replaces what the built-in table says.
+	Limits map[string]vpc.Limits
+}
+
+// VPCSpec is the one VPC of the account.
+type VPCSpec struct {
+	Name  string
+	CIDRs []netip.Prefix // IPv4, the primary one first
+	CIDR6 netip.Prefix   // a /56, or the zero prefix for none
+	// InternetGateway attaches an internet gateway.
+	InternetGateway bool
+	Tags            map[string]string
+}
+
+// SubnetSpec is a subnet of one zone.
+type SubnetSpec struct {
+	Name       string
+	Zone       string // such as "us-west-2a"
+	CIDR       netip.Prefix
+	CIDR6      netip.Prefix // a /64, or the zero prefix for none
+	RouteTable string       // by name; empty is the main table
+	// Public gives the primary interface of an instance started here a way
+	// through the internet gateway, as MapPublicIpOnLaunch does.
+	Public bool
+	// AssignIPv6 gives every new interface an IPv6 address, as
+	// AssignIpv6AddressOnCreation does.
+	AssignIPv6 bool
+	Tags       map[string]string
+}
+
+// RouteTableSpec is a route table. The VPC's own CIDRs are routed "local" in
+// every table and are not written here. Exactly one table is Main; when none
+// says so, the first is.
+type RouteTableSpec struct {
+	Name   string
+	Main   bool
+	Routes []RouteSpec
+	Tags   map[string]string
+}
+
+// RouteSpec is one route; Gateway is "igw" for the VPC's internet gateway.
+type RouteSpec struct {
+	Destination netip.Prefix
+	Gateway     string
+}
+
+// GroupSpec is a security group.
+type GroupSpec struct {
+	Name        string
+	Description string
+	Ingress     []RuleSpec
+	// Egress is what the group lets out; nil allows everything, as a new group
+	// does on EC2. An empty non-nil list allows nothing.
+	Egress []RuleSpec
+	Tags   map[string]string
+}
+
+// RuleSpec allows a protocol and a port range from or to peers.
+type RuleSpec struct {
+	Protocol string // "tcp", "udp", "icmp", "icmpv6", a number, or "-1" for all
+	From, To int    // ports, or ICMP type and code; ignored where Protocol is "-1"
+	CIDRs    []netip.Prefix
+	Groups   []string // by name; a group may name itself
+	Note     string
+}
+
+// InstanceSpec is a running instance with its primary interface.
+type InstanceSpec struct {
+	Name   string
+	Type   string // such as "m5.xlarge"
+	Subnet string // by name
+	Groups []string
+	// Address is the primary private address; the zero value lets EC2 choose.
+	Address netip.Addr
+	Role    string // IAM role of its instance profile; empty is none
+	// Namespace is the network namespace that holds the guest's end of its
+	// interfaces.
+	Namespace string
+	Metadata  MetadataOptions
+	Tags      map[string]string
+}
+
+// HostSpec is a machine of AWS's own that holds an interface in our VPC and is
+// no instance of ours, as the control plane of an EKS cluster.
+type HostSpec struct {
+	Name        string
+	Subnet      string // by name
+	Groups      []string
+	Address     netip.Addr // zero lets EC2 choose
+	Namespace   string     // see InstanceSpec.Namespace
+	Description string     // such as "Amazon EKS trunkline-lab"
+	Tags        map[string]string
+}
+
+// MetadataOptions are the instance's metadata options. The zero value is not
+// usable; DefaultMetadata is what AWS's EKS node images set.
+type MetadataOptions struct {
+	TokensRequired bool // IMDSv1 is off
+	HopLimit       int  // TTL of the reply to a token request, 1–64
+	IPv6           bool // also listen on fd00:ec2::254
+}
+
+// DefaultMetadata is IMDSv2 only, hop limit 1, both families: a pod, one hop
+// further away, gets no token.
+func DefaultMetadata() MetadataOptions {
+	return MetadataOptions{TokensRequired: true, HopLimit: 1, IPv6: true}
+}
+
+// Quotas are the account's service quotas; zero fields take EC2's defaults.
+// Source: VPC user guide, "Amazon VPC quotas".
+type Quotas struct {
+	RoutesPerTable     int // default 50, local routes not counted, per family
+	RulesPerGroup      int // default 60, per direction and family
+	GroupsPerInterface int // default 5, at most 16
+	Interfaces         int // default 5000 per region
+}
+
+func (q Quotas) withDefaults() Quotas {
+	set := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&q.RoutesPerTable, 50)
+	set(&q.RulesPerGroup, 60)
+	set(&q.GroupsPerInterface, 5)
+	set(&q.Interfaces, 5000)
+	return q
+}

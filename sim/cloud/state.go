@@ -1,0 +1,255 @@
+package cloud
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// State is everything in the account at one moment. It and all it points to are
+// never changed after Cloud published it, so readers need no lock and an older
+// State stays true to its moment.
+type State struct {
+	Revision uint64
+	Region   string
+	Account  string
+	Quotas   Quotas
+
+	VPC         VPC
+	Gateway     vpc.GatewayID // the internet gateway; empty is none
+	Subnets     map[vpc.SubnetID]*Subnet
+	RouteTables map[vpc.RouteTableID]*RouteTable
+	Groups      map[vpc.SecurityGroupID]*Group
+	Instances   map[vpc.InstanceID]*Instance
+	Hosts       map[string]*Host // by name
+	Interfaces  map[vpc.ENIID]*Interface
+	// GatewayTags are the tags of the internet gateway.
+	GatewayTags Tags
+}
+
+// Tags of a resource.
+type Tags map[string]string
+
+// VPC is the account's VPC.
+type VPC struct {
+	ID    vpc.ID
+	CIDRs []netip.Prefix // primary first
+	CIDR6 netip.Prefix   // invalid when the VPC has none
+	Tags  Tags
+}
+
+// Subnet is a range in one zone.
+type Subnet struct {
+	ID         vpc.SubnetID
+	Name       string
+	Zone       string
+	CIDR       netip.Prefix
+	CIDR6      netip.Prefix // invalid when the subnet has none
+	Table      vpc.RouteTableID
+	Explicit   bool // Table is associated, rather than the main one implied
+	Public     bool
+	AssignIPv6 bool
+	Tags       Tags
+}
+
+// InstanceState is an instance's lifecycle state, as EC2 names it.
+type InstanceState string
+
+// Instance states. "pending" does not occur: the lab's machines run from the
+// start.
+const (
+	Running      InstanceState = "running"
+	ShuttingDown InstanceState = "shutting-down"
+	Terminated   InstanceState = "terminated"
+	Stopped      InstanceState = "stopped"
+)
+
+// Instance is a virtual machine.
+type Instance struct {
+	ID        vpc.InstanceID
+	Name      string
+	Type      string
+	Limits    vpc.Limits
+	Subnet    vpc.SubnetID
+	State     InstanceState
+	Role      string
+	Namespace string
+	Metadata  MetadataOptions
+	Launched  time.Time
+	Tags      Tags
+}
+
+// Host is a machine of AWS's own that holds an interface in the VPC.
+type Host struct {
+	Name      string
+	Namespace string
+}
+
+// AttachmentStatus is how far an attachment has come, as EC2 names it.
+type AttachmentStatus string
+
+// Attachment states.
+const (
+	Attaching AttachmentStatus = "attaching"
+	Attached  AttachmentStatus = "attached"
+	Detaching AttachmentStatus = "detaching"
+)
+
+// Attachment ties an interface to an instance, or to a Host.
+type Attachment struct {
+	ID                  vpc.AttachmentID
+	Instance            vpc.InstanceID // empty for a Host
+	Host                string         // empty for an instance
+	DeviceIndex         int
+	NetworkCard         int
+	Status              AttachmentStatus
+	Since               time.Time // of the attach call
+	DeleteOnTermination bool
+}
+
+// Tracking is an interface's connection tracking configuration, in seconds;
+// zero is EC2's default.
+type Tracking struct {
+	TCPEstablished, UDPStream, UDP int
+}
+
+// Interface is an elastic network interface.
+type Interface struct {
+	ID               vpc.ENIID
+	Type             vpc.InterfaceType
+	Subnet           vpc.SubnetID
+	MAC              vpc.MAC
+	Description      string
+	IPv4             []netip.Addr // primary first, never empty
+	IPv4Prefixes     []netip.Prefix
+	IPv6             []netip.Addr
+	IPv6Prefixes     []netip.Prefix
+	Groups           []vpc.SecurityGroupID
+	SourceDestCheck  bool
+	RequesterManaged bool
+	Requester        string // who made it: an access key's principal id
+	Tracking         *Tracking
+	Public           bool // the primary address passes the internet gateway
+	Attachment       *Attachment
+	Tags             Tags
+}
+
+// Status is the interface's status as EC2 names it: "available" or "in-use".
+func (i *Interface) Status() string {
+	if i.Attachment == nil {
+		return "available"
+	}
+	return "in-use"
+}
+
+// Holds reports whether a is one of the interface's addresses or lies in one of
+// its delegated prefixes.
+func (i *Interface) Holds(a netip.Addr) bool {
+	in := func(p netip.Prefix) bool { return p.Contains(a) }
+	return slices.Contains(i.IPv4, a) || slices.Contains(i.IPv6, a) ||
+		slices.ContainsFunc(i.IPv4Prefixes, in) || slices.ContainsFunc(i.IPv6Prefixes, in)
+}
+
+func (i *Interface) clone() *Interface {
+	n := *i
+	n.IPv4 = slices.Clone(i.IPv4)
+	n.IPv4Prefixes = slices.Clone(i.IPv4Prefixes)
+	n.IPv6 = slices.Clone(i.IPv6)
+	n.IPv6Prefixes = slices.Clone(i.IPv6Prefixes)
+	n.Groups = slices.Clone(i.Groups)
+	n.Tags = maps.Clone(i.Tags)
+	if i.Attachment != nil {
+		a := *i.Attachment
+		n.Attachment = &a
+	}
+	return &n
+}
+
+// Sorted returns the values of m in the order of their ids, so that answers and
+// goldens do not depend on a map's order.
+func Sorted[K cmp.Ordered, V any](m map[K]V) []V {
+	out := make([]V, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, m[k])
+	}
+	return out
+}
+
+// InterfacesOf returns the interfaces attached to an instance in any state of
+// attachment, lowest device index first.
+func (s *State) InterfacesOf(id vpc.InstanceID) []*Interface {
+	var out []*Interface
+	for _, i := range s.Interfaces {
+		if i.Attachment != nil && i.Attachment.Instance == id {
+			out = append(out, i)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Interface) int {
+		return cmp.Compare(a.Attachment.DeviceIndex, b.Attachment.DeviceIndex)
+	})
+	return out
+}
+
+// Primary returns the interface at device index 0 of an instance, or nil.
+func (s *State) Primary(id vpc.InstanceID) *Interface {
+	for _, i := range s.InterfacesOf(id) {
+		if i.Attachment.DeviceIndex == 0 {
+			return i
+		}
+	}
+	return nil
+}
+
+// InstanceNamed returns the instance whose Spec had that name, or nil.
+func (s *State) InstanceNamed(name string) *Instance {
+	for _, i := range s.Instances {
+		if i.Name == name {
+			return i
+		}
+	}
+	return nil
+}
+
+// SubnetNamed returns the subnet whose Spec had that name, or nil.
+func (s *State) SubnetNamed(name string) *Subnet {
+	for _, n := range s.Subnets {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// GroupNamed returns the group of that name, or nil.
+func (s *State) GroupNamed(name string) *Group {
+	for _, g := range s.Groups {
+		if g.Name == name {
+			return g
+		}
+	}
+	return nil
+}
+
+// HostInterface returns the interface a Host holds, or nil.
+func (s *State) HostInterface(name string) *Interface {
+	for _, i := range s.Interfaces {
+		if i.Attachment != nil && i.Attachment.Host == name {
+			return i
+		}
+	}
+	return nil
+}
+
+// Owner returns the interface that holds a, or nil.
+func (s *State) Owner(a netip.Addr) *Interface {
+	for _, i := range s.Interfaces {
+		if i.Holds(a) {
+			return i
+		}
+	}
+	return nil
+}

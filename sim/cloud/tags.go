@@ -1,0 +1,153 @@
+package cloud
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// maxTags is how many tags one resource takes. Source: EC2 user guide, "Tag
+// restrictions".
+const maxTags = 50
+
+// mergeTags adds tags to a resource's own, within EC2's restrictions.
+func mergeTags(into, tags Tags) error {
+	for k, v := range tags {
+		switch {
+		case k == "":
+			return InvalidParameter("Tag key cannot be empty.")
+		case len(k) > 128:
+			return InvalidParameter("Tag key exceeds the maximum length of 128 characters: %s", k)
+		case len(v) > 256:
+			return InvalidParameter("Tag value exceeds the maximum length of 256 characters: %s", v)
+		case strings.HasPrefix(strings.ToLower(k), "aws:"):
+			return InvalidParameter("Tag keys starting with 'aws:' are reserved for internal use")
+		}
+		into[k] = v
+	}
+	if len(into) > maxTags {
+		return Errorf("TagLimitExceeded", "You have reached the maximum number of tags (%d) per resource.", maxTags)
+	}
+	return nil
+}
+
+// nameTags merges a Spec's tags and its name.
+func nameTags(into Tags, name string, tags Tags) error {
+	if name != "" {
+		into["Name"] = name
+	}
+	return mergeTags(into, tags)
+}
+
+// TagsOf returns the tags of any resource and the kind of it as DescribeTags
+// names it; false when no such resource exists.
+func (s *State) TagsOf(id string) (tags Tags, kind string, ok bool) {
+	for _, r := range s.Resources() {
+		if r.ID == id {
+			return r.Tags, r.Kind, true
+		}
+	}
+	return nil, "", false
+}
+
+// Resource is anything that carries tags.
+type Resource struct {
+	ID   string
+	Kind string // such as "network-interface"
+	Tags Tags
+}
+
+// Resources lists all that carries tags, ordered by kind and id.
+func (s *State) Resources() []Resource {
+	var out []Resource
+	for _, n := range Sorted(s.Instances) {
+		out = append(out, Resource{string(n.ID), "instance", n.Tags})
+	}
+	if s.Gateway != "" {
+		out = append(out, Resource{string(s.Gateway), "internet-gateway", s.GatewayTags})
+	}
+	for _, i := range Sorted(s.Interfaces) {
+		out = append(out, Resource{string(i.ID), "network-interface", i.Tags})
+	}
+	for _, t := range Sorted(s.RouteTables) {
+		out = append(out, Resource{string(t.ID), "route-table", t.Tags})
+	}
+	for _, g := range Sorted(s.Groups) {
+		out = append(out, Resource{string(g.ID), "security-group", g.Tags})
+	}
+	for _, n := range Sorted(s.Subnets) {
+		out = append(out, Resource{string(n.ID), "subnet", n.Tags})
+	}
+	return append(out, Resource{string(s.VPC.ID), "vpc", s.VPC.Tags})
+}
+
+// Tag adds or overwrites tags of resources; one unknown id refuses all.
+func (c *Cloud) Tag(ids []string, tags Tags) error {
+	return c.retag(ids, func(t Tags) error { return mergeTags(t, tags) })
+}
+
+// Untag removes tags. An entry of tags with a nil value removes the key whatever
+// its value; with no entries at all every tag goes.
+func (c *Cloud) Untag(ids []string, tags map[string]*string) error {
+	return c.retag(ids, func(t Tags) error {
+		if len(tags) == 0 {
+			clear(t)
+		}
+		for k, v := range tags {
+			if have, ok := t[k]; ok && (v == nil || *v == have) {
+				delete(t, k)
+			}
+		}
+		return nil
+	})
+}
+
+func (c *Cloud) retag(ids []string, edit func(Tags) error) error {
+	return c.apply(func(ch *change) error {
+		for _, id := range ids {
+			old, _, ok := ch.TagsOf(id)
+			if !ok {
+				return Errorf("InvalidID", "The ID '%s' is not valid", id)
+			}
+			tags := maps.Clone(old)
+			if tags == nil {
+				tags = Tags{}
+			}
+			if err := edit(tags); err != nil {
+				return err
+			}
+			ch.setTags(id, tags)
+		}
+		return nil
+	})
+}
+
+func (ch *change) setTags(id string, tags Tags) {
+	switch {
+	case ch.Instances[vpc.InstanceID(id)] != nil:
+		n := *ch.Instances[vpc.InstanceID(id)]
+		n.Tags = tags
+		ch.Instances[n.ID] = &n
+	case ch.Interfaces[vpc.ENIID(id)] != nil:
+		i := ch.Interfaces[vpc.ENIID(id)].clone()
+		i.Tags = tags
+		ch.Interfaces[i.ID] = i
+	case ch.RouteTables[vpc.RouteTableID(id)] != nil:
+		t := *ch.RouteTables[vpc.RouteTableID(id)]
+		t.Tags = tags
+		ch.RouteTables[t.ID] = &t
+	case ch.Groups[vpc.SecurityGroupID(id)] != nil:
+		g := *ch.Groups[vpc.SecurityGroupID(id)]
+		g.Tags = tags
+		ch.Groups[g.ID] = &g
+	case ch.Subnets[vpc.SubnetID(id)] != nil:
+		n := *ch.Subnets[vpc.SubnetID(id)]
+		n.Tags = tags
+		ch.Subnets[n.ID] = &n
+	case id == string(ch.Gateway):
+		ch.GatewayTags = tags
+	default:
+		ch.VPC.Tags = tags
+	}
+}

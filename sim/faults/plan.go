@@ -1,0 +1,137 @@
+// Package faults is where the embedded VPC goes wrong on purpose: latency,
+// throttling, stale answers, lost replies, hanging connections, slow attaches,
+// capacity errors, dead links and the hooks that stop a caller at a chosen call.
+//
+// Everything is off in a new Injector, drawn from a seed, and set at start or
+// live through Handler. sim/query asks it around every API call, sim/world about
+// attachments, links and stale metadata. It knows no EC2 rule.
+package faults
+
+import (
+	"fmt"
+	"time"
+)
+
+// Plan is what should go wrong. The zero value is nothing. Actions are API action
+// names, such as "CreateNetworkInterface"; "*" stands for every action that has
+// no entry of its own. It is the JSON of GET and PUT /admin/faults; durations are
+// strings such as "250ms".
+type Plan struct {
+	// Latency delays an action's effect.
+	Latency map[string]Latency `json:"latency,omitempty"`
+	// Throttle refuses an action with RequestLimitExceeded by a token bucket.
+	Throttle map[string]Bucket `json:"throttle,omitempty"`
+	// DescribeLag makes describes answer with the state of so long ago.
+	DescribeLag Duration `json:"describeLag,omitempty"`
+	// MetadataLag makes instance metadata answer with the state of so long ago.
+	MetadataLag Duration `json:"metadataLag,omitempty"`
+	// AttachTime keeps an attachment "attaching" for so long after the link is in.
+	AttachTime Duration `json:"attachTime,omitempty"`
+	// Calls are what happens to single calls.
+	Calls []Call `json:"calls,omitempty"`
+	// LinkDown lists interfaces (eni-…) whose carrier is cut.
+	LinkDown []string `json:"linkDown,omitempty"`
+}
+
+// Latency is a fixed delay and a random one on top, uniform in [0, Jitter).
+type Latency struct {
+	Fixed  Duration `json:"fixed"`
+	Jitter Duration `json:"jitter,omitempty"`
+}
+
+// Bucket is EC2's token bucket: Size tokens at most, Rate tokens per second, one
+// per call. Source: EC2 API reference, "Request throttling".
+type Bucket struct {
+	Size float64 `json:"size"`
+	Rate float64 `json:"rate"`
+}
+
+// What happens to a single call.
+const (
+	// LoseReply closes the connection after the effect, without an answer.
+	LoseReply = "lose-reply"
+	// Hang never answers and has no effect; the client must give up.
+	Hang = "hang"
+	// HangAfter has the effect and never answers.
+	HangAfter = "hang-after"
+	// Fail answers with Code and has no effect.
+	Fail = "fail"
+	// StopBefore and StopAfter hold the call before or after its effect until it
+	// is released at /admin/stops.
+	StopBefore = "stop-before"
+	StopAfter  = "stop-after"
+)
+
+// Call picks calls of an action and says what happens to them.
+type Call struct {
+	Action string `json:"action"`
+	Do     string `json:"do"`
+	// Nth is the first call it applies to, counted from 1 when the plan was set.
+	// Zero is 1.
+	Nth int `json:"nth,omitempty"`
+	// Count is how many calls it applies to. Zero is 1, -1 every further one.
+	Count int `json:"count,omitempty"`
+	// Probability applies it to that share of the calls picked; zero is all.
+	Probability float64 `json:"probability,omitempty"`
+	// Code, Message and Status are the error of Fail. An empty message is EC2's
+	// own for the codes that have one; status zero is 400, or 503 for
+	// RequestLimitExceeded and InsufficientInstanceCapacity's kind.
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
+	Status  int    `json:"status,omitempty"`
+}
+
+// Duration is a time.Duration that JSON writes as a string, such as "1.5s".
+type Duration time.Duration
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return err
+	}
+	if v < 0 {
+		return fmt.Errorf("duration %s: negative", v)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// Check refuses a plan that could not do what it says.
+func (p Plan) Check() error {
+	for action, b := range p.Throttle {
+		if b.Size < 1 || b.Rate < 0 {
+			return fmt.Errorf("throttle %s: size %v, rate %v: want a size of at least 1 and no negative rate", action, b.Size, b.Rate)
+		}
+	}
+	for n, c := range p.Calls {
+		if err := c.check(); err != nil {
+			return fmt.Errorf("calls[%d]: %w", n, err)
+		}
+	}
+	return nil
+}
+
+func (c Call) check() error {
+	switch c.Do {
+	case LoseReply, Hang, HangAfter, StopBefore, StopAfter:
+	case Fail:
+		if c.Code == "" {
+			return fmt.Errorf("do %q: code is missing", c.Do)
+		}
+	default:
+		return fmt.Errorf("do %q: want %s, %s, %s, %s, %s or %s", c.Do,
+			LoseReply, Hang, HangAfter, Fail, StopBefore, StopAfter)
+	}
+	if c.Action == "" {
+		return fmt.Errorf("do %q: action is missing (\"*\" is every one)", c.Do)
+	}
+	if c.Nth < 0 || c.Count < -1 || c.Probability < 0 || c.Probability > 1 {
+		return fmt.Errorf("%s of %s: nth %d, count %d, probability %v: out of range",
+			c.Do, c.Action, c.Nth, c.Count, c.Probability)
+	}
+	return nil
+}

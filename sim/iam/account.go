@@ -1,0 +1,248 @@
+package iam
+
+import (
+	"encoding/base32"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Role is an IAM role with its policies and who may take it on.
+type Role struct {
+	Name string
+	// Policies are its documents by name.
+	Policies map[string][]byte
+	// Instances may have the role as their instance profile.
+	Instances bool
+	// Trust lists the Kubernetes service accounts that may assume the role with
+	// a web identity.
+	Trust []Trust
+}
+
+// Trust is one statement of a role's trust policy for a web identity.
+type Trust struct {
+	Issuer   string // the token's iss, such as "https://oidc.eks…/id/…"
+	Subject  string // "system:serviceaccount:kube-system:trunkline-agent"
+	Audience string // empty: "sts.amazonaws.com"
+}
+
+// Credentials are an access key, temporary when Token is set.
+type Credentials struct {
+	AccessKeyID     string
+	SecretAccessKey string
+	Token           string    // session token
+	Issued          time.Time // zero for long-lived keys
+	Expires         time.Time // zero for long-lived keys
+}
+
+// Principal is who signed a request.
+type Principal struct {
+	ARN     string // arn:aws:sts::…:assumed-role/role/session, or …:user/name
+	ID      string // unique id: AROA…:session, or AIDA…
+	Account string
+	// Instance is the ARN of the instance that the credentials were issued to;
+	// empty otherwise. It is the key ec2:SourceInstanceARN.
+	Instance string
+	role     string
+	policies []*Policy
+}
+
+// Account holds roles, users and the credentials that are alive.
+type Account struct {
+	number string
+	now    func() time.Time
+
+	mu    sync.Mutex // guards what follows
+	rng   *rand.Rand
+	roles map[string]*role
+	keys  map[string]key // by access key id
+}
+
+type role struct {
+	Role
+	id       string // AROA…
+	policies []*Policy
+}
+
+type key struct {
+	Credentials
+	principal Principal
+}
+
+// New makes an account with no roles. now may be nil.
+func New(number string, seed uint64, now func() time.Time) *Account {
+	if now == nil {
+		now = time.Now
+	}
+	return &Account{
+		number: number, now: now, rng: rand.New(rand.NewPCG(seed, 0x69616d)),
+		roles: map[string]*role{}, keys: map[string]key{},
+	}
+}
+
+// AddRole loads a role's documents and adds it, or replaces the one of its name.
+// Credentials issued before have the new policies at once, as on AWS.
+func (a *Account) AddRole(r Role) error {
+	if r.Name == "" {
+		return errors.New("role: no name")
+	}
+	made := &role{Role: r}
+	for _, name := range sortedKeys(r.Policies) {
+		p, err := ParsePolicy(name, r.Policies[name])
+		if err != nil {
+			return fmt.Errorf("role %s: %w", r.Name, err)
+		}
+		made.policies = append(made.policies, p)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	made.id = a.uniqueID("AROA")
+	if old := a.roles[r.Name]; old != nil {
+		made.id = old.id
+	}
+	a.roles[r.Name] = made
+	return nil
+}
+
+// AddUser makes a user with one long-lived key and a document that says what it
+// may do.
+func (a *Account) AddUser(name string, document []byte) (Credentials, error) {
+	p, err := ParsePolicy(name, document)
+	if err != nil {
+		return Credentials{}, fmt.Errorf("user %s: %w", name, err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := Credentials{AccessKeyID: a.uniqueID("AKIA"), SecretAccessKey: a.secret(30)}
+	a.keys[c.AccessKeyID] = key{c, Principal{
+		ARN: fmt.Sprintf("arn:aws:iam::%s:user/%s", a.number, name), ID: a.uniqueID("AIDA"),
+		Account: a.number, policies: []*Policy{p},
+	}}
+	return c, nil
+}
+
+// Role returns a role by name.
+func (a *Account) Role(name string) (Role, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.roles[name]
+	if r == nil {
+		return Role{}, false
+	}
+	return r.Role, true
+}
+
+// RoleARN is the ARN of a role of this account.
+func (a *Account) RoleARN(name string) string {
+	return fmt.Sprintf("arn:aws:iam::%s:role/%s", a.number, name)
+}
+
+// Session is a request for temporary credentials.
+type Session struct {
+	Role     string
+	Name     string // the instance id, or the caller's RoleSessionName
+	Lifetime time.Duration
+	Instance string // ARN of the instance; see Principal.Instance
+}
+
+// Issue makes temporary credentials of a role. Expired ones are forgotten.
+func (a *Account) Issue(s Session) (Credentials, Principal, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.roles[s.Role]
+	if r == nil {
+		return Credentials{}, Principal{}, fmt.Errorf("issue credentials: role %q does not exist", s.Role)
+	}
+	now := a.now()
+	for id, k := range a.keys {
+		if !k.Expires.IsZero() && k.Expires.Before(now.Add(-time.Hour)) {
+			delete(a.keys, id)
+		}
+	}
+	c := Credentials{
+		AccessKeyID: a.uniqueID("ASIA"), SecretAccessKey: a.secret(30), Token: a.secret(240),
+		Issued: now.Truncate(time.Second), Expires: now.Add(s.Lifetime).Truncate(time.Second),
+	}
+	p := Principal{
+		ARN: fmt.Sprintf("arn:aws:sts::%s:assumed-role/%s/%s", a.number, s.Role, s.Name),
+		ID:  r.id + ":" + s.Name, Account: a.number, Instance: s.Instance, role: s.Role,
+	}
+	a.keys[c.AccessKeyID] = key{c, p}
+	return c, p, nil
+}
+
+// Find returns what an access key id stands for, expired or not. A role's
+// policies are those of now.
+func (a *Account) Find(accessKeyID string) (Credentials, Principal, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k, ok := a.keys[accessKeyID]
+	if r := a.roles[k.principal.role]; ok && r != nil {
+		k.principal.policies = r.policies
+	}
+	return k.Credentials, k.principal, ok
+}
+
+// DeniedError says which of the requests of one call was refused.
+type DeniedError struct {
+	Principal string
+	Request   Request
+	Explicit  bool
+}
+
+func (e *DeniedError) Error() string {
+	why := "no identity-based policy allows the " + e.Request.Action + " action"
+	if e.Explicit {
+		why = "an explicit deny in an identity-based policy"
+		return fmt.Sprintf("User: %s is not authorized to perform: %s on resource: %s with %s",
+			e.Principal, e.Request.Action, e.Request.Resource, why)
+	}
+	return fmt.Sprintf("User: %s is not authorized to perform: %s on resource: %s because %s",
+		e.Principal, e.Request.Action, e.Request.Resource, why)
+}
+
+// Authorize returns nil when p may do all of requests, else a *DeniedError about
+// the first that is refused.
+func (p Principal) Authorize(requests []Request) error {
+	for _, r := range requests {
+		verdict := NoMatch
+		for _, policy := range p.policies {
+			verdict = max(verdict, policy.Decide(r))
+		}
+		if verdict != Allow {
+			return &DeniedError{Principal: p.ARN, Request: r, Explicit: verdict == Deny}
+		}
+	}
+	return nil
+}
+
+// uniqueID makes an id such as AWS's: a prefix of four and sixteen of A–Z, 2–7.
+// The caller holds mu.
+func (a *Account) uniqueID(prefix string) string {
+	return prefix + base32.StdEncoding.EncodeToString(a.random(10))
+}
+
+func (a *Account) secret(size int) string {
+	return base64.StdEncoding.EncodeToString(a.random(size))
+}
+
+func (a *Account) random(size int) []byte {
+	b := make([]byte, size)
+	for n := range b {
+		b[n] = byte(a.rng.Uint32())
+	}
+	return b
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,153 @@
+package iam
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// condition is one operator on one key. All conditions of a statement must hold;
+// of a condition's values one must match.
+type condition struct {
+	key      string
+	match    func(pattern, value string) bool
+	negate   bool // StringNotEquals, StringNotLike: no value may match
+	forAll   bool // ForAllValues: every value of the request must match
+	forAny   bool // ForAnyValue: one value of the request must match
+	ifExists bool // …IfExists: an absent key holds
+	null     bool // Null: the key's absence is compared with values
+	values   []string
+}
+
+func parseConditions(raw json.RawMessage) ([]condition, error) {
+	operators, err := object(raw)
+	if err != nil {
+		return nil, err
+	}
+	var out []condition
+	for _, op := range slices.Sorted(maps.Keys(operators)) {
+		shape, err := operator(op)
+		if err != nil {
+			return nil, err
+		}
+		keys, err := object(operators[op])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", op, err)
+		}
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			c := shape
+			c.key = canonicalKey(key)
+			if !knownKey(c.key) {
+				return nil, fmt.Errorf("%s: condition key %s is not supported", op, key)
+			}
+			if c.values, err = values(keys[key]); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", op, key, err)
+			}
+			if err := c.check(); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", op, key, err)
+			}
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}
+
+// operator reads an operator's name into the shape of its conditions.
+func operator(name string) (condition, error) {
+	var c condition
+	base := name
+	switch {
+	case strings.HasPrefix(base, "ForAllValues:"):
+		c.forAll, base = true, strings.TrimPrefix(base, "ForAllValues:")
+	case strings.HasPrefix(base, "ForAnyValue:"):
+		c.forAny, base = true, strings.TrimPrefix(base, "ForAnyValue:")
+	}
+	base, c.ifExists = strings.CutSuffix(base, "IfExists")
+	equal := func(a, b string) bool { return a == b }
+	switch base {
+	case "StringEquals":
+		c.match = equal
+	case "StringNotEquals":
+		c.match, c.negate = equal, true
+	case "StringEqualsIgnoreCase":
+		c.match = strings.EqualFold
+	case "StringLike", "ArnEquals", "ArnLike": // the last two take wildcards as well
+		c.match = Like
+	case "StringNotLike":
+		c.match, c.negate = Like, true
+	case "Null":
+		c.null = true
+	default:
+		return c, fmt.Errorf("condition operator %s is not supported", name)
+	}
+	if c.null && (c.forAll || c.forAny || c.ifExists) {
+		return c, fmt.Errorf("condition operator %s is not supported", name)
+	}
+	return c, nil
+}
+
+func (c *condition) check() error {
+	if len(c.values) == 0 {
+		return errors.New("no value")
+	}
+	for _, v := range c.values {
+		if c.null && v != "true" && v != "false" {
+			return fmt.Errorf("value %q, want \"true\" or \"false\"", v)
+		}
+	}
+	return nil
+}
+
+// knownKey lists the keys that requests carry. A key nobody ever sets would make
+// a condition silently false.
+func knownKey(key string) bool {
+	for _, tag := range []string{"aws:resourcetag/", "aws:requesttag/", "ec2:resourcetag/"} {
+		if strings.HasPrefix(key, tag) && len(key) > len(tag) {
+			return true
+		}
+	}
+	switch key {
+	case "aws:tagkeys", "aws:requestedregion", "aws:principalarn", "aws:principalaccount",
+		"ec2:region", "ec2:vpc", "ec2:subnet", "ec2:availabilityzone", "ec2:createaction",
+		"ec2:networkinterfaceid", "ec2:instanceid", "ec2:instancetype", "ec2:securitygroupid",
+		"ec2:sourceinstancearn":
+		return true
+	}
+	return false
+}
+
+// canonicalKey lower-cases a key's name but not the tag key in it: IAM compares
+// names without case, tag keys with it.
+func canonicalKey(key string) string {
+	name, tag, found := strings.Cut(key, "/")
+	if !found {
+		return strings.ToLower(key)
+	}
+	return strings.ToLower(name) + "/" + tag
+}
+
+// holds evaluates a condition. Keys are canonical.
+func (c *condition) holds(keys map[string][]string) bool {
+	have, present := keys[c.key]
+	switch {
+	case c.null:
+		return slices.Contains(c.values, fmt.Sprint(!present))
+	case !present && (c.ifExists || c.forAll):
+		return true
+	case !present:
+		return c.negate && !c.forAny
+	case c.forAll:
+		return !slices.ContainsFunc(have, func(v string) bool { return !c.matchesOne(v) })
+	default:
+		return slices.ContainsFunc(have, c.matchesOne)
+	}
+}
+
+// matchesOne compares one value of the request with all values of the policy.
+func (c *condition) matchesOne(value string) bool {
+	hit := slices.ContainsFunc(c.values, func(pattern string) bool { return c.match(pattern, value) })
+	return hit != c.negate
+}

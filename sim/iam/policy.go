@@ -1,0 +1,283 @@
+// Package iam decides who may do what in the embedded account: roles with the
+// policy documents that deploy/ ships, temporary credentials, and the evaluation
+// of a request against them.
+//
+// It understands the part of the policy language those documents use. Anything
+// else refuses the document when it is loaded, so that nothing is enforced
+// differently from AWS by being skipped. sim/ec2 and sim/sts call it.
+//
+// Source: IAM user guide, "IAM JSON policy element reference" and "Policy
+// evaluation logic".
+package iam
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Policy is a loaded identity-based policy document.
+type Policy struct {
+	Name       string
+	statements []statement
+}
+
+type statement struct {
+	deny       bool
+	actions    []string
+	resources  []string
+	conditions []condition
+}
+
+// ParsePolicy loads a policy document. Its errors name the statement and the
+// element they are about.
+func ParsePolicy(name string, document []byte) (*Policy, error) {
+	p, err := parseDocument(document)
+	if err != nil {
+		return nil, fmt.Errorf("policy %s: %w", name, err)
+	}
+	p.Name = name
+	return p, nil
+}
+
+func parseDocument(document []byte) (*Policy, error) {
+	elements, err := object(document)
+	if err != nil {
+		return nil, err
+	}
+	p := &Policy{}
+	var version string
+	for _, name := range slices.Sorted(maps.Keys(elements)) {
+		raw := elements[name]
+		switch name {
+		case "Version":
+			if err := json.Unmarshal(raw, &version); err != nil {
+				return nil, fmt.Errorf("element Version: %w", err)
+			}
+		case "Id":
+		case "Statement":
+			if p.statements, err = parseStatements(raw); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, fmt.Errorf("element %s is not supported", name)
+		}
+	}
+	if version != "2012-10-17" {
+		return nil, fmt.Errorf("element Version: %q, want \"2012-10-17\"", version)
+	}
+	if len(p.statements) == 0 {
+		return nil, errors.New("element Statement: missing or empty")
+	}
+	return p, nil
+}
+
+func parseStatements(raw json.RawMessage) ([]statement, error) {
+	list := []json.RawMessage{raw}
+	if bytes.HasPrefix(bytes.TrimSpace(raw), []byte("[")) {
+		if err := json.Unmarshal(raw, &list); err != nil {
+			return nil, fmt.Errorf("element Statement: %w", err)
+		}
+	}
+	var out []statement
+	for n, one := range list {
+		s, err := parseStatement(one)
+		if err != nil {
+			return nil, fmt.Errorf("statement %d: %w", n+1, err)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func parseStatement(raw json.RawMessage) (s statement, err error) {
+	elements, err := object(raw)
+	if err != nil {
+		return s, err
+	}
+	effect := ""
+	for _, name := range slices.Sorted(maps.Keys(elements)) {
+		raw := elements[name]
+		switch name {
+		case "Sid":
+		case "Effect":
+			err = json.Unmarshal(raw, &effect)
+		case "Action":
+			s.actions, err = values(raw)
+		case "Resource":
+			s.resources, err = values(raw)
+		case "Condition":
+			s.conditions, err = parseConditions(raw)
+		default:
+			err = errors.New("not supported")
+		}
+		if err != nil {
+			return s, fmt.Errorf("element %s: %w", name, err)
+		}
+	}
+	return s, s.check(effect)
+}
+
+func (s *statement) check(effect string) error {
+	switch effect {
+	case "Allow":
+	case "Deny":
+		s.deny = true
+	default:
+		return fmt.Errorf("element Effect: %q, want \"Allow\" or \"Deny\"", effect)
+	}
+	if len(s.actions) == 0 {
+		return errors.New("element Action: missing or empty")
+	}
+	if len(s.resources) == 0 {
+		return errors.New("element Resource: missing or empty")
+	}
+	for _, a := range s.actions {
+		if a != "*" && !strings.Contains(a, ":") {
+			return fmt.Errorf("element Action: %q, want service:action", a)
+		}
+	}
+	for _, r := range s.resources {
+		if r != "*" && !strings.HasPrefix(r, "arn:") {
+			return fmt.Errorf("element Resource: %q, want an ARN or \"*\"", r)
+		}
+	}
+	return nil
+}
+
+// object reads a JSON object and refuses anything after it and any key given
+// twice, which encoding/json would let the last one win.
+func object(raw []byte) (map[string]json.RawMessage, error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	open, err := dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	if open != json.Delim('{') {
+		return nil, fmt.Errorf("found %v, want a JSON object", open)
+	}
+	out := map[string]json.RawMessage{}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		name, ok := key.(string)
+		if !ok {
+			return nil, fmt.Errorf("found %v, want a name", key)
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, err
+		}
+		if _, twice := out[name]; twice {
+			return nil, fmt.Errorf("element %s: given twice", name)
+		}
+		out[name] = value
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, err
+	}
+	if dec.More() {
+		return nil, errors.New("found more after the end of the document")
+	}
+	return out, nil
+}
+
+// values reads a string or a list of strings.
+func values(raw json.RawMessage) ([]string, error) {
+	var list []string
+	if err := json.Unmarshal(raw, &list); err != nil {
+		var one string
+		if json.Unmarshal(raw, &one) != nil {
+			return nil, errors.New("want a string or a list of strings")
+		}
+		list = []string{one}
+	}
+	for _, v := range list {
+		if strings.Contains(v, "${") {
+			return nil, fmt.Errorf("%q: policy variables are not supported", v)
+		}
+	}
+	return list, nil
+}
+
+// Request is one question: may somebody do Action to Resource?
+type Request struct {
+	Action   string              // such as "ec2:DeleteNetworkInterface"
+	Resource string              // ARN, or "*" for actions that take none
+	Keys     map[string][]string // condition keys of the request, absent ones left out
+}
+
+// Verdict is what a policy says to a Request.
+type Verdict uint8
+
+// Verdicts. A Request no statement matches is denied, but another policy may
+// allow it; an explicit deny stands.
+const (
+	NoMatch Verdict = iota
+	Allow
+	Deny
+)
+
+func (v Verdict) String() string {
+	return [...]string{"no match", "allow", "deny"}[v]
+}
+
+// Decide returns what p says: an explicit deny wins over any allow.
+func (p *Policy) Decide(r Request) Verdict {
+	verdict := NoMatch
+	for _, s := range p.statements {
+		switch {
+		case !s.matches(r):
+		case s.deny:
+			return Deny
+		default:
+			verdict = Allow
+		}
+	}
+	return verdict
+}
+
+func (s *statement) matches(r Request) bool {
+	action := func(pattern string) bool {
+		return Like(strings.ToLower(pattern), strings.ToLower(r.Action))
+	}
+	resource := func(pattern string) bool { return Like(pattern, r.Resource) }
+	if !slices.ContainsFunc(s.actions, action) || !slices.ContainsFunc(s.resources, resource) {
+		return false
+	}
+	for _, c := range s.conditions {
+		if !c.holds(r.Keys) {
+			return false
+		}
+	}
+	return true
+}
+
+// Like reports whether s matches a pattern in which * stands for any run of
+// characters and ? for one.
+func Like(pattern, s string) bool {
+	star, mark := -1, 0
+	p, i := 0, 0
+	for i < len(s) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, mark = p, i
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == s[i]):
+			p++
+			i++
+		case star >= 0:
+			mark++
+			p, i = star+1, mark
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}

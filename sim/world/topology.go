@@ -1,0 +1,102 @@
+package world
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/fabric"
+)
+
+// topology is the wire that s asks for: the interfaces whose attachment is on
+// its way or done, with all that the fabric enforces. Services and the outside
+// hosts are the caller's to add.
+func topology(s *cloud.State) fabric.State {
+	f := fabric.State{CIDRs: append([]netip.Prefix(nil), s.VPC.CIDRs...)}
+	if s.VPC.CIDR6.IsValid() {
+		f.CIDRs = append(f.CIDRs, s.VPC.CIDR6)
+	}
+	for _, n := range cloud.Sorted(s.Subnets) {
+		sub := fabric.Subnet{ID: n.ID, Prefixes: []netip.Prefix{n.CIDR}, Routes: fabricRoutes(s, n)}
+		if n.CIDR6.IsValid() {
+			sub.Prefixes = append(sub.Prefixes, n.CIDR6)
+		}
+		f.Subnets = append(f.Subnets, sub)
+	}
+	for _, g := range cloud.Sorted(s.Groups) {
+		f.Groups = append(f.Groups, fabric.Group{
+			ID: g.ID, Ingress: fabricRules(g.Ingress), Egress: fabricRules(g.Egress),
+		})
+	}
+	for _, i := range cloud.Sorted(s.Interfaces) {
+		if p, ok := port(s, i); ok {
+			f.Ports = append(f.Ports, p)
+		}
+	}
+	return f
+}
+
+// port is an interface as the fabric sees it; false when it is not plugged.
+func port(s *cloud.State, i *cloud.Interface) (fabric.Port, bool) {
+	guest := guest(s, i)
+	if guest == "" || i.Attachment.Status == cloud.Detaching {
+		return fabric.Port{}, false
+	}
+	p := fabric.Port{
+		ID: i.ID, Key: fabric.PortKey{ENI: i.ID}, Subnet: i.Subnet, MAC: i.MAC,
+		Groups: i.Groups, SourceDestCheck: i.SourceDestCheck,
+		Guest: guest, Device: fmt.Sprintf("eth%d", i.Attachment.DeviceIndex),
+	}
+	if i.Attachment.Host != "" {
+		p.Device = "eth0" // the machine's only interface, whatever index AWS books it under
+	}
+	p.Addresses = append(append(p.Addresses, i.IPv4...), i.IPv6...)
+	p.Prefixes = append(append(p.Prefixes, i.IPv4Prefixes...), i.IPv6Prefixes...)
+	if i.Public {
+		p.Public = []netip.Addr{i.IPv4[0]}
+	}
+	return p, true
+}
+
+// guest is the namespace of the machine that holds an interface; empty when none
+// does, or it is gone.
+func guest(s *cloud.State, i *cloud.Interface) string {
+	if i.Attachment == nil {
+		return ""
+	}
+	if h := s.Hosts[i.Attachment.Host]; h != nil {
+		return h.Namespace
+	}
+	n := s.Instances[i.Attachment.Instance]
+	if n == nil || n.State == cloud.Terminated {
+		return ""
+	}
+	return n.Namespace
+}
+
+func fabricRoutes(s *cloud.State, n *cloud.Subnet) []fabric.Route {
+	var out []fabric.Route
+	for _, r := range s.RouteTables[n.Table].Routes {
+		t := fabric.Target{Port: r.Interface}
+		switch {
+		case !s.Active(r):
+			t = fabric.Target{Blackhole: true}
+		case r.Gateway == cloud.LocalGateway:
+			continue
+		case r.Gateway != "":
+			t = fabric.Target{Internet: true}
+		}
+		out = append(out, fabric.Route{Destination: r.Destination, Target: t})
+	}
+	return out
+}
+
+func fabricRules(rules []cloud.Rule) []fabric.Rule {
+	out := make([]fabric.Rule, 0, len(rules))
+	for _, r := range rules {
+		out = append(out, fabric.Rule{
+			Protocol: r.Protocol, From: r.From, To: r.To, Peer: r.Peer, Group: r.Group,
+		})
+	}
+	return out
+}
