@@ -1,0 +1,143 @@
+package spec
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Default is the lab of an empty file: one VPC with three zones, three nodes,
+// and the security groups of an EKS cluster.
+func Default() Spec {
+	return Spec{}.withDefaults()
+}
+
+// withDefaults fills in what the file leaves out. Lists that are given are taken
+// as they are; fields of their entries are filled in one by one.
+func (s Spec) withDefaults() Spec {
+	setDefault(&s.Name, DefaultName)
+	setDefault(&s.Region, DefaultRegion)
+	setDefault(&s.Account, DefaultAccount)
+	setDefault(&s.Seed, DefaultSeed)
+	setDefault(&s.Kubernetes.Version, KubernetesVersion)
+	setDefault(&s.Kubernetes.ServiceCIDR, DefaultServiceCIDR)
+	if services, err := netip.ParsePrefix(s.Kubernetes.ServiceCIDR); err == nil {
+		setDefault(&s.Kubernetes.ClusterDNS, nth(services, 10).String())
+	}
+	setDefault(&s.VPC.CIDR, DefaultCIDR)
+	if s.VPC.InternetGateway == nil {
+		s.VPC.InternetGateway = new(true)
+	}
+	if s.Subnets == nil {
+		s.Subnets = defaultSubnets(s.Region, s.VPC.CIDR)
+	}
+	if s.RouteTables == nil {
+		s.RouteTables = defaultRouteTables(*s.VPC.InternetGateway, s.VPC.CIDR6 != "")
+	}
+	if s.SecurityGroups == nil {
+		s.SecurityGroups = defaultGroups()
+	}
+	return s.withSubnetDefaults().withNodeDefaults()
+}
+
+func (s Spec) withSubnetDefaults() Spec {
+	s.Subnets = slices.Clone(s.Subnets)
+	for i := range s.Subnets {
+		if s.Subnets[i].Public == nil {
+			s.Subnets[i].Public = new(*s.VPC.InternetGateway)
+		}
+	}
+	if len(s.Subnets) > 0 {
+		setDefault(&s.ControlPlane.Subnet, s.Subnets[0].Name)
+	}
+	if s.ControlPlane.Groups == nil {
+		s.ControlPlane.Groups = []string{groupCluster}
+	}
+	return s
+}
+
+func (s Spec) withNodeDefaults() Spec {
+	if s.Nodes == nil {
+		s.Nodes = make([]Node, DefaultNodes)
+	}
+	s.Nodes = slices.Clone(s.Nodes)
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		setDefault(&n.Name, fmt.Sprintf("node%d", i+1))
+		setDefault(&n.Type, DefaultInstanceType)
+		setDefault(&n.Role, DefaultRole)
+		setDefault(&n.Cgroup, CgroupV1)
+		if len(s.Subnets) > 0 {
+			setDefault(&n.Subnet, s.Subnets[i%len(s.Subnets)].Name)
+		}
+		if n.Groups == nil {
+			n.Groups = []string{groupNodes}
+		}
+	}
+	return s
+}
+
+// defaultSubnets cuts one subnet per zone, each an eighth of the VPC. A VPC
+// text that cannot be parsed yields none: Resolve reports the VPC.
+func defaultSubnets(region, vpcCIDR string) []Subnet {
+	whole, err := netip.ParsePrefix(vpcCIDR)
+	if err != nil || !whole.Addr().Is4() || whole.Bits()+3 > 28 {
+		return []Subnet{}
+	}
+	bits := whole.Bits() + 3
+	next := whole.Masked().Addr()
+	var out []Subnet
+	for i := range defaultZones {
+		letter := string(rune('a' + i))
+		out = append(out, Subnet{
+			Name: letter, Zone: region + letter, CIDR: netip.PrefixFrom(next, bits).String(),
+		})
+		next = nth(netip.PrefixFrom(next, bits), 1<<(32-bits))
+	}
+	return out
+}
+
+func defaultRouteTables(internet, ipv6 bool) []RouteTable {
+	main := RouteTable{Name: "main", Main: true}
+	if internet {
+		main.Routes = append(main.Routes, Route{Destination: "0.0.0.0/0", Target: targetInternet})
+	}
+	if internet && ipv6 {
+		main.Routes = append(main.Routes, Route{Destination: "::/0", Target: targetInternet})
+	}
+	return []RouteTable{main}
+}
+
+// defaultGroups are those of an EKS cluster: nodes talk to each other and are
+// reached by the control plane; the control plane answers nodes on 443.
+func defaultGroups() []SecurityGroup {
+	return []SecurityGroup{
+		{Name: groupNodes, Description: "Nodes and their pods", Ingress: []Rule{
+			{Protocol: "all", Groups: []string{groupNodes}, Note: "nodes and pods among themselves"},
+			{Protocol: "all", Groups: []string{groupCluster}, Note: "API server to kubelets, webhooks and aggregated APIs"},
+		}},
+		{Name: groupCluster, Description: "Control plane", Ingress: []Rule{
+			{Protocol: "tcp", Ports: intstr.FromInt32(443), Groups: []string{groupNodes}, Note: "API"},
+		}},
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// nth returns the n-th address of an IPv4 prefix, its base being the 0th.
+func nth(p netip.Prefix, n uint32) netip.Addr {
+	if !p.Addr().Is4() {
+		return p.Addr()
+	}
+	b := p.Masked().Addr().As4()
+	v := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+	v += n
+	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
+}

@@ -1,0 +1,278 @@
+package spec
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/sim/cloud"
+)
+
+// Resolved is a lab in which nothing is left to choose and everything has been
+// checked.
+type Resolved struct {
+	Name        string
+	Cloud       cloud.Spec // the account as the embedded EC2 starts it
+	ServiceCIDR netip.Prefix
+	ClusterDNS  netip.Addr
+	APIPort     int // 0 takes a free one
+	Nodes       []ResolvedNode
+}
+
+// ResolvedNode is the Kubernetes side of an instance of Cloud of the same name.
+type ResolvedNode struct {
+	Name      string
+	Namespace string // network namespace
+	Type      string
+	Subnet    string
+	Cgroup    string // v1 or v2
+	Labels    map[string]string
+	MaxPods   int
+}
+
+// ControlPlaneHost is the name of the control plane in Resolved.Cloud.Hosts.
+const ControlPlaneHost = "control-plane"
+
+// targetInternet is a route's target: the internet gateway.
+const targetInternet = "igw"
+
+// regionName is the form of AWS's regions.
+var regionName = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]$`)
+
+// platformRanges are taken by the lab itself: nothing of a VPC may lie there.
+func platformRanges() map[string]netip.Prefix {
+	return map[string]netip.Prefix{
+		"the embedded EC2 API":          netip.MustParsePrefix("198.51.100.0/24"),
+		"the outside host":              netip.MustParsePrefix("203.0.113.0/24"),
+		"link-local addresses and IMDS": netip.MustParsePrefix("169.254.0.0/16"),
+		"loopback":                      netip.MustParsePrefix("127.0.0.0/8"),
+	}
+}
+
+// Resolve fills in defaults, checks everything and returns the lab, or every
+// problem there is, joined; each is a Problem.
+func (s Spec) Resolve() (Resolved, error) {
+	s = s.withDefaults()
+	r := resolver{spec: s, out: Resolved{Name: s.Name}}
+	r.account()
+	r.network()
+	r.subnets()
+	r.routeTables()
+	r.groups()
+	r.cluster()
+	r.hosts()
+	r.nodes()
+	r.capacity()
+	if err := r.problems.err(); err != nil {
+		return Resolved{}, err
+	}
+	if _, err := cloud.New(r.out.Cloud, cloud.Options{}); err != nil {
+		return Resolved{}, fmt.Errorf("the embedded EC2 refuses this lab: %w", err)
+	}
+	return r.out, nil
+}
+
+// resolver carries one Resolve from step to step.
+type resolver struct {
+	problems
+	spec Spec
+	out  Resolved
+
+	vpcCIDR     netip.Prefix
+	subnetCIDRs []netip.Prefix // by index; zero where wrong
+	subnetSet   map[string]int
+	tableSet    map[string]int
+	groupSet    map[string]int
+	used        []int // addresses wanted per subnet
+	limits      map[string]vpc.Limits
+}
+
+func (r *resolver) account() {
+	s, c := r.spec, &r.out.Cloud
+	r.label("name", s.Name, true)
+	if !regionName.MatchString(s.Region) {
+		r.add("region", s.Region, "not the name of a region such as %s", DefaultRegion)
+	}
+	if len(s.Account) != 12 || !isDigits(s.Account) {
+		r.add("account", s.Account, "an account is twelve digits in quotes, such as %q", DefaultAccount)
+	}
+	c.Region, c.Account, c.Seed = s.Region, s.Account, s.Seed
+	r.quotas()
+	r.limits = builtinTypes()
+	for name, t := range s.InstanceTypes {
+		field := "instanceTypes." + name
+		if t.ENIs < 1 || t.ENIs > 15 {
+			r.add(field+".enis", strconv.Itoa(t.ENIs), "must be between 1 and 15")
+		}
+		if t.IPv4 < 2 || t.IPv4 > 50 {
+			r.add(field+".ipv4", strconv.Itoa(t.IPv4), "must be between 2 and 50")
+		}
+		l := vpc.Limits{ENIs: t.ENIs, IPv4: t.IPv4, IPv6: t.IPv6, Branches: t.Branches, Nitro: true}
+		if c.Limits == nil {
+			c.Limits = map[string]vpc.Limits{}
+		}
+		c.Limits[name], r.limits[name] = l, l
+	}
+}
+
+func (r *resolver) quotas() {
+	q := r.spec.Quotas
+	for field, v := range map[string]int{
+		"quotas.routesPerTable": q.RoutesPerTable, "quotas.rulesPerGroup": q.RulesPerGroup,
+		"quotas.groupsPerInterface": q.GroupsPerInterface, "quotas.interfaces": q.Interfaces,
+	} {
+		if v < 0 {
+			r.add(field, strconv.Itoa(v), "must not be negative; leave it out for EC2's default")
+		}
+	}
+	if q.GroupsPerInterface > 16 {
+		r.add("quotas.groupsPerInterface", strconv.Itoa(q.GroupsPerInterface), "EC2 grants at most 16")
+	}
+	r.out.Cloud.Quotas = cloud.Quotas{
+		RoutesPerTable: q.RoutesPerTable, RulesPerGroup: q.RulesPerGroup,
+		GroupsPerInterface: q.GroupsPerInterface, Interfaces: q.Interfaces,
+	}
+}
+
+func (r *resolver) network() {
+	s, v := r.spec, &r.out.Cloud.VPC
+	v.Name = s.Name
+	v.InternetGateway = *s.VPC.InternetGateway
+	if cidr, ok := r.prefix4("vpc.cidr", s.VPC.CIDR, 16, 28); ok {
+		r.vpcCIDR = cidr
+		v.CIDRs = []netip.Prefix{cidr}
+		r.clearOfPlatform("vpc.cidr", cidr)
+	}
+	if cidr6, ok := r.prefix6("vpc.cidr6", s.VPC.CIDR6, 56); ok {
+		v.CIDR6 = cidr6
+	}
+}
+
+func (r *resolver) clearOfPlatform(field string, p netip.Prefix) {
+	ranges := platformRanges()
+	for _, what := range slices.Sorted(maps.Keys(ranges)) {
+		if ranges[what].Overlaps(p) {
+			r.add(field, p.String(), "overlaps %s, which holds %s", ranges[what], what)
+		}
+	}
+}
+
+func (r *resolver) subnets() {
+	s := r.spec
+	if len(s.Subnets) == 0 && r.vpcCIDR.IsValid() {
+		r.add("subnets", "", "at least one is needed; leave the field out for three zones")
+	}
+	r.subnetSet = names(&r.problems, "subnets", s.Subnets, func(e Subnet) string { return e.Name })
+	r.tableSet = names(&r.problems, "routeTables", s.RouteTables, func(e RouteTable) string { return e.Name })
+	r.subnetCIDRs = make([]netip.Prefix, len(s.Subnets))
+	r.used = make([]int, len(s.Subnets))
+	for i, sub := range s.Subnets {
+		r.subnet(i, sub)
+	}
+}
+
+func (r *resolver) subnet(i int, sub Subnet) {
+	field := fmt.Sprintf("subnets[%d].", i)
+	r.label(field+"name", sub.Name, true)
+	zone, ok := cutZone(sub.Zone, r.spec.Region)
+	if !ok {
+		r.add(field+"zone", sub.Zone, "not a zone of %s: want %sa to %sf (got suffix %q)",
+			r.spec.Region, r.spec.Region, r.spec.Region, zone)
+	}
+	if sub.RouteTable != "" {
+		known(&r.problems, field+"routeTable", sub.RouteTable, "routeTables", r.tableSet)
+	}
+	out := cloud.SubnetSpec{
+		Name: sub.Name, Zone: sub.Zone, RouteTable: sub.RouteTable, Public: *sub.Public,
+	}
+	if cidr, ok := r.prefix4(field+"cidr", sub.CIDR, 16, 28); ok {
+		r.subnetInside(i, cidr)
+		out.CIDR = cidr
+	}
+	if cidr6, ok := r.prefix6(field+"cidr6", sub.CIDR6, 64); ok {
+		out.CIDR6, out.AssignIPv6 = cidr6, true
+		if whole := r.out.Cloud.VPC.CIDR6; !whole.IsValid() || !whole.Contains(cidr6.Addr()) {
+			r.add(field+"cidr6", sub.CIDR6, "outside vpc.cidr6 %q", r.spec.VPC.CIDR6)
+		}
+	}
+	if *sub.Public && !*r.spec.VPC.InternetGateway {
+		r.add(field+"public", "true", "the VPC has no internet gateway (vpc.internetGateway is false)")
+	}
+	r.out.Cloud.Subnets = append(r.out.Cloud.Subnets, out)
+}
+
+func (r *resolver) subnetInside(i int, cidr netip.Prefix) {
+	field := fmt.Sprintf("subnets[%d].cidr", i)
+	if r.vpcCIDR.IsValid() && (!r.vpcCIDR.Contains(cidr.Addr()) || cidr.Bits() < r.vpcCIDR.Bits()) {
+		r.add(field, cidr.String(), "outside vpc.cidr %s", r.vpcCIDR)
+	}
+	for j, other := range r.subnetCIDRs[:i] {
+		if other.IsValid() && other.Overlaps(cidr) {
+			r.add(field, cidr.String(), "overlaps subnets[%d] %s (%s)", j, r.spec.Subnets[j].Name, other)
+		}
+	}
+	r.subnetCIDRs[i] = cidr
+}
+
+func (r *resolver) routeTables() {
+	mains := 0
+	for i, t := range r.spec.RouteTables {
+		field := fmt.Sprintf("routeTables[%d].", i)
+		r.label(field+"name", t.Name, true)
+		if t.Main {
+			mains++
+		}
+		out := cloud.RouteTableSpec{Name: t.Name, Main: t.Main}
+		for j, route := range t.Routes {
+			at := fmt.Sprintf("%sroutes[%d].", field, j)
+			if route.Target != targetInternet {
+				r.add(at+"target", route.Target, "must be %q: an interface is a target only once the lab runs (CreateRoute)", targetInternet)
+			} else if !*r.spec.VPC.InternetGateway {
+				r.add(at+"target", route.Target, "the VPC has no internet gateway (vpc.internetGateway is false)")
+			}
+			if dst, ok := r.prefix(at+"destination", route.Destination); ok {
+				out.Routes = append(out.Routes, cloud.RouteSpec{Destination: dst, Gateway: targetInternet})
+			}
+		}
+		r.out.Cloud.RouteTables = append(r.out.Cloud.RouteTables, out)
+	}
+	if mains > 1 {
+		r.add("routeTables", "", "%d tables say main: true; a VPC has one main table", mains)
+	}
+}
+
+// builtinTypes asks an account that holds nothing which instance types EC2 knows.
+func builtinTypes() map[string]vpc.Limits {
+	empty, err := cloud.New(cloud.Spec{
+		Region: DefaultRegion, Account: DefaultAccount,
+		VPC: cloud.VPCSpec{CIDRs: []netip.Prefix{netip.MustParsePrefix(DefaultCIDR)}},
+	}, cloud.Options{})
+	if err != nil {
+		return map[string]vpc.Limits{} // every type is then reported as unknown
+	}
+	return maps.Clone(empty.TypeLimits())
+}
+
+// cutZone splits a zone into its region and one letter a–f.
+func cutZone(zone, region string) (suffix string, ok bool) {
+	if len(zone) <= len(region) || zone[:len(region)] != region {
+		return zone, false
+	}
+	suffix = zone[len(region):]
+	return suffix, len(suffix) == 1 && suffix[0] >= 'a' && suffix[0] <= 'f'
+}
+
+func isDigits(s string) bool {
+	for _, c := range s {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+func sortedKeys(m map[string]int) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,226 @@
+package spec
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+)
+
+// NodeNamespace is the network namespace of a node, or of one of the lab's own
+// places: vpc, net, cp.
+func NodeNamespace(lab, node string) string { return "tl-" + lab + "-" + node }
+
+// reservedNodeNames are the places of the lab that are not nodes.
+func reservedNodeNames() []string { return []string{"vpc", "net", "cp"} }
+
+func (r *resolver) groups() {
+	r.groupSet = names(&r.problems, "securityGroups", r.spec.SecurityGroups, func(g SecurityGroup) string { return g.Name })
+	for i, g := range r.spec.SecurityGroups {
+		field := fmt.Sprintf("securityGroups[%d].", i)
+		r.label(field+"name", g.Name, true)
+		if g.Name == "default" {
+			r.add(field+"name", g.Name, "EC2 keeps this name for the group every VPC has")
+		}
+		out := cloud.GroupSpec{Name: g.Name, Description: g.Description, Ingress: r.rules(field+"ingress", g.Ingress)}
+		if g.Egress != nil {
+			out.Egress = append([]cloud.RuleSpec{}, r.rules(field+"egress", *g.Egress)...)
+		}
+		r.out.Cloud.Groups = append(r.out.Cloud.Groups, out)
+	}
+}
+
+func (r *resolver) rules(field string, in []Rule) []cloud.RuleSpec {
+	var out []cloud.RuleSpec
+	for i, rule := range in {
+		at := fmt.Sprintf("%s[%d].", field, i)
+		o := cloud.RuleSpec{Protocol: r.protocol(at+"protocol", rule.Protocol), Groups: rule.Groups, Note: rule.Note}
+		o.From, o.To = r.ports(at+"ports", rule)
+		for j, text := range rule.CIDRs {
+			if cidr, ok := r.prefix(fmt.Sprintf("%scidrs[%d]", at, j), text); ok {
+				o.CIDRs = append(o.CIDRs, cidr)
+			}
+		}
+		for j, name := range rule.Groups {
+			known(&r.problems, fmt.Sprintf("%sgroups[%d]", at, j), name, "securityGroups", r.groupSet)
+		}
+		if len(rule.CIDRs)+len(rule.Groups) == 0 {
+			r.add(strings.TrimSuffix(at, "."), "", "allows nobody: give cidrs or groups")
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+func (r *resolver) protocol(field, text string) string {
+	switch text {
+	case "tcp", "udp", "icmp", "icmpv6":
+		return text
+	case "all", "-1":
+		return "-1"
+	}
+	if n, err := strconv.Atoi(text); err != nil || n < 0 || n > 255 {
+		r.add(field, text, "not tcp, udp, icmp, icmpv6, all or a protocol number from 0 to 255")
+	}
+	return text
+}
+
+// ports returns the range of a rule as EC2 writes it.
+func (r *resolver) ports(field string, rule Rule) (from, to int) {
+	given := rule.Ports != intstr.IntOrString{}
+	switch {
+	case given && rule.Protocol != "tcp" && rule.Protocol != "udp":
+		r.add(field, rule.Ports.String(), "only tcp and udp have ports")
+		return -1, -1
+	case !given && (rule.Protocol == "tcp" || rule.Protocol == "udp"):
+		return 0, 65535
+	case !given:
+		return -1, -1
+	}
+	first, last, isRange := strings.Cut(rule.Ports.String(), "-")
+	if !isRange {
+		last = first
+	}
+	from, errFrom := strconv.Atoi(first)
+	to, errTo := strconv.Atoi(last)
+	if errFrom != nil || errTo != nil || from < 0 || to > 65535 || from > to {
+		r.add(field, rule.Ports.String(), `not a port such as 443 or a range such as "30000-32767"`)
+	}
+	return from, to
+}
+
+func (r *resolver) cluster() {
+	k := r.spec.Kubernetes
+	if k.Version != KubernetesVersion {
+		r.add("kubernetes.version", k.Version, "this build of the lab has %s", KubernetesVersion)
+	}
+	if k.APIPort < 0 || k.APIPort > 65535 {
+		r.add("kubernetes.apiPort", strconv.Itoa(k.APIPort), "not a port; 0 takes a free one")
+	}
+	r.out.APIPort = k.APIPort
+	services, ok := r.prefix4("kubernetes.serviceCIDR", k.ServiceCIDR, 12, 28)
+	if !ok {
+		return
+	}
+	r.out.ServiceCIDR = services
+	r.clearOfPlatform("kubernetes.serviceCIDR", services)
+	if r.vpcCIDR.IsValid() && r.vpcCIDR.Overlaps(services) {
+		r.add("kubernetes.serviceCIDR", k.ServiceCIDR, "overlaps vpc.cidr %s", r.vpcCIDR)
+	}
+	r.out.ClusterDNS = r.address("kubernetes.clusterDNS", k.ClusterDNS, services)
+	if r.out.ClusterDNS == nth(services, 1) {
+		r.add("kubernetes.clusterDNS", k.ClusterDNS, "the first Service address is the API server's own")
+	}
+}
+
+func (r *resolver) hosts() {
+	c := r.spec.ControlPlane
+	known(&r.problems, "controlPlane.subnet", c.Subnet, "subnets", r.subnetSet)
+	host := cloud.HostSpec{
+		Name: ControlPlaneHost, Subnet: c.Subnet, Groups: c.Groups,
+		Namespace:   NodeNamespace(r.spec.Name, "cp"),
+		Description: "Amazon EKS trunkline-" + r.spec.Name,
+	}
+	host.Address = r.instanceAddress("controlPlane.address", c.Address, c.Subnet)
+	r.groupRefs("controlPlane.groups", c.Groups)
+	r.out.Cloud.Hosts = append(r.out.Cloud.Hosts, host)
+}
+
+func (r *resolver) nodes() {
+	s := r.spec
+	if len(s.Nodes) == 0 {
+		r.add("nodes", "", "at least one is needed; leave the field out for three %s", DefaultInstanceType)
+	}
+	names(&r.problems, "nodes", s.Nodes, func(n Node) string { return n.Name })
+	for i, n := range s.Nodes {
+		r.node(fmt.Sprintf("nodes[%d].", i), n)
+	}
+}
+
+func (r *resolver) node(field string, n Node) {
+	r.label(field+"name", n.Name, false)
+	if slices.Contains(reservedNodeNames(), n.Name) {
+		r.add(field+"name", n.Name, "the lab has a namespace of that name itself")
+	}
+	limits, ok := r.limits[n.Type]
+	if !ok {
+		r.add(field+"type", n.Type, "unknown instance type; known are m5.large, m5.xlarge, t3.medium and others (trunkline-lab up --help), or describe it under instanceTypes")
+	}
+	known(&r.problems, field+"subnet", n.Subnet, "subnets", r.subnetSet)
+	r.groupRefs(field+"groups", n.Groups)
+	if n.Cgroup != CgroupV1 && n.Cgroup != CgroupV2 {
+		r.add(field+"cgroup", n.Cgroup, "must be %s or %s", CgroupV1, CgroupV2)
+	}
+	namespace := NodeNamespace(r.spec.Name, n.Name)
+	r.out.Cloud.Instances = append(r.out.Cloud.Instances, cloud.InstanceSpec{
+		Name: n.Name, Type: n.Type, Subnet: n.Subnet, Groups: n.Groups,
+		Address: r.instanceAddress(field+"address", n.Address, n.Subnet),
+		Role:    n.Role, Namespace: namespace, Metadata: r.metadata(field+"imds", n.IMDS),
+		// The tag by which EKS and AWS's components know a cluster's instances.
+		Tags: map[string]string{"kubernetes.io/cluster/trunkline-" + r.spec.Name: "owned"},
+	})
+	r.out.Nodes = append(r.out.Nodes, ResolvedNode{
+		Name: n.Name, Namespace: namespace, Type: n.Type, Subnet: n.Subnet,
+		Cgroup: n.Cgroup, Labels: n.Labels, MaxPods: limits.MaxPods(),
+	})
+}
+
+func (r *resolver) metadata(field string, in *IMDS) cloud.MetadataOptions {
+	out := cloud.DefaultMetadata()
+	if in == nil {
+		return out
+	}
+	if in.HopLimit < 0 || in.HopLimit > 64 {
+		r.add(field+".hopLimit", strconv.Itoa(in.HopLimit), "must be between 1 and 64")
+	}
+	out.TokensRequired = !in.V1
+	if in.HopLimit > 0 {
+		out.HopLimit = in.HopLimit
+	}
+	if in.IPv6 != nil {
+		out.IPv6 = *in.IPv6
+	}
+	return out
+}
+
+// instanceAddress parses a wished address, which must be in its subnet.
+func (r *resolver) instanceAddress(field, text, subnet string) netip.Addr {
+	i, ok := r.subnetSet[subnet]
+	if !ok {
+		return r.address(field, text, netip.Prefix{})
+	}
+	r.used[i]++
+	return r.address(field, text, r.subnetCIDRs[i])
+}
+
+func (r *resolver) groupRefs(field string, groups []string) {
+	if len(groups) == 0 {
+		r.add(field, "", "an interface has at least one security group")
+	}
+	most := r.spec.Quotas.GroupsPerInterface
+	setDefault(&most, 5)
+	if len(groups) > most {
+		r.add(field, strings.Join(groups, ", "), "%d groups; the quota per interface is %d (quotas.groupsPerInterface)", len(groups), most)
+	}
+	for i, name := range groups {
+		known(&r.problems, fmt.Sprintf("%s[%d]", field, i), name, "securityGroups", r.groupSet)
+	}
+}
+
+// capacity refuses a subnet that cannot even hold the primary addresses.
+func (r *resolver) capacity() {
+	for i, cidr := range r.subnetCIDRs {
+		if !cidr.IsValid() {
+			continue
+		}
+		if free := 1<<(32-cidr.Bits()) - 5; r.used[i] > free {
+			r.add(fmt.Sprintf("subnets[%d].cidr", i), cidr.String(),
+				"%d primary addresses are wanted here and it has %d (EC2 keeps five)", r.used[i], free)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+// Package spec is lab.yaml: the one file that says what a lab looks like. It
+// parses strictly, fills in defaults, refuses what cannot be, naming field,
+// value and why, and resolves the rest to the values the embedded VPC and the
+// lab's daemon start from.
+//
+// It decides and never acts: bytes in, values or problems out. lab/cli calls it.
+package spec
+
+import "k8s.io/apimachinery/pkg/util/intstr"
+
+// Spec is lab.yaml as written. Every field may be left out; Default says what
+// stands in for it. Addresses are text here so that a wrong one is reported with
+// its field; Resolve parses them.
+type Spec struct {
+	// Name of the lab. Namespaces, state directory and cgroups carry it.
+	Name string `json:"name,omitempty"`
+	// Region and Account the embedded EC2 pretends to be.
+	Region  string `json:"region,omitempty"`
+	Account string `json:"account,omitempty"`
+	// Seed of ids, MAC addresses and the choice of free addresses: the same file
+	// and the same calls make the same world.
+	Seed uint64 `json:"seed,omitempty"`
+
+	Kubernetes     Kubernetes      `json:"kubernetes,omitempty"`
+	VPC            VPC             `json:"vpc,omitempty"`
+	Subnets        []Subnet        `json:"subnets,omitempty"`
+	RouteTables    []RouteTable    `json:"routeTables,omitempty"`
+	SecurityGroups []SecurityGroup `json:"securityGroups,omitempty"`
+	ControlPlane   ControlPlane    `json:"controlPlane,omitempty"`
+	Nodes          []Node          `json:"nodes,omitempty"`
+	// InstanceTypes adds types, or changes what the built-in table says.
+	InstanceTypes map[string]InstanceType `json:"instanceTypes,omitempty"`
+	Quotas        Quotas                  `json:"quotas,omitempty"`
+}
+
+// Kubernetes is what the cluster is told.
+type Kubernetes struct {
+	// Version must be the one lab/kube is built from.
+	Version string `json:"version,omitempty"`
+	// ServiceCIDR holds the cluster addresses of Services, ClusterDNS is one.
+	ServiceCIDR string `json:"serviceCIDR,omitempty"`
+	ClusterDNS  string `json:"clusterDNS,omitempty"`
+	// APIPort of the forwarder on 127.0.0.1; 0 takes a free one.
+	APIPort int `json:"apiPort,omitempty"`
+}
+
+// VPC is the network.
+type VPC struct {
+	CIDR string `json:"cidr,omitempty"`
+	// CIDR6 is a /56; empty is a VPC without IPv6.
+	CIDR6 string `json:"cidr6,omitempty"`
+	// InternetGateway is attached unless false.
+	InternetGateway *bool `json:"internetGateway,omitempty"`
+}
+
+// Subnet of one zone.
+type Subnet struct {
+	Name  string `json:"name"`
+	Zone  string `json:"zone"`
+	CIDR  string `json:"cidr"`
+	CIDR6 string `json:"cidr6,omitempty"` // a /64
+	// RouteTable by name; empty is the main one.
+	RouteTable string `json:"routeTable,omitempty"`
+	// Public instances have a way through the internet gateway, unless false.
+	Public *bool `json:"public,omitempty"`
+}
+
+// RouteTable beside the VPC's own ranges, which every table routes locally.
+type RouteTable struct {
+	Name   string  `json:"name"`
+	Main   bool    `json:"main,omitempty"`
+	Routes []Route `json:"routes,omitempty"`
+}
+
+// Route of a table. Target is "igw".
+type Route struct {
+	Destination string `json:"destination"`
+	Target      string `json:"target"`
+}
+
+// SecurityGroup allows what its rules match.
+type SecurityGroup struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	Ingress     []Rule `json:"ingress,omitempty"`
+	// Egress left out allows everything, as a new group does on EC2; an empty
+	// list allows nothing.
+	Egress *[]Rule `json:"egress,omitempty"`
+}
+
+// Rule allows a protocol and ports from or to the peers.
+type Rule struct {
+	// Protocol: tcp, udp, icmp, icmpv6, a number, or all.
+	Protocol string `json:"protocol"`
+	// Ports: one (443) or a range ("30000-32767"); left out is every port.
+	Ports  intstr.IntOrString `json:"ports,omitzero"`
+	CIDRs  []string           `json:"cidrs,omitempty"`
+	Groups []string           `json:"groups,omitempty"` // by name
+	Note   string             `json:"note,omitempty"`
+}
+
+// ControlPlane is the interface the API server sits behind, as on EKS.
+type ControlPlane struct {
+	Subnet  string   `json:"subnet,omitempty"` // by name; the first when empty
+	Groups  []string `json:"groups,omitempty"`
+	Address string   `json:"address,omitempty"` // empty lets EC2 choose
+}
+
+// Node is an EC2 instance and a Kubernetes node.
+type Node struct {
+	Name    string   `json:"name,omitempty"`   // node1, node2, …
+	Type    string   `json:"type,omitempty"`   // m5.xlarge
+	Subnet  string   `json:"subnet,omitempty"` // subnets in turn
+	Groups  []string `json:"groups,omitempty"` // nodes
+	Address string   `json:"address,omitempty"`
+	// Role of the instance profile.
+	Role string `json:"role,omitempty"`
+	// Cgroup is the view the node gets: v1 (the machine's) or v2.
+	Cgroup string            `json:"cgroup,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+	// IMDS is the instance's metadata service.
+	IMDS *IMDS `json:"imds,omitempty"`
+}
+
+// IMDS are an instance's metadata options.
+type IMDS struct {
+	// V1 also answers requests without a token.
+	V1 bool `json:"v1,omitempty"`
+	// HopLimit of token replies, 1 to 64; 0 is 1.
+	HopLimit int `json:"hopLimit,omitempty"`
+	// IPv6 also listens on fd00:ec2::254, unless false.
+	IPv6 *bool `json:"ipv6,omitempty"`
+}
+
+// InstanceType is how much network a type has.
+type InstanceType struct {
+	ENIs     int `json:"enis"`
+	IPv4     int `json:"ipv4"` // per interface, the primary included
+	IPv6     int `json:"ipv6,omitempty"`
+	Branches int `json:"branches,omitempty"`
+}
+
+// Quotas of the account; 0 is EC2's default.
+type Quotas struct {
+	RoutesPerTable     int `json:"routesPerTable,omitempty"`
+	RulesPerGroup      int `json:"rulesPerGroup,omitempty"`
+	GroupsPerInterface int `json:"groupsPerInterface,omitempty"`
+	Interfaces         int `json:"interfaces,omitempty"`
+}
+
+// KubernetesVersion is the release lab/kube is built from.
+const KubernetesVersion = "v1.37.1"
+
+// Names and addresses of the default lab.
+const (
+	DefaultName         = "lab"
+	DefaultRegion       = "us-west-2"
+	DefaultAccount      = "111122223333"
+	DefaultSeed         = 1
+	DefaultCIDR         = "10.0.0.0/16"
+	DefaultServiceCIDR  = "172.20.0.0/16"
+	DefaultInstanceType = "m5.xlarge"
+	DefaultRole         = "trunkline-node"
+	DefaultNodes        = 3
+	defaultZones        = 3
+	groupNodes          = "nodes"
+	groupCluster        = "cluster"
+)
+
+// Cgroup views.
+const (
+	CgroupV1 = "v1"
+	CgroupV2 = "v2"
+)

@@ -1,0 +1,241 @@
+package spec
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestAnEmptyFileIsTheDefaultLab(t *testing.T) {
+	s, err := Parse(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.Cloud
+	if c.Region != "us-west-2" || c.Account != "111122223333" {
+		t.Errorf("region %s account %s", c.Region, c.Account)
+	}
+	var subnets []string
+	for _, s := range c.Subnets {
+		subnets = append(subnets, s.Zone+" "+s.CIDR.String())
+	}
+	want := []string{"us-west-2a 10.0.0.0/19", "us-west-2b 10.0.32.0/19", "us-west-2c 10.0.64.0/19"}
+	if diff := cmp.Diff(want, subnets); diff != "" {
+		t.Errorf("subnets (-want +got):\n%s", diff)
+	}
+	if r.ServiceCIDR.String() != "172.20.0.0/16" || r.ClusterDNS != netip.MustParseAddr("172.20.0.10") {
+		t.Errorf("services %s, DNS %s", r.ServiceCIDR, r.ClusterDNS)
+	}
+	wantNodes := []ResolvedNode{
+		{Name: "node1", Namespace: "tl-lab-node1", Type: "m5.xlarge", Subnet: "a", Cgroup: "v1", MaxPods: 58},
+		{Name: "node2", Namespace: "tl-lab-node2", Type: "m5.xlarge", Subnet: "b", Cgroup: "v1", MaxPods: 58},
+		{Name: "node3", Namespace: "tl-lab-node3", Type: "m5.xlarge", Subnet: "c", Cgroup: "v1", MaxPods: 58},
+	}
+	if diff := cmp.Diff(wantNodes, r.Nodes); diff != "" {
+		t.Errorf("nodes (-want +got):\n%s", diff)
+	}
+}
+
+// The documented file at the root is the default lab written out, so that a
+// reader who changes one line changes one thing.
+func TestTheFileAtTheRootEqualsTheDefaults(t *testing.T) {
+	s, err := Load("../../lab.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := Default().Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, comparers()...); diff != "" {
+		t.Errorf("lab.yaml differs from the defaults (-want +got):\n%s", diff)
+	}
+}
+
+func TestEveryExampleResolves(t *testing.T) {
+	files, err := filepath.Glob("../../examples/*.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("examples: %d files, %v", len(files), err)
+	}
+	for _, path := range files {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			s, err := Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Resolve(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestExamplesSayWhatTheirNameSays(t *testing.T) {
+	load := func(name string) Resolved {
+		t.Helper()
+		s, err := Load(filepath.Join("../../examples", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Resolve()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := load("one-node.yaml"); len(r.Nodes) != 1 {
+		t.Errorf("one-node.yaml has %d nodes", len(r.Nodes))
+	}
+	if r := load("exhaust-t3-medium.yaml"); r.Nodes[0].Type != "t3.medium" || r.Nodes[0].MaxPods != 17 {
+		t.Errorf("exhaust-t3-medium.yaml: %+v", r.Nodes[0])
+	}
+	if r := load("two-groups.yaml"); len(r.Cloud.Groups) < 3 {
+		t.Errorf("two-groups.yaml has %d groups, want the two of the nodes and the control plane's", len(r.Cloud.Groups))
+	}
+}
+
+func TestParseNamesTheFieldThatIsWrong(t *testing.T) {
+	for name, tc := range map[string]struct{ yaml, want string }{
+		"an unknown field at the top":     {"regoin: us-west-2", `unknown field "regoin"`},
+		"an unknown field in a list":      {"nodes: [{name: a}, {tpye: m5.large}]", `unknown field "nodes[1].tpye"`},
+		"a field written twice":           {"name: a\nname: b", `key "name" already set`},
+		"text where a number belongs":     {"seed: many", "seed: text, want a whole number"},
+		"a negative number of ENIs":       {"seed: -1", "seed: number -1, want a whole number"},
+		"a number where text belongs":     {"name: 7", "name: number, want text"},
+		"a list where a mapping belongs":  {"vpc: []", "vpc: a list, want a mapping"},
+		"a mapping where a list belongs":  {"nodes: {}", "nodes: a mapping, want a list"},
+		"something that is no YAML":       {"nodes: [", "yaml: line 1"},
+		"a list as the whole file":        {"- name: x", "the file: a list, want a mapping"},
+		"an unquoted account is a number": {"account: 111122223333", "account: number, want text"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse([]byte(tc.yaml))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Parse(%q) = %v, want an error with %q", tc.yaml, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestResolveNamesFieldValueAndWhy(t *testing.T) {
+	for name, tc := range map[string]struct{ yaml, want string }{
+		"a VPC that is no range":           {"vpc: {cidr: 10.0.0.0}", `vpc.cidr: "10.0.0.0": not a range`},
+		"a VPC with host bits":             {"vpc: {cidr: 10.0.0.5/16}", `has bits set beyond /16; write 10.0.0.0/16`},
+		"a VPC that is too large":          {"vpc: {cidr: 10.0.0.0/8}", `a /8; must be between /16 and /28`},
+		"a VPC over the outside host":      {"vpc: {cidr: 203.0.0.0/16}", `overlaps 203.0.113.0/24, which holds the outside host`},
+		"a subnet outside the VPC":         {"subnets: [{name: a, zone: us-west-2a, cidr: 10.1.0.0/24}]", `subnets[0].cidr: "10.1.0.0/24": outside vpc.cidr 10.0.0.0/16`},
+		"subnets that overlap":             {"subnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24}, {name: b, zone: us-west-2a, cidr: 10.0.0.128/25}]", `subnets[1].cidr: "10.0.0.128/25": overlaps subnets[0] a`},
+		"a zone of another region":         {"subnets: [{name: a, zone: us-east-1a, cidr: 10.0.0.0/24}]", `subnets[0].zone: "us-east-1a": not a zone of us-west-2`},
+		"two subnets of one name":          {"subnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24}, {name: a, zone: us-west-2b, cidr: 10.0.1.0/24}]", `subnets[1].name: "a": already the name of subnets[0]`},
+		"an unknown instance type":         {"nodes: [{type: m5.huge}]", `nodes[0].type: "m5.huge": unknown instance type`},
+		"two nodes of one name":            {"nodes: [{name: a}, {name: a}]", `nodes[1].name: "a": already the name of nodes[0]`},
+		"a node called as a place":         {"nodes: [{name: vpc}]", `the lab has a namespace of that name itself`},
+		"a node name with a dash":          {"nodes: [{name: a-b}]", `may have only lower-case letters and digits`},
+		"a node in an unknown subnet":      {"nodes: [{subnet: z}]", `nodes[0].subnet: "z": not among subnets (a, b, c)`},
+		"a node in an unknown group":       {"nodes: [{groups: [web]}]", `nodes[0].groups[0]: "web": not among securityGroups (cluster, nodes)`},
+		"more groups than the quota":       {"nodes: [{groups: [nodes, nodes, nodes, nodes, nodes, nodes]}]", `6 groups; the quota per interface is 5`},
+		"a node address in another subnet": {"nodes: [{address: 10.0.40.1}]", `nodes[0].address: "10.0.40.1": outside 10.0.0.0/19`},
+		"an unknown cgroup view":           {"nodes: [{cgroup: v3}]", `nodes[0].cgroup: "v3": must be v1 or v2`},
+		"Services inside the VPC":          {"kubernetes: {serviceCIDR: 10.0.128.0/20}", `overlaps vpc.cidr 10.0.0.0/16`},
+		"DNS outside the Services":         {"kubernetes: {clusterDNS: 10.0.0.10}", `outside 172.20.0.0/16`},
+		"DNS on the API server's address":  {"kubernetes: {clusterDNS: 172.20.0.1}", `the first Service address is the API server's own`},
+		"another Kubernetes":               {"kubernetes: {version: v1.30.0}", `this build of the lab has v1.37.1`},
+		"a short account":                  {`account: "42"`, `twelve digits in quotes`},
+		"a region with a typing error":     {"region: uswest2", `not the name of a region`},
+		"a rule for nobody":                {"securityGroups: [{name: nodes, ingress: [{protocol: tcp}]}, {name: cluster}]", `securityGroups[0].ingress[0]: allows nobody`},
+		"ports on ICMP":                    {"securityGroups: [{name: nodes, ingress: [{protocol: icmp, ports: 8, cidrs: [0.0.0.0/0]}]}, {name: cluster}]", `only tcp and udp have ports`},
+		"a range of ports backwards":       {`securityGroups: [{name: nodes, ingress: [{protocol: tcp, ports: "90-80", cidrs: [0.0.0.0/0]}]}, {name: cluster}]`, `not a port such as 443`},
+		"a public subnet and no gateway":   {"vpc: {internetGateway: false}\nsubnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24, public: true}]", `the VPC has no internet gateway`},
+		"a lab name with capitals":         {"name: Lab", `lower-case letters, digits and dashes`},
+		"no nodes":                         {"nodes: []", `nodes: at least one is needed`},
+		"a subnet too small for its nodes": {"vpc: {cidr: 10.0.0.0/24}\nsubnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/28}]\nnodes: [{},{},{},{},{},{},{},{},{},{},{}]", `12 primary addresses are wanted here and it has 11`},
+		"a hop limit beyond EC2's":         {"nodes: [{imds: {hopLimit: 65}}]", `nodes[0].imds.hopLimit: "65"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := Parse([]byte(tc.yaml))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = s.Resolve()
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("Resolve = %v, want an error with %q", err, tc.want)
+			}
+			if problem := (Problem{}); !errors.As(err, &problem) {
+				t.Errorf("%v is no Problem", err)
+			}
+		})
+	}
+}
+
+func TestOneRunShowsEveryProblem(t *testing.T) {
+	s, err := Parse([]byte("region: x\nnodes: [{type: nope}, {subnet: nope}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Resolve()
+	for _, want := range []string{"region:", "nodes[0].type:", "nodes[1].subnet:"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\nlacks %s", err, want)
+		}
+	}
+}
+
+func TestAnUnknownFileIsNamed(t *testing.T) {
+	if _, err := Load("no-such.yaml"); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "no-such.yaml") {
+		t.Errorf("Load = %v", err)
+	}
+}
+
+func comparers() []cmp.Option {
+	return []cmp.Option{cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b })}
+}
+
+// FuzzParse: no input makes Parse or Resolve panic, and what resolves once
+// resolves again, to the same lab, after it was written out.
+func FuzzParse(f *testing.F) {
+	for _, path := range []string{"../../lab.yaml", "../../examples/one-node.yaml", "../../examples/two-groups.yaml"} {
+		if seed, err := os.ReadFile(path); err == nil {
+			f.Add(seed)
+		}
+	}
+	f.Add([]byte("nodes: [{imds: {v1: true}}]\nvpc: {cidr6: 2600:1f13::/56}"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		s, err := Parse(in)
+		if err != nil {
+			return
+		}
+		first, err := s.Resolve()
+		if err != nil {
+			return
+		}
+		text, err := s.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse(text)
+		if err != nil {
+			t.Fatalf("written out it does not parse: %v\n%s", err, text)
+		}
+		second, err := again.Resolve()
+		if err != nil {
+			t.Fatalf("written out it does not resolve: %v\n%s", err, text)
+		}
+		if diff := cmp.Diff(first, second, comparers()...); diff != "" {
+			t.Fatalf("written out it differs:\n%s\n%s", diff, text)
+		}
+	})
+}
