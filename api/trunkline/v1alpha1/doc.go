@@ -10,3 +10,5 @@
 // +kubebuilder:object:generate=true
 // +groupName=trunkline.dev
 package v1alpha1
+
+//go:generate go tool -modfile=../../../tools/go.mod controller-gen object crd paths=../../... output:crd:dir=../../../deploy/crds

@@ -1,0 +1,139 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+)
+
+// Access says how to reach the API server. The zero value is the pod's own
+// ServiceAccount (in-cluster).
+type Access struct {
+	// Endpoint replaces the API server's address but not the credentials, such as
+	// "https://10.0.1.7:443": a node must not need kube-proxy to start its network.
+	Endpoint string
+	// Kubeconfig is a file; with Context it is how people reach a cluster. Empty
+	// and not InCluster: $KUBECONFIG, then ~/.kube/config, then in-cluster.
+	Kubeconfig string
+	Context    string
+	// InCluster uses the ServiceAccount's token and nothing else.
+	InCluster bool
+	// UserAgent names the program in audit logs, such as "trunkline-agent/1.2".
+	UserAgent string
+}
+
+// Client holds one connection pool to an API server.
+type Client struct {
+	// Core is Kubernetes' own groups.
+	Core kubernetes.Interface
+	// Trunkline is trunkline.dev/v1alpha1, VPC vpcresources.k8s.aws/v1alpha1.
+	Trunkline rest.Interface
+	VPC       rest.Interface
+	// Config is what the clients were made from; exec needs it.
+	Config *rest.Config
+	// Namespace is the kubeconfig context's, "default" in a cluster.
+	Namespace string
+}
+
+// NewClient makes the clients; it does not call the server.
+func NewClient(a Access) (*Client, error) {
+	cfg, namespace, err := a.load()
+	if err != nil {
+		return nil, err
+	}
+	if a.Endpoint != "" {
+		cfg.Host = a.Endpoint
+	}
+	cfg.UserAgent = a.UserAgent
+	c, err := FromREST(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c.Namespace = namespace
+	return c, nil
+}
+
+func (a Access) load() (*rest.Config, string, error) {
+	if a.InCluster {
+		cfg, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, "", fmt.Errorf("read the pod's service account: %w", err)
+		}
+		return cfg, "default", nil
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = a.Kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.Context})
+	cfg, err := loader.ClientConfig()
+	if err != nil {
+		if clientcmd.IsEmptyConfig(err) {
+			return nil, "", errors.New("no cluster to talk to: give --kubeconfig, set KUBECONFIG, or run inside a pod")
+		}
+		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return cfg, namespace, nil
+}
+
+// FromREST makes the clients from a configuration.
+func FromREST(cfg *rest.Config) (*Client, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS, cfg.Burst = 50, 100
+	typed := rest.CopyConfig(cfg)
+	typed.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	core, err := kubernetes.NewForConfig(typed)
+	if err != nil {
+		return nil, fmt.Errorf("make Kubernetes client: %w", err)
+	}
+	own, err := groupClient(cfg, trunkline.GroupVersion(), trunkline.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	aws, err := groupClient(cfg, vpcresources.GroupVersion(), vpcresources.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{Core: core, Trunkline: own, VPC: aws, Config: cfg, Namespace: "default"}, nil
+}
+
+// groupClient returns a typed client for one group and version, with no mapper
+// between it and the server.
+func groupClient(cfg *rest.Config, gv schema.GroupVersion, add func(*runtime.Scheme) error) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := add(scheme); err != nil {
+		return nil, fmt.Errorf("register %s: %w", gv, err)
+	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.GroupVersion = &gv
+	cfg.APIPath = "/apis"
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c, err := rest.RESTClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make client of %s: %w", gv, err)
+	}
+	return c, nil
+}
+
+// Sentinels of this package.
+var (
+	// ErrNoPod: the API server says that there is no such pod.
+	ErrNoPod = errors.New("no such pod")
+	// ErrUnavailable: neither the reflection nor the API server could tell.
+	ErrUnavailable = errors.New("the Kubernetes API cannot be reached")
+)
+
+// askTimeout bounds one live request on the path of an ADD.
+const askTimeout = 3 * time.Second

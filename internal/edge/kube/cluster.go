@@ -1,0 +1,252 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+)
+
+// Options of a Cluster.
+type Options struct {
+	Client *Client
+	// NodeName is the node whose pods are watched.
+	NodeName string
+	// SnapshotPath is a file the reflection is kept in; empty keeps none. What
+	// is found there at start counts until the API server has answered.
+	SnapshotPath string
+	// Changed is called after something changed; it must not block. May be nil.
+	Changed func()
+	Log     *slog.Logger
+}
+
+// Cluster is what one node knows of its cluster. Its methods may be called from
+// any goroutine and before Run.
+type Cluster struct {
+	opts    Options
+	pods    cache.SharedIndexInformer
+	node    cache.SharedIndexInformer
+	brakes  cache.SharedIndexInformer
+	events  *Events
+	network networkWriter
+	dirty   chan struct{} // capacity 1: the snapshot is behind
+
+	mu   sync.Mutex
+	seed Snapshot // until the reflection has synced
+}
+
+// NewCluster prepares the reflection and reads the snapshot. A snapshot that
+// cannot be read is logged and not used: the API server knows better.
+func NewCluster(o Options) *Cluster {
+	c := &Cluster{opts: o, dirty: make(chan struct{}, 1)}
+	core := o.Client.Core.CoreV1().RESTClient()
+	c.pods = reflected(core, "pods", &corev1.Pod{}, fields.OneTermEqualSelector("spec.nodeName", o.NodeName), stripPod)
+	c.node = reflected(core, "nodes", &corev1.Node{}, fields.OneTermEqualSelector("metadata.name", o.NodeName), stripNode)
+	c.brakes = reflected(o.Client.Trunkline, trunkline.ResourceBrakes, &trunkline.Brake{}, fields.Everything(), nil)
+	for _, inf := range c.informers() {
+		mustNotRun(inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { c.changed() },
+			UpdateFunc: func(_, _ any) { c.changed() },
+			DeleteFunc: func(any) { c.changed() },
+		}))
+		mustNotRun(nil, inf.SetWatchErrorHandlerWithContext(c.watchFailed))
+	}
+	c.events = newEvents(o.Client.Core, o.NodeName)
+	c.network = networkWriter{client: o.Client.Trunkline, node: o.NodeName}
+	if o.SnapshotPath != "" {
+		seed, err := LoadSnapshot(o.SnapshotPath)
+		if err != nil {
+			o.Log.Warn("cluster snapshot not used", "path", o.SnapshotPath, "err", err)
+		}
+		c.seed = seed
+	}
+	return c
+}
+
+// mustNotRun panics on the one error of informer set-up: that it already runs.
+func mustNotRun(_ cache.ResourceEventHandlerRegistration, err error) {
+	if err != nil {
+		panic(fmt.Sprintf("kube: informer set up after its start: %v", err))
+	}
+}
+
+// reflected is an informer over one resource with no discovery, no resync and
+// no fields it does not need.
+func reflected(c rest.Interface, resource string, kind runtime.Object, sel fields.Selector, strip cache.TransformFunc) cache.SharedIndexInformer {
+	lw := cache.NewListWatchFromClient(c, resource, metav1.NamespaceAll, sel)
+	inf := cache.NewSharedIndexInformer(lw, kind, 0, cache.Indexers{})
+	if strip != nil {
+		mustNotRun(nil, inf.SetTransform(strip))
+	}
+	return inf
+}
+
+func (c *Cluster) informers() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{c.pods, c.node, c.brakes}
+}
+
+func (c *Cluster) watchFailed(_ context.Context, r *cache.Reflector, err error) {
+	c.opts.Log.Warn("watch interrupted, retrying", "resource", r.TypeDescription(), "err", err)
+}
+
+func (c *Cluster) changed() {
+	select {
+	case c.dirty <- struct{}{}:
+	default:
+	}
+	if c.opts.Changed != nil {
+		c.opts.Changed()
+	}
+}
+
+// Run reflects until ctx ends, then returns nil. It never gives up on a server
+// that does not answer.
+func (c *Cluster) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, inf := range c.informers() {
+		wg.Go(func() { inf.RunWithContext(ctx) })
+	}
+	wg.Go(func() { c.events.run(ctx) })
+	if cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced, c.node.HasSynced) {
+		c.mu.Lock()
+		// Brakes are read on their own; until then the snapshot's holds.
+		c.seed = Snapshot{Freeze: c.seed.Freeze, FreezeReason: c.seed.FreezeReason}
+		c.mu.Unlock()
+		c.changed()
+		c.saveSnapshots(ctx)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// Synced reports whether pods and node come from the API server rather than from
+// the snapshot. It stays true when the server goes away later.
+func (c *Cluster) Synced() bool { return c.pods.HasSynced() && c.node.HasSynced() }
+
+// Pods are the pods bound to the node, in the order of their names.
+func (c *Cluster) Pods() []Pod {
+	if !c.pods.HasSynced() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return slices.Clone(c.seed.Pods)
+	}
+	var out []Pod
+	for _, obj := range c.pods.GetStore().List() {
+		if p, ok := obj.(*corev1.Pod); ok {
+			out = append(out, podFrom(p))
+		}
+	}
+	slices.SortFunc(out, func(a, b Pod) int { return strings.Compare(a.String(), b.String()) })
+	return out
+}
+
+// Pod returns one pod. It answers from the reflection, and asks the API server
+// when the pod is not there or has another uid than the one wanted (empty: any).
+// The error is ErrNoPod when the server says there is none (or only one with
+// another uid), ErrUnavailable when nobody can tell.
+func (c *Cluster) Pod(ctx context.Context, ref PodRef, uid string) (Pod, error) {
+	if p, ok := c.known(ref); ok && (uid == "" || p.UID == uid) {
+		return p, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	live, err := c.opts.Client.Core.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return Pod{}, fmt.Errorf("pod %s: %w", ref, ErrNoPod)
+	case err != nil:
+		return Pod{}, fmt.Errorf("get pod %s: %w: %w", ref, ErrUnavailable, err)
+	case uid != "" && string(live.UID) != uid:
+		return Pod{}, fmt.Errorf("pod %s has uid %s, not %s: %w", ref, live.UID, uid, ErrNoPod)
+	}
+	return podFrom(live), nil
+}
+
+func (c *Cluster) known(ref PodRef) (Pod, bool) {
+	if c.pods.HasSynced() {
+		obj, ok, err := c.pods.GetStore().GetByKey(ref.String())
+		if err != nil || !ok {
+			return Pod{}, false
+		}
+		p, ok := obj.(*corev1.Pod)
+		if !ok {
+			return Pod{}, false
+		}
+		return podFrom(p), true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.seed.Pods {
+		if p.PodRef == ref {
+			return p, true
+		}
+	}
+	return Pod{}, false
+}
+
+// Node returns the agent's own Node, and false while neither the server nor the
+// snapshot knew it.
+func (c *Cluster) Node() (Node, bool) {
+	if !c.node.HasSynced() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.seed.Node, c.seed.Node.Name != ""
+	}
+	obj, ok, err := c.node.GetStore().GetByKey(c.opts.NodeName)
+	if err != nil || !ok {
+		return Node{}, false
+	}
+	n, ok := obj.(*corev1.Node)
+	if !ok {
+		return Node{}, false
+	}
+	return nodeFrom(n), true
+}
+
+// Freeze returns the strictest brake that names the node, with its reason. While
+// Brakes have not been read yet the snapshot's counts, so that an agent that
+// starts during an incident stays stopped.
+func (c *Cluster) Freeze() (trunkline.Freeze, string) {
+	if !c.brakes.HasSynced() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.seed.Freeze, c.seed.FreezeReason
+	}
+	var all []trunkline.Brake
+	for _, obj := range c.brakes.GetStore().List() {
+		if b, ok := obj.(*trunkline.Brake); ok {
+			all = append(all, *b)
+		}
+	}
+	return Strictest(all, c.opts.NodeName)
+}
+
+// Strictest returns the strongest of brakes for node (empty: the controller)
+// and the reason written in it.
+func Strictest(brakes []trunkline.Brake, node string) (trunkline.Freeze, string) {
+	slices.SortFunc(brakes, func(a, b trunkline.Brake) int { return strings.Compare(a.Name, b.Name) })
+	freeze, reason := trunkline.FreezeNone, ""
+	for i := range brakes {
+		f := brakes[i].For(node)
+		if f.Stricter(freeze) != freeze {
+			freeze, reason = f, brakes[i].Name+": "+brakes[i].Spec.Reason
+		}
+	}
+	return freeze, reason
+}
+
+// Events is where the node's events go.
+func (c *Cluster) Events() *Events { return c.events }

@@ -1,0 +1,304 @@
+package kube_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
+)
+
+const (
+	pods   = "/api/v1/pods"
+	nodes  = "/api/v1/nodes"
+	brakes = "/apis/trunkline.dev/v1alpha1/brakes"
+	nets   = "/apis/trunkline.dev/v1alpha1/nodenetworks"
+)
+
+func pod(ns, name, node, uid string) *corev1.Pod {
+	return &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: ns, Name: name, UID: types.UID(uid),
+			Annotations: map[string]string{"trunkline.dev/metadata": "allow", "example.com/large": strings.Repeat("x", 1000)},
+		},
+		Spec:   corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "10.0.0.7"}}},
+	}
+}
+
+func node(name string) *corev1.Node {
+	return &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "node-uid", Labels: map[string]string{"topology.kubernetes.io/zone": "us-west-2a"}},
+		Spec:       corev1.NodeSpec{ProviderID: "aws:///us-west-2a/i-1"},
+		Status: corev1.NodeStatus{
+			Capacity: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("58")},
+			Images:   []corev1.ContainerImage{{Names: []string{"large"}}},
+		},
+	}
+}
+
+func brake(name string, f trunkline.Freeze, on ...string) *trunkline.Brake {
+	return &trunkline.Brake{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "trunkline.dev/v1alpha1", Kind: "Brake"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       trunkline.BrakeSpec{Freeze: f, Nodes: on, Reason: "incident 7"},
+	}
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// world is a Cluster for node "n1" against a fake server.
+type world struct {
+	*kubetest.Server
+	cluster *kube.Cluster
+	changes chan struct{}
+	path    string
+}
+
+func newWorld(t *testing.T, prepare ...func(*kubetest.Server)) *world {
+	t.Helper()
+	w := &world{Server: kubetest.New(t), path: filepath.Join(t.TempDir(), "cluster.json")}
+	w.Put(nodes, node("n1"))
+	for _, p := range prepare {
+		p(w.Server)
+	}
+	w.start(t)
+	return w
+}
+
+// start makes a new Cluster on the same snapshot, as an agent's restart does.
+func (w *world) start(t *testing.T) context.CancelFunc {
+	t.Helper()
+	client, err := kube.FromREST(w.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.changes = make(chan struct{}, 1)
+	changes := w.changes
+	w.cluster = kube.NewCluster(kube.Options{
+		Client: client, NodeName: "n1", SnapshotPath: w.path, Log: quiet(),
+		Changed: func() {
+			select {
+			case changes <- struct{}{}:
+			default:
+			}
+		},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.cluster.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return func() { cancel(); <-done }
+}
+
+// until waits for a condition by the cluster's own signal.
+func (w *world) until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(5 * time.Second)
+	for !ok() {
+		select {
+		case <-w.changes:
+		case <-time.After(20 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func TestAClusterReflectsOnlyItsOwnNodesPodsAndForgetsWhatItDoesNotNeed(t *testing.T) {
+	w := newWorld(t, func(s *kubetest.Server) {
+		s.Put(pods, pod("a", "mine", "n1", "u1"))
+		s.Put(pods, pod("a", "other", "n2", "u2"))
+	})
+	w.until(t, "the pod appears", func() bool { return w.cluster.Synced() && len(w.cluster.Pods()) == 1 })
+	got := w.cluster.Pods()[0]
+	got.Created = time.Time{}
+	want := kube.Pod{
+		PodRef: kube.PodRef{Namespace: "a", Name: "mine"}, UID: "u1",
+		Addresses:   []netip.Addr{netip.MustParseAddr("10.0.0.7")},
+		Annotations: map[string]string{"trunkline.dev/metadata": "allow"},
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("pod (-want +got)\n%s", diff)
+	}
+	if n, ok := w.cluster.Node(); !ok || n.MaxPods != 58 || n.ProviderID != "aws:///us-west-2a/i-1" {
+		t.Errorf("node = %+v, %v", n, ok)
+	}
+	w.Put(pods, pod("a", "second", "n1", "u3"))
+	w.until(t, "the second pod appears", func() bool { return len(w.cluster.Pods()) == 2 })
+	w.Delete(pods, "a/mine")
+	w.until(t, "the first pod goes", func() bool { return len(w.cluster.Pods()) == 1 })
+}
+
+func TestAPodTheReflectionDoesNotHoldIsAskedFor(t *testing.T) {
+	w := newWorld(t)
+	w.until(t, "sync", w.cluster.Synced)
+	ref := kube.PodRef{Namespace: "a", Name: "late"}
+	if _, err := w.cluster.Pod(t.Context(), ref, ""); !errors.Is(err, kube.ErrNoPod) {
+		t.Errorf("absent pod: %v, want ErrNoPod", err)
+	}
+	// Bound elsewhere in the fake, so that only a live GET can find it.
+	w.Put(pods, pod("a", "late", "n2", "u9"))
+	p, err := w.cluster.Pod(t.Context(), ref, "u9")
+	if err != nil || p.UID != "u9" {
+		t.Errorf("live pod = %+v, %v", p, err)
+	}
+	if _, err := w.cluster.Pod(t.Context(), ref, "u8"); !errors.Is(err, kube.ErrNoPod) {
+		t.Errorf("pod with another uid: %v, want ErrNoPod", err)
+	}
+	w.SetDown(true)
+	if _, err := w.cluster.Pod(t.Context(), ref, ""); !errors.Is(err, kube.ErrUnavailable) {
+		t.Errorf("server away: %v, want ErrUnavailable", err)
+	}
+}
+
+func TestAReplacedPodOfTheSameNameIsNotAnsweredFromTheReflection(t *testing.T) {
+	w := newWorld(t, func(s *kubetest.Server) { s.Put(pods, pod("a", "db-0", "n1", "old")) })
+	w.until(t, "sync", func() bool { return w.cluster.Synced() && len(w.cluster.Pods()) == 1 })
+	ref := kube.PodRef{Namespace: "a", Name: "db-0"}
+	if _, err := w.cluster.Pod(t.Context(), ref, "new"); !errors.Is(err, kube.ErrNoPod) {
+		t.Errorf("got %v, want ErrNoPod: the server still has the old one", err)
+	}
+	if !slices.Contains(w.Requests(), "GET /api/v1/namespaces/a/pods/db-0") {
+		t.Error("the server was not asked")
+	}
+}
+
+func TestANodeThatStartsWithoutTheServerKnowsItsPodsAndItsBrake(t *testing.T) {
+	w := newWorld(t, func(s *kubetest.Server) {
+		s.Put(pods, pod("a", "mine", "n1", "u1"))
+		s.Put(brakes, brake("night", trunkline.FreezeRelease))
+	})
+	w.until(t, "the snapshot holds pod and brake", func() bool {
+		s, err := kube.LoadSnapshot(w.path)
+		return err == nil && len(s.Pods) == 1 && s.Freeze == trunkline.FreezeRelease
+	})
+	w.SetDown(true)
+	w.start(t)
+	if w.cluster.Synced() {
+		t.Fatal("synced with a server that is down")
+	}
+	p, err := w.cluster.Pod(t.Context(), kube.PodRef{Namespace: "a", Name: "mine"}, "u1")
+	if err != nil || p.UID != "u1" || len(w.cluster.Pods()) != 1 {
+		t.Errorf("pod from the snapshot: %+v, %v", p, err)
+	}
+	if n, ok := w.cluster.Node(); !ok || n.MaxPods != 58 {
+		t.Errorf("node from the snapshot: %+v, %v", n, ok)
+	}
+	if f, why := w.cluster.Freeze(); f != trunkline.FreezeRelease || !strings.Contains(why, "incident 7") {
+		t.Errorf("brake from the snapshot: %q %q", f, why)
+	}
+	w.SetDown(false)
+	w.Delete(pods, "a/mine")
+	w.until(t, "the reflection replaces the snapshot", func() bool { return w.cluster.Synced() && len(w.cluster.Pods()) == 0 })
+}
+
+func TestASnapshotThatIsDamagedIsNotUsed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cluster.json")
+	for name, text := range map[string]string{"torn": `{"version":1,"pods":[{"na`, "from the future": `{"version":99}`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := kube.LoadSnapshot(path); err == nil || len(s.Pods) > 0 {
+			t.Errorf("%s: %+v, %v; want an error", name, s, err)
+		}
+	}
+}
+
+func TestBrakesAreObeyedWhileRunning(t *testing.T) {
+	w := newWorld(t)
+	w.until(t, "sync", w.cluster.Synced)
+	freeze := func(want trunkline.Freeze) func() bool {
+		return func() bool { f, _ := w.cluster.Freeze(); return f == want }
+	}
+	w.Put(brakes, brake("elsewhere", trunkline.FreezeAll, "n2"))
+	w.Put(brakes, brake("release", trunkline.FreezeRelease))
+	w.until(t, "release", freeze(trunkline.FreezeRelease))
+	w.Put(brakes, brake("here", trunkline.FreezeAll, "n1"))
+	w.until(t, "all", freeze(trunkline.FreezeAll))
+	w.Delete(brakes, "here")
+	w.Delete(brakes, "release")
+	w.until(t, "none", freeze(trunkline.FreezeNone))
+}
+
+func TestTheReportIsMadeOwnedByTheNodeAndWrittenOnlyWhenItSaysSomethingNew(t *testing.T) {
+	w := newWorld(t)
+	w.until(t, "sync", w.cluster.Synced)
+	s := trunkline.NodeNetworkStatus{Mode: trunkline.ModeSecondaryIP, Addresses: trunkline.AddressCounts{Total: 14, Free: 14}}
+	for i := range 5 {
+		s.ObservedAt = metav1.NewTime(time.Unix(int64(1000+i), 0))
+		if err := w.cluster.WriteNetwork(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got trunkline.NodeNetwork
+	if !w.Get(nets, "n1", &got) {
+		t.Fatal("no NodeNetwork")
+	}
+	if got.Status.Addresses.Total != 14 || len(got.OwnerReferences) != 1 || got.OwnerReferences[0].UID != "node-uid" {
+		t.Errorf("NodeNetwork = %+v", got)
+	}
+	if n := writes(w.Requests()); n != 3 { // status 404, object, status
+		t.Errorf("%d writes, want 3", n)
+	}
+	s.Addresses.Free = 13
+	if err := w.cluster.WriteNetwork(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if n := writes(w.Requests()); n != 4 {
+		t.Errorf("%d writes after a change, want 4", n)
+	}
+}
+
+func writes(requests []string) (n int) {
+	for _, r := range requests {
+		if strings.HasPrefix(r, "PATCH "+nets) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestTheNodeIsMarkedAvailable(t *testing.T) {
+	w := newWorld(t)
+	if err := w.cluster.SetNetworkUnavailable(t.Context(), false, "PoolReady", "28 addresses free"); err != nil {
+		t.Fatal(err)
+	}
+	var n corev1.Node
+	w.Get(nodes, "n1", &n)
+	if len(n.Status.Conditions) != 1 || n.Status.Conditions[0].Type != corev1.NodeNetworkUnavailable || n.Status.Conditions[0].Status != corev1.ConditionFalse {
+		t.Errorf("conditions = %+v", n.Status.Conditions)
+	}
+}
+
+func TestEqualEventsAreCountedOnOneObject(t *testing.T) {
+	w := newWorld(t)
+	w.until(t, "sync", w.cluster.Synced)
+	for range 3 {
+		w.cluster.Events().PodWarning(kube.PodRef{Namespace: "a", Name: "p"}, "u1", "NoAddress", "subnet-1 is full")
+	}
+	const events = "/api/v1/events"
+	w.until(t, "one event with count 3", func() bool {
+		keys := w.Keys(events)
+		var e corev1.Event
+		return len(keys) == 1 && w.Get(events, keys[0], &e) && e.Count == 3 && e.InvolvedObject.UID == "u1" && e.Source.Component == kube.Component
+	})
+}

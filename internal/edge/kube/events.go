@@ -1,0 +1,74 @@
+package kube
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+)
+
+// Component is the source of Trunkline's events.
+const Component = "trunkline"
+
+// Events writes Kubernetes events. Equal ones are counted on one object and a
+// flood from one object is thinned (25 at once, then one in five minutes), as the
+// kubelet does. Nothing here blocks: an event that cannot be written is dropped.
+type Events struct {
+	broadcaster record.EventBroadcaster
+	recorder    record.EventRecorderLogger
+	sink        typedcore.EventInterface
+	node        string
+}
+
+func newEvents(c kubernetes.Interface, node string) *Events {
+	b := record.NewBroadcaster()
+	return &Events{
+		broadcaster: b,
+		recorder:    b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Component, Host: node}),
+		sink:        c.CoreV1().Events(""),
+		node:        node,
+	}
+}
+
+func (e *Events) run(ctx context.Context) {
+	watch := e.broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: e.sink})
+	<-ctx.Done()
+	watch.Stop()
+	e.broadcaster.Shutdown()
+}
+
+// PodWarning tells the pod's owner what is wrong: reason is one CamelCase word,
+// message says what, why and what to do.
+func (e *Events) PodWarning(ref PodRef, uid, reason, message string) {
+	e.recorder.Event(podReference(ref, uid), corev1.EventTypeWarning, reason, message)
+}
+
+// PodNormal tells of something that went as planned.
+func (e *Events) PodNormal(ref PodRef, uid, reason, message string) {
+	e.recorder.Event(podReference(ref, uid), corev1.EventTypeNormal, reason, message)
+}
+
+// NodeWarning is about the node as a whole.
+func (e *Events) NodeWarning(reason, message string) {
+	e.recorder.Event(nodeReference(e.node), corev1.EventTypeWarning, reason, message)
+}
+
+// NodeNormal is about the node as a whole.
+func (e *Events) NodeNormal(reason, message string) {
+	e.recorder.Event(nodeReference(e.node), corev1.EventTypeNormal, reason, message)
+}
+
+func podReference(ref PodRef, uid string) runtime.Object {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(uid)}
+}
+
+// nodeReference has the node's name for a uid, as the kubelet's events have:
+// `kubectl describe node` looks for that.
+func nodeReference(node string) runtime.Object {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
+}

@@ -1,0 +1,359 @@
+// Package kubetest is an API server on a loopback port that keeps any resource
+// as JSON: get, list, watch, create, update, merge and apply patches, the status
+// sub-resource, and an outage on demand. Tests point real client-go at it, so
+// what they see is what a client does on the wire.
+//
+// It validates nothing and authorises everyone. Tests of edge/kube, app and the
+// CLI use it; no program does.
+package kubetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+)
+
+// Server is the fake; make it with New.
+type Server struct {
+	http *httptest.Server
+
+	mu       sync.Mutex
+	rows     map[string]map[string]object // path without namespace → key → object
+	watchers map[*watcher]bool
+	version  int
+	down     bool
+	log      []string
+}
+
+// New starts a server that ends with the test.
+func New(t testing.TB) *Server {
+	s := &Server{
+		rows:     map[string]map[string]object{},
+		watchers: map[*watcher]bool{},
+	}
+	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(func() {
+		s.SetDown(true)
+		s.http.Close()
+	})
+	return s
+}
+
+// REST returns how a client reaches the server.
+func (s *Server) REST() *rest.Config { return &rest.Config{Host: s.http.URL} }
+
+// SetDown ends every watch and answers 503 from now on, or ends that.
+func (s *Server) SetDown(down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = down
+	if down {
+		for w := range s.watchers {
+			delete(s.watchers, w)
+			close(w.gone)
+		}
+	}
+}
+
+// Put stores obj (any Kubernetes type) under a path such as "/api/v1/pods" and
+// returns its uid.
+func (s *Server) Put(path string, obj any) string {
+	text, err := json.Marshal(obj)
+	if err != nil {
+		panic(err)
+	}
+	var o object
+	if err := json.Unmarshal(text, &o); err != nil {
+		panic(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.meta()["creationTimestamp"] == nil {
+		delete(o.meta(), "creationTimestamp")
+	}
+	uid, _ := s.put(path, o).meta()["uid"].(string)
+	return uid
+}
+
+// Delete removes an object by "name" or "namespace/name".
+func (s *Server) Delete(path, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(path, key)
+}
+
+// Get decodes an object into out and reports whether it is there.
+func (s *Server) Get(path, key string, out any) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.rows[path][key]
+	if !ok {
+		return false
+	}
+	text, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return true
+}
+
+// Keys are the keys of the objects under path.
+func (s *Server) Keys(path string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []string
+	for _, o := range s.list(path, selector{labels: labels.Everything()}) {
+		keys = append(keys, o.key())
+	}
+	return keys
+}
+
+// Requests are the requests so far, each "METHOD path"; watches and lists too.
+func (s *Server) Requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.log...)
+}
+
+// target is a request's path taken apart.
+type target struct {
+	resource string // "/api/v1/pods": without namespace and name
+	ns, name string
+	sub      string
+}
+
+// parse reads /api/v1/… and /apis/GROUP/VERSION/….
+func parse(path string) (target, bool) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	head := 2
+	if parts[0] == "apis" {
+		head = 3
+	}
+	if len(parts) <= head {
+		return target{}, false
+	}
+	t := target{}
+	rest := parts[head:]
+	if rest[0] == "namespaces" && len(rest) > 2 {
+		t.ns, rest = rest[1], rest[2:]
+	}
+	t.resource = "/" + strings.Join(append(parts[:head:head], rest[0]), "/")
+	if len(rest) > 1 {
+		t.name = rest[1]
+	}
+	if len(rest) > 2 {
+		t.sub = strings.Join(rest[2:], "/")
+	}
+	return t, true
+}
+
+func (t target) key() string {
+	if t.ns != "" {
+		return t.ns + "/" + t.name
+	}
+	return t.name
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	down := s.down
+	s.log = append(s.log, r.Method+" "+r.URL.Path)
+	s.mu.Unlock()
+	if down {
+		fail(w, http.StatusServiceUnavailable, "ServiceUnavailable", "the server is down on request")
+		return
+	}
+	t, ok := parse(r.URL.Path)
+	if !ok {
+		fail(w, http.StatusNotFound, "NotFound", "no such path "+r.URL.Path)
+		return
+	}
+	switch {
+	case r.Method == http.MethodGet && t.name == "" && r.URL.Query().Get("watch") != "":
+		s.watch(w, r, t)
+	case r.Method == http.MethodGet && t.name == "":
+		s.serveList(w, r, t)
+	default:
+		s.one(w, r, t)
+	}
+}
+
+func fail(w http.ResponseWriter, code int, reason, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message,
+	})
+}
+
+func answer(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func selectorOf(r *http.Request, t target) (selector, error) {
+	l, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	return selector{fields: r.URL.Query().Get("fieldSelector"), labels: l, ns: t.ns}, err
+}
+
+// apiVersion is the group and version in a resource path.
+func apiVersion(resource string) string {
+	parts := strings.Split(strings.Trim(resource, "/"), "/")
+	return strings.Join(parts[1:len(parts)-1], "/")
+}
+
+func (s *Server) serveList(w http.ResponseWriter, r *http.Request, t target) {
+	sel, err := selectorOf(r, t)
+	if err != nil {
+		fail(w, http.StatusBadRequest, "BadRequest", err.Error())
+		return
+	}
+	s.mu.Lock()
+	items := s.list(t.resource, sel)
+	version := strconv.Itoa(s.version)
+	s.mu.Unlock()
+	kind := "List"
+	if len(items) > 0 {
+		kind = items[0].text("kind") + "List"
+	}
+	if items == nil {
+		items = []object{}
+	}
+	answer(w, http.StatusOK, map[string]any{
+		"kind": kind, "apiVersion": apiVersion(t.resource), "metadata": map[string]any{"resourceVersion": version}, "items": items,
+	})
+}
+
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
+	sel, err := selectorOf(r, t)
+	if err != nil {
+		fail(w, http.StatusBadRequest, "BadRequest", err.Error())
+		return
+	}
+	if r.URL.Query().Get("sendInitialEvents") == "true" {
+		// Clients fall back to list and watch, which every server offers.
+		fail(w, http.StatusUnprocessableEntity, "Invalid", "sendInitialEvents is not offered here")
+		return
+	}
+	since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	watching := &watcher{resource: t.resource, sel: sel, ch: make(chan event, 1024), gone: make(chan struct{})}
+	s.mu.Lock()
+	for _, o := range s.list(t.resource, sel) {
+		if v, _ := strconv.Atoi(o.text("metadata", "resourceVersion")); v > since {
+			watching.ch <- event{"ADDED", o}
+		}
+	}
+	s.watchers[watching] = true
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	out := http.NewResponseController(w)
+	_ = out.Flush()
+	for {
+		select {
+		case e := <-watching.ch:
+			_ = json.NewEncoder(w).Encode(e)
+			_ = out.Flush()
+		case <-watching.gone:
+			return
+		case <-r.Context().Done():
+			s.mu.Lock()
+			delete(s.watchers, watching)
+			s.mu.Unlock()
+			return
+		}
+	}
+}
+
+func (s *Server) one(w http.ResponseWriter, r *http.Request, t target) {
+	var body object
+	if r.Method != http.MethodGet && r.Method != http.MethodDelete {
+		if err := decode(r, &body); err != nil {
+			fail(w, http.StatusBadRequest, "BadRequest", err.Error())
+			return
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, exists := s.rows[t.resource][t.key()]
+	if !exists && r.Method != http.MethodPost && !(r.Method == http.MethodPatch && isApply(r) && t.sub == "") {
+		fail(w, http.StatusNotFound, "NotFound", fmt.Sprintf("%s %q not found", t.resource, t.key()))
+		return
+	}
+	switch r.Method {
+	case http.MethodGet:
+		answer(w, http.StatusOK, old)
+	case http.MethodPost:
+		s.create(w, t, body)
+	case http.MethodPut:
+		if v := body.text("metadata", "resourceVersion"); v != "" && v != old.text("metadata", "resourceVersion") {
+			fail(w, http.StatusConflict, "Conflict", "the object has been modified")
+			return
+		}
+		answer(w, http.StatusOK, s.put(t.resource, body))
+	case http.MethodPatch:
+		next := object{}
+		if exists {
+			next = old.clone()
+		}
+		if t.sub == "status" {
+			body = object{"status": body["status"]}
+			if isApply(r) {
+				delete(next, "status")
+			}
+		}
+		merge(next, body)
+		answer(w, http.StatusOK, s.put(t.resource, next))
+	case http.MethodDelete:
+		gone, _ := s.remove(t.resource, t.key())
+		answer(w, http.StatusOK, gone)
+	default:
+		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed", r.Method)
+	}
+}
+
+func isApply(r *http.Request) bool {
+	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/apply-patch")
+}
+
+func decode(r *http.Request, into *object) error {
+	dec := json.NewDecoder(r.Body)
+	if !isApply(r) {
+		return dec.Decode(into)
+	}
+	var raw json.RawMessage
+	if err := dec.Decode(&raw); err != nil {
+		return err
+	}
+	return yaml.Unmarshal(raw, into)
+}
+
+func (s *Server) create(w http.ResponseWriter, t target, body object) {
+	meta := body.meta()
+	if meta["name"] == nil {
+		s.version++
+		prefix, _ := meta["generateName"].(string)
+		meta["name"] = prefix + strconv.Itoa(s.version)
+	}
+	if t.ns != "" {
+		meta["namespace"] = t.ns
+	}
+	if _, exists := s.rows[t.resource][body.key()]; exists {
+		fail(w, http.StatusConflict, "AlreadyExists", body.key()+" already exists")
+		return
+	}
+	answer(w, http.StatusCreated, s.put(t.resource, body))
+}

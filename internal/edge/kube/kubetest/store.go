@@ -1,0 +1,197 @@
+package kubetest
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// object is one resource as JSON decodes it.
+type object map[string]any
+
+func (o object) at(path ...string) any {
+	var v any = map[string]any(o)
+	for _, p := range path {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[p]
+	}
+	return v
+}
+
+func (o object) text(path ...string) string {
+	s, _ := o.at(path...).(string)
+	return s
+}
+
+func (o object) meta() map[string]any {
+	m, ok := o["metadata"].(map[string]any)
+	if !ok {
+		m = map[string]any{}
+		o["metadata"] = m
+	}
+	return m
+}
+
+func (o object) key() string {
+	if ns := o.text("metadata", "namespace"); ns != "" {
+		return ns + "/" + o.text("metadata", "name")
+	}
+	return o.text("metadata", "name")
+}
+
+// clone copies o deeply.
+func (o object) clone() object { return cloneValue(map[string]any(o)).(map[string]any) }
+
+func cloneValue(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			out[k] = cloneValue(e)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = cloneValue(e)
+		}
+		return out
+	}
+	return v
+}
+
+// merge lays patch over o as RFC 7386 does: null removes, lists are replaced.
+func merge(o, patch map[string]any) {
+	for k, v := range patch {
+		switch v := v.(type) {
+		case nil:
+			delete(o, k)
+		case map[string]any:
+			below, ok := o[k].(map[string]any)
+			if !ok {
+				below = map[string]any{}
+				o[k] = below
+			}
+			merge(below, v)
+		default:
+			o[k] = v
+		}
+	}
+}
+
+// selector is a field and label selector of a list or watch.
+type selector struct {
+	fields string
+	labels labels.Selector
+	ns     string
+}
+
+func (s selector) matches(o object) bool {
+	if s.ns != "" && o.text("metadata", "namespace") != s.ns {
+		return false
+	}
+	for term := range strings.SplitSeq(s.fields, ",") {
+		path, want, ok := strings.Cut(term, "=")
+		if !ok {
+			continue
+		}
+		path, negate := strings.CutSuffix(path, "!")
+		got := o.text(strings.Split(path, ".")...)
+		if (got == strings.TrimPrefix(want, "=")) == negate {
+			return false
+		}
+	}
+	set := labels.Set{}
+	if m, ok := o.at("metadata", "labels").(map[string]any); ok {
+		for k, v := range m {
+			set[k], _ = v.(string)
+		}
+	}
+	return s.labels.Matches(set)
+}
+
+// event is one line of a watch.
+type event struct {
+	Type   string `json:"type"`
+	Object object `json:"object"`
+}
+
+type watcher struct {
+	resource string
+	sel      selector
+	ch       chan event
+	gone     chan struct{}
+}
+
+// put stores o under resource and tells watchers. The caller holds the lock.
+func (s *Server) put(resource string, o object) object {
+	rows := s.rows[resource]
+	if rows == nil {
+		rows = map[string]object{}
+		s.rows[resource] = rows
+	}
+	old, existed := rows[o.key()]
+	s.version++
+	meta := o.meta()
+	meta["resourceVersion"] = strconv.Itoa(s.version)
+	if existed {
+		meta["uid"] = old.meta()["uid"]
+		meta["creationTimestamp"] = old.meta()["creationTimestamp"]
+	}
+	if meta["uid"] == nil {
+		meta["uid"] = "uid-" + strconv.Itoa(s.version)
+	}
+	if meta["creationTimestamp"] == nil {
+		meta["creationTimestamp"] = "2026-01-01T00:00:00Z"
+	}
+	rows[o.key()] = o
+	if existed {
+		s.tell(resource, event{"MODIFIED", o})
+	} else {
+		s.tell(resource, event{"ADDED", o})
+	}
+	return o
+}
+
+func (s *Server) remove(resource, key string) (object, bool) {
+	o, ok := s.rows[resource][key]
+	if !ok {
+		return nil, false
+	}
+	delete(s.rows[resource], key)
+	s.version++
+	o = o.clone()
+	o.meta()["resourceVersion"] = strconv.Itoa(s.version)
+	s.tell(resource, event{"DELETED", o})
+	return o, true
+}
+
+func (s *Server) tell(resource string, e event) {
+	for w := range s.watchers {
+		if w.resource == resource && w.sel.matches(e.Object) {
+			select {
+			case w.ch <- event{e.Type, e.Object.clone()}:
+			default: // a watcher this slow gets its watch closed, as on a real server
+				delete(s.watchers, w)
+				close(w.gone)
+			}
+		}
+	}
+}
+
+// list returns the rows of resource that sel picks, by key.
+func (s *Server) list(resource string, sel selector) []object {
+	var out []object
+	for _, key := range slices.Sorted(maps.Keys(s.rows[resource])) {
+		if o := s.rows[resource][key]; sel.matches(o) {
+			out = append(out, o.clone())
+		}
+	}
+	return out
+}

@@ -1,0 +1,111 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+)
+
+// FieldOwner is the name under which server-side apply records our fields.
+const FieldOwner = "trunkline-agent"
+
+// reportEvery is how often an unchanged report is written again: its age says
+// that the agent lives, and the collector relies on it.
+const reportEvery = time.Minute
+
+type networkWriter struct {
+	client rest.Interface
+	node   string
+
+	mu     sync.Mutex
+	last   trunkline.NodeNetworkStatus
+	lastAt time.Time
+}
+
+// WriteNetwork reports the node's network. Calls with nothing new since the last
+// write are answered without a request for up to a minute; ObservedAt alone is
+// nothing new. The object is made when it is not there, owned by the Node.
+func (c *Cluster) WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error {
+	w := &c.network
+	w.mu.Lock()
+	quiet := time.Since(w.lastAt) < reportEvery && sameReport(w.last, s)
+	w.mu.Unlock()
+	if quiet {
+		return nil
+	}
+	node, _ := c.Node()
+	obj := &trunkline.NodeNetwork{
+		TypeMeta:   metav1.TypeMeta{APIVersion: trunkline.GroupVersion().String(), Kind: "NodeNetwork"},
+		ObjectMeta: metav1.ObjectMeta{Name: w.node},
+	}
+	if node.UID != "" {
+		obj.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: types.UID(node.UID)}}
+	}
+	status := *obj
+	status.OwnerReferences = nil
+	status.Status = s
+	err := w.apply(ctx, &status, "status")
+	if apierrors.IsNotFound(err) {
+		if err = w.apply(ctx, obj); err == nil {
+			err = w.apply(ctx, &status, "status")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("write NodeNetwork %s: %w", w.node, err)
+	}
+	w.mu.Lock()
+	w.last, w.lastAt = *s.DeepCopy(), time.Now()
+	w.mu.Unlock()
+	return nil
+}
+
+func sameReport(a, b trunkline.NodeNetworkStatus) bool {
+	a.ObservedAt, b.ObservedAt = metav1.Time{}, metav1.Time{}
+	return apiequality.Semantic.DeepEqual(a, b)
+}
+
+func (w *networkWriter) apply(ctx context.Context, obj *trunkline.NodeNetwork, sub ...string) error {
+	body, err := json.Marshal(obj)
+	if err != nil {
+		return err
+	}
+	return w.client.Patch(types.ApplyPatchType).
+		Resource(trunkline.ResourceNodeNetworks).Name(w.node).SubResource(sub...).
+		Param("fieldManager", FieldOwner).Param("force", "true").
+		Body(body).Do(ctx).Error()
+}
+
+// SetNetworkUnavailable sets the Node's condition of that name. The scheduler
+// keeps pods away while it is true; an agent sets it to false once it can serve
+// an ADD. reason is one CamelCase word.
+func (c *Cluster) SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error {
+	status := corev1.ConditionFalse
+	if unavailable {
+		status = corev1.ConditionTrue
+	}
+	now := metav1.Now()
+	patch := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+		Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason, Message: message,
+		LastHeartbeatTime: now, LastTransitionTime: now,
+	}}}}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encode node condition: %w", err)
+	}
+	_, err = c.opts.Client.Core.CoreV1().Nodes().Patch(ctx, c.opts.NodeName, types.StrategicMergePatchType, body, metav1.PatchOptions{FieldManager: FieldOwner}, "status")
+	if err != nil {
+		return fmt.Errorf("set NetworkUnavailable=%s on node %s: %w", status, c.opts.NodeName, err)
+	}
+	return nil
+}

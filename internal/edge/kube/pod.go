@@ -1,0 +1,102 @@
+package kube
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// PodRef names a pod.
+type PodRef struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+func (r PodRef) String() string { return r.Namespace + "/" + r.Name }
+
+// Pod is what a node's network has to know of a pod.
+type Pod struct {
+	PodRef
+	UID string `json:"uid"`
+	// HostNetwork pods have the node's addresses and never reach the plugin.
+	HostNetwork bool `json:"hostNetwork,omitempty"`
+	// Done pods have ended (Succeeded, Failed) and will not be started again.
+	Done bool `json:"done,omitempty"`
+	// Deleting pods have a deletion time; they may still run for their grace.
+	Deleting bool `json:"deleting,omitempty"`
+	// Addresses are those the kubelet reported.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Annotations of Trunkline and AWS only.
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Created     time.Time         `json:"created"`
+}
+
+// WantsAddress reports whether the pod has or will have a sandbox with an
+// address of its own.
+func (p Pod) WantsAddress() bool { return !p.HostNetwork && !p.Done }
+
+// ownAnnotation reports whether an annotation matters to the node's network.
+func ownAnnotation(key string) bool {
+	domain, _, _ := strings.Cut(key, "/")
+	for _, of := range []string{"trunkline.dev", "vpc.amazonaws.com", "k8s.amazonaws.com"} {
+		if domain == of || strings.HasSuffix(domain, "."+of) {
+			return true
+		}
+	}
+	return false
+}
+
+func podFrom(in *corev1.Pod) Pod {
+	out := Pod{
+		PodRef:      PodRef{Namespace: in.Namespace, Name: in.Name},
+		UID:         string(in.UID),
+		HostNetwork: in.Spec.HostNetwork,
+		Done:        in.Status.Phase == corev1.PodSucceeded || in.Status.Phase == corev1.PodFailed,
+		Deleting:    in.DeletionTimestamp != nil,
+		Labels:      in.Labels,
+		Created:     in.CreationTimestamp.Time,
+	}
+	for _, ip := range in.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			out.Addresses = append(out.Addresses, a)
+		}
+	}
+	for k, v := range in.Annotations {
+		if !ownAnnotation(k) {
+			continue
+		}
+		if out.Annotations == nil {
+			out.Annotations = map[string]string{}
+		}
+		out.Annotations[k] = v
+	}
+	return out
+}
+
+// stripPod drops everything podFrom does not read, before the object is stored:
+// specs, managed fields and foreign annotations are most of a pod's bytes.
+func stripPod(obj any) (any, error) {
+	in, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil // a tombstone, or a bookmark
+	}
+	out := &corev1.Pod{}
+	out.Namespace, out.Name, out.UID = in.Namespace, in.Name, in.UID
+	out.ResourceVersion = in.ResourceVersion
+	out.Labels = in.Labels
+	out.CreationTimestamp, out.DeletionTimestamp = in.CreationTimestamp, in.DeletionTimestamp
+	for k, v := range in.Annotations {
+		if ownAnnotation(k) {
+			if out.Annotations == nil {
+				out.Annotations = map[string]string{}
+			}
+			out.Annotations[k] = v
+		}
+	}
+	out.Spec.HostNetwork, out.Spec.NodeName = in.Spec.HostNetwork, in.Spec.NodeName
+	out.Status.Phase, out.Status.PodIPs = in.Status.Phase, in.Status.PodIPs
+	return out, nil
+}

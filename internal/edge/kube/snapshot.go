@@ -1,0 +1,106 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+)
+
+// Snapshot is the reflection as it is kept on disk.
+type Snapshot struct {
+	Version int       `json:"version"`
+	SavedAt time.Time `json:"savedAt"`
+	Node    Node      `json:"node"`
+	Pods    []Pod     `json:"pods"`
+	// Freeze is the brake in force when the snapshot was taken.
+	Freeze       trunkline.Freeze `json:"freeze,omitempty"`
+	FreezeReason string           `json:"freezeReason,omitempty"`
+}
+
+// snapshotVersion is the layout this build writes and reads.
+const snapshotVersion = 1
+
+// saveEvery is the shortest time between two writes of the snapshot.
+const saveEvery = time.Second
+
+// LoadSnapshot reads a snapshot. A file that does not exist is an empty one; one
+// that cannot be understood is an error, and the caller goes on without.
+func LoadSnapshot(path string) (Snapshot, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Snapshot{}, nil
+	}
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("read snapshot: %w", err)
+	}
+	var s Snapshot
+	if err := json.Unmarshal(text, &s); err != nil {
+		return Snapshot{}, fmt.Errorf("decode snapshot %s: %w", path, err)
+	}
+	if s.Version != snapshotVersion {
+		return Snapshot{}, fmt.Errorf("snapshot %s has version %d, this build reads %d", path, s.Version, snapshotVersion)
+	}
+	return s, nil
+}
+
+// SaveSnapshot writes s so that a crash leaves either the old file or the new
+// one, whole.
+func SaveSnapshot(path string, s Snapshot) error {
+	s.Version = snapshotVersion
+	text, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("encode snapshot: %w", err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // gone already once renamed
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write snapshot %s: %w", path, err)
+	}
+	return nil
+}
+
+// saveSnapshots writes the snapshot after changes, at most once per saveEvery.
+func (c *Cluster) saveSnapshots(ctx context.Context) {
+	if c.opts.SnapshotPath == "" {
+		return
+	}
+	pause := time.NewTicker(saveEvery)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.dirty:
+		}
+		if err := SaveSnapshot(c.opts.SnapshotPath, c.snapshot(time.Now())); err != nil {
+			c.opts.Log.Warn("cluster snapshot not saved", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+	}
+}
+
+func (c *Cluster) snapshot(now time.Time) Snapshot {
+	s := Snapshot{SavedAt: now, Pods: c.Pods()}
+	s.Node, _ = c.Node()
+	s.Freeze, s.FreezeReason = c.Freeze()
+	return s
+}
