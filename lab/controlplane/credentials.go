@@ -35,21 +35,37 @@ func newCredentials() (*Credentials, error) {
 	return &Credentials{CA: ca, frontProxy: front, signer: s}, nil
 }
 
-// Kubelet signs the two certificates a node has: as the client
-// system:node:<name> in system:nodes, and as the server the API server dials.
-func (c *Credentials) Kubelet(nodeName string, address netip.Addr) (client, server KeyPair, err error) {
-	user := "system:node:" + nodeName
-	if client, err = c.CA.Client(user, "system:nodes"); err != nil {
-		return client, server, err
-	}
-	server, err = c.CA.Server(user, []string{nodeName}, []netip.Addr{address})
-	return client, server, err
+// NodeKeys are the identities of one node, PEM and kubeconfig encoded.
+type NodeKeys struct {
+	CA                []byte // the cluster's authority
+	KubeletCert       []byte // serving certificate for the node's name and address
+	KubeletKey        []byte
+	KubeletKubeconfig []byte // client system:node:<name> in system:nodes
+	ProxyKubeconfig   []byte // client system:kube-proxy, as upstream's RBAC grants
 }
 
-// KubeProxy signs the identity upstream's RBAC grants to a proxy. Each node has
-// its own certificate of it.
-func (c *Credentials) KubeProxy() (KeyPair, error) {
-	return c.CA.Client("system:kube-proxy")
+// NodeKeys signs everything a node needs to join.
+func (cp *ControlPlane) NodeKeys(nodeName string, address netip.Addr) (NodeKeys, error) {
+	ca := cp.credentials.CA
+	user := "system:node:" + nodeName
+	server, err := ca.Server(user, []string{nodeName}, []netip.Addr{address})
+	if err != nil {
+		return NodeKeys{}, err
+	}
+	kubelet, err := ca.Client(user, "system:nodes")
+	if err != nil {
+		return NodeKeys{}, err
+	}
+	proxy, err := ca.Client("system:kube-proxy")
+	if err != nil {
+		return NodeKeys{}, err
+	}
+	keys := NodeKeys{CA: ca.CertPEM(), KubeletCert: server.Cert, KubeletKey: server.Key}
+	if keys.KubeletKubeconfig, err = Kubeconfig("kubelet", cp.Server(), ca.CertPEM(), kubelet); err != nil {
+		return NodeKeys{}, err
+	}
+	keys.ProxyKubeconfig, err = Kubeconfig("kube-proxy", cp.Server(), ca.CertPEM(), proxy)
+	return keys, err
 }
 
 // write puts everything the four programs read into the state directory.

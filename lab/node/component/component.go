@@ -32,6 +32,10 @@ type Spec struct {
 	Grace time.Duration
 	// Once leaves the program down when it dies.
 	Once bool
+	// Namespaces are the clone(2) flags of namespaces it gets of its own.
+	Namespaces uintptr
+	// Files it inherits, from descriptor 3 on; the caller closes them.
+	Files []*os.File
 }
 
 // Starter starts and awaits processes. A PID 1, which also reaps strangers,
@@ -187,8 +191,10 @@ func (c *Component) run(ctx context.Context, started func(error)) error {
 	defer out.Close()
 	cmd := exec.Command(c.spec.Argv[0], c.spec.Argv[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = c.spec.Env, out, out
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Dir, cmd.ExtraFiles = "/", c.spec.Files
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: c.spec.Namespaces,
+	}
 	if err := c.starter.Start(cmd); err != nil {
 		started(err)
 		return &startError{err}

@@ -1,0 +1,121 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/lab/node/component"
+)
+
+// grace of each program when the node is shut down in order.
+const grace = 5 * time.Second
+
+// boot runs inside the node's own root, as systemd and cloud-init do on an
+// instance, until it is told to stop.
+func boot() error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	c, err := readConfig(nodeConfig)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	defer stop()
+	r := newReaper()
+	ended := make(chan struct{})
+	defer close(ended)
+	go r.run(ended) // dies with this process
+
+	if err := c.configure(ctx); err != nil {
+		return err
+	}
+	log.Info("node configured", "hostname", c.Instance.Hostname(), "address", c.Instance.Address)
+	var running []*component.Component
+	for _, spec := range c.components() {
+		comp, err := component.Start(spec, r, log)
+		if err != nil {
+			return err
+		}
+		running = append(running, comp)
+	}
+	<-ctx.Done()
+	log.Info("node stopping")
+	for i := len(running) - 1; i >= 0; i-- {
+		running[i].Stop()
+	}
+	return nil
+}
+
+// configure does what happens before any program of Kubernetes starts.
+func (c Config) configure(ctx context.Context) error {
+	if err := unix.Sethostname([]byte(c.Instance.Hostname())); err != nil {
+		return fmt.Errorf("set host name: %w", err)
+	}
+	if c.FullV2 {
+		if err := leaveRootCgroup(); err != nil {
+			return err
+		}
+	}
+	for path, value := range nodeSysctls() {
+		if err := os.WriteFile(filepath.Join("/proc/sys", path), []byte(value), 0o644); err != nil {
+			return fmt.Errorf("set sysctl %s: %w", path, err)
+		}
+	}
+	for _, dir := range []string{cniBinDir, cniConfDir, "/run/netns", "/run/lock", "/var/lib/kubelet", "/var/log/pods", "/var/log/containers", "/var/tmp"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	for link, to := range map[string]string{"/var/run": "/run", "/var/lock": "/run/lock"} {
+		if err := os.Symlink(to, link); err != nil && !os.IsExist(err) {
+			return err
+		}
+	}
+	i := c.Instance
+	return ConfigurePrimary(ctx, Primary{MAC: i.MAC, Address: i.Address, Subnet: i.Subnet})
+}
+
+// nodeSysctls are those of EKS's node image that a network namespace has.
+func nodeSysctls() map[string]string {
+	return map[string]string{
+		"net/ipv4/ip_forward":          "1",
+		"net/ipv6/conf/all/forwarding": "1",
+		// Source address selection on several interfaces of one subnet.
+		"net/ipv4/conf/all/rp_filter":     "0",
+		"net/ipv4/conf/default/rp_filter": "0",
+	}
+}
+
+// leaveRootCgroup makes room for children: on version 2 a cgroup has processes or
+// passes controllers down, not both.
+func leaveRootCgroup() error {
+	dir := filepath.Join(cgroupRoot, "init")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
+		return fmt.Errorf("leave the root cgroup: %w", err)
+	}
+	return enableControllers(cgroupRoot)
+}
+
+// components are what a node runs, in start order. They find one another by
+// trying again, as on any machine.
+func (c Config) components() []component.Spec {
+	env := []string{"PATH=" + execPath, "HOME=/root", "TRUNKLINE_LAB=" + c.Lab}
+	spec := func(name string, argv ...string) component.Spec {
+		return component.Spec{Name: name, Argv: argv, Env: env, Log: filepath.Join(logDir, name+".log"), Grace: grace}
+	}
+	return []component.Spec{
+		spec("containerd", binDir+"/containerd", "--config", confDir+"/containerd.toml"),
+		spec("kubelet", c.kubeletArgv()...),
+		spec("kube-proxy", binDir+"/kube-proxy", "--config="+confDir+"/kube-proxy.yaml", "--v=2"),
+	}
+}

@@ -1,0 +1,208 @@
+package node
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroupRoot is where every system mounts its cgroups.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// Hierarchy is one mounted cgroup tree of the machine.
+type Hierarchy struct {
+	Mount   string // mount point on the machine
+	Options string // "cpu", "none,name=systemd"; empty for version 2
+	V2      bool
+}
+
+// Name is the directory below /sys/fs/cgroup where a node mounts the tree; ""
+// is that directory itself.
+func (h Hierarchy) Name() string {
+	rel, err := filepath.Rel(cgroupRoot, h.Mount)
+	if err != nil || rel == "." || strings.HasPrefix(rel, "..") {
+		return ""
+	}
+	return rel
+}
+
+// Hierarchies finds the machine's cgroup trees below /sys/fs/cgroup.
+func Hierarchies() ([]Hierarchy, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return parseHierarchies(f)
+}
+
+func parseHierarchies(mountinfo io.Reader) ([]Hierarchy, error) {
+	var out []Hierarchy
+	lines := bufio.NewScanner(mountinfo)
+	for lines.Scan() {
+		// 36 35 98:0 /root /mount opts [optional...] - fstype source superopts
+		before, after, ok := strings.Cut(lines.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if !ok || len(left) < 5 || len(right) < 3 {
+			continue
+		}
+		mount, fstype := left[4], right[0]
+		if mount != cgroupRoot && !strings.HasPrefix(mount, cgroupRoot+"/") {
+			continue
+		}
+		switch fstype {
+		case "cgroup2":
+			out = append(out, Hierarchy{Mount: mount, V2: true})
+		case "cgroup":
+			out = append(out, Hierarchy{Mount: mount, Options: controllers(right[2])})
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read mounts: %w", err)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no cgroup tree is mounted below " + cgroupRoot)
+	}
+	return out, nil
+}
+
+// controllers keeps of a superblock's options those that choose the tree.
+func controllers(options string) string {
+	var keep []string
+	for o := range strings.SplitSeq(options, ",") {
+		switch o {
+		case "rw", "ro", "relatime", "xattr", "noprefix", "clone_children", "release_agent":
+		default:
+			keep = append(keep, o)
+		}
+	}
+	return strings.Join(keep, ",")
+}
+
+// only reports whether version 2 is all the machine has.
+func onlyV2(trees []Hierarchy) bool {
+	return !slices.ContainsFunc(trees, func(h Hierarchy) bool { return !h.V2 })
+}
+
+// CgroupDir is a lab's directory in every tree; a node has one below it.
+func CgroupDir(lab string) string { return "tl-" + lab }
+
+func (c Config) cgroupDir(h Hierarchy) string {
+	return filepath.Join(h.Mount, CgroupDir(c.Lab), c.Name)
+}
+
+// makeCgroups gives the node a directory in every tree. A new cpuset is empty
+// and takes nobody until its parent's CPUs are copied down.
+func (c Config) makeCgroups(trees []Hierarchy) error {
+	for _, h := range trees {
+		dir := c.cgroupDir(h)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make cgroup %s: %w", dir, err)
+		}
+		for _, d := range []string{filepath.Dir(dir), dir} {
+			if err := prepareCgroup(h, d); err != nil {
+				return fmt.Errorf("prepare cgroup %s: %w", d, err)
+			}
+		}
+	}
+	return nil
+}
+
+func prepareCgroup(h Hierarchy, dir string) error {
+	if h.V2 {
+		// The parent passes its controllers down; on a hybrid machine there
+		// are none.
+		return enableControllers(filepath.Dir(dir))
+	}
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		parent, err := os.ReadFile(filepath.Join(filepath.Dir(dir), name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // not the cpuset tree
+		}
+		if err != nil {
+			return err
+		}
+		own, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(own)) != "" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), parent, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enableControllers lets the children of a version 2 cgroup use every
+// controller it has.
+func enableControllers(dir string) error {
+	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	var on []string
+	for name := range strings.FieldsSeq(string(have)) {
+		on = append(on, "+"+name)
+	}
+	if len(on) == 0 {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(strings.Join(on, " ")), 0o644)
+}
+
+// joinCgroups moves a process into the node's directory of every tree.
+func (c Config) joinCgroups(trees []Hierarchy, pid int) error {
+	for _, h := range trees {
+		procs := filepath.Join(c.cgroupDir(h), "cgroup.procs")
+		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
+			return fmt.Errorf("move node %s into %s: %w", c.Name, c.cgroupDir(h), err)
+		}
+	}
+	return nil
+}
+
+// removeCgroups deletes the node's directories and all below them. They must be
+// without processes; one that is gone is no error.
+func (c Config) removeCgroups(trees []Hierarchy) error {
+	var errs []error
+	for _, h := range trees {
+		errs = append(errs, RemoveCgroup(c.cgroupDir(h)))
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveCgroup deletes a cgroup and all below it, children first.
+func RemoveCgroup(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		if err := RemoveCgroup(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	// rmdir(2), not unlink: the files in it are the kernel's.
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove cgroup %s: %w", dir, err)
+	}
+	return nil
+}

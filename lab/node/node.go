@@ -1,0 +1,230 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/lab/node/component"
+)
+
+// Node is an instance that runs. The namespace it runs in is the caller's.
+type Node struct {
+	config Config
+	init   *component.Component
+	bootID string
+}
+
+// Start boots a node and returns when its PID 1 runs; the programs in it come up
+// on their own. The network namespace must exist; the primary interface may be
+// plugged later. The node dies with this process.
+func Start(c Config, log *slog.Logger) (*Node, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	trees, err := Hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	if c.FullV2 = onlyV2(trees); c.FullV2 {
+		c.Cgroup = CgroupV2
+	}
+	bootID := newBootID()
+	if err := c.prepare(trees, bootID); err != nil {
+		return nil, fmt.Errorf("prepare node %s: %w", c.Name, err)
+	}
+	pid1, err := c.launch(trees, log)
+	if err != nil {
+		return nil, fmt.Errorf("boot node %s: %w", c.Name, err)
+	}
+	return &Node{config: c, init: pid1, bootID: bootID}, nil
+}
+
+// prepare puts on disk what the node boots from.
+func (c Config) prepare(trees []Hierarchy, bootID string) error {
+	dirs := []string{c.rootPath(), c.logPath(), c.keysPath(), c.bootPath()}
+	for _, d := range diskDirs() {
+		dirs = append(dirs, c.disk(d))
+	}
+	for _, d := range dirs {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := c.save(); err != nil {
+		return err
+	}
+	for path, value := range machineSysctls() {
+		if filepath.Base(path) == "boot_id" {
+			value = bootID + "\n"
+		}
+		if err := os.WriteFile(filepath.Join(c.bootPath(), sysctlFile(path)), []byte(value), 0o644); err != nil {
+			return err
+		}
+	}
+	return c.makeCgroups(trees)
+}
+
+// launch starts PID 1 and lets it go on once it is in its cgroups.
+func (c Config) launch(trees []Hierarchy, log *slog.Logger) (*component.Component, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	defer w.Close()
+	pid1, err := component.Start(component.Spec{
+		Name: c.Name, Argv: []string{c.Parts.Lab, "node-init", "root", c.configPath()},
+		Env: []string{"TRUNKLINE_LAB=" + c.Lab, "TRUNKLINE_NODE=" + c.Name},
+		Log: c.initLog(), NetNS: c.NetNS, Once: true, Grace: 4 * grace, Files: []*os.File{r},
+		Namespaces: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+	}, nil, log)
+	if err != nil {
+		return nil, err
+	}
+	err = c.joinCgroups(trees, pid1.PID())
+	if err == nil {
+		_, err = w.Write([]byte{1})
+	}
+	if err != nil {
+		pid1.Kill()
+		return nil, err
+	}
+	return pid1, nil
+}
+
+func (c Config) initLog() string { return filepath.Join(c.logPath(), "init.log") }
+
+// newBootID is a random UUID in the kernel's form.
+func newBootID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// PID of the node's PID 1 as the machine sees it; 0 when it is down.
+func (n *Node) PID() int { return n.init.PID() }
+
+// BootID is what the node's /proc/sys/kernel/random/boot_id says.
+func (n *Node) BootID() string { return n.bootID }
+
+// Done is closed when the node is down.
+func (n *Node) Done() <-chan struct{} { return n.init.Done() }
+
+// LastWords are the last lines PID 1 logged, for when it went down by itself.
+func (n *Node) LastWords() string { return component.Tail(n.config.initLog(), 15) }
+
+// Stop shuts the node down in order and returns when it is gone.
+func (n *Node) Stop() error {
+	n.init.Stop()
+	return n.cleanUp()
+}
+
+// PowerOff cuts the power: every process of the node is killed at once. The disk
+// stays.
+func (n *Node) PowerOff() error {
+	n.init.Kill()
+	return n.cleanUp()
+}
+
+// cleanUp removes the cgroups. The kernel takes the node's processes with its
+// PID 1, but a cgroup may stay busy for a moment after the last is gone.
+func (n *Node) cleanUp() error {
+	trees, err := Hierarchies()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return poll(ctx, func() error { return n.config.removeCgroups(trees) })
+}
+
+// Erase removes the node's disk, keys and logs. It must be down.
+func (c Config) Erase() error { return os.RemoveAll(c.StateDir) }
+
+// AwaitRuntime returns when containerd answers, or why the node went down.
+func (n *Node) AwaitRuntime(ctx context.Context) error {
+	return poll(ctx, func() error {
+		select {
+		case <-n.Done():
+			return fatal{fmt.Errorf("node %s went down; its last lines:\n%s", n.config.Name, n.LastWords())}
+		default:
+		}
+		// Through /proc, because the socket is in the node's own root.
+		conn, err := net.Dial("unix", filepath.Join("/proc", strconv.Itoa(n.PID()), "root", containerdSocket))
+		if err != nil {
+			return fmt.Errorf("node %s: containerd: %w", n.config.Name, err)
+		}
+		return conn.Close()
+	})
+}
+
+// Import loads an image archive of the machine into the node's containerd, where
+// the kubelet finds it. containerd must run.
+func (n *Node) Import(ctx context.Context, archive string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("import image into %s: %w", n.config.Name, err)
+	}
+	defer f.Close()
+	pid := n.PID()
+	if pid == 0 {
+		return fmt.Errorf("import image into %s: node is down", n.config.Name)
+	}
+	argv := append(EnterArgs(pid), binDir+"/ctr", "--namespace=k8s.io", "images", "import", "-")
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var said bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = f, &said, &said
+	cmd.Env = []string{"PATH=" + execPath, "TRUNKLINE_LAB=" + n.config.Lab}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("import %s into %s: %w: %s", archive, n.config.Name, err, bytes.TrimSpace(said.Bytes()))
+	}
+	return nil
+}
+
+// EnterArgs is the command, to be followed by a program and its arguments, that
+// runs it inside the node whose PID 1 is given: in all its namespaces and its
+// root.
+func EnterArgs(pid int) []string {
+	return []string{"nsenter", "--target=" + strconv.Itoa(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd=/", "--"}
+}
+
+// fatal ends a poll.
+type fatal struct{ error }
+
+func (f fatal) Unwrap() error { return f.error }
+
+const pollEvery = 20 * time.Millisecond
+
+// poll calls check until it succeeds, is fatal, or ctx ends; then it returns what
+// check said last.
+func poll(ctx context.Context, check func() error) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		if f := (fatal{}); errors.As(err, &f) {
+			return f.error
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Primary is the primary interface of a member of the VPC.
+type Primary struct {
+	MAC     vpc.MAC
+	Address netip.Addr
+	Subnet  netip.Prefix
+}
+
+// plugDeadline is how long a member waits for its interface to be plugged.
+const plugDeadline = 15 * time.Second
+
+// ConfigurePrimary sets a primary interface up as DHCP does on EC2: its address
+// with the subnet's length, the VPC's MTU, and a default route by the subnet's
+// router. It acts on the caller's network namespace, waits for the interface to
+// appear and is idempotent.
+func ConfigurePrimary(ctx context.Context, p Primary) error {
+	ctx, cancel := context.WithTimeout(ctx, plugDeadline)
+	defer cancel()
+	link, err := awaitLink(ctx, p.MAC)
+	if err != nil {
+		return err
+	}
+	name := link.Attrs().Name
+	if err := netlink.LinkSetMTU(link, vpc.MTU); err != nil {
+		return fmt.Errorf("set MTU of %s: %w", name, err)
+	}
+	addr := &netlink.Addr{
+		IPNet:     &net.IPNet{IP: p.Address.AsSlice(), Mask: net.CIDRMask(p.Subnet.Bits(), 32)},
+		Broadcast: net.IP(vpc.Last(p.Subnet).AsSlice()),
+	}
+	if err := netlink.AddrReplace(link, addr); err != nil {
+		return fmt.Errorf("add %s to %s: %w", addr.IPNet, name, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	route := &netlink.Route{
+		LinkIndex: link.Attrs().Index, Gw: vpc.Gateway(p.Subnet).AsSlice(),
+		Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)},
+		Src: p.Address.AsSlice(), Protocol: unix.RTPROT_DHCP, Priority: 0,
+	}
+	if err := netlink.RouteReplace(route); err != nil {
+		return fmt.Errorf("route by %s: %w", route.Gw, err)
+	}
+	return loopbackUp()
+}
+
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find loopback: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set loopback up: %w", err)
+	}
+	return nil
+}
+
+// awaitLink returns the link with a MAC as soon as there is one. It subscribes
+// first and lists then, so that none is missed.
+func awaitLink(ctx context.Context, mac vpc.MAC) (netlink.Link, error) {
+	updates := make(chan netlink.LinkUpdate, 16)
+	if err := netlink.LinkSubscribe(updates, ctx.Done()); err != nil {
+		return nil, fmt.Errorf("watch links: %w", err)
+	}
+	links, err := netlink.LinkList()
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		if l.Attrs().HardwareAddr.String() == mac.String() {
+			return l, nil
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("no interface with MAC %s was plugged within %s", mac, plugDeadline)
+		case u, ok := <-updates:
+			if !ok {
+				return nil, fmt.Errorf("watch links for MAC %s: %w", mac, context.Cause(ctx))
+			}
+			if u.Header.Type == unix.RTM_NEWLINK && u.Attrs().HardwareAddr.String() == mac.String() {
+				return u.Link, nil
+			}
+		}
+	}
+}

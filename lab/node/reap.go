@@ -1,0 +1,93 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// reaper waits for orphans, as PID 1 must, and leaves the children it started to
+// whoever waits for them. It is a component.Starter.
+type reaper struct {
+	mu       sync.Mutex // held while starting and while reaping, so that neither sees half of the other
+	children map[int]bool
+	signals  chan os.Signal
+}
+
+func newReaper() *reaper {
+	r := &reaper{children: map[int]bool{}, signals: make(chan os.Signal, 1)}
+	signal.Notify(r.signals, syscall.SIGCHLD)
+	return r
+}
+
+// run reaps until stop is closed.
+func (r *reaper) run(stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			signal.Stop(r.signals)
+			return
+		case <-r.signals:
+			r.reap()
+		}
+	}
+}
+
+// Start starts a process that the reaper must leave alone.
+func (r *reaper) Start(c *exec.Cmd) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := c.Start(); err != nil {
+		return err
+	}
+	r.children[c.Process.Pid] = true
+	return nil
+}
+
+// Wait waits for a process that Start started.
+func (r *reaper) Wait(c *exec.Cmd) error {
+	err := c.Wait()
+	r.mu.Lock()
+	delete(r.children, c.Process.Pid)
+	r.mu.Unlock()
+	// A stranger may have died behind it while it was first in line.
+	select {
+	case r.signals <- syscall.SIGCHLD:
+	default:
+	}
+	return err
+}
+
+// reap takes every dead stranger. It looks before it takes: a dead child of ours
+// belongs to its waiter, who sends for us again.
+func (r *reaper) reap() {
+	for {
+		r.mu.Lock()
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		pid := siginfoPID(&info)
+		if errors.Is(err, unix.EINTR) {
+			r.mu.Unlock()
+			continue
+		}
+		if err != nil || pid == 0 || r.children[pid] {
+			r.mu.Unlock()
+			return
+		}
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		r.mu.Unlock()
+	}
+}
+
+// siginfoPID reads si_pid: on 64-bit Linux the union of siginfo_t begins after
+// four 32-bit words, with the pid in it. See sigaction(2).
+func siginfoPID(info *unix.Siginfo) int {
+	const union = 16
+	return int(*(*int32)(unsafe.Add(unsafe.Pointer(info), union)))
+}

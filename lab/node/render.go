@@ -1,0 +1,199 @@
+package node
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+const (
+	containerdSocket = "/run/containerd/containerd.sock"
+	cniBinDir        = "/opt/cni/bin"
+	cniConfDir       = "/etc/cni/net.d"
+	// execPath is the PATH of every component: the lab's own programs first.
+	execPath = binDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// containerdConfig is for containerd 1.6 (config version 2). Without
+// CAP_SYS_RESOURCE, which containers' hosts often lack, OOM scores cannot be
+// lowered: the runtime must not insist.
+func containerdConfig(pause, snapshotter, runc string) string {
+	return fmt.Sprintf(`version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = 0
+
+[grpc]
+  address = %q
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = %q
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  tolerate_missing_hugetlb_controller = true
+
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = %q
+    conf_dir = %q
+    max_conf_num = 1
+
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = %q
+    default_runtime_name = "runc"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        BinaryName = %q
+        SystemdCgroup = false
+`, containerdSocket, pause, cniBinDir, cniConfDir, snapshotter, runc)
+}
+
+// kubeletConfig is a KubeletConfiguration. The node's cgroup namespace makes its
+// subtree the root, so that no cgroupRoot is needed.
+func (c Config) kubeletConfig(limits bool) map[string]any {
+	k := map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"address": "0.0.0.0", "providerID": vpc.ProviderID(c.Instance.Zone, c.Instance.ID),
+		"maxPods":           c.Instance.MaxPods,
+		"clusterDomain":     "cluster.local",
+		"clusterDNS":        []string{c.Kubernetes.ClusterDNS.String()},
+		"resolvConf":        "/etc/resolv.conf",
+		"tlsCertFile":       keysDir + "/kubelet.crt",
+		"tlsPrivateKeyFile": keysDir + "/kubelet.key",
+		"authentication": map[string]any{
+			"anonymous": map[string]any{"enabled": false},
+			"webhook":   map[string]any{"enabled": true},
+			"x509":      map[string]any{"clientCAFile": keysDir + "/ca.crt"},
+		},
+		"authorization":            map[string]any{"mode": "Webhook"},
+		"containerRuntimeEndpoint": "unix://" + containerdSocket,
+		"podLogsDir":               "/var/log/pods",
+		"volumePluginDir":          "/var/lib/kubelet/volume-plugins",
+		"cgroupDriver":             "cgroupfs",
+		"failCgroupV1":             false,
+		"failSwapOn":               false,
+		"makeIPTablesUtilChains":   false,
+		"oomScoreAdj":              0,
+		// Several kubelets share the machine: one that fills its disk must
+		// not make all of them evict at the usual percentages.
+		"evictionHard":                map[string]string{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"},
+		"imageGCHighThresholdPercent": 100,
+		"serializeImagePulls":         false,
+		"kubeAPIQPS":                  100,
+		"kubeAPIBurst":                200,
+		"registerNode":                true,
+		"nodeStatusUpdateFrequency":   "5s",
+		"nodeLeaseDurationSeconds":    20,
+		"cgroupsPerQOS":               true,
+		"enforceNodeAllocatable":      []string{"pods"},
+	}
+	if !limits {
+		k["cgroupsPerQOS"] = false
+		k["enforceNodeAllocatable"] = []string{}
+	}
+	return k
+}
+
+// nodeLabels are those AWS's cloud controller puts on a node.
+func (c Config) nodeLabels() string {
+	labels := maps.Clone(c.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels["topology.kubernetes.io/region"] = c.Instance.Region
+	labels["topology.kubernetes.io/zone"] = c.Instance.Zone
+	labels["node.kubernetes.io/instance-type"] = c.Instance.Type
+	var pairs []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, k+"="+labels[k])
+	}
+	return strings.Join(pairs, ",")
+}
+
+func (c Config) kubeletArgv() []string {
+	return []string{
+		binDir + "/kubelet",
+		"--config=" + confDir + "/kubelet.yaml",
+		"--kubeconfig=" + keysDir + "/kubelet.conf",
+		"--root-dir=/var/lib/kubelet",
+		"--cert-dir=/var/lib/kubelet/pki",
+		"--hostname-override=" + c.Instance.Hostname(),
+		"--node-ip=" + c.Instance.Address.String(),
+		"--node-labels=" + c.nodeLabels(),
+		"--v=2",
+	}
+}
+
+// proxyConfig is a KubeProxyConfiguration. The conntrack sysctls are the
+// machine's: a namespace may not write them, so they are left alone.
+func (c Config) proxyConfig() map[string]any {
+	return map[string]any{
+		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+		"mode": "nftables", "hostnameOverride": c.Instance.Hostname(),
+		"bindAddress": "0.0.0.0", "healthzBindAddress": "0.0.0.0:10256", "metricsBindAddress": "127.0.0.1:10249",
+		"clientConnection": map[string]any{"kubeconfig": keysDir + "/kube-proxy.conf", "qps": 50, "burst": 100},
+		// The product says which traffic is local by addresses of the VPC,
+		// not by one range per node; kube-proxy masquerades by destination.
+		"clusterCIDR": "", "detectLocalMode": "InterfaceNamePrefix",
+		"detectLocal": map[string]any{"interfaceNamePrefix": "eni"},
+		"conntrack": map[string]any{
+			"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s",
+			"udpTimeout": "0s", "udpStreamTimeout": "0s",
+		},
+		"nftables":    map[string]any{"syncPeriod": "30s", "minSyncPeriod": "1s"},
+		"oomScoreAdj": 0,
+	}
+}
+
+// writeConf renders everything the components read into dir.
+func (c Config) writeConf(dir string) error {
+	runc := binDir + "/runc"
+	if !c.limits() {
+		runc = binDir + "/runc-without-limits"
+	}
+	kubelet, err := yaml.Marshal(c.kubeletConfig(c.limits()))
+	if err != nil {
+		return fmt.Errorf("render kubelet's configuration: %w", err)
+	}
+	proxy, err := yaml.Marshal(c.proxyConfig())
+	if err != nil {
+		return fmt.Errorf("render kube-proxy's configuration: %w", err)
+	}
+	config, err := os.ReadFile(c.configPath())
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{
+		"containerd.toml":            []byte(containerdConfig(c.Parts.PauseImage, c.snapshotter(), runc)),
+		"kubelet.yaml":               kubelet,
+		"kube-proxy.yaml":            proxy,
+		filepath.Base(nodeConfig):    config,
+		"../bin/runc-without-limits": []byte("#!/bin/sh\nexec " + binDir + "/trunkline-lab node-init runc \"$@\"\n"),
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, content := range files {
+		mode := os.FileMode(0o644)
+		if strings.HasPrefix(name, "../bin/") {
+			mode = 0o755
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), content, mode); err != nil {
+			return fmt.Errorf("write %s of node: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// limits reports whether containers can be given limits: not in a version 2 view
+// of a version 1 machine, which has no controllers.
+func (c Config) limits() bool { return c.Cgroup == CgroupV1 || c.FullV2 }

@@ -1,0 +1,17 @@
+// Command pause is the sandbox and the workload of this package's tests: it
+// prints its arguments and waits to be told to stop.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	fmt.Println("pause", os.Args[1:])
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	<-stop
+}
