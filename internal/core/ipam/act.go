@@ -1,0 +1,287 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Back-off after a failed action: the first pause and the longest, doubling.
+const (
+	minBackoff = 2 * time.Second
+	maxBackoff = 2 * time.Minute
+)
+
+// Begin books an action of a plan as in flight and fences what it takes away:
+// addresses that go are releasing, an interface that leaves is detaching. It fails
+// with ErrStale when the ledger has moved on since the plan was made (an address
+// was given to a pod, another action is under way): plan again. The action needs
+// an ID.
+func (l *Ledger) Begin(a Action, now time.Time) ([]Record, error) {
+	if a.ID == "" {
+		return nil, fmt.Errorf("begin %s: the action has no id", a)
+	}
+	if _, ok := l.actions[a.ID]; ok {
+		return nil, fmt.Errorf("begin %s: %s is in flight: %w", a, a.ID, ErrStale)
+	}
+	l.expire(now)
+	records, err := l.fence(&a, now)
+	if err != nil {
+		return nil, fmt.Errorf("begin %s: %w", a, err)
+	}
+	a.Began = stamp(now)
+	if a.Kind == UnassignAddresses || a.Kind == Detach {
+		l.released = a.Began
+	}
+	return l.change(now, append(records, Record{Op: PutAction, Action: &a})...), nil
+}
+
+// fence checks a against the ledger, completes it and returns the records of what
+// it takes away.
+func (l *Ledger) fence(a *Action, now time.Time) ([]Record, error) {
+	if a.Kind == CreateENI {
+		return nil, nil
+	}
+	e, ok := l.enis[a.ENI]
+	if !ok {
+		return nil, fmt.Errorf("interface: %w", ErrStale)
+	}
+	for _, other := range l.actions {
+		if other.ENI == a.ENI {
+			return nil, fmt.Errorf("%s is in flight: %w", other, ErrStale)
+		}
+	}
+	a.Subnet = e.Subnet
+	switch a.Kind {
+	case Attach:
+		return nil, inPhase(e, Attaching)
+	case SetUp:
+		return nil, inPhase(e, SettingUp)
+	case AssignAddresses:
+		a.Held = sortedAddrs(l.byENI[a.ENI])
+		return nil, inPhase(e, Attaching, SettingUp, Ready)
+	case UnassignAddresses:
+		return l.fenceAddresses(a, now)
+	case Detach:
+		a.Attachment = e.Attachment
+		return l.fenceENI(e, now)
+	case DeleteENI:
+		return nil, inPhase(e, Deleting)
+	case CreateENI:
+	}
+	return nil, fmt.Errorf("unknown kind %q", string(a.Kind))
+}
+
+func inPhase(e *ENI, phases ...Phase) error {
+	if slices.Contains(phases, e.Phase) {
+		return nil
+	}
+	return fmt.Errorf("the interface is %s: %w", e.Phase, ErrStale)
+}
+
+func (l *Ledger) fenceAddresses(a *Action, now time.Time) ([]Record, error) {
+	var records []Record
+	for _, addr := range a.Addresses {
+		row, ok := l.addresses[addr]
+		if !ok || row.ENI != a.ENI {
+			return nil, fmt.Errorf("%s: %w", addr, ErrStale)
+		}
+		switch row.State {
+		case Releasing:
+		case Free:
+			fenced := *row
+			fenced.State, fenced.Since = Releasing, stamp(now)
+			records = append(records, putAddress(fenced))
+		case Assigned, Quarantined, Cooling, Unconfirmed:
+			return nil, fmt.Errorf("%s is %s: %w", addr, row.State, ErrStale)
+		}
+	}
+	return records, nil
+}
+
+func (l *Ledger) fenceENI(e *ENI, now time.Time) ([]Record, error) {
+	if e.Primary || e.Unmanaged {
+		return nil, fmt.Errorf("the primary or an unmanaged interface is never detached: %w", ErrStale)
+	}
+	if e.Phase == Detaching {
+		return nil, nil
+	}
+	if err := inPhase(e, Ready, Draining); err != nil {
+		return nil, err
+	}
+	var records []Record
+	for _, addr := range sortedAddrs(l.byENI[e.ID]) {
+		row := *l.addresses[addr]
+		switch row.State {
+		case Assigned, Quarantined, Cooling:
+			return nil, fmt.Errorf("%s is %s: %w", addr, row.State, ErrStale)
+		case Free, Unconfirmed:
+			row.State, row.Since = Releasing, stamp(now)
+			records = append(records, putAddress(row))
+		case Releasing:
+		}
+	}
+	moved := *e
+	moved.Phase, moved.Since = Detaching, stamp(now)
+	return append(records, putENI(moved)), nil
+}
+
+// Settle books the effect of an action that succeeded. It fails with ErrUnknown
+// when the action is not in flight.
+func (l *Ledger) Settle(id ActionID, r Result, now time.Time) ([]Record, error) {
+	a, ok := l.actions[id]
+	if !ok {
+		return nil, fmt.Errorf("settle action %s: %w", id, ErrUnknown)
+	}
+	records := []Record{{Op: DropAction, ID: id}}
+	records = append(records, l.clearBackoff(a)...)
+	e := l.enis[a.ENI]
+	if a.Kind != CreateENI && e == nil {
+		return l.change(now, records...), nil // the interface vanished meanwhile
+	}
+	switch a.Kind {
+	case CreateENI:
+		records = append(records, l.created(a, r, now)...)
+	case AssignAddresses:
+		records = append(records, l.arrived(a.ENI, r.Addresses, now)...)
+	case UnassignAddresses:
+		records = append(records, l.left(a.Addresses, now)...)
+	case Attach:
+		moved := *e
+		moved.Attachment, moved.Device = r.Attachment, r.Device
+		records = append(records, advance(moved, SettingUp, now))
+	case SetUp:
+		records = append(records, advance(*e, Ready, now))
+	case Detach:
+		records = append(records, advance(*e, Deleting, now))
+	case DeleteENI:
+		records = append(records, l.left(sortedAddrs(l.byENI[e.ID]), now)...)
+		records = append(records, Record{Op: DropENI, ENIID: e.ID})
+	}
+	return l.change(now, records...), nil
+}
+
+func advance(e ENI, to Phase, now time.Time) Record {
+	e.Phase, e.Since = to, stamp(now)
+	return putENI(e)
+}
+
+func (l *Ledger) created(a Action, r Result, now time.Time) []Record {
+	if _, known := l.enis[r.ENI.ID]; known {
+		return nil // an observation was faster
+	}
+	e := r.ENI
+	e.Phase, e.Device, e.Created, e.Since = Attaching, -1, stamp(now), stamp(now)
+	e.Primary, e.Unmanaged, e.Missing = false, false, time.Time{}
+	if e.Type == "" {
+		e.Type = vpc.TypeInterface
+	}
+	e.Subnet, e.SubnetCIDR = a.Subnet, a.SubnetCIDR
+	if len(e.Groups) == 0 {
+		e.Groups = a.Groups
+	}
+	return append([]Record{putENI(e)}, l.arrived(e.ID, r.Addresses, now)...)
+}
+
+// arrived books new addresses; those known already are left as they are.
+func (l *Ledger) arrived(id vpc.ENIID, addrs []netip.Addr, now time.Time) []Record {
+	var records []Record
+	for _, addr := range addrs {
+		if old, ok := l.addresses[addr]; ok && old.State != Unconfirmed {
+			continue
+		}
+		if old, ok := l.addresses[addr]; ok && old.ENI != id {
+			records = append(records, Record{Op: DropAddress, Addr: addr})
+		}
+		records = append(records, putAddress(Address{Addr: addr, ENI: id, State: Free, Since: stamp(now), Used: l.gone[addr]}))
+	}
+	return records
+}
+
+// left books addresses as given back.
+func (l *Ledger) left(addrs []netip.Addr, now time.Time) []Record {
+	var records []Record
+	for _, addr := range addrs {
+		records = append(records,
+			Record{Op: DropAddress, Addr: addr},
+			Record{Op: PutGone, Gone: &Gone{Addr: addr, At: stamp(now)}})
+	}
+	return records
+}
+
+// Fail books that an action did not succeed and starts a back-off for what the
+// failure was about. After a definite failure fenced addresses are free again;
+// otherwise they stay fenced and the planner tries again. It fails with ErrUnknown
+// when the action is not in flight.
+func (l *Ledger) Fail(id ActionID, f Failure, now time.Time) ([]Record, error) {
+	a, ok := l.actions[id]
+	if !ok {
+		return nil, fmt.Errorf("fail action %s: %w", id, ErrUnknown)
+	}
+	records := []Record{{Op: DropAction, ID: id}}
+	if a.Kind == UnassignAddresses && f.Definite {
+		for _, addr := range a.Addresses {
+			if row, ok := l.addresses[addr]; ok && row.State == Releasing {
+				back := *row
+				back.State, back.Since = Free, stamp(now)
+				records = append(records, putAddress(back))
+			}
+		}
+	}
+	b := l.nextBackoff(a, f, now)
+	return l.change(now, append(records, Record{Op: PutBackoff, Backoff: &b})...), nil
+}
+
+func (l *Ledger) nextBackoff(a Action, f Failure, now time.Time) Backoff {
+	key := failureKey(a, f.Reason)
+	tries := l.backoffs[key].Tries + 1
+	pause := maxBackoff
+	if tries < 7 {
+		pause = min(minBackoff<<(tries-1), maxBackoff)
+	}
+	return Backoff{
+		Key: key, Since: stamp(now), Until: stamp(now).Add(pause), Tries: tries,
+		Reason: f.Reason, Message: f.Message,
+	}
+}
+
+// failureKey is the scope of a failure: one subnet, the number of interfaces, or
+// this kind of action on this object. A full subnet does not stop another one, nor
+// any release.
+func failureKey(a Action, why FailReason) string {
+	switch why {
+	case FailSubnetExhausted:
+		return "subnet/" + string(a.Subnet)
+	case FailENILimit:
+		return "interfaces"
+	case FailAddressLimit, FailThrottled, FailUnauthorized, FailNotFound, FailFrozen, FailOther:
+	}
+	if a.Kind == CreateENI {
+		return string(a.Kind) + "/" + string(a.Subnet)
+	}
+	return string(a.Kind) + "/" + string(a.ENI)
+}
+
+// clearBackoff ends every pause that the success of a disproves.
+func (l *Ledger) clearBackoff(a Action) []Record {
+	reasons := []FailReason{FailOther}
+	switch a.Kind {
+	case CreateENI:
+		reasons = append(reasons, FailSubnetExhausted, FailENILimit)
+	case AssignAddresses:
+		reasons = append(reasons, FailSubnetExhausted)
+	case DeleteENI:
+		reasons = append(reasons, FailENILimit)
+	case Attach, SetUp, UnassignAddresses, Detach:
+	}
+	var records []Record
+	for _, why := range reasons {
+		if key := failureKey(a, why); l.backoffs[key].Key != "" {
+			records = append(records, Record{Op: DropBackoff, Scope: key})
+		}
+	}
+	return records
+}

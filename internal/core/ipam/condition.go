@@ -1,0 +1,187 @@
+package ipam
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Reason says in one word whether the next ADD can be served, and why not.
+type Reason string
+
+// Reasons of a condition, usable as the reason of a Kubernetes node condition.
+const (
+	ReasonReady           Reason = "AddressesAvailable"
+	ReasonGrowing         Reason = "WaitingForEC2"
+	ReasonCooling         Reason = "AddressesCoolingDown"
+	ReasonNodeFull        Reason = "NodeFull"
+	ReasonSubnetExhausted Reason = "SubnetExhausted"
+	ReasonFrozen          Reason = "EC2Frozen"
+	ReasonRefused         Reason = "EC2Refuses"
+	ReasonInvalid         Reason = "InvalidConfiguration"
+)
+
+// Condition tells whether the next ADD can be served.
+type Condition struct {
+	// CanAdd: an address is free now.
+	CanAdd bool
+	Reason Reason
+	// Message says it in a sentence a user understands, with what to do.
+	Message string
+	// RetryAt is when it may change by itself; zero: not known.
+	RetryAt time.Time
+}
+
+func (c Condition) String() string {
+	if c.CanAdd {
+		return "yes, " + c.Message
+	}
+	return fmt.Sprintf("no (%s), %s", c.Reason, c.Message)
+}
+
+// Err is the condition as an error that wraps ErrNoAddress; nil when the next ADD
+// can be served.
+func (c Condition) Err() error {
+	if c.CanAdd {
+		return nil
+	}
+	err := ErrPoolEmpty
+	switch c.Reason {
+	case ReasonReady:
+		return nil
+	case ReasonGrowing:
+	case ReasonCooling:
+		err = ErrAllCooling
+	case ReasonNodeFull:
+		err = ErrNodeFull
+	case ReasonSubnetExhausted:
+		err = ErrSubnetExhausted
+	case ReasonFrozen:
+		err = ErrFrozen
+	case ReasonRefused, ReasonInvalid:
+		err = ErrRefused
+	}
+	return fmt.Errorf("%w: %s", err, c.Message)
+}
+
+// condition follows from the plan, never from counters alone: what is under way,
+// what stands in the way, what can still be had.
+func (p *planner) condition() Condition {
+	n := &p.d.Numbers
+	n.Attainable = p.attainable()
+	switch {
+	case n.Free > 0:
+		return Condition{CanAdd: true, Reason: ReasonReady, Message: fmt.Sprintf("%d addresses are free", n.Free)}
+	case n.Incoming > 0:
+		return Condition{Reason: ReasonGrowing, Message: fmt.Sprintf("%d addresses are on their way: %s", n.Incoming, p.underway())}
+	case n.Cooling > 0:
+		at := p.coolest()
+		p.again(at)
+		return Condition{
+			Reason: ReasonCooling, RetryAt: at,
+			Message: fmt.Sprintf("%d addresses cool down, the first until %s%s", n.Cooling, at.Format(clock), p.standing()),
+		}
+	case n.Assigned+n.Quarantined >= n.Capacity:
+		return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
+			"all %d addresses that this instance type allows (%d interfaces x %d) are in use; remove pods, or use a larger instance type",
+			n.Capacity, p.maxENIs, p.perENI)}
+	case p.s.Brake == BrakeFreezeAll:
+		return Condition{Reason: ReasonFrozen, Message: "EC2 calls are frozen by the operator, and no address is left; end the freeze"}
+	case p.exhausted():
+		return Condition{
+			Reason: ReasonSubnetExhausted, RetryAt: p.d.Next,
+			Message: "no subnet has a free address" + p.standing() + "; free addresses in them, or add a subnet in the zone",
+		}
+	case len(p.blocked) > 0:
+		return Condition{Reason: ReasonRefused, RetryAt: p.d.Next, Message: "EC2 gives no more addresses" + p.standing()}
+	}
+	return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
+		"%d addresses are held, all in use, and no more are allowed (%d pods, %d interfaces)",
+		n.Have, p.s.Limits.MaxPods, p.maxENIs)}
+}
+
+// underway names what brings addresses, planned actions included.
+func (p *planner) underway() string {
+	var out []string
+	for _, list := range [][]Action{p.s.InFlight, p.d.Actions} {
+		for _, a := range list {
+			if !a.Kind.frees() {
+				out = append(out, a.String())
+			}
+		}
+	}
+	if len(out) == 0 {
+		return "an interface is not ready yet"
+	}
+	return strings.Join(out, ", ")
+}
+
+// standing lists what stands in the way of growth, each once.
+func (p *planner) standing() string {
+	if len(p.blocked) == 0 {
+		return ""
+	}
+	seen := make(map[string]bool)
+	var out []string
+	for _, b := range p.blocked {
+		if !seen[b] {
+			seen[b] = true
+			out = append(out, b)
+		}
+	}
+	return " (" + strings.Join(out, "; ") + ")"
+}
+
+// coolest is when the first cool-down ends.
+func (p *planner) coolest() time.Time {
+	var first time.Time
+	for _, e := range p.s.ENIs {
+		for _, a := range e.Addresses {
+			if a.State == Cooling && e.pooled() && (first.IsZero() || a.Until.Before(first)) {
+				first = a.Until
+			}
+		}
+	}
+	return first
+}
+
+// exhausted reports whether every subnet that growth could use has nothing left.
+func (p *planner) exhausted() bool {
+	if len(p.s.Subnets) == 0 {
+		return false
+	}
+	for _, n := range p.s.Subnets {
+		if b, paused := p.pauses["subnet/"+string(n.ID)]; paused && b.Reason == FailSubnetExhausted {
+			continue
+		}
+		if p.left(n.ID) >= 2 {
+			return false
+		}
+	}
+	return true
+}
+
+// attainable is how many more pods the node can serve at most: what is free or
+// cooling, what is coming, and what limits and subnets still allow.
+func (p *planner) attainable() int {
+	n := p.d.Numbers
+	more := max(0, n.Capacity-n.Assigned-n.Quarantined-n.Cooling-n.Free-n.Incoming)
+	known, open := 0, len(p.s.Subnets) == 0
+	for _, s := range p.s.Subnets {
+		if b, paused := p.pauses["subnet/"+string(s.ID)]; paused && b.Reason == FailSubnetExhausted {
+			continue
+		}
+		if s.Free < 0 {
+			open = true
+		}
+		known += max(0, p.left(s.ID))
+	}
+	if !open {
+		more = min(more, known)
+	}
+	total := n.Free + n.Cooling + n.Incoming + more
+	if p.s.Limits.MaxPods > 0 {
+		total = min(total, max(0, p.s.Limits.MaxPods-n.Assigned-n.Quarantined))
+	}
+	return total
+}

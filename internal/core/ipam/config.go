@@ -1,0 +1,114 @@
+package ipam
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Config is what an operator chooses. DefaultConfig holds the defaults.
+type Config struct {
+	// Mode of addressing; only ModeSecondaryIPv4 works.
+	Mode Mode
+	// Families served; only IPv4 works.
+	Families []vpc.Family
+
+	// WarmIPs is how many addresses are kept free beyond what pods need
+	// (WARM_IP_TARGET). When fewer are free, the pool grows.
+	WarmIPs int
+	// Headroom is how far beyond WarmIPs the pool grows and is left alone, in
+	// addresses: one EC2 call then serves that many pods. 0 with WarmIPs set is
+	// AWS's exact behaviour, one call per pod.
+	Headroom int
+	// WarmENIs, when positive, keeps that many interfaces' worth of addresses free
+	// and fills interfaces whole (WARM_ENI_TARGET). WarmIPs and MinIPs override it.
+	WarmENIs int
+	// MinIPs is the least number of addresses the node holds (MINIMUM_IP_TARGET).
+	MinIPs int
+	// MaxENIs caps the interfaces below the instance's limit; 0 is no cap.
+	MaxENIs int
+
+	// CoolDown is how long a freed address is not given out again.
+	CoolDown time.Duration
+	// IdleAfter is how long addresses must have been unneeded before they are given
+	// back. A seed-dependent part of up to a half is added, so that a fleet that
+	// shrinks at once does not release at once.
+	IdleAfter time.Duration
+	// ReleaseEvery is the pause between two releases.
+	ReleaseEvery time.Duration
+	// ReleaseBatch is the most addresses given back by one call.
+	ReleaseBatch int
+	// MinENIAge is how old an interface must be before it may go.
+	MinENIAge time.Duration
+	// DemandFor is how long a pod bound to the node, whose ADD has not come, counts
+	// as demand.
+	DemandFor time.Duration
+	// Seed of all jitter: a hash of the node's name.
+	Seed uint64
+}
+
+// DefaultConfig is what runs when nobody chose. It differs from AWS's
+// WARM_ENI_TARGET=1 on purpose: that keeps up to two whole interfaces of addresses
+// idle on every node, the most common cause of exhausted subnets. Demand is known
+// from the pods bound to the node before their ADD comes, so eight warm addresses
+// with another eight of headroom serve bursts as fast and steady churn without any
+// call; WARM_ENI_TARGET is honoured when it is set.
+func DefaultConfig() Config {
+	return Config{
+		Mode: ModeSecondaryIPv4, Families: []vpc.Family{vpc.IPv4},
+		WarmIPs: 8, Headroom: 8,
+		CoolDown: 30 * time.Second, IdleAfter: 180 * time.Second, ReleaseEvery: 30 * time.Second, ReleaseBatch: 16,
+		MinENIAge: 60 * time.Second, DemandFor: 5 * time.Minute,
+	}
+}
+
+// Validate names the first thing wrong with c. What has a type but no behaviour
+// yet is refused with ErrUnsupported.
+func (c Config) Validate() error {
+	if c.Mode != ModeSecondaryIPv4 {
+		return fmt.Errorf("address mode %q: %w; use %q", c.Mode, ErrUnsupported, ModeSecondaryIPv4)
+	}
+	for _, f := range c.Families {
+		if f != vpc.IPv4 {
+			return fmt.Errorf("address family %s for pods: %w; use ipv4", f, ErrUnsupported)
+		}
+	}
+	for _, v := range []struct {
+		name  string
+		value int
+		least int
+	}{
+		{"warm IP target", c.WarmIPs, 0},
+		{"headroom", c.Headroom, 0},
+		{"warm ENI target", c.WarmENIs, 0},
+		{"minimum IP target", c.MinIPs, 0},
+		{"max ENI", c.MaxENIs, 0},
+		{"release batch", c.ReleaseBatch, 1},
+		{"cool-down", int(c.CoolDown), 0},
+		{"idle time", int(c.IdleAfter), 1},
+		{"release interval", int(c.ReleaseEvery), 1},
+	} {
+		if v.value < v.least {
+			return fmt.Errorf("%s %d: must be at least %d", v.name, v.value, v.least)
+		}
+	}
+	return nil
+}
+
+// Settings returns what New needs of c.
+func (c Config) Settings() Settings {
+	return Settings{CoolDown: c.CoolDown, IdleAfter: c.jitter(c.IdleAfter)}
+}
+
+// wholeENIs reports whether warmth is counted in interfaces.
+func (c Config) wholeENIs() bool { return c.WarmENIs > 0 && c.WarmIPs == 0 && c.MinIPs == 0 }
+
+// jitter spreads d by up to a half of it, the same for the same seed.
+func (c Config) jitter(d time.Duration) time.Duration {
+	x := c.Seed + 0x9e3779b97f4a7c15 // splitmix64
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	x ^= x >> 31
+	return d + time.Duration(float64(d)/2*float64(x>>11)/(1<<53))
+}

@@ -1,0 +1,250 @@
+package ipam
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// advance moves interfaces on to the next step of their life, in both directions.
+func (p *planner) advance() {
+	excess := p.d.Numbers.ENIs - p.s.Limits.ENIs
+	for i := len(p.s.ENIs) - 1; i >= 0; i-- { // unattached ones sort last
+		e := p.s.ENIs[i]
+		if !p.free(e) {
+			continue
+		}
+		switch e.Phase {
+		case Attaching:
+			if excess > 0 || p.unattachable(e) {
+				p.discard(e)
+				excess--
+			}
+		case Deleting:
+			p.retry(e, Action{Kind: DeleteENI, ENI: e.ID, Why: "it has left the instance"})
+		case Detaching:
+			p.retry(e, Action{Kind: Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was fenced to leave and is still attached"})
+		case SettingUp, Ready, Draining:
+		}
+	}
+	for _, e := range p.s.ENIs {
+		if !p.free(e) {
+			continue
+		}
+		switch e.Phase {
+		case Attaching:
+			p.attach(e)
+		case SettingUp:
+			if _, no := p.paused(string(SetUp) + "/" + string(e.ID)); !no {
+				p.do(Action{Kind: SetUp, ENI: e.ID, Device: e.Device, Why: "it is on the instance and not wired"})
+			}
+		case Ready, Draining, Detaching, Deleting:
+		}
+	}
+}
+
+// retry asks EC2 to take e back, unless a brake or a back-off forbids it.
+func (p *planner) retry(e ENIView, a Action) {
+	if !p.mayFree() {
+		return
+	}
+	if _, no := p.paused(string(a.Kind) + "/" + string(e.ID)); !no {
+		p.do(a)
+	}
+}
+
+// unattachable reports whether EC2 refuses to attach e for want of room and e is
+// old enough to be given up.
+func (p *planner) unattachable(e ENIView) bool {
+	b, full := p.pauses["interfaces"]
+	return full && b.Reason == FailENILimit && p.now.Sub(e.Created) >= p.c.MinENIAge
+}
+
+func (p *planner) discard(e ENIView) {
+	p.retry(e, Action{Kind: DeleteENI, ENI: e.ID, Why: "the instance has no room for it"})
+}
+
+func (p *planner) attach(e ENIView) {
+	if !p.mayCall() {
+		return
+	}
+	if _, no := p.paused("interfaces", string(Attach)+"/"+string(e.ID)); no {
+		return
+	}
+	for device := range p.s.Limits.ENIs {
+		if !p.devices[device] {
+			p.devices[device] = true
+			p.do(Action{Kind: Attach, ENI: e.ID, Device: device, Why: "it exists and is not on the instance"})
+			return
+		}
+	}
+}
+
+// grow asks for what is missing, in the fewest calls: interfaces that have room
+// first, one call each; then new interfaces, made with their addresses.
+func (p *planner) grow() {
+	n := &p.d.Numbers
+	if n.Have < p.low && !p.mayCall() {
+		p.blocked = append(p.blocked, fmt.Sprintf("brake %q", string(p.s.Brake)))
+	}
+	if n.Have < p.low && p.mayCall() {
+		why := p.why()
+		short := p.fill(p.high-n.Have, why)
+		// A new interface is made for what is needed, not for headroom alone.
+		if need := short - (p.high - p.low); need > 0 {
+			p.create(need, short, why)
+		}
+	}
+	n.Unmet = max(0, n.Demand-n.Free-n.Incoming)
+}
+
+// why says what the pool is growing for.
+func (p *planner) why() string {
+	n := p.d.Numbers
+	s := fmt.Sprintf("%d addresses are wanted and %d held: ", p.high, n.Have)
+	if n.Demand > 0 {
+		s += fmt.Sprintf("%d pods have none yet, ", n.Demand)
+	}
+	if n.Cooling > 0 {
+		s += fmt.Sprintf("%d cool down, ", n.Cooling)
+	}
+	if p.c.wholeENIs() {
+		return s + fmt.Sprintf("%d interfaces are kept warm", p.c.WarmENIs)
+	}
+	return s + fmt.Sprintf("%d are kept warm", p.c.WarmIPs)
+}
+
+// room is an interface that can hold more.
+type room struct {
+	eni   ENIView
+	slots int
+}
+
+// fill assigns up to short addresses to interfaces with room and returns how many
+// remain. Largest room first is the fewest calls; the last call goes to the
+// smallest interface that holds the rest.
+func (p *planner) fill(short int, why string) int {
+	rooms := p.rooms()
+	for short > 0 && len(rooms) > 0 {
+		pick := 0
+		for i, r := range rooms {
+			if r.slots >= short {
+				pick = i // sorted: the smallest that is large enough comes last
+			}
+		}
+		r := rooms[pick]
+		rooms = slices.Delete(rooms, pick, pick+1)
+		// Two interfaces may share a subnet with too little left for both.
+		take := min(short, r.slots, p.left(r.eni.Subnet))
+		if take <= 0 {
+			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has no free address", r.eni.Subnet))
+			continue
+		}
+		p.do(Action{Kind: AssignAddresses, ENI: r.eni.ID, Subnet: r.eni.Subnet, Count: take, Why: why})
+		p.taken[r.eni.Subnet] += take
+		p.d.Numbers.Have += take
+		p.d.Numbers.Incoming += take
+		p.grew = true
+		short -= take
+	}
+	return short
+}
+
+// rooms lists interfaces that can take more addresses now, largest room first.
+func (p *planner) rooms() []room {
+	var out []room
+	for _, e := range p.s.ENIs {
+		slots := p.perENI - len(e.Addresses)
+		if slots <= 0 || !e.pooled() || !p.free(e) {
+			continue
+		}
+		if b, no := p.paused("subnet/"+string(e.Subnet), string(AssignAddresses)+"/"+string(e.ID)); no {
+			p.blocked = append(p.blocked, blockedBy(b))
+			continue
+		}
+		out = append(out, room{e, slots})
+	}
+	slices.SortStableFunc(out, func(a, b room) int { return cmp.Compare(b.slots, a.slots) })
+	return out
+}
+
+func blockedBy(b Backoff) string {
+	return fmt.Sprintf("%s, tried %d times, again at %s", cmp.Or(b.Message, string(b.Reason)), b.Tries, b.Until.Format(clock))
+}
+
+// left is how many addresses subnet id can still give. A subnet nobody described
+// is taken to have enough; EC2 knows better.
+func (p *planner) left(id vpc.SubnetID) int {
+	for _, n := range p.s.Subnets {
+		if n.ID == id && n.Free >= 0 {
+			return n.Free - p.taken[id]
+		}
+	}
+	return 1 << 16
+}
+
+// create makes as many interfaces as need asks for, with up to want addresses in
+// all.
+func (p *planner) create(need, want int, why string) {
+	if b, no := p.paused("interfaces"); no {
+		p.blocked = append(p.blocked, blockedBy(b))
+		return
+	}
+	for room := p.maxENIs - p.d.Numbers.ENIs; room > 0 && need > 0 && p.perENI > 0; room-- {
+		n, ok := p.subnet(min(want, p.perENI))
+		if !ok {
+			return
+		}
+		take := min(want, p.perENI, p.left(n.ID)-1) // one is the interface's own
+		if p.c.wholeENIs() {
+			take = min(p.perENI, p.left(n.ID)-1)
+		}
+		p.do(Action{
+			Kind: CreateENI, Subnet: n.ID, SubnetCIDR: n.CIDR, Groups: p.s.Groups, Count: take,
+			Why: why + suffix(!n.SameRoutes, "; no subnet with the node's route table has room"),
+		})
+		p.taken[n.ID] += take + 1
+		p.d.Numbers.ENIs++
+		p.d.Numbers.Have += take
+		p.d.Numbers.Incoming += take
+		p.grew = true
+		need -= take
+		want -= take
+	}
+}
+
+// subnet picks where the next interface is made: a subnet with the route table of
+// the node's own, then one that has what is asked for, then the emptiest.
+func (p *planner) subnet(want int) (Subnet, bool) {
+	best, found := Subnet{}, false
+	for _, n := range p.s.Subnets {
+		if b, no := p.paused("subnet/"+string(n.ID), string(CreateENI)+"/"+string(n.ID)); no {
+			p.blocked = append(p.blocked, blockedBy(b))
+			continue
+		}
+		if p.left(n.ID) < 2 {
+			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has no free address", n.ID))
+			continue
+		}
+		if !found || p.better(n, best, want) {
+			best, found = n, true
+		}
+	}
+	return best, found
+}
+
+func (p *planner) better(a, b Subnet, want int) bool {
+	if a.SameRoutes != b.SameRoutes {
+		return a.SameRoutes
+	}
+	la, lb := p.left(a.ID), p.left(b.ID)
+	if (la > want) != (lb > want) {
+		return la > want
+	}
+	if la != lb {
+		return la > lb
+	}
+	return a.ID < b.ID
+}

@@ -1,0 +1,327 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// staleAfter is how long a describe of EC2 may still tell of the past: an address
+// given back may be shown, a new one missing. Guarded by our own record.
+const staleAfter = time.Minute
+
+// Settings are the fixed properties of a ledger.
+type Settings struct {
+	// CoolDown is how long a freed address is not given out again.
+	CoolDown time.Duration
+	// IdleAfter is the window over which View reports the peak of use.
+	IdleAfter time.Duration
+}
+
+// Ledger is the node's book of interfaces and addresses. It is not safe for
+// concurrent use: the caller holds a lock. Every method that changes something
+// returns the records of the change; the caller journals them before it acts on
+// the result.
+type Ledger struct {
+	settings  Settings
+	enis      map[vpc.ENIID]*ENI
+	addresses map[netip.Addr]*Address
+	byENI     map[vpc.ENIID]map[netip.Addr]struct{}
+	byOwner   map[Key]netip.Addr // assigned addresses only
+	actions   map[ActionID]Action
+	backoffs  map[string]Backoff
+	gone      map[netip.Addr]time.Time // given back, against stale describes
+	use       peak                     // not journaled: a restart waits a full window
+	released  time.Time                // last Begin of a freeing action; not journaled
+	observed  time.Time                // last Observe; not journaled
+}
+
+// New returns an empty ledger.
+func New(s Settings) *Ledger {
+	return &Ledger{
+		settings:  s,
+		enis:      make(map[vpc.ENIID]*ENI),
+		addresses: make(map[netip.Addr]*Address),
+		byENI:     make(map[vpc.ENIID]map[netip.Addr]struct{}),
+		byOwner:   make(map[Key]netip.Addr),
+		actions:   make(map[ActionID]Action),
+		backoffs:  make(map[string]Backoff),
+		gone:      make(map[netip.Addr]time.Time),
+	}
+}
+
+// stamp strips what JSON does not carry, so that a replayed ledger is equal.
+func stamp(t time.Time) time.Time { return t.Round(0).UTC() }
+
+// change applies records that the ledger made itself; they are right by
+// construction, so an error is a defect of this package.
+func (l *Ledger) change(now time.Time, records ...Record) []Record {
+	for _, r := range records {
+		if err := l.apply(r); err != nil {
+			panic("ipam: own record refused: " + err.Error())
+		}
+	}
+	l.use.note(stamp(now), l.inUse(), l.settings.IdleAfter)
+	return records
+}
+
+func putAddress(a Address) Record { return Record{Op: PutAddress, Address: &a} }
+func putENI(e ENI) Record         { return Record{Op: PutENI, ENI: &e} }
+
+// expire ends cool-downs that are over. It makes no records: Until says it all.
+func (l *Ledger) expire(now time.Time) {
+	for _, a := range l.addresses {
+		if a.State == Cooling && !now.Before(a.Until) {
+			a.State, a.Since, a.Until = Free, a.Until, time.Time{}
+		}
+	}
+	l.use.note(stamp(now), l.inUse(), l.settings.IdleAfter)
+}
+
+// inUse counts the addresses that pods have or had a moment ago.
+func (l *Ledger) inUse() int {
+	n := 0
+	for _, a := range l.addresses {
+		if a.State == Assigned || a.State == Quarantined || a.State == Cooling {
+			n++
+		}
+	}
+	return n
+}
+
+// Assign gives owner an address. An owner that has one gets the same again and no
+// records. It packs: the fullest ready interface first, so that others drain; on
+// it the address unused for longest. Errors wrap ErrNoAddress: ErrPoolEmpty or
+// ErrAllCooling; the Plan's condition knows better why and for how long.
+func (l *Ledger) Assign(owner Owner, now time.Time) (Lease, []Record, error) {
+	if owner.ContainerID == "" || owner.IfName == "" {
+		return Lease{}, nil, fmt.Errorf("assign to %s: container id and interface name are needed", owner.Pod())
+	}
+	if lease, ok := l.Lookup(owner.Key()); ok {
+		return lease, nil, nil
+	}
+	l.expire(now)
+	addr, err := l.choose()
+	if err != nil {
+		return Lease{}, nil, err
+	}
+	a := *l.addresses[addr]
+	a.State, a.Owner, a.Since = Assigned, owner, stamp(now)
+	records := l.change(now, putAddress(a))
+	return l.lease(a), records, nil
+}
+
+// choose picks the address for the next pod.
+func (l *Ledger) choose() (netip.Addr, error) {
+	var best *Address
+	var bestENI *ENI
+	bestUsed, cooling := -1, 0
+	for id, e := range l.enis {
+		if !e.pooled() || e.Phase != Ready || !e.Missing.IsZero() {
+			continue
+		}
+		oldest, used, cool := l.oldestFree(id)
+		cooling += cool
+		if oldest == nil {
+			continue
+		}
+		if best == nil || used > bestUsed || used == bestUsed && before(e, bestENI) {
+			best, bestENI, bestUsed = oldest, e, used
+		}
+	}
+	switch {
+	case best != nil:
+		return best.Addr, nil
+	case cooling > 0:
+		return netip.Addr{}, ErrAllCooling
+	default:
+		return netip.Addr{}, ErrPoolEmpty
+	}
+}
+
+// oldestFree returns the free address of id that was used longest ago, and how
+// many of its addresses are in use and cooling.
+func (l *Ledger) oldestFree(id vpc.ENIID) (oldest *Address, used, cooling int) {
+	for addr := range l.byENI[id] {
+		a := l.addresses[addr]
+		switch a.State {
+		case Free:
+			if oldest == nil || a.Used.Before(oldest.Used) ||
+				a.Used.Equal(oldest.Used) && a.Addr.Less(oldest.Addr) {
+				oldest = a
+			}
+		case Assigned, Quarantined:
+			used++
+		case Cooling:
+			cooling++
+		case Releasing, Unconfirmed:
+		}
+	}
+	return oldest, used, cooling
+}
+
+// before orders interfaces: the primary, then by device index, then by id.
+func before(a, b *ENI) bool {
+	if a.Primary != b.Primary {
+		return a.Primary
+	}
+	if a.Device != b.Device {
+		return a.Device < b.Device
+	}
+	return a.ID < b.ID
+}
+
+func (l *Ledger) lease(a Address) Lease {
+	e := l.enis[a.ENI]
+	return Lease{
+		Owner: a.Owner, Addr: a.Addr, ENI: a.ENI, Primary: e.Primary, Device: e.Device,
+		MAC: e.MAC, Subnet: e.SubnetCIDR, Gateway: vpc.Gateway(e.SubnetCIDR),
+		Since: a.Since, Family: a.Family(),
+	}
+}
+
+// Lookup returns what the key holds.
+func (l *Ledger) Lookup(k Key) (Lease, bool) {
+	addr, ok := l.byOwner[k]
+	if !ok {
+		return Lease{}, false
+	}
+	return l.lease(*l.addresses[addr]), true
+}
+
+// Leases returns every assigned address, ordered by address.
+func (l *Ledger) Leases() []Lease {
+	out := make([]Lease, 0, len(l.byOwner))
+	for _, a := range l.sortedAddresses() {
+		if a.State == Assigned {
+			out = append(out, l.lease(a))
+		}
+	}
+	return out
+}
+
+// Quarantined returns the owners whose DEL was taken and whose links may still be
+// there, with the address of each, ordered by address: what a restarted agent has
+// to finish.
+func (l *Ledger) Quarantined() []Lease {
+	var out []Lease
+	for _, a := range l.sortedAddresses() {
+		if a.State == Quarantined {
+			out = append(out, l.lease(a))
+		}
+	}
+	return out
+}
+
+// Quarantine takes the owner's address away without letting anyone else have it:
+// its DEL was accepted, its link may still be there. Unknown owners, and owners
+// whose DEL was accepted before, change nothing.
+func (l *Ledger) Quarantine(owner Owner, now time.Time) []Record {
+	addr, ok := l.byOwner[owner.Key()]
+	if !ok {
+		return nil
+	}
+	a := *l.addresses[addr]
+	a.State, a.Since = Quarantined, stamp(now)
+	return l.change(now, putAddress(a))
+}
+
+// Freed starts the cool-down of what the owner had in quarantine: its link is
+// gone. An address that the same owner was assigned since is not touched.
+func (l *Ledger) Freed(owner Owner, now time.Time) []Record {
+	var records []Record
+	for _, a := range l.sortedAddresses() {
+		if a.State != Quarantined || a.Owner.Key() != owner.Key() {
+			continue
+		}
+		a.State, a.Owner = Cooling, Owner{}
+		a.Since, a.Used = stamp(now), stamp(now)
+		a.Until = a.Since.Add(l.settings.CoolDown)
+		records = append(records, putAddress(a))
+	}
+	if records == nil {
+		return nil
+	}
+	return l.change(now, records...)
+}
+
+// Return undoes an Assign whose address was never put on a link: free at once,
+// without cool-down. Unknown owners change nothing.
+func (l *Ledger) Return(owner Owner, now time.Time) []Record {
+	addr, ok := l.byOwner[owner.Key()]
+	if !ok {
+		return nil
+	}
+	a := *l.addresses[addr]
+	a.State, a.Owner, a.Since = Free, Owner{}, stamp(now)
+	return l.change(now, putAddress(a))
+}
+
+// Adopt records that owner has addr, found in the kernel and not in the book: a
+// rebuilt ledger, or a node migrated from AWS's daemon. The address must be on a
+// known interface. It fails with ErrUnknown, or ErrHeld when another has it.
+func (l *Ledger) Adopt(owner Owner, addr netip.Addr, now time.Time) (Lease, []Record, error) {
+	l.expire(now)
+	a, ok := l.addresses[addr]
+	if !ok {
+		return Lease{}, nil, fmt.Errorf("adopt %s for %s: %w", addr, owner.Pod(), ErrUnknown)
+	}
+	if held, ok := l.byOwner[owner.Key()]; ok && held != addr {
+		return Lease{}, nil, fmt.Errorf("adopt %s for %s: it has %s: %w", addr, owner.Pod(), held, ErrHeld)
+	}
+	switch a.State {
+	case Assigned:
+		if a.Owner.Key() != owner.Key() {
+			return Lease{}, nil, fmt.Errorf("adopt %s for %s: %s has it: %w", addr, owner.Pod(), a.Owner.Pod(), ErrHeld)
+		}
+		return l.lease(*a), nil, nil
+	case Releasing:
+		return Lease{}, nil, fmt.Errorf("adopt %s for %s: it is being released: %w", addr, owner.Pod(), ErrHeld)
+	case Free, Quarantined, Cooling, Unconfirmed:
+	}
+	taken := *a
+	taken.State, taken.Owner, taken.Since, taken.Until = Assigned, owner, stamp(now), time.Time{}
+	records := l.change(now, putAddress(taken))
+	return l.lease(taken), records, nil
+}
+
+// Drain stops giving out addresses of an interface; once unused it is detached and
+// deleted. The primary interface cannot go.
+func (l *Ledger) Drain(id vpc.ENIID, now time.Time) ([]Record, error) {
+	e, ok := l.enis[id]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("drain %s: %w", id, ErrUnknown)
+	case e.Primary || e.Unmanaged:
+		return nil, fmt.Errorf("drain %s: the primary or an unmanaged interface is never detached", id)
+	case e.Phase != Ready:
+		return nil, nil
+	}
+	moved := *e
+	moved.Phase, moved.Since = Draining, stamp(now)
+	return l.change(now, putENI(moved)), nil
+}
+
+// Restart adapts a replayed ledger to the clock: a cool-down can never last longer
+// than Settings.CoolDown from now, whatever the clock did meanwhile.
+func (l *Ledger) Restart(now time.Time) []Record {
+	latest := stamp(now).Add(l.settings.CoolDown)
+	var records []Record
+	for _, a := range l.sortedAddresses() {
+		if a.State == Cooling && a.Until.After(latest) {
+			a.Until = latest
+			records = append(records, putAddress(a))
+		}
+	}
+	for _, key := range sortedKeys(l.backoffs) {
+		if b := l.backoffs[key]; b.Until.After(now.Add(maxBackoff)) {
+			records = append(records, Record{Op: DropBackoff, Scope: key})
+		}
+	}
+	if records == nil {
+		return nil
+	}
+	return l.change(now, records...)
+}

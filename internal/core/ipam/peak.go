@@ -1,0 +1,40 @@
+package ipam
+
+import "time"
+
+// peak is the highest value of a step function over a sliding window: values that
+// may still be the highest, falling, each with the time it ceased to hold.
+type peak struct {
+	start   time.Time // first note
+	now     int       // the value that holds
+	earlier []held
+}
+
+type held struct {
+	value int
+	until time.Time
+}
+
+// note records that from t on the value is v.
+func (p *peak) note(t time.Time, v int, window time.Duration) {
+	if p.start.IsZero() {
+		p.start = t
+	} else if v != p.now {
+		for n := len(p.earlier); n > 0 && p.earlier[n-1].value <= p.now; n-- {
+			p.earlier = p.earlier[:n-1]
+		}
+		p.earlier = append(p.earlier, held{p.now, t})
+	}
+	p.now = v
+	for len(p.earlier) > 0 && p.earlier[0].until.Before(t.Add(-window)) {
+		p.earlier = p.earlier[1:]
+	}
+}
+
+// max is the highest value noted within the window.
+func (p *peak) max() int {
+	if len(p.earlier) > 0 {
+		return max(p.now, p.earlier[0].value)
+	}
+	return p.now
+}

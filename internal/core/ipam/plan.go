@@ -1,0 +1,284 @@
+package ipam
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Decision is what Plan says.
+type Decision struct {
+	// Actions to begin now, in order. Those on different interfaces do not depend
+	// on each other and may run at the same time.
+	Actions []Action
+	// Next is when to plan again although nothing happened; zero: only on events.
+	Next time.Time
+	// Observe is why EC2 should be read and compared with the ledger soon; empty
+	// where there is no reason beyond the usual round.
+	Observe string
+	// Condition tells whether the next ADD can be served.
+	Condition Condition
+	Numbers   Numbers
+}
+
+// Numbers are counts for status and metrics. Addresses are secondary ones, those
+// of unmanaged interfaces excluded.
+type Numbers struct {
+	ENIs        int // interfaces of the instance in any phase, unmanaged ones included
+	MaxENIs     int // limit of the instance type, or the configured cap below it
+	Capacity    int // addresses the node can hold at most
+	Assigned    int
+	Quarantined int
+	Cooling     int
+	Free        int // can be given to a pod now
+	Incoming    int // asked for, or on an interface that is not ready
+	Releasing   int
+	Unconfirmed int
+	Demand      int // pods without an address that count
+	Unmet       int // of these, how many neither the pool nor this plan serves
+	Want        int // addresses the plan aims to hold
+	Have        int // addresses held or coming, those on their way out excluded
+	Attainable  int // how many more pods can be served at most, subnets considered
+}
+
+// String prints the decision for people.
+func (d Decision) String() string {
+	var b strings.Builder
+	n := d.Numbers
+	fmt.Fprintf(&b, "have %d, want %d of %d: %d assigned, %d quarantined, %d cooling, %d free, %d incoming\n",
+		n.Have, n.Want, n.Capacity, n.Assigned, n.Quarantined, n.Cooling, n.Free, n.Incoming)
+	if n.Demand > 0 {
+		fmt.Fprintf(&b, "demand %d pods, %d unmet\n", n.Demand, n.Unmet)
+	}
+	for _, a := range d.Actions {
+		fmt.Fprintf(&b, "do: %s\n    because %s\n", a, a.Why)
+	}
+	if len(d.Actions) == 0 {
+		b.WriteString("do: nothing\n")
+	}
+	if d.Observe != "" {
+		fmt.Fprintf(&b, "observe: %s\n", d.Observe)
+	}
+	if !d.Next.IsZero() {
+		fmt.Fprintf(&b, "look again: %s\n", d.Next.Format(clock))
+	}
+	fmt.Fprintf(&b, "next ADD: %s\n", d.Condition)
+	return b.String()
+}
+
+// Plan decides what to do next: grow towards what pods need, move interfaces on
+// through their phases, give back what has been idle. It is deterministic, and
+// idempotent at its fixpoint: once its actions have been settled and nothing else
+// changed, it asks for nothing more.
+//
+// Growing and giving back share no state: neither stops the other, so a node that
+// is exhausted recovers as soon as something is free, without a restart. A
+// configuration or a snapshot that asks for what this version cannot do gets no
+// actions and a Condition that says so.
+func Plan(s Snapshot, c Config, now time.Time) Decision {
+	if err := supported(s, c); err != nil {
+		return Decision{Condition: Condition{Reason: ReasonInvalid, Message: err.Error()}}
+	}
+	p := &planner{s: s, c: c, now: now}
+	p.index()
+	p.advance()
+	p.grow()
+	p.shrink()
+	p.observe()
+	p.d.Condition = p.condition()
+	return p.d
+}
+
+func supported(s Snapshot, c Config) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if len(s.Reservations) > 0 {
+		return fmt.Errorf("reservation of %s for %s/%s: %w",
+			s.Reservations[0].Addr, s.Reservations[0].Namespace, s.Reservations[0].Name, ErrUnsupported)
+	}
+	if s.Limits.ENIs < 1 || s.Limits.AddressesPerENI < 1 {
+		return fmt.Errorf("limits of the instance type: %d interfaces with %d addresses; they are not known yet",
+			s.Limits.ENIs, s.Limits.AddressesPerENI)
+	}
+	return nil
+}
+
+// planner is the scratch paper of one Plan.
+type planner struct {
+	s   Snapshot
+	c   Config
+	now time.Time
+	d   Decision
+
+	perENI  int                  // addresses an interface can hold beside its own
+	maxENIs int                  // interfaces the node may have
+	busy    map[vpc.ENIID]Action // interfaces with an action in flight or planned
+	devices map[int]bool         // device indexes taken
+	pauses  map[string]Backoff   // back-offs that hold
+	taken   map[vpc.SubnetID]int // addresses this plan takes from each subnet
+	creates int                  // CreateENI in flight
+	low     int                  // want at which the pool grows
+	high    int                  // want up to which it grows
+	grew    bool
+	blocked []string // why growth could not have what it wanted
+}
+
+// index counts what there is and works out what is wanted.
+func (p *planner) index() {
+	p.perENI = p.s.Limits.AddressesPerENI - 1
+	p.maxENIs = p.s.Limits.ENIs
+	if p.c.MaxENIs > 0 {
+		p.maxENIs = min(p.maxENIs, p.c.MaxENIs)
+	}
+	p.busy = make(map[vpc.ENIID]Action)
+	p.devices = make(map[int]bool)
+	p.pauses = make(map[string]Backoff)
+	p.taken = make(map[vpc.SubnetID]int)
+	for _, b := range p.s.Backoffs {
+		if p.now.Before(b.Until) {
+			p.pauses[b.Key] = b
+		}
+	}
+	n := &p.d.Numbers
+	n.MaxENIs = p.maxENIs
+	others := 0
+	for _, e := range p.s.ENIs {
+		n.ENIs++
+		if e.Device >= 0 {
+			p.devices[e.Device] = true
+		}
+		if e.Unmanaged || e.Type != vpc.TypeInterface {
+			others++
+			continue
+		}
+		p.count(e)
+	}
+	for _, a := range p.s.InFlight {
+		p.flying(a)
+	}
+	n.ENIs += p.creates
+	n.Capacity = max(0, p.maxENIs-others) * p.perENI
+	p.wants()
+}
+
+// count adds the addresses of a managed interface to the numbers.
+func (p *planner) count(e ENIView) {
+	n := &p.d.Numbers
+	n.Assigned += e.Count(Assigned)
+	n.Quarantined += e.Count(Quarantined)
+	n.Releasing += e.Count(Releasing)
+	n.Unconfirmed += e.Count(Unconfirmed)
+	if !e.pooled() || !e.Missing.IsZero() {
+		return
+	}
+	n.Cooling += e.Count(Cooling)
+	if e.Phase == Ready {
+		n.Free += e.Count(Free)
+	} else {
+		n.Incoming += e.Count(Free)
+	}
+}
+
+// flying takes an action in flight into account.
+func (p *planner) flying(a Action) {
+	switch a.Kind {
+	case CreateENI:
+		p.creates++
+		p.d.Numbers.Incoming += a.Count
+		p.taken[a.Subnet] += a.Count + 1
+	case AssignAddresses:
+		p.d.Numbers.Incoming += a.Count
+		p.taken[a.Subnet] += a.Count
+	case Attach:
+		p.devices[a.Device] = true
+	case SetUp, UnassignAddresses, Detach, DeleteENI:
+	}
+	if a.ENI != "" {
+		p.busy[a.ENI] = a
+	}
+}
+
+// wants works out how many addresses the node should hold.
+func (p *planner) wants() {
+	n := &p.d.Numbers
+	for _, pod := range p.s.Pending {
+		if pod.Waiting || p.now.Before(pod.Bound.Add(p.c.DemandFor)) {
+			n.Demand++
+		} else {
+			p.again(p.now.Add(p.c.DemandFor))
+		}
+	}
+	used := n.Assigned + n.Quarantined
+	n.Have = used + n.Cooling + n.Free + n.Incoming
+	lowWarm, highWarm := p.c.WarmIPs, p.c.WarmIPs+p.c.Headroom
+	if p.c.wholeENIs() {
+		lowWarm = p.c.WarmENIs * p.perENI
+		highWarm = lowWarm
+	}
+	target := func(warm int) int {
+		pods := used + n.Demand + warm
+		if p.s.Limits.MaxPods > 0 {
+			pods = max(used, min(pods, p.s.Limits.MaxPods))
+		}
+		return min(max(pods+n.Cooling, p.c.MinIPs), max(n.Capacity, used))
+	}
+	p.low, p.high = target(lowWarm), target(highWarm)
+	n.Want = p.high
+}
+
+// again asks to be called at t.
+func (p *planner) again(t time.Time) {
+	if t.After(p.now) && (p.d.Next.IsZero() || t.Before(p.d.Next)) {
+		p.d.Next = t
+	}
+}
+
+// paused returns the back-off that forbids an action, and asks to be called when
+// it ends.
+func (p *planner) paused(keys ...string) (Backoff, bool) {
+	for _, k := range keys {
+		if b, ok := p.pauses[k]; ok {
+			p.again(b.Until)
+			return b, true
+		}
+	}
+	return Backoff{}, false
+}
+
+// do adds an action. Its interface gets no other one in this plan.
+func (p *planner) do(a Action) {
+	p.d.Actions = append(p.d.Actions, a)
+	if a.ENI != "" {
+		p.busy[a.ENI] = a
+	}
+}
+
+// mayCall reports whether EC2 may be asked for anything at all, mayFree whether it
+// may be asked to take something back.
+func (p *planner) mayCall() bool { return p.s.Brake != BrakeFreezeAll }
+func (p *planner) mayFree() bool { return p.s.Brake == BrakeOff }
+
+// free reports whether e exists at EC2 and nothing is being done to it.
+func (p *planner) free(e ENIView) bool {
+	_, busy := p.busy[e.ID]
+	return !busy && !e.Unmanaged && e.Type == vpc.TypeInterface && e.Missing.IsZero()
+}
+
+// observe asks for a comparison with EC2 where a failure says that the ledger is
+// wrong.
+func (p *planner) observe() {
+	for _, b := range p.s.Backoffs {
+		if !b.Since.After(p.s.Observed) {
+			continue
+		}
+		switch b.Reason {
+		case FailAddressLimit, FailNotFound, FailENILimit:
+			p.d.Observe = fmt.Sprintf("%s: EC2 and the ledger differ: %s", b.Key, b.Message)
+			return
+		case FailSubnetExhausted, FailThrottled, FailUnauthorized, FailFrozen, FailOther:
+		}
+	}
+}

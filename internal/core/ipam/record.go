@@ -1,0 +1,234 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Op is what a record does to the ledger.
+type Op string
+
+// Operations. Each carries the whole new row or the key of one that went, so
+// applying a record twice is applying it once.
+const (
+	PutENI      Op = "eni"
+	DropENI     Op = "eni-gone"
+	PutAddress  Op = "address"
+	DropAddress Op = "address-gone"
+	PutAction   Op = "action"
+	DropAction  Op = "action-gone"
+	PutBackoff  Op = "backoff"
+	DropBackoff Op = "backoff-gone"
+	PutGone     Op = "gone" // an address we gave back, remembered against stale describes
+)
+
+// Record is one change of the ledger, for the journal. Exactly one field beside
+// Op is set, as its Op says.
+type Record struct {
+	Op      Op         `json:"op"`
+	ENI     *ENI       `json:"eni,omitempty"`
+	Address *Address   `json:"address,omitempty"`
+	Action  *Action    `json:"action,omitempty"`
+	Backoff *Backoff   `json:"backoff,omitempty"`
+	Gone    *Gone      `json:"gone,omitempty"`
+	ENIID   vpc.ENIID  `json:"eniID,omitempty"`
+	Addr    netip.Addr `json:"addr,omitzero"`
+	ID      ActionID   `json:"id,omitempty"`
+	Scope   string     `json:"scope,omitempty"` // key of a Backoff
+}
+
+// Key names the row that r is about, unique in a keyed journal: a later record with
+// the same key replaces an earlier one, and replaying the last of each, in the
+// order of their keys, rebuilds the ledger.
+func (r Record) Key() string {
+	switch r.Op {
+	case PutENI:
+		return "ipam/eni/" + string(r.ENI.ID)
+	case DropENI:
+		return "ipam/eni/" + string(r.ENIID)
+	case PutAddress:
+		return "ipam/ip/" + r.Address.Addr.String() // after eni: an address needs its interface
+	case DropAddress:
+		return "ipam/ip/" + r.Addr.String()
+	case PutAction:
+		return "ipam/action/" + string(r.Action.ID)
+	case DropAction:
+		return "ipam/action/" + string(r.ID)
+	case PutBackoff:
+		return "ipam/backoff/" + r.Backoff.Key
+	case DropBackoff:
+		return "ipam/backoff/" + r.Scope
+	case PutGone:
+		return "ipam/gone/" + r.Gone.Addr.String()
+	}
+	return "ipam/unknown/" + string(r.Op)
+}
+
+// Drops reports whether r removes its row: a keyed journal forgets the key.
+func (r Record) Drops() bool {
+	return r.Op == DropENI || r.Op == DropAddress || r.Op == DropAction || r.Op == DropBackoff
+}
+
+// Gone is an address given back to its subnet, and when.
+type Gone struct {
+	Addr netip.Addr `json:"addr"`
+	At   time.Time  `json:"at"`
+}
+
+// Replay applies records, oldest first: those that a ledger's methods returned, or
+// those of Records. It stops at the first one that makes no sense and names it;
+// what came before it is applied.
+func (l *Ledger) Replay(records []Record) error {
+	for i, r := range records {
+		if err := l.apply(r); err != nil {
+			return fmt.Errorf("replay record %d of %d: %w", i+1, len(records), err)
+		}
+	}
+	return nil
+}
+
+// Records returns the shortest list of records that rebuilds the ledger: what a
+// journal is compacted to. The order is stable.
+func (l *Ledger) Records() []Record {
+	var out []Record
+	for _, id := range sortedKeys(l.enis) {
+		e := *l.enis[id]
+		out = append(out, Record{Op: PutENI, ENI: &e})
+	}
+	for _, a := range l.sortedAddresses() {
+		out = append(out, Record{Op: PutAddress, Address: &a})
+	}
+	for _, id := range sortedKeys(l.actions) {
+		a := l.actions[id]
+		out = append(out, Record{Op: PutAction, Action: &a})
+	}
+	for _, key := range sortedKeys(l.backoffs) {
+		b := l.backoffs[key]
+		out = append(out, Record{Op: PutBackoff, Backoff: &b})
+	}
+	for _, addr := range sortedAddrs(l.gone) {
+		out = append(out, Record{Op: PutGone, Gone: &Gone{Addr: addr, At: l.gone[addr]}})
+	}
+	return out
+}
+
+// apply makes the change of r. It is the only place that changes rows.
+func (l *Ledger) apply(r Record) error {
+	switch {
+	case r.Op == PutENI && r.ENI != nil && r.ENI.ID != "":
+		e := *r.ENI
+		l.enis[e.ID] = &e
+	case r.Op == DropENI && r.ENIID != "":
+		return l.applyDropENI(r.ENIID)
+	case r.Op == PutAddress && r.Address != nil && r.Address.Addr.IsValid():
+		return l.applyAddress(*r.Address)
+	case r.Op == DropAddress && r.Addr.IsValid():
+		l.applyDropAddress(r.Addr)
+	case r.Op == PutAction && r.Action != nil && r.Action.ID != "":
+		l.actions[r.Action.ID] = *r.Action
+	case r.Op == DropAction && r.ID != "":
+		delete(l.actions, r.ID)
+	case r.Op == PutBackoff && r.Backoff != nil && r.Backoff.Key != "":
+		l.backoffs[r.Backoff.Key] = *r.Backoff
+	case r.Op == DropBackoff && r.Scope != "":
+		delete(l.backoffs, r.Scope)
+	case r.Op == PutGone && r.Gone != nil && r.Gone.Addr.IsValid():
+		l.applyGone(*r.Gone)
+	default:
+		return fmt.Errorf("operation %q: unknown, or its row is missing", string(r.Op))
+	}
+	return nil
+}
+
+func (l *Ledger) applyDropENI(id vpc.ENIID) error {
+	for addr := range l.byENI[id] {
+		a := l.addresses[addr]
+		if a.State == Assigned {
+			return fmt.Errorf("drop %s: %s is assigned to %s", id, addr, a.Owner.Pod())
+		}
+		l.applyDropAddress(addr)
+	}
+	delete(l.enis, id)
+	delete(l.byENI, id)
+	return nil
+}
+
+func (l *Ledger) applyAddress(a Address) error {
+	if l.enis[a.ENI] == nil {
+		return fmt.Errorf("address %s: interface %s: %w", a.Addr, a.ENI, ErrUnknown)
+	}
+	if old, ok := l.addresses[a.Addr]; ok {
+		if old.ENI != a.ENI {
+			return fmt.Errorf("address %s: on %s, was on %s", a.Addr, a.ENI, old.ENI)
+		}
+		if old.State == Assigned {
+			delete(l.byOwner, old.Owner.Key())
+		}
+	}
+	if a.State == Assigned {
+		if other, ok := l.byOwner[a.Owner.Key()]; ok && other != a.Addr {
+			return fmt.Errorf("address %s: %s holds %s already", a.Addr, a.Owner.Key(), other)
+		}
+		l.byOwner[a.Owner.Key()] = a.Addr
+	}
+	l.addresses[a.Addr] = &a
+	if l.byENI[a.ENI] == nil {
+		l.byENI[a.ENI] = make(map[netip.Addr]struct{})
+	}
+	l.byENI[a.ENI][a.Addr] = struct{}{}
+	return nil
+}
+
+func (l *Ledger) applyDropAddress(addr netip.Addr) {
+	a, ok := l.addresses[addr]
+	if !ok {
+		return
+	}
+	if a.State == Assigned {
+		delete(l.byOwner, a.Owner.Key())
+	}
+	delete(l.byENI[a.ENI], addr)
+	delete(l.addresses, addr)
+}
+
+// applyGone remembers g and forgets those that no describe can be so stale about.
+func (l *Ledger) applyGone(g Gone) {
+	l.gone[g.Addr] = g.At
+	for addr, at := range l.gone {
+		if g.At.Sub(at) > 2*staleAfter {
+			delete(l.gone, addr)
+		}
+	}
+}
+
+func (l *Ledger) sortedAddresses() []Address {
+	out := make([]Address, 0, len(l.addresses))
+	for _, a := range l.addresses {
+		out = append(out, *a)
+	}
+	slices.SortFunc(out, func(a, b Address) int { return a.Addr.Compare(b.Addr) })
+	return out
+}
+
+func sortedKeys[K ~string, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b K) int { return strings.Compare(string(a), string(b)) })
+	return keys
+}
+
+func sortedAddrs[V any](m map[netip.Addr]V) []netip.Addr {
+	keys := make([]netip.Addr, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, netip.Addr.Compare)
+	return keys
+}

@@ -1,0 +1,171 @@
+package ipam
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// shrink gives back what has been idle, one release at a time: whole interfaces
+// first, for that is two calls for all their addresses, then single addresses.
+func (p *planner) shrink() {
+	if !p.mayFree() {
+		return
+	}
+	p.finishReleases()
+	p.drained()
+	if p.grew || p.releasing() {
+		return
+	}
+	// What was needed at the peak of the idle time is kept, so that a constant load,
+	// however it churns, never has to ask for it again.
+	n := p.d.Numbers
+	warm := p.c.WarmIPs + p.c.Headroom
+	if p.c.wholeENIs() {
+		warm = p.c.WarmENIs * p.perENI
+	}
+	keep := max(max(p.s.Peak, n.Assigned+n.Quarantined+n.Cooling)+n.Demand+warm, p.c.MinIPs)
+	surplus := n.Have - keep
+	if surplus < 0 {
+		return
+	}
+	if at := p.releaseAt(); p.now.Before(at) {
+		p.again(at)
+		return
+	}
+	if p.removeENI(surplus, keep) || p.c.wholeENIs() {
+		return
+	}
+	if surplus >= max(1, p.c.Headroom/2) {
+		p.removeAddresses(surplus, keep)
+	}
+}
+
+// releaseAt is the earliest time of the next release.
+func (p *planner) releaseAt() time.Time {
+	at := p.s.PeakSince.Add(p.c.jitter(p.c.IdleAfter))
+	if p.s.Released.IsZero() {
+		return at
+	}
+	if next := p.s.Released.Add(p.c.jitter(p.c.ReleaseEvery)); next.After(at) {
+		return next
+	}
+	return at
+}
+
+// releasing reports whether something is on its way out already.
+func (p *planner) releasing() bool {
+	for _, a := range p.s.InFlight {
+		if a.Kind.frees() {
+			return true
+		}
+	}
+	for _, a := range p.d.Actions {
+		if a.Kind.frees() {
+			return true
+		}
+	}
+	return false
+}
+
+// finishReleases asks again for addresses that were fenced and not given back.
+func (p *planner) finishReleases() {
+	for _, e := range p.s.ENIs {
+		if !p.free(e) || e.Phase == Detaching || e.Phase == Deleting || e.Count(Releasing) == 0 {
+			continue
+		}
+		if _, no := p.paused(string(UnassignAddresses) + "/" + string(e.ID)); no {
+			continue
+		}
+		var fenced []netip.Addr
+		for _, a := range e.Addresses {
+			if a.State == Releasing {
+				fenced = append(fenced, a.Addr)
+			}
+		}
+		p.do(Action{Kind: UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "they were fenced to be given back"})
+	}
+}
+
+// drained detaches interfaces that were told to drain and are empty.
+func (p *planner) drained() {
+	for _, e := range p.s.ENIs {
+		if e.Phase != Draining || !p.free(e) || e.Count(Assigned, Quarantined, Cooling) > 0 {
+			continue
+		}
+		p.retry(e, Action{Kind: Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was told to drain and no pod uses it"})
+	}
+}
+
+// removeENI detaches one idle interface that the node can do without.
+func (p *planner) removeENI(surplus, keep int) bool {
+	best := -1
+	for i, e := range p.s.ENIs {
+		if e.Phase != Ready || e.Primary || !p.free(e) || e.Count(Assigned, Quarantined, Cooling) > 0 {
+			continue
+		}
+		if e.Count(Free) > surplus {
+			continue
+		}
+		if old := e.Created.Add(p.c.MinENIAge); p.now.Before(old) {
+			p.again(old)
+			continue
+		}
+		if _, no := p.paused(string(Detach) + "/" + string(e.ID)); no {
+			continue
+		}
+		if best < 0 || e.Count(Free) >= p.s.ENIs[best].Count(Free) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	e := p.s.ENIs[best]
+	p.do(Action{Kind: Detach, ENI: e.ID, Attachment: e.Attachment, Why: p.idle(keep) + ", and no pod uses this interface"})
+	return true
+}
+
+// removeAddresses gives back idle addresses of the interface with the fewest pods,
+// so that it can go as a whole later.
+func (p *planner) removeAddresses(surplus, keep int) {
+	best := -1
+	for i, e := range p.s.ENIs {
+		if !e.pooled() || !p.free(e) || e.Count(Free) == 0 {
+			continue
+		}
+		if _, no := p.paused(string(UnassignAddresses) + "/" + string(e.ID)); no {
+			continue
+		}
+		if best < 0 || p.s.ENIs[best].Primary || e.Count(Assigned) <= p.s.ENIs[best].Count(Assigned) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return
+	}
+	e := p.s.ENIs[best]
+	var idle []Address
+	for _, a := range e.Addresses {
+		if a.State == Free {
+			idle = append(idle, a)
+		}
+	}
+	// Longest unused first: whoever gets them next gets no late packets.
+	slices.SortFunc(idle, func(a, b Address) int {
+		return cmp.Or(a.Used.Compare(b.Used), a.Addr.Compare(b.Addr))
+	})
+	idle = idle[:min(len(idle), surplus, p.c.ReleaseBatch)]
+	act := Action{Kind: UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Why: p.idle(keep)}
+	for _, a := range idle {
+		act.Addresses = append(act.Addresses, a.Addr)
+	}
+	p.do(act)
+}
+
+func (p *planner) idle(keep int) string {
+	return fmt.Sprintf("%d addresses are held and no more than %d were needed for %s",
+		p.d.Numbers.Have, keep, p.c.IdleAfter)
+}

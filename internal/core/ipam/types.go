@@ -1,0 +1,269 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Mode is how pods get addresses from an interface.
+type Mode string
+
+// Modes. Only ModeSecondaryIPv4 works in this version; Config.Validate refuses
+// the others with ErrUnsupported.
+const (
+	ModeSecondaryIPv4 Mode = "secondary-ipv4" // single secondary addresses
+	ModePrefixIPv4    Mode = "prefix-ipv4"    // delegated /28s
+	ModePrefixIPv6    Mode = "prefix-ipv6"    // a delegated /80
+)
+
+// Key identifies what holds an address: one interface of one container, as CNI
+// names it. A new sandbox of the same pod has another ContainerID, so the DEL of
+// the old one can never free what the new one has.
+type Key struct {
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+}
+
+// String is "container/ifname", the container shortened to what tools print.
+func (k Key) String() string {
+	id := k.ContainerID
+	if len(id) > 12 {
+		id = id[:12]
+	}
+	return id + "/" + k.IfName
+}
+
+// Owner is who an address was given to. ContainerID and IfName identify; the rest
+// tells people which pod it is.
+type Owner struct {
+	ContainerID string `json:"containerID,omitempty"`
+	IfName      string `json:"ifName,omitempty"`
+	PodUID      string `json:"podUID,omitempty"`
+	Namespace   string `json:"namespace,omitempty"`
+	Name        string `json:"name,omitempty"`
+}
+
+// Key returns what identifies the owner.
+func (o Owner) Key() Key { return Key{o.ContainerID, o.IfName} }
+
+// Pod is "namespace/name", or the container where the pod is not known.
+func (o Owner) Pod() string {
+	if o.Name == "" {
+		return o.Key().String()
+	}
+	return o.Namespace + "/" + o.Name
+}
+
+// State is where an address is in its life.
+type State string
+
+// States of an address.
+const (
+	Free        State = "free"        // can be given to a pod
+	Assigned    State = "assigned"    // a pod has it
+	Quarantined State = "quarantined" // the pod is going, its link may still be there
+	Cooling     State = "cooling"     // unused, waiting out the cool-down
+	Releasing   State = "releasing"   // fenced: on its way back to the subnet, never given out
+	Unconfirmed State = "unconfirmed" // EC2 and the ledger differ: never given out until they agree
+)
+
+// Phase is where an interface is in its life.
+type Phase string
+
+// Phases of an interface. Each but Ready and Draining names the step that the
+// interface waits for or is going through.
+const (
+	Attaching Phase = "attaching" // exists at EC2, not on the instance
+	SettingUp Phase = "settingUp" // on the instance, its link, routes and rules not ready
+	Ready     Phase = "ready"     // pods can use its addresses
+	Draining  Phase = "draining"  // gives out nothing more; detached once unused
+	Detaching Phase = "detaching" // leaving the instance, all addresses fenced
+	Deleting  Phase = "deleting"  // off the instance, to be deleted
+)
+
+// ENI is an interface as the ledger knows it.
+type ENI struct {
+	ID         vpc.ENIID         `json:"id"`
+	Type       vpc.InterfaceType `json:"type"`
+	Primary    bool              `json:"primary,omitempty"`
+	Device     int               `json:"device"` // device index on the instance, -1 before attach
+	Attachment vpc.AttachmentID  `json:"attachment,omitempty"`
+	MAC        vpc.MAC           `json:"mac"`
+	Subnet     vpc.SubnetID      `json:"subnet"`
+	SubnetCIDR netip.Prefix      `json:"subnetCIDR"`
+	// PrimaryIP is the interface's own address; it is never given to a pod.
+	PrimaryIP netip.Addr            `json:"primaryIP"`
+	Groups    []vpc.SecurityGroupID `json:"groups,omitempty"`
+	// Unmanaged interfaces (tag no_manage, or someone else's) take a slot of the
+	// instance and are otherwise left alone.
+	Unmanaged bool      `json:"unmanaged,omitempty"`
+	Phase     Phase     `json:"phase"`
+	Created   time.Time `json:"created"` // by our clock, or by its createdAt tag
+	Since     time.Time `json:"since"`   // when it took this phase
+	// Missing is since when EC2 no longer shows it; zero while it does.
+	Missing time.Time `json:"missing,omitzero"`
+}
+
+// pooled reports whether pods may get addresses of e, now or once it is ready.
+func (e ENI) pooled() bool {
+	if e.Unmanaged || e.Type != vpc.TypeInterface {
+		return false
+	}
+	return e.Phase == Attaching || e.Phase == SettingUp || e.Phase == Ready
+}
+
+// Address is one secondary address of an interface.
+type Address struct {
+	Addr  netip.Addr `json:"addr"`
+	ENI   vpc.ENIID  `json:"eni"`
+	State State      `json:"state"`
+	Owner Owner      `json:"owner,omitzero"`
+	Since time.Time  `json:"since"`          // when it took this state
+	Until time.Time  `json:"until,omitzero"` // cooling: when it is free again
+	Used  time.Time  `json:"used,omitzero"`  // when a pod last had it; zero: never
+}
+
+// Family is the address family of a.
+func (a Address) Family() vpc.Family { return vpc.FamilyOf(a.Addr) }
+
+// Prefix is a delegated prefix of an interface. The type is here so that records
+// and snapshots keep their shape when prefix modes come; nothing makes one yet.
+type Prefix struct {
+	Prefix netip.Prefix `json:"prefix"`
+	ENI    vpc.ENIID    `json:"eni"`
+	State  State        `json:"state"`
+	Since  time.Time    `json:"since"`
+}
+
+// Reservation keeps an address for a pod that may not exist yet. Plan refuses a
+// snapshot with reservations in this version, see ErrUnsupported.
+type Reservation struct {
+	Addr      netip.Addr `json:"addr"`
+	Namespace string     `json:"namespace"`
+	Name      string     `json:"name"`
+	Until     time.Time  `json:"until,omitzero"` // zero: for good
+}
+
+// Lease is what ADD needs to wire a pod: the address and the interface it is on.
+type Lease struct {
+	Owner   Owner        `json:"owner"`
+	Addr    netip.Addr   `json:"addr"`
+	ENI     vpc.ENIID    `json:"eni"`
+	Primary bool         `json:"primary,omitempty"` // the instance's primary interface
+	Device  int          `json:"device"`            // device index; the route table follows from it
+	MAC     vpc.MAC      `json:"mac"`               // of the interface
+	Subnet  netip.Prefix `json:"subnet"`
+	Gateway netip.Addr   `json:"gateway"` // the subnet's router
+	Since   time.Time    `json:"since"`
+	Family  vpc.Family   `json:"family"`
+}
+
+// ActionID names one execution of an action. The caller chooses it, unique for
+// ever; the EC2 executor uses the same as client token and tag.
+type ActionID string
+
+// Kind is what an action does.
+type Kind string
+
+// Kinds of action. SetUp happens in the kernel; the others at EC2.
+const (
+	CreateENI         Kind = "CreateENI"         // in Subnet with Groups and Count secondary addresses
+	Attach            Kind = "Attach"            // ENI at Device; deleted with the instance from then on
+	SetUp             Kind = "SetUp"             // link, routes and rules of ENI
+	AssignAddresses   Kind = "AssignAddresses"   // Count more addresses on ENI
+	UnassignAddresses Kind = "UnassignAddresses" // Addresses of ENI go back to the subnet
+	Detach            Kind = "Detach"            // ENI by Attachment
+	DeleteENI         Kind = "DeleteENI"         // ENI
+)
+
+// frees reports whether k gives something back.
+func (k Kind) frees() bool { return k == UnassignAddresses || k == Detach || k == DeleteENI }
+
+// Action is one step of a plan, and one row of the ledger while it is in flight.
+type Action struct {
+	ID         ActionID              `json:"id,omitempty"` // empty in a plan; set it before Begin
+	Kind       Kind                  `json:"kind"`
+	ENI        vpc.ENIID             `json:"eni,omitempty"`
+	Subnet     vpc.SubnetID          `json:"subnet,omitempty"`
+	SubnetCIDR netip.Prefix          `json:"subnetCIDR,omitzero"`
+	Groups     []vpc.SecurityGroupID `json:"groups,omitempty"`
+	Count      int                   `json:"count,omitempty"`
+	Device     int                   `json:"device,omitempty"`
+	Attachment vpc.AttachmentID      `json:"attachment,omitempty"`
+	Addresses  []netip.Addr          `json:"addresses,omitempty"`
+	// Held is, for AssignAddresses, what the interface has by our own record
+	// (its primary address excepted): what EC2 shows beyond it after a lost reply
+	// is the effect of this action.
+	Held  []netip.Addr `json:"held,omitempty"`
+	Began time.Time    `json:"began,omitzero"`
+	Why   string       `json:"why"`
+}
+
+// String is the action in one line, without its why.
+func (a Action) String() string {
+	switch a.Kind {
+	case CreateENI:
+		return fmt.Sprintf("CreateENI in %s with %d addresses", a.Subnet, a.Count)
+	case Attach:
+		return fmt.Sprintf("Attach %s at device %d", a.ENI, a.Device)
+	case AssignAddresses:
+		return fmt.Sprintf("AssignAddresses %d to %s", a.Count, a.ENI)
+	case UnassignAddresses:
+		return fmt.Sprintf("UnassignAddresses %v from %s", a.Addresses, a.ENI)
+	case SetUp, Detach, DeleteENI:
+		return fmt.Sprintf("%s %s", a.Kind, a.ENI)
+	default:
+		return fmt.Sprintf("unknown action %q", string(a.Kind))
+	}
+}
+
+// Result is the effect of an action that succeeded.
+type Result struct {
+	// ENI is, for CreateENI, the new interface: ID, MAC, PrimaryIP and, where the
+	// reply has them, Groups. The rest is taken from the action.
+	ENI ENI
+	// Addresses are the secondary addresses that CreateENI or AssignAddresses
+	// brought: possibly more or fewer than asked for.
+	Addresses []netip.Addr
+	// Attachment and Device are, for Attach, where it went.
+	Attachment vpc.AttachmentID
+	Device     int
+}
+
+// FailReason is why an action failed, as far as the planner cares.
+type FailReason string
+
+// Reasons an action fails.
+const (
+	FailSubnetExhausted FailReason = "subnet exhausted"
+	FailAddressLimit    FailReason = "address limit"   // the interface holds more than we know
+	FailENILimit        FailReason = "interface limit" // of the instance or the account
+	FailThrottled       FailReason = "throttled"
+	FailUnauthorized    FailReason = "unauthorized"
+	FailNotFound        FailReason = "not found" // the interface is gone
+	FailFrozen          FailReason = "frozen"    // a brake was on
+	FailOther           FailReason = "failed"
+)
+
+// Failure is how an action failed.
+type Failure struct {
+	Reason FailReason
+	// Definite says that nothing happened at EC2. Otherwise the effect is open:
+	// fenced addresses stay fenced and the action is tried again.
+	Definite bool
+	Message  string // in words a user understands
+}
+
+// Backoff keeps the planner from repeating what failed. Keys are scoped to what
+// the failure was about: one subnet, one interface, one kind of action.
+type Backoff struct {
+	Key     string     `json:"key"`
+	Since   time.Time  `json:"since"`
+	Until   time.Time  `json:"until"`
+	Tries   int        `json:"tries"`
+	Reason  FailReason `json:"reason"`
+	Message string     `json:"message"`
+}
