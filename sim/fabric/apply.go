@@ -1,0 +1,173 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// ErrClosed is returned by a fabric that was closed or destroyed.
+var ErrClosed = errors.New("fabric is closed")
+
+// apply is Apply, in its turn. The order is: links, filter, addresses and
+// routes, and only then what is to go, so that no packet that is allowed before
+// and after is lost between.
+func (f *Fabric) apply(want State) error {
+	if f.link == nil {
+		return ErrClosed
+	}
+	p, refused, err := newPlan(want)
+	if err != nil {
+		return fmt.Errorf("apply to fabric %s: %w", f.name, err)
+	}
+	errs := make([]error, 0, len(refused)+4)
+	for _, e := range refused {
+		errs = append(errs, e)
+	}
+	before := f.changes
+	if f.owner == nil {
+		if f.owner, err = f.recoverOwners(); err != nil {
+			return err
+		}
+	}
+	stale, err := f.plug(p)
+	errs = append(errs, err)
+	changed, err := f.nft.apply(p.rulesets(), p.device)
+	f.changes += changed
+	errs = append(errs, err)
+	errs = append(errs, f.applyLayer3(f.link, p.layout()))
+	if want.Internet != nil {
+		errs = append(errs, f.applyOutside(want.Internet.outsideLayout()))
+	}
+	errs = append(errs, f.unplug(stale))
+	if want.Internet == nil {
+		errs = append(errs, removeNamespace(f.internet))
+	}
+	errs = append(errs, f.endFlows(p.owner))
+	if n := f.changes - before; n > 0 {
+		f.log.Debug("fabric changed", "fabric", f.name, "changes", n, "ports", len(p.links))
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Fabric) applyLayer3(h *netlink.Handle, want layout) error {
+	l, err := newLayer3(h)
+	if err != nil {
+		return err
+	}
+	err = l.apply(want)
+	f.changes += l.changes
+	return err
+}
+
+// applyOutside does the outside host's namespace.
+func (f *Fabric) applyOutside(want layout) error {
+	ns, err := netns.GetFromName(f.internet)
+	if err != nil {
+		return fmt.Errorf("open internet namespace %s: %w", f.internet, err)
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink in %s: %w", f.internet, err)
+	}
+	defer h.Close()
+	for _, name := range []string{"lo", outsideDevice} {
+		l, err := h.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("find %s in %s: %w", name, f.internet, err)
+		}
+		if l.Attrs().RawFlags&unix.IFF_UP != 0 {
+			continue
+		}
+		f.changes++
+		if err := h.LinkSetUp(l); err != nil {
+			return fmt.Errorf("set %s up in %s: %w", name, f.internet, err)
+		}
+	}
+	return f.applyLayer3(h, want)
+}
+
+// recoverOwners reads from the kernel who held which address when an earlier
+// process was here last.
+func (f *Fabric) recoverOwners() (map[netip.Prefix]vpc.ENIID, error) {
+	links, err := f.ourLinks()
+	if err != nil {
+		return nil, err
+	}
+	l, err := newLayer3(f.link)
+	if err != nil {
+		return nil, err
+	}
+	routes, err := l.presentRoutes()
+	if err != nil {
+		return nil, err
+	}
+	owner := map[netip.Prefix]vpc.ENIID{}
+	for key, to := range routes {
+		link, ours := links[to.device]
+		if key.table != unix.RT_TABLE_MAIN || !ours {
+			continue
+		}
+		id, _, _ := strings.Cut(strings.TrimPrefix(link.Attrs().Alias, aliasPrefix), " ")
+		owner[key.dst] = vpc.ENIID(id)
+	}
+	return owner, nil
+}
+
+// endFlows forgets the connections of every address that has left the interface
+// that had it: connection state belongs to the interface, not to the address.
+func (f *Fabric) endFlows(now map[netip.Prefix]vpc.ENIID) error {
+	left := leavers{single: map[netip.Addr]bool{}}
+	for prefix, was := range f.owner {
+		if now[prefix] == was {
+			continue
+		}
+		if prefix.IsSingleIP() {
+			left.single[prefix.Addr()] = true
+		} else {
+			left.prefixes = append(left.prefixes, prefix)
+		}
+	}
+	if len(left.single)+len(left.prefixes) > 0 {
+		for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+			ended, err := f.link.ConntrackDeleteFilters(netlink.ConntrackTable, family, left)
+			if err != nil {
+				return fmt.Errorf("end the flows of addresses that left their interface: %w", err)
+			}
+			f.changes += int(ended)
+		}
+	}
+	f.owner = now
+	return nil
+}
+
+// leavers matches connections from or to the addresses that left.
+type leavers struct {
+	single   map[netip.Addr]bool
+	prefixes []netip.Prefix
+}
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (l leavers) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	return l.has(addrOf(flow.Forward.SrcIP)) || l.has(addrOf(flow.Forward.DstIP))
+}
+
+func (l leavers) has(a netip.Addr) bool {
+	if l.single[a] {
+		return true
+	}
+	for _, prefix := range l.prefixes {
+		if prefix.Contains(a) {
+			return true
+		}
+	}
+	return false
+}

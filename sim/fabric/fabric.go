@@ -1,0 +1,207 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Options of a fabric.
+type Options struct {
+	// Internet names the namespace of the outside host, such as "tl-lab-net".
+	// It is made when a State has an internet gateway. Empty: the fabric's name
+	// followed by "-net".
+	Internet string
+	// Log may be nil.
+	Log *slog.Logger
+}
+
+// Fabric is one VPC's wire. Its methods may be called from any goroutine; they
+// take turns.
+type Fabric struct {
+	name     string
+	internet string
+	log      *slog.Logger
+
+	turn chan struct{} // holds one token; who has it may use what follows
+	ns   netns.NsHandle
+	link *netlink.Handle
+	nft  *filter
+	// owner is who had each address after the last Apply, so that the flows of
+	// an address that leaves its interface can be ended.
+	owner map[netip.Prefix]vpc.ENIID
+	// changes counts what Apply asked of the kernel, for tests of idempotence.
+	changes int
+}
+
+// Open makes the fabric's namespace, or takes over the one of that name that an
+// earlier process left, and prepares its kernel settings. Call Close, or Destroy
+// to take the namespaces away as well.
+func Open(name string, o Options) (*Fabric, error) {
+	f := &Fabric{name: name, internet: o.Internet, log: o.Log, turn: make(chan struct{}, 1)}
+	if f.internet == "" {
+		f.internet = name + "-net"
+	}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
+	}
+	if err := ensureNamespace(name); err != nil {
+		return nil, fmt.Errorf("make fabric namespace %s: %w", name, err)
+	}
+	if err := f.open(); err != nil {
+		return nil, fmt.Errorf("open fabric %s: %w", name, err)
+	}
+	f.turn <- struct{}{}
+	return f, nil
+}
+
+func (f *Fabric) open() (err error) {
+	if f.ns, err = netns.GetFromName(f.name); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.release()
+		}
+	}()
+	if f.link, err = netlink.NewHandleAt(f.ns, unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER); err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	if f.nft, err = openFilter(int(f.ns)); err != nil {
+		return err
+	}
+	if err = writeSysctls(f.name, routerSysctls()); err != nil {
+		return err
+	}
+	lo, err := f.link.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return f.link.LinkSetUp(lo)
+}
+
+// Name is the name of the fabric's namespace in /run/netns.
+func (f *Fabric) Name() string { return f.name }
+
+// InternetName is the name of the outside host's namespace; it exists once a
+// State with an internet gateway has been applied.
+func (f *Fabric) InternetName() string { return f.internet }
+
+// PortError says why one port is not as it should be. The other ports are.
+type PortError struct {
+	Port vpc.ENIID
+	Err  error
+}
+
+func (e *PortError) Error() string { return fmt.Sprintf("port %s: %v", e.Port, e.Err) }
+func (e *PortError) Unwrap() error { return e.Err }
+
+// ErrGuestMissing is the cause when the namespace a port names does not exist.
+var ErrGuestMissing = errors.New("guest namespace does not exist")
+
+// ErrVLANUnsupported is the cause when a port asks for a VLAN.
+var ErrVLANUnsupported = errors.New("VLANs on a port are not supported yet")
+
+// PortErrors returns the errors of single ports out of what Apply returned.
+func PortErrors(err error) map[vpc.ENIID]error {
+	found := map[vpc.ENIID]error{}
+	collectPortErrors(err, found)
+	return found
+}
+
+func collectPortErrors(err error, into map[vpc.ENIID]error) {
+	switch e := err.(type) { //nolint:errorlint // walks the tree itself
+	case nil:
+	case *PortError:
+		into[e.Port] = e.Err
+	case interface{ Unwrap() []error }:
+		for _, sub := range e.Unwrap() {
+			collectPortErrors(sub, into)
+		}
+	case interface{ Unwrap() error }:
+		collectPortErrors(e.Unwrap(), into)
+	}
+}
+
+// Apply makes the kernel agree with want. It compares with what is actually
+// there, so it repairs what was changed behind its back; applied twice it
+// changes nothing the second time. Packets of flows that want still allows are
+// not lost meanwhile. A port that cannot be wired is reported as a *PortError
+// (see PortErrors) and does not stop the others; a State that contradicts itself
+// is refused as a whole before anything is changed.
+func (f *Fabric) Apply(ctx context.Context, want State) error {
+	select {
+	case <-f.turn:
+	case <-ctx.Done():
+		return fmt.Errorf("apply to fabric %s: %w", f.name, ctx.Err())
+	}
+	defer func() { f.turn <- struct{}{} }()
+	return f.apply(want)
+}
+
+// Drops counts the packets of one port that the fabric threw away, since the
+// fabric's namespace was made.
+type Drops struct {
+	Spoofed    uint64 // from an address or MAC that is not the port's
+	Misrouted  uint64 // to the port for an address that is not its, with the check on
+	Egress     uint64 // no rule of the sending port's groups
+	Ingress    uint64 // no rule of the receiving port's groups
+	Unroutable uint64 // to an address nobody holds, or out without a route or a public address
+	Stale      uint64 // of a connection whose state has ended or was never seen
+	Service    uint64 // to an address of the fabric itself where it does not listen
+}
+
+// Total is the sum over all reasons.
+func (d Drops) Total() uint64 {
+	return d.Spoofed + d.Misrouted + d.Egress + d.Ingress + d.Unroutable + d.Stale + d.Service
+}
+
+// Counters reads the drops of every port of the last State applied.
+func (f *Fabric) Counters() (map[vpc.ENIID]Drops, error) {
+	<-f.turn
+	defer func() { f.turn <- struct{}{} }()
+	return f.nft.drops()
+}
+
+// Close releases the descriptors and leaves the namespaces as they are.
+func (f *Fabric) Close() error {
+	<-f.turn
+	defer func() { f.turn <- struct{}{} }()
+	f.release()
+	return nil
+}
+
+func (f *Fabric) release() {
+	if f.link != nil {
+		f.link.Close()
+		f.link = nil
+	}
+	if f.nft != nil {
+		f.nft.close()
+	}
+	if f.ns.IsOpen() {
+		_ = f.ns.Close()
+	}
+}
+
+// Destroy removes every link, both namespaces, and closes the fabric. What is
+// already gone is success.
+func (f *Fabric) Destroy() error {
+	<-f.turn
+	defer func() { f.turn <- struct{}{} }()
+	var errs []error
+	if f.link != nil {
+		errs = append(errs, f.unplugAll())
+	}
+	f.release()
+	errs = append(errs, removeNamespace(f.name), removeNamespace(f.internet))
+	return errors.Join(errs...)
+}

@@ -1,0 +1,184 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// plan is a State made ready: checked, indexed, and in terms of links, routes
+// and neighbours. Pure.
+type plan struct {
+	state  State
+	links  map[string]linkPlan // by the fabric end's name
+	device map[vpc.ENIID]string
+	subnet map[vpc.SubnetID]int // position in state.Subnets
+	owner  map[netip.Prefix]vpc.ENIID
+	// local are the addresses the fabric answers for.
+	local map[netip.Addr]bool
+	// gateways are those of them that only answer pings.
+	gateways []netip.Addr
+}
+
+// linkPlan is one port's link.
+type linkPlan struct {
+	port Port
+	name string // of the fabric end
+}
+
+// alias is what the fabric end carries so that a link made for something else
+// is seen to be wrong.
+func (l linkPlan) alias() string {
+	return fmt.Sprintf("%s%s %s %s", aliasPrefix, l.port.ID, l.port.MAC, l.port.Device)
+}
+
+// deviceName is the fabric end's name: the id if it fits, else its last eleven
+// digits. The kernel takes 15 bytes.
+func deviceName(id vpc.ENIID) string {
+	const longest = 15
+	if len(id) <= longest {
+		return string(id)
+	}
+	return "eni-" + string(id[len(id)-(longest-len("eni-")):])
+}
+
+// newPlan refuses a State that contradicts itself. Ports that cannot be wired
+// are left out and returned as errors of their own.
+func newPlan(s State) (*plan, []*PortError, error) {
+	p := &plan{
+		state: s, links: map[string]linkPlan{}, device: map[vpc.ENIID]string{},
+		subnet: map[vpc.SubnetID]int{}, owner: map[netip.Prefix]vpc.ENIID{}, local: map[netip.Addr]bool{},
+	}
+	for n, subnet := range s.Subnets {
+		if _, twice := p.subnet[subnet.ID]; twice {
+			return nil, nil, fmt.Errorf("state names subnet %s twice", subnet.ID)
+		}
+		p.subnet[subnet.ID] = n
+		for _, prefix := range subnet.Prefixes {
+			p.addGateway(vpc.Gateway(prefix))
+		}
+	}
+	for _, service := range s.Services {
+		p.local[service.Address] = true
+	}
+	var refused []*PortError
+	for _, port := range s.Ports {
+		if err := p.addPort(port); err != nil {
+			var contradiction *PortError
+			if !errors.As(err, &contradiction) {
+				return nil, nil, err
+			}
+			refused = append(refused, contradiction)
+		}
+	}
+	return p, refused, p.disjoint()
+}
+
+func (p *plan) addGateway(a netip.Addr) {
+	if !p.local[a] {
+		p.local[a] = true
+		p.gateways = append(p.gateways, a)
+	}
+}
+
+// addPort plans one port. A *PortError concerns that port alone.
+func (p *plan) addPort(port Port) error {
+	if _, twice := p.device[port.ID]; twice {
+		return fmt.Errorf("state names port %s twice", port.ID)
+	}
+	for _, prefix := range holdings(port) {
+		if by, twice := p.owner[prefix]; twice {
+			return fmt.Errorf("%s is held by both %s and %s", prefix, by, port.ID)
+		}
+		if p.local[prefix.Addr()] {
+			return fmt.Errorf("%s of port %s is an address of the VPC itself", prefix, port.ID)
+		}
+		if !p.inside(prefix) {
+			return fmt.Errorf("%s of port %s is outside the VPC's ranges %v", prefix, port.ID, p.state.CIDRs)
+		}
+		p.owner[prefix] = port.ID
+	}
+	if err := p.wirable(port); err != nil {
+		return &PortError{Port: port.ID, Err: err}
+	}
+	name := deviceName(port.ID)
+	p.links[name] = linkPlan{port: port, name: name}
+	p.device[port.ID] = name
+	return nil
+}
+
+// inside reports whether a prefix lies in the VPC.
+func (p *plan) inside(prefix netip.Prefix) bool {
+	return slices.ContainsFunc(p.state.CIDRs, func(cidr netip.Prefix) bool {
+		return cidr.Contains(prefix.Addr()) && cidr.Bits() <= prefix.Bits()
+	})
+}
+
+// disjoint refuses prefixes that overlap. In sorted order it is enough to look
+// at neighbours.
+func (p *plan) disjoint() error {
+	held := slices.SortedFunc(maps.Keys(p.owner), func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	for n := 1; n < len(held); n++ {
+		if a, b := held[n-1], held[n]; a.Overlaps(b) {
+			return fmt.Errorf("%s of port %s overlaps %s of port %s", b, p.owner[b], a, p.owner[a])
+		}
+	}
+	return nil
+}
+
+// wirable says what stands against plugging in the port.
+func (p *plan) wirable(port Port) error {
+	if port.Key.VLAN != 0 {
+		return fmt.Errorf("VLAN %d on %s: %w", port.Key.VLAN, port.Key.ENI, ErrVLANUnsupported)
+	}
+	if port.Key.ENI != "" && port.Key.ENI != port.ID {
+		return fmt.Errorf("untagged port on the link of %s: %w", port.Key.ENI, ErrVLANUnsupported)
+	}
+	if _, ok := p.subnet[port.Subnet]; !ok {
+		return fmt.Errorf("subnet %s is not in the state", port.Subnet)
+	}
+	for _, id := range port.Groups {
+		if !slices.ContainsFunc(p.state.Groups, func(g Group) bool { return g.ID == id }) {
+			return fmt.Errorf("security group %s is not in the state", id)
+		}
+	}
+	if other, taken := p.links[deviceName(port.ID)]; taken {
+		return fmt.Errorf("its link name %s is that of %s", other.name, other.port.ID)
+	}
+	if port.Guest == "" || port.Device == "" || strings.ContainsAny(port.Guest, "/\x00") {
+		return fmt.Errorf("guest %q, device %q: both are needed", port.Guest, port.Device)
+	}
+	return nil
+}
+
+// holdings are all addresses of a port as prefixes, single ones in full length.
+func holdings(port Port) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(port.Addresses)+len(port.Prefixes))
+	for _, a := range port.Addresses {
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, prefix := range port.Prefixes {
+		out = append(out, prefix.Masked())
+	}
+	return out
+}
+
+// gatewayOf is the address the fabric speaks from to a port of the subnet.
+func (p *plan) gatewayOf(id vpc.SubnetID, f vpc.Family) netip.Addr {
+	for _, prefix := range p.state.Subnets[p.subnet[id]].Prefixes {
+		if vpc.FamilyOf(prefix.Addr()) == f {
+			return vpc.Gateway(prefix)
+		}
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,144 @@
+package fabric
+
+import (
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// routeKey is what tells routes apart.
+type routeKey struct {
+	table int
+	dst   netip.Prefix
+}
+
+// hop is where a route leads. The zero hop is a blackhole.
+type hop struct {
+	device string
+	via    netip.Addr // on-link
+	source netip.Addr // what we speak from ourselves; zero: any
+}
+
+// neighbour is a permanent entry: on a device, an address has a MAC.
+type neighbour struct {
+	device string
+	addr   netip.Addr
+}
+
+// address is an address of the namespace's own.
+type address struct {
+	device string
+	addr   netip.Addr // in full length
+}
+
+// layout is what one namespace's network layer should hold. Pure.
+type layout struct {
+	addresses  map[address]bool
+	neighbours map[neighbour]vpc.MAC
+	routes     map[routeKey]hop
+	// tables with a rule: packets marked with the number look there, in both
+	// families.
+	tables map[int]bool
+}
+
+func newLayout() layout {
+	return layout{
+		addresses: map[address]bool{}, neighbours: map[neighbour]vpc.MAC{},
+		routes: map[routeKey]hop{}, tables: map[int]bool{},
+	}
+}
+
+// layout of the fabric's namespace. The main table holds the VPC: every address
+// to its port, the rest of the ranges to nowhere. A subnet's table holds what
+// its route table adds.
+func (p *plan) layout() layout {
+	l := newLayout()
+	for a := range p.local {
+		l.addresses[address{"lo", a}] = true
+	}
+	for _, cidr := range p.state.CIDRs {
+		l.routes[routeKey{unix.RT_TABLE_MAIN, cidr.Masked()}] = hop{}
+	}
+	for name, link := range p.links {
+		if link.port.Down {
+			continue // the kernel takes addresses and routes of a link that is down
+		}
+		l.addEnd(name, link.port.MAC)
+		for _, dst := range holdings(link.port) {
+			family := vpc.FamilyOf(dst.Addr())
+			l.routes[routeKey{unix.RT_TABLE_MAIN, dst}] = hop{
+				device: name,
+				via:    nextHops(family).peer,
+				source: p.gatewayOf(link.port.Subnet, family),
+			}
+		}
+	}
+	if p.state.Internet != nil {
+		l.addEnd(gatewayDevice, outsideMAC())
+	}
+	for n, subnet := range p.state.Subnets {
+		for _, entry := range subnet.Routes {
+			l.tables[tableBase+n] = true
+			l.routes[routeKey{tableBase + n, entry.Destination.Masked()}] = p.hopTo(entry)
+		}
+	}
+	return l
+}
+
+// addEnd gives a fabric end its address and its peer's neighbour entries.
+func (l layout) addEnd(device string, peer vpc.MAC) {
+	l.addresses[address{device, linkLocal(1)}] = true
+	for _, f := range families() {
+		l.neighbours[neighbour{device, nextHops(f).peer}] = peer
+	}
+}
+
+// hopTo resolves a route's target; one that is gone or down is a blackhole.
+func (p *plan) hopTo(r Route) hop {
+	via := nextHops(vpc.FamilyOf(r.Destination.Addr())).peer
+	switch {
+	case r.Target.Blackhole:
+	case r.Target.Internet && p.state.Internet != nil:
+		return hop{device: gatewayDevice, via: via}
+	case r.Target.Port != "":
+		device, ok := p.device[r.Target.Port]
+		if ok && !p.links[device].port.Down {
+			return hop{device: device, via: via}
+		}
+	}
+	return hop{}
+}
+
+// outsideLayout is the network of the namespace behind the internet gateway.
+func (i *Internet) outsideLayout() layout {
+	l := newLayout()
+	for _, host := range i.Hosts {
+		l.addresses[address{outsideDevice, host}] = true
+	}
+	for _, f := range families() {
+		router := nextHops(f).router
+		l.neighbours[neighbour{outsideDevice, router}] = routerMAC()
+		source, ok := i.host(f)
+		if !ok {
+			continue // without an address of its own it could not answer
+		}
+		anywhere := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if f == vpc.IPv6 {
+			anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		l.routes[routeKey{unix.RT_TABLE_MAIN, anywhere}] = hop{device: outsideDevice, via: router, source: source}
+	}
+	return l
+}
+
+// host is the first outside address of a family.
+func (i *Internet) host(f vpc.Family) (netip.Addr, bool) {
+	for _, host := range i.Hosts {
+		if vpc.FamilyOf(host) == f {
+			return host, true
+		}
+	}
+	return netip.Addr{}, false
+}
