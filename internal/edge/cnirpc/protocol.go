@@ -67,11 +67,13 @@ func (e *Error) Error() string {
 
 // Error codes of the CNI specification, and those of ours from 100 on.
 const (
+	CodeIncompatible     = 1
 	CodeUnknownContainer = 3
 	CodeInvalidEnv       = 4
 	CodeIO               = 5
 	CodeDecode           = 6
 	CodeInvalidConfig    = 7
+	CodeInvalidNetns     = 8
 	CodeTryAgain         = 11
 	CodeUnavailable      = 50 // STATUS: no ADD can be served
 	CodeLimited          = 51 // STATUS: none, and pods here have limited connectivity

@@ -1,0 +1,108 @@
+package cnirpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Errors that callers branch on.
+var (
+	// ErrNoAgent: nobody answers at the socket, or the agent went away before
+	// it answered.
+	ErrNoAgent = errors.New("the agent does not answer")
+	// ErrSkew: the two sides have no protocol version in common.
+	ErrSkew = errors.New("plugin and agent are too far apart in version")
+	// ErrTooLong: a message is longer than MaxMessage.
+	ErrTooLong = fmt.Errorf("message is longer than %d bytes", MaxMessage)
+)
+
+// DecodeRequest reads one request as it came off the wire, without its newline.
+// It checks what the protocol promises; what the command means is for the
+// handler.
+func DecodeRequest(raw []byte) (*Request, error) {
+	if len(raw) > MaxMessage {
+		return nil, ErrTooLong
+	}
+	var req Request
+	if err := json.Unmarshal(raw, &req); err != nil {
+		return nil, fmt.Errorf("decode request: %w", err)
+	}
+	if err := compatible(req.Version, max(req.MinVersion, 1)); err != nil {
+		return nil, err
+	}
+	if req.Command == "" {
+		return nil, errors.New("decode request: no command")
+	}
+	if req.WaitMillis < 0 {
+		return nil, fmt.Errorf("decode request: waitMillis is %d", req.WaitMillis)
+	}
+	return &req, nil
+}
+
+// decodeResponse reads one answer.
+func decodeResponse(raw []byte) (*Response, error) {
+	var resp Response
+	if err := json.Unmarshal(raw, &resp); err != nil {
+		return nil, fmt.Errorf("decode answer: %w", err)
+	}
+	if resp.Error != nil && resp.Result != nil {
+		return nil, errors.New("decode answer: both a result and an error")
+	}
+	return &resp, nil
+}
+
+// compatible checks a peer that speaks version and accepts from oldest on.
+func compatible(version, oldest int) error {
+	switch {
+	case version < MinVersion:
+		return fmt.Errorf("%w: the plugin speaks protocol %d, the agent needs at least %d: let the agent's init container install its plugin", ErrSkew, version, MinVersion)
+	case oldest > Version:
+		return fmt.Errorf("%w: the plugin needs protocol %d or later, the agent speaks %d: upgrade the agent", ErrSkew, oldest, Version)
+	}
+	return nil
+}
+
+// encodeLine renders v as one line.
+func encodeLine(v any) ([]byte, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) >= MaxMessage {
+		return nil, ErrTooLong
+	}
+	return append(raw, '\n'), nil
+}
+
+// readLine reads up to a newline from r, at most MaxMessage bytes, beginning
+// with what is in head. Bytes after the newline are dropped: nobody sends any.
+func readLine(r io.Reader, head []byte) ([]byte, error) {
+	buf := head
+	for {
+		if i := bytes.IndexByte(buf, '\n'); i >= 0 {
+			return buf[:i], nil
+		}
+		if len(buf) >= MaxMessage {
+			return nil, ErrTooLong
+		}
+		if len(buf) == cap(buf) {
+			grown := make([]byte, len(buf), min(max(2*cap(buf), 4096), MaxMessage))
+			copy(grown, buf)
+			buf = grown
+		}
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		if n > 0 {
+			buf = buf[:len(buf)+n]
+			continue
+		}
+		if err == io.EOF {
+			return nil, io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package cnirpc
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Handler carries out one call. It must not keep netns (nil when none was sent)
+// beyond its return. ctx ends when the plugin goes away, when the time it is
+// ready to wait is over, or when the server stops.
+type Handler func(ctx context.Context, req *Request, netns *os.File) (json.RawMessage, *Error)
+
+// Server is the agent's end of the wire.
+type Server struct {
+	Handle Handler
+	// Agent is the build version put into answers.
+	Agent string
+	// UID is the only user whose calls are heard: 0, root, in production.
+	UID uint32
+	// ReadTimeout bounds the sending of a request, MaxWait the work on it.
+	// Zero means 5 s and 2 min.
+	ReadTimeout, MaxWait time.Duration
+	// MaxCalls bounds the calls served at once, 512 when 0. More wait in the
+	// socket's backlog.
+	MaxCalls int
+	// Report is told of connections that were refused or broke, with the reason.
+	Report func(error)
+}
+
+// Errors that end a call's context.
+var (
+	// ErrPluginGone: the plugin closed its socket.
+	ErrPluginGone = errors.New("the plugin went away")
+	// ErrStopping: the server stops.
+	ErrStopping = errors.New("the agent is stopping")
+)
+
+// Listen makes the socket, for root only, replacing one a dead agent left. The
+// directory is made if missing.
+func Listen(socket string) (*net.UnixListener, error) {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		return nil, fmt.Errorf("make socket directory: %w", err)
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove stale socket: %w", err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", socket, err)
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("protect socket: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+// Serve answers calls until ctx ends, then stops accepting, ends the calls'
+// contexts with ErrStopping as the cause, waits for them and returns nil. Any
+// other end of the listener is an error.
+func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
+	calls, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		_ = l.Close()
+		cancel(ErrStopping)
+	})
+	defer stop()
+	defer cancel(ErrStopping)
+	slots := make(chan struct{}, cmp.Or(s.MaxCalls, 512))
+	var group sync.WaitGroup
+	defer group.Wait()
+	for {
+		slots <- struct{}{}
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("accept plugin: %w", err)
+		}
+		group.Go(func() {
+			defer func() { <-slots }()
+			defer conn.Close()
+			if err := s.serve(calls, conn); err != nil && s.Report != nil {
+				s.Report(err)
+			}
+		})
+	}
+}
+
+// serve reads one request, has it handled and answers.
+func (s *Server) serve(ctx context.Context, conn *net.UnixConn) error {
+	if err := s.authorise(conn); err != nil {
+		return err
+	}
+	if err := conn.SetDeadline(time.Now().Add(cmp.Or(s.ReadTimeout, 5*time.Second))); err != nil {
+		return fmt.Errorf("set deadline: %w", err)
+	}
+	raw, netns, err := receive(conn)
+	if netns != nil {
+		defer netns.Close()
+	}
+	if err != nil {
+		if errors.Is(err, ErrTooLong) {
+			return errors.Join(err, s.answer(conn, nil, &Error{Code: CodeDecode, Msg: "request refused", Details: err.Error()}))
+		}
+		return fmt.Errorf("read request: %w", err)
+	}
+	req, err := DecodeRequest(raw)
+	if err != nil {
+		code := uint(CodeDecode)
+		if errors.Is(err, ErrSkew) {
+			code = CodeIncompatible
+		}
+		return errors.Join(err, s.answer(conn, nil, &Error{Code: code, Msg: "request refused", Details: err.Error()}))
+	}
+	if netns != nil {
+		if err := isNetns(netns); err != nil {
+			return errors.Join(err, s.answer(conn, nil, &Error{Code: CodeInvalidNetns, Msg: "request refused", Details: err.Error()}))
+		}
+	}
+	result, failure := s.handle(ctx, conn, req, netns)
+	if failure != nil && errors.Is(context.Cause(ctx), ErrStopping) {
+		return nil // no answer: the plugin asks again, and our successor answers
+	}
+	return s.answer(conn, result, failure)
+}
+
+// handle runs the handler under a context that ends with the plugin's socket.
+func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *Request, netns *os.File) (json.RawMessage, *Error) {
+	wait := cmp.Or(s.MaxWait, 2*time.Minute)
+	if req.WaitMillis > 0 {
+		wait = min(wait, time.Duration(req.WaitMillis)*time.Millisecond)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	ctx, gone := context.WithCancelCause(ctx)
+	defer gone(nil)
+	_ = conn.SetReadDeadline(time.Time{}) // a conn that refuses reads as closed below
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		var one [1]byte
+		for {
+			if _, err := conn.Read(one[:]); err != nil {
+				gone(ErrPluginGone)
+				return
+			}
+		}
+	}()
+	defer func() {
+		_ = conn.SetReadDeadline(time.Unix(1, 0)) // wakes the watcher
+		<-watched
+	}()
+	return s.Handle(ctx, req, netns)
+}
+
+func (s *Server) answer(conn *net.UnixConn, result json.RawMessage, failure *Error) error {
+	resp := Response{Version: Version, Agent: s.Agent, Result: result, Error: failure}
+	if failure != nil {
+		resp.Result = nil
+	}
+	raw, err := encodeLine(resp)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(cmp.Or(s.ReadTimeout, 5*time.Second))); err != nil {
+		return fmt.Errorf("set deadline: %w", err)
+	}
+	if _, err := conn.Write(raw); err != nil {
+		return fmt.Errorf("answer plugin: %w", err)
+	}
+	return nil
+}
+
+// authorise refuses a peer that is not the configured user. The kernel vouches
+// for the peer: unix(7), SO_PEERCRED.
+func (s *Server) authorise(conn *net.UnixConn) error {
+	rc, err := conn.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("peer credentials: %w", err)
+	}
+	var cred *syscall.Ucred
+	var credErr error
+	if err := rc.Control(func(fd uintptr) {
+		cred, credErr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); err != nil || credErr != nil {
+		return fmt.Errorf("peer credentials: %w", errors.Join(err, credErr))
+	}
+	if cred.Uid != s.UID {
+		return fmt.Errorf("process %d of user %d is not allowed to call", cred.Pid, cred.Uid)
+	}
+	return nil
+}
+
+// receive reads a request line and the descriptor that came with its first
+// bytes. A descriptor is returned also with an error; more than one are closed
+// and refused.
+func receive(conn *net.UnixConn) ([]byte, *os.File, error) {
+	buf := make([]byte, 4096)
+	oob := make([]byte, syscall.CmsgSpace(4*4))
+	n, oobn, flags, _, err := conn.ReadMsgUnix(buf, oob)
+	files, fdErr := descriptors(oob[:oobn])
+	if fdErr == nil && len(files) > 1 || flags&syscall.MSG_CTRUNC != 0 {
+		fdErr = errors.New("more than one descriptor")
+	}
+	if err == nil {
+		err = fdErr
+	}
+	if err == nil && n == 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		for _, f := range files {
+			f.Close()
+		}
+		return nil, nil, err
+	}
+	var netns *os.File
+	if len(files) == 1 {
+		netns = files[0]
+	}
+	raw, err := readLine(conn, buf[:n])
+	return raw, netns, err
+}
+
+// descriptors takes the files out of control messages.
+func descriptors(oob []byte) ([]*os.File, error) {
+	messages, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("parse control message: %w", err)
+	}
+	var files []*os.File
+	for i := range messages {
+		fds, err := syscall.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue // credentials or another kind nobody asked for
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "netns of the pod"))
+		}
+	}
+	return files, nil
+}
+
+// isNetns refuses a descriptor that is not a network namespace. Source:
+// ioctl_nsfs(2), NS_GET_NSTYPE; other files answer ENOTTY.
+func isNetns(f *os.File) error {
+	const getNSType = 0xb703
+	kind, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), getNSType, 0)
+	if errno != 0 || kind != syscall.CLONE_NEWNET {
+		return errors.New("the descriptor sent is not a network namespace")
+	}
+	return nil
+}

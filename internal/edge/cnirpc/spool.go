@@ -1,0 +1,139 @@
+package cnirpc
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Files of the spool: "<container>-<interface>-<hash>.del". Others are not ours.
+const (
+	spoolSuffix = ".del"
+	badSuffix   = ".bad"
+)
+
+// Spool writes a DEL that no agent answered into dir, which is made if missing.
+// It is on the disk when Spool returns, whole or not at all; the same DEL again
+// replaces the first.
+func Spool(dir string, req Request, now time.Time) error {
+	req.Version, req.MinVersion = Version, MinVersion
+	req.SpooledAt = now.UnixMilli()
+	raw, err := encodeLine(req)
+	if err != nil {
+		return fmt.Errorf("encode DEL: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make spool: %w", err)
+	}
+	temp, err := os.CreateTemp(dir, ".tmp-*")
+	if err != nil {
+		return fmt.Errorf("spool DEL: %w", err)
+	}
+	defer os.Remove(temp.Name()) // a no-op once renamed
+	_, err = temp.Write(raw)
+	if err == nil {
+		err = temp.Sync()
+	}
+	if err = errors.Join(err, temp.Close()); err != nil {
+		return fmt.Errorf("spool DEL: %w", err)
+	}
+	if err := os.Rename(temp.Name(), filepath.Join(dir, spoolName(req))); err != nil {
+		return fmt.Errorf("spool DEL: %w", err)
+	}
+	return syncDir(dir)
+}
+
+// spoolName is the same for the same attachment and has no more than 255 bytes.
+func spoolName(req Request) string {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s", req.ContainerID, req.IfName)
+	clean := func(s string, n int) string {
+		s = strings.Map(func(r rune) rune {
+			if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+				return r
+			}
+			return '_'
+		}, s)
+		return s[:min(len(s), n)]
+	}
+	return fmt.Sprintf("%s-%s-%016x%s", clean(req.ContainerID, 64), clean(req.IfName, 16), h.Sum64(), spoolSuffix)
+}
+
+// Spooled is a DEL that waits to be carried out.
+type Spooled struct {
+	Request Request
+	path    string
+}
+
+// Remove takes the DEL out of the spool, once its effect is durable. Removing it
+// twice is no error.
+func (s Spooled) Remove() error {
+	if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove spooled DEL: %w", err)
+	}
+	return syncDir(filepath.Dir(s.path))
+}
+
+// ReadSpool lists the DELs in dir, by name. A file that cannot be understood is
+// renamed to "….bad" and reported in the joined error, beside those that can. A
+// missing directory is an empty spool.
+func ReadSpool(dir string) ([]Spooled, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read spool: %w", err)
+	}
+	var out []Spooled
+	var problems error
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), spoolSuffix) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		req, err := readSpooled(path)
+		if err != nil {
+			problems = errors.Join(problems, fmt.Errorf("spooled DEL %s: %w (set aside as %s%s)", e.Name(), err, e.Name(), badSuffix), os.Rename(path, path+badSuffix))
+			continue
+		}
+		out = append(out, Spooled{Request: *req, path: path})
+	}
+	return out, problems
+}
+
+func readSpooled(path string) (*Request, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	raw, err := readLine(f, nil)
+	if err != nil {
+		return nil, err
+	}
+	req, err := DecodeRequest(raw)
+	if err != nil {
+		return nil, err
+	}
+	if req.Command != "DEL" || req.ContainerID == "" || req.IfName == "" {
+		return nil, fmt.Errorf("%q of container %q, interface %q is not a DEL", req.Command, req.ContainerID, req.IfName)
+	}
+	return req, nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return nil
+}
