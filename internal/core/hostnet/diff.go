@@ -129,6 +129,8 @@ func (d *differ) diffLinks(want, have []Link) {
 	for _, w := range want {
 		h, there := d.links[w.Name]
 		switch {
+		case !there && w.Pending:
+			d.blocked[w.Name] = true
 		case !there:
 			d.block(w, "is gone")
 		case h.Dying():
@@ -277,7 +279,9 @@ func (d *differ) diffRoute(w Route, found []Route) {
 }
 
 // leadsLike reports whether packets go the same way by both routes.
-func (r Route) leadsLike(o Route) bool { return r.Via == o.Via && r.Link == o.Link && r.Scope == o.Scope }
+func (r Route) leadsLike(o Route) bool {
+	return r.Via == o.Via && r.Link == o.Link && r.Scope == o.Scope
+}
 
 // inOrder puts routes on a link before those via a gateway, which need them.
 func inOrder(routes []Route) []Route {

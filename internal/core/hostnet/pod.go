@@ -51,7 +51,7 @@ func ForPod(p Pod) State {
 	hostMAC, podMAC := PodMACs(p.ContainerID, p.IfName)
 	link := Link{Name: p.HostLink(), MAC: hostMAC, MTU: p.mtu(), Admin: AdminUp, Alias: p.Attachment().Alias()}
 	if p.Held {
-		link.Admin = AdminAny
+		link.Admin, link.Pending = AdminAny, true
 	}
 	s := State{Links: []Link{link}}
 	for _, a := range p.Addresses {

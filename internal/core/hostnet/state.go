@@ -59,6 +59,8 @@ type Link struct {
 	Admin Admin
 	Alias string // empty in a wanted link: whatever it has
 	Group uint32 // of a found link; never changed by Diff
+	// Pending, in a wanted link: an ADD is at work on it, it may not be there yet.
+	Pending bool
 }
 
 // Ours reports whether Trunkline made the link or took it over.
@@ -235,7 +237,7 @@ func Join(states ...State) State {
 // String lists the state one object a line, sorted, in the words of ip(8).
 func (s State) String() string {
 	var lines []string
-	for _, o := range s.objects() {
+	for _, o := range s.Objects() {
 		lines = append(lines, o.String())
 	}
 	for _, r := range s.Absent {
@@ -245,7 +247,8 @@ func (s State) String() string {
 	return strings.Join(lines, "\n")
 }
 
-func (s State) objects() []Object {
+// Objects lists everything in the state but Absent.
+func (s State) Objects() []Object {
 	var all []Object
 	for _, l := range s.Links {
 		all = append(all, l)

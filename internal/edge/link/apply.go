@@ -1,0 +1,260 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// applyRounds bounds how often Apply compares again: taking an address away can
+// take others with it.
+const applyRounds = 3
+
+// Apply makes the kernel agree with what is wanted: it reads everything, asks
+// want, and does the difference. It returns what was not as it should be, put
+// right or not; err is for what could not be tried. Applying twice is applying
+// once. Nothing that is not ours is touched.
+//
+// want is asked after the kernel was read. A caller that records a pod before it
+// wires it therefore never sees a pod that is being added pruned as unknown.
+func (h *Host) Apply(ctx context.Context, want func() hostnet.State) ([]Drift, error) {
+	var drifts []Drift
+	reported := map[string]bool{}
+	var errs []error
+	for range applyRounds {
+		have, err := h.Read(ctx)
+		if err != nil {
+			return drifts, fmt.Errorf("read the node's network: %w", err)
+		}
+		target := want()
+		if err := h.addSysctls(target.Sysctls, &have); err != nil {
+			return drifts, err
+		}
+		h.replaceExpected(target)
+		ops := hostnet.Diff(target, have)
+		acted := false
+		for _, op := range ops {
+			if reported[op.String()] {
+				continue
+			}
+			reported[op.String()] = true
+			d := Drift{Object: op.Object.String(), Was: op.Why}
+			if op.Verb != hostnet.Report {
+				acted = true
+				if err := h.do(ctx, op); err != nil {
+					errs = append(errs, err)
+				} else {
+					d.Repaired = true
+				}
+			}
+			drifts = append(drifts, d)
+		}
+		if !acted {
+			break
+		}
+	}
+	return drifts, errors.Join(errs...)
+}
+
+func (h *Host) addSysctls(want []hostnet.Sysctl, have *hostnet.State) error {
+	if len(want) == 0 {
+		return nil
+	}
+	names := make([]string, len(want))
+	for i, s := range want {
+		names[i] = s.Name
+	}
+	return inNS(h.ns, func() (err error) {
+		have.Sysctls, err = readSysctls(names)
+		return err
+	})
+}
+
+func (h *Host) replaceExpected(s hostnet.State) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.expected)
+	for _, k := range keys(s) {
+		h.expected[k] = true
+	}
+}
+
+// do carries out one step.
+func (h *Host) do(ctx context.Context, op hostnet.Op) error {
+	if s, ok := op.Object.(hostnet.Sysctl); ok {
+		return inNS(h.ns, func() error { return writeSysctl(s) })
+	}
+	m, err := h.messageFor(op)
+	if errors.Is(err, errNoLink) && op.Verb == hostnet.Delete {
+		return nil // it went with its link
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", op.Verb, op.Object, err)
+	}
+	each, err := h.request(ctx, m)
+	if err != nil {
+		return err
+	}
+	switch op.Verb {
+	case hostnet.Delete:
+		return firstError(each, unix.ENOENT, unix.ENODEV, unix.ESRCH, unix.EADDRNOTAVAIL)
+	case hostnet.Add:
+		return firstError(each, unix.EEXIST)
+	default:
+		return firstError(each)
+	}
+}
+
+var errNoLink = errors.New("link is gone")
+
+// messageFor is the request that carries out a step.
+func (h *Host) messageFor(op hostnet.Op) (message, error) {
+	index := func(name string) (int, error) {
+		a, err := h.find(name)
+		if err == nil && a == nil {
+			err = errNoLink
+		}
+		if err != nil {
+			return 0, err
+		}
+		return a.Index, nil
+	}
+	create := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
+	if op.Verb == hostnet.Change {
+		create = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+	}
+	del := op.Verb == hostnet.Delete
+	switch o := op.Object.(type) {
+	case hostnet.Link:
+		i, err := index(o.Name)
+		if del {
+			return deleteLink(i, op.String()), err
+		}
+		return changeLink(i, o), err
+	case hostnet.Address:
+		i, err := index(o.Link)
+		return addressMessage(pick(del, unix.RTM_DELADDR, unix.RTM_NEWADDR), pick(del, 0, create), i, o), err
+	case hostnet.Neighbour:
+		i, err := index(o.Link)
+		return neighbourMessage(pick(del, unix.RTM_DELNEIGH, unix.RTM_NEWNEIGH), pick(del, 0, unix.NLM_F_CREATE|unix.NLM_F_REPLACE), i, o), err
+	case hostnet.Route:
+		i, err := index(o.Link)
+		return routeMessage(pick(del, unix.RTM_DELROUTE, unix.RTM_NEWROUTE), pick(del, 0, create), i, o), err
+	case hostnet.Rule:
+		return ruleMessage(pick(del, unix.RTM_DELRULE, unix.RTM_NEWRULE), pick(del, 0, create), o), nil
+	default:
+		return message{}, fmt.Errorf("%T cannot be set", o)
+	}
+}
+
+func pick(del bool, yes, no uint16) uint16 {
+	if del {
+		return yes
+	}
+	return no
+}
+
+// changeLink sets what a wanted link says and leaves the rest.
+func changeLink(index int, l hostnet.Link) message {
+	up := 0
+	switch l.Admin {
+	case hostnet.AdminUp:
+		up = 1
+	case hostnet.AdminDown:
+		up = -1
+	case hostnet.AdminAny:
+	}
+	var attrs []nl.NetlinkRequestData
+	if l.MTU != 0 {
+		attrs = append(attrs, mtu(l.MTU))
+	}
+	if l.Alias != "" {
+		attrs = append(attrs, alias(l.Alias))
+	}
+	return setLink(index, up, "set "+l.String(), attrs...)
+}
+
+// writeSysctl writes a setting of the calling thread's namespace.
+func writeSysctl(s hostnet.Sysctl) error {
+	err := os.WriteFile(filepath.Join(sysctlRoot, filepath.Clean("/"+s.Name)), []byte(s.Value), 0)
+	if err != nil && !(s.Optional && (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS))) {
+		return fmt.Errorf("set %s (%s): %w", s, s.Why, err)
+	}
+	return nil
+}
+
+// InitHost writes the settings of a node, in the namespace of the calling thread.
+// The privileged init container runs it once, before the agent starts. It returns
+// what it changed, and an error that names every setting it could not write.
+func InitHost(settings []hostnet.Sysctl) ([]Drift, error) {
+	names := make([]string, len(settings))
+	for i, s := range settings {
+		names[i] = s.Name
+	}
+	have, err := readSysctls(names)
+	if err != nil {
+		return nil, err
+	}
+	var changed []Drift
+	var errs []error
+	for _, op := range hostnet.Diff(hostnet.State{Sysctls: settings}, hostnet.State{Sysctls: have}) {
+		s := op.Object.(hostnet.Sysctl)
+		if op.Verb == hostnet.Report {
+			errs = append(errs, fmt.Errorf("%s: %s", s, op.Why))
+			continue
+		}
+		if err := writeSysctl(s); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		changed = append(changed, Drift{Object: s.String(), Was: op.Why, Repaired: true})
+	}
+	return changed, errors.Join(errs...)
+}
+
+// FindENI returns the name of the link with an ENI's MAC, and waits for one until
+// ctx ends: the device appears some time after EC2 says it is attached.
+func (h *Host) FindENI(ctx context.Context, mac vpc.MAC) (string, error) {
+	events, err := h.listen(unix.RTNLGRP_LINK)
+	if err != nil {
+		return "", err
+	}
+	defer events.close()
+	for {
+		name, err := h.linkWithMAC(ctx, mac)
+		if name != "" || err != nil {
+			return name, err
+		}
+		if _, err := events.next(ctx); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return "", fmt.Errorf("no link has address %s: %w", mac, err)
+		}
+	}
+}
+
+// linkWithMAC returns the link an ENI shows as. Links stacked on it share its
+// address and are passed over.
+func (h *Host) linkWithMAC(ctx context.Context, mac vpc.MAC) (string, error) {
+	s, err := h.links(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, l := range s {
+		switch l.Type() {
+		case "vlan", "macvlan", "macvtap", "ipvlan", "bridge", "bond":
+			continue
+		}
+		if a := l.Attrs(); len(a.HardwareAddr) == 6 && vpc.MAC(a.HardwareAddr) == mac {
+			return a.Name, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,74 @@
+package link
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// threadNS is the network namespace of the calling thread.
+const threadNS = "/proc/thread-self/ns/net"
+
+// duplicate returns a descriptor of its own for ns, or for the namespace of the
+// calling thread when ns is nil.
+func duplicate(ns *os.File) (*os.File, error) {
+	if ns == nil {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		return os.Open(threadNS)
+	}
+	fd, err := unix.FcntlInt(ns.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), ns.Name()), nil
+}
+
+// inNS runs fn on a thread that is inside ns. fn must not start goroutines that
+// are meant to be inside too. A thread that cannot be put back where it was dies
+// with its goroutine and is never reused.
+func inNS(ns *os.File, fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		origin, err := os.Open(threadNS)
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- err
+			return
+		}
+		defer origin.Close()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("enter the network namespace: %w", err)
+			return
+		}
+		err = fn()
+		if unix.Setns(int(origin.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// checkPodNS refuses a descriptor that is no network namespace, or the node's own.
+func (h *Host) checkPodNS(ns *os.File) error {
+	kind, err := unix.IoctlRetInt(int(ns.Fd()), unix.NS_GET_NSTYPE)
+	if err != nil || kind != unix.CLONE_NEWNET {
+		return fmt.Errorf("descriptor of %s: %w", ns.Name(), ErrNotNamespace)
+	}
+	var pod, node unix.Stat_t
+	if err := unix.Fstat(int(ns.Fd()), &pod); err != nil {
+		return fmt.Errorf("stat the pod's network namespace: %w", err)
+	}
+	if err := unix.Fstat(int(h.ns.Fd()), &node); err != nil {
+		return fmt.Errorf("stat the node's network namespace: %w", err)
+	}
+	if pod.Dev == node.Dev && pod.Ino == node.Ino {
+		return fmt.Errorf("%s is the node's network namespace: %w", ns.Name(), ErrNotNamespace)
+	}
+	return nil
+}

@@ -1,0 +1,322 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Read returns what the kernel has: links, addresses, permanent neighbours,
+// routes of every table but the kernel's own, and rules. Sysctls are those named.
+func (h *Host) Read(ctx context.Context, sysctls ...string) (hostnet.State, error) {
+	s, err := readWith(ctx, h.handle)
+	if err != nil {
+		return s, err
+	}
+	if len(sysctls) > 0 {
+		err = inNS(h.ns, func() error {
+			s.Sysctls, err = readSysctls(sysctls)
+			return err
+		})
+	}
+	return s, err
+}
+
+// readPodSide reads a pod's namespace.
+func readPodSide(ns *os.File) (s hostnet.State, err error) {
+	err = inNS(ns, func() error {
+		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		s, err = readWith(context.Background(), handle)
+		return err
+	})
+	return s, err
+}
+
+func readWith(ctx context.Context, handle *netlink.Handle) (hostnet.State, error) {
+	var s hostnet.State
+	links, err := again(ctx, func() ([]netlink.Link, error) { return handle.LinkList() })
+	if err != nil {
+		return s, fmt.Errorf("list links: %w", err)
+	}
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+		s.Links = append(s.Links, linkOf(l.Attrs()))
+	}
+	for _, read := range []func(context.Context, *netlink.Handle, map[int]string, *hostnet.State) error{
+		readAddresses, readNeighbours, readRoutes, readRules,
+	} {
+		if err := read(ctx, handle, names, &s); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// again repeats a dump that the kernel says was overtaken by a change.
+func again[T any](ctx context.Context, dump func() ([]T, error)) ([]T, error) {
+	const tries = 5
+	var list []T
+	var err error
+	for range tries {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return list, err
+		}
+	}
+	// Whatever was missed shows up as a change, and in the next full pass.
+	return list, nil
+}
+
+func linkOf(a *netlink.LinkAttrs) hostnet.Link {
+	l := hostnet.Link{Name: a.Name, MTU: a.MTU, Admin: hostnet.AdminDown, Alias: a.Alias, Group: a.Group}
+	if len(a.HardwareAddr) == len(l.MAC) {
+		l.MAC = vpc.MAC(a.HardwareAddr)
+	}
+	if a.Flags&net.FlagUp != 0 {
+		l.Admin = hostnet.AdminUp
+	}
+	return l
+}
+
+func dying(a *netlink.LinkAttrs) bool { return linkOf(a).Dying() }
+
+// find returns the node's link of a name, nil if there is none.
+func (h *Host) find(name string) (*netlink.LinkAttrs, error) { return byName(h.handle, name) }
+
+func byName(handle *netlink.Handle, name string) (*netlink.LinkAttrs, error) {
+	l, err := handle.LinkByName(name)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find link %s: %w", name, err)
+	}
+	return l.Attrs(), nil
+}
+
+// Pods returns the links of pods, those of an interrupted ADD and those that
+// wait for the reaper included, each with its attachment: what CNI GC and a
+// restart without a journal need.
+func (h *Host) Pods(ctx context.Context) ([]Wired, error) {
+	links, err := again(ctx, func() ([]netlink.Link, error) { return h.handle.LinkList() })
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var list []Wired
+	for _, l := range links {
+		a := l.Attrs()
+		have := linkOf(a)
+		attachment, marked := hostnet.ParseAlias(have.Alias)
+		if !marked && have.Group != hostnet.LinkGroupPod && !have.Dying() {
+			continue
+		}
+		list = append(list, Wired{
+			Attachment: attachment, Link: a.Name, Index: a.Index,
+			Up: have.Admin == hostnet.AdminUp, Half: !marked, Dying: have.Dying(), Table: hostnet.TableMain,
+		})
+	}
+	if len(list) == 0 {
+		return nil, nil
+	}
+	var s hostnet.State
+	if err := readRules(ctx, h.handle, nil, &s); err != nil {
+		return nil, err
+	}
+	tables := map[netip.Addr]uint32{}
+	for _, r := range s.Rules {
+		if r.Priority == hostnet.RuleFromPod && r.From.IsSingleIP() {
+			tables[r.From.Addr()] = r.Table
+		}
+	}
+	for i := range list {
+		for _, a := range list[i].Addresses {
+			if t, ok := tables[a]; ok {
+				list[i].Table = t
+			}
+		}
+	}
+	return list, nil
+}
+
+func readAddresses(ctx context.Context, handle *netlink.Handle, names map[int]string, s *hostnet.State) error {
+	list, err := again(ctx, func() ([]netlink.Addr, error) { return handle.AddrList(nil, unix.AF_UNSPEC) })
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range list {
+		p, ok := prefixOf(a.IPNet)
+		if name := names[a.LinkIndex]; ok && name != "" {
+			s.Addresses = append(s.Addresses, hostnet.Address{Link: name, Prefix: p, NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0})
+		}
+	}
+	return nil
+}
+
+func readNeighbours(ctx context.Context, handle *netlink.Handle, names map[int]string, s *hostnet.State) error {
+	for _, f := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := again(ctx, func() ([]netlink.Neigh, error) { return handle.NeighList(0, f) })
+		if err != nil {
+			return fmt.Errorf("list neighbours: %w", err)
+		}
+		for _, n := range list {
+			ip, ok := netip.AddrFromSlice(n.IP)
+			if name := names[n.LinkIndex]; ok && name != "" && n.State&unix.NUD_PERMANENT != 0 && len(n.HardwareAddr) == 6 {
+				s.Neighbours = append(s.Neighbours, hostnet.Neighbour{Link: name, Address: ip.Unmap(), MAC: vpc.MAC(n.HardwareAddr)})
+			}
+		}
+	}
+	return nil
+}
+
+func readRoutes(ctx context.Context, handle *netlink.Handle, names map[int]string, s *hostnet.State) error {
+	for _, f := range []int{unix.AF_INET, unix.AF_INET6} {
+		filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+		list, err := again(ctx, func() ([]netlink.Route, error) {
+			return handle.RouteListFiltered(f, filter, netlink.RT_FILTER_TABLE)
+		})
+		if err != nil {
+			return fmt.Errorf("list routes: %w", err)
+		}
+		for _, r := range list {
+			if route, ok := routeOf(r, f, names); ok {
+				s.Routes = append(s.Routes, route)
+			}
+		}
+	}
+	return nil
+}
+
+// routeOf reads a unicast route with one next hop. Others cannot be ours.
+func routeOf(r netlink.Route, f int, names map[int]string) (hostnet.Route, bool) {
+	if r.Table == unix.RT_TABLE_LOCAL || r.Type != unix.RTN_UNICAST || len(r.MultiPath) > 0 {
+		return hostnet.Route{}, false
+	}
+	out := hostnet.Route{
+		Table: uint32(r.Table), To: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Link: names[r.LinkIndex],
+		Metric: uint32(r.Priority), Protocol: uint8(r.Protocol),
+	}
+	if f == unix.AF_INET6 {
+		out.To = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		if out.Metric == ipv6Metric {
+			out.Metric = 0 // the kernel's, where none was given
+		}
+	} else if r.Scope == netlink.SCOPE_LINK {
+		out.Scope = hostnet.ScopeLink
+	}
+	if r.Dst != nil {
+		p, ok := prefixOf(r.Dst)
+		if !ok {
+			return out, false
+		}
+		out.To = p
+	}
+	if via, ok := netip.AddrFromSlice(r.Gw); ok {
+		out.Via = via.Unmap()
+	}
+	return out, true
+}
+
+// ipv6Metric is what the kernel gives an IPv6 route without one (IP6_RT_PRIO_USER).
+const ipv6Metric = 1024
+
+// readRoutes returns the node's routes of one table.
+func (h *Host) readRoutes(table uint32) ([]hostnet.Route, error) {
+	s, err := h.Read(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(s.Routes, func(r hostnet.Route) bool { return r.Table != table }), nil
+}
+
+func readRules(ctx context.Context, handle *netlink.Handle, _ map[int]string, s *hostnet.State) error {
+	for _, f := range []vpc.Family{vpc.IPv4, vpc.IPv6} {
+		number := unix.AF_INET
+		if f == vpc.IPv6 {
+			number = unix.AF_INET6
+		}
+		list, err := again(ctx, func() ([]netlink.Rule, error) { return handle.RuleList(number) })
+		if err != nil {
+			return fmt.Errorf("list rules: %w", err)
+		}
+		for _, r := range list {
+			if rule, ok := ruleOf(r, f); ok {
+				s.Rules = append(s.Rules, rule)
+			}
+		}
+	}
+	return nil
+}
+
+// ruleOf reads a rule that says no more than a hostnet.Rule can. One that selects
+// by more cannot be ours.
+func ruleOf(r netlink.Rule, f vpc.Family) (hostnet.Rule, bool) {
+	if r.IifName != "" || r.OifName != "" || r.Invert || r.Tos != 0 || r.IPProto != 0 || r.Goto > 0 || r.Sport != nil || r.Dport != nil || r.UIDRange != nil {
+		return hostnet.Rule{}, false
+	}
+	out := hostnet.Rule{Family: f, Priority: max(r.Priority, 0), Table: uint32(r.Table), Protocol: r.Protocol}
+	if p, ok := prefixOf(r.Src); ok {
+		out.From = p
+	}
+	if p, ok := prefixOf(r.Dst); ok {
+		out.To = p
+	}
+	if r.Mask != nil && *r.Mask != 0 {
+		out.Mark, out.Mask = r.Mark, *r.Mask
+	}
+	return out, true
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	ip, ok := netip.AddrFromSlice(n.IP)
+	ones, bits := n.Mask.Size()
+	if !ok || bits == 0 {
+		return netip.Prefix{}, false
+	}
+	ip = ip.Unmap()
+	if bits == 128 && ip.Is4() {
+		ones -= 96
+	}
+	return netip.PrefixFrom(ip, ones), true
+}
+
+const sysctlRoot = "/proc/sys"
+
+// readSysctls reads settings of the calling thread's namespace. One that the
+// kernel does not have is left out.
+func readSysctls(names []string) ([]hostnet.Sysctl, error) {
+	var list []hostnet.Sysctl
+	for _, name := range names {
+		b, err := os.ReadFile(filepath.Join(sysctlRoot, filepath.Clean("/"+name)))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read sysctl %s: %w", name, err)
+		}
+		list = append(list, hostnet.Sysctl{Name: name, Value: strings.TrimSpace(string(b))})
+	}
+	return list, nil
+}

@@ -1,0 +1,100 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+)
+
+// How many links one deletion takes. The kernel holds its lock for all of them:
+// 64 delay an ADD by up to 24 ms, 8 not measurably.
+const (
+	reapMost       = 64
+	reapWhileAdded = 8
+)
+
+// reapEvery is how often the reaper looks without being told, for links that a
+// crash left in the trash.
+const reapEvery = 30 * time.Second
+
+// Reap deletes the links that Unwire put away, in groups, until ctx ends. It
+// calls gone for each when the kernel has deleted it, and not before: the link's
+// addresses may then be used again. gone must not block. Run it once.
+//
+// Links that an earlier process put away are found at the start.
+func (h *Host) Reap(ctx context.Context, gone func(Wired)) error {
+	tick := time.NewTicker(reapEvery)
+	defer tick.Stop()
+	for {
+		if err := h.reapAll(ctx, gone); err != nil && ctx.Err() == nil {
+			h.log.Warn("delete links of gone pods", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-h.trash:
+		case <-tick.C:
+		}
+	}
+}
+
+// reapAll deletes what is in the trash, a group at a time.
+func (h *Host) reapAll(ctx context.Context, gone func(Wired)) error {
+	for ctx.Err() == nil {
+		all, err := h.Pods(ctx)
+		if err != nil {
+			return err
+		}
+		var batch []Wired
+		for _, w := range all {
+			if w.Dying {
+				batch = append(batch, w)
+			}
+		}
+		if len(batch) == 0 {
+			return nil
+		}
+		most := reapMost
+		if h.adds.Load() > 0 {
+			most = reapWhileAdded
+		}
+		batch = batch[:min(len(batch), most)]
+		if err := h.reap(ctx, batch); err != nil {
+			return err
+		}
+		for _, w := range batch {
+			gone(w)
+		}
+	}
+	return ctx.Err()
+}
+
+// reap deletes the links of batch and nothing else. They move to a second group
+// first: one that Unwire puts into the trash meanwhile must not be deleted
+// without being reported. A link whose namespace the runtime deleted is gone.
+func (h *Host) reap(ctx context.Context, batch []Wired) error {
+	moves := make([]message, len(batch))
+	for i, w := range batch {
+		moves[i] = setLink(w.Index, 0, "move link "+w.Link+" to the dying group", group(hostnet.LinkGroupDying))
+	}
+	each, err := h.request(ctx, moves...)
+	if err != nil {
+		return err
+	}
+	if err := firstError(each, unix.ENODEV); err != nil {
+		return err
+	}
+	each, err = h.request(ctx, deleteGroup(hostnet.LinkGroupDying))
+	if err != nil {
+		return err
+	}
+	if errors.Is(each[0], unix.EOPNOTSUPP) {
+		return fmt.Errorf("a link that cannot be deleted is in group %#x: %w", hostnet.LinkGroupDying, each[0])
+	}
+	return firstError(each, unix.ENODEV)
+}

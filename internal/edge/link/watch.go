@@ -1,0 +1,310 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// events is a socket that hears of changes.
+type events struct {
+	f   *os.File
+	buf []byte
+}
+
+// eventBuffer is how much the kernel keeps for a slow listener, in bytes; past
+// it the listener hears ENOBUFS and looks at everything.
+const eventBuffer = 1 << 20
+
+func (h *Host) listen(groups ...uint) (*events, error) {
+	e := &events{buf: make([]byte, receiveBuffer)}
+	err := inNS(h.ns, func() error {
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		e.f = os.NewFile(uintptr(fd), "rtnetlink")
+		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+			return err
+		}
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventBuffer)
+		for _, g := range groups {
+			if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(g)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		if e.f != nil {
+			e.f.Close()
+		}
+		return nil, fmt.Errorf("listen to rtnetlink: %w", err)
+	}
+	return e, nil
+}
+
+func (e *events) close() { e.f.Close() }
+
+// next waits for messages until ctx ends.
+func (e *events) next(ctx context.Context) ([]byte, error) {
+	stop := context.AfterFunc(ctx, func() { _ = e.f.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	n, err := e.f.Read(e.buf)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return e.buf[:max(n, 0)], err
+}
+
+func (h *Host) links(ctx context.Context) ([]netlink.Link, error) {
+	list, err := again(ctx, func() ([]netlink.Link, error) { return h.handle.LinkList() })
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	return list, nil
+}
+
+// Watch calls dirty, with a reason, when somebody changes what the last Apply,
+// Up or Unwire left, and when the kernel says it could not tell everything. It
+// runs until ctx ends. dirty must not block; what it leads to is Apply.
+func (h *Host) Watch(ctx context.Context, dirty func(why string)) error {
+	e, err := h.listen(
+		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE,
+		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE,
+	)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	for {
+		b, err := e.next(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, unix.ENOBUFS):
+			dirty("more changes than the kernel could report")
+			continue
+		case err != nil:
+			return fmt.Errorf("listen to rtnetlink: %w", err)
+		}
+		messages, err := parseMessages(b)
+		if err != nil {
+			dirty("a change that cannot be read")
+			continue
+		}
+		for _, m := range messages {
+			if why := h.judge(m); why != "" {
+				dirty(why)
+			}
+		}
+	}
+}
+
+// judge says what a change undid of what should be there; empty if nothing.
+func (h *Host) judge(m rtMessage) string {
+	switch m.kind {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		return h.judgeLink(m)
+	case unix.RTM_DELROUTE, unix.RTM_NEWROUTE:
+		return h.judgeRoute(m)
+	case unix.RTM_DELRULE:
+		if r, ok := m.rule(); ok && h.expects(r.Key()) {
+			return r.String() + " was deleted"
+		}
+	case unix.RTM_DELADDR, unix.RTM_DELNEIGH, unix.RTM_NEWNEIGH:
+		return h.judgeOnLink(m)
+	}
+	return ""
+}
+
+func (h *Host) judgeLink(m rtMessage) string {
+	l, err := netlink.LinkDeserialize(nil, m.body)
+	if err != nil {
+		return ""
+	}
+	have := linkOf(l.Attrs())
+	switch {
+	case !h.expects(have.Key()) || have.Dying():
+		return ""
+	case m.kind == unix.RTM_DELLINK:
+		return have.Name + " was deleted"
+	case have.Admin == hostnet.AdminDown && h.expects(downKey(have.Name)):
+		return have.Name + " went down"
+	}
+	return ""
+}
+
+// downKey is expected of links that should be up.
+func downKey(link string) string { return "up " + link }
+
+func (h *Host) judgeRoute(m rtMessage) string {
+	r, ok := m.route()
+	if !ok || !h.expects(r.Key()) {
+		return ""
+	}
+	if m.kind == unix.RTM_DELROUTE {
+		return r.String() + " was deleted"
+	}
+	if m.flags&unix.NLM_F_REPLACE != 0 && !r.Ours() {
+		return r.String() + " replaced ours"
+	}
+	return ""
+}
+
+func (h *Host) judgeOnLink(m rtMessage) string {
+	name := func(index int) string {
+		l, err := h.handle.LinkByIndex(index)
+		if err != nil {
+			return "" // going with its link, which is told apart
+		}
+		return l.Attrs().Name
+	}
+	attrs := m.attrs()
+	ip, ok := netip.AddrFromSlice(attrs[unix.NDA_DST]) // IFA_ADDRESS has the same number
+	if !ok {
+		return ""
+	}
+	if m.kind == unix.RTM_DELADDR {
+		key := hostnet.Address{Link: name(m.addressIndex()), Prefix: netip.PrefixFrom(ip, ip.BitLen())}.Key()
+		if h.expects(key) {
+			return key + " was deleted"
+		}
+		return ""
+	}
+	if m.kind == unix.RTM_NEWNEIGH && m.neighbourState()&unix.NUD_PERMANENT != 0 {
+		return ""
+	}
+	key := hostnet.Neighbour{Link: name(m.neighbourIndex()), Address: ip, MAC: vpc.MAC{}}.Key()
+	if h.expects(key) {
+		return key + " is no longer permanent"
+	}
+	return ""
+}
+
+// rtMessage is one message of rtnetlink.
+type rtMessage struct {
+	kind  uint16
+	flags uint16
+	body  []byte
+}
+
+func parseMessages(b []byte) ([]rtMessage, error) {
+	var list []rtMessage
+	for len(b) >= unix.NLMSG_HDRLEN {
+		size := int(nl.NativeEndian().Uint32(b))
+		if size < unix.NLMSG_HDRLEN || size > len(b) {
+			return list, errors.New("short netlink message")
+		}
+		list = append(list, rtMessage{
+			kind: nl.NativeEndian().Uint16(b[4:]), flags: nl.NativeEndian().Uint16(b[6:]), body: b[unix.NLMSG_HDRLEN:size],
+		})
+		b = b[min((size+3)&^3, len(b)):]
+	}
+	return list, nil
+}
+
+// header sizes by message.
+func (m rtMessage) headerSize() int {
+	switch m.kind {
+	case unix.RTM_DELADDR, unix.RTM_NEWADDR:
+		return unix.SizeofIfAddrmsg
+	default: // rtmsg, fib_rule_hdr, ndmsg
+		return unix.SizeofRtMsg
+	}
+}
+
+func (m rtMessage) attrs() map[int][]byte {
+	out := map[int][]byte{}
+	if len(m.body) < m.headerSize() {
+		return out
+	}
+	list, err := nl.ParseRouteAttr(m.body[m.headerSize():])
+	if err != nil {
+		return out
+	}
+	for _, a := range list {
+		out[int(a.Attr.Type)] = a.Value
+	}
+	return out
+}
+
+func (m rtMessage) u32At(offset int) uint32 {
+	if len(m.body) < offset+4 {
+		return 0
+	}
+	return nl.NativeEndian().Uint32(m.body[offset:])
+}
+
+func (m rtMessage) addressIndex() int   { return int(m.u32At(4)) }
+func (m rtMessage) neighbourIndex() int { return int(m.u32At(4)) }
+
+func (m rtMessage) neighbourState() uint16 { return uint16(m.u32At(8)) }
+
+func number(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return nl.NativeEndian().Uint32(b)
+}
+
+func (m rtMessage) prefix(value []byte, bits uint8) netip.Prefix {
+	if ip, ok := netip.AddrFromSlice(value); ok {
+		return netip.PrefixFrom(ip, int(bits))
+	}
+	if m.body[0] == unix.AF_INET6 {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
+// route reads table, destination, metric and protocol.
+func (m rtMessage) route() (hostnet.Route, bool) {
+	if len(m.body) < unix.SizeofRtMsg {
+		return hostnet.Route{}, false
+	}
+	a := m.attrs()
+	r := hostnet.Route{
+		Table: number(a[unix.RTA_TABLE]), To: m.prefix(a[unix.RTA_DST], m.body[1]),
+		Metric: number(a[unix.RTA_PRIORITY]), Protocol: m.body[5],
+	}
+	if m.body[0] == unix.AF_INET6 && r.Metric == ipv6Metric {
+		r.Metric = 0
+	}
+	return r, true
+}
+
+func (m rtMessage) rule() (hostnet.Rule, bool) {
+	if len(m.body) < unix.SizeofRtMsg {
+		return hostnet.Rule{}, false
+	}
+	a := m.attrs()
+	r := hostnet.Rule{Family: vpc.IPv4, Priority: int(number(a[unix.FRA_PRIORITY])), Table: number(a[unix.FRA_TABLE])}
+	if m.body[0] == unix.AF_INET6 {
+		r.Family = vpc.IPv6
+	}
+	if v, ok := a[unix.FRA_SRC]; ok {
+		r.From = m.prefix(v, m.body[2])
+	}
+	if v, ok := a[unix.FRA_DST]; ok {
+		r.To = m.prefix(v, m.body[1])
+	}
+	if mask := number(a[unix.FRA_FWMASK]); mask != 0 {
+		r.Mark, r.Mask = number(a[unix.FRA_FWMARK]), mask
+	}
+	if v := a[unix.FRA_PROTOCOL]; len(v) == 1 {
+		r.Protocol = v[0]
+	}
+	return r, true
+}

@@ -1,0 +1,332 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Wire connects a pod to the node: a link with its end in the pod's namespace,
+// the pod's address, routes and neighbour, and the node's rules. The host's end
+// stays down, so that nothing passes before Up.
+//
+// It may be called again at any time and after a crash at any instruction: what
+// is right is kept, what is half made or of an older sandbox of the same pod is
+// replaced. It returns ErrInterfaceExists when the pod's interface or the node's
+// link is somebody else's, ErrNamespaceGone when the pod died meanwhile.
+func (h *Host) Wire(ctx context.Context, podNS *os.File, p hostnet.Pod) (Result, error) {
+	defer h.Adding()()
+	if err := h.checkPodNS(podNS); err != nil {
+		return Result{}, err
+	}
+	p.Held = true // routes and neighbours need the link up
+	state := hostnet.ForPod(p)
+	want := state.Links[0]
+	_, podMAC := hostnet.PodMACs(p.ContainerID, p.IfName)
+	w := wiring{h: h, pod: p, want: want, podMAC: podMAC, ns: podNS}
+
+	kept := false
+	steps := []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"create", func(ctx context.Context) (err error) { kept, err = w.create(ctx); return err }},
+		{"mark", w.mark},
+		{"pod", w.podSide},
+		{"rules", func(ctx context.Context) error { return w.rules(ctx, state.Rules) }},
+	}
+	for _, s := range steps {
+		if err := ctx.Err(); err != nil {
+			return Result{}, err
+		}
+		if err := s.do(ctx); err != nil {
+			return Result{}, fmt.Errorf("wire %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		if h.afterStep != nil {
+			if err := h.afterStep(s.name); err != nil {
+				return Result{}, err
+			}
+		}
+	}
+	return Result{Link: want.Name, HostMAC: want.MAC, PodMAC: podMAC, MTU: want.MTU, Kept: kept}, nil
+}
+
+// Up lets a wired pod out: the host's end goes up, and the node gets the route
+// and the neighbour entry that need it up. Calling it again is harmless.
+func (h *Host) Up(ctx context.Context, p hostnet.Pod) error {
+	p.Held = false
+	state := hostnet.ForPod(p)
+	want := state.Links[0]
+	found, err := h.find(want.Name)
+	if err != nil {
+		return fmt.Errorf("let %s/%s out: %w", p.Namespace, p.Name, err)
+	}
+	if found == nil || found.Alias != want.Alias || dying(found) {
+		return fmt.Errorf("let %s/%s out: link %s: %w", p.Namespace, p.Name, want.Name, ErrNotWired)
+	}
+	batch := []message{setLink(found.Index, 1, "set link "+want.Name+" up")}
+	for _, n := range state.Neighbours {
+		batch = append(batch, neighbourMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, found.Index, n))
+	}
+	for _, r := range state.Routes {
+		batch = append(batch, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, found.Index, r))
+	}
+	each, err := h.request(ctx, batch...)
+	if err == nil {
+		err = firstError(each, unix.EEXIST)
+	}
+	if err == nil && firstError(each) != nil {
+		err = h.replaceRoutes(ctx, state.Routes, found.Index)
+	}
+	if err != nil {
+		return fmt.Errorf("let %s/%s out: %w", p.Namespace, p.Name, err)
+	}
+	h.expect(state)
+	return nil
+}
+
+// replaceRoutes sets routes in whose place there is one already: one of ours is
+// replaced, one of somebody else's is an error.
+func (h *Host) replaceRoutes(ctx context.Context, routes []hostnet.Route, index int) error {
+	have, err := h.readRoutes(hostnet.TableMain)
+	if err != nil {
+		return err
+	}
+	for _, op := range hostnet.Diff(hostnet.State{Routes: routes}, hostnet.State{Routes: related(have, routes)}) {
+		switch op.Verb {
+		case hostnet.Add, hostnet.Change:
+			each, err := h.request(ctx, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, index, op.Object.(hostnet.Route)))
+			if err == nil {
+				err = firstError(each)
+			}
+			if err != nil {
+				return err
+			}
+		case hostnet.Report:
+			return errors.New(op.String())
+		case hostnet.Delete:
+		}
+	}
+	return nil
+}
+
+// related returns those of have that have the key of one of want.
+func related(have, want []hostnet.Route) []hostnet.Route {
+	wanted := map[string]bool{}
+	for _, r := range want {
+		wanted[r.Key()] = true
+	}
+	var list []hostnet.Route
+	for _, r := range have {
+		if wanted[r.Key()] {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// wiring is one run of Wire.
+type wiring struct {
+	h      *Host
+	pod    hostnet.Pod
+	want   hostnet.Link
+	podMAC vpc.MAC
+	ns     *os.File
+	marked bool
+}
+
+// create makes the link. When the kernel says that one of the ends is there, it
+// keeps what this attachment made before, removes what is ours and in the way,
+// and leaves alone what is not ours.
+func (w *wiring) create(ctx context.Context) (kept bool, err error) {
+	const tries = 3 // a stale link is removed, and the reaper may remove it first
+	for range tries {
+		each, err := w.h.request(ctx, createVeth(w.pod, w.want, w.podMAC, int(w.ns.Fd())))
+		if err != nil {
+			return false, err
+		}
+		if !errors.Is(each[0], unix.EEXIST) {
+			return false, each[0]
+		}
+		kept, err := w.settle(ctx)
+		if kept || err != nil {
+			return kept, err
+		}
+	}
+	return false, fmt.Errorf("link %s keeps coming back: %w", w.want.Name, ErrInterfaceExists)
+}
+
+// settle decides about what stands in the way of create: true if it is the link
+// that create would make, an error if it must stay, neither if it is gone now.
+func (w *wiring) settle(ctx context.Context) (kept bool, err error) {
+	found, err := w.h.find(w.want.Name)
+	if err != nil {
+		return false, err
+	}
+	if found == nil {
+		return false, w.podEndTaken()
+	}
+	have := linkOf(found)
+	switch {
+	case !have.Ours():
+		return false, fmt.Errorf("link %s of the node is not ours: %w", have.Name, ErrInterfaceExists)
+	case have.MAC == w.want.MAC && !have.Dying() && (have.Alias == "" || have.Alias == w.want.Alias):
+		right, err := w.peerIs(found.Index)
+		if err != nil {
+			return false, err
+		}
+		if right {
+			w.marked = have.Alias == w.want.Alias
+			return true, nil
+		}
+	}
+	each, err := w.h.request(ctx, deleteLink(found.Index, "delete stale link "+have.Name))
+	if err != nil {
+		return false, err
+	}
+	return false, firstError(each, unix.ENODEV)
+}
+
+// podEndTaken explains an EEXIST that the node's end did not cause. If the pod's
+// interface is gone by now there is nothing in the way.
+func (w *wiring) podEndTaken() error {
+	found, err := w.podEnd()
+	if err != nil {
+		return err
+	}
+	if found != nil {
+		return fmt.Errorf("interface %s is in the pod already: %w", w.pod.IfName, ErrInterfaceExists)
+	}
+	return nil
+}
+
+// peerIs reports whether the pod's interface is the other end of the link.
+func (w *wiring) peerIs(hostIndex int) (bool, error) {
+	found, err := w.podEnd()
+	if err != nil || found == nil {
+		return false, err
+	}
+	return found.ParentIndex == hostIndex && bytes.Equal(found.HardwareAddr, w.podMAC[:]), nil
+}
+
+// podEnd returns the pod's interface of the wanted name, nil if there is none.
+func (w *wiring) podEnd() (found *netlink.LinkAttrs, err error) {
+	err = inNS(w.ns, func() error {
+		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		found, err = byName(handle, w.pod.IfName)
+		return err
+	})
+	return found, err
+}
+
+// mark gives the link its alias, which says whose it is.
+func (w *wiring) mark(ctx context.Context) error {
+	if w.marked {
+		return nil
+	}
+	attrs := []nl.NetlinkRequestData{text(unix.IFLA_IFNAME, w.want.Name), alias(w.want.Alias)}
+	if !w.hasIPv6() {
+		attrs = append(attrs, noLinkLocal())
+	}
+	each, err := w.h.request(ctx, setLink(0, 0, "mark link "+w.want.Name, attrs...))
+	if err != nil {
+		return err
+	}
+	if errors.Is(each[0], unix.ENODEV) {
+		return fmt.Errorf("%w: %w", ErrNamespaceGone, each[0])
+	}
+	return each[0]
+}
+
+func (w *wiring) hasIPv6() bool {
+	for _, a := range w.pod.Addresses {
+		if a.Is6() {
+			return true
+		}
+	}
+	return false
+}
+
+// podSide gives the pod's end its addresses, routes and neighbours.
+func (w *wiring) podSide(context.Context) error {
+	var c *conn
+	err := inNS(w.ns, func() (err error) {
+		c, err = dial()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	index, err := c.index(w.pod.IfName)
+	if errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("interface %s of the pod: %w", w.pod.IfName, ErrNamespaceGone)
+	}
+	if err != nil {
+		return err
+	}
+	side := hostnet.PodSide(w.pod)
+	batch := []message{setLink(index, 1, "set the pod's "+w.pod.IfName+" up")}
+	for _, a := range side.Addresses {
+		batch = append(batch, addressMessage(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, index, a))
+	}
+	for _, n := range side.Neighbours {
+		batch = append(batch, neighbourMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, index, n))
+	}
+	for _, r := range side.Routes {
+		batch = append(batch, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, r))
+	}
+	each, err := c.exchange(batch)
+	if err != nil {
+		return err
+	}
+	if err := firstError(each, unix.EEXIST); err != nil {
+		return err
+	}
+	if firstError(each) != nil {
+		return w.checkPodSide(side)
+	}
+	return nil
+}
+
+// checkPodSide is for a pod that had routes already: they may only be those that
+// an interrupted run of ours made.
+func (w *wiring) checkPodSide(side hostnet.State) error {
+	have, err := readPodSide(w.ns)
+	if err != nil {
+		return err
+	}
+	for _, op := range hostnet.Diff(side, have) {
+		if op.Verb != hostnet.Delete {
+			return fmt.Errorf("in the pod, %s %s: %w", op.Object, op.Why, ErrInterfaceExists)
+		}
+	}
+	return nil
+}
+
+// rules sets the node's rules for the pod. An equal one of somebody else serves
+// as well.
+func (w *wiring) rules(ctx context.Context, rules []hostnet.Rule) error {
+	var batch []message
+	for _, r := range rules {
+		batch = append(batch, ruleMessage(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r))
+	}
+	each, err := w.h.request(ctx, batch...)
+	if err != nil {
+		return err
+	}
+	return firstError(each, unix.EEXIST)
+}
