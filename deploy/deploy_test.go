@@ -1,0 +1,382 @@
+package deploy_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// manifest is one document of one file.
+type manifest struct {
+	file string
+	obj  runtime.Object
+}
+
+// manifests decodes every document below deploy/ strictly: a field that
+// Kubernetes does not have is an error.
+func manifests(t *testing.T) []manifest {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		admissionv1.AddToScheme, appsv1.AddToScheme, corev1.AddToScheme,
+		policyv1.AddToScheme, rbacv1.AddToScheme, apiextv1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	var out []manifest
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" || d.Name() == "kustomization.yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+		for {
+			doc, err := docs.Read()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			doc, err = yaml.YAMLToJSONStrict(doc) // resolves anchors, refuses keys given twice
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			if string(doc) == "null" {
+				continue
+			}
+			obj, _, err := decoder.Decode(doc, nil, nil)
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			out = append(out, manifest{path, obj})
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 15 {
+		t.Fatalf("%d manifests found: the laws would hold for nothing", len(out))
+	}
+	return out
+}
+
+// podSpecs calls visit with every pod template.
+func podSpecs(t *testing.T, visit func(owner string, spec corev1.PodSpec)) {
+	t.Helper()
+	seen := 0
+	for _, m := range manifests(t) {
+		switch o := m.obj.(type) {
+		case *appsv1.DaemonSet:
+			visit("DaemonSet "+o.Name, o.Spec.Template.Spec)
+		case *appsv1.Deployment:
+			visit("Deployment "+o.Name, o.Spec.Template.Spec)
+		default:
+			continue
+		}
+		seen++
+	}
+	if seen != 2 {
+		t.Fatalf("%d workloads, want the agent and the controller", seen)
+	}
+}
+
+func TestNoRuleGrantsMoreThanItNames(t *testing.T) {
+	for _, m := range manifests(t) {
+		var rules []rbacv1.PolicyRule
+		switch o := m.obj.(type) {
+		case *rbacv1.ClusterRole:
+			rules = o.Rules
+		case *rbacv1.Role:
+			rules = o.Rules
+		default:
+			continue
+		}
+		for i, r := range rules {
+			if p := problemOf(r); p != "" {
+				t.Errorf("%s rule %d: %s", m.file, i, p)
+			}
+		}
+	}
+}
+
+// problemOf says what is too wide about a rule; empty when nothing is.
+func problemOf(r rbacv1.PolicyRule) string {
+	for what, values := range map[string][]string{"apiGroups": r.APIGroups, "resources": r.Resources, "verbs": r.Verbs} {
+		if slices.Contains(values, "*") {
+			return what + " has a wildcard"
+		}
+	}
+	for _, verb := range []string{"escalate", "bind", "impersonate", "deletecollection"} {
+		if slices.Contains(r.Verbs, verb) {
+			return "verb " + verb
+		}
+	}
+	for _, resource := range []string{"secrets", "pods/exec", "serviceaccounts/token", "nodes/proxy"} {
+		if slices.Contains(r.Resources, resource) {
+			return "resource " + resource
+		}
+	}
+	return ""
+}
+
+func TestARuleThatIsTooWideIsCaught(t *testing.T) {
+	for name, r := range map[string]rbacv1.PolicyRule{
+		"every verb":     {APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"*"}},
+		"every resource": {APIGroups: []string{""}, Resources: []string{"*"}, Verbs: []string{"get"}},
+		"secrets":        {APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
+		"escalation":     {APIGroups: []string{"rbac.authorization.k8s.io"}, Resources: []string{"clusterroles"}, Verbs: []string{"escalate"}},
+	} {
+		if problemOf(r) == "" {
+			t.Errorf("%s: not caught", name)
+		}
+	}
+}
+
+func TestOnlyTheInitContainerIsPrivilegedAndNothingWritesItsRoot(t *testing.T) {
+	allowed := []corev1.Capability{"NET_ADMIN", "SYS_ADMIN"}
+	podSpecs(t, func(owner string, spec corev1.PodSpec) {
+		for _, c := range spec.InitContainers {
+			if !*c.SecurityContext.ReadOnlyRootFilesystem {
+				t.Errorf("%s: init container %s can write its root", owner, c.Name)
+			}
+		}
+		for _, c := range spec.Containers {
+			s := c.SecurityContext
+			if s == nil || s.Privileged != nil && *s.Privileged || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation {
+				t.Errorf("%s: container %s is privileged or may become so", owner, c.Name)
+				continue
+			}
+			if s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
+				t.Errorf("%s: container %s can write its root", owner, c.Name)
+			}
+			if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+				t.Errorf("%s: container %s keeps capabilities it did not ask for", owner, c.Name)
+			}
+			for _, have := range s.Capabilities.Add {
+				if !slices.Contains(allowed, have) {
+					t.Errorf("%s: container %s adds %s", owner, c.Name, have)
+				}
+			}
+		}
+	})
+}
+
+func TestEveryContainerHasRequestsALimitOfMemoryAndProbes(t *testing.T) {
+	podSpecs(t, func(owner string, spec corev1.PodSpec) {
+		for _, c := range append(slices.Clone(spec.InitContainers), spec.Containers...) {
+			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+				t.Errorf("%s: container %s has no requests or no memory limit", owner, c.Name)
+			}
+			if c.ImagePullPolicy != corev1.PullIfNotPresent {
+				t.Errorf("%s: container %s pulls %q", owner, c.Name, c.ImagePullPolicy)
+			}
+		}
+		for _, c := range spec.Containers {
+			if c.LivenessProbe == nil || c.ReadinessProbe == nil {
+				t.Errorf("%s: container %s has no liveness or readiness probe", owner, c.Name)
+			}
+		}
+	})
+}
+
+func TestTheControllerRunsWithoutRootAndWithoutTheHostsNetwork(t *testing.T) {
+	podSpecs(t, func(owner string, spec corev1.PodSpec) {
+		if owner != "Deployment trunkline-controller" {
+			return
+		}
+		if spec.HostNetwork || spec.SecurityContext.RunAsNonRoot == nil || !*spec.SecurityContext.RunAsNonRoot {
+			t.Errorf("%s is root or on the host's network", owner)
+		}
+		for _, v := range spec.Volumes {
+			if v.HostPath != nil {
+				t.Errorf("%s mounts %s of the host", owner, v.HostPath.Path)
+			}
+		}
+	})
+}
+
+func TestTheAgentRunsOnEveryNodeAndRollsFewAtATime(t *testing.T) {
+	for _, m := range manifests(t) {
+		ds, ok := m.obj.(*appsv1.DaemonSet)
+		if !ok {
+			continue
+		}
+		spec := ds.Spec.Template.Spec
+		everything := slices.ContainsFunc(spec.Tolerations, func(o corev1.Toleration) bool {
+			return o.Operator == corev1.TolerationOpExists && o.Key == "" && o.Effect == ""
+		})
+		if !everything || !spec.HostNetwork || spec.PriorityClassName != "system-node-critical" {
+			t.Errorf("agent: tolerates everything %v, host network %v, priority %q", everything, spec.HostNetwork, spec.PriorityClassName)
+		}
+		if got := ds.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String(); got != "10%" {
+			t.Errorf("maxUnavailable %s, want 10%%", got)
+		}
+		for _, v := range spec.Volumes {
+			ours := []string{"/run/trunkline", "/var/lib/trunkline", "/opt/cni/bin", "/etc/cni/net.d"}
+			if v.HostPath == nil || !slices.Contains(ours, v.HostPath.Path) {
+				t.Errorf("agent mounts %s: not one of %v", v.Name, ours)
+			}
+		}
+	}
+}
+
+// kustomization is the part of a kustomization.yaml the laws look at.
+type kustomization struct {
+	Resources []string `json:"resources"`
+	Images    []struct {
+		Name   string `json:"name"`
+		NewTag string `json:"newTag"`
+	} `json:"images"`
+}
+
+func TestEveryOverlayTagsTheImageAndEveryManifestIsInstalled(t *testing.T) {
+	for _, dir := range []string{"base", "overlays/lab", "overlays/eks"} {
+		text, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var k kustomization
+		if err := yaml.Unmarshal(text, &k); err != nil {
+			t.Fatalf("%s: %v", dir, err)
+		}
+		if len(k.Images) != 1 || k.Images[0].NewTag == "" || k.Images[0].NewTag == "latest" {
+			t.Errorf("%s: images %+v: want one with a tag that is not latest", dir, k.Images)
+		}
+	}
+	for _, dir := range []string{"base", "crds"} {
+		text, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if name := filepath.Base(f); name != "kustomization.yaml" && !strings.Contains(string(text), "- "+name+"\n") {
+				t.Errorf("%s is in the folder and not installed", f)
+			}
+		}
+	}
+}
+
+func TestEveryNameTheManifestsReferToExists(t *testing.T) {
+	accounts := map[string]bool{}
+	roles := map[string]bool{}
+	for _, m := range manifests(t) {
+		switch o := m.obj.(type) {
+		case *corev1.ServiceAccount:
+			accounts[o.Name] = true
+		case *rbacv1.ClusterRole:
+			roles["ClusterRole "+o.Name] = true
+		case *rbacv1.Role:
+			roles["Role "+o.Name] = true
+		}
+	}
+	podSpecs(t, func(owner string, spec corev1.PodSpec) {
+		if !accounts[spec.ServiceAccountName] {
+			t.Errorf("%s runs as %q, which is not here", owner, spec.ServiceAccountName)
+		}
+	})
+	check := func(file string, ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
+		if !roles[ref.Kind+" "+ref.Name] {
+			t.Errorf("%s binds %s %s, which is not here", file, ref.Kind, ref.Name)
+		}
+		for _, s := range subjects {
+			if !accounts[s.Name] || s.Namespace != "kube-system" {
+				t.Errorf("%s binds %s/%s, which is not here", file, s.Namespace, s.Name)
+			}
+		}
+	}
+	for _, m := range manifests(t) {
+		switch o := m.obj.(type) {
+		case *rbacv1.ClusterRoleBinding:
+			check(m.file, o.RoleRef, o.Subjects)
+		case *rbacv1.RoleBinding:
+			check(m.file, o.RoleRef, o.Subjects)
+		}
+	}
+}
+
+// policy is an IAM document as the embedded IAM accepts it.
+type policy struct {
+	Version   string
+	Statement []struct {
+		Sid       string
+		Effect    string
+		Action    any
+		Resource  any
+		Condition map[string]map[string]any
+	}
+}
+
+func TestPoliciesAreWrittenWithoutWildcardActionsAndChangeOnlyWhatIsMarked(t *testing.T) {
+	for _, file := range []string{"iam/node-policy.json", "iam/controller-policy.json"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p policy
+		dec := json.NewDecoder(bytes.NewReader(text))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&p); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, s := range p.Statement {
+			for _, a := range list(s.Action) {
+				if strings.Contains(a, "*") {
+					t.Errorf("%s: %s allows %s", file, s.Sid, a)
+				}
+				describe := strings.HasPrefix(a, "ec2:Describe")
+				onInterface := slices.Contains(list(s.Resource), "arn:aws:ec2:*:*:network-interface/*")
+				if slices.Contains(list(s.Resource), "*") && !describe {
+					t.Errorf("%s: %s allows %s on everything", file, s.Sid, a)
+				}
+				if onInterface && len(s.Condition) == 0 {
+					t.Errorf("%s: %s allows %s on any interface, whoever's it is", file, s.Sid, a)
+				}
+			}
+		}
+	}
+}
+
+func list(v any) []string {
+	switch v := v.(type) {
+	case string:
+		return []string{v}
+	case []any:
+		var out []string
+		for _, e := range v {
+			out = append(out, fmt.Sprint(e))
+		}
+		return out
+	}
+	return nil
+}
