@@ -1,0 +1,286 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func open(t *testing.T) *Cache {
+	t.Helper()
+	c, err := Open(t.TempDir(), t.TempDir(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// writing is a recipe that writes one file and counts how often it ran.
+func writing(runs *atomic.Int32, text string) recipe {
+	return recipe{
+		name: "thing",
+		key:  func(context.Context) (string, error) { return "0123", nil },
+		make: func(_ context.Context, j *job) error {
+			runs.Add(1)
+			return os.WriteFile(filepath.Join(j.dir, "file"), []byte(text), 0o755)
+		},
+	}
+}
+
+func leftovers(t *testing.T, c *Cache) []string {
+	t.Helper()
+	var out []string
+	for _, dir := range []string{"tmp", "artifacts"} {
+		entries, err := os.ReadDir(filepath.Join(c.dir, dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			out = append(out, dir+"/"+e.Name())
+		}
+	}
+	return out
+}
+
+func TestConcurrentCallersMakeAnArtifactOnce(t *testing.T) {
+	c := open(t)
+	var runs atomic.Int32
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			path, _, err := c.ensure(t.Context(), writing(&runs, "x"), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if text, err := os.ReadFile(filepath.Join(path, "file")); err != nil || string(text) != "x" {
+				t.Errorf("read %q, %v", text, err)
+			}
+		})
+	}
+	wg.Wait()
+	if runs.Load() != 1 {
+		t.Errorf("made %d times", runs.Load())
+	}
+}
+
+func TestAnArtifactThatWasTamperedWithIsMadeAgain(t *testing.T) {
+	for name, harm := range map[string]func(path string) error{
+		"a file cut short":  func(p string) error { return os.Truncate(filepath.Join(p, "file"), 0) },
+		"a file gone":       func(p string) error { return os.Remove(filepath.Join(p, "file")) },
+		"a file made plain": func(p string) error { return os.Chmod(filepath.Join(p, "file"), 0o644) },
+		"no manifest":       func(p string) error { return os.Remove(filepath.Join(p, manifestName)) },
+		"manifest of another artifact": func(p string) error {
+			return os.WriteFile(filepath.Join(p, manifestName), []byte(`{"name":"thing","key":"other"}`), 0o644)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := open(t)
+			var runs atomic.Int32
+			path, _, err := c.ensure(t.Context(), writing(&runs, "whole"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := harm(path); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := c.ensure(t.Context(), writing(&runs, "whole"), nil); err != nil {
+				t.Fatal(err)
+			}
+			if text, err := os.ReadFile(filepath.Join(path, "file")); err != nil || string(text) != "whole" {
+				t.Errorf("after making again: %q, %v", text, err)
+			}
+			if runs.Load() != 2 {
+				t.Errorf("made %d times, want 2", runs.Load())
+			}
+		})
+	}
+}
+
+func TestAFailedOrInterruptedRecipeLeavesNothing(t *testing.T) {
+	boom := errors.New("boom")
+	for name, tc := range map[string]struct {
+		make func(context.CancelFunc) error
+		want error
+	}{
+		"failed":      {func(context.CancelFunc) error { return boom }, boom},
+		"interrupted": {func(cancel context.CancelFunc) error { cancel(); return nil }, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := open(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			r := writing(new(atomic.Int32), "half")
+			write := r.make
+			r.make = func(ctx context.Context, j *job) error {
+				return errors.Join(write(ctx, j), tc.make(cancel))
+			}
+			if _, _, err := c.ensure(ctx, r, nil); !errors.Is(err, tc.want) {
+				t.Errorf("ensure = %v, want %v", err, tc.want)
+			}
+			if left := leftovers(t, c); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+func TestWhatAKilledBuildLeftIsClearedByTheNext(t *testing.T) {
+	c := open(t)
+	if err := os.MkdirAll(filepath.Join(c.dir, "tmp", "kube-1234", "deep"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.ensure(t.Context(), writing(new(atomic.Int32), "x"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftovers(t, c); !slices.Equal(left, []string{"artifacts/thing-0123"}) {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestARecipeThatMakesNothingIsAnError(t *testing.T) {
+	c := open(t)
+	_, err := c.Derive(t.Context(), "empty", "1", func(string) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "made no file") {
+		t.Errorf("Derive = %v", err)
+	}
+}
+
+func TestWaitingForAnotherBuildSaysSoAndEndsWithTheContext(t *testing.T) {
+	c := open(t)
+	unlock, err := c.lock(t.Context(), "build", func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	var said []State
+	_, _, err = c.ensure(ctx, writing(new(atomic.Int32), "x"), func(p Progress) {
+		said = append(said, p.State)
+		cancel()
+	})
+	if !errors.Is(err, context.Canceled) || !slices.Equal(said, []State{Waiting}) {
+		t.Errorf("ensure = %v after saying %v", err, said)
+	}
+}
+
+func TestTheKeyFollowsWhatIsBuiltAndNothingElse(t *testing.T) {
+	root := t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		full := filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(full, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key := func() string {
+		t.Helper()
+		k, err := newHashing(root).text("go1.26").files("go.mod", "internal").key()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	write("go.mod", "module x\n")
+	write("internal/a.go", "package a")
+	first := key()
+
+	write("internal/a_test.go", "package a")
+	write("internal/testdata/golden", "x")
+	write("internal/nested/go.mod", "module y")
+	write("other/b.go", "package b")
+	if key() != first {
+		t.Error("a test, test data, a nested module or another folder changed the key")
+	}
+	write("internal/a.go", "package a // changed")
+	second := key()
+	if second == first {
+		t.Error("a changed source did not change the key")
+	}
+	write("internal/b.go", "package a")
+	if key() == second {
+		t.Error("a new source did not change the key")
+	}
+	if _, err := newHashing(root).files("absent").key(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a missing input: %v", err)
+	}
+}
+
+func TestFindSourceLooksUpwardAndSaysWhatToDo(t *testing.T) {
+	root := t.TempDir()
+	deep := filepath.Join(root, "a", "b")
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := FindSource(deep); !errors.Is(err, ErrNoSource) || !strings.Contains(err.Error(), "--source") {
+		t.Errorf("FindSource = %v", err)
+	}
+	nested := "module github.com/trunkline/trunkline/lab/kube\n"
+	if err := os.WriteFile(filepath.Join(deep, "go.mod"), []byte(nested), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "go.mod"), []byte("// c\n"+module+"\ngo 1.26\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := FindSource(deep); err != nil || got != root {
+		t.Errorf("FindSource = %s, %v, want %s", got, err, root)
+	}
+}
+
+func TestBuildOutputCountsPackagesAndKeepsComplaints(t *testing.T) {
+	var o buildOutput
+	for _, chunk := range []string{"k8s.io/api/core", "/v1\nruntime\ngo: downloading x v1\n# example.com/p\np/x.go:3:2: undefined: y\n"} {
+		if _, err := o.Write([]byte(chunk)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o.compiled != 2 {
+		t.Errorf("counted %d packages, want 2", o.compiled)
+	}
+	if got := o.complaint(); !strings.Contains(got, "undefined: y") || strings.Contains(got, "runtime") {
+		t.Errorf("complaint = %q", got)
+	}
+}
+
+// The real compiler, the real cache: a tiny module stands for the checkout.
+func TestGoBuildMakesAStampedStaticBinaryOrSaysWhatTheCompilerSaid(t *testing.T) {
+	c := open(t)
+	tool, err := c.toolchain(t.Context())
+	if err != nil {
+		t.Skip(err)
+	}
+	src := "package main\n\nvar version string\n\nfunc main() { println(version) }\n"
+	for path, text := range map[string]string{"go.mod": "module tiny\n\ngo 1.26\n", "main.go": src} {
+		if err := os.WriteFile(filepath.Join(c.source, path), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := &job{dir: t.TempDir(), name: "tiny", began: time.Now()}
+	b := goBuild{dir: ".", packages: []string{"."}, out: "tiny", ldflags: []string{"-X main.version=dev-77"}}
+	if err := c.goBuild(t.Context(), tool, j, b); err != nil {
+		t.Fatal(err)
+	}
+	binary, err := os.ReadFile(filepath.Join(j.dir, "tiny"))
+	if err != nil || !strings.Contains(string(binary), "dev-77") {
+		t.Errorf("binary lacks its stamp (%v)", err)
+	}
+	if err := librariesPresent(filepath.Join(j.dir, "tiny")); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(c.source, "main.go"), []byte("package main\n\nfunc main() { y() }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.goBuild(t.Context(), tool, j, b); err == nil || !strings.Contains(err.Error(), "undefined: y") {
+		t.Errorf("goBuild = %v, want the compiler's words", err)
+	}
+}

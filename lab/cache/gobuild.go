@@ -1,0 +1,263 @@
+package cache
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// kubernetesVersion is stamped into trunkline-kube: nodes report it.
+const kubernetesVersion = "v1.37.1"
+
+// toolchain is the Go that builds.
+type toolchain struct {
+	path    string
+	version string // go1.26.8
+}
+
+// ErrNoGo says that there is no Go to build with.
+var ErrNoGo = errors.New("no go command found: install Go 1.26 or newer (https://go.dev/dl) and put it on the PATH")
+
+func (c *Cache) toolchain(ctx context.Context) (toolchain, error) {
+	path, err := exec.LookPath("go")
+	if err != nil {
+		return toolchain{}, ErrNoGo
+	}
+	cmd := exec.CommandContext(ctx, path, "env", "GOVERSION")
+	cmd.Dir = c.source
+	out, err := cmd.Output()
+	if err != nil {
+		return toolchain{}, fmt.Errorf("ask %s for its version: %w", path, withStderr(err))
+	}
+	return toolchain{path: path, version: strings.TrimSpace(string(out))}, nil
+}
+
+// goBuild is one `go build` of static, reproducible binaries.
+type goBuild struct {
+	dir      string // module to build in, relative to the checkout
+	packages []string
+	out      string // file or directory (with a final slash) in the artifact
+	ldflags  []string
+	tags     string
+}
+
+func (b goBuild) args(out string) []string {
+	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w " + strings.Join(b.ldflags, " ")}
+	if b.tags != "" {
+		args = append(args, "-tags", b.tags)
+	}
+	return append(append(args, "-o", out), b.packages...)
+}
+
+// words are what a key must hold of a build.
+func (b goBuild) words(tool toolchain) []string {
+	return append(b.args(b.out), b.dir, tool.version, target(), "CGO_ENABLED=0")
+}
+
+func (c *Cache) productRecipe(tool toolchain) recipe {
+	b := goBuild{dir: ".", packages: []string{"./cmd/trunkline", "./cmd/trunkline-cni"}, out: "./"}
+	key := func(context.Context) (string, error) {
+		return newHashing(c.source).text(b.words(tool)...).
+			files("go.mod", "go.sum", "cmd/trunkline", "cmd/trunkline-cni", "internal", "api").key()
+	}
+	return recipe{name: Product, key: key, make: func(ctx context.Context, j *job) error {
+		stamped := b
+		stamped.ldflags = []string{"-X main.version=" + stamp(j.key)}
+		return c.goBuild(ctx, tool, j, stamped)
+	}}
+}
+
+func (c *Cache) programsRecipe(tool toolchain) recipe {
+	builds := []goBuild{
+		{dir: ".", packages: []string{"./lab/workload/cmd/workload"}, out: "workload"},
+		{dir: ".", packages: []string{"./lab/image/cmd/pause"}, out: "pause"},
+	}
+	return c.goRecipe(Programs, tool, builds, "go.mod", "go.sum", "lab/workload", "lab/image/cmd")
+}
+
+func (c *Cache) pluginsRecipe(tool toolchain) recipe {
+	const at = "github.com/containernetworking/plugins/plugins/"
+	return c.goRecipe(Plugins, tool, []goBuild{{
+		dir: "lab/kube", out: "./",
+		packages: []string{at + "meta/portmap", at + "main/ptp", at + "main/loopback", at + "ipam/host-local"},
+	}}, "lab/kube/go.mod", "lab/kube/go.sum")
+}
+
+func (c *Cache) coreDNSRecipe(tool toolchain) recipe {
+	return c.goRecipe(CoreDNS, tool, []goBuild{{
+		dir: "lab/kube", packages: []string{"./cmd/coredns"}, out: "coredns",
+	}}, "lab/kube/go.mod", "lab/kube/go.sum", "lab/kube/cmd/coredns")
+}
+
+func (c *Cache) kubeRecipe(tool toolchain) recipe {
+	major, minor, _ := strings.Cut(strings.TrimPrefix(kubernetesVersion, "v"), ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	const in = "-X k8s.io/component-base/version."
+	return c.goRecipe(Kube, tool, []goBuild{{
+		dir: "lab/kube", packages: []string{"./cmd/trunkline-kube"}, out: "trunkline-kube",
+		ldflags: []string{in + "gitVersion=" + kubernetesVersion, in + "gitMajor=" + major, in + "gitMinor=" + minor},
+	}}, "lab/kube/go.mod", "lab/kube/go.sum", "lab/kube/cmd/trunkline-kube")
+}
+
+// goRecipe makes an artifact out of builds; files are what their key hangs on.
+func (c *Cache) goRecipe(name string, tool toolchain, builds []goBuild, files ...string) recipe {
+	return recipe{
+		name: name,
+		key: func(context.Context) (string, error) {
+			h := newHashing(c.source)
+			for _, b := range builds {
+				h.text(b.words(tool)...)
+			}
+			return h.files(files...).key()
+		},
+		make: func(ctx context.Context, j *job) error {
+			for _, b := range builds {
+				if err := c.goBuild(ctx, tool, j, b); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// goBuild runs one build into the job's directory and reports each package that
+// was compiled.
+func (c *Cache) goBuild(ctx context.Context, tool toolchain, j *job, b goBuild) error {
+	total := c.countPackages(ctx, tool, b)
+	cmd := c.goCommand(ctx, tool, b.dir, b.args(filepath.Join(j.dir, b.out)+trailing(b.out))...)
+	watch := &buildOutput{report: func(compiled int) {
+		j.report(Progress{State: Making, Compiled: compiled, Packages: total})
+	}}
+	cmd.Stdout, cmd.Stderr = watch, watch
+	stop := everySecond(func() { watch.tell() })
+	err := cmd.Run()
+	stop()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("go build %s in %s: %w\n%s", strings.Join(b.packages, " "),
+			filepath.Join(c.source, b.dir), err, watch.complaint())
+	}
+	return nil
+}
+
+// goCommand runs go so that ending it ends the compilers it started too.
+func (c *Cache) goCommand(ctx context.Context, tool toolchain, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, tool.path, args...)
+	cmd.Dir = filepath.Join(c.source, dir)
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOTOOLCHAIN=local")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// countPackages is how many packages a build consists of, 0 when go cannot tell:
+// it only feeds the progress line.
+func (c *Cache) countPackages(ctx context.Context, tool toolchain, b goBuild) int {
+	out, err := c.goCommand(ctx, tool, b.dir, append([]string{"list", "-deps"}, b.packages...)...).Output()
+	if err != nil {
+		return 0
+	}
+	return bytes.Count(out, []byte("\n"))
+}
+
+// buildOutput reads `go build -v`: one line per compiled package, and complaints.
+type buildOutput struct {
+	report func(compiled int)
+
+	mu       sync.Mutex // guards what follows
+	partial  []byte
+	compiled int
+	other    []string // the last lines that are no package path
+}
+
+func (o *buildOutput) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	o.partial = append(o.partial, p...)
+	for {
+		line, rest, ok := bytes.Cut(o.partial, []byte("\n"))
+		if !ok {
+			break
+		}
+		o.line(string(line))
+		o.partial = rest
+	}
+	o.mu.Unlock()
+	return len(p), nil
+}
+
+func (o *buildOutput) line(line string) {
+	const keep = 40
+	isPackage := line != "" && !strings.ContainsAny(line, " \t:#")
+	if isPackage {
+		o.compiled++
+		return
+	}
+	o.other = append(o.other, line)
+	if len(o.other) > keep {
+		o.other = o.other[1:]
+	}
+}
+
+func (o *buildOutput) tell() {
+	o.mu.Lock()
+	n := o.compiled
+	o.mu.Unlock()
+	o.report(n)
+}
+
+func (o *buildOutput) complaint() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return strings.Join(append(o.other, string(o.partial)), "\n")
+}
+
+// everySecond calls fn until stop, which waits for the last call to end.
+func everySecond(fn func()) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				fn()
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+// trailing keeps the slash by which go build takes a directory, which Join drops.
+func trailing(out string) string {
+	if strings.HasSuffix(out, "/") {
+		return "/"
+	}
+	return ""
+}
+
+func withStderr(err error) error {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || len(exit.Stderr) == 0 {
+		return err
+	}
+	first, _ := bufio.NewReader(bytes.NewReader(exit.Stderr)).ReadString('\n')
+	if first == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, strings.TrimSpace(first))
+}

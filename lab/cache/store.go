@@ -1,0 +1,190 @@
+package cache
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// manifestName is the file that tells an artifact is whole, written last.
+const manifestName = "MANIFEST.json"
+
+// manifest lists what an artifact consists of.
+type manifest struct {
+	Name  string `json:"name"`
+	Key   string `json:"key"`
+	Files []file `json:"files"`
+}
+
+type file struct {
+	Path string      `json:"path"`
+	Size int64       `json:"size"`
+	Mode fs.FileMode `json:"mode"`
+}
+
+// ensure returns the place of an artifact, made when it is not there.
+func (c *Cache) ensure(ctx context.Context, r recipe, progress func(Progress)) (path, key string, err error) {
+	if r.fixed != nil {
+		if path, ok := r.fixed(); ok && c.verify(path) == nil {
+			j := &job{name: r.name, began: time.Now(), progress: progress}
+			j.report(Progress{State: Ready})
+			return path, keyOf(path, r.name), nil
+		}
+	}
+	key, err = r.key(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	path = c.place(r.name, key)
+	j := &job{name: r.name, key: key, began: time.Now(), progress: progress}
+	if c.verify(path) == nil {
+		if r.fixed != nil { // asked anew and still the same: fresh again
+			now := time.Now()
+			_ = os.Chtimes(filepath.Join(path, manifestName), now, now)
+		}
+		j.report(Progress{State: Ready})
+		return path, key, nil
+	}
+	unlock, err := c.lock(ctx, "build", func() { j.report(Progress{State: Waiting}) })
+	if err != nil {
+		return "", "", err
+	}
+	defer unlock()
+	if c.verify(path) == nil { // another process made it meanwhile
+		j.report(Progress{State: Ready})
+		return path, key, nil
+	}
+	return path, key, c.makeInPlace(ctx, r, j, path)
+}
+
+// makeInPlace runs the recipe in a directory of its own and renames it. The
+// caller holds the build lock, so whatever else is in tmp was left by a process
+// that was killed.
+func (c *Cache) makeInPlace(ctx context.Context, r recipe, j *job, path string) (err error) {
+	if err := c.clearTemporary(); err != nil {
+		return err
+	}
+	j.dir, err = os.MkdirTemp(filepath.Join(c.dir, "tmp"), r.name+"-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(j.dir)) }()
+	if err := os.Chmod(j.dir, 0o755); err != nil {
+		return err
+	}
+	j.report(Progress{State: Making})
+	if err := r.make(ctx, j); err != nil {
+		return err
+	}
+	if err := seal(j.dir, r.name, j.key); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(path); err != nil { // an incomplete one of the same key
+		return err
+	}
+	if err := os.Rename(j.dir, path); err != nil {
+		return err
+	}
+	c.log.Debug("made artifact", "artifact", r.name, "path", path, "elapsed", time.Since(j.began))
+	j.report(Progress{State: Made})
+	return nil
+}
+
+func (c *Cache) clearTemporary() error {
+	tmp := filepath.Join(c.dir, "tmp")
+	entries, err := os.ReadDir(tmp)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(tmp, e.Name())))
+	}
+	return err
+}
+
+// seal writes the manifest of a filled directory.
+func seal(dir, name, key string) error {
+	m := manifest{Name: name, Key: key}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		m.Files = append(m.Files, file{Path: rel, Size: info.Size(), Mode: info.Mode()})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if len(m.Files) == 0 {
+		return fmt.Errorf("the recipe of %s made no file", name)
+	}
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, manifestName), append(text, '\n'), 0o644)
+}
+
+// verify says what is wrong with an artifact: not there, another key, a file
+// that is gone or of another size or mode.
+func (c *Cache) verify(path string) error {
+	text, err := os.ReadFile(filepath.Join(path, manifestName))
+	if err != nil {
+		return err
+	}
+	var m manifest
+	if err := json.Unmarshal(text, &m); err != nil {
+		return fmt.Errorf("read %s: %w", filepath.Join(path, manifestName), err)
+	}
+	if want := m.Name + "-" + m.Key; filepath.Base(path) != want {
+		return fmt.Errorf("%s holds %s", path, want)
+	}
+	for _, f := range m.Files {
+		info, err := os.Lstat(filepath.Join(path, f.Path))
+		if err != nil {
+			return err
+		}
+		if info.Size() != f.Size || info.Mode() != f.Mode {
+			return fmt.Errorf("%s: %d bytes %s, want %d %s", f.Path, info.Size(), info.Mode(), f.Size, f.Mode)
+		}
+	}
+	return nil
+}
+
+// lock takes a named lock between processes; waiting is called each second that
+// somebody else has it. The lock goes with the process, however it ends.
+func (c *Cache) lock(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(c.dir, "locks", name), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil // closing drops the lock
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+		}
+		waiting()
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), f.Close())
+		case <-tick.C:
+		}
+	}
+}
