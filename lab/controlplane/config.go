@@ -17,7 +17,7 @@ import (
 
 // Config is what a control plane needs to know.
 type Config struct {
-	Lab      string // its name; every process carries TRUNKLINE_LAB=<name>
+	Lab      string // its name; every process is marked with it
 	StateDir string // certificates (0600), etcd's data and logs go below it
 	Kube     string // path of trunkline-kube
 	NetNS    string // path of the namespace that holds Address

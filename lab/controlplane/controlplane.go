@@ -139,7 +139,7 @@ func (cp *ControlPlane) run(name string, argv []string) error {
 	p := paths{cp.config.StateDir}
 	c, err := component.Start(component.Spec{
 		Name: name, Argv: argv, Log: p.log(name), NetNS: cp.config.NetNS,
-		Env:   []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TRUNKLINE_LAB=" + cp.config.Lab},
+		Env:   []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", component.Mark(cp.config.Lab)},
 		Grace: 3 * time.Second,
 	}, nil, cp.log)
 	if err != nil {

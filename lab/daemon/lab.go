@@ -1,18 +1,36 @@
 package daemon
 
 import (
+	"fmt"
 	"net/netip"
+	"path/filepath"
+	"regexp"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/faults"
+	"github.com/trunkline/trunkline/sim/iam"
 )
 
 // Lab is a resolved lab: every default filled in, every path absolute. lab/spec
 // makes it from lab.yaml; POST /v1/apply converges to it.
+//
+// World is where the account starts. It is read when the lab starts; a later
+// apply that changes it is refused, but for instances that come and go with
+// Nodes.
 type Lab struct {
-	Name        string       `json:"name"`
-	Region      string       `json:"region"`
-	Account     string       `json:"account"`
-	VPC         VPC          `json:"vpc"`
-	ServiceCIDR netip.Prefix `json:"serviceCIDR"` // 172.20.0.0/16
-	ClusterDNS  netip.Addr   `json:"clusterDNS"`  // 172.20.0.10
+	Name string `json:"name"`
+	// World is the account: VPC, subnets, groups, instances and hosts. Each of
+	// Nodes is one of its instances, ControlPlane one of its hosts; their
+	// Namespace fields are NetNS of their names.
+	World cloud.Spec `json:"world"`
+	// Roles are the account's IAM roles, with the policy documents the product
+	// ships.
+	Roles []iam.Role `json:"roles,omitempty"`
+	// Faults at start; later ones go to the admin endpoint.
+	Faults       faults.Plan  `json:"faults,omitzero"`
+	ControlPlane string       `json:"controlPlane"` // by name, among World.Hosts
+	ServiceCIDR  netip.Prefix `json:"serviceCIDR"`  // 172.20.0.0/16
+	ClusterDNS   netip.Addr   `json:"clusterDNS"`   // 172.20.0.10
 	// APIPort is the forwarder's port on 127.0.0.1; 0 picks a free one.
 	APIPort int    `json:"apiPort,omitempty"`
 	Nodes   []Node `json:"nodes"`
@@ -24,24 +42,9 @@ type Lab struct {
 	Deploy string `json:"deploy,omitempty"`
 }
 
-// VPC is the network the lab starts with.
-type VPC struct {
-	CIDR    netip.Prefix `json:"cidr"`
-	Subnets []Subnet     `json:"subnets"`
-}
-
-// Subnet of the VPC, one zone each.
-type Subnet struct {
-	Name string       `json:"name"`
-	Zone string       `json:"zone"`
-	CIDR netip.Prefix `json:"cidr"`
-}
-
-// Node is an instance to run.
+// Node is what Kubernetes' side of an instance needs beyond the instance.
 type Node struct {
-	Name   string `json:"name"`
-	Type   string `json:"type"`   // m5.xlarge
-	Subnet string `json:"subnet"` // by name
+	Name string `json:"name"` // of the instance in World.Instances
 	// Cgroup is the view the node gets: "v1" (the machine's) or "v2".
 	Cgroup string `json:"cgroup,omitempty"`
 	// Labels of the Node object beyond those of the instance.
@@ -49,10 +52,11 @@ type Node struct {
 }
 
 // Parts are the programs the lab runs, as lab/cache unpacked or built them.
+// Every path is absolute.
 type Parts struct {
 	Kube       string `json:"kube"`       // trunkline-kube
 	Lab        string `json:"lab"`        // trunkline-lab: PID 1 of every node
-	Containerd string `json:"containerd"` // directory of containerd, ctr and shims
+	Containerd string `json:"containerd"` // directory of containerd, ctr and containerd-shim-runc-v2
 	Runc       string `json:"runc"`
 	// PauseImage is the sandbox image's reference; it must be among Images.
 	PauseImage string `json:"pauseImage"`
@@ -63,3 +67,36 @@ type Image struct {
 	Path string   `json:"path"`
 	Refs []string `json:"refs"`
 }
+
+// NetNS is the name of the network namespace of a member of a lab: a node's
+// name, "cp", "vpc" or "net".
+func NetNS(lab, member string) string { return "tl-" + lab + "-" + member }
+
+// Validate says what is wrong with l, or nil.
+func (l Lab) Validate() error {
+	if !labName.MatchString(l.Name) {
+		return fmt.Errorf("lab name %q: want lower-case letters, digits and dashes, at most 24", l.Name)
+	}
+	instances := map[string]bool{}
+	for _, i := range l.World.Instances {
+		instances[i.Name] = true
+	}
+	for _, n := range l.Nodes {
+		if !instances[n.Name] {
+			return fmt.Errorf("node %q is none of the world's instances", n.Name)
+		}
+		if n.Cgroup != "" && n.Cgroup != "v1" && n.Cgroup != "v2" {
+			return fmt.Errorf("node %s: cgroup %q: want v1 or v2", n.Name, n.Cgroup)
+		}
+	}
+	for name, path := range map[string]string{
+		"kube": l.Parts.Kube, "lab": l.Parts.Lab, "containerd": l.Parts.Containerd, "runc": l.Parts.Runc,
+	} {
+		if !filepath.IsAbs(path) {
+			return fmt.Errorf("parts.%s: %q is not an absolute path", name, path)
+		}
+	}
+	return nil
+}
+
+var labName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?$`)

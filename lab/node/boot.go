@@ -109,7 +109,7 @@ func leaveRootCgroup() error {
 // components are what a node runs, in start order. They find one another by
 // trying again, as on any machine.
 func (c Config) components() []component.Spec {
-	env := []string{"PATH=" + execPath, "HOME=/root", "TRUNKLINE_LAB=" + c.Lab}
+	env := []string{"PATH=" + execPath, "HOME=/root", component.Mark(c.Lab)}
 	spec := func(name string, argv ...string) component.Spec {
 		return component.Spec{Name: name, Argv: argv, Env: env, Log: filepath.Join(logDir, name+".log"), Grace: grace}
 	}

@@ -86,7 +86,7 @@ func (c Config) launch(trees []Hierarchy, log *slog.Logger) (*component.Componen
 	defer w.Close()
 	pid1, err := component.Start(component.Spec{
 		Name: c.Name, Argv: []string{c.Parts.Lab, "node-init", "root", c.configPath()},
-		Env: []string{"TRUNKLINE_LAB=" + c.Lab, "TRUNKLINE_NODE=" + c.Name},
+		Env: []string{component.Mark(c.Lab)},
 		Log: c.initLog(), NetNS: c.NetNS, Once: true, Grace: 4 * grace, Files: []*os.File{r},
 		Namespaces: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
 	}, nil, log)
@@ -187,7 +187,7 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var said bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = f, &said, &said
-	cmd.Env = []string{"PATH=" + execPath, "TRUNKLINE_LAB=" + n.config.Lab}
+	cmd.Env = []string{"PATH=" + execPath, component.Mark(n.config.Lab)}
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("import %s into %s: %w: %s", archive, n.config.Name, err, bytes.TrimSpace(said.Bytes()))
 	}

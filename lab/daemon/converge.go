@@ -1,0 +1,292 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/trunkline/trunkline/lab/controlplane"
+	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/lab/node/component"
+)
+
+// accept says whether want can be converged to: it is valid, and changes nothing
+// that is fixed while the lab runs.
+func (l *lab) accept(want Lab) error {
+	if err := want.Validate(); err != nil {
+		return err
+	}
+	if want.Name != l.options.Name {
+		return fmt.Errorf("lab %s: this daemon runs %s", want.Name, l.options.Name)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.applied == nil {
+		return nil
+	}
+	fixed := func(x Lab) Lab {
+		x.Nodes, x.Images, x.Deploy, x.World.Instances = nil, nil, "", nil
+		x.Parts = Parts{}
+		return x
+	}
+	if !reflect.DeepEqual(fixed(*l.applied), fixed(want)) {
+		return errors.New("the running lab differs in more than its nodes, images and manifests; " +
+			"only those can change while it runs (take it down first, or use the EC2 API)")
+	}
+	return nil
+}
+
+// apply converges to want. It is serialised; its outcome is the last event.
+func (l *lab) apply(ctx context.Context, want Lab) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var err error
+	select {
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-l.turn:
+		defer func() { l.turn <- struct{}{} }()
+		l.phases.reset()
+		if err = l.begin(cancel); err == nil {
+			err = l.converge(ctx, want)
+		}
+	}
+	if errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted; what stands stays, and the next up goes on from there")
+	}
+	if err != nil {
+		l.log.Error("converge", "err", err)
+	}
+	l.phases.finish(err)
+}
+
+func (l *lab) converge(ctx context.Context, want Lab) error {
+	if err := l.phases.run(PhaseWorld, func(detail func(string)) error {
+		return l.convergeWorld(ctx, want, detail)
+	}); err != nil {
+		return err
+	}
+	l.remember(want)
+	if err := l.phases.run(PhaseControlPlane, func(detail func(string)) error {
+		return l.convergeControlPlane(ctx, want, detail)
+	}); err != nil {
+		return err
+	}
+	if err := l.phases.run(PhaseNodes, func(detail func(string)) error {
+		return l.convergeNodes(ctx, want, detail)
+	}); err != nil {
+		return err
+	}
+	// The manifests need the API server only, the images the nodes only.
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return l.phases.run(PhaseImages, func(detail func(string)) error {
+			return l.importImages(gctx, want, detail)
+		})
+	})
+	g.Go(func() error {
+		if want.Deploy == "" {
+			l.phases.skip(PhaseDeploy, "no manifests given")
+			return nil
+		}
+		return l.phases.run(PhaseDeploy, func(detail func(string)) error {
+			return l.deploy(gctx, want, detail)
+		})
+	})
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return l.phases.run(PhaseReady, func(detail func(string)) error {
+		return l.awaitReady(ctx, want, detail)
+	})
+}
+
+// convergeWorld starts the account, or launches and terminates instances in it.
+func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) error {
+	for _, h := range want.World.Hosts {
+		if err := makeNetNS(h.Namespace); err != nil {
+			return err
+		}
+	}
+	if l.world == nil {
+		for _, i := range want.World.Instances {
+			if err := makeNetNS(i.Namespace); err != nil {
+				return err
+			}
+		}
+		w, err := l.options.World(ctx, want, powerSwitch{l}, l.log)
+		if err != nil {
+			return fmt.Errorf("start the embedded VPC: %w", err)
+		}
+		l.setWorld(w)
+	}
+	state := l.world.State()
+	for _, i := range want.World.Instances {
+		if _, _, err := instanceNamed(state, i.Name); err == nil {
+			continue
+		}
+		if err := makeNetNS(i.Namespace); err != nil {
+			return err
+		}
+		if err := l.world.Launch(i); err != nil {
+			return fmt.Errorf("launch %s: %w", i.Name, err)
+		}
+	}
+	if err := l.removeUnwanted(ctx, want); err != nil {
+		return err
+	}
+	detail(fmt.Sprintf("%s, %d instances", want.World.VPC.CIDRs[0], len(want.World.Instances)))
+	return nil
+}
+
+// removeUnwanted terminates the nodes that the lab no longer has.
+func (l *lab) removeUnwanted(ctx context.Context, want Lab) error {
+	wanted := map[string]bool{}
+	for _, n := range want.Nodes {
+		wanted[n.Name] = true
+	}
+	for name, m := range l.all() {
+		if wanted[name] {
+			continue
+		}
+		if err := l.world.Terminate(ctx, m.config.Instance.ID); err != nil {
+			return err
+		}
+		l.drop(name)
+	}
+	return nil
+}
+
+func (l *lab) convergeControlPlane(ctx context.Context, want Lab, detail func(string)) error {
+	if l.cp != nil {
+		detail("runs")
+		return nil
+	}
+	state := l.world.State()
+	eni, err := hostInterface(state, want.ControlPlane)
+	if err != nil {
+		return err
+	}
+	p, err := primary(state, eni)
+	if err != nil {
+		return err
+	}
+	path := netnsPath(NetNS(want.Name, "cp"))
+	if err := component.InNetNS(path, func() error { return node.ConfigurePrimary(ctx, p) }); err != nil {
+		return fmt.Errorf("configure the control plane's interface: %w", err)
+	}
+	cp, err := controlplane.Start(ctx, controlplane.Config{
+		Lab: want.Name, StateDir: filepath.Join(l.options.StateDir, "controlplane"), Kube: want.Parts.Kube,
+		NetNS: path, Address: p.Address, ServiceCIDR: want.ServiceCIDR, Issuer: want.Issuer(), Port: want.APIPort,
+	}, l.log)
+	if err != nil {
+		return err
+	}
+	l.setControlPlane(cp)
+	keys, err := cp.JWKS(ctx)
+	if err != nil {
+		return err
+	}
+	if err := l.world.Trust(want.Issuer(), keys); err != nil {
+		return fmt.Errorf("tell STS of the cluster's tokens: %w", err)
+	}
+	detail(cp.Server())
+	return nil
+}
+
+// convergeNodes boots what is missing or down, all at once, and returns when
+// each has registered.
+func (l *lab) convergeNodes(ctx context.Context, want Lab, detail func(string)) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, n := range want.Nodes {
+		m, err := l.machineFor(want, n)
+		if err != nil {
+			return err
+		}
+		g.Go(func() error {
+			if m.current() == NodeStopped {
+				return nil // somebody switched it off, and it stays so
+			}
+			if err := m.start(gctx); err != nil {
+				return err
+			}
+			if running := m.node(); running != nil {
+				return running.AwaitRuntime(gctx)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return l.awaitRegistered(ctx, want, detail)
+}
+
+// machineFor returns the machine of a node, made if there is none.
+func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
+	if m := l.machine(n.Name); m != nil && m.current() != NodeTerminated {
+		return m, nil
+	}
+	instance, err := describe(l.world.State(), n.Name)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := l.cp.NodeKeys(instance.Hostname(), instance.Address)
+	if err != nil {
+		return nil, err
+	}
+	view := node.CgroupView(n.Cgroup)
+	if view == "" {
+		view = node.CgroupV1
+	}
+	m := newMachine(node.Config{
+		Lab: want.Name, Name: n.Name, StateDir: filepath.Join(l.options.StateDir, "nodes", n.Name),
+		NetNS: netnsPath(NetNS(want.Name, n.Name)), Instance: instance, Cgroup: view, Labels: n.Labels,
+		Kubernetes: node.Kubernetes{Server: l.cp.Server(), ClusterDNS: want.ClusterDNS, Keys: node.Keys(keys)},
+		Parts: node.Parts{
+			Kube: want.Parts.Kube, Lab: want.Parts.Lab, Containerd: want.Parts.Containerd,
+			Runc: want.Parts.Runc, PauseImage: want.Parts.PauseImage,
+		},
+	}, l.forgetNode, l.log.With("node", n.Name))
+	l.keep(n.Name, m)
+	return m, nil
+}
+
+// importImages loads every image into every running node: nodes side by side,
+// images one after the other.
+func (l *lab) importImages(ctx context.Context, want Lab, detail func(string)) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, name := range slices.Sorted(maps.Keys(l.all())) {
+		running := l.machine(name).node()
+		if running == nil {
+			continue
+		}
+		g.Go(func() error {
+			for _, image := range want.Images {
+				if err := running.Import(gctx, image.Path); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	detail(fmt.Sprintf("%d images on %d nodes", len(want.Images), len(want.Nodes)))
+	return nil
+}
+
+// Issuer is the URL that service-account tokens of the lab name as theirs, in
+// the form of EKS's OIDC providers.
+func (l Lab) Issuer() string {
+	return "https://oidc.eks." + l.World.Region + ".amazonaws.com/id/" + issuerID(l.Name)
+}
+
+func netnsPath(name string) string { return filepath.Join("/run/netns", name) }

@@ -1,0 +1,142 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trunkline/trunkline/lab/node/component"
+)
+
+const (
+	askEvery      = 100 * time.Millisecond
+	nodesDeadline = 90 * time.Second
+	forgetTimeout = 10 * time.Second
+	// Manifests with definitions and their objects need a second try: an object
+	// is refused until its definition is served.
+	deployTries = 5
+	deployPause = time.Second
+)
+
+// until calls check until it is done, fails or ctx ends, whose cause is returned
+// with what check last said was missing.
+func until(ctx context.Context, check func() (missing string, err error)) error {
+	tick := time.NewTicker(askEvery)
+	defer tick.Stop()
+	for {
+		missing, err := check()
+		if err != nil || missing == "" {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", missing, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// awaitNodes polls the Node objects of the lab's running nodes until ok holds of
+// each.
+func (l *lab) awaitNodes(ctx context.Context, want Lab, verb string, detail func(string), ok func(*corev1.Node) bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, nodesDeadline, fmt.Errorf("not within %s", nodesDeadline))
+	defer cancel()
+	return until(ctx, func() (string, error) {
+		list, err := l.cp.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "list nodes: " + err.Error(), nil
+		}
+		have := map[string]bool{}
+		for i := range list.Items {
+			have[list.Items[i].Name] = ok(&list.Items[i])
+		}
+		var missing []string
+		for _, n := range want.Nodes {
+			m := l.machine(n.Name)
+			if m == nil || m.current() == NodeStopped && m.status().Error == "" {
+				continue // switched off
+			}
+			st := m.status()
+			if st.Error != "" {
+				return "", fmt.Errorf("node %s: %s", n.Name, st.Error)
+			}
+			if !have[st.KubeName] {
+				missing = append(missing, n.Name)
+			}
+		}
+		detail(fmt.Sprintf("%d of %d %s", len(want.Nodes)-len(missing), len(want.Nodes), verb))
+		if len(missing) == 0 {
+			return "", nil
+		}
+		return strings.Join(missing, ", ") + " not " + verb + "; kubelet logs are in " +
+			filepath.Join(l.options.StateDir, "nodes", missing[0], "log"), nil
+	})
+}
+
+func (l *lab) awaitRegistered(ctx context.Context, want Lab, detail func(string)) error {
+	return l.awaitNodes(ctx, want, "registered", detail, func(*corev1.Node) bool { return true })
+}
+
+// awaitReady waits for Ready nodes where a network is deployed; without one they
+// stay NotReady, as anywhere.
+func (l *lab) awaitReady(ctx context.Context, want Lab, detail func(string)) error {
+	if want.Deploy == "" {
+		detail("no network plugin deployed: nodes stay NotReady")
+		return nil
+	}
+	return l.awaitNodes(ctx, want, "Ready", detail, func(n *corev1.Node) bool {
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				return c.Status == corev1.ConditionTrue
+			}
+		}
+		return false
+	})
+}
+
+// forgetNode deletes the Node object of an instance that is gone, as the cloud's
+// node lifecycle controller does.
+func (l *lab) forgetNode(ctx context.Context, kubeName string) error {
+	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
+	defer cancel()
+	return until(ctx, func() (string, error) {
+		err := l.cp.Client().CoreV1().Nodes().Delete(ctx, kubeName, metav1.DeleteOptions{})
+		if err == nil || apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return fmt.Sprintf("delete node %s: %v", kubeName, err), nil
+	})
+}
+
+// deploy applies the manifests.
+func (l *lab) deploy(ctx context.Context, want Lab, detail func(string)) error {
+	var last error
+	for try := range deployTries {
+		if try > 0 {
+			select {
+			case <-ctx.Done():
+				return errors.Join(context.Cause(ctx), last)
+			case <-time.After(deployPause):
+			}
+		}
+		var said bytes.Buffer
+		cmd := exec.CommandContext(ctx, want.Parts.Kube, "kubectl", "--kubeconfig="+l.cp.Kubeconfig(), "apply", "-k", want.Deploy)
+		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + l.options.StateDir, component.Mark(want.Name)}
+		cmd.Stdout, cmd.Stderr = &said, &said
+		if last = cmd.Run(); last == nil {
+			detail(fmt.Sprintf("%d objects from %s", bytes.Count(said.Bytes(), []byte("\n")), want.Deploy))
+			return nil
+		}
+		last = fmt.Errorf("apply %s: %w: %s", want.Deploy, last, bytes.TrimSpace(said.Bytes()))
+	}
+	return last
+}

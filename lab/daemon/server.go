@@ -1,0 +1,177 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+)
+
+// applyLimit is how large an apply may be, in bytes.
+const applyLimit = 4 << 20
+
+// errBadRequest marks what the asker got wrong, errUnknownNode a name that no
+// node has.
+var (
+	errBadRequest  = errors.New("bad request")
+	errUnknownNode = errors.New("no such node")
+)
+
+// listen opens the daemon's socket. A socket that a dead daemon left is
+// replaced; a live one's is not.
+func listen(path string) (net.Listener, error) {
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("listen on %s: another daemon of this lab runs", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func (l *lab) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, http.StatusOK, l.status())
+	})
+	mux.HandleFunc("GET /v1/events", l.serveEvents)
+	mux.HandleFunc("POST /v1/apply", l.serveApply)
+	mux.HandleFunc("POST /v1/nodes/{node}/{action}", l.servePower)
+	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, r *http.Request) {
+		l.close()
+		answer(w, http.StatusOK, struct{}{})
+		l.quit()
+	})
+	return mux
+}
+
+func (l *lab) serveEvents(w http.ResponseWriter, r *http.Request) {
+	events, stop := l.phases.listen()
+	defer stop()
+	w.WriteHeader(http.StatusOK)
+	flush(w)
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case e, ok := <-events:
+			if !ok || !stream(w, e) {
+				return
+			}
+		}
+	}
+}
+
+// serveApply streams events while it converges. A client that hangs up cancels
+// the convergence, so that Ctrl-C means what it says.
+func (l *lab) serveApply(w http.ResponseWriter, r *http.Request) {
+	var want Lab
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, applyLimit))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&want); err != nil {
+		refuse(w, fmt.Errorf("%w: read lab: %w", errBadRequest, err))
+		return
+	}
+	if err := l.accept(want); err != nil {
+		refuse(w, fmt.Errorf("%w: %w", errBadRequest, err))
+		return
+	}
+	events, stop := l.phases.listen()
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.apply(r.Context(), want)
+	}()
+	w.WriteHeader(http.StatusOK)
+	flush(w)
+	for e := range events {
+		if !stream(w, e) || e.Phase == "" {
+			break
+		}
+	}
+	<-ended
+}
+
+func (l *lab) servePower(w http.ResponseWriter, r *http.Request) {
+	err := l.power(r.Context(), r.PathValue("node"), Power(r.PathValue("action")))
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	answer(w, http.StatusOK, struct{}{})
+}
+
+func answer(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v) // the asker may be gone; there is nobody to tell
+}
+
+func refuse(w http.ResponseWriter, err error) {
+	code := http.StatusInternalServerError
+	switch {
+	case errors.Is(err, errUnknownNode):
+		code = http.StatusNotFound
+	case errors.Is(err, errBadRequest):
+		code = http.StatusBadRequest
+	}
+	answer(w, code, map[string]string{"error": err.Error()})
+}
+
+func stream(w http.ResponseWriter, e Event) bool {
+	if err := json.NewEncoder(w).Encode(e); err != nil {
+		return false
+	}
+	flush(w)
+	return true
+}
+
+func flush(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).Flush() // a unix socket's writer can
+}
+
+// Options of a daemon.
+type Options struct {
+	Name     string
+	StateDir string // made if missing; see StateDir
+	Version  string // build stamp, shown in Status
+	// World starts the embedded VPC; StartWorld does.
+	World func(context.Context, Lab, Machines, *slog.Logger) (World, error)
+}
+
+const shutdownTimeout = 2 * time.Second
+
+// serve answers on the socket until ctx ends or the lab is stopped.
+func (l *lab) serve(ctx context.Context, listener net.Listener) error {
+	ctx, l.quit = context.WithCancel(ctx)
+	defer l.quit()
+	srv := &http.Server{Handler: l.handler(), ReadHeaderTimeout: 5 * time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	if err := srv.Shutdown(stop); err != nil {
+		_ = srv.Close() // event streams never end by themselves
+	}
+	<-failed
+	return nil
+}

@@ -1,0 +1,70 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/node/component"
+)
+
+// Detached is how to start a daemon that outlives its starter.
+type Detached struct {
+	Name     string
+	StateDir string
+	Argv     []string // the program and its arguments: trunkline-lab serve …
+}
+
+const (
+	spawnDeadline = 20 * time.Second
+	spawnLines    = 15
+)
+
+// Spawn starts a daemon in a session of its own and returns its client when it
+// answers, or what it said last. A daemon that answers already is used as it is.
+func Spawn(ctx context.Context, d Detached) (*Client, error) {
+	client := NewClient(d.StateDir)
+	if _, err := client.Status(ctx); !errors.Is(err, ErrNotRunning) {
+		return client, err
+	}
+	log := LogPath(d.StateDir)
+	if err := os.MkdirAll(filepath.Dir(log), 0o700); err != nil {
+		return nil, fmt.Errorf("start daemon: %w", err)
+	}
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start daemon: %w", err)
+	}
+	defer out.Close()
+	cmd := exec.Command(d.Argv[0], d.Argv[1:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", out, out
+	cmd.Env = append(os.Environ(), component.Mark(d.Name))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start daemon: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }() // ends with the daemon, or with us
+	ctx, cancel := context.WithTimeoutCause(ctx, spawnDeadline, fmt.Errorf("no answer within %s", spawnDeadline))
+	defer cancel()
+	err = until(ctx, func() (string, error) {
+		select {
+		case err := <-ended:
+			return "", fmt.Errorf("daemon ended (%v); its last lines:\n%s", err, component.Tail(log, spawnLines))
+		default:
+		}
+		if _, err := client.Status(ctx); err != nil {
+			return err.Error(), nil
+		}
+		return "", nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start daemon: %w", err)
+	}
+	return client, nil
+}

@@ -1,0 +1,166 @@
+package sweep
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	sysctlDir  = "/proc/sys"
+	recordFile = "machine.json" // in the root of all labs: old values by path
+	lockFile   = "machine.lock"
+)
+
+// wanted are settings of the whole machine that several nodes on one kernel need
+// higher. The neighbour tables are one for all namespaces; each container's
+// runtime and each kubelet takes inotify instances.
+func wanted() map[string]int {
+	return map[string]int{
+		"net/ipv4/neigh/default/gc_thresh1": 4096,
+		"net/ipv4/neigh/default/gc_thresh2": 8192,
+		"net/ipv4/neigh/default/gc_thresh3": 16384,
+		"net/ipv6/neigh/default/gc_thresh1": 4096,
+		"net/ipv6/neigh/default/gc_thresh2": 8192,
+		"net/ipv6/neigh/default/gc_thresh3": 16384,
+		"fs/inotify/max_user_instances":     1024,
+		"fs/inotify/max_user_watches":       524288,
+	}
+}
+
+// RaiseSysctls raises what is lower than the lab needs and records what it was.
+// root is the directory of all labs. A setting the machine does not have, or
+// does not let us write, is left with a warning.
+func RaiseSysctls(root string, log *slog.Logger) error {
+	return withRecord(root, func(old map[string]string) error {
+		want := wanted()
+		// From the top: a threshold below the one under it makes no sense.
+		for _, path := range slices.Backward(slices.Sorted(maps.Keys(want))) {
+			have, err := readSysctl(path)
+			if err != nil {
+				log.Debug("setting not there", "sysctl", path, "err", err)
+				continue
+			}
+			if n, err := strconv.Atoi(have); err != nil || n >= want[path] {
+				continue
+			}
+			if _, ok := old[path]; !ok {
+				old[path] = have
+				// On disk before the change: a crash in between restores a
+				// value that is already there.
+				if err := writeRecord(root, old); err != nil {
+					return err
+				}
+			}
+			if err := writeSysctl(path, strconv.Itoa(want[path])); err != nil {
+				log.Warn("setting stays low; many pods may exhaust it", "sysctl", path, "value", have, "want", want[path], "err", err)
+			}
+		}
+		return nil
+	})
+}
+
+// restoreWhenLast puts the machine's settings back when no lab is left below
+// root, and removes root then.
+func restoreWhenLast(root string) (restored []string, err error) {
+	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	last := false
+	err = withRecord(root, func(old map[string]string) error {
+		left, err := labsIn(root)
+		if err != nil || len(left) > 0 {
+			return err
+		}
+		last = true
+		for _, path := range slices.Sorted(maps.Keys(old)) { // thresholds from below
+			if err := writeSysctl(path, old[path]); err != nil {
+				return fmt.Errorf("put %s back to %s: %w", path, old[path], err)
+			}
+			restored = append(restored, path)
+		}
+		return nil
+	})
+	if err != nil || !last {
+		return restored, err
+	}
+	for _, name := range []string{recordFile, lockFile} {
+		if err := os.Remove(filepath.Join(root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return restored, err
+		}
+	}
+	// Another lab may have begun meanwhile: then it is not empty and stays.
+	if err := os.Remove(root); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrNotExist) {
+		return restored, err
+	}
+	return restored, nil
+}
+
+func labsIn(root string) ([]string, error) {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return nil, err
+	}
+	var labs []string
+	for _, e := range entries {
+		if e.IsDir() {
+			labs = append(labs, e.Name())
+		}
+	}
+	return labs, nil
+}
+
+// withRecord calls fn with the recorded old values, alone on the machine.
+func withRecord(root string, fn func(old map[string]string) error) error {
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(root, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	old := map[string]string{}
+	b, err := os.ReadFile(filepath.Join(root, recordFile))
+	if err == nil {
+		err = json.Unmarshal(b, &old)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the record of the machine's settings: %w", err)
+	}
+	return fn(old)
+}
+
+func writeRecord(root string, old map[string]string) error {
+	b, err := json.MarshalIndent(old, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(root, recordFile)
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+func readSysctl(path string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(sysctlDir, path))
+	return strings.TrimSpace(string(b)), err
+}
+
+func writeSysctl(path, value string) error {
+	return os.WriteFile(filepath.Join(sysctlDir, path), []byte(value), 0o644)
+}
