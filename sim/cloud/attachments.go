@@ -11,7 +11,7 @@ func (c *Cloud) Attach(id vpc.ENIID, to vpc.InstanceID, index, card int) (*Attac
 	err := c.modify(id, func(ch *change, i *Interface) error {
 		n := ch.Instances[to]
 		if n == nil {
-			return kindInstance().notFound(string(to))
+			return KindInstance.NotFound(string(to))
 		}
 		if err := ch.canAttach(i, n, index, card); err != nil {
 			return err
@@ -79,7 +79,7 @@ func (c *Cloud) Detach(id vpc.AttachmentID) error {
 	return c.apply(func(ch *change) error {
 		i := ch.attachedAs(id)
 		if i == nil {
-			return kindAttachment().notFound(string(id))
+			return KindAttachment.NotFound(string(id))
 		}
 		if i.Attachment.Host != "" {
 			return Errorf("OperationNotPermitted", "You are not allowed to manage 'ela-attach' attachments.")

@@ -287,7 +287,7 @@ func (ch *change) rulesOf(specs []RuleSpec) ([]Rule, error) {
 func (ch *change) buildHost(spec HostSpec) error {
 	n := ch.SubnetNamed(spec.Subnet)
 	if n == nil {
-		return kindSubnet().notFound(spec.Subnet)
+		return KindSubnet.NotFound(spec.Subnet)
 	}
 	groups, err := ch.groupIDs(spec.Groups)
 	if err != nil {

@@ -3,6 +3,7 @@ package cloud
 import (
 	"fmt"
 	"net/http"
+	"strings"
 )
 
 // Error is an EC2 API error. Code and Message are EC2's own, for clients branch
@@ -21,25 +22,67 @@ func Errorf(code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Status: http.StatusBadRequest}
 }
 
-// resource tells how EC2 names a kind of thing in "not found" errors.
-type resource struct{ code, noun, prefix string }
+// Kind is a kind of thing that has an id, named as in ARNs and DescribeTags.
+type Kind string
 
-func (r resource) notFound(id string) *Error {
-	return Errorf(r.code+".NotFound", "The %s '%s' does not exist", r.noun, id)
+// Kinds.
+const (
+	KindInterface  Kind = "network-interface"
+	KindSubnet     Kind = "subnet"
+	KindVPC        Kind = "vpc"
+	KindInstance   Kind = "instance"
+	KindGroup      Kind = "security-group"
+	KindRule       Kind = "security-group-rule"
+	KindTable      Kind = "route-table"
+	KindGateway    Kind = "internet-gateway"
+	KindAttachment Kind = "network-interface-attachment"
+)
+
+// words are the error code, the noun and the id prefix EC2 uses for a kind.
+func (k Kind) words() (code, noun, prefix string) {
+	switch k {
+	case KindInterface:
+		return "InvalidNetworkInterfaceID", "networkInterface ID", "eni-"
+	case KindSubnet:
+		return "InvalidSubnetID", "subnet ID", "subnet-"
+	case KindVPC:
+		return "InvalidVpcID", "vpc ID", "vpc-"
+	case KindInstance:
+		return "InvalidInstanceID", "instance ID", "i-"
+	case KindGroup:
+		return "InvalidGroup", "security group", "sg-"
+	case KindRule:
+		return "InvalidSecurityGroupRuleId", "security group rule ID", "sgr-"
+	case KindTable:
+		return "InvalidRouteTableID", "routeTable ID", "rtb-"
+	case KindGateway:
+		return "InvalidGatewayID", "gateway ID", "igw-"
+	case KindAttachment:
+		return "InvalidAttachmentID", "attachment ID", "eni-attach-"
+	default:
+		return "InvalidID", "ID", ""
+	}
 }
 
-func kindInterface() resource {
-	return resource{"InvalidNetworkInterfaceID", "networkInterface ID", "eni-"}
+// NotFound is EC2's error for an id that names nothing. It quotes the id, which
+// clients parse.
+func (k Kind) NotFound(id string) *Error {
+	code, noun, _ := k.words()
+	return Errorf(code+".NotFound", "The %s '%s' does not exist", noun, id)
 }
-func kindSubnet() resource   { return resource{"InvalidSubnetID", "subnet ID", "subnet-"} }
-func kindVPC() resource      { return resource{"InvalidVpcID", "vpc ID", "vpc-"} }
-func kindInstance() resource { return resource{"InvalidInstanceID", "instance ID", "i-"} }
-func kindGroup() resource    { return resource{"InvalidGroup", "security group", "sg-"} }
-func kindTable() resource    { return resource{"InvalidRouteTableID", "routeTable ID", "rtb-"} }
-func kindAttachment() resource {
-	return resource{"InvalidAttachmentID", "attachment ID", "eni-attach-"}
+
+// CheckID refuses an id that could not be one of this kind.
+func (k Kind) CheckID(id string) error {
+	code, _, prefix := k.words()
+	digits, ok := strings.CutPrefix(id, prefix)
+	if ok && (len(digits) == 8 || len(digits) == 17) && strings.Trim(digits, "0123456789abcdef") == "" {
+		return nil
+	}
+	if k == KindGroup {
+		code = "InvalidGroupId"
+	}
+	return Errorf(code+".Malformed", "Invalid id: %q (expecting %q)", id, prefix+"...")
 }
-func kindGateway() resource { return resource{"InvalidGatewayID", "gateway ID", "igw-"} }
 
 // MissingParameter says that a required parameter is absent.
 func MissingParameter(name string) *Error {

@@ -78,7 +78,7 @@ func (c *Cloud) Authorize(id vpc.SecurityGroupID, d Direction, rules []Rule) ([]
 		list := g.rules(d)
 		for n, r := range added {
 			if r.Group != "" && ch.Groups[r.Group] == nil {
-				return kindGroup().notFound(string(r.Group))
+				return KindGroup.NotFound(string(r.Group))
 			}
 			if slices.ContainsFunc(*list, r.same) {
 				return Errorf("InvalidPermission.Duplicate",
@@ -141,8 +141,7 @@ func (c *Cloud) RevokeIDs(id vpc.SecurityGroupID, d Direction, ids []string) err
 		for _, rule := range ids {
 			i := slices.IndexFunc(*list, func(r Rule) bool { return r.ID == rule })
 			if i < 0 {
-				return Errorf("InvalidSecurityGroupRuleId.NotFound",
-					"The security group rule ID '%s' does not exist", rule)
+				return KindRule.NotFound(rule)
 			}
 			*list = slices.Delete(*list, i, i+1)
 		}
@@ -155,7 +154,7 @@ func (c *Cloud) RevokeIDs(id vpc.SecurityGroupID, d Direction, ids []string) err
 func (ch *change) group(id vpc.SecurityGroupID) (*Group, error) {
 	g := ch.Groups[id]
 	if g == nil {
-		return nil, kindGroup().notFound(string(id))
+		return nil, KindGroup.NotFound(string(id))
 	}
 	n := *g
 	n.Ingress, n.Egress = slices.Clone(g.Ingress), slices.Clone(g.Egress)
@@ -166,7 +165,7 @@ func (ch *change) group(id vpc.SecurityGroupID) (*Group, error) {
 func (ch *change) checkGroups(ids []vpc.SecurityGroupID) error {
 	for n, id := range ids {
 		if ch.Groups[id] == nil {
-			return kindGroup().notFound(string(id))
+			return KindGroup.NotFound(string(id))
 		}
 		if slices.Contains(ids[:n], id) {
 			return InvalidParameter("Value (%s) for parameter groupId is invalid. Duplicate group.", id)

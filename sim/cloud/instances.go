@@ -13,7 +13,7 @@ func (c *Cloud) Terminate(ids []vpc.InstanceID) error {
 		for _, id := range ids {
 			n := ch.Instances[id]
 			if n == nil {
-				return kindInstance().notFound(string(id))
+				return KindInstance.NotFound(string(id))
 			}
 			if n.State == Terminated {
 				continue
@@ -21,6 +21,9 @@ func (c *Cloud) Terminate(ids []vpc.InstanceID) error {
 			m := *n
 			m.State = ShuttingDown
 			ch.Instances[id] = &m
+			if c.instant {
+				ch.finishTerminate(&m)
+			}
 		}
 		return nil
 	})
@@ -32,36 +35,46 @@ func (c *Cloud) FinishTerminate(id vpc.InstanceID) error {
 	return c.apply(func(ch *change) error {
 		n := ch.Instances[id]
 		if n == nil {
-			return kindInstance().notFound(string(id))
+			return KindInstance.NotFound(string(id))
 		}
 		m := *n
-		m.State = Terminated
 		ch.Instances[id] = &m
-		for _, i := range ch.InterfacesOf(id) {
-			if i.Attachment.DeleteOnTermination {
-				delete(ch.Interfaces, i.ID)
-				continue
-			}
-			i = i.clone()
-			i.Attachment, i.Public = nil, false
-			ch.Interfaces[i.ID] = i
-		}
+		ch.finishTerminate(&m)
 		return nil
 	})
 }
 
-// CheckRunning refuses instances that do not exist or cannot be rebooted.
-func (s *State) CheckRunning(ids []vpc.InstanceID) error {
-	for _, id := range ids {
-		n := s.Instances[id]
-		if n == nil {
-			return kindInstance().notFound(string(id))
+// finishTerminate ends n, which is this change's own copy.
+func (ch *change) finishTerminate(n *Instance) {
+	n.State = Terminated
+	for _, i := range ch.InterfacesOf(n.ID) {
+		if i.Attachment.DeleteOnTermination {
+			delete(ch.Interfaces, i.ID)
+			continue
 		}
-		if n.State != Running {
-			return Errorf("IncorrectState", "The instance '%s' is not in the 'running' state.", id)
-		}
+		i = i.clone()
+		i.Attachment, i.Public = nil, false
+		ch.Interfaces[i.ID] = i
 	}
-	return nil
+}
+
+// Reboot asks for a reboot of instances, all of them or none.
+func (c *Cloud) Reboot(ids []vpc.InstanceID) error {
+	return c.apply(func(ch *change) error {
+		for _, id := range ids {
+			n := ch.Instances[id]
+			if n == nil {
+				return KindInstance.NotFound(string(id))
+			}
+			if n.State != Running {
+				return Errorf("IncorrectState", "The instance '%s' is not in the 'running' state.", id)
+			}
+			m := *n
+			m.Reboots++
+			ch.Instances[id] = &m
+		}
+		return nil
+	})
 }
 
 // Launch adds an instance while the account lives, as RunInstances with one
@@ -82,7 +95,7 @@ func (ch *change) launch(spec InstanceSpec) (*Instance, error) {
 	}
 	n := ch.SubnetNamed(spec.Subnet)
 	if n == nil {
-		return nil, kindSubnet().notFound(spec.Subnet)
+		return nil, KindSubnet.NotFound(spec.Subnet)
 	}
 	groups, err := ch.groupIDs(spec.Groups)
 	if err != nil {
@@ -118,7 +131,7 @@ func (ch *change) groupIDs(names []string) ([]vpc.SecurityGroupID, error) {
 	for _, name := range names {
 		g := ch.GroupNamed(name)
 		if g == nil {
-			return nil, kindGroup().notFound(name)
+			return nil, KindGroup.NotFound(name)
 		}
 		out = append(out, g.ID)
 	}

@@ -53,7 +53,7 @@ func (c *Cloud) CreateInterface(w NewInterface) (*Interface, error) {
 func (ch *change) createInterface(w NewInterface) (*Interface, error) {
 	n := ch.Subnets[w.Subnet]
 	if n == nil {
-		return nil, kindSubnet().notFound(string(w.Subnet))
+		return nil, KindSubnet.NotFound(string(w.Subnet))
 	}
 	if len(ch.Interfaces) >= ch.Quotas.Interfaces {
 		return nil, Errorf("NetworkInterfaceLimitExceeded",
@@ -123,7 +123,7 @@ func (c *Cloud) DeleteInterface(id vpc.ENIID) error {
 		i := ch.Interfaces[id]
 		switch {
 		case i == nil:
-			return kindInterface().notFound(string(id))
+			return KindInterface.NotFound(string(id))
 		case i.RequesterManaged:
 			return Errorf("OperationNotPermitted", "You do not have permission to access the specified resource.")
 		case i.Attachment != nil:
@@ -165,7 +165,7 @@ func (c *Cloud) SetSourceDestCheck(id vpc.ENIID, on bool) error {
 func (c *Cloud) SetDeleteOnTermination(id vpc.ENIID, attachment vpc.AttachmentID, on bool) error {
 	return c.modify(id, func(_ *change, i *Interface) error {
 		if i.Attachment == nil || i.Attachment.ID != attachment {
-			return kindAttachment().notFound(string(attachment))
+			return KindAttachment.NotFound(string(attachment))
 		}
 		i.Attachment.DeleteOnTermination = on
 		return nil
@@ -177,7 +177,7 @@ func (c *Cloud) modify(id vpc.ENIID, fn func(*change, *Interface) error) error {
 	return c.apply(func(ch *change) error {
 		i := ch.Interfaces[id]
 		if i == nil {
-			return kindInterface().notFound(string(id))
+			return KindInterface.NotFound(string(id))
 		}
 		if i.RequesterManaged {
 			return Errorf("OperationNotPermitted", "You do not have permission to access the specified resource.")

@@ -112,7 +112,7 @@ func (c *Cloud) DeleteRoute(id vpc.RouteTableID, dst netip.Prefix) error {
 func (ch *change) table(id vpc.RouteTableID) (*RouteTable, error) {
 	t := ch.RouteTables[id]
 	if t == nil {
-		return nil, kindTable().notFound(string(id))
+		return nil, KindTable.NotFound(string(id))
 	}
 	n := *t
 	n.Routes = slices.Clone(t.Routes)
@@ -135,12 +135,12 @@ func (ch *change) route(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) (
 	switch {
 	case to.Gateway != "":
 		if to.Gateway != ch.Gateway {
-			return nil, Route{}, kindGateway().notFound(string(to.Gateway))
+			return nil, Route{}, KindGateway.NotFound(string(to.Gateway))
 		}
 		r.Gateway = to.Gateway
 	case to.Interface != "":
 		if ch.Interfaces[to.Interface] == nil {
-			return nil, Route{}, kindInterface().notFound(string(to.Interface))
+			return nil, Route{}, KindInterface.NotFound(string(to.Interface))
 		}
 		r.Interface = to.Interface
 	default:
@@ -152,7 +152,7 @@ func (ch *change) route(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) (
 // onlyInterface is the interface a route to an instance uses.
 func (ch *change) onlyInterface(id vpc.InstanceID) (vpc.ENIID, error) {
 	if ch.Instances[id] == nil {
-		return "", kindInstance().notFound(string(id))
+		return "", KindInstance.NotFound(string(id))
 	}
 	is := ch.InterfacesOf(id)
 	if len(is) != 1 {

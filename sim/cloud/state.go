@@ -80,7 +80,10 @@ type Instance struct {
 	Namespace string
 	Metadata  MetadataOptions
 	Launched  time.Time
-	Tags      Tags
+	// Reboots counts the reboots asked for; whoever has the power switch
+	// compares it with those done.
+	Reboots int
+	Tags    Tags
 }
 
 // Host is a machine of AWS's own that holds an interface in the VPC.

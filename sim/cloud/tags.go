@@ -42,7 +42,7 @@ func nameTags(into Tags, name string, tags Tags) error {
 
 // TagsOf returns the tags of any resource and the kind of it as DescribeTags
 // names it; false when no such resource exists.
-func (s *State) TagsOf(id string) (tags Tags, kind string, ok bool) {
+func (s *State) TagsOf(id string) (tags Tags, kind Kind, ok bool) {
 	for _, r := range s.Resources() {
 		if r.ID == id {
 			return r.Tags, r.Kind, true
@@ -54,7 +54,7 @@ func (s *State) TagsOf(id string) (tags Tags, kind string, ok bool) {
 // Resource is anything that carries tags.
 type Resource struct {
 	ID   string
-	Kind string // such as "network-interface"
+	Kind Kind
 	Tags Tags
 }
 
@@ -62,24 +62,24 @@ type Resource struct {
 func (s *State) Resources() []Resource {
 	var out []Resource
 	for _, n := range Sorted(s.Instances) {
-		out = append(out, Resource{string(n.ID), "instance", n.Tags})
+		out = append(out, Resource{string(n.ID), KindInstance, n.Tags})
 	}
 	if s.Gateway != "" {
-		out = append(out, Resource{string(s.Gateway), "internet-gateway", s.GatewayTags})
+		out = append(out, Resource{string(s.Gateway), KindGateway, s.GatewayTags})
 	}
 	for _, i := range Sorted(s.Interfaces) {
-		out = append(out, Resource{string(i.ID), "network-interface", i.Tags})
+		out = append(out, Resource{string(i.ID), KindInterface, i.Tags})
 	}
 	for _, t := range Sorted(s.RouteTables) {
-		out = append(out, Resource{string(t.ID), "route-table", t.Tags})
+		out = append(out, Resource{string(t.ID), KindTable, t.Tags})
 	}
 	for _, g := range Sorted(s.Groups) {
-		out = append(out, Resource{string(g.ID), "security-group", g.Tags})
+		out = append(out, Resource{string(g.ID), KindGroup, g.Tags})
 	}
 	for _, n := range Sorted(s.Subnets) {
-		out = append(out, Resource{string(n.ID), "subnet", n.Tags})
+		out = append(out, Resource{string(n.ID), KindSubnet, n.Tags})
 	}
-	return append(out, Resource{string(s.VPC.ID), "vpc", s.VPC.Tags})
+	return append(out, Resource{string(s.VPC.ID), KindVPC, s.VPC.Tags})
 }
 
 // Tag adds or overwrites tags of resources; one unknown id refuses all.

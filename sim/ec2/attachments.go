@@ -1,0 +1,77 @@
+package ec2
+
+import (
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/iam"
+	"github.com/trunkline/trunkline/sim/query"
+)
+
+func (a *api) attachmentActions() []query.Action {
+	return []query.Action{
+		query.Handle(query.Spec[attachInterface, attached]{
+			Name: "AttachNetworkInterface", Page: page("AttachNetworkInterface"),
+			Permit: permitAttach, Do: a.attach,
+		}),
+		query.Handle(query.Spec[detachInterface, returned]{
+			Name: "DetachNetworkInterface", Page: page("DetachNetworkInterface"),
+			Permit: permitDetach,
+			Do: func(_ *query.Call, r *detachInterface) (*returned, error) {
+				return done(a.cloud.Detach(vpc.AttachmentID(r.ID)))
+			},
+		}),
+	}
+}
+
+type attachInterface struct {
+	query.DryRun
+	Interface   string `q:"NetworkInterfaceId,required"`
+	Instance    string `q:"InstanceId,required"`
+	DeviceIndex int    `q:"DeviceIndex,required"`
+	NetworkCard int    `q:"NetworkCardIndex"`
+}
+
+type attached struct {
+	ID          string `q:"attachmentId"`
+	NetworkCard int    `q:"networkCardIndex"`
+}
+
+func permitAttach(c *query.Call, r *attachInterface) ([]iam.Request, error) {
+	i, err := askInterface(c, r.Interface)
+	if err != nil {
+		return nil, err
+	}
+	n, err := askInstance(c, r.Instance)
+	return []iam.Request{i, n}, err
+}
+
+func (a *api) attach(_ *query.Call, r *attachInterface) (*attached, error) {
+	made, err := a.cloud.Attach(vpc.ENIID(r.Interface), vpc.InstanceID(r.Instance), r.DeviceIndex, r.NetworkCard)
+	if err != nil {
+		return nil, err
+	}
+	return &attached{ID: string(made.ID), NetworkCard: made.NetworkCard}, nil
+}
+
+type detachInterface struct {
+	query.DryRun
+	ID string `q:"AttachmentId,required"`
+	// Force is taken and changes nothing: nobody here waits for the guest.
+	Force bool `q:"Force"`
+}
+
+func permitDetach(c *query.Call, r *detachInterface) ([]iam.Request, error) {
+	owner := c.State.AttachmentOwner(vpc.AttachmentID(r.ID))
+	if owner == nil {
+		if err := cloud.KindAttachment.CheckID(r.ID); err != nil {
+			return nil, err
+		}
+		return nil, cloud.KindAttachment.NotFound(r.ID)
+	}
+	i, err := askInterface(c, string(owner.ID))
+	if err != nil || owner.Attachment.Instance == "" {
+		return []iam.Request{i}, err
+	}
+	n, err := askInstance(c, string(owner.Attachment.Instance))
+	return []iam.Request{i, n}, err
+}

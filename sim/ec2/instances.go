@@ -1,0 +1,394 @@
+package ec2
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/iam"
+	"github.com/trunkline/trunkline/sim/query"
+)
+
+func (a *api) instanceActions() []query.Action {
+	return []query.Action{
+		query.Handle(query.Spec[describeInstances, reservationList]{
+			Name: "DescribeInstances", Page: page("DescribeInstances"), ReadOnly: true,
+			Permit: anywhere[describeInstances], Do: listInstances,
+		}),
+		query.Handle(query.Spec[describeTypes, typeList]{
+			Name: "DescribeInstanceTypes", Page: page("DescribeInstanceTypes"), ReadOnly: true,
+			Permit: anywhere[describeTypes], Do: a.listTypes,
+		}),
+		query.Handle(query.Spec[nameInstances, returned]{
+			Name: "RebootInstances", Page: page("RebootInstances"), Permit: permitInstances,
+			Do: func(_ *query.Call, r *nameInstances) (*returned, error) {
+				return done(a.cloud.Reboot(r.instanceIDs()))
+			},
+		}),
+		query.Handle(query.Spec[nameInstances, terminatedList]{
+			Name: "TerminateInstances", Page: page("TerminateInstances"), Permit: permitInstances, Do: a.terminate,
+		}),
+	}
+}
+
+type describeInstances struct {
+	query.DryRun
+	Page
+	IDs     []string `q:"InstanceId"`
+	Filters []Filter `q:"Filter"`
+}
+
+type stateXML struct {
+	Code int    `q:"code"`
+	Name string `q:"name"`
+}
+
+func newStateXML(s cloud.InstanceState) stateXML {
+	codes := map[cloud.InstanceState]int{
+		cloud.Running: 16, cloud.ShuttingDown: 32, cloud.Terminated: 48, cloud.Stopped: 80,
+	}
+	return stateXML{codes[s], string(s)}
+}
+
+type placementXML struct {
+	Zone    string `q:"availabilityZone"`
+	ZoneID  string `q:"availabilityZoneId"`
+	Tenancy string `q:"tenancy"`
+}
+
+type metadataXML struct {
+	State    string `q:"state"`
+	Tokens   string `q:"httpTokens"`
+	HopLimit int    `q:"httpPutResponseHopLimit"`
+	Endpoint string `q:"httpEndpoint"`
+	IPv6     string `q:"httpProtocolIpv6"`
+}
+
+type profileXML struct {
+	ARN string `q:"arn"`
+	ID  string `q:"id"`
+}
+
+type instanceAttachmentXML struct {
+	ID                  string    `q:"attachmentId"`
+	DeviceIndex         int       `q:"deviceIndex"`
+	NetworkCard         int       `q:"networkCardIndex"`
+	Status              string    `q:"status"`
+	AttachTime          time.Time `q:"attachTime"`
+	DeleteOnTermination bool      `q:"deleteOnTermination"`
+}
+
+type instanceInterfaceXML struct {
+	ID              string                `q:"networkInterfaceId"`
+	Subnet          string                `q:"subnetId"`
+	VPC             string                `q:"vpcId"`
+	Description     string                `q:"description"`
+	Owner           string                `q:"ownerId"`
+	Status          string                `q:"status"`
+	MAC             string                `q:"macAddress"`
+	PrivateIP       string                `q:"privateIpAddress"`
+	PrivateDNSName  string                `q:"privateDnsName,omitempty"`
+	SourceDestCheck bool                  `q:"sourceDestCheck"`
+	Groups          []groupXML            `q:"groupSet"`
+	Attachment      instanceAttachmentXML `q:"attachment"`
+	PrivateIPs      []privateAddressXML   `q:"privateIpAddressesSet"`
+	IPv4Prefixes    []ipv4PrefixXML       `q:"ipv4PrefixSet,omitempty"`
+	IPv6            []ipv6AddressXML      `q:"ipv6AddressesSet"`
+	IPv6Prefixes    []ipv6PrefixXML       `q:"ipv6PrefixSet,omitempty"`
+	Type            string                `q:"interfaceType"`
+}
+
+// instanceXML is Instance. Source: API_Instance.html.
+type instanceXML struct {
+	ID              string                 `q:"instanceId"`
+	Image           string                 `q:"imageId"`
+	State           stateXML               `q:"instanceState"`
+	PrivateDNSName  string                 `q:"privateDnsName"`
+	Type            string                 `q:"instanceType"`
+	Launched        time.Time              `q:"launchTime"`
+	Placement       placementXML           `q:"placement"`
+	Subnet          string                 `q:"subnetId,omitempty"`
+	VPC             string                 `q:"vpcId,omitempty"`
+	PrivateIP       string                 `q:"privateIpAddress,omitempty"`
+	IPv6            string                 `q:"ipv6Address,omitempty"`
+	SourceDestCheck *bool                  `q:"sourceDestCheck"`
+	Groups          []groupXML             `q:"groupSet"`
+	Architecture    string                 `q:"architecture"`
+	Hypervisor      string                 `q:"hypervisor"`
+	Virtualization  string                 `q:"virtualizationType"`
+	ENA             bool                   `q:"enaSupport"`
+	Profile         *profileXML            `q:"iamInstanceProfile"`
+	Interfaces      []instanceInterfaceXML `q:"networkInterfaceSet"`
+	Metadata        metadataXML            `q:"metadataOptions"`
+	Tags            []tagXML               `q:"tagSet"`
+}
+
+type reservationXML struct {
+	ID        string        `q:"reservationId"`
+	Owner     string        `q:"ownerId"`
+	Groups    []groupXML    `q:"groupSet"`
+	Instances []instanceXML `q:"instancesSet"`
+}
+
+type reservationList struct {
+	Reservations []reservationXML `q:"reservationSet"`
+	NextToken    string           `q:"nextToken,omitempty"`
+}
+
+// listInstances gives every instance a reservation of its own, as one started
+// alone has.
+func listInstances(c *query.Call, r *describeInstances) (*reservationList, error) {
+	items, next, err := listing[*cloud.Instance]{
+		kind: cloud.KindInstance, all: cloud.Sorted(c.State.Instances), ids: r.IDs, filters: r.Filters, page: r.Page,
+		id:    func(n *cloud.Instance) string { return string(n.ID) },
+		tags:  func(n *cloud.Instance) cloud.Tags { return n.Tags },
+		attrs: instanceAttributes(c.State),
+	}.list(c)
+	if err != nil {
+		return nil, err
+	}
+	out := &reservationList{NextToken: next}
+	for _, n := range items {
+		out.Reservations = append(out.Reservations, reservationXML{
+			ID: ReservationID(n.ID), Owner: c.State.Account, Instances: []instanceXML{newInstanceXML(c.State, n)},
+		})
+	}
+	return out, nil
+}
+
+func instanceAttributes(s *cloud.State) attributes[*cloud.Instance] {
+	type instance = *cloud.Instance
+	primary := func(f func(*cloud.Interface) []string) func(instance) []string {
+		return func(n instance) []string {
+			i := s.Primary(n.ID)
+			if i == nil {
+				return nil
+			}
+			return f(i)
+		}
+	}
+	return attributes[instance]{
+		"instance-id":         func(n instance) []string { return one(string(n.ID)) },
+		"instance-state-name": func(n instance) []string { return one(string(n.State)) },
+		"instance-type":       func(n instance) []string { return one(n.Type) },
+		"availability-zone":   func(n instance) []string { return one(s.Subnets[n.Subnet].Zone) },
+		"subnet-id":           func(n instance) []string { return one(string(n.Subnet)) },
+		"vpc-id":              func(instance) []string { return one(string(s.VPC.ID)) },
+		"owner-id":            func(instance) []string { return one(s.Account) },
+		"private-ip-address":  primary(func(i *cloud.Interface) []string { return one(i.IPv4[0].String()) }),
+		"private-dns-name": primary(func(i *cloud.Interface) []string {
+			return one(vpc.PrivateDNSName(i.IPv4[0], s.Region))
+		}),
+		"instance.group-id": primary(func(i *cloud.Interface) []string { return texts(i.Groups, groupText) }),
+		"network-interface.network-interface-id": func(n instance) []string {
+			return texts(s.InterfacesOf(n.ID), func(i *cloud.Interface) string { return string(i.ID) })
+		},
+	}
+}
+
+// ReservationID is the reservation an instance was started in.
+func ReservationID(id vpc.InstanceID) string { return "r-" + strings.TrimPrefix(string(id), "i-") }
+
+// ImageID is the machine image every instance shows; there are no images here.
+const ImageID = "ami-0trunkline0lab000"
+
+func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
+	zone := s.Subnets[n.Subnet].Zone
+	x := instanceXML{
+		ID: string(n.ID), Image: ImageID, State: newStateXML(n.State), Type: n.Type,
+		Launched:     n.Launched.Truncate(time.Second),
+		Placement:    placementXML{Zone: zone, ZoneID: zoneID(zone), Tenancy: "default"},
+		Architecture: "x86_64", Hypervisor: "xen", Virtualization: "hvm", ENA: n.Limits.Nitro,
+		Metadata: newMetadataXML(n.Metadata), Tags: tagsXML(n.Tags),
+	}
+	if n.Role != "" {
+		x.Profile = &profileXML{ProfileARN(s.Account, n.Role), ProfileID(n.Role)}
+	}
+	if n.State == cloud.Terminated {
+		return x
+	}
+	x.Subnet, x.VPC = string(n.Subnet), string(s.VPC.ID)
+	for _, i := range s.InterfacesOf(n.ID) {
+		x.Interfaces = append(x.Interfaces, newInstanceInterfaceXML(s, i))
+		if i.Attachment.DeviceIndex != 0 {
+			continue
+		}
+		x.PrivateIP, x.PrivateDNSName = i.IPv4[0].String(), vpc.PrivateDNSName(i.IPv4[0], s.Region)
+		x.SourceDestCheck, x.Groups = &i.SourceDestCheck, groupsXML(s, i.Groups)
+		if len(i.IPv6) > 0 {
+			x.IPv6 = i.IPv6[0].String()
+		}
+	}
+	return x
+}
+
+// ProfileARN names the instance profile of a role.
+func ProfileARN(account, role string) string {
+	return "arn:aws:iam::" + account + ":instance-profile/" + role
+}
+
+// ProfileID is the unique id of a role's instance profile.
+func ProfileID(role string) string {
+	id := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' {
+			return r - 'a' + 'A'
+		}
+		return 'X'
+	}, role)
+	return "AIPA" + (id + strings.Repeat("X", 16))[:16]
+}
+
+func newMetadataXML(o cloud.MetadataOptions) metadataXML {
+	x := metadataXML{State: "applied", Tokens: "optional", HopLimit: o.HopLimit, Endpoint: "enabled", IPv6: "disabled"}
+	if o.TokensRequired {
+		x.Tokens = "required"
+	}
+	if o.IPv6 {
+		x.IPv6 = "enabled"
+	}
+	return x
+}
+
+func newInstanceInterfaceXML(s *cloud.State, i *cloud.Interface) instanceInterfaceXML {
+	at := i.Attachment
+	return instanceInterfaceXML{
+		ID: string(i.ID), Subnet: string(i.Subnet), VPC: string(s.VPC.ID), Description: i.Description,
+		Owner: s.Account, Status: i.Status(), MAC: i.MAC.String(), PrivateIP: i.IPv4[0].String(),
+		PrivateDNSName: vpc.PrivateDNSName(i.IPv4[0], s.Region), SourceDestCheck: i.SourceDestCheck,
+		Groups: groupsXML(s, i.Groups), PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i.IPv6),
+		IPv4Prefixes: ipv4Prefixes(i.IPv4Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6Prefixes), Type: string(i.Type),
+		Attachment: instanceAttachmentXML{
+			ID: string(at.ID), DeviceIndex: at.DeviceIndex, NetworkCard: at.NetworkCard, Status: string(at.Status),
+			AttachTime: at.Since.Truncate(time.Second), DeleteOnTermination: at.DeleteOnTermination,
+		},
+	}
+}
+
+type nameInstances struct {
+	query.DryRun
+	IDs []string `q:"InstanceId,required"`
+}
+
+func (r nameInstances) instanceIDs() []vpc.InstanceID {
+	var out []vpc.InstanceID
+	for _, id := range r.IDs {
+		out = append(out, vpc.InstanceID(id))
+	}
+	return out
+}
+
+func permitInstances(c *query.Call, r *nameInstances) ([]iam.Request, error) {
+	var out []iam.Request
+	for _, id := range r.IDs {
+		n, err := askInstance(c, id)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+type stateChangeXML struct {
+	ID       string   `q:"instanceId"`
+	Current  stateXML `q:"currentState"`
+	Previous stateXML `q:"previousState"`
+}
+
+type terminatedList struct {
+	Instances []stateChangeXML `q:"instancesSet"`
+}
+
+func (a *api) terminate(c *query.Call, r *nameInstances) (*terminatedList, error) {
+	if err := a.cloud.Terminate(r.instanceIDs()); err != nil {
+		return nil, err
+	}
+	out, after := &terminatedList{}, a.cloud.State()
+	for _, id := range r.instanceIDs() {
+		out.Instances = append(out.Instances, stateChangeXML{
+			ID: string(id), Current: newStateXML(after.Instances[id].State), Previous: newStateXML(c.State.Instances[id].State),
+		})
+	}
+	return out, nil
+}
+
+type describeTypes struct {
+	query.DryRun
+	Page
+	Types   []string `q:"InstanceType"`
+	Filters []Filter `q:"Filter"`
+}
+
+type cardXML struct {
+	Index       int    `q:"networkCardIndex"`
+	Performance string `q:"networkPerformance"`
+	Interfaces  int    `q:"maximumNetworkInterfaces"`
+}
+
+type networkXML struct {
+	Interfaces  int       `q:"maximumNetworkInterfaces"`
+	Cards       int       `q:"maximumNetworkCards"`
+	DefaultCard int       `q:"defaultNetworkCardIndex"`
+	CardList    []cardXML `q:"networkCards"`
+	IPv4        int       `q:"ipv4AddressesPerInterface"`
+	IPv6        int       `q:"ipv6AddressesPerInterface"`
+	HasIPv6     bool      `q:"ipv6Supported"`
+	ENA         string    `q:"enaSupport"`
+	Performance string    `q:"networkPerformance"`
+}
+
+// typeXML is InstanceTypeInfo. Source: API_InstanceTypeInfo.html.
+type typeXML struct {
+	Name       string     `q:"instanceType"`
+	BareMetal  bool       `q:"bareMetal"`
+	Hypervisor string     `q:"hypervisor,omitempty"`
+	Network    networkXML `q:"networkInfo"`
+}
+
+type typeList struct {
+	Types     []typeXML `q:"instanceTypeSet"`
+	NextToken string    `q:"nextToken,omitempty"`
+}
+
+func (a *api) listTypes(c *query.Call, r *describeTypes) (*typeList, error) {
+	limits := a.cloud.TypeLimits()
+	names := slices.Sorted(slices.Values(r.Types))
+	if len(names) == 0 {
+		names = sortedKeys(limits)
+	}
+	var all []typeXML
+	for _, name := range names {
+		l, ok := limits[name]
+		if !ok {
+			return nil, cloud.Errorf("InvalidInstanceType", "The following supplied instance types do not exist: [%s]", name)
+		}
+		all = append(all, newTypeXML(name, l))
+	}
+	items, next, err := listing[typeXML]{
+		all: all, filters: r.Filters, page: r.Page,
+		id: func(t typeXML) string { return t.Name },
+		attrs: attributes[typeXML]{
+			"instance-type": func(t typeXML) []string { return one(t.Name) },
+			"bare-metal":    func(t typeXML) []string { return yesNo(t.BareMetal) },
+			"hypervisor":    func(t typeXML) []string { return maybe(t.Hypervisor) },
+		},
+	}.list(c)
+	return &typeList{Types: items, NextToken: next}, err
+}
+
+func newTypeXML(name string, l vpc.Limits) typeXML {
+	t := typeXML{Name: name, BareMetal: l.BareMetal, Hypervisor: "xen", Network: networkXML{
+		Interfaces: l.ENIs, Cards: 1, IPv4: l.IPv4, IPv6: l.IPv6, HasIPv6: l.IPv6 > 0,
+		ENA: "unsupported", Performance: "Up to 10 Gigabit",
+		CardList: []cardXML{{Performance: "Up to 10 Gigabit", Interfaces: l.ENIs}},
+	}}
+	if l.Nitro {
+		t.Hypervisor, t.Network.ENA = "nitro", "required"
+	}
+	if l.BareMetal {
+		t.Hypervisor = ""
+	}
+	return t
+}

@@ -1,0 +1,254 @@
+package ec2
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/query"
+)
+
+func (a *api) networkActions() []query.Action {
+	return []query.Action{
+		query.Handle(query.Spec[describeSubnets, subnetList]{
+			Name: "DescribeSubnets", Page: page("DescribeSubnets"), ReadOnly: true,
+			Permit: anywhere[describeSubnets], Do: listSubnets,
+		}),
+		query.Handle(query.Spec[describeVPCs, vpcList]{
+			Name: "DescribeVpcs", Page: page("DescribeVpcs"), ReadOnly: true,
+			Permit: anywhere[describeVPCs], Do: listVPCs,
+		}),
+		query.Handle(query.Spec[describeZones, zoneList]{
+			Name: "DescribeAvailabilityZones", Page: page("DescribeAvailabilityZones"), ReadOnly: true,
+			Permit: anywhere[describeZones], Do: listZones,
+		}),
+	}
+}
+
+type describeSubnets struct {
+	query.DryRun
+	Page
+	IDs     []string `q:"SubnetId"`
+	Filters []Filter `q:"Filter"`
+}
+
+type cidrStateXML struct {
+	State string `q:"state"`
+}
+
+type subnetIPv6XML struct {
+	ID    string       `q:"associationId"`
+	CIDR  string       `q:"ipv6CidrBlock"`
+	State cidrStateXML `q:"ipv6CidrBlockState"`
+}
+
+// subnetXML is Subnet. Source: API_Subnet.html.
+type subnetXML struct {
+	ID         string          `q:"subnetId"`
+	ARN        string          `q:"subnetArn"`
+	State      string          `q:"state"`
+	Owner      string          `q:"ownerId"`
+	VPC        string          `q:"vpcId"`
+	CIDR       string          `q:"cidrBlock"`
+	IPv6       []subnetIPv6XML `q:"ipv6CidrBlockAssociationSet"`
+	Free       int             `q:"availableIpAddressCount"`
+	Zone       string          `q:"availabilityZone"`
+	ZoneID     string          `q:"availabilityZoneId"`
+	DefaultFor bool            `q:"defaultForAz"`
+	Public     bool            `q:"mapPublicIpOnLaunch"`
+	AssignIPv6 bool            `q:"assignIpv6AddressOnCreation"`
+	Tags       []tagXML        `q:"tagSet"`
+}
+
+type subnetList struct {
+	Subnets   []subnetXML `q:"subnetSet"`
+	NextToken string      `q:"nextToken,omitempty"`
+}
+
+func listSubnets(c *query.Call, r *describeSubnets) (*subnetList, error) {
+	type subnet = *cloud.Subnet
+	s := c.State
+	items, next, err := listing[subnet]{
+		kind: cloud.KindSubnet, all: cloud.Sorted(s.Subnets), ids: r.IDs, filters: r.Filters, page: r.Page,
+		id:   func(n subnet) string { return string(n.ID) },
+		tags: func(n subnet) cloud.Tags { return n.Tags },
+		attrs: attributes[subnet]{
+			"subnet-id":                  func(n subnet) []string { return one(string(n.ID)) },
+			"vpc-id":                     func(subnet) []string { return one(string(s.VPC.ID)) },
+			"availability-zone":          func(n subnet) []string { return one(n.Zone) },
+			"availability-zone-id":       func(n subnet) []string { return one(zoneID(n.Zone)) },
+			"cidr-block":                 func(n subnet) []string { return one(n.CIDR.String()) },
+			"owner-id":                   func(subnet) []string { return one(s.Account) },
+			"state":                      func(subnet) []string { return one("available") },
+			"default-for-az":             func(subnet) []string { return one("false") },
+			"map-public-ip-on-launch":    func(n subnet) []string { return yesNo(n.Public) },
+			"available-ip-address-count": func(n subnet) []string { return one(strconv.Itoa(s.FreeIPv4(n))) },
+		},
+	}.list(c)
+	if err != nil {
+		return nil, err
+	}
+	out := &subnetList{NextToken: next}
+	for _, n := range items {
+		out.Subnets = append(out.Subnets, newSubnetXML(c, n))
+	}
+	return out, nil
+}
+
+func newSubnetXML(c *query.Call, n *cloud.Subnet) subnetXML {
+	x := subnetXML{
+		ID: string(n.ID), ARN: arn(c, cloud.KindSubnet, string(n.ID)), State: "available",
+		Owner: c.State.Account, VPC: string(c.State.VPC.ID), CIDR: n.CIDR.String(), Free: c.State.FreeIPv4(n),
+		Zone: n.Zone, ZoneID: zoneID(n.Zone), Public: n.Public, AssignIPv6: n.AssignIPv6, Tags: tagsXML(n.Tags),
+	}
+	if n.CIDR6.IsValid() {
+		x.IPv6 = []subnetIPv6XML{{
+			ID: "subnet-cidr-assoc-" + string(n.ID[len("subnet-"):]), CIDR: n.CIDR6.String(),
+			State: cidrStateXML{"associated"},
+		}}
+	}
+	return x
+}
+
+type describeVPCs struct {
+	query.DryRun
+	Page
+	IDs     []string `q:"VpcId"`
+	Filters []Filter `q:"Filter"`
+}
+
+type vpcCIDRXML struct {
+	ID    string       `q:"associationId"`
+	CIDR  string       `q:"cidrBlock"`
+	State cidrStateXML `q:"cidrBlockState"`
+}
+
+type vpcIPv6XML struct {
+	ID    string       `q:"associationId"`
+	CIDR  string       `q:"ipv6CidrBlock"`
+	State cidrStateXML `q:"ipv6CidrBlockState"`
+}
+
+// vpcXML is Vpc. Source: API_Vpc.html.
+type vpcXML struct {
+	ID      string       `q:"vpcId"`
+	Owner   string       `q:"ownerId"`
+	State   string       `q:"state"`
+	CIDR    string       `q:"cidrBlock"`
+	CIDRs   []vpcCIDRXML `q:"cidrBlockAssociationSet"`
+	IPv6    []vpcIPv6XML `q:"ipv6CidrBlockAssociationSet"`
+	Tenancy string       `q:"instanceTenancy"`
+	Default bool         `q:"isDefault"`
+	Tags    []tagXML     `q:"tagSet"`
+}
+
+type vpcList struct {
+	VPCs      []vpcXML `q:"vpcSet"`
+	NextToken string   `q:"nextToken,omitempty"`
+}
+
+func listVPCs(c *query.Call, r *describeVPCs) (*vpcList, error) {
+	type network = *cloud.VPC
+	items, next, err := listing[network]{
+		kind: cloud.KindVPC, all: []network{&c.State.VPC}, ids: r.IDs, filters: r.Filters, page: r.Page,
+		id:   func(v network) string { return string(v.ID) },
+		tags: func(v network) cloud.Tags { return v.Tags },
+		attrs: attributes[network]{
+			"vpc-id":   func(v network) []string { return one(string(v.ID)) },
+			"cidr":     func(v network) []string { return one(v.CIDRs[0].String()) },
+			"owner-id": func(network) []string { return one(c.State.Account) },
+			"state":    func(network) []string { return one("available") },
+			"is-default": func(network) []string {
+				return one("false")
+			},
+			"cidr-block-association.cidr-block": func(v network) []string { return texts(v.CIDRs, netip.Prefix.String) },
+		},
+	}.list(c)
+	if err != nil {
+		return nil, err
+	}
+	out := &vpcList{NextToken: next}
+	for _, v := range items {
+		out.VPCs = append(out.VPCs, newVPCXML(c.State, v))
+	}
+	return out, nil
+}
+
+func newVPCXML(s *cloud.State, v *cloud.VPC) vpcXML {
+	x := vpcXML{
+		ID: string(v.ID), Owner: s.Account, State: "available", CIDR: v.CIDRs[0].String(),
+		Tenancy: "default", Tags: tagsXML(v.Tags),
+	}
+	id := string(v.ID[len("vpc-"):])
+	for n, cidr := range v.CIDRs {
+		x.CIDRs = append(x.CIDRs, vpcCIDRXML{
+			ID: "vpc-cidr-assoc-" + id[:len(id)-1] + strconv.Itoa(n), CIDR: cidr.String(), State: cidrStateXML{"associated"},
+		})
+	}
+	if v.CIDR6.IsValid() {
+		x.IPv6 = []vpcIPv6XML{{ID: "vpc-cidr-assoc-6" + id[1:], CIDR: v.CIDR6.String(), State: cidrStateXML{"associated"}}}
+	}
+	return x
+}
+
+type describeZones struct {
+	query.DryRun
+	Names   []string `q:"ZoneName"`
+	IDs     []string `q:"ZoneId"`
+	All     bool     `q:"AllAvailabilityZones"` // there are no zones to opt in to
+	Filters []Filter `q:"Filter"`
+}
+
+// zoneXML is AvailabilityZone. Source: API_AvailabilityZone.html.
+type zoneXML struct {
+	Name   string `q:"zoneName"`
+	ID     string `q:"zoneId"`
+	Region string `q:"regionName"`
+	State  string `q:"zoneState"`
+	OptIn  string `q:"optInStatus"`
+	Type   string `q:"zoneType"`
+	Border string `q:"networkBorderGroup"`
+	Group  string `q:"groupName"`
+}
+
+type zoneList struct {
+	Zones []zoneXML `q:"availabilityZoneInfo"`
+}
+
+// listZones lists the zones that have a subnet.
+func listZones(c *query.Call, r *describeZones) (*zoneList, error) {
+	byName := map[string]zoneXML{}
+	for _, n := range c.State.Subnets {
+		region := c.State.Region
+		byName[n.Zone] = zoneXML{
+			Name: n.Zone, ID: zoneID(n.Zone), Region: region, State: "available", OptIn: "opt-in-not-required",
+			Type: "availability-zone", Border: region, Group: region + "-zg-1",
+		}
+	}
+	for _, name := range r.Names {
+		if _, ok := byName[name]; !ok {
+			return nil, cloud.InvalidParameter("Invalid availability zone: [%s]", name)
+		}
+	}
+	asked := func(z zoneXML) bool {
+		return (len(r.Names) == 0 || slices.Contains(r.Names, z.Name)) &&
+			(len(r.IDs) == 0 || slices.Contains(r.IDs, z.ID))
+	}
+	out := &zoneList{}
+	for _, name := range sortedKeys(byName) {
+		if asked(byName[name]) {
+			out.Zones = append(out.Zones, byName[name])
+		}
+	}
+	var err error
+	out.Zones, err = keep(out.Zones, r.Filters, attributes[zoneXML]{
+		"zone-name":     func(z zoneXML) []string { return one(z.Name) },
+		"zone-id":       func(z zoneXML) []string { return one(z.ID) },
+		"zone-type":     func(z zoneXML) []string { return one(z.Type) },
+		"region-name":   func(z zoneXML) []string { return one(z.Region) },
+		"state":         func(z zoneXML) []string { return one(z.State) },
+		"opt-in-status": func(z zoneXML) []string { return one(z.OptIn) },
+	}, nil)
+	return out, err
+}

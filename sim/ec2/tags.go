@@ -1,0 +1,120 @@
+package ec2
+
+import (
+	"strings"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/iam"
+	"github.com/trunkline/trunkline/sim/query"
+)
+
+func (a *api) tagActions() []query.Action {
+	return []query.Action{
+		query.Handle(query.Spec[changeTags, returned]{
+			Name: "CreateTags", Page: page("CreateTags"), Permit: permitTags,
+			Do: func(_ *query.Call, r *changeTags) (*returned, error) {
+				if len(r.Tags) == 0 {
+					return nil, cloud.MissingParameter("tagSet")
+				}
+				return done(a.cloud.Tag(r.Resources, r.tags()))
+			},
+		}),
+		query.Handle(query.Spec[changeTags, returned]{
+			Name: "DeleteTags", Page: page("DeleteTags"), Permit: permitTags,
+			Do: func(_ *query.Call, r *changeTags) (*returned, error) {
+				gone := map[string]*string{}
+				for _, t := range r.Tags {
+					gone[t.Key] = t.Value
+				}
+				return done(a.cloud.Untag(r.Resources, gone))
+			},
+		}),
+		query.Handle(query.Spec[describeTags, tagList]{
+			Name: "DescribeTags", Page: page("DescribeTags"), ReadOnly: true,
+			Permit: anywhere[describeTags], Do: listTags,
+		}),
+	}
+}
+
+type changeTags struct {
+	query.DryRun
+	Resources []string `q:"ResourceId,required"`
+	Tags      []Tag    `q:"Tag"`
+}
+
+func (r changeTags) tags() cloud.Tags {
+	out := cloud.Tags{}
+	for _, t := range r.Tags {
+		out[t.Key] = t.text()
+	}
+	return out
+}
+
+// permitTags asks for every resource: with its tags, and with those of the
+// request.
+func permitTags(c *query.Call, r *changeTags) ([]iam.Request, error) {
+	var out []iam.Request
+	for _, id := range r.Resources {
+		tags, kind, ok := c.State.TagsOf(id)
+		if !ok {
+			return nil, missingResource(id)
+		}
+		out = append(out, ask(c, kind, id, tagged(tags), tagging(r.tags())))
+	}
+	return out, nil
+}
+
+// missingResource is the error for an id of any kind that names nothing.
+func missingResource(id string) error {
+	prefix, _, _ := strings.Cut(id, "-")
+	kinds := map[string]cloud.Kind{
+		"eni": cloud.KindInterface, "subnet": cloud.KindSubnet, "vpc": cloud.KindVPC, "i": cloud.KindInstance,
+		"sg": cloud.KindGroup, "rtb": cloud.KindTable, "igw": cloud.KindGateway,
+	}
+	kind, ok := kinds[prefix]
+	if !ok {
+		return cloud.Errorf("InvalidID", "The ID '%s' is not valid", id)
+	}
+	if err := kind.CheckID(id); err != nil {
+		return err
+	}
+	return kind.NotFound(id)
+}
+
+type describeTags struct {
+	query.DryRun
+	Page
+	Filters []Filter `q:"Filter"`
+}
+
+type tagItemXML struct {
+	Resource string `q:"resourceId"`
+	Kind     string `q:"resourceType"`
+	Key      string `q:"key"`
+	Value    string `q:"value"`
+}
+
+type tagList struct {
+	Tags      []tagItemXML `q:"tagSet"`
+	NextToken string       `q:"nextToken,omitempty"`
+}
+
+func listTags(c *query.Call, r *describeTags) (*tagList, error) {
+	var all []tagItemXML
+	for _, res := range c.State.Resources() {
+		for _, k := range sortedKeys(res.Tags) {
+			all = append(all, tagItemXML{res.ID, string(res.Kind), k, res.Tags[k]})
+		}
+	}
+	items, next, err := listing[tagItemXML]{
+		kind: "tag", all: all, filters: r.Filters, page: r.Page,
+		id: func(t tagItemXML) string { return t.Kind + " " + t.Resource + " " + t.Key },
+		attrs: attributes[tagItemXML]{
+			"key":           func(t tagItemXML) []string { return one(t.Key) },
+			"value":         func(t tagItemXML) []string { return one(t.Value) },
+			"resource-id":   func(t tagItemXML) []string { return one(t.Resource) },
+			"resource-type": func(t tagItemXML) []string { return one(t.Kind) },
+		},
+	}.list(c)
+	return &tagList{Tags: items, NextToken: next}, err
+}

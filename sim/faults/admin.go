@@ -1,0 +1,124 @@
+package faults
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxPlan is how long a plan may be, in bytes.
+const maxPlan = 1 << 20
+
+// Handler serves the admin endpoints, for people and test suites on the machine:
+//
+//	GET  /admin/faults               the Plan in force
+//	PUT  /admin/faults               replace it
+//	GET  /admin/calls?since=&action= the call log, oldest first
+//	GET  /admin/stops                calls held by a stop
+//	POST /admin/stops/{id}/release   let one go; id "all" is every one
+//	GET  /admin/metrics              counters, Prometheus text
+func Handler(i *Injector, l *Log) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /admin/faults", func(w http.ResponseWriter, _ *http.Request) { reply(w, i.Plan()) })
+	mux.HandleFunc("PUT /admin/faults", func(w http.ResponseWriter, r *http.Request) {
+		p, err := readPlan(r.Body)
+		if err == nil {
+			err = i.Set(p)
+		}
+		if err != nil {
+			http.Error(w, "set faults: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		reply(w, i.Plan())
+	})
+	mux.HandleFunc("GET /admin/calls", func(w http.ResponseWriter, r *http.Request) {
+		since, err := number(r.FormValue("since"))
+		if err != nil {
+			http.Error(w, "since: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		reply(w, l.Since(since, r.FormValue("action")))
+	})
+	mux.HandleFunc("GET /admin/stops", func(w http.ResponseWriter, _ *http.Request) { reply(w, i.Stops()) })
+	mux.HandleFunc("POST /admin/stops/{id}/release", func(w http.ResponseWriter, r *http.Request) {
+		id, err := number(strings.Replace(r.PathValue("id"), "all", "0", 1))
+		if err == nil {
+			err = i.Release(id)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		reply(w, i.Stops())
+	})
+	mux.HandleFunc("GET /admin/metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		l.WriteMetrics(w)
+	})
+	return mux
+}
+
+// readPlan reads a plan and refuses fields it does not know.
+func readPlan(body io.Reader) (Plan, error) {
+	dec := json.NewDecoder(io.LimitReader(body, maxPlan))
+	dec.DisallowUnknownFields()
+	var p Plan
+	if err := dec.Decode(&p); err != nil {
+		return p, err
+	}
+	if dec.More() {
+		return p, fmt.Errorf("more after the plan at byte %d", dec.InputOffset())
+	}
+	return p, nil
+}
+
+func number(s string) (int, error) {
+	if s == "" {
+		return 0, nil
+	}
+	return strconv.Atoi(s)
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(v) // the client is gone
+}
+
+// WriteMetrics writes the counters in Prometheus' text form.
+func (l *Log) WriteMetrics(w io.Writer) {
+	counts := l.Counts()
+	keys := make([]Count, 0, len(counts))
+	for k := range counts {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b Count) int {
+		return strings.Compare(a.Service+" "+a.Action+" "+a.Code, b.Service+" "+b.Action+" "+b.Code)
+	})
+	fmt.Fprintln(w, "# HELP sim_api_calls_total Calls of the embedded API by action and error code.")
+	fmt.Fprintln(w, "# TYPE sim_api_calls_total counter")
+	for _, k := range keys {
+		fmt.Fprintf(w, "sim_api_calls_total{service=%q,action=%q,code=%q} %d\n", k.Service, k.Action, k.Code, counts[k])
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintln(w, "# HELP sim_api_call_seconds_total Time spent in calls, injected latency included.")
+	fmt.Fprintln(w, "# TYPE sim_api_call_seconds_total counter")
+	for _, action := range sortedKeys(l.millis) {
+		fmt.Fprintf(w, "sim_api_call_seconds_total{action=%q} %g\n", action, l.millis[action]/1000)
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

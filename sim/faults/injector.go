@@ -1,0 +1,297 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+)
+
+// ErrNoReply ends a call without an answer: the connection is closed.
+var ErrNoReply = errors.New("no reply, by an injected fault")
+
+// Injector applies a Plan to calls. Make it with New; it is safe for concurrent
+// use.
+type Injector struct {
+	now    func() time.Time
+	closed chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	rng      *rand.Rand
+	plan     Plan
+	replaced chan struct{} // closed when plan is replaced
+	buckets  map[string]*level
+	seen     []map[string]int // by index of plan.Calls: calls counted per action
+	stops    map[int]*stop
+	nextStop int
+	watchers map[chan struct{}]struct{}
+}
+
+// level is how full a token bucket is.
+type level struct {
+	tokens float64
+	at     time.Time
+}
+
+// New makes an injector with nothing wrong. now may be nil.
+func New(seed uint64, now func() time.Time) *Injector {
+	if now == nil {
+		now = time.Now
+	}
+	return &Injector{
+		now: now, closed: make(chan struct{}), rng: rand.New(rand.NewPCG(seed, 0x6661756c7473)),
+		replaced: make(chan struct{}), buckets: map[string]*level{},
+		stops: map[int]*stop{}, watchers: map[chan struct{}]struct{}{},
+	}
+}
+
+// Close releases everything that waits. Later calls pass untouched.
+func (i *Injector) Close() {
+	_ = i.Set(Plan{})
+	close(i.closed)
+}
+
+// Set replaces the plan. Counting of calls starts anew, hanging calls end, calls
+// held by a stop stay held.
+func (i *Injector) Set(p Plan) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.plan = p
+	i.seen = make([]map[string]int, len(p.Calls))
+	for n := range i.seen {
+		i.seen[n] = map[string]int{}
+	}
+	i.buckets = map[string]*level{}
+	close(i.replaced)
+	i.replaced = make(chan struct{})
+	for ch := range i.watchers {
+		select {
+		case ch <- struct{}{}:
+		default: // a token is waiting already
+		}
+	}
+	return nil
+}
+
+// Plan returns the plan in force.
+func (i *Injector) Plan() Plan {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.plan
+}
+
+// Watch returns a channel that holds a token whenever the plan changed since it
+// was last read, and a function that ends the watch.
+func (i *Injector) Watch() (changed <-chan struct{}, stop func()) {
+	ch := make(chan struct{}, 1)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.watchers[ch] = struct{}{}
+	return ch, func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		delete(i.watchers, ch)
+	}
+}
+
+// Flight is one call on its way. Use it once: Before, then the effect, then
+// After.
+type Flight struct {
+	injector *Injector
+	action   string
+	info     CallInfo
+	latency  time.Duration
+	refusal  *cloud.Error
+	before   []Call
+	after    []Call
+	replaced <-chan struct{}
+}
+
+// CallInfo tells a held call apart for whoever releases it.
+type CallInfo struct {
+	RequestID string
+	Principal string
+}
+
+// Begin decides what goes wrong with a call.
+func (i *Injector) Begin(action string, info CallInfo) *Flight {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	f := &Flight{injector: i, action: action, info: info, replaced: i.replaced}
+	if l, ok := lookup(i.plan.Latency, action); ok {
+		f.latency = time.Duration(l.Fixed)
+		if l.Jitter > 0 {
+			f.latency += time.Duration(i.rng.Int64N(int64(l.Jitter)))
+		}
+	}
+	if !i.token(action) {
+		f.refusal = &cloud.Error{
+			Code: "RequestLimitExceeded", Message: "Request limit exceeded.", Status: http.StatusServiceUnavailable,
+		}
+		return f
+	}
+	for n, c := range i.plan.Calls {
+		if i.picks(n, c, action) {
+			f.add(c)
+		}
+	}
+	return f
+}
+
+func (f *Flight) add(c Call) {
+	switch c.Do {
+	case Fail:
+		f.refusal = refusal(c)
+	case Hang, StopBefore:
+		f.before = append(f.before, c)
+	default:
+		f.after = append(f.after, c)
+	}
+}
+
+// picks counts a call against an entry of the plan and reports whether the entry
+// applies. The caller holds mu.
+func (i *Injector) picks(n int, c Call, action string) bool {
+	if c.Action != action && c.Action != "*" {
+		return false
+	}
+	i.seen[n][c.Action]++
+	at, first, count := i.seen[n][c.Action], max(c.Nth, 1), c.Count
+	if count == 0 {
+		count = 1
+	}
+	if at < first || (count > 0 && at >= first+count) {
+		return false
+	}
+	return c.Probability == 0 || i.rng.Float64() < c.Probability
+}
+
+// token takes a token of an action's bucket. The caller holds mu.
+func (i *Injector) token(action string) bool {
+	b, ok := lookup(i.plan.Throttle, action)
+	if !ok {
+		return true
+	}
+	now := i.now()
+	l := i.buckets[action]
+	if l == nil {
+		l = &level{tokens: b.Size, at: now}
+		i.buckets[action] = l
+	}
+	l.tokens = min(b.Size, l.tokens+b.Rate*now.Sub(l.at).Seconds())
+	l.at = now
+	if l.tokens < 1 {
+		return false
+	}
+	l.tokens--
+	return true
+}
+
+func lookup[V any](m map[string]V, action string) (V, bool) {
+	if v, ok := m[action]; ok {
+		return v, true
+	}
+	v, ok := m["*"]
+	return v, ok
+}
+
+// Before waits and refuses as the plan says. An error is the answer: a
+// *cloud.Error, or ErrNoReply. Latency outlasts a client that gives up, for the
+// real service does not notice; a stop and a hang end with the client.
+func (f *Flight) Before(ctx context.Context) error {
+	if !f.wait(f.latency) {
+		return ErrNoReply
+	}
+	for _, c := range f.before {
+		if c.Do == StopBefore {
+			if !f.injector.hold(ctx, f, c) {
+				return ErrNoReply
+			}
+			continue
+		}
+		f.hang(ctx)
+		return ErrNoReply
+	}
+	if f.refusal != nil {
+		return f.refusal
+	}
+	return nil
+}
+
+// After runs when the effect is there; ErrNoReply loses the answer.
+func (f *Flight) After(ctx context.Context) error {
+	for _, c := range f.after {
+		switch c.Do {
+		case StopAfter:
+			if !f.injector.hold(ctx, f, c) {
+				return ErrNoReply
+			}
+		case HangAfter:
+			f.hang(ctx)
+			return ErrNoReply
+		default: // LoseReply
+			return ErrNoReply
+		}
+	}
+	return nil
+}
+
+// wait reports false when the injector was closed meanwhile.
+func (f *Flight) wait(d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-f.injector.closed:
+		return false
+	}
+}
+
+// hang waits until the client gives up or the plan is replaced.
+func (f *Flight) hang(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-f.replaced:
+	case <-f.injector.closed:
+	}
+}
+
+// refusal fills in what a Fail left out.
+func refusal(c Call) *cloud.Error {
+	known := map[string]string{
+		"InsufficientFreeAddressesInSubnet": "The specified subnet does not have enough free addresses to satisfy the request.",
+		"InsufficientCidrBlocks":            "The specified subnet does not have enough free cidr blocks to satisfy the request.",
+		"RequestLimitExceeded":              "Request limit exceeded.",
+		"InternalError":                     "An internal error has occurred",
+		"Unavailable":                       "The server is overloaded and can't handle the request.",
+	}
+	e := &cloud.Error{Code: c.Code, Message: c.Message, Status: c.Status}
+	if e.Message == "" {
+		e.Message = known[c.Code]
+	}
+	if e.Status == 0 {
+		e.Status = http.StatusBadRequest
+		if slices.Contains([]string{"RequestLimitExceeded", "Unavailable"}, c.Code) {
+			e.Status = http.StatusServiceUnavailable
+		}
+		if c.Code == "InternalError" {
+			e.Status = http.StatusInternalServerError
+		}
+	}
+	return e
+}
+
+// Identify names the caller, once it is known, to whoever lists held calls.
+func (f *Flight) Identify(principal string) { f.info.Principal = principal }

@@ -1,0 +1,78 @@
+package faults
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Stop is a call that is held until it is released.
+type Stop struct {
+	ID        int       `json:"id"`
+	Action    string    `json:"action"`
+	Where     string    `json:"where"` // StopBefore or StopAfter
+	RequestID string    `json:"requestId"`
+	Principal string    `json:"principal"`
+	Since     time.Time `json:"since"`
+}
+
+type stop struct {
+	Stop
+	release chan struct{}
+}
+
+// hold keeps a call until it is released; false when the client gave up first,
+// and a call held before its effect then must not have it.
+func (i *Injector) hold(ctx context.Context, f *Flight, c Call) bool {
+	i.mu.Lock()
+	i.nextStop++
+	s := &stop{Stop{
+		ID: i.nextStop, Action: f.action, Where: c.Do,
+		RequestID: f.info.RequestID, Principal: f.info.Principal, Since: i.now(),
+	}, make(chan struct{})}
+	i.stops[s.ID] = s
+	i.mu.Unlock()
+	defer func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		delete(i.stops, s.ID)
+	}()
+	select {
+	case <-s.release:
+		return true
+	case <-ctx.Done():
+		return false
+	case <-i.closed:
+		return false
+	}
+}
+
+// Stops lists the calls held now, oldest first.
+func (i *Injector) Stops() []Stop {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	out := []Stop{}
+	for _, s := range i.stops {
+		out = append(out, s.Stop)
+	}
+	slices.SortFunc(out, func(a, b Stop) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Release lets a held call go on; id 0 is every one.
+func (i *Injector) Release(id int) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if id != 0 && i.stops[id] == nil {
+		return fmt.Errorf("release stop %d: no such call is held", id)
+	}
+	for _, s := range i.stops {
+		if id == 0 || s.ID == id {
+			close(s.release)
+			delete(i.stops, s.ID)
+		}
+	}
+	return nil
+}

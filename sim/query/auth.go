@@ -1,0 +1,98 @@
+package query
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/iam"
+	"github.com/trunkline/trunkline/sim/iam/sigv4"
+)
+
+// authenticate finds out who signed a request, and answers as the service does
+// when nobody we know did.
+func (s *Server) authenticate(req *request) error {
+	if req.action.Anonymous {
+		return nil
+	}
+	a, err := sigv4.Parse(req.http.Header.Get("Authorization"))
+	if err != nil {
+		return refuse(req, err)
+	}
+	credentials, principal, ok := s.options.IAM.Find(a.AccessKeyID)
+	if !ok {
+		return refuse(req, errUnknownKey)
+	}
+	scope := sigv4.Scope{Region: s.options.Region, Service: req.table.Name, Now: s.options.Now()}
+	key := sigv4.Key{Secret: credentials.SecretAccessKey, Token: credentials.Token}
+	if err := sigv4.Verify(req.http, req.body, a, key, scope); err != nil {
+		return refuse(req, err)
+	}
+	if !credentials.Expires.IsZero() && scope.Now.After(credentials.Expires) {
+		return refuse(req, errExpiredToken)
+	}
+	req.call.Principal = principal
+	return nil
+}
+
+var (
+	errUnknownKey   = errors.New("access key is not known")
+	errExpiredToken = errors.New("session token is expired")
+)
+
+// refuse words a failed authentication as the service does. EC2 and STS differ.
+// Source: EC2 API reference, "Client error codes"; STS API reference, "Common
+// errors".
+func refuse(req *request, why error) error {
+	say := func(status int, code, text string) error {
+		return &cloud.Error{Code: code, Message: text, Status: status}
+	}
+	sts := req.table.Name == "sts"
+	switch {
+	case errors.Is(why, sigv4.ErrMissing):
+		return say(http.StatusForbidden, "MissingAuthenticationToken", "Request is missing Authentication Token")
+	case errors.Is(why, sigv4.ErrMalformed):
+		return say(http.StatusBadRequest, "IncompleteSignature", why.Error())
+	case errors.Is(why, sigv4.ErrSkew) && sts:
+		return say(http.StatusForbidden, "SignatureDoesNotMatch", "Signature expired: "+why.Error())
+	case errors.Is(why, sigv4.ErrSkew):
+		return say(http.StatusBadRequest, "RequestExpired", "Request has expired. "+why.Error())
+	case errors.Is(why, errExpiredToken) && sts:
+		return say(http.StatusForbidden, "ExpiredToken", "The security token included in the request is expired")
+	case errors.Is(why, errExpiredToken):
+		return say(http.StatusBadRequest, "RequestExpired", "Request has expired.")
+	case errors.Is(why, sigv4.ErrScope):
+		if sts {
+			return say(http.StatusForbidden, "SignatureDoesNotMatch", "Credential should be scoped to a valid region. "+why.Error())
+		}
+		return say(http.StatusUnauthorized, "AuthFailure", "Credential should be scoped to a valid region. "+why.Error())
+	case errors.Is(why, sigv4.ErrSignature):
+		return say(http.StatusForbidden, "SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided. "+
+			"Check your AWS Secret Access Key and signing method. Consult the service documentation for details.")
+	case sts:
+		return say(http.StatusForbidden, "InvalidClientTokenId", "The security token included in the request is invalid.")
+	default:
+		return say(http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials")
+	}
+}
+
+// unauthorized words a refusal by policy. The encoded message, which EC2 lets
+// only the account's administrators decode, says what was asked in which state.
+func unauthorized(req *request, err error) error {
+	var denied *iam.DeniedError
+	if !errors.As(err, &denied) {
+		return err
+	}
+	if req.table.Name == "sts" {
+		return &cloud.Error{Code: "AccessDenied", Message: denied.Error(), Status: http.StatusForbidden}
+	}
+	detail := fmt.Sprintf("%s %s %v", denied.Request.Action, denied.Request.Resource, denied.Request.Keys)
+	return &cloud.Error{
+		Code: "UnauthorizedOperation",
+		Message: "You are not authorized to perform this operation. " + denied.Error() +
+			". Encoded authorization failure message: " + base64.RawURLEncoding.EncodeToString([]byte(detail)),
+		Status: http.StatusForbidden,
+	}
+}

@@ -1,0 +1,259 @@
+package query
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/faults"
+	"github.com/trunkline/trunkline/sim/iam"
+)
+
+// maxBody is how long a request may be, in bytes.
+const maxBody = 1 << 20
+
+// Service is one AWS service: its table of actions and its dialect.
+type Service struct {
+	Name    string // of the credential scope: "ec2" or "sts"
+	Version string // the API version its clients send
+	Actions []Action
+	Dialect Dialect
+}
+
+// Server answers the Query protocol for several services on one address; the
+// Version parameter tells them apart. Make it with New.
+type Server struct {
+	options  Options
+	services map[string]*table // by version
+
+	mu  sync.Mutex // guards rng
+	rng *rand.Rand
+}
+
+type table struct {
+	Service
+	byName map[string]Action
+}
+
+// Options are what a Server works with; all are needed but Log.
+type Options struct {
+	Cloud  *cloud.Cloud
+	IAM    *iam.Account
+	Faults *faults.Injector
+	Calls  *faults.Log
+	Region string
+	Seed   uint64 // of request ids
+	Now    func() time.Time
+	Log    *slog.Logger
+}
+
+// New makes a server. A table with an action twice is a mistake of ours and
+// panics.
+func New(o Options, services ...Service) *Server {
+	s := &Server{options: o, services: map[string]*table{}, rng: rand.New(rand.NewPCG(o.Seed, 0x726571))}
+	if s.options.Now == nil {
+		s.options.Now = time.Now
+	}
+	if s.options.Log == nil {
+		s.options.Log = slog.New(slog.DiscardHandler)
+	}
+	for _, service := range services {
+		t := &table{Service: service, byName: map[string]Action{}}
+		for _, a := range service.Actions {
+			if _, twice := t.byName[a.Name]; twice {
+				panic("query: action " + a.Name + " is in the table twice")
+			}
+			t.byName[a.Name] = a
+		}
+		s.services[service.Version] = t
+	}
+	return s
+}
+
+// request is one call on its way through the server.
+type request struct {
+	http   *http.Request
+	body   []byte
+	form   url.Values
+	table  *table
+	action Action
+	call   *Call
+	record faults.Record
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := s.requestID()
+	req := &request{
+		http: r, call: &Call{Context: r.Context(), RequestID: id},
+		record: faults.Record{Time: s.options.Now(), RequestID: id},
+	}
+	answer, err := s.serve(req)
+	s.finish(req, err)
+	if errors.Is(err, faults.ErrNoReply) {
+		panic(http.ErrAbortHandler) // closes the connection without an answer
+	}
+	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
+	w.Header().Set("x-amzn-RequestId", id)
+	status, body := http.StatusOK, answer
+	if err != nil {
+		status, body = s.failure(req, err)
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client is gone
+}
+
+// serve answers a call: XML, or an error.
+func (s *Server) serve(req *request) ([]byte, error) {
+	if err := s.read(req); err != nil {
+		return nil, err
+	}
+	flight := s.options.Faults.Begin(req.action.Name, faults.CallInfo{RequestID: req.call.RequestID})
+	if err := s.authenticate(req); err != nil {
+		return nil, err
+	}
+	flight.Identify(req.call.Principal.ARN)
+	if err := flight.Before(req.http.Context()); err != nil {
+		return nil, err
+	}
+	req.call.State = s.view(req.action)
+	answer, err := s.dispatch(req)
+	if lost := flight.After(req.http.Context()); lost != nil {
+		return nil, lost
+	}
+	return answer, err
+}
+
+// read finds the service and the action a request is for.
+func (s *Server) read(req *request) (err error) {
+	r := req.http
+	if r.Method != http.MethodPost {
+		return &cloud.Error{Code: "InvalidRequest", Message: "The request method " + r.Method + " is not supported; use POST.", Status: http.StatusMethodNotAllowed}
+	}
+	if req.body, err = io.ReadAll(io.LimitReader(r.Body, maxBody+1)); err != nil {
+		return faults.ErrNoReply // the client went away half-way
+	}
+	if len(req.body) > maxBody {
+		return &cloud.Error{Code: "RequestEntityTooLarge", Message: fmt.Sprintf("The request is longer than %d bytes.", maxBody), Status: http.StatusRequestEntityTooLarge}
+	}
+	if req.form, err = url.ParseQuery(string(req.body)); err != nil {
+		return cloud.Errorf("MalformedQueryString", "The query string is malformed: %v", err)
+	}
+	name, version := req.form.Get("Action"), req.form.Get("Version")
+	req.record.Action = name
+	if name == "" {
+		return cloud.MissingParameter("Action")
+	}
+	if req.table = s.services[version]; req.table == nil {
+		return cloud.Errorf("NoSuchVersion", "The requested version (%s) is not valid.", version)
+	}
+	req.record.Service = req.table.Name
+	action, ok := req.table.byName[name]
+	if !ok {
+		return cloud.Errorf("InvalidAction", "The action %s is not valid for this web service.", name)
+	}
+	req.action, req.call.Action = action, name
+	return nil
+}
+
+func (s *Server) view(a Action) *cloud.State {
+	if !a.ReadOnly {
+		return s.options.Cloud.State()
+	}
+	return s.options.Cloud.StateAgo(time.Duration(s.options.Faults.Plan().DescribeLag))
+}
+
+// dispatch decodes, asks permission and runs the handler.
+func (s *Server) dispatch(req *request) ([]byte, error) {
+	message := req.action.newRequest()
+	if err := Decode(req.form, message); err != nil {
+		return nil, err
+	}
+	if req.action.permit != nil {
+		wanted, err := req.action.permit(req.call, message)
+		if err != nil {
+			return nil, err
+		}
+		if err := req.call.Principal.Authorize(wanted); err != nil {
+			return nil, unauthorized(req, err)
+		}
+	}
+	if d, ok := message.(interface{ dryRun() bool }); ok && d.dryRun() {
+		return nil, &cloud.Error{
+			Code: "DryRunOperation", Message: "Request would have succeeded, but DryRun flag is set.",
+			Status: http.StatusPreconditionFailed,
+		}
+	}
+	response, err := req.action.do(req.call, message)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	err = req.table.Dialect.success(&b, req.call, response)
+	return b.Bytes(), err
+}
+
+// failure turns an error into an answer. One that is not EC2's is ours to mend.
+func (s *Server) failure(req *request, err error) (int, []byte) {
+	var e *cloud.Error
+	if !errors.As(err, &e) {
+		s.options.Log.Error("API call broke", "action", req.record.Action, "request", req.call.RequestID, "err", err)
+		e = &cloud.Error{Code: "InternalError", Message: "An internal error has occurred", Status: http.StatusInternalServerError}
+	}
+	dialect := EC2
+	if req.table != nil {
+		dialect = req.table.Dialect
+	}
+	var b bytes.Buffer
+	dialect.failure(&b, req.call, e)
+	return e.Status, b.Bytes()
+}
+
+// finish logs a call.
+func (s *Server) finish(req *request, err error) {
+	rec := req.record
+	rec.Millis = float64(s.options.Now().Sub(rec.Time).Microseconds()) / 1000
+	rec.Principal = req.call.Principal.ARN
+	rec.Params = map[string]string{}
+	for name, values := range req.form {
+		if name != "Action" && name != "Version" && name != "WebIdentityToken" {
+			rec.Params[name] = values[0]
+		}
+	}
+	var e *cloud.Error
+	switch {
+	case errors.Is(err, faults.ErrNoReply):
+		rec.Fault = "no-reply"
+	case errors.As(err, &e):
+		rec.Code, rec.Message = e.Code, e.Message
+	case err != nil:
+		rec.Code, rec.Message = "InternalError", err.Error()
+	}
+	s.options.Calls.Add(rec)
+	s.options.Log.Debug("API call", "action", rec.Action, "code", rec.Code,
+		"ms", rec.Millis, "request", rec.RequestID, "principal", rec.Principal)
+}
+
+// requestID makes an id such as AWS's: a version 4 UUID.
+func (s *Server) requestID() string {
+	var b [16]byte
+	s.mu.Lock()
+	for n := range b {
+		b[n] = byte(s.rng.Uint32())
+	}
+	s.mu.Unlock()
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	h := hex.EncodeToString(b[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
