@@ -61,7 +61,7 @@ func (l *Ledger) fence(a *Action, now time.Time) ([]Record, error) {
 	case SetUp:
 		return nil, inPhase(e, SettingUp)
 	case AssignAddresses:
-		a.Held = sortedAddrs(l.byENI[a.ENI])
+		a.Held, a.Recent = sortedAddrs(l.byENI[a.ENI]), l.recent(now)
 		return nil, inPhase(e, Attaching, SettingUp, Ready)
 	case UnassignAddresses:
 		return l.fenceAddresses(a, now)
@@ -80,6 +80,17 @@ func inPhase(e *ENI, phases ...Phase) error {
 		return nil
 	}
 	return fmt.Errorf("the interface is %s: %w", e.Phase, ErrStale)
+}
+
+// recent lists the addresses given back so lately that EC2 may still show them.
+func (l *Ledger) recent(now time.Time) []netip.Addr {
+	var out []netip.Addr
+	for _, addr := range sortedAddrs(l.gone) {
+		if now.Sub(l.gone[addr]) < staleAfter {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 func (l *Ledger) fenceAddresses(a *Action, now time.Time) ([]Record, error) {

@@ -197,9 +197,12 @@ type Action struct {
 	// Held is, for AssignAddresses, what the interface has by our own record
 	// (its primary address excepted): what EC2 shows beyond it after a lost reply
 	// is the effect of this action.
-	Held  []netip.Addr `json:"held,omitempty"`
-	Began time.Time    `json:"began,omitzero"`
-	Why   string       `json:"why"`
+	Held []netip.Addr `json:"held,omitempty"`
+	// Recent are addresses given back so lately that EC2 may still show them: not
+	// the effect either.
+	Recent []netip.Addr `json:"recent,omitempty"`
+	Began  time.Time    `json:"began,omitzero"`
+	Why    string       `json:"why"`
 }
 
 // String is the action in one line, without its why.

@@ -1,0 +1,121 @@
+package ec2
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Budget is how many calls of one action this node may make.
+type Budget struct {
+	PerSecond float64
+	Burst     int
+}
+
+// DefaultBudget leaves room for a thousand nodes on one account: EC2 refills 5 to
+// 20 tokens a second per action for all of them together ("Request throttling for
+// the Amazon EC2 API"), so a node may burst while it is needed and then slows.
+func DefaultBudget(action string) Budget {
+	if strings.HasPrefix(action, "Describe") {
+		return Budget{PerSecond: 2, Burst: 20}
+	}
+	return Budget{PerSecond: 1, Burst: 15}
+}
+
+// slowest is the rate below which throttling does not press a budget, per second.
+const slowest = 0.05
+
+// budgets holds a token bucket per action, and learns from throttling: halved at
+// once, raised by a tenth with every success.
+type budgets struct {
+	of func(action string) Budget
+
+	mu      sync.Mutex
+	buckets map[string]*rate.Limiter
+}
+
+func newBudgets(of func(string) Budget) *budgets {
+	return &budgets{of: of, buckets: make(map[string]*rate.Limiter)}
+}
+
+func (b *budgets) bucket(action string) *rate.Limiter {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l, ok := b.buckets[action]
+	if !ok {
+		is := b.of(action)
+		l = rate.NewLimiter(rate.Limit(is.PerSecond), is.Burst)
+		b.buckets[action] = l
+	}
+	return l
+}
+
+// wait takes a token and returns how long that took.
+func (b *budgets) wait(ctx context.Context, action string) (time.Duration, error) {
+	start := time.Now()
+	if err := b.bucket(action).Wait(ctx); err != nil {
+		return 0, err
+	}
+	return time.Since(start), nil
+}
+
+func (b *budgets) learn(action string, throttled bool) {
+	l := b.bucket(action)
+	full := rate.Limit(b.of(action).PerSecond)
+	switch {
+	case throttled:
+		l.SetLimit(max(l.Limit()/2, slowest))
+	case l.Limit() < full:
+		l.SetLimit(min(l.Limit()*1.1, full))
+	}
+}
+
+// keyed is a lock per key that can be waited for with a context.
+type keyed struct {
+	mu   sync.Mutex
+	held map[string]*slot
+}
+
+type slot struct {
+	sem     chan struct{}
+	waiting int
+}
+
+// lock takes the lock of key; an empty key is not locked.
+func (k *keyed) lock(ctx context.Context, key string) (unlock func(), err error) {
+	if key == "" {
+		return func() {}, nil
+	}
+	k.mu.Lock()
+	if k.held == nil {
+		k.held = make(map[string]*slot)
+	}
+	s, ok := k.held[key]
+	if !ok {
+		s = &slot{sem: make(chan struct{}, 1)}
+		k.held[key] = s
+	}
+	s.waiting++
+	k.mu.Unlock()
+	leave := func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if s.waiting--; s.waiting == 0 {
+			delete(k.held, key)
+		}
+	}
+	select {
+	case s.sem <- struct{}{}:
+		return func() { <-s.sem; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, context.Cause(ctx)
+	}
+}
+
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,167 @@
+package ec2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/smithy-go"
+)
+
+var (
+	// ErrFrozen: a brake forbids the call; nothing was sent.
+	ErrFrozen = errors.New("EC2 calls are frozen")
+	// ErrOpen: what happened at EC2 is not known; the intent is still in the
+	// journal and Recover finishes it.
+	ErrOpen = errors.New("outcome not known yet")
+	// ErrUnsupported: the intent asks for what this version cannot do.
+	ErrUnsupported = errors.New("not supported in this version")
+)
+
+// Error is a call that EC2 refused or that did not get through.
+type Error struct {
+	Action    string // of the API, such as "CreateNetworkInterface"
+	Object    string // what it was about
+	Code      string // EC2's error code; empty when no answer came
+	Message   string // EC2's words
+	RequestID string // for AWS's support
+	Status    int    // HTTP status; 0 when no answer came
+	Err       error
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "EC2 %s", e.Action)
+	if e.Object != "" {
+		fmt.Fprintf(&b, " %s", e.Object)
+	}
+	if e.Code == "" {
+		fmt.Fprintf(&b, ": no answer: %v", e.Err)
+		return b.String()
+	}
+	fmt.Fprintf(&b, ": %s: %s", e.Code, e.Message)
+	if e.RequestID != "" {
+		fmt.Fprintf(&b, " (request %s)", e.RequestID)
+	}
+	return b.String()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// wrap turns the SDK's error into ours.
+func wrap(action, object string, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := &Error{Action: action, Object: object, Err: err}
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		e.Code, e.Message = api.ErrorCode(), api.ErrorMessage()
+	}
+	var reply *awshttp.ResponseError
+	if errors.As(err, &reply) {
+		e.RequestID, e.Status = reply.ServiceRequestID(), reply.HTTPStatusCode()
+	}
+	return e
+}
+
+// Code returns EC2's error code of err, or "".
+func Code(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		return api.ErrorCode()
+	}
+	return ""
+}
+
+// IsNotFound reports whether err says that an object does not exist.
+func IsNotFound(err error) bool { return strings.HasSuffix(Code(err), ".NotFound") }
+
+// IsThrottled reports whether EC2 refused for too many calls. Nothing happened.
+func IsThrottled(err error) bool {
+	return slices.Contains([]string{
+		"RequestLimitExceeded", "Throttling", "ThrottlingException", "RequestThrottled",
+		"ClientThrottlingError", "TooManyRequestsException", "EC2ThrottledException",
+	}, Code(err))
+}
+
+// IsAddressLimit reports whether an interface holds all the addresses it can.
+func IsAddressLimit(err error) bool { return Code(err) == "PrivateIpAddressLimitExceeded" }
+
+// IsInterfaceLimit reports whether the instance or the account can have no more
+// interfaces.
+func IsInterfaceLimit(err error) bool {
+	return slices.Contains([]string{
+		"AttachmentLimitExceeded", "NetworkInterfaceLimitExceeded", "InterfaceLimitExceeded",
+	}, Code(err))
+}
+
+// IsLimit reports whether a quota stands in the way.
+func IsLimit(err error) bool { return IsAddressLimit(err) || IsInterfaceLimit(err) }
+
+// IsCapacity reports whether the subnet has not enough free addresses, or EC2 not
+// enough of anything.
+func IsCapacity(err error) bool { return IsSubnetExhausted(err) || Code(err) == "InsufficientCapacity" }
+
+// IsSubnetExhausted reports whether the subnet has not enough free addresses.
+func IsSubnetExhausted(err error) bool {
+	return slices.Contains([]string{"InsufficientFreeAddressesInSubnet", "InsufficientCidrBlocks"}, Code(err))
+}
+
+// IsUnauthorized reports whether the role may not make the call, or its
+// credentials are not taken.
+func IsUnauthorized(err error) bool {
+	return slices.Contains([]string{
+		"UnauthorizedOperation", "AuthFailure", "AccessDenied", "AccessDeniedException",
+		"InvalidClientTokenId", "ExpiredToken", "RequestExpired", "SignatureDoesNotMatch",
+	}, Code(err))
+}
+
+// IsInUse reports whether an interface is attached, or on its way to or from it.
+func IsInUse(err error) bool {
+	return slices.Contains([]string{
+		"InvalidNetworkInterface.InUse", "InvalidParameterValue.InUse", "IncorrectState",
+		"InvalidNetworkInterfaceID.InUse",
+	}, Code(err))
+}
+
+// isAmbiguous reports whether the call may have had its effect all the same: no
+// answer came, or the server broke on the way.
+func isAmbiguous(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) {
+		return true
+	}
+	if IsThrottled(err) {
+		return false
+	}
+	return e.Code == "" || e.Status >= 500 || slices.Contains([]string{"InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable"}, e.Code)
+}
+
+// quotedID finds the object in messages such as "The networkInterface ID
+// 'eni-0a1b' does not exist".
+var quotedID = regexp.MustCompile(`'([a-z]+(?:-[a-z]+)*-[0-9a-f]+)'`)
+
+// MissingID returns the id that a NotFound error quotes.
+func MissingID(err error) (string, bool) {
+	var e *Error
+	if !errors.As(err, &e) || !IsNotFound(err) {
+		return "", false
+	}
+	m := quotedID.FindStringSubmatch(e.Message)
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
+}
+
+// cancelled reports whether err is the caller's own doing.
+func cancelled(ctx context.Context) bool { return ctx.Err() != nil }

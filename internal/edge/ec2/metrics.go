@@ -1,0 +1,92 @@
+package ec2
+
+import (
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics of the executor. Labels are bounded: actions are those of API, codes
+// those in knownCodes.
+type metrics struct {
+	calls   *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	waited  *prometheus.HistogramVec
+	hedged  *prometheus.CounterVec
+	open    prometheus.Gauge
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trunkline_ec2_calls_total", Help: "Calls to EC2 by action and error code (OK, none for no answer).",
+		}, []string{"action", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "trunkline_ec2_call_duration_seconds", Help: "Time of one call to EC2 by action and whether it succeeded.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"action", "ok"}),
+		waited: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "trunkline_ec2_budget_wait_seconds", Help: "Time calls waited for this node's own budget.",
+			Buckets: []float64{.001, .01, .1, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"action"}),
+		hedged: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "trunkline_ec2_hedged_reads_total", Help: "Reads sent again on a fresh connection, by action.",
+		}, []string{"action"}),
+		open: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "trunkline_ec2_intents_open", Help: "Intents being carried out.",
+		}),
+	}
+}
+
+func (m *metrics) register(r prometheus.Registerer, b *brakes) error {
+	if r == nil {
+		return nil
+	}
+	braked := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "trunkline_ec2_brake", Help: "0: none, 1: nothing is given back, 2: nothing is changed.",
+	}, func() float64 {
+		switch v, _ := b.now(time.Now()); v {
+		case FreezeAll:
+			return 2
+		case FreezeRelease, AllocateOnly:
+			return 1
+		case NoBrake:
+		}
+		return 0
+	})
+	for _, c := range []prometheus.Collector{m.calls, m.seconds, m.waited, m.hedged, m.open, braked} {
+		if err := r.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *metrics) called(action string, err error, took time.Duration) {
+	code, ok := "OK", "true"
+	if err != nil {
+		ok = "false"
+		switch code = Code(err); {
+		case code == "":
+			code = "none"
+		case !slices.Contains(knownCodes(), code):
+			code = "other"
+		}
+	}
+	m.calls.WithLabelValues(action, code).Inc()
+	m.seconds.WithLabelValues(action, ok).Observe(took.Seconds())
+}
+
+// knownCodes bounds the label: the errors that this package's actions return.
+func knownCodes() []string {
+	return []string{
+		"AttachmentLimitExceeded", "AuthFailure", "DryRunOperation", "ExpiredToken", "IdempotentParameterMismatch",
+		"IncorrectState", "InsufficientCapacity", "InsufficientCidrBlocks", "InsufficientFreeAddressesInSubnet",
+		"InternalError", "InvalidAttachmentID.NotFound", "InvalidGroup.NotFound", "InvalidInstanceID.NotFound",
+		"InvalidNetworkInterface.InUse", "InvalidNetworkInterfaceID.NotFound", "InvalidParameterCombination",
+		"InvalidParameterValue", "InvalidSecurityGroupID.NotFound", "InvalidSubnetID.NotFound",
+		"NetworkInterfaceLimitExceeded", "PrivateIpAddressLimitExceeded", "RequestExpired", "RequestLimitExceeded",
+		"SignatureDoesNotMatch", "Throttling", "Unavailable", "UnauthorizedOperation",
+	}
+}

@@ -1,0 +1,237 @@
+package ec2
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// read makes a read: coalesced with identical ones under way, hedged, repeated
+// while EC2 throttles or does not answer. key is the whole of the question.
+func read[T any](ctx context.Context, x *Executor, action, key string, ask func(context.Context, API) (T, error)) (T, error) {
+	flight := x.reads.DoChan(action+" "+key, func() (any, error) {
+		// Whoever asked first may leave; the others still want the answer.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*x.o.ReadTimeout)
+		defer cancel()
+		for n := 0; ; n++ {
+			got, err := hedge(ctx, x, action, key, ask)
+			if err == nil || n+1 >= x.o.Tries || !IsThrottled(err) && !isAmbiguous(err) {
+				return got, err
+			}
+			if x.pause(ctx, n) != nil {
+				return got, err
+			}
+		}
+	})
+	var zero T
+	select {
+	case r := <-flight:
+		if r.Err != nil {
+			return zero, r.Err
+		}
+		return r.Val.(T), nil
+	case <-ctx.Done():
+		return zero, &Error{Action: action, Object: key, Err: context.Cause(ctx)}
+	}
+}
+
+// hedge asks once, and once more on a fresh connection when no answer comes: a
+// broken path shows as a connection that hangs. The first answer counts.
+func hedge[T any](ctx context.Context, x *Executor, action, key string, ask func(context.Context, API) (T, error)) (T, error) {
+	type answer struct {
+		got T
+		err error
+	}
+	ctx, cancel := context.WithTimeout(ctx, x.o.ReadTimeout)
+	answers := make(chan answer, 2)
+	running := 0
+	start := func(api API) {
+		running++
+		go func() {
+			var a answer
+			a.err = x.call(ctx, action, key, x.o.ReadTimeout, func(ctx context.Context) (err error) {
+				a.got, err = ask(ctx, api)
+				return err
+			})
+			answers <- a
+		}()
+	}
+	defer func() {
+		cancel()
+		for range running {
+			<-answers
+		}
+	}()
+	start(x.o.Clients.Kept)
+	late := time.NewTimer(x.o.HedgeAfter)
+	defer late.Stop()
+	for {
+		select {
+		case a := <-answers:
+			running--
+			if a.err == nil || running == 0 {
+				return a.got, a.err
+			}
+		case <-late.C:
+			x.metrics.hedged.WithLabelValues(action).Inc()
+			start(x.o.Clients.Fresh)
+		}
+	}
+}
+
+// Interface describes one interface. A NotFound error quotes its id.
+func (x *Executor) Interface(ctx context.Context, id vpc.ENIID) (Interface, error) {
+	found, err := read(ctx, x, "DescribeNetworkInterfaces", string(id), func(ctx context.Context, api API) ([]Interface, error) {
+		return interfaces(ctx, api, &ec2.DescribeNetworkInterfacesInput{NetworkInterfaceIds: []string{string(id)}})
+	})
+	if err != nil {
+		return Interface{}, err
+	}
+	if len(found) != 1 {
+		return Interface{}, &Error{
+			Action: "DescribeNetworkInterfaces", Object: string(id), Code: "InvalidNetworkInterfaceID.NotFound",
+			Message: fmt.Sprintf("The networkInterface ID '%s' does not exist", id),
+		}
+	}
+	return found[0], nil
+}
+
+// Interfaces describes all interfaces on an instance, by device index.
+func (x *Executor) Interfaces(ctx context.Context, id vpc.InstanceID) ([]Interface, error) {
+	found, err := x.filtered(ctx, filter("attachment.instance-id", string(id)))
+	slices.SortFunc(found, func(a, b Interface) int { return device(a) - device(b) })
+	return found, err
+}
+
+func device(i Interface) int {
+	if i.Attachment == nil {
+		return -1
+	}
+	return i.Attachment.Device
+}
+
+// Strays describes interfaces that this instance made, by their tags, and that are
+// on no instance: what a crash without a journal leaves behind.
+func (x *Executor) Strays(ctx context.Context, id vpc.InstanceID) ([]Interface, error) {
+	return x.filtered(ctx, filter("tag:"+vpc.TagInstanceID, string(id)), filter("status", "available"))
+}
+
+func (x *Executor) byTag(ctx context.Context, key, value string) ([]Interface, error) {
+	return x.filtered(ctx, filter("tag:"+key, value))
+}
+
+func filter(name string, values ...string) types.Filter {
+	return types.Filter{Name: aws.String(name), Values: values}
+}
+
+func (x *Executor) filtered(ctx context.Context, by ...types.Filter) ([]Interface, error) {
+	return read(ctx, x, "DescribeNetworkInterfaces", describe(by), func(ctx context.Context, api API) ([]Interface, error) {
+		return interfaces(ctx, api, &ec2.DescribeNetworkInterfacesInput{Filters: by, MaxResults: aws.Int32(1000)})
+	})
+}
+
+// describe prints filters for error texts.
+func describe(by []types.Filter) string {
+	out := make([]string, len(by))
+	for i, f := range by {
+		out[i] = aws.ToString(f.Name) + "=" + strings.Join(f.Values, ",")
+	}
+	return strings.Join(out, " ")
+}
+
+// maxPages bounds every paged read.
+const maxPages = 100
+
+func interfaces(ctx context.Context, api API, req *ec2.DescribeNetworkInterfacesInput) ([]Interface, error) {
+	var out []Interface
+	for range maxPages {
+		page, err := api.DescribeNetworkInterfaces(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range page.NetworkInterfaces {
+			eni, err := readInterface(n)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, eni)
+		}
+		if aws.ToString(page.NextToken) == "" {
+			return out, nil
+		}
+		req.NextToken = page.NextToken
+	}
+	return nil, fmt.Errorf("describe interfaces: more than %d pages", maxPages)
+}
+
+// Subnets describes the subnets of a VPC in one zone.
+func (x *Executor) Subnets(ctx context.Context, id vpc.ID, zone string) ([]Subnet, error) {
+	by := []types.Filter{filter("vpc-id", string(id)), filter("availability-zone", zone)}
+	return read(ctx, x, "DescribeSubnets", describe(by), func(ctx context.Context, api API) ([]Subnet, error) {
+		var out []Subnet
+		req := &ec2.DescribeSubnetsInput{Filters: by}
+		for range maxPages {
+			page, err := api.DescribeSubnets(ctx, req)
+			if err != nil {
+				return nil, err
+			}
+			for _, n := range page.Subnets {
+				subnet, err := readSubnet(n)
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, subnet)
+			}
+			if aws.ToString(page.NextToken) == "" {
+				return out, nil
+			}
+			req.NextToken = page.NextToken
+		}
+		return nil, fmt.Errorf("describe subnets: more than %d pages", maxPages)
+	})
+}
+
+// RouteTables tells which route table each subnet of a VPC uses. A subnet that is
+// not in the map uses the main one, main.
+func (x *Executor) RouteTables(ctx context.Context, id vpc.ID) (of map[vpc.SubnetID]vpc.RouteTableID, main vpc.RouteTableID, err error) {
+	by := []types.Filter{filter("vpc-id", string(id))}
+	tables, err := read(ctx, x, "DescribeRouteTables", describe(by), func(ctx context.Context, api API) ([]types.RouteTable, error) {
+		var out []types.RouteTable
+		req := &ec2.DescribeRouteTablesInput{Filters: by}
+		for range maxPages {
+			page, err := api.DescribeRouteTables(ctx, req)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, page.RouteTables...)
+			if aws.ToString(page.NextToken) == "" {
+				return out, nil
+			}
+			req.NextToken = page.NextToken
+		}
+		return nil, fmt.Errorf("describe route tables: more than %d pages", maxPages)
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	of = make(map[vpc.SubnetID]vpc.RouteTableID)
+	for _, t := range tables {
+		for _, a := range t.Associations {
+			if aws.ToBool(a.Main) {
+				main = vpc.RouteTableID(aws.ToString(t.RouteTableId))
+			}
+			if s := aws.ToString(a.SubnetId); s != "" {
+				of[vpc.SubnetID(s)] = vpc.RouteTableID(aws.ToString(t.RouteTableId))
+			}
+		}
+	}
+	return of, main, nil
+}
