@@ -147,8 +147,7 @@ func (f *Fabric) Apply(ctx context.Context, want State) error {
 	return f.apply(want)
 }
 
-// Drops counts the packets of one port that the fabric threw away, since the
-// fabric's namespace was made.
+// Drops counts the packets of one port that the fabric threw away, since Open.
 type Drops struct {
 	Spoofed    uint64 // from an address or MAC that is not the port's
 	Misrouted  uint64 // to the port for an address that is not its, with the check on
@@ -168,6 +167,9 @@ func (d Drops) Total() uint64 {
 func (f *Fabric) Counters() (map[vpc.ENIID]Drops, error) {
 	<-f.turn
 	defer func() { f.turn <- struct{}{} }()
+	if f.link == nil {
+		return nil, ErrClosed
+	}
 	return f.nft.drops()
 }
 

@@ -3,10 +3,12 @@
 package fabric
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -37,13 +39,13 @@ const (
 )
 
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	fabric *Fabric
 	state  State
 	guests map[vpc.ENIID]*testns.NS
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	anyone := testns.New(t, "seq") // takes a number that is ours alone
 	f, err := Open(anyone.Name+"-vpc", Options{Internet: anyone.Name + "-net"})
@@ -100,6 +102,7 @@ func (w *world) plug(id vpc.ENIID, addresses ...string) *testns.NS {
 	w.state.Ports = append(w.state.Ports, w.port(id, guest.Name, addresses...))
 	w.apply()
 	w.configure(id)
+	w.carry(id)
 	return guest
 }
 
@@ -158,6 +161,29 @@ func (w *world) configure(id vpc.ENIID) {
 			w.must(netlink.RouteReplace(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: linkLocal(1).AsSlice(), Dst: ipNet(prefixes("::/0")[0])}))
 		}
 	})
+}
+
+// carry waits until the fabric's end carries packets: the kernel starts its
+// queue a moment after the guest sets the other end up.
+func (w *world) carry(id vpc.ENIID) {
+	w.t.Helper()
+	w.eventually("link of "+string(id)+" carries", func() bool {
+		l, err := w.fabric.link.LinkByName(deviceName(id))
+		w.must(err)
+		return l.Attrs().OperState == netlink.OperUp
+	})
+}
+
+// eventually waits for a condition, for patience at most.
+func (w *world) eventually(what string, holds func() bool) {
+	w.t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !holds(); <-tick.C {
+		if time.Now().After(end) {
+			w.t.Fatalf("never: %s", what)
+		}
+	}
 }
 
 // addAddress adds an address with its subnet on-link (IPv4, /20) or alone (IPv6).
@@ -362,7 +388,8 @@ func ping(from *testns.NS, source, to string, wait time.Duration) (err error) {
 			return err
 		}
 		defer c.Close()
-		message := []byte{request, 0, 0, 0, 0x54, 0x4c, 0, 1}
+		// A flow of its own each time: the fabric tracks echoes by identifier.
+		message := binary.BigEndian.AppendUint32([]byte{request, 0, 0, 0}, rand.Uint32())
 		if dst.Is4() {
 			binary.BigEndian.PutUint16(message[2:], checksum(message))
 		}
@@ -376,7 +403,7 @@ func ping(from *testns.NS, source, to string, wait time.Duration) (err error) {
 			if err != nil {
 				return err
 			}
-			if n >= 8 && buffer[0] == reply && buffer[4] == 0x54 {
+			if n >= 8 && buffer[0] == reply && bytes.Equal(buffer[4:8], message[4:]) {
 				return nil
 			}
 		}
@@ -407,4 +434,24 @@ func (w *world) neighbourState(in *testns.NS, a string) int {
 		}
 	})
 	return state
+}
+
+// testnsName is a namespace the fabric made.
+type testnsName struct{ name string }
+
+// ask sends one datagram and waits for the answer.
+func (n *testnsName) ask(to string) error {
+	return inNamespace(n.name, func() error {
+		c, err := net.DialTimeout("udp", to, silence)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("?")); err != nil {
+			return err
+		}
+		_ = c.SetReadDeadline(time.Now().Add(silence))
+		_, err = c.Read(make([]byte, 64))
+		return err
+	})
 }
