@@ -62,6 +62,20 @@ type Op struct {
 
 func (o Op) String() string { return fmt.Sprintf("%s %s: %s", o.Verb, o.Object, o.Why) }
 
+// Drift is something on a node that was not as it should be.
+type Drift struct {
+	Object   string // in the words of ip(8) or nft(8)
+	Was      string // what was wrong with it
+	Repaired bool
+}
+
+func (d Drift) String() string {
+	if d.Repaired {
+		return fmt.Sprintf("%s: %s (repaired)", d.Object, d.Was)
+	}
+	return fmt.Sprintf("%s: %s", d.Object, d.Was)
+}
+
 // Diff returns the steps that make have equal want: everything is added, what
 // others lean on first, before anything is deleted, the other way round. Only
 // objects of ours are changed or deleted. An equal object of somebody else

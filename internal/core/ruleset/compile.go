@@ -165,7 +165,7 @@ func markChains(c Config) []Chain {
 			}},
 		})
 	}
-	leave := Chain{Name: "mark_pod", Rules: []Rule{{If: []Condition{LocalDestination{}}, Then: Return{}}}}
+	leave := Chain{Name: "connmark_pod", Rules: []Rule{{If: []Condition{LocalDestination{}}, Then: Return{}}}}
 	if c.translates() {
 		leave.Rules = append(leave.Rules, Rule{
 			If:   []Condition{Original{}, Member{Fields: []Field{IPv4Dst}, Set: setKept4, Not: true}},
@@ -176,8 +176,8 @@ func markChains(c Config) []Chain {
 		If: []Condition{ConnMark{hostnet.MarkPrimary}}, Then: MarkPacket{hostnet.MarkPrimary},
 	})
 	return append(chains, Chain{
-		Name: "mark", Hook: &Hook{Filter, Prerouting, hostnet.PrioConnmark},
-		Rules: []Rule{{If: []Condition{Member{Fields: []Field{InLink}, Set: setLinks}}, Then: Goto{"mark_pod"}}},
+		Name: "connmark", Hook: &Hook{Filter, Prerouting, hostnet.PrioConnmark},
+		Rules: []Rule{{If: []Condition{Member{Fields: []Field{InLink}, Set: setLinks}}, Then: Goto{"connmark_pod"}}},
 	}, leave)
 }
 
@@ -223,7 +223,7 @@ func snatChains(c Config) []Chain {
 		random = RandomFully
 	}
 	return []Chain{{
-		Name: "snat", Hook: &Hook{NAT, Postrouting, hostnet.PrioSNAT},
+		Name: "translate", Hook: &Hook{NAT, Postrouting, hostnet.PrioSNAT},
 		Rules: []Rule{
 			{If: []Condition{Member{Fields: []Field{OutLink}, Set: setLinks}}, Then: Return{}},
 			{

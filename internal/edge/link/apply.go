@@ -26,8 +26,8 @@ const applyRounds = 3
 //
 // want is asked after the kernel was read. A caller that records a pod before it
 // wires it therefore never sees a pod that is being added pruned as unknown.
-func (h *Host) Apply(ctx context.Context, want func() hostnet.State) ([]Drift, error) {
-	var drifts []Drift
+func (h *Host) Apply(ctx context.Context, want func() hostnet.State) ([]hostnet.Drift, error) {
+	var drifts []hostnet.Drift
 	reported := map[string]bool{}
 	var errs []error
 	for range applyRounds {
@@ -47,7 +47,7 @@ func (h *Host) Apply(ctx context.Context, want func() hostnet.State) ([]Drift, e
 				continue
 			}
 			reported[op.String()] = true
-			d := Drift{Object: op.Object.String(), Was: op.Why}
+			d := hostnet.Drift{Object: op.Object.String(), Was: op.Why}
 			if op.Verb != hostnet.Report {
 				acted = true
 				if err := h.do(ctx, op); err != nil {
@@ -195,7 +195,7 @@ func writeSysctl(s hostnet.Sysctl) error {
 // InitHost writes the settings of a node, in the namespace of the calling thread.
 // The privileged init container runs it once, before the agent starts. It returns
 // what it changed, and an error that names every setting it could not write.
-func InitHost(settings []hostnet.Sysctl) ([]Drift, error) {
+func InitHost(settings []hostnet.Sysctl) ([]hostnet.Drift, error) {
 	names := make([]string, len(settings))
 	for i, s := range settings {
 		names[i] = s.Name
@@ -204,7 +204,7 @@ func InitHost(settings []hostnet.Sysctl) ([]Drift, error) {
 	if err != nil {
 		return nil, err
 	}
-	var changed []Drift
+	var changed []hostnet.Drift
 	var errs []error
 	for _, op := range hostnet.Diff(hostnet.State{Sysctls: settings}, hostnet.State{Sysctls: have}) {
 		s := op.Object.(hostnet.Sysctl)
@@ -216,7 +216,7 @@ func InitHost(settings []hostnet.Sysctl) ([]Drift, error) {
 			errs = append(errs, err)
 			continue
 		}
-		changed = append(changed, Drift{Object: s.String(), Was: op.Why, Repaired: true})
+		changed = append(changed, hostnet.Drift{Object: s.String(), Was: op.Why, Repaired: true})
 	}
 	return changed, errors.Join(errs...)
 }

@@ -83,20 +83,6 @@ type Wired struct {
 	Table uint32
 }
 
-// Drift is something that was not as it should be.
-type Drift struct {
-	Object   string // in the words of ip(8)
-	Was      string // what was wrong with it
-	Repaired bool
-}
-
-func (d Drift) String() string {
-	if d.Repaired {
-		return fmt.Sprintf("%s: %s (repaired)", d.Object, d.Was)
-	}
-	return fmt.Sprintf("%s: %s", d.Object, d.Was)
-}
-
 // Open returns the network of the namespace that ns names; the descriptor is
 // duplicated. A nil ns is the namespace of the calling thread.
 func Open(ns *os.File, log *slog.Logger) (*Host, error) {

@@ -1,0 +1,67 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+)
+
+// Watch calls dirty, with a reason, when somebody else changes a table of ours,
+// and when the kernel could not report everything. It runs until ctx ends. dirty
+// must not block; what it leads to is Apply.
+func (f *Firewall) Watch(ctx context.Context, dirty func(why string)) error {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(f.ns.Fd())})
+	if err != nil {
+		return fmt.Errorf("listen to nftables: %w", err)
+	}
+	defer c.Close()
+	if err := c.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return fmt.Errorf("listen to nftables: %w", err)
+	}
+	_ = c.SetReadBuffer(bufferSize)
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		messages, err := c.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, unix.ENOBUFS):
+			dirty("more changes than the kernel could report")
+			continue
+		case err != nil:
+			return fmt.Errorf("listen to nftables: %w", err)
+		}
+		for _, m := range messages {
+			if !f.ours(m.Header.PID) && tableNamed(m) == hostnet.Table {
+				dirty("somebody changed table " + hostnet.Table)
+				break
+			}
+		}
+	}
+}
+
+// tableNamed is the table a message is about. All kinds but one, which marks the
+// end of a transaction, have its name as their first attribute.
+func tableNamed(m netlink.Message) string {
+	const header = 4 // struct nfgenmsg
+	if int(m.Header.Type)&0xff == unix.NFT_MSG_NEWGEN || len(m.Data) < header {
+		return ""
+	}
+	d, err := netlink.NewAttributeDecoder(m.Data[header:])
+	if err != nil {
+		return ""
+	}
+	for d.Next() {
+		if d.Type() == unix.NFTA_TABLE_NAME {
+			return d.String()
+		}
+	}
+	return ""
+}
