@@ -79,7 +79,7 @@ func (c Config) configure(ctx context.Context) error {
 		}
 	}
 	i := c.Instance
-	return ConfigurePrimary(ctx, Primary{MAC: i.MAC, Address: i.Address, Subnet: i.Subnet})
+	return ConfigurePrimary(ctx, Primary{MAC: i.MAC, Address: i.Address, Subnet: i.Subnet, Timeout: c.PlugTimeout})
 }
 
 // nodeSysctls are those of EKS's node image that a network namespace has.

@@ -178,7 +178,10 @@ func (c Config) joinCgroups(trees []Hierarchy, pid int) error {
 func (c Config) removeCgroups(trees []Hierarchy) error {
 	var errs []error
 	for _, h := range trees {
-		errs = append(errs, RemoveCgroup(c.cgroupDir(h)))
+		dir := c.cgroupDir(h)
+		errs = append(errs, RemoveCgroup(dir))
+		// The lab's own, when this was its last node.
+		_ = unix.Rmdir(filepath.Dir(dir))
 	}
 	return errors.Join(errs...)
 }

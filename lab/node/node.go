@@ -198,7 +198,7 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 // runs it inside the node whose PID 1 is given: in all its namespaces and its
 // root.
 func EnterArgs(pid int) []string {
-	return []string{"nsenter", "--target=" + strconv.Itoa(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd=/", "--"}
+	return []string{"nsenter", "--target=" + strconv.Itoa(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd", "--"}
 }
 
 // fatal ends a poll.

@@ -42,15 +42,6 @@ var (
 	runc       = flag.String("runc", "/tmp/kbin/deb/root/usr/sbin/runc", "path of runc")
 )
 
-// TestMain is PID 1 of the tests' nodes too.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "node-init" {
-		os.Exit(node.InitMain(os.Args[2:]))
-	}
-	flag.Parse()
-	os.Exit(m.Run())
-}
-
 const pauseImage = "trunkline.dev/test-pause:1"
 
 var (
@@ -271,6 +262,38 @@ func await(t *testing.T, what string, cond func(context.Context) (bool, error)) 
 	}
 }
 
+// plugin builds the reference ptp and host-local plugins onto the node's disk and
+// configures them, as a network's installer would.
+func (c *cluster) plugin(t *testing.T) {
+	t.Helper()
+	bin, conf := filepath.Join(c.config.StateDir, "disk/opt/cni/bin"), filepath.Join(c.config.StateDir, "disk/etc/cni/net.d")
+	for _, p := range []string{"main/ptp", "ipam/host-local"} {
+		build := exec.Command("go", "build", "-o", bin+"/", "github.com/containernetworking/plugins/plugins/"+p)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", p, err, out)
+		}
+	}
+	list := `{"cniVersion":"1.0.0","name":"test","plugins":[{"type":"ptp","mtu":8951,"ipam":{"type":"host-local",
+		"ranges":[[{"subnet":"10.1.0.0/24"}]],"routes":[{"dst":"0.0.0.0/0"}]}}]}`
+	if err := os.WriteFile(filepath.Join(conf, "10-test.conflist"), []byte(list), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) ready(ctx context.Context) bool {
+	n, err := c.client.CoreV1().Nodes().Get(ctx, c.config.Instance.Hostname(), metav1.GetOptions{})
+	if err != nil {
+		return false
+	}
+	for _, cond := range n.Status.Conditions {
+		if cond.Type == corev1.NodeReady {
+			return cond.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
 func hostPod(nodeName string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "host", Namespace: "default"},
@@ -311,5 +334,66 @@ func TestANodeRegistersAsAnInstanceAndRunsAHostNetworkPod(t *testing.T) {
 	await(t, "its log says hello", func(ctx context.Context) (bool, error) {
 		b, err := c.client.CoreV1().Pods("default").GetLogs("host", &corev1.PodLogOptions{}).DoRaw(ctx)
 		return err == nil && strings.Contains(string(b), "hello from the node"), nil
+	})
+}
+
+func TestANodeIsReadyOnceANetworkIsInstalledAndAgainAfterAReboot(t *testing.T) {
+	c := startControlPlane(t)
+	n := c.boot(t)
+	if err := n.Import(t.Context(), image(t, t.TempDir())); err != nil {
+		t.Fatal(err)
+	}
+	host := c.config.Instance.Hostname()
+	await(t, "node registers", func(ctx context.Context) (bool, error) {
+		_, err := c.client.CoreV1().Nodes().Get(ctx, host, metav1.GetOptions{})
+		return err == nil, nil
+	})
+	if c.ready(t.Context()) {
+		t.Error("node is Ready without a network")
+	}
+	c.plugin(t)
+	await(t, "node becomes Ready", func(ctx context.Context) (bool, error) { return c.ready(ctx), nil })
+	pod := hostPod(host)
+	pod.Spec.HostNetwork, pod.Spec.Tolerations = false, nil
+	if _, err := c.client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	running := func(ctx context.Context) (bool, error) {
+		p, err := c.client.CoreV1().Pods("default").Get(ctx, "host", metav1.GetOptions{})
+		return err == nil && p.Status.Phase == corev1.PodRunning && strings.HasPrefix(p.Status.PodIP, "10.1.0."), nil
+	}
+	await(t, "pod runs in its own network", running)
+
+	if err := n.PowerOff(); err != nil {
+		t.Fatal(err)
+	}
+	n = c.boot(t)
+	await(t, "node says it was rebooted", func(ctx context.Context) (bool, error) {
+		got, err := c.client.CoreV1().Nodes().Get(ctx, host, metav1.GetOptions{})
+		return err == nil && got.Status.NodeInfo.BootID == n.BootID(), nil
+	})
+	await(t, "pod runs again", func(ctx context.Context) (bool, error) {
+		p, err := c.client.CoreV1().Pods("default").Get(ctx, "host", metav1.GetOptions{})
+		ok := err == nil && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount > 0
+		if !ok {
+			return false, nil
+		}
+		return running(ctx)
+	})
+}
+
+func TestAVersionTwoViewRunsAPod(t *testing.T) {
+	c := startControlPlane(t)
+	c.config.Cgroup = node.CgroupV2
+	n := c.boot(t)
+	if err := n.Import(t.Context(), image(t, t.TempDir())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.client.CoreV1().Pods("default").Create(t.Context(), hostPod(c.config.Instance.Hostname()), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "pod runs", func(ctx context.Context) (bool, error) {
+		p, err := c.client.CoreV1().Pods("default").Get(ctx, "host", metav1.GetOptions{})
+		return err == nil && p.Status.Phase == corev1.PodRunning, err
 	})
 }

@@ -19,17 +19,22 @@ type Primary struct {
 	MAC     vpc.MAC
 	Address netip.Addr
 	Subnet  netip.Prefix
+	// Timeout is how long to wait for the interface to be plugged; 0 is 15 s.
+	Timeout time.Duration
 }
 
-// plugDeadline is how long a member waits for its interface to be plugged.
-const plugDeadline = 15 * time.Second
+const plugTimeout = 15 * time.Second
 
 // ConfigurePrimary sets a primary interface up as DHCP does on EC2: its address
 // with the subnet's length, the VPC's MTU, and a default route by the subnet's
 // router. It acts on the caller's network namespace, waits for the interface to
 // appear and is idempotent.
 func ConfigurePrimary(ctx context.Context, p Primary) error {
-	ctx, cancel := context.WithTimeout(ctx, plugDeadline)
+	if p.Timeout == 0 {
+		p.Timeout = plugTimeout
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout,
+		fmt.Errorf("no interface with MAC %s was plugged within %s", p.MAC, p.Timeout))
 	defer cancel()
 	link, err := awaitLink(ctx, p.MAC)
 	if err != nil {
@@ -90,7 +95,7 @@ func awaitLink(ctx context.Context, mac vpc.MAC) (netlink.Link, error) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("no interface with MAC %s was plugged within %s", mac, plugDeadline)
+			return nil, context.Cause(ctx)
 		case u, ok := <-updates:
 			if !ok {
 				return nil, fmt.Errorf("watch links for MAC %s: %w", mac, context.Cause(ctx))

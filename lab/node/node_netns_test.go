@@ -1,0 +1,272 @@
+//go:build netns
+
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/test/testns"
+)
+
+// idleConfig is a node whose programs idle: this test binary under their names.
+func idleConfig(t *testing.T) (node.Config, *testns.NS) {
+	t.Helper()
+	ns := testns.New(t, "node")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc"} {
+		if err := os.Symlink(self, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := node.Config{
+		Lab: fmt.Sprintf("t%d", os.Getpid()), Name: "node1", StateDir: t.TempDir(), NetNS: ns.Path, Cgroup: node.CgroupV1,
+		Instance: node.Instance{
+			ID: "i-0123456789abcdef0", Type: "m5.xlarge", Zone: "us-west-2a", Region: "us-west-2",
+			MAC: vpc.MAC{2, 0, 0, 0, 1, 2}, Address: netip.MustParseAddr("10.0.0.11"), Subnet: netip.MustParsePrefix("10.0.0.0/19"),
+			Resolver: netip.MustParseAddr("10.0.0.2"), MaxPods: 58,
+		},
+		Parts: node.Parts{Kube: self, Lab: self, Containerd: bin, Runc: filepath.Join(bin, "runc"), PauseImage: "pause"},
+	}
+	c.Kubernetes.Server, c.Kubernetes.ClusterDNS = "https://10.0.0.10:443", netip.MustParseAddr("172.20.0.10")
+	return c, ns
+}
+
+// plugIdle gives the namespace the instance's interface, its other end open.
+func plugIdle(t *testing.T, ns *testns.NS, c node.Config) {
+	t.Helper()
+	ns.Do(t, func() {
+		veth := &netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: "eth0", HardwareAddr: c.Instance.MAC.HardwareAddr(), MTU: 1500}, PeerName: "far",
+		}
+		if err := netlink.LinkAdd(veth); err != nil {
+			t.Fatal(err)
+		}
+		far, err := netlink.LinkByName("far")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkSetUp(far); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func bootIdle(t *testing.T, c node.Config) *node.Node {
+	t.Helper()
+	n, err := node.Start(c, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("init.log:\n%s", n.LastWords())
+		}
+		if err := n.PowerOff(); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "kube-proxy starts", func() bool {
+		out, err := inside(n, "pgrep", "-x", "kube-proxy")
+		return err == nil && out != ""
+	})
+	return n
+}
+
+// inside runs a command in the node.
+func inside(n *node.Node, argv ...string) (string, error) {
+	argv = append(node.EnterArgs(n.PID()), argv...)
+	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within 20 s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestANodeSeesAMachineOfItsOwn(t *testing.T) {
+	c, ns := idleConfig(t)
+	plugIdle(t, ns, c)
+	n := bootIdle(t, c)
+	for _, tc := range []struct{ name, command, want string }{
+		{"its host name is the private DNS name", "hostname", "ip-10-0-0-11.us-west-2.compute.internal"},
+		{"its resolver is the VPC's", "grep nameserver /etc/resolv.conf", "nameserver 10.0.0.2"},
+		{"it resolves itself", "getent ahostsv4 ip-10-0-0-11 | head -1 | awk '{print $1}'", "10.0.0.11"},
+		{"its boot id is private", "cat /proc/sys/kernel/random/boot_id", n.BootID()},
+		{"a kubelet finds nothing to set", "cat /proc/sys/vm/overcommit_memory /proc/sys/kernel/panic", "1\n10"},
+		{"its PID 1 is the lab's", "tr '\\0' ' ' < /proc/1/cmdline", "/lab/bin/trunkline-lab node-init boot"},
+		{"it is at the root of its cgroups", "cut -d: -f3 /proc/1/cgroup | sort -u", "/"},
+		{"programs are read-only", "touch /usr/x 2>&1 | grep -o 'Read-only file system'", "Read-only file system"},
+		{"the machine's files are not there", "ls /home /work /boot 2>/dev/null | wc -l", "0"},
+		{"the BPF file system is its own", "stat -f -c %T /sys/fs/bpf", "bpf_fs"},
+		{"its devices are links of its namespace", "ls /sys/class/net | tr '\\n' ' '", "eth0 far lo"},
+		{"its primary interface is as DHCP leaves it", "ip -4 -o addr show eth0 | awk '{print $4}'; cat /sys/class/net/eth0/mtu", "10.0.0.11/19\n9001"},
+		{"its way out is the subnet's router", "ip route show default", "default via 10.0.0.1 dev eth0 proto dhcp src 10.0.0.11"},
+		{"mounts are shared inside", "findmnt -n -o PROPAGATION /", "shared"},
+		{"its limits can be set", "mkdir /sys/fs/cgroup/cpu/x && rmdir /sys/fs/cgroup/cpu/x && echo ok", "ok"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got, _ := inside(n, "sh", "-c", tc.command); got != tc.want {
+				t.Errorf("%s\n printed %q\n want    %q", tc.command, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAMountInsideANodeNeverReachesTheMachine(t *testing.T) {
+	c, ns := idleConfig(t)
+	plugIdle(t, ns, c)
+	before, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := bootIdle(t, c)
+	if out, err := inside(n, "sh", "-c", "mkdir -p /var/m /run/netns && mount -t tmpfs x /var/m && ip netns add pod1"); err != nil {
+		t.Fatalf("mount in node: %v: %s", err, out)
+	}
+	after, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(before, after) {
+		t.Errorf("mounts of the machine changed:\nbefore %s\nafter %s", before, after)
+	}
+	if _, err := os.Stat("/run/netns/pod1"); err == nil {
+		t.Error("a pod's namespace has a name on the machine")
+	}
+}
+
+func TestARebootKeepsTheDiskAndNothingElse(t *testing.T) {
+	c, ns := idleConfig(t)
+	plugIdle(t, ns, c)
+	first := bootIdle(t, c)
+	if out, err := inside(first, "sh", "-c", "echo kept > /var/lib/kept; echo kept > /opt/cni/bin/plugin; echo kept > /etc/cni/net.d/x; echo gone > /run/gone"); err != nil {
+		t.Fatalf("write: %v: %s", err, out)
+	}
+	if err := first.PowerOff(); err != nil {
+		t.Fatal(err)
+	}
+	second := bootIdle(t, c)
+	if first.BootID() == second.BootID() {
+		t.Error("the boot id is the same after a reboot")
+	}
+	if out, err := inside(second, "cat", "/var/lib/kept", "/opt/cni/bin/plugin", "/etc/cni/net.d/x"); err != nil {
+		t.Errorf("the disk is gone: %v: %s", err, out)
+	}
+	if _, err := inside(second, "test", "-e", "/run/gone"); err == nil {
+		t.Error("/run survived a reboot")
+	}
+}
+
+func TestAPowerCutTakesEveryProcessAndCgroupOfTheNode(t *testing.T) {
+	c, ns := idleConfig(t)
+	plugIdle(t, ns, c)
+	n := bootIdle(t, c)
+	if out, err := inside(n, "sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & mkdir -p /sys/fs/cgroup/memory/kubepods/pod1"); err != nil {
+		t.Fatalf("start: %v: %s", err, out)
+	}
+	trees, err := node.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.PowerOff(); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.PID(); got != 0 {
+		t.Errorf("PID 1 is %d after the power was cut", got)
+	}
+	for _, h := range trees {
+		if _, err := os.Stat(filepath.Join(h.Mount, node.CgroupDir(c.Lab))); err == nil {
+			t.Errorf("cgroup of the lab is left in %s", h.Mount)
+		}
+	}
+	if out, err := exec.Command("pgrep", "-f", "^sleep 1000$").Output(); err == nil {
+		t.Errorf("a process outlived its node: %s", out)
+	}
+}
+
+func TestPIDOneReapsStrangersAndRestartsWhatDies(t *testing.T) {
+	c, ns := idleConfig(t)
+	plugIdle(t, ns, c)
+	n := bootIdle(t, c)
+	if _, err := inside(n, "sh", "-c", "for i in 1 2 3 4 5; do (setsid sh -c 'exit 3' &) ; done"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "no zombie is left", func() bool {
+		out, err := inside(n, "sh", "-c", "ps -eo stat= | grep -c '^Z' || true")
+		return err == nil && out == "0"
+	})
+	old, err := inside(n, "pgrep", "-x", "kubelet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inside(n, "kill", "-9", old); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "kubelet runs again", func() bool {
+		now, err := inside(n, "pgrep", "-x", "kubelet")
+		return err == nil && now != "" && now != old
+	})
+	if !strings.Contains(n.LastWords(), "component=kubelet") {
+		t.Errorf("the log does not name what died:\n%s", n.LastWords())
+	}
+}
+
+func TestANodeWithoutItsInterfaceSaysWhichOneItMisses(t *testing.T) {
+	c, _ := idleConfig(t)
+	c.PlugTimeout = 200 * time.Millisecond
+	n, err := node.Start(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.PowerOff()
+	select {
+	case <-n.Done():
+	case <-time.After(30 * time.Second):
+		t.Fatal("still waiting for an interface that never comes")
+	}
+	if !strings.Contains(n.LastWords(), "02:00:00:00:01:02") {
+		t.Errorf("last words %q name no MAC", n.LastWords())
+	}
+}
+
+func TestAVersionTwoViewHasOneTreeAndNoLimits(t *testing.T) {
+	c, ns := idleConfig(t)
+	c.Cgroup = node.CgroupV2
+	plugIdle(t, ns, c)
+	n := bootIdle(t, c)
+	if got, _ := inside(n, "stat", "-f", "-c", "%T", "/sys/fs/cgroup"); got != "cgroup2fs" {
+		t.Errorf("/sys/fs/cgroup is %s, want cgroup2fs", got)
+	}
+	if got, _ := inside(n, "grep", "cgroupsPerQOS", "/lab/conf/kubelet.yaml"); got != "cgroupsPerQOS: false" && !c.FullV2 {
+		t.Errorf("kubelet is told %q", got)
+	}
+}
