@@ -1,0 +1,211 @@
+package connectivity_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
+)
+
+var (
+	update  = flag.Bool("update", false, "write golden files")
+	outside = netip.MustParseAddr("203.0.113.10")
+)
+
+func options() connectivity.Options {
+	return connectivity.Options{
+		Namespace: "trunkline-test", MTU: 9001, Outside: outside.String(), OutsideHTTP: 80, OutsideUDP: 8082,
+		ExternalName: "aws.example", CaseTimeout: time.Second, SetupTimeout: time.Minute, SettleTime: time.Second, Concurrency: 4,
+	}
+}
+
+type silent struct{}
+
+func (silent) Step(string)               {}
+func (silent) Done(connectivity.Outcome) {}
+
+func run(t *testing.T, m *model, o connectivity.Options) connectivity.Report {
+	t.Helper()
+	r, err := connectivity.Run(context.Background(), m, o, silent{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestTheTableHasEnoughCasesEachWithANameOfItsOwnAndASentence(t *testing.T) {
+	cases := connectivity.Cases(9001)
+	if len(cases) < 20 {
+		t.Errorf("%d cases, want at least 20", len(cases))
+	}
+	name := regexp.MustCompile(`^[a-z0-9-]+(/[A-Za-z0-9-]+)*$`)
+	seen := map[string]bool{}
+	for _, c := range cases {
+		if seen[c.Name] || !name.MatchString(c.Name) {
+			t.Errorf("%q: a name twice, or not of the form group/path/detail", c.Name)
+		}
+		seen[c.Name] = true
+		if len(strings.Fields(c.Asserts)) < 5 || c.Run == nil {
+			t.Errorf("%s asserts %q", c.Name, c.Asserts)
+		}
+	}
+	for _, want := range []string{
+		"pod-to-pod/same-eni/1B", "pod-to-pod/other-eni/8900B-df", "pod-to-pod/other-node/1MB",
+		"pod-to-service/hairpin", "host-port/other-node", "dns/headless", "outside/path-mtu", "metadata/v6-blocked",
+	} {
+		if !seen[want] {
+			t.Errorf("no case %s", want)
+		}
+	}
+}
+
+func TestEveryCasePassesOnAHealthyNetwork(t *testing.T) {
+	m := newModel(honest)
+	r := run(t, m, options())
+	for _, o := range r.Cases {
+		if o.Status != connectivity.Passed {
+			t.Errorf("%s %s: %s", o.Name, o.Status, o.Reason)
+		}
+	}
+	if want := len(connectivity.Cases(9001)) + 3; r.Passed != want {
+		t.Errorf("%d passed, want %d with the three operation checks", r.Passed, want)
+	}
+	if m.removed != 2 || len(m.pods) != 0 {
+		t.Errorf("removed %d times, %d pods left; want once before and once after", m.removed, len(m.pods))
+	}
+}
+
+func TestEveryCaseIsTurnedRedBySomethingAndNamesWhatWasSentAndWhereToLook(t *testing.T) {
+	caught := map[string]lie{}
+	for _, l := range lies() {
+		o := options()
+		o.SettleTime = time.Millisecond
+		for _, c := range run(t, newModel(l), o).Cases {
+			if c.Status != connectivity.Failed {
+				continue
+			}
+			caught[c.Name] = l
+			if !strings.Contains(c.Reason, "sent ") || !strings.Contains(c.Reason, "got ") {
+				t.Errorf("%s, %s: reason %q lacks what was sent or came back", c.Name, l, c.Reason)
+			}
+		}
+	}
+	names := []string{"operation/unexpected-drops", "operation/error-logs", "operation/interrupted-connections"}
+	for _, c := range connectivity.Cases(9001) {
+		names = append(names, c.Name)
+	}
+	for _, n := range names {
+		if caught[n] == honest {
+			t.Errorf("%s passes whatever the network does", n)
+		}
+	}
+}
+
+func TestEachLieIsCaughtByTheCasesMeantForIt(t *testing.T) {
+	for l, want := range map[lie]string{
+		translated: "pod-to-pod/other-node/1B", wrongServer: "pod-to-service/other-node/1B", blackhole: "pod-to-pod/other-eni/8900B-df",
+		metadataOpen: "metadata/v4-blocked", spoofArrives: "spoof/mac", rawLost: "spoof/source-other-node", leaksPodIP: "outside/source",
+		namesWrong: "dns/headless", notReady: "node-to-pod/kubelet-probes", agentSick: "health", apiCutOff: "pod-to-api-server",
+		dropping: "operation/unexpected-drops", logging: "operation/error-logs", interrupted: "operation/interrupted-connections",
+	} {
+		o := options()
+		o.SettleTime = time.Millisecond
+		found := false
+		for _, c := range run(t, newModel(l), o).Cases {
+			found = found || c.Name == want && c.Status == connectivity.Failed
+		}
+		if !found {
+			t.Errorf("%s: %s did not fail", l, want)
+		}
+	}
+}
+
+func TestCasesThatCannotRunAreSkippedWithTheReason(t *testing.T) {
+	m := newModel(honest)
+	m.nodes = m.nodes[:1]
+	o := options()
+	o.Outside = ""
+	r := run(t, m, o)
+	reasons := map[string]string{}
+	for _, c := range r.Cases {
+		if c.Status == connectivity.Failed {
+			t.Errorf("%s failed: %s", c.Name, c.Reason)
+		}
+		reasons[c.Name] = c.Reason
+	}
+	for name, want := range map[string]string{
+		"pod-to-pod/other-node/1B": "one ready node",
+		"outside/source":           "--outside",
+	} {
+		if !strings.Contains(reasons[name], want) {
+			t.Errorf("%s skipped for %q, want %q", name, reasons[name], want)
+		}
+	}
+}
+
+func TestAFilterRunsOnlyWhatItPicksAndStillWatchesTheRun(t *testing.T) {
+	o := options()
+	o.Filter = regexp.MustCompile(`^dns/`)
+	m := newModel(honest)
+	r := run(t, m, o)
+	if len(r.Cases) != 3+3 {
+		t.Errorf("%d cases, want three of DNS and three operation checks", len(r.Cases))
+	}
+}
+
+func TestAnInterruptedRunIsCleanedUp(t *testing.T) {
+	m := newModel(honest)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := connectivity.Run(ctx, m, options(), silent{})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want the interruption", err)
+	}
+	if m.removed != 2 || len(m.pods) != 0 {
+		t.Errorf("removed %d times, %d pods left", m.removed, len(m.pods))
+	}
+}
+
+func TestTheJUnitFileIsAsReviewed(t *testing.T) {
+	r := connectivity.Report{
+		Passed: 1, Failed: 1, Skipped: 1, Seconds: 12.5, Started: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
+		Cases: []connectivity.Outcome{
+			{Name: "dns/service", Asserts: "a pod resolves", Status: connectivity.Passed, Millis: 12},
+			{Name: "pod-to-pod/other-node/1B", Asserts: "1 B arrives", Status: connectivity.Failed, Reason: "sent <1 B>; got \"timeout\"\nlook: ip rule", Millis: 5000},
+			{Name: "outside/source", Asserts: "the node's address", Status: connectivity.Skipped, Reason: "no host outside"},
+		},
+	}
+	var out bytes.Buffer
+	if err := r.JUnit(&out); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "junit.xml", out.String())
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got)\n%s", name, diff)
+	}
+}

@@ -1,0 +1,332 @@
+package connectivity_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
+)
+
+// A lie is one way in which the modelled network misbehaves.
+type lie string
+
+const (
+	honest       lie = ""
+	deaf         lie = "nothing answers"
+	translated   lie = "every receiver sees the node's address"
+	wrongServer  lie = "another pod answers"
+	blackhole    lie = "large packets vanish without a word"
+	metadataOpen lie = "pods reach instance metadata"
+	spoofArrives lie = "spoofed packets arrive"
+	rawLost      lie = "honest raw packets do not arrive"
+	namesWrong   lie = "DNS answers another address"
+	leaksPodIP   lie = "the outside sees the pod's address"
+	notReady     lie = "a pod failed its probe"
+	agentSick    lie = "an agent is not ready"
+	dropping     lie = "a link dropped packets"
+	logging      lie = "the agent logged an error"
+	interrupted  lie = "a stream was interrupted"
+	apiCutOff    lie = "the API server does not answer"
+)
+
+func lies() []lie {
+	return []lie{
+		deaf, translated, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
+		leaksPodIP, notReady, agentSick, dropping, logging, interrupted, apiCutOff,
+	}
+}
+
+// model is a cluster of two nodes in memory that answers as real pods would, or
+// lies in one way.
+type model struct {
+	lie   lie
+	nodes []connectivity.Node
+
+	mu       sync.Mutex
+	pods     map[string]modelPod
+	services map[string]modelService
+	removed  int
+	catDev   int
+}
+
+type modelPod struct {
+	connectivity.PodSpec
+	addr netip.Addr
+	eni  connectivity.ENI
+}
+
+type modelService struct {
+	spec connectivity.ServiceSpec
+	made connectivity.Service
+}
+
+func newModel(l lie) *model {
+	addr := netip.MustParseAddr
+	return &model{lie: l, pods: map[string]modelPod{}, services: map[string]modelService{}, nodes: []connectivity.Node{
+		{Name: "n1", Internal: []netip.Addr{addr("10.0.0.10")}, External: []netip.Addr{addr("198.18.0.1")}, Room: 50},
+		{Name: "n2", Internal: []netip.Addr{addr("10.0.1.10")}, Room: 50},
+	}}
+}
+
+func (m *model) Nodes(context.Context) ([]connectivity.Node, error) { return m.nodes, nil }
+
+func (m *model) Create(_ context.Context, _ string, s connectivity.Setup) (map[string]netip.Addr, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[string]netip.Addr{}
+	for _, spec := range s.Pods {
+		n := slices.IndexFunc(m.nodes, func(n connectivity.Node) bool { return n.Name == spec.Node })
+		p := modelPod{PodSpec: spec, addr: m.nodes[n].Internal[0]}
+		if !spec.Host {
+			used := 0
+			for _, q := range m.pods {
+				if q.Node == spec.Node && !q.Host {
+					used++
+				}
+			}
+			p.addr = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(20 + used)})
+			// Four addresses per ENI, the primary's first.
+			p.eni = connectivity.ENI{ID: fmt.Sprintf("eni-%d%d", n, used/4), Device: used / 4}
+		}
+		m.pods[spec.Name] = p
+		out[spec.Name] = p.addr
+	}
+	for _, spec := range s.Services {
+		svc := modelService{spec: spec}
+		svc.made.Address = netip.AddrFrom4([4]byte{172, 20, 0, byte(20 + len(m.services))})
+		if spec.NodePort {
+			svc.made.NodePort = 30000 + len(m.services)
+		}
+		m.services[spec.Name] = svc
+	}
+	return out, nil
+}
+
+func (m *model) Remove(context.Context, string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.removed++
+	m.pods, m.services = map[string]modelPod{}, map[string]modelService{}
+	return nil
+}
+
+func (m *model) Service(_ context.Context, _, name string) (connectivity.Service, error) {
+	if name == "kubernetes" {
+		return connectivity.Service{Address: netip.MustParseAddr("172.20.0.1")}, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.services[name].made, nil
+}
+
+func (m *model) Logs(_ context.Context, _, _ string, _ int64) (string, error) {
+	s := &connectivity.Stream{Sent: 100, Received: 100}
+	if m.lie == interrupted {
+		s.Received, s.Lost, s.Interrupted = 40, 60, true
+	}
+	return text(connectivity.Result{OK: m.lie != interrupted, Stream: s}), nil
+}
+
+func (m *model) Pods(context.Context, string) ([]corev1.Pod, error) {
+	p := corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{ReadinessProbe: &corev1.Probe{}}}}}
+	p.Name = "server-1"
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	if m.lie == notReady {
+		p.Status.Conditions[0].Status = corev1.ConditionFalse
+	}
+	return []corev1.Pod{p}, nil
+}
+
+func (m *model) Interfaces(_ context.Context, node string) (map[netip.Addr]connectivity.ENI, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[netip.Addr]connectivity.ENI{}
+	for _, p := range m.pods {
+		if p.Node == node && !p.Host {
+			out[p.addr] = p.eni
+		}
+	}
+	return out, nil
+}
+
+func (m *model) Health(context.Context) ([]string, error) {
+	if m.lie == agentSick {
+		return []string{"agent on n2 is not ready"}, nil
+	}
+	return nil, nil
+}
+
+func (m *model) ErrorLines(context.Context, time.Time) ([]string, error) {
+	if m.lie == logging {
+		return []string{`trunkline-agent-x: level=ERROR msg="lost an address"`}, nil
+	}
+	return nil, nil
+}
+
+func text(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b) + "\n"
+}
+
+func (m *model) Exec(_ context.Context, _, pod string, argv []string) (connectivity.Output, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	from, ok := m.pods[pod]
+	if !ok {
+		return connectivity.Output{}, fmt.Errorf("no pod %s", pod)
+	}
+	switch argv[0] {
+	case "/bin/ls":
+		return connectivity.Output{Stdout: "10-trunkline.conflist\nREADME\n"}, nil
+	case "/bin/cat":
+		return connectivity.Output{Stdout: m.file(argv[1])}, nil
+	}
+	r := m.dial(from, argv[2], argv[3:])
+	out := connectivity.Output{Stdout: text(r)}
+	if !r.OK {
+		return out, connectivity.ErrExit
+	}
+	return out, nil
+}
+
+func (m *model) file(path string) string {
+	switch {
+	case strings.HasPrefix(path, connectivity.PluginConfigMount):
+		return `{"plugins":[{"type":"trunkline-cni"},{"type":"portmap"}]}`
+	case path == "/proc/net/dev":
+		drops := 7
+		if m.lie == dropping {
+			m.catDev++
+			drops += m.catDev
+		}
+		return fmt.Sprintf("Inter-|\n face |\n  eth0: 1 1 0 %d 0 0 0 0 1 1 0 0 0 0 0 0\n", drops)
+	}
+	return "entries drop early_drop\n00 00 0a\n01 00 0b\n"
+}
+
+func argument(args []string, name string) string {
+	for _, a := range args {
+		if v, ok := strings.CutPrefix(a, "--"+name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+func (m *model) dial(from modelPod, probe string, args []string) connectivity.Result {
+	failed := connectivity.Result{Kind: "timeout", Error: "nothing came back"}
+	if m.lie == deaf {
+		return failed
+	}
+	node := m.nodes[slices.IndexFunc(m.nodes, func(n connectivity.Node) bool { return n.Name == from.Node })]
+	switch probe {
+	case "imds":
+		if from.Host || m.lie == metadataOpen {
+			return connectivity.Result{OK: true, Status: 200, Instance: "i-1"}
+		}
+		return failed
+	case "dns":
+		return connectivity.Result{OK: true, Addresses: m.resolve(args[0])}
+	case "spoof":
+		return m.spoof(args)
+	}
+	target := netip.MustParseAddrPort(args[0])
+	if target.Addr() == outside {
+		return m.beyond(from, node, probe)
+	}
+	if target.Addr() == netip.MustParseAddr("172.20.0.1") {
+		if m.lie == apiCutOff {
+			return failed
+		}
+		return connectivity.Result{Kind: "mismatch", Status: 400}
+	}
+	if m.lie == blackhole && slices.Contains(args, "--df") {
+		return failed
+	}
+	to, viaNodePort := m.behind(target)
+	source := from.addr
+	if m.lie == translated || viaNodePort && target.Addr() != to.addr {
+		source = node.Internal[0]
+	}
+	if m.lie == translated {
+		source = netip.MustParseAddr("192.0.2.66")
+	}
+	if m.lie == wrongServer {
+		to.Name = "somebody-else"
+	}
+	at := netip.AddrPortFrom(source, 40000)
+	return connectivity.Result{OK: true, Source: at, Server: &connectivity.Answer{Pod: to.Name, Source: at}}
+}
+
+// behind finds the pod at an address, a Service, a node port or a host port.
+func (m *model) behind(target netip.AddrPort) (modelPod, bool) {
+	for _, s := range m.services {
+		if s.made.Address == target.Addr() || s.made.NodePort != 0 && s.made.NodePort == int(target.Port()) {
+			return m.pods[s.spec.Pods[0]], s.made.NodePort == int(target.Port()) && !s.spec.Local
+		}
+	}
+	for _, p := range m.pods {
+		if p.addr == target.Addr() && (!p.Host || target.Port() >= 28080 && target.Port() <= 28082) {
+			return p, false
+		}
+		if p.HostPort != 0 && p.HostPort == int(target.Port()) {
+			return p, false
+		}
+	}
+	return modelPod{}, false
+}
+
+func (m *model) beyond(from modelPod, node connectivity.Node, probe string) connectivity.Result {
+	if probe == "udp" {
+		if m.lie == blackhole {
+			return connectivity.Result{Kind: "timeout"}
+		}
+		return connectivity.Result{Kind: "too-big", MTU: 1500}
+	}
+	source := node.Internal[0]
+	if len(node.External) > 0 {
+		source = node.External[0]
+	}
+	if m.lie == leaksPodIP {
+		source = from.addr
+	}
+	return connectivity.Result{OK: true, Source: netip.AddrPortFrom(source, 1)}
+}
+
+func (m *model) resolve(name string) []netip.Addr {
+	switch {
+	case m.lie == namesWrong && name == "aws.example":
+		return nil
+	case m.lie == namesWrong:
+		return []netip.Addr{netip.MustParseAddr("192.0.2.9")}
+	case strings.HasPrefix(name, "kubernetes."):
+		return []netip.Addr{netip.MustParseAddr("172.20.0.1")}
+	case strings.HasPrefix(name, "servers."):
+		var out []netip.Addr
+		for _, pod := range m.services["servers"].spec.Pods {
+			out = append(out, m.pods[pod].addr)
+		}
+		return out
+	}
+	return []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+}
+
+func (m *model) spoof(args []string) connectivity.Result {
+	r := connectivity.Result{OK: true, Sent: 3, Seen: 3}
+	pretends := argument(args, "source") != "" || argument(args, "mac") != ""
+	if m.lie == rawLost || pretends && m.lie != spoofArrives {
+		r.Seen = 0
+	}
+	return r
+}

@@ -1,0 +1,147 @@
+package connectivity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Answer is what a server pod says about one exchange.
+type Answer struct {
+	Pod    string         `json:"pod"`
+	Node   string         `json:"node"`
+	Source netip.AddrPort `json:"source"`
+}
+
+// Result is what the workload's dial prints.
+type Result struct {
+	OK        bool           `json:"ok"`
+	Target    string         `json:"target"`
+	Bytes     int            `json:"bytes"`
+	Source    netip.AddrPort `json:"source"`
+	Server    *Answer        `json:"server"`
+	Kind      string         `json:"kind"`
+	Error     string         `json:"error"`
+	MTU       int            `json:"mtu"`
+	Addresses []netip.Addr   `json:"addresses"`
+	Status    int            `json:"status"`
+	Instance  string         `json:"instance"`
+	Sent      int            `json:"sent"`
+	Seen      int            `json:"seen"`
+	Stream    *Stream        `json:"stream"`
+}
+
+// Stream is how a numbered stream went so far.
+type Stream struct {
+	Sent             uint64   `json:"sent"`
+	Received         uint64   `json:"received"`
+	Lost             uint64   `json:"lost"`
+	FirstLost        []uint64 `json:"firstLost"`
+	LongestGapMicros int64    `json:"longestGapMicros"`
+	LongestGapAt     uint64   `json:"longestGapAt"`
+	Interrupted      bool     `json:"interrupted"`
+}
+
+// Kinds of failure the workload names.
+const (
+	kindTooBig = "too-big"
+)
+
+// saw tells in a few words what came back.
+func (r Result) saw() string {
+	switch {
+	case r.OK && r.Server != nil:
+		return fmt.Sprintf("an answer from %s, which saw source %s", r.Server.Pod, r.Source.Addr())
+	case r.OK:
+		return "an answer"
+	case r.Status != 0:
+		return fmt.Sprintf("HTTP status %d (%s)", r.Status, r.Error)
+	}
+	return strings.TrimSpace(r.Kind + " " + r.Error)
+}
+
+// Failure is why a case failed, in the order a person asks: what was sent, what
+// came back, where to look next.
+type Failure struct {
+	Sent string
+	Got  string
+	Want string
+	Look []string // commands that show more
+}
+
+func (f *Failure) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "sent %s; got %s", f.Sent, f.Got)
+	if f.Want != "" {
+		fmt.Fprintf(&b, "; want %s", f.Want)
+	}
+	for _, l := range f.Look {
+		fmt.Fprintf(&b, "\nlook: %s", l)
+	}
+	return b.String()
+}
+
+// dialTimeout bounds one dial inside the pod.
+const dialTimeout = 5 * time.Second
+
+// dial runs one dial in p's pod and decodes its last line. A dial that was not OK
+// is a Result, not an error; an error means that it could not be run or read.
+func (e *Env) dial(ctx context.Context, p Peer, args ...string) (Result, error) {
+	argv := append([]string{"/workload", "dial"}, args...)
+	ctx, cancel := context.WithTimeout(ctx, e.Options.CaseTimeout)
+	defer cancel()
+	out, err := e.Cluster.Exec(ctx, e.Options.Namespace, p.Pod, argv)
+	if err != nil && len(out.Stdout) == 0 {
+		return Result{}, fmt.Errorf("run %s in pod %s: %w %s", strings.Join(argv, " "), p.Pod, err, strings.TrimSpace(out.Stderr))
+	}
+	lines := strings.Split(strings.TrimSpace(out.Stdout), "\n")
+	var r Result
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &r); err != nil {
+		return Result{}, fmt.Errorf("read the answer of %s in pod %s: %w", strings.Join(argv, " "), p.Pod, err)
+	}
+	return r, nil
+}
+
+// Output is what a command in a pod wrote.
+type Output struct{ Stdout, Stderr string }
+
+// ErrExit says that a command ran and ended with another status than 0.
+var ErrExit = errors.New("command ended with an error status")
+
+// payload is one way to carry bytes.
+type payload struct {
+	name string
+	what string
+	// args of dial for a server at address and ports.
+	args func(target netip.Addr, p ports) []string
+}
+
+// ports a server listens on.
+type ports struct{ HTTP, TCP, UDP int }
+
+func hostport(a netip.Addr, port int) string {
+	return netip.AddrPortFrom(a, uint16(port)).String()
+}
+
+// payloads are what every pod path must carry. mtu is the path's, in bytes: the
+// large one leaves 101 bytes for headers, 8,900 of 9,001.
+func payloads(mtu int) []payload {
+	large := mtu - 101
+	timeout := "--timeout=" + dialTimeout.String()
+	return []payload{
+		{"1B", "1 B by TCP", func(a netip.Addr, p ports) []string {
+			return []string{"tcp", hostport(a, p.TCP), "--size=1", timeout}
+		}},
+		{strconv.Itoa(large) + "B-df", fmt.Sprintf("%d B by UDP with DF", large), func(a netip.Addr, p ports) []string {
+			return []string{"udp", hostport(a, p.UDP), "--size=" + strconv.Itoa(large), "--chunk=" + strconv.Itoa(large), "--df", timeout}
+		}},
+		{"1MB", "1 MB by HTTP", func(a netip.Addr, p ports) []string {
+			return []string{"http", hostport(a, p.HTTP), "--size=1048576", timeout}
+		}},
+	}
+}
