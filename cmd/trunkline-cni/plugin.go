@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+)
+
+// plugin is one run of the program.
+type plugin struct {
+	env    func(string) string
+	stdin  io.Reader
+	stdout io.Writer
+	now    func() time.Time
+}
+
+// run does one invocation and returns the exit code. What goes wrong is printed
+// on stdout as the specification wants it.
+func (p plugin) run(ctx context.Context) int {
+	if p.env("CNI_COMMAND") == "VERSION" {
+		return p.print(map[string]any{"cniVersion": newest(), "supportedVersions": supported()})
+	}
+	c, err := parse(p.env, p.stdin)
+	if err == nil {
+		var result json.RawMessage
+		if result, err = p.do(ctx, c); err == nil {
+			if len(result) == 0 {
+				return 0
+			}
+			return p.print(result)
+		}
+	}
+	p.print(struct {
+		CNIVersion string `json:"cniVersion"`
+		*types.Error
+	}{answerVersion(c.conf.CNIVersion), err})
+	return 1
+}
+
+func (p plugin) print(v any) int {
+	if err := json.NewEncoder(p.stdout).Encode(v); err != nil {
+		return 1 // nobody reads what we say
+	}
+	return 0
+}
+
+func newest() string { return supported()[len(supported())-1] }
+
+// answerVersion is the version an error is printed in: the configuration's where
+// there is a good one.
+func answerVersion(configured string) string {
+	if slices.Contains(supported(), configured) {
+		return configured
+	}
+	return newest()
+}
+
+func (p plugin) do(ctx context.Context, c call) (json.RawMessage, *types.Error) {
+	switch c.request.Command {
+	case "ADD":
+		return p.ask(ctx, c, c.conf.addWait, types.ErrTryAgainLater)
+	case "DEL":
+		return nil, p.del(ctx, c)
+	case "STATUS":
+		return p.ask(ctx, c, statusWait, types.ErrPluginNotAvailable)
+	default: // CHECK, GC: neither is true of the past, so there is no spooling them
+		return p.ask(ctx, c, c.conf.delWait, types.ErrTryAgainLater)
+	}
+}
+
+// ask sends the request and waits up to wait for the answer. noAgent is the code
+// when nobody answers.
+func (p plugin) ask(ctx context.Context, c call, wait time.Duration, noAgent uint) (json.RawMessage, *types.Error) {
+	resp, err := p.send(ctx, c, wait)
+	switch {
+	case errors.Is(err, errNetns):
+		return nil, types.NewError(types.ErrInvalidNetNS, "open the pod's network namespace", err.Error())
+	case errors.Is(err, cnirpc.ErrNoAgent):
+		return nil, types.NewError(noAgent, "the Trunkline agent of this node does not answer",
+			fmt.Sprintf("waited %s at %s; see `kubectl -n kube-system get pods -l app.kubernetes.io/name=trunkline-agent -o wide`: %v", wait, c.conf.Socket, err))
+	case err != nil:
+		return nil, types.NewError(types.ErrIOFailure, "ask the Trunkline agent", err.Error())
+	case resp.Error != nil:
+		return nil, types.NewError(resp.Error.Code, resp.Error.Msg, resp.Error.Details)
+	}
+	return resp.Result, nil
+}
+
+// errNetns marks a namespace that cannot be opened.
+var errNetns = errors.New("no such network namespace")
+
+func (p plugin) send(ctx context.Context, c call, wait time.Duration) (*cnirpc.Response, error) {
+	var netns *os.File
+	if c.request.Netns != "" {
+		f, err := os.Open(c.request.Netns)
+		switch {
+		case err == nil:
+			defer f.Close()
+			netns = f
+		case c.request.Command == "DEL" && errors.Is(err, fs.ErrNotExist):
+			// The runtime may have removed it already.
+		default:
+			return nil, fmt.Errorf("%w: %w", errNetns, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return cnirpc.Call(ctx, c.conf.Socket, c.request, netns)
+}
+
+// del succeeds once the agent or the disk has the request. Only a spool that
+// cannot be written fails it.
+func (p plugin) del(ctx context.Context, c call) *types.Error {
+	_, err := p.ask(ctx, c, c.conf.delWait, types.ErrTryAgainLater)
+	if err == nil {
+		return nil
+	}
+	if spoolErr := cnirpc.Spool(c.conf.Spool, c.request, p.now()); spoolErr != nil {
+		return types.NewError(types.ErrIOFailure, "neither the agent nor the spool takes the DEL", fmt.Sprintf("%v; %v", err, spoolErr))
+	}
+	return nil
+}

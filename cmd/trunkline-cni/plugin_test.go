@@ -1,0 +1,291 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+)
+
+// TestMain lets the test binary be the plugin: libcni runs it by that name.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "trunkline-cni" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// agent is the real server half with an answer of the test's.
+func agent(t testing.TB, handle cnirpc.Handler) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := cnirpc.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	s := cnirpc.Server{Handle: handle, Agent: "test", UID: uint32(os.Getuid())}
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return socket
+}
+
+// result is what the agent answers an ADD with, at the configuration's version.
+func result(req *cnirpc.Request) (json.RawMessage, *cnirpc.Error) {
+	var c struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if err := json.Unmarshal(req.Config, &c); err != nil {
+		return nil, &cnirpc.Error{Code: cnirpc.CodeDecode, Msg: err.Error()}
+	}
+	return json.RawMessage(`{"cniVersion":"` + c.CNIVersion + `","interfaces":[{"name":"` + req.IfName + `","sandbox":"` + req.Netns + `"}],"ips":[{"address":"10.0.0.7/32","interface":0}]}`), nil
+}
+
+func refuse(code uint, msg string) cnirpc.Handler {
+	return func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) {
+		return nil, &cnirpc.Error{Code: code, Msg: msg, Details: "because"}
+	}
+}
+
+// invoke runs the plugin in process and returns its exit code and what it said.
+func invoke(t testing.TB, env map[string]string, stdin string) (int, string) {
+	t.Helper()
+	var out bytes.Buffer
+	p := plugin{env: func(k string) string { return env[k] }, stdin: strings.NewReader(stdin), stdout: &out, now: func() time.Time { return time.UnixMilli(1) }}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return p.run(ctx), out.String()
+}
+
+func environment(command string) map[string]string {
+	return map[string]string{
+		"CNI_COMMAND": command, "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0",
+		"CNI_NETNS": "/proc/self/ns/net", "CNI_PATH": "/opt/cni/bin",
+	}
+}
+
+func TestWrongCallsAreRefusedWithTheCodeOfTheSpecification(t *testing.T) {
+	good := `{"cniVersion":"1.1.0","name":"n","socket":"/nonexistent/s","addWaitSeconds":0.01,"delWaitSeconds":0.01}`
+	for _, c := range []struct {
+		name, command string
+		change        map[string]string
+		stdin         string
+		code          uint
+		says          string
+	}{
+		{"an unknown command", "FLY", nil, good, 4, "FLY"},
+		{"ADD without a container", "ADD", map[string]string{"CNI_CONTAINERID": ""}, good, 4, "CNI_CONTAINERID"},
+		{"a container id that is a path", "ADD", map[string]string{"CNI_CONTAINERID": "../x"}, good, 4, "../x"},
+		{"an interface name with a slash", "ADD", map[string]string{"CNI_IFNAME": "a/b"}, good, 4, "interface name"},
+		{"an interface name too long for the kernel", "DEL", map[string]string{"CNI_IFNAME": "sixteen-letters-"}, good, 4, "too long"},
+		{"empty stdin", "ADD", nil, "", 6, "JSON"},
+		{"stdin that is no JSON", "ADD", nil, "hello", 6, "JSON"},
+		{"stdin without an end", "ADD", nil, `{"name":"` + strings.Repeat("x", maxConfig), 7, "too long"},
+		{"no name", "ADD", nil, `{"cniVersion":"1.0.0"}`, 7, "network name"},
+		{"a version from the future", "ADD", nil, `{"cniVersion":"9.0.0","name":"n"}`, 1, "9.0.0"},
+		{"no version", "ADD", nil, `{"name":"n"}`, 1, "cniVersion"},
+		{"STATUS before it existed", "STATUS", nil, `{"cniVersion":"1.0.0","name":"n"}`, 1, "STATUS"},
+		{"a relative socket", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","socket":"s"}`, 7, "socket"},
+		{"a negative wait", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","addWaitSeconds":-1}`, 7, "addWaitSeconds"},
+		{"a namespace that is not there", "ADD", map[string]string{"CNI_NETNS": "/nonexistent"}, good, 8, "/nonexistent"},
+		{"ADD without an agent", "ADD", nil, good, 11, "does not answer"},
+		{"CHECK without an agent", "CHECK", nil, good, 11, "does not answer"},
+		{"STATUS without an agent", "STATUS", nil, good, 50, "does not answer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			env := environment(c.command)
+			maps.Copy(env, c.change)
+			exit, out := invoke(t, env, c.stdin)
+			var e struct {
+				CNIVersion string `json:"cniVersion"`
+				types.Error
+			}
+			if err := json.Unmarshal([]byte(out), &e); err != nil {
+				t.Fatalf("stdout %q: %v", out, err)
+			}
+			if exit != 1 || e.Code != c.code || !strings.Contains(e.Msg+e.Details, c.says) || e.CNIVersion == "" {
+				t.Errorf("exit %d, %+v; want code %d saying %q", exit, e, c.code, c.says)
+			}
+		})
+	}
+}
+
+func TestDELWithoutAnAgentIsSpooledAndSucceeds(t *testing.T) {
+	spool := filepath.Join(t.TempDir(), "spool")
+	stdin := `{"cniVersion":"1.0.0","name":"n","socket":"/nonexistent/s","delWaitSeconds":0.01,"spool":"` + spool + `"}`
+	env := environment("DEL")
+	env["CNI_NETNS"] = "/run/netns/gone"
+	for range 2 {
+		if exit, out := invoke(t, env, stdin); exit != 0 || out != "" {
+			t.Fatalf("exit %d, stdout %q", exit, out)
+		}
+	}
+	got, err := cnirpc.ReadSpool(spool)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("spool holds %d DELs, %v", len(got), err)
+	}
+	if r := got[0].Request; r.ContainerID != "c1" || r.IfName != "eth0" || string(r.Config) != stdin {
+		t.Errorf("spooled %+v", r)
+	}
+}
+
+func TestDELThatTheAgentCannotDoIsSpooledToo(t *testing.T) {
+	spool := filepath.Join(t.TempDir(), "spool")
+	socket := agent(t, refuse(cnirpc.CodeInternal, "disk full"))
+	exit, out := invoke(t, environment("DEL"), `{"cniVersion":"1.0.0","name":"n","socket":"`+socket+`","spool":"`+spool+`"}`)
+	if got, err := cnirpc.ReadSpool(spool); exit != 0 || len(got) != 1 || err != nil {
+		t.Errorf("exit %d, stdout %q, %d spooled, %v", exit, out, len(got), err)
+	}
+}
+
+func TestDELFailsOnlyWhenNothingTakesIt(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	exit, out := invoke(t, environment("DEL"), `{"cniVersion":"1.0.0","name":"n","socket":"/nonexistent/s","delWaitSeconds":0,"spool":"`+file+`/x"}`)
+	if exit != 1 || !strings.Contains(out, "spool") {
+		t.Errorf("exit %d, stdout %q", exit, out)
+	}
+}
+
+// network is a configuration list as the agent writes it, chained with nothing.
+func network(t testing.TB, version, socket string) (*libcni.CNIConfig, *libcni.NetworkConfigList) {
+	t.Helper()
+	bin := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, filepath.Join(bin, "trunkline-cni")); err != nil {
+		t.Fatal(err)
+	}
+	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion":"` + version + `","name":"trunkline","plugins":[{"type":"trunkline-cni","socket":"` + socket + `","delWaitSeconds":0.05,"spool":"` + t.TempDir() + `"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return libcni.NewCNIConfigWithCacheDir([]string{bin}, t.TempDir(), nil), list
+}
+
+func TestLibcniRunsEveryVerbAtEveryVersion(t *testing.T) {
+	for _, version := range supported() {
+		t.Run(version, func(t *testing.T) { everyVerb(t, version) })
+	}
+}
+
+func everyVerb(t *testing.T, version string) {
+	seen := make(chan cnirpc.Request, 10)
+	socket := agent(t, func(_ context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
+		seen <- *req
+		if req.Command != "ADD" {
+			return nil, nil
+		}
+		if netns == nil {
+			return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidNetns, Msg: "no descriptor"}
+		}
+		return result(req)
+	})
+	cni, list := network(t, version, socket)
+	rt := &libcni.RuntimeConf{ContainerID: "c1", NetNS: "/proc/self/ns/net", IfName: "eth0", Args: [][2]string{{"K8S_POD_NAME", "web"}}}
+	added, err := cni.AddNetworkList(t.Context(), list, rt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := current.NewResultFromResult(added)
+	if err != nil || len(got.IPs) != 1 || got.IPs[0].Address.String() != "10.0.0.7/32" {
+		t.Fatalf("result %v, %v", added, err)
+	}
+	if add := <-seen; !strings.Contains(add.Args, "K8S_POD_NAME=web") || add.ContainerID != "c1" {
+		t.Errorf("the agent saw %+v", add)
+	}
+	if cached, err := cni.GetNetworkListCachedResult(list, rt); err != nil || cached == nil {
+		t.Errorf("cached result: %v, %v", cached, err)
+	}
+	if err := cni.CheckNetworkList(t.Context(), list, rt); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	if check := <-seen; !strings.Contains(string(check.Config), "10.0.0.7/32") {
+		t.Errorf("CHECK came without the previous result: %s", check.Config)
+	}
+	if version == "1.1.0" {
+		if err := cni.GetStatusNetworkList(t.Context(), list); err != nil {
+			t.Errorf("STATUS: %v", err)
+		}
+		<-seen
+		if err := cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}}); err != nil {
+			t.Errorf("GC: %v", err)
+		}
+		if gc := <-seen; gc.Command != "GC" || !strings.Contains(string(gc.Config), `"cni.dev/valid-attachments":[{"containerID":"c1"`) {
+			t.Errorf("the agent saw %+v", gc)
+		}
+	}
+	if err := cni.DelNetworkList(t.Context(), list, rt); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	if del := <-seen; del.Command != "DEL" {
+		t.Errorf("the agent saw %+v", del)
+	}
+}
+
+func TestLibcniHearsTheAgentsErrors(t *testing.T) {
+	cni, list := network(t, "1.1.0", agent(t, refuse(cnirpc.CodeLimited, "no address")))
+	err := cni.GetStatusNetworkList(t.Context(), list)
+	var e *types.Error
+	if e, _ = err.(*types.Error); e == nil || e.Code != 51 || e.Msg != "no address" || e.Details != "because" {
+		t.Errorf("STATUS: %v", err)
+	}
+}
+
+func TestAPersonWhoRunsItIsToldWhatItIs(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		exit   int
+		stdout bool
+	}{{nil, 0, false}, {[]string{"--help"}, 0, true}, {[]string{"--version"}, 0, true}, {[]string{"--fly"}, 2, false}} {
+		var stdout, stderr bytes.Buffer
+		exit := usage(&stdout, &stderr, c.args)
+		if exit != c.exit || (stdout.Len() > 0) != c.stdout || stdout.Len()+stderr.Len() == 0 {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q", c.args, exit, stdout.String(), stderr.String())
+		}
+	}
+}
+
+func FuzzStdinNeverPanicsAndAlwaysAnswersJSON(f *testing.F) {
+	f.Add("ADD", `{"cniVersion":"1.0.0","name":"n","socket":"/nonexistent/s"}`, "c1", "eth0")
+	f.Add("GC", `{"cniVersion":"1.1.0","name":"n","cni.dev/valid-attachments":[]}`, "", "")
+	f.Add("STATUS", `[1,2`, "", "")
+	f.Fuzz(func(t *testing.T, command, stdin, container, ifName string) {
+		env := map[string]string{"CNI_COMMAND": command, "CNI_CONTAINERID": container, "CNI_IFNAME": ifName, "CNI_NETNS": "/n", "CNI_PATH": "/p"}
+		c, refusal := parse(func(k string) string { return env[k] }, strings.NewReader(stdin))
+		if refusal != nil {
+			if refusal.Msg == "" {
+				t.Fatal("refused without a word")
+			}
+			return
+		}
+		if !json.Valid(c.request.Config) || c.conf.Name == "" || c.conf.Socket[0] != '/' {
+			t.Fatalf("accepted %q: %+v", stdin, c)
+		}
+		if _, err := json.Marshal(c.request); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
