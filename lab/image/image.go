@@ -1,0 +1,170 @@
+// Package image makes the container images the lab's nodes run: archives around
+// one static binary each, with nothing else in them. The same files make the
+// same bytes, and an archive is kept in the cache under their key.
+//
+// It touches the files it is given and the directory it fills. lab/cli calls it.
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// Recipe is what an image consists of.
+type Recipe struct {
+	// Files by their absolute path in the image; the value is where to read them.
+	Files map[string]string
+	// Links are symbolic links: path in the image to target.
+	Links map[string]string
+	// Dirs are empty directories anyone may write to.
+	Dirs       []string
+	Entrypoint []string
+	Cmd        []string
+	Env        []string
+	// User as in "1000:1000"; empty is root.
+	User   string
+	Labels map[string]string
+}
+
+// entry is one header of the layer, in the order of its path.
+type entry struct {
+	header tar.Header
+	from   string // file to read; empty for directories and links
+}
+
+// Write makes a docker archive at path that holds the image under every
+// reference, such as "trunkline.dev/pause:dev".
+func (r Recipe) Write(path string, refs ...string) error {
+	img, err := r.image()
+	if err != nil {
+		return err
+	}
+	byRef := map[name.Reference]v1.Image{}
+	for _, text := range refs {
+		ref, err := name.NewTag(text, name.StrictValidation)
+		if err != nil {
+			return fmt.Errorf("image reference %q: %w", text, err)
+		}
+		byRef[ref] = img
+	}
+	if len(byRef) == 0 {
+		return errors.New("an image needs at least one reference")
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(tarball.MultiRefWrite(byRef, f), f.Close())
+}
+
+func (r Recipe) image() (v1.Image, error) {
+	layer, err := r.layer()
+	if err != nil {
+		return nil, err
+	}
+	// Uncompressed: the archive never leaves the machine, and inflating it on
+	// every node costs more than reading it.
+	img, err := mutate.AppendLayers(empty.Image, static.NewLayer(layer, types.DockerUncompressedLayer))
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", architecture()
+	config.Created = v1.Time{Time: epoch()}
+	config.Config = v1.Config{
+		Entrypoint: r.Entrypoint, Cmd: r.Cmd, User: r.User, Labels: r.Labels,
+		Env: append([]string{"PATH=/bin:/"}, r.Env...), WorkingDir: "/",
+	}
+	return mutate.ConfigFile(img, config)
+}
+
+// layer is the tar of the image's files.
+func (r Recipe) layer() ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, e := range r.entries() {
+		if err := e.write(w); err != nil {
+			return nil, fmt.Errorf("pack %s: %w", e.header.Name, err)
+		}
+	}
+	return out.Bytes(), w.Close()
+}
+
+// entries lists everything, parents before children.
+func (r Recipe) entries() []entry {
+	byName := map[string]entry{}
+	add := func(at string, e entry) {
+		at = strings.TrimPrefix(path.Clean("/"+at), "/")
+		for dir := path.Dir(at); dir != "."; dir = path.Dir(dir) {
+			if _, ok := byName[dir]; !ok {
+				byName[dir] = entry{header: tar.Header{Name: dir + "/", Typeflag: tar.TypeDir, Mode: 0o755}}
+			}
+		}
+		e.header.Name = at
+		if e.header.Typeflag == tar.TypeDir {
+			e.header.Name += "/"
+		}
+		byName[at] = e
+	}
+	for _, at := range r.Dirs {
+		add(at, entry{header: tar.Header{Typeflag: tar.TypeDir, Mode: 0o1777}})
+	}
+	for at, from := range r.Files {
+		add(at, entry{header: tar.Header{Typeflag: tar.TypeReg, Mode: 0o755}, from: from})
+	}
+	for at, target := range r.Links {
+		add(at, entry{header: tar.Header{Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: target}})
+	}
+	out := make([]entry, 0, len(byName))
+	for _, e := range byName {
+		e.header.ModTime, e.header.Format = epoch(), tar.FormatPAX
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b entry) int { return cmp.Compare(a.header.Name, b.header.Name) })
+	return out
+}
+
+func (e entry) write(w *tar.Writer) error {
+	if e.from == "" {
+		return w.WriteHeader(&e.header)
+	}
+	f, err := os.Open(e.from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	e.header.Size = info.Size()
+	if err := w.WriteHeader(&e.header); err != nil {
+		return err
+	}
+	_, err = io.Copy(w, f)
+	return err
+}
+
+// epoch is the time of everything in an image: the same input, the same bytes.
+func epoch() time.Time { return time.Unix(0, 0).UTC() }

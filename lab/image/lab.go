@@ -1,0 +1,131 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"runtime"
+
+	"github.com/trunkline/trunkline/lab/cache"
+	"github.com/trunkline/trunkline/lab/workload"
+)
+
+// registry is the host part of our images' names. Nothing is ever pulled from
+// it: nodes have the images before they need them.
+const registry = "trunkline.dev/"
+
+// latest is a tag every image of ours also has, for people who type.
+const latest = "dev"
+
+// archiveName is the file of an archive in its directory of the cache.
+const archiveName = "image.tar"
+
+// Archive is an image on disk and the references it holds.
+type Archive struct {
+	Path string
+	Refs []string
+}
+
+// Lab is every image of the lab.
+type Lab struct {
+	Trunkline Archive // /trunkline and /trunkline-cni
+	Workload  Archive
+	CoreDNS   Archive
+	Pause     Archive
+}
+
+// All returns the archives, the sandbox image first: no pod starts without it.
+func (l Lab) All() []Archive { return []Archive{l.Pause, l.Trunkline, l.CoreDNS, l.Workload} }
+
+// Store keeps what is made once; *cache.Cache is one.
+type Store interface {
+	Derive(ctx context.Context, name, key string, fn func(dir string) error) (string, error)
+}
+
+// ForLab makes the lab's images around a set of programs. Each carries two
+// references: its version, by which manifests name it so that a new build is a
+// new rollout, and "dev".
+func ForLab(ctx context.Context, store Store, set cache.Set) (Lab, error) {
+	var out Lab
+	programs := set.Keys[cache.Programs]
+	for _, want := range []struct {
+		name    string
+		from    string // key of what is inside
+		version string
+		recipe  Recipe
+		into    *Archive
+	}{
+		{"trunkline", set.Keys[cache.Product], set.Version, trunklineRecipe(set), &out.Trunkline},
+		{"workload", programs, "dev-" + programs, workloadRecipe(set), &out.Workload},
+		{"coredns", set.Keys[cache.CoreDNS], "dev-" + set.Keys[cache.CoreDNS], coreDNSRecipe(set), &out.CoreDNS},
+		{"pause", programs, "dev-" + programs, pauseRecipe(set), &out.Pause},
+	} {
+		refs := []string{registry + want.name + ":" + want.version, registry + want.name + ":" + latest}
+		key, err := want.recipe.key(want.from, refs)
+		if err != nil {
+			return Lab{}, err
+		}
+		dir, err := store.Derive(ctx, "image-"+want.name, key, func(dir string) error {
+			return want.recipe.Write(filepath.Join(dir, archiveName), refs...)
+		})
+		if err != nil {
+			return Lab{}, err
+		}
+		*want.into = Archive{Path: filepath.Join(dir, archiveName), Refs: refs}
+	}
+	return out, nil
+}
+
+// key hashes a recipe by what its files were built from, not where they lie.
+func (r Recipe) key(from string, refs []string) (string, error) {
+	r.Files = nil
+	text, err := json.Marshal(struct {
+		Format int // raise it when the layout of archives changes
+		From   string
+		Refs   []string
+		Recipe Recipe
+	}{1, from, refs, r})
+	if err != nil {
+		return "", fmt.Errorf("hash image recipe: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])[:16], nil
+}
+
+func trunklineRecipe(set cache.Set) Recipe {
+	return Recipe{
+		Files:      map[string]string{"/trunkline": set.Trunkline, "/trunkline-cni": set.Plugin},
+		Dirs:       []string{"/tmp"},
+		Entrypoint: []string{"/trunkline"},
+		Labels:     map[string]string{"org.opencontainers.image.version": set.Version},
+	}
+}
+
+func workloadRecipe(set cache.Set) Recipe {
+	r := Recipe{
+		Files:      map[string]string{"/workload": set.Workload},
+		Links:      map[string]string{},
+		Dirs:       []string{"/tmp"},
+		Entrypoint: []string{"/workload"},
+		Cmd:        []string{"serve"},
+	}
+	for _, name := range workload.Links() {
+		r.Links["/bin/"+name] = "/workload"
+	}
+	return r
+}
+
+func coreDNSRecipe(set cache.Set) Recipe {
+	return Recipe{Files: map[string]string{"/coredns": set.CoreDNS}, Entrypoint: []string{"/coredns"}}
+}
+
+// pauseRecipe runs as nobody, as upstream's pause does.
+func pauseRecipe(set cache.Set) Recipe {
+	return Recipe{Files: map[string]string{"/pause": set.Pause}, Entrypoint: []string{"/pause"}, User: "65535:65535"}
+}
+
+// architecture names the machine's processor as image configurations do.
+func architecture() string { return runtime.GOARCH }
