@@ -10,6 +10,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/faults"
 )
 
 // Resolved is a lab in which nothing is left to choose and everything has been
@@ -21,6 +22,7 @@ type Resolved struct {
 	ClusterDNS  netip.Addr
 	APIPort     int // 0 takes a free one
 	Nodes       []ResolvedNode
+	Faults      faults.Plan
 }
 
 // ResolvedNode is the Kubernetes side of an instance of Cloud of the same name.
@@ -67,6 +69,7 @@ func (s Spec) Resolve() (Resolved, error) {
 	r.hosts()
 	r.nodes()
 	r.capacity()
+	r.faults()
 	if err := r.problems.err(); err != nil {
 		return Resolved{}, err
 	}

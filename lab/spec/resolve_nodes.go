@@ -124,7 +124,7 @@ func (r *resolver) hosts() {
 	host := cloud.HostSpec{
 		Name: ControlPlaneHost, Subnet: c.Subnet, Groups: c.Groups,
 		Namespace:   NodeNamespace(r.spec.Name, "cp"),
-		Description: "Amazon EKS trunkline-" + r.spec.Name,
+		Description: "Amazon EKS " + ClusterName,
 	}
 	host.Address = r.instanceAddress("controlPlane.address", c.Address, c.Subnet)
 	r.groupRefs("controlPlane.groups", c.Groups)
@@ -162,7 +162,7 @@ func (r *resolver) node(field string, n Node) {
 		Address: r.instanceAddress(field+"address", n.Address, n.Subnet),
 		Role:    n.Role, Namespace: namespace, Metadata: r.metadata(field+"imds", n.IMDS),
 		// The tag by which EKS and AWS's components know a cluster's instances.
-		Tags: map[string]string{"kubernetes.io/cluster/trunkline-" + r.spec.Name: "owned"},
+		Tags: map[string]string{"kubernetes.io/cluster/" + ClusterName: "owned"},
 	})
 	r.out.Nodes = append(r.out.Nodes, ResolvedNode{
 		Name: n.Name, Namespace: namespace, Type: n.Type, Subnet: n.Subnet,
@@ -222,5 +222,15 @@ func (r *resolver) capacity() {
 			r.add(fmt.Sprintf("subnets[%d].cidr", i), cidr.String(),
 				"%d primary addresses are wanted here and it has %d (EC2 keeps five)", r.used[i], free)
 		}
+	}
+}
+
+func (r *resolver) faults() {
+	if r.spec.Faults == nil {
+		return
+	}
+	r.out.Faults = *r.spec.Faults
+	if err := r.out.Faults.Check(); err != nil {
+		r.add("faults", "", "%v", err)
 	}
 }

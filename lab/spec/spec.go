@@ -6,7 +6,11 @@
 // It decides and never acts: bytes in, values or problems out. lab/cli calls it.
 package spec
 
-import "k8s.io/apimachinery/pkg/util/intstr"
+import (
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/trunkline/trunkline/sim/faults"
+)
 
 // Spec is lab.yaml as written. Every field may be left out; Default says what
 // stands in for it. Addresses are text here so that a wrong one is reported with
@@ -31,6 +35,9 @@ type Spec struct {
 	// InstanceTypes adds types, or changes what the built-in table says.
 	InstanceTypes map[string]InstanceType `json:"instanceTypes,omitempty"`
 	Quotas        Quotas                  `json:"quotas,omitempty"`
+	// Faults the embedded EC2 starts with; `trunkline-lab status` prints where
+	// they are changed while it runs.
+	Faults *faults.Plan `json:"faults,omitempty"`
 }
 
 // Kubernetes is what the cluster is told.
@@ -150,6 +157,9 @@ type Quotas struct {
 
 // KubernetesVersion is the release lab/kube is built from.
 const KubernetesVersion = "v1.37.1"
+
+// ClusterName is the name the lab's Kubernetes has towards AWS.
+const ClusterName = "trunkline-lab"
 
 // Names and addresses of the default lab.
 const (

@@ -67,7 +67,7 @@ func TestTheFileAtTheRootEqualsTheDefaults(t *testing.T) {
 
 func TestEveryExampleResolves(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.yaml")
-	if err != nil || len(files) < 3 {
+	if err != nil || len(files) < 4 {
 		t.Fatalf("examples: %d files, %v", len(files), err)
 	}
 	for _, path := range files {
@@ -104,6 +104,9 @@ func TestExamplesSayWhatTheirNameSays(t *testing.T) {
 	}
 	if r := load("two-groups.yaml"); len(r.Cloud.Groups) < 3 {
 		t.Errorf("two-groups.yaml has %d groups, want the two of the nodes and the control plane's", len(r.Cloud.Groups))
+	}
+	if r := load("eventual-consistency.yaml"); r.Faults.DescribeLag == 0 || r.Faults.MetadataLag == 0 {
+		t.Errorf("eventual-consistency.yaml: %+v", r.Faults)
 	}
 }
 
@@ -162,6 +165,8 @@ func TestResolveNamesFieldValueAndWhy(t *testing.T) {
 		"a lab name with capitals":         {"name: Lab", `lower-case letters, digits and dashes`},
 		"no nodes":                         {"nodes: []", `nodes: at least one is needed`},
 		"a subnet too small for its nodes": {"vpc: {cidr: 10.0.0.0/24}\nsubnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/28}]\nnodes: [{},{},{},{},{},{},{},{},{},{},{}]", `12 primary addresses are wanted here and it has 11`},
+		"a fault nobody knows":             {"faults: {calls: [{action: CreateTags, do: explode}]}", `faults: calls[0]: do "explode"`},
+		"a throttle that lets none pass":   {"faults: {throttle: {CreateTags: {size: 0, rate: 1}}}", `faults: throttle CreateTags`},
 		"a hop limit beyond EC2's":         {"nodes: [{imds: {hopLimit: 65}}]", `nodes[0].imds.hopLimit: "65"`},
 	} {
 		t.Run(name, func(t *testing.T) {
