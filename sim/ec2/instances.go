@@ -199,7 +199,7 @@ func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 	x := instanceXML{
 		ID: string(n.ID), Image: ImageID, State: newStateXML(n.State), Type: n.Type,
 		Launched:     n.Launched.Truncate(time.Second),
-		Placement:    placementXML{Zone: zone, ZoneID: zoneID(zone), Tenancy: "default"},
+		Placement:    placementXML{Zone: zone, ZoneID: ZoneID(zone), Tenancy: "default"},
 		Architecture: "x86_64", Hypervisor: "xen", Virtualization: "hvm", ENA: n.Limits.Nitro,
 		Metadata: newMetadataXML(n.Metadata), Tags: tagsXML(n.Tags),
 	}

@@ -77,7 +77,7 @@ func listSubnets(c *query.Call, r *describeSubnets) (*subnetList, error) {
 			"subnet-id":                  func(n subnet) []string { return one(string(n.ID)) },
 			"vpc-id":                     func(subnet) []string { return one(string(s.VPC.ID)) },
 			"availability-zone":          func(n subnet) []string { return one(n.Zone) },
-			"availability-zone-id":       func(n subnet) []string { return one(zoneID(n.Zone)) },
+			"availability-zone-id":       func(n subnet) []string { return one(ZoneID(n.Zone)) },
 			"cidr-block":                 func(n subnet) []string { return one(n.CIDR.String()) },
 			"owner-id":                   func(subnet) []string { return one(s.Account) },
 			"state":                      func(subnet) []string { return one("available") },
@@ -100,7 +100,7 @@ func newSubnetXML(c *query.Call, n *cloud.Subnet) subnetXML {
 	x := subnetXML{
 		ID: string(n.ID), ARN: arn(c, cloud.KindSubnet, string(n.ID)), State: "available",
 		Owner: c.State.Account, VPC: string(c.State.VPC.ID), CIDR: n.CIDR.String(), Free: c.State.FreeIPv4(n),
-		Zone: n.Zone, ZoneID: zoneID(n.Zone), Public: n.Public, AssignIPv6: n.AssignIPv6, Tags: tagsXML(n.Tags),
+		Zone: n.Zone, ZoneID: ZoneID(n.Zone), Public: n.Public, AssignIPv6: n.AssignIPv6, Tags: tagsXML(n.Tags),
 	}
 	if n.CIDR6.IsValid() {
 		x.IPv6 = []subnetIPv6XML{{
@@ -222,7 +222,7 @@ func listZones(c *query.Call, r *describeZones) (*zoneList, error) {
 	for _, n := range c.State.Subnets {
 		region := c.State.Region
 		byName[n.Zone] = zoneXML{
-			Name: n.Zone, ID: zoneID(n.Zone), Region: region, State: "available", OptIn: "opt-in-not-required",
+			Name: n.Zone, ID: ZoneID(n.Zone), Region: region, State: "available", OptIn: "opt-in-not-required",
 			Type: "availability-zone", Border: region, Group: region + "-zg-1",
 		}
 	}

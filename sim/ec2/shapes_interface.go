@@ -99,7 +99,7 @@ func newInterfaceXML(s *cloud.State, i *cloud.Interface) interfaceXML {
 	n := s.Subnets[i.Subnet]
 	x := interfaceXML{
 		ID: string(i.ID), Subnet: string(i.Subnet), VPC: string(s.VPC.ID),
-		Zone: n.Zone, ZoneID: zoneID(n.Zone), Description: i.Description, Owner: s.Account,
+		Zone: n.Zone, ZoneID: ZoneID(n.Zone), Description: i.Description, Owner: s.Account,
 		Requester: i.Requester, RequesterManaged: i.RequesterManaged, Status: i.Status(),
 		MAC: i.MAC.String(), PrivateIP: i.IPv4[0].String(), PrivateDNSName: vpc.PrivateDNSName(i.IPv4[0], s.Region),
 		SourceDestCheck: i.SourceDestCheck, Groups: groupsXML(s, i.Groups), Tags: tagsXML(i.Tags),
@@ -190,9 +190,9 @@ func unlessZero(v int) *int {
 	return &v
 }
 
-// zoneID is the zone's id that is the same in every account, such as "usw2-az1"
+// ZoneID is the zone's id that is the same in every account, such as "usw2-az1"
 // for "us-west-2a" here.
-func zoneID(zone string) string {
+func ZoneID(zone string) string {
 	region, letter := zone[:len(zone)-1], zone[len(zone)-1]
 	parts := strings.Split(region, "-")
 	short := parts[0]

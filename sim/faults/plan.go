@@ -25,7 +25,8 @@ type Plan struct {
 	DescribeLag Duration `json:"describeLag,omitempty"`
 	// MetadataLag makes instance metadata answer with the state of so long ago.
 	MetadataLag Duration `json:"metadataLag,omitempty"`
-	// AttachTime keeps an attachment "attaching" for so long after the link is in.
+	// AttachTime keeps an attachment "attaching", and its link out of the guest,
+	// for so long after the call.
 	AttachTime Duration `json:"attachTime,omitempty"`
 	// Calls are what happens to single calls.
 	Calls []Call `json:"calls,omitempty"`

@@ -1,0 +1,185 @@
+// Package sts is the part of AWS's Security Token Service that a node and its
+// pods need: AssumeRoleWithWebIdentity for service accounts and
+// GetCallerIdentity. It decides who may take on a role; sim/iam issues the
+// credentials and sim/world serves it next to EC2, over the same wire.
+//
+// Source: STS API reference, version 2011-06-15.
+package sts
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/iam"
+	"github.com/trunkline/trunkline/sim/query"
+)
+
+// Version is the API version that clients send.
+const Version = "2011-06-15"
+
+// Audience is the one that tokens for AWS carry.
+const Audience = "sts.amazonaws.com"
+
+// Issuer is an OpenID Connect provider the account trusts: a cluster's API
+// server that signs service account tokens.
+type Issuer struct {
+	URL string // the token's iss
+	// Keys are the public keys the issuer signs with: PEM (PUBLIC KEY blocks) or
+	// a JSON Web Key Set.
+	Keys []byte
+}
+
+// STS answers for one account. Make it with New.
+type STS struct {
+	iam *iam.Account
+	now func() time.Time
+
+	mu      sync.Mutex // guards issuers
+	issuers map[string]keySet
+}
+
+// New makes a service that trusts nobody yet. now may be nil.
+func New(account *iam.Account, now func() time.Time) *STS {
+	if now == nil {
+		now = time.Now
+	}
+	return &STS{iam: account, now: now, issuers: map[string]keySet{}}
+}
+
+// Trust accepts the tokens of an issuer from now on; its earlier keys are void.
+func (s *STS) Trust(i Issuer) error {
+	if i.URL == "" {
+		return fmt.Errorf("trust issuer: no URL")
+	}
+	keys, err := parseKeys(i.Keys)
+	if err != nil {
+		return fmt.Errorf("trust issuer %s: %w", i.URL, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.issuers[i.URL] = keys
+	return nil
+}
+
+func (s *STS) keys(issuer string) (keySet, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k, ok := s.issuers[issuer]
+	return k, ok
+}
+
+// Service is the table of actions.
+func (s *STS) Service() query.Service {
+	page := func(action string) string {
+		return "https://docs.aws.amazon.com/STS/latest/APIReference/API_" + action + ".html"
+	}
+	return query.Service{
+		Name: "sts", Version: Version, Dialect: query.Query,
+		Actions: []query.Action{
+			query.Handle(query.Spec[webIdentity, assumed]{
+				Name: "AssumeRoleWithWebIdentity", Page: page("AssumeRoleWithWebIdentity"),
+				Anonymous: true, Do: s.assume,
+			}),
+			query.Handle(query.Spec[struct{}, identity]{
+				Name: "GetCallerIdentity", Page: page("GetCallerIdentity"),
+				Do: func(c *query.Call, _ *struct{}) (*identity, error) {
+					return &identity{ARN: c.Principal.ARN, ID: c.Principal.ID, Account: c.Principal.Account}, nil
+				},
+			}),
+		},
+	}
+}
+
+type identity struct {
+	ARN     string `q:"Arn"`
+	ID      string `q:"UserId"`
+	Account string `q:"Account"`
+}
+
+type webIdentity struct {
+	Role    string `q:"RoleArn,required"`
+	Session string `q:"RoleSessionName,required"`
+	Token   string `q:"WebIdentityToken,required"`
+	Seconds *int   `q:"DurationSeconds"`
+}
+
+type credentialsXML struct {
+	AccessKeyID     string    `q:"AccessKeyId"`
+	SecretAccessKey string    `q:"SecretAccessKey"`
+	Token           string    `q:"SessionToken"`
+	Expires         time.Time `q:"Expiration"`
+}
+
+type assumedUser struct {
+	ID  string `q:"AssumedRoleId"`
+	ARN string `q:"Arn"`
+}
+
+type assumed struct {
+	Credentials credentialsXML `q:"Credentials"`
+	User        assumedUser    `q:"AssumedRoleUser"`
+	Subject     string         `q:"SubjectFromWebIdentityToken"`
+	Provider    string         `q:"Provider"`
+	Audience    string         `q:"Audience"`
+}
+
+// How long assumed credentials may live, in seconds.
+const (
+	minSeconds     = 900
+	maxSeconds     = 43200
+	defaultSeconds = 3600
+)
+
+func (s *STS) assume(_ *query.Call, r *webIdentity) (*assumed, error) {
+	seconds := defaultSeconds
+	if r.Seconds != nil {
+		seconds = *r.Seconds
+	}
+	if seconds < minSeconds || seconds > maxSeconds {
+		return nil, cloud.Errorf("ValidationError", "The requested DurationSeconds %d is not between %d and %d.", seconds, minSeconds, maxSeconds)
+	}
+	if len(r.Session) < 2 || len(r.Session) > 64 || strings.ContainsAny(r.Session, " /:") {
+		return nil, cloud.Errorf("ValidationError", "1 validation error detected: Value '%s' at 'roleSessionName' failed to satisfy constraint: "+
+			"Member must satisfy regular expression pattern: [\\w+=,.@-]*", r.Session)
+	}
+	claims, err := s.verify(r.Token)
+	if err != nil {
+		return nil, err
+	}
+	_, name, _ := strings.Cut(r.Role, ":role/")
+	role, ok := s.iam.Role(name)
+	if !ok || s.iam.RoleARN(name) != r.Role || !trusts(role, claims) {
+		return nil, &cloud.Error{
+			Code: "AccessDenied", Message: "Not authorized to perform sts:AssumeRoleWithWebIdentity", Status: http.StatusForbidden,
+		}
+	}
+	made, principal, err := s.iam.Issue(iam.Session{
+		Role: name, Name: r.Session, Lifetime: time.Duration(seconds) * time.Second,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &assumed{
+		Credentials: credentialsXML{made.AccessKeyID, made.SecretAccessKey, made.Token, made.Expires},
+		User:        assumedUser{ID: principal.ID, ARN: principal.ARN},
+		Subject:     claims.Subject, Provider: claims.Issuer, Audience: Audience,
+	}, nil
+}
+
+// trusts reports whether a role's trust policy lets the holder of a token in.
+func trusts(r iam.Role, c claims) bool {
+	for _, t := range r.Trust {
+		audience := t.Audience
+		if audience == "" {
+			audience = Audience
+		}
+		if t.Issuer == c.Issuer && t.Subject == c.Subject && c.Audience.has(audience) {
+			return true
+		}
+	}
+	return false
+}
