@@ -251,7 +251,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 		Kubernetes: node.Kubernetes{Server: l.cp.Server(), ClusterDNS: want.ClusterDNS, Keys: node.Keys(keys)},
 		Parts: node.Parts{
 			Kube: want.Parts.Kube, Lab: want.Parts.Lab, Containerd: want.Parts.Containerd,
-			Runc: want.Parts.Runc, PauseImage: want.Parts.PauseImage,
+			Runc: want.Parts.Runc, CNI: want.Parts.CNI, PauseImage: want.Parts.PauseImage,
 		},
 	}, l.forgetNode, l.log.With("node", n.Name))
 	l.keep(n.Name, m)

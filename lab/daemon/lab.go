@@ -58,6 +58,9 @@ type Parts struct {
 	Lab        string `json:"lab"`        // trunkline-lab: PID 1 of every node
 	Containerd string `json:"containerd"` // directory of containerd, ctr and containerd-shim-runc-v2
 	Runc       string `json:"runc"`
+	// CNI is a directory of reference plugins that nodes have in /opt/cni/bin,
+	// "loopback" among them.
+	CNI string `json:"cni"`
 	// PauseImage is the sandbox image's reference; it must be among Images.
 	PauseImage string `json:"pauseImage"`
 }
@@ -91,6 +94,7 @@ func (l Lab) Validate() error {
 	}
 	for name, path := range map[string]string{
 		"kube": l.Parts.Kube, "lab": l.Parts.Lab, "containerd": l.Parts.Containerd, "runc": l.Parts.Runc,
+		"cni": l.Parts.CNI,
 	} {
 		if !filepath.IsAbs(path) {
 			return fmt.Errorf("parts.%s: %q is not an absolute path", name, path)

@@ -92,6 +92,10 @@ type Parts struct {
 	Lab        string `json:"lab"`        // trunkline-lab
 	Containerd string `json:"containerd"` // directory of containerd and its shim
 	Runc       string `json:"runc"`
+	// CNI is a directory of plugins that the node's image ships in /opt/cni/bin,
+	// as EKS's does. "loopback" must be among them: containerd 1.6 calls it for
+	// every pod.
+	CNI        string `json:"cni"`
 	PauseImage string `json:"pauseImage"`
 }
 
@@ -130,6 +134,7 @@ func (c Config) validate() error {
 		"parts.lab":          filepath.IsAbs(c.Parts.Lab),
 		"parts.containerd":   filepath.IsAbs(c.Parts.Containerd),
 		"parts.runc":         filepath.IsAbs(c.Parts.Runc),
+		"parts.cni":          filepath.IsAbs(c.Parts.CNI),
 		"parts.pauseImage":   c.Parts.PauseImage != "",
 		"kubernetes.dns":     c.Kubernetes.ClusterDNS.IsValid(),
 		"instance.zone/type": c.Instance.Zone != "" && c.Instance.Type != "" && c.Instance.Region != "",

@@ -65,6 +65,9 @@ func (c Config) prepare(trees []Hierarchy, bootID string) error {
 	if err := c.save(); err != nil {
 		return err
 	}
+	if err := c.installPlugins(); err != nil {
+		return fmt.Errorf("install the image's CNI plugins: %w", err)
+	}
 	for path, value := range machineSysctls() {
 		if filepath.Base(path) == "boot_id" {
 			value = bootID + "\n"
@@ -74,6 +77,36 @@ func (c Config) prepare(trees []Hierarchy, bootID string) error {
 		}
 	}
 	return c.makeCgroups(trees)
+}
+
+// installPlugins copies the image's plugins to the disk, unless a boot before did
+// or somebody put another in place. Copies, because a node may overwrite its own.
+func (c Config) installPlugins() error {
+	dir := c.disk(cniBinDir)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	plugins, err := os.ReadDir(c.Parts.CNI)
+	if err != nil {
+		return err
+	}
+	for _, p := range plugins {
+		to := filepath.Join(dir, p.Name())
+		if _, err := os.Stat(to); err == nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(c.Parts.CNI, p.Name()))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(to+".new", b, 0o755); err != nil {
+			return err
+		}
+		if err := os.Rename(to+".new", to); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // launch starts PID 1 and lets it go on once it is in its cgroups.

@@ -212,7 +212,7 @@ func nodeConfig(t *testing.T, cp *controlplane.ControlPlane, netns string) node.
 			MAC: vpc.MAC{2, 0, 0, 0, 1, 2}, Address: netip.MustParseAddr("10.0.0.11"), Subnet: subnet,
 			Resolver: netip.MustParseAddr("10.0.0.2"), MaxPods: 58,
 		},
-		Parts: node.Parts{Kube: *kube, Lab: self, Containerd: *containerd, Runc: *runc, PauseImage: pauseImage},
+		Parts: node.Parts{Kube: *kube, Lab: self, Containerd: *containerd, Runc: *runc, CNI: plugins(t), PauseImage: pauseImage},
 	}
 	c.Kubernetes.Server, c.Kubernetes.ClusterDNS = cp.Server(), netip.MustParseAddr("172.20.0.10")
 	keys, err := cp.NodeKeys(c.Instance.Hostname(), c.Instance.Address)
@@ -262,18 +262,24 @@ func await(t *testing.T, what string, cond func(context.Context) (bool, error)) 
 	}
 }
 
-// plugin builds the reference ptp and host-local plugins onto the node's disk and
-// configures them, as a network's installer would.
-func (c *cluster) plugin(t *testing.T) {
+// plugins builds reference plugins, as an instance's image ships them.
+func plugins(t *testing.T) string {
 	t.Helper()
-	bin, conf := filepath.Join(c.config.StateDir, "disk/opt/cni/bin"), filepath.Join(c.config.StateDir, "disk/etc/cni/net.d")
-	for _, p := range []string{"main/ptp", "ipam/host-local"} {
-		build := exec.Command("go", "build", "-o", bin+"/", "github.com/containernetworking/plugins/plugins/"+p)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	bin := t.TempDir()
+	for _, p := range []string{"main/ptp", "main/loopback", "ipam/host-local"} {
+		build := exec.Command("go", "install", "github.com/containernetworking/plugins/plugins/"+p+"@v1.9.1")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+bin)
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("build %s: %v\n%s", p, err, out)
 		}
 	}
+	return bin
+}
+
+// network configures the reference ptp plugin, as a network's installer would.
+func (c *cluster) network(t *testing.T) {
+	t.Helper()
+	conf := filepath.Join(c.config.StateDir, "disk/etc/cni/net.d")
 	list := `{"cniVersion":"1.0.0","name":"test","plugins":[{"type":"ptp","mtu":8951,"ipam":{"type":"host-local",
 		"ranges":[[{"subnet":"10.1.0.0/24"}]],"routes":[{"dst":"0.0.0.0/0"}]}}]}`
 	if err := os.WriteFile(filepath.Join(conf, "10-test.conflist"), []byte(list), 0o644); err != nil {
@@ -351,7 +357,7 @@ func TestANodeIsReadyOnceANetworkIsInstalledAndAgainAfterAReboot(t *testing.T) {
 	if c.ready(t.Context()) {
 		t.Error("node is Ready without a network")
 	}
-	c.plugin(t)
+	c.network(t)
 	await(t, "node becomes Ready", func(ctx context.Context) (bool, error) { return c.ready(ctx), nil })
 	pod := hostPod(host)
 	pod.Spec.HostNetwork, pod.Spec.Tolerations = false, nil

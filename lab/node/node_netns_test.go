@@ -36,6 +36,10 @@ func idleConfig(t *testing.T) (node.Config, *testns.NS) {
 			t.Fatal(err)
 		}
 	}
+	cni := t.TempDir()
+	if err := os.WriteFile(filepath.Join(cni, "loopback"), []byte("#!/bin/true\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	c := node.Config{
 		Lab: fmt.Sprintf("t%d", os.Getpid()), Name: "node1", StateDir: t.TempDir(), NetNS: ns.Path, Cgroup: node.CgroupV1,
 		Instance: node.Instance{
@@ -43,7 +47,7 @@ func idleConfig(t *testing.T) (node.Config, *testns.NS) {
 			MAC: vpc.MAC{2, 0, 0, 0, 1, 2}, Address: netip.MustParseAddr("10.0.0.11"), Subnet: netip.MustParsePrefix("10.0.0.0/19"),
 			Resolver: netip.MustParseAddr("10.0.0.2"), MaxPods: 58,
 		},
-		Parts: node.Parts{Kube: self, Lab: self, Containerd: bin, Runc: filepath.Join(bin, "runc"), PauseImage: "pause"},
+		Parts: node.Parts{Kube: self, Lab: self, Containerd: bin, Runc: filepath.Join(bin, "runc"), CNI: cni, PauseImage: "pause"},
 	}
 	c.Kubernetes.Server, c.Kubernetes.ClusterDNS = "https://10.0.0.10:443", netip.MustParseAddr("172.20.0.10")
 	return c, ns
