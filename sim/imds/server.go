@@ -225,7 +225,11 @@ func (s *Server) lookup(i Instance, p string) (string, bool) {
 	if !isVersion(version) {
 		return "", false
 	}
-	return tree(i, s.source, s.now).get(rest)
+	root := tree(i, s.source, s.now)
+	if rest == "" { // the one listing without slashes
+		return strings.ReplaceAll(root.list(), "/", ""), true
+	}
+	return root.get(rest)
 }
 
 // versions the service lists at its root. The tree is the same in all.

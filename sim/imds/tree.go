@@ -26,7 +26,6 @@ func value(text string) document {
 // get returns the document or the listing at a path below the version. A
 // directory answers with and without the trailing slash; a document without.
 func (d dir) get(path string) (string, bool) {
-	path, slash := strings.CutSuffix(path, "/")
 	if path == "" {
 		return d.list(), true
 	}
@@ -38,7 +37,7 @@ func (d dir) get(path string) (string, bool) {
 		}
 		return entry.get(rest)
 	case document:
-		if deeper || slash {
+		if deeper {
 			return "", false
 		}
 		return entry()
