@@ -120,12 +120,10 @@ func (j *Journal) write() {
 	defer close(j.done)
 	for {
 		select {
-		case first := <-j.incoming:
-			j.commit(j.gather(first))
+		case <-j.notify:
+			j.commit(j.gather(false))
 		case <-j.stop:
-			if group := j.gather(nil); len(group) > 0 {
-				j.commit(group)
-			}
+			j.commit(j.gather(true))
 			if j.log != nil {
 				_ = j.log.Close() // every commit was synced
 			}
@@ -134,19 +132,13 @@ func (j *Journal) write() {
 	}
 }
 
-func (j *Journal) gather(first *commit) []*commit {
-	var group []*commit
-	if first != nil {
-		group = append(group, first)
-	}
-	for {
-		select {
-		case c := <-j.incoming:
-			group = append(group, c)
-		default:
-			return group
-		}
-	}
+// gather takes what waits; with last set nothing more is accepted.
+func (j *Journal) gather(last bool) []*commit {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	group := j.incoming
+	j.incoming, j.closed = nil, last
+	return group
 }
 
 func (j *Journal) commit(group []*commit) {
@@ -154,9 +146,13 @@ func (j *Journal) commit(group []*commit) {
 	for _, c := range group {
 		records = append(records, c.records...)
 	}
+	if len(records) == 0 {
+		return
+	}
 	err := j.store(records)
 	for _, c := range group {
-		c.err <- err
+		c.pending.err = err
+		close(c.pending.done)
 	}
 }
 

@@ -87,7 +87,10 @@ type Journal struct {
 	opts Options
 	lock *os.File
 
-	incoming chan *commit
+	mu       sync.Mutex
+	incoming []*commit
+	closed   bool // nothing is taken any more
+	notify   chan struct{}
 	stop     chan struct{}
 	done     chan struct{}
 	stopOnce sync.Once
@@ -104,7 +107,7 @@ type Journal struct {
 // commit is one caller's records on their way to the disk.
 type commit struct {
 	records []Record
-	err     chan error
+	pending *Pending
 }
 
 // Open locks dir, which is made if missing, and returns the journal in it with
@@ -129,7 +132,7 @@ func Open(dir string, opts Options) (*Journal, []Record, error) {
 	}
 	j := &Journal{
 		dir: dir, opts: opts, lock: lock,
-		incoming: make(chan *commit, 256), stop: make(chan struct{}), done: make(chan struct{}),
+		notify: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 		live: map[string]json.RawMessage{},
 	}
 	if err := j.load(); err != nil {
@@ -141,11 +144,59 @@ func Open(dir string, opts Options) (*Journal, []Record, error) {
 	return j, records, nil
 }
 
+// Pending is an append on its way to the disk.
+type Pending struct {
+	done chan struct{}
+	err  error
+}
+
+// Wait returns once the records are on the disk, or ctx ends. It may be called
+// more than once.
+func (p *Pending) Wait(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		return fmt.Errorf("append to journal: %w", context.Cause(ctx))
+	}
+}
+
+// Enqueue puts records in line to be written, all or none of them, and never
+// blocks: it may be called with a lock held, so that the order in the journal is
+// the order of the changes it records.
+func (j *Journal) Enqueue(records ...Record) *Pending {
+	p := &Pending{done: make(chan struct{})}
+	if p.err = check(records); p.err != nil || len(records) == 0 {
+		close(p.done)
+		return p
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		p.err = ErrClosed
+		close(p.done)
+		return p
+	}
+	j.incoming = append(j.incoming, &commit{records: records, pending: p})
+	select {
+	case j.notify <- struct{}{}:
+	default:
+	}
+	return p
+}
+
 // Append writes records, all or none of them, and returns once they are on the
 // disk. When ctx ends first, or after an I/O error, a crash decides whether they
 // count: write what may be written again. After an I/O error the next Append
 // mends the file first.
 func (j *Journal) Append(ctx context.Context, records ...Record) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("append to journal: %w", context.Cause(ctx))
+	}
+	return j.Enqueue(records...).Wait(ctx)
+}
+
+func check(records []Record) error {
 	for _, r := range records {
 		if r.Key == "" {
 			return errors.New("append to journal: record without a key")
@@ -154,30 +205,7 @@ func (j *Journal) Append(ctx context.Context, records ...Record) error {
 			return fmt.Errorf("append to journal: value of %s is not JSON", r.Key)
 		}
 	}
-	if len(records) == 0 {
-		return nil
-	}
-	c := &commit{records: records, err: make(chan error, 1)}
-	select {
-	case j.incoming <- c:
-	case <-j.done:
-		return ErrClosed
-	case <-ctx.Done():
-		return fmt.Errorf("append to journal: %w", context.Cause(ctx))
-	}
-	select {
-	case err := <-c.err:
-		return err
-	case <-j.done:
-		select { // the writer may have served us on its way out
-		case err := <-c.err:
-			return err
-		default:
-			return ErrClosed
-		}
-	case <-ctx.Done():
-		return fmt.Errorf("append to journal: %w", context.Cause(ctx))
-	}
+	return nil
 }
 
 // Close writes what was accepted, gives the lock back and returns. Closing twice

@@ -254,7 +254,7 @@ func TestAppendsThatArriveTogetherShareASync(t *testing.T) {
 	for i := range 64 {
 		group.Go(func() { appendOne(i + 1) })
 	}
-	for len(j.incoming) < 64 { // the writer is busy, so they all queue
+	for waiting(j) < 64 { // the writer is busy, so they all queue
 		runtime.Gosched()
 	}
 	d.holding.Store(false)
@@ -263,6 +263,12 @@ func TestAppendsThatArriveTogetherShareASync(t *testing.T) {
 	if n := d.syncs.Load() - before; n != 2 {
 		t.Errorf("1 append and then 64 took %d syncs, want 2", n)
 	}
+}
+
+func waiting(j *Journal) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.incoming)
 }
 
 // faultyDisk is a real disk that fails from the failAt-th operation on, until

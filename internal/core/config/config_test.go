@@ -1,0 +1,162 @@
+package config
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+//go:generate go test -run TestTheDocumentationIsGenerated -update .
+
+var update = flag.Bool("update", false, "write docs/config.md")
+
+func env(vars map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
+}
+
+func TestFlagBeatsEnvironmentBeatsFileBeatsDefault(t *testing.T) {
+	src := Sources{}
+	for _, step := range []struct {
+		add    func()
+		want   int
+		origin string
+	}{
+		{func() {}, 8, "default"},
+		{func() { src.File, src.FileName = map[string]string{"warm-ips": "1"}, "t.yaml" }, 1, "file t.yaml"},
+		{func() { src.Env = env(map[string]string{"WARM_IP_TARGET": "2"}) }, 2, "environment WARM_IP_TARGET"},
+		{func() { src.Env = env(map[string]string{"WARM_IP_TARGET": "2", "TRUNKLINE_WARM_IPS": "3"}) }, 3, "environment TRUNKLINE_WARM_IPS"},
+		{func() { src.Flags = map[string]string{"warm-ips": "4"} }, 4, "flag --warm-ips"},
+	} {
+		step.add()
+		c, err := Load(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.WarmIPs != step.want || c.Origin("warm-ips") != step.origin {
+			t.Errorf("warm-ips = %d from %s, want %d from %s", c.WarmIPs, c.Origin("warm-ips"), step.want, step.origin)
+		}
+	}
+}
+
+func TestAWSNamesMeanWhatTheyMeanThere(t *testing.T) {
+	c, err := Load(Sources{Env: env(map[string]string{
+		"WARM_ENI_TARGET": "1", "MINIMUM_IP_TARGET": "12", "MAX_ENI": "-1", "IP_COOLDOWN_PERIOD": "45",
+		"AWS_VPC_K8S_CNI_EXTERNALSNAT": "true", "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": "192.168.0.0/16, 100.64.0.1/10",
+		"AWS_VPC_ENI_MTU": "1500", "POD_MTU": "1400", "AWS_VPC_K8S_CNI_VETHPREFIX": "pod", "CLUSTER_NAME": "prod",
+		"AWS_VPC_K8S_CNI_LOGLEVEL": "DEBUG", "AWS_VPC_CNI_NODE_PORT_SUPPORT": "false", "ENABLE_PREFIX_DELEGATION": "false",
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.WarmENIs != 1 || c.WarmIPs != 0 || c.Headroom != 0 {
+		t.Errorf("WARM_ENI_TARGET=1: %d ENIs, %d addresses, %d headroom", c.WarmENIs, c.WarmIPs, c.Headroom)
+	}
+	if c.MinIPs != 12 || c.MaxENIs != 0 || c.CoolDown != 45*time.Second || !c.ExternalSNAT || c.NodePort || c.MTU != 1500 || c.PodMTU != 1400 {
+		t.Errorf("%+v", c)
+	}
+	if !slices.Equal(c.ExcludeSNATCIDRs, []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("100.64.0.0/10")}) {
+		t.Errorf("exclusions %v", c.ExcludeSNATCIDRs)
+	}
+	if c.VethPrefix != "pod" || c.ClusterName != "prod" || c.LogLevel != "debug" {
+		t.Errorf("%+v", c)
+	}
+	if c, err = Load(Sources{Env: env(map[string]string{"WARM_IP_TARGET": "3"})}); err != nil || c.WarmIPs != 3 || c.Headroom != 0 {
+		t.Errorf("WARM_IP_TARGET=3: %d and %d headroom, %v", c.WarmIPs, c.Headroom, err)
+	}
+}
+
+func TestEveryWrongSettingIsNamedWithSourceValueAndReason(t *testing.T) {
+	_, err := Load(Sources{
+		Flags: map[string]string{"mtu": "90000", "fly": "1"},
+		Env: env(map[string]string{
+			"WARM_IP_TARGET": "many", "IP_COOLDOWN_PERIOD": "-3", "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": "10.0.0.0",
+			"AWS_VPC_K8S_CNI_VETHPREFIX": "eth", "TRUNKLINE_SOCKET": "agent.sock", "ENABLE_PREFIX_DELEGATION": "true", "AWS_VPC_K8S_CNI_EXTERNALSNAT": "maybe",
+		}),
+		File: map[string]string{"warm_ips": "3", "metrics-address": "here"}, FileName: "t.yaml",
+	})
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{
+		`mtu: "90000" from flag --mtu: must be from 576 to 9001`,
+		`fly: "1" from flag --fly: there is no such setting`,
+		`warm-ips: "many" from environment WARM_IP_TARGET: not a whole number`,
+		`cool-down: "-3" from environment IP_COOLDOWN_PERIOD: not a duration`,
+		`exclude-snat-cidrs: "10.0.0.0" from environment AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS: "10.0.0.0" is not a range`,
+		`veth-prefix: "eth" from environment AWS_VPC_K8S_CNI_VETHPREFIX: other links have that name`,
+		`socket: "agent.sock" from environment TRUNKLINE_SOCKET: not an absolute path`,
+		`ENABLE_PREFIX_DELEGATION: "true" from environment: prefix delegation is not supported in this version; unset it`,
+		`external-snat: "maybe" from environment AWS_VPC_K8S_CNI_EXTERNALSNAT: neither true nor false`,
+		`warm_ips: "3" from file t.yaml: there is no such setting`,
+		`metrics-address: "here" from file t.yaml: not an address`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("not said: %s", want)
+		}
+	}
+	if _, err := Load(Sources{Flags: map[string]string{"mtu": "1500", "pod-mtu": "9001"}}); err == nil || !strings.Contains(err.Error(), "more than the interfaces' mtu of 1500") {
+		t.Errorf("pods larger than their interface: %v", err)
+	}
+}
+
+func TestTheDescriptionReadsBackAsTheSameConfiguration(t *testing.T) {
+	c, err := Load(Sources{Env: env(map[string]string{"WARM_IP_TARGET": "5", "AWS_EXTERNAL_SERVICE_CIDRS": "1.2.3.0/24"})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := map[string]string{}
+	for _, row := range c.Describe() {
+		if row.Origin == "" {
+			t.Errorf("%s comes from nowhere", row.Name)
+		}
+		flags[row.Name] = row.Value
+	}
+	again, err := Load(Sources{Flags: flags})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, row := range again.Describe() {
+		if want := c.Describe()[i].Value; row.Value != want {
+			t.Errorf("%s reads back as %q, was %q", row.Name, row.Value, want)
+		}
+	}
+}
+
+func TestNamesAreUniqueAndDefaultsAreGood(t *testing.T) {
+	if _, err := Load(Sources{}); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	seen := map[string]bool{}
+	for _, s := range Settings() {
+		for _, name := range append([]string{s.Name, s.Env()}, s.Aliases...) {
+			if seen[name] {
+				t.Errorf("%s names two settings", name)
+			}
+			seen[name] = true
+		}
+		if !strings.HasSuffix(s.Doc, ".") {
+			t.Errorf("%s is not documented in a sentence", s.Name)
+		}
+	}
+}
+
+func TestTheDocumentationIsGenerated(t *testing.T) {
+	path := filepath.Join("..", "..", "..", "docs", "config.md")
+	if *update {
+		if err := os.WriteFile(path, []byte(Markdown()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != Markdown() {
+		t.Error("docs/config.md is not what the settings say: run `go generate ./internal/core/config`")
+	}
+}

@@ -1,0 +1,152 @@
+// Package loop runs level-triggered work: events only say that something may
+// have changed, the work looks for itself, and a full pass comes round whether
+// anything was heard or not.
+//
+// It knows no technology. Whoever calls Run owns the loop.
+package loop
+
+import (
+	"context"
+	"time"
+)
+
+// Loop is one piece of work. Set the fields before Run.
+type Loop struct {
+	// Work is called by one goroutine, never twice at once. full is set when
+	// everything is to be compared and not only what is known to be dirty. next
+	// asks for another pass at that time although nothing happens; zero does not.
+	Work func(ctx context.Context, full bool) (next time.Time, err error)
+	// Every is the longest time between two full passes; zero: only the first.
+	Every time.Duration
+	// MinInterval keeps passes apart, so that a flood of events is one pass.
+	MinInterval time.Duration
+	// Backoff is the pause after a first error, doubled for each further one up
+	// to MaxBackoff. Zero means one second and one minute.
+	Backoff, MaxBackoff time.Duration
+	// Report is told of every error, with the pause that follows. May be nil.
+	Report func(err error, pause time.Duration)
+
+	dirty chan mark
+}
+
+type mark struct{ full bool }
+
+// New returns a loop around work. Fields may be set until Run is called; Mark
+// may be called at once.
+func New(work func(ctx context.Context, full bool) (time.Time, error)) *Loop {
+	return &Loop{Work: work, dirty: make(chan mark, 1)}
+}
+
+// Mark asks for a pass soon. It never blocks and is cheap; many marks before a
+// pass are one pass.
+func (l *Loop) Mark() { l.mark(mark{}) }
+
+// MarkFull asks for a full pass soon.
+func (l *Loop) MarkFull() { l.mark(mark{full: true}) }
+
+func (l *Loop) mark(m mark) {
+	for {
+		select {
+		case l.dirty <- m:
+			return
+		default:
+		}
+		select {
+		case old := <-l.dirty: // fold into ours
+			m.full = m.full || old.full
+		default:
+		}
+	}
+}
+
+// Run works until ctx ends, beginning with a full pass at once. It returns nil.
+func (l *Loop) Run(ctx context.Context) error {
+	full, fails := true, 0
+	var lastFull time.Time
+	for {
+		began := time.Now()
+		if full || l.Every > 0 && began.Sub(lastFull) >= l.Every {
+			full = true
+		}
+		next, err := l.Work(ctx, full)
+		if ctx.Err() != nil {
+			return nil
+		}
+		earliest := time.Now().Add(l.MinInterval)
+		if err != nil {
+			fails++
+			pause := l.pause(fails)
+			if l.Report != nil {
+				l.Report(err, pause)
+			}
+			earliest, next = time.Now().Add(pause), time.Now().Add(pause)
+		} else {
+			fails = 0
+			if full {
+				lastFull, full = began, false
+			}
+		}
+		heard, ok := l.wait(ctx, earliest, l.latest(next, lastFull))
+		if !ok {
+			return nil
+		}
+		full = full || heard.full
+	}
+}
+
+// latest is when to work although nothing is heard; zero: not at all.
+func (l *Loop) latest(next, lastFull time.Time) time.Time {
+	if l.Every <= 0 {
+		return next
+	}
+	if round := lastFull.Add(l.Every); next.IsZero() || round.Before(next) && !lastFull.IsZero() {
+		return round
+	}
+	return next
+}
+
+func (l *Loop) pause(fails int) time.Duration {
+	first, most := l.Backoff, l.MaxBackoff
+	if first <= 0 {
+		first = time.Second
+	}
+	if most <= 0 {
+		most = time.Minute
+	}
+	for range fails - 1 {
+		if first *= 2; first >= most {
+			return most
+		}
+	}
+	return min(first, most)
+}
+
+// wait returns when there is work to do: after earliest, on a mark or at latest.
+func (l *Loop) wait(ctx context.Context, earliest, latest time.Time) (mark, bool) {
+	var due <-chan time.Time
+	if !latest.IsZero() {
+		timer := time.NewTimer(time.Until(latest))
+		defer timer.Stop()
+		due = timer.C
+	}
+	var heard mark
+	select {
+	case <-ctx.Done():
+		return mark{}, false
+	case heard = <-l.dirty:
+	case <-due:
+	}
+	pause := time.NewTimer(time.Until(earliest))
+	defer pause.Stop()
+	select {
+	case <-ctx.Done():
+		return mark{}, false
+	case <-pause.C:
+	}
+	select {
+	case more := <-l.dirty: // what came during the pause is part of this pass
+		heard.full = heard.full || more.full
+	default:
+	}
+	return heard, true
+}

@@ -1,0 +1,103 @@
+// Package queue lets callers wait, first come first served, for something that
+// others bring.
+//
+// It knows no technology and owns no goroutine. The agent's ADDs wait for an
+// address in one.
+package queue
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Queue is a line of callers. The zero value is ready.
+type Queue struct {
+	mu      sync.Mutex
+	waiting []*waiter
+}
+
+type waiter struct {
+	wake  chan struct{} // holds one; sent to when it is worth trying
+	since time.Time
+}
+
+// Wait calls try at once if nobody waits, and otherwise when all who came before
+// have had what they wanted; then again after every Wake until it reports done
+// or an error. It returns try's error, or the cause of the end of ctx. try is
+// never called by two callers at once and must not block.
+func (q *Queue) Wait(ctx context.Context, try func() (done bool, err error)) error {
+	w := &waiter{wake: make(chan struct{}, 1), since: time.Now()}
+	q.join(w)
+	defer q.leave(w)
+	for {
+		select {
+		case <-w.wake:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if done, err := try(); done || err != nil {
+			return err
+		}
+	}
+}
+
+// Wake lets the first in line try again. It never blocks.
+func (q *Queue) Wake() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.wakeFirst()
+}
+
+// Len is how many wait.
+func (q *Queue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting)
+}
+
+// Oldest is since when the first in line waits; zero when nobody does.
+func (q *Queue) Oldest() time.Time {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) == 0 {
+		return time.Time{}
+	}
+	return q.waiting[0].since
+}
+
+func (q *Queue) wakeFirst() {
+	if len(q.waiting) == 0 {
+		return
+	}
+	select {
+	case q.waiting[0].wake <- struct{}{}:
+	default: // already told
+	}
+}
+
+func (q *Queue) join(w *waiter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = append(q.waiting, w)
+	if len(q.waiting) == 1 {
+		q.wakeFirst()
+	}
+}
+
+// leave wakes the next one: what was enough for this caller may be for two, and
+// a caller that gave up may have swallowed a wake.
+func (q *Queue) leave(w *waiter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, other := range q.waiting {
+		if other == w {
+			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
+			break
+		}
+	}
+	q.wakeFirst()
+}
