@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	utilexec "k8s.io/client-go/util/exec"
+
+	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// podCommand is a command to run in a container.
+type podCommand struct {
+	namespace, pod, container string // container: empty is the first
+	argv                      []string
+}
+
+// execute runs a command in a container through the API server, over WebSocket
+// and over SPDY where the server speaks only that. A status other than 0 wraps
+// connectivity.ErrExit; its output is returned as well.
+func execute(ctx context.Context, c *kube.Client, cmd podCommand) (connectivity.Output, error) {
+	req := c.Core.CoreV1().RESTClient().Post().Resource("pods").Namespace(cmd.namespace).Name(cmd.pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: cmd.container, Command: cmd.argv, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	spdy, err := remotecommand.NewSPDYExecutor(c.Config, "POST", req.URL())
+	if err != nil {
+		return connectivity.Output{}, fmt.Errorf("prepare exec: %w", err)
+	}
+	cfg := rest.CopyConfig(c.Config)
+	ws, err := remotecommand.NewWebSocketExecutor(cfg, "GET", req.URL().String())
+	if err != nil {
+		return connectivity.Output{}, fmt.Errorf("prepare exec: %w", err)
+	}
+	run, err := remotecommand.NewFallbackExecutor(ws, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err != nil {
+		return connectivity.Output{}, fmt.Errorf("prepare exec: %w", err)
+	}
+	var stdout, stderr bytes.Buffer
+	err = run.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
+	out := connectivity.Output{Stdout: stdout.String(), Stderr: stderr.String()}
+	var exit utilexec.CodeExitError
+	switch {
+	case errors.As(err, &exit):
+		return out, fmt.Errorf("%s in pod %s: status %d: %w", strings.Join(cmd.argv, " "), cmd.pod, exit.Code, connectivity.ErrExit)
+	case err != nil:
+		return out, fmt.Errorf("run %s in pod %s: %w", strings.Join(cmd.argv, " "), cmd.pod, err)
+	}
+	return out, nil
+}

@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
+)
+
+// Marks at the head of a line.
+const (
+	markGood = "✓"
+	markBad  = "✗"
+	markSkip = "-"
+)
+
+func mark(good bool) string {
+	if good {
+		return markGood
+	}
+	return markBad
+}
+
+// WriteJSON writes v indented.
+func WriteJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// table writes rows in columns; the first row is the heading.
+func table(w io.Writer, rows [][]string) {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintln(tw, strings.TrimRight(strings.Join(r, "\t"), "\t "))
+	}
+	_ = tw.Flush() // writes to w; its error shows when the command ends
+}
+
+// WriteStatus renders one screen.
+func WriteStatus(w io.Writer, s Status) {
+	for _, l := range s.Workloads {
+		images := strings.Join(l.Images, ", ")
+		if len(l.Images) > 1 {
+			images += " (rolling)"
+		}
+		fmt.Fprintf(w, "%s %-11s %-22s desired %d, ready %d, updated %d   %s\n", mark(l.Ready >= l.Desired && l.Updated >= l.Desired), l.Kind, l.Name, l.Desired, l.Ready, l.Updated, images)
+	}
+	fmt.Fprintf(w, "%s Pods        managed %d/%d\n", mark(s.PodsManaged >= s.Pods), s.PodsManaged, s.Pods)
+	for _, b := range s.Brakes {
+		on := "every node"
+		if len(b.Nodes) > 0 {
+			on = strings.Join(b.Nodes, ", ")
+		}
+		fmt.Fprintf(w, "! Brake       %s: freeze %s on %s: %s\n", b.Name, b.Freeze, on, b.Reason)
+	}
+	fmt.Fprintln(w)
+	rows := [][]string{{"NODE", "READY", "MODE", "TYPE", "ENIS", "FREE", "ASSIGNED", "COOLING", "WAITING", "TOTAL", "LIMIT", "AGENT", "REPORT"}}
+	for _, n := range s.Nodes {
+		rows = append(rows, nodeRow(n))
+	}
+	table(w, rows)
+	for _, n := range s.Nodes {
+		if n.Why != "" {
+			fmt.Fprintf(w, "  %s: %s\n", n.Node, n.Why)
+		}
+	}
+	if len(s.Errors) == 0 {
+		fmt.Fprintf(w, "\n%s nothing is wrong\n", markGood)
+		return
+	}
+	fmt.Fprintln(w, "\nErrors")
+	for _, g := range s.Errors {
+		fmt.Fprintf(w, "  %s\n", g.Object)
+		for _, e := range g.Errors {
+			fmt.Fprintf(w, "    %s %s\n", markBad, e)
+		}
+	}
+}
+
+func nodeRow(n NodePool) []string {
+	if !n.Reported {
+		return []string{n.Node, "no report"}
+	}
+	ready := "?"
+	for _, c := range n.Conditions {
+		if c.Type == "Ready" {
+			ready = c.Status
+		}
+	}
+	c := n.Counts
+	count := func(v int32) string { return fmt.Sprint(v) }
+	return []string{
+		n.Node, ready, n.Mode, n.InstanceType, fmt.Sprintf("%d/%d", c.Interfaces, c.InterfaceLimit),
+		count(c.Free), count(c.Assigned), count(c.Cooling), count(c.Waiting), count(c.Total), count(c.Limit),
+		n.Agent, n.Age.String() + " ago",
+	}
+}
+
+// TestProgress prints a connectivity test while it runs.
+type TestProgress struct {
+	W io.Writer
+	// Now is the clock; nil is the system's.
+	Now   func() time.Time
+	start time.Time
+}
+
+func (p *TestProgress) elapsed() time.Duration {
+	now := time.Now
+	if p.Now != nil {
+		now = p.Now
+	}
+	if p.start.IsZero() {
+		p.start = now()
+	}
+	return now().Sub(p.start)
+}
+
+// Step implements connectivity.Progress.
+func (p *TestProgress) Step(what string) {
+	fmt.Fprintf(p.W, "[%5.1fs] %s\n", p.elapsed().Seconds(), what)
+}
+
+// Done implements connectivity.Progress.
+func (p *TestProgress) Done(o connectivity.Outcome) {
+	sign := map[connectivity.Status]string{connectivity.Passed: markGood, connectivity.Failed: markBad, connectivity.Skipped: markSkip}[o.Status]
+	switch o.Status {
+	case connectivity.Passed:
+		fmt.Fprintf(p.W, "%s %s (%.0f ms)\n", sign, o.Name, o.Millis)
+	case connectivity.Skipped:
+		fmt.Fprintf(p.W, "%s %s: skipped: %s\n", sign, o.Name, o.Reason)
+	case connectivity.Failed:
+		fmt.Fprintf(p.W, "%s %s (%.0f ms): %s\n    %s\n", sign, o.Name, o.Millis, o.Asserts, strings.ReplaceAll(o.Reason, "\n", "\n    "))
+	}
+}
+
+// WriteTestSummary ends a connectivity test.
+func WriteTestSummary(w io.Writer, r connectivity.Report) {
+	fmt.Fprintf(w, "\n%s %d of %d cases passed, %d failed, %d skipped, in %.1f s\n",
+		mark(r.Failed == 0), r.Passed, len(r.Cases), r.Failed, r.Skipped, r.Seconds)
+	for _, o := range r.Cases {
+		if o.Status == connectivity.Failed {
+			fmt.Fprintf(w, "  %s %s\n", markBad, o.Name)
+		}
+	}
+}
+
+// WriteTestList lists the cases.
+func WriteTestList(w io.Writer, cases []connectivity.Case) {
+	rows := [][]string{{"CASE", "ASSERTS THAT"}}
+	for _, c := range cases {
+		rows = append(rows, []string{c.Name, c.Asserts})
+	}
+	table(w, rows)
+}

@@ -1,0 +1,332 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// testCluster is connectivity.Cluster by the API server.
+type testCluster struct {
+	client *kube.Client
+	image  string
+}
+
+// NewTestCluster returns what `connectivity test` runs on. image is the workload
+// image its pods run.
+func NewTestCluster(c *kube.Client, image string) connectivity.Cluster {
+	return &testCluster{client: c, image: image}
+}
+
+// pollEvery is how often a state is read again while waiting for it.
+const pollEvery = 250 * time.Millisecond
+
+func poll(ctx context.Context, ok func(ctx context.Context) (bool, error)) error {
+	return wait.PollUntilContextCancel(ctx, pollEvery, true, ok)
+}
+
+// Nodes implements connectivity.Cluster.
+func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
+	nodes, err := c.client.Core.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	pods, err := c.client.Core.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	bound := map[string]int{}
+	for _, p := range pods.Items {
+		if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			bound[p.Spec.NodeName]++
+		}
+	}
+	var out []connectivity.Node
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if n.Spec.Unschedulable || !nodeReady(n) || slices.ContainsFunc(n.Spec.Taints, forbids) {
+			continue
+		}
+		node := connectivity.Node{Name: n.Name, Room: int(n.Status.Allocatable.Pods().Value()) - bound[n.Name]}
+		for _, a := range n.Status.Addresses {
+			ip, err := netip.ParseAddr(a.Address)
+			switch {
+			case err != nil:
+			case a.Type == corev1.NodeInternalIP:
+				node.Internal = append(node.Internal, ip)
+			case a.Type == corev1.NodeExternalIP:
+				node.External = append(node.External, ip)
+			}
+		}
+		if len(node.Internal) > 0 {
+			out = append(out, node)
+		}
+	}
+	slices.SortFunc(out, func(a, b connectivity.Node) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+func forbids(t corev1.Taint) bool {
+	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+}
+
+func nodeReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Create implements connectivity.Cluster.
+func (c *testCluster) Create(ctx context.Context, namespace string, s connectivity.Setup) (map[string]netip.Addr, error) {
+	if err := c.ensureNamespace(ctx, namespace); err != nil {
+		return nil, err
+	}
+	core := c.client.Core.CoreV1()
+	for _, svc := range s.Services {
+		if _, err := core.Services(namespace).Create(ctx, testService(svc), metav1.CreateOptions{}); err != nil {
+			return nil, fmt.Errorf("create service %s: %w", svc.Name, err)
+		}
+	}
+	for _, p := range s.Pods {
+		if _, err := core.Pods(namespace).Create(ctx, testPod(p, c.image), metav1.CreateOptions{}); err != nil {
+			return nil, fmt.Errorf("create pod %s: %w", p.Name, err)
+		}
+	}
+	addrs, behind := map[string]netip.Addr{}, ""
+	err := poll(ctx, func(ctx context.Context) (bool, error) {
+		pods, err := c.Pods(ctx, namespace)
+		if err != nil {
+			return false, err
+		}
+		addrs, behind = readyPods(pods, s.Pods)
+		return behind == "", nil
+	})
+	if err != nil && behind != "" {
+		return nil, fmt.Errorf("wait for the test's pods: %s: %w", behind, err)
+	}
+	return addrs, err
+}
+
+// readyPods returns the addresses of the wanted pods, and what the first that is
+// not Ready lacks.
+func readyPods(have []corev1.Pod, want []connectivity.PodSpec) (map[string]netip.Addr, string) {
+	addrs := map[string]netip.Addr{}
+	behind := ""
+	for _, w := range want {
+		i := slices.IndexFunc(have, func(p corev1.Pod) bool { return p.Name == w.Name })
+		if i < 0 {
+			behind = "pod " + w.Name + " is not there"
+			continue
+		}
+		p := have[i]
+		addr, err := netip.ParseAddr(p.Status.PodIP)
+		if err != nil || !podReady(&p) {
+			behind = fmt.Sprintf("pod %s on %s is %s%s", p.Name, p.Spec.NodeName, p.Status.Phase, waitingFor(&p))
+			continue
+		}
+		addrs[w.Name] = addr
+	}
+	return addrs, behind
+}
+
+func podReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// waitingFor says what the kubelet or the scheduler waits for, as ": reason".
+func waitingFor(p *corev1.Pod) string {
+	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Reason != "PodInitializing" {
+			return ": " + strings.TrimSpace(w.Reason+" "+w.Message)
+		}
+		if t := s.LastTerminationState.Terminated; t != nil && s.RestartCount > 0 && !s.Ready {
+			return fmt.Sprintf(": %s ended with status %d (%s), %d restarts", s.Name, t.ExitCode, t.Reason, s.RestartCount)
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Status == corev1.ConditionFalse && c.Message != "" {
+			return ": " + c.Message
+		}
+	}
+	return ""
+}
+
+// ensureNamespace makes the namespace and the pods' service account: the default
+// one appears only some time after the namespace.
+func (c *testCluster) ensureNamespace(ctx context.Context, namespace string) error {
+	core := c.client.Core.CoreV1()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
+		partOfLabel: testPart,
+		// Host pods and raw sockets are what is being tested.
+		"pod-security.kubernetes.io/enforce": "privileged",
+	}}}
+	if _, err := core.Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create namespace %s: %w", namespace, err)
+	}
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: testAccount}}
+	if _, err := core.ServiceAccounts(namespace).Create(ctx, sa, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create service account: %w", err)
+	}
+	return nil
+}
+
+// Remove implements connectivity.Cluster. A namespace that is not the test's own
+// is an error: nothing in it is touched.
+func (c *testCluster) Remove(ctx context.Context, namespace string) error {
+	namespaces := c.client.Core.CoreV1().Namespaces()
+	ns, err := namespaces.Get(ctx, namespace, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for namespace %s: %w", namespace, err)
+	}
+	if ns.Labels[partOfLabel] != testPart {
+		return fmt.Errorf("namespace %s exists and was not made by this test: give another with --namespace", namespace)
+	}
+	if err = namespaces.Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("remove namespace %s: %w", namespace, err)
+	}
+	err = poll(ctx, func(ctx context.Context) (bool, error) {
+		_, err := namespaces.Get(ctx, namespace, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for namespace %s to go: %w", namespace, err)
+	}
+	return nil
+}
+
+// Service implements connectivity.Cluster.
+func (c *testCluster) Service(ctx context.Context, namespace, name string) (connectivity.Service, error) {
+	svc, err := c.client.Core.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return connectivity.Service{}, fmt.Errorf("get service %s/%s: %w", namespace, name, err)
+	}
+	addr, err := netip.ParseAddr(svc.Spec.ClusterIP)
+	if err != nil {
+		return connectivity.Service{}, fmt.Errorf("service %s/%s: cluster address: %w", namespace, name, err)
+	}
+	out := connectivity.Service{Address: addr}
+	for _, p := range svc.Spec.Ports {
+		if p.Name == "http" {
+			out.NodePort = int(p.NodePort)
+		}
+	}
+	return out, nil
+}
+
+// Exec implements connectivity.Cluster.
+func (c *testCluster) Exec(ctx context.Context, namespace, pod string, argv []string) (connectivity.Output, error) {
+	return execute(ctx, c.client, podCommand{namespace: namespace, pod: pod, argv: argv})
+}
+
+// Logs implements connectivity.Cluster.
+func (c *testCluster) Logs(ctx context.Context, namespace, pod string, lines int64) (string, error) {
+	opts := &corev1.PodLogOptions{}
+	if lines > 0 {
+		opts.TailLines = &lines
+	}
+	text, err := c.client.Core.CoreV1().Pods(namespace).GetLogs(pod, opts).DoRaw(ctx)
+	if err != nil {
+		return "", fmt.Errorf("read the log of pod %s: %w", pod, err)
+	}
+	return string(text), nil
+}
+
+// Pods implements connectivity.Cluster.
+func (c *testCluster) Pods(ctx context.Context, namespace string) ([]corev1.Pod, error) {
+	pods, err := c.client.Core.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list pods of %s: %w", namespace, err)
+	}
+	return pods.Items, nil
+}
+
+// Interfaces implements connectivity.Cluster by the agent's own book.
+func (c *testCluster) Interfaces(ctx context.Context, node string) (map[netip.Addr]connectivity.ENI, error) {
+	book, err := ReadBook(ctx, c.client, node)
+	if err != nil {
+		return nil, err
+	}
+	out := map[netip.Addr]connectivity.ENI{}
+	for _, e := range book.ENIs {
+		for _, a := range e.Addresses {
+			out[a.Address] = connectivity.ENI{ID: e.ID, Device: e.Device}
+		}
+	}
+	return out, nil
+}
+
+// Health implements connectivity.Cluster.
+func (c *testCluster) Health(ctx context.Context) ([]string, error) {
+	s, err := GatherStatus(ctx, c.client)
+	if err != nil {
+		return nil, err
+	}
+	if !s.Installed {
+		return nil, errors.New("this cluster has no " + agentName + " DaemonSet in " + systemNamespace)
+	}
+	return s.Wrong(), nil
+}
+
+// ErrorLines implements connectivity.Cluster.
+func (c *testCluster) ErrorLines(ctx context.Context, since time.Time) ([]string, error) {
+	core := c.client.Core.CoreV1().Pods(systemNamespace)
+	pods, err := core.List(ctx, metav1.ListOptions{LabelSelector: partOfLabel + "=" + partOf})
+	if err != nil {
+		return nil, fmt.Errorf("list Trunkline's pods: %w", err)
+	}
+	if len(pods.Items) == 0 {
+		pods, err = core.List(ctx, metav1.ListOptions{LabelSelector: nameLabel + " in (" + agentName + "," + controllerName + ")"})
+		if err != nil {
+			return nil, fmt.Errorf("list Trunkline's pods: %w", err)
+		}
+	}
+	var out []string
+	from := metav1.NewTime(since)
+	for _, p := range pods.Items {
+		stream, err := core.GetLogs(p.Name, &corev1.PodLogOptions{Container: p.Spec.Containers[0].Name, SinceTime: &from}).Stream(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read the log of pod %s: %w", p.Name, err)
+		}
+		lines := bufio.NewScanner(stream)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			if isErrorLine(lines.Text()) {
+				out = append(out, p.Name+": "+lines.Text())
+			}
+		}
+		stream.Close()
+		if err := lines.Err(); err != nil {
+			return nil, fmt.Errorf("read the log of pod %s: %w", p.Name, err)
+		}
+	}
+	return out, nil
+}
+
+// isErrorLine reports whether a log line tells of something that needs a human:
+// slog's Error level in either format, or a crash of the Go runtime.
+func isErrorLine(line string) bool {
+	for _, mark := range []string{`level=ERROR`, `"level":"ERROR"`, "panic:", "fatal error:", "DATA RACE", "[signal SIG"} {
+		if strings.Contains(line, mark) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,55 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+)
+
+// Reports lists every NodeNetwork and Brake. A cluster without the CRDs has none.
+func Reports(ctx context.Context, c *Client) ([]trunkline.NodeNetwork, []trunkline.Brake, error) {
+	var networks trunkline.NodeNetworkList
+	if err := list(c.Trunkline, trunkline.ResourceNodeNetworks).Do(ctx).Into(&networks); err != nil && !apierrors.IsNotFound(err) {
+		return nil, nil, fmt.Errorf("list NodeNetworks: %w", err)
+	}
+	var brakes trunkline.BrakeList
+	if err := list(c.Trunkline, trunkline.ResourceBrakes).Do(ctx).Into(&brakes); err != nil && !apierrors.IsNotFound(err) {
+		return nil, nil, fmt.Errorf("list Brakes: %w", err)
+	}
+	return networks.Items, brakes.Items, nil
+}
+
+func list(c rest.Interface, resource string) *rest.Request {
+	return c.Get().Resource(resource)
+}
+
+// PutBrake makes or replaces a brake by server-side apply.
+func PutBrake(ctx context.Context, c *Client, b trunkline.Brake) error {
+	b.TypeMeta = metav1.TypeMeta{APIVersion: trunkline.GroupVersion().String(), Kind: "Brake"}
+	body, err := json.Marshal(b)
+	if err != nil {
+		return fmt.Errorf("encode brake %s: %w", b.Name, err)
+	}
+	err = c.Trunkline.Patch(types.ApplyPatchType).Resource(trunkline.ResourceBrakes).Name(b.Name).
+		Param("fieldManager", "trunkline-cli").Param("force", "true").Body(body).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("write brake %s: %w", b.Name, err)
+	}
+	return nil
+}
+
+// DeleteBrake releases a brake. One that is not there is an error, for the caller
+// named it.
+func DeleteBrake(ctx context.Context, c *Client, name string) error {
+	if err := c.Trunkline.Delete().Resource(trunkline.ResourceBrakes).Name(name).Do(ctx).Error(); err != nil {
+		return fmt.Errorf("delete brake %s: %w", name, err)
+	}
+	return nil
+}
