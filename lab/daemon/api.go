@@ -110,6 +110,9 @@ type Endpoints struct {
 	EC2        string `json:"ec2,omitempty"`        // http://127.0.0.1:port
 	Admin      string `json:"admin,omitempty"`      // faults and call log of the VPC
 	Kubeconfig string `json:"kubeconfig,omitempty"` // path, cluster-admin
+	// Credentials is the path of an AWS shared credentials file: the account's
+	// operator, who may do everything.
+	Credentials string `json:"credentials,omitempty"`
 }
 
 // Status is everything the daemon knows about its lab.

@@ -125,6 +125,9 @@ func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) 
 			return fmt.Errorf("start the embedded VPC: %w", err)
 		}
 		l.setWorld(w)
+		if err := l.writeOperator(w); err != nil {
+			return err
+		}
 	}
 	state := l.world.State()
 	for _, i := range want.World.Instances {

@@ -125,6 +125,7 @@ func (l *lab) status() Status {
 	}
 	if l.world != nil {
 		st.Endpoints.EC2, st.Endpoints.Admin = l.world.Endpoint(), l.world.AdminEndpoint()
+		st.Endpoints.Credentials = l.credentialsPath()
 	}
 	return st
 }

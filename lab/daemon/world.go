@@ -7,6 +7,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/node"
 	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/iam"
 )
 
 // World is the embedded VPC as the daemon uses it.
@@ -27,6 +28,8 @@ type World interface {
 	// call log.
 	Endpoint() string
 	AdminEndpoint() string
+	// Operator is the key of the account's owner.
+	Operator() iam.Credentials
 	Close() error
 }
 

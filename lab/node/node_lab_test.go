@@ -3,8 +3,6 @@
 package node_test
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -14,16 +12,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +24,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/controlplane"
+	labimage "github.com/trunkline/trunkline/lab/image"
 	"github.com/trunkline/trunkline/lab/node"
 	"github.com/trunkline/trunkline/test/testns"
 )
@@ -107,52 +100,12 @@ func image(t *testing.T, dir string) string {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	program, err := os.ReadFile(bin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	if err := w.WriteHeader(&tar.Header{Name: "pause", Mode: 0o755, Size: int64(len(program))}); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = w.Write(program)
-	w.Close()
-	layer := filepath.Join(dir, "layer.tar")
-	if err := os.WriteFile(layer, b.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := tarball.LayerFromFile(layer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := mutate.AppendLayers(empty.Image, l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err = mutate.ConfigFile(img, &v1.ConfigFile{
-		OS: "linux", Architecture: runtime.GOARCH, Config: v1.Config{Entrypoint: []string{"/pause"}},
-		RootFS: must(img.ConfigFile()).RootFS,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ref, err := name.NewTag(pauseImage)
-	if err != nil {
-		t.Fatal(err)
-	}
 	out := filepath.Join(dir, "pause.tar")
-	if err := tarball.WriteToFile(out, ref, img); err != nil {
+	recipe := labimage.Recipe{Files: map[string]string{"/pause": bin}, Entrypoint: []string{"/pause"}}
+	if err := recipe.Write(out, pauseImage); err != nil {
 		t.Fatal(err)
 	}
 	return out
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 // cluster is a control plane and one node on a little router.

@@ -1,0 +1,276 @@
+//go:build lab
+
+package daemon_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/image"
+	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/lab/spec"
+	"github.com/trunkline/trunkline/lab/sweep"
+	"github.com/trunkline/trunkline/sim/iam"
+)
+
+var (
+	kube       = flag.String("kube", "/tmp/kbin/trunkline-kube", "path of trunkline-kube")
+	containerd = flag.String("containerd", "/tmp/kbin/deb/root/usr/bin", "directory of containerd")
+	runc       = flag.String("runc", "/tmp/kbin/deb/root/usr/sbin/runc", "path of runc")
+)
+
+// TestMain is the daemon and PID 1 of the tests' labs too.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "node-init":
+			os.Exit(node.InitMain(os.Args[2:]))
+		case "serve":
+			os.Exit(serve(os.Args[2], os.Args[3]))
+		}
+	}
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+func serve(name, stateDir string) int {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	o := daemon.Options{Name: name, StateDir: stateDir, Version: "test", World: daemon.StartWorld}
+	if err := daemon.Serve(context.Background(), o, log); err != nil {
+		log.Error("serve", "err", err)
+		return 1
+	}
+	return 0
+}
+
+const pauseImage = "trunkline.dev/test-pause:1"
+
+// testLab is the default lab, made of this test's own programs.
+func testLab(t *testing.T, nodes int) daemon.Lab {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := spec.Spec{Name: fmt.Sprintf("t%d", os.Getpid())}
+	s.Nodes = make([]spec.Node, nodes)
+	r, err := s.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	build := func(out string, args ...string) {
+		cmd := exec.Command("go", args...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+out)
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go %v: %v\n%s", args, err, said)
+		}
+	}
+	for _, p := range []string{"main/ptp", "main/loopback", "ipam/host-local"} {
+		build(bin, "install", "github.com/containernetworking/plugins/plugins/"+p+"@v1.9.1")
+	}
+	pause, archive := filepath.Join(t.TempDir(), "pause"), filepath.Join(t.TempDir(), "pause.tar")
+	build("", "build", "-o", pause, "../node/testdata/pause")
+	if err := (image.Recipe{Files: map[string]string{"/pause": pause}, Entrypoint: []string{"/pause"}}).Write(archive, pauseImage); err != nil {
+		t.Fatal(err)
+	}
+	l := daemon.Lab{
+		Name: r.Name, World: r.Cloud, ControlPlane: spec.ControlPlaneHost, ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS,
+		Roles:  []iam.Role{{Name: spec.DefaultRole, Instances: true}},
+		Parts:  daemon.Parts{Kube: *kube, Lab: self, Containerd: *containerd, Runc: *runc, CNI: bin, PauseImage: pauseImage},
+		Images: []daemon.Image{{Path: archive, Refs: []string{pauseImage}}},
+	}
+	for _, n := range r.Nodes {
+		l.Nodes = append(l.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels})
+	}
+	return l
+}
+
+// up starts a daemon and converges it; everything of the lab is swept after.
+func up(t *testing.T, l daemon.Lab) *daemon.Client {
+	t.Helper()
+	stateDir := filepath.Join(t.TempDir(), l.Name)
+	t.Cleanup(func() {
+		if t.Failed() {
+			b, _ := os.ReadFile(daemon.LogPath(stateDir))
+			t.Logf("daemon.log:\n%s", b)
+		}
+		if _, err := sweep.Sweep(context.Background(), sweep.Options{Lab: l.Name, StateDir: stateDir}); err != nil {
+			t.Error(err)
+		}
+	})
+	client, err := daemon.Spawn(t.Context(), daemon.Detached{Name: l.Name, StateDir: stateDir, Argv: []string{l.Parts.Lab, "serve", l.Name, stateDir}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	converge(t, client, l)
+	return client
+}
+
+func converge(t *testing.T, client *daemon.Client, l daemon.Lab) {
+	t.Helper()
+	err := client.Apply(t.Context(), l, func(e daemon.Event) {
+		t.Logf("%-14s %-8s %6.2fs %s %s", e.Phase, e.State, e.Elapsed.Seconds(), e.Detail, e.Error)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func status(t *testing.T, client *daemon.Client) daemon.Status {
+	t.Helper()
+	st, err := client.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func kubectl(t *testing.T, st daemon.Status, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(*kube, append([]string{"kubectl", "--kubeconfig=" + st.Endpoints.Kubeconfig}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("kubectl %v: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within a minute", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
+	before, err := sweep.TakeSnapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := testLab(t, 2)
+	client := up(t, l)
+	st := status(t, client)
+	if st.State != daemon.StateDone || len(st.Nodes) != 2 {
+		t.Fatalf("status: %+v", st)
+	}
+
+	t.Run("every node is registered as its instance", func(t *testing.T) {
+		for _, n := range st.Nodes {
+			got := kubectl(t, st, "get", "node", n.KubeName, "-o", "jsonpath={.spec.providerID} {.status.nodeInfo.bootID} {.status.capacity.pods}")
+			if want := fmt.Sprintf("aws:///%s/%s %s 58", n.Zone, n.InstanceID, n.BootID); got != want {
+				t.Errorf("%s is %q, want %q", n.Name, got, want)
+			}
+		}
+	})
+	t.Run("up again changes nothing", func(t *testing.T) {
+		converge(t, client, l)
+		if again := status(t, client); again.Nodes[0].PID != st.Nodes[0].PID || again.Nodes[1].BootID != st.Nodes[1].BootID {
+			t.Errorf("nodes were started again: %+v, before %+v", again.Nodes, st.Nodes)
+		}
+	})
+	t.Run("a host network pod's log is read through the API", func(t *testing.T) {
+		kubectl(t, st, "run", "hello", "--image="+pauseImage, "--image-pull-policy=IfNotPresent", "--restart=Never",
+			`--overrides={"spec":{"hostNetwork":true,"tolerations":[{"operator":"Exists"}]}}`, "--", "hello")
+		eventually(t, "pod says hello", func() bool {
+			out, _ := exec.Command(*kube, "kubectl", "--kubeconfig="+st.Endpoints.Kubeconfig, "logs", "hello").Output()
+			return strings.Contains(string(out), "hello")
+		})
+	})
+	t.Run("a rebooted node comes back with another boot id", func(t *testing.T) {
+		if err := client.Power(t.Context(), "node1", daemon.PowerReboot); err != nil {
+			t.Fatal(err)
+		}
+		now := status(t, client).Nodes[0]
+		if now.BootID == st.Nodes[0].BootID || now.State != daemon.NodeRunning {
+			t.Fatalf("after the reboot: %+v", now)
+		}
+		eventually(t, "kubelet reports the new boot", func() bool {
+			return kubectl(t, st, "get", "node", now.KubeName, "-o", "jsonpath={.status.nodeInfo.bootID}") == now.BootID
+		})
+	})
+	t.Run("a stopped node starts again", func(t *testing.T) {
+		if err := client.Power(t.Context(), "node1", daemon.PowerStop); err != nil {
+			t.Fatal(err)
+		}
+		if now := status(t, client).Nodes[0]; now.State != daemon.NodeStopped || now.PID != 0 {
+			t.Errorf("after the power cut: %+v", now)
+		}
+		if err := client.Power(t.Context(), "node1", daemon.PowerStart); err != nil {
+			t.Fatal(err)
+		}
+		now := status(t, client).Nodes[0]
+		eventually(t, "kubelet reports the new boot", func() bool {
+			return kubectl(t, st, "get", "node", now.KubeName, "-o", "jsonpath={.status.nodeInfo.bootID}") == now.BootID
+		})
+	})
+	t.Run("a terminated node's object goes", func(t *testing.T) {
+		if err := client.Power(t.Context(), "node2", daemon.PowerTerminate); err != nil {
+			t.Fatal(err)
+		}
+		if out := kubectl(t, st, "get", "nodes", "-o", "name"); strings.Contains(out, st.Nodes[1].KubeName) {
+			t.Errorf("nodes: %s", out)
+		}
+	})
+	t.Run("a wrong name or action is refused by name", func(t *testing.T) {
+		for _, tc := range [][2]string{{"node9", "stop"}, {"node1", "explode"}} {
+			err := client.Power(t.Context(), tc[0], daemon.Power(tc[1]))
+			if err == nil || !strings.Contains(err.Error(), tc[0]) && !strings.Contains(err.Error(), tc[1]) {
+				t.Errorf("%v: %v", tc, err)
+			}
+		}
+	})
+	if err := client.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sweep.Sweep(t.Context(), sweep.Options{Lab: l.Name, StateDir: st.StateDir}); err != nil {
+		t.Fatal(err)
+	}
+	after, err := sweep.TakeSnapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Others may use the machine meanwhile: what carries the lab's name is ours,
+	// and so is a setting.
+	for _, line := range before.Diff(after) {
+		if strings.Contains(line, l.Name) || strings.Contains(line, " sysctl: ") {
+			t.Errorf("left over: %s", line)
+		} else {
+			t.Logf("changed by others: %s", line)
+		}
+	}
+}
+
+func TestSweepTakesALabWhoseDaemonWasKilled(t *testing.T) {
+	l := testLab(t, 1)
+	client := up(t, l)
+	st := status(t, client)
+	if err := exec.Command("kill", "-9", fmt.Sprint(st.PID)).Run(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := sweep.Sweep(t.Context(), sweep.Options{Lab: l.Name, StateDir: st.StateDir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("swept %+v", r)
+	again, err := sweep.Sweep(t.Context(), sweep.Options{Lab: l.Name, StateDir: st.StateDir})
+	if err != nil || !again.Empty() {
+		t.Errorf("a second sweep found %+v, %v", again, err)
+	}
+}

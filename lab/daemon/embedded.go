@@ -1,0 +1,37 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/trunkline/trunkline/sim/world"
+)
+
+// StartWorld starts the embedded VPC of a lab: what Options.World is outside of
+// tests.
+func StartWorld(ctx context.Context, l Lab, m Machines, log *slog.Logger) (World, error) {
+	w, err := world.Start(ctx, world.Config{
+		Spec: l.World, Roles: l.Roles, Faults: l.Faults,
+		Namespace: NetNS(l.Name, "vpc"), Internet: NetNS(l.Name, "net"),
+		Machines: m, Log: log.With("room", "world"),
+	})
+	if err != nil {
+		return nil, err // not a World that holds nil
+	}
+	return w, nil
+}
+
+// writeOperator writes the account's operator as AWS's shared credentials file.
+func (l *lab) writeOperator(w World) error {
+	key := w.Operator()
+	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", key.AccessKeyID, key.SecretAccessKey)
+	if err := os.WriteFile(l.credentialsPath(), []byte(text), 0o600); err != nil {
+		return fmt.Errorf("write the operator's key: %w", err)
+	}
+	return nil
+}
+
+func (l *lab) credentialsPath() string { return filepath.Join(l.options.StateDir, "aws-credentials") }
