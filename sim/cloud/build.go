@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -301,7 +302,7 @@ func (ch *change) buildHost(spec HostSpec) error {
 		return err
 	}
 	ch.Hosts[spec.Name] = &Host{Name: spec.Name, Namespace: spec.Namespace}
-	i.RequesterManaged, i.Requester = true, ch.newID("AROA")
+	i.RequesterManaged, i.Requester = true, requester(ch.newID(""))
 	i.Attachment = &Attachment{
 		ID: vpc.AttachmentID(ch.newID("ela-attach-")), Host: spec.Name, DeviceIndex: 1,
 		Status: Attaching, Since: ch.now,
@@ -310,4 +311,9 @@ func (ch *change) buildHost(spec HostSpec) error {
 		i.Attachment.Status = Attached
 	}
 	return nil
+}
+
+// requester is the principal id of AWS's own service that made an interface.
+func requester(digits string) string {
+	return "AROA" + strings.ToUpper(digits[1:]) + ":AmazonEKS"
 }

@@ -192,7 +192,7 @@ func instanceAttributes(s *cloud.State) attributes[*cloud.Instance] {
 func ReservationID(id vpc.InstanceID) string { return "r-" + strings.TrimPrefix(string(id), "i-") }
 
 // ImageID is the machine image every instance shows; there are no images here.
-const ImageID = "ami-0trunkline0lab000"
+const ImageID = "ami-0123456789abcdef0"
 
 func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 	zone := s.Subnets[n.Subnet].Zone

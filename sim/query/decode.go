@@ -35,8 +35,37 @@ func Decode(form url.Values, into any) error {
 	if err != nil {
 		return err
 	}
-	if err := decodeStruct(root, reflect.ValueOf(into).Elem()); err != nil {
+	v := reflect.ValueOf(into).Elem()
+	if err := decodeStruct(root, v); err != nil {
 		return err
+	}
+	return require(root, v.Type())
+}
+
+// require refuses a request without a parameter that it must have. It runs when
+// every parameter is known to be one, for a misspelt name explains a missing one.
+func require(n *node, t reflect.Type) error {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return require(n, t.Elem())
+	case reflect.Slice:
+		for _, name := range sortedKeys(n.children) {
+			if err := require(n.children[name], t.Elem()); err != nil {
+				return err
+			}
+		}
+	case reflect.Struct:
+		for _, f := range fieldsOf(t) {
+			child := n.children[f.name]
+			switch {
+			case child != nil:
+				if err := require(child, t.FieldByIndex(f.index).Type); err != nil {
+					return err
+				}
+			case f.required:
+				return cloud.MissingParameter(join(n.path, f.name))
+			}
+		}
 	}
 	return nil
 }
@@ -78,9 +107,6 @@ func decodeStruct(n *node, v reflect.Value) error {
 		claimed[f.name] = true
 		child := n.children[f.name]
 		if child == nil {
-			if f.required {
-				return cloud.MissingParameter(join(n.path, f.name))
-			}
 			continue
 		}
 		if err := decodeValue(child, v.FieldByIndex(f.index)); err != nil {

@@ -1,0 +1,461 @@
+package cloud_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/sim/cloud"
+)
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// spec is a small account: a roomy subnet, a tiny one with room for one /28, and
+// three instances.
+func spec() cloud.Spec {
+	return cloud.Spec{
+		Region: "us-west-2", Account: "111122223333", Seed: 7,
+		VPC: cloud.VPCSpec{CIDRs: []netip.Prefix{prefix("10.0.0.0/16")}, CIDR6: prefix("2600:1f14:abc:de00::/56"), InternetGateway: true},
+		Subnets: []cloud.SubnetSpec{
+			{Name: "a", Zone: "us-west-2a", CIDR: prefix("10.0.0.0/24"), CIDR6: prefix("2600:1f14:abc:de00::/64")},
+			{Name: "tiny", Zone: "us-west-2a", CIDR: prefix("10.0.1.0/26")},
+			{Name: "b", Zone: "us-west-2b", CIDR: prefix("10.0.2.0/24")},
+		},
+		Groups: []cloud.GroupSpec{{Name: "node"}},
+		Instances: []cloud.InstanceSpec{
+			{Name: "one", Type: "t3.medium", Subnet: "a", Groups: []string{"node"}},
+			{Name: "two", Type: "m5.large", Subnet: "a", Groups: []string{"node"}},
+			{Name: "old", Type: "t2.medium", Subnet: "a", Groups: []string{"node"}},
+		},
+	}
+}
+
+func newCloud(t testing.TB, o cloud.Options) *cloud.Cloud {
+	t.Helper()
+	c, err := cloud.New(spec(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func create(t testing.TB, c *cloud.Cloud, w cloud.NewInterface) *cloud.Interface {
+	t.Helper()
+	i, err := c.CreateInterface(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func wantCode(t testing.TB, err error, code, message string) {
+	t.Helper()
+	var e *cloud.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("got %v, want %s", err, code)
+	}
+	if e.Code != code || (message != "" && e.Message != message) {
+		t.Fatalf("got %s: %s\nwant %s: %s", e.Code, e.Message, code, message)
+	}
+}
+
+// check holds a State against the invariants that EC2 promises.
+func check(t interface{ Fatalf(string, ...any) }, s *cloud.State) {
+	owner := map[netip.Addr]vpc.ENIID{}
+	used := map[vpc.SubnetID]int{}
+	var blocks []netip.Prefix
+	take := func(a netip.Addr, i *cloud.Interface) {
+		if other, taken := owner[a]; taken {
+			t.Fatalf("%s belongs to %s and to %s", a, other, i.ID)
+		}
+		owner[a] = i.ID
+		n := s.Subnets[i.Subnet]
+		if !n.CIDR.Contains(a) || vpc.Reserved(n.CIDR, a) {
+			t.Fatalf("%s of %s is reserved, or outside %s", a, i.ID, n.CIDR)
+		}
+		used[n.ID]++
+	}
+	for _, i := range s.Interfaces {
+		if len(i.IPv4) == 0 {
+			t.Fatalf("%s has no primary address", i.ID)
+		}
+		for _, a := range i.IPv4 {
+			take(a, i)
+		}
+		for _, p := range i.IPv4Prefixes {
+			if p.Bits() != vpc.DelegatedPrefix4 || p != p.Masked() {
+				t.Fatalf("prefix %s of %s is no aligned /28", p, i.ID)
+			}
+			for a := p.Addr(); p.Contains(a); a = a.Next() {
+				take(a, i)
+			}
+		}
+		for _, a := range i.IPv6 {
+			if other, taken := owner[a]; taken {
+				t.Fatalf("%s belongs to %s and to %s", a, other, i.ID)
+			}
+			owner[a] = i.ID
+		}
+		blocks = append(blocks, i.IPv6Prefixes...)
+	}
+	for n, p := range blocks {
+		for _, o := range blocks[:n] {
+			if p.Overlaps(o) {
+				t.Fatalf("prefixes %s and %s overlap", p, o)
+			}
+		}
+		for a, id := range owner {
+			if p.Contains(a) {
+				t.Fatalf("%s of %s lies in the delegated %s", a, id, p)
+			}
+		}
+	}
+	for _, n := range s.Subnets {
+		size := 1 << (32 - n.CIDR.Bits())
+		if free := s.FreeIPv4(n); free != size-5-used[n.ID] {
+			t.Fatalf("subnet %s: %d free, want %d of %d less %d used", n.Name, free, size-5, size, used[n.ID])
+		}
+	}
+	for _, n := range s.Instances {
+		checkInstance(t, s, n)
+	}
+}
+
+func checkInstance(t interface{ Fatalf(string, ...any) }, s *cloud.State, n *cloud.Instance) {
+	attached := s.InterfacesOf(n.ID)
+	if len(attached) > n.Limits.ENIs {
+		t.Fatalf("%s (%s) has %d interfaces", n.Name, n.Type, len(attached))
+	}
+	seen := map[int]bool{}
+	for _, i := range attached {
+		if len(i.IPv4)+len(i.IPv4Prefixes) > n.Limits.IPv4 || len(i.IPv6)+len(i.IPv6Prefixes) > n.Limits.IPv6 {
+			t.Fatalf("%s on %s holds more than %d addresses", i.ID, n.Type, n.Limits.IPv4)
+		}
+		if seen[i.Attachment.DeviceIndex] {
+			t.Fatalf("%s has two interfaces at index %d", n.Name, i.Attachment.DeviceIndex)
+		}
+		seen[i.Attachment.DeviceIndex] = true
+	}
+}
+
+// Whatever is asked, an address never has two owners, no limit is exceeded, and
+// the free counts add up; and what is refused changes nothing.
+func TestNoSequenceOfCallsBreaksTheAccount(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		c := newCloud(t, cloud.Options{Instant: rapid.Bool().Draw(rt, "instant")})
+		for range rapid.IntRange(1, 60).Draw(rt, "calls") {
+			before := c.State()
+			if err := step(rt, c); err != nil {
+				var e *cloud.Error
+				if !errors.As(err, &e) {
+					rt.Fatalf("%v is not an EC2 error", err)
+				}
+				if c.State() != before {
+					rt.Fatalf("%v, and yet the account changed", err)
+				}
+			}
+			check(rt, c.State())
+		}
+	})
+}
+
+func pick[T any](t *rapid.T, label string, list []T) T {
+	return list[rapid.IntRange(0, len(list)-1).Draw(t, label)]
+}
+
+// step makes one random call.
+func step(t *rapid.T, c *cloud.Cloud) error {
+	s := c.State()
+	if len(s.Interfaces) == 0 {
+		_, err := c.CreateInterface(cloud.NewInterface{Subnet: s.SubnetNamed("a").ID})
+		return err
+	}
+	i := pick(t, "interface", cloud.Sorted(s.Interfaces))
+	n := pick(t, "instance", cloud.Sorted(s.Instances))
+	subnet := pick(t, "subnet", cloud.Sorted(s.Subnets))
+	count := rapid.IntRange(0, 12)
+	address := rapid.Custom(func(t *rapid.T) netip.Addr {
+		return netip.AddrFrom4([4]byte{10, 0, byte(rapid.IntRange(0, 2).Draw(t, "net")), byte(rapid.IntRange(0, 255).Draw(t, "host"))})
+	})
+	switch rapid.IntRange(0, 40).Draw(t, "call") % 14 {
+	case 0:
+		w := cloud.NewInterface{Subnet: subnet.ID, IPv4: cloud.Want{Count: count.Draw(t, "count")}}
+		if rapid.Bool().Draw(t, "prefix") {
+			w.IPv4 = cloud.Want{PrefixCount: 1}
+		}
+		if rapid.Bool().Draw(t, "named") {
+			w.Primary = address.Draw(t, "primary")
+		}
+		_, err := c.CreateInterface(w)
+		return err
+	case 1:
+		return c.DeleteInterface(i.ID)
+	case 2:
+		_, err := c.Attach(i.ID, n.ID, rapid.IntRange(0, 4).Draw(t, "index"), 0)
+		return err
+	case 3:
+		if i.Attachment == nil {
+			return nil
+		}
+		if rapid.Bool().Draw(t, "finish") {
+			return errors.Join(c.FinishAttach(i.Attachment.ID), c.FinishDetach(i.Attachment.ID))
+		}
+		return c.Detach(i.Attachment.ID)
+	case 4:
+		_, err := c.AssignIPv4(i.ID, cloud.Want{Count: count.Draw(t, "count")})
+		return err
+	case 5:
+		_, err := c.AssignIPv4(i.ID, cloud.Want{
+			Addresses: rapid.SliceOfN(address, 1, 4).Draw(t, "addresses"), Reassign: rapid.Bool().Draw(t, "reassign"),
+		})
+		return err
+	case 6:
+		_, err := c.AssignIPv4(i.ID, cloud.Want{PrefixCount: rapid.IntRange(1, 3).Draw(t, "count")})
+		return err
+	case 7, 12:
+		return c.UnassignIPv4(i.ID, i.IPv4[len(i.IPv4)-1:], nil)
+	case 8:
+		return c.UnassignIPv4(i.ID, nil, i.IPv4Prefixes)
+	case 9, 10, 11:
+		_, err := c.AssignIPv6(i.ID, cloud.Want{Count: count.Draw(t, "count"), PrefixCount: rapid.IntRange(0, 1).Draw(t, "prefixes")})
+		return err
+	default:
+		return c.Terminate([]vpc.InstanceID{n.ID})
+	}
+}
+
+func TestAFragmentedSubnetHasAddressesButNoPrefix(t *testing.T) {
+	c := newCloud(t, cloud.Options{Instant: true})
+	tiny := c.State().SubnetNamed("tiny")
+	// One address in the middle of each of the two /28 blocks that hold no
+	// reserved address.
+	for _, a := range []string{"10.0.1.20", "10.0.1.40"} {
+		create(t, c, cloud.NewInterface{Subnet: tiny.ID, Primary: netip.MustParseAddr(a)})
+	}
+	i := create(t, c, cloud.NewInterface{Subnet: tiny.ID, Primary: netip.MustParseAddr("10.0.1.5")})
+	_, err := c.AssignIPv4(i.ID, cloud.Want{PrefixCount: 1})
+	wantCode(t, err, "InsufficientCidrBlocks", "The specified subnet does not have enough free cidr blocks to satisfy the request.")
+	if _, err := c.AssignIPv4(i.ID, cloud.Want{Count: 10}); err != nil {
+		t.Fatalf("single addresses are free: %v", err)
+	}
+}
+
+func TestAFullSubnetSaysSo(t *testing.T) {
+	c := newCloud(t, cloud.Options{Instant: true})
+	tiny := c.State().SubnetNamed("tiny")
+	i := create(t, c, cloud.NewInterface{Subnet: tiny.ID, IPv4: cloud.Want{Count: 40}})
+	j := create(t, c, cloud.NewInterface{Subnet: tiny.ID, IPv4: cloud.Want{Count: 17}})
+	if free := c.State().FreeIPv4(tiny); free != 0 {
+		t.Fatalf("%d addresses are free, want none of 59", free)
+	}
+	_, err := c.AssignIPv4(j.ID, cloud.Want{Count: 1})
+	wantCode(t, err, "InsufficientFreeAddressesInSubnet", "The specified subnet does not have enough free addresses to satisfy the request.")
+	_, err = c.AssignIPv4(j.ID, cloud.Want{PrefixCount: 1})
+	wantCode(t, err, "InvalidParameterValue", "There aren't sufficient free Ipv4 addresses or prefixes")
+	if err := c.UnassignIPv4(i.ID, i.IPv4[1:2], nil); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.AssignIPv4(j.ID, cloud.Want{Count: 1})
+	if err != nil || got.Addresses[0] != i.IPv4[1] {
+		t.Fatalf("got %v, %v; want the one address that was freed, %s", got, err, i.IPv4[1])
+	}
+}
+
+func TestLimitsAreThoseOfTheInstanceType(t *testing.T) {
+	c := newCloud(t, cloud.Options{Instant: true})
+	s := c.State()
+	one, old := s.InstanceNamed("one"), s.InstanceNamed("old") // t3.medium and t2.medium: 3 × 6
+	for index := 1; index <= 2; index++ {
+		i := create(t, c, cloud.NewInterface{Subnet: one.Subnet, IPv4: cloud.Want{Count: 5}})
+		if _, err := c.Attach(i.ID, one.ID, index, 0); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.AssignIPv4(i.ID, cloud.Want{Count: 1})
+		wantCode(t, err, "PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
+	}
+	more := create(t, c, cloud.NewInterface{Subnet: one.Subnet})
+	_, err := c.Attach(more.ID, one.ID, 3, 0)
+	wantCode(t, err, "AttachmentLimitExceeded", "Interface count 4 exceeds the limit for t3.medium")
+	_, err = c.Attach(more.ID, old.ID, 0, 0)
+	wantCode(t, err, "InvalidParameterValue", "Instance '"+string(old.ID)+"' already has an interface attached at device index '0'.")
+	_, err = c.AssignIPv4(s.Primary(old.ID).ID, cloud.Want{PrefixCount: 1})
+	wantCode(t, err, "UnsupportedOperation", "")
+}
+
+func TestReassignmentMovesAnAddressAtOnce(t *testing.T) {
+	c := newCloud(t, cloud.Options{Instant: true})
+	subnet := c.State().SubnetNamed("a").ID
+	from := create(t, c, cloud.NewInterface{Subnet: subnet, IPv4: cloud.Want{Count: 1}})
+	to := create(t, c, cloud.NewInterface{Subnet: subnet})
+	a := from.IPv4[1]
+	_, err := c.AssignIPv4(to.ID, cloud.Want{Addresses: []netip.Addr{a}})
+	wantCode(t, err, "InvalidParameterValue", "")
+	if _, err := c.AssignIPv4(to.ID, cloud.Want{Addresses: []netip.Addr{a}, Reassign: true}); err != nil {
+		t.Fatal(err)
+	}
+	if owner := c.State().Owner(a); owner.ID != to.ID {
+		t.Fatalf("%s belongs to %s, want %s", a, owner.ID, to.ID)
+	}
+	_, err = c.AssignIPv4(to.ID, cloud.Want{Addresses: from.IPv4[:1], Reassign: true})
+	wantCode(t, err, "InvalidParameterValue", "")
+}
+
+func TestAnAttachmentIsNotAttachedBeforeItsLinkIsIn(t *testing.T) {
+	c := newCloud(t, cloud.Options{})
+	one := c.State().InstanceNamed("one")
+	i := create(t, c, cloud.NewInterface{Subnet: one.Subnet})
+	a, err := c.Attach(i.ID, one.ID, 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := func() cloud.AttachmentStatus { return c.State().Interfaces[i.ID].Attachment.Status }
+	if status() != cloud.Attaching {
+		t.Fatalf("status %s, want attaching", status())
+	}
+	if err := c.FinishAttach(a.ID); err != nil || status() != cloud.Attached {
+		t.Fatalf("status %s (%v), want attached", status(), err)
+	}
+	if err := c.Detach(a.ID); err != nil || status() != cloud.Detaching {
+		t.Fatalf("status %s (%v), want detaching", status(), err)
+	}
+	wantCode(t, c.DeleteInterface(i.ID), "InvalidParameterValue", "Network interface '"+string(i.ID)+"' is currently in use.")
+	if err := errors.Join(c.FinishDetach(a.ID), c.DeleteInterface(i.ID)); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, c.DeleteInterface(i.ID), "InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '"+string(i.ID)+"' does not exist")
+}
+
+func TestTerminationTakesOnlyWhatIsMarked(t *testing.T) {
+	c := newCloud(t, cloud.Options{Instant: true})
+	one := c.State().InstanceNamed("one")
+	primary := c.State().Primary(one.ID)
+	var kept []vpc.ENIID
+	for index := 1; index <= 2; index++ {
+		i := create(t, c, cloud.NewInterface{Subnet: one.Subnet})
+		a, err := c.Attach(i.ID, one.ID, index, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if index == 2 {
+			if err := c.SetDeleteOnTermination(i.ID, a.ID, true); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			kept = append(kept, i.ID)
+		}
+	}
+	if err := c.Terminate([]vpc.InstanceID{one.ID}); err != nil {
+		t.Fatal(err)
+	}
+	s := c.State()
+	if s.Instances[one.ID].State != cloud.Terminated || s.Interfaces[primary.ID] != nil || len(s.InterfacesOf(one.ID)) != 0 {
+		t.Fatal("the instance or its primary interface is still there")
+	}
+	if i := s.Interfaces[kept[0]]; i == nil || i.Status() != "available" {
+		t.Fatalf("%s without DeleteOnTermination: %+v, want available", kept[0], i)
+	}
+}
+
+func TestALateReaderSeesTheStateOfThen(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := newCloud(t, cloud.Options{Now: func() time.Time { return now }, Instant: true})
+	before := c.State()
+	now = now.Add(time.Minute)
+	i := create(t, c, cloud.NewInterface{Subnet: c.State().SubnetNamed("a").ID})
+	now = now.Add(3 * time.Second)
+	if got := c.StateAgo(5 * time.Second); got != before {
+		t.Errorf("five seconds ago: revision %d, want %d", got.Revision, before.Revision)
+	}
+	if got := c.StateAgo(2 * time.Second); got.Interfaces[i.ID] == nil {
+		t.Error("two seconds ago: the interface is not there")
+	}
+}
+
+func TestTheSameSeedMakesTheSameWorld(t *testing.T) {
+	ids := func() []string {
+		c := newCloud(t, cloud.Options{Instant: true})
+		create(t, c, cloud.NewInterface{Subnet: c.State().SubnetNamed("a").ID, IPv4: cloud.Want{Count: 3}})
+		var out []string
+		for _, i := range cloud.Sorted(c.State().Interfaces) {
+			out = append(out, string(i.ID), i.MAC.String())
+			for _, a := range i.IPv4 {
+				out = append(out, a.String())
+			}
+		}
+		return out
+	}
+	if a, b := ids(), ids(); !slices.Equal(a, b) {
+		t.Errorf("%v\n%v", a, b)
+	}
+}
+
+func TestRoutesAndRulesHaveQuotas(t *testing.T) {
+	s := spec()
+	s.Quotas = cloud.Quotas{RoutesPerTable: 1, RulesPerGroup: 2}
+	c, err := cloud.New(s, cloud.Options{Instant: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := cloud.Sorted(c.State().RouteTables)[0].ID
+	to := cloud.RouteTarget{Gateway: c.State().Gateway}
+	if err := c.CreateRoute(table, prefix("0.0.0.0/0"), to); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CreateRoute(table, prefix("0.0.0.0/0"), to); err != nil {
+		t.Fatalf("the very same route again: %v", err)
+	}
+	wantCode(t, c.CreateRoute(table, prefix("192.0.2.0/24"), to), "RouteLimitExceeded", "The maximum number of routes has been reached.")
+	group := c.State().GroupNamed("node").ID
+	rule := func(port int) cloud.Rule {
+		return cloud.Rule{Protocol: 6, From: port, To: port, Peer: prefix("0.0.0.0/0")}
+	}
+	if _, err := c.Authorize(group, cloud.Ingress, []cloud.Rule{rule(80), rule(81)}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Authorize(group, cloud.Ingress, []cloud.Rule{rule(82)})
+	wantCode(t, err, "RulesPerSecurityGroupLimitExceeded", "The maximum number of rules per security group has been reached.")
+	_, err = c.Authorize(group, cloud.Ingress, []cloud.Rule{rule(80)})
+	wantCode(t, err, "InvalidPermission.Duplicate", `the specified rule "peer: 0.0.0.0/0, TCP, from port: 80, to port: 80, ALLOW" already exists`)
+	if err := c.Revoke(group, cloud.Ingress, []cloud.Rule{rule(80)}); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, c.Revoke(group, cloud.Ingress, []cloud.Rule{rule(80)}), "InvalidPermission.NotFound", "The specified rule does not exist in this security group.")
+}
+
+func TestASpecThatContradictsItselfNamesThePart(t *testing.T) {
+	for name, test := range map[string]struct {
+		edit func(*cloud.Spec)
+		want string
+	}{
+		"a subnet over another":    {func(s *cloud.Spec) { s.Subnets[1].CIDR = prefix("10.0.0.64/26") }, `subnet "tiny": CIDR 10.0.0.64/26: overlaps subnet "a" (10.0.0.0/24)`},
+		"a subnet outside the VPC": {func(s *cloud.Spec) { s.Subnets[0].CIDR = prefix("10.1.0.0/24") }, `subnet "a": CIDR 10.1.0.0/24: outside the VPC`},
+		"a zone of another region": {func(s *cloud.Spec) { s.Subnets[0].Zone = "eu-west-1a" }, `subnet "a": zone "eu-west-1a": want us-west-2 and one letter`},
+		"an unknown group":         {func(s *cloud.Spec) { s.Instances[0].Groups = []string{"nope"} }, `instance "one": InvalidGroup.NotFound: The security group 'nope' does not exist`},
+		"an unknown type":          {func(s *cloud.Spec) { s.Instances[0].Type = "m9.huge" }, `instance "one": InvalidParameterValue: Invalid value 'm9.huge' for InstanceType.`},
+		"a name twice":             {func(s *cloud.Spec) { s.Instances[1].Name = "one" }, `instance "one": the name is given twice`},
+		"a route without a gateway": {func(s *cloud.Spec) {
+			s.VPC.InternetGateway = false
+			s.RouteTables = []cloud.RouteTableSpec{{Name: "x", Routes: []cloud.RouteSpec{{Destination: prefix("0.0.0.0/0"), Gateway: "igw"}}}}
+		}, `route table "x": route 0.0.0.0/0: the VPC has no internet gateway`},
+		"an account of eleven": {func(s *cloud.Spec) { s.Account = "11112222333" }, `account "11112222333": want twelve digits`},
+		"an address held already": {func(s *cloud.Spec) {
+			s.Instances[0].Address = netip.MustParseAddr("10.0.0.9")
+			s.Instances[1].Address = s.Instances[0].Address
+		}, `instance "two": InvalidIPAddress.InUse: The specified address is already in use.`},
+		"an address that is reserved": {func(s *cloud.Spec) { s.Instances[0].Address = netip.MustParseAddr("10.0.0.3") }, `instance "one": InvalidParameterValue: Address 10.0.0.3 is in subnet's reserved address range`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := spec()
+			test.edit(&s)
+			_, err := cloud.New(s, cloud.Options{})
+			if err == nil || err.Error() != test.want {
+				t.Errorf("got  %v\nwant %s", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,87 @@
+package ec2_test
+
+import (
+	"bytes"
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+)
+
+// awscli is Debian's. Another aws on the PATH may be another version, so it is
+// called by its path.
+const awscli = "/usr/bin/aws"
+
+// What Debian's awscli prints for a small world, held against goldens that were
+// reviewed against the API reference.
+func TestDebianAWSCLIPrintsTheGoldens(t *testing.T) {
+	if testing.Short() {
+		t.Skip("awscli takes seconds to start")
+	}
+	version, err := exec.Command(awscli, "--version").Output()
+	if err != nil {
+		t.Skipf("%s does not run: %v (apt-get install awscli)", awscli, err)
+	}
+	if !strings.HasPrefix(string(version), "aws-cli/2.9.") {
+		t.Skipf("the goldens are those of awscli 2.9, and %s is %s", awscli, version)
+	}
+	a := start(t, seeded())
+	furnish(t, a.cloud)
+	for _, command := range []string{
+		"describe-network-interfaces", "describe-instances", "describe-subnets",
+		"describe-security-groups", "describe-route-tables",
+	} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			compareGolden(t, command+".json", a.awscli(t, "ec2", command))
+		})
+	}
+}
+
+// furnish gives the small world one of each thing that a describe shows.
+func furnish(t *testing.T, c *cloud.Cloud) {
+	t.Helper()
+	s := c.State()
+	n := s.InstanceNamed("node1")
+	made := ok[*cloud.Interface](t)(c.CreateInterface(cloud.NewInterface{
+		Subnet: n.Subnet, Description: "aws-K8S-" + string(n.ID),
+		Groups:   s.Primary(n.ID).Groups,
+		IPv4:     cloud.Want{Addresses: []netip.Addr{netip.MustParseAddr("10.0.3.7")}},
+		IPv6:     cloud.Want{PrefixCount: 1},
+		Tracking: &cloud.Tracking{TCPEstablished: 350},
+		Tags:     cloud.Tags{"node.k8s.amazonaws.com/instance_id": string(n.ID)},
+	}))
+	ok[*cloud.Attachment](t)(c.Attach(made.ID, n.ID, 1, 0))
+	ok[cloud.Assigned](t)(c.AssignIPv4(made.ID, cloud.Want{PrefixCount: 1}))
+	for _, table := range s.RouteTables {
+		if table.Name == "private" {
+			dst := netip.MustParsePrefix("10.9.0.0/16")
+			if err := c.CreateRoute(table.ID, dst, cloud.RouteTarget{Interface: made.ID}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func (a *account) awscli(t *testing.T, args ...string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, awscli, append([]string{"--endpoint-url", a.url, "--output", "json"}, args...)...)
+	cmd.Env = []string{
+		"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH"), "AWS_REGION=us-west-2", "AWS_PAGER=",
+		"AWS_ACCESS_KEY_ID=" + a.key.AccessKeyID, "AWS_SECRET_ACCESS_KEY=" + a.key.SecretAccessKey,
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("aws %s: %v\n%s", strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return out
+}
