@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/test/testns"
@@ -60,12 +61,44 @@ func wire(t testing.TB, h *Host, ns *os.File, p hostnet.Pod) {
 	}
 }
 
-func TestAWiredPodHasItsAddressAndItsRoutes(t *testing.T) {
-	h, node := open(t)
-	podNS := testns.New(t, "pod")
-	p := pod("web", "10.0.1.7")
-	p.Table = 3
-	wire(t, h, podNS.Open(t), p)
-	t.Log(ip(t, podNS, "-d link show dev eth0"), ip(t, podNS, "addr show"), ip(t, podNS, "route"), ip(t, podNS, "neigh"))
-	t.Log(ip(t, node, "-d link show"), ip(t, node, "rule"), ip(t, node, "route"), ip(t, node, "neigh"))
+// eventually waits for what another goroutine or the kernel does.
+func eventually(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); <-tick.C {
+		if done() {
+			return
+		}
+	}
+	t.Fatalf("never: %s", what)
+}
+
+// correct asserts that the kernel has exactly what the pod needs, on both sides.
+func correct(t testing.TB, h *Host, podNS *os.File, p hostnet.Pod) {
+	t.Helper()
+	have, err := h.Read(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range hostnet.Diff(hostnet.ForPod(p), have) {
+		t.Errorf("on the node: %s", op)
+	}
+	side, err := readPodSide(podNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range hostnet.Diff(hostnet.PodSide(p), side) {
+		if op.Verb != hostnet.Delete || !strings.Contains(op.Object.String(), "fe80") {
+			t.Errorf("in the pod: %s", op)
+		}
+	}
+}
+
+func prefixes(list ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
 }

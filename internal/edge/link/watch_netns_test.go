@@ -1,0 +1,191 @@
+//go:build netns
+
+package link
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/test/testns"
+)
+
+// watcher runs Watch until the test ends and notes what it hears.
+type watcher struct {
+	mu   sync.Mutex
+	why  []string
+	h    *Host
+	node *testns.NS
+}
+
+func watch(t testing.TB, h *Host, node *testns.NS) *watcher {
+	t.Helper()
+	w := &watcher{h: h, node: node}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = h.Watch(ctx, func(why string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.why = append(w.why, why)
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	// Watch hears from the moment it listens: a change that must be heard is
+	// repeated until it is.
+	key := hostnet.Rule{Family: vpc.IPv4, Priority: 9, Table: 9}
+	h.expect(hostnet.State{Rules: []hostnet.Rule{key}})
+	eventually(t, "Watch listens", func() bool {
+		ip(t, node, "rule add prio 9 lookup 9")
+		ip(t, node, "rule del prio 9 lookup 9")
+		return len(w.heard()) > 0
+	})
+	h.forget(hostnet.State{Rules: []hostnet.Rule{key}})
+	w.settle(t)
+	return w
+}
+
+// settle waits until everything that happened was heard, and forgets it.
+func (w *watcher) settle(t testing.TB) []string {
+	t.Helper()
+	mark := hostnet.Rule{Family: vpc.IPv4, Priority: 8, Table: 8}
+	w.h.expect(hostnet.State{Rules: []hostnet.Rule{mark}})
+	ip(t, w.node, "rule add prio 8 lookup 8")
+	ip(t, w.node, "rule del prio 8 lookup 8")
+	isMark := func(why string) bool { return strings.HasPrefix(why, "rule 8:") }
+	eventually(t, "the mark heard", func() bool {
+		for _, why := range w.heard() {
+			if isMark(why) {
+				return true
+			}
+		}
+		return false
+	})
+	w.h.forget(hostnet.State{Rules: []hostnet.Rule{mark}})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var list []string
+	for _, why := range w.why {
+		if !isMark(why) {
+			list = append(list, why)
+		}
+	}
+	w.why = nil
+	return list
+}
+
+func (w *watcher) heard() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string{}, w.why...)
+}
+
+func TestWatchHearsDamageAndNothingElse(t *testing.T) {
+	h, node := open(t)
+	ip(t, node, "link add eth1 type veth peer name eth1p")
+	e := hostnet.ENI{ID: "eni-1", Link: "eth1", Device: 1, Addresses: prefixes("10.0.0.11/24")}
+	podNS := testns.New(t, "pod").Open(t)
+	p := pod("web", "10.0.1.7")
+	want := func() hostnet.State { return hostnet.Join(hostnet.ForENI(e), hostnet.ForPod(p)) }
+	wire(t, h, podNS, p)
+	if _, err := h.Apply(context.Background(), want); err != nil {
+		t.Fatal(err)
+	}
+	w := watch(t, h, node)
+	for _, c := range []struct{ do, hears string }{
+		{"rule add prio 700 lookup 70", ""},
+		{"route add 10.9.0.0/16 dev eth1", ""},
+		{"addr add 10.9.9.9/32 dev eth1", ""},
+		{"addr del 10.9.9.9/32 dev eth1", ""},
+		{"rule del prio 512", "rule 512"},
+		{"route del 10.0.1.7", "route 10.0.1.7/32"},
+		{"route replace default dev eth1 table 2", "replaced ours"},
+		{"addr del 10.0.0.11/24 dev eth1", "10.0.0.11 was deleted"},
+		{"neigh del 10.0.1.7 dev " + p.HostLink(), "no longer permanent"},
+		{"link set " + p.HostLink() + " down", "went down"},
+		{"link del " + p.HostLink(), "was deleted"},
+	} {
+		ip(t, node, c.do)
+		heard := strings.Join(w.settle(t), "; ")
+		if (c.hears == "") != (heard == "") || !strings.Contains(heard, c.hears) {
+			t.Errorf("after `ip %s` Watch heard %q, want %q", c.do, heard, c.hears)
+		}
+	}
+}
+
+func TestWatchDoesNotHearOurOwnWork(t *testing.T) {
+	h, node := open(t)
+	w := watch(t, h, node)
+	podNS := testns.New(t, "pod").Open(t)
+	p := pod("web", "10.0.1.7")
+	wire(t, h, podNS, p)
+	if _, err := h.Unwire(context.Background(), p); err != nil {
+		t.Fatal(err)
+	}
+	r := reap(t, h)
+	eventually(t, "the link gone", func() bool { return r.count() == 1 })
+	if heard := w.settle(t); len(heard) > 0 {
+		t.Errorf("Watch heard %q", heard)
+	}
+}
+
+func TestAnENIIsFoundByItsMACWhenItAppears(t *testing.T) {
+	h, node := open(t)
+	mac := vpc.MAC{2, 0, 0, 0, 0xe, 7}
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if name, err := h.FindENI(ctx, mac); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("found %q, %v before there is one", name, err)
+	}
+	type result struct {
+		name string
+		err  error
+	}
+	found := make(chan result, 1)
+	long, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	go func() {
+		name, err := h.FindENI(long, mac)
+		found <- result{name, err}
+	}()
+	ip(t, node, "link add ens6 address "+mac.String()+" type veth peer name ens6p")
+	if r := <-found; r.name != "ens6" || r.err != nil {
+		t.Errorf("found %q, %v", r.name, r.err)
+	}
+}
+
+func TestInitHostWritesSettingsOnce(t *testing.T) {
+	_, node := open(t)
+	ip(t, node, "link add eth0 type veth peer name eth0p")
+	settings := hostnet.Sysctls("eth0", []vpc.Family{vpc.IPv4, vpc.IPv6})
+	node.Do(t, func() {
+		changed, err := InitHost(settings)
+		if err != nil {
+			t.Error(err)
+		}
+		if len(changed) < 3 {
+			t.Errorf("changed only %v", changed)
+		}
+		for file, want := range map[string]string{
+			"/proc/sys/net/ipv4/ip_forward": "1", "/proc/sys/net/ipv4/conf/eth0/rp_filter": "2", "/proc/sys/net/ipv6/conf/eth0/accept_ra": "2",
+		} {
+			if got, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(got)) != want {
+				t.Errorf("%s is %q (%v), want %s", file, got, err, want)
+			}
+		}
+		if again, err := InitHost(settings); err != nil || len(again) > 0 {
+			t.Errorf("a second run changed %v, %v", again, err)
+		}
+		missing := []hostnet.Sysctl{{Name: "net/ipv4/conf/eth9/rp_filter", Value: "2", Why: "test"}}
+		if _, err := InitHost(missing); err == nil || !strings.Contains(err.Error(), "eth9") {
+			t.Errorf("a setting that is not there: %v", err)
+		}
+	})
+}

@@ -1,0 +1,257 @@
+//go:build netns
+
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/test/testns"
+)
+
+func TestWireGivesAPodWhatItNeedsAndHoldsItBack(t *testing.T) {
+	h, node := open(t)
+	podNS := testns.New(t, "pod")
+	p := pod("web", "10.0.1.7")
+	p.Table = 3
+	r, err := h.Wire(context.Background(), podNS.Open(t), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := ip(t, node, "link show "+r.Link); !strings.Contains(got, "state DOWN") {
+		t.Errorf("the host's end is not down before Up:\n%s", got)
+	}
+	if got := ip(t, node, "route"); strings.Contains(got, "10.0.1.7") {
+		t.Errorf("the pod has a route before Up:\n%s", got)
+	}
+	if err := h.Up(context.Background(), p); err != nil {
+		t.Fatal(err)
+	}
+	correct(t, h, podNS.Open(t), p)
+}
+
+func TestWireWorksForIPv6AndBothFamilies(t *testing.T) {
+	for i, addrs := range []string{"2600:1f14::7", "10.0.1.8+2600:1f14::8"} {
+		h, _ := open(t)
+		podNS := testns.New(t, fmt.Sprintf("pod%d", i))
+		p := pod(fmt.Sprintf("web%d", i), "10.0.0.1")
+		p.Addresses = nil
+		for a := range strings.SplitSeq(addrs, "+") {
+			p.Addresses = append(p.Addresses, pod("", a).Addresses...)
+		}
+		p.Table = 3
+		wire(t, h, podNS.Open(t), p)
+		correct(t, h, podNS.Open(t), p)
+	}
+}
+
+func TestWireAgainKeepsWhatIsThere(t *testing.T) {
+	h, node := open(t)
+	podNS := testns.New(t, "pod").Open(t)
+	p := pod("web", "10.0.1.7")
+	wire(t, h, podNS, p)
+	before := ip(t, node, "-o link show "+p.HostLink())
+	r, err := h.Wire(context.Background(), podNS, p)
+	if err != nil || !r.Kept {
+		t.Errorf("a second Wire: %+v, %v; want it kept", r, err)
+	}
+	if err := h.Up(context.Background(), p); err != nil {
+		t.Error(err)
+	}
+	if after := ip(t, node, "-o link show "+p.HostLink()); after != before {
+		t.Errorf("the link changed:\n%s%s", before, after)
+	}
+	correct(t, h, podNS, p)
+}
+
+var errCrash = errors.New("crash")
+
+func TestWireConvergesAfterACrashAtAnyStep(t *testing.T) {
+	for _, at := range []string{"create", "mark", "pod", "rules"} {
+		t.Run(at, func(t *testing.T) {
+			h, _ := open(t)
+			podNS := testns.New(t, "pod").Open(t)
+			p := pod("web", "10.0.1.7")
+			p.Table = 4
+			h.afterStep = func(step string) error {
+				if step == at {
+					return errCrash
+				}
+				return nil
+			}
+			if _, err := h.Wire(context.Background(), podNS, p); !errors.Is(err, errCrash) {
+				t.Fatalf("Wire did not stop at %s: %v", at, err)
+			}
+			h.afterStep = nil
+			pods, err := h.Pods(context.Background())
+			if err != nil || len(pods) != 1 || pods[0].Half != (at == "create") {
+				t.Errorf("after the crash the kernel tells %+v, %v", pods, err)
+			}
+			wire(t, h, podNS, p)
+			correct(t, h, podNS, p)
+		})
+	}
+}
+
+func TestWhatACrashedWireLeftIsPruned(t *testing.T) {
+	for _, at := range []string{"create", "mark", "pod", "rules"} {
+		t.Run(at, func(t *testing.T) {
+			h, node := open(t)
+			podNS := testns.New(t, "pod").Open(t)
+			p := pod("web", "10.0.1.7")
+			p.Table = 4
+			h.afterStep = func(step string) error {
+				if step == at {
+					return errCrash
+				}
+				return nil
+			}
+			_, _ = h.Wire(context.Background(), podNS, p)
+			if _, err := h.Apply(context.Background(), func() hostnet.State { return hostnet.State{} }); err != nil {
+				t.Fatal(err)
+			}
+			if left := ip(t, node, "-o link show type veth") + ip(t, node, "rule show prio 512") + ip(t, node, "rule show prio 1536"); left != "" {
+				t.Errorf("left over:\n%s", left)
+			}
+		})
+	}
+}
+
+func TestWireReplacesTheLinkOfAnOlderSandbox(t *testing.T) {
+	h, _ := open(t)
+	old, fresh := testns.New(t, "old").Open(t), testns.New(t, "new").Open(t)
+	p := pod("db-0", "10.0.1.7")
+	wire(t, h, old, p)
+	next := pod("db-0", "10.0.1.8")
+	next.ContainerID = "c-second"
+	wire(t, h, fresh, next)
+
+	// The old sandbox's late DEL leaves the newer one alone.
+	if queued, err := h.Unwire(context.Background(), p); queued || err != nil {
+		t.Errorf("Unwire of the old sandbox: queued %v, %v", queued, err)
+	}
+	correct(t, h, fresh, next)
+}
+
+func TestWireLeavesAloneWhatIsNotOurs(t *testing.T) {
+	t.Run("an interface in the pod", func(t *testing.T) {
+		h, node := open(t)
+		podNS := testns.New(t, "pod")
+		ip(t, podNS, "link add eth0 type veth peer name other")
+		if _, err := h.Wire(context.Background(), podNS.Open(t), pod("web", "10.0.1.7")); !errors.Is(err, ErrInterfaceExists) {
+			t.Errorf("got %v, want ErrInterfaceExists", err)
+		}
+		if left := ip(t, node, "-o link show type veth"); left != "" {
+			t.Errorf("left on the node:\n%s", left)
+		}
+		ip(t, podNS, "link show eth0")
+	})
+	t.Run("a link on the node", func(t *testing.T) {
+		h, node := open(t)
+		podNS := testns.New(t, "pod")
+		p := pod("web", "10.0.1.7")
+		ip(t, node, "link add "+p.HostLink()+" type veth peer name other")
+		if _, err := h.Wire(context.Background(), podNS.Open(t), p); !errors.Is(err, ErrInterfaceExists) {
+			t.Errorf("got %v, want ErrInterfaceExists", err)
+		}
+		if _, err := h.Unwire(context.Background(), p); err != nil {
+			t.Error(err)
+		}
+		if got := ip(t, node, "link show "+p.HostLink()); strings.Contains(got, "alias") || strings.Contains(got, "group 3") {
+			t.Errorf("somebody else's link was changed:\n%s", got)
+		}
+	})
+	t.Run("another sandbox's interface in the same pod", func(t *testing.T) {
+		h, _ := open(t)
+		podNS := testns.New(t, "pod").Open(t)
+		wire(t, h, podNS, pod("web", "10.0.1.7"))
+		other := pod("api", "10.0.1.8")
+		if _, err := h.Wire(context.Background(), podNS, other); !errors.Is(err, ErrInterfaceExists) {
+			t.Errorf("got %v, want ErrInterfaceExists", err)
+		}
+		correct(t, h, podNS, pod("web", "10.0.1.7"))
+	})
+	t.Run("a default route in the pod", func(t *testing.T) {
+		h, _ := open(t)
+		podNS := testns.New(t, "pod")
+		ip(t, podNS, "link add net1 type veth peer name other")
+		ip(t, podNS, "link set net1 up")
+		ip(t, podNS, "route add default dev net1")
+		if _, err := h.Wire(context.Background(), podNS.Open(t), pod("web", "10.0.1.7")); !errors.Is(err, ErrInterfaceExists) {
+			t.Errorf("got %v, want ErrInterfaceExists", err)
+		}
+		if got := ip(t, podNS, "route show default"); !strings.Contains(got, "net1") {
+			t.Errorf("the pod's own default route is gone: %s", got)
+		}
+	})
+	t.Run("a route on the node", func(t *testing.T) {
+		h, node := open(t)
+		podNS := testns.New(t, "pod")
+		ip(t, node, "link add x type veth peer name y")
+		ip(t, node, "link set x up")
+		ip(t, node, "route add 10.0.1.7/32 dev x")
+		p := pod("web", "10.0.1.7")
+		if _, err := h.Wire(context.Background(), podNS.Open(t), p); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Up(context.Background(), p); err == nil || !strings.Contains(err.Error(), "not ours") {
+			t.Errorf("Up past somebody else's route: %v", err)
+		}
+	})
+}
+
+func TestWireRefusesADescriptorThatIsNoPod(t *testing.T) {
+	h, node := open(t)
+	file, err := os.Open("/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for name, ns := range map[string]*os.File{"a file": file, "the node": node.Open(t)} {
+		if _, err := h.Wire(context.Background(), ns, pod("web", "10.0.1.7")); !errors.Is(err, ErrNotNamespace) {
+			t.Errorf("%s: got %v, want ErrNotNamespace", name, err)
+		}
+	}
+}
+
+func TestUpWithoutWireIsAnError(t *testing.T) {
+	h, _ := open(t)
+	if err := h.Up(context.Background(), pod("web", "10.0.1.7")); !errors.Is(err, ErrNotWired) {
+		t.Errorf("got %v, want ErrNotWired", err)
+	}
+}
+
+func TestThePodsNamespaceMayGoAtAnyTime(t *testing.T) {
+	for _, at := range []string{"create", "mark", "pod", "rules"} {
+		t.Run(at, func(t *testing.T) {
+			h, node := open(t)
+			keep := testns.New(t, "pod")
+			p := pod("web", "10.0.1.7")
+			h.afterStep = func(step string) error {
+				if step == at {
+					ip(t, keep, "link delete eth0") // what the death of the namespace does to the link
+				}
+				return nil
+			}
+			_, err := h.Wire(context.Background(), keep.Open(t), p)
+			if at == "create" || at == "mark" {
+				if !errors.Is(err, ErrNamespaceGone) {
+					t.Errorf("Wire: got %v, want ErrNamespaceGone", err)
+				}
+			} else if err := h.Up(context.Background(), p); !errors.Is(err, ErrNotWired) {
+				t.Errorf("Up: got %v, want ErrNotWired", err)
+			}
+			if _, err := h.Unwire(context.Background(), p); err != nil {
+				t.Errorf("Unwire: %v", err)
+			}
+			if left := ip(t, node, "-o link show type veth") + ip(t, node, "rule show prio 512"); left != "" {
+				t.Errorf("left over:\n%s", left)
+			}
+		})
+	}
+}
