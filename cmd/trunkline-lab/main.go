@@ -1,0 +1,21 @@
+// Command trunkline-lab runs the embedded VPC and a real Kubernetes in it on one
+// Linux machine. Package lab/cli is its command line; `node-init` is what the
+// lab itself starts as PID 1 of every node.
+package main
+
+import (
+	"os"
+
+	"github.com/trunkline/trunkline/lab/cli"
+	"github.com/trunkline/trunkline/lab/node"
+)
+
+// version is stamped by the linker.
+var version = "dev"
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "node-init" {
+		os.Exit(node.InitMain(os.Args[2:]))
+	}
+	os.Exit(cli.Main(os.Args[1:], version, os.Stdout, os.Stderr))
+}

@@ -1,0 +1,194 @@
+// Package cli is the command line of trunkline-lab: up, down, status, demo,
+// exec, logs, kubectl, aws and build.
+//
+// It reads the spec, makes the programs, starts the daemon of a lab and talks to
+// it, and prints. What it prints about a lab is read from the lab at that
+// moment. cmd/trunkline-lab calls it.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+
+	"github.com/trunkline/trunkline/lab/cache"
+	"github.com/trunkline/trunkline/lab/daemon"
+)
+
+// Exit codes, as `trunkline-lab --help` lists them.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1   // something did not work; the message says what
+	ExitUsage       = 2   // the command line is wrong
+	ExitRefused     = 3   // the machine or lab.yaml is not fit: nothing was started
+	ExitNotRunning  = 4   // no such lab runs
+	ExitInterrupted = 130 // Ctrl-C; what was begun is taken down again
+)
+
+// coded is an error with an exit code of its own.
+type coded struct {
+	error
+	code int
+}
+
+func (c coded) Unwrap() error { return c.error }
+
+func refused(err error) error { return coded{err, ExitRefused} }
+
+// grammar is every command with its flags.
+type grammar struct {
+	Name     string           `help:"Lab to speak to; left out, the one of -f, else the only one there is, else 'lab'." env:"TRUNKLINE_LAB" placeholder:"LAB"`
+	CacheDir string           `help:"Where built programs are kept." env:"TRUNKLINE_CACHE" default:"${cache}" type:"path"`
+	Source   string           `help:"Checkout to build from; left out, the one around the working directory." env:"TRUNKLINE_SOURCE" type:"existingdir" placeholder:"DIR"`
+	Verbose  bool             `short:"v" help:"Also print what is done on the way, to stderr."`
+	Version  kong.VersionFlag `help:"Print the version and end."`
+
+	Up      upCmd      `cmd:"" help:"Bring a lab up, or to what lab.yaml says by now."`
+	Down    downCmd    `cmd:"" help:"Take a lab down; nothing of it stays, also after a crash."`
+	Status  statusCmd  `cmd:"" help:"Show a lab: phases, nodes, endpoints."`
+	Demo    demoCmd    `cmd:"" help:"Up, then a tour: nodes, interfaces, pods, the connectivity test, one address's way."`
+	Exec    execCmd    `cmd:"" help:"Run a command inside a node, or a shell."`
+	Logs    logsCmd    `cmd:"" help:"Print logs of the lab's programs."`
+	Kubectl kubectlCmd `cmd:"" passthrough:"" help:"Run the lab's kubectl with the lab's kubeconfig; every argument is kubectl's."`
+	AWS     awsCmd     `cmd:"" name:"aws" passthrough:"" help:"Run Debian's aws against the lab's EC2; every argument is its."`
+	Build   buildCmd   `cmd:"" help:"Build what a lab runs and keep it in the cache; up does so by itself."`
+	Serve   serveCmd   `cmd:"" hidden:"" help:"The daemon of one lab; up starts it."`
+}
+
+// session is what every command gets.
+type session struct {
+	ctx     context.Context
+	g       *grammar
+	version string
+	out     io.Writer
+	errs    io.Writer
+	log     *slog.Logger
+	tty     bool // out is a terminal
+	// stateRoot holds the labs' state; a test's own elsewhere.
+	stateRoot string
+	// cleanup is the context of what must be done after a Ctrl-C too.
+	cleanup context.Context
+}
+
+// Main runs the command line and returns the exit code.
+func Main(args []string, version string, out, errs *os.File) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	s := &session{
+		ctx: ctx, version: version, out: out, errs: errs, stateRoot: daemon.StateRoot,
+		cleanup: context.Background(), tty: term.IsTerminal(int(out.Fd())),
+	}
+	// A second Ctrl-C ends the process at once.
+	context.AfterFunc(ctx, stop)
+	return s.main(args)
+}
+
+func (s *session) main(args []string) (code int) {
+	cacheDir, err := cache.DefaultDir()
+	if err != nil {
+		cacheDir = "/var/cache/trunkline"
+	}
+	s.g = &grammar{}
+	ended := -1 // by --help or --version
+	parser, err := kong.New(s.g,
+		kong.Name("trunkline-lab"),
+		kong.Description("An AWS VPC and a real Kubernetes in it, on this machine.\n\n"+rootExamples),
+		kong.Vars{"cache": cacheDir, "version": s.version},
+		kong.Writers(s.out, s.errs),
+		kong.Exit(func(code int) { ended = code; panic(exitRequest{}) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		kong.Help(helpWithExamples),
+	)
+	if err != nil {
+		fmt.Fprintln(s.errs, "trunkline-lab:", err)
+		return ExitFailed
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			if _, asked := r.(exitRequest); !asked {
+				panic(r)
+			}
+			code = ended
+		}
+	}()
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(s.errs, "trunkline-lab: %v\nTry: trunkline-lab %s--help\n", err, commandOf(args))
+		return ExitUsage
+	}
+	level := slog.LevelWarn
+	if s.g.Verbose {
+		level = slog.LevelDebug
+	}
+	s.log = slog.New(slog.NewTextHandler(s.errs, &slog.HandlerOptions{Level: level}))
+	return s.exitCode(parsed.Run(s))
+}
+
+// exitRequest unwinds to main when kong has printed help and wants to end.
+type exitRequest struct{}
+
+// exitCode prints an error once and says how the process ends.
+func (s *session) exitCode(err error) int {
+	var own coded
+	var status exitStatus
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &status):
+		return int(status) // a program of ours has said why
+	case s.ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintln(s.errs, "interrupted")
+		return ExitInterrupted
+	}
+	fmt.Fprintln(s.errs, "trunkline-lab:", err)
+	switch {
+	case errors.As(err, &own):
+		return own.code
+	case errors.Is(err, daemon.ErrNotRunning):
+		return ExitNotRunning
+	case errors.Is(err, cache.ErrNoSource), errors.Is(err, cache.ErrNoGo):
+		return ExitRefused
+	}
+	return ExitFailed
+}
+
+// exitStatus is how a program that we ran ended.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// commandOf is the first word that is no flag, for the hint after a wrong line.
+func commandOf(args []string) string {
+	for _, a := range args {
+		if !strings.HasPrefix(a, "-") {
+			return a + " "
+		}
+	}
+	return ""
+}
+
+// openCache finds the checkout and opens the cache for it.
+func (s *session) openCache() (*cache.Cache, string, error) {
+	start := s.g.Source
+	if start == "" {
+		start = "."
+	}
+	source, err := cache.FindSource(start)
+	if err != nil {
+		return nil, "", err
+	}
+	c, err := cache.Open(s.g.CacheDir, source, s.log)
+	return c, source, err
+}

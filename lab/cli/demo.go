@@ -1,0 +1,5 @@
+package cli
+
+type demoCmd struct {
+	upCmd
+}

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/sweep"
+)
+
+// downTime is what taking one lab down may take.
+const downTime = 2 * time.Minute
+
+type downCmd struct {
+	All bool `help:"Every lab there is."`
+}
+
+func (c *downCmd) Run(s *session) error {
+	var labs []string
+	if c.All {
+		var err error
+		if labs, err = s.labs(); err != nil {
+			return err
+		}
+		if len(labs) == 0 {
+			fmt.Fprintln(s.out, "no lab is there")
+			return nil
+		}
+	} else {
+		lab, err := s.lab()
+		if err != nil {
+			return err
+		}
+		labs = []string{lab}
+	}
+	b := newBoard(s.out, s.tty, time.Now)
+	defer b.close()
+	var all error
+	for _, lab := range labs {
+		if err := s.downOne(b, lab); err != nil {
+			all = errors.Join(all, fmt.Errorf("take down lab %s: %w", lab, err))
+		}
+	}
+	return all
+}
+
+func (s *session) downOne(b *board, lab string) error {
+	began := time.Now()
+	b.set("down", lab)
+	ctx, cancel := context.WithTimeout(s.ctx, downTime)
+	defer cancel()
+	report, err := s.takeDown(ctx, lab)
+	if err != nil {
+		b.finish(markFailed, "down", lab, time.Since(began))
+		return err
+	}
+	b.finish(markDone, "down", lab+": "+swept(report), time.Since(began))
+	return nil
+}
+
+// swept says what a sweep took away.
+func swept(r sweep.Report) string {
+	if r.Empty() {
+		return "nothing was there"
+	}
+	var parts []string
+	count := func(n int, what string) {
+		if n == 1 {
+			parts = append(parts, "1 "+what)
+		} else if n > 1 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, plural(what)))
+		}
+	}
+	count(r.Processes, "process")
+	count(len(r.Namespaces), "namespace")
+	count(len(r.Mounts), "mount")
+	count(len(r.Cgroups), "cgroup")
+	if r.StateDir {
+		parts = append(parts, "its state")
+	}
+	out := "removed " + strings.Join(parts, ", ")
+	if len(parts) == 0 {
+		out = "nothing was there"
+	}
+	if n := len(r.Sysctls); n > 0 {
+		out += fmt.Sprintf("; %d settings put back", n)
+	}
+	return out
+}
+
+func plural(what string) string {
+	if strings.HasSuffix(what, "s") {
+		return what + "es"
+	}
+	return what + "s"
+}

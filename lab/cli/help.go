@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/alecthomas/kong"
+)
+
+const rootExamples = `Examples:
+  trunkline-lab demo                        everything at once, then look around
+  trunkline-lab up -f examples/one-node.yaml
+  trunkline-lab kubectl get pods -A -o wide
+  trunkline-lab down --all
+
+Exit codes: 0 done, 1 failed, 2 wrong command line, 3 refused (machine or lab.yaml not fit),
+4 no such lab runs, 130 interrupted; kubectl, aws and exec pass on their program's.`
+
+// examples per command, shown by its --help.
+func examples() map[string]string {
+	return map[string]string{
+		"up": `  trunkline-lab up                           three m5.xlarge in three zones
+  trunkline-lab up -f lab.yaml --name other  a second lab beside the first
+  trunkline-lab up --nodes 1 --instance-type t3.medium
+  trunkline-lab up --no-deploy               nodes without a network plugin`,
+		"down": `  trunkline-lab down
+  trunkline-lab down --all                   every lab, also what a crash left`,
+		"status": `  trunkline-lab status
+  trunkline-lab status -o json | jq '.nodes[].address'
+  trunkline-lab status --wait 2m             until every node is Ready`,
+		"demo": `  trunkline-lab demo
+  trunkline-lab demo -f examples/one-node.yaml`,
+		"exec": `  trunkline-lab exec node1                   a shell in the node
+  trunkline-lab exec node1 -- ip rule
+  trunkline-lab exec node2 -- nft list ruleset`,
+		"logs": `  trunkline-lab logs                         which logs there are
+  trunkline-lab logs node1/kubelet -f
+  trunkline-lab logs kube-apiserver
+  trunkline-lab logs daemon`,
+		"kubectl": `  trunkline-lab kubectl get nodes
+  trunkline-lab kubectl exec -it POD -- sh
+  alias k='trunkline-lab kubectl'`,
+		"aws": `  trunkline-lab aws ec2 describe-network-interfaces
+  trunkline-lab aws ec2 describe-instances --output table`,
+		"build": `  trunkline-lab build                        the first time takes 10 to 15 minutes on two cores`,
+	}
+}
+
+// helpWithExamples is kong's help with the examples of the command below it.
+func helpWithExamples(o kong.HelpOptions, ctx *kong.Context) error {
+	if err := kong.DefaultHelpPrinter(o, ctx); err != nil {
+		return err
+	}
+	selected := ctx.Selected()
+	if selected == nil {
+		return nil
+	}
+	if text, ok := examples()[selected.Name]; ok {
+		fmt.Fprintf(ctx.Stdout, "\nExamples:\n%s\n", text)
+	}
+	return nil
+}

@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/trunkline/trunkline/lab/cache"
+	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/image"
+	"github.com/trunkline/trunkline/lab/spec"
+	"github.com/trunkline/trunkline/sim/iam"
+)
+
+// Roles of the lab's account, with the documents the product ships.
+const (
+	roleController    = "trunkline-controller"
+	controllerSubject = "system:serviceaccount:kube-system:trunkline-controller"
+)
+
+// choices are up's flags that change what lab.yaml says.
+type choices struct {
+	file         string
+	name         string
+	nodes        int
+	instanceType string
+}
+
+// resolve reads lab.yaml, applies the flags and checks the result.
+func (c choices) resolve() (spec.Resolved, error) {
+	want := spec.Spec{}
+	if c.file != "" {
+		var err error
+		if want, err = spec.Load(c.file); err != nil {
+			return spec.Resolved{}, refused(err)
+		}
+	}
+	if c.name != "" {
+		want.Name = c.name
+	}
+	if c.nodes > 0 {
+		want.Nodes = slices.Concat(want.Nodes, make([]spec.Node, c.nodes))[:c.nodes]
+	}
+	if c.instanceType != "" {
+		if want.Nodes == nil {
+			want.Nodes = make([]spec.Node, spec.DefaultNodes)
+		}
+		for i := range want.Nodes {
+			want.Nodes[i].Type = c.instanceType
+		}
+	}
+	r, err := want.Resolve()
+	if err != nil {
+		return r, refused(fmt.Errorf("this lab cannot be:\n%w", err))
+	}
+	return r, nil
+}
+
+// parts are what a lab is made of beside its spec.
+type parts struct {
+	source string
+	set    cache.Set
+	images image.Lab
+}
+
+// plan turns a resolved spec and its parts into what the daemon converges to.
+func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, error) {
+	want := daemon.Lab{
+		Name: r.Name, World: r.Cloud, Faults: r.Faults, ControlPlane: spec.ControlPlaneHost,
+		ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS, APIPort: r.APIPort,
+		Parts: daemon.Parts{
+			Kube: p.set.Kube, Lab: labProgram(stateDir), Containerd: p.set.Containerd, Runc: p.set.Runc, CNI: p.set.CNI,
+			PauseImage: p.images.Pause.Refs[0],
+		},
+	}
+	for _, n := range r.Nodes {
+		want.Nodes = append(want.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels})
+	}
+	for _, a := range p.images.All() {
+		want.Images = append(want.Images, daemon.Image{Path: a.Path, Refs: a.Refs})
+	}
+	if deploy {
+		want.Deploy = deployDir(stateDir)
+	}
+	var err error
+	want.Roles, err = roles(p.source, want.Issuer())
+	return want, err
+}
+
+// roles reads the policy documents users attach on AWS: the lab enforces exactly
+// these.
+func roles(source, issuer string) ([]iam.Role, error) {
+	read := func(name string) (map[string][]byte, error) {
+		text, err := os.ReadFile(filepath.Join(source, "deploy", "iam", name+".json"))
+		return map[string][]byte{name: text}, err
+	}
+	nodes, err := read("node-policy")
+	if err != nil {
+		return nil, err
+	}
+	controller, err := read("controller-policy")
+	if err != nil {
+		return nil, err
+	}
+	return []iam.Role{
+		{Name: spec.DefaultRole, Policies: nodes, Instances: true},
+		{Name: roleController, Policies: controller, Trust: []iam.Trust{{Issuer: issuer, Subject: controllerSubject}}},
+	}, nil
+}
+
+func deployDir(stateDir string) string { return filepath.Join(stateDir, "deploy") }
+
+// labProgram is the lab's own copy of trunkline-lab: nodes start it as their
+// PID 1, also after the one that was called has been rebuilt.
+func labProgram(stateDir string) string { return filepath.Join(stateDir, "bin", "trunkline-lab") }
+
+// writeDeploy makes the directory that the daemon applies: the overlay users see
+// in deploy/overlays/lab and the lab's DNS, with this build's image tags and
+// this lab's region, account and addresses.
+func writeDeploy(want daemon.Lab, p parts, stateDir string) error {
+	dir := deployDir(stateDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	text, err := kustomization(want, p, dir)
+	if err != nil {
+		return err
+	}
+	return replaceFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600)
+}
+
+func kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {
+	var resources []string
+	for _, base := range []string{"deploy/overlays/lab", "lab/manifests"} {
+		// kustomize refuses absolute paths.
+		relative, err := filepath.Rel(dir, filepath.Join(p.source, base))
+		if err != nil {
+			return nil, err
+		}
+		resources = append(resources, relative)
+	}
+	region := want.World.Region
+	k := map[string]any{
+		"apiVersion": "kustomize.config.k8s.io/v1beta1",
+		"kind":       "Kustomization",
+		"resources":  resources,
+		"images": []map[string]string{
+			newTag("trunkline", p.images.Trunkline), newTag("coredns", p.images.CoreDNS),
+			newTag("workload", p.images.Workload),
+		},
+		"configMapGenerator": []map[string]any{{
+			"name": "trunkline", "namespace": "kube-system", "behavior": "merge",
+			"literals": []string{
+				"CLUSTER_NAME=" + spec.ClusterName,
+				"AWS_REGION=" + region,
+				"AWS_ENDPOINT_URL_EC2=http://ec2." + region + ".amazonaws.com",
+				"AWS_ENDPOINT_URL_STS=http://sts." + region + ".amazonaws.com",
+			},
+		}},
+		"patches": []map[string]any{
+			{"patch": fmt.Sprintf(dnsPatch, want.ClusterDNS, want.ClusterDNS)},
+			{"patch": fmt.Sprintf(accountPatch, want.World.Account)},
+		},
+	}
+	return yaml.Marshal(k)
+}
+
+func newTag(name string, a image.Archive) map[string]string {
+	full := "trunkline.dev/" + name
+	return map[string]string{"name": full, "newTag": a.Refs[0][len(full)+1:]}
+}
+
+const dnsPatch = `apiVersion: v1
+kind: Service
+metadata: {name: kube-dns, namespace: kube-system}
+spec: {clusterIP: %s, clusterIPs: [%s]}
+`
+
+const accountPatch = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: trunkline-controller, namespace: kube-system}
+spec:
+  template:
+    spec:
+      containers:
+      - name: controller
+        env:
+        - {name: AWS_ROLE_ARN, value: "arn:aws:iam::%s:role/trunkline-controller"}
+`

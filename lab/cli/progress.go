@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// board prints one line per phase: ✓ or ✗, what, how long and a detail. On a
+// terminal the phases under way share a last line that moves; elsewhere there
+// are only whole lines, and a sign of life every half minute.
+type board struct {
+	w   io.Writer
+	tty bool
+	now func() time.Time
+
+	mu      sync.Mutex // guards what follows, and w
+	running []*phase   // in the order they began
+	frame   int
+	drawn   bool // the last line is the moving one
+	stop    chan struct{}
+	ended   chan struct{}
+}
+
+type phase struct {
+	name   string
+	detail string
+	began  time.Time
+	spoke  time.Time // last sign of life
+}
+
+// How a phase ended.
+const (
+	markDone    = "✓"
+	markFailed  = "✗"
+	markSkipped = "-"
+	markAlive   = "•"
+)
+
+const (
+	frameEvery = 100 * time.Millisecond
+	aliveEvery = 30 * time.Second
+)
+
+// newBoard returns a board; close it.
+func newBoard(w io.Writer, tty bool, now func() time.Time) *board {
+	b := &board{w: w, tty: tty, now: now, stop: make(chan struct{}), ended: make(chan struct{})}
+	go b.animate()
+	return b
+}
+
+// close takes the moving line away and waits for the animation.
+func (b *board) close() {
+	close(b.stop)
+	<-b.ended
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.erase()
+}
+
+func (b *board) animate() {
+	defer close(b.ended)
+	tick := time.NewTicker(frameEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-b.stop:
+			return
+		case <-tick.C:
+			b.mu.Lock()
+			b.frame++
+			b.draw()
+			b.mu.Unlock()
+		}
+	}
+}
+
+// set begins a phase or changes its detail.
+func (b *board) set(name, detail string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.find(name)
+	if p == nil {
+		p = &phase{name: name, began: b.now(), spoke: b.now()}
+		b.running = append(b.running, p)
+	}
+	p.detail = detail
+	if !b.tty && b.now().Sub(p.spoke) >= aliveEvery {
+		p.spoke = b.now()
+		b.line(markAlive, p.name, b.now().Sub(p.began), p.detail)
+	}
+	b.draw()
+}
+
+// finish ends a phase with a mark. A phase that never began is printed all the
+// same.
+func (b *board) finish(mark, name, detail string, elapsed time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, p := range b.running {
+		if p.name == name {
+			b.running = append(b.running[:i], b.running[i+1:]...)
+			break
+		}
+	}
+	b.erase()
+	b.line(mark, name, elapsed, detail)
+	b.draw()
+}
+
+func (b *board) find(name string) *phase {
+	for _, p := range b.running {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func (b *board) line(mark, name string, elapsed time.Duration, detail string) {
+	fmt.Fprintln(b.w, strings.TrimRight(fmt.Sprintf("%s %-14s %6s  %s", mark, name, inWords(elapsed), detail), " "))
+}
+
+// draw writes the moving line of a terminal.
+func (b *board) draw() {
+	if !b.tty {
+		return
+	}
+	b.erase()
+	if len(b.running) == 0 {
+		return
+	}
+	const frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+	spinner := []rune(frames)[b.frame%10]
+	var parts []string
+	for _, p := range b.running {
+		part := p.name + " " + inWords(b.now().Sub(p.began))
+		if p.detail != "" {
+			part += " (" + p.detail + ")"
+		}
+		parts = append(parts, part)
+	}
+	text := []rune(strings.Join(parts, ", "))
+	const width = 76 // a line that wraps cannot be taken back
+	if len(text) > width {
+		text = append(text[:width-1], '…')
+	}
+	fmt.Fprintf(b.w, "%c %s", spinner, string(text))
+	b.drawn = true
+}
+
+func (b *board) erase() {
+	if b.drawn {
+		fmt.Fprint(b.w, "\r\x1b[K")
+		b.drawn = false
+	}
+}
+
+// inWords writes a duration as 0.8s, 12.3s or 4m05s.
+func inWords(d time.Duration) string {
+	if d < time.Minute {
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	}
+	d = d.Round(time.Second)
+	return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+}

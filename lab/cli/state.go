@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/spec"
+)
+
+// record is lab.json in a lab's state directory: what `up` resolved, for the
+// commands that come later.
+type record struct {
+	Lab      daemon.Lab `json:"lab"`
+	Source   string     `json:"source"`
+	Version  string     `json:"version"`
+	Workload string     `json:"workload"` // reference of the test image
+	Product  string     `json:"product"`  // path of the trunkline program
+}
+
+func (s *session) stateDir(lab string) string { return filepath.Join(s.stateRoot, lab) }
+
+func recordPath(stateDir string) string { return filepath.Join(stateDir, "lab.json") }
+
+func (r record) save(stateDir string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return replaceFile(recordPath(stateDir), text, 0o600)
+}
+
+func (s *session) load(lab string) (record, error) {
+	var r record
+	text, err := os.ReadFile(recordPath(s.stateDir(lab)))
+	if errors.Is(err, os.ErrNotExist) {
+		return r, s.notRunning(lab)
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("read %s: %w; take the lab down and up again", recordPath(s.stateDir(lab)), err)
+	}
+	return r, nil
+}
+
+// notRunning says which labs there are instead.
+func (s *session) notRunning(lab string) error {
+	others, err := s.labs()
+	if err != nil || len(others) == 0 {
+		return fmt.Errorf("%w: %s; bring it up: trunkline-lab up", daemon.ErrNotRunning, lab)
+	}
+	return fmt.Errorf("%w: %s; there is %s (--name)", daemon.ErrNotRunning, lab, strings.Join(others, ", "))
+}
+
+// labs lists what has a state directory, running or crashed.
+func (s *session) labs() ([]string, error) {
+	entries, err := os.ReadDir(s.stateRoot)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var out []string
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, e.Name())
+		}
+	}
+	return out, err
+}
+
+// lab is the one a command speaks to: --name, else the only one there is, else
+// the default.
+func (s *session) lab() (string, error) {
+	if s.g.Name != "" {
+		return s.g.Name, nil
+	}
+	labs, err := s.labs()
+	switch {
+	case err != nil:
+		return "", err
+	case len(labs) == 1:
+		return labs[0], nil
+	case len(labs) == 0 || slices.Contains(labs, spec.DefaultName):
+		return spec.DefaultName, nil
+	}
+	return "", coded{fmt.Errorf("several labs: %s; say which with --name", strings.Join(labs, ", ")), ExitUsage}
+}
+
+// status asks the daemon of a lab.
+func (s *session) status(lab string) (daemon.Status, error) {
+	st, err := daemon.NewClient(s.stateDir(lab)).Status(s.ctx)
+	if errors.Is(err, daemon.ErrNotRunning) {
+		return st, s.notRunning(lab)
+	}
+	return st, err
+}
+
+// node finds a node by its name, Node object or instance id.
+func node(st daemon.Status, name string) (daemon.NodeStatus, error) {
+	var names []string
+	for _, n := range st.Nodes {
+		if name == n.Name || name == n.KubeName || name == string(n.InstanceID) {
+			return n, nil
+		}
+		names = append(names, n.Name)
+	}
+	return daemon.NodeStatus{}, fmt.Errorf("lab %s has no node %q; it has %s", st.Name, name, strings.Join(names, ", "))
+}
+
+// replaceFile writes a file whole or not at all.
+func replaceFile(path string, text []byte, mode os.FileMode) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(text)
+	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return nil
+}

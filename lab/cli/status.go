@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/daemon"
+)
+
+type statusCmd struct {
+	Output string        `short:"o" help:"text or json." enum:"text,json" default:"text"`
+	Wait   time.Duration `help:"Wait so long for the lab to be up, such as 2m." placeholder:"DURATION"`
+}
+
+func (c *statusCmd) Run(s *session) error {
+	lab, err := s.lab()
+	if err != nil {
+		return err
+	}
+	st, err := s.await(lab, c.Wait)
+	if err != nil {
+		return err
+	}
+	if c.Output == "json" {
+		out := json.NewEncoder(s.out)
+		out.SetIndent("", "  ")
+		err = out.Encode(st)
+	} else {
+		err = showStatus(s.out, st)
+	}
+	if err == nil && st.State != daemon.StateDone {
+		err = fmt.Errorf("lab %s is not up: %s", lab, reason(st))
+	}
+	return err
+}
+
+// await asks until the lab is up, for as long as wait; without it, once.
+func (s *session) await(lab string, wait time.Duration) (daemon.Status, error) {
+	st, err := s.status(lab)
+	if wait <= 0 {
+		return st, err
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, wait)
+	defer cancel()
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		settled := err == nil && (st.State == daemon.StateDone || st.State == daemon.StateFailed)
+		if settled || err != nil && !errors.Is(err, daemon.ErrNotRunning) {
+			return st, err
+		}
+		select {
+		case <-ctx.Done():
+			if s.ctx.Err() != nil {
+				return st, s.ctx.Err()
+			}
+			return st, err // as it was last; the caller says that it is not up
+		case <-tick.C:
+		}
+		st, err = s.status(lab)
+	}
+}
+
+func reason(st daemon.Status) string {
+	for _, p := range st.Phases {
+		if p.Error != "" {
+			return string(p.Phase) + ": " + p.Error
+		}
+	}
+	if st.Error != "" {
+		return st.Error
+	}
+	for _, p := range st.Phases {
+		if p.State == daemon.StateRunning {
+			return fmt.Sprintf("%s for %s (%s)", p.Phase, inWords(p.Elapsed), p.Detail)
+		}
+	}
+	return string(st.State)
+}
+
+// showStatus is one screen.
+func showStatus(w io.Writer, st daemon.Status) error {
+	fmt.Fprintf(w, "Lab %s: %s", st.Name, st.State)
+	if st.State == daemon.StateDone {
+		fmt.Fprintf(w, ", up in %s", inWords(st.Elapsed))
+	}
+	fmt.Fprintf(w, "  (daemon %d, %s)\n\n", st.PID, st.Version)
+	for _, p := range st.Phases {
+		mark := map[daemon.State]string{
+			daemon.StateDone: markDone, daemon.StateFailed: markFailed,
+			daemon.StateSkipped: markSkipped, daemon.StateRunning: markAlive,
+		}[p.State]
+		if mark == "" {
+			mark = " "
+		}
+		fmt.Fprintf(w, "%s %-14s %6s  %s%s\n", mark, p.Phase, inWords(p.Elapsed), p.Detail, p.Error)
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "NODE\tSTATE\tTYPE\tZONE\tADDRESS\tINSTANCE\tKUBERNETES NAME")
+	for _, n := range st.Nodes {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, n.State, n.Type, n.Zone, n.Address, n.InstanceID, n.KubeName)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, n := range st.Nodes {
+		if n.Error != "" {
+			fmt.Fprintf(w, "%s %s: %s\n", markFailed, n.Name, n.Error)
+		}
+	}
+	fmt.Fprintf(w, "\nKubernetes  %s\nkubeconfig  %s\nEC2         %s\nfaults      %s\n",
+		st.Endpoints.Kubernetes, st.Endpoints.Kubeconfig, st.Endpoints.EC2, st.Endpoints.Admin)
+	return nil
+}

@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/cache"
+	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/image"
+	"github.com/trunkline/trunkline/lab/preflight"
+	"github.com/trunkline/trunkline/lab/spec"
+	"github.com/trunkline/trunkline/lab/sweep"
+)
+
+// cleanupTime is what taking down after a failure or Ctrl-C may take.
+const cleanupTime = 30 * time.Second
+
+type upCmd struct {
+	File         string        `short:"f" help:"lab.yaml; without it, the default lab." type:"existingfile" placeholder:"FILE"`
+	Nodes        int           `help:"Number of nodes, instead of the file's." placeholder:"N"`
+	InstanceType string        `help:"Type of every node, instead of the file's." placeholder:"TYPE"`
+	NoDeploy     bool          `help:"Do not install Trunkline and CoreDNS: nodes stay NotReady."`
+	Keep         bool          `help:"Leave what stands when something fails, to look at it."`
+	Timeout      time.Duration `help:"For everything after the build." default:"5m"`
+}
+
+func (c *upCmd) Run(s *session) error {
+	r, err := c.up(s)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, `
+Lab %s is up. Next:
+  trunkline-lab%s kubectl get nodes -o wide
+  trunkline-lab%s status
+  trunkline-lab%s down
+`, r.Lab.Name, nameFlag(r.Lab.Name), nameFlag(r.Lab.Name), nameFlag(r.Lab.Name))
+	return nil
+}
+
+// nameFlag is what must be typed to speak to a lab that is not the default.
+func nameFlag(lab string) string {
+	if lab == spec.DefaultName {
+		return ""
+	}
+	return " --name " + lab
+}
+
+// up brings the lab to what is wanted and leaves nothing when it cannot.
+func (c *upCmd) up(s *session) (record, error) {
+	if c.Nodes < 0 {
+		return record{}, coded{fmt.Errorf("--nodes %d: must be 1 or more", c.Nodes), ExitUsage}
+	}
+	resolved, err := choices{file: c.File, name: s.g.Name, nodes: c.Nodes, instanceType: c.InstanceType}.resolve()
+	if err != nil {
+		return record{}, err
+	}
+	store, source, err := s.openCache()
+	if err != nil {
+		return record{}, err
+	}
+	stateDir := s.stateDir(resolved.Name)
+	client := daemon.NewClient(stateDir)
+	_, err = client.Status(s.ctx)
+	fresh := errors.Is(err, daemon.ErrNotRunning)
+	if err != nil && !fresh {
+		return record{}, err
+	}
+	if err := s.preflight(resolved, store.Dir(), fresh); err != nil {
+		return record{}, err
+	}
+	b := newBoard(s.out, s.tty, time.Now)
+	defer b.close()
+	p, err := s.prepare(b, store, source)
+	if err != nil {
+		return record{}, err
+	}
+	rec, err := c.record(s, resolved, p)
+	if err != nil {
+		return record{}, err
+	}
+	err = c.converge(s, b, rec, fresh)
+	if err != nil && fresh && !c.Keep {
+		err = errors.Join(err, s.undo(b, resolved.Name))
+	}
+	return rec, err
+}
+
+// preflight refuses a machine that is not fit, before anything is made.
+func (s *session) preflight(r spec.Resolved, cacheDir string, fresh bool) error {
+	facts, err := preflight.Probe(s.ctx, cacheDir, s.stateRoot)
+	if err != nil {
+		return fmt.Errorf("look at this machine: %w", err)
+	}
+	problems := preflight.Check(preflight.Want{
+		Lab: r.Name, VPC: r.Cloud.VPC.CIDRs[0], Services: r.ServiceCIDR, Nodes: len(r.Nodes), Running: !fresh,
+	}, facts)
+	if len(problems) == 0 {
+		return nil
+	}
+	return refused(fmt.Errorf("this machine cannot run the lab:\n%w", problems))
+}
+
+// prepare builds what is missing and makes the images.
+func (s *session) prepare(b *board, store *cache.Cache, source string) (parts, error) {
+	p := parts{source: source}
+	began := time.Now()
+	var err error
+	p.set, err = s.build(b, store)
+	if err != nil {
+		return p, err
+	}
+	b.set("images", "")
+	p.images, err = image.ForLab(s.ctx, store, p.set)
+	if err != nil {
+		b.finish(markFailed, "images", "", time.Since(began))
+		return p, err
+	}
+	b.finish(markDone, "prepare", "programs and images, "+p.set.Version, time.Since(began))
+	return p, nil
+}
+
+// record resolves everything and writes what later commands need.
+func (c *upCmd) record(s *session, r spec.Resolved, p parts) (record, error) {
+	stateDir := s.stateDir(r.Name)
+	want, err := plan(r, p, stateDir, !c.NoDeploy)
+	if err != nil {
+		return record{}, err
+	}
+	if err := os.MkdirAll(filepath.Join(stateDir, "log"), 0o700); err != nil {
+		return record{}, err
+	}
+	rec := record{
+		Lab: want, Source: p.source, Version: p.set.Version,
+		Workload: p.images.Workload.Refs[0], Product: p.set.Trunkline,
+	}
+	return rec, errors.Join(writeDeploy(want, p, stateDir), rec.save(stateDir))
+}
+
+// converge starts the daemon where none runs and applies the lab.
+func (c *upCmd) converge(s *session, b *board, rec record, fresh bool) error {
+	ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
+	defer cancel()
+	stateDir := s.stateDir(rec.Lab.Name)
+	if fresh {
+		if err := s.startDaemon(ctx, rec.Lab.Name); err != nil {
+			return err
+		}
+	}
+	err := daemon.NewClient(stateDir).Apply(ctx, rec.Lab, func(e daemon.Event) { b.event(e) })
+	switch {
+	case err == nil:
+		return nil
+	case s.ctx.Err() != nil:
+		return s.ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("lab %s is not up after %s (--timeout); log: %s", rec.Lab.Name, c.Timeout, daemon.LogPath(stateDir))
+	}
+	return fmt.Errorf("bring up lab %s: %w\n(--keep leaves what stands to look at; log: %s)", rec.Lab.Name, err, daemon.LogPath(stateDir))
+}
+
+// event shows a change the daemon reports.
+func (b *board) event(e daemon.Event) {
+	name := string(e.Phase)
+	switch e.State {
+	case daemon.StatePending, daemon.StateRunning:
+		b.set(name, e.Detail)
+	case daemon.StateDone:
+		b.finish(markDone, name, e.Detail, e.Elapsed)
+	case daemon.StateSkipped:
+		b.finish(markSkipped, name, e.Detail, e.Elapsed)
+	case daemon.StateFailed:
+		b.finish(markFailed, name, e.Error, e.Elapsed)
+	}
+}
+
+// startDaemon starts `serve` in a session of its own, so that it outlives this
+// command, and waits until it answers.
+func (s *session) startDaemon(ctx context.Context, lab string) error {
+	stateDir := s.stateDir(lab)
+	program := labProgram(stateDir)
+	if err := copySelf(program); err != nil {
+		return fmt.Errorf("keep a copy of trunkline-lab: %w", err)
+	}
+	_, err := daemon.Spawn(ctx, daemon.Detached{
+		Name: lab, StateDir: stateDir, Argv: []string{program, "--name", lab, "serve"},
+	})
+	return err
+}
+
+// copySelf copies the running program to path.
+func copySelf(path string) error {
+	self, err := os.Executable()
+	if err != nil || self == path {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	in, err := os.Open(self)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	tmp := path + ".new"
+	out, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return os.Rename(tmp, path)
+}
+
+// undo takes a lab that did not come up away again; it has a budget of its own,
+// for the command's context may have ended.
+func (s *session) undo(b *board, lab string) error {
+	ctx, cancel := context.WithTimeout(s.cleanup, cleanupTime)
+	defer cancel()
+	began := time.Now()
+	b.set("clean up", "")
+	_, err := s.takeDown(ctx, lab)
+	if err != nil {
+		b.finish(markFailed, "clean up", err.Error(), time.Since(began))
+		return fmt.Errorf("clean up: %w; trunkline-lab%s down finishes it", err, nameFlag(lab))
+	}
+	b.finish(markDone, "clean up", "nothing is left", time.Since(began))
+	return nil
+}
+
+// takeDown stops the daemon if one answers, and sweeps what is left.
+func (s *session) takeDown(ctx context.Context, lab string) (sweep.Report, error) {
+	err := daemon.NewClient(s.stateDir(lab)).Stop(ctx)
+	if err != nil && !errors.Is(err, daemon.ErrNotRunning) {
+		s.log.Warn("stop the daemon; sweeping instead", "lab", lab, "err", err)
+	}
+	return sweep.Sweep(ctx, sweep.Options{Lab: lab, StateDir: s.stateDir(lab), Log: s.log})
+}

@@ -1,0 +1,251 @@
+// Package preflight decides whether a machine can run a lab, before anything of
+// it exists: Check is pure and names what is missing and what to do; Probe
+// gathers the facts it decides on by trying things in namespaces of its own.
+//
+// Probe leaves nothing behind. lab/cli calls both.
+package preflight
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Want is what the lab needs of the machine.
+type Want struct {
+	Lab      string
+	VPC      netip.Prefix
+	Services netip.Prefix
+	Nodes    int
+	// Running says that the lab is up: its own use is no obstacle.
+	Running bool
+}
+
+// Facts are what a machine has.
+type Facts struct {
+	Root bool
+	// Programs on the PATH, by name.
+	Programs map[string]bool
+	// Kernel holds the error of each probe, nil where the feature works.
+	Kernel map[Feature]error
+	// Routes of the machine's own namespace that lead somewhere particular: the
+	// default routes are not among them.
+	Routes []Route
+	// DiskFree is by path, in bytes.
+	DiskFree map[string]uint64
+	// MemoryFree is what can be had without swapping, in bytes.
+	MemoryFree uint64
+	// InotifyInstances is fs.inotify.max_user_instances, and InotifySettable
+	// says that the lab may raise it.
+	InotifyInstances int
+	InotifySettable  bool
+	// Labs are the names that have a state directory.
+	Labs []string
+	// Namespaces are the named network namespaces.
+	Namespaces []string
+}
+
+// Route is a range that the machine already reaches somewhere.
+type Route struct {
+	To     netip.Prefix
+	Device string
+}
+
+// Feature is something a kernel can do.
+type Feature string
+
+// Features the lab needs, by the option of the kernel that brings them.
+const (
+	Netns         Feature = "network namespaces"
+	Veth          Feature = "veth"
+	Nftables      Feature = "nftables with conntrack, NAT and maps"
+	Overlay       Feature = "overlayfs"
+	Cgroups       Feature = "cgroup controllers cpu, memory and pids"
+	PIDNS         Feature = "PID and mount namespaces"
+	PolicyRouting Feature = "policy routing"
+)
+
+// option is what to enable for a feature.
+func (f Feature) option() string {
+	return map[Feature]string{
+		Netns: "CONFIG_NET_NS", Veth: "CONFIG_VETH", Overlay: "CONFIG_OVERLAY_FS",
+		Nftables: "CONFIG_NF_TABLES_INET, CONFIG_NFT_CT, CONFIG_NFT_NAT",
+		Cgroups:  "CONFIG_CGROUPS with CONFIG_MEMCG, CONFIG_CGROUP_PIDS, CONFIG_CGROUP_SCHED",
+		PIDNS:    "CONFIG_PID_NS, CONFIG_NAMESPACES", PolicyRouting: "CONFIG_IP_MULTIPLE_TABLES",
+	}[f]
+}
+
+// Problem is one reason why the lab cannot run here.
+type Problem struct {
+	What string // is missing or in the way
+	Do   string // what to do about it
+}
+
+func (p Problem) Error() string { return p.What + ": " + p.Do }
+
+// Problems is every reason, one per line.
+type Problems []Problem
+
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, one := range p {
+		lines[i] = "  " + one.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// What a lab takes. Source: measured with three nodes and a hundred pods, with
+// room to spare.
+const (
+	memoryBase    = 1 << 30
+	memoryPerNode = 512 << 20
+	diskState     = 2 << 30
+	inotifyBase   = 16
+	inotifyNode   = 9
+)
+
+// requirement is a program and the Debian package it is in.
+type requirement struct{ program, debian string }
+
+func requirements() []requirement {
+	return []requirement{
+		{"ip", "iproute2"}, {"nft", "nftables"}, {"iptables", "iptables"}, {"conntrack", "conntrack"},
+		{"nsenter", "util-linux"}, {"unshare", "util-linux"}, {"mount", "mount"},
+		{"dpkg-deb", "dpkg"}, {"apt-get", "apt"},
+	}
+}
+
+// Check decides; no problem means that the lab may start.
+func Check(w Want, f Facts) Problems {
+	if !f.Root {
+		return Problems{{"not root", "run it as root (sudo): it makes namespaces, links and cgroups"}}
+	}
+	var out Problems
+	out = append(out, checkPrograms(f)...)
+	out = append(out, checkKernel(f)...)
+	if !w.Running {
+		out = append(out, checkRanges(w, f)...)
+		out = append(out, checkRoom(w, f)...)
+		out = append(out, checkNames(w, f)...)
+	}
+	return out
+}
+
+func checkPrograms(f Facts) Problems {
+	var programs, packages []string
+	for _, r := range requirements() {
+		if f.Programs[r.program] {
+			continue
+		}
+		programs = append(programs, r.program)
+		if !slices.Contains(packages, r.debian) {
+			packages = append(packages, r.debian)
+		}
+	}
+	if len(programs) == 0 {
+		return nil
+	}
+	return Problems{{
+		"missing on the PATH: " + strings.Join(programs, ", "),
+		"apt-get install " + strings.Join(packages, " "),
+	}}
+}
+
+func checkKernel(f Facts) Problems {
+	var out Problems
+	for _, feature := range features() {
+		if err := f.Kernel[feature]; err != nil {
+			out = append(out, Problem{
+				fmt.Sprintf("this kernel lacks %s (%v)", feature, err),
+				"load the module or boot a kernel with " + feature.option(),
+			})
+		}
+	}
+	return out
+}
+
+func features() []Feature {
+	return []Feature{Netns, Veth, PolicyRouting, Nftables, PIDNS, Overlay, Cgroups}
+}
+
+// checkRanges keeps the kubeconfig and its forwarder honest: the lab's ranges
+// are reachable only in its namespaces, so one that the machine itself uses
+// would mean two things.
+func checkRanges(w Want, f Facts) Problems {
+	var out Problems
+	for _, own := range []struct {
+		prefix netip.Prefix
+		what   string
+		do     string
+	}{
+		{w.VPC, "the VPC", "choose another vpc.cidr in lab.yaml"},
+		{w.Services, "Services", "choose another kubernetes.serviceCIDR in lab.yaml"},
+		{netip.MustParsePrefix("198.51.100.0/24"), "the embedded EC2 API", "take the route away while the lab runs"},
+		{netip.MustParsePrefix("203.0.113.0/24"), "the outside host", "take the route away while the lab runs"},
+	} {
+		for _, r := range f.Routes {
+			if r.To.Overlaps(own.prefix) {
+				out = append(out, Problem{
+					fmt.Sprintf("%s (%s) is taken: this machine routes %s to %s", own.prefix, own.what, r.To, r.Device), own.do,
+				})
+			}
+		}
+	}
+	return out
+}
+
+func checkRoom(w Want, f Facts) Problems {
+	var out Problems
+	if need := uint64(memoryBase + w.Nodes*memoryPerNode); f.MemoryFree < need {
+		out = append(out, Problem{
+			fmt.Sprintf("%s of memory free; %d nodes need about %s", size(f.MemoryFree), w.Nodes, size(need)),
+			"stop something, or take fewer nodes (--nodes 1)",
+		})
+	}
+	paths := make([]string, 0, len(f.DiskFree))
+	for path := range f.DiskFree {
+		paths = append(paths, path)
+	}
+	slices.Sort(paths)
+	for _, path := range paths {
+		if f.DiskFree[path] < diskState {
+			out = append(out, Problem{
+				fmt.Sprintf("%s free at %s; the lab needs %s", size(f.DiskFree[path]), path, size(diskState)),
+				"make room, or move the cache with --cache-dir",
+			})
+		}
+	}
+	if need := inotifyBase + w.Nodes*inotifyNode; f.InotifyInstances < need && !f.InotifySettable {
+		out = append(out, Problem{
+			fmt.Sprintf("fs.inotify.max_user_instances is %d; %d nodes need %d", f.InotifyInstances, w.Nodes, need),
+			fmt.Sprintf("sysctl fs.inotify.max_user_instances=%d", max(need, 512)),
+		})
+	}
+	return out
+}
+
+// checkNames refuses a name in use by something that is not a lab of ours: a
+// state directory says that it is, and up clears what such a lab left.
+func checkNames(w Want, f Facts) Problems {
+	if slices.Contains(f.Labs, w.Lab) {
+		return nil
+	}
+	var taken []string
+	for _, ns := range f.Namespaces {
+		if member, ok := strings.CutPrefix(ns, "tl-"+w.Lab+"-"); ok && !strings.Contains(member, "-") {
+			taken = append(taken, ns)
+		}
+	}
+	if len(taken) == 0 {
+		return nil
+	}
+	return Problems{{
+		"network namespaces of this name exist and no lab has left them: " + strings.Join(taken, ", "),
+		fmt.Sprintf("choose another --name, or remove them: trunkline-lab --name %s down", w.Lab),
+	}}
+}
+
+func size(bytes uint64) string {
+	return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
+}
