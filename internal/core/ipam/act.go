@@ -67,9 +67,9 @@ func (l *Ledger) fence(a *Action, now time.Time) ([]Record, error) {
 		return l.fenceAddresses(a, now)
 	case Detach:
 		a.Attachment = e.Attachment
-		return l.fenceENI(e, now)
+		return l.fenceENI(e, Detaching, now)
 	case DeleteENI:
-		return nil, inPhase(e, Deleting)
+		return l.fenceENI(e, Deleting, now)
 	case CreateENI:
 	}
 	return nil, fmt.Errorf("unknown kind %q", string(a.Kind))
@@ -113,14 +113,19 @@ func (l *Ledger) fenceAddresses(a *Action, now time.Time) ([]Record, error) {
 	return records, nil
 }
 
-func (l *Ledger) fenceENI(e *ENI, now time.Time) ([]Record, error) {
+// fenceENI moves an interface to the phase of its leaving, all addresses fenced.
+func (l *Ledger) fenceENI(e *ENI, to Phase, now time.Time) ([]Record, error) {
 	if e.Primary || e.Unmanaged {
-		return nil, fmt.Errorf("the primary or an unmanaged interface is never detached: %w", ErrStale)
+		return nil, fmt.Errorf("the primary or an unmanaged interface never leaves: %w", ErrStale)
 	}
-	if e.Phase == Detaching {
+	if e.Phase == to {
 		return nil, nil
 	}
-	if err := inPhase(e, Ready, Draining); err != nil {
+	from := []Phase{Ready, Draining}
+	if to == Deleting {
+		from = []Phase{Attaching}
+	}
+	if err := inPhase(e, from...); err != nil {
 		return nil, err
 	}
 	var records []Record
@@ -136,7 +141,7 @@ func (l *Ledger) fenceENI(e *ENI, now time.Time) ([]Record, error) {
 		}
 	}
 	moved := *e
-	moved.Phase, moved.Since = Detaching, stamp(now)
+	moved.Phase, moved.Since = to, stamp(now)
 	return append(records, putENI(moved)), nil
 }
 

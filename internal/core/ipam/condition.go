@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // Reason says in one word whether the next ADD can be served, and why not.
@@ -145,20 +147,35 @@ func (p *planner) coolest() time.Time {
 	return first
 }
 
-// exhausted reports whether every subnet that growth could use has nothing left.
+// exhausted reports whether subnets are what growth lacks: interfaces with room, or
+// room for interfaces, and in none of their subnets an address.
 func (p *planner) exhausted() bool {
-	if len(p.s.Subnets) == 0 {
-		return false
+	wanting := false
+	for _, e := range p.s.ENIs {
+		if e.pooled() && e.Missing.IsZero() && len(e.Addresses) < p.perENI {
+			if !p.dry(e.Subnet, 1) {
+				return false
+			}
+			wanting = true
+		}
+	}
+	if p.d.Numbers.ENIs >= p.maxENIs {
+		return wanting
 	}
 	for _, n := range p.s.Subnets {
-		if b, paused := p.pauses["subnet/"+string(n.ID)]; paused && b.Reason == FailSubnetExhausted {
-			continue
-		}
-		if p.left(n.ID) >= 2 {
+		if !p.dry(n.ID, 2) {
 			return false
 		}
+		wanting = true
 	}
-	return true
+	return wanting
+}
+
+// dry reports whether a subnet has fewer than want free addresses, by its count or
+// by what EC2 said when asked.
+func (p *planner) dry(id vpc.SubnetID, want int) bool {
+	b, paused := p.pauses["subnet/"+string(id)]
+	return paused && b.Reason == FailSubnetExhausted || p.left(id) < want
 }
 
 // attainable is how many more pods the node can serve at most: what is free or
@@ -168,7 +185,7 @@ func (p *planner) attainable() int {
 	more := max(0, n.Capacity-n.Assigned-n.Quarantined-n.Cooling-n.Free-n.Incoming)
 	known, open := 0, len(p.s.Subnets) == 0
 	for _, s := range p.s.Subnets {
-		if b, paused := p.pauses["subnet/"+string(s.ID)]; paused && b.Reason == FailSubnetExhausted {
+		if p.dry(s.ID, 1) {
 			continue
 		}
 		if s.Free < 0 {

@@ -271,7 +271,7 @@ func (p *planner) free(e ENIView) bool {
 // wrong.
 func (p *planner) observe() {
 	for _, b := range p.s.Backoffs {
-		if !b.Since.After(p.s.Observed) {
+		if b.Since.Before(p.s.Observed) {
 			continue
 		}
 		switch b.Reason {

@@ -1,0 +1,263 @@
+package ipam_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/trunkline/trunkline/internal/core/ipam"
+)
+
+func drawConfig(t *rapid.T) ipam.Config {
+	c := ipam.DefaultConfig()
+	switch rapid.IntRange(0, 2).Draw(t, "warmth") {
+	case 0:
+		c.WarmIPs, c.Headroom = rapid.IntRange(0, 10).Draw(t, "warm"), rapid.IntRange(0, 10).Draw(t, "headroom")
+	case 1:
+		c.WarmIPs, c.Headroom, c.WarmENIs = 0, 0, rapid.IntRange(1, 2).Draw(t, "warmENIs")
+	case 2:
+		c.MinIPs = rapid.IntRange(0, 40).Draw(t, "min")
+	}
+	c.MaxENIs = rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "maxENIs")
+	c.Seed = rapid.Uint64().Draw(t, "seed")
+	return c
+}
+
+func drawLimits(t *rapid.T) ipam.Limits {
+	return ipam.Limits{
+		ENIs: rapid.IntRange(1, 4).Draw(t, "enis"), AddressesPerENI: rapid.IntRange(2, 15).Draw(t, "perENI"),
+		MaxPods: rapid.SampledFrom([]int{0, 8, 58}).Draw(t, "maxPods"),
+	}
+}
+
+// TestNothingIsEverHeldTwiceAndEverythingIsServedInTheEnd drives a node by random
+// pods, delays, orders of completion and refusals. The world checks at each step
+// that no address has two users, none in use or cooling is given back, no limit is
+// passed and the replayed ledger is equal; at the end, that it comes to rest and
+// that every pod which has room is served.
+func TestNothingIsEverHeldTwiceAndEverythingIsServedInTheEnd(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := drawLimits(t)
+		w := newWorld(t, limits, drawConfig(t), rapid.IntRange(4, 70).Draw(t, "size0"), rapid.IntRange(0, 70).Draw(t, "size1"))
+		refusals := rapid.IntRange(0, 6).Draw(t, "refusals")
+		w.refuse = func(a ipam.Action) *ipam.Failure {
+			if refusals == 0 || !rapid.Bool().Draw(t, "refuse") {
+				return nil
+			}
+			refusals--
+			return &ipam.Failure{
+				Reason:   rapid.SampledFrom([]ipam.FailReason{ipam.FailThrottled, ipam.FailOther, ipam.FailSubnetExhausted}).Draw(t, "why"),
+				Definite: rapid.Bool().Draw(t, "definite"),
+			}
+		}
+		live, next := []int{}, 0
+		t.Repeat(map[string]func(*rapid.T){
+			"bind": func(t *rapid.T) {
+				for range rapid.IntRange(1, 20).Draw(t, "pods") {
+					w.bind(next)
+					next++
+				}
+			},
+			"add": func(t *rapid.T) {
+				for _, p := range slices.Clone(w.pending) {
+					var n int
+					fmt.Sscanf(p.UID, "uid-%d", &n)
+					if _, err := w.add(n); err != nil {
+						break
+					}
+					live = append(live, n)
+				}
+			},
+			"del": func(t *rapid.T) {
+				for range min(len(live), rapid.IntRange(1, 20).Draw(t, "pods")) {
+					i := rapid.IntRange(0, len(live)-1).Draw(t, "which")
+					w.del(live[i])
+					live = slices.Delete(live, i, i+1)
+				}
+			},
+			"plan":   func(*rapid.T) { w.begin() },
+			"settle": func(*rapid.T) { w.settle() },
+			"finish": func(t *rapid.T) {
+				if len(w.flights) > 0 {
+					w.finish(rapid.IntRange(0, len(w.flights)-1).Draw(t, "which"))
+				}
+			},
+			"wait": func(t *rapid.T) {
+				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 400).Draw(t, "seconds")) * time.Second)
+			},
+			"restart": func(t *rapid.T) { // the journal is all that is left
+				w.ledger, w.shadow = w.shadow, ipam.New(w.config.Settings())
+				if err := w.shadow.Replay(w.ledger.Records()); err != nil {
+					t.Fatal(err)
+				}
+				w.journal(w.ledger.Restart(w.now))
+			},
+		})
+		w.finishAll()
+		refusals = 0
+		for i := range w.pending {
+			w.pending[i].Waiting = true
+		}
+		w.pass(5*time.Minute, 30*time.Second)
+		serve(t, w)
+		w.pass(30*time.Minute, 2*time.Minute)
+		if n := w.begin(); n != 0 {
+			t.Fatalf("not at rest: %s", w.decided)
+		}
+	})
+}
+
+// serve adds every pending pod and fails if one is left out although there is room
+// for it at EC2.
+func serve(t *rapid.T, w *world) {
+	for range 20 {
+		for _, p := range slices.Clone(w.pending) {
+			var n int
+			fmt.Sscanf(p.UID, "uid-%d", &n)
+			if _, err := w.add(n); err != nil {
+				break
+			}
+		}
+		w.pass(40*time.Second, 10*time.Second)
+	}
+	if len(w.pending) == 0 {
+		return
+	}
+	n := w.decided.Numbers
+	if w.limits.MaxPods > 0 && n.Assigned >= w.limits.MaxPods {
+		return
+	}
+	for _, e := range w.enis {
+		if len(e.addrs) < w.limits.AddressesPerENI-1 && e.subnet.free() > 0 {
+			t.Fatalf("%d pods are not served although %s has room\n%s\n%s", len(w.pending), e.id, w.snapshot(), w.decided)
+		}
+	}
+	for _, s := range w.subnets {
+		if len(w.enis) < n.MaxENIs && s.free() >= 2 {
+			t.Fatalf("%d pods are not served although %s has room\n%s\n%s", len(w.pending), s.id, w.snapshot(), w.decided)
+		}
+	}
+}
+
+// TestAConstantLoadNeverAsksTwiceForTheSame churns pods at a constant number: after
+// the first idle time, nothing more is asked of EC2 either way.
+func TestAConstantLoadNeverAsksTwiceForTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, m5xlarge(), drawConfig(t))
+		w.quick = true
+		pods := rapid.IntRange(1, 30).Draw(t, "pods")
+		every := time.Duration(rapid.IntRange(20, 60).Draw(t, "every")) * time.Second
+		batch := rapid.IntRange(1, min(pods, 6)).Draw(t, "batch")
+		next, oldest := 0, 0
+		start := func() {
+			w.bind(next)
+			for range 50 {
+				w.settle()
+				if _, err := w.add(next); err == nil {
+					break
+				}
+				w.now = w.now.Add(5 * time.Second)
+			}
+			next++
+		}
+		for range pods {
+			start()
+		}
+		churn := func(d time.Duration) {
+			for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(every) {
+				for range batch {
+					w.del(oldest)
+					oldest++
+				}
+				for range batch {
+					start()
+				}
+				w.settle()
+			}
+		}
+		churn(8 * time.Minute)
+		w.calls = make(map[ipam.Kind]int)
+		churn(6 * time.Minute)
+		if len(w.calls) != 0 {
+			t.Fatalf("calls in the steady state: %v\n%s\n%s", w.calls, w.snapshot(), w.decided)
+		}
+	})
+}
+
+// TestABurstTakesAsFewCallsAsTheSlowestSearchFinds compares the plan for a burst
+// with an exhaustive search over which interfaces to grow and how many to make.
+func TestABurstTakesAsFewCallsAsTheSlowestSearchFinds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := ipam.Limits{ENIs: rapid.IntRange(1, 8).Draw(t, "enis"), AddressesPerENI: rapid.IntRange(2, 15).Draw(t, "perENI")}
+		c := ipam.DefaultConfig()
+		c.WarmIPs, c.Headroom = 0, 0
+		w := newWorld(t, limits, c)
+		var rooms []int
+		for range rapid.IntRange(0, limits.ENIs-1).Draw(t, "more") {
+			e := w.makeENI(w.subnets[0], rapid.IntRange(0, limits.AddressesPerENI-1).Draw(t, "full"))
+			e.attached, e.device = true, len(w.enis)-1
+		}
+		w.ledger = ipam.New(c.Settings())
+		w.shadow = ipam.New(c.Settings())
+		w.observe()
+		w.settle() // interfaces are set up
+		have := 0
+		for _, e := range w.enis {
+			rooms = append(rooms, limits.AddressesPerENI-1-len(e.addrs))
+			have += len(e.addrs)
+		}
+		pods := rapid.IntRange(0, 120).Draw(t, "pods")
+		for n := range pods {
+			w.bind(n)
+		}
+		w.begin()
+		short := min(pods, limits.ENIs*(limits.AddressesPerENI-1)) - have
+		got, asked := 0, 0
+		for _, a := range w.decided.Actions {
+			if a.Kind == ipam.AssignAddresses || a.Kind == ipam.CreateENI {
+				got++
+				asked += a.Count
+			}
+		}
+		if asked != max(0, short) {
+			t.Fatalf("asks for %d addresses, want %d\n%s", asked, short, w.decided)
+		}
+		if want := fewest(rooms, short, limits.AddressesPerENI-1); got != want {
+			t.Fatalf("%d calls for %d addresses with room %v, want %d\n%s", got, short, rooms, want, w.decided)
+		}
+	})
+}
+
+// fewest tries every subset of interfaces. Room that is there is used before a new
+// interface is made, for that takes seconds and an address of its own.
+func fewest(rooms []int, short, perENI int) int {
+	if short <= 0 {
+		return 0
+	}
+	best, total, usable := len(rooms)+1, 0, 0
+	for _, r := range rooms {
+		total += r
+		if r > 0 {
+			usable++
+		}
+	}
+	if total < short {
+		return usable + (short-total+perENI-1)/perENI
+	}
+	for set := range 1 << len(rooms) {
+		sum, n := 0, 0
+		for i, r := range rooms {
+			if set>>i&1 == 1 {
+				sum += r
+				n++
+			}
+		}
+		if sum >= short {
+			best = min(best, n)
+		}
+	}
+	return best
+}
