@@ -213,8 +213,8 @@ func (l *lab) convergeNodes(ctx context.Context, want Lab, detail func(string)) 
 			return err
 		}
 		g.Go(func() error {
-			if m.current() == NodeStopped {
-				return nil // somebody switched it off, and it stays so
+			if m.switchedOff() {
+				return nil // and it stays so until somebody switches it on
 			}
 			if err := m.start(gctx); err != nil {
 				return err

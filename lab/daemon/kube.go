@@ -62,8 +62,8 @@ func (l *lab) awaitNodes(ctx context.Context, want Lab, verb string, detail func
 		var missing []string
 		for _, n := range want.Nodes {
 			m := l.machine(n.Name)
-			if m == nil || m.current() == NodeStopped && m.status().Error == "" {
-				continue // switched off
+			if m == nil || m.switchedOff() {
+				continue
 			}
 			st := m.status()
 			if st.Error != "" {

@@ -157,6 +157,14 @@ func (m *machine) current() NodeState {
 	return m.state
 }
 
+// switchedOff reports whether somebody cut the power, as opposed to a node that
+// went down by itself.
+func (m *machine) switchedOff() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state == NodeStopped && m.failure == ""
+}
+
 func (m *machine) set(n *node.Node, s NodeState, failure string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -59,6 +59,12 @@ func Serve(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := sweep.Leftovers(ctx, sweep.Options{Lab: o.Name, StateDir: o.StateDir, Log: log}); err != nil {
 		return fmt.Errorf("clear what an earlier run left: %w", err)
 	}
+	// Its instances are gone, and with them their disks and their cluster.
+	for _, dir := range []string{"controlplane", "nodes"} {
+		if err := os.RemoveAll(filepath.Join(o.StateDir, dir)); err != nil {
+			return fmt.Errorf("clear what an earlier run left: %w", err)
+		}
+	}
 	if err := sweep.RaiseSysctls(filepath.Dir(o.StateDir), log); err != nil {
 		return fmt.Errorf("raise limits of the machine: %w", err)
 	}

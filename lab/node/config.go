@@ -48,6 +48,8 @@ type Config struct {
 	// FullV2 says that the machine has version 2 only, with its controllers.
 	// Start sets it.
 	FullV2 bool `json:"fullV2,omitempty"`
+	// BootID differs at each boot. Start sets it.
+	BootID string `json:"bootID,omitempty"`
 	// PlugTimeout is how long the boot waits for the primary interface; 0 is 15 s.
 	PlugTimeout time.Duration `json:"plugTimeout,omitempty"`
 	// Labels of the Node object beyond those of the instance.

@@ -19,6 +19,9 @@ func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); {
 	case len(os.Args) > 1 && os.Args[1] == "node-init":
 		os.Exit(node.InitMain(os.Args[2:]))
+	case name == "ctr":
+		os.Stdout.WriteString("{}\n")
+		os.Exit(0)
 	case name == "containerd" || name == "kubelet" || name == "kube-proxy":
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM)

@@ -23,7 +23,6 @@ import (
 type Node struct {
 	config Config
 	init   *component.Component
-	bootID string
 }
 
 // Start boots a node and returns when its PID 1 runs; the programs in it come up
@@ -40,19 +39,19 @@ func Start(c Config, log *slog.Logger) (*Node, error) {
 	if c.FullV2 = onlyV2(trees); c.FullV2 {
 		c.Cgroup = CgroupV2
 	}
-	bootID := newBootID()
-	if err := c.prepare(trees, bootID); err != nil {
+	c.BootID = newBootID()
+	if err := c.prepare(trees); err != nil {
 		return nil, fmt.Errorf("prepare node %s: %w", c.Name, err)
 	}
 	pid1, err := c.launch(trees, log)
 	if err != nil {
 		return nil, fmt.Errorf("boot node %s: %w", c.Name, err)
 	}
-	return &Node{config: c, init: pid1, bootID: bootID}, nil
+	return &Node{config: c, init: pid1}, nil
 }
 
 // prepare puts on disk what the node boots from.
-func (c Config) prepare(trees []Hierarchy, bootID string) error {
+func (c Config) prepare(trees []Hierarchy) error {
 	dirs := []string{c.rootPath(), c.logPath(), c.keysPath(), c.bootPath()}
 	for _, d := range diskDirs() {
 		dirs = append(dirs, c.disk(d))
@@ -68,9 +67,12 @@ func (c Config) prepare(trees []Hierarchy, bootID string) error {
 	if err := c.installPlugins(); err != nil {
 		return fmt.Errorf("install the image's CNI plugins: %w", err)
 	}
+	if err := c.writeBaseSpec(); err != nil {
+		return fmt.Errorf("make the containers' base spec: %w", err)
+	}
 	for path, value := range machineSysctls() {
 		if filepath.Base(path) == "boot_id" {
-			value = bootID + "\n"
+			value = c.BootID + "\n"
 		}
 		if err := os.WriteFile(filepath.Join(c.bootPath(), sysctlFile(path)), []byte(value), 0o644); err != nil {
 			return err
@@ -151,7 +153,7 @@ func newBootID() string {
 func (n *Node) PID() int { return n.init.PID() }
 
 // BootID is what the node's /proc/sys/kernel/random/boot_id says.
-func (n *Node) BootID() string { return n.bootID }
+func (n *Node) BootID() string { return n.config.BootID }
 
 // Done is closed when the node is down.
 func (n *Node) Done() <-chan struct{} { return n.init.Done() }

@@ -290,6 +290,14 @@ func TestANodeRegistersAsAnInstanceAndRunsAHostNetworkPod(t *testing.T) {
 		p, err := c.client.CoreV1().Pods("default").Get(ctx, "host", metav1.GetOptions{})
 		return err == nil && p.Status.Phase == corev1.PodRunning && p.Status.PodIP == "10.0.0.11", err
 	})
+	await(t, "a container sees the node's boot id", func(context.Context) (bool, error) {
+		out, err := exec.Command(node.EnterArgs(n.PID())[0], append(node.EnterArgs(n.PID())[1:],
+			"sh", "-c", "cat /proc/$(pgrep -nx pause)/root/proc/sys/kernel/random/boot_id")...).CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != n.BootID() {
+			return false, fmt.Errorf("container sees boot id %q, want %q (%v)", got, n.BootID(), err)
+		}
+		return true, nil
+	})
 	await(t, "its log says hello", func(ctx context.Context) (bool, error) {
 		b, err := c.client.CoreV1().Pods("default").GetLogs("host", &corev1.PodLogOptions{}).DoRaw(ctx)
 		return err == nil && strings.Contains(string(b), "hello from the node"), nil

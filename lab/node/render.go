@@ -17,6 +17,8 @@ const (
 	containerdSocket = "/run/containerd/containerd.sock"
 	cniBinDir        = "/opt/cni/bin"
 	cniConfDir       = "/etc/cni/net.d"
+	// baseSpec is the OCI spec that every container's begins with.
+	baseSpec = confDir + "/base-runtime-spec.json"
 	// execPath is the PATH of every component: the lab's own programs first.
 	execPath = binDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
@@ -24,6 +26,8 @@ const (
 // containerdConfig is for containerd 1.6 (config version 2). Without
 // CAP_SYS_RESOURCE, which containers' hosts often lack, OOM scores cannot be
 // lowered: the runtime must not insist.
+//
+// Every container starts from baseSpec; see bootIDHook.
 func containerdConfig(pause, snapshotter, runc string) string {
 	return fmt.Sprintf(`version = 2
 root = "/var/lib/containerd"
@@ -50,11 +54,12 @@ oom_score = 0
 
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+      base_runtime_spec = %q
 
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         BinaryName = %q
         SystemdCgroup = false
-`, containerdSocket, pause, cniBinDir, cniConfDir, snapshotter, runc)
+`, containerdSocket, pause, cniBinDir, cniConfDir, snapshotter, baseSpec, runc)
 }
 
 // kubeletConfig is a KubeletConfiguration. The node's cgroup namespace makes its
@@ -172,7 +177,13 @@ func (c Config) writeConf(dir string) error {
 	if err != nil {
 		return err
 	}
+	base, err := os.ReadFile(c.baseSpecPath())
+	if err != nil {
+		return err
+	}
 	files := map[string][]byte{
+		filepath.Base(baseSpec):      base,
+		"boot_id":                    []byte(c.BootID + "\n"),
 		"containerd.toml":            []byte(containerdConfig(c.Parts.PauseImage, c.snapshotter(), runc)),
 		"kubelet.yaml":               kubelet,
 		"kube-proxy.yaml":            proxy,
