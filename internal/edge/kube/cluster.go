@@ -63,7 +63,7 @@ func NewCluster(o Options) *Cluster {
 		}))
 		mustNotRun(nil, inf.SetWatchErrorHandlerWithContext(c.watchFailed))
 	}
-	c.events = newEvents(o.Client.Core, o.NodeName)
+	c.events = NewEvents(o.Client.Core, o.NodeName)
 	c.network = networkWriter{client: o.Client.Trunkline, node: o.NodeName}
 	if o.SnapshotPath != "" {
 		seed, err := LoadSnapshot(o.SnapshotPath)
@@ -119,7 +119,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	for _, inf := range c.informers() {
 		wg.Go(func() { inf.RunWithContext(ctx) })
 	}
-	wg.Go(func() { c.events.run(ctx) })
+	wg.Go(func() { c.events.Run(ctx) })
 	if cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced, c.node.HasSynced) {
 		c.mu.Lock()
 		// Brakes are read on their own; until then the snapshot's holds.

@@ -25,7 +25,9 @@ type Events struct {
 	node        string
 }
 
-func newEvents(c kubernetes.Interface, node string) *Events {
+// NewEvents returns a writer of events that come from node (empty: from no node).
+// They are sent while Run runs. A Cluster has its own.
+func NewEvents(c kubernetes.Interface, node string) *Events {
 	b := record.NewBroadcaster()
 	return &Events{
 		broadcaster: b,
@@ -35,7 +37,8 @@ func newEvents(c kubernetes.Interface, node string) *Events {
 	}
 }
 
-func (e *Events) run(ctx context.Context) {
+// Run sends events until ctx ends.
+func (e *Events) Run(ctx context.Context) {
 	watch := e.broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: e.sink})
 	<-ctx.Done()
 	watch.Stop()

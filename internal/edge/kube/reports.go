@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 )
 
 // Reports lists every NodeNetwork and Brake. A cluster without the CRDs has none.
@@ -50,6 +51,38 @@ func PutBrake(ctx context.Context, c *Client, b trunkline.Brake) error {
 func DeleteBrake(ctx context.Context, c *Client, name string) error {
 	if err := c.Trunkline.Delete().Resource(trunkline.ResourceBrakes).Name(name).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("delete brake %s: %w", name, err)
+	}
+	return nil
+}
+
+// DeleteReport removes a NodeNetwork; one that is gone already is success.
+func DeleteReport(ctx context.Context, c *Client, node string) error {
+	err := c.Trunkline.Delete().Resource(trunkline.ResourceNodeNetworks).Name(node).Do(ctx).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete NodeNetwork %s: %w", node, err)
+	}
+	return nil
+}
+
+// CNINodes lists AWS's CNINode objects. found is false where the CRD is missing.
+func CNINodes(ctx context.Context, c *Client) (nodes []vpcresources.CNINode, found bool, err error) {
+	var out vpcresources.CNINodeList
+	err = list(c.VPC, vpcresources.ResourceCNINodes).Do(ctx).Into(&out)
+	if apierrors.IsNotFound(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("list CNINodes: %w", err)
+	}
+	return out.Items, true, nil
+}
+
+// CreateCNINode makes a CNINode; one that exists already is left as it is.
+func CreateCNINode(ctx context.Context, c *Client, n vpcresources.CNINode) error {
+	n.TypeMeta = metav1.TypeMeta{APIVersion: vpcresources.GroupVersion().String(), Kind: "CNINode"}
+	err := c.VPC.Post().Resource(vpcresources.ResourceCNINodes).Body(&n).Do(ctx).Error()
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create CNINode %s: %w", n.Name, err)
 	}
 	return nil
 }

@@ -215,6 +215,14 @@ func apiVersion(resource string) string {
 	return strings.Join(parts[1:len(parts)-1], "/")
 }
 
+// kindOf is the kind of the resources that tests list while there are none.
+func kindOf(resource string) string {
+	return map[string]string{
+		"pods": "Pod", "nodes": "Node", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment",
+		"nodenetworks": "NodeNetwork", "brakes": "Brake", "cninodes": "CNINode",
+	}[resource[strings.LastIndex(resource, "/")+1:]]
+}
+
 func (s *Server) serveList(w http.ResponseWriter, r *http.Request, t target) {
 	sel, err := selectorOf(r, t)
 	if err != nil {
@@ -225,15 +233,15 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, t target) {
 	items := s.list(t.resource, sel)
 	version := strconv.Itoa(s.version)
 	s.mu.Unlock()
-	kind := "List"
+	kind := kindOf(t.resource)
 	if len(items) > 0 {
-		kind = items[0].text("kind") + "List"
+		kind = items[0].text("kind")
 	}
 	if items == nil {
 		items = []object{}
 	}
 	answer(w, http.StatusOK, map[string]any{
-		"kind": kind, "apiVersion": apiVersion(t.resource), "metadata": map[string]any{"resourceVersion": version}, "items": items,
+		"kind": kind + "List", "apiVersion": apiVersion(t.resource), "metadata": map[string]any{"resourceVersion": version}, "items": items,
 	})
 }
 

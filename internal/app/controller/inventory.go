@@ -1,0 +1,144 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/trunkline/trunkline/internal/core/leak"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+)
+
+// EC2 is what the controller asks of EC2.
+type EC2 interface {
+	// Interfaces are all that carry our mark and the cluster's tag. An error
+	// means that the list is not complete.
+	Interfaces(ctx context.Context, cluster string) ([]leak.Interface, error)
+	// Instances says which of the given instances exist.
+	Instances(ctx context.Context, ids []vpc.InstanceID) (leak.Instances, error)
+	// Delete deletes an interface that is attached to nothing; EC2 refuses
+	// others. One that is gone already is success.
+	Delete(ctx context.Context, id vpc.ENIID) error
+}
+
+// Describer is the part of the SDK's client the inventory reads with.
+type Describer interface {
+	DescribeNetworkInterfaces(context.Context, *sdk.DescribeNetworkInterfacesInput, ...func(*sdk.Options)) (*sdk.DescribeNetworkInterfacesOutput, error)
+	DescribeInstances(context.Context, *sdk.DescribeInstancesInput, ...func(*sdk.Options)) (*sdk.DescribeInstancesOutput, error)
+}
+
+// Fleet is EC2 by the SDK for reads and by the executor, with its budgets,
+// brakes and lost replies, for deletions.
+type Fleet struct {
+	Read     Describer
+	Executor *ec2.Executor
+}
+
+// Bounds of paged reads.
+const (
+	pageSize      = 1000
+	maxPages      = 200
+	instanceBatch = 100 // values per filter; EC2 takes 200
+)
+
+// Interfaces implements EC2.
+func (f Fleet) Interfaces(ctx context.Context, cluster string) ([]leak.Interface, error) {
+	filters := []types.Filter{{Name: aws.String("tag:" + vpc.TagManagedBy), Values: []string{leak.Mark}}}
+	if cluster != "" {
+		filters = append(filters, types.Filter{Name: aws.String("tag:" + vpc.TagClusterName), Values: []string{cluster}})
+	}
+	req := &sdk.DescribeNetworkInterfacesInput{Filters: filters, MaxResults: aws.Int32(pageSize)}
+	var out []leak.Interface
+	for range maxPages {
+		page, err := f.Read.DescribeNetworkInterfaces(ctx, req)
+		if err != nil {
+			return nil, fmt.Errorf("describe our interfaces, %d read so far: %w", len(out), err)
+		}
+		for _, n := range page.NetworkInterfaces {
+			eni := leak.Interface{ID: vpc.ENIID(aws.ToString(n.NetworkInterfaceId)), Status: string(n.Status), Tags: map[string]string{}}
+			for _, t := range n.TagSet {
+				eni.Tags[aws.ToString(t.Key)] = aws.ToString(t.Value)
+			}
+			out = append(out, eni)
+		}
+		if aws.ToString(page.NextToken) == "" {
+			return out, nil
+		}
+		req.NextToken = page.NextToken
+	}
+	return nil, fmt.Errorf("describe our interfaces: more than %d pages", maxPages)
+}
+
+// Instances implements EC2. A terminated instance does not exist: its interfaces
+// were taken off it.
+func (f Fleet) Instances(ctx context.Context, ids []vpc.InstanceID) (leak.Instances, error) {
+	exist := leak.Instances{}
+	for batch := range slices.Chunk(ids, instanceBatch) {
+		values := make([]string, len(batch))
+		for i, id := range batch {
+			values[i] = string(id)
+		}
+		// A filter, not InstanceIds: one unknown id would fail the whole call.
+		req := &sdk.DescribeInstancesInput{Filters: []types.Filter{{Name: aws.String("instance-id"), Values: values}}}
+		if err := f.page(ctx, req, exist); err != nil {
+			return nil, err
+		}
+	}
+	return exist, nil
+}
+
+func (f Fleet) page(ctx context.Context, req *sdk.DescribeInstancesInput, exist leak.Instances) error {
+	for range maxPages {
+		page, err := f.Read.DescribeInstances(ctx, req)
+		if err != nil {
+			return fmt.Errorf("describe the owners of our interfaces: %w", err)
+		}
+		for _, r := range page.Reservations {
+			for _, i := range r.Instances {
+				gone := i.State != nil && i.State.Name == types.InstanceStateNameTerminated
+				exist[vpc.InstanceID(aws.ToString(i.InstanceId))] = !gone
+			}
+		}
+		if aws.ToString(page.NextToken) == "" {
+			return nil
+		}
+		req.NextToken = page.NextToken
+	}
+	return fmt.Errorf("describe the owners of our interfaces: more than %d pages", maxPages)
+}
+
+// Delete implements EC2.
+func (f Fleet) Delete(ctx context.Context, id vpc.ENIID) error {
+	_, err := f.Executor.Do(ctx, ec2.Intent{ID: "collect-" + string(id), Kind: ec2.Delete, Room: "collector", ENI: id})
+	if ec2.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// NoJournal is the collector's journal: none. A deletion it began and did not see
+// end is found again by the next pass, from EC2 itself.
+type NoJournal struct{}
+
+// Begin implements ec2.Journal.
+func (NoJournal) Begin(context.Context, ec2.Intent) error { return nil }
+
+// Finish implements ec2.Journal.
+func (NoJournal) Finish(context.Context, string, ec2.Outcome) error { return nil }
+
+// owners lists the instances named by interfaces, in order.
+func owners(list []leak.Interface) []vpc.InstanceID {
+	seen := map[vpc.InstanceID]bool{}
+	for _, e := range list {
+		if id := e.Tags[vpc.TagInstanceID]; id != "" {
+			seen[vpc.InstanceID(id)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(seen))
+}

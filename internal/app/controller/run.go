@@ -1,0 +1,160 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/trunkline/trunkline/internal/core/leak"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// Options of Run.
+type Options struct {
+	Client *kube.Client
+	EC2    EC2
+	// PodName and Namespace are the controller's own; the name is its identity in
+	// the election.
+	PodName   string
+	Namespace string
+	Cluster   string // name of the cluster, as in tags
+	Policy    leak.Policy
+	DryRun    bool          // decide and report, delete nothing
+	Every     time.Duration // between two passes of the collector
+	Listen    string        // address of /healthz, /readyz and /metrics
+	Registry  *prometheus.Registry
+	Log       *slog.Logger
+}
+
+// LeaseName is the Lease replicas elect a leader by.
+const LeaseName = "trunkline-controller"
+
+// Durations of the election: a leader that dies is replaced within lease.
+const (
+	leaseTime = 15 * time.Second
+	renewTime = 10 * time.Second
+	retryTime = 2 * time.Second
+)
+
+// keepEvery is how often objects of the API are compared with nodes.
+const keepEvery = 30 * time.Second
+
+// Run serves health and metrics, stands for election, and does the leader's work
+// while it leads. It returns nil when ctx ends, and an error when it lost the
+// lease or cannot listen: then the process is to be started again.
+func Run(ctx context.Context, o Options) error {
+	listener, err := net.Listen("tcp", o.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for health and metrics: %w", err)
+	}
+	var ready atomic.Bool
+	events := kube.NewEvents(o.Client.Core, "")
+	c, err := newCollector(o, events)
+	if err != nil {
+		return err
+	}
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: o.Namespace, Name: LeaseName},
+			Client:     o.Client.Core.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: o.PodName},
+		},
+		LeaseDuration: leaseTime, RenewDeadline: renewTime, RetryPeriod: retryTime, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) { lead(ctx, o, c) },
+			OnStoppedLeading: func() { o.Log.Info("not the leader", "identity", o.PodName) },
+			OnNewLeader: func(identity string) {
+				ready.Store(true) // the API server answers, whoever leads
+				o.Log.Info("leader elected", "leader", identity)
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("stand for election: %w", err)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serve(ctx, listener, o.Registry, &ready) })
+	g.Go(func() error { events.Run(ctx); return nil })
+	g.Go(func() error {
+		elector.Run(ctx)
+		if ctx.Err() == nil {
+			return errors.New("the lease was lost: another replica leads now")
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// lead does the leader's work until ctx ends.
+func lead(ctx context.Context, o Options, c *collector) {
+	o.Log.Info("leading", "identity", o.PodName, "dryRun", o.DryRun)
+	var g errgroup.Group
+	g.Go(func() error {
+		every(ctx, o.Every, func() {
+			if _, err := c.pass(ctx, time.Now()); err != nil {
+				o.Log.Warn("collector pass failed, retrying", "err", err)
+			}
+		})
+		return nil
+	})
+	g.Go(func() error {
+		every(ctx, keepEvery, func() {
+			if err := keepObjects(ctx, o); err != nil {
+				o.Log.Warn("objects not compared with nodes, retrying", "err", err)
+			}
+		})
+		return nil
+	})
+	_ = g.Wait() // both return nil
+}
+
+// every runs work at once and then at an interval, until ctx ends.
+func every(ctx context.Context, d time.Duration, work func()) {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for {
+		work()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// serve answers /healthz, /readyz and /metrics until ctx ends.
+func serve(ctx context.Context, l net.Listener, r *prometheus.Registry, ready *atomic.Bool) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !ready.Load() {
+			http.Error(w, "no leader is known yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serve health and metrics: %w", err)
+	case <-ctx.Done():
+		err := srv.Close()
+		<-done
+		return err
+	}
+}

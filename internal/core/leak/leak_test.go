@@ -1,0 +1,220 @@
+package leak_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/trunkline/trunkline/internal/core/leak"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+func now() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
+
+// eni is an old, free interface of instance i-1, changed by edits.
+func eni(id string, edits ...func(*leak.Interface)) leak.Interface {
+	e := leak.Interface{ID: vpc.ENIID(id), Status: "available", Tags: map[string]string{
+		vpc.TagManagedBy: leak.Mark, vpc.TagInstanceID: "i-1", vpc.TagClusterName: "c",
+		vpc.TagCreatedAt: now().Add(-time.Hour).Format(time.RFC3339),
+	}}
+	for _, edit := range edits {
+		edit(&e)
+	}
+	return e
+}
+
+func tag(key, value string) func(*leak.Interface) {
+	return func(e *leak.Interface) {
+		if value == "" {
+			delete(e.Tags, key)
+			return
+		}
+		e.Tags[key] = value
+	}
+}
+
+func status(s string) func(*leak.Interface) { return func(e *leak.Interface) { e.Status = s } }
+
+// seen says that an interface looked leaked once before.
+func seen(ids ...string) map[vpc.ENIID]leak.Sighting {
+	out := map[vpc.ENIID]leak.Sighting{}
+	for _, id := range ids {
+		out[vpc.ENIID(id)] = leak.Sighting{First: now().Add(-time.Minute), Passes: 1}
+	}
+	return out
+}
+
+func TestWhatIsDeletedAndWhy(t *testing.T) {
+	alive := leak.Instances{"i-1": true}
+	report := func(at time.Time, owns ...vpc.ENIID) []leak.Report {
+		r := leak.Report{Instance: "i-1", At: at, Owns: map[vpc.ENIID]bool{}}
+		for _, id := range owns {
+			r.Owns[id] = true
+		}
+		return []leak.Report{r}
+	}
+	tests := []struct {
+		name string
+		in   leak.Input
+		want string // "delete", "wait", "keep", "none"
+		why  string
+	}{
+		{"its instance is gone, seen twice: deleted", leak.Input{Interfaces: []leak.Interface{eni("e")}, Seen: seen("e")}, "delete", "i-1 is gone"},
+		{"its instance is gone, seen once: waits", leak.Input{Interfaces: []leak.Interface{eni("e")}}, "wait", "1 of 2"},
+		{"its node does not count it: deleted", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Reports: report(now()), Seen: seen("e")}, "delete", "does not count"},
+		{"its node counts it: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Reports: report(now(), "e"), Seen: seen("e")}, "keep", "counts it"},
+		{"EC2 forgot its instance, whose node still reports: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Reports: report(now().Add(-time.Minute)), Seen: seen("e")}, "keep", "reported just now"},
+		{"its node has not reported: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Seen: seen("e")}, "keep", "not reported"},
+		{"the report is older than the interface: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Reports: report(now().Add(-2 * time.Hour)), Seen: seen("e")}, "keep", "before it could know"},
+		{"nothing says how old it is and its instance lives: kept", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagCreatedAt, ""))}, Instances: alive, Reports: report(now()), Seen: seen("e")}, "keep", "when it was made"},
+		{"it is young: kept", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagCreatedAt, now().Add(-time.Minute).Format(time.RFC3339)))}, Seen: seen("e")}, "keep", "made 1m0s ago"},
+		{"it is attached: kept", leak.Input{Interfaces: []leak.Interface{eni("e", status("in-use"))}, Seen: seen("e")}, "keep", "in-use"},
+		{"it is on its way: kept", leak.Input{Interfaces: []leak.Interface{eni("e", status("attaching"))}, Seen: seen("e")}, "keep", "attaching"},
+		{"somebody else made it: not looked at", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagManagedBy, ""))}, Seen: seen("e")}, "none", ""},
+		{"another cluster's: not looked at", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagClusterName, "other"))}, Seen: seen("e")}, "none", ""},
+		{"without an owner: not looked at", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagInstanceID, ""))}, Seen: seen("e")}, "none", ""},
+		{"told to leave alone: not looked at", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagNoManage, "true"))}, Seen: seen("e")}, "none", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.in.Now, tt.in.Complete, tt.in.Policy = now(), true, leak.DefaultPolicy("c")
+			d := leak.Plan(tt.in)
+			got, why := "none", ""
+			for kind, list := range map[string][]leak.Verdict{"delete": d.Delete, "wait": d.Wait, "keep": d.Keep} {
+				if len(list) > 0 {
+					got, why = kind, list[0].Why
+				}
+			}
+			if got != tt.want || !strings.Contains(why, tt.why) {
+				t.Errorf("%s (%s), want %s (%s)", got, why, tt.want, tt.why)
+			}
+		})
+	}
+}
+
+func TestAnIncompleteInventoryDeletesNothingAndForgetsNothing(t *testing.T) {
+	in := leak.Input{Now: now(), Policy: leak.DefaultPolicy("c"), Interfaces: []leak.Interface{eni("e")}, Seen: seen("e")}
+	d := leak.Plan(in)
+	if len(d.Delete) > 0 || d.Halt == "" || d.Alarm || d.Seen["e"].Passes != 1 {
+		t.Errorf("%s, seen %v", d, d.Seen)
+	}
+}
+
+func TestWantingMoreThanAShareHaltsWithAnAlarm(t *testing.T) {
+	in := leak.Input{Now: now(), Policy: leak.DefaultPolicy("c"), Complete: true, Seen: map[vpc.ENIID]leak.Sighting{}}
+	for i := range 20 {
+		id := fmt.Sprintf("e-%02d", i)
+		e := eni(id)
+		if i >= 6 {
+			e.Status = "in-use"
+		}
+		in.Interfaces = append(in.Interfaces, e)
+		in.Seen[vpc.ENIID(id)] = leak.Sighting{Passes: 5}
+	}
+	if d := leak.Plan(in); !d.Alarm || len(d.Delete) > 0 || !strings.Contains(d.Halt, "6 of 20") {
+		t.Errorf("6 of 20: %s", d)
+	}
+	in.Interfaces[5].Status = "in-use"
+	if d := leak.Plan(in); d.Alarm || len(d.Delete) != 5 {
+		t.Errorf("5 of 20: %s", d)
+	}
+}
+
+func TestALeakThatWasSeenOnceAndThenOwnedStartsAfresh(t *testing.T) {
+	p := leak.DefaultPolicy("c")
+	pass := func(s map[vpc.ENIID]leak.Sighting, e leak.Interface) leak.Decision {
+		return leak.Plan(leak.Input{Now: now(), Policy: p, Complete: true, Interfaces: []leak.Interface{e}, Seen: s})
+	}
+	first := pass(nil, eni("e"))
+	owned := pass(first.Seen, eni("e", status("in-use")))
+	again := pass(owned.Seen, eni("e"))
+	if len(again.Delete) != 0 || len(again.Wait) != 1 {
+		t.Errorf("after being owned in between: %s", again)
+	}
+	if third := pass(again.Seen, eni("e")); len(third.Delete) != 1 {
+		t.Errorf("confirmed again: %s", third)
+	}
+}
+
+// oracle says plainly what must hold of anything that is deleted.
+func oracle(in leak.Input, e leak.Interface) bool {
+	created, err := time.Parse(time.RFC3339, e.Tags[vpc.TagCreatedAt])
+	young := err == nil && in.Now.Sub(created) < in.Policy.MinAge
+	owner := vpc.InstanceID(e.Tags[vpc.TagInstanceID])
+	owned, fresh, speaks := false, false, false
+	for _, r := range in.Reports {
+		if r.Instance == owner {
+			owned = r.Owns[e.ID]
+			speaks = in.Now.Sub(r.At) < in.Policy.MinAge
+			fresh = err == nil && !r.At.Before(created.Add(in.Policy.MinAge))
+		}
+	}
+	disowned := !in.Instances[owner] && !speaks || in.Instances[owner] && fresh && !owned
+	return in.Complete && e.Status == "available" && e.Tags[vpc.TagManagedBy] == leak.Mark && owner != "" &&
+		e.Tags[vpc.TagClusterName] == in.Policy.Cluster && e.Tags[vpc.TagNoManage] != "true" &&
+		!young && disowned && in.Seen[e.ID].Passes >= 1
+}
+
+func TestNothingIsDeletedThatTheOracleWouldKeepAndNeverMoreThanTheCap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := draw(t)
+		d := leak.Plan(in)
+		if len(d.Delete) > in.Policy.Cap {
+			t.Fatalf("%d deleted, cap %d", len(d.Delete), in.Policy.Cap)
+		}
+		byID := map[vpc.ENIID]leak.Interface{}
+		wanted := 0
+		for _, e := range in.Interfaces {
+			byID[e.ID] = e
+			if oracle(in, e) {
+				wanted++
+			}
+		}
+		for _, v := range d.Delete {
+			if !oracle(in, byID[v.ID]) {
+				t.Fatalf("deletes %s: %s", v.ID, v.Why)
+			}
+		}
+		if d.Halt == "" && len(d.Delete) != min(wanted, in.Policy.Cap) {
+			t.Fatalf("deletes %d of %d leaks", len(d.Delete), wanted)
+		}
+	})
+}
+
+func draw(t *rapid.T) leak.Input {
+	p := leak.DefaultPolicy("c")
+	p.Cap = rapid.IntRange(0, 4).Draw(t, "cap")
+	p.Floor = rapid.IntRange(0, 8).Draw(t, "floor")
+	in := leak.Input{Now: now(), Policy: p, Complete: rapid.IntRange(0, 9).Draw(t, "complete") > 0, Instances: leak.Instances{}, Seen: map[vpc.ENIID]leak.Sighting{}}
+	for i := range 3 {
+		id := vpc.InstanceID(fmt.Sprintf("i-%d", i))
+		in.Instances[id] = rapid.Bool().Draw(t, "alive")
+		if rapid.Bool().Draw(t, "reports") {
+			in.Reports = append(in.Reports, leak.Report{Instance: id, Owns: map[vpc.ENIID]bool{}, At: now().Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "age")) * time.Minute)})
+		}
+	}
+	for i := range rapid.IntRange(0, 12).Draw(t, "enis") {
+		id := vpc.ENIID(fmt.Sprintf("e-%d", i))
+		e := eni(string(id),
+			status(rapid.SampledFrom([]string{"available", "available", "in-use", "attaching", "detaching"}).Draw(t, "status")),
+			tag(vpc.TagInstanceID, rapid.SampledFrom([]string{"i-0", "i-1", "i-2", "i-9", ""}).Draw(t, "owner")),
+			tag(vpc.TagClusterName, rapid.SampledFrom([]string{"c", "c", "c", "d", ""}).Draw(t, "cluster")),
+			tag(vpc.TagManagedBy, rapid.SampledFrom([]string{leak.Mark, leak.Mark, ""}).Draw(t, "mark")))
+		if rapid.Bool().Draw(t, "dated") {
+			e.Tags[vpc.TagCreatedAt] = now().Add(-time.Duration(rapid.IntRange(0, 90).Draw(t, "made")) * time.Minute).Format(time.RFC3339)
+		} else {
+			delete(e.Tags, vpc.TagCreatedAt)
+		}
+		in.Interfaces = append(in.Interfaces, e)
+		for _, r := range in.Reports {
+			r.Owns[id] = rapid.Bool().Draw(t, "owns")
+		}
+		if rapid.Bool().Draw(t, "seen") {
+			in.Seen[id] = leak.Sighting{First: now(), Passes: 1}
+		}
+	}
+	return in
+}
