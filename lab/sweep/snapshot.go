@@ -178,7 +178,7 @@ func (s Snapshot) sysctls() {
 		"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/pid_max",
 		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes", "kernel/hostname")
 	for _, p := range paths {
-		if v, err := readSysctl(p); err == nil {
+		if v, err := thisMachine().read(p); err == nil {
 			s.add("sysctl", "%s = %s", p, v)
 		}
 	}

@@ -66,7 +66,7 @@ func Sweep(ctx context.Context, o Options) (Report, error) {
 	if err := os.RemoveAll(o.StateDir); err != nil {
 		errs = append(errs, fmt.Errorf("remove state directory: %w", err))
 	}
-	r.Sysctls, err = restoreWhenLast(filepath.Dir(o.StateDir))
+	r.Sysctls, err = thisMachine().restoreWhenLast(filepath.Dir(o.StateDir))
 	errs = append(errs, err)
 	return r, errors.Join(errs...)
 }

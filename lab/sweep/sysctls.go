@@ -16,8 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// machine is where settings are read and written: /proc/sys.
+type machine struct{ dir string }
+
+func thisMachine() machine { return machine{dir: "/proc/sys"} }
+
 const (
-	sysctlDir  = "/proc/sys"
 	recordFile = "machine.json" // in the root of all labs: old values by path
 	lockFile   = "machine.lock"
 )
@@ -42,11 +46,15 @@ func wanted() map[string]int {
 // root is the directory of all labs. A setting the machine does not have, or
 // does not let us write, is left with a warning.
 func RaiseSysctls(root string, log *slog.Logger) error {
+	return thisMachine().raise(root, log)
+}
+
+func (m machine) raise(root string, log *slog.Logger) error {
 	return withRecord(root, func(old map[string]string) error {
 		want := wanted()
 		// From the top: a threshold below the one under it makes no sense.
 		for _, path := range slices.Backward(slices.Sorted(maps.Keys(want))) {
-			have, err := readSysctl(path)
+			have, err := m.read(path)
 			if err != nil {
 				log.Debug("setting not there", "sysctl", path, "err", err)
 				continue
@@ -62,7 +70,7 @@ func RaiseSysctls(root string, log *slog.Logger) error {
 					return err
 				}
 			}
-			if err := writeSysctl(path, strconv.Itoa(want[path])); err != nil {
+			if err := m.write(path, strconv.Itoa(want[path])); err != nil {
 				log.Warn("setting stays low; many pods may exhaust it", "sysctl", path, "value", have, "want", want[path], "err", err)
 			}
 		}
@@ -72,7 +80,7 @@ func RaiseSysctls(root string, log *slog.Logger) error {
 
 // restoreWhenLast puts the machine's settings back when no lab is left below
 // root, and removes root then.
-func restoreWhenLast(root string) (restored []string, err error) {
+func (m machine) restoreWhenLast(root string) (restored []string, err error) {
 	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -84,7 +92,7 @@ func restoreWhenLast(root string) (restored []string, err error) {
 		}
 		last = true
 		for _, path := range slices.Sorted(maps.Keys(old)) { // thresholds from below
-			if err := writeSysctl(path, old[path]); err != nil {
+			if err := m.write(path, old[path]); err != nil {
 				return fmt.Errorf("put %s back to %s: %w", path, old[path], err)
 			}
 			restored = append(restored, path)
@@ -156,11 +164,11 @@ func writeRecord(root string, old map[string]string) error {
 	return os.Rename(path+".new", path)
 }
 
-func readSysctl(path string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(sysctlDir, path))
+func (m machine) read(path string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(m.dir, path))
 	return strings.TrimSpace(string(b)), err
 }
 
-func writeSysctl(path, value string) error {
-	return os.WriteFile(filepath.Join(sysctlDir, path), []byte(value), 0o644)
+func (m machine) write(path, value string) error {
+	return os.WriteFile(filepath.Join(m.dir, path), []byte(value), 0o644)
 }

@@ -1,0 +1,141 @@
+package sweep
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/trunkline/trunkline/lab/node/component"
+)
+
+func TestALabTakesOnlyNamespacesOfItsOwnName(t *testing.T) {
+	for name, want := range map[string]bool{
+		"tl-a-node1": true, "tl-a-vpc": true, "tl-a-cp": true,
+		"tl-a-b-node1": false, // of lab "a-b"
+		"tl-ab-node1":  false, "tl-a-": false, "tl-a": false, "node1": false, "cni-1234": false,
+	} {
+		if _, got := member(name, "a"); got != want {
+			t.Errorf("lab a takes %s: %t, want %t", name, got, want)
+		}
+	}
+	if m, ok := member("tl-a-b-node1", "a-b"); !ok || m != "node1" {
+		t.Errorf("lab a-b does not know its node1: %q, %t", m, ok)
+	}
+}
+
+func TestOnlyProcessesWithTheWholeMarkAreOurs(t *testing.T) {
+	proc := t.TempDir()
+	for pid, env := range map[int]string{
+		10: component.Mark("lab") + "\x00PATH=/bin\x00",
+		11: "PATH=/bin\x00" + component.Mark("lab"),
+		12: component.Mark("lab2") + "\x00",              // another lab
+		13: "X" + component.Mark("lab") + "\x00",         // another variable
+		14: "TRUNKLINE_LAB_NAME=lab\x00",                 // a user's shell
+		15: "A=" + component.Mark("lab") + " inside\x00", // text within a value
+		16: "",                                           // kernel thread
+	} {
+		dir := filepath.Join(proc, strconv.Itoa(pid))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "environ"), []byte(env), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(proc, "17"), 0o755); err != nil { // gone meanwhile
+		t.Fatal(err)
+	}
+	got, err := marked(proc, "lab")
+	slices.Sort(got)
+	if err != nil || !slices.Equal(got, []int{10, 11}) {
+		t.Errorf("processes %v, %v; want 10 and 11", got, err)
+	}
+}
+
+func TestMountsBelowADirectoryComeDeepestFirst(t *testing.T) {
+	const table = `1 0 0:1 / / rw - ext4 /dev/vda rw
+2 1 0:2 / /state/lab rw - tmpfs tmpfs rw
+3 2 0:3 / /state/lab/nodes/a\040b rw - tmpfs tmpfs rw
+4 1 0:4 / /state/lab2 rw - tmpfs tmpfs rw
+5 3 0:5 / /state/lab/nodes/a\040b/proc rw - proc proc rw
+`
+	got, err := parseMountsBelow(strings.NewReader(table), "/state/lab")
+	want := []string{"/state/lab/nodes/a b/proc", "/state/lab/nodes/a b", "/state/lab"}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("mounts %q, %v; want %q", got, err, want)
+	}
+}
+
+// settings is a directory of sysctl files with values.
+func settings(t *testing.T, values map[string]string) machine {
+	t.Helper()
+	m := machine{dir: t.TempDir()}
+	for path, v := range values {
+		file := filepath.Join(m.dir, path)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(v+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+func TestTheLastLabOutPutsTheMachinesSettingsBack(t *testing.T) {
+	const low, high = "net/ipv4/neigh/default/gc_thresh3", "fs/inotify/max_user_watches"
+	m := settings(t, map[string]string{low: "1024", high: "9999999"})
+	root := filepath.Join(t.TempDir(), "labs")
+	read := func(path string) string {
+		v, err := m.read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for _, lab := range []string{"a", "b"} {
+		if err := os.MkdirAll(filepath.Join(root, lab), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.raise(root, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(low) != "16384" || read(high) != "9999999" {
+		t.Errorf("raised to %s and %s; want 16384, and what is high enough left alone", read(low), read(high))
+	}
+	for _, step := range []struct {
+		lab, want string
+		restored  int
+	}{{"a", "16384", 0}, {"b", "1024", 1}} {
+		if err := os.RemoveAll(filepath.Join(root, step.lab)); err != nil {
+			t.Fatal(err)
+		}
+		restored, err := m.restoreWhenLast(root)
+		if err != nil || len(restored) != step.restored || read(low) != step.want {
+			t.Errorf("after lab %s: restored %v (%v), value %s; want %d and %s", step.lab, restored, err, read(low), step.restored, step.want)
+		}
+	}
+	if _, err := os.Stat(root); !os.IsNotExist(err) {
+		t.Errorf("the labs' root is still there: %v", err)
+	}
+	if restored, err := m.restoreWhenLast(root); err != nil || len(restored) != 0 {
+		t.Errorf("a second restore did %v, %v", restored, err)
+	}
+}
+
+func TestADiffNamesWhatCameAndWhatWent(t *testing.T) {
+	before := Snapshot{"link": {"lo", "veth", "veth"}, "route": {"a"}}
+	after := Snapshot{"link": {"lo", "veth"}, "mount": {"/x"}, "route": {"a"}}
+	want := []string{"- link: veth", "+ mount: /x"}
+	if got := before.Diff(after); !slices.Equal(got, want) {
+		t.Errorf("diff %q, want %q", got, want)
+	}
+	if got := before.Diff(before); len(got) != 0 {
+		t.Errorf("nothing changed, and the diff is %q", got)
+	}
+}
