@@ -68,11 +68,16 @@ func Serve(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := sweep.RaiseSysctls(filepath.Dir(o.StateDir), log); err != nil {
 		return fmt.Errorf("raise limits of the machine: %w", err)
 	}
-	l := &lab{options: o, log: log, phases: newPhases(), machines: map[string]*machine{}, turn: make(chan struct{}, 1)}
-	l.turn <- struct{}{}
+	l := newLab(o, log)
 	err = l.serve(ctx, listener)
 	l.close()
 	return err
+}
+
+func newLab(o Options, log *slog.Logger) *lab {
+	l := &lab{options: o, log: log, phases: newPhases(), machines: map[string]*machine{}, turn: make(chan struct{}, 1)}
+	l.turn <- struct{}{}
+	return l
 }
 
 // close takes everything down, once: nodes, control plane, world.

@@ -1,0 +1,209 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+)
+
+// start runs a daemon's API without a world: enough for what it refuses and for
+// what it says before anything is up.
+func start(t *testing.T, world func(context.Context, Lab, Machines, *slog.Logger) (World, error)) (*Client, string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tl-d") // a unix socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	listener, err := listen(SocketPath(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(Options{Name: "lab", StateDir: dir, Version: "test", World: world}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		l.close()
+	})
+	return NewClient(dir), dir
+}
+
+func noWorld(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, error) {
+	return nil, errors.New("no fabric today")
+}
+
+func smallLab() Lab {
+	return Lab{
+		Name:  "lab",
+		World: cloud.Spec{Region: "us-west-2", VPC: cloud.VPCSpec{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
+		Parts: Parts{Kube: "/p/k", Lab: "/p/l", Containerd: "/p/c", Runc: "/p/r", CNI: "/p/n"},
+	}
+}
+
+func TestAClientWithoutADaemonSaysSo(t *testing.T) {
+	_, err := NewClient(t.TempDir()).Status(t.Context())
+	if !errors.Is(err, ErrNotRunning) {
+		t.Errorf("error %v is not ErrNotRunning", err)
+	}
+}
+
+func TestTheSocketIsForRootOnlyAndASecondDaemonIsRefused(t *testing.T) {
+	_, dir := start(t, noWorld)
+	st, err := os.Stat(SocketPath(dir))
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("socket %v, %v; want mode 0600", st.Mode(), err)
+	}
+	if _, err := listen(SocketPath(dir)); err == nil || !strings.Contains(err.Error(), "another daemon") {
+		t.Errorf("a second daemon: %v", err)
+	}
+}
+
+func TestASocketThatADeadDaemonLeftIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "daemon.sock")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
+
+func TestAFailedPhaseIsToldOnceAndTheRestStaysPending(t *testing.T) {
+	client, _ := start(t, noWorld)
+	var seen []Event
+	err := client.Apply(t.Context(), smallLab(), func(e Event) { seen = append(seen, e) })
+	if err == nil || !strings.Contains(err.Error(), "no fabric today") {
+		t.Fatalf("error %v lacks the cause", err)
+	}
+	last := seen[len(seen)-1]
+	if last.Phase != PhaseWorld || last.State != StateFailed {
+		t.Errorf("last event %+v, want the world phase failed", last)
+	}
+	st, err := client.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.State != StateFailed || !strings.Contains(st.Error, "no fabric today") || st.Phases[1].State != StatePending {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestAnApplyEndsWhenItsClientHangsUp(t *testing.T) {
+	entered, left := make(chan struct{}), make(chan struct{})
+	client, _ := start(t, func(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, error) {
+		close(entered)
+		<-ctx.Done()
+		close(left)
+		return nil, ctx.Err()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- client.Apply(ctx, smallLab(), nil) }()
+	<-entered
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("apply returned %v", err)
+	}
+	select {
+	case <-left:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the convergence goes on without its client")
+	}
+}
+
+func TestAStopEndsAnApplyOfSomebodyElse(t *testing.T) {
+	entered := make(chan struct{})
+	client, _ := start(t, func(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, error) {
+		close(entered)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	done := make(chan error, 1)
+	go func() { done <- client.Apply(t.Context(), smallLab(), nil) }()
+	<-entered
+	if err := client.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err == nil {
+		t.Error("the apply succeeded on a lab that went down")
+	}
+}
+
+func TestWhatIsWrongWithALabIsNamed(t *testing.T) {
+	client, _ := start(t, noWorld)
+	for name, tc := range map[string]struct {
+		change func(*Lab)
+		want   string
+	}{
+		"name":          {func(l *Lab) { l.Name = "Lab!" }, `"Lab!"`},
+		"another lab":   {func(l *Lab) { l.Name = "other" }, "this daemon runs lab"},
+		"unknown node":  {func(l *Lab) { l.Nodes = []Node{{Name: "node7"}} }, `"node7"`},
+		"relative path": {func(l *Lab) { l.Parts.Runc = "runc" }, "parts.runc"},
+	} {
+		l := smallLab()
+		tc.change(&l)
+		if err := client.Apply(t.Context(), l, nil); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: error %v lacks %s", name, err, tc.want)
+		}
+	}
+}
+
+func TestARunningLabRefusesAnotherNetworkAndTakesOtherNodes(t *testing.T) {
+	l := newLab(Options{Name: "lab"}, slog.New(slog.DiscardHandler))
+	running := smallLab()
+	l.remember(running)
+	more := smallLab()
+	more.World.Instances = []cloud.InstanceSpec{{Name: "node1"}}
+	more.Nodes = []Node{{Name: "node1"}}
+	if err := l.accept(more); err != nil {
+		t.Errorf("another node: %v", err)
+	}
+	other := smallLab()
+	other.World.VPC.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+	if err := l.accept(other); err == nil || !strings.Contains(err.Error(), "take it down first") {
+		t.Errorf("another network: %v", err)
+	}
+}
+
+func TestASlowReaderLosesItsStreamAndStopsNobody(t *testing.T) {
+	p := newPhases()
+	slow, stopSlow := p.listen()
+	defer stopSlow()
+	for range eventBacklog + 1 {
+		p.skip(PhaseDeploy, "again")
+	}
+	n := 0
+	for range slow {
+		n++
+	}
+	if n != eventBacklog {
+		t.Errorf("the slow reader got %d events, want the backlog of %d and then the end", n, eventBacklog)
+	}
+}
+
+func TestIssuersDifferByLabAndHaveEKSsForm(t *testing.T) {
+	a, b := smallLab(), smallLab()
+	b.Name = "b"
+	if a.Issuer() == b.Issuer() {
+		t.Error("two labs have the same issuer")
+	}
+	id, ok := strings.CutPrefix(a.Issuer(), "https://oidc.eks.us-west-2.amazonaws.com/id/")
+	if !ok || len(id) != 32 || strings.ToUpper(id) != id {
+		t.Errorf("issuer %s", a.Issuer())
+	}
+}
