@@ -1,0 +1,230 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/machinery/serial"
+	"github.com/trunkline/trunkline/internal/machinery/steps"
+)
+
+// tellAfter is how long an ADD waits for an address before its pod's owner is
+// told: EC2 usually answers sooner.
+const tellAfter = 5 * time.Second
+
+// answerWithin is kept free at the end of a plugin's patience, so that it hears
+// why instead of a silence.
+const answerWithin = 500 * time.Millisecond
+
+// addition is an ADD on its way.
+type addition struct {
+	req   *cnirpc.Request
+	netns *os.File
+	owner ipam.Owner
+	pod   kube.Pod
+	// The rest is filled in by the steps.
+	fresh []ipam.Record // of the assignment; empty when the owner had it already
+	lease ipam.Lease
+	at    attachment
+	begun bool // the link may exist
+	wired link.Result
+}
+
+// addSteps is the life of an ADD. Rooms add steps here.
+func (a *Agent) addSteps() *steps.List[*addition] {
+	return &steps.List[*addition]{
+		Steps: []steps.Step[*addition]{
+			{Name: "identify", Do: a.identify},
+			{Name: "admit", Do: a.admit},
+			{Name: "attach", Do: a.attach, Undo: a.giveBack},
+			{Name: "wire", Do: a.wire, Undo: a.unwire, Journal: true},
+			{Name: "filter", Do: a.let},
+			{Name: "up", Do: a.up},
+		},
+		Journal: func(ctx context.Context, add *addition, at string) error {
+			if at != "" {
+				return a.book.put(add.at, add.fresh...).Wait(ctx)
+			}
+			add.at.Stage, add.at.held = wired, false
+			return a.book.put(add.at).Wait(ctx)
+		},
+		Observe: func(step string, undo bool, took time.Duration, err error) {
+			if !undo {
+				a.metrics.phases.WithLabelValues("ADD", step).Observe(took.Seconds())
+			}
+		},
+	}
+}
+
+// add wires a pod and returns the CNI result.
+func (a *Agent) add(ctx context.Context, req *cnirpc.Request, conf netConf, netns *os.File) (json.RawMessage, error) {
+	if netns == nil {
+		return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidNetns, Msg: "ADD without the pod's network namespace"}
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		bounded, cancel := context.WithDeadline(ctx, deadline.Add(-answerWithin))
+		defer cancel()
+		ctx = bounded
+	}
+	defer a.host.Adding()()
+	add := &addition{req: req, netns: netns}
+	if err := a.addSteps().Run(ctx, add); err != nil {
+		a.tell(add, err)
+		return nil, fmt.Errorf("add pod %s: %w", add.owner.Pod(), err)
+	}
+	a.pool.Mark()
+	a.log.Info("pod wired", "pod", add.owner.Pod(), "ip", add.lease.Addr, "eni", add.lease.ENI, "link", add.wired.Link)
+	return resultOf(add, conf.CNIVersion)
+}
+
+// tell puts an event on a pod that could not be wired, unless it is of no
+// interest any more.
+func (a *Agent) tell(add *addition, err error) {
+	for _, ours := range []error{cnirpc.ErrPluginGone, cnirpc.ErrStopping, serial.ErrPreempted} {
+		if errors.Is(err, ours) {
+			return
+		}
+	}
+	failure := asError(err)
+	message := failure.Msg
+	if failure.Details != "" {
+		message += ": " + failure.Details
+	}
+	a.events.PodWarning(kube.PodRef{Namespace: add.owner.Namespace, Name: add.owner.Name}, add.owner.PodUID, "NetworkNotReady", message)
+}
+
+// identify learns which pod it is. Without a pod's name the container is all
+// that is known: other runtimes than Kubernetes' have no pods.
+func (a *Agent) identify(ctx context.Context, add *addition) error {
+	namespace, name, uid := podArgs(add.req.Args)
+	add.owner = ipam.Owner{ContainerID: add.req.ContainerID, IfName: add.req.IfName, Namespace: namespace, Name: name, PodUID: uid}
+	if name == "" {
+		add.owner.Name, add.owner.Namespace = add.req.ContainerID, "container"
+		return nil
+	}
+	pod, err := a.cluster.Pod(ctx, kube.PodRef{Namespace: namespace, Name: name}, uid)
+	switch {
+	case errors.Is(err, kube.ErrNoPod):
+		return &cnirpc.Error{Code: cnirpc.CodeUnknownContainer, Msg: "there is no such pod", Details: err.Error()}
+	case errors.Is(err, kube.ErrUnavailable):
+		// Nobody can tell. The runtime was asked for this sandbox by the kubelet,
+		// which knows the pod; rooms that need more than its name refuse below.
+		a.log.Warn("pod is not known and nobody answers; wiring it by name", "pod", add.owner.Pod(), "error", err)
+		add.pod = kube.Pod{PodRef: kube.PodRef{Namespace: namespace, Name: name}, UID: uid}
+	case err != nil:
+		return fmt.Errorf("identify pod %s: %w", add.owner.Pod(), err)
+	default:
+		add.pod, add.owner.PodUID = pod, pod.UID
+	}
+	return nil
+}
+
+func (a *Agent) admit(ctx context.Context, add *addition) error {
+	for _, room := range a.deps.Rooms {
+		if err := room.Admit(ctx, add.pod); err != nil {
+			return &cnirpc.Error{Code: cnirpc.CodeRefused, Msg: "the pod was refused", Details: err.Error()}
+		}
+	}
+	return nil
+}
+
+// attach takes an address, waiting for one in the order of arrival.
+func (a *Agent) attach(ctx context.Context, add *addition) error {
+	tell := time.AfterFunc(tellAfter, func() { a.tell(add, a.whyEmpty()) })
+	defer tell.Stop()
+	err := a.line.Wait(ctx, func() (bool, error) {
+		a.book.mu.Lock()
+		lease, rows, err := a.book.ledger.Assign(add.owner, time.Now())
+		a.book.mu.Unlock()
+		if errors.Is(err, ipam.ErrNoAddress) {
+			a.metrics.waited.Inc()
+			a.pool.Mark()
+			return false, nil
+		}
+		add.lease, add.fresh = lease, rows
+		return err == nil, err
+	})
+	if err != nil && ctx.Err() != nil && !errors.Is(err, cnirpc.ErrPluginGone) {
+		return errors.Join(a.whyEmpty(), err)
+	}
+	if err != nil {
+		return err
+	}
+	add.at = attachment{
+		Owner: add.owner, Addr: add.lease.Addr, Stage: adding, Since: time.Now(), held: true,
+		Table: hostnet.ENI{Device: add.lease.Device}.Table(), MTU: a.podMTU(),
+		Link: hostnet.LinkName(a.cfg.VethPrefix, add.owner.Namespace, add.owner.Name),
+	}
+	return nil
+}
+
+// whyEmpty says why no address is free, in the planner's words.
+func (a *Agent) whyEmpty() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.decision.Condition.Err(); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: others came first", ipam.ErrNoAddress)
+}
+
+// giveBack undoes attach when no link was ever made for the address; otherwise
+// unwire has put it into quarantine and this does nothing.
+func (a *Agent) giveBack(ctx context.Context, add *addition) error {
+	if add.begun || len(add.fresh) == 0 {
+		return nil
+	}
+	err := a.book.change(ctx, func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Return(add.owner, time.Now()), nil })
+	a.line.Wake()
+	return err
+}
+
+func (a *Agent) wire(ctx context.Context, add *addition) (err error) {
+	for _, old := range a.book.attachments() {
+		if old.Link == add.at.Link && old.Owner.Key() != add.owner.Key() {
+			// An older sandbox of the same pod, whose DEL has not come. The link's
+			// name is the new one's now.
+			if err := a.detach(ctx, old); err != nil {
+				return fmt.Errorf("make room for %s: %w", add.at.Link, err)
+			}
+		}
+	}
+	add.begun = true
+	add.wired, err = a.host.Wire(ctx, add.netns, add.at.pod())
+	return err
+}
+
+func (a *Agent) unwire(ctx context.Context, add *addition) error {
+	if !add.begun {
+		return nil
+	}
+	return a.detach(ctx, add.at)
+}
+
+// let lets the pod's own address and MAC through the anti-spoof filter.
+func (a *Agent) let(ctx context.Context, add *addition) error {
+	return a.filter.Put(ctx, ruleset.PodOf(add.at.pod(), a.cfg.PodMetadata).Elements()...)
+}
+
+func (a *Agent) up(ctx context.Context, add *addition) error {
+	a.book.letOut(add.owner.Key())
+	add.at.held = false
+	return a.host.Up(ctx, add.at.pod())
+}
+
+func (a *Agent) podMTU() int {
+	if a.cfg.PodMTU > 0 {
+		return a.cfg.PodMTU
+	}
+	return a.cfg.MTU
+}

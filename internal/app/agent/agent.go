@@ -1,0 +1,297 @@
+// Package agent is the node daemon: it introduces the rooms of a node to each
+// other. It answers the CNI plugin, keeps the pool of addresses as ipam.Plan
+// says, and has the kernel agree with the pods that are there.
+//
+// It decides nothing that a core package could: which address, what to ask of
+// EC2 and what the kernel should hold are theirs. cmd/trunkline calls Run and, in
+// the privileged init container, Init.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/imds"
+	"github.com/trunkline/trunkline/internal/edge/journal"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/edge/nft"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+	"github.com/trunkline/trunkline/internal/machinery/queue"
+	"github.com/trunkline/trunkline/internal/machinery/serial"
+)
+
+// Cluster is what the agent asks of Kubernetes; *kube.Cluster is one.
+type Cluster interface {
+	Run(ctx context.Context) error
+	Synced() bool
+	Pods() []kube.Pod
+	Pod(ctx context.Context, ref kube.PodRef, uid string) (kube.Pod, error)
+	Node() (kube.Node, bool)
+	Freeze() (trunkline.Freeze, string)
+	WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error
+	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
+}
+
+// Events is where the agent tells people; *kube.Events is one.
+type Events interface {
+	PodWarning(ref kube.PodRef, uid, reason, message string)
+	NodeWarning(reason, message string)
+}
+
+// Room may refuse a pod at ADD. The error says why, in words a user understands.
+type Room interface {
+	Admit(ctx context.Context, pod kube.Pod) error
+}
+
+// Deps is what an agent is introduced to.
+type Deps struct {
+	Version string // build version, for people and answers
+	Log     *slog.Logger
+	// AWS is the SDK's configuration: credentials, region, endpoints.
+	AWS aws.Config
+	// Cluster reflects Kubernetes; changed is called when something did.
+	Cluster func(changed func()) (Cluster, Events)
+	// Registry receives the metrics and is served at the metrics address.
+	Registry *prometheus.Registry
+	Rooms    []Room
+}
+
+// Agent is a running node daemon.
+type Agent struct {
+	cfg  config.Config
+	deps Deps
+	log  *slog.Logger
+
+	metadata *imds.Client
+	ec2      *ec2.Executor
+	host     *link.Host
+	filter   *nft.Firewall
+	cluster  Cluster
+	events   Events
+	metrics  *metrics
+
+	facts facts
+	book  *book
+	calls serial.Keys[ipam.Key]
+	line  queue.Queue // ADDs that wait for an address
+
+	pool, kernel, observe, report *loop.Loop
+
+	work     sync.WaitGroup // actions on their way
+	mu       sync.Mutex
+	decision ipam.Decision
+	subnets  []ipam.Subnet
+	enis     map[string]hostENI
+	why      string // of the next look at EC2
+	serving  bool
+}
+
+// Run starts the agent and runs it until ctx ends, then stops in order: no new
+// calls, the calls under way given up (their plugins ask our successor), the
+// journal closed last. What is under way at EC2 is in the journal.
+//
+// The conflist stays when Run returns: the plugin of a node whose agent is being
+// replaced waits for the next one. Uninstall takes it away.
+func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
+	if problems := probe(); len(problems) > 0 {
+		return fmt.Errorf("this node cannot run Trunkline:\n  %s", strings.Join(problems, "\n  "))
+	}
+	a := &Agent{cfg: cfg, deps: deps, log: deps.Log, enis: map[string]hostENI{}}
+	if err := a.open(ctx); err != nil {
+		return errors.Join(err, a.close())
+	}
+	defer func() { err = errors.Join(err, a.close()) }()
+
+	group, ctx := errgroup.WithContext(ctx)
+	defer a.work.Wait()
+	group.Go(func() error { return a.cluster.Run(ctx) })
+	group.Go(func() error { return a.introspect(ctx) })
+	group.Go(func() error { return a.live(ctx) })
+	return group.Wait()
+}
+
+// open does what needs nobody's answer: metrics, kernel sockets, the journal.
+func (a *Agent) open(ctx context.Context) error {
+	var err error
+	a.pool = loop.New(a.planOnce)
+	a.kernel = loop.New(a.reconcileKernel)
+	a.observe = loop.New(a.observeEC2)
+	a.report = loop.New(a.reportOnce)
+	a.cluster, a.events = a.deps.Cluster(func() { a.pool.Mark() })
+	a.metrics = newMetrics(a.deps.Registry, a)
+	if a.host, err = link.Open(nil, a.log); err != nil {
+		return fmt.Errorf("open the node's links: %w", err)
+	}
+	if a.filter, err = nft.Open(nil, a.log); err != nil {
+		return fmt.Errorf("open the node's nftables: %w", err)
+	}
+	if a.book, err = openBook(ctx, a.cfg, a.log); err != nil {
+		return err
+	}
+	a.metadata = imds.New(a.deps.AWS, imds.Options{})
+	a.ec2, err = ec2.NewExecutor(ec2.Options{
+		Clients: ec2.NewClients(a.deps.AWS), Journal: intents{a.book.journal}, Log: a.log, Registry: a.deps.Registry,
+	})
+	return err
+}
+
+func (a *Agent) close() (err error) {
+	if a.host != nil {
+		err = errors.Join(err, a.host.Close())
+	}
+	if a.filter != nil {
+		err = errors.Join(err, a.filter.Close())
+	}
+	if a.book != nil {
+		err = errors.Join(err, a.book.journal.Close())
+	}
+	return err
+}
+
+// live is the life of the agent once its parts are open: facts, then the kernel,
+// then what an earlier process left, then the loops, then calls.
+func (a *Agent) live(ctx context.Context) error {
+	if err := a.learn(ctx); err != nil {
+		return err
+	}
+	if err := a.settle(ctx); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.recoverEC2(ctx) })
+	a.pool.MinInterval, a.pool.Every = 20*time.Millisecond, 30*time.Second
+	a.kernel.MinInterval, a.kernel.Every = 100*time.Millisecond, 45*time.Second
+	a.observe.MinInterval, a.observe.Every = 2*time.Second, 5*time.Minute
+	a.report.MinInterval, a.report.Every = time.Second, 30*time.Second
+	for name, l := range map[string]*loop.Loop{"pool": a.pool, "kernel": a.kernel, "EC2": a.observe, "report": a.report} {
+		l.Report = func(err error, pause time.Duration) {
+			a.log.Warn("pass failed, will be tried again", "loop", name, "error", err, "pause", pause)
+			a.metrics.loopErrors.WithLabelValues(name).Inc()
+		}
+		group.Go(func() error { return l.Run(ctx) })
+	}
+	group.Go(func() error { return a.watched(ctx, "links", a.host.Watch) })
+	group.Go(func() error { return a.watched(ctx, "nftables", a.filter.Watch) })
+	group.Go(func() error { return a.host.Reap(ctx, a.linkGone) })
+	group.Go(func() error { return a.serve(ctx) })
+	return group.Wait()
+}
+
+// watched runs a kernel watch for as long as ctx lives: one that breaks is
+// started again, and everything is compared, for something may have been missed.
+func (a *Agent) watched(ctx context.Context, what string, watch func(context.Context, func(string)) error) error {
+	again := loop.New(func(ctx context.Context, _ bool) (time.Time, error) {
+		a.kernel.MarkFull()
+		err := watch(ctx, func(why string) {
+			a.log.Debug("kernel changed", "watch", what, "why", why)
+			a.kernel.Mark()
+		})
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("the watch ended")
+		}
+		return time.Time{}, err
+	})
+	again.Report = func(err error, pause time.Duration) {
+		a.log.Warn("kernel watch broke, will be started again", "watch", what, "error", err, "pause", pause)
+	}
+	return again.Run(ctx)
+}
+
+// serve answers calls once the first address is there, and writes the conflist
+// last: it is what tells the runtime that pods can be wired.
+func (a *Agent) serve(ctx context.Context) error {
+	if err := a.firstAddress(ctx); err != nil {
+		return nil //nolint:nilerr // ctx ended before there was one: an ordered stop
+	}
+	l, err := cnirpc.Listen(a.cfg.Socket)
+	if err != nil {
+		return err
+	}
+	server := cnirpc.Server{
+		Handle: a.handle, Agent: a.deps.Version, UID: uint32(os.Getuid()), MaxWait: a.cfg.AddWait + 10*time.Second,
+		Report: func(err error) { a.log.Warn("plugin connection", "error", err) },
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return server.Serve(ctx, l) })
+	group.Go(func() error { return a.spoolLoop(ctx) })
+	if err := a.writeConflist(); err != nil {
+		return errors.Join(err, group.Wait())
+	}
+	a.mu.Lock()
+	a.serving = true
+	a.mu.Unlock()
+	a.report.MarkFull()
+	a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.facts.identity.Instance)
+	return group.Wait()
+}
+
+// probe lists what the kernel or the machine lacks, in words.
+func probe() (problems []string) {
+	if os.Geteuid() != 0 {
+		problems = append(problems, "root is needed (CAP_NET_ADMIN and CAP_SYS_ADMIN)")
+	}
+	for _, p := range []struct{ path, lacks string }{
+		{"/proc/self/ns/net", "network namespaces (CONFIG_NET_NS)"},
+		{"/proc/sys/net/ipv4/ip_forward", "IPv4 (CONFIG_INET), or /proc/sys is not mounted"},
+		{"/proc/sys/net/netfilter", "connection tracking (CONFIG_NF_CONNTRACK)"},
+	} {
+		if _, err := os.Stat(p.path); err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %v", p.lacks, err))
+		}
+	}
+	return problems
+}
+
+// bootID names this boot.
+func bootID() string {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "" // then a reboot goes unnoticed here; links tell it all the same
+	}
+	return strings.TrimSpace(string(raw))
+}
+
+// openJournal waits for the lock: during a roll the agent before us may still be
+// stopping.
+func openJournal(ctx context.Context, dir string) (j *journal.Journal, records []journal.Record, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err = retry(ctx, 50*time.Millisecond, func() (again bool, err error) {
+		j, records, err = journal.Open(dir, journal.Options{BootID: bootID()})
+		return errors.Is(err, journal.ErrLocked), err
+	})
+	return j, records, err
+}
+
+// retry calls f until it is done or ctx ends, and returns its last error.
+func retry(ctx context.Context, pause time.Duration, f func() (again bool, err error)) error {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		again, err := f()
+		if !again {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/journal"
+)
+
+// Prefixes of journal keys, one per room.
+const (
+	keyLedger = "ipam/"
+	keyPod    = "pod/"
+	keyIntent = "ec2/"
+)
+
+// attachment is a pod's interface as the journal keeps it: what wiring and
+// unwiring need without asking anybody.
+type attachment struct {
+	Owner ipam.Owner `json:"owner"`
+	Addr  netip.Addr `json:"addr"`
+	Table uint32     `json:"table"`
+	MTU   int        `json:"mtu"`
+	Link  string     `json:"link"`
+	Stage stage      `json:"stage"`
+	Since time.Time  `json:"since"`
+
+	held bool // wired but not let out yet
+}
+
+type stage string
+
+const (
+	adding   stage = "adding"   // an ADD is at work, or died at it
+	wired    stage = "wired"    // the ADD was answered
+	deleting stage = "deleting" // DEL was taken; the link may still be there
+)
+
+func (t attachment) pod() hostnet.Pod {
+	return hostnet.Pod{
+		Namespace: t.Owner.Namespace, Name: t.Owner.Name, ContainerID: t.Owner.ContainerID, IfName: t.Owner.IfName,
+		Addresses: []netip.Addr{t.Addr}, Table: t.Table, MTU: t.MTU, Link: t.Link, Held: t.held,
+	}
+}
+
+// book is the ledger and the attachments under one lock, and the journal that
+// every change goes to in the order it was made. The lock is never held while
+// waiting for the disk.
+type book struct {
+	journal *journal.Journal
+
+	mu     sync.Mutex
+	ledger *ipam.Ledger
+	pods   map[ipam.Key]attachment
+	open   map[string]openIntent // EC2 intents an earlier process left
+}
+
+type openIntent struct {
+	Intent  ec2.Intent   `json:"intent"`
+	Outcome *ec2.Outcome `json:"outcome,omitempty"`
+}
+
+// openBook replays the journal. One that is damaged, or makes no sense, leaves an
+// empty book: EC2 and the kernel fill it.
+func openBook(ctx context.Context, cfg config.Config, log *slog.Logger) (*book, error) {
+	j, records, err := openJournal(ctx, filepath.Join(cfg.StateDir, "journal"))
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	if j.Found.Damage != nil {
+		log.Error("the journal is damaged; rebuilding from the kernel and EC2", "kept", j.Found.SetAside, "error", j.Found.Damage)
+	}
+	b := &book{journal: j, ledger: ipam.New(poolConfig(cfg).Settings()), pods: map[ipam.Key]attachment{}, open: map[string]openIntent{}}
+	if err := b.replay(records); err != nil {
+		log.Error("the journal makes no sense; rebuilding from the kernel and EC2", "error", err)
+		b.ledger, b.pods, b.open = ipam.New(poolConfig(cfg).Settings()), map[ipam.Key]attachment{}, map[string]openIntent{}
+		var forget []journal.Record
+		for _, r := range records {
+			forget = append(forget, journal.Forget(r.Key))
+		}
+		if err := j.Append(ctx, forget...); err != nil {
+			return nil, errors.Join(err, j.Close())
+		}
+	}
+	b.enqueue(b.ledger.Restart(time.Now()))
+	return b, nil
+}
+
+func (b *book) replay(records []journal.Record) error {
+	var rows []ipam.Record
+	for _, r := range records {
+		room, rest, _ := strings.Cut(r.Key, "/")
+		var err error
+		switch room + "/" {
+		case keyLedger:
+			var row ipam.Record
+			err = json.Unmarshal(r.Value, &row)
+			rows = append(rows, row)
+		case keyPod:
+			var t attachment
+			err = json.Unmarshal(r.Value, &t)
+			b.pods[t.Owner.Key()] = t
+		case keyIntent:
+			var in openIntent
+			err = json.Unmarshal(r.Value, &in)
+			b.open[rest] = in
+		} // another version's rooms are left as they are
+		if err != nil {
+			return fmt.Errorf("record %s: %w", r.Key, err)
+		}
+	}
+	return b.ledger.Replay(rows)
+}
+
+// enqueue puts ledger records, and others, in the journal's line. Call it with
+// mu held, so that the order on disk is the order of the changes.
+func (b *book) enqueue(rows []ipam.Record, others ...journal.Record) *journal.Pending {
+	list := make([]journal.Record, 0, len(rows)+len(others))
+	for _, row := range rows {
+		rec := journal.Forget(keyLedger + row.Key())
+		if !row.Drops() {
+			raw, err := json.Marshal(row)
+			if err != nil {
+				panic(fmt.Sprintf("ledger record %s: %v", row.Key(), err)) // plain values
+			}
+			rec.Value = raw
+		}
+		list = append(list, rec)
+	}
+	return b.journal.Enqueue(append(list, others...)...)
+}
+
+func podRecord(t attachment) journal.Record {
+	raw, err := json.Marshal(t)
+	if err != nil {
+		panic(fmt.Sprintf("attachment %s: %v", t.Owner.Key(), err)) // plain values
+	}
+	return journal.Record{Key: podKey(t.Owner.Key()), Value: raw}
+}
+
+func podKey(k ipam.Key) string { return keyPod + k.ContainerID + "/" + k.IfName }
+
+// change runs f on the ledger and waits for its records to be on the disk.
+func (b *book) change(ctx context.Context, f func(l *ipam.Ledger) ([]ipam.Record, error)) error {
+	b.mu.Lock()
+	rows, err := f(b.ledger)
+	pending := b.enqueue(rows)
+	b.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return pending.Wait(ctx)
+}
+
+// get returns what the journal knows of an attachment.
+func (b *book) get(k ipam.Key) (attachment, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t, ok := b.pods[k]
+	return t, ok
+}
+
+// put records an attachment, with ledger rows that belong to it.
+func (b *book) put(t attachment, rows ...ipam.Record) *journal.Pending {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pods[t.Owner.Key()] = t
+	return b.enqueue(rows, podRecord(t))
+}
+
+// letOut says that the attachment's link may be up from now on.
+func (b *book) letOut(k ipam.Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t, ok := b.pods[k]; ok {
+		t.held = false
+		b.pods[k] = t
+	}
+}
+
+// quarantine takes an attachment's address away and says its link is to go.
+func (b *book) quarantine(t attachment, now time.Time) *journal.Pending {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t.Stage, t.Since = deleting, now
+	b.pods[t.Owner.Key()] = t
+	return b.enqueue(b.ledger.Quarantine(t.Owner, now), podRecord(t))
+}
+
+// gone says that the link of an attachment on its way out is no more: its
+// address cools down, the rest is forgotten.
+func (b *book) gone(k ipam.Key, now time.Time) (changed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t, ok := b.pods[k]
+	if !ok || t.Stage != deleting {
+		return false
+	}
+	delete(b.pods, k)
+	b.enqueue(b.ledger.Freed(t.Owner, now), journal.Forget(podKey(k)))
+	return true
+}
+
+// attachments returns them all, in a stable order.
+func (b *book) attachments() []attachment {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.SortedFunc(maps.Values(b.pods), func(x, y attachment) int { return x.Addr.Compare(y.Addr) })
+}
+
+func (b *book) view(now time.Time) (ipam.View, []ipam.Lease) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.View(now), b.ledger.Leases()
+}
+
+// intents is the journal as the EC2 executor sees it. An outcome stays until the
+// ledger has taken it.
+type intents struct{ j *journal.Journal }
+
+// Begin implements ec2.Journal.
+func (i intents) Begin(ctx context.Context, in ec2.Intent) error {
+	return i.put(ctx, in.ID, openIntent{Intent: in})
+}
+
+// Finish implements ec2.Journal.
+func (i intents) Finish(ctx context.Context, id string, out ec2.Outcome) error {
+	return i.put(ctx, id, openIntent{Intent: ec2.Intent{ID: id}, Outcome: &out})
+}
+
+func (i intents) put(ctx context.Context, id string, v openIntent) error {
+	rec, err := journal.Put(keyIntent+id, v)
+	if err != nil {
+		return err
+	}
+	return i.j.Append(ctx, rec)
+}
+
+// poolConfig is the part of the configuration that is the planner's.
+func poolConfig(cfg config.Config) ipam.Config {
+	c := ipam.DefaultConfig()
+	c.WarmIPs, c.Headroom, c.WarmENIs, c.MinIPs, c.MaxENIs = cfg.WarmIPs, cfg.Headroom, cfg.WarmENIs, cfg.MinIPs, cfg.MaxENIs
+	c.CoolDown, c.IdleAfter, c.ReleaseEvery = cfg.CoolDown, cfg.IdleAfter, cfg.ReleaseEvery
+	for _, r := range cfg.NodeName {
+		c.Seed = c.Seed*31 + uint64(r)
+	}
+	return c
+}

@@ -1,0 +1,110 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/trunkline/trunkline/internal/core/config"
+)
+
+// Names on the node.
+const (
+	conflistName = "10-trunkline.conflist"
+	pluginName   = "trunkline-cni"
+	networkName  = "trunkline"
+)
+
+// conflistVersion is the highest CNI version the node's runtime takes: containerd
+// refuses 1.1.0 results before 2.0 (its libcni says "unsupported CNI result
+// version"). runtime is as the kubelet reports it, such as "containerd://1.6.20".
+// Of any other nothing is known, so it gets what all take.
+func conflistVersion(configured, runtime string) string {
+	if configured != "auto" {
+		return configured
+	}
+	name, version, _ := strings.Cut(runtime, "://")
+	major, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	if n, err := strconv.Atoi(major); name == "containerd" && err == nil && n >= 2 {
+		return "1.1.0"
+	}
+	return "1.0.0"
+}
+
+// conflist is the network configuration of the node. withPortmap chains upstream's
+// portmap, for hostPort.
+func conflist(cfg config.Config, version string, withPortmap bool) ([]byte, error) {
+	plugins := []map[string]any{{
+		"type": pluginName, "socket": cfg.Socket, "spool": filepath.Join(cfg.StateDir, "spool"),
+		"addWaitSeconds": cfg.AddWait.Seconds(), "delWaitSeconds": cfg.DelWait.Seconds(),
+	}}
+	if withPortmap {
+		plugins = append(plugins, map[string]any{
+			"type": "portmap", "snat": true, "capabilities": map[string]bool{"portMappings": true},
+		})
+	}
+	out, err := json.MarshalIndent(map[string]any{
+		"cniVersion": version, "name": networkName, "plugins": plugins,
+	}, "", "  ")
+	return append(out, '\n'), err
+}
+
+// writeConflist puts the conflist in place when it is not there as it should be.
+func (a *Agent) writeConflist() error {
+	node, _ := a.cluster.Node()
+	_, err := os.Stat(filepath.Join(a.cfg.CNIBinDir, "portmap"))
+	version := conflistVersion(a.cfg.CNIVersion, node.Runtime)
+	want, jsonErr := conflist(a.cfg, version, err == nil)
+	if jsonErr != nil {
+		return fmt.Errorf("write conflist: %w", jsonErr)
+	}
+	path := filepath.Join(a.cfg.CNIConfDir, conflistName)
+	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, want) {
+		return nil
+	}
+	if err := replaceFile(path, want, 0o644); err != nil {
+		return fmt.Errorf("write conflist: %w", err)
+	}
+	a.log.Info("conflist written", "path", path, "cniVersion", version)
+	return nil
+}
+
+// Uninstall takes the conflist away, on a stop that is meant to last. Without it
+// the runtime reports that the node's network is not ready. It is not there: no
+// error.
+func Uninstall(cfg config.Config) error {
+	err := os.Remove(filepath.Join(cfg.CNIConfDir, conflistName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("take conflist away: %w", err)
+	}
+	return nil
+}
+
+// replaceFile writes a file whole or not at all.
+func replaceFile(path string, content []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(filepath.Dir(path), ".trunkline-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name()) // a no-op once renamed
+	_, err = temp.Write(content)
+	if err == nil {
+		err = temp.Chmod(mode)
+	}
+	if err == nil {
+		err = temp.Sync()
+	}
+	if err = errors.Join(err, temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), path)
+}

@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/link"
+)
+
+// del takes a pod's interface away. What is not there is gone already. The
+// address stays in quarantine until the kernel has deleted the link, which the
+// reaper does in groups, and cools down after that.
+func (a *Agent) del(ctx context.Context, key ipam.Key) error {
+	t, ok := a.book.get(key)
+	if !ok {
+		return nil
+	}
+	if err := a.detach(ctx, t); err != nil {
+		return fmt.Errorf("delete pod %s: %w", t.Owner.Pod(), err)
+	}
+	a.log.Info("pod unwired", "pod", t.Owner.Pod(), "ip", t.Addr)
+	return nil
+}
+
+// detach writes down that the attachment goes, then cuts it off. It may be called
+// again at any time.
+func (a *Agent) detach(ctx context.Context, t attachment) error {
+	if err := a.phase("journal", func() error { return a.book.quarantine(t, time.Now()).Wait(ctx) }); err != nil {
+		return err
+	}
+	// A pod of the same name may have the link by now; the filter's elements are
+	// keyed by link and MAC, and the MAC is the attachment's own.
+	if err := a.phase("filter", func() error {
+		return a.filter.Remove(ctx, ruleset.PodOf(t.pod(), a.cfg.PodMetadata).Elements()...)
+	}); err != nil {
+		a.log.Warn("filter elements are left for the next pass", "pod", t.Owner.Pod(), "error", err)
+		a.kernel.MarkFull()
+	}
+	var queued bool
+	if err := a.phase("unwire", func() (err error) { queued, err = a.host.Unwire(ctx, t.pod()); return err }); err != nil {
+		a.kernel.MarkFull()
+		return err
+	}
+	if !queued {
+		a.freed(t.Owner.Key())
+	}
+	return nil
+}
+
+func (a *Agent) phase(name string, f func() error) error {
+	began := time.Now()
+	err := f()
+	a.metrics.phases.WithLabelValues("DEL", name).Observe(time.Since(began).Seconds())
+	return err
+}
+
+// linkGone is told by the reaper, which must not be kept waiting.
+func (a *Agent) linkGone(w link.Wired) {
+	a.freed(ipam.Key{ContainerID: w.ContainerID, IfName: w.IfName})
+}
+
+func (a *Agent) freed(key ipam.Key) {
+	if a.book.gone(key, time.Now()) {
+		a.line.Wake() // a cool-down of zero frees it at once
+		a.pool.Mark()
+	}
+}
+
+// gc detaches every attachment the runtime does not know, and goes on when one
+// fails. Those whose ADD is under way are not among them.
+func (a *Agent) gc(ctx context.Context, conf netConf) error {
+	valid := map[types.GCAttachment]bool{}
+	for _, v := range conf.ValidAttachments {
+		valid[v] = true
+	}
+	var problems error
+	for _, t := range a.book.attachments() {
+		key := t.Owner.Key()
+		if valid[types.GCAttachment{ContainerID: key.ContainerID, IfName: key.IfName}] || a.calls.Busy(key) > 0 {
+			continue
+		}
+		a.log.Info("attachment is not known to the runtime any more", "pod", t.Owner.Pod(), "ip", t.Addr)
+		problems = errors.Join(problems, a.calls.Preempt(ctx, key, func(ctx context.Context) error { return a.del(ctx, key) }))
+	}
+	return problems
+}
+
+// drainSpool carries out the DELs that plugins wrote down while no agent
+// answered.
+func (a *Agent) drainSpool(ctx context.Context) error {
+	spooled, problems := cnirpc.ReadSpool(a.spoolDir())
+	for _, s := range spooled {
+		key := ipam.Key{ContainerID: s.Request.ContainerID, IfName: s.Request.IfName}
+		err := a.calls.Preempt(ctx, key, func(ctx context.Context) error { return a.del(ctx, key) })
+		if err == nil {
+			err = s.Remove()
+		}
+		a.metrics.spooled.Inc()
+		problems = errors.Join(problems, err)
+	}
+	return problems
+}

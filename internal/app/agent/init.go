@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/edge/imds"
+	"github.com/trunkline/trunkline/internal/edge/link"
+)
+
+// Init prepares the node in the privileged init container: it writes the kernel
+// settings and installs the plugin, whose binary is at plugin. It may run again
+// at any time, also while pods are being wired.
+func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.Config, log *slog.Logger) error {
+	if problems := probe(); len(problems) > 0 {
+		return fmt.Errorf("this node cannot run Trunkline: %v", problems)
+	}
+	primary, err := primaryLink(ctx, awsConfig, log)
+	if err != nil {
+		return err
+	}
+	changed, err := link.InitHost(hostnet.Sysctls(primary, families()))
+	for _, d := range changed {
+		log.Info("kernel setting", "what", d.String())
+	}
+	if err != nil {
+		return fmt.Errorf("kernel settings: %w", err)
+	}
+	return installPlugin(plugin, filepath.Join(cfg.CNIBinDir, pluginName), log)
+}
+
+// primaryLink finds the primary interface by the MAC that instance metadata says.
+func primaryLink(ctx context.Context, awsConfig aws.Config, log *slog.Logger) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	metadata := imds.New(awsConfig, imds.Options{})
+	var id imds.Identity
+	if err := retry(ctx, time.Second, func() (again bool, err error) {
+		id, err = metadata.Identity(ctx)
+		return err != nil, err
+	}); err != nil {
+		return "", fmt.Errorf("ask instance metadata: %w", err)
+	}
+	host, err := link.Open(nil, log)
+	if err != nil {
+		return "", err
+	}
+	defer host.Close()
+	name, err := host.FindENI(ctx, id.PrimaryMAC)
+	if err != nil {
+		return "", fmt.Errorf("find the primary interface %s: %w", id.PrimaryMAC, err)
+	}
+	return name, nil
+}
+
+// installPlugin replaces the plugin's binary by rename: one that is running keeps
+// its file, and the runtime never sees half of one.
+func installPlugin(from, to string, log *slog.Logger) error {
+	binary, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("read plugin: %w", err)
+	}
+	if have, err := os.ReadFile(to); err == nil && bytes.Equal(have, binary) {
+		return nil
+	}
+	if err := replaceFile(to, binary, 0o755); err != nil {
+		return fmt.Errorf("install plugin: %w", err)
+	}
+	log.Info("plugin installed", "path", to, "bytes", len(binary))
+	return nil
+}

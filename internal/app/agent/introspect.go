@@ -1,0 +1,159 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/trunkline/trunkline/api/introspection"
+)
+
+// introspect serves what people and probes ask, at AWS's ports.
+func (a *Agent) introspect(ctx context.Context) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", a.readyz)
+	mux.HandleFunc("GET "+introspection.BookPath, answer(func() any { return a.bookNow() }))
+	mux.HandleFunc("GET /v1/enis", answer(a.awsENIs))
+	mux.HandleFunc("GET /v1/pods", answer(a.pods))
+	mux.HandleFunc("GET /v1/pool", answer(func() any { return a.bookNow().Pool }))
+	mux.HandleFunc("GET /v1/config", answer(func() any { return a.settings() }))
+	mux.HandleFunc("GET /{$}", answer(func() any {
+		return map[string][]string{"AvailableCommands": {"/v1/enis", "/v1/pods", "/v1/pool", introspection.BookPath, "/v1/config", "/healthz", "/readyz"}}
+	}))
+	metrics := http.NewServeMux()
+	metrics.Handle("GET /metrics", promhttp.HandlerFor(a.deps.Registry, promhttp.HandlerOpts{}))
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return listen(ctx, a.cfg.IntrospectionAddress, mux) })
+	group.Go(func() error { return listen(ctx, a.cfg.MetricsAddress, metrics) })
+	return group.Wait()
+}
+
+// listen serves h until ctx ends.
+func listen(ctx context.Context, address string, h http.Handler) error {
+	var l net.Listener
+	// The agent before us may still be letting go of the port.
+	err := retry(ctx, 200*time.Millisecond, func() (again bool, err error) {
+		l, err = net.Listen("tcp", address)
+		return err != nil, err
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("serve at %s: %w", address, err)
+	}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve at %s: %w", address, err)
+	}
+	return nil
+}
+
+// answer writes a value as JSON.
+func answer(value func() any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		raw, err := json.MarshalIndent(value(), "", "  ")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(append(raw, '\n')) // a reader that went away is no error of ours
+	}
+}
+
+func (a *Agent) readyz(w http.ResponseWriter, _ *http.Request) {
+	a.mu.Lock()
+	serving, reason := a.serving, a.decision.Condition.String()
+	a.mu.Unlock()
+	if !serving {
+		http.Error(w, "not serving yet: "+reason, http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok:", reason)
+}
+
+// awsENIs has the shape of AWS's /v1/enis, keyed by network card.
+func (a *Agent) awsENIs() any {
+	type addressInfo struct {
+		Address      string
+		IPAMKey      map[string]string `json:",omitempty"`
+		AssignedTime time.Time         `json:",omitzero"`
+	}
+	type cidrInfo struct {
+		Cidr        string
+		IPAddresses map[string]addressInfo
+		IsPrefix    bool
+	}
+	type eni struct {
+		ID                 string
+		IsPrimary          bool
+		IsTrunk            bool
+		DeviceNumber       int
+		SubnetID           string
+		AvailableIPv4Cidrs map[string]cidrInfo
+	}
+	book := a.bookNow()
+	out := struct {
+		TotalIPs    int
+		AssignedIPs int
+		ENIs        map[string]eni
+	}{book.Pool.Total, book.Pool.Assigned, map[string]eni{}}
+	for _, e := range book.ENIs {
+		row := eni{ID: e.ID, IsPrimary: e.Device == 0, DeviceNumber: e.Device, SubnetID: e.Subnet, AvailableIPv4Cidrs: map[string]cidrInfo{}}
+		for _, ad := range e.Addresses {
+			entry := addressInfo{Address: ad.Address.String()}
+			if ad.State == "assigned" {
+				entry.IPAMKey = map[string]string{"networkName": networkName, "containerID": ad.Container}
+				entry.AssignedTime = ad.Since
+			}
+			cidr := ad.Address.String() + "/32"
+			row.AvailableIPv4Cidrs[cidr] = cidrInfo{Cidr: cidr, IPAddresses: map[string]addressInfo{entry.Address: entry}}
+		}
+		out.ENIs[e.ID] = row
+	}
+	return map[string]any{"0": out}
+}
+
+// pods lists the attachments as the journal has them.
+func (a *Agent) pods() any {
+	type row struct {
+		Pod       string    `json:"pod"`
+		UID       string    `json:"uid,omitempty"`
+		Container string    `json:"container"`
+		IfName    string    `json:"ifName"`
+		Address   string    `json:"address"`
+		Link      string    `json:"link"`
+		Table     uint32    `json:"table"`
+		Stage     string    `json:"stage"`
+		Since     time.Time `json:"since"`
+	}
+	rows := []row{}
+	for _, t := range a.book.attachments() {
+		rows = append(rows, row{
+			Pod: t.Owner.Pod(), UID: t.Owner.PodUID, Container: t.Owner.ContainerID, IfName: t.Owner.IfName,
+			Address: t.Addr.String(), Link: t.Link, Table: t.Table, Stage: string(t.Stage), Since: t.Since,
+		})
+	}
+	return rows
+}
+
+func (a *Agent) settings() any {
+	type row struct{ Name, Value, Origin string }
+	var rows []row
+	for _, r := range a.cfg.Describe() {
+		rows = append(rows, row{r.Name, r.Value, r.Origin})
+	}
+	return rows
+}

@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// families served.
+func families() []vpc.Family { return []vpc.Family{vpc.IPv4} }
+
+// wantHost is the whole of the node's network as it should be now.
+func (a *Agent) wantHost() hostnet.State {
+	states := []hostnet.State{hostnet.ForNode(families(), a.cfg.ExternalCIDRs)}
+	view, _ := a.book.view(time.Now())
+	for _, e := range view.ENIs {
+		if want, ok := a.eniState(e.ENI); ok {
+			states = append(states, want)
+		}
+	}
+	for _, t := range a.book.attachments() {
+		if t.Stage != deleting {
+			states = append(states, hostnet.ForPod(t.pod()))
+		}
+	}
+	return hostnet.Join(states...)
+}
+
+// eniState is the network of an interface whose link has been found and that is
+// on the instance.
+func (a *Agent) eniState(e ipam.ENI) (hostnet.State, bool) {
+	a.mu.Lock()
+	found, ok := a.enis[e.MAC.String()]
+	a.mu.Unlock()
+	if !ok || e.Unmanaged || e.Phase == ipam.Detaching || e.Phase == ipam.Deleting {
+		return hostnet.State{}, false
+	}
+	return hostnet.ForENI(hostnet.ENI{
+		ID: e.ID, Link: found.link, MAC: e.MAC, Device: e.Device, MTU: a.cfg.MTU,
+		Addresses: []netip.Prefix{netip.PrefixFrom(e.PrimaryIP, e.SubnetCIDR.Bits())},
+		Gateways:  []netip.Addr{vpc.Gateway(e.SubnetCIDR)},
+	}), true
+}
+
+// wantFilter is the whole of our nftables as it should be now.
+func (a *Agent) wantFilter() ruleset.Ruleset {
+	a.mu.Lock()
+	primary := a.enis[a.facts.identity.PrimaryMAC.String()].link
+	a.mu.Unlock()
+	c := ruleset.Config{
+		PrimaryLink: primary, PrimaryIPv4: a.facts.identity.PrimaryIP, VPCCIDRs: a.facts.primary.VPCv4CIDRs,
+		ExcludeSNAT: a.cfg.ExcludeSNATCIDRs, ExternalSNAT: a.cfg.ExternalSNAT,
+		Random: ruleset.Randomize(a.cfg.RandomizeSNAT), NoNodePort: !a.cfg.NodePort,
+	}
+	for _, t := range a.book.attachments() {
+		if t.Stage != deleting {
+			c.Pods = append(c.Pods, ruleset.PodOf(t.pod(), a.cfg.PodMetadata))
+		}
+	}
+	return ruleset.Compile(c)
+}
+
+// reconcileKernel makes links, routes, rules and nftables agree with the book. It
+// is the loop's work; every pass is a whole one, for reading everything costs a
+// few milliseconds.
+func (a *Agent) reconcileKernel(ctx context.Context, full bool) (time.Time, error) {
+	began := time.Now()
+	links, linkErr := a.host.Apply(ctx, a.wantHost)
+	filters, filterErr := a.filter.Apply(ctx, a.wantFilter)
+	a.metrics.kernelPass.Observe(time.Since(began).Seconds())
+	a.drifted("link", links)
+	a.drifted("nftables", filters)
+	err := errors.Join(linkErr, filterErr)
+	if full && err == nil {
+		err = a.sweepQuarantine(ctx)
+	}
+	return time.Time{}, err
+}
+
+// drifted reports what was not as it should be. The first pass of a start builds
+// everything; that is no drift.
+func (a *Agent) drifted(where string, list []hostnet.Drift) {
+	a.mu.Lock()
+	serving := a.serving
+	a.mu.Unlock()
+	for _, d := range list {
+		if !serving {
+			a.log.Debug("put in place", "where", where, "what", d.String())
+			continue
+		}
+		a.metrics.drift.WithLabelValues(where).Inc()
+		a.log.Warn("the node's network was changed from outside", "where", where, "what", d.String(), "repaired", d.Repaired)
+		a.events.NodeWarning("NetworkDrift", d.String())
+	}
+}
+
+// sweepQuarantine frees the addresses of pods that went and whose link is no
+// more, though nobody said so: it was deleted with its namespace, or by hand.
+func (a *Agent) sweepQuarantine(ctx context.Context) error {
+	before := a.book.attachments() // first: a link made later is not missed
+	links, err := a.host.Pods(ctx)
+	if err != nil {
+		return fmt.Errorf("list pods' links: %w", err)
+	}
+	there := map[ipam.Key]bool{}
+	for _, w := range links {
+		there[ipam.Key{ContainerID: w.ContainerID, IfName: w.IfName}] = true
+	}
+	for _, t := range before {
+		if t.Stage == deleting && !there[t.Owner.Key()] && a.calls.Busy(t.Owner.Key()) == 0 {
+			a.freed(t.Owner.Key())
+		}
+	}
+	return nil
+}
+
+// setUpENIs finds the links of the interfaces that are on the instance.
+func (a *Agent) setUpENIs(ctx context.Context) error {
+	view, _ := a.book.view(time.Now())
+	for _, e := range view.ENIs {
+		if !e.Unmanaged && slices.Contains([]ipam.Phase{ipam.Ready, ipam.Draining}, e.Phase) {
+			if err := a.findENI(ctx, e.ENI); err != nil {
+				a.log.Warn("an interface has no link on the node", "eni", e.ID, "error", err)
+				if e.Primary {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// findENI waits for an interface's link: the device appears some time after EC2
+// says it is attached.
+func (a *Agent) findENI(ctx context.Context, e ipam.ENI) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	name, err := a.host.FindENI(ctx, e.MAC)
+	if err != nil {
+		return fmt.Errorf("find the link of %s (%s): %w", e.ID, e.MAC, err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.enis[e.MAC.String()] = hostENI{id: e.ID, link: name}
+	return nil
+}

@@ -1,0 +1,221 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/journal"
+)
+
+// planOnce is the pool's loop: it asks the planner and begins what it says.
+func (a *Agent) planOnce(ctx context.Context, _ bool) (time.Time, error) {
+	now := time.Now()
+	a.obeyBrake()
+	snapshot := a.snapshot(now)
+	decision := ipam.Plan(snapshot, poolConfig(a.cfg), now)
+	a.mu.Lock()
+	changed := a.decision.Condition.Reason != decision.Condition.Reason || a.decision.Condition.CanAdd != decision.Condition.CanAdd
+	a.decision = decision
+	if decision.Observe != "" {
+		a.why = decision.Observe
+		a.observe.Mark()
+	}
+	a.mu.Unlock()
+	if changed {
+		a.log.Info("pool", "condition", decision.Condition.String())
+		a.report.Mark()
+	}
+	var problems error
+	for _, action := range decision.Actions {
+		if err := a.begin(ctx, action, now); err != nil && !errors.Is(err, ipam.ErrStale) {
+			problems = errors.Join(problems, err)
+		}
+	}
+	a.line.Wake() // a cool-down may have ended
+	return decision.Next, problems
+}
+
+// begin books an action and has it carried out.
+func (a *Agent) begin(ctx context.Context, action ipam.Action, now time.Time) error {
+	action.ID = newID()
+	var err error
+	if err = a.book.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) { return l.Begin(action, now) }); err != nil {
+		return fmt.Errorf("begin %s: %w", action, err)
+	}
+	a.log.Info("begin", "action", action.String(), "why", action.Why, "id", action.ID)
+	// Begin adds what it knows (Held, Recent, Began); the journaled row is the one
+	// to carry out.
+	view, _ := a.book.view(now)
+	for _, booked := range view.InFlight {
+		if booked.ID == action.ID {
+			action = booked
+		}
+	}
+	a.work.Go(func() { a.carryOut(ctx, action) })
+	return nil
+}
+
+func newID() ipam.ActionID {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return ipam.ActionID("tl-" + hex.EncodeToString(b[:]))
+}
+
+// carryOut does one action to its end and books how it ended.
+func (a *Agent) carryOut(ctx context.Context, action ipam.Action) {
+	in, atEC2 := ec2.IntentOf(action, a.facts.node)
+	if !atEC2 {
+		a.setUp(ctx, action)
+		return
+	}
+	out, err := a.ec2.Do(ctx, in)
+	a.ended(ctx, action.ID, out, err)
+}
+
+// setUp puts an interface's link, routes and rules in place.
+func (a *Agent) setUp(ctx context.Context, action ipam.Action) {
+	view, _ := a.book.view(time.Now())
+	err := fmt.Errorf("set up %s: %w", action.ENI, ipam.ErrUnknown)
+	for _, e := range view.ENIs {
+		if e.ID == action.ENI {
+			if err = a.findENI(ctx, e.ENI); err == nil {
+				_, err = a.host.Apply(ctx, a.wantHost)
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return // in flight in the book; the next process sets it up again
+	}
+	a.settled(ctx, action.ID, ipam.Result{}, err)
+}
+
+// ended books an outcome. One that is not known stays in flight: Recover of the
+// next process, or of this one, finds out.
+func (a *Agent) ended(ctx context.Context, id ipam.ActionID, out ec2.Outcome, err error) {
+	if errors.Is(err, ec2.ErrOpen) && ctx.Err() != nil {
+		return
+	}
+	var result ipam.Result
+	if err == nil {
+		result = ec2.ResultOf(out)
+	}
+	a.settled(ctx, id, result, err)
+}
+
+func (a *Agent) settled(ctx context.Context, id ipam.ActionID, result ipam.Result, failed error) {
+	// The outcome is a fact whether or not the agent stops.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	a.book.mu.Lock()
+	var rows []ipam.Record
+	var err error
+	if failed == nil {
+		rows, err = a.book.ledger.Settle(id, result, time.Now())
+	} else {
+		rows, err = a.book.ledger.Fail(id, ec2.FailureOf(failed), time.Now())
+	}
+	pending := a.book.enqueue(rows, journal.Forget(keyIntent+string(id)))
+	a.book.mu.Unlock()
+	if err = errors.Join(err, pending.Wait(ctx)); err != nil {
+		a.log.Warn("the end of an action was not booked", "id", id, "error", err)
+	}
+	if failed != nil {
+		a.log.Warn("action did not succeed", "id", id, "error", failed)
+		a.metrics.actions.WithLabelValues("failed").Inc()
+	} else {
+		a.metrics.actions.WithLabelValues("done").Inc()
+	}
+	a.line.Wake()
+	a.pool.Mark()
+	a.kernel.Mark()
+	a.report.Mark()
+}
+
+// recoverEC2 finishes what an earlier process had under way, while we serve.
+func (a *Agent) recoverEC2(ctx context.Context) error {
+	view, _ := a.book.view(time.Now())
+	left := a.book.open
+	var again []ec2.Intent
+	for _, action := range view.InFlight {
+		was, written := left[string(action.ID)]
+		switch {
+		case action.Kind == ipam.SetUp:
+			a.work.Go(func() { a.setUp(ctx, action) })
+		case !written:
+			a.settled(ctx, action.ID, ipam.Result{}, fmt.Errorf("the agent stopped before it asked EC2"))
+		case was.Outcome != nil && was.Outcome.Done:
+			a.settled(ctx, action.ID, ec2.ResultOf(*was.Outcome), nil)
+		case was.Outcome != nil:
+			a.settled(ctx, action.ID, ipam.Result{}, errors.New(was.Outcome.Message))
+		default:
+			again = append(again, was.Intent)
+		}
+		delete(left, string(action.ID))
+	}
+	var forget []journal.Record
+	for id := range left { // the ledger took their outcome
+		forget = append(forget, journal.Forget(keyIntent+id))
+	}
+	if err := a.book.journal.Append(ctx, forget...); err != nil {
+		return nil //nolint:nilerr // only on the way out, or the disk is full; they are forgotten next time
+	}
+	for _, r := range a.ec2.Recover(ctx, again) {
+		a.log.Info("finished what an earlier process began", "intent", r.Intent.String(), "done", r.Outcome.Done, "error", r.Err)
+		a.ended(ctx, ipam.ActionID(r.Intent.ID), r.Outcome, r.Err)
+	}
+	return nil
+}
+
+// snapshot is what the planner sees.
+func (a *Agent) snapshot(now time.Time) ipam.Snapshot {
+	view, leases := a.book.view(now)
+	addressed := map[string]bool{}
+	for _, l := range leases {
+		addressed[l.Owner.Pod()] = true
+	}
+	a.mu.Lock()
+	subnets := a.subnets
+	a.mu.Unlock()
+	brake, _ := a.ec2.Brake()
+	node, _ := a.cluster.Node()
+	s := ipam.Snapshot{
+		View: view, Subnets: subnets, Groups: a.facts.primary.Groups, Brake: ec2.BrakeOf(brake),
+		Limits: ipam.Limits{ENIs: a.facts.limits.ENIs, AddressesPerENI: a.facts.limits.IPv4, MaxPods: node.MaxPods},
+	}
+	waiting, oldest := a.line.Len(), a.line.Oldest()
+	for _, p := range a.cluster.Pods() {
+		if p.WantsAddress() && !p.Deleting && !addressed[p.Namespace+"/"+p.Name] {
+			s.Pending = append(s.Pending, ipam.Pending{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Bound: p.Created, Waiting: waiting > 0})
+		}
+	}
+	for i := len(s.Pending); i < waiting; i++ { // ADDs of pods nobody told us of
+		s.Pending = append(s.Pending, ipam.Pending{UID: fmt.Sprint("add-", i), Name: fmt.Sprint("ADD ", i+1), Bound: oldest, Waiting: true})
+	}
+	return s
+}
+
+// obeyBrake hands the operator's brake to the executor.
+func (a *Agent) obeyBrake() {
+	freeze, why := a.cluster.Freeze()
+	want := ec2.NoBrake
+	switch freeze {
+	case trunkline.FreezeNone:
+	case trunkline.FreezeRelease:
+		want = ec2.FreezeRelease
+	case trunkline.FreezeAll:
+		want = ec2.FreezeAll
+	default: // of a newer version: something is to stop
+		want = ec2.FreezeAll
+	}
+	if have, _ := a.ec2.Brake(); have != want && (want != ec2.NoBrake || have != ec2.AllocateOnly) {
+		a.log.Info("brake", "set", string(want), "why", why)
+	}
+	a.ec2.SetBrake(want)
+}
