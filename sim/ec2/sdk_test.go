@@ -351,3 +351,18 @@ func compareGolden(t *testing.T, name string, got []byte) {
 		t.Errorf("%s differs (-want +got), rewrite with -update and review:\n%s", path, diff)
 	}
 }
+
+// call is invoke for calls that may fail.
+func call(t *testing.T, c *awsec2.Client, action string, input reflect.Value) (any, error) {
+	t.Helper()
+	out := reflect.ValueOf(c).MethodByName(action).Call([]reflect.Value{reflect.ValueOf(t.Context()), input})
+	err, _ := out[1].Interface().(error)
+	return out[0].Interface(), err
+}
+
+// set assigns value where the type allows it.
+func set(f reflect.Value, value any) {
+	if v := reflect.ValueOf(value); v.Type().AssignableTo(f.Type()) {
+		f.Set(v)
+	}
+}

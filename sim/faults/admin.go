@@ -1,6 +1,8 @@
 package faults
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // maxPlan is how long a plan may be, in bytes.
@@ -18,7 +21,8 @@ const maxPlan = 1 << 20
 //	GET  /admin/faults               the Plan in force
 //	PUT  /admin/faults               replace it
 //	GET  /admin/calls?since=&action= the call log, oldest first
-//	GET  /admin/stops                calls held by a stop
+//	GET  /admin/stops?wait=30s       calls held by a stop; with wait, when there is
+//	                                 one or the time is over
 //	POST /admin/stops/{id}/release   let one go; id "all" is every one
 //	GET  /admin/metrics              counters, Prometheus text
 func Handler(i *Injector, l *Log) http.Handler {
@@ -43,7 +47,17 @@ func Handler(i *Injector, l *Log) http.Handler {
 		}
 		reply(w, l.Since(since, r.FormValue("action")))
 	})
-	mux.HandleFunc("GET /admin/stops", func(w http.ResponseWriter, _ *http.Request) { reply(w, i.Stops()) })
+	mux.HandleFunc("GET /admin/stops", func(w http.ResponseWriter, r *http.Request) {
+		wait, err := time.ParseDuration(cmp.Or(r.FormValue("wait"), "0s"))
+		if err != nil {
+			http.Error(w, "wait: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), wait)
+		defer cancel()
+		held, _ := i.AwaitStops(ctx, func(held []Stop) bool { return len(held) > 0 }) // the time is over
+		reply(w, held)
+	})
 	mux.HandleFunc("POST /admin/stops/{id}/release", func(w http.ResponseWriter, r *http.Request) {
 		id, err := number(strings.Replace(r.PathValue("id"), "all", "0", 1))
 		if err == nil {

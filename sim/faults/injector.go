@@ -28,6 +28,7 @@ type Injector struct {
 	buckets  map[string]*level
 	seen     []map[string]int // by index of plan.Calls: calls counted per action
 	stops    map[int]*stop
+	moved    chan struct{} // closed and renewed when stops change
 	nextStop int
 	watchers map[chan struct{}]struct{}
 }
@@ -46,7 +47,7 @@ func New(seed uint64, now func() time.Time) *Injector {
 	return &Injector{
 		now: now, closed: make(chan struct{}), rng: rand.New(rand.NewPCG(seed, 0x6661756c7473)),
 		replaced: make(chan struct{}), buckets: map[string]*level{},
-		stops: map[int]*stop{}, watchers: map[chan struct{}]struct{}{},
+		stops: map[int]*stop{}, moved: make(chan struct{}), watchers: map[chan struct{}]struct{}{},
 	}
 }
 

@@ -33,11 +33,13 @@ func (i *Injector) hold(ctx context.Context, f *Flight, c Call) bool {
 		RequestID: f.info.RequestID, Principal: f.info.Principal, Since: i.now(),
 	}, make(chan struct{})}
 	i.stops[s.ID] = s
+	i.stopsChanged()
 	i.mu.Unlock()
 	defer func() {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		delete(i.stops, s.ID)
+		i.stopsChanged()
 	}()
 	select {
 	case <-s.release:
@@ -46,6 +48,31 @@ func (i *Injector) hold(ctx context.Context, f *Flight, c Call) bool {
 		return false
 	case <-i.closed:
 		return false
+	}
+}
+
+// stopsChanged wakes whoever waits for held calls. The caller holds mu.
+func (i *Injector) stopsChanged() {
+	close(i.moved)
+	i.moved = make(chan struct{})
+}
+
+// AwaitStops waits until the calls held are such that enough holds, and returns
+// them; when ctx ends first it returns those held then, and ctx's error.
+func (i *Injector) AwaitStops(ctx context.Context, enough func([]Stop) bool) ([]Stop, error) {
+	for {
+		i.mu.Lock()
+		moved := i.moved
+		i.mu.Unlock()
+		held := i.Stops()
+		if enough(held) {
+			return held, nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return held, fmt.Errorf("await held calls: %w", ctx.Err())
+		}
 	}
 }
 
@@ -72,6 +99,7 @@ func (i *Injector) Release(id int) error {
 		if id == 0 || s.ID == id {
 			close(s.release)
 			delete(i.stops, s.ID)
+			i.stopsChanged()
 		}
 	}
 	return nil

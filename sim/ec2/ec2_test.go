@@ -1,0 +1,519 @@
+package ec2_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/faults"
+	"github.com/trunkline/trunkline/sim/iam"
+)
+
+func (a *account) subnet(name string) *string {
+	return aws.String(string(a.cloud.State().SubnetNamed(name).ID))
+}
+
+func (a *account) instance(name string) *cloud.Instance { return a.cloud.State().InstanceNamed(name) }
+
+func (a *account) create(t *testing.T, in *awsec2.CreateNetworkInterfaceInput) types.NetworkInterface {
+	t.Helper()
+	out, err := a.CreateNetworkInterface(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *out.NetworkInterface
+}
+
+func TestErrorsQuoteTheID(t *testing.T) {
+	a := start(t, seeded())
+	ctx := t.Context()
+	none := aws.String("eni-00000000000000000")
+	_, err := a.DescribeNetworkInterfaces(ctx, &awsec2.DescribeNetworkInterfacesInput{NetworkInterfaceIds: []string{*none}})
+	want(t, err, "InvalidNetworkInterfaceID.NotFound", "The networkInterface ID 'eni-00000000000000000' does not exist")
+	_, err = a.DeleteNetworkInterface(ctx, &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: none})
+	want(t, err, "InvalidNetworkInterfaceID.NotFound", "The networkInterface ID 'eni-00000000000000000' does not exist")
+	_, err = a.DeleteNetworkInterface(ctx, &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String("eni-xyz")})
+	want(t, err, "InvalidNetworkInterfaceID.Malformed", `Invalid id: "eni-xyz" (expecting "eni-...")`)
+	_, err = a.DetachNetworkInterface(ctx, &awsec2.DetachNetworkInterfaceInput{AttachmentId: aws.String("eni-attach-00000000000000000")})
+	want(t, err, "InvalidAttachmentID.NotFound", "The attachment ID 'eni-attach-00000000000000000' does not exist")
+	_, err = a.CreateNetworkInterface(ctx, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), Groups: []string{"sg-00000000000000000"}})
+	want(t, err, "InvalidGroup.NotFound", "The security group 'sg-00000000000000000' does not exist")
+	_, err = a.TerminateInstances(ctx, &awsec2.TerminateInstancesInput{InstanceIds: []string{"i-00000000000000000"}})
+	want(t, err, "InvalidInstanceID.NotFound", "The instance ID 'i-00000000000000000' does not exist")
+	_, err = a.CreateTags(ctx, &awsec2.CreateTagsInput{Resources: []string{"subnet-00000000000000000"}, Tags: []types.Tag{{Key: aws.String("k")}}})
+	want(t, err, "InvalidSubnetID.NotFound", "The subnet ID 'subnet-00000000000000000' does not exist")
+	primary := a.cloud.State().Primary(a.instance("node1").ID)
+	_, err = a.DetachNetworkInterface(ctx, &awsec2.DetachNetworkInterfaceInput{AttachmentId: aws.String(string(primary.Attachment.ID))})
+	want(t, err, "OperationNotPermitted", "The network interface at device index 0 and networkCard index 0 cannot be detached.")
+}
+
+// What AWS's VPC CNI does when it grows a node, call by call.
+func TestANodeGrowsAsTheVPCCNIGrowsIt(t *testing.T) {
+	a := start(t, seeded())
+	ctx, n := t.Context(), a.instance("small")
+	made := a.create(t, &awsec2.CreateNetworkInterfaceInput{
+		SubnetId: a.subnet("tiny"), Description: aws.String("aws-K8S-" + string(n.ID)),
+		Groups: []string{string(a.cloud.State().GroupNamed("node").ID)}, SecondaryPrivateIpAddressCount: aws.Int32(5),
+		TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: []types.Tag{
+			{Key: aws.String(vpc.TagInstanceID), Value: aws.String(string(n.ID))},
+		}}},
+	})
+	if made.Status != "pending" || len(made.PrivateIpAddresses) != 6 || !*made.PrivateIpAddresses[0].Primary {
+		t.Fatalf("status %s, %d addresses", made.Status, len(made.PrivateIpAddresses))
+	}
+	attached, err := a.AttachNetworkInterface(ctx, &awsec2.AttachNetworkInterfaceInput{
+		InstanceId: aws.String(string(n.ID)), NetworkInterfaceId: made.NetworkInterfaceId, DeviceIndex: aws.Int32(1), NetworkCardIndex: aws.Int32(0),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.ModifyNetworkInterfaceAttribute(ctx, &awsec2.ModifyNetworkInterfaceAttributeInput{
+		NetworkInterfaceId: made.NetworkInterfaceId,
+		Attachment:         &types.NetworkInterfaceAttachmentChanges{AttachmentId: attached.AttachmentId, DeleteOnTermination: aws.Bool(true)},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.AssignPrivateIpAddresses(ctx, &awsec2.AssignPrivateIpAddressesInput{
+		NetworkInterfaceId: made.NetworkInterfaceId, SecondaryPrivateIpAddressCount: aws.Int32(1),
+	})
+	want(t, err, "PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
+	gone := *made.PrivateIpAddresses[3].PrivateIpAddress
+	if _, err := a.UnassignPrivateIpAddresses(ctx, &awsec2.UnassignPrivateIpAddressesInput{
+		NetworkInterfaceId: made.NetworkInterfaceId, PrivateIpAddresses: []string{gone},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := a.DescribeNetworkInterfaces(ctx, &awsec2.DescribeNetworkInterfacesInput{Filters: []types.Filter{
+		{Name: aws.String("tag:" + vpc.TagInstanceID), Values: []string{string(n.ID)}},
+		{Name: aws.String("attachment.status"), Values: []string{"attached"}},
+	}})
+	if err != nil || len(out.NetworkInterfaces) != 1 {
+		t.Fatalf("%v, %d interfaces, want one", err, len(out.NetworkInterfaces))
+	}
+	got := out.NetworkInterfaces[0]
+	has := slices.ContainsFunc(got.PrivateIpAddresses, func(p types.NetworkInterfacePrivateIpAddress) bool { return *p.PrivateIpAddress == gone })
+	if has || len(got.PrivateIpAddresses) != 5 || !*got.Attachment.DeleteOnTermination || *got.Attachment.DeviceIndex != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestPrefixesAndIPv6AreDelegated(t *testing.T) {
+	a := start(t, seeded())
+	i := a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), Ipv4PrefixCount: aws.Int32(1)})
+	before := a.free(t, "a")
+	got4, err := a.AssignPrivateIpAddresses(t.Context(), &awsec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: i.NetworkInterfaceId, Ipv4PrefixCount: aws.Int32(2)})
+	if err != nil || len(got4.AssignedIpv4Prefixes) != 2 {
+		t.Fatalf("%+v, %v", got4, err)
+	}
+	if after := a.free(t, "a"); after != before-32 {
+		t.Errorf("%d addresses are free after two prefixes, were %d", after, before)
+	}
+	got6, err := a.AssignIpv6Addresses(t.Context(), &awsec2.AssignIpv6AddressesInput{NetworkInterfaceId: i.NetworkInterfaceId, Ipv6PrefixCount: aws.Int32(1)})
+	if err != nil || len(got6.AssignedIpv6Prefixes) != 1 {
+		t.Fatalf("%+v, %v", got6, err)
+	}
+	if p := netip.MustParsePrefix(got6.AssignedIpv6Prefixes[0]); p.Bits() != 80 {
+		t.Errorf("IPv6 prefix %s, want a /80", p)
+	}
+	if _, err := a.UnassignIpv6Addresses(t.Context(), &awsec2.UnassignIpv6AddressesInput{NetworkInterfaceId: i.NetworkInterfaceId, Ipv6Prefixes: got6.AssignedIpv6Prefixes}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.AssignIpv6Addresses(t.Context(), &awsec2.AssignIpv6AddressesInput{
+		NetworkInterfaceId: a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("b")}).NetworkInterfaceId, Ipv6AddressCount: aws.Int32(1),
+	})
+	want(t, err, "InvalidParameterValue", "")
+}
+
+func (a *account) free(t *testing.T, name string) int32 {
+	t.Helper()
+	out, err := a.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{SubnetIds: []string{*a.subnet(name)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *out.Subnets[0].AvailableIpAddressCount
+}
+
+func TestAClientTokenHasItsEffectOnce(t *testing.T) {
+	a := start(t, seeded())
+	in := func() *awsec2.CreateNetworkInterfaceInput {
+		return &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), ClientToken: aws.String("t-1"), SecondaryPrivateIpAddressCount: aws.Int32(2)}
+	}
+	first, again := a.create(t, in()), a.create(t, in())
+	if *first.NetworkInterfaceId != *again.NetworkInterfaceId {
+		t.Errorf("%s and %s for one token", *first.NetworkInterfaceId, *again.NetworkInterfaceId)
+	}
+	other := in()
+	other.SecondaryPrivateIpAddressCount = aws.Int32(3)
+	_, err := a.CreateNetworkInterface(t.Context(), other)
+	want(t, err, "IdempotentParameterMismatch", "The request uses the same client token as a previous, but non-identical request.")
+	failing := &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("tiny"), ClientToken: aws.String("t-2"), SecondaryPrivateIpAddressCount: aws.Int32(40)}
+	_, err = a.CreateNetworkInterface(t.Context(), failing)
+	want(t, err, "InsufficientFreeAddressesInSubnet", "")
+	failing.SecondaryPrivateIpAddressCount = aws.Int32(4)
+	a.create(t, failing) // a failure does not use the token up
+}
+
+func TestADryRunAsksForPermissionAndChangesNothing(t *testing.T) {
+	a := start(t, seeded())
+	before := a.cloud.State()
+	in := &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), DryRun: aws.Bool(true)}
+	_, err := a.CreateNetworkInterface(t.Context(), in)
+	want(t, err, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+	_, err = a.as(iam.Role{Name: "nobody"}).CreateNetworkInterface(t.Context(), in)
+	want(t, err, "UnauthorizedOperation", "")
+	if a.cloud.State() != before {
+		t.Error("a dry run changed the account")
+	}
+}
+
+func TestPagesNeitherRepeatNorSkip(t *testing.T) {
+	a := start(t, seeded())
+	wanted := map[string]bool{}
+	for n := range 17 {
+		i := a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), Description: aws.String(fmt.Sprintf("page-%d", n))})
+		wanted[*i.NetworkInterfaceId] = true
+	}
+	in := &awsec2.DescribeNetworkInterfacesInput{
+		Filters: []types.Filter{{Name: aws.String("description"), Values: []string{"page-*"}}}, MaxResults: aws.Int32(5),
+	}
+	seen := map[string]bool{}
+	pages := awsec2.NewDescribeNetworkInterfacesPaginator(a, in)
+	for pages.HasMorePages() {
+		out, err := pages.NextPage(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range out.NetworkInterfaces {
+			if seen[*i.NetworkInterfaceId] || !wanted[*i.NetworkInterfaceId] {
+				t.Errorf("%s again, or not asked for", *i.NetworkInterfaceId)
+			}
+			seen[*i.NetworkInterfaceId] = true
+			// What was given may go; the next page does not shift.
+			if _, err := a.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: i.NetworkInterfaceId}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(seen) != len(wanted) {
+		t.Errorf("saw %d of %d", len(seen), len(wanted))
+	}
+	_, err := a.DescribeNetworkInterfaces(t.Context(), &awsec2.DescribeNetworkInterfacesInput{MaxResults: aws.Int32(5), NextToken: aws.String("rubbish")})
+	want(t, err, "InvalidNextToken", "")
+	_, err = a.DescribeNetworkInterfaces(t.Context(), &awsec2.DescribeNetworkInterfacesInput{MaxResults: aws.Int32(2)})
+	want(t, err, "InvalidParameterValue", "Value ( 2 ) for parameter maxResults is invalid. Expecting a value greater than 5.")
+}
+
+func TestFiltersAreAndedAndTheirValuesOred(t *testing.T) {
+	a := start(t, seeded())
+	for _, test := range []struct {
+		filters []types.Filter
+		want    int
+	}{
+		{[]types.Filter{filter("tag:Name", "a", "b")}, 2},
+		{[]types.Filter{filter("tag:Name", "a", "b"), filter("availability-zone", "us-west-2a")}, 1},
+		{[]types.Filter{filter("tag-key", "kubernetes.io/role/cni")}, 1},
+		{[]types.Filter{filter("tag:Name", "t?ny")}, 1},
+		{[]types.Filter{filter("cidr-block", "10.0.*")}, 3},
+		{[]types.Filter{filter("vpc-id", string(a.cloud.State().VPC.ID))}, 3},
+		{[]types.Filter{filter("tag:name", "a")}, 0},
+	} {
+		out, err := a.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{Filters: test.filters})
+		if err != nil || len(out.Subnets) != test.want {
+			t.Errorf("%s=%v: %d subnets (%v), want %d", *test.filters[0].Name, test.filters[0].Values, len(out.Subnets), err, test.want)
+		}
+	}
+	_, err := a.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{Filters: []types.Filter{filter("colour", "blue")}})
+	want(t, err, "InvalidParameterValue", "The filter 'colour' is invalid")
+}
+
+func filter(name string, values ...string) types.Filter {
+	return types.Filter{Name: aws.String(name), Values: values}
+}
+
+func TestARevokedRuleIsGoneAndCanComeBack(t *testing.T) {
+	a := start(t, seeded())
+	group := string(a.cloud.State().GroupNamed("control-plane").ID)
+	rule := []types.IpPermission{{
+		IpProtocol: aws.String("tcp"), FromPort: aws.Int32(443), ToPort: aws.Int32(443),
+		IpRanges: []types.IpRange{{CidrIp: aws.String("10.0.0.0/16")}},
+	}}
+	rules := func() int {
+		out, err := a.DescribeSecurityGroupRules(t.Context(), &awsec2.DescribeSecurityGroupRulesInput{Filters: []types.Filter{filter("group-id", group)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(out.SecurityGroupRules)
+	}
+	before := rules()
+	if _, err := a.RevokeSecurityGroupIngress(t.Context(), &awsec2.RevokeSecurityGroupIngressInput{GroupId: &group, IpPermissions: rule}); err != nil {
+		t.Fatal(err)
+	}
+	if rules() != before-1 {
+		t.Errorf("%d rules, want %d", rules(), before-1)
+	}
+	out, err := a.AuthorizeSecurityGroupIngress(t.Context(), &awsec2.AuthorizeSecurityGroupIngressInput{GroupId: &group, IpPermissions: rule})
+	if err != nil || len(out.SecurityGroupRules) != 1 {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	if _, err := a.RevokeSecurityGroupIngress(t.Context(), &awsec2.RevokeSecurityGroupIngressInput{
+		GroupId: &group, SecurityGroupRuleIds: []string{*out.SecurityGroupRules[0].SecurityGroupRuleId},
+	}); err != nil || rules() != before-1 {
+		t.Errorf("revoke by id: %v, %d rules", err, rules())
+	}
+}
+
+func TestARouteWhoseInterfaceIsGoneIsABlackhole(t *testing.T) {
+	a := start(t, seeded())
+	i := a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")})
+	table := a.table(t)
+	if _, err := a.CreateRoute(t.Context(), &awsec2.CreateRouteInput{
+		RouteTableId: table.RouteTableId, DestinationCidrBlock: aws.String("10.99.0.0/16"), NetworkInterfaceId: i.NetworkInterfaceId,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if r := a.table(t).Routes; r[len(r)-1].State != types.RouteStateBlackhole {
+		t.Errorf("a route to an interface nothing holds is %s, want a blackhole", r[len(r)-1].State)
+	}
+	_, err := a.DeleteRoute(t.Context(), &awsec2.DeleteRouteInput{RouteTableId: table.RouteTableId, DestinationCidrBlock: aws.String("10.98.0.0/16")})
+	want(t, err, "InvalidRoute.NotFound", "no route with destination-cidr-block 10.98.0.0/16 in route table "+*table.RouteTableId)
+}
+
+func (a *account) table(t *testing.T) types.RouteTable {
+	t.Helper()
+	out, err := a.DescribeRouteTables(t.Context(), &awsec2.DescribeRouteTablesInput{Filters: []types.Filter{filter("association.main", "true")}})
+	if err != nil || len(out.RouteTables) != 1 {
+		t.Fatalf("%v, %d main tables", err, len(out.RouteTables))
+	}
+	return out.RouteTables[0]
+}
+
+func TestEveryActionIsRefusedWithoutPermission(t *testing.T) {
+	a := start(t, seeded())
+	nobody := a.as(iam.Role{Name: "nobody"})
+	s := a.cloud.State()
+	eni, sg, rtb := string(s.Primary(a.instance("node1").ID).ID), string(s.GroupNamed("node").ID), string(cloud.Sorted(s.RouteTables)[0].ID)
+	for _, action := range table(t) {
+		input := inputOf(action.Name)
+		// The fields that name things that exist; the rest stays empty.
+		for name, value := range map[string]any{
+			"NetworkInterfaceId": &eni, "InstanceId": aws.String(string(a.instance("node1").ID)), "GroupId": &sg, "RouteTableId": &rtb,
+			"SubnetId": a.subnet("a"), "InstanceIds": []string{string(a.instance("node1").ID)}, "DeviceIndex": aws.Int32(1),
+			"AttachmentId": aws.String(string(s.Primary(a.instance("node1").ID).Attachment.ID)),
+			"Resources":    []string{eni}, "Tags": []types.Tag{{Key: aws.String("k")}}, "DestinationCidrBlock": aws.String("10.9.0.0/16"),
+		} {
+			if f := input.Elem().FieldByName(name); f.IsValid() {
+				set(f, value)
+			}
+		}
+		_, err := call(t, nobody, action.Name, input)
+		want(t, err, "UnauthorizedOperation", "")
+		if !strings.Contains(err.Error(), "perform: ec2:"+action.Name+" on resource: ") {
+			t.Errorf("%s: %v", action.Name, err)
+		}
+	}
+}
+
+// The policy AWS ships for its CNI is enough for what its CNI does, and no more.
+func TestAWSsManagedPolicyLoadsAndIsEnforced(t *testing.T) {
+	a := start(t, seeded())
+	c := a.as(iam.Role{Name: "cni", Policies: map[string][]byte{"AmazonEKS_CNI_Policy": []byte(managedPolicy)}})
+	i, err := c.CreateNetworkInterface(t.Context(), &awsec2.CreateNetworkInterfaceInput{
+		SubnetId:          a.subnet("a"),
+		TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: []types.Tag{{Key: aws.String("k"), Value: aws.String("v")}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: i.NetworkInterface.NetworkInterfaceId}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.CreateTags(t.Context(), &awsec2.CreateTagsInput{Resources: []string{*a.subnet("a")}, Tags: []types.Tag{{Key: aws.String("k")}}})
+	want(t, err, "UnauthorizedOperation", "")
+	_, err = c.TerminateInstances(t.Context(), &awsec2.TerminateInstancesInput{InstanceIds: []string{string(a.instance("node1").ID)}})
+	want(t, err, "UnauthorizedOperation", "")
+}
+
+const managedPolicy = `{"Version": "2012-10-17", "Statement": [
+	{"Sid": "AmazonEKSCNIPolicy", "Effect": "Allow", "Action": [
+		"ec2:AssignPrivateIpAddresses", "ec2:AttachNetworkInterface", "ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface",
+		"ec2:DescribeInstances", "ec2:DescribeTags", "ec2:DescribeNetworkInterfaces", "ec2:DescribeInstanceTypes",
+		"ec2:DescribeSubnets", "ec2:DetachNetworkInterface", "ec2:ModifyNetworkInterfaceAttribute", "ec2:UnassignPrivateIpAddresses"
+	], "Resource": "*"},
+	{"Sid": "AmazonEKSCNIPolicyENITag", "Effect": "Allow", "Action": ["ec2:CreateTags"], "Resource": ["arn:aws:ec2:*:*:network-interface/*"]}
+]}`
+
+func TestCredentialsAreVerified(t *testing.T) {
+	a := start(t, seeded())
+	describe := func(c *awsec2.Client) error {
+		_, err := c.DescribeVpcs(t.Context(), &awsec2.DescribeVpcsInput{})
+		return err
+	}
+	if err := a.iam.AddRole(iam.Role{Name: "reader", Policies: map[string][]byte{"all": []byte(allowAll)}}); err != nil {
+		t.Fatal(err)
+	}
+	good, _, err := a.iam.Issue(iam.Session{Role: "reader", Name: "s", Lifetime: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, _, err := a.iam.Issue(iam.Session{Role: "reader", Name: "s", Lifetime: -time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := describe(client(a.url, good.AccessKeyID, good.SecretAccessKey, good.Token)); err != nil {
+		t.Fatalf("good credentials: %v", err)
+	}
+	want(t, describe(client(a.url, "AKIANOBODY", "secret", "")), "AuthFailure", "AWS was not able to validate the provided access credentials")
+	want(t, describe(client(a.url, good.AccessKeyID, "wrong", good.Token)), "SignatureDoesNotMatch", "")
+	want(t, describe(client(a.url, good.AccessKeyID, good.SecretAccessKey, "other token")), "SignatureDoesNotMatch", "")
+	want(t, describe(client(a.url, good.AccessKeyID, good.SecretAccessKey, "")), "SignatureDoesNotMatch", "")
+	want(t, describe(client(a.url, old.AccessKeyID, old.SecretAccessKey, old.Token)), "RequestExpired", "Request has expired.")
+	elsewhere := awsec2.New(client(a.url, good.AccessKeyID, good.SecretAccessKey, good.Token).Options(), func(o *awsec2.Options) { o.Region = "eu-west-1" })
+	want(t, describe(elsewhere), "AuthFailure", "")
+	resp, err := http.Post(a.url, "application/x-www-form-urlencoded", strings.NewReader("Action=DescribeVpcs&Version=2016-11-15"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("an unsigned request: %s", resp.Status)
+	}
+}
+
+func TestAReplyIsLostAfterTheEffect(t *testing.T) {
+	a := start(t, seeded())
+	if err := a.faults.Set(faults.Plan{Calls: []faults.Call{{Action: "CreateNetworkInterface", Do: faults.LoseReply}}}); err != nil {
+		t.Fatal(err)
+	}
+	in := &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), ClientToken: aws.String("once")}
+	before := len(a.cloud.State().Interfaces)
+	if _, err := a.CreateNetworkInterface(t.Context(), in); err == nil {
+		t.Fatal("an answer came")
+	}
+	a.create(t, in) // the retry finds the effect
+	if now := len(a.cloud.State().Interfaces); now != before+1 {
+		t.Errorf("%d interfaces were made, want one", now-before)
+	}
+}
+
+func TestACallStopsBeforeItsEffectAndAfterIt(t *testing.T) {
+	for _, where := range []string{faults.StopBefore, faults.StopAfter} {
+		t.Run(where, func(t *testing.T) {
+			a := start(t, seeded())
+			if err := a.faults.Set(faults.Plan{Calls: []faults.Call{{Action: "CreateNetworkInterface", Do: where, Nth: 2}}}); err != nil {
+				t.Fatal(err)
+			}
+			// A new input each time: the SDK keeps its client token in it.
+			in := func() *awsec2.CreateNetworkInterfaceInput {
+				return &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")}
+			}
+			a.create(t, in()) // the first passes
+			before := a.cloud.State()
+			ctx, kill := context.WithCancel(t.Context())
+			gone := make(chan error, 1)
+			go func() {
+				_, err := a.CreateNetworkInterface(ctx, in())
+				gone <- err
+			}()
+			a.awaitStops(t, 1)
+			changed := a.cloud.State() != before
+			if changed != (where == faults.StopAfter) {
+				t.Errorf("stopped at %s, and the account changed: %v", where, changed)
+			}
+			kill() // the client dies while it is held
+			if err := <-gone; !errors.Is(err, context.Canceled) {
+				t.Errorf("client: %v", err)
+			}
+			a.awaitStops(t, 0)
+			if where == faults.StopBefore && a.cloud.State() != before {
+				t.Error("a call whose client died before the effect had it all the same")
+			}
+		})
+	}
+}
+
+// awaitStops waits until so many calls are held.
+func (a *account) awaitStops(t *testing.T, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := a.faults.AwaitStops(ctx, func(held []faults.Stop) bool { return len(held) == n }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDescribesLagAndWritesDoNot(t *testing.T) {
+	a := start(t, seeded())
+	if err := a.faults.Set(faults.Plan{DescribeLag: faults.Duration(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	i := a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")})
+	_, err := a.DescribeNetworkInterfaces(t.Context(), &awsec2.DescribeNetworkInterfacesInput{NetworkInterfaceIds: []string{*i.NetworkInterfaceId}})
+	want(t, err, "InvalidNetworkInterfaceID.NotFound", "")
+	if _, err := a.AssignPrivateIpAddresses(t.Context(), &awsec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: i.NetworkInterfaceId, SecondaryPrivateIpAddressCount: aws.Int32(1)}); err != nil {
+		t.Errorf("a write during the lag: %v", err)
+	}
+}
+
+func TestTheCallLogKnowsWhoDidWhat(t *testing.T) {
+	a := start(t, seeded())
+	a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), Description: aws.String("logged")})
+	_, err := a.as(iam.Role{Name: "nobody"}).DescribeVpcs(t.Context(), &awsec2.DescribeVpcsInput{})
+	want(t, err, "UnauthorizedOperation", "")
+	calls := a.calls.Since(0, "")
+	if len(calls) != 2 || calls[0].Params["Description"] != "logged" || calls[0].Principal != "arn:aws:iam::111122223333:user/tester" ||
+		calls[1].Code != "UnauthorizedOperation" || calls[1].Action != "DescribeVpcs" {
+		t.Errorf("%+v", calls)
+	}
+	if n := a.calls.Counts()[faults.Count{Service: "ec2", Action: "CreateNetworkInterface"}]; n != 1 {
+		t.Errorf("%d successful creates counted, want one", n)
+	}
+}
+
+func TestThrottlingIsATokenBucketPerAction(t *testing.T) {
+	a := start(t, seeded())
+	if err := a.faults.Set(faults.Plan{Throttle: map[string]faults.Bucket{"DescribeVpcs": {Size: 2}}}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		_, err := a.DescribeVpcs(t.Context(), &awsec2.DescribeVpcsInput{})
+		if n < 2 && err != nil {
+			t.Errorf("call %d: %v", n, err)
+		}
+		if n == 2 {
+			want(t, err, "RequestLimitExceeded", "Request limit exceeded.")
+		}
+	}
+	if _, err := a.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{}); err != nil {
+		t.Errorf("another action: %v", err)
+	}
+}
+
+func TestInstanceTypesAndZonesAreDescribed(t *testing.T) {
+	a := start(t, seeded())
+	out, err := a.DescribeInstanceTypes(t.Context(), &awsec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{"m5.xlarge"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := out.InstanceTypes[0].NetworkInfo
+	if *n.MaximumNetworkInterfaces != 4 || *n.Ipv4AddressesPerInterface != 15 || out.InstanceTypes[0].Hypervisor != types.InstanceTypeHypervisorNitro {
+		t.Errorf("m5.xlarge: %+v", n)
+	}
+	zones, err := a.DescribeAvailabilityZones(t.Context(), &awsec2.DescribeAvailabilityZonesInput{})
+	if err != nil || len(zones.AvailabilityZones) != 2 || *zones.AvailabilityZones[0].ZoneId != "usw2-az1" {
+		t.Errorf("%+v, %v", zones, err)
+	}
+	_, err = a.DescribeInstanceTypes(t.Context(), &awsec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{"m9.huge"}})
+	want(t, err, "InvalidInstanceType", "")
+}
