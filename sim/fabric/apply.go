@@ -37,6 +37,7 @@ func (f *Fabric) apply(want State) error {
 			return err
 		}
 	}
+	errs = append(errs, writeSysctls(f.name, routerSysctls()))
 	stale, err := f.plug(p)
 	errs = append(errs, err)
 	changed, err := f.nft.apply(p.rulesets(), p.device)

@@ -67,12 +67,13 @@ func (f *Fabric) plug(p *plan) (stale []netlink.Link, err error) {
 		fresh, err := f.connect(l.cable(), have[name])
 		if err != nil {
 			errs = append(errs, &PortError{Port: l.port.ID, Err: err})
-			continue
 		}
 		if fresh {
 			made = append(made, name)
 		}
-		delete(have, name)
+		if !errors.Is(err, ErrGuestMissing) { // else the other end hangs in what is left of the guest
+			delete(have, name)
+		}
 	}
 	if p.state.Internet != nil {
 		fresh, err := f.connectOutside(have[gatewayDevice])

@@ -136,6 +136,9 @@ func TestApplyRepairsWhatWasChangedBehindItsBack(t *testing.T) {
 			return w.fabric.link.AddrDel(link("lo"), &netlink.Addr{IPNet: ipNet(full32("10.0.0.1"))})
 		}},
 		{"the link is down", func() error { return w.fabric.link.LinkSetDown(link("eni-b")) }},
+		{"the fabric does not forward", func() error {
+			return writeSysctls(w.fabric.Name(), []sysctl{{"net/ipv4/ip_forward", "0"}})
+		}},
 		{"the ruleset drops everything", func() error {
 			c := &nftables.Chain{Name: "between-ports", Table: &nftables.Table{Family: nftables.TableFamilyINet, Name: tableName}}
 			w.fabric.nft.conn.FlushChain(c)
@@ -223,12 +226,29 @@ func TestARecreatedGuestNamespaceIsWiredAgain(t *testing.T) {
 	if err := w.fabric.Apply(t.Context(), w.state); !errors.Is(PortErrors(err)["eni-b"], ErrGuestMissing) || len(PortErrors(err)) != 1 {
 		t.Fatalf("without the guest's namespace: %v, want ErrGuestMissing for eni-b alone", err)
 	}
+	if _, err := w.fabric.link.LinkByName("eni-b"); err == nil {
+		t.Error("the link into what is left of the old namespace is still there")
+	}
 	w.must(ensureNamespace(b.Name))
 	w.apply()
-	w.configure("eni-b")
-	w.carry("eni-b")
-	w.forget("eni-a")
+	w.rewired("eni-b")
 	w.must(ping(a, "", "10.0.0.11", patience))
+
+	// And once more with no apply between: only the namespace tells.
+	b.Open(t)
+	w.must(netns.DeleteNamed(b.Name))
+	w.must(ensureNamespace(b.Name))
+	w.apply()
+	w.rewired("eni-b")
+	w.must(ping(a, "", "10.0.0.11", patience))
+}
+
+// rewired configures a guest whose link is new, and has eni-a ask for it anew.
+func (w *world) rewired(id vpc.ENIID) {
+	w.t.Helper()
+	w.configure(id)
+	w.carry(id)
+	w.forget("eni-a")
 }
 
 func TestAPortThatCannotBeWiredDoesNotStopTheOthers(t *testing.T) {

@@ -153,7 +153,7 @@ func (w *world) configure(id vpc.ENIID) {
 		w.must(err)
 		w.must(netlink.LinkSetUp(lo))
 		for _, a := range p.Addresses {
-			w.must(addAddress(l, a))
+			w.addAddress(l, a)
 		}
 		gateway := vpc.Gateway(w.subnetOf(p).Prefixes[0])
 		w.must(netlink.RouteReplace(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: gateway.AsSlice(), Dst: ipNet(prefixes("0.0.0.0/0")[0])}))
@@ -186,17 +186,27 @@ func (w *world) eventually(what string, holds func() bool) {
 	}
 }
 
-// addAddress adds an address with its subnet on-link (IPv4, /20) or alone (IPv6).
-func addAddress(l netlink.Link, a netip.Addr) error {
+// addAddress adds an address with its subnet on-link (IPv4, /20) or alone
+// (IPv6), in the namespace of the calling thread. An IPv6 address works only
+// when a worker of the kernel has got round to its local route.
+func (w *world) addAddress(l netlink.Link, a netip.Addr) {
+	w.t.Helper()
 	bits := 20
 	if a.Is6() {
 		bits = 128
 	}
 	err := netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, bits)), Flags: unix.IFA_F_NODAD})
-	if errors.Is(err, unix.EEXIST) {
-		return nil
+	if !errors.Is(err, unix.EEXIST) {
+		w.must(err)
 	}
-	return err
+	if a.Is4() {
+		return
+	}
+	w.eventually(a.String()+" is usable", func() bool {
+		found, err := netlink.RouteListFiltered(unix.AF_INET6, &netlink.Route{Table: unix.RT_TABLE_LOCAL, Dst: ipNet(full(a))}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+		w.must(err)
+		return len(found) > 0
+	})
 }
 
 func (w *world) subnetOf(p *Port) Subnet {

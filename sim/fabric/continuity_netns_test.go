@@ -1,0 +1,161 @@
+//go:build netns
+
+package fabric
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// exchange is a stream of datagrams, each sent when the one before it was
+// answered, until stop is closed. It counts what was answered and what was not.
+type exchange struct {
+	stop           chan struct{}
+	done           chan struct{}
+	answered, lost int
+}
+
+// stream starts an exchange; patience is how long an answer may take.
+func (w *world) stream(from vpc.ENIID, to string, patience time.Duration) *exchange {
+	w.t.Helper()
+	var c net.Conn
+	w.must(w.guests[from].Run(func() (err error) {
+		c, err = net.Dial("udp", to)
+		return err
+	}))
+	e := &exchange{stop: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(e.done)
+		defer c.Close()
+		buffer := make([]byte, 64)
+		for {
+			select {
+			case <-e.stop:
+				return
+			default:
+			}
+			_, err := c.Write([]byte("?"))
+			_ = c.SetReadDeadline(time.Now().Add(patience))
+			if _, failed := c.Read(buffer); errors.Join(err, failed) != nil {
+				e.lost++
+				continue
+			}
+			e.answered++
+		}
+	}()
+	return e
+}
+
+// end stops the exchange and waits for it.
+func (e *exchange) end() {
+	close(e.stop)
+	<-e.done
+}
+
+// TestNoPacketIsLostOrLetThroughWhileTheStateChanges runs one allowed and one
+// refused stream while other things of every kind come and go.
+func TestNoPacketIsLostOrLetThroughWhileTheStateChanges(t *testing.T) {
+	w := newWorld(t)
+	w.plug("eni-a", "10.0.0.10")
+	w.plug("eni-b", "10.0.16.11")
+	w.plug("eni-c", "10.0.0.12")
+	w.state.Groups = append(w.state.Groups, Group{ID: servers, Egress: w.state.Groups[0].Egress, Ingress: []Rule{udp(7000, 7000, "10.0.0.0/16")}})
+	w.at("eni-b").Groups = []vpc.SecurityGroupID{servers}
+	w.apply()
+	w.serveUDP(w.guests["eni-b"].Name, "10.0.16.11:7000")
+	w.serveUDP(w.guests["eni-b"].Name, "10.0.16.11:7001")
+	w.reaches(w.guests["eni-a"], "", "10.0.16.11:7000")
+	allowed := w.stream("eni-a", "10.0.16.11:7000", patience)
+	refused := w.stream("eni-a", "10.0.16.11:7001", 2*time.Millisecond)
+	changes := []func(){
+		func() { w.at("eni-c").Addresses = addrs("10.0.0.12", "10.0.0.13") },
+		func() { w.at("eni-c").Prefixes = prefixes("10.0.3.16/28", "fd10::5:0:0:0/80") },
+		func() { w.group(servers).Ingress = []Rule{udp(7000, 7000, "10.0.0.0/15")} },
+		func() { w.at("eni-a").SourceDestCheck = false },
+		func() {
+			w.state.Subnets[0].Routes = []Route{{Destination: prefixes("192.168.0.0/16")[0], Target: Target{Port: "eni-c"}}}
+		},
+		func() { w.state.Services = []Service{{Address: vpc.MetadataV4, TCP: []uint16{80}}} },
+		func() { w.state.Internet = &Internet{Hosts: addrs("203.0.113.10")} },
+		func() { w.at("eni-c").Down = true },
+		func() { // somebody else writes: the tables are written anew
+			w.fabric.nft.conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "stranger"})
+			w.must(w.fabric.nft.conn.Flush())
+		},
+		func() {
+			w.at("eni-c").Addresses, w.at("eni-c").Prefixes = addrs("10.0.0.12"), nil
+			w.at("eni-c").Down, w.at("eni-a").SourceDestCheck = false, true
+			w.group(servers).Ingress = []Rule{udp(7000, 7000, "10.0.0.0/16")}
+			w.state.Subnets[0].Routes, w.state.Services, w.state.Internet = nil, nil, nil
+		},
+	}
+	for range 5 {
+		for _, change := range changes {
+			change()
+			w.apply()
+		}
+	}
+	allowed.end()
+	refused.end()
+	if allowed.lost > 0 || allowed.answered < 100 {
+		t.Errorf("the allowed stream: %d answered, %d lost; want many and none", allowed.answered, allowed.lost)
+	}
+	if refused.answered > 0 || refused.lost == 0 {
+		t.Errorf("the refused stream: %d answered, %d lost; want none and many", refused.answered, refused.lost)
+	}
+	t.Logf("%d answered while the state changed %d times", allowed.answered, 5*len(changes))
+}
+
+func TestCountersSurviveARewriteOfTheTables(t *testing.T) {
+	w := newWorld(t)
+	a := w.plug("eni-a", "10.0.0.10")
+	w.knowGateway("eni-a", "10.0.0.1")
+	w.assign("eni-a", "10.0.0.66")
+	w.silent(a, "10.0.0.66", "10.0.16.99:7000")
+	before := w.drops("eni-a")
+	if before.Spoofed == 0 {
+		t.Fatal("nothing was counted")
+	}
+	w.fabric.nft.conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "stranger"})
+	w.must(w.fabric.nft.conn.Flush())
+	w.apply()
+	if got := w.drops("eni-a"); got.Spoofed < before.Spoofed {
+		t.Errorf("counters after a rewrite: %+v, before: %+v", got, before)
+	}
+	w.silent(a, "10.0.0.66", "10.0.16.99:7000")
+	if got := w.drops("eni-a"); got.Spoofed <= before.Spoofed {
+		t.Errorf("counters do not go on: %+v, before: %+v", got, before)
+	}
+}
+
+// BenchmarkRoundTrip is one datagram and its answer between two ports, with
+// groups and anti-spoof, through the fabric.
+func BenchmarkRoundTrip(b *testing.B) {
+	w := newWorld(b)
+	w.plug("eni-a", "10.0.0.10")
+	w.plug("eni-b", "10.0.16.11")
+	w.serveUDP(w.guests["eni-b"].Name, "10.0.16.11:7000")
+	var c net.Conn
+	w.must(w.guests["eni-a"].Run(func() (err error) {
+		c, err = net.Dial("udp", netip.MustParseAddrPort("10.0.16.11:7000").String())
+		return err
+	}))
+	defer c.Close()
+	buffer := make([]byte, 64)
+	for b.Loop() {
+		if _, err := c.Write([]byte("?")); err != nil {
+			b.Fatal(err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := c.Read(buffer); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
