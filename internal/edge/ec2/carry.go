@@ -23,6 +23,8 @@ type carry struct {
 	started time.Time
 	// open: a call may have had its effect unseen.
 	open bool
+	// doubt: EC2 refused a call in a way that may mean that its effect is there.
+	doubt bool
 }
 
 // run calls, looks and repeats until it is known what happened.
@@ -34,7 +36,9 @@ func (c *carry) run(ctx context.Context) (Outcome, error) {
 				return c.interrupted(err)
 			}
 		}
-		if c.open {
+		// To take something away again does no harm, and the answer is the truth of
+		// the moment, which a describe is not.
+		if c.doubt || c.open && !c.in.Kind.frees() {
 			out, known, err := c.look(ctx)
 			switch {
 			case known:
@@ -90,7 +94,7 @@ func (c *carry) judge(ctx context.Context, err error, n int) (bool, Outcome, err
 		}
 	case c.doubtful(err):
 		if n+1 < c.x.o.Tries {
-			c.open = true // something is not as we think: look
+			c.doubt = true
 			return false, Outcome{}, nil
 		}
 	}
@@ -104,7 +108,7 @@ func (c *carry) passing(err error) bool {
 		return true
 	case IsNotFound(err): // what was just made may not be known everywhere
 		return time.Since(c.started) < c.x.o.Window
-	case IsInUse(err): // on its way off the instance
+	case IsInUse(err) || Code(err) == "InvalidParameterValue": // on its way off the instance
 		return c.in.Kind == Delete
 	}
 	return false
@@ -276,16 +280,6 @@ func (c *carry) unassign(ctx context.Context) error {
 }
 
 func (c *carry) detach(ctx context.Context) error {
-	if c.in.Attachment == "" {
-		eni, err := c.x.Interface(ctx, c.in.ENI)
-		if err != nil {
-			return err
-		}
-		if eni.Attachment == nil {
-			return nil
-		}
-		c.in.Attachment = eni.Attachment.ID
-	}
 	return c.mutate(ctx, "DetachNetworkInterface", func(ctx context.Context, api API) error {
 		_, err := api.DetachNetworkInterface(ctx, &ec2.DetachNetworkInterfaceInput{
 			AttachmentId: aws.String(string(c.in.Attachment)),
@@ -297,7 +291,12 @@ func (c *carry) detach(ctx context.Context) error {
 // look asks EC2 whether the effect is there. known with a nil error: it is, or it
 // is not needed any more; known with an error: it is not and will not be. Not
 // known and no error: call (again).
+//
+// A describe may tell of the past, by less than Options.Window. That something is
+// there is believed at once; that it is not, only of a describe so late that it
+// cannot be older than the intent.
 func (c *carry) look(ctx context.Context) (out Outcome, known bool, err error) {
+	c.doubt = false
 	switch c.in.Kind {
 	case Create:
 		return c.lookCreate(ctx)
@@ -305,44 +304,51 @@ func (c *carry) look(ctx context.Context) (out Outcome, known bool, err error) {
 		return c.lookAssign(ctx)
 	case Attach, Unassign, Detach, Delete:
 	}
+	late := time.Since(c.started) >= c.x.o.Window
 	eni, err := c.x.Interface(ctx, c.in.ENI)
-	if IsNotFound(err) {
-		switch {
-		case c.in.Kind.frees():
-			return Outcome{Done: true}, true, nil
-		case time.Since(c.started) >= c.x.o.Window:
-			return Outcome{}, true, err
-		}
-	}
-	if err != nil {
+	switch {
+	case IsNotFound(err) && late && c.in.Kind.frees():
+		return Outcome{Done: true}, true, nil
+	case IsNotFound(err) && late:
+		return Outcome{}, true, err
+	case IsNotFound(err):
+		return Outcome{}, false, nil
+	case err != nil:
 		return Outcome{}, false, err
 	}
 	switch c.in.Kind {
 	case Attach:
-		if !eni.On(c.in.Instance) {
-			return c.elsewhere(eni)
-		}
-		if eni.Attachment.DeleteOnTermination {
-			return Outcome{Done: true, Attachment: eni.Attachment.ID, Device: eni.Attachment.Device}, true, nil
-		}
-		out, err = c.tie(ctx, eni.Attachment.ID, eni.Attachment.Device)
-		return out, err == nil, err
+		return c.lookAttach(ctx, eni)
 	case Unassign:
 		left := slices.DeleteFunc(slices.Clone(c.in.Addresses), func(a netip.Addr) bool {
 			return !slices.Contains(eni.Addresses, a)
 		})
-		if len(left) == 0 {
+		if len(left) == 0 && late {
 			return Outcome{Done: true}, true, nil
 		}
-		c.in.Addresses = left
+		if len(left) > 0 {
+			c.in.Addresses = left
+		}
 	case Detach:
-		if !eni.On(c.in.Instance) && (c.in.Instance != "" || eni.Attachment == nil) {
+		if late && (eni.Attachment == nil || eni.Attachment.ID != c.in.Attachment || eni.Attachment.Status == "detaching") {
 			return Outcome{Done: true}, true, nil
 		}
 	case Create, Assign, Delete:
 	}
 	c.open = false
 	return Outcome{}, false, nil
+}
+
+// lookAttach completes an attachment that is there.
+func (c *carry) lookAttach(ctx context.Context, eni Interface) (Outcome, bool, error) {
+	if !eni.On(c.in.Instance) {
+		return c.elsewhere(eni)
+	}
+	if eni.Attachment.DeleteOnTermination {
+		return Outcome{Done: true, Attachment: eni.Attachment.ID, Device: eni.Attachment.Device}, true, nil
+	}
+	out, err := c.tie(ctx, eni.Attachment.ID, eni.Attachment.Device)
+	return out, err == nil, err
 }
 
 // elsewhere handles an interface to attach that is not on the instance.

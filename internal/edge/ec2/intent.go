@@ -83,6 +83,8 @@ func (in Intent) check() error {
 		return lacks("interface")
 	case in.Kind == Attach && in.Instance == "":
 		return lacks("instance")
+	case in.Kind == Detach && in.Attachment == "":
+		return lacks("attachment")
 	case in.Kind == Assign && in.Count < 1:
 		return lacks("count")
 	case in.Kind == Unassign && len(in.Addresses) == 0:
