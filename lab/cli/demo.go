@@ -1,5 +1,112 @@
 package cli
 
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// demoTime bounds each step of the tour that waits for something.
+const demoTime = 3 * time.Minute
+
+//go:embed demo.yaml
+var demoManifest string
+
 type demoCmd struct {
 	upCmd
+	SkipTest bool `help:"Leave the connectivity test out."`
+}
+
+// Run brings the lab up and shows it. Everything it prints is read from the API
+// server, EC2, the nodes or the product at that moment.
+func (c *demoCmd) Run(s *session) error {
+	if c.NoDeploy {
+		return coded{errors.New("--no-deploy: the demo shows what is deployed"), ExitUsage}
+	}
+	r, err := c.up(s)
+	if err != nil {
+		return err
+	}
+	t, err := s.tour(r)
+	if err != nil {
+		return err
+	}
+	for _, step := range []struct {
+		title string
+		show  func(context.Context) error
+	}{
+		{"Nodes: EC2 instances that are Kubernetes nodes", t.nodes},
+		{"Pods: two per node, each with an address of the VPC", t.pods},
+		{"Network interfaces, as the EC2 API describes them", t.interfaces},
+		{"What Trunkline says of itself", t.productStatus},
+		{"Connectivity test", t.connectivity},
+		{"One address's way", t.oneWay},
+	} {
+		if c.SkipTest && step.title == "Connectivity test" {
+			continue
+		}
+		fmt.Fprintf(s.out, "\n── %s\n", step.title)
+		if err := step.show(s.ctx); err != nil {
+			return fmt.Errorf("%s: %w", strings.ToLower(step.title), err)
+		}
+	}
+	t.farewell()
+	return nil
+}
+
+// program runs one of ours against the lab; its output goes to the user.
+func (t *tour) program(ctx context.Context, argv ...string) error {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.status.Endpoints.Kubeconfig)
+	cmd.Stdout, cmd.Stderr = t.s.out, t.s.errs
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return fmt.Errorf("%s ended with %d", strings.Join(argv[:min(len(argv), 3)], " "), exit.ExitCode())
+	}
+	return err
+}
+
+// kubectl runs the lab's kubectl and shows its output only when it fails.
+func (t *tour) kubectl(ctx context.Context, stdin string, args ...string) error {
+	cmd := exec.CommandContext(ctx, t.record.Lab.Parts.Kube, append([]string{"kubectl"}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.status.Endpoints.Kubeconfig)
+	cmd.Stdin = strings.NewReader(stdin)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, said.String())
+	}
+	return nil
+}
+
+func (t *tour) productStatus(ctx context.Context) error {
+	return t.program(ctx, t.record.Product, "status", "--wait")
+}
+
+func (t *tour) connectivity(ctx context.Context) error {
+	return t.program(ctx, t.record.Product, "connectivity", "test", "--image", t.record.Workload)
+}
+
+func (t *tour) farewell() {
+	n := nameFlag(t.status.Name)
+	fmt.Fprintf(t.s.out, `
+── Look around
+  trunkline-lab%[1]s kubectl get pods -A -o wide
+  trunkline-lab%[1]s exec %[2]s -- ip rule          a node's rules; also: nft list ruleset
+  trunkline-lab%[1]s aws ec2 describe-security-groups
+  trunkline-lab%[1]s logs                           every program's log
+  KUBECONFIG=%[3]s %[4]s status
+
+Take it down:
+  trunkline-lab%[1]s down
+`, n, t.status.Nodes[0].Name, t.status.Endpoints.Kubeconfig, t.record.Product)
 }

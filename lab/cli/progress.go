@@ -120,7 +120,12 @@ func (b *board) find(name string) *phase {
 }
 
 func (b *board) line(mark, name string, elapsed time.Duration, detail string) {
-	fmt.Fprintln(b.w, strings.TrimRight(fmt.Sprintf("%s %-14s %6s  %s", mark, name, inWords(elapsed), detail), " "))
+	fmt.Fprintln(b.w, phaseLine(mark, name, elapsed, detail))
+}
+
+// phaseLine is a phase in a line of its own.
+func phaseLine(mark, name string, elapsed time.Duration, detail string) string {
+	return strings.TrimRight(fmt.Sprintf("%s %-14s %6s  %s", mark, name, inWords(elapsed), detail), " ")
 }
 
 // draw writes the moving line of a terminal.

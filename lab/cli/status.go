@@ -98,7 +98,7 @@ func showStatus(w io.Writer, st daemon.Status) error {
 		if mark == "" {
 			mark = " "
 		}
-		fmt.Fprintf(w, "%s %-14s %6s  %s%s\n", mark, p.Phase, inWords(p.Elapsed), p.Detail, p.Error)
+		fmt.Fprintln(w, phaseLine(mark, string(p.Phase), p.Elapsed, p.Detail+p.Error))
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)

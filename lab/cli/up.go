@@ -115,10 +115,10 @@ func (s *session) prepare(b *board, store *cache.Cache, source string) (parts, e
 	if err != nil {
 		return p, err
 	}
-	b.set("images", "")
+	b.set("prepare", "images")
 	p.images, err = image.ForLab(s.ctx, store, p.set)
 	if err != nil {
-		b.finish(markFailed, "images", "", time.Since(began))
+		b.finish(markFailed, "prepare", "images", time.Since(began))
 		return p, err
 	}
 	b.finish(markDone, "prepare", "programs and images, "+p.set.Version, time.Since(began))

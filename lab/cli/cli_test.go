@@ -1,0 +1,337 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/lab/cache"
+	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/image"
+	"github.com/trunkline/trunkline/lab/spec"
+	"github.com/trunkline/trunkline/lab/sweep"
+)
+
+func update() bool { return flag.Lookup("update").Value.String() == "true" }
+
+// TestMain makes trunkline-lab a command of the scripts, with a state directory
+// of the test's own: no script ever sees a lab of this machine.
+func TestMain(m *testing.M) {
+	flag.Bool("update", false, "write golden files")
+	testscript.Main(m, map[string]func(){
+		"trunkline-lab": func() {
+			root, err := os.Getwd()
+			if err != nil {
+				panic(err)
+			}
+			s := &session{
+				ctx: context.Background(), version: "test", out: os.Stdout, errs: os.Stderr,
+				stateRoot: filepath.Join(root, "state"), cleanup: context.Background(),
+			}
+			os.Exit(s.main(os.Args[1:]))
+		},
+	})
+}
+
+func TestScripts(t *testing.T) {
+	source, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script", UpdateScripts: update(),
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("CHECKOUT", source)
+			e.Setenv("HOME", e.WorkDir)
+			return nil
+		},
+	})
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if update() {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+// play shows a lab coming up, in the time of the bubble.
+func play(tty bool) string {
+	var out bytes.Buffer
+	b := newBoard(&out, tty, time.Now)
+	for _, e := range []struct {
+		after  time.Duration
+		phase  daemon.Phase
+		state  daemon.State
+		detail string
+		err    string
+	}{
+		{0, daemon.PhaseWorld, daemon.StateRunning, "", ""},
+		{250 * time.Millisecond, daemon.PhaseWorld, daemon.StateDone, "VPC 10.0.0.0/16", ""},
+		{0, daemon.PhaseControlPlane, daemon.StateRunning, "etcd", ""},
+		{50 * time.Millisecond, daemon.PhaseNodes, daemon.StateRunning, "0 of 3 registered", ""},
+		{150 * time.Millisecond, daemon.PhaseControlPlane, daemon.StateDone, "", ""},
+		{40 * time.Second, daemon.PhaseNodes, daemon.StateRunning, "2 of 3 registered", ""},
+		{30 * time.Second, daemon.PhaseNodes, daemon.StateFailed, "", "node3 not registered"},
+		{0, daemon.PhaseDeploy, daemon.StateSkipped, "no manifests", ""},
+	} {
+		<-time.After(e.after) // the bubble's clock
+		b.event(daemon.Event{PhaseStatus: daemon.PhaseStatus{
+			Phase: e.phase, State: e.state, Detail: e.detail, Error: e.err, Elapsed: e.after,
+		}})
+	}
+	b.close()
+	return out.String()
+}
+
+func TestElsewhereProgressIsWholeLinesAndASignOfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { golden(t, "progress-plain", play(false)) })
+}
+
+func TestOnATerminalTheMovingLineIsTakenBackBeforeEachWholeOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shown := play(true)
+		// What a terminal would show at the end: the last text after each erasure.
+		var lines []string
+		for _, line := range strings.Split(shown, "\n") {
+			if i := strings.LastIndex(line, "\r\x1b[K"); i >= 0 {
+				line = line[i+len("\r\x1b[K"):]
+			}
+			lines = append(lines, line)
+		}
+		golden(t, "progress-terminal", strings.Join(lines, "\n"))
+		for _, line := range strings.Split(shown, "\r\x1b[K") {
+			if last := strings.Split(line, "\n"); len([]rune(last[len(last)-1])) > 90 {
+				t.Errorf("a moving line of %d columns would wrap: %q", len(line), line)
+			}
+		}
+	})
+}
+
+func sampleStatus() daemon.Status {
+	return daemon.Status{
+		Name: "lab", Version: "test", PID: 42, State: daemon.StateDone, Elapsed: 12300 * time.Millisecond,
+		Phases: []daemon.PhaseStatus{
+			{Phase: daemon.PhaseWorld, State: daemon.StateDone, Elapsed: 400 * time.Millisecond},
+			{Phase: daemon.PhaseNodes, State: daemon.StateDone, Elapsed: 6 * time.Second, Detail: "1 of 1 registered"},
+			{Phase: daemon.PhaseDeploy, State: daemon.StateSkipped},
+		},
+		Nodes: []daemon.NodeStatus{{
+			Name: "node1", KubeName: "ip-10-0-0-5.us-west-2.compute.internal", InstanceID: vpc.InstanceID("i-0123456789abcdef0"),
+			Type: "m5.xlarge", Zone: "us-west-2a", Address: netip.MustParseAddr("10.0.0.5"), State: daemon.NodeRunning,
+		}},
+		Endpoints: daemon.Endpoints{
+			Kubernetes: "https://127.0.0.1:40001", Kubeconfig: "/var/lib/trunkline-lab/lab/kubeconfig",
+			EC2: "http://127.0.0.1:40002", Admin: "http://127.0.0.1:40002/admin/",
+		},
+	}
+}
+
+func TestStatusIsOneScreen(t *testing.T) {
+	var out bytes.Buffer
+	if err := showStatus(&out, sampleStatus()); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "status", out.String())
+}
+
+func TestAStatusThatIsNotUpSaysWhy(t *testing.T) {
+	st := sampleStatus()
+	st.State = daemon.StateRunning
+	st.Phases[1] = daemon.PhaseStatus{Phase: daemon.PhaseNodes, State: daemon.StateRunning, Elapsed: 3 * time.Second, Detail: "0 of 1 registered"}
+	if got := reason(st); got != "nodes for 3.0s (0 of 1 registered)" {
+		t.Errorf("reason = %q", got)
+	}
+	st.Phases[1].Error = "kubelet ended"
+	if got := reason(st); got != "nodes: kubelet ended" {
+		t.Errorf("reason = %q", got)
+	}
+}
+
+func TestANodeIsFoundByEachOfItsNames(t *testing.T) {
+	st := sampleStatus()
+	for _, name := range []string{"node1", "i-0123456789abcdef0", "ip-10-0-0-5.us-west-2.compute.internal"} {
+		if n, err := node(st, name); err != nil || n.Name != "node1" {
+			t.Errorf("node(%q) = %v, %v", name, n.Name, err)
+		}
+	}
+	if _, err := node(st, "node9"); err == nil || !strings.Contains(err.Error(), "it has node1") {
+		t.Errorf("node9: %v", err)
+	}
+}
+
+func TestSweptSaysWhatWasTakenAway(t *testing.T) {
+	for want, r := range map[string]sweep.Report{
+		"nothing was there": {},
+		"removed 9 processes, 1 namespace, 2 mounts, its state; 1 settings put back": {
+			Processes: 9, Namespaces: []string{"a"}, Mounts: []string{"a", "b"}, StateDir: true, Sysctls: []string{"x"},
+		},
+	} {
+		if got := swept(r); got != want {
+			t.Errorf("swept = %q, want %q", got, want)
+		}
+	}
+}
+
+func TestLogsAreCalledAsPeopleCallThem(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{"log/daemon.log", "control-plane/log/kube-apiserver.log", "nodes/node1/log/kubelet.log", "nodes/node2/log/kubelet.log", "nodes/node1/disk/var/x.log"} {
+		full := filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(full, []byte(path+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	logs, err := findLogs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := logNames(logs), "daemon, kube-apiserver, node1/kubelet, node2/kubelet"; got != want {
+		t.Errorf("logs are %s, want %s", got, want)
+	}
+	for what, want := range map[string]int{"node1": 1, "kubelet": 2, "node2/kubelet": 1, "daemon": 1, "node": 0} {
+		n := 0
+		for _, l := range logs {
+			if l.matches(what) {
+				n++
+			}
+		}
+		if n != want {
+			t.Errorf("%q is %d logs, want %d", what, n, want)
+		}
+	}
+}
+
+func TestFlagsChangeWhatTheFileSays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		c     choices
+		nodes []string // name and type
+		lab   string
+	}{
+		"nothing given":               {choices{}, []string{"node1 m5.xlarge", "node2 m5.xlarge", "node3 m5.xlarge"}, "lab"},
+		"fewer nodes":                 {choices{nodes: 1}, []string{"node1 m5.xlarge"}, "lab"},
+		"a type for all":              {choices{instanceType: "t3.medium", nodes: 2}, []string{"node1 t3.medium", "node2 t3.medium"}, "lab"},
+		"a file's name":               {choices{file: "../../examples/one-node.yaml"}, []string{"node1 m5.large"}, "one"},
+		"another name":                {choices{file: "../../examples/one-node.yaml", name: "two"}, []string{"node1 m5.large"}, "two"},
+		"more nodes than in the file": {choices{file: "../../examples/one-node.yaml", nodes: 2}, []string{"node1 m5.large", "node2 m5.xlarge"}, "one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := tc.c.resolve()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, n := range r.Nodes {
+				got = append(got, n.Name+" "+n.Type)
+			}
+			if diff := cmp.Diff(tc.nodes, got); diff != "" || r.Name != tc.lab {
+				t.Errorf("lab %s, nodes (-want +got):\n%s", r.Name, diff)
+			}
+		})
+	}
+}
+
+func samplePlan(t *testing.T) (daemon.Lab, parts) {
+	t.Helper()
+	r, err := spec.Default().Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := func(name string) image.Archive {
+		return image.Archive{Path: "/c/" + name, Refs: []string{"trunkline.dev/" + name + ":dev-1", "trunkline.dev/" + name + ":dev"}}
+	}
+	p := parts{source: source, set: cache.Set{Kube: "/c/kube", Containerd: "/c/bin", Runc: "/c/runc", CNI: "/c/cni"}, images: image.Lab{
+		Trunkline: archive("trunkline"), Workload: archive("workload"), CoreDNS: archive("coredns"), Pause: archive("pause"),
+	}}
+	want, err := plan(r, p, "/var/lib/trunkline-lab/lab", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return want, p
+}
+
+func TestAPlanIsWhatTheDaemonAccepts(t *testing.T) {
+	want, _ := samplePlan(t)
+	if err := want.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if want.Images[0].Refs[0] != want.Parts.PauseImage {
+		t.Errorf("the sandbox image %s is not the first imported (%v)", want.Parts.PauseImage, want.Images[0].Refs)
+	}
+	text, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again daemon.Lab
+	if err := json.Unmarshal(text, &again); err != nil {
+		t.Fatal(err)
+	}
+	same := []cmp.Option{cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })}
+	if diff := cmp.Diff(want, again, same...); diff != "" {
+		t.Errorf("on its way to the daemon it changes:\n%s", diff)
+	}
+}
+
+func TestTheDeployDirectoryCarriesThisLabsTagsAndAddresses(t *testing.T) {
+	want, p := samplePlan(t)
+	want.World.Region, want.World.Account = "eu-west-1", "999988887777"
+	want.ClusterDNS = netip.MustParseAddr("172.21.0.10")
+	text, err := kustomization(want, p, filepath.Join(p.source, "x", "deploy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "kustomization", string(text))
+}
+
+func TestErrorsEndWithTheirOwnCode(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var errs bytes.Buffer
+	s := &session{ctx: ctx, errs: &errs}
+	for _, tc := range []struct {
+		err  error
+		code int
+	}{
+		{nil, ExitOK}, {errors.New("x"), ExitFailed}, {refused(errors.New("x")), ExitRefused},
+		{fmt.Errorf("ask: %w", daemon.ErrNotRunning), ExitNotRunning},
+		{fmt.Errorf("find: %w", cache.ErrNoSource), ExitRefused}, {exitStatus(7), 7},
+		{context.Canceled, ExitFailed}, // nobody interrupted
+	} {
+		if got := s.exitCode(tc.err); got != tc.code {
+			t.Errorf("%v ends with %d, want %d", tc.err, got, tc.code)
+		}
+	}
+	cancel()
+	if got := s.exitCode(fmt.Errorf("build: %w", context.Canceled)); got != ExitInterrupted {
+		t.Errorf("Ctrl-C ends with %d", got)
+	}
+}

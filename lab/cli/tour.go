@@ -1,0 +1,286 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/trunkline/trunkline/lab/daemon"
+	labnode "github.com/trunkline/trunkline/lab/node"
+)
+
+// demoNamespace is where the demo's pods are.
+const demoNamespace = "trunkline-demo"
+
+// tour reads a lab that is up.
+type tour struct {
+	s      *session
+	record record
+	status daemon.Status
+	kube   kubernetes.Interface
+	ec2    *ec2.Client
+}
+
+// tour connects to the API server and to EC2 as any client would.
+func (s *session) tour(r record) (*tour, error) {
+	st, err := s.status(r.Lab.Name)
+	if err != nil {
+		return nil, err
+	}
+	if len(st.Nodes) == 0 {
+		return nil, fmt.Errorf("lab %s has no nodes", r.Lab.Name)
+	}
+	rest, err := clientcmd.BuildConfigFromFlags("", st.Endpoints.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", st.Endpoints.Kubeconfig, err)
+	}
+	kube, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return nil, err
+	}
+	config, err := awsconfig.LoadDefaultConfig(s.ctx,
+		awsconfig.WithRegion(r.Lab.World.Region),
+		awsconfig.WithSharedCredentialsFiles([]string{st.Endpoints.Credentials}),
+		awsconfig.WithSharedConfigFiles(nil),
+		awsconfig.WithSharedConfigProfile("default"),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", st.Endpoints.Credentials, err)
+	}
+	api := ec2.NewFromConfig(config, func(o *ec2.Options) { o.BaseEndpoint = aws.String(st.Endpoints.EC2) })
+	return &tour{s: s, record: r, status: st, kube: kube, ec2: api}, nil
+}
+
+// table prints columns.
+func (t *tour) table(header string, rows []string) error {
+	w := tabwriter.NewWriter(t.s.out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, header)
+	for _, r := range rows {
+		fmt.Fprintln(w, r)
+	}
+	return w.Flush()
+}
+
+func (t *tour) nodes(ctx context.Context) error {
+	list, err := t.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var rows []string
+	for _, n := range list.Items {
+		rows = append(rows, strings.Join([]string{
+			n.Name, ready(n), n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelTopologyZone],
+			n.Spec.ProviderID, n.Status.Capacity.Pods().String(), n.Status.NodeInfo.KubeletVersion,
+		}, "\t"))
+	}
+	return t.table("NAME\tREADY\tTYPE\tZONE\tPROVIDER ID\tPODS\tKUBELET", rows)
+}
+
+func ready(n corev1.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return string(c.Status)
+		}
+	}
+	return "Unknown"
+}
+
+// pods starts the demo's Deployment and lists every pod that has an address of
+// its own.
+func (t *tour) pods(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, demoTime)
+	defer cancel()
+	manifest := strings.NewReplacer("REPLICAS", strconv.Itoa(2*len(t.status.Nodes)), "IMAGE", t.record.Workload).Replace(demoManifest)
+	if err := t.kubectl(ctx, manifest, "apply", "-f", "-"); err != nil {
+		return err
+	}
+	if err := t.kubectl(ctx, "", "-n", demoNamespace, "rollout", "status", "deployment/web"); err != nil {
+		return err
+	}
+	list, err := t.kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var rows []string
+	for _, p := range list.Items {
+		if !p.Spec.HostNetwork {
+			rows = append(rows, strings.Join([]string{p.Namespace, p.Name, string(p.Status.Phase), p.Status.PodIP, p.Spec.NodeName}, "\t"))
+		}
+	}
+	return t.table("NAMESPACE\tPOD\tPHASE\tADDRESS\tNODE", rows)
+}
+
+func (t *tour) interfaces(ctx context.Context) error {
+	var rows []string
+	pages := ec2.NewDescribeNetworkInterfacesPaginator(t.ec2, &ec2.DescribeNetworkInterfacesInput{MaxResults: aws.Int32(100)})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return err
+		}
+		for _, e := range page.NetworkInterfaces {
+			rows = append(rows, interfaceRow(e))
+		}
+	}
+	slices.Sort(rows)
+	return t.table("INSTANCE\tDEVICE\tINTERFACE\tSUBNET\tSTATUS\tPRIMARY\tSECONDARY\tDESCRIPTION", rows)
+}
+
+func interfaceRow(e types.NetworkInterface) string {
+	instance, device := "-", "-"
+	if a := e.Attachment; a != nil {
+		if a.InstanceId != nil {
+			instance = *a.InstanceId
+		}
+		device = strconv.Itoa(int(aws.ToInt32(a.DeviceIndex)))
+	}
+	return strings.Join([]string{
+		instance, device, aws.ToString(e.NetworkInterfaceId), aws.ToString(e.SubnetId), string(e.Status),
+		aws.ToString(e.PrivateIpAddress), strconv.Itoa(max(len(e.PrivateIpAddresses)-1, 0)), aws.ToString(e.Description),
+	}, "\t")
+}
+
+// oneWay follows one pod's address from the pod to the interface, its subnet and
+// the routes on both sides.
+func (t *tour) oneWay(ctx context.Context) error {
+	list, err := t.kube.CoreV1().Pods(demoNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(list.Items, func(p corev1.Pod) bool { return p.Status.PodIP != "" })
+	if i < 0 {
+		return errors.New("no pod of the demo has an address")
+	}
+	pod := list.Items[i]
+	address, err := netip.ParseAddr(pod.Status.PodIP)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.s.out, "pod        %s/%s on %s\naddress    %s\n", pod.Namespace, pod.Name, pod.Spec.NodeName, address)
+	if err := t.cloudWay(ctx, address); err != nil {
+		return err
+	}
+	return t.nodeWay(ctx, pod, address)
+}
+
+// cloudWay is what EC2 says of an address.
+func (t *tour) cloudWay(ctx context.Context, address netip.Addr) error {
+	found, err := t.ec2.DescribeNetworkInterfaces(ctx, &ec2.DescribeNetworkInterfacesInput{
+		Filters: []types.Filter{filter("addresses.private-ip-address", address.String())},
+	})
+	if err != nil {
+		return err
+	}
+	if len(found.NetworkInterfaces) != 1 {
+		return fmt.Errorf("EC2 knows %d interfaces that hold %s", len(found.NetworkInterfaces), address)
+	}
+	e := found.NetworkInterfaces[0]
+	var groups []string
+	for _, g := range e.Groups {
+		groups = append(groups, aws.ToString(g.GroupId)+" "+aws.ToString(g.GroupName))
+	}
+	fmt.Fprintf(t.s.out, "interface  %s (%s), groups %s\n", aws.ToString(e.NetworkInterfaceId), aws.ToString(e.MacAddress), strings.Join(groups, ", "))
+	subnets, err := t.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: []string{aws.ToString(e.SubnetId)}})
+	if err != nil {
+		return err
+	}
+	for _, s := range subnets.Subnets {
+		fmt.Fprintf(t.s.out, "subnet     %s %s in %s, %d addresses free\n", aws.ToString(s.SubnetId),
+			aws.ToString(s.CidrBlock), aws.ToString(s.AvailabilityZone), aws.ToInt32(s.AvailableIpAddressCount))
+	}
+	return t.cloudRoutes(ctx, aws.ToString(e.SubnetId), aws.ToString(e.VpcId))
+}
+
+// cloudRoutes prints the table of a subnet: its own, else the VPC's main one.
+func (t *tour) cloudRoutes(ctx context.Context, subnet, network string) error {
+	for _, filters := range [][]types.Filter{
+		{filter("association.subnet-id", subnet)},
+		{filter("association.main", "true"), filter("vpc-id", network)},
+	} {
+		tables, err := t.ec2.DescribeRouteTables(ctx, &ec2.DescribeRouteTablesInput{Filters: filters})
+		if err != nil {
+			return err
+		}
+		if len(tables.RouteTables) == 0 {
+			continue
+		}
+		table := tables.RouteTables[0]
+		for _, r := range table.Routes {
+			fmt.Fprintf(t.s.out, "route      %s: %s → %s (%s)\n", aws.ToString(table.RouteTableId),
+				aws.ToString(r.DestinationCidrBlock), aws.ToString(r.GatewayId), r.State)
+		}
+		return nil
+	}
+	return fmt.Errorf("EC2 knows no route table of %s", subnet)
+}
+
+func filter(name, value string) types.Filter {
+	return types.Filter{Name: aws.String(name), Values: []string{value}}
+}
+
+// nodeWay asks the node's kernel: the way to the pod, the rules that name its
+// address, and the way out from it.
+func (t *tour) nodeWay(ctx context.Context, pod corev1.Pod, address netip.Addr) error {
+	n, err := node(t.status, pod.Spec.NodeName)
+	if err != nil {
+		return err
+	}
+	inside := func(argv ...string) (string, error) {
+		enter := append(labnode.EnterArgs(n.PID), argv...)
+		out, err := exec.CommandContext(ctx, enter[0], enter[1:]...).Output()
+		if err != nil {
+			return "", fmt.Errorf("%s in %s: %w", strings.Join(argv, " "), n.Name, err)
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	to, err := inside("ip", "route", "get", address.String())
+	if err != nil {
+		return err
+	}
+	first, _, _ := strings.Cut(to, "\n")
+	fmt.Fprintf(t.s.out, "to it      %s\n", first)
+	rules, err := inside("ip", "rule", "show")
+	if err != nil {
+		return err
+	}
+	table := ""
+	for line := range strings.Lines(rules) {
+		line = strings.Join(strings.Fields(line), " ")
+		fields := strings.Fields(line)
+		if !slices.Contains(fields, address.String()) {
+			continue
+		}
+		fmt.Fprintf(t.s.out, "rule       %s\n", line)
+		if slices.Contains(fields, "from") && fields[len(fields)-2] == "lookup" && fields[slices.Index(fields, "from")+1] == address.String() {
+			table = fields[len(fields)-1]
+		}
+	}
+	if table == "" {
+		table = "main" // an address of the primary interface needs no rule of its own
+	}
+	out, err := inside("ip", "route", "show", "table", table)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(out) {
+		if table != "main" || strings.HasPrefix(line, "default") {
+			fmt.Fprintf(t.s.out, "from it    table %s: %s\n", table, strings.TrimSpace(line))
+		}
+	}
+	return nil
+}
