@@ -141,22 +141,7 @@ func (d *differ) diffLinks(want, have []Link) {
 	}
 	wanted := index(want)
 	for _, w := range want {
-		h, there := d.links[w.Name]
-		switch {
-		case !there && w.Pending:
-			d.blocked[w.Name] = true
-		case !there:
-			d.block(w, "is gone")
-		case h.Dying():
-			d.block(w, "waits to be deleted")
-		case w.MAC != (vpc.MAC{}) && w.MAC != h.MAC:
-			d.block(w, "has address %s: it is another link", h.MAC)
-		default:
-			d.ours[w.Name] = h.Ours() || w.Alias != ""
-			if why := w.lacks(h); why != "" {
-				d.add(Change, w, "%s", why)
-			}
-		}
+		d.diffLink(w)
 	}
 	for _, h := range have {
 		if _, keep := wanted[h.Key()]; keep || h.Dying() || !h.Ours() {
@@ -165,6 +150,25 @@ func (d *differ) diffLinks(want, have []Link) {
 		// An ENI's device is not ours to delete; detaching it takes it away.
 		if _, pod := ParseAlias(h.Alias); pod || h.Group == LinkGroupPod {
 			d.delete(h, "belongs to no pod")
+		}
+	}
+}
+
+func (d *differ) diffLink(w Link) {
+	h, there := d.links[w.Name]
+	switch {
+	case !there && w.Pending:
+		d.blocked[w.Name] = true
+	case !there:
+		d.block(w, "is gone")
+	case h.Dying():
+		d.block(w, "waits to be deleted")
+	case w.MAC != (vpc.MAC{}) && w.MAC != h.MAC:
+		d.block(w, "has address %s: it is another link", h.MAC)
+	default:
+		d.ours[w.Name] = h.Ours() || w.Alias != ""
+		if why := w.lacks(h); why != "" {
+			d.add(Change, w, "%s", why)
 		}
 	}
 }

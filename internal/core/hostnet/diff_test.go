@@ -111,11 +111,14 @@ func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
 	}{
 		{"nothing is wrong", func(*State) {}, nil},
 		{"a rule is gone", func(s *State) { s.Rules = s.Rules[1:] }, []string{
-			"add rule 32765: from 10.0.32.9/32 lookup 2 proto 211: is missing"}},
+			"add rule 32765: from 10.0.32.9/32 lookup 2 proto 211: is missing",
+		}},
 		{"a route leads elsewhere", func(s *State) { s.Routes[0].Link = "eth9" }, []string{
-			"change route 10.0.32.1/32 dev eth1 table 2 scope link proto 211: is route 10.0.32.1/32 dev eth9 table 2 scope link proto 211"}},
+			"change route 10.0.32.1/32 dev eth1 table 2 scope link proto 211: is route 10.0.32.1/32 dev eth9 table 2 scope link proto 211",
+		}},
 		{"a foreign route in its place", func(s *State) { s.Routes[0].Link, s.Routes[0].Protocol = "eth9", 4 }, []string{
-			"report route 10.0.32.1/32 dev eth1 table 2 scope link proto 211: route 10.0.32.1/32 dev eth9 table 2 scope link proto 4 stands in its place and is not ours"}},
+			"report route 10.0.32.1/32 dev eth1 table 2 scope link proto 211: route 10.0.32.1/32 dev eth9 table 2 scope link proto 4 stands in its place and is not ours",
+		}},
 		{"the same route of somebody else serves", func(s *State) { s.Routes[0].Protocol = 4 }, nil},
 		{"the same rule of somebody else serves", func(s *State) { s.Rules[0].Protocol = 0 }, nil},
 		{"rules and routes of others", func(s *State) {
@@ -125,7 +128,8 @@ func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
 			s.Neighbours = append(s.Neighbours, Neighbour{Link: "eni00000000000", Address: addr("10.9.9.9")})
 		}, nil},
 		{"the pod's link is gone", func(s *State) { s.Links = s.Links[:1]; s.Neighbours = nil; s.Routes = slices.Delete(s.Routes, 1, 2) }, []string{
-			"report " + base.Links[1].String() + ": is gone"}},
+			"report " + base.Links[1].String() + ": is gone",
+		}},
 		{"a stranger has the pod's link name", func(s *State) {
 			s.Links[1] = Link{Name: base.Links[1].Name, MAC: vpc.MAC{2, 2}, Alias: "theirs"}
 			s.Neighbours = nil
@@ -141,7 +145,8 @@ func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
 		{"a link that no pod has", func(s *State) {
 			s.Links = append(s.Links, Link{Name: "eniff", Alias: "trunkline:pod/x/eth0/10.0.32.99"}, Link{Name: "enihalf", Group: LinkGroupPod}, Link{Name: "enidying", Group: LinkGroupTrash})
 		}, []string{
-			"delete link enihalf: belongs to no pod", `delete link eniff alias "trunkline:pod/x/eth0/10.0.32.99": belongs to no pod`}},
+			"delete link enihalf: belongs to no pod", `delete link eniff alias "trunkline:pod/x/eth0/10.0.32.99": belongs to no pod`,
+		}},
 		{"a device of an ENI we no longer have", func(s *State) {
 			s.Links = append(s.Links, Link{Name: "eth2", Alias: "trunkline:eni/eni-2"})
 		}, nil},

@@ -128,7 +128,9 @@ func (p Pod) Elements() []Element {
 
 // linkLocal is the IPv6 link-local address the kernel makes of a MAC (EUI-64).
 func linkLocal(m vpc.MAC) netip.Addr {
-	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
+	b := netip.MustParseAddr("fe80::").As16()
+	copy(b[8:], []byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]})
+	return netip.AddrFrom16(b)
 }
 
 // antiSpoofChains let by what comes from a pod with its own MAC and address, and

@@ -75,54 +75,88 @@ func TestPacketsMeetTheirFate(t *testing.T) {
 	}{
 		{name: "to another host of the VPC, own address", p: to(fromB, "10.0.9.9"), want: Fate{Outcome: Forwarded, Src: fromB.Src, OutLink: "eth1"}},
 		{name: "to an excluded range, own address", p: to(fromB, "192.168.1.1"), want: Fate{Outcome: Forwarded, Src: fromB.Src, OutLink: "eth1"}},
-		{name: "out of the VPC, by the primary ENI with its address", p: to(fromB, "203.0.113.10"),
-			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x80}},
-		{name: "out of the VPC when somebody else translates", config: func(c *Config) { c.ExternalSNAT = true }, p: to(fromB, "203.0.113.10"),
-			want: Fate{Outcome: Forwarded, Src: fromB.Src, OutLink: "eth1"}},
+		{
+			name: "out of the VPC, by the primary ENI with its address", p: to(fromB, "203.0.113.10"),
+			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x80},
+		},
+		{
+			name: "out of the VPC when somebody else translates", config: func(c *Config) { c.ExternalSNAT = true }, p: to(fromB, "203.0.113.10"),
+			want: Fate{Outcome: Forwarded, Src: fromB.Src, OutLink: "eth1"},
+		},
 		{name: "to a pod of the node", p: to(fromA, "10.0.0.70"), want: Fate{Outcome: Forwarded, Src: fromA.Src, OutLink: "enibbb"}},
 		{name: "to the node", p: to(fromA, "10.0.0.11"), want: Fate{Outcome: Delivered, Src: fromA.Src}},
 		{name: "to a Service in the VPC", p: to(fromA, "172.20.0.10"), want: Fate{Outcome: Forwarded, Src: fromA.Src, Dst: addr("10.0.5.5"), OutLink: "eth1"}},
-		{name: "to a Service outside", p: to(fromA, "172.20.0.80"),
-			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), Dst: addr("203.0.113.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x80}},
-		{name: "an answer to a peer outside that came straight to the pod stays on its ENI", p: with(to(fromB, "203.0.113.10"), func(p *Packet) { p.Reply = true }),
-			want: Fate{Outcome: Forwarded, Src: fromB.Src, OutLink: "eth1"}},
-		{name: "an answer to a NodePort leaves by the primary ENI", p: with(to(fromB, "203.0.113.10"), func(p *Packet) { p.Reply, p.ConnMark = true, 0x80 }),
-			want: Fate{Outcome: Forwarded, Src: fromB.Src, OutLink: "eth0", Mark: 0x80, ConnMark: 0x80}},
-		{name: "a NodePort connection is marked as it enters", p: Packet{InLink: "eth0", Src: addr("203.0.113.10"), Dst: addr("10.0.0.10")},
-			want: Fate{Outcome: Delivered, Src: addr("203.0.113.10"), ConnMark: 0x80}},
-		{name: "but not by another ENI", p: Packet{InLink: "eth1", Src: addr("203.0.113.10"), Dst: addr("10.0.0.11")},
-			want: Fate{Outcome: Delivered, Src: addr("203.0.113.10")}},
-		{name: "nor without NodePort support", config: func(c *Config) { c.NoNodePort = true }, p: Packet{InLink: "eth0", Src: addr("203.0.113.10"), Dst: addr("10.0.0.10")},
-			want: Fate{Outcome: Delivered, Src: addr("203.0.113.10")}},
-		{name: "other marks of the connection stay", p: with(to(fromB, "203.0.113.10"), func(p *Packet) { p.ConnMark = 0x10000 }),
-			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x10080}},
+		{
+			name: "to a Service outside", p: to(fromA, "172.20.0.80"),
+			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), Dst: addr("203.0.113.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x80},
+		},
+		{
+			name: "an answer to a peer outside that came straight to the pod stays on its ENI", p: with(to(fromB, "203.0.113.10"), func(p *Packet) { p.Reply = true }),
+			want: Fate{Outcome: Forwarded, Src: fromB.Src, OutLink: "eth1"},
+		},
+		{
+			name: "an answer to a NodePort leaves by the primary ENI", p: with(to(fromB, "203.0.113.10"), func(p *Packet) { p.Reply, p.ConnMark = true, 0x80 }),
+			want: Fate{Outcome: Forwarded, Src: fromB.Src, OutLink: "eth0", Mark: 0x80, ConnMark: 0x80},
+		},
+		{
+			name: "a NodePort connection is marked as it enters", p: Packet{InLink: "eth0", Src: addr("203.0.113.10"), Dst: addr("10.0.0.10")},
+			want: Fate{Outcome: Delivered, Src: addr("203.0.113.10"), ConnMark: 0x80},
+		},
+		{
+			name: "but not by another ENI", p: Packet{InLink: "eth1", Src: addr("203.0.113.10"), Dst: addr("10.0.0.11")},
+			want: Fate{Outcome: Delivered, Src: addr("203.0.113.10")},
+		},
+		{
+			name: "nor without NodePort support", config: func(c *Config) { c.NoNodePort = true }, p: Packet{InLink: "eth0", Src: addr("203.0.113.10"), Dst: addr("10.0.0.10")},
+			want: Fate{Outcome: Delivered, Src: addr("203.0.113.10")},
+		},
+		{
+			name: "other marks of the connection stay", p: with(to(fromB, "203.0.113.10"), func(p *Packet) { p.ConnMark = 0x10000 }),
+			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x10080},
+		},
 
 		{name: "another pod's address", p: with(to(fromA, "10.0.9.9"), func(p *Packet) { p.Src = addr("10.0.0.70") }), want: Fate{Outcome: Dropped, Src: addr("10.0.0.70")}},
 		{name: "another MAC", p: with(to(fromA, "10.0.9.9"), func(p *Packet) { p.MAC = macB }), want: Fate{Outcome: Dropped, Src: fromA.Src}},
 		{name: "IPv6 from a pod without", p: with(fromA, func(p *Packet) { p.Src, p.Dst = addr("2600:1f14::12"), addr("2600:1f14::1") }), want: Fate{Outcome: Dropped, Src: addr("2600:1f14::12")}},
-		{name: "IPv6 from a pod with", p: with(fromB, func(p *Packet) { p.Src, p.Dst = addr("2600:1f14::70"), addr("2600:1f14::1") }),
-			want: Fate{Outcome: Forwarded, Src: addr("2600:1f14::70"), OutLink: "eth1"}},
-		{name: "neighbour discovery from its link-local address", p: with(fromB, func(p *Packet) { p.Src, p.Dst = addr("fe80::ff:fe00:b"), addr("fe80::1") }),
-			want: Fate{Outcome: Forwarded, Src: addr("fe80::ff:fe00:b"), OutLink: "eth1"}},
+		{
+			name: "IPv6 from a pod with", p: with(fromB, func(p *Packet) { p.Src, p.Dst = addr("2600:1f14::70"), addr("2600:1f14::1") }),
+			want: Fate{Outcome: Forwarded, Src: addr("2600:1f14::70"), OutLink: "eth1"},
+		},
+		{
+			name: "neighbour discovery from its link-local address", p: with(fromB, func(p *Packet) { p.Src, p.Dst = addr("fe80::ff:fe00:b"), addr("fe80::1") }),
+			want: Fate{Outcome: Forwarded, Src: addr("fe80::ff:fe00:b"), OutLink: "eth1"},
+		},
 		{name: "true ARP", p: Packet{ARP: true, InLink: "eniaaa", MAC: macA, Sender: macA, Src: fromA.Src}, want: Fate{Outcome: Delivered, Src: fromA.Src}},
 		{name: "ARP for another's address", p: Packet{ARP: true, InLink: "eniaaa", MAC: macA, Sender: macA, Src: fromB.Src}, want: Fate{Outcome: Dropped, Src: fromB.Src}},
 		{name: "ARP that names another MAC", p: Packet{ARP: true, InLink: "eniaaa", MAC: macA, Sender: macB, Src: fromA.Src}, want: Fate{Outcome: Dropped, Src: fromA.Src}},
 		{name: "ARP in another's frame", p: Packet{ARP: true, InLink: "eniaaa", MAC: macB, Sender: macA, Src: fromA.Src}, want: Fate{Outcome: Dropped, Src: fromA.Src}},
 		{name: "ARP of others is not ours to judge", p: Packet{ARP: true, InLink: "eth0", MAC: macB, Sender: macA, Src: fromA.Src}, want: Fate{Outcome: Delivered, Src: fromA.Src}},
 
-		{name: "instance metadata", p: with(to(fromA, "169.254.169.254"), func(p *Packet) { p.TCP = true }),
-			want: Fate{Outcome: Reset, Src: fromA.Src, OutLink: "eth0", Mark: 0x80, ConnMark: 0x80}},
+		{
+			name: "instance metadata", p: with(to(fromA, "169.254.169.254"), func(p *Packet) { p.TCP = true }),
+			want: Fate{Outcome: Reset, Src: fromA.Src, OutLink: "eth0", Mark: 0x80, ConnMark: 0x80},
+		},
 		{name: "instance metadata by UDP", p: to(fromA, "169.254.169.254"), want: Fate{Outcome: Refused, Src: fromA.Src, OutLink: "eth0", Mark: 0x80, ConnMark: 0x80}},
-		{name: "instance metadata by a Service", p: with(to(fromA, "172.20.0.66"), func(p *Packet) { p.TCP = true }),
-			want: Fate{Outcome: Reset, Src: fromA.Src, Dst: vpc.MetadataV4, OutLink: "eth0", Mark: 0x80, ConnMark: 0x80}},
-		{name: "instance metadata by a NodePort, from outside", p: Packet{InLink: "eth0", Src: addr("10.0.9.9"), Dst: addr("172.20.0.66"), TCP: true},
-			want: Fate{Outcome: Reset, Src: addr("10.0.9.9"), Dst: vpc.MetadataV4, OutLink: "eth1"}},
-		{name: "instance metadata over IPv6 from a pod that may", p: with(fromB, func(p *Packet) { p.Src, p.Dst = addr("2600:1f14::70"), vpc.MetadataV6 }),
-			want: Fate{Outcome: Forwarded, Src: addr("2600:1f14::70"), OutLink: "eth1"}},
-		{name: "instance metadata from a pod that may", p: to(fromB, "169.254.169.254"),
-			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x80}},
-		{name: "instance metadata from the node itself, served there", p: Packet{InLink: "lo", Src: addr("10.0.0.10"), Dst: addr("169.254.169.254")},
-			want: Fate{Outcome: Delivered, Src: addr("10.0.0.10")}},
+		{
+			name: "instance metadata by a Service", p: with(to(fromA, "172.20.0.66"), func(p *Packet) { p.TCP = true }),
+			want: Fate{Outcome: Reset, Src: fromA.Src, Dst: vpc.MetadataV4, OutLink: "eth0", Mark: 0x80, ConnMark: 0x80},
+		},
+		{
+			name: "instance metadata by a NodePort, from outside", p: Packet{InLink: "eth0", Src: addr("10.0.9.9"), Dst: addr("172.20.0.66"), TCP: true},
+			want: Fate{Outcome: Reset, Src: addr("10.0.9.9"), Dst: vpc.MetadataV4, OutLink: "eth1"},
+		},
+		{
+			name: "instance metadata over IPv6 from a pod that may", p: with(fromB, func(p *Packet) { p.Src, p.Dst = addr("2600:1f14::70"), vpc.MetadataV6 }),
+			want: Fate{Outcome: Forwarded, Src: addr("2600:1f14::70"), OutLink: "eth1"},
+		},
+		{
+			name: "instance metadata from a pod that may", p: to(fromB, "169.254.169.254"),
+			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x80},
+		},
+		{
+			name: "instance metadata from the node itself, served there", p: Packet{InLink: "lo", Src: addr("10.0.0.10"), Dst: addr("169.254.169.254")},
+			want: Fate{Outcome: Delivered, Src: addr("10.0.0.10")},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg, n := config(), node()

@@ -186,7 +186,10 @@ func changeLink(index int, l hostnet.Link) message {
 // writeSysctl writes a setting of the calling thread's namespace.
 func writeSysctl(s hostnet.Sysctl) error {
 	err := os.WriteFile(filepath.Join(sysctlRoot, filepath.Clean("/"+s.Name)), []byte(s.Value), 0)
-	if err != nil && !(s.Optional && (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS))) {
+	if s.Optional && (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)) {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("set %s (%s): %w", s, s.Why, err)
 	}
 	return nil

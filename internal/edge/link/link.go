@@ -107,7 +107,7 @@ func Open(ns *os.File, log *slog.Logger) (*Host, error) {
 		return nil
 	})
 	if err != nil {
-		h.Close()
+		_ = h.Close()
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
 	}
 	return h, nil

@@ -43,7 +43,7 @@ func dial() (*conn, error) {
 		return nil, err
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		return nil, err
 	}
 	// Answers without a copy of the question; extended ones where known.
@@ -54,7 +54,7 @@ func dial() (*conn, error) {
 	return &conn{fd: fd, buf: make([]byte, receiveBuffer)}, nil
 }
 
-func (c *conn) close() { unix.Close(c.fd) }
+func (c *conn) close() { _ = unix.Close(c.fd) }
 
 // exchange sends messages in one datagram and collects the acknowledgement of
 // each. The kernel does them in order and goes on past one that it refuses.

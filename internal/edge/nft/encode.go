@@ -148,8 +148,9 @@ func codeOf(f ruleset.Field) fieldCode {
 	}
 }
 
-func equal(reg uint32, value []byte) expr.Any {
-	return &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: value}
+// equal compares what the first register holds.
+func equal(value []byte) expr.Any {
+	return &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: value}
 }
 
 // load loads fields side by side, after checks that the packet has them.
@@ -159,7 +160,7 @@ func load(fields ...ruleset.Field) []expr.Any {
 	for _, f := range fields {
 		c := codeOf(f)
 		if c.value != nil {
-			checks = append(checks, meta(c.needs)(unix.NFT_REG_1), equal(unix.NFT_REG_1, c.value))
+			checks = append(checks, meta(c.needs)(unix.NFT_REG_1), equal(c.value))
 		}
 		loads = append(loads, c.load(register(words)))
 		words += c.words
@@ -184,19 +185,19 @@ func conditionOf(c ruleset.Condition) ([]expr.Any, error) {
 		}
 		return append(load(ruleset.InLink), &expr.Cmp{Op: op, Register: r, Data: ifName(c.Name)}), nil
 	case ruleset.AddressIs:
-		return append(load(c.Field), equal(r, c.Addr.AsSlice())), nil
+		return append(load(c.Field), equal(c.Addr.AsSlice())), nil
 	case ruleset.LocalDestination:
-		return []expr.Any{&expr.Fib{Register: r, ResultADDRTYPE: true, FlagDADDR: true, FlagIIF: c.OnLink}, equal(r, native(rtnLocal))}, nil
+		return []expr.Any{&expr.Fib{Register: r, ResultADDRTYPE: true, FlagDADDR: true, FlagIIF: c.OnLink}, equal(native(rtnLocal))}, nil
 	case ruleset.Original:
-		return []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: r}, equal(r, []byte{0})}, nil
+		return []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: r}, equal([]byte{0})}, nil
 	case ruleset.ConnMark:
 		return []expr.Any{
 			&expr.Ct{Key: expr.CtKeyMARK, Register: r},
 			&expr.Bitwise{SourceRegister: r, DestRegister: r, Len: 4, Mask: native(c.Bits), Xor: native(0)},
-			equal(r, native(c.Bits)),
+			equal(native(c.Bits)),
 		}, nil
 	case ruleset.TCP:
-		return []expr.Any{meta(expr.MetaKeyL4PROTO)(r), equal(r, []byte{unix.IPPROTO_TCP})}, nil
+		return []expr.Any{meta(expr.MetaKeyL4PROTO)(r), equal([]byte{unix.IPPROTO_TCP})}, nil
 	default:
 		return nil, fmt.Errorf("condition %T is not known here", c)
 	}

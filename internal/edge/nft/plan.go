@@ -104,16 +104,9 @@ func (have *found) differs(want ruleset.Table) (string, error) {
 		return "has flags", nil
 	}
 	for _, s := range want.Sets {
-		set, err := setOf(tableOf(want.Family), s)
-		if err != nil {
-			return "", err
-		}
-		h, there := have.sets[s.Name]
-		if !there {
-			return "set " + s.Name + " is missing", nil
-		}
-		if h.KeyType.GetNFTMagic() != set.KeyType.GetNFTMagic() || h.Interval != set.Interval || h.IsMap || h.HasTimeout {
-			return "set " + s.Name + " has another type", nil
+		why, err := have.setDiffers(want.Family, s)
+		if why != "" || err != nil {
+			return why, err
 		}
 	}
 	for _, ch := range want.Chains {
@@ -131,6 +124,21 @@ func (have *found) differs(want ruleset.Table) (string, error) {
 		if !s.Anonymous && !slices.ContainsFunc(want.Sets, func(w ruleset.Set) bool { return w.Name == name }) {
 			return "set " + name + " is not ours", nil
 		}
+	}
+	return "", nil
+}
+
+func (have *found) setDiffers(f ruleset.Family, want ruleset.Set) (string, error) {
+	set, err := setOf(tableOf(f), want)
+	if err != nil {
+		return "", err
+	}
+	h, there := have.sets[want.Name]
+	if !there {
+		return "set " + want.Name + " is missing", nil
+	}
+	if h.KeyType.GetNFTMagic() != set.KeyType.GetNFTMagic() || h.Interval != set.Interval || h.IsMap || h.HasTimeout {
+		return "set " + want.Name + " has another type", nil
 	}
 	return "", nil
 }

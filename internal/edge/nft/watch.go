@@ -20,7 +20,7 @@ func (f *Firewall) Watch(ctx context.Context, dirty func(why string)) error {
 	if err != nil {
 		return fmt.Errorf("listen to nftables: %w", err)
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	if err := c.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
 		return fmt.Errorf("listen to nftables: %w", err)
 	}
