@@ -304,8 +304,10 @@ func (l *Ledger) Drain(id vpc.ENIID, now time.Time) ([]Record, error) {
 	return l.change(now, putENI(moved)), nil
 }
 
-// Restart adapts a replayed ledger to the clock: a cool-down can never last longer
-// than Settings.CoolDown from now, whatever the clock did meanwhile.
+// Restart adapts a replayed ledger to a new process and its clock. A cool-down can
+// never last longer than Settings.CoolDown from now, whatever the clock did. A SetUp
+// in flight is forgotten: the kernel's part can simply be done again. Actions at
+// EC2 stay in flight until their outcome is known.
 func (l *Ledger) Restart(now time.Time) []Record {
 	latest := stamp(now).Add(l.settings.CoolDown)
 	var records []Record
@@ -313,6 +315,11 @@ func (l *Ledger) Restart(now time.Time) []Record {
 		if a.State == Cooling && a.Until.After(latest) {
 			a.Until = latest
 			records = append(records, putAddress(a))
+		}
+	}
+	for _, id := range sortedKeys(l.actions) {
+		if l.actions[id].Kind == SetUp {
+			records = append(records, Record{Op: DropAction, ID: id})
 		}
 	}
 	for _, key := range sortedKeys(l.backoffs) {

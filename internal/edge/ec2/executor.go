@@ -154,8 +154,9 @@ type Recovered struct {
 }
 
 // Recover finishes intents that an earlier process left in the journal, at the
-// same time where they do not concern the same interface. The ledgers of the
-// rooms must still have them as in flight. Looking for a lost effect can take
+// same time where they do not concern the same interface. It does not matter
+// whether an intent was carried out, in part or not at all, or even finished: see
+// Unfinished. The ledgers of the rooms must still have them as in flight. Looking for a lost effect can take
 // Options.Window; serve meanwhile.
 func (x *Executor) Recover(ctx context.Context, intents []Intent) []Recovered {
 	out := make([]Recovered, len(intents))

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -297,4 +298,30 @@ func actionOf(body []byte) string {
 		return ""
 	}
 	return form.Get("Action")
+}
+
+// contextUntil returns a context that ends soon after dead is set.
+func contextUntil(t *testing.T, mu *sync.Mutex, dead *bool) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				mu.Lock()
+				over := *dead
+				mu.Unlock()
+				if over {
+					cancel()
+					return
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(); <-done }
 }

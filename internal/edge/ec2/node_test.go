@@ -1,0 +1,422 @@
+package ec2_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/sim/faults"
+)
+
+// node drives the address room by the embedded EC2, as the agent does: plan,
+// begin, do, settle. Its ledger lives only in its records.
+type node struct {
+	*world
+	config  ipam.Config
+	ledger  *ipam.Ledger
+	records []ipam.Record
+	pending []ipam.Pending
+	me      ec2.Node
+	actions int
+}
+
+func startNode(t *testing.T) *node {
+	n := &node{world: start(t), config: ipam.DefaultConfig()}
+	n.me = ec2.Node{Instance: n.instance, Cluster: "lab"}
+	n.ledger = ipam.New(n.config.Settings())
+	n.observe()
+	return n
+}
+
+func (n *node) keep(records []ipam.Record) { n.records = append(n.records, records...) }
+
+func (n *node) observe() []ipam.Drift {
+	n.t.Helper()
+	subnets, err := n.Subnets(n.t.Context(), n.vpc(), region+"a")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	on, err := n.Interfaces(n.t.Context(), n.instance)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	strays, err := n.Strays(n.t.Context(), n.instance)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var seen []ipam.Observed
+	for _, i := range slices.Concat(on, strays) {
+		seen = append(seen, ec2.ObservedOf(i, n.me, subnets))
+	}
+	records, drift := n.ledger.Observe(seen, time.Now())
+	n.keep(records)
+	return drift
+}
+
+func (n *node) plan() ipam.Decision {
+	n.t.Helper()
+	all, err := n.Subnets(n.t.Context(), n.vpc(), region+"a")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	limits, err := n.InstanceLimits(n.t.Context(), "m5.xlarge")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	brake, _ := n.Brake()
+	return ipam.Plan(ipam.Snapshot{
+		View: n.ledger.View(time.Now()), Pending: n.pending,
+		Limits:  ipam.Limits{ENIs: limits.ENIs, AddressesPerENI: limits.IPv4, MaxPods: limits.MaxPods()},
+		Subnets: ec2.SubnetsOf(all, n.subnet, "lab", nil, ""), Groups: []vpc.SecurityGroupID{n.group},
+		Brake: ec2.BrakeOf(brake),
+	}, n.config, time.Now())
+}
+
+// round carries out one plan, all its actions at the same time.
+func (n *node) round() int {
+	n.t.Helper()
+	d := n.plan()
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	for _, a := range d.Actions {
+		n.actions++
+		a.ID = ipam.ActionID(fmt.Sprintf("action-%d", n.actions))
+		records, err := n.ledger.Begin(a, time.Now())
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		n.keep(records)
+		for _, r := range records {
+			if r.Action != nil {
+				a = *r.Action
+			}
+		}
+		wait.Go(func() {
+			out, err := n.carry(a)
+			mu.Lock()
+			defer mu.Unlock()
+			n.book(a.ID, out, err)
+		})
+	}
+	wait.Wait()
+	return len(d.Actions)
+}
+
+func (n *node) carry(a ipam.Action) (ec2.Outcome, error) {
+	in, ok := ec2.IntentOf(a, n.me)
+	if !ok {
+		return ec2.Outcome{Done: true}, nil // the kernel's part
+	}
+	return n.Do(n.t.Context(), in)
+}
+
+func (n *node) book(id ipam.ActionID, out ec2.Outcome, err error) {
+	n.t.Helper()
+	var records []ipam.Record
+	if err != nil {
+		records, err = n.ledger.Fail(id, ec2.FailureOf(err), time.Now())
+	} else {
+		records, err = n.ledger.Settle(id, ec2.ResultOf(out), time.Now())
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.keep(records)
+}
+
+func (n *node) settle() {
+	n.t.Helper()
+	for range 100 {
+		if n.round() == 0 {
+			return
+		}
+	}
+	n.t.Fatal("no rest after 100 rounds")
+}
+
+// restart loses everything but the records and the journal.
+func (n *node) restart() {
+	n.t.Helper()
+	n.ledger = ipam.New(n.config.Settings())
+	if err := n.ledger.Replay(n.records); err != nil {
+		n.t.Fatal(err)
+	}
+	n.keep(n.ledger.Restart(time.Now()))
+	n.boot()
+	unfinished := ec2.Unfinished(n.ledger.View(time.Now()).InFlight, n.journal.intents(), n.me)
+	for _, r := range n.Recover(n.t.Context(), unfinished) {
+		n.book(ipam.ActionID(r.Intent.ID), r.Outcome, r.Err)
+	}
+}
+
+func (n *node) bind(pods int) {
+	for i := range pods {
+		n.pending = append(n.pending, ipam.Pending{UID: fmt.Sprint(i), Namespace: "default", Name: fmt.Sprintf("pod-%d", i), Bound: time.Now()})
+	}
+}
+
+func (n *node) add(i int) (ipam.Lease, error) {
+	lease, records, err := n.ledger.Assign(podOwner(i), time.Now())
+	n.keep(records)
+	n.pending = slices.DeleteFunc(n.pending, func(p ipam.Pending) bool { return err == nil && p.UID == fmt.Sprint(i) })
+	return lease, err
+}
+
+func podOwner(i int) ipam.Owner {
+	return ipam.Owner{ContainerID: fmt.Sprintf("c%d", i), IfName: "eth0", Namespace: "default", Name: fmt.Sprintf("pod-%d", i)}
+}
+
+// agree fails unless the ledger and EC2 hold the same.
+func (n *node) agree() {
+	n.t.Helper()
+	on, err := n.Interfaces(n.t.Context(), n.instance)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	v := n.ledger.View(time.Now())
+	if len(on) != len(v.ENIs) {
+		n.t.Fatalf("EC2 has %d interfaces, the ledger %d", len(on), len(v.ENIs))
+	}
+	for _, i := range on {
+		at := slices.IndexFunc(v.ENIs, func(e ipam.ENIView) bool { return e.ID == i.ID })
+		if at < 0 {
+			n.t.Fatalf("the ledger does not know %s", i.ID)
+		}
+		for _, a := range v.ENIs[at].Addresses {
+			if !slices.Contains(i.Addresses, a.Addr) {
+				n.t.Errorf("the ledger has %s on %s, EC2 has not", a.Addr, i.ID)
+			}
+		}
+		if len(i.Addresses) != len(v.ENIs[at].Addresses) {
+			n.t.Errorf("%s: EC2 has %d addresses, the ledger %d", i.ID, len(i.Addresses), len(v.ENIs[at].Addresses))
+		}
+	}
+	strays, err := n.Strays(n.t.Context(), n.instance)
+	if err != nil || len(strays) != 0 {
+		n.t.Errorf("leaked: %v, %v", strays, err)
+	}
+}
+
+func TestFromNoPodsToAHundredAndBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t)
+		n.bind(100)
+		n.settle()
+		calls := 0
+		for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute", "AssignPrivateIpAddresses"} {
+			calls += n.wire.count(action)
+		}
+		if calls != 10 {
+			t.Errorf("%d calls, want 10: one assign, and create, attach, modify for each of 3 interfaces", calls)
+		}
+		seen := make(map[string]bool)
+		for i := range 56 {
+			lease, err := n.add(i)
+			if err != nil || seen[lease.Addr.String()] {
+				t.Fatalf("pod %d: %v, %v", i, lease, err)
+			}
+			seen[lease.Addr.String()] = true
+		}
+		n.agree()
+		for i := range 56 {
+			n.keep(n.ledger.Quarantine(podOwner(i), time.Now()))
+			n.keep(n.ledger.Freed(podOwner(i), time.Now()))
+		}
+		n.pending = nil
+		for range 90 {
+			time.Sleep(10 * time.Second)
+			n.settle()
+		}
+		n.agree()
+		if v := n.ledger.View(time.Now()); len(v.ENIs) > 2 {
+			t.Errorf("%d interfaces long after the last pod, want 2 at most", len(v.ENIs))
+		}
+	})
+}
+
+// TestANodeKilledAtEveryCallOfABurst kills the agent at the k-th call to EC2 for
+// every k of a burst, lets it recover, and goes on.
+func TestANodeKilledAtEveryCallOfABurst(t *testing.T) {
+	for _, lost := range []string{"request", "reply"} {
+		for k := 1; k <= 10; k++ {
+			t.Run(fmt.Sprintf("%s %d", lost, k), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n := startNode(t)
+					n.bind(56)
+					n.dieAt(k, lost)
+					n.restart()
+					n.settle()
+					time.Sleep(2 * time.Minute) // back-offs of before end
+					n.settle()
+					for i := range 56 {
+						if _, err := n.add(i); err != nil {
+							t.Fatalf("pod %d: %v\n%s", i, err, n.plan())
+						}
+					}
+					n.agree()
+				})
+			})
+		}
+	}
+}
+
+// dieAt plans and acts until the k-th change asked of EC2, which never ends.
+func (n *node) dieAt(k int, lost string) {
+	n.t.Helper()
+	var mu sync.Mutex
+	count, dead := 0, false
+	cut := func(action string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if strings.HasPrefix(action, "Describe") {
+			return nil
+		}
+		count++
+		if count >= k && !dead {
+			dead = true
+			n.journal.mu.Lock()
+			n.journal.dead = true
+			n.journal.mu.Unlock()
+		}
+		if dead {
+			return errCut
+		}
+		return nil
+	}
+	if lost == "request" {
+		n.wire.cut(cut, nil)
+	} else {
+		n.wire.cut(nil, cut)
+	}
+	kept := n.ledgerUntil(&mu, &dead)
+	n.wire.cut(nil, nil)
+	n.journal.mu.Lock()
+	n.journal.dead = false
+	n.journal.mu.Unlock()
+	n.records = kept
+}
+
+// ledgerUntil runs rounds until the process is dead and returns the records that
+// were on the disk by then: no action that was in flight at that moment is settled.
+func (n *node) ledgerUntil(mu *sync.Mutex, dead *bool) []ipam.Record {
+	n.t.Helper()
+	for range 20 {
+		before := n.begun()
+		mu.Lock()
+		over := *dead
+		mu.Unlock()
+		if over {
+			return n.records
+		}
+		if len(before) == 0 {
+			break
+		}
+		var wait sync.WaitGroup
+		type reply struct {
+			a   ipam.Action
+			out ec2.Outcome
+			err error
+		}
+		replies := make(chan reply, len(before))
+		ctx, die := contextUntil(n.t, mu, dead)
+		for _, a := range before {
+			wait.Go(func() {
+				in, ok := ec2.IntentOf(a, n.me)
+				if !ok {
+					replies <- reply{a, ec2.Outcome{Done: true}, nil}
+					return
+				}
+				out, err := n.Do(ctx, in)
+				replies <- reply{a, out, err}
+			})
+		}
+		wait.Wait()
+		die()
+		close(replies)
+		mu.Lock()
+		over = *dead
+		mu.Unlock()
+		if over {
+			return n.records // no answer of this round was booked
+		}
+		for r := range replies {
+			n.book(r.a.ID, r.out, r.err)
+		}
+	}
+	return n.records
+}
+
+// begun plans and begins, and returns what is to be carried out.
+func (n *node) begun() []ipam.Action {
+	n.t.Helper()
+	var out []ipam.Action
+	for _, a := range n.plan().Actions {
+		n.actions++
+		a.ID = ipam.ActionID(fmt.Sprintf("action-%d", n.actions))
+		records, err := n.ledger.Begin(a, time.Now())
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		n.keep(records)
+		for _, r := range records {
+			if r.Action != nil {
+				out = append(out, *r.Action)
+			}
+		}
+	}
+	return out
+}
+
+func TestStaleDescribesNeverPutAnAddressBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t)
+		n.bind(30)
+		n.settle()
+		n.pending = nil
+		n.set(faults.Plan{DescribeLag: faults.Duration(20 * time.Second)})
+		given := make(map[string]bool)
+		for round := range 120 {
+			time.Sleep(5 * time.Second)
+			n.settle()
+			n.observe()
+			lease, err := n.add(1000 + round)
+			if err != nil {
+				continue
+			}
+			eni := n.truth(lease.ENI)
+			if !slices.Contains(eni.Addresses, lease.Addr) {
+				t.Fatalf("%s was given out and is not on %s", lease.Addr, lease.ENI)
+			}
+			given[lease.Addr.String()] = true
+			n.keep(n.ledger.Quarantine(lease.Owner, time.Now()))
+			n.keep(n.ledger.Freed(lease.Owner, time.Now()))
+		}
+		n.set(faults.Plan{})
+		time.Sleep(3 * time.Minute)
+		n.settle()
+		n.observe()
+		time.Sleep(time.Minute)
+		n.observe()
+		n.settle()
+		n.agree()
+		if len(given) == 0 {
+			t.Error("nothing was given out")
+		}
+	})
+}
+
+// truth describes an interface as it is, past any lag.
+func (n *node) truth(id vpc.ENIID) ec2.Interface {
+	n.t.Helper()
+	plan := n.faults.Plan()
+	n.set(faults.Plan{})
+	defer n.set(plan)
+	return n.describe(id)
+}
