@@ -43,7 +43,7 @@ func (f *Fabric) apply(want State) error {
 	changed, err := f.nft.apply(p.rulesets(), p.device)
 	f.changes += changed
 	errs = append(errs, err)
-	errs = append(errs, f.applyLayer3(f.link, p.layout()))
+	errs = append(errs, f.applyLayer3(f.link, p.layout(), p.ports()))
 	if want.Internet != nil {
 		errs = append(errs, f.applyOutside(want.Internet.outsideLayout()))
 	}
@@ -58,11 +58,12 @@ func (f *Fabric) apply(want State) error {
 	return errors.Join(errs...)
 }
 
-func (f *Fabric) applyLayer3(h *netlink.Handle, want layout) error {
+func (f *Fabric) applyLayer3(h *netlink.Handle, want layout, ports map[string]vpc.ENIID) error {
 	l, err := newLayer3(h)
 	if err != nil {
 		return err
 	}
+	l.ports = ports
 	err = l.apply(want)
 	f.changes += l.changes
 	return err
@@ -93,7 +94,7 @@ func (f *Fabric) applyOutside(want layout) error {
 			return fmt.Errorf("set %s up in %s: %w", name, f.internet, err)
 		}
 	}
-	return f.applyLayer3(h, want)
+	return f.applyLayer3(h, want, nil)
 }
 
 // recoverOwners reads from the kernel who held which address when an earlier
@@ -139,14 +140,26 @@ func (f *Fabric) endFlows(now map[netip.Prefix]vpc.ENIID) error {
 	}
 	if len(left.single)+len(left.prefixes) > 0 {
 		for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-			ended, err := f.link.ConntrackDeleteFilters(netlink.ConntrackTable, family, left)
-			if err != nil {
-				return fmt.Errorf("end the flows of addresses that left their interface: %w", err)
+			if err := f.endFlowsOf(family, left); err != nil {
+				return err
 			}
-			f.changes += int(ended)
 		}
 	}
 	f.owner = now
+	return nil
+}
+
+// endFlowsOf deletes the entries of one family. A list that was interrupted may
+// have missed some.
+func (f *Fabric) endFlowsOf(family netlink.InetFamily, left leavers) error {
+	_, err := dump(func() ([]struct{}, error) {
+		ended, err := f.link.ConntrackDeleteFilters(netlink.ConntrackTable, family, left)
+		f.changes += int(ended)
+		return nil, err
+	})
+	if err != nil {
+		return fmt.Errorf("end the flows of addresses that left their interface: %w", err)
+	}
 	return nil
 }
 

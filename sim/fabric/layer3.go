@@ -18,12 +18,13 @@ type layer3 struct {
 	link    *netlink.Handle
 	index   map[string]int // devices by name
 	name    map[int]string
+	ports   map[string]vpc.ENIID // whose the devices are; an error on one is that port's
 	changes int
 }
 
 // newLayer3 looks at the devices of the namespace.
 func newLayer3(h *netlink.Handle) (*layer3, error) {
-	links, err := h.LinkList()
+	links, err := dump(h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -33,6 +34,17 @@ func newLayer3(h *netlink.Handle) (*layer3, error) {
 		l.index[a.Name], l.name[a.Index] = a.Index, a.Name
 	}
 	return l, nil
+}
+
+// dump lists until the kernel says that nothing changed meanwhile, a few times
+// at most: a list that was interrupted may lack entries.
+func dump[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 10 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
 }
 
 // apply adds before it deletes. What hangs on a device that does not exist is
@@ -47,7 +59,7 @@ func (l *layer3) apply(want layout) error {
 }
 
 func (l *layer3) addresses(want layout) error {
-	have, err := l.link.AddrList(nil, netlink.FAMILY_ALL)
+	have, err := dump(func() ([]netlink.Addr, error) { return l.link.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -64,14 +76,14 @@ func (l *layer3) addresses(want layout) error {
 			continue
 		}
 		err := l.link.AddrAdd(byIndex(index), &netlink.Addr{IPNet: ipNet(full(a.addr)), Flags: unix.IFA_F_NODAD})
-		errs = append(errs, l.did(err, "add address %s to %s", a.addr, a.device))
+		errs = append(errs, l.did(a.device, err, "add address %s", a.addr))
 	}
 	for a, entry := range present {
 		if want.addresses[a] || a.addr.IsLoopback() || l.foreign(a.device, want) {
 			continue
 		}
 		err := l.link.AddrDel(byIndex(entry.LinkIndex), &entry)
-		errs = append(errs, l.did(err, "delete address %s of %s", a.addr, a.device))
+		errs = append(errs, l.did(a.device, err, "delete address %s", a.addr))
 	}
 	return errors.Join(errs...)
 }
@@ -92,7 +104,7 @@ func (l *layer3) foreign(device string, want layout) bool {
 func (l *layer3) neighbours(want layout) error {
 	present := map[neighbour]vpc.MAC{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		entries, err := l.link.NeighList(0, family)
+		entries, err := dump(func() ([]netlink.Neigh, error) { return l.link.NeighList(0, family) })
 		if err != nil {
 			return fmt.Errorf("list neighbours: %w", err)
 		}
@@ -114,7 +126,7 @@ func (l *layer3) neighbours(want layout) error {
 			LinkIndex: index, State: netlink.NUD_PERMANENT,
 			IP: n.addr.AsSlice(), HardwareAddr: mac.HardwareAddr(),
 		})
-		errs = append(errs, l.did(err, "set neighbour %s on %s", n.addr, n.device))
+		errs = append(errs, l.did(n.device, err, "set neighbour %s", n.addr))
 	}
 	return errors.Join(errs...)
 }
@@ -132,7 +144,7 @@ func (l *layer3) routes(want layout) error {
 		if _, exists := l.index[to.device]; to.device != "" && !exists {
 			continue
 		}
-		errs = append(errs, l.did(l.link.RouteReplace(l.message(key, to)), "set route %s", key.dst))
+		errs = append(errs, l.did(to.device, l.link.RouteReplace(l.message(key, to)), "set route %s", key.dst))
 	}
 	for key, to := range present {
 		if _, ok := want.routes[key]; !ok {
@@ -140,7 +152,7 @@ func (l *layer3) routes(want layout) error {
 			if errors.Is(err, unix.ESRCH) {
 				err = nil
 			}
-			errs = append(errs, l.did(err, "delete route %s", key.dst))
+			errs = append(errs, l.did(to.device, err, "delete route %s", key.dst))
 		}
 	}
 	return errors.Join(errs...)
@@ -151,7 +163,9 @@ func (l *layer3) presentRoutes() (map[routeKey]hop, error) {
 	present := map[routeKey]hop{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		ours := &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: routeProtocol}
-		routes, err := l.link.RouteListFiltered(family, ours, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+		routes, err := dump(func() ([]netlink.Route, error) {
+			return l.link.RouteListFiltered(family, ours, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
@@ -190,7 +204,7 @@ func (l *layer3) message(key routeKey, to hop) *netlink.Route {
 func (l *layer3) rules(want layout) error {
 	var errs []error
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		rules, err := l.link.RuleList(family)
+		rules, err := dump(func() ([]netlink.Rule, error) { return l.link.RuleList(family) })
 		if err != nil {
 			return fmt.Errorf("list rules: %w", err)
 		}
@@ -204,7 +218,7 @@ func (l *layer3) rules(want layout) error {
 				continue
 			}
 			r.Family = family
-			errs = append(errs, l.did(l.link.RuleDel(&r), "delete rule to table %d", r.Table))
+			errs = append(errs, l.did("", l.link.RuleDel(&r), "delete rule to table %d", r.Table))
 		}
 		for table := range want.tables {
 			if present[table] {
@@ -212,19 +226,24 @@ func (l *layer3) rules(want layout) error {
 			}
 			r := netlink.NewRule()
 			r.Family, r.Priority, r.Mark, r.Table, r.Protocol = family, rulePriority, uint32(table), table, routeProtocol
-			errs = append(errs, l.did(l.link.RuleAdd(r), "add rule to table %d", table))
+			errs = append(errs, l.did("", l.link.RuleAdd(r), "add rule to table %d", table))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// did counts a change and names it when it went wrong.
-func (l *layer3) did(err error, format string, args ...any) error {
+// did counts a change and says what went wrong with it, and with which port: a
+// guest may go while we are at it.
+func (l *layer3) did(device string, err error, format string, args ...any) error {
 	l.changes++
-	if err != nil {
-		return fmt.Errorf(format+": %w", append(args, err)...)
+	if err == nil {
+		return nil
 	}
-	return nil
+	what := fmt.Sprintf(format, args...)
+	if port, ok := l.ports[device]; ok {
+		return &PortError{Port: port, Err: fmt.Errorf("%s: %w", what, err)}
+	}
+	return fmt.Errorf("%s on %s: %w", what, device, err)
 }
 
 func byIndex(index int) netlink.Link {

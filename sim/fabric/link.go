@@ -41,7 +41,7 @@ func (f *Fabric) gatewayCable() cable {
 
 // ourLinks are the fabric's ends that carry our mark.
 func (f *Fabric) ourLinks() (map[string]netlink.Link, error) {
-	links, err := f.link.LinkList()
+	links, err := dump(f.link.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}

@@ -112,6 +112,15 @@ func (p *plan) addPort(port Port) error {
 	return nil
 }
 
+// ports are the identifiers of the ports by the fabric end's name.
+func (p *plan) ports() map[string]vpc.ENIID {
+	out := make(map[string]vpc.ENIID, len(p.device))
+	for id, name := range p.device {
+		out[name] = id
+	}
+	return out
+}
+
 // inside reports whether a prefix lies in the VPC.
 func (p *plan) inside(prefix netip.Prefix) bool {
 	return slices.ContainsFunc(p.state.CIDRs, func(cidr netip.Prefix) bool {

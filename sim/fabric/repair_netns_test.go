@@ -251,6 +251,33 @@ func (w *world) rewired(id vpc.ENIID) {
 	w.forget("eni-a")
 }
 
+func TestAPortAttachedElsewhereHasItsLinkThereAndOnlyThere(t *testing.T) {
+	w := newWorld(t)
+	peer := w.plug("eni-p", "10.0.0.5")
+	first := w.plug("eni-a", "10.0.0.10")
+	second := testns.New(t, "second")
+	for _, move := range []struct {
+		name, device string
+		to, from     *testns.NS
+	}{
+		{"another index of the same guest", "eth3", first, first},
+		{"another guest", "eth3", second, first},
+	} {
+		old := w.at("eni-a").Device
+		w.at("eni-a").Guest, w.at("eni-a").Device = move.to.Name, move.device
+		w.guests["eni-a"] = move.to
+		w.apply()
+		w.configure("eni-a")
+		w.carry("eni-a")
+		w.must(ping(peer, "", "10.0.0.10", patience))
+		move.from.Do(t, func() {
+			if _, err := netlink.LinkByName(old); err == nil {
+				t.Errorf("%s: %s is still where it was", move.name, old)
+			}
+		})
+	}
+}
+
 func TestAPortThatCannotBeWiredDoesNotStopTheOthers(t *testing.T) {
 	w := newWorld(t)
 	a, b := testns.New(t, "a"), testns.New(t, "b")
