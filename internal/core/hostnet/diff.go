@@ -259,8 +259,8 @@ func (d *differ) diffRoutes(want State, have []Route) {
 		}
 	}
 	for _, a := range want.Absent {
-		for _, h := range found[a.Key()] {
-			if h.Link == a.Link && h.Protocol == a.Protocol && !d.blocked[a.Link] {
+		for _, h := range have { // whatever its metric
+			if h.Table == a.Table && h.To == a.To && h.Link == a.Link && h.Protocol == a.Protocol && !d.blocked[a.Link] {
 				d.delete(h, "takes the subnet away from the primary ENI")
 			}
 		}

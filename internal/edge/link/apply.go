@@ -83,8 +83,8 @@ func (h *Host) replaceExpected(s hostnet.State) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	clear(h.expected)
-	for _, k := range keys(s) {
-		h.expected[k] = true
+	for _, o := range s.Objects() {
+		h.expected[o.Key()] = o
 	}
 }
 
@@ -92,6 +92,9 @@ func (h *Host) replaceExpected(s hostnet.State) {
 func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 	if s, ok := op.Object.(hostnet.Sysctl); ok {
 		return inNS(h.ns, func() error { return writeSysctl(s) })
+	}
+	if l, ok := op.Object.(hostnet.Link); ok && op.Verb == hostnet.Delete {
+		return h.putAway(ctx, l)
 	}
 	m, err := h.messageFor(op)
 	if errors.Is(err, errNoLink) && op.Verb == hostnet.Delete {
@@ -112,6 +115,20 @@ func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 	default:
 		return firstError(each)
 	}
+}
+
+// putAway leaves a pod's link that nobody knows to the reaper.
+func (h *Host) putAway(ctx context.Context, l hostnet.Link) error {
+	found, err := h.find(l.Name)
+	if err != nil || found == nil {
+		return err
+	}
+	each, err := h.request(ctx, setLink(found.Index, -1, "take link "+l.Name+" down", group(hostnet.LinkGroupTrash)))
+	if err != nil {
+		return err
+	}
+	h.toReaper(found)
+	return firstError(each, unix.ENODEV)
 }
 
 var errNoLink = errors.New("link is gone")
@@ -136,9 +153,6 @@ func (h *Host) messageFor(op hostnet.Op) (message, error) {
 	switch o := op.Object.(type) {
 	case hostnet.Link:
 		i, err := index(o.Name)
-		if del {
-			return deleteLink(i, op.String()), err
-		}
 		return changeLink(i, o), err
 	case hostnet.Address:
 		i, err := index(o.Link)

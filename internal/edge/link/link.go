@@ -48,7 +48,8 @@ type Host struct {
 	trash  chan struct{}   // tells the reaper that there is work
 
 	mu       sync.Mutex
-	expected map[string]bool // keys of what should be there; a foreign change to it is drift
+	expected map[string]hostnet.Object // what should be there, by key; a foreign change to it is drift
+	trashed  map[int]Wired             // links put away and not yet reported gone, by index
 
 	// afterStep is called between the steps of Wire; tests stop there as a crash would.
 	afterStep func(step string) error
@@ -91,7 +92,7 @@ func Open(ns *os.File, log *slog.Logger) (*Host, error) {
 		return nil, fmt.Errorf("open the node's network namespace: %w", err)
 	}
 	h := &Host{
-		ns: own, log: log, conns: make(chan *conn, maxRequests), trash: make(chan struct{}, 1), expected: map[string]bool{},
+		ns: own, log: log, conns: make(chan *conn, maxRequests), trash: make(chan struct{}, 1), expected: map[string]hostnet.Object{}, trashed: map[int]Wired{},
 	}
 	err = inNS(own, func() error {
 		if h.handle, err = netlink.NewHandle(); err != nil {
@@ -148,8 +149,8 @@ func (h *Host) request(ctx context.Context, messages ...message) (each []error, 
 func (h *Host) expect(s hostnet.State) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, k := range keys(s) {
-		h.expected[k] = true
+	for _, o := range s.Objects() {
+		h.expected[o.Key()] = o
 	}
 }
 
@@ -157,24 +158,14 @@ func (h *Host) expect(s hostnet.State) {
 func (h *Host) forget(s hostnet.State) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, k := range keys(s) {
-		delete(h.expected, k)
+	for _, o := range s.Objects() {
+		delete(h.expected, o.Key())
 	}
 }
 
-func (h *Host) expects(key string) bool {
+// wanted returns the object that should have a key, nil if none.
+func (h *Host) wanted(key string) hostnet.Object {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.expected[key]
-}
-
-func keys(s hostnet.State) []string {
-	var list []string
-	for _, o := range s.Objects() {
-		list = append(list, o.Key())
-		if l, ok := o.(hostnet.Link); ok && l.Admin == hostnet.AdminUp {
-			list = append(list, downKey(l.Name))
-		}
-	}
-	return list
 }

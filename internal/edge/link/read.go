@@ -114,6 +114,16 @@ func byName(handle *netlink.Handle, name string) (*netlink.LinkAttrs, error) {
 	return l.Attrs(), nil
 }
 
+// wiredOf reads a link as a pod's; Half if its alias does not say that it is one.
+func wiredOf(a *netlink.LinkAttrs) Wired {
+	have := linkOf(a)
+	attachment, marked := hostnet.ParseAlias(have.Alias)
+	return Wired{
+		Attachment: attachment, Link: a.Name, Index: a.Index,
+		Up: have.Admin == hostnet.AdminUp, Half: !marked, Dying: have.Dying(), Table: hostnet.TableMain,
+	}
+}
+
 // Pods returns the links of pods, those of an interrupted ADD and those that
 // wait for the reaper included, each with its attachment: what CNI GC and a
 // restart without a journal need.
@@ -124,16 +134,9 @@ func (h *Host) Pods(ctx context.Context) ([]Wired, error) {
 	}
 	var list []Wired
 	for _, l := range links {
-		a := l.Attrs()
-		have := linkOf(a)
-		attachment, marked := hostnet.ParseAlias(have.Alias)
-		if !marked && have.Group != hostnet.LinkGroupPod && !have.Dying() {
-			continue
+		if w := wiredOf(l.Attrs()); !w.Half || linkOf(l.Attrs()).Group == hostnet.LinkGroupPod || w.Dying {
+			list = append(list, w)
 		}
-		list = append(list, Wired{
-			Attachment: attachment, Link: a.Name, Index: a.Index,
-			Up: have.Admin == hostnet.AdminUp, Half: !marked, Dying: have.Dying(), Table: hostnet.TableMain,
-		})
 	}
 	if len(list) == 0 {
 		return nil, nil

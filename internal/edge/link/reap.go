@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,9 +23,10 @@ const (
 // crash left in the trash.
 const reapEvery = 30 * time.Second
 
-// Reap deletes the links that Unwire put away, in groups, until ctx ends. It
-// calls gone for each when the kernel has deleted it, and not before: the link's
-// addresses may then be used again. gone must not block. Run it once.
+// Reap deletes the links that Unwire and Apply put away, in groups, until ctx
+// ends. It calls gone for each when the kernel has deleted it, by this or with its
+// namespace, and not before: the link's addresses may then be used again. gone
+// must not block. Run it once.
 //
 // Links that an earlier process put away are found at the start.
 func (h *Host) Reap(ctx context.Context, gone func(Wired)) error {
@@ -46,15 +48,20 @@ func (h *Host) Reap(ctx context.Context, gone func(Wired)) error {
 // reapAll deletes what is in the trash, a group at a time.
 func (h *Host) reapAll(ctx context.Context, gone func(Wired)) error {
 	for ctx.Err() == nil {
+		away := h.putAwaySoFar() // first: what is not listed after is gone
 		all, err := h.Pods(ctx)
 		if err != nil {
 			return err
 		}
 		var batch []Wired
 		for _, w := range all {
+			delete(away, w.Index)
 			if w.Dying {
 				batch = append(batch, w)
 			}
+		}
+		for _, w := range away {
+			h.report(w, gone)
 		}
 		if len(batch) == 0 {
 			return nil
@@ -68,10 +75,23 @@ func (h *Host) reapAll(ctx context.Context, gone func(Wired)) error {
 			return err
 		}
 		for _, w := range batch {
-			gone(w)
+			h.report(w, gone)
 		}
 	}
 	return ctx.Err()
+}
+
+func (h *Host) putAwaySoFar() map[int]Wired {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.trashed)
+}
+
+func (h *Host) report(w Wired, gone func(Wired)) {
+	h.mu.Lock()
+	delete(h.trashed, w.Index)
+	h.mu.Unlock()
+	gone(w)
 }
 
 // reap deletes the links of batch and nothing else. They move to a second group

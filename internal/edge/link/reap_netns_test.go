@@ -156,14 +156,14 @@ func TestTheRuntimeMayDeleteTheNamespaceFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	ip(t, podNS, "link delete eth0")
-	r := reap(t, h)
 	if queued, err := h.Unwire(context.Background(), p); queued || err != nil {
 		t.Errorf("Unwire of what is gone: queued %v, %v", queued, err)
 	}
-	p2 := pod("other", "10.0.1.8")
-	wire(t, h, podNS.Open(t), p2)
-	_, _ = h.Unwire(context.Background(), p2)
-	eventually(t, "the other link gone", func() bool { return r.count() == 1 })
+	r := reap(t, h)
+	eventually(t, "the link reported gone", func() bool { return r.count() == 1 })
+	if got := r.gone[0]; got.ContainerID != "c-web" || got.Addresses[0] != p.Addresses[0] {
+		t.Errorf("reported %+v", got)
+	}
 }
 
 func TestANewPodOfTheSameNameDoesNotWaitForTheReaper(t *testing.T) {
@@ -178,6 +178,11 @@ func TestANewPodOfTheSameNameDoesNotWaitForTheReaper(t *testing.T) {
 	next.ContainerID = "c-second"
 	wire(t, h, fresh, next)
 	correct(t, h, fresh, next)
+	r := reap(t, h)
+	eventually(t, "the old link reported gone", func() bool { return r.count() == 1 })
+	if got := r.gone[0]; got.ContainerID != "c-db-0" {
+		t.Errorf("reported %+v", got)
+	}
 }
 
 func TestPodsTellsWhatTheKernelHas(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
@@ -47,9 +48,18 @@ func (h *Host) Unwire(ctx context.Context, p hostnet.Pod) (queued bool, err erro
 		return false, fmt.Errorf("unwire %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	if queued {
-		h.kick()
+		h.toReaper(found)
 	}
 	return queued, nil
+}
+
+// toReaper notes a link that was put away and tells the reaper. Should the link
+// go by itself before, with its namespace, it is reported all the same.
+func (h *Host) toReaper(a *netlink.LinkAttrs) {
+	h.mu.Lock()
+	h.trashed[a.Index] = wiredOf(a)
+	h.mu.Unlock()
+	h.kick()
 }
 
 // ofAttachment reports whether a found link is the attachment's: by its alias,

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -120,11 +121,13 @@ func (h *Host) judge(m rtMessage) string {
 	case unix.RTM_DELROUTE, unix.RTM_NEWROUTE:
 		return h.judgeRoute(m)
 	case unix.RTM_DELRULE:
-		if r, ok := m.rule(); ok && h.expects(r.Key()) {
+		if r, ok := m.rule(); ok && h.wanted(r.Key()) != nil {
 			return r.String() + " was deleted"
 		}
-	case unix.RTM_DELADDR, unix.RTM_DELNEIGH, unix.RTM_NEWNEIGH:
-		return h.judgeOnLink(m)
+	case unix.RTM_DELADDR:
+		return h.judgeAddress(m)
+	case unix.RTM_DELNEIGH, unix.RTM_NEWNEIGH:
+		return h.judgeNeighbour(m)
 	}
 	return ""
 }
@@ -135,60 +138,68 @@ func (h *Host) judgeLink(m rtMessage) string {
 		return ""
 	}
 	have := linkOf(l.Attrs())
+	want, ok := h.wanted(have.Key()).(hostnet.Link)
 	switch {
-	case !h.expects(have.Key()) || have.Dying():
+	case !ok || have.Dying():
 		return ""
 	case m.kind == unix.RTM_DELLINK:
 		return have.Name + " was deleted"
-	case have.Admin == hostnet.AdminDown && h.expects(downKey(have.Name)):
-		return have.Name + " went down"
+	}
+	for _, op := range hostnet.Diff(hostnet.State{Links: []hostnet.Link{want}}, hostnet.State{Links: []hostnet.Link{have}}) {
+		return have.Name + " " + op.Why
 	}
 	return ""
 }
 
-// downKey is expected of links that should be up.
-func downKey(link string) string { return "up " + link }
-
 func (h *Host) judgeRoute(m rtMessage) string {
 	r, ok := m.route()
-	if !ok || !h.expects(r.Key()) {
+	switch {
+	case !ok || h.wanted(r.Key()) == nil:
 		return ""
-	}
-	if m.kind == unix.RTM_DELROUTE {
+	case m.kind == unix.RTM_DELROUTE:
 		return r.String() + " was deleted"
-	}
-	if m.flags&unix.NLM_F_REPLACE != 0 && !r.Ours() {
+	case m.flags&unix.NLM_F_REPLACE != 0 && !r.Ours():
 		return r.String() + " replaced ours"
 	}
 	return ""
 }
 
-func (h *Host) judgeOnLink(m rtMessage) string {
-	name := func(index int) string {
-		l, err := h.handle.LinkByIndex(index)
-		if err != nil {
-			return "" // going with its link, which is told apart
-		}
-		return l.Attrs().Name
+// nameOf is empty for a link that is gone, which is told apart.
+func (h *Host) nameOf(index int) string {
+	l, err := h.handle.LinkByIndex(index)
+	if err != nil {
+		return ""
 	}
-	attrs := m.attrs()
-	ip, ok := netip.AddrFromSlice(attrs[unix.NDA_DST]) // IFA_ADDRESS has the same number
+	return l.Attrs().Name
+}
+
+func (h *Host) judgeAddress(m rtMessage) string {
+	ip, ok := netip.AddrFromSlice(m.attrs()[unix.IFA_ADDRESS])
 	if !ok {
 		return ""
 	}
-	if m.kind == unix.RTM_DELADDR {
-		key := hostnet.Address{Link: name(m.addressIndex()), Prefix: netip.PrefixFrom(ip, ip.BitLen())}.Key()
-		if h.expects(key) {
-			return key + " was deleted"
-		}
+	key := hostnet.Address{Link: h.nameOf(m.index()), Prefix: netip.PrefixFrom(ip, ip.BitLen())}.Key()
+	if h.wanted(key) == nil {
 		return ""
 	}
-	if m.kind == unix.RTM_NEWNEIGH && m.neighbourState()&unix.NUD_PERMANENT != 0 {
+	return key + " was deleted"
+}
+
+func (h *Host) judgeNeighbour(m rtMessage) string {
+	attrs := m.attrs()
+	ip, ok := netip.AddrFromSlice(attrs[unix.NDA_DST])
+	if !ok {
 		return ""
 	}
-	key := hostnet.Neighbour{Link: name(m.neighbourIndex()), Address: ip, MAC: vpc.MAC{}}.Key()
-	if h.expects(key) {
+	key := hostnet.Neighbour{Link: h.nameOf(m.index()), Address: ip}.Key()
+	want, ok := h.wanted(key).(hostnet.Neighbour)
+	switch {
+	case !ok:
+		return ""
+	case m.kind == unix.RTM_DELNEIGH || m.neighbourState()&unix.NUD_PERMANENT == 0:
 		return key + " is no longer permanent"
+	case !bytes.Equal(attrs[unix.NDA_LLADDR], want.MAC[:]):
+		return key + " leads elsewhere"
 	}
 	return ""
 }
@@ -247,8 +258,8 @@ func (m rtMessage) u32At(offset int) uint32 {
 	return nl.NativeEndian().Uint32(m.body[offset:])
 }
 
-func (m rtMessage) addressIndex() int   { return int(m.u32At(4)) }
-func (m rtMessage) neighbourIndex() int { return int(m.u32At(4)) }
+// index is the link's, in an ifaddrmsg and in an ndmsg.
+func (m rtMessage) index() int { return int(m.u32At(4)) }
 
 func (m rtMessage) neighbourState() uint16 { return uint16(m.u32At(8)) }
 

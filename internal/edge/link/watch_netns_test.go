@@ -5,6 +5,7 @@ package link
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -109,7 +110,10 @@ func TestWatchHearsDamageAndNothingElse(t *testing.T) {
 		{"route replace default dev eth1 table 2", "replaced ours"},
 		{"addr del 10.0.0.11/24 dev eth1", "10.0.0.11 was deleted"},
 		{"neigh del 10.0.1.7 dev " + p.HostLink(), "no longer permanent"},
-		{"link set " + p.HostLink() + " down", "went down"},
+		{"link set eth1 mtu 1400", "mtu is 1400"},
+		{"link set eth1 mtu 9001", ""},
+		{"neigh replace 10.0.1.7 lladdr 02:09:09:09:09:09 nud permanent dev " + p.HostLink(), "leads elsewhere"},
+		{"link set " + p.HostLink() + " down", "is down"},
 		{"link del " + p.HostLink(), "was deleted"},
 	} {
 		ip(t, node, c.do)
@@ -188,4 +192,38 @@ func TestInitHostWritesSettingsOnce(t *testing.T) {
 			t.Errorf("a setting that is not there: %v", err)
 		}
 	})
+}
+
+func TestApplyKeepsBothFamiliesAndFindsNothingTheSecondTime(t *testing.T) {
+	h, node := open(t)
+	ip(t, node, "link add eth1 type veth peer name eth1p")
+	ip(t, node, "link set eth1 up")
+	ip(t, node, "link set eth1p up")
+	ip(t, node, "addr add 2600:1f14::9/64 dev eth1") // by somebody, with a route to the subnet
+	e := hostnet.ENI{ID: "eni-1", Link: "eth1", Device: 1, Addresses: prefixes("10.0.0.11/24", "2600:1f14::9/64")}
+	podNS := testns.New(t, "pod").Open(t)
+	p := pod("web", "10.0.1.7")
+	p.Addresses, p.Table = append(p.Addresses, netip.MustParseAddr("2600:1f14::77")), 2
+	want := func() hostnet.State {
+		return hostnet.Join(hostnet.ForNode([]vpc.Family{vpc.IPv4, vpc.IPv6}, prefixes("172.31.0.0/16", "2600:2::/32")), hostnet.ForENI(e), hostnet.ForPod(p))
+	}
+	wire(t, h, podNS, p)
+	first, err := h.Apply(context.Background(), want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range first {
+		if !d.Repaired {
+			t.Errorf("not put right: %s", d)
+		}
+	}
+	if again, err := h.Apply(context.Background(), want); err != nil || len(again) > 0 {
+		t.Errorf("a second Apply found %v, %v", again, err)
+	}
+	if got := ip(t, node, "-6 route show 2600:1f14::/64"); got != "" {
+		t.Errorf("the subnet's route is still in main: %s", got)
+	}
+	if got := ip(t, node, "-6 route show table 2"); !strings.Contains(got, "default via fe80:ec2::1 dev eth1 proto 211") {
+		t.Errorf("the ENI's table is\n%s", got)
+	}
 }

@@ -115,6 +115,8 @@ func TestWhatACrashedWireLeftIsPruned(t *testing.T) {
 			if _, err := h.Apply(context.Background(), func() hostnet.State { return hostnet.State{} }); err != nil {
 				t.Fatal(err)
 			}
+			r := reap(t, h)
+			eventually(t, "the link gone", func() bool { return r.count() == 1 })
 			if left := ip(t, node, "-o link show type veth") + ip(t, node, "rule show prio 512") + ip(t, node, "rule show prio 1536"); left != "" {
 				t.Errorf("left over:\n%s", left)
 			}
