@@ -175,7 +175,8 @@ func (l *Ledger) Settle(id ActionID, r Result, now time.Time) ([]Record, error) 
 		records = append(records, advance(*e, Deleting, now))
 	case DeleteENI:
 		records = append(records, l.left(sortedAddrs(l.byENI[e.ID]), now)...)
-		records = append(records, Record{Op: DropENI, ENIID: e.ID})
+		records = append(records, Record{Op: DropENI, ENIID: e.ID},
+			Record{Op: PutGone, Gone: &Gone{ENI: e.ID, At: stamp(now)}})
 	}
 	return l.change(now, records...), nil
 }

@@ -33,6 +33,7 @@ type Ledger struct {
 	actions   map[ActionID]Action
 	backoffs  map[string]Backoff
 	gone      map[netip.Addr]time.Time // given back, against stale describes
+	goneENIs  map[vpc.ENIID]time.Time  // deleted, likewise
 	use       peak                     // not journaled: a restart waits a full window
 	released  time.Time                // last Begin of a freeing action; not journaled
 	observed  time.Time                // last Observe; not journaled
@@ -49,6 +50,7 @@ func New(s Settings) *Ledger {
 		actions:   make(map[ActionID]Action),
 		backoffs:  make(map[string]Backoff),
 		gone:      make(map[netip.Addr]time.Time),
+		goneENIs:  make(map[vpc.ENIID]time.Time),
 	}
 }
 

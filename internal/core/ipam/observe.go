@@ -92,6 +92,9 @@ func (o *observer) eni(e Observed) {
 		return
 	}
 	row, known := o.l.enis[e.ENI.ID]
+	if at, gone := o.l.goneENIs[e.ENI.ID]; !known && gone && o.now.Sub(at) < staleAfter {
+		return // deleted a moment ago; EC2 has not noticed everywhere
+	}
 	if !known {
 		o.adopt(e)
 		return

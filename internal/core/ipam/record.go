@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ const (
 	DropAction  Op = "action-gone"
 	PutBackoff  Op = "backoff"
 	DropBackoff Op = "backoff-gone"
-	PutGone     Op = "gone" // an address we gave back, remembered against stale describes
+	PutGone     Op = "gone" // what we gave back, remembered against stale describes
 )
 
 // Record is one change of the ledger, for the journal. Exactly one field beside
@@ -64,7 +65,7 @@ func (r Record) Key() string {
 	case DropBackoff:
 		return "ipam/backoff/" + r.Scope
 	case PutGone:
-		return "ipam/gone/" + r.Gone.Addr.String()
+		return "ipam/gone/" + r.Gone.key()
 	}
 	return "ipam/unknown/" + string(r.Op)
 }
@@ -74,10 +75,18 @@ func (r Record) Drops() bool {
 	return r.Op == DropENI || r.Op == DropAddress || r.Op == DropAction || r.Op == DropBackoff
 }
 
-// Gone is an address given back to its subnet, and when.
+// Gone is an address given back to its subnet, or an interface deleted, and when.
 type Gone struct {
-	Addr netip.Addr `json:"addr"`
+	Addr netip.Addr `json:"addr,omitzero"`
+	ENI  vpc.ENIID  `json:"eni,omitempty"`
 	At   time.Time  `json:"at"`
+}
+
+func (g Gone) key() string {
+	if g.ENI != "" {
+		return string(g.ENI)
+	}
+	return g.Addr.String()
 }
 
 // Replay applies records, oldest first: those that a ledger's methods returned, or
@@ -114,6 +123,9 @@ func (l *Ledger) Records() []Record {
 	for _, addr := range sortedAddrs(l.gone) {
 		out = append(out, Record{Op: PutGone, Gone: &Gone{Addr: addr, At: l.gone[addr]}})
 	}
+	for _, id := range sortedKeys(l.goneENIs) {
+		out = append(out, Record{Op: PutGone, Gone: &Gone{ENI: id, At: l.goneENIs[id]}})
+	}
 	return out
 }
 
@@ -137,7 +149,7 @@ func (l *Ledger) apply(r Record) error {
 		l.backoffs[r.Backoff.Key] = *r.Backoff
 	case r.Op == DropBackoff && r.Scope != "":
 		delete(l.backoffs, r.Scope)
-	case r.Op == PutGone && r.Gone != nil && r.Gone.Addr.IsValid():
+	case r.Op == PutGone && r.Gone != nil && r.Gone.Addr.IsValid() != (r.Gone.ENI != ""):
 		l.applyGone(*r.Gone)
 	default:
 		return fmt.Errorf("operation %q: unknown, or its row is missing", string(r.Op))
@@ -198,12 +210,14 @@ func (l *Ledger) applyDropAddress(addr netip.Addr) {
 
 // applyGone remembers g and forgets those that no describe can be so stale about.
 func (l *Ledger) applyGone(g Gone) {
-	l.gone[g.Addr] = g.At
-	for addr, at := range l.gone {
-		if g.At.Sub(at) > 2*staleAfter {
-			delete(l.gone, addr)
-		}
+	if g.ENI != "" {
+		l.goneENIs[g.ENI] = g.At
+	} else {
+		l.gone[g.Addr] = g.At
 	}
+	old := func(at time.Time) bool { return g.At.Sub(at) > 2*staleAfter }
+	maps.DeleteFunc(l.gone, func(_ netip.Addr, at time.Time) bool { return old(at) })
+	maps.DeleteFunc(l.goneENIs, func(_ vpc.ENIID, at time.Time) bool { return old(at) })
 }
 
 func (l *Ledger) sortedAddresses() []Address {

@@ -1,0 +1,335 @@
+package ipam_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/ipam"
+)
+
+func ready(t *testing.T) *world {
+	t.Helper()
+	w := testWorld(t, m5xlarge(), nil)
+	w.settle()
+	return w
+}
+
+func TestAnOwnerGetsTheSameAddressAgain(t *testing.T) {
+	w := ready(t)
+	first, err := w.add(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, records, err := w.ledger.Assign(owner(1), w.now)
+	if err != nil || again != first || len(records) != 0 {
+		t.Errorf("second ADD = %+v with %d records, %v; want %+v and none", again, len(records), err, first)
+	}
+	if first.Gateway != netip.MustParseAddr("10.0.0.1") || !first.Primary || first.Subnet.Bits() != 19 {
+		t.Errorf("lease = %+v, want what ADD needs of the interface", first)
+	}
+}
+
+func TestTheDELOfAnOldSandboxFreesNothingOfTheNewOne(t *testing.T) {
+	w := ready(t)
+	old, fresh := owner(1), owner(1)
+	fresh.ContainerID = "container-new"
+	a, _, _ := w.ledger.Assign(old, w.now)
+	b, _, _ := w.ledger.Assign(fresh, w.now)
+	if a.Addr == b.Addr {
+		t.Fatal("two sandboxes share an address")
+	}
+	for range 2 { // a late repetition as well
+		w.ledger.Quarantine(old, w.now)
+		w.ledger.Freed(old, w.now)
+	}
+	if got, ok := w.ledger.Lookup(fresh.Key()); !ok || got.Addr != b.Addr {
+		t.Errorf("the new sandbox has %v, %v; want %s", got.Addr, ok, b.Addr)
+	}
+}
+
+func TestAnADDDuringItsOwnDELGetsAnotherAddress(t *testing.T) {
+	w := ready(t)
+	a, _, _ := w.ledger.Assign(owner(1), w.now)
+	w.ledger.Quarantine(owner(1), w.now)
+	b, _, err := w.ledger.Assign(owner(1), w.now)
+	if err != nil || b.Addr == a.Addr {
+		t.Fatalf("got %s, %v while the link with %s may be there", b.Addr, err, a.Addr)
+	}
+	w.ledger.Freed(owner(1), w.now) // of the first link
+	if got, ok := w.ledger.Lookup(owner(1).Key()); !ok || got.Addr != b.Addr {
+		t.Errorf("holds %v, %v; want %s untouched", got.Addr, ok, b.Addr)
+	}
+}
+
+func TestAnAddressThatWasNeverWiredIsFreeAtOnce(t *testing.T) {
+	w := ready(t)
+	if _, err := w.add(1); err != nil {
+		t.Fatal(err)
+	}
+	before := w.ledger.View(w.now).ENIs[0].Count(ipam.Free)
+	w.ledger.Return(owner(1), w.now)
+	if got := w.ledger.View(w.now).ENIs[0].Count(ipam.Free); got != before+1 {
+		t.Errorf("%d free, want %d", got, before+1)
+	}
+}
+
+func TestTheAddressUnusedForLongestComesFirst(t *testing.T) {
+	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 4, MaxPods: 10}, nil)
+	w.settle()
+	var order []netip.Addr
+	for n := range 3 {
+		lease, err := w.add(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		order = append(order, lease.Addr)
+	}
+	for _, n := range []int{1, 0, 2} {
+		w.del(n)
+		w.now = w.now.Add(time.Second)
+	}
+	w.now = w.now.Add(time.Minute)
+	var got []netip.Addr
+	for n := range 3 {
+		lease, err := w.add(10 + n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, lease.Addr)
+	}
+	if want := []netip.Addr{order[1], order[0], order[2]}; !slices.Equal(got, want) {
+		t.Errorf("given out %v, want %v", got, want)
+	}
+}
+
+func TestPodsArePackedOnTheFullestInterface(t *testing.T) {
+	w := testWorld(t, m5xlarge(), nil)
+	for n := range 20 {
+		w.bind(n)
+	}
+	w.settle()
+	for n := range 20 {
+		if _, err := w.add(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	perENI := map[string]int{}
+	for _, lease := range w.ledger.Leases() {
+		perENI[string(lease.ENI)]++
+	}
+	if perENI["eni-00"] != 14 || len(perENI) != 2 {
+		t.Errorf("pods per interface = %v, want the primary full and one other", perENI)
+	}
+}
+
+func TestACoolDownSurvivesARestartAndNeverGrowsWithTheClock(t *testing.T) {
+	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 2, MaxPods: 10}, nil)
+	w.settle()
+	if _, err := w.add(1); err != nil {
+		t.Fatal(err)
+	}
+	w.del(1)
+	raw, err := json.Marshal(w.ledger.Records())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var records []ipam.Record
+	if err := json.Unmarshal(raw, &records); err != nil {
+		t.Fatal(err)
+	}
+	back := ipam.New(w.config.Settings())
+	if err := back.Replay(records); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := back.Assign(owner(2), w.now.Add(29*time.Second)); !errors.Is(err, ipam.ErrAllCooling) {
+		t.Errorf("29 s after the DEL: %v, want ErrAllCooling", err)
+	}
+	// The clock was set back by a day meanwhile.
+	yesterday := w.now.Add(-24 * time.Hour)
+	back.Restart(yesterday)
+	if _, _, err := back.Assign(owner(2), yesterday.Add(31*time.Second)); err != nil {
+		t.Errorf("31 s after a restart: %v", err)
+	}
+}
+
+func TestAKeyedJournalRebuildsTheLedger(t *testing.T) {
+	w := ready(t)
+	kept := map[string]ipam.Record{}
+	keep := func(records []ipam.Record) {
+		for _, r := range records {
+			if r.Drops() {
+				delete(kept, r.Key())
+			} else {
+				kept[r.Key()] = r
+			}
+		}
+	}
+	keep(w.ledger.Records())
+	for n := range 3 {
+		_, records, err := w.ledger.Assign(owner(n), w.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keep(records)
+	}
+	keep(w.ledger.Quarantine(owner(0), w.now))
+	keep(w.ledger.Freed(owner(0), w.now))
+	keep(w.ledger.Quarantine(owner(1), w.now))
+	var records []ipam.Record
+	var keys []string
+	for k := range kept {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		records = append(records, kept[k])
+	}
+	back := ipam.New(w.config.Settings())
+	if err := back.Replay(records); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(back.Records(), w.ledger.Records()) {
+		t.Errorf("rebuilt:\n%v\nwant:\n%v", back.Records(), w.ledger.Records())
+	}
+}
+
+func TestRecordsThatMakeNoSenseAreRefused(t *testing.T) {
+	w := ready(t)
+	lease, err := w.add(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range map[string]ipam.Record{
+		"an unknown operation":          {Op: "paint"},
+		"a row that is missing":         {Op: ipam.PutENI},
+		"an address without interface":  {Op: ipam.PutAddress, Address: &ipam.Address{Addr: lease.Addr, ENI: "eni-x"}},
+		"a second address of one owner": {Op: ipam.PutAddress, Address: &ipam.Address{Addr: netip.MustParseAddr("10.0.9.9"), ENI: lease.ENI, State: ipam.Assigned, Owner: owner(1)}},
+		"an interface with pods going":  {Op: ipam.DropENI, ENIID: lease.ENI},
+	} {
+		if err := w.ledger.Replay([]ipam.Record{r}); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+func TestAPlanThatIsOvertakenIsStale(t *testing.T) {
+	w := ready(t)
+	lease, err := w.add(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []ipam.Action{
+		{ID: "x", Kind: ipam.UnassignAddresses, ENI: lease.ENI, Addresses: []netip.Addr{lease.Addr}},
+		{ID: "x", Kind: ipam.Detach, ENI: lease.ENI},
+		{ID: "x", Kind: ipam.DeleteENI, ENI: lease.ENI},
+		{ID: "x", Kind: ipam.Attach, ENI: "eni-gone"},
+	} {
+		if _, err := w.ledger.Begin(a, w.now); !errors.Is(err, ipam.ErrStale) {
+			t.Errorf("%s: %v, want ErrStale", a, err)
+		}
+	}
+	if got, ok := w.ledger.Lookup(owner(1).Key()); !ok || got != lease {
+		t.Errorf("the pod's lease changed to %+v", got)
+	}
+}
+
+func TestAnAdoptedPodKeepsItsAddress(t *testing.T) {
+	w := ready(t)
+	free := w.ledger.View(w.now).ENIs[0].Addresses[3].Addr
+	if _, _, err := w.ledger.Adopt(owner(1), free, w.now); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.ledger.Adopt(owner(1), free, w.now); err != nil {
+		t.Errorf("adopting twice: %v", err)
+	}
+	if _, _, err := w.ledger.Adopt(owner(2), free, w.now); !errors.Is(err, ipam.ErrHeld) {
+		t.Errorf("adopting another's: %v, want ErrHeld", err)
+	}
+	if _, _, err := w.ledger.Adopt(owner(2), netip.MustParseAddr("192.0.2.1"), w.now); !errors.Is(err, ipam.ErrUnknown) {
+		t.Errorf("adopting what EC2 did not give: %v, want ErrUnknown", err)
+	}
+}
+
+func TestObserve(t *testing.T) {
+	see := func(w *world, addrs []netip.Addr) []ipam.Drift {
+		records, drift := w.ledger.Observe([]ipam.Observed{{ENI: w.row(w.enis["eni-00"]), Attached: true, Addresses: addrs}}, w.now)
+		w.journal(records)
+		return drift
+	}
+	state := func(w *world, a netip.Addr) ipam.State {
+		for _, row := range w.ledger.View(w.now).ENIs[0].Addresses {
+			if row.Addr == a {
+				return row.State
+			}
+		}
+		return "none"
+	}
+	t.Run("an address that EC2 alone knows is used after a second look", func(t *testing.T) {
+		w := ready(t)
+		stranger := netip.MustParseAddr("10.0.30.1")
+		shown := append(addrs(w.enis["eni-00"].addrs), stranger)
+		if drift := see(w, shown); len(drift) != 1 || state(w, stranger) != ipam.Unconfirmed {
+			t.Errorf("after one look: %s, drift %v; want unconfirmed and a word about it", state(w, stranger), drift)
+		}
+		w.now = w.now.Add(10 * time.Second)
+		see(w, shown)
+		if state(w, stranger) != ipam.Free {
+			t.Errorf("after two looks: %s, want free", state(w, stranger))
+		}
+	})
+	t.Run("an address just given back is not taken again from a stale look", func(t *testing.T) {
+		w := ready(t)
+		all := addrs(w.enis["eni-00"].addrs)
+		if _, err := w.ledger.Begin(ipam.Action{ID: "u", Kind: ipam.UnassignAddresses, ENI: "eni-00", Addresses: all[:1]}, w.now); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.ledger.Settle("u", ipam.Result{}, w.now); err != nil {
+			t.Fatal(err)
+		}
+		w.quick = true
+		w.now = w.now.Add(10 * time.Second)
+		see(w, all)
+		if state(w, all[0]) != "none" {
+			t.Errorf("%s is back as %s", all[0], state(w, all[0]))
+		}
+	})
+	t.Run("a missing address is taken from nobody", func(t *testing.T) {
+		w := ready(t)
+		lease, err := w.add(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.now = w.now.Add(2 * time.Minute)
+		drift := see(w, nil)
+		if state(w, lease.Addr) != ipam.Assigned || len(drift) == 0 {
+			t.Errorf("%s is %s, drift %v; want it left to the pod and reported", lease.Addr, state(w, lease.Addr), drift)
+		}
+		if w.ledger.View(w.now).ENIs[0].Count(ipam.Free) != 0 {
+			t.Error("addresses that EC2 does not show can still be given out")
+		}
+		w.now = w.now.Add(time.Minute)
+		see(w, nil)
+		if got := len(w.ledger.View(w.now).ENIs[0].Addresses); got != 1 {
+			t.Errorf("%d addresses after two looks, want the pod's only", got)
+		}
+	})
+	t.Run("an empty look does not drop an interface with pods", func(t *testing.T) {
+		w := ready(t)
+		if _, err := w.add(1); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			w.now = w.now.Add(2 * time.Minute)
+			records, _ := w.ledger.Observe(nil, w.now)
+			w.journal(records)
+		}
+		if _, ok := w.ledger.Lookup(owner(1).Key()); !ok {
+			t.Error("the pod lost its address")
+		}
+	})
+}
