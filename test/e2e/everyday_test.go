@@ -1,0 +1,128 @@
+//go:build lab
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/sweep"
+)
+
+// workloadImage is in every node under this name.
+const workloadImage = "trunkline.dev/workload:dev"
+
+func machine(t *testing.T) sweep.Snapshot {
+	t.Helper()
+	m, err := sweep.TakeSnapshot()
+	if err != nil {
+		t.Fatalf("snapshot of the machine: %v", err)
+	}
+	return m
+}
+
+// run starts one pod and waits until it is ready; it goes with the test.
+func (l lab) runPod(t *testing.T, name string, args ...string) {
+	t.Helper()
+	l.kubectl(t, append([]string{"run", name, "--image", workloadImage, "--restart", "Never", "--"}, args...)...)
+	t.Cleanup(func() { l.forget(t, "pod/"+name) })
+	l.kubectl(t, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
+}
+
+// forget deletes an object and waits until it is gone; absent is fine.
+func (l lab) forget(t *testing.T, object string, more ...string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if r := l.try(ctx, append([]string{"kubectl", "delete", object, "--ignore-not-found", "--wait", "--grace-period=1"}, more...)...); r.err != nil {
+		t.Errorf("delete %s: %v\n%s", object, r.err, r)
+	}
+}
+
+func everydayCommandsWork(t *testing.T, l lab) {
+	l.runPod(t, "web", "serve")
+
+	if out := l.kubectl(t, "logs", "web"); strings.TrimSpace(out) == "" {
+		t.Error("kubectl logs web printed nothing")
+	}
+	if out := l.kubectl(t, "exec", "web", "--", "env"); !strings.Contains(out, "KUBERNETES_SERVICE_HOST=172.20.0.1") {
+		t.Errorf("kubectl exec web -- env: no Service of the API server in:\n%s", out)
+	}
+	followedLogsEndWithTheirPod(t, l)
+	filesTravelBothWays(t, l)
+	forwardedPortServes(t, l)
+}
+
+func followedLogsEndWithTheirPod(t *testing.T, l lab) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	r := l.try(ctx, "kubectl", "run", "echo", "--image", workloadImage, "--restart=Never", "--attach", "--rm", "--quiet", "--", "ls", "/")
+	if r.err != nil || !strings.Contains(r.stdout, "workload") {
+		t.Errorf("kubectl run --attach: %v\n%s", r.err, r)
+	}
+	l.runPod(t, "talker", "sleep", "3")
+	if r := l.try(ctx, "kubectl", "logs", "-f", "talker"); r.err != nil {
+		t.Errorf("kubectl logs -f talker: %v\n%s", r.err, r)
+	}
+}
+
+func filesTravelBothWays(t *testing.T, l lab) {
+	t.Helper()
+	dir := t.TempDir()
+	text := strings.Repeat("a line that travels\n", 5000)
+	if err := os.WriteFile(filepath.Join(dir, "out"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.kubectl(t, "cp", filepath.Join(dir, "out"), "web:/tmp/file")
+	l.kubectl(t, "cp", "web:/tmp/file", filepath.Join(dir, "back"))
+	back, err := os.ReadFile(filepath.Join(dir, "back"))
+	if err != nil || string(back) != text {
+		t.Errorf("kubectl cp there and back: %d of %d bytes, %v", len(back), len(text), err)
+	}
+}
+
+func forwardedPortServes(t *testing.T, l lab) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "trunkline-lab"), "kubectl", "port-forward", "pod/web", ":8080")
+	cmd.Env = append(os.Environ(), "TRUNKLINE_LAB="+l.name)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cancel(); _ = cmd.Wait() }()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Errorf("kubectl port-forward said %q: %v", line, err)
+		return
+	}
+	var port int
+	if _, err := fmt.Sscanf(line, "Forwarding from 127.0.0.1:%d", &port); err != nil {
+		t.Errorf("kubectl port-forward said %q: %v", line, err)
+		return
+	}
+	client := http.Client{Timeout: 10 * time.Second}
+	resp, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", port))
+	if err != nil {
+		t.Errorf("through the forwarded port: %v", err)
+		return
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("through the forwarded port: %s", resp.Status)
+	}
+}

@@ -1,0 +1,126 @@
+//go:build lab
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/daemon"
+)
+
+// lab is one lab of a test run, driven by the binaries a user has.
+type lab struct {
+	name string
+	bin  string // directory of trunkline, trunkline-cni, trunkline-lab
+}
+
+// result is what a command said.
+type result struct {
+	stdout, stderr string
+	err            error
+}
+
+func (r result) String() string {
+	return strings.TrimSpace(r.stdout + "\n" + r.stderr)
+}
+
+// try runs a trunkline-lab command with a deadline of its own.
+func (l lab) try(ctx context.Context, args ...string) result {
+	return l.command(ctx, nil, args...)
+}
+
+func (l lab) command(ctx context.Context, stdin []byte, args ...string) result {
+	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "trunkline-lab"), args...)
+	cmd.Dir = filepath.Dir(l.bin)
+	cmd.Env = append(os.Environ(), "TRUNKLINE_LAB="+l.name)
+	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.WaitDelay = 5 * time.Second
+	var out, errb bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errb
+	err := cmd.Run()
+	return result{out.String(), errb.String(), err}
+}
+
+// run is try that must succeed; it returns what was printed.
+func (l lab) run(t *testing.T, limit time.Duration, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	r := l.try(ctx, args...)
+	if r.err != nil {
+		t.Fatalf("trunkline-lab %s: %v\n%s", strings.Join(args, " "), r.err, r)
+	}
+	return r.stdout
+}
+
+func (l lab) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return l.run(t, 3*time.Minute, append([]string{"kubectl"}, args...)...)
+}
+
+// apply hands a manifest to kubectl.
+func (l lab) apply(t *testing.T, manifest string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if r := l.command(ctx, []byte(manifest), "kubectl", "apply", "-f", "-"); r.err != nil {
+		t.Fatalf("kubectl apply: %v\n%s", r.err, r)
+	}
+}
+
+// get decodes `kubectl get -o json` into v.
+func (l lab) get(t *testing.T, v any, args ...string) {
+	t.Helper()
+	out := l.kubectl(t, append(append([]string{"get"}, args...), "-o", "json")...)
+	if err := json.Unmarshal([]byte(out), v); err != nil {
+		t.Fatalf("kubectl get %s: %v", strings.Join(args, " "), err)
+	}
+}
+
+func (l lab) status(t *testing.T) daemon.Status {
+	t.Helper()
+	s, err := daemon.NewClient(daemon.StateDir(l.name)).Status(t.Context())
+	if err != nil {
+		t.Fatalf("status of lab %s: %v", l.name, err)
+	}
+	return s
+}
+
+// errNotYet is what a condition returns while it does not hold.
+var errNotYet = errors.New("not yet")
+
+func notYet(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errNotYet, fmt.Sprintf(format, args...))
+}
+
+// eventually polls a condition until it holds; the last reason is the failure.
+func eventually(t *testing.T, limit time.Duration, what string, condition func() error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s: %v", what, limit, err)
+		}
+		select {
+		case <-tick.C:
+		case <-t.Context().Done():
+			t.Fatalf("%s: %v", what, t.Context().Err())
+		}
+	}
+}

@@ -1,0 +1,111 @@
+//go:build lab
+
+package e2e
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trunkline/trunkline/lab/daemon"
+)
+
+// lastNode is the one that power steps are done to.
+func (l lab) lastNode(t *testing.T) daemon.NodeStatus {
+	t.Helper()
+	nodes := l.status(t).Nodes
+	return nodes[len(nodes)-1]
+}
+
+func (l lab) nodeIsReady(t *testing.T, name string, limit time.Duration) {
+	t.Helper()
+	eventually(t, limit, name+" is Ready", func() error {
+		var n corev1.Node
+		l.get(t, &n, "node", name)
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return notYet("%v", n.Status.Conditions)
+	})
+}
+
+// podOn starts a pod on a node and returns its address.
+func (l lab) podOn(t *testing.T, name, node string) netip.Addr {
+	t.Helper()
+	l.kubectl(t, "run", name, "--image", workloadImage, "--restart=Never",
+		"--overrides", `{"spec":{"nodeName":"`+node+`","terminationGracePeriodSeconds":1}}`, "--", "serve")
+	t.Cleanup(func() { l.forget(t, "pod/"+name, "--force") })
+	l.kubectl(t, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=90s")
+	return netip.MustParseAddr(strings.TrimSpace(l.kubectl(t, "get", "pod", name, "-o", "jsonpath={.status.podIP}")))
+}
+
+func nodeIsDrained(t *testing.T, l lab) {
+	n := l.lastNode(t)
+	l.apply(t, deployment)
+	t.Cleanup(func() { l.forget(t, "deployment/crowd") })
+	l.kubectl(t, "scale", "deployment/crowd", "--replicas=12")
+	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=90s")
+	l.kubectl(t, "drain", n.KubeName, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+	t.Cleanup(func() { l.kubectl(t, "uncordon", n.KubeName) })
+	eventually(t, time.Minute, "the drained node's kernel holds no pod", func() error {
+		if f := l.footprint(t, n.Name); len(f.Links)+len(f.Route)+len(f.To)+len(f.From) > 0 {
+			return notYet("%+v", f)
+		}
+		return nil
+	})
+	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=90s")
+}
+
+func nodeReboots(t *testing.T, l lab) {
+	n := l.lastNode(t)
+	l.podOn(t, "before-reboot", n.KubeName)
+	if _, err := l.account(t).RebootInstances(t.Context(), &ec2.RebootInstancesInput{InstanceIds: []string{string(n.InstanceID)}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 2*time.Minute, "the node has booted again", func() error {
+		now := l.lastNode(t)
+		if now.State != daemon.NodeRunning || now.BootID == n.BootID {
+			return notYet("state %s, boot %s", now.State, now.BootID)
+		}
+		return nil
+	})
+	l.nodeIsReady(t, n.KubeName, 2*time.Minute)
+	l.forget(t, "pod/before-reboot", "--force")
+	l.podOn(t, "after-reboot", n.KubeName)
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+}
+
+func nodeTerminates(t *testing.T, l lab) {
+	n := l.lastNode(t)
+	l.podOn(t, "doomed", n.KubeName)
+	if _, err := l.account(t).TerminateInstances(t.Context(), &ec2.TerminateInstancesInput{InstanceIds: []string{string(n.InstanceID)}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 2*time.Minute, "the Node object is gone", func() error {
+		if names := strings.Fields(l.kubectl(t, "get", "nodes", "-o", "name")); slices.Contains(names, "node/"+n.KubeName) {
+			return notYet("still there")
+		}
+		return nil
+	})
+	eventually(t, 2*time.Minute, "no interface of the instance is left", func() error {
+		for _, eni := range l.interfaces(t) {
+			if eni.Attachment != nil && aws.ToString(eni.Attachment.InstanceId) == string(n.InstanceID) {
+				return notYet("%s is %s", aws.ToString(eni.NetworkInterfaceId), eni.Status)
+			}
+			for _, tag := range eni.TagSet {
+				if aws.ToString(tag.Value) == string(n.InstanceID) {
+					return notYet("%s is %s and tagged with the instance", aws.ToString(eni.NetworkInterfaceId), eni.Status)
+				}
+			}
+		}
+		return nil
+	})
+}
