@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/api/introspection"
+	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -52,6 +53,18 @@ func GatherBooks(ctx context.Context, c *kube.Client, nodes []string) (Books, er
 		out.Books = append(out.Books, book)
 	}
 	return out, nil
+}
+
+// OneBook wraps the book of one node.
+func OneBook(b introspection.Book) Books { return Books{Books: []introspection.Book{b}} }
+
+// WriteSettings renders a configuration.
+func WriteSettings(w io.Writer, settings []config.Row) {
+	rows := [][]string{{"SETTING", "VALUE", "FROM"}}
+	for _, s := range settings {
+		rows = append(rows, []string{s.Name, dash(s.Value), s.Origin})
+	}
+	table(w, rows)
 }
 
 // Show is what `trunkline show` is asked for.

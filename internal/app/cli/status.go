@@ -119,6 +119,29 @@ func GatherStatus(ctx context.Context, c *kube.Client) (Status, error) {
 	return summarise(in, time.Now()), nil
 }
 
+// WaitStatus gathers until everything is ready or wait is over, and returns the
+// last status. While waiting, an API server that does not answer is asked again.
+func WaitStatus(ctx context.Context, c *kube.Client, wait time.Duration) (Status, error) {
+	if wait <= 0 {
+		return GatherStatus(ctx, c)
+	}
+	patience, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	var s Status
+	var last error
+	err := poll(patience, func(ctx context.Context) (bool, error) {
+		now, err := GatherStatus(ctx, c)
+		if ctx.Err() == nil {
+			s, last = now, err
+		}
+		return err == nil && s.Ready(), nil
+	})
+	if ctx.Err() != nil {
+		return s, err
+	}
+	return s, last
+}
+
 // reading is what the API server answered.
 type reading struct {
 	agent      *appsv1.DaemonSet
@@ -227,7 +250,7 @@ func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
 	if n == nil {
 		s.Nodes = append(s.Nodes, row)
 		if s.Installed {
-			s.wrong(object, "its agent has reported nothing: kubectl logs -n %s -l %s=%s --field-selector spec.nodeName=%s", systemNamespace, nameLabel, agentName, name)
+			s.wrong(object, "its agent has reported nothing: kubectl get pods -n %s -o wide -l %s=%s --field-selector spec.nodeName=%s", systemNamespace, nameLabel, agentName, name)
 		}
 		return
 	}

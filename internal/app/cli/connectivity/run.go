@@ -55,7 +55,6 @@ const removeTime = 90 * time.Second
 // interrupted run is cleaned up and returns the context's error.
 func Run(ctx context.Context, c Cluster, o Options, p Progress) (report Report, err error) {
 	started := time.Now()
-	cases := Cases(o.MTU)
 	p.Step(fmt.Sprintf("remove what an earlier run left in namespace %s", o.Namespace))
 	if err := c.Remove(ctx, o.Namespace); err != nil {
 		return report, err
@@ -75,22 +74,23 @@ func Run(ctx context.Context, c Cluster, o Options, p Progress) (report Report, 
 	p.Step("create pods and services")
 	setup, cancel := context.WithTimeout(ctx, o.SetupTimeout)
 	defer cancel()
-	e, err := prepare(setup, c, o, cases)
+	e, err := prepare(setup, c, o)
 	if err != nil {
 		return report, fmt.Errorf("prepare the test: %w", err)
 	}
 	w := e.startWatch(ctx, started)
 	p.Step("run")
 	report = Report{Started: started}
-	report.add(e.runAll(ctx, picked(cases, o), p))
+	report.add(e.runAll(ctx, Picked(o), p))
 	report.add(e.runAll(ctx, operations(w), p))
 	report.Seconds = time.Since(started).Seconds()
 	return report, ctx.Err()
 }
 
-func picked(cases []Case, o Options) []Case {
+// Picked are the cases that o's filter lets run.
+func Picked(o Options) []Case {
 	var out []Case
-	for _, c := range cases {
+	for _, c := range Cases(o.MTU) {
 		if o.Picks(c) {
 			out = append(out, c)
 		}

@@ -18,7 +18,7 @@ import (
 var errNoNode = errors.New("no node is ready and schedulable")
 
 // prepare puts the pods in place and finds out which needs are met.
-func prepare(ctx context.Context, c Cluster, o Options, cases []Case) (*Env, error) {
+func prepare(ctx context.Context, c Cluster, o Options) (*Env, error) {
 	e := &Env{Cluster: c, Options: o, Services: map[string]Service{}, NodePort: map[string]Service{}}
 	nodes, err := c.Nodes(ctx)
 	if err != nil {
@@ -35,7 +35,7 @@ func prepare(ctx context.Context, c Cluster, o Options, cases []Case) (*Env, err
 		return nil, err
 	}
 	wants := func(n Need) bool {
-		return slices.ContainsFunc(cases, func(c Case) bool { return o.Picks(c) && slices.Contains(c.Needs, n) })
+		return slices.ContainsFunc(Picked(o), func(c Case) bool { return slices.Contains(c.Needs, n) })
 	}
 	if wants(SameENI) || wants(OtherENI) || wants(FarENI) {
 		if err := e.findPairs(ctx); err != nil {

@@ -1,0 +1,124 @@
+// Command trunkline is all of Trunkline but the plugin: the node's agent, the
+// cluster's controller, and what operators type. It holds flags and wiring only;
+// everything else is in internal/.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"k8s.io/klog/v2"
+
+	"github.com/trunkline/trunkline/internal/app/cli"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// version is stamped by the linker.
+var version = "dev"
+
+// program is the command line.
+type program struct {
+	Status       statusCmd       `cmd:"" help:"Show Trunkline's state in a cluster, one screen."`
+	Show         showCmd         `cmd:"" help:"Show addresses, interfaces, the pool or the configuration, with reasons."`
+	Connectivity connectivityCmd `cmd:"" help:"Test the network of any cluster."`
+	EC2          ec2Cmd          `cmd:"" name:"ec2" help:"Stop Trunkline from changing EC2, and let it go on."`
+	Version      versionCmd      `cmd:"" help:"Print the version."`
+
+	Agent      agentCmd      `cmd:"" help:"Run the node's agent (in the DaemonSet)." group:"daemons"`
+	Init       initCmd       `cmd:"" help:"Prepare a node: kernel settings and the plugin (privileged, before the agent)." group:"daemons"`
+	Uninstall  uninstallCmd  `cmd:"" help:"Take this node's CNI configuration away before the agent goes for good." group:"daemons"`
+	Controller controllerCmd `cmd:"" help:"Run the cluster's controller (in the Deployment)." group:"daemons"`
+}
+
+// process is what a command may use of the world around it.
+type process struct {
+	ctx      context.Context
+	out, err io.Writer
+}
+
+// errFailed ends the program with status 1 after the command has said why.
+var errFailed = errors.New("failed")
+
+// cluster is how people reach a cluster.
+type cluster struct {
+	Kubeconfig string `help:"Kubeconfig file; else $KUBECONFIG, ~/.kube/config, or the pod's own account." type:"path" placeholder:"FILE"`
+	Context    string `help:"Context of the kubeconfig." placeholder:"NAME"`
+}
+
+func (c cluster) client() (*kube.Client, error) {
+	return kube.NewClient(kube.Access{Kubeconfig: c.Kubeconfig, Context: c.Context, UserAgent: "trunkline/" + version})
+}
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var p program
+	p.Agent.Settings, p.Init.Settings, p.Uninstall.Settings, p.Controller.Settings, p.Show.Config.Settings = settingFlags(), settingFlags(), settingFlags(), settingFlags(), settingFlags()
+	exit := -1
+	parser, err := kong.New(&p,
+		kong.Name("trunkline"),
+		kong.Description("Pods with real VPC addresses on Kubernetes.\n\nStart with:\n\n  trunkline status --wait 2m\n\n  trunkline connectivity test"),
+		kong.Writers(stdout, stderr),
+		kong.Vars{"introspection": cli.DefaultIntrospection, "workload": "trunkline.dev/workload:" + version},
+		kong.Exit(func(code int) { exit = code }),
+		kong.ExplicitGroups([]kong.Group{{Key: "daemons", Title: "What the manifests run:"}}),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
+	)
+	if err != nil {
+		fmt.Fprintln(stderr, "trunkline:", err)
+		return 2
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	command, err := parser.Parse(args)
+	if exit >= 0 { // --help
+		return exit
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "trunkline: %v\ntry: trunkline --help\n", err)
+		return 2
+	}
+	err = command.Run(process{ctx: ctx, out: stdout, err: stderr})
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errFailed):
+		return 1
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		fmt.Fprintln(stderr, "trunkline: interrupted")
+		return 130
+	}
+	fmt.Fprintln(stderr, "trunkline:", err)
+	return 1
+}
+
+type versionCmd struct{}
+
+// Run prints the version.
+func (versionCmd) Run(p process) error {
+	_, err := fmt.Fprintln(p.out, "trunkline", version)
+	return err
+}
+
+// newLogger logs as one line per record; client-go's own lines go the same way.
+func newLogger(w io.Writer, level string) *slog.Logger {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		l = slog.LevelInfo
+	}
+	log := slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l}))
+	klog.SetSlogLogger(log)
+	return log
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/trunkline/trunkline/internal/core/config"
+)
+
+// call runs a command line and returns its status and what it wrote.
+func call(args ...string) (int, string, string) {
+	var out, err bytes.Buffer
+	code := run(args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestEveryCommandHasHelpAndThoseWithFlagsHaveExamples(t *testing.T) {
+	seen := 0
+	var walk func(typ reflect.Type, path []string)
+	walk = func(typ reflect.Type, path []string) {
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			if _, ok := f.Tag.Lookup("cmd"); !ok {
+				continue
+			}
+			name := f.Tag.Get("name")
+			if name == "" {
+				name = strings.ToLower(f.Name)
+			}
+			at := append(append([]string(nil), path...), name)
+			if f.Tag.Get("help") == "" {
+				t.Errorf("%v has no help", at)
+			}
+			_, leaf := reflect.New(f.Type).Interface().(interface{ Run(process) error })
+			if !leaf {
+				walk(f.Type, at)
+				continue
+			}
+			seen++
+			code, out, err := call(append(at, "--help")...)
+			if code != 0 || err != "" || !strings.Contains(out, "Usage: trunkline "+strings.Join(at, " ")) {
+				t.Errorf("%v --help: status %d, %q", at, code, err)
+			}
+			if f.Type.NumField() > 0 && !strings.Contains(out, "trunkline "+at[0]) {
+				t.Errorf("%v --help shows no example", at)
+			}
+		}
+	}
+	walk(reflect.TypeFor[program](), nil)
+	if seen < 12 {
+		t.Errorf("%d commands looked at", seen)
+	}
+}
+
+func TestWrongCommandLinesAreRefusedWithWhatIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"frobnicate", 2, "frobnicate"},
+		{"status --wait soon", 2, "soon"},
+		{"status -o yaml", 2, "yaml"},
+		{"connectivity test --test (", 1, "missing closing"},
+		{"connectivity test --test nothing-like-it", 1, "picks no case"},
+		{"connectivity test --mtu 100", 1, "--mtu 100"},
+		{"ec2 freeze --reason x", 2, "--release"},
+		{"ec2 freeze --all --release --reason x", 2, "--all"},
+		{"ec2 freeze --all", 2, "--reason"},
+		{"controller --share 2", 1, "share in (0, 1]"},
+		{"controller --every 1ms", 1, "--every 1ms"},
+		{"agent --warm-ips many", 1, `warm-ips: "many" from flag --warm-ips`},
+		{"agent --config /does/not/exist", 1, "/does/not/exist"},
+	} {
+		code, _, err := call(strings.Fields(c.args)...)
+		if code != c.code || !strings.Contains(err, c.want) {
+			t.Errorf("trunkline %s: status %d, %q; want %d with %q", c.args, code, err, c.code, c.want)
+		}
+	}
+}
+
+func TestTheCasesCanBeListedAndFilteredWithoutACluster(t *testing.T) {
+	code, out, _ := call("connectivity", "test", "--list", "--test", "^dns/")
+	if code != 0 || !strings.Contains(out, "dns/headless") || strings.Contains(out, "pod-to-pod") {
+		t.Errorf("status %d\n%s", code, out)
+	}
+}
+
+func TestEverySettingIsAFlag(t *testing.T) {
+	flags := settingFlags()
+	var c struct {
+		Settings kong.Plugins `embed:""`
+	}
+	c.Settings = flags
+	parser, err := kong.New(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var args []string
+	for _, s := range config.Settings() {
+		args = append(args, "--"+s.Name+"=value of "+s.Name)
+	}
+	if _, err := parser.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	got := givenFlags(flags)
+	for _, s := range config.Settings() {
+		if got[s.Name] != "value of "+s.Name {
+			t.Errorf("%s = %q", s.Name, got[s.Name])
+		}
+	}
+	if given := givenFlags(settingFlags()); len(given) != 0 {
+		t.Errorf("flags that were not given count as given: %v", given)
+	}
+}

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/app/cli"
+	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+type statusCmd struct {
+	cluster
+	Wait   time.Duration `help:"Wait up to this long until everything is ready." placeholder:"DUR"`
+	Output string        `short:"o" help:"text or json." enum:"text,json" default:"text"`
+}
+
+// Help is shown by --help.
+func (statusCmd) Help() string {
+	return "Ends with status 1 when something is wrong.\n\nExamples:\n\n  trunkline status\n\n  trunkline status --wait 2m -o json"
+}
+
+// Run prints the status.
+func (c statusCmd) Run(p process) error {
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	s, err := cli.WaitStatus(p.ctx, client, c.Wait)
+	if err != nil {
+		return err
+	}
+	if c.Output == "json" {
+		err = cli.WriteJSON(p.out, s)
+	} else {
+		cli.WriteStatus(p.out, s)
+	}
+	if err == nil && !s.Ready() {
+		return errFailed
+	}
+	return err
+}
+
+type showCmd struct {
+	Addresses showAddressesCmd `cmd:"" help:"Every pod address: who has it, on which interface, since when."`
+	ENIs      showENIsCmd      `cmd:"" name:"enis" help:"The interfaces of nodes with their address counts."`
+	Pool      showPoolCmd      `cmd:"" help:"How many addresses there are, and what the plan wants to do next."`
+	Config    showConfigCmd    `cmd:"" help:"Every setting of this process, its value and where that comes from."`
+}
+
+// books are the flags of what reads agents.
+type books struct {
+	cluster
+	Node    []string `help:"Only this node; may be repeated." placeholder:"NAME"`
+	Why     bool     `help:"Add the reasons."`
+	Local   bool     `help:"Ask the agent of the node this runs on, without the API server."`
+	Address string   `help:"Where that agent answers." default:"${introspection}" hidden:""`
+	Output  string   `short:"o" help:"text or json." enum:"text,json" default:"text"`
+}
+
+// Help is shown by --help.
+func (books) Help() string {
+	return "Examples:\n\n  trunkline show addresses --why\n\n  trunkline show enis --node ip-10-0-0-5.us-west-2.compute.internal\n\n  trunkline show pool --local -o json"
+}
+
+func (b books) show(p process, what cli.Show) error {
+	if b.Local {
+		book, err := cli.ReadLocalBook(p.ctx, b.Address)
+		if err != nil {
+			return err
+		}
+		if b.Output == "json" {
+			return cli.WriteJSON(p.out, book)
+		}
+		cli.WriteBooks(p.out, what, cli.OneBook(book), b.Why)
+		return nil
+	}
+	client, err := b.client()
+	if err != nil {
+		return err
+	}
+	all, err := cli.GatherBooks(p.ctx, client, b.Node)
+	if err != nil {
+		return err
+	}
+	if b.Output == "json" {
+		err = cli.WriteJSON(p.out, all)
+	} else {
+		cli.WriteBooks(p.out, what, all, b.Why)
+	}
+	if err == nil && len(all.Errors) > 0 {
+		return errFailed
+	}
+	return err
+}
+
+type showAddressesCmd struct{ books }
+
+// Run shows addresses.
+func (c showAddressesCmd) Run(p process) error { return c.show(p, cli.ShowAddresses) }
+
+type showENIsCmd struct{ books }
+
+// Run shows interfaces.
+func (c showENIsCmd) Run(p process) error { return c.show(p, cli.ShowENIs) }
+
+type showPoolCmd struct{ books }
+
+// Run shows the pool.
+func (c showPoolCmd) Run(p process) error { return c.show(p, cli.ShowPool) }
+
+type showConfigCmd struct{ configured }
+
+// Help is shown by --help.
+func (showConfigCmd) Help() string {
+	return "Example:\n\n  kubectl exec -n kube-system ds/trunkline-agent -- /trunkline show config"
+}
+
+// Run shows the settings.
+func (c showConfigCmd) Run(p process) error {
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	cli.WriteSettings(p.out, cfg.Describe())
+	return nil
+}
+
+type ec2Cmd struct {
+	Freeze freezeCmd `cmd:"" help:"Stop changes to EC2 on every node or some, at once."`
+	Thaw   thawCmd   `cmd:"" help:"Release a brake."`
+}
+
+type freezeCmd struct {
+	cluster
+	Release bool     `help:"Give nothing back; still allocate." xor:"what" required:""`
+	All     bool     `help:"Change nothing at all." xor:"what" required:""`
+	Node    []string `help:"Only this node; may be repeated." placeholder:"NAME"`
+	Name    string   `help:"Name of the brake." default:"operator"`
+	Reason  string   `help:"Why, for the next person." required:""`
+}
+
+// Help is shown by --help.
+func (freezeCmd) Help() string {
+	return "Agents obey within a second and keep obeying while the API server is away.\n\nExamples:\n\n  trunkline ec2 freeze --release --reason 'EC2 incident 4711'\n\n  trunkline ec2 freeze --all --node ip-10-0-0-5.us-west-2.compute.internal --name ip5 --reason 'forensics'"
+}
+
+// Run puts the brake on.
+func (c freezeCmd) Run(p process) error {
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	what := trunkline.FreezeRelease
+	if c.All {
+		what = trunkline.FreezeAll
+	}
+	err = kube.PutBrake(p.ctx, client, trunkline.Brake{
+		ObjectMeta: metav1.ObjectMeta{Name: c.Name},
+		Spec:       trunkline.BrakeSpec{Freeze: what, Nodes: c.Node, Reason: c.Reason},
+	})
+	if err == nil {
+		_, err = fmt.Fprintf(p.out, "brake %s is on: freeze %s\nrelease it with: trunkline ec2 thaw --name %s\n", c.Name, what, c.Name)
+	}
+	return err
+}
+
+type thawCmd struct {
+	cluster
+	Name string `help:"Name of the brake." default:"operator"`
+}
+
+// Run takes the brake off.
+func (c thawCmd) Run(p process) error {
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	if err := kube.DeleteBrake(p.ctx, client, c.Name); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(p.out, "brake %s is released\n", c.Name)
+	return err
+}
+
+type connectivityCmd struct {
+	Test testCmd `cmd:"" help:"Put pods into the cluster, send packets between all parts, judge what arrives, clean up."`
+}
+
+type testCmd struct {
+	cluster
+	Test         string        `help:"Only cases whose name matches this regular expression." placeholder:"REGEX"`
+	List         bool          `help:"List the cases and end."`
+	JUnitFile    string        `name:"junit-file" help:"Write the outcome as JUnit XML." type:"path" placeholder:"FILE"`
+	Image        string        `help:"Workload image of the test's pods." default:"${workload}"`
+	Namespace    string        `help:"Namespace the test makes and removes." default:"trunkline-test"`
+	Keep         bool          `help:"Leave the namespace for a look."`
+	Timeout      time.Duration `help:"For the whole run." default:"10m"`
+	Concurrency  int           `help:"Cases at once." default:"4"`
+	MTU          int           `name:"mtu" help:"MTU of the pod network, bytes." default:"9001"`
+	Outside      string        `help:"Host outside the VPC that runs the workload's serve." placeholder:"ADDRESS"`
+	OutsideHTTP  int           `name:"outside-http" help:"Its HTTP port." default:"8080"`
+	OutsideUDP   int           `name:"outside-udp" help:"Its UDP port." default:"8082"`
+	ExternalName string        `help:"DNS name outside the cluster." default:"ec2.us-west-2.amazonaws.com"`
+	Output       string        `short:"o" help:"text or json." enum:"text,json" default:"text"`
+}
+
+// Help is shown by --help.
+func (testCmd) Help() string {
+	return "Ends with status 1 when a case failed, 2 when the command line is wrong. Cases that cannot run are skipped with the reason.\n\nExamples:\n\n  trunkline connectivity test\n\n  trunkline connectivity test --test '^pod-to-(pod|service)/' --junit-file junit.xml\n\n  trunkline connectivity test --list\n\n  trunkline connectivity test --mtu 1500 --image registry.example.com/trunkline-workload:v1"
+}
+
+func (c testCmd) options() (connectivity.Options, error) {
+	o := connectivity.Options{
+		Namespace: c.Namespace, MTU: c.MTU, Outside: c.Outside, OutsideHTTP: c.OutsideHTTP, OutsideUDP: c.OutsideUDP,
+		ExternalName: c.ExternalName, CaseTimeout: 30 * time.Second, SetupTimeout: 3 * time.Minute, SettleTime: 20 * time.Second,
+		Concurrency: c.Concurrency, Keep: c.Keep,
+	}
+	if c.MTU < 1280 || c.MTU > 65535 {
+		return o, fmt.Errorf("--mtu %d: from 1280 to 65535", c.MTU)
+	}
+	if c.Test != "" {
+		filter, err := regexp.Compile(c.Test)
+		if err != nil {
+			return o, fmt.Errorf("--test %q: %w", c.Test, err)
+		}
+		o.Filter = filter
+	}
+	return o, nil
+}
+
+// Run runs the test.
+func (c testCmd) Run(p process) error {
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	if c.List {
+		cli.WriteTestList(p.out, connectivity.Picked(o))
+		return nil
+	}
+	if len(connectivity.Picked(o)) == 0 {
+		return fmt.Errorf("--test %q picks no case; see --list", c.Test)
+	}
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(p.ctx, c.Timeout, fmt.Errorf("--timeout %s is over", c.Timeout))
+	defer cancel()
+	progress := &cli.TestProgress{W: p.out}
+	if c.Output == "json" {
+		progress.W = p.err
+	}
+	report, err := connectivity.Run(ctx, cli.NewTestCluster(client, c.Image), o, progress)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+			err = fmt.Errorf("%w (%w)", err, cause)
+		}
+		return err
+	}
+	if c.JUnitFile != "" {
+		if err := writeJUnit(c.JUnitFile, report); err != nil {
+			return err
+		}
+	}
+	if c.Output == "json" {
+		err = cli.WriteJSON(p.out, report)
+	} else {
+		cli.WriteTestSummary(p.out, report)
+	}
+	if err == nil && report.Failed > 0 {
+		return errFailed
+	}
+	return err
+}
+
+func writeJUnit(path string, r connectivity.Report) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("write JUnit: %w", err)
+	}
+	return errors.Join(r.JUnit(f), f.Close())
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"sigs.k8s.io/yaml"
+
+	"github.com/trunkline/trunkline/internal/core/config"
+)
+
+// settingFlags makes one flag per setting of core/config: a struct type built at
+// run time, for kong reads flags from struct tags.
+func settingFlags() kong.Plugins {
+	var fields []reflect.StructField
+	for i, s := range config.Settings() {
+		doc := s.Doc
+		if s.Default != "" {
+			doc += " Default " + s.Default + "."
+		}
+		doc += " [" + strings.Join(append([]string{s.Env()}, s.Aliases...), ", ") + "]"
+		// kong interpolates ${…} and splits tags at quotes.
+		doc = strings.NewReplacer(`"`, "'", "`", "'", "$", "$$").Replace(doc)
+		fields = append(fields, reflect.StructField{
+			Name: fmt.Sprintf("S%d", i),
+			Type: reflect.TypeFor[*string](),
+			Tag:  reflect.StructTag(fmt.Sprintf("name:%q help:%q placeholder:\"VALUE\"", s.Name, doc)),
+		})
+	}
+	return kong.Plugins{reflect.New(reflect.StructOf(fields)).Interface()}
+}
+
+// givenFlags are the settings that were given as flags.
+func givenFlags(plugins kong.Plugins) map[string]string {
+	out := map[string]string{}
+	v := reflect.ValueOf(plugins[0]).Elem()
+	for i, s := range config.Settings() {
+		if p, ok := v.Field(i).Interface().(*string); ok && p != nil {
+			out[s.Name] = *p
+		}
+	}
+	return out
+}
+
+// configured is what every daemon's command line begins with.
+type configured struct {
+	Config   string       `help:"File of settings, 'name: value' in YAML." type:"path" placeholder:"FILE"`
+	Settings kong.Plugins `embed:""`
+}
+
+func (c configured) load() (config.Config, error) {
+	src := config.Sources{Flags: givenFlags(c.Settings), Env: os.LookupEnv, FileName: c.Config}
+	if c.Config != "" {
+		text, err := os.ReadFile(c.Config)
+		if err != nil {
+			return config.Config{}, fmt.Errorf("read settings: %w", err)
+		}
+		var values map[string]any
+		if err := yaml.UnmarshalStrict(text, &values); err != nil {
+			return config.Config{}, fmt.Errorf("read settings from %s: %w", c.Config, err)
+		}
+		src.File = map[string]string{}
+		for k, v := range values {
+			src.File[k] = fmt.Sprint(v)
+		}
+	}
+	cfg, err := config.Load(src)
+	if err != nil {
+		return config.Config{}, fmt.Errorf("settings:\n%w", err)
+	}
+	return cfg, nil
+}

@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/trunkline/trunkline/api/introspection"
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got)\n%s", name, diff)
+	}
+}
+
+func now() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
+
+func systemPod(name, app, node, image string, ready bool) corev1.Pod {
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: name, Labels: map[string]string{nameLabel: app}},
+		Spec:       corev1.PodSpec{NodeName: node, HostNetwork: app == agentName, Containers: []corev1.Container{{Image: image}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}},
+	}
+}
+
+func report(node string, age time.Duration) trunkline.NodeNetwork {
+	return trunkline.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: trunkline.NodeNetworkStatus{
+		ObservedAt: metav1.NewTime(now().Add(-age)), InstanceType: "m5.xlarge", Mode: trunkline.ModeSecondaryIP,
+		Addresses: trunkline.AddressCounts{Total: 28, Assigned: 6, Cooling: 1, Free: 21, WarmTarget: 8, Limit: 56, Interfaces: 2, InterfaceLimit: 4},
+		Versions:  trunkline.Versions{Agent: "v1"},
+		Conditions: []metav1.Condition{
+			{Type: trunkline.ConditionReady, Status: metav1.ConditionTrue, Reason: "PoolReady", Message: "21 addresses free"},
+			{Type: trunkline.ConditionDrift, Status: metav1.ConditionFalse, Reason: "InSync"},
+		},
+	}}
+}
+
+// healthy is a cluster of two nodes with nothing wrong.
+func healthy() reading {
+	two := int32(2)
+	in := reading{
+		agent:      &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, NumberReady: 2, UpdatedNumberScheduled: 2, NumberAvailable: 2}},
+		controller: &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &two}, Status: appsv1.DeploymentStatus{ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}},
+		networks:   []trunkline.NodeNetwork{report("n1", 10*time.Second), report("n2", 20*time.Second)},
+	}
+	for _, n := range []string{"n1", "n2"} {
+		in.nodes = append(in.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n}})
+		in.pods = append(in.pods,
+			systemPod("trunkline-agent-"+n, agentName, n, "trunkline:v1", true),
+			systemPod("trunkline-controller-"+n, controllerName, n, "trunkline:v1", true))
+		for range 5 {
+			in.pods = append(in.pods, corev1.Pod{Spec: corev1.PodSpec{NodeName: n}, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
+		}
+	}
+	return in
+}
+
+func TestTheStatusOfAHealthyClusterIsOneScreen(t *testing.T) {
+	s := summarise(healthy(), now())
+	if !s.Ready() || len(s.Wrong()) != 0 {
+		t.Errorf("ready %v, wrong %v", s.Ready(), s.Wrong())
+	}
+	var out bytes.Buffer
+	WriteStatus(&out, s)
+	golden(t, "status-healthy.txt", out.String())
+}
+
+func TestTheStatusGroupsWhatIsWrongByObject(t *testing.T) {
+	in := healthy()
+	in.agent.Status.NumberReady = 1
+	in.pods[0].Status.Conditions[0].Status = corev1.ConditionFalse
+	in.pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agent", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 10s"}}}}
+	in.pods[0].Spec.Containers[0].Image = "trunkline:v2"
+	in.networks[0] = report("n1", 5*time.Minute)
+	in.networks[0].Status.Why = "the subnet is full"
+	in.networks[0].Status.Conditions[0].Status = metav1.ConditionFalse
+	in.networks[0].Status.Conditions[0].Message = "no address is free and subnet-1 has none left"
+	in.networks[0].Status.LastError = &trunkline.CallError{Action: "AssignPrivateIpAddresses", Code: "InsufficientFreeAddressesInSubnet", Message: "The specified subnet does not have enough free addresses", Count: 4}
+	in.nodes = append(in.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n3"}})
+	in.brakes = []trunkline.Brake{{ObjectMeta: metav1.ObjectMeta{Name: "night"}, Spec: trunkline.BrakeSpec{Freeze: trunkline.FreezeRelease, Reason: "incident 7"}}}
+	s := summarise(in, now())
+	if s.Ready() {
+		t.Error("ready with an agent down")
+	}
+	var out bytes.Buffer
+	WriteStatus(&out, s)
+	golden(t, "status-broken.txt", out.String())
+}
+
+func TestAClusterWithoutTrunklineIsNamed(t *testing.T) {
+	s := summarise(reading{nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}, now())
+	if s.Installed || s.Ready() || !strings.Contains(strings.Join(s.Wrong(), "\n"), "not installed") {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestDriftIsWrongWhenTrueAndTheOthersWhenNot(t *testing.T) {
+	for _, c := range []struct {
+		kind   string
+		status metav1.ConditionStatus
+		want   bool
+	}{
+		{trunkline.ConditionReady, metav1.ConditionTrue, false},
+		{trunkline.ConditionReady, metav1.ConditionUnknown, true},
+		{trunkline.ConditionDrift, metav1.ConditionTrue, true},
+		{trunkline.ConditionDrift, metav1.ConditionFalse, false},
+	} {
+		if got := bad(metav1.Condition{Type: c.kind, Status: c.status}); got != c.want {
+			t.Errorf("%s=%s: wrong %v, want %v", c.kind, c.status, got, c.want)
+		}
+	}
+}
+
+func exampleBook() introspection.Book {
+	a := netip.MustParseAddr
+	return introspection.Book{
+		Node: "n1", At: now(), ENIs: []introspection.ENI{
+			{
+				ID: "eni-1", Device: 0, MAC: "02:00:00:00:00:01", Subnet: "subnet-1", CIDR: netip.MustParsePrefix("10.0.0.0/19"), Primary: a("10.0.0.5"), State: "ready", Table: 254,
+				Addresses: []introspection.Address{
+					{Address: a("10.0.0.7"), State: "assigned", Pod: "default/web-1", Since: now().Add(-time.Minute), Why: "given at ADD"},
+					{Address: a("10.0.0.8"), State: "free"},
+				},
+			},
+			{
+				ID: "eni-2", Device: 1, Subnet: "subnet-1", State: "attaching", Why: "3 pods wait and eni-1 is full", Table: 2,
+				Addresses: []introspection.Address{{Address: a("10.0.0.9"), State: "cooling", Pod: "default/old", Since: now().Add(-10 * time.Second), Until: now().Add(20 * time.Second), Why: "cools until 12:00:20"}},
+			},
+		},
+		Pool: introspection.Pool{Total: 3, Assigned: 1, Cooling: 1, Free: 1, Waiting: 3, WarmTarget: 8, Limit: 56, Why: "3 pods wait", Steps: []introspection.Step{{What: "attach eni-2", Why: "3 pods wait"}}},
+	}
+}
+
+func TestAddressesInterfacesAndPoolAreShownWithReasons(t *testing.T) {
+	books := OneBook(exampleBook())
+	books.Errors = map[string]string{"n2": "no trunkline-agent pod runs on node n2"}
+	var out bytes.Buffer
+	for _, what := range []Show{ShowAddresses, ShowENIs, ShowPool} {
+		for _, why := range []bool{false, true} {
+			WriteBooks(&out, what, books, why)
+			out.WriteString("\n")
+		}
+	}
+	golden(t, "show.txt", out.String())
+}
+
+func TestABookIsReadFromTheAgentOfThisNode(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != introspection.BookPath {
+			http.NotFound(w, r)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(exampleBook())
+	}))
+	defer srv.Close()
+	got, err := ReadLocalBook(t.Context(), strings.TrimPrefix(srv.URL, "http://"))
+	if err != nil || len(got.ENIs) != 2 || got.ENIs[0].Addresses[0].Pod != "default/web-1" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	srv.Close()
+	if _, err := ReadLocalBook(t.Context(), strings.TrimPrefix(srv.URL, "http://")); err == nil || !strings.Contains(err.Error(), "does it run here?") {
+		t.Errorf("no agent: %v", err)
+	}
+}
+
+func TestATestPodIsSmallAndOnItsNodeAndItsServiceFindsIt(t *testing.T) {
+	p := testPod(connectivity.PodSpec{Name: "server-1", Node: "n1", HostPort: 28090}, "img")
+	if p.Spec.NodeName != "n1" || p.Spec.Containers[0].Ports[0].HostPort != 28090 || p.Spec.Containers[0].ReadinessProbe == nil {
+		t.Errorf("%+v", p.Spec)
+	}
+	if cpu := p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); cpu > 10 {
+		t.Errorf("asks for %d m of CPU", cpu)
+	}
+	for _, s := range []connectivity.ServiceSpec{{Name: "one", Pods: []string{"server-1"}}, {Name: "all", Pods: []string{"server-1", "server-2"}, Headless: true}} {
+		svc := testService(s)
+		if !labels.SelectorFromSet(svc.Spec.Selector).Matches(labels.Set(p.Labels)) {
+			t.Errorf("service %s does not select %s", s.Name, p.Name)
+		}
+		other := testPod(connectivity.PodSpec{Name: "client-1"}, "img")
+		if labels.SelectorFromSet(svc.Spec.Selector).Matches(labels.Set(other.Labels)) {
+			t.Errorf("service %s selects %s", s.Name, other.Name)
+		}
+	}
+}
+
+func TestANamespaceOfSomebodyElseIsNotTouched(t *testing.T) {
+	s := kubetest.New(t)
+	client, err := kube.FromREST(s.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const namespaces = "/api/v1/namespaces"
+	s.Put(namespaces, &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: "prod"}})
+	c := NewTestCluster(client, "img")
+	if err := c.Remove(t.Context(), "prod"); err == nil || !strings.Contains(err.Error(), "was not made by this test") {
+		t.Errorf("got %v", err)
+	}
+	if !slices.Contains(s.Keys(namespaces), "prod") {
+		t.Error("the namespace was removed")
+	}
+	if err := c.Remove(t.Context(), "absent"); err != nil {
+		t.Errorf("absent namespace: %v", err)
+	}
+}
+
+func TestErrorLinesAreToldFromTheRest(t *testing.T) {
+	for line, want := range map[string]bool{
+		`time=2026 level=ERROR msg="lost"`: true, `{"level":"ERROR"}`: true, "panic: runtime error": true,
+		`time=2026 level=WARN msg="retrying after error"`: false, `level=INFO msg=ok`: false,
+	} {
+		if got := isErrorLine(line); got != want {
+			t.Errorf("%s: %v", line, got)
+		}
+	}
+}
+
+func TestProgressSaysWhatHappenedAndTheSummaryWhatFailed(t *testing.T) {
+	var out bytes.Buffer
+	p := &TestProgress{W: &out, Now: now}
+	p.Step("create pods and services")
+	outcomes := []connectivity.Outcome{
+		{Name: "dns/service", Status: connectivity.Passed, Millis: 12},
+		{Name: "spoof/mac", Asserts: "nothing arrives", Status: connectivity.Failed, Reason: "sent 3; got 3\nlook: nft list", Millis: 40},
+		{Name: "outside/source", Status: connectivity.Skipped, Reason: "no host outside"},
+	}
+	for _, o := range outcomes {
+		p.Done(o)
+	}
+	WriteTestSummary(&out, connectivity.Report{Passed: 1, Failed: 1, Skipped: 1, Seconds: 3.2, Cases: outcomes})
+	golden(t, "progress.txt", out.String())
+}
