@@ -10,6 +10,7 @@ package cloud
 import (
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,7 @@ type Cloud struct {
 	mu       sync.Mutex // serialises changes; guards what follows
 	rng      *rand.Rand
 	history  []version // oldest first, never empty
+	retain   time.Duration
 	watchers map[chan struct{}]struct{}
 }
 
@@ -47,17 +49,22 @@ type version struct {
 	state *State
 }
 
-// How much history readers with a lag may ask for.
-const (
-	historyAge = 2 * time.Minute
-	historyLen = 4096
-)
+// maxHistory bounds the history, whatever Retain asks for.
+const maxHistory = 4096
 
 // State returns the account as it is.
 func (c *Cloud) State() *State { return c.current.Load() }
 
-// StateAgo returns the account as it was lag ago, as far back as two minutes and
-// 4096 changes.
+// Retain keeps the States of so long ago for StateAgo from now on. Nothing is
+// kept at first, for a State of a large account is large.
+func (c *Cloud) Retain(age time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.retain = age
+}
+
+// StateAgo returns the account as it was lag ago, or the oldest State retained
+// when that is younger.
 func (c *Cloud) StateAgo(lag time.Duration) *State {
 	if lag <= 0 {
 		return c.State()
@@ -113,11 +120,11 @@ func (c *Cloud) apply(fn func(*change) error) error {
 func (c *Cloud) publish(s *State, now time.Time) {
 	c.current.Store(s)
 	c.history = append(c.history, version{now, s})
-	drop := max(0, len(c.history)-historyLen)
-	for drop < len(c.history)-1 && c.history[drop+1].since.Before(now.Add(-historyAge)) {
+	drop := max(0, len(c.history)-maxHistory)
+	for drop < len(c.history)-1 && !c.history[drop+1].since.After(now.Add(-c.retain)) {
 		drop++
 	}
-	c.history = append([]version(nil), c.history[drop:]...)
+	c.history = slices.Delete(c.history, 0, drop)
 	for ch := range c.watchers {
 		select {
 		case ch <- struct{}{}:

@@ -364,6 +364,7 @@ func TestTerminationTakesOnlyWhatIsMarked(t *testing.T) {
 func TestALateReaderSeesTheStateOfThen(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := newCloud(t, cloud.Options{Now: func() time.Time { return now }, Instant: true})
+	c.Retain(10 * time.Second)
 	before := c.State()
 	now = now.Add(time.Minute)
 	i := create(t, c, cloud.NewInterface{Subnet: c.State().SubnetNamed("a").ID})
@@ -373,6 +374,12 @@ func TestALateReaderSeesTheStateOfThen(t *testing.T) {
 	}
 	if got := c.StateAgo(2 * time.Second); got.Interfaces[i.ID] == nil {
 		t.Error("two seconds ago: the interface is not there")
+	}
+	// What nobody may ask for is not kept.
+	now = now.Add(time.Minute)
+	create(t, c, cloud.NewInterface{Subnet: c.State().SubnetNamed("a").ID})
+	if got := c.StateAgo(time.Hour); got.Interfaces[i.ID] == nil {
+		t.Errorf("revision %d is kept for longer than ten seconds", got.Revision)
 	}
 }
 

@@ -207,14 +207,16 @@ func (s *State) Primary(id vpc.InstanceID) *Interface {
 	return nil
 }
 
-// InstanceNamed returns the instance whose Spec had that name, or nil.
+// InstanceNamed returns the instance whose Spec had that name, or nil. A name may
+// be used again when its instance is terminated; the living one counts.
 func (s *State) InstanceNamed(name string) *Instance {
+	var found *Instance
 	for _, i := range s.Instances {
-		if i.Name == name {
-			return i
+		if i.Name == name && (found == nil || found.State == Terminated) {
+			found = i
 		}
 	}
-	return nil
+	return found
 }
 
 // SubnetNamed returns the subnet whose Spec had that name, or nil.

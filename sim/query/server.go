@@ -167,11 +167,15 @@ func (s *Server) read(req *request) (err error) {
 	return nil
 }
 
+// view is the account as a call may see it. Every call says how much history is
+// needed, so that it is there when a describe wants it.
 func (s *Server) view(a Action) *cloud.State {
+	plan := s.options.Faults.Plan()
+	s.options.Cloud.Retain(time.Duration(max(plan.DescribeLag, plan.MetadataLag)))
 	if !a.ReadOnly {
 		return s.options.Cloud.State()
 	}
-	return s.options.Cloud.StateAgo(time.Duration(s.options.Faults.Plan().DescribeLag))
+	return s.options.Cloud.StateAgo(time.Duration(plan.DescribeLag))
 }
 
 // dispatch decodes, asks permission and runs the handler.

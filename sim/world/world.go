@@ -96,6 +96,7 @@ func (w *World) build() (err error) {
 	if err := w.faults.Set(c.Faults); err != nil {
 		return err
 	}
+	w.cloud.Retain(time.Duration(max(c.Faults.DescribeLag, c.Faults.MetadataLag)))
 	w.api = query.New(query.Options{
 		Cloud: w.cloud, IAM: w.iam, Faults: w.faults, Calls: &w.calls,
 		Region: c.Spec.Region, Seed: c.Spec.Seed, Now: c.Now, Log: c.Log,

@@ -1,9 +1,25 @@
 package world_test
 
 import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
 	"net/netip"
+	"strings"
+	"sync"
+	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/faults"
+	"github.com/trunkline/trunkline/sim/iam"
+	"github.com/trunkline/trunkline/sim/sts"
+	"github.com/trunkline/trunkline/sim/world"
 )
 
 func smallSpec() cloud.Spec {
@@ -19,5 +35,116 @@ func smallSpec() cloud.Spec {
 		Instances: []cloud.InstanceSpec{{
 			Name: "node1", Type: "m5.xlarge", Subnet: "a", Groups: []string{"node"}, Role: "node", Metadata: cloud.DefaultMetadata(),
 		}},
+	}
+}
+
+// machines counts how often it is switched, and can be broken.
+type machines struct {
+	mu                  sync.Mutex // guards what follows
+	reboots, terminates int
+	broken              error
+}
+
+func (m *machines) Reboot(context.Context, vpc.InstanceID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reboots++
+	return m.broken
+}
+
+func (m *machines) Terminate(context.Context, vpc.InstanceID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.terminates++
+	return m.broken
+}
+
+func node() []iam.Role { return []iam.Role{{Name: "node", Instances: true}} }
+
+func startAPI(t *testing.T, c world.Config) *world.World {
+	t.Helper()
+	w, err := world.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return w
+}
+
+func TestAWorldWithoutAWireServesTheAPI(t *testing.T) {
+	w := startAPI(t, world.Config{Spec: smallSpec(), Roles: node()})
+	key := w.Operator()
+	c := awsec2.New(awsec2.Options{
+		Region: "us-west-2", BaseEndpoint: aws.String(w.Endpoint()), Retryer: aws.NopRetryer{},
+		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, ""),
+	})
+	out, err := c.DescribeInstances(t.Context(), &awsec2.DescribeInstancesInput{})
+	if err != nil || len(out.Reservations) != 1 {
+		t.Fatalf("%v, %d reservations", err, len(out.Reservations))
+	}
+	resp, err := http.Get(w.AdminEndpoint() + "/calls")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, _ := io.ReadAll(resp.Body); !strings.Contains(string(body), `"action": "DescribeInstances"`) {
+		t.Errorf("call log: %s", body)
+	}
+}
+
+func TestMachinesAreSwitchedOnceAndRetriedWhenTheyFail(t *testing.T) {
+	m := &machines{}
+	w := startAPI(t, world.Config{Spec: smallSpec(), Roles: node(), Machines: m})
+	id := w.State().InstanceNamed("node1").ID
+	for n := 1; n <= 2; n++ {
+		if err := w.Reboot(t.Context(), id); err != nil || m.reboots != n {
+			t.Fatalf("reboot %d: %v, the machine was rebooted %d times", n, err, m.reboots)
+		}
+	}
+	m.mu.Lock()
+	m.broken = errors.New("the switch is stuck")
+	m.mu.Unlock()
+	if err := w.Reboot(t.Context(), id); err == nil || err.Error() != "reboot "+string(id)+": the switch is stuck" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLaunchedAndTerminatedInstancesComeAndGo(t *testing.T) {
+	m := &machines{}
+	w := startAPI(t, world.Config{Spec: smallSpec(), Roles: node(), Machines: m})
+	old := w.State().InstanceNamed("node1")
+	if err := w.Terminate(t.Context(), old.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.State().Instances[old.ID].State; got != cloud.Terminated {
+		t.Errorf("state %s, want terminated", got)
+	}
+	if err := w.Launch(smallSpec().Instances[0]); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.State().InstanceNamed("node1"); n.ID == old.ID || n.State != cloud.Running {
+		t.Errorf("node1 is %s, %s", n.ID, n.State)
+	}
+	bad := smallSpec().Instances[0]
+	bad.Role = "nobody"
+	if err := w.Launch(bad); err == nil {
+		t.Error("launched with a role that does not exist")
+	}
+}
+
+func TestAWorldThatContradictsItselfDoesNotStart(t *testing.T) {
+	for want, config := range map[string]world.Config{
+		`start world: instance node1: role "node" does not exist, or instances may not have it`:             {Spec: smallSpec()},
+		`start world: role node: policy p: element Version: "", want "2012-10-17"`:                          {Spec: smallSpec(), Roles: []iam.Role{{Name: "node", Policies: map[string][]byte{"p": []byte("{}")}}}},
+		`start world: calls[0]: do "x": want lose-reply, hang, hang-after, fail, stop-before or stop-after`: {Spec: smallSpec(), Roles: node(), Faults: faults.Plan{Calls: []faults.Call{{Action: "X", Do: "x"}}}},
+		`start world: trust issuer https://x: no public key`:                                                {Spec: smallSpec(), Roles: node(), Issuers: []sts.Issuer{{URL: "https://x"}}},
+	} {
+		if _, err := world.Start(t.Context(), config); err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
 	}
 }
