@@ -187,6 +187,8 @@ func (l Link) lacks(h Link) string {
 		return fmt.Sprintf("mtu is %d", h.MTU)
 	case l.Admin != AdminAny && l.Admin != h.Admin:
 		return "is " + h.Admin.String()
+	case l.Group != 0 && l.Group != h.Group:
+		return fmt.Sprintf("group is %d", h.Group)
 	case l.Alias != "" && l.Alias != h.Alias:
 		return fmt.Sprintf("alias is %q", h.Alias)
 	}

@@ -231,6 +231,9 @@ func setLinkIn(list []Link, o Link, v Verb) []Link {
 		if o.Alias != "" {
 			list[i].Alias = o.Alias
 		}
+		if o.Group != 0 {
+			list[i].Group = o.Group
+		}
 	}
 	return list
 }

@@ -44,7 +44,8 @@ const RouteProtocol = 211
 
 // Link groups. A pod link is born in LinkGroupPod: the group can be set in the
 // message that creates it, the alias cannot, so a link that a crash left without
-// alias is still known to be ours. On its way out it waits in LinkGroupTrash and
+// alias is still known to be ours. nftables knows pods' links by it too: what
+// comes by one is judged from the first packet on. On its way out it waits in LinkGroupTrash and
 // dies in LinkGroupDying: links are deleted by group, which is some sixty times
 // cheaper than one by one, and one that arrives while a deletion runs is not in
 // the group being deleted.

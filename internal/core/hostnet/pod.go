@@ -49,7 +49,7 @@ func (p Pod) mtu() int {
 // for pods on a secondary ENI the rule that sends them out by it.
 func ForPod(p Pod) State {
 	hostMAC, podMAC := PodMACs(p.ContainerID, p.IfName)
-	link := Link{Name: p.HostLink(), MAC: hostMAC, MTU: p.mtu(), Admin: AdminUp, Alias: p.Attachment().Alias()}
+	link := Link{Name: p.HostLink(), MAC: hostMAC, MTU: p.mtu(), Admin: AdminUp, Alias: p.Attachment().Alias(), Group: LinkGroupPod}
 	if p.Held {
 		link.Admin, link.Pending = AdminAny, true
 	}

@@ -58,7 +58,7 @@ type Link struct {
 	MTU   int     // bytes; zero: whatever it has
 	Admin Admin
 	Alias string // empty in a wanted link: whatever it has
-	Group uint32 // of a found link; never changed by Diff
+	Group uint32 // zero in a wanted link: whatever it has
 	// Pending, in a wanted link: an ADD is at work on it, it may not be there yet.
 	Pending bool
 }

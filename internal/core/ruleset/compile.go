@@ -46,13 +46,13 @@ func PodOf(p hostnet.Pod, metadata bool) Pod {
 
 // Names of sets.
 const (
-	setLinks    = "links"    // links of pods
-	setSources4 = "sources4" // what may come by a link: link, MAC, address
-	setSources6 = "sources6"
-	setPods4    = "pods4"    // addresses of pods
-	setMetadata = "metadata" // links whose pods may reach instance metadata
-	setKept4    = "kept4"    // destinations that see a pod's own address
-	setSources  = "sources"  // in the ARP table
+	setSources4  = "sources4" // what may come by a pod's link: link, MAC, address
+	setSources6  = "sources6"
+	setPods4     = "pods4"     // addresses of pods
+	setMetadata4 = "metadata4" // addresses of pods that may reach instance metadata
+	setMetadata6 = "metadata6"
+	setKept4     = "kept4"   // destinations that see a pod's own address
+	setSources   = "sources" // in the ARP table
 )
 
 // Compile returns the whole ruleset of a node.
@@ -60,11 +60,11 @@ func Compile(c Config) Ruleset {
 	inet := Table{
 		Family: Inet,
 		Sets: []Set{
-			{Name: setLinks, Key: []KeyType{KeyLink}},
 			{Name: setSources4, Key: []KeyType{KeyLink, KeyMAC, KeyIPv4}},
 			{Name: setSources6, Key: []KeyType{KeyLink, KeyMAC, KeyIPv6}},
 			{Name: setPods4, Key: []KeyType{KeyIPv4}},
-			{Name: setMetadata, Key: []KeyType{KeyLink}},
+			{Name: setMetadata4, Key: []KeyType{KeyIPv4}},
+			{Name: setMetadata6, Key: []KeyType{KeyIPv6}},
 			{Name: setKept4, Key: []KeyType{KeyIPv4}, Interval: true, Elements: ranges(c.VPCCIDRs, c.ExcludeSNAT)},
 		},
 		Chains: slices.Concat(antiSpoofChains(), markChains(c), metadataChains(), snatChains(c)),
@@ -72,7 +72,6 @@ func Compile(c Config) Ruleset {
 	arp := Table{
 		Family: ARP,
 		Sets: []Set{
-			{Name: setLinks, Key: []KeyType{KeyLink}},
 			{Name: setSources, Key: []KeyType{KeyLink, KeyMAC, KeyIPv4}},
 		},
 		Chains: arpChains(),
@@ -100,16 +99,16 @@ func (rs Ruleset) set(f Family, name string) *Set {
 }
 
 // Elements are the set elements that let a pod send. Adding them is all an ADD
-// does to the ruleset, taking them away all that DEL does.
+// does to the ruleset, taking them away all that DEL does. Each is keyed by what
+// only this attachment has, a MAC or an address, and never by a link's name
+// alone: the late DEL of an old sandbox takes nothing from a newer one of the
+// same name.
 func (p Pod) Elements() []Element {
-	list := []Element{
-		{Family: Inet, Set: setLinks, Link: p.Link},
-		{Family: ARP, Set: setLinks, Link: p.Link},
-	}
-	if p.Metadata {
-		list = append(list, Element{Family: Inet, Set: setMetadata, Link: p.Link})
-	}
+	var list []Element
 	for _, a := range p.Addresses {
+		if p.Metadata {
+			list = append(list, Element{Family: Inet, Set: metadataSet(a), Addr: a})
+		}
 		if a.Is4() {
 			list = append(list,
 				Element{Family: Inet, Set: setSources4, Link: p.Link, MAC: p.MAC, Addr: a},
@@ -126,6 +125,13 @@ func (p Pod) Elements() []Element {
 	return list
 }
 
+func metadataSet(a netip.Addr) string {
+	if a.Is4() {
+		return setMetadata4
+	}
+	return setMetadata6
+}
+
 // linkLocal is the IPv6 link-local address the kernel makes of a MAC (EUI-64).
 func linkLocal(m vpc.MAC) netip.Addr {
 	b := netip.MustParseAddr("fe80::").As16()
@@ -140,7 +146,7 @@ func antiSpoofChains() []Chain {
 	return []Chain{
 		{
 			Name: "antispoof", Hook: &Hook{Filter, Prerouting, hostnet.PrioAntiSpoof},
-			Rules: []Rule{{If: []Condition{Member{Fields: []Field{InLink}, Set: setLinks}}, Then: Goto{"from_pod"}}},
+			Rules: []Rule{{If: []Condition{InGroup{hostnet.LinkGroupPod}}, Then: Goto{"from_pod"}}},
 		},
 		{
 			Name: "from_pod",
@@ -179,14 +185,15 @@ func markChains(c Config) []Chain {
 	})
 	return append(chains, Chain{
 		Name: "connmark", Hook: &Hook{Filter, Prerouting, hostnet.PrioConnmark},
-		Rules: []Rule{{If: []Condition{Member{Fields: []Field{InLink}, Set: setLinks}}, Then: Goto{"connmark_pod"}}},
+		Rules: []Rule{{If: []Condition{InGroup{hostnet.LinkGroupPod}}, Then: Goto{"connmark_pod"}}},
 	}, leave)
 }
 
 // metadataChains keep everybody but the node itself and the pods that were let
 // from instance metadata. They sit behind every DNAT, so that a Service with
 // that address as its endpoint leads nowhere, and judge all that is forwarded,
-// not only what comes from our pods: a NodePort must not lead there either.
+// not only what comes from our pods: a NodePort must not lead there either. A
+// pod is known by its source address, which antiSpoofChains made sure of.
 //
 // The answer is a refusal, not silence: SDKs ask there first and would wait for
 // seconds at every start.
@@ -203,7 +210,8 @@ func metadataChains() []Chain {
 		{
 			Name: "metadata_access",
 			Rules: []Rule{
-				{If: []Condition{Member{Fields: []Field{InLink}, Set: setMetadata}}, Then: Return{}},
+				{If: []Condition{Member{Fields: []Field{IPv4Src}, Set: setMetadata4}}, Then: Return{}},
+				{If: []Condition{Member{Fields: []Field{IPv6Src}, Set: setMetadata6}}, Then: Return{}},
 				{If: []Condition{TCP{}}, Then: Reject{Reset: true}, Count: true, Comment: "instance metadata"},
 				{Then: Reject{}, Count: true, Comment: "instance metadata"},
 			},
@@ -227,7 +235,7 @@ func snatChains(c Config) []Chain {
 	return []Chain{{
 		Name: "translate", Hook: &Hook{NAT, Postrouting, hostnet.PrioSNAT},
 		Rules: []Rule{
-			{If: []Condition{Member{Fields: []Field{OutLink}, Set: setLinks}}, Then: Return{}},
+			{If: []Condition{OutGroup{hostnet.LinkGroupPod}}, Then: Return{}},
 			{
 				If: []Condition{
 					Member{Fields: []Field{IPv4Src}, Set: setPods4},
@@ -245,7 +253,7 @@ func arpChains() []Chain {
 	return []Chain{
 		{
 			Name: "input", Hook: &Hook{Filter, Input, hostnet.PrioARP},
-			Rules: []Rule{{If: []Condition{Member{Fields: []Field{InLink}, Set: setLinks}}, Then: Goto{"from_pod"}}},
+			Rules: []Rule{{If: []Condition{InGroup{hostnet.LinkGroupPod}}, Then: Goto{"from_pod"}}},
 		},
 		{
 			Name: "from_pod",

@@ -116,7 +116,6 @@ type Field uint8
 // Fields. Naming an IPv4 field implies an IPv4 packet, and so on.
 const (
 	InLink   Field = iota // iifname
-	OutLink               // oifname
 	EtherSrc              // ether saddr
 	IPv4Src               // ip saddr
 	IPv4Dst               // ip daddr
@@ -126,7 +125,7 @@ const (
 	ARPIP                 // arp saddr ip
 )
 
-// Condition is one of Member, LinkIs, AddressIs, LocalDestination, Original,
+// Condition is one of Member, InGroup, OutGroup, LinkIs, AddressIs, LocalDestination, Original,
 // ConnMark and TCP.
 type Condition interface{ condition() }
 
@@ -136,6 +135,14 @@ type Member struct {
 	Set    string
 	Not    bool
 }
+
+// InGroup compares the group of the link a packet came by. Pod links are in
+// theirs from birth, so that a rule about pods needs no list of them: what no
+// element allows, a pod may not do.
+type InGroup struct{ Group uint32 }
+
+// OutGroup compares the group of the link a packet leaves by.
+type OutGroup struct{ Group uint32 }
 
 // LinkIs compares the incoming link's name.
 type LinkIs struct {
@@ -163,6 +170,8 @@ type ConnMark struct{ Bits uint32 }
 type TCP struct{}
 
 func (Member) condition()           {}
+func (InGroup) condition()          {}
+func (OutGroup) condition()         {}
 func (LinkIs) condition()           {}
 func (AddressIs) condition()        {}
 func (LocalDestination) condition() {}

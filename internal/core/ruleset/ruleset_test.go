@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,7 +43,8 @@ func config() Config {
 // rest by the primary ENI, but pod b's by eth1.
 func node() Node {
 	return Node{
-		Local: map[string][]netip.Addr{"eth0": {addr("10.0.0.10")}, "eth1": {addr("10.0.0.11")}},
+		Groups: map[string]uint32{"eniaaa": hostnet.LinkGroupPod, "enibbb": hostnet.LinkGroupPod, "eniccc": hostnet.LinkGroupPod},
+		Local:  map[string][]netip.Addr{"eth0": {addr("10.0.0.10")}, "eth1": {addr("10.0.0.11")}},
 		DNAT: map[netip.Addr]netip.Addr{
 			addr("172.20.0.10"): addr("10.0.5.5"), addr("172.20.0.66"): vpc.MetadataV4, addr("172.20.0.80"): addr("203.0.113.10"),
 			addr("172.20.0.70"): addr("10.0.0.70"),
@@ -117,6 +119,7 @@ func TestPacketsMeetTheirFate(t *testing.T) {
 
 		{name: "another pod's address", p: with(to(fromA, "10.0.9.9"), func(p *Packet) { p.Src = addr("10.0.0.70") }), want: Fate{Outcome: Dropped, Src: addr("10.0.0.70")}},
 		{name: "another MAC", p: with(to(fromA, "10.0.9.9"), func(p *Packet) { p.MAC = macB }), want: Fate{Outcome: Dropped, Src: fromA.Src}},
+		{name: "anything from a pod that no element allows", p: Packet{InLink: "eniccc", MAC: macA, Src: fromA.Src, Dst: addr("10.0.9.9")}, want: Fate{Outcome: Dropped, Src: fromA.Src}},
 		{name: "IPv6 from a pod without", p: with(fromA, func(p *Packet) { p.Src, p.Dst = addr("2600:1f14::12"), addr("2600:1f14::1") }), want: Fate{Outcome: Dropped, Src: addr("2600:1f14::12")}},
 		{
 			name: "IPv6 from a pod with", p: with(fromB, func(p *Packet) { p.Src, p.Dst = addr("2600:1f14::70"), addr("2600:1f14::1") }),
@@ -260,6 +263,16 @@ func TestAPodsElementsAreAllThatDistinguishesARulesetWithIt(t *testing.T) {
 	}
 	if diff := cmp.Diff(Compile(with).String(), rs.String()); diff != "" {
 		t.Errorf("(-with +without and elements):\n%s", diff)
+	}
+}
+
+func TestALateDELTakesNothingFromANewerPodOfTheSameName(t *testing.T) {
+	older := Pod{Link: "eniaaa", MAC: macA, Addresses: []netip.Addr{addr("10.0.0.12"), addr("2600:1f14::12")}, Metadata: true}
+	newer := Pod{Link: "eniaaa", MAC: macB, Addresses: []netip.Addr{addr("10.0.0.13"), addr("2600:1f14::13")}, Metadata: true}
+	for _, e := range older.Elements() {
+		if slices.Contains(newer.Elements(), e) {
+			t.Errorf("both have %s", e)
+		}
 	}
 }
 

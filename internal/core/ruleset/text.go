@@ -125,7 +125,7 @@ func (r Rule) String() string {
 }
 
 func (f Field) String() string {
-	return [...]string{"iifname", "oifname", "ether saddr", "ip saddr", "ip daddr", "ip6 saddr", "ip6 daddr", "arp saddr ether", "arp saddr ip"}[f]
+	return [...]string{"iifname", "ether saddr", "ip saddr", "ip daddr", "ip6 saddr", "ip6 daddr", "arp saddr ether", "arp saddr ip"}[f]
 }
 
 func conditionText(c Condition) string {
@@ -142,6 +142,10 @@ func conditionText(c Condition) string {
 			names[i] = f.String()
 		}
 		return fmt.Sprintf("%s %s@%s", strings.Join(names, " . "), not(c.Not), c.Set)
+	case InGroup:
+		return fmt.Sprintf("iifgroup %d", c.Group)
+	case OutGroup:
+		return fmt.Sprintf("oifgroup %d", c.Group)
 	case LinkIs:
 		return fmt.Sprintf("iifname %s%q", not(c.Not), c.Name)
 	case AddressIs:

@@ -28,6 +28,8 @@ type Packet struct {
 type Node struct {
 	// Local addresses, by the link that has them.
 	Local map[string][]netip.Addr
+	// Groups of links; 0 where none is said.
+	Groups map[string]uint32
 	// DNAT translates destinations at priority −100, as kube-proxy does.
 	DNAT map[netip.Addr]netip.Addr
 	// Route names the link a forwarded packet leaves by, given its mark.
@@ -226,6 +228,10 @@ func (t *tracer) meets(f Family, c Condition) (bool, error) {
 	switch c := c.(type) {
 	case Member:
 		return t.member(f, c)
+	case InGroup:
+		return t.node.Groups[t.p.InLink] == c.Group, nil
+	case OutGroup:
+		return t.node.Groups[t.f.OutLink] == c.Group, nil
 	case LinkIs:
 		return (t.p.InLink == c.Name) != c.Not, nil
 	case AddressIs:
@@ -285,8 +291,6 @@ func (t *tracer) member(f Family, m Member) (bool, error) {
 		switch field {
 		case InLink:
 			key.Link = t.p.InLink
-		case OutLink:
-			key.Link = t.f.OutLink
 		case EtherSrc:
 			key.MAC = t.p.MAC
 		case ARPEther:

@@ -194,6 +194,9 @@ func changeLink(index int, l hostnet.Link) message {
 	if l.Alias != "" {
 		attrs = append(attrs, alias(l.Alias))
 	}
+	if l.Group != 0 {
+		attrs = append(attrs, group(l.Group))
+	}
 	return setLink(index, up, "set "+l.String(), attrs...)
 }
 

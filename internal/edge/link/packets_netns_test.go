@@ -243,6 +243,7 @@ func TestWhatIsFlushedComesBack(t *testing.T) {
 		{"an ENI's MTU changed", "link set eth1 mtu 1500", ""},
 		{"an ENI down", "link set eth1 down", ""},
 		{"a pod's link down", "link set " + a.HostLink() + " down", ""},
+		{"a pod's link in no group", "link set " + a.HostLink() + " group default", ""},
 		{"a pod's neighbour deleted", "neigh del 10.0.0.70 dev " + b.HostLink(), ""},
 		{"a rule of ours added", "rule add from 10.0.0.70 lookup 9 prio 1500 protocol 211", ""},
 		{"the kernel's subnet route back", "route add 10.0.0.0/24 dev eth1 proto kernel metric 0 src 10.0.0.11 table 254", ""},

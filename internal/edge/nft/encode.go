@@ -128,8 +128,6 @@ func codeOf(f ruleset.Field) fieldCode {
 	switch f {
 	case ruleset.InLink:
 		return fieldCode{load: meta(expr.MetaKeyIIFNAME), words: 4}
-	case ruleset.OutLink:
-		return fieldCode{load: meta(expr.MetaKeyOIFNAME), words: 4}
 	case ruleset.EtherSrc:
 		ethernet := binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)
 		return fieldCode{payload(expr.PayloadBaseLLHeader, 6, 6), 2, expr.MetaKeyIIFTYPE, ethernet}
@@ -178,6 +176,10 @@ func conditionOf(c ruleset.Condition) ([]expr.Any, error) {
 	switch c := c.(type) {
 	case ruleset.Member:
 		return append(load(c.Fields...), &expr.Lookup{SourceRegister: r, SetName: c.Set, Invert: c.Not}), nil
+	case ruleset.InGroup:
+		return []expr.Any{meta(expr.MetaKeyIIFGROUP)(r), equal(native(c.Group))}, nil
+	case ruleset.OutGroup:
+		return []expr.Any{meta(expr.MetaKeyOIFGROUP)(r), equal(native(c.Group))}, nil
 	case ruleset.LinkIs:
 		op := expr.CmpOpEq
 		if c.Not {
