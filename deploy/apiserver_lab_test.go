@@ -1,0 +1,238 @@
+//go:build lab
+
+package deploy_test
+
+import (
+	"flag"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/lab/controlplane"
+	"github.com/trunkline/trunkline/test/testns"
+)
+
+var kubeBinary = flag.String("kube", "/tmp/kbin/trunkline-kube", "path of trunkline-kube")
+
+// cluster is a real control plane with deploy/overlays/lab applied.
+type cluster struct {
+	*controlplane.ControlPlane
+	kubeconfig string
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	if _, err := os.Stat(*kubeBinary); err != nil {
+		t.Fatalf("build lab/kube first, or name it with -kube: %v", err)
+	}
+	address := netip.MustParseAddr("10.0.0.10")
+	ns := testns.New(t, "deploy")
+	ns.Do(t, func() {
+		lo, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(lo)
+		}
+		if err == nil {
+			err = netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: address.AsSlice(), Mask: net.CIDRMask(32, 32)}})
+		}
+		if err == nil {
+			err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "out"}, PeerName: "gone"})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	cp, err := controlplane.Start(t.Context(), controlplane.Config{
+		Lab: "deploy", StateDir: t.TempDir(), Kube: *kubeBinary, NetNS: ns.Path, Address: address,
+		ServiceCIDR: netip.MustParsePrefix("172.20.0.0/16"), Issuer: "https://oidc.eks.us-west-2.amazonaws.com/id/TEST",
+	}, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cp.Stop)
+	c := &cluster{ControlPlane: cp, kubeconfig: cp.Kubeconfig()}
+	c.kubectl(t, "apply", "--server-side", "-k", "overlays/lab")
+	c.kubectl(t, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+	return c
+}
+
+func (c *cluster) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(*kubeBinary, append([]string{"kubectl", "--kubeconfig", c.kubeconfig}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// as returns a client with a service account's token bound to a pod on a node, as
+// the kubelet hands it to the pod.
+func (c *cluster) as(t *testing.T, account, node string) *kube.Client {
+	t.Helper()
+	core := c.Client().CoreV1()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: account + "-on-" + node},
+		Spec:       corev1.PodSpec{NodeName: node, ServiceAccountName: account, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	pod, err := core.Pods("kube-system").Create(t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	token, err := core.ServiceAccounts("kube-system").CreateToken(t.Context(), account, request, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := rest.AnonymousClientConfig(admin)
+	cfg.BearerToken = token.Status.Token
+	client, err := kube.FromREST(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func (c *cluster) addNode(t *testing.T, name string) {
+	t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux"}}, Spec: corev1.NodeSpec{ProviderID: "aws:///us-west-2a/i-" + name}}
+	if _, err := c.Client().CoreV1().Nodes().Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// agent is the agent's half of edge/kube with the rights that deploy/ grants.
+func (c *cluster) agent(t *testing.T, client *kube.Client, node string) *kube.Cluster {
+	t.Helper()
+	k := kube.NewCluster(kube.Options{
+		Client: client, NodeName: node, SnapshotPath: filepath.Join(t.TempDir(), "cluster.json"),
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	done := make(chan struct{})
+	go func() { defer close(done); _ = k.Run(t.Context()) }()
+	t.Cleanup(func() { <-done })
+	until(t, "agent of "+node+" has read its pods and node", k.Synced)
+	return k
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for !ok() {
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
+	c := newCluster(t)
+	for _, n := range []string{"n1", "n2"} {
+		c.addNode(t, n)
+	}
+	client := c.as(t, "trunkline-agent", "n1")
+
+	t.Run("an agent reports its own node and sees brakes at once", func(t *testing.T) {
+		k := c.agent(t, client, "n1")
+		report := trunkline.NodeNetworkStatus{
+			ObservedAt: metav1.Now(), InstanceID: "i-n1", Mode: trunkline.ModeSecondaryIP,
+			Interfaces: []trunkline.Interface{{ID: "eni-1", State: trunkline.InterfaceReady}},
+			Conditions: []metav1.Condition{{Type: trunkline.ConditionReady, Status: metav1.ConditionTrue, Reason: "PoolReady", LastTransitionTime: metav1.Now()}},
+		}
+		if err := k.WriteNetwork(t.Context(), report); err != nil {
+			t.Fatal(err)
+		}
+		report.Addresses.Free = 13
+		report.Conditions = nil
+		if err := k.WriteNetwork(t.Context(), report); err != nil {
+			t.Fatal(err)
+		}
+		if out := c.kubectl(t, "get", "nn", "n1"); !strings.Contains(out, "secondary-ip") || !strings.Contains(out, "13") {
+			t.Errorf("kubectl get nn n1:\n%s", out)
+		}
+		if err := k.SetNetworkUnavailable(t.Context(), false, "PoolReady", "13 addresses free"); err != nil {
+			t.Error(err)
+		}
+		k.Events().PodWarning(kube.PodRef{Namespace: "default", Name: "p"}, "u", "NoAddress", "the subnet is full")
+		until(t, "the event", func() bool {
+			events, err := c.Client().CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
+			return err == nil && len(events.Items) > 0 && events.Items[len(events.Items)-1].Reason == "NoAddress"
+		})
+		operator, err := kube.NewClient(kube.Access{Kubeconfig: c.kubeconfig})
+		if err != nil {
+			t.Fatal(err)
+		}
+		brake := trunkline.Brake{ObjectMeta: metav1.ObjectMeta{Name: "night"}, Spec: trunkline.BrakeSpec{Freeze: trunkline.FreezeRelease, Reason: "test"}}
+		if err := kube.PutBrake(t.Context(), operator, brake); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the brake", func() bool { f, _ := k.Freeze(); return f == trunkline.FreezeRelease })
+		brake.Spec.Freeze = "sideways"
+		if err := kube.PutBrake(t.Context(), operator, brake); !apierrors.IsInvalid(err) {
+			t.Errorf("a brake of an unknown kind: %v, want it refused as invalid", err)
+		}
+	})
+	t.Run("an agent may not speak for another node", func(t *testing.T) {
+		k := c.agent(t, client, "n2")
+		if err := k.WriteNetwork(t.Context(), trunkline.NodeNetworkStatus{Mode: trunkline.ModeSecondaryIP}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "the agent of node n1 may not write about n2") {
+			t.Errorf("report about n2: %v", err)
+		}
+		if err := k.SetNetworkUnavailable(t.Context(), true, "Lie", "lie"); !apierrors.IsForbidden(err) {
+			t.Errorf("condition of n2: %v", err)
+		}
+	})
+	t.Run("an agent may do nothing else", func(t *testing.T) {
+		for _, what := range [][]string{
+			{"get", "secrets"}, {"delete", "pods"}, {"patch", "nodes"}, {"delete", "nodenetworks.trunkline.dev"},
+			{"create", "brakes.trunkline.dev"}, {"create", "pods", "--subresource=exec"},
+		} {
+			args := append([]string{"auth", "can-i", "--as=system:serviceaccount:kube-system:trunkline-agent", "-n", "kube-system"}, what...)
+			out, _ := exec.Command(*kubeBinary, append([]string{"kubectl", "--kubeconfig", c.kubeconfig}, args...)...).Output() // status 1 is "no"
+			if strings.TrimSpace(string(out)) != "no" {
+				t.Errorf("can an agent %v? %s", what, out)
+			}
+		}
+	})
+	t.Run("the controller keeps CNINodes and reports", func(t *testing.T) {
+		ctl := c.as(t, "trunkline-controller", "n1")
+		n := vpcresources.CNINode{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"kubernetes.io/os": "linux"}}}
+		n.Spec.Tags = map[string]string{"cluster.k8s.amazonaws.com/name": "c"}
+		if err := kube.CreateCNINode(t.Context(), ctl, n); err != nil {
+			t.Error(err)
+		}
+		if nodes, found, err := kube.CNINodes(t.Context(), ctl); err != nil || !found || len(nodes) != 1 {
+			t.Errorf("CNINodes: %d, %v, %v", len(nodes), found, err)
+		}
+		if err := kube.DeleteReport(t.Context(), ctl, "n1"); err != nil {
+			t.Error(err)
+		}
+		if reports, brakes, err := kube.Reports(t.Context(), ctl); err != nil || len(reports) != 0 || len(brakes) != 1 {
+			t.Errorf("%d reports, %d brakes, %v", len(reports), len(brakes), err)
+		}
+	})
+}
