@@ -73,15 +73,15 @@ func (p *planner) condition() Condition {
 	n.Attainable = p.attainable()
 	switch {
 	case n.Free > 0:
-		return Condition{CanAdd: true, Reason: ReasonReady, Message: fmt.Sprintf("%d addresses are free", n.Free)}
+		return Condition{CanAdd: true, Reason: ReasonReady, Message: some(n.Free, "is free", "are free")}
 	case n.Incoming > 0:
-		return Condition{Reason: ReasonGrowing, Message: fmt.Sprintf("%d addresses are on their way: %s", n.Incoming, p.underway())}
+		return Condition{Reason: ReasonGrowing, Message: some(n.Incoming, "is on its way: ", "are on their way: ") + p.underway()}
 	case n.Cooling > 0:
 		at := p.coolest()
 		p.again(at)
 		return Condition{
 			Reason: ReasonCooling, RetryAt: at,
-			Message: fmt.Sprintf("%d addresses cool down, the first until %s%s", n.Cooling, at.Format(clock), p.standing()),
+			Message: some(n.Cooling, "cools down, until ", "cool down, the first until ") + at.Format(clock) + p.standing(),
 		}
 	case n.Assigned+n.Quarantined >= n.Capacity:
 		return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
@@ -92,7 +92,7 @@ func (p *planner) condition() Condition {
 	case p.exhausted():
 		return Condition{
 			Reason: ReasonSubnetExhausted, RetryAt: p.d.Next,
-			Message: "no subnet has a free address" + p.standing() + "; free addresses in them, or add a subnet in the zone",
+			Message: "no subnet has room" + p.standing() + "; free addresses in them, or add a subnet in the zone",
 		}
 	case len(p.blocked) > 0:
 		return Condition{Reason: ReasonRefused, RetryAt: p.d.Next, Message: "EC2 gives no more addresses" + p.standing()}
@@ -100,6 +100,14 @@ func (p *planner) condition() Condition {
 	return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
 		"%d addresses are held, all in use, and no more are allowed (%d pods, %d interfaces)",
 		n.Have, p.s.Limits.MaxPods, p.maxENIs)}
+}
+
+// some counts addresses in words.
+func some(n int, one, many string) string {
+	if n == 1 {
+		return "1 address " + one
+	}
+	return fmt.Sprintf("%d addresses %s", n, many)
 }
 
 // underway names what brings addresses, planned actions included.

@@ -225,7 +225,7 @@ func (p *planner) subnet(want int) (Subnet, bool) {
 			continue
 		}
 		if p.left(n.ID) < 2 {
-			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has no free address", n.ID))
+			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has %d free, a new interface needs 2", n.ID, max(0, p.left(n.ID))))
 			continue
 		}
 		if !found || p.better(n, best, want) {

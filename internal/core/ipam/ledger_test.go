@@ -333,3 +333,31 @@ func TestObserve(t *testing.T) {
 		}
 	})
 }
+
+func TestAfterAnOpenFailureWhatWasFencedStaysFenced(t *testing.T) {
+	for _, definite := range []bool{true, false} {
+		w := ready(t)
+		addr := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
+		a := ipam.Action{ID: "u", Kind: ipam.UnassignAddresses, ENI: "eni-00", Addresses: []netip.Addr{addr}}
+		if _, err := w.ledger.Begin(a, w.now); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.ledger.Fail("u", ipam.Failure{Reason: ipam.FailOther, Definite: definite}, w.now); err != nil {
+			t.Fatal(err)
+		}
+		want := ipam.Releasing
+		if definite {
+			want = ipam.Free
+		}
+		if got := w.ledger.View(w.now).ENIs[0].Addresses[0].State; got != want {
+			t.Errorf("definite %v: %s, want %s", definite, got, want)
+		}
+		w.now = w.now.Add(time.Minute)
+		asked := slices.ContainsFunc(ipam.Plan(w.snapshot(), w.config, w.now).Actions, func(a ipam.Action) bool {
+			return a.Kind == ipam.UnassignAddresses && slices.Contains(a.Addresses, addr)
+		})
+		if asked == definite {
+			t.Errorf("definite %v: asked for again: %v", definite, asked)
+		}
+	}
+}

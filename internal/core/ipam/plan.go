@@ -213,11 +213,7 @@ func (p *planner) wants() {
 	}
 	used := n.Assigned + n.Quarantined
 	n.Have = used + n.Cooling + n.Free + n.Incoming
-	lowWarm, highWarm := p.c.WarmIPs, p.c.WarmIPs+p.c.Headroom
-	if p.c.wholeENIs() {
-		lowWarm = p.c.WarmENIs * p.perENI
-		highWarm = lowWarm
-	}
+	lowWarm, highWarm := p.warmth()
 	target := func(warm int) int {
 		pods := used + n.Demand + warm
 		if p.s.Limits.MaxPods > 0 {
@@ -227,6 +223,16 @@ func (p *planner) wants() {
 	}
 	p.low, p.high = target(lowWarm), target(highWarm)
 	n.Want = p.high
+}
+
+// warmth is how many addresses beyond need make the pool grow when they are not
+// there, and up to how many it grows.
+func (p *planner) warmth() (low, high int) {
+	if p.c.wholeENIs() {
+		whole := p.c.WarmENIs * p.perENI
+		return whole, whole
+	}
+	return p.c.WarmIPs, p.c.WarmIPs + p.c.Headroom
 }
 
 // again asks to be called at t.

@@ -20,25 +20,23 @@ func (p *planner) shrink() {
 		return
 	}
 	// What was needed at the peak of the idle time is kept, so that a constant load,
-	// however it churns, never has to ask for it again.
-	n := p.d.Numbers
-	warm := p.c.WarmIPs + p.c.Headroom
-	if p.c.wholeENIs() {
-		warm = p.c.WarmENIs * p.perENI
-	}
-	keep := max(max(p.s.Peak, n.Assigned+n.Quarantined+n.Cooling)+n.Demand+warm, p.c.MinIPs)
-	surplus := n.Have - keep
-	if surplus < 0 {
+	// however it churns, never has to ask for it again. A whole interface may go down
+	// to where the pool would grow; single addresses leave the headroom.
+	n := &p.d.Numbers
+	low, high := p.warmth()
+	need := max(p.s.Peak, n.Assigned+n.Quarantined+n.Cooling) + n.Demand
+	least, keep := max(need+low, p.c.MinIPs), max(need+high, p.c.MinIPs)
+	if n.Have < least {
 		return
 	}
 	if at := p.releaseAt(); p.now.Before(at) {
 		p.again(at)
 		return
 	}
-	if p.removeENI(surplus, keep) || p.c.wholeENIs() {
+	if p.removeENI(n.Have-least, least) || p.c.wholeENIs() {
 		return
 	}
-	if surplus >= max(1, p.c.Headroom/2) {
+	if surplus := n.Have - keep; surplus >= max(1, p.c.Headroom/2) {
 		p.removeAddresses(surplus, keep)
 	}
 }

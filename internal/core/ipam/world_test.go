@@ -2,6 +2,7 @@ package ipam_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -15,6 +16,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
+
+var _ = flag.Bool("update", false, "rewrite transcripts")
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
@@ -42,6 +45,8 @@ type world struct {
 	pending []ipam.Pending
 	calls   map[ipam.Kind]int
 	next    int
+	nextPod int
+	live    []int
 	decided ipam.Decision
 	flights []ipam.Action
 	refuse  func(ipam.Action) *ipam.Failure // injected
