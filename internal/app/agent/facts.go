@@ -245,6 +245,9 @@ func (a *Agent) firstAddress(ctx context.Context) error {
 				free += e.Count(ipam.Free)
 			}
 		}
-		return free == 0, errors.New("no address yet")
+		if free == 0 {
+			return true, errors.New("no address yet")
+		}
+		return false, nil
 	})
 }

@@ -76,8 +76,8 @@ func (a *Agent) reconcileKernel(ctx context.Context, full bool) (time.Time, erro
 	links, linkErr := a.host.Apply(ctx, a.wantHost)
 	filters, filterErr := a.filter.Apply(ctx, a.wantFilter)
 	a.metrics.kernelPass.Observe(time.Since(began).Seconds())
-	a.drifted("link", links)
-	a.drifted("nftables", filters)
+	a.drifted("link", links, began)
+	a.drifted("nftables", filters, began)
 	err := errors.Join(linkErr, filterErr)
 	if full && err == nil {
 		err = a.sweepQuarantine(ctx)
@@ -85,14 +85,19 @@ func (a *Agent) reconcileKernel(ctx context.Context, full bool) (time.Time, erro
 	return time.Time{}, err
 }
 
-// drifted reports what was not as it should be. The first pass of a start builds
-// everything; that is no drift.
-func (a *Agent) drifted(where string, list []hostnet.Drift) {
+// settling is how long before a pass a pod's ADD or DEL may have begun that the
+// pass sees half of.
+const settling = time.Second
+
+// drifted reports what a pass that began then found not as it should be. The first
+// pass of a start builds everything, and a pod that was just being wired or
+// unwired is half there; neither is drift.
+func (a *Agent) drifted(where string, list []hostnet.Drift, began time.Time) {
 	a.mu.Lock()
 	serving := a.serving
 	a.mu.Unlock()
 	for _, d := range list {
-		if !serving {
+		if !serving || !a.book.strange(d.Object, began.Add(-settling)) {
 			a.log.Debug("put in place", "where", where, "what", d.String())
 			continue
 		}

@@ -1,0 +1,86 @@
+//go:build netns
+
+package thread
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/prometheus/client_golang/prometheus"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/app/agent"
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// agentEnv makes the test binary the agent, with these settings.
+const agentEnv = "TL_THREAD_AGENT"
+
+func TestMain(m *testing.M) {
+	settings, ok := os.LookupEnv(agentEnv)
+	if !ok {
+		os.Exit(m.Run())
+	}
+	if err := runAgent(settings); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func runAgent(settings string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	flags := map[string]string{}
+	for line := range strings.SplitSeq(settings, "\n") {
+		key, value, _ := strings.Cut(line, "=")
+		flags[key] = value
+	}
+	plugin, initialise := flags["init"]
+	delete(flags, "init")
+	cfg, err := config.Load(config.Sources{Flags: flags})
+	if err != nil {
+		return err
+	}
+	aws, err := awsconfig.LoadDefaultConfig(ctx)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if initialise {
+		return agent.Init(ctx, cfg, plugin, aws, log)
+	}
+	return agent.Run(ctx, cfg, agent.Deps{
+		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
+		Cluster: func(func()) (agent.Cluster, agent.Events) { return noCluster{}, noCluster{} },
+	})
+}
+
+// noCluster is a node without Kubernetes: every pod the runtime names exists.
+type noCluster struct{}
+
+func (noCluster) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+func (noCluster) Synced() bool                  { return true }
+func (noCluster) Pods() []kube.Pod              { return nil }
+func (noCluster) Pod(_ context.Context, ref kube.PodRef, uid string) (kube.Pod, error) {
+	return kube.Pod{PodRef: ref, UID: uid}, nil
+}
+func (noCluster) Node() (kube.Node, bool)            { return kube.Node{}, false }
+func (noCluster) Freeze() (trunkline.Freeze, string) { return trunkline.FreezeNone, "" }
+func (noCluster) WriteNetwork(context.Context, trunkline.NodeNetworkStatus) error {
+	return nil
+}
+func (noCluster) SetNetworkUnavailable(context.Context, bool, string, string) error { return nil }
+func (noCluster) PodWarning(ref kube.PodRef, _, reason, message string) {
+	slog.Warn("event", "pod", ref, "reason", reason, "message", message)
+}
+func (noCluster) NodeWarning(reason, message string) {
+	slog.Warn("event", "node", reason, "message", message)
+}
