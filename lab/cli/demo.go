@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/trunkline/trunkline/sim/world"
 )
 
 // demoTime bounds each step of the tour that waits for something.
@@ -89,11 +91,12 @@ func (t *tour) kubectl(ctx context.Context, stdin string, args ...string) error 
 }
 
 func (t *tour) productStatus(ctx context.Context) error {
-	return t.program(ctx, t.record.Product, "status", "--wait")
+	return t.program(ctx, t.record.Product, "status", "--wait="+demoTime.String())
 }
 
 func (t *tour) connectivity(ctx context.Context) error {
-	return t.program(ctx, t.record.Product, "connectivity", "test", "--image", t.record.Workload)
+	return t.program(ctx, t.record.Product, "connectivity", "test", "--image", t.record.Workload,
+		"--outside", world.OutsideAddress, "--external-name", "ec2."+t.record.Lab.World.Region+".amazonaws.com")
 }
 
 func (t *tour) farewell() {

@@ -16,11 +16,13 @@ import (
 // record is lab.json in a lab's state directory: what `up` resolved, for the
 // commands that come later.
 type record struct {
-	Lab      daemon.Lab `json:"lab"`
-	Source   string     `json:"source"`
-	Version  string     `json:"version"`
-	Workload string     `json:"workload"` // reference of the test image
-	Product  string     `json:"product"`  // path of the trunkline program
+	Lab     daemon.Lab `json:"lab"`
+	Source  string     `json:"source"`
+	Version string     `json:"version"`
+	Product string     `json:"product"` // path of the trunkline program
+	// Workload is the test program: the reference of its image and its path.
+	Workload     string `json:"workload"`
+	WorkloadPath string `json:"workloadPath"`
 }
 
 func (s *session) stateDir(lab string) string { return filepath.Join(s.stateRoot, lab) }

@@ -137,7 +137,7 @@ func (c *upCmd) record(s *session, r spec.Resolved, p parts) (record, error) {
 	}
 	rec := record{
 		Lab: want, Source: p.source, Version: p.set.Version,
-		Workload: p.images.Workload.Refs[0], Product: p.set.Trunkline,
+		Workload: p.images.Workload.Refs[0], WorkloadPath: p.set.Workload, Product: p.set.Trunkline,
 	}
 	return rec, errors.Join(writeDeploy(want, p, stateDir), rec.save(stateDir))
 }
@@ -153,6 +153,9 @@ func (c *upCmd) converge(s *session, b *board, rec record, fresh bool) error {
 		}
 	}
 	err := daemon.NewClient(stateDir).Apply(ctx, rec.Lab, func(e daemon.Event) { b.event(e) })
+	if err == nil && rec.Lab.World.VPC.InternetGateway {
+		err = startOutside(ctx, rec, stateDir)
+	}
 	switch {
 	case err == nil:
 		return nil

@@ -153,6 +153,9 @@ func (r *resolver) node(field string, n Node) {
 	}
 	known(&r.problems, field+"subnet", n.Subnet, "subnets", r.subnetSet)
 	r.groupRefs(field+"groups", n.Groups)
+	if n.Role != DefaultRole {
+		r.add(field+"role", n.Role, "the account has one role for instances, %s (deploy/iam/node-policy.json)", DefaultRole)
+	}
 	if n.Cgroup != CgroupV1 && n.Cgroup != CgroupV2 {
 		r.add(field+"cgroup", n.Cgroup, "must be %s or %s", CgroupV1, CgroupV2)
 	}

@@ -151,6 +151,7 @@ func TestResolveNamesFieldValueAndWhy(t *testing.T) {
 		"a node in an unknown group":       {"nodes: [{groups: [web]}]", `nodes[0].groups[0]: "web": not among securityGroups (cluster, nodes)`},
 		"more groups than the quota":       {"nodes: [{groups: [nodes, nodes, nodes, nodes, nodes, nodes]}]", `6 groups; the quota per interface is 5`},
 		"a node address in another subnet": {"nodes: [{address: 10.0.40.1}]", `nodes[0].address: "10.0.40.1": outside 10.0.0.0/19`},
+		"a role nobody has":                {"nodes: [{role: admin}]", `nodes[0].role: "admin": the account has one role for instances, trunkline-node`},
 		"an unknown cgroup view":           {"nodes: [{cgroup: v3}]", `nodes[0].cgroup: "v3": must be v1 or v2`},
 		"Services inside the VPC":          {"kubernetes: {serviceCIDR: 10.0.128.0/20}", `overlaps vpc.cidr 10.0.0.0/16`},
 		"DNS outside the Services":         {"kubernetes: {clusterDNS: 10.0.0.10}", `outside 172.20.0.0/16`},
