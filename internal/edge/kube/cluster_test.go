@@ -245,6 +245,7 @@ func TestTheReportIsMadeOwnedByTheNodeAndWrittenOnlyWhenItSaysSomethingNew(t *te
 	s := trunkline.NodeNetworkStatus{Mode: trunkline.ModeSecondaryIP, Addresses: trunkline.AddressCounts{Total: 14, Free: 14}}
 	for i := range 5 {
 		s.ObservedAt = metav1.NewTime(time.Unix(int64(1000+i), 0))
+		s.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "R", LastTransitionTime: s.ObservedAt}}
 		if err := w.cluster.WriteNetwork(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
@@ -252,6 +253,9 @@ func TestTheReportIsMadeOwnedByTheNodeAndWrittenOnlyWhenItSaysSomethingNew(t *te
 	var got trunkline.NodeNetwork
 	if !w.Get(nets, "n1", &got) {
 		t.Fatal("no NodeNetwork")
+	}
+	if at := got.Status.Conditions[0].LastTransitionTime.Unix(); at != 1000 {
+		t.Errorf("the condition changed at %d, want the first report's 1000", at)
 	}
 	if got.Status.Addresses.Total != 14 || len(got.OwnerReferences) != 1 || got.OwnerReferences[0].UID != "node-uid" {
 		t.Errorf("NodeNetwork = %+v", got)
@@ -279,8 +283,19 @@ func writes(requests []string) (n int) {
 
 func TestTheNodeIsMarkedAvailable(t *testing.T) {
 	w := newWorld(t)
-	if err := w.cluster.SetNetworkUnavailable(t.Context(), false, "PoolReady", "28 addresses free"); err != nil {
-		t.Fatal(err)
+	for range 3 {
+		if err := w.cluster.SetNetworkUnavailable(t.Context(), false, "PoolReady", "28 addresses free"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	patches := 0
+	for _, r := range w.Requests() {
+		if r == "PATCH "+nodes+"/n1/status" {
+			patches++
+		}
+	}
+	if patches != 1 {
+		t.Errorf("%d requests to say the same three times", patches)
 	}
 	var n corev1.Node
 	w.Get(nodes, "n1", &n)

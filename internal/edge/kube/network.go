@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,9 @@ type networkWriter struct {
 	mu     sync.Mutex
 	last   trunkline.NodeNetworkStatus
 	lastAt time.Time
+	// available is the NetworkUnavailable condition written last, at availableAt.
+	available   corev1.NodeCondition
+	availableAt time.Time
 }
 
 // WriteNetwork reports the node's network. Calls with nothing new since the last
@@ -39,6 +43,7 @@ type networkWriter struct {
 func (c *Cluster) WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error {
 	w := &c.network
 	w.mu.Lock()
+	s = keepTransitions(w.last, s)
 	quiet := time.Since(w.lastAt) < reportEvery && sameReport(w.last, s)
 	w.mu.Unlock()
 	if quiet {
@@ -70,6 +75,21 @@ func (c *Cluster) WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatu
 	return nil
 }
 
+// keepTransitions gives a condition that did not change the time of its last
+// change, so that callers need not remember it.
+func keepTransitions(last, s trunkline.NodeNetworkStatus) trunkline.NodeNetworkStatus {
+	s.Conditions = slices.Clone(s.Conditions)
+	for i := range s.Conditions {
+		now := &s.Conditions[i]
+		for _, was := range last.Conditions {
+			if was.Type == now.Type && was.Status == now.Status {
+				now.LastTransitionTime = was.LastTransitionTime
+			}
+		}
+	}
+	return s
+}
+
 func sameReport(a, b trunkline.NodeNetworkStatus) bool {
 	a.ObservedAt, b.ObservedAt = metav1.Time{}, metav1.Time{}
 	return apiequality.Semantic.DeepEqual(a, b)
@@ -88,17 +108,30 @@ func (w *networkWriter) apply(ctx context.Context, obj *trunkline.NodeNetwork, s
 
 // SetNetworkUnavailable sets the Node's condition of that name. The scheduler
 // keeps pods away while it is true; an agent sets it to false once it can serve
-// an ADD. reason is one CamelCase word.
+// an ADD. reason is one CamelCase word. Saying the same again within a minute makes
+// no request.
 func (c *Cluster) SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error {
 	status := corev1.ConditionFalse
 	if unavailable {
 		status = corev1.ConditionTrue
 	}
 	now := metav1.Now()
-	patch := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+	next := corev1.NodeCondition{
 		Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason, Message: message,
 		LastHeartbeatTime: now, LastTransitionTime: now,
-	}}}}
+	}
+	w := &c.network
+	w.mu.Lock()
+	was := w.available
+	if was.Status == status {
+		next.LastTransitionTime = was.LastTransitionTime
+	}
+	quiet := time.Since(w.availableAt) < reportEvery && was.Status == status && was.Reason == reason && was.Message == message
+	w.mu.Unlock()
+	if quiet {
+		return nil
+	}
+	patch := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{next}}}
 	body, err := json.Marshal(patch)
 	if err != nil {
 		return fmt.Errorf("encode node condition: %w", err)
@@ -107,5 +140,8 @@ func (c *Cluster) SetNetworkUnavailable(ctx context.Context, unavailable bool, r
 	if err != nil {
 		return fmt.Errorf("set NetworkUnavailable=%s on node %s: %w", status, c.opts.NodeName, err)
 	}
+	w.mu.Lock()
+	w.available, w.availableAt = next, now.Time
+	w.mu.Unlock()
 	return nil
 }

@@ -1,0 +1,115 @@
+package connectivity
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/workload"
+)
+
+// local runs the real workload on the loopback device: the product does not link
+// it, but what it prints is what our structs must read.
+type local struct {
+	Cluster
+	log string
+}
+
+func (l *local) Exec(ctx context.Context, _, _ string, argv []string) (Output, error) {
+	var out, err bytes.Buffer
+	if code := workload.Run(ctx, argv, workload.Process{Stdout: &out, Stderr: &err}); code != 0 {
+		return Output{out.String(), err.String()}, fmt.Errorf("status %d: %w", code, ErrExit)
+	}
+	return Output{out.String(), err.String()}, nil
+}
+
+func (l *local) Logs(context.Context, string, string, int64) (string, error) { return l.log, nil }
+
+// freePorts are ports of the loopback device nobody listens on now.
+func freePorts(t *testing.T) ports {
+	t.Helper()
+	var n [3]int
+	for i := range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		n[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports{HTTP: n[0], TCP: n[1], UDP: n[2]}
+}
+
+func newLocal(t *testing.T) (*Env, Peer) {
+	t.Helper()
+	p := freePorts(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan int, 1)
+	go func() {
+		at := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+		done <- workload.Run(ctx, []string{"workload", "serve", "--http=" + at(p.HTTP), "--tcp=" + at(p.TCP), "--udp=" + at(p.UDP)},
+			workload.Process{Stdout: t.Output(), Stderr: t.Output(), Environ: []string{"POD_NAME=server-1"}})
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	loopback := netip.MustParseAddr("127.0.0.1")
+	e := &Env{Cluster: &local{}, Options: Options{CaseTimeout: 20 * time.Second}}
+	server := Peer{Pod: "server-1", Addr: loopback, ports: p}
+	e.Client, e.Server = []Peer{{Pod: "client-1", Addr: loopback}}, []Peer{server}
+	e.Nodes = []Node{{Name: "n1"}}
+	for range 100 { // until it listens
+		if r, err := e.dial(t.Context(), e.Client[0], httpArgs(loopback, p.HTTP)...); err == nil && r.OK {
+			return e, server
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case code := <-done:
+			done <- code
+			t.Fatalf("serve ended with %d", code)
+		}
+	}
+	t.Fatal("serve does not answer")
+	return nil, Peer{}
+}
+
+func TestTheRealWorkloadUnderstandsOurCommandsAndWeItsAnswers(t *testing.T) {
+	e, server := newLocal(t)
+	for _, load := range payloads(9001) {
+		x := exchange{from: e.Client[0], to: server, what: load.what, args: load.args(server.Addr, server.ports)}
+		if err := e.check(t.Context(), x); err != nil {
+			t.Errorf("%s: %v", load.name, err)
+		}
+		x.to.Pod = "another"
+		if err := e.check(t.Context(), x); err == nil || !strings.Contains(err.Error(), "want an answer from another") {
+			t.Errorf("%s answered by the wrong pod: %v", load.name, err)
+		}
+	}
+	nobody := exchange{from: e.Client[0], to: server, what: "1 kB", args: httpArgs(server.Addr, freePorts(t).HTTP)}
+	if err := e.check(t.Context(), nobody); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("nobody listens: %v", err)
+	}
+}
+
+func TestTheRealWorkloadsStreamReportsAreRead(t *testing.T) {
+	e, server := newLocal(t)
+	for _, proto := range []string{"tcp", "udp"} {
+		port := map[string]int{"tcp": server.TCP, "udp": server.UDP}[proto]
+		out, err := e.Cluster.Exec(t.Context(), "", "", []string{
+			"/workload", "dial", "stream", hostport(server.Addr, port),
+			"--proto=" + proto, "--duration=300ms", "--interval=20ms", "--report=100ms",
+		})
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", proto, err, out.Stderr)
+		}
+		lines := slices.Collect(strings.Lines(out.Stdout))
+		e.Cluster.(*local).log = lines[len(lines)-1]
+		if err := e.streamsKept(t.Context()); err != nil {
+			t.Errorf("%s: %v", proto, err)
+		}
+	}
+}
