@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -288,5 +289,17 @@ func TestEveryRuleThatEndsAPacketCountsIt(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+func TestTheRulesetReadsLikeNFT(t *testing.T) {
+	c := config()
+	c.Pods = c.Pods[1:]
+	want, err := os.ReadFile("testdata/ruleset.nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), Compile(c).String()); diff != "" {
+		t.Errorf("testdata/ruleset.nft (-want +got):\n%s", diff)
 	}
 }

@@ -288,3 +288,41 @@ func TestWhatIsFlushedComesBack(t *testing.T) {
 		}
 	}
 }
+
+func TestPodsTalkIPv6AndCannotLieInItEither(t *testing.T) {
+	w := newWorld(t)
+	w.sysctl(w.node, "net.ipv6.conf.all.forwarding=1")
+	w.sysctl(w.vpc, "net.ipv6.conf.all.forwarding=1")
+	const nodeOnTheWire = "fe80::ff:fe00:e00" // of the MAC that the world gave eth0
+	w.ip(w.vpc, "addr add fd00:ec2::254/128 dev v-node nodad")
+	w.ip(w.vpc, "route add 2600:1f14::/64 via "+nodeOnTheWire+" dev v-node")
+	w.ip(w.node, "route add fd00:ec2::254/128 dev eth0")
+	w.metadata["trusted"] = true
+	a, b, trusted := w.pod("a", "2600:1f14::a"), w.pod("b", "2600:1f14::b"), w.pod("trusted", "2600:1f14::c")
+	echoAt(t, a.NS, "[2600:1f14::a]:7")
+	echoAt(t, w.vpc, "[fd00:ec2::254]:80")
+	mustSee(t, b.NS, "[2600:1f14::a]:7", 64, "2600:1f14::b")
+	mustSee(t, b.NS, "[2600:1f14::a]:7", 8852, "2600:1f14::b")
+	mustSee(t, trusted.NS, "[fd00:ec2::254]:80", 64, "2600:1f14::c")
+	if seen, err := ask(t, a.NS, "[fd00:ec2::254]:80", 64); !refused(err) {
+		t.Errorf("a pod reaches instance metadata over IPv6: seen as %q, error %v", seen, err)
+	}
+	w.ip(b.NS, "addr add 2600:1f14::bad/128 dev eth0 nodad preferred_lft 0")
+	w.ip(b.NS, "route add 2600:1f14::a/128 dev eth0 via fe80::1 src 2600:1f14::bad")
+	if seen, err := ask(t, b.NS, "[2600:1f14::a]:7", 64); err == nil {
+		t.Errorf("a packet from an address that is not the pod's got through, seen as %s", seen)
+	}
+}
+
+func TestAPodThatNoElementAllowsSendsNothing(t *testing.T) {
+	w := newWorld(t)
+	a := w.pod("a", "10.0.0.12")
+	echo(t, a.NS, echoPort)
+	b := w.guest("b", "10.0.0.70")
+	w.wire(b)
+	if seen, err := ask(t, b.NS, "10.0.0.12:7", 64); err == nil {
+		t.Errorf("it was seen as %s", seen)
+	}
+	w.let(b)
+	mustSee(t, b.NS, "10.0.0.12:7", 64, "10.0.0.70")
+}

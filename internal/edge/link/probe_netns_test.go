@@ -32,7 +32,7 @@ func echoAt(t testing.TB, ns *testns.NS, addr string) {
 	var c net.PacketConn
 	ns.Do(t, func() {
 		var err error
-		if c, err = net.ListenPacket("udp4", addr); err != nil {
+		if c, err = net.ListenPacket("udp", addr); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -63,10 +63,11 @@ func ask(t testing.TB, ns *testns.NS, to string, size int) (string, error) {
 		d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 			return raw.Control(func(fd uintptr) {
 				_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+				_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
 			})
 		}}
 		var err error
-		if c, err = d.Dial("udp4", to); err != nil {
+		if c, err = d.Dial("udp", to); err != nil {
 			t.Fatal(err)
 		}
 	})

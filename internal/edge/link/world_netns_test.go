@@ -134,7 +134,7 @@ func (w *world) mac(s string) vpc.MAC {
 }
 
 func (w *world) wantNet() hostnet.State {
-	states := []hostnet.State{hostnet.ForNode([]vpc.Family{vpc.IPv4}, nil)}
+	states := []hostnet.State{hostnet.ForNode([]vpc.Family{vpc.IPv4, vpc.IPv6}, nil)}
 	for _, e := range w.enis {
 		states = append(states, hostnet.ForENI(e))
 	}
@@ -172,29 +172,47 @@ func (w *world) apply() []string {
 	return list
 }
 
-// pod adds a pod by the steps of an ADD. Addresses from 10.0.0.64 on are the
-// second ENI's.
+// pod adds a pod by the steps of an ADD.
 func (w *world) pod(name, addr string) *guest {
+	w.t.Helper()
+	g := w.guest(name, addr)
+	w.wire(g)
+	w.let(g)
+	return g
+}
+
+// guest makes a pod that is not wired. Addresses from 10.0.0.64 on are the second
+// ENI's.
+func (w *world) guest(name, addr string) *guest {
 	w.t.Helper()
 	ip := netip.MustParseAddr(addr)
 	g := &guest{NS: testns.New(w.t, name), Pod: hostnet.Pod{
 		Namespace: "default", Name: name, ContainerID: "c-" + name, IfName: "eth0", Addresses: []netip.Addr{ip}, Table: hostnet.TableMain,
 	}}
-	if ip.As4()[3] >= 64 {
+	if ip.Is4() && ip.As4()[3] >= 64 {
 		g.Table = w.enis[1].Table()
 	}
 	w.pods[name] = g
+	return g
+}
+
+// wire lets a pod out before it may send anything; let allows it to.
+func (w *world) wire(g *guest) {
+	w.t.Helper()
 	ctx := context.Background()
 	if _, err := w.host.Wire(ctx, g.Open(w.t), g.Pod); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := w.fire.Put(ctx, ruleset.PodOf(g.Pod, w.metadata[name]).Elements()...); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := w.host.Up(ctx, g.Pod); err != nil {
 		w.t.Fatal(err)
 	}
-	return g
+}
+
+func (w *world) let(g *guest) {
+	w.t.Helper()
+	if err := w.fire.Put(context.Background(), ruleset.PodOf(g.Pod, w.metadata[g.Pod.Name]).Elements()...); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 func (w *world) ip(ns *testns.NS, args string) string {
