@@ -7,6 +7,7 @@
 package testns
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -94,23 +95,30 @@ func (n *NS) Open(t testing.TB) *os.File {
 	return f
 }
 
+// errLeft is what a function that called t.Fatal leaves behind.
+var errLeft = errors.New("the function did not return: it failed the test from inside")
+
 // inThread runs fn on an OS thread whose namespace is put back afterwards. A
-// thread that cannot be put back is never reused.
+// thread that cannot be put back is never reused, nor is that of a function that
+// ends its goroutine, as t.Fatal does: the caller gets errLeft instead of waiting
+// for good.
 func inThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
+		err := errLeft
+		defer func() { done <- err }()
 		runtime.LockOSThread()
-		origin, err := netns.Get()
-		if err != nil {
-			done <- err
+		origin, openErr := netns.Get()
+		if openErr != nil {
+			err = openErr
 			return
 		}
 		defer origin.Close()
-		err = fn()
+		result := fn()
 		if back := netns.Set(origin); back == nil {
 			runtime.UnlockOSThread()
 		}
-		done <- err
+		err = result
 	}()
 	return <-done
 }
