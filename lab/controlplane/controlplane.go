@@ -25,7 +25,7 @@ const (
 	tooManyRestarts = 3
 )
 
-var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+func loopback() netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, 1}) }
 
 // ControlPlane is a running one.
 type ControlPlane struct {

@@ -4,7 +4,6 @@ package controlplane
 
 import (
 	"bytes"
-	"flag"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -15,10 +14,11 @@ import (
 	"github.com/vishvananda/netlink"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trunkline/trunkline/lab/node/testparts"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-var kube = flag.String("kube", "/tmp/kbin/trunkline-kube", "path of trunkline-kube")
+var flags = testparts.Register()
 
 // inNamespace makes a namespace whose loopback holds address.
 func inNamespace(t *testing.T, address netip.Addr) *testns.NS {
@@ -46,12 +46,9 @@ func inNamespace(t *testing.T, address netip.Addr) *testns.NS {
 
 func testConfig(t *testing.T) Config {
 	t.Helper()
-	if _, err := os.Stat(*kube); err != nil {
-		t.Fatalf("build lab/kube first, or name it with -kube: %v", err)
-	}
 	address := netip.MustParseAddr("10.0.0.10")
 	return Config{
-		Lab: "test", StateDir: t.TempDir(), Kube: *kube, NetNS: inNamespace(t, address).Path,
+		Lab: "test", StateDir: t.TempDir(), Kube: flags.Find(t).Kube, NetNS: inNamespace(t, address).Path,
 		Address: address, ServiceCIDR: netip.MustParsePrefix("172.20.0.0/16"),
 		Issuer: "https://oidc.eks.us-west-2.amazonaws.com/id/TEST",
 	}

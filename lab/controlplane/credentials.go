@@ -108,7 +108,7 @@ func (c *Credentials) addPairs(cfg Config, files map[string][]byte) error {
 	server, err := c.CA.Server("kube-apiserver", []string{
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
 		"kubernetes.default.svc.cluster.local",
-	}, []netip.Addr{loopback, cfg.Address, cfg.kubernetesService()})
+	}, []netip.Addr{loopback(), cfg.Address, cfg.kubernetesService()})
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (c *Credentials) addKubeconfigs(cfg Config, files map[string][]byte) error 
 			return err
 		}
 		// They share the API server's namespace and go over its loopback.
-		conf, err := Kubeconfig(name, "https://"+netip.AddrPortFrom(loopback, SecurePort).String(), c.CA.pem, pair)
+		conf, err := Kubeconfig(name, "https://"+netip.AddrPortFrom(loopback(), SecurePort).String(), c.CA.pem, pair)
 		if err != nil {
 			return err
 		}

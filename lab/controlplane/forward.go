@@ -33,7 +33,7 @@ type forwarder struct {
 
 // newForwarder listens on 127.0.0.1:port, or on a free port when it is 0.
 func newForwarder(port int, netns string, target netip.AddrPort, log *slog.Logger) (*forwarder, error) {
-	l, err := net.Listen("tcp4", net.JoinHostPort(loopback.String(), strconv.Itoa(port)))
+	l, err := net.Listen("tcp4", net.JoinHostPort(loopback().String(), strconv.Itoa(port)))
 	if err != nil {
 		return nil, fmt.Errorf("listen for the API server on 127.0.0.1:%d: %w", port, err)
 	}

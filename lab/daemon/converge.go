@@ -219,6 +219,9 @@ func (l *lab) convergeNodes(ctx context.Context, want Lab, detail func(string)) 
 			if err := m.start(gctx); err != nil {
 				return err
 			}
+			if err := l.world.Plug(gctx, m.config.Instance.ID); err != nil {
+				return err
+			}
 			if running := m.node(); running != nil {
 				return running.AwaitRuntime(gctx)
 			}

@@ -17,16 +17,13 @@ import (
 	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/image"
 	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/lab/node/testparts"
 	"github.com/trunkline/trunkline/lab/spec"
 	"github.com/trunkline/trunkline/lab/sweep"
 	"github.com/trunkline/trunkline/sim/iam"
 )
 
-var (
-	kube       = flag.String("kube", "/tmp/kbin/trunkline-kube", "path of trunkline-kube")
-	containerd = flag.String("containerd", "/tmp/kbin/deb/root/usr/bin", "directory of containerd")
-	runc       = flag.String("runc", "/tmp/kbin/deb/root/usr/sbin/runc", "path of runc")
-)
+var flags = testparts.Register()
 
 // TestMain is the daemon and PID 1 of the tests' labs too.
 func TestMain(m *testing.M) {
@@ -67,26 +64,20 @@ func testLab(t *testing.T, nodes int) daemon.Lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := t.TempDir()
-	build := func(out string, args ...string) {
-		cmd := exec.Command("go", args...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+out)
-		if said, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go %v: %v\n%s", args, err, said)
-		}
-	}
-	for _, p := range []string{"main/ptp", "main/loopback", "ipam/host-local"} {
-		build(bin, "install", "github.com/containernetworking/plugins/plugins/"+p+"@v1.9.1")
-	}
 	pause, archive := filepath.Join(t.TempDir(), "pause"), filepath.Join(t.TempDir(), "pause.tar")
-	build("", "build", "-o", pause, "../node/testdata/pause")
+	build := exec.Command("go", "build", "-o", pause, "../node/testdata/pause")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build pause: %v\n%s", err, said)
+	}
 	if err := (image.Recipe{Files: map[string]string{"/pause": pause}, Entrypoint: []string{"/pause"}}).Write(archive, pauseImage); err != nil {
 		t.Fatal(err)
 	}
+	p := flags.Find(t)
 	l := daemon.Lab{
 		Name: r.Name, World: r.Cloud, ControlPlane: spec.ControlPlaneHost, ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS,
 		Roles:  []iam.Role{{Name: spec.DefaultRole, Instances: true}},
-		Parts:  daemon.Parts{Kube: *kube, Lab: self, Containerd: *containerd, Runc: *runc, CNI: bin, PauseImage: pauseImage},
+		Parts:  daemon.Parts{Kube: p.Kube, Lab: self, Containerd: p.Containerd, Runc: p.Runc, CNI: p.CNI, PauseImage: pauseImage},
 		Images: []daemon.Image{{Path: archive, Refs: []string{pauseImage}}},
 	}
 	for _, n := range r.Nodes {
@@ -135,9 +126,9 @@ func status(t *testing.T, client *daemon.Client) daemon.Status {
 	return st
 }
 
-func kubectl(t *testing.T, st daemon.Status, args ...string) string {
+func kubectl(t *testing.T, l daemon.Lab, st daemon.Status, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(*kube, append([]string{"kubectl", "--kubeconfig=" + st.Endpoints.Kubeconfig}, args...)...).CombinedOutput()
+	out, err := exec.Command(l.Parts.Kube, append([]string{"kubectl", "--kubeconfig=" + st.Endpoints.Kubeconfig}, args...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("kubectl %v: %v: %s", args, err, out)
 	}
@@ -173,7 +164,7 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 
 	t.Run("every node is registered as its instance", func(t *testing.T) {
 		for _, n := range st.Nodes {
-			got := kubectl(t, st, "get", "node", n.KubeName, "-o", "jsonpath={.spec.providerID} {.status.nodeInfo.bootID} {.status.capacity.pods}")
+			got := kubectl(t, l, st, "get", "node", n.KubeName, "-o", "jsonpath={.spec.providerID} {.status.nodeInfo.bootID} {.status.capacity.pods}")
 			if want := fmt.Sprintf("aws:///%s/%s %s 58", n.Zone, n.InstanceID, n.BootID); got != want {
 				t.Errorf("%s is %q, want %q", n.Name, got, want)
 			}
@@ -186,10 +177,10 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 		}
 	})
 	t.Run("a host network pod's log is read through the API", func(t *testing.T) {
-		kubectl(t, st, "run", "hello", "--image="+pauseImage, "--image-pull-policy=IfNotPresent", "--restart=Never",
+		kubectl(t, l, st, "run", "hello", "--image="+pauseImage, "--image-pull-policy=IfNotPresent", "--restart=Never",
 			`--overrides={"spec":{"hostNetwork":true,"tolerations":[{"operator":"Exists"}]}}`, "--", "hello")
 		eventually(t, "pod says hello", func() bool {
-			out, _ := exec.Command(*kube, "kubectl", "--kubeconfig="+st.Endpoints.Kubeconfig, "logs", "hello").Output()
+			out, _ := exec.Command(l.Parts.Kube, "kubectl", "--kubeconfig="+st.Endpoints.Kubeconfig, "logs", "hello").Output()
 			return strings.Contains(string(out), "hello")
 		})
 	})
@@ -202,7 +193,7 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 			t.Fatalf("after the reboot: %+v", now)
 		}
 		eventually(t, "kubelet reports the new boot", func() bool {
-			return kubectl(t, st, "get", "node", now.KubeName, "-o", "jsonpath={.status.nodeInfo.bootID}") == now.BootID
+			return kubectl(t, l, st, "get", "node", now.KubeName, "-o", "jsonpath={.status.nodeInfo.bootID}") == now.BootID
 		})
 	})
 	t.Run("a stopped node starts again", func(t *testing.T) {
@@ -217,14 +208,32 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 		}
 		now := status(t, client).Nodes[0]
 		eventually(t, "kubelet reports the new boot", func() bool {
-			return kubectl(t, st, "get", "node", now.KubeName, "-o", "jsonpath={.status.nodeInfo.bootID}") == now.BootID
+			return kubectl(t, l, st, "get", "node", now.KubeName, "-o", "jsonpath={.status.nodeInfo.bootID}") == now.BootID
 		})
 	})
 	t.Run("a terminated node's object goes", func(t *testing.T) {
 		if err := client.Power(t.Context(), "node2", daemon.PowerTerminate); err != nil {
 			t.Fatal(err)
 		}
-		if out := kubectl(t, st, "get", "nodes", "-o", "name"); strings.Contains(out, st.Nodes[1].KubeName) {
+		if out := kubectl(t, l, st, "get", "nodes", "-o", "name"); strings.Contains(out, st.Nodes[1].KubeName) {
+			t.Errorf("nodes: %s", out)
+		}
+	})
+	t.Run("up brings the terminated node back as another instance", func(t *testing.T) {
+		converge(t, client, l)
+		now := status(t, client).Nodes[1]
+		if now.InstanceID == st.Nodes[1].InstanceID || now.State != daemon.NodeRunning {
+			t.Errorf("node2 is %+v, was instance %s", now, st.Nodes[1].InstanceID)
+		}
+	})
+	t.Run("a node that lab.yaml drops is terminated", func(t *testing.T) {
+		fewer := l
+		fewer.Nodes, fewer.World.Instances = l.Nodes[:1], l.World.Instances[:1]
+		converge(t, client, fewer)
+		if now := status(t, client).Nodes; len(now) != 1 {
+			t.Errorf("nodes: %+v", now)
+		}
+		if out := kubectl(t, l, st, "get", "nodes", "-o", "name"); strings.Count(out, "node/") != 1 {
 			t.Errorf("nodes: %s", out)
 		}
 	})

@@ -58,6 +58,12 @@ func (m *machine) start(ctx context.Context) error {
 	if m.current() == NodeTerminated {
 		return fmt.Errorf("%w: start %s: instance is terminated", errBadRequest, m.config.Name)
 	}
+	if m.wentDown() {
+		// What its kernel knew is void, as after any crash.
+		if err := m.off(NodePending); err != nil {
+			return fmt.Errorf("start %s: %w", m.config.Name, err)
+		}
+	}
 	return m.boot()
 }
 
@@ -163,6 +169,13 @@ func (m *machine) switchedOff() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state == NodeStopped && m.failure == ""
+}
+
+// wentDown reports whether the node went down by itself.
+func (m *machine) wentDown() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state == NodeStopped && m.failure != ""
 }
 
 func (m *machine) set(n *node.Node, s NodeState, failure string) {

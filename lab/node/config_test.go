@@ -211,6 +211,9 @@ func TestPluginsOfTheImageNeverReplaceWhatANetworkInstalled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.WriteFile(filepath.Join(c.Parts.CNI, "MANIFEST.json"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	own := filepath.Join(c.disk(cniBinDir), "portmap")
 	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
 		t.Fatal(err)
@@ -225,5 +228,8 @@ func TestPluginsOfTheImageNeverReplaceWhatANetworkInstalled(t *testing.T) {
 		if b, _ := os.ReadFile(filepath.Join(c.disk(cniBinDir), name)); string(b) != want {
 			t.Errorf("%s is %q, want the one of the %s", name, b, want)
 		}
+	}
+	if _, err := os.Stat(filepath.Join(c.disk(cniBinDir), "MANIFEST.json")); err == nil {
+		t.Error("a file that is no program was installed")
 	}
 }

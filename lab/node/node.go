@@ -93,9 +93,13 @@ func (c Config) installPlugins() error {
 		return err
 	}
 	for _, p := range plugins {
+		st, err := p.Info()
+		if err != nil {
+			return err
+		}
 		to := filepath.Join(dir, p.Name())
-		if _, err := os.Stat(to); err == nil {
-			continue
+		if _, err := os.Stat(to); err == nil || st.Mode().Perm()&0o111 == 0 {
+			continue // there, or no program
 		}
 		b, err := os.ReadFile(filepath.Join(c.Parts.CNI, p.Name()))
 		if err != nil {

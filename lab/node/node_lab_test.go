@@ -4,7 +4,6 @@ package node_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -26,14 +25,11 @@ import (
 	"github.com/trunkline/trunkline/lab/controlplane"
 	labimage "github.com/trunkline/trunkline/lab/image"
 	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/lab/node/testparts"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-var (
-	kube       = flag.String("kube", "/tmp/kbin/trunkline-kube", "path of trunkline-kube")
-	containerd = flag.String("containerd", "/tmp/kbin/deb/root/usr/bin", "directory of containerd")
-	runc       = flag.String("runc", "/tmp/kbin/deb/root/usr/sbin/runc", "path of runc")
-)
+var flags = testparts.Register()
 
 const pauseImage = "trunkline.dev/test-pause:1"
 
@@ -138,7 +134,7 @@ func startControlPlane(t *testing.T) *cluster {
 	})
 	routeTo(t, router, 0, cpAddress)
 	cp, err := controlplane.Start(t.Context(), controlplane.Config{
-		Lab: "test", StateDir: t.TempDir(), Kube: *kube, NetNS: cpNS.Path, Address: cpAddress,
+		Lab: "test", StateDir: t.TempDir(), Kube: flags.Find(t).Kube, NetNS: cpNS.Path, Address: cpAddress,
 		ServiceCIDR: netip.MustParsePrefix("172.20.0.0/16"), Issuer: "https://oidc.eks.us-west-2.amazonaws.com/id/TEST",
 	}, log)
 	if err != nil {
@@ -158,6 +154,7 @@ func nodeConfig(t *testing.T, cp *controlplane.ControlPlane, netns string) node.
 	if err != nil {
 		t.Fatal(err)
 	}
+	p := flags.Find(t)
 	c := node.Config{
 		Lab: fmt.Sprintf("test%d", os.Getpid()), Name: "node1", StateDir: t.TempDir(), NetNS: netns, Cgroup: node.CgroupV1,
 		Instance: node.Instance{
@@ -165,7 +162,7 @@ func nodeConfig(t *testing.T, cp *controlplane.ControlPlane, netns string) node.
 			MAC: vpc.MAC{2, 0, 0, 0, 1, 2}, Address: netip.MustParseAddr("10.0.0.11"), Subnet: subnet,
 			Resolver: netip.MustParseAddr("10.0.0.2"), MaxPods: 58,
 		},
-		Parts: node.Parts{Kube: *kube, Lab: self, Containerd: *containerd, Runc: *runc, CNI: plugins(t), PauseImage: pauseImage},
+		Parts: node.Parts{Kube: p.Kube, Lab: self, Containerd: p.Containerd, Runc: p.Runc, CNI: p.CNI, PauseImage: pauseImage},
 	}
 	c.Kubernetes.Server, c.Kubernetes.ClusterDNS = cp.Server(), netip.MustParseAddr("172.20.0.10")
 	keys, err := cp.NodeKeys(c.Instance.Hostname(), c.Instance.Address)
@@ -213,20 +210,6 @@ func await(t *testing.T, what string, cond func(context.Context) (bool, error)) 
 	if err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, cond); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
-}
-
-// plugins builds reference plugins, as an instance's image ships them.
-func plugins(t *testing.T) string {
-	t.Helper()
-	bin := t.TempDir()
-	for _, p := range []string{"main/ptp", "main/loopback", "ipam/host-local"} {
-		build := exec.Command("go", "install", "github.com/containernetworking/plugins/plugins/"+p+"@v1.9.1")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+bin)
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", p, err, out)
-		}
-	}
-	return bin
 }
 
 // network configures the reference ptp plugin, as a network's installer would.

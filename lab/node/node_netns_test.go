@@ -217,6 +217,18 @@ func TestAPowerCutTakesEveryProcessAndCgroupOfTheNode(t *testing.T) {
 	}
 }
 
+func TestAShutdownIsInOrder(t *testing.T) {
+	c, ns := idleConfig(t)
+	plugIdle(t, ns, c)
+	n := bootIdle(t, c)
+	if err := n.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n.PID() != 0 || !strings.Contains(n.LastWords(), "node stopping") {
+		t.Errorf("PID 1 is %d and said last:\n%s", n.PID(), n.LastWords())
+	}
+}
+
 func TestPIDOneReapsStrangersAndRestartsWhatDies(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)

@@ -146,10 +146,9 @@ func (c Config) proxyConfig() map[string]any {
 		"mode": "nftables", "hostnameOverride": c.Instance.Hostname(),
 		"bindAddress": "0.0.0.0", "healthzBindAddress": "0.0.0.0:10256", "metricsBindAddress": "127.0.0.1:10249",
 		"clientConnection": map[string]any{"kubeconfig": keysDir + "/kube-proxy.conf", "qps": 50, "burst": 100},
-		// The product says which traffic is local by addresses of the VPC,
-		// not by one range per node; kube-proxy masquerades by destination.
-		"clusterCIDR": "", "detectLocalMode": "InterfaceNamePrefix",
-		"detectLocal": map[string]any{"interfaceNamePrefix": "eni"},
+		// As on EKS: no range says which traffic is local, so nothing between
+		// pods and services is masqueraded.
+		"clusterCIDR": "",
 		"conntrack": map[string]any{
 			"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s",
 			"udpTimeout": "0s", "udpStreamTimeout": "0s",
