@@ -34,7 +34,7 @@ func lines(ops []Op) []string {
 func TestWhatANodeShouldHaveReadsLikeIP(t *testing.T) {
 	got := Join(ForNode([]vpc.Family{vpc.IPv4}, []netip.Prefix{prefix("172.31.0.0/16")}), ForENI(eni1()), ForPod(web())).String()
 	want := `address 10.0.32.9/19 dev eth1 noprefixroute
-link eth1 mtu 9001 up alias "trunkline:eni/eni-1"
+link eth1 address 02:00:00:00:00:01 mtu 9001 up alias "trunkline:eni/eni-1"
 link eni68caf03a5f4 address ` + mac(web(), 0) + ` mtu 9001 up alias "trunkline:pod/4f3a/eth0/10.0.32.40"
 neighbour 10.0.32.40 lladdr ` + mac(web(), 1) + ` dev eni68caf03a5f4 permanent
 no route 10.0.32.0/19 dev eth1 table main proto 2
@@ -102,7 +102,7 @@ func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
 		return model{}.apply(State{Links: []Link{
 			{Name: "eth1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500, Admin: AdminDown},
 			base.Links[1],
-		}}, Diff(base, State{Links: []Link{{Name: "eth1"}, base.Links[1]}}))
+		}}, Diff(base, State{Links: []Link{{Name: "eth1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}}, base.Links[1]}}))
 	}
 	for _, c := range []struct {
 		name   string
@@ -146,6 +146,11 @@ func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
 			s.Links = append(s.Links, Link{Name: "eniff", Alias: "trunkline:pod/x/eth0/10.0.32.99"}, Link{Name: "enihalf", Group: LinkGroupPod}, Link{Name: "enidying", Group: LinkGroupTrash})
 		}, []string{
 			"delete link enihalf: belongs to no pod", `delete link eniff alias "trunkline:pod/x/eth0/10.0.32.99": belongs to no pod`,
+		}},
+		{"another ENI took the name", func(s *State) { s.Links[0].MAC = vpc.MAC{2, 7} }, []string{
+			"delete route default via 10.0.32.1 dev eth1 table 2 proto 211: leads to nothing we know",
+			"delete route 10.0.32.1/32 dev eth1 table 2 scope link proto 211: leads to nothing we know",
+			"report " + base.Links[0].String() + ": has address 02:07:00:00:00:00: it is another link",
 		}},
 		{"a device of an ENI we no longer have", func(s *State) {
 			s.Links = append(s.Links, Link{Name: "eth2", Alias: "trunkline:eni/eni-2"})
@@ -319,7 +324,7 @@ func drawWanted(t *rapid.T) State {
 	states := []State{ForNode([]vpc.Family{vpc.IPv4, vpc.IPv6}, nil)}
 	for i := range rapid.IntRange(0, 2).Draw(t, "enis") {
 		e := eni1()
-		e.Device, e.Link, e.ID = i, []string{"eth0", "eth1"}[i], vpc.ENIID([]string{"eni-0", "eni-1"}[i])
+		e.MAC, e.Device, e.Link, e.ID = vpc.MAC{}, i, []string{"eth0", "eth1"}[i], vpc.ENIID([]string{"eni-0", "eni-1"}[i])
 		states = append(states, ForENI(e))
 	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "pods") {

@@ -58,8 +58,9 @@ func (e ENI) gateway(p netip.Prefix) netip.Addr {
 // link are ours; a secondary gets its primary address, a table of its own that
 // leads to the subnet's router, and the rule for packets from that address. The
 // kernel's route to the subnet is unwanted: the primary ENI's serves the subnet.
+// A device of that name with another MAC is another ENI's and left alone.
 func ForENI(e ENI) State {
-	link := Link{Name: e.Link, MTU: e.mtu(), Admin: AdminUp}
+	link := Link{Name: e.Link, MAC: e.MAC, MTU: e.mtu(), Admin: AdminUp}
 	if e.Device == 0 {
 		return State{Links: []Link{link}}
 	}
