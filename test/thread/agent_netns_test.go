@@ -44,7 +44,9 @@ func runAgent(settings string) error {
 		flags[key] = value
 	}
 	plugin, initialise := flags["init"]
+	_, removed := flags["removed"]
 	delete(flags, "init")
+	delete(flags, "removed")
 	cfg, err := config.Load(config.Sources{Flags: flags})
 	if err != nil {
 		return err
@@ -59,6 +61,7 @@ func runAgent(settings string) error {
 	}
 	return agent.Run(ctx, cfg, agent.Deps{
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
+		Removed: func(context.Context) bool { return removed },
 		Cluster: func(func()) (agent.Cluster, agent.Events) { return noCluster{}, noCluster{} },
 	})
 }

@@ -464,6 +464,27 @@ func TestFlushedRulesComeBackWithinSeconds(t *testing.T) {
 		}
 	})
 	n.until("traffic again", func() error { return a.ping(t, b.addr) })
+	n.until("the drift is counted", func() error {
+		// A rule that goes while its pod is being wired is no drift, so take it
+		// away until that is over.
+		n.ns.Do(t, func() {
+			rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Priority: 512}, netlink.RT_FILTER_PRIORITY)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range rules {
+				_ = netlink.RuleDel(&r) // the agent may be faster
+			}
+		})
+		raw, err := os.ReadFile(filepath.Join(n.dir, "agent.log"))
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(string(raw), "reason=NetworkDrift") && !strings.Contains(string(raw), "node=NetworkDrift") {
+			return errors.New("no event about it")
+		}
+		return nil
+	})
 	cni, list := n.cni()
 	n.until("CHECK is content again", func() error { return cni.CheckNetworkList(t.Context(), list, a.rt) })
 }
@@ -512,6 +533,158 @@ func TestKilledAgentsConverge(t *testing.T) {
 	was := b.addr
 	if err := n.add(b); err != nil || b.addr != was {
 		t.Errorf("ADD again: %s, was %s, %v", b.addr, was, err)
+	}
+}
+
+// stop ends the agent as the kubelet does.
+func (n *node) stop() {
+	n.t.Helper()
+	if err := n.agent.Process.Signal(syscall.SIGTERM); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := n.agent.Wait(); err != nil {
+		n.t.Errorf("agent ended with %v", err)
+	}
+}
+
+func TestTheConflistStaysForASuccessorAndGoesWithALastingStop(t *testing.T) {
+	n := newNode(t)
+	conflist := filepath.Join(n.dir, "net.d", "10-trunkline.conflist")
+	n.startAgent()
+	n.untilReady()
+	n.stop()
+	if _, err := os.Stat(conflist); err != nil {
+		t.Errorf("after a roll: %v", err)
+	}
+	p := n.newPod("a")
+	added := make(chan error, 1)
+	go func() { added <- n.add(p) }()
+	n.startAgent("removed")
+	if err := <-added; err != nil {
+		t.Errorf("ADD across a roll: %v", err)
+	}
+	n.stop()
+	if _, err := os.Stat(conflist); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after a lasting stop: %v, want no conflist", err)
+	}
+}
+
+// Agents are killed at moments that the clock of the machine chooses, while pods
+// come and go. Nothing that was answered is lost and nothing is held twice.
+func TestChurnSurvivesKilledAgents(t *testing.T) {
+	n := newNode(t)
+	n.startAgent("warm-ips=3", "headroom=0")
+	n.untilReady()
+	stay := n.newPod("stay")
+	if err := n.add(stay); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 4)
+	held := make(chan netip.Addr, 100)
+	for w := range 4 {
+		pods := []*pod{n.newPod(fmt.Sprint("w", w, "-0")), n.newPod(fmt.Sprint("w", w, "-1")), n.newPod(fmt.Sprint("w", w, "-2"))}
+		go func() {
+			var problems error
+			for i, p := range pods {
+				if err := n.add(p); err != nil {
+					problems = errors.Join(problems, err)
+					continue
+				}
+				if i == len(pods)-1 {
+					held <- p.addr // this one stays
+				} else {
+					problems = errors.Join(problems, n.del(p))
+				}
+			}
+			done <- problems
+		}()
+	}
+	for range 3 {
+		var b introspection.Book
+		n.until("progress before a kill", func() error { return n.get(introspection.BookPath, &b) })
+		n.kill()
+		n.startAgent("warm-ips=3", "headroom=0")
+	}
+	for range 4 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	close(held)
+	n.untilReady()
+	seen := map[netip.Addr]bool{stay.addr: true}
+	for a := range held {
+		if seen[a] {
+			t.Errorf("%s is held twice", a)
+		}
+		seen[a] = true
+		if err := stay.ping(t, a); err != nil {
+			t.Error(err)
+		}
+	}
+	n.until("the book holds exactly what was answered", func() error {
+		b := n.book()
+		if got := count(b, "assigned"); got != len(seen) || count(b, "quarantined") != 0 {
+			return fmt.Errorf("%d assigned, want %d; %d quarantined", got, len(seen), count(b, "quarantined"))
+		}
+		for _, e := range b.ENIs {
+			for _, a := range e.Addresses {
+				if !n.inVPC(a.Address) {
+					return fmt.Errorf("%s is in the book and not at EC2", a.Address)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Upstream's portmap is chained behind us when it is installed, for hostPort.
+func TestPortmapIsChained(t *testing.T) {
+	n := newNode(t)
+	portmap := filepath.Join(n.dir, "bin", "portmap")
+	build := exec.Command("go", "build", "-o", portmap, "github.com/containernetworking/plugins/plugins/meta/portmap")
+	build.Dir, build.Env = "../../lab/kube", append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build portmap: %v\n%s", err, out)
+	}
+	n.startAgent()
+	n.untilReady()
+	p := n.newPod("web")
+	p.rt.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+	cni, list := n.cni()
+	// portmap writes into the network namespace it runs in: the node's.
+	var result types.Result
+	if err := n.ns.Run(func() (err error) { result, err = cni.AddNetworkList(t.Context(), list, p.rt); return err }); err != nil {
+		t.Fatal(err)
+	}
+	got, err := current.NewResultFromResult(result)
+	if err != nil || len(got.IPs) != 1 {
+		t.Fatalf("the chain's result lost the pod's address: %v, %v", result, err)
+	}
+	if err := n.ns.Run(func() error { return cni.CheckNetworkList(t.Context(), list, p.rt) }); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	var l net.Listener
+	if err := p.Run(func() (err error) { l, err = net.Listen("tcp", ":80"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	primary := n.State().Primary(n.State().InstanceNamed("node1").ID).IPv4[0]
+	other := n.newPod("client")
+	if err := n.add(other); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Run(func() error {
+		conn, err := net.DialTimeout("tcp", primary.String()+":8080", 5*time.Second)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}); err != nil {
+		t.Errorf("hostPort: %v", err)
+	}
+	if err := n.ns.Run(func() error { return cni.DelNetworkList(t.Context(), list, p.rt) }); err != nil {
+		t.Errorf("DEL: %v", err)
 	}
 }
 

@@ -70,6 +70,10 @@ type Deps struct {
 	// Registry receives the metrics and is served at the metrics address.
 	Registry *prometheus.Registry
 	Rooms    []Room
+	// Removed tells, when the agent is told to stop, whether the stop is meant to
+	// last (its DaemonSet is going) rather than to make room for a successor.
+	// Nil: it never is.
+	Removed func(ctx context.Context) bool
 }
 
 // Agent is a running node daemon.
@@ -106,8 +110,10 @@ type Agent struct {
 // calls, the calls under way given up (their plugins ask our successor), the
 // journal closed last. What is under way at EC2 is in the journal.
 //
-// The conflist stays when Run returns: the plugin of a node whose agent is being
-// replaced waits for the next one. Uninstall takes it away.
+// The conflist is taken away when Deps.Removed says the stop is meant to last.
+// Otherwise it stays: the plugin of a node whose agent is being replaced waits for
+// the next one, while without a conflist the runtime would report the node's
+// network as not ready and fail every ADD of a roll.
 func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	if problems := probe(); len(problems) > 0 {
 		return fmt.Errorf("this node cannot run Trunkline:\n  %s", strings.Join(problems, "\n  "))
@@ -116,14 +122,19 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	if err := a.open(ctx); err != nil {
 		return errors.Join(err, a.close())
 	}
-	defer func() { err = errors.Join(err, a.close()) }()
+	stopping := ctx
+	defer func() { err = errors.Join(err, a.close(), a.leave(stopping)) }()
 
 	group, ctx := errgroup.WithContext(ctx)
 	defer a.work.Wait()
 	group.Go(func() error { return a.cluster.Run(ctx) })
 	group.Go(func() error { return a.introspect(ctx) })
 	group.Go(func() error { return a.live(ctx) })
-	return group.Wait()
+	err = group.Wait()
+	if stopping.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, errStopped)) {
+		return nil // as we were told
+	}
+	return err
 }
 
 // open does what needs nobody's answer: metrics, kernel sockets, the journal.
@@ -162,6 +173,20 @@ func (a *Agent) close() (err error) {
 		err = errors.Join(err, a.book.journal.Close())
 	}
 	return err
+}
+
+// leave takes the conflist away after a stop that is meant to last.
+func (a *Agent) leave(ctx context.Context) error {
+	if ctx.Err() == nil || a.deps.Removed == nil {
+		return nil // we failed, and will be started again; or nobody can tell
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	if !a.deps.Removed(ctx) {
+		return nil
+	}
+	a.log.Info("taking the conflist away: this stop is meant to last")
+	return Uninstall(a.cfg)
 }
 
 // live is the life of the agent once its parts are open: facts, then the kernel,
