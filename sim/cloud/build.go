@@ -181,7 +181,7 @@ func (ch *change) buildSubnet(spec SubnetSpec) error {
 	return nameTags(n.Tags, spec.Name, spec.Tags)
 }
 
-// checkRanges refuses a subnet outside its VPC or over another one.
+// checkRanges refuses a subnet outside its VPC, or over another one.
 func (ch *change) checkRanges(n *Subnet) error {
 	if !n.CIDR.IsValid() || !n.CIDR.Addr().Is4() || n.CIDR != n.CIDR.Masked() || n.CIDR.Bits() > 28 {
 		return fmt.Errorf("CIDR %s: want an IPv4 network between /16 and /28", n.CIDR)
@@ -193,11 +193,20 @@ func (ch *change) checkRanges(n *Subnet) error {
 	if !inside {
 		return fmt.Errorf("CIDR %s: outside the VPC", n.CIDR)
 	}
-	if n.CIDR6.IsValid() {
-		if n.CIDR6.Bits() != 64 || n.CIDR6 != n.CIDR6.Masked() || !ch.VPC.CIDR6.IsValid() || !ch.VPC.CIDR6.Contains(n.CIDR6.Addr()) {
-			return fmt.Errorf("CIDR %s: want a /64 of the VPC's IPv6 range", n.CIDR6)
-		}
+	return errors.Join(ch.checkRange6(n), ch.checkOverlap(n))
+}
+
+// checkRange6 refuses an IPv6 range that is no /64 of the VPC's.
+func (ch *change) checkRange6(n *Subnet) error {
+	p := n.CIDR6
+	if p.IsValid() && (p.Bits() != 64 || p != p.Masked() || !ch.VPC.CIDR6.IsValid() || !ch.VPC.CIDR6.Contains(p.Addr())) {
+		return fmt.Errorf("CIDR %s: want a /64 of the VPC's IPv6 range", p)
 	}
+	return nil
+}
+
+// checkOverlap refuses a subnet over another one.
+func (ch *change) checkOverlap(n *Subnet) error {
 	for _, o := range ch.Subnets {
 		for _, pair := range [][2]netip.Prefix{{o.CIDR, n.CIDR}, {o.CIDR6, n.CIDR6}} {
 			if pair[0].IsValid() && pair[1].IsValid() && pair[0].Overlaps(pair[1]) {
