@@ -132,6 +132,21 @@ func TestOnATerminalTheMovingLineIsTakenBackBeforeEachWholeOne(t *testing.T) {
 	})
 }
 
+func TestPhasesUnderWayAreShownAsAborted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		b := newBoard(&out, false, time.Now)
+		b.set("nodes", "")
+		<-time.After(2 * time.Second)
+		b.set("images", "")
+		b.abort("interrupted")
+		b.close()
+		if want := "✗ nodes            2.0s  interrupted\n✗ images           0.0s  interrupted\n"; out.String() != want {
+			t.Errorf("shown:\n%swant:\n%s", out.String(), want)
+		}
+	})
+}
+
 func sampleStatus() daemon.Status {
 	return daemon.Status{
 		Name: "lab", Version: "test", PID: 42, State: daemon.StateDone, Elapsed: 12300 * time.Millisecond,

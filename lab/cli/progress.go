@@ -110,6 +110,20 @@ func (b *board) finish(mark, name, detail string, elapsed time.Duration) {
 	b.draw()
 }
 
+// abort ends every phase under way: what they did is being taken back.
+func (b *board) abort(why string) {
+	b.mu.Lock()
+	names := make([]string, 0, len(b.running))
+	elapsed := make([]time.Duration, 0, len(b.running))
+	for _, p := range b.running {
+		names, elapsed = append(names, p.name), append(elapsed, b.now().Sub(p.began))
+	}
+	b.mu.Unlock()
+	for i, name := range names {
+		b.finish(markFailed, name, why, elapsed[i])
+	}
+}
+
 func (b *board) find(name string) *phase {
 	for _, p := range b.running {
 		if p.name == name {

@@ -85,10 +85,21 @@ func (c *upCmd) up(s *session) (record, error) {
 		return record{}, err
 	}
 	err = c.converge(s, b, rec, fresh)
+	if err != nil {
+		b.abort(ending(s.ctx))
+	}
 	if err != nil && fresh && !c.Keep {
 		err = errors.Join(err, s.undo(b, resolved.Name))
 	}
 	return rec, err
+}
+
+// ending is why phases under way come to nothing.
+func ending(ctx context.Context) string {
+	if ctx.Err() != nil {
+		return "interrupted"
+	}
+	return "given up"
 }
 
 // preflight refuses a machine that is not fit, before anything is made.
