@@ -182,7 +182,7 @@ func step(t *rapid.T, c *cloud.Cloud) error {
 	address := rapid.Custom(func(t *rapid.T) netip.Addr {
 		return netip.AddrFrom4([4]byte{10, 0, byte(rapid.IntRange(0, 2).Draw(t, "net")), byte(rapid.IntRange(0, 255).Draw(t, "host"))})
 	})
-	switch rapid.IntRange(0, 40).Draw(t, "call") % 14 {
+	switch rapid.IntRange(0, 43).Draw(t, "call") % 15 {
 	case 0:
 		w := cloud.NewInterface{Subnet: subnet.ID, IPv4: cloud.Want{Count: count.Draw(t, "count")}}
 		if rapid.Bool().Draw(t, "prefix") {
@@ -213,6 +213,10 @@ func step(t *rapid.T, c *cloud.Cloud) error {
 		_, err := c.AssignIPv4(i.ID, cloud.Want{
 			Addresses: rapid.SliceOfN(address, 1, 4).Draw(t, "addresses"), Reassign: rapid.Bool().Draw(t, "reassign"),
 		})
+		return err
+	case 13: // what somebody holds already
+		other := pick(t, "other", cloud.Sorted(s.Interfaces))
+		_, err := c.AssignIPv4(i.ID, cloud.Want{Addresses: []netip.Addr{pick(t, "held", other.IPv4)}, Reassign: true})
 		return err
 	case 6:
 		_, err := c.AssignIPv4(i.ID, cloud.Want{PrefixCount: rapid.IntRange(1, 3).Draw(t, "count")})

@@ -318,6 +318,25 @@ func TestASlowAttachStaysAttachingWithoutALink(t *testing.T) {
 	l.await("attached", attached(id))
 }
 
+func TestStaleMetadataDoesNotShowANewInterface(t *testing.T) {
+	l := newLab(t)
+	if err := l.Faults().Set(faults.Plan{MetadataLag: faults.Duration(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	id := l.newInterface(l.ec2(), 1)
+	l.await("attached", attached(id))
+	mac := l.State().Interfaces[id].MAC.String()
+	if macs := l.metadata("network/interfaces/macs/"); strings.Contains(macs, mac) {
+		t.Errorf("metadata an hour late lists %q, and %s is new", macs, mac)
+	}
+	if err := l.Faults().Set(faults.Plan{}); err != nil {
+		t.Fatal(err)
+	}
+	if macs := l.metadata("network/interfaces/macs/"); !strings.Contains(macs, mac) {
+		t.Errorf("metadata lists %q, want %s among them", macs, mac)
+	}
+}
+
 func TestALinkGoesDownAndComesBack(t *testing.T) {
 	l := newLab(t)
 	id := l.newInterface(l.ec2(), 1)
