@@ -82,22 +82,10 @@ func (n *node) plan() ipam.Decision {
 // round carries out one plan, all its actions at the same time.
 func (n *node) round() int {
 	n.t.Helper()
-	d := n.plan()
+	actions := n.begun()
 	var mu sync.Mutex
 	var wait sync.WaitGroup
-	for _, a := range d.Actions {
-		n.actions++
-		a.ID = ipam.ActionID(fmt.Sprintf("action-%d", n.actions))
-		records, err := n.ledger.Begin(a, time.Now())
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		n.keep(records)
-		for _, r := range records {
-			if r.Action != nil {
-				a = *r.Action
-			}
-		}
+	for _, a := range actions {
 		wait.Go(func() {
 			out, err := n.carry(a)
 			mu.Lock()
@@ -106,7 +94,7 @@ func (n *node) round() int {
 		})
 	}
 	wait.Wait()
-	return len(d.Actions)
+	return len(actions)
 }
 
 func (n *node) carry(a ipam.Action) (ec2.Outcome, error) {

@@ -189,10 +189,10 @@ func start(t *testing.T, change ...func(*ec2.Options)) *world {
 		Region: region, BaseEndpoint: aws.String("http://ec2.test"),
 		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, ""),
 	}
+	w.set(faults.Plan{})
 	w.boot(change...)
-	for id, n := range c.State().Instances {
+	for id := range c.State().Instances {
 		w.instance = id
-		_ = n
 	}
 	primary, err := w.Interfaces(t.Context(), w.instance)
 	if err != nil || len(primary) != 1 {
@@ -226,6 +226,7 @@ func (w *world) boot(change ...func(*ec2.Options)) {
 
 func (w *world) set(p faults.Plan) {
 	w.t.Helper()
+	p.MetadataLag = faults.Duration(time.Minute) // nobody asks; it keeps a history for describes to lag in
 	if err := w.faults.Set(p); err != nil {
 		w.t.Fatal(err)
 	}
