@@ -70,7 +70,7 @@ func furnish(t *testing.T, c *cloud.Cloud) {
 
 func (a *account) awscli(t *testing.T, args ...string) []byte {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, awscli, append([]string{"--endpoint-url", a.url, "--output", "json"}, args...)...)
 	cmd.Env = []string{
