@@ -14,7 +14,7 @@ import (
 type Observed struct {
 	ENI ENI // ID, Type, Primary, Device (-1: not attached), Attachment, MAC, Subnet, SubnetCIDR, PrimaryIP, Groups, Unmanaged, Created
 	// Attached: it is on this instance. One that is not, but carries our tags, is
-	// taken over: attached if needed, else deleted.
+	// taken over: attached where the instance has room, else deleted.
 	Attached bool
 	// Intent is the id of the action that created it, by its tag.
 	Intent ActionID
