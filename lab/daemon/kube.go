@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,14 +51,18 @@ func until(ctx context.Context, check func() (missing string, err error)) error 
 func (l *lab) awaitNodes(ctx context.Context, want Lab, verb string, detail func(string), ok func(*corev1.Node) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodesDeadline, fmt.Errorf("not within %s", nodesDeadline))
 	defer cancel()
+	last := "" // what was missing when the API server last told
 	return until(ctx, func() (string, error) {
 		list, err := l.cp.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return "list nodes: " + err.Error(), nil
+			return cmp.Or(last, "list nodes: "+err.Error()), nil
 		}
-		have := map[string]bool{}
+		have, why := map[string]bool{}, ""
 		for i := range list.Items {
-			have[list.Items[i].Name] = ok(&list.Items[i])
+			n := &list.Items[i]
+			if have[n.Name] = ok(n); !have[n.Name] && why == "" {
+				why = "; " + n.Name + " says: " + readyCondition(n).Message
+			}
 		}
 		var missing []string
 		for _, n := range want.Nodes {
@@ -77,8 +82,9 @@ func (l *lab) awaitNodes(ctx context.Context, want Lab, verb string, detail func
 		if len(missing) == 0 {
 			return "", nil
 		}
-		return strings.Join(missing, ", ") + " not " + verb + "; kubelet logs are in " +
-			filepath.Join(l.options.StateDir, "nodes", missing[0], "log"), nil
+		last = strings.Join(missing, ", ") + " not " + verb + why + "; kubelet logs are in " +
+			filepath.Join(l.options.StateDir, "nodes", missing[0], "log")
+		return last, nil
 	})
 }
 
@@ -94,13 +100,18 @@ func (l *lab) awaitReady(ctx context.Context, want Lab, detail func(string)) err
 		return nil
 	}
 	return l.awaitNodes(ctx, want, "Ready", detail, func(n *corev1.Node) bool {
-		for _, c := range n.Status.Conditions {
-			if c.Type == corev1.NodeReady {
-				return c.Status == corev1.ConditionTrue
-			}
-		}
-		return false
+		return readyCondition(n).Status == corev1.ConditionTrue
 	})
+}
+
+// readyCondition is the node's Ready condition; the zero value when it has none.
+func readyCondition(n *corev1.Node) corev1.NodeCondition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
 }
 
 // forgetNode deletes the Node object of an instance that is gone, as the cloud's

@@ -108,6 +108,9 @@ func (l *lab) close() {
 			l.log.Error("stop the embedded VPC", "err", err)
 		}
 	}
+	if err := deleteNetNS(NetNS(l.options.Name, "cp")); err != nil {
+		l.log.Error("remove the control plane's namespace", "err", err)
+	}
 }
 
 // begin notes how to end the apply that is about to run; it refuses one on a lab
