@@ -10,6 +10,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -172,10 +173,9 @@ func (c controllerCmd) Run(p process) error {
 }
 
 func newFleet(cfg aws.Config, r prometheus.Registerer, log *slog.Logger) (controller.Fleet, error) {
-	clients := ec2.NewClients(cfg)
-	executor, err := ec2.NewExecutor(ec2.Options{Clients: clients, Journal: controller.NoJournal{}, Log: log, Registry: r})
+	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(cfg), Journal: controller.NoJournal{}, Log: log, Registry: r})
 	if err != nil {
 		return controller.Fleet{}, err
 	}
-	return controller.Fleet{Read: clients.Kept, Executor: executor}, nil
+	return controller.Fleet{Read: sdk.NewFromConfig(cfg), Executor: executor}, nil
 }
