@@ -55,6 +55,10 @@ func (s *session) load(lab string) (record, error) {
 // notRunning says which labs there are instead.
 func (s *session) notRunning(lab string) error {
 	others, err := s.labs()
+	if slices.Contains(others, lab) {
+		return fmt.Errorf("%w: %s; its daemon is gone (log: %s): `trunkline-lab%s up` starts it anew, down clears what is left",
+			daemon.ErrNotRunning, lab, daemon.LogPath(s.stateDir(lab)), nameFlag(lab))
+	}
 	if err != nil || len(others) == 0 {
 		return fmt.Errorf("%w: %s; bring it up: trunkline-lab up", daemon.ErrNotRunning, lab)
 	}
