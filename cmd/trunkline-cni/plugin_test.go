@@ -179,7 +179,7 @@ func network(t testing.TB, version, socket string) (*libcni.CNIConfig, *libcni.N
 	if err := os.Symlink(self, filepath.Join(bin, "trunkline-cni")); err != nil {
 		t.Fatal(err)
 	}
-	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion":"` + version + `","name":"trunkline","plugins":[{"type":"trunkline-cni","socket":"` + socket + `","delWaitSeconds":0.05,"spool":"` + t.TempDir() + `"}]}`))
+	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion":"` + version + `","name":"trunkline","plugins":[{"type":"trunkline-cni","socket":"` + socket + `","delWaitSeconds":20,"spool":"` + t.TempDir() + `"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}

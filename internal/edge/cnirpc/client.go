@@ -72,10 +72,13 @@ func attempt(ctx context.Context, socket string, req *Request, netns *os.File) (
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := send(conn.(*net.UnixConn), raw, netns); err != nil {
-		return nil, fmt.Errorf("send request: %w", err)
-	}
+	// An agent may answer before it has read everything, and then closes: its
+	// words count more than the write that found the socket shut.
+	sendErr := send(conn.(*net.UnixConn), raw, netns)
 	line, err := readLine(conn, nil)
+	if sendErr != nil && err != nil {
+		return nil, fmt.Errorf("send request: %w", sendErr)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read answer: %w", err)
 	}
@@ -89,7 +92,9 @@ func send(conn *net.UnixConn, raw []byte, netns *os.File) error {
 		if err != nil {
 			return err
 		}
-		raw = raw[n:]
+		if raw = raw[n:]; len(raw) == 0 {
+			return nil // an empty write fails when the answer was quick
+		}
 	}
 	_, err := conn.Write(raw)
 	return err

@@ -130,6 +130,9 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) error {
 		}
 	}
 	result, failure := s.handle(ctx, conn, req, netns)
+	if netns != nil {
+		_ = netns.Close() // before the answer: the runtime may remove the namespace then
+	}
 	if failure != nil && errors.Is(context.Cause(ctx), ErrStopping) {
 		return nil // no answer: the plugin asks again, and our successor answers
 	}

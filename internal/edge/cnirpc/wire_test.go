@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -304,6 +305,42 @@ func TestOldAndNewAgentsAreUnderstood(t *testing.T) {
 				t.Errorf("answer %+v, %v", resp, err)
 			}
 		})
+	}
+}
+
+func TestAQuickAnswerIsHeardOnce(t *testing.T) {
+	own, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var calls atomic.Int32
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			calls.Add(1)
+			_, _ = conn.Write([]byte(`{"version":1,"result":{"n":1}}` + "\n"))
+			conn.Close() // without having read a byte
+		}
+	}()
+	for i := range 100 {
+		req := Request{Command: "CHECK", Args: strings.Repeat("x", i*4096)}
+		resp, err := Call(within(t, 10*time.Second), socket, req, own)
+		if err != nil || string(resp.Result) != `{"n":1}` {
+			t.Fatalf("answer %+v, %v", resp, err)
+		}
+	}
+	if n := calls.Load(); n != 100 {
+		t.Errorf("100 calls were made %d times", n)
 	}
 }
 
