@@ -536,6 +536,43 @@ func TestKilledAgentsConverge(t *testing.T) {
 	}
 }
 
+// A full node says so on the pod and serves it as soon as another one goes.
+func TestAFullNodeSaysSoAndRecovers(t *testing.T) {
+	n := newNode(t)
+	n.startAgent()
+	n.untilReady()
+	var pods []*pod
+	for i := range 15 { // t3.medium: 3 interfaces, 5 pod addresses each
+		p := n.newPod(fmt.Sprint("p", i))
+		if err := n.add(p); err != nil {
+			t.Fatal(err)
+		}
+		pods = append(pods, p)
+	}
+	late := n.newPod("late")
+	added := make(chan error, 1)
+	go func() { added <- n.add(late) }()
+	n.until("an event on the pod", func() error {
+		raw, err := os.ReadFile(filepath.Join(n.dir, "agent.log"))
+		if err == nil && !strings.Contains(string(raw), "pod=default/late reason=NetworkNotReady") {
+			err = errors.New("not a word")
+		}
+		return err
+	})
+	if err := n.del(pods[7]); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-added; err != nil {
+		t.Fatalf("the pod that waited: %v", err)
+	}
+	if late.addr != pods[7].addr {
+		t.Errorf("it got %s, the only free one was %s", late.addr, pods[7].addr)
+	}
+	if err := pods[0].ping(t, late.addr); err != nil {
+		t.Error(err)
+	}
+}
+
 // stop ends the agent as the kubelet does.
 func (n *node) stop() {
 	n.t.Helper()
