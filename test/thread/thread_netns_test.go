@@ -1,26 +1,16 @@
 //go:build netns
 
-// Package thread proves the thin thread on real parts, without Kubernetes: the
-// embedded VPC, the agent as a process of its own on an instance's namespace, and
-// the plugin's real binary run by libcni.
-//
-// Only tests live here. They need root.
 package thread
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -30,331 +20,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/trunkline/trunkline/api/introspection"
-	"github.com/trunkline/trunkline/internal/core/vpc"
-	"github.com/trunkline/trunkline/sim/cloud"
-	"github.com/trunkline/trunkline/sim/iam"
-	"github.com/trunkline/trunkline/sim/world"
-	"github.com/trunkline/trunkline/test/testns"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
-
-// patience bounds everything that should happen.
-const patience = 30 * time.Second
-
-// node is an instance of an embedded VPC with an agent on it.
-type node struct {
-	*world.World
-	t     *testing.T
-	ns    *testns.NS
-	dir   string // state, socket, plugin, conflist
-	agent *exec.Cmd
-}
-
-func spec(namespace string) cloud.Spec {
-	prefix := netip.MustParsePrefix
-	return cloud.Spec{
-		Region: "us-west-2", Account: "111122223333", Seed: 1,
-		VPC:         cloud.VPCSpec{Name: "lab", CIDRs: []netip.Prefix{prefix("10.0.0.0/16")}, InternetGateway: true},
-		RouteTables: []cloud.RouteTableSpec{{Name: "public", Routes: []cloud.RouteSpec{{Destination: prefix("0.0.0.0/0"), Gateway: "igw"}}}},
-		Subnets:     []cloud.SubnetSpec{{Name: "a", Zone: "us-west-2a", CIDR: prefix("10.0.0.0/19"), Public: true}},
-		Groups: []cloud.GroupSpec{{
-			Name: "node", Ingress: []cloud.RuleSpec{{Protocol: "-1", Groups: []string{"node"}}},
-		}},
-		Instances: []cloud.InstanceSpec{{
-			Name: "node1", Type: "t3.medium", Subnet: "a", Groups: []string{"node"}, Role: "node",
-			Metadata: cloud.DefaultMetadata(), Namespace: namespace,
-		}},
-	}
-}
-
-// newNode makes the VPC, boots the instance's network and builds the plugin. The
-// agent is not started.
-func newNode(t *testing.T) *node {
-	t.Helper()
-	policy, err := os.ReadFile("../../deploy/iam/node-policy.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &node{t: t, ns: testns.New(t, "node"), dir: t.TempDir()}
-	seq := testns.New(t, "seq") // a number that is ours alone
-	n.World, err = world.Start(t.Context(), world.Config{
-		Spec: spec(n.ns.Name), Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net",
-		Roles: []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Errorf("close the world: %v", err)
-		}
-	})
-	n.bootNetwork()
-	for _, sub := range []string{"bin", "net.d", "cache"} {
-		if err := os.Mkdir(filepath.Join(n.dir, sub), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	build := exec.Command("go", "build", "-o", filepath.Join(n.dir, "trunkline-cni"), "../../cmd/trunkline-cni")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the plugin: %v\n%s", err, out)
-	}
-	initial := n.command("init=" + n.dir + "/trunkline-cni")
-	var said strings.Builder
-	initial.Stdout, initial.Stderr = &said, &said
-	if err := n.ns.Run(initial.Start); err != nil {
-		t.Fatal(err)
-	}
-	if err := initial.Wait(); err != nil {
-		t.Fatalf("init: %v\n%s", err, said.String())
-	}
-	return n
-}
-
-// bootNetwork does what the instance's operating system does by DHCP.
-func (n *node) bootNetwork() {
-	primary := n.State().Primary(n.State().InstanceNamed("node1").ID)
-	subnet := n.State().Subnets[primary.Subnet]
-	n.ns.Do(n.t, func() {
-		links, err := netlink.LinkList()
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		for _, l := range links {
-			if l.Attrs().Name == "lo" {
-				err = errors.Join(err, netlink.LinkSetUp(l))
-			}
-			if l.Attrs().HardwareAddr.String() == primary.MAC.String() {
-				address := &netlink.Addr{IPNet: &net.IPNet{IP: primary.IPv4[0].AsSlice(), Mask: net.CIDRMask(subnet.CIDR.Bits(), 32)}}
-				err = errors.Join(err, netlink.AddrAdd(l, address), netlink.LinkSetUp(l), netlink.RouteAdd(&netlink.Route{
-					LinkIndex: l.Attrs().Index, Gw: net.IP(vpc.Gateway(subnet.CIDR).AsSlice()),
-				}))
-			}
-		}
-		if err != nil {
-			n.t.Fatal(err)
-		}
-	})
-}
-
-// command is the agent as a process, with these flags beside the test's own.
-func (n *node) command(flags ...string) *exec.Cmd {
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), agentEnv+"="+strings.Join(append([]string{
-		"node-name=node1", "cluster-name=test", "state-dir=" + n.dir + "/state", "socket=" + n.dir + "/run/agent.sock",
-		"cni-bin-dir=" + n.dir + "/bin", "cni-conf-dir=" + n.dir + "/net.d", "cool-down=1s", "add-wait=30s", "cni-version=1.1.0",
-		"metrics-address=127.0.0.1:61678",
-	}, flags...), "\n"),
-		"AWS_REGION=us-west-2", "AWS_ENDPOINT_URL_EC2="+n.InsideEndpoint(), "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://169.254.169.254")
-	return cmd
-}
-
-// startAgent runs the agent as a process inside the instance's namespace.
-func (n *node) startAgent(flags ...string) {
-	n.t.Helper()
-	cmd := n.command(flags...)
-	log, err := os.OpenFile(filepath.Join(n.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := n.ns.Run(cmd.Start); err != nil {
-		n.t.Fatalf("start agent: %v", err)
-	}
-	n.agent = cmd
-	n.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_, _ = cmd.Process.Wait()
-		if n.t.Failed() {
-			raw, _ := os.ReadFile(filepath.Join(n.dir, "agent.log"))
-			n.t.Logf("agent's log:\n%s", raw[max(0, len(raw)-12000):])
-		}
-	})
-}
-
-// kill ends the agent as a crash would.
-func (n *node) kill() {
-	n.t.Helper()
-	if err := n.agent.Process.Signal(syscall.SIGKILL); err != nil {
-		n.t.Fatal(err)
-	}
-	_ = n.agent.Wait()
-}
-
-// until waits for a condition; what says what it waited for.
-func (n *node) until(what string, ok func() error) {
-	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := ok()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			n.t.Fatalf("%s: %v", what, err)
-		case <-tick.C:
-		}
-	}
-}
-
-// get reads a path of the agent's introspection from inside the node.
-func (n *node) get(path string, into any) error {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			err = n.ns.Run(func() (err error) { conn, err = (&net.Dialer{}).DialContext(ctx, network, address); return err })
-			return conn, err
-		},
-	}}
-	resp, err := client.Get("http://127.0.0.1:61679" + path)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", resp.Status, raw)
-	}
-	if err == nil && into != nil {
-		err = json.Unmarshal(raw, into)
-	}
-	return err
-}
-
-func (n *node) untilReady() {
-	n.t.Helper()
-	n.until("ready agent", func() error { return n.get("/readyz", nil) })
-}
-
-func (n *node) book() introspection.Book {
-	n.t.Helper()
-	var b introspection.Book
-	if err := n.get(introspection.BookPath, &b); err != nil {
-		n.t.Fatal(err)
-	}
-	return b
-}
-
-// count returns how many addresses of the book are in a state.
-func count(b introspection.Book, state string) (sum int) {
-	for _, e := range b.ENIs {
-		for _, a := range e.Addresses {
-			if a.State == state {
-				sum++
-			}
-		}
-	}
-	return sum
-}
-
-// cni reads the conflist the agent wrote.
-func (n *node) cni() (*libcni.CNIConfig, *libcni.NetworkConfigList) {
-	n.t.Helper()
-	list, err := libcni.ConfListFromFile(filepath.Join(n.dir, "net.d", "10-trunkline.conflist"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return libcni.NewCNIConfigWithCacheDir([]string{filepath.Join(n.dir, "bin")}, filepath.Join(n.dir, "cache"), nil), list
-}
-
-// pod is a namespace with what a runtime would say about it.
-type pod struct {
-	*testns.NS
-	rt   *libcni.RuntimeConf
-	addr netip.Addr
-}
-
-func (n *node) newPod(name string) *pod {
-	ns := testns.New(n.t, "pod")
-	ns.Do(n.t, func() {
-		lo, err := netlink.LinkByName("lo")
-		if err == nil {
-			err = netlink.LinkSetUp(lo)
-		}
-		if err != nil {
-			n.t.Fatal(err)
-		}
-	})
-	return &pod{NS: ns, rt: &libcni.RuntimeConf{
-		ContainerID: "sandbox-" + name, NetNS: ns.Path, IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", name}, {"K8S_POD_UID", "uid-" + name}},
-	}}
-}
-
-// add runs ADD and notes the pod's address.
-func (n *node) add(p *pod) error {
-	cni, list := n.cni()
-	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
-	defer cancel()
-	result, err := cni.AddNetworkList(ctx, list, p.rt)
-	if err != nil {
-		return err
-	}
-	got, err := current.NewResultFromResult(result)
-	if err != nil {
-		return err
-	}
-	p.addr = netip.MustParseAddr(got.IPs[0].Address.IP.String())
-	return nil
-}
-
-func (n *node) del(p *pod) error {
-	cni, list := n.cni()
-	return cni.DelNetworkList(n.t.Context(), list, p.rt)
-}
-
-// ping sends ICMP echoes from the pod until one is answered, for two seconds.
-func (p *pod) ping(t *testing.T, to netip.Addr) error {
-	t.Helper()
-	var conn net.PacketConn
-	if err := p.Run(func() (err error) { conn, err = net.ListenPacket("ip4:icmp", "0.0.0.0"); return err }); err != nil {
-		return err
-	}
-	defer conn.Close()
-	echo := []byte{8, 0, 0, 0, 0x7a, 0x51, 0, 1} // type, code, checksum, id, sequence
-	var sum uint32
-	for i := 0; i < len(echo); i += 2 {
-		sum += uint32(echo[i])<<8 | uint32(echo[i+1])
-	}
-	sum = ^(sum&0xffff + sum>>16)
-	echo[2], echo[3] = byte(sum>>8), byte(sum)
-	answer := make([]byte, 1500)
-	for range 4 {
-		if _, err := conn.WriteTo(echo, &net.IPAddr{IP: to.AsSlice()}); err != nil {
-			return fmt.Errorf("ping %s from %s: %w", to, p.addr, err)
-		}
-		if err := conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
-			return err
-		}
-		for {
-			n, from, err := conn.ReadFrom(answer)
-			if err != nil {
-				break // nothing in time: once more
-			}
-			if n >= 8 && answer[0] == 0 && from.String() == to.String() {
-				return nil
-			}
-		}
-	}
-	return fmt.Errorf("ping %s from %s: no answer", to, p.addr)
-}
-
-// inVPC reports whether EC2 has the address on an interface of the node.
-func (n *node) inVPC(a netip.Addr) bool {
-	for _, i := range n.State().Interfaces {
-		for _, have := range i.IPv4[1:] {
-			if have == a {
-				return true
-			}
-		}
-	}
-	return false
-}
 
 func TestAPodLivesItsLife(t *testing.T) {
 	n := newNode(t)
@@ -445,7 +112,7 @@ func TestFlushedRulesComeBackWithinSeconds(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range rules {
-			if r.Priority == 512 || r.Priority == 1536 {
+			if r.Priority == hostnet.RuleToPod || r.Priority == hostnet.RuleFromPod {
 				if err := netlink.RuleDel(&r); err != nil {
 					t.Error(err)
 				}
@@ -468,7 +135,7 @@ func TestFlushedRulesComeBackWithinSeconds(t *testing.T) {
 		// A rule that goes while its pod is being wired is no drift, so take it
 		// away until that is over.
 		n.ns.Do(t, func() {
-			rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Priority: 512}, netlink.RT_FILTER_PRIORITY)
+			rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Priority: hostnet.RuleToPod}, netlink.RT_FILTER_PRIORITY)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -570,17 +237,6 @@ func TestAFullNodeSaysSoAndRecovers(t *testing.T) {
 	}
 	if err := pods[0].ping(t, late.addr); err != nil {
 		t.Error(err)
-	}
-}
-
-// stop ends the agent as the kubelet does.
-func (n *node) stop() {
-	n.t.Helper()
-	if err := n.agent.Process.Signal(syscall.SIGTERM); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := n.agent.Wait(); err != nil {
-		n.t.Errorf("agent ended with %v", err)
 	}
 }
 
