@@ -85,7 +85,7 @@ func spoofCase(name, how string, needs []Need, lie func(e *Env) []string) Case {
 				"spoof", hostport(to.Addr, to.UDP), "--count=3",
 				"--verify=" + hostport(to.Addr, to.HTTP), "--timeout=" + dialTimeout.String(),
 			}
-			honest, err := e.dial(ctx, from, args...)
+			honest, err := e.dial(ctx, from, append(slices.Clone(args), "--source="+from.Addr.String())...)
 			if err != nil {
 				return err
 			}

@@ -239,7 +239,7 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 	case "dns":
 		return connectivity.Result{OK: true, Addresses: m.resolve(args[0])}
 	case "spoof":
-		return m.spoof(args)
+		return m.spoof(from, args)
 	}
 	target := netip.MustParseAddrPort(args[0])
 	if target.Addr() == outside {
@@ -322,9 +322,13 @@ func (m *model) resolve(name string) []netip.Addr {
 	return []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 }
 
-func (m *model) spoof(args []string) connectivity.Result {
+func (m *model) spoof(from modelPod, args []string) connectivity.Result {
+	source, mac := argument(args, "source"), argument(args, "mac")
+	if source == "" && mac == "" {
+		return connectivity.Result{Kind: "usage"} // as the workload does
+	}
 	r := connectivity.Result{OK: true, Sent: 3, Seen: 3}
-	pretends := argument(args, "source") != "" || argument(args, "mac") != ""
+	pretends := mac != "" || source != from.addr.String()
 	if m.lie == rawLost || pretends && m.lie != spoofArrives {
 		r.Seen = 0
 	}
