@@ -111,8 +111,8 @@ func parseOptions(name string, args []string, p Process) (options, error) {
 	case "imds":
 		fs.StringVar(&o.endpoint, "endpoint", "http://169.254.169.254", "of the metadata service")
 	case "spoof":
-		fs.StringVar(&o.source, "source", "", "address to send from")
-		fs.StringVar(&o.mac, "mac", "", "hardware address to send from")
+		fs.StringVar(&o.source, "source", "", "address to send from; empty is its own")
+		fs.StringVar(&o.mac, "mac", "", "hardware address to send from; empty is its own")
 		fs.IntVar(&o.count, "count", 3, "datagrams")
 		fs.StringVar(&o.verify, "verify", "", "HOST:PORT of the receiver's HTTP server")
 	}
@@ -152,8 +152,6 @@ func (o *options) check(name string, fs *flag.FlagSet) error {
 		return usagef("interval and duration must be positive")
 	case name == "stream" && o.proto != "tcp" && o.proto != "udp":
 		return usagef("proto %q is neither tcp nor udp", o.proto)
-	case name == "spoof" && o.source == "" && o.mac == "":
-		return usagef("spoof needs --source or --mac")
 	}
 	return nil
 }

@@ -58,7 +58,8 @@
 // interval (OK as of then) before the last.
 //
 // spoof sends datagrams to a UDP server with a source address or MAC that is
-// not the pod's and a random token inside, then asks the HTTP server at --verify
+// not the pod's and a random token inside (with neither flag it sends them as
+// itself: the control beside the others), then asks the HTTP server at --verify
 // (an ordinary connection) whether they arrived: OK says they were sent, and
 // Result.Seen how many of them the receiver saw. It needs CAP_NET_RAW.
 //

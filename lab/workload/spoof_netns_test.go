@@ -60,6 +60,7 @@ func TestSpoofedDatagramsArriveWhereNothingStopsThem(t *testing.T) {
 		args   []string
 		source string
 	}{
+		"as itself":                      {nil, "10.77.0.1"},
 		"from a foreign address":         {[]string{"--source", "10.77.0.9"}, "10.77.0.9"},
 		"from a foreign MAC":             {[]string{"--mac", "02:00:00:00:00:99"}, "10.77.0.1"},
 		"from a foreign address and MAC": {[]string{"--source", "10.77.0.9", "--mac", mac.String()}, "10.77.0.9"},
