@@ -1,10 +1,5 @@
 //go:build netns
 
-// Package thread proves the thin thread on real parts, without Kubernetes: the
-// embedded VPC, the agent as a process of its own on an instance's namespace, and
-// the plugin's real binary run by libcni.
-//
-// Only tests live here. They need root.
 package thread
 
 import (
