@@ -199,6 +199,19 @@ func (c *testCluster) Remove(ctx context.Context, namespace string) error {
 	if ns.Labels[partOfLabel] != testPart {
 		return fmt.Errorf("namespace %s exists and was not made by this test: give another with --namespace", namespace)
 	}
+	// Pods first: the namespace controller would look again only after half a
+	// minute when it finds some on their way out.
+	pods := c.client.Core.CoreV1().Pods(namespace)
+	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("remove the pods of namespace %s: %w", namespace, err)
+	}
+	err = poll(ctx, func(ctx context.Context) (bool, error) {
+		left, err := pods.List(ctx, metav1.ListOptions{Limit: 1})
+		return err == nil && len(left.Items) == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the pods of namespace %s to go: %w", namespace, err)
+	}
 	if err = namespaces.Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove namespace %s: %w", namespace, err)
 	}
