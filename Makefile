@@ -5,7 +5,10 @@ SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GO      ?= go
-GOFLAGS_STATIC := -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+LDFLAGS := -ldflags "-s -w -X main.version=$(VERSION)"
+# One set of flags for builds and tests: a package compiled once serves both.
+export CGO_ENABLED := 0
+export GOFLAGS := -trimpath -buildvcs=false
 TOOL    := $(GO) tool -modfile=tools/go.mod
 PACKAGES := ./...
 SEED    ?= $(shell date +%s)
@@ -23,7 +26,7 @@ setup: ## Install the Debian packages that are missing (root)
 
 .PHONY: build
 build: ## Build trunkline, trunkline-cni and trunkline-lab into bin/
-	CGO_ENABLED=0 $(GO) build $(GOFLAGS_STATIC) -o bin/ ./cmd/...
+	$(GO) build $(LDFLAGS) -o bin/ ./cmd/...
 
 .PHONY: check
 check: lint test-unit test-touched ## What every commit passes (about 3 minutes)
