@@ -103,8 +103,10 @@ func (a *Agent) tell(add *addition, err error) {
 	a.events.PodWarning(kube.PodRef{Namespace: add.owner.Namespace, Name: add.owner.Name}, add.owner.PodUID, "NetworkNotReady", message)
 }
 
-// identify learns which pod it is. Without a pod's name the container is all
-// that is known: other runtimes than Kubernetes' have no pods.
+// identify learns which pod it is, from the node's record of its pods (kept on
+// disk) or else from the API; one that neither can tell of is refused for now.
+// Without a pod's name the container is all that is known: other runtimes than
+// Kubernetes' have no pods.
 func (a *Agent) identify(ctx context.Context, add *addition) error {
 	namespace, name, uid := podArgs(add.req.Args)
 	add.owner = ipam.Owner{ContainerID: add.req.ContainerID, IfName: add.req.IfName, Namespace: namespace, Name: name, PodUID: uid}
@@ -116,11 +118,17 @@ func (a *Agent) identify(ctx context.Context, add *addition) error {
 	switch {
 	case errors.Is(err, kube.ErrNoPod):
 		return &cnirpc.Error{Code: cnirpc.CodeUnknownContainer, Msg: "there is no such pod", Details: err.Error()}
+	case ctx.Err() != nil:
+		return fmt.Errorf("identify pod %s: %w", add.owner.Pod(), context.Cause(ctx))
 	case errors.Is(err, kube.ErrUnavailable):
-		// Nobody can tell. The runtime was asked for this sandbox by the kubelet,
-		// which knows the pod; rooms that need more than its name refuse below.
-		a.log.Warn("pod is not known and nobody answers; wiring it by name", "pod", add.owner.Pod(), "error", err)
-		add.pod = kube.Pod{PodRef: kube.PodRef{Namespace: namespace, Name: name}, UID: uid}
+		// Whose labels, groups and policies nobody can tell must not be let onto the
+		// network. What the node's record knows was answered above.
+		return &cnirpc.Error{
+			Code: cnirpc.CodeTryAgain,
+			Msg:  "pod " + add.owner.Pod() + " is not known to this node, and the Kubernetes API does not answer",
+			Details: "pods the node knew before are wired without the API; this one is tried again by the kubelet, and is wired once the API answers: " +
+				err.Error(),
+		}
 	case err != nil:
 		return fmt.Errorf("identify pod %s: %w", add.owner.Pod(), err)
 	default:
