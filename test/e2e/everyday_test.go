@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,9 +40,13 @@ func (l lab) runPod(t *testing.T, name string, args ...string) {
 
 // forget deletes an object and waits until it is gone; absent is fine.
 func (l lab) forget(t *testing.T, object string, more ...string) {
+	grace := "--grace-period=1"
+	if slices.Contains(more, "--force") {
+		grace = "--grace-period=0"
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	if r := l.try(ctx, append([]string{"kubectl", "delete", object, "--ignore-not-found", "--wait", "--grace-period=1"}, more...)...); r.err != nil {
+	if r := l.try(ctx, append([]string{"kubectl", "delete", object, "--ignore-not-found", "--wait", grace}, more...)...); r.err != nil {
 		t.Errorf("delete %s: %v\n%s", object, r.err, r)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/trunkline/trunkline/lab/sweep"
 )
 
 var keep = flag.Bool("keep", false, "leave the lab running after the tests, to look around")
@@ -27,6 +29,7 @@ func steps() []step {
 		{"revoking one group rule turns it red and restoring it green", oneRevokedRuleIsSeen},
 		{"run, logs, exec, cp and port-forward work", everydayCommandsWork},
 		{"a pod's address is one EC2 gave its interface", podAddressesAreEC2s},
+		{"the documents' commands show what they say", documentsAreTrue},
 		{"the agent rolls without failing an ADD or breaking a flow", theAgentRolls},
 		{"flushed rules and deleted routes are repaired", driftIsRepaired},
 		{"0 to 100 pods and back leaves nothing", scaleUpAndDown},
@@ -40,24 +43,27 @@ func steps() []step {
 func TestLab(t *testing.T) {
 	l := lab{name: "e2e", bin: binaries(t)}
 	before := machine(t)
-	t.Cleanup(func() {
-		if *keep {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-		defer cancel()
-		if r := l.try(ctx, "down"); r.err != nil {
-			t.Errorf("down: %v\n%s", r.err, r)
-		}
-		for _, line := range before.Diff(machine(t)) {
-			t.Errorf("left on the machine after down: %s", line)
-		}
-	})
-	t.Log(l.run(t, 40*time.Minute, "up"))
+	t.Cleanup(func() { l.down(t, before) })
+	t.Log(l.run(t, 40*time.Minute, "up", "--name", l.name))
 	for _, s := range steps() {
 		if !t.Run(s.name, func(t *testing.T) { s.run(t, l) }) && t.Context().Err() != nil {
 			return
 		}
+	}
+}
+
+// down takes the lab away and says what of it is left on the machine.
+func (l lab) down(t *testing.T, before sweep.Snapshot) {
+	if *keep {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if r := l.try(ctx, "down", "--name", l.name); r.err != nil {
+		t.Errorf("down: %v\n%s", r.err, r)
+	}
+	for _, line := range before.Diff(machine(t)) {
+		t.Errorf("left on the machine after down: %s", line)
 	}
 }
 

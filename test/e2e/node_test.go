@@ -42,7 +42,7 @@ func (l lab) podOn(t *testing.T, name, node string) netip.Addr {
 	t.Helper()
 	l.kubectl(t, "run", name, "--image", workloadImage, "--restart=Never",
 		"--overrides", `{"spec":{"nodeName":"`+node+`","terminationGracePeriodSeconds":1}}`, "--", "serve")
-	t.Cleanup(func() { l.forget(t, "pod/"+name, "--force") })
+	t.Cleanup(func() { l.forget(t, "pod/"+name) })
 	l.kubectl(t, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=90s")
 	return netip.MustParseAddr(strings.TrimSpace(l.kubectl(t, "get", "pod", name, "-o", "jsonpath={.status.podIP}")))
 }

@@ -1,0 +1,77 @@
+//go:build lab
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestASmallNodeIsExhaustedAndRecovers fills a t3.medium (3 interfaces of 6
+// addresses) past its last address.
+func TestASmallNodeIsExhaustedAndRecovers(t *testing.T) {
+	l := lab{name: "small", bin: binaries(t)}
+	before := machine(t)
+	t.Cleanup(func() { l.down(t, before) })
+	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/exhaust-t3-medium.yaml")
+	l.apply(t, deployment)
+	l.kubectl(t, "scale", "deployment/crowd", "--replicas=16")
+
+	eventually(t, 2*time.Minute, "a pod is told that there is no address", func() error {
+		events := l.kubectl(t, "get", "events", "--field-selector", "reason=NetworkNotReady", "-o", "jsonpath={range .items[*]}{.message}{'\\n'}{end}")
+		if !strings.Contains(events, "address") {
+			return notYet("events: %q", events)
+		}
+		t.Log(strings.TrimSpace(events))
+		return nil
+	})
+	eventually(t, time.Minute, "status says so", func() error {
+		out := l.trunkline(t, "status").String()
+		if !strings.Contains(out, "full") {
+			return notYet("%s", out)
+		}
+		t.Log(out)
+		return nil
+	})
+
+	l.kubectl(t, "scale", "deployment/crowd", "--replicas=8")
+	l.goneBut(t, 8)
+	l.kubectl(t, "scale", "deployment/crowd", "--replicas=9")
+	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=180s")
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+}
+
+// goneBut waits until just n pods of the crowd are left and all of them run.
+func (l lab) goneBut(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, 3*time.Minute, "the crowd has shrunk", func() error {
+		running := strings.Fields(l.kubectl(t, "get", "pods", "-l", "app=crowd", "-o", "jsonpath={range .items[*]}{.status.phase}{'\\n'}{end}"))
+		for _, phase := range running {
+			if phase != "Running" {
+				return notYet("%v", running)
+			}
+		}
+		if len(running) != n {
+			return notYet("%d of %d", len(running), n)
+		}
+		return nil
+	})
+}
+
+// trunkline runs the operator's CLI against the lab.
+func (l lab) trunkline(t *testing.T, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "trunkline"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+l.status(t).Endpoints.Kubeconfig)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	return result{out.String(), errs.String(), err}
+}
