@@ -118,6 +118,7 @@ func (a *Agent) status() error {
 		if !c.CanAdd {
 			return &cnirpc.Error{Code: cnirpc.CodeUnavailable, Msg: "no address is left and EC2 refuses to give more", Details: c.Message}
 		}
+	default: // ADDs are served, or wait
 	}
 	return nil
 }

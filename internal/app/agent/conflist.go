@@ -95,7 +95,7 @@ func replaceFile(path string, content []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(temp.Name()) // a no-op once renamed
+	defer func() { _ = os.Remove(temp.Name()) }() // nothing is there once renamed
 	_, err = temp.Write(content)
 	if err == nil {
 		err = temp.Chmod(mode)

@@ -158,18 +158,8 @@ func (a *Agent) look(ctx context.Context, all bool) error {
 // pods found in the kernel and not in the book are adopted, ADDs it died over are
 // taken back, DELs it took are finished, and the kernel agrees with the book.
 func (a *Agent) settle(ctx context.Context) error {
-	links, err := a.host.Pods(ctx)
-	if err != nil {
-		return fmt.Errorf("list pods' links: %w", err)
-	}
-	for _, w := range links {
-		key := ipam.Key{ContainerID: w.ContainerID, IfName: w.IfName}
-		if _, known := a.book.get(key); known || w.Half || w.Dying || len(w.Addresses) == 0 {
-			continue
-		}
-		if err := a.adopt(ctx, key, w.Link, w.Table, w.Addresses[0]); err != nil {
-			a.log.Warn("a pod's link cannot be taken over", "link", w.Link, "ip", w.Addresses[0], "error", err)
-		}
+	if err := a.adoptLinks(ctx); err != nil {
+		return err
 	}
 	if err := a.setUpENIs(ctx); err != nil {
 		return err
@@ -193,6 +183,24 @@ func (a *Agent) settle(ctx context.Context) error {
 	}
 	if err := a.drainSpool(ctx); err != nil {
 		a.log.Warn("spooled DELs are left for the next pass", "error", err)
+	}
+	return nil
+}
+
+// adoptLinks books the pods that are in the kernel and not in the book.
+func (a *Agent) adoptLinks(ctx context.Context) error {
+	links, err := a.host.Pods(ctx)
+	if err != nil {
+		return fmt.Errorf("list pods' links: %w", err)
+	}
+	for _, w := range links {
+		key := ipam.Key{ContainerID: w.ContainerID, IfName: w.IfName}
+		if _, known := a.book.get(key); known || w.Half || w.Dying || len(w.Addresses) == 0 {
+			continue
+		}
+		if err := a.adopt(ctx, key, w.Link, w.Table, w.Addresses[0]); err != nil {
+			a.log.Warn("a pod's link cannot be taken over", "link", w.Link, "ip", w.Addresses[0], "error", err)
+		}
 	}
 	return nil
 }

@@ -154,7 +154,7 @@ func serve(ctx context.Context, l net.Listener, r *prometheus.Registry, ready *a
 		return fmt.Errorf("serve health and metrics: %w", err)
 	case <-ctx.Done():
 		err := srv.Close()
-		<-done
+		_ = <-done // http.ErrServerClosed
 		return err
 	}
 }
