@@ -2,7 +2,7 @@
 // again, also after a crash: every name carries the test process's pid, and the
 // next run removes what a dead process left.
 //
-// Only tests import it. It needs root; tests that use it carry the build tag
+// Only tests and benchmarks import it. It needs root; tests that use it carry the build tag
 // "netns".
 package testns
 
@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"testing"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -33,6 +32,15 @@ type NS struct {
 	Path string
 }
 
+// T is what a namespace needs of a test, or of a benchmark outside `go test`.
+type T interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Cleanup(fn func())
+}
+
 type sequence struct {
 	next  atomic.Uint64
 	sweep sync.Once
@@ -42,7 +50,7 @@ var seq sequence // names must differ between the tests of one process
 
 // New makes a namespace whose loopback is down, as the kernel makes it. It is
 // deleted when the test ends.
-func New(t testing.TB, label string) *NS {
+func New(t T, label string) *NS {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("network namespaces need root: run `make test-netns` as root")
@@ -62,7 +70,7 @@ func New(t testing.TB, label string) *NS {
 
 // Do runs fn on a thread that is inside the namespace. fn must not start
 // goroutines that are meant to be inside too.
-func (n *NS) Do(t testing.TB, fn func()) {
+func (n *NS) Do(t T, fn func()) {
 	t.Helper()
 	if err := n.Run(func() error { fn(); return nil }); err != nil {
 		t.Fatalf("enter %s: %v", n.Name, err)
@@ -85,7 +93,7 @@ func (n *NS) Run(fn func() error) error {
 }
 
 // Open returns a descriptor of the namespace; the test's end closes it.
-func (n *NS) Open(t testing.TB) *os.File {
+func (n *NS) Open(t T) *os.File {
 	t.Helper()
 	f, err := os.Open(n.Path)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,50 +20,56 @@ import (
 
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/test/node"
 )
 
+func TestMain(m *testing.M) {
+	node.ServeAgent()
+	os.Exit(m.Run())
+}
+
 func TestAPodLivesItsLife(t *testing.T) {
-	n := newNode(t)
-	n.startAgent()
-	n.untilReady()
-	a, b := n.newPod("a"), n.newPod("b")
-	for _, p := range []*pod{a, b} {
-		if err := n.add(p); err != nil {
+	n := node.New(t, node.Config{})
+	n.StartAgent()
+	n.UntilReady()
+	a, b := n.NewPod("a"), n.NewPod("b")
+	for _, p := range []*node.Pod{a, b} {
+		if err := n.Add(p); err != nil {
 			t.Fatal(err)
 		}
-		if !n.inVPC(p.addr) {
-			t.Errorf("%s is not an address of the node at EC2", p.addr)
+		if !n.InVPC(p.Addr) {
+			t.Errorf("%s is not an address of the node at EC2", p.Addr)
 		}
 	}
-	for _, to := range []netip.Addr{netip.MustParseAddr("10.0.0.1"), b.addr} {
-		if err := a.ping(t, to); err != nil {
+	for _, to := range []netip.Addr{netip.MustParseAddr("10.0.0.1"), b.Addr} {
+		if err := a.Ping(to); err != nil {
 			t.Error(err)
 		}
 	}
-	cni, list := n.cni()
-	if err := cni.CheckNetworkList(t.Context(), list, a.rt); err != nil {
+	cni, list := n.CNI()
+	if err := cni.CheckNetworkList(t.Context(), list, a.RT); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
 	if err := cni.GetStatusNetworkList(t.Context(), list); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
-	if err := n.del(a); err != nil {
+	if err := n.Del(a); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.del(a); err != nil {
+	if err := n.Del(a); err != nil {
 		t.Errorf("DEL twice: %v", err)
 	}
-	n.until("the address cools down and is free", func() error {
-		if got := n.book(); count(got, "assigned") != 1 || count(got, "cooling")+count(got, "quarantined") != 0 {
-			return fmt.Errorf("%d assigned, %d cooling, %d quarantined", count(got, "assigned"), count(got, "cooling"), count(got, "quarantined"))
+	n.Until("the address cools down and is free", func() error {
+		if got := n.Book(); node.Count(got, "assigned") != 1 || node.Count(got, "cooling")+node.Count(got, "quarantined") != 0 {
+			return fmt.Errorf("%d assigned, %d cooling, %d quarantined", node.Count(got, "assigned"), node.Count(got, "cooling"), node.Count(got, "quarantined"))
 		}
 		return nil
 	})
 	if err := cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{}); err != nil {
 		t.Errorf("GC: %v", err)
 	}
-	n.until("GC takes the other one", func() error {
-		if got := count(n.book(), "assigned"); got != 0 {
+	n.Until("GC takes the other one", func() error {
+		if got := node.Count(n.Book(), "assigned"); got != 0 {
 			return fmt.Errorf("%d assigned", got)
 		}
 		return nil
@@ -72,41 +77,41 @@ func TestAPodLivesItsLife(t *testing.T) {
 }
 
 func TestCHECKNamesWhatIsMissing(t *testing.T) {
-	n := newNode(t)
-	n.startAgent()
-	n.untilReady()
-	p := n.newPod("a")
-	if err := n.add(p); err != nil {
+	n := node.New(t, node.Config{})
+	n.StartAgent()
+	n.UntilReady()
+	p := n.NewPod("a")
+	if err := n.Add(p); err != nil {
 		t.Fatal(err)
 	}
 	p.Do(t, func() {
 		eth0, err := netlink.LinkByName("eth0")
 		if err == nil {
-			err = netlink.AddrDel(eth0, &netlink.Addr{IPNet: &net.IPNet{IP: p.addr.AsSlice(), Mask: net.CIDRMask(32, 32)}})
+			err = netlink.AddrDel(eth0, &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr.AsSlice(), Mask: net.CIDRMask(32, 32)}})
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	})
-	cni, list := n.cni()
-	err := cni.CheckNetworkList(t.Context(), list, p.rt)
+	cni, list := n.CNI()
+	err := cni.CheckNetworkList(t.Context(), list, p.RT)
 	var e *types.Error
-	if !errors.As(err, &e) || e.Code != 102 || !strings.Contains(e.Details, p.addr.String()) {
+	if !errors.As(err, &e) || e.Code != 102 || !strings.Contains(e.Details, p.Addr.String()) {
 		t.Errorf("CHECK of a pod that lost its address: %v", err)
 	}
 }
 
 func TestFlushedRulesComeBackWithinSeconds(t *testing.T) {
-	n := newNode(t)
-	n.startAgent()
-	n.untilReady()
-	a, b := n.newPod("a"), n.newPod("b")
-	for _, p := range []*pod{a, b} {
-		if err := n.add(p); err != nil {
+	n := node.New(t, node.Config{})
+	n.StartAgent()
+	n.UntilReady()
+	a, b := n.NewPod("a"), n.NewPod("b")
+	for _, p := range []*node.Pod{a, b} {
+		if err := n.Add(p); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.ns.Do(t, func() {
+	n.NS.Do(t, func() {
 		rules, err := netlink.RuleList(netlink.FAMILY_V4)
 		if err != nil {
 			t.Fatal(err)
@@ -123,18 +128,18 @@ func TestFlushedRulesComeBackWithinSeconds(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range routes {
-			if r.Dst != nil && r.Dst.IP.String() == a.addr.String() {
+			if r.Dst != nil && r.Dst.IP.String() == a.Addr.String() {
 				if err := netlink.RouteDel(&r); err != nil {
 					t.Error(err)
 				}
 			}
 		}
 	})
-	n.until("traffic again", func() error { return a.ping(t, b.addr) })
-	n.until("the drift is counted", func() error {
+	n.Until("traffic again", func() error { return a.Ping(b.Addr) })
+	n.Until("the drift is counted", func() error {
 		// A rule that goes while its pod is being wired is no drift, so take it
 		// away until that is over.
-		n.ns.Do(t, func() {
+		n.NS.Do(t, func() {
 			rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Priority: hostnet.RuleToPod}, netlink.RT_FILTER_PRIORITY)
 			if err != nil {
 				t.Fatal(err)
@@ -143,7 +148,7 @@ func TestFlushedRulesComeBackWithinSeconds(t *testing.T) {
 				_ = netlink.RuleDel(&r) // the agent may be faster
 			}
 		})
-		raw, err := os.ReadFile(filepath.Join(n.dir, "agent.log"))
+		raw, err := os.ReadFile(filepath.Join(n.Dir, "agent.log"))
 		if err != nil {
 			return err
 		}
@@ -152,111 +157,111 @@ func TestFlushedRulesComeBackWithinSeconds(t *testing.T) {
 		}
 		return nil
 	})
-	cni, list := n.cni()
-	n.until("CHECK is content again", func() error { return cni.CheckNetworkList(t.Context(), list, a.rt) })
+	cni, list := n.CNI()
+	n.Until("CHECK is content again", func() error { return cni.CheckNetworkList(t.Context(), list, a.RT) })
 }
 
 // The agent dies between any two calls, and during them; what was answered holds,
 // what was not is taken back, and no address is held twice.
 func TestKilledAgentsConverge(t *testing.T) {
-	n := newNode(t)
-	n.startAgent()
-	n.untilReady()
-	a, b := n.newPod("a"), n.newPod("b")
-	if err := n.add(a); err != nil {
+	n := node.New(t, node.Config{})
+	n.StartAgent()
+	n.UntilReady()
+	a, b := n.NewPod("a"), n.NewPod("b")
+	if err := n.Add(a); err != nil {
 		t.Fatal(err)
 	}
-	n.kill()
-	if err := a.ping(t, netip.MustParseAddr("10.0.0.1")); err != nil {
+	n.Kill()
+	if err := a.Ping(netip.MustParseAddr("10.0.0.1")); err != nil {
 		t.Errorf("with the agent dead: %v", err)
 	}
 	// An ADD waits for the next agent.
 	added := make(chan error, 1)
-	go func() { added <- n.add(b) }()
-	n.startAgent()
+	go func() { added <- n.Add(b) }()
+	n.StartAgent()
 	if err := <-added; err != nil {
 		t.Fatalf("ADD across a restart: %v", err)
 	}
-	if a.addr == b.addr {
-		t.Fatalf("%s is held twice", a.addr)
+	if a.Addr == b.Addr {
+		t.Fatalf("%s is held twice", a.Addr)
 	}
-	if err := a.ping(t, b.addr); err != nil {
+	if err := a.Ping(b.Addr); err != nil {
 		t.Error(err)
 	}
 	// A DEL does not need an agent.
-	n.kill()
-	if err := n.del(a); err != nil {
+	n.Kill()
+	if err := n.Del(a); err != nil {
 		t.Fatalf("DEL without an agent: %v", err)
 	}
-	n.startAgent()
-	n.untilReady()
-	n.until("the spooled DEL is carried out", func() error {
-		if got := n.book(); count(got, "assigned") != 1 {
-			return fmt.Errorf("%d assigned", count(got, "assigned"))
+	n.StartAgent()
+	n.UntilReady()
+	n.Until("the spooled DEL is carried out", func() error {
+		if got := n.Book(); node.Count(got, "assigned") != 1 {
+			return fmt.Errorf("%d assigned", node.Count(got, "assigned"))
 		}
 		return nil
 	})
 	// The same ADD again is answered with the same address.
-	was := b.addr
-	if err := n.add(b); err != nil || b.addr != was {
-		t.Errorf("ADD again: %s, was %s, %v", b.addr, was, err)
+	was := b.Addr
+	if err := n.Add(b); err != nil || b.Addr != was {
+		t.Errorf("ADD again: %s, was %s, %v", b.Addr, was, err)
 	}
 }
 
 // A full node says so on the pod and serves it as soon as another one goes.
 func TestAFullNodeSaysSoAndRecovers(t *testing.T) {
-	n := newNode(t)
-	n.startAgent()
-	n.untilReady()
-	var pods []*pod
+	n := node.New(t, node.Config{})
+	n.StartAgent()
+	n.UntilReady()
+	var pods []*node.Pod
 	for i := range 15 { // t3.medium: 3 interfaces, 5 pod addresses each
-		p := n.newPod(fmt.Sprint("p", i))
-		if err := n.add(p); err != nil {
+		p := n.NewPod(fmt.Sprint("p", i))
+		if err := n.Add(p); err != nil {
 			t.Fatal(err)
 		}
 		pods = append(pods, p)
 	}
-	late := n.newPod("late")
+	late := n.NewPod("late")
 	added := make(chan error, 1)
-	go func() { added <- n.add(late) }()
-	n.until("an event on the pod", func() error {
-		raw, err := os.ReadFile(filepath.Join(n.dir, "agent.log"))
+	go func() { added <- n.Add(late) }()
+	n.Until("an event on the pod", func() error {
+		raw, err := os.ReadFile(filepath.Join(n.Dir, "agent.log"))
 		if err == nil && !strings.Contains(string(raw), "pod=default/late reason=NetworkNotReady") {
 			err = errors.New("not a word")
 		}
 		return err
 	})
-	if err := n.del(pods[7]); err != nil {
+	if err := n.Del(pods[7]); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-added; err != nil {
 		t.Fatalf("the pod that waited: %v", err)
 	}
-	if late.addr != pods[7].addr {
-		t.Errorf("it got %s, the only free one was %s", late.addr, pods[7].addr)
+	if late.Addr != pods[7].Addr {
+		t.Errorf("it got %s, the only free one was %s", late.Addr, pods[7].Addr)
 	}
-	if err := pods[0].ping(t, late.addr); err != nil {
+	if err := pods[0].Ping(late.Addr); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestTheConflistStaysForASuccessorAndGoesWithALastingStop(t *testing.T) {
-	n := newNode(t)
-	conflist := filepath.Join(n.dir, "net.d", "10-trunkline.conflist")
-	n.startAgent()
-	n.untilReady()
-	n.stop()
+	n := node.New(t, node.Config{})
+	conflist := filepath.Join(n.Dir, "net.d", "10-trunkline.conflist")
+	n.StartAgent()
+	n.UntilReady()
+	n.Stop()
 	if _, err := os.Stat(conflist); err != nil {
 		t.Errorf("after a roll: %v", err)
 	}
-	p := n.newPod("a")
+	p := n.NewPod("a")
 	added := make(chan error, 1)
-	go func() { added <- n.add(p) }()
-	n.startAgent("removed")
+	go func() { added <- n.Add(p) }()
+	n.StartAgent("removed")
 	if err := <-added; err != nil {
 		t.Errorf("ADD across a roll: %v", err)
 	}
-	n.stop()
+	n.Stop()
 	if _, err := os.Stat(conflist); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after a lasting stop: %v, want no conflist", err)
 	}
@@ -265,28 +270,28 @@ func TestTheConflistStaysForASuccessorAndGoesWithALastingStop(t *testing.T) {
 // Agents are killed at moments that the clock of the machine chooses, while pods
 // come and go. Nothing that was answered is lost and nothing is held twice.
 func TestChurnSurvivesKilledAgents(t *testing.T) {
-	n := newNode(t)
-	n.startAgent("warm-ips=3", "headroom=0")
-	n.untilReady()
-	stay := n.newPod("stay")
-	if err := n.add(stay); err != nil {
+	n := node.New(t, node.Config{})
+	n.StartAgent("warm-ips=3", "headroom=0")
+	n.UntilReady()
+	stay := n.NewPod("stay")
+	if err := n.Add(stay); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 4)
 	held := make(chan netip.Addr, 100)
 	for w := range 4 {
-		pods := []*pod{n.newPod(fmt.Sprint("w", w, "-0")), n.newPod(fmt.Sprint("w", w, "-1")), n.newPod(fmt.Sprint("w", w, "-2"))}
+		pods := []*node.Pod{n.NewPod(fmt.Sprint("w", w, "-0")), n.NewPod(fmt.Sprint("w", w, "-1")), n.NewPod(fmt.Sprint("w", w, "-2"))}
 		go func() {
 			var problems error
 			for i, p := range pods {
-				if err := n.add(p); err != nil {
+				if err := n.Add(p); err != nil {
 					problems = errors.Join(problems, err)
 					continue
 				}
 				if i == len(pods)-1 {
-					held <- p.addr // this one stays
+					held <- p.Addr // this one stays
 				} else {
-					problems = errors.Join(problems, n.del(p))
+					problems = errors.Join(problems, n.Del(p))
 				}
 			}
 			done <- problems
@@ -294,9 +299,9 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 	}
 	for range 3 {
 		var b introspection.Book
-		n.until("progress before a kill", func() error { return n.get(introspection.BookPath, &b) })
-		n.kill()
-		n.startAgent("warm-ips=3", "headroom=0")
+		n.Until("progress before a kill", func() error { return n.Get(introspection.BookPath, &b) })
+		n.Kill()
+		n.StartAgent("warm-ips=3", "headroom=0")
 	}
 	for range 4 {
 		if err := <-done; err != nil {
@@ -304,25 +309,25 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 		}
 	}
 	close(held)
-	n.untilReady()
-	seen := map[netip.Addr]bool{stay.addr: true}
+	n.UntilReady()
+	seen := map[netip.Addr]bool{stay.Addr: true}
 	for a := range held {
 		if seen[a] {
 			t.Errorf("%s is held twice", a)
 		}
 		seen[a] = true
-		if err := stay.ping(t, a); err != nil {
+		if err := stay.Ping(a); err != nil {
 			t.Error(err)
 		}
 	}
-	n.until("the book holds exactly what was answered", func() error {
-		b := n.book()
-		if got := count(b, "assigned"); got != len(seen) || count(b, "quarantined") != 0 {
-			return fmt.Errorf("%d assigned, want %d; %d quarantined", got, len(seen), count(b, "quarantined"))
+	n.Until("the book holds exactly what was answered", func() error {
+		b := n.Book()
+		if got := node.Count(b, "assigned"); got != len(seen) || node.Count(b, "quarantined") != 0 {
+			return fmt.Errorf("%d assigned, want %d; %d quarantined", got, len(seen), node.Count(b, "quarantined"))
 		}
 		for _, e := range b.ENIs {
 			for _, a := range e.Addresses {
-				if !n.inVPC(a.Address) {
+				if !n.InVPC(a.Address) {
 					return fmt.Errorf("%s is in the book and not at EC2", a.Address)
 				}
 			}
@@ -333,28 +338,24 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 
 // Upstream's portmap is chained behind us when it is installed, for hostPort.
 func TestPortmapIsChained(t *testing.T) {
-	n := newNode(t)
-	portmap := filepath.Join(n.dir, "bin", "portmap")
-	build := exec.Command("go", "build", "-o", portmap, "github.com/containernetworking/plugins/plugins/meta/portmap")
-	build.Dir, build.Env = "../../lab/kube", append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build portmap: %v\n%s", err, out)
-	}
-	n.startAgent()
-	n.untilReady()
-	p := n.newPod("web")
-	p.rt.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
-	cni, list := n.cni()
+	n := node.New(t, node.Config{})
+	portmap := filepath.Join(n.Dir, "bin", "portmap")
+	n.Build("lab/kube", "github.com/containernetworking/plugins/plugins/meta/portmap", portmap)
+	n.StartAgent()
+	n.UntilReady()
+	p := n.NewPod("web")
+	p.RT.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+	cni, list := n.CNI()
 	// portmap writes into the network namespace it runs in: the node's.
 	var result types.Result
-	if err := n.ns.Run(func() (err error) { result, err = cni.AddNetworkList(t.Context(), list, p.rt); return err }); err != nil {
+	if err := n.NS.Run(func() (err error) { result, err = cni.AddNetworkList(t.Context(), list, p.RT); return err }); err != nil {
 		t.Fatal(err)
 	}
 	got, err := current.NewResultFromResult(result)
 	if err != nil || len(got.IPs) != 1 {
 		t.Fatalf("the chain's result lost the pod's address: %v, %v", result, err)
 	}
-	if err := n.ns.Run(func() error { return cni.CheckNetworkList(t.Context(), list, p.rt) }); err != nil {
+	if err := n.NS.Run(func() error { return cni.CheckNetworkList(t.Context(), list, p.RT) }); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
 	var l net.Listener
@@ -363,8 +364,8 @@ func TestPortmapIsChained(t *testing.T) {
 	}
 	defer l.Close()
 	primary := n.State().Primary(n.State().InstanceNamed("node1").ID).IPv4[0]
-	other := n.newPod("client")
-	if err := n.add(other); err != nil {
+	other := n.NewPod("client")
+	if err := n.Add(other); err != nil {
 		t.Fatal(err)
 	}
 	if err := other.Run(func() error {
@@ -376,22 +377,22 @@ func TestPortmapIsChained(t *testing.T) {
 	}); err != nil {
 		t.Errorf("hostPort: %v", err)
 	}
-	if err := n.ns.Run(func() error { return cni.DelNetworkList(t.Context(), list, p.rt) }); err != nil {
+	if err := n.NS.Run(func() error { return cni.DelNetworkList(t.Context(), list, p.RT) }); err != nil {
 		t.Errorf("DEL: %v", err)
 	}
 }
 
 // A journal that is damaged is set aside; the pods are found in the kernel.
 func TestADamagedJournalIsRebuiltFromTheKernelAndEC2(t *testing.T) {
-	n := newNode(t)
-	n.startAgent()
-	n.untilReady()
-	a := n.newPod("a")
-	if err := n.add(a); err != nil {
+	n := node.New(t, node.Config{})
+	n.StartAgent()
+	n.UntilReady()
+	a := n.NewPod("a")
+	if err := n.Add(a); err != nil {
 		t.Fatal(err)
 	}
-	n.kill()
-	path := filepath.Join(n.dir, "state", "journal", "log")
+	n.Kill()
+	path := filepath.Join(n.Dir, "state", "journal", "log")
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -400,24 +401,24 @@ func TestADamagedJournalIsRebuiltFromTheKernelAndEC2(t *testing.T) {
 	if err := os.WriteFile(path, raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.startAgent()
-	n.untilReady()
-	b := n.newPod("b")
-	if err := n.add(b); err != nil {
+	n.StartAgent()
+	n.UntilReady()
+	b := n.NewPod("b")
+	if err := n.Add(b); err != nil {
 		t.Fatal(err)
 	}
-	if a.addr == b.addr {
-		t.Fatalf("%s is held twice", a.addr)
+	if a.Addr == b.Addr {
+		t.Fatalf("%s is held twice", a.Addr)
 	}
-	if err := b.ping(t, a.addr); err != nil {
+	if err := b.Ping(a.Addr); err != nil {
 		t.Error(err)
 	}
-	if err := n.del(a); err != nil {
+	if err := n.Del(a); err != nil {
 		t.Error(err)
 	}
-	n.until("the rebuilt attachment is deleted", func() error {
-		if got := n.book(); count(got, "assigned") != 1 {
-			return fmt.Errorf("%d assigned", count(got, "assigned"))
+	n.Until("the rebuilt attachment is deleted", func() error {
+		if got := n.Book(); node.Count(got, "assigned") != 1 {
+			return fmt.Errorf("%d assigned", node.Count(got, "assigned"))
 		}
 		return nil
 	})
@@ -425,14 +426,14 @@ func TestADamagedJournalIsRebuiltFromTheKernelAndEC2(t *testing.T) {
 
 // More pods at once than the pool has: they wait, nobody fails.
 func TestABurstWaitsForEC2(t *testing.T) {
-	n := newNode(t)
-	n.startAgent("warm-ips=1", "headroom=0")
-	n.untilReady()
-	pods := make([]*pod, 9) // t3.medium: 3 interfaces, 5 pod addresses each
+	n := node.New(t, node.Config{})
+	n.StartAgent("warm-ips=1", "headroom=0")
+	n.UntilReady()
+	pods := make([]*node.Pod, 9) // t3.medium: 3 interfaces, 5 pod addresses each
 	done := make(chan error, len(pods))
 	for i := range pods {
-		pods[i] = n.newPod(fmt.Sprint("p", i))
-		go func() { done <- n.add(pods[i]) }()
+		pods[i] = n.NewPod(fmt.Sprint("p", i))
+		go func() { done <- n.Add(pods[i]) }()
 	}
 	for range pods {
 		if err := <-done; err != nil {
@@ -441,13 +442,13 @@ func TestABurstWaitsForEC2(t *testing.T) {
 	}
 	seen := map[netip.Addr]bool{}
 	for _, p := range pods {
-		if seen[p.addr] {
-			t.Errorf("%s is held twice", p.addr)
+		if seen[p.Addr] {
+			t.Errorf("%s is held twice", p.Addr)
 		}
-		seen[p.addr] = true
+		seen[p.Addr] = true
 	}
 	for _, p := range pods[1:] { // over both interfaces
-		if err := pods[0].ping(t, p.addr); err != nil {
+		if err := pods[0].Ping(p.Addr); err != nil {
 			t.Error(err)
 		}
 	}

@@ -1,8 +1,13 @@
-//go:build netns
-
-package thread
+// Package node is an instance of an embedded VPC with the product on it and
+// without Kubernetes: the agent as a process of its own in the instance's
+// namespace, the plugin's real binary run by libcni, pods that are namespaces.
+//
+// The tests below test/ and the benchmarks share it; each calls ServeAgent first
+// thing in its main. It needs root, and takes away all it makes.
+package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,7 +21,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -25,6 +29,7 @@ import (
 
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/iam"
 	"github.com/trunkline/trunkline/sim/world"
@@ -34,16 +39,32 @@ import (
 // patience bounds everything that should happen.
 const patience = 30 * time.Second
 
-// node is an instance of an embedded VPC with an agent on it.
-type node struct {
-	*world.World
-	t     *testing.T
-	ns    *testns.NS
-	dir   string // state, socket, plugin, conflist
-	agent *exec.Cmd
+// T is what a node needs of a test, or of a benchmark outside `go test`.
+type T interface {
+	testns.T
+	Context() context.Context
+	Failed() bool
+	Logf(format string, args ...any)
+	TempDir() string
 }
 
-func spec(namespace string) cloud.Spec {
+// Config is what may differ between nodes. The zero value is a t3.medium.
+type Config struct {
+	Type string // instance type, such as "m5.xlarge"
+}
+
+// Node is an instance of an embedded VPC with an agent on it.
+type Node struct {
+	*world.World
+	NS    *testns.NS
+	Dir   string    // state, run, bin, net.d, cache; and agent.log
+	Agent *exec.Cmd // nil before StartAgent
+
+	t      T
+	source string // root of the checkout
+}
+
+func spec(namespace, kind string) cloud.Spec {
 	prefix := netip.MustParsePrefix
 	return cloud.Spec{
 		Region: "us-west-2", Account: "111122223333", Seed: 1,
@@ -54,24 +75,29 @@ func spec(namespace string) cloud.Spec {
 			Name: "node", Ingress: []cloud.RuleSpec{{Protocol: "-1", Groups: []string{"node"}}},
 		}},
 		Instances: []cloud.InstanceSpec{{
-			Name: "node1", Type: "t3.medium", Subnet: "a", Groups: []string{"node"}, Role: "node",
+			Name: "node1", Type: kind, Subnet: "a", Groups: []string{"node"}, Role: "node",
 			Metadata: cloud.DefaultMetadata(), Namespace: namespace,
 		}},
 	}
 }
 
-// newNode makes the VPC, boots the instance's network and builds the plugin. The
-// agent is not started.
-func newNode(t *testing.T) *node {
+// New makes the VPC, boots the instance's network and installs the plugin as the
+// DaemonSet's init container does. The agent is not started.
+func New(t T, cfg Config) *Node {
 	t.Helper()
-	policy, err := os.ReadFile("../../deploy/iam/node-policy.json")
+	source, err := cache.FindSource(".")
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, ns: testns.New(t, "node"), dir: t.TempDir()}
+	policy, err := os.ReadFile(filepath.Join(source, "deploy/iam/node-policy.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{t: t, NS: testns.New(t, "node"), Dir: t.TempDir(), source: source}
 	seq := testns.New(t, "seq") // a number that is ours alone
 	n.World, err = world.Start(t.Context(), world.Config{
-		Spec: spec(n.ns.Name), Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net",
+		Spec:      spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium")),
+		Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net",
 		Roles: []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
 	})
 	if err != nil {
@@ -84,32 +110,45 @@ func newNode(t *testing.T) *node {
 	})
 	n.bootNetwork()
 	for _, sub := range []string{"bin", "net.d", "cache"} {
-		if err := os.Mkdir(filepath.Join(n.dir, sub), 0o755); err != nil {
+		if err := os.Mkdir(filepath.Join(n.Dir, sub), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	build := exec.Command("go", "build", "-o", filepath.Join(n.dir, "trunkline-cni"), "../../cmd/trunkline-cni")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the plugin: %v\n%s", err, out)
-	}
-	initial := n.command("init=" + n.dir + "/trunkline-cni")
-	var said strings.Builder
-	initial.Stdout, initial.Stderr = &said, &said
-	if err := n.ns.Run(initial.Start); err != nil {
-		t.Fatal(err)
-	}
-	if err := initial.Wait(); err != nil {
-		t.Fatalf("init: %v\n%s", err, said.String())
-	}
+	n.installPlugin()
 	return n
 }
 
+func (n *Node) installPlugin() {
+	n.t.Helper()
+	plugin := filepath.Join(n.Dir, "trunkline-cni")
+	n.Build("", "./cmd/trunkline-cni", plugin)
+	initial := n.Command("init=" + plugin)
+	var said strings.Builder
+	initial.Stdout, initial.Stderr = &said, &said
+	if err := n.NS.Run(initial.Start); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := initial.Wait(); err != nil {
+		n.t.Fatalf("init: %v\n%s", err, said.String())
+	}
+}
+
+// Build compiles a main package of the module in a folder of the checkout, as
+// releases are built.
+func (n *Node) Build(folder, pkg, out string) {
+	n.t.Helper()
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, pkg)
+	build.Dir, build.Env = filepath.Join(n.source, folder), append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		n.t.Fatalf("build %s: %v\n%s", pkg, err, said)
+	}
+}
+
 // bootNetwork does what the instance's operating system does by DHCP.
-func (n *node) bootNetwork() {
+func (n *Node) bootNetwork() {
 	primary := n.State().Primary(n.State().InstanceNamed("node1").ID)
 	subnet := n.State().Subnets[primary.Subnet]
-	n.ns.Do(n.t, func() {
+	n.NS.Do(n.t, func() {
 		links, err := netlink.LinkList()
 		if err != nil {
 			n.t.Fatal(err)
@@ -131,53 +170,53 @@ func (n *node) bootNetwork() {
 	})
 }
 
-// command is the agent as a process, with these flags beside the test's own.
-func (n *node) command(flags ...string) *exec.Cmd {
+// Command is the agent as a process, with these flags beside the test's own.
+func (n *Node) Command(flags ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), agentEnv+"="+strings.Join(append([]string{
-		"node-name=node1", "cluster-name=test", "state-dir=" + n.dir + "/state", "socket=" + n.dir + "/run/agent.sock",
-		"cni-bin-dir=" + n.dir + "/bin", "cni-conf-dir=" + n.dir + "/net.d", "cool-down=1s", "add-wait=30s", "cni-version=1.1.0",
+		"node-name=node1", "cluster-name=test", "state-dir=" + n.Dir + "/state", "socket=" + n.Dir + "/run/agent.sock",
+		"cni-bin-dir=" + n.Dir + "/bin", "cni-conf-dir=" + n.Dir + "/net.d", "cool-down=1s", "add-wait=30s", "cni-version=1.1.0",
 		"metrics-address=127.0.0.1:61678",
 	}, flags...), "\n"),
 		"AWS_REGION=us-west-2", "AWS_ENDPOINT_URL_EC2="+n.InsideEndpoint(), "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://169.254.169.254")
 	return cmd
 }
 
-// startAgent runs the agent as a process inside the instance's namespace.
-func (n *node) startAgent(flags ...string) {
+// StartAgent runs the agent as a process inside the instance's namespace.
+func (n *Node) StartAgent(flags ...string) {
 	n.t.Helper()
-	cmd := n.command(flags...)
-	log, err := os.OpenFile(filepath.Join(n.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	cmd := n.Command(flags...)
+	log, err := os.OpenFile(filepath.Join(n.Dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := n.ns.Run(cmd.Start); err != nil {
+	if err := n.NS.Run(cmd.Start); err != nil {
 		n.t.Fatalf("start agent: %v", err)
 	}
-	n.agent = cmd
+	n.Agent = cmd
 	n.t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_, _ = cmd.Process.Wait()
 		if n.t.Failed() {
-			raw, _ := os.ReadFile(filepath.Join(n.dir, "agent.log"))
+			raw, _ := os.ReadFile(filepath.Join(n.Dir, "agent.log"))
 			n.t.Logf("agent's log:\n%s", raw[max(0, len(raw)-12000):])
 		}
 	})
 }
 
-// kill ends the agent as a crash would.
-func (n *node) kill() {
+// Kill ends the agent as a crash would.
+func (n *Node) Kill() {
 	n.t.Helper()
-	if err := n.agent.Process.Signal(syscall.SIGKILL); err != nil {
+	if err := n.Agent.Process.Signal(syscall.SIGKILL); err != nil {
 		n.t.Fatal(err)
 	}
-	_ = n.agent.Wait()
+	_ = n.Agent.Wait()
 }
 
-// until waits for a condition; what says what it waited for.
-func (n *node) until(what string, ok func() error) {
+// Until waits for a condition; what says what it waited for.
+func (n *Node) Until(what string, ok func() error) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
 	defer cancel()
@@ -196,12 +235,12 @@ func (n *node) until(what string, ok func() error) {
 	}
 }
 
-// get reads a path of the agent's introspection from inside the node.
-func (n *node) get(path string, into any) error {
+// Get reads a path of the agent's introspection from inside the node.
+func (n *Node) Get(path string, into any) error {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			err = n.ns.Run(func() (err error) { conn, err = (&net.Dialer{}).DialContext(ctx, network, address); return err })
+			err = n.NS.Run(func() (err error) { conn, err = (&net.Dialer{}).DialContext(ctx, network, address); return err })
 			return conn, err
 		},
 	}}
@@ -220,22 +259,24 @@ func (n *node) get(path string, into any) error {
 	return err
 }
 
-func (n *node) untilReady() {
+// UntilReady waits until the agent says it serves.
+func (n *Node) UntilReady() {
 	n.t.Helper()
-	n.until("ready agent", func() error { return n.get("/readyz", nil) })
+	n.Until("ready agent", func() error { return n.Get("/readyz", nil) })
 }
 
-func (n *node) book() introspection.Book {
+// Book is what the agent knows of its addresses.
+func (n *Node) Book() introspection.Book {
 	n.t.Helper()
 	var b introspection.Book
-	if err := n.get(introspection.BookPath, &b); err != nil {
+	if err := n.Get(introspection.BookPath, &b); err != nil {
 		n.t.Fatal(err)
 	}
 	return b
 }
 
-// count returns how many addresses of the book are in a state.
-func count(b introspection.Book, state string) (sum int) {
+// Count returns how many addresses of the book are in a state.
+func Count(b introspection.Book, state string) (sum int) {
 	for _, e := range b.ENIs {
 		for _, a := range e.Addresses {
 			if a.State == state {
@@ -246,24 +287,25 @@ func count(b introspection.Book, state string) (sum int) {
 	return sum
 }
 
-// cni reads the conflist the agent wrote.
-func (n *node) cni() (*libcni.CNIConfig, *libcni.NetworkConfigList) {
+// CNI reads the conflist the agent wrote.
+func (n *Node) CNI() (*libcni.CNIConfig, *libcni.NetworkConfigList) {
 	n.t.Helper()
-	list, err := libcni.ConfListFromFile(filepath.Join(n.dir, "net.d", "10-trunkline.conflist"))
+	list, err := libcni.ConfListFromFile(filepath.Join(n.Dir, "net.d", "10-trunkline.conflist"))
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return libcni.NewCNIConfigWithCacheDir([]string{filepath.Join(n.dir, "bin")}, filepath.Join(n.dir, "cache"), nil), list
+	return libcni.NewCNIConfigWithCacheDir([]string{filepath.Join(n.Dir, "bin")}, filepath.Join(n.Dir, "cache"), nil), list
 }
 
-// pod is a namespace with what a runtime would say about it.
-type pod struct {
+// Pod is a namespace with what a runtime would say about it.
+type Pod struct {
 	*testns.NS
-	rt   *libcni.RuntimeConf
-	addr netip.Addr
+	RT   *libcni.RuntimeConf
+	Addr netip.Addr // from the answer of the last ADD
 }
 
-func (n *node) newPod(name string) *pod {
+// NewPod makes a pod that no plugin has seen yet. Its name is its container's too.
+func (n *Node) NewPod(name string) *Pod {
 	ns := testns.New(n.t, "pod")
 	ns.Do(n.t, func() {
 		lo, err := netlink.LinkByName("lo")
@@ -274,18 +316,18 @@ func (n *node) newPod(name string) *pod {
 			n.t.Fatal(err)
 		}
 	})
-	return &pod{NS: ns, rt: &libcni.RuntimeConf{
+	return &Pod{NS: ns, RT: &libcni.RuntimeConf{
 		ContainerID: "sandbox-" + name, NetNS: ns.Path, IfName: "eth0",
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", name}, {"K8S_POD_UID", "uid-" + name}},
 	}}
 }
 
-// add runs ADD and notes the pod's address.
-func (n *node) add(p *pod) error {
-	cni, list := n.cni()
+// Add runs ADD and notes the pod's address.
+func (n *Node) Add(p *Pod) error {
+	cni, list := n.CNI()
 	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
 	defer cancel()
-	result, err := cni.AddNetworkList(ctx, list, p.rt)
+	result, err := cni.AddNetworkList(ctx, list, p.RT)
 	if err != nil {
 		return err
 	}
@@ -293,18 +335,18 @@ func (n *node) add(p *pod) error {
 	if err != nil {
 		return err
 	}
-	p.addr = netip.MustParseAddr(got.IPs[0].Address.IP.String())
+	p.Addr = netip.MustParseAddr(got.IPs[0].Address.IP.String())
 	return nil
 }
 
-func (n *node) del(p *pod) error {
-	cni, list := n.cni()
-	return cni.DelNetworkList(n.t.Context(), list, p.rt)
+// Del runs DEL.
+func (n *Node) Del(p *Pod) error {
+	cni, list := n.CNI()
+	return cni.DelNetworkList(n.t.Context(), list, p.RT)
 }
 
-// ping sends ICMP echoes from the pod until one is answered, for two seconds.
-func (p *pod) ping(t *testing.T, to netip.Addr) error {
-	t.Helper()
+// Ping sends ICMP echoes from the pod until one is answered, for two seconds.
+func (p *Pod) Ping(to netip.Addr) error {
 	var conn net.PacketConn
 	if err := p.Run(func() (err error) { conn, err = net.ListenPacket("ip4:icmp", "0.0.0.0"); return err }); err != nil {
 		return err
@@ -320,7 +362,7 @@ func (p *pod) ping(t *testing.T, to netip.Addr) error {
 	answer := make([]byte, 1500)
 	for range 4 {
 		if _, err := conn.WriteTo(echo, &net.IPAddr{IP: to.AsSlice()}); err != nil {
-			return fmt.Errorf("ping %s from %s: %w", to, p.addr, err)
+			return fmt.Errorf("ping %s from %s: %w", to, p.Addr, err)
 		}
 		if err := conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
 			return err
@@ -335,11 +377,11 @@ func (p *pod) ping(t *testing.T, to netip.Addr) error {
 			}
 		}
 	}
-	return fmt.Errorf("ping %s from %s: no answer", to, p.addr)
+	return fmt.Errorf("ping %s from %s: no answer", to, p.Addr)
 }
 
-// inVPC reports whether EC2 has the address on an interface of the node.
-func (n *node) inVPC(a netip.Addr) bool {
+// InVPC reports whether EC2 has the address on an interface of the node.
+func (n *Node) InVPC(a netip.Addr) bool {
 	for _, i := range n.State().Interfaces {
 		for _, have := range i.IPv4[1:] {
 			if have == a {
@@ -350,13 +392,13 @@ func (n *node) inVPC(a netip.Addr) bool {
 	return false
 }
 
-// stop ends the agent as the kubelet does.
-func (n *node) stop() {
+// Stop ends the agent as the kubelet does.
+func (n *Node) Stop() {
 	n.t.Helper()
-	if err := n.agent.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := n.Agent.Process.Signal(syscall.SIGTERM); err != nil {
 		n.t.Fatal(err)
 	}
-	if err := n.agent.Wait(); err != nil {
+	if err := n.Agent.Wait(); err != nil {
 		n.t.Errorf("agent ended with %v", err)
 	}
 }

@@ -1,6 +1,4 @@
-//go:build netns
-
-package thread
+package node
 
 import (
 	"context"
@@ -10,7 +8,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"testing"
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,18 +18,21 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// agentEnv makes the test binary the agent, with these settings.
-const agentEnv = "TL_THREAD_AGENT"
+// agentEnv makes a process the agent, with these settings.
+const agentEnv = "TL_NODE_AGENT"
 
-func TestMain(m *testing.M) {
+// ServeAgent ends the process as an agent if a Node started it as one, and
+// returns otherwise.
+func ServeAgent() {
 	settings, ok := os.LookupEnv(agentEnv)
 	if !ok {
-		os.Exit(m.Run())
+		return
 	}
 	if err := runAgent(settings); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	os.Exit(0)
 }
 
 func runAgent(settings string) error {
@@ -84,6 +84,7 @@ func (noCluster) SetNetworkUnavailable(context.Context, bool, string, string) er
 func (noCluster) PodWarning(ref kube.PodRef, _, reason, message string) {
 	slog.Warn("event", "pod", ref, "reason", reason, "message", message)
 }
+
 func (noCluster) NodeWarning(reason, message string) {
 	slog.Warn("event", "node", reason, "message", message)
 }
