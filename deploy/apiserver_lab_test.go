@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -206,10 +207,33 @@ func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
 			t.Errorf("condition of n2: %v", err)
 		}
 	})
+	t.Run("an agent that stops learns whether its DaemonSet wants the node", func(t *testing.T) {
+		set, err := client.Core.AppsV1().DaemonSets("kube-system").Get(t.Context(), "trunkline-agent", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := kube.PodRef{Namespace: "kube-system", Name: "trunkline-agent-on-n1"}
+		pod, err := c.Client().CoreV1().Pods(own.Namespace).Get(t.Context(), own.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
+		if _, err := c.Client().CoreV1().Pods(own.Namespace).Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if removed, why, err := kube.Removed(t.Context(), client, own, "n1"); removed || err != nil {
+			t.Errorf("a roll: removed %v (%s), %v", removed, why, err)
+		}
+	})
 	t.Run("an agent may do nothing else", func(t *testing.T) {
 		for _, what := range [][]string{
-			{"get", "secrets"}, {"delete", "pods"}, {"patch", "nodes"}, {"delete", "nodenetworks.trunkline.dev"},
-			{"create", "brakes.trunkline.dev"}, {"create", "pods", "--subresource=exec"},
+			{"get", "secrets"},
+			{"delete", "pods"},
+			{"patch", "nodes"},
+			{"delete", "nodenetworks.trunkline.dev"},
+			{"create", "brakes.trunkline.dev"},
+			{"create", "pods", "--subresource=exec"},
+			{"list", "daemonsets.apps"}, {"patch", "daemonsets.apps/trunkline-agent"}, {"get", "daemonsets.apps/kube-proxy"},
 		} {
 			args := append([]string{"auth", "can-i", "--as=system:serviceaccount:kube-system:trunkline-agent", "-n", "kube-system"}, what...)
 			out, _ := exec.Command(*kubeBinary, append([]string{"kubectl", "--kubeconfig", c.kubeconfig}, args...)...).Output() // status 1 is "no"

@@ -159,6 +159,39 @@ func TestARuleThatIsTooWideIsCaught(t *testing.T) {
 	}
 }
 
+// On a stop the agent asks whether its DaemonSet is going, and for nothing more.
+func TestTheAgentMayReadItsOwnDaemonSetAndNoOther(t *testing.T) {
+	name := ""
+	granted := map[string][]string{} // verbs on DaemonSets, by name
+	for _, m := range manifests(t) {
+		switch o := m.obj.(type) {
+		case *appsv1.DaemonSet:
+			name = o.Name
+		case *rbacv1.ClusterRole:
+			for _, r := range o.Rules {
+				if slices.Contains(r.Resources, "daemonsets") {
+					t.Errorf("%s: ClusterRole %s reaches DaemonSets of every namespace", m.file, o.Name)
+				}
+			}
+		case *rbacv1.Role:
+			for _, r := range o.Rules {
+				if !slices.Contains(r.Resources, "daemonsets") {
+					continue
+				}
+				if len(r.ResourceNames) == 0 {
+					t.Errorf("%s: Role %s reaches every DaemonSet of its namespace", m.file, o.Name)
+				}
+				for _, n := range r.ResourceNames {
+					granted[n] = append(granted[n], r.Verbs...)
+				}
+			}
+		}
+	}
+	if len(granted) != 1 || !slices.Equal(granted[name], []string{"get"}) {
+		t.Errorf("rights on DaemonSets: %v, want get on %q", granted, name)
+	}
+}
+
 func TestOnlyTheInitContainerIsPrivilegedAndNothingWritesItsRoot(t *testing.T) {
 	allowed := []corev1.Capability{"NET_ADMIN", "SYS_ADMIN"}
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {

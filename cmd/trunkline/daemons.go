@@ -16,6 +16,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/app/agent"
 	"github.com/trunkline/trunkline/internal/app/controller"
+	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/leak"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -81,7 +82,23 @@ func (c agentCmd) Run(p process) error {
 			})
 			return k, k.Events()
 		},
+		Removed: removed(client, cfg, log),
 	})
+}
+
+// removed asks, when the agent is stopped, whether no other will follow on its
+// node. Where nobody can tell the stop is taken for a roll.
+func removed(client *kube.Client, cfg config.Config, log *slog.Logger) func(context.Context) bool {
+	return func(ctx context.Context) bool {
+		own := kube.PodRef{Namespace: cfg.PodNamespace, Name: cfg.PodName}
+		gone, why, err := kube.Removed(ctx, client, own, cfg.NodeName)
+		if err != nil {
+			log.Warn("nobody says whether this stop is meant to last; the conflist stays for the next agent", "error", err)
+			return false
+		}
+		log.Info("stopping", "removed", gone, "why", why)
+		return gone
+	}
 }
 
 type initCmd struct {

@@ -123,7 +123,9 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 		return errors.Join(err, a.close())
 	}
 	stopping := ctx
-	defer func() { err = errors.Join(err, a.close(), a.leave(stopping)) }()
+	// The conflist goes before the journal's lock: a successor, if there is one after
+	// all, writes it again.
+	defer func() { err = errors.Join(err, a.leave(stopping), a.close()) }()
 
 	group, ctx := errgroup.WithContext(ctx)
 	defer a.work.Wait()

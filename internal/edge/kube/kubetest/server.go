@@ -31,6 +31,7 @@ type Server struct {
 	watchers map[*watcher]bool
 	version  int
 	down     bool
+	refused  map[string]int // paths and the HTTP status they get
 	log      []string
 }
 
@@ -39,6 +40,7 @@ func New(t testing.TB) *Server {
 	s := &Server{
 		rows:     map[string]map[string]object{},
 		watchers: map[*watcher]bool{},
+		refused:  map[string]int{},
 	}
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(func() {
@@ -62,6 +64,14 @@ func (s *Server) SetDown(down bool) {
 			close(w.gone)
 		}
 	}
+}
+
+// Refuse answers every request for exactly this path with an HTTP status, such as
+// 403; 0 ends that.
+func (s *Server) Refuse(path string, status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused[path] = status
 }
 
 // Put stores obj (any Kubernetes type) under a path such as "/api/v1/pods" and
@@ -168,11 +178,16 @@ func (t target) key() string {
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	down := s.down
+	down, refused := s.down, s.refused[r.URL.Path]
 	s.log = append(s.log, r.Method+" "+r.URL.Path)
 	s.mu.Unlock()
 	if down {
 		fail(w, http.StatusServiceUnavailable, "ServiceUnavailable", "the server is down on request")
+		return
+	}
+	if refused != 0 {
+		reason := strings.ReplaceAll(http.StatusText(refused), " ", "")
+		fail(w, refused, reason, "refused on request")
 		return
 	}
 	t, ok := parse(r.URL.Path)
@@ -297,7 +312,7 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, t target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, exists := s.rows[t.resource][t.key()]
-	if !exists && r.Method != http.MethodPost && !(r.Method == http.MethodPatch && isApply(r) && t.sub == "") {
+	if !exists && !creates(r, t) {
 		fail(w, http.StatusNotFound, "NotFound", fmt.Sprintf("%s %q not found", t.resource, t.key()))
 		return
 	}
@@ -317,20 +332,30 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, t target) {
 		if exists {
 			next = old.clone()
 		}
-		if t.sub == "status" {
-			body = object{"status": body["status"]}
-			if isApply(r) {
-				delete(next, "status")
-			}
-		}
-		merge(next, body)
+		patch(next, body, t, isApply(r))
 		answer(w, http.StatusOK, s.put(t.resource, next))
 	case http.MethodDelete:
-		gone, _ := s.remove(t.resource, t.key())
-		answer(w, http.StatusOK, gone)
+		answer(w, http.StatusOK, s.remove(t.resource, t.key()))
 	default:
 		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed", r.Method)
 	}
+}
+
+// creates reports whether a request may be about an object that is not there yet.
+func creates(r *http.Request, t target) bool {
+	return r.Method == http.MethodPost || r.Method == http.MethodPatch && isApply(r) && t.sub == ""
+}
+
+// patch changes o by body, and only its status where the target says so. Who
+// applies a status owns all of it.
+func patch(o, body object, t target, apply bool) {
+	if t.sub == "status" {
+		body = object{"status": body["status"]}
+		if apply {
+			delete(o, "status")
+		}
+	}
+	merge(o, body)
 }
 
 func isApply(r *http.Request) bool {

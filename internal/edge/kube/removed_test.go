@@ -1,0 +1,104 @@
+package kube_test
+
+import (
+	"net/http"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
+)
+
+const (
+	sets      = "/apis/apps/v1/daemonsets"
+	setPath   = "/apis/apps/v1/namespaces/kube-system/daemonsets/trunkline-agent"
+	agentPath = "/api/v1/namespaces/kube-system/pods/agent-1"
+)
+
+func daemonSet(change ...func(*appsv1.DaemonSet)) *appsv1.DaemonSet {
+	ds := &appsv1.DaemonSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "trunkline-agent"},
+	}
+	for _, c := range change {
+		c(ds)
+	}
+	return ds
+}
+
+func selects(key, value string) func(*appsv1.DaemonSet) {
+	return func(ds *appsv1.DaemonSet) {
+		ds.Spec.Template.Spec.NodeSelector = map[string]string{key: value}
+	}
+}
+
+func requires(terms ...corev1.NodeSelectorTerm) func(*appsv1.DaemonSet) {
+	return func(ds *appsv1.DaemonSet) {
+		ds.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+		}}
+	}
+}
+
+func expression(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
+	return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
+}
+
+// The agent's pod is agent-1 of DaemonSet trunkline-agent, on n1 in zone us-west-2a.
+func TestOnlyAStopWithoutASuccessorTakesTheConflistAway(t *testing.T) {
+	const zone = "topology.kubernetes.io/zone"
+	for name, c := range map[string]struct {
+		prepare func(*kubetest.Server)
+		removed bool
+		unsure  bool
+	}{
+		"a roll":                {func(s *kubetest.Server) { s.Put(sets, daemonSet()) }, false, false},
+		"the DaemonSet is gone": {func(*kubetest.Server) {}, true, false},
+		"the DaemonSet is being deleted": {func(s *kubetest.Server) {
+			now := metav1.Now()
+			s.Put(sets, daemonSet(func(ds *appsv1.DaemonSet) { ds.DeletionTimestamp = &now }))
+		}, true, false},
+		"its selector matches the node":    {func(s *kubetest.Server) { s.Put(sets, daemonSet(selects(zone, "us-west-2a"))) }, false, false},
+		"its selector leaves the node out": {func(s *kubetest.Server) { s.Put(sets, daemonSet(selects("network", "other"))) }, true, false},
+		"its affinity matches the node": {func(s *kubetest.Server) {
+			s.Put(sets, daemonSet(requires(expression("network", corev1.NodeSelectorOpExists), expression(zone, corev1.NodeSelectorOpIn, "us-west-2a", "us-west-2b"))))
+		}, false, false},
+		"its affinity leaves the node out": {func(s *kubetest.Server) {
+			s.Put(sets, daemonSet(requires(expression(zone, corev1.NodeSelectorOpNotIn, "us-west-2a"))))
+		}, true, false},
+		"its affinity names other nodes": {func(s *kubetest.Server) {
+			s.Put(sets, daemonSet(requires(corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}}}})))
+		}, true, false},
+		"an affinity of no terms wants no node": {func(s *kubetest.Server) { s.Put(sets, daemonSet(requires(corev1.NodeSelectorTerm{}))) }, true, false},
+		"the node is gone":                      {func(s *kubetest.Server) { s.Put(sets, daemonSet()); s.Delete(nodes, "n1") }, true, false},
+		"the agent is not of a DaemonSet":       {func(s *kubetest.Server) { s.Put(pods, pod("kube-system", "agent-1", "n1", "u1")) }, false, false},
+		"the account is gone":                   {func(s *kubetest.Server) { s.Refuse(agentPath, http.StatusUnauthorized) }, true, false},
+		"every right is gone":                   {func(s *kubetest.Server) { s.Refuse(agentPath, http.StatusForbidden) }, true, false},
+		"a roll-back whose role knows nothing of DaemonSets": {func(s *kubetest.Server) {
+			s.Put(sets, daemonSet())
+			s.Refuse(setPath, http.StatusForbidden)
+		}, false, true},
+		"the server is away": {func(s *kubetest.Server) { s.SetDown(true) }, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := kubetest.New(t)
+			s.Put(nodes, node("n1"))
+			own := pod("kube-system", "agent-1", "n1", "u1")
+			controls := true
+			own.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "trunkline-agent", Controller: &controls}}
+			s.Put(pods, own)
+			c.prepare(s)
+			client, err := kube.FromREST(s.REST())
+			if err != nil {
+				t.Fatal(err)
+			}
+			removed, why, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent-1"}, "n1")
+			if removed != c.removed || (err != nil) != c.unsure || err == nil && why == "" {
+				t.Errorf("removed %v (%s), %v; want %v, unsure %v", removed, why, err, c.removed, c.unsure)
+			}
+		})
+	}
+}
