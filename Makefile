@@ -14,7 +14,7 @@ PACKAGES := ./...
 SEED    ?= $(shell date +%s)
 
 # Debian packages the lab and the tests use, as "program:package".
-PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack strace:strace mount:mount nsenter:util-linux dpkg-deb:dpkg
+PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack strace:strace nsenter:util-linux dpkg-deb:dpkg aws:awscli
 
 .PHONY: help
 help: ## List the targets
@@ -63,11 +63,11 @@ test-touched: ## The netns tests of packages changed since the last commit (root
 
 .PHONY: test-lab
 test-lab: setup build ## Tests on the lab: a real Kubernetes on an embedded VPC (root)
-	$(GO) test -tags lab -count 1 -timeout 60m -v ./test/e2e/...
+	$(GO) test -tags lab -p 1 -count 1 -timeout 60m -v $$(./test/tagged lab)
 
 .PHONY: suites
 suites: setup build ## The long suites in full, with reports in test/reports (root)
-	TRUNKLINE_SUITES=full $(GO) test -tags lab -count 1 -timeout 4h -v ./test/e2e/...
+	TRUNKLINE_SUITES=full $(GO) test -tags "netns lab" -p 1 -count 1 -timeout 4h -v $$({ ./test/tagged lab; ./test/tagged netns; } | sort -u)
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for 10 s each

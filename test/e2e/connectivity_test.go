@@ -97,12 +97,12 @@ func oneRevokedRuleIsSeen(t *testing.T, l lab) {
 	if _, err := api.RevokeSecurityGroupIngress(t.Context(), &ec2.RevokeSecurityGroupIngressInput{GroupId: group, IpPermissions: []types.IpPermission{rule}}); err != nil {
 		t.Fatalf("revoke the rule of %s: %v", *group, err)
 	}
-	rep, r := l.connectivity(t, "--test", "pod-to-pod")
+	rep, r := l.connectivity(t, "--test", "^pod-to-pod/other-node/1B$")
 	restore()
 	if _, failed, _ := rep.counts(); r.err == nil || failed == 0 {
 		t.Errorf("no case failed while the nodes' group let nobody in\n%s", r.stdout)
 	}
-	if rep, r := l.connectivity(t, "--test", "pod-to-pod"); r.err != nil {
+	if rep, r := l.connectivity(t, "--test", "^pod-to-pod/other-node/1B$"); r.err != nil {
 		_, failed, _ := rep.counts()
 		t.Errorf("%d cases failed after the rule was restored\n%s", failed, r)
 	}

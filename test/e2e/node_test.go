@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -54,7 +55,11 @@ func nodeIsDrained(t *testing.T, l lab) {
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=12")
 	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=90s")
 	l.kubectl(t, "drain", n.KubeName, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
-	t.Cleanup(func() { l.kubectl(t, "uncordon", n.KubeName) })
+	t.Cleanup(func() {
+		if r := l.try(context.Background(), "kubectl", "uncordon", n.KubeName); r.err != nil {
+			t.Errorf("uncordon %s: %v\n%s", n.KubeName, r.err, r)
+		}
+	})
 	eventually(t, time.Minute, "the drained node's kernel holds no pod", func() error {
 		if f := l.footprint(t, n.Name); len(f.Links)+len(f.Route)+len(f.To)+len(f.From) > 0 {
 			return notYet("%+v", f)
