@@ -25,6 +25,7 @@ var (
 	ErrRefused = fmt.Errorf("%w: EC2 refuses", ErrNoAddress)
 )
 
+// What callers branch on when a request cannot be met as it is.
 var (
 	// ErrUnsupported: a mode, family or feature that has types but no behaviour yet.
 	ErrUnsupported = errors.New("not supported in this version")

@@ -131,30 +131,57 @@ func (l *Ledger) Records() []Record {
 
 // apply makes the change of r. It is the only place that changes rows.
 func (l *Ledger) apply(r Record) error {
-	switch {
-	case r.Op == PutENI && r.ENI != nil && r.ENI.ID != "":
-		e := *r.ENI
-		l.enis[e.ID] = &e
-	case r.Op == DropENI && r.ENIID != "":
-		return l.applyDropENI(r.ENIID)
-	case r.Op == PutAddress && r.Address != nil && r.Address.Addr.IsValid():
-		return l.applyAddress(*r.Address)
-	case r.Op == DropAddress && r.Addr.IsValid():
-		l.applyDropAddress(r.Addr)
-	case r.Op == PutAction && r.Action != nil && r.Action.ID != "":
-		l.actions[r.Action.ID] = *r.Action
-	case r.Op == DropAction && r.ID != "":
-		delete(l.actions, r.ID)
-	case r.Op == PutBackoff && r.Backoff != nil && r.Backoff.Key != "":
-		l.backoffs[r.Backoff.Key] = *r.Backoff
-	case r.Op == DropBackoff && r.Scope != "":
-		delete(l.backoffs, r.Scope)
-	case r.Op == PutGone && r.Gone != nil && r.Gone.Addr.IsValid() != (r.Gone.ENI != ""):
-		l.applyGone(*r.Gone)
-	default:
+	if !r.whole() {
 		return fmt.Errorf("operation %q: unknown, or its row is missing", string(r.Op))
 	}
+	switch r.Op {
+	case PutENI:
+		e := *r.ENI
+		l.enis[e.ID] = &e
+	case DropENI:
+		return l.applyDropENI(r.ENIID)
+	case PutAddress:
+		return l.applyAddress(*r.Address)
+	case DropAddress:
+		l.applyDropAddress(r.Addr)
+	case PutAction:
+		l.actions[r.Action.ID] = *r.Action
+	case DropAction:
+		delete(l.actions, r.ID)
+	case PutBackoff:
+		l.backoffs[r.Backoff.Key] = *r.Backoff
+	case DropBackoff:
+		delete(l.backoffs, r.Scope)
+	case PutGone:
+		l.applyGone(*r.Gone)
+	}
 	return nil
+}
+
+// whole reports whether r is of a known operation and carries the row, or the key,
+// that the operation is about.
+func (r Record) whole() bool {
+	switch r.Op {
+	case PutENI:
+		return r.ENI != nil && r.ENI.ID != ""
+	case DropENI:
+		return r.ENIID != ""
+	case PutAddress:
+		return r.Address != nil && r.Address.Addr.IsValid()
+	case DropAddress:
+		return r.Addr.IsValid()
+	case PutAction:
+		return r.Action != nil && r.Action.ID != ""
+	case DropAction:
+		return r.ID != ""
+	case PutBackoff:
+		return r.Backoff != nil && r.Backoff.Key != ""
+	case DropBackoff:
+		return r.Scope != ""
+	case PutGone:
+		return r.Gone != nil && r.Gone.Addr.IsValid() != (r.Gone.ENI != "")
+	}
+	return false
 }
 
 func (l *Ledger) applyDropENI(id vpc.ENIID) error {
