@@ -36,9 +36,7 @@ func (c *carry) run(ctx context.Context) (Outcome, error) {
 				return c.interrupted(err)
 			}
 		}
-		// To take something away again does no harm, and the answer is the truth of
-		// the moment, which a describe is not.
-		if c.doubt || c.open && !c.in.Kind.frees() {
+		if c.mustLook() {
 			out, known, err := c.look(ctx)
 			switch {
 			case known:
@@ -65,6 +63,11 @@ func (c *carry) run(ctx context.Context) (Outcome, error) {
 		}
 	}
 }
+
+// mustLook reports whether EC2's state is to be read before the next call. To take
+// something away again does no harm, and the answer is the truth of the moment,
+// which a describe is not.
+func (c *carry) mustLook() bool { return c.doubt || c.open && !c.in.Kind.frees() }
 
 // interrupted ends a run whose context ended.
 func (c *carry) interrupted(err error) (Outcome, error) {
@@ -307,12 +310,8 @@ func (c *carry) look(ctx context.Context) (out Outcome, known bool, err error) {
 	late := time.Since(c.started) >= c.x.o.Window
 	eni, err := c.x.Interface(ctx, c.in.ENI)
 	switch {
-	case IsNotFound(err) && late && c.in.Kind.frees():
-		return Outcome{Done: true}, true, nil
-	case IsNotFound(err) && late:
-		return Outcome{}, true, err
 	case IsNotFound(err):
-		return Outcome{}, false, nil
+		return c.lookMissing(err, late)
 	case err != nil:
 		return Outcome{}, false, err
 	}
@@ -320,23 +319,46 @@ func (c *carry) look(ctx context.Context) (out Outcome, known bool, err error) {
 	case Attach:
 		return c.lookAttach(ctx, eni)
 	case Unassign:
-		left := slices.DeleteFunc(slices.Clone(c.in.Addresses), func(a netip.Addr) bool {
-			return !slices.Contains(eni.Addresses, a)
-		})
-		if len(left) == 0 && late {
+		if c.unassigned(eni) && late {
 			return Outcome{Done: true}, true, nil
 		}
-		if len(left) > 0 {
-			c.in.Addresses = left
-		}
 	case Detach:
-		if late && (eni.Attachment == nil || eni.Attachment.ID != c.in.Attachment || eni.Attachment.Status == "detaching") {
+		if c.detached(eni) && late {
 			return Outcome{Done: true}, true, nil
 		}
 	case Create, Assign, Delete:
 	}
 	c.open = false
 	return Outcome{}, false, nil
+}
+
+// lookMissing handles an interface that EC2 does not show.
+func (c *carry) lookMissing(err error, late bool) (Outcome, bool, error) {
+	switch {
+	case !late:
+		return Outcome{}, false, nil
+	case c.in.Kind.frees():
+		return Outcome{Done: true}, true, nil
+	}
+	return Outcome{}, true, err
+}
+
+// unassigned reports whether the interface has none of the intent's addresses. If
+// it has some, the intent is narrowed to them.
+func (c *carry) unassigned(eni Interface) bool {
+	left := slices.DeleteFunc(slices.Clone(c.in.Addresses), func(a netip.Addr) bool {
+		return !slices.Contains(eni.Addresses, a)
+	})
+	if len(left) > 0 {
+		c.in.Addresses = left
+	}
+	return len(left) == 0
+}
+
+// detached reports whether the intent's attachment is gone or on its way.
+func (c *carry) detached(eni Interface) bool {
+	a := eni.Attachment
+	return a == nil || a.ID != c.in.Attachment || a.Status == "detaching"
 }
 
 // lookAttach completes an attachment that is there.

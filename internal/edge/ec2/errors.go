@@ -12,6 +12,7 @@ import (
 	"github.com/aws/smithy-go"
 )
 
+// What callers branch on when a call was not, or may not have been, carried out.
 var (
 	// ErrFrozen: a brake forbids the call; nothing was sent.
 	ErrFrozen = errors.New("EC2 calls are frozen")

@@ -195,9 +195,12 @@ func TestALostReplyIsResolvedWithoutARestart(t *testing.T) {
 	}{
 		{"reply lost", faults.Plan{Calls: []faults.Call{{Action: "*", Do: faults.LoseReply, Count: 1}}}},
 		{"never answered", faults.Plan{Calls: []faults.Call{
-			{Action: "CreateNetworkInterface", Do: faults.HangAfter}, {Action: "AttachNetworkInterface", Do: faults.HangAfter},
-			{Action: "AssignPrivateIpAddresses", Do: faults.HangAfter}, {Action: "UnassignPrivateIpAddresses", Do: faults.HangAfter},
-			{Action: "DetachNetworkInterface", Do: faults.HangAfter}, {Action: "DeleteNetworkInterface", Do: faults.HangAfter},
+			{Action: "CreateNetworkInterface", Do: faults.HangAfter},
+			{Action: "AttachNetworkInterface", Do: faults.HangAfter},
+			{Action: "AssignPrivateIpAddresses", Do: faults.HangAfter},
+			{Action: "UnassignPrivateIpAddresses", Do: faults.HangAfter},
+			{Action: "DetachNetworkInterface", Do: faults.HangAfter},
+			{Action: "DeleteNetworkInterface", Do: faults.HangAfter},
 		}}},
 		{"server error", faults.Plan{Calls: []faults.Call{
 			{Action: "CreateNetworkInterface", Do: faults.Fail, Code: "InternalError", Status: 500, Count: 2},

@@ -71,24 +71,13 @@ func (in Intent) String() string {
 	return fmt.Sprintf("unknown intent %q", string(in.Kind))
 }
 
-// check names what an intent lacks.
+// check says what is wrong with an intent.
 func (in Intent) check() error {
-	lacks := func(what string) error { return fmt.Errorf("%s: the intent has no %s", in, what) }
-	switch {
-	case in.ID == "" || len(in.ID) > 64:
+	if in.ID == "" || len(in.ID) > 64 {
 		return fmt.Errorf("%s: the intent's id %q: 1 to 64 characters are needed", in, in.ID)
-	case in.Kind == Create && in.Subnet == "":
-		return lacks("subnet")
-	case in.Kind != Create && in.ENI == "":
-		return lacks("interface")
-	case in.Kind == Attach && in.Instance == "":
-		return lacks("instance")
-	case in.Kind == Detach && in.Attachment == "":
-		return lacks("attachment")
-	case in.Kind == Assign && in.Count < 1:
-		return lacks("count")
-	case in.Kind == Unassign && len(in.Addresses) == 0:
-		return lacks("addresses")
+	}
+	if what := in.lacks(); what != "" {
+		return fmt.Errorf("%s: the intent has no %s", in, what)
 	}
 	for _, list := range [][]netip.Addr{in.Addresses, in.Held} {
 		for _, a := range list {
@@ -102,6 +91,25 @@ func (in Intent) check() error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", in, ErrUnsupported)
+}
+
+// lacks names a field that the kind needs and the intent does not have, or nothing.
+func (in Intent) lacks() string {
+	switch {
+	case in.Kind == Create && in.Subnet == "":
+		return "subnet"
+	case in.Kind != Create && in.ENI == "":
+		return "interface"
+	case in.Kind == Attach && in.Instance == "":
+		return "instance"
+	case in.Kind == Detach && in.Attachment == "":
+		return "attachment"
+	case in.Kind == Assign && in.Count < 1:
+		return "count"
+	case in.Kind == Unassign && len(in.Addresses) == 0:
+		return "addresses"
+	}
+	return ""
 }
 
 // Outcome is what became of an intent.

@@ -27,7 +27,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// ErrNone: the service answers, and has no such value for this instance.
+// ErrNone says that the service answers, and has no such value for this instance.
 var ErrNone = errors.New("the metadata service has no such value")
 
 // Options of New.
