@@ -159,17 +159,18 @@ func (s *Server) put(resource string, o object) object {
 	return o
 }
 
-func (s *Server) remove(resource, key string) (object, bool) {
+// remove returns the object as it was, nil if there was none.
+func (s *Server) remove(resource, key string) object {
 	o, ok := s.rows[resource][key]
 	if !ok {
-		return nil, false
+		return nil
 	}
 	delete(s.rows[resource], key)
 	s.version++
 	o = o.clone()
 	o.meta()["resourceVersion"] = strconv.Itoa(s.version)
 	s.tell(resource, event{"DELETED", o})
-	return o, true
+	return o
 }
 
 func (s *Server) tell(resource string, e event) {
