@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -250,7 +251,7 @@ func TestLibcniHearsTheAgentsErrors(t *testing.T) {
 	cni, list := network(t, "1.1.0", agent(t, refuse(cnirpc.CodeLimited, "no address")))
 	err := cni.GetStatusNetworkList(t.Context(), list)
 	var e *types.Error
-	if e, _ = err.(*types.Error); e == nil || e.Code != 51 || e.Msg != "no address" || e.Details != "because" {
+	if !errors.As(err, &e) || e.Code != 51 || e.Msg != "no address" || e.Details != "because" {
 		t.Errorf("STATUS: %v", err)
 	}
 }

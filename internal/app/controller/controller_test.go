@@ -90,7 +90,8 @@ func (a account) Delete(_ context.Context, id vpc.ENIID) error {
 type heard struct{ reasons []string }
 
 func (h *heard) PodWarning(_ kube.PodRef, _, reason, _ string) { h.reasons = append(h.reasons, reason) }
-func (h *heard) PodNormal(_ kube.PodRef, _, reason, _ string)  { h.reasons = append(h.reasons, reason) }
+
+func (h *heard) PodNormal(_ kube.PodRef, _, reason, _ string) { h.reasons = append(h.reasons, reason) }
 
 type rig struct {
 	*kubetest.Server

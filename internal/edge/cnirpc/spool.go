@@ -34,7 +34,7 @@ func Spool(dir string, req Request, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("spool DEL: %w", err)
 	}
-	defer os.Remove(temp.Name()) // a no-op once renamed
+	defer func() { _ = os.Remove(temp.Name()) }() // nothing is there once renamed
 	_, err = temp.Write(raw)
 	if err == nil {
 		err = temp.Sync()

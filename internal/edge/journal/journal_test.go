@@ -390,10 +390,7 @@ func fullDisk(t *testing.T, failAt int64, healed bool) {
 
 func TestJournalEqualsAMapWhateverIsWrittenAndReopened(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		dir, err := os.MkdirTemp(t.TempDir(), "j")
-		if err != nil {
-			rt.Fatal(err)
-		}
+		dir := t.TempDir()
 		compactAt := rapid.Int64Range(64, 4096).Draw(rt, "compactAt")
 		j, _ := open(t, dir, Options{CompactAt: compactAt})
 		want := map[string]string{}
