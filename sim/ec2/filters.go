@@ -28,7 +28,8 @@ func keep[T any](items []T, filters []Filter, attrs attributes[T], tags func(T) 
 	values := 0
 	for _, f := range filters {
 		values += len(f.Values)
-		if attrs[f.Name] == nil && !(tags != nil && (f.Name == "tag-key" || strings.HasPrefix(f.Name, "tag:"))) {
+		byTag := tags != nil && (f.Name == "tag-key" || strings.HasPrefix(f.Name, "tag:"))
+		if attrs[f.Name] == nil && !byTag {
 			return nil, cloud.InvalidParameter("The filter '%s' is invalid", f.Name)
 		}
 		if len(f.Values) == 0 {

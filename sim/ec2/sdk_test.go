@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/xml"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,8 +17,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"flag"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -299,6 +298,7 @@ func setBools(v reflect.Value) {
 		}
 	case reflect.Bool:
 		v.SetBool(true)
+	default: // filled already
 	}
 }
 
@@ -322,11 +322,12 @@ func empties(path string, v reflect.Value) []string {
 			out = append(out, empties(strings.Trim(path+"."+name, "."), v.Field(i))...)
 		}
 		return out
+	default:
+		if v.IsZero() {
+			return []string{path}
+		}
+		return nil
 	}
-	if v.IsZero() {
-		return []string{path}
-	}
-	return nil
 }
 
 func keysOf(form url.Values) []string {

@@ -141,5 +141,5 @@ func within(prefix netip.Prefix, f vpc.Family, field func(vpc.Family, int) match
 	if prefix.Bits() == 0 {
 		return family(f)
 	}
-	return slices.Concat(family(f), field(f, 0), masked(f, prefix.Bits(), 0), equals(0, prefix.Addr().AsSlice()))
+	return slices.Concat(family(f), field(f, 0), masked(f, prefix.Bits(), 0), equals(prefix.Addr().AsSlice()))
 }

@@ -64,8 +64,8 @@ func serviceKey(a netip.Addr, protocol byte, port uint16) string {
 
 // Loads.
 
-func device(key expr.MetaKey, at int) match {
-	return match{&expr.Meta{Key: key, Register: word(at)}}
+func device(key expr.MetaKey) match {
+	return match{&expr.Meta{Key: key, Register: word(0)}}
 }
 
 func payload(base expr.PayloadBase, offset, length uint32, at int) match {
@@ -112,18 +112,18 @@ func masked(f vpc.Family, bits, at int) match {
 
 // Tests.
 
-func equals(at int, value []byte) match {
-	return match{&expr.Cmp{Op: expr.CmpOpEq, Register: word(at), Data: value}}
+func equals(value []byte) match {
+	return match{&expr.Cmp{Op: expr.CmpOpEq, Register: word(0), Data: value}}
 }
 
 func in(name string) match { return match{&expr.Lookup{SourceRegister: word(0), SetName: name}} }
 
 func deviceIs(key expr.MetaKey, name string) match {
-	return append(device(key, 0), equals(0, []byte(deviceKey(name)))...)
+	return append(device(key), equals([]byte(deviceKey(name)))...)
 }
 
 func deviceIsNot(key expr.MetaKey, name string) match {
-	return append(device(key, 0), &expr.Cmp{Op: expr.CmpOpNeq, Register: word(0), Data: []byte(deviceKey(name))})
+	return append(device(key), &expr.Cmp{Op: expr.CmpOpNeq, Register: word(0), Data: []byte(deviceKey(name))})
 }
 
 func family(f vpc.Family) match {
@@ -131,7 +131,7 @@ func family(f vpc.Family) match {
 	if f == vpc.IPv6 {
 		number = unix.NFPROTO_IPV6
 	}
-	return append(match{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: word(0)}}, equals(0, []byte{number})...)
+	return append(match{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: word(0)}}, equals([]byte{number})...)
 }
 
 func sourceIn(p netip.Prefix) match { return within(p, vpc.FamilyOf(p.Addr()), source) }
@@ -140,7 +140,7 @@ func destinationIn(p netip.Prefix) match {
 	return within(p.Masked(), vpc.FamilyOf(p.Addr()), destination)
 }
 
-func protocolIs(number int) match { return append(protocol(0), equals(0, []byte{byte(number)})...) }
+func protocolIs(number int) match { return append(protocol(0), equals([]byte{byte(number)})...) }
 
 func portBetween(from, to int) match {
 	low, high := binary.BigEndian.AppendUint16(nil, uint16(from)), binary.BigEndian.AppendUint16(nil, uint16(to))
@@ -150,7 +150,7 @@ func portBetween(from, to int) match {
 }
 
 func transportByte(offset uint32, value byte) match {
-	return append(payload(expr.PayloadBaseTransportHeader, offset, 1, 0), equals(0, []byte{value})...)
+	return append(payload(expr.PayloadBaseTransportHeader, offset, 1, 0), equals([]byte{value})...)
 }
 
 func icmp(f vpc.Family, kind byte) match {
@@ -173,7 +173,7 @@ func neighbourDiscovery() iter.Seq[byte] {
 	return slices.Values([]byte{133, 134, 135, 136})
 }
 
-func arpProbe() match { return append(arpSender(0), equals(0, make([]byte, 4))...) }
+func arpProbe() match { return append(arpSender(0), equals(make([]byte, 4))...) }
 
 // state matches any of the connection-tracking state bits.
 func state(bits uint32) match {
@@ -191,7 +191,7 @@ func state(bits uint32) match {
 func unroutable() match {
 	return append(match{&expr.Fib{
 		Register: word(0), FlagDADDR: true, FlagMARK: true, ResultOIF: true, FlagPRESENT: true,
-	}}, equals(0, []byte{0})...)
+	}}, equals([]byte{0})...)
 }
 
 // Ends.

@@ -102,7 +102,7 @@ func dropReasons() []string {
 
 // drop counts the packet against the device in key and drops it.
 func (r *ruleset) drop(name string, key expr.MetaKey, reason string) {
-	r.rule(name, device(key, 0), in(reason), verdict(expr.VerdictDrop))
+	r.rule(name, device(key), in(reason), verdict(expr.VerdictDrop))
 	r.rule(name, verdict(expr.VerdictDrop))
 }
 
@@ -185,15 +185,15 @@ func (p *plan) antispoof(r *ruleset) {
 	r.rule(here, deviceIs(expr.MetaKeyIIFNAME, gatewayDevice), jumpTo(expr.VerdictGoto, "from-internet"))
 	for _, f := range families() {
 		for _, bits := range p.lengths(f) {
-			r.rule(here, family(f), device(expr.MetaKeyIIFNAME, 0), sourceMAC(4), source(f, 6), masked(f, bits, 6),
+			r.rule(here, family(f), device(expr.MetaKeyIIFNAME), sourceMAC(4), source(f, 6), masked(f, bits, 6),
 				in(sized("legit", f, bits)), jumpTo(expr.VerdictGoto, "routable"))
 		}
 	}
-	r.rule(here, device(expr.MetaKeyIIFNAME, 0), sourceMAC(4), in("unchecked"), jumpTo(expr.VerdictGoto, "routable"))
+	r.rule(here, device(expr.MetaKeyIIFNAME), sourceMAC(4), in("unchecked"), jumpTo(expr.VerdictGoto, "routable"))
 	// Neighbour discovery speaks from link-local addresses, or from none while
 	// it looks for duplicates. The kernel never forwards either.
 	for _, speaker := range []netip.Prefix{netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("::/128")} {
-		r.rule(here, device(expr.MetaKeyIIFNAME, 0), sourceMAC(4), in("own"), sourceIn(speaker), verdict(expr.VerdictAccept))
+		r.rule(here, device(expr.MetaKeyIIFNAME), sourceMAC(4), in("own"), sourceIn(speaker), verdict(expr.VerdictAccept))
 	}
 	r.drop(here, expr.MetaKeyIIFNAME, dropSpoofed)
 }
@@ -216,8 +216,8 @@ func (p *plan) routable(r *ruleset) {
 	}
 	// Multicast and broadcast are not carried, and chatter is not worth a count.
 	r.rule(here, destinationIn(netip.MustParsePrefix("224.0.0.0/3")), verdict(expr.VerdictDrop))
-	r.rule(here, device(expr.MetaKeyIIFNAME, 0), setMarkFrom("marks"))
-	r.rule(here, unroutable(), device(expr.MetaKeyIIFNAME, 0), in(dropUnroutable), verdict(expr.VerdictDrop))
+	r.rule(here, device(expr.MetaKeyIIFNAME), setMarkFrom("marks"))
+	r.rule(here, unroutable(), device(expr.MetaKeyIIFNAME), in(dropUnroutable), verdict(expr.VerdictDrop))
 	r.rule(here, verdict(expr.VerdictAccept))
 }
 
@@ -268,8 +268,8 @@ func (p *plan) forward(r *ruleset) {
 	r.rule(here, state(expr.CtStateBitINVALID), jumpTo(expr.VerdictGoto, "stale"))
 	r.rule(here, deviceIs(expr.MetaKeyOIFNAME, gatewayDevice), jumpTo(expr.VerdictJump, "to-internet"))
 	r.rule(here, deviceIsNot(expr.MetaKeyOIFNAME, gatewayDevice), jumpTo(expr.VerdictJump, "to-port"))
-	r.rule(here, device(expr.MetaKeyIIFNAME, 0), by("egress"))
-	r.rule(here, device(expr.MetaKeyOIFNAME, 0), by("ingress"))
+	r.rule(here, device(expr.MetaKeyIIFNAME), by("egress"))
+	r.rule(here, device(expr.MetaKeyOIFNAME), by("ingress"))
 	r.rule(here, verdict(expr.VerdictAccept))
 
 	r.drop("stale", expr.MetaKeyIIFNAME, dropStale)
@@ -283,7 +283,7 @@ func (p *plan) forward(r *ruleset) {
 	for _, cidr := range p.state.CIDRs {
 		r.rule("to-port", destinationIn(cidr), verdict(expr.VerdictReturn))
 	}
-	r.rule("to-port", device(expr.MetaKeyOIFNAME, 0), in("forwarders"), verdict(expr.VerdictReturn))
+	r.rule("to-port", device(expr.MetaKeyOIFNAME), in("forwarders"), verdict(expr.VerdictReturn))
 	r.drop("to-port", expr.MetaKeyOIFNAME, dropMisrouted)
 	p.groups(r)
 }
@@ -348,11 +348,11 @@ func (p *plan) arp() *ruleset {
 	r.base(here, arpInput, 0)
 	r.rule(here, deviceIs(expr.MetaKeyIIFNAME, gatewayDevice), verdict(expr.VerdictAccept))
 	for _, bits := range p.lengths(vpc.IPv4) {
-		r.rule(here, device(expr.MetaKeyIIFNAME, 0), arpSenderMAC(4), arpSender(6), masked(vpc.IPv4, bits, 6),
+		r.rule(here, device(expr.MetaKeyIIFNAME), arpSenderMAC(4), arpSender(6), masked(vpc.IPv4, bits, 6),
 			in(sized("legit", vpc.IPv4, bits)), verdict(expr.VerdictAccept))
 	}
-	r.rule(here, device(expr.MetaKeyIIFNAME, 0), arpSenderMAC(4), in("unchecked"), verdict(expr.VerdictAccept))
-	r.rule(here, device(expr.MetaKeyIIFNAME, 0), arpSenderMAC(4), in("own"), arpProbe(), verdict(expr.VerdictAccept))
+	r.rule(here, device(expr.MetaKeyIIFNAME), arpSenderMAC(4), in("unchecked"), verdict(expr.VerdictAccept))
+	r.rule(here, device(expr.MetaKeyIIFNAME), arpSenderMAC(4), in("own"), arpProbe(), verdict(expr.VerdictAccept))
 	r.drop(here, expr.MetaKeyIIFNAME, dropSpoofed)
 	return r
 }

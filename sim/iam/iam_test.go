@@ -188,8 +188,16 @@ func TestLikeMatchesAsIAMDoes(t *testing.T) {
 		pattern, s string
 		want       bool
 	}{
-		{"", "", true}, {"*", "", true}, {"*", "abc", true}, {"a*c", "abbbc", true}, {"a*c", "abbb", false},
-		{"a?c", "abc", true}, {"a?c", "ac", false}, {"*b*b", "abab", true}, {"a**", "a", true}, {"", "a", false},
+		{"", "", true},
+		{"*", "", true},
+		{"*", "abc", true},
+		{"a*c", "abbbc", true},
+		{"a*c", "abbb", false},
+		{"a?c", "abc", true},
+		{"a?c", "ac", false},
+		{"*b*b", "abab", true},
+		{"a**", "a", true},
+		{"", "a", false},
 	} {
 		if got := iam.Like(test.pattern, test.s); got != test.want {
 			t.Errorf("Like(%q, %q) = %v", test.pattern, test.s, got)

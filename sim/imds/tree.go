@@ -67,7 +67,7 @@ func (d dir) list() string {
 // tree is everything below a version.
 func tree(i Instance, source Source, now func() time.Time) dir {
 	root := dir{
-		"meta-data": metadata(i, source),
+		"meta-data": metadata(i),
 		"dynamic": dir{
 			"instance-identity": dir{"document": document(func() (string, bool) { return identity(i) })},
 		},
@@ -79,7 +79,7 @@ func tree(i Instance, source Source, now func() time.Time) dir {
 	return root
 }
 
-func metadata(i Instance, source Source) dir {
+func metadata(i Instance) dir {
 	domain := i.Domain
 	if domain == "" {
 		domain = "amazonaws.com"
@@ -181,7 +181,7 @@ func roleTree(i Instance, source Source, now func() time.Time) dir {
 	return dir{
 		"info": document(func() (string, bool) {
 			return indented(struct {
-				Code, LastUpdated, InstanceProfileArn, InstanceProfileId string //nolint:revive // AWS's JSON names
+				Code, LastUpdated, InstanceProfileArn, InstanceProfileId string // AWS's JSON names
 			}{"Success", stamp(now()), i.ProfileARN, i.ProfileID})
 		}),
 		"security-credentials": dir{i.Role: document(func() (string, bool) {
@@ -190,7 +190,7 @@ func roleTree(i Instance, source Source, now func() time.Time) dir {
 				return "", false
 			}
 			return indented(struct {
-				Code, LastUpdated, Type, AccessKeyId, SecretAccessKey, Token, Expiration string //nolint:revive // AWS's JSON names
+				Code, LastUpdated, Type, AccessKeyId, SecretAccessKey, Token, Expiration string // AWS's JSON names
 			}{"Success", stamp(c.Updated), "AWS-HMAC", c.AccessKeyID, c.SecretAccessKey, c.Token, stamp(c.Expires)})
 		})},
 	}

@@ -66,6 +66,7 @@ func require(n *node, t reflect.Type) error {
 				return cloud.MissingParameter(join(n.path, f.name))
 			}
 		}
+	default: // a plain value has nothing below it
 	}
 	return nil
 }
@@ -141,7 +142,13 @@ func decodeValue(n *node, v reflect.Value) error {
 		return decodeStruct(n, v)
 	case reflect.Slice:
 		return decodeList(n, v)
+	default:
+		return decodePlain(n, v)
 	}
+}
+
+// decodePlain reads a value that has nothing below it.
+func decodePlain(n *node, v reflect.Value) error {
 	if len(n.children) > 0 {
 		for _, name := range sortedKeys(n.children) {
 			return unknown(n.children[name].first())

@@ -153,7 +153,7 @@ func (w *World) report(err error) {
 
 // onlyPorts reports whether all that is wrong is wrong with single ports.
 func onlyPorts(err error) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // walks the tree itself
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // walks the tree itself
 		for _, e := range joined.Unwrap() {
 			if !onlyPorts(e) {
 				return false
