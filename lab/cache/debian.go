@@ -54,7 +54,7 @@ func (c *Cache) unpackDebian(ctx context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(packages)
+	defer func() { _ = os.RemoveAll(packages) }() // what stays is below tmp, which is swept
 	if _, err := apt(ctx, packages, append([]string{"download"}, debianPackages()...)...); err != nil {
 		return err
 	}

@@ -336,9 +336,12 @@ func TestErrorsEndWithTheirOwnCode(t *testing.T) {
 		err  error
 		code int
 	}{
-		{nil, ExitOK}, {errors.New("x"), ExitFailed}, {refused(errors.New("x")), ExitRefused},
+		{nil, ExitOK},
+		{errors.New("x"), ExitFailed},
+		{refused(errors.New("x")), ExitRefused},
 		{fmt.Errorf("ask: %w", daemon.ErrNotRunning), ExitNotRunning},
-		{fmt.Errorf("find: %w", cache.ErrNoSource), ExitRefused}, {exitStatus(7), 7},
+		{fmt.Errorf("find: %w", cache.ErrNoSource), ExitRefused},
+		{exitStatus(7), 7},
 		{context.Canceled, ExitFailed}, // nobody interrupted
 	} {
 		if got := s.exitCode(tc.err); got != tc.code {

@@ -18,7 +18,7 @@ import (
 // what it says before anything is up.
 func start(t *testing.T, world func(context.Context, Lab, Machines, *slog.Logger) (World, error)) (*Client, string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "tl-d") // a unix socket's path is short
+	dir, err := os.MkdirTemp("", "tl-d") //nolint:usetesting // a unix socket's path is short, t.TempDir's is long
 	if err != nil {
 		t.Fatal(err)
 	}

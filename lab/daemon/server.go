@@ -172,6 +172,6 @@ func (l *lab) serve(ctx context.Context, listener net.Listener) error {
 	if err := srv.Shutdown(stop); err != nil {
 		_ = srv.Close() // event streams never end by themselves
 	}
-	<-failed
+	_ = <-failed // http.ErrServerClosed
 	return nil
 }

@@ -48,18 +48,21 @@ func Spawn(ctx context.Context, d Detached) (*Client, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start daemon: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ends with the daemon, or with us
+	ended := make(chan struct{})
+	go func() { // ends with the daemon, or with us
+		_ = cmd.Wait() // how it ended is in its ProcessState
+		close(ended)
+	}()
 	ctx, cancel := context.WithTimeoutCause(ctx, spawnDeadline, fmt.Errorf("no answer within %s", spawnDeadline))
 	defer cancel()
 	err = until(ctx, func() (string, error) {
 		select {
-		case err := <-ended:
-			return "", fmt.Errorf("daemon ended (%v); its last lines:\n%s", err, component.Tail(log, spawnLines))
+		case <-ended:
+			return "", fmt.Errorf("daemon ended (%s); its last lines:\n%s", cmd.ProcessState, component.Tail(log, spawnLines))
 		default:
 		}
 		if _, err := client.Status(ctx); err != nil {
-			return err.Error(), nil
+			return err.Error(), nil // it may not listen yet
 		}
 		return "", nil
 	})

@@ -259,7 +259,7 @@ func TestANodeRegistersAsAnInstanceAndRunsAHostNetworkPod(t *testing.T) {
 	await(t, "node registers", func(ctx context.Context) (bool, error) {
 		got, err := c.client.CoreV1().Nodes().Get(ctx, host, metav1.GetOptions{})
 		if err != nil {
-			return false, nil
+			return false, nil // not yet
 		}
 		if got.Spec.ProviderID != "aws:///us-west-2a/i-0123456789abcdef0" || got.Labels["node.kubernetes.io/instance-type"] != "m5.xlarge" {
 			return false, fmt.Errorf("registered as %s, %v", got.Spec.ProviderID, got.Labels)
@@ -276,8 +276,11 @@ func TestANodeRegistersAsAnInstanceAndRunsAHostNetworkPod(t *testing.T) {
 	await(t, "a container sees the node's boot id", func(context.Context) (bool, error) {
 		out, err := exec.Command(node.EnterArgs(n.PID())[0], append(node.EnterArgs(n.PID())[1:],
 			"sh", "-c", "cat /proc/$(pgrep -nx pause)/root/proc/sys/kernel/random/boot_id")...).CombinedOutput()
-		if got := strings.TrimSpace(string(out)); err != nil || got != n.BootID() {
-			return false, fmt.Errorf("container sees boot id %q, want %q (%v)", got, n.BootID(), err)
+		if err != nil {
+			return false, fmt.Errorf("read boot id in container: %w: %s", err, out)
+		}
+		if got := strings.TrimSpace(string(out)); got != n.BootID() {
+			return false, fmt.Errorf("container sees boot id %q, want %q", got, n.BootID())
 		}
 		return true, nil
 	})

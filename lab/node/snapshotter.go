@@ -13,7 +13,7 @@ import (
 // namespace of its own.
 func (c Config) snapshotter() string {
 	dir := c.disk("overlay-probe")
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // what stays goes with the disk
 	for _, d := range []string{"lower", "upper", "work", "merged"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return "native"

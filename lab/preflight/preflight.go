@@ -110,9 +110,15 @@ type requirement struct{ program, debian string }
 
 func requirements() []requirement {
 	return []requirement{
-		{"ip", "iproute2"}, {"nft", "nftables"}, {"iptables", "iptables"}, {"conntrack", "conntrack"},
-		{"nsenter", "util-linux"}, {"unshare", "util-linux"}, {"mount", "mount"},
-		{"dpkg-deb", "dpkg"}, {"apt-get", "apt"},
+		{"ip", "iproute2"},
+		{"nft", "nftables"},
+		{"iptables", "iptables"},
+		{"conntrack", "conntrack"},
+		{"nsenter", "util-linux"},
+		{"unshare", "util-linux"},
+		{"mount", "mount"},
+		{"dpkg-deb", "dpkg"},
+		{"apt-get", "apt"},
 	}
 }
 

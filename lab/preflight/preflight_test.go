@@ -44,8 +44,10 @@ func TestEachRefusalNamesWhatIsMissingAndWhatToDo(t *testing.T) {
 			f.Programs["nsenter"], f.Programs["unshare"] = false, false
 		}, []string{"nsenter, unshare", "apt-get install util-linux"}},
 		"a program": {func(_ *Want, f *Facts) { f.Programs["nft"] = false }, []string{"apt-get install nftables"}},
-		"a kernel without veth": {func(_ *Want, f *Facts) { f.Kernel[Veth] = errors.New("operation not supported") },
-			[]string{"lacks veth (operation not supported)", "CONFIG_VETH"}},
+		"a kernel without veth": {
+			func(_ *Want, f *Facts) { f.Kernel[Veth] = errors.New("operation not supported") },
+			[]string{"lacks veth (operation not supported)", "CONFIG_VETH"},
+		},
 		"a kernel without nftables": {func(_ *Want, f *Facts) { f.Kernel[Nftables] = errors.New("x") }, []string{"CONFIG_NFT_NAT"}},
 		"the VPC's range in use": {func(_ *Want, f *Facts) {
 			f.Routes = append(f.Routes, Route{netip.MustParsePrefix("10.0.7.0/24"), "wg0"})
@@ -60,12 +62,18 @@ func TestEachRefusalNamesWhatIsMissingAndWhatToDo(t *testing.T) {
 			f.Routes = append(f.Routes, Route{netip.MustParsePrefix("203.0.113.8/32"), "eth1"})
 		}, []string{"the outside host"}},
 		"too little memory": {func(_ *Want, f *Facts) { f.MemoryFree = 1 << 30 }, []string{"1.0 GiB of memory free; 3 nodes need about 2.5 GiB", "--nodes 1"}},
-		"a full disk": {func(_ *Want, f *Facts) { f.DiskFree["/var/lib/trunkline-lab"] = 1 << 30 },
-			[]string{"1.0 GiB free at /var/lib/trunkline-lab", "--cache-dir"}},
-		"few inotify instances nobody may raise": {func(w *Want, f *Facts) { w.Nodes, f.InotifySettable = 20, false; f.MemoryFree = 64 << 30 },
-			[]string{"fs.inotify.max_user_instances is 128; 20 nodes need 196", "sysctl fs.inotify.max_user_instances=512"}},
-		"somebody else's namespaces": {func(_ *Want, f *Facts) { f.Namespaces = []string{"tl-lab-node1", "other"} },
-			[]string{"tl-lab-node1", "--name lab down"}},
+		"a full disk": {
+			func(_ *Want, f *Facts) { f.DiskFree["/var/lib/trunkline-lab"] = 1 << 30 },
+			[]string{"1.0 GiB free at /var/lib/trunkline-lab", "--cache-dir"},
+		},
+		"few inotify instances nobody may raise": {
+			func(w *Want, f *Facts) { w.Nodes, f.InotifySettable = 20, false; f.MemoryFree = 64 << 30 },
+			[]string{"fs.inotify.max_user_instances is 128; 20 nodes need 196", "sysctl fs.inotify.max_user_instances=512"},
+		},
+		"somebody else's namespaces": {
+			func(_ *Want, f *Facts) { f.Namespaces = []string{"tl-lab-node1", "other"} },
+			[]string{"tl-lab-node1", "--name lab down"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, f := want(), fit()

@@ -232,6 +232,7 @@ func readNumber(path string) (int, error) {
 func directories(path string) ([]string, error) {
 	return list(path, func(e fs.DirEntry) bool { return e.IsDir() })
 }
+
 func files(path string) ([]string, error) {
 	return list(path, func(e fs.DirEntry) bool { return !e.IsDir() })
 }

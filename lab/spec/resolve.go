@@ -70,7 +70,7 @@ func (s Spec) Resolve() (Resolved, error) {
 	r.nodes()
 	r.capacity()
 	r.faults()
-	if err := r.problems.err(); err != nil {
+	if err := r.err(); err != nil {
 		return Resolved{}, err
 	}
 	if _, err := cloud.New(r.out.Cloud, cloud.Options{}); err != nil {

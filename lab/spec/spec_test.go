@@ -206,8 +206,10 @@ func TestAnUnknownFileIsNamed(t *testing.T) {
 }
 
 func comparers() []cmp.Option {
-	return []cmp.Option{cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
-		cmp.Comparer(func(a, b netip.Addr) bool { return a == b })}
+	return []cmp.Option{
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	}
 }
 
 // FuzzParse: no input makes Parse or Resolve panic, and what resolves once

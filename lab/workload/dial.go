@@ -82,7 +82,7 @@ func dial(ctx context.Context, args []string, p Process) (bool, error) {
 			break
 		}
 	}
-	return all, nil
+	return all, nil // also when interrupted: what was measured is out
 }
 
 func parseOptions(name string, args []string, p Process) (options, error) {
@@ -134,12 +134,18 @@ func (o *options) check(name string, fs *flag.FlagSet) error {
 	if name == "imds" {
 		o.target = o.endpoint
 	}
-	_, _, splitErr := net.SplitHostPort(o.target)
-	switch {
-	case o.target == "":
+	if o.target == "" {
 		return usagef("dial %s needs a target", name)
-	case name != "imds" && name != "dns" && splitErr != nil:
+	}
+	if _, _, err := net.SplitHostPort(o.target); err != nil && name != "imds" && name != "dns" {
 		return usagef("target %q is no HOST:PORT", o.target)
+	}
+	return o.checkNumbers(name)
+}
+
+// checkNumbers refuses what a flag can say and a probe cannot do.
+func (o *options) checkNumbers(name string) error {
+	switch {
 	case o.size < 0 || o.size > maxBody:
 		return usagef("size %d is not between 0 and %d", o.size, maxBody)
 	case name == "udp" && (o.chunk < 1 || o.chunk > 65507):

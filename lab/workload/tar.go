@@ -30,15 +30,8 @@ func parseTar(args []string) (c tarCall, err error) {
 			i++
 			c.dir = args[i]
 		case i == 0 || strings.HasPrefix(a, "-") && len(a) > 1 && !c.create && !c.extract:
-			wantsFile, err := c.letters(strings.TrimPrefix(a, "-"))
-			if err != nil {
+			if i, err = c.operation(args, i); err != nil {
 				return c, err
-			}
-			if wantsFile {
-				i++
-				if i >= len(args) || args[i] != "-" {
-					return c, usagef("the archive must be - (the standard stream)")
-				}
 			}
 		case strings.HasPrefix(a, "-"):
 			return c, usagef("unknown option %q", a)
@@ -50,6 +43,20 @@ func parseTar(args []string) (c tarCall, err error) {
 		return c, usagef("say c or x: tar cf - PATH… or tar xf - [-C DIR]")
 	}
 	return c, nil
+}
+
+// operation reads the letters at args[i], and the archive after them if they
+// include f. It returns the index of the last word it read.
+func (c *tarCall) operation(args []string, i int) (last int, err error) {
+	wantsFile, err := c.letters(strings.TrimPrefix(args[i], "-"))
+	if err != nil || !wantsFile {
+		return i, err
+	}
+	i++
+	if i >= len(args) || args[i] != "-" {
+		return i, usagef("the archive must be - (the standard stream)")
+	}
+	return i, nil
 }
 
 func (c *tarCall) letters(s string) (wantsFile bool, err error) {

@@ -249,10 +249,24 @@ func TestTheLedgerKnowsLostLateAndDoubledNumbers(t *testing.T) {
 
 func TestAWrongCommandLineEndsWithTwoAndNoJSON(t *testing.T) {
 	for _, argv := range [][]string{
-		{}, {"fly"}, {"dial"}, {"dial", "smoke", "x:1"}, {"dial", "tcp"}, {"dial", "tcp", "no-port"},
-		{"dial", "tcp", "x:1", "--size", "-1"}, {"dial", "tcp", "x:1", "extra"}, {"dial", "tcp", "x:1", "--bogus"},
-		{"dial", "stream", "x:1", "--proto", "sctp"}, {"dial", "udp", "x:1", "--chunk", "0"},
-		{"sleep"}, {"sleep", "long"}, {"tar", "zf", "-"}, {"tar", "cf", "file", "x"}, {"tar", "f", "-"}, {"test", "-q", "x"}, {"ls", "-z"},
+		{},
+		{"fly"},
+		{"dial"},
+		{"dial", "smoke", "x:1"},
+		{"dial", "tcp"},
+		{"dial", "tcp", "no-port"},
+		{"dial", "tcp", "x:1", "--size", "-1"},
+		{"dial", "tcp", "x:1", "extra"},
+		{"dial", "tcp", "x:1", "--bogus"},
+		{"dial", "stream", "x:1", "--proto", "sctp"},
+		{"dial", "udp", "x:1", "--chunk", "0"},
+		{"sleep"},
+		{"sleep", "long"},
+		{"tar", "zf", "-"},
+		{"tar", "cf", "file", "x"},
+		{"tar", "f", "-"},
+		{"test", "-q", "x"},
+		{"ls", "-z"},
 	} {
 		code, out, errs := call(t, "", argv...)
 		if code != 2 || out != "" || errs == "" {
