@@ -1,0 +1,238 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/sim/faults"
+)
+
+const (
+	labName = "bench"
+	crowd   = 100 // pods
+	settle  = 15 * time.Second
+	idle    = 30 * time.Second
+)
+
+// manifest is a Deployment without a pod; its readiness probe has a limit that a
+// machine with two cores keeps at a hundred starts.
+const manifest = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: crowd}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: crowd}}
+  template:
+    metadata: {labels: {app: crowd}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: web
+          image: trunkline.dev/workload:dev
+          args: [serve]
+          resources: {requests: {cpu: 1m, memory: 4Mi}}
+          readinessProbe: {httpGet: {path: /healthz, port: 8080}, timeoutSeconds: 5, periodSeconds: 5}
+`
+
+// bed is a lab driven by the binary a user has.
+type bed struct {
+	*run
+	source string
+}
+
+// lab measures what takes three nodes and a real Kubernetes.
+func lab(r *run, o Options) []Result {
+	b := bed{r, o.Source}
+	b.must(nil, "build")
+	b.Cleanup(func() { b.down() })
+	r.Logf("lab %s comes up", labName)
+	began := time.Now()
+	b.must(nil, "up")
+	up := time.Since(began)
+	b.must([]byte(manifest), "kubectl", "apply", "-f", "-")
+	seen := len(b.calls())
+	r.Logf("0 to %d pods", crowd)
+	began = time.Now()
+	b.must(nil, "kubectl", "scale", "deployment/crowd", "--replicas="+strconv.Itoa(crowd))
+	b.must(nil, "kubectl", "wait", "deployment/crowd", "--for=jsonpath={.status.readyReplicas}="+strconv.Itoa(crowd), "--timeout=5m")
+	ready := time.Since(began)
+	calls := b.calls()[seen:]
+	r.Logf("idle for %s", settle+idle)
+	b.wait(settle)
+	before, start := b.agents(), time.Now()
+	b.wait(idle)
+	after, span := b.agents(), time.Since(start)
+	var rss, cpu float64
+	for pid, p := range after {
+		rss = max(rss, float64(p.rss)/(1<<20))
+		cpu = max(cpu, 100*(p.cpu-before[pid].cpu).Seconds()/span.Seconds())
+	}
+	perNode := fmt.Sprintf("highest of %d nodes", len(after))
+	return []Result{
+		single("pods100.ready_s", "s", ready.Seconds(), budget{}, "from scale to 100 ready on 3 nodes"),
+		single("pods100.ec2_calls", "calls", float64(len(calls)), budget{}, byKind(calls)),
+		single("agent.rss_mib", "MiB", rss, budget{limit: 60}, perNode),
+		single("agent.idle_cpu_pct", "%", cpu, budget{limit: 0.5}, perNode+fmt.Sprintf(", over %s", idle)),
+		single("lab.up_s", "s", up.Seconds(), budget{limit: 20}, "binaries built"),
+	}
+}
+
+// byKind tells describing calls from the others.
+func byKind(calls []faults.Record) string {
+	describes := 0
+	for _, c := range calls {
+		if strings.HasPrefix(c.Action, "Describe") {
+			describes++
+		}
+	}
+	return fmt.Sprintf("%d changing, %d describing, until ready", len(calls)-describes, describes)
+}
+
+// lab runs trunkline-lab.
+func (b bed) lab(ctx context.Context, stdin []byte, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(b.source, "bin", "trunkline-lab"), args...)
+	cmd.Dir = b.source
+	cmd.Env = append(os.Environ(), "TRUNKLINE_LAB="+labName)
+	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("trunkline-lab %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// must is lab where nothing can be measured without.
+func (b bed) must(stdin []byte, args ...string) {
+	if _, err := b.lab(b.ctx, stdin, args...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// down takes the lab away, also after an interrupt.
+func (b bed) down() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 3*time.Minute)
+	defer cancel()
+	if _, err := b.lab(ctx, nil, "down"); err != nil {
+		b.Errorf("%w", err)
+	}
+}
+
+func (b bed) wait(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-b.ctx.Done():
+		b.Fatal(b.ctx.Err())
+	}
+}
+
+func (b bed) status() daemon.Status {
+	s, err := daemon.NewClient(daemon.StateDir(labName)).Status(b.ctx)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+// calls are those to EC2 that the embedded VPC logged.
+func (b bed) calls() (calls []faults.Record) {
+	client := http.Client{Timeout: 10 * time.Second}
+	resp, err := client.Get(b.status().Endpoints.Admin + "/admin/calls")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var all []faults.Record
+	if err := json.Unmarshal(raw, &all); err != nil {
+		b.Fatalf("read the call log: %w", err)
+	}
+	for _, c := range all {
+		if c.Service == "ec2" {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// process is what /proc says of an agent.
+type process struct {
+	rss int64 // bytes
+	cpu time.Duration
+}
+
+// agents are the agents' processes by pid, one for each node of the lab.
+func (b bed) agents() map[string]process {
+	namespaces := map[string]bool{}
+	for _, n := range b.status().Nodes {
+		link, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(n.PID), "ns/net"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		namespaces[link] = true
+	}
+	found := map[string]process{}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, dir := range dirs {
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // a process may end meanwhile
+		link, _ := os.Readlink(filepath.Join(dir, "ns/net"))
+		if strings.HasPrefix(string(command), "/trunkline\x00agent") && namespaces[link] {
+			p, err := readProcess(dir)
+			if err != nil {
+				b.Fatal(err)
+			}
+			found[dir] = p
+		}
+	}
+	if len(found) != len(namespaces) {
+		b.Fatalf("%d agents on %d nodes", len(found), len(namespaces))
+	}
+	return found
+}
+
+// clockTick is the unit of times in /proc/PID/stat: USER_HZ, 100 on Linux.
+const clockTick = time.Second / 100
+
+// readProcess reads /proc/PID/statm and stat; see proc(5).
+func readProcess(dir string) (p process, err error) {
+	statm, err := os.ReadFile(filepath.Join(dir, "statm"))
+	if err != nil {
+		return p, err
+	}
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return p, err
+	}
+	var pages, user, system int64
+	if _, err = fmt.Sscanf(string(statm), "%d %d", new(int64), &pages); err != nil {
+		return p, fmt.Errorf("read %s/statm: %w", dir, err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // behind the program's name
+	fields := strings.Fields(rest)                // from the third on
+	if len(fields) < 13 {
+		return p, fmt.Errorf("read %s/stat: %q", dir, stat)
+	}
+	if _, err = fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
+		return p, fmt.Errorf("read %s/stat: %w", dir, err)
+	}
+	return process{rss: pages * int64(os.Getpagesize()), cpu: time.Duration(user+system) * clockTick}, nil
+}

@@ -1,0 +1,231 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/trunkline/trunkline/test/node"
+	"github.com/trunkline/trunkline/test/testns"
+)
+
+const (
+	parallel = 10 // ADDs at once in add10
+	victims  = 10 // pods deleted while ADDs are measured
+)
+
+// plugin is a CNI plugin as a runtime calls it: a process in the node's namespace
+// with its configuration on stdin.
+type plugin struct {
+	program string
+	conf    []byte
+	dir     string // where it finds its IPAM plugin
+	host    *testns.NS
+	label   string
+	serial  atomic.Int64
+}
+
+// container is a network namespace that was made beforehand, in its turn as one
+// container after another.
+type container struct {
+	ns *testns.NS
+	id string
+}
+
+// fresh makes the namespace the next container's.
+func (p *plugin) fresh(c *container) { c.id = fmt.Sprint(p.label, p.serial.Add(1)) }
+
+// call runs the plugin and returns how long it took from exec to exit.
+func (p *plugin) call(command string, c *container) (took time.Duration, err error) {
+	cmd := exec.Command(p.program)
+	cmd.Env = []string{
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + c.id, "CNI_NETNS=" + c.ns.Path, "CNI_IFNAME=eth0", "CNI_PATH=" + p.dir,
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + c.id + ";K8S_POD_UID=uid-" + c.id,
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+	}
+	var said strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(p.conf), &said, &said
+	err = p.host.Run(func() error {
+		began := time.Now()
+		err := cmd.Start()
+		if err == nil {
+			err = cmd.Wait()
+		}
+		took = time.Since(began)
+		return err
+	})
+	if err != nil {
+		return took, fmt.Errorf("%s %s of %s: %w: %s", filepath.Base(p.program), command, c.id, err, said.String())
+	}
+	return took, nil
+}
+
+// each calls the plugin for one container after the other and returns
+// milliseconds.
+func (p *plugin) each(r *run, command string, containers []*container) []float64 {
+	var all []float64
+	for _, c := range containers {
+		all = append(all, p.one(r, command, c))
+	}
+	return all
+}
+
+func (p *plugin) one(r *run, command string, c *container) float64 {
+	if command == "ADD" {
+		p.fresh(c)
+	}
+	took, err := p.call(command, c)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return milliseconds(took)
+}
+
+// burst adds all containers at once and returns ADDs per second.
+func (p *plugin) burst(r *run, containers []*container) float64 {
+	done := make(chan error, len(containers))
+	began := time.Now()
+	for _, c := range containers {
+		p.fresh(c)
+		go func() { _, err := p.call("ADD", c); done <- err }()
+	}
+	var failed error
+	for range containers {
+		if err := <-done; err != nil {
+			failed = err
+		}
+	}
+	if failed != nil {
+		r.Fatal(failed)
+	}
+	return float64(len(containers)) / time.Since(began).Seconds()
+}
+
+// amid adds containers one by one while others are deleted, and returns the ADDs'
+// milliseconds. It ends with the deletions.
+func (p *plugin) amid(r *run, adds, dels []*container) (took []float64, used []*container) {
+	done := make(chan error, 1)
+	go func() {
+		for _, c := range dels {
+			if _, err := p.call("DEL", c); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for _, c := range adds {
+		select {
+		case err := <-done:
+			if err != nil {
+				r.Fatal(err)
+			}
+			return took, used
+		default:
+			took, used = append(took, p.one(r, "ADD", c)), append(used, c)
+		}
+	}
+	if err := <-done; err != nil {
+		r.Fatal(err)
+	}
+	return took, used
+}
+
+// plugins measures ours and the reference in turns.
+func plugins(r *run, o Options) []Result {
+	n := node.New(r, node.Config{Type: "m5.xlarge"})
+	n.StartAgent("warm-ips=56", "log-level=info")
+	n.UntilReady()
+	n.Until("a full pool", func() error { return free(n, 50) })
+	ours, theirs := trunklinePlugin(r, n), referencePlugin(r, n)
+	pods := make([]*container, 2*parallel)
+	for i := range pods {
+		pods[i] = &container{ns: testns.New(r, "pod")}
+	}
+	var add, del, rate [2][]float64
+	var alone, during []float64
+	for i := range o.Rounds {
+		r.Logf("round %d of %d", i+1, o.Rounds)
+		sides := []*plugin{ours, theirs}
+		for _, side := range []int{i % 2, 1 - i%2} {
+			p, mine := sides[side], pods[:parallel]
+			if side == 0 {
+				n.Until("addresses to give", func() error { return free(n, 2*parallel+victims) })
+			}
+			adds := p.each(r, "ADD", mine)
+			dels := p.each(r, "DEL", mine)
+			rate[side] = append(rate[side], p.burst(r, mine))
+			p.each(r, "DEL", mine)
+			add[side], del[side] = append(add[side], quantile(adds, 0.5)), append(del[side], quantile(dels, 0.5))
+			if side == 0 {
+				alone = append(alone, adds...)
+			}
+		}
+		n.Until("addresses to give", func() error { return free(n, parallel+victims) })
+		ours.each(r, "ADD", pods[parallel:])
+		took, used := ours.amid(r, pods[:parallel], pods[parallel:])
+		during = append(during, took...)
+		ours.each(r, "DEL", used)
+	}
+	return []Result{
+		compared("cni.add.p50_ms", "ms", add[0], add[1], budget{limit: 0.35, ofRatio: true}),
+		compared("cni.del.p50_ms", "ms", del[0], del[1], budget{limit: 0.3, ofRatio: true}),
+		compared("cni.add10.per_s", "1/s", rate[0], rate[1], budget{limit: 3, ofRatio: true, least: true}),
+		single("cni.add_during_del.p99_ratio", "×", quantile(during, 0.99)/quantile(alone, 0.99), budget{limit: 1.5},
+			fmt.Sprintf("p99 %.3g ms of %d ADDs amid DELs, %.3g ms of %d alone", quantile(during, 0.99), len(during), quantile(alone, 0.99), len(alone))),
+	}
+}
+
+// free is an error while the agent has fewer free addresses.
+func free(n *node.Node, want int) error {
+	if have := n.Book().Pool.Free; have < want {
+		return fmt.Errorf("%d of %d are free", have, want)
+	}
+	return nil
+}
+
+// trunklinePlugin is the one the agent installed, with what libcni makes of the
+// agent's conflist.
+func trunklinePlugin(r *run, n *node.Node) *plugin {
+	_, list := n.CNI()
+	conf := map[string]any{}
+	if err := json.Unmarshal(list.Plugins[0].Bytes, &conf); err != nil {
+		r.Fatal(err)
+	}
+	conf["name"], conf["cniVersion"] = list.Name, list.CNIVersion
+	raw, err := json.Marshal(conf)
+	if err != nil {
+		r.Fatal(err)
+	}
+	dir := filepath.Join(n.Dir, "bin")
+	return &plugin{program: filepath.Join(dir, list.Plugins[0].Network.Type), conf: raw, dir: dir, host: n.NS, label: "ours"}
+}
+
+// referencePlugin is upstream's ptp with host-local, on a node of its own.
+func referencePlugin(r *run, n *node.Node) *plugin {
+	dir := r.TempDir()
+	for name, pkg := range map[string]string{"ptp": "main/ptp", "host-local": "ipam/host-local"} {
+		n.Build("lab/kube", "github.com/containernetworking/plugins/plugins/"+pkg, filepath.Join(dir, name))
+	}
+	state := filepath.Join(dir, "state")
+	if err := os.Mkdir(state, 0o755); err != nil {
+		r.Fatal(err)
+	}
+	raw, err := json.Marshal(map[string]any{
+		"cniVersion": "1.1.0", "name": "reference", "type": "ptp", "mtu": 9001,
+		"ipam": map[string]any{
+			"type": "host-local", "dataDir": state,
+			"ranges": [][]map[string]string{{{"subnet": "10.200.0.0/16"}}}, "routes": []map[string]string{{"dst": "0.0.0.0/0"}},
+		},
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return &plugin{program: filepath.Join(dir, "ptp"), conf: raw, dir: dir, host: testns.New(r, "peer"), label: "theirs"}
+}

@@ -1,0 +1,96 @@
+// Package bench measures Trunkline against the reference plugins in the same run,
+// and the lab with a hundred pods. What is worth knowing are the ratios: both
+// sides share the machine and its load.
+//
+// bench/cmd prints what it finds; `make bench` runs that. It needs root, makes
+// namespaces of its own and, for the figures of the lab, a lab named "bench".
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+)
+
+// Options say what to measure.
+type Options struct {
+	Rounds int       // of each plugin, interleaved
+	Short  bool      // leave out what needs the lab
+	Source string    // root of the checkout, with binaries in bin/
+	Log    io.Writer // what is going on
+}
+
+// Run measures. What was measured before an error is returned with it.
+func Run(ctx context.Context, o Options) ([]Result, error) {
+	results, err := supervise(ctx, o.Log, func(r *run) []Result { return plugins(r, o) })
+	if err != nil || o.Short {
+		return results, err
+	}
+	more, err := supervise(ctx, o.Log, func(r *run) []Result { return lab(r, o) })
+	return append(results, more...), err
+}
+
+// run is what a test is to its harness, outside `go test`. Its methods that end a
+// test end the goroutine.
+type run struct {
+	ctx     context.Context
+	log     io.Writer
+	undo    []func()
+	problem error
+}
+
+// supervise measures in a goroutine that Fatal may end, and undoes what it did.
+func supervise(ctx context.Context, log io.Writer, measure func(*run) []Result) (results []Result, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &run{ctx: ctx, log: log}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer r.cleanUp()
+		results = measure(r)
+	}()
+	<-done
+	return results, r.problem
+}
+
+func (r *run) cleanUp() {
+	for _, fn := range slices.Backward(r.undo) {
+		fn()
+	}
+}
+
+func (r *run) Context() context.Context { return r.ctx }
+func (r *run) Helper()                  {}
+func (r *run) Failed() bool             { return r.problem != nil }
+func (r *run) Cleanup(fn func())        { r.undo = append(r.undo, fn) }
+
+func (r *run) Logf(format string, args ...any) { fmt.Fprintf(r.log, format+"\n", args...) }
+
+func (r *run) Errorf(format string, args ...any) {
+	r.problem = errors.Join(r.problem, fmt.Errorf(format, args...))
+}
+
+func (r *run) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+func (r *run) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
+
+func (r *run) TempDir() string {
+	dir, err := os.MkdirTemp("", "tl-bench-*")
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			r.Errorf("%w", err)
+		}
+	})
+	return dir
+}
