@@ -55,7 +55,7 @@ func (l *lab) awaitNodes(ctx context.Context, want Lab, verb string, detail func
 	return until(ctx, func() (string, error) {
 		list, err := l.cp.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return cmp.Or(last, "list nodes: "+err.Error()), nil // the API server may be on its way
+			return cmp.Or(last, "list nodes: "+err.Error()), nil //nolint:nilerr // the API server may be on its way
 		}
 		have, why := map[string]bool{}, ""
 		for i := range list.Items {

@@ -172,6 +172,8 @@ func (l *lab) serve(ctx context.Context, listener net.Listener) error {
 	if err := srv.Shutdown(stop); err != nil {
 		_ = srv.Close() // event streams never end by themselves
 	}
-	_ = <-failed // http.ErrServerClosed
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
 	return nil
 }

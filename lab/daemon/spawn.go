@@ -62,7 +62,7 @@ func Spawn(ctx context.Context, d Detached) (*Client, error) {
 		default:
 		}
 		if _, err := client.Status(ctx); err != nil {
-			return err.Error(), nil // it may not listen yet
+			return err.Error(), nil //nolint:nilerr // it may not listen yet
 		}
 		return "", nil
 	})

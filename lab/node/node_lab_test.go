@@ -259,7 +259,7 @@ func TestANodeRegistersAsAnInstanceAndRunsAHostNetworkPod(t *testing.T) {
 	await(t, "node registers", func(ctx context.Context) (bool, error) {
 		got, err := c.client.CoreV1().Nodes().Get(ctx, host, metav1.GetOptions{})
 		if err != nil {
-			return false, nil // not yet
+			return false, nil //nolint:nilerr // not yet
 		}
 		if got.Spec.ProviderID != "aws:///us-west-2a/i-0123456789abcdef0" || got.Labels["node.kubernetes.io/instance-type"] != "m5.xlarge" {
 			return false, fmt.Errorf("registered as %s, %v", got.Spec.ProviderID, got.Labels)

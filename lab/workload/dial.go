@@ -82,7 +82,7 @@ func dial(ctx context.Context, args []string, p Process) (bool, error) {
 			break
 		}
 	}
-	return all, nil // also when interrupted: what was measured is out
+	return all, nil //nolint:nilerr // also when interrupted: what was measured is out
 }
 
 func parseOptions(name string, args []string, p Process) (options, error) {

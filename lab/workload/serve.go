@@ -139,7 +139,7 @@ func (s *server) run(ctx context.Context, l listeners) error {
 // ended drops the error of a listener that was closed on purpose.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil // closed on purpose
+		return nil //nolint:nilerr // closed on purpose
 	}
 	return err
 }
