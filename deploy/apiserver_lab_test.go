@@ -233,7 +233,9 @@ func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
 			{"delete", "nodenetworks.trunkline.dev"},
 			{"create", "brakes.trunkline.dev"},
 			{"create", "pods", "--subresource=exec"},
-			{"list", "daemonsets.apps"}, {"patch", "daemonsets.apps/trunkline-agent"}, {"get", "daemonsets.apps/kube-proxy"},
+			{"list", "daemonsets.apps"},
+			{"patch", "daemonsets.apps/trunkline-agent"},
+			{"get", "daemonsets.apps/kube-proxy"},
 		} {
 			args := append([]string{"auth", "can-i", "--as=system:serviceaccount:kube-system:trunkline-agent", "-n", "kube-system"}, what...)
 			out, _ := exec.Command(*kubeBinary, append([]string{"kubectl", "--kubeconfig", c.kubeconfig}, args...)...).Output() // status 1 is "no"

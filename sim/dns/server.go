@@ -59,7 +59,7 @@ func (s *Server) Serve(ctx context.Context, udp net.PacketConn, tcp net.Listener
 		run.Go(func() error {
 			err := srv.ActivateAndServe()
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return nil // closed on purpose
+				return nil //nolint:nilerr // closed on purpose
 			}
 			return err
 		})

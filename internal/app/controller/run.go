@@ -154,7 +154,9 @@ func serve(ctx context.Context, l net.Listener, r *prometheus.Registry, ready *a
 		return fmt.Errorf("serve health and metrics: %w", err)
 	case <-ctx.Done():
 		err := srv.Close()
-		_ = <-done // http.ErrServerClosed
+		if served := <-done; !errors.Is(served, http.ErrServerClosed) {
+			err = errors.Join(err, served)
+		}
 		return err
 	}
 }

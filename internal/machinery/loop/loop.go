@@ -70,7 +70,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 		next, err := l.Work(ctx, full)
 		if ctx.Err() != nil {
-			return nil // that a pass was cut short is no failure
+			return nil //nolint:nilerr // that a pass was cut short is no failure
 		}
 		earliest := time.Now().Add(l.MinInterval)
 		if err != nil {
