@@ -63,6 +63,8 @@ func (l *Ledger) fence(a *Action, now time.Time) ([]Record, error) {
 	case AssignAddresses:
 		a.Held, a.Recent = sortedAddrs(l.byENI[a.ENI]), l.recent(now)
 		return nil, inPhase(e, Attaching, SettingUp, Ready)
+	case RestoreAddresses:
+		return nil, l.lost(a)
 	case UnassignAddresses:
 		return l.fenceAddresses(a, now)
 	case Detach:
@@ -163,6 +165,8 @@ func (l *Ledger) Settle(id ActionID, r Result, now time.Time) ([]Record, error) 
 		records = append(records, l.created(a, r, now)...)
 	case AssignAddresses:
 		records = append(records, l.arrived(a.ENI, r.Addresses, now)...)
+	case RestoreAddresses:
+		records = append(records, l.restored(a.Addresses, now)...)
 	case UnassignAddresses:
 		records = append(records, l.left(a.Addresses, now)...)
 	case Attach:
@@ -276,8 +280,11 @@ func failureKey(a Action, why FailReason) string {
 		return "interfaces"
 	case FailAddressLimit, FailThrottled, FailUnauthorized, FailNotFound, FailFrozen, FailOther:
 	}
-	if a.Kind == CreateENI {
+	switch {
+	case a.Kind == CreateENI:
 		return string(a.Kind) + "/" + string(a.Subnet)
+	case a.Kind == RestoreAddresses && len(a.Addresses) > 0:
+		return string(a.Kind) + "/" + a.Addresses[0].String()
 	}
 	return string(a.Kind) + "/" + string(a.ENI)
 }
@@ -292,7 +299,7 @@ func (l *Ledger) clearBackoff(a Action) []Record {
 		reasons = append(reasons, FailSubnetExhausted)
 	case DeleteENI:
 		reasons = append(reasons, FailENILimit)
-	case Attach, SetUp, UnassignAddresses, Detach:
+	case Attach, SetUp, RestoreAddresses, UnassignAddresses, Detach:
 	}
 	var records []Record
 	for _, why := range reasons {

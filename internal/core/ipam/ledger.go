@@ -241,6 +241,9 @@ func (l *Ledger) Freed(owner Owner, now time.Time) []Record {
 		a.State, a.Owner = Cooling, Owner{}
 		a.Since, a.Used = stamp(now), stamp(now)
 		a.Until = a.Since.Add(l.settings.CoolDown)
+		if !a.Missing.IsZero() {
+			a.State, a.Until, a.Missing = Unconfirmed, time.Time{}, time.Time{}
+		}
 		records = append(records, putAddress(a))
 	}
 	if records == nil {
@@ -258,6 +261,9 @@ func (l *Ledger) Return(owner Owner, now time.Time) []Record {
 	}
 	a := *l.addresses[addr]
 	a.State, a.Owner, a.Since = Free, Owner{}, stamp(now)
+	if !a.Missing.IsZero() {
+		a.State, a.Missing = Unconfirmed, time.Time{}
+	}
 	return l.change(now, putAddress(a))
 }
 

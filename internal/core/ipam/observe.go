@@ -36,7 +36,8 @@ type Drift struct {
 //   - an unknown address is unconfirmed, and free once a second look, a while
 //     later, shows it again; never if we gave it back a moment ago;
 //   - an unused address that is not shown is unconfirmed, and dropped once a second
-//     look agrees; an address in use is never taken from a pod, only reported;
+//     look agrees; an address in use is never taken from a pod: it is reported and,
+//     once a second look agrees, Plan has it assigned to its interface again;
 //   - an interface that stays away is dropped when no pod uses it.
 //
 // The first look of an empty ledger takes addresses as they are: nothing can be
@@ -199,6 +200,11 @@ func (o *observer) shownAddress(id vpc.ENIID, addr netip.Addr) {
 			o.put(fresh)
 		}
 	case known:
+		if !row.Missing.IsZero() {
+			back := *row
+			back.Missing = time.Time{}
+			o.put(back)
+		}
 	default:
 		if at, gone := o.l.gone[addr]; gone && o.now.Sub(at) < staleAfter {
 			return
@@ -215,8 +221,13 @@ func (o *observer) missingAddress(row Address) {
 	age := o.now.Sub(row.Since)
 	switch row.State {
 	case Assigned, Quarantined:
-		if age >= staleAfter {
-			o.report(row.ENI, row.Addr, "%s is given to %s and EC2 does not show it on %s; its traffic is lost", row.Addr, row.Owner.Pod(), row.ENI)
+		if age < staleAfter {
+			return
+		}
+		o.report(row.ENI, row.Addr, "%s is given to %s and EC2 does not show it on %s; its traffic is lost until it is assigned again", row.Addr, row.Owner.Pod(), row.ENI)
+		if row.Missing.IsZero() {
+			row.Missing = stamp(o.now)
+			o.put(row)
 		}
 	case Free:
 		if age >= staleAfter {

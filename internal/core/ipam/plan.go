@@ -84,6 +84,7 @@ func Plan(s Snapshot, c Config, now time.Time) Decision {
 	p := &planner{s: s, c: c, now: now}
 	p.index()
 	p.advance()
+	p.restore()
 	p.grow()
 	p.shrink()
 	p.observe()
@@ -194,7 +195,7 @@ func (p *planner) flying(a Action) {
 		p.taken[a.Subnet] += a.Count
 	case Attach:
 		p.devices[a.Device] = true
-	case SetUp, UnassignAddresses, Detach, DeleteENI:
+	case SetUp, RestoreAddresses, UnassignAddresses, Detach, DeleteENI:
 	}
 	if a.ENI != "" {
 		p.busy[a.ENI] = a

@@ -124,6 +124,9 @@ type Address struct {
 	Since time.Time  `json:"since"`          // when it took this state
 	Until time.Time  `json:"until,omitzero"` // cooling: when it is free again
 	Used  time.Time  `json:"used,omitzero"`  // when a pod last had it; zero: never
+	// Missing is, for an address in use, since when EC2 no longer shows it on its
+	// interface; zero while it does.
+	Missing time.Time `json:"missing,omitzero"`
 }
 
 // Family is the address family of a.
@@ -174,6 +177,7 @@ const (
 	Attach            Kind = "Attach"            // ENI at Device; deleted with the instance from then on
 	SetUp             Kind = "SetUp"             // link, routes and rules of ENI
 	AssignAddresses   Kind = "AssignAddresses"   // Count more addresses on ENI
+	RestoreAddresses  Kind = "RestoreAddresses"  // Addresses, which pods have and ENI lost at EC2, on ENI again
 	UnassignAddresses Kind = "UnassignAddresses" // Addresses of ENI go back to the subnet
 	Detach            Kind = "Detach"            // ENI by Attachment
 	DeleteENI         Kind = "DeleteENI"         // ENI
@@ -214,6 +218,8 @@ func (a Action) String() string {
 		return fmt.Sprintf("Attach %s at device %d", a.ENI, a.Device)
 	case AssignAddresses:
 		return fmt.Sprintf("AssignAddresses %d to %s", a.Count, a.ENI)
+	case RestoreAddresses:
+		return fmt.Sprintf("RestoreAddresses %v to %s", a.Addresses, a.ENI)
 	case UnassignAddresses:
 		return fmt.Sprintf("UnassignAddresses %v from %s", a.Addresses, a.ENI)
 	case SetUp, Detach, DeleteENI:

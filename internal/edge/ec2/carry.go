@@ -122,7 +122,7 @@ func (c *carry) doubtful(err error) bool {
 	switch c.in.Kind {
 	case Attach, Detach:
 		return IsInUse(err) || Code(err) == "InvalidParameterValue"
-	case Unassign:
+	case Unassign, Restore:
 		return Code(err) == "InvalidParameterValue"
 	case Create, Assign, Delete:
 	}
@@ -138,6 +138,8 @@ func (c *carry) attempt(ctx context.Context) (Outcome, error) {
 		return c.attach(ctx)
 	case Assign:
 		return c.assign(ctx)
+	case Restore:
+		return Outcome{Addresses: c.in.Addresses}, c.restore(ctx)
 	case Unassign:
 		return Outcome{}, c.unassign(ctx)
 	case Detach:
@@ -269,11 +271,28 @@ func (c *carry) assign(ctx context.Context) (Outcome, error) {
 	return out, nil
 }
 
-func (c *carry) unassign(ctx context.Context) error {
-	addrs := make([]string, len(c.in.Addresses))
+// restore claims addresses by name. EC2 refuses those that another interface has:
+// AllowReassignment stays off.
+func (c *carry) restore(ctx context.Context) error {
+	return c.mutate(ctx, "AssignPrivateIpAddresses", func(ctx context.Context, api API) error {
+		_, err := api.AssignPrivateIpAddresses(ctx, &ec2.AssignPrivateIpAddressesInput{
+			NetworkInterfaceId: aws.String(string(c.in.ENI)), PrivateIpAddresses: c.addresses(),
+		})
+		return err
+	})
+}
+
+// addresses are the intent's, as EC2 writes them.
+func (c *carry) addresses() []string {
+	out := make([]string, len(c.in.Addresses))
 	for i, a := range c.in.Addresses {
-		addrs[i] = a.String()
+		out[i] = a.String()
 	}
+	return out
+}
+
+func (c *carry) unassign(ctx context.Context) error {
+	addrs := c.addresses()
 	return c.mutate(ctx, "UnassignPrivateIpAddresses", func(ctx context.Context, api API) error {
 		_, err := api.UnassignPrivateIpAddresses(ctx, &ec2.UnassignPrivateIpAddressesInput{
 			NetworkInterfaceId: aws.String(string(c.in.ENI)), PrivateIpAddresses: addrs,
@@ -305,7 +324,7 @@ func (c *carry) look(ctx context.Context) (out Outcome, known bool, err error) {
 		return c.lookCreate(ctx)
 	case Assign:
 		return c.lookAssign(ctx)
-	case Attach, Unassign, Detach, Delete:
+	case Attach, Restore, Unassign, Detach, Delete:
 	}
 	late := time.Since(c.started) >= c.x.o.Window
 	eni, err := c.x.Interface(ctx, c.in.ENI)
@@ -318,6 +337,13 @@ func (c *carry) look(ctx context.Context) (out Outcome, known bool, err error) {
 	switch c.in.Kind {
 	case Attach:
 		return c.lookAttach(ctx, eni)
+	case Restore:
+		c.in.Addresses = slices.DeleteFunc(slices.Clone(c.in.Addresses), func(a netip.Addr) bool {
+			return slices.Contains(eni.Addresses, a)
+		})
+		if len(c.in.Addresses) == 0 {
+			return Outcome{Done: true}, true, nil
+		}
 	case Unassign:
 		if c.unassigned(eni) && late {
 			return Outcome{Done: true}, true, nil

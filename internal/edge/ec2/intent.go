@@ -17,6 +17,7 @@ const (
 	Create   Kind = "create"   // an interface in Subnet with Groups and Count secondary addresses
 	Attach   Kind = "attach"   // ENI to Instance at Device, deleted with the instance
 	Assign   Kind = "assign"   // Count more addresses on ENI
+	Restore  Kind = "restore"  // Addresses, which ENI had, on ENI again
 	Unassign Kind = "unassign" // Addresses leave ENI
 	Detach   Kind = "detach"   // ENI by Attachment
 	Delete   Kind = "delete"   // ENI
@@ -63,6 +64,8 @@ func (in Intent) String() string {
 		return fmt.Sprintf("attach %s to %s at device %d", in.ENI, in.Instance, in.Device)
 	case Assign:
 		return fmt.Sprintf("assign %d addresses to %s", in.Count, in.ENI)
+	case Restore:
+		return fmt.Sprintf("assign %v to %s again", in.Addresses, in.ENI)
 	case Unassign:
 		return fmt.Sprintf("unassign %v from %s", in.Addresses, in.ENI)
 	case Detach, Delete:
@@ -87,7 +90,7 @@ func (in Intent) check() error {
 		}
 	}
 	switch in.Kind {
-	case Create, Attach, Assign, Unassign, Detach, Delete:
+	case Create, Attach, Assign, Restore, Unassign, Detach, Delete:
 		return nil
 	}
 	return fmt.Errorf("%s: %w", in, ErrUnsupported)
@@ -106,7 +109,7 @@ func (in Intent) lacks() string {
 		return "attachment"
 	case in.Kind == Assign && in.Count < 1:
 		return "count"
-	case in.Kind == Unassign && len(in.Addresses) == 0:
+	case (in.Kind == Unassign || in.Kind == Restore) && len(in.Addresses) == 0:
 		return "addresses"
 	}
 	return ""

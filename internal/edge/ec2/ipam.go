@@ -55,6 +55,8 @@ func IntentOf(a ipam.Action, n Node) (in Intent, ok bool) {
 		in.Kind = Attach
 	case ipam.AssignAddresses:
 		in.Kind = Assign
+	case ipam.RestoreAddresses:
+		in.Kind = Restore
 	case ipam.UnassignAddresses:
 		in.Kind = Unassign
 	case ipam.Detach:

@@ -118,6 +118,24 @@ func device(i Interface) int {
 	return i.Attachment.Device
 }
 
+// Seen describes the interfaces on an instance, and those it made that are on none:
+// the latter only when all is set, or when one of known is not on the instance. So a
+// look at a node where nothing changed is one call.
+func (x *Executor) Seen(ctx context.Context, id vpc.InstanceID, known []vpc.ENIID, all bool) ([]Interface, error) {
+	found, err := x.Interfaces(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range known {
+		all = all || !slices.ContainsFunc(found, func(i Interface) bool { return i.ID == k })
+	}
+	if !all {
+		return found, nil
+	}
+	strays, err := x.Strays(ctx, id)
+	return append(found, strays...), err
+}
+
 // Strays describes interfaces that this instance made, by their tags, and that are
 // on no instance: what a crash without a journal leaves behind.
 func (x *Executor) Strays(ctx context.Context, id vpc.InstanceID) ([]Interface, error) {

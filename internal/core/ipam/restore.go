@@ -1,0 +1,92 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// restore asks for addresses that pods have and that two looks agree are not on
+// their interface at EC2 any more: somebody unassigned them. EC2 refuses one that
+// somebody else has by now, so none is ever held twice.
+func (p *planner) restore() {
+	if !p.mayCall() {
+		return
+	}
+	for _, e := range p.s.ENIs {
+		if !p.free(e) || !slices.Contains([]Phase{Ready, Draining}, e.Phase) {
+			continue
+		}
+		for _, a := range e.Addresses {
+			if a.State == Assigned && p.s.lost(a) && p.restoreOne(e, a) {
+				break // one at a time, so that one that is refused keeps no other
+			}
+		}
+	}
+}
+
+func (p *planner) restoreOne(e ENIView, a Address) bool {
+	action := Action{
+		Kind: RestoreAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: []netip.Addr{a.Addr},
+		Why: fmt.Sprintf("%s has it and two looks at EC2 did not show it on %s", a.Owner.Pod(), e.ID),
+	}
+	_, paused := p.paused(failureKey(action, FailOther))
+	if !paused {
+		p.do(action)
+	}
+	return !paused
+}
+
+// lost reports whether a second look confirmed that EC2 does not show an address in
+// use.
+func (v View) lost(a Address) bool {
+	return !a.Missing.IsZero() && v.Observed.Sub(a.Missing) >= confirmAfter
+}
+
+// Unsettled reports whether EC2 and the ledger differ in something that another
+// look will confirm or clear.
+func (v View) Unsettled() bool { return len(v.Differences()) > 0 }
+
+// Differences says, in words, in what EC2 and the ledger differ.
+func (v View) Differences() (words []string) {
+	for _, e := range v.ENIs {
+		if !e.Missing.IsZero() {
+			words = append(words, fmt.Sprintf("EC2 does not show interface %s", e.ID))
+		}
+		for _, a := range e.Addresses {
+			switch {
+			case !a.Missing.IsZero():
+				words = append(words, fmt.Sprintf("EC2 does not show %s of %s on %s", a.Addr, a.Owner.Pod(), e.ID))
+			case a.State == Unconfirmed:
+				words = append(words, fmt.Sprintf("%s on %s is not confirmed", a.Addr, e.ID))
+			}
+		}
+	}
+	return words
+}
+
+// lost checks that what is to be restored is still in use and still missing.
+func (l *Ledger) lost(a *Action) error {
+	for _, addr := range a.Addresses {
+		row, ok := l.addresses[addr]
+		if !ok || row.ENI != a.ENI || row.State != Assigned || row.Missing.IsZero() {
+			return fmt.Errorf("%s: %w", addr, ErrStale)
+		}
+	}
+	return nil
+}
+
+// restored books addresses as shown again. Since is new, for a describe may not
+// show them yet.
+func (l *Ledger) restored(addrs []netip.Addr, now time.Time) []Record {
+	var records []Record
+	for _, addr := range addrs {
+		if row, ok := l.addresses[addr]; ok && !row.Missing.IsZero() {
+			back := *row
+			back.Missing, back.Since = time.Time{}, stamp(now)
+			records = append(records, putAddress(back))
+		}
+	}
+	return records
+}
