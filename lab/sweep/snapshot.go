@@ -207,7 +207,9 @@ func (s Snapshot) sockets(table string) {
 	}
 }
 
-// processes counts by name: numbers differ from one moment to the next.
+// processes counts by name: numbers differ from one moment to the next. One that
+// has ended and waits for its parent to notice (it has no command line any more)
+// holds nothing.
 func (s Snapshot) processes() {
 	entries, err := os.ReadDir(procDir)
 	if err != nil {
@@ -216,6 +218,9 @@ func (s Snapshot) processes() {
 	for _, e := range entries {
 		name, err := os.ReadFile(filepath.Join(procDir, e.Name(), "comm"))
 		if err != nil || !strings.HasPrefix(string(name), "trunkline") {
+			continue
+		}
+		if argv, err := os.ReadFile(filepath.Join(procDir, e.Name(), "cmdline")); err != nil || len(argv) == 0 {
 			continue
 		}
 		s.add("process", "%s", strings.TrimSpace(string(name)))
