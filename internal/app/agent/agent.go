@@ -101,6 +101,7 @@ type Agent struct {
 	mu       sync.Mutex
 	decision ipam.Decision
 	subnets  []ipam.Subnet
+	sight    sight
 	enis     map[string]hostENI
 	why      string // of the next look at EC2
 	serving  bool
@@ -204,7 +205,7 @@ func (a *Agent) live(ctx context.Context) error {
 	group.Go(func() error { return a.recoverEC2(ctx) })
 	a.pool.MinInterval, a.pool.Every = 20*time.Millisecond, 30*time.Second
 	a.kernel.MinInterval, a.kernel.Every = 100*time.Millisecond, 45*time.Second
-	a.observe.MinInterval, a.observe.Every = 2*time.Second, 5*time.Minute
+	a.observe.MinInterval, a.observe.Every = 2*time.Second, lookInterval(a.cfg.NodeName)
 	a.report.MinInterval, a.report.Every = time.Second, 30*time.Second
 	for name, l := range map[string]*loop.Loop{"pool": a.pool, "kernel": a.kernel, "EC2": a.observe, "report": a.report} {
 		l.Report = func(err error, pause time.Duration) {

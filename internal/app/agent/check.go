@@ -57,7 +57,7 @@ func (a *Agent) check(ctx context.Context, key ipam.Key, conf netConf, netns *os
 	if err != nil {
 		return err
 	}
-	drift = append(drift, missing("on the node", hostnet.ForPod(t.pod()), have)...)
+	drift = append(drift, missing("on the node", hostnet.ForPod(a.wantPod(t)), have)...)
 	if netns != nil {
 		inside, err := readInside(ctx, netns, a)
 		if err != nil {

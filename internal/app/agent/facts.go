@@ -95,65 +95,6 @@ func (a *Agent) learnIdentity(ctx context.Context) (err error) {
 	return nil
 }
 
-// observeEC2 is the loop that compares the ledger with EC2.
-func (a *Agent) observeEC2(ctx context.Context, full bool) (time.Time, error) {
-	a.mu.Lock()
-	why := a.why
-	a.why = ""
-	a.mu.Unlock()
-	if !full && why == "" {
-		return time.Time{}, nil
-	}
-	if err := a.look(ctx, full); err != nil {
-		return time.Time{}, err
-	}
-	a.pool.Mark()
-	a.kernel.Mark()
-	a.line.Wake()
-	return time.Time{}, nil
-}
-
-// look reads EC2's view of this instance into the ledger. all reads the subnets
-// and route tables too.
-func (a *Agent) look(ctx context.Context, all bool) error {
-	subnets, err := a.ec2.Subnets(ctx, a.facts.primary.VPC, a.facts.identity.Zone)
-	if err != nil {
-		return err
-	}
-	if all {
-		of, main, err := a.ec2.RouteTables(ctx, a.facts.primary.VPC)
-		if err != nil {
-			return err
-		}
-		a.mu.Lock()
-		a.subnets = ec2.SubnetsOf(subnets, a.facts.primary.Subnet, a.cfg.ClusterName, of, main)
-		a.mu.Unlock()
-	}
-	attached, err := a.ec2.Interfaces(ctx, a.facts.identity.Instance)
-	if err != nil {
-		return err
-	}
-	strays, err := a.ec2.Strays(ctx, a.facts.identity.Instance)
-	if err != nil {
-		return err
-	}
-	var seen []ipam.Observed
-	for _, i := range append(attached, strays...) {
-		seen = append(seen, ec2.ObservedOf(i, a.facts.node, subnets))
-	}
-	var drift []ipam.Drift
-	err = a.book.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) {
-		rows, drift = l.Observe(seen, time.Now())
-		return rows, nil
-	})
-	for _, d := range drift {
-		a.log.Warn("the ledger and EC2 differ", "eni", d.ENI, "ip", d.Addr, "what", d.Message)
-		a.metrics.drift.WithLabelValues("ec2").Inc()
-		a.events.NodeWarning("AddressDrift", d.Message)
-	}
-	return err
-}
-
 // settle brings what an earlier process left to rest before anything new begins:
 // pods found in the kernel and not in the book are adopted, ADDs it died over are
 // taken back, DELs it took are finished, and the kernel agrees with the book.

@@ -20,7 +20,8 @@ func families() []vpc.Family { return []vpc.Family{vpc.IPv4} }
 // wantHost is the whole of the node's network as it should be now.
 func (a *Agent) wantHost() hostnet.State {
 	states := []hostnet.State{hostnet.ForNode(families(), a.cfg.ExternalCIDRs)}
-	view, _ := a.book.view(time.Now())
+	view, leases := a.book.view(time.Now())
+	tables := tablesOf(view, leases)
 	for _, e := range view.ENIs {
 		if want, ok := a.eniState(e.ENI); ok {
 			states = append(states, want)
@@ -28,10 +29,38 @@ func (a *Agent) wantHost() hostnet.State {
 	}
 	for _, t := range a.book.attachments() {
 		if t.Stage != deleting {
-			states = append(states, hostnet.ForPod(t.pod()))
+			states = append(states, hostnet.ForPod(t.podAt(tables)))
 		}
 	}
 	return hostnet.Join(states...)
+}
+
+// wantPod is the pod of an attachment as the kernel should have it now.
+func (a *Agent) wantPod(t attachment) hostnet.Pod {
+	return t.podAt(tablesOf(a.book.view(time.Now())))
+}
+
+// podAt is the pod at the table where its interface is now.
+func (t attachment) podAt(tables map[ipam.Key]uint32) hostnet.Pod {
+	p := t.pod()
+	if table, ok := tables[t.Owner.Key()]; ok {
+		p.Table = table
+	}
+	return p
+}
+
+// tablesOf says which table each pod's traffic leaves by: that of its interface,
+// which may have come back at another device index after somebody detached it.
+func tablesOf(view ipam.View, leases []ipam.Lease) map[ipam.Key]uint32 {
+	tables := map[ipam.Key]uint32{}
+	for _, l := range leases {
+		for _, e := range view.ENIs {
+			if e.ID == l.ENI && e.Phase == ipam.Ready {
+				tables[l.Owner.Key()] = hostnet.ENI{Device: e.Device}.Table()
+			}
+		}
+	}
+	return tables
 }
 
 // eniState is the network of an interface whose link has been found and that is
@@ -40,7 +69,7 @@ func (a *Agent) eniState(e ipam.ENI) (hostnet.State, bool) {
 	a.mu.Lock()
 	found, ok := a.enis[e.MAC.String()]
 	a.mu.Unlock()
-	if !ok || e.Unmanaged || e.Phase == ipam.Detaching || e.Phase == ipam.Deleting {
+	if !ok || e.Unmanaged || e.Phase == ipam.Attaching || e.Phase == ipam.Detaching || e.Phase == ipam.Deleting {
 		return hostnet.State{}, false
 	}
 	return hostnet.ForENI(hostnet.ENI{
@@ -78,11 +107,22 @@ func (a *Agent) reconcileKernel(ctx context.Context, full bool) (time.Time, erro
 	a.metrics.kernelPass.Observe(time.Since(began).Seconds())
 	a.drifted("link", links, began)
 	a.drifted("nftables", filters, began)
+	if linkErr != nil {
+		a.doubtEC2("the node's links are not as the ledger says")
+	}
 	err := errors.Join(linkErr, filterErr)
 	if full && err == nil {
 		err = a.sweepQuarantine(ctx)
 	}
 	return time.Time{}, err
+}
+
+// doubtEC2 has EC2 looked at soon: an interface may have been taken off the node.
+func (a *Agent) doubtEC2(why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sight.doubt = why
+	a.observe.Mark()
 }
 
 // settling is how long before a pass a pod's ADD or DEL may have begun that the
