@@ -32,7 +32,7 @@ func TestASmallNodeIsExhaustedAndRecovers(t *testing.T) {
 	})
 	eventually(t, time.Minute, "status says so", func() error {
 		out := l.trunkline(t, "status").String()
-		if !strings.Contains(out, "full") {
+		if !strings.Contains(out, "all 15 addresses") {
 			return notYet("%s", out)
 		}
 		t.Log(out)

@@ -206,7 +206,7 @@ func (a *Agent) live(ctx context.Context) error {
 	a.pool.MinInterval, a.pool.Every = 20*time.Millisecond, 30*time.Second
 	a.kernel.MinInterval, a.kernel.Every = 100*time.Millisecond, 45*time.Second
 	a.observe.MinInterval, a.observe.Every = 2*time.Second, lookInterval(a.cfg.NodeName)
-	a.report.MinInterval, a.report.Every = time.Second, 30*time.Second
+	a.report.MinInterval, a.report.Every = 3*time.Second, 30*time.Second
 	for name, l := range map[string]*loop.Loop{"pool": a.pool, "kernel": a.kernel, "EC2": a.observe, "report": a.report} {
 		l.Report = func(err error, pause time.Duration) {
 			a.log.Warn("pass failed, will be tried again", "loop", name, "error", err, "pause", pause)

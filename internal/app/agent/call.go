@@ -73,7 +73,7 @@ func asError(err error) *cnirpc.Error {
 	case errors.As(err, &known):
 		return known
 	case errors.Is(err, ipam.ErrNoAddress):
-		return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "no address for the pod yet", Details: err.Error()}
+		return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "waited for an address", Details: err.Error()}
 	case errors.Is(err, link.ErrInterfaceExists):
 		return &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "the interface is there already", Details: err.Error()}
 	case errors.Is(err, link.ErrNamespaceGone):

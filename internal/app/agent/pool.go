@@ -22,6 +22,7 @@ func (a *Agent) planOnce(ctx context.Context, _ bool) (time.Time, error) {
 	decision := ipam.Plan(snapshot, poolConfig(a.cfg), now)
 	a.mu.Lock()
 	changed := a.decision.Condition.Reason != decision.Condition.Reason || a.decision.Condition.CanAdd != decision.Condition.CanAdd
+	counted := a.decision.Numbers != decision.Numbers
 	a.decision = decision
 	if decision.Observe != "" {
 		a.why = decision.Observe
@@ -30,6 +31,8 @@ func (a *Agent) planOnce(ctx context.Context, _ bool) (time.Time, error) {
 	a.mu.Unlock()
 	if changed {
 		a.log.Info("pool", "condition", decision.Condition.String())
+	}
+	if changed || counted {
 		a.report.Mark()
 	}
 	var problems error
