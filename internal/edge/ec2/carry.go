@@ -334,6 +334,11 @@ func (c *carry) look(ctx context.Context) (out Outcome, known bool, err error) {
 	case err != nil:
 		return Outcome{}, false, err
 	}
+	return c.lookAt(ctx, eni, late)
+}
+
+// lookAt looks for the effect on the interface that EC2 shows.
+func (c *carry) lookAt(ctx context.Context, eni Interface, late bool) (out Outcome, known bool, err error) {
 	switch c.in.Kind {
 	case Attach:
 		return c.lookAttach(ctx, eni)
