@@ -325,6 +325,13 @@ func (w *world) execute(a ipam.Action) (ipam.Result, *ipam.Failure) {
 			got = append(got, addr)
 		}
 		return ipam.Result{Addresses: got}, nil
+	case ipam.RestoreAddresses:
+		for _, addr := range a.Addresses {
+			if e.subnet.used[addr] && !e.addrs[addr] {
+				return ipam.Result{}, failed(ipam.FailOther, "InvalidParameterValue") // somebody else has it by now
+			}
+			e.addrs[addr], e.subnet.used[addr] = true, true
+		}
 	case ipam.UnassignAddresses:
 		for _, addr := range a.Addresses {
 			w.giveBack(e, addr)
