@@ -101,7 +101,7 @@ func byKind(calls []faults.Record) string {
 }
 
 // lab runs trunkline-lab.
-func (b bed) lab(ctx context.Context, stdin []byte, args ...string) (string, error) {
+func (b bed) lab(ctx context.Context, stdin []byte, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(b.source, "bin", "trunkline-lab"), args...)
 	cmd.Dir = b.source
 	cmd.Env = append(os.Environ(), "TRUNKLINE_LAB="+labName)
@@ -110,14 +110,14 @@ func (b bed) lab(ctx context.Context, stdin []byte, args ...string) (string, err
 	cmd.WaitDelay = time.Minute
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("trunkline-lab %s: %w\n%s", strings.Join(args, " "), err, out)
+		return fmt.Errorf("trunkline-lab %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
-	return string(out), nil
+	return nil
 }
 
 // must is lab where nothing can be measured without.
 func (b bed) must(stdin []byte, args ...string) {
-	if _, err := b.lab(b.ctx, stdin, args...); err != nil {
+	if err := b.lab(b.ctx, stdin, args...); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -126,7 +126,7 @@ func (b bed) must(stdin []byte, args ...string) {
 func (b bed) down() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 3*time.Minute)
 	defer cancel()
-	if _, err := b.lab(ctx, nil, "down"); err != nil {
+	if err := b.lab(ctx, nil, "down"); err != nil {
 		b.Errorf("%w", err)
 	}
 }
