@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/lab/node/component"
 )
 
 // Snapshot is what of the machine a lab could change, as sorted lines by kind.
@@ -207,7 +209,7 @@ func (s Snapshot) sockets(table string) {
 	}
 }
 
-// processes counts by name: numbers differ from one moment to the next. One that
+// processes counts those of labs, by mark or by name: numbers differ from one moment to the next. One that
 // has ended and waits for its parent to notice (it has no command line any more)
 // holds nothing.
 func (s Snapshot) processes() {
@@ -217,7 +219,11 @@ func (s Snapshot) processes() {
 	}
 	for _, e := range entries {
 		name, err := os.ReadFile(filepath.Join(procDir, e.Name(), "comm"))
-		if err != nil || !strings.HasPrefix(string(name), "trunkline") {
+		if err != nil {
+			continue
+		}
+		environ, _ := os.ReadFile(filepath.Join(procDir, e.Name(), "environ")) // another user's is not readable: not ours
+		if !strings.HasPrefix(string(name), "trunkline") && !bytes.Contains(environ, []byte(component.MarkName+"=")) {
 			continue
 		}
 		if argv, err := os.ReadFile(filepath.Join(procDir, e.Name(), "cmdline")); err != nil || len(argv) == 0 {
