@@ -10,7 +10,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
-	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -194,5 +193,5 @@ func newFleet(cfg aws.Config, r prometheus.Registerer, log *slog.Logger) (contro
 	if err != nil {
 		return controller.Fleet{}, err
 	}
-	return controller.Fleet{Read: sdk.NewFromConfig(cfg), Executor: executor}, nil
+	return controller.Fleet{Read: ec2.NewReader(cfg), Executor: executor}, nil
 }

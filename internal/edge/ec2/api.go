@@ -40,15 +40,19 @@ type Clients struct {
 // what may be repeated.
 func NewClients(cfg aws.Config) Clients {
 	build := func(keepAlive bool) API {
-		return ec2.NewFromConfig(cfg, func(o *ec2.Options) {
+		return newClient(ec2.NewFromConfig(cfg, func(o *ec2.Options) {
 			o.Retryer = aws.NopRetryer{}
 			if cfg.HTTPClient == nil {
 				o.HTTPClient = httpClient(keepAlive)
 			}
-		})
+		}))
 	}
 	return Clients{Kept: build(true), Fresh: build(false)}
 }
+
+// NewReader builds a client for who reads beside the executor and has the SDK
+// retry.
+func NewReader(cfg aws.Config) API { return newClient(ec2.NewFromConfig(cfg)) }
 
 // httpClient times out on every stage of a connection; a whole call is bounded by
 // its context.
