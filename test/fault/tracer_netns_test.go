@@ -1,0 +1,235 @@
+//go:build netns
+
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// tracerEnv makes a process the tracer of an agent: "<folder>\n<n>\n<report>".
+//
+// It counts the calls that change files below the folder, over all threads of the
+// agent, writes each to the report before it happens, and kills the agent instead
+// of letting the n-th happen; n of 0 only counts. What lies between two such calls
+// is killed at the second: the effect of the first is then there and nothing of
+// what follows. (strace counts per thread, and the journal's goroutine moves
+// between threads.)
+const tracerEnv = "TL_FAULT_TRACER"
+
+// serveTracer ends the process as a tracer if it was started as one.
+func serveTracer() {
+	setting, ok := os.LookupEnv(tracerEnv)
+	if !ok {
+		return
+	}
+	if err := trace(setting); err != nil {
+		fmt.Fprintln(os.Stderr, "tracer:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// tracer follows one agent.
+type tracer struct {
+	folder string
+	kill   int // the step to kill at
+	report *os.File
+	agent  int // its pid
+	seen   int
+}
+
+func trace(setting string) error {
+	parts := strings.Split(setting, "\n")
+	if len(parts) != 3 {
+		return fmt.Errorf("%q: want a folder, a number and a report", setting)
+	}
+	n, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return err
+	}
+	report, err := os.OpenFile(parts[2], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer report.Close()
+	runtime.LockOSThread() // the kernel knows tracers by their thread
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command(os.Args[0])
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, tracerEnv+"=") {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	t := &tracer{folder: parts[0], kill: n, report: report, agent: cmd.Process.Pid}
+	return t.follow()
+}
+
+// follow runs the agent to its end.
+func (t *tracer) follow() error {
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(t.agent, &status, unix.WALL, nil); err != nil {
+		return err
+	}
+	options := unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
+	if err := unix.PtraceSetOptions(t.agent, options); err != nil {
+		return err
+	}
+	for thread := t.agent; ; {
+		deliver := 0
+		if status.Stopped() {
+			switch sig := status.StopSignal(); sig {
+			case unix.SIGTRAP | 0x80:
+				if err := t.call(thread); err != nil {
+					return err
+				}
+			case unix.SIGTRAP, unix.SIGSTOP: // the exec, a clone, a thread's first stop
+			default:
+				deliver = int(sig)
+			}
+			// A thread that was killed meanwhile is told by Wait4.
+			if err := unix.PtraceSyscall(thread, deliver); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+		if (status.Exited() || status.Signaled()) && thread == t.agent {
+			return nil
+		}
+		var err error
+		for thread, err = unix.Wait4(-1, &status, unix.WALL, nil); errors.Is(err, unix.EINTR); {
+			thread, err = unix.Wait4(-1, &status, unix.WALL, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// entry is the kernel's struct ptrace_syscall_info, as a call is entered.
+// Source: ptrace(2), PTRACE_GET_SYSCALL_INFO.
+type entry struct {
+	Op     uint8
+	_      [3]uint8
+	Arch   uint32
+	IP, SP uint64
+	Number uint64
+	Args   [6]uint64
+	_      uint64
+}
+
+const opEntry = 1 // PTRACE_SYSCALL_INFO_ENTRY
+
+// call looks at a thread that stopped at a system call.
+func (t *tracer) call(thread int) error {
+	var e entry
+	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(thread), unsafe.Sizeof(e), uintptr(unsafe.Pointer(&e)), 0, 0); errno != 0 {
+		if errno == unix.ESRCH {
+			return nil
+		}
+		return fmt.Errorf("read the system call of thread %d: %w", thread, errno)
+	}
+	if e.Op != opEntry {
+		return nil
+	}
+	what := t.step(thread, e)
+	if what == "" {
+		return nil
+	}
+	t.seen++
+	if _, err := fmt.Fprintf(t.report, "%d %s\n", t.seen, what); err != nil {
+		return err
+	}
+	if t.seen == t.kill {
+		return unix.Kill(t.agent, unix.SIGKILL) // a call that was stopped at its entry does not happen
+	}
+	return nil
+}
+
+// step names a call that changes a file below the folder, and is empty for others.
+func (t *tracer) step(thread int, e entry) string {
+	switch e.Number {
+	case unix.SYS_WRITE:
+		if path := t.inside(descriptor(thread, e.Args[0])); path != "" {
+			return "write " + path + " " + keys(text(thread, e.Args[1], int(min(e.Args[2], 4096))))
+		}
+	case unix.SYS_FSYNC:
+		if path := t.inside(descriptor(thread, e.Args[0])); path != "" {
+			return "fsync " + path
+		}
+	case unix.SYS_FTRUNCATE:
+		if path := t.inside(descriptor(thread, e.Args[0])); path != "" {
+			return "truncate " + path
+		}
+	case unix.SYS_UNLINKAT:
+		if path := t.inside(name(thread, e.Args[1])); path != "" {
+			return "remove " + path
+		}
+	case unix.SYS_RENAMEAT:
+		if path := t.inside(name(thread, e.Args[3])); path != "" {
+			return "rename to " + path
+		}
+	}
+	return ""
+}
+
+// inside returns path relative to the folder, empty for what lies elsewhere and
+// for the agent's log.
+func (t *tracer) inside(path string) string {
+	rel, err := filepath.Rel(t.folder, path)
+	if err != nil || path == "" || strings.HasPrefix(rel, "..") || strings.HasSuffix(rel, ".txt") || rel == "agent.log" {
+		return ""
+	}
+	return rel
+}
+
+func descriptor(thread int, fd uint64) string {
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", thread, int32(fd)))
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+// name reads a path out of a thread's memory.
+func name(thread int, at uint64) string {
+	path, _, _ := strings.Cut(text(thread, at, 255), "\x00")
+	return path
+}
+
+func text(thread int, at uint64, n int) string {
+	if n == 0 {
+		return ""
+	}
+	buf := make([]byte, n)
+	local := []unix.Iovec{{Base: &buf[0], Len: uint64(n)}}
+	got, err := unix.ProcessVMReadv(thread, local, []unix.RemoteIovec{{Base: uintptr(at), Len: n}}, 0)
+	if err != nil {
+		return ""
+	}
+	return string(buf[:got])
+}
+
+// keys are those of the records in a line of the journal.
+func keys(line string) string {
+	var list []string
+	for _, m := range regexp.MustCompile(`"k":"([^"]+)"`).FindAllStringSubmatch(line, -1) {
+		list = append(list, m[1])
+	}
+	return strings.Join(list, " ")
+}
