@@ -79,7 +79,7 @@ func (a *Agent) carryOut(ctx context.Context, action ipam.Action) {
 		return
 	}
 	out, err := a.ec2.Do(ctx, in)
-	a.ended(ctx, action.ID, out, err)
+	a.ended(ctx, in, out, err)
 }
 
 // setUp puts an interface's link, routes and rules in place.
@@ -99,18 +99,34 @@ func (a *Agent) setUp(ctx context.Context, action ipam.Action) {
 	a.settled(ctx, action.ID, ipam.Result{}, err)
 }
 
-// ended books an outcome. One that is not known stays in flight: Recover of the
-// next process, or of this one, finds out.
-func (a *Agent) ended(ctx context.Context, id ipam.ActionID, out ec2.Outcome, err error) {
-	if errors.Is(err, ec2.ErrOpen) && ctx.Err() != nil {
-		return
+// ended books an outcome once it is known. Until then the action stays in flight
+// and its intent in the journal: what it took away is given to nobody, and when the
+// agent stops the next one finds out.
+func (a *Agent) ended(ctx context.Context, in ec2.Intent, out ec2.Outcome, err error) {
+	for pause := openPause; errors.Is(err, ec2.ErrOpen); pause = min(2*pause, maxOpenPause) {
+		a.log.Warn("what became of an action is not known yet", "intent", in.String(), "id", in.ID, "error", err, "again", pause)
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		r := a.ec2.Recover(ctx, []ec2.Intent{in})[0]
+		out, err = r.Outcome, r.Err
 	}
 	var result ipam.Result
 	if err == nil {
 		result = ec2.ResultOf(out)
 	}
-	a.settled(ctx, id, result, err)
+	a.settled(ctx, ipam.ActionID(in.ID), result, err)
 }
+
+// Pauses before an open intent is recovered again, doubling.
+const (
+	openPause    = 5 * time.Second
+	maxOpenPause = time.Minute
+)
 
 func (a *Agent) settled(ctx context.Context, id ipam.ActionID, result ipam.Result, failed error) {
 	// The outcome is a fact whether or not the agent stops.
@@ -171,7 +187,7 @@ func (a *Agent) recoverEC2(ctx context.Context) error {
 	}
 	for _, r := range a.ec2.Recover(ctx, again) {
 		a.log.Info("finished what an earlier process began", "intent", r.Intent.String(), "done", r.Outcome.Done, "error", r.Err)
-		a.ended(ctx, ipam.ActionID(r.Intent.ID), r.Outcome, r.Err)
+		a.work.Go(func() { a.ended(ctx, r.Intent, r.Outcome, r.Err) })
 	}
 	return nil
 }

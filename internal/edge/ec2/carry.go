@@ -51,7 +51,7 @@ func (c *carry) run(ctx context.Context) (Outcome, error) {
 			if c.open && c.in.Kind == Create {
 				continue // only the call itself can tell
 			}
-			return Outcome{}, fmt.Errorf("%s: %w", c.in, err)
+			return c.interrupted(err)
 		}
 		out, err := c.attempt(ctx)
 		if err == nil {
@@ -69,7 +69,8 @@ func (c *carry) run(ctx context.Context) (Outcome, error) {
 // which a describe is not.
 func (c *carry) mustLook() bool { return c.doubt || c.open && !c.in.Kind.frees() }
 
-// interrupted ends a run whose context ended.
+// interrupted ends a run whose context ended or that a brake stopped. What it began
+// and did not see the end of is open: nobody may take it for undone.
 func (c *carry) interrupted(err error) (Outcome, error) {
 	if c.open {
 		return Outcome{}, fmt.Errorf("%s: %w: %w", c.in, ErrOpen, err)
@@ -100,6 +101,10 @@ func (c *carry) judge(ctx context.Context, err error, n int) (bool, Outcome, err
 			c.doubt = true
 			return false, Outcome{}, nil
 		}
+	}
+	if c.open && c.in.Kind.frees() { // an earlier call may have had its effect
+		out, err := c.interrupted(err)
+		return true, out, err
 	}
 	return true, Outcome{}, err
 }

@@ -93,9 +93,9 @@ func NewExecutor(o Options) (*Executor, error) {
 
 // Do carries out an intent and returns once it is known what happened, or ctx
 // ends. Outcome.Done and a nil error go together. Errors: ErrFrozen and errors of
-// EC2 (*Error) mean that nothing happened; ErrOpen that it is not known, the
-// intent then stays in the journal for Recover. An error of the journal means
-// that nothing was called.
+// EC2 (*Error) mean that nothing happened, unless they come with ErrOpen: then it
+// is not known, and the intent stays in the journal for Recover, of this process or
+// the next. An error of the journal means that nothing was called.
 //
 // Throttling, interfaces that are still on their way, and lost replies are dealt
 // with here; give ctx the life of the process rather than a deadline.
@@ -150,7 +150,7 @@ func (x *Executor) finish(ctx context.Context, in Intent, resumed bool) (Outcome
 type Recovered struct {
 	Intent  Intent
 	Outcome Outcome
-	Err     error // as of Do; ErrOpen or ErrFrozen: still unfinished
+	Err     error // as of Do; ErrOpen: still unfinished, ask again later
 }
 
 // Recover finishes intents that an earlier process left in the journal, at the
@@ -170,7 +170,7 @@ func (x *Executor) Recover(ctx context.Context, intents []Intent) []Recovered {
 				return
 			}
 			if x.brake.set() == FreezeAll {
-				out[i].Err = fmt.Errorf("%s: %w", in, ErrFrozen)
+				out[i].Err = fmt.Errorf("%s: %w: %w", in, ErrOpen, ErrFrozen)
 				return
 			}
 			out[i].Outcome, out[i].Err = x.finish(ctx, in, true)

@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// lossy does what it is asked and loses the reply while broken is set.
+type lossy struct {
+	ec2.API
+	broken func() bool
+	calls  int
+}
+
+func (l *lossy) UnassignPrivateIpAddresses(context.Context, *sdk.UnassignPrivateIpAddressesInput, ...func(*sdk.Options)) (*sdk.UnassignPrivateIpAddressesOutput, error) {
+	l.calls++
+	if l.broken() {
+		return nil, errors.New("connection reset by peer")
+	}
+	return &sdk.UnassignPrivateIpAddressesOutput{}, nil
+}
+
+// withExecutor is an agent whose book has eni-1 with two addresses, and EC2 at api.
+func withExecutor(t *testing.T, api ec2.API) *Agent {
+	t.Helper()
+	cfg, log := defaults(t), slog.New(slog.DiscardHandler)
+	a := &Agent{cfg: cfg, log: log, book: filled(t, cfg)}
+	nothing := func(context.Context, bool) (time.Time, error) { return time.Time{}, nil }
+	a.pool, a.kernel, a.observe, a.report = loop.New(nothing), loop.New(nothing), loop.New(nothing), loop.New(nothing)
+	a.metrics = newMetrics(prometheus.NewRegistry(), a)
+	var err error
+	a.ec2, err = ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: api}, Journal: intents{a.book.journal}, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	observe(t, a.book)
+	return a
+}
+
+// doubtful begins to give one address of eni-1 back; the reply is lost, and a brake
+// falls before the call can be repeated. It returns after ten minutes of that.
+func doubtful(ctx context.Context, t *testing.T) (a *Agent, api *lossy, done chan struct{}) {
+	t.Helper()
+	api = &lossy{}
+	a = withExecutor(t, api)
+	api.broken = func() bool {
+		a.ec2.SetBrake(ec2.FreezeRelease)
+		return true
+	}
+	view, _ := a.book.view(time.Now())
+	action := ipam.Action{ID: "a1", Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}}
+	if err := a.book.change(ctx, func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
+		t.Fatal(err)
+	}
+	done = make(chan struct{})
+	go func() { defer close(done); a.carryOut(ctx, action) }()
+	time.Sleep(10 * time.Minute) // on the test's own clock
+	return a, api, done
+}
+
+func TestAnActionOfUnknownEndStaysInFlightUntilItIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, api, done := doubtful(t.Context(), t)
+		view, _ := a.book.view(time.Now())
+		if len(view.InFlight) != 1 {
+			t.Errorf("in flight %v: the end of a1 is not known, and it was booked as failed", view.InFlight)
+		}
+		if got := view.ENIs[0].Addresses[0]; got.State != ipam.Releasing {
+			t.Errorf("%s is %s while EC2 may have taken it back", got.Addr, got.State)
+		}
+		api.broken = func() bool { return false }
+		a.ec2.SetBrake(ec2.NoBrake)
+		<-done
+		view, _ = a.book.view(time.Now())
+		if len(view.InFlight) != 0 || len(view.ENIs[0].Addresses) != 1 {
+			t.Errorf("after the brake: in flight %v, addresses %v", view.InFlight, view.ENIs[0].Addresses)
+		}
+	})
+}
+
+func TestTheNextProcessFindsTheIntentOfAnActionOfUnknownEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		a, _, done := doubtful(ctx, t)
+		stop()
+		<-done
+		if err := a.book.journal.Close(); err != nil {
+			t.Fatal(err)
+		}
+		next := filled(t, a.cfg)
+		view, _ := next.view(time.Now())
+		left, ok := next.open["a1"]
+		if len(view.InFlight) != 1 || !ok || left.Outcome != nil || left.Intent.Kind != ec2.Unassign {
+			t.Errorf("in flight %v, intent %+v (%v): want both, unfinished", view.InFlight, left, ok)
+		}
+	})
+}

@@ -1,0 +1,53 @@
+package ec2_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+)
+
+// TestABrakeThatFallsWhileAReplyIsLostLeavesTheIntentOpen: the addresses may be
+// gone at EC2, so nobody may be told that nothing happened.
+func TestABrakeThatFallsWhileAReplyIsLostLeavesTheIntentOpen(t *testing.T) {
+	for _, brake := range []ec2.Brake{ec2.FreezeRelease, ec2.FreezeAll} {
+		t.Run(string(brake), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t)
+				eni := w.attached(4, 1)
+				in := w.withID(ec2.Intent{Kind: ec2.Unassign, ENI: eni.ID, Addresses: eni.Addresses[:2]})
+				w.wire.cut(nil, func(action string) error {
+					if strings.HasPrefix(action, "Unassign") {
+						w.SetBrake(brake)
+						return errCut
+					}
+					return nil
+				})
+				out, err := w.Do(t.Context(), in)
+				if !errors.Is(err, ec2.ErrOpen) || out.Done || ec2.FailureOf(err).Definite {
+					t.Fatalf("%+v, %v: want it open, EC2 has %v", out, err, w.describe(eni.ID).Addresses)
+				}
+				if open := w.journal.intents(); len(open) != 1 || open[0].ID != in.ID {
+					t.Errorf("open in the journal: %v", open)
+				}
+				// While the brake holds it stays open, also after a restart.
+				if got := w.Recover(t.Context(), w.journal.intents()); !errors.Is(got[0].Err, ec2.ErrOpen) {
+					t.Errorf("recovered under the brake: %+v", got[0])
+				}
+				w.wire.cut(nil, nil)
+				w.SetBrake(ec2.NoBrake)
+				time.Sleep(time.Minute)
+				if got := w.Recover(t.Context(), w.journal.intents()); !got[0].Outcome.Done || got[0].Err != nil {
+					t.Errorf("recovered: %+v", got[0])
+				}
+				if slices.Contains(w.describe(eni.ID).Addresses, in.Addresses[0]) {
+					t.Errorf("%s is still there", in.Addresses[0])
+				}
+			})
+		})
+	}
+}
