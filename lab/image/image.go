@@ -9,6 +9,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -71,7 +72,50 @@ func (r Recipe) Write(path string, refs ...string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(tarball.MultiRefWrite(byRef, f), f.Close())
+	return errors.Join(writeSorted(f, byRef), f.Close())
+}
+
+// writeSorted is tarball.MultiRefWrite with the references of the manifest in
+// order: the library lists them as a map gives them.
+func writeSorted(w io.Writer, byRef map[name.Reference]v1.Image) error {
+	pr, pw := io.Pipe()
+	go func() { pw.CloseWithError(tarball.MultiRefWrite(byRef, pw)) }()
+	defer pr.Close() // ends the writer, should we stop early
+	in, out := tar.NewReader(pr), tar.NewWriter(w)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return out.Close()
+		}
+		if err != nil {
+			return err
+		}
+		var content io.Reader = in
+		if h.Name == "manifest.json" {
+			sorted, err := sortTags(in)
+			if err != nil {
+				return fmt.Errorf("%s: %w", h.Name, err)
+			}
+			content, h.Size = bytes.NewReader(sorted), int64(len(sorted))
+		}
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.Copy(out, content); err != nil {
+			return err
+		}
+	}
+}
+
+func sortTags(r io.Reader) ([]byte, error) {
+	var manifest tarball.Manifest
+	if err := json.NewDecoder(r).Decode(&manifest); err != nil {
+		return nil, err
+	}
+	for i := range manifest {
+		slices.Sort(manifest[i].RepoTags)
+	}
+	return json.Marshal(manifest)
 }
 
 func (r Recipe) image() (v1.Image, error) {
