@@ -116,8 +116,8 @@ type Agent struct {
 // the next one, while without a conflist the runtime would report the node's
 // network as not ready and fail every ADD of a roll.
 func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
-	if problems := probe(); len(problems) > 0 {
-		return fmt.Errorf("this node cannot run Trunkline:\n  %s", strings.Join(problems, "\n  "))
+	if err := refusal(probe(ctx, cfg)); err != nil {
+		return err
 	}
 	a := &Agent{cfg: cfg, deps: deps, log: deps.Log, enis: map[string]hostENI{}}
 	if err := a.open(ctx); err != nil {
@@ -267,23 +267,6 @@ func (a *Agent) serve(ctx context.Context) error {
 	a.report.MarkFull()
 	a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.facts.identity.Instance)
 	return group.Wait()
-}
-
-// probe lists what the kernel or the machine lacks, in words.
-func probe() (problems []string) {
-	if os.Geteuid() != 0 {
-		problems = append(problems, "root is needed (CAP_NET_ADMIN and CAP_SYS_ADMIN)")
-	}
-	for _, p := range []struct{ path, lacks string }{
-		{"/proc/self/ns/net", "network namespaces (CONFIG_NET_NS)"},
-		{"/proc/sys/net/ipv4/ip_forward", "IPv4 (CONFIG_INET), or /proc/sys is not mounted"},
-		{"/proc/sys/net/netfilter", "connection tracking (CONFIG_NF_CONNTRACK)"},
-	} {
-		if _, err := os.Stat(p.path); err != nil {
-			problems = append(problems, fmt.Sprintf("%s: %v", p.lacks, err))
-		}
-	}
-	return problems
 }
 
 // bootID names this boot.

@@ -21,8 +21,8 @@ import (
 // settings and installs the plugin, whose binary is at plugin. It may run again
 // at any time, also while pods are being wired.
 func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.Config, log *slog.Logger) error {
-	if problems := probe(); len(problems) > 0 {
-		return fmt.Errorf("this node cannot run Trunkline: %v", problems)
+	if err := refusal(probe(ctx, cfg)); err != nil {
+		return err
 	}
 	primary, err := primaryLink(ctx, awsConfig, log)
 	if err != nil {

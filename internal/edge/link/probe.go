@@ -1,0 +1,81 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+)
+
+// ErrLacks: the kernel cannot do what pods' links need. The text names what.
+var ErrLacks = errors.New("this kernel lacks a feature")
+
+// Probe tells whether the kernel can wire pods, by wiring one between two network
+// namespaces that are thrown away: a veth pair with alias and group, policy rules,
+// routes in a table of their own, permanent neighbours. The error names the step
+// that failed and, where the kernel says that it has no such thing, wraps ErrLacks.
+func Probe(ctx context.Context) error {
+	return probe(ctx, hostnet.Pod{
+		Namespace: "trunkline", Name: "probe", ContainerID: "probe", IfName: "eth0", Link: "tlprobe", MTU: 1500,
+		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, // TEST-NET-1, RFC 5737
+		Table:     hostnet.ENI{Device: 1}.Table(),
+	})
+}
+
+func probe(ctx context.Context, p hostnet.Pod) error {
+	node, err := throwaway()
+	if err != nil {
+		return fmt.Errorf("make a network namespace to try links in: %w", err)
+	}
+	defer node.Close()
+	pod, err := throwaway()
+	if err != nil {
+		return fmt.Errorf("make a network namespace to try links in: %w", err)
+	}
+	defer pod.Close()
+	h, err := Open(node, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Close() }() // the namespace goes, and all that is in it
+	_, err = h.Wire(ctx, pod, p)
+	if err == nil {
+		err = h.Up(ctx, p)
+	}
+	for _, code := range []unix.Errno{unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.ENOSYS} {
+		if errors.Is(err, code) {
+			return fmt.Errorf("wire a pod for trial: %w (CONFIG_VETH, CONFIG_IP_MULTIPLE_TABLES): %w", ErrLacks, err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("wire a pod for trial: %w", err)
+	}
+	return nil
+}
+
+// throwaway makes a network namespace that ends when the returned file is closed.
+func throwaway() (*os.File, error) {
+	type result struct {
+		ns  *os.File
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- result{err: err}
+			return
+		}
+		ns, err := os.Open(threadNS)
+		done <- result{ns, err}
+	}()
+	r := <-done
+	return r.ns, r.err
+}
