@@ -46,10 +46,10 @@ func TestWhatIsTakenAwayAtEC2ComesBackToItsPods(t *testing.T) {
 	for _, i := range n.State().Interfaces {
 		for _, a := range i.IPv4 {
 			var err error
-			switch {
-			case a == stripped.Addr:
+			switch a {
+			case stripped.Addr:
 				err = n.Cloud().UnassignIPv4(i.ID, []netip.Addr{a}, nil)
-			case a == cut.Addr:
+			case cut.Addr:
 				err = n.Cloud().Detach(i.Attachment.ID)
 			}
 			if err != nil {
