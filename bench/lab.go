@@ -150,7 +150,7 @@ func (b bed) status() daemon.Status {
 // calls are those to EC2 that the embedded VPC logged.
 func (b bed) calls() (calls []faults.Record) {
 	client := http.Client{Timeout: 10 * time.Second}
-	resp, err := client.Get(b.status().Endpoints.Admin + "/admin/calls")
+	resp, err := client.Get(b.status().Endpoints.Admin + "/calls")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 const (
 	parallel = 10 // ADDs at once in add10
-	victims  = 10 // pods deleted while ADDs are measured
+	victims  = 20 // pods deleted while ADDs are measured
 )
 
 // plugin is a CNI plugin as a runtime calls it: a process in the node's namespace
@@ -142,9 +142,8 @@ func plugins(r *run, o Options) []Result {
 	n := node.New(r, node.Config{Type: "m5.xlarge"})
 	n.StartAgent("warm-ips=56", "log-level=info")
 	n.UntilReady()
-	n.Until("a full pool", func() error { return free(n, 50) })
 	ours, theirs := trunklinePlugin(r, n), referencePlugin(r, n)
-	pods := make([]*container, 2*parallel)
+	pods := make([]*container, parallel+victims)
 	for i := range pods {
 		pods[i] = &container{ns: testns.New(r, "pod")}
 	}
@@ -155,11 +154,10 @@ func plugins(r *run, o Options) []Result {
 		sides := []*plugin{ours, theirs}
 		for _, side := range []int{i % 2, 1 - i%2} {
 			p, mine := sides[side], pods[:parallel]
-			if side == 0 {
-				n.Until("addresses to give", func() error { return free(n, 2*parallel+victims) })
-			}
+			rest(n)
 			adds := p.each(r, "ADD", mine)
 			dels := p.each(r, "DEL", mine)
+			rest(n)
 			rate[side] = append(rate[side], p.burst(r, mine))
 			p.each(r, "DEL", mine)
 			add[side], del[side] = append(add[side], quantile(adds, 0.5)), append(del[side], quantile(dels, 0.5))
@@ -167,7 +165,7 @@ func plugins(r *run, o Options) []Result {
 				alone = append(alone, adds...)
 			}
 		}
-		n.Until("addresses to give", func() error { return free(n, parallel+victims) })
+		rest(n)
 		ours.each(r, "ADD", pods[parallel:])
 		took, used := ours.amid(r, pods[:parallel], pods[parallel:])
 		during = append(during, took...)
@@ -182,12 +180,16 @@ func plugins(r *run, o Options) []Result {
 	}
 }
 
-// free is an error while the agent has fewer free addresses.
-func free(n *node.Node, want int) error {
-	if have := n.Book().Pool.Free; have < want {
-		return fmt.Errorf("%d of %d are free", have, want)
-	}
-	return nil
+// rest waits until the links of deleted pods are gone, so that their namespaces
+// can be used again, and the pool can serve what a round takes.
+func rest(n *node.Node) {
+	n.Until("a pool at rest", func() error {
+		b := n.Book()
+		if left := node.Count(b, "quarantined"); left > 0 || b.Pool.Free < parallel+victims {
+			return fmt.Errorf("%d quarantined, %d free", left, b.Pool.Free)
+		}
+		return nil
+	})
 }
 
 // trunklinePlugin is the one the agent installed, with what libcni makes of the
