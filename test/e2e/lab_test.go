@@ -32,6 +32,7 @@ func steps() []step {
 		{"a pod's address is one EC2 gave its interface", podAddressesAreEC2s},
 		{"the documents' commands show what they say", documentsAreTrue},
 		{"the agent rolls without failing an ADD or breaking a flow", theAgentRolls},
+		{"a node at max pods outlives its stopped agent", aFullNodeOutlivesItsAgent},
 		{"flushed rules and deleted routes are repaired", driftIsRepaired},
 		{"0 to 100 pods and back leaves nothing", scaleUpAndDown},
 		{"a churn of jobs leaves nothing", jobsComeAndGo},
