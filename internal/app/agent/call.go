@@ -27,6 +27,9 @@ type netConf struct {
 // handle answers one call of the plugin. It is the cnirpc.Handler.
 func (a *Agent) handle(ctx context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
 	began := time.Now()
+	a.mu.Lock()
+	a.plugin = req.Plugin
+	a.mu.Unlock()
 	result, err := a.dispatch(ctx, req, netns)
 	a.metrics.call(req.Command, err, time.Since(began))
 	if err == nil {

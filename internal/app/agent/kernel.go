@@ -107,6 +107,8 @@ func (a *Agent) reconcileKernel(ctx context.Context, full bool) (time.Time, erro
 	a.metrics.kernelPass.Observe(time.Since(began).Seconds())
 	a.drifted("link", links, began)
 	a.drifted("nftables", filters, began)
+	a.unrepaired("link", links, began)
+	a.unrepaired("nftables", filters, began)
 	if linkErr != nil {
 		a.doubtEC2("the node's links are not as the ledger says")
 	}

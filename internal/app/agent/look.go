@@ -17,6 +17,7 @@ import (
 const (
 	lookEvery   = time.Minute
 	surveyEvery = 5 * time.Minute
+	againAtMost = 3 // looks in a row at a difference that stays
 	// lookAgain is when a difference is looked at for the second time.
 	lookAgain = 10 * time.Second
 )
@@ -36,6 +37,7 @@ type sight struct {
 	subnets  []ec2.Subnet
 	surveyed time.Time
 	failed   error  // of the last look
+	again    int    // looks in a row that saw as many differences
 	failures int    // in a row
 	doubt    string // why to look before the next round; empty: no reason
 	differ   int    // differences, as last reported
@@ -79,12 +81,13 @@ func (a *Agent) lookForSure() time.Time {
 	now := len(view.Differences())
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.sight.again++
 	if now != a.sight.differ {
-		a.sight.differ = now
+		a.sight.differ, a.sight.again = now, 0
 		a.report.Mark()
 	}
-	if !view.Unsettled() {
-		return time.Time{}
+	if now == 0 || a.sight.again >= againAtMost {
+		return time.Time{} // what stays as it is waits for the usual round
 	}
 	a.sight.doubt = "EC2 and the ledger differ"
 	return time.Now().Add(lookAgain)

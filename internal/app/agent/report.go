@@ -86,7 +86,10 @@ func (a *Agent) reportOnce(ctx context.Context, _ bool) (time.Time, error) {
 	problems := a.writeConflist()
 	reason, message := "TrunklineReady", "pods are wired by Trunkline"
 	problems = errors.Join(problems, a.cluster.SetNetworkUnavailable(ctx, false, reason, message))
-	return time.Time{}, errors.Join(problems, a.cluster.WriteNetwork(ctx, a.networkStatus(decision)))
+	status := a.networkStatus(decision)
+	var err error
+	status.Versions, err = a.versions()
+	return time.Time{}, errors.Join(problems, err, a.cluster.WriteNetwork(ctx, status))
 }
 
 func (a *Agent) networkStatus(d ipam.Decision) trunkline.NodeNetworkStatus {
@@ -95,7 +98,7 @@ func (a *Agent) networkStatus(d ipam.Decision) trunkline.NodeNetworkStatus {
 	s := trunkline.NodeNetworkStatus{
 		ObservedAt: metav1.Now(), InstanceID: book.Instance, InstanceType: a.facts.identity.Type, Zone: a.facts.identity.Zone,
 		Mode: trunkline.ModeSecondaryIP, Why: d.Condition.Message, Brake: freeze,
-		Versions: trunkline.Versions{Agent: a.deps.Version},
+		LastError: a.lastError(),
 		Addresses: trunkline.AddressCounts{
 			Total: int32(book.Pool.Total), Assigned: int32(book.Pool.Assigned), Cooling: int32(book.Pool.Cooling), Free: int32(book.Pool.Free),
 			WarmTarget: int32(book.Pool.WarmTarget), Waiting: int32(book.Pool.Waiting), Limit: int32(book.Pool.Limit),
@@ -109,6 +112,11 @@ func (a *Agent) networkStatus(d ipam.Decision) trunkline.NodeNetworkStatus {
 		condition(trunkline.ConditionReady, d.Condition.CanAdd, d.Condition),
 		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
 	}
+	view, _ := a.book.view(time.Now())
+	a.mu.Lock()
+	failed := a.sight.failed
+	a.mu.Unlock()
+	s.Conditions = append(s.Conditions, reachable(failed), driftNow(view.Differences(), a.standingDrift(time.Now())))
 	return s
 }
 

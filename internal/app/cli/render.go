@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -67,6 +68,9 @@ func WriteStatus(w io.Writer, s Status) {
 	for _, n := range s.Nodes {
 		if n.Why != "" {
 			fmt.Fprintf(w, "  %s: %s\n", n.Node, n.Why)
+		}
+		if n.Kernel != "" {
+			fmt.Fprintf(w, "  %s: plugin %s, CNI %s, kernel %s\n", n.Node, cmp.Or(n.Plugin, "not called yet"), n.CNI, n.Kernel)
 		}
 	}
 	if len(s.Errors) == 0 {

@@ -50,6 +50,9 @@ type NodePool struct {
 	Mode         string                  `json:"mode,omitempty"`
 	InstanceType string                  `json:"instanceType,omitempty"`
 	Agent        string                  `json:"agent,omitempty"`
+	Plugin       string                  `json:"plugin,omitempty"` // that called last
+	CNI          string                  `json:"cni,omitempty"`
+	Kernel       string                  `json:"kernel,omitempty"`
 	Counts       trunkline.AddressCounts `json:"counts"`
 	Why          string                  `json:"why,omitempty"`
 	Conditions   []ConditionLine         `json:"conditions,omitempty"`
@@ -257,6 +260,7 @@ func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
 	st := n.Status
 	row.Reported, row.Mode, row.InstanceType = true, string(st.Mode), st.InstanceType
 	row.Agent, row.Counts, row.Why = st.Versions.Agent, st.Addresses, st.Why
+	row.Plugin, row.CNI, row.Kernel = st.Versions.Plugin, st.Versions.CNI, st.Versions.Kernel
 	s.PodsManaged += int(st.Addresses.Assigned)
 	row.Age = now.Sub(st.ObservedAt.Time).Round(time.Second)
 	for _, c := range st.Conditions {

@@ -44,10 +44,6 @@ func (v View) lost(a Address) bool {
 	return !a.Missing.IsZero() && v.Observed.Sub(a.Missing) >= confirmAfter
 }
 
-// Unsettled reports whether EC2 and the ledger differ in something that another
-// look will confirm or clear.
-func (v View) Unsettled() bool { return len(v.Differences()) > 0 }
-
 // Differences says, in words, in what EC2 and the ledger differ.
 func (v View) Differences() (words []string) {
 	for _, e := range v.ENIs {

@@ -69,6 +69,7 @@ type Executor struct {
 	o       Options
 	budgets *budgets
 	brake   *brakes
+	refused refusals
 	metrics *metrics
 	reads   singleflight.Group
 	locks   keyed
@@ -201,6 +202,7 @@ func (x *Executor) call(ctx context.Context, action, object string, timeout time
 	x.metrics.called(action, err, took)
 	x.budgets.learn(action, IsThrottled(err))
 	x.brake.note(err, time.Now())
+	x.refused.note(action, err, time.Now())
 	x.o.Log.Debug("EC2 call", "action", action, "object", object, "took", took, "error", err)
 	return err
 }

@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+)
+
+func TestConditionsSayWhatTheLastLookAndPassFound(t *testing.T) {
+	refused := fmt.Errorf("look: %w", &ec2.Error{Action: "DescribeNetworkInterfaces", Code: "UnauthorizedOperation", Message: "no"})
+	for _, c := range []struct {
+		got    metav1.Condition
+		status metav1.ConditionStatus
+		reason string
+		says   string
+	}{
+		{reachable(nil), metav1.ConditionTrue, "EC2Answers", "succeeded"},
+		{reachable(errors.New("dial tcp: i/o timeout")), metav1.ConditionFalse, "EC2Unreachable", "i/o timeout"},
+		{reachable(refused), metav1.ConditionFalse, "EC2Refuses", "UnauthorizedOperation"},
+		{driftNow(nil, nil), metav1.ConditionFalse, "InSync", "agree"},
+		{driftNow([]string{"EC2 does not show eni-1"}, []string{"rule"}), metav1.ConditionTrue, "DiffersFromEC2", "eni-1"},
+		{driftNow(nil, []string{"rule 1", "rule 2", "rule 3", "rule 4", "rule 5"}), metav1.ConditionTrue, "KernelNotRepaired", "and 2 more"},
+	} {
+		if c.got.Status != c.status || c.got.Reason != c.reason || !strings.Contains(c.got.Message, c.says) {
+			t.Errorf("%s: %s %s %q, want %s %s with %q", c.got.Type, c.got.Status, c.got.Reason, c.got.Message, c.status, c.reason, c.says)
+		}
+	}
+}
+
+func TestOnlyWhatCannotBeRepairedForAWhileStandsAsDrift(t *testing.T) {
+	a := &Agent{broken: map[string]map[string]time.Time{}}
+	list := []hostnet.Drift{{Object: "rule 512", Repaired: true}, {Object: "route 10.0.0.7"}}
+	first := time.Now()
+	a.unrepaired("link", list, first)
+	if got := a.standingDrift(first); len(got) != 0 {
+		t.Errorf("at once: %v", got)
+	}
+	later := first.Add(2 * time.Minute)
+	a.unrepaired("link", list, later)
+	if got := a.standingDrift(later); len(got) != 1 || !strings.Contains(got[0], "10.0.0.7") {
+		t.Errorf("after two minutes: %v", got)
+	}
+	a.unrepaired("link", nil, later)
+	if got := a.standingDrift(later.Add(time.Hour)); len(got) != 0 {
+		t.Errorf("after a clean pass: %v", got)
+	}
+}
+
+func TestAReportHasTheVersionsOfTheNode(t *testing.T) {
+	a, _ := restarted(t)
+	a.cfg, a.deps.Version, a.plugin = defaults(t), "v1", "v0"
+	v, err := a.versions()
+	if err != nil || v.Agent != "v1" || v.Plugin != "v0" || v.CNI != "1.0.0" || !strings.Contains(v.Kernel, ".") {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
