@@ -49,6 +49,7 @@ func (a *Agent) addSteps() *steps.List[*addition] {
 			{Name: "attach", Do: a.attach, Undo: a.giveBack},
 			{Name: "wire", Do: a.wire, Undo: a.unwire, Journal: true},
 			{Name: "filter", Do: a.let},
+			{Name: "policy pending", Do: a.ready},
 			{Name: "up", Do: a.up},
 		},
 		Journal: func(ctx context.Context, add *addition, at string) error {
@@ -141,6 +142,17 @@ func (a *Agent) admit(ctx context.Context, add *addition) error {
 	for _, room := range a.deps.Rooms {
 		if err := room.Admit(ctx, add.pod); err != nil {
 			return &cnirpc.Error{Code: cnirpc.CodeRefused, Msg: "the pod was refused", Details: err.Error()}
+		}
+	}
+	return nil
+}
+
+// ready waits until every room has in force what the pod needs: its link is still
+// down.
+func (a *Agent) ready(ctx context.Context, add *addition) error {
+	for _, room := range a.deps.Rooms {
+		if err := room.Ready(ctx, add.at.pod()); err != nil {
+			return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "the pod's network is not ready to be let out", Details: err.Error()}
 		}
 	}
 	return nil

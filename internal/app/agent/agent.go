@@ -23,6 +23,7 @@ import (
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -54,9 +55,13 @@ type Events interface {
 	NodeWarning(reason, message string)
 }
 
-// Room may refuse a pod at ADD. The error says why, in words a user understands.
+// Room takes part in an ADD. Its errors say why, in words a user understands.
 type Room interface {
+	// Admit may refuse a pod before it has an address.
 	Admit(ctx context.Context, pod kube.Pod) error
+	// Ready returns once what the room has for a pod is in force in the kernel. The
+	// pod is wired and its link down; an error takes the ADD back, to be tried again.
+	Ready(ctx context.Context, pod hostnet.Pod) error
 }
 
 // Deps is what an agent is introduced to.
