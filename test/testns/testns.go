@@ -2,8 +2,8 @@
 // again, also after a crash: every name carries the test process's pid, and the
 // next run removes what a dead process left.
 //
-// Only tests and benchmarks import it. It needs root; tests that use it carry the build tag
-// "netns".
+// Only tests and benchmarks import it. It needs root; tests that use it carry the
+// build tag "netns".
 package testns
 
 import (

@@ -1,0 +1,55 @@
+package bench
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestQuantilesLieBetweenSamplesInProportion(t *testing.T) {
+	for _, c := range []struct{ q, want float64 }{{0, 1}, {0.5, 2.5}, {0.25, 1.75}, {1, 4}} {
+		if got := quantile([]float64{4, 1, 3, 2}, c.q); got != c.want {
+			t.Errorf("quantile %g: %g, want %g", c.q, got, c.want)
+		}
+	}
+	if got := quantile([]float64{7}, 0.99); got != 7 {
+		t.Errorf("of one sample: %g", got)
+	}
+}
+
+func TestABudgetIsForTheValueOrTheRatio(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		result Result
+		want   bool
+	}{
+		{"faster than allowed", compared("a", "ms", []float64{3}, []float64{10}, budget{limit: 0.35, ofRatio: true}), true},
+		{"slower than allowed", compared("a", "ms", []float64{4}, []float64{10}, budget{limit: 0.35, ofRatio: true}), false},
+		{"a rate that is high enough", compared("a", "1/s", []float64{30}, []float64{10}, budget{limit: 3, ofRatio: true, least: true}), true},
+		{"a rate that is too low", compared("a", "1/s", []float64{29}, []float64{10}, budget{limit: 3, ofRatio: true, least: true}), false},
+		{"too much memory", single("a", "MiB", 61, budget{limit: 60}, ""), false},
+	} {
+		if got := c.result.within(); got != c.want {
+			t.Errorf("%s: kept is %v", c.name, got)
+		}
+	}
+}
+
+func TestALineHasNullWhereThereIsNoBaseline(t *testing.T) {
+	var out strings.Builder
+	results := []Result{
+		single("agent.rss_mib", "MiB", 51.19531, budget{}, ""),
+		compared("cni.add.p50_ms", "ms", []float64{1, 3, 2}, []float64{8, 8, 8}, budget{}),
+	}
+	if err := WriteJSON(&out, results); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if want := `{"name":"agent.rss_mib","value":51.195,"unit":"MiB","baseline":null,"ratio":null}`; lines[0] != want {
+		t.Errorf("%s, want %s", lines[0], want)
+	}
+	var second map[string]any
+	if err := json.Unmarshal([]byte(lines[1]), &second); err != nil || second["ratio"] != 0.25 || second["baseline"] != 8.0 {
+		t.Errorf("%v, %v", second, err)
+	}
+}
