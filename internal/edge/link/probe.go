@@ -14,7 +14,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-// ErrLacks: the kernel cannot do what pods' links need. The text names what.
+// ErrLacks says that the kernel cannot do what pods' links need. The text names what.
 var ErrLacks = errors.New("this kernel lacks a feature")
 
 // Probe tells whether the kernel can wire pods, by wiring one between two network
