@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,8 +38,9 @@ type run struct {
 	control
 	t     *testing.T
 	full  bool
-	rng   *rand.Rand
 	began time.Time
+
+	mu    sync.Mutex
 	lines []string // of the report
 }
 
@@ -48,89 +50,121 @@ type run struct {
 // nothing.
 func TestAnAgentKilledAnywhereLosesNothing(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
-	r := &run{t: t, full: os.Getenv("TRUNKLINE_SUITES") == "full", rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now()}
+	rng := rand.New(rand.NewPCG(seed, 0))
+	r := &run{t: t, full: full(), began: time.Now()}
 	r.note("points by seed %d", seed)
 	r.control = newControl(t)
-	calm := r.visit(point{})
+	var calm outcome
+	t.Run("no kill", func(t *testing.T) { calm = r.visit(t, point{}) })
 	if calm.err != nil {
-		t.Fatal("without a kill nothing may be wrong")
+		t.Fatalf("without a kill nothing may be wrong: %v", calm.err)
 	}
 	for _, action := range changes() {
 		if calm.calls[action] == 0 {
 			t.Fatalf("the churn makes no %s: its points would be visited for nothing", action)
 		}
 	}
-	r.atEC2(calm)
-	r.onDisk(calm)
-	if r.full {
-		r.report()
+	if len(calm.steps) < 50 {
+		t.Fatalf("the churn makes %d steps on disk; the journal alone has more", len(calm.steps))
 	}
+	if !r.full {
+		r.visitAll("a call of each kind", sampleCalls(calm, rng), 0)
+		r.visitAll("some steps on disk", stepsOf(calm, rng)[:sampleSteps], sampleTime)
+		return
+	}
+	r.visitAll("every call", everyCall(calm), 0)
+	r.visitAll("every step on disk", stepsOf(calm, nil), 0)
+	r.beyond(len(calm.steps))
+	r.report()
+}
+
+// full reports whether every point is to be visited.
+func full() bool {
+	v, _ := os.LookupEnv("TRUNKLINE_SUITES")
+	return v == "full"
 }
 
 func (r *run) note(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.lines = append(r.lines, line)
 	r.t.Log(line)
 }
 
-// visit goes to one point, in a test of its own.
-func (r *run) visit(p point) (o outcome) {
-	o = outcome{point: p, err: errors.New("the visit came to no end")}
-	r.t.Run(p.String(), func(t *testing.T) {
-		o = r.control.visit(t, p)
-		if o.err != nil {
-			t.Error(o.err)
-		}
-	})
-	r.note("%s", o)
+// visit goes to one point.
+func (r *run) visit(t *testing.T, p point) outcome {
+	o := outcome{point: p, err: errors.New("the visit came to no end")}
+	defer func() { r.note("%s", o) }()
+	o = r.control.visit(t, p)
+	if o.err != nil {
+		t.Error(o.err)
+	}
 	return o
 }
 
-// atEC2 visits the calls that the calm churn made; in a sample, one of each that
-// changes something.
-func (r *run) atEC2(calm outcome) {
-	actions := changes()
-	if r.full {
-		actions = slices.Sorted(maps.Keys(calm.calls))
-	}
-	for _, action := range actions {
-		first, last := 1, calm.calls[action]
-		if !r.full {
-			first = 1 + r.rng.IntN(last)
-			last = first
-		}
-		for n := first; n <= last; n++ {
-			for _, where := range []string{faults.StopBefore, faults.StopAfter} {
-				if o := r.visit(point{Action: action, Where: where, N: n}); !o.hit && n == 1 {
-					r.t.Errorf("%s: the churn never came there", o.point)
+// visitAll goes to points, several at once, and begins none after a time; 0 is no
+// limit.
+func (r *run) visitAll(name string, points []point, until time.Duration) {
+	r.t.Run(name, func(t *testing.T) {
+		for _, p := range points {
+			t.Run(p.String(), func(t *testing.T) {
+				t.Parallel()
+				if until > 0 && time.Since(r.began) > until {
+					r.note("%s: left out, the time is over", p)
+					t.Skip("the time is over")
 				}
-			}
+				// What a churn does varies a little: its last calls and steps may not come.
+				if o := r.visit(t, p); !o.hit && p.Action != "" && p.N == 1 {
+					t.Errorf("%s: the churn never came there", p)
+				}
+			})
 		}
-	}
+	})
 }
 
-// onDisk visits the steps on disk until a churn passes without coming to the next
-// one; in a sample, some of those that the calm churn made.
-func (r *run) onDisk(calm outcome) {
-	if len(calm.steps) < 50 {
-		r.t.Fatalf("the calm churn made %d steps on disk; the journal alone makes more", len(calm.steps))
-	}
-	if r.full {
-		for n := 1; n <= 10*len(calm.steps); n++ {
-			if o := r.visit(point{N: n}); !o.hit {
-				return
-			}
+// everyCall is before and after each call that the calm churn made.
+func everyCall(calm outcome) (points []point) {
+	for _, action := range slices.Sorted(maps.Keys(calm.calls)) {
+		for n := range calm.calls[action] {
+			points = append(points, point{action, faults.StopBefore, n + 1}, point{action, faults.StopAfter, n + 1})
 		}
-		r.t.Error("the steps on disk have no end")
-		return
 	}
-	for i, n := range r.rng.Perm(len(calm.steps))[:sampleSteps] {
-		if time.Since(r.began) > sampleTime {
-			r.note("%d of %d steps on disk visited in the time there is", i, sampleSteps)
+	return points
+}
+
+// sampleCalls is before and after one call of each kind that changes something.
+func sampleCalls(calm outcome, rng *rand.Rand) (points []point) {
+	for _, action := range changes() {
+		n := 1 + rng.IntN(calm.calls[action])
+		points = append(points, point{action, faults.StopBefore, n}, point{action, faults.StopAfter, n})
+	}
+	return points
+}
+
+// stepsOf are the steps on disk of the calm churn, in an order drawn from rng if
+// there is one.
+func stepsOf(calm outcome, rng *rand.Rand) (points []point) {
+	for n := range calm.steps {
+		points = append(points, point{N: n + 1})
+	}
+	if rng != nil {
+		rng.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+	}
+	return points
+}
+
+// beyond goes on after the steps of the calm churn until a churn passes without
+// coming to the next one.
+func (r *run) beyond(last int) {
+	for n := last + 1; n <= 3*last; n++ {
+		var o outcome
+		r.t.Run(point{N: n}.String(), func(t *testing.T) { o = r.visit(t, point{N: n}) })
+		if !o.hit {
 			return
 		}
-		r.visit(point{N: n + 1})
 	}
+	r.t.Errorf("after %d steps on disk there are still more", 3*last)
 }
 
 // report writes what was visited into the checkout.
