@@ -19,7 +19,7 @@ func fit() Facts {
 	f := Facts{
 		Root: true, Programs: map[string]bool{}, Kernel: map[Feature]error{},
 		Routes:     []Route{{netip.MustParsePrefix("192.168.1.0/24"), "eth0"}},
-		DiskFree:   map[string]uint64{"/root/.cache/trunkline": 50 << 30, "/var/lib/trunkline-lab": 50 << 30},
+		DiskFree:   map[string]uint64{"/var/cache/trunkline": 50 << 30, "/var/lib/trunkline-lab": 50 << 30},
 		MemoryFree: 8 << 30, InotifyInstances: 128, InotifySettable: true,
 	}
 	for _, r := range requirements() {
