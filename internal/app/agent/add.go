@@ -53,11 +53,7 @@ func (a *Agent) addSteps() *steps.List[*addition] {
 			{Name: "up", Do: a.up},
 		},
 		Journal: func(ctx context.Context, add *addition, at string) error {
-			if at != "" {
-				return a.book.put(add.at, add.fresh...).Wait(ctx)
-			}
-			add.at.Stage, add.at.held = wired, false
-			return a.book.put(add.at).Wait(ctx)
+			return a.phase("ADD", "journal", func() error { return a.writeDown(ctx, add, at) })
 		},
 		Observe: func(step string, undo bool, took time.Duration, err error) {
 			if !undo {
@@ -65,6 +61,16 @@ func (a *Agent) addSteps() *steps.List[*addition] {
 			}
 		},
 	}
+}
+
+// writeDown has an ADD's attachment on the disk: that it is at work before the
+// first step that leaves something in the kernel, and at the end that it is done.
+func (a *Agent) writeDown(ctx context.Context, add *addition, at string) error {
+	if at != "" {
+		return a.book.put(add.at, add.fresh...).Wait(ctx)
+	}
+	add.at.Stage, add.at.held = wired, false
+	return a.book.put(add.at).Wait(ctx)
 }
 
 // add wires a pod and returns the CNI result.

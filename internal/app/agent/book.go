@@ -67,6 +67,7 @@ type book struct {
 	ledger *ipam.Ledger
 	pods   map[ipam.Key]attachment
 	open   map[string]openIntent // EC2 intents an earlier process left
+	begun  []ipam.Action         // by an earlier process and in flight at EC2; fixed by openBook
 	// touched is when we last changed something about a link or an address:
 	// what a pass over the kernel finds different there is no drift.
 	touched map[string]time.Time
@@ -100,6 +101,7 @@ func openBook(ctx context.Context, cfg config.Config, log *slog.Logger) (*book, 
 		}
 	}
 	b.enqueue(b.ledger.Restart(time.Now()))
+	b.begun = b.ledger.View(time.Now()).InFlight
 	return b, nil
 }
 

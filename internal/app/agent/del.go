@@ -32,19 +32,19 @@ func (a *Agent) del(ctx context.Context, key ipam.Key) error {
 // detach writes down that the attachment goes, then cuts it off. It may be called
 // again at any time.
 func (a *Agent) detach(ctx context.Context, t attachment) error {
-	if err := a.phase("journal", func() error { return a.book.quarantine(t, time.Now()).Wait(ctx) }); err != nil {
+	if err := a.phase("DEL", "journal", func() error { return a.book.quarantine(t, time.Now()).Wait(ctx) }); err != nil {
 		return err
 	}
 	// A pod of the same name may have the link by now; the filter's elements are
 	// keyed by link and MAC, and the MAC is the attachment's own.
-	if err := a.phase("filter", func() error {
+	if err := a.phase("DEL", "filter", func() error {
 		return a.filter.Remove(ctx, ruleset.PodOf(t.pod(), a.cfg.PodMetadata).Elements()...)
 	}); err != nil {
 		a.log.Warn("filter elements are left for the next pass", "pod", t.Owner.Pod(), "error", err)
 		a.kernel.MarkFull()
 	}
 	var queued bool
-	if err := a.phase("unwire", func() (err error) { queued, err = a.host.Unwire(ctx, t.pod()); return err }); err != nil {
+	if err := a.phase("DEL", "unwire", func() (err error) { queued, err = a.host.Unwire(ctx, t.pod()); return err }); err != nil {
 		a.kernel.MarkFull()
 		return err
 	}
@@ -54,10 +54,11 @@ func (a *Agent) detach(ctx context.Context, t attachment) error {
 	return nil
 }
 
-func (a *Agent) phase(name string, f func() error) error {
+// phase observes how long a part of a command takes.
+func (a *Agent) phase(command, name string, f func() error) error {
 	began := time.Now()
 	err := f()
-	a.metrics.phases.WithLabelValues("DEL", name).Observe(time.Since(began).Seconds())
+	a.metrics.phases.WithLabelValues(command, name).Observe(time.Since(began).Seconds())
 	return err
 }
 

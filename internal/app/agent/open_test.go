@@ -107,3 +107,27 @@ func TestTheNextProcessFindsTheIntentOfAnActionOfUnknownEnd(t *testing.T) {
 		}
 	})
 }
+
+// The loops of a start run beside the recovery: what they begin is not left over.
+func TestOnlyWhatAnEarlierProcessBeganIsRecovered(t *testing.T) {
+	a := withExecutor(t, &lossy{broken: func() bool { return false }})
+	begin := func(action ipam.Action) {
+		t.Helper()
+		if err := a.book.change(t.Context(), func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin(ipam.Action{ID: "earlier", Kind: ipam.CreateENI, Subnet: "subnet-1", Count: 1})
+	if err := a.book.journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.book = filled(t, a.cfg)
+	begin(ipam.Action{ID: "ours", Kind: ipam.AssignAddresses, ENI: "eni-1", Subnet: "subnet-1", Count: 2})
+	if err := a.recoverEC2(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	view, _ := a.book.view(time.Now())
+	if len(view.InFlight) != 1 || view.InFlight[0].ID != "ours" {
+		t.Errorf("in flight %v, want what this process began and nothing else", view.InFlight)
+	}
+}

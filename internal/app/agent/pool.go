@@ -157,16 +157,14 @@ func (a *Agent) settled(ctx context.Context, id ipam.ActionID, result ipam.Resul
 	a.report.Mark()
 }
 
-// recoverEC2 finishes what an earlier process had under way, while we serve.
+// recoverEC2 finishes what an earlier process had under way, while we serve and
+// begin actions of our own.
 func (a *Agent) recoverEC2(ctx context.Context) error {
-	view, _ := a.book.view(time.Now())
 	left := a.book.open
 	var again []ec2.Intent
-	for _, action := range view.InFlight {
+	for _, action := range a.book.begun {
 		was, written := left[string(action.ID)]
 		switch {
-		case action.Kind == ipam.SetUp:
-			a.work.Go(func() { a.setUp(ctx, action) })
 		case !written:
 			a.settled(ctx, action.ID, ipam.Result{}, fmt.Errorf("the agent stopped before it asked EC2"))
 		case was.Outcome != nil && was.Outcome.Done:
