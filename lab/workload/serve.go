@@ -128,8 +128,9 @@ func (s *server) run(ctx context.Context, l listeners) error {
 	}
 	g.Go(func() error {
 		<-ctx.Done()
-		l.close()
-		return web.Close()
+		err := web.Close() // closes its listener, which no one else may close
+		listeners{tcp: l.tcp, udp: l.udp}.close()
+		return err
 	})
 	err := g.Wait()
 	s.conns.Wait()
