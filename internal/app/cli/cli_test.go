@@ -124,6 +124,33 @@ func TestTheStatusGroupsWhatIsWrongByObject(t *testing.T) {
 	golden(t, "status-broken.txt", out.String())
 }
 
+func TestOnlyPodsThatAReportShouldKnowCountAsUnmanaged(t *testing.T) {
+	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(now().Add(-d)) }
+	for name, c := range map[string]struct {
+		pod    corev1.Pod
+		unseen int
+		want   string
+	}{
+		"created after the report": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(5 * time.Second)}}, 1, "✓ Pods        managed 12/13, 1 newer than their node's report"},
+		"wired as the report was written": {corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)},
+			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, LastTransitionTime: ago(11 * time.Second)}}},
+		}, 1, "✓ Pods        managed 12/13, 1 newer"},
+		"there long before the report": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)}}, 0, "✗ Pods        managed 12/13\n"},
+		"waiting longer than a report": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(3 * time.Minute)}}, 0, "✗ Pods        managed 12/13\n"},
+	} {
+		in := healthy()
+		c.pod.Spec.NodeName = "n1"
+		in.pods = append(in.pods, c.pod)
+		s := summarise(in, now())
+		var out bytes.Buffer
+		WriteStatus(&out, s)
+		if s.PodsUnseen != c.unseen || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%s: %d unseen, want %d and %q in\n%s", name, s.PodsUnseen, c.unseen, c.want, out.String())
+		}
+	}
+}
+
 func TestAClusterWithoutTrunklineIsNamed(t *testing.T) {
 	s := summarise(reading{nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}, now())
 	if s.Installed || s.Ready() || !strings.Contains(strings.Join(s.Wrong(), "\n"), "not installed") {

@@ -51,7 +51,11 @@ func WriteStatus(w io.Writer, s Status) {
 		}
 		fmt.Fprintf(w, "%s %-11s %-22s desired %d, ready %d, updated %d   %s\n", mark(l.Ready >= l.Desired && l.Updated >= l.Desired), l.Kind, l.Name, l.Desired, l.Ready, l.Updated, images)
 	}
-	fmt.Fprintf(w, "%s Pods        managed %d/%d\n", mark(s.PodsManaged >= s.Pods), s.PodsManaged, s.Pods)
+	unseen := ""
+	if s.PodsUnseen > 0 {
+		unseen = fmt.Sprintf(", %d newer than their node's report", s.PodsUnseen)
+	}
+	fmt.Fprintf(w, "%s Pods        managed %d/%d%s\n", mark(s.PodsManaged+s.PodsUnseen >= s.Pods), s.PodsManaged, s.Pods, unseen)
 	for _, b := range s.Brakes {
 		on := "every node"
 		if len(b.Nodes) > 0 {

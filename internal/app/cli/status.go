@@ -27,6 +27,9 @@ type Status struct {
 	// how many are bound to nodes and not on the host's network.
 	PodsManaged int `json:"podsManaged"`
 	Pods        int `json:"pods"`
+	// PodsUnseen is how many of the pods without an address by those reports are
+	// too new for their node's last report to know them.
+	PodsUnseen int `json:"podsUnseen,omitempty"`
 	// Errors are what is wrong, grouped by the object it is about.
 	Errors []Group `json:"errors,omitempty"`
 }
@@ -198,7 +201,7 @@ func summarise(in reading, now time.Time) Status {
 	for _, b := range in.brakes {
 		s.Brakes = append(s.Brakes, BrakeLine{Name: b.Name, Freeze: string(b.Spec.Freeze), Nodes: b.Spec.Nodes, Reason: b.Spec.Reason})
 	}
-	s.pods(in)
+	s.pods(in, reports, now)
 	slices.SortFunc(s.Errors, func(a, b Group) int { return strings.Compare(a.Object, b.Object) })
 	return s
 }
@@ -287,9 +290,10 @@ func bad(c metav1.Condition) bool {
 	return c.Status != metav1.ConditionTrue
 }
 
-// pods counts those on the pod network, and names those of Trunkline's and those
-// that wait for a sandbox.
-func (s *Status) pods(in reading) {
+// pods counts those on the pod network, and names those of Trunkline's that are
+// not ready.
+func (s *Status) pods(in reading, reports map[string]*trunkline.NodeNetwork, now time.Time) {
+	bound, young := map[string]int{}, map[string]int{}
 	for i := range in.pods {
 		p := &in.pods[i]
 		own := p.Namespace == systemNamespace && (p.Labels[nameLabel] == agentName || p.Labels[nameLabel] == controllerName)
@@ -300,5 +304,37 @@ func (s *Status) pods(in reading) {
 			continue
 		}
 		s.Pods++
+		bound[p.Spec.NodeName]++
+		if n := reports[p.Spec.NodeName]; n != nil && unseen(p, n.Status.ObservedAt.Time, now) {
+			young[p.Spec.NodeName]++
+		}
 	}
+	for node, n := range bound {
+		lacking := n
+		if r := reports[node]; r != nil {
+			lacking -= int(r.Status.Addresses.Assigned)
+		}
+		s.PodsUnseen += max(0, min(lacking, young[node]))
+	}
+}
+
+// A node's report follows a pod's wiring within reportLag; one that has not known
+// of a pod for reportPatience is itself at fault.
+const (
+	reportLag      = 20 * time.Second
+	reportPatience = 2 * time.Minute
+)
+
+// unseen reports whether a node's report of a moment need not know of a pod yet:
+// it was bound or wired about then or later, and not long ago.
+func unseen(p *corev1.Pod, reported, now time.Time) bool {
+	last := p.CreationTimestamp.Time
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled || c.Type == corev1.PodReadyToStartContainers {
+			if c.LastTransitionTime.After(last) {
+				last = c.LastTransitionTime.Time
+			}
+		}
+	}
+	return last.Add(reportLag).After(reported) && now.Sub(last) < reportPatience
 }
