@@ -22,6 +22,7 @@ import (
 
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/spec"
 )
 
 // Exit codes, as `trunkline-lab --help` lists them.
@@ -131,6 +132,11 @@ func (s *session) main(args []string) (code int) {
 	level := slog.LevelWarn
 	if s.g.Verbose {
 		level = slog.LevelDebug
+	}
+	if s.g.Name != "" {
+		if err := spec.CheckName(s.g.Name); err != nil {
+			return s.exitCode(coded{err, ExitUsage})
+		}
 	}
 	s.log = slog.New(slog.NewTextHandler(s.errs, &slog.HandlerOptions{Level: level}))
 	return s.exitCode(parsed.Run(s))

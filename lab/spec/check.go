@@ -115,6 +115,14 @@ func (p *problems) label(field, text string, dashes bool) {
 	}
 }
 
+// CheckName says what is wrong with the name of a lab, or nil: it ends up in
+// paths, namespaces and cgroups.
+func CheckName(name string) error {
+	var p problems
+	p.label("--name", name, true)
+	return p.err()
+}
+
 // names reports entries of a list that are called the same, and returns the set.
 func names[T any](p *problems, list string, entries []T, name func(T) string) map[string]int {
 	seen := make(map[string]int, len(entries))
