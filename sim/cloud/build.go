@@ -274,8 +274,11 @@ func (ch *change) rulesOf(specs []RuleSpec) ([]Rule, error) {
 		if r.Protocol, err = ParseProtocol(s.Protocol); err != nil {
 			return nil, err
 		}
-		if r.Protocol == -1 {
-			r.From, r.To = -1, -1
+		if (r.Protocol == protocolTCP || r.Protocol == protocolUDP) && r.From == -1 && r.To == -1 {
+			r.From, r.To = 0, 65535
+		}
+		if r, err = r.withPorts(); err != nil {
+			return nil, err
 		}
 		for _, p := range s.CIDRs {
 			r.Peer = p.Masked()

@@ -438,6 +438,45 @@ func TestRoutesAndRulesHaveQuotas(t *testing.T) {
 	wantCode(t, c.Revoke(group, cloud.Ingress, []cloud.Rule{rule(80)}), "InvalidPermission.NotFound", "The specified rule does not exist in this security group.")
 }
 
+func TestARulesPortsAreThoseItsProtocolHas(t *testing.T) {
+	c := newCloud(t, cloud.Options{Instant: true})
+	group := c.State().GroupNamed("node").ID
+	for _, test := range []struct {
+		protocol, from, to int
+		keptFrom, keptTo   int
+		code, message      string
+	}{
+		{protocol: 6, from: 0, to: 65535, keptTo: 65535},
+		{protocol: 6, from: -1, to: -1, code: "InvalidPermission.Malformed", message: "TCP/UDP port (-1) out of range"},
+		{protocol: 17, from: 53, to: 65536, code: "InvalidPermission.Malformed", message: "TCP/UDP port (65536) out of range"},
+		{protocol: 6, from: 81, to: 80, code: "InvalidParameterValue", message: "Invalid TCP/UDP port range (81:80)"},
+		{protocol: 1, from: 8, to: -1, keptFrom: 8, keptTo: -1},
+		{protocol: 1, from: -1, to: -1, keptFrom: -1, keptTo: -1},
+		{protocol: 1, from: 300, to: 0, code: "InvalidPermission.Malformed", message: "ICMP type or code (300) out of range"},
+		{protocol: 58, from: -1, to: 4, code: "InvalidPermission.Malformed", message: "ICMP code (4) must be -1 for all types"},
+		// Whatever range is given, other protocols are let through whole.
+		{protocol: 132, from: 80, to: 81, keptFrom: -1, keptTo: -1},
+		{protocol: -1, from: 80, to: 81, keptFrom: -1, keptTo: -1},
+	} {
+		rule := cloud.Rule{Protocol: test.protocol, From: test.from, To: test.to, Peer: prefix("192.0.2.0/24")}
+		made, err := c.Authorize(group, cloud.Ingress, []cloud.Rule{rule})
+		if test.code != "" {
+			wantCode(t, err, test.code, test.message)
+			continue
+		}
+		if err != nil || made[0].From != test.keptFrom || made[0].To != test.keptTo {
+			t.Errorf("%+v is kept as %+v (%v)", rule, made, err)
+		}
+		// What was given finds the rule again.
+		if err := c.Revoke(group, cloud.Ingress, []cloud.Rule{rule}); err != nil {
+			t.Errorf("revoke %+v: %v", rule, err)
+		}
+	}
+	twice := cloud.Rule{Protocol: 6, From: 80, To: 80, Peer: prefix("192.0.2.0/24")}
+	_, err := c.Authorize(group, cloud.Ingress, []cloud.Rule{twice, twice})
+	wantCode(t, err, "InvalidParameterValue", "The same permission must not appear multiple times")
+}
+
 func TestASpecThatContradictsItselfNamesThePart(t *testing.T) {
 	for name, test := range map[string]struct {
 		edit func(*cloud.Spec)
@@ -453,6 +492,9 @@ func TestASpecThatContradictsItselfNamesThePart(t *testing.T) {
 			s.VPC.InternetGateway = false
 			s.RouteTables = []cloud.RouteTableSpec{{Name: "x", Routes: []cloud.RouteSpec{{Destination: prefix("0.0.0.0/0"), Gateway: "igw"}}}}
 		}, `route table "x": route 0.0.0.0/0: the VPC has no internet gateway`},
+		"a range that ends before it begins": {func(s *cloud.Spec) {
+			s.Groups[0].Ingress = []cloud.RuleSpec{{Protocol: "tcp", From: 443, To: 80, Groups: []string{"node"}}}
+		}, `group "node": InvalidParameterValue: Invalid TCP/UDP port range (443:80)`},
 		"an account of eleven": {func(s *cloud.Spec) { s.Account = "11112222333" }, `account "11112222333": want twelve digits`},
 		"an address held already": {func(s *cloud.Spec) {
 			s.Instances[0].Address = netip.MustParseAddr("10.0.0.9")

@@ -45,6 +45,40 @@ func (r Rule) same(o Rule) bool {
 		r.Peer == o.Peer && r.Group == o.Group
 }
 
+// withPorts returns r with ports as EC2 keeps them, or refuses them: TCP and UDP
+// need a range, ICMP a type and a code (-1 is every one), and whatever else a
+// protocol is given is all of it. Source: API_IpPermission.html.
+func (r Rule) withPorts() (Rule, error) {
+	switch r.Protocol {
+	case protocolTCP, protocolUDP:
+		for _, port := range []int{r.From, r.To} {
+			if port < 0 || port > 65535 {
+				return r, Errorf("InvalidPermission.Malformed", "TCP/UDP port (%d) out of range", port)
+			}
+		}
+		if r.From > r.To {
+			return r, InvalidParameter("Invalid TCP/UDP port range (%d:%d)", r.From, r.To)
+		}
+	case protocolICMP, protocolICMPv6:
+		for _, number := range []int{r.From, r.To} {
+			if number < -1 || number > 255 {
+				return r, Errorf("InvalidPermission.Malformed", "ICMP type or code (%d) out of range", number)
+			}
+		}
+		if r.From == -1 && r.To != -1 {
+			return r, Errorf("InvalidPermission.Malformed", "ICMP code (%d) must be -1 for all types", r.To)
+		}
+	default:
+		r.From, r.To = -1, -1
+	}
+	return r, nil
+}
+
+// HasPorts reports whether a protocol's rules have ports, or a type and a code.
+func HasPorts(protocol int) bool {
+	return protocol == protocolTCP || protocol == protocolUDP || protocol == protocolICMP || protocol == protocolICMPv6
+}
+
 // String is the rule as EC2's errors print it, such as
 // `peer: 0.0.0.0/0, TCP, from port: 22, to port: 22, ALLOW`.
 func (r Rule) String() string {
@@ -77,6 +111,12 @@ func (c *Cloud) Authorize(id vpc.SecurityGroupID, d Direction, rules []Rule) ([]
 		}
 		list := g.rules(d)
 		for n, r := range added {
+			if r, err = r.withPorts(); err != nil {
+				return err
+			}
+			if slices.ContainsFunc(added[:n], r.same) {
+				return InvalidParameter("The same permission must not appear multiple times")
+			}
 			if r.Group != "" && ch.Groups[r.Group] == nil {
 				return KindGroup.NotFound(string(r.Group))
 			}
@@ -88,8 +128,9 @@ func (c *Cloud) Authorize(id vpc.SecurityGroupID, d Direction, rules []Rule) ([]
 				return Errorf("RulesPerSecurityGroupLimitExceeded",
 					"The maximum number of rules per security group has been reached.")
 			}
-			added[n].ID = ch.newID("sgr-")
-			*list = append(*list, added[n])
+			r.ID = ch.newID("sgr-")
+			added[n] = r
+			*list = append(*list, r)
 		}
 		ch.Groups[id] = g
 		return nil
@@ -118,6 +159,9 @@ func (c *Cloud) Revoke(id vpc.SecurityGroupID, d Direction, rules []Rule) error 
 		}
 		list := g.rules(d)
 		for _, r := range rules {
+			if r, err = r.withPorts(); err != nil {
+				return err
+			}
 			i := slices.IndexFunc(*list, r.same)
 			if i < 0 {
 				return Errorf("InvalidPermission.NotFound",
@@ -178,17 +222,25 @@ func (ch *change) checkGroups(ids []vpc.SecurityGroupID) error {
 	return nil
 }
 
+// Protocols whose rules say more than their number.
+const (
+	protocolICMP   = 1
+	protocolTCP    = 6
+	protocolUDP    = 17
+	protocolICMPv6 = 58
+)
+
 // ProtocolName is how EC2 prints a protocol: a name for those it knows, else the
 // number.
 func ProtocolName(n int) string {
 	switch n {
-	case 1:
+	case protocolICMP:
 		return "icmp"
-	case 6:
+	case protocolTCP:
 		return "tcp"
-	case 17:
+	case protocolUDP:
 		return "udp"
-	case 58:
+	case protocolICMPv6:
 		return "icmpv6"
 	}
 	return strconv.Itoa(n)
@@ -198,13 +250,13 @@ func ProtocolName(n int) string {
 func ParseProtocol(s string) (int, error) {
 	switch strings.ToLower(s) {
 	case "icmp":
-		return 1, nil
+		return protocolICMP, nil
 	case "tcp":
-		return 6, nil
+		return protocolTCP, nil
 	case "udp":
-		return 17, nil
+		return protocolUDP, nil
 	case "icmpv6":
-		return 58, nil
+		return protocolICMPv6, nil
 	case "all":
 		return -1, nil
 	}

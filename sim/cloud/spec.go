@@ -83,7 +83,7 @@ type GroupSpec struct {
 // RuleSpec allows a protocol and a port range from or to peers.
 type RuleSpec struct {
 	Protocol string // "tcp", "udp", "icmp", "icmpv6", a number, or "-1" for all
-	From, To int    // ports, or ICMP type and code; ignored where Protocol is "-1"
+	From, To int    // ports, or ICMP type and code; -1 in both is every one, other protocols ignore them
 	CIDRs    []netip.Prefix
 	Groups   []string // by name; a group may name itself
 	Note     string

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
@@ -18,7 +19,7 @@ import (
 const awscli = "/usr/bin/aws"
 
 // What Debian's awscli prints for a small world, held against goldens that were
-// reviewed against the API reference.
+// reviewed against the API reference; testdata/README.md says how and when.
 func TestDebianAWSCLIPrintsTheGoldens(t *testing.T) {
 	if testing.Short() {
 		t.Skip("awscli takes seconds to start")
@@ -48,6 +49,10 @@ func furnish(t *testing.T, c *cloud.Cloud) {
 	t.Helper()
 	s := c.State()
 	n := s.InstanceNamed("node1")
+	// A subnet without tags, as every default subnet is on EC2.
+	if err := c.Untag([]string{string(s.SubnetNamed("b").ID)}, nil); err != nil {
+		t.Fatal(err)
+	}
 	made := ok[*cloud.Interface](t)(c.CreateInterface(cloud.NewInterface{
 		Subnet: n.Subnet, Description: "aws-K8S-" + string(n.ID),
 		Groups:   s.Primary(n.ID).Groups,
@@ -66,6 +71,23 @@ func furnish(t *testing.T, c *cloud.Cloud) {
 			}
 		}
 	}
+	furnishGroup(t, c, s.GroupNamed("control-plane").ID)
+}
+
+// furnishGroup gives a group every shape a rule has: several peers of the same
+// ports, both families, ICMP, a protocol without ports; and a tag.
+func furnishGroup(t *testing.T, c *cloud.Cloud, id vpc.SecurityGroupID) {
+	t.Helper()
+	prefix := netip.MustParsePrefix
+	if err := c.Tag([]string{string(id)}, cloud.Tags{"Owner": "platform"}); err != nil {
+		t.Fatal(err)
+	}
+	ok[[]cloud.Rule](t)(c.Authorize(id, cloud.Ingress, []cloud.Rule{
+		{Protocol: 6, From: 443, To: 443, Peer: prefix("192.0.2.0/24"), Note: "office"},
+		{Protocol: 6, From: 443, To: 443, Peer: prefix("2001:db8::/32"), Note: "office"},
+		{Protocol: 1, From: 8, To: -1, Peer: prefix("10.0.0.0/16")},
+		{Protocol: 50, From: -1, To: -1, Peer: prefix("10.0.0.0/16")},
+	}))
 }
 
 func (a *account) awscli(t *testing.T, args ...string) []byte {

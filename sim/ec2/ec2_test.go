@@ -271,6 +271,33 @@ func TestARevokedRuleIsGoneAndCanComeBack(t *testing.T) {
 	}
 }
 
+func TestARuleWithoutThePortsItsProtocolNeedsIsRefused(t *testing.T) {
+	a := start(t, seeded())
+	group := string(a.cloud.State().GroupNamed("node").ID)
+	for protocol, message := range map[string]string{
+		"tcp":  "Invalid value 'Must specify both from and to ports with TCP/UDP.' for portRange.",
+		"17":   "Invalid value 'Must specify both from and to ports with TCP/UDP.' for portRange.",
+		"icmp": "Invalid value 'Must specify both from and to ports with ICMP.' for portRange.",
+		"rip":  "Invalid value 'rip' for IP protocol. Unknown protocol.",
+	} {
+		_, err := a.AuthorizeSecurityGroupIngress(t.Context(), &awsec2.AuthorizeSecurityGroupIngressInput{
+			GroupId: &group, IpPermissions: []types.IpPermission{{
+				IpProtocol: aws.String(protocol), FromPort: aws.Int32(0), IpRanges: []types.IpRange{{CidrIp: aws.String("192.0.2.0/24")}},
+			}},
+		})
+		want(t, err, "InvalidParameterValue", message)
+	}
+	for _, protocol := range []string{"icmpv6", "50", "-1"} {
+		if _, err := a.AuthorizeSecurityGroupIngress(t.Context(), &awsec2.AuthorizeSecurityGroupIngressInput{
+			GroupId: &group, IpPermissions: []types.IpPermission{{
+				IpProtocol: aws.String(protocol), Ipv6Ranges: []types.Ipv6Range{{CidrIpv6: aws.String("2001:db8::/32")}},
+			}},
+		}); err != nil {
+			t.Errorf("%s needs no ports: %v", protocol, err)
+		}
+	}
+}
+
 func TestARouteWhoseInterfaceIsGoneIsABlackhole(t *testing.T) {
 	a := start(t, seeded())
 	i := a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")})

@@ -78,7 +78,7 @@ type securityGroupXML struct {
 	VPC         string          `q:"vpcId"`
 	Ingress     []permissionXML `q:"ipPermissions"`
 	Egress      []permissionXML `q:"ipPermissionsEgress"`
-	Tags        []tagXML        `q:"tagSet"`
+	Tags        []tagXML        `q:"tagSet,omitempty"`
 }
 
 type describeGroups struct {
@@ -151,9 +151,9 @@ func permissions(s *cloud.State, rules []cloud.Rule) []permissionXML {
 	return out
 }
 
-// port leaves ports out where every protocol is meant.
+// port leaves ports out where a protocol has none.
 func port(r cloud.Rule, v int) *int {
-	if r.Protocol < 0 {
+	if !cloud.HasPorts(r.Protocol) {
 		return nil
 	}
 	return &v
@@ -365,26 +365,30 @@ func rulesOf(s *cloud.State, list []permissionRequest) ([]cloud.Rule, error) {
 	return out, p.err
 }
 
-// shape is a permission's protocol and ports.
+// shape is a permission's protocol and ports. All ports of a protocol are to be
+// said, but for ICMPv6.
 func (q permissionRequest) shape() (cloud.Rule, error) {
 	r := cloud.Rule{From: -1, To: -1}
 	if q.Protocol == "" {
 		return r, cloud.MissingParameter("ipProtocol")
 	}
 	var err error
-	if r.Protocol, err = cloud.ParseProtocol(q.Protocol); err != nil || r.Protocol < 0 {
+	if r.Protocol, err = cloud.ParseProtocol(q.Protocol); err != nil {
 		return r, err
+	}
+	if name := cloud.ProtocolName(r.Protocol); q.From == nil || q.To == nil {
+		switch name {
+		case "tcp", "udp":
+			return r, cloud.InvalidParameter("Invalid value 'Must specify both from and to ports with TCP/UDP.' for portRange.")
+		case "icmp":
+			return r, cloud.InvalidParameter("Invalid value 'Must specify both from and to ports with ICMP.' for portRange.")
+		}
 	}
 	if q.From != nil {
 		r.From = *q.From
 	}
 	if q.To != nil {
 		r.To = *q.To
-	}
-	if r.Protocol == 6 || r.Protocol == 17 {
-		if r.From < 0 || r.To > 65535 || r.From > r.To {
-			return r, cloud.InvalidParameter("Invalid value for portRange. Must specify both from and to ports with TCP/UDP.")
-		}
 	}
 	return r, nil
 }

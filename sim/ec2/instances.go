@@ -122,7 +122,7 @@ type instanceXML struct {
 	Profile         *profileXML            `q:"iamInstanceProfile"`
 	Interfaces      []instanceInterfaceXML `q:"networkInterfaceSet"`
 	Metadata        metadataXML            `q:"metadataOptions"`
-	Tags            []tagXML               `q:"tagSet"`
+	Tags            []tagXML               `q:"tagSet,omitempty"`
 }
 
 type reservationXML struct {

@@ -43,22 +43,42 @@ type subnetIPv6XML struct {
 	State cidrStateXML `q:"ipv6CidrBlockState"`
 }
 
-// subnetXML is Subnet. Source: API_Subnet.html.
+// hostnamesXML is PrivateDnsNameOptionsOnLaunch: machines here are named after
+// their address.
+type hostnamesXML struct {
+	Type  string `q:"hostnameType"`
+	HasA  bool   `q:"enableResourceNameDnsARecord"`
+	HasA6 bool   `q:"enableResourceNameDnsAAAARecord"`
+}
+
+// publicAccessXML is BlockPublicAccessStates: nothing here blocks the internet
+// gateway but route tables.
+type publicAccessXML struct {
+	Mode string `q:"internetGatewayBlockMode"`
+}
+
+// subnetXML is Subnet. What only local zones and outposts have is left out.
+// Source: API_Subnet.html.
 type subnetXML struct {
-	ID         string          `q:"subnetId"`
-	ARN        string          `q:"subnetArn"`
-	State      string          `q:"state"`
-	Owner      string          `q:"ownerId"`
-	VPC        string          `q:"vpcId"`
-	CIDR       string          `q:"cidrBlock"`
-	IPv6       []subnetIPv6XML `q:"ipv6CidrBlockAssociationSet"`
-	Free       int             `q:"availableIpAddressCount"`
-	Zone       string          `q:"availabilityZone"`
-	ZoneID     string          `q:"availabilityZoneId"`
-	DefaultFor bool            `q:"defaultForAz"`
-	Public     bool            `q:"mapPublicIpOnLaunch"`
-	AssignIPv6 bool            `q:"assignIpv6AddressOnCreation"`
-	Tags       []tagXML        `q:"tagSet"`
+	ID            string          `q:"subnetId"`
+	ARN           string          `q:"subnetArn"`
+	State         string          `q:"state"`
+	Owner         string          `q:"ownerId"`
+	VPC           string          `q:"vpcId"`
+	CIDR          string          `q:"cidrBlock"`
+	IPv6          []subnetIPv6XML `q:"ipv6CidrBlockAssociationSet"`
+	Free          int             `q:"availableIpAddressCount"`
+	Zone          string          `q:"availabilityZone"`
+	ZoneID        string          `q:"availabilityZoneId"`
+	DefaultFor    bool            `q:"defaultForAz"`
+	Public        bool            `q:"mapPublicIpOnLaunch"`
+	CustomerOwned bool            `q:"mapCustomerOwnedIpOnLaunch"`
+	AssignIPv6    bool            `q:"assignIpv6AddressOnCreation"`
+	DNS64         bool            `q:"enableDns64"`
+	OnlyIPv6      bool            `q:"ipv6Native"`
+	Hostnames     hostnamesXML    `q:"privateDnsNameOptionsOnLaunch"`
+	PublicAccess  publicAccessXML `q:"blockPublicAccessStates"`
+	Tags          []tagXML        `q:"tagSet,omitempty"`
 }
 
 type subnetList struct {
@@ -101,6 +121,7 @@ func newSubnetXML(c *query.Call, n *cloud.Subnet) subnetXML {
 		ID: string(n.ID), ARN: arn(c, cloud.KindSubnet, string(n.ID)), State: "available",
 		Owner: c.State.Account, VPC: string(c.State.VPC.ID), CIDR: n.CIDR.String(), Free: c.State.FreeIPv4(n),
 		Zone: n.Zone, ZoneID: ZoneID(n.Zone), Public: n.Public, AssignIPv6: n.AssignIPv6, Tags: tagsXML(n.Tags),
+		Hostnames: hostnamesXML{Type: "ip-name"}, PublicAccess: publicAccessXML{"off"},
 	}
 	if n.CIDR6.IsValid() {
 		x.IPv6 = []subnetIPv6XML{{
@@ -132,15 +153,18 @@ type vpcIPv6XML struct {
 
 // vpcXML is Vpc. Source: API_Vpc.html.
 type vpcXML struct {
-	ID      string       `q:"vpcId"`
-	Owner   string       `q:"ownerId"`
-	State   string       `q:"state"`
-	CIDR    string       `q:"cidrBlock"`
-	CIDRs   []vpcCIDRXML `q:"cidrBlockAssociationSet"`
-	IPv6    []vpcIPv6XML `q:"ipv6CidrBlockAssociationSet"`
-	Tenancy string       `q:"instanceTenancy"`
-	Default bool         `q:"isDefault"`
-	Tags    []tagXML     `q:"tagSet"`
+	ID    string       `q:"vpcId"`
+	Owner string       `q:"ownerId"`
+	State string       `q:"state"`
+	CIDR  string       `q:"cidrBlock"`
+	CIDRs []vpcCIDRXML `q:"cidrBlockAssociationSet"`
+	IPv6  []vpcIPv6XML `q:"ipv6CidrBlockAssociationSet,omitempty"`
+	// DHCP is always "default": there are no sets of DHCP options here.
+	DHCP         string          `q:"dhcpOptionsId"`
+	Tenancy      string          `q:"instanceTenancy"`
+	Default      bool            `q:"isDefault"`
+	PublicAccess publicAccessXML `q:"blockPublicAccessStates"`
+	Tags         []tagXML        `q:"tagSet,omitempty"`
 }
 
 type vpcList struct {
@@ -178,7 +202,7 @@ func listVPCs(c *query.Call, r *describeVPCs) (*vpcList, error) {
 func newVPCXML(s *cloud.State, v *cloud.VPC) vpcXML {
 	x := vpcXML{
 		ID: string(v.ID), Owner: s.Account, State: "available", CIDR: v.CIDRs[0].String(),
-		Tenancy: "default", Tags: tagsXML(v.Tags),
+		DHCP: "default", Tenancy: "default", PublicAccess: publicAccessXML{"off"}, Tags: tagsXML(v.Tags),
 	}
 	id := string(v.ID[len("vpc-"):])
 	for n, cidr := range v.CIDRs {
