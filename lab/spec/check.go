@@ -136,9 +136,9 @@ func names[T any](p *problems, list string, entries []T, name func(T) string) ma
 	return seen
 }
 
-// known checks a reference by name.
+// known checks a reference by name. An empty list is a problem of its own, once.
 func known(p *problems, field, name, list string, seen map[string]int) {
-	if _, ok := seen[name]; ok {
+	if _, ok := seen[name]; ok || len(seen) == 0 {
 		return
 	}
 	p.add(field, name, "not among %s (%s)", list, strings.Join(sortedKeys(seen), ", "))

@@ -79,11 +79,15 @@ func (s Spec) withNodeDefaults() Spec {
 	return s
 }
 
+// smallestCut is the prefix length of the smallest VPC whose eighths are subnets
+// that EC2 takes (/28).
+const smallestCut = 25
+
 // defaultSubnets cuts one subnet per zone, each an eighth of the VPC. A VPC
 // text that cannot be parsed yields none: Resolve reports the VPC.
 func defaultSubnets(region, vpcCIDR string) []Subnet {
 	whole, err := netip.ParsePrefix(vpcCIDR)
-	if err != nil || !whole.Addr().Is4() || whole.Bits()+3 > 28 {
+	if err != nil || !whole.Addr().Is4() || whole.Bits() > smallestCut {
 		return []Subnet{}
 	}
 	bits := whole.Bits() + 3

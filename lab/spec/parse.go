@@ -1,10 +1,14 @@
 package spec
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 
 	kjson "sigs.k8s.io/json"
@@ -34,13 +38,16 @@ func Parse(data []byte) (Spec, error) {
 	if len(data) > maxFile {
 		return s, fmt.Errorf("%d bytes; a lab.yaml has at most %d", len(data), maxFile)
 	}
+	if documentBreak.Match(bytes.TrimPrefix(data, []byte("---\n"))) {
+		return s, errors.New("two YAML documents (a line \"---\"); a lab.yaml is one: write the other into a file of its own")
+	}
 	asJSON, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
 		return s, errors.New(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "))
 	}
 	strict, err := kjson.UnmarshalStrict(asJSON, &s)
 	if err != nil {
-		return Spec{}, errors.New(plainTypeError(err))
+		return Spec{}, locate(asJSON, err)
 	}
 	if len(strict) > 0 {
 		return Spec{}, errors.Join(strict...)
@@ -48,18 +55,81 @@ func Parse(data []byte) (Spec, error) {
 	return s, nil
 }
 
-// plainTypeError says "nodes.type: a number, want text" where the decoder speaks
-// of Go types.
-func plainTypeError(err error) string {
+// documentBreak ends a YAML document; the decoder would ignore what follows it.
+var documentBreak = regexp.MustCompile(`(?m)^---(\s|$)`)
+
+// locate finds the field that the decoder refuses, which says "nodes.labels"
+// where nodes[1].labels.a is meant and nothing at all where a type decodes
+// itself. It narrows the document down, one key or entry at a time, to the
+// smallest that is still refused.
+func locate(doc []byte, refusal error) error {
+	var whole any
+	numbers := json.NewDecoder(bytes.NewReader(doc))
+	numbers.UseNumber() // a float would not hold every seed
+	if err := numbers.Decode(&whole); err != nil {
+		return err
+	}
+	decode := func(v any) error {
+		text, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		return kjson.UnmarshalCaseSensitivePreserveInts(text, new(Spec))
+	}
+	path, err := narrow(whole, decode)
+	if err == nil {
+		err = refusal
+	}
+	if path == "" {
+		path = "the file"
+	}
+	return fmt.Errorf("%s: %s", strings.TrimPrefix(path, "."), plain(err))
+}
+
+// narrow returns the path of the innermost value that decode refuses, and the
+// refusal; decode gets the value alone in its place.
+func narrow(v any, decode func(any) error) (path string, refusal error) {
+	refusal = decode(v)
+	if refusal == nil {
+		return "", nil
+	}
+	inner := func(step string, v any, place func(any) any) bool {
+		rest, err := narrow(v, func(v any) error { return decode(place(v)) })
+		if err != nil {
+			path, refusal = step+rest, err
+		}
+		return err != nil
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		if decode(map[string]any{}) != nil {
+			break // no mapping belongs here at all
+		}
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if inner("."+key, v[key], func(v any) any { return map[string]any{key: v} }) {
+				break
+			}
+		}
+	case []any:
+		if decode([]any{}) != nil {
+			break
+		}
+		for i, entry := range v {
+			if inner(fmt.Sprintf("[%d]", i), entry, func(v any) any { return []any{v} }) {
+				break
+			}
+		}
+	}
+	return path, refusal
+}
+
+// plain says "number, want text" where the decoder speaks of Go types.
+func plain(err error) string {
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
 		return err.Error()
 	}
-	field := wrong.Field
-	if field == "" {
-		field = "the file"
-	}
-	return fmt.Sprintf("%s: %s, want %s", field, valueInWords(wrong.Value), kindInWords(wrong.Type.Kind().String()))
+	return fmt.Sprintf("%s, want %s", valueInWords(wrong.Value), kindInWords(wrong.Type.Kind().String()))
 }
 
 func valueInWords(value string) string {

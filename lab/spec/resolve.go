@@ -42,16 +42,24 @@ const ControlPlaneHost = "control-plane"
 // targetInternet is a route's target: the internet gateway.
 const targetInternet = "igw"
 
-// regionName is the form of AWS's regions.
-var regionName = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]$`)
+// Forms of names as AWS has them: regions, instance types, and what a security
+// group's description and a rule's note may hold. Source: EC2 API reference,
+// CreateSecurityGroup.
+var (
+	regionName  = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]$`)
+	typeName    = regexp.MustCompile(`^[a-z0-9-]+\.[a-z0-9-]+$`)
+	description = regexp.MustCompile(`^[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]{0,255}$`)
+)
 
 // platformRanges are taken by the lab itself: nothing of a VPC may lie there.
 func platformRanges() map[string]netip.Prefix {
 	return map[string]netip.Prefix{
-		"the embedded EC2 API":          netip.MustParsePrefix("198.51.100.0/24"),
-		"the outside host":              netip.MustParsePrefix("203.0.113.0/24"),
-		"link-local addresses and IMDS": netip.MustParsePrefix("169.254.0.0/16"),
-		"loopback":                      netip.MustParsePrefix("127.0.0.0/8"),
+		"the embedded EC2 API":                    netip.MustParsePrefix("198.51.100.0/24"),
+		"the outside host":                        netip.MustParsePrefix("203.0.113.0/24"),
+		"link-local addresses and IMDS":           netip.MustParsePrefix("169.254.0.0/16"),
+		"loopback":                                netip.MustParsePrefix("127.0.0.0/8"),
+		"addresses of this network":               netip.MustParsePrefix("0.0.0.0/8"),
+		"multicast groups and reserved addresses": netip.MustParsePrefix("224.0.0.0/3"),
 	}
 }
 
@@ -59,7 +67,7 @@ func platformRanges() map[string]netip.Prefix {
 // problem there is, joined; each is a Problem.
 func (s Spec) Resolve() (Resolved, error) {
 	s = s.withDefaults()
-	r := resolver{spec: s, out: Resolved{Name: s.Name}}
+	r := resolver{spec: s, out: Resolved{Name: s.Name}, wished: map[netip.Addr]string{}}
 	r.account()
 	r.network()
 	r.subnets()
@@ -90,7 +98,8 @@ type resolver struct {
 	subnetSet   map[string]int
 	tableSet    map[string]int
 	groupSet    map[string]int
-	used        []int // addresses wanted per subnet
+	used        []int                 // addresses wanted per subnet
+	wished      map[netip.Addr]string // and who wishes for which
 	limits      map[string]vpc.Limits
 }
 
@@ -113,6 +122,15 @@ func (r *resolver) account() {
 		}
 		if t.IPv4 < 2 || t.IPv4 > 50 {
 			r.add(field+".ipv4", strconv.Itoa(t.IPv4), "must be between 2 and 50")
+		}
+		if t.IPv6 < 0 || t.IPv6 > 50 {
+			r.add(field+".ipv6", strconv.Itoa(t.IPv6), "must be between 0 and 50")
+		}
+		if t.Branches < 0 {
+			r.add(field+".branches", strconv.Itoa(t.Branches), "must not be negative")
+		}
+		if !typeName.MatchString(name) {
+			r.add("instanceTypes", name, "not the name of an instance type such as %s", DefaultInstanceType)
 		}
 		l := vpc.Limits{ENIs: t.ENIs, IPv4: t.IPv4, IPv6: t.IPv6, Branches: t.Branches, Nitro: true}
 		if c.Limits == nil {
@@ -167,7 +185,7 @@ func (r *resolver) clearOfPlatform(field string, p netip.Prefix) {
 func (r *resolver) subnets() {
 	s := r.spec
 	if len(s.Subnets) == 0 && r.vpcCIDR.IsValid() {
-		r.add("subnets", "", "at least one is needed; leave the field out for three zones")
+		r.add("subnets", "", "at least one is needed; leave the field out for three zones, which a VPC of /%d or larger has room for", smallestCut)
 	}
 	r.subnetSet = names(&r.problems, "subnets", s.Subnets, func(e Subnet) string { return e.Name })
 	r.tableSet = names(&r.problems, "routeTables", s.RouteTables, func(e RouteTable) string { return e.Name })
@@ -198,9 +216,7 @@ func (r *resolver) subnet(i int, sub Subnet) {
 	}
 	if cidr6, ok := r.prefix6(field+"cidr6", sub.CIDR6, 64); ok {
 		out.CIDR6, out.AssignIPv6 = cidr6, true
-		if whole := r.out.Cloud.VPC.CIDR6; !whole.IsValid() || !whole.Contains(cidr6.Addr()) {
-			r.add(field+"cidr6", sub.CIDR6, "outside vpc.cidr6 %q", r.spec.VPC.CIDR6)
-		}
+		r.subnetInside6(i, cidr6)
 	}
 	if *sub.Public && !*r.spec.VPC.InternetGateway {
 		r.add(field+"public", "true", "the VPC has no internet gateway (vpc.internetGateway is false)")
@@ -221,6 +237,21 @@ func (r *resolver) subnetInside(i int, cidr netip.Prefix) {
 	r.subnetCIDRs[i] = cidr
 }
 
+func (r *resolver) subnetInside6(i int, cidr netip.Prefix) {
+	field := fmt.Sprintf("subnets[%d].cidr6", i)
+	switch whole := r.out.Cloud.VPC.CIDR6; {
+	case !whole.IsValid():
+		r.add(field, cidr.String(), "the VPC has no IPv6 range (vpc.cidr6)")
+	case !whole.Contains(cidr.Addr()):
+		r.add(field, cidr.String(), "outside vpc.cidr6 %s", whole)
+	}
+	for j, other := range r.out.Cloud.Subnets {
+		if other.CIDR6.IsValid() && other.CIDR6.Overlaps(cidr) {
+			r.add(field, cidr.String(), "overlaps subnets[%d] %s (%s)", j, other.Name, other.CIDR6)
+		}
+	}
+}
+
 func (r *resolver) routeTables() {
 	mains := 0
 	for i, t := range r.spec.RouteTables {
@@ -237,7 +268,7 @@ func (r *resolver) routeTables() {
 			} else if !*r.spec.VPC.InternetGateway {
 				r.add(at+"target", route.Target, "the VPC has no internet gateway (vpc.internetGateway is false)")
 			}
-			if dst, ok := r.prefix(at+"destination", route.Destination); ok {
+			if dst, ok := r.destination(at+"destination", route.Destination, out.Routes); ok {
 				out.Routes = append(out.Routes, cloud.RouteSpec{Destination: dst, Gateway: targetInternet})
 			}
 		}
@@ -246,6 +277,24 @@ func (r *resolver) routeTables() {
 	if mains > 1 {
 		r.add("routeTables", "", "%d tables say main: true; a VPC has one main table", mains)
 	}
+}
+
+// destination parses a route's range: no other route of its table has it, and it
+// leads out of the VPC.
+func (r *resolver) destination(field, text string, others []cloud.RouteSpec) (_ netip.Prefix, ok bool) {
+	dst, ok := r.prefix(field, text)
+	if !ok {
+		return dst, false
+	}
+	if slices.ContainsFunc(others, func(o cloud.RouteSpec) bool { return o.Destination == dst }) {
+		r.add(field, text, "this table has a route there already")
+	}
+	for _, local := range []netip.Prefix{r.vpcCIDR, r.out.Cloud.VPC.CIDR6} {
+		if local.IsValid() && local.Overlaps(dst) && dst.Bits() >= local.Bits() {
+			r.add(field, text, "inside the VPC (%s), which every table routes itself", local)
+		}
+	}
+	return dst, true
 }
 
 // builtinTypes asks an account that holds nothing which instance types EC2 knows.

@@ -2,14 +2,19 @@ package spec
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/ec2"
+	"github.com/trunkline/trunkline/sim/query"
+	"github.com/trunkline/trunkline/sim/sts"
 )
 
 // NodeNamespace is the network namespace of a node, or of one of the lab's own
@@ -27,6 +32,7 @@ func (r *resolver) groups() {
 		if g.Name == "default" {
 			r.add(field+"name", g.Name, "EC2 keeps this name for the group every VPC has")
 		}
+		r.describe(field+"description", g.Description)
 		out := cloud.GroupSpec{Name: g.Name, Description: g.Description, Ingress: r.rules(field+"ingress", g.Ingress)}
 		if g.Egress != nil {
 			out.Egress = append([]cloud.RuleSpec{}, r.rules(field+"egress", *g.Egress)...)
@@ -37,10 +43,16 @@ func (r *resolver) groups() {
 
 func (r *resolver) rules(field string, in []Rule) []cloud.RuleSpec {
 	var out []cloud.RuleSpec
+	most := r.spec.Quotas.RulesPerGroup
+	setDefault(&most, defaultRulesPerGroup)
+	if n := ruleCount(in); n > most {
+		r.add(field, "", "%d rules of one family, counting each range and group; the quota is %d (quotas.rulesPerGroup)", n, most)
+	}
 	for i, rule := range in {
 		at := fmt.Sprintf("%s[%d].", field, i)
 		o := cloud.RuleSpec{Protocol: r.protocol(at+"protocol", rule.Protocol), Groups: rule.Groups, Note: rule.Note}
 		o.From, o.To = r.ports(at+"ports", rule)
+		r.describe(at+"note", rule.Note)
 		for j, text := range rule.CIDRs {
 			if cidr, ok := r.prefix(fmt.Sprintf("%scidrs[%d]", at, j), text); ok {
 				o.CIDRs = append(o.CIDRs, cidr)
@@ -55,6 +67,33 @@ func (r *resolver) rules(field string, in []Rule) []cloud.RuleSpec {
 		out = append(out, o)
 	}
 	return out
+}
+
+// defaultRulesPerGroup is EC2's quota of rules per group and direction. Source:
+// Amazon VPC quotas.
+const defaultRulesPerGroup = 60
+
+// ruleCount is how many rules EC2 makes of a list, of the family that has more:
+// one per range, and one per group in both.
+func ruleCount(rules []Rule) int {
+	v4, v6 := 0, 0
+	for _, r := range rules {
+		for _, text := range r.CIDRs {
+			if strings.Contains(text, ":") {
+				v6++
+			} else {
+				v4++
+			}
+		}
+		v4, v6 = v4+len(r.Groups), v6+len(r.Groups)
+	}
+	return max(v4, v6)
+}
+
+func (r *resolver) describe(field, text string) {
+	if !description.MatchString(text) {
+		r.add(field, text, "EC2 takes up to 255 letters, digits, spaces and ._-:/()#,@[]+=&;{}!$* here")
+	}
 }
 
 func (r *resolver) protocol(field, text string) string {
@@ -113,8 +152,11 @@ func (r *resolver) cluster() {
 		r.add("kubernetes.serviceCIDR", k.ServiceCIDR, "overlaps vpc.cidr %s", r.vpcCIDR)
 	}
 	r.out.ClusterDNS = r.address("kubernetes.clusterDNS", k.ClusterDNS, services)
-	if r.out.ClusterDNS == nth(services, 1) {
+	switch r.out.ClusterDNS {
+	case nth(services, 1):
 		r.add("kubernetes.clusterDNS", k.ClusterDNS, "the first Service address is the API server's own")
+	case nth(services, 0), nth(services, 1<<(32-services.Bits())-1):
+		r.add("kubernetes.clusterDNS", k.ClusterDNS, "Kubernetes gives neither the first nor the last address of %s to a Service", services)
 	}
 }
 
@@ -136,6 +178,10 @@ func (r *resolver) nodes() {
 	if len(s.Nodes) == 0 {
 		r.add("nodes", "", "at least one is needed; leave the field out for three %s", DefaultInstanceType)
 	}
+	if len(s.Nodes) > MaxNodes {
+		r.add("nodes", strconv.Itoa(len(s.Nodes)), "one machine takes at most %d", MaxNodes)
+		return
+	}
 	names(&r.problems, "nodes", s.Nodes, func(n Node) string { return n.Name })
 	for i, n := range s.Nodes {
 		r.node(fmt.Sprintf("nodes[%d].", i), n)
@@ -149,7 +195,8 @@ func (r *resolver) node(field string, n Node) {
 	}
 	limits, ok := r.limits[n.Type]
 	if !ok {
-		r.add(field+"type", n.Type, "unknown instance type; known are m5.large, m5.xlarge, t3.medium and others (trunkline-lab up --help), or describe it under instanceTypes")
+		r.add(field+"type", n.Type, "unknown instance type; describe it under instanceTypes, or take one of %s",
+			strings.Join(slices.Sorted(maps.Keys(r.limits)), ", "))
 	}
 	known(&r.problems, field+"subnet", n.Subnet, "subnets", r.subnetSet)
 	r.groupRefs(field+"groups", n.Groups)
@@ -159,6 +206,7 @@ func (r *resolver) node(field string, n Node) {
 	if n.Cgroup != CgroupV1 && n.Cgroup != CgroupV2 {
 		r.add(field+"cgroup", n.Cgroup, "must be %s or %s", CgroupV1, CgroupV2)
 	}
+	r.nodeLabels(field+"labels", n.Labels)
 	namespace := NodeNamespace(r.spec.Name, n.Name)
 	r.out.Cloud.Instances = append(r.out.Cloud.Instances, cloud.InstanceSpec{
 		Name: n.Name, Type: n.Type, Subnet: n.Subnet, Groups: n.Groups,
@@ -171,6 +219,23 @@ func (r *resolver) node(field string, n Node) {
 		Name: n.Name, Namespace: namespace, Type: n.Type, Subnet: n.Subnet,
 		Cgroup: n.Cgroup, Labels: n.Labels, MaxPods: limits.MaxPods(),
 	})
+}
+
+// nodeLabels checks labels as the kubelet does: it refuses to start with one that
+// is malformed, or whose key Kubernetes keeps to itself.
+func (r *resolver) nodeLabels(field string, labels map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		at := field + "." + key
+		for _, why := range slices.Concat(validation.IsQualifiedName(key), validation.IsValidLabelValue(labels[key])) {
+			r.add(at, labels[key], "%s", why)
+		}
+		domain, _, _ := strings.Cut(key, "/")
+		for _, kept := range []string{"kubernetes.io", "k8s.io"} {
+			if domain == kept || strings.HasSuffix(domain, "."+kept) {
+				r.add(at, labels[key], "Kubernetes keeps labels of %s to itself; the lab sets zone and instance type", kept)
+			}
+		}
+	}
 }
 
 func (r *resolver) metadata(field string, in *IMDS) cloud.MetadataOptions {
@@ -198,7 +263,20 @@ func (r *resolver) instanceAddress(field, text, subnet string) netip.Addr {
 		return r.address(field, text, netip.Prefix{})
 	}
 	r.used[i]++
-	return r.address(field, text, r.subnetCIDRs[i])
+	cidr := r.subnetCIDRs[i]
+	a := r.address(field, text, cidr)
+	if !a.IsValid() || !cidr.IsValid() {
+		return a
+	}
+	if first, taken := r.wished[a]; taken {
+		r.add(field, text, "already the address of %s", first)
+	} else {
+		r.wished[a] = strings.TrimSuffix(field, ".address")
+	}
+	if a.Compare(nth(cidr, 4)) < 0 || a == nth(cidr, 1<<(32-cidr.Bits())-1) {
+		r.add(field, text, "EC2 keeps the first four and the last address of %s", cidr)
+	}
+	return a
 }
 
 func (r *resolver) groupRefs(field string, groups []string) {
@@ -211,12 +289,20 @@ func (r *resolver) groupRefs(field string, groups []string) {
 		r.add(field, strings.Join(groups, ", "), "%d groups; the quota per interface is %d (quotas.groupsPerInterface)", len(groups), most)
 	}
 	for i, name := range groups {
+		if slices.Contains(groups[:i], name) {
+			r.add(fmt.Sprintf("%s[%d]", field, i), name, "named twice")
+		}
 		known(&r.problems, fmt.Sprintf("%s[%d]", field, i), name, "securityGroups", r.groupSet)
 	}
 }
 
-// capacity refuses a subnet that cannot even hold the primary addresses.
+// capacity refuses a subnet that cannot even hold the primary addresses, and an
+// account that cannot hold the primary interfaces.
 func (r *resolver) capacity() {
+	primaries := len(r.out.Cloud.Instances) + len(r.out.Cloud.Hosts)
+	if q := r.spec.Quotas.Interfaces; q > 0 && q < primaries {
+		r.add("quotas.interfaces", strconv.Itoa(q), "the nodes and the control plane take %d", primaries)
+	}
 	for i, cidr := range r.subnetCIDRs {
 		if !cidr.IsValid() {
 			continue
@@ -235,5 +321,26 @@ func (r *resolver) faults() {
 	r.out.Faults = *r.spec.Faults
 	if err := r.out.Faults.Check(); err != nil {
 		r.add("faults", "", "%v", err)
+	}
+	for action := range r.out.Faults.Latency {
+		r.action("faults.latency", action)
+	}
+	for action := range r.out.Faults.Throttle {
+		r.action("faults.throttle", action)
+	}
+	for i, call := range r.out.Faults.Calls {
+		r.action(fmt.Sprintf("faults.calls[%d].action", i), call.Action)
+	}
+}
+
+// action refuses the name of a call that the embedded APIs do not have: a fault
+// for it would never come.
+func (r *resolver) action(field, name string) {
+	if name == "*" || name == "" { // Check has complained of the empty one
+		return
+	}
+	services := slices.Concat(ec2.Service(nil).Actions, sts.New(nil, nil).Service().Actions)
+	if !slices.ContainsFunc(services, func(a query.Action) bool { return a.Name == name }) {
+		r.add(field, name, "neither EC2 nor STS has this action here; \"*\" is every one")
 	}
 }

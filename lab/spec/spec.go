@@ -172,6 +172,7 @@ const (
 	DefaultInstanceType = "m5.xlarge"
 	DefaultRole         = "trunkline-node"
 	DefaultNodes        = 3
+	MaxNodes            = 64 // a node takes 0.5 GiB and some 300 process ids of one machine
 	defaultZones        = 3
 	groupNodes          = "nodes"
 	groupCluster        = "cluster"

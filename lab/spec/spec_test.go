@@ -45,6 +45,25 @@ func TestAnEmptyFileIsTheDefaultLab(t *testing.T) {
 	}
 }
 
+func TestAListThatIsWrongIsNotFollowedByEveryUseOfIt(t *testing.T) {
+	for _, yaml := range []string{"subnets: []", "vpc: {cidr: 'fd00::/16'}"} {
+		s, err := Parse([]byte(yaml))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = s.Resolve(); err == nil || strings.Count(err.Error(), "\n") > 0 {
+			t.Errorf("%s: want one problem, got:\n%v", yaml, err)
+		}
+	}
+}
+
+func TestAnUnknownInstanceTypeListsThoseThereAre(t *testing.T) {
+	s := Spec{Nodes: []Node{{Type: "m5.huge"}}, InstanceTypes: map[string]InstanceType{"own.type": {ENIs: 2, IPv4: 4}}}
+	if _, err := s.Resolve(); err == nil || !strings.Contains(err.Error(), "m5.xlarge") || !strings.Contains(err.Error(), "own.type") {
+		t.Errorf("Resolve = %v", err)
+	}
+}
+
 // The documented file at the root is the default lab written out, so that a
 // reader who changes one line changes one thing.
 func TestTheFileAtTheRootEqualsTheDefaults(t *testing.T) {
@@ -123,6 +142,12 @@ func TestParseNamesTheFieldThatIsWrong(t *testing.T) {
 		"something that is no YAML":       {"nodes: [", "yaml: line 1"},
 		"a list as the whole file":        {"- name: x", "the file: a list, want a mapping"},
 		"an unquoted account is a number": {"account: 111122223333", "account: number, want text"},
+		"the second of a list":            {"nodes: [{}, {labels: {a: b, c: 7}}]", "nodes[1].labels.c: number, want text"},
+		"a duration without a unit":       {"faults: {latency: {CreateTags: {fixed: soon}}}", `faults.latency.CreateTags.fixed: time: invalid duration "soon"`},
+		"a negative duration":             {"faults: {describeLag: -1s}", "faults.describeLag: duration -1s: negative"},
+		"a port that is true":             {"securityGroups: [{name: a, ingress: [{ports: true}]}]", "securityGroups[0].ingress[0].ports: true or false, want a whole number"},
+		"a large seed beside an error":    {"seed: 18446744073709551615\nname: 7", "name: number, want text"},
+		"a second document":               {"name: a\n---\nname: b", "two YAML documents"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse([]byte(tc.yaml))
@@ -168,6 +193,30 @@ func TestResolveNamesFieldValueAndWhy(t *testing.T) {
 		"a subnet too small for its nodes": {"vpc: {cidr: 10.0.0.0/24}\nsubnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/28}]\nnodes: [{},{},{},{},{},{},{},{},{},{},{}]", `12 primary addresses are wanted here and it has 11`},
 		"a fault nobody knows":             {"faults: {calls: [{action: CreateTags, do: explode}]}", `faults: calls[0]: do "explode"`},
 		"a throttle that lets none pass":   {"faults: {throttle: {CreateTags: {size: 0, rate: 1}}}", `faults: throttle CreateTags`},
+		"DNS on the first address":         {"kubernetes: {clusterDNS: 172.20.0.0}", `kubernetes.clusterDNS: "172.20.0.0": Kubernetes gives neither`},
+		"DNS on the last address":          {"kubernetes: {clusterDNS: 172.20.255.255}", `neither the first nor the last address of 172.20.0.0/16`},
+		"a VPC that is no network":         {"vpc: {cidr: 0.0.0.0/16}", `overlaps 0.0.0.0/8, which holds addresses of this network`},
+		"a VPC of multicast groups":        {"vpc: {cidr: 239.1.0.0/16}", `overlaps 224.0.0.0/3, which holds multicast groups`},
+		"a VPC too small to be cut":        {"vpc: {cidr: 10.0.0.0/27}", `leave the field out for three zones, which a VPC of /25 or larger has room for`},
+		"IPv6 in a VPC without":            {"subnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24, cidr6: '2600:1f13::/64'}]", `subnets[0].cidr6: "2600:1f13::/64": the VPC has no IPv6 range (vpc.cidr6)`},
+		"IPv6 subnets that overlap":        {"vpc: {cidr6: '2600:1f13::/56'}\nsubnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24, cidr6: '2600:1f13::/64'}, {name: b, zone: us-west-2a, cidr: 10.0.1.0/24, cidr6: '2600:1f13::/64'}]", `subnets[1].cidr6: "2600:1f13::/64": overlaps subnets[0] a`},
+		"a route into the VPC":             {"routeTables: [{name: a, routes: [{destination: 10.0.4.0/24, target: igw}]}]", `routeTables[0].routes[0].destination: "10.0.4.0/24": inside the VPC (10.0.0.0/16)`},
+		"two routes to one range":          {"routeTables: [{name: a, routes: [{destination: 0.0.0.0/0, target: igw}, {destination: 0.0.0.0/0, target: igw}]}]", `routeTables[0].routes[1].destination: "0.0.0.0/0": this table has a route there already`},
+		"a group's description":            {"securityGroups: [{name: nodes, description: '<b>'}, {name: cluster}]", `securityGroups[0].description: "<b>": EC2 takes`},
+		"more rules than the quota":        {"quotas: {rulesPerGroup: 1}", `securityGroups[0].ingress: 2 rules of one family`},
+		"fewer interfaces than nodes":      {"quotas: {interfaces: 3}", `quotas.interfaces: "3": the nodes and the control plane take 4`},
+		"a control plane on the router":    {"controlPlane: {address: 10.0.0.1}", `controlPlane.address: "10.0.0.1": EC2 keeps the first four and the last address of 10.0.0.0/19`},
+		"a node on the broadcast address":  {"nodes: [{address: 10.0.31.255}]", `nodes[0].address: "10.0.31.255": EC2 keeps`},
+		"one address twice":                {"controlPlane: {address: 10.0.0.9}\nnodes: [{address: 10.0.0.9}]", `nodes[0].address: "10.0.0.9": already the address of controlPlane`},
+		"one group twice":                  {"nodes: [{groups: [nodes, nodes]}]", `nodes[0].groups[1]: "nodes": named twice`},
+		"a label's key":                    {"nodes: [{labels: {'bad key!': x}}]", `nodes[0].labels.bad key!: "x": name part must consist of`},
+		"a label's value":                  {"nodes: [{labels: {a: 'x,b=c'}}]", `nodes[0].labels.a: "x,b=c": a valid label must`},
+		"a label of Kubernetes' own":       {"nodes: [{labels: {node-role.kubernetes.io/web: ''}}]", `Kubernetes keeps labels of kubernetes.io to itself`},
+		"more nodes than a machine takes":  {"nodes: [" + strings.Repeat("{},", 65) + "]", `nodes: "65": one machine takes at most 64`},
+		"an instance type without a dot":   {"instanceTypes: {huge: {enis: 2, ipv4: 10}}", `instanceTypes: "huge": not the name of an instance type`},
+		"a negative number of branches":    {"instanceTypes: {m9.x: {enis: 2, ipv4: 10, branches: -1}}", `instanceTypes.m9.x.branches: "-1": must not be negative`},
+		"latency of an unknown action":     {"faults: {latency: {CreateTag: {fixed: 1s}}}", `faults.latency: "CreateTag": neither EC2 nor STS has this action here`},
+		"a call of an unknown action":      {"faults: {calls: [{action: Nope, do: hang}]}", `faults.calls[0].action: "Nope": neither EC2 nor STS`},
 		"a hop limit beyond EC2's":         {"nodes: [{imds: {hopLimit: 65}}]", `nodes[0].imds.hopLimit: "65"`},
 	} {
 		t.Run(name, func(t *testing.T) {
