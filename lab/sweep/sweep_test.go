@@ -73,7 +73,7 @@ func TestMountsBelowADirectoryComeDeepestFirst(t *testing.T) {
 // settings is a directory of sysctl files with values.
 func settings(t *testing.T, values map[string]string) machine {
 	t.Helper()
-	m := machine{dir: t.TempDir()}
+	m := machine{dir: t.TempDir(), names: t.TempDir()}
 	for path, v := range values {
 		file := filepath.Join(m.dir, path)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -125,6 +125,49 @@ func TestTheLastLabOutPutsTheMachinesSettingsBack(t *testing.T) {
 	}
 	if restored, err := m.restoreWhenLast(root); err != nil || len(restored) != 0 {
 		t.Errorf("a second restore did %v, %v", restored, err)
+	}
+}
+
+func TestTheDirectoryOfNamesGoesWithTheLastLabThatMadeIt(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		before, used bool // the directory was there; somebody else's name is in it
+		stays        bool
+	}{
+		{"made by the lab", false, false, false},
+		{"there before", true, false, true},
+		{"made by the lab and used by others now", false, true, true},
+	} {
+		m := settings(t, nil)
+		m.names = filepath.Join(t.TempDir(), "netns")
+		root := filepath.Join(t.TempDir(), "labs")
+		if c.before {
+			mkdir(t, m.names)
+		}
+		mkdir(t, filepath.Join(root, "a"))
+		if err := m.raise(root, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		mkdir(t, m.names)
+		if c.used {
+			mkdir(t, filepath.Join(m.names, "others"))
+		}
+		if err := os.Remove(filepath.Join(root, "a")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.restoreWhenLast(root); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if _, err := os.Stat(m.names); (err == nil) != c.stays {
+			t.Errorf("%s: stays %v, want %v", c.name, err == nil, c.stays)
+		}
+	}
+}
+
+func mkdir(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -16,14 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is where settings are read and written: /proc/sys.
-type machine struct{ dir string }
+// machine is where settings are read and written, and where namespaces have their
+// names.
+type machine struct{ dir, names string }
 
-func thisMachine() machine { return machine{dir: "/proc/sys"} }
+func thisMachine() machine { return machine{dir: "/proc/sys", names: netnsDir} }
 
 const (
 	recordFile = "machine.json" // in the root of all labs: old values by path
-	lockFile   = "machine.lock"
+	// absent is recorded of a directory that labs made for all namespaces' names.
+	absent   = "absent"
+	lockFile = "machine.lock"
 )
 
 // wanted are settings of the whole machine that several nodes on one kernel need
@@ -42,8 +45,9 @@ func wanted() map[string]int {
 	}
 }
 
-// RaiseSysctls raises what is lower than the lab needs and records what it was.
-// root is the directory of all labs. A setting the machine does not have, or
+// RaiseSysctls raises what is lower than the lab needs and records what it was,
+// the lack of a directory for the names of namespaces included. root is the
+// directory of all labs. A setting the machine does not have, or
 // does not let us write, is left with a warning.
 func RaiseSysctls(root string, log *slog.Logger) error {
 	return thisMachine().raise(root, log)
@@ -51,6 +55,12 @@ func RaiseSysctls(root string, log *slog.Logger) error {
 
 func (m machine) raise(root string, log *slog.Logger) error {
 	return withRecord(root, func(old map[string]string) error {
+		if _, err := os.Stat(m.names); errors.Is(err, fs.ErrNotExist) {
+			old[m.names] = absent
+			if err := writeRecord(root, old); err != nil {
+				return err
+			}
+		}
 		want := wanted()
 		// From the top: a threshold below the one under it makes no sense.
 		for _, path := range slices.Backward(slices.Sorted(maps.Keys(want))) {
@@ -92,6 +102,10 @@ func (m machine) restoreWhenLast(root string) (restored []string, err error) {
 		}
 		last = true
 		for _, path := range slices.Sorted(maps.Keys(old)) { // thresholds from below
+			if old[path] == absent {
+				_ = os.Remove(path) // of others by now, unless it is empty
+				continue
+			}
 			if err := m.write(path, old[path]); err != nil {
 				return fmt.Errorf("put %s back to %s: %w", path, old[path], err)
 			}

@@ -14,21 +14,10 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/trunkline/trunkline/lab/sweep"
 )
 
 // workloadImage is in every node under this name.
 const workloadImage = "trunkline.dev/workload:dev"
-
-func machine(t *testing.T) sweep.Snapshot {
-	t.Helper()
-	m, err := sweep.TakeSnapshot()
-	if err != nil {
-		t.Fatalf("snapshot of the machine: %v", err)
-	}
-	return m
-}
 
 // run starts one pod and waits until it is ready; it goes with the test.
 func (l lab) runPod(t *testing.T, name string, args ...string) {

@@ -3,15 +3,11 @@
 package e2e
 
 import (
-	"context"
 	"flag"
 	"os"
 	"path/filepath"
-	"regexp"
 	"testing"
 	"time"
-
-	"github.com/trunkline/trunkline/lab/sweep"
 )
 
 var keep = flag.Bool("keep", false, "leave the lab running after the tests, to look around")
@@ -50,28 +46,6 @@ func TestLab(t *testing.T) {
 	for _, s := range steps() {
 		if !t.Run(s.name, func(t *testing.T) { s.run(t, l) }) && t.Context().Err() != nil {
 			return
-		}
-	}
-}
-
-// ofOthers matches what other users of the machine change meanwhile: sockets (one
-// of ours would need a process of ours, and those are compared), processes that
-// end, and the namespaces of other tests.
-var ofOthers = regexp.MustCompile(`^(. listener: |- process: |. (namespace|mount): /run/netns/tl-t\d)`)
-
-// down takes the lab away and says what of it is left on the machine.
-func (l lab) down(t *testing.T, before sweep.Snapshot) {
-	if *keep {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	if r := l.try(ctx, "down", "--name", l.name); r.err != nil {
-		t.Errorf("down: %v\n%s", r.err, r)
-	}
-	for _, line := range before.Diff(machine(t)) {
-		if !ofOthers.MatchString(line) {
-			t.Errorf("the machine is not as before: %s", line)
 		}
 	}
 }

@@ -1,0 +1,278 @@
+//go:build netns
+
+package sweep
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/lab/node/component"
+)
+
+// leftover is one thing that a lab could forget.
+type leftover struct {
+	kind string
+	want string // in the line that names it
+	make func(t *testing.T) (remove func())
+}
+
+// labName is the lab that forgets things in these tests.
+func labName() string { return fmt.Sprintf("t%d", os.Getpid()) }
+
+// inside makes a named namespace and moves the test into it until it ends.
+func inside(t *testing.T) (name string) {
+	t.Helper()
+	name = "tl-" + labName() + "-left"
+	runtime.LockOSThread()
+	origin, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := netns.NewNamed(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		made.Close()
+		if err := netns.DeleteNamed(name); err != nil {
+			t.Error(err)
+		}
+		if err := netns.Set(origin); err != nil {
+			t.Error(err) // and the thread, still locked, ends with the test
+			return
+		}
+		origin.Close()
+		runtime.UnlockOSThread()
+	})
+	return name
+}
+
+func look(t *testing.T) Snapshot {
+	t.Helper()
+	s, err := TakeSnapshot(View{Ignore: []string{"/root", "/usr/local"}}) // large
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Whatever a lab could leave behind is named by its kind as long as it is there,
+// and by nothing once it is gone.
+func TestEachKindOfLeftoverIsNamed(t *testing.T) {
+	name := inside(t)
+	for _, l := range leftovers(name) {
+		t.Run(l.kind, func(t *testing.T) {
+			runtime.LockOSThread() // a subtest is a goroutine of its own
+			defer runtime.UnlockOSThread()
+			h, err := netns.GetFromName(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.Close()
+			origin, err := netns.Get()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer origin.Close()
+			defer func() { _ = netns.Set(origin) }()
+			if err := netns.Set(h); err != nil {
+				t.Fatal(err)
+			}
+			before := look(t)
+			remove := l.make(t)
+			if !named(before.Diff(look(t)), l) {
+				t.Errorf("no line names it:\n%s", strings.Join(before.Diff(look(t)), "\n"))
+			}
+			remove()
+			if named(before.Diff(look(t)), l) {
+				t.Error("it is gone and still named")
+			}
+		})
+	}
+}
+
+func named(diff []string, l leftover) bool {
+	return slices.ContainsFunc(diff, func(line string) bool {
+		return strings.HasPrefix(line, "+ "+l.kind+": ") && strings.Contains(line, l.want)
+	})
+}
+
+func leftovers(ns string) []leftover {
+	lab := labName()
+	return []leftover{
+		{"namespace", "tl-" + lab + "-other", func(t *testing.T) func() {
+			must(t, exec.Command("ip", "netns", "add", "tl-"+lab+"-other").Run())
+			return func() { must(t, exec.Command("ip", "netns", "del", "tl-"+lab+"-other").Run()) }
+		}},
+		{"link", "forgotten", func(t *testing.T) func() {
+			l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "forgotten"}}
+			must(t, netlink.LinkAdd(l))
+			return func() { must(t, netlink.LinkDel(l)) }
+		}},
+		{"route", "192.0.2.0/24", func(t *testing.T) func() {
+			lo, err := netlink.LinkByName("lo")
+			must(t, err)
+			must(t, netlink.LinkSetUp(lo))
+			_, dst, err := net.ParseCIDR("192.0.2.0/24")
+			must(t, err)
+			r := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Table: 77}
+			must(t, netlink.RouteAdd(r))
+			return func() { must(t, netlink.RouteDel(r)) }
+		}},
+		{"rule", "table 77", func(t *testing.T) func() {
+			r := netlink.NewRule()
+			r.Priority, r.Table = 770, 77
+			must(t, netlink.RuleAdd(r))
+			return func() { must(t, netlink.RuleDel(r)) }
+		}},
+		{"nft", "chain forgotten", func(t *testing.T) func() {
+			must(t, exec.Command("nft", "add table inet t; add chain inet t forgotten").Run())
+			return func() { must(t, exec.Command("nft", "delete table inet t").Run()) }
+		}},
+		{"mount", "forgotten", func(t *testing.T) func() {
+			dir := filepath.Join(t.TempDir(), "forgotten")
+			must(t, os.Mkdir(dir, 0o755))
+			must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+			return func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) }
+		}},
+		{"cgroup", node.CgroupDir(lab) + "/forgotten", func(t *testing.T) func() {
+			trees, err := node.Hierarchies()
+			must(t, err)
+			top := filepath.Join(trees[0].Mount, node.CgroupDir(lab))
+			must(t, os.MkdirAll(filepath.Join(top, "forgotten"), 0o755))
+			return func() { must(t, node.RemoveCgroup(top)) }
+		}},
+		{"sysctl", "net/ipv4/ip_forward = 1", func(t *testing.T) func() {
+			m := thisMachine()
+			must(t, m.write("net/ipv4/ip_forward", "1"))
+			return func() { must(t, m.write("net/ipv4/ip_forward", "0")) }
+		}},
+		{"state", lab, madeFile("/var/lib/trunkline-lab/" + lab)},
+		{"file", "/opt/tl-" + lab, madeFile("/opt/tl-" + lab)},
+		{"file", filepath.Join(os.TempDir(), "tl-"+lab), func(t *testing.T) func() { // one that is there and changes
+			path := filepath.Join(os.TempDir(), "tl-"+lab)
+			remove := madeFile(path)(t)
+			before := look(t)
+			must(t, os.WriteFile(path, []byte("more"), 0o600))
+			if !named(before.Diff(look(t)), leftover{kind: "file", want: path}) {
+				t.Errorf("%s was changed and no line names it", path)
+			}
+			return remove
+		}},
+		{"process", "sleep of lab " + lab, func(t *testing.T) func() { return held(t, lab) }},
+		{"listener", fmt.Sprintf("tcp 0100007F:%04X", leftPort), func(t *testing.T) func() {
+			lo, err := netlink.LinkByName("lo")
+			must(t, err)
+			must(t, netlink.LinkSetUp(lo))
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", leftPort))
+			must(t, err)
+			f, err := l.(*net.TCPListener).File()
+			must(t, err)
+			must(t, l.Close())
+			return heldFile(t, lab, "listener", f)
+		}},
+		{"bpf", "Array forgotten", func(t *testing.T) func() {
+			m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "forgotten", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+			must(t, err)
+			return heldFile(t, lab, "bpf", file(t, m.FD(), m.Close))
+		}},
+		{"bpf", "SkLookup forgotten", func(t *testing.T) func() {
+			p := program(t)
+			return heldFile(t, lab, "bpf", file(t, p.FD(), p.Close))
+		}},
+		{"bpf", "link ", func(t *testing.T) func() {
+			p := program(t)
+			h, err := netns.GetFromName(ns)
+			must(t, err)
+			defer h.Close()
+			l, err := link.AttachNetNs(int(h), p)
+			must(t, err)
+			must(t, p.Close())
+			return heldFile(t, lab, "bpf", file(t, l.FD(), l.Close))
+		}},
+	}
+}
+
+const leftPort = 40123
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func madeFile(path string) func(t *testing.T) func() {
+	return func(t *testing.T) func() {
+		t.Helper()
+		_, err := os.Stat(filepath.Dir(path))
+		made := os.IsNotExist(err)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte("x"), 0o600))
+		return func() {
+			must(t, os.Remove(path))
+			if made {
+				must(t, os.Remove(filepath.Dir(path)))
+			}
+		}
+	}
+}
+
+func program(t *testing.T) *ebpf.Program {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "forgotten", Type: ebpf.SkLookup, AttachType: ebpf.AttachSkLookup, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	})
+	must(t, err)
+	return p
+}
+
+// file is a descriptor of its own for what fd is; close ends the first.
+func file(t *testing.T, fd int, end func() error) *os.File {
+	t.Helper()
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	must(t, err)
+	must(t, end())
+	return os.NewFile(uintptr(own), "held")
+}
+
+// heldFile hands a file to a process of the lab, and proves that while the test
+// alone holds it, it is another's.
+func heldFile(t *testing.T, lab, kind string, f *os.File) func() {
+	t.Helper()
+	alone := look(t)
+	end := held(t, lab, f)
+	if !named(alone.Diff(look(t)), leftover{kind: kind}) {
+		t.Error("it was named already while the test alone, which is no lab's process, held it")
+	}
+	must(t, f.Close())
+	return end
+}
+
+// held starts a process of the lab that keeps files open until it is ended.
+func held(t *testing.T, lab string, files ...*os.File) func() {
+	t.Helper()
+	cmd := exec.Command("sleep", "300")
+	cmd.Env, cmd.ExtraFiles = []string{component.Mark(lab)}, files
+	must(t, cmd.Start())
+	return func() {
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait() // killed
+	}
+}

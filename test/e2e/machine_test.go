@@ -1,0 +1,82 @@
+//go:build lab
+
+package e2e
+
+import (
+	"context"
+	"flag"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/lab/cache"
+	"github.com/trunkline/trunkline/lab/sweep"
+)
+
+var alone = flag.Bool("alone", false, "nobody else uses this machine: files of no lab's name in /tmp are ours too")
+
+// goDirs are where the Go tools keep what they made; `up` runs them.
+func goDirs(t *testing.T) []string {
+	t.Helper()
+	out, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE", "GOTELEMETRYDIR").Output()
+	if err != nil {
+		t.Fatalf("go env: %v", err)
+	}
+	return strings.Fields(string(out))
+}
+
+// machine is everything on the machine that a lab could change; what package
+// sweep leaves out it names there (logs, /run/systemd, apt's caches and the like).
+func machine(t *testing.T) sweep.Snapshot {
+	t.Helper()
+	dir, err := cache.DefaultDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The other tools that work on this project keep their caches there.
+	others := []string{"/root/.cache/golangci-lint", "/root/.cache/goimports"}
+	m, err := sweep.TakeSnapshot(sweep.View{Cache: dir, Ignore: append(goDirs(t), others...)})
+	if err != nil {
+		t.Fatalf("snapshot of the machine: %v", err)
+	}
+	return m
+}
+
+// ofOthers matches what other tests change on a machine that several share: their
+// namespaces, and labs of theirs that went meanwhile.
+var ofOthers = regexp.MustCompile(`^(- (namespace|mount|cgroup|process|state): |. (namespace|mount|cgroup|process|state): .*\b(tl-)?t\d)`)
+
+// inTmp is a file there; our programs make none but by these names.
+var (
+	inTmp = regexp.MustCompile(`^. file: /tmp/`)
+	ours  = regexp.MustCompile(`^. file: /tmp/(tl-|trunkline|kube|containerd|ctr|runc|k8s)`)
+)
+
+// down takes the lab away and says what of it is left on the machine.
+func (l lab) down(t *testing.T, before sweep.Snapshot) {
+	if *keep {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if r := l.try(ctx, "down", "--name", l.name); r.err != nil {
+		t.Errorf("down: %v\n%s", r.err, r)
+	}
+	nothingIsLeft(t, before)
+}
+
+// nothingIsLeft compares the machine with what it was.
+func nothingIsLeft(t *testing.T, before sweep.Snapshot) {
+	t.Helper()
+	for _, line := range before.Diff(machine(t)) {
+		switch {
+		case ofOthers.MatchString(line):
+		case inTmp.MatchString(line) && !ours.MatchString(line) && !*alone:
+			t.Logf("by others, for it has no name of ours: %s", line)
+		default:
+			t.Errorf("the machine is not as before: %s", line)
+		}
+	}
+}
