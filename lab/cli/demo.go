@@ -80,7 +80,10 @@ func (t *tour) program(ctx context.Context, argv ...string) error {
 // kubectl runs the lab's kubectl and shows its output only when it fails.
 func (t *tour) kubectl(ctx context.Context, stdin string, args ...string) error {
 	cmd := exec.CommandContext(ctx, t.record.Lab.Parts.Kube, append([]string{"kubectl"}, args...)...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.status.Endpoints.Kubeconfig)
+	cmd.Env = os.Environ()
+	for name, value := range kubectlEnv(t.status) {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
 	cmd.Stdin = strings.NewReader(stdin)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/trunkline/trunkline/lab/daemon"
 	labnode "github.com/trunkline/trunkline/lab/node"
 )
 
@@ -69,7 +70,16 @@ func (c *kubectlCmd) Run(s *session) error {
 	if st.Endpoints.Kubeconfig == "" {
 		return fmt.Errorf("lab %s has no API server yet: %s", lab, reason(st))
 	}
-	return become(append([]string{r.Lab.Parts.Kube, "kubectl"}, c.Args...), map[string]string{"KUBECONFIG": st.Endpoints.Kubeconfig})
+	return become(append([]string{r.Lab.Parts.Kube, "kubectl"}, c.Args...), kubectlEnv(st))
+}
+
+// kubectlEnv speaks to the lab, and keeps what kubectl caches with the lab's state
+// instead of the user's home.
+func kubectlEnv(st daemon.Status) map[string]string {
+	return map[string]string{
+		"KUBECONFIG":   st.Endpoints.Kubeconfig,
+		"KUBECACHEDIR": filepath.Join(st.StateDir, "kubectl"),
+	}
 }
 
 type awsCmd struct {
