@@ -83,6 +83,9 @@ func (c *carry) interrupted(err error) (Outcome, error) {
 func (c *carry) judge(ctx context.Context, err error, n int) (bool, Outcome, error) {
 	gone := IsNotFound(err)
 	switch {
+	case errors.Is(err, errNotSent):
+		out, err := c.interrupted(err)
+		return true, out, err
 	case isAmbiguous(err):
 		c.open = true
 		if cancelled(ctx) {
@@ -405,6 +408,7 @@ func (c *carry) lookAttach(ctx context.Context, eni Interface) (Outcome, bool, e
 	if eni.Attachment.DeleteOnTermination {
 		return Outcome{Done: true, Attachment: eni.Attachment.ID, Device: eni.Attachment.Device}, true, nil
 	}
+	c.open = true // attached, not yet tied to the instance's life
 	out, err := c.tie(ctx, eni.Attachment.ID, eni.Attachment.Device)
 	return out, err == nil, err
 }

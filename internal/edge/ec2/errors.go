@@ -21,6 +21,8 @@ var (
 	ErrOpen = errors.New("outcome not known yet")
 	// ErrUnsupported: the intent asks for what this version cannot do.
 	ErrUnsupported = errors.New("not supported in this version")
+	// errNotSent: the caller left while the call waited for the budget.
+	errNotSent = errors.New("not sent")
 )
 
 // Error is a call that EC2 refused or that did not get through.
@@ -40,7 +42,11 @@ func (e *Error) Error() string {
 	if e.Object != "" {
 		fmt.Fprintf(&b, " %s", e.Object)
 	}
-	if e.Code == "" {
+	switch {
+	case errors.Is(e.Err, errNotSent):
+		fmt.Fprintf(&b, ": %v", e.Err)
+		return b.String()
+	case e.Code == "":
 		fmt.Fprintf(&b, ": no answer: %v", e.Err)
 		return b.String()
 	}
@@ -141,7 +147,7 @@ func isAmbiguous(err error) bool {
 	if !errors.As(err, &e) {
 		return true
 	}
-	if IsThrottled(err) {
+	if IsThrottled(err) || errors.Is(err, errNotSent) {
 		return false
 	}
 	return e.Code == "" || e.Status >= 500 || slices.Contains([]string{"InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable"}, e.Code)

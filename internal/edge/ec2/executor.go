@@ -188,7 +188,7 @@ func (x *Executor) Recover(ctx context.Context, intents []Intent) []Recovered {
 func (x *Executor) call(ctx context.Context, action, object string, timeout time.Duration, f func(context.Context) error) error {
 	waited, err := x.budgets.wait(ctx, action)
 	if err != nil {
-		return &Error{Action: action, Object: object, Err: err}
+		return &Error{Action: action, Object: object, Err: fmt.Errorf("%w: %w", errNotSent, err)}
 	}
 	x.metrics.waited.WithLabelValues(action).Observe(waited.Seconds())
 	bounded, cancel := context.WithTimeout(ctx, timeout)

@@ -2,6 +2,7 @@ package ec2
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,7 +24,7 @@ func read[T any](ctx context.Context, x *Executor, action, key string, ask func(
 		defer cancel()
 		for n := 0; ; n++ {
 			got, err := hedge(ctx, x, action, key, ask)
-			if err == nil || n+1 >= x.o.Tries || !IsThrottled(err) && !isAmbiguous(err) {
+			if err == nil || n+1 >= x.o.Tries || !IsThrottled(err) && !isAmbiguous(err) && !errors.Is(err, errNotSent) {
 				return got, err
 			}
 			if x.pause(ctx, n) != nil {
@@ -151,9 +152,10 @@ func filter(name string, values ...string) types.Filter {
 }
 
 func (x *Executor) filtered(ctx context.Context, by ...types.Filter) ([]Interface, error) {
-	return read(ctx, x, "DescribeNetworkInterfaces", describe(by), func(ctx context.Context, api API) ([]Interface, error) {
+	found, err := read(ctx, x, "DescribeNetworkInterfaces", describe(by), func(ctx context.Context, api API) ([]Interface, error) {
 		return interfaces(ctx, api, &ec2.DescribeNetworkInterfacesInput{Filters: by, MaxResults: aws.Int32(1000)})
 	})
+	return slices.Clone(found), err // others may have the same answer
 }
 
 // describe prints filters for error texts.
