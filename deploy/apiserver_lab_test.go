@@ -3,11 +3,9 @@
 package deploy_test
 
 import (
-	"flag"
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -27,22 +25,21 @@ import (
 	vpcresources "github.com/trunkline/trunkline/api/vpcresources/v1alpha1"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/lab/controlplane"
+	"github.com/trunkline/trunkline/lab/node/testparts"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-var kubeBinary = flag.String("kube", "/tmp/kbin/trunkline-kube", "path of trunkline-kube")
+var flags = testparts.Register()
 
 // cluster is a real control plane with deploy/overlays/lab applied.
 type cluster struct {
 	*controlplane.ControlPlane
-	kubeconfig string
+	kube string // path of trunkline-kube
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	if _, err := os.Stat(*kubeBinary); err != nil {
-		t.Fatalf("build lab/kube first, or name it with -kube: %v", err)
-	}
+	program := flags.Find(t).Kube
 	address := netip.MustParseAddr("10.0.0.10")
 	ns := testns.New(t, "deploy")
 	ns.Do(t, func() {
@@ -61,27 +58,30 @@ func newCluster(t *testing.T) *cluster {
 		}
 	})
 	cp, err := controlplane.Start(t.Context(), controlplane.Config{
-		Lab: "deploy", StateDir: t.TempDir(), Kube: *kubeBinary, NetNS: ns.Path, Address: address,
+		Lab: "deploy", StateDir: t.TempDir(), Kube: program, NetNS: ns.Path, Address: address,
 		ServiceCIDR: netip.MustParsePrefix("172.20.0.0/16"), Issuer: "https://oidc.eks.us-west-2.amazonaws.com/id/TEST",
 	}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cp.Stop)
-	c := &cluster{ControlPlane: cp, kubeconfig: cp.Kubeconfig()}
+	c := &cluster{ControlPlane: cp, kube: program}
 	c.kubectl(t, "apply", "--server-side", "-k", "overlays/lab")
-	c.kubectl(t, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+	c.kubectl(t, "wait", "--for=condition=Established", "--timeout=120s", "crd", "--all")
 	return c
 }
 
 func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(*kubeBinary, append([]string{"kubectl", "--kubeconfig", c.kubeconfig}, args...)...)
-	out, err := cmd.CombinedOutput()
+	out, err := c.kubectlCommand(args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+func (c *cluster) kubectlCommand(args ...string) *exec.Cmd {
+	return exec.Command(c.kube, append([]string{"kubectl", "--kubeconfig", c.Kubeconfig()}, args...)...)
 }
 
 // as returns a client with a service account's token bound to a pod on a node, as
@@ -104,7 +104,7 @@ func (c *cluster) as(t *testing.T, account, node string) *kube.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
+	admin, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func (c *cluster) agent(t *testing.T, client *kube.Client, node string) *kube.Cl
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for !ok() {
 		select {
 		case <-time.After(50 * time.Millisecond):
@@ -184,7 +184,7 @@ func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
 			events, err := c.Client().CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
 			return err == nil && len(events.Items) > 0 && events.Items[len(events.Items)-1].Reason == "NoAddress"
 		})
-		operator, err := kube.NewClient(kube.Access{Kubeconfig: c.kubeconfig})
+		operator, err := kube.NewClient(kube.Access{Kubeconfig: c.Kubeconfig()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +238,7 @@ func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
 			{"get", "daemonsets.apps/kube-proxy"},
 		} {
 			args := append([]string{"auth", "can-i", "--as=system:serviceaccount:kube-system:trunkline-agent", "-n", "kube-system"}, what...)
-			out, _ := exec.Command(*kubeBinary, append([]string{"kubectl", "--kubeconfig", c.kubeconfig}, args...)...).Output() // status 1 is "no"
+			out, _ := c.kubectlCommand(args...).Output() // status 1 is "no"
 			if strings.TrimSpace(string(out)) != "no" {
 				t.Errorf("can an agent %v? %s", what, out)
 			}
