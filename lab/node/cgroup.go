@@ -79,8 +79,8 @@ func parseHierarchies(mountinfo io.Reader) ([]Hierarchy, error) {
 func controllers(options string) string {
 	var keep []string
 	for o := range strings.SplitSeq(options, ",") {
-		switch o {
-		case "rw", "ro", "relatime", "xattr", "noprefix", "clone_children", "release_agent":
+		switch name, _, _ := strings.Cut(o, "="); name {
+		case "rw", "ro", "relatime", "seclabel", "xattr", "noprefix", "clone_children", "cpuset_v2_mode", "favordynmods", "release_agent":
 		default:
 			keep = append(keep, o)
 		}
@@ -88,7 +88,7 @@ func controllers(options string) string {
 	return strings.Join(keep, ",")
 }
 
-// only reports whether version 2 is all the machine has.
+// onlyV2 reports whether version 2 is all the machine has.
 func onlyV2(trees []Hierarchy) bool {
 	return !slices.ContainsFunc(trees, func(h Hierarchy) bool { return !h.V2 })
 }

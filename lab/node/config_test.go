@@ -116,7 +116,7 @@ func TestARootHasNothingOfTheMachineThatCanBeWritten(t *testing.T) {
 func TestCgroupTreesAreReadFromTheMountTable(t *testing.T) {
 	const table = `25 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
 26 25 0:23 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct
-27 25 0:24 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+27 25 0:24 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,release_agent=/lib/systemd/systemd-cgroups-agent,name=systemd
 28 25 0:25 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
 29 25 0:26 / /mnt/cgroup rw - cgroup2 cgroup2 rw
 short line

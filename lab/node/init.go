@@ -32,6 +32,9 @@ func InitMain(args []string) int {
 		fmt.Fprintln(os.Stderr, "node-init: started by the lab as PID 1 of a node; not for people")
 		return exitUsage
 	}
+	// As systemd: whoever starts a lab may be stricter, a node's files are for
+	// its containers' users too.
+	unix.Umask(0o022)
 	var err error
 	switch {
 	case args[0] == "root" && len(args) == 2:

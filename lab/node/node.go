@@ -6,12 +6,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +29,8 @@ type Node struct {
 
 // Start boots a node and returns when its PID 1 runs; the programs in it come up
 // on their own. The network namespace must exist; the primary interface may be
-// plugged later. The node dies with this process.
+// plugged later. The node dies with this process. One that cannot be started
+// leaves no more than files on its disk.
 func Start(c Config, log *slog.Logger) (*Node, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -40,6 +43,14 @@ func Start(c Config, log *slog.Logger) (*Node, error) {
 		c.Cgroup = CgroupV2
 	}
 	c.BootID = newBootID()
+	pid1, err := c.boot(trees, log)
+	if err != nil {
+		return nil, errors.Join(err, c.cleanUp())
+	}
+	return &Node{config: c, init: pid1}, nil
+}
+
+func (c Config) boot(trees []Hierarchy, log *slog.Logger) (*component.Component, error) {
 	if err := c.prepare(trees); err != nil {
 		return nil, fmt.Errorf("prepare node %s: %w", c.Name, err)
 	}
@@ -47,17 +58,18 @@ func Start(c Config, log *slog.Logger) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("boot node %s: %w", c.Name, err)
 	}
-	return &Node{config: c, init: pid1}, nil
+	return pid1, nil
 }
 
 // prepare puts on disk what the node boots from.
 func (c Config) prepare(trees []Hierarchy) error {
-	dirs := []string{c.rootPath(), c.logPath(), c.keysPath(), c.bootPath()}
-	for _, d := range diskDirs() {
-		dirs = append(dirs, c.disk(d))
-	}
-	for _, d := range dirs {
+	for _, d := range []string{c.rootPath(), c.logPath(), c.keysPath(), c.bootPath()} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, d := range diskDirs() {
+		if err := c.makeOnDisk(d); err != nil {
 			return err
 		}
 	}
@@ -81,11 +93,31 @@ func (c Config) prepare(trees []Hierarchy) error {
 	return c.makeCgroups(trees)
 }
 
+// makeOnDisk makes a directory of the disk, which everybody in the node may enter,
+// whatever the umask of who starts it.
+func (c Config) makeOnDisk(dir string) error {
+	at := c.disk("")
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return err
+	}
+	for name := range strings.SplitSeq(strings.Trim(dir, "/"), "/") {
+		at = filepath.Join(at, name)
+		err := os.Mkdir(at, 0o755)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err = errors.Join(err, os.Chmod(at, 0o755)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // installPlugins copies the image's plugins to the disk, unless a boot before did
 // or somebody put another in place. Copies, because a node may overwrite its own.
 func (c Config) installPlugins() error {
 	dir := c.disk(cniBinDir)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := c.makeOnDisk(cniBinDir); err != nil {
 		return err
 	}
 	plugins, err := os.ReadDir(c.Parts.CNI)
@@ -168,26 +200,26 @@ func (n *Node) LastWords() string { return component.Tail(n.config.initLog(), 15
 // Stop shuts the node down in order and returns when it is gone.
 func (n *Node) Stop() error {
 	n.init.Stop()
-	return n.cleanUp()
+	return n.config.cleanUp()
 }
 
 // PowerOff cuts the power: every process of the node is killed at once. The disk
 // stays.
 func (n *Node) PowerOff() error {
 	n.init.Kill()
-	return n.cleanUp()
+	return n.config.cleanUp()
 }
 
 // cleanUp removes the cgroups. The kernel takes the node's processes with its
 // PID 1, but a cgroup may stay busy for a moment after the last is gone.
-func (n *Node) cleanUp() error {
+func (c Config) cleanUp() error {
 	trees, err := Hierarchies()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)
 	defer cancel()
-	return poll(ctx, func() error { return n.config.removeCgroups(trees) })
+	return poll(ctx, func() error { return c.removeCgroups(trees) })
 }
 
 // Erase removes the node's disk, keys and logs. It must be down.
@@ -245,7 +277,10 @@ type fatal struct{ error }
 
 func (f fatal) Unwrap() error { return f.error }
 
-const pollEvery = 20 * time.Millisecond
+const (
+	pollEvery      = 20 * time.Millisecond
+	cleanUpTimeout = 30 * time.Second // for the last processes to leave their cgroups
+)
 
 // poll calls check until it succeeds, is fatal, or ctx ends; then it returns what
 // check said last.

@@ -205,7 +205,7 @@ func tail(s string, n int) string {
 // await polls the API until cond holds.
 func await(t *testing.T, what string, cond func(context.Context) (bool, error)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, cond); err != nil {
 		t.Fatalf("%s: %v", what, err)

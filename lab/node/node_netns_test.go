@@ -3,7 +3,6 @@
 package node_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +21,9 @@ import (
 	"github.com/trunkline/trunkline/lab/node"
 	"github.com/trunkline/trunkline/test/testns"
 )
+
+// patience bounds what a machine with much else to do takes long for.
+const patience = 2 * time.Minute
 
 // idleConfig is a node whose programs idle: this test binary under their names.
 func idleConfig(t *testing.T) (node.Config, *testns.NS) {
@@ -87,8 +90,10 @@ func bootIdle(t *testing.T, c node.Config) *node.Node {
 			t.Error(err)
 		}
 	})
+	// Before it has a root of its own, a node sees the machine's processes: other
+	// labs' kube-proxies too.
 	eventually(t, "kube-proxy starts", func() bool {
-		out, err := inside(n, "pgrep", "-x", "kube-proxy")
+		out, err := inside(n, "sh", "-c", "test -e /lab/conf/node.json && pgrep -x kube-proxy")
 		return err == nil && out != ""
 	})
 	return n
@@ -97,20 +102,45 @@ func bootIdle(t *testing.T, c node.Config) *node.Node {
 // inside runs a command in the node.
 func inside(n *node.Node, argv ...string) (string, error) {
 	argv = append(node.EnterArgs(n.PID()), argv...)
-	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
+}
+
+// trees are the machine's cgroups, and whether version 2 is all it has.
+func trees(t *testing.T) (all []node.Hierarchy, onlyV2 bool) {
+	t.Helper()
+	all, err := node.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all, !slices.ContainsFunc(all, func(h node.Hierarchy) bool { return !h.V2 })
+}
+
+// leftCgroups are the lab's, which should be gone.
+func leftCgroups(t *testing.T, lab string) (left []string) {
+	t.Helper()
+	all, _ := trees(t)
+	for _, h := range all {
+		dir := filepath.Join(h.Mount, node.CgroupDir(lab))
+		if _, err := os.Stat(dir); err == nil {
+			left = append(left, dir)
+		}
+	}
+	return left
 }
 
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within 20 s", what)
+			t.Fatalf("%s: not within %s", what, patience)
 		case <-tick.C:
 		}
 	}
@@ -120,6 +150,10 @@ func TestANodeSeesAMachineOfItsOwn(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)
 	n := bootIdle(t, c)
+	cgroup, root := "cut -d: -f3 /proc/1/cgroup | sort -u", "/"
+	if _, onlyV2 := trees(t); onlyV2 {
+		cgroup, root = "grep ^0: /proc/1/cgroup", "0::/init" // a root that passes controllers down has no processes
+	}
 	for _, tc := range []struct{ name, command, want string }{
 		{"its host name is the private DNS name", "hostname", "ip-10-0-0-11.us-west-2.compute.internal"},
 		{"its resolver is the VPC's", "grep nameserver /etc/resolv.conf", "nameserver 10.0.0.2"},
@@ -127,15 +161,16 @@ func TestANodeSeesAMachineOfItsOwn(t *testing.T) {
 		{"its boot id is private", "cat /proc/sys/kernel/random/boot_id", n.BootID()},
 		{"a kubelet finds nothing to set", "cat /proc/sys/vm/overcommit_memory /proc/sys/kernel/panic", "1\n10"},
 		{"its PID 1 is the lab's", "tr '\\0' ' ' < /proc/1/cmdline", "/lab/bin/trunkline-lab node-init boot"},
-		{"it is at the root of its cgroups", "cut -d: -f3 /proc/1/cgroup | sort -u", "/"},
+		{"it is at the root of its cgroups", cgroup, root},
 		{"programs are read-only", "touch /usr/x 2>&1 | grep -o 'Read-only file system'", "Read-only file system"},
-		{"the machine's files are not there", "ls /home /work /boot 2>/dev/null | wc -l", "0"},
+		{"the machine's files are not there", "ls -d /home /boot /srv /mnt 2>/dev/null | wc -l", "0"},
 		{"the BPF file system is its own", "stat -f -c %T /sys/fs/bpf", "bpf_fs"},
 		{"its devices are links of its namespace", "ls /sys/class/net | tr '\\n' ' '", "eth0 far lo"},
 		{"its primary interface is as DHCP leaves it", "ip -4 -o addr show eth0 | awk '{print $4}'; cat /sys/class/net/eth0/mtu", "10.0.0.11/19\n9001"},
 		{"its way out is the subnet's router", "ip route show default", "default via 10.0.0.1 dev eth0 proto dhcp src 10.0.0.11"},
 		{"mounts are shared inside", "findmnt -n -o PROPAGATION /", "shared"},
-		{"its limits can be set", "mkdir /sys/fs/cgroup/cpu/x && rmdir /sys/fs/cgroup/cpu/x && echo ok", "ok"},
+		{"its limits can be set", `cd "$(dirname "$(ls /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/cpu*/cgroup.procs 2>/dev/null | head -1)")" && mkdir x && rmdir x && echo ok`, "ok"},
+		{"its files are for everybody, whoever started it", "stat -c %a / /run /var /opt/cni/bin /var/lib/kubelet /etc/resolv.conf", "755\n755\n755\n755\n755\n644"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got, _ := inside(n, "sh", "-c", tc.command); got != tc.want {
@@ -148,22 +183,24 @@ func TestANodeSeesAMachineOfItsOwn(t *testing.T) {
 func TestAMountInsideANodeNeverReachesTheMachine(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)
-	before, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
 	n := bootIdle(t, c)
-	if out, err := inside(n, "sh", "-c", "mkdir -p /var/m /run/netns && mount -t tmpfs x /var/m && ip netns add pod1"); err != nil {
+	name := "tl-pod-of-" + c.Lab // nobody else's: the machine's mounts change all the time
+	if out, err := inside(n, "sh", "-c", "mkdir -p /var/m /run/netns && mount -t tmpfs "+name+" /var/m && ip netns add "+name); err != nil {
 		t.Fatalf("mount in node: %v: %s", err, out)
 	}
-	after, err := os.ReadFile("/proc/self/mountinfo")
+	if out, err := inside(n, "grep", "-q", name+" /var/m", "/proc/self/mounts"); err != nil {
+		t.Fatalf("the mount is not even inside: %v: %s", err, out)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(before, after) {
-		t.Errorf("mounts of the machine changed:\nbefore %s\nafter %s", before, after)
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, name) || strings.Contains(line, c.StateDir) {
+			t.Errorf("a mount of the node is the machine's: %s", line)
+		}
 	}
-	if _, err := os.Stat("/run/netns/pod1"); err == nil {
+	if _, err := os.Stat("/run/netns/" + name); err == nil {
 		t.Error("a pod's namespace has a name on the machine")
 	}
 }
@@ -194,26 +231,45 @@ func TestAPowerCutTakesEveryProcessAndCgroupOfTheNode(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)
 	n := bootIdle(t, c)
-	if out, err := inside(n, "sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & mkdir -p /sys/fs/cgroup/memory/kubepods/pod1"); err != nil {
+	long := fmt.Sprintf("sleep 1000.%d", os.Getpid()) // nobody else's
+	if out, err := inside(n, "sh", "-c", "setsid "+long+" >/dev/null 2>&1 & mkdir -p /sys/fs/cgroup/memory/kubepods/pod1"); err != nil {
 		t.Fatalf("start: %v: %s", err, out)
 	}
-	trees, err := node.Hierarchies()
-	if err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "a process in a session of its own", func() bool {
+		return exec.Command("pgrep", "-f", "^"+long+"$").Run() == nil
+	})
 	if err := n.PowerOff(); err != nil {
 		t.Fatal(err)
 	}
 	if got := n.PID(); got != 0 {
 		t.Errorf("PID 1 is %d after the power was cut", got)
 	}
-	for _, h := range trees {
-		if _, err := os.Stat(filepath.Join(h.Mount, node.CgroupDir(c.Lab))); err == nil {
-			t.Errorf("cgroup of the lab is left in %s", h.Mount)
-		}
+	if left := leftCgroups(t, c.Lab); len(left) > 0 {
+		t.Errorf("cgroups of the lab are left: %v", left)
 	}
-	if out, err := exec.Command("pgrep", "-f", "^sleep 1000$").Output(); err == nil {
+	if out, err := exec.Command("pgrep", "-f", "^"+long+"$").Output(); err == nil {
 		t.Errorf("a process outlived its node: %s", out)
+	}
+}
+
+func TestANodeThatCannotBootLeavesNoCgroup(t *testing.T) {
+	for name, harm := range map[string]func(*node.Config){
+		"no PID 1":              func(c *node.Config) { c.Parts.Lab += ".absent" },
+		"no network namespace":  func(c *node.Config) { c.NetNS += "-absent" },
+		"no runtime":            func(c *node.Config) { c.Parts.Containerd += ".absent" },
+		"no plugins to install": func(c *node.Config) { c.Parts.CNI += ".absent" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := idleConfig(t)
+			harm(&c)
+			if n, err := node.Start(c, slog.New(slog.DiscardHandler)); err == nil {
+				_ = n.PowerOff()
+				t.Fatal("it booted")
+			}
+			if left := leftCgroups(t, c.Lab); len(left) > 0 {
+				t.Errorf("left over: %v", left)
+			}
+		})
 	}
 }
 
@@ -233,12 +289,12 @@ func TestPIDOneReapsStrangersAndRestartsWhatDies(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)
 	n := bootIdle(t, c)
-	if _, err := inside(n, "sh", "-c", "for i in 1 2 3 4 5; do (setsid sh -c 'exit 3' &) ; done"); err != nil {
+	if _, err := inside(n, "sh", "-c", "for i in 1 2 3 4 5; do (setsid sh -c 'echo $$ >> /tmp/strangers; exit 3' &) ; done"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "no zombie is left", func() bool {
-		out, err := inside(n, "sh", "-c", "ps -eo stat= | grep -c '^Z' || true")
-		return err == nil && out == "0"
+	eventually(t, "five strangers have died and none is a zombie", func() bool {
+		out, err := inside(n, "sh", "-c", "for p in $(cat /tmp/strangers); do test -e /proc/$p || echo $p; done | wc -l")
+		return err == nil && out == "5"
 	})
 	old, err := inside(n, "pgrep", "-x", "kubelet")
 	if err != nil {
@@ -266,7 +322,7 @@ func TestANodeWithoutItsInterfaceSaysWhichOneItMisses(t *testing.T) {
 	defer n.PowerOff()
 	select {
 	case <-n.Done():
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("still waiting for an interface that never comes")
 	}
 	if !strings.Contains(n.LastWords(), "02:00:00:00:01:02") {
@@ -274,7 +330,7 @@ func TestANodeWithoutItsInterfaceSaysWhichOneItMisses(t *testing.T) {
 	}
 }
 
-func TestAVersionTwoViewHasOneTreeAndNoLimits(t *testing.T) {
+func TestAVersionTwoViewHasOneTreeAndLimitsWhereTheMachineHasNoOther(t *testing.T) {
 	c, ns := idleConfig(t)
 	c.Cgroup = node.CgroupV2
 	plugIdle(t, ns, c)
@@ -282,7 +338,9 @@ func TestAVersionTwoViewHasOneTreeAndNoLimits(t *testing.T) {
 	if got, _ := inside(n, "stat", "-f", "-c", "%T", "/sys/fs/cgroup"); got != "cgroup2fs" {
 		t.Errorf("/sys/fs/cgroup is %s, want cgroup2fs", got)
 	}
-	if got, _ := inside(n, "grep", "cgroupsPerQOS", "/lab/conf/kubelet.yaml"); got != "cgroupsPerQOS: false" && !c.FullV2 {
-		t.Errorf("kubelet is told %q", got)
+	_, onlyV2 := trees(t) // then it has controllers
+	want := fmt.Sprintf("cgroupsPerQOS: %t", onlyV2)
+	if got, _ := inside(n, "grep", "cgroupsPerQOS", "/lab/conf/kubelet.yaml"); got != want {
+		t.Errorf("kubelet is told %q, want %q", got, want)
 	}
 }

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"time"
@@ -80,9 +82,16 @@ func loopbackUp() error {
 // first and lists then, so that none is missed.
 func awaitLink(ctx context.Context, mac vpc.MAC) (netlink.Link, error) {
 	updates := make(chan netlink.LinkUpdate, 16)
-	if err := netlink.LinkSubscribe(updates, ctx.Done()); err != nil {
+	watch, stop := context.WithCancel(ctx)
+	if err := netlink.LinkSubscribe(updates, watch.Done()); err != nil {
+		stop()
 		return nil, fmt.Errorf("watch links: %w", err)
 	}
+	defer func() {
+		stop()
+		for range updates { // until the watcher has ended
+		}
+	}()
 	links, err := netlink.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil, fmt.Errorf("list links: %w", err)
@@ -98,7 +107,7 @@ func awaitLink(ctx context.Context, mac vpc.MAC) (netlink.Link, error) {
 			return nil, context.Cause(ctx)
 		case u, ok := <-updates:
 			if !ok {
-				return nil, fmt.Errorf("watch links for MAC %s: %w", mac, context.Cause(ctx))
+				return nil, fmt.Errorf("watch links for MAC %s: %w", mac, cmp.Or(context.Cause(ctx), io.ErrUnexpectedEOF))
 			}
 			if u.Header.Type == unix.RTM_NEWLINK && u.Attrs().HardwareAddr.String() == mac.String() {
 				return u.Link, nil
