@@ -78,7 +78,7 @@ func parse(form url.Values) (*node, error) {
 			continue
 		}
 		if len(form[name]) > 1 {
-			return nil, cloud.Errorf("InvalidQueryParameter", "The parameter %s is given more than once", name)
+			return nil, givenTwice(name)
 		}
 		parts := strings.Split(name, ".")
 		if len(parts) > maxDepth {
@@ -96,6 +96,10 @@ func parse(form url.Values) (*node, error) {
 		at.value, at.set = form.Get(name), true
 	}
 	return root, nil
+}
+
+func givenTwice(name string) error {
+	return cloud.Errorf("InvalidQueryParameter", "The parameter %s is given more than once", name)
 }
 
 func unknown(name string) error {

@@ -8,9 +8,11 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -136,22 +138,16 @@ func (s *Server) serve(req *request) ([]byte, error) {
 }
 
 // read finds the service and the action a request is for.
-func (s *Server) read(req *request) (err error) {
-	r := req.http
-	if r.Method != http.MethodPost {
-		return &cloud.Error{Code: "InvalidRequest", Message: "The request method " + r.Method + " is not supported; use POST.", Status: http.StatusMethodNotAllowed}
+func (s *Server) read(req *request) error {
+	if err := req.readForm(); err != nil {
+		return err
 	}
-	if req.body, err = io.ReadAll(io.LimitReader(r.Body, maxBody+1)); err != nil {
-		return faults.ErrNoReply // the client went away half-way
-	}
-	if len(req.body) > maxBody {
-		return &cloud.Error{Code: "RequestEntityTooLarge", Message: fmt.Sprintf("The request is longer than %d bytes.", maxBody), Status: http.StatusRequestEntityTooLarge}
-	}
-	if req.form, err = url.ParseQuery(string(req.body)); err != nil {
-		return cloud.Errorf("MalformedQueryString", "The query string is malformed: %v", err)
+	for _, name := range []string{"Action", "Version"} {
+		if len(req.form[name]) > 1 {
+			return givenTwice(name)
+		}
 	}
 	name, version := req.form.Get("Action"), req.form.Get("Version")
-	req.record.Action = name
 	if name == "" {
 		return cloud.MissingParameter("Action")
 	}
@@ -163,7 +159,39 @@ func (s *Server) read(req *request) (err error) {
 	if !ok {
 		return cloud.Errorf("InvalidAction", "The action %s is not valid for this web service.", name)
 	}
-	req.action, req.call.Action = action, name
+	// Not before: what is counted by action must be bounded.
+	req.action, req.call.Action, req.record.Action = action, name, name
+	return nil
+}
+
+// formType is the one content type of the protocol.
+const formType = "application/x-www-form-urlencoded"
+
+// readForm reads the body of a request, and refuses what is no form.
+func (req *request) readForm() (err error) {
+	r := req.http
+	invalid := func(status int, format string, args ...any) error {
+		return &cloud.Error{Code: "InvalidRequest", Message: fmt.Sprintf(format, args...), Status: status}
+	}
+	if r.Method != http.MethodPost {
+		return invalid(http.StatusMethodNotAllowed, "The request method %s is not supported; use POST.", r.Method)
+	}
+	given := r.Header.Get("Content-Type")
+	if media, _, err := mime.ParseMediaType(given); err != nil || media != formType {
+		return invalid(http.StatusUnsupportedMediaType, "The content type %s is not supported; use %s.", given, formType)
+	}
+	if r.URL.RawQuery != "" {
+		return invalid(http.StatusBadRequest, "Parameters in the address are not supported; send them in the body.")
+	}
+	if req.body, err = io.ReadAll(io.LimitReader(r.Body, maxBody+1)); err != nil {
+		return faults.ErrNoReply // the client went away half-way
+	}
+	if len(req.body) > maxBody {
+		return &cloud.Error{Code: "RequestEntityTooLarge", Message: fmt.Sprintf("The request is longer than %d bytes.", maxBody), Status: http.StatusRequestEntityTooLarge}
+	}
+	if req.form, err = url.ParseQuery(string(req.body)); err != nil {
+		return cloud.Errorf("MalformedQueryString", "The query string is malformed: %v", err)
+	}
 	return nil
 }
 
@@ -230,9 +258,9 @@ func (s *Server) finish(req *request, err error) {
 	rec.Millis = float64(s.options.Now().Sub(rec.Time).Microseconds()) / 1000
 	rec.Principal = req.call.Principal.ARN
 	rec.Params = map[string]string{}
-	for name, values := range req.form {
-		if name != "Action" && name != "Version" && name != "WebIdentityToken" {
-			rec.Params[name] = values[0]
+	for _, name := range sortedKeys(req.form) {
+		if name != "Action" && name != "Version" && name != "WebIdentityToken" && len(rec.Params) < maxLoggedParams {
+			rec.Params[clip(name)] = clip(req.form[name][0])
 		}
 	}
 	var e *cloud.Error
@@ -240,13 +268,27 @@ func (s *Server) finish(req *request, err error) {
 	case errors.Is(err, faults.ErrNoReply):
 		rec.Fault = "no-reply"
 	case errors.As(err, &e):
-		rec.Code, rec.Message = e.Code, e.Message
+		rec.Code, rec.Message = e.Code, clip(e.Message)
 	case err != nil:
 		rec.Code, rec.Message = "InternalError", err.Error()
 	}
 	s.options.Calls.Add(rec)
 	s.options.Log.Debug("API call", "action", rec.Action, "code", rec.Code,
 		"ms", rec.Millis, "request", rec.RequestID, "principal", rec.Principal)
+}
+
+// What the call log keeps of one call: so many bytes of a text, so many
+// parameters. The longest list that EC2 takes fits.
+const (
+	maxLogged       = 1024
+	maxLoggedParams = 1100
+)
+
+func clip(text string) string {
+	if len(text) <= maxLogged {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxLogged], "") + "…"
 }
 
 // requestID makes an id such as AWS's: a version 4 UUID.
