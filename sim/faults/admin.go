@@ -59,11 +59,7 @@ func Handler(i *Injector, l *Log) http.Handler {
 		reply(w, held)
 	})
 	mux.HandleFunc("POST /admin/stops/{id}/release", func(w http.ResponseWriter, r *http.Request) {
-		id, err := number(strings.Replace(r.PathValue("id"), "all", "0", 1))
-		if err == nil {
-			err = i.Release(id)
-		}
-		if err != nil {
+		if err := release(i, r.PathValue("id")); err != nil {
 			http.Error(w, err.Error(), http.StatusNotFound)
 			return
 		}
@@ -88,6 +84,18 @@ func readPlan(body io.Reader) (Plan, error) {
 		return p, fmt.Errorf("more after the plan at byte %d", dec.InputOffset())
 	}
 	return p, nil
+}
+
+// release lets go of one held call, or of "all".
+func release(i *Injector, id string) error {
+	if id == "all" {
+		return i.Release(0)
+	}
+	n, err := strconv.Atoi(id)
+	if err != nil || n < 1 {
+		return fmt.Errorf("release stop %q: want a number, or all", id)
+	}
+	return i.Release(n)
 }
 
 func number(s string) (int, error) {

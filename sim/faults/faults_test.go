@@ -196,17 +196,24 @@ func TestAHeldCallGoesOnWhenReleased(t *testing.T) {
 
 func TestABadPlanIsRefusedAndTheOldOneStays(t *testing.T) {
 	i := injector(t, faults.Plan{LinkDown: []string{"eni-1"}})
+	i.Know([]string{"X", "Y"})
 	server := httptest.NewServer(faults.Handler(i, &faults.Log{}))
 	defer server.Close()
 	for body, want := range map[string]string{
-		`{"latency": {"X": {"fixed": "fast"}}}`:                 `set faults: time: invalid duration "fast"`,
-		`{"latency": {"X": {"fixed": "-1s"}}}`:                  "set faults: duration -1s: negative",
-		`{"colour": "blue"}`:                                    `set faults: json: unknown field "colour"`,
-		`{} {}`:                                                 "set faults: more after the plan at byte 3",
-		`{"throttle": {"X": {"size": 0}}}`:                      "set faults: throttle X: size 0, rate 0: want a size of at least 1 and no negative rate",
-		`{"calls": [{"action": "X", "do": "explode"}]}`:         `set faults: calls[0]: do "explode": want lose-reply, hang, hang-after, fail, stop-before or stop-after`,
-		`{"calls": [{"action": "X", "do": "fail"}]}`:            `set faults: calls[0]: do "fail": code is missing`,
-		`{"calls": [{"do": "hang"}]}`:                           `set faults: calls[0]: do "hang": action is missing ("*" is every one)`,
+		`{"latency": {"X": {"fixed": "fast"}}}`:         `set faults: time: invalid duration "fast"`,
+		`{"latency": {"X": {"fixed": "-1s"}}}`:          "set faults: duration -1s: negative",
+		`{"colour": "blue"}`:                            `set faults: json: unknown field "colour"`,
+		`{} {}`:                                         "set faults: more after the plan at byte 3",
+		`{"throttle": {"X": {"size": 0}}}`:              "set faults: throttle X: size 0, rate 0: want a size of at least 1 and no negative rate",
+		`{"calls": [{"action": "X", "do": "explode"}]}`: `set faults: calls[0]: do "explode": want lose-reply, hang, hang-after, fail, stop-before or stop-after`,
+		`{"calls": [{"action": "X", "do": "fail"}]}`:    `set faults: calls[0]: do "fail": code is missing`,
+		`{"calls": [{"do": "hang"}]}`:                   `set faults: calls[0]: do "hang": action is missing ("*" is every one)`,
+		`{"calls": [{"action": "X", "do": "fail", "code": "Oops", "status": 42}]}`: `set faults: calls[0]: do "fail": status 42: want 400 to 599`,
+		`{"calls": [{"action": "Z", "do": "hang"}]}`:                               "set faults: action Z: there is no such action",
+		`{"latency": {"Z": {"fixed": "1s"}}}`:                                      "set faults: action Z: there is no such action",
+		`[]`:                                                                       "set faults: json: cannot unmarshal array into Go value of type faults.Plan",
+		``:                                                                         "set faults: EOF",
+		`{"calls":`:                                                                "set faults: unexpected EOF",
 		`{"calls": [{"action": "X", "do": "hang", "nth": -1}]}`: "set faults: calls[0]: hang of X: nth -1, count 0, probability 0: out of range",
 	} {
 		status, got := send(t, http.MethodPut, server.URL+"/admin/faults", body)
@@ -216,6 +223,18 @@ func TestABadPlanIsRefusedAndTheOldOneStays(t *testing.T) {
 	}
 	if p := i.Plan(); len(p.LinkDown) != 1 {
 		t.Errorf("the plan is %+v", p)
+	}
+}
+
+func TestAPlanMadeInGoIsCheckedAsWell(t *testing.T) {
+	i := faults.New(1, nil)
+	for want, plan := range map[string]faults.Plan{
+		"duration -1s: negative":                     {AttachTime: faults.Duration(-time.Second)},
+		"latency X: fixed 0s, jitter -1ns: negative": {Latency: map[string]faults.Latency{"X": {Jitter: -1}}},
+	} {
+		if err := i.Set(plan); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 
@@ -265,8 +284,15 @@ func TestAdminServesCallsMetricsAndStops(t *testing.T) {
 	if status, got := send(t, http.MethodPost, server.URL+"/admin/stops/all/release", ""); status != http.StatusOK || !<-ended {
 		t.Errorf("release: %d %s", status, got)
 	}
-	if status, _ := send(t, http.MethodPost, server.URL+"/admin/stops/99/release", ""); status != http.StatusNotFound {
-		t.Errorf("release of nothing: %d", status)
+	for _, id := range []string{"99", "0", "-1", "1all", "all1", "x"} {
+		if status, _ := send(t, http.MethodPost, server.URL+"/admin/stops/"+id+"/release", ""); status != http.StatusNotFound {
+			t.Errorf("release of %s: %d", id, status)
+		}
+	}
+	for _, question := range []string{"/admin/calls?since=x", "/admin/stops?wait=long"} {
+		if status, got := send(t, http.MethodGet, server.URL+question, ""); status != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", question, status, got)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -23,6 +24,7 @@ type Injector struct {
 
 	mu       sync.Mutex // guards what follows
 	rng      *rand.Rand
+	known    map[string]bool // actions there are; nil is any
 	plan     Plan
 	replaced chan struct{} // closed when plan is replaced
 	buckets  map[string]*level
@@ -57,6 +59,17 @@ func (i *Injector) Close() {
 	close(i.closed)
 }
 
+// Know tells the injector which actions there are. From now on a plan that names
+// another one is refused: its fault would never happen.
+func (i *Injector) Know(actions []string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.known = map[string]bool{"*": true}
+	for _, action := range actions {
+		i.known[action] = true
+	}
+}
+
 // Set replaces the plan. Counting of calls starts anew, hanging calls end, calls
 // held by a stop stay held.
 func (i *Injector) Set(p Plan) error {
@@ -65,6 +78,11 @@ func (i *Injector) Set(p Plan) error {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	for _, action := range p.actions() {
+		if i.known != nil && !i.known[action] {
+			return fmt.Errorf("action %s: there is no such action", action)
+		}
+	}
 	i.plan = p
 	i.seen = make([]map[string]int, len(p.Calls))
 	for n := range i.seen {

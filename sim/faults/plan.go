@@ -9,6 +9,8 @@ package faults
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -76,7 +78,7 @@ type Call struct {
 	Probability float64 `json:"probability,omitempty"`
 	// Code, Message and Status are the error of Fail. An empty message is EC2's
 	// own for the codes that have one; status zero is 400, or 503 for
-	// RequestLimitExceeded and InsufficientInstanceCapacity's kind.
+	// RequestLimitExceeded and Unavailable, 500 for InternalError.
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
 	Status  int    `json:"status,omitempty"`
@@ -103,6 +105,16 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 // Check refuses a plan that could not do what it says.
 func (p Plan) Check() error {
+	for _, lag := range []Duration{p.DescribeLag, p.MetadataLag, p.AttachTime} {
+		if lag < 0 {
+			return fmt.Errorf("duration %s: negative", time.Duration(lag))
+		}
+	}
+	for action, l := range p.Latency {
+		if l.Fixed < 0 || l.Jitter < 0 {
+			return fmt.Errorf("latency %s: fixed %s, jitter %s: negative", action, time.Duration(l.Fixed), time.Duration(l.Jitter))
+		}
+	}
 	for action, b := range p.Throttle {
 		if b.Size < 1 || b.Rate < 0 {
 			return fmt.Errorf("throttle %s: size %v, rate %v: want a size of at least 1 and no negative rate", action, b.Size, b.Rate)
@@ -114,6 +126,16 @@ func (p Plan) Check() error {
 		}
 	}
 	return nil
+}
+
+// actions are those a plan names.
+func (p Plan) actions() []string {
+	out := slices.Concat(slices.Collect(maps.Keys(p.Latency)), slices.Collect(maps.Keys(p.Throttle)))
+	for _, c := range p.Calls {
+		out = append(out, c.Action)
+	}
+	slices.Sort(out)
+	return out
 }
 
 func (c Call) check() error {
@@ -129,6 +151,9 @@ func (c Call) check() error {
 	}
 	if c.Action == "" {
 		return fmt.Errorf("do %q: action is missing (\"*\" is every one)", c.Do)
+	}
+	if c.Status != 0 && (c.Status < 400 || c.Status > 599) {
+		return fmt.Errorf("do %q: status %d: want 400 to 599", c.Do, c.Status)
 	}
 	if c.Nth < 0 || c.Count < -1 || c.Probability < 0 || c.Probability > 1 {
 		return fmt.Errorf("%s of %s: nth %d, count %d, probability %v: out of range",

@@ -93,6 +93,8 @@ func (w *World) build() (err error) {
 			return err
 		}
 	}
+	services := []query.Service{ec2.Service(w.cloud), w.sts.Service()}
+	w.faults.Know(actions(services))
 	if err := w.faults.Set(c.Faults); err != nil {
 		return err
 	}
@@ -100,8 +102,19 @@ func (w *World) build() (err error) {
 	w.api = query.New(query.Options{
 		Cloud: w.cloud, IAM: w.iam, Faults: w.faults, Calls: &w.calls,
 		Region: c.Spec.Region, Seed: c.Spec.Seed, Now: c.Now, Log: c.Log,
-	}, ec2.Service(w.cloud), w.sts.Service())
+	}, services...)
 	return nil
+}
+
+// actions are the names of all actions of services.
+func actions(services []query.Service) []string {
+	var out []string
+	for _, s := range services {
+		for _, a := range s.Actions {
+			out = append(out, a.Name)
+		}
+	}
+	return out
 }
 
 // everything is what the operator of the account may do.
