@@ -11,10 +11,18 @@ export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false
 TOOL    := $(GO) tool -modfile=tools/go.mod
 PACKAGES := ./...
-SEED    ?= $(shell date +%s)
+# Go's caches and the lab's are in it; a service or a container may start without.
+ifndef HOME
+export HOME := $(shell getent passwd "$$(id -u)" | cut -d: -f6)
+endif
 
-# Debian packages the lab and the tests use, as "program:package".
-PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack strace:strace nsenter:util-linux dpkg-deb:dpkg aws:awscli
+# Debian packages the lab and the tests use, as "program:package". Debian's awscli is
+# called by its path: another aws may come first on the PATH.
+PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack strace:strace mount:mount nsenter:util-linux \
+	pgrep:procps git:git dpkg-deb:dpkg /usr/bin/aws:awscli
+# Of one package's tests, of which none takes more than a few minutes on an idle
+# machine; CI's is not idle, and Go's own 10 minutes are not many for it.
+PATIENCE := 30m
 
 .PHONY: help
 help: ## List the targets
@@ -48,11 +56,11 @@ test: setup test-unit test-netns test-lab ## Everything a fresh machine can run;
 
 .PHONY: test-unit
 test-unit: ## Tests that need no root
-	$(GO) test $(PACKAGES)
+	$(GO) test -timeout $(PATIENCE) $(PACKAGES)
 
 .PHONY: test-netns
 test-netns: setup ## Tests in network namespaces of their own (root)
-	$(GO) test -tags netns -p 2 $$(./test/tagged netns | grep -v '^./test/fault$$')
+	pkgs="$$(./test/tagged netns | grep -v '^./test/fault$$')" && $(GO) test -tags netns -p 2 -timeout $(PATIENCE) $$pkgs
 
 .PHONY: test-fault
 test-fault: setup ## The agent killed at a sample of its steps (root; not in `make test`: one run in three was red)
@@ -63,11 +71,11 @@ test-touched: ## The netns tests of packages changed since the last commit (root
 	@pkgs="$$(./test/tagged netns --touched)"; \
 	if [ -z "$$pkgs" ]; then echo "no netns test touched"; \
 	elif [ "$$(id -u)" != 0 ]; then echo "not root: netns tests left out: $$pkgs"; \
-	else $(GO) test -tags netns -p 2 $$pkgs; fi
+	else $(GO) test -tags netns -p 2 -timeout $(PATIENCE) $$pkgs; fi
 
 .PHONY: test-lab
 test-lab: setup build ## Tests on the lab: a real Kubernetes on an embedded VPC (root)
-	$(GO) test -tags lab -p 1 -count 1 -timeout 60m -v $$(./test/tagged lab)
+	pkgs="$$(./test/tagged lab)" && $(GO) test -tags lab -p 1 -count 1 -timeout 60m -v $$pkgs
 
 .PHONY: suites
 suites: setup build ## The long suites in full, with reports in test/reports (root)
