@@ -132,6 +132,13 @@ func (r *realRig) make(n int, owner vpc.InstanceID, change map[string]string) (i
 	return ids
 }
 
+func (r *realRig) set(p faults.Plan) {
+	r.t.Helper()
+	if err := r.faults.Set(p); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 func (r *realRig) pass() (leak.Decision, error) {
 	r.at = r.at.Add(time.Minute)
 	return r.c.pass(r.t.Context(), r.at)
@@ -265,9 +272,7 @@ func TestALargeShareHaltsTheCollectorUntilItIsSmaller(t *testing.T) {
 
 func TestADeletionWhoseReplyIsLostCountsAsDone(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
-	if err := r.faults.Set(faults.Plan{Calls: []faults.Call{{Action: "DeleteNetworkInterface", Do: faults.LoseReply}}}); err != nil {
-		t.Fatal(err)
-	}
+	r.set(faults.Plan{Calls: []faults.Call{{Action: "DeleteNetworkInterface", Do: faults.LoseReply}}})
 	leaked := r.make(1, dead, nil)
 	r.passes(2)
 	if len(r.left(leaked)) != 0 || r.count(deletedMetric) != 1 || r.count(failedMetric) != 0 {

@@ -20,12 +20,21 @@ type notifier interface {
 	PodNormal(ref kube.PodRef, uid, reason, message string)
 }
 
+// How long a pass may take to read everything, and one deletion to be known done: a
+// call that never ends is one for the next pass, not the end of all passes.
+const (
+	lookWithin   = 2 * time.Minute
+	deleteWithin = time.Minute
+)
+
 // collector deletes leaked interfaces, one pass at a time.
 type collector struct {
 	o       Options
 	events  notifier
 	seen    map[vpc.ENIID]leak.Sighting
 	metrics collectorMetrics
+
+	lookWithin, deleteWithin time.Duration
 }
 
 type collectorMetrics struct {
@@ -37,7 +46,7 @@ type collectorMetrics struct {
 }
 
 func newCollector(o Options, events notifier) (*collector, error) {
-	c := &collector{o: o, events: events, metrics: collectorMetrics{
+	c := &collector{o: o, events: events, lookWithin: lookWithin, deleteWithin: deleteWithin, metrics: collectorMetrics{
 		leaked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trunkline_controller_leaked_interfaces",
 			Help: "Interfaces of this cluster that nobody owns, by state: confirmed or waiting.",
@@ -107,6 +116,8 @@ func (c *collector) pass(ctx context.Context, now time.Time) (leak.Decision, err
 // incomplete.
 func (c *collector) look(ctx context.Context, now time.Time) (leak.Input, trunkline.Freeze, string, error) {
 	in := leak.Input{Now: now, Policy: c.o.Policy, Seen: c.seen}
+	ctx, cancel := context.WithTimeout(ctx, c.lookWithin)
+	defer cancel()
 	// Reports first: what a node disowns must be older than what EC2 then says.
 	networks, brakes, err := kube.Reports(ctx, c.o.Client)
 	if err != nil {
@@ -137,11 +148,14 @@ func reportOf(n *trunkline.NodeNetwork) leak.Report {
 func (c *collector) deleteAll(ctx context.Context, list []leak.Verdict) error {
 	var errs []error
 	for _, v := range list {
+		if ctx.Err() != nil {
+			return errors.Join(append(errs, context.Cause(ctx))...)
+		}
 		if c.o.DryRun {
 			c.o.Log.Info("would delete leaked interface", "eni", v.ID, "why", v.Why)
 			continue
 		}
-		if err := c.o.EC2.Delete(ctx, v.ID); err != nil {
+		if err := c.delete(ctx, v.ID); err != nil {
 			c.metrics.failed.Inc()
 			errs = append(errs, fmt.Errorf("delete leaked %s: %w", v.ID, err))
 			continue
@@ -152,6 +166,14 @@ func (c *collector) deleteAll(ctx context.Context, list []leak.Verdict) error {
 		c.events.PodNormal(c.own(), "", "LeakedInterfaceDeleted", fmt.Sprintf("%s was deleted: %s", v.ID, v.Why))
 	}
 	return errors.Join(errs...)
+}
+
+// delete deletes one interface. What becomes of one that takes too long the next
+// pass sees for itself.
+func (c *collector) delete(ctx context.Context, id vpc.ENIID) error {
+	ctx, cancel := context.WithTimeout(ctx, c.deleteWithin)
+	defer cancel()
+	return c.o.EC2.Delete(ctx, id)
 }
 
 func (c *collector) own() kube.PodRef {

@@ -65,6 +65,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	leads := make(chan context.Context, 1) // sent to once, when we lead: ends with the lease
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: o.Namespace, Name: LeaseName},
@@ -73,7 +74,7 @@ func Run(ctx context.Context, o Options) error {
 		},
 		LeaseDuration: leaseTime, RenewDeadline: renewTime, RetryPeriod: retryTime, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) { lead(ctx, o, c) },
+			OnStartedLeading: func(lease context.Context) { leads <- lease },
 			OnStoppedLeading: func() { o.Log.Info("not the leader", "identity", o.PodName) },
 			OnNewLeader: func(identity string) {
 				ready.Store(true) // the API server answers, whoever leads
@@ -85,12 +86,26 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("stand for election: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	// The lease is given back once nothing of the leader's is under way.
+	standing, release := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return serve(ctx, listener, o.Registry, &ready) })
 	g.Go(func() error { events.Run(ctx); return nil })
 	g.Go(func() error {
-		elector.Run(ctx)
+		elector.Run(standing)
 		if ctx.Err() == nil {
 			return errors.New("the lease was lost: another replica leads now")
+		}
+		return nil
+	})
+	g.Go(func() error {
+		defer release()
+		select {
+		case <-ctx.Done():
+		case lease := <-leads:
+			work, stop := context.WithCancel(lease)
+			defer stop()
+			defer context.AfterFunc(ctx, stop)()
+			lead(work, o, c)
 		}
 		return nil
 	})
@@ -111,6 +126,8 @@ func lead(ctx context.Context, o Options, c *collector) {
 	})
 	g.Go(func() error {
 		every(ctx, keepEvery, func() {
+			ctx, cancel := context.WithTimeout(ctx, keepEvery)
+			defer cancel()
 			if err := keepObjects(ctx, o); err != nil {
 				o.Log.Warn("objects not compared with nodes, retrying", "err", err)
 			}
