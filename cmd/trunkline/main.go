@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -56,7 +57,14 @@ func (c cluster) client() (*kube.Client, error) {
 	return kube.NewClient(kube.Access{Kubeconfig: c.Kubeconfig, Context: c.Context, UserAgent: "trunkline/" + version})
 }
 
+// keepMainThread keeps the main goroutine on the process's main thread, so that
+// no other ever runs there. The agent's threads visit pods' namespaces, and one
+// that cannot come back ends; the main thread cannot end, and where it is
+// (/proc/PID/ns/net) is where a command executed in the container runs.
+func keepMainThread() { runtime.LockOSThread() }
+
 func main() {
+	keepMainThread()
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
