@@ -18,7 +18,7 @@ endif
 
 # Debian packages the lab and the tests use, as "program:package". Debian's awscli is
 # called by its path: another aws may come first on the PATH.
-PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack strace:strace mount:mount nsenter:util-linux \
+PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack mount:mount nsenter:util-linux \
 	pgrep:procps git:git dpkg-deb:dpkg /usr/bin/aws:awscli
 # Of one package's tests, of which none takes more than a few minutes on an idle
 # machine; CI's is not idle, and Go's own 10 minutes are not many for it.

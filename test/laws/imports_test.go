@@ -75,19 +75,25 @@ func laws() []law {
 			Why:   "core decides on arguments alone; a client in core makes a decision untestable",
 		},
 		{
-			From: "internal/core", Deny: []string{"context", "os", "os/exec", "log", "log/slog", "net/http", "syscall"},
-			Why: "core does no I/O, keeps no log and is never cancelled: it returns values and why",
+			From: "internal/core", Deny: []string{
+				"bufio", "context", "crypto/rand", "database", "embed", "io", "log", "math/rand", "net/http", "net/rpc", "os", "plugin", "runtime", "sync", "syscall",
+			},
+			Why: "core does no I/O, throws no dice, keeps no log and is never cancelled: it returns values and why",
 		},
 		{
 			From: "internal/machinery", Deny: []string{module}, Allow: []string{module + "/internal/machinery", module + "/internal/core"},
 			Why: "machinery knows no technology",
 		},
 		{
-			From: "internal/edge", Deny: []string{module + "/internal/app", module + "/sim", module + "/lab", module + "/cmd"},
+			From: "internal/edge", Deny: []string{module + "/internal/app", module + "/cmd"},
 			Why: "imports go down only: cmd, app, edge and machinery, core",
 		},
 		{
-			From: "internal", Deny: []string{module + "/sim", module + "/lab", module + "/test"},
+			From: "api", Deny: []string{module}, Allow: []string{module + "/api"},
+			Why: "the types of the API are what others compile against: they bring nothing of ours along",
+		},
+		{
+			From: "internal", Deny: []string{module + "/sim", module + "/lab", module + "/test", module + "/bench"},
 			Why: "the product has no idea of the lab: the same binary runs on EC2",
 		},
 		{
@@ -200,6 +206,15 @@ func TestALawCatchesWhatItForbids(t *testing.T) {
 		{"internal/core", "k8s.io/client-go/kubernetes", true},
 		{"internal/core", "k8s.io/apimachinery/pkg/labels", false},
 		{"internal/core", module + "/internal/edge/ec2", true},
+		{"internal/core", "log/slog", true},
+		{"internal/core", "math/rand/v2", true},
+		{"internal/core", "strings", false},
+		{"internal/edge", module + "/internal/app/agent", true},
+		{"internal/machinery", module + "/internal/edge/kube", true},
+		{"api", module + "/internal/core/vpc", true},
+		{"api", "k8s.io/apimachinery/pkg/apis/meta/v1", false},
+		{"cmd/trunkline", module + "/sim/world", true},
+		{"cmd/trunkline-lab", module + "/internal/app/cli", true},
 		{"internal", module + "/sim/ec2", true},
 		{"sim", module + "/internal/core/vpc", false},
 		{"sim", module + "/internal/core/ipam", true},
