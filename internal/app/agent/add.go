@@ -14,6 +14,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/edge/nft"
 	"github.com/trunkline/trunkline/internal/machinery/serial"
 	"github.com/trunkline/trunkline/internal/machinery/steps"
 )
@@ -237,9 +238,15 @@ func (a *Agent) unwire(ctx context.Context, add *addition) error {
 	return a.detach(ctx, add.at)
 }
 
-// let lets the pod's own address and MAC through the anti-spoof filter.
+// let lets the pod's own address and MAC through the anti-spoof filter. Should
+// somebody have taken the filter away a moment ago, it is put back first, the pod
+// with it.
 func (a *Agent) let(ctx context.Context, add *addition) error {
-	return a.filter.Put(ctx, ruleset.PodOf(add.at.pod(), a.cfg.PodMetadata).Elements()...)
+	err := a.filter.Put(ctx, ruleset.PodOf(add.at.pod(), a.cfg.PodMetadata).Elements()...)
+	if errors.Is(err, nft.ErrNoTable) {
+		_, err = a.applyFilter(ctx)
+	}
+	return err
 }
 
 func (a *Agent) up(ctx context.Context, add *addition) error {

@@ -108,9 +108,9 @@ type Agent struct {
 	subnets  []ipam.Subnet
 	sight    sight
 	enis     map[string]hostENI
-	why      string                          // of the next look at EC2
-	broken   map[string]map[string]time.Time // what passes over the kernel could not put right, by place, since when
-	plugin   string                          // version of the plugin that called last
+	why      string                       // of the next look at EC2
+	broken   map[string]map[string]defect // what passes over the kernel could not put right, by place
+	plugin   string                       // version of the plugin that called last
 	serving  bool
 }
 
@@ -126,7 +126,7 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	if err := refusal(probe(ctx, cfg)); err != nil {
 		return err
 	}
-	a := &Agent{cfg: cfg, deps: deps, log: deps.Log, enis: map[string]hostENI{}, broken: map[string]map[string]time.Time{}}
+	a := &Agent{cfg: cfg, deps: deps, log: deps.Log, enis: map[string]hostENI{}, broken: map[string]map[string]defect{}}
 	if err := a.open(ctx); err != nil {
 		return errors.Join(err, a.close())
 	}

@@ -216,22 +216,6 @@ func TestAnIntentStaysUntilItsOutcomeIsTaken(t *testing.T) {
 	}
 }
 
-func TestOurOwnWorkIsNoDrift(t *testing.T) {
-	b := filled(t, defaults(t))
-	observe(t, b)
-	before := time.Now().Add(-time.Second)
-	at := assign(t, b, "one")
-	if b.strange("rule 512: from all to "+at.Addr.String()+"/32 lookup main", before) {
-		t.Error("a rule of a pod being wired counts as drift")
-	}
-	if !b.strange("rule 512: from all to 10.0.0.99/32 lookup main", before) {
-		t.Error("a rule of nobody does not count as drift")
-	}
-	if !b.strange("link "+at.Link, time.Now().Add(time.Second)) {
-		t.Error("a pod wired long ago cannot drift")
-	}
-}
-
 func TestFilesAreReplacedWhole(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bin", "plugin")
 	for _, content := range []string{"one", "two"} {

@@ -68,9 +68,6 @@ type book struct {
 	pods   map[ipam.Key]attachment
 	open   map[string]openIntent // EC2 intents an earlier process left
 	begun  []ipam.Action         // by an earlier process and in flight at EC2; fixed by openBook
-	// touched is when we last changed something about a link or an address:
-	// what a pass over the kernel finds different there is no drift.
-	touched map[string]time.Time
 }
 
 type openIntent struct {
@@ -88,7 +85,7 @@ func openBook(ctx context.Context, cfg config.Config, log *slog.Logger) (*book, 
 	if j.Found.Damage != nil {
 		log.Error("the journal is damaged; rebuilding from the kernel and EC2", "kept", j.Found.SetAside, "error", j.Found.Damage)
 	}
-	b := &book{journal: j, ledger: ipam.New(poolConfig(cfg).Settings()), pods: map[ipam.Key]attachment{}, open: map[string]openIntent{}, touched: map[string]time.Time{}}
+	b := &book{journal: j, ledger: ipam.New(poolConfig(cfg).Settings()), pods: map[ipam.Key]attachment{}, open: map[string]openIntent{}}
 	if err := b.replay(records); err != nil {
 		log.Error("the journal makes no sense; rebuilding from the kernel and EC2", "error", err)
 		b.ledger, b.pods, b.open = ipam.New(poolConfig(cfg).Settings()), map[ipam.Key]attachment{}, map[string]openIntent{}
@@ -184,7 +181,6 @@ func (b *book) put(t attachment, rows ...ipam.Record) *journal.Pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.pods[t.Owner.Key()] = t
-	b.touch(t)
 	return b.enqueue(rows, podRecord(t))
 }
 
@@ -195,7 +191,6 @@ func (b *book) letOut(k ipam.Key) {
 	if t, ok := b.pods[k]; ok {
 		t.held = false
 		b.pods[k] = t
-		b.touch(t)
 	}
 }
 
@@ -205,7 +200,6 @@ func (b *book) quarantine(t attachment, now time.Time) *journal.Pending {
 	defer b.mu.Unlock()
 	t.Stage, t.Since = deleting, now
 	b.pods[t.Owner.Key()] = t
-	b.touch(t)
 	return b.enqueue(b.ledger.Quarantine(t.Owner, now), podRecord(t))
 }
 
@@ -219,32 +213,8 @@ func (b *book) gone(k ipam.Key, now time.Time) (changed bool) {
 		return false
 	}
 	delete(b.pods, k)
-	b.touch(t)
 	b.enqueue(b.ledger.Freed(t.Owner, now), journal.Forget(podKey(k)))
 	return true
-}
-
-// touch notes that we are at work on an attachment's objects; call it with mu
-// held.
-func (b *book) touch(t attachment) {
-	now := time.Now()
-	b.touched[t.Link], b.touched[t.Addr.String()] = now, now
-}
-
-// strange reports whether something said about the node is not of our own doing
-// since the time given. What is older is forgotten.
-func (b *book) strange(what string, since time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	strange := true
-	for name, at := range b.touched {
-		if at.Before(since) {
-			delete(b.touched, name)
-		} else if strings.Contains(what, name) {
-			strange = false
-		}
-	}
-	return strange
 }
 
 // attachments returns them all, in a stable order.

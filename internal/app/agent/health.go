@@ -2,16 +2,11 @@ package agent
 
 import (
 	"errors"
-	"fmt"
-	"slices"
-	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
-	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
@@ -54,52 +49,6 @@ func driftNow(atEC2, inKernel []string) metav1.Condition {
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonInKernel, some(inKernel)
 	}
 	return c
-}
-
-// some joins the first few of a list, and counts the rest.
-func some(list []string) string {
-	const most = 3
-	if len(list) <= most {
-		return strings.Join(list, "; ")
-	}
-	return fmt.Sprintf("%s; and %d more", strings.Join(list[:most], "; "), len(list)-most)
-}
-
-// standing is how long something must be wrong in the kernel to be called drift: a
-// pod's link goes with its namespace a moment before its DEL comes.
-const standing = time.Minute
-
-// unrepaired keeps, per place, what the passes could not put right and since when.
-func (a *Agent) unrepaired(where string, list []hostnet.Drift, now time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	left := map[string]time.Time{}
-	for _, d := range list {
-		if d.Repaired {
-			continue
-		}
-		since, known := a.broken[where][d.String()]
-		if !known {
-			since = now
-		}
-		left[d.String()] = since
-	}
-	a.broken[where] = left
-}
-
-// standingDrift lists what has been wrong in the kernel for long.
-func (a *Agent) standingDrift(now time.Time) (list []string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, place := range a.broken {
-		for what, since := range place {
-			if now.Sub(since) >= standing {
-				list = append(list, what)
-			}
-		}
-	}
-	slices.Sort(list)
-	return list
 }
 
 // lastError is what EC2 last refused, as it is reported; nil when nothing stands.

@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
@@ -31,25 +29,6 @@ func TestConditionsSayWhatTheLastLookAndPassFound(t *testing.T) {
 		if c.got.Status != c.status || c.got.Reason != c.reason || !strings.Contains(c.got.Message, c.says) {
 			t.Errorf("%s: %s %s %q, want %s %s with %q", c.got.Type, c.got.Status, c.got.Reason, c.got.Message, c.status, c.reason, c.says)
 		}
-	}
-}
-
-func TestOnlyWhatCannotBeRepairedForAWhileStandsAsDrift(t *testing.T) {
-	a := &Agent{broken: map[string]map[string]time.Time{}}
-	list := []hostnet.Drift{{Object: "rule 512", Repaired: true}, {Object: "route 10.0.0.7"}}
-	first := time.Now()
-	a.unrepaired("link", list, first)
-	if got := a.standingDrift(first); len(got) != 0 {
-		t.Errorf("at once: %v", got)
-	}
-	later := first.Add(2 * time.Minute)
-	a.unrepaired("link", list, later)
-	if got := a.standingDrift(later); len(got) != 1 || !strings.Contains(got[0], "10.0.0.7") {
-		t.Errorf("after two minutes: %v", got)
-	}
-	a.unrepaired("link", nil, later)
-	if got := a.standingDrift(later.Add(time.Hour)); len(got) != 0 {
-		t.Errorf("after a clean pass: %v", got)
 	}
 }
 

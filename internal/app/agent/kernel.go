@@ -100,23 +100,22 @@ func (a *Agent) wantFilter() ruleset.Ruleset {
 // reconcileKernel makes links, routes, rules and nftables agree with the book. It
 // is the loop's work; every pass is a whole one, for reading everything costs a
 // few milliseconds.
-func (a *Agent) reconcileKernel(ctx context.Context, full bool) (time.Time, error) {
+func (a *Agent) reconcileKernel(ctx context.Context, full bool) (next time.Time, err error) {
 	began := time.Now()
-	links, linkErr := a.host.Apply(ctx, a.wantHost)
-	filters, filterErr := a.filter.Apply(ctx, a.wantFilter)
+	next, linkErr := a.applyLinks(ctx)
+	filterNext, filterErr := a.applyFilter(ctx)
 	a.metrics.kernelPass.Observe(time.Since(began).Seconds())
-	a.drifted("link", links, began)
-	a.drifted("nftables", filters, began)
-	a.unrepaired("link", links, began)
-	a.unrepaired("nftables", filters, began)
+	if !filterNext.IsZero() && (next.IsZero() || filterNext.Before(next)) {
+		next = filterNext
+	}
 	if linkErr != nil {
 		a.doubtEC2("the node's links are not as the ledger says")
 	}
-	err := errors.Join(linkErr, filterErr)
+	err = errors.Join(linkErr, filterErr)
 	if full && err == nil {
 		err = a.sweepQuarantine(ctx)
 	}
-	return time.Time{}, err
+	return next, err
 }
 
 // doubtEC2 has EC2 looked at soon: an interface may have been taken off the node.
@@ -125,28 +124,6 @@ func (a *Agent) doubtEC2(why string) {
 	defer a.mu.Unlock()
 	a.sight.doubt = why
 	a.observe.Mark()
-}
-
-// settling is how long before a pass a pod's ADD or DEL may have begun that the
-// pass sees half of.
-const settling = time.Second
-
-// drifted reports what a pass that began then found not as it should be. The first
-// pass of a start builds everything, and a pod that was just being wired or
-// unwired is half there; neither is drift.
-func (a *Agent) drifted(where string, list []hostnet.Drift, began time.Time) {
-	a.mu.Lock()
-	serving := a.serving
-	a.mu.Unlock()
-	for _, d := range list {
-		if !serving || !a.book.strange(d.Object, began.Add(-settling)) {
-			a.log.Debug("put in place", "where", where, "what", d.String())
-			continue
-		}
-		a.metrics.drift.WithLabelValues(where).Inc()
-		a.log.Warn("the node's network was changed from outside", "where", where, "what", d.String(), "repaired", d.Repaired)
-		a.events.NodeWarning("NetworkDrift", d.String())
-	}
 }
 
 // sweepQuarantine frees the addresses of pods that went and whose link is no

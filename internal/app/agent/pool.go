@@ -89,7 +89,7 @@ func (a *Agent) setUp(ctx context.Context, action ipam.Action) {
 	for _, e := range view.ENIs {
 		if e.ID == action.ENI {
 			if err = a.findENI(ctx, e.ENI); err == nil {
-				_, err = a.host.Apply(ctx, a.wantHost)
+				_, err = a.applyLinks(ctx)
 			}
 		}
 	}

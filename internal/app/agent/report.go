@@ -116,7 +116,7 @@ func (a *Agent) networkStatus(d ipam.Decision) trunkline.NodeNetworkStatus {
 	a.mu.Lock()
 	failed := a.sight.failed
 	a.mu.Unlock()
-	s.Conditions = append(s.Conditions, reachable(failed), driftNow(view.Differences(), a.standingDrift(time.Now())))
+	s.Conditions = append(s.Conditions, reachable(failed), driftNow(view.Differences(), a.standingDrift()))
 	return s
 }
 

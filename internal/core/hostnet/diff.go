@@ -67,6 +67,9 @@ type Drift struct {
 	Object   string // in the words of ip(8) or nft(8)
 	Was      string // what was wrong with it
 	Repaired bool
+	// Own: nobody changed it. What is wanted has changed, or work of ours was at it;
+	// such a difference is no news.
+	Own bool
 }
 
 func (d Drift) String() string {

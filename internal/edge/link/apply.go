@@ -22,47 +22,92 @@ const applyRounds = 3
 // Apply makes the kernel agree with what is wanted: it reads everything, asks
 // want, and does the difference. It returns what was not as it should be, put
 // right or not; err is for what could not be tried. Applying twice is applying
-// once. Nothing that is not ours is touched.
+// once. Nothing that is not ours is touched. Calls take turns.
 //
 // want is asked after the kernel was read. A caller that records a pod before it
-// wires it therefore never sees a pod that is being added pruned as unknown.
+// wires it therefore never sees a pod that is being added pruned as unknown. What
+// Wire, Up or Unwire is at meanwhile is left to them.
 func (h *Host) Apply(ctx context.Context, want func() hostnet.State) ([]hostnet.Drift, error) {
-	var drifts []hostnet.Drift
-	reported := map[string]bool{}
-	var errs []error
+	select {
+	case h.applies <- struct{}{}:
+		defer func() { <-h.applies }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	p := pass{h: h, want: want, seen: map[string]bool{}, broken: map[string]bool{}}
 	for range applyRounds {
-		have, err := h.Read(ctx)
+		acted, err := p.round(ctx)
 		if err != nil {
-			return drifts, fmt.Errorf("read the node's network: %w", err)
-		}
-		target := want()
-		if err := h.addSysctls(target.Sysctls, &have); err != nil {
-			return drifts, err
-		}
-		h.replaceExpected(target)
-		ops := hostnet.Diff(target, have)
-		acted := false
-		for _, op := range ops {
-			if reported[op.String()] {
-				continue
-			}
-			reported[op.String()] = true
-			d := hostnet.Drift{Object: op.Object.String(), Was: op.Why}
-			if op.Verb != hostnet.Report {
-				acted = true
-				if err := h.do(ctx, op); err != nil {
-					errs = append(errs, err)
-				} else {
-					d.Repaired = true
-				}
-			}
-			drifts = append(drifts, d)
+			return p.drifts, err
 		}
 		if !acted {
 			break
 		}
 	}
-	return drifts, errors.Join(errs...)
+	return p.drifts, errors.Join(p.errs...)
+}
+
+// pass is one Apply.
+type pass struct {
+	h       *Host
+	want    func() hostnet.State
+	follows bool            // the round before took away what others may have stood on
+	seen    map[string]bool // differences listed in drifts
+	broken  map[string]bool // those that could not be put right
+	drifts  []hostnet.Drift
+	errs    []error
+}
+
+// round compares once and does the difference; acted tells that there was one.
+func (p *pass) round(ctx context.Context) (acted bool, err error) {
+	since := p.h.account.look()
+	have, err := p.h.Read(ctx)
+	if err != nil {
+		return false, fmt.Errorf("read the node's network: %w", err)
+	}
+	target := p.want()
+	if err := p.h.addSysctls(target.Sysctls, &have); err != nil {
+		return false, err
+	}
+	ops := hostnet.Diff(target, have)
+	verdicts, failed := p.h.account.judge(since, target, have, ops)
+	follows := p.follows
+	p.follows = false
+	for i, op := range ops {
+		name := op.String()
+		d := hostnet.Drift{Object: op.Object.String(), Was: op.Why, Own: verdicts[i] != drift || follows}
+		if op.Verb != hostnet.Report && verdicts[i] != inWork && !p.broken[name] {
+			err := p.h.do(ctx, op)
+			switch {
+			case err == nil:
+				acted, d.Repaired = true, true
+				p.follows = p.follows || uproots(op)
+			case p.h.account.busy(op.Object, since):
+				d.Own = true // work began meanwhile; its business
+			default:
+				failed(op)
+				p.broken[name] = true
+				p.errs = append(p.errs, err)
+			}
+		}
+		if !p.seen[name] {
+			p.seen[name] = true
+			p.drifts = append(p.drifts, d)
+		}
+	}
+	return acted, nil
+}
+
+// uproots reports whether the kernel takes more away with what op does: routes go
+// with the address or the link they need.
+func uproots(op hostnet.Op) bool {
+	switch op.Object.(type) {
+	case hostnet.Link:
+		return true
+	case hostnet.Address:
+		return op.Verb != hostnet.Add
+	}
+	return false
 }
 
 func (h *Host) addSysctls(want []hostnet.Sysctl, have *hostnet.State) error {
@@ -77,15 +122,6 @@ func (h *Host) addSysctls(want []hostnet.Sysctl, have *hostnet.State) error {
 		have.Sysctls, err = readSysctls(names)
 		return err
 	})
-}
-
-func (h *Host) replaceExpected(s hostnet.State) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	clear(h.expected)
-	for _, o := range s.Objects() {
-		h.expected[o.Key()] = o
-	}
 }
 
 // do carries out one step.

@@ -47,9 +47,11 @@ type Host struct {
 	adds   atomic.Int32    // ADDs on their way
 	trash  chan struct{}   // tells the reaper that there is work
 
-	mu       sync.Mutex
-	expected map[string]hostnet.Object // what should be there, by key; a foreign change to it is drift
-	trashed  map[int]Wired             // links put away and not yet reported gone, by index
+	account *account
+	applies chan struct{} // holds the turn of an Apply
+
+	mu      sync.Mutex
+	trashed map[int]Wired // links put away and not yet reported gone, by index
 
 	// afterStep is called between the steps of Wire; tests stop there as a crash would.
 	afterStep func(step string) error
@@ -92,7 +94,8 @@ func Open(ns *os.File, log *slog.Logger) (*Host, error) {
 		return nil, fmt.Errorf("open the node's network namespace: %w", err)
 	}
 	h := &Host{
-		ns: own, log: log, conns: make(chan *conn, maxRequests), trash: make(chan struct{}, 1), expected: map[string]hostnet.Object{}, trashed: map[int]Wired{},
+		ns: own, log: log, conns: make(chan *conn, maxRequests), trash: make(chan struct{}, 1), trashed: map[int]Wired{},
+		account: newAccount(), applies: make(chan struct{}, 1),
 	}
 	err = inNS(own, func() error {
 		if h.handle, err = netlink.NewHandle(); err != nil {
@@ -143,29 +146,4 @@ func (h *Host) request(ctx context.Context, messages ...message) (each []error, 
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// expect notes that objects should be there from now on.
-func (h *Host) expect(s hostnet.State) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, o := range s.Objects() {
-		h.expected[o.Key()] = o
-	}
-}
-
-// forget notes that objects are about to go.
-func (h *Host) forget(s hostnet.State) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, o := range s.Objects() {
-		delete(h.expected, o.Key())
-	}
-}
-
-// wanted returns the object that should have a key, nil if none.
-func (h *Host) wanted(key string) hostnet.Object {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.expected[key]
 }

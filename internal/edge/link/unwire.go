@@ -21,7 +21,8 @@ import (
 // link as gone.
 func (h *Host) Unwire(ctx context.Context, p hostnet.Pod) (queued bool, err error) {
 	state := hostnet.ForPod(p)
-	h.forget(state)
+	end := h.account.taking(state)
+	defer func() { end(err) }()
 	want := state.Links[0]
 	found, err := h.find(want.Name)
 	if err != nil {

@@ -121,7 +121,7 @@ func (h *Host) judge(m rtMessage) string {
 	case unix.RTM_DELROUTE, unix.RTM_NEWROUTE:
 		return h.judgeRoute(m)
 	case unix.RTM_DELRULE:
-		if r, ok := m.rule(); ok && h.wanted(r.Key()) != nil {
+		if r, ok := m.rule(); ok && h.account.wanted(r.Key()) != nil {
 			return r.String() + " was deleted"
 		}
 	case unix.RTM_DELADDR:
@@ -138,7 +138,7 @@ func (h *Host) judgeLink(m rtMessage) string {
 		return ""
 	}
 	have := linkOf(l.Attrs())
-	want, ok := h.wanted(have.Key()).(hostnet.Link)
+	want, ok := h.account.wanted(have.Key()).(hostnet.Link)
 	switch {
 	case !ok || have.Dying():
 		return ""
@@ -154,7 +154,7 @@ func (h *Host) judgeLink(m rtMessage) string {
 func (h *Host) judgeRoute(m rtMessage) string {
 	r, ok := m.route()
 	switch {
-	case !ok || h.wanted(r.Key()) == nil:
+	case !ok || h.account.wanted(r.Key()) == nil:
 		return ""
 	case m.kind == unix.RTM_DELROUTE:
 		return r.String() + " was deleted"
@@ -179,7 +179,7 @@ func (h *Host) judgeAddress(m rtMessage) string {
 		return ""
 	}
 	key := hostnet.Address{Link: h.nameOf(m.index()), Prefix: netip.PrefixFrom(ip, ip.BitLen())}.Key()
-	if h.wanted(key) == nil {
+	if h.account.wanted(key) == nil {
 		return ""
 	}
 	return key + " was deleted"
@@ -192,7 +192,7 @@ func (h *Host) judgeNeighbour(m rtMessage) string {
 		return ""
 	}
 	key := hostnet.Neighbour{Link: h.nameOf(m.index()), Address: ip}.Key()
-	want, ok := h.wanted(key).(hostnet.Neighbour)
+	want, ok := h.account.wanted(key).(hostnet.Neighbour)
 	switch {
 	case !ok:
 		return ""

@@ -42,13 +42,13 @@ func watch(t testing.TB, h *Host, node *testns.NS) *watcher {
 	// Watch hears from the moment it listens: a change that must be heard is
 	// repeated until it is.
 	key := hostnet.Rule{Family: vpc.IPv4, Priority: 9, Table: 9}
-	h.expect(hostnet.State{Rules: []hostnet.Rule{key}})
+	h.account.expect(hostnet.State{Rules: []hostnet.Rule{key}})
 	eventually(t, "Watch listens", func() bool {
 		ip(t, node, "rule add prio 9 lookup 9")
 		ip(t, node, "rule del prio 9 lookup 9")
 		return len(w.heard()) > 0
 	})
-	h.forget(hostnet.State{Rules: []hostnet.Rule{key}})
+	h.account.forget(hostnet.State{Rules: []hostnet.Rule{key}})
 	w.settle(t)
 	return w
 }
@@ -57,7 +57,7 @@ func watch(t testing.TB, h *Host, node *testns.NS) *watcher {
 func (w *watcher) settle(t testing.TB) []string {
 	t.Helper()
 	mark := hostnet.Rule{Family: vpc.IPv4, Priority: 8, Table: 8}
-	w.h.expect(hostnet.State{Rules: []hostnet.Rule{mark}})
+	w.h.account.expect(hostnet.State{Rules: []hostnet.Rule{mark}})
 	ip(t, w.node, "rule add prio 8 lookup 8")
 	ip(t, w.node, "rule del prio 8 lookup 8")
 	isMark := func(why string) bool { return strings.HasPrefix(why, "rule 8:") }
@@ -69,7 +69,7 @@ func (w *watcher) settle(t testing.TB) []string {
 		}
 		return false
 	})
-	w.h.forget(hostnet.State{Rules: []hostnet.Rule{mark}})
+	w.h.account.forget(hostnet.State{Rules: []hostnet.Rule{mark}})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var list []string

@@ -23,7 +23,7 @@ import (
 // is right is kept, what is half made or of an older sandbox of the same pod is
 // replaced. It returns ErrInterfaceExists when the pod's interface or the node's
 // link is somebody else's, ErrNamespaceGone when the pod died meanwhile.
-func (h *Host) Wire(ctx context.Context, podNS *os.File, p hostnet.Pod) (Result, error) {
+func (h *Host) Wire(ctx context.Context, podNS *os.File, p hostnet.Pod) (_ Result, err error) {
 	defer h.Adding()()
 	if err := h.checkPodNS(podNS); err != nil {
 		return Result{}, err
@@ -33,6 +33,8 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, p hostnet.Pod) (Result,
 	want := state.Links[0]
 	_, podMAC := hostnet.PodMACs(p.ContainerID, p.IfName)
 	w := wiring{h: h, pod: p, want: want, podMAC: podMAC, ns: podNS}
+	end := h.account.putting(state)
+	defer func() { end(err) }()
 
 	kept := false
 	steps := []struct {
@@ -62,10 +64,12 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, p hostnet.Pod) (Result,
 
 // Up lets a wired pod out: the host's end goes up, and the node gets the route
 // and the neighbour entry that need it up. Calling it again is harmless.
-func (h *Host) Up(ctx context.Context, p hostnet.Pod) error {
+func (h *Host) Up(ctx context.Context, p hostnet.Pod) (err error) {
 	p.Held = false
 	state := hostnet.ForPod(p)
 	want := state.Links[0]
+	end := h.account.putting(state)
+	defer func() { end(err) }()
 	found, err := h.find(want.Name)
 	if err != nil {
 		return fmt.Errorf("let %s/%s out: %w", p.Namespace, p.Name, err)
@@ -90,7 +94,6 @@ func (h *Host) Up(ctx context.Context, p hostnet.Pod) error {
 	if err != nil {
 		return fmt.Errorf("let %s/%s out: %w", p.Namespace, p.Name, err)
 	}
-	h.expect(state)
 	return nil
 }
 

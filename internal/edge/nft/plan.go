@@ -27,15 +27,17 @@ func (f *Firewall) plan(c *nftables.Conn, rs ruleset.Ruleset) ([]hostnet.Drift, 
 		if err != nil {
 			return drifts, fmt.Errorf("%s: %w", name, err)
 		}
+		was := f.left[t.Family]
 		if why != "" {
-			drifts = append(drifts, hostnet.Drift{Object: name, Was: why})
+			own := was == nil || was.frame != leftOf(t).frame
+			drifts = append(drifts, hostnet.Drift{Object: name, Was: why, Own: own})
 			if err := f.rebuild(c, t, have != nil); err != nil {
 				return drifts, fmt.Errorf("%s: %w", name, err)
 			}
 			continue
 		}
 		for _, s := range t.Sets {
-			d, err := syncElements(c, s, have.elements[s.Name], tableOf(t.Family))
+			d, err := syncElements(c, s, have.elements[s.Name], tableOf(t.Family), was)
 			if err != nil {
 				return drifts, fmt.Errorf("%s: set %s: %w", name, s.Name, err)
 			}
@@ -259,7 +261,7 @@ func (f *Firewall) rebuild(c *nftables.Conn, want ruleset.Table, there bool) err
 }
 
 // syncElements queues the difference of one set's elements.
-func syncElements(c *nftables.Conn, want ruleset.Set, have []nftables.SetElement, t *nftables.Table) ([]hostnet.Drift, error) {
+func syncElements(c *nftables.Conn, want ruleset.Set, have []nftables.SetElement, t *nftables.Table, was *left) ([]hostnet.Drift, error) {
 	set, err := setOf(t, want)
 	if err != nil {
 		return nil, err
@@ -283,28 +285,24 @@ func syncElements(c *nftables.Conn, want ruleset.Set, have []nftables.SetElement
 		}
 	}
 	if want.Interval && len(missing)+len(extra) > 0 {
-		return replaceRanges(c, set, want)
+		return replaceRanges(c, set, want, was)
 	}
-	var drifts []hostnet.Drift
-	object := fmt.Sprintf("set %s of table %s", want.Name, hostnet.Table)
-	if len(missing) > 0 {
-		drifts = append(drifts, hostnet.Drift{Object: object, Was: fmt.Sprintf("lacked %d elements", len(missing))})
-	}
-	if len(extra) > 0 {
-		drifts = append(drifts, hostnet.Drift{Object: object, Was: fmt.Sprintf("had %d elements too many", len(extra))})
-	}
-	return drifts, errors.Join(inChunks(missing, set, c.SetAddElements), inChunks(extra, set, c.SetDeleteElements))
+	return was.differences(want.Name, missing, extra), errors.Join(inChunks(missing, set, c.SetAddElements), inChunks(extra, set, c.SetDeleteElements))
 }
 
 // replaceRanges sets all ranges of a set anew: one range may overlap another that
 // is on its way out.
-func replaceRanges(c *nftables.Conn, set *nftables.Set, want ruleset.Set) ([]hostnet.Drift, error) {
+func replaceRanges(c *nftables.Conn, set *nftables.Set, want ruleset.Set, was *left) ([]hostnet.Drift, error) {
 	c.FlushSet(set)
 	var all []nftables.SetElement
+	keys := map[string]bool{}
 	for _, w := range want.Elements {
-		all = append(all, elementsOf(want, w)...)
+		for _, e := range elementsOf(want, w) {
+			all = append(all, e)
+			keys[elementKey(e)] = true
+		}
 	}
-	d := hostnet.Drift{Object: fmt.Sprintf("set %s of table %s", want.Name, hostnet.Table), Was: "had other ranges"}
+	d := hostnet.Drift{Object: fmt.Sprintf("set %s of table %s", want.Name, hostnet.Table), Was: "had other ranges", Own: !was.same(want.Name, keys)}
 	return []hostnet.Drift{d}, inChunks(all, set, c.SetAddElements)
 }
 
@@ -320,7 +318,10 @@ func inChunks(list []nftables.SetElement, set *nftables.Set, send func(*nftables
 }
 
 func elementKey(e nftables.SetElement) string {
-	return fmt.Sprintf("%x %t", e.Key, e.IntervalEnd)
+	if e.IntervalEnd {
+		return string(e.Key) + " end"
+	}
+	return string(e.Key)
 }
 
 // openEnd reports whether e is the end element that the kernel itself puts at

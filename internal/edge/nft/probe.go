@@ -29,7 +29,7 @@ func Probe(ctx context.Context, rs ruleset.Ruleset) error {
 	defer func() { _ = f.Close() }()
 	var errs []error
 	for _, t := range rs.Tables {
-		whole := f.transact(ctx, func(c *nftables.Conn) error { return f.rebuild(c, t, false) })
+		whole := f.transact(ctx, func(c *nftables.Conn) error { return f.rebuild(c, t, false) }, nil)
 		if whole != nil {
 			errs = append(errs, f.culprits(ctx, t, whole))
 		}
@@ -45,7 +45,7 @@ func (f *Firewall) culprits(ctx context.Context, t ruleset.Table, whole error) e
 		c.Rules = nil
 		bare.Chains = append(bare.Chains, c)
 	}
-	if err := f.transact(ctx, func(c *nftables.Conn) error { return f.rebuild(c, bare, false) }); err != nil {
+	if err := f.transact(ctx, func(c *nftables.Conn) error { return f.rebuild(c, bare, false) }, nil); err != nil {
 		return fmt.Errorf("nftables of this kernel has no family %s, or not its hooks and sets: %w", t.Family, err)
 	}
 	var errs []error
@@ -57,7 +57,7 @@ func (f *Firewall) culprits(ctx context.Context, t ruleset.Table, whole error) e
 					table := tableOf(t.Family)
 					c.AddRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Name: ch.Name, Table: table}, Exprs: code})
 					return nil
-				})
+				}, nil)
 			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("nftables of this kernel refuses %q: %w", r, err))

@@ -1,0 +1,184 @@
+//go:build netns
+
+package link
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/test/testns"
+)
+
+// ledger is what a caller of Apply wants, changed before the kernel is.
+type ledger struct {
+	mu   sync.Mutex
+	pods map[string]hostnet.Pod
+	enis []hostnet.ENI
+}
+
+func (l *ledger) set(p hostnet.Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pods[p.Name] = p
+}
+
+func (l *ledger) drop(p hostnet.Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.pods, p.Name)
+}
+
+func (l *ledger) want() hostnet.State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	states := []hostnet.State{hostnet.ForNode([]vpc.Family{vpc.IPv4}, nil)}
+	for _, e := range l.enis {
+		states = append(states, hostnet.ForENI(e))
+	}
+	for _, p := range l.pods {
+		states = append(states, hostnet.ForPod(p))
+	}
+	return hostnet.Join(states...)
+}
+
+// foreign is what an Apply says others did.
+func foreign(t testing.TB, h *Host, want func() hostnet.State) (list []string) {
+	t.Helper()
+	drifts, err := h.Apply(context.Background(), want)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, d := range drifts {
+		if !d.Own {
+			list = append(list, d.String())
+		}
+	}
+	return list
+}
+
+// Apply runs without a pause while pods live and die; the vandal takes one rule of
+// the one pod that stays.
+func TestOnlyWhatOthersDidIsCalledDrift(t *testing.T) {
+	h, node := open(t)
+	l := &ledger{pods: map[string]hostnet.Pod{}}
+	ctx := context.Background()
+	stay := pod("stay", "10.0.1.1")
+	l.set(stay)
+	wire(t, h, testns.New(t, "stay").Open(t), stay)
+	foreign(t, h, l.want)
+	reap(t, h)
+
+	var churn sync.WaitGroup
+	for i := range 3 {
+		p := pod(fmt.Sprint("p", i), fmt.Sprint("10.0.1.", 10+i))
+		p.Table = 2
+		ns := testns.New(t, p.Name).Open(t)
+		churn.Go(func() {
+			for round := range 40 {
+				p := p
+				p.ContainerID, p.IfName = fmt.Sprint("c", round), fmt.Sprint("if", round) // a pod's end stays until the reaper came
+				p.Held = true
+				l.set(p)
+				_, err := h.Wire(ctx, ns, p)
+				p.Held = false
+				l.set(p)
+				if err == nil {
+					err = h.Up(ctx, p)
+				}
+				l.drop(p)
+				if err == nil {
+					_, err = h.Unwire(ctx, p)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { churn.Wait(); close(done) }()
+	passes, vandalised := 0, false
+	var found []string
+	for running := true; running; passes++ {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		if passes == 20 {
+			ip(t, node, "rule del prio 512 to 10.0.1.1")
+			vandalised = true
+		}
+		found = append(found, foreign(t, h, l.want)...)
+	}
+	if !vandalised {
+		t.Fatalf("only %d passes during the churn", passes)
+	}
+	if len(found) != 1 || !strings.HasPrefix(found[0], "rule 512: from all to 10.0.1.1/32") {
+		t.Errorf("in %d passes, what others did: %q; want the one rule", passes, found)
+	}
+	if left := foreign(t, h, l.want); len(left) > 0 {
+		t.Errorf("afterwards %q", left)
+	}
+}
+
+func TestAnENIThatIsSetUpOrLeavesIsNoDrift(t *testing.T) {
+	h, node := open(t)
+	l := &ledger{pods: map[string]hostnet.Pod{}}
+	if got := foreign(t, h, l.want); len(got) > 0 {
+		t.Errorf("a first pass: %q", got)
+	}
+	for range 2 {
+		ip(t, node, "link add eth1 type veth peer name eth1p")
+		ip(t, node, "link set eth1 up")
+		ip(t, node, "addr add 10.0.0.99/24 dev eth1") // the operating system's idea
+		l.enis = []hostnet.ENI{{ID: "eni-1", Link: "eth1", Device: 1, Addresses: prefixes("10.0.0.11/24")}}
+		if got := foreign(t, h, l.want); len(got) > 0 {
+			t.Errorf("set-up: %q", got)
+		}
+		ip(t, node, "route del default table 2")
+		if got := strings.Join(foreign(t, h, l.want), "; "); !strings.Contains(got, "route default via 10.0.0.1 dev eth1 table 2") {
+			t.Errorf("a deleted route: %q", got)
+		}
+		ip(t, node, "addr add 10.0.0.98/24 dev eth1")
+		if got := strings.Join(foreign(t, h, l.want), "; "); !strings.Contains(got, "address 10.0.0.98/24 dev eth1") {
+			t.Errorf("a foreign address: %q", got)
+		}
+		l.enis = nil
+		if got := foreign(t, h, l.want); len(got) > 0 {
+			t.Errorf("detach: %q", got)
+		}
+		ip(t, node, "link del eth1")
+		if got := foreign(t, h, l.want); len(got) > 0 {
+			t.Errorf("gone: %q", got)
+		}
+	}
+}
+
+// A wiring that failed half way is ours to clean up.
+func TestWhatAFailedWiringLeftIsNoDrift(t *testing.T) {
+	h, _ := open(t)
+	l := &ledger{pods: map[string]hostnet.Pod{}}
+	foreign(t, h, l.want)
+	h.afterStep = func(step string) error {
+		if step == "rules" {
+			return fmt.Errorf("stopped after %s", step)
+		}
+		return nil
+	}
+	p := pod("web", "10.0.1.7")
+	p.Held = true
+	l.set(p)
+	if _, err := h.Wire(context.Background(), testns.New(t, "pod").Open(t), p); err == nil {
+		t.Fatal("the wiring did not stop")
+	}
+	l.drop(p)
+	if got := foreign(t, h, l.want); len(got) > 0 {
+		t.Errorf("what others did: %q", got)
+	}
+}

@@ -1,0 +1,207 @@
+//go:build netns
+
+package thread
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/test/node"
+)
+
+// reports are what the agent says was changed from outside, one a line.
+func reports(t *testing.T, n *node.Node) (lines []string) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(n.Dir, "agent.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if strings.Contains(line, "node=NetworkDrift") || strings.Contains(line, "the node's network was changed from outside") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// Pods and interfaces come and go, the links, routes, rules and nftables of the node
+// with them, and the passes over the kernel see all of it half done: none of it is
+// drift. What somebody else does in the middle of it is.
+func TestOwnWorkIsNeverReportedAsDrift(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than a minute: that old an interface must be to go")
+	}
+	n := node.New(t, node.Config{})
+	n.StartAgent("warm-ips=1", "headroom=0", "idle-after=2s", "release-every=1s", "cool-down=1s")
+	n.UntilReady()
+	stay := n.NewPod("stay")
+	if err := n.Add(stay); err != nil {
+		t.Fatal(err)
+	}
+	pods := make([]*node.Pod, 11) // all the primary interface has and most of two more
+	for i := range pods {
+		pods[i] = n.NewPod(fmt.Sprint("p", i))
+	}
+	enis := map[string]bool{}
+	most := func() (least int) {
+		for _, e := range n.Book().ENIs {
+			enis[e.ID] = true
+		}
+		return len(n.Book().ENIs)
+	}
+	began := time.Now()
+	for round := 0; round < 3 || time.Since(began) < 65*time.Second; round++ {
+		together(t, pods, n.Add)
+		most()
+		together(t, pods, n.Del)
+	}
+	if len(enis) < 3 {
+		t.Errorf("only interfaces %v were ever there", enis)
+	}
+	until(t, time.Minute, "an interface goes", func() error {
+		if left := most(); left > 2 {
+			return fmt.Errorf("%d interfaces", left)
+		}
+		return nil
+	})
+	together(t, pods, n.Add)
+	if got := reports(t, n); len(got) > 0 {
+		t.Errorf("%d reports of our own work:\n%s", len(got), strings.Join(got, "\n"))
+	}
+	// The same again with a vandal.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 5 {
+			together(t, pods, n.Del)
+			together(t, pods, n.Add)
+		}
+	}()
+	damage(t, n, "rule", "del", "prio", fmt.Sprint(hostnet.RuleToPod), "to", stay.Addr.String())
+	n.Until("the deleted rule is reported", func() error { return reported(t, n, "rule 512: from all to "+stay.Addr.String()) })
+	<-done
+	for _, line := range reports(t, n) {
+		if !strings.Contains(line, stay.Addr.String()) {
+			t.Errorf("a report of our own work: %s", line)
+		}
+	}
+}
+
+// together does something to all pods, four at a time.
+func together(t *testing.T, pods []*node.Pod, do func(*node.Pod) error) {
+	t.Helper()
+	for batch := range slices.Chunk(pods, 4) {
+		errs := make(chan error, len(batch))
+		for _, p := range batch {
+			go func() { errs <- do(p) }()
+		}
+		for range batch {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func damage(t *testing.T, n *node.Node, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ip", append([]string{"-n", n.NS.Name}, args...)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %v: %v: %s", args, err, out)
+	}
+}
+
+func reported(t *testing.T, n *node.Node, what string) error {
+	said, event := false, false
+	for _, line := range reports(t, n) {
+		said = said || strings.Contains(line, what) && strings.Contains(line, "(repaired)")
+		event = event || strings.Contains(line, "node=NetworkDrift")
+	}
+	if said && event {
+		return nil
+	}
+	return fmt.Errorf("no report of %q among %q", what, reports(t, n))
+}
+
+// Each kind of damage, at once after the pod was wired: repaired and reported.
+func TestEveryDamageIsRepairedAndReported(t *testing.T) {
+	n := node.New(t, node.Config{})
+	n.StartAgent("warm-ips=1", "headroom=0")
+	n.UntilReady()
+	var pods []*node.Pod
+	for i := range 7 { // five on the primary interface, two on the next
+		p := n.NewPod(fmt.Sprint("p", i))
+		if err := n.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		pods = append(pods, p)
+	}
+	first, last := pods[0], pods[6]
+	cni, list := n.CNI()
+	for _, c := range []struct {
+		name, reports string
+		do            func()
+	}{
+		{"rules flushed", "rule 1536: from " + last.Addr.String(), func() { damage(t, n, "rule", "flush") }},
+		{"a pod's route", "route " + first.Addr.String(), func() { damage(t, n, "route", "del", first.Addr.String()) }},
+		{"an interface's table", "table 2", func() { damage(t, n, "route", "flush", "table", "2") }},
+		{"a pod's neighbour", "neighbour " + first.Addr.String(), func() { deleteNeighbour(t, n, first) }},
+		{"the nftables table", "table inet trunkline: is missing", func() { deleteTable(t, n) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.do()
+			n.Until("it is reported", func() error { return reported(t, n, c.reports) })
+			n.Until("CHECK is content", func() error {
+				return errors.Join(cni.CheckNetworkList(t.Context(), list, first.RT), cni.CheckNetworkList(t.Context(), list, last.RT))
+			})
+			if err := last.Ping(first.Addr); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func deleteNeighbour(t *testing.T, n *node.Node, p *node.Pod) {
+	n.NS.Do(t, func() {
+		all, err := netlink.NeighList(0, netlink.FAMILY_V4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range all {
+			if entry.IP.String() == p.Addr.String() {
+				err = errors.Join(err, netlink.NeighDel(&entry))
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func deleteTable(t *testing.T, n *node.Node) {
+	t.Helper()
+	ns, err := netns.GetFromPath(n.NS.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	c, err := nftables.New(nftables.WithNetNSFd(int(ns)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: hostnet.Table})
+	if err := c.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
