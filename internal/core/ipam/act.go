@@ -69,7 +69,12 @@ func (l *Ledger) fence(a *Action, now time.Time) ([]Record, error) {
 		return l.fenceAddresses(a, now)
 	case Detach:
 		a.Attachment = e.Attachment
-		return l.fenceENI(e, Detaching, now)
+		if e.Phase != Detaching {
+			a.From = e.Phase
+		}
+		records, err := l.fenceENI(e, Detaching, now)
+		a.Addresses = l.freeOf(e.ID)
+		return records, err
 	case DeleteENI:
 		return l.fenceENI(e, Deleting, now)
 	case CreateENI:
@@ -145,6 +150,16 @@ func (l *Ledger) fenceENI(e *ENI, to Phase, now time.Time) ([]Record, error) {
 	moved := *e
 	moved.Phase, moved.Since = to, stamp(now)
 	return append(records, putENI(moved)), nil
+}
+
+// freeOf lists the free addresses of an interface.
+func (l *Ledger) freeOf(id vpc.ENIID) (out []netip.Addr) {
+	for _, addr := range sortedAddrs(l.byENI[id]) {
+		if l.addresses[addr].State == Free {
+			out = append(out, addr)
+		}
+	}
+	return out
 }
 
 // Settle books the effect of an action that succeeded. It fails with ErrUnknown
@@ -243,17 +258,32 @@ func (l *Ledger) Fail(id ActionID, f Failure, now time.Time) ([]Record, error) {
 		return nil, fmt.Errorf("fail action %s: %w", id, ErrUnknown)
 	}
 	records := []Record{{Op: DropAction, ID: id}}
-	if a.Kind == UnassignAddresses && f.Definite {
-		for _, addr := range a.Addresses {
-			if row, ok := l.addresses[addr]; ok && row.State == Releasing {
-				back := *row
-				back.State, back.Since = Free, stamp(now)
-				records = append(records, putAddress(back))
-			}
-		}
+	if f.Definite {
+		records = append(records, l.unfence(a, now)...)
 	}
 	b := l.nextBackoff(a, f, now)
 	return l.change(now, append(records, Record{Op: PutBackoff, Backoff: &b})...), nil
+}
+
+// unfence gives back to the pool what a fenced and EC2 did not take.
+func (l *Ledger) unfence(a Action, now time.Time) (records []Record) {
+	switch a.Kind {
+	case UnassignAddresses:
+	case Detach:
+		if e := l.enis[a.ENI]; e != nil && e.Phase == Detaching && a.From != "" {
+			records = append(records, advance(*e, a.From, now))
+		}
+	case CreateENI, Attach, SetUp, AssignAddresses, RestoreAddresses, DeleteENI:
+		return nil
+	}
+	for _, addr := range a.Addresses {
+		if row, ok := l.addresses[addr]; ok && row.State == Releasing {
+			back := *row
+			back.State, back.Since = Free, stamp(now)
+			records = append(records, putAddress(back))
+		}
+	}
+	return records
 }
 
 func (l *Ledger) nextBackoff(a Action, f Failure, now time.Time) Backoff {

@@ -71,6 +71,9 @@ func (c Condition) Err() error {
 func (p *planner) condition() Condition {
 	n := &p.d.Numbers
 	n.Attainable = p.attainable()
+	if n.Free == 0 { // whatever else is on its way, a cool-down that ends serves an ADD
+		p.again(p.coolest())
+	}
 	switch {
 	case n.Free > 0:
 		return Condition{CanAdd: true, Reason: ReasonReady, Message: some(n.Free, "is free", "are free")}
@@ -78,7 +81,6 @@ func (p *planner) condition() Condition {
 		return Condition{Reason: ReasonGrowing, Message: some(n.Incoming, "is on its way: ", "are on their way: ") + p.underway()}
 	case n.Cooling > 0:
 		at := p.coolest()
-		p.again(at)
 		return Condition{
 			Reason: ReasonCooling, RetryAt: at,
 			Message: some(n.Cooling, "cools down, until ", "cool down, the first until ") + at.Format(clock) + p.standing(),

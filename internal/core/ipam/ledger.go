@@ -37,6 +37,7 @@ type Ledger struct {
 	use       peak                     // not journaled: a restart waits a full window
 	released  time.Time                // last Begin of a freeing action; not journaled
 	observed  time.Time                // last Observe; not journaled
+	clock     time.Time                // the latest time anybody said; not journaled
 }
 
 // New returns an empty ledger.
@@ -74,6 +75,7 @@ func putENI(e ENI) Record         { return Record{Op: PutENI, ENI: &e} }
 
 // expire ends cool-downs that are over. It makes no records: Until says it all.
 func (l *Ledger) expire(now time.Time) {
+	l.follow(now)
 	for _, a := range l.addresses {
 		if a.State == Cooling && !now.Before(a.Until) {
 			a.State, a.Since, a.Until = Free, a.Until, time.Time{}
@@ -335,8 +337,9 @@ func (l *Ledger) Restart(now time.Time) []Record {
 			records = append(records, Record{Op: DropBackoff, Scope: key})
 		}
 	}
-	if records == nil {
-		return nil
+	if records != nil {
+		records = l.change(now, records...)
 	}
-	return l.change(now, records...)
+	l.rewind(stamp(now))
+	return records
 }

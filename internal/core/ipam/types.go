@@ -197,7 +197,8 @@ type Action struct {
 	Count      int                   `json:"count,omitempty"`
 	Device     int                   `json:"device,omitempty"`
 	Attachment vpc.AttachmentID      `json:"attachment,omitempty"`
-	Addresses  []netip.Addr          `json:"addresses,omitempty"`
+	Addresses  []netip.Addr          `json:"addresses,omitempty"` // for Detach: those it made unavailable
+	From       Phase                 `json:"from,omitempty"`      // for Detach: the phase to go back to when it is refused
 	// Held is, for AssignAddresses, what the interface has by our own record
 	// (its primary address excepted): what EC2 shows beyond it after a lost reply
 	// is the effect of this action.

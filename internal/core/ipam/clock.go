@@ -1,0 +1,59 @@
+package ipam
+
+import "time"
+
+// clockSlack is how far apart the times of two callers may be who came at once.
+const clockSlack = time.Second
+
+// follow notices a clock that was set back. The wall's is meant: rows outlive the
+// process, and the monotonic one with it.
+func (l *Ledger) follow(now time.Time) {
+	now = stamp(now)
+	switch {
+	case now.Before(l.clock.Add(-clockSlack)):
+		l.rewind(now)
+		l.clock = now
+	case now.After(l.clock):
+		l.clock = now
+	}
+}
+
+// rewind leaves nothing of the book in the future, where cool-downs and pauses would
+// last for as long as the clock jumped. It makes no records: a restart does it again.
+func (l *Ledger) rewind(now time.Time) {
+	back := func(t *time.Time, most time.Time) {
+		if t.After(most) {
+			*t = most
+		}
+	}
+	for _, a := range l.addresses {
+		back(&a.Until, now.Add(l.settings.CoolDown))
+		for _, t := range []*time.Time{&a.Since, &a.Used, &a.Missing} {
+			back(t, now)
+		}
+	}
+	for _, e := range l.enis {
+		for _, t := range []*time.Time{&e.Since, &e.Created, &e.Missing} {
+			back(t, now)
+		}
+	}
+	for key, b := range l.backoffs {
+		back(&b.Since, now)
+		back(&b.Until, now.Add(maxBackoff))
+		l.backoffs[key] = b
+	}
+	for addr, at := range l.gone {
+		back(&at, now)
+		l.gone[addr] = at
+	}
+	for id, at := range l.goneENIs {
+		back(&at, now)
+		l.goneENIs[id] = at
+	}
+	back(&l.released, now)
+	back(&l.observed, now)
+	back(&l.use.start, now)
+	for i := range l.use.earlier {
+		back(&l.use.earlier[i].until, now)
+	}
+}

@@ -1,0 +1,177 @@
+package ipam_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/ipam"
+)
+
+// shrunken is a node whose second interface has been idle for so long that it is to
+// go, and where EC2 refuses that.
+func shrunken(t *testing.T, why ipam.FailReason) *world {
+	t.Helper()
+	w := testWorld(t, m5xlarge(), nil)
+	for n := range 20 {
+		w.bind(n)
+	}
+	w.settle()
+	for n := range 20 {
+		if _, err := w.add(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 20 {
+		w.del(n)
+	}
+	w.refuse = func(a ipam.Action) *ipam.Failure {
+		if a.Kind == ipam.Detach {
+			return failed(why, "You are not authorized to perform this operation.")
+		}
+		return nil
+	}
+	for w.calls[ipam.Detach] == 0 {
+		w.now = w.now.Add(5 * time.Second)
+		for w.begin() > 0 {
+			w.finishAll()
+		}
+	}
+	return w
+}
+
+func TestAnInterfaceThatEC2RefusesToLetGoServesPodsAgain(t *testing.T) {
+	for _, why := range []ipam.FailReason{ipam.FailUnauthorized, ipam.FailFrozen, ipam.FailThrottled} {
+		w := shrunken(t, why)
+		for n := range 20 {
+			if _, err := w.add(100 + n); err != nil {
+				t.Fatalf("%s: pod %d of 20: %v; the interface is on the instance with its addresses\n%s", why, n, err, w.snapshot())
+			}
+		}
+	}
+}
+
+func TestARefusedDetachIsNotAskedForAgainAtOnce(t *testing.T) {
+	w := shrunken(t, ipam.FailUnauthorized)
+	w.pass(10*time.Minute, time.Second)
+	if n := w.calls[ipam.Detach]; n > 14 {
+		t.Errorf("%d detaches asked for within ten minutes, want pauses that grow to two minutes", n)
+	}
+}
+
+func TestAnOpenDetachKeepsItsInterfaceFenced(t *testing.T) {
+	w := shrunken(t, ipam.FailOther)
+	id := w.ledger.View(w.now).ENIs[1].ID
+	if _, err := w.ledger.Begin(ipam.Action{ID: "open", Kind: ipam.Detach, ENI: id}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.ledger.Fail("open", ipam.Failure{Reason: ipam.FailOther, Message: "no answer"}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	if e := w.ledger.View(w.now).ENIs[1]; e.Phase != ipam.Detaching || e.Count(ipam.Free) != 0 {
+		t.Errorf("%s with %d free addresses, want all fenced: it may have left", e.Phase, e.Count(ipam.Free))
+	}
+}
+
+func TestTheEndOfACoolDownIsWaitedForAlsoWhenAddressesAreOnTheirWay(t *testing.T) {
+	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 4, MaxPods: 10}, func(c *ipam.Config) { c.WarmIPs, c.Headroom = 1, 0 })
+	w.settle()
+	if _, err := w.add(1); err != nil {
+		t.Fatal(err)
+	}
+	w.del(1)
+	w.bind(2)
+	if w.begin() == 0 {
+		t.Fatal("nothing is on its way")
+	}
+	w.now = w.now.Add(time.Second)
+	w.begin() // EC2 takes its time
+	over := w.now.Add(-time.Second).Add(w.config.CoolDown)
+	if d := w.decided; d.Numbers.Free != 0 || d.Numbers.Incoming == 0 || d.Next.IsZero() || d.Next.After(over) {
+		t.Errorf("%d free, %d incoming, look again at %s; want none free, some incoming, and a look when the cool-down ends at %s",
+			d.Numbers.Free, d.Numbers.Incoming, d.Next, over)
+	}
+}
+
+// setBack sets the clock back by a day, for a journal that is replayed later too.
+func (w *world) setBack() {
+	w.now = w.now.Add(-24 * time.Hour)
+	for _, e := range w.enis {
+		e.born = e.born.Add(-24 * time.Hour)
+	}
+	w.ledger.View(w.now)
+	w.shadow.View(w.now)
+}
+
+func TestAClockSetBackDoesNotMakeACoolDownLonger(t *testing.T) {
+	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 2, MaxPods: 10}, nil)
+	w.settle()
+	if _, err := w.add(1); err != nil {
+		t.Fatal(err)
+	}
+	w.del(1)
+	w.setBack()
+	w.pass(w.config.CoolDown-time.Second, time.Second)
+	if _, err := w.add(2); err == nil {
+		t.Error("the cool-down ended early")
+	}
+	w.pass(2*time.Second, time.Second)
+	if _, err := w.add(2); err != nil {
+		t.Errorf("a cool-down after the clock was set back: %v", err)
+	}
+}
+
+func TestAClockSetBackDoesNotPutARetryOff(t *testing.T) {
+	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 4, MaxPods: 10}, nil)
+	w.refuse = func(ipam.Action) *ipam.Failure { return failed(ipam.FailThrottled, "Request limit exceeded.") }
+	w.begin()
+	w.finishAll()
+	w.refuse = nil
+	w.setBack()
+	w.pass(3*time.Minute, time.Second)
+	if _, err := w.add(1); err != nil {
+		t.Errorf("three minutes after the clock was set back by a day: %v\n%s", err, w.snapshot())
+	}
+}
+
+func TestAClockSetBackDoesNotPutAReleaseOff(t *testing.T) {
+	w := testWorld(t, m5xlarge(), nil)
+	for n := range 20 {
+		w.bind(n)
+	}
+	w.settle()
+	w.pending = nil
+	w.setBack()
+	w.pass(10*time.Minute, 5*time.Second)
+	if w.calls[ipam.Detach] == 0 {
+		t.Errorf("the idle interface is still there ten minutes after the clock was set back by a day:\n%s\n%s", w.snapshot(), w.decided)
+	}
+}
+
+func TestAnAddressGivenBackBeforeARestartWithTheClockSetBackCanComeAgain(t *testing.T) {
+	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 4, MaxPods: 10}, nil)
+	w.settle()
+	again := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
+	if _, err := w.ledger.Begin(ipam.Action{ID: "u", Kind: ipam.UnassignAddresses, ENI: "eni-00", Addresses: []netip.Addr{again}}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.ledger.Settle("u", ipam.Result{}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	back := ipam.New(w.config.Settings())
+	if err := back.Replay(w.ledger.Records()); err != nil {
+		t.Fatal(err)
+	}
+	now := w.now.Add(-24 * time.Hour)
+	back.Restart(now)
+	for range 3 { // somebody assigned it to the interface again
+		now = now.Add(time.Minute)
+		back.Observe([]ipam.Observed{{ENI: w.row(w.enis["eni-00"]), Attached: true, Addresses: addrs(w.enis["eni-00"].addrs)}}, now)
+	}
+	for _, a := range back.View(now).ENIs[0].Addresses {
+		if a.Addr == again && a.State == ipam.Free {
+			return
+		}
+	}
+	t.Errorf("%s is not booked though EC2 showed it three times", again)
+}
