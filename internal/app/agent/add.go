@@ -126,6 +126,13 @@ func (a *Agent) identify(ctx context.Context, add *addition) error {
 	switch {
 	case errors.Is(err, kube.ErrNoPod):
 		return &cnirpc.Error{Code: cnirpc.CodeUnknownContainer, Msg: "there is no such pod", Details: err.Error()}
+	case errors.Is(err, kube.ErrNoMirror):
+		return &cnirpc.Error{
+			Code: cnirpc.CodeTryAgain,
+			Msg:  "static pod " + add.owner.Pod() + " is not known to the Kubernetes API yet",
+			Details: "it is wired once the kubelet has made its mirror pod, and is tried again until then; " +
+				"see the kubelet's log if that does not happen: " + err.Error(),
+		}
 	case ctx.Err() != nil:
 		return fmt.Errorf("identify pod %s: %w", add.owner.Pod(), context.Cause(ctx))
 	case errors.Is(err, kube.ErrUnavailable):

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
@@ -81,5 +84,27 @@ func TestAPodTheAPIDeniesIsNotAskedForAgain(t *testing.T) {
 	var refused *cnirpc.Error
 	if !errors.As(err, &refused) || refused.Code != cnirpc.CodeUnknownContainer {
 		t.Errorf("%v, want CNI code %d", err, cnirpc.CodeUnknownContainer)
+	}
+}
+
+func TestAStaticPodIsWiredAsItsMirror(t *testing.T) {
+	const hash = "8d2c4d5ef8ea2b9a1f7c3a3f4d1e0b55" // the uid of its runtime
+	a, server := restarted(t)
+	server.SetDown(false)
+	err := a.identify(t.Context(), addOf("web-n1", hash))
+	var refused *cnirpc.Error
+	if !errors.As(err, &refused) || refused.Code != cnirpc.CodeTryAgain || !strings.Contains(refused.Msg, "static pod default/web-n1") {
+		t.Errorf("before its mirror is there: %v, want CNI code %d", err, cnirpc.CodeTryAgain)
+	}
+	server.Put("/api/v1/pods", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "web-n1", UID: "u1", Labels: map[string]string{"app": "web"},
+		Annotations: map[string]string{corev1.MirrorPodAnnotationKey: hash},
+	}})
+	add := addOf("web-n1", hash)
+	if err := a.identify(t.Context(), add); err != nil {
+		t.Fatal(err)
+	}
+	if add.pod.Labels["app"] != "web" || add.owner.PodUID != "u1" {
+		t.Errorf("pod %+v of owner %+v: not its mirror", add.pod, add.owner)
 	}
 }

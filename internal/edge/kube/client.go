@@ -131,6 +131,9 @@ func groupClient(cfg *rest.Config, gv schema.GroupVersion, add func(*runtime.Sch
 var (
 	// ErrNoPod: the API server says that there is no such pod.
 	ErrNoPod = errors.New("no such pod")
+	// ErrNoMirror: the pod is static, and the API server does not have its mirror,
+	// or only that of an older manifest.
+	ErrNoMirror = errors.New("the kubelet has not shown this static pod to the Kubernetes API yet")
 	// ErrUnavailable: neither the reflection nor the API server could tell.
 	ErrUnavailable = errors.New("the Kubernetes API cannot be reached")
 )

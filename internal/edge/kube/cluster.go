@@ -154,25 +154,34 @@ func (c *Cluster) Pods() []Pod {
 }
 
 // Pod returns one pod. It answers from the reflection, and asks the API server
-// when the pod is not there or has another uid than the one wanted (empty: any).
+// when the pod is not there or has another uid than the one wanted (empty: any). A
+// static pod is its mirror, known by the uid that the runtime has for it too.
+//
 // The error is ErrNoPod when the server says there is none (or only one with
-// another uid), ErrUnavailable when nobody can tell.
+// another uid), ErrNoMirror when it says so of a static pod, ErrUnavailable when
+// nobody can tell.
 func (c *Cluster) Pod(ctx context.Context, ref PodRef, uid string) (Pod, error) {
-	if p, ok := c.known(ref); ok && (uid == "" || p.UID == uid) {
+	if p, ok := c.known(ref); ok && p.named(uid) {
 		return p, nil
+	}
+	none := ErrNoPod
+	if isStatic(uid) {
+		none = ErrNoMirror
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	live, err := c.opts.Client.Core.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return Pod{}, fmt.Errorf("pod %s: %w", ref, ErrNoPod)
+		return Pod{}, fmt.Errorf("pod %s: %w", ref, none)
 	case err != nil:
 		return Pod{}, fmt.Errorf("get pod %s: %w: %w", ref, ErrUnavailable, err)
-	case uid != "" && string(live.UID) != uid:
-		return Pod{}, fmt.Errorf("pod %s has uid %s, not %s: %w", ref, live.UID, uid, ErrNoPod)
 	}
-	return podFrom(live), nil
+	p := podFrom(live)
+	if !p.named(uid) {
+		return Pod{}, fmt.Errorf("pod %s has uid %s, not %s: %w", ref, p.UID, uid, none)
+	}
+	return p, nil
 }
 
 func (c *Cluster) known(ref PodRef) (Pod, bool) {

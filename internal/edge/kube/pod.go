@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"encoding/hex"
 	"net/netip"
 	"strings"
 	"time"
@@ -20,6 +21,9 @@ func (r PodRef) String() string { return r.Namespace + "/" + r.Name }
 type Pod struct {
 	PodRef
 	UID string `json:"uid"`
+	// Static is, of the mirror of a static pod, the uid the kubelet and the runtime
+	// know that pod by: a hash of its manifest.
+	Static string `json:"static,omitempty"`
 	// HostNetwork pods have the node's addresses and never reach the plugin.
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// Done pods have ended (Succeeded, Failed) and will not be started again.
@@ -32,6 +36,18 @@ type Pod struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Created     time.Time         `json:"created"`
+}
+
+// named reports whether a runtime that gives this uid means the pod; empty: any.
+func (p Pod) named(uid string) bool {
+	return uid == "" || uid == p.UID || uid == p.Static
+}
+
+// isStatic reports whether a uid is a static pod's: the kubelet makes it of an MD5
+// sum (pkg/kubelet/config/common.go), while the API server gives out UUIDs.
+func isStatic(uid string) bool {
+	sum, err := hex.DecodeString(uid)
+	return err == nil && len(sum) == 16
 }
 
 // WantsAddress reports whether the pod has or will have a sandbox with an
@@ -58,6 +74,7 @@ func podFrom(in *corev1.Pod) Pod {
 		Deleting:    in.DeletionTimestamp != nil,
 		Labels:      in.Labels,
 		Created:     in.CreationTimestamp.Time,
+		Static:      in.Annotations[corev1.MirrorPodAnnotationKey],
 	}
 	for _, ip := range in.Status.PodIPs {
 		if a, err := netip.ParseAddr(ip.IP); err == nil {
@@ -89,7 +106,7 @@ func stripPod(obj any) (any, error) {
 	out.Labels = in.Labels
 	out.CreationTimestamp, out.DeletionTimestamp = in.CreationTimestamp, in.DeletionTimestamp
 	for k, v := range in.Annotations {
-		if ownAnnotation(k) {
+		if ownAnnotation(k) || k == corev1.MirrorPodAnnotationKey {
 			if out.Annotations == nil {
 				out.Annotations = map[string]string{}
 			}
