@@ -120,6 +120,17 @@ func (a *account) wanted(key string) hostnet.Object {
 	return a.left[key]
 }
 
+// settled is wanted where no work is under way; while it is, nil: what the object is
+// like then is the work's business.
+func (a *account) settled(key string) hostnet.Object {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.open[key] > 0 {
+		return nil
+	}
+	return a.left[key]
+}
+
 // look begins a look at the kernel and returns when.
 func (a *account) look() (since uint64) {
 	a.mu.Lock()

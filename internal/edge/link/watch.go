@@ -138,13 +138,27 @@ func (h *Host) judgeLink(m rtMessage) string {
 		return ""
 	}
 	have := linkOf(l.Attrs())
-	want, ok := h.account.wanted(have.Key()).(hostnet.Link)
-	switch {
-	case !ok || have.Dying():
+	want, ok := h.account.settled(have.Key()).(hostnet.Link)
+	if !ok || have.Dying() || m.kind == unix.RTM_NEWLINK && difference(want, have) == "" {
 		return ""
-	case m.kind == unix.RTM_DELLINK:
+	}
+	// What is heard may be a moment of our own work that is over by now: a look at
+	// the link tells, and is cheaper than a pass over everything.
+	now, err := h.find(have.Name)
+	want, ok = h.account.settled(have.Key()).(hostnet.Link)
+	switch {
+	case !ok:
+		return "" // work on it began meanwhile
+	case err != nil:
+		return have.Name + " has changed"
+	case now == nil:
 		return have.Name + " was deleted"
 	}
+	return difference(want, linkOf(now))
+}
+
+// difference says in what a link is not as it should be; empty if in nothing.
+func difference(want, have hostnet.Link) string {
 	for _, op := range hostnet.Diff(hostnet.State{Links: []hostnet.Link{want}}, hostnet.State{Links: []hostnet.Link{have}}) {
 		return have.Name + " " + op.Why
 	}

@@ -3,6 +3,7 @@
 package link
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/netip"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -137,6 +140,46 @@ func TestWatchDoesNotHearOurOwnWork(t *testing.T) {
 	eventually(t, "the link gone", func() bool { return r.count() == 1 })
 	if heard := w.settle(t); len(heard) > 0 {
 		t.Errorf("Watch heard %q", heard)
+	}
+}
+
+func TestWatchThatLagsBehindDoesNotHearOurOwnWork(t *testing.T) {
+	h, node := open(t)
+	podNS := testns.New(t, "pod").Open(t)
+	first, second := pod("web", "10.0.1.7"), pod("web", "10.0.1.8")
+	second.ContainerID = "the next sandbox"
+	var late []rtMessage
+	e, err := h.listen(unix.RTNLGRP_LINK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	wire(t, h, podNS, first)
+	if _, err := h.Unwire(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	wire(t, h, testns.New(t, "pod").Open(t), second)
+	ip(t, node, "link add mark type veth peer name markp")
+	for all := false; !all; { // all there is, read when the work is over
+		b, err := e.next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages, err := parseMessages(bytes.Clone(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		late = append(late, messages...)
+		all = bytes.Contains(b, []byte("mark\x00"))
+	}
+	for _, m := range late {
+		if why := h.judge(m); why != "" {
+			t.Errorf("heard late, our own work counts as a change: %s", why)
+		}
+	}
+	ip(t, node, "link set "+second.HostLink()+" mtu 1400")
+	if why := h.judge(late[0]); !strings.Contains(why, "mtu is 1400") {
+		t.Errorf("a message about a link that was changed since: heard %q", why)
 	}
 }
 

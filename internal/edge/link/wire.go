@@ -176,7 +176,7 @@ func (w *wiring) settle(ctx context.Context) (kept bool, err error) {
 		return false, err
 	}
 	if found == nil {
-		return false, w.podEndTaken()
+		return false, w.podEndTaken(ctx)
 	}
 	have := linkOf(found)
 	switch {
@@ -200,16 +200,25 @@ func (w *wiring) settle(ctx context.Context) (kept bool, err error) {
 }
 
 // podEndTaken explains an EEXIST that the node's end did not cause. If the pod's
-// interface is gone by now there is nothing in the way.
-func (w *wiring) podEndTaken() error {
+// interface is gone by now there is nothing in the way; one of an earlier sandbox of
+// the same namespace that waits for the reaper is deleted here and now.
+func (w *wiring) podEndTaken(ctx context.Context) error {
 	found, err := w.podEnd()
-	if err != nil {
+	if err != nil || found == nil {
 		return err
 	}
-	if found != nil {
-		return fmt.Errorf("interface %s is in the pod already: %w", w.pod.IfName, ErrInterfaceExists)
+	l, err := w.h.handle.LinkByIndex(found.ParentIndex) // what another namespace calls so is told apart by its address
+	if err == nil && dying(l.Attrs()) {
+		a, ok := hostnet.ParseAlias(l.Attrs().Alias)
+		if _, podMAC := hostnet.PodMACs(a.ContainerID, a.IfName); ok && bytes.Equal(found.HardwareAddr, podMAC[:]) {
+			each, err := w.h.request(ctx, deleteLink(l.Attrs().Index, "delete dying link "+l.Attrs().Name))
+			if err != nil {
+				return err
+			}
+			return firstError(each, unix.ENODEV)
+		}
 	}
-	return nil
+	return fmt.Errorf("interface %s is in the pod already: %w", w.pod.IfName, ErrInterfaceExists)
 }
 
 // peerIs reports whether the pod's interface is the other end of the link.

@@ -257,3 +257,25 @@ func TestThePodsNamespaceMayGoAtAnyTime(t *testing.T) {
 		})
 	}
 }
+
+// The reaper has not come yet, and another sandbox gets the same namespace.
+func TestADyingLinkOfOursIsNotInTheWayOfTheNextSandbox(t *testing.T) {
+	h, _ := open(t)
+	podNS := testns.New(t, "pod")
+	old, next := pod("old", "10.0.1.7"), pod("next", "10.0.1.8")
+	wire(t, h, podNS.Open(t), old)
+	if _, err := h.Unwire(context.Background(), old); err != nil {
+		t.Fatal(err)
+	}
+	wire(t, h, podNS.Open(t), next)
+	correct(t, h, podNS.Open(t), next)
+	r := reap(t, h)
+	eventually(t, "the old link is reported gone", func() bool { return r.count() == 1 })
+	if got := r.gone[0]; got.ContainerID != old.ContainerID {
+		t.Errorf("%s is reported gone", got.ContainerID)
+	}
+	// One that is not on its way out is in the way, ours or not.
+	if _, err := h.Wire(context.Background(), podNS.Open(t), pod("third", "10.0.1.9")); !errors.Is(err, ErrInterfaceExists) {
+		t.Errorf("over a living interface: %v, want ErrInterfaceExists", err)
+	}
+}
