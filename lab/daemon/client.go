@@ -78,16 +78,6 @@ func (c *Client) Apply(ctx context.Context, want Lab, progress func(Event)) erro
 	return errors.New("daemon ended before the lab was ready; its log says why")
 }
 
-// Events calls fn for every event from now on, until ctx ends or the daemon does.
-func (c *Client) Events(ctx context.Context, fn func(Event)) error {
-	body, err := c.do(ctx, http.MethodGet, "/v1/events", nil)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	return readEvents(body, fn)
-}
-
 // Power switches a node. It returns when the action has taken effect; a started
 // or rebooted node need not be Ready yet.
 func (c *Client) Power(ctx context.Context, node string, action Power) error {

@@ -42,29 +42,33 @@ func (l *lab) accept(want Lab) error {
 	return nil
 }
 
-// apply converges to want. It is serialised; its outcome is the last event.
-func (l *lab) apply(ctx context.Context, want Lab) {
+// apply converges to want and says how that ended. One at a time does; the others
+// wait for their turn.
+func (l *lab) apply(ctx context.Context, want Lab) PhaseStatus {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var err error
 	select {
 	case <-ctx.Done():
-		err = ctx.Err()
+		return PhaseStatus{State: StateFailed, Error: errInterrupted.Error()}
 	case <-l.turn:
 		defer func() { l.turn <- struct{}{} }()
-		l.phases.reset()
-		if err = l.begin(cancel); err == nil {
-			err = l.converge(ctx, want)
-		}
+	}
+	l.phases.reset()
+	err := l.begin(cancel)
+	if err == nil {
+		err = l.converge(ctx, want)
 	}
 	if errors.Is(err, context.Canceled) {
-		err = errors.New("interrupted; what stands stays, and the next up goes on from there")
+		err = errInterrupted
 	}
 	if err != nil {
 		l.log.Error("converge", "err", err)
 	}
-	l.phases.finish(err)
+	return l.phases.finish(err)
 }
+
+// errInterrupted is how an apply ends whose client hung up.
+var errInterrupted = errors.New("interrupted; what stands stays, and the next up goes on from there")
 
 func (l *lab) converge(ctx context.Context, want Lab) error {
 	if err := l.phases.run(PhaseWorld, func(detail func(string)) error {

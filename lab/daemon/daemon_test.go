@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +19,13 @@ import (
 // start runs a daemon's API without a world: enough for what it refuses and for
 // what it says before anything is up.
 func start(t *testing.T, world func(context.Context, Lab, Machines, *slog.Logger) (World, error)) (*Client, string) {
+	t.Helper()
+	_, dir := serving(t, world)
+	return NewClient(dir), dir
+}
+
+// serving is start with a look inside.
+func serving(t *testing.T, world func(context.Context, Lab, Machines, *slog.Logger) (World, error)) (*lab, string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tl-d") //nolint:usetesting // a unix socket's path is short, t.TempDir's is long
 	if err != nil {
@@ -38,7 +47,7 @@ func start(t *testing.T, world func(context.Context, Lab, Machines, *slog.Logger
 		}
 		l.close()
 	})
-	return NewClient(dir), dir
+	return l, dir
 }
 
 func noWorld(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, error) {
@@ -124,6 +133,74 @@ func TestAnApplyEndsWhenItsClientHangsUp(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("the convergence goes on without its client")
 	}
+}
+
+// pair is an apply that is held in its world phase, and one behind it that waits for
+// its turn.
+type pair struct {
+	lab             *lab
+	release, hangUp func()     // let the first go on; end the second's client
+	first, second   chan error // how they ended
+}
+
+func applies(t *testing.T) pair {
+	t.Helper()
+	entered, released := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int32
+	l, dir := serving(t, func(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, error) {
+		if calls.Add(1) > 1 {
+			return nil, errors.New("the second fails too")
+		}
+		close(entered)
+		select {
+		case <-released:
+			return nil, errors.New("the first fails")
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	})
+	client := NewClient(dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	p := pair{l, func() { close(released) }, cancel, make(chan error, 1), make(chan error, 1)}
+	go func() { p.first <- client.Apply(t.Context(), smallLab(), nil) }()
+	<-entered
+	go func() { p.second <- client.Apply(ctx, smallLab(), nil) }()
+	p.untilServed(2)
+	return p
+}
+
+// untilServed waits until so many applies are being served.
+func (p pair) untilServed(n int) {
+	for served := -1; served != n; runtime.Gosched() {
+		p.lab.phases.mu.Lock()
+		served = len(p.lab.phases.listeners)
+		p.lab.phases.mu.Unlock()
+	}
+}
+
+func TestAnApplyIsToldItsOwnEndAndNoOthers(t *testing.T) {
+	t.Run("the one that waits hangs up", func(t *testing.T) {
+		p := applies(t)
+		p.hangUp()
+		if err := <-p.second; !errors.Is(err, context.Canceled) {
+			t.Errorf("the second ended with %v", err)
+		}
+		p.untilServed(1)
+		p.release()
+		if err := <-p.first; err == nil || !strings.Contains(err.Error(), "the first fails") {
+			t.Errorf("the first was told %v", err)
+		}
+	})
+	t.Run("both end by themselves", func(t *testing.T) {
+		p := applies(t)
+		p.release()
+		if err := <-p.first; err == nil || !strings.Contains(err.Error(), "the first fails") {
+			t.Errorf("the first was told %v", err)
+		}
+		if err := <-p.second; err == nil || !strings.Contains(err.Error(), "the second fails too") {
+			t.Errorf("the second was told %v", err)
+		}
+	})
 }
 
 func TestAStopEndsAnApplyOfSomebodyElse(t *testing.T) {

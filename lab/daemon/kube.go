@@ -20,8 +20,8 @@ import (
 
 const (
 	askEvery      = 100 * time.Millisecond
-	nodesDeadline = 90 * time.Second
-	forgetTimeout = 10 * time.Second
+	nodesDeadline = 3 * time.Minute
+	forgetTimeout = 30 * time.Second
 	// Manifests with definitions and their objects need a second try: an object
 	// is refused until its definition is served.
 	deployTries = 5

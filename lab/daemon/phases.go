@@ -43,8 +43,8 @@ func (p *phases) reset() {
 	p.state, p.err, p.begun = StateRunning, "", time.Now()
 }
 
-// finish ends an apply and sends its last event.
-func (p *phases) finish(err error) {
+// finish ends an apply and returns what its last event tells.
+func (p *phases) finish(err error) PhaseStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.elapsed = time.Since(p.begun)
@@ -52,7 +52,7 @@ func (p *phases) finish(err error) {
 	if err != nil {
 		p.state, p.err = StateFailed, err.Error()
 	}
-	p.send(PhaseStatus{State: p.state, Elapsed: p.elapsed, Error: p.err})
+	return PhaseStatus{State: p.state, Elapsed: p.elapsed, Error: p.err}
 }
 
 // run performs one phase; skip leaves it undone with a reason.

@@ -47,7 +47,6 @@ func (l *lab) handler() http.Handler {
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusOK, l.status())
 	})
-	mux.HandleFunc("GET /v1/events", l.serveEvents)
 	mux.HandleFunc("POST /v1/apply", l.serveApply)
 	mux.HandleFunc("POST /v1/nodes/{node}/{action}", l.servePower)
 	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, r *http.Request) {
@@ -56,23 +55,6 @@ func (l *lab) handler() http.Handler {
 		l.quit()
 	})
 	return mux
-}
-
-func (l *lab) serveEvents(w http.ResponseWriter, r *http.Request) {
-	events, stop := l.phases.listen()
-	defer stop()
-	w.WriteHeader(http.StatusOK)
-	flush(w)
-	for {
-		select {
-		case <-r.Context().Done():
-			return
-		case e, ok := <-events:
-			if !ok || !stream(w, e) {
-				return
-			}
-		}
-	}
 }
 
 // serveApply streams events while it converges. A client that hangs up cancels
@@ -91,19 +73,29 @@ func (l *lab) serveApply(w http.ResponseWriter, r *http.Request) {
 	}
 	events, stop := l.phases.listen()
 	defer stop()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		l.apply(r.Context(), want)
-	}()
+	live := events
+	ended := make(chan PhaseStatus, 1)
+	go func() { ended <- l.apply(r.Context(), want) }()
 	w.WriteHeader(http.StatusOK)
 	flush(w)
-	for e := range events {
-		if !stream(w, e) || e.Phase == "" {
-			break
+	for {
+		select {
+		case e, ok := <-live:
+			if !ok {
+				live = nil // too slow a reader: it is told the end only
+			} else if !stream(w, e) {
+				<-ended
+				return
+			}
+		case last := <-ended:
+			stop()
+			for e := range events {
+				stream(w, e)
+			}
+			stream(w, Event{Time: time.Now(), PhaseStatus: last})
+			return
 		}
 	}
-	<-ended
 }
 
 func (l *lab) servePower(w http.ResponseWriter, r *http.Request) {
@@ -170,7 +162,7 @@ func (l *lab) serve(ctx context.Context, listener net.Listener) error {
 	stop, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := srv.Shutdown(stop); err != nil {
-		_ = srv.Close() // event streams never end by themselves
+		_ = srv.Close() // an apply may take long to end
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return err

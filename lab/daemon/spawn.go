@@ -21,7 +21,7 @@ type Detached struct {
 }
 
 const (
-	spawnDeadline = 20 * time.Second
+	spawnDeadline = time.Minute
 	spawnLines    = 15
 )
 
