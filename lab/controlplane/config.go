@@ -29,7 +29,7 @@ type Config struct {
 	Issuer string
 	// Port of the forwarder on 127.0.0.1; 0 picks a free one.
 	Port int
-	// Deadline for the whole start; 0 is a minute.
+	// Deadline for the whole start; 0 is three minutes.
 	Deadline time.Duration
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	defaultDeadline = time.Minute
+	defaultDeadline = 3 * time.Minute
 	pollEvery       = 50 * time.Millisecond
 	logLines        = 15 // of a failed component's log in the error
 	// tooManyRestarts in the start phase means it will not come up.

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,6 +25,7 @@ type forwarder struct {
 	netns    string
 	target   netip.AddrPort
 	log      *slog.Logger
+	cancel   context.CancelFunc // ends accepting and dialling
 
 	mu    sync.Mutex
 	open  map[net.Conn]struct{}
@@ -37,27 +39,43 @@ func newForwarder(port int, netns string, target netip.AddrPort, log *slog.Logge
 	if err != nil {
 		return nil, fmt.Errorf("listen for the API server on 127.0.0.1:%d: %w", port, err)
 	}
-	f := &forwarder{listener: l, netns: netns, target: target, log: log, open: map[net.Conn]struct{}{}}
-	f.wg.Go(f.accept)
-	return f, nil
+	return forward(l, netns, target, log), nil
+}
+
+func forward(l net.Listener, netns string, target netip.AddrPort, log *slog.Logger) *forwarder {
+	ctx, cancel := context.WithCancel(context.Background())
+	f := &forwarder{listener: l, netns: netns, target: target, log: log, cancel: cancel, open: map[net.Conn]struct{}{}}
+	f.wg.Go(func() { f.accept(ctx) })
+	return f
 }
 
 // url is where a client on the machine finds the API server.
 func (f *forwarder) url() string { return "https://" + f.listener.Addr().String() }
 
-func (f *forwarder) accept() {
+// accept carries every connection until the listener is closed. Whatever else
+// fails, such as a lack of descriptors, passes.
+func (f *forwarder) accept(ctx context.Context) {
 	for {
 		in, err := f.listener.Accept()
-		if err != nil {
-			return // closed: nothing else makes a loopback listener fail for good
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err == nil:
+			f.wg.Go(func() { f.carry(ctx, in) })
+			continue
 		}
-		f.wg.Go(func() { f.carry(in) })
+		f.log.Warn("accept for the API server", "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pollEvery):
+		}
 	}
 }
 
-func (f *forwarder) carry(in net.Conn) {
+func (f *forwarder) carry(ctx context.Context, in net.Conn) {
 	defer in.Close()
-	out, err := f.dial()
+	out, err := f.dial(ctx)
 	if err != nil {
 		f.log.Debug("forward to the API server", "target", f.target, "err", err)
 		return
@@ -73,8 +91,8 @@ func (f *forwarder) carry(in net.Conn) {
 	both.Wait()
 }
 
-func (f *forwarder) dial() (out net.Conn, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+func (f *forwarder) dial(ctx context.Context) (out net.Conn, err error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	err = component.InNetNS(f.netns, func() error {
 		var d net.Dialer
@@ -115,6 +133,7 @@ func (f *forwarder) untrack(conns ...net.Conn) {
 // close ends every connection and waits for them.
 func (f *forwarder) close() {
 	_ = f.listener.Close()
+	f.cancel()
 	f.mu.Lock()
 	f.ended = true
 	for c := range f.open {

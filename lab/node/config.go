@@ -50,7 +50,7 @@ type Config struct {
 	FullV2 bool `json:"fullV2,omitempty"`
 	// BootID differs at each boot. Start sets it.
 	BootID string `json:"bootID,omitempty"`
-	// PlugTimeout is how long the boot waits for the primary interface; 0 is 15 s.
+	// PlugTimeout is how long the boot waits for the primary interface; 0 is a minute.
 	PlugTimeout time.Duration `json:"plugTimeout,omitempty"`
 	// Labels of the Node object beyond those of the instance.
 	Labels map[string]string `json:"labels,omitempty"`

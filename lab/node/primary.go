@@ -21,11 +21,11 @@ type Primary struct {
 	MAC     vpc.MAC
 	Address netip.Addr
 	Subnet  netip.Prefix
-	// Timeout is how long to wait for the interface to be plugged; 0 is 15 s.
+	// Timeout is how long to wait for the interface to be plugged; 0 is a minute.
 	Timeout time.Duration
 }
 
-const plugTimeout = 15 * time.Second
+const plugTimeout = time.Minute
 
 // ConfigurePrimary sets a primary interface up as DHCP does on EC2: its address
 // with the subnet's length, the VPC's MTU, and a default route by the subnet's
