@@ -141,7 +141,8 @@ func create(name string) error {
 	})
 }
 
-// removeStale deletes the namespaces of test processes that no longer run.
+// removeStale deletes the namespaces of test processes that no longer run. This
+// process has made none yet: those of its number are a dead namesake's.
 func removeStale() {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -151,7 +152,7 @@ func removeStale() {
 		rest, ours := strings.CutPrefix(e.Name(), prefix)
 		pidText, _, _ := strings.Cut(rest, "-")
 		pid, err := strconv.Atoi(pidText)
-		if !ours || err != nil || unix.Kill(pid, 0) == nil {
+		if !ours || err != nil || pid != os.Getpid() && unix.Kill(pid, 0) == nil {
 			continue
 		}
 		_ = netns.DeleteNamed(e.Name())

@@ -1,0 +1,66 @@
+//go:build netns
+
+package testns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netns"
+)
+
+func TestNamespacesOfDeadTestsGoAndThoseOfLivingOnesStay(t *testing.T) {
+	dead := exec.Command("true")
+	if err := dead.Run(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		whose string
+		name  string
+		stays bool
+	}{
+		{"a process that has ended", fmt.Sprintf("%s%d-0-dead", prefix, dead.Process.Pid), false},
+		{"a dead process whose number is ours now", fmt.Sprintf("%s%d-0-namesake", prefix, os.Getpid()), false},
+		{"a process that runs", prefix + "1-0-alive", true},
+		{"nobody that tests", "tl-other-node1", true},
+	} {
+		if err := create(tc.name); err != nil {
+			t.Fatal(err)
+		}
+		removeStale()
+		_, err := os.Stat(filepath.Join(dir, tc.name))
+		if stays := err == nil; stays != tc.stays {
+			t.Errorf("the namespace of %s stays: %t, want %t", tc.whose, stays, tc.stays)
+		}
+		if err == nil {
+			if err := netns.DeleteNamed(tc.name); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestANamespaceGoesWithItsTestAndAFunctionThatFailsInsideEnds(t *testing.T) {
+	var name string
+	t.Run("inner", func(t *testing.T) {
+		ns := New(t, "inner")
+		name = ns.Path
+		var here, home string
+		ns.Do(t, func() { here, _ = os.Readlink("/proc/thread-self/ns/net") })
+		home, _ = os.Readlink("/proc/self/ns/net")
+		if here == "" || here == home {
+			t.Errorf("inside is %q, outside %q", here, home)
+		}
+		if err := ns.Run(func() error { runtime.Goexit(); return nil }); !errors.Is(err, errLeft) {
+			t.Errorf("a function that left: %v", err)
+		}
+	})
+	if _, err := os.Stat(name); err == nil {
+		t.Errorf("%s is left", name)
+	}
+}
