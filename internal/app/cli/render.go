@@ -51,11 +51,7 @@ func WriteStatus(w io.Writer, s Status) {
 		}
 		fmt.Fprintf(w, "%s %-11s %-22s desired %d, ready %d, updated %d   %s\n", mark(l.Ready >= l.Desired && l.Updated >= l.Desired), l.Kind, l.Name, l.Desired, l.Ready, l.Updated, images)
 	}
-	unseen := ""
-	if s.PodsUnseen > 0 {
-		unseen = fmt.Sprintf(", %d newer than their node's report", s.PodsUnseen)
-	}
-	fmt.Fprintf(w, "%s Pods        managed %d/%d%s\n", mark(s.PodsManaged+s.PodsUnseen >= s.Pods), s.PodsManaged, s.Pods, unseen)
+	fmt.Fprintln(w, podsLine(s))
 	for _, b := range s.Brakes {
 		on := "every node"
 		if len(b.Nodes) > 0 {
@@ -88,6 +84,18 @@ func WriteStatus(w io.Writer, s Status) {
 			fmt.Fprintf(w, "    %s %s\n", markBad, e)
 		}
 	}
+}
+
+// podsLine counts pods, and says why some need no address by the last reports.
+func podsLine(s Status) string {
+	line := fmt.Sprintf("%s Pods        managed %d/%d", mark(s.PodsManaged+s.PodsUnseen+s.PodsLeaving >= s.Pods), s.PodsManaged, s.Pods)
+	if s.PodsUnseen > 0 {
+		line += fmt.Sprintf(", %d newer than their node's report", s.PodsUnseen)
+	}
+	if s.PodsLeaving > 0 {
+		line += fmt.Sprintf(", %d on their way out", s.PodsLeaving)
+	}
+	return line
 }
 
 func nodeRow(n NodePool) []string {

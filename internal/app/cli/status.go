@@ -30,6 +30,9 @@ type Status struct {
 	// PodsUnseen is how many of the pods without an address by those reports are
 	// too new for their node's last report to know them.
 	PodsUnseen int `json:"podsUnseen,omitempty"`
+	// PodsLeaving is how many of the others are being deleted, and may have given
+	// their address back already.
+	PodsLeaving int `json:"podsLeaving,omitempty"`
 	// Errors are what is wrong, grouped by the object it is about.
 	Errors []Group `json:"errors,omitempty"`
 }
@@ -293,7 +296,7 @@ func bad(c metav1.Condition) bool {
 // pods counts those on the pod network, and names those of Trunkline's that are
 // not ready.
 func (s *Status) pods(in reading, reports map[string]*trunkline.NodeNetwork, now time.Time) {
-	bound, young := map[string]int{}, map[string]int{}
+	bound, young, leaving := map[string]int{}, map[string]int{}, map[string]int{}
 	for i := range in.pods {
 		p := &in.pods[i]
 		own := p.Namespace == systemNamespace && (p.Labels[nameLabel] == agentName || p.Labels[nameLabel] == controllerName)
@@ -305,7 +308,11 @@ func (s *Status) pods(in reading, reports map[string]*trunkline.NodeNetwork, now
 		}
 		s.Pods++
 		bound[p.Spec.NodeName]++
-		if n := reports[p.Spec.NodeName]; n != nil && unseen(p, n.Status.ObservedAt.Time, now) {
+		n := reports[p.Spec.NodeName]
+		switch {
+		case p.DeletionTimestamp != nil:
+			leaving[p.Spec.NodeName]++
+		case n != nil && unseen(p, n.Status.ObservedAt.Time, now):
 			young[p.Spec.NodeName]++
 		}
 	}
@@ -314,7 +321,9 @@ func (s *Status) pods(in reading, reports map[string]*trunkline.NodeNetwork, now
 		if r := reports[node]; r != nil {
 			lacking -= int(r.Status.Addresses.Assigned)
 		}
-		s.PodsUnseen += max(0, min(lacking, young[node]))
+		fresh := max(0, min(lacking, young[node]))
+		s.PodsUnseen += fresh
+		s.PodsLeaving += max(0, min(lacking-fresh, leaving[node]))
 	}
 }
 
