@@ -80,7 +80,7 @@ func awaitSightings(t *testing.T, s *server, token string, want int) Sighting {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	var seen Sighting
-	for range 200 {
+	for range 3000 { // half a minute
 		if seen = s.sightings.of(token); seen.Count >= want {
 			break
 		}
