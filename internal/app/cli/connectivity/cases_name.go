@@ -35,7 +35,7 @@ func nameCases() []Case {
 				for _, s := range e.Server {
 					want = append(want, s.Addr)
 				}
-				return e.resolve(ctx, headless+"."+e.Options.Namespace+".svc", func(got []netip.Addr) string {
+				return e.resolve(ctx, e.headless+"."+e.Options.Namespace+".svc", func(got []netip.Addr) string {
 					if sameAddrs(got, want) {
 						return ""
 					}

@@ -86,6 +86,17 @@ func TestEveryCasePassesOnAHealthyNetwork(t *testing.T) {
 	}
 }
 
+func TestARunRightAfterAnotherIsNotMisledByNamesThatResolversRemember(t *testing.T) {
+	m := newModel(honest)
+	for range 2 {
+		for _, o := range run(t, m, options()).Cases {
+			if o.Status != connectivity.Passed {
+				t.Errorf("%s %s: %s", o.Name, o.Status, o.Reason)
+			}
+		}
+	}
+}
+
 func TestEveryCaseIsTurnedRedBySomethingAndNamesWhatWasSentAndWhereToLook(t *testing.T) {
 	caught := map[string]lie{}
 	for _, l := range lies() {

@@ -129,6 +129,8 @@ type Env struct {
 	// could not be read.
 	PluginConfig string
 
+	// headless is the Service in front of every server, by the name of this run.
+	headless string
 	// lacking holds why a need is not met.
 	lacking map[Need]string
 }

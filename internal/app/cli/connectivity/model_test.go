@@ -55,6 +55,8 @@ type model struct {
 	services map[string]modelService
 	removed  int
 	catDev   int
+	// remembered are answers about names, as a resolver's cache holds them.
+	remembered map[string][]netip.Addr
 }
 
 type modelPod struct {
@@ -70,7 +72,7 @@ type modelService struct {
 
 func newModel(l lie) *model {
 	addr := netip.MustParseAddr
-	return &model{lie: l, pods: map[string]modelPod{}, services: map[string]modelService{}, nodes: []connectivity.Node{
+	return &model{lie: l, pods: map[string]modelPod{}, services: map[string]modelService{}, remembered: map[string][]netip.Addr{}, nodes: []connectivity.Node{
 		{Name: "n1", Internal: []netip.Addr{addr("10.0.0.10")}, External: []netip.Addr{addr("198.18.0.1")}, Room: 50},
 		{Name: "n2", Internal: []netip.Addr{addr("10.0.1.10")}, Room: 50},
 	}}
@@ -92,7 +94,7 @@ func (m *model) Create(_ context.Context, _ string, s connectivity.Setup) (map[s
 					used++
 				}
 			}
-			p.addr = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(20 + used)})
+			p.addr = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(20 + used + 40*m.removed)}) // another one each run
 			// Four addresses per ENI, the primary's first.
 			p.eni = connectivity.ENI{ID: fmt.Sprintf("eni-%d%d", n, used/4), Device: used / 4}
 		}
@@ -312,12 +314,14 @@ func (m *model) resolve(name string) []netip.Addr {
 		return []netip.Addr{netip.MustParseAddr("192.0.2.9")}
 	case strings.HasPrefix(name, "kubernetes."):
 		return []netip.Addr{netip.MustParseAddr("172.20.0.1")}
-	case strings.HasPrefix(name, "servers."):
-		var out []netip.Addr
-		for _, pod := range m.services["servers"].spec.Pods {
-			out = append(out, m.pods[pod].addr)
+	case strings.HasPrefix(name, "servers"):
+		if _, known := m.remembered[name]; !known {
+			service, _, _ := strings.Cut(name, ".")
+			for _, pod := range m.services[service].spec.Pods {
+				m.remembered[name] = append(m.remembered[name], m.pods[pod].addr)
+			}
 		}
-		return out
+		return m.remembered[name]
 	}
 	return []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 }

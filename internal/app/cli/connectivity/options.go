@@ -34,7 +34,6 @@ func (o Options) Picks(c Case) bool { return o.Filter == nil || o.Filter.MatchSt
 
 // Names of what the set-up makes.
 const (
-	headless        = "servers"
 	nodePortCluster = "node-port-cluster"
 	nodePortLocal   = "node-port-local"
 	hostPort        = 28090

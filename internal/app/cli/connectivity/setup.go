@@ -19,7 +19,11 @@ var errNoNode = errors.New("no node is ready and schedulable")
 
 // prepare puts the pods in place and finds out which needs are met.
 func prepare(ctx context.Context, c Cluster, o Options) (*Env, error) {
-	e := &Env{Cluster: c, Options: o, Services: map[string]Service{}, NodePort: map[string]Service{}}
+	e := &Env{
+		Cluster: c, Options: o, Services: map[string]Service{}, NodePort: map[string]Service{},
+		// Resolvers remember the answers an earlier run got for half a minute.
+		headless: "servers-" + strconv.FormatInt(time.Now().UnixMilli(), 36),
+	}
 	nodes, err := c.Nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -214,7 +218,7 @@ func (e *Env) createServices(ctx context.Context) error {
 	}
 	first := servers[:1]
 	s := Setup{Services: []ServiceSpec{
-		{Name: headless, Pods: servers, Headless: true},
+		{Name: e.headless, Pods: servers, Headless: true},
 		{Name: nodePortCluster, Pods: first, NodePort: true},
 		{Name: nodePortLocal, Pods: first, NodePort: true, Local: true},
 	}}
@@ -299,7 +303,7 @@ func (e *Env) settle(ctx context.Context) {
 			})
 		}
 		g.Go(func() error {
-			e.retry(ctx, from, "dns", headless+"."+e.Options.Namespace+".svc", "--timeout=1s")
+			e.retry(ctx, from, "dns", e.headless+"."+e.Options.Namespace+".svc", "--timeout=1s")
 			return nil
 		})
 	}
