@@ -1,12 +1,16 @@
 package sweep
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/trunkline/trunkline/lab/node/component"
@@ -125,6 +129,62 @@ func TestTheLastLabOutPutsTheMachinesSettingsBack(t *testing.T) {
 	}
 	if restored, err := m.restoreWhenLast(root); err != nil || len(restored) != 0 {
 		t.Errorf("a second restore did %v, %v", restored, err)
+	}
+}
+
+// A setting that cannot be written, as on a machine whose /proc/sys is read-only,
+// was never raised, and is nothing to put back.
+func TestASettingThatCannotBeRaisedIsNoneToPutBack(t *testing.T) {
+	m := settings(t, map[string]string{"net/ipv6/neigh/default/gc_thresh3": "1024"})
+	readOnly := filepath.Join(m.dir, "net/ipv4/neigh/default/gc_thresh3")
+	mkdir(t, filepath.Dir(readOnly))
+	if err := os.Symlink("/proc/sys/kernel/cap_last_cap", readOnly); err != nil { // root cannot write it either
+		t.Fatal(err)
+	}
+	root := filepath.Join(t.TempDir(), "labs")
+	if err := m.raise(root, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	restored, err := m.restoreWhenLast(root)
+	if err != nil || !slices.Equal(restored, []string{"net/ipv6/neigh/default/gc_thresh3"}) {
+		t.Errorf("restored %v, %v", restored, err)
+	}
+	if _, err := os.Stat(root); !os.IsNotExist(err) {
+		t.Errorf("the labs' root is still there: %v", err)
+	}
+}
+
+// The last lab takes the lock's file with it while the next one waits for it.
+func TestALabThatWaitsForALockThatGoesTakesTheNext(t *testing.T) {
+	m := settings(t, nil)
+	root := filepath.Join(t.TempDir(), "labs")
+	held, err := lockRoot(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := held.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- m.raise(root, slog.New(slog.DiscardHandler)) }()
+	waiting := regexp.MustCompile(fmt.Sprintf(`-> FLOCK .*:%d `, st.Sys().(*syscall.Stat_t).Ino))
+	for seen := false; !seen; runtime.Gosched() {
+		locks, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = waiting.Match(locks)
+	}
+	if err := os.Remove(filepath.Join(root, lockFile)); err != nil {
+		t.Fatal(err)
+	}
+	held.Close()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, lockFile)); err != nil {
+		t.Errorf("it went on with a lock that nobody else can see: %v", err)
 	}
 }
 

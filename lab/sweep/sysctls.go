@@ -94,38 +94,46 @@ func (m machine) restoreWhenLast(root string) (restored []string, err error) {
 	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	last := false
 	err = withRecord(root, func(old map[string]string) error {
 		left, err := labsIn(root)
 		if err != nil || len(left) > 0 {
 			return err
 		}
-		last = true
-		for _, path := range slices.Sorted(maps.Keys(old)) { // thresholds from below
-			if old[path] == absent {
-				_ = os.Remove(path) // of others by now, unless it is empty
-				continue
+		if restored, err = m.restore(old); err != nil {
+			return err // and the record stays, for another try
+		}
+		for _, name := range []string{recordFile, lockFile} {
+			if err := os.Remove(filepath.Join(root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
 			}
-			if err := m.write(path, old[path]); err != nil {
-				return fmt.Errorf("put %s back to %s: %w", path, old[path], err)
-			}
-			restored = append(restored, path)
+		}
+		// Another lab may have begun meanwhile: then it is not empty and stays.
+		if err := os.Remove(root); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 		return nil
 	})
-	if err != nil || !last {
-		return restored, err
-	}
-	for _, name := range []string{recordFile, lockFile} {
-		if err := os.Remove(filepath.Join(root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return restored, err
+	return restored, err
+}
+
+// restore writes the old values and returns what it changed. One that cannot be
+// written does not keep the others; one that was never raised needs no writing.
+func (m machine) restore(old map[string]string) (restored []string, err error) {
+	for _, path := range slices.Sorted(maps.Keys(old)) { // thresholds from below
+		if old[path] == absent {
+			_ = os.Remove(path) // of others by now, unless it is empty
+			continue
 		}
+		if now, readErr := m.read(path); readErr == nil && now == old[path] {
+			continue
+		}
+		if writeErr := m.write(path, old[path]); writeErr != nil {
+			err = errors.Join(err, fmt.Errorf("put %s back to %s: %w", path, old[path], writeErr))
+			continue
+		}
+		restored = append(restored, path)
 	}
-	// Another lab may have begun meanwhile: then it is not empty and stays.
-	if err := os.Remove(root); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrNotExist) {
-		return restored, err
-	}
-	return restored, nil
+	return restored, err
 }
 
 func labsIn(root string) ([]string, error) {
@@ -144,17 +152,11 @@ func labsIn(root string) ([]string, error) {
 
 // withRecord calls fn with the recorded old values, alone on the machine.
 func withRecord(root string, fn func(old map[string]string) error) error {
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		return err
-	}
-	lock, err := os.OpenFile(filepath.Join(root, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := lockRoot(root)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lock %s: %w", lock.Name(), err)
-	}
 	old := map[string]string{}
 	b, err := os.ReadFile(filepath.Join(root, recordFile))
 	if err == nil {
@@ -164,6 +166,35 @@ func withRecord(root string, fn func(old map[string]string) error) error {
 		return fmt.Errorf("read the record of the machine's settings: %w", err)
 	}
 	return fn(old)
+}
+
+// lockRoot takes the lock of all labs. The last lab out removes its file: who waited
+// for that one holds nothing, and takes the next.
+func lockRoot(root string) (*os.File, error) {
+	path := filepath.Join(root, lockFile)
+	for {
+		if err := os.MkdirAll(root, 0o755); err != nil {
+			return nil, err
+		}
+		lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the root went in between
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), lock.Close())
+		}
+		held, heldErr := lock.Stat()
+		now, nowErr := os.Stat(path)
+		if heldErr == nil && nowErr == nil && os.SameFile(held, now) {
+			return lock, nil
+		}
+		if err := lock.Close(); err != nil {
+			return nil, err
+		}
+	}
 }
 
 func writeRecord(root string, old map[string]string) error {
