@@ -93,11 +93,11 @@ func (p *planner) condition() Condition {
 		return Condition{Reason: ReasonFrozen, Message: "EC2 calls are frozen by the operator, and no address is left; end the freeze"}
 	case p.exhausted():
 		return Condition{
-			Reason: ReasonSubnetExhausted, RetryAt: p.d.Next,
+			Reason: ReasonSubnetExhausted, RetryAt: p.opens,
 			Message: "no subnet has room" + p.standing() + "; free addresses in them, or add a subnet in the zone",
 		}
 	case len(p.blocked) > 0:
-		return Condition{Reason: ReasonRefused, RetryAt: p.d.Next, Message: "EC2 gives no more addresses" + p.standing()}
+		return Condition{Reason: ReasonRefused, RetryAt: p.opens, Message: "EC2 gives no more addresses" + p.standing()}
 	}
 	return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
 		"%d addresses are held, all in use, and no more are allowed (%d pods, %d interfaces)",

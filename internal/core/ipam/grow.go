@@ -59,7 +59,12 @@ func (p *planner) retry(e ENIView, a Action) {
 // old enough to be given up.
 func (p *planner) unattachable(e ENIView) bool {
 	b, full := p.pauses["interfaces"]
-	return full && b.Reason == FailENILimit && p.now.Sub(e.Created) >= p.c.MinENIAge
+	if !full || b.Reason != FailENILimit {
+		return false
+	}
+	old := e.Created.Add(p.c.MinENIAge)
+	p.again(old)
+	return !p.now.Before(old)
 }
 
 func (p *planner) discard(e ENIView) {

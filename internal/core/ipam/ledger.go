@@ -3,6 +3,7 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -73,15 +74,32 @@ func (l *Ledger) change(now time.Time, records ...Record) []Record {
 func putAddress(a Address) Record { return Record{Op: PutAddress, Address: &a} }
 func putENI(e ENI) Record         { return Record{Op: PutENI, ENI: &e} }
 
-// expire ends cool-downs that are over. It makes no records: Until says it all.
+// expire ends cool-downs that are over, each at its own time. It makes no records:
+// Until says it all.
 func (l *Ledger) expire(now time.Time) {
 	l.follow(now)
+	var over []*Address
 	for _, a := range l.addresses {
 		if a.State == Cooling && !now.Before(a.Until) {
-			a.State, a.Since, a.Until = Free, a.Until, time.Time{}
+			over = append(over, a)
 		}
 	}
+	slices.SortFunc(over, func(a, b *Address) int { return a.Until.Compare(b.Until) })
+	for _, a := range over {
+		a.State, a.Since, a.Until = Free, a.Until, time.Time{}
+		l.use.note(a.Since, l.inUse(), l.settings.IdleAfter)
+	}
 	l.use.note(stamp(now), l.inUse(), l.settings.IdleAfter)
+}
+
+// coolest is when the first cool-down ends, zero if there is none.
+func (l *Ledger) coolest() (first time.Time) {
+	for _, a := range l.addresses {
+		if a.State == Cooling && (first.IsZero() || a.Until.Before(first)) {
+			first = a.Until
+		}
+	}
+	return first
 }
 
 // inUse counts the addresses that pods have or had a moment ago.

@@ -26,9 +26,21 @@ func (p *peak) note(t time.Time, v int, window time.Duration) {
 		p.earlier = append(p.earlier, held{p.now, t})
 	}
 	p.now = v
-	for len(p.earlier) > 0 && p.earlier[0].until.Before(t.Add(-window)) {
+	for len(p.earlier) > 0 && !t.Before(p.earlier[0].until.Add(window)) {
 		p.earlier = p.earlier[1:]
 	}
+}
+
+// falls is when the highest value will be another although nothing happens, if the
+// value that holds falls at next (zero: never); zero if it will not.
+func (p *peak) falls(next time.Time, window time.Duration) time.Time {
+	switch {
+	case len(p.earlier) > 0 && p.earlier[0].value > p.now:
+		return p.earlier[0].until.Add(window)
+	case next.IsZero():
+		return time.Time{}
+	}
+	return next.Add(window)
 }
 
 // max is the highest value noted within the window.

@@ -124,7 +124,8 @@ type planner struct {
 	low     int                  // want at which the pool grows
 	high    int                  // want up to which it grows
 	grew    bool
-	blocked []string // why growth could not have what it wanted
+	blocked []string  // why growth could not have what it wanted
+	opens   time.Time // when the first back-off that was met ends
 }
 
 // index counts what there is and works out what is wanted.
@@ -206,10 +207,12 @@ func (p *planner) flying(a Action) {
 func (p *planner) wants() {
 	n := &p.d.Numbers
 	for _, pod := range p.s.Pending {
-		if pod.Waiting || p.now.Before(pod.Bound.Add(p.c.DemandFor)) {
+		until := pod.Bound.Add(p.c.DemandFor)
+		if pod.Waiting || p.now.Before(until) {
 			n.Demand++
-		} else {
-			p.again(p.now.Add(p.c.DemandFor))
+		}
+		if !pod.Waiting {
+			p.again(until)
 		}
 	}
 	used := n.Assigned + n.Quarantined
@@ -249,6 +252,9 @@ func (p *planner) paused(keys ...string) (Backoff, bool) {
 	for _, k := range keys {
 		if b, ok := p.pauses[k]; ok {
 			p.again(b.Until)
+			if p.opens.IsZero() || b.Until.Before(p.opens) {
+				p.opens = b.Until
+			}
 			return b, true
 		}
 	}

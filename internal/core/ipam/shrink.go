@@ -26,6 +26,7 @@ func (p *planner) shrink() {
 	low, high := p.warmth()
 	need := max(p.s.Peak, n.Assigned+n.Quarantined+n.Cooling) + n.Demand
 	least, keep := max(need+low, p.c.MinIPs), max(need+high, p.c.MinIPs)
+	p.again(p.s.PeakFalls)
 	if n.Have < least {
 		return
 	}
@@ -90,18 +91,34 @@ func (p *planner) finishReleases() {
 // drained detaches interfaces that were told to drain and are empty.
 func (p *planner) drained() {
 	for _, e := range p.s.ENIs {
-		if e.Phase != Draining || !p.free(e) || e.Count(Assigned, Quarantined, Cooling) > 0 {
+		if e.Phase != Draining || !p.free(e) || !p.unused(e) {
 			continue
 		}
 		p.retry(e, Action{Kind: Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was told to drain and no pod uses it"})
 	}
 }
 
+// unused reports whether no pod has or had a moment ago an address of e; it asks to
+// be called when the last cool-down ends.
+func (p *planner) unused(e ENIView) bool {
+	if e.Count(Assigned, Quarantined) > 0 {
+		return false
+	}
+	var last time.Time
+	for _, a := range e.Addresses {
+		if a.State == Cooling && a.Until.After(last) {
+			last = a.Until
+		}
+	}
+	p.again(last)
+	return last.IsZero()
+}
+
 // removeENI detaches one idle interface that the node can do without.
 func (p *planner) removeENI(surplus, keep int) bool {
 	best := -1
 	for i, e := range p.s.ENIs {
-		if e.Phase != Ready || e.Primary || !p.free(e) || e.Count(Assigned, Quarantined, Cooling) > 0 {
+		if e.Phase != Ready || e.Primary || !p.free(e) || !p.unused(e) {
 			continue
 		}
 		if e.Count(Free) > surplus {

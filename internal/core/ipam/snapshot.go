@@ -18,9 +18,11 @@ type View struct {
 	InFlight []Action  // oldest first
 	Backoffs []Backoff // by key
 	// Peak is the most addresses in use or cooling at once over IdleAfter, and
-	// PeakSince when the watch began.
+	// PeakSince when the watch began. PeakFalls is when Peak will be lower although
+	// nothing happens; zero if it will not.
 	Peak      int
 	PeakSince time.Time
+	PeakFalls time.Time
 	// Released is when addresses or an interface were last given back; zero if not
 	// since the start.
 	Released time.Time
@@ -49,7 +51,7 @@ func (e ENIView) Count(states ...State) int {
 // View returns a copy of the ledger in which cool-downs that are over have ended.
 func (l *Ledger) View(now time.Time) View {
 	l.expire(now)
-	v := View{Peak: l.use.max(), PeakSince: l.use.start, Released: l.released, Observed: l.observed}
+	v := View{Peak: l.use.max(), PeakSince: l.use.start, PeakFalls: l.use.falls(l.coolest(), l.settings.IdleAfter), Released: l.released, Observed: l.observed}
 	for _, id := range sortedKeys(l.enis) {
 		e := ENIView{ENI: *l.enis[id]}
 		for _, addr := range sortedAddrs(l.byENI[id]) {

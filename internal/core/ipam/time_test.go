@@ -1,0 +1,99 @@
+package ipam_test
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/trunkline/trunkline/internal/core/ipam"
+)
+
+// TestNothingThatTimeAloneMakesPossibleNeedsAnEvent brings a node into any state and
+// lets nothing happen any more. Before the time that the last plan named, a new one
+// must say the same: nothing to do, and the same answer for the next ADD. Every
+// second is tried.
+func TestNothingThatTimeAloneMakesPossibleNeedsAnEvent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := drawConfig(t)
+		c.IdleAfter, c.ReleaseEvery, c.DemandFor = 60*time.Second, 10*time.Second, 2*time.Minute
+		w := newWorld(t, drawLimits(t), c, rapid.IntRange(4, 70).Draw(t, "size"))
+		w.quick = true // the other property replays
+		next := 0
+		var live []int
+		t.Repeat(map[string]func(*rapid.T){
+			"bind": func(t *rapid.T) {
+				for range rapid.IntRange(1, 10).Draw(t, "pods") {
+					w.bind(next)
+					if _, err := w.add(next); err == nil {
+						live = append(live, next)
+					}
+					next++
+				}
+			},
+			"del": func(t *rapid.T) {
+				for range min(len(live), rapid.IntRange(1, 10).Draw(t, "pods")) {
+					w.del(live[0])
+					live = live[1:]
+				}
+			},
+			"settle": func(*rapid.T) { w.settle() },
+			"refused": func(t *rapid.T) {
+				why := rapid.SampledFrom([]ipam.FailReason{ipam.FailOther, ipam.FailSubnetExhausted, ipam.FailENILimit}).Draw(t, "why")
+				w.refuse = func(a ipam.Action) *ipam.Failure { return failed(why, "no") }
+				w.begin()
+				w.finishAll()
+				w.refuse = nil
+			},
+			"wait": func(t *rapid.T) {
+				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 100).Draw(t, "seconds")) * time.Second)
+			},
+		})
+		w.settle()
+		wakes := 0
+		for end := w.now.Add(8 * time.Minute); w.now.Before(end); {
+			was := w.decided
+			w.now = w.now.Add(time.Second)
+			due := !was.Next.IsZero() && !w.now.Before(was.Next)
+			if now := ipam.Plan(w.snapshot(), w.config, w.now); !due && (len(now.Actions) > 0 || now.Condition.CanAdd != was.Condition.CanAdd) {
+				t.Fatalf("at %s, without a reason to look before %s:\n%s\nbefore:\n%s\n%s", w.now, was.Next, now, was, w.snapshot())
+			}
+			if due {
+				wakes++
+				w.settle()
+			}
+		}
+		if wakes > 120 {
+			t.Errorf("%d plans in eight minutes in which nothing happened", wakes)
+		}
+	})
+}
+
+func TestThePlanLooksAgainWhenTheUseOfTheIdleTimeFalls(t *testing.T) {
+	w := testWorld(t, m5xlarge(), func(c *ipam.Config) {
+		c.WarmIPs, c.Headroom, c.CoolDown, c.IdleAfter, c.ReleaseEvery = 1, 0, 30*time.Second, time.Minute, time.Second
+	})
+	for n := range 10 {
+		w.bind(n)
+		w.settle()
+		if _, err := w.add(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.now = w.now.Add(10 * time.Minute)
+	w.settle()
+	gone := w.now
+	for n := range 10 {
+		w.del(n)
+	}
+	w.settle()
+	// Their cool-down ends after 30 s, and the idle time, with its jitter, after that.
+	idle := w.config.Settings().IdleAfter
+	if want := gone.Add(30*time.Second + idle); !w.decided.Next.Equal(want) {
+		t.Errorf("looks again at %s, want %s, %s after the pods went\n%s", w.decided.Next, want, want.Sub(gone), w.decided)
+	}
+	w.now = w.decided.Next
+	if w.begin() == 0 || w.decided.Actions[0].Kind != ipam.UnassignAddresses {
+		t.Errorf("at that time: %s", w.decided)
+	}
+}
