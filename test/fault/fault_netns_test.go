@@ -8,22 +8,33 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"runtime"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-// Bounds of a visit to a sample of the points.
+// How many points of each section a sample has. The calls are two of each action
+// that changes something, and these of the others.
 const (
-	sampleTime  = 160 * time.Second // no further point is begun after it
-	sampleSteps = 12                // steps on disk
+	sampleReads    = 2
+	sampleSteps    = 10 // on disk, and as many in the kernel
+	sampleRecovery = 4
+	fullRecovery   = 40
 )
+
+// startSteps is about how many steps an agent makes that has something to recover,
+// before it serves.
+const startSteps = 12
+
+// seedEnv repeats a sample.
+const seedEnv = "TRUNKLINE_FAULT_SEED"
 
 // changes are the EC2 actions of the node that change something.
 func changes() []string {
@@ -36,66 +47,84 @@ func changes() []string {
 // run is one pass over points.
 type run struct {
 	control
-	t     *testing.T
-	full  bool
-	began time.Time
+	t    *testing.T
+	full bool
+	seed uint64
+	rng  *rand.Rand
 
-	mu    sync.Mutex
-	lines []string // of the report
+	mu      sync.Mutex
+	visited []outcome
 }
 
-// The agent is killed before and after the effect of every call to EC2 and before
-// every step on its disk, during a churn, and started again. Afterwards nothing is
-// lost, leaked or held twice, and two pods that talked all the time noticed
-// nothing.
+// The agent is killed before and after the effect of every call to EC2, before
+// every step on its disk and every change it asks of the kernel, and once more
+// while it recovers, during a churn. Afterwards nothing is lost, leaked or held
+// twice, and two pods that talked all the time noticed nothing.
 func TestAnAgentKilledAnywhereLosesNothing(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	rng := rand.New(rand.NewPCG(seed, 0))
-	r := &run{t: t, full: full(), began: time.Now()}
-	r.note("points by seed %d", seed)
+	r := newRun(t)
+	t.Logf("points by %s=%d", seedEnv, r.seed)
 	r.control = newControl(t)
-	var calm outcome
-	t.Run("no kill", func(t *testing.T) { calm = r.visit(t, point{}) })
-	if calm.err != nil {
-		t.Fatalf("without a kill nothing may be wrong: %v", calm.err)
+	calm := r.visit(t, point{})
+	if err := errors.Join(calm.err, calm.lacks()); err != nil {
+		t.Fatalf("without a kill nothing may be wrong: %v", err)
 	}
-	for _, action := range changes() {
-		if calm.calls[action] == 0 {
-			t.Fatalf("the churn makes no %s: its points would be visited for nothing", action)
-		}
-	}
-	if len(calm.steps) < 50 {
-		t.Fatalf("the churn makes %d steps on disk; the journal alone has more", len(calm.steps))
-	}
-	if !r.full {
-		r.visitAll("a call of each kind", sampleCalls(calm, rng), 0)
-		r.visitAll("some steps on disk", stepsOf(calm, rng)[:sampleSteps], sampleTime)
+	disk, kernel := stepsOf(calm, onDisk), stepsOf(calm, inKernel)
+	if r.full {
+		r.section("calls", everyCall(calm))
+		r.section(onDisk, disk)
+		r.section(inKernel, kernel)
+		r.section("recovery", r.twice(append(everyCall(calm), append(disk, kernel...)...), fullRecovery))
 		return
 	}
-	r.visitAll("every call", everyCall(calm), 0)
-	r.visitAll("every step on disk", stepsOf(calm, nil), 0)
-	r.beyond(len(calm.steps))
-	r.report()
+	r.section("calls", r.sampleCalls(calm))
+	r.section(onDisk, r.sampleSteps(disk, calm))
+	r.section(inKernel, r.sampleSteps(kernel, calm))
+	r.section("recovery", r.twice(append(everyCall(calm), append(disk, kernel...)...), sampleRecovery))
 }
 
-// full reports whether every point is to be visited.
-func full() bool {
+func newRun(t *testing.T) *run {
+	t.Helper()
 	v, _ := os.LookupEnv("TRUNKLINE_SUITES")
-	return v == "full"
+	r := &run{t: t, full: v == "full", seed: uint64(time.Now().UnixNano())}
+	if given, ok := os.LookupEnv(seedEnv); ok {
+		var err error
+		if r.seed, err = strconv.ParseUint(given, 10, 64); err != nil {
+			t.Fatalf("%s: %v", seedEnv, err)
+		}
+	}
+	r.rng = rand.New(rand.NewPCG(r.seed, 0))
+	return r
 }
 
-func (r *run) note(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lines = append(r.lines, line)
-	r.t.Log(line)
+// lacks says what a churn must do for its points to be worth a visit.
+func (o outcome) lacks() (problems error) {
+	for _, action := range changes() {
+		if o.calls[action] == 0 {
+			problems = errors.Join(problems, fmt.Errorf("the churn makes no %s", action))
+		}
+	}
+	found := sorts(o.steps)
+	for _, sort := range []string{
+		"disk record pod", "disk record ipam/ipam/ip", "disk record ipam/ipam/eni", "disk record ipam/ipam/action", "disk record ec2", "disk fsync state/journal/log",
+		"kernel new link", "kernel set link", "kernel delete link", "kernel new address", "kernel new route", "kernel new rule", "kernel delete rule",
+		"kernel new filter element", "kernel delete filter element",
+	} {
+		if !found[sort] {
+			problems = errors.Join(problems, fmt.Errorf("the churn has no step %q, of %q", sort, slices.Sorted(maps.Keys(found))))
+		}
+	}
+	return problems
 }
 
 // visit goes to one point.
 func (r *run) visit(t *testing.T, p point) outcome {
 	o := outcome{point: p, err: errors.New("the visit came to no end")}
-	defer func() { r.note("%s", o) }()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.visited = append(r.visited, o)
+		r.t.Log(o)
+	}()
 	o = r.control.visit(t, p)
 	if o.err != nil {
 		t.Error(o.err)
@@ -103,82 +132,153 @@ func (r *run) visit(t *testing.T, p point) outcome {
 	return o
 }
 
-// visitAll goes to points, several at once, and begins none after a time; 0 is no
-// limit.
-func (r *run) visitAll(name string, points []point, until time.Duration) {
+// section goes to points, several at once, and writes in a full run what it came
+// to. Of a sample every point must be reached, if need be an earlier one in its
+// place; of all points nine of ten, every call's first, and every sort of step.
+func (r *run) section(name string, points []point) {
 	r.t.Run(name, func(t *testing.T) {
+		began := time.Now()
+		r.visited = nil
+		var lanes errgroup.Group
+		lanes.SetLimit(2 * runtime.GOMAXPROCS(0)) // they wait most of the time
 		for _, p := range points {
-			t.Run(p.String(), func(t *testing.T) {
-				t.Parallel()
-				if until > 0 && time.Since(r.began) > until {
-					r.note("%s: left out, the time is over", p)
-					t.Skip("the time is over")
-				}
-				// What a churn does varies a little: its last calls and steps may not come.
-				if o := r.visit(t, p); !o.hit && p.Action != "" && p.N == 1 {
-					t.Errorf("%s: the churn never came there", p)
-				}
+			lanes.Go(func() error {
+				t.Run(p.String(), func(t *testing.T) { r.reach(t, p) })
+				return nil
 			})
 		}
+		_ = lanes.Wait() // tests fail by themselves
+		hit, lines := 0, make([]string, len(r.visited))
+		for i, o := range r.visited {
+			lines[i] = o.String()
+			if o.hit {
+				hit++
+			}
+		}
+		head := fmt.Sprintf("%d of %d points reached in %s, seed %d", hit, len(points), time.Since(began).Round(time.Second), r.seed)
+		t.Log(head)
+		if err := missed(points, r.visited, r.full); err != nil {
+			t.Error(err)
+		}
+		if r.full {
+			slices.Sort(lines)
+			if err := writeSection(name, head, lines); err != nil {
+				t.Error(err)
+			}
+		}
 	})
+}
+
+// reach goes to a point or, where not all of them are visited anyway, to the next
+// earlier one that comes.
+func (r *run) reach(t *testing.T, p point) {
+	for ok := true; ok; {
+		o := r.visit(t, p)
+		if o.hit || o.err != nil || r.full && p.Again == 0 {
+			return
+		}
+		p, ok = p.earlier()
+	}
+}
+
+// missed says what of the points was not come to and had to be.
+func missed(points []point, visited []outcome, full bool) (problems error) {
+	least := len(points)
+	if full {
+		least = least * 9 / 10
+	}
+	hit, reached, seen, at := 0, map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, o := range visited {
+		maps.Copy(seen, sorts(ofKind(o.steps, o.Kind)))
+		if !o.hit {
+			continue
+		}
+		hit++
+		reached[o.Action+o.Where] = true
+		if n := len(o.steps); n > 1 && o.steps[n-1] == killed {
+			maps.Copy(at, sorts(o.steps[n-2:n-1]))
+		}
+	}
+	if hit < least || len(points) == 0 {
+		problems = fmt.Errorf("%d of %d points were reached, at least %d are to be", hit, len(points), least)
+	}
+	for _, p := range points {
+		if p.Action != "" && !reached[p.Action+p.Where] {
+			problems = errors.Join(problems, fmt.Errorf("%s was never killed, %s", p.Action, p.Where))
+		}
+	}
+	for sort := range seen {
+		if full && !at[sort] {
+			problems = errors.Join(problems, fmt.Errorf("no agent was killed before a step %q", sort))
+		}
+	}
+	return problems
 }
 
 // everyCall is before and after each call that the calm churn made.
 func everyCall(calm outcome) (points []point) {
 	for _, action := range slices.Sorted(maps.Keys(calm.calls)) {
 		for n := range calm.calls[action] {
-			points = append(points, point{action, faults.StopBefore, n + 1}, point{action, faults.StopAfter, n + 1})
+			points = append(points, callPoints(action, n+1)...)
 		}
 	}
 	return points
 }
 
-// sampleCalls is before and after one call of each kind that changes something.
-func sampleCalls(calm outcome, rng *rand.Rand) (points []point) {
+func callPoints(action string, n int) []point {
+	return []point{{Action: action, Where: faults.StopBefore, N: n}, {Action: action, Where: faults.StopAfter, N: n}}
+}
+
+// sampleCalls is before and after one call of each action that changes something,
+// and some others.
+func (r *run) sampleCalls(calm outcome) (points []point) {
 	for _, action := range changes() {
-		n := 1 + rng.IntN(calm.calls[action])
-		points = append(points, point{action, faults.StopBefore, n}, point{action, faults.StopAfter, n})
+		points = append(points, callPoints(action, 1+r.rng.IntN(calm.calls[action]))...)
+	}
+	reads := slices.DeleteFunc(everyCall(calm), func(p point) bool { return slices.Contains(changes(), p.Action) })
+	return append(points, r.some(reads, sampleReads)...)
+}
+
+// stepsOf are the steps of a kind that the calm churn made.
+func stepsOf(calm outcome, kind string) (points []point) {
+	for n := range ofKind(calm.steps, kind) {
+		points = append(points, point{Kind: kind, N: n + 1})
 	}
 	return points
 }
 
-// stepsOf are the steps on disk of the calm churn, in an order drawn from rng if
-// there is one.
-func stepsOf(calm outcome, rng *rand.Rand) (points []point) {
-	for n := range calm.steps {
-		points = append(points, point{N: n + 1})
-	}
-	if rng != nil {
-		rng.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
-	}
-	return points
-}
-
-// beyond goes on after the steps of the calm churn until a churn passes without
-// coming to the next one.
-func (r *run) beyond(last int) {
-	for n := last + 1; n <= 3*last; n++ {
-		var o outcome
-		r.t.Run(point{N: n}.String(), func(t *testing.T) { o = r.visit(t, point{N: n}) })
-		if !o.hit {
-			return
+// sampleSteps draws steps so that as many sorts of them as possible are among them.
+func (r *run) sampleSteps(points []point, calm outcome) []point {
+	points = r.some(points, len(points))
+	var first, rest []point
+	seen := map[string]bool{}
+	for _, p := range points {
+		fresh := false
+		for sort := range sorts(ofKind(calm.steps, p.Kind)[p.N-1 : p.N]) {
+			fresh = fresh || !seen[sort]
+			seen[sort] = true
+		}
+		if fresh {
+			first = append(first, p)
+		} else {
+			rest = append(rest, p)
 		}
 	}
-	r.t.Errorf("after %d steps on disk there are still more", 3*last)
+	return append(first, rest...)[:sampleSteps]
 }
 
-// report writes what was visited into the checkout.
-func (r *run) report() {
-	commit, err := exec.Command("git", "rev-parse", "HEAD").Output()
-	if err != nil {
-		r.t.Errorf("the commit of the report: %v", err)
+// twice draws points, each followed by another early in the next agent's life.
+func (r *run) twice(points []point, n int) []point {
+	points = r.some(points, n)
+	for i := range points {
+		points[i].Again = 1 + r.rng.IntN(startSteps)
 	}
-	text := fmt.Sprintf("commit %s%d lines, %s\n\n%s\n", commit, len(r.lines), time.Since(r.began).Round(time.Second), strings.Join(r.lines, "\n"))
-	dir := filepath.Join("..", "reports")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "fault.txt"), []byte(text), 0o644); err != nil {
-		r.t.Fatal(err)
-	}
+	return points
+}
+
+// some draws n of the points.
+func (r *run) some(points []point, n int) []point {
+	drawn := slices.Clone(points)
+	r.rng.Shuffle(len(drawn), func(i, j int) { drawn[i], drawn[j] = drawn[j], drawn[i] })
+	return drawn[:min(n, len(drawn))]
 }

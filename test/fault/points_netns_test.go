@@ -7,38 +7,57 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/test/node"
 )
 
-// point is a moment at which the agent is killed.
+// point is a moment at which the agent is killed. The zero value: it lives.
 type point struct {
-	// Action and Where name a call to EC2, and N which one of the churn it is.
+	// Action and Where name a call to EC2; otherwise Kind is that of a step.
 	Action, Where string
-	// N is otherwise the number of the step on disk; 0: none, the agent lives.
-	N int
+	Kind          string
+	N             int // which of the churn's calls of that action, or steps of that kind
+	// Again is the step of the next agent, counted from its start, at which that is
+	// killed too; 0: it lives.
+	Again int
 }
 
 func (p point) String() string {
+	again := ""
+	if p.Again > 0 {
+		again = fmt.Sprintf(", then step %d of the next agent", p.Again)
+	}
 	switch {
 	case p.Action != "":
-		return fmt.Sprintf("%s %d, %s its effect", p.Action, p.N, strings.TrimPrefix(p.Where, "stop-"))
+		return fmt.Sprintf("%s %d, %s its effect%s", p.Action, p.N, strings.TrimPrefix(p.Where, "stop-"), again)
 	case p.N > 0:
-		return fmt.Sprintf("step %d on disk", p.N)
+		return fmt.Sprintf("%s step %d%s", p.Kind, p.N, again)
 	}
 	return "no kill"
+}
+
+// earlier is a point of the same kind that comes sooner; false when there is none.
+// What a churn does varies a little: its last calls and steps may not come.
+func (p point) earlier() (point, bool) {
+	sooner := p
+	sooner.N, sooner.Again = (p.N+1)/2, (p.Again+1)/2
+	return sooner, sooner != p
 }
 
 // outcome is what became of a visit.
 type outcome struct {
 	point
-	hit   bool
-	steps []string // on disk, up to the kill; the last one did not happen
+	hit   bool     // it came to the kills
+	steps []string // of the agent that was followed, up to the kill; the last one did not happen
+	after []string // of the next agent, if it was to be killed too
 	calls map[string]int
 	took  time.Duration
 	flows string
@@ -53,25 +72,71 @@ func (o outcome) String() string {
 	case !o.hit && o.N > 0:
 		verdict = "not reached"
 	}
-	at := ""
-	if o.Action == "" && o.N > 0 && o.hit && len(o.steps) > 0 {
-		at = " (before " + o.steps[len(o.steps)-1] + ")"
+	var at string
+	for _, steps := range [][]string{o.steps, o.after} {
+		if n := len(steps); n > 1 && steps[n-1] == killed {
+			at += " (before " + steps[n-2] + ")"
+		}
 	}
 	return fmt.Sprintf("%s%s: %s; %s; %s", o.point, at, verdict, o.flows, o.took.Round(100*time.Millisecond))
 }
 
+// sorts are the sorts of steps in a list, without what differs from churn to churn:
+// "disk write ipam/ip", "kernel new route".
+func sorts(steps []string) map[string]bool {
+	found := map[string]bool{}
+	for _, line := range steps {
+		kind, rest, _ := strings.Cut(line, " ")
+		_, what, ok := strings.Cut(rest, " ")
+		if !ok {
+			continue
+		}
+		for _, part := range sortsOf(what) {
+			found[kind+" "+part] = true
+		}
+	}
+	return found
+}
+
+// sortsOf splits what one call does: records in a write, messages in a datagram.
+func sortsOf(what string) (parts []string) {
+	if keys := regexp.MustCompile(`\b(ipam/ipam/[a-z]+|pod|ec2)/`).FindAllStringSubmatch(what, -1); keys != nil {
+		for _, k := range keys {
+			parts = append(parts, "record "+k[1])
+		}
+		return parts
+	}
+	return strings.Split(strings.TrimSpace(what), ", ")
+}
+
+// ofKind are the steps of a kind.
+func ofKind(steps []string, kind string) (list []string) {
+	for _, line := range steps {
+		if strings.HasPrefix(line, kind+" ") {
+			list = append(list, line)
+		}
+	}
+	return list
+}
+
 // control is a node that nothing is done to, with two pods to stream between.
-type control struct{ from, to *node.Pod }
+type control struct {
+	from, to *node.Pod
+	plugin   string // for the nodes beside it
+}
 
 func newControl(t *testing.T) control {
 	t.Helper()
-	return flowPods(newVictim(t))
+	v := newVictim(t, "")
+	c := flowPods(v)
+	c.plugin = v.PluginPath()
+	return c
 }
 
 // flowPods wires two pods of a node, one of which serves streams.
 func flowPods(v *victim) control {
 	v.t.Helper()
-	c := control{v.NewPod("near"), v.NewPod("far")}
+	c := control{from: v.NewPod("near"), to: v.NewPod("far")}
 	for _, p := range []*node.Pod{c.from, c.to} {
 		if err := v.add(p); err != nil {
 			v.t.Fatal(err)
@@ -85,21 +150,21 @@ func flowPods(v *victim) control {
 func (c control) visit(t *testing.T, p point) (o outcome) {
 	t.Helper()
 	began := time.Now()
-	v := newVictim(t)
+	v := newVictim(t, c.plugin)
 	pair := flowPods(v)
 	old := v.oldENI()
 	mine, control := startFlows(t, pair.from, pair.to), startFlows(t, c.from, c.to)
 
 	o = outcome{point: p}
 	seq := len(v.Calls().Since(0, ""))
-	report := filepath.Join(t.TempDir(), "steps.txt")
-	arm := v.arm(p, report)
+	first, second := filepath.Join(t.TempDir(), "first.txt"), filepath.Join(t.TempDir(), "second.txt")
+	arm := v.arm(p, first, second)
 	o.err = v.churn(old)
 	o.hit = arm()
 	got, beside := stopFlows(mine), stopFlows(control)
-	o.err = errors.Join(o.err, flowProblems(got, beside))
+	o.err = errors.Join(o.err, flowProblems(got, beside), v.disowned(old))
 	o.flows = fmt.Sprintf("longest gaps tcp %s, udp %s, control %s, %s", gap(got[0]), gap(got[1]), gap(beside[0]), gap(beside[1]))
-	o.steps = lines(report)
+	o.steps, o.after = lines(first), lines(second)
 	o.calls = map[string]int{}
 	for _, call := range v.Calls().Since(seq, "") {
 		o.calls[call.Action]++
@@ -110,19 +175,20 @@ func (c control) visit(t *testing.T, p point) (o outcome) {
 
 // arm replaces the agent by one that will be killed at the point. The function it
 // returns disarms and says whether it came to that.
-func (v *victim) arm(p point, report string) (disarm func() bool) {
+func (v *victim) arm(p point, first, second string) (disarm func() bool) {
 	v.t.Helper()
+	var next []*exec.Cmd
+	if p.Again > 0 {
+		next = append(next, v.traced(anyStep, p.Again, second))
+	}
 	if p.Action == "" {
-		cmd := v.Command(settings()...)
-		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%s\n%d\n%s", tracerEnv, v.Dir, p.N, report))
-		v.replace(cmd)
-		n := v.started()
-		return func() bool { return v.started() > n }
+		v.replace(append([]*exec.Cmd{v.traced(p.Kind, p.N, first)}, next...)...)
+		return func() bool { return wasKilled(first) && (p.Again == 0 || wasKilled(second)) }
 	}
 	if err := v.Faults().Set(faults.Plan{Calls: []faults.Call{{Action: p.Action, Do: p.Where, Nth: p.N}}}); err != nil {
 		v.t.Fatal(err)
 	}
-	v.replace(nil)
+	v.replace(append([]*exec.Cmd{v.Command(settings()...)}, next...)...)
 	ctx, cancel := context.WithCancel(v.t.Context())
 	hit := make(chan bool, 1)
 	go func() {
@@ -132,7 +198,31 @@ func (v *victim) arm(p point, report string) (disarm func() bool) {
 		}
 		hit <- err == nil
 	}()
-	return func() bool { cancel(); return <-hit }
+	return func() bool { cancel(); return <-hit && (p.Again == 0 || wasKilled(second)) }
+}
+
+// traced is an agent that is killed at its n-th step of a kind; 0: it lives.
+func (v *victim) traced(kind string, n int, report string) *exec.Cmd {
+	cmd := v.Command(settings()...)
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%s\n%s\n%d\n%s", tracerEnv, v.Dir, kind, n, report))
+	return cmd
+}
+
+func wasKilled(report string) bool {
+	list := lines(report)
+	return len(list) > 0 && list[len(list)-1] == killed
+}
+
+// disowned is what the agents did not know for their own doing though nobody else
+// did anything: whatever they saw differ between EC2 and their book, but for the
+// interface that was put there.
+func (v *victim) disowned(old vpc.ENIID) (problems error) {
+	for _, line := range lines(filepath.Join(v.Dir, "agent.log")) {
+		if strings.Contains(line, `msg="the ledger and EC2 differ"`) && (old == "" || !strings.Contains(line, "eni="+string(old))) {
+			problems = errors.Join(problems, fmt.Errorf("the agent disowns what it did: %s", line))
+		}
+	}
+	return problems
 }
 
 func lines(path string) []string {

@@ -207,6 +207,18 @@ func addressIn(element any) string {
 	return ""
 }
 
+// unrest says what the pool still has to do.
+func (s sight) unrest() error {
+	held := 0
+	for _, e := range s.book.ENIs {
+		held += len(e.Addresses)
+	}
+	if most := len(s.pods) + 5; held > most || len(s.book.Pool.Steps) > 0 {
+		return fmt.Errorf("%d addresses are held, at most %d are to be; steps %v: %s", held, most, s.book.Pool.Steps, s.book.Pool.Why)
+	}
+	return nil
+}
+
 // problems says all that is not as it must be on a node at rest.
 func (s sight) problems() error {
 	return errors.Join(s.addressProblems(), s.bookProblems(), s.kernelProblems(), s.leaks())

@@ -18,15 +18,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tracerEnv makes a process the tracer of an agent: "<folder>\n<n>\n<report>".
+// tracerEnv makes a process the tracer of an agent: "<folder>\n<kind>\n<n>\n<report>".
 //
-// It counts the calls that change files below the folder, over all threads of the
-// agent, writes each to the report before it happens, and kills the agent instead
-// of letting the n-th happen; n of 0 only counts. What lies between two such calls
-// is killed at the second: the effect of the first is then there and nothing of
-// what follows. (strace counts per thread, and the journal's goroutine moves
-// between threads.)
+// It counts the agent's steps over all its threads, writes each to the report
+// before it happens, and kills the agent, and then itself, instead of letting the
+// n-th of a kind happen; n of 0 only counts. Steps on disk are calls that change
+// files below the folder; steps in the kernel are messages by netlink that change
+// something, in whichever namespace, and writes to sysctls. What lies between two
+// steps is killed at the second: the effect of the first is then there and nothing
+// of what follows. (strace counts per thread, and goroutines move between threads.)
 const tracerEnv = "TL_FAULT_TRACER"
+
+// Kinds of steps.
+const (
+	onDisk   = "disk"
+	inKernel = "kernel"
+	anyStep  = "any" // of both; only to kill at
+)
+
+// killed ends the report of an agent that came to its point.
+const killed = "killed"
 
 // serveTracer ends the process as a tracer if it was started as one.
 func serveTracer() {
@@ -44,22 +55,24 @@ func serveTracer() {
 // tracer follows one agent.
 type tracer struct {
 	folder string
-	kill   int // the step to kill at
+	kind   string // of the step to kill at
+	kill   int    // which one
 	report *os.File
 	agent  int // its pid
-	seen   int
+	pidfd  int
+	seen   map[string]int // steps by kind
 }
 
 func trace(setting string) error {
 	parts := strings.Split(setting, "\n")
-	if len(parts) != 3 {
-		return fmt.Errorf("%q: want a folder, a number and a report", setting)
+	if len(parts) != 4 {
+		return fmt.Errorf("%q: want a folder, a kind, a number and a report", setting)
 	}
-	n, err := strconv.Atoi(parts[1])
+	n, err := strconv.Atoi(parts[2])
 	if err != nil {
 		return err
 	}
-	report, err := os.OpenFile(parts[2], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	report, err := os.OpenFile(parts[3], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -77,11 +90,14 @@ func trace(setting string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	t := &tracer{folder: parts[0], kill: n, report: report, agent: cmd.Process.Pid}
+	t := &tracer{folder: parts[0], kind: parts[1], kill: n, report: report, agent: cmd.Process.Pid, seen: map[string]int{}}
+	if t.pidfd, err = unix.PidfdOpen(t.agent, 0); err != nil {
+		return fmt.Errorf("open agent %d: %w", t.agent, err)
+	}
 	return t.follow()
 }
 
-// follow runs the agent to its end.
+// follow runs the agent to its end, and dies as it did when it was killed.
 func (t *tracer) follow() error {
 	var status unix.WaitStatus
 	if _, err := unix.Wait4(t.agent, &status, unix.WALL, nil); err != nil {
@@ -109,7 +125,10 @@ func (t *tracer) follow() error {
 			}
 		}
 		if (status.Exited() || status.Signaled()) && thread == t.agent {
-			return nil
+			if status.Signaled() && status.Signal() == unix.SIGKILL {
+				return unix.Kill(os.Getpid(), unix.SIGKILL)
+			}
+			return fmt.Errorf("the agent ended with %#x", uint32(status))
 		}
 		var err error
 		for thread, err = unix.Wait4(-1, &status, unix.WALL, nil); errors.Is(err, unix.EINTR); {
@@ -147,45 +166,55 @@ func (t *tracer) call(thread int) error {
 	if e.Op != opEntry {
 		return nil
 	}
-	what := t.step(thread, e)
+	kind, what := t.step(thread, e)
 	if what == "" {
 		return nil
 	}
-	t.seen++
-	if _, err := fmt.Fprintf(t.report, "%d %s\n", t.seen, what); err != nil {
+	t.seen[kind]++
+	t.seen[anyStep]++
+	if _, err := fmt.Fprintf(t.report, "%s %d %s\n", kind, t.seen[kind], what); err != nil {
 		return err
 	}
-	if t.seen == t.kill {
-		return unix.Kill(t.agent, unix.SIGKILL) // a call that was stopped at its entry does not happen
+	if t.kill > 0 && (t.kind == kind || t.kind == anyStep) && t.seen[t.kind] == t.kill {
+		_, err := fmt.Fprintln(t.report, killed)
+		return errors.Join(err, unix.Kill(t.agent, unix.SIGKILL)) // a call that was stopped at its entry does not happen
 	}
 	return nil
 }
 
-// step names a call that changes a file below the folder, and is empty for others.
-func (t *tracer) step(thread int, e entry) string {
+// step names a call that is a step, with its kind; what is empty for others.
+func (t *tracer) step(thread int, e entry) (kind, what string) {
 	switch e.Number {
 	case unix.SYS_WRITE:
-		if path := t.inside(descriptor(thread, e.Args[0])); path != "" {
-			return "write " + path + " " + keys(text(thread, e.Args[1], int(min(e.Args[2], 4096))))
+		path := descriptor(thread, e.Args[0])
+		if strings.HasPrefix(path, "/proc/sys/") {
+			return inKernel, "write " + path
+		}
+		if path = t.inside(path); path != "" {
+			return onDisk, strings.TrimSpace("write " + path + " " + keys(text(thread, e.Args[1], int(min(e.Args[2], 1<<16)))))
 		}
 	case unix.SYS_FSYNC:
 		if path := t.inside(descriptor(thread, e.Args[0])); path != "" {
-			return "fsync " + path
+			return onDisk, "fsync " + path
 		}
 	case unix.SYS_FTRUNCATE:
 		if path := t.inside(descriptor(thread, e.Args[0])); path != "" {
-			return "truncate " + path
+			return onDisk, "truncate " + path
 		}
 	case unix.SYS_UNLINKAT:
 		if path := t.inside(name(thread, e.Args[1])); path != "" {
-			return "remove " + path
+			return onDisk, "remove " + path
 		}
 	case unix.SYS_RENAMEAT:
 		if path := t.inside(name(thread, e.Args[3])); path != "" {
-			return "rename to " + path
+			return onDisk, "rename to " + path
 		}
+	case unix.SYS_SENDTO:
+		return inKernel, t.message(e.Args[0], func() string { return text(thread, e.Args[1], int(min(e.Args[2], 1<<20))) })
+	case unix.SYS_SENDMSG:
+		return inKernel, t.message(e.Args[0], func() string { return gathered(thread, e.Args[1]) })
 	}
-	return ""
+	return "", ""
 }
 
 // inside returns path relative to the folder, empty for what lies elsewhere and

@@ -3,6 +3,7 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,7 +37,7 @@ type victim struct {
 
 	mu      sync.Mutex
 	running *exec.Cmd
-	next    *exec.Cmd // what to start after the running one; nil: a plain agent
+	next    []*exec.Cmd // what to start after the running one; then plain agents
 	starts  int
 	broken  error // why the keeper gave up
 
@@ -44,13 +46,18 @@ type victim struct {
 
 // settings make the pool grow and shrink within a churn.
 func settings() []string {
-	return []string{"warm-ips=2", "headroom=2", "idle-after=1s", "release-every=1s", "del-wait=1s"}
+	return []string{"warm-ips=2", "headroom=2", "cool-down=300ms", "idle-after=1s", "release-every=1s", "del-wait=1s"}
 }
 
-// newVictim boots a node with a running agent on it.
-func newVictim(t *testing.T) *victim {
+// passEvery is how often a pod passes by while a churn waits for rest: longer than
+// a cool-down, so that it always gets the same address.
+const passEvery = 600 * time.Millisecond
+
+// newVictim boots a node with a running agent on it. plugin is that of a node made
+// before, or empty.
+func newVictim(t *testing.T, plugin string) *victim {
 	t.Helper()
-	v := &victim{Node: node.New(t, node.Config{}), t: t, done: make(chan struct{}), pods: map[string]*node.Pod{}}
+	v := &victim{Node: node.New(t, node.Config{Plugin: plugin}), t: t, done: make(chan struct{}), pods: map[string]*node.Pod{}}
 	ctx, stop := context.WithCancel(context.Background())
 	v.stop = stop
 	go v.keep(ctx)
@@ -67,14 +74,15 @@ func newVictim(t *testing.T) *victim {
 	return v
 }
 
-// keep runs one agent after the other until it is stopped.
+// keep runs one agent after the other until it is stopped, or one ends in another
+// way than by being killed.
 func (v *victim) keep(ctx context.Context) {
 	defer close(v.done)
 	for range 20 {
 		v.mu.Lock()
-		cmd := v.next
-		if v.next = nil; cmd == nil {
-			cmd = v.Command(settings()...)
+		cmd := v.Command(settings()...)
+		if len(v.next) > 0 {
+			cmd, v.next = v.next[0], v.next[1:]
 		}
 		log, err := os.OpenFile(filepath.Join(v.Dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err == nil {
@@ -87,8 +95,14 @@ func (v *victim) keep(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		_ = cmd.Wait() // it was killed
+		err = cmd.Wait()
 		if ctx.Err() != nil {
+			return
+		}
+		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() || status.Signal() != syscall.SIGKILL {
+			v.mu.Lock()
+			v.broken = fmt.Errorf("the agent ended by itself: %w", cmp.Or(err, errors.New("with success")))
+			v.mu.Unlock()
 			return
 		}
 	}
@@ -106,11 +120,11 @@ func (v *victim) kill() {
 	}
 }
 
-// replace kills the running agent and has cmd, or a plain agent, follow.
-func (v *victim) replace(cmd *exec.Cmd) {
+// replace kills the running agent and has these follow, one after the other.
+func (v *victim) replace(next ...*exec.Cmd) {
 	v.t.Helper()
 	v.mu.Lock()
-	v.next = cmd
+	v.next = next
 	before := v.starts
 	v.mu.Unlock()
 	v.kill()
@@ -215,28 +229,23 @@ func (v *victim) del(p *node.Pod) error {
 	return nil
 }
 
+// crowd is how many pods come at once: more than the addresses of the primary and
+// of one more interface, so that the pool has to make another.
+const crowd = 10
+
 // churn makes the pool grow by an interface and give one back, while pods come
 // and go three at a time, and returns when the node is at rest.
 func (v *victim) churn(old vpc.ENIID) error {
-	crowd := make([]*node.Pod, 9)
-	for i := range crowd {
-		crowd[i] = v.NewPod(fmt.Sprint("crowd", i))
+	pods := make([]*node.Pod, crowd)
+	for i := range pods {
+		pods[i] = v.NewPod(fmt.Sprint("crowd", i))
 	}
 	late, passing := v.NewPod("late"), v.NewPod("passing")
-	if err := atOnce(crowd, v.add); err != nil {
+	if err := atOnce(pods, v.add); err != nil {
 		return err
 	}
-	// Two stay, on interfaces that stay.
-	var going []*node.Pod
-	for staying := 0; len(crowd) > 0; crowd = crowd[1:] {
-		if owner := v.State().Owner(crowd[0].Addr); staying < 2 && owner != nil && owner.ID != old {
-			staying++
-			continue
-		}
-		going = append(going, crowd[0])
-	}
 	var group errgroup.Group
-	group.Go(func() error { return atOnce(going, v.del) })
+	group.Go(func() error { return atOnce(v.going(pods, old), v.del) })
 	group.Go(func() error {
 		if err := v.add(late); err != nil {
 			return err
@@ -251,12 +260,27 @@ func (v *victim) churn(old vpc.ENIID) error {
 	var passed time.Time
 	return v.wait(func() error {
 		err := v.atRest(old)
-		if err == nil || time.Since(passed) < 2*time.Second {
+		if err == nil || time.Since(passed) < passEvery {
 			return err
 		}
 		passed = time.Now()
 		return errors.Join(err, v.add(passing), v.del(passing))
 	})
+}
+
+// going are all but two of the pods. The two that stay are on the interface that
+// was made for the crowd: it is then in use, and the old one is what is idle.
+func (v *victim) going(pods []*node.Pod, old vpc.ENIID) (going []*node.Pod) {
+	staying := 0
+	for _, p := range pods {
+		owner := v.State().Owner(p.Addr)
+		if staying < 2 && owner != nil && owner.ID != old && owner.Attachment != nil && owner.Attachment.DeviceIndex > 0 {
+			staying++
+			continue
+		}
+		going = append(going, p)
+	}
+	return going
 }
 
 func atOnce(pods []*node.Pod, do func(*node.Pod) error) error {
@@ -277,12 +301,5 @@ func (v *victim) atRest(old vpc.ENIID) error {
 	if err != nil {
 		return err
 	}
-	held := 0
-	for _, e := range s.book.ENIs {
-		held += len(e.Addresses)
-	}
-	if most := len(s.pods) + 5; held > most || len(s.book.Pool.Steps) > 0 {
-		return fmt.Errorf("%d addresses are held, at most %d are to be; steps %v: %s", held, most, s.book.Pool.Steps, s.book.Pool.Why)
-	}
-	return s.problems()
+	return errors.Join(s.unrest(), s.problems())
 }

@@ -50,7 +50,8 @@ type T interface {
 
 // Config is what may differ between nodes. The zero value is a t3.medium.
 type Config struct {
-	Type string // instance type, such as "m5.xlarge"
+	Type   string // instance type, such as "m5.xlarge"
+	Plugin string // of a node made before, see PluginPath; empty: New builds one
 }
 
 // Node is an instance of an embedded VPC with an agent on it.
@@ -114,14 +115,19 @@ func New(t T, cfg Config) *Node {
 			t.Fatal(err)
 		}
 	}
-	n.installPlugin()
+	n.installPlugin(cfg.Plugin)
 	return n
 }
 
-func (n *Node) installPlugin() {
+// PluginPath is where a node that was given no plugin has built one.
+func (n *Node) PluginPath() string { return filepath.Join(n.Dir, "trunkline-cni") }
+
+func (n *Node) installPlugin(plugin string) {
 	n.t.Helper()
-	plugin := filepath.Join(n.Dir, "trunkline-cni")
-	n.Build("", "./cmd/trunkline-cni", plugin)
+	if plugin == "" {
+		plugin = n.PluginPath()
+		n.Build("", "./cmd/trunkline-cni", plugin)
+	}
 	initial := n.Command("init=" + plugin)
 	var said strings.Builder
 	initial.Stdout, initial.Stderr = &said, &said

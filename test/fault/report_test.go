@@ -1,0 +1,141 @@
+package fault
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Sections of the report, in its order.
+func sections() []string { return []string{"calls", "disk", "kernel", "recovery"} }
+
+// report is what a full run visited and found.
+const report = "test/reports/fault.txt"
+
+// covered are the folders whose code a report is about. Other packages' tests are
+// no part of it.
+func covered() []string {
+	return []string{
+		"api", "cmd/trunkline-cni", "deploy/iam", "internal/app/agent", "internal/core", "internal/edge", "internal/machinery",
+		"lab/workload", "sim", "test/fault", "test/node",
+	}
+}
+
+// root of the checkout.
+const root = "../.."
+
+// code names the code that is covered by its content.
+func code() (string, error) {
+	sum := sha256.New()
+	for _, folder := range covered() {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") && folder != "test/fault" {
+				return err
+			}
+			if ext := filepath.Ext(path); ext != ".go" && ext != ".json" {
+				return nil
+			}
+			raw, err := os.ReadFile(path)
+			fmt.Fprintf(sum, "%s %d\n%s", filepath.ToSlash(path), len(raw), raw)
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%.12x", sum.Sum(nil)), nil
+}
+
+// A section begins with "== name: code <code>, …" and has a line per point.
+const sectionHead = "== "
+
+func readSections() (map[string]string, error) {
+	raw, err := os.ReadFile(filepath.Join(root, report))
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]string{}
+	for _, part := range strings.Split("\n"+string(raw), "\n"+sectionHead)[1:] {
+		name, rest, _ := strings.Cut(part, ": ")
+		found[name] = strings.TrimSpace(rest)
+	}
+	return found, nil
+}
+
+// writeSection replaces a section of the report, and leaves the others.
+func writeSection(name, head string, lines []string) error {
+	of, err := code()
+	if err != nil {
+		return err
+	}
+	found, err := readSections()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if found == nil {
+		found = map[string]string{}
+	}
+	found[name] = fmt.Sprintf("code %s, %s\n%s", of, head, strings.Join(lines, "\n"))
+	text := "Points at which the agent was killed, by section; written by `make suites`. The code is\nthat of the folders the suite covers (test/fault/report_test.go), by its content.\n"
+	for _, section := range sections() {
+		if body, ok := found[section]; ok {
+			text += "\n" + sectionHead + section + ": " + body + "\n"
+		}
+	}
+	path := filepath.Join(root, report)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(text), 0o644)
+}
+
+// stale says which sections are of other code than this.
+func stale(found map[string]string, of string) (list []string) {
+	for _, name := range sections() {
+		if !strings.HasPrefix(found[name], "code "+of+",") {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// A report that is not of this code is no failure; it is told.
+func TestTheReportIsGreenAndSaysOfWhichCode(t *testing.T) {
+	found, err := readSections()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for name, body := range found {
+		if lines := strings.Count(body, ": ok;"); lines < 30 || strings.Contains(body, "FAILED") {
+			t.Errorf("%s, section %s: %d points are ok, want at least 30 and none that is not", report, name, lines)
+		}
+	}
+	of, err := code()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list := stale(found, of); len(list) > 0 {
+		t.Skipf("%s: the sections %s are missing or of other code than this (%s); `make suites` writes them", report, strings.Join(list, ", "), of)
+	}
+}
+
+func TestAReportOfOtherCodeIsTold(t *testing.T) {
+	found := map[string]string{}
+	for _, name := range sections() {
+		found[name] = "code 0123, 40 of 40"
+	}
+	if list := stale(found, "0123"); len(list) > 0 {
+		t.Errorf("%v are said to be of other code", list)
+	}
+	found["disk"] = "code 4567, 40 of 40"
+	delete(found, "kernel")
+	if list := stale(found, "0123"); !slices.Equal(list, []string{"disk", "kernel"}) {
+		t.Errorf("%v are said to be of other code, want disk and kernel", list)
+	}
+}
