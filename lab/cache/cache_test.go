@@ -252,6 +252,27 @@ func TestBuildOutputCountsPackagesAndKeepsComplaints(t *testing.T) {
 	}
 }
 
+// An apt-get that knows packages only by lists that were fetched to where it is told.
+const aptWithoutLists = `#!/bin/sh
+lists=
+for a in "$@"; do case "$a" in Dir::State::Lists=*) lists=${a#*=};; esac; done
+case "$*" in *update) mkdir -p "$lists" && touch "$lists/fetched"; exit;; esac
+test -n "$lists" && test -e "$lists/fetched" || { echo 'E: No packages found' >&2; exit 100; }
+echo "'http://mirror/runc.deb' runc.deb 7 SHA256:77"
+`
+
+func TestPackagesAreFoundOnAMachineWithoutPackageLists(t *testing.T) {
+	c, bin := open(t), t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "apt-get"), []byte(aptWithoutLists), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":/usr/bin:/bin")
+	key, err := c.debianKey(t.Context())
+	if err != nil || key == "" {
+		t.Errorf("key %q, %v", key, err)
+	}
+}
+
 // The real compiler, the real cache: a tiny module stands for the checkout.
 func TestGoBuildMakesAStampedStaticBinaryOrSaysWhatTheCompilerSaid(t *testing.T) {
 	c := open(t)

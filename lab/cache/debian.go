@@ -32,7 +32,7 @@ func (c *Cache) debianRecipe() recipe {
 
 // debianKey hashes what apt would download: names, versions and checksums.
 func (c *Cache) debianKey(ctx context.Context) (string, error) {
-	uris, err := apt(ctx, c.dir, append([]string{"download", "--print-uris"}, debianPackages()...)...)
+	uris, err := c.apt(ctx, c.dir, append([]string{"download", "--print-uris"}, debianPackages()...)...)
 	if err != nil {
 		if path, ok := c.recent(Debian, 10*365*24*time.Hour); ok { // offline: what we have is good
 			return keyOf(path, Debian), nil
@@ -55,7 +55,7 @@ func (c *Cache) unpackDebian(ctx context.Context, j *job) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(packages) }() // what stays is below tmp, which is swept
-	if _, err := apt(ctx, packages, append([]string{"download"}, debianPackages()...)...); err != nil {
+	if _, err := c.apt(ctx, packages, append([]string{"download"}, debianPackages()...)...); err != nil {
 		return err
 	}
 	debs, err := filepath.Glob(filepath.Join(packages, "*.deb"))
@@ -76,11 +76,30 @@ func (c *Cache) unpackDebian(ctx context.Context, j *job) error {
 	return nil
 }
 
-// apt runs apt-get; in dir, where downloads land.
-func apt(ctx context.Context, dir string, args ...string) (string, error) {
+// apt runs apt-get; in dir, where downloads land. Where the machine's lists of
+// packages are missing, as in most images of containers, or name what the mirror no
+// longer has, it fetches lists of the cache's own: the machine's stay as they are.
+func (c *Cache) apt(ctx context.Context, dir string, args ...string) (string, error) {
+	out, err := aptGet(ctx, dir, args...)
+	if err == nil || ctx.Err() != nil || errors.Is(err, errNoApt) {
+		return out, err
+	}
+	own := []string{
+		"-o", "Dir::State::Lists=" + filepath.Join(c.dir, "apt"), "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=",
+		"-o", "APT::Sandbox::User=root", // apt's own user may not enter a home
+	}
+	if _, updateErr := aptGet(ctx, dir, append(own, "update")...); updateErr != nil {
+		return "", errors.Join(err, updateErr)
+	}
+	return aptGet(ctx, dir, append(own, args...)...)
+}
+
+var errNoApt = errors.New("no apt-get: the lab takes containerd and runc from Debian's packages (Debian 12 or newer)")
+
+func aptGet(ctx context.Context, dir string, args ...string) (string, error) {
 	program, err := exec.LookPath("apt-get")
 	if err != nil {
-		return "", errors.New("no apt-get: the lab takes containerd and runc from Debian's packages (Debian 12 or newer)")
+		return "", errNoApt
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir
