@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"syscall"
 
@@ -47,6 +48,20 @@ type process struct {
 // errFailed ends the program with status 1 after the command has said why.
 var errFailed = errors.New("failed")
 
+// usageError is a command line that parses and cannot be meant.
+type usageError struct{ error }
+
+func wrongUsage(format string, args ...any) error {
+	return usageError{fmt.Errorf(format, args...)}
+}
+
+// output is how a command writes what it has to say.
+type output struct {
+	Output string `short:"o" help:"text or json." enum:"text,json" default:"text"`
+}
+
+func (o output) json() bool { return o.Output == "json" }
+
 // cluster is how people reach a cluster.
 type cluster struct {
 	Kubeconfig string `help:"Kubeconfig file; else $KUBECONFIG, ~/.kube/config, or the pod's own account." type:"path" placeholder:"FILE"`
@@ -78,7 +93,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Name("trunkline"),
 		kong.Description("Pods with real VPC addresses on Kubernetes.\n\nStart with:\n\n  trunkline status --wait 2m\n\n  trunkline connectivity test"),
 		kong.Writers(stdout, stderr),
-		kong.Vars{"introspection": cli.DefaultIntrospection, "workload": "trunkline.dev/workload:" + version},
+		kong.Vars{"introspection": cli.DefaultIntrospection, "workload": workloadImage(version)},
 		kong.Exit(func(code int) { exit = code }),
 		kong.ExplicitGroups([]kong.Group{{Key: "daemons", Title: "What the manifests run:"}}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
@@ -99,17 +114,43 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	err = command.Run(process{ctx: ctx, out: stdout, err: stderr})
-	switch {
-	case err == nil:
+	if err == nil {
 		return 0
-	case errors.Is(err, errFailed):
+	}
+	if errors.Is(err, errFailed) {
 		return 1
-	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+	}
+	if c, ok := command.Selected().Target.Interface().(interface{ json() bool }); ok && c.json() {
+		_ = cli.WriteJSON(stdout, map[string]string{"error": err.Error()}) // stderr has it too
+	}
+	return complain(ctx, stderr, err)
+}
+
+// complain says why a command ended and returns its status.
+func complain(ctx context.Context, stderr io.Writer, err error) int {
+	var usage usageError
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		fmt.Fprintln(stderr, "trunkline: interrupted")
 		return 130
 	}
 	fmt.Fprintln(stderr, "trunkline:", err)
+	if errors.As(err, &usage) {
+		return 2
+	}
 	return 1
+}
+
+// released is a version that has images of its own in the registry.
+var released = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
+
+// workloadImage is what the connectivity test's pods run unless they are told
+// otherwise: the release's, or what a build's lab has on its nodes.
+func workloadImage(version string) string {
+	tag := "dev"
+	if released.MatchString(version) {
+		tag = version
+	}
+	return "trunkline.dev/workload:" + tag
 }
 
 type versionCmd struct{}

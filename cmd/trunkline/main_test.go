@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
@@ -65,9 +66,18 @@ func TestWrongCommandLinesAreRefusedWithWhatIsWrong(t *testing.T) {
 		{"frobnicate", 2, "frobnicate"},
 		{"status --wait soon", 2, "soon"},
 		{"status -o yaml", 2, "yaml"},
-		{"connectivity test --test (", 1, "missing closing"},
-		{"connectivity test --test nothing-like-it", 1, "picks no case"},
-		{"connectivity test --mtu 100", 1, "--mtu 100"},
+		{"status --wait=-1s", 2, "--wait -1s: must not be negative"},
+		{"connectivity test --test (", 2, "missing closing"},
+		{"connectivity test --test nothing-like-it", 2, "picks no case"},
+		{"connectivity test --mtu 100", 2, "--mtu 100: from 1280 to 65535"},
+		{"connectivity test --concurrency 0", 2, "--concurrency 0: from 1 to 64"},
+		{"connectivity test --timeout 0s", 2, "--timeout 0s: must be longer"},
+		{"connectivity test --namespace Bad_Name", 2, `--namespace "Bad_Name": a lowercase RFC 1123 label`},
+		{"connectivity test --outside nonsense", 2, `--outside "nonsense": not an address`},
+		{"connectivity test --outside-http 0", 2, "--outside-http 0: from 1"},
+		{"connectivity test --external-name -x", 2, "--external-name"},
+		{"connectivity test --image=", 2, `--image "": not the name`},
+		{"connectivity test --kubeconfig testdata/none --junit-file x", 1, "testdata/none"},
 		{"ec2 freeze --reason x", 2, "--release"},
 		{"ec2 freeze --all --release --reason x", 2, "--all"},
 		{"ec2 freeze --all", 2, "--reason"},
@@ -79,6 +89,40 @@ func TestWrongCommandLinesAreRefusedWithWhatIsWrong(t *testing.T) {
 		code, _, err := call(strings.Fields(c.args)...)
 		if code != c.code || !strings.Contains(err, c.want) {
 			t.Errorf("trunkline %s: status %d, %q; want %d with %q", c.args, code, err, c.code, c.want)
+		}
+	}
+}
+
+func TestWhatIsAskedForInJSONIsJSONAlsoWhenItFails(t *testing.T) {
+	for _, args := range []string{
+		"status -o json --kubeconfig testdata/none", "show pool -o json --kubeconfig testdata/none",
+		"show pool -o json --local --address 127.0.0.1:1", "connectivity test -o json --concurrency 0",
+		"connectivity test -o json --list", "show config -o json", "show config -o json --config testdata/none",
+	} {
+		code, out, err := call(strings.Fields(args)...)
+		var said any
+		if e := json.Unmarshal([]byte(out), &said); e != nil {
+			t.Errorf("trunkline %s: %v\n%s", args, e, out)
+		}
+		failure, _ := said.(map[string]any)
+		if code != 0 && (failure["error"] == nil || err == "") {
+			t.Errorf("trunkline %s: status %d, %v on stdout, %q on stderr", args, code, said, err)
+		}
+	}
+}
+
+func TestAKubeconfigThatIsNotThereIsNamed(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/does/not/exist")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	if code, _, err := call("status"); code != 1 || !strings.Contains(err, "no kubeconfig at /does/not/exist") {
+		t.Errorf("status %d, %q", code, err)
+	}
+}
+
+func TestTheTestsImageIsTheReleasesOrTheLabs(t *testing.T) {
+	for version, want := range map[string]string{"v1.2.3": "v1.2.3", "v1.2.3-4-gabc": "dev", "1a47bb6": "dev", "dev": "dev"} {
+		if got := workloadImage(version); got != "trunkline.dev/workload:"+want {
+			t.Errorf("version %s: %s", version, got)
 		}
 	}
 }

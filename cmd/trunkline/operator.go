@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"regexp"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/app/cli"
@@ -18,8 +21,8 @@ import (
 
 type statusCmd struct {
 	cluster
-	Wait   time.Duration `help:"Wait up to this long until everything is ready." placeholder:"DUR"`
-	Output string        `short:"o" help:"text or json." enum:"text,json" default:"text"`
+	output
+	Wait time.Duration `help:"Wait up to this long until everything is ready." placeholder:"DUR"`
 }
 
 // Help is shown by --help.
@@ -29,6 +32,9 @@ func (statusCmd) Help() string {
 
 // Run prints the status.
 func (c statusCmd) Run(p process) error {
+	if c.Wait < 0 {
+		return wrongUsage("--wait %s: must not be negative", c.Wait)
+	}
 	client, err := c.client()
 	if err != nil {
 		return err
@@ -37,7 +43,7 @@ func (c statusCmd) Run(p process) error {
 	if err != nil {
 		return err
 	}
-	if c.Output == "json" {
+	if c.json() {
 		err = cli.WriteJSON(p.out, s)
 	} else {
 		cli.WriteStatus(p.out, s)
@@ -58,11 +64,11 @@ type showCmd struct {
 // books are the flags of what reads agents.
 type books struct {
 	cluster
+	output
 	Node    []string `help:"Only this node; may be repeated." placeholder:"NAME"`
 	Why     bool     `help:"Add the reasons."`
 	Local   bool     `help:"Ask the agent of the node this runs on, without the API server."`
 	Address string   `help:"Where that agent answers." default:"${introspection}" hidden:""`
-	Output  string   `short:"o" help:"text or json." enum:"text,json" default:"text"`
 }
 
 // Help is shown by --help.
@@ -76,7 +82,7 @@ func (b books) show(p process, what cli.Show) error {
 		if err != nil {
 			return err
 		}
-		if b.Output == "json" {
+		if b.json() {
 			return cli.WriteJSON(p.out, book)
 		}
 		cli.WriteBooks(p.out, what, cli.OneBook(book), b.Why)
@@ -90,7 +96,7 @@ func (b books) show(p process, what cli.Show) error {
 	if err != nil {
 		return err
 	}
-	if b.Output == "json" {
+	if b.json() {
 		err = cli.WriteJSON(p.out, all)
 	} else {
 		cli.WriteBooks(p.out, what, all, b.Why)
@@ -116,11 +122,14 @@ type showPoolCmd struct{ books }
 // Run shows the pool.
 func (c showPoolCmd) Run(p process) error { return c.show(p, cli.ShowPool) }
 
-type showConfigCmd struct{ configured }
+type showConfigCmd struct {
+	configured
+	output
+}
 
 // Help is shown by --help.
 func (showConfigCmd) Help() string {
-	return "Example:\n\n  kubectl exec -n kube-system ds/trunkline-agent -- /trunkline show config"
+	return "Example:\n\n  kubectl exec -n kube-system ds/trunkline-agent -- /trunkline show config -o json"
 }
 
 // Run shows the settings.
@@ -128,6 +137,9 @@ func (c showConfigCmd) Run(p process) error {
 	cfg, err := c.load()
 	if err != nil {
 		return err
+	}
+	if c.json() {
+		return cli.WriteJSON(p.out, cli.Settings(cfg.Describe()))
 	}
 	cli.WriteSettings(p.out, cfg.Describe())
 	return nil
@@ -196,20 +208,20 @@ type connectivityCmd struct {
 
 type testCmd struct {
 	cluster
+	output
 	Test         string        `help:"Only cases whose name matches this regular expression." placeholder:"REGEX"`
 	List         bool          `help:"List the cases and end."`
 	JUnitFile    string        `name:"junit-file" help:"Write the outcome as JUnit XML." type:"path" placeholder:"FILE"`
-	Image        string        `help:"Workload image of the test's pods." default:"${workload}"`
+	Image        string        `help:"Workload image of the test's pods, one that the nodes have or can pull." default:"${workload}"`
 	Namespace    string        `help:"Namespace the test makes and removes." default:"trunkline-test"`
 	Keep         bool          `help:"Leave the namespace for a look."`
 	Timeout      time.Duration `help:"For the whole run." default:"10m"`
 	Concurrency  int           `help:"Cases at once." default:"4"`
 	MTU          int           `name:"mtu" help:"MTU of the pod network, bytes." default:"9001"`
-	Outside      string        `help:"Host outside the VPC that runs the workload's serve." placeholder:"ADDRESS"`
+	Outside      string        `help:"Host outside the VPC that runs the workload's serve; without one, what needs it is skipped." placeholder:"ADDRESS"`
 	OutsideHTTP  int           `name:"outside-http" help:"Its HTTP port." default:"8080"`
 	OutsideUDP   int           `name:"outside-udp" help:"Its UDP port." default:"8082"`
 	ExternalName string        `help:"DNS name outside the cluster." default:"ec2.us-west-2.amazonaws.com"`
-	Output       string        `short:"o" help:"text or json." enum:"text,json" default:"text"`
 }
 
 // Help is shown by --help.
@@ -223,17 +235,47 @@ func (c testCmd) options() (connectivity.Options, error) {
 		ExternalName: c.ExternalName, CaseTimeout: 30 * time.Second, SetupTimeout: 3 * time.Minute, SettleTime: 20 * time.Second,
 		Concurrency: c.Concurrency, Keep: c.Keep,
 	}
-	if c.MTU < 1280 || c.MTU > 65535 {
-		return o, fmt.Errorf("--mtu %d: from 1280 to 65535", c.MTU)
-	}
 	if c.Test != "" {
 		filter, err := regexp.Compile(c.Test)
 		if err != nil {
-			return o, fmt.Errorf("--test %q: %w", c.Test, err)
+			return o, wrongUsage("--test %q: %w", c.Test, err)
 		}
 		o.Filter = filter
 	}
-	return o, nil
+	return o, c.check()
+}
+
+// check says which flag cannot be.
+func (c testCmd) check() error {
+	for _, n := range []struct {
+		flag            string
+		value, min, max int
+	}{
+		{"--mtu", c.MTU, 1280, 65535},
+		{"--concurrency", c.Concurrency, 1, 64},
+		{"--outside-http", c.OutsideHTTP, 1, 65535},
+		{"--outside-udp", c.OutsideUDP, 1, 65535},
+	} {
+		if n.value < n.min || n.value > n.max {
+			return wrongUsage("%s %d: from %d to %d", n.flag, n.value, n.min, n.max)
+		}
+	}
+	if c.Timeout <= 0 {
+		return wrongUsage("--timeout %s: must be longer than nothing", c.Timeout)
+	}
+	if why := validation.IsDNS1123Label(c.Namespace); len(why) > 0 {
+		return wrongUsage("--namespace %q: %s", c.Namespace, why[0])
+	}
+	if why := validation.IsDNS1123Subdomain(strings.TrimSuffix(c.ExternalName, ".")); len(why) > 0 {
+		return wrongUsage("--external-name %q: %s", c.ExternalName, why[0])
+	}
+	if _, err := netip.ParseAddr(c.Outside); c.Outside != "" && err != nil {
+		return wrongUsage("--outside %q: not an address such as 203.0.113.10", c.Outside)
+	}
+	if c.Image == "" || strings.ContainsAny(c.Image, " \t\n") {
+		return wrongUsage("--image %q: not the name of an image", c.Image)
+	}
+	return nil
 }
 
 // Run runs the test.
@@ -242,21 +284,25 @@ func (c testCmd) Run(p process) error {
 	if err != nil {
 		return err
 	}
-	if c.List {
-		cli.WriteTestList(p.out, connectivity.Picked(o))
-		return nil
-	}
 	if len(connectivity.Picked(o)) == 0 {
-		return fmt.Errorf("--test %q picks no case; see --list", c.Test)
+		return wrongUsage("--test %q picks no case; see --list", c.Test)
+	}
+	if c.List {
+		return c.list(p, connectivity.Picked(o))
 	}
 	client, err := c.client()
 	if err != nil {
 		return err
 	}
+	if c.JUnitFile != "" { // a run of minutes must not end in a path that cannot be written
+		if err := writeJUnit(c.JUnitFile, connectivity.Report{}); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(p.ctx, c.Timeout, fmt.Errorf("--timeout %s is over", c.Timeout))
 	defer cancel()
 	progress := &cli.TestProgress{W: p.out}
-	if c.Output == "json" {
+	if c.json() {
 		progress.W = p.err
 	}
 	report, err := connectivity.Run(ctx, cli.NewTestCluster(client, c.Image), o, progress)
@@ -271,7 +317,7 @@ func (c testCmd) Run(p process) error {
 			return err
 		}
 	}
-	if c.Output == "json" {
+	if c.json() {
 		err = cli.WriteJSON(p.out, report)
 	} else {
 		cli.WriteTestSummary(p.out, report)
@@ -280,6 +326,22 @@ func (c testCmd) Run(p process) error {
 		return errFailed
 	}
 	return err
+}
+
+func (c testCmd) list(p process, cases []connectivity.Case) error {
+	if !c.json() {
+		cli.WriteTestList(p.out, cases)
+		return nil
+	}
+	type line struct {
+		Name    string `json:"name"`
+		Asserts string `json:"asserts"`
+	}
+	lines := make([]line, len(cases))
+	for i, k := range cases {
+		lines[i] = line{k.Name, k.Asserts}
+	}
+	return cli.WriteJSON(p.out, lines)
 }
 
 func writeJUnit(path string, r connectivity.Report) error {

@@ -248,6 +248,24 @@ func TestATestPodIsSmallAndOnItsNodeAndItsServiceFindsIt(t *testing.T) {
 	}
 }
 
+func TestAnImageThatNoNodeCanGetIsNamedWithTheNode(t *testing.T) {
+	waits := func(reason string) corev1.Pod {
+		return corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+			Image: "example.com/none:1", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
+		}}}}
+	}
+	for reason, want := range map[string]string{
+		"ContainerCreating": "", "CrashLoopBackOff": "",
+		"ErrImagePull":     "node n1 cannot get the image example.com/none:1 (ErrImagePull)",
+		"ImagePullBackOff": "node n1 cannot get the image example.com/none:1 (ImagePullBackOff)",
+		"InvalidImageName": "node n1 cannot get the image example.com/none:1 (InvalidImageName)",
+	} {
+		if got := noImage([]corev1.Pod{{}, waits(reason)}); got != want {
+			t.Errorf("%s: %q, want %q", reason, got, want)
+		}
+	}
+}
+
 func TestANamespaceOfSomebodyElseIsNotTouched(t *testing.T) {
 	s := kubetest.New(t)
 	client, err := kube.FromREST(s.REST())

@@ -58,6 +58,22 @@ func GatherBooks(ctx context.Context, c *kube.Client, nodes []string) (Books, er
 // OneBook wraps the book of one node.
 func OneBook(b introspection.Book) Books { return Books{Books: []introspection.Book{b}} }
 
+// Setting is a setting of a process, as `show config -o json` writes it.
+type Setting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	From  string `json:"from"`
+}
+
+// Settings lists a configuration.
+func Settings(rows []config.Row) []Setting {
+	out := make([]Setting, len(rows))
+	for i, r := range rows {
+		out[i] = Setting{r.Name, r.Value, r.Origin}
+	}
+	return out
+}
+
 // WriteSettings renders a configuration.
 func WriteSettings(w io.Writer, settings []config.Row) {
 	rows := [][]string{{"SETTING", "VALUE", "FROM"}}

@@ -106,18 +106,45 @@ func (c *testCluster) Create(ctx context.Context, namespace string, s connectivi
 		}
 	}
 	addrs, behind := map[string]netip.Addr{}, ""
+	var since time.Time // that an image is known not to come
 	err := poll(ctx, func(ctx context.Context) (bool, error) {
 		pods, err := c.Pods(ctx, namespace)
 		if err != nil {
 			return false, err
 		}
 		addrs, behind = readyPods(pods, s.Pods)
+		why := noImage(pods)
+		switch {
+		case why == "":
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) > imagePatience:
+			return false, fmt.Errorf("%s: give one that the nodes have or can pull (--image)", why)
+		}
 		return behind == "", nil
 	})
-	if err != nil && behind != "" {
+	if behind != "" && ctx.Err() != nil {
 		return nil, fmt.Errorf("wait for the test's pods: %s: %w", behind, err)
 	}
 	return addrs, err
+}
+
+// imagePatience is how long a registry may fail before the test gives up.
+const imagePatience = 15 * time.Second
+
+// noImage names the first pod whose image the kubelet has failed to get.
+func noImage(pods []corev1.Pod) string {
+	for i := range pods {
+		p := &pods[i]
+		for _, s := range p.Status.ContainerStatuses {
+			w := s.State.Waiting
+			if w != nil && slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}, w.Reason) {
+				return fmt.Sprintf("node %s cannot get the image %s (%s)", p.Spec.NodeName, s.Image, w.Reason)
+			}
+		}
+	}
+	return ""
 }
 
 // readyPods returns the addresses of the wanted pods, and what the first that is

@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -77,7 +78,8 @@ func (a Access) load() (*rest.Config, string, error) {
 	cfg, err := loader.ClientConfig()
 	if err != nil {
 		if clientcmd.IsEmptyConfig(err) {
-			return nil, "", errors.New("no cluster to talk to: give --kubeconfig, set KUBECONFIG, or run inside a pod")
+			return nil, "", fmt.Errorf("no cluster to talk to: no kubeconfig at %s; give --kubeconfig, set KUBECONFIG, or run inside a pod",
+				strings.Join(rules.GetLoadingPrecedence(), " or "))
 		}
 		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
 	}
