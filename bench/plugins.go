@@ -15,10 +15,8 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-const (
-	parallel = 10 // ADDs at once in add10
-	victims  = 20 // pods deleted while ADDs are measured
-)
+// parallel is how many ADDs there are at once in add10.
+const parallel = 10
 
 // plugin is a CNI plugin as a runtime calls it: a process in the node's namespace
 // with its configuration on stdin.
@@ -107,85 +105,41 @@ func (p *plugin) burst(r *run, containers []*container) float64 {
 	return float64(len(containers)) / time.Since(began).Seconds()
 }
 
-// amid adds containers one by one while others are deleted, and returns the ADDs'
-// milliseconds. It ends with the deletions.
-func (p *plugin) amid(r *run, adds, dels []*container) (took []float64, used []*container) {
-	done := make(chan error, 1)
-	go func() {
-		for _, c := range dels {
-			if _, err := p.call("DEL", c); err != nil {
-				done <- err
-				return
-			}
-		}
-		done <- nil
-	}()
-	for _, c := range adds {
-		select {
-		case err := <-done:
-			if err != nil {
-				r.Fatal(err)
-			}
-			return took, used
-		default:
-			took, used = append(took, p.one(r, "ADD", c)), append(used, c)
-		}
-	}
-	if err := <-done; err != nil {
-		r.Fatal(err)
-	}
-	return took, used
-}
-
 // plugins measures ours and the reference in turns.
 func plugins(r *run, o Options) []Result {
 	n := node.New(r, node.Config{Type: "m5.xlarge"})
 	n.StartAgent("warm-ips=56", "log-level=info")
 	n.UntilReady()
 	ours, theirs := trunklinePlugin(r, n), referencePlugin(r, n)
-	pods := make([]*container, parallel+victims)
-	for i := range pods {
-		pods[i] = &container{ns: testns.New(r, "pod")}
-	}
+	pods := containers(r, parallel)
 	var add, del, rate [2][]float64
-	var alone, during []float64
 	for i := range o.Rounds {
 		r.Logf("round %d of %d", i+1, o.Rounds)
 		sides := []*plugin{ours, theirs}
 		for _, side := range []int{i % 2, 1 - i%2} {
-			p, mine := sides[side], pods[:parallel]
-			rest(n)
-			adds := p.each(r, "ADD", mine)
-			dels := p.each(r, "DEL", mine)
-			rest(n)
-			rate[side] = append(rate[side], p.burst(r, mine))
-			p.each(r, "DEL", mine)
+			p := sides[side]
+			rest(n, parallel)
+			adds := p.each(r, "ADD", pods)
+			dels := p.each(r, "DEL", pods)
+			rest(n, parallel)
+			rate[side] = append(rate[side], p.burst(r, pods))
+			p.each(r, "DEL", pods)
 			add[side], del[side] = append(add[side], quantile(adds, 0.5)), append(del[side], quantile(dels, 0.5))
-			if side == 0 {
-				alone = append(alone, adds...)
-			}
 		}
-		rest(n)
-		ours.each(r, "ADD", pods[parallel:])
-		took, used := ours.amid(r, pods[:parallel], pods[parallel:])
-		during = append(during, took...)
-		ours.each(r, "DEL", used)
 	}
 	return []Result{
 		compared("cni.add.p50_ms", "ms", add[0], add[1], budget{limit: 0.35, ofRatio: true}),
 		compared("cni.del.p50_ms", "ms", del[0], del[1], budget{limit: 0.3, ofRatio: true}),
 		compared("cni.add10.per_s", "1/s", rate[0], rate[1], budget{limit: 3, ofRatio: true, least: true}),
-		single("cni.add_during_del.p99_ratio", "×", quantile(during, 0.99)/quantile(alone, 0.99), budget{limit: 1.5},
-			fmt.Sprintf("p99 %.3g ms of %d ADDs amid DELs, %.3g ms of %d alone", quantile(during, 0.99), len(during), quantile(alone, 0.99), len(alone))),
 	}
 }
 
 // rest waits until the links of deleted pods are gone, so that their namespaces
-// can be used again, and the pool can serve what a round takes.
-func rest(n *node.Node) {
+// can be used again, and the pool can serve as many ADDs as will come.
+func rest(n *node.Node, free int) {
 	n.Until("a pool at rest", func() error {
 		b := n.Book()
-		if left := node.Count(b, "quarantined"); left > 0 || b.Pool.Free < parallel+victims {
+		if left := node.Count(b, "quarantined"); left > 0 || b.Pool.Free < free {
 			return fmt.Errorf("%d quarantined, %d free", left, b.Pool.Free)
 		}
 		return nil

@@ -26,12 +26,19 @@ type Options struct {
 
 // Run measures. What was measured before an error is returned with it.
 func Run(ctx context.Context, o Options) ([]Result, error) {
-	results, err := supervise(ctx, o.Log, func(r *run) []Result { return plugins(r, o) })
-	if err != nil || o.Short {
-		return results, err
+	beds := []func(*run, Options) []Result{plugins, amid}
+	if !o.Short {
+		beds = append(beds, lab)
 	}
-	more, err := supervise(ctx, o.Log, func(r *run) []Result { return lab(r, o) })
-	return append(results, more...), err
+	var results []Result
+	for _, bed := range beds {
+		more, err := supervise(ctx, o.Log, func(r *run) []Result { return bed(r, o) })
+		results = append(results, more...)
+		if err != nil {
+			return results, err
+		}
+	}
+	return results, nil
 }
 
 // run is what a test is to its harness, outside `go test`. Its methods that end a
