@@ -1,7 +1,11 @@
 package ec2
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -52,13 +56,19 @@ func NewClients(cfg aws.Config) Clients {
 
 // NewReader builds a client for who reads beside the executor and has the SDK
 // retry.
-func NewReader(cfg aws.Config) API { return newClient(ec2.NewFromConfig(cfg)) }
+func NewReader(cfg aws.Config) API {
+	return newClient(ec2.NewFromConfig(cfg, func(o *ec2.Options) {
+		if cfg.HTTPClient == nil {
+			o.HTTPClient = httpClient(true)
+		}
+	}))
+}
 
 // httpClient times out on every stage of a connection; a whole call is bounded by
 // its context.
 func httpClient(keepAlive bool) *http.Client {
 	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
-	return &http.Client{Transport: &http.Transport{
+	return &http.Client{Transport: whole{&http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,
 		TLSHandshakeTimeout:   5 * time.Second,
@@ -67,5 +77,28 @@ func httpClient(keepAlive bool) *http.Client {
 		MaxIdleConnsPerHost:   8,
 		DisableKeepAlives:     !keepAlive,
 		ForceAttemptHTTP2:     true,
-	}}
+	}}}
+}
+
+// whole sends a request in one piece. The SDK closes a request's body as soon as
+// the answer begins; Go's transport, which does not know the SDK's type of body,
+// may then still be looking whether more of it comes, takes the close for a failed
+// write, and drops the connection with the rest of the answer on it. A body that
+// lies in memory is written with its headers and not looked at again.
+// Without this, every fourth answer of 62 KB from a server on the same machine was
+// lost. Source: github.com/aws/aws-sdk-go-v2/issues/2737.
+type whole struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (w whole) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body == nil {
+		return w.next.RoundTrip(r)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err := errors.Join(err, r.Body.Close()); err != nil {
+		return nil, fmt.Errorf("read the request to send: %w", err)
+	}
+	sent := r.WithContext(r.Context()) // a copy: a transport leaves its request alone
+	sent.Body, sent.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return w.next.RoundTrip(sent)
 }
