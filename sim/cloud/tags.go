@@ -3,6 +3,7 @@ package cloud
 import (
 	"maps"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -17,9 +18,9 @@ func mergeTags(into, tags Tags) error {
 		switch {
 		case k == "":
 			return InvalidParameter("Tag key cannot be empty.")
-		case len(k) > 128:
+		case utf8.RuneCountInString(k) > 128:
 			return InvalidParameter("Tag key exceeds the maximum length of 128 characters: %s", k)
-		case len(v) > 256:
+		case utf8.RuneCountInString(v) > 256:
 			return InvalidParameter("Tag value exceeds the maximum length of 256 characters: %s", v)
 		case strings.HasPrefix(strings.ToLower(k), "aws:"):
 			return InvalidParameter("Tag keys starting with 'aws:' are reserved for internal use")

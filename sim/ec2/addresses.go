@@ -125,8 +125,8 @@ func (a *api) assignIPv6(_ *query.Call, r *assignIPv6) (*assignedIPv6, error) {
 		return nil, err
 	}
 	return &assignedIPv6{
-		Interface: r.Interface, Addresses: texts(got.Addresses, netip.Addr.String),
-		Prefixes: texts(got.Prefixes, netip.Prefix.String),
+		Interface: r.Interface, Addresses: each(got.Addresses, netip.Addr.String),
+		Prefixes: each(got.Prefixes, netip.Prefix.String),
 	}, nil
 }
 

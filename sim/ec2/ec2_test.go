@@ -212,6 +212,77 @@ func TestPagesNeitherRepeatNorSkip(t *testing.T) {
 	want(t, err, "InvalidParameterValue", "Value ( 2 ) for parameter maxResults is invalid. Expecting a value greater than 5.")
 }
 
+func TestAPageHasASizeAndATokenBelongsToItsQuestion(t *testing.T) {
+	a := start(t, seeded())
+	for range 8 {
+		a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")})
+	}
+	describe := func(size int32, token *string, filters ...types.Filter) (*awsec2.DescribeNetworkInterfacesOutput, error) {
+		return a.DescribeNetworkInterfaces(t.Context(), &awsec2.DescribeNetworkInterfacesInput{MaxResults: aws.Int32(size), NextToken: token, Filters: filters})
+	}
+	for _, size := range []int32{0, 4, -1} {
+		_, err := describe(size, nil)
+		want(t, err, "InvalidParameterValue", fmt.Sprintf("Value ( %d ) for parameter maxResults is invalid. Expecting a value greater than 5.", size))
+	}
+	first := ok[*awsec2.DescribeNetworkInterfacesOutput](t)(describe(5, nil))
+	if len(first.NetworkInterfaces) != 5 || first.NextToken == nil {
+		t.Fatalf("%d interfaces, token %v", len(first.NetworkInterfaces), first.NextToken)
+	}
+	if all := ok[*awsec2.DescribeNetworkInterfacesOutput](t)(describe(5000, nil)); len(all.NetworkInterfaces) != 11 || all.NextToken != nil {
+		t.Errorf("a page of 5000 has %d, token %v; want all eleven", len(all.NetworkInterfaces), all.NextToken)
+	}
+	// The size may change between pages, the question may not.
+	if rest := ok[*awsec2.DescribeNetworkInterfacesOutput](t)(describe(6, first.NextToken)); len(rest.NetworkInterfaces) != 6 {
+		t.Errorf("%d on the second page, want six", len(rest.NetworkInterfaces))
+	}
+	_, err := describe(5, first.NextToken, filter("status", "available"))
+	want(t, err, "InvalidNextToken", "The token '"+*first.NextToken+"' is invalid")
+	_, err = a.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{NextToken: first.NextToken})
+	want(t, err, "InvalidNextToken", "")
+	_, err = describe(5, aws.String(strings.Repeat("A", 10000)))
+	want(t, err, "InvalidNextToken", "")
+	_, err = a.DescribeNetworkInterfaces(t.Context(), &awsec2.DescribeNetworkInterfacesInput{
+		MaxResults: aws.Int32(5), NetworkInterfaceIds: []string{*first.NetworkInterfaces[0].NetworkInterfaceId},
+	})
+	want(t, err, "InvalidParameterCombination", "The parameter networkInterfaceIdSet cannot be used with the parameter maxResults")
+}
+
+func TestAnInstanceTypeAskedForTwiceIsDescribedOnce(t *testing.T) {
+	a := start(t, seeded())
+	out, err := a.DescribeInstanceTypes(t.Context(), &awsec2.DescribeInstanceTypesInput{
+		InstanceTypes: []types.InstanceType{"m5.xlarge", "t3.medium", "m5.xlarge"}, MaxResults: aws.Int32(100),
+	})
+	if err != nil || len(out.InstanceTypes) != 2 {
+		t.Errorf("%d types (%v), want two", len(out.InstanceTypes), err)
+	}
+}
+
+func TestTagsAreMeasuredInCharactersAndThereAreFiftyAtMost(t *testing.T) {
+	a := start(t, seeded())
+	tag := func(tags ...types.Tag) error {
+		_, err := a.CreateTags(t.Context(), &awsec2.CreateTagsInput{Resources: []string{*a.subnet("a")}, Tags: tags})
+		return err
+	}
+	one := func(key, value string) types.Tag { return types.Tag{Key: aws.String(key), Value: aws.String(value)} }
+	if err := tag(one(strings.Repeat("ж", 128), strings.Repeat("値", 256))); err != nil {
+		t.Errorf("128 and 256 characters of two and three bytes: %v", err)
+	}
+	want(t, tag(one(strings.Repeat("ж", 129), "")), "InvalidParameterValue", "")
+	want(t, tag(one("k", strings.Repeat("値", 257))), "InvalidParameterValue", "")
+	want(t, tag(one("AWS:x", "")), "InvalidParameterValue", "Tag keys starting with 'aws:' are reserved for internal use")
+	many := make([]types.Tag, 50)
+	for n := range many {
+		many[n] = one(fmt.Sprintf("k%d", n), "")
+	}
+	want(t, tag(many...), "TagLimitExceeded", "You have reached the maximum number of tags (50) per resource.")
+	resources := make([]string, 1001)
+	for n := range resources {
+		resources[n] = *a.subnet("a")
+	}
+	_, err := a.CreateTags(t.Context(), &awsec2.CreateTagsInput{Resources: resources, Tags: many[:1]})
+	want(t, err, "InvalidParameterValue", "The request names 1001 resources. It can name 1000 at most.")
+}
+
 func TestFiltersAreAndedAndTheirValuesOred(t *testing.T) {
 	a := start(t, seeded())
 	for _, test := range []struct {

@@ -1,15 +1,16 @@
 package ec2
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/trunkline/trunkline/sim/cloud"
-	"github.com/trunkline/trunkline/sim/iam"
 )
 
 // Filter is one filter of a describe: an item must have one of the values, in
-// which * and ? are wildcards. All filters must hold.
+// which * and ? are wildcards unless a backslash is before them. All filters must
+// hold. Source: EC2 user guide, "Filter your resources".
 type Filter struct {
 	Name   string   `q:"Name,required"`
 	Values []string `q:"Value"`
@@ -39,9 +40,13 @@ func keep[T any](items []T, filters []Filter, attrs attributes[T], tags func(T) 
 	if values > maxFilterValues {
 		return nil, cloud.Errorf("FilterLimitExceeded", "The maximum number of filter values specified on a single call is %d", maxFilterValues)
 	}
-	return slices.DeleteFunc(slices.Clone(items), func(item T) bool {
-		return slices.ContainsFunc(filters, func(f Filter) bool { return !f.passes(have(item, f.Name, attrs, tags)) })
-	}), nil
+	for _, f := range filters {
+		patterns := each(f.Values, pattern)
+		items = slices.DeleteFunc(slices.Clone(items), func(item T) bool {
+			return !passes(patterns, have(item, f.Name, attrs, tags))
+		})
+	}
+	return items, nil
 }
 
 // have is the values an item has for a filter's name.
@@ -62,10 +67,34 @@ func have[T any](item T, name string, attrs attributes[T], tags func(T) cloud.Ta
 	return out
 }
 
-func (f Filter) passes(have []string) bool {
-	return slices.ContainsFunc(f.Values, func(pattern string) bool {
-		return slices.ContainsFunc(have, func(v string) bool { return iam.Like(pattern, v) })
-	})
+// passes reports whether any value fits any pattern.
+func passes(patterns []*regexp.Regexp, values []string) bool {
+	return slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return slices.ContainsFunc(values, p.MatchString) })
+}
+
+// pattern is a filter's value as a regular expression.
+func pattern(value string) *regexp.Regexp {
+	var b strings.Builder
+	escaped := false
+	for _, r := range strings.ToValidUTF8(value, "\ufffd") {
+		switch {
+		case escaped:
+			b.WriteString(regexp.QuoteMeta(string(r)))
+			escaped = false
+		case r == '\\':
+			escaped = true
+		case r == '*':
+			b.WriteString(".*")
+		case r == '?':
+			b.WriteString(".")
+		default:
+			b.WriteString(regexp.QuoteMeta(string(r)))
+		}
+	}
+	if escaped {
+		b.WriteString(`\\`) // one that is before nothing is itself
+	}
+	return regexp.MustCompile(`(?s)\A` + b.String() + `\z`)
 }
 
 func one(s string) []string { return []string{s} }
@@ -85,11 +114,11 @@ func yesNo(b bool) []string {
 	return []string{"false"}
 }
 
-// texts turns ids, addresses and the like into filter values.
-func texts[T any](list []T, text func(T) string) []string {
-	out := make([]string, 0, len(list))
-	for _, v := range list {
-		out = append(out, text(v))
+// each turns every item of a list into what an answer or a filter says of it.
+func each[T, X any](list []T, text func(T) X) []X {
+	out := make([]X, len(list))
+	for n, v := range list {
+		out[n] = text(v)
 	}
 	return out
 }

@@ -140,24 +140,18 @@ type reservationList struct {
 // listInstances gives every instance a reservation of its own, as one started
 // alone has.
 func listInstances(c *query.Call, r *describeInstances) (*reservationList, error) {
-	items, next, err := listing[*cloud.Instance]{
-		kind: cloud.KindInstance, all: cloud.Sorted(c.State.Instances), ids: r.IDs, filters: r.Filters, page: r.Page,
+	out, next, err := shown(c, listing[*cloud.Instance]{
+		kind: cloud.KindInstance, set: "instances", all: cloud.Sorted(c.State.Instances), ids: r.IDs, filters: r.Filters, page: r.Page,
 		id:    func(n *cloud.Instance) string { return string(n.ID) },
 		tags:  func(n *cloud.Instance) cloud.Tags { return n.Tags },
 		attrs: instanceAttributes(c.State),
-	}.list(c)
-	if err != nil {
-		return nil, err
-	}
-	out := &reservationList{NextToken: next}
-	for _, n := range items {
-		out.Reservations = append(out.Reservations, reservationXML{
-			ID: ReservationID(n.ID), Owner: c.State.Account, Instances: []instanceXML{newInstanceXML(c.State, n)},
-		})
-	}
-	return out, nil
+	}, func(n *cloud.Instance) reservationXML {
+		return reservationXML{ID: ReservationID(n.ID), Owner: c.State.Account, Instances: []instanceXML{newInstanceXML(c.State, n)}}
+	})
+	return &reservationList{out, next}, err
 }
 
+// instanceAttributes are the filters of DescribeInstances.
 func instanceAttributes(s *cloud.State) attributes[*cloud.Instance] {
 	type instance = *cloud.Instance
 	primary := func(f func(*cloud.Interface) []string) func(instance) []string {
@@ -181,9 +175,9 @@ func instanceAttributes(s *cloud.State) attributes[*cloud.Instance] {
 		"private-dns-name": primary(func(i *cloud.Interface) []string {
 			return one(vpc.PrivateDNSName(i.IPv4[0], s.Region))
 		}),
-		"instance.group-id": primary(func(i *cloud.Interface) []string { return texts(i.Groups, groupText) }),
+		"instance.group-id": primary(func(i *cloud.Interface) []string { return each(i.Groups, groupText) }),
 		"network-interface.network-interface-id": func(n instance) []string {
-			return texts(s.InterfacesOf(n.ID), func(i *cloud.Interface) string { return string(i.ID) })
+			return each(s.InterfacesOf(n.ID), func(i *cloud.Interface) string { return string(i.ID) })
 		},
 	}
 }
@@ -354,7 +348,7 @@ type typeList struct {
 
 func (a *api) listTypes(c *query.Call, r *describeTypes) (*typeList, error) {
 	limits := a.cloud.TypeLimits()
-	names := slices.Sorted(slices.Values(r.Types))
+	names := slices.Compact(slices.Sorted(slices.Values(r.Types)))
 	if len(names) == 0 {
 		names = sortedKeys(limits)
 	}
@@ -367,15 +361,20 @@ func (a *api) listTypes(c *query.Call, r *describeTypes) (*typeList, error) {
 		all = append(all, newTypeXML(name, l))
 	}
 	items, next, err := listing[typeXML]{
-		all: all, filters: r.Filters, page: r.Page,
-		id: func(t typeXML) string { return t.Name },
-		attrs: attributes[typeXML]{
-			"instance-type": func(t typeXML) []string { return one(t.Name) },
-			"bare-metal":    func(t typeXML) []string { return yesNo(t.BareMetal) },
-			"hypervisor":    func(t typeXML) []string { return maybe(t.Hypervisor) },
-		},
+		all: all, filters: r.Filters, page: r.Page, most: smallPage,
+		id:    func(t typeXML) string { return t.Name },
+		attrs: typeAttributes(),
 	}.list(c)
 	return &typeList{Types: items, NextToken: next}, err
+}
+
+// typeAttributes are the filters of DescribeInstanceTypes.
+func typeAttributes() attributes[typeXML] {
+	return attributes[typeXML]{
+		"instance-type": func(t typeXML) []string { return one(t.Name) },
+		"bare-metal":    func(t typeXML) []string { return yesNo(t.BareMetal) },
+		"hypervisor":    func(t typeXML) []string { return maybe(t.Hypervisor) },
+	}
 }
 
 func newTypeXML(name string, l vpc.Limits) typeXML {

@@ -51,22 +51,16 @@ type interfaceList struct {
 }
 
 func listInterfaces(c *query.Call, r *describeInterfaces) (*interfaceList, error) {
-	items, next, err := listing[*cloud.Interface]{
-		kind: cloud.KindInterface, all: cloud.Sorted(c.State.Interfaces), ids: r.IDs, filters: r.Filters, page: r.Page,
+	out, next, err := shown(c, listing[*cloud.Interface]{
+		kind: cloud.KindInterface, set: "networkInterfaceId", all: cloud.Sorted(c.State.Interfaces), ids: r.IDs, filters: r.Filters, page: r.Page,
 		id:    func(i *cloud.Interface) string { return string(i.ID) },
 		tags:  func(i *cloud.Interface) cloud.Tags { return i.Tags },
 		attrs: interfaceAttributes(c.State),
-	}.list(c)
-	if err != nil {
-		return nil, err
-	}
-	out := &interfaceList{NextToken: next}
-	for _, i := range items {
-		out.Interfaces = append(out.Interfaces, newInterfaceXML(c.State, i))
-	}
-	return out, nil
+	}, func(i *cloud.Interface) interfaceXML { return newInterfaceXML(c.State, i) })
+	return &interfaceList{out, next}, err
 }
 
+// interfaceAttributes are the filters of DescribeNetworkInterfaces.
 func interfaceAttributes(s *cloud.State) attributes[*cloud.Interface] {
 	type eni = *cloud.Interface
 	attachment := func(f func(*cloud.Attachment) []string) func(eni) []string {
@@ -92,10 +86,10 @@ func interfaceAttributes(s *cloud.State) attributes[*cloud.Interface] {
 		"requester-managed":    func(i eni) []string { return yesNo(i.RequesterManaged) },
 		"source-dest-check":    func(i eni) []string { return yesNo(i.SourceDestCheck) },
 		"addresses.primary":    func(i eni) []string { return []string{"true", "false"}[:min(2, len(i.IPv4))] },
-		"ipv4-prefix":          func(i eni) []string { return texts(i.IPv4Prefixes, netip.Prefix.String) },
-		"ipv6-prefix":          func(i eni) []string { return texts(i.IPv6Prefixes, netip.Prefix.String) },
-		"group-id":             func(i eni) []string { return texts(i.Groups, groupText) },
-		"group-name":           func(i eni) []string { return texts(groupsXML(s, i.Groups), groupXML.name) },
+		"ipv4-prefix":          func(i eni) []string { return each(i.IPv4Prefixes, netip.Prefix.String) },
+		"ipv6-prefix":          func(i eni) []string { return each(i.IPv6Prefixes, netip.Prefix.String) },
+		"group-id":             func(i eni) []string { return each(i.Groups, groupText) },
+		"group-name":           func(i eni) []string { return each(groupsXML(s, i.Groups), groupXML.name) },
 		"attachment.status":    attachment(func(a *cloud.Attachment) []string { return one(string(a.Status)) }),
 		"attachment.device-index": attachment(func(a *cloud.Attachment) []string {
 			return one(strconv.Itoa(a.DeviceIndex))
@@ -105,8 +99,8 @@ func interfaceAttributes(s *cloud.State) attributes[*cloud.Interface] {
 		"attachment.delete-on-termination": attachment(func(a *cloud.Attachment) []string {
 			return yesNo(a.DeleteOnTermination)
 		}),
-		"addresses.private-ip-address": func(i eni) []string { return texts(i.IPv4, netip.Addr.String) },
-		"ipv6-addresses.ipv6-address":  func(i eni) []string { return texts(i.IPv6, netip.Addr.String) },
+		"addresses.private-ip-address": func(i eni) []string { return each(i.IPv4, netip.Addr.String) },
+		"ipv6-addresses.ipv6-address":  func(i eni) []string { return each(i.IPv6, netip.Addr.String) },
 	}
 }
 

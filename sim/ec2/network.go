@@ -87,33 +87,42 @@ type subnetList struct {
 }
 
 func listSubnets(c *query.Call, r *describeSubnets) (*subnetList, error) {
+	out, next, err := shown(c, listing[*cloud.Subnet]{
+		kind: cloud.KindSubnet, set: "subnets", all: cloud.Sorted(c.State.Subnets), ids: r.IDs, filters: r.Filters, page: r.Page,
+		id:    func(n *cloud.Subnet) string { return string(n.ID) },
+		tags:  func(n *cloud.Subnet) cloud.Tags { return n.Tags },
+		attrs: subnetAttributes(c),
+	}, func(n *cloud.Subnet) subnetXML { return newSubnetXML(c, n) })
+	return &subnetList{out, next}, err
+}
+
+// subnetAttributes are the filters of DescribeSubnets.
+func subnetAttributes(c *query.Call) attributes[*cloud.Subnet] {
 	type subnet = *cloud.Subnet
 	s := c.State
-	items, next, err := listing[subnet]{
-		kind: cloud.KindSubnet, all: cloud.Sorted(s.Subnets), ids: r.IDs, filters: r.Filters, page: r.Page,
-		id:   func(n subnet) string { return string(n.ID) },
-		tags: func(n subnet) cloud.Tags { return n.Tags },
-		attrs: attributes[subnet]{
-			"subnet-id":                  func(n subnet) []string { return one(string(n.ID)) },
-			"vpc-id":                     func(subnet) []string { return one(string(s.VPC.ID)) },
-			"availability-zone":          func(n subnet) []string { return one(n.Zone) },
-			"availability-zone-id":       func(n subnet) []string { return one(ZoneID(n.Zone)) },
-			"cidr-block":                 func(n subnet) []string { return one(n.CIDR.String()) },
-			"owner-id":                   func(subnet) []string { return one(s.Account) },
-			"state":                      func(subnet) []string { return one("available") },
-			"default-for-az":             func(subnet) []string { return one("false") },
-			"map-public-ip-on-launch":    func(n subnet) []string { return yesNo(n.Public) },
-			"available-ip-address-count": func(n subnet) []string { return one(strconv.Itoa(s.FreeIPv4(n))) },
-		},
-	}.list(c)
-	if err != nil {
-		return nil, err
+	ipv6 := func(f func(subnetIPv6XML) string) func(subnet) []string {
+		return func(n subnet) []string { return each(newSubnetXML(c, n).IPv6, f) }
 	}
-	out := &subnetList{NextToken: next}
-	for _, n := range items {
-		out.Subnets = append(out.Subnets, newSubnetXML(c, n))
+	return attributes[subnet]{
+		"subnet-id":                       func(n subnet) []string { return one(string(n.ID)) },
+		"subnet-arn":                      func(n subnet) []string { return one(arn(c, cloud.KindSubnet, string(n.ID))) },
+		"vpc-id":                          func(subnet) []string { return one(string(s.VPC.ID)) },
+		"availability-zone":               func(n subnet) []string { return one(n.Zone) },
+		"availability-zone-id":            func(n subnet) []string { return one(ZoneID(n.Zone)) },
+		"cidr-block":                      func(n subnet) []string { return one(n.CIDR.String()) },
+		"owner-id":                        func(subnet) []string { return one(s.Account) },
+		"state":                           func(subnet) []string { return one("available") },
+		"default-for-az":                  func(subnet) []string { return yesNo(false) },
+		"enable-dns64":                    func(subnet) []string { return yesNo(false) },
+		"ipv6-native":                     func(subnet) []string { return yesNo(false) },
+		"map-customer-owned-ip-on-launch": func(subnet) []string { return yesNo(false) },
+		"map-public-ip-on-launch":         func(n subnet) []string { return yesNo(n.Public) },
+		"available-ip-address-count":      func(n subnet) []string { return one(strconv.Itoa(s.FreeIPv4(n))) },
+
+		"ipv6-cidr-block-association.association-id":  ipv6(func(x subnetIPv6XML) string { return x.ID }),
+		"ipv6-cidr-block-association.ipv6-cidr-block": ipv6(func(x subnetIPv6XML) string { return x.CIDR }),
+		"ipv6-cidr-block-association.state":           ipv6(func(x subnetIPv6XML) string { return x.State.State }),
 	}
-	return out, nil
 }
 
 func newSubnetXML(c *query.Call, n *cloud.Subnet) subnetXML {
@@ -173,30 +182,27 @@ type vpcList struct {
 }
 
 func listVPCs(c *query.Call, r *describeVPCs) (*vpcList, error) {
+	out, next, err := shown(c, listing[*cloud.VPC]{
+		kind: cloud.KindVPC, set: "vpc", all: []*cloud.VPC{&c.State.VPC}, ids: r.IDs, filters: r.Filters, page: r.Page,
+		id:    func(v *cloud.VPC) string { return string(v.ID) },
+		tags:  func(v *cloud.VPC) cloud.Tags { return v.Tags },
+		attrs: vpcAttributes(c.State),
+	}, func(v *cloud.VPC) vpcXML { return newVPCXML(c.State, v) })
+	return &vpcList{out, next}, err
+}
+
+// vpcAttributes are the filters of DescribeVpcs.
+func vpcAttributes(s *cloud.State) attributes[*cloud.VPC] {
 	type network = *cloud.VPC
-	items, next, err := listing[network]{
-		kind: cloud.KindVPC, all: []network{&c.State.VPC}, ids: r.IDs, filters: r.Filters, page: r.Page,
-		id:   func(v network) string { return string(v.ID) },
-		tags: func(v network) cloud.Tags { return v.Tags },
-		attrs: attributes[network]{
-			"vpc-id":   func(v network) []string { return one(string(v.ID)) },
-			"cidr":     func(v network) []string { return one(v.CIDRs[0].String()) },
-			"owner-id": func(network) []string { return one(c.State.Account) },
-			"state":    func(network) []string { return one("available") },
-			"is-default": func(network) []string {
-				return one("false")
-			},
-			"cidr-block-association.cidr-block": func(v network) []string { return texts(v.CIDRs, netip.Prefix.String) },
-		},
-	}.list(c)
-	if err != nil {
-		return nil, err
+	return attributes[network]{
+		"vpc-id":     func(v network) []string { return one(string(v.ID)) },
+		"cidr":       func(v network) []string { return one(v.CIDRs[0].String()) },
+		"owner-id":   func(network) []string { return one(s.Account) },
+		"state":      func(network) []string { return one("available") },
+		"is-default": func(network) []string { return yesNo(false) },
+
+		"cidr-block-association.cidr-block": func(v network) []string { return each(v.CIDRs, netip.Prefix.String) },
 	}
-	out := &vpcList{NextToken: next}
-	for _, v := range items {
-		out.VPCs = append(out.VPCs, newVPCXML(c.State, v))
-	}
-	return out, nil
 }
 
 func newVPCXML(s *cloud.State, v *cloud.VPC) vpcXML {
@@ -266,13 +272,18 @@ func listZones(c *query.Call, r *describeZones) (*zoneList, error) {
 		}
 	}
 	var err error
-	out.Zones, err = keep(out.Zones, r.Filters, attributes[zoneXML]{
+	out.Zones, err = keep(out.Zones, r.Filters, zoneAttributes(), nil)
+	return out, err
+}
+
+// zoneAttributes are the filters of DescribeAvailabilityZones.
+func zoneAttributes() attributes[zoneXML] {
+	return attributes[zoneXML]{
 		"zone-name":     func(z zoneXML) []string { return one(z.Name) },
 		"zone-id":       func(z zoneXML) []string { return one(z.ID) },
 		"zone-type":     func(z zoneXML) []string { return one(z.Type) },
 		"region-name":   func(z zoneXML) []string { return one(z.Region) },
 		"state":         func(z zoneXML) []string { return one(z.State) },
 		"opt-in-status": func(z zoneXML) []string { return one(z.OptIn) },
-	}, nil)
-	return out, err
+	}
 }

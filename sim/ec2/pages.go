@@ -13,26 +13,36 @@ import (
 
 // Page is the part of a describe that asks for one page of many.
 type Page struct {
-	MaxResults int    `q:"MaxResults"`
+	MaxResults *int   `q:"MaxResults"`
 	NextToken  string `q:"NextToken"`
 }
 
-// Page sizes EC2 takes.
+// Page sizes EC2 takes; some actions take less than maxPage.
 const (
-	minPage = 5
-	maxPage = 1000
+	minPage   = 5
+	maxPage   = 1000
+	smallPage = 100
 )
 
 // listing is a describe of one kind of item.
 type listing[T any] struct {
 	kind    cloud.Kind
-	all     []T // in the order of their ids
+	set     string // what EC2's errors call the list of ids, without "Set"
+	all     []T    // in the order of their ids
 	id      func(T) string
 	ids     []string // asked for; empty is all
 	filters []Filter
 	attrs   attributes[T]
 	tags    func(T) cloud.Tags
 	page    Page
+	most    int // items on a page; zero is maxPage
+}
+
+// shown is one page of a listing as show prints its items, and the token of the
+// next page.
+func shown[T, X any](c *query.Call, l listing[T], show func(T) X) ([]X, string, error) {
+	items, next, err := l.list(c)
+	return each(items, show), next, err
 }
 
 // list returns one page of the items asked for, and the token of the next page.
@@ -52,9 +62,9 @@ func (l listing[T]) selected() ([]T, error) {
 	if len(l.ids) == 0 {
 		return l.all, nil
 	}
-	if l.page.MaxResults != 0 {
+	if l.page.MaxResults != nil {
 		return nil, cloud.Errorf("InvalidParameterCombination",
-			"The parameter %sSet cannot be used with the parameter maxResults", l.kind)
+			"The parameter %sSet cannot be used with the parameter maxResults", l.set)
 	}
 	for _, id := range l.ids {
 		if err := l.kind.CheckID(id); err != nil {
@@ -72,12 +82,9 @@ func (l listing[T]) selected() ([]T, error) {
 // cut takes one page out of items. The token names the last item given, so pages
 // neither repeat nor skip what stays while others come and go.
 func (l listing[T]) cut(c *query.Call, items []T) ([]T, string, error) {
-	size := maxPage
-	if m := l.page.MaxResults; m != 0 {
-		if m < minPage {
-			return nil, "", cloud.InvalidParameter("Value ( %d ) for parameter maxResults is invalid. Expecting a value greater than %d.", m, minPage)
-		}
-		size = min(m, maxPage)
+	size, err := l.size()
+	if err != nil {
+		return nil, "", err
 	}
 	seal := l.seal(c.Action)
 	if l.page.NextToken != "" {
@@ -92,6 +99,23 @@ func (l listing[T]) cut(c *query.Call, items []T) ([]T, string, error) {
 	}
 	last := l.id(items[size-1])
 	return items[:size], base64.RawURLEncoding.EncodeToString([]byte(seal + "\n" + last)), nil
+}
+
+// size is how many items the page takes. Asking for more than EC2 has room for is
+// no mistake: the page is as long as it can be.
+func (l listing[T]) size() (int, error) {
+	most := l.most
+	if most == 0 {
+		most = maxPage
+	}
+	m := l.page.MaxResults
+	switch {
+	case m == nil:
+		return most, nil
+	case *m < minPage:
+		return 0, cloud.InvalidParameter("Value ( %d ) for parameter maxResults is invalid. Expecting a value greater than %d.", *m, minPage)
+	}
+	return min(*m, most), nil
 }
 
 // seal ties a token to the question it belongs to.

@@ -90,30 +90,23 @@ type tableList struct {
 }
 
 func listTables(c *query.Call, r *describeTables) (*tableList, error) {
-	s := c.State
-	items, next, err := listing[*cloud.RouteTable]{
-		kind: cloud.KindTable, all: cloud.Sorted(s.RouteTables), ids: r.IDs, filters: r.Filters, page: r.Page,
+	out, next, err := shown(c, listing[*cloud.RouteTable]{
+		kind: cloud.KindTable, set: "routeTableId", all: cloud.Sorted(c.State.RouteTables), ids: r.IDs, filters: r.Filters, page: r.Page, most: smallPage,
 		id:    func(t *cloud.RouteTable) string { return string(t.ID) },
 		tags:  func(t *cloud.RouteTable) cloud.Tags { return t.Tags },
-		attrs: tableAttributes(s),
-	}.list(c)
-	if err != nil {
-		return nil, err
-	}
-	out := &tableList{NextToken: next}
-	for _, t := range items {
-		x := tableXML{
-			ID: string(t.ID), VPC: string(s.VPC.ID), Owner: s.Account, Tags: tagsXML(t.Tags),
-			Associations: associations(s, t),
-		}
-		for _, route := range t.Routes {
-			x.Routes = append(x.Routes, newRouteXML(s, route))
-		}
-		out.Tables = append(out.Tables, x)
-	}
-	return out, nil
+		attrs: tableAttributes(c.State),
+	}, func(t *cloud.RouteTable) tableXML { return newTableXML(c.State, t) })
+	return &tableList{out, next}, err
 }
 
+func newTableXML(s *cloud.State, t *cloud.RouteTable) tableXML {
+	return tableXML{
+		ID: string(t.ID), VPC: string(s.VPC.ID), Owner: s.Account, Tags: tagsXML(t.Tags), Associations: associations(s, t),
+		Routes: each(t.Routes, func(r cloud.Route) routeXML { return newRouteXML(s, r) }),
+	}
+}
+
+// tableAttributes are the filters of DescribeRouteTables.
 func tableAttributes(s *cloud.State) attributes[*cloud.RouteTable] {
 	type table = *cloud.RouteTable
 	each := func(f func(routeXML) string) func(table) []string {

@@ -50,9 +50,15 @@ func (r changeTags) tags() cloud.Tags {
 	return out
 }
 
+// maxTagged is how many resources one call tags. Source: API_CreateTags.html.
+const maxTagged = 1000
+
 // permitTags asks for every resource: with its tags, and with those of the
 // request.
 func permitTags(c *query.Call, r *changeTags) ([]iam.Request, error) {
+	if n := len(r.Resources); n > maxTagged {
+		return nil, cloud.InvalidParameter("The request names %d resources. It can name %d at most.", n, maxTagged)
+	}
 	var out []iam.Request
 	for _, id := range r.Resources {
 		tags, kind, ok := c.State.TagsOf(id)
@@ -108,13 +114,19 @@ func listTags(c *query.Call, r *describeTags) (*tagList, error) {
 	}
 	items, next, err := listing[tagItemXML]{
 		kind: "tag", all: all, filters: r.Filters, page: r.Page,
-		id: func(t tagItemXML) string { return t.Kind + " " + t.Resource + " " + t.Key },
-		attrs: attributes[tagItemXML]{
-			"key":           func(t tagItemXML) []string { return one(t.Key) },
-			"value":         func(t tagItemXML) []string { return one(t.Value) },
-			"resource-id":   func(t tagItemXML) []string { return one(t.Resource) },
-			"resource-type": func(t tagItemXML) []string { return one(t.Kind) },
-		},
+		id:    func(t tagItemXML) string { return t.Kind + " " + t.Resource + " " + t.Key },
+		tags:  func(t tagItemXML) cloud.Tags { return cloud.Tags{t.Key: t.Value} },
+		attrs: tagAttributes(),
 	}.list(c)
 	return &tagList{Tags: items, NextToken: next}, err
+}
+
+// tagAttributes are the filters of DescribeTags.
+func tagAttributes() attributes[tagItemXML] {
+	return attributes[tagItemXML]{
+		"key":           func(t tagItemXML) []string { return one(t.Key) },
+		"value":         func(t tagItemXML) []string { return one(t.Value) },
+		"resource-id":   func(t tagItemXML) []string { return one(t.Resource) },
+		"resource-type": func(t tagItemXML) []string { return one(t.Kind) },
+	}
 }

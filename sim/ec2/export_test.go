@@ -1,0 +1,23 @@
+package ec2
+
+import (
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/query"
+)
+
+// ClaimedFilters are the filters of each describe, without those of tags.
+func ClaimedFilters(s *cloud.State) map[string][]string {
+	c := &query.Call{State: s}
+	return map[string][]string{
+		"DescribeNetworkInterfaces":  sortedKeys(interfaceAttributes(s)),
+		"DescribeInstances":          sortedKeys(instanceAttributes(s)),
+		"DescribeInstanceTypes":      sortedKeys(typeAttributes()),
+		"DescribeSubnets":            sortedKeys(subnetAttributes(c)),
+		"DescribeVpcs":               sortedKeys(vpcAttributes(s)),
+		"DescribeAvailabilityZones":  sortedKeys(zoneAttributes()),
+		"DescribeSecurityGroups":     sortedKeys(groupAttributes(s)),
+		"DescribeSecurityGroupRules": sortedKeys(ruleAttributes()),
+		"DescribeRouteTables":        sortedKeys(tableAttributes(s)),
+		"DescribeTags":               sortedKeys(tagAttributes()),
+	}
+}

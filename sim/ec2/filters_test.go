@@ -1,0 +1,258 @@
+package ec2_test
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/ec2"
+)
+
+// filtered says where the SDK's answer of one describe has the items, and for
+// each filter where an item has the values that the filter is about.
+type filtered struct {
+	items   string
+	filters map[string]string
+}
+
+func documentedFilters() map[string]filtered {
+	permission := func(in, prefix string) map[string]string {
+		return map[string]string{
+			prefix + "protocol": in + ".IpProtocol", prefix + "from-port": in + ".FromPort", prefix + "to-port": in + ".ToPort",
+			prefix + "cidr": in + ".IpRanges.CidrIp", prefix + "ipv6-cidr": in + ".Ipv6Ranges.CidrIpv6",
+			prefix + "group-id": in + ".UserIdGroupPairs.GroupId", prefix + "user-id": in + ".UserIdGroupPairs.UserId",
+		}
+	}
+	groups := filtered{"SecurityGroups", map[string]string{
+		"group-id": "GroupId", "group-name": "GroupName", "description": "Description", "owner-id": "OwnerId", "vpc-id": "VpcId",
+	}}
+	maps.Copy(groups.filters, permission("IpPermissions", "ip-permission."))
+	maps.Copy(groups.filters, permission("IpPermissionsEgress", "egress.ip-permission."))
+	return map[string]filtered{
+		"DescribeSecurityGroups": groups,
+		"DescribeNetworkInterfaces": {"NetworkInterfaces", map[string]string{
+			"addresses.primary": "PrivateIpAddresses.Primary", "addresses.private-ip-address": "PrivateIpAddresses.PrivateIpAddress",
+			"attachment.attachment-id": "Attachment.AttachmentId", "attachment.delete-on-termination": "Attachment.DeleteOnTermination",
+			"attachment.device-index": "Attachment.DeviceIndex", "attachment.instance-id": "Attachment.InstanceId",
+			"attachment.status": "Attachment.Status", "availability-zone": "AvailabilityZone", "description": "Description",
+			"group-id": "Groups.GroupId", "group-name": "Groups.GroupName", "interface-type": "InterfaceType",
+			"ipv4-prefix": "Ipv4Prefixes.Ipv4Prefix", "ipv6-addresses.ipv6-address": "Ipv6Addresses.Ipv6Address",
+			"ipv6-prefix": "Ipv6Prefixes.Ipv6Prefix", "mac-address": "MacAddress", "network-interface-id": "NetworkInterfaceId",
+			"owner-id": "OwnerId", "private-ip-address": "PrivateIpAddress", "requester-id": "RequesterId",
+			"requester-managed": "RequesterManaged", "source-dest-check": "SourceDestCheck", "status": "Status",
+			"subnet-id": "SubnetId", "vpc-id": "VpcId",
+		}},
+		"DescribeInstances": {"Reservations", map[string]string{
+			"availability-zone": "Instances.Placement.AvailabilityZone", "instance-id": "Instances.InstanceId",
+			"instance-state-name": "Instances.State.Name", "instance-type": "Instances.InstanceType",
+			"instance.group-id": "Instances.SecurityGroups.GroupId", "network-interface.network-interface-id": "Instances.NetworkInterfaces.NetworkInterfaceId",
+			"owner-id": "OwnerId", "private-dns-name": "Instances.PrivateDnsName", "private-ip-address": "Instances.PrivateIpAddress",
+			"subnet-id": "Instances.SubnetId", "vpc-id": "Instances.VpcId",
+		}},
+		"DescribeInstanceTypes": {"InstanceTypes", map[string]string{
+			"bare-metal": "BareMetal", "hypervisor": "Hypervisor", "instance-type": "InstanceType",
+		}},
+		"DescribeSubnets": {"Subnets", map[string]string{
+			"availability-zone": "AvailabilityZone", "availability-zone-id": "AvailabilityZoneId",
+			"available-ip-address-count": "AvailableIpAddressCount", "cidr-block": "CidrBlock", "default-for-az": "DefaultForAz",
+			"enable-dns64": "EnableDns64", "ipv6-cidr-block-association.association-id": "Ipv6CidrBlockAssociationSet.AssociationId",
+			"ipv6-cidr-block-association.ipv6-cidr-block": "Ipv6CidrBlockAssociationSet.Ipv6CidrBlock",
+			"ipv6-cidr-block-association.state":           "Ipv6CidrBlockAssociationSet.Ipv6CidrBlockState.State",
+			"ipv6-native":                                 "Ipv6Native", "map-customer-owned-ip-on-launch": "MapCustomerOwnedIpOnLaunch",
+			"map-public-ip-on-launch": "MapPublicIpOnLaunch", "owner-id": "OwnerId", "state": "State", "subnet-arn": "SubnetArn",
+			"subnet-id": "SubnetId", "vpc-id": "VpcId",
+		}},
+		"DescribeVpcs": {"Vpcs", map[string]string{
+			"cidr": "CidrBlock", "cidr-block-association.cidr-block": "CidrBlockAssociationSet.CidrBlock",
+			"is-default": "IsDefault", "owner-id": "OwnerId", "state": "State", "vpc-id": "VpcId",
+		}},
+		"DescribeAvailabilityZones": {"AvailabilityZones", map[string]string{
+			"opt-in-status": "OptInStatus", "region-name": "RegionName", "state": "State", "zone-id": "ZoneId",
+			"zone-name": "ZoneName", "zone-type": "ZoneType",
+		}},
+		"DescribeSecurityGroupRules": {"SecurityGroupRules", map[string]string{
+			"group-id": "GroupId", "security-group-rule-id": "SecurityGroupRuleId",
+		}},
+		"DescribeRouteTables": {"RouteTables", map[string]string{
+			"association.main": "Associations.Main", "association.route-table-association-id": "Associations.RouteTableAssociationId",
+			"association.route-table-id": "Associations.RouteTableId", "association.subnet-id": "Associations.SubnetId",
+			"owner-id": "OwnerId", "route-table-id": "RouteTableId", "route.destination-cidr-block": "Routes.DestinationCidrBlock",
+			"route.destination-ipv6-cidr-block": "Routes.DestinationIpv6CidrBlock", "route.gateway-id": "Routes.GatewayId",
+			"route.instance-id": "Routes.InstanceId", "route.origin": "Routes.Origin", "route.state": "Routes.State", "vpc-id": "VpcId",
+		}},
+		"DescribeTags": {"Tags", map[string]string{
+			"key": "Key", "resource-id": "ResourceId", "resource-type": "ResourceType", "value": "Value",
+		}},
+	}
+}
+
+// at collects the values that lie at a path of fields, through lists.
+func at(v reflect.Value, path string) []string {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			return nil
+		}
+		return at(v.Elem(), path)
+	case reflect.Slice:
+		var out []string
+		for i := range v.Len() {
+			out = append(out, at(v.Index(i), path)...)
+		}
+		return out
+	default: // a structure, or a value
+	}
+	if path == "" {
+		if text := fmt.Sprint(v.Interface()); text != "" {
+			return []string{text}
+		}
+		return nil
+	}
+	field, rest, _ := strings.Cut(path, ".")
+	return at(v.FieldByName(field), rest)
+}
+
+// items describes with filters and returns the items of the answer.
+func (a *account) items(t *testing.T, action, list string, filters ...types.Filter) []reflect.Value {
+	t.Helper()
+	input := inputOf(action)
+	input.Elem().FieldByName("Filters").Set(reflect.ValueOf(filters))
+	out := invoke(t, a.Client, action, input).Elem().FieldByName(list)
+	found := make([]reflect.Value, out.Len())
+	for i := range found {
+		found[i] = out.Index(i)
+	}
+	return found
+}
+
+// Every filter we claim, with every value the world has for it, passes exactly the
+// items whose answer shows that value; and with a value nobody has, none. The
+// answer itself is the oracle.
+func TestEveryClaimedFilterPassesWhatTheAnswerShows(t *testing.T) {
+	a := start(t, seeded())
+	furnish(t, a.cloud)
+	documented := documentedFilters()
+	for action, claimed := range ec2.ClaimedFilters(a.cloud.State()) {
+		d := documented[action]
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(d.filters)), claimed); diff != "" {
+			t.Errorf("%s: the test and the table claim other filters (-test +table):\n%s", action, diff)
+		}
+		all := a.items(t, action, d.items)
+		if len(all) == 0 {
+			t.Errorf("%s: nothing to filter", action)
+		}
+		for filter, path := range d.filters {
+			values := map[string]bool{}
+			for _, item := range all {
+				for _, v := range at(item, path) {
+					values[v] = true
+				}
+			}
+			values["nobody-has-this"] = false
+			for value := range values {
+				var want []reflect.Value
+				for _, item := range all {
+					if slices.Contains(at(item, path), value) {
+						want = append(want, item)
+					}
+				}
+				got := a.items(t, action, d.items, types.Filter{Name: aws.String(filter), Values: []string{value}})
+				if diff := cmp.Diff(ids(want), ids(got)); diff != "" {
+					t.Errorf("%s: %s=%s (-want +got):\n%s", action, filter, value, diff)
+				}
+			}
+		}
+	}
+}
+
+// ids tell items apart: their first own identifying field.
+func ids(items []reflect.Value) []string {
+	out := []string{}
+	for _, item := range items {
+		name := ""
+		for _, field := range []string{
+			"NetworkInterfaceId", "ReservationId", "SubnetId", "SecurityGroupRuleId", "GroupId", "RouteTableId", "VpcId", "InstanceType", "ZoneName", "ResourceId",
+		} {
+			if f := item.FieldByName(field); f.IsValid() && name == "" {
+				name = strings.Join(at(item, field), "")
+			}
+		}
+		if key := item.FieldByName("Key"); key.IsValid() {
+			name += " " + strings.Join(at(item, "Key"), "")
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+func TestEveryDescribeOfTaggedThingsFiltersByTag(t *testing.T) {
+	a := start(t, seeded())
+	furnish(t, a.cloud)
+	s := a.cloud.State()
+	tag := cloud.Tags{"Team": "net", "Cost": ""}
+	eni, table, group := cloud.Sorted(s.Interfaces)[0].ID, cloud.Sorted(s.RouteTables)[0].ID, cloud.Sorted(s.Groups)[0].ID
+	if err := a.cloud.Tag([]string{
+		string(eni), string(table), string(group), *a.subnet("a"), string(s.VPC.ID), string(a.instance("node1").ID),
+	}, tag); err != nil {
+		t.Fatal(err)
+	}
+	for action, list := range map[string]string{
+		"DescribeNetworkInterfaces": "NetworkInterfaces", "DescribeInstances": "Reservations", "DescribeSubnets": "Subnets",
+		"DescribeVpcs": "Vpcs", "DescribeSecurityGroups": "SecurityGroups", "DescribeRouteTables": "RouteTables",
+	} {
+		for _, test := range []struct {
+			name, value string
+			want        int
+		}{
+			{"tag:Team", "net", 1},
+			{"tag:Team", "n*", 1},
+			{"tag:Team", "Net", 0},
+			{"tag:team", "net", 0},
+			{"tag:Cost", "", 1},
+			{"tag-key", "Team", 1},
+			{"tag-key", "team", 0},
+		} {
+			if got := a.items(t, action, list, filter(test.name, test.value)); len(got) != test.want {
+				t.Errorf("%s %s=%q: %d, want %d", action, test.name, test.value, len(got), test.want)
+			}
+		}
+	}
+	if got := a.items(t, "DescribeTags", "Tags", filter("tag:Team", "net")); len(got) != 6 {
+		t.Errorf("DescribeTags tag:Team=net: %d, want 6", len(got))
+	}
+}
+
+func TestWildcardsInFiltersCanBeEscaped(t *testing.T) {
+	a := start(t, seeded())
+	for _, description := range []string{`literal*`, `literally`, `a\b`, `a?b`, `axb`, "(x|y)", "zwei\nzeilen"} {
+		a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), Description: aws.String(description)})
+	}
+	for value, want := range map[string]int{
+		`literal*`: 2, `literal\*`: 1, `literal?y`: 1, `literal??`: 1, `a\\b`: 1, `a?b`: 3, `a\?b`: 1, "(x|y)": 1, "zwei*": 1, `*\`: 0, "\xff*": 0, "": 2,
+	} {
+		out, err := a.DescribeNetworkInterfaces(t.Context(), &awsec2.DescribeNetworkInterfacesInput{Filters: []types.Filter{filter("description", value)}})
+		if err != nil || len(out.NetworkInterfaces) != want {
+			t.Errorf("description=%q: %d interfaces (%v), want %d", value, len(out.NetworkInterfaces), err, want)
+		}
+	}
+}
+
+func TestAFilterThatSaysNothingIsRefused(t *testing.T) {
+	a := start(t, seeded())
+	_, err := a.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{Filters: []types.Filter{filter("vpc-id")}})
+	want(t, err, "InvalidParameterValue", "The filter 'vpc-id' has no value")
+	_, err = a.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{Filters: []types.Filter{{Values: []string{"x"}}}})
+	want(t, err, "MissingParameter", "The request must contain the parameter Filter.1.Name")
+	many := make([]string, 201)
+	_, err = a.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{Filters: []types.Filter{filter("vpc-id", many...)}})
+	want(t, err, "FilterLimitExceeded", "The maximum number of filter values specified on a single call is 200")
+}
