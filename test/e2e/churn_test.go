@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
 )
 
 // deployment is a Deployment of the workload without probes' usual 1 s limit: a
@@ -60,36 +62,83 @@ func (l lab) goneWithin(t *testing.T, limit time.Duration, selector string) {
 	})
 }
 
-func jobsComeAndGo(t *testing.T, l lab) {
-	const jobs = 200
-	l.apply(t, fmt.Sprintf(`
+// job is a Job of pods that end at once, so many at a time.
+func job(name string, completions, parallelism int) string {
+	return fmt.Sprintf(`
 apiVersion: batch/v1
 kind: Job
-metadata: {name: churn}
+metadata: {name: %[1]s}
 spec:
-  completions: %d
-  parallelism: 12
+  completions: %[2]d
+  parallelism: %[3]d
   backoffLimit: 20
   template:
-    metadata: {labels: {app: churn}}
+    metadata: {labels: {app: %[1]s}}
     spec:
       restartPolicy: Never
       terminationGracePeriodSeconds: 1
       containers:
-        - {name: work, image: %s, args: ["true"], resources: {requests: {cpu: 1m, memory: 4Mi}}}
-`, jobs, workloadImage))
+        - {name: work, image: %[4]s, args: ["true"], resources: {requests: {cpu: 1m, memory: 4Mi}}}
+`, name, completions, parallelism, workloadImage)
+}
+
+func jobsComeAndGo(t *testing.T, l lab) {
+	const jobs = 200
+	l.apply(t, job("churn", jobs, 12))
 	t.Cleanup(func() { l.forget(t, "job/churn", "--cascade=foreground") })
 	eventually(t, 8*time.Minute, "200 jobs are done", func() error {
-		done := strings.TrimSpace(l.kubectl(t, "get", "job/churn", "-o", "jsonpath={.status.succeeded}"))
-		if done != fmt.Sprint(jobs) {
-			return notYet("%q of %d", done, jobs)
+		if done := l.jobPods(t, "churn", "succeeded"); done != jobs {
+			return notYet("%d of %d", done, jobs)
 		}
 		return nil
 	})
-	if failed := strings.TrimSpace(l.kubectl(t, "get", "job/churn", "-o", "jsonpath={.status.failed}")); failed != "" && failed != "0" {
-		t.Errorf("%s pods of the job failed", failed)
+	if failed := l.jobPods(t, "churn", "failed"); failed != 0 {
+		t.Errorf("%d pods of the job failed", failed)
 	}
 	l.forget(t, "job/churn", "--cascade=foreground")
 	l.goneWithin(t, 2*time.Minute, "app=churn")
 	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+}
+
+// jobPods is a count in a Job's status: succeeded, failed or active.
+func (l lab) jobPods(t *testing.T, name, what string) int {
+	t.Helper()
+	var j batchv1.Job
+	l.get(t, &j, "job", name)
+	return int(map[string]int32{"succeeded": j.Status.Succeeded, "failed": j.Status.Failed, "active": j.Status.Active}[what])
+}
+
+// churn is a Job whose pods come and go while something else happens.
+type churn struct {
+	l    lab
+	name string
+}
+
+// startChurn begins a Job that does not end by itself, and waits for its first
+// pods.
+func (l lab) startChurn(t *testing.T, prefix string, parallelism int) churn {
+	t.Helper()
+	c := churn{l, prefix + "-job"}
+	l.apply(t, job(c.name, 5000, parallelism))
+	t.Cleanup(func() { l.forget(t, "job/"+c.name, "--cascade=foreground") })
+	eventually(t, time.Minute, "pods come and go", func() error {
+		if l.jobPods(t, c.name, "succeeded") == 0 {
+			return notYet("none has ended")
+		}
+		return nil
+	})
+	return c
+}
+
+// stop ends the churn and returns how many of its pods did their work. One that
+// failed is a failure.
+func (c churn) stop(t *testing.T) int {
+	t.Helper()
+	done, failed := c.l.jobPods(t, c.name, "succeeded"), c.l.jobPods(t, c.name, "failed")
+	if failed != 0 {
+		t.Errorf("%d pods of %s failed", failed, c.name)
+	}
+	c.l.forget(t, "job/"+c.name, "--cascade=foreground")
+	c.l.goneWithin(t, 2*time.Minute, "app="+c.name)
+	return done
 }

@@ -137,8 +137,3 @@ func (l lab) nodesRule(t *testing.T, api *ec2.Client) (*string, types.IpPermissi
 	t.Fatal("no node's group has a rule that refers to itself")
 	return nil, types.IpPermission{}
 }
-
-func podAddressesAreEC2s(t *testing.T, l lab) {
-	l.runPod(t, "one", "serve")
-	eventually(t, 30*time.Second, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
-}

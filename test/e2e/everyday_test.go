@@ -5,6 +5,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -50,8 +51,37 @@ func everydayCommandsWork(t *testing.T, l lab) {
 		t.Errorf("kubectl exec web -- env: no Service of the API server in:\n%s", out)
 	}
 	followedLogsEndWithTheirPod(t, l)
-	filesTravelBothWays(t, l)
-	forwardedPortServes(t, l)
+	for _, way := range []struct{ name, websockets, upgrade string }{
+		{"websockets", "true", "websocket"},
+		{"SPDY, as older clients speak", "false", "SPDY/3.1"},
+	} {
+		t.Run("over "+way.name, func(t *testing.T) {
+			l := l.with("KUBECTL_REMOTE_COMMAND_WEBSOCKETS="+way.websockets, "KUBECTL_PORT_FORWARD_WEBSOCKETS="+way.websockets)
+			commandsRunInside(t, l, way.upgrade)
+			filesTravelBothWays(t, l)
+			forwardedPortServes(t, l)
+		})
+	}
+}
+
+// commandsRunInside executes a command in a pod, with its input and its exit code,
+// and looks which protocol carried it.
+func commandsRunInside(t *testing.T, l lab, upgrade string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r := l.command(ctx, []byte("through\n"), "kubectl", "exec", "-i", "web", "--", "cat")
+	if r.err != nil || r.stdout != "through\n" {
+		t.Errorf("kubectl exec -i web -- cat: %v\n%s", r.err, r)
+	}
+	r = l.try(ctx, "kubectl", "exec", "web", "-v=8", "--", "false")
+	var exit *exec.ExitError
+	if !errors.As(r.err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("kubectl exec web -- false ended with %v, want 1", r.err)
+	}
+	if !strings.Contains(r.stderr, upgrade) {
+		t.Errorf("kubectl exec did not speak %s:\n%s", upgrade, r.stderr)
+	}
 }
 
 func followedLogsEndWithTheirPod(t *testing.T, l lab) {
@@ -87,8 +117,7 @@ func forwardedPortServes(t *testing.T, l lab) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "trunkline-lab"), "kubectl", "port-forward", "pod/web", ":8080")
-	cmd.Env = append(os.Environ(), "TRUNKLINE_LAB="+l.name)
+	cmd := l.process(ctx, "kubectl", "port-forward", "pod/web", ":8080")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.StdoutPipe()

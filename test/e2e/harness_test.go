@@ -7,10 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +25,13 @@ import (
 type lab struct {
 	name string
 	bin  string // directory of trunkline, trunkline-cni, trunkline-lab
+	env  []string
+}
+
+// with is the lab as somebody drives it whose environment says more.
+func (l lab) with(env ...string) lab {
+	l.env = slices.Concat(l.env, env)
+	return l
 }
 
 // result is what a command said.
@@ -39,10 +49,16 @@ func (l lab) try(ctx context.Context, args ...string) result {
 	return l.command(ctx, nil, args...)
 }
 
-func (l lab) command(ctx context.Context, stdin []byte, args ...string) result {
+// process is a trunkline-lab command that has not begun.
+func (l lab) process(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "trunkline-lab"), args...)
 	cmd.Dir = filepath.Dir(l.bin)
-	cmd.Env = append(os.Environ(), "TRUNKLINE_LAB="+l.name)
+	cmd.Env = slices.Concat(os.Environ(), []string{"TRUNKLINE_LAB=" + l.name}, l.env)
+	return cmd
+}
+
+func (l lab) command(ctx context.Context, stdin []byte, args ...string) result {
+	cmd := l.process(ctx, args...)
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.WaitDelay = 5 * time.Second
 	var out, errb bytes.Buffer
@@ -95,6 +111,22 @@ func (l lab) status(t *testing.T) daemon.Status {
 	}
 	return s
 }
+
+var seedFlag = flag.Uint64("seed", 0, "of what is chosen at random; 0 is the time")
+
+// random is a source whose seed is in the log, for a run that chooses the same.
+func random(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("chosen by -seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// full reports whether the long suites run: every sample is larger then.
+func full() bool { return os.Getenv("TRUNKLINE_SUITES") == "full" }
 
 // errNotYet is what a condition returns while it does not hold.
 var errNotYet = errors.New("not yet")

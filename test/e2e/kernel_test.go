@@ -5,13 +5,27 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trunkline/trunkline/api/introspection"
+	"github.com/trunkline/trunkline/internal/app/cli"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/node/component"
 )
 
 // footprint is what pods left in the kernel of a node.
@@ -20,7 +34,7 @@ type footprint struct {
 	To    []netip.Addr // rules "to <pod> lookup main"
 	From  []netip.Addr // rules "from <pod> lookup <table of its interface>"
 	Route []netip.Addr // routes to pods in the main table
-	Netns int          // network namespaces of sandboxes
+	Netns []string     // network namespaces of sandboxes
 }
 
 // inNode runs a program in a node's network namespace, from outside the node.
@@ -101,19 +115,101 @@ func sorted(a []netip.Addr) []netip.Addr {
 	return a
 }
 
+// sandboxes are the named network namespaces of a node: the container runtime
+// makes one for each pod with a network of its own.
+func sandboxes(n daemon.NodeStatus) ([]string, error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/root/run/netns", n.PID))
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// book is what the agent of a node knows of its interfaces, read where the node's
+// owner would.
+func (l lab) book(t *testing.T, n daemon.NodeStatus) (introspection.Book, error) {
+	t.Helper()
+	var b introspection.Book
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+			err = component.InNetNS(filepath.Join("/run/netns", n.Namespace), func() error {
+				conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+				return err
+			})
+			return conn, err
+		},
+	}}
+	resp, err := client.Get("http://" + cli.DefaultIntrospection + introspection.BookPath)
+	if err != nil {
+		return b, err
+	}
+	defer resp.Body.Close()
+	return b, json.NewDecoder(resp.Body).Decode(&b)
+}
+
+// accountHoldsJust says whether every interface of Trunkline's in EC2 belongs to a
+// running node, and has just the addresses that node's agent knows.
+func (l lab) accountHoldsJust(t *testing.T, nodes []daemon.NodeStatus) error {
+	t.Helper()
+	known := map[string][]netip.Addr{}
+	for _, n := range nodes {
+		b, err := l.book(t, n)
+		if err != nil {
+			return notYet("the agent of %s: %v", n.Name, err)
+		}
+		for _, eni := range b.ENIs {
+			addrs := []netip.Addr{eni.Primary}
+			for _, a := range eni.Addresses {
+				addrs = append(addrs, a.Address)
+			}
+			known[eni.ID] = sorted(addrs)
+		}
+	}
+	for _, eni := range l.interfaces(t) {
+		id := aws.ToString(eni.NetworkInterfaceId)
+		addrs, ok := known[id]
+		mark := slices.ContainsFunc(eni.TagSet, func(tag types.Tag) bool { return aws.ToString(tag.Key) == vpc.TagManagedBy })
+		if !ok && mark {
+			return notYet("%s is %s and no running node's agent knows it", id, eni.Status)
+		}
+		delete(known, id)
+		var held []netip.Addr
+		for _, a := range eni.PrivateIpAddresses {
+			held = append(held, netip.MustParseAddr(aws.ToString(a.PrivateIpAddress)))
+		}
+		if ok && !slices.Equal(sorted(held), addrs) {
+			return notYet("%s has %v in EC2 and %v in its agent's book", id, held, addrs)
+		}
+	}
+	if len(known) > 0 {
+		return notYet("agents know interfaces that EC2 does not: %v", known)
+	}
+	return nil
+}
+
 // kernelHoldsJust says whether the kernel of every node holds its pods' links,
-// rules and routes and no others, and EC2 gave every pod's address to an
-// interface of that pod's node.
+// rules, routes and namespaces and no others, EC2 gave every pod's address to an
+// interface of that pod's node, and nothing in EC2 is beside what agents know.
 func (l lab) kernelHoldsJust(t *testing.T) error {
 	t.Helper()
 	held := l.holders(t)
+	var running []daemon.NodeStatus
 	for _, n := range l.status(t).Nodes {
 		if n.State != "running" {
 			continue
 		}
+		running = append(running, n)
 		pods := l.podsOf(t, n.KubeName)
 		f := l.footprint(t, n.Name)
+		var err error
+		if f.Netns, err = sandboxes(n); err != nil {
+			return notYet("namespaces of %s: %v", n.Name, err)
+		}
 		switch {
+		case len(f.Netns) != len(pods):
+			return notYet("%s has %d pods and %d namespaces %v", n.Name, len(pods), len(f.Netns), f.Netns)
 		case len(f.Links) != len(pods):
 			return notYet("%s has %d pods and %d pod links %v", n.Name, len(pods), len(f.Links), f.Links)
 		case !slices.Equal(sorted(f.Route), pods):
@@ -132,5 +228,5 @@ func (l lab) kernelHoldsJust(t *testing.T) error {
 			}
 		}
 	}
-	return nil
+	return l.accountHoldsJust(t, running)
 }

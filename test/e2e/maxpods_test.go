@@ -57,6 +57,10 @@ func aFullNodeOutlivesItsAgent(t *testing.T, l lab) {
 		}
 		return nil
 	})
+	// The deliberate break of "none is stuck": now they are.
+	if err := l.crowd(t, size); err == nil {
+		t.Error("no pod counts as stuck while the agent is away")
+	}
 
 	l.agentImage(t.Context(), t, good, back)
 	l.stopAgentOn(t, n.KubeName)
@@ -81,25 +85,27 @@ func (l lab) roomOn(t *testing.T, node string) int {
 // none is stuck on its way in or out.
 func (l lab) crowdIs(t *testing.T, limit time.Duration, n int) {
 	t.Helper()
-	eventually(t, limit, fmt.Sprint(n, " pods are ready and none is stuck"), func() error {
-		var pods corev1.PodList
-		l.get(t, &pods, "pods", "-l", "app=crowd")
-		ready, leaving := 0, 0
-		for _, p := range pods.Items {
-			if p.DeletionTimestamp != nil {
-				leaving++
-			}
-			for _, c := range p.Status.Conditions {
-				if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-					ready++
-				}
-			}
+	eventually(t, limit, fmt.Sprint(n, " pods are ready and none is stuck"), func() error { return l.crowd(t, n) })
+}
+
+func (l lab) crowd(t *testing.T, n int) error {
+	t.Helper()
+	var pods corev1.PodList
+	l.get(t, &pods, "pods", "-l", "app=crowd")
+	ready, leaving := 0, 0
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if p.DeletionTimestamp != nil {
+			leaving++
 		}
-		if len(pods.Items) != n || ready != n || leaving > 0 {
-			return notYet("%d pods of %d, %d ready, %d on their way out", len(pods.Items), n, ready, leaving)
+		if podIsReady(p) {
+			ready++
 		}
-		return nil
-	})
+	}
+	if len(pods.Items) != n || ready != n || leaving > 0 {
+		return notYet("%d pods of %d, %d ready, %d on their way out", len(pods.Items), n, ready, leaving)
+	}
+	return nil
 }
 
 // agentImage gives the agents that start from now on another image. The test's own

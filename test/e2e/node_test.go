@@ -69,6 +69,88 @@ func nodeIsDrained(t *testing.T, l lab) {
 	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=90s")
 }
 
+// patient is the crowd with the patience of five seconds for a node that is gone,
+// spread over the nodes.
+func patient() string {
+	const pod = "      terminationGracePeriodSeconds: 1\n"
+	return strings.Replace(strings.ReplaceAll(deployment, "crowd", "patient"), pod, pod+`      tolerations:
+        - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
+        - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
+      topologySpreadConstraints:
+        - maxSkew: 1
+          topologyKey: kubernetes.io/hostname
+          whenUnsatisfiable: ScheduleAnyway
+          labelSelector: {matchLabels: {app: patient}}
+`, 1)
+}
+
+// A node's power is cut with pods on it: Kubernetes finds out, the pods move, and
+// when the power is back nothing of those before is left.
+func nodeLosesPower(t *testing.T, l lab) {
+	n := l.lastNode(t)
+	l.apply(t, patient())
+	t.Cleanup(func() { l.forget(t, "deployment/patient") })
+	l.kubectl(t, "scale", "deployment/patient", "--replicas=9")
+	l.kubectl(t, "rollout", "status", "deployment/patient", "--timeout=90s")
+	before := l.podsOf(t, n.KubeName)
+	if len(before) < 2 {
+		t.Fatalf("%d pods on %s: too few to lose", len(before), n.Name)
+	}
+	switches := daemon.NewClient(daemon.StateDir(l.name))
+	if err := switches.Power(t.Context(), n.Name, daemon.PowerStop); err != nil {
+		t.Fatal(err)
+	}
+	on := false
+	power := func(ctx context.Context) {
+		if on {
+			return
+		}
+		on = true
+		if err := switches.Power(ctx, n.Name, daemon.PowerStart); err != nil {
+			t.Errorf("power on %s: %v", n.Name, err)
+		}
+	}
+	t.Cleanup(func() { power(context.Background()) })
+	eventually(t, 2*time.Minute, "the node is NotReady and its pods serve elsewhere", func() error {
+		var pods corev1.PodList
+		l.get(t, &pods, "pods", "-l", "app=patient")
+		elsewhere := 0
+		for i := range pods.Items {
+			if p := &pods.Items[i]; p.Spec.NodeName != n.KubeName && podIsReady(p) {
+				elsewhere++
+			}
+		}
+		if elsewhere != 9 {
+			return notYet("%d of 9 pods serve elsewhere", elsewhere)
+		}
+		return nil
+	})
+	power(t.Context())
+	l.nodeIsReady(t, n.KubeName, 2*time.Minute)
+	// The same machine with the same addresses: what is left would be in the way.
+	l.podOn(t, "after-power", n.KubeName)
+	eventually(t, 2*time.Minute, "kernel, EC2 and Kubernetes agree", func() error {
+		if left := l.onNode(t, "app=patient", n.KubeName); left > 0 {
+			return notYet("%d pods of before are still on %s", left, n.Name)
+		}
+		return l.kernelHoldsJust(t)
+	})
+}
+
+// onNode counts the pods of a selector on a node.
+func (l lab) onNode(t *testing.T, selector, node string) int {
+	t.Helper()
+	var pods corev1.PodList
+	l.get(t, &pods, "pods", "-l", selector, "--field-selector", "spec.nodeName="+node)
+	return len(pods.Items)
+}
+
+func podIsReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
 func nodeReboots(t *testing.T, l lab) {
 	n := l.lastNode(t)
 	l.podOn(t, "before-reboot", n.KubeName)

@@ -1,0 +1,99 @@
+//go:build lab
+
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/lab/daemon"
+)
+
+// Agents are killed from outside, one after the other and without a word, at
+// moments chosen at random, while pods come and go on every node and streams flow.
+func agentsAreKilled(t *testing.T, l lab) {
+	rng := random(t)
+	nodes := l.status(t).Nodes
+	l.podOn(t, "near", nodes[0].KubeName)
+	far := l.podOn(t, "far", nodes[1].KubeName)
+	streams := []stream{
+		l.startStream(t, "tcp", "near", far.String()+":8081"),
+		l.startStream(t, "udp", "near", far.String()+":8082"),
+	}
+	churn := l.startChurn(t, "killed", 6)
+	kills := 6
+	if full() {
+		kills = 60
+	}
+	for range kills {
+		l.killAgent(t, rng, nodes[rng.IntN(len(nodes))])
+	}
+	before := l.jobPods(t, churn.name, "succeeded")
+	l.kubectl(t, "-n", "kube-system", "rollout", "status", agents, "--timeout=180s")
+	eventually(t, 2*time.Minute, "pods go on to come and go", func() error {
+		if now := l.jobPods(t, churn.name, "succeeded"); now < before+12 {
+			return notYet("%d more", now-before)
+		}
+		return nil
+	})
+	for _, failed := range l.failedSandboxes(t, "killed") {
+		t.Logf("tried again by the kubelet: %s", failed)
+	}
+	t.Logf("%d pods of the job came and went meanwhile", churn.stop(t))
+	wholeStreams(t, streams...)
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+}
+
+// killAgent kills the agent of a node within three seconds; one that is down is
+// waited for.
+func (l lab) killAgent(t *testing.T, rng *rand.Rand, n daemon.NodeStatus) {
+	t.Helper()
+	pid := 0
+	eventually(t, 2*time.Minute, "the agent of "+n.Name+" runs", func() (err error) {
+		pid, err = agentOf(n)
+		return err
+	})
+	wait := time.NewTimer(time.Duration(rng.Int64N(int64(3 * time.Second))))
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatalf("kill the agent of %s (%d): %v", n.Name, pid, err)
+	}
+	t.Logf("killed the agent of %s", n.Name)
+}
+
+// agentOf finds the agent's process by the node's network namespace, in which it
+// runs.
+func agentOf(n daemon.NodeStatus) (pid int, err error) {
+	home, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", n.PID))
+	if err != nil {
+		return 0, notYet("%s is down: %v", n.Name, err)
+	}
+	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	for _, at := range found {
+		argv, _ := os.ReadFile(at) // gone meanwhile: not this one
+		if string(argv) != "/trunkline\x00agent\x00" {
+			continue
+		}
+		dir := filepath.Dir(at)
+		if ns, err := os.Readlink(filepath.Join(dir, "ns/net")); err == nil && ns == home {
+			return strconv.Atoi(strings.TrimPrefix(dir, "/proc/"))
+		}
+	}
+	return 0, notYet("no agent runs in %s", n.Namespace)
+}

@@ -1,0 +1,160 @@
+//go:build lab
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/lab/spec"
+)
+
+func tagged(tags map[string]string) []types.TagSpecification {
+	var list []types.Tag
+	for k, v := range tags {
+		list = append(list, types.Tag{Key: aws.String(k), Value: aws.String(v)})
+	}
+	return []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: list}}
+}
+
+// leakedTags are those an agent gives the interfaces it makes; the instance is one
+// that EC2 no longer knows.
+func leakedTags() map[string]string {
+	return map[string]string{
+		vpc.TagManagedBy: "trunkline", vpc.TagInstanceID: "i-0deadbeef00000000", vpc.TagClusterName: spec.ClusterName,
+		vpc.TagCreatedAt: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339),
+	}
+}
+
+// The controller of the cluster finds an interface that nobody owns, and deletes
+// it when two looks agree. In a dry run it says so and leaves it; what is not ours
+// it leaves always.
+func leakedInterfacesGo(t *testing.T, l lab) {
+	leaked := l.leak(t, leakedTags())
+	unmarked, another := leakedTags(), leakedTags()
+	delete(unmarked, vpc.TagManagedBy)
+	another[vpc.TagClusterName] = "another-cluster"
+	foreign := []string{l.leak(t, unmarked), l.leak(t, another)}
+	t.Cleanup(func() { l.collector(context.Background(), t) })
+
+	l.collector(t.Context(), t, "--every=5s", "--dry-run")
+	eventually(t, time.Minute, "the dry run says what it would delete", func() error {
+		if !strings.Contains(l.controllerLogs(t), "would delete leaked interface\" eni="+leaked) {
+			return notYet("nothing of %s in the controllers' logs", leaked)
+		}
+		return nil
+	})
+	if got := l.metric(t, `trunkline_controller_leaked_interfaces{state="confirmed"}`); got != 1 {
+		t.Errorf("%v interfaces are confirmed as leaked, want 1", got)
+	}
+	if !l.exists(t, leaked) {
+		t.Errorf("%s was deleted in a dry run", leaked)
+	}
+
+	l.collector(t.Context(), t, "--every=5s")
+	waited := false
+	eventually(t, time.Minute, "the leaked interface is deleted", func() error {
+		there := l.exists(t, leaked)
+		if there && l.metric(t, `trunkline_controller_leaked_interfaces{state="waiting"}`) == 1 {
+			waited = true
+		}
+		if there {
+			return notYet("%s is still there", leaked)
+		}
+		return nil
+	})
+	if !waited {
+		t.Errorf("%s was never seen waiting for its second confirmation", leaked)
+	}
+	l.deletionIsTold(t, leaked)
+	for _, id := range foreign {
+		if !l.exists(t, id) {
+			t.Errorf("%s is not ours and was deleted", id)
+			continue
+		}
+		l.deleteInterface(t, id)
+	}
+}
+
+// deletionIsTold looks for the event, the log line and the count of a deletion.
+func (l lab) deletionIsTold(t *testing.T, id string) {
+	t.Helper()
+	eventually(t, 30*time.Second, "event, log and metric tell of the deletion", func() error {
+		var events corev1.EventList
+		l.get(t, &events, "events", "-n", "kube-system", "--field-selector", "reason=LeakedInterfaceDeleted")
+		told := slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, id) })
+		switch {
+		case !told:
+			return notYet("no event names %s", id)
+		case !strings.Contains(l.controllerLogs(t), "leaked interface deleted\" eni="+id):
+			return notYet("no log line names %s", id)
+		case l.metric(t, "trunkline_controller_deleted_interfaces_total") != 1:
+			return notYet("the count is %v", l.metric(t, "trunkline_controller_deleted_interfaces_total"))
+		}
+		return nil
+	})
+}
+
+// collector starts the controllers anew with arguments.
+func (l lab) collector(ctx context.Context, t *testing.T, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	quoted := `"controller"`
+	for _, a := range args {
+		quoted += fmt.Sprintf(",%q", a)
+	}
+	for _, command := range [][]string{
+		{"patch", controllers, "--type=json", "-p", `[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":[` + quoted + `]}]`},
+		{"rollout", "status", controllers, "--timeout=100s"},
+	} {
+		if r := l.try(ctx, append([]string{"kubectl", "-n", "kube-system"}, command...)...); r.err != nil {
+			t.Errorf("start the controllers with %v: %v\n%s", args, r.err, r)
+		}
+	}
+}
+
+func (l lab) exists(t *testing.T, id string) bool {
+	t.Helper()
+	return slices.ContainsFunc(l.interfaces(t), func(eni types.NetworkInterface) bool { return aws.ToString(eni.NetworkInterfaceId) == id })
+}
+
+const controllerLabel = "app.kubernetes.io/name=trunkline-controller"
+
+func (l lab) controllerLogs(t *testing.T) string {
+	t.Helper()
+	return l.kubectl(t, "-n", "kube-system", "logs", "-l", controllerLabel, "--tail=200")
+}
+
+// metric is the sum of a metric over the controllers that run.
+func (l lab) metric(t *testing.T, series string) float64 {
+	t.Helper()
+	names := l.kubectl(t, "-n", "kube-system", "get", "pods", "-l", controllerLabel, "--field-selector", "status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")
+	sum := 0.0
+	for _, pod := range strings.Fields(names) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		r := l.try(ctx, "kubectl", "get", "--raw", "/api/v1/namespaces/kube-system/pods/"+pod+":8080/proxy/metrics")
+		cancel()
+		for lines := bufio.NewScanner(strings.NewReader(r.stdout)); lines.Scan(); {
+			if value, ok := strings.CutPrefix(lines.Text(), series+" "); ok {
+				v, err := strconv.ParseFloat(value, 64)
+				if err != nil {
+					t.Errorf("%s: %v", lines.Text(), err)
+				}
+				sum += v
+			}
+		}
+	}
+	return sum
+}

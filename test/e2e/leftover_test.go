@@ -1,0 +1,80 @@
+//go:build lab
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+func podAddressesAreEC2s(t *testing.T, l lab) {
+	l.runPod(t, "one", "serve")
+	eventually(t, 30*time.Second, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+	leftoversAreSeen(t, l)
+	eventually(t, 30*time.Second, "they agree again", func() error { return l.kernelHoldsJust(t) })
+}
+
+// leftoversAreSeen is the deliberate break of every step that ends with nothing
+// left over: one of each is left on a node, or in EC2, and named.
+func leftoversAreSeen(t *testing.T, l lab) {
+	t.Helper()
+	n := l.status(t).Nodes[0]
+	inside := func(args ...string) func() { return func() { l.inNode(t, n.Name, args...) } }
+	for _, left := range []struct {
+		what       string
+		make, mend func()
+	}{
+		{"pod links", inside("ip", "link", "add", "enileft", "type", "bridge"), inside("ip", "link", "del", "enileft")},
+		{"rules to", inside("ip", "rule", "add", "to", "192.0.2.1", "priority", "512", "lookup", "main"), inside("ip", "rule", "del", "to", "192.0.2.1", "priority", "512")},
+		{"a rule from", inside("ip", "rule", "add", "from", "192.0.2.1", "priority", "1536", "lookup", "main"), inside("ip", "rule", "del", "from", "192.0.2.1", "priority", "1536")},
+		{
+			"namespaces",
+			func() { l.run(t, time.Minute, "exec", n.Name, "--", "ip", "netns", "add", "left") },
+			func() { l.run(t, time.Minute, "exec", n.Name, "--", "ip", "netns", "del", "left") },
+		},
+	} {
+		left.make()
+		err := l.kernelHoldsJust(t)
+		left.mend()
+		if err == nil || !strings.Contains(err.Error(), left.what) {
+			t.Errorf("something is left of %s, and the look at it says %v", left.what, err)
+		}
+	}
+	id := l.leak(t, map[string]string{vpc.TagManagedBy: "trunkline", vpc.TagNoManage: "true"})
+	if err := l.kernelHoldsJust(t); err == nil || !strings.Contains(err.Error(), id) {
+		t.Errorf("interface %s is nobody's, and the look at EC2 says %v", id, err)
+	}
+	l.deleteInterface(t, id)
+}
+
+// leak makes an interface beside the nodes' own, with tags, that is attached to
+// nothing.
+func (l lab) leak(t *testing.T, tags map[string]string) (id string) {
+	t.Helper()
+	subnet := ""
+	for _, eni := range l.interfaces(t) {
+		if eni.Attachment != nil && aws.ToString(eni.Attachment.InstanceId) != "" {
+			subnet = aws.ToString(eni.SubnetId)
+		}
+	}
+	out, err := l.account(t).CreateNetworkInterface(t.Context(), &ec2.CreateNetworkInterfaceInput{
+		SubnetId: aws.String(subnet), Description: aws.String("left by a test"), TagSpecifications: tagged(tags),
+	})
+	if err != nil {
+		t.Fatalf("leak an interface: %v", err)
+	}
+	return aws.ToString(out.NetworkInterface.NetworkInterfaceId)
+}
+
+func (l lab) deleteInterface(t *testing.T, id string) {
+	t.Helper()
+	if _, err := l.account(t).DeleteNetworkInterface(t.Context(), &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String(id)}); err != nil {
+		t.Errorf("delete %s: %v", id, err)
+	}
+}
