@@ -33,6 +33,7 @@ type Server struct {
 	down     bool
 	refused  map[string]int // paths and the HTTP status they get
 	log      []string
+	used     map[string]bool // rights that requests needed
 }
 
 // New starts a server that ends with the test.
@@ -41,6 +42,7 @@ func New(t testing.TB) *Server {
 		rows:     map[string]map[string]object{},
 		watchers: map[*watcher]bool{},
 		refused:  map[string]int{},
+		used:     map[string]bool{},
 	}
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(func() {
@@ -180,6 +182,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	down, refused := s.down, s.refused[r.URL.Path]
 	s.log = append(s.log, r.Method+" "+r.URL.Path)
+	s.use(r)
 	s.mu.Unlock()
 	if down {
 		fail(w, http.StatusServiceUnavailable, "ServiceUnavailable", "the server is down on request")

@@ -1,0 +1,56 @@
+package kube_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
+)
+
+func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
+	w := newWorld(t)
+	own := pod("kube-system", "agent", "n1", "uid-agent")
+	yes := true
+	own.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "trunkline-agent", Controller: &yes}}
+	w.Put(pods, own)
+	w.Put("/apis/apps/v1/daemonsets", &appsv1.DaemonSet{
+		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "trunkline-agent"},
+	})
+	w.until(t, "the cluster is reflected", w.cluster.Synced)
+	ref := kube.PodRef{Namespace: "default", Name: "new"}
+	w.Put(pods, pod("default", "new", "n2", "uid-new")) // on another node: not reflected
+	if _, err := w.cluster.Pod(t.Context(), ref, "uid-new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.cluster.WriteNetwork(t.Context(), trunkline.NodeNetworkStatus{InstanceID: "i-1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.cluster.SetNetworkUnavailable(t.Context(), false, "TrunklineReady", "ready"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second is counted on the first
+		w.cluster.Events().PodWarning(ref, "uid-new", "NetworkNotReady", "no address")
+	}
+	client, err := kube.FromREST(w.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent"}, "n1"); err != nil {
+		t.Fatal(err)
+	}
+	granted := kubetest.Granted(t, "../../../deploy/base/agent-rbac.yaml")
+	deadline := time.After(10 * time.Second)
+	for !slices.Equal(w.Used(), granted) { // watches and events come by themselves
+		select {
+		case <-deadline:
+			t.Fatalf("used:    %q\ngranted: %q", w.Used(), granted)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
