@@ -207,6 +207,22 @@ func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
 			t.Errorf("condition of n2: %v", err)
 		}
 	})
+	t.Run("an agent installed in another namespace may not either", func(t *testing.T) {
+		c.kubectl(t, "create", "clusterrolebinding", "elsewhere", "--clusterrole=trunkline-agent", "--serviceaccount=elsewhere:trunkline-agent")
+		admin, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		admin.Impersonate.UserName = "system:serviceaccount:elsewhere:trunkline-agent"
+		elsewhere, err := kube.FromREST(admin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := kube.NewCluster(kube.Options{Client: elsewhere, NodeName: "n2", Log: slog.New(slog.DiscardHandler)})
+		if err := k.SetNetworkUnavailable(t.Context(), true, "Lie", "lie"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "may not write about n2") {
+			t.Errorf("condition of n2: %v", err)
+		}
+	})
 	t.Run("an agent that stops learns whether its DaemonSet wants the node", func(t *testing.T) {
 		set, err := client.Core.AppsV1().DaemonSets("kube-system").Get(t.Context(), "trunkline-agent", metav1.GetOptions{})
 		if err != nil {
