@@ -12,6 +12,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/journal"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
@@ -39,6 +40,8 @@ type addition struct {
 	at    attachment
 	begun bool // the link may exist
 	wired link.Result
+	// written is the last record on its way to the disk.
+	written *journal.Pending
 }
 
 // addSteps is the life of an ADD. Rooms add steps here.
@@ -68,10 +71,9 @@ func (a *Agent) addSteps() *steps.List[*addition] {
 // first step that leaves something in the kernel, and at the end that it is done.
 func (a *Agent) writeDown(ctx context.Context, add *addition, at string) error {
 	if at != "" {
-		return a.book.put(add.at, add.fresh...).Wait(ctx)
+		add.written = a.book.put(add.at, add.fresh...)
 	}
-	add.at.Stage, add.at.held = wired, false
-	return a.book.put(add.at).Wait(ctx)
+	return add.written.Wait(ctx)
 }
 
 // add wires a pod and returns the CNI result.
@@ -256,9 +258,12 @@ func (a *Agent) let(ctx context.Context, add *addition) error {
 	return err
 }
 
+// up lets the pod out. That its ADD is done goes to the disk meanwhile, and writeDown
+// waits for it before the answer. After a crash in between the next process lets the
+// pod out: all that held it back has been in force since the step before.
 func (a *Agent) up(ctx context.Context, add *addition) error {
-	a.book.letOut(add.owner.Key())
-	add.at.held = false
+	add.at.Stage, add.at.held = wired, false
+	add.written = a.book.put(add.at)
 	return a.host.Up(ctx, add.at.pod())
 }
 

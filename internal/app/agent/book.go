@@ -184,16 +184,6 @@ func (b *book) put(t attachment, rows ...ipam.Record) *journal.Pending {
 	return b.enqueue(rows, podRecord(t))
 }
 
-// letOut says that the attachment's link may be up from now on.
-func (b *book) letOut(k ipam.Key) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if t, ok := b.pods[k]; ok {
-		t.held = false
-		b.pods[k] = t
-	}
-}
-
 // quarantine takes an attachment's address away and says its link is to go.
 func (b *book) quarantine(t attachment, now time.Time) *journal.Pending {
 	b.mu.Lock()
