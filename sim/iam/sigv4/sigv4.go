@@ -129,10 +129,17 @@ func Verify(r *http.Request, body []byte, a Authorization, key Key, scope Scope)
 	return nil
 }
 
+// mustSign are the headers that a signature must cover: the host, the time, and
+// whatever else of AWS's own the request carries.
 func mustSign(r *http.Request, key Key) []string {
 	must := []string{"host", "x-amz-date"}
-	if key.Token != "" || r.Header.Get("X-Amz-Security-Token") != "" {
+	if key.Token != "" {
 		must = append(must, "x-amz-security-token")
+	}
+	for name := range r.Header {
+		if name = strings.ToLower(name); strings.HasPrefix(name, "x-amz-") {
+			must = append(must, name)
+		}
 	}
 	return must
 }
