@@ -141,7 +141,7 @@ func TestTheTokensAnswerTravelsAsFarAsTheHopLimitSays(t *testing.T) {
 			t.Run(fmt.Sprintf("%s limit %d", family.name, try.limit), func(t *testing.T) {
 				c := newChain(t)
 				instance := node()
-				instance.Options.HopLimit = try.limit
+				instance.Options.HopLimit, instance.Options.IPv6 = try.limit, true
 				var l net.Listener
 				err := c.service.Run(func() (err error) {
 					config := net.ListenConfig{}

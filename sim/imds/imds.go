@@ -83,6 +83,9 @@ type Options struct {
 	TokensRequired bool
 	// HopLimit is HttpPutResponseHopLimit, 1 to 64; 0 means 1.
 	HopLimit int
+	// IPv6 is HttpProtocolIpv6=enabled: the service also answers at
+	// fd00:ec2::254.
+	IPv6 bool
 }
 
 // Credentials of a role, as iam/security-credentials prints them.

@@ -277,6 +277,21 @@ func TestVersionOneIsServedWhereNoTokenIsRequired(t *testing.T) {
 	}
 }
 
+func TestOverIPv6TheServiceAnswersOnlyWhereItIsEnabled(t *testing.T) {
+	s := newService(t)
+	s.from = "fd10::5"
+	if r := s.do("PUT", "/latest/api/token", headerTokenTTL, "60"); r.StatusCode != 403 {
+		t.Errorf("a token with IPv6 disabled: %d, want 403", r.StatusCode)
+	}
+	if r := s.do("GET", "/latest/meta-data/mac"); r.StatusCode != 403 {
+		t.Errorf("data with IPv6 disabled: %d, want 403", r.StatusCode)
+	}
+	s.change(func(i *Instance) { i.Options.IPv6 = true })
+	if r := s.do("GET", "/latest/meta-data/mac", headerToken, s.token()); r.StatusCode != 200 {
+		t.Errorf("with IPv6 enabled: %d", r.StatusCode)
+	}
+}
+
 func TestTheRolesCredentialsAreTheSourcesOfThatMoment(t *testing.T) {
 	s := newService(t)
 	read := func() map[string]string {

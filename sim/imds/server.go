@@ -86,13 +86,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest)
 		return
 	}
-	instance, ok := s.source.ByAddress(remote.Addr().Unmap().WithZone(""))
+	client := remote.Addr().Unmap().WithZone("")
+	instance, ok := s.source.ByAddress(client)
 	if !ok {
 		s.log.Debug("metadata asked from an address of no instance", "client", r.RemoteAddr)
 		refuse(w, http.StatusNotFound)
 		return
 	}
-	if instance.Options.Disabled {
+	if instance.Options.Disabled || (client.Is6() && !instance.Options.IPv6) {
 		refuse(w, http.StatusForbidden)
 		return
 	}

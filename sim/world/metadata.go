@@ -39,7 +39,7 @@ func describe(s *cloud.State, n *cloud.Instance) imds.Instance {
 		ID: n.ID, Type: n.Type, Image: ec2.ImageID, Account: s.Account, Region: s.Region,
 		Zone: zone, ZoneID: ec2.ZoneID(zone), Reservation: ec2.ReservationID(n.ID), Launched: n.Launched,
 		Role: n.Role, Tags: maps.Clone(n.Tags),
-		Options: imds.Options{TokensRequired: n.Metadata.TokensRequired, HopLimit: n.Metadata.HopLimit},
+		Options: imds.Options{TokensRequired: n.Metadata.TokensRequired, HopLimit: n.Metadata.HopLimit, IPv6: n.Metadata.IPv6},
 	}
 	if n.Role != "" {
 		out.ProfileARN, out.ProfileID = ec2.ProfileARN(s.Account, n.Role), ec2.ProfileID(n.Role)
