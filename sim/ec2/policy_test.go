@@ -1,0 +1,225 @@
+package ec2_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/sim/iam"
+)
+
+// grant is one action that a policy document allows, and where.
+type grant struct {
+	statement int
+	action    string
+}
+
+// shipped is a policy document as deploy/ has it, to be taken apart.
+type shipped struct {
+	Version   string
+	Statement []map[string]any
+}
+
+func load(t *testing.T, path string) shipped {
+	t.Helper()
+	document, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s shipped
+	if err := json.Unmarshal(document, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func list(v any) []string {
+	if one, ok := v.(string); ok {
+		return []string{one}
+	}
+	var out []string
+	for _, x := range v.([]any) {
+		out = append(out, x.(string))
+	}
+	return out
+}
+
+func (s shipped) grants() []grant {
+	var out []grant
+	for n, statement := range s.Statement {
+		for _, action := range list(statement["Action"]) {
+			out = append(out, grant{n, action})
+		}
+	}
+	return out
+}
+
+// without is the document less one grant.
+func (s shipped) without(t *testing.T, g grant) []byte {
+	t.Helper()
+	out := shipped{Version: s.Version}
+	for n, statement := range s.Statement {
+		left := list(statement["Action"])
+		if n == g.statement {
+			left = slices.DeleteFunc(left, func(action string) bool { return action == g.action })
+		}
+		if len(left) == 0 {
+			continue
+		}
+		copied := map[string]any{}
+		for k, v := range statement {
+			copied[k] = v
+		}
+		copied["Action"] = left
+		out.Statement = append(out.Statement, copied)
+	}
+	document, err := json.Marshal(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return document
+}
+
+// nodeCalls is the life of one interface of a node, in the agent's calls.
+func (a *account) nodeCalls(ctx context.Context, c *awsec2.Client) error {
+	n, s := a.instance("node1"), a.cloud.State()
+	group := string(s.GroupNamed("node").ID)
+	for _, read := range []func() error{
+		func() (err error) {
+			_, err = c.DescribeNetworkInterfaces(ctx, &awsec2.DescribeNetworkInterfacesInput{})
+			return err
+		},
+		func() (err error) { _, err = c.DescribeSubnets(ctx, &awsec2.DescribeSubnetsInput{}); return err },
+		func() (err error) {
+			_, err = c.DescribeRouteTables(ctx, &awsec2.DescribeRouteTablesInput{})
+			return err
+		},
+		func() (err error) {
+			_, err = c.DescribeInstanceTypes(ctx, &awsec2.DescribeInstanceTypesInput{})
+			return err
+		},
+	} {
+		if err := read(); err != nil {
+			return err
+		}
+	}
+	made, err := c.CreateNetworkInterface(ctx, &awsec2.CreateNetworkInterfaceInput{
+		SubnetId: a.subnet("a"), Groups: []string{group},
+		TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: []types.Tag{
+			{Key: aws.String(vpc.TagManagedBy), Value: aws.String("trunkline")}, {Key: aws.String(vpc.TagInstanceID), Value: aws.String(string(n.ID))},
+		}}},
+	})
+	if err != nil {
+		return err
+	}
+	id := made.NetworkInterface.NetworkInterfaceId
+	attached, err := c.AttachNetworkInterface(ctx, &awsec2.AttachNetworkInterfaceInput{
+		NetworkInterfaceId: id, InstanceId: aws.String(string(n.ID)), DeviceIndex: aws.Int32(1),
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := c.ModifyNetworkInterfaceAttribute(ctx, &awsec2.ModifyNetworkInterfaceAttributeInput{NetworkInterfaceId: id, Groups: []string{group}}); err != nil {
+		return err
+	}
+	got, err := c.AssignPrivateIpAddresses(ctx, &awsec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: id, SecondaryPrivateIpAddressCount: aws.Int32(1)})
+	if err != nil {
+		return err
+	}
+	if _, err := c.UnassignPrivateIpAddresses(ctx, &awsec2.UnassignPrivateIpAddressesInput{
+		NetworkInterfaceId: id, PrivateIpAddresses: []string{*got.AssignedPrivateIpAddresses[0].PrivateIpAddress},
+	}); err != nil {
+		return err
+	}
+	if _, err := c.DetachNetworkInterface(ctx, &awsec2.DetachNetworkInterfaceInput{AttachmentId: attached.AttachmentId}); err != nil {
+		return err
+	}
+	_, err = c.DeleteNetworkInterface(ctx, &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: id})
+	return err
+}
+
+// controllerCalls is the collection of one leaked interface.
+func (a *account) controllerCalls(ctx context.Context, c *awsec2.Client) error {
+	leaked, err := a.CreateNetworkInterface(ctx, &awsec2.CreateNetworkInterfaceInput{
+		SubnetId: a.subnet("a"),
+		TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: []types.Tag{
+			{Key: aws.String(vpc.TagManagedBy), Value: aws.String("trunkline")},
+		}}},
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := c.DescribeInstances(ctx, &awsec2.DescribeInstancesInput{}); err != nil {
+		return err
+	}
+	if _, err := c.DescribeNetworkInterfaces(ctx, &awsec2.DescribeNetworkInterfacesInput{}); err != nil {
+		return err
+	}
+	_, err = c.DeleteNetworkInterface(ctx, &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: leaked.NetworkInterface.NetworkInterfaceId})
+	return err
+}
+
+// Each document in deploy/iam allows what its program calls, and nothing in it can
+// be left out: without any one of its grants a call is refused, by its name.
+func TestEveryPermissionThatIsShippedIsNeededAndEnough(t *testing.T) {
+	for path, calls := range map[string]func(*account, context.Context, *awsec2.Client) error{
+		"../../deploy/iam/node-policy.json":       (*account).nodeCalls,
+		"../../deploy/iam/controller-policy.json": (*account).controllerCalls,
+	} {
+		document := load(t, path)
+		try := func(policy []byte) error {
+			a := start(t, seeded())
+			return calls(a, t.Context(), a.as(iam.Role{Name: "shipped", Policies: map[string][]byte{"p": policy}}))
+		}
+		if err := try(document.without(t, grant{-1, ""})); err != nil {
+			t.Errorf("%s is not enough: %v", path, err)
+		}
+		for _, g := range document.grants() {
+			err := try(document.without(t, g))
+			if !isCode(err, "UnauthorizedOperation") || !strings.Contains(err.Error(), "perform: "+g.action+" on resource") {
+				t.Errorf("%s without %s of statement %d: %v, want it refused by name", path, g.action, g.statement, err)
+			}
+		}
+	}
+}
+
+// And it reaches no further than the tags it names.
+func TestTheShippedPoliciesKeepToInterfacesOfTheirOwn(t *testing.T) {
+	a := start(t, seeded())
+	document := func(path string) []byte {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	node := a.as(iam.Role{Name: "node-shipped", Policies: map[string][]byte{"p": document("../../deploy/iam/node-policy.json")}})
+	controller := a.as(iam.Role{Name: "controller-shipped", Policies: map[string][]byte{"p": document("../../deploy/iam/controller-policy.json")}})
+	foreign := a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")}).NetworkInterfaceId
+	for _, c := range []*awsec2.Client{node, controller} {
+		_, err := c.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: foreign})
+		want(t, err, "UnauthorizedOperation", "")
+		_, err = c.TerminateInstances(t.Context(), &awsec2.TerminateInstancesInput{InstanceIds: []string{string(a.instance("node1").ID)}})
+		want(t, err, "UnauthorizedOperation", "")
+	}
+	_, err := node.CreateNetworkInterface(t.Context(), &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")})
+	want(t, err, "UnauthorizedOperation", "") // untagged
+	_, err = node.CreateTags(t.Context(), &awsec2.CreateTagsInput{Resources: []string{*foreign}, Tags: []types.Tag{
+		{Key: aws.String(vpc.TagManagedBy), Value: aws.String("trunkline")},
+	}})
+	want(t, err, "UnauthorizedOperation", "") // tagging is for creating alone
+	primary := string(a.cloud.State().Primary(a.instance("node1").ID).ID)
+	if err := a.cloud.Tag([]string{primary}, map[string]string{"node.k8s.amazonaws.com/no_manage": "true"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = node.AssignPrivateIpAddresses(t.Context(), &awsec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &primary, SecondaryPrivateIpAddressCount: aws.Int32(1)})
+	want(t, err, "UnauthorizedOperation", "")
+}
