@@ -213,7 +213,7 @@ func (s sight) unrest() error {
 	for _, e := range s.book.ENIs {
 		held += len(e.Addresses)
 	}
-	if most := len(s.pods) + 5; held > most || len(s.book.Pool.Steps) > 0 {
+	if most := len(s.pods) + spare; held > most || len(s.book.Pool.Steps) > 0 {
 		return fmt.Errorf("%d addresses are held, at most %d are to be; steps %v: %s", held, most, s.book.Pool.Steps, s.book.Pool.Why)
 	}
 	return nil

@@ -44,14 +44,14 @@ type victim struct {
 	pods map[string]*node.Pod // by container: ADD was answered, DEL not yet asked for
 }
 
+// spare is how many addresses the pool may hold beyond those of pods at rest: the
+// warm ones and the headroom.
+const spare = 2 + 2
+
 // settings make the pool grow and shrink within a churn.
 func settings() []string {
 	return []string{"warm-ips=2", "headroom=2", "cool-down=300ms", "idle-after=1s", "release-every=1s", "del-wait=1s"}
 }
-
-// passEvery is how often a pod passes by while a churn waits for rest: longer than
-// a cool-down, so that it always gets the same address.
-const passEvery = 600 * time.Millisecond
 
 // newVictim boots a node with a running agent on it. plugin is that of a node made
 // before, or empty.
@@ -240,7 +240,7 @@ func (v *victim) churn(old vpc.ENIID) error {
 	for i := range pods {
 		pods[i] = v.NewPod(fmt.Sprint("crowd", i))
 	}
-	late, passing := v.NewPod("late"), v.NewPod("passing")
+	late := v.NewPod("late")
 	if err := atOnce(pods, v.add); err != nil {
 		return err
 	}
@@ -255,17 +255,7 @@ func (v *victim) churn(old vpc.ENIID) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	// A pod that passes now and then keeps the pool planning: left alone, it looks
-	// for what is idle twice a minute.
-	var passed time.Time
-	return v.wait(func() error {
-		err := v.atRest(old)
-		if err == nil || time.Since(passed) < passEvery {
-			return err
-		}
-		passed = time.Now()
-		return errors.Join(err, v.add(passing), v.del(passing))
-	})
+	return v.wait(func() error { return v.atRest(old) })
 }
 
 // going are all but two of the pods. The two that stay are on the interface that
