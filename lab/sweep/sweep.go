@@ -49,7 +49,7 @@ func (r Report) Empty() bool {
 }
 
 // deadline for processes to die and cgroups to empty.
-const deadline = 15 * time.Second
+const deadline = time.Minute
 
 // Sweep removes everything of the lab, its daemon included. A part that cannot
 // be removed does not keep the others; all errors are joined.
