@@ -2,15 +2,18 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/app/agent"
@@ -20,6 +23,9 @@ import (
 
 // agentEnv makes a process the agent, with these settings.
 const agentEnv = "TL_NODE_AGENT"
+
+// parentFlag names the process that the agent ends with.
+const parentFlag = "parent"
 
 // ServeAgent ends the process as an agent if a Node started it as one, and
 // returns otherwise.
@@ -45,8 +51,10 @@ func runAgent(settings string) error {
 	}
 	plugin, initialise := flags["init"]
 	_, removed := flags["removed"]
-	delete(flags, "init")
-	delete(flags, "removed")
+	go endWith(flags[parentFlag])
+	for _, ours := range []string{"init", "removed", parentFlag} {
+		delete(flags, ours)
+	}
 	cfg, err := config.Load(config.Sources{Flags: flags})
 	if err != nil {
 		return err
@@ -64,6 +72,31 @@ func runAgent(settings string) error {
 		Removed: func(context.Context) bool { return removed },
 		Cluster: func(func()) (agent.Cluster, agent.Events) { return noCluster{}, noCluster{} },
 	})
+}
+
+// endWith ends this process with another, which may be killed at any time: no test
+// leaves an agent behind.
+func endWith(parent string) {
+	pid, err := strconv.Atoi(parent)
+	if err == nil {
+		err = awaitEnd(pid)
+	}
+	fmt.Fprintf(os.Stderr, "process %s ended: %v\n", parent, err)
+	os.Exit(1)
+}
+
+func awaitEnd(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // noCluster is a node without Kubernetes: every pod the runtime names exists.

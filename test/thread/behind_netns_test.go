@@ -57,13 +57,13 @@ func TestWhatIsTakenAwayAtEC2ComesBackToItsPods(t *testing.T) {
 			}
 		}
 	}
-	until(t, 20*time.Second, "both pods lose it", func() error {
+	until(t, time.Minute, "both pods lose it", func() error {
 		if stripped.Ping(gateway) == nil || cut.Ping(gateway) == nil {
 			return errors.New("the gateway answers one of them")
 		}
 		return nil
 	})
-	until(t, 2*time.Minute, "both pods have their network back", func() error {
+	until(t, 5*time.Minute, "both pods have their network back", func() error {
 		return errors.Join(stripped.Ping(gateway), cut.Ping(gateway))
 	})
 	for _, p := range pods {

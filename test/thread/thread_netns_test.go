@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -74,6 +75,26 @@ func TestAPodLivesItsLife(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Whoever kills a test kills its agents: nothing of a test outlives it.
+func TestAnAgentEndsWithTheProcessThatStartedIt(t *testing.T) {
+	n := node.New(t, node.Config{})
+	starter := exec.Command("sleep", "3600")
+	if err := starter.Start(); err != nil {
+		t.Fatal(err)
+	}
+	n.StartAgent(fmt.Sprint("parent=", starter.Process.Pid))
+	n.UntilReady()
+	_ = starter.Process.Kill()
+	_ = starter.Wait() // it was killed
+	ended := make(chan error, 1)
+	go func() { ended <- n.Agent.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("the agent runs on")
+	}
 }
 
 func TestCHECKNamesWhatIsMissing(t *testing.T) {
