@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -81,7 +82,9 @@ func (c *cluster) kubectl(t *testing.T, args ...string) string {
 }
 
 func (c *cluster) kubectlCommand(args ...string) *exec.Cmd {
-	return exec.Command(c.kube, append([]string{"kubectl", "--kubeconfig", c.Kubeconfig()}, args...)...)
+	cmd := exec.Command(c.kube, append([]string{"kubectl", "--kubeconfig", c.Kubeconfig()}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+filepath.Join(filepath.Dir(c.Kubeconfig()), "kubectl")) // not in the user's home
+	return cmd
 }
 
 // as returns a client with a service account's token bound to a pod on a node, as

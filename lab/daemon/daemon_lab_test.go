@@ -126,9 +126,15 @@ func status(t *testing.T, client *daemon.Client) daemon.Status {
 	return st
 }
 
+func kubectlCommand(l daemon.Lab, st daemon.Status, args ...string) *exec.Cmd {
+	cmd := exec.Command(l.Parts.Kube, append([]string{"kubectl", "--kubeconfig=" + st.Endpoints.Kubeconfig}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+filepath.Join(st.StateDir, "kubectl")) // not in the user's home
+	return cmd
+}
+
 func kubectl(t *testing.T, l daemon.Lab, st daemon.Status, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(l.Parts.Kube, append([]string{"kubectl", "--kubeconfig=" + st.Endpoints.Kubeconfig}, args...)...).CombinedOutput()
+	out, err := kubectlCommand(l, st, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("kubectl %v: %v: %s", args, err, out)
 	}
@@ -185,7 +191,7 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 		kubectl(t, l, st, "run", "hello", "--image="+pauseImage, "--image-pull-policy=IfNotPresent", "--restart=Never",
 			`--overrides={"spec":{"hostNetwork":true,"tolerations":[{"operator":"Exists"}]}}`, "--", "hello")
 		eventually(t, "pod says hello", func() bool {
-			out, _ := exec.Command(l.Parts.Kube, "kubectl", "--kubeconfig="+st.Endpoints.Kubeconfig, "logs", "hello").Output()
+			out, _ := kubectlCommand(l, st, "logs", "hello").Output() // not yet
 			return strings.Contains(string(out), "hello")
 		})
 	})
