@@ -125,11 +125,8 @@ func (ch *change) route(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) (
 	if err != nil {
 		return nil, Route{}, err
 	}
-	for _, local := range append(slices.Clone(ch.VPC.CIDRs), ch.VPC.CIDR6) {
-		if local.IsValid() && (local == dst) {
-			return nil, Route{}, InvalidParameter(
-				"The destination CIDR block %s is equal to the VPC's CIDR block %s.", dst, local)
-		}
+	if err := ch.checkInside(dst, to); err != nil {
+		return nil, Route{}, err
 	}
 	r := Route{Destination: dst, Origin: "CreateRoute"}
 	switch {
@@ -147,6 +144,29 @@ func (ch *change) route(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) (
 		r.Interface, err = ch.onlyInterface(to.Instance)
 	}
 	return t, r, err
+}
+
+// checkInside refuses a route into the VPC itself, but for one that leads all of a
+// subnet to an interface. Source: VPC user guide, "Route table concepts" and
+// "Middlebox routing".
+func (ch *change) checkInside(dst netip.Prefix, to RouteTarget) error {
+	for _, local := range append(slices.Clone(ch.VPC.CIDRs), ch.VPC.CIDR6) {
+		switch {
+		case !local.IsValid() || !local.Contains(dst.Addr()) || local.Bits() > dst.Bits():
+		case local == dst:
+			return InvalidParameter("The destination CIDR block %s is equal to the VPC's CIDR block %s.", dst, local)
+		case to.Gateway != "":
+			return InvalidParameter("Route target is not supported. This route only supports interface and instance targets.")
+		default:
+			for _, n := range ch.Subnets {
+				if n.CIDR == dst || n.CIDR6 == dst {
+					return nil
+				}
+			}
+			return InvalidParameter("The destination CIDR block %s is within the VPC's CIDR block %s and is not that of a subnet.", dst, local)
+		}
+	}
+	return nil
 }
 
 // onlyInterface is the interface a route to an instance uses.

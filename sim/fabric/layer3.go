@@ -171,7 +171,7 @@ func (l *layer3) presentRoutes() (map[routeKey]hop, error) {
 		}
 		for _, r := range routes {
 			key := routeKey{table: r.Table, dst: prefixOf(r.Dst, family)}
-			to := hop{}
+			to := hop{onward: r.Type == unix.RTN_THROW}
 			if r.Type == unix.RTN_UNICAST {
 				to.device = l.name[r.LinkIndex]
 				to.via = addrOf(r.Gw)
@@ -185,7 +185,11 @@ func (l *layer3) presentRoutes() (map[routeKey]hop, error) {
 
 func (l *layer3) message(key routeKey, to hop) *netlink.Route {
 	r := &netlink.Route{Table: key.table, Dst: ipNet(key.dst), Protocol: routeProtocol}
-	if to.device == "" {
+	switch {
+	case to.onward:
+		r.Type = unix.RTN_THROW
+		return r
+	case to.device == "":
 		r.Type = unix.RTN_BLACKHOLE
 		return r
 	}
@@ -210,22 +214,22 @@ func (l *layer3) rules(want layout) error {
 		}
 		present := map[int]bool{}
 		for _, r := range rules {
-			if r.Priority != rulePriority {
+			if r.Priority != rulePriority && r.Priority != redirectPriority {
 				continue
 			}
-			if want.tables[r.Table] && int(r.Mark) == r.Table && !present[r.Table] {
+			if have := (lookup{r.Priority, int(r.Mark)}); want.tables[r.Table] == have && !present[r.Table] {
 				present[r.Table] = true
 				continue
 			}
 			r.Family = family
 			errs = append(errs, l.did("", l.link.RuleDel(&r), "delete rule to table %d", r.Table))
 		}
-		for table := range want.tables {
+		for table, at := range want.tables {
 			if present[table] {
 				continue
 			}
 			r := netlink.NewRule()
-			r.Family, r.Priority, r.Mark, r.Table, r.Protocol = family, rulePriority, uint32(table), table, routeProtocol
+			r.Family, r.Priority, r.Mark, r.Table, r.Protocol = family, at.priority, uint32(at.mark), table, routeProtocol
 			errs = append(errs, l.did("", l.link.RuleAdd(r), "add rule to table %d", table))
 		}
 	}

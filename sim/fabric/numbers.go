@@ -18,6 +18,10 @@ const (
 	// serves a subnet, the filter can ask the same question (fib), and an ARP
 	// request, which has no mark, is answered for nothing outside the VPC.
 	tableBase = 10000
+	// redirectBase and redirectPriority are the same for what a subnet's route
+	// table has inside the VPC: it is asked before the main table.
+	redirectBase     = 20000
+	redirectPriority = 20000
 	// linkGroup marks the fabric's links as ours from the moment they exist.
 	linkGroup = 0x7b50
 	// linkGroupTrash collects those that are deleted in one go.

@@ -30,6 +30,8 @@ func furnished(t *testing.T) *world {
 		{Destination: prefixes("192.168.9.0/24")[0], Target: Target{Blackhole: true}},
 		{Destination: prefixes("fd99::/64")[0], Target: Target{Port: "eni-b"}},
 		{Destination: prefixes("fd99:1::/64")[0], Target: Target{Blackhole: true}},
+		{Destination: prefixes("10.0.5.0/24")[0], Target: Target{Port: "eni-b"}}, // inside the VPC
+		{Destination: prefixes("fd10:0:0:5::/64")[0], Target: Target{Blackhole: true}},
 	}
 	w.state.Services = []Service{{Address: vpc.MetadataV4, TCP: []uint16{80}}, {Address: vpc.MetadataV6, TCP: []uint16{80}}}
 	w.state.Groups = append(w.state.Groups, Group{ID: servers, Ingress: []Rule{

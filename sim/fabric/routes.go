@@ -19,7 +19,12 @@ type hop struct {
 	device string
 	via    netip.Addr // on-link
 	source netip.Addr // what we speak from ourselves; zero: any
+	// onward leaves the answer to the tables that are asked later.
+	onward bool
 }
+
+// lookup is a rule: packets with the mark look into a table at a priority.
+type lookup struct{ priority, mark int }
 
 // neighbour is a permanent entry: on a device, an address has a MAC.
 type neighbour struct {
@@ -38,21 +43,20 @@ type layout struct {
 	addresses  map[address]bool
 	neighbours map[neighbour]vpc.MAC
 	routes     map[routeKey]hop
-	// tables with a rule: packets marked with the number look there, in both
-	// families.
-	tables map[int]bool
+	// tables with the rule that leads there, in both families.
+	tables map[int]lookup
 }
 
 func newLayout() layout {
 	return layout{
 		addresses: map[address]bool{}, neighbours: map[neighbour]vpc.MAC{},
-		routes: map[routeKey]hop{}, tables: map[int]bool{},
+		routes: map[routeKey]hop{}, tables: map[int]lookup{},
 	}
 }
 
 // layout of the fabric's namespace. The main table holds the VPC: every address
-// to its port, the rest of the ranges to nowhere. A subnet's table holds what
-// its route table adds.
+// to its port, the rest of the ranges to nowhere. A subnet's tables hold what its
+// route table adds.
 func (p *plan) layout() layout {
 	l := newLayout()
 	for a := range p.local {
@@ -79,12 +83,31 @@ func (p *plan) layout() layout {
 		l.addEnd(gatewayDevice, outsideMAC())
 	}
 	for n, subnet := range p.state.Subnets {
-		for _, entry := range subnet.Routes {
-			l.tables[tableBase+n] = true
-			l.routes[routeKey{tableBase + n, entry.Destination.Masked()}] = p.hopTo(entry)
-		}
+		p.subnetRoutes(l, n, subnet)
 	}
 	return l
+}
+
+// subnetRoutes adds a subnet's routes: those beyond the VPC to a table after the
+// main one, those inside it to one before. Inside its own subnet a packet is not
+// routed on EC2, whatever the table says.
+// Source: VPC user guide, "Gateway route tables", rules and considerations.
+func (p *plan) subnetRoutes(l layout, n int, subnet Subnet) {
+	for _, entry := range subnet.Routes {
+		dst := entry.Destination.Masked()
+		if !p.inside(dst) {
+			l.tables[tableBase+n] = lookup{rulePriority, tableBase + n}
+			l.routes[routeKey{tableBase + n, dst}] = p.hopTo(entry)
+			continue
+		}
+		l.tables[redirectBase+n] = lookup{redirectPriority, tableBase + n}
+		l.routes[routeKey{redirectBase + n, dst}] = p.hopTo(entry)
+	}
+	if _, redirects := l.tables[redirectBase+n]; redirects {
+		for _, own := range subnet.Prefixes {
+			l.routes[routeKey{redirectBase + n, own.Masked()}] = hop{onward: true}
+		}
+	}
 }
 
 // addEnd gives a fabric end its address and its peer's neighbour entries.

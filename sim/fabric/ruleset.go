@@ -278,14 +278,30 @@ func (p *plan) forward(r *ruleset) {
 	r.rule("to-internet", source(vpc.IPv4, 0), in("public"), verdict(expr.VerdictReturn))
 	r.drop("to-internet", expr.MetaKeyIIFNAME, dropUnroutable)
 
-	// An address inside the VPC has led to its owner. Any other came by a route
-	// table, and only a port without the check takes it.
-	for _, cidr := range p.state.CIDRs {
-		r.rule("to-port", destinationIn(cidr), verdict(expr.VerdictReturn))
-	}
-	r.rule("to-port", device(expr.MetaKeyOIFNAME), in("forwarders"), verdict(expr.VerdictReturn))
-	r.drop("to-port", expr.MetaKeyOIFNAME, dropMisrouted)
+	p.toPort(r)
 	p.groups(r)
+}
+
+// toPort is the destination check: a port takes what is for an address it holds.
+// Whatever else comes by a route table only one without the check takes.
+func (p *plan) toPort(r *ruleset) {
+	const here = "to-port"
+	for _, f := range families() {
+		for _, bits := range p.lengths(f) {
+			name := sized("held", f, bits)
+			held := r.declare(name, plainSet, nftables.TypeIFName, addrType(f))
+			for device, l := range p.links {
+				for _, h := range holdings(l.port) {
+					if vpc.FamilyOf(h.Addr()) == f && h.Bits() == bits {
+						held.elements[deviceKey(device)+addrKey(h.Addr())] = ""
+					}
+				}
+			}
+			r.rule(here, family(f), device(expr.MetaKeyOIFNAME), destination(f, 4), masked(f, bits, 4), in(name), verdict(expr.VerdictReturn))
+		}
+	}
+	r.rule(here, device(expr.MetaKeyOIFNAME), in("forwarders"), verdict(expr.VerdictReturn))
+	r.drop(here, expr.MetaKeyOIFNAME, dropMisrouted)
 }
 
 // input judges what is meant for the fabric's own addresses.

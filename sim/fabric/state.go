@@ -37,7 +37,8 @@ type State struct {
 type Subnet struct {
 	ID       vpc.SubnetID
 	Prefixes []netip.Prefix // one per family at most
-	// Routes beyond the VPC's own CIDRs, from the subnet's route table.
+	// Routes of the subnet's route table but the local ones. One inside the VPC's
+	// CIDRs leads traffic to other subnets astray, to be looked at by a machine.
 	Routes []Route
 }
 

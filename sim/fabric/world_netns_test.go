@@ -32,7 +32,7 @@ const (
 
 const (
 	// patience is how long a packet that should come may take.
-	patience = 5 * time.Second
+	patience = 30 * time.Second
 	// silence is how long we listen for one that should not. Every use has a
 	// positive control on the same path.
 	silence = 300 * time.Millisecond
