@@ -174,6 +174,30 @@ func TestTheBookIsTheSameAfterARestart(t *testing.T) {
 	}
 }
 
+// After a crash the plugin asks for the same pod again while the link of the first
+// attempt is still on its way out.
+func TestAnAddressIsFreedThoughItsPodWasWiredAnewMeanwhile(t *testing.T) {
+	b := filled(t, defaults(t))
+	observe(t, b)
+	first := assign(t, b, "one")
+	if err := b.quarantine(first, time.Now()).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := assign(t, b, "one")
+	if !b.gone(first.Owner.Key(), time.Now()) {
+		t.Error("nobody heard that the first link is gone")
+	}
+	if q := b.ledger.Quarantined(); len(q) > 0 {
+		t.Errorf("quarantined for ever: %v", q)
+	}
+	if now, ok := b.get(first.Owner.Key()); !ok || now.Addr != second.Addr || now.Stage != wired {
+		t.Errorf("the second attachment became %+v, %v", now, ok)
+	}
+	if _, leases := b.view(time.Now()); len(leases) != 1 || leases[0].Addr != second.Addr {
+		t.Errorf("leases %v, want that of the second attachment", leases)
+	}
+}
+
 func TestABookThatMakesNoSenseStartsEmpty(t *testing.T) {
 	cfg := defaults(t)
 	j, _, err := journal.Open(filepath.Join(cfg.StateDir, "journal"), journal.Options{})

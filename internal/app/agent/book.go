@@ -194,17 +194,30 @@ func (b *book) quarantine(t attachment, now time.Time) *journal.Pending {
 }
 
 // gone says that the link of an attachment on its way out is no more: its
-// address cools down, the rest is forgotten.
+// address cools down, the rest is forgotten. A newer attachment of the same key,
+// whose ADD came meanwhile, stays as it is.
 func (b *book) gone(k ipam.Key, now time.Time) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t, ok := b.pods[k]
-	if !ok || t.Stage != deleting {
+	rows := b.ledger.Freed(ipam.Owner{ContainerID: k.ContainerID, IfName: k.IfName}, now)
+	var forget []journal.Record
+	if t, ok := b.pods[k]; ok && t.Stage == deleting {
+		delete(b.pods, k)
+		forget = append(forget, journal.Forget(podKey(k)))
+	}
+	if len(rows) == 0 && len(forget) == 0 {
 		return false
 	}
-	delete(b.pods, k)
-	b.enqueue(b.ledger.Freed(t.Owner, now), journal.Forget(podKey(k)))
+	b.enqueue(rows, forget...)
 	return true
+}
+
+// quarantined returns what waits for its link to go, by the ledger: of a key that
+// was wired anew the attachments tell no more.
+func (b *book) quarantined() []ipam.Lease {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ledger.Quarantined()
 }
 
 // attachments returns them all, in a stable order.

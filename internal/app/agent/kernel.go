@@ -129,18 +129,27 @@ func (a *Agent) doubtEC2(why string) {
 // sweepQuarantine frees the addresses of pods that went and whose link is no
 // more, though nobody said so: it was deleted with its namespace, or by hand.
 func (a *Agent) sweepQuarantine(ctx context.Context) error {
-	before := a.book.attachments() // first: a link made later is not missed
+	before, waiting := a.book.attachments(), a.book.quarantined() // first: a link made later is not missed
 	links, err := a.host.Pods(ctx)
 	if err != nil {
 		return fmt.Errorf("list pods' links: %w", err)
 	}
-	there := map[ipam.Key]bool{}
+	there, held, unknown := map[ipam.Key]bool{}, map[netip.Addr]bool{}, false
 	for _, w := range links {
+		unknown = unknown || w.Half // whose it is, and what address it has
 		there[ipam.Key{ContainerID: w.ContainerID, IfName: w.IfName}] = true
+		for _, addr := range w.Addresses {
+			held[addr] = true
+		}
 	}
 	for _, t := range before {
 		if t.Stage == deleting && !there[t.Owner.Key()] && a.calls.Busy(t.Owner.Key()) == 0 {
 			a.freed(t.Owner.Key())
+		}
+	}
+	for _, l := range waiting {
+		if !held[l.Addr] && !unknown && a.calls.Busy(l.Owner.Key()) == 0 {
+			a.freed(l.Owner.Key())
 		}
 	}
 	return nil
