@@ -83,9 +83,10 @@ type Deps struct {
 
 // Agent is a running node daemon.
 type Agent struct {
-	cfg  config.Config
-	deps Deps
-	log  *slog.Logger
+	cfg   config.Config
+	deps  Deps
+	log   *slog.Logger
+	began time.Time
 
 	metadata *imds.Client
 	ec2      *ec2.Executor
@@ -126,7 +127,7 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	if err := refusal(probe(ctx, cfg)); err != nil {
 		return err
 	}
-	a := &Agent{cfg: cfg, deps: deps, log: deps.Log, enis: map[string]hostENI{}, broken: map[string]map[string]defect{}}
+	a := &Agent{cfg: cfg, deps: deps, log: deps.Log, began: time.Now(), enis: map[string]hostENI{}, broken: map[string]map[string]defect{}}
 	if err := a.open(ctx); err != nil {
 		return errors.Join(err, a.close())
 	}
@@ -208,6 +209,7 @@ func (a *Agent) live(ctx context.Context) error {
 	if err := a.settle(ctx); err != nil {
 		return err
 	}
+	a.metrics.started.WithLabelValues("settled").Observe(time.Since(a.began).Seconds())
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.recoverEC2(ctx) })
 	a.pool.MinInterval, a.pool.Every = 20*time.Millisecond, 30*time.Second
@@ -272,6 +274,7 @@ func (a *Agent) serve(ctx context.Context) error {
 	a.serving = true
 	a.mu.Unlock()
 	a.report.MarkFull()
+	a.metrics.started.WithLabelValues("serving").Observe(time.Since(a.began).Seconds())
 	a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.facts.identity.Instance)
 	return group.Wait()
 }

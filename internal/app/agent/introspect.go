@@ -29,7 +29,7 @@ func (a *Agent) introspect(ctx context.Context) error {
 		return map[string][]string{"AvailableCommands": {"/v1/enis", "/v1/pods", "/v1/pool", introspection.BookPath, "/v1/config", "/healthz", "/readyz"}}
 	}))
 	metrics := http.NewServeMux()
-	metrics.Handle("GET /metrics", promhttp.HandlerFor(a.deps.Registry, promhttp.HandlerOpts{}))
+	metrics.Handle("GET /metrics", promhttp.HandlerFor(aliased{a.deps.Registry}, promhttp.HandlerOpts{}))
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return listen(ctx, a.cfg.IntrospectionAddress, mux) })

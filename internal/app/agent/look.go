@@ -68,6 +68,7 @@ func (a *Agent) observeEC2(ctx context.Context, full bool) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
+	a.metrics.looks.Inc()
 	a.pool.Mark()
 	a.kernel.Mark()
 	a.line.Wake()

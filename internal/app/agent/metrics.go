@@ -21,6 +21,8 @@ type metrics struct {
 	loopErrors *prometheus.CounterVec
 	actions    *prometheus.CounterVec
 	kernelPass prometheus.Histogram
+	looks      prometheus.Counter
+	started    *prometheus.HistogramVec
 }
 
 // buckets from half a millisecond, a step, to a minute and a half, an ADD that
@@ -40,8 +42,10 @@ func newMetrics(r prometheus.Registerer, a *Agent) *metrics {
 		loopErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_loop_errors_total", Help: "Passes of a loop that failed."}, []string{"loop"}),
 		actions:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_pool_actions_total", Help: "Actions of the plan that ended."}, []string{"result"}),
 		kernelPass: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "trunkline_kernel_pass_seconds", Help: "Time to compare and repair links, routes, rules and nftables.", Buckets: buckets()}),
+		looks:      prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_pool_looks_total", Help: "Comparisons of the node's record with EC2."}),
+		started:    prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "trunkline_start_seconds", Help: "Time from the agent's start until the kernel and EC2 agree with its record (settled), and until it serves.", Buckets: buckets()}, []string{"until"}),
 	}
-	r.MustRegister(m.calls, m.phases, m.results, m.waited, m.spooled, m.drift, m.loopErrors, m.actions, m.kernelPass)
+	r.MustRegister(m.calls, m.phases, m.results, m.waited, m.spooled, m.drift, m.loopErrors, m.actions, m.kernelPass, m.looks, m.started, bookMetrics{a})
 	for _, g := range gauges() {
 		read := func() float64 {
 			a.mu.Lock()
@@ -49,30 +53,27 @@ func newMetrics(r prometheus.Registerer, a *Agent) *metrics {
 			return g.value(a.decision.Numbers)
 		}
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help}, read))
-		if g.aws != "" {
-			r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.aws, Help: "As AWS's CNI; see " + g.name + "."}, read))
-		}
 	}
 	return m
 }
 
-// gauge is a number of the plan, with AWS's name where AWS has one.
+// gauge is a number of the plan.
 type gauge struct {
-	name, aws, help string
-	value           func(ipam.Numbers) float64
+	name, help string
+	value      func(ipam.Numbers) float64
 }
 
 func gauges() []gauge {
 	return []gauge{
-		{"trunkline_pool_enis", "awscni_eni_allocated", "Interfaces of the node.", func(n ipam.Numbers) float64 { return float64(n.ENIs) }},
-		{"trunkline_pool_enis_limit", "awscni_eni_max", "Interfaces the node can have.", func(n ipam.Numbers) float64 { return float64(n.MaxENIs) }},
-		{"trunkline_pool_addresses_limit", "awscni_ip_max", "Pod addresses the node can have.", func(n ipam.Numbers) float64 { return float64(n.Capacity) }},
-		{"trunkline_pool_addresses", "awscni_total_ip_addresses", "Pod addresses the node has or is getting.", func(n ipam.Numbers) float64 { return float64(n.Have) }},
-		{"trunkline_pool_assigned_addresses", "awscni_assigned_ip_addresses", "Addresses pods have.", func(n ipam.Numbers) float64 { return float64(n.Assigned) }},
-		{"trunkline_pool_cooling_addresses", "", "Addresses waiting out their cool-down.", func(n ipam.Numbers) float64 { return float64(n.Cooling) }},
-		{"trunkline_pool_quarantined_addresses", "", "Addresses whose pod's link may still be there.", func(n ipam.Numbers) float64 { return float64(n.Quarantined) }},
-		{"trunkline_pool_free_addresses", "", "Addresses that can be given to a pod now.", func(n ipam.Numbers) float64 { return float64(n.Free) }},
-		{"trunkline_pool_unmet_demand", "", "Pods that neither the pool nor the plan serves.", func(n ipam.Numbers) float64 { return float64(n.Unmet) }},
+		{"trunkline_pool_enis", "Interfaces of the node.", func(n ipam.Numbers) float64 { return float64(n.ENIs) }},
+		{"trunkline_pool_enis_limit", "Interfaces the node can have.", func(n ipam.Numbers) float64 { return float64(n.MaxENIs) }},
+		{"trunkline_pool_addresses_limit", "Pod addresses the node can have.", func(n ipam.Numbers) float64 { return float64(n.Capacity) }},
+		{"trunkline_pool_addresses", "Pod addresses the node has or is getting.", func(n ipam.Numbers) float64 { return float64(n.Have) }},
+		{"trunkline_pool_assigned_addresses", "Addresses pods have.", func(n ipam.Numbers) float64 { return float64(n.Assigned) }},
+		{"trunkline_pool_cooling_addresses", "Addresses waiting out their cool-down.", func(n ipam.Numbers) float64 { return float64(n.Cooling) }},
+		{"trunkline_pool_quarantined_addresses", "Addresses whose pod's link may still be there.", func(n ipam.Numbers) float64 { return float64(n.Quarantined) }},
+		{"trunkline_pool_free_addresses", "Addresses that can be given to a pod now.", func(n ipam.Numbers) float64 { return float64(n.Free) }},
+		{"trunkline_pool_unmet_demand", "Pods that neither the pool nor the plan serves.", func(n ipam.Numbers) float64 { return float64(n.Unmet) }},
 	}
 }
 
@@ -89,4 +90,50 @@ func (m *metrics) call(command string, err error, took time.Duration) {
 	}
 	m.calls.WithLabelValues(command).Observe(took.Seconds())
 	m.results.WithLabelValues(command, code).Inc()
+}
+
+// bookMetrics reads the book when it is asked. Labels are bounded: a node has a few
+// interfaces, and kinds of actions are those of ipam.
+type bookMetrics struct{ a *Agent }
+
+func (bookMetrics) perENI() *prometheus.Desc {
+	return prometheus.NewDesc("trunkline_eni_assigned_addresses", "Addresses pods have, by interface.", []string{"eni"}, nil)
+}
+
+func (bookMetrics) prefixes() *prometheus.Desc {
+	return prometheus.NewDesc("trunkline_pool_prefixes", "Prefixes on the node's interfaces.", nil, nil)
+}
+
+func (bookMetrics) inFlight() *prometheus.Desc {
+	return prometheus.NewDesc("trunkline_pool_actions_in_flight", "Actions of the plan under way, by kind.", []string{"kind"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (b bookMetrics) Describe(to chan<- *prometheus.Desc) {
+	to <- b.perENI()
+	to <- b.prefixes()
+	to <- b.inFlight()
+}
+
+// Collect implements prometheus.Collector.
+func (b bookMetrics) Collect(to chan<- prometheus.Metric) {
+	view, _ := b.a.book.view(time.Now())
+	prefixes := 0
+	for _, e := range view.ENIs {
+		prefixes += len(e.Prefixes)
+		if !e.Unmanaged {
+			to <- prometheus.MustNewConstMetric(b.perENI(), prometheus.GaugeValue, float64(e.Count(ipam.Assigned)), string(e.ID))
+		}
+	}
+	to <- prometheus.MustNewConstMetric(b.prefixes(), prometheus.GaugeValue, float64(prefixes))
+	kinds := map[ipam.Kind]int{
+		ipam.CreateENI: 0, ipam.Attach: 0, ipam.SetUp: 0, ipam.AssignAddresses: 0, ipam.RestoreAddresses: 0,
+		ipam.UnassignAddresses: 0, ipam.Detach: 0, ipam.DeleteENI: 0,
+	}
+	for _, action := range view.InFlight {
+		kinds[action.Kind]++
+	}
+	for kind, n := range kinds {
+		to <- prometheus.MustNewConstMetric(b.inFlight(), prometheus.GaugeValue, float64(n), string(kind))
+	}
 }
