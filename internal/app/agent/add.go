@@ -16,7 +16,6 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
-	"github.com/trunkline/trunkline/internal/machinery/serial"
 	"github.com/trunkline/trunkline/internal/machinery/steps"
 )
 
@@ -95,22 +94,6 @@ func (a *Agent) add(ctx context.Context, req *cnirpc.Request, conf netConf, netn
 	a.pool.Mark()
 	a.log.Info("pod wired", "pod", add.owner.Pod(), "ip", add.lease.Addr, "eni", add.lease.ENI, "link", add.wired.Link)
 	return resultOf(add, conf.CNIVersion)
-}
-
-// tell puts an event on a pod that could not be wired, unless it is of no
-// interest any more.
-func (a *Agent) tell(add *addition, err error) {
-	for _, ours := range []error{cnirpc.ErrPluginGone, cnirpc.ErrStopping, serial.ErrPreempted} {
-		if errors.Is(err, ours) {
-			return
-		}
-	}
-	failure := asError(err)
-	message := failure.Msg
-	if failure.Details != "" {
-		message += ": " + failure.Details
-	}
-	a.events.PodWarning(kube.PodRef{Namespace: add.owner.Namespace, Name: add.owner.Name}, add.owner.PodUID, "NetworkNotReady", message)
 }
 
 // identify learns which pod it is, from the node's record of its pods (kept on

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
-	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
 // netConf is what the agent reads of a network configuration.
@@ -67,26 +65,6 @@ func (a *Agent) dispatch(ctx context.Context, req *cnirpc.Request, netns *os.Fil
 		return nil, a.gc(ctx, conf)
 	}
 	return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "unknown command", Details: fmt.Sprintf("%q", req.Command)}
-}
-
-// asError gives an error the code that tells the runtime what to do.
-func asError(err error) *cnirpc.Error {
-	var known *cnirpc.Error
-	switch {
-	case errors.As(err, &known):
-		return known
-	case errors.Is(err, ipam.ErrNoAddress):
-		return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "waited for an address", Details: err.Error()}
-	case errors.Is(err, link.ErrInterfaceExists):
-		return &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "the interface is there already", Details: err.Error()}
-	case errors.Is(err, link.ErrNamespaceGone):
-		return &cnirpc.Error{Code: cnirpc.CodeUnknownContainer, Msg: "the pod is gone", Details: err.Error()}
-	case errors.Is(err, link.ErrNotNamespace):
-		return &cnirpc.Error{Code: cnirpc.CodeInvalidNetns, Msg: "not a pod's network namespace", Details: err.Error()}
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "the call was given up", Details: err.Error()}
-	}
-	return &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: "the agent could not do it", Details: err.Error()}
 }
 
 // podArgs reads CNI_ARGS as the kubelet's runtimes fill it in.

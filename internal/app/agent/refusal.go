@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/machinery/serial"
+)
+
+// meaning is what an error means to the runtime and to the pod's owner.
+type meaning struct {
+	is   error
+	code uint
+	msg  string
+}
+
+// meanings are of the errors of other rooms that an ADD or DEL may end with.
+func meanings() []meaning {
+	return []meaning{
+		{ipam.ErrNoAddress, cnirpc.CodeTryAgain, "the node has no free address"},
+		{link.ErrInterfaceExists, cnirpc.CodeInvalidEnv, "an interface of that name is there already and is not of this sandbox"},
+		{link.ErrNamespaceGone, cnirpc.CodeUnknownContainer, "the pod's sandbox went away meanwhile"},
+		{link.ErrNotNamespace, cnirpc.CodeInvalidNetns, "what the runtime gave is not a pod's network namespace"},
+		{context.DeadlineExceeded, cnirpc.CodeTryAgain, "it took longer than the plugin waits"},
+		{context.Canceled, cnirpc.CodeTryAgain, "the call was given up"},
+	}
+}
+
+// asError gives an error the code that tells the runtime what to do.
+func asError(err error) *cnirpc.Error {
+	var known *cnirpc.Error
+	if errors.As(err, &known) {
+		return known
+	}
+	for _, r := range meanings() {
+		if errors.Is(err, r.is) {
+			return &cnirpc.Error{Code: r.code, Msg: r.msg, Details: err.Error()}
+		}
+	}
+	return &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: "the node's agent could not do it", Details: err.Error()}
+}
+
+// advice is what the owner of a pod that was refused with a code can do.
+func advice(code uint) string {
+	switch code {
+	case cnirpc.CodeTryAgain:
+		return "The kubelet tries again by itself."
+	case cnirpc.CodeUnknownContainer:
+		return "The kubelet makes a new sandbox if the pod is still wanted."
+	case cnirpc.CodeInvalidEnv, cnirpc.CodeInvalidNetns:
+		return "Delete the pod to give it a new sandbox; if it happens again, see the container runtime's log and other CNI plugins on the node."
+	case cnirpc.CodeRefused:
+		return "Change what the reason names; the kubelet tries again by itself."
+	}
+	return "The kubelet tries again by itself; if it stays, see the log of the Trunkline agent on the node and `trunkline status`."
+}
+
+// tell puts an event on a pod that could not be wired, unless it is of no
+// interest any more.
+func (a *Agent) tell(add *addition, err error) {
+	for _, ours := range []error{cnirpc.ErrPluginGone, cnirpc.ErrStopping, serial.ErrPreempted} {
+		if errors.Is(err, ours) {
+			return
+		}
+	}
+	ref := kube.PodRef{Namespace: add.owner.Namespace, Name: add.owner.Name}
+	a.events.PodWarning(ref, add.owner.PodUID, "NetworkNotReady", words(add.owner.Pod(), a.cfg.NodeName, asError(err)))
+}
+
+// words say what is refused, to whom, why and what to do.
+func words(pod, node string, failure *cnirpc.Error) string {
+	why := failure.Msg
+	if failure.Details != "" {
+		why += ": " + failure.Details
+	}
+	return fmt.Sprintf("Pod %s has no network on node %s yet: %s. %s", pod, node, why, advice(failure.Code))
+}
