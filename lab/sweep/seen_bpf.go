@@ -10,25 +10,19 @@ import (
 )
 
 // bpfObjects lists every program, map and link the kernel has, pinned or not, by
-// number, type and name. One that only others' processes hold is theirs. Without
-// the right to list them there are none to see.
-func (s Snapshot) bpfObjects(held holders) error {
-	lists := []func(Snapshot, holders) error{Snapshot.bpfPrograms, Snapshot.bpfMaps, Snapshot.bpfLinks}
-	for _, list := range lists {
-		if err := list(s, held); err != nil && !errors.Is(err, os.ErrPermission) && !errors.Is(err, ebpf.ErrNotSupported) {
+// number, type and name. Without the right to list them there are none to see.
+func (all things) bpfObjects() error {
+	for _, list := range []func(things) error{things.bpfPrograms, things.bpfMaps, things.bpfLinks} {
+		if err := list(all); err != nil && !errors.Is(err, os.ErrPermission) && !errors.Is(err, ebpf.ErrNotSupported) {
 			return fmt.Errorf("list BPF objects: %w", err)
 		}
 	}
 	return nil
 }
 
-func (s Snapshot) bpf(held holders, id, line string) {
-	if !held.byOthers(id) {
-		s.add("bpf", "%s: %s", id, line)
-	}
-}
+func (all things) bpf(id, line string) { all[id] = thing{"bpf", id + ": " + line} }
 
-func (s Snapshot) bpfPrograms(held holders) error {
+func (all things) bpfPrograms() error {
 	for id := ebpf.ProgramID(0); ; {
 		next, err := ebpf.ProgramGetNextID(id)
 		if errors.Is(err, os.ErrNotExist) {
@@ -49,11 +43,11 @@ func (s Snapshot) bpfPrograms(held holders) error {
 		if err = errors.Join(err, p.Close()); err != nil {
 			return err
 		}
-		s.bpf(held, fmt.Sprintf("prog %d", id), fmt.Sprintf("%s %s", about.Type, about.Name))
+		all.bpf(fmt.Sprintf("prog %d", id), fmt.Sprintf("%s %s", about.Type, about.Name))
 	}
 }
 
-func (s Snapshot) bpfMaps(held holders) error {
+func (all things) bpfMaps() error {
 	for id := ebpf.MapID(0); ; {
 		next, err := ebpf.MapGetNextID(id)
 		if errors.Is(err, os.ErrNotExist) {
@@ -74,11 +68,11 @@ func (s Snapshot) bpfMaps(held holders) error {
 		if err = errors.Join(err, m.Close()); err != nil {
 			return err
 		}
-		s.bpf(held, fmt.Sprintf("map %d", id), fmt.Sprintf("%s %s", about.Type, about.Name))
+		all.bpf(fmt.Sprintf("map %d", id), fmt.Sprintf("%s %s", about.Type, about.Name))
 	}
 }
 
-func (s Snapshot) bpfLinks(held holders) error {
+func (all things) bpfLinks() error {
 	var it link.Iterator
 	defer it.Close()
 	for it.Next() {
@@ -86,7 +80,7 @@ func (s Snapshot) bpfLinks(held holders) error {
 		if err != nil {
 			return err
 		}
-		s.bpf(held, fmt.Sprintf("link %d", it.ID), fmt.Sprintf("type %d of prog %d", about.Type, about.Program))
+		all.bpf(fmt.Sprintf("link %d", it.ID), fmt.Sprintf("type %d of prog %d", about.Type, about.Program))
 	}
 	return it.Err()
 }

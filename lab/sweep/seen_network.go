@@ -84,16 +84,15 @@ const (
 	accepting = "00010000" // SO_ACCEPTCON among a Unix socket's flags
 )
 
-func (s Snapshot) sockets(held holders) {
+func (all things) sockets() {
 	for _, table := range []string{"tcp", "tcp6", "udp", "udp6", "unix"} {
 		b, err := os.ReadFile(filepath.Join(thisThread, "net", table))
 		if err != nil {
 			continue
 		}
 		for line := range strings.Lines(string(b)) {
-			name, inode := listener(table, strings.Fields(line))
-			if name != "" && !held.byOthers("socket:["+inode+"]") {
-				s.add("listener", "%s %s", table, name)
+			if name, inode := listener(table, strings.Fields(line)); name != "" {
+				all["socket:["+inode+"]"] = thing{"listener", table + " " + name}
 			}
 		}
 	}

@@ -24,6 +24,42 @@ func (h holders) byOthers(thing string) bool {
 	return held && !ours
 }
 
+// thing is what a process may hold open, as a line of a snapshot.
+type thing struct{ kind, line string }
+
+// things are by what holders know them by.
+type things map[string]thing
+
+// holdings lists the processes of labs, and the listeners and BPF objects that are
+// no other process's. Only what is there before and after the look at processes
+// counts: the holder of anything else may have come or gone meanwhile.
+func (s Snapshot) holdings(cache string) error {
+	before, err := openThings()
+	if err != nil {
+		return err
+	}
+	by, err := s.processes(cache)
+	if err != nil {
+		return err
+	}
+	after, err := openThings()
+	if err != nil {
+		return err
+	}
+	for id, t := range after {
+		if before[id] == t && !by.byOthers(id) {
+			s.add(t.kind, "%s", t.line)
+		}
+	}
+	return nil
+}
+
+func openThings() (things, error) {
+	all := things{}
+	all.sockets()
+	return all, all.bpfObjects()
+}
+
 // processes lists those of labs by name and lab: numbers differ from one moment
 // to the next. It returns what every process holds.
 func (s Snapshot) processes(cache string) (holders, error) {

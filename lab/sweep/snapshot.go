@@ -27,8 +27,7 @@ type View struct {
 // BPF objects) all but that of others' processes.
 func TakeSnapshot(v View) (Snapshot, error) {
 	s := Snapshot{}
-	held, err := s.processes(v.Cache)
-	if err != nil {
+	if err := s.holdings(v.Cache); err != nil {
 		return nil, err
 	}
 	s.machineFiles(v)
@@ -41,10 +40,6 @@ func TakeSnapshot(v View) (Snapshot, error) {
 	s.nftables()
 	s.cgroups()
 	s.sysctls()
-	s.sockets(held)
-	if err := s.bpfObjects(held); err != nil {
-		return nil, err
-	}
 	for kind := range s {
 		slices.Sort(s[kind])
 	}
