@@ -161,10 +161,10 @@ func TestTheTokensAnswerTravelsAsFarAsTheHopLimitSays(t *testing.T) {
 						t.Error(err)
 					}
 				}()
-				if err := putToken(c.node, family.address, 5*time.Second); err != nil {
+				if err := putToken(c.node, family.address, 30*time.Second); err != nil {
 					t.Errorf("from the node: %v", err)
 				}
-				wait := 5 * time.Second
+				wait := 30 * time.Second
 				if !try.pod {
 					wait = 600 * time.Millisecond // past a retransmission or two
 				}

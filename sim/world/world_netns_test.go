@@ -33,7 +33,7 @@ import (
 )
 
 // patience is how long something that should happen may take.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // lab is a world with one instance whose machine is a namespace of ours.
 type lab struct {

@@ -261,7 +261,7 @@ func TestTheControllerIsReadyOnceALeaderIsKnownAndGivesTheLeaseBack(t *testing.T
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, r.opts) }()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for status(r.opts.Listen+"/readyz") != http.StatusOK {
 		select {
 		case <-time.After(20 * time.Millisecond):

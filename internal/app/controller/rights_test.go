@@ -32,7 +32,7 @@ func TestTheControllerUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, r.opts) }()
 	granted := kubetest.Granted(t, "../../../deploy/base/controller-rbac.yaml")
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for !slices.Equal(r.Used(), granted) {
 		select {
 		case <-deadline:

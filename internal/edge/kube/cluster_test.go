@@ -112,7 +112,7 @@ func (w *world) start(t *testing.T) context.CancelFunc {
 // until waits for a condition by the cluster's own signal.
 func (w *world) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-w.changes:

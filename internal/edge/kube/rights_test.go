@@ -45,7 +45,7 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	granted := kubetest.Granted(t, "../../../deploy/base/agent-rbac.yaml")
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for !slices.Equal(w.Used(), granted) { // watches and events come by themselves
 		select {
 		case <-deadline:

@@ -56,7 +56,7 @@ func TestAPodOnASecondaryENIUsesThatENI(t *testing.T) {
 	echo(t, w.peer, echoPort)
 	mustSee(t, b.NS, peerAddr+":7", 64, "10.0.0.70")
 	w.ip(w.node, "link set eth1 down")
-	if seen, err := ask(t, b.NS, peerAddr+":7", 64); err == nil {
+	if seen, err := ask(t, b.NS, peerAddr+":7", 64, 3*silence); err == nil {
 		t.Errorf("with its ENI down the pod still talks, seen as %s: it does not use it", seen)
 	}
 }
@@ -82,7 +82,7 @@ func TestANodePortAnswersByTheLinkItWasAskedOn(t *testing.T) {
 	w.nft(w.vpc, `table ip guard {
 	chain source { type filter hook prerouting priority -300; iifname "v-nodeeth1" ip daddr 198.51.100.0/24 drop; }
 }`)
-	if _, err := ask(t, w.client, nodePrimary+":30007", 64); err == nil {
+	if _, err := ask(t, w.client, nodePrimary+":30007", 64, 3*silence); err == nil {
 		t.Error("the answer arrives without marks: this test proves nothing")
 	}
 	w.apply()
@@ -178,7 +178,7 @@ func TestInstanceMetadataIsRefusedToPods(t *testing.T) {
 	mustSee(t, w.node, imds, 64, nodePrimary)
 	mustSee(t, trusted.NS, imds, 64, nodePrimary)
 	for _, g := range []*guest{a, b} {
-		if seen, err := ask(t, g.NS, imds, 64); !refused(err) {
+		if seen, err := ask(t, g.NS, imds, 64, patience); !refused(err) {
 			t.Errorf("%s reaches instance metadata: seen as %q, error %v", g.Pod.Name, seen, err)
 		}
 	}
@@ -190,11 +190,11 @@ func TestInstanceMetadataIsRefusedToPods(t *testing.T) {
 }`)
 	mustSee(t, trusted.NS, "172.20.0.9:80", 64, nodePrimary)
 	for _, g := range []*guest{a, b} {
-		if seen, err := ask(t, g.NS, "172.20.0.9:80", 64); !refused(err) {
+		if seen, err := ask(t, g.NS, "172.20.0.9:80", 64, patience); !refused(err) {
 			t.Errorf("%s reaches instance metadata by a Service: seen as %q, error %v", g.Pod.Name, seen, err)
 		}
 	}
-	if seen, err := ask(t, w.peer, nodePrimary+":30080", 64); err == nil {
+	if seen, err := ask(t, w.peer, nodePrimary+":30080", 64, 3*silence); err == nil {
 		t.Errorf("another host reaches instance metadata by a NodePort: seen as %q", seen)
 	}
 	w.nft(w.node, "delete table inet trunkline")
@@ -304,12 +304,12 @@ func TestPodsTalkIPv6AndCannotLieInItEither(t *testing.T) {
 	mustSee(t, b.NS, "[2600:1f14::a]:7", 64, "2600:1f14::b")
 	mustSee(t, b.NS, "[2600:1f14::a]:7", 8852, "2600:1f14::b")
 	mustSee(t, trusted.NS, "[fd00:ec2::254]:80", 64, "2600:1f14::c")
-	if seen, err := ask(t, a.NS, "[fd00:ec2::254]:80", 64); !refused(err) {
+	if seen, err := ask(t, a.NS, "[fd00:ec2::254]:80", 64, patience); !refused(err) {
 		t.Errorf("a pod reaches instance metadata over IPv6: seen as %q, error %v", seen, err)
 	}
 	w.ip(b.NS, "addr add 2600:1f14::bad/128 dev eth0 nodad preferred_lft 0")
 	w.ip(b.NS, "route add 2600:1f14::a/128 dev eth0 via fe80::1 src 2600:1f14::bad")
-	if seen, err := ask(t, b.NS, "[2600:1f14::a]:7", 64); err == nil {
+	if seen, err := ask(t, b.NS, "[2600:1f14::a]:7", 64, 3*silence); err == nil {
 		t.Errorf("a packet from an address that is not the pod's got through, seen as %s", seen)
 	}
 }
@@ -320,7 +320,7 @@ func TestAPodThatNoElementAllowsSendsNothing(t *testing.T) {
 	echo(t, a.NS, echoPort)
 	b := w.guest("b", "10.0.0.70")
 	w.wire(b)
-	if seen, err := ask(t, b.NS, "10.0.0.12:7", 64); err == nil {
+	if seen, err := ask(t, b.NS, "10.0.0.12:7", 64, 3*silence); err == nil {
 		t.Errorf("it was seen as %s", seen)
 	}
 	w.let(b)

@@ -54,9 +54,9 @@ func echoAt(t testing.TB, ns *testns.NS, addr string) {
 }
 
 // ask sends size bytes with DF from a namespace to an address and returns the
-// source address the echo saw. An error tells what happened instead: a timeout,
-// or the refusal.
-func ask(t testing.TB, ns *testns.NS, to string, size int) (string, error) {
+// source address the echo saw, asking again for so long. An error tells what
+// happened instead: a timeout, or the refusal.
+func ask(t testing.TB, ns *testns.NS, to string, size int, within time.Duration) (string, error) {
 	t.Helper()
 	var c net.Conn
 	ns.Do(t, func() {
@@ -75,7 +75,7 @@ func ask(t testing.TB, ns *testns.NS, to string, size int) (string, error) {
 	buf := make([]byte, 64<<10)
 	var last error
 	// The first packet may find a link that has just come up.
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(within); time.Now().Before(end); {
 		if _, err := c.Write(make([]byte, size)); err != nil {
 			return "", err
 		}
@@ -98,7 +98,7 @@ func ask(t testing.TB, ns *testns.NS, to string, size int) (string, error) {
 // mustSee asserts that a question arrives and which source address it carries.
 func mustSee(t testing.TB, ns *testns.NS, to string, size int, want string) {
 	t.Helper()
-	got, err := ask(t, ns, to, size)
+	got, err := ask(t, ns, to, size, patience)
 	if err != nil || got != want {
 		t.Errorf("%s asks %s with %d bytes: seen as %q (%v), want %q", ns.Name, to, size, got, err, want)
 	}

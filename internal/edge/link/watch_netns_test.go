@@ -196,7 +196,7 @@ func TestAnENIIsFoundByItsMACWhenItAppears(t *testing.T) {
 		err  error
 	}
 	found := make(chan result, 1)
-	long, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	long, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
 	go func() {
 		name, err := h.FindENI(long, mac)

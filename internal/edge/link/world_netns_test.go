@@ -251,7 +251,7 @@ func (w *world) nft(ns *testns.NS, script string) string {
 }
 
 // patience is how long a packet that must arrive may take.
-const patience = 2 * time.Second
+const patience = 20 * time.Second
 
 // silence is how long a packet that must not arrive is waited for.
 const silence = 300 * time.Millisecond

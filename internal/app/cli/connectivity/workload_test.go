@@ -62,7 +62,7 @@ func newLocal(t *testing.T) (*Env, Peer) {
 	server := Peer{Pod: "server-1", Addr: loopback, ports: p}
 	e.Client, e.Server = []Peer{{Pod: "client-1", Addr: loopback}}, []Peer{server}
 	e.Nodes = []Node{{Name: "n1"}}
-	for range 100 { // until it listens
+	for range 3000 { // until it listens, for a minute
 		if r, err := e.dial(t.Context(), e.Client[0], httpArgs(loopback, p.HTTP)...); err == nil && r.OK {
 			return e, server
 		}
