@@ -212,16 +212,16 @@ type testCmd struct {
 	Test         string        `help:"Only cases whose name matches this regular expression." placeholder:"REGEX"`
 	List         bool          `help:"List the cases and end."`
 	JUnitFile    string        `name:"junit-file" help:"Write the outcome as JUnit XML." type:"path" placeholder:"FILE"`
-	Image        string        `help:"Workload image of the test's pods, one that the nodes have or can pull." default:"${workload}"`
+	Image        string        `help:"Workload image of the test's pods, one that the nodes have or can pull." default:"${workload}" env:"TRUNKLINE_TEST_IMAGE"`
 	Namespace    string        `help:"Namespace the test makes and removes." default:"trunkline-test"`
 	Keep         bool          `help:"Leave the namespace for a look."`
 	Timeout      time.Duration `help:"For the whole run." default:"10m"`
 	Concurrency  int           `help:"Cases at once." default:"4"`
 	MTU          int           `name:"mtu" help:"MTU of the pod network, bytes." default:"9001"`
-	Outside      string        `help:"Host outside the VPC that runs the workload's serve; without one, what needs it is skipped." placeholder:"ADDRESS"`
+	Outside      string        `help:"Host outside the VPC that runs the workload's serve; without one, what needs it is skipped." placeholder:"ADDRESS" env:"TRUNKLINE_TEST_OUTSIDE"`
 	OutsideHTTP  int           `name:"outside-http" help:"Its HTTP port." default:"8080"`
 	OutsideUDP   int           `name:"outside-udp" help:"Its UDP port." default:"8082"`
-	ExternalName string        `help:"DNS name outside the cluster." default:"ec2.us-west-2.amazonaws.com"`
+	ExternalName string        `help:"DNS name outside the cluster." default:"ec2.us-west-2.amazonaws.com" env:"TRUNKLINE_TEST_EXTERNAL_NAME"`
 }
 
 // Help is shown by --help.
@@ -299,17 +299,8 @@ func (c testCmd) Run(p process) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(p.ctx, c.Timeout, fmt.Errorf("--timeout %s is over", c.Timeout))
-	defer cancel()
-	progress := &cli.TestProgress{W: p.out}
-	if c.json() {
-		progress.W = p.err
-	}
-	report, err := connectivity.Run(ctx, cli.NewTestCluster(client, c.Image), o, progress)
+	report, err := c.perform(p, client, o)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-			err = fmt.Errorf("%w (%w)", err, cause)
-		}
 		return err
 	}
 	if c.JUnitFile != "" {
@@ -326,6 +317,21 @@ func (c testCmd) Run(p process) error {
 		return errFailed
 	}
 	return err
+}
+
+// perform runs the cases within the time there is.
+func (c testCmd) perform(p process, client *kube.Client, o connectivity.Options) (connectivity.Report, error) {
+	ctx, cancel := context.WithTimeoutCause(p.ctx, c.Timeout, fmt.Errorf("--timeout %s is over", c.Timeout))
+	defer cancel()
+	progress := &cli.TestProgress{W: p.out}
+	if c.json() {
+		progress.W = p.err
+	}
+	report, err := connectivity.Run(ctx, cli.NewTestCluster(client, c.Image), o, progress)
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		err = fmt.Errorf("%w (%w)", err, cause)
+	}
+	return report, err
 }
 
 func (c testCmd) list(p process, cases []connectivity.Case) error {

@@ -273,6 +273,22 @@ func TestPackagesAreFoundOnAMachineWithoutPackageLists(t *testing.T) {
 	}
 }
 
+func TestAGoThatIsTooOldIsRefusedWithItsVersion(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\necho go1.19.8\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	c := open(t)
+	if _, err := c.toolchain(t.Context()); !errors.Is(err, ErrOldGo) || !strings.Contains(err.Error(), "go is go1.19.8: ") {
+		t.Errorf("toolchain = %v", err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	if _, err := c.toolchain(t.Context()); !errors.Is(err, ErrNoGo) {
+		t.Errorf("no go at all: %v", err)
+	}
+}
+
 // The real compiler, the real cache: a tiny module stands for the checkout.
 func TestGoBuildMakesAStampedStaticBinaryOrSaysWhatTheCompilerSaid(t *testing.T) {
 	c := open(t)

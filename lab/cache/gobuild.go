@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"go/version"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -26,18 +27,28 @@ type toolchain struct {
 // ErrNoGo says that there is no Go to build with.
 var ErrNoGo = errors.New("no go command found: install Go 1.26 or newer (https://go.dev/dl) and put it on the PATH")
 
+// oldestGo is the Go that go.mod asks for.
+const oldestGo = "go1.26"
+
+// ErrOldGo says that the Go that was found is too old to build with.
+var ErrOldGo = errors.New("this Go is too old: install Go 1.26 or newer (https://go.dev/dl) and put it first on the PATH")
+
 func (c *Cache) toolchain(ctx context.Context) (toolchain, error) {
 	path, err := exec.LookPath("go")
 	if err != nil {
 		return toolchain{}, ErrNoGo
 	}
-	cmd := exec.CommandContext(ctx, path, "env", "GOVERSION")
-	cmd.Dir = c.source
+	// The one that is installed, as builds use it, not one it would download.
+	cmd := c.goCommand(ctx, toolchain{path: path}, ".", "env", "GOVERSION")
 	out, err := cmd.Output()
 	if err != nil {
 		return toolchain{}, fmt.Errorf("ask %s for its version: %w", path, withStderr(err))
 	}
-	return toolchain{path: path, version: strings.TrimSpace(string(out))}, nil
+	found := strings.TrimSpace(string(out))
+	if version.IsValid(found) && version.Compare(found, oldestGo) < 0 {
+		return toolchain{}, fmt.Errorf("%s is %s: %w", path, found, ErrOldGo)
+	}
+	return toolchain{path: path, version: found}, nil
 }
 
 // goBuild is one `go build` of static, reproducible binaries.

@@ -8,14 +8,14 @@ import (
 	"github.com/trunkline/trunkline/lab/image"
 )
 
-type buildCmd struct{}
+type buildCmd struct{ output }
 
 func (c *buildCmd) Run(s *session) error {
 	store, _, err := s.openCache()
 	if err != nil {
 		return err
 	}
-	b := newBoard(s.out, s.tty, time.Now)
+	b := s.board()
 	defer b.close()
 	set, err := s.build(b, store)
 	if err != nil {
@@ -24,6 +24,9 @@ func (c *buildCmd) Run(s *session) error {
 	images, err := image.ForLab(s.ctx, store, set)
 	if err != nil {
 		return err
+	}
+	if s.json {
+		return s.writeJSON(map[string]any{"version": set.Version, "images": images.All()})
 	}
 	for _, a := range images.All() {
 		b.finish(markDone, "image", a.Refs[0], 0)
@@ -36,7 +39,7 @@ func (s *session) build(b *board, store *cache.Cache) (cache.Set, error) {
 	if long, err := store.NeedsBuild(s.ctx); err != nil {
 		return cache.Set{}, err
 	} else if long {
-		fmt.Fprintln(s.out, "Building Kubernetes once: 10 to 15 minutes on two cores; Ctrl-C and start again goes on where it stopped.")
+		fmt.Fprintln(b.w, "Building Kubernetes once: 10 to 15 minutes on two cores; Ctrl-C and start again goes on where it stopped.")
 	}
 	current := ""
 	began := time.Now()

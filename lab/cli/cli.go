@@ -1,5 +1,5 @@
 // Package cli is the command line of trunkline-lab: up, down, status, demo,
-// exec, logs, kubectl, aws and build.
+// exec, logs, kubectl, trunkline, aws and build.
 //
 // It reads the spec, makes the programs, starts the daemon of a lab and talks to
 // it, and prints. What it prints about a lab is read from the lab at that
@@ -8,14 +8,17 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
@@ -60,6 +63,7 @@ type grammar struct {
 	Exec    execCmd    `cmd:"" help:"Run a command inside a node, or a shell."`
 	Logs    logsCmd    `cmd:"" help:"Print logs of the lab's programs."`
 	Kubectl kubectlCmd `cmd:"" passthrough:"" help:"Run the lab's kubectl with the lab's kubeconfig; every argument is kubectl's."`
+	Product productCmd `cmd:"" name:"trunkline" passthrough:"" help:"Run the lab's trunkline against the lab; every argument is its."`
 	AWS     awsCmd     `cmd:"" name:"aws" passthrough:"" help:"Run Debian's aws against the lab's EC2; every argument is its."`
 	Build   buildCmd   `cmd:"" help:"Build what a lab runs and keep it in the cache; up does so by itself."`
 	Serve   serveCmd   `cmd:"" hidden:"" help:"The daemon of one lab; up starts it."`
@@ -74,6 +78,10 @@ type session struct {
 	errs    io.Writer
 	log     *slog.Logger
 	tty     bool // out is a terminal
+	// self is how this program was called, for the commands it proposes.
+	self string
+	// json says that out is for one JSON document, written that it is there.
+	json, written bool
 	// stateRoot holds the labs' state; a test's own elsewhere.
 	stateRoot string
 	// cleanup is the context of what must be done after a Ctrl-C too.
@@ -86,11 +94,42 @@ func Main(args []string, version string, out, errs *os.File) int {
 	defer stop()
 	s := &session{
 		ctx: ctx, version: version, out: out, errs: errs, stateRoot: daemon.StateRoot,
-		cleanup: context.Background(), tty: term.IsTerminal(int(out.Fd())),
+		cleanup: context.Background(), tty: term.IsTerminal(int(out.Fd())), self: calledAs(os.Args[0]),
 	}
 	// A second Ctrl-C ends the process at once.
 	context.AfterFunc(ctx, stop)
 	return s.main(args)
+}
+
+// calledAs is what to type to call this program again from the same directory.
+func calledAs(argv0 string) string {
+	if strings.Contains(argv0, "/") {
+		return argv0
+	}
+	return "trunkline-lab"
+}
+
+// output is how a command writes what it found or did.
+type output struct {
+	Output string `short:"o" help:"text or json." enum:"text,json" default:"text"`
+}
+
+func (o output) wantsJSON() bool { return o.Output == "json" }
+
+// writeJSON writes the one document of a command that was asked for JSON.
+func (s *session) writeJSON(v any) error {
+	s.written = true
+	enc := json.NewEncoder(s.out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// board shows progress: on stderr where out is for JSON.
+func (s *session) board() *board {
+	if s.json {
+		return newBoard(s.errs, false, time.Now)
+	}
+	return newBoard(s.out, s.tty, time.Now)
 }
 
 func (s *session) main(args []string) (code int) {
@@ -126,8 +165,11 @@ func (s *session) main(args []string) (code int) {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		fmt.Fprintf(s.errs, "trunkline-lab: %v\nTry: trunkline-lab %s--help\n", err, commandOf(args))
+		fmt.Fprintf(s.errs, "trunkline-lab: %v\nTry: %s %s--help\n", err, s.self, commandOf(err))
 		return ExitUsage
+	}
+	if c, ok := parsed.Selected().Target.Interface().(interface{ wantsJSON() bool }); ok {
+		s.json = c.wantsJSON()
 	}
 	level := slog.LevelWarn
 	if s.g.Verbose {
@@ -148,39 +190,39 @@ type exitRequest struct{}
 // exitCode prints an error once and says how the process ends.
 func (s *session) exitCode(err error) int {
 	var own coded
-	var status exitStatus
-	switch {
-	case err == nil:
+	if err == nil {
 		return ExitOK
-	case errors.As(err, &status):
-		return int(status) // a program of ours has said why
-	case s.ctx.Err() != nil && errors.Is(err, context.Canceled):
-		fmt.Fprintln(s.errs, "interrupted")
-		return ExitInterrupted
 	}
-	fmt.Fprintln(s.errs, "trunkline-lab:", err)
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+		err = refused(fmt.Errorf("%w: run it as root (sudo)", err))
+	}
+	interrupted := s.ctx.Err() != nil && errors.Is(err, context.Canceled)
+	if interrupted {
+		fmt.Fprintln(s.errs, "interrupted")
+	} else {
+		fmt.Fprintln(s.errs, "trunkline-lab:", err)
+	}
+	if s.json && !s.written {
+		_ = s.writeJSON(map[string]string{"error": err.Error()}) // stderr has it too
+	}
 	switch {
+	case interrupted:
+		return ExitInterrupted
 	case errors.As(err, &own):
 		return own.code
 	case errors.Is(err, daemon.ErrNotRunning):
 		return ExitNotRunning
-	case errors.Is(err, cache.ErrNoSource), errors.Is(err, cache.ErrNoGo):
+	case errors.Is(err, cache.ErrNoSource), errors.Is(err, cache.ErrNoGo), errors.Is(err, cache.ErrOldGo):
 		return ExitRefused
 	}
 	return ExitFailed
 }
 
-// exitStatus is how a program that we ran ended.
-type exitStatus int
-
-func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
-
-// commandOf is the first word that is no flag, for the hint after a wrong line.
-func commandOf(args []string) string {
-	for _, a := range args {
-		if !strings.HasPrefix(a, "-") {
-			return a + " "
-		}
+// commandOf is the command a wrong line has come to, for the hint after it.
+func commandOf(err error) string {
+	var wrong *kong.ParseError
+	if errors.As(err, &wrong) && wrong.Context.Selected() != nil {
+		return wrong.Context.Selected().Name + " "
 	}
 	return ""
 }
@@ -196,5 +238,8 @@ func (s *session) openCache() (*cache.Cache, string, error) {
 		return nil, "", err
 	}
 	c, err := cache.Open(s.g.CacheDir, source, s.log)
+	if err != nil {
+		err = refused(fmt.Errorf("open the cache: %w: give another place with --cache-dir", err))
+	}
 	return c, source, err
 }

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 			}
 			s := &session{
 				ctx: context.Background(), version: "test", out: os.Stdout, errs: os.Stderr,
-				stateRoot: filepath.Join(root, "state"), cleanup: context.Background(),
+				stateRoot: filepath.Join(root, "state"), cleanup: context.Background(), self: "trunkline-lab",
 			}
 			os.Exit(s.main(os.Args[1:]))
 		},
@@ -317,6 +317,70 @@ func TestAPlanIsWhatTheDaemonAccepts(t *testing.T) {
 	}
 }
 
+func TestOnlyWhatIsFixedWhileALabRunsKeepsItFromChanging(t *testing.T) {
+	have, _ := samplePlan(t)
+	text, err := json.Marshal(have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*daemon.Lab){
+		"": func(l *daemon.Lab) {
+			l.Nodes, l.World.Instances, l.Images, l.Deploy, l.Parts = nil, nil, nil, "", daemon.Parts{}
+		},
+		"subnets":      func(l *daemon.Lab) { l.World.Subnets = l.World.Subnets[1:] },
+		"kubernetes":   func(l *daemon.Lab) { l.APIPort = 6443 },
+		"region, seed": func(l *daemon.Lab) { l.World.Region, l.World.Seed = "eu-west-1", 7 },
+		"faults":       func(l *daemon.Lab) { l.Faults.LinkDown = []string{"eni-1"} },
+	} {
+		var next daemon.Lab // as it comes back from lab.json
+		if err := json.Unmarshal(text, &next); err != nil {
+			t.Fatal(err)
+		}
+		change(&next)
+		if got, err := next.FixedIn(have); err != nil || strings.Join(got, ", ") != want {
+			t.Errorf("differs in %q (%v), want %q", got, err, want)
+		}
+	}
+}
+
+func TestARunningLabIsRefusedWhatItCannotBecomeAndKeepsItsRecord(t *testing.T) {
+	want, p := samplePlan(t)
+	s := &session{stateRoot: t.TempDir(), self: "bin/trunkline-lab"}
+	if err := os.MkdirAll(s.stateDir(want.Name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := (record{Lab: want}).save(s.stateDir(want.Name)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.becomes(want); err != nil {
+		t.Errorf("the same lab again: %v", err)
+	}
+	r, err := spec.Spec{VPC: spec.VPC{CIDR: "10.8.0.0/16"}}.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = (&bringUp{}).record(s, r, p, false)
+	if own := (coded{}); !errors.As(err, &own) || own.code != ExitRefused || !strings.Contains(err.Error(), "differs in subnets, vpc: only nodes can change") {
+		t.Errorf("another VPC: %v", err)
+	}
+	if kept, err := s.load(want.Name); err != nil || kept.Lab.World.VPC.CIDRs[0] != want.World.VPC.CIDRs[0] {
+		t.Errorf("the record changed: %v, %v", kept.Lab.World.VPC, err)
+	}
+}
+
+func TestProposedCommandsCallTheProgramAsItWasCalled(t *testing.T) {
+	for argv0, want := range map[string]string{
+		"./bin/trunkline-lab": "./bin/trunkline-lab --name x", "/opt/trunkline-lab": "/opt/trunkline-lab --name x", "trunkline-lab": "trunkline-lab --name x",
+	} {
+		if got := (&session{self: calledAs(argv0)}).command("x"); got != want {
+			t.Errorf("called as %s: %q, want %q", argv0, got, want)
+		}
+	}
+	if got := (&session{self: "trunkline-lab"}).command(spec.DefaultName); got != "trunkline-lab" {
+		t.Errorf("the default lab: %q", got)
+	}
+}
+
 func TestTheDeployDirectoryCarriesThisLabsTagsAndAddresses(t *testing.T) {
 	want, p := samplePlan(t)
 	want.World.Region, want.World.Account = "eu-west-1", "999988887777"
@@ -341,7 +405,6 @@ func TestErrorsEndWithTheirOwnCode(t *testing.T) {
 		{refused(errors.New("x")), ExitRefused},
 		{fmt.Errorf("ask: %w", daemon.ErrNotRunning), ExitNotRunning},
 		{fmt.Errorf("find: %w", cache.ErrNoSource), ExitRefused},
-		{exitStatus(7), 7},
 		{context.Canceled, ExitFailed}, // nobody interrupted
 	} {
 		if got := s.exitCode(tc.err); got != tc.code {

@@ -10,8 +10,6 @@ import (
 	"os/exec"
 	"strings"
 	"time"
-
-	"github.com/trunkline/trunkline/sim/world"
 )
 
 // demoTime bounds each step of the tour that waits for something.
@@ -21,7 +19,7 @@ const demoTime = 3 * time.Minute
 var demoManifest string
 
 type demoCmd struct {
-	upCmd
+	bringUp
 	SkipTest bool `help:"Leave the connectivity test out."`
 }
 
@@ -44,7 +42,7 @@ func (c *demoCmd) Run(s *session) error {
 		show  func(context.Context) error
 	}{
 		{"Nodes: EC2 instances that are Kubernetes nodes", t.nodes},
-		{"Pods: two per node, each with an address of the VPC", t.pods},
+		{"Pods: the demo's and the cluster's own, each with an address of the VPC", t.pods},
 		{"Network interfaces, as the EC2 API describes them", t.interfaces},
 		{"What Trunkline says of itself", t.productStatus},
 		{"Connectivity test", t.connectivity},
@@ -65,7 +63,7 @@ func (c *demoCmd) Run(s *session) error {
 // program runs one of ours against the lab; its output goes to the user.
 func (t *tour) program(ctx context.Context, argv ...string) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.status.Endpoints.Kubeconfig)
+	cmd.Env = withEnv(t.product())
 	cmd.Stdout, cmd.Stderr = t.s.out, t.s.errs
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
@@ -79,11 +77,8 @@ func (t *tour) program(ctx context.Context, argv ...string) error {
 
 // kubectl runs the lab's kubectl and shows its output only when it fails.
 func (t *tour) kubectl(ctx context.Context, stdin string, args ...string) error {
-	cmd := exec.CommandContext(ctx, t.record.Lab.Parts.Kube, append([]string{"kubectl"}, args...)...)
-	cmd.Env = os.Environ()
-	for name, value := range kubectlEnv(t.status) {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
+	cmd := exec.CommandContext(ctx, t.Lab.Parts.Kube, append([]string{"kubectl"}, args...)...)
+	cmd.Env = withEnv(t.kubernetes())
 	cmd.Stdin = strings.NewReader(stdin)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
@@ -94,25 +89,26 @@ func (t *tour) kubectl(ctx context.Context, stdin string, args ...string) error 
 }
 
 func (t *tour) productStatus(ctx context.Context) error {
-	return t.program(ctx, t.record.Product, "status", "--wait="+demoTime.String())
+	return t.program(ctx, t.Product, "status", "--wait="+demoTime.String())
 }
 
 func (t *tour) connectivity(ctx context.Context) error {
-	return t.program(ctx, t.record.Product, "connectivity", "test", "--image", t.record.Workload,
-		"--outside", world.OutsideAddress, "--external-name", "ec2."+t.record.Lab.World.Region+".amazonaws.com")
+	return t.program(ctx, t.Product, "connectivity", "test")
 }
 
 func (t *tour) farewell() {
-	n := nameFlag(t.status.Name)
 	fmt.Fprintf(t.s.out, `
 ── Look around
-  trunkline-lab%[1]s kubectl get pods -A -o wide
-  trunkline-lab%[1]s exec %[2]s -- ip rule          a node's rules; also: nft list ruleset
-  trunkline-lab%[1]s aws ec2 describe-security-groups
-  trunkline-lab%[1]s logs                           every program's log
-  KUBECONFIG=%[3]s %[4]s status
+  %[1]s kubectl get pods -A -o wide
+  %[1]s exec %[2]s -- ip rule               a node's rules; also: nft list ruleset
+  %[1]s trunkline show addresses --why      who has which address, and why
+  %[1]s aws ec2 describe-security-groups
+  %[1]s logs                                which logs there are
+
+For any kubectl:
+  export KUBECONFIG=%[3]s
 
 Take it down:
-  trunkline-lab%[1]s down
-`, n, t.status.Nodes[0].Name, t.status.Endpoints.Kubeconfig, t.record.Product)
+  %[1]s down
+`, t.s.command(t.status.Name), t.status.Nodes[0].Name, t.status.Endpoints.Kubeconfig)
 }

@@ -15,6 +15,14 @@ const downTime = 2 * time.Minute
 
 type downCmd struct {
 	All bool `help:"Every lab there is."`
+	output
+}
+
+// downed is what became of one lab.
+type downed struct {
+	Lab     string       `json:"lab"`
+	Removed sweep.Report `json:"removed"`
+	Error   string       `json:"error,omitempty"`
 }
 
 func (c *downCmd) Run(s *session) error {
@@ -24,7 +32,7 @@ func (c *downCmd) Run(s *session) error {
 		if labs, err = s.labs(); err != nil {
 			return err
 		}
-		if len(labs) == 0 {
+		if len(labs) == 0 && !s.json {
 			fmt.Fprintln(s.out, "no lab is there")
 			return nil
 		}
@@ -35,18 +43,26 @@ func (c *downCmd) Run(s *session) error {
 		}
 		labs = []string{lab}
 	}
-	b := newBoard(s.out, s.tty, time.Now)
+	b := s.board()
 	defer b.close()
 	var all error
+	done := []downed{}
 	for _, lab := range labs {
-		if err := s.downOne(b, lab); err != nil {
+		one := downed{Lab: lab}
+		var err error
+		if one.Removed, err = s.downOne(b, lab); err != nil {
+			one.Error = err.Error()
 			all = errors.Join(all, fmt.Errorf("take down lab %s: %w", lab, err))
 		}
+		done = append(done, one)
+	}
+	if s.json {
+		all = errors.Join(all, s.writeJSON(map[string]any{"labs": done}))
 	}
 	return all
 }
 
-func (s *session) downOne(b *board, lab string) error {
+func (s *session) downOne(b *board, lab string) (sweep.Report, error) {
 	began := time.Now()
 	b.set("down", lab)
 	ctx, cancel := context.WithTimeout(s.ctx, downTime)
@@ -54,10 +70,10 @@ func (s *session) downOne(b *board, lab string) error {
 	report, err := s.takeDown(ctx, lab)
 	if err != nil {
 		b.finish(markFailed, "down", lab, time.Since(began))
-		return err
+		return report, err
 	}
 	b.finish(markDone, "down", lab+": "+swept(report), time.Since(began))
-	return nil
+	return report, nil
 }
 
 // swept says what a sweep took away.

@@ -15,9 +15,9 @@ const followEvery = 200 * time.Millisecond
 func (s *session) printLogs(logs []logFile, follow bool) error {
 	for _, l := range logs {
 		if len(logs) > 1 {
-			fmt.Fprintf(s.out, "==> %s <==\n", l.name)
+			fmt.Fprintf(s.out, "==> %s <==\n", l.Name)
 		}
-		if err := s.printLog(l.path, follow); err != nil {
+		if err := s.printLog(l.Path, follow); err != nil {
 			return err
 		}
 	}

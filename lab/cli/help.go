@@ -13,7 +13,8 @@ const rootExamples = `Examples:
   trunkline-lab down --all
 
 Exit codes: 0 done, 1 failed, 2 wrong command line, 3 refused (machine or lab.yaml not fit),
-4 no such lab runs, 130 interrupted; kubectl, aws and exec pass on their program's.`
+4 no such lab runs, 130 interrupted; kubectl, trunkline, aws and exec pass on their program's.
+With -o json, stdout is one JSON document, also on failure; progress goes to stderr.`
 
 // examples per command, shown by its --help.
 func examples() map[string]string {
@@ -21,7 +22,8 @@ func examples() map[string]string {
 		"up": `  trunkline-lab up                           three m5.xlarge in three zones
   trunkline-lab up -f lab.yaml --name other  a second lab beside the first
   trunkline-lab up --nodes 1 --instance-type t3.medium
-  trunkline-lab up --no-deploy               nodes without a network plugin`,
+  trunkline-lab up --no-deploy               nodes without a network plugin
+  trunkline-lab up -o json | jq -r .endpoints.kubeconfig`,
 		"down": `  trunkline-lab down
   trunkline-lab down --all                   every lab, also what a crash left`,
 		"status": `  trunkline-lab status
@@ -39,6 +41,9 @@ func examples() map[string]string {
 		"kubectl": `  trunkline-lab kubectl get nodes
   trunkline-lab kubectl exec -it POD -- sh
   alias k='trunkline-lab kubectl'`,
+		"trunkline": `  trunkline-lab trunkline status
+  trunkline-lab trunkline show pool --why
+  trunkline-lab trunkline connectivity test --test '^dns/'`,
 		"aws": `  trunkline-lab aws ec2 describe-network-interfaces
   trunkline-lab aws ec2 describe-instances --output table`,
 		"build": `  trunkline-lab build                        the first time takes 10 to 15 minutes on two cores`,

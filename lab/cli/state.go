@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,7 +48,7 @@ func (s *session) load(lab string) (record, error) {
 		return r, err
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
-		return r, fmt.Errorf("read %s: %w; take the lab down and up again", recordPath(s.stateDir(lab)), err)
+		return r, fmt.Errorf("read %s: %w; take the lab down and up again: %s down", recordPath(s.stateDir(lab)), err, s.command(lab))
 	}
 	return r, nil
 }
@@ -56,11 +57,11 @@ func (s *session) load(lab string) (record, error) {
 func (s *session) notRunning(lab string) error {
 	others, err := s.labs()
 	if slices.Contains(others, lab) {
-		return fmt.Errorf("%w: %s; its daemon is gone (log: %s): `trunkline-lab%s up` starts it anew, down clears what is left",
-			daemon.ErrNotRunning, lab, daemon.LogPath(s.stateDir(lab)), nameFlag(lab))
+		return fmt.Errorf("%w: %s; its daemon is gone (log: %s): `%s up` starts it anew, down clears what is left",
+			daemon.ErrNotRunning, lab, daemon.LogPath(s.stateDir(lab)), s.command(lab))
 	}
 	if err != nil || len(others) == 0 {
-		return fmt.Errorf("%w: %s; bring it up: trunkline-lab up", daemon.ErrNotRunning, lab)
+		return fmt.Errorf("%w: %s; bring it up: %s up", daemon.ErrNotRunning, lab, s.command(lab))
 	}
 	return fmt.Errorf("%w: %s; there is %s (--name)", daemon.ErrNotRunning, lab, strings.Join(others, ", "))
 }
@@ -101,10 +102,19 @@ func (s *session) lab() (string, error) {
 // status asks the daemon of a lab.
 func (s *session) status(lab string) (daemon.Status, error) {
 	st, err := daemon.NewClient(s.stateDir(lab)).Status(s.ctx)
-	if errors.Is(err, daemon.ErrNotRunning) {
+	if errors.Is(err, daemon.ErrNotRunning) && !errors.Is(err, fs.ErrPermission) {
 		return st, s.notRunning(lab)
 	}
 	return st, err
+}
+
+// command is what must be typed to speak to a lab: the program as it was called,
+// and the lab's name unless it is the default.
+func (s *session) command(lab string) string {
+	if lab == spec.DefaultName {
+		return s.self
+	}
+	return s.self + " --name " + lab
 }
 
 // node finds a node by its name, Node object or instance id.

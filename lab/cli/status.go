@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,11 +12,14 @@ import (
 )
 
 type statusCmd struct {
-	Output string        `short:"o" help:"text or json." enum:"text,json" default:"text"`
-	Wait   time.Duration `help:"Wait so long for the lab to be up, such as 2m." placeholder:"DURATION"`
+	output
+	Wait time.Duration `help:"Wait so long for the lab to be up, such as 2m." placeholder:"DURATION"`
 }
 
 func (c *statusCmd) Run(s *session) error {
+	if c.Wait < 0 {
+		return coded{fmt.Errorf("--wait %s: must not be negative", c.Wait), ExitUsage}
+	}
 	lab, err := s.lab()
 	if err != nil {
 		return err
@@ -26,10 +28,8 @@ func (c *statusCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	if c.Output == "json" {
-		out := json.NewEncoder(s.out)
-		out.SetIndent("", "  ")
-		err = out.Encode(st)
+	if s.json {
+		err = s.writeJSON(st)
 	} else {
 		err = showStatus(s.out, st)
 	}
@@ -83,13 +83,25 @@ func reason(st daemon.Status) string {
 	return string(st.State)
 }
 
+// stateInWords says how the last `up` came out.
+func stateInWords(st daemon.Status) string {
+	took := inWords(st.Elapsed)
+	switch st.State {
+	case daemon.StateDone:
+		return "up; the last `up` took " + took
+	case daemon.StateRunning:
+		return "coming up for " + took
+	case daemon.StateFailed:
+		return "not up; the last `up` failed after " + took
+	case daemon.StatePending, daemon.StateSkipped:
+	}
+	return "nothing is applied yet"
+}
+
 // showStatus is one screen.
 func showStatus(w io.Writer, st daemon.Status) error {
-	fmt.Fprintf(w, "Lab %s: %s", st.Name, st.State)
-	if st.State == daemon.StateDone {
-		fmt.Fprintf(w, ", up in %s", inWords(st.Elapsed))
-	}
-	fmt.Fprintf(w, "  (daemon %d, %s)\n\n", st.PID, st.Version)
+	fmt.Fprintf(w, "Lab %s: %s", st.Name, stateInWords(st))
+	fmt.Fprintf(w, "  (process %d, version %s)\n\n", st.PID, st.Version)
 	for _, p := range st.Phases {
 		mark := map[daemon.State]string{
 			daemon.StateDone: markDone, daemon.StateFailed: markFailed,

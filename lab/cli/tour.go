@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/trunkline/trunkline/lab/daemon"
 	labnode "github.com/trunkline/trunkline/lab/node"
 )
 
@@ -29,11 +28,10 @@ const demoNamespace = "trunkline-demo"
 
 // tour reads a lab that is up.
 type tour struct {
-	s      *session
-	record record
-	status daemon.Status
-	kube   kubernetes.Interface
-	ec2    *ec2.Client
+	running
+	s    *session
+	kube kubernetes.Interface
+	ec2  *ec2.Client
 }
 
 // tour connects to the API server and to EC2 as any client would.
@@ -63,7 +61,7 @@ func (s *session) tour(r record) (*tour, error) {
 		return nil, fmt.Errorf("read %s: %w", st.Endpoints.Credentials, err)
 	}
 	api := ec2.NewFromConfig(config, func(o *ec2.Options) { o.BaseEndpoint = aws.String(st.Endpoints.EC2) })
-	return &tour{s: s, record: r, status: st, kube: kube, ec2: api}, nil
+	return &tour{running: running{r, st}, s: s, kube: kube, ec2: api}, nil
 }
 
 // table prints columns.
@@ -105,7 +103,7 @@ func ready(n corev1.Node) string {
 func (t *tour) pods(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, demoTime)
 	defer cancel()
-	manifest := strings.NewReplacer("REPLICAS", strconv.Itoa(2*len(t.status.Nodes)), "IMAGE", t.record.Workload).Replace(demoManifest)
+	manifest := strings.NewReplacer("REPLICAS", strconv.Itoa(2*len(t.status.Nodes)), "IMAGE", t.Workload).Replace(demoManifest)
 	if err := t.kubectl(ctx, manifest, "apply", "-f", "-"); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/trunkline/trunkline/lab/cache"
@@ -21,8 +22,14 @@ import (
 const cleanupTime = 30 * time.Second
 
 type upCmd struct {
+	bringUp
+	output
+}
+
+// bringUp are the flags of what brings a lab up: up and demo.
+type bringUp struct {
 	File         string        `short:"f" help:"lab.yaml; without it, the default lab." type:"existingfile" placeholder:"FILE"`
-	Nodes        int           `help:"Number of nodes, instead of the file's." placeholder:"N"`
+	Nodes        *int          `help:"Number of nodes, instead of the file's." placeholder:"N"`
 	InstanceType string        `help:"Type of every node, instead of the file's." placeholder:"TYPE"`
 	NoDeploy     bool          `help:"Do not install Trunkline and CoreDNS: nodes stay NotReady."`
 	Keep         bool          `help:"Leave what stands when something fails, to look at it."`
@@ -34,29 +41,46 @@ func (c *upCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
+	st, err := s.status(r.Lab.Name)
+	if err != nil {
+		return err
+	}
+	if s.json {
+		return s.writeJSON(st)
+	}
 	fmt.Fprintf(s.out, `
-Lab %s is up. Next:
-  trunkline-lab%s kubectl get nodes -o wide
-  trunkline-lab%s status
-  trunkline-lab%s down
-`, r.Lab.Name, nameFlag(r.Lab.Name), nameFlag(r.Lab.Name), nameFlag(r.Lab.Name))
+Lab %[1]s is up. Next:
+  %[2]s kubectl get nodes -o wide
+  %[2]s trunkline status
+  %[2]s status
+  %[2]s down
+For any kubectl:
+  export KUBECONFIG=%[3]s
+`, r.Lab.Name, s.command(r.Lab.Name), st.Endpoints.Kubeconfig)
 	return nil
 }
 
-// nameFlag is what must be typed to speak to a lab that is not the default.
-func nameFlag(lab string) string {
-	if lab == spec.DefaultName {
-		return ""
+// check says which flag cannot be.
+func (c *bringUp) check() error {
+	switch {
+	case c.Nodes != nil && (*c.Nodes < 1 || *c.Nodes > spec.MaxNodes):
+		return coded{fmt.Errorf("--nodes %d: from 1 to %d", *c.Nodes, spec.MaxNodes), ExitUsage}
+	case c.Timeout <= 0:
+		return coded{fmt.Errorf("--timeout %s: must be longer than nothing", c.Timeout), ExitUsage}
 	}
-	return " --name " + lab
+	return nil
 }
 
 // up brings the lab to what is wanted and leaves nothing when it cannot.
-func (c *upCmd) up(s *session) (record, error) {
-	if c.Nodes < 0 {
-		return record{}, coded{fmt.Errorf("--nodes %d: must be 1 or more", c.Nodes), ExitUsage}
+func (c *bringUp) up(s *session) (record, error) {
+	if err := c.check(); err != nil {
+		return record{}, err
 	}
-	resolved, err := choices{file: c.File, name: s.g.Name, nodes: c.Nodes, instanceType: c.InstanceType}.resolve()
+	wish := choices{file: c.File, name: s.g.Name, instanceType: c.InstanceType}
+	if c.Nodes != nil {
+		wish.nodes = *c.Nodes
+	}
+	resolved, err := wish.resolve()
 	if err != nil {
 		return record{}, err
 	}
@@ -74,17 +98,17 @@ func (c *upCmd) up(s *session) (record, error) {
 	if err := s.preflight(resolved, store.Dir(), fresh); err != nil {
 		return record{}, err
 	}
-	b := newBoard(s.out, s.tty, time.Now)
+	b := s.board()
 	defer b.close()
 	p, err := s.prepare(b, store, source)
 	if err != nil {
+		b.abort(ending(s.ctx))
 		return record{}, err
 	}
-	rec, err := c.record(s, resolved, p)
-	if err != nil {
-		return record{}, err
+	rec, err := c.record(s, resolved, p, fresh)
+	if err == nil {
+		err = c.converge(s, b, rec, fresh)
 	}
-	err = c.converge(s, b, rec, fresh)
 	if err != nil {
 		b.abort(ending(s.ctx))
 	}
@@ -104,12 +128,12 @@ func ending(ctx context.Context) string {
 
 // preflight refuses a machine that is not fit, before anything is made.
 func (s *session) preflight(r spec.Resolved, cacheDir string, fresh bool) error {
-	facts, err := preflight.Probe(s.ctx, cacheDir, s.stateRoot)
+	facts, err := preflight.Probe(s.ctx, preflight.Look{CacheDir: cacheDir, StateRoot: s.stateRoot, Port: r.APIPort})
 	if err != nil {
 		return fmt.Errorf("look at this machine: %w", err)
 	}
 	problems := preflight.Check(preflight.Want{
-		Lab: r.Name, VPC: r.Cloud.VPC.CIDRs[0], Services: r.ServiceCIDR, Nodes: len(r.Nodes), Running: !fresh,
+		Lab: r.Name, VPC: r.Cloud.VPC.CIDRs[0], Services: r.ServiceCIDR, Nodes: len(r.Nodes), Port: r.APIPort, Running: !fresh,
 	}, facts)
 	if len(problems) == 0 {
 		return nil
@@ -136,12 +160,18 @@ func (s *session) prepare(b *board, store *cache.Cache, source string) (parts, e
 	return p, nil
 }
 
-// record resolves everything and writes what later commands need.
-func (c *upCmd) record(s *session, r spec.Resolved, p parts) (record, error) {
+// record resolves everything and writes what later commands need. What a running
+// lab cannot become is refused before that.
+func (c *bringUp) record(s *session, r spec.Resolved, p parts, fresh bool) (record, error) {
 	stateDir := s.stateDir(r.Name)
 	want, err := plan(r, p, stateDir, !c.NoDeploy)
 	if err != nil {
 		return record{}, err
+	}
+	if !fresh {
+		if err := s.becomes(want); err != nil {
+			return record{}, err
+		}
 	}
 	if err := os.MkdirAll(filepath.Join(stateDir, "log"), 0o700); err != nil {
 		return record{}, err
@@ -153,8 +183,23 @@ func (c *upCmd) record(s *session, r spec.Resolved, p parts) (record, error) {
 	return rec, errors.Join(writeDeploy(want, p, stateDir), rec.save(stateDir))
 }
 
+// becomes refuses what the running lab of this name cannot change into.
+func (s *session) becomes(want daemon.Lab) error {
+	have, err := s.load(want.Name)
+	if err != nil {
+		return err
+	}
+	fixed, err := have.Lab.FixedIn(want)
+	if err != nil || len(fixed) == 0 {
+		return err
+	}
+	return refused(fmt.Errorf("lab %s runs and differs in %s: only nodes can change while it runs; "+
+		"take it down first (%s down), change it through the EC2 API, or bring another up beside it (--name)",
+		want.Name, strings.Join(fixed, ", "), s.command(want.Name)))
+}
+
 // converge starts the daemon where none runs and applies the lab.
-func (c *upCmd) converge(s *session, b *board, rec record, fresh bool) error {
+func (c *bringUp) converge(s *session, b *board, rec record, fresh bool) error {
 	ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
 	defer cancel()
 	stateDir := s.stateDir(rec.Lab.Name)
@@ -175,7 +220,11 @@ func (c *upCmd) converge(s *session, b *board, rec record, fresh bool) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("lab %s is not up after %s (--timeout); log: %s", rec.Lab.Name, c.Timeout, daemon.LogPath(stateDir))
 	}
-	return fmt.Errorf("bring up lab %s: %w\n(--keep leaves what stands to look at; log: %s)", rec.Lab.Name, err, daemon.LogPath(stateDir))
+	err = fmt.Errorf("bring up lab %s: %w\n(log: %s)", rec.Lab.Name, err, daemon.LogPath(stateDir))
+	if fresh && !c.Keep {
+		err = fmt.Errorf("%w\n(--keep leaves what stands, with its logs, to look at)", err)
+	}
+	return err
 }
 
 // event shows a change the daemon reports.
@@ -243,7 +292,7 @@ func (s *session) undo(b *board, lab string) error {
 	_, err := s.takeDown(ctx, lab)
 	if err != nil {
 		b.finish(markFailed, "clean up", err.Error(), time.Since(began))
-		return fmt.Errorf("clean up: %w; trunkline-lab%s down finishes it", err, nameFlag(lab))
+		return fmt.Errorf("clean up: %w; %s down finishes it", err, s.command(lab))
 	}
 	b.finish(markDone, "clean up", "nothing is left", time.Since(began))
 	return nil

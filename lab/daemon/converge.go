@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"reflect"
 	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -30,16 +30,12 @@ func (l *lab) accept(want Lab) error {
 	if l.applied == nil {
 		return nil
 	}
-	fixed := func(x Lab) Lab {
-		x.Nodes, x.Images, x.Deploy, x.World.Instances = nil, nil, "", nil
-		x.Parts = Parts{}
-		return x
+	fixed, err := l.applied.FixedIn(want)
+	if err == nil && len(fixed) > 0 {
+		err = fmt.Errorf("the running lab differs in %s; only nodes, images and manifests can change while it runs "+
+			"(take it down first, or use the EC2 API)", strings.Join(fixed, ", "))
 	}
-	if !reflect.DeepEqual(fixed(*l.applied), fixed(want)) {
-		return errors.New("the running lab differs in more than its nodes, images and manifests; " +
-			"only those can change while it runs (take it down first, or use the EC2 API)")
-	}
-	return nil
+	return err
 }
 
 // apply converges to want and says how that ended. One at a time does; the others
@@ -82,32 +78,59 @@ func (l *lab) converge(ctx context.Context, want Lab) error {
 	}); err != nil {
 		return err
 	}
-	if err := l.phases.run(PhaseNodes, func(detail func(string)) error {
-		return l.convergeNodes(ctx, want, detail)
-	}); err != nil {
-		return err
-	}
-	// The manifests need the API server only, the images the nodes only.
+	// The manifests need the API server only, the images the nodes' containerd only,
+	// and what is deployed starts where its image is: they go on side by side.
+	booted := make(chan struct{})
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
+		return l.phases.run(PhaseNodes, func(detail func(string)) error {
+			if err := l.bootNodes(gctx, want); err != nil {
+				return err
+			}
+			close(booted)
+			return l.awaitRegistered(gctx, want, detail)
+		})
+	})
+	g.Go(func() error {
+		if err := wait(gctx, booted); err != nil {
+			return err
+		}
 		return l.phases.run(PhaseImages, func(detail func(string)) error {
 			return l.importImages(gctx, want, detail)
 		})
 	})
 	g.Go(func() error {
-		if want.Deploy == "" {
-			l.phases.skip(PhaseDeploy, "no manifests given")
-			return nil
+		if err := l.deployed(gctx, want); err != nil {
+			return err
 		}
-		return l.phases.run(PhaseDeploy, func(detail func(string)) error {
-			return l.deploy(gctx, want, detail)
+		if err := wait(gctx, booted); err != nil {
+			return err
+		}
+		return l.phases.run(PhaseReady, func(detail func(string)) error {
+			return l.awaitReady(gctx, want, detail)
 		})
 	})
-	if err := g.Wait(); err != nil {
-		return err
+	return g.Wait()
+}
+
+// wait returns when done is closed, or the cause of the end of ctx.
+func wait(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return l.phases.run(PhaseReady, func(detail func(string)) error {
-		return l.awaitReady(ctx, want, detail)
+}
+
+// deployed is the phase of the manifests.
+func (l *lab) deployed(ctx context.Context, want Lab) error {
+	if want.Deploy == "" {
+		l.phases.skip(PhaseDeploy, "no manifests given")
+		return nil
+	}
+	return l.phases.run(PhaseDeploy, func(detail func(string)) error {
+		return l.deploy(ctx, want, detail)
 	})
 }
 
@@ -207,9 +230,9 @@ func (l *lab) convergeControlPlane(ctx context.Context, want Lab, detail func(st
 	return nil
 }
 
-// convergeNodes boots what is missing or down, all at once, and returns when
-// each has registered.
-func (l *lab) convergeNodes(ctx context.Context, want Lab, detail func(string)) error {
+// bootNodes boots what is missing or down, all at once, and returns when each can
+// take images.
+func (l *lab) bootNodes(ctx context.Context, want Lab) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, n := range want.Nodes {
 		m, err := l.machineFor(want, n)
@@ -232,10 +255,7 @@ func (l *lab) convergeNodes(ctx context.Context, want Lab, detail func(string)) 
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	return l.awaitRegistered(ctx, want, detail)
+	return g.Wait()
 }
 
 // machineFor returns the machine of a node, made if there is none.

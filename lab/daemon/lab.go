@@ -1,10 +1,12 @@
 package daemon
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/faults"
@@ -101,6 +103,47 @@ func (l Lab) Validate() error {
 		}
 	}
 	return nil
+}
+
+// FixedIn lists, by their names in lab.yaml, the parts in which want differs from
+// the running lab l and that cannot change while it runs: all but nodes, images,
+// manifests and programs.
+func (l Lab) FixedIn(want Lab) ([]string, error) {
+	have, err := fixedParts(l)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := fixedParts(want)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for name := range wanted {
+		if have[name] != wanted[name] {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// fixedParts writes each part of a lab that is fixed while it runs, as it travels.
+func fixedParts(l Lab) (map[string]string, error) {
+	out := map[string]string{}
+	for name, part := range map[string]any{
+		"name": l.Name, "region": l.World.Region, "account": l.World.Account, "seed": l.World.Seed,
+		"vpc": l.World.VPC, "subnets": l.World.Subnets, "routeTables": l.World.RouteTables,
+		"securityGroups": l.World.Groups, "controlPlane": []any{l.World.Hosts, l.ControlPlane},
+		"quotas": l.World.Quotas, "instanceTypes": l.World.Limits, "faults": l.Faults,
+		"kubernetes": []any{l.ServiceCIDR, l.ClusterDNS, l.APIPort}, "IAM roles (deploy/iam)": l.Roles,
+	} {
+		text, err := json.Marshal(part)
+		if err != nil {
+			return nil, fmt.Errorf("compare %s: %w", name, err)
+		}
+		out[name] = string(text)
+	}
+	return out, nil
 }
 
 var labName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?$`)

@@ -25,8 +25,8 @@ const archiveName = "image.tar"
 
 // Archive is an image on disk and the references it holds.
 type Archive struct {
-	Path string
-	Refs []string
+	Path string   `json:"path"`
+	Refs []string `json:"refs"`
 }
 
 // Lab is every image of the lab.

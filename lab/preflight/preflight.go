@@ -18,6 +18,7 @@ type Want struct {
 	VPC      netip.Prefix
 	Services netip.Prefix
 	Nodes    int
+	Port     int // of the API server's forwarder on 127.0.0.1; 0 is any
 	// Running says that the lab is up: its own use is no obstacle.
 	Running bool
 }
@@ -34,6 +35,10 @@ type Facts struct {
 	Routes []Route
 	// DiskFree is by path, in bytes.
 	DiskFree map[string]uint64
+	// ReadOnly are those of these paths that cannot be written.
+	ReadOnly map[string]bool
+	// PortTaken is why the forwarder's port cannot be had; nil where it can.
+	PortTaken error
 	// MemoryFree is what can be had without swapping, in bytes.
 	MemoryFree uint64
 	// InotifyInstances is fs.inotify.max_user_instances, and InotifySettable
@@ -134,6 +139,12 @@ func Check(w Want, f Facts) Problems {
 		out = append(out, checkRanges(w, f)...)
 		out = append(out, checkRoom(w, f)...)
 		out = append(out, checkNames(w, f)...)
+		if f.PortTaken != nil {
+			out = append(out, Problem{
+				fmt.Sprintf("port %d of 127.0.0.1 cannot be had (%v)", w.Port, f.PortTaken),
+				"choose another kubernetes.apiPort in lab.yaml, or 0 for a free one",
+			})
+		}
 	}
 	return out
 }
@@ -215,6 +226,12 @@ func checkRoom(w Want, f Facts) Problems {
 	}
 	slices.Sort(paths)
 	for _, path := range paths {
+		if f.ReadOnly[path] {
+			out = append(out, Problem{
+				path + " is on a read-only file system", "mount it for writing, or move the cache with --cache-dir",
+			})
+			continue
+		}
 		if f.DiskFree[path] < diskState {
 			out = append(out, Problem{
 				fmt.Sprintf("%s free at %s; the lab needs %s", size(f.DiskFree[path]), path, size(diskState)),

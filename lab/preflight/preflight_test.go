@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -66,6 +67,14 @@ func TestEachRefusalNamesWhatIsMissingAndWhatToDo(t *testing.T) {
 			func(_ *Want, f *Facts) { f.DiskFree["/var/lib/trunkline-lab"] = 1 << 30 },
 			[]string{"1.0 GiB free at /var/lib/trunkline-lab", "--cache-dir"},
 		},
+		"a disk that cannot be written": {
+			func(_ *Want, f *Facts) { f.ReadOnly = map[string]bool{"/var/cache/trunkline": true} },
+			[]string{"/var/cache/trunkline is on a read-only file system", "--cache-dir"},
+		},
+		"a port that is taken": {
+			func(w *Want, f *Facts) { w.Port, f.PortTaken = 6443, errors.New("address already in use") },
+			[]string{"port 6443 of 127.0.0.1 cannot be had (address already in use)", "kubernetes.apiPort"},
+		},
 		"few inotify instances nobody may raise": {
 			func(w *Want, f *Facts) { w.Nodes, f.InotifySettable = 20, false; f.MemoryFree = 64 << 30 },
 			[]string{"fs.inotify.max_user_instances is 128; 20 nodes need 196", "sysctl fs.inotify.max_user_instances=512"},
@@ -129,8 +138,27 @@ func TestEveryFeatureNamesTheOptionThatBringsIt(t *testing.T) {
 	}
 }
 
+func TestAPortInUseIsFoundTakenAndAFreeOneIsGivenBack(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	if err := tryPort(t.Context(), port); err == nil {
+		t.Errorf("port %d is in use and was not found taken", port)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := tryPort(t.Context(), port); err != nil {
+			t.Errorf("a free port: %v", err)
+		}
+	}
+}
+
 func TestProbeWithoutRootTriesNothing(t *testing.T) {
-	f, err := Probe(t.Context(), t.TempDir(), t.TempDir())
+	f, err := Probe(t.Context(), Look{CacheDir: t.TempDir(), StateRoot: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

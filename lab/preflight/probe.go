@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -20,11 +21,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Look says where Probe looks.
+type Look struct {
+	CacheDir, StateRoot string
+	Port                int // on 127.0.0.1; 0 is not tried
+}
+
 // Probe looks at this machine. What it tries, it tries in a namespace that ends
 // with the call. Facts that a missing one makes pointless are left out: without
 // root nothing of the kernel is tried.
-func Probe(ctx context.Context, cacheDir, stateRoot string) (Facts, error) {
-	f := Facts{Root: os.Geteuid() == 0, Programs: map[string]bool{}, Kernel: map[Feature]error{}, DiskFree: map[string]uint64{}}
+func Probe(ctx context.Context, at Look) (Facts, error) {
+	f := Facts{
+		Root: os.Geteuid() == 0, Programs: map[string]bool{}, Kernel: map[Feature]error{},
+		DiskFree: map[string]uint64{}, ReadOnly: map[string]bool{},
+	}
 	if !f.Root {
 		return f, nil
 	}
@@ -37,10 +47,13 @@ func Probe(ctx context.Context, cacheDir, stateRoot string) (Facts, error) {
 	if f.Routes, err = routes(); err != nil {
 		return f, err
 	}
-	for _, path := range []string{cacheDir, stateRoot} {
-		if f.DiskFree[path], err = diskFree(path); err != nil {
+	for _, path := range []string{at.CacheDir, at.StateRoot} {
+		if f.DiskFree[path], f.ReadOnly[path], err = disk(path); err != nil {
 			return f, err
 		}
+	}
+	if at.Port != 0 {
+		f.PortTaken = tryPort(ctx, at.Port)
 	}
 	if f.MemoryFree, err = memoryFree(); err != nil {
 		return f, err
@@ -50,7 +63,7 @@ func Probe(ctx context.Context, cacheDir, stateRoot string) (Facts, error) {
 		return f, err
 	}
 	f.InotifySettable = unix.Access(inotify, unix.W_OK) == nil
-	if f.Labs, err = directories(stateRoot); err != nil {
+	if f.Labs, err = directories(at.StateRoot); err != nil {
 		return f, err
 	}
 	f.Namespaces, err = files("/run/netns")
@@ -190,16 +203,26 @@ func routes() ([]Route, error) {
 	return out, nil
 }
 
-// diskFree looks at the nearest directory that exists.
-func diskFree(path string) (uint64, error) {
+// tryPort listens for a moment.
+func tryPort(ctx context.Context, port int) error {
+	var l net.ListenConfig
+	taken, err := l.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	return taken.Close()
+}
+
+// disk looks at the nearest directory that exists.
+func disk(path string) (free uint64, readOnly bool, err error) {
 	for {
 		var st unix.Statfs_t
 		err := unix.Statfs(path, &st)
 		if err == nil {
-			return st.Bavail * uint64(st.Bsize), nil
+			return st.Bavail * uint64(st.Bsize), st.Flags&unix.ST_RDONLY != 0, nil
 		}
 		if !errors.Is(err, unix.ENOENT) || path == filepath.Dir(path) {
-			return 0, fmt.Errorf("ask for free space at %s: %w", path, err)
+			return 0, false, fmt.Errorf("ask for free space at %s: %w", path, err)
 		}
 		path = filepath.Dir(path)
 	}

@@ -23,7 +23,7 @@ func TestProbeLeavesNothingBehindAndFindsWhatThisKernelHas(t *testing.T) {
 		return names
 	}
 	before := links()
-	f, err := Probe(t.Context(), t.TempDir(), t.TempDir())
+	f, err := Probe(t.Context(), Look{CacheDir: t.TempDir(), StateRoot: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
