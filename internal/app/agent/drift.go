@@ -31,6 +31,9 @@ type defect struct {
 // book and tells what others had done to them. next is when to look again although
 // nothing happens; zero: no reason to.
 func (a *Agent) applyLinks(ctx context.Context) (next time.Time, err error) {
+	if err := a.rename(ctx); err != nil {
+		return time.Time{}, err
+	}
 	list, err := a.host.Apply(ctx, a.wantHost)
 	return a.found(inLinks, list, time.Now()), err
 }

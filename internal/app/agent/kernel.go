@@ -171,6 +171,24 @@ func (a *Agent) setUpENIs(ctx context.Context) error {
 	return nil
 }
 
+// rename takes over the names that interfaces' links have now.
+func (a *Agent) rename(ctx context.Context) error {
+	names, err := a.host.Names(ctx)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for mac, name := range names {
+		if e, ours := a.enis[mac.String()]; ours && e.link != name {
+			a.log.Info("an interface has another name now", "eni", e.id, "was", e.link, "link", name)
+			e.link = name
+			a.enis[mac.String()] = e
+		}
+	}
+	return nil
+}
+
 // findENI waits for an interface's link: the device appears some time after EC2
 // says it is attached.
 func (a *Agent) findENI(ctx context.Context, e ipam.ENI) error {

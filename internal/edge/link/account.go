@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // account is what this process has left in the kernel, and what it is at work on.
@@ -118,6 +119,22 @@ func (a *account) wanted(key string) hostnet.Object {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.left[key]
+}
+
+// renamed reports whether a link that nothing is expected of has the address of one
+// that should be there under another name.
+func (a *account) renamed(have hostnet.Link) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, known := a.left[have.Key()]; known || have.MAC == (vpc.MAC{}) {
+		return false
+	}
+	for _, o := range a.left {
+		if l, ok := o.(hostnet.Link); ok && l.MAC == have.MAC {
+			return true
+		}
+	}
+	return false
 }
 
 // settled is wanted where no work is under way; while it is, nil: what the object is

@@ -296,21 +296,29 @@ func (h *Host) FindENI(ctx context.Context, mac vpc.MAC) (string, error) {
 	}
 }
 
-// linkWithMAC returns the link an ENI shows as. Links stacked on it share its
-// address and are passed over.
+// linkWithMAC returns the link an ENI shows as.
 func (h *Host) linkWithMAC(ctx context.Context, mac vpc.MAC) (string, error) {
-	s, err := h.links(ctx)
+	names, err := h.Names(ctx)
+	return names[mac], err
+}
+
+// Names returns the names that the node's links have now, by hardware address. Links
+// stacked on another share its address and are passed over. A name does not last:
+// udev gives a device its own some time after it appeared.
+func (h *Host) Names(ctx context.Context) (map[vpc.MAC]string, error) {
+	list, err := h.links(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	for _, l := range s {
+	names := make(map[vpc.MAC]string, len(list))
+	for _, l := range list {
 		switch l.Type() {
 		case "vlan", "macvlan", "macvtap", "ipvlan", "bridge", "bond":
 			continue
 		}
-		if a := l.Attrs(); len(a.HardwareAddr) == 6 && vpc.MAC(a.HardwareAddr) == mac {
-			return a.Name, nil
+		if a := l.Attrs(); len(a.HardwareAddr) == 6 {
+			names[vpc.MAC(a.HardwareAddr)] = a.Name
 		}
 	}
-	return "", nil
+	return names, nil
 }

@@ -138,6 +138,9 @@ func (h *Host) judgeLink(m rtMessage) string {
 		return ""
 	}
 	have := linkOf(l.Attrs())
+	if m.kind == unix.RTM_NEWLINK && h.account.renamed(have) {
+		return have.Name + " is the new name of a link"
+	}
 	want, ok := h.account.settled(have.Key()).(hostnet.Link)
 	if !ok || have.Dying() || m.kind == unix.RTM_NEWLINK && difference(want, have) == "" {
 		return ""
