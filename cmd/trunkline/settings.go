@@ -1,9 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -60,11 +64,10 @@ func (c configured) load() (config.Config, error) {
 		}
 		var values map[string]any
 		if err := yaml.UnmarshalStrict(text, &values); err != nil {
-			return config.Config{}, fmt.Errorf("read settings from %s: %w", c.Config, err)
+			return config.Config{}, fmt.Errorf("read settings from %s, lines of 'name: value' in YAML: %w", c.Config, err)
 		}
-		src.File = map[string]string{}
-		for k, v := range values {
-			src.File[k] = fmt.Sprint(v)
+		if src.File, err = fileValues(values); err != nil {
+			return config.Config{}, fmt.Errorf("read settings from %s:\n%w", c.Config, err)
 		}
 	}
 	cfg, err := config.Load(src)
@@ -72,4 +75,42 @@ func (c configured) load() (config.Config, error) {
 		return config.Config{}, fmt.Errorf("settings:\n%w", err)
 	}
 	return cfg, nil
+}
+
+// fileValues are a file's values as flags would have them. A list is one of ranges.
+func fileValues(values map[string]any) (map[string]string, error) {
+	out := map[string]string{}
+	var problems []error
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		text, err := fileValue(values[k])
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", k, err))
+		}
+		out[k] = text
+	}
+	return out, errors.Join(problems...)
+}
+
+func fileValue(v any) (string, error) {
+	switch v := v.(type) {
+	case string:
+		return v, nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64), nil
+	case []any:
+		var parts []string
+		for _, one := range v {
+			text, ok := one.(string)
+			if !ok {
+				return "", fmt.Errorf("%v in the list is not text", one)
+			}
+			parts = append(parts, text)
+		}
+		return strings.Join(parts, ","), nil
+	case nil:
+		return "", errors.New("has no value; leave the line out to have the default")
+	}
+	return "", errors.New("is a mapping; settings are not nested")
 }

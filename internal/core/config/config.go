@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -165,7 +166,14 @@ func refused(src Sources) (problems []error) {
 		return nil
 	}
 	for _, u := range unsupported() {
-		if v, ok := src.Env(u.env); ok && strings.EqualFold(v, u.refuse) {
+		v, ok := src.Env(u.env)
+		if !ok || v == "" {
+			continue
+		}
+		switch asked, err := strconv.ParseBool(v); { // as AWS reads them
+		case err != nil:
+			problems = append(problems, fmt.Errorf("%s: %q from environment: neither true nor false", u.env, v))
+		case asked == (u.refuse == "true"):
 			problems = append(problems, fmt.Errorf("%s: %q from environment: %s is not supported in this version; unset it", u.env, v, u.what))
 		}
 	}

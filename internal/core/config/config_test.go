@@ -104,6 +104,29 @@ func TestEveryWrongSettingIsNamedWithSourceValueAndReason(t *testing.T) {
 	}
 }
 
+func TestWhatTheKernelTheListenerOrEC2WouldRefuseIsRefusedAtStart(t *testing.T) {
+	for _, c := range []struct{ env, value, why string }{
+		{"TRUNKLINE_METRICS_ADDRESS", ":99999", `metrics-address: ":99999" from environment TRUNKLINE_METRICS_ADDRESS: "99999" is not a port`},
+		{"INTROSPECTION_BIND_ADDRESS", "127.0.0.1:0", `"0" is not a port from 1 to 65535`},
+		{"INTROSPECTION_BIND_ADDRESS", "unix:/run/x", "is not a port"},
+		{"AWS_VPC_K8S_CNI_VETHPREFIX", "a%d", "veth-prefix"},
+		{"AWS_VPC_K8S_CNI_VETHPREFIX", "a\"b", "veth-prefix"},
+		{"CLUSTER_NAME", strings.Repeat("x", 257), "more than the 256 characters"},
+		{"CLUSTER_NAME", "a\nb", "control character"},
+		{"AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS", "2600:1f14::/32", "2600:1f14::/32 is not IPv4"},
+		{"AWS_EXTERNAL_SERVICE_CIDRS", "10.0.0.0/33", "is not a range"},
+		{"IP_COOLDOWN_PERIOD", "99999999999999999999", "not a duration"},
+		{"ENABLE_PREFIX_DELEGATION", "1", "prefix delegation is not supported"},
+		{"ENABLE_IPv4", "F", "a node without IPv4 pods is not supported"},
+		{"ENABLE_POD_ENI", "yes", `ENABLE_POD_ENI: "yes" from environment: neither true nor false`},
+	} {
+		_, err := Load(Sources{Env: env(map[string]string{c.env: c.value})})
+		if err == nil || !strings.Contains(err.Error(), c.why) {
+			t.Errorf("%s=%q: %v, want %q", c.env, c.value, err, c.why)
+		}
+	}
+}
+
 func TestTheDescriptionReadsBackAsTheSameConfiguration(t *testing.T) {
 	c, err := Load(Sources{Env: env(map[string]string{"WARM_IP_TARGET": "5", "AWS_EXTERNAL_SERVICE_CIDRS": "1.2.3.0/24"})})
 	if err != nil {

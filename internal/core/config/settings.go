@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 const fromDefault = "default"
@@ -56,7 +57,7 @@ func settings() []Setting {
 
 func identity() []Setting {
 	return []Setting{
-		text("cluster-name", "", "Written on interfaces as the tag cluster.k8s.amazonaws.com/name.", func(c *Config) *string { return &c.ClusterName }, nil, "CLUSTER_NAME"),
+		text("cluster-name", "", "Written on interfaces as the tag cluster.k8s.amazonaws.com/name.", func(c *Config) *string { return &c.ClusterName }, tagValue, "CLUSTER_NAME"),
 		text("node-name", "", "The Node this agent serves.", func(c *Config) *string { return &c.NodeName }, nil, "NODE_NAME", "MY_NODE_NAME"),
 		text("pod-name", "", "The program's own pod.", func(c *Config) *string { return &c.PodName }, nil, "POD_NAME", "MY_POD_NAME"),
 		text("pod-namespace", "kube-system", "The namespace of that pod.", func(c *Config) *string { return &c.PodNamespace }, nil, "POD_NAMESPACE"),
@@ -239,20 +240,40 @@ func absolute(v string) error {
 }
 
 func hostPort(v string) error {
-	if _, port, err := net.SplitHostPort(v); err != nil || port == "" {
+	_, port, err := net.SplitHostPort(v)
+	if err != nil || port == "" {
 		return errors.New("not an address such as 127.0.0.1:61679")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%q is not a port from 1 to 65535", port)
 	}
 	return nil
 }
 
 // vethPrefix keeps AWS's rule: at most four characters, and none of the names
-// other links have.
+// other links have. The kernel takes some characters for itself ('%' is a pattern).
 func vethPrefix(v string) error {
-	if v == "" || len(v) > 4 || strings.ContainsAny(v, "/: \t") {
-		return errors.New("must have one to four characters, none of them a slash, colon or space")
+	odd := func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '_'
+	}
+	if v == "" || len(v) > 4 || strings.ContainsFunc(v, odd) {
+		return errors.New("must have one to four characters: letters, digits, '-' or '_'")
 	}
 	if slices.Contains([]string{"eth", "vlan", "lo"}, v) {
 		return errors.New("other links have that name")
+	}
+	return nil
+}
+
+// tagValue is what EC2 takes as a tag's value.
+// Source: EC2 user guide, "Tag restrictions".
+func tagValue(v string) error {
+	const most = 256
+	if len([]rune(v)) > most {
+		return fmt.Errorf("has more than the %d characters of a tag", most)
+	}
+	if strings.ContainsFunc(v, unicode.IsControl) {
+		return errors.New("has a control character")
 	}
 	return nil
 }

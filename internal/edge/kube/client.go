@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -48,6 +49,9 @@ type Client struct {
 
 // NewClient makes the clients; it does not call the server.
 func NewClient(a Access) (*Client, error) {
+	if err := checkEndpoint(a.Endpoint); err != nil {
+		return nil, err
+	}
 	cfg, namespace, err := a.load()
 	if err != nil {
 		return nil, err
@@ -62,6 +66,19 @@ func NewClient(a Access) (*Client, error) {
 	}
 	c.Namespace = namespace
 	return c, nil
+}
+
+// checkEndpoint refuses what is neither a URL nor a host with a port; empty is none.
+func checkEndpoint(endpoint string) error {
+	full := endpoint
+	if !strings.Contains(full, "://") {
+		full = "https://" + full
+	}
+	u, err := url.Parse(full)
+	if endpoint != "" && (err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "") {
+		return fmt.Errorf("endpoint %q of the API server: not a URL such as https://10.0.0.1:443", endpoint)
+	}
+	return nil
 }
 
 func (a Access) load() (*rest.Config, string, error) {
