@@ -128,18 +128,9 @@ func wiredOf(a *netlink.LinkAttrs) Wired {
 // wait for the reaper included, each with its attachment: what CNI GC and a
 // restart without a journal need.
 func (h *Host) Pods(ctx context.Context) ([]Wired, error) {
-	links, err := again(ctx, func() ([]netlink.Link, error) { return h.handle.LinkList() })
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
-	var list []Wired
-	for _, l := range links {
-		if w := wiredOf(l.Attrs()); !w.Half || linkOf(l.Attrs()).Group == hostnet.LinkGroupPod || w.Dying {
-			list = append(list, w)
-		}
-	}
-	if len(list) == 0 {
-		return nil, nil
+	list, err := h.podLinks(ctx)
+	if err != nil || len(list) == 0 {
+		return nil, err
 	}
 	var s hostnet.State
 	if err := readRules(ctx, h.handle, nil, &s); err != nil {
@@ -156,6 +147,21 @@ func (h *Host) Pods(ctx context.Context) ([]Wired, error) {
 			if t, ok := tables[a]; ok {
 				list[i].Table = t
 			}
+		}
+	}
+	return list, nil
+}
+
+// podLinks is Pods without the tables.
+func (h *Host) podLinks(ctx context.Context) ([]Wired, error) {
+	links, err := h.links(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []Wired
+	for _, l := range links {
+		if w := wiredOf(l.Attrs()); !w.Half || linkOf(l.Attrs()).Group == hostnet.LinkGroupPod || w.Dying {
+			list = append(list, w)
 		}
 	}
 	return list, nil

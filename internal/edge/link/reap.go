@@ -19,6 +19,10 @@ const (
 	reapWhileAdded = 8
 )
 
+// gather is how long links that were put away wait for more: deleting one holds the
+// kernel's lock about as long as deleting eight, and an ADD may be waiting for it.
+const gather = 100 * time.Millisecond
+
 // reapEvery is how often the reaper looks without being told, for links that a
 // crash left in the trash.
 const reapEvery = 30 * time.Second
@@ -39,8 +43,13 @@ func (h *Host) Reap(ctx context.Context, gone func(Wired)) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-h.trash:
 		case <-tick.C:
+		case <-h.trash:
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(gather):
+			}
 		}
 	}
 }
@@ -49,33 +58,36 @@ func (h *Host) Reap(ctx context.Context, gone func(Wired)) error {
 func (h *Host) reapAll(ctx context.Context, gone func(Wired)) error {
 	for ctx.Err() == nil {
 		away := h.putAwaySoFar() // first: what is not listed after is gone
-		all, err := h.Pods(ctx)
+		all, err := h.podLinks(ctx)
 		if err != nil {
 			return err
 		}
-		var batch []Wired
+		var dying []Wired
 		for _, w := range all {
 			delete(away, w.Index)
 			if w.Dying {
-				batch = append(batch, w)
+				dying = append(dying, w)
 			}
 		}
 		for _, w := range away {
 			h.report(w, gone)
 		}
-		if len(batch) == 0 {
+		if len(dying) == 0 {
 			return nil
 		}
 		most := reapMost
 		if h.adds.Load() > 0 {
 			most = reapWhileAdded
 		}
-		batch = batch[:min(len(batch), most)]
+		batch := dying[:min(len(dying), most)]
 		if err := h.reap(ctx, batch); err != nil {
 			return err
 		}
 		for _, w := range batch {
 			h.report(w, gone)
+		}
+		if len(batch) == len(dying) {
+			return nil // those put away meanwhile have been announced
 		}
 	}
 	return ctx.Err()
