@@ -29,15 +29,29 @@ type flow struct {
 	done  chan workload.Result
 }
 
-// serveFlows answers streams in a pod until the test ends.
+// told keeps what is written, and says when the first of it is.
+type told struct {
+	bytes.Buffer
+	first chan struct{}
+}
+
+func (w *told) Write(b []byte) (int, error) {
+	if w.Len() == 0 {
+		close(w.first)
+	}
+	return w.Buffer.Write(b)
+}
+
+// serveFlows answers streams in a pod until the test ends. It returns when the pod
+// listens, which it tells: a stream that is opened before is refused.
 func serveFlows(t *testing.T, p *node.Pod) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
+	said := &told{first: make(chan struct{})}
 	go func() {
 		done <- p.Run(func() error {
-			var said bytes.Buffer
-			if code := workload.Run(ctx, []string{"workload", "serve"}, workload.Process{Stdout: &said, Stderr: &said}); code != 0 && ctx.Err() == nil {
+			if code := workload.Run(ctx, []string{"workload", "serve"}, workload.Process{Stdout: said, Stderr: said}); code != 0 && ctx.Err() == nil {
 				return fmt.Errorf("serve ended with %d: %s", code, said.String())
 			}
 			return nil
@@ -49,6 +63,11 @@ func serveFlows(t *testing.T, p *node.Pod) {
 			t.Error(err)
 		}
 	})
+	select {
+	case <-said.first:
+	case <-time.After(patience):
+		t.Fatalf("the server in %s does not listen", p.Addr)
+	}
 }
 
 // startFlows opens a TCP and a UDP stream and returns once both have numbers back.
@@ -63,6 +82,8 @@ func startFlows(t *testing.T, from, to *node.Pod) []*flow {
 		t.Cleanup(end)
 		select {
 		case <-began:
+		case r := <-f.done:
+			t.Fatalf("%s stream from %s to %s: ended at once: %s", proto, from.Addr, to.Addr, r.Error)
 		case <-time.After(patience):
 			t.Fatalf("%s stream from %s to %s: nothing came back", proto, from.Addr, to.Addr)
 		}
