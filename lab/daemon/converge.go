@@ -137,13 +137,13 @@ func (l *lab) deployed(ctx context.Context, want Lab) error {
 // convergeWorld starts the account, or launches and terminates instances in it.
 func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) error {
 	for _, h := range want.World.Hosts {
-		if err := makeNetNS(h.Namespace); err != nil {
+		if err := component.MakeNetNS(h.Namespace); err != nil {
 			return err
 		}
 	}
 	if l.world == nil {
 		for _, i := range want.World.Instances {
-			if err := makeNetNS(i.Namespace); err != nil {
+			if err := component.MakeNetNS(i.Namespace); err != nil {
 				return err
 			}
 		}
@@ -161,7 +161,7 @@ func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) 
 		if _, _, err := instanceNamed(state, i.Name); err == nil {
 			continue
 		}
-		if err := makeNetNS(i.Namespace); err != nil {
+		if err := component.MakeNetNS(i.Namespace); err != nil {
 			return err
 		}
 		if err := l.world.Launch(i); err != nil {

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"runtime"
 	"sync"
 
-	"github.com/vishvananda/netns"
-
 	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/lab/node/component"
 )
 
 // machine is one instance of the lab and its power switch.
@@ -72,7 +69,7 @@ func (m *machine) boot() error {
 	if m.node() != nil {
 		return nil
 	}
-	if err := makeNetNS(m.namespace()); err != nil {
+	if err := component.MakeNetNS(m.namespace()); err != nil {
 		return fmt.Errorf("boot %s: %w", m.config.Name, err)
 	}
 	n, err := node.Start(m.config, m.log)
@@ -116,7 +113,7 @@ func (m *machine) off(to NodeState) error {
 	if n != nil {
 		err = n.PowerOff()
 	}
-	return errors.Join(err, deleteNetNS(m.namespace()))
+	return errors.Join(err, component.DeleteNetNS(m.namespace()))
 }
 
 func (m *machine) reboot(ctx context.Context) error {
@@ -197,43 +194,4 @@ func (m *machine) status() NodeStatus {
 		st.PID, st.BootID = m.running.PID(), m.running.BootID()
 	}
 	return st
-}
-
-// makeNetNS makes a named network namespace, unless it exists. The thread that
-// made it ends with the goroutine: it is inside.
-func makeNetNS(name string) error {
-	if h, err := netns.GetFromName(name); err == nil {
-		return h.Close()
-	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		origin, err := netns.Get()
-		if err != nil {
-			done <- err
-			return
-		}
-		defer origin.Close()
-		h, err := netns.NewNamed(name)
-		if err == nil {
-			err = h.Close()
-		}
-		if netns.Set(origin) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		return fmt.Errorf("make namespace %s: %w", name, err)
-	}
-	return nil
-}
-
-// deleteNetNS takes a namespace's name away; the kernel frees it when its last
-// process is gone. Deleting the absent is success.
-func deleteNetNS(name string) error {
-	if err := netns.DeleteNamed(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("delete namespace %s: %w", name, err)
-	}
-	return nil
 }

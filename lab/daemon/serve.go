@@ -17,6 +17,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/controlplane"
+	"github.com/trunkline/trunkline/lab/node/component"
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
@@ -108,7 +109,7 @@ func (l *lab) close() {
 			l.log.Error("stop the embedded VPC", "err", err)
 		}
 	}
-	if err := deleteNetNS(NetNS(l.options.Name, "cp")); err != nil {
+	if err := component.DeleteNetNS(NetNS(l.options.Name, "cp")); err != nil {
 		l.log.Error("remove the control plane's namespace", "err", err)
 	}
 }
