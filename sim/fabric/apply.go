@@ -43,7 +43,9 @@ func (f *Fabric) apply(want State) error {
 	changed, err := f.nft.apply(p.rulesets(), p.device)
 	f.changes += changed
 	errs = append(errs, err)
-	errs = append(errs, f.applyLayer3(f.link, p.layout(), p.ports()))
+	index, err := f.applyLayer3(f.link, p.layout(), p.ports())
+	errs = append(errs, err)
+	f.ndp.known.Store(p.neighbours(index))
 	if want.Internet != nil {
 		errs = append(errs, f.applyOutside(want.Internet.outsideLayout()))
 	}
@@ -58,15 +60,16 @@ func (f *Fabric) apply(want State) error {
 	return errors.Join(errs...)
 }
 
-func (f *Fabric) applyLayer3(h *netlink.Handle, want layout, ports map[string]vpc.ENIID) error {
+// applyLayer3 does one namespace, and returns the indexes of its devices.
+func (f *Fabric) applyLayer3(h *netlink.Handle, want layout, ports map[string]vpc.ENIID) (map[string]int, error) {
 	l, err := newLayer3(h)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l.ports = ports
 	err = l.apply(want)
 	f.changes += l.changes
-	return err
+	return l.index, err
 }
 
 // applyOutside does the outside host's namespace.
@@ -94,7 +97,8 @@ func (f *Fabric) applyOutside(want layout) error {
 			return fmt.Errorf("set %s up in %s: %w", name, f.internet, err)
 		}
 	}
-	return f.applyLayer3(h, want, nil)
+	_, err = f.applyLayer3(h, want, nil)
+	return err
 }
 
 // recoverOwners reads from the kernel who held which address when an earlier

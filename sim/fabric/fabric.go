@@ -35,6 +35,7 @@ type Fabric struct {
 	ns   netns.NsHandle
 	link *netlink.Handle
 	nft  *filter
+	ndp  *discovery
 	// owner is who had each address after the last Apply, so that the flows of
 	// an address that leaves its interface can be ended.
 	owner map[netip.Prefix]vpc.ENIID
@@ -79,6 +80,12 @@ func (f *Fabric) open() (err error) {
 		return err
 	}
 	if err = writeSysctls(f.name, routerSysctls()); err != nil {
+		return err
+	}
+	if err = inNamespace(f.name, func() (err error) {
+		f.ndp, err = openDiscovery()
+		return err
+	}); err != nil {
 		return err
 	}
 	lo, err := f.link.LinkByName("lo")
@@ -188,6 +195,10 @@ func (f *Fabric) release() {
 	}
 	if f.nft != nil {
 		f.nft.close()
+	}
+	if f.ndp != nil {
+		f.ndp.close()
+		f.ndp = nil
 	}
 	if f.ns.IsOpen() {
 		_ = f.ns.Close()

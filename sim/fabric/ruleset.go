@@ -214,6 +214,11 @@ func (p *plan) routable(r *ruleset) {
 	for _, link := range []string{"fe80::/10", "ff00::/8"} {
 		r.rule(here, destinationIn(netip.MustParsePrefix(link)), verdict(expr.VerdictAccept))
 	}
+	// Neighbour discovery is answered here and never routed, also when it goes to
+	// one address.
+	for _, kind := range []byte{solicitation, advertisement} {
+		r.rule(here, icmp(vpc.IPv6, kind), verdict(expr.VerdictDrop))
+	}
 	// Multicast and broadcast are not carried, and chatter is not worth a count.
 	r.rule(here, destinationIn(netip.MustParsePrefix("224.0.0.0/3")), verdict(expr.VerdictDrop))
 	r.rule(here, device(expr.MetaKeyIIFNAME), setMarkFrom("marks"))
