@@ -80,6 +80,9 @@ func (a *Agent) add(ctx context.Context, req *cnirpc.Request, conf netConf, netn
 	if netns == nil {
 		return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidNetns, Msg: "ADD without the pod's network namespace"}
 	}
+	if err := speaks(conf.CNIVersion); err != nil { // before anything is wired
+		return nil, err
+	}
 	if deadline, ok := ctx.Deadline(); ok {
 		bounded, cancel := context.WithDeadline(ctx, deadline.Add(-answerWithin))
 		defer cancel()
@@ -101,7 +104,10 @@ func (a *Agent) add(ctx context.Context, req *cnirpc.Request, conf netConf, netn
 // Without a pod's name the container is all that is known: other runtimes than
 // Kubernetes' have no pods.
 func (a *Agent) identify(ctx context.Context, add *addition) error {
-	namespace, name, uid := podArgs(add.req.Args)
+	namespace, name, uid, err := podArgs(add.req.Args)
+	if err != nil {
+		return err
+	}
 	add.owner = ipam.Owner{ContainerID: add.req.ContainerID, IfName: add.req.IfName, Namespace: namespace, Name: name, PodUID: uid}
 	if name == "" {
 		add.owner.Name, add.owner.Namespace = add.req.ContainerID, "container"

@@ -87,11 +87,14 @@ func TestErrorsCarryTheCodeThatTellsTheRuntimeWhatToDo(t *testing.T) {
 }
 
 func TestPodsAreReadFromTheRuntimesArguments(t *testing.T) {
-	namespace, name, uid := podArgs("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-1;K8S_POD_INFRA_CONTAINER_ID=c;K8S_POD_UID=u=1")
+	namespace, name, uid, err := podArgs("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-1;K8S_POD_INFRA_CONTAINER_ID=c;K8S_POD_UID=u=1")
 	if namespace != "shop" || name != "web-1" || uid != "u=1" {
 		t.Errorf("%q %q %q", namespace, name, uid)
 	}
-	if a, b, c := podArgs(""); a+b+c != "" {
+	if err != nil {
+		t.Error(err)
+	}
+	if a, b, c, err := podArgs(""); a+b+c != "" || err != nil {
 		t.Error("something from nothing")
 	}
 }

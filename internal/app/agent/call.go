@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
@@ -16,10 +17,40 @@ import (
 
 // netConf is what the agent reads of a network configuration.
 type netConf struct {
-	CNIVersion       string               `json:"cniVersion"`
-	Name             string               `json:"name"`
-	PrevResult       json.RawMessage      `json:"prevResult"`
-	ValidAttachments []types.GCAttachment `json:"cni.dev/valid-attachments"`
+	CNIVersion string          `json:"cniVersion"`
+	Name       string          `json:"name"`
+	PrevResult json.RawMessage `json:"prevResult"`
+	// ValidAttachments are for GC; Attachments is the name that libcni before 1.2.2
+	// had for them.
+	ValidAttachments json.RawMessage `json:"cni.dev/valid-attachments"`
+	Attachments      json.RawMessage `json:"cni.dev/attachments"`
+}
+
+// valid are the attachments that a GC must leave. An empty list leaves none; without
+// a list, or with one that does not say which they are, nothing may go.
+func (c netConf) valid() (map[types.GCAttachment]bool, error) {
+	raw := c.ValidAttachments
+	if raw == nil {
+		raw = c.Attachments
+	}
+	refuse := func(details string) (map[types.GCAttachment]bool, error) {
+		return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidConfig, Msg: "GC does not say which attachments are valid, so none is taken away", Details: details}
+	}
+	if raw == nil {
+		return refuse("cni.dev/valid-attachments is missing")
+	}
+	var list []types.GCAttachment
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return refuse("cni.dev/valid-attachments: " + err.Error())
+	}
+	valid := map[types.GCAttachment]bool{}
+	for i, a := range list {
+		if a.ContainerID == "" || a.IfName == "" {
+			return refuse(fmt.Sprintf("cni.dev/valid-attachments[%d] lacks containerID or ifname", i))
+		}
+		valid[a] = true
+	}
+	return valid, nil
 }
 
 // handle answers one call of the plugin. It is the cnirpc.Handler.
@@ -67,10 +98,17 @@ func (a *Agent) dispatch(ctx context.Context, req *cnirpc.Request, netns *os.Fil
 	return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "unknown command", Details: fmt.Sprintf("%q", req.Command)}
 }
 
-// podArgs reads CNI_ARGS as the kubelet's runtimes fill it in.
-func podArgs(args string) (namespace, name, uid string) {
+// podArgs reads CNI_ARGS as the kubelet's runtimes fill it in. No pod at all is
+// fine: other runtimes have none.
+func podArgs(args string) (namespace, name, uid string, err error) {
+	refuse := func(why string, list ...any) (string, string, string, error) {
+		return "", "", "", &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "CNI_ARGS names no pod that can be", Details: fmt.Sprintf(why, list...)}
+	}
 	for pair := range strings.SplitSeq(args, ";") {
-		key, value, _ := strings.Cut(pair, "=")
+		key, value, found := strings.Cut(pair, "=")
+		if !found && pair != "" {
+			return refuse("%q is not KEY=VALUE", pair)
+		}
 		switch key {
 		case "K8S_POD_NAMESPACE":
 			namespace = value
@@ -80,7 +118,16 @@ func podArgs(args string) (namespace, name, uid string) {
 			uid = value
 		}
 	}
-	return namespace, name, uid
+	if name == "" && namespace == "" {
+		return "", "", uid, nil
+	}
+	if wrong := validation.IsDNS1123Label(namespace); len(wrong) > 0 {
+		return refuse("K8S_POD_NAMESPACE %q: %s", namespace, wrong[0])
+	}
+	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
+		return refuse("K8S_POD_NAME %q: %s", name, wrong[0])
+	}
+	return namespace, name, uid, nil
 }
 
 // status says whether the next ADD could be wired. A pool that is empty for the

@@ -19,6 +19,16 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
+// speaks reports whether a result can be said in a CNI version.
+func speaks(version string) error {
+	if _, err := (&current.Result{CNIVersion: current.ImplementedSpecVersion}).GetAsVersion(version); err != nil {
+		return &cnirpc.Error{
+			Code: cnirpc.CodeIncompatible, Msg: "the configuration's cniVersion is not one that results can be said in", Details: fmt.Sprintf("%q: %v", version, err),
+		}
+	}
+	return nil
+}
+
 // resultOf is the CNI result of an ADD at the configuration's version.
 func resultOf(add *addition, version string) (json.RawMessage, error) {
 	sandbox := 1 // index of the pod's end

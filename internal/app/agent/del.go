@@ -77,9 +77,9 @@ func (a *Agent) freed(key ipam.Key) {
 // gc detaches every attachment the runtime does not know, and goes on when one
 // fails. Those whose ADD is under way are not among them.
 func (a *Agent) gc(ctx context.Context, conf netConf) error {
-	valid := map[types.GCAttachment]bool{}
-	for _, v := range conf.ValidAttachments {
-		valid[v] = true
+	valid, err := conf.valid()
+	if err != nil {
+		return err
 	}
 	var problems error
 	for _, t := range a.book.attachments() {

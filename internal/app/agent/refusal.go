@@ -68,6 +68,9 @@ func (a *Agent) tell(add *addition, err error) {
 			return
 		}
 	}
+	if add.owner.Name == "" {
+		return // nobody knows which pod
+	}
 	ref := kube.PodRef{Namespace: add.owner.Namespace, Name: add.owner.Name}
 	a.events.PodWarning(ref, add.owner.PodUID, "NetworkNotReady", words(add.owner.Pod(), a.cfg.NodeName, asError(err)))
 }
