@@ -32,17 +32,21 @@ func (a *Agent) introspect(ctx context.Context) error {
 	metrics.Handle("GET /metrics", promhttp.HandlerFor(aliased{a.deps.Registry}, promhttp.HandlerOpts{}))
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return listen(ctx, a.cfg.IntrospectionAddress, mux) })
-	group.Go(func() error { return listen(ctx, a.cfg.MetricsAddress, metrics) })
+	group.Go(func() error { return a.listen(ctx, a.cfg.IntrospectionAddress, mux) })
+	group.Go(func() error { return a.listen(ctx, a.cfg.MetricsAddress, metrics) })
 	return group.Wait()
 }
 
 // listen serves h until ctx ends.
-func listen(ctx context.Context, address string, h http.Handler) error {
+func (a *Agent) listen(ctx context.Context, address string, h http.Handler) error {
 	var l net.Listener
-	// The agent before us may still be letting go of the port.
+	told := false
+	// The agent before us, or AWS's, may still be letting go of the port.
 	err := retry(ctx, 200*time.Millisecond, func() (again bool, err error) {
-		l, err = net.Listen("tcp", address)
+		if l, err = net.Listen("tcp", address); err != nil && !told {
+			a.log.Warn("cannot serve there yet, will go on trying", "address", address, "error", err)
+			told = true
+		}
 		return err != nil, err
 	})
 	if err != nil {
