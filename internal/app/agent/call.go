@@ -132,12 +132,17 @@ func podArgs(args string) (namespace, name, uid string, err error) {
 
 // status says whether the next ADD could be wired. A pool that is empty for the
 // moment, or a node that is full, is no reason to say no: the runtime would
-// report the whole node as not ready and its pods would be evicted. ADDs wait.
+// report the whole node as not ready and its pods would be evicted. ADDs wait. Nor is
+// a refusal of EC2's while pods run here: a role that lost a right must not have a
+// fleet evicted.
 func (a *Agent) status() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.serving {
 		return &cnirpc.Error{Code: cnirpc.CodeUnavailable, Msg: "the agent is still starting"}
+	}
+	if a.decision.Numbers.Assigned+a.decision.Numbers.Quarantined > 0 {
+		return nil // whatever holds up the next pod is told on that pod
 	}
 	switch c := a.decision.Condition; c.Reason {
 	case ipam.ReasonInvalid:

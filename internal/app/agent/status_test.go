@@ -1,0 +1,38 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+)
+
+// A STATUS that says no makes the whole node not ready, and its pods are evicted
+// after five minutes: a role that lost a right must not do that to a fleet.
+func TestStatusSaysNoForAnEmptyPoolOnlyWhileNoPodRuns(t *testing.T) {
+	for _, c := range []struct {
+		reason   ipam.Reason
+		assigned int
+		refused  bool
+	}{
+		{ipam.ReasonRefused, 14, false},
+		{ipam.ReasonRefused, 0, true},
+		{ipam.ReasonInvalid, 3, false},
+		{ipam.ReasonInvalid, 0, true},
+		{ipam.ReasonNodeFull, 56, false},
+		{ipam.ReasonGrowing, 0, false},
+		{ipam.ReasonSubnetExhausted, 0, false},
+	} {
+		a := &Agent{serving: true, decision: ipam.Decision{Condition: ipam.Condition{Reason: c.reason, Message: "why"}, Numbers: ipam.Numbers{Assigned: c.assigned}}}
+		err := a.status()
+		if (err != nil) != c.refused {
+			t.Errorf("%s with %d pods: %v, want refused: %v", c.reason, c.assigned, err, c.refused)
+		}
+		if err != nil && asError(err).Code != cnirpc.CodeUnavailable {
+			t.Errorf("%s: code %d", c.reason, asError(err).Code)
+		}
+	}
+	if err := (&Agent{}).status(); err == nil {
+		t.Error("an agent that is still starting says that it serves")
+	}
+}
