@@ -64,7 +64,7 @@ func report(node string, age time.Duration) trunkline.NodeNetwork {
 	return trunkline.NodeNetwork{ObjectMeta: metav1.ObjectMeta{Name: node}, Status: trunkline.NodeNetworkStatus{
 		ObservedAt: metav1.NewTime(now().Add(-age)), InstanceType: "m5.xlarge", Mode: trunkline.ModeSecondaryIP,
 		Addresses: trunkline.AddressCounts{Total: 28, Assigned: 6, Cooling: 1, Free: 21, WarmTarget: 8, Limit: 56, Interfaces: 2, InterfaceLimit: 4},
-		Versions:  trunkline.Versions{Agent: "v1"},
+		Versions:  trunkline.Versions{Agent: "v1", Plugin: "v1", CNI: "1.1.0", Kernel: "6.18.0"},
 		Conditions: []metav1.Condition{
 			{Type: trunkline.ConditionReady, Status: metav1.ConditionTrue, Reason: "PoolReady", Message: "21 addresses free"},
 			{Type: trunkline.ConditionDrift, Status: metav1.ConditionFalse, Reason: "InSync"},
@@ -110,6 +110,7 @@ func TestTheStatusGroupsWhatIsWrongByObject(t *testing.T) {
 	in.pods[0].Spec.Containers[0].Image = "trunkline:v2"
 	in.networks[0] = report("n1", 5*time.Minute)
 	in.networks[0].Status.Why = "the subnet is full"
+	in.networks[0].Status.Versions = trunkline.Versions{Agent: "v2", CNI: "1.0.0", Kernel: "6.18.0"} // no pod was wired yet
 	in.networks[0].Status.Conditions[0].Status = metav1.ConditionFalse
 	in.networks[0].Status.Conditions[0].Message = "no address is free and subnet-1 has none left"
 	in.networks[0].Status.LastError = &trunkline.CallError{Action: "AssignPrivateIpAddresses", Code: "InsufficientFreeAddressesInSubnet", Message: "The specified subnet does not have enough free addresses", Count: 4}

@@ -69,10 +69,8 @@ func WriteStatus(w io.Writer, s Status) {
 		if n.Why != "" {
 			fmt.Fprintf(w, "  %s: %s\n", n.Node, n.Why)
 		}
-		if n.Kernel != "" {
-			fmt.Fprintf(w, "  %s: plugin %s, CNI %s, kernel %s\n", n.Node, cmp.Or(n.Plugin, "not called yet"), n.CNI, n.Kernel)
-		}
 	}
+	writeVersions(w, s.Nodes)
 	if len(s.Errors) == 0 {
 		fmt.Fprintf(w, "\n%s nothing is wrong\n", markGood)
 		return
@@ -96,6 +94,29 @@ func podsLine(s Status) string {
 		line += fmt.Sprintf(", %d on their way out", s.PodsLeaving)
 	}
 	return line
+}
+
+// writeVersions writes a line for each set of versions there is, with its nodes.
+func writeVersions(w io.Writer, nodes []NodePool) {
+	var lines []string
+	on := map[string][]string{}
+	for _, n := range nodes {
+		if n.Kernel == "" {
+			continue
+		}
+		line := fmt.Sprintf("plugin %s, CNI %s, kernel %s", cmp.Or(n.Plugin, "not called yet"), n.CNI, n.Kernel)
+		if on[line] == nil {
+			lines = append(lines, line)
+		}
+		on[line] = append(on[line], n.Node)
+	}
+	for _, line := range lines {
+		where := strings.Join(on[line], ", ")
+		if len(nodes) > 1 && len(on[line]) == len(nodes) {
+			where = "every node"
+		}
+		fmt.Fprintf(w, "  %s: %s\n", where, line)
+	}
 }
 
 func nodeRow(n NodePool) []string {
