@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -130,7 +133,7 @@ func parseConf(raw []byte) (conf, *types.Error) {
 	}
 	var c conf
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return conf{}, types.NewError(types.ErrDecodingFailure, "network configuration is not the JSON it should be", err.Error())
+		return conf{}, types.NewError(types.ErrDecodingFailure, "network configuration is not the JSON it should be", decoding(err))
 	}
 	if err := utils.ValidateNetworkName(c.Name); err != nil {
 		return conf{}, err
@@ -154,6 +157,21 @@ func parseConf(raw []byte) (conf, *types.Error) {
 		return conf{}, err
 	}
 	return c, nil
+}
+
+// decoding says what is wrong with JSON in the words of who wrote it.
+func decoding(err error) string {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return err.Error()
+	}
+	want := "an object"
+	if kind := wrong.Type.Kind(); kind == reflect.String {
+		want = "text"
+	} else if kind == reflect.Float64 {
+		want = "a number that fits"
+	}
+	return fmt.Sprintf("%s: %s, must be %s", cmp.Or(wrong.Field, "the configuration"), wrong.Value, want)
 }
 
 func seconds(key string, value *float64, fallback time.Duration) (time.Duration, *types.Error) {

@@ -100,6 +100,17 @@ func TestWrongCallsAreRefusedWithTheCodeOfTheSpecification(t *testing.T) {
 		{"an interface name too long for the kernel", "DEL", map[string]string{"CNI_IFNAME": "sixteen-letters-"}, good, 4, "too long"},
 		{"empty stdin", "ADD", nil, "", 6, "JSON"},
 		{"stdin that is no JSON", "ADD", nil, "hello", 6, "JSON"},
+		{"a version that is a number", "ADD", nil, `{"cniVersion":1,"name":"n"}`, 6, "cniVersion: number, must be text"},
+		{"a list", "ADD", nil, `[]`, 6, "the configuration: array, must be an object"},
+		{"null", "ADD", nil, `null`, 7, "network name"},
+		{"a socket that is a number", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","socket":5}`, 6, "socket: number, must be text"},
+		{"a wait that is text", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","addWaitSeconds":"5"}`, 6, "addWaitSeconds: string, must be a number"},
+		{"a wait beyond all numbers", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","addWaitSeconds":1e400}`, 6, "addWaitSeconds: number 1e400"},
+		{"a wait of a year", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","delWaitSeconds":31536000}`, 7, "delWaitSeconds"},
+		{"two configurations", "ADD", nil, good + good, 6, "after top-level value"},
+		{"a hole without a bottom", "ADD", nil, strings.Repeat("[", 20000), 6, "max depth"},
+		{"a name that is a path", "ADD", nil, `{"cniVersion":"1.0.0","name":"../n"}`, 7, "../n"},
+		{"a relative spool", "DEL", nil, `{"cniVersion":"1.0.0","name":"n","spool":"s"}`, 7, "spool"},
 		{"stdin without an end", "ADD", nil, `{"name":"` + strings.Repeat("x", maxConfig), 7, "too long"},
 		{"no name", "ADD", nil, `{"cniVersion":"1.0.0"}`, 7, "network name"},
 		{"a version from the future", "ADD", nil, `{"cniVersion":"9.0.0","name":"n"}`, 1, "9.0.0"},
@@ -127,6 +138,17 @@ func TestWrongCallsAreRefusedWithTheCodeOfTheSpecification(t *testing.T) {
 				t.Errorf("exit %d, %+v; want code %d saying %q", exit, e, c.code, c.says)
 			}
 		})
+	}
+}
+
+// What only the agent can judge is its business; a DEL never fails for it.
+func TestWhatTheRuntimeRemembersWronglyKeepsNoDELFromSucceeding(t *testing.T) {
+	for _, odd := range []string{`"prevResult":5`, `"prevResult":{"ips":[{"address":"x"}]}`, `"runtimeConfig":[1]`, `"cni.dev/valid-attachments":"all"`} {
+		spool := filepath.Join(t.TempDir(), "spool")
+		exit, out := invoke(t, environment("DEL"), `{"cniVersion":"1.0.0","name":"n","socket":"/nonexistent/s","delWaitSeconds":0.01,"spool":"`+spool+`",`+odd+`}`)
+		if entries, err := os.ReadDir(spool); exit != 0 || err != nil || len(entries) != 1 {
+			t.Errorf("%s: exit %d, %s, %d spooled, %v", odd, exit, out, len(entries), err)
+		}
 	}
 }
 
