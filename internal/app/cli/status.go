@@ -303,7 +303,7 @@ func (s *Status) pods(in reading, reports map[string]*trunkline.NodeNetwork, now
 		if own && !podReady(p) && p.DeletionTimestamp == nil {
 			s.wrong("pod "+p.Namespace+"/"+p.Name, "on %s is %s%s", p.Spec.NodeName, p.Status.Phase, waitingFor(p))
 		}
-		if p.Spec.HostNetwork || p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if !onPodNetwork(p) {
 			continue
 		}
 		s.Pods++
@@ -325,6 +325,12 @@ func (s *Status) pods(in reading, reports map[string]*trunkline.NodeNetwork, now
 		s.PodsUnseen += fresh
 		s.PodsLeaving += max(0, min(lacking-fresh, leaving[node]))
 	}
+}
+
+// onPodNetwork reports whether a pod has, or waits for, an address of its own.
+func onPodNetwork(p *corev1.Pod) bool {
+	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	return !p.Spec.HostNetwork && p.Spec.NodeName != "" && !ended
 }
 
 // A node's report follows a pod's wiring within reportLag; one that has not known
