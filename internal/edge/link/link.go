@@ -45,6 +45,7 @@ type Host struct {
 	handle *netlink.Handle // for what is read in bulk
 	conns  chan *conn      // for requests; the capacity bounds how many run at once
 	adds   atomic.Int32    // ADDs on their way
+	begun  atomic.Uint64   // ADDs ever
 	trash  chan struct{}   // tells the reaper that there is work
 
 	account *account
@@ -128,10 +129,11 @@ func (h *Host) Close() error {
 	return h.ns.Close()
 }
 
-// Adding tells the reaper that an ADD is on its way, so that it deletes in small
-// groups. Wire does it for itself; the agent does it from the moment an ADD
+// Adding tells the reaper that an ADD is on its way, so that it lets it go first, or
+// deletes in small groups. Wire does it for itself; the agent does it from the moment an ADD
 // arrives. The returned function ends it.
 func (h *Host) Adding() (done func()) {
+	h.begun.Add(1)
 	h.adds.Add(1)
 	return sync.OnceFunc(func() { h.adds.Add(-1) })
 }

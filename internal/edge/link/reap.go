@@ -19,9 +19,13 @@ const (
 	reapWhileAdded = 8
 )
 
-// gather is how long links that were put away wait for more: deleting one holds the
-// kernel's lock about as long as deleting eight, and an ADD may be waiting for it.
-const gather = 100 * time.Millisecond
+// A deletion holds the kernel's lock about as long for one link as for eight, longer
+// the busier the machine is, and an ADD needs the lock six times. So links that were
+// put away are gathered, and ADDs go first; but not for ever.
+const (
+	gather   = 100 * time.Millisecond // without an ADD
+	patience = 2 * time.Second
+)
 
 // reapEvery is how often the reaper looks without being told, for links that a
 // crash left in the trash.
@@ -45,11 +49,31 @@ func (h *Host) Reap(ctx context.Context, gone func(Wired)) error {
 			return ctx.Err()
 		case <-tick.C:
 		case <-h.trash:
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(gather):
+			if err := h.yield(ctx); err != nil {
+				return err
 			}
+		}
+	}
+}
+
+// yield waits until no ADD was on its way for a while, or for as long as patience
+// lasts.
+func (h *Host) yield(ctx context.Context) error {
+	enough := time.NewTimer(patience)
+	defer enough.Stop()
+	tick := time.NewTicker(gather)
+	defer tick.Stop()
+	for {
+		begun := h.begun.Load()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-enough.C:
+			return nil
+		case <-tick.C:
+		}
+		if h.adds.Load() == 0 && h.begun.Load() == begun {
+			return nil
 		}
 	}
 }

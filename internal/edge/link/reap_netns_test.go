@@ -134,6 +134,19 @@ func TestALinkPutAwayDuringADeletionIsReapedToo(t *testing.T) {
 	}
 }
 
+func TestTheReaperDoesNotWaitForeverForAnADDThatWaits(t *testing.T) {
+	h, _ := open(t)
+	r := reap(t, h)
+	defer h.Adding()() // for an address, which only a link that goes sets free
+	pods := many(t, h, 3)
+	for _, p := range pods {
+		if _, err := h.Unwire(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "links reaped beside an ADD", func() bool { return r.count() == len(pods) })
+}
+
 func TestTheReaperTakesOnlyOurLinks(t *testing.T) {
 	h, node := open(t)
 	pods := many(t, h, 2)
