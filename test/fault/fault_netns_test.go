@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,6 +29,9 @@ const (
 	sampleRecovery = 4
 	fullRecovery   = 40
 )
+
+// rareTries is how often a churn is made for a sort of step that not every one has.
+const rareTries = 5
 
 // startSteps is about how many steps an agent makes that has something to recover,
 // before it serves.
@@ -48,12 +52,13 @@ func changes() []string {
 type run struct {
 	control
 	t    *testing.T
+	calm outcome // of the churn without a kill
 	full bool
 	seed uint64
 	rng  *rand.Rand
 
 	mu      sync.Mutex
-	visited []outcome
+	visited []outcome // of the section
 }
 
 // The agent is killed before and after the effect of every call to EC2, before
@@ -65,6 +70,7 @@ func TestAnAgentKilledAnywhereLosesNothing(t *testing.T) {
 	t.Logf("points by %s=%d", seedEnv, r.seed)
 	r.control = newControl(t)
 	calm := r.visit(t, point{})
+	r.calm = calm
 	if err := errors.Join(calm.err, calm.lacks()); err != nil {
 		t.Fatalf("without a kill nothing may be wrong: %v", err)
 	}
@@ -96,6 +102,15 @@ func newRun(t *testing.T) *run {
 	return r
 }
 
+// expected are sorts of steps that every churn has.
+func expected() []string {
+	return []string{
+		"disk record pod", "disk record ipam/ipam/ip", "disk record ipam/ipam/eni", "disk record ipam/ipam/action", "disk record ec2", "disk fsync state/journal/log",
+		"kernel new link", "kernel set link", "kernel delete link", "kernel new address", "kernel new route", "kernel new rule", "kernel delete rule",
+		"kernel new filter element", "kernel delete filter element",
+	}
+}
+
 // lacks says what a churn must do for its points to be worth a visit.
 func (o outcome) lacks() (problems error) {
 	for _, action := range changes() {
@@ -104,11 +119,7 @@ func (o outcome) lacks() (problems error) {
 		}
 	}
 	found := sorts(o.steps)
-	for _, sort := range []string{
-		"disk record pod", "disk record ipam/ipam/ip", "disk record ipam/ipam/eni", "disk record ipam/ipam/action", "disk record ec2", "disk fsync state/journal/log",
-		"kernel new link", "kernel set link", "kernel delete link", "kernel new address", "kernel new route", "kernel new rule", "kernel delete rule",
-		"kernel new filter element", "kernel delete filter element",
-	} {
+	for _, sort := range expected() {
 		if !found[sort] {
 			problems = errors.Join(problems, fmt.Errorf("the churn has no step %q, of %q", sort, slices.Sorted(maps.Keys(found))))
 		}
@@ -134,7 +145,8 @@ func (r *run) visit(t *testing.T, p point) outcome {
 
 // section goes to points, several at once, and writes in a full run what it came
 // to. Of a sample every point must be reached, if need be an earlier one in its
-// place; of all points nine of ten, every call's first, and every sort of step.
+// place; of all points nine of ten, some of each call's, and every sort of step
+// that any churn showed: those that no number led to are gone to by name.
 func (r *run) section(name string, points []point) {
 	r.t.Run(name, func(t *testing.T) {
 		began := time.Now()
@@ -148,6 +160,9 @@ func (r *run) section(name string, points []point) {
 			})
 		}
 		_ = lanes.Wait() // tests fail by themselves
+		if r.full && (name == onDisk || name == inKernel) {
+			r.byName(t)
+		}
 		hit, lines := 0, make([]string, len(r.visited))
 		for i, o := range r.visited {
 			lines[i] = o.String()
@@ -157,7 +172,11 @@ func (r *run) section(name string, points []point) {
 		}
 		head := fmt.Sprintf("%d of %d points reached in %s, seed %d", hit, len(points), time.Since(began).Round(time.Second), r.seed)
 		t.Log(head)
-		if err := missed(points, r.visited, r.full); err != nil {
+		least := len(points)
+		if r.full {
+			least = least * 9 / 10
+		}
+		if err := missed(points, r.visited, least); err != nil {
 			t.Error(err)
 		}
 		if r.full {
@@ -167,6 +186,20 @@ func (r *run) section(name string, points []point) {
 			}
 		}
 	})
+}
+
+// byName goes to the sorts of steps that no number led to: not every churn has
+// them. Those of the calm churn must be reached.
+func (r *run) byName(t *testing.T) {
+	for _, sort := range unkilled(r.visited) {
+		for tries := 0; tries < rareTries && !r.visit(t, point{Kind: sort, N: 1}).hit; tries++ {
+		}
+	}
+	for _, sort := range unkilled(r.visited) {
+		if sorts(r.calm.steps)[sort] {
+			t.Errorf("no agent was killed before a step %q", sort)
+		}
+	}
 }
 
 // reach goes to a point or, where not all of them are visited anyway, to the next
@@ -182,21 +215,12 @@ func (r *run) reach(t *testing.T, p point) {
 }
 
 // missed says what of the points was not come to and had to be.
-func missed(points []point, visited []outcome, full bool) (problems error) {
-	least := len(points)
-	if full {
-		least = least * 9 / 10
-	}
-	hit, reached, seen, at := 0, map[string]bool{}, map[string]bool{}, map[string]bool{}
+func missed(points []point, visited []outcome, least int) (problems error) {
+	hit, reached := 0, map[string]bool{}
 	for _, o := range visited {
-		maps.Copy(seen, sorts(ofKind(o.steps, o.Kind)))
-		if !o.hit {
-			continue
-		}
-		hit++
-		reached[o.Action+o.Where] = true
-		if n := len(o.steps); n > 1 && o.steps[n-1] == killed {
-			maps.Copy(at, sorts(o.steps[n-2:n-1]))
+		if o.hit {
+			hit++
+			reached[o.Action+o.Where] = true
 		}
 	}
 	if hit < least || len(points) == 0 {
@@ -207,12 +231,24 @@ func missed(points []point, visited []outcome, full bool) (problems error) {
 			problems = errors.Join(problems, fmt.Errorf("%s was never killed, %s", p.Action, p.Where))
 		}
 	}
-	for sort := range seen {
-		if full && !at[sort] {
-			problems = errors.Join(problems, fmt.Errorf("no agent was killed before a step %q", sort))
+	return problems
+}
+
+// unkilled are the sorts of steps that were seen and that no agent was killed at,
+// of the kind that was visited.
+func unkilled(visited []outcome) []string {
+	seen := map[string]bool{}
+	for _, o := range visited {
+		maps.Copy(seen, sorts(ofKind(o.steps, o.Kind)))
+	}
+	for _, o := range visited {
+		if n := len(o.steps); n > 1 && o.steps[n-1] == killed {
+			for sort := range sorts(o.steps[n-2 : n-1]) {
+				delete(seen, sort)
+			}
 		}
 	}
-	return problems
+	return slices.Sorted(maps.Keys(seen))
 }
 
 // everyCall is before and after each call that the calm churn made.
@@ -247,7 +283,8 @@ func stepsOf(calm outcome, kind string) (points []point) {
 	return points
 }
 
-// sampleSteps draws steps so that as many sorts of them as possible are among them.
+// sampleSteps draws steps so that as many sorts of them as possible are among them,
+// and one by its sort.
 func (r *run) sampleSteps(points []point, calm outcome) []point {
 	points = r.some(points, len(points))
 	var first, rest []point
@@ -264,7 +301,9 @@ func (r *run) sampleSteps(points []point, calm outcome) []point {
 			rest = append(rest, p)
 		}
 	}
-	return append(first, rest...)[:sampleSteps]
+	known := slices.DeleteFunc(expected(), func(sort string) bool { return !strings.HasPrefix(sort, points[0].Kind) })
+	byName := point{Kind: known[r.rng.IntN(len(known))], N: 1}
+	return append(append(first, rest...)[:sampleSteps-1], byName)
 }
 
 // twice draws points, each followed by another early in the next agent's life.

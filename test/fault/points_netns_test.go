@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,8 +24,8 @@ import (
 type point struct {
 	// Action and Where name a call to EC2; otherwise Kind is that of a step.
 	Action, Where string
-	Kind          string
-	N             int // which of the churn's calls of that action, or steps of that kind
+	Kind          string // or its sort
+	N             int    // which of the churn's calls of that action, or steps of that kind
 	// Again is the step of the next agent, counted from its start, at which that is
 	// killed too; 0: it lives.
 	Again int
@@ -81,32 +82,35 @@ func (o outcome) String() string {
 	return fmt.Sprintf("%s%s: %s; %s; %s", o.point, at, verdict, o.flows, o.took.Round(100*time.Millisecond))
 }
 
-// sorts are the sorts of steps in a list, without what differs from churn to churn:
-// "disk write ipam/ip", "kernel new route".
+// sorts are the sorts of steps in a list.
 func sorts(steps []string) map[string]bool {
 	found := map[string]bool{}
 	for _, line := range steps {
 		kind, rest, _ := strings.Cut(line, " ")
-		_, what, ok := strings.Cut(rest, " ")
-		if !ok {
-			continue
-		}
-		for _, part := range sortsOf(what) {
-			found[kind+" "+part] = true
+		if _, what, ok := strings.Cut(rest, " "); ok {
+			for _, sort := range sortsOf(kind, what) {
+				found[sort] = true
+			}
 		}
 	}
 	return found
 }
 
-// sortsOf splits what one call does: records in a write, messages in a datagram.
-func sortsOf(what string) (parts []string) {
+// sortsOf are what one call does, records in a write and messages in a datagram,
+// without what differs from churn to churn: "disk record pod", "kernel new route".
+func sortsOf(kind, what string) (list []string) {
+	parts := strings.Split(what, ", ")
 	if keys := regexp.MustCompile(`\b(ipam/ipam/[a-z]+|pod|ec2)/`).FindAllStringSubmatch(what, -1); keys != nil {
+		parts = nil
 		for _, k := range keys {
 			parts = append(parts, "record "+k[1])
 		}
-		return parts
 	}
-	return strings.Split(strings.TrimSpace(what), ", ")
+	slices.Sort(parts)
+	for _, part := range slices.Compact(parts) {
+		list = append(list, kind+" "+part)
+	}
+	return list
 }
 
 // ofKind are the steps of a kind.

@@ -22,7 +22,7 @@ import (
 //
 // It counts the agent's steps over all its threads, writes each to the report
 // before it happens, and kills the agent, and then itself, instead of letting the
-// n-th of a kind happen; n of 0 only counts. Steps on disk are calls that change
+// n-th of a kind, or of a sort (see sortsOf), happen; n of 0 only counts. Steps on disk are calls that change
 // files below the folder; steps in the kernel are messages by netlink that change
 // something, in whichever namespace, and writes to sysctls. What lies between two
 // steps is killed at the second: the effect of the first is then there and nothing
@@ -55,12 +55,12 @@ func serveTracer() {
 // tracer follows one agent.
 type tracer struct {
 	folder string
-	kind   string // of the step to kill at
+	kind   string // of the step to kill at, or its sort
 	kill   int    // which one
 	report *os.File
 	agent  int // its pid
 	pidfd  int
-	seen   map[string]int // steps by kind
+	seen   map[string]int // steps by kind and by sort
 }
 
 func trace(setting string) error {
@@ -170,12 +170,15 @@ func (t *tracer) call(thread int) error {
 	if what == "" {
 		return nil
 	}
-	t.seen[kind]++
-	t.seen[anyStep]++
+	now := false
+	for _, is := range append(sortsOf(kind, what), kind, anyStep) {
+		t.seen[is]++
+		now = now || is == t.kind && t.seen[is] == t.kill
+	}
 	if _, err := fmt.Fprintf(t.report, "%s %d %s\n", kind, t.seen[kind], what); err != nil {
 		return err
 	}
-	if t.kill > 0 && (t.kind == kind || t.kind == anyStep) && t.seen[t.kind] == t.kill {
+	if now {
 		_, err := fmt.Fprintln(t.report, killed)
 		return errors.Join(err, unix.Kill(t.agent, unix.SIGKILL)) // a call that was stopped at its entry does not happen
 	}
