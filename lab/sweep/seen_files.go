@@ -124,10 +124,8 @@ func (s Snapshot) mounts() error {
 	return lines.Err()
 }
 
-// cgroupDepth is how deep cgroups are listed: a lab's, and its nodes'.
-const cgroupDepth = 2
-
-// cgroups lists the directories of every tree.
+// cgroups lists the directories at the top of every tree, and below those of labs
+// their nodes': what is below another's is the other's.
 func (s Snapshot) cgroups() {
 	trees, err := node.Hierarchies()
 	if err != nil {
@@ -142,10 +140,10 @@ func (s Snapshot) cgroups() {
 				return nil
 			}
 			s.add("cgroup", "%s", path)
-			if strings.Count(strings.TrimPrefix(path, h.Mount), "/") == cgroupDepth {
-				return fs.SkipDir
+			if filepath.Dir(path) == h.Mount && strings.HasPrefix(d.Name(), node.CgroupDir("")) {
+				return nil
 			}
-			return nil
+			return fs.SkipDir
 		})
 	}
 }
