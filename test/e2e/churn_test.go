@@ -82,24 +82,6 @@ spec:
 `, name, completions, parallelism, workloadImage)
 }
 
-func jobsComeAndGo(t *testing.T, l lab) {
-	const jobs = 200
-	l.apply(t, job("churn", jobs, 12))
-	t.Cleanup(func() { l.forget(t, "job/churn", "--cascade=foreground") })
-	eventually(t, 8*time.Minute, "200 jobs are done", func() error {
-		if done := l.jobPods(t, "churn", "succeeded"); done != jobs {
-			return notYet("%d of %d", done, jobs)
-		}
-		return nil
-	})
-	if failed := l.jobPods(t, "churn", "failed"); failed != 0 {
-		t.Errorf("%d pods of the job failed", failed)
-	}
-	l.forget(t, "job/churn", "--cascade=foreground")
-	l.goneWithin(t, 2*time.Minute, "app=churn")
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
-}
-
 // jobPods is a count in a Job's status: succeeded, failed or active.
 func (l lab) jobPods(t *testing.T, name, what string) int {
 	t.Helper()
@@ -112,14 +94,14 @@ func (l lab) jobPods(t *testing.T, name, what string) int {
 type churn struct {
 	l    lab
 	name string
+	pods int
 }
 
-// startChurn begins a Job that does not end by itself, and waits for its first
-// pods.
-func (l lab) startChurn(t *testing.T, prefix string, parallelism int) churn {
+// startChurn begins a Job of so many pods, some at a time, and waits for its first.
+func (l lab) startChurn(t *testing.T, prefix string, pods, parallelism int) churn {
 	t.Helper()
-	c := churn{l, prefix + "-job"}
-	l.apply(t, job(c.name, 5000, parallelism))
+	c := churn{l, prefix + "-job", pods}
+	l.apply(t, job(c.name, pods, parallelism))
 	t.Cleanup(func() { l.forget(t, "job/"+c.name, "--cascade=foreground") })
 	eventually(t, time.Minute, "pods come and go", func() error {
 		if l.jobPods(t, c.name, "succeeded") == 0 {
@@ -128,6 +110,18 @@ func (l lab) startChurn(t *testing.T, prefix string, parallelism int) churn {
 		return nil
 	})
 	return c
+}
+
+// done waits until every pod has done its work at the first try, and all are gone.
+func (c churn) done(t *testing.T) {
+	t.Helper()
+	eventually(t, 8*time.Minute, fmt.Sprint(c.pods, " pods of ", c.name, " are done"), func() error {
+		if done := c.l.jobPods(t, c.name, "succeeded"); done != c.pods {
+			return notYet("%d of %d", done, c.pods)
+		}
+		return nil
+	})
+	c.stop(t)
 }
 
 // stop ends the churn and returns how many of its pods did their work. One that

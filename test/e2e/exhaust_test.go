@@ -12,14 +12,24 @@ import (
 	"time"
 )
 
-// TestASmallNodeIsExhaustedAndRecovers fills a t3.medium (3 interfaces of 6
-// addresses) past its last address.
-func TestASmallNodeIsExhaustedAndRecovers(t *testing.T) {
+// TestSmallNode is a lab of one t3.medium: 3 interfaces of 6 addresses, 17 pods.
+func TestSmallNode(t *testing.T) {
 	l := lab{name: "small", bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })
 	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/exhaust-t3-medium.yaml")
+	for _, s := range []step{
+		{"it is exhausted, says so and recovers", aSmallNodeIsExhausted},
+		{"at max pods it outlives its stopped agent", aFullNodeOutlivesItsAgent},
+	} {
+		t.Run(s.name, func(t *testing.T) { s.run(t, l) })
+	}
+}
+
+// aSmallNodeIsExhausted asks for more pods than there are addresses.
+func aSmallNodeIsExhausted(t *testing.T, l lab) {
 	l.apply(t, deployment)
+	t.Cleanup(func() { l.forget(t, "deployment/crowd") })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=16")
 
 	eventually(t, 2*time.Minute, "a pod is told that there is no address", func() error {
@@ -44,6 +54,8 @@ func TestASmallNodeIsExhaustedAndRecovers(t *testing.T) {
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=9")
 	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=180s")
 	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+	l.kubectl(t, "scale", "deployment/crowd", "--replicas=0")
+	l.goneWithin(t, time.Minute, "app=crowd")
 }
 
 // goneBut waits until just n pods of the crowd are left and all of them run.

@@ -28,7 +28,7 @@ func agentsAreKilled(t *testing.T, l lab) {
 		l.startStream(t, "tcp", "near", far.String()+":8081"),
 		l.startStream(t, "udp", "near", far.String()+":8082"),
 	}
-	churn := l.startChurn(t, "killed", 6)
+	churn := l.startChurn(t, "killed", 5000, 6)
 	kills := 6
 	if full() {
 		kills = 60

@@ -46,6 +46,13 @@ func leakedInterfacesGo(t *testing.T, l lab) {
 	delete(unmarked, vpc.TagManagedBy)
 	another[vpc.TagClusterName] = "another-cluster"
 	foreign := []string{l.leak(t, unmarked), l.leak(t, another)}
+	defer func() {
+		for _, id := range append(foreign, leaked) {
+			if l.exists(t, id) {
+				l.deleteInterface(t, id)
+			}
+		}
+	}()
 	t.Cleanup(func() { l.collector(context.Background(), t) })
 
 	l.collector(t.Context(), t, "--every=5s", "--dry-run")
@@ -81,9 +88,7 @@ func leakedInterfacesGo(t *testing.T, l lab) {
 	for _, id := range foreign {
 		if !l.exists(t, id) {
 			t.Errorf("%s is not ours and was deleted", id)
-			continue
 		}
-		l.deleteInterface(t, id)
 	}
 }
 
@@ -132,9 +137,13 @@ func (l lab) exists(t *testing.T, id string) bool {
 
 const controllerLabel = "app.kubernetes.io/name=trunkline-controller"
 
+// controllerLogs is what the controllers said last. One that goes while they are
+// read ends the command: the next look has the rest.
 func (l lab) controllerLogs(t *testing.T) string {
 	t.Helper()
-	return l.kubectl(t, "-n", "kube-system", "logs", "-l", controllerLabel, "--tail=200")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return l.try(ctx, "kubectl", "-n", "kube-system", "logs", "-l", controllerLabel, "--tail=200").stdout
 }
 
 // metric is the sum of a metric over the controllers that run.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -20,11 +21,14 @@ var alone = flag.Bool("alone", false, "nobody else uses this machine: files of n
 // goDirs are where the Go tools keep what they made; `up` runs them.
 func goDirs(t *testing.T) []string {
 	t.Helper()
-	out, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE", "GOTELEMETRYDIR").Output()
+	out, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE", "GOTELEMETRYDIR", "GOPATH").Output()
 	if err != nil {
 		t.Fatalf("go env: %v", err)
 	}
-	return strings.Fields(string(out))
+	dirs := strings.Fields(string(out))
+	path := &dirs[len(dirs)-1]
+	*path = filepath.Join(*path, "pkg") // modules, and what the checksum database said
+	return dirs
 }
 
 // machine is everything on the machine that a lab could change; what package

@@ -51,7 +51,10 @@ func aFullNodeOutlivesItsAgent(t *testing.T, l lab) {
 
 	l.kubectl(t, "delete", "pods", "-l", "app=crowd", "--wait=false", "--grace-period=1")
 	eventually(t, 2*time.Minute, "DELs wait in the spool", func() error {
-		spooled := len(strings.Fields(l.run(t, time.Minute, "exec", n.Name, "ls", "/var/lib/trunkline/spool")))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		// The first of them makes the directory: until then there is none.
+		spooled := len(strings.Fields(l.try(ctx, "exec", n.Name, "ls", "/var/lib/trunkline/spool").stdout))
 		if spooled < size/2 {
 			return notYet("%d of %d", spooled, size)
 		}

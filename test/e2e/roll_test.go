@@ -28,7 +28,8 @@ const second = "second-stamp"
 const agents, controllers = "daemonset/trunkline-agent", "deployment/trunkline-controller"
 
 // A version is rolled out with `kubectl apply` and rolled back with `kubectl
-// rollout undo` while pods come and go on every node and streams flow.
+// rollout undo` while the pods of a Job of 200 come and go on every node, others are
+// scaled up and down, and streams flow.
 func versionsRollForthAndBack(t *testing.T, l lab) {
 	l.importSecond(t)
 	nodes := l.status(t).Nodes
@@ -38,7 +39,7 @@ func versionsRollForthAndBack(t *testing.T, l lab) {
 		l.startStream(t, "tcp", "near", far.String()+":8081"),
 		l.startStream(t, "udp", "near", far.String()+":8082"),
 	}
-	churn := l.startChurn(t, "rolling", 4)
+	churn := l.startChurn(t, "rolling", 200, 10)
 	l.apply(t, strings.ReplaceAll(deployment, "crowd", "rolling-crowd"))
 	t.Cleanup(func() { l.forget(t, "deployment/rolling-crowd") })
 
@@ -54,13 +55,17 @@ func versionsRollForthAndBack(t *testing.T, l lab) {
 	l.mixedVersionsShow(t, first, second)
 	l.rolled(t, first)
 
-	// Before the job is deleted: an ADD of a pod that goes meanwhile may fail.
+	meanwhile := l.jobPods(t, churn.name, "succeeded")
+	t.Logf("%d pods of the job came and went meanwhile", meanwhile)
+	if meanwhile == 0 {
+		t.Error("no pod came or went while versions rolled")
+	}
+	churn.done(t)
 	for _, pod := range []string{"rolling", "near", "far"} {
 		for _, failed := range l.failedSandboxes(t, pod) {
 			t.Errorf("an ADD failed, or a sandbox was lost, while versions rolled: %s", failed)
 		}
 	}
-	t.Logf("%d pods of the job came and went meanwhile", churn.stop(t))
 	wholeStreams(t, streams...)
 	l.failuresAreSeen(t, nodes[1])
 	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
