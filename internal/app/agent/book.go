@@ -66,13 +66,8 @@ type book struct {
 	mu     sync.Mutex
 	ledger *ipam.Ledger
 	pods   map[ipam.Key]attachment
-	open   map[string]openIntent // EC2 intents an earlier process left
-	begun  []ipam.Action         // by an earlier process and in flight at EC2; fixed by openBook
-}
-
-type openIntent struct {
-	Intent  ec2.Intent   `json:"intent"`
-	Outcome *ec2.Outcome `json:"outcome,omitempty"`
+	open   map[string]ec2.Entry // EC2 intents an earlier process left, by id
+	begun  []ipam.Action        // by an earlier process and in flight at EC2; fixed by openBook
 }
 
 // openBook replays the journal. One that is damaged, or makes no sense, leaves an
@@ -85,10 +80,10 @@ func openBook(ctx context.Context, cfg config.Config, log *slog.Logger) (*book, 
 	if j.Found.Damage != nil {
 		log.Error("the journal is damaged; rebuilding from the kernel and EC2", "kept", j.Found.SetAside, "error", j.Found.Damage)
 	}
-	b := &book{journal: j, ledger: ipam.New(poolConfig(cfg).Settings()), pods: map[ipam.Key]attachment{}, open: map[string]openIntent{}}
+	b := &book{journal: j, ledger: ipam.New(poolConfig(cfg).Settings()), pods: map[ipam.Key]attachment{}, open: map[string]ec2.Entry{}}
 	if err := b.replay(records); err != nil {
 		log.Error("the journal makes no sense; rebuilding from the kernel and EC2", "error", err)
-		b.ledger, b.pods, b.open = ipam.New(poolConfig(cfg).Settings()), map[ipam.Key]attachment{}, map[string]openIntent{}
+		b.ledger, b.pods, b.open = ipam.New(poolConfig(cfg).Settings()), map[ipam.Key]attachment{}, map[string]ec2.Entry{}
 		var forget []journal.Record
 		for _, r := range records {
 			forget = append(forget, journal.Forget(r.Key))
@@ -117,7 +112,7 @@ func (b *book) replay(records []journal.Record) error {
 			err = json.Unmarshal(r.Value, &t)
 			b.pods[t.Owner.Key()] = t
 		case keyIntent:
-			var in openIntent
+			var in ec2.Entry
 			err = json.Unmarshal(r.Value, &in)
 			b.open[rest] = in
 		} // another version's rooms are left as they are
@@ -239,15 +234,15 @@ type intents struct{ j *journal.Journal }
 
 // Begin implements ec2.Journal.
 func (i intents) Begin(ctx context.Context, in ec2.Intent) error {
-	return i.put(ctx, in.ID, openIntent{Intent: in})
+	return i.put(ctx, in.ID, ec2.Entry{Intent: in})
 }
 
 // Finish implements ec2.Journal.
 func (i intents) Finish(ctx context.Context, id string, out ec2.Outcome) error {
-	return i.put(ctx, id, openIntent{Intent: ec2.Intent{ID: id}, Outcome: &out})
+	return i.put(ctx, id, ec2.Entry{Intent: ec2.Intent{ID: id}, Outcome: &out})
 }
 
-func (i intents) put(ctx context.Context, id string, v openIntent) error {
+func (i intents) put(ctx context.Context, id string, v ec2.Entry) error {
 	rec, err := journal.Put(keyIntent+id, v)
 	if err != nil {
 		return err

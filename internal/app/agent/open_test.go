@@ -40,13 +40,28 @@ func withExecutor(t *testing.T, api ec2.API) *Agent {
 	nothing := func(context.Context, bool) (time.Time, error) { return time.Time{}, nil }
 	a.pool, a.kernel, a.observe, a.report = loop.New(nothing), loop.New(nothing), loop.New(nothing), loop.New(nothing)
 	a.metrics = newMetrics(prometheus.NewRegistry(), a)
-	var err error
-	a.ec2, err = ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: api}, Journal: intents{a.book.journal}, Log: log})
+	a.ec2 = executor(t, api, a.book)
+	observe(t, a.book)
+	return a
+}
+
+func executor(t *testing.T, api ec2.API, b *book) *ec2.Executor {
+	t.Helper()
+	x, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: api}, Journal: intents{b.journal}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	observe(t, a.book)
-	return a
+	return x
+}
+
+// nextProcess has the agent's journal read by a new process.
+func nextProcess(t *testing.T, a *Agent, api ec2.API) {
+	t.Helper()
+	if err := a.book.journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.book = filled(t, a.cfg)
+	a.ec2 = executor(t, api, a.book)
 }
 
 // doubtful begins to give one address of eni-1 back; the reply is lost, and a brake
@@ -110,24 +125,70 @@ func TestTheNextProcessFindsTheIntentOfAnActionOfUnknownEnd(t *testing.T) {
 
 // The loops of a start run beside the recovery: what they begin is not left over.
 func TestOnlyWhatAnEarlierProcessBeganIsRecovered(t *testing.T) {
-	a := withExecutor(t, &lossy{broken: func() bool { return false }})
+	api := &lossy{broken: func() bool { return false }}
+	a := withExecutor(t, api)
 	begin := func(action ipam.Action) {
 		t.Helper()
 		if err := a.book.change(t.Context(), func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	begin(ipam.Action{ID: "earlier", Kind: ipam.CreateENI, Subnet: "subnet-1", Count: 1})
-	if err := a.book.journal.Close(); err != nil {
-		t.Fatal(err)
-	}
-	a.book = filled(t, a.cfg)
-	begin(ipam.Action{ID: "ours", Kind: ipam.AssignAddresses, ENI: "eni-1", Subnet: "subnet-1", Count: 2})
+	view, _ := a.book.view(time.Now())
+	begin(ipam.Action{ID: "earlier", Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}})
+	nextProcess(t, a, api)
+	begin(ipam.Action{ID: "ours", Kind: ipam.CreateENI, Subnet: "subnet-1", Count: 1})
 	if err := a.recoverEC2(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	view, _ := a.book.view(time.Now())
-	if len(view.InFlight) != 1 || view.InFlight[0].ID != "ours" {
-		t.Errorf("in flight %v, want what this process began and nothing else", view.InFlight)
+	a.work.Wait()
+	view, _ = a.book.view(time.Now())
+	if api.calls != 1 || len(view.InFlight) != 1 || view.InFlight[0].ID != "ours" {
+		t.Errorf("%d calls, in flight %v: want that the earlier one is carried out, and what this process began left alone", api.calls, view.InFlight)
 	}
+}
+
+// dark does not answer what makes interfaces or shows them.
+type dark struct{ lossy }
+
+func (*dark) CreateNetworkInterface(context.Context, *sdk.CreateNetworkInterfaceInput, ...func(*sdk.Options)) (*sdk.CreateNetworkInterfaceOutput, error) {
+	return nil, errors.New("connection reset by peer")
+}
+
+func (*dark) DescribeNetworkInterfaces(context.Context, *sdk.DescribeNetworkInterfacesInput, ...func(*sdk.Options)) (*sdk.DescribeNetworkInterfacesOutput, error) {
+	return nil, errors.New("connection reset by peer")
+}
+
+func TestAnIntentWhoseEndCannotBeLearnedDoesNotHoldUpTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &dark{lossy{broken: func() bool { return false }}}
+		a := withExecutor(t, api)
+		view, _ := a.book.view(time.Now())
+		for _, action := range []ipam.Action{
+			{ID: "stuck", Kind: ipam.CreateENI, Subnet: "subnet-1", Count: 1},
+			{ID: "other", Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}},
+		} {
+			if err := a.book.change(t.Context(), func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
+				t.Fatal(err)
+			}
+			in, _ := ec2.IntentOf(action, a.facts.node)
+			if err := (intents{a.book.journal}).Begin(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nextProcess(t, a, api)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- a.recoverEC2(ctx); a.work.Wait(); close(done) }()
+		time.Sleep(time.Minute) // on the test's own clock
+		view, _ = a.book.view(time.Now())
+		if len(view.InFlight) != 1 || view.InFlight[0].ID != "stuck" || len(view.ENIs[0].Addresses) != 1 {
+			t.Errorf("in flight %v, addresses %v: want that only the one nobody can tell of is", view.InFlight, view.ENIs[0].Addresses)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		<-done
+		time.Sleep(time.Minute) // reads that nobody waits for end by themselves
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
@@ -112,8 +113,7 @@ func (a *Agent) ended(ctx context.Context, in ec2.Intent, out ec2.Outcome, err e
 			return
 		case <-timer.C:
 		}
-		r := a.ec2.Recover(ctx, []ec2.Intent{in})[0]
-		out, err = r.Outcome, r.Err
+		out, err = a.ec2.Recover(ctx, ec2.Entry{Intent: in})
 	}
 	var result ipam.Result
 	if err == nil {
@@ -158,23 +158,21 @@ func (a *Agent) settled(ctx context.Context, id ipam.ActionID, result ipam.Resul
 }
 
 // recoverEC2 finishes what an earlier process had under way, while we serve and
-// begin actions of our own.
+// begin actions of our own. Each is booked as soon as its own end is known.
 func (a *Agent) recoverEC2(ctx context.Context) error {
-	left := a.book.open
-	var again []ec2.Intent
+	left := maps.Clone(a.book.open)
 	for _, action := range a.book.begun {
-		was, written := left[string(action.ID)]
-		switch {
-		case !written:
-			a.settled(ctx, action.ID, ipam.Result{}, fmt.Errorf("the agent stopped before it asked EC2"))
-		case was.Outcome != nil && was.Outcome.Done:
-			a.settled(ctx, action.ID, ec2.ResultOf(*was.Outcome), nil)
-		case was.Outcome != nil:
-			a.settled(ctx, action.ID, ipam.Result{}, errors.New(was.Outcome.Message))
-		default:
-			again = append(again, was.Intent)
+		entry, written := left[string(action.ID)]
+		if !written { // it was booked and EC2 not asked yet
+			a.work.Go(func() { a.carryOut(ctx, action) })
+			continue
 		}
 		delete(left, string(action.ID))
+		a.work.Go(func() {
+			out, err := a.ec2.Recover(ctx, entry)
+			a.log.Info("recovered what an earlier process began", "action", action.String(), "done", out.Done, "error", err)
+			a.ended(ctx, entry.Intent, out, err)
+		})
 	}
 	var forget []journal.Record
 	for id := range left { // the ledger took their outcome
@@ -182,10 +180,6 @@ func (a *Agent) recoverEC2(ctx context.Context) error {
 	}
 	if err := a.book.journal.Append(ctx, forget...); err != nil {
 		return nil //nolint:nilerr // only on the way out, or the disk is full; they are forgotten next time
-	}
-	for _, r := range a.ec2.Recover(ctx, again) {
-		a.log.Info("finished what an earlier process began", "intent", r.Intent.String(), "done", r.Outcome.Done, "error", r.Err)
-		a.work.Go(func() { a.ended(ctx, r.Intent, r.Outcome, r.Err) })
 	}
 	return nil
 }

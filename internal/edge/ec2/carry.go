@@ -69,10 +69,11 @@ func (c *carry) run(ctx context.Context) (Outcome, error) {
 // which a describe is not.
 func (c *carry) mustLook() bool { return c.doubt || c.open && !c.in.Kind.frees() }
 
-// interrupted ends a run whose context ended or that a brake stopped. What it began
-// and did not see the end of is open: nobody may take it for undone.
+// interrupted ends a run whose context ended or that a brake stopped. What it, or an
+// earlier process, began and did not see the end of is open: nobody may take it for
+// undone.
 func (c *carry) interrupted(err error) (Outcome, error) {
-	if c.open {
+	if c.open || c.resumed {
 		return Outcome{}, fmt.Errorf("%s: %w: %w", c.in, ErrOpen, err)
 	}
 	return Outcome{}, fmt.Errorf("%s: %w", c.in, err)

@@ -22,7 +22,7 @@ func TestAnAddressJustGivenBackIsNotTakenForTheEffectOfALostAssign(t *testing.T)
 		in := w.withID(ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 2, Held: eni.Addresses[2:], Recent: eni.Addresses[:2]})
 		kill(w, in, "AssignPrivateIpAddresses", "before the call")
 		w.boot()
-		got := w.Recover(t.Context(), w.journal.intents())
+		got := w.recoverAll()
 		if len(got) != 1 || got[0].Outcome.Done || ec2.Code(got[0].Err) != ec2.CodeNotCarriedOut {
 			t.Errorf("recovered %+v, want that nothing was assigned", got)
 		}
@@ -61,7 +61,7 @@ func TestAnAttachmentNotYetTiedToItsInstanceIsOpen(t *testing.T) {
 			t.Fatalf("attach: %v, want ErrOpen: the interface is on the instance", err)
 		}
 		w.set(faults.Plan{})
-		for _, r := range w.Recover(t.Context(), w.journal.intents()) {
+		for _, r := range w.recoverAll() {
 			if r.Err != nil || r.Outcome.Attachment == "" {
 				t.Errorf("recovered %+v", r)
 			}

@@ -147,40 +147,32 @@ func (x *Executor) finish(ctx context.Context, in Intent, resumed bool) (Outcome
 	return out, err
 }
 
-// Recovered is what became of an intent of an earlier process.
-type Recovered struct {
-	Intent  Intent
-	Outcome Outcome
-	Err     error // as of Do; ErrOpen: still unfinished, ask again later
-}
+// recoverWithin bounds one try of Recover. What takes longer lets others have its
+// interface, and is told of.
+const recoverWithin = 2 * time.Minute
 
-// Recover finishes intents that an earlier process left in the journal, at the
-// same time where they do not concern the same interface. It does not matter
-// whether an intent was carried out, in part or not at all, or even finished: see
-// Unfinished. The ledgers of the rooms must still have them as in flight. Looking for a lost effect can take
-// Options.Window; serve meanwhile.
-func (x *Executor) Recover(ctx context.Context, intents []Intent) []Recovered {
-	out := make([]Recovered, len(intents))
-	done := make(chan struct{})
-	for i, in := range intents {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			out[i] = Recovered{Intent: in}
-			if err := in.check(); err != nil {
-				out[i].Err = err
-				return
-			}
-			if x.brake.set() == FreezeAll {
-				out[i].Err = fmt.Errorf("%s: %w: %w", in, ErrOpen, ErrFrozen)
-				return
-			}
-			out[i].Outcome, out[i].Err = x.finish(ctx, in, true)
-		}()
+// Recover finds out and finishes what a journal has kept of an intent, of an earlier
+// process or of a call to Do that ended with ErrOpen. It does not matter whether the
+// intent was carried out, in part or not at all, or even finished; the ledgers of the
+// rooms must still have it as in flight. Looking for a lost effect can take
+// Options.Window: call it for several at once, and serve meanwhile. Outcome and error
+// are as of Do; after ErrOpen call it again later.
+func (x *Executor) Recover(ctx context.Context, e Entry) (Outcome, error) {
+	if known := e.Outcome; known != nil {
+		if !known.Done {
+			return *known, errors.New(known.Message)
+		}
+		return *known, nil
 	}
-	for range intents {
-		<-done
+	if err := e.Intent.check(); err != nil {
+		return Outcome{}, err
 	}
-	return out
+	if x.brake.set() == FreezeAll {
+		return Outcome{}, fmt.Errorf("%s: %w: %w", e.Intent, ErrOpen, ErrFrozen)
+	}
+	ctx, cancel := context.WithTimeout(ctx, recoverWithin)
+	defer cancel()
+	return x.finish(ctx, e.Intent, true)
 }
 
 // call makes one call within the budget of its action, counts it and types its

@@ -52,7 +52,7 @@ func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
 		kind    ec2.Kind
 		actions []string
 		prepare func(*world) ec2.Intent
-		check   func(*world, ec2.Intent, ec2.Recovered)
+		check   func(*world, ec2.Intent, recovered)
 	}{
 		{ec2.Create, []string{"CreateNetworkInterface"}, func(w *world) ec2.Intent { return w.createIntent(4) }, checkCreated},
 		{ec2.Attach, []string{"AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"}, func(w *world) ec2.Intent {
@@ -65,7 +65,7 @@ func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
 		{ec2.Unassign, []string{"UnassignPrivateIpAddresses"}, func(w *world) ec2.Intent {
 			eni := w.attached(4, 1)
 			return ec2.Intent{Kind: ec2.Unassign, ENI: eni.ID, Addresses: eni.Addresses[:2]}
-		}, func(w *world, in ec2.Intent, r ec2.Recovered) {
+		}, func(w *world, in ec2.Intent, r recovered) {
 			for _, a := range w.describe(in.ENI).Addresses {
 				if slices.Contains(in.Addresses, a) || !r.Outcome.Done {
 					w.t.Errorf("%s is still there, outcome %+v", a, r.Outcome)
@@ -78,14 +78,14 @@ func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
 		{ec2.Detach, []string{"DetachNetworkInterface"}, func(w *world) ec2.Intent {
 			eni := w.attached(1, 1)
 			return ec2.Intent{Kind: ec2.Detach, ENI: eni.ID, Attachment: eni.Attachment.ID, Instance: w.instance}
-		}, func(w *world, in ec2.Intent, r ec2.Recovered) {
+		}, func(w *world, in ec2.Intent, r recovered) {
 			if eni := w.describe(in.ENI); eni.On(w.instance) || !r.Outcome.Done {
 				w.t.Errorf("attachment %+v, outcome %+v, want detached and done", eni.Attachment, r.Outcome)
 			}
 		}},
 		{ec2.Delete, []string{"DeleteNetworkInterface"}, func(w *world) ec2.Intent {
 			return ec2.Intent{Kind: ec2.Delete, ENI: w.created(1).ID}
-		}, func(w *world, _ ec2.Intent, r ec2.Recovered) {
+		}, func(w *world, _ ec2.Intent, r recovered) {
 			if left := w.all(); len(left) != 0 || !r.Outcome.Done {
 				w.t.Errorf("left %v, outcome %+v, want nothing and done", left, r.Outcome)
 			}
@@ -111,7 +111,7 @@ func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
 								t.Fatalf("the journal holds %v, want the intent", left)
 							}
 							w.boot()
-							got := w.Recover(t.Context(), left)
+							got := w.recoverAll()
 							if len(got) != 1 || errors.Is(got[0].Err, ec2.ErrOpen) {
 								t.Fatalf("recovered %+v", got)
 							}
@@ -158,7 +158,7 @@ func kill(w *world, in ec2.Intent, action, point string) {
 	w.journal.mu.Unlock()
 }
 
-func checkCreated(w *world, in ec2.Intent, r ec2.Recovered) {
+func checkCreated(w *world, in ec2.Intent, r recovered) {
 	w.t.Helper()
 	made := w.all()
 	if len(made) != 1 || !r.Outcome.Done || r.Outcome.Interface == nil || r.Outcome.Interface.ID != made[0].ID {
@@ -169,7 +169,7 @@ func checkCreated(w *world, in ec2.Intent, r ec2.Recovered) {
 	}
 }
 
-func checkAttached(w *world, in ec2.Intent, r ec2.Recovered) {
+func checkAttached(w *world, in ec2.Intent, r recovered) {
 	w.t.Helper()
 	eni := w.describe(in.ENI)
 	if !eni.On(w.instance) || !eni.Attachment.DeleteOnTermination || r.Outcome.Attachment != eni.Attachment.ID || !r.Outcome.Done {
@@ -177,7 +177,7 @@ func checkAttached(w *world, in ec2.Intent, r ec2.Recovered) {
 	}
 }
 
-func checkAssigned(w *world, in ec2.Intent, r ec2.Recovered) {
+func checkAssigned(w *world, in ec2.Intent, r recovered) {
 	w.t.Helper()
 	added := slices.DeleteFunc(w.describe(in.ENI).Addresses, func(a netip.Addr) bool { return slices.Contains(in.Held, a) })
 	if !slices.Equal(added, r.Outcome.Addresses) || r.Outcome.Done != (len(added) == in.Count) {
@@ -312,7 +312,7 @@ func TestTheBreakerOpensOnSustainedErrorsAndClosesAgain(t *testing.T) {
 			t.Errorf("delete: %v, want ErrFrozen", err)
 		}
 		w.set(faults.Plan{})
-		for _, r := range w.Recover(t.Context(), w.journal.intents()) {
+		for _, r := range w.recoverAll() {
 			if r.Err != nil {
 				t.Errorf("recover %s: %v", r.Intent, r.Err)
 			}

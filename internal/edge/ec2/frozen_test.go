@@ -35,13 +35,13 @@ func TestABrakeThatFallsWhileAReplyIsLostLeavesTheIntentOpen(t *testing.T) {
 					t.Errorf("open in the journal: %v", open)
 				}
 				// While the brake holds it stays open, also after a restart.
-				if got := w.Recover(t.Context(), w.journal.intents()); !errors.Is(got[0].Err, ec2.ErrOpen) {
+				if got := w.recoverAll(); !errors.Is(got[0].Err, ec2.ErrOpen) {
 					t.Errorf("recovered under the brake: %+v", got[0])
 				}
 				w.wire.cut(nil, nil)
 				w.SetBrake(ec2.NoBrake)
 				time.Sleep(time.Minute)
-				if got := w.Recover(t.Context(), w.journal.intents()); !got[0].Outcome.Done || got[0].Err != nil {
+				if got := w.recoverAll(); !got[0].Outcome.Done || got[0].Err != nil {
 					t.Errorf("recovered: %+v", got[0])
 				}
 				if slices.Contains(w.describe(eni.ID).Addresses, in.Addresses[0]) {

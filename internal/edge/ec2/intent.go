@@ -132,6 +132,13 @@ type Outcome struct {
 	Warning string `json:"warning,omitempty"`
 }
 
+// Entry is what a journal keeps of an intent: the intent, and once it is known what
+// became of it.
+type Entry struct {
+	Intent  Intent   `json:"intent"`
+	Outcome *Outcome `json:"outcome,omitempty"`
+}
+
 // Journal writes intents ahead of their calls. Begin returns once the intent is on
 // the disk; an error means that nothing may be called. Finish forgets it, or keeps
 // its outcome for people. Both may be called again with the same id.

@@ -3,7 +3,6 @@ package ec2
 import (
 	"errors"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/ipam"
@@ -67,20 +66,6 @@ func IntentOf(a ipam.Action, n Node) (in Intent, ok bool) {
 		return Intent{}, false
 	}
 	return in, true
-}
-
-// Unfinished lists what Recover has to finish after a restart: the intents of the
-// journal, and those of actions in flight that the journal does not have, for the
-// process may have died between the two writes, either way round.
-func Unfinished(flying []ipam.Action, journaled []Intent, n Node) []Intent {
-	out := slices.Clone(journaled)
-	for _, a := range flying {
-		known := slices.ContainsFunc(journaled, func(in Intent) bool { return in.ID == string(a.ID) })
-		if in, ok := IntentOf(a, n); ok && !known {
-			out = append(out, in)
-		}
-	}
-	return out
 }
 
 // ResultOf translates an outcome that is done.

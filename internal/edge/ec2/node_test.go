@@ -129,7 +129,8 @@ func (n *node) settle() {
 	n.t.Fatal("no rest after 100 rounds")
 }
 
-// restart loses everything but the records and the journal.
+// restart loses everything but the records and the journal, and recovers as the
+// agent does.
 func (n *node) restart() {
 	n.t.Helper()
 	n.ledger = ipam.New(n.config.Settings())
@@ -138,10 +139,22 @@ func (n *node) restart() {
 	}
 	n.keep(n.ledger.Restart(time.Now()))
 	n.boot()
-	unfinished := ec2.Unfinished(n.ledger.View(time.Now()).InFlight, n.journal.intents(), n.me)
-	for _, r := range n.Recover(n.t.Context(), unfinished) {
-		n.book(ipam.ActionID(r.Intent.ID), r.Outcome, r.Err)
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	for _, action := range n.ledger.View(time.Now()).InFlight {
+		wait.Go(func() {
+			entry, written := n.journal.entry(string(action.ID))
+			do := func() (ec2.Outcome, error) { return n.Recover(n.t.Context(), entry) }
+			if !written {
+				do = func() (ec2.Outcome, error) { return n.carry(action) }
+			}
+			out, err := do()
+			mu.Lock()
+			defer mu.Unlock()
+			n.book(action.ID, out, err)
+		})
 	}
+	wait.Wait()
 }
 
 func (n *node) bind(pods int) {

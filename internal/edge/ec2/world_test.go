@@ -141,6 +141,38 @@ func (m *memory) intents() []ec2.Intent {
 	return slices.SortedFunc(maps.Values(m.open), func(a, b ec2.Intent) int { return a.Began.Compare(b.Began) })
 }
 
+func (m *memory) entry(id string) (e ec2.Entry, written bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if out, ok := m.done[id]; ok {
+		return ec2.Entry{Intent: ec2.Intent{ID: id}, Outcome: &out}, true
+	}
+	in, ok := m.open[id]
+	return ec2.Entry{Intent: in}, ok
+}
+
+// recovered is what became of an intent of an earlier process.
+type recovered struct {
+	Intent  ec2.Intent
+	Outcome ec2.Outcome
+	Err     error
+}
+
+// recoverAll recovers what the journal has open, all at the same time.
+func (w *world) recoverAll() []recovered {
+	left := w.journal.intents()
+	out := make([]recovered, len(left))
+	var wait sync.WaitGroup
+	for i, in := range left {
+		wait.Go(func() {
+			out[i].Intent = in
+			out[i].Outcome, out[i].Err = w.Recover(w.t.Context(), ec2.Entry{Intent: in})
+		})
+	}
+	wait.Wait()
+	return out
+}
+
 // world is the embedded EC2 with one m5.xlarge, and a node's executor on it.
 type world struct {
 	*ec2.Executor
