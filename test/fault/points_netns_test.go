@@ -3,6 +3,7 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,13 @@ func (p point) String() string {
 		return fmt.Sprintf("%s step %d%s", p.Kind, p.N, again)
 	}
 	return "no kill"
+}
+
+// compare orders points for the report.
+func (p point) compare(q point) int {
+	return cmp.Or(
+		cmp.Compare(p.Action, q.Action), cmp.Compare(p.Kind, q.Kind), cmp.Compare(p.N, q.N), -cmp.Compare(p.Where, q.Where), cmp.Compare(p.Again, q.Again),
+	)
 }
 
 // earlier is a point of the same kind that comes sooner; false when there is none.

@@ -69,7 +69,11 @@ func readSections() (map[string]string, error) {
 }
 
 // writeSection replaces a section of the report, and leaves the others.
-func writeSection(name, head string, lines []string) error {
+func writeSection[T fmt.Stringer](name, head string, visited []T) error {
+	lines := make([]string, len(visited))
+	for i, o := range visited {
+		lines[i] = o.String()
+	}
 	of, err := code()
 	if err != nil {
 		return err
