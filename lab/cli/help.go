@@ -39,7 +39,8 @@ func examples() map[string]string {
   trunkline-lab logs kube-apiserver
   trunkline-lab logs daemon`,
 		"kubectl": `  trunkline-lab kubectl get nodes
-  trunkline-lab kubectl exec -it POD -- sh
+  trunkline-lab kubectl get pods -A -o wide
+  trunkline-lab kubectl -n trunkline-demo exec POD -- cat /etc/resolv.conf
   alias k='trunkline-lab kubectl'`,
 		"trunkline": `  trunkline-lab trunkline status
   trunkline-lab trunkline show pool --why

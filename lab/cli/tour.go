@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,6 +126,14 @@ func (t *tour) pods(ctx context.Context) error {
 }
 
 func (t *tour) interfaces(ctx context.Context) error {
+	list, err := t.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	nodes := map[string]string{} // by instance
+	for _, n := range list.Items {
+		nodes[path.Base(n.Spec.ProviderID)] = n.Name
+	}
 	var rows []string
 	pages := ec2.NewDescribeNetworkInterfacesPaginator(t.ec2, &ec2.DescribeNetworkInterfacesInput{MaxResults: aws.Int32(100)})
 	for pages.HasMorePages() {
@@ -132,23 +142,23 @@ func (t *tour) interfaces(ctx context.Context) error {
 			return err
 		}
 		for _, e := range page.NetworkInterfaces {
-			rows = append(rows, interfaceRow(e))
+			rows = append(rows, interfaceRow(e, nodes))
 		}
 	}
 	slices.Sort(rows)
-	return t.table("INSTANCE\tDEVICE\tINTERFACE\tSUBNET\tSTATUS\tPRIMARY\tSECONDARY\tDESCRIPTION", rows)
+	return t.table("NODE\tDEVICE\tINTERFACE\tSUBNET\tSTATUS\tPRIMARY\tSECONDARY\tDESCRIPTION", rows)
 }
 
-func interfaceRow(e types.NetworkInterface) string {
-	instance, device := "-", "-"
+func interfaceRow(e types.NetworkInterface, nodes map[string]string) string {
+	node, device := "-", "-"
 	if a := e.Attachment; a != nil {
-		if a.InstanceId != nil {
-			instance = *a.InstanceId
+		if id := aws.ToString(a.InstanceId); id != "" {
+			node = cmp.Or(nodes[id], id)
 		}
 		device = strconv.Itoa(int(aws.ToInt32(a.DeviceIndex)))
 	}
 	return strings.Join([]string{
-		instance, device, aws.ToString(e.NetworkInterfaceId), aws.ToString(e.SubnetId), string(e.Status),
+		node, device, aws.ToString(e.NetworkInterfaceId), aws.ToString(e.SubnetId), string(e.Status),
 		aws.ToString(e.PrivateIpAddress), strconv.Itoa(max(len(e.PrivateIpAddresses)-1, 0)), aws.ToString(e.Description),
 	}, "\t")
 }

@@ -193,7 +193,7 @@ func exampleBook() introspection.Book {
 				Addresses: []introspection.Address{{Address: a("10.0.0.9"), State: "cooling", Pod: "default/old", Since: now().Add(-10 * time.Second), Until: now().Add(20 * time.Second), Why: "cools until 12:00:20"}},
 			},
 		},
-		Pool: introspection.Pool{Total: 3, Assigned: 1, Cooling: 1, Free: 1, Waiting: 3, WarmTarget: 8, Limit: 56, Why: "3 pods wait", Steps: []introspection.Step{{What: "attach eni-2", Why: "3 pods wait"}}},
+		Pool: introspection.Pool{Total: 3, Assigned: 1, Cooling: 1, Free: 1, Waiting: 3, WarmTarget: 8, Limit: 56, Why: "no (WaitingForEC2), 3 pods wait", Steps: []introspection.Step{{What: "attach eni-2", Why: "3 pods wait"}}},
 	}
 }
 

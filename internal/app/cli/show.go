@@ -171,7 +171,7 @@ func writePool(w io.Writer, books []introspection.Book, why bool) {
 		return
 	}
 	for _, b := range books {
-		fmt.Fprintf(w, "\n%s: %s\n", b.Node, dash(b.Pool.Why))
+		fmt.Fprintf(w, "\n%s: can the next pod have an address? %s\n", b.Node, dash(b.Pool.Why))
 		for _, s := range b.Pool.Steps {
 			fmt.Fprintf(w, "  next: %s, because %s\n", s.What, s.Why)
 		}
