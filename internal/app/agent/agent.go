@@ -212,11 +212,7 @@ func (a *Agent) live(ctx context.Context) error {
 	a.metrics.started.WithLabelValues("settled").Observe(time.Since(a.began).Seconds())
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.recoverEC2(ctx) })
-	a.pool.MinInterval, a.pool.Every = 20*time.Millisecond, 30*time.Second
-	a.kernel.MinInterval, a.kernel.Every = 100*time.Millisecond, 45*time.Second
-	a.observe.MinInterval, a.observe.Every = 2*time.Second, lookInterval(a.cfg.NodeName)
-	a.report.MinInterval, a.report.Every = 3*time.Second, 30*time.Second
-	for name, l := range map[string]*loop.Loop{"pool": a.pool, "kernel": a.kernel, "EC2": a.observe, "report": a.report} {
+	for name, l := range a.loops() {
 		l.Report = func(err error, pause time.Duration) {
 			a.log.Warn("pass failed, will be tried again", "loop", name, "error", err, "pause", pause)
 			a.metrics.loopErrors.WithLabelValues(name).Inc()
@@ -228,6 +224,21 @@ func (a *Agent) live(ctx context.Context) error {
 	group.Go(func() error { return a.host.Reap(ctx, a.linkGone) })
 	group.Go(func() error { return a.serve(ctx) })
 	return group.Wait()
+}
+
+// soon is the longest pause after what failed on the node itself: what differs there
+// is repaired within seconds, also when it could not be for a while.
+const soon = 5 * time.Second
+
+// loops are the agent's by name, each at its pace.
+func (a *Agent) loops() map[string]*loop.Loop {
+	a.pool.MinInterval, a.pool.Every, a.pool.MaxBackoff = 20*time.Millisecond, 30*time.Second, soon
+	a.kernel.MinInterval, a.kernel.Every, a.kernel.MaxBackoff = 100*time.Millisecond, 45*time.Second, soon
+	a.observe.MinInterval, a.observe.Every = 2*time.Second, lookInterval(a.cfg.NodeName)
+	a.report.MinInterval, a.report.Every = 3*time.Second, 30*time.Second
+	conflist := loop.New(a.keepConflist)
+	conflist.Every, conflist.MaxBackoff = soon, soon
+	return map[string]*loop.Loop{"pool": a.pool, "kernel": a.kernel, "EC2": a.observe, "report": a.report, "conflist": conflist}
 }
 
 // watched runs a kernel watch for as long as ctx lives: one that breaks is
@@ -244,6 +255,7 @@ func (a *Agent) watched(ctx context.Context, what string, watch func(context.Con
 		}
 		return time.Time{}, err
 	})
+	again.MaxBackoff = soon
 	again.Report = func(err error, pause time.Duration) {
 		a.log.Warn("kernel watch broke, will be started again", "watch", what, "error", err, "pause", pause)
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/trunkline/trunkline/internal/core/config"
 )
@@ -53,6 +55,18 @@ func conflist(cfg config.Config, version string, withPortmap bool) ([]byte, erro
 		"cniVersion": version, "name": networkName, "plugins": plugins,
 	}, "", "  ")
 	return append(out, '\n'), err
+}
+
+// keepConflist is the loop that has the conflist there, at the version the runtime
+// takes, once pods can be wired. It needs nobody's answer.
+func (a *Agent) keepConflist(context.Context, bool) (time.Time, error) {
+	a.mu.Lock()
+	serving := a.serving
+	a.mu.Unlock()
+	if !serving {
+		return time.Time{}, nil
+	}
+	return time.Time{}, a.writeConflist()
 }
 
 // writeConflist puts the conflist in place when it is not there as it should be.

@@ -74,8 +74,7 @@ func bookENI(e ipam.ENIView) introspection.ENI {
 	return row
 }
 
-// reportOnce writes what the node looks like to the API server, and keeps the
-// conflist at the version the runtime takes.
+// reportOnce writes what the node looks like to the API server.
 func (a *Agent) reportOnce(ctx context.Context, _ bool) (time.Time, error) {
 	a.mu.Lock()
 	serving, decision := a.serving, a.decision
@@ -83,9 +82,8 @@ func (a *Agent) reportOnce(ctx context.Context, _ bool) (time.Time, error) {
 	if !serving {
 		return time.Time{}, nil
 	}
-	problems := a.writeConflist()
 	reason, message := "TrunklineReady", "pods are wired by Trunkline"
-	problems = errors.Join(problems, a.cluster.SetNetworkUnavailable(ctx, false, reason, message))
+	problems := a.cluster.SetNetworkUnavailable(ctx, false, reason, message)
 	status := a.networkStatus(decision)
 	var err error
 	status.Versions, err = a.versions()
