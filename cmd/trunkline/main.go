@@ -168,6 +168,6 @@ func newLogger(w io.Writer, level string) *slog.Logger {
 		l = slog.LevelInfo
 	}
 	log := slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l}))
-	klog.SetSlogLogger(log)
+	klog.SetSlogLogger(kube.ClientLog(log))
 	return log
 }
