@@ -25,6 +25,10 @@ const FieldOwner = "trunkline-agent"
 // that the agent lives, and the collector relies on it.
 const reportEvery = time.Minute
 
+// reportWithin bounds a report: to a server that takes requests and does not answer,
+// the next one is worth more than this one.
+const reportWithin = 15 * time.Second
+
 type networkWriter struct {
 	client rest.Interface
 	node   string
@@ -49,6 +53,8 @@ func (c *Cluster) WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatu
 	if quiet {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, reportWithin)
+	defer cancel()
 	node, _ := c.Node()
 	obj := &trunkline.NodeNetwork{
 		TypeMeta:   metav1.TypeMeta{APIVersion: trunkline.GroupVersion().String(), Kind: "NodeNetwork"},
@@ -136,6 +142,8 @@ func (c *Cluster) SetNetworkUnavailable(ctx context.Context, unavailable bool, r
 	if err != nil {
 		return fmt.Errorf("encode node condition: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, reportWithin)
+	defer cancel()
 	_, err = c.opts.Client.Core.CoreV1().Nodes().Patch(ctx, c.opts.NodeName, types.StrategicMergePatchType, body, metav1.PatchOptions{FieldManager: FieldOwner}, "status")
 	if err != nil {
 		return fmt.Errorf("set NetworkUnavailable=%s on node %s: %w", status, c.opts.NodeName, err)
