@@ -81,7 +81,7 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	defer group.Wait()
 	for {
 		slots <- struct{}{}
-		conn, err := l.AcceptUnix()
+		conn, err := s.accept(ctx, l)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -91,10 +91,44 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 		group.Go(func() {
 			defer func() { <-slots }()
 			defer conn.Close()
-			if err := s.serve(calls, conn); err != nil && s.Report != nil {
-				s.Report(err)
+			if err := s.serve(calls, conn); err != nil {
+				s.report(err)
 			}
 		})
+	}
+}
+
+// accept returns the next connection. While there is no descriptor or memory for one
+// it waits and tries again, with the pauses of net/http.
+func (s *Server) accept(ctx context.Context, l *net.UnixListener) (*net.UnixConn, error) {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		conn, err := l.AcceptUnix()
+		if err == nil || !scarce(err) {
+			return conn, err
+		}
+		s.report(fmt.Errorf("accept plugin, will be tried again: %w", err))
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// scarce reports whether err says that the process or the machine has no descriptor
+// or memory left. Source: accept(2).
+func scarce(err error) bool {
+	for _, lack := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Server) report(err error) {
+	if s.Report != nil {
+		s.Report(err)
 	}
 }
 
