@@ -167,6 +167,9 @@ func (a *Agent) ready(ctx context.Context, add *addition) error {
 func (a *Agent) attach(ctx context.Context, add *addition) error {
 	tell := time.AfterFunc(tellAfter, func() { a.tell(add, a.whyEmpty()) })
 	defer tell.Stop()
+	if err := a.book.change(ctx, func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Renewed(add.owner, time.Now()), nil }); err != nil {
+		return err
+	}
 	err := a.line.Wait(ctx, func() (bool, error) {
 		a.book.mu.Lock()
 		lease, rows, err := a.book.ledger.Assign(add.owner, time.Now())

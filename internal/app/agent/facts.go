@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
@@ -13,6 +13,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
+	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
@@ -37,6 +38,7 @@ func (a *Agent) learn(ctx context.Context) error {
 		name string
 		do   func(context.Context) error
 	}{
+		{"what an earlier agent left", a.mindLoss},
 		{"instance metadata", a.learnIdentity},
 		{"limits of the instance type", func(ctx context.Context) (err error) {
 			a.facts.limits, err = a.ec2.InstanceLimits(ctx, a.facts.identity.Type)
@@ -128,7 +130,32 @@ func (a *Agent) settle(ctx context.Context) error {
 	return nil
 }
 
-// adoptLinks books the pods that are in the kernel and not in the book.
+// mindLoss has the ledger mind that there was one before: it is empty, and either its
+// journal was damaged or the kernel shows that pods were wired here.
+func (a *Agent) mindLoss(ctx context.Context) error {
+	if view, _ := a.book.view(time.Now()); len(view.ENIs) > 0 {
+		return nil
+	}
+	lost := a.book.journal.Found.Damage != nil
+	if !lost {
+		have, err := a.host.Read(ctx)
+		if err != nil {
+			return fmt.Errorf("look for what an earlier agent left: %w", err)
+		}
+		lost = slices.ContainsFunc(have.Links, hostnet.Link.Ours) || slices.ContainsFunc(have.Rules, hostnet.Rule.ToPod)
+	}
+	if lost {
+		a.log.Warn("there was a journal before this one: no address is given out before its cool-down is over")
+		a.book.mu.Lock()
+		defer a.book.mu.Unlock()
+		a.book.ledger.Lost(time.Now())
+	}
+	return nil
+}
+
+// adoptLinks books the pods that are in the kernel and not in the book: the journal
+// was lost. Those whose links wait for the reaper are booked as going, so that nobody
+// gets their addresses before.
 func (a *Agent) adoptLinks(ctx context.Context) error {
 	links, err := a.host.Pods(ctx)
 	if err != nil {
@@ -136,37 +163,46 @@ func (a *Agent) adoptLinks(ctx context.Context) error {
 	}
 	for _, w := range links {
 		key := ipam.Key{ContainerID: w.ContainerID, IfName: w.IfName}
-		if _, known := a.book.get(key); known || w.Half || w.Dying || len(w.Addresses) == 0 {
+		if _, known := a.book.get(key); known || w.Half || len(w.Addresses) == 0 {
 			continue
 		}
-		if err := a.adopt(ctx, key, w.Link, w.Table, w.Addresses[0]); err != nil {
-			a.log.Warn("a pod's link cannot be taken over", "link", w.Link, "ip", w.Addresses[0], "error", err)
+		if err := a.adopt(ctx, w); err != nil {
+			return fmt.Errorf("take %s over: %w", w.Link, err)
 		}
 	}
 	return nil
 }
 
-// adopt books an attachment that only the kernel knows: the journal was lost.
-func (a *Agent) adopt(ctx context.Context, key ipam.Key, linkName string, table uint32, addr netip.Addr) error {
-	owner := ipam.Owner{ContainerID: key.ContainerID, IfName: key.IfName}
+// adopt books an attachment that only the kernel knows. One whose address EC2 has not
+// shown yet is kept, and claims the address until it does. One whose address the book
+// knows to be another pod's is left to be deleted.
+func (a *Agent) adopt(ctx context.Context, w link.Wired) error {
+	t := attachment{
+		Owner: ipam.Owner{ContainerID: w.ContainerID, IfName: w.IfName},
+		Addr:  w.Addresses[0], Table: w.Table, MTU: a.podMTU(), Link: w.Link, Stage: wired, Since: time.Now(),
+	}
 	for _, p := range a.cluster.Pods() {
-		if hostnet.LinkName(a.cfg.VethPrefix, p.Namespace, p.Name) == linkName {
-			owner.Namespace, owner.Name, owner.PodUID = p.Namespace, p.Name, p.UID
+		if hostnet.LinkName(a.cfg.VethPrefix, p.Namespace, p.Name) == w.Link {
+			t.Owner.Namespace, t.Owner.Name, t.Owner.PodUID = p.Namespace, p.Name, p.UID
 		}
 	}
-	a.book.mu.Lock()
-	lease, rows, err := a.book.ledger.Adopt(owner, addr, time.Now())
-	a.book.mu.Unlock()
-	if err != nil {
+	if w.Dying {
+		t.Stage = deleting
+	}
+	err := a.book.adopt(ctx, t)
+	log := a.log.With("pod", t.Owner.Pod(), "ip", t.Addr, "link", t.Link)
+	switch {
+	case err == nil:
+		log.Warn("pod taken over from the kernel", "stage", t.Stage)
+	case errors.Is(err, ipam.ErrUnknown):
+		log.Warn("pod taken over from the kernel, its address not known at EC2 yet", "error", err)
+		a.doubtEC2("a pod has an address that EC2 did not show")
+	case errors.Is(err, ipam.ErrHeld):
+		log.Error("a pod's link cannot be taken over", "error", err)
+	default:
 		return err
 	}
-	a.log.Warn("pod taken over from the kernel", "pod", owner.Pod(), "ip", addr, "link", linkName)
-	if table == 0 {
-		table = hostnet.ENI{Device: lease.Device}.Table()
-	}
-	return a.book.put(attachment{
-		Owner: owner, Addr: addr, Table: table, MTU: a.podMTU(), Link: linkName, Stage: wired, Since: time.Now(),
-	}, rows...).Wait(ctx)
+	return nil
 }
 
 func (a *Agent) spoolDir() string { return filepath.Join(a.cfg.StateDir, "spool") }

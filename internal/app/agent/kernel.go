@@ -102,6 +102,7 @@ func (a *Agent) wantFilter() ruleset.Ruleset {
 // few milliseconds.
 func (a *Agent) reconcileKernel(ctx context.Context, full bool) (next time.Time, err error) {
 	began := time.Now()
+	claimErr := a.claim(ctx)
 	next, linkErr := a.applyLinks(ctx)
 	filterNext, filterErr := a.applyFilter(ctx)
 	a.metrics.kernelPass.Observe(time.Since(began).Seconds())
@@ -111,7 +112,7 @@ func (a *Agent) reconcileKernel(ctx context.Context, full bool) (next time.Time,
 	if linkErr != nil {
 		a.doubtEC2("the node's links are not as the ledger says")
 	}
-	err = errors.Join(linkErr, filterErr)
+	err = errors.Join(claimErr, linkErr, filterErr)
 	if full && err == nil {
 		err = a.sweepQuarantine(ctx)
 	}

@@ -172,6 +172,9 @@ type Rule struct {
 // Ours reports whether the rule carries our protocol number.
 func (r Rule) Ours() bool { return r.Protocol == RouteProtocol }
 
+// ToPod reports whether the rule leads to a pod, whoever wired it.
+func (r Rule) ToPod() bool { return r.Priority == RuleToPod && r.To.IsSingleIP() }
+
 func (r Rule) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rule %d:", r.Priority)

@@ -35,6 +35,8 @@ type Ledger struct {
 	backoffs  map[string]Backoff
 	gone      map[netip.Addr]time.Time // given back, against stale describes
 	goneENIs  map[vpc.ENIID]time.Time  // deleted, likewise
+	claims    map[netip.Addr]Claim     // as last said; not journaled
+	unsure    time.Time                // until when a lost ledger is minded; not journaled
 	use       peak                     // not journaled: a restart waits a full window
 	released  time.Time                // last Begin of a freeing action; not journaled
 	observed  time.Time                // last Observe; not journaled
@@ -59,16 +61,23 @@ func New(s Settings) *Ledger {
 // stamp strips what JSON does not carry, so that a replayed ledger is equal.
 func stamp(t time.Time) time.Time { return t.Round(0).UTC() }
 
-// change applies records that the ledger made itself; they are right by
-// construction, so an error is a defect of this package.
+// change applies records that the ledger made itself, and then what is claimed of the
+// outcome. They are right by construction, so an error is a defect of this package.
 func (l *Ledger) change(now time.Time, records ...Record) []Record {
+	l.applyOwn(records)
+	claimed := l.claimed(now)
+	l.applyOwn(claimed)
+	records = append(records, claimed...)
+	l.use.note(stamp(now), l.inUse(), l.settings.IdleAfter)
+	return records
+}
+
+func (l *Ledger) applyOwn(records []Record) {
 	for _, r := range records {
 		if err := l.apply(r); err != nil {
 			panic("ipam: own record refused: " + err.Error())
 		}
 	}
-	l.use.note(stamp(now), l.inUse(), l.settings.IdleAfter)
-	return records
 }
 
 func putAddress(a Address) Record { return Record{Op: PutAddress, Address: &a} }
@@ -241,6 +250,7 @@ func (l *Ledger) Quarantined() []Lease {
 // its DEL was accepted, its link may still be there. Unknown owners, and owners
 // whose DEL was accepted before, change nothing.
 func (l *Ledger) Quarantine(owner Owner, now time.Time) []Record {
+	l.unclaim(owner.Key())
 	addr, ok := l.byOwner[owner.Key()]
 	if !ok {
 		return nil
@@ -258,18 +268,23 @@ func (l *Ledger) Freed(owner Owner, now time.Time) []Record {
 		if a.State != Quarantined || a.Owner.Key() != owner.Key() {
 			continue
 		}
-		a.State, a.Owner = Cooling, Owner{}
-		a.Since, a.Used = stamp(now), stamp(now)
-		a.Until = a.Since.Add(l.settings.CoolDown)
-		if !a.Missing.IsZero() {
-			a.State, a.Until, a.Missing = Unconfirmed, time.Time{}, time.Time{}
-		}
-		records = append(records, putAddress(a))
+		records = append(records, putAddress(l.cooled(a, now)))
 	}
 	if records == nil {
 		return nil
 	}
 	return l.change(now, records...)
+}
+
+// cooled is an address whose owner has gone, at the begin of its cool-down.
+func (l *Ledger) cooled(a Address, now time.Time) Address {
+	a.State, a.Owner = Cooling, Owner{}
+	a.Since, a.Used = stamp(now), stamp(now)
+	a.Until = a.Since.Add(l.settings.CoolDown)
+	if !a.Missing.IsZero() {
+		a.State, a.Until, a.Missing = Unconfirmed, time.Time{}, time.Time{}
+	}
+	return a
 }
 
 // Return undoes an Assign whose address was never put on a link: free at once,
@@ -299,21 +314,24 @@ func (l *Ledger) Adopt(owner Owner, addr netip.Addr, now time.Time) (Lease, []Re
 	if held, ok := l.byOwner[owner.Key()]; ok && held != addr {
 		return Lease{}, nil, fmt.Errorf("adopt %s for %s: it has %s: %w", addr, owner.Pod(), held, ErrHeld)
 	}
-	switch a.State {
-	case Assigned:
-		if a.Owner.Key() != owner.Key() {
-			return Lease{}, nil, fmt.Errorf("adopt %s for %s: %s has it: %w", addr, owner.Pod(), a.Owner.Pod(), ErrHeld)
-		}
+	switch {
+	case a.State == Assigned && a.Owner.Key() == owner.Key():
 		return l.lease(*a), nil, nil
-	case Releasing:
+	case a.State == Assigned && !a.Owner.Foreign():
+		return Lease{}, nil, fmt.Errorf("adopt %s for %s: %s has it: %w", addr, owner.Pod(), a.Owner.Pod(), ErrHeld)
+	case a.State == Releasing:
 		return Lease{}, nil, fmt.Errorf("adopt %s for %s: it is being released: %w", addr, owner.Pod(), ErrHeld)
-	case Free, Quarantined, Cooling, Unconfirmed:
 	}
 	taken := *a
 	taken.State, taken.Owner, taken.Since, taken.Until = Assigned, owner, stamp(now), time.Time{}
 	records := l.change(now, putAddress(taken))
 	return l.lease(taken), records, nil
 }
+
+// Lost says that there was a ledger before this one, and it is gone: any address that
+// EC2 shows may have been a pod's a moment ago. Those of the looks from now on start in
+// a cool-down.
+func (l *Ledger) Lost(now time.Time) { l.unsure = stamp(now).Add(l.settings.CoolDown) }
 
 // Drain stops giving out addresses of an interface; once unused it is detached and
 // deleted. The primary interface cannot go.

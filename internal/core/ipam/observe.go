@@ -148,12 +148,22 @@ func (o *observer) adopt(e Observed) {
 			o.report(row.ID, addr, "%s is shown on %s and was on %s", addr, row.ID, old.ENI)
 			continue
 		}
-		state := Unconfirmed
+		fresh := Address{Addr: addr, ENI: row.ID, State: Unconfirmed, Since: stamp(o.now)}
 		if o.first {
-			state = Free
+			fresh = o.unused(fresh)
 		}
-		o.put(Address{Addr: addr, ENI: row.ID, State: state, Since: stamp(o.now)})
+		o.put(fresh)
 	}
+}
+
+// unused is an address that EC2 shows and nobody has: free, unless a pod may have had
+// it a moment ago by a ledger that was lost.
+func (o *observer) unused(a Address) Address {
+	a.State, a.Since = Free, stamp(o.now)
+	if stamp(o.now).Before(o.l.unsure) {
+		a.State, a.Until = Cooling, o.l.unsure
+	}
+	return a
 }
 
 // merge takes over what EC2 knows better. Phases move only where our own record
@@ -195,9 +205,7 @@ func (o *observer) shownAddress(id vpc.ENIID, addr netip.Addr) {
 		o.report(id, addr, "%s is shown on %s and booked on %s", addr, id, row.ENI)
 	case known && row.State == Unconfirmed:
 		if o.now.Sub(row.Since) >= confirmAfter {
-			fresh := *row
-			fresh.State, fresh.Since = Free, stamp(o.now)
-			o.put(fresh)
+			o.put(o.unused(*row))
 		}
 	case known:
 		if !row.Missing.IsZero() {

@@ -1,0 +1,189 @@
+//go:build netns
+
+package thread
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/trunkline/trunkline/api/introspection"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/faults"
+	"github.com/trunkline/trunkline/test/node"
+)
+
+// damageJournal flips a byte in the middle.
+func damageJournal(t *testing.T, n *node.Node) {
+	t.Helper()
+	path := filepath.Join(n.Dir, "state", "journal", "log")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[len(raw)/2] ^= 0xff
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// row is what the book has of an address; the zero value if nothing.
+func row(n *node.Node, addr netip.Addr) introspection.Address {
+	for _, e := range n.Book().ENIs {
+		for _, a := range e.Addresses {
+			if a.Address == addr {
+				return a
+			}
+		}
+	}
+	return introspection.Address{}
+}
+
+// The journal is lost, and EC2 still shows the node as it was before the pod: the pod
+// is in the kernel alone. It keeps its network, nobody gets its address, and it is
+// booked once EC2 shows the address.
+func TestARunningPodOutlivesALostJournalAndAStaleDescribe(t *testing.T) {
+	n := node.New(t, node.Config{})
+	if err := n.Faults().Set(faults.Plan{DescribeLag: faults.Duration(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	n.StartAgent("warm-ips=1", "headroom=0")
+	n.UntilReady()
+	a, gateway := n.NewPod("a"), netip.MustParseAddr("10.0.0.1")
+	if err := n.Add(a); err != nil {
+		t.Fatal(err)
+	}
+	n.Kill()
+	damageJournal(t, n)
+	n.StartAgent("warm-ips=1", "headroom=0")
+	n.UntilReady()
+	for i := range 4 {
+		other := n.NewPod(fmt.Sprint("other", i))
+		if err := n.Add(other); err != nil {
+			t.Fatal(err)
+		}
+		if other.Addr == a.Addr {
+			t.Fatalf("%s is held twice", a.Addr)
+		}
+	}
+	if err := a.Ping(gateway); err != nil {
+		t.Errorf("the pod that EC2 did not show yet: %v", err)
+	}
+	if err := n.Faults().Set(faults.Plan{}); err != nil {
+		t.Fatal(err)
+	}
+	n.Until("the pod is booked", func() error {
+		if got := row(n, a.Addr); got.State != "assigned" || got.Container != a.RT.ContainerID {
+			return fmt.Errorf("%s is %q of %q", a.Addr, got.State, got.Container)
+		}
+		return nil
+	})
+	if err := a.Ping(gateway); err != nil {
+		t.Error(err)
+	}
+	if err := n.Del(a); err != nil {
+		t.Error(err)
+	}
+	n.Until("its address is free again", func() error {
+		if got := row(n, a.Addr); got.State != "free" {
+			return fmt.Errorf("%s is %s", a.Addr, got.State)
+		}
+		return nil
+	})
+}
+
+// foreign wires a pod as AWS's CNI does: a veth without a mark of ours, a route to the
+// address by it, and the rule that leads there.
+func foreign(t *testing.T, n *node.Node, p *node.Pod, addr netip.Addr, link string) {
+	t.Helper()
+	other, err := netns.GetFromPath(p.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	to := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}
+	n.NS.Do(t, func() {
+		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: link}, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(other))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, err := netlink.LinkByName(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rule := netlink.NewRule()
+		rule.Priority, rule.Dst, rule.Table = hostnet.RuleToPod, to, hostnet.TableMain
+		if err := errors.Join(netlink.LinkSetUp(host),
+			netlink.RouteAdd(&netlink.Route{LinkIndex: host.Attrs().Index, Dst: to, Scope: netlink.SCOPE_LINK}), netlink.RuleAdd(rule)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	p.Do(t, func() {
+		eth0, err := netlink.LinkByName("eth0")
+		if err == nil {
+			err = errors.Join(netlink.AddrAdd(eth0, &netlink.Addr{IPNet: to}), netlink.LinkSetUp(eth0))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A node is taken over from AWS's CNI while its pods run.
+func TestThePodsOfAnotherCNIKeepTheirAddressesAndLinks(t *testing.T) {
+	n := node.New(t, node.Config{})
+	primary := n.State().Primary(n.State().InstanceNamed("node1").ID)
+	had, err := n.Cloud().AssignIPv4(primary.ID, cloud.Want{Count: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, addr := n.NewPod("theirs"), had.Addresses[0]
+	foreign(t, n, theirs, addr, "eni0123456789a")
+	n.StartAgent("warm-ips=1", "headroom=0")
+	n.UntilReady()
+	for i := range 6 { // more than its interface has
+		p := n.NewPod(fmt.Sprint("p", i))
+		if err := n.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		if p.Addr == addr {
+			t.Fatalf("%s is held twice", addr)
+		}
+	}
+	n.NS.Do(t, func() {
+		if _, err := netlink.LinkByName("eni0123456789a"); err != nil {
+			t.Errorf("the other CNI's link: %v", err)
+		}
+		rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Priority: hostnet.RuleToPod, Dst: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}}, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_DST)
+		if err != nil || len(rules) != 1 {
+			t.Errorf("the other CNI's rule: %v, %v", rules, err)
+		}
+	})
+	if got := row(n, addr); got.State != "assigned" {
+		t.Errorf("%s is %s", addr, got.State)
+	}
+	n.NS.Do(t, func() {
+		l, err := netlink.LinkByName("eni0123456789a")
+		if err == nil {
+			err = netlink.LinkDel(l)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	n.Until("the address is free once the pod is gone", func() error {
+		if got := row(n, addr); got.State != "free" {
+			return fmt.Errorf("%s is %s", addr, got.State)
+		}
+		return nil
+	})
+}
