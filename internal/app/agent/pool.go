@@ -203,7 +203,7 @@ func (a *Agent) snapshot(now time.Time) ipam.Snapshot {
 	waiting, oldest := a.line.Len(), a.line.Oldest()
 	for _, p := range a.cluster.Pods() {
 		if p.WantsAddress() && !p.Deleting && !addressed[p.Namespace+"/"+p.Name] {
-			s.Pending = append(s.Pending, ipam.Pending{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Bound: p.Created, Waiting: waiting > 0})
+			s.Pending = append(s.Pending, ipam.Pending{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Bound: p.Bound, Waiting: waiting > 0})
 		}
 	}
 	for i := len(s.Pending); i < waiting; i++ { // ADDs of pods nobody told us of

@@ -130,7 +130,7 @@ func TestAClusterReflectsOnlyItsOwnNodesPodsAndForgetsWhatItDoesNotNeed(t *testi
 	})
 	w.until(t, "the pod appears", func() bool { return w.cluster.Synced() && len(w.cluster.Pods()) == 1 })
 	got := w.cluster.Pods()[0]
-	got.Created = time.Time{}
+	got.Created, got.Bound = time.Time{}, time.Time{}
 	want := kube.Pod{
 		PodRef: kube.PodRef{Namespace: "a", Name: "mine"}, UID: "u1",
 		Addresses:   []netip.Addr{netip.MustParseAddr("10.0.0.7")},

@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/hex"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,6 +37,8 @@ type Pod struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Created     time.Time         `json:"created"`
+	// Bound is when it came to its node, which may be long after it was made.
+	Bound time.Time `json:"bound"`
 }
 
 // named reports whether a runtime that gives this uid means the pod; empty: any.
@@ -65,6 +68,17 @@ func ownAnnotation(key string) bool {
 	return false
 }
 
+// bound is when a pod came to its node. The API server writes the condition as it
+// binds one (pkg/registry/core/pod/storage); one without was made for its node.
+func bound(in *corev1.Pod) time.Time {
+	for _, c := range in.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && !c.LastTransitionTime.IsZero() {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return in.CreationTimestamp.Time
+}
+
 func podFrom(in *corev1.Pod) Pod {
 	out := Pod{
 		PodRef:      PodRef{Namespace: in.Namespace, Name: in.Name},
@@ -74,6 +88,7 @@ func podFrom(in *corev1.Pod) Pod {
 		Deleting:    in.DeletionTimestamp != nil,
 		Labels:      in.Labels,
 		Created:     in.CreationTimestamp.Time,
+		Bound:       bound(in),
 		Static:      in.Annotations[corev1.MirrorPodAnnotationKey],
 	}
 	for _, ip := range in.Status.PodIPs {
@@ -115,5 +130,8 @@ func stripPod(obj any) (any, error) {
 	}
 	out.Spec.HostNetwork, out.Spec.NodeName = in.Spec.HostNetwork, in.Spec.NodeName
 	out.Status.Phase, out.Status.PodIPs = in.Status.Phase, in.Status.PodIPs
+	out.Status.Conditions = slices.DeleteFunc(slices.Clone(in.Status.Conditions), func(c corev1.PodCondition) bool {
+		return c.Type != corev1.PodScheduled
+	})
 	return out, nil
 }
