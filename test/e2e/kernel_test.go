@@ -23,6 +23,7 @@ import (
 
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/app/cli"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/node/component"
@@ -69,9 +70,9 @@ func (l lab) footprint(t *testing.T, node string) footprint {
 	decode(t, l.inNode(t, node, "ip", "-j", "rule"), &rules)
 	for _, r := range rules {
 		switch r.Priority {
-		case 512:
+		case hostnet.RuleToPod:
 			f.To = append(f.To, netip.MustParseAddr(r.Dst))
-		case 1536:
+		case hostnet.RuleFromPod:
 			f.From = append(f.From, netip.MustParseAddr(r.Src))
 		}
 	}

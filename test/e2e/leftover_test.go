@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -26,13 +28,16 @@ func leftoversAreSeen(t *testing.T, l lab) {
 	t.Helper()
 	n := l.status(t).Nodes[0]
 	inside := func(args ...string) func() { return func() { l.inNode(t, n.Name, args...) } }
+	rule := func(verb, way string, priority int) func() {
+		return inside("ip", "rule", verb, way, "192.0.2.1", "priority", strconv.Itoa(priority), "lookup", "main")
+	}
 	for _, left := range []struct {
 		what       string
 		make, mend func()
 	}{
 		{"pod links", inside("ip", "link", "add", "enileft", "type", "bridge"), inside("ip", "link", "del", "enileft")},
-		{"rules to", inside("ip", "rule", "add", "to", "192.0.2.1", "priority", "512", "lookup", "main"), inside("ip", "rule", "del", "to", "192.0.2.1", "priority", "512")},
-		{"a rule from", inside("ip", "rule", "add", "from", "192.0.2.1", "priority", "1536", "lookup", "main"), inside("ip", "rule", "del", "from", "192.0.2.1", "priority", "1536")},
+		{"rules to", rule("add", "to", hostnet.RuleToPod), rule("del", "to", hostnet.RuleToPod)},
+		{"a rule from", rule("add", "from", hostnet.RuleFromPod), rule("del", "from", hostnet.RuleFromPod)},
 		{
 			"namespaces",
 			func() { l.run(t, time.Minute, "exec", n.Name, "--", "ip", "netns", "add", "left") },

@@ -16,7 +16,7 @@ import (
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
-var alone = flag.Bool("alone", false, "nobody else uses this machine: files of no lab's name in /tmp are ours too")
+var alone = flag.Bool("alone", false, "nobody else uses this machine: a file by any name that came or changed is ours")
 
 // goDirs are where the Go tools keep what they made; `up` runs them.
 func goDirs(t *testing.T) []string {
@@ -39,9 +39,11 @@ func machine(t *testing.T) sweep.Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The other tools that work on this project keep their caches there.
-	others := []string{"/root/.cache/golangci-lint", "/root/.cache/goimports"}
-	m, err := sweep.TakeSnapshot(sweep.View{Cache: dir, Ignore: append(goDirs(t), others...)})
+	checkout, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := sweep.TakeSnapshot(sweep.View{Cache: dir, Ignore: append(goDirs(t), checkout)})
 	if err != nil {
 		t.Fatalf("snapshot of the machine: %v", err)
 	}
@@ -52,11 +54,11 @@ func machine(t *testing.T) sweep.Snapshot {
 // namespaces, and labs of theirs that went meanwhile.
 var ofOthers = regexp.MustCompile(`^(- (namespace|mount|cgroup|process|state): |. (namespace|mount|cgroup|process|state): .*\b(tl-)?t\d)`)
 
-// inTmp is a file that others may make in a directory all share; no program of the
-// lab's makes one there but by these names.
+// A file may be anybody's on a machine that several share; those that a program of
+// the lab could leave behind bear its name, or that of what it runs.
 var (
-	inTmp = regexp.MustCompile(`^. file: /tmp/`)
-	ours  = regexp.MustCompile(`^. file: /tmp/(trunkline-|kube|containerd|ctr|runc|k8s)`)
+	file = regexp.MustCompile(`^. file: `)
+	ours = regexp.MustCompile(`^. file: .*(trunkline|kube|k8s|etcd|containerd|runc|ctr|cni|coredns|netns|trunk|/tl-|workload|cgroup)`)
 )
 
 // down takes the lab away and says what of it is left on the machine.
@@ -79,13 +81,13 @@ func nothingIsLeft(t *testing.T, before sweep.Snapshot) {
 	for _, line := range before.Diff(machine(t)) {
 		switch {
 		case ofOthers.MatchString(line):
-		case inTmp.MatchString(line) && !ours.MatchString(line) && !*alone:
+		case file.MatchString(line) && !ours.MatchString(line) && !*alone:
 			others = append(others, line)
 		default:
 			t.Errorf("the machine is not as before: %s", line)
 		}
 	}
 	if len(others) > 0 {
-		t.Logf("%d files in /tmp have no name of ours and count as others' (-alone: as ours), such as %s", len(others), others[0])
+		t.Logf("%d files without a name of ours count as others' (-alone: as ours), such as %s", len(others), others[0])
 	}
 }
