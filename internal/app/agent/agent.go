@@ -100,6 +100,8 @@ type Agent struct {
 	book  *book
 	calls serial.Keys[ipam.Key]
 	line  queue.Queue // ADDs that wait for an address
+	// addressed is closed by the pool's loop once canServe.
+	addressed chan struct{}
 
 	pool, kernel, observe, report *loop.Loop
 
@@ -151,6 +153,7 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 // open does what needs nobody's answer: metrics, kernel sockets, the journal.
 func (a *Agent) open(ctx context.Context) error {
 	var err error
+	a.addressed = make(chan struct{})
 	a.pool = loop.New(a.planOnce)
 	a.kernel = loop.New(a.reconcileKernel)
 	a.observe = loop.New(a.observeEC2)
@@ -265,8 +268,10 @@ func (a *Agent) watched(ctx context.Context, what string, watch func(context.Con
 // serve answers calls once the first address is there, and writes the conflist
 // last: it is what tells the runtime that pods can be wired.
 func (a *Agent) serve(ctx context.Context) error {
-	if err := a.firstAddress(ctx); err != nil {
-		return nil //nolint:nilerr // ctx ended before there was one: an ordered stop
+	select {
+	case <-ctx.Done():
+		return nil // before there was one: an ordered stop
+	case <-a.addressed:
 	}
 	l, err := cnirpc.Listen(a.cfg.Socket)
 	if err != nil {

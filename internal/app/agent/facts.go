@@ -216,23 +216,3 @@ func (a *Agent) spoolLoop(ctx context.Context) error {
 	}
 	return l.Run(ctx)
 }
-
-// firstAddress waits until an ADD could be served.
-func (a *Agent) firstAddress(ctx context.Context) error {
-	return retry(ctx, 20*time.Millisecond, func() (again bool, err error) {
-		if ctx.Err() != nil {
-			return false, ctx.Err()
-		}
-		view, leases := a.book.view(time.Now())
-		free := len(leases) // a full node serves DELs, and its pods live
-		for _, e := range view.ENIs {
-			if e.Phase == ipam.Ready {
-				free += e.Count(ipam.Free)
-			}
-		}
-		if free == 0 {
-			return true, errors.New("no address yet")
-		}
-		return false, nil
-	})
-}

@@ -50,6 +50,7 @@ func TestWhatTheKernelKeepsRefusingIsTriedEveryFewSeconds(t *testing.T) {
 // deaf is a cluster that takes a report and never answers.
 type deaf struct{ Cluster }
 
+func (deaf) Pods() []kube.Pod                   { return nil }
 func (deaf) Node() (kube.Node, bool)            { return kube.Node{}, false }
 func (deaf) Freeze() (trunkline.Freeze, string) { return trunkline.FreezeNone, "" }
 func (d deaf) WriteNetwork(ctx context.Context, _ trunkline.NodeNetworkStatus) error {
@@ -76,4 +77,26 @@ func TestTheConflistIsKeptThoughTheAPIServerHangs(t *testing.T) {
 			}
 		}, "report", "conflist")
 	})
+}
+
+func TestServingBeginsWithTheFirstAddress(t *testing.T) {
+	a := withExecutor(t, &lossy{broken: func() bool { return false }})
+	a.cfg.StateDir, a.cluster, a.addressed = t.TempDir(), deaf{}, make(chan struct{})
+	full := a.book
+	for _, b := range []*book{filled(t, a.cfg), full, full} {
+		a.book = b
+		if _, err := a.planOnce(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-a.addressed:
+			if b != full {
+				t.Error("calls are served without an address")
+			}
+		default:
+			if b == full {
+				t.Error("there is an address, and calls are not served")
+			}
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
@@ -36,6 +37,13 @@ func (a *Agent) planOnce(ctx context.Context, _ bool) (time.Time, error) {
 	if changed || counted {
 		a.report.Mark()
 	}
+	if canServe(a.book.view(now)) {
+		select {
+		case <-a.addressed:
+		default:
+			close(a.addressed)
+		}
+	}
 	var problems error
 	for _, action := range decision.Actions {
 		if err := a.begin(ctx, action, now); err != nil && !errors.Is(err, ipam.ErrStale) {
@@ -44,6 +52,14 @@ func (a *Agent) planOnce(ctx context.Context, _ bool) (time.Time, error) {
 	}
 	a.line.Wake() // a cool-down may have ended
 	return decision.Next, problems
+}
+
+// canServe reports whether an ADD could be served, or there are pods: a full node
+// serves DELs.
+func canServe(v ipam.View, leases []ipam.Lease) bool {
+	return len(leases) > 0 || slices.ContainsFunc(v.ENIs, func(e ipam.ENIView) bool {
+		return e.Phase == ipam.Ready && e.Count(ipam.Free) > 0
+	})
 }
 
 // begin books an action and has it carried out.
