@@ -17,7 +17,8 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// facts about the node that do not change while it runs.
+// facts about the node. They are learned once; of the primary interface its groups and
+// the VPC's ranges are followed.
 type facts struct {
 	identity imds.Identity
 	primary  imds.Interface
@@ -31,6 +32,14 @@ type hostENI struct {
 	link string
 }
 
+// known returns the facts as they are now: what is asked from outside may come before
+// they are learned, and some change.
+func (a *Agent) known() facts {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.facts
+}
+
 // learn reads who this node is and what EC2 shows of it. It waits for both: a
 // node without them can do nothing.
 func (a *Agent) learn(ctx context.Context) error {
@@ -40,10 +49,7 @@ func (a *Agent) learn(ctx context.Context) error {
 	}{
 		{"what an earlier agent left", a.mindLoss},
 		{"instance metadata", a.learnIdentity},
-		{"limits of the instance type", func(ctx context.Context) (err error) {
-			a.facts.limits, err = a.ec2.InstanceLimits(ctx, a.facts.identity.Type)
-			return err
-		}},
+		{"limits of the instance type", a.learnLimits},
 		{"interfaces at EC2", func(ctx context.Context) error { return a.look(ctx, true) }},
 	} {
 		began := time.Now()
@@ -86,15 +92,59 @@ func (a *Agent) untilDone(ctx context.Context, what string, f func(context.Conte
 	return nil
 }
 
-func (a *Agent) learnIdentity(ctx context.Context) (err error) {
-	if a.facts.identity, err = a.metadata.Identity(ctx); err != nil {
+func (a *Agent) learnIdentity(ctx context.Context) error {
+	identity, err := a.metadata.Identity(ctx)
+	if err != nil {
 		return err
 	}
-	if a.facts.primary, err = a.metadata.Interface(ctx, a.facts.identity.PrimaryMAC); err != nil {
+	primary, err := a.metadata.Interface(ctx, identity.PrimaryMAC)
+	if err != nil {
 		return err
 	}
-	a.facts.node = ec2.Node{Instance: a.facts.identity.Instance, Cluster: a.cfg.ClusterName}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.facts.identity, a.facts.primary = identity, primary
+	a.facts.node = ec2.Node{Instance: identity.Instance, Cluster: a.cfg.ClusterName}
 	return nil
+}
+
+func (a *Agent) learnLimits(ctx context.Context) error {
+	limits, err := a.ec2.InstanceLimits(ctx, a.known().identity.Type)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.facts.limits = limits
+	return nil
+}
+
+// follow takes over what people may have changed since the agent learned it: the groups
+// of the primary interface, which new ones get, and the ranges of the VPC, which
+// packets leave for with the pod's own address.
+func (a *Agent) follow(ctx context.Context, interfaces []ec2.Interface) {
+	was := a.known()
+	groups, ranges := was.primary.Groups, was.primary.VPCv4CIDRs
+	for _, i := range interfaces {
+		if i.MAC == was.primary.MAC && len(i.Groups) > 0 {
+			groups = i.Groups
+		}
+	}
+	fresh, err := a.metadata.VPCCIDRs(ctx, was.primary.MAC)
+	if err != nil {
+		a.log.Warn("the VPC's ranges could not be read again; those known are used", "error", err)
+	} else {
+		ranges = fresh
+	}
+	if !slices.Equal(groups, was.primary.Groups) {
+		a.log.Info("new interfaces get other security groups now", "groups", groups, "was", was.primary.Groups)
+	}
+	if !slices.Equal(ranges, was.primary.VPCv4CIDRs) {
+		a.log.Info("the VPC has other ranges now", "ranges", ranges, "was", was.primary.VPCv4CIDRs)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.facts.primary.Groups, a.facts.primary.VPCv4CIDRs = groups, ranges
 }
 
 // settle brings what an earlier process left to rest before anything new begins:

@@ -82,10 +82,11 @@ func (a *Agent) eniState(e ipam.ENI) (hostnet.State, bool) {
 // wantFilter is the whole of our nftables as it should be now.
 func (a *Agent) wantFilter() ruleset.Ruleset {
 	a.mu.Lock()
-	primary := a.enis[a.facts.identity.PrimaryMAC.String()].link
+	node := a.facts
+	primary := a.enis[node.identity.PrimaryMAC.String()].link
 	a.mu.Unlock()
 	c := ruleset.Config{
-		PrimaryLink: primary, PrimaryIPv4: a.facts.identity.PrimaryIP, VPCCIDRs: a.facts.primary.VPCv4CIDRs,
+		PrimaryLink: primary, PrimaryIPv4: node.identity.PrimaryIP, VPCCIDRs: node.primary.VPCv4CIDRs,
 		ExcludeSNAT: a.cfg.ExcludeSNATCIDRs, ExternalSNAT: a.cfg.ExternalSNAT,
 		Random: ruleset.Randomize(a.cfg.RandomizeSNAT), NoNodePort: !a.cfg.NodePort,
 	}

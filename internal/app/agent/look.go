@@ -113,10 +113,12 @@ func (a *Agent) look(ctx context.Context, survey bool) error {
 			known = append(known, e.ID)
 		}
 	}
-	interfaces, err := a.ec2.Seen(ctx, a.facts.identity.Instance, known, survey)
+	node := a.known().node
+	interfaces, err := a.ec2.Seen(ctx, node.Instance, known, survey)
 	if err != nil {
 		return err
 	}
+	a.follow(ctx, interfaces)
 	if !survey && slices.ContainsFunc(interfaces, func(i ec2.Interface) bool { return !a.knowsSubnet(i.Subnet) }) {
 		if err := a.survey(ctx); err != nil {
 			return err
@@ -127,7 +129,7 @@ func (a *Agent) look(ctx context.Context, survey bool) error {
 	a.mu.Unlock()
 	var seen []ipam.Observed
 	for _, i := range interfaces {
-		seen = append(seen, ec2.ObservedOf(i, a.facts.node, subnets))
+		seen = append(seen, ec2.ObservedOf(i, node, subnets))
 	}
 	var drift []ipam.Drift
 	err = a.book.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) {
@@ -140,18 +142,19 @@ func (a *Agent) look(ctx context.Context, survey bool) error {
 
 // survey reads the subnets that interfaces may be made in, and their routes.
 func (a *Agent) survey(ctx context.Context) error {
-	subnets, err := a.ec2.Subnets(ctx, a.facts.primary.VPC, a.facts.identity.Zone)
+	known := a.known()
+	subnets, err := a.ec2.Subnets(ctx, known.primary.VPC, known.identity.Zone)
 	if err != nil {
 		return err
 	}
-	of, main, err := a.ec2.RouteTables(ctx, a.facts.primary.VPC)
+	of, main, err := a.ec2.RouteTables(ctx, known.primary.VPC)
 	if err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sight.subnets, a.sight.surveyed = subnets, time.Now()
-	a.subnets = ec2.SubnetsOf(subnets, a.facts.primary.Subnet, a.cfg.ClusterName, of, main)
+	a.subnets = ec2.SubnetsOf(subnets, known.primary.Subnet, a.cfg.ClusterName, of, main)
 	return nil
 }
 

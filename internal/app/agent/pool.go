@@ -208,13 +208,13 @@ func (a *Agent) snapshot(now time.Time) ipam.Snapshot {
 		addressed[l.Owner.Pod()] = true
 	}
 	a.mu.Lock()
-	subnets := a.subnets
+	subnets, facts := a.subnets, a.facts
 	a.mu.Unlock()
 	brake, _ := a.ec2.Brake()
 	node, _ := a.cluster.Node()
 	s := ipam.Snapshot{
-		View: view, Subnets: subnets, Groups: a.facts.primary.Groups, Brake: ec2.BrakeOf(brake),
-		Limits: ipam.Limits{ENIs: a.facts.limits.ENIs, AddressesPerENI: a.facts.limits.IPv4, MaxPods: node.MaxPods},
+		View: view, Subnets: subnets, Groups: facts.primary.Groups, Brake: ec2.BrakeOf(brake),
+		Limits: ipam.Limits{ENIs: facts.limits.ENIs, AddressesPerENI: facts.limits.IPv4, MaxPods: node.MaxPods},
 	}
 	waiting, oldest := a.line.Len(), a.line.Oldest()
 	for _, p := range a.cluster.Pods() {

@@ -19,11 +19,11 @@ func (a *Agent) bookNow() introspection.Book {
 	now := time.Now()
 	view, _ := a.book.view(now)
 	a.mu.Lock()
-	decision := a.decision
+	decision, instance := a.decision, a.facts.identity.Instance
 	a.mu.Unlock()
 	n := decision.Numbers
 	out := introspection.Book{
-		Node: a.cfg.NodeName, Instance: string(a.facts.identity.Instance), Version: a.deps.Version, At: now,
+		Node: a.cfg.NodeName, Instance: string(instance), Version: a.deps.Version, At: now,
 		Pool: introspection.Pool{
 			Assigned: n.Assigned, Cooling: n.Cooling + n.Quarantined, Free: n.Free, Waiting: n.Demand,
 			Total: n.Assigned + n.Cooling + n.Quarantined + n.Free, WarmTarget: a.cfg.WarmIPs, Limit: n.Capacity,
@@ -91,10 +91,10 @@ func (a *Agent) reportOnce(ctx context.Context, _ bool) (time.Time, error) {
 }
 
 func (a *Agent) networkStatus(d ipam.Decision) trunkline.NodeNetworkStatus {
-	book := a.bookNow()
+	book, identity := a.bookNow(), a.known().identity
 	freeze, _ := a.cluster.Freeze()
 	s := trunkline.NodeNetworkStatus{
-		ObservedAt: metav1.Now(), InstanceID: book.Instance, InstanceType: a.facts.identity.Type, Zone: a.facts.identity.Zone,
+		ObservedAt: metav1.Now(), InstanceID: book.Instance, InstanceType: identity.Type, Zone: identity.Zone,
 		Mode: trunkline.ModeSecondaryIP, Why: d.Condition.Message, Brake: freeze,
 		LastError: a.lastError(),
 		Addresses: trunkline.AddressCounts{
