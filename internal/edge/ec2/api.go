@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
@@ -46,9 +47,7 @@ func NewClients(cfg aws.Config) Clients {
 	build := func(keepAlive bool) API {
 		return newClient(ec2.NewFromConfig(cfg, func(o *ec2.Options) {
 			o.Retryer = aws.NopRetryer{}
-			if cfg.HTTPClient == nil {
-				o.HTTPClient = httpClient(keepAlive)
-			}
+			o.HTTPClient = httpClient(cfg, keepAlive)
 		}))
 	}
 	return Clients{Kept: build(true), Fresh: build(false)}
@@ -58,26 +57,30 @@ func NewClients(cfg aws.Config) Clients {
 // retry.
 func NewReader(cfg aws.Config) API {
 	return newClient(ec2.NewFromConfig(cfg, func(o *ec2.Options) {
-		if cfg.HTTPClient == nil {
-			o.HTTPClient = httpClient(true)
-		}
+		o.HTTPClient = httpClient(cfg, true)
 	}))
 }
 
 // httpClient times out on every stage of a connection; a whole call is bounded by
-// its context.
-func httpClient(keepAlive bool) *http.Client {
-	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
-	return &http.Client{Transport: whole{&http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           dialer.DialContext,
-		TLSHandshakeTimeout:   5 * time.Second,
-		ResponseHeaderTimeout: 30 * time.Second,
-		IdleConnTimeout:       60 * time.Second,
-		MaxIdleConnsPerHost:   8,
-		DisableKeepAlives:     !keepAlive,
-		ForceAttemptHTTP2:     true,
-	}}}
+// its context. The SDK's configuration has a client of its own where AWS_CA_BUNDLE
+// is set, which knows the authority; any other it has is used as it is.
+func httpClient(cfg aws.Config, keepAlive bool) aws.HTTPClient {
+	buildable, ok := cfg.HTTPClient.(*awshttp.BuildableClient)
+	switch {
+	case cfg.HTTPClient == nil:
+		buildable = awshttp.NewBuildableClient()
+	case !ok:
+		return whole{cfg.HTTPClient}
+	}
+	return whole{buildable.WithDialerOptions(func(d *net.Dialer) {
+		d.Timeout, d.KeepAlive = 3*time.Second, 15*time.Second
+	}).WithTransportOptions(func(t *http.Transport) {
+		t.TLSHandshakeTimeout = 5 * time.Second
+		t.ResponseHeaderTimeout = 30 * time.Second
+		t.IdleConnTimeout = 60 * time.Second
+		t.MaxIdleConnsPerHost = 8
+		t.DisableKeepAlives = !keepAlive
+	})}
 }
 
 // whole sends a request in one piece. The SDK closes a request's body as soon as
@@ -87,12 +90,12 @@ func httpClient(keepAlive bool) *http.Client {
 // lies in memory is written with its headers and not looked at again.
 // Without this, every fourth answer of 62 KB from a server on the same machine was
 // lost. Source: github.com/aws/aws-sdk-go-v2/issues/2737.
-type whole struct{ next http.RoundTripper }
+type whole struct{ next aws.HTTPClient }
 
-// RoundTrip implements http.RoundTripper.
-func (w whole) RoundTrip(r *http.Request) (*http.Response, error) {
+// Do implements aws.HTTPClient.
+func (w whole) Do(r *http.Request) (*http.Response, error) {
 	if r.Body == nil {
-		return w.next.RoundTrip(r)
+		return w.next.Do(r)
 	}
 	body, err := io.ReadAll(r.Body)
 	if err := errors.Join(err, r.Body.Close()); err != nil {
@@ -100,5 +103,5 @@ func (w whole) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	sent := r.WithContext(r.Context()) // a copy: a transport leaves its request alone
 	sent.Body, sent.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	return w.next.RoundTrip(sent)
+	return w.next.Do(sent)
 }
