@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/trunkline/trunkline/lab/node/component"
 )
@@ -169,7 +170,11 @@ func TestALabThatWaitsForALockThatGoesTakesTheNext(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- m.raise(root, slog.New(slog.DiscardHandler)) }()
 	waiting := regexp.MustCompile(fmt.Sprintf(`-> FLOCK .*:%d `, st.Sys().(*syscall.Stat_t).Ino))
+	deadline := time.Now().Add(time.Minute)
 	for seen := false; !seen; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody waits for the lock")
+		}
 		locks, err := os.ReadFile("/proc/locks")
 		if err != nil {
 			t.Fatal(err)

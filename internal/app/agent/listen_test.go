@@ -30,10 +30,17 @@ func TestAPortThatSomebodyElseHasIsNamedInTheLogAndWaitedFor(t *testing.T) {
 		t.Error("nothing is said about a port that is taken")
 	}
 	other.Close()
+	deadline := time.After(time.Minute)
 	for answered := false; !answered; {
 		resp, err := http.Get("http://" + other.Addr().String())
 		if answered = err == nil; answered {
 			resp.Body.Close()
+			continue
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("the port is free and not listened at: %v", err)
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	stop()

@@ -15,13 +15,17 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
+// long is given to what never ends: longer than the rest of a pass takes on a busy
+// machine.
+const long = 2 * time.Second
+
 func TestACallThatHangsEndsThePassAndTheNextOneCollects(t *testing.T) {
 	for _, action := range []string{"DescribeNetworkInterfaces", "DescribeInstances"} {
 		t.Run(action, func(t *testing.T) {
 			r := newRealRig(t, shippedPolicy(t))
 			leaked := r.make(1, dead, nil)
 			r.passes(1)
-			r.c.lookWithin = 300 * time.Millisecond
+			r.c.lookWithin = long
 			r.set(faults.Plan{Calls: []faults.Call{{Action: action, Do: faults.Hang, Count: -1}}})
 			if _, err := r.pass(); !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("pass: %v, want that it took too long", err)
@@ -40,7 +44,7 @@ func TestADeletionThatEC2NeverFinishesDoesNotStopTheCollector(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
 	leaked := r.make(2, dead, nil)
 	r.passes(1)
-	r.c.deleteWithin = 300 * time.Millisecond
+	r.c.deleteWithin = long
 	r.set(faults.Plan{Calls: []faults.Call{{Action: "DeleteNetworkInterface", Do: faults.Fail, Code: "InternalError", Status: 500, Count: -1}}})
 	if _, err := r.pass(); err == nil {
 		t.Fatal("a pass that deleted nothing says nothing")
