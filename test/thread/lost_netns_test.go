@@ -17,6 +17,7 @@ import (
 
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/test/node"
@@ -186,4 +187,40 @@ func TestThePodsOfAnotherCNIKeepTheirAddressesAndLinks(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A DEL that no agent answered is older than the ADD that followed it.
+func TestASpooledDELTakesNoNewerADDAway(t *testing.T) {
+	n := node.New(t, node.Config{})
+	n.StartAgent()
+	n.UntilReady()
+	before, a := time.Now(), n.NewPod("a")
+	if err := n.Add(a); err != nil {
+		t.Fatal(err)
+	}
+	spool := filepath.Join(n.Dir, "state", "spool")
+	del := func(at time.Time) {
+		t.Helper()
+		if err := cnirpc.Spool(spool, cnirpc.Request{Command: "DEL", ContainerID: a.RT.ContainerID, IfName: "eth0", Config: []byte("{}")}, at); err != nil {
+			t.Fatal(err)
+		}
+		n.Until("the spool is drained", func() error {
+			left, err := cnirpc.ReadSpool(spool)
+			if err == nil && len(left) > 0 {
+				err = fmt.Errorf("%d left", len(left))
+			}
+			return err
+		})
+	}
+	del(before)
+	if got := row(n, a.Addr); got.Container != a.RT.ContainerID {
+		t.Errorf("%s is %s: the older DEL took it", a.Addr, got.State)
+	}
+	if err := a.Ping(netip.MustParseAddr("10.0.0.1")); err != nil {
+		t.Error(err)
+	}
+	del(time.Now())
+	if got := row(n, a.Addr); got.State == "assigned" {
+		t.Errorf("%s is %s after a DEL that came later", a.Addr, got.State)
+	}
 }

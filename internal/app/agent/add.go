@@ -31,6 +31,7 @@ const answerWithin = 500 * time.Millisecond
 type addition struct {
 	req   *cnirpc.Request
 	netns *os.File
+	asked time.Time // when the request came
 	owner ipam.Owner
 	pod   kube.Pod
 	// The rest is filled in by the steps.
@@ -89,7 +90,7 @@ func (a *Agent) add(ctx context.Context, req *cnirpc.Request, conf netConf, netn
 		ctx = bounded
 	}
 	defer a.host.Adding()()
-	add := &addition{req: req, netns: netns}
+	add := &addition{req: req, netns: netns, asked: time.Now()}
 	if err := a.addSteps().Run(ctx, add); err != nil {
 		a.tell(add, err)
 		return nil, fmt.Errorf("add pod %s: %w", add.owner.Pod(), err)
@@ -189,7 +190,7 @@ func (a *Agent) attach(ctx context.Context, add *addition) error {
 		return err
 	}
 	add.at = attachment{
-		Owner: add.owner, Addr: add.lease.Addr, Stage: adding, Since: time.Now(), held: true,
+		Owner: add.owner, Addr: add.lease.Addr, Stage: adding, Since: time.Now(), Asked: add.asked, held: true,
 		Table: hostnet.ENI{Device: add.lease.Device}.Table(), MTU: a.podMTU(),
 		Link: hostnet.LinkName(a.cfg.VethPrefix, add.owner.Namespace, add.owner.Name),
 	}

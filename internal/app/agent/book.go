@@ -38,6 +38,8 @@ type attachment struct {
 	Link  string     `json:"link"`
 	Stage stage      `json:"stage"`
 	Since time.Time  `json:"since"`
+	// Asked is when its ADD came; zero: not known.
+	Asked time.Time `json:"asked,omitzero"`
 
 	held bool // wired but not let out yet
 }

@@ -93,13 +93,18 @@ func (a *Agent) gc(ctx context.Context, conf netConf) error {
 	return problems
 }
 
-// drainSpool carries out the DELs that plugins wrote down while no agent
-// answered.
+// drainSpool carries out the DELs that plugins wrote down while no agent answered, and
+// collects what killed plugins left there. A DEL whose attachment the runtime is busy
+// with waits for the next pass: what is asked now may be newer.
 func (a *Agent) drainSpool(ctx context.Context) error {
 	spooled, problems := cnirpc.ReadSpool(a.spoolDir())
+	problems = errors.Join(problems, cnirpc.SweepSpool(a.spoolDir(), time.Now().Add(-time.Minute)))
 	for _, s := range spooled {
 		key := ipam.Key{ContainerID: s.Request.ContainerID, IfName: s.Request.IfName}
-		err := a.calls.Preempt(ctx, key, func(ctx context.Context) error { return a.del(ctx, key) })
+		if a.calls.Busy(key) > 0 {
+			continue
+		}
+		err := a.calls.Do(ctx, key, func(ctx context.Context) error { return a.delSpooled(ctx, key, s.Request.SpooledAt) })
 		if err == nil {
 			err = s.Remove()
 		}
@@ -107,4 +112,14 @@ func (a *Agent) drainSpool(ctx context.Context) error {
 		problems = errors.Join(problems, err)
 	}
 	return problems
+}
+
+// delSpooled is del for a request of the past, in Unix milliseconds: what was added
+// since is not meant.
+func (a *Agent) delSpooled(ctx context.Context, key ipam.Key, at int64) error {
+	if t, ok := a.book.get(key); ok && at > 0 && t.Asked.UnixMilli() > at {
+		a.log.Info("a spooled DEL is older than the attachment, which stays", "pod", t.Owner.Pod(), "ip", t.Addr)
+		return nil
+	}
+	return a.del(ctx, key)
 }

@@ -19,7 +19,9 @@ import (
 
 // machine is an instance whose metadata is served to whoever asks. The ranges of its
 // VPC may change.
-type machine struct{ ranges atomic.Pointer[[]netip.Prefix] }
+type machine struct {
+	ranges atomic.Pointer[[]netip.Prefix]
+}
 
 func (m *machine) ByAddress(netip.Addr) (simimds.Instance, bool) {
 	return simimds.Instance{

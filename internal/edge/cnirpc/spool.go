@@ -15,6 +15,7 @@ import (
 const (
 	spoolSuffix = ".del"
 	badSuffix   = ".bad"
+	tempPrefix  = ".tmp-" // one that is being written
 )
 
 // Spool writes a DEL that no agent answered into dir, which is made if missing.
@@ -30,7 +31,7 @@ func Spool(dir string, req Request, now time.Time) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make spool: %w", err)
 	}
-	temp, err := os.CreateTemp(dir, ".tmp-*")
+	temp, err := os.CreateTemp(dir, tempPrefix+"*")
 	if err != nil {
 		return fmt.Errorf("spool DEL: %w", err)
 	}
@@ -105,6 +106,29 @@ func ReadSpool(dir string) ([]Spooled, error) {
 		out = append(out, Spooled{Request: *req, path: path})
 	}
 	return out, problems
+}
+
+// SweepSpool collects what plugins were writing that were killed at it, last touched
+// before a time. A missing directory is an empty spool.
+func SweepSpool(dir string, before time.Time) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("sweep spool: %w", err)
+	}
+	var problems error
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !strings.HasPrefix(e.Name(), tempPrefix) || !info.ModTime().Before(before) {
+			continue // an error: it was renamed meanwhile
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problems = errors.Join(problems, fmt.Errorf("sweep spool: %w", err))
+		}
+	}
+	return problems
 }
 
 func readSpooled(path string) (*Request, error) {

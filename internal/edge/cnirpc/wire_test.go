@@ -457,3 +457,20 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}
 }
+
+func TestWhatAKilledPluginLeftInTheSpoolIsCollected(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	for name, age := range map[string]time.Duration{".tmp-old": time.Hour, ".tmp-young": 0, "other": time.Hour} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, []byte("{"), 0o600), os.Chtimes(path, now, now.Add(-age))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := SweepSpool(dir, now.Add(-time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 2 || left[0].Name() != ".tmp-young" || left[1].Name() != "other" {
+		t.Errorf("left %v, %v: want the young one, which may be being written, and what is not ours", left, err)
+	}
+}

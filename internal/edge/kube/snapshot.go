@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
@@ -51,14 +50,15 @@ func LoadSnapshot(path string) (Snapshot, error) {
 }
 
 // SaveSnapshot writes s so that a crash leaves either the old file or the new
-// one, whole.
+// one, whole. One process writes at a time; what a crash left half written is written
+// over by the next.
 func SaveSnapshot(path string, s Snapshot) error {
 	s.Version = snapshotVersion
 	text, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("encode snapshot: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("write snapshot: %w", err)
 	}

@@ -1,0 +1,32 @@
+package kube_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// A process that is killed while it saves leaves a file, and so does the next: they must
+// not add up.
+func TestKilledSavesLeaveNoFilesBehind(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "cluster.json")
+	save := func() {
+		t.Helper()
+		if err := kube.SaveSnapshot(path, kube.Snapshot{Pods: []kube.Pod{{UID: "u1"}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path+".tmp", make([]byte, 1<<16), 0o600); err != nil { // killed before the rename
+		t.Fatal(err)
+	}
+	save()
+	if s, err := kube.LoadSnapshot(path); err != nil || len(s.Pods) != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v: want the snapshot alone", left, err)
+	}
+}
