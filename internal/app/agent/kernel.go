@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
@@ -161,7 +160,7 @@ func (a *Agent) sweepQuarantine(ctx context.Context) error {
 func (a *Agent) setUpENIs(ctx context.Context) error {
 	view, _ := a.book.view(time.Now())
 	for _, e := range view.ENIs {
-		if !e.Unmanaged && slices.Contains([]ipam.Phase{ipam.Ready, ipam.Draining}, e.Phase) {
+		if !e.Unmanaged && e.Phase == ipam.Ready {
 			if err := a.findENI(ctx, e.ENI); err != nil {
 				a.log.Warn("an interface has no link on the node", "eni", e.ID, "error", err)
 				if e.Primary {

@@ -126,7 +126,7 @@ func interfaceOf(e introspection.ENI) trunkline.Interface {
 	switch ipam.Phase(e.State) {
 	case ipam.Attaching, ipam.SettingUp:
 		out.State = trunkline.InterfaceAttaching
-	case ipam.Draining, ipam.Detaching, ipam.Deleting:
+	case ipam.Detaching, ipam.Deleting:
 		out.State = trunkline.InterfaceReleasing
 	case ipam.Ready:
 	}

@@ -128,7 +128,7 @@ func (l *Ledger) fenceENI(e *ENI, to Phase, now time.Time) ([]Record, error) {
 	if e.Phase == to {
 		return nil, nil
 	}
-	from := []Phase{Ready, Draining}
+	from := []Phase{Ready}
 	if to == Deleting {
 		from = []Phase{Attaching}
 	}

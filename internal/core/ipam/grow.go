@@ -26,7 +26,7 @@ func (p *planner) advance() {
 			p.retry(e, Action{Kind: DeleteENI, ENI: e.ID, Why: "it has left the instance"})
 		case Detaching:
 			p.retry(e, Action{Kind: Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was fenced to leave and is still attached"})
-		case SettingUp, Ready, Draining:
+		case SettingUp, Ready:
 		}
 	}
 	for _, e := range p.s.ENIs {
@@ -40,7 +40,7 @@ func (p *planner) advance() {
 			if _, no := p.paused(string(SetUp) + "/" + string(e.ID)); !no {
 				p.do(Action{Kind: SetUp, ENI: e.ID, Device: e.Device, Why: "it is on the instance and not wired"})
 			}
-		case Ready, Draining, Detaching, Deleting:
+		case Ready, Detaching, Deleting:
 		}
 	}
 }

@@ -333,23 +333,6 @@ func (l *Ledger) Adopt(owner Owner, addr netip.Addr, now time.Time) (Lease, []Re
 // a cool-down.
 func (l *Ledger) Lost(now time.Time) { l.unsure = stamp(now).Add(l.settings.CoolDown) }
 
-// Drain stops giving out addresses of an interface; once unused it is detached and
-// deleted. The primary interface cannot go.
-func (l *Ledger) Drain(id vpc.ENIID, now time.Time) ([]Record, error) {
-	e, ok := l.enis[id]
-	switch {
-	case !ok:
-		return nil, fmt.Errorf("drain %s: %w", id, ErrUnknown)
-	case e.Primary || e.Unmanaged:
-		return nil, fmt.Errorf("drain %s: the primary or an unmanaged interface is never detached", id)
-	case e.Phase != Ready:
-		return nil, nil
-	}
-	moved := *e
-	moved.Phase, moved.Since = Draining, stamp(now)
-	return l.change(now, putENI(moved)), nil
-}
-
 // Restart adapts a replayed ledger to a new process and its clock. A cool-down can
 // never last longer than Settings.CoolDown from now, whatever the clock did. A SetUp
 // in flight is forgotten: the kernel's part can simply be done again. Actions at

@@ -3,7 +3,6 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 )
 
@@ -15,7 +14,7 @@ func (p *planner) restore() {
 		return
 	}
 	for _, e := range p.s.ENIs {
-		if !p.free(e) || !slices.Contains([]Phase{Ready, Draining}, e.Phase) {
+		if !p.free(e) || e.Phase != Ready {
 			continue
 		}
 		for _, a := range e.Addresses {

@@ -15,7 +15,6 @@ func (p *planner) shrink() {
 		return
 	}
 	p.finishReleases()
-	p.drained()
 	if p.grew || p.releasing() {
 		return
 	}
@@ -85,16 +84,6 @@ func (p *planner) finishReleases() {
 			}
 		}
 		p.do(Action{Kind: UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "they were fenced to be given back"})
-	}
-}
-
-// drained detaches interfaces that were told to drain and are empty.
-func (p *planner) drained() {
-	for _, e := range p.s.ENIs {
-		if e.Phase != Draining || !p.free(e) || !p.unused(e) {
-			continue
-		}
-		p.retry(e, Action{Kind: Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was told to drain and no pod uses it"})
 	}
 }
 

@@ -73,13 +73,12 @@ const (
 // Phase is where an interface is in its life.
 type Phase string
 
-// Phases of an interface. Each but Ready and Draining names the step that the
+// Phases of an interface. Each but Ready names the step that the
 // interface waits for or is going through.
 const (
 	Attaching Phase = "attaching" // exists at EC2, not on the instance
 	SettingUp Phase = "settingUp" // on the instance, its link, routes and rules not ready
 	Ready     Phase = "ready"     // pods can use its addresses
-	Draining  Phase = "draining"  // gives out nothing more; detached once unused
 	Detaching Phase = "detaching" // leaving the instance, all addresses fenced
 	Deleting  Phase = "deleting"  // off the instance, to be deleted
 )

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -111,13 +110,6 @@ func IsInterfaceLimit(err error) bool {
 	}, Code(err))
 }
 
-// IsLimit reports whether a quota stands in the way.
-func IsLimit(err error) bool { return IsAddressLimit(err) || IsInterfaceLimit(err) }
-
-// IsCapacity reports whether the subnet has not enough free addresses, or EC2 not
-// enough of anything.
-func IsCapacity(err error) bool { return IsSubnetExhausted(err) || Code(err) == "InsufficientCapacity" }
-
 // IsSubnetExhausted reports whether the subnet has not enough free addresses.
 func IsSubnetExhausted(err error) bool {
 	return slices.Contains([]string{"InsufficientFreeAddressesInSubnet", "InsufficientCidrBlocks"}, Code(err))
@@ -151,23 +143,6 @@ func isAmbiguous(err error) bool {
 		return false
 	}
 	return e.Code == "" || e.Status >= 500 || slices.Contains([]string{"InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable"}, e.Code)
-}
-
-// quotedID finds the object in messages such as "The networkInterface ID
-// 'eni-0a1b' does not exist".
-var quotedID = regexp.MustCompile(`'([a-z]+(?:-[a-z]+)*-[0-9a-f]+)'`)
-
-// MissingID returns the id that a NotFound error quotes.
-func MissingID(err error) (string, bool) {
-	var e *Error
-	if !errors.As(err, &e) || !IsNotFound(err) {
-		return "", false
-	}
-	m := quotedID.FindStringSubmatch(e.Message)
-	if m == nil {
-		return "", false
-	}
-	return m[1], true
 }
 
 // cancelled reports whether err is the caller's own doing.

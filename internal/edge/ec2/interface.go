@@ -46,9 +46,6 @@ func (i Interface) On(id vpc.InstanceID) bool {
 		(i.Attachment.Status == "attached" || i.Attachment.Status == "attaching")
 }
 
-// NoManage reports whether its owner wants it left alone.
-func (i Interface) NoManage() bool { return i.Tags[vpc.TagNoManage] == "true" }
-
 // Created is when it was made, by its tag; zero when it does not say.
 func (i Interface) Created() time.Time {
 	t, err := time.Parse(time.RFC3339, i.Tags[vpc.TagCreatedAt])

@@ -127,13 +127,6 @@ type Interface struct {
 	SubnetIPv6s []netip.Prefix
 }
 
-// MACs lists the interfaces that the service knows, in its order.
-func (c *Client) MACs(ctx context.Context) ([]vpc.MAC, error) {
-	return list(ctx, c, "network/interfaces/macs/", func(s string) (vpc.MAC, error) {
-		return vpc.ParseMAC(strings.TrimSuffix(s, "/"))
-	})
-}
-
 // Interface reads what the service says about the interface with mac. ErrNone: it
 // does not know it (yet).
 func (c *Client) Interface(ctx context.Context, mac vpc.MAC) (Interface, error) {

@@ -61,11 +61,6 @@ func (e *Events) NodeWarning(reason, message string) {
 	e.recorder.Event(nodeReference(e.node), corev1.EventTypeWarning, reason, message)
 }
 
-// NodeNormal is about the node as a whole.
-func (e *Events) NodeNormal(reason, message string) {
-	e.recorder.Event(nodeReference(e.node), corev1.EventTypeNormal, reason, message)
-}
-
 func podReference(ref PodRef, uid string) runtime.Object {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(uid)}
 }

@@ -80,12 +80,6 @@ func (l *List[T]) Run(ctx context.Context, subject T) error {
 	return nil
 }
 
-// TakeBack undoes, in reverse, every step of a subject that a crash left half
-// done. Which of them took effect nobody knows, so all are undone.
-func (l *List[T]) TakeBack(ctx context.Context, subject T) error {
-	return l.undo(ctx, subject, len(l.Steps))
-}
-
 // undo takes back the first n steps, last first. One that cannot be taken back
 // does not keep the others.
 func (l *List[T]) undo(ctx context.Context, subject T, n int) error {

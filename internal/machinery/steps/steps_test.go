@@ -7,8 +7,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 )
 
 // world is what steps change: a set of things, and what the journal says.
@@ -109,24 +107,4 @@ func TestAStepThatCannotBeTakenBackDoesNotKeepTheOthers(t *testing.T) {
 	if len(w.things) != 1 || !w.things["wire"] {
 		t.Errorf("%v is left, want what is stuck", w.things)
 	}
-}
-
-func TestACrashAtAnyPointIsTakenBack(t *testing.T) {
-	names := []string{"identify", "attach", "wire", "up"}
-	rapid.Check(t, func(rt *rapid.T) {
-		crash := rapid.IntRange(0, len(names)).Draw(rt, "crash after step")
-		w := &world{things: map[string]bool{}}
-		l := list(names...)
-		for _, s := range l.Steps[:crash] {
-			_ = s.Do(t.Context(), w)
-		}
-		for range rapid.IntRange(1, 3).Draw(rt, "restarts") {
-			if err := l.TakeBack(t.Context(), w); err != nil {
-				rt.Fatal(err)
-			}
-		}
-		if len(w.things) != 0 {
-			rt.Fatalf("%v is left", w.things)
-		}
-	})
 }
