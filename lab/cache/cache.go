@@ -11,11 +11,13 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -171,6 +173,32 @@ func (c *Cache) Derive(ctx context.Context, name, key string, fn func(dir string
 		return "", fmt.Errorf("make %s: %w", name, err)
 	}
 	return path, nil
+}
+
+// Prune removes all but the newest keep artifacts of a derived name, of which
+// others may still hold files by links of their own.
+func (c *Cache) Prune(ctx context.Context, name string, keep int) error {
+	unlock, err := c.lock(ctx, "build", func() {})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	paths, err := filepath.Glob(c.place(name, "????????????????"))
+	if err != nil {
+		return err
+	}
+	made := map[string]time.Time{} // a broken one counts as the oldest
+	for _, path := range paths {
+		if info, err := os.Stat(filepath.Join(path, manifestName)); err == nil {
+			made[path] = info.ModTime()
+		}
+	}
+	slices.SortFunc(paths, func(a, b string) int { return made[b].Compare(made[a]) })
+	for _, path := range paths[min(keep, len(paths)):] {
+		c.log.Debug("remove old artifact", "path", path)
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
 }
 
 // NeedsBuild says whether Kubernetes is missing, so that a caller can announce

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/lab/image"
+	"github.com/trunkline/trunkline/lab/imagestore"
 )
 
 type buildCmd struct{ output }
@@ -25,6 +27,9 @@ func (c *buildCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
+	if _, err := storeImages(s.ctx, store, set, images); err != nil {
+		return err
+	}
 	if s.json {
 		return s.writeJSON(map[string]any{"version": set.Version, "images": images.All()})
 	}
@@ -32,6 +37,15 @@ func (c *buildCmd) Run(s *session) error {
 		b.finish(markDone, "image", a.Refs[0], 0)
 	}
 	return nil
+}
+
+// storeImages makes what new nodes begin with, and returns where it is.
+func storeImages(ctx context.Context, store *cache.Cache, set cache.Set, images image.Lab) (string, error) {
+	r := imagestore.Recipe{Containerd: set.Containerd, Runtime: set.Keys[cache.Debian]}
+	for _, a := range images.All() {
+		r.Archives = append(r.Archives, a.Path)
+	}
+	return r.Make(ctx, store)
 }
 
 // build makes the programs and shows each that had to be made.

@@ -64,13 +64,15 @@ type parts struct {
 	source string
 	set    cache.Set
 	images image.Lab
+	// imageStore is where the images are unpacked.
+	imageStore string
 }
 
 // plan turns a resolved spec and its parts into what the daemon converges to.
 func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, error) {
 	want := daemon.Lab{
 		Name: r.Name, World: r.Cloud, Faults: r.Faults, ControlPlane: spec.ControlPlaneHost,
-		ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS, APIPort: r.APIPort,
+		ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS, APIPort: r.APIPort, ImageStore: p.imageStore,
 		Parts: daemon.Parts{
 			Kube: p.set.Kube, Lab: labProgram(stateDir), Containerd: p.set.Containerd, Runc: p.set.Runc, CNI: p.set.CNI,
 			PauseImage: p.images.Pause.Refs[0],

@@ -151,7 +151,9 @@ func (s *session) prepare(b *board, store *cache.Cache, source string) (parts, e
 		return p, err
 	}
 	b.set("prepare", "images")
-	p.images, err = image.ForLab(s.ctx, store, p.set)
+	if p.images, err = image.ForLab(s.ctx, store, p.set); err == nil {
+		p.imageStore, err = storeImages(s.ctx, store, p.set, p.images)
+	}
 	if err != nil {
 		b.finish(markFailed, "prepare", "images", time.Since(began))
 		return p, err

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -282,35 +280,11 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 		Parts: node.Parts{
 			Kube: want.Parts.Kube, Lab: want.Parts.Lab, Containerd: want.Parts.Containerd,
 			Runc: want.Parts.Runc, CNI: want.Parts.CNI, PauseImage: want.Parts.PauseImage,
+			Images: want.ImageStore,
 		},
 	}, l.forgetNode, l.log.With("node", n.Name))
 	l.keep(n.Name, m)
 	return m, nil
-}
-
-// importImages loads every image into every running node: nodes side by side,
-// images one after the other.
-func (l *lab) importImages(ctx context.Context, want Lab, detail func(string)) error {
-	g, gctx := errgroup.WithContext(ctx)
-	for _, name := range slices.Sorted(maps.Keys(l.all())) {
-		running := l.machine(name).node()
-		if running == nil {
-			continue
-		}
-		g.Go(func() error {
-			for _, image := range want.Images {
-				if err := running.Import(gctx, image.Path); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	detail(fmt.Sprintf("%d images on %d nodes", len(want.Images), len(want.Nodes)))
-	return nil
 }
 
 // Issuer is the URL that service-account tokens of the lab name as theirs, in

@@ -39,6 +39,9 @@ type Lab struct {
 	Parts   Parts  `json:"parts"`
 	// Images are OCI or docker archives to import into every node.
 	Images []Image `json:"images,omitempty"`
+	// ImageStore is a directory with Images unpacked, which new nodes begin with;
+	// see lab/imagestore. Empty imports every image into every node.
+	ImageStore string `json:"imageStore,omitempty"`
 	// Deploy is a kustomize directory that is applied when the control plane
 	// serves; empty skips the phase.
 	Deploy string `json:"deploy,omitempty"`

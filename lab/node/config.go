@@ -99,6 +99,9 @@ type Parts struct {
 	// every pod.
 	CNI        string `json:"cni"`
 	PauseImage string `json:"pauseImage"`
+	// Images is the store whose images a new disk begins with; see
+	// lab/imagestore. Empty begins without.
+	Images string `json:"images,omitempty"`
 }
 
 // Paths on the machine, below the node's state directory.

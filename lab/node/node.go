@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -18,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/trunkline/trunkline/lab/imagestore"
 	"github.com/trunkline/trunkline/lab/node/component"
 )
 
@@ -51,6 +53,9 @@ func Start(c Config, log *slog.Logger) (*Node, error) {
 }
 
 func (c Config) boot(trees []Hierarchy, log *slog.Logger) (*component.Component, error) {
+	if err := c.installImages(); err != nil {
+		log.Warn("begin without images", "node", c.Name, "err", err)
+	}
 	if err := c.prepare(trees); err != nil {
 		return nil, fmt.Errorf("prepare node %s: %w", c.Name, err)
 	}
@@ -145,6 +150,19 @@ func (c Config) installPlugins() error {
 		}
 	}
 	return nil
+}
+
+// installImages gives a new disk the images of the store. A node without them runs
+// all the same and has them imported, so whoever calls may go on.
+func (c Config) installImages() error {
+	root := c.disk(containerdRoot)
+	if _, err := os.Lstat(root); err == nil || c.Parts.Images == "" {
+		return nil
+	}
+	if err := c.makeOnDisk(filepath.Dir(containerdRoot)); err != nil {
+		return err
+	}
+	return imagestore.Copy(c.Parts.Images, root)
 }
 
 // launch starts PID 1 and lets it go on once it is in its cgroups.
@@ -250,19 +268,37 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 		return fmt.Errorf("import image into %s: %w", n.config.Name, err)
 	}
 	defer f.Close()
-	pid := n.PID()
-	if pid == 0 {
-		return fmt.Errorf("import image into %s: node is down", n.config.Name)
-	}
-	argv := append(EnterArgs(pid), binDir+"/ctr", "--namespace=k8s.io", "images", "import", "-")
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	var said bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = f, &said, &said
-	cmd.Env = []string{"PATH=" + execPath, component.Mark(n.config.Lab)}
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("import %s into %s: %w: %s", archive, n.config.Name, err, bytes.TrimSpace(said.Bytes()))
+	if _, err := n.ctr(ctx, f, "images", "import", "-"); err != nil {
+		return fmt.Errorf("import %s into %s: %w", archive, n.config.Name, err)
 	}
 	return nil
+}
+
+// Images are those the node's containerd has, which must run.
+func (n *Node) Images(ctx context.Context) (imagestore.Images, error) {
+	out, err := n.ctr(ctx, nil, "images", "list")
+	if err != nil {
+		return nil, fmt.Errorf("list images of %s: %w", n.config.Name, err)
+	}
+	return imagestore.ParseList(out), nil
+}
+
+// ctr runs containerd's client in the node and returns what it prints.
+func (n *Node) ctr(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
+	pid := n.PID()
+	if pid == 0 {
+		return "", errors.New("node is down")
+	}
+	argv := append(EnterArgs(pid), binDir+"/ctr", "--namespace=k8s.io")
+	argv = append(argv, args...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var out, said bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &said
+	cmd.Env = []string{"PATH=" + execPath, component.Mark(n.config.Lab)}
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, bytes.TrimSpace(said.Bytes()))
+	}
+	return out.String(), nil
 }
 
 // EnterArgs is the command, to be followed by a program and its arguments, that

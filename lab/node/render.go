@@ -15,6 +15,7 @@ import (
 
 const (
 	containerdSocket = "/run/containerd/containerd.sock"
+	containerdRoot   = "/var/lib/containerd"
 	cniBinDir        = "/opt/cni/bin"
 	cniConfDir       = "/etc/cni/net.d"
 	// baseSpec is the OCI spec that every container's begins with.
@@ -30,7 +31,7 @@ const (
 // Every container starts from baseSpec; see bootIDHook.
 func containerdConfig(pause, snapshotter, runc string) string {
 	return fmt.Sprintf(`version = 2
-root = "/var/lib/containerd"
+root = %q
 state = "/run/containerd"
 oom_score = 0
 
@@ -59,7 +60,7 @@ oom_score = 0
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         BinaryName = %q
         SystemdCgroup = false
-`, containerdSocket, pause, cniBinDir, cniConfDir, snapshotter, baseSpec, runc)
+`, containerdRoot, containerdSocket, pause, cniBinDir, cniConfDir, snapshotter, baseSpec, runc)
 }
 
 // kubeletConfig is a KubeletConfiguration. The node's cgroup namespace makes its

@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/trunkline/trunkline/lab/imagestore"
+	"github.com/trunkline/trunkline/lab/node"
+)
+
+// importImages sees that every running node has every image. New nodes begin with
+// them; what one lacks is imported: nodes side by side, images one after the other.
+func (l *lab) importImages(ctx context.Context, want Lab, detail func(string)) error {
+	stored := imagestore.Images{}
+	if want.ImageStore != "" {
+		var err error
+		if stored, err = imagestore.Read(want.ImageStore); err != nil {
+			return fmt.Errorf("read image store: %w", err)
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	var imported atomic.Int32
+	for _, name := range slices.Sorted(maps.Keys(l.all())) {
+		running := l.machine(name).node()
+		if running == nil {
+			continue
+		}
+		g.Go(func() error {
+			n, err := importMissing(gctx, running, want.Images, stored)
+			imported.Add(n)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	said := fmt.Sprintf("%d images on %d nodes", len(want.Images), len(want.Nodes))
+	if n := imported.Load(); n > 0 && want.ImageStore != "" {
+		said += fmt.Sprintf(", %d imported", n)
+	}
+	detail(said)
+	return nil
+}
+
+// importMissing imports those images that a node does not have as they are stored,
+// and returns how many.
+func importMissing(ctx context.Context, n *node.Node, images []Image, stored imagestore.Images) (imported int32, err error) {
+	have := imagestore.Images{}
+	if len(stored) > 0 {
+		if have, err = n.Images(ctx); err != nil {
+			return 0, err
+		}
+	}
+	for _, image := range images {
+		if have.Holds(stored, image.Refs) {
+			continue
+		}
+		if err := n.Import(ctx, image.Path); err != nil {
+			return imported, err
+		}
+		imported++
+	}
+	return imported, nil
+}
