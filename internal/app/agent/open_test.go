@@ -189,6 +189,6 @@ func TestAnIntentWhoseEndCannotBeLearnedDoesNotHoldUpTheOthers(t *testing.T) {
 			t.Error(err)
 		}
 		<-done
-		time.Sleep(time.Minute) // reads that nobody waits for end by themselves
+		time.Sleep(10 * time.Minute) // reads that nobody waits for end by themselves
 	})
 }
