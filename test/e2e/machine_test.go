@@ -54,11 +54,12 @@ func machine(t *testing.T) sweep.Snapshot {
 // namespaces, and labs of theirs that went meanwhile.
 var ofOthers = regexp.MustCompile(`^(- (namespace|mount|cgroup|process|state): |. (namespace|mount|cgroup|process|state): .*\b(tl-)?t\d)`)
 
-// A file may be anybody's on a machine that several share; those that a program of
-// the lab could leave behind bear its name, or that of what it runs.
+// A file may be anybody's on a machine that several share, and one that went is not
+// left behind; those that a program of the lab could leave bear its name, or that of
+// what it runs.
 var (
 	file = regexp.MustCompile(`^. file: `)
-	ours = regexp.MustCompile(`^. file: .*(trunkline|kube|k8s|etcd|containerd|runc|ctr|cni|coredns|netns|trunk|/tl-|workload|cgroup)`)
+	ours = regexp.MustCompile(`^\+ file: .*(trunkline|kube|k8s|etcd|containerd|runc|ctr|cni|coredns|netns|trunk|/tl-|workload|cgroup)`)
 )
 
 // down takes the lab away and says what of it is left on the machine.
