@@ -40,7 +40,7 @@ type addition struct {
 	at    attachment
 	begun bool // the link may exist
 	wired link.Result
-	// written is the last record on its way to the disk.
+	// written is the last record on its way to the journal.
 	written *journal.Pending
 }
 
@@ -67,7 +67,7 @@ func (a *Agent) addSteps() *steps.List[*addition] {
 	}
 }
 
-// writeDown has an ADD's attachment on the disk: that it is at work before the
+// writeDown has an ADD's attachment in the journal: that it is at work before the
 // first step that leaves something in the kernel, and at the end that it is done.
 func (a *Agent) writeDown(ctx context.Context, add *addition, at string) error {
 	if at != "" {
@@ -251,7 +251,7 @@ func (a *Agent) let(ctx context.Context, add *addition) error {
 	return err
 }
 
-// up lets the pod out. That its ADD is done goes to the disk meanwhile, and writeDown
+// up lets the pod out. That its ADD is done is written meanwhile, and writeDown
 // waits for it before the answer. After a crash in between the next process lets the
 // pod out: all that held it back has been in force since the step before.
 func (a *Agent) up(ctx context.Context, add *addition) error {

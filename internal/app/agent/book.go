@@ -128,6 +128,16 @@ func (b *book) replay(records []journal.Record) error {
 // enqueue puts ledger records, and others, in the journal's line. Call it with
 // mu held, so that the order on disk is the order of the changes.
 func (b *book) enqueue(rows []ipam.Record, others ...journal.Record) *journal.Pending {
+	return b.journal.Enqueue(listed(rows, others)...)
+}
+
+// enqueueForBoot is enqueue for what no longer holds after a reboot: who has which
+// address. It survives the agent, not the machine, and needs no wait for the disk.
+func (b *book) enqueueForBoot(rows []ipam.Record, others ...journal.Record) *journal.Pending {
+	return b.journal.EnqueueForBoot(listed(rows, others)...)
+}
+
+func listed(rows []ipam.Record, others []journal.Record) []journal.Record {
 	list := make([]journal.Record, 0, len(rows)+len(others))
 	for _, row := range rows {
 		rec := journal.Forget(keyLedger + row.Key())
@@ -140,7 +150,7 @@ func (b *book) enqueue(rows []ipam.Record, others ...journal.Record) *journal.Pe
 		}
 		list = append(list, rec)
 	}
-	return b.journal.Enqueue(append(list, others...)...)
+	return append(list, others...)
 }
 
 func podRecord(t attachment) journal.Record {
@@ -178,7 +188,7 @@ func (b *book) put(t attachment, rows ...ipam.Record) *journal.Pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.pods[t.Owner.Key()] = t
-	return b.enqueue(rows, podRecord(t))
+	return b.enqueueForBoot(rows, podRecord(t))
 }
 
 // quarantine takes an attachment's address away and says its link is to go.
@@ -187,7 +197,7 @@ func (b *book) quarantine(t attachment, now time.Time) *journal.Pending {
 	defer b.mu.Unlock()
 	t.Stage, t.Since = deleting, now
 	b.pods[t.Owner.Key()] = t
-	return b.enqueue(b.ledger.Quarantine(t.Owner, now), podRecord(t))
+	return b.enqueueForBoot(b.ledger.Quarantine(t.Owner, now), podRecord(t))
 }
 
 // gone says that the link of an attachment on its way out is no more: its
@@ -205,7 +215,7 @@ func (b *book) gone(k ipam.Key, now time.Time) (changed bool) {
 	if len(rows) == 0 && len(forget) == 0 {
 		return false
 	}
-	b.enqueue(rows, forget...)
+	b.enqueueForBoot(rows, forget...)
 	return true
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 // Names inside the directory.
@@ -118,17 +119,34 @@ func (j *Journal) setAside(path string, damage error) error {
 // makes one line of them and syncs once.
 func (j *Journal) write() {
 	defer close(j.done)
+	later := time.NewTimer(syncWithin)
+	defer later.Stop()
 	for {
 		select {
 		case <-j.notify:
+			was := j.late
 			j.commit(j.gather(false))
+			if j.late && !was {
+				later.Reset(syncWithin)
+			}
+		case <-later.C:
+			j.catchUp()
 		case <-j.stop:
 			j.commit(j.gather(true))
+			j.catchUp()
 			if j.log != nil {
 				_ = j.log.Close() // every commit was synced
 			}
 			return
 		}
+	}
+}
+
+// catchUp syncs what waits for it. If that does not work out, the next commit
+// begins with a rewrite.
+func (j *Journal) catchUp() {
+	if j.late && !j.sick {
+		j.sick = j.sync() != nil
 	}
 }
 
@@ -141,38 +159,57 @@ func (j *Journal) gather(last bool) []*commit {
 	return group
 }
 
+// commit writes one line for a group, and syncs it if one of the group asked for
+// that; the others do not wait for it.
 func (j *Journal) commit(group []*commit) {
 	var records []Record
+	var hard []*commit
 	for _, c := range group {
 		records = append(records, c.records...)
+		if !c.forBoot {
+			hard = append(hard, c)
+		}
 	}
 	if len(records) == 0 {
 		return
 	}
 	err := j.store(records)
 	for _, c := range group {
-		c.pending.err = err
-		close(c.pending.done)
+		if c.forBoot || err != nil {
+			c.pending.end(err)
+		}
+	}
+	if err != nil {
+		return
+	}
+	j.late = true
+	if len(hard) > 0 {
+		err = j.sync()
+		j.sick = err != nil
+		for _, c := range hard {
+			c.pending.end(err)
+		}
+	}
+	if !j.sick && j.size > j.opts.CompactAt && j.size > 4*j.liveSize() {
+		// The records are in the file already. A rewrite that does not work
+		// out leaves the old file in place and is tried again at the next
+		// commit, so its error is nobody's concern.
+		_ = j.rewrite()
 	}
 }
 
+// store appends records; a file that may end in half a line is rewritten first.
 func (j *Journal) store(records []Record) error {
 	if j.sick {
 		if err := j.rewrite(); err != nil {
 			return fmt.Errorf("mend journal: %w", err)
 		}
 	}
-	if err := j.emit(line{Records: records}); err != nil {
+	if err := j.append(line{Records: records}); err != nil {
 		j.sick = true
 		return err
 	}
 	apply(j.live, records)
-	if j.size > j.opts.CompactAt && j.size > 4*j.liveSize() {
-		// The records are on the disk already. A rewrite that does not work
-		// out leaves the old file in place and is tried again at the next
-		// commit, so its error is nobody's concern.
-		_ = j.rewrite()
-	}
 	return nil
 }
 
@@ -184,8 +221,8 @@ func (j *Journal) liveSize() int64 {
 	return n
 }
 
-// emit appends one line and syncs.
-func (j *Journal) emit(l line) error {
+// append writes one line.
+func (j *Journal) append(l line) error {
 	raw, err := encode(l)
 	if err != nil {
 		return err
@@ -193,11 +230,25 @@ func (j *Journal) emit(l line) error {
 	if _, err := j.log.Write(raw); err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
+	j.size += int64(len(raw))
+	return nil
+}
+
+// sync has all lines on the disk.
+func (j *Journal) sync() error {
 	if err := j.log.Sync(); err != nil {
 		return fmt.Errorf("sync journal: %w", err)
 	}
-	j.size += int64(len(raw))
+	j.late = false
 	return nil
+}
+
+// emit appends one line and syncs.
+func (j *Journal) emit(l line) error {
+	if err := j.append(l); err != nil {
+		return err
+	}
+	return j.sync()
 }
 
 // rewrite replaces the log by one that holds the live records only. The old one
@@ -208,7 +259,7 @@ func (j *Journal) rewrite() error {
 	if err != nil {
 		return fmt.Errorf("create journal: %w", err)
 	}
-	oldLog, oldSize := j.log, j.size
+	oldLog, oldSize, oldLate := j.log, j.size, j.late
 	j.log, j.size = next, 0
 	err = j.emit(line{Header: &header{Version: formatVersion, BootID: j.opts.BootID}})
 	if records := j.records(); err == nil && len(records) > 0 {
@@ -218,7 +269,7 @@ func (j *Journal) rewrite() error {
 		err = j.opts.disk.Rename(temp, path)
 	}
 	if err != nil {
-		j.log, j.size = oldLog, oldSize
+		j.log, j.size, j.late = oldLog, oldSize, oldLate
 		return errors.Join(err, next.Close())
 	}
 	if oldLog != nil {

@@ -4,8 +4,10 @@
 // A record is a key and a JSON value; the last one written for a key counts, and
 // a record without a value forgets its key. One append is one line and one
 // fsync, and appends that arrive together share both, so a crash can only tear
-// the last line. A file that is damaged anywhere else is set aside and the
-// journal starts empty: its owner rebuilds from the kernel and from EC2.
+// the last line. Records that mean nothing after a reboot may leave the fsync to
+// a moment later (EnqueueForBoot). A file that is damaged anywhere else is set
+// aside and the journal starts empty: its owner rebuilds from the kernel and from
+// EC2.
 //
 // It touches one directory and takes a lock there, so two agents never write.
 // The agent owns it; what the keys mean is the business of who writes them.
@@ -102,11 +104,17 @@ type Journal struct {
 	// sick is set while the file may hold a half-written line: nothing is
 	// appended before a rewrite has succeeded.
 	sick bool
+	// late is set while the last lines wait for their sync.
+	late bool
 }
+
+// syncWithin is how long a record for this boot may wait for its sync.
+const syncWithin = time.Second
 
 // commit is one caller's records on their way to the disk.
 type commit struct {
 	records []Record
+	forBoot bool // may leave the sync to a later moment
 	pending *Pending
 }
 
@@ -150,8 +158,8 @@ type Pending struct {
 	err  error
 }
 
-// Wait returns once the records are on the disk, or ctx ends. It may be called
-// more than once.
+// Wait returns once the records are on the disk (of EnqueueForBoot: written), or
+// ctx ends. It may be called more than once.
 func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
@@ -161,10 +169,24 @@ func (p *Pending) Wait(ctx context.Context) error {
 	}
 }
 
+func (p *Pending) end(err error) {
+	p.err = err
+	close(p.done)
+}
+
 // Enqueue puts records in line to be written, all or none of them, and never
 // blocks: it may be called with a lock held, so that the order in the journal is
 // the order of the changes it records.
-func (j *Journal) Enqueue(records ...Record) *Pending {
+func (j *Journal) Enqueue(records ...Record) *Pending { return j.enqueue(false, records) }
+
+// EnqueueForBoot is Enqueue for records that outlive this process, however it
+// ends, but need not outlive the machine: what they tell of, such as links and
+// the pods at their ends, dies with it. They are pending until they are written,
+// and synced with the next others or within a second. After a power cut those of
+// the last second may be missing, the latest first.
+func (j *Journal) EnqueueForBoot(records ...Record) *Pending { return j.enqueue(true, records) }
+
+func (j *Journal) enqueue(forBoot bool, records []Record) *Pending {
 	p := &Pending{done: make(chan struct{})}
 	if p.err = check(records); p.err != nil || len(records) == 0 {
 		close(p.done)
@@ -177,7 +199,7 @@ func (j *Journal) Enqueue(records ...Record) *Pending {
 		close(p.done)
 		return p
 	}
-	j.incoming = append(j.incoming, &commit{records: records, pending: p})
+	j.incoming = append(j.incoming, &commit{records: records, forBoot: forBoot, pending: p})
 	select {
 	case j.notify <- struct{}{}:
 	default:

@@ -360,7 +360,11 @@ func fullDisk(t *testing.T, failAt int64, healed bool) {
 	d.failAt.Store(failAt)
 	for i := range 12 {
 		key := fmt.Sprint("k", i%4)
-		switch err := j.Append(t.Context(), put(t, key, i)); {
+		enqueue := j.Enqueue
+		if i%3 == 1 {
+			enqueue = j.EnqueueForBoot
+		}
+		switch err := enqueue(put(t, key, i)).Wait(t.Context()); {
 		case err == nil:
 			want[key] = fmt.Sprint(i)
 			delete(maybe, key)
@@ -399,7 +403,11 @@ func TestJournalEqualsAMapWhateverIsWrittenAndReopened(t *testing.T) {
 			switch rapid.SampledFrom([]string{"put", "forget", "reopen"}).Draw(rt, "operation") {
 			case "put":
 				value := rapid.Int().Draw(rt, "value")
-				if err := j.Append(t.Context(), put(t, key, value)); err != nil {
+				enqueue := j.Enqueue
+				if rapid.Bool().Draw(rt, "for this boot") {
+					enqueue = j.EnqueueForBoot
+				}
+				if err := enqueue(put(t, key, value)).Wait(t.Context()); err != nil {
 					rt.Fatal(err)
 				}
 				want[key] = fmt.Sprint(value)

@@ -1,0 +1,81 @@
+package journal
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// ofAKilledProcess opens what the file says at this moment, as the next process
+// would after a kill.
+func ofAKilledProcess(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(dir, logName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := t.TempDir()
+	if err := os.WriteFile(filepath.Join(next, logName), content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, facts := open(t, next, Options{})
+	return facts
+}
+
+func TestARecordForThisBootIsInTheFileWithoutASync(t *testing.T) {
+	dir, d := t.TempDir(), &faultyDisk{}
+	j, _ := open(t, dir, Options{disk: d})
+	before := d.syncs.Load()
+	for _, key := range []string{"a", "b", "c"} {
+		if err := j.EnqueueForBoot(put(t, key, 1)).Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := ofAKilledProcess(t, dir); got[key] != "1" {
+			t.Errorf("%s is acknowledged; a kill leaves %v", key, got)
+		}
+	}
+	if n := d.syncs.Load() - before; n > 1 { // one, should a second have passed
+		t.Errorf("three records took %d syncs", n)
+	}
+	if err := j.Append(t.Context(), put(t, "d", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if d.syncs.Load() == before {
+		t.Error("a record that is to survive the machine was acknowledged without a sync")
+	}
+}
+
+func TestARecordForThisBootIsSyncedAMomentLater(t *testing.T) {
+	d := &faultyDisk{}
+	j, _ := open(t, t.TempDir(), Options{disk: d})
+	before := d.syncs.Load()
+	if err := j.EnqueueForBoot(put(t, "a", 1)).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for late := time.Now().Add(time.Minute); d.syncs.Load() == before; runtime.Gosched() {
+		if time.Now().After(late) {
+			t.Fatal("no sync within a minute")
+		}
+	}
+}
+
+func TestWhatWasAcknowledgedOutlivesASyncThatFailsLater(t *testing.T) {
+	dir, d := t.TempDir(), &faultyDisk{}
+	j, _ := open(t, dir, Options{disk: d})
+	if err := j.EnqueueForBoot(put(t, "a", 1)).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.failAt.Store(d.ops.Load() + 2) // the write works, the sync does not
+	if err := j.Append(t.Context(), put(t, "b", 1)); err == nil {
+		t.Fatal("acknowledged without a sync")
+	}
+	d.failAt.Store(0)
+	if err := j.Append(t.Context(), put(t, "c", 1)); err != nil { // mends the file first
+		t.Fatal(err)
+	}
+	if got := ofAKilledProcess(t, dir); got["a"] != "1" || got["c"] != "1" {
+		t.Errorf("a and c were acknowledged; the file says %v", got)
+	}
+}
