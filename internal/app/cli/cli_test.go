@@ -287,6 +287,34 @@ func TestANamespaceOfSomebodyElseIsNotTouched(t *testing.T) {
 	}
 }
 
+func TestANodeThatHasJustBecomeReadyIsTestedOn(t *testing.T) {
+	s := kubetest.New(t)
+	client, err := kube.FromREST(s.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(name string, ready corev1.ConditionStatus, taints ...corev1.Taint) {
+		s.Put("/api/v1/nodes", &corev1.Node{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Taints: taints},
+			Status: corev1.NodeStatus{
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}},
+				Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}},
+			},
+		})
+	}
+	fading := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute}
+	put("just-ready", corev1.ConditionTrue, fading)
+	put("not-ready", corev1.ConditionFalse, fading)
+	put("kept-free", corev1.ConditionTrue, corev1.Taint{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule})
+	nodes, err := NewTestCluster(client, "img").Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(nodes) != 1 || nodes[0].Name != "just-ready" {
+		t.Errorf("tested on %v, want just-ready alone", nodes)
+	}
+}
+
 func TestErrorLinesAreToldFromTheRest(t *testing.T) {
 	for line, want := range map[string]bool{
 		`time=2026 level=ERROR msg="lost"`: true, `{"level":"ERROR"}`: true, "panic: runtime error": true,

@@ -79,7 +79,13 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 	return out, nil
 }
 
+// forbids reports whether a taint keeps pods off a node that is ready. The node
+// controller takes its own taints off some seconds after a node has become ready, and
+// every pod tolerates them for minutes.
 func forbids(t corev1.Taint) bool {
+	if t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable {
+		return false
+	}
 	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
 }
 
