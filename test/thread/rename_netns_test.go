@@ -32,7 +32,9 @@ func TestAnInterfaceThatIsRenamedKeepsItsPods(t *testing.T) {
 	}
 	second := linkOf(t, n, last)
 	for _, args := range [][]string{ // as udev does it; and what the new name lacks is put there
-		{"link", "set", second, "down"}, {"link", "set", second, "name", "ens6"}, {"link", "set", "ens6", "up"},
+		{"link", "set", second, "down"},
+		{"link", "set", second, "name", "ens6"},
+		{"link", "set", "ens6", "up"},
 		{"route", "flush", "table", "2"},
 	} {
 		damage(t, n, args...)
