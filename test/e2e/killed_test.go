@@ -52,15 +52,10 @@ func agentsAreKilled(t *testing.T, l lab) {
 	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
 }
 
-// killAgent kills the agent of a node within three seconds; one that is down is
-// waited for.
+// killAgent kills the agent of a node within three seconds, or when it runs again;
+// it returns when the process is gone.
 func (l lab) killAgent(t *testing.T, rng *rand.Rand, n daemon.NodeStatus) {
 	t.Helper()
-	pid := 0
-	eventually(t, 2*time.Minute, "the agent of "+n.Name+" runs", func() (err error) {
-		pid, err = agentOf(n)
-		return err
-	})
 	wait := time.NewTimer(time.Duration(rng.Int64N(int64(3 * time.Second))))
 	defer wait.Stop()
 	select {
@@ -68,10 +63,20 @@ func (l lab) killAgent(t *testing.T, rng *rand.Rand, n daemon.NodeStatus) {
 	case <-t.Context().Done():
 		t.Fatal(t.Context().Err())
 	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-		t.Fatalf("kill the agent of %s (%d): %v", n.Name, pid, err)
-	}
+	pid := 0
+	eventually(t, 2*time.Minute, "the agent of "+n.Name+" is killed", func() (err error) {
+		if pid, err = agentOf(n); err != nil {
+			return err
+		}
+		return unix.Kill(pid, unix.SIGKILL) // it may have ended by itself: then its successor
+	})
 	t.Logf("killed the agent of %s", n.Name)
+	eventually(t, time.Minute, "its process is gone", func() error {
+		if argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); len(argv) > 0 {
+			return notYet("%d is there", pid)
+		}
+		return nil
+	})
 }
 
 // agentOf finds the agent's process by the node's network namespace, in which it
