@@ -54,9 +54,31 @@ func TestARecordForThisBootIsSyncedAMomentLater(t *testing.T) {
 	if err := j.EnqueueForBoot(put(t, "a", 1)).Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for late := time.Now().Add(time.Minute); d.syncs.Load() == before; runtime.Gosched() {
+	d.awaitSync(t, before)
+}
+
+func TestRecordsAreSyncedAMomentLaterAgainOnceTheDiskHasHealed(t *testing.T) {
+	d := &faultyDisk{}
+	j, _ := open(t, t.TempDir(), Options{disk: d})
+	before := d.syncs.Load()
+	if err := j.EnqueueForBoot(put(t, "a", 1)).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.failAt.Store(1)
+	d.awaitSync(t, before) // it does not work
+	d.failAt.Store(0)
+	if err := j.EnqueueForBoot(put(t, "b", 1)).Wait(t.Context()); err != nil { // mends the file first
+		t.Fatal(err)
+	}
+	d.awaitSync(t, d.syncs.Load())
+}
+
+// awaitSync returns when the disk was asked for more than n syncs.
+func (d *faultyDisk) awaitSync(t *testing.T, n int64) {
+	t.Helper()
+	for late := time.Now().Add(20 * time.Second); d.syncs.Load() <= n; runtime.Gosched() {
 		if time.Now().After(late) {
-			t.Fatal("no sync within a minute")
+			t.Fatal("no sync within 20 s")
 		}
 	}
 }

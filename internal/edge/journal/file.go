@@ -121,15 +121,17 @@ func (j *Journal) write() {
 	defer close(j.done)
 	later := time.NewTimer(syncWithin)
 	defer later.Stop()
+	armed := true
 	for {
 		select {
 		case <-j.notify:
-			was := j.late
 			j.commit(j.gather(false))
-			if j.late && !was {
+			if j.late && !armed {
 				later.Reset(syncWithin)
+				armed = true
 			}
 		case <-later.C:
+			armed = false
 			j.catchUp()
 		case <-j.stop:
 			j.commit(j.gather(true))
