@@ -107,17 +107,23 @@ func TestTheAddressUnusedForLongestComesFirst(t *testing.T) {
 	}
 }
 
-func TestPodsArePackedOnTheFullestInterface(t *testing.T) {
-	w := testWorld(t, m5xlarge(), nil)
-	for n := range 20 {
-		w.bind(n)
+// fill has n pods bound, and wired once the pool has grown for them.
+func (w *world) fill(n int) {
+	w.t.Helper()
+	for i := range n {
+		w.bind(i)
 	}
 	w.settle()
-	for n := range 20 {
-		if _, err := w.add(n); err != nil {
-			t.Fatal(err)
+	for i := range n {
+		if _, err := w.add(i); err != nil {
+			w.t.Fatalf("add pod %d: %v", i, err)
 		}
 	}
+}
+
+func TestPodsArePackedOnTheFullestInterface(t *testing.T) {
+	w := testWorld(t, m5xlarge(), nil)
+	w.fill(20)
 	perENI := map[string]int{}
 	for _, lease := range w.ledger.Leases() {
 		perENI[string(lease.ENI)]++

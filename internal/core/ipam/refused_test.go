@@ -13,15 +13,7 @@ import (
 func shrunken(t *testing.T, why ipam.FailReason) *world {
 	t.Helper()
 	w := testWorld(t, m5xlarge(), nil)
-	for n := range 20 {
-		w.bind(n)
-	}
-	w.settle()
-	for n := range 20 {
-		if _, err := w.add(n); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.fill(20)
 	for n := range 20 {
 		w.del(n)
 	}

@@ -72,16 +72,23 @@ func TestAFreeAddressUnassignedBehindOurBackIsDroppedAndReplaced(t *testing.T) {
 	})
 }
 
+// bereft is a node with a pod whose address somebody has unassigned.
+func bereft(t *testing.T) (*node, ipam.Lease) {
+	t.Helper()
+	n := startNode(t)
+	n.settle()
+	lease, err := n.add(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.minutes(2)
+	n.unassign(lease.ENI, lease.Addr)
+	return n, lease
+}
+
 func TestAPodsAddressUnassignedBehindOurBackIsAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t)
-		n.settle()
-		lease, err := n.add(1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.minutes(2)
-		n.unassign(lease.ENI, lease.Addr)
+		n, lease := bereft(t)
 		drift := n.minutes(1)
 		if !reports(drift, lease.Addr) {
 			t.Errorf("not reported: %v", drift)
@@ -103,15 +110,8 @@ func TestAPodsAddressUnassignedBehindOurBackIsAssignedAgain(t *testing.T) {
 
 func TestAPodsAddressThatSomebodyElseHasIsNeverHeldTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t)
-		n.settle()
-		lease, err := n.add(1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.minutes(2)
-		n.unassign(lease.ENI, lease.Addr)
-		_, err = n.other().CreateNetworkInterface(t.Context(), &sdk.CreateNetworkInterfaceInput{
+		n, lease := bereft(t)
+		_, err := n.other().CreateNetworkInterface(t.Context(), &sdk.CreateNetworkInterfaceInput{
 			SubnetId: aws.String(string(n.subnet)), PrivateIpAddress: aws.String(lease.Addr.String()),
 		})
 		if err != nil {
