@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/workload"
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
@@ -24,27 +25,6 @@ const (
 	settle  = 15 * time.Second
 	idle    = 30 * time.Second
 )
-
-// manifest is a Deployment without a pod; its readiness probe has a limit that a
-// machine with two cores keeps at a hundred starts.
-const manifest = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: crowd}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: crowd}}
-  template:
-    metadata: {labels: {app: crowd}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-        - name: web
-          image: trunkline.dev/workload:dev
-          args: [serve]
-          resources: {requests: {cpu: 1m, memory: 4Mi}}
-          readinessProbe: {httpGet: {path: /healthz, port: 8080}, timeoutSeconds: 5, periodSeconds: 5}
-`
 
 // bed is a lab driven by the binary a user has.
 type bed struct {
@@ -61,7 +41,7 @@ func lab(r *run, o Options) []Result {
 	began := time.Now()
 	b.must(nil, "up")
 	up := time.Since(began)
-	b.must([]byte(manifest), "kubectl", "apply", "-f", "-")
+	b.must([]byte(workload.Crowd), "kubectl", "apply", "-f", "-")
 	seen := len(b.calls())
 	r.Logf("0 to %d pods", crowd)
 	began = time.Now()

@@ -275,7 +275,7 @@ func TestANodeRegistersAsAnInstanceAndRunsAHostNetworkPod(t *testing.T) {
 	})
 	await(t, "a container sees the node's boot id", func(context.Context) (bool, error) {
 		out, err := exec.Command(node.EnterArgs(n.PID())[0], append(node.EnterArgs(n.PID())[1:],
-			"sh", "-c", "cat /proc/$(pgrep -nx pause)/root/proc/sys/kernel/random/boot_id")...).CombinedOutput()
+			"sh", "-c", "cd /proc/$(pgrep -nx pause)/root && cat proc/sys/kernel/random/boot_id")...).CombinedOutput()
 		if err != nil {
 			return false, fmt.Errorf("read boot id in container: %w: %s", err, out)
 		}

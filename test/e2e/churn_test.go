@@ -9,31 +9,12 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+
+	"github.com/trunkline/trunkline/lab/workload"
 )
 
-// deployment is a Deployment of the workload without probes' usual 1 s limit: a
-// machine with two cores is slow at a hundred starts.
-const deployment = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: crowd}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: crowd}}
-  template:
-    metadata: {labels: {app: crowd}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-        - name: web
-          image: ` + workloadImage + `
-          args: [serve]
-          resources: {requests: {cpu: 1m, memory: 4Mi}}
-          readinessProbe: {httpGet: {path: /healthz, port: 8080}, timeoutSeconds: 5, periodSeconds: 5}
-`
-
 func scaleUpAndDown(t *testing.T, l lab) {
-	l.apply(t, deployment)
+	l.apply(t, workload.Crowd)
 	t.Cleanup(func() { l.forget(t, "deployment/crowd") })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=100")
 	start := time.Now()

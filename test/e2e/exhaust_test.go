@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/trunkline/trunkline/lab/workload"
 )
 
 // TestSmallNode is a lab of one t3.medium: 3 interfaces of 6 addresses, 17 pods.
@@ -28,7 +30,7 @@ func TestSmallNode(t *testing.T) {
 
 // aSmallNodeIsExhausted asks for more pods than there are addresses.
 func aSmallNodeIsExhausted(t *testing.T, l lab) {
-	l.apply(t, deployment)
+	l.apply(t, workload.Crowd)
 	t.Cleanup(func() { l.forget(t, "deployment/crowd") })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=16")
 

@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -119,7 +119,7 @@ func sorted(a []netip.Addr) []netip.Addr {
 // sandboxes are the named network namespaces of a node: the container runtime
 // makes one for each pod with a network of its own.
 func sandboxes(n daemon.NodeStatus) ([]string, error) {
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/root/run/netns", n.PID))
+	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(n.PID), "root", "run", "netns"))
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())

@@ -10,13 +10,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/trunkline/trunkline/lab/workload"
 )
 
 // fullNode is the crowd of churn_test.go on one node alone, with a patience that
 // a machine with two cores needs.
 func fullNode(node string) string {
 	const pod = "      terminationGracePeriodSeconds: 1\n"
-	return strings.Replace(deployment, pod, pod+`      affinity:
+	return strings.Replace(workload.Crowd, pod, pod+`      affinity:
         nodeAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:
             nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: ["`+node+`"]}]}]

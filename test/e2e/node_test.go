@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/workload"
 )
 
 // lastNode is the one that power steps are done to.
@@ -58,7 +59,7 @@ func (l lab) uncordon(t *testing.T, node string) {
 
 func nodeIsDrained(t *testing.T, l lab) {
 	n := l.lastNode(t)
-	l.apply(t, deployment)
+	l.apply(t, workload.Crowd)
 	t.Cleanup(func() { l.forget(t, "deployment/crowd") })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=12")
 	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=90s")
@@ -77,7 +78,7 @@ func nodeIsDrained(t *testing.T, l lab) {
 // spread over the nodes.
 func patient() string {
 	const pod = "      terminationGracePeriodSeconds: 1\n"
-	return strings.Replace(strings.ReplaceAll(deployment, "crowd", "patient"), pod, pod+`      tolerations:
+	return strings.Replace(strings.ReplaceAll(workload.Crowd, "crowd", "patient"), pod, pod+`      tolerations:
         - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
         - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
       topologySpreadConstraints:

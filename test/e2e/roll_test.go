@@ -19,6 +19,7 @@ import (
 	"github.com/trunkline/trunkline/internal/app/cli"
 	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/image"
+	"github.com/trunkline/trunkline/lab/workload"
 )
 
 // second is the stamp of the version that is rolled out and back: the same
@@ -40,7 +41,7 @@ func versionsRollForthAndBack(t *testing.T, l lab) {
 		l.startStream(t, "udp", "near", far.String()+":8082"),
 	}
 	churn := l.startChurn(t, "rolling", 200, 10)
-	l.apply(t, strings.ReplaceAll(deployment, "crowd", "rolling-crowd"))
+	l.apply(t, strings.ReplaceAll(workload.Crowd, "crowd", "rolling-crowd"))
 	t.Cleanup(func() { l.forget(t, "deployment/rolling-crowd") })
 
 	first := l.agentVersions(t)
