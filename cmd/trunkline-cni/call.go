@@ -12,9 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/utils"
-
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
@@ -76,26 +73,26 @@ func firstVersion(command string) string {
 }
 
 // parse checks the environment and the configuration of one invocation.
-func parse(env func(string) string, stdin io.Reader) (call, *types.Error) {
+func parse(env func(string) string, stdin io.Reader) (call, *cnirpc.Error) {
 	command := env("CNI_COMMAND")
 	switch command {
 	case "ADD", "DEL", "CHECK", "STATUS", "GC":
 	default:
-		return call{}, types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND", fmt.Sprintf("%q; known are ADD, DEL, CHECK, STATUS, GC and VERSION", command))
+		return call{}, refuse(cnirpc.CodeInvalidEnv, "unknown CNI_COMMAND", fmt.Sprintf("%q; known are ADD, DEL, CHECK, STATUS, GC and VERSION", command))
 	}
 	if err := checkEnv(command, env); err != nil {
 		return call{}, err
 	}
 	raw, err := io.ReadAll(io.LimitReader(stdin, maxConfig+1))
 	if err != nil {
-		return call{}, types.NewError(types.ErrIOFailure, "read network configuration from stdin", err.Error())
+		return call{}, refuse(cnirpc.CodeIO, "read network configuration from stdin", err.Error())
 	}
 	c, confErr := parseConf(raw)
 	if confErr != nil {
 		return call{}, confErr
 	}
 	if slices.Index(supported(), c.CNIVersion) < slices.Index(supported(), firstVersion(command)) {
-		return call{}, types.NewError(types.ErrIncompatibleCNIVersion, "incompatible CNI versions",
+		return call{}, refuse(cnirpc.CodeIncompatible, "incompatible CNI versions",
 			fmt.Sprintf("the configuration says cniVersion %q; %s needs one of %s", c.CNIVersion, command, strings.Join(supported()[slices.Index(supported(), firstVersion(command)):], ", ")))
 	}
 	return call{conf: c, request: cnirpc.Request{
@@ -108,7 +105,7 @@ func parse(env func(string) string, stdin io.Reader) (call, *types.Error) {
 // maxConfig leaves room for the rest of the request in one message.
 const maxConfig = cnirpc.MaxMessage - 64<<10
 
-func checkEnv(command string, env func(string) string) *types.Error {
+func checkEnv(command string, env func(string) string) *cnirpc.Error {
 	var missing []string
 	for _, name := range needs(command) {
 		if env(name) == "" {
@@ -116,31 +113,31 @@ func checkEnv(command string, env func(string) string) *types.Error {
 		}
 	}
 	if len(missing) > 0 {
-		return types.NewError(types.ErrInvalidEnvironmentVariables, fmt.Sprintf("required env variables [%s] missing", strings.Join(missing, ",")), "for "+command)
+		return refuse(cnirpc.CodeInvalidEnv, fmt.Sprintf("required env variables [%s] missing", strings.Join(missing, ",")), "for "+command)
 	}
 	if len(needs(command)) == 1 {
 		return nil
 	}
-	if err := utils.ValidateContainerID(env("CNI_CONTAINERID")); err != nil {
+	if err := checkContainerID(env("CNI_CONTAINERID")); err != nil {
 		return err
 	}
-	return utils.ValidateInterfaceName(env("CNI_IFNAME"))
+	return checkIfName(env("CNI_IFNAME"))
 }
 
-func parseConf(raw []byte) (conf, *types.Error) {
+func parseConf(raw []byte) (conf, *cnirpc.Error) {
 	if len(raw) > maxConfig {
-		return conf{}, types.NewError(types.ErrInvalidNetworkConfig, "network configuration is too long", fmt.Sprintf("more than %d bytes on stdin", maxConfig))
+		return conf{}, refuse(cnirpc.CodeInvalidConfig, "network configuration is too long", fmt.Sprintf("more than %d bytes on stdin", maxConfig))
 	}
 	var c conf
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return conf{}, types.NewError(types.ErrDecodingFailure, "network configuration is not the JSON it should be", decoding(err))
+		return conf{}, refuse(cnirpc.CodeDecode, "network configuration is not the JSON it should be", decoding(err))
 	}
-	if err := utils.ValidateNetworkName(c.Name); err != nil {
+	if err := checkNetworkName(c.Name); err != nil {
 		return conf{}, err
 	}
 	for _, path := range []struct{ key, value string }{{"socket", c.Socket}, {"spool", c.Spool}} {
 		if path.value != "" && path.value[0] != '/' {
-			return conf{}, types.NewError(types.ErrInvalidNetworkConfig, path.key+" is not an absolute path", fmt.Sprintf("%q", path.value))
+			return conf{}, refuse(cnirpc.CodeInvalidConfig, path.key+" is not an absolute path", fmt.Sprintf("%q", path.value))
 		}
 	}
 	if c.Socket == "" {
@@ -149,7 +146,7 @@ func parseConf(raw []byte) (conf, *types.Error) {
 	if c.Spool == "" {
 		c.Spool = defaultSpool
 	}
-	var err *types.Error
+	var err *cnirpc.Error
 	if c.addWait, err = seconds("addWaitSeconds", c.AddWaitSeconds, defaultAddWait); err != nil {
 		return conf{}, err
 	}
@@ -174,12 +171,12 @@ func decoding(err error) string {
 	return fmt.Sprintf("%s: %s, must be %s", cmp.Or(wrong.Field, "the configuration"), wrong.Value, want)
 }
 
-func seconds(key string, value *float64, fallback time.Duration) (time.Duration, *types.Error) {
+func seconds(key string, value *float64, fallback time.Duration) (time.Duration, *cnirpc.Error) {
 	if value == nil {
 		return fallback, nil
 	}
 	if !(*value >= 0 && *value <= maxWait.Seconds()) {
-		return 0, types.NewError(types.ErrInvalidNetworkConfig, key+" is out of range", fmt.Sprintf("%v, must be from 0 to %v", *value, maxWait.Seconds()))
+		return 0, refuse(cnirpc.CodeInvalidConfig, key+" is out of range", fmt.Sprintf("%v, must be from 0 to %v", *value, maxWait.Seconds()))
 	}
 	return time.Duration(*value * float64(time.Second)), nil
 }

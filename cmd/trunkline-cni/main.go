@@ -1,10 +1,16 @@
+// How many processors its control group may use is of no use to it. To find out, Go
+// reads every mount of the node, of which each pod adds some.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command trunkline-cni is the CNI plugin: it checks what the container runtime
 // says, hands it to the node's agent over a unix socket together with the pod's
 // network namespace as an open descriptor, and prints the answer.
 //
 // It decides nothing and changes nothing in the kernel. It runs once per ADD and
-// DEL, so it imports the standard library, CNI's small packages and the wire, and
-// no more; a law test holds it to that.
+// DEL, so it imports a part of the standard library and the wire, and no more; a law
+// test holds it to that.
 package main
 
 import (

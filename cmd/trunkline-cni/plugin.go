@@ -11,8 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/types"
-
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
@@ -42,7 +40,7 @@ func (p plugin) run(ctx context.Context) int {
 	}
 	p.print(struct {
 		CNIVersion string `json:"cniVersion"`
-		*types.Error
+		*cnirpc.Error
 	}{answerVersion(c.conf.CNIVersion), err})
 	return 1
 }
@@ -65,33 +63,33 @@ func answerVersion(configured string) string {
 	return newest()
 }
 
-func (p plugin) do(ctx context.Context, c call) (json.RawMessage, *types.Error) {
+func (p plugin) do(ctx context.Context, c call) (json.RawMessage, *cnirpc.Error) {
 	switch c.request.Command {
 	case "ADD":
-		return p.ask(ctx, c, c.conf.addWait, types.ErrTryAgainLater)
+		return p.ask(ctx, c, c.conf.addWait, cnirpc.CodeTryAgain)
 	case "DEL":
 		return nil, p.del(ctx, c)
 	case "STATUS":
-		return p.ask(ctx, c, statusWait, types.ErrPluginNotAvailable)
+		return p.ask(ctx, c, statusWait, cnirpc.CodeUnavailable)
 	default: // CHECK, GC: neither is true of the past, so there is no spooling them
-		return p.ask(ctx, c, c.conf.delWait, types.ErrTryAgainLater)
+		return p.ask(ctx, c, c.conf.delWait, cnirpc.CodeTryAgain)
 	}
 }
 
 // ask sends the request and waits up to wait for the answer. noAgent is the code
 // when nobody answers.
-func (p plugin) ask(ctx context.Context, c call, wait time.Duration, noAgent uint) (json.RawMessage, *types.Error) {
+func (p plugin) ask(ctx context.Context, c call, wait time.Duration, noAgent uint) (json.RawMessage, *cnirpc.Error) {
 	resp, err := p.send(ctx, c, wait)
 	switch {
 	case errors.Is(err, errNetns):
-		return nil, types.NewError(types.ErrInvalidNetNS, "open the pod's network namespace", err.Error())
+		return nil, refuse(cnirpc.CodeInvalidNetns, "open the pod's network namespace", err.Error())
 	case errors.Is(err, cnirpc.ErrNoAgent):
-		return nil, types.NewError(noAgent, "the Trunkline agent of this node does not answer",
+		return nil, refuse(noAgent, "the Trunkline agent of this node does not answer",
 			fmt.Sprintf("waited %s at %s; see `kubectl -n kube-system get pods -l app.kubernetes.io/name=trunkline-agent -o wide`: %v", wait, c.conf.Socket, err))
 	case err != nil:
-		return nil, types.NewError(types.ErrIOFailure, "ask the Trunkline agent", err.Error())
+		return nil, refuse(cnirpc.CodeIO, "ask the Trunkline agent", err.Error())
 	case resp.Error != nil:
-		return nil, types.NewError(resp.Error.Code, resp.Error.Msg, resp.Error.Details)
+		return nil, resp.Error
 	}
 	return resp.Result, nil
 }
@@ -120,13 +118,13 @@ func (p plugin) send(ctx context.Context, c call, wait time.Duration) (*cnirpc.R
 
 // del succeeds once the agent or the disk has the request. Only a spool that
 // cannot be written fails it.
-func (p plugin) del(ctx context.Context, c call) *types.Error {
-	_, err := p.ask(ctx, c, c.conf.delWait, types.ErrTryAgainLater)
+func (p plugin) del(ctx context.Context, c call) *cnirpc.Error {
+	_, err := p.ask(ctx, c, c.conf.delWait, cnirpc.CodeTryAgain)
 	if err == nil {
 		return nil
 	}
 	if spoolErr := cnirpc.Spool(c.conf.Spool, c.request, p.now()); spoolErr != nil {
-		return types.NewError(types.ErrIOFailure, "neither the agent nor the spool takes the DEL", fmt.Sprintf("%v; %v", err, spoolErr))
+		return refuse(cnirpc.CodeIO, "neither the agent nor the spool takes the DEL", fmt.Sprintf("%v; %v", err, spoolErr))
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 )
 
 // TestMain lets the test binary be the plugin: libcni runs it by that name.
@@ -30,16 +31,16 @@ func TestMain(m *testing.M) {
 }
 
 // agent is the real server half with an answer of the test's.
-func agent(t testing.TB, handle cnirpc.Handler) string {
+func agent(t testing.TB, handle cniserver.Handler) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "agent.sock")
-	l, err := cnirpc.Listen(socket)
+	l, err := cniserver.Listen(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	s := cnirpc.Server{Handle: handle, Agent: "test", UID: uint32(os.Getuid())}
+	s := cniserver.Server{Handle: handle, Agent: "test", UID: uint32(os.Getuid())}
 	go func() { done <- s.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
@@ -61,7 +62,7 @@ func result(req *cnirpc.Request) (json.RawMessage, *cnirpc.Error) {
 	return json.RawMessage(`{"cniVersion":"` + c.CNIVersion + `","interfaces":[{"name":"` + req.IfName + `","sandbox":"` + req.Netns + `"}],"ips":[{"address":"10.0.0.7/32","interface":0}]}`), nil
 }
 
-func refuse(code uint, msg string) cnirpc.Handler {
+func refusing(code uint, msg string) cniserver.Handler {
 	return func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) {
 		return nil, &cnirpc.Error{Code: code, Msg: msg, Details: "because"}
 	}
@@ -173,7 +174,7 @@ func TestDELWithoutAnAgentIsSpooledAndSucceeds(t *testing.T) {
 
 func TestDELThatTheAgentCannotDoIsSpooledToo(t *testing.T) {
 	spool := filepath.Join(t.TempDir(), "spool")
-	socket := agent(t, refuse(cnirpc.CodeInternal, "disk full"))
+	socket := agent(t, refusing(cnirpc.CodeInternal, "disk full"))
 	exit, out := invoke(t, environment("DEL"), `{"cniVersion":"1.0.0","name":"n","socket":"`+socket+`","spool":"`+spool+`"}`)
 	if got, err := cnirpc.ReadSpool(spool); exit != 0 || len(got) != 1 || err != nil {
 		t.Errorf("exit %d, stdout %q, %d spooled, %v", exit, out, len(got), err)
@@ -270,7 +271,7 @@ func everyVerb(t *testing.T, version string) {
 }
 
 func TestLibcniHearsTheAgentsErrors(t *testing.T) {
-	cni, list := network(t, "1.1.0", agent(t, refuse(cnirpc.CodeLimited, "no address")))
+	cni, list := network(t, "1.1.0", agent(t, refusing(cnirpc.CodeLimited, "no address")))
 	err := cni.GetStatusNetworkList(t.Context(), list)
 	var e *types.Error
 	if !errors.As(err, &e) || e.Code != 51 || e.Msg != "no address" || e.Details != "because" {

@@ -12,6 +12,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/journal"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
@@ -183,7 +184,7 @@ func (a *Agent) attach(ctx context.Context, add *addition) error {
 		add.lease, add.fresh = lease, rows
 		return err == nil, err
 	})
-	if err != nil && ctx.Err() != nil && !errors.Is(err, cnirpc.ErrPluginGone) {
+	if err != nil && ctx.Err() != nil && !errors.Is(err, cniserver.ErrPluginGone) {
 		return errors.Join(a.whyEmpty(), err)
 	}
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
-	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
 	"github.com/trunkline/trunkline/internal/edge/journal"
@@ -273,11 +273,11 @@ func (a *Agent) serve(ctx context.Context) error {
 		return nil // before there was one: an ordered stop
 	case <-a.addressed:
 	}
-	l, err := cnirpc.Listen(a.cfg.Socket)
+	l, err := cniserver.Listen(a.cfg.Socket)
 	if err != nil {
 		return err
 	}
-	server := cnirpc.Server{
+	server := cniserver.Server{
 		Handle: a.handle, Agent: a.deps.Version, UID: uint32(os.Getuid()), MaxWait: a.cfg.AddWait + 10*time.Second,
 		Report: func(err error) { a.log.Warn("plugin connection", "error", err) },
 	}

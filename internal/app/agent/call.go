@@ -53,7 +53,7 @@ func (c netConf) valid() (map[types.GCAttachment]bool, error) {
 	return valid, nil
 }
 
-// handle answers one call of the plugin. It is the cnirpc.Handler.
+// handle answers one call of the plugin. It is cniserver's Handler.
 func (a *Agent) handle(ctx context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
 	began := time.Now()
 	a.mu.Lock()

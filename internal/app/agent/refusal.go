@@ -7,6 +7,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/machinery/serial"
@@ -63,7 +64,7 @@ func advice(code uint) string {
 // tell puts an event on a pod that could not be wired, unless it is of no
 // interest any more.
 func (a *Agent) tell(add *addition, err error) {
-	for _, ours := range []error{cnirpc.ErrPluginGone, cnirpc.ErrStopping, serial.ErrPreempted} {
+	for _, ours := range []error{cniserver.ErrPluginGone, cniserver.ErrStopping, serial.ErrPreempted} {
 		if errors.Is(err, ours) {
 			return
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/machinery/serial"
@@ -89,7 +90,7 @@ func TestEveryRefusalSaysWhatWhyAndWhatToDo(t *testing.T) {
 }
 
 func TestWhatIsOfNoInterestAnyMoreIsNotTold(t *testing.T) {
-	for _, err := range []error{cnirpc.ErrPluginGone, cnirpc.ErrStopping, serial.ErrPreempted} {
+	for _, err := range []error{cniserver.ErrPluginGone, cniserver.ErrStopping, serial.ErrPreempted} {
 		a, told := looking(t)
 		a.tell(addOf("web", "u1"), fmt.Errorf("wire: %w: %w", err, io.EOF))
 		if len(told.events) > 0 {

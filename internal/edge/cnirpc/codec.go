@@ -65,8 +65,8 @@ func compatible(version, oldest int) error {
 	return nil
 }
 
-// encodeLine renders v as one line.
-func encodeLine(v any) ([]byte, error) {
+// EncodeLine renders v as one line.
+func EncodeLine(v any) ([]byte, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
@@ -77,9 +77,9 @@ func encodeLine(v any) ([]byte, error) {
 	return append(raw, '\n'), nil
 }
 
-// readLine reads up to a newline from r, at most MaxMessage bytes, beginning
+// ReadLine reads up to a newline from r, at most MaxMessage bytes, beginning
 // with what is in head. Bytes after the newline are dropped: nobody sends any.
-func readLine(r io.Reader, head []byte) ([]byte, error) {
+func ReadLine(r io.Reader, head []byte) ([]byte, error) {
 	buf := head
 	for {
 		if i := bytes.IndexByte(buf, '\n'); i >= 0 {

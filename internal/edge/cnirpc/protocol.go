@@ -3,8 +3,8 @@
 // namespace travels beside the request as an open file descriptor; the agent
 // never opens a path that a client names.
 //
-// Both ends live here. The client half imports only the standard library and
-// CNI's types, for it is linked into a program that starts once per pod.
+// The plugin's end is here, the agent's in cniserver. This one imports little and no
+// net, for it is linked into a program that starts once per pod.
 //
 // Skew: a request carries the protocol version its sender speaks and the oldest
 // it accepts. Unknown fields are ignored, fields are only ever added, so an old

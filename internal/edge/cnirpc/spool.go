@@ -24,7 +24,7 @@ const (
 func Spool(dir string, req Request, now time.Time) error {
 	req.Version, req.MinVersion = Version, MinVersion
 	req.SpooledAt = now.UnixMilli()
-	raw, err := encodeLine(req)
+	raw, err := EncodeLine(req)
 	if err != nil {
 		return fmt.Errorf("encode DEL: %w", err)
 	}
@@ -137,7 +137,7 @@ func readSpooled(path string) (*Request, error) {
 		return nil, err
 	}
 	defer f.Close()
-	raw, err := readLine(f, nil)
+	raw, err := ReadLine(f, nil)
 	if err != nil {
 		return nil, err
 	}

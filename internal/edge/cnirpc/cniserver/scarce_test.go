@@ -1,4 +1,4 @@
-package cnirpc
+package cniserver
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
 func TestAnAgentOutOfDescriptorsAnswersOnceItHasSome(t *testing.T) {
@@ -49,7 +51,7 @@ func TestAnAgentOutOfDescriptorsAnswersOnceItHasSome(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	request, err := encodeLine(Request{Version: Version, Command: "STATUS", Config: []byte("{}")})
+	request, err := cnirpc.EncodeLine(cnirpc.Request{Version: cnirpc.Version, Command: "STATUS", Config: []byte("{}")})
 	if err != nil {
 		t.Fatal(err)
 	}

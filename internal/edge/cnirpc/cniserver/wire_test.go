@@ -1,4 +1,4 @@
-package cnirpc
+package cniserver
 
 import (
 	"bufio"
@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
 // serve runs a server with handle at a new socket until the test ends.
@@ -53,10 +55,10 @@ func serveAt(t testing.TB, socket string, s Server) (stop func()) {
 }
 
 // echo answers with what it was asked.
-func echo(_ context.Context, req *Request, _ *os.File) (json.RawMessage, *Error) {
+func echo(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 	raw, err := json.Marshal(req)
 	if err != nil {
-		return nil, &Error{Code: CodeInternal, Msg: err.Error()}
+		return nil, &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: err.Error()}
 	}
 	return raw, nil
 }
@@ -70,23 +72,23 @@ func within(t testing.TB, d time.Duration) context.Context {
 
 func TestARequestArrivesAsItWasSent(t *testing.T) {
 	socket := serve(t, echo)
-	sent := Request{Plugin: "v1", Command: "ADD", ContainerID: "c", IfName: "eth0", Netns: "/x", Args: "A=B", Config: json.RawMessage(`{"name":"n"}`)}
-	resp, err := Call(within(t, 10*time.Second), socket, sent, nil)
+	sent := cnirpc.Request{Plugin: "v1", Command: "ADD", ContainerID: "c", IfName: "eth0", Netns: "/x", Args: "A=B", Config: json.RawMessage(`{"name":"n"}`)}
+	resp, err := cnirpc.Call(within(t, 10*time.Second), socket, sent, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got Request
+	var got cnirpc.Request
 	if err := json.Unmarshal(resp.Result, &got); err != nil {
 		t.Fatal(err)
 	}
 	if got.WaitMillis <= 0 || got.WaitMillis > 10_000 {
 		t.Errorf("the agent was told to answer within %d ms of 10 s", got.WaitMillis)
 	}
-	sent.Version, sent.MinVersion, got.WaitMillis = Version, MinVersion, 0
+	sent.Version, sent.MinVersion, got.WaitMillis = cnirpc.Version, cnirpc.MinVersion, 0
 	if diff := cmp.Diff(sent, got); diff != "" {
 		t.Errorf("request (-sent +arrived):\n%s", diff)
 	}
-	if resp.Agent != "test" || resp.Version != Version {
+	if resp.Agent != "test" || resp.Version != cnirpc.Version {
 		t.Errorf("answer from agent %q, protocol %d", resp.Agent, resp.Version)
 	}
 }
@@ -98,13 +100,13 @@ func TestTheNamespaceArrivesAsADescriptorAndIsClosedAfterwards(t *testing.T) {
 	}
 	defer own.Close()
 	kept := make(chan *os.File, 1)
-	socket := serve(t, func(_ context.Context, _ *Request, netns *os.File) (json.RawMessage, *Error) {
+	socket := serve(t, func(_ context.Context, _ *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
 		a, errA := own.Stat()
 		b, errB := netns.Stat()
 		kept <- netns
-		return nil, &Error{Msg: fmt.Sprint(errors.Join(errA, errB) == nil && os.SameFile(a, b))}
+		return nil, &cnirpc.Error{Msg: fmt.Sprint(errors.Join(errA, errB) == nil && os.SameFile(a, b))}
 	})
-	resp, err := Call(within(t, 10*time.Second), socket, Request{Command: "ADD"}, own)
+	resp, err := cnirpc.Call(within(t, 10*time.Second), socket, cnirpc.Request{Command: "ADD"}, own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,11 +125,11 @@ func TestOtherDescriptorsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	resp, err := Call(within(t, 10*time.Second), socket, Request{Command: "ADD"}, plain)
+	resp, err := cnirpc.Call(within(t, 10*time.Second), socket, cnirpc.Request{Command: "ADD"}, plain)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp.Error == nil || resp.Error.Code != CodeInvalidNetns {
+	if resp.Error == nil || resp.Error.Code != cnirpc.CodeInvalidNetns {
 		t.Errorf("a plain file as namespace: %+v", resp.Error)
 	}
 }
@@ -136,7 +138,7 @@ func TestTheCallerWaitsForAnAgentThatStartsLater(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "run", "agent.sock")
 	answer := make(chan error, 1)
 	go func() {
-		_, err := Call(within(t, 20*time.Second), socket, Request{Command: "ADD"}, nil)
+		_, err := cnirpc.Call(within(t, 20*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
 		answer <- err
 	}()
 	serveAt(t, socket, Server{Handle: echo, UID: uint32(os.Getuid())})
@@ -148,18 +150,18 @@ func TestTheCallerWaitsForAnAgentThatStartsLater(t *testing.T) {
 func TestACallThatAnAgentDiesOverIsAnsweredByTheNext(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	arrived := make(chan struct{})
-	stop := serveAt(t, socket, Server{UID: uint32(os.Getuid()), Handle: func(ctx context.Context, _ *Request, _ *os.File) (json.RawMessage, *Error) {
+	stop := serveAt(t, socket, Server{UID: uint32(os.Getuid()), Handle: func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		close(arrived)
 		<-ctx.Done()
-		return nil, &Error{Code: CodeInternal, Msg: "rolled back"}
+		return nil, &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: "rolled back"}
 	}})
 	type outcome struct {
-		resp *Response
+		resp *cnirpc.Response
 		err  error
 	}
 	answer := make(chan outcome, 1)
 	go func() {
-		resp, err := Call(within(t, 20*time.Second), socket, Request{Command: "ADD"}, nil)
+		resp, err := cnirpc.Call(within(t, 20*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
 		answer <- outcome{resp, err}
 	}()
 	<-arrived
@@ -172,7 +174,7 @@ func TestACallThatAnAgentDiesOverIsAnsweredByTheNext(t *testing.T) {
 
 func TestNobodyAtTheSocketIsErrNoAgent(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
-	if _, err := Call(within(t, 30*time.Millisecond), socket, Request{Command: "ADD"}, nil); !errors.Is(err, ErrNoAgent) {
+	if _, err := cnirpc.Call(within(t, 30*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
 		t.Errorf("call without an agent: %v, want ErrNoAgent", err)
 	}
 	// An agent that hangs is no agent either.
@@ -181,7 +183,7 @@ func TestNobodyAtTheSocketIsErrNoAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, err := Call(within(t, 30*time.Millisecond), socket, Request{Command: "ADD"}, nil); !errors.Is(err, ErrNoAgent) {
+	if _, err := cnirpc.Call(within(t, 30*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
 		t.Errorf("call to a hanging agent: %v, want ErrNoAgent", err)
 	}
 }
@@ -189,7 +191,7 @@ func TestNobodyAtTheSocketIsErrNoAgent(t *testing.T) {
 func TestAPluginThatGoesAwayEndsItsCall(t *testing.T) {
 	cause := make(chan error, 1)
 	arrived := make(chan struct{})
-	socket := serve(t, func(ctx context.Context, _ *Request, _ *os.File) (json.RawMessage, *Error) {
+	socket := serve(t, func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		close(arrived)
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
@@ -199,7 +201,7 @@ func TestAPluginThatGoesAwayEndsItsCall(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = Call(ctx, socket, Request{Command: "ADD"}, nil)
+		_, _ = cnirpc.Call(ctx, socket, cnirpc.Request{Command: "ADD"}, nil)
 	}()
 	<-arrived
 	cancel()
@@ -218,7 +220,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 		default:
 		}
 	}})
-	if _, err := Call(within(t, 100*time.Millisecond), socket, Request{Command: "ADD"}, nil); !errors.Is(err, ErrNoAgent) {
+	if _, err := cnirpc.Call(within(t, 100*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
 		t.Errorf("call by the wrong user: %v", err)
 	}
 	if err := <-reports; !strings.Contains(err.Error(), "not allowed to call") {
@@ -227,7 +229,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 }
 
 // raw sends bytes as they are and returns the answer.
-func raw(t testing.TB, socket string, message []byte) Response {
+func raw(t testing.TB, socket string, message []byte) cnirpc.Response {
 	t.Helper()
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
@@ -244,7 +246,7 @@ func raw(t testing.TB, socket string, message []byte) Response {
 	if err != nil {
 		t.Fatalf("read answer: %v", err)
 	}
-	var resp Response
+	var resp cnirpc.Response
 	if err := json.Unmarshal(answer, &resp); err != nil {
 		t.Fatal(err)
 	}
@@ -261,10 +263,10 @@ func TestOldAndNewPluginsAreUnderstood(t *testing.T) {
 	}{
 		{"the first release, without minVersion, wait and args", `{"version":1,"command":"DEL","containerID":"c1","ifName":"eth0","config":{"cniVersion":"0.4.0","name":"n"}}`, 0},
 		{"a later one, with fields we do not know", `{"version":7,"minVersion":1,"plugin":"v9","command":"ADD","containerID":"c1","ifName":"eth0","config":{},"cgroup":"/kubepods","hints":{"zone":"a"}}`, 0},
-		{"one that needs a later agent", `{"version":9,"minVersion":8,"command":"ADD","config":{}}`, CodeIncompatible},
-		{"one from before the first protocol", `{"version":0,"command":"ADD","config":{}}`, CodeIncompatible},
-		{"no JSON", `hello`, CodeDecode},
-		{"no command", `{"version":1}`, CodeDecode},
+		{"one that needs a later agent", `{"version":9,"minVersion":8,"command":"ADD","config":{}}`, cnirpc.CodeIncompatible},
+		{"one from before the first protocol", `{"version":0,"command":"ADD","config":{}}`, cnirpc.CodeIncompatible},
+		{"no JSON", `hello`, cnirpc.CodeDecode},
+		{"no command", `{"version":1}`, cnirpc.CodeDecode},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			resp := raw(t, socket, []byte(c.message+"\n"))
@@ -300,7 +302,7 @@ func TestOldAndNewAgentsAreUnderstood(t *testing.T) {
 				_, _ = bufio.NewReader(conn).ReadBytes('\n')
 				_, _ = conn.Write([]byte(c.answer + "\n"))
 			}()
-			resp, err := Call(within(t, 10*time.Second), socket, Request{Command: "ADD"}, nil)
+			resp, err := cnirpc.Call(within(t, 10*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
 			if err != nil || string(resp.Result) != c.result {
 				t.Errorf("answer %+v, %v", resp, err)
 			}
@@ -333,8 +335,8 @@ func TestAQuickAnswerIsHeardOnce(t *testing.T) {
 		}
 	}()
 	for i := range 100 {
-		req := Request{Command: "CHECK", Args: strings.Repeat("x", i*4096)}
-		resp, err := Call(within(t, 10*time.Second), socket, req, own)
+		req := cnirpc.Request{Command: "CHECK", Args: strings.Repeat("x", i*4096)}
+		resp, err := cnirpc.Call(within(t, 10*time.Second), socket, req, own)
 		if err != nil || string(resp.Result) != `{"n":1}` {
 			t.Fatalf("answer %+v, %v", resp, err)
 		}
@@ -346,90 +348,17 @@ func TestAQuickAnswerIsHeardOnce(t *testing.T) {
 
 func TestAnEndlessRequestIsCutOff(t *testing.T) {
 	socket := serve(t, echo)
-	resp := raw(t, socket, bytes.Repeat([]byte("x"), MaxMessage+1))
+	resp := raw(t, socket, bytes.Repeat([]byte("x"), cnirpc.MaxMessage+1))
 	if resp.Error == nil || !strings.Contains(resp.Error.Details, "longer than") {
 		t.Errorf("answer %+v", resp.Error)
 	}
-	if _, err := Call(within(t, 10*time.Second), socket, Request{Command: "ADD", Args: strings.Repeat("x", MaxMessage)}, nil); !errors.Is(err, ErrTooLong) {
+	if _, err := cnirpc.Call(within(t, 10*time.Second), socket, cnirpc.Request{Command: "ADD", Args: strings.Repeat("x", cnirpc.MaxMessage)}, nil); !errors.Is(err, cnirpc.ErrTooLong) {
 		t.Errorf("sending too much: %v, want ErrTooLong", err)
 	}
-	big := Request{Command: "GC", Args: strings.Repeat("x", MaxMessage/2)}
-	if resp, err := Call(within(t, 10*time.Second), socket, big, nil); err != nil || len(resp.Result) < MaxMessage/2 {
+	big := cnirpc.Request{Command: "GC", Args: strings.Repeat("x", cnirpc.MaxMessage/2)}
+	if resp, err := cnirpc.Call(within(t, 10*time.Second), socket, big, nil); err != nil || len(resp.Result) < cnirpc.MaxMessage/2 {
 		t.Errorf("half a megabyte: %v", err)
 	}
-}
-
-func TestSpooledDELsComeBackOnceEach(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "spool")
-	if got, err := ReadSpool(dir); err != nil || len(got) != 0 {
-		t.Fatalf("a missing spool: %v, %v", got, err)
-	}
-	now := time.UnixMilli(1_700_000_000_000)
-	for _, req := range []Request{
-		{Command: "DEL", ContainerID: "c1", IfName: "eth0", Config: json.RawMessage(`{}`)},
-		{Command: "DEL", ContainerID: "c1", IfName: "eth0", Config: json.RawMessage(`{"again":true}`)},
-		{Command: "DEL", ContainerID: "c1", IfName: "eth1", Config: json.RawMessage(`{}`)},
-		{Command: "DEL", ContainerID: strings.Repeat("../x", 200), IfName: "eth0", Config: json.RawMessage(`{}`)},
-	} {
-		if err := Spool(dir, req, now); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, content := range map[string]string{
-		"torn" + spoolSuffix: `{"version":1,"comm`,
-		"add" + spoolSuffix:  `{"version":1,"command":"ADD","containerID":"c","ifName":"e"}` + "\n",
-		".tmp-123":           "left by a crash",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := ReadSpool(dir)
-	if err == nil || !strings.Contains(err.Error(), "torn.del") || !strings.Contains(err.Error(), "add.del") {
-		t.Errorf("bad files reported as: %v", err)
-	}
-	if len(got) != 3 {
-		t.Fatalf("%d DELs in the spool, want 3", len(got))
-	}
-	for _, s := range got {
-		if s.Request.SpooledAt != now.UnixMilli() {
-			t.Errorf("spooled at %d", s.Request.SpooledAt)
-		}
-		if s.Request.IfName == "eth0" && s.Request.ContainerID == "c1" && !strings.Contains(string(s.Request.Config), "again") {
-			t.Error("the first of two equal DELs came back")
-		}
-		for range 2 {
-			if err := s.Remove(); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	if got, err := ReadSpool(dir); err != nil || len(got) != 0 {
-		t.Errorf("after removal: %v, %v", got, err)
-	}
-}
-
-func FuzzDecodeRequestNeverPanicsAndRoundTrips(f *testing.F) {
-	f.Add([]byte(`{"version":1,"minVersion":1,"command":"ADD","config":{"a":[1]},"waitMillis":5}`))
-	f.Add([]byte(`{"version":1,"command":"GC","config":null}`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		req, err := DecodeRequest(raw)
-		if err != nil {
-			return
-		}
-		again, err := json.Marshal(req)
-		if err != nil {
-			t.Fatalf("cannot encode what was decoded: %v", err)
-		}
-		second, err := DecodeRequest(again)
-		if err != nil {
-			t.Fatalf("cannot decode what was encoded: %v", err)
-		}
-		second.Config, req.Config = nil, nil // spacing may differ
-		if diff := cmp.Diff(req, second); diff != "" {
-			t.Fatalf("round trip:\n%s", diff)
-		}
-	})
 }
 
 func FuzzServerSurvivesAnyBytes(f *testing.F) {
@@ -443,7 +372,7 @@ func FuzzServerSurvivesAnyBytes(f *testing.F) {
 		}
 		_, _ = conn.Write(message)
 		conn.Close()
-		if _, err := Call(within(t, 10*time.Second), socket, Request{Command: "STATUS"}, nil); err != nil {
+		if _, err := cnirpc.Call(within(t, 10*time.Second), socket, cnirpc.Request{Command: "STATUS"}, nil); err != nil {
 			t.Fatalf("after %q: %v", message, err)
 		}
 	})
@@ -452,25 +381,8 @@ func FuzzServerSurvivesAnyBytes(f *testing.F) {
 func BenchmarkCall(b *testing.B) {
 	socket := serve(b, echo)
 	for b.Loop() {
-		if _, err := Call(b.Context(), socket, Request{Command: "ADD"}, nil); err != nil {
+		if _, err := cnirpc.Call(b.Context(), socket, cnirpc.Request{Command: "ADD"}, nil); err != nil {
 			b.Fatal(err)
 		}
-	}
-}
-
-func TestWhatAKilledPluginLeftInTheSpoolIsCollected(t *testing.T) {
-	dir, now := t.TempDir(), time.Now()
-	for name, age := range map[string]time.Duration{".tmp-old": time.Hour, ".tmp-young": 0, "other": time.Hour} {
-		path := filepath.Join(dir, name)
-		if err := errors.Join(os.WriteFile(path, []byte("{"), 0o600), os.Chtimes(path, now, now.Add(-age))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := SweepSpool(dir, now.Add(-time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 2 || left[0].Name() != ".tmp-young" || left[1].Name() != "other" {
-		t.Errorf("left %v, %v: want the young one, which may be being written, and what is not ours", left, err)
 	}
 }

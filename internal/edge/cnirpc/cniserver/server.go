@@ -1,4 +1,8 @@
-package cnirpc
+// Package cniserver is the agent's end of cnirpc's wire: it listens at the socket,
+// hears only one user, and has each call handled under a context that ends when the
+// plugin goes away. It is apart from the client's end because it needs net, which a
+// program that starts once per pod does without.
+package cniserver
 
 import (
 	"cmp"
@@ -14,12 +18,14 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
 // Handler carries out one call. It must not keep netns (nil when none was sent)
 // beyond its return. ctx ends when the plugin goes away, when the time it is
 // ready to wait is over, or when the server stops.
-type Handler func(ctx context.Context, req *Request, netns *os.File) (json.RawMessage, *Error)
+type Handler func(ctx context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error)
 
 // Server is the agent's end of the wire.
 type Server struct {
@@ -145,22 +151,22 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) error {
 		defer netns.Close()
 	}
 	if err != nil {
-		if errors.Is(err, ErrTooLong) {
-			return errors.Join(err, s.answer(conn, nil, &Error{Code: CodeDecode, Msg: "request refused", Details: err.Error()}))
+		if errors.Is(err, cnirpc.ErrTooLong) {
+			return errors.Join(err, s.answer(conn, nil, &cnirpc.Error{Code: cnirpc.CodeDecode, Msg: "request refused", Details: err.Error()}))
 		}
 		return fmt.Errorf("read request: %w", err)
 	}
-	req, err := DecodeRequest(raw)
+	req, err := cnirpc.DecodeRequest(raw)
 	if err != nil {
-		code := uint(CodeDecode)
-		if errors.Is(err, ErrSkew) {
-			code = CodeIncompatible
+		code := uint(cnirpc.CodeDecode)
+		if errors.Is(err, cnirpc.ErrSkew) {
+			code = cnirpc.CodeIncompatible
 		}
-		return errors.Join(err, s.answer(conn, nil, &Error{Code: code, Msg: "request refused", Details: err.Error()}))
+		return errors.Join(err, s.answer(conn, nil, &cnirpc.Error{Code: code, Msg: "request refused", Details: err.Error()}))
 	}
 	if netns != nil {
 		if err := isNetns(netns); err != nil {
-			return errors.Join(err, s.answer(conn, nil, &Error{Code: CodeInvalidNetns, Msg: "request refused", Details: err.Error()}))
+			return errors.Join(err, s.answer(conn, nil, &cnirpc.Error{Code: cnirpc.CodeInvalidNetns, Msg: "request refused", Details: err.Error()}))
 		}
 	}
 	result, failure := s.handle(ctx, conn, req, netns)
@@ -174,7 +180,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) error {
 }
 
 // handle runs the handler under a context that ends with the plugin's socket.
-func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *Request, netns *os.File) (json.RawMessage, *Error) {
+func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
 	wait := cmp.Or(s.MaxWait, 2*time.Minute)
 	if req.WaitMillis > 0 {
 		wait = min(wait, time.Duration(req.WaitMillis)*time.Millisecond)
@@ -202,12 +208,12 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *Request, n
 	return s.Handle(ctx, req, netns)
 }
 
-func (s *Server) answer(conn *net.UnixConn, result json.RawMessage, failure *Error) error {
-	resp := Response{Version: Version, Agent: s.Agent, Result: result, Error: failure}
+func (s *Server) answer(conn *net.UnixConn, result json.RawMessage, failure *cnirpc.Error) error {
+	resp := cnirpc.Response{Version: cnirpc.Version, Agent: s.Agent, Result: result, Error: failure}
 	if failure != nil {
 		resp.Result = nil
 	}
-	raw, err := encodeLine(resp)
+	raw, err := cnirpc.EncodeLine(resp)
 	if err != nil {
 		return fmt.Errorf("encode answer: %w", err)
 	}
@@ -267,7 +273,7 @@ func receive(conn *net.UnixConn) ([]byte, *os.File, error) {
 	if len(files) == 1 {
 		netns = files[0]
 	}
-	raw, err := readLine(conn, buf[:n])
+	raw, err := cnirpc.ReadLine(conn, buf[:n])
 	return raw, netns, err
 }
 

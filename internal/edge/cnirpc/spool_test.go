@@ -1,0 +1,78 @@
+package cnirpc
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSpooledDELsComeBackOnceEach(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "spool")
+	if got, err := ReadSpool(dir); err != nil || len(got) != 0 {
+		t.Fatalf("a missing spool: %v, %v", got, err)
+	}
+	now := time.UnixMilli(1_700_000_000_000)
+	for _, req := range []Request{
+		{Command: "DEL", ContainerID: "c1", IfName: "eth0", Config: json.RawMessage(`{}`)},
+		{Command: "DEL", ContainerID: "c1", IfName: "eth0", Config: json.RawMessage(`{"again":true}`)},
+		{Command: "DEL", ContainerID: "c1", IfName: "eth1", Config: json.RawMessage(`{}`)},
+		{Command: "DEL", ContainerID: strings.Repeat("../x", 200), IfName: "eth0", Config: json.RawMessage(`{}`)},
+	} {
+		if err := Spool(dir, req, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range map[string]string{
+		"torn" + spoolSuffix: `{"version":1,"comm`,
+		"add" + spoolSuffix:  `{"version":1,"command":"ADD","containerID":"c","ifName":"e"}` + "\n",
+		".tmp-123":           "left by a crash",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := ReadSpool(dir)
+	if err == nil || !strings.Contains(err.Error(), "torn.del") || !strings.Contains(err.Error(), "add.del") {
+		t.Errorf("bad files reported as: %v", err)
+	}
+	if len(got) != 3 {
+		t.Fatalf("%d DELs in the spool, want 3", len(got))
+	}
+	for _, s := range got {
+		if s.Request.SpooledAt != now.UnixMilli() {
+			t.Errorf("spooled at %d", s.Request.SpooledAt)
+		}
+		if s.Request.IfName == "eth0" && s.Request.ContainerID == "c1" && !strings.Contains(string(s.Request.Config), "again") {
+			t.Error("the first of two equal DELs came back")
+		}
+		for range 2 {
+			if err := s.Remove(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if got, err := ReadSpool(dir); err != nil || len(got) != 0 {
+		t.Errorf("after removal: %v, %v", got, err)
+	}
+}
+
+func TestWhatAKilledPluginLeftInTheSpoolIsCollected(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	for name, age := range map[string]time.Duration{".tmp-old": time.Hour, ".tmp-young": 0, "other": time.Hour} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, []byte("{"), 0o600), os.Chtimes(path, now, now.Add(-age))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := SweepSpool(dir, now.Add(-time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 2 || left[0].Name() != ".tmp-young" || left[1].Name() != "other" {
+		t.Errorf("left %v, %v: want the young one, which may be being written, and what is not ours", left, err)
+	}
+}
