@@ -169,7 +169,7 @@ func (l *Ledger) Settle(id ActionID, r Result, now time.Time) ([]Record, error) 
 	if !ok {
 		return nil, fmt.Errorf("settle action %s: %w", id, ErrUnknown)
 	}
-	records := []Record{{Op: DropAction, ID: id}}
+	records := append(l.outdated(now), Record{Op: DropAction, ID: id})
 	records = append(records, l.clearBackoff(a)...)
 	e := l.enis[a.ENI]
 	if a.Kind != CreateENI && e == nil {
@@ -257,7 +257,7 @@ func (l *Ledger) Fail(id ActionID, f Failure, now time.Time) ([]Record, error) {
 	if !ok {
 		return nil, fmt.Errorf("fail action %s: %w", id, ErrUnknown)
 	}
-	records := []Record{{Op: DropAction, ID: id}}
+	records := append(l.outdated(now), Record{Op: DropAction, ID: id})
 	if f.Definite {
 		records = append(records, l.unfence(a, now)...)
 	}

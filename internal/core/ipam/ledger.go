@@ -339,7 +339,7 @@ func (l *Ledger) Lost(now time.Time) { l.unsure = stamp(now).Add(l.settings.Cool
 // EC2 stay in flight until their outcome is known.
 func (l *Ledger) Restart(now time.Time) []Record {
 	latest := stamp(now).Add(l.settings.CoolDown)
-	var records []Record
+	records := l.outdated(now)
 	for _, a := range l.sortedAddresses() {
 		if a.State == Cooling && a.Until.After(latest) {
 			a.Until = latest

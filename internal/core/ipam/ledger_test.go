@@ -3,13 +3,17 @@ package ipam_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 func ready(t *testing.T) *world {
@@ -165,35 +169,40 @@ func TestACoolDownSurvivesARestartAndNeverGrowsWithTheClock(t *testing.T) {
 
 func TestAKeyedJournalRebuildsTheLedger(t *testing.T) {
 	w := ready(t)
-	kept := map[string]ipam.Record{}
-	keep := func(records []ipam.Record) {
-		for _, r := range records {
-			if r.Drops() {
-				delete(kept, r.Key())
-			} else {
-				kept[r.Key()] = r
-			}
-		}
-	}
-	keep(w.ledger.Records())
+	kept := keyed{}
+	kept.keep(w.ledger.Records())
 	for n := range 3 {
 		_, records, err := w.ledger.Assign(owner(n), w.now)
 		if err != nil {
 			t.Fatal(err)
 		}
-		keep(records)
+		kept.keep(records)
 	}
-	keep(w.ledger.Quarantine(owner(0), w.now))
-	keep(w.ledger.Freed(owner(0), w.now))
-	keep(w.ledger.Quarantine(owner(1), w.now))
+	kept.keep(w.ledger.Quarantine(owner(0), w.now))
+	kept.keep(w.ledger.Freed(owner(0), w.now))
+	kept.keep(w.ledger.Quarantine(owner(1), w.now))
+	kept.rebuilds(t, w)
+}
+
+// keyed is a journal that keeps the last record of each key.
+type keyed map[string]ipam.Record
+
+func (k keyed) keep(records []ipam.Record) {
+	for _, r := range records {
+		if r.Drops() {
+			delete(k, r.Key())
+		} else {
+			k[r.Key()] = r
+		}
+	}
+}
+
+// rebuilds asserts that the journal is the world's ledger.
+func (k keyed) rebuilds(t *testing.T, w *world) {
+	t.Helper()
 	var records []ipam.Record
-	var keys []string
-	for k := range kept {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
-		records = append(records, kept[k])
+	for _, key := range slices.Sorted(maps.Keys(k)) {
+		records = append(records, k[key])
 	}
 	back := ipam.New(w.config.Settings())
 	if err := back.Replay(records); err != nil {
@@ -202,6 +211,66 @@ func TestAKeyedJournalRebuildsTheLedger(t *testing.T) {
 	if !reflect.DeepEqual(back.Records(), w.ledger.Records()) {
 		t.Errorf("rebuilt:\n%v\nwant:\n%v", back.Records(), w.ledger.Records())
 	}
+}
+
+func TestAnInterfaceThatIsGoneAtEC2LeavesNothingInAKeyedJournal(t *testing.T) {
+	w := ready(t)
+	kept := keyed{}
+	kept.keep(w.ledger.Records())
+	for range 3 {
+		w.now = w.now.Add(2 * time.Minute)
+		records, _ := w.ledger.Observe(nil, w.now)
+		kept.keep(records)
+	}
+	if left := w.ledger.View(w.now).ENIs; len(left) > 0 {
+		t.Fatalf("still there: %v", left)
+	}
+	kept.rebuilds(t, w)
+}
+
+// Interfaces and addresses come and go for years.
+func TestWhatIsOverDoesNotStayInAKeyedJournal(t *testing.T) {
+	w := ready(t)
+	kept := keyed{}
+	kept.keep(w.ledger.Records())
+	do := func(a ipam.Action, r ipam.Result, failure *ipam.Failure) {
+		t.Helper()
+		records, err := w.ledger.Begin(a, w.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept.keep(records)
+		if failure != nil {
+			records, err = w.ledger.Fail(a.ID, *failure, w.now)
+		} else {
+			records, err = w.ledger.Settle(a.ID, r, w.now)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept.keep(records)
+	}
+	var sizes []int
+	for n := range 4 {
+		id := vpc.ENIID(fmt.Sprint("eni-new", n))
+		address := netip.AddrFrom4([4]byte{10, 0, 9, byte(n)})
+		create := ipam.Action{ID: "create", Kind: ipam.CreateENI, Subnet: "subnet-0", Count: 1}
+		do(create, ipam.Result{ENI: ipam.ENI{ID: id}, Addresses: []netip.Addr{address}}, nil)
+		do(ipam.Action{ID: "attach", Kind: ipam.Attach, ENI: id}, ipam.Result{}, &ipam.Failure{Reason: ipam.FailOther, Definite: true})
+		do(ipam.Action{ID: "delete", Kind: ipam.DeleteENI, ENI: id}, ipam.Result{}, nil)
+		w.now = w.now.Add(time.Hour)
+		sizes = append(sizes, len(kept))
+	}
+	if sizes[3] > sizes[0] {
+		t.Errorf("the journal grows with each interface that came and went: %v rows", sizes)
+	}
+	kept.keep(w.ledger.Restart(w.now))
+	for key := range kept {
+		if strings.HasPrefix(key, "ipam/gone/") || strings.HasPrefix(key, "ipam/backoff/") {
+			t.Errorf("%s is kept an hour later", key)
+		}
+	}
+	kept.rebuilds(t, w)
 }
 
 func TestRecordsThatMakeNoSenseAreRefused(t *testing.T) {

@@ -273,5 +273,8 @@ func (o *observer) absent(e *ENI) {
 		}
 	}
 	o.report(e.ID, netip.Addr{}, "interface %s is gone at EC2 and was dropped", e.ID)
+	for _, addr := range sortedAddrs(o.l.byENI[e.ID]) { // a keyed journal has a row for each
+		o.records = append(o.records, Record{Op: DropAddress, Addr: addr})
+	}
 	o.records = append(o.records, Record{Op: DropENI, ENIID: e.ID})
 }

@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,6 +25,7 @@ const (
 	PutBackoff  Op = "backoff"
 	DropBackoff Op = "backoff-gone"
 	PutGone     Op = "gone" // what we gave back, remembered against stale describes
+	DropGone    Op = "gone-forgotten"
 )
 
 // Record is one change of the ledger, for the journal. Exactly one field beside
@@ -64,7 +64,7 @@ func (r Record) Key() string {
 		return "ipam/backoff/" + r.Backoff.Key
 	case DropBackoff:
 		return "ipam/backoff/" + r.Scope
-	case PutGone:
+	case PutGone, DropGone:
 		return "ipam/gone/" + r.Gone.key()
 	}
 	return "ipam/unknown/" + string(r.Op)
@@ -72,7 +72,7 @@ func (r Record) Key() string {
 
 // Drops reports whether r removes its row: a keyed journal forgets the key.
 func (r Record) Drops() bool {
-	return r.Op == DropENI || r.Op == DropAddress || r.Op == DropAction || r.Op == DropBackoff
+	return r.Op == DropENI || r.Op == DropAddress || r.Op == DropAction || r.Op == DropBackoff || r.Op == DropGone
 }
 
 // Gone is an address given back to its subnet, or an interface deleted, and when.
@@ -154,6 +154,9 @@ func (l *Ledger) apply(r Record) error {
 		delete(l.backoffs, r.Scope)
 	case PutGone:
 		l.applyGone(*r.Gone)
+	case DropGone:
+		delete(l.gone, r.Gone.Addr)
+		delete(l.goneENIs, r.Gone.ENI)
 	}
 	return nil
 }
@@ -178,7 +181,7 @@ func (r Record) whole() bool {
 		return r.Backoff != nil && r.Backoff.Key != ""
 	case DropBackoff:
 		return r.Scope != ""
-	case PutGone:
+	case PutGone, DropGone:
 		return r.Gone != nil && r.Gone.Addr.IsValid() != (r.Gone.ENI != "")
 	}
 	return false
@@ -235,16 +238,35 @@ func (l *Ledger) applyDropAddress(addr netip.Addr) {
 	delete(l.addresses, addr)
 }
 
-// applyGone remembers g and forgets those that no describe can be so stale about.
 func (l *Ledger) applyGone(g Gone) {
 	if g.ENI != "" {
 		l.goneENIs[g.ENI] = g.At
 	} else {
 		l.gone[g.Addr] = g.At
 	}
-	old := func(at time.Time) bool { return g.At.Sub(at) > 2*staleAfter }
-	maps.DeleteFunc(l.gone, func(_ netip.Addr, at time.Time) bool { return old(at) })
-	maps.DeleteFunc(l.goneENIs, func(_ vpc.ENIID, at time.Time) bool { return old(at) })
+}
+
+// outdated lists what need not be remembered any more: what was given back so long ago
+// that no describe can still show it, and pauses that ended long ago. Put it before
+// what is new: that may be about the same.
+func (l *Ledger) outdated(now time.Time) (records []Record) {
+	now = stamp(now)
+	for _, addr := range sortedAddrs(l.gone) {
+		if at := l.gone[addr]; now.Sub(at) > 2*staleAfter {
+			records = append(records, Record{Op: DropGone, Gone: &Gone{Addr: addr, At: at}})
+		}
+	}
+	for _, id := range sortedKeys(l.goneENIs) {
+		if at := l.goneENIs[id]; now.Sub(at) > 2*staleAfter {
+			records = append(records, Record{Op: DropGone, Gone: &Gone{ENI: id, At: at}})
+		}
+	}
+	for _, key := range sortedKeys(l.backoffs) {
+		if now.Sub(l.backoffs[key].Until) > 10*maxBackoff {
+			records = append(records, Record{Op: DropBackoff, Scope: key})
+		}
+	}
+	return records
 }
 
 func (l *Ledger) sortedAddresses() []Address {
