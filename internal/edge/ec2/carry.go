@@ -25,6 +25,8 @@ type carry struct {
 	open bool
 	// doubt: EC2 refused a call in a way that may mean that its effect is there.
 	doubt bool
+	// denied is the refusal by policy that made the doubt; see vanished.
+	denied *Error
 }
 
 // run calls, looks and repeats until it is known what happened.
@@ -40,7 +42,7 @@ func (c *carry) run(ctx context.Context) (Outcome, error) {
 			out, known, err := c.look(ctx)
 			switch {
 			case known:
-				return out, err
+				return out, c.settled(err)
 			case err != nil && cancelled(ctx):
 				return c.interrupted(err)
 			case err != nil:
@@ -103,6 +105,9 @@ func (c *carry) judge(ctx context.Context, err error, n int) (bool, Outcome, err
 	case c.doubtful(err):
 		if n+1 < c.x.o.Tries {
 			c.doubt = true
+			if c.vanished(err) {
+				errors.As(err, &c.denied)
+			}
 			return false, Outcome{}, nil
 		}
 	}
@@ -130,10 +135,12 @@ func (c *carry) passing(err error) bool {
 func (c *carry) doubtful(err error) bool {
 	switch c.in.Kind {
 	case Attach, Detach:
-		return IsInUse(err) || Code(err) == "InvalidParameterValue"
+		return IsInUse(err) || Code(err) == "InvalidParameterValue" || c.vanished(err)
 	case Unassign, Restore:
 		return Code(err) == "InvalidParameterValue"
-	case Create, Assign, Delete:
+	case Delete:
+		return c.vanished(err)
+	case Create, Assign:
 	}
 	return false
 }
@@ -350,7 +357,9 @@ func (c *carry) look(ctx context.Context) (out Outcome, known bool, err error) {
 func (c *carry) lookAt(ctx context.Context, eni Interface, late bool) (out Outcome, known bool, err error) {
 	switch c.in.Kind {
 	case Attach:
-		return c.lookAttach(ctx, eni)
+		if out, known, err := c.lookAttach(ctx, eni); known || err != nil {
+			return out, known, err
+		}
 	case Restore:
 		c.in.Addresses = slices.DeleteFunc(slices.Clone(c.in.Addresses), func(a netip.Addr) bool {
 			return slices.Contains(eni.Addresses, a)
@@ -369,13 +378,19 @@ func (c *carry) lookAt(ctx context.Context, eni Interface, late bool) (out Outco
 	case Create, Assign, Delete:
 	}
 	c.open = false
+	if c.denied != nil && late { // it is there, and the refusal is about that
+		return Outcome{}, true, c.denied
+	}
 	return Outcome{}, false, nil
 }
 
-// lookMissing handles an interface that EC2 does not show.
+// lookMissing handles an interface that EC2 does not show. That EC2 shows it no
+// more, and refuses us as it refuses what is not there, after a call of ours that
+// may have taken it away, is proof enough at once.
 func (c *carry) lookMissing(err error, late bool) (Outcome, bool, error) {
+	expected := c.denied != nil && (c.open || c.resumed)
 	switch {
-	case !late:
+	case !late && !expected:
 		return Outcome{}, false, nil
 	case c.in.Kind.frees():
 		return Outcome{Done: true}, true, nil

@@ -1,0 +1,102 @@
+package ec2_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/sim/faults"
+)
+
+// denies answers like EC2 when a grant hangs on the tag of what is not there.
+func denies(action string, nth int) faults.Call {
+	return faults.Call{Action: action, Do: faults.Fail, Code: "UnauthorizedOperation", Status: 403, Nth: nth, Count: -1}
+}
+
+func TestAnInterfaceThatIsGoneIsGoneThoughNoGrantReachesItAnyMore(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		before []faults.Call // what happens to the first call
+		took   time.Duration // at most
+	}{
+		{"its deletion's reply was lost", []faults.Call{{Action: "DeleteNetworkInterface", Do: faults.LoseReply}}, 5 * time.Second},
+		{"somebody else deleted it", nil, time.Minute},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t)
+				eni := w.created(1)
+				if c.before == nil {
+					w.do(ec2.Intent{Kind: ec2.Delete, ENI: eni.ID})
+				}
+				w.set(faults.Plan{Calls: append(c.before, denies("DeleteNetworkInterface", len(c.before)+1))})
+				began := time.Now()
+				w.do(ec2.Intent{Kind: ec2.Delete, ENI: eni.ID})
+				if took := time.Since(began); took > c.took {
+					t.Errorf("it took %s to see", took)
+				}
+				if r, ok := w.LastRefusal(); ok {
+					t.Errorf("%v stands as a refusal", r.Error)
+				}
+			})
+		})
+	}
+}
+
+func TestADetachmentThatIsDoneIsDoneThoughNoGrantReachesItAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		eni := w.attached(1, 1)
+		w.set(faults.Plan{Calls: []faults.Call{{Action: "DetachNetworkInterface", Do: faults.LoseReply}, denies("DetachNetworkInterface", 2)}})
+		w.do(ec2.Intent{Kind: ec2.Detach, ENI: eni.ID, Attachment: eni.Attachment.ID})
+	})
+}
+
+func TestAnInterfaceToAttachThatIsGoneIsToldAsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		eni := w.created(1)
+		w.do(ec2.Intent{Kind: ec2.Delete, ENI: eni.ID})
+		w.set(faults.Plan{Calls: []faults.Call{denies("AttachNetworkInterface", 1)}})
+		_, err := w.Do(t.Context(), w.withID(ec2.Intent{Kind: ec2.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
+		if !ec2.IsNotFound(err) {
+			t.Errorf("attach what is gone: %v", err)
+		}
+		if r, ok := w.LastRefusal(); ok {
+			t.Errorf("%v stands as a refusal", r.Error)
+		}
+	})
+}
+
+func TestAPermissionThatIsMissingIsToldWithinAMinute(t *testing.T) {
+	for action, in := range map[string]func(*world) ec2.Intent{
+		"DeleteNetworkInterface": func(w *world) ec2.Intent { return ec2.Intent{Kind: ec2.Delete, ENI: w.created(1).ID} },
+		"AttachNetworkInterface": func(w *world) ec2.Intent {
+			return ec2.Intent{Kind: ec2.Attach, ENI: w.created(1).ID, Instance: w.instance, Device: 1}
+		},
+		"DetachNetworkInterface": func(w *world) ec2.Intent {
+			eni := w.attached(1, 1)
+			return ec2.Intent{Kind: ec2.Detach, ENI: eni.ID, Attachment: eni.Attachment.ID}
+		},
+	} {
+		t.Run(action, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t)
+				intent := in(w)
+				w.set(faults.Plan{Calls: []faults.Call{denies(action, 1)}})
+				began := time.Now()
+				_, err := w.Do(t.Context(), w.withID(intent))
+				if !ec2.IsUnauthorized(err) || len(w.journal.intents()) != 0 {
+					t.Errorf("refused with %v, journal %v; want it told and nothing open", err, w.journal.intents())
+				}
+				if took := time.Since(began); took > time.Minute {
+					t.Errorf("it took %s to tell", took)
+				}
+				if r, ok := w.LastRefusal(); !ok || r.Action != action {
+					t.Errorf("the last refusal is %v", r.Error)
+				}
+			})
+		})
+	}
+}
