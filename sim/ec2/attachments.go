@@ -37,12 +37,10 @@ type attached struct {
 }
 
 func permitAttach(c *query.Call, r *attachInterface) ([]iam.Request, error) {
-	i, err := askInterface(c, r.Interface)
-	if err != nil {
-		return nil, err
-	}
-	n, err := askInstance(c, r.Instance)
-	return []iam.Request{i, n}, err
+	q := &questions{call: c}
+	q.eni(r.Interface)
+	q.instance(r.Instance)
+	return q.answer()
 }
 
 func (a *api) attach(_ *query.Call, r *attachInterface) (*attached, error) {
@@ -60,6 +58,8 @@ type detachInterface struct {
 	Force bool `q:"Force"`
 }
 
+// permitDetach asks about what an attachment ties together. An attachment is no
+// resource of its own: without it nobody can tell what to ask about.
 func permitDetach(c *query.Call, r *detachInterface) ([]iam.Request, error) {
 	owner := c.State.AttachmentOwner(vpc.AttachmentID(r.ID))
 	if owner == nil {
@@ -68,10 +68,10 @@ func permitDetach(c *query.Call, r *detachInterface) ([]iam.Request, error) {
 		}
 		return nil, cloud.KindAttachment.NotFound(r.ID)
 	}
-	i, err := askInterface(c, string(owner.ID))
-	if err != nil || owner.Attachment.Instance == "" {
-		return []iam.Request{i}, err
+	q := &questions{call: c}
+	q.eni(string(owner.ID))
+	if id := owner.Attachment.Instance; id != "" {
+		q.instance(string(id))
 	}
-	n, err := askInstance(c, string(owner.Attachment.Instance))
-	return []iam.Request{i, n}, err
+	return q.answer()
 }

@@ -274,15 +274,11 @@ func (r nameInstances) instanceIDs() []vpc.InstanceID {
 }
 
 func permitInstances(c *query.Call, r *nameInstances) ([]iam.Request, error) {
-	var out []iam.Request
+	q := &questions{call: c}
 	for _, id := range r.IDs {
-		n, err := askInstance(c, id)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, n)
+		q.instance(id)
 	}
-	return out, nil
+	return q.answer()
 }
 
 type stateChangeXML struct {

@@ -109,16 +109,22 @@ func groupText(id vpc.SecurityGroupID) string { return string(id) }
 func (g groupXML) name() string { return g.Name }
 
 type trackingRequest struct {
-	TCPEstablished int `q:"TcpEstablishedTimeout"`
-	UDPStream      int `q:"UdpStreamTimeout"`
-	UDP            int `q:"UdpTimeout"`
+	TCPEstablished *int `q:"TcpEstablishedTimeout"`
+	UDPStream      *int `q:"UdpStreamTimeout"`
+	UDP            *int `q:"UdpTimeout"`
 }
 
-func (t *trackingRequest) tracking() *cloud.Tracking {
+// tracking reads the timeouts, in seconds; one that is left out is EC2's default.
+// Source: API_ConnectionTrackingSpecificationRequest.html.
+func (t *trackingRequest) tracking(p *parser) *cloud.Tracking {
 	if t == nil {
 		return nil
 	}
-	return &cloud.Tracking{TCPEstablished: t.TCPEstablished, UDPStream: t.UDPStream, UDP: t.UDP}
+	return &cloud.Tracking{
+		TCPEstablished: p.between("tcpEstablishedTimeout", t.TCPEstablished, 60, 432000),
+		UDPStream:      p.between("udpStreamTimeout", t.UDPStream, 60, 180),
+		UDP:            p.between("udpTimeout", t.UDP, 30, 60),
+	}
 }
 
 type addressRequest struct {
@@ -166,35 +172,23 @@ type createdInterface struct {
 // permitCreate asks for the new interface, its subnet, its groups and, when it
 // is tagged, for CreateTags. Source: Service Authorization Reference, EC2.
 func permitCreate(c *query.Call, r *createInterface) ([]iam.Request, error) {
-	if err := cloud.KindSubnet.CheckID(r.Subnet); err != nil {
-		return nil, err
-	}
-	n := c.State.Subnets[vpc.SubnetID(r.Subnet)]
-	if n == nil {
-		return nil, cloud.KindSubnet.NotFound(r.Subnet)
-	}
 	tags, err := tagsFor(cloud.KindInterface, r.Tags)
 	if err != nil {
 		return nil, err
 	}
-	where := inSubnet(c, n.ID)
-	out := []iam.Request{
-		ask(c, cloud.KindInterface, "*", where, tagging(tags)),
-		ask(c, cloud.KindSubnet, r.Subnet, where, tagged(n.Tags)),
-	}
+	q := &questions{call: c}
+	where := inSubnet(c, vpc.SubnetID(r.Subnet))
+	q.about(cloud.KindInterface, "*", where, tagging(tags))
+	q.subnet(r.Subnet)
 	for _, id := range r.Groups {
-		group, err := askGroup(c, id)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, group)
+		q.group(id)
 	}
 	if len(tags) > 0 {
 		create := ask(c, cloud.KindInterface, "*", where, tagging(tags), keys{"ec2:createaction": {c.Action}})
 		create.Action = "ec2:CreateTags"
-		out = append(out, create)
+		q.list = append(q.list, create)
 	}
-	return out, nil
+	return q.answer()
 }
 
 func (a *api) create(c *query.Call, r *createInterface) (*createdInterface, error) {
@@ -216,9 +210,10 @@ func (a *api) create(c *query.Call, r *createInterface) (*createdInterface, erro
 
 // wanted reads a request into what the account understands.
 func (r *createInterface) wanted() (w cloud.NewInterface, err error) {
+	p := &parser{}
 	w = cloud.NewInterface{
 		Subnet: vpc.SubnetID(r.Subnet), Description: r.Description, Groups: groupIDs(r.Groups),
-		Type: vpc.InterfaceType(r.Type), Tracking: r.Tracking.tracking(),
+		Type: vpc.InterfaceType(r.Type), Tracking: r.Tracking.tracking(p),
 		IPv4: cloud.Want{Count: r.SecondaryCount, PrefixCount: r.IPv4PrefixCount},
 		IPv6: cloud.Want{Count: r.IPv6Count, PrefixCount: r.IPv6PrefixCount},
 	}
@@ -227,7 +222,6 @@ func (r *createInterface) wanted() (w cloud.NewInterface, err error) {
 	default:
 		return w, cloud.InvalidParameter("Value (%s) for parameter interfaceType is invalid.", r.Type)
 	}
-	p := &parser{}
 	w.Primary = p.addr("privateIpAddress", r.Primary)
 	for _, one := range r.Addresses {
 		address := p.addr("privateIpAddresses", one.Address)
@@ -268,8 +262,9 @@ func (r deleteInterface) interfaceID() string { return r.ID }
 
 // permitInterface asks for the one interface a request names.
 func permitInterface[Req interface{ interfaceID() string }](c *query.Call, r *Req) ([]iam.Request, error) {
-	i, err := askInterface(c, (*r).interfaceID())
-	return []iam.Request{i}, err
+	q := &questions{call: c}
+	q.eni((*r).interfaceID())
+	return q.answer()
 }
 
 type attachmentChange struct {
@@ -295,19 +290,12 @@ type modifyInterface struct {
 }
 
 func permitModify(c *query.Call, r *modifyInterface) ([]iam.Request, error) {
-	i, err := askInterface(c, r.ID)
-	if err != nil {
-		return nil, err
-	}
-	out := []iam.Request{i}
+	q := &questions{call: c}
+	q.eni(r.ID)
 	for _, id := range r.Groups {
-		g, err := askGroup(c, id)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, g)
+		q.group(id)
 	}
-	return out, nil
+	return q.answer()
 }
 
 // modify changes one attribute; EC2 takes no more in one call.

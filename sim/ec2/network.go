@@ -261,6 +261,11 @@ func listZones(c *query.Call, r *describeZones) (*zoneList, error) {
 			return nil, cloud.InvalidParameter("Invalid availability zone: [%s]", name)
 		}
 	}
+	for _, id := range r.IDs {
+		if !slices.ContainsFunc(sortedKeys(byName), func(name string) bool { return byName[name].ID == id }) {
+			return nil, cloud.InvalidParameter("Invalid availability zone-id: [%s]", id)
+		}
+	}
 	asked := func(z zoneXML) bool {
 		return (len(r.Names) == 0 || slices.Contains(r.Names, z.Name)) &&
 			(len(r.IDs) == 0 || slices.Contains(r.IDs, z.ID))

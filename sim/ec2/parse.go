@@ -65,6 +65,17 @@ func (p *parser) count(counts ...int) {
 	}
 }
 
+// between reads a number that has bounds; one that is not given is zero.
+func (p *parser) between(parameter string, n *int, least, most int) int {
+	if n == nil {
+		return 0
+	}
+	if *n < least || *n > most {
+		p.fail(cloud.InvalidParameter("Value (%d) for parameter %s is invalid. It must be between %d and %d.", *n, parameter, least, most))
+	}
+	return *n
+}
+
 // alone refuses more than one of ways to say the same.
 func (p *parser) alone(given ...bool) {
 	if n := len(slices.DeleteFunc(given, func(b bool) bool { return !b })); n > 1 {

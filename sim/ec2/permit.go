@@ -78,42 +78,110 @@ func inSubnet(c *query.Call, id vpc.SubnetID) keys {
 	}
 }
 
-// askInterface asks about an existing interface.
-func askInterface(c *query.Call, id string) (iam.Request, error) {
-	if err := cloud.KindInterface.CheckID(id); err != nil {
-		return iam.Request{}, err
+// questions gather what a call asks of IAM about the resources it names. One that
+// does not exist is asked about all the same, and has no tags: a caller whose grant
+// hangs on a tag is refused, and only others are told that it is not there.
+// Source: github.com/aws/karpenter-provider-aws/issues/2100 and
+// github.com/runs-on/terraform-aws-runs-on/issues/60, of instances.
+type questions struct {
+	call      *query.Call
+	list      []iam.Request
+	err       error // the first
+	malformed bool
+}
+
+// answer is what an action's Permit returns. A call with an id that cannot be one
+// asks nothing.
+func (q *questions) answer() ([]iam.Request, error) {
+	if q.malformed {
+		return nil, q.err
 	}
-	i := c.State.Interfaces[vpc.ENIID(id)]
+	return q.list, q.err
+}
+
+// could reports whether an id could be one of the kind.
+func (q *questions) could(kind cloud.Kind, id string) bool {
+	err := kind.CheckID(id)
+	if err != nil && !q.malformed {
+		q.malformed, q.err = true, err
+	}
+	return err == nil
+}
+
+func (q *questions) about(kind cloud.Kind, id string, extra ...keys) {
+	q.list = append(q.list, ask(q.call, kind, id, extra...))
+}
+
+// missing asks about a resource that is not there.
+func (q *questions) missing(kind cloud.Kind, id string, extra ...keys) {
+	q.about(kind, id, extra...)
+	if q.err == nil {
+		q.err = kind.NotFound(id)
+	}
+}
+
+func (q *questions) eni(id string) {
+	if !q.could(cloud.KindInterface, id) {
+		return
+	}
+	i := q.call.State.Interfaces[vpc.ENIID(id)]
 	if i == nil {
-		return iam.Request{}, cloud.KindInterface.NotFound(id)
+		q.missing(cloud.KindInterface, id)
+		return
 	}
-	return ask(c, cloud.KindInterface, id, tagged(i.Tags), inSubnet(c, i.Subnet),
-		keys{"ec2:networkinterfaceid": {id}}), nil
+	q.about(cloud.KindInterface, id, tagged(i.Tags), inSubnet(q.call, i.Subnet), keys{"ec2:networkinterfaceid": {id}})
 }
 
-// askInstance asks about an existing instance.
-func askInstance(c *query.Call, id string) (iam.Request, error) {
-	if err := cloud.KindInstance.CheckID(id); err != nil {
-		return iam.Request{}, err
+func (q *questions) instance(id string) {
+	if !q.could(cloud.KindInstance, id) {
+		return
 	}
-	n := c.State.Instances[vpc.InstanceID(id)]
+	n := q.call.State.Instances[vpc.InstanceID(id)]
 	if n == nil {
-		return iam.Request{}, cloud.KindInstance.NotFound(id)
+		q.missing(cloud.KindInstance, id)
+		return
 	}
-	return ask(c, cloud.KindInstance, id, tagged(n.Tags), inSubnet(c, n.Subnet),
-		keys{"ec2:instanceid": {id}, "ec2:instancetype": {n.Type}}), nil
+	q.about(cloud.KindInstance, id, tagged(n.Tags), inSubnet(q.call, n.Subnet),
+		keys{"ec2:instanceid": {id}, "ec2:instancetype": {n.Type}})
 }
 
-// askGroup asks about an existing security group.
-func askGroup(c *query.Call, id string) (iam.Request, error) {
-	if err := cloud.KindGroup.CheckID(id); err != nil {
-		return iam.Request{}, err
+func (q *questions) group(id string) {
+	if !q.could(cloud.KindGroup, id) {
+		return
 	}
-	g := c.State.Groups[vpc.SecurityGroupID(id)]
+	g := q.call.State.Groups[vpc.SecurityGroupID(id)]
 	if g == nil {
-		return iam.Request{}, cloud.KindGroup.NotFound(id)
+		q.missing(cloud.KindGroup, id)
+		return
 	}
-	return ask(c, cloud.KindGroup, id, tagged(g.Tags), keys{
-		"ec2:vpc": {arn(c, cloud.KindVPC, string(c.State.VPC.ID))}, "ec2:securitygroupid": {id},
-	}), nil
+	q.about(cloud.KindGroup, id, tagged(g.Tags), ofVPC(q.call), keys{"ec2:securitygroupid": {id}})
+}
+
+func (q *questions) subnet(id string) {
+	if !q.could(cloud.KindSubnet, id) {
+		return
+	}
+	n := q.call.State.Subnets[vpc.SubnetID(id)]
+	if n == nil {
+		q.missing(cloud.KindSubnet, id)
+		return
+	}
+	q.about(cloud.KindSubnet, id, inSubnet(q.call, n.ID), tagged(n.Tags))
+}
+
+func (q *questions) table(id string) {
+	if !q.could(cloud.KindTable, id) {
+		return
+	}
+	t := q.call.State.RouteTables[vpc.RouteTableID(id)]
+	if t == nil {
+		q.missing(cloud.KindTable, id)
+		return
+	}
+	q.about(cloud.KindTable, id, tagged(t.Tags), ofVPC(q.call))
+}
+
+// ofVPC is the key of what lies in the VPC and in no subnet of it.
+func ofVPC(c *query.Call) keys {
+	return keys{"ec2:vpc": {arn(c, cloud.KindVPC, string(c.State.VPC.ID))}}
 }

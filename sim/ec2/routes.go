@@ -203,17 +203,9 @@ func (r deleteRoute) tableID() string { return r.Table }
 
 // permitTable asks for the one route table a request names.
 func permitTable[Req interface{ tableID() string }](c *query.Call, r *Req) ([]iam.Request, error) {
-	id := (*r).tableID()
-	if err := cloud.KindTable.CheckID(id); err != nil {
-		return nil, err
-	}
-	t := c.State.RouteTables[vpc.RouteTableID(id)]
-	if t == nil {
-		return nil, cloud.KindTable.NotFound(id)
-	}
-	return []iam.Request{ask(c, cloud.KindTable, id, tagged(t.Tags), keys{
-		"ec2:vpc": {arn(c, cloud.KindVPC, string(c.State.VPC.ID))},
-	})}, nil
+	q := &questions{call: c}
+	q.table((*r).tableID())
+	return q.answer()
 }
 
 func (r *putRoute) wanted() (netip.Prefix, cloud.RouteTarget, error) {

@@ -148,8 +148,9 @@ func (r revokeGroup) groupID() string { return r.Group }
 
 // permitGroup asks for the one group a request names.
 func permitGroup[Req interface{ groupID() string }](c *query.Call, r *Req) ([]iam.Request, error) {
-	g, err := askGroup(c, (*r).groupID())
-	return []iam.Request{g}, err
+	q := &questions{call: c}
+	q.group((*r).groupID())
+	return q.answer()
 }
 
 func (a *api) authorize(c *query.Call, r *authorizeGroup, d cloud.Direction) (*authorizedGroup, error) {

@@ -59,32 +59,33 @@ func permitTags(c *query.Call, r *changeTags) ([]iam.Request, error) {
 	if n := len(r.Resources); n > maxTagged {
 		return nil, cloud.InvalidParameter("The request names %d resources. It can name %d at most.", n, maxTagged)
 	}
-	var out []iam.Request
+	q := &questions{call: c}
 	for _, id := range r.Resources {
-		tags, kind, ok := c.State.TagsOf(id)
-		if !ok {
-			return nil, missingResource(id)
+		if tags, kind, ok := c.State.TagsOf(id); ok {
+			q.about(kind, id, tagged(tags), tagging(r.tags()))
+			continue
 		}
-		out = append(out, ask(c, kind, id, tagged(tags), tagging(r.tags())))
+		kind, ok := kindOf(id)
+		if !ok {
+			return nil, cloud.Errorf("InvalidID", "The ID '%s' is not valid", id)
+		}
+		if q.could(kind, id) {
+			q.missing(kind, id, tagging(r.tags()))
+		}
 	}
-	return out, nil
+	return q.answer()
 }
 
-// missingResource is the error for an id of any kind that names nothing.
-func missingResource(id string) error {
+// kindOf is the kind of resource that an id's form says it is of; false when that
+// is none that takes tags.
+func kindOf(id string) (kind cloud.Kind, ok bool) {
 	prefix, _, _ := strings.Cut(id, "-")
 	kinds := map[string]cloud.Kind{
 		"eni": cloud.KindInterface, "subnet": cloud.KindSubnet, "vpc": cloud.KindVPC, "i": cloud.KindInstance,
 		"sg": cloud.KindGroup, "rtb": cloud.KindTable, "igw": cloud.KindGateway,
 	}
-	kind, ok := kinds[prefix]
-	if !ok {
-		return cloud.Errorf("InvalidID", "The ID '%s' is not valid", id)
-	}
-	if err := kind.CheckID(id); err != nil {
-		return err
-	}
-	return kind.NotFound(id)
+	kind, ok = kinds[prefix]
+	return kind, ok
 }
 
 type describeTags struct {

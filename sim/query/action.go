@@ -41,8 +41,9 @@ type Spec[Req, Resp any] struct {
 	Page      string
 	ReadOnly  bool
 	Anonymous bool
-	// Permit lists what the caller must be allowed; nil asks nothing. Its error
-	// is the call's answer, such as a resource that does not exist.
+	// Permit lists what the caller must be allowed; nil asks nothing. Its error,
+	// such as a resource that does not exist, answers a caller who is allowed all
+	// of the list.
 	Permit func(*Call, *Req) ([]iam.Request, error)
 	Do     func(*Call, *Req) (*Resp, error)
 }

@@ -213,12 +213,12 @@ func (s *Server) dispatch(req *request) ([]byte, error) {
 		return nil, err
 	}
 	if req.action.permit != nil {
-		wanted, err := req.action.permit(req.call, message)
-		if err != nil {
-			return nil, err
-		}
+		wanted, wrong := req.action.permit(req.call, message)
 		if err := req.call.Principal.Authorize(wanted); err != nil {
 			return nil, unauthorized(req, err)
+		}
+		if wrong != nil {
+			return nil, wrong
 		}
 	}
 	if d, ok := message.(interface{ dryRun() bool }); ok && d.dryRun() {

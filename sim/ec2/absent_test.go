@@ -1,0 +1,98 @@
+package ec2_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/trunkline/trunkline/sim/iam"
+)
+
+// What is not there has no tag, so a grant that asks for one refuses it; only who
+// may touch all of its kind is told that it does not exist.
+func TestOnlyWhoMayTouchAnyIsToldThatOneDoesNotExist(t *testing.T) {
+	a := start(t, seeded())
+	document, err := os.ReadFile("../../deploy/iam/node-policy.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := a.as(iam.Role{Name: "node-shipped", Policies: map[string][]byte{"p": document}})
+	nobody := a.as(iam.Role{Name: "nobody", Policies: map[string][]byte{"p": []byte(
+		`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "ec2:DescribeVpcs", "Resource": "*"}}`)}})
+	const eni, group, instance, subnet = "eni-00000000000000001", "sg-00000000000000001", "i-00000000000000001", "subnet-00000000000000001"
+	there := string(a.cloud.State().Primary(a.instance("node1").ID).ID)
+	for _, c := range []struct {
+		what              string
+		do                func(*awsec2.Client) error
+		any, node, nobody string // their codes
+	}{
+		{"delete an interface", func(c *awsec2.Client) error {
+			_, err := c.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String(eni)})
+			return err
+		}, "InvalidNetworkInterfaceID.NotFound", "UnauthorizedOperation", "UnauthorizedOperation"},
+		{"assign to an interface", func(c *awsec2.Client) error {
+			_, err := c.AssignPrivateIpAddresses(t.Context(), &awsec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: aws.String(eni), SecondaryPrivateIpAddressCount: aws.Int32(1)})
+			return err
+		}, "InvalidNetworkInterfaceID.NotFound", "InvalidNetworkInterfaceID.NotFound", "UnauthorizedOperation"}, // granted unless a tag forbids it
+		{"give an interface a group", func(c *awsec2.Client) error {
+			_, err := c.ModifyNetworkInterfaceAttribute(t.Context(), &awsec2.ModifyNetworkInterfaceAttributeInput{NetworkInterfaceId: aws.String(there), Groups: []string{group}})
+			return err
+		}, "InvalidGroup.NotFound", "UnauthorizedOperation", "UnauthorizedOperation"},
+		{"terminate an instance", func(c *awsec2.Client) error {
+			_, err := c.TerminateInstances(t.Context(), &awsec2.TerminateInstancesInput{InstanceIds: []string{instance}})
+			return err
+		}, "InvalidInstanceID.NotFound", "UnauthorizedOperation", "UnauthorizedOperation"},
+		{"create in a subnet", func(c *awsec2.Client) error {
+			_, err := c.CreateNetworkInterface(t.Context(), &awsec2.CreateNetworkInterfaceInput{SubnetId: aws.String(subnet)})
+			return err
+		}, "InvalidSubnetID.NotFound", "UnauthorizedOperation", "UnauthorizedOperation"},
+		{"tag an interface", func(c *awsec2.Client) error {
+			_, err := c.CreateTags(t.Context(), &awsec2.CreateTagsInput{Resources: []string{eni}, Tags: []types.Tag{{Key: aws.String("a")}}})
+			return err
+		}, "InvalidNetworkInterfaceID.NotFound", "UnauthorizedOperation", "UnauthorizedOperation"},
+		{"route in a table", func(c *awsec2.Client) error {
+			_, err := c.DeleteRoute(t.Context(), &awsec2.DeleteRouteInput{RouteTableId: aws.String("rtb-00000000000000001"), DestinationCidrBlock: aws.String("192.0.2.0/24")})
+			return err
+		}, "InvalidRouteTableID.NotFound", "UnauthorizedOperation", "UnauthorizedOperation"},
+		{"name what no id looks like", func(c *awsec2.Client) error {
+			_, err := c.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String("eni-x")})
+			return err
+		}, "InvalidNetworkInterfaceID.Malformed", "InvalidNetworkInterfaceID.Malformed", "InvalidNetworkInterfaceID.Malformed"},
+	} {
+		for _, who := range []struct {
+			name   string
+			client *awsec2.Client
+			code   string
+		}{{"who may do all", a.Client, c.any}, {"a node", node, c.node}, {"who may do nothing", nobody, c.nobody}} {
+			if err := c.do(who.client); !isCode(err, who.code) {
+				t.Errorf("%s as %s: %v, want %s", c.what, who.name, err, who.code)
+			}
+		}
+	}
+}
+
+func TestTimeoutsBeyondTheirBoundsAndUnknownZonesAreRefused(t *testing.T) {
+	a := start(t, seeded())
+	track := func(tcp, stream, udp *int32) error {
+		_, err := a.CreateNetworkInterface(t.Context(), &awsec2.CreateNetworkInterfaceInput{
+			SubnetId: a.subnet("a"), ConnectionTrackingSpecification: &types.ConnectionTrackingSpecificationRequest{
+				TcpEstablishedTimeout: tcp, UdpStreamTimeout: stream, UdpTimeout: udp,
+			},
+		})
+		return err
+	}
+	if err := track(aws.Int32(432000), aws.Int32(60), nil); err != nil {
+		t.Errorf("timeouts within their bounds: %v", err)
+	}
+	want(t, track(aws.Int32(59), nil, nil), "InvalidParameterValue",
+		"Value (59) for parameter tcpEstablishedTimeout is invalid. It must be between 60 and 432000.")
+	want(t, track(nil, aws.Int32(181), nil), "InvalidParameterValue",
+		"Value (181) for parameter udpStreamTimeout is invalid. It must be between 60 and 180.")
+	want(t, track(nil, nil, aws.Int32(0)), "InvalidParameterValue",
+		"Value (0) for parameter udpTimeout is invalid. It must be between 30 and 60.")
+	_, err := a.DescribeAvailabilityZones(t.Context(), &awsec2.DescribeAvailabilityZonesInput{ZoneIds: []string{"usw2-az9"}})
+	want(t, err, "InvalidParameterValue", "Invalid availability zone-id: [usw2-az9]")
+}
