@@ -33,6 +33,7 @@ type addition struct {
 	req   *cnirpc.Request
 	netns *os.File
 	asked time.Time // when the request came
+	conf  netConf
 	owner ipam.Owner
 	pod   kube.Pod
 	// The rest is filled in by the steps.
@@ -91,7 +92,7 @@ func (a *Agent) add(ctx context.Context, req *cnirpc.Request, conf netConf, netn
 		ctx = bounded
 	}
 	defer a.host.Adding()()
-	add := &addition{req: req, netns: netns, asked: time.Now()}
+	add := &addition{req: req, netns: netns, asked: time.Now(), conf: conf}
 	if err := a.addSteps().Run(ctx, add); err != nil {
 		a.tell(add, err)
 		return nil, fmt.Errorf("add pod %s: %w", add.owner.Pod(), err)
@@ -191,7 +192,7 @@ func (a *Agent) attach(ctx context.Context, add *addition) error {
 		return err
 	}
 	add.at = attachment{
-		Owner: add.owner, Addr: add.lease.Addr, Stage: adding, Since: time.Now(), Asked: add.asked, held: true,
+		Owner: add.owner, Addr: add.lease.Addr, Stage: adding, Since: time.Now(), Asked: add.asked, Network: add.conf.Name, held: true,
 		Table: hostnet.ENI{Device: add.lease.Device}.Table(), MTU: a.podMTU(),
 		Link: hostnet.LinkName(a.cfg.VethPrefix, add.owner.Namespace, add.owner.Name),
 	}
@@ -214,19 +215,17 @@ func (a *Agent) giveBack(ctx context.Context, add *addition) error {
 	if add.begun || len(add.fresh) == 0 {
 		return nil
 	}
-	err := a.book.change(ctx, func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Return(add.owner, time.Now()), nil })
+	err := a.book.giveBack(add.owner, time.Now()).Wait(ctx)
 	a.line.Wake()
 	return err
 }
 
 func (a *Agent) wire(ctx context.Context, add *addition) (err error) {
-	for _, old := range a.book.attachments() {
-		if old.Link == add.at.Link && old.Owner.Key() != add.owner.Key() {
-			// An older sandbox of the same pod, whose DEL has not come. The link's
-			// name is the new one's now.
-			if err := a.detach(ctx, old); err != nil {
-				return fmt.Errorf("make room for %s: %w", add.at.Link, err)
-			}
+	for _, old := range a.book.others(add.at) {
+		// An older sandbox of the same pod, whose DEL has not come. The link's name is
+		// the new one's now.
+		if err := a.detach(ctx, old); err != nil {
+			return fmt.Errorf("make room for %s: %w", add.at.Link, err)
 		}
 	}
 	add.begun = true

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,6 +41,8 @@ type attachment struct {
 	Since time.Time  `json:"since"`
 	// Asked is when its ADD came; zero: not known.
 	Asked time.Time `json:"asked,omitzero"`
+	// Network is the name of its configuration; empty: networkName.
+	Network string `json:"network,omitempty"`
 
 	held bool // wired but not let out yet
 }
@@ -51,6 +54,8 @@ const (
 	wired    stage = "wired"    // the ADD was answered
 	deleting stage = "deleting" // DEL was taken; the link may still be there
 )
+
+func (t attachment) network() string { return cmp.Or(t.Network, networkName) }
 
 func (t attachment) pod() hostnet.Pod {
 	return hostnet.Pod{
@@ -94,9 +99,29 @@ func openBook(ctx context.Context, cfg config.Config, log *slog.Logger) (*book, 
 			return nil, errors.Join(err, j.Close())
 		}
 	}
-	b.enqueue(b.ledger.Restart(time.Now()))
+	rows, others := b.ledger.Restart(time.Now()), []journal.Record(nil)
+	if j.Found.Rebooted {
+		ended, pods := b.endBoot(log, time.Now())
+		rows, others = append(rows, ended...), pods
+	}
+	b.enqueue(rows, others...) // the first append, see journal.Opened
 	b.begun = b.ledger.View(time.Now()).InFlight
 	return b, nil
+}
+
+// endBoot has the attachments of an earlier boot on their way out: their links died
+// with it, and their DELs may never come.
+func (b *book) endBoot(log *slog.Logger, now time.Time) (rows []ipam.Record, records []journal.Record) {
+	for key, t := range b.pods {
+		if t.Stage == deleting {
+			continue
+		}
+		log.Info("pod of an earlier boot", "pod", t.Owner.Pod(), "ip", t.Addr)
+		t.Stage, t.Since = deleting, now
+		b.pods[key] = t
+		rows, records = append(rows, b.ledger.Quarantine(t.Owner, now)...), append(records, podRecord(t))
+	}
+	return rows, records
 }
 
 func (b *book) replay(records []journal.Record) error {
@@ -112,6 +137,7 @@ func (b *book) replay(records []journal.Record) error {
 		case keyPod:
 			var t attachment
 			err = json.Unmarshal(r.Value, &t)
+			t.held = t.Stage == adding // nobody knows what of its ADD is in force
 			b.pods[t.Owner.Key()] = t
 		case keyIntent:
 			var in ec2.Entry
@@ -191,6 +217,16 @@ func (b *book) put(t attachment, rows ...ipam.Record) *journal.Pending {
 	return b.enqueueForBoot(rows, podRecord(t))
 }
 
+// giveBack undoes the assignment of an address that no link was made for, and forgets
+// the attachment that was to have it: a later DEL must not find it, for the address may
+// be another pod's by then.
+func (b *book) giveBack(owner ipam.Owner, now time.Time) *journal.Pending {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.pods, owner.Key())
+	return b.enqueue(b.ledger.Return(owner, now), journal.Forget(podKey(owner.Key())))
+}
+
 // quarantine takes an attachment's address away and says its link is to go.
 func (b *book) quarantine(t attachment, now time.Time) *journal.Pending {
 	b.mu.Lock()
@@ -232,6 +268,19 @@ func (b *book) attachments() []attachment {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.SortedFunc(maps.Values(b.pods), func(x, y attachment) int { return x.Addr.Compare(y.Addr) })
+}
+
+// others returns the attachments beside t that have its link's name.
+func (b *book) others(t attachment) []attachment {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []attachment
+	for key, other := range b.pods {
+		if other.Link == t.Link && key != t.Owner.Key() {
+			list = append(list, other)
+		}
+	}
+	return list
 }
 
 func (b *book) view(now time.Time) (ipam.View, []ipam.Lease) {

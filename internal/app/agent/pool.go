@@ -37,10 +37,10 @@ func (a *Agent) planOnce(ctx context.Context, _ bool) (time.Time, error) {
 	if changed || counted {
 		a.report.Mark()
 	}
-	if canServe(a.book.view(now)) {
-		select {
-		case <-a.addressed:
-		default:
+	select {
+	case <-a.addressed:
+	default:
+		if canServe(a.book.view(now)) {
 			close(a.addressed)
 		}
 	}
@@ -67,6 +67,9 @@ func (a *Agent) begin(ctx context.Context, action ipam.Action, now time.Time) er
 	action.ID = newID()
 	var err error
 	if err = a.book.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) { return l.Begin(action, now) }); err != nil {
+		if !errors.Is(err, ipam.ErrStale) && ctx.Err() == nil { // booked and not written, so it is not carried out
+			a.settled(ctx, action.ID, ipam.Result{}, err)
+		}
 		return fmt.Errorf("begin %s: %w", action, err)
 	}
 	a.log.Info("begin", "action", action.String(), "why", action.Why, "id", action.ID)

@@ -148,6 +148,13 @@ func (a *account) settled(key string) hostnet.Object {
 	return a.left[key]
 }
 
+// working reports whether work is under way on a key.
+func (a *account) working(key string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.open[key] > 0
+}
+
 // look begins a look at the kernel and returns when.
 func (a *account) look() (since uint64) {
 	a.mu.Lock()

@@ -103,7 +103,7 @@ func Open(ns *os.File, log *slog.Logger) (*Host, error) {
 			return err
 		}
 		for range maxRequests {
-			c, err := dial()
+			c, err := dial(receiveBuffer)
 			if err != nil {
 				return err
 			}

@@ -101,17 +101,20 @@ func linkOf(a *netlink.LinkAttrs) hostnet.Link {
 func dying(a *netlink.LinkAttrs) bool { return linkOf(a).Dying() }
 
 // find returns the node's link of a name, nil if there is none.
-func (h *Host) find(name string) (*netlink.LinkAttrs, error) { return byName(h.handle, name) }
+func (h *Host) find(name string) (*netlink.LinkAttrs, error) {
+	c := <-h.conns
+	defer func() { h.conns <- c }()
+	return c.link(0, name)
+}
 
-func byName(handle *netlink.Handle, name string) (*netlink.LinkAttrs, error) {
-	l, err := handle.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
+// at returns the node's link of an index, nil if there is none.
+func (h *Host) at(index int) (*netlink.LinkAttrs, error) {
+	if index == 0 {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("find link %s: %w", name, err)
-	}
-	return l.Attrs(), nil
+	c := <-h.conns
+	defer func() { h.conns <- c }()
+	return c.link(index, "")
 }
 
 // wiredOf reads a link as a pod's; Half if its alias does not say that it is one.

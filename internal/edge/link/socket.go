@@ -1,10 +1,12 @@
 package link
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -33,11 +35,16 @@ type conn struct {
 	buf []byte
 }
 
-// receiveBuffer takes the answers to a whole batch: about 100 bytes each.
-const receiveBuffer = 64 << 10
+// A receive buffer takes the answers to a whole batch, about 100 bytes each, and the
+// description of one link, about 2 KiB.
+const (
+	receiveBuffer = 64 << 10
+	smallBuffer   = 8 << 10 // for the few messages to a pod's namespace
+)
 
-// dial opens a socket in the namespace of the calling thread.
-func dial() (*conn, error) {
+// dial opens a socket in the namespace of the calling thread, with a buffer of so
+// many bytes.
+func dial(buffer int) (*conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
@@ -51,7 +58,7 @@ func dial() (*conn, error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	// The kernel answers before send returns; a silent one must not hang us.
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
-	return &conn{fd: fd, buf: make([]byte, receiveBuffer)}, nil
+	return &conn{fd: fd, buf: make([]byte, buffer)}, nil
 }
 
 func (c *conn) close() { _ = unix.Close(c.fd) }
@@ -126,16 +133,27 @@ func acknowledgement(b []byte, what string) error {
 	return fmt.Errorf("%s: %w", what, errno)
 }
 
-// index returns the index of the link called name in the socket's namespace;
-// unix.ENODEV if there is none.
-func (c *conn) index(name string) (int, error) {
+// skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h: counters are half of
+// what the kernel says of a link.
+const skipStats = 1 << 3
+
+// link returns the link of an index, or with index 0 of a name, in the socket's
+// namespace; nil if there is none.
+func (c *conn) link(index int, name string) (*netlink.LinkAttrs, error) {
 	c.seq++
+	which := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	which.Index = int32(index)
 	req := nl.NetlinkRequest{
 		NlMsghdr: unix.NlMsghdr{Type: unix.RTM_GETLINK, Flags: unix.NLM_F_REQUEST, Seq: c.seq},
-		Data:     []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC), text(unix.IFLA_IFNAME, name)},
+		Data:     []nl.NetlinkRequestData{which, attr(unix.IFLA_EXT_MASK, u32(skipStats))},
+	}
+	what := func() string { return fmt.Sprintf("find link of index %d", index) }
+	if index == 0 {
+		what = func() string { return "find link " + name }
+		req.Data = append(req.Data, text(unix.IFLA_IFNAME, name))
 	}
 	if err := unix.Sendto(c.fd, req.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return 0, fmt.Errorf("send to rtnetlink: %w", err)
+		return nil, fmt.Errorf("send to rtnetlink: %w", err)
 	}
 	for {
 		n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
@@ -143,13 +161,20 @@ func (c *conn) index(name string) (int, error) {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
-			return 0, fmt.Errorf("receive from rtnetlink: %w", err)
+			return nil, fmt.Errorf("receive from rtnetlink: %w", err)
 		case n < unix.NLMSG_HDRLEN+unix.SizeofIfInfomsg || binary.NativeEndian.Uint32(c.buf[8:]) != c.seq:
 			continue
 		case binary.NativeEndian.Uint16(c.buf[4:]) == unix.NLMSG_ERROR:
-			return 0, acknowledgement(c.buf[:n], "find link "+name)
+			if err := acknowledgement(c.buf[:n], what()); !errors.Is(err, unix.ENODEV) {
+				return nil, err
+			}
+			return nil, nil
 		}
-		return int(binary.NativeEndian.Uint32(c.buf[unix.NLMSG_HDRLEN+4:])), nil
+		l, err := netlink.LinkDeserialize(nil, bytes.Clone(c.buf[unix.NLMSG_HDRLEN:n]))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", what(), err)
+		}
+		return l.Attrs(), nil
 	}
 }
 

@@ -133,6 +133,11 @@ func (h *Host) judge(m rtMessage) string {
 }
 
 func (h *Host) judgeLink(m rtMessage) string {
+	// Most of what is heard is our own work on a link, which is not judged: it is not
+	// read either.
+	if h.account.working(hostnet.Link{Name: m.linkName()}.Key()) {
+		return ""
+	}
 	l, err := netlink.LinkDeserialize(nil, m.body)
 	if err != nil {
 		return ""
@@ -183,11 +188,11 @@ func (h *Host) judgeRoute(m rtMessage) string {
 
 // nameOf is empty for a link that is gone, which is told apart.
 func (h *Host) nameOf(index int) string {
-	l, err := h.handle.LinkByIndex(index)
-	if err != nil {
+	l, err := h.at(index)
+	if err != nil || l == nil {
 		return ""
 	}
-	return l.Attrs().Name
+	return l.Name
 }
 
 func (h *Host) judgeAddress(m rtMessage) string {
@@ -279,6 +284,21 @@ func (m rtMessage) u32At(offset int) uint32 {
 func (m rtMessage) index() int { return int(m.u32At(4)) }
 
 func (m rtMessage) neighbourState() uint16 { return uint16(m.u32At(8)) }
+
+// linkName is that of a link message.
+func (m rtMessage) linkName() string {
+	for b := m.body[min(len(m.body), unix.SizeofIfInfomsg):]; len(b) >= unix.SizeofRtAttr; {
+		size, kind := int(nl.NativeEndian().Uint16(b)), nl.NativeEndian().Uint16(b[2:])
+		if size < unix.SizeofRtAttr || size > len(b) {
+			break
+		}
+		if kind == unix.IFLA_IFNAME {
+			return unix.ByteSliceToString(b[unix.SizeofRtAttr:size])
+		}
+		b = b[min((size+3)&^3, len(b)):]
+	}
+	return ""
+}
 
 func number(b []byte) uint32 {
 	if len(b) != 4 {

@@ -207,11 +207,11 @@ func (w *wiring) podEndTaken(ctx context.Context) error {
 	if err != nil || found == nil {
 		return err
 	}
-	l, err := w.h.handle.LinkByIndex(found.ParentIndex) // what another namespace calls so is told apart by its address
-	if err == nil && dying(l.Attrs()) {
-		a, ok := hostnet.ParseAlias(l.Attrs().Alias)
+	peer, err := w.h.at(found.ParentIndex) // what another namespace calls so is told apart by its address
+	if err == nil && peer != nil && dying(peer) {
+		a, ok := hostnet.ParseAlias(peer.Alias)
 		if _, podMAC := hostnet.PodMACs(a.ContainerID, a.IfName); ok && bytes.Equal(found.HardwareAddr, podMAC[:]) {
-			each, err := w.h.request(ctx, deleteLink(l.Attrs().Index, "delete dying link "+l.Attrs().Name))
+			each, err := w.h.request(ctx, deleteLink(peer.Index, "delete dying link "+peer.Name))
 			if err != nil {
 				return err
 			}
@@ -233,12 +233,12 @@ func (w *wiring) peerIs(hostIndex int) (bool, error) {
 // podEnd returns the pod's interface of the wanted name, nil if there is none.
 func (w *wiring) podEnd() (found *netlink.LinkAttrs, err error) {
 	err = inNS(w.ns, func() error {
-		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		c, err := dial(smallBuffer)
 		if err != nil {
 			return err
 		}
-		defer handle.Close()
-		found, err = byName(handle, w.pod.IfName)
+		defer c.close()
+		found, err = c.link(0, w.pod.IfName)
 		return err
 	})
 	return found, err
@@ -276,30 +276,30 @@ func (w *wiring) hasIPv6() bool {
 func (w *wiring) podSide(context.Context) error {
 	var c *conn
 	err := inNS(w.ns, func() (err error) {
-		c, err = dial()
+		c, err = dial(smallBuffer)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	index, err := c.index(w.pod.IfName)
-	if errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("interface %s of the pod: %w", w.pod.IfName, ErrNamespaceGone)
-	}
+	end, err := c.link(0, w.pod.IfName)
 	if err != nil {
 		return err
 	}
+	if end == nil {
+		return fmt.Errorf("interface %s of the pod: %w", w.pod.IfName, ErrNamespaceGone)
+	}
 	side := hostnet.PodSide(w.pod)
-	batch := []message{setLink(index, 1, "set the pod's "+w.pod.IfName+" up")}
+	batch := []message{setLink(end.Index, 1, "set the pod's "+w.pod.IfName+" up")}
 	for _, a := range side.Addresses {
-		batch = append(batch, addressMessage(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, index, a))
+		batch = append(batch, addressMessage(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, end.Index, a))
 	}
 	for _, n := range side.Neighbours {
-		batch = append(batch, neighbourMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, index, n))
+		batch = append(batch, neighbourMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, end.Index, n))
 	}
 	for _, r := range side.Routes {
-		batch = append(batch, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, r))
+		batch = append(batch, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, end.Index, r))
 	}
 	each, err := c.exchange(batch)
 	if err != nil {

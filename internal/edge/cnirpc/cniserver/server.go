@@ -190,9 +190,7 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *cnirpc.Req
 	ctx, gone := context.WithCancelCause(ctx)
 	defer gone(nil)
 	_ = conn.SetReadDeadline(time.Time{}) // a conn that refuses reads as closed below
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
+	go func() { // ends when serve closes conn, at the latest
 		var one [1]byte
 		for {
 			if _, err := conn.Read(one[:]); err != nil {
@@ -200,10 +198,6 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *cnirpc.Req
 				return
 			}
 		}
-	}()
-	defer func() {
-		_ = conn.SetReadDeadline(time.Unix(1, 0)) // wakes the watcher
-		<-watched
 	}()
 	return s.Handle(ctx, req, netns)
 }
