@@ -190,7 +190,7 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *cnirpc.Req
 	ctx, gone := context.WithCancelCause(ctx)
 	defer gone(nil)
 	_ = conn.SetReadDeadline(time.Time{}) // a conn that refuses reads as closed below
-	go func() { // ends when serve closes conn, at the latest
+	go func() {                           // ends when serve closes conn, at the latest
 		var one [1]byte
 		for {
 			if _, err := conn.Read(one[:]); err != nil {
