@@ -3,13 +3,18 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
 
 // call runs a command line and returns its status and what it wrote.
@@ -78,6 +83,7 @@ func TestWrongCommandLinesAreRefusedWithWhatIsWrong(t *testing.T) {
 		{"connectivity test --external-name -x", 2, "--external-name"},
 		{"connectivity test --image=", 2, `--image "": not the name`},
 		{"connectivity test --kubeconfig testdata/none --junit-file x", 1, "testdata/none"},
+		{"show pool --local --node n1", 2, "--local"},
 		{"ec2 freeze --reason x", 2, "--release"},
 		{"ec2 freeze --all --release --reason x", 2, "--all"},
 		{"ec2 freeze --all", 2, "--reason"},
@@ -159,5 +165,32 @@ func TestEverySettingIsAFlag(t *testing.T) {
 	}
 	if given := givenFlags(settingFlags()); len(given) != 0 {
 		t.Errorf("flags that were not given count as given: %v", given)
+	}
+}
+
+// kubeconfigOf is a file by which a server of this test is reached.
+func kubeconfigOf(t *testing.T, s *kubetest.Server) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\n", s.REST().Host)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A cluster without a node is one no case can run on.
+func TestATestThatComesToNothingLeavesNoGreenFile(t *testing.T) {
+	config, file := kubeconfigOf(t, kubetest.New(t)), filepath.Join(t.TempDir(), "junit.xml")
+	code, out, said := call("connectivity", "test", "--kubeconfig", config, "--junit-file", file)
+	if code != 1 || !strings.Contains(said, "no node is ready and schedulable") {
+		t.Errorf("status %d, %q\n%s", code, said, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), fmt.Sprintf(`failures="0" errors="%d"`, len(connectivity.Cases(9001)))) || !strings.Contains(string(text), `<error message="prepare the test: no node is ready`) {
+		t.Errorf("the file says\n%.600s", text)
 	}
 }

@@ -65,9 +65,9 @@ type showCmd struct {
 type books struct {
 	cluster
 	output
-	Node    []string `help:"Only this node; may be repeated." placeholder:"NAME"`
+	Node    []string `help:"Only this node; may be repeated." placeholder:"NAME" xor:"where"`
 	Why     bool     `help:"Add the reasons."`
-	Local   bool     `help:"Ask the agent of the node this runs on, without the API server."`
+	Local   bool     `help:"Ask the agent of the node this runs on, without the API server." xor:"where"`
 	Address string   `help:"Where that agent answers." default:"${introspection}" hidden:""`
 }
 
@@ -226,7 +226,7 @@ type testCmd struct {
 
 // Help is shown by --help.
 func (testCmd) Help() string {
-	return "Ends with status 1 when a case failed, 2 when the command line is wrong. Cases that cannot run are skipped with the reason.\n\nExamples:\n\n  trunkline connectivity test\n\n  trunkline connectivity test --test '^pod-to-(pod|service)/' --junit-file junit.xml\n\n  trunkline connectivity test --list\n\n  trunkline connectivity test --mtu 1500 --image registry.example.com/trunkline-workload:v1"
+	return "Ends with status 1 when a case failed or none that was picked could run, 2 when the command line is wrong, 130 when interrupted; what it put into the cluster is gone then too. Cases that cannot run are skipped with the reason.\n\nExamples:\n\n  trunkline connectivity test\n\n  trunkline connectivity test --test '^pod-to-(pod|service)/' --junit-file junit.xml\n\n  trunkline connectivity test --list\n\n  trunkline connectivity test --mtu 1500 --image registry.example.com/trunkline-workload:v1"
 }
 
 func (c testCmd) options() (connectivity.Options, error) {
@@ -294,26 +294,20 @@ func (c testCmd) Run(p process) error {
 	if err != nil {
 		return err
 	}
-	if c.JUnitFile != "" { // a run of minutes must not end in a path that cannot be written
-		if err := writeJUnit(c.JUnitFile, connectivity.Report{}); err != nil {
-			return err
-		}
-	}
-	report, err := c.perform(p, client, o)
-	if err != nil {
+	// A run of minutes must not end in a path that cannot be written; and a run that
+	// is killed must not leave a file that says nothing was wrong.
+	if err := c.writeJUnit(connectivity.Unrun(o, "the run has not come to its end")); err != nil {
 		return err
 	}
-	if c.JUnitFile != "" {
-		if err := writeJUnit(c.JUnitFile, report); err != nil {
-			return err
-		}
-	}
-	if c.json() {
-		err = cli.WriteJSON(p.out, report)
-	} else {
+	report, err := c.perform(p, client, o)
+	err = errors.Join(err, c.writeJUnit(report))
+	switch {
+	case !c.json() && len(report.Cases) > report.Aborted:
 		cli.WriteTestSummary(p.out, report)
+	case c.json() && err == nil:
+		err = cli.WriteJSON(p.out, report)
 	}
-	if err == nil && report.Failed > 0 {
+	if err == nil && !report.Green() {
 		return errFailed
 	}
 	return err
@@ -350,8 +344,12 @@ func (c testCmd) list(p process, cases []connectivity.Case) error {
 	return cli.WriteJSON(p.out, lines)
 }
 
-func writeJUnit(path string, r connectivity.Report) error {
-	f, err := os.Create(path)
+// writeJUnit writes the file that was asked for, if any.
+func (c testCmd) writeJUnit(r connectivity.Report) error {
+	if c.JUnitFile == "" {
+		return nil
+	}
+	f, err := os.Create(c.JUnitFile)
 	if err != nil {
 		return fmt.Errorf("write JUnit: %w", err)
 	}

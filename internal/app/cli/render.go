@@ -172,17 +172,25 @@ func (p *TestProgress) Done(o connectivity.Outcome) {
 		fmt.Fprintf(p.W, "%s %s: skipped: %s\n", sign, o.Name, o.Reason)
 	case connectivity.Failed:
 		fmt.Fprintf(p.W, "%s %s (%.0f ms): %s\n    %s\n", sign, o.Name, o.Millis, o.Asserts, strings.ReplaceAll(o.Reason, "\n", "\n    "))
+	case connectivity.Aborted: // the summary tells how many
 	}
 }
 
 // WriteTestSummary ends a connectivity test.
 func WriteTestSummary(w io.Writer, r connectivity.Report) {
-	fmt.Fprintf(w, "\n%s %d of %d cases passed, %d failed, %d skipped, in %.1f s\n",
-		mark(r.Failed == 0), r.Passed, len(r.Cases), r.Failed, r.Skipped, r.Seconds)
+	aborted := ""
+	if r.Aborted > 0 {
+		aborted = fmt.Sprintf(", %d did not run to their end", r.Aborted)
+	}
+	fmt.Fprintf(w, "\n%s %d of %d cases passed, %d failed, %d skipped%s, in %.1f s\n",
+		mark(r.Green()), r.Passed, len(r.Cases), r.Failed, r.Skipped, aborted, r.Seconds)
 	for _, o := range r.Cases {
 		if o.Status == connectivity.Failed {
 			fmt.Fprintf(w, "  %s %s\n", markBad, o.Name)
 		}
+	}
+	if !r.Tested() {
+		fmt.Fprintf(w, "  %s nothing was tested: no case that was picked could run\n", markBad)
 	}
 }
 

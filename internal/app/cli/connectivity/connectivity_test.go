@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +130,7 @@ func TestEachLieIsCaughtByTheCasesMeantForIt(t *testing.T) {
 		metadataOpen: "metadata/v4-blocked", spoofArrives: "spoof/mac", rawLost: "spoof/source-other-node", leaksPodIP: "outside/source",
 		namesWrong: "dns/headless", notReady: "node-to-pod/kubelet-probes", agentSick: "health", apiCutOff: "pod-to-api-server",
 		dropping: "operation/unexpected-drops", logging: "operation/error-logs", interrupted: "operation/interrupted-connections",
+		streamKilled: "operation/interrupted-connections",
 	} {
 		o := options()
 		o.SettleTime = time.Millisecond
@@ -165,6 +167,24 @@ func TestCasesThatCannotRunAreSkippedWithTheReason(t *testing.T) {
 	}
 }
 
+func TestNodesWithoutRoomAreNotTestedOn(t *testing.T) {
+	m := newModel(honest)
+	m.nodes[0].Room = 3
+	r := run(t, m, options())
+	for _, c := range r.Cases {
+		if strings.Contains(c.Reason, "n1") || c.Status == connectivity.Failed {
+			t.Errorf("%s is %s: %s", c.Name, c.Status, c.Reason)
+		}
+		if strings.HasPrefix(c.Name, "pod-to-pod/other-node/") && !strings.Contains(c.Reason, "one ready node of 2 has room for 6 more pods") {
+			t.Errorf("%s is %s: %q", c.Name, c.Status, c.Reason)
+		}
+	}
+	m.nodes[1].Room = 3
+	if _, err := connectivity.Run(t.Context(), m, options(), silent{}); err == nil || !strings.Contains(err.Error(), "none of 2 ready nodes has room for 6 more pods") {
+		t.Errorf("no room anywhere: %v", err)
+	}
+}
+
 func TestAFilterRunsOnlyWhatItPicksAndStillWatchesTheRun(t *testing.T) {
 	o := options()
 	o.Filter = regexp.MustCompile(`^dns/`)
@@ -175,26 +195,113 @@ func TestAFilterRunsOnlyWhatItPicksAndStillWatchesTheRun(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedRunIsCleanedUp(t *testing.T) {
-	m := newModel(honest)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err := connectivity.Run(ctx, m, options(), silent{})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want the interruption", err)
+// heard notes the outcomes that were told while a run went.
+type heard struct {
+	silent
+	failed []string
+}
+
+func (h *heard) Done(o connectivity.Outcome) {
+	if o.Status == connectivity.Failed {
+		h.failed = append(h.failed, o.Name)
 	}
-	if m.removed != 2 || len(m.pods) != 0 {
-		t.Errorf("removed %d times, %d pods left", m.removed, len(m.pods))
+}
+
+// A run is interrupted at its first removal, while it sets up, and in the midst of
+// its cases.
+func TestAnInterruptedRunIsCleanedUpAndBlamesTheNetworkForNothing(t *testing.T) {
+	for name, when := range map[string]func(m *model, stop func()){
+		"before it began":    func(_ *model, stop func()) { stop() },
+		"at the first look":  func(m *model, stop func()) { m.atRemove = stop },
+		"while it is set up": func(m *model, stop func()) { m.atExec = stop },
+		"amid its cases":     func(m *model, stop func()) { m.atExec = after(60, stop) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, p := newModel(honest), &heard{}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			when(m, cancel)
+			r, err := connectivity.Run(ctx, m, options(), p)
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("error %v, want the interruption", err)
+			}
+			if len(m.pods) != 0 || m.removed == 0 {
+				t.Errorf("removed %d times, %d pods left", m.removed, len(m.pods))
+			}
+			if r.Failed > 0 || len(p.failed) > 0 {
+				t.Errorf("%d cases failed, and %v were told, when nothing was wrong but the interruption", r.Failed, p.failed)
+			}
+			if want := len(connectivity.Cases(9001)); r.Aborted == 0 || len(r.Cases) < want || r.Green() {
+				t.Errorf("%d cases of %d in the report, %d aborted, green %v", len(r.Cases), want, r.Aborted, r.Green())
+			}
+		})
+	}
+}
+
+// after does something from the nth call on.
+func after(n int64, do func()) func() {
+	var calls atomic.Int64
+	return func() {
+		if calls.Add(1) >= n {
+			do()
+		}
+	}
+}
+
+func TestWhatCannotBeRemovedIsTold(t *testing.T) {
+	m := newModel(honest)
+	removals := 0
+	stuck := &stuckModel{model: m, fail: func() bool { removals++; return removals > 1 }}
+	r, err := connectivity.Run(t.Context(), stuck, options(), silent{})
+	if err == nil || !strings.Contains(err.Error(), "namespace trunkline-test is left: ") {
+		t.Errorf("error %v, want that the namespace is left", err)
+	}
+	if r.Failed > 0 || r.Aborted > 0 || r.Passed == 0 {
+		t.Errorf("%d passed, %d failed, %d aborted: the cases are as they were", r.Passed, r.Failed, r.Aborted)
+	}
+}
+
+// stuckModel is a cluster in which removals fail.
+type stuckModel struct {
+	*model
+	fail func() bool
+}
+
+func (m *stuckModel) Remove(ctx context.Context, namespace string) error {
+	if m.fail() {
+		return errors.New("a pod does not go")
+	}
+	return m.model.Remove(ctx, namespace)
+}
+
+func TestARunThatComesToNothingIsNotGreen(t *testing.T) {
+	m := newModel(honest)
+	o := options()
+	o.Filter, o.Outside = regexp.MustCompile("^outside/"), ""
+	if r := run(t, m, o); r.Skipped != 2 || r.Failed > 0 || r.Tested() || r.Green() {
+		t.Errorf("all that was picked was skipped: %d skipped, %d failed, tested %v, green %v", r.Skipped, r.Failed, r.Tested(), r.Green())
+	}
+	m.nodes = nil
+	r, err := connectivity.Run(t.Context(), m, options(), silent{})
+	if err == nil || r.Aborted != len(connectivity.Cases(9001)) || r.Green() {
+		t.Errorf("without a node: %v, %d aborted, green %v", err, r.Aborted, r.Green())
+	}
+	if !strings.Contains(r.Cases[0].Reason, "no node is ready") {
+		t.Errorf("a case did not run for %q", r.Cases[0].Reason)
+	}
+	if r := connectivity.Unrun(options(), "killed"); r.Green() || r.Aborted == 0 || r.Cases[0].Reason != "killed" {
+		t.Errorf("before anything ran: green %v, %+v", r.Green(), r.Cases[0])
 	}
 }
 
 func TestTheJUnitFileIsAsReviewed(t *testing.T) {
 	r := connectivity.Report{
-		Passed: 1, Failed: 1, Skipped: 1, Seconds: 12.5, Started: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
+		Passed: 1, Failed: 1, Skipped: 1, Aborted: 1, Seconds: 12.5, Started: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
 		Cases: []connectivity.Outcome{
 			{Name: "dns/service", Asserts: "a pod resolves", Status: connectivity.Passed, Millis: 12},
 			{Name: "pod-to-pod/other-node/1B", Asserts: "1 B arrives", Status: connectivity.Failed, Reason: "sent <1 B>; got \"timeout\"\nlook: ip rule", Millis: 5000},
 			{Name: "outside/source", Asserts: "the node's address", Status: connectivity.Skipped, Reason: "no host outside"},
+			{Name: "health", Asserts: "all is ready", Status: connectivity.Aborted, Reason: "the run was stopped"},
 		},
 	}
 	var out bytes.Buffer

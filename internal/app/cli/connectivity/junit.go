@@ -29,6 +29,7 @@ type junitCase struct {
 	Class   string        `xml:"classname,attr"`
 	Time    string        `xml:"time,attr"`
 	Failure *junitMessage `xml:"failure"`
+	Error   *junitMessage `xml:"error"`
 	Skipped *junitMessage `xml:"skipped"`
 }
 
@@ -40,7 +41,7 @@ type junitMessage struct {
 // JUnit writes r as JUnit XML: one suite, the group of a case as its class.
 func (r Report) JUnit(w io.Writer) error {
 	suite := junitSuite{
-		Name: "trunkline connectivity test", Tests: len(r.Cases), Failures: r.Failed, Skipped: r.Skipped,
+		Name: "trunkline connectivity test", Tests: len(r.Cases), Failures: r.Failed, Errors: r.Aborted, Skipped: r.Skipped,
 		Time: fmt.Sprintf("%.3f", r.Seconds), Timestamp: r.Started.UTC().Format("2006-01-02T15:04:05"),
 	}
 	for _, o := range r.Cases {
@@ -52,6 +53,8 @@ func (r Report) JUnit(w io.Writer) error {
 			c.Failure = &junitMessage{Message: head, Text: o.Asserts + "\n" + o.Reason}
 		case Skipped:
 			c.Skipped = &junitMessage{Message: head}
+		case Aborted:
+			c.Error = &junitMessage{Message: head, Text: o.Asserts + "\n" + o.Reason}
 		case Passed:
 		}
 		suite.Cases = append(suite.Cases, c)

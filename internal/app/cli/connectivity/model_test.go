@@ -34,13 +34,14 @@ const (
 	dropping     lie = "a link dropped packets"
 	logging      lie = "the agent logged an error"
 	interrupted  lie = "a stream was interrupted"
+	streamKilled lie = "the pod of a stream was killed"
 	apiCutOff    lie = "the API server does not answer"
 )
 
 func lies() []lie {
 	return []lie{
 		deaf, translated, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
-		leaksPodIP, notReady, agentSick, dropping, logging, interrupted, apiCutOff,
+		leaksPodIP, notReady, agentSick, dropping, logging, interrupted, streamKilled, apiCutOff,
 	}
 }
 
@@ -55,6 +56,8 @@ type model struct {
 	services map[string]modelService
 	removed  int
 	catDev   int
+	// atExec is called before each command in a pod, atRemove before each removal.
+	atExec, atRemove func()
 	// remembered are answers about names, as a resolver's cache holds them.
 	remembered map[string][]netip.Addr
 }
@@ -80,7 +83,10 @@ func newModel(l lie) *model {
 
 func (m *model) Nodes(context.Context) ([]connectivity.Node, error) { return m.nodes, nil }
 
-func (m *model) Create(_ context.Context, _ string, s connectivity.Setup) (map[string]netip.Addr, error) {
+func (m *model) Create(ctx context.Context, _ string, s connectivity.Setup) (map[string]netip.Addr, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := map[string]netip.Addr{}
@@ -112,7 +118,13 @@ func (m *model) Create(_ context.Context, _ string, s connectivity.Setup) (map[s
 	return out, nil
 }
 
-func (m *model) Remove(context.Context, string) error {
+func (m *model) Remove(ctx context.Context, _ string) error {
+	if m.atRemove != nil {
+		m.atRemove()
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.removed++
@@ -138,13 +150,25 @@ func (m *model) Logs(_ context.Context, _, _ string, _ int64) (string, error) {
 }
 
 func (m *model) Pods(context.Context, string) ([]corev1.Pod, error) {
-	p := corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{ReadinessProbe: &corev1.Probe{}}}}}
-	p.Name = "server-1"
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	if m.lie == notReady {
-		p.Status.Conditions[0].Status = corev1.ConditionFalse
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []corev1.Pod
+	for _, spec := range m.pods {
+		p := corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{}}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		p.Name = spec.Name
+		switch {
+		case spec.Stream == nil:
+			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			if m.lie == notReady {
+				p.Status.Conditions[0].Status = corev1.ConditionFalse
+			}
+		case m.lie == streamKilled:
+			p.Status.Phase = corev1.PodFailed
+		}
+		out = append(out, p)
 	}
-	return []corev1.Pod{p}, nil
+	return out, nil
 }
 
 func (m *model) Interfaces(_ context.Context, node string) (map[netip.Addr]connectivity.ENI, error) {
@@ -181,7 +205,13 @@ func text(v any) string {
 	return string(b) + "\n"
 }
 
-func (m *model) Exec(_ context.Context, _, pod string, argv []string) (connectivity.Output, error) {
+func (m *model) Exec(ctx context.Context, _, pod string, argv []string) (connectivity.Output, error) {
+	if m.atExec != nil {
+		m.atExec()
+	}
+	if err := ctx.Err(); err != nil {
+		return connectivity.Output{}, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	from, ok := m.pods[pod]

@@ -1,6 +1,7 @@
 package connectivity
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // counters are a node's drop counters by name; they only grow.
@@ -97,16 +100,19 @@ func (e *Env) startWatch(ctx context.Context, since time.Time) watch {
 	return w
 }
 
+// operationGroup begins the names of the operation checks.
+const operationGroup = "operation/"
+
 // operations are the checks that every run ends with, whatever was picked.
 func operations(w watch) []Case {
 	return []Case{
 		{
-			Name:    "operation/unexpected-drops",
+			Name:    operationGroup + "unexpected-drops",
 			Asserts: "no link of a used node and no connection tracking dropped a packet during the run",
 			Run:     func(ctx context.Context, e *Env) error { return e.noDrops(ctx, w) },
 		},
 		{
-			Name:    "operation/error-logs",
+			Name:    operationGroup + "error-logs",
 			Asserts: "no part of Trunkline logged an error during the run",
 			Needs:   []Need{Trunkline},
 			Run: func(ctx context.Context, e *Env) error {
@@ -124,7 +130,7 @@ func operations(w watch) []Case {
 			},
 		},
 		{
-			Name:    "operation/interrupted-connections",
+			Name:    operationGroup + "interrupted-connections",
 			Asserts: "streams held open during the run lost no number and were not interrupted",
 			Run:     func(ctx context.Context, e *Env) error { return e.streamsKept(ctx) },
 		},
@@ -151,28 +157,74 @@ func (e *Env) noDrops(ctx context.Context, w watch) error {
 }
 
 func (e *Env) streamsKept(ctx context.Context) error {
-	specs := e.streams()
-	for _, s := range specs {
-		log, err := e.Cluster.Logs(ctx, e.Options.Namespace, s.Name, 1)
+	for _, s := range e.streams() {
+		r, err := e.lastReport(ctx, s.Name)
 		if err != nil {
 			return err
 		}
-		var r Result
-		if err := json.Unmarshal([]byte(strings.TrimSpace(log)), &r); err != nil {
-			return fmt.Errorf("read the last report of %s: %w", s.Name, err)
+		f := &Failure{
+			Sent: "a number every 20 ms by " + strings.Join(s.Stream, " "), Got: r.saw(), Want: "every number back on one connection",
+			Look: []string{fmt.Sprintf("kubectl logs -n %s %s", e.Options.Namespace, s.Name)},
 		}
 		if r.Stream == nil || r.Stream.Received == 0 || r.Stream.Lost > 0 || r.Stream.Interrupted || !r.OK {
-			got := r.saw()
 			if r.Stream != nil {
-				got = fmt.Sprintf("%d of %d numbers, %d lost %v, interrupted %v, longest gap %s before number %d",
+				f.Got = fmt.Sprintf("%d of %d numbers, %d lost %v, interrupted %v, longest gap %s before number %d",
 					r.Stream.Received, r.Stream.Sent, r.Stream.Lost, r.Stream.FirstLost, r.Stream.Interrupted,
 					time.Duration(r.Stream.LongestGapMicros)*time.Microsecond, r.Stream.LongestGapAt)
 			}
-			return &Failure{
-				Sent: "a number every 20 ms by " + strings.Join(s.Stream, " "), Got: got, Want: "every number back on one connection",
-				Look: []string{fmt.Sprintf("kubectl logs -n %s %s", e.Options.Namespace, s.Name)},
-			}
+			return f
+		}
+		// The last report of one that was killed is as good as it ever was.
+		phase, err := e.phase(ctx, s.Name)
+		if err != nil {
+			return err
+		}
+		if phase != corev1.PodRunning {
+			f.Got, f.Want = fmt.Sprintf("pod %s is %s", s.Name, cmp.Or(string(phase), "gone")), "it to run until the end"
+			return f
 		}
 	}
 	return nil
+}
+
+// firstReport is how long a stream may take until it has told something.
+const firstReport = 10 * time.Second
+
+// lastReport is what a stream told last.
+func (e *Env) lastReport(ctx context.Context, pod string) (r Result, err error) {
+	patience, cancel := context.WithTimeout(ctx, firstReport)
+	defer cancel()
+	again := time.NewTicker(200 * time.Millisecond)
+	defer again.Stop()
+	for {
+		log, err := e.Cluster.Logs(ctx, e.Options.Namespace, pod, 1)
+		if err != nil {
+			return r, err
+		}
+		if log = strings.TrimSpace(log); log != "" {
+			if err := json.Unmarshal([]byte(log), &r); err != nil {
+				return r, fmt.Errorf("read the last report of %s: %w", pod, err)
+			}
+			return r, nil
+		}
+		select {
+		case <-patience.Done():
+			return r, fmt.Errorf("%s has reported nothing for %s", pod, firstReport)
+		case <-again.C:
+		}
+	}
+}
+
+// phase is that of a pod of the test; empty if it is gone.
+func (e *Env) phase(ctx context.Context, pod string) (corev1.PodPhase, error) {
+	pods, err := e.Cluster.Pods(ctx, e.Options.Namespace)
+	if err != nil {
+		return "", err
+	}
+	for i := range pods {
+		if pods[i].Name == pod {
+			return pods[i].Status.Phase, nil
+		}
+	}
+	return "", nil
 }

@@ -17,6 +17,10 @@ import (
 // errNoNode is the one cluster no test can run on.
 var errNoNode = errors.New("no node is ready and schedulable")
 
+// perNode is how many pods the test puts on a node at least: client, server, host
+// pod, and three streams.
+const perNode = 6
+
 // prepare puts the pods in place and finds out which needs are met.
 func prepare(ctx context.Context, c Cluster, o Options) (*Env, error) {
 	e := &Env{
@@ -31,9 +35,15 @@ func prepare(ctx context.Context, c Cluster, o Options) (*Env, error) {
 	if len(nodes) == 0 {
 		return nil, errNoNode
 	}
-	e.Nodes = nodes[:min(2, len(nodes))]
-	if len(e.Nodes) == 1 {
+	roomy := slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return n.Room < perNode })
+	e.Nodes = roomy[:min(2, len(roomy))]
+	switch {
+	case len(roomy) == 0:
+		return nil, fmt.Errorf("none of %d ready nodes has room for %d more pods", len(nodes), perNode)
+	case len(nodes) == 1:
 		e.lack(TwoNodes, "the cluster has one ready node")
+	case len(roomy) == 1:
+		e.lack(TwoNodes, "one ready node of %d has room for %d more pods", len(nodes), perNode)
 	}
 	if err := e.createPeers(ctx); err != nil {
 		return nil, err

@@ -9,7 +9,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trunkline/trunkline/lab/workload"
 )
@@ -30,6 +33,12 @@ func (l *local) Exec(ctx context.Context, _, _ string, argv []string) (Output, e
 }
 
 func (l *local) Logs(context.Context, string, string, int64) (string, error) { return l.log, nil }
+
+func (l *local) Pods(context.Context, string) ([]corev1.Pod, error) {
+	p := corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	p.Name = "stream-tcp-same-node"
+	return []corev1.Pod{p}, nil
+}
 
 // freePorts are ports of the loopback device nobody listens on now.
 func freePorts(t *testing.T) ports {
@@ -112,4 +121,32 @@ func TestTheRealWorkloadsStreamReportsAreRead(t *testing.T) {
 			t.Errorf("%s: %v", proto, err)
 		}
 	}
+}
+
+// late is a stream that tells nothing at the first looks.
+type late struct {
+	local
+	looks int
+}
+
+func (l *late) Logs(context.Context, string, string, int64) (string, error) {
+	if l.looks--; l.looks >= 0 {
+		return "", nil
+	}
+	return `{"ok":true,"stream":{"sent":5,"received":5}}`, nil
+}
+
+// A run may be over before a stream has told anything: its first report is waited for.
+func TestAStreamThatHasToldNothingYetIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &late{looks: 5}
+		e := &Env{Cluster: l, Nodes: []Node{{Name: "n1"}}, Server: []Peer{{Pod: "server-1", Addr: netip.MustParseAddr("10.0.0.1"), ports: podPorts()}}}
+		if err := e.streamsKept(t.Context()); err != nil {
+			t.Error(err)
+		}
+		l.looks = 1000
+		if err := e.streamsKept(t.Context()); err == nil || !strings.Contains(err.Error(), "stream-tcp-same-node has reported nothing for 10s") {
+			t.Errorf("a stream that never told anything: %v", err)
+		}
+	})
 }
