@@ -138,10 +138,11 @@ func WaitStatus(ctx context.Context, c *kube.Client, wait time.Duration) (Status
 	defer cancel()
 	var s Status
 	var last error
+	looked := false
 	err := poll(patience, func(ctx context.Context) (bool, error) {
 		now, err := GatherStatus(ctx, c)
-		if ctx.Err() == nil {
-			s, last = now, err
+		if ctx.Err() == nil || !looked { // a look that time cut short says less than one before
+			s, last, looked = now, err, true
 		}
 		return err == nil && s.Ready(), nil
 	})

@@ -120,7 +120,9 @@ func (c *testCluster) Create(ctx context.Context, namespace string, s connectivi
 		}
 		addrs, behind = readyPods(pods, s.Pods)
 		why := noImage(pods)
-		switch {
+		switch ended := endedPod(pods, s.Pods); {
+		case ended != "":
+			return false, errors.New(ended)
 		case why == "":
 			since = time.Time{}
 		case since.IsZero():
@@ -166,7 +168,7 @@ func readyPods(have []corev1.Pod, want []connectivity.PodSpec) (map[string]netip
 		}
 		p := have[i]
 		addr, err := netip.ParseAddr(p.Status.PodIP)
-		if err != nil || !podReady(&p) {
+		if ready := err == nil && podReady(&p); !ready && !ranOut(w, &p) {
 			behind = fmt.Sprintf("pod %s on %s is %s%s", p.Name, p.Spec.NodeName, p.Status.Phase, waitingFor(&p))
 			continue
 		}
@@ -175,14 +177,37 @@ func readyPods(have []corev1.Pod, want []connectivity.PodSpec) (map[string]netip
 	return addrs, behind
 }
 
+// ranOut reports whether a stream ended as soon as it began; the check of streams
+// says why.
+func ranOut(w connectivity.PodSpec, p *corev1.Pod) bool {
+	return w.Stream != nil && slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.State.Terminated != nil })
+}
+
+// endedPod names the first of the wanted pods that will never be Ready, and why: a
+// node that is full rejects a pod for good.
+func endedPod(have []corev1.Pod, want []connectivity.PodSpec) string {
+	for i := range have {
+		p := &have[i]
+		wanted := slices.ContainsFunc(want, func(w connectivity.PodSpec) bool { return w.Name == p.Name && !ranOut(w, p) })
+		if wanted && p.Status.Phase == corev1.PodFailed {
+			return fmt.Sprintf("pod %s on %s is %s%s", p.Name, p.Spec.NodeName, p.Status.Phase, waitingFor(p))
+		}
+	}
+	return ""
+}
+
 func podReady(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// waitingFor says what the kubelet or the scheduler waits for, as ": reason".
+// waitingFor says what the kubelet or the scheduler waits for, or why the pod was
+// rejected, as ": reason".
 func waitingFor(p *corev1.Pod) string {
+	if p.Status.Phase == corev1.PodFailed && p.Status.Reason != "" {
+		return ": " + strings.TrimSpace(p.Status.Reason+" "+p.Status.Message)
+	}
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && w.Reason != "PodInitializing" {
 			return ": " + strings.TrimSpace(w.Reason+" "+w.Message)
@@ -199,6 +224,9 @@ func waitingFor(p *corev1.Pod) string {
 	return ""
 }
 
+// answerTime is how long an interruption waits for the answer to a request.
+const answerTime = 10 * time.Second
+
 // ensureNamespace makes the namespace and the pods' service account: the default
 // one appears only some time after the namespace.
 func (c *testCluster) ensureNamespace(ctx context.Context, namespace string) error {
@@ -208,7 +236,10 @@ func (c *testCluster) ensureNamespace(ctx context.Context, namespace string) err
 		// Host pods and raw sockets are what is being tested.
 		"pod-security.kubernetes.io/enforce": "privileged",
 	}}}
-	if _, err := core.Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	// An interruption waits for the answer: what nobody knows of would be left.
+	answered, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	if _, err := core.Namespaces().Create(answered, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create namespace %s: %w", namespace, err)
 	}
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: testAccount}}
@@ -239,7 +270,11 @@ func (c *testCluster) Remove(ctx context.Context, namespace string) error {
 		return fmt.Errorf("remove the pods of namespace %s: %w", namespace, err)
 	}
 	err = poll(ctx, func(ctx context.Context) (bool, error) {
-		left, err := pods.List(ctx, metav1.ListOptions{Limit: 1})
+		left, err := pods.List(ctx, metav1.ListOptions{})
+		if err == nil && slices.ContainsFunc(left.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil }) {
+			// Its creation was under way when the run was interrupted.
+			err = pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		}
 		return err == nil && len(left.Items) == 0, nil
 	})
 	if err != nil {
@@ -345,23 +380,49 @@ func (c *testCluster) ErrorLines(ctx context.Context, since time.Time) ([]string
 		}
 	}
 	var out []string
-	from := metav1.NewTime(since)
-	for _, p := range pods.Items {
-		stream, err := core.GetLogs(p.Name, &corev1.PodLogOptions{Container: p.Spec.Containers[0].Name, SinceTime: &from}).Stream(ctx)
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		lines, err := c.errorLines(ctx, p, since, false)
+		if err == nil && crashed(p, since) {
+			// What it ended with is in the log of the container before.
+			var before []string
+			before, err = c.errorLines(ctx, p, since, true)
+			lines = append(before, lines...)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("read the log of pod %s: %w", p.Name, err)
+			return nil, err
 		}
-		lines := bufio.NewScanner(stream)
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			if isErrorLine(lines.Text()) {
-				out = append(out, p.Name+": "+lines.Text())
-			}
+		out = append(out, lines...)
+	}
+	return out, nil
+}
+
+// crashed reports whether a pod's first container was restarted since a time.
+func crashed(p *corev1.Pod, since time.Time) bool {
+	return slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		t := s.LastTerminationState.Terminated // told to the second
+		return s.Name == p.Spec.Containers[0].Name && t != nil && t.FinishedAt.Add(time.Second).After(since)
+	})
+}
+
+// errorLines reads the log of a pod's first container, or of the one it replaced.
+func (c *testCluster) errorLines(ctx context.Context, p *corev1.Pod, since time.Time, previous bool) (out []string, err error) {
+	from := metav1.NewTime(since)
+	opts := &corev1.PodLogOptions{Container: p.Spec.Containers[0].Name, SinceTime: &from, Previous: previous}
+	stream, err := c.client.Core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, opts).Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the log of pod %s: %w", p.Name, err)
+	}
+	defer stream.Close()
+	lines := bufio.NewScanner(stream)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if isErrorLine(lines.Text()) {
+			out = append(out, p.Name+": "+lines.Text())
 		}
-		stream.Close()
-		if err := lines.Err(); err != nil {
-			return nil, fmt.Errorf("read the log of pod %s: %w", p.Name, err)
-		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read the log of pod %s: %w", p.Name, err)
 	}
 	return out, nil
 }

@@ -30,6 +30,8 @@ func (s *Server) use(r *http.Request) {
 		verbs = []string{"watch"}
 	case r.Method == http.MethodGet && t.name == "":
 		verbs = []string{"list"}
+	case r.Method == http.MethodDelete && t.name == "":
+		verbs = []string{"deletecollection"}
 	case isApply(r) && t.sub == "" && s.rows[t.resource][t.key()] == nil:
 		verbs = append(verbs, "create")
 	}

@@ -1,6 +1,6 @@
 // Package kubetest is an API server on a loopback port that keeps any resource
-// as JSON: get, list, watch, create, update, merge and apply patches, the status
-// sub-resource, and an outage on demand. Tests point real client-go at it, so
+// as JSON: get, list, watch, create, update, merge and apply patches, deletion of one
+// and of many, the status sub-resource, and an outage on demand. Tests point real client-go at it, so
 // what they see is what a client does on the wire.
 //
 // It validates nothing and authorises everyone. Tests of edge/kube, app and the
@@ -203,6 +203,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.watch(w, r, t)
 	case r.Method == http.MethodGet && t.name == "":
 		s.serveList(w, r, t)
+	case r.Method == http.MethodDelete && t.name == "":
+		s.deleteCollection(w, r, t)
 	default:
 		s.one(w, r, t)
 	}
@@ -261,6 +263,20 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, t target) {
 	answer(w, http.StatusOK, map[string]any{
 		"kind": kind + "List", "apiVersion": apiVersion(t.resource), "metadata": map[string]any{"resourceVersion": version}, "items": items,
 	})
+}
+
+func (s *Server) deleteCollection(w http.ResponseWriter, r *http.Request, t target) {
+	sel, err := selectorOf(r, t)
+	if err != nil {
+		fail(w, http.StatusBadRequest, "BadRequest", err.Error())
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.list(t.resource, sel) {
+		s.remove(t.resource, o.key())
+	}
+	answer(w, http.StatusOK, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Success"})
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
