@@ -201,6 +201,58 @@ func TestAnAddressIsFreedThoughItsPodWasWiredAnewMeanwhile(t *testing.T) {
 	}
 }
 
+// reboot makes the journal of a closed book one of an earlier boot.
+func reboot(t *testing.T, cfg config.Config) {
+	t.Helper()
+	j, _, err := journal.Open(filepath.Join(cfg.StateDir, "journal"), journal.Options{BootID: "an earlier one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(j.Append(t.Context(), journal.Forget("nothing")), j.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The first process after a reboot is killed before it has taken the old pods away.
+func TestPodsOfAnEarlierBootAreNotThoseOfThisOne(t *testing.T) {
+	cfg := defaults(t)
+	b := filled(t, cfg)
+	observe(t, b)
+	at := assign(t, b, "one")
+	if err := b.journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	reboot(t, cfg)
+	for n := range 2 {
+		b = filled(t, cfg)
+		if got, _ := b.get(at.Owner.Key()); got.Stage != deleting {
+			t.Errorf("start %d after the reboot: its pod is %q", n+1, got.Stage)
+		}
+		if q := b.quarantined(); len(q) != 1 || q[0].Addr != at.Addr {
+			t.Errorf("start %d after the reboot: in quarantine %v", n+1, q)
+		}
+		if err := b.journal.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Its ADD was killed: what should hold the pod back may not be in force.
+func TestAPodWhoseADDWasInterruptedIsHeldBack(t *testing.T) {
+	cfg := defaults(t)
+	b := filled(t, cfg)
+	observe(t, b)
+	at := assign(t, b, "one")
+	at.Stage, at.held = adding, true
+	if err := errors.Join(b.put(at).Wait(t.Context()), b.journal.Close()); err != nil {
+		t.Fatal(err)
+	}
+	again, _ := filled(t, cfg).get(at.Owner.Key())
+	if !again.pod().Held {
+		t.Error("it is let out at the next start")
+	}
+}
+
 func TestABookThatMakesNoSenseStartsEmpty(t *testing.T) {
 	cfg := defaults(t)
 	j, _, err := journal.Open(filepath.Join(cfg.StateDir, "journal"), journal.Options{})

@@ -161,14 +161,12 @@ func (a *Agent) settle(ctx context.Context) error {
 		return err
 	}
 	for _, t := range a.book.attachments() {
-		switch {
-		case a.book.journal.Found.Rebooted && t.Stage != deleting:
-			// The link died with the old boot; its DEL may never come.
-			a.log.Info("pod of an earlier boot", "pod", t.Owner.Pod(), "ip", t.Addr)
-		case t.Stage == wired:
+		switch t.Stage {
+		case wired:
 			continue
-		case t.Stage == adding:
+		case adding:
 			a.log.Info("taking an interrupted ADD back", "pod", t.Owner.Pod(), "ip", t.Addr)
+		case deleting:
 		}
 		if err := a.detach(ctx, t); err != nil {
 			return fmt.Errorf("finish pod %s: %w", t.Owner.Pod(), err)

@@ -79,7 +79,7 @@ func acquire(dir string) (*os.File, error) {
 }
 
 // load reads the log, sets a damaged one aside and leaves a log that ends in a
-// whole line and a header of this boot.
+// whole line.
 func (j *Journal) load() error {
 	path := filepath.Join(j.dir, logName)
 	content, err := os.ReadFile(path)
@@ -95,15 +95,16 @@ func (j *Journal) load() error {
 	}
 	j.live = was.live
 	j.Found.Torn = was.torn
-	j.Found.Rebooted = len(was.live) > 0 && was.bootID != j.opts.BootID
 	if was.good == 0 {
 		return j.rewrite()
 	}
+	j.boot = was.bootID
+	j.Found.Rebooted = len(was.live) > 0 && was.bootID != "" && j.opts.BootID != "" && was.bootID != j.opts.BootID
 	if j.log, err = j.opts.disk.Append(path, was.good); err != nil {
 		return fmt.Errorf("open journal: %w", err)
 	}
 	j.size = was.good
-	return j.emit(line{Header: &header{Version: formatVersion, BootID: j.opts.BootID}})
+	return nil
 }
 
 func (j *Journal) setAside(path string, damage error) error {
@@ -200,17 +201,23 @@ func (j *Journal) commit(group []*commit) {
 	}
 }
 
-// store appends records; a file that may end in half a line is rewritten first.
+// store appends records; a file that may end in half a line is rewritten first. The
+// first ones of a boot share their line with its header: both are there, or neither.
 func (j *Journal) store(records []Record) error {
 	if j.sick {
 		if err := j.rewrite(); err != nil {
 			return fmt.Errorf("mend journal: %w", err)
 		}
 	}
-	if err := j.append(line{Records: records}); err != nil {
+	l := line{Records: records}
+	if j.boot != j.opts.BootID {
+		l.Header = &header{Version: formatVersion, BootID: j.opts.BootID}
+	}
+	if err := j.append(l); err != nil {
 		j.sick = true
 		return err
 	}
+	j.boot = j.opts.BootID
 	apply(j.live, records)
 	return nil
 }
@@ -263,7 +270,7 @@ func (j *Journal) rewrite() error {
 	}
 	oldLog, oldSize, oldLate := j.log, j.size, j.late
 	j.log, j.size = next, 0
-	err = j.emit(line{Header: &header{Version: formatVersion, BootID: j.opts.BootID}})
+	err = j.emit(line{Header: &header{Version: formatVersion, BootID: j.boot}})
 	if records := j.records(); err == nil && len(records) > 0 {
 		err = j.emit(line{Records: records})
 	}

@@ -69,7 +69,9 @@ type Options struct {
 // Opened tells what Open found.
 type Opened struct {
 	// Rebooted: the records were written by another boot, so nothing they say
-	// about links and processes holds any more.
+	// about links and processes holds any more. Openings say so until the first
+	// append: what is no longer true belongs into that one, or a crash after it
+	// leaves it standing.
 	Rebooted bool
 	// Torn: the last line was cut by a crash and has been dropped. Its append
 	// had not returned.
@@ -101,6 +103,8 @@ type Journal struct {
 	log  file
 	size int64
 	live map[string]json.RawMessage
+	// boot is the one that the log's last header names: of the live records.
+	boot string
 	// sick is set while the file may hold a half-written line: nothing is
 	// appended before a rewrite has succeeded.
 	sick bool
@@ -141,7 +145,7 @@ func Open(dir string, opts Options) (*Journal, []Record, error) {
 	j := &Journal{
 		dir: dir, opts: opts, lock: lock,
 		notify: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
-		live: map[string]json.RawMessage{},
+		live: map[string]json.RawMessage{}, boot: opts.BootID,
 	}
 	if err := j.load(); err != nil {
 		lock.Close()

@@ -21,7 +21,7 @@ type line struct {
 	Records []Record `json:"r,omitempty"`
 }
 
-// header begins every file and marks every later opening.
+// header begins every file, and the first line of another boot.
 type header struct {
 	Version int    `json:"version"`
 	BootID  string `json:"boot,omitempty"`
