@@ -45,19 +45,20 @@ func (a *Agent) applyFilter(ctx context.Context) (next time.Time, err error) {
 }
 
 // found takes what a pass found not as it should be. What was of our own doing is no
-// news; what others did is told at once when it was put right, and after a while
-// when it could not be.
+// news; what others did is told at once when it was put right. What could not be is
+// told after a while, whoever did it: no work of ours takes so long.
 func (a *Agent) found(where string, list []hostnet.Drift, now time.Time) (next time.Time) {
 	var repaired, stand []string
 	for _, d := range list {
 		switch {
 		case d.Own && d.Repaired:
 			a.log.Debug("put in place", "where", where, "what", d.String())
-		case d.Own: // an ADD or DEL is at it; see how it came out
-			next = now.Add(time.Second)
 		case d.Repaired:
 			repaired = append(repaired, d.String())
 		default:
+			if d.Own && !a.wasTold(where, d.String()) { // an ADD or DEL may be at it; see how it came out
+				next = now.Add(time.Second)
+			}
 			stand = append(stand, d.String())
 		}
 	}
@@ -115,6 +116,12 @@ func (a *Agent) unrepaired(where string, list []string, now time.Time) (told []s
 		a.report.Mark()
 	}
 	return told, due
+}
+
+func (a *Agent) wasTold(where, what string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.broken[where][what].told
 }
 
 // standingDrift lists what has been wrong in the kernel for long.

@@ -75,3 +75,22 @@ func TestWhatCannotBeRepairedIsToldOnceAfterAWhile(t *testing.T) {
 		t.Errorf("after a clean pass: %v", got)
 	}
 }
+
+// A second pass no longer knows that it was there, nor does a new process.
+func TestWhatCannotBeRepairedIsToldWhoeverDidIt(t *testing.T) {
+	a, told := looking(t)
+	first := time.Now()
+	gone := hostnet.Drift{Object: "link eni1", Was: "is gone"}
+	a.found(inLinks, []hostnet.Drift{gone}, first)
+	gone.Own = true
+	if next := a.found(inLinks, []hostnet.Drift{gone}, first.Add(time.Second)); !next.Equal(first.Add(2*time.Second)) || len(told.events) != 0 {
+		t.Errorf("a second later: looks again at %v, told %q", next, told.events)
+	}
+	a.found(inLinks, []hostnet.Drift{gone}, first.Add(standing))
+	if len(told.events) != 1 || !strings.Contains(told.events[0], "link eni1: is gone") {
+		t.Errorf("told %q, want that the link is gone", told.events)
+	}
+	if next := a.found(inLinks, []hostnet.Drift{gone}, first.Add(time.Minute)); !next.IsZero() || len(told.events) != 1 {
+		t.Errorf("once it is told: looks again at %v, told %q", next, told.events)
+	}
+}
