@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -58,6 +59,7 @@ func (a *Agent) observeEC2(ctx context.Context, full bool) (time.Time, error) {
 	before := a.sight.failed
 	if a.sight.failed = err; err != nil {
 		a.sight.failures++
+		a.why, a.sight.doubt = cmp.Or(a.why, why), cmp.Or(a.sight.doubt, doubt) // the next pass looks for it
 	} else {
 		a.sight.failures = 0
 	}

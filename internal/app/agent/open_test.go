@@ -192,3 +192,34 @@ func TestAnIntentWhoseEndCannotBeLearnedDoesNotHoldUpTheOthers(t *testing.T) {
 		time.Sleep(10 * time.Minute) // reads that nobody waits for end by themselves
 	})
 }
+
+// The disk is full for a moment.
+func TestAnActionThatCouldNotBeWrittenIsNotInFlight(t *testing.T) {
+	a := withExecutor(t, &lossy{broken: func() bool { return false }})
+	if err := a.book.journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	view, _ := a.book.view(time.Now())
+	idle := view.ENIs[0].Addresses[0].Addr
+	action := ipam.Action{Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{idle}}
+	if err := a.begin(t.Context(), action, time.Now()); err == nil {
+		t.Fatal("it was begun")
+	}
+	view, _ = a.book.view(time.Now())
+	if len(view.InFlight) > 0 || view.ENIs[0].Count(ipam.Free) != 2 {
+		t.Errorf("in flight for ever: %v; addresses %v", view.InFlight, view.ENIs[0].Addresses)
+	}
+}
+
+func TestALookThatFailedIsTakenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := withExecutor(t, &dark{lossy{broken: func() bool { return false }}})
+		a.sight.surveyed, a.sight.doubt = time.Now().Add(time.Hour), "a link is not there"
+		for range 2 {
+			if _, err := a.observeEC2(t.Context(), false); err == nil {
+				t.Error("EC2 does not answer, and nobody looked")
+			}
+		}
+		time.Sleep(10 * time.Minute) // reads that nobody waits for end by themselves
+	})
+}
