@@ -75,3 +75,17 @@ func TestGCLeavesWhatTheRuntimeNames(t *testing.T) {
 		}
 	}
 }
+
+// The list of valid attachments is of one network only: CNI specification, "GC".
+func TestAGCOfAnotherNetworkTakesNoPodAway(t *testing.T) {
+	a, _ := looking(t)
+	a.host = &link.Host{} // would panic
+	assign(t, a.book, "one")
+	req := &cnirpc.Request{Command: "GC", Config: json.RawMessage(`{"cniVersion":"1.1.0","name":"second","cni.dev/valid-attachments":[]}`)}
+	if _, failure := a.handle(t.Context(), req, nil); failure != nil {
+		t.Error(failure)
+	}
+	if left := a.book.attachments(); len(left) != 1 || left[0].Stage != wired {
+		t.Errorf("attachments %+v", left)
+	}
+}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,8 +75,8 @@ func (a *Agent) freed(key ipam.Key) {
 	}
 }
 
-// gc detaches every attachment the runtime does not know, and goes on when one
-// fails. Those whose ADD is under way are not among them.
+// gc detaches every attachment of the network that the runtime does not know, and goes
+// on when one fails. Those whose ADD is under way are not among them.
 func (a *Agent) gc(ctx context.Context, conf netConf) error {
 	valid, err := conf.valid()
 	if err != nil {
@@ -84,6 +85,9 @@ func (a *Agent) gc(ctx context.Context, conf netConf) error {
 	var problems error
 	for _, t := range a.book.attachments() {
 		key := t.Owner.Key()
+		if t.network() != cmp.Or(conf.Name, networkName) {
+			continue // the list is of one network's attachments
+		}
 		if valid[types.GCAttachment{ContainerID: key.ContainerID, IfName: key.IfName}] || a.calls.Busy(key) > 0 {
 			continue
 		}
