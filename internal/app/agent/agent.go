@@ -169,6 +169,9 @@ func (a *Agent) open(ctx context.Context) error {
 	if a.book, err = openBook(ctx, a.cfg, a.log); err != nil {
 		return err
 	}
+	if err := sweepTemp(a.cfg.CNIConfDir); err != nil { // we have the journal's lock: no other agent writes there
+		a.log.Warn("half a conflist of an earlier agent is left", "error", err)
+	}
 	a.metadata = imds.New(a.deps.AWS, imds.Options{})
 	a.ec2, err = ec2.NewExecutor(ec2.Options{
 		Clients: ec2.NewClients(a.deps.AWS), Journal: intents{a.book.journal}, Log: a.log, Registry: a.deps.Registry,

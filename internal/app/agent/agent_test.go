@@ -23,6 +23,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/journal"
 	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/machinery/serial"
 )
 
 func TestTheConflistHasTheHighestVersionTheRuntimeTakes(t *testing.T) {
@@ -77,6 +78,8 @@ func TestErrorsCarryTheCodeThatTellsTheRuntimeWhatToDo(t *testing.T) {
 		{fmt.Errorf("wire: %w", link.ErrNamespaceGone), cnirpc.CodeUnknownContainer},
 		{fmt.Errorf("wire: %w", link.ErrNotNamespace), cnirpc.CodeInvalidNetns},
 		{fmt.Errorf("admit: %w", &cnirpc.Error{Code: cnirpc.CodeRefused, Msg: "no"}), cnirpc.CodeRefused},
+		{fmt.Errorf("up: %w", link.ErrNotWired), cnirpc.CodeTryAgain},
+		{fmt.Errorf("attach: %w", serial.ErrPreempted), cnirpc.CodeTryAgain},
 		{context.DeadlineExceeded, cnirpc.CodeTryAgain},
 		{errors.New("disk full"), cnirpc.CodeInternal},
 	} {
@@ -309,5 +312,21 @@ func TestFilesAreReplacedWhole(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("%d files are left, %v", len(entries), err)
+	}
+}
+
+func TestWhatAKilledProcessWasReplacingIsTakenAway(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{tempPrefix + "123", "10-trunkline.conflist", "10-other.conflist"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(sweepTemp(dir), sweepTemp(filepath.Join(dir, "nowhere"))); err != nil {
+		t.Error(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("left %v, %v", entries, err)
 	}
 }

@@ -100,12 +100,30 @@ func Uninstall(cfg config.Config) error {
 	return nil
 }
 
+// tempPrefix begins the names of files that are being written.
+const tempPrefix = ".trunkline-"
+
+// sweepTemp takes away what replaceFile left in dir when its process was killed. Nobody
+// else may be replacing a file there.
+func sweepTemp(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempPrefix) {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
+}
+
 // replaceFile writes a file whole or not at all.
 func replaceFile(path string, content []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), ".trunkline-*")
+	temp, err := os.CreateTemp(filepath.Dir(path), tempPrefix+"*")
 	if err != nil {
 		return err
 	}

@@ -65,6 +65,9 @@ func primaryLink(ctx context.Context, awsConfig aws.Config, log *slog.Logger) (s
 // installPlugin replaces the plugin's binary by rename: one that is running keeps
 // its file, and the runtime never sees half of one.
 func installPlugin(from, to string, log *slog.Logger) error {
+	if err := sweepTemp(filepath.Dir(to)); err != nil {
+		log.Warn("half a plugin of an earlier start is left", "error", err)
+	}
 	binary, err := os.ReadFile(from)
 	if err != nil {
 		return fmt.Errorf("read plugin: %w", err)

@@ -25,8 +25,10 @@ func meanings() []meaning {
 	return []meaning{
 		{ipam.ErrNoAddress, cnirpc.CodeTryAgain, "the node has no free address"},
 		{link.ErrInterfaceExists, cnirpc.CodeInvalidEnv, "an interface of that name is there already and is not of this sandbox"},
+		{link.ErrNotWired, cnirpc.CodeTryAgain, "the pod's link was taken away meanwhile"},
 		{link.ErrNamespaceGone, cnirpc.CodeUnknownContainer, "the pod's sandbox went away meanwhile"},
 		{link.ErrNotNamespace, cnirpc.CodeInvalidNetns, "what the runtime gave is not a pod's network namespace"},
+		{serial.ErrPreempted, cnirpc.CodeTryAgain, "a DEL of the same interface came meanwhile"},
 		{context.DeadlineExceeded, cnirpc.CodeTryAgain, "it took longer than the plugin waits"},
 		{context.Canceled, cnirpc.CodeTryAgain, "the call was given up"},
 	}
