@@ -15,6 +15,10 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
+// addsFirst is how long a DEL lets ADDs go first. Nobody waits for a pod that ends, and
+// many wait together.
+const addsFirst = 25 * time.Millisecond
+
 // del takes a pod's interface away. What is not there is gone already. The
 // address stays in quarantine until the kernel has deleted the link, which the
 // reaper does in groups, and cools down after that.
@@ -23,6 +27,7 @@ func (a *Agent) del(ctx context.Context, key ipam.Key) error {
 	if !ok {
 		return nil
 	}
+	a.host.LetADDsFirst(ctx, addsFirst)
 	if err := a.detach(ctx, t); err != nil {
 		return fmt.Errorf("delete pod %s: %w", t.Owner.Pod(), err)
 	}

@@ -211,7 +211,7 @@ func (a *account) verdict(since uint64, op hostnet.Op) verdict {
 	key := op.Object.Key()
 	was, known := a.left[key]
 	switch {
-	case a.worked(key, since):
+	case a.workedOn(op.Object, since):
 		return inWork
 	case a.unsure[key]:
 		return own
@@ -227,7 +227,28 @@ func (a *account) verdict(since uint64, op hostnet.Op) verdict {
 func (a *account) busy(o hostnet.Object, since uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.worked(o.Key(), since)
+	return a.workedOn(o, since)
+}
+
+// workedOn reports whether work was at an object, or at the link it stands on, at any
+// time since: what needs a link that is being wired is that work's to set. Call it with
+// mu held.
+func (a *account) workedOn(o hostnet.Object, since uint64) bool {
+	link := linkUnder(o)
+	return a.worked(o.Key(), since) || link != "" && a.worked(hostnet.Link{Name: link}.Key(), since)
+}
+
+// linkUnder is the name of the link that an object stands on, empty if none.
+func linkUnder(o hostnet.Object) string {
+	switch o := o.(type) {
+	case hostnet.Address:
+		return o.Link
+	case hostnet.Neighbour:
+		return o.Link
+	case hostnet.Route:
+		return o.Link
+	}
+	return ""
 }
 
 // worked reports whether work was at a key at any time since; call it with mu held.
@@ -238,16 +259,9 @@ func (a *account) worked(key string, since uint64) bool {
 // ourLink reports whether what stands on a link is on one that we have taken over:
 // on one that is only now being set up, it is nobody's offence. Call it with mu held.
 func (a *account) ourLink(o hostnet.Object) bool {
-	link := ""
-	switch o := o.(type) {
-	case hostnet.Address:
-		link = o.Link
-	case hostnet.Neighbour:
-		link = o.Link
-	case hostnet.Route:
-		if !o.Ours() {
-			link = o.Link
-		}
+	link := linkUnder(o)
+	if r, ok := o.(hostnet.Route); ok && r.Ours() {
+		link = ""
 	}
 	return link == "" || a.left[hostnet.Link{Name: link}.Key()] != nil
 }
@@ -257,12 +271,12 @@ func (a *account) ourLink(o hostnet.Object) bool {
 func (a *account) take(since uint64, target hostnet.State, gone map[string]bool) {
 	left := make(map[string]hostnet.Object, len(a.left))
 	for _, o := range target.Objects() {
-		if key := o.Key(); !gone[key] && !a.worked(key, since) {
+		if key := o.Key(); !gone[key] && !a.workedOn(o, since) {
 			left[key] = o
 		}
 	}
 	for key, o := range a.left {
-		if a.worked(key, since) {
+		if a.workedOn(o, since) {
 			left[key] = o
 		}
 	}

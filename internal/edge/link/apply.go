@@ -153,11 +153,15 @@ func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 	}
 }
 
-// putAway leaves a pod's link that nobody knows to the reaper.
+// putAway leaves a pod's link that nobody knows to the reaper. Since it was looked at,
+// another may have come by its name: that of the pod's next sandbox, which stays.
 func (h *Host) putAway(ctx context.Context, l hostnet.Link) error {
 	found, err := h.find(l.Name)
 	if err != nil || found == nil {
 		return err
+	}
+	if have := linkOf(found); have.MAC != l.MAC || have.Alias != l.Alias {
+		return nil
 	}
 	each, err := h.request(ctx, setLink(found.Index, -1, "take link "+l.Name+" down", group(hostnet.LinkGroupTrash)))
 	if err != nil {
@@ -169,18 +173,22 @@ func (h *Host) putAway(ctx context.Context, l hostnet.Link) error {
 
 var errNoLink = errors.New("link is gone")
 
+// index finds a link by its name and, if there is one, its address: another may have
+// come by the name.
+func (h *Host) index(name string, mac vpc.MAC) (int, error) {
+	a, err := h.find(name)
+	if err == nil && (a == nil || mac != (vpc.MAC{}) && linkOf(a).MAC != mac) {
+		err = errNoLink
+	}
+	if err != nil {
+		return 0, err
+	}
+	return a.Index, nil
+}
+
 // messageFor is the request that carries out a step.
 func (h *Host) messageFor(op hostnet.Op) (message, error) {
-	index := func(name string) (int, error) {
-		a, err := h.find(name)
-		if err == nil && a == nil {
-			err = errNoLink
-		}
-		if err != nil {
-			return 0, err
-		}
-		return a.Index, nil
-	}
+	index := func(name string) (int, error) { return h.index(name, vpc.MAC{}) }
 	create := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
 	if op.Verb == hostnet.Change {
 		create = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
@@ -188,7 +196,7 @@ func (h *Host) messageFor(op hostnet.Op) (message, error) {
 	del := op.Verb == hostnet.Delete
 	switch o := op.Object.(type) {
 	case hostnet.Link:
-		i, err := index(o.Name)
+		i, err := h.index(o.Name, o.MAC)
 		return changeLink(i, o), err
 	case hostnet.Address:
 		i, err := index(o.Link)

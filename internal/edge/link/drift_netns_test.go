@@ -182,3 +182,35 @@ func TestWhatAFailedWiringLeftIsNoDrift(t *testing.T) {
 		t.Errorf("what others did: %q", got)
 	}
 }
+
+// Between the look at the kernel and what it leads to, the pod's next sandbox may have
+// come by the name of the link.
+func TestWhatIsDueToALinkIsNotDoneToTheNextOneOfItsName(t *testing.T) {
+	h, _ := open(t)
+	ctx := t.Context()
+	first, second := pod("web", "10.0.1.7"), pod("web", "10.0.1.8")
+	second.ContainerID = "the next sandbox"
+	wire(t, h, testns.New(t, "first").Open(t), first)
+	have, err := h.Read(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var old hostnet.Link
+	for _, l := range have.Links {
+		if l.Name == first.HostLink() {
+			old = l
+		}
+	}
+	if _, err := h.Unwire(ctx, first); err != nil {
+		t.Fatal(err)
+	}
+	ns := testns.New(t, "second").Open(t)
+	wire(t, h, ns, second)
+	for _, op := range []hostnet.Op{
+		{Verb: hostnet.Delete, Object: old, Why: "belongs to no pod"},
+		{Verb: hostnet.Change, Object: hostnet.ForPod(first).Links[0], Why: "is down"},
+	} {
+		_ = h.do(ctx, op) // may say that its link is gone
+		correct(t, h, ns, second)
+	}
+}

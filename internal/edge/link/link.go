@@ -16,7 +16,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 
@@ -44,9 +43,8 @@ type Host struct {
 	log    *slog.Logger
 	handle *netlink.Handle // for what is read in bulk
 	conns  chan *conn      // for requests; the capacity bounds how many run at once
-	adds   atomic.Int32    // ADDs on their way
-	begun  atomic.Uint64   // ADDs ever
 	trash  chan struct{}   // tells the reaper that there is work
+	adds   adds            // on their way
 
 	account *account
 	applies chan struct{} // holds the turn of an Apply
@@ -127,15 +125,6 @@ func (h *Host) Close() error {
 		h.handle.Close()
 	}
 	return h.ns.Close()
-}
-
-// Adding tells the reaper that an ADD is on its way, so that it lets it go first, or
-// deletes in small groups. Wire does it for itself; the agent does it from the moment an ADD
-// arrives. The returned function ends it.
-func (h *Host) Adding() (done func()) {
-	h.begun.Add(1)
-	h.adds.Add(1)
-	return sync.OnceFunc(func() { h.adds.Add(-1) })
 }
 
 // request sends messages to the kernel in one go and returns an error for each,

@@ -64,7 +64,7 @@ func (h *Host) yield(ctx context.Context) error {
 	tick := time.NewTicker(gather)
 	defer tick.Stop()
 	for {
-		begun := h.begun.Load()
+		_, begun := h.adds.count()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -72,7 +72,7 @@ func (h *Host) yield(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if h.adds.Load() == 0 && h.begun.Load() == begun {
+		if now, ever := h.adds.count(); now == 0 && ever == begun {
 			return nil
 		}
 	}
@@ -100,7 +100,7 @@ func (h *Host) reapAll(ctx context.Context, gone func(Wired)) error {
 			return nil
 		}
 		most := reapMost
-		if h.adds.Load() > 0 {
+		if now, _ := h.adds.count(); now > 0 {
 			most = reapWhileAdded
 		}
 		batch := dying[:min(len(dying), most)]
