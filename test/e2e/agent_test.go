@@ -31,8 +31,11 @@ func driftIsRepaired(t *testing.T, l lab) {
 			case len(after.Route) != len(before.Route):
 				return notYet("routes %v, were %v", after.Route, before.Route)
 			}
-			if !strings.Contains(l.inNode(t, n.Name, "nft", "list", "tables"), "trunkline") {
-				return notYet("no table of ours")
+			tables := l.inNode(t, n.Name, "nft", "list", "tables")
+			for _, table := range []string{"table inet trunkline", "table arp trunkline"} {
+				if !strings.Contains(tables, table) {
+					return notYet("no %s among\n%s", table, tables)
+				}
 			}
 			return nil
 		})
