@@ -1,0 +1,77 @@
+package laws
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// words are what a module's path or a cell of the table consists of.
+var words = regexp.MustCompile(`[A-Za-z0-9._-]+`)
+
+// version is the part of a path that names a major version.
+var version = regexp.MustCompile(`^v[0-9]+$`)
+
+// told reports whether a cell such as "vishvananda/netlink, netns" names a module.
+func told(cell, path string) bool {
+	parts := words.FindAllString(strings.TrimPrefix(path, "github.com/"), -1)
+	parts = slices.DeleteFunc(parts, version.MatchString)
+	if parts[0] == "aws" { // one SDK of many modules
+		parts = parts[:2]
+	}
+	have := words.FindAllString(cell, -1)
+	return !slices.ContainsFunc(parts, func(p string) bool { return !slices.Contains(have, p) })
+}
+
+// required are the modules that go.mod requires directly.
+func required(mod string) (paths []string) {
+	for line := range strings.Lines(mod) {
+		fields := strings.Fields(line)
+		if len(fields) >= 2 && strings.HasPrefix(line, "\t") && !strings.Contains(line, "// indirect") {
+			paths = append(paths, fields[0])
+		}
+	}
+	return paths
+}
+
+func TestEveryDependencyHasALine(t *testing.T) {
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(root(t), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	var cells []string
+	for line := range strings.Lines(read("docs/deps.md")) {
+		if cell := strings.Split(line, "|"); len(cell) > 2 {
+			cells = append(cells, cell[1])
+		}
+	}
+	paths := required(read("go.mod"))
+	if len(paths) < 20 {
+		t.Fatalf("go.mod requires %v: the law would hold for little", paths)
+	}
+	for _, path := range paths {
+		if !slices.ContainsFunc(cells, func(cell string) bool { return told(cell, path) }) {
+			t.Errorf("%s has no line in docs/deps.md: why, licence, exit", path)
+		}
+	}
+}
+
+func TestADependencyWithoutALineIsCaught(t *testing.T) {
+	for path, want := range map[string]bool{
+		"k8s.io/api": true, "k8s.io/klog/v2": false, "k8s.io/streaming": false, "github.com/owner/api": false,
+	} {
+		if got := told("k8s.io/client-go, api, apimachinery", path); got != want {
+			t.Errorf("%s is told: %v, want %v", path, got, want)
+		}
+	}
+	if got := required("module m\n\nrequire (\n\ta.b/c v1.0.0\n\ta.b/d v1.0.0 // indirect\n)\n"); !slices.Equal(got, []string{"a.b/c"}) {
+		t.Errorf("required are %v", got)
+	}
+}
