@@ -162,7 +162,8 @@ type Versions struct {
 	// Agent is the build version of the agent.
 	// +optional
 	Agent string `json:"agent,omitempty"`
-	// Plugin is the build version of the installed CNI plugin.
+	// Plugin is the build version of the CNI plugin that called last; empty until one
+	// has.
 	// +optional
 	Plugin string `json:"plugin,omitempty"`
 	// CNI is the version in the configuration the runtime reads.

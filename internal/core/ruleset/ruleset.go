@@ -1,7 +1,7 @@
 // Package ruleset is our nftables configuration as values: which packets of pods
 // are dropped, marked or translated. It compiles a node's settings and pods into
-// tables, prints them as nft(8) reads them, says which set elements one pod
-// needs, and traces a packet through them in memory.
+// tables, prints them as nft(8) reads them, and says which set elements one pod
+// needs. Its tests trace packets through them in memory.
 //
 // It decides and touches nothing; edge/nft makes the kernel agree. Chains are
 // static and know no pod; pods are elements of sets, so that adding one is one

@@ -60,9 +60,9 @@ type Fate struct {
 	Why      []string // every rule that matched, in order
 }
 
-// Trace follows a packet through the ruleset in memory. It is a second reading
-// of the same values: tests state fates of packets with it, and `trunkline
-// trace` explains them. It errs on a rule it does not know.
+// Trace follows a packet through the ruleset in memory. It is a second reading of
+// the same values, by which tests state fates of packets. It errs on a rule it does
+// not know.
 func (rs Ruleset) Trace(n Node, p Packet) (Fate, error) {
 	t := tracer{rs: rs, node: n, p: p, f: Fate{Src: p.Src, Dst: p.Dst, ConnMark: p.ConnMark}}
 	if p.ARP {
