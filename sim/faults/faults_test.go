@@ -195,26 +195,30 @@ func TestAHeldCallGoesOnWhenReleased(t *testing.T) {
 }
 
 func TestABadPlanIsRefusedAndTheOldOneStays(t *testing.T) {
-	i := injector(t, faults.Plan{LinkDown: []string{"eni-1"}})
+	i := injector(t, faults.Plan{LinkDown: []string{"eni-0123456789abcdef0"}})
 	i.Know([]string{"X", "Y"})
+	i.KnowInterfaces(func(eni string) bool { return eni == "eni-0123456789abcdef0" })
 	server := httptest.NewServer(faults.Handler(i, &faults.Log{}))
 	defer server.Close()
 	for body, want := range map[string]string{
-		`{"latency": {"X": {"fixed": "fast"}}}`:         `set faults: time: invalid duration "fast"`,
-		`{"latency": {"X": {"fixed": "-1s"}}}`:          "set faults: duration -1s: negative",
-		`{"colour": "blue"}`:                            `set faults: json: unknown field "colour"`,
-		`{} {}`:                                         "set faults: more after the plan at byte 3",
-		`{"throttle": {"X": {"size": 0}}}`:              "set faults: throttle X: size 0, rate 0: want a size of at least 1 and no negative rate",
-		`{"calls": [{"action": "X", "do": "explode"}]}`: `set faults: calls[0]: do "explode": want lose-reply, hang, hang-after, fail, stop-before or stop-after`,
-		`{"calls": [{"action": "X", "do": "fail"}]}`:    `set faults: calls[0]: do "fail": code is missing`,
-		`{"calls": [{"do": "hang"}]}`:                   `set faults: calls[0]: do "hang": action is missing ("*" is every one)`,
+		`{"calls": [{"action": "X", "do": "lose-reply", "code": "Oops"}]}`:         `set faults: calls[0]: do "lose-reply": code, message and status are for "fail" alone`,
+		`{"linkDown": ["eni-0123456789abcdef0", "node1"]}`:                         `set faults: linkDown[1]: "node1": want the id of an interface (eni-…)`,
+		`{"linkDown": ["eni-00000000000000000"]}`:                                  "set faults: linkDown[0]: there is no interface eni-00000000000000000",
+		`{"latency": {"X": {"fixed": "fast"}}}`:                                    `set faults: time: invalid duration "fast"`,
+		`{"latency": {"X": {"fixed": "-1s"}}}`:                                     "set faults: duration -1s: negative",
+		`{"colour": "blue"}`:                                                       `set faults: json: unknown field "colour"`,
+		`{} {}`:                                                                    "set faults: more after the plan at byte 3",
+		`{"throttle": {"X": {"size": 0}}}`:                                         "set faults: throttle X: size 0, rate 0: want a size of at least 1 and no negative rate",
+		`{"calls": [{"action": "X", "do": "explode"}]}`:                            `set faults: calls[0]: do "explode": want lose-reply, hang, hang-after, fail, stop-before or stop-after`,
+		`{"calls": [{"action": "X", "do": "fail"}]}`:                               `set faults: calls[0]: do "fail": code is missing`,
+		`{"calls": [{"do": "hang"}]}`:                                              `set faults: calls[0]: do "hang": action is missing ("*" is every one)`,
 		`{"calls": [{"action": "X", "do": "fail", "code": "Oops", "status": 42}]}`: `set faults: calls[0]: do "fail": status 42: want 400 to 599`,
 		`{"calls": [{"action": "Z", "do": "hang"}]}`:                               "set faults: action Z: there is no such action",
 		`{"latency": {"Z": {"fixed": "1s"}}}`:                                      "set faults: action Z: there is no such action",
 		`[]`:                                                                       "set faults: json: cannot unmarshal array into Go value of type faults.Plan",
 		``:                                                                         "set faults: EOF",
 		`{"calls":`:                                                                "set faults: unexpected EOF",
-		`{"calls": [{"action": "X", "do": "hang", "nth": -1}]}`: "set faults: calls[0]: hang of X: nth -1, count 0, probability 0: out of range",
+		`{"calls": [{"action": "X", "do": "hang", "nth": -1}]}`:                    "set faults: calls[0]: hang of X: nth -1, count 0, probability 0: out of range",
 	} {
 		status, got := send(t, http.MethodPut, server.URL+"/admin/faults", body)
 		if status != http.StatusBadRequest || strings.TrimSpace(got) != want {
@@ -243,7 +247,7 @@ func TestAPlanSurvivesTheWire(t *testing.T) {
 	server := httptest.NewServer(faults.Handler(i, &faults.Log{}))
 	defer server.Close()
 	const plan = `{"latency":{"*":{"fixed":"10ms","jitter":"5ms"}},"throttle":{"X":{"size":5,"rate":0.5}},"describeLag":"2s",` +
-		`"metadataLag":"3s","attachTime":"4s","calls":[{"action":"X","do":"fail","code":"InternalError"}],"linkDown":["eni-1"]}`
+		`"metadataLag":"3s","attachTime":"4s","calls":[{"action":"X","do":"fail","code":"InternalError"}],"linkDown":["eni-0123456789abcdef0"]}`
 	if status, got := send(t, http.MethodPut, server.URL+"/admin/faults", plan); status != http.StatusOK {
 		t.Fatal(status, got)
 	}

@@ -24,7 +24,8 @@ type Injector struct {
 
 	mu       sync.Mutex // guards what follows
 	rng      *rand.Rand
-	known    map[string]bool // actions there are; nil is any
+	known    map[string]bool       // actions there are; nil is any
+	exists   func(eni string) bool // nil: any interface
 	plan     Plan
 	replaced chan struct{} // closed when plan is replaced
 	buckets  map[string]*level
@@ -70,6 +71,14 @@ func (i *Injector) Know(actions []string) {
 	}
 }
 
+// KnowInterfaces tells the injector how to ask whether an interface exists. From now
+// on a plan that cuts the link of one that does not is refused.
+func (i *Injector) KnowInterfaces(exists func(eni string) bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.exists = exists
+}
+
 // Set replaces the plan. Counting of calls starts anew, hanging calls end, calls
 // held by a stop stay held.
 func (i *Injector) Set(p Plan) error {
@@ -81,6 +90,11 @@ func (i *Injector) Set(p Plan) error {
 	for _, action := range p.actions() {
 		if i.known != nil && !i.known[action] {
 			return fmt.Errorf("action %s: there is no such action", action)
+		}
+	}
+	for n, id := range p.LinkDown {
+		if i.exists != nil && !i.exists(id) {
+			return fmt.Errorf("linkDown[%d]: there is no interface %s", n, id)
 		}
 	}
 	i.plan = p

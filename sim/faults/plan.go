@@ -12,6 +12,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/trunkline/trunkline/sim/cloud"
 )
 
 // Plan is what should go wrong. The zero value is nothing. Actions are API action
@@ -125,6 +127,11 @@ func (p Plan) Check() error {
 			return fmt.Errorf("calls[%d]: %w", n, err)
 		}
 	}
+	for n, id := range p.LinkDown {
+		if err := cloud.KindInterface.CheckID(id); err != nil {
+			return fmt.Errorf("linkDown[%d]: %q: want the id of an interface (eni-…)", n, id)
+		}
+	}
 	return nil
 }
 
@@ -152,12 +159,23 @@ func (c Call) check() error {
 	if c.Action == "" {
 		return fmt.Errorf("do %q: action is missing (\"*\" is every one)", c.Do)
 	}
-	if c.Status != 0 && (c.Status < 400 || c.Status > 599) {
-		return fmt.Errorf("do %q: status %d: want 400 to 599", c.Do, c.Status)
+	if err := c.checkError(); err != nil {
+		return fmt.Errorf("do %q: %w", c.Do, err)
 	}
 	if c.Nth < 0 || c.Count < -1 || c.Probability < 0 || c.Probability > 1 {
 		return fmt.Errorf("%s of %s: nth %d, count %d, probability %v: out of range",
 			c.Do, c.Action, c.Nth, c.Count, c.Probability)
+	}
+	return nil
+}
+
+// checkError checks the error of a Fail, which nothing else has.
+func (c Call) checkError() error {
+	switch {
+	case c.Do != Fail && (c.Code != "" || c.Message != "" || c.Status != 0):
+		return fmt.Errorf("code, message and status are for %q alone", Fail)
+	case c.Status != 0 && (c.Status < 400 || c.Status > 599):
+		return fmt.Errorf("status %d: want 400 to 599", c.Status)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/ec2"
 	"github.com/trunkline/trunkline/sim/fabric"
@@ -98,6 +99,7 @@ func (w *World) build() (err error) {
 	if err := w.faults.Set(c.Faults); err != nil {
 		return err
 	}
+	w.faults.KnowInterfaces(func(eni string) bool { return w.State().Interfaces[vpc.ENIID(eni)] != nil })
 	w.cloud.Retain(time.Duration(max(c.Faults.DescribeLag, c.Faults.MetadataLag)))
 	w.api = query.New(query.Options{
 		Cloud: w.cloud, IAM: w.iam, Faults: w.faults, Calls: &w.calls,
