@@ -112,6 +112,8 @@ type recipe struct {
 	make func(context.Context, *job) error
 	// fixed is a directory that is used without asking for the key.
 	fixed func() (path string, ok bool)
+	// linked says that others may hold links to the artifact's files.
+	linked bool
 }
 
 // job is one run of a recipe.
@@ -162,12 +164,14 @@ func (c *Cache) Ensure(ctx context.Context, progress func(Progress)) (Set, error
 }
 
 // Derive returns a file or directory made from artifacts, such as an image: made
-// once per name and key by fn, which fills an empty directory.
+// once per name and key by fn, which fills an empty directory, and made again when
+// somebody who holds a link to a file of it has written there.
 func (c *Cache) Derive(ctx context.Context, name, key string, fn func(dir string) error) (string, error) {
 	path, _, err := c.ensure(ctx, recipe{
-		name: name,
-		key:  func(context.Context) (string, error) { return key, nil },
-		make: func(_ context.Context, j *job) error { return fn(j.dir) },
+		name:   name,
+		key:    func(context.Context) (string, error) { return key, nil },
+		make:   func(_ context.Context, j *job) error { return fn(j.dir) },
+		linked: true,
 	}, nil)
 	if err != nil {
 		return "", fmt.Errorf("make %s: %w", name, err)

@@ -105,6 +105,39 @@ func TestAnArtifactThatWasTamperedWithIsMadeAgain(t *testing.T) {
 	}
 }
 
+// A node may hold links to files of an image store: what it writes there, though as
+// long as before, is not what the next lab begins with.
+func TestADerivedArtifactThatALinksHolderWroteIsMadeAgain(t *testing.T) {
+	c := open(t)
+	derive := func() string {
+		t.Helper()
+		dir, err := c.Derive(t.Context(), "store", "0123456789abcdef", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "layer"), []byte("whole"), 0o644)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, "layer")
+	}
+	held := filepath.Join(t.TempDir(), "layer")
+	if err := os.Link(derive(), held); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(held, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("wrong"); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chtimes(held, time.Time{}, time.Now().Add(time.Second)), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(derive()); err != nil || string(text) != "whole" {
+		t.Errorf("the next lab begins with %q, %v", text, err)
+	}
+}
+
 func TestAFailedOrInterruptedRecipeLeavesNothing(t *testing.T) {
 	boom := errors.New("boom")
 	for name, tc := range map[string]struct {

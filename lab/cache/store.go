@@ -27,6 +27,8 @@ type file struct {
 	Path string      `json:"path"`
 	Size int64       `json:"size"`
 	Mode fs.FileMode `json:"mode"`
+	// Written is when, of files that others hold links to: one of them may write.
+	Written time.Time `json:"written,omitzero"`
 }
 
 // ensure returns the place of an artifact, made when it is not there.
@@ -83,7 +85,7 @@ func (c *Cache) makeInPlace(ctx context.Context, r recipe, j *job, path string) 
 	if err := r.make(ctx, j); err != nil {
 		return err
 	}
-	if err := seal(j.dir, r.name, j.key); err != nil {
+	if err := seal(j.dir, manifest{Name: r.name, Key: j.key}, r.linked); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -110,8 +112,7 @@ func (c *Cache) clearTemporary() error {
 }
 
 // seal writes the manifest of a filled directory.
-func seal(dir, name, key string) error {
-	m := manifest{Name: name, Key: key}
+func seal(dir string, m manifest, linked bool) error {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
@@ -121,14 +122,18 @@ func seal(dir, name, key string) error {
 			return err
 		}
 		rel, err := filepath.Rel(dir, path)
-		m.Files = append(m.Files, file{Path: rel, Size: info.Size(), Mode: info.Mode()})
+		f := file{Path: rel, Size: info.Size(), Mode: info.Mode()}
+		if linked {
+			f.Written = info.ModTime()
+		}
+		m.Files = append(m.Files, f)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if len(m.Files) == 0 {
-		return fmt.Errorf("the recipe of %s made no file", name)
+		return fmt.Errorf("the recipe of %s made no file", m.Name)
 	}
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -138,7 +143,7 @@ func seal(dir, name, key string) error {
 }
 
 // verify says what is wrong with an artifact: not there, another key, a file
-// that is gone or of another size or mode.
+// that is gone, of another size or mode, or written since.
 func (c *Cache) verify(path string) error {
 	text, err := os.ReadFile(filepath.Join(path, manifestName))
 	if err != nil {
@@ -158,6 +163,9 @@ func (c *Cache) verify(path string) error {
 		}
 		if info.Size() != f.Size || info.Mode() != f.Mode {
 			return fmt.Errorf("%s: %d bytes %s, want %d %s", f.Path, info.Size(), info.Mode(), f.Size, f.Mode)
+		}
+		if !f.Written.IsZero() && !info.ModTime().Equal(f.Written) {
+			return fmt.Errorf("%s: written at %s, want %s", f.Path, info.ModTime(), f.Written)
 		}
 	}
 	return nil
