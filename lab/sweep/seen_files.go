@@ -132,6 +132,9 @@ func (s Snapshot) cgroups() {
 		return
 	}
 	for _, h := range trees {
+		if passes, err := os.ReadFile(filepath.Join(h.Mount, passed)); err == nil {
+			s.add("cgroup", "%s passes down %s", h.Mount, strings.TrimSpace(string(passes)))
+		}
 		_ = filepath.WalkDir(h.Mount, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return fs.SkipDir // gone meanwhile

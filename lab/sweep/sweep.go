@@ -48,8 +48,11 @@ func (r Report) Empty() bool {
 		len(r.Namespaces)+len(r.Mounts)+len(r.Cgroups)+len(r.Sysctls) == 0
 }
 
-// deadline for processes to die and cgroups to empty.
+// deadline for processes to die, and again for cgroups to empty.
 const deadline = time.Minute
+
+// Longest is what a sweep takes at most.
+const Longest = 2*deadline + 10*time.Second
 
 // Sweep removes everything of the lab, its daemon included. A part that cannot
 // be removed does not keep the others; all errors are joined.

@@ -133,6 +133,62 @@ func TestTheLastLabOutPutsTheMachinesSettingsBack(t *testing.T) {
 	}
 }
 
+func TestASettingThatSomebodyRaisedFurtherMeanwhileIsTheirs(t *testing.T) {
+	const theirs, lowered = "net/ipv4/neigh/default/gc_thresh3", "fs/inotify/max_user_instances"
+	m := settings(t, map[string]string{theirs: "1024", lowered: "128"})
+	root := filepath.Join(t.TempDir(), "labs")
+	mkdir(t, filepath.Join(root, "a"))
+	if err := m.raise(root, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	for path, value := range map[string]string{theirs: "65536", lowered: "512"} {
+		if err := m.write(path, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(root, "a")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.restoreWhenLast(root); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{theirs: "65536", lowered: "128"} {
+		if got, err := m.read(path); err != nil || got != want {
+			t.Errorf("%s is %s (%v), want %s", path, got, err, want)
+		}
+	}
+}
+
+func TestControllersThatLabsHadPassedDownAreTakenBack(t *testing.T) {
+	m := settings(t, nil)
+	m.cgroups = t.TempDir()
+	at := filepath.Join(m.cgroups, passed)
+	root := filepath.Join(t.TempDir(), "labs")
+	write := func(text string) {
+		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("cpu memory\n")
+	for _, passes := range []string{"cpu memory\n", "cpu memory io\n"} { // the second lab finds what the first had changed
+		write(passes)
+		mkdir(t, filepath.Join(root, "a"))
+		if err := m.raise(root, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(root, "a")); err != nil {
+		t.Fatal(err)
+	}
+	restored, err := m.restoreWhenLast(root)
+	if err != nil || !slices.Equal(restored, []string{at + " io"}) {
+		t.Errorf("took back %v, %v; want io", restored, err)
+	}
+	if asked, err := os.ReadFile(at); err != nil || string(asked) != "-io" { // as the kernel is asked
+		t.Errorf("the kernel was asked for %q, %v", asked, err)
+	}
+}
+
 // A setting that cannot be written, as on a machine whose /proc/sys is read-only,
 // was never raised, and is nothing to put back.
 func TestASettingThatCannotBeRaisedIsNoneToPutBack(t *testing.T) {

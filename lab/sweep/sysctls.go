@@ -16,11 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is where settings are read and written, and where namespaces have their
-// names.
-type machine struct{ dir, names string }
+// machine is where settings are read and written, where namespaces have their
+// names, and where cgroups of version 2 begin.
+type machine struct{ dir, names, cgroups string }
 
-func thisMachine() machine { return machine{dir: "/proc/sys", names: netnsDir} }
+func thisMachine() machine {
+	return machine{dir: "/proc/sys", names: netnsDir, cgroups: "/sys/fs/cgroup"}
+}
+
+// passed is the file of a version 2 cgroup with the controllers it passes down. A
+// machine whose only cgroups are of version 2 has one for all; others have none.
+const passed = "cgroup.subtree_control"
 
 const (
 	recordFile = "machine.json" // in the root of all labs: old values by path
@@ -46,8 +52,8 @@ func wanted() map[string]int {
 }
 
 // RaiseSysctls raises what is lower than the lab needs and records what it was,
-// the lack of a directory for the names of namespaces included. root is the
-// directory of all labs. A setting the machine does not have, or
+// the lack of a directory for the names of namespaces and the controllers of the
+// machine's cgroups included. root is the directory of all labs. A setting the machine does not have, or
 // does not let us write, is left with a warning.
 func RaiseSysctls(root string, log *slog.Logger) error {
 	return thisMachine().raise(root, log)
@@ -57,6 +63,15 @@ func (m machine) raise(root string, log *slog.Logger) error {
 	return withRecord(root, func(old map[string]string) error {
 		if _, err := os.Stat(m.names); errors.Is(err, fs.ErrNotExist) {
 			old[m.names] = absent
+			if err := writeRecord(root, old); err != nil {
+				return err
+			}
+		}
+		// Nodes have it pass down all there are.
+		cgroups := filepath.Join(m.cgroups, passed)
+		_, known := old[cgroups]
+		if passes, err := os.ReadFile(cgroups); err == nil && !known {
+			old[cgroups] = strings.TrimSpace(string(passes))
 			if err := writeRecord(root, old); err != nil {
 				return err
 			}
@@ -116,15 +131,28 @@ func (m machine) restoreWhenLast(root string) (restored []string, err error) {
 	return restored, err
 }
 
+// raisedFurther reports whether somebody else has given a setting more than labs
+// do: it is theirs now.
+func raisedFurther(path, now string) bool {
+	n, err := strconv.Atoi(now)
+	ours, known := wanted()[path]
+	return err == nil && known && n > ours
+}
+
 // restore writes the old values and returns what it changed. One that cannot be
-// written does not keep the others; one that was never raised needs no writing.
+// written does not keep the others; one that was never raised, or that somebody
+// else has raised since, needs no writing.
 func (m machine) restore(old map[string]string) (restored []string, err error) {
 	for _, path := range slices.Sorted(maps.Keys(old)) { // thresholds from below
 		if old[path] == absent {
 			_ = os.Remove(path) // of others by now, unless it is empty
 			continue
 		}
-		if now, readErr := m.read(path); readErr == nil && now == old[path] {
+		if filepath.Base(path) == passed {
+			restored = append(restored, takeBack(path, old[path])...)
+			continue
+		}
+		if now, readErr := m.read(path); readErr == nil && (now == old[path] || raisedFurther(path, now)) {
 			continue
 		}
 		if writeErr := m.write(path, old[path]); writeErr != nil {
@@ -134,6 +162,24 @@ func (m machine) restore(old map[string]string) (restored []string, err error) {
 		restored = append(restored, path)
 	}
 	return restored, err
+}
+
+// takeBack has a cgroup pass down no more than it did, and returns what it took
+// away. The kernel keeps a controller that somebody's cgroups use by now.
+func takeBack(path, old string) (gone []string) {
+	now, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	for name := range strings.FieldsSeq(string(now)) {
+		if slices.Contains(strings.Fields(old), name) {
+			continue
+		}
+		if os.WriteFile(path, []byte("-"+name), 0o644) == nil {
+			gone = append(gone, path+" "+name)
+		}
+	}
+	return gone
 }
 
 func labsIn(root string) ([]string, error) {
