@@ -7,14 +7,19 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -22,6 +27,7 @@ import (
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/image"
+	"github.com/trunkline/trunkline/lab/node/component"
 	"github.com/trunkline/trunkline/lab/spec"
 	"github.com/trunkline/trunkline/lab/sweep"
 )
@@ -161,7 +167,7 @@ func sampleStatus() daemon.Status {
 		}},
 		Endpoints: daemon.Endpoints{
 			Kubernetes: "https://127.0.0.1:40001", Kubeconfig: "/var/lib/trunkline-lab/lab/kubeconfig",
-			EC2: "http://127.0.0.1:40002", Admin: "http://127.0.0.1:40002/admin/",
+			EC2: "http://127.0.0.1:40002", Admin: "http://127.0.0.1:40002/admin",
 		},
 	}
 }
@@ -196,6 +202,18 @@ func TestANodeIsFoundByEachOfItsNames(t *testing.T) {
 	}
 	if _, err := node(st, "node9"); err == nil || !strings.Contains(err.Error(), "it has node1") {
 		t.Errorf("node9: %v", err)
+	}
+}
+
+func TestARouteNamesItsRangeAndTargetOfWhateverKind(t *testing.T) {
+	for want, r := range map[string]types.Route{
+		"0.0.0.0/0 → igw-1 (active)":       {DestinationCidrBlock: aws.String("0.0.0.0/0"), GatewayId: aws.String("igw-1"), State: "active"},
+		"::/0 → igw-1 (active)":            {DestinationIpv6CidrBlock: aws.String("::/0"), GatewayId: aws.String("igw-1"), State: "active"},
+		"192.0.2.0/24 → eni-1 (blackhole)": {DestinationCidrBlock: aws.String("192.0.2.0/24"), NetworkInterfaceId: aws.String("eni-1"), State: "blackhole"},
+	} {
+		if got := routeText(r); got != want {
+			t.Errorf("shown as %q, want %q", got, want)
+		}
 	}
 }
 
@@ -330,7 +348,7 @@ func TestOnlyWhatIsFixedWhileALabRunsKeepsItFromChanging(t *testing.T) {
 		"subnets":      func(l *daemon.Lab) { l.World.Subnets = l.World.Subnets[1:] },
 		"kubernetes":   func(l *daemon.Lab) { l.APIPort = 6443 },
 		"region, seed": func(l *daemon.Lab) { l.World.Region, l.World.Seed = "eu-west-1", 7 },
-		"faults":       func(l *daemon.Lab) { l.Faults.LinkDown = []string{"eni-1"} },
+		"faults":       func(l *daemon.Lab) { l.Faults.LinkDown = []string{"eni-0123456789abcdef0"} },
 	} {
 		var next daemon.Lab // as it comes back from lab.json
 		if err := json.Unmarshal(text, &next); err != nil {
@@ -390,6 +408,65 @@ func TestTheDeployDirectoryCarriesThisLabsTagsAndAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "kustomization", string(text))
+}
+
+// A daemon that takes the request to stop and never answers has no more time than
+// its own: the sweep has all of its for a lab that still runs.
+func TestADaemonThatHangsKeepsNothingFromBeingSwept(t *testing.T) {
+	root, err := os.MkdirTemp("", "tl-c") //nolint:usetesting // a unix socket's path is short, t.TempDir's is long
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	lab := fmt.Sprintf("t%d", os.Getpid())
+	s := &session{ctx: t.Context(), stateRoot: filepath.Join(root, "labs"), log: slog.New(slog.DiscardHandler)}
+	if err := os.MkdirAll(s.stateDir(lab), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	hung, err := net.Listen("unix", daemon.SocketPath(s.stateDir(lab)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close()
+	left := exec.CommandContext(t.Context(), "sleep", "600")
+	left.Env = []string{component.Mark(lab)}
+	if err := left.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = left.Wait() }() // killed by the sweep, or with the test
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	report, err := s.takeDown(ctx, lab, 50*time.Millisecond)
+	if err != nil || report.Processes != 1 || !report.StateDir {
+		t.Errorf("swept %+v, %v; want its process and its state", report, err)
+	}
+}
+
+// Ctrl-C in the demo reaches its programs once, and they clean up before it ends.
+func TestAnInterruptedProgramOfTheDemoCleansUpFirst(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &tap{on: "runs", do: cancel}
+	d := &tour{s: &session{ctx: ctx, out: out, errs: out}}
+	err := d.program(ctx, "/bin/sh", "-c", `trap 'echo clean; exit 130' INT; echo runs; while :; do sleep 0.05; done`)
+	if !errors.Is(err, context.Canceled) || strings.Count(out.said.String(), "clean") != 1 {
+		t.Errorf("it ended with %v and said %q", err, out.said.String())
+	}
+}
+
+// tap does something when what is written to it says a word.
+type tap struct {
+	on   string
+	do   func()
+	said bytes.Buffer
+}
+
+func (t *tap) Write(p []byte) (int, error) {
+	n, err := t.said.Write(p)
+	if strings.Contains(t.said.String(), t.on) {
+		t.do()
+	}
+	return n, err
 }
 
 func TestErrorsEndWithTheirOwnCode(t *testing.T) {

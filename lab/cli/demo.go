@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -52,7 +53,11 @@ func (c *demoCmd) Run(s *session) error {
 			continue
 		}
 		fmt.Fprintf(s.out, "\n── %s\n", step.title)
-		if err := step.show(s.ctx); err != nil {
+		err := step.show(s.ctx)
+		if s.ctx.Err() != nil {
+			return s.ctx.Err() // whatever its programs said when they were ended
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", strings.ToLower(step.title), err)
 		}
 	}
@@ -60,14 +65,23 @@ func (c *demoCmd) Run(s *session) error {
 	return nil
 }
 
+// cleanUpTime is what a program of the tour has after a Ctrl-C: the connectivity
+// test takes its pods and its namespace away.
+const cleanUpTime = 2 * time.Minute
+
 // program runs one of ours against the lab; its output goes to the user.
 func (t *tour) program(ctx context.Context, argv ...string) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = withEnv(t.product())
 	cmd.Stdout, cmd.Stderr = t.s.out, t.s.errs
+	// In a group of its own, the terminal does not interrupt it beside us.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
+	cmd.WaitDelay = cleanUpTime
 	err := cmd.Run()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		return fmt.Errorf("%s ended with %d", strings.Join(argv[:min(len(argv), 3)], " "), exit.ExitCode())

@@ -10,8 +10,13 @@ import (
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
-// downTime is what taking one lab down may take.
-const downTime = 2 * time.Minute
+const (
+	// stopTime is what a daemon may take to end its lab in order. The sweep ends
+	// what then is left, a daemon that does not answer included.
+	stopTime = 30 * time.Second
+	// downTime is what taking one lab down may take.
+	downTime = stopTime + sweep.Longest
+)
 
 type downCmd struct {
 	All bool `help:"Every lab there is."`
@@ -67,7 +72,7 @@ func (s *session) downOne(b *board, lab string) (sweep.Report, error) {
 	b.set("down", lab)
 	ctx, cancel := context.WithTimeout(s.ctx, downTime)
 	defer cancel()
-	report, err := s.takeDown(ctx, lab)
+	report, err := s.takeDown(ctx, lab, stopTime)
 	if err != nil {
 		b.finish(markFailed, "down", lab, time.Since(began))
 		return report, err

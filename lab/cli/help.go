@@ -28,7 +28,11 @@ func examples() map[string]string {
   trunkline-lab down --all                   every lab, also what a crash left`,
 		"status": `  trunkline-lab status
   trunkline-lab status -o json | jq '.nodes[].address'
-  trunkline-lab status --wait 2m             until every node is Ready`,
+  trunkline-lab status --wait 2m             until every node is Ready
+  at=$(trunkline-lab status -o json | jq -r .endpoints.admin)
+  curl -s "$at/calls?action=AttachNetworkInterface"     who called, and what EC2 said
+  curl -s -X PUT $at/faults -d '{"calls": [{"action": "*", "do": "lose-reply", "count": 3}]}'
+  curl -s -X PUT $at/faults -d '{}'          nothing goes wrong any more`,
 		"demo": `  trunkline-lab demo
   trunkline-lab demo -f examples/one-node.yaml`,
 		"exec": `  trunkline-lab exec node1                   a shell in the node

@@ -98,6 +98,14 @@ func stateInWords(st daemon.Status) string {
 	return "nothing is applied yet"
 }
 
+// faultsURL is where faults are read and set; empty before the world is there.
+func faultsURL(at daemon.Endpoints) string {
+	if at.Admin == "" {
+		return ""
+	}
+	return at.Admin + "/faults"
+}
+
 // showStatus is one screen.
 func showStatus(w io.Writer, st daemon.Status) error {
 	fmt.Fprintf(w, "Lab %s: %s", st.Name, stateInWords(st))
@@ -127,6 +135,6 @@ func showStatus(w io.Writer, st daemon.Status) error {
 		}
 	}
 	fmt.Fprintf(w, "\nKubernetes  %s\nkubeconfig  %s\nEC2         %s\nfaults      %s\n",
-		st.Endpoints.Kubernetes, st.Endpoints.Kubeconfig, st.Endpoints.EC2, st.Endpoints.Admin)
+		st.Endpoints.Kubernetes, st.Endpoints.Kubeconfig, st.Endpoints.EC2, faultsURL(st.Endpoints))
 	return nil
 }

@@ -229,12 +229,18 @@ func (t *tour) cloudRoutes(ctx context.Context, subnet, network string) error {
 		}
 		table := tables.RouteTables[0]
 		for _, r := range table.Routes {
-			fmt.Fprintf(t.s.out, "route      %s: %s → %s (%s)\n", aws.ToString(table.RouteTableId),
-				aws.ToString(r.DestinationCidrBlock), aws.ToString(r.GatewayId), r.State)
+			fmt.Fprintf(t.s.out, "route      %s: %s\n", aws.ToString(table.RouteTableId), routeText(r))
 		}
 		return nil
 	}
 	return fmt.Errorf("EC2 knows no route table of %s", subnet)
+}
+
+// routeText is a route's range, of either family, its target and its state.
+func routeText(r types.Route) string {
+	to := cmp.Or(aws.ToString(r.DestinationCidrBlock), aws.ToString(r.DestinationIpv6CidrBlock))
+	by := cmp.Or(aws.ToString(r.GatewayId), aws.ToString(r.NetworkInterfaceId))
+	return fmt.Sprintf("%s → %s (%s)", to, by, r.State)
 }
 
 func filter(name, value string) types.Filter {

@@ -18,9 +18,6 @@ import (
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
-// cleanupTime is what taking down after a failure or Ctrl-C may take.
-const cleanupTime = 30 * time.Second
-
 type upCmd struct {
 	bringUp
 	output
@@ -71,16 +68,21 @@ func (c *bringUp) check() error {
 	return nil
 }
 
-// up brings the lab to what is wanted and leaves nothing when it cannot.
-func (c *bringUp) up(s *session) (record, error) {
+// resolve reads what the flags and the file ask for.
+func (c *bringUp) resolve(name string) (spec.Resolved, error) {
 	if err := c.check(); err != nil {
-		return record{}, err
+		return spec.Resolved{}, err
 	}
-	wish := choices{file: c.File, name: s.g.Name, instanceType: c.InstanceType}
+	wish := choices{file: c.File, name: name, instanceType: c.InstanceType}
 	if c.Nodes != nil {
 		wish.nodes = *c.Nodes
 	}
-	resolved, err := wish.resolve()
+	return wish.resolve()
+}
+
+// up brings the lab to what is wanted and leaves nothing when it cannot.
+func (c *bringUp) up(s *session) (record, error) {
+	resolved, err := c.resolve(s.g.Name)
 	if err != nil {
 		return record{}, err
 	}
@@ -90,9 +92,8 @@ func (c *bringUp) up(s *session) (record, error) {
 	}
 	stateDir := s.stateDir(resolved.Name)
 	client := daemon.NewClient(stateDir)
-	_, err = client.Status(s.ctx)
-	fresh := errors.Is(err, daemon.ErrNotRunning)
-	if err != nil && !fresh {
+	fresh, err := client.Silent(s.ctx)
+	if err != nil {
 		return record{}, err
 	}
 	if err := s.preflight(resolved, store.Dir(), fresh); err != nil {
@@ -105,7 +106,14 @@ func (c *bringUp) up(s *session) (record, error) {
 		b.abort(ending(s.ctx))
 		return record{}, err
 	}
+	// Building takes long: another up of this lab may have come first meanwhile.
+	if fresh, err = client.Silent(s.ctx); err != nil {
+		return record{}, err
+	}
 	rec, err := c.record(s, resolved, p, fresh)
+	if err == nil && fresh {
+		fresh, err = s.startDaemon(s.ctx, resolved.Name)
+	}
 	if err == nil {
 		err = c.converge(s, b, rec, fresh)
 	}
@@ -200,16 +208,11 @@ func (s *session) becomes(want daemon.Lab) error {
 		want.Name, strings.Join(fixed, ", "), s.command(want.Name)))
 }
 
-// converge starts the daemon where none runs and applies the lab.
+// converge applies the lab; fresh says that it was not there before.
 func (c *bringUp) converge(s *session, b *board, rec record, fresh bool) error {
 	ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
 	defer cancel()
 	stateDir := s.stateDir(rec.Lab.Name)
-	if fresh {
-		if err := s.startDaemon(ctx, rec.Lab.Name); err != nil {
-			return err
-		}
-	}
 	err := daemon.NewClient(stateDir).Apply(ctx, rec.Lab, func(e daemon.Event) { b.event(e) })
 	if err == nil && rec.Lab.World.VPC.InternetGateway {
 		err = startOutside(ctx, rec, stateDir)
@@ -245,17 +248,17 @@ func (b *board) event(e daemon.Event) {
 }
 
 // startDaemon starts `serve` in a session of its own, so that it outlives this
-// command, and waits until it answers.
-func (s *session) startDaemon(ctx context.Context, lab string) error {
+// command, and waits until it answers. It reports false where another up's does:
+// then the lab is not this command's to take back.
+func (s *session) startDaemon(ctx context.Context, lab string) (ours bool, err error) {
 	stateDir := s.stateDir(lab)
 	program := labProgram(stateDir)
 	if err := copySelf(program); err != nil {
-		return fmt.Errorf("keep a copy of trunkline-lab: %w", err)
+		return true, fmt.Errorf("keep a copy of trunkline-lab: %w", err)
 	}
-	_, err := daemon.Spawn(ctx, daemon.Detached{
+	return daemon.Spawn(ctx, daemon.Detached{
 		Name: lab, StateDir: stateDir, Argv: []string{program, "--name", lab, "serve"},
 	})
-	return err
 }
 
 // copySelf copies the running program to path.
@@ -287,11 +290,11 @@ func copySelf(path string) error {
 // undo takes a lab that did not come up away again; it has a budget of its own,
 // for the command's context may have ended.
 func (s *session) undo(b *board, lab string) error {
-	ctx, cancel := context.WithTimeout(s.cleanup, cleanupTime)
+	ctx, cancel := context.WithTimeout(s.cleanup, downTime)
 	defer cancel()
 	began := time.Now()
 	b.set("clean up", "")
-	_, err := s.takeDown(ctx, lab)
+	_, err := s.takeDown(ctx, lab, stopTime)
 	if err != nil {
 		b.finish(markFailed, "clean up", err.Error(), time.Since(began))
 		return fmt.Errorf("clean up: %w; %s down finishes it", err, s.command(lab))
@@ -300,9 +303,12 @@ func (s *session) undo(b *board, lab string) error {
 	return nil
 }
 
-// takeDown stops the daemon if one answers, and sweeps what is left.
-func (s *session) takeDown(ctx context.Context, lab string) (sweep.Report, error) {
-	err := daemon.NewClient(s.stateDir(lab)).Stop(ctx)
+// takeDown stops the daemon if one answers, for as long as patience, and sweeps
+// what is left.
+func (s *session) takeDown(ctx context.Context, lab string, patience time.Duration) (sweep.Report, error) {
+	stop, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := daemon.NewClient(s.stateDir(lab)).Stop(stop)
 	if err != nil && !errors.Is(err, daemon.ErrNotRunning) {
 		s.log.Warn("stop the daemon; sweeping instead", "lab", lab, "err", err)
 	}

@@ -48,6 +48,15 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return st, nil
 }
 
+// Silent reports whether no daemon answers.
+func (c *Client) Silent(ctx context.Context) (bool, error) {
+	_, err := c.Status(ctx)
+	if errors.Is(err, ErrNotRunning) {
+		return true, nil
+	}
+	return false, err
+}
+
 // Apply converges the lab to want and calls progress for every event on the way;
 // progress may be nil. It returns when the lab is ready or why it is not. When
 // ctx ends the convergence is cancelled: what stands stays, and the next Apply

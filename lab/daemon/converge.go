@@ -12,6 +12,7 @@ import (
 	"github.com/trunkline/trunkline/lab/controlplane"
 	"github.com/trunkline/trunkline/lab/node"
 	"github.com/trunkline/trunkline/lab/node/component"
+	"github.com/trunkline/trunkline/sim/cloud"
 )
 
 // accept says whether want can be converged to: it is valid, and changes nothing
@@ -173,20 +174,28 @@ func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) 
 	return nil
 }
 
-// removeUnwanted terminates the nodes that the lab no longer has.
+// removeUnwanted terminates the nodes that the lab no longer has, those that an
+// interrupted apply launched and never booted included.
 func (l *lab) removeUnwanted(ctx context.Context, want Lab) error {
 	wanted := map[string]bool{}
-	for _, n := range want.Nodes {
-		wanted[n.Name] = true
+	for _, i := range want.World.Instances {
+		wanted[i.Name] = true
 	}
-	for name, m := range l.all() {
-		if wanted[name] {
+	for id, i := range l.world.State().Instances {
+		if wanted[i.Name] || i.State == cloud.Terminated {
 			continue
 		}
-		if err := l.world.Terminate(ctx, m.config.Instance.ID); err != nil {
+		if err := l.world.Terminate(ctx, id); err != nil {
 			return err
 		}
-		l.drop(name)
+		if err := component.DeleteNetNS(i.Namespace); err != nil {
+			return err
+		}
+	}
+	for name := range l.all() {
+		if !wanted[name] {
+			l.drop(name)
+		}
 	}
 	return nil
 }

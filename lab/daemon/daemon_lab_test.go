@@ -99,10 +99,11 @@ func up(t *testing.T, l daemon.Lab) *daemon.Client {
 			t.Error(err)
 		}
 	})
-	client, err := daemon.Spawn(t.Context(), daemon.Detached{Name: l.Name, StateDir: stateDir, Argv: []string{l.Parts.Lab, "serve", l.Name, stateDir}})
-	if err != nil {
-		t.Fatal(err)
+	ours, err := daemon.Spawn(t.Context(), daemon.Detached{Name: l.Name, StateDir: stateDir, Argv: []string{l.Parts.Lab, "serve", l.Name, stateDir}})
+	if err != nil || !ours {
+		t.Fatalf("start the daemon: ours %t, %v", ours, err)
 	}
+	client := daemon.NewClient(stateDir)
 	converge(t, client, l)
 	return client
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/world"
 )
 
 // start runs a daemon's API without a world: enough for what it refuses and for
@@ -77,6 +78,80 @@ func TestTheSocketIsForRootOnlyAndASecondDaemonIsRefused(t *testing.T) {
 	}
 	if _, err := listen(SocketPath(dir)); err == nil || !strings.Contains(err.Error(), "another daemon") {
 		t.Errorf("a second daemon: %v", err)
+	}
+}
+
+func TestOfTwoDaemonsThatStartAtOnceOneIsRefusedBeforeItTouchesAnything(t *testing.T) {
+	dir := t.TempDir()
+	first, err := hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first does not listen yet; what it made is no leftover for the second.
+	err = Serve(t.Context(), Options{Name: "tl-none", StateDir: dir, World: noWorld}, slog.New(slog.DiscardHandler))
+	if !errors.Is(err, errAnother) {
+		t.Errorf("the second: %v", err)
+	}
+	first.Close()
+	second, err := hold(dir)
+	if err != nil {
+		t.Fatalf("after the first is gone: %v", err)
+	}
+	second.Close()
+}
+
+// spawned is a start of a daemon that is up to its test to look at.
+type spawned struct {
+	ours bool
+	err  error
+}
+
+// spawn starts a shell script as a lab's daemon and returns when it runs.
+func spawn(t *testing.T, dir, script string) <-chan spawned {
+	t.Helper()
+	begun := filepath.Join(dir, "begun")
+	done := make(chan spawned, 1)
+	go func() {
+		ours, err := Spawn(t.Context(), Detached{Name: "tl-none", StateDir: dir, Argv: []string{"/bin/sh", "-c", "touch " + begun + "; " + script}})
+		done <- spawned{ours, err}
+	}()
+	for runs := false; !runs; runtime.Gosched() {
+		_, err := os.Stat(begun)
+		runs = err == nil
+	}
+	return done
+}
+
+func TestADaemonThatAnotherWasFasterThanIsNotOurs(t *testing.T) {
+	_, dir := start(t, noWorld)
+	held, err := hold(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { held.Close() })
+	elsewhere := SocketPath(dir) + ".later"
+	if err := os.Rename(SocketPath(dir), elsewhere); err != nil { // it does not answer yet
+		t.Fatal(err)
+	}
+	done := spawn(t, dir, "echo another is there; exit 1")
+	select {
+	case got := <-done:
+		t.Fatalf("it did not wait for the other to answer: ours %t, %v", got.ours, got.err)
+	case <-time.After(5 * askEvery):
+	}
+	if err := os.Rename(elsewhere, SocketPath(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-done; got.ours || got.err != nil {
+		t.Errorf("ours %t, %v; want the other's, which answers", got.ours, got.err)
+	}
+}
+
+func TestADaemonThatEndsByItselfTellsWhatItSaidLast(t *testing.T) {
+	dir := t.TempDir()
+	got := <-spawn(t, dir, "echo no kernel today; exit 1")
+	if got.err == nil || !got.ours || !strings.Contains(got.err.Error(), "no kernel today") {
+		t.Errorf("ours %t, %v", got.ours, got.err)
 	}
 }
 
@@ -254,6 +329,35 @@ func TestARunningLabRefusesAnotherNetworkAndTakesOtherNodes(t *testing.T) {
 	other.World.VPC.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 	if err := l.accept(other); err == nil || !strings.Contains(err.Error(), "take it down first") {
 		t.Errorf("another network: %v", err)
+	}
+}
+
+// An apply that was interrupted launched an instance and never booted it.
+func TestAnInstanceThatIsWantedNoMoreIsTerminatedThoughItNeverBooted(t *testing.T) {
+	instance := func(name string) cloud.InstanceSpec {
+		return cloud.InstanceSpec{
+			Name: name, Type: "t3.medium", Subnet: "a", Namespace: "tl-none-" + name, Metadata: cloud.DefaultMetadata(),
+		}
+	}
+	want := smallLab()
+	want.World.Account = "111122223333"
+	want.World.Subnets = []cloud.SubnetSpec{{Name: "a", Zone: "us-west-2a", CIDR: netip.MustParsePrefix("10.0.0.0/24")}}
+	want.World.Instances = []cloud.InstanceSpec{instance("node1"), instance("node2")}
+	w, err := world.Start(t.Context(), world.Config{Spec: want.World}) // without a wire
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	l := newLab(Options{Name: "none"}, slog.New(slog.DiscardHandler))
+	l.setWorld(w)
+	want.World.Instances = want.World.Instances[:1]
+	if err := l.removeUnwanted(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	for name, state := range map[string]cloud.InstanceState{"node1": cloud.Running, "node2": cloud.Terminated} {
+		if got := w.State().InstanceNamed(name).State; got != state {
+			t.Errorf("%s is %s, want %s", name, got, state)
+		}
 	}
 }
 

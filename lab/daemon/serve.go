@@ -52,6 +52,11 @@ func Serve(ctx context.Context, o Options, log *slog.Logger) error {
 	}
 	// First, because it refuses when a daemon of this lab lives; its processes
 	// are not leftovers.
+	held, err := hold(o.StateDir)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
 	listener, err := listen(SocketPath(o.StateDir))
 	if err != nil {
 		return err

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // applyLimit is how large an apply may be, in bytes.
@@ -22,12 +25,40 @@ var (
 	errUnknownNode = errors.New("no such node")
 )
 
+var errAnother = errors.New("another daemon of this lab runs")
+
+// hold takes a lab's directory for one daemon, until it closes what it is given or
+// dies. Of two that start at once it refuses one before that touches anything.
+func hold(stateDir string) (io.Closer, error) {
+	dir, err := os.Open(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errAnother
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("hold %s: %w", stateDir, err), dir.Close())
+	}
+	return dir, nil
+}
+
+// taken reports whether a daemon holds the directory.
+func taken(stateDir string) bool {
+	held, err := hold(stateDir)
+	if err == nil {
+		_ = held.Close() // closing drops the lock
+	}
+	return errors.Is(err, errAnother)
+}
+
 // listen opens the daemon's socket. A socket that a dead daemon left is
 // replaced; a live one's is not.
 func listen(path string) (net.Listener, error) {
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("listen on %s: another daemon of this lab runs", path)
+		return nil, fmt.Errorf("listen on %s: %w", path, errAnother)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err

@@ -25,20 +25,21 @@ const (
 	spawnLines    = 15
 )
 
-// Spawn starts a daemon in a session of its own and returns its client when it
-// answers, or what it said last. A daemon that answers already is used as it is.
-func Spawn(ctx context.Context, d Detached) (*Client, error) {
+// Spawn starts a daemon in a session of its own and returns when it answers, or
+// what it said last. Where somebody else's answers already, or comes first, that one
+// is left as it is and ours is false.
+func Spawn(ctx context.Context, d Detached) (ours bool, err error) {
 	client := NewClient(d.StateDir)
 	if _, err := client.Status(ctx); !errors.Is(err, ErrNotRunning) {
-		return client, err
+		return false, err
 	}
 	log := LogPath(d.StateDir)
 	if err := os.MkdirAll(filepath.Dir(log), 0o700); err != nil {
-		return nil, fmt.Errorf("start daemon: %w", err)
+		return true, fmt.Errorf("start daemon: %w", err)
 	}
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("start daemon: %w", err)
+		return true, fmt.Errorf("start daemon: %w", err)
 	}
 	defer out.Close()
 	cmd := exec.Command(d.Argv[0], d.Argv[1:]...)
@@ -46,28 +47,36 @@ func Spawn(ctx context.Context, d Detached) (*Client, error) {
 	cmd.Env = append(os.Environ(), component.Mark(d.Name))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start daemon: %w", err)
+		return true, fmt.Errorf("start daemon: %w", err)
 	}
 	ended := make(chan struct{})
 	go func() { // ends with the daemon, or with us
 		_ = cmd.Wait() // how it ended is in its ProcessState
 		close(ended)
 	}()
+	gone := func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, spawnDeadline, fmt.Errorf("no answer within %s", spawnDeadline))
 	defer cancel()
 	err = until(ctx, func() (string, error) {
-		select {
-		case <-ended:
+		st, err := client.Status(ctx)
+		if err == nil {
+			ours = st.PID == cmd.Process.Pid
+			return "", nil
+		}
+		if gone() && !taken(d.StateDir) {
 			return "", fmt.Errorf("daemon ended (%s); its last lines:\n%s", cmd.ProcessState, component.Tail(log, spawnLines))
-		default:
 		}
-		if _, err := client.Status(ctx); err != nil {
-			return err.Error(), nil //nolint:nilerr // it may not listen yet
-		}
-		return "", nil
+		return err.Error(), nil // it may not listen yet
 	})
 	if err != nil {
-		return nil, fmt.Errorf("start daemon: %w", err)
+		return !gone() || !taken(d.StateDir), fmt.Errorf("start daemon: %w", err)
 	}
-	return client, nil
+	return ours, nil
 }
