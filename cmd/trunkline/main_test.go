@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 	"github.com/trunkline/trunkline/internal/core/config"
@@ -177,6 +180,31 @@ func kubeconfigOf(t *testing.T, s *kubetest.Server) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// A brake on a node that is not there would stop nothing.
+func TestABrakeIsPutOnNodesThatAreThere(t *testing.T) {
+	s := kubetest.New(t)
+	s.Put("/api/v1/nodes", &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	config := kubeconfigOf(t, s)
+	freeze := func(node string) (int, string) {
+		code, _, said := call("ec2", "freeze", "--all", "--reason", "test", "--node", node, "--kubeconfig", config)
+		return code, said
+	}
+	if code, said := freeze("n2"); code != 2 || !strings.Contains(said, `--node "n2": there is no such node`) {
+		t.Errorf("a node that is not there: status %d, %q", code, said)
+	}
+	const brakes = "/apis/trunkline.dev/v1alpha1/brakes"
+	if left := s.Keys(brakes); len(left) > 0 {
+		t.Errorf("brakes %v are on", left)
+	}
+	if code, said := freeze("n1"); code != 0 || len(s.Keys(brakes)) != 1 {
+		t.Errorf("a node that is there: status %d, %q", code, said)
+	}
+	s.Refuse("/api/v1/nodes/n3", http.StatusForbidden) // who may put brakes on need not read nodes
+	if code, said := freeze("n3"); code != 0 {
+		t.Errorf("a node that nobody may ask about: status %d, %q", code, said)
+	}
 }
 
 // A cluster without a node is one no case can run on.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -169,6 +170,12 @@ func (c freezeCmd) Run(p process) error {
 	client, err := c.client()
 	if err != nil {
 		return err
+	}
+	for _, name := range c.Node {
+		_, err := client.Core.CoreV1().Nodes().Get(p.ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) { // whoever may not ask is believed
+			return wrongUsage("--node %q: there is no such node; the brake would stop nothing", name)
+		}
 	}
 	what := trunkline.FreezeRelease
 	if c.All {

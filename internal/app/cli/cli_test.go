@@ -137,9 +137,9 @@ func TestOnlyPodsThatAReportShouldKnowCountAsUnmanaged(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)},
 			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, LastTransitionTime: ago(11 * time.Second)}}},
 		}, 1, "✓ Pods        managed 12/13, 1 newer"},
-		"there long before the report": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)}}, 0, "✗ Pods        managed 12/13\n"},
+		"there long before the report": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)}}, 0, "! Pods        managed 12/13, 1 without an address\n"},
 		"being deleted":                {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Hour), DeletionTimestamp: &metav1.Time{Time: now()}}}, 0, "✓ Pods        managed 12/13, 1 on their way out\n"},
-		"waiting longer than a report": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(3 * time.Minute)}}, 0, "✗ Pods        managed 12/13\n"},
+		"waiting longer than a report": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(3 * time.Minute)}}, 0, "! Pods        managed 12/13, 1 without an address\n"},
 	} {
 		in := healthy()
 		c.pod.Spec.NodeName = "n1"

@@ -17,6 +17,7 @@ const (
 	markGood = "✓"
 	markBad  = "✗"
 	markSkip = "-"
+	markHeed = "!"
 )
 
 func mark(good bool) string {
@@ -57,7 +58,7 @@ func WriteStatus(w io.Writer, s Status) {
 		if len(b.Nodes) > 0 {
 			on = strings.Join(b.Nodes, ", ")
 		}
-		fmt.Fprintf(w, "! Brake       %s: freeze %s on %s: %s\n", b.Name, b.Freeze, on, b.Reason)
+		fmt.Fprintf(w, "%s Brake       %s: freeze %s on %s: %s\n", markHeed, b.Name, b.Freeze, on, b.Reason)
 	}
 	fmt.Fprintln(w)
 	rows := [][]string{{"NODE", "READY", "MODE", "TYPE", "ENIS", "FREE", "ASSIGNED", "COOLING", "WAITING", "TOTAL", "LIMIT", "AGENT", "REPORT"}}
@@ -86,7 +87,15 @@ func WriteStatus(w io.Writer, s Status) {
 
 // podsLine counts pods, and says why some need no address by the last reports.
 func podsLine(s Status) string {
-	line := fmt.Sprintf("%s Pods        managed %d/%d", mark(s.PodsManaged+s.PodsUnseen+s.PodsLeaving >= s.Pods), s.PodsManaged, s.Pods)
+	without := max(0, s.Pods-s.PodsManaged-s.PodsUnseen-s.PodsLeaving)
+	sign := markGood
+	if without > 0 {
+		sign = markHeed // it may wait for a volume as well as for us
+	}
+	line := fmt.Sprintf("%s Pods        managed %d/%d", sign, s.PodsManaged, s.Pods)
+	if without > 0 {
+		line += fmt.Sprintf(", %d without an address", without)
+	}
 	if s.PodsUnseen > 0 {
 		line += fmt.Sprintf(", %d newer than their node's report", s.PodsUnseen)
 	}

@@ -278,6 +278,10 @@ func (c *testCluster) Remove(ctx context.Context, namespace string) error {
 		return err == nil && len(left.Items) == 0, nil
 	})
 	if err != nil {
+		// Where nobody waits for them any more, the namespace goes with the last of them.
+		answered, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+		defer cancel()
+		err = errors.Join(err, namespaces.Delete(answered, namespace, metav1.DeleteOptions{}))
 		return fmt.Errorf("wait for the pods of namespace %s to go: %w", namespace, err)
 	}
 	if err = namespaces.Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {

@@ -120,6 +120,37 @@ func TestAPodThatComesLateIsRemovedToo(t *testing.T) {
 	}
 }
 
+// The kubelet of a node that is gone confirms the end of no pod.
+func TestANamespaceWhosePodsDoNotGoIsOnItsWayOut(t *testing.T) {
+	s := kubetest.New(t)
+	s.Put(namespacesPath, &corev1.Namespace{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: "trunkline-test", Labels: map[string]string{partOfLabel: testPart}},
+	})
+	cfg := s.REST()
+	cfg.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			s.Put(podsPath, &corev1.Pod{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "trunkline-test", Name: "stuck", DeletionTimestamp: &metav1.Time{Time: now()}},
+			})
+			return next.RoundTrip(r)
+		})
+	}
+	client, err := kube.FromREST(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := NewTestCluster(client, "img").Remove(ctx, "trunkline-test"); err == nil || !strings.Contains(err.Error(), "wait for the pods of namespace trunkline-test to go") {
+		t.Errorf("%v, want that its pods do not go", err)
+	}
+	if left := s.Keys(namespacesPath); len(left) > 0 {
+		t.Errorf("nobody asked for namespace %v to go", left)
+	}
+}
+
 // A node that is full by the time a pod comes rejects it.
 func TestAPodThatItsNodeRejectedEndsTheWaitWithTheReason(t *testing.T) {
 	s := kubetest.New(t)
