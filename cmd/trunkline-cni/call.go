@@ -22,8 +22,12 @@ const (
 	// defaultAddWait is longer than an agent's upgrade takes.
 	defaultAddWait = 90 * time.Second
 	defaultDelWait = 2 * time.Second
-	// statusWait keeps within the 5 s in which kubelets ask.
-	statusWait = time.Second
+	// statusWait rides over an agent that is being replaced: a runtime that hears no
+	// has the whole node not ready. Kubelets ask every 5 s and take a runtime for
+	// dead that has not answered for 30.
+	statusWait = 15 * time.Second
+	// statusAtBoot is for a node whose agent may need the kubelet to be there first.
+	statusAtBoot = time.Second
 	// maxWait bounds what a configuration may ask for.
 	maxWait = 10 * time.Minute
 )

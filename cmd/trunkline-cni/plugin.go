@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -70,7 +71,11 @@ func (p plugin) do(ctx context.Context, c call) (json.RawMessage, *cnirpc.Error)
 	case "DEL":
 		return nil, p.del(ctx, c)
 	case "STATUS":
-		return p.ask(ctx, c, statusWait, cnirpc.CodeUnavailable)
+		wait := statusWait
+		if _, err := os.Stat(filepath.Dir(c.conf.Socket)); err != nil {
+			wait = statusAtBoot // no agent has run since the machine started
+		}
+		return p.ask(ctx, c, wait, cnirpc.CodeUnavailable)
 	default: // CHECK, GC: neither is true of the past, so there is no spooling them
 		return p.ask(ctx, c, c.conf.delWait, cnirpc.CodeTryAgain)
 	}

@@ -34,6 +34,12 @@ func TestMain(m *testing.M) {
 func agent(t testing.TB, handle cniserver.Handler) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "agent.sock")
+	agentAt(t, socket, handle)
+	return socket
+}
+
+func agentAt(t testing.TB, socket string, handle cniserver.Handler) {
+	t.Helper()
 	l, err := cniserver.Listen(socket)
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +54,6 @@ func agent(t testing.TB, handle cniserver.Handler) string {
 			t.Error(err)
 		}
 	})
-	return socket
 }
 
 // result is what the agent answers an ADD with, at the configuration's version.
@@ -267,6 +272,22 @@ func everyVerb(t *testing.T, version string) {
 	}
 	if del := <-seen; del.Command != "DEL" {
 		t.Errorf("the agent saw %+v", del)
+	}
+}
+
+// A runtime that hears no has the whole node not ready, and its endpoints taken out of
+// Services.
+func TestSTATUSWaitsForAnAgentThatIsBeingReplaced(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock") // an agent left the folder
+	said := make(chan string, 1)
+	go func() {
+		_, out := invoke(t, environment("STATUS"), `{"cniVersion":"1.1.0","name":"n","socket":"`+socket+`"}`)
+		said <- out
+	}()
+	<-time.After(1500 * time.Millisecond)
+	agentAt(t, socket, func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) { return nil, nil })
+	if out := <-said; out != "" {
+		t.Errorf("STATUS says %s", out)
 	}
 }
 

@@ -138,9 +138,6 @@ func podArgs(args string) (namespace, name, uid string, err error) {
 func (a *Agent) status() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.serving {
-		return &cnirpc.Error{Code: cnirpc.CodeUnavailable, Msg: "the agent is still starting"}
-	}
 	if a.decision.Numbers.Assigned+a.decision.Numbers.Quarantined > 0 {
 		return nil // whatever holds up the next pod is told on that pod
 	}
