@@ -13,7 +13,7 @@ import (
 )
 
 // account is the lab's EC2 API as AWS's own client sees it.
-func (l lab) account(t *testing.T) *ec2.Client {
+func (l lab) account(t testing.TB) *ec2.Client {
 	t.Helper()
 	at := l.status(t).Endpoints
 	cfg, err := config.LoadDefaultConfig(t.Context(),
@@ -27,7 +27,7 @@ func (l lab) account(t *testing.T) *ec2.Client {
 	return ec2.NewFromConfig(cfg)
 }
 
-func (l lab) interfaces(t *testing.T) []types.NetworkInterface {
+func (l lab) interfaces(t testing.TB) []types.NetworkInterface {
 	t.Helper()
 	var all []types.NetworkInterface
 	pages := ec2.NewDescribeNetworkInterfacesPaginator(l.account(t), &ec2.DescribeNetworkInterfacesInput{})
@@ -43,7 +43,7 @@ func (l lab) interfaces(t *testing.T) []types.NetworkInterface {
 
 // holders maps every address that EC2 has given out to its interface. An address
 // with two holders is a failure.
-func (l lab) holders(t *testing.T) map[netip.Addr]string {
+func (l lab) holders(t testing.TB) map[netip.Addr]string {
 	t.Helper()
 	held := map[netip.Addr]string{}
 	for _, eni := range l.interfaces(t) {

@@ -23,7 +23,7 @@ func driftIsRepaired(t *testing.T, l lab) {
 			l.inNode(t, n.Name, "ip", "rule", "add", "priority", "32766", "lookup", "main")
 			l.inNode(t, n.Name, "ip", "rule", "add", "priority", "32767", "lookup", "default")
 		}
-		eventually(t, time.Minute, strings.Join(damage, " ")+" is repaired", func() error {
+		eventually(t, time.Minute, strings.Join(damage, " ")+" is repaired", func(t testing.TB) error {
 			after := l.footprint(t, n.Name)
 			switch {
 			case len(after.To) != len(before.To) || len(after.From) != len(before.From):

@@ -18,7 +18,7 @@ func scaleUpAndDown(t *testing.T, l lab) {
 	t.Cleanup(func() { l.forget(t, "deployment/crowd") })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=100")
 	start := time.Now()
-	eventually(t, 5*time.Minute, "100 pods are ready", func() error {
+	eventually(t, 5*time.Minute, "100 pods are ready", func(t testing.TB) error {
 		ready := strings.TrimSpace(l.kubectl(t, "get", "deployment/crowd", "-o", "jsonpath={.status.readyReplicas}"))
 		if ready != "100" {
 			return notYet("%q of 100", ready)
@@ -26,15 +26,15 @@ func scaleUpAndDown(t *testing.T, l lab) {
 		return nil
 	})
 	t.Logf("100 pods ready after %s", time.Since(start).Round(time.Second))
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree at 100", func() error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree at 100", func(t testing.TB) error { return l.kernelHoldsJust(t) })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=0")
 	l.goneWithin(t, 3*time.Minute, "app=crowd")
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree at 0", func() error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree at 0", func(t testing.TB) error { return l.kernelHoldsJust(t) })
 }
 
-func (l lab) goneWithin(t *testing.T, limit time.Duration, selector string) {
+func (l lab) goneWithin(t testing.TB, limit time.Duration, selector string) {
 	t.Helper()
-	eventually(t, limit, "pods of "+selector+" are gone", func() error {
+	eventually(t, limit, "pods of "+selector+" are gone", func(t testing.TB) error {
 		names := strings.Fields(l.kubectl(t, "get", "pods", "-l", selector, "-o", "name"))
 		if len(names) > 0 {
 			return notYet("%d still there", len(names))
@@ -64,7 +64,7 @@ spec:
 }
 
 // jobPods is a count in a Job's status: succeeded, failed or active.
-func (l lab) jobPods(t *testing.T, name, what string) int {
+func (l lab) jobPods(t testing.TB, name, what string) int {
 	t.Helper()
 	var j batchv1.Job
 	l.get(t, &j, "job", name)
@@ -79,12 +79,12 @@ type churn struct {
 }
 
 // startChurn begins a Job of so many pods, some at a time, and waits for its first.
-func (l lab) startChurn(t *testing.T, prefix string, pods, parallelism int) churn {
+func (l lab) startChurn(t testing.TB, prefix string, pods, parallelism int) churn {
 	t.Helper()
 	c := churn{l, prefix + "-job", pods}
 	l.apply(t, job(c.name, pods, parallelism))
 	t.Cleanup(func() { l.forget(t, "job/"+c.name, "--cascade=foreground") })
-	eventually(t, time.Minute, "pods come and go", func() error {
+	eventually(t, time.Minute, "pods come and go", func(t testing.TB) error {
 		if l.jobPods(t, c.name, "succeeded") == 0 {
 			return notYet("none has ended")
 		}
@@ -94,9 +94,9 @@ func (l lab) startChurn(t *testing.T, prefix string, pods, parallelism int) chur
 }
 
 // done waits until every pod has done its work at the first try, and all are gone.
-func (c churn) done(t *testing.T) {
+func (c churn) done(t testing.TB) {
 	t.Helper()
-	eventually(t, 8*time.Minute, fmt.Sprint(c.pods, " pods of ", c.name, " are done"), func() error {
+	eventually(t, 8*time.Minute, fmt.Sprint(c.pods, " pods of ", c.name, " are done"), func(t testing.TB) error {
 		if done := c.l.jobPods(t, c.name, "succeeded"); done != c.pods {
 			return notYet("%d of %d", done, c.pods)
 		}
@@ -107,7 +107,7 @@ func (c churn) done(t *testing.T) {
 
 // stop ends the churn and returns how many of its pods did their work. One that
 // failed is a failure.
-func (c churn) stop(t *testing.T) int {
+func (c churn) stop(t testing.TB) int {
 	t.Helper()
 	done, failed := c.l.jobPods(t, c.name, "succeeded"), c.l.jobPods(t, c.name, "failed")
 	if failed != 0 {

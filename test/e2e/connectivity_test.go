@@ -47,7 +47,7 @@ func (r report) counts() (passed, failed int, skipped []string) {
 }
 
 // connectivity runs `trunkline connectivity test` as an operator would.
-func (l lab) connectivity(t *testing.T, args ...string) (report, result) {
+func (l lab) connectivity(t testing.TB, args ...string) (report, result) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
@@ -109,7 +109,7 @@ func oneRevokedRuleIsSeen(t *testing.T, l lab) {
 }
 
 // nodesRule finds the group of the nodes and its rule that refers to itself.
-func (l lab) nodesRule(t *testing.T, api *ec2.Client) (*string, types.IpPermission) {
+func (l lab) nodesRule(t testing.TB, api *ec2.Client) (*string, types.IpPermission) {
 	t.Helper()
 	out, err := api.DescribeInstances(t.Context(), &ec2.DescribeInstancesInput{})
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 const workloadImage = "trunkline.dev/workload:dev"
 
 // run starts one pod and waits until it is ready; it goes with the test.
-func (l lab) runPod(t *testing.T, name string, args ...string) {
+func (l lab) runPod(t testing.TB, name string, args ...string) {
 	t.Helper()
 	l.kubectl(t, append([]string{"run", name, "--image", workloadImage, "--restart", "Never", "--"}, args...)...)
 	t.Cleanup(func() { l.forget(t, "pod/"+name) })
@@ -29,7 +29,7 @@ func (l lab) runPod(t *testing.T, name string, args ...string) {
 }
 
 // forget deletes an object and waits until it is gone; absent is fine.
-func (l lab) forget(t *testing.T, object string, more ...string) {
+func (l lab) forget(t testing.TB, object string, more ...string) {
 	grace := "--grace-period=1"
 	if slices.Contains(more, "--force") {
 		grace = "--grace-period=0"

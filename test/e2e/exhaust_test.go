@@ -34,7 +34,7 @@ func aSmallNodeIsExhausted(t *testing.T, l lab) {
 	t.Cleanup(func() { l.forget(t, "deployment/crowd") })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=16")
 
-	eventually(t, 2*time.Minute, "a pod is told that there is no address", func() error {
+	eventually(t, 2*time.Minute, "a pod is told that there is no address", func(t testing.TB) error {
 		events := l.kubectl(t, "get", "events", "--field-selector", "reason=NetworkNotReady", "-o", "jsonpath={range .items[*]}{.message}{'\\n'}{end}")
 		if !strings.Contains(events, "address") {
 			return notYet("events: %q", events)
@@ -42,7 +42,7 @@ func aSmallNodeIsExhausted(t *testing.T, l lab) {
 		t.Log(strings.TrimSpace(events))
 		return nil
 	})
-	eventually(t, time.Minute, "status says so", func() error {
+	eventually(t, time.Minute, "status says so", func(t testing.TB) error {
 		out := l.trunkline(t, "status").String()
 		if !strings.Contains(out, "all 15 addresses") {
 			return notYet("%s", out)
@@ -55,15 +55,15 @@ func aSmallNodeIsExhausted(t *testing.T, l lab) {
 	l.goneBut(t, 8)
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=9")
 	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=180s")
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=0")
 	l.goneWithin(t, time.Minute, "app=crowd")
 }
 
 // goneBut waits until just n pods of the crowd are left and all of them run.
-func (l lab) goneBut(t *testing.T, n int) {
+func (l lab) goneBut(t testing.TB, n int) {
 	t.Helper()
-	eventually(t, 3*time.Minute, "the crowd has shrunk", func() error {
+	eventually(t, 3*time.Minute, "the crowd has shrunk", func(t testing.TB) error {
 		running := strings.Fields(l.kubectl(t, "get", "pods", "-l", "app=crowd", "-o", "jsonpath={range .items[*]}{.status.phase}{'\\n'}{end}"))
 		for _, phase := range running {
 			if phase != "Running" {
@@ -78,7 +78,7 @@ func (l lab) goneBut(t *testing.T, n int) {
 }
 
 // trunkline runs the operator's CLI against the lab.
-func (l lab) trunkline(t *testing.T, args ...string) result {
+func (l lab) trunkline(t testing.TB, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -68,7 +69,7 @@ func (l lab) command(ctx context.Context, stdin []byte, args ...string) result {
 }
 
 // run is try that must succeed; it returns what was printed.
-func (l lab) run(t *testing.T, limit time.Duration, args ...string) string {
+func (l lab) run(t testing.TB, limit time.Duration, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -79,13 +80,13 @@ func (l lab) run(t *testing.T, limit time.Duration, args ...string) string {
 	return r.stdout
 }
 
-func (l lab) kubectl(t *testing.T, args ...string) string {
+func (l lab) kubectl(t testing.TB, args ...string) string {
 	t.Helper()
 	return l.run(t, 3*time.Minute, append([]string{"kubectl"}, args...)...)
 }
 
 // apply hands a manifest to kubectl.
-func (l lab) apply(t *testing.T, manifest string) {
+func (l lab) apply(t testing.TB, manifest string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -95,7 +96,7 @@ func (l lab) apply(t *testing.T, manifest string) {
 }
 
 // get decodes `kubectl get -o json` into v.
-func (l lab) get(t *testing.T, v any, args ...string) {
+func (l lab) get(t testing.TB, v any, args ...string) {
 	t.Helper()
 	out := l.kubectl(t, append(append([]string{"get"}, args...), "-o", "json")...)
 	if err := json.Unmarshal([]byte(out), v); err != nil {
@@ -103,7 +104,7 @@ func (l lab) get(t *testing.T, v any, args ...string) {
 	}
 }
 
-func (l lab) status(t *testing.T) daemon.Status {
+func (l lab) status(t testing.TB) daemon.Status {
 	t.Helper()
 	s, err := daemon.NewClient(daemon.StateDir(l.name)).Status(t.Context())
 	if err != nil {
@@ -115,7 +116,7 @@ func (l lab) status(t *testing.T) daemon.Status {
 var seedFlag = flag.Uint64("seed", 0, "of what is chosen at random; 0 is the time")
 
 // random is a source whose seed is in the log, for a run that chooses the same.
-func random(t *testing.T) *rand.Rand {
+func random(t testing.TB) *rand.Rand {
 	t.Helper()
 	seed := *seedFlag
 	if seed == 0 {
@@ -135,24 +136,64 @@ func notYet(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errNotYet, fmt.Sprintf(format, args...))
 }
 
-// eventually polls a condition until it holds; the last reason is the failure.
-func eventually(t *testing.T, limit time.Duration, what string, condition func() error) {
+// lookTime is what a look that began in time may take beyond the end of its poll.
+const lookTime = time.Minute
+
+// eventually polls a condition until it holds; the last reason is the failure. What
+// is fatal in a look ends that look alone: a hiccup of the API server is no verdict.
+func eventually(t testing.TB, limit time.Duration, what string, condition func(testing.TB) error) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
+	ctx, cancel := context.WithDeadline(t.Context(), deadline.Add(lookTime))
+	defer cancel()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
-		err := condition()
+		err := look(ctx, t, condition)
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s: %v", what, limit, err)
+		if last == nil || ctx.Err() == nil { // one that was cut tells nothing
+			last = err
+		}
+		if ctx.Err() != nil || !time.Now().Before(deadline) {
+			t.Fatalf("%s: not within %s: %v", what, limit, last)
 		}
 		select {
 		case <-tick.C:
-		case <-t.Context().Done():
-			t.Fatalf("%s: %v", what, t.Context().Err())
+		case <-ctx.Done():
 		}
 	}
+}
+
+// attempt is the test as one look of a poll sees it.
+type attempt struct {
+	testing.TB
+	ctx context.Context
+	err error
+}
+
+// Context ends with the poll.
+func (a *attempt) Context() context.Context { return a.ctx }
+
+func (a *attempt) Fatal(args ...any) { a.Fatalf("%s", fmt.Sprint(args...)) }
+
+func (a *attempt) Fatalf(format string, args ...any) {
+	a.err = fmt.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+func (a *attempt) FailNow() { a.Fatalf("failed") }
+
+// look asks once, on a goroutine of its own, which ends where the look does.
+func look(ctx context.Context, t testing.TB, condition func(testing.TB) error) error {
+	a := &attempt{TB: t, ctx: ctx}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.err = condition(a)
+	}()
+	<-done
+	return a.err
 }

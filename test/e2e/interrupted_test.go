@@ -63,7 +63,7 @@ func TestALabThatIsInterruptedAtAnyMomentLeavesNothing(t *testing.T) {
 }
 
 // takes runs a command to its end and measures it.
-func (i interrupted) takes(t *testing.T, args ...string) time.Duration {
+func (i interrupted) takes(t testing.TB, args ...string) time.Duration {
 	t.Helper()
 	began := time.Now()
 	i.run(t, 5*time.Minute, args...)
@@ -71,7 +71,7 @@ func (i interrupted) takes(t *testing.T, args ...string) time.Duration {
 }
 
 // controlC interrupts `up`, which takes back what it made before it ends.
-func (i interrupted) controlC(t *testing.T) {
+func (i interrupted) controlC(t testing.TB) {
 	up := i.begin(t, "up", "--nodes", "1")
 	if !up.after(t, i.moment(i.up), func() { must(t, up.cmd.Process.Signal(unix.SIGINT)) }) {
 		i.takes(t, "down") // it was faster than ever before
@@ -90,7 +90,7 @@ func (i interrupted) controlC(t *testing.T) {
 
 // killedOnTheWayUp kills first the command and its daemon, and has down clear what
 // is left; then the daemon alone, and has up bring the lab up all the same.
-func (i interrupted) killedOnTheWayUp(t *testing.T) {
+func (i interrupted) killedOnTheWayUp(t testing.TB) {
 	up := i.begin(t, "up", "--nodes", "1")
 	seen := false
 	if up.after(t, i.moment(i.up), func() {
@@ -111,7 +111,7 @@ func (i interrupted) killedOnTheWayUp(t *testing.T) {
 }
 
 // killedOnTheWayDown expects a lab that is up.
-func (i interrupted) killedOnTheWayDown(t *testing.T) {
+func (i interrupted) killedOnTheWayDown(t testing.TB) {
 	down := i.begin(t, "down")
 	down.after(t, i.moment(i.down), func() {
 		must(t, down.cmd.Process.Kill())
@@ -135,7 +135,7 @@ type running struct {
 	done chan struct{}
 }
 
-func (i interrupted) begin(t *testing.T, args ...string) running {
+func (i interrupted) begin(t testing.TB, args ...string) running {
 	t.Helper()
 	r := running{i.process(t.Context(), args...), &bytes.Buffer{}, make(chan struct{})}
 	r.cmd.Stdout, r.cmd.Stderr = r.said, r.said
@@ -149,7 +149,7 @@ func (i interrupted) begin(t *testing.T, args ...string) running {
 }
 
 // after does something to a command at a moment, unless it has ended before.
-func (r running) after(t *testing.T, d time.Duration, do func()) bool {
+func (r running) after(t testing.TB, d time.Duration, do func()) bool {
 	t.Helper()
 	wait := time.NewTimer(d)
 	defer wait.Stop()
@@ -164,7 +164,7 @@ func (r running) after(t *testing.T, d time.Duration, do func()) bool {
 	return true
 }
 
-func (r running) wait(t *testing.T) {
+func (r running) wait(t testing.TB) {
 	t.Helper()
 	select {
 	case <-r.done:
@@ -176,7 +176,7 @@ func (r running) wait(t *testing.T) {
 func (r running) code() int { return r.cmd.ProcessState.ExitCode() }
 
 // killDaemon kills the lab's daemon, and reports whether there was one.
-func (i interrupted) killDaemon(t *testing.T) bool {
+func (i interrupted) killDaemon(t testing.TB) bool {
 	t.Helper()
 	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	must(t, err)
@@ -198,7 +198,7 @@ func (i interrupted) killDaemon(t *testing.T) bool {
 }
 
 // look leaves out what is large and proven after the shared lab's down.
-func (i interrupted) look(t *testing.T) sweep.Snapshot {
+func (i interrupted) look(t testing.TB) sweep.Snapshot {
 	t.Helper()
 	dir, err := cache.DefaultDir()
 	must(t, err)
@@ -208,7 +208,7 @@ func (i interrupted) look(t *testing.T) sweep.Snapshot {
 }
 
 // left is what the machine has now and had not before.
-func (i interrupted) left(t *testing.T) []string {
+func (i interrupted) left(t testing.TB) []string {
 	t.Helper()
 	var out []string
 	for _, line := range i.before.Diff(i.look(t)) {
@@ -219,14 +219,14 @@ func (i interrupted) left(t *testing.T) []string {
 	return out
 }
 
-func (i interrupted) nothing(t *testing.T, after string) {
+func (i interrupted) nothing(t testing.TB, after string) {
 	t.Helper()
 	if left := i.left(t); len(left) > 0 {
 		t.Errorf("left after %s:\n%s", after, strings.Join(left[:min(len(left), 40)], "\n"))
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(fmt.Errorf("unexpected: %w", err))

@@ -39,7 +39,7 @@ type footprint struct {
 }
 
 // inNode runs a program in a node's network namespace, from outside the node.
-func (l lab) inNode(t *testing.T, node string, args ...string) string {
+func (l lab) inNode(t testing.TB, node string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -51,7 +51,7 @@ func (l lab) inNode(t *testing.T, node string, args ...string) string {
 	return string(out)
 }
 
-func (l lab) footprint(t *testing.T, node string) footprint {
+func (l lab) footprint(t testing.TB, node string) footprint {
 	t.Helper()
 	var f footprint
 	var links []struct {
@@ -88,7 +88,7 @@ func (l lab) footprint(t *testing.T, node string) footprint {
 	return f
 }
 
-func decode(t *testing.T, text string, v any) {
+func decode(t testing.TB, text string, v any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), v); err != nil {
 		t.Fatalf("decode %.80q: %v", text, err)
@@ -97,7 +97,7 @@ func decode(t *testing.T, text string, v any) {
 
 // podsOf are the addresses of the pods on a node that have a network of their
 // own and still run.
-func (l lab) podsOf(t *testing.T, kubeName string) []netip.Addr {
+func (l lab) podsOf(t testing.TB, kubeName string) []netip.Addr {
 	t.Helper()
 	var pods corev1.PodList
 	l.get(t, &pods, "pods", "-A", "--field-selector", "spec.nodeName="+kubeName)
@@ -129,7 +129,7 @@ func sandboxes(n daemon.NodeStatus) ([]string, error) {
 
 // book is what the agent of a node knows of its interfaces, read where the node's
 // owner would.
-func (l lab) book(t *testing.T, n daemon.NodeStatus) (introspection.Book, error) {
+func (l lab) book(t testing.TB, n daemon.NodeStatus) (introspection.Book, error) {
 	t.Helper()
 	var b introspection.Book
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
@@ -152,7 +152,7 @@ func (l lab) book(t *testing.T, n daemon.NodeStatus) (introspection.Book, error)
 
 // accountHoldsJust says whether every interface of Trunkline's in EC2 belongs to a
 // running node, and has just the addresses that node's agent knows.
-func (l lab) accountHoldsJust(t *testing.T, nodes []daemon.NodeStatus) error {
+func (l lab) accountHoldsJust(t testing.TB, nodes []daemon.NodeStatus) error {
 	t.Helper()
 	known := map[string][]netip.Addr{}
 	for _, n := range nodes {
@@ -193,7 +193,7 @@ func (l lab) accountHoldsJust(t *testing.T, nodes []daemon.NodeStatus) error {
 // kernelHoldsJust says whether the kernel of every node holds its pods' links,
 // rules, routes and namespaces and no others, EC2 gave every pod's address to an
 // interface of that pod's node, and nothing in EC2 is beside what agents know.
-func (l lab) kernelHoldsJust(t *testing.T) error {
+func (l lab) kernelHoldsJust(t testing.TB) error {
 	t.Helper()
 	held := l.holders(t)
 	var running []daemon.NodeStatus

@@ -38,7 +38,7 @@ func agentsAreKilled(t *testing.T, l lab) {
 	}
 	before := l.jobPods(t, churn.name, "succeeded")
 	l.kubectl(t, "-n", "kube-system", "rollout", "status", agents, "--timeout=180s")
-	eventually(t, 2*time.Minute, "pods go on to come and go", func() error {
+	eventually(t, 2*time.Minute, "pods go on to come and go", func(t testing.TB) error {
 		if now := l.jobPods(t, churn.name, "succeeded"); now < before+12 {
 			return notYet("%d more", now-before)
 		}
@@ -49,12 +49,12 @@ func agentsAreKilled(t *testing.T, l lab) {
 	}
 	t.Logf("%d pods of the job came and went meanwhile", churn.stop(t))
 	wholeStreams(t, streams...)
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
 }
 
 // killAgent kills the agent of a node within three seconds, or when it runs again;
 // it returns when the process is gone.
-func (l lab) killAgent(t *testing.T, rng *rand.Rand, n daemon.NodeStatus) {
+func (l lab) killAgent(t testing.TB, rng *rand.Rand, n daemon.NodeStatus) {
 	t.Helper()
 	wait := time.NewTimer(time.Duration(rng.Int64N(int64(3 * time.Second))))
 	defer wait.Stop()
@@ -64,14 +64,14 @@ func (l lab) killAgent(t *testing.T, rng *rand.Rand, n daemon.NodeStatus) {
 		t.Fatal(t.Context().Err())
 	}
 	pid := 0
-	eventually(t, 2*time.Minute, "the agent of "+n.Name+" is killed", func() (err error) {
+	eventually(t, 2*time.Minute, "the agent of "+n.Name+" is killed", func(testing.TB) (err error) {
 		if pid, err = agentOf(n); err != nil {
 			return err
 		}
 		return unix.Kill(pid, unix.SIGKILL) // it may have ended by itself: then its successor
 	})
 	t.Logf("killed the agent of %s", n.Name)
-	eventually(t, time.Minute, "its process is gone", func() error {
+	eventually(t, time.Minute, "its process is gone", func(t testing.TB) error {
 		if argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); len(argv) > 0 {
 			return notYet("%d is there", pid)
 		}

@@ -51,7 +51,7 @@ func TestLab(t *testing.T) {
 }
 
 // binaries is where `make build` puts them.
-func binaries(t *testing.T) string {
+func binaries(t testing.TB) string {
 	t.Helper()
 	dir, err := filepath.Abs("../../bin")
 	if err != nil {

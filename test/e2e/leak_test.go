@@ -56,7 +56,7 @@ func leakedInterfacesGo(t *testing.T, l lab) {
 	t.Cleanup(func() { l.collector(context.Background(), t) })
 
 	l.collector(t.Context(), t, "--every=5s", "--dry-run")
-	eventually(t, time.Minute, "the dry run says what it would delete", func() error {
+	eventually(t, time.Minute, "the dry run says what it would delete", func(t testing.TB) error {
 		if !strings.Contains(l.controllerLogs(t), "would delete leaked interface\" eni="+leaked) {
 			return notYet("nothing of %s in the controllers' logs", leaked)
 		}
@@ -71,7 +71,7 @@ func leakedInterfacesGo(t *testing.T, l lab) {
 
 	l.collector(t.Context(), t, "--every=5s")
 	waited := false
-	eventually(t, time.Minute, "the leaked interface is deleted", func() error {
+	eventually(t, time.Minute, "the leaked interface is deleted", func(t testing.TB) error {
 		there := l.exists(t, leaked)
 		if there && l.metric(t, `trunkline_controller_leaked_interfaces{state="waiting"}`) == 1 {
 			waited = true
@@ -93,9 +93,9 @@ func leakedInterfacesGo(t *testing.T, l lab) {
 }
 
 // deletionIsTold looks for the event, the log line and the count of a deletion.
-func (l lab) deletionIsTold(t *testing.T, id string) {
+func (l lab) deletionIsTold(t testing.TB, id string) {
 	t.Helper()
-	eventually(t, 30*time.Second, "event, log and metric tell of the deletion", func() error {
+	eventually(t, 30*time.Second, "event, log and metric tell of the deletion", func(t testing.TB) error {
 		var events corev1.EventList
 		l.get(t, &events, "events", "-n", "kube-system", "--field-selector", "reason=LeakedInterfaceDeleted")
 		told := slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, id) })
@@ -112,7 +112,7 @@ func (l lab) deletionIsTold(t *testing.T, id string) {
 }
 
 // collector starts the controllers anew with arguments.
-func (l lab) collector(ctx context.Context, t *testing.T, args ...string) {
+func (l lab) collector(ctx context.Context, t testing.TB, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -130,7 +130,7 @@ func (l lab) collector(ctx context.Context, t *testing.T, args ...string) {
 	}
 }
 
-func (l lab) exists(t *testing.T, id string) bool {
+func (l lab) exists(t testing.TB, id string) bool {
 	t.Helper()
 	return slices.ContainsFunc(l.interfaces(t), func(eni types.NetworkInterface) bool { return aws.ToString(eni.NetworkInterfaceId) == id })
 }
@@ -139,7 +139,7 @@ const controllerLabel = "app.kubernetes.io/name=trunkline-controller"
 
 // controllerLogs is what the controllers said last. One that goes while they are
 // read ends the command: the next look has the rest.
-func (l lab) controllerLogs(t *testing.T) string {
+func (l lab) controllerLogs(t testing.TB) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -147,7 +147,7 @@ func (l lab) controllerLogs(t *testing.T) string {
 }
 
 // metric is the sum of a metric over the controllers that run.
-func (l lab) metric(t *testing.T, series string) float64 {
+func (l lab) metric(t testing.TB, series string) float64 {
 	t.Helper()
 	names := l.kubectl(t, "-n", "kube-system", "get", "pods", "-l", controllerLabel, "--field-selector", "status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")
 	sum := 0.0

@@ -17,14 +17,14 @@ import (
 
 func podAddressesAreEC2s(t *testing.T, l lab) {
 	l.runPod(t, "one", "serve")
-	eventually(t, 30*time.Second, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+	eventually(t, 30*time.Second, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
 	leftoversAreSeen(t, l)
-	eventually(t, 30*time.Second, "they agree again", func() error { return l.kernelHoldsJust(t) })
+	eventually(t, 30*time.Second, "they agree again", func(t testing.TB) error { return l.kernelHoldsJust(t) })
 }
 
 // leftoversAreSeen is the deliberate break of every step that ends with nothing
 // left over: one of each is left on a node, or in EC2, and named.
-func leftoversAreSeen(t *testing.T, l lab) {
+func leftoversAreSeen(t testing.TB, l lab) {
 	t.Helper()
 	n := l.status(t).Nodes[0]
 	inside := func(args ...string) func() { return func() { l.inNode(t, n.Name, args...) } }
@@ -60,7 +60,7 @@ func leftoversAreSeen(t *testing.T, l lab) {
 
 // leak makes an interface beside the nodes' own, with tags, that is attached to
 // nothing.
-func (l lab) leak(t *testing.T, tags map[string]string) (id string) {
+func (l lab) leak(t testing.TB, tags map[string]string) (id string) {
 	t.Helper()
 	subnet := ""
 	for _, eni := range l.interfaces(t) {
@@ -77,7 +77,7 @@ func (l lab) leak(t *testing.T, tags map[string]string) (id string) {
 	return aws.ToString(out.NetworkInterface.NetworkInterfaceId)
 }
 
-func (l lab) deleteInterface(t *testing.T, id string) {
+func (l lab) deleteInterface(t testing.TB, id string) {
 	t.Helper()
 	if _, err := l.account(t).DeleteNetworkInterface(t.Context(), &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String(id)}); err != nil {
 		t.Errorf("delete %s: %v", id, err)

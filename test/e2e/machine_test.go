@@ -19,7 +19,7 @@ import (
 var alone = flag.Bool("alone", false, "nobody else uses this machine: a file by any name that came or changed is ours")
 
 // goDirs are where the Go tools keep what they made; `up` runs them.
-func goDirs(t *testing.T) []string {
+func goDirs(t testing.TB) []string {
 	t.Helper()
 	out, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE", "GOTELEMETRYDIR", "GOPATH").Output()
 	if err != nil {
@@ -33,7 +33,7 @@ func goDirs(t *testing.T) []string {
 
 // machine is everything on the machine that a lab could change; what package
 // sweep leaves out it names there (logs, /run/systemd, apt's caches and the like).
-func machine(t *testing.T) sweep.Snapshot {
+func machine(t testing.TB) sweep.Snapshot {
 	t.Helper()
 	dir, err := cache.DefaultDir()
 	if err != nil {
@@ -63,7 +63,7 @@ var (
 )
 
 // down takes the lab away and says what of it is left on the machine.
-func (l lab) down(t *testing.T, before sweep.Snapshot) {
+func (l lab) down(t testing.TB, before sweep.Snapshot) {
 	if *keep {
 		return
 	}
@@ -76,7 +76,7 @@ func (l lab) down(t *testing.T, before sweep.Snapshot) {
 }
 
 // nothingIsLeft compares the machine with what it was.
-func nothingIsLeft(t *testing.T, before sweep.Snapshot) {
+func nothingIsLeft(t testing.TB, before sweep.Snapshot) {
 	t.Helper()
 	var others []string
 	for _, line := range before.Diff(machine(t)) {

@@ -52,7 +52,7 @@ func aFullNodeOutlivesItsAgent(t *testing.T, l lab) {
 	l.stopAgentOn(t, n.KubeName)
 
 	l.kubectl(t, "delete", "pods", "-l", "app=crowd", "--wait=false", "--grace-period=1")
-	eventually(t, 2*time.Minute, "DELs wait in the spool", func() error {
+	eventually(t, 2*time.Minute, "DELs wait in the spool", func(t testing.TB) error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		// The first of them makes the directory: until then there is none.
@@ -71,13 +71,13 @@ func aFullNodeOutlivesItsAgent(t *testing.T, l lab) {
 	l.stopAgentOn(t, n.KubeName)
 	l.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/trunkline-agent", "--timeout=180s")
 	l.crowdIs(t, 5*time.Minute, size)
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=0")
 	l.goneWithin(t, 3*time.Minute, "app=crowd")
 }
 
 // roomOn is how many more pods the node may have.
-func (l lab) roomOn(t *testing.T, node string) int {
+func (l lab) roomOn(t testing.TB, node string) int {
 	t.Helper()
 	var n corev1.Node
 	l.get(t, &n, "node", node)
@@ -88,12 +88,12 @@ func (l lab) roomOn(t *testing.T, node string) int {
 
 // crowdIs waits until just n pods of the crowd are there and every one is ready:
 // none is stuck on its way in or out.
-func (l lab) crowdIs(t *testing.T, limit time.Duration, n int) {
+func (l lab) crowdIs(t testing.TB, limit time.Duration, n int) {
 	t.Helper()
-	eventually(t, limit, fmt.Sprint(n, " pods are ready and none is stuck"), func() error { return l.crowd(t, n) })
+	eventually(t, limit, fmt.Sprint(n, " pods are ready and none is stuck"), func(t testing.TB) error { return l.crowd(t, n) })
 }
 
-func (l lab) crowd(t *testing.T, n int) error {
+func (l lab) crowd(t testing.TB, n int) error {
 	t.Helper()
 	var pods corev1.PodList
 	l.get(t, &pods, "pods", "-l", "app=crowd")
@@ -115,7 +115,7 @@ func (l lab) crowd(t *testing.T, n int) error {
 
 // agentImage gives the agents that start from now on another image. The test's own
 // context is over when its cleanups run.
-func (l lab) agentImage(ctx context.Context, t *testing.T, image, strategy string) {
+func (l lab) agentImage(ctx context.Context, t testing.TB, image, strategy string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -127,7 +127,7 @@ func (l lab) agentImage(ctx context.Context, t *testing.T, image, strategy strin
 }
 
 // stopAgentOn deletes the agent's pod on a node; its DaemonSet makes the next.
-func (l lab) stopAgentOn(t *testing.T, node string) {
+func (l lab) stopAgentOn(t testing.TB, node string) {
 	t.Helper()
 	l.kubectl(t, "-n", "kube-system", "delete", "pod", "-l", "app.kubernetes.io/name=trunkline-agent", "--field-selector", "spec.nodeName="+node)
 }

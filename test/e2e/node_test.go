@@ -19,15 +19,15 @@ import (
 )
 
 // lastNode is the one that power steps are done to.
-func (l lab) lastNode(t *testing.T) daemon.NodeStatus {
+func (l lab) lastNode(t testing.TB) daemon.NodeStatus {
 	t.Helper()
 	nodes := l.status(t).Nodes
 	return nodes[len(nodes)-1]
 }
 
-func (l lab) nodeIsReady(t *testing.T, name string, limit time.Duration) {
+func (l lab) nodeIsReady(t testing.TB, name string, limit time.Duration) {
 	t.Helper()
-	eventually(t, limit, name+" is Ready", func() error {
+	eventually(t, limit, name+" is Ready", func(t testing.TB) error {
 		var n corev1.Node
 		l.get(t, &n, "node", name)
 		for _, c := range n.Status.Conditions {
@@ -40,7 +40,7 @@ func (l lab) nodeIsReady(t *testing.T, name string, limit time.Duration) {
 }
 
 // podOn starts a pod on a node and returns its address.
-func (l lab) podOn(t *testing.T, name, node string) netip.Addr {
+func (l lab) podOn(t testing.TB, name, node string) netip.Addr {
 	t.Helper()
 	l.kubectl(t, "run", name, "--image", workloadImage, "--restart=Never",
 		"--overrides", `{"spec":{"nodeName":"`+node+`","terminationGracePeriodSeconds":1}}`, "--", "serve")
@@ -50,7 +50,7 @@ func (l lab) podOn(t *testing.T, name, node string) netip.Addr {
 }
 
 // uncordon is for cleanups too, when the test's own context is over.
-func (l lab) uncordon(t *testing.T, node string) {
+func (l lab) uncordon(t testing.TB, node string) {
 	t.Helper()
 	if r := l.try(context.Background(), "kubectl", "uncordon", node); r.err != nil {
 		t.Errorf("uncordon %s: %v\n%s", node, r.err, r)
@@ -65,7 +65,7 @@ func nodeIsDrained(t *testing.T, l lab) {
 	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=90s")
 	l.kubectl(t, "drain", n.KubeName, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
 	t.Cleanup(func() { l.uncordon(t, n.KubeName) })
-	eventually(t, time.Minute, "the drained node's kernel holds no pod", func() error {
+	eventually(t, time.Minute, "the drained node's kernel holds no pod", func(t testing.TB) error {
 		if f := l.footprint(t, n.Name); len(f.Links)+len(f.Route)+len(f.To)+len(f.From) > 0 {
 			return notYet("%+v", f)
 		}
@@ -90,7 +90,7 @@ func patient() string {
 }
 
 // withoutController is a node on which no controller of ours runs.
-func (l lab) withoutController(t *testing.T) daemon.NodeStatus {
+func (l lab) withoutController(t testing.TB) daemon.NodeStatus {
 	t.Helper()
 	var pods corev1.PodList
 	l.get(t, &pods, "pods", "-n", "kube-system", "-l", controllerLabel)
@@ -135,7 +135,7 @@ func nodeLosesPower(t *testing.T, l lab) {
 	}
 	t.Cleanup(func() { power(context.Background()) })
 	t.Run("a leaked interface is collected and what is not ours stays", func(t *testing.T) { leakedInterfacesGo(t, l) })
-	eventually(t, 2*time.Minute, "the node is NotReady and its pods serve elsewhere", func() error {
+	eventually(t, 2*time.Minute, "the node is NotReady and its pods serve elsewhere", func(t testing.TB) error {
 		var pods corev1.PodList
 		l.get(t, &pods, "pods", "-l", "app=patient")
 		elsewhere := 0
@@ -154,7 +154,7 @@ func nodeLosesPower(t *testing.T, l lab) {
 	l.uncordon(t, n.KubeName)
 	// The same machine with the same addresses: what is left would be in the way.
 	l.podOn(t, "after-power", n.KubeName)
-	eventually(t, 2*time.Minute, "kernel, EC2 and Kubernetes agree", func() error {
+	eventually(t, 2*time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error {
 		if left := l.onNode(t, "app=patient", n.KubeName); left > 0 {
 			return notYet("%d pods of before are still on %s", left, n.Name)
 		}
@@ -163,7 +163,7 @@ func nodeLosesPower(t *testing.T, l lab) {
 }
 
 // onNode counts the pods of a selector on a node.
-func (l lab) onNode(t *testing.T, selector, node string) int {
+func (l lab) onNode(t testing.TB, selector, node string) int {
 	t.Helper()
 	var pods corev1.PodList
 	l.get(t, &pods, "pods", "-l", selector, "--field-selector", "spec.nodeName="+node)
@@ -182,7 +182,7 @@ func nodeReboots(t *testing.T, l lab) {
 	if _, err := l.account(t).RebootInstances(t.Context(), &ec2.RebootInstancesInput{InstanceIds: []string{string(n.InstanceID)}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 2*time.Minute, "the node has booted again", func() error {
+	eventually(t, 2*time.Minute, "the node has booted again", func(t testing.TB) error {
 		now := l.lastNode(t)
 		if now.State != daemon.NodeRunning || now.BootID == n.BootID {
 			return notYet("state %s, boot %s", now.State, now.BootID)
@@ -192,7 +192,7 @@ func nodeReboots(t *testing.T, l lab) {
 	l.nodeIsReady(t, n.KubeName, 2*time.Minute)
 	l.forget(t, "pod/before-reboot", "--force")
 	l.podOn(t, "after-reboot", n.KubeName)
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
 }
 
 func nodeTerminates(t *testing.T, l lab) {
@@ -201,13 +201,13 @@ func nodeTerminates(t *testing.T, l lab) {
 	if _, err := l.account(t).TerminateInstances(t.Context(), &ec2.TerminateInstancesInput{InstanceIds: []string{string(n.InstanceID)}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 2*time.Minute, "the Node object is gone", func() error {
+	eventually(t, 2*time.Minute, "the Node object is gone", func(t testing.TB) error {
 		if names := strings.Fields(l.kubectl(t, "get", "nodes", "-o", "name")); slices.Contains(names, "node/"+n.KubeName) {
 			return notYet("still there")
 		}
 		return nil
 	})
-	eventually(t, 2*time.Minute, "no interface of the instance is left", func() error {
+	eventually(t, 2*time.Minute, "no interface of the instance is left", func(t testing.TB) error {
 		for _, eni := range l.interfaces(t) {
 			if eni.Attachment != nil && aws.ToString(eni.Attachment.InstanceId) == string(n.InstanceID) {
 				return notYet("%s is %s", aws.ToString(eni.NetworkInterfaceId), eni.Status)

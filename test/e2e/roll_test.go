@@ -69,17 +69,17 @@ func versionsRollForthAndBack(t *testing.T, l lab) {
 	}
 	wholeStreams(t, streams...)
 	l.failuresAreSeen(t, nodes[1])
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func() error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
 }
 
 // failuresAreSeen is the deliberate break of the step: a stream whose other end
 // goes, and an ADD whose plugin is away.
-func (l lab) failuresAreSeen(t *testing.T, n daemon.NodeStatus) {
+func (l lab) failuresAreSeen(t testing.TB, n daemon.NodeStatus) {
 	t.Helper()
 	at := strings.TrimSpace(l.kubectl(t, "get", "pod", "far", "-o", "jsonpath={.status.podIP}"))
 	cut := l.startStream(t, "tcp", "near", at+":8081")
 	l.forget(t, "pod/far")
-	eventually(t, 30*time.Second, "a stream to a pod that went is cut", func() error {
+	eventually(t, 30*time.Second, "a stream to a pod that went is cut", func(t testing.TB) error {
 		select {
 		case <-cut.ended:
 			return nil
@@ -106,7 +106,7 @@ func (l lab) failuresAreSeen(t *testing.T, n daemon.NodeStatus) {
 	defer restore()
 	l.kubectl(t, "run", "rolling-broken", "--image", workloadImage, "--restart=Never", "--overrides",
 		`{"spec":{"nodeName":"`+n.KubeName+`","terminationGracePeriodSeconds":1}}`, "--", "serve")
-	eventually(t, 30*time.Second, "a failed ADD is seen", func() error {
+	eventually(t, 30*time.Second, "a failed ADD is seen", func(t testing.TB) error {
 		if failed := l.failedSandboxes(t, "rolling-broken"); len(failed) == 0 {
 			return notYet("no event")
 		}
@@ -118,7 +118,7 @@ func (l lab) failuresAreSeen(t *testing.T, n daemon.NodeStatus) {
 
 // importSecond builds the product once more with another stamp, and loads its
 // image into every node.
-func (l lab) importSecond(t *testing.T) {
+func (l lab) importSecond(t testing.TB) {
 	t.Helper()
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w -X main.version="+second, "-o", dir, "./cmd/trunkline", "./cmd/trunkline-cni")
@@ -159,7 +159,7 @@ func (l lab) importSecond(t *testing.T) {
 
 // overlay is a directory for `kubectl apply -k`: what the lab installed, at another
 // version.
-func (l lab) overlay(t *testing.T, tag string) string {
+func (l lab) overlay(t testing.TB, tag string) string {
 	t.Helper()
 	dir := t.TempDir()
 	base, err := filepath.Rel(dir, filepath.Join(l.status(t).StateDir, "deploy"))
@@ -174,7 +174,7 @@ func (l lab) overlay(t *testing.T, tag string) string {
 }
 
 // productStatus is what `trunkline status -o json` says.
-func (l lab) productStatus(t *testing.T) cli.Status {
+func (l lab) productStatus(t testing.TB) cli.Status {
 	t.Helper()
 	var s cli.Status
 	r := l.trunkline(t, "status", "-o", "json")
@@ -183,7 +183,7 @@ func (l lab) productStatus(t *testing.T) cli.Status {
 }
 
 // agentVersions is the version every node's agent reports; one and the same.
-func (l lab) agentVersions(t *testing.T) string {
+func (l lab) agentVersions(t testing.TB) string {
 	t.Helper()
 	version := ""
 	for _, n := range l.productStatus(t).Nodes {
@@ -197,9 +197,9 @@ func (l lab) agentVersions(t *testing.T) string {
 
 // mixedVersionsShow waits until `trunkline status` shows both versions, as images
 // of the DaemonSet and as what agents report.
-func (l lab) mixedVersionsShow(t *testing.T, one, other string) {
+func (l lab) mixedVersionsShow(t testing.TB, one, other string) {
 	t.Helper()
-	eventually(t, 2*time.Minute, "status shows both versions at mid-roll", func() error {
+	eventually(t, 2*time.Minute, "status shows both versions at mid-roll", func(t testing.TB) error {
 		out := l.trunkline(t, "status").String()
 		line, _, _ := strings.Cut(out, "\n")
 		if strings.Count(line, "trunkline.dev/trunkline:") != 2 || !strings.Contains(line, "(rolling)") {
@@ -215,12 +215,12 @@ func (l lab) mixedVersionsShow(t *testing.T, one, other string) {
 }
 
 // rolled waits until every pod of the product runs a version and says so.
-func (l lab) rolled(t *testing.T, version string) {
+func (l lab) rolled(t testing.TB, version string) {
 	t.Helper()
 	for _, what := range []string{agents, controllers} {
 		l.kubectl(t, "-n", "kube-system", "rollout", "status", what, "--timeout=180s")
 	}
-	eventually(t, time.Minute, "every agent reports "+version, func() error {
+	eventually(t, time.Minute, "every agent reports "+version, func(t testing.TB) error {
 		for _, n := range l.productStatus(t).Nodes {
 			if n.Agent != version {
 				return notYet("%s runs %s", n.Node, n.Agent)
@@ -233,7 +233,7 @@ func (l lab) rolled(t *testing.T, version string) {
 // failedSandboxes are the events of pods of a name's beginning whose sandbox could
 // not be made, was lost or could not be taken away. That a container's own process
 // could not be killed at the first try is none of the network's.
-func (l lab) failedSandboxes(t *testing.T, prefix string) []string {
+func (l lab) failedSandboxes(t testing.TB, prefix string) []string {
 	t.Helper()
 	var events corev1.EventList
 	l.get(t, &events, "events")

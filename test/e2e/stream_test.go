@@ -24,7 +24,7 @@ type stream struct {
 }
 
 // startStream begins a stream over "tcp" or "udp" from a pod to an address.
-func (l lab) startStream(t *testing.T, proto, from, target string) stream {
+func (l lab) startStream(t testing.TB, proto, from, target string) stream {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := l.process(ctx, "kubectl", "exec", from, "--", "/workload", "dial", "stream", target,
@@ -85,7 +85,7 @@ func (s stream) stop() (workload.Stream, error) {
 }
 
 // wholeStreams stops streams and fails for each that was not whole.
-func wholeStreams(t *testing.T, streams ...stream) {
+func wholeStreams(t testing.TB, streams ...stream) {
 	t.Helper()
 	for _, s := range streams {
 		got, err := s.stop()
