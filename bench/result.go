@@ -63,14 +63,6 @@ func single(name, unit string, value float64, b budget, note string) Result {
 	return Result{Name: name, Value: value, Unit: unit, spread: [2]float64{value, value}, budget: b, note: note}
 }
 
-// median is that of a figure's rounds, without a baseline.
-func median(name, unit string, rounds []float64, b budget, note string) Result {
-	return Result{
-		Name: name, Value: quantile(rounds, 0.5), Unit: unit, budget: b, note: note,
-		spread: [2]float64{quantile(rounds, 0.25), quantile(rounds, 0.75)},
-	}
-}
-
 // compared is the median of rounds beside that of the baseline's.
 func compared(name, unit string, ours, theirs []float64, b budget) Result {
 	value, baseline := quantile(ours, 0.5), quantile(theirs, 0.5)

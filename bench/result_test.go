@@ -57,14 +57,14 @@ func TestALineHasNullWhereThereIsNoBaseline(t *testing.T) {
 func TestTheTableShowsTheSpreadOfRounds(t *testing.T) {
 	var out strings.Builder
 	results := []Result{
-		median("cni.add_during_del.p99_ratio", "×", []float64{1, 1.5, 4, 1.2, 1.1}, budget{limit: 1.5}, "5 rounds"),
+		compared("cni.add_during_del.p99_ratio", "×", []float64{1, 1.5, 4, 1.2, 1.1}, []float64{2, 3, 2.4}, budget{limit: 1.5}),
 		single("lab.up_s", "s", 19, budget{limit: 20}, ""),
 	}
 	if err := WriteTable(&out, results); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out.String(), "\n")
-	if got := strings.Join(strings.Fields(lines[1]), " "); got != "cni.add_during_del.p99_ratio 1.2 × 1.1–1.5 ≤ 1.5 kept 5 rounds" {
+	if got := strings.Join(strings.Fields(lines[1]), " "); got != "cni.add_during_del.p99_ratio 1.2 × 1.1–1.5 2.4 0.50× ≤ 1.5 kept 5 rounds; baseline 2.2–2.7" {
 		t.Errorf("of rounds: %s", got)
 	}
 	if got := strings.Join(strings.Fields(lines[2]), " "); got != "lab.up_s 19 s ≤ 20 kept" {
