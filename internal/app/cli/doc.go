@@ -15,5 +15,4 @@ const (
 	controllerName  = "trunkline-controller"
 	nameLabel       = "app.kubernetes.io/name"
 	partOfLabel     = "app.kubernetes.io/part-of"
-	partOf          = "trunkline"
 )

@@ -373,15 +373,13 @@ func (c *testCluster) Health(ctx context.Context) ([]string, error) {
 // ErrorLines implements connectivity.Cluster.
 func (c *testCluster) ErrorLines(ctx context.Context, since time.Time) ([]string, error) {
 	core := c.client.Core.CoreV1().Pods(systemNamespace)
-	pods, err := core.List(ctx, metav1.ListOptions{LabelSelector: partOfLabel + "=" + partOf})
+	selector := nameLabel + " in (" + agentName + "," + controllerName + ")"
+	pods, err := core.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, fmt.Errorf("list Trunkline's pods: %w", err)
 	}
 	if len(pods.Items) == 0 {
-		pods, err = core.List(ctx, metav1.ListOptions{LabelSelector: nameLabel + " in (" + agentName + "," + controllerName + ")"})
-		if err != nil {
-			return nil, fmt.Errorf("list Trunkline's pods: %w", err)
-		}
+		return nil, fmt.Errorf("no pod in %s has the label %s: there is no log to read", systemNamespace, selector)
 	}
 	var out []string
 	for i := range pods.Items {

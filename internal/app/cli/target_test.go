@@ -203,7 +203,6 @@ func TestAStreamThatEndedAtOnceKeepsNoCaseFromRunning(t *testing.T) {
 func logs(t *testing.T, now, before string, ended time.Time) *kube.Client {
 	t.Helper()
 	pod := systemPod("trunkline-agent-x", agentName, "n1", "img", true)
-	pod.Labels[partOfLabel] = partOf
 	pod.Spec.Containers[0].Name = "agent"
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agent", RestartCount: 1, LastTerminationState: corev1.ContainerState{
 		Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, FinishedAt: metav1.NewTime(ended)},
@@ -243,6 +242,16 @@ func TestWhatAnAgentSaidBeforeItCrashedIsReadToo(t *testing.T) {
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
+	}
+}
+
+func TestWhereThereIsNoLogNothingIsKnownOfErrors(t *testing.T) {
+	client, err := kube.FromREST(kubetest.New(t).REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines, err := NewTestCluster(client, "img").ErrorLines(t.Context(), now()); err == nil || !strings.Contains(err.Error(), "no log to read") {
+		t.Errorf("%q, %v", lines, err)
 	}
 }
 

@@ -123,7 +123,7 @@ func operations(w watch) []Case {
 				if len(lines) > 0 {
 					return &Failure{
 						Sent: "nothing", Got: fmt.Sprintf("%d error lines, first: %s", len(lines), lines[0]), Want: "no error in the logs of this run",
-						Look: []string{"kubectl logs -n kube-system -l app.kubernetes.io/part-of=trunkline"},
+						Look: []string{"kubectl logs -n kube-system --tail=-1 -l 'app.kubernetes.io/name in (trunkline-agent,trunkline-controller)'"},
 					}
 				}
 				return nil
