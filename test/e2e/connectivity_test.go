@@ -23,6 +23,7 @@ type report struct {
 		Cases []struct {
 			Name    string    `xml:"name,attr"`
 			Failure *struct{} `xml:"failure"`
+			Error   *struct{} `xml:"error"`
 			Skipped *struct {
 				Message string `xml:"message,attr"`
 			} `xml:"skipped"`
@@ -34,7 +35,7 @@ func (r report) counts() (passed, failed int, skipped []string) {
 	for _, s := range r.Suites {
 		for _, c := range s.Cases {
 			switch {
-			case c.Failure != nil:
+			case c.Failure != nil, c.Error != nil:
 				failed++
 			case c.Skipped != nil:
 				skipped = append(skipped, c.Name+": "+c.Skipped.Message)
