@@ -10,9 +10,12 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alecthomas/kong"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
@@ -220,5 +223,47 @@ func TestATestThatComesToNothingLeavesNoGreenFile(t *testing.T) {
 	}
 	if !strings.Contains(string(text), fmt.Sprintf(`failures="0" errors="%d"`, len(connectivity.Cases(9001)))) || !strings.Contains(string(text), `<error message="prepare the test: no node is ready`) {
 		t.Errorf("the file says\n%.600s", text)
+	}
+}
+
+// Ctrl-C in the midst of a test: its pods and its namespace go, its file is not green.
+func TestAnInterruptedTestTidiesUpAndSaysSo(t *testing.T) {
+	s := kubetest.New(t)
+	s.Put("/api/v1/nodes", &corev1.Node{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+		Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("58")},
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			Addresses:   []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}},
+		},
+	})
+	file, ended := filepath.Join(t.TempDir(), "junit.xml"), make(chan struct{})
+	interrupted := make(chan bool)
+	go func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for len(s.Keys("/api/v1/pods")) < 3 { // none will ever be ready
+			select {
+			case <-ended:
+				interrupted <- false
+				return
+			case <-tick.C:
+			}
+		}
+		interrupted <- unix.Kill(os.Getpid(), unix.SIGINT) == nil
+	}()
+	code, out, said := call("connectivity", "test", "--timeout", "1m", "--kubeconfig", kubeconfigOf(t, s), "--junit-file", file)
+	close(ended)
+	if !<-interrupted || code != 130 || said != "trunkline: interrupted\n" {
+		t.Errorf("status %d, %q\n%s", code, said, out)
+	}
+	if left := append(s.Keys("/api/v1/pods"), s.Keys("/api/v1/namespaces")...); len(left) > 0 {
+		t.Errorf("%v are left", left)
+	}
+	if strings.Contains(out, "✗") || !strings.Contains(out, "remove namespace trunkline-test") {
+		t.Errorf("it blamed the network, or did not tidy up:\n%s", out)
+	}
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), `<error message="the run was stopped: `) {
+		t.Errorf("%v; the file says\n%.600s", err, text)
 	}
 }
