@@ -8,7 +8,7 @@ import (
 
 // outsideCases are about the way out of the VPC.
 func outsideCases(mtu int) []Case {
-	large := mtu - 101
+	large := largePayload(mtu)
 	// The pods worth asking: one on each node, and one on a secondary ENI, whose
 	// traffic must leave by the primary.
 	senders := func(e *Env) []Peer {
@@ -46,7 +46,7 @@ func outsideCases(mtu int) []Case {
 		{
 			Name:    "outside/path-mtu",
 			Asserts: fmt.Sprintf("%d B with DF to outside the VPC is answered by fragmentation-needed with an MTU of 1500, not lost", large),
-			Needs:   []Need{OutsideHost},
+			Needs:   []Need{OutsideHost, Larger},
 			Run: func(ctx context.Context, e *Env) error {
 				for _, p := range senders(e) {
 					n := strconv.Itoa(large)

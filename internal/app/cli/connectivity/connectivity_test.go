@@ -185,6 +185,19 @@ func TestNodesWithoutRoomAreNotTestedOn(t *testing.T) {
 	}
 }
 
+func TestWherePacketsAreNoLargerThanOutsideNoneIsTooLarge(t *testing.T) {
+	o := options()
+	o.MTU = 1500
+	for _, c := range run(t, newModel(honest), o).Cases {
+		if c.Status == connectivity.Failed {
+			t.Errorf("%s failed: %s", c.Name, c.Reason)
+		}
+		if c.Name == "outside/path-mtu" && !strings.Contains(c.Reason, "MTU of 1500") {
+			t.Errorf("%s is %s: %q, want it skipped for the MTU", c.Name, c.Status, c.Reason)
+		}
+	}
+}
+
 func TestAFilterRunsOnlyWhatItPicksAndStillWatchesTheRun(t *testing.T) {
 	o := options()
 	o.Filter = regexp.MustCompile(`^dns/`)

@@ -145,6 +145,7 @@ const (
 	OtherENI    Need = "two pods on two ENIs of a node"
 	FarENI      Need = "pods on secondary ENIs of two nodes"
 	OutsideHost Need = "a host outside the VPC"
+	Larger      Need = "packets larger than the internet's"
 	Portmap     Need = "the portmap plugin"
 	Metadata    Need = "instance metadata"
 	Trunkline   Need = "Trunkline"

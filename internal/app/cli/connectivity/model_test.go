@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -275,7 +276,7 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 	}
 	target := netip.MustParseAddrPort(args[0])
 	if target.Addr() == outside {
-		return m.beyond(from, node, probe)
+		return m.beyond(from, node, probe, args)
 	}
 	if target.Addr() == netip.MustParseAddr("172.20.0.1") {
 		if m.lie == apiCutOff {
@@ -319,8 +320,8 @@ func (m *model) behind(target netip.AddrPort) (modelPod, bool) {
 	return modelPod{}, false
 }
 
-func (m *model) beyond(from modelPod, node connectivity.Node, probe string) connectivity.Result {
-	if probe == "udp" {
+func (m *model) beyond(from modelPod, node connectivity.Node, probe string, args []string) connectivity.Result {
+	if size, _ := strconv.Atoi(argument(args, "size")); probe == "udp" && size+28 > 1500 {
 		if m.lie == blackhole {
 			return connectivity.Result{Kind: "timeout"}
 		}

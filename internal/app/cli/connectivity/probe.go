@@ -128,10 +128,16 @@ func hostport(a netip.Addr, port int) string {
 	return netip.AddrPortFrom(a, uint16(port)).String()
 }
 
-// payloads are what every pod path must carry. mtu is the path's, in bytes: the
-// large one leaves 101 bytes for headers, 8,900 of 9,001.
+// largePayload is the large datagram for a path, in bytes: 101 are left for headers,
+// so that it is 8,900 of 9,001.
+func largePayload(mtu int) int { return mtu - 101 }
+
+// datagramHeaders are IPv4's and UDP's, in bytes.
+const datagramHeaders = 28
+
+// payloads are what every pod path must carry. mtu is the path's, in bytes.
 func payloads(mtu int) []payload {
-	large := mtu - 101
+	large := largePayload(mtu)
 	timeout := "--timeout=" + dialTimeout.String()
 	return []payload{
 		{"1B", "1 B by TCP", func(a netip.Addr, p ports) []string {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // errNoNode is the one cluster no test can run on.
@@ -257,6 +259,9 @@ func (e *Env) createServices(ctx context.Context) error {
 func (e *Env) findOut(ctx context.Context) {
 	if e.Options.Outside == "" {
 		e.lack(OutsideHost, "no host outside the VPC was named (--outside)")
+	}
+	if largePayload(e.Options.MTU)+datagramHeaders <= vpc.InternetMTU {
+		e.lack(Larger, "with an MTU of %d no packet is too large for outside", e.Options.MTU)
 	}
 	if r, err := e.dial(ctx, e.Host[0], "imds"); err != nil || !r.OK {
 		e.lack(Metadata, "the node %s has no instance metadata itself", e.Nodes[0].Name)
