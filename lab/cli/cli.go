@@ -50,7 +50,7 @@ func refused(err error) error { return coded{err, ExitRefused} }
 
 // grammar is every command with its flags.
 type grammar struct {
-	Name     string           `help:"Lab to speak to; left out, the one of -f, else the only one there is, else 'lab'." env:"TRUNKLINE_LAB" placeholder:"LAB"`
+	Name     string           `help:"Lab to speak to; left out, up and demo take the file's or 'lab', others the only one there is." env:"TRUNKLINE_LAB" placeholder:"LAB"`
 	CacheDir string           `help:"Where built programs are kept." env:"TRUNKLINE_CACHE" default:"${cache}" type:"path"`
 	Source   string           `help:"Checkout to build from; left out, the one around the working directory." env:"TRUNKLINE_SOURCE" type:"existingdir" placeholder:"DIR"`
 	Verbose  bool             `short:"v" help:"Also print what is done on the way, to stderr."`
@@ -82,6 +82,8 @@ type session struct {
 	self string
 	// json says that out is for one JSON document, written that it is there.
 	json, written bool
+	// usage prints the help of the command.
+	usage func() error
 	// stateRoot holds the labs' state; a test's own elsewhere.
 	stateRoot string
 	// cleanup is the context of what must be done after a Ctrl-C too.
@@ -180,6 +182,7 @@ func (s *session) main(args []string) (code int) {
 			return s.exitCode(coded{err, ExitUsage})
 		}
 	}
+	s.usage = func() error { return parsed.PrintUsage(false) }
 	s.log = slog.New(slog.NewTextHandler(s.errs, &slog.HandlerOptions{Level: level}))
 	return s.exitCode(parsed.Run(s))
 }

@@ -45,6 +45,14 @@ func (c *execCmd) Run(s *session) error {
 	return become(append(labnode.EnterArgs(n.PID), command...), nil)
 }
 
+// orHelp answers --help where the program whose it is cannot: there is no lab.
+func (s *session) orHelp(args []string, err error) error {
+	if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
+		return s.usage()
+	}
+	return err
+}
+
 type kubectlCmd struct {
 	Args []string `arg:"" optional:"" passthrough:"all"`
 }
@@ -52,7 +60,7 @@ type kubectlCmd struct {
 func (c *kubectlCmd) Run(s *session) error {
 	r, err := s.serving()
 	if err != nil {
-		return err
+		return s.orHelp(c.Args, err)
 	}
 	return become(append([]string{r.Lab.Parts.Kube, "kubectl"}, c.Args...), r.kubernetes())
 }
@@ -64,7 +72,7 @@ type productCmd struct {
 func (c *productCmd) Run(s *session) error {
 	r, err := s.serving()
 	if err != nil {
-		return err
+		return s.orHelp(c.Args, err)
 	}
 	return become(append([]string{r.Product}, c.Args...), r.product())
 }
@@ -76,7 +84,7 @@ type awsCmd struct {
 func (c *awsCmd) Run(s *session) error {
 	r, err := s.running()
 	if err != nil {
-		return err
+		return s.orHelp(c.Args, err)
 	}
 	at := r.status.Endpoints
 	if at.EC2 == "" {

@@ -195,8 +195,7 @@ func (r *resolver) node(field string, n Node) {
 	}
 	limits, ok := r.limits[n.Type]
 	if !ok {
-		r.add(field+"type", n.Type, "unknown instance type; describe it under instanceTypes, or take one of %s",
-			strings.Join(slices.Sorted(maps.Keys(r.limits)), ", "))
+		r.add(field+"type", n.Type, "unknown instance type; describe it under instanceTypes, or take %s", r.alike(n.Type))
 	}
 	known(&r.problems, field+"subnet", n.Subnet, "subnets", r.subnetSet)
 	r.groupRefs(field+"groups", n.Groups)
@@ -219,6 +218,24 @@ func (r *resolver) node(field string, n Node) {
 		Name: n.Name, Namespace: namespace, Type: n.Type, Subnet: n.Subnet,
 		Cgroup: n.Cgroup, Labels: n.Labels, MaxPods: limits.MaxPods(),
 	})
+}
+
+// alike names the types of a type's family and the file's own, or all families
+// where it is of none of them.
+func (r *resolver) alike(name string) string {
+	family, _, _ := strings.Cut(name, ".")
+	families, same, found := map[string]bool{}, []string{}, false
+	for _, known := range slices.Sorted(maps.Keys(r.limits)) {
+		of, _, _ := strings.Cut(known, ".")
+		families[of], found = true, found || of == family
+		if _, own := r.spec.InstanceTypes[known]; own || of == family {
+			same = append(same, known)
+		}
+	}
+	if found {
+		return "one of " + strings.Join(same, ", ")
+	}
+	return "one of the families " + strings.Join(slices.Sorted(maps.Keys(families)), ", ") + ", such as " + DefaultInstanceType
 }
 
 // nodeLabels checks labels as the kubelet does: it refuses to start with one that
