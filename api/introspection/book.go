@@ -48,8 +48,7 @@ type Address struct {
 	Address netip.Addr `json:"address"`
 	// State is free, assigned, cooling, quarantined or another word of the ledger.
 	State string `json:"state"`
-	// Pod is "namespace/name" of whom has it, or of whom had it last while it
-	// cools.
+	// Pod is "namespace/name" of whom has it, or had it until its link is gone.
 	Pod       string    `json:"pod,omitempty"`
 	Container string    `json:"container,omitempty"`
 	Since     time.Time `json:"since,omitzero"`
