@@ -196,6 +196,11 @@ type thawCmd struct {
 	Name string `help:"Name of the brake." default:"operator"`
 }
 
+// Help is shown by --help.
+func (thawCmd) Help() string {
+	return "Other brakes stay on; trunkline status lists them.\n\nExamples:\n\n  trunkline ec2 thaw\n\n  trunkline ec2 thaw --name ip5"
+}
+
 // Run takes the brake off.
 func (c thawCmd) Run(p process) error {
 	client, err := c.client()
