@@ -2,6 +2,7 @@ package ec2
 
 import (
 	"net/netip"
+	"regexp"
 	"strconv"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -200,11 +201,11 @@ func rulesOf(s *cloud.State, list []permissionRequest) ([]cloud.Rule, error) {
 			return nil, err
 		}
 		for _, peer := range one.Ranges {
-			r.Peer, r.Note = p.rulePeer("cidrIp", peer.CIDR, true), peer.Note
+			r.Peer, r.Note = p.rulePeer("cidrIp", peer.CIDR, true), p.ruleNote(peer.Note)
 			out = append(out, r)
 		}
 		for _, peer := range one.Ranges6 {
-			r.Peer, r.Note = p.rulePeer("cidrIpv6", peer.CIDR, false), peer.Note
+			r.Peer, r.Note = p.rulePeer("cidrIpv6", peer.CIDR, false), p.ruleNote(peer.Note)
 			out = append(out, r)
 		}
 		r.Peer = netip.Prefix{}
@@ -212,7 +213,7 @@ func rulesOf(s *cloud.State, list []permissionRequest) ([]cloud.Rule, error) {
 			if peer.Owner != "" && peer.Owner != s.Account {
 				return nil, cloud.Errorf("InvalidGroup.NotFound", "The security group '%s' does not exist", peer.Group)
 			}
-			r.Group, r.Note = vpc.SecurityGroupID(peer.Group), peer.Note
+			r.Group, r.Note = vpc.SecurityGroupID(peer.Group), p.ruleNote(peer.Note)
 			if err := cloud.KindGroup.CheckID(peer.Group); err != nil {
 				return nil, err
 			}
@@ -248,6 +249,19 @@ func (q permissionRequest) shape() (cloud.Rule, error) {
 		r.To = *q.To
 	}
 	return r, nil
+}
+
+// ruleNotes is what the description of a rule may be.
+var ruleNotes = regexp.MustCompile(`^[a-zA-Z0-9. _\-:/()#,@\[\]+=&;{}!$*]{0,255}$`)
+
+// ruleNote reads a rule's description.
+// Source: github.com/agentic-community/mcp-gateway-registry/pull/1728.
+func (p *parser) ruleNote(text string) string {
+	if !ruleNotes.MatchString(text) {
+		p.fail(cloud.InvalidParameter("Invalid rule description. Valid descriptions are strings less than 256 characters " +
+			"from the following set:  a-zA-Z0-9. _-:/()#,@[]+=&;{}!$*"))
+	}
+	return text
 }
 
 // rulePeer reads a rule's CIDR; host bits are cleared, as EC2 does.

@@ -9,6 +9,7 @@ package sts
 import (
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -127,6 +128,9 @@ type assumed struct {
 	Audience    string         `q:"Audience"`
 }
 
+// sessionName is what a session may be called. Source: API_AssumeRoleWithWebIdentity.html.
+var sessionName = regexp.MustCompile(`^[a-zA-Z0-9_+=,.@-]{2,64}$`)
+
 // How long assumed credentials may live, in seconds.
 const (
 	minSeconds     = 900
@@ -142,7 +146,7 @@ func (s *STS) assume(_ *query.Call, r *webIdentity) (*assumed, error) {
 	if seconds < minSeconds || seconds > maxSeconds {
 		return nil, cloud.Errorf("ValidationError", "The requested DurationSeconds %d is not between %d and %d.", seconds, minSeconds, maxSeconds)
 	}
-	if len(r.Session) < 2 || len(r.Session) > 64 || strings.ContainsAny(r.Session, " /:") {
+	if !sessionName.MatchString(r.Session) {
 		return nil, cloud.Errorf("ValidationError", "1 validation error detected: Value '%s' at 'roleSessionName' failed to satisfy constraint: "+
 			"Member must satisfy regular expression pattern: [\\w+=,.@-]*", r.Session)
 	}

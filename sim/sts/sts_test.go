@@ -223,6 +223,29 @@ func TestATokenThatIsNotGoodEnoughIsRefused(t *testing.T) {
 	}
 }
 
+func TestASessionsNameIsOneThatAnARNCanHold(t *testing.T) {
+	key := ecKey(t)
+	given := token(t, key, claims(nil))
+	s := start(t)
+	if err := s.sts.Trust(sts.Issuer{URL: issuer, Keys: asPEM(t, key)}); err != nil {
+		t.Fatal(err)
+	}
+	for name, good := range map[string]bool{
+		"i-0abc@x.y,z=1+2_3": true, strings.Repeat("n", 64): true,
+		"n": false, strings.Repeat("n", 65): false, "a b": false, "a/b": false, "a;b": false, "a\"b": false, "ä1": false,
+	} {
+		_, err := s.AssumeRoleWithWebIdentity(t.Context(), &awssts.AssumeRoleWithWebIdentityInput{
+			RoleArn: aws.String(s.iam.RoleARN("controller")), RoleSessionName: aws.String(name), WebIdentityToken: &given,
+		})
+		if good && err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+		if !good {
+			wantCode(t, err, "ValidationError")
+		}
+	}
+}
+
 func TestSTSWordsItsOwnRefusals(t *testing.T) {
 	s := start(t)
 	who := func(id, secret, token string) error {

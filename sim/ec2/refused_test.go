@@ -2,6 +2,7 @@ package ec2_test
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -95,4 +96,35 @@ func TestTimeoutsBeyondTheirBoundsAndUnknownZonesAreRefused(t *testing.T) {
 		"Value (0) for parameter udpTimeout is invalid. It must be between 30 and 60.")
 	_, err := a.DescribeAvailabilityZones(t.Context(), &awsec2.DescribeAvailabilityZonesInput{ZoneIds: []string{"usw2-az9"}})
 	want(t, err, "InvalidParameterValue", "Invalid availability zone-id: [usw2-az9]")
+}
+
+func TestARulesDescriptionHasOnlyWhatEC2Prints(t *testing.T) {
+	a := start(t, seeded())
+	group := string(a.cloud.State().GroupNamed("node").ID)
+	port := int32(1000)
+	authorize := func(p types.IpPermission) error {
+		port++
+		p.IpProtocol, p.FromPort, p.ToPort = aws.String("tcp"), &port, &port
+		_, err := a.AuthorizeSecurityGroupIngress(t.Context(), &awsec2.AuthorizeSecurityGroupIngressInput{GroupId: &group, IpPermissions: []types.IpPermission{p}})
+		return err
+	}
+	const refusal = "Invalid rule description. Valid descriptions are strings less than 256 characters from the following set:  a-zA-Z0-9. _-:/()#,@[]+=&;{}!$*"
+	for text, good := range map[string]bool{
+		"API, from (all) nodes: 443/tcp #1 @x [y] a+b=c&d;{e}!$*": true, "": true, strings.Repeat("x", 255): true,
+		"nodes -> API": false, "größer": false, "two\nlines": false, strings.Repeat("x", 256): false,
+	} {
+		for _, p := range []types.IpPermission{
+			{IpRanges: []types.IpRange{{CidrIp: aws.String("192.0.2.0/24"), Description: aws.String(text)}}},
+			{Ipv6Ranges: []types.Ipv6Range{{CidrIpv6: aws.String("2001:db8::/32"), Description: aws.String(text)}}},
+			{UserIdGroupPairs: []types.UserIdGroupPair{{GroupId: &group, Description: aws.String(text)}}},
+		} {
+			err := authorize(p)
+			if good && err != nil {
+				t.Errorf("%q: %v", text, err)
+			}
+			if !good {
+				want(t, err, "InvalidParameterValue", refusal)
+			}
+		}
+	}
 }
