@@ -68,7 +68,7 @@ func (c Config) configure(ctx context.Context) error {
 			return fmt.Errorf("set sysctl %s: %w", path, err)
 		}
 	}
-	for _, dir := range []string{cniBinDir, cniConfDir, "/run/netns", "/run/lock", "/var/lib/kubelet", "/var/log/pods", "/var/log/containers", "/var/tmp"} {
+	for _, dir := range []string{cniBinDir, cniConfDir, staticPodDir, "/run/netns", "/run/lock", "/var/lib/kubelet", "/var/log/pods", "/var/log/containers", "/var/tmp"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}

@@ -74,7 +74,7 @@ func TestAKubeletIsToldItsInstance(t *testing.T) {
 	k := c.kubeletConfig(true)
 	for key, want := range map[string]any{
 		"providerID": "aws:///us-west-2a/i-0123456789abcdef0", "maxPods": 58, "cgroupsPerQOS": true,
-		"failCgroupV1": false, "oomScoreAdj": 0, "resolvConf": "/etc/resolv.conf",
+		"failCgroupV1": false, "oomScoreAdj": 0, "resolvConf": "/etc/resolv.conf", "staticPodPath": "/etc/kubernetes/manifests",
 	} {
 		if k[key] != want {
 			t.Errorf("%s is %v, want %v", key, k[key], want)

@@ -18,6 +18,7 @@ const (
 	containerdRoot   = "/var/lib/containerd"
 	cniBinDir        = "/opt/cni/bin"
 	cniConfDir       = "/etc/cni/net.d"
+	staticPodDir     = "/etc/kubernetes/manifests"
 	// baseSpec is the OCI spec that every container's begins with.
 	baseSpec = confDir + "/base-runtime-spec.json"
 	// execPath is the PATH of every component: the lab's own programs first.
@@ -83,6 +84,7 @@ func (c Config) kubeletConfig(limits bool) map[string]any {
 		"authorization":            map[string]any{"mode": "Webhook"},
 		"containerRuntimeEndpoint": "unix://" + containerdSocket,
 		"podLogsDir":               "/var/log/pods",
+		"staticPodPath":            staticPodDir,
 		"volumePluginDir":          "/var/lib/kubelet/volume-plugins",
 		"cgroupDriver":             "cgroupfs",
 		"failCgroupV1":             false,

@@ -26,6 +26,7 @@ func steps() []step {
 		{"revoking one group rule turns it red and restoring it green", oneRevokedRuleIsSeen},
 		{"run, logs, exec, cp and port-forward work", everydayCommandsWork},
 		{"a pod's address is one EC2 gave its interface", podAddressesAreEC2s},
+		{"a static pod has an address, by its mirror", staticPodsAreWired},
 		{"the documents' commands show what they say", documentsAreTrue},
 		{"a version rolls out and back under a churn of jobs without failing an ADD or breaking a flow", versionsRollForthAndBack},
 		{"agents killed at any moment leave no pod stuck and nothing behind", agentsAreKilled},

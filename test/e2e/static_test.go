@@ -1,0 +1,53 @@
+//go:build lab
+
+package e2e
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A static pod is in a file of its node. The runtime wires it under a uid that the API
+// does not have; its mirror at the API server says whose it is.
+func staticPodsAreWired(t *testing.T, l lab) {
+	const file = "/etc/kubernetes/manifests/fixed.yaml"
+	const manifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: fixed}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: web, image: "` + workloadImage + `", args: [serve]}]
+`
+	n := l.status(t).Nodes[0]
+	mirror := "fixed-" + n.KubeName
+	// Written elsewhere first: the kubelet reads what it finds, half a file too.
+	l.run(t, time.Minute, "exec", n.Name, "--", "sh", "-c", "echo '"+manifest+"' > /var/tmp/fixed && mv /var/tmp/fixed "+file)
+	t.Cleanup(func() {
+		if r := l.try(context.Background(), "exec", n.Name, "--", "rm", "-f", file); r.err != nil {
+			t.Errorf("remove %s: %v\n%s", file, r.err, r)
+		}
+	})
+
+	var addr netip.Addr
+	eventually(t, 90*time.Second, mirror+" is ready", func(t testing.TB) (err error) {
+		l.kubectl(t, "wait", "--for=condition=Ready", "pod/"+mirror, "--timeout=5s")
+		addr, err = netip.ParseAddr(strings.TrimSpace(l.kubectl(t, "get", "pod", mirror, "-o", "jsonpath={.status.podIP}")))
+		return err
+	})
+	if l.holders(t)[addr] == "" {
+		t.Errorf("%s has %s, which EC2 gave to no interface", mirror, addr)
+	}
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
+
+	l.run(t, time.Minute, "exec", n.Name, "--", "rm", file)
+	eventually(t, 90*time.Second, mirror+" is gone", func(t testing.TB) error {
+		if left := strings.TrimSpace(l.kubectl(t, "get", "pods", "--field-selector", "metadata.name="+mirror, "-o", "name")); left != "" {
+			return notYet("%s is there", left)
+		}
+		return l.kernelHoldsJust(t)
+	})
+}
