@@ -172,6 +172,80 @@ func TestEveryDamageIsRepairedAndReported(t *testing.T) {
 	}
 }
 
+// What others did while no agent ran is told by the next one, if that wires as the one
+// before did.
+func TestDamageDoneWhileNoAgentRunsIsReported(t *testing.T) {
+	n := node.New(t, node.Config{})
+	settings := []string{"warm-ips=1", "headroom=0"}
+	n.StartAgent(settings...)
+	n.UntilReady()
+	var pods []*node.Pod
+	for i := range 7 { // five on the primary interface, two on the next
+		p := n.NewPod(fmt.Sprint("p", i))
+		if err := n.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		pods = append(pods, p)
+	}
+	first, last, wired := pods[0], pods[6], time.Now()
+	n.Until("the pods have been there for a moment", func() error {
+		if time.Since(wired) < 2*time.Second {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	// restart has the agent killed, something done, and started again.
+	restart := func(damage func(), settings ...string) {
+		n.Kill()
+		damage()
+		n.StartAgent(settings...)
+		n.UntilReady()
+	}
+	restart(func() {}, settings...)
+	if got := reports(t, n); len(got) > 0 {
+		t.Errorf("nothing was done, and reported is\n%s", strings.Join(got, "\n"))
+	}
+	restart(func() {
+		damage(t, n, "rule", "del", "prio", fmt.Sprint(hostnet.RuleToPod), "to", first.Addr.String())
+		damage(t, n, "route", "del", last.Addr.String())
+		damage(t, n, "route", "flush", "table", "2")
+	}, settings...)
+	for _, what := range []string{"rule 512: from all to " + first.Addr.String(), "route " + last.Addr.String(), "route default via 10.0.0.1"} {
+		n.Until(what+" is reported", func() error { return reported(t, n, what) })
+	}
+	told := len(reports(t, n))
+	restart(func() {
+		damage(t, n, "rule", "del", "prio", fmt.Sprint(hostnet.RuleToPod), "to", first.Addr.String())
+	}, "warm-ips=2", "headroom=0")
+	if err := last.Ping(first.Addr); err != nil {
+		t.Errorf("not repaired: %v", err)
+	}
+	if got := reports(t, n)[told:]; len(got) > 0 {
+		t.Errorf("an agent with other settings cannot know what was wired, and reports\n%s", strings.Join(got, "\n"))
+	}
+}
+
+// The next pass no longer knows that the link was there.
+func TestALinkThatIsGoneIsReported(t *testing.T) {
+	n := node.New(t, node.Config{})
+	n.StartAgent()
+	n.UntilReady()
+	p := n.NewPod("a")
+	if err := n.Add(p); err != nil {
+		t.Fatal(err)
+	}
+	link := hostnet.LinkName(hostnet.LinkPrefix, "default", "a")
+	damage(t, n, "link", "del", link)
+	n.Until("it is reported", func() error {
+		for _, line := range reports(t, n) {
+			if strings.Contains(line, "node=NetworkDrift") && strings.Contains(line, link) && strings.Contains(line, "cannot be put right") {
+				return nil
+			}
+		}
+		return fmt.Errorf("reported is %q", reports(t, n))
+	})
+}
+
 func deleteNeighbour(t *testing.T, n *node.Node, p *node.Pod) {
 	n.NS.Do(t, func() {
 		all, err := netlink.NeighList(0, netlink.FAMILY_V4)

@@ -330,6 +330,9 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	if got := reports(t, n); len(got) > 0 {
+		t.Errorf("nobody but the agents changed the kernel, and reported is\n%s", strings.Join(got, "\n"))
+	}
 	n.Until("the book holds exactly what was answered", func() error {
 		b := n.Book()
 		if got := node.Count(b, "assigned"); got != len(seen) || node.Count(b, "quarantined") != 0 {

@@ -255,7 +255,7 @@ func (a *Agent) let(ctx context.Context, add *addition) error {
 // waits for it before the answer. After a crash in between the next process lets the
 // pod out: all that held it back has been in force since the step before.
 func (a *Agent) up(ctx context.Context, add *addition) error {
-	add.at.Stage, add.at.held = wired, false
+	add.at.Stage, add.at.Since, add.at.held = wired, time.Now(), false
 	add.written = a.book.put(add.at)
 	return a.host.Up(ctx, add.at.pod())
 }

@@ -27,6 +27,7 @@ const (
 	keyLedger = "ipam/"
 	keyPod    = "pod/"
 	keyIntent = "ec2/"
+	keyKernel = "kernel/"
 )
 
 // attachment is a pod's interface as the journal keeps it: what wiring and
@@ -75,6 +76,7 @@ type book struct {
 	pods   map[ipam.Key]attachment
 	open   map[string]ec2.Entry // EC2 intents an earlier process left, by id
 	begun  []ipam.Action        // by an earlier process and in flight at EC2; fixed by openBook
+	agreed agreement            // of an earlier process and this boot; fixed by openBook
 }
 
 // openBook replays the journal. One that is damaged, or makes no sense, leaves an
@@ -121,7 +123,8 @@ func (b *book) endBoot(log *slog.Logger, now time.Time) (rows []ipam.Record, rec
 		b.pods[key] = t
 		rows, records = append(rows, b.ledger.Quarantine(t.Owner, now)...), append(records, podRecord(t))
 	}
-	return rows, records
+	b.agreed = agreement{}
+	return rows, append(records, journal.Forget(keyKernel+"agreed"))
 }
 
 func (b *book) replay(records []journal.Record) error {
@@ -143,6 +146,8 @@ func (b *book) replay(records []journal.Record) error {
 			var in ec2.Entry
 			err = json.Unmarshal(r.Value, &in)
 			b.open[rest] = in
+		case keyKernel:
+			err = json.Unmarshal(r.Value, &b.agreed)
 		} // another version's rooms are left as they are
 		if err != nil {
 			return fmt.Errorf("record %s: %w", r.Key, err)

@@ -157,6 +157,7 @@ func (a *Agent) settle(ctx context.Context) error {
 	if err := a.setUpENIs(ctx); err != nil {
 		return err
 	}
+	a.expectLeft()
 	if _, err := a.reconcileKernel(ctx, true); err != nil {
 		return err
 	}

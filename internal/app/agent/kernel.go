@@ -114,7 +114,7 @@ func (a *Agent) reconcileKernel(ctx context.Context, full bool) (next time.Time,
 	}
 	err = errors.Join(claimErr, linkErr, filterErr)
 	if full && err == nil {
-		err = a.sweepQuarantine(ctx)
+		err = errors.Join(a.book.agree(agreement{At: began, By: a.maker()}), a.sweepQuarantine(ctx))
 	}
 	return next, err
 }

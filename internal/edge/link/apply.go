@@ -47,6 +47,11 @@ func (h *Host) Apply(ctx context.Context, want func() hostnet.State) ([]hostnet.
 	return p.drifts, errors.Join(p.errs...)
 }
 
+// Expect notes what an earlier process left in the kernel, and this one therefore cannot
+// know. That it is not there, or is otherwise, is somebody's doing. Call it before the
+// first Apply.
+func (h *Host) Expect(s hostnet.State) { h.account.expect(s) }
+
 // pass is one Apply.
 type pass struct {
 	h       *Host
