@@ -83,7 +83,7 @@ func ForENI(e ENI) State {
 
 // ForNode is what a node has once, whatever its ENIs and pods: the rule that
 // sends marked packets out by the primary ENI, one for each CIDR that is reached
-// by it although it is outside the VPC, and sysctls.
+// by it although it is outside the VPC.
 func ForNode(families []vpc.Family, externalCIDRs []netip.Prefix) State {
 	var s State
 	for _, f := range families {

@@ -3,7 +3,7 @@ package hostnet
 import "github.com/trunkline/trunkline/internal/core/vpc"
 
 // Sysctls are the kernel settings a node needs, each with its reason. They are
-// written once, by the privileged init container; the agent only looks at them.
+// written by the privileged init container, which runs before each start of the agent.
 func Sysctls(primaryLink string, families []vpc.Family) []Sysctl {
 	list := []Sysctl{
 		{
