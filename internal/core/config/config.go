@@ -147,16 +147,21 @@ func unknown(src Sources) (problems []error) {
 	return problems
 }
 
-// nearest suggests a setting that shares a word with key.
-func nearest(key string, known map[string]bool) string {
+// nearest suggests the setting that shares the most words with key.
+func nearest(key string, known map[string]bool) (suggestion string) {
+	words, most := strings.FieldsFunc(strings.ToLower(key), func(r rune) bool { return r == '-' || r == '_' }), 0
 	for _, name := range slices.Sorted(maps.Keys(known)) {
-		for word := range strings.FieldsFuncSeq(strings.ToLower(key), func(r rune) bool { return r == '-' || r == '_' }) {
+		shared := 0
+		for _, word := range words {
 			if len(word) > 2 && strings.Contains(name, word) {
-				return fmt.Sprintf("; is %s meant?", name)
+				shared++
 			}
 		}
+		if shared > most {
+			most, suggestion = shared, fmt.Sprintf("; is %s meant?", name)
+		}
 	}
-	return ""
+	return suggestion
 }
 
 // refused names AWS's switches for what this version cannot do: ignoring them

@@ -48,7 +48,7 @@ func TestAWSNamesMeanWhatTheyMeanThere(t *testing.T) {
 		"WARM_ENI_TARGET": "1", "MINIMUM_IP_TARGET": "12", "MAX_ENI": "-1", "IP_COOLDOWN_PERIOD": "45",
 		"AWS_VPC_K8S_CNI_EXTERNALSNAT": "true", "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": "192.168.0.0/16, 100.64.0.1/10",
 		"AWS_VPC_ENI_MTU": "1500", "POD_MTU": "1400", "AWS_VPC_K8S_CNI_VETHPREFIX": "pod", "CLUSTER_NAME": "prod",
-		"AWS_VPC_K8S_CNI_LOGLEVEL": "DEBUG", "AWS_VPC_CNI_NODE_PORT_SUPPORT": "false", "ENABLE_PREFIX_DELEGATION": "false",
+		"AWS_VPC_K8S_CNI_LOGLEVEL": "DEBUG", "AWS_VPC_CNI_NODE_PORT_SUPPORT": "false", "ENABLE_PREFIX_DELEGATION": "false", "ENABLE_POD_ENI": "",
 	})})
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestEveryWrongSettingIsNamedWithSourceValueAndReason(t *testing.T) {
 		`socket: "agent.sock" from environment TRUNKLINE_SOCKET: not an absolute path`,
 		`ENABLE_PREFIX_DELEGATION: "true" from environment: prefix delegation is not supported in this version; unset it`,
 		`external-snat: "maybe" from environment AWS_VPC_K8S_CNI_EXTERNALSNAT: neither true nor false`,
-		`warm_ips: "3" from file t.yaml: there is no such setting`,
+		`warm_ips: "3" from file t.yaml: there is no such setting; is warm-ips meant?`,
 		`metrics-address: "here" from file t.yaml: not an address`,
 	} {
 		if !strings.Contains(err.Error(), want) {
