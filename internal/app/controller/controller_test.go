@@ -244,7 +244,7 @@ func TestObjectsFollowNodes(t *testing.T) {
 		t.Errorf("reports %v, want only n1's", got)
 	}
 	var n vpcresources.CNINode
-	if !r.Get(cninodes, "n1", &n) || n.Labels["kubernetes.io/os"] != "linux" || n.Spec.Tags[vpc.TagInstanceID] != "i-7" || n.OwnerReferences[0].UID != "u1" {
+	if !r.Get(cninodes, "n1", &n) || n.Labels["kubernetes.io/os"] != "linux" || n.Spec.Tags[vpc.TagInstanceID] != "i-7" || n.Spec.Tags[vpc.TagClusterName] != "c" || n.OwnerReferences[0].UID != "u1" {
 		t.Errorf("CNINode %+v", n)
 	}
 }

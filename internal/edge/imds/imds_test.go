@@ -98,6 +98,10 @@ func TestInterfacesAreReadByMAC(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 		t.Errorf("interface (-want +got):\n%s", diff)
 	}
+	_, second := macs()
+	if got, err := c.Interface(t.Context(), second); err != nil || got.ID != "eni-2" || got.Device != 1 {
+		t.Errorf("the second interface is %s, device %d, %v", got.ID, got.Device, err)
+	}
 	cidrs, err := c.VPCCIDRs(t.Context(), first)
 	if err != nil || len(cidrs) != 2 {
 		t.Errorf("ranges of the VPC = %v, %v; want both", cidrs, err)
