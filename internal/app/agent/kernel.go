@@ -119,11 +119,15 @@ func (a *Agent) reconcileKernel(ctx context.Context, full bool) (next time.Time,
 	return next, err
 }
 
-// doubtEC2 has EC2 looked at soon: an interface may have been taken off the node.
+// doubtEC2 has EC2 looked at soon: an interface may have been taken off the node. For
+// the same reason it does so once a minute: that look did not help.
 func (a *Agent) doubtEC2(why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.sight.doubt = why
+	if why == a.sight.doubted && time.Since(a.sight.doubtedAt) < lookEvery {
+		return
+	}
+	a.sight.doubt, a.sight.doubted, a.sight.doubtedAt = why, why, time.Now()
 	a.observe.Mark()
 }
 

@@ -42,6 +42,9 @@ type sight struct {
 	failures int    // in a row
 	doubt    string // why to look before the next round; empty: no reason
 	differ   int    // differences, as last reported
+	// doubted is why doubtEC2 last had EC2 looked at, and when.
+	doubted   string
+	doubtedAt time.Time
 }
 
 // observeEC2 is the loop that compares the ledger with EC2.

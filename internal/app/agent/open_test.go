@@ -223,3 +223,25 @@ func TestALookThatFailedIsTakenAgain(t *testing.T) {
 		time.Sleep(10 * time.Minute) // reads that nobody waits for end by themselves
 	})
 }
+
+// The kernel refuses something for good, and a pass fails every few seconds.
+func TestTheSameDoubtHasEC2LookedAtOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := withExecutor(t, &lossy{broken: func() bool { return false }})
+		looks := 0
+		for range 120 {
+			a.doubtEC2("the node's links are not as the ledger says")
+			if a.sight.doubt != "" {
+				looks++
+			}
+			a.sight.doubt = ""          // looked
+			time.Sleep(5 * time.Second) // on the test's own clock
+		}
+		if looks != 10 {
+			t.Errorf("%d looks in ten minutes", looks)
+		}
+		if a.doubtEC2("a link is not there"); a.sight.doubt == "" {
+			t.Error("another doubt is not heard")
+		}
+	})
+}
