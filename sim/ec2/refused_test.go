@@ -128,3 +128,41 @@ func TestARulesDescriptionHasOnlyWhatEC2Prints(t *testing.T) {
 		}
 	}
 }
+
+func TestANewInterfacesTagsAreItsOwnAndOnceEach(t *testing.T) {
+	a := start(t, seeded())
+	create := func(kind types.ResourceType, keys ...string) (*awsec2.CreateNetworkInterfaceOutput, error) {
+		spec := types.TagSpecification{ResourceType: kind}
+		for _, k := range keys {
+			spec.Tags = append(spec.Tags, types.Tag{Key: aws.String(k), Value: aws.String("v")})
+		}
+		return a.CreateNetworkInterface(t.Context(), &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), TagSpecifications: []types.TagSpecification{spec}})
+	}
+	_, err := create(types.ResourceTypeSubnet, "a")
+	want(t, err, "InvalidParameterValue", "'subnet' is not a valid taggable resource type for this operation.")
+	_, err = create(types.ResourceTypeNetworkInterface, "a", "b", "a")
+	want(t, err, "InvalidParameterValue", "Duplicate tag key 'a' specified.")
+	out, err := create(types.ResourceTypeNetworkInterface, "a", "b")
+	if err != nil || len(out.NetworkInterface.TagSet) != 2 || aws.ToString(out.NetworkInterface.RequesterId) == "" {
+		t.Errorf("created %+v, %v; want two tags and who asked", out, err)
+	}
+}
+
+func TestAZoneIsFoundByItsNameAndByItsID(t *testing.T) {
+	a := start(t, seeded())
+	all, err := a.DescribeAvailabilityZones(t.Context(), &awsec2.DescribeAvailabilityZonesInput{})
+	if err != nil || len(all.AvailabilityZones) < 2 {
+		t.Fatalf("%+v, %v: want several zones", all, err)
+	}
+	last := all.AvailabilityZones[len(all.AvailabilityZones)-1]
+	for _, in := range []*awsec2.DescribeAvailabilityZonesInput{
+		{ZoneIds: []string{*last.ZoneId}},
+		{ZoneNames: []string{*last.ZoneName}},
+		{Filters: []types.Filter{{Name: aws.String("zone-id"), Values: []string{*last.ZoneId}}}},
+	} {
+		got, err := a.DescribeAvailabilityZones(t.Context(), in)
+		if err != nil || len(got.AvailabilityZones) != 1 || *got.AvailabilityZones[0].ZoneName != *last.ZoneName {
+			t.Errorf("%+v, %v; want %s alone", got, err, *last.ZoneName)
+		}
+	}
+}

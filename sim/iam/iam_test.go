@@ -64,6 +64,7 @@ func TestPoliciesDecide(t *testing.T) {
 		{"ForAllValues: none is all", allow(`"ForAllValues:StringEquals": {"aws:TagKeys": ["a"]}`), iam.Request{Action: "ec2:X"}, iam.Allow},
 		{"ForAnyValue: one", allow(`"ForAnyValue:StringLike": {"aws:TagKeys": "k8s/*"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:tagkeys", "z", "aws:tagkeys", "k8s/x")}, iam.Allow},
 		{"ForAnyValue: none", allow(`"ForAnyValue:StringLike": {"aws:TagKeys": "k8s/*"}`), iam.Request{Action: "ec2:X"}, iam.NoMatch},
+		{"ForAnyValue of another: none", allow(`"ForAnyValue:StringNotEquals": {"aws:TagKeys": "a"}`), iam.Request{Action: "ec2:X"}, iam.NoMatch},
 		{"IfExists", allow(`"StringEqualsIfExists": {"ec2:Region": "r"}`), iam.Request{Action: "ec2:X"}, iam.Allow},
 		{"all conditions must hold", allow(`"StringEquals": {"ec2:Region": "r", "aws:RequestTag/k": "v"}`), iam.Request{Action: "ec2:X", Keys: keys("ec2:region", "r")}, iam.NoMatch},
 	} {
@@ -117,6 +118,38 @@ func TestTheShippedPoliciesLoad(t *testing.T) {
 		}
 		if _, err := iam.ParsePolicy(filepath.Base(path), document); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// A role's policies are one: what any of them denies is denied, else what any allows
+// is allowed.
+func TestPoliciesOfARoleAreOne(t *testing.T) {
+	policy := func(effect, action string) []byte {
+		return []byte(`{"Version": "2012-10-17", "Statement": {"Effect": "` + effect + `", "Action": "` + action + `", "Resource": "*"}}`)
+	}
+	allow, deny, other := policy("Allow", "ec2:*"), policy("Deny", "ec2:X"), policy("Allow", "s3:*")
+	for name, test := range map[string]struct {
+		first, second []byte
+		allowed       bool
+	}{
+		"denied, then allowed":     {deny, allow, false},
+		"allowed, then denied":     {allow, deny, false},
+		"allowed, then not named":  {allow, other, true},
+		"not named, then allowed":  {other, allow, true},
+		"named by neither of them": {other, other, false},
+	} {
+		a := iam.New("111122223333", 1, nil)
+		if err := a.AddRole(iam.Role{Name: "r", Policies: map[string][]byte{"1": test.first, "2": test.second}}); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := a.Issue(iam.Session{Role: "r", Name: "s", Lifetime: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, p, _ := a.Find(c.AccessKeyID)
+		if err := p.Authorize([]iam.Request{{Action: "ec2:X", Resource: "*"}}); (err == nil) != test.allowed {
+			t.Errorf("%s: %v, want allowed: %t", name, err, test.allowed)
 		}
 	}
 }
