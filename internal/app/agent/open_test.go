@@ -82,6 +82,7 @@ func doubtful(ctx context.Context, t *testing.T) (a *Agent, api *lossy, done cha
 	done = make(chan struct{})
 	go func() { defer close(done); a.carryOut(ctx, action) }()
 	time.Sleep(10 * time.Minute) // on the test's own clock
+	synctest.Wait()
 	return a, api, done
 }
 
