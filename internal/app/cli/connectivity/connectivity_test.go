@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -127,7 +128,7 @@ func TestEveryCaseIsTurnedRedBySomethingAndNamesWhatWasSentAndWhereToLook(t *tes
 func TestEachLieIsCaughtByTheCasesMeantForIt(t *testing.T) {
 	for l, want := range map[lie]string{
 		translated: "pod-to-pod/other-node/1B", wrongServer: "pod-to-service/other-node/1B", blackhole: "pod-to-pod/other-eni/8900B-df",
-		metadataOpen: "metadata/v4-blocked", spoofArrives: "spoof/mac", rawLost: "spoof/source-other-node", leaksPodIP: "outside/source",
+		metadataOpen: "metadata/v4-blocked", spoofArrives: "spoof/mac", rawLost: "spoof/source-other-node", leaksPodIP: "outside/source", otherMTU: "outside/path-mtu",
 		namesWrong: "dns/headless", notReady: "node-to-pod/kubelet-probes", agentSick: "health", apiCutOff: "pod-to-api-server",
 		dropping: "operation/unexpected-drops", logging: "operation/error-logs", interrupted: "operation/interrupted-connections",
 		streamKilled: "operation/interrupted-connections",
@@ -140,6 +141,58 @@ func TestEachLieIsCaughtByTheCasesMeantForIt(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%s: %s did not fail", l, want)
+		}
+	}
+}
+
+// Whoever receives sees an address that is neither the client's nor a node's.
+func TestASourceThatWasTranslatedFailsEveryCaseThatAssertsOne(t *testing.T) {
+	o := options()
+	o.SettleTime = time.Millisecond
+	asserts := regexp.MustCompile(`^(pod-to-pod|pod-to-service|node-port|host-port|pod-to-node|node-to-pod|node-to-service)\b`)
+	without := []string{"pod-to-service/hairpin", "node-to-pod/kubelet-probes"}
+	seen := 0
+	for _, c := range run(t, newModel(translated), o).Cases {
+		if !asserts.MatchString(c.Name) || slices.Contains(without, c.Name) {
+			continue
+		}
+		seen++
+		if c.Status != connectivity.Failed || !strings.Contains(c.Reason, "192.0.2.66") {
+			t.Errorf("%s is %s: %s", c.Name, c.Status, c.Reason)
+		}
+		if strings.HasPrefix(c.Name, "pod-to-service/") && !strings.Contains(c.Reason, " through ClusterIP 172.20.0.") {
+			t.Errorf("%s does not say by what way: %s", c.Name, c.Reason)
+		}
+	}
+	if seen < 35 {
+		t.Errorf("%d cases looked at", seen)
+	}
+}
+
+// A node's pods may all be on its first interface, however many there are.
+func TestWhatTakesASecondInterfaceIsSkippedWhereThereIsNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		perENI [2]int
+		skips  map[string]string // case and reason
+	}{
+		"on neither node": {[2]int{100, 100}, map[string]string{
+			"pod-to-pod/other-eni/1B":                "all pods are on one ENI after 22 pods on n1",
+			"pod-to-pod/other-node-secondary-eni/1B": "no pod on a secondary ENI of each node",
+		}},
+		"not on the other": {[2]int{4, 100}, map[string]string{
+			"pod-to-pod/other-node-secondary-eni/1B": "no pod on a secondary ENI of each node",
+		}},
+		"one address each": {[2]int{1, 1}, map[string]string{"pod-to-pod/same-eni/1B": "no two pods share an ENI"}},
+	} {
+		m := newModel(honest)
+		m.perENI = c.perENI
+		for _, o := range run(t, m, options()).Cases {
+			if o.Status == connectivity.Failed {
+				t.Errorf("%s: %s failed: %s", name, o.Name, o.Reason)
+			}
+			if want, skip := c.skips[o.Name]; skip && (o.Status != connectivity.Skipped || !strings.Contains(o.Reason, want)) {
+				t.Errorf("%s: %s is %s: %q, want it skipped for %q", name, o.Name, o.Status, o.Reason, want)
+			}
 		}
 	}
 }

@@ -30,6 +30,7 @@ const (
 	rawLost      lie = "honest raw packets do not arrive"
 	namesWrong   lie = "DNS answers another address"
 	leaksPodIP   lie = "the outside sees the pod's address"
+	otherMTU     lie = "what is too large for outside is told of another MTU"
 	notReady     lie = "a pod failed its probe"
 	agentSick    lie = "an agent is not ready"
 	dropping     lie = "a link dropped packets"
@@ -42,7 +43,7 @@ const (
 func lies() []lie {
 	return []lie{
 		deaf, translated, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
-		leaksPodIP, notReady, agentSick, dropping, logging, interrupted, streamKilled, apiCutOff,
+		leaksPodIP, otherMTU, notReady, agentSick, dropping, logging, interrupted, streamKilled, apiCutOff,
 	}
 }
 
@@ -56,6 +57,7 @@ type model struct {
 	pods     map[string]modelPod
 	services map[string]modelService
 	removed  int
+	perENI   [2]int // addresses, by node
 	catDev   int
 	// atExec is called before each command in a pod, atRemove before each removal.
 	atExec, atRemove func()
@@ -76,7 +78,7 @@ type modelService struct {
 
 func newModel(l lie) *model {
 	addr := netip.MustParseAddr
-	return &model{lie: l, pods: map[string]modelPod{}, services: map[string]modelService{}, remembered: map[string][]netip.Addr{}, nodes: []connectivity.Node{
+	return &model{lie: l, perENI: [2]int{4, 4}, pods: map[string]modelPod{}, services: map[string]modelService{}, remembered: map[string][]netip.Addr{}, nodes: []connectivity.Node{
 		{Name: "n1", Internal: []netip.Addr{addr("10.0.0.10")}, External: []netip.Addr{addr("198.18.0.1")}, Room: 50},
 		{Name: "n2", Internal: []netip.Addr{addr("10.0.1.10")}, Room: 50},
 	}}
@@ -102,8 +104,8 @@ func (m *model) Create(ctx context.Context, _ string, s connectivity.Setup) (map
 				}
 			}
 			p.addr = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(20 + used + 40*m.removed)}) // another one each run
-			// Four addresses per ENI, the primary's first.
-			p.eni = connectivity.ENI{ID: fmt.Sprintf("eni-%d%d", n, used/4), Device: used / 4}
+			// The primary's addresses first.
+			p.eni = connectivity.ENI{ID: fmt.Sprintf("eni-%d%d", n, used/m.perENI[n]), Device: used / m.perENI[n]}
 		}
 		m.pods[spec.Name] = p
 		out[spec.Name] = p.addr
@@ -324,6 +326,9 @@ func (m *model) beyond(from modelPod, node connectivity.Node, probe string, args
 	if size, _ := strconv.Atoi(argument(args, "size")); probe == "udp" && size+28 > 1500 {
 		if m.lie == blackhole {
 			return connectivity.Result{Kind: "timeout"}
+		}
+		if m.lie == otherMTU {
+			return connectivity.Result{Kind: "too-big", MTU: 9001}
 		}
 		return connectivity.Result{Kind: "too-big", MTU: 1500}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -120,6 +121,25 @@ func TestTheRealWorkloadsStreamReportsAreRead(t *testing.T) {
 		if err := e.streamsKept(t.Context()); err != nil {
 			t.Errorf("%s: %v", proto, err)
 		}
+	}
+}
+
+// As the kernel writes them: a table of links, and a line of counters for each CPU.
+func TestDropsAreReadFromTheKernelsOwnCounters(t *testing.T) {
+	got := counters{}
+	linkDrops("Inter-|   Receive                                                |  Transmit\n"+
+		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n"+
+		"  eth0: 1000 10 1 2 0 0 0 0 2000 20 3 4 0 0 0 0\n", got)
+	trackDrops("entries  clashres found drop early_drop icmp_error\n00000010 00000000 00000001 00000002 0000000a 00000000\n00000010 00000000 00000001 00000003 00000000 00000000\n", got)
+	want := counters{"eth0 rx errors": 1, "eth0 rx drops": 2, "eth0 tx errors": 3, "eth0 tx drops": 4, "conntrack drop": 5, "conntrack early_drop": 10}
+	if !maps.Equal(got, want) {
+		t.Errorf("read %v, want %v", got, want)
+	}
+	after := maps.Clone(want)
+	after["conntrack early_drop"]++
+	after["eth1 rx drops"] = 7 // it came meanwhile
+	if more := grown(want, after); !slices.Equal(more, []string{"conntrack early_drop +1"}) {
+		t.Errorf("grown are %v", more)
 	}
 }
 
