@@ -217,6 +217,30 @@ func TestARouteNamesItsRangeAndTargetOfWhateverKind(t *testing.T) {
 	}
 }
 
+func TestACommandSpeaksToTheOnlyLabThereIs(t *testing.T) {
+	for want, tc := range map[string]struct {
+		name string
+		labs []string
+	}{
+		"lab": {"", nil}, "one": {"", []string{"one"}}, "two": {"two", []string{"one"}},
+		"several labs: one, two; say which with --name": {"", []string{"one", "two"}},
+	} {
+		s := &session{g: &grammar{Name: tc.name}, stateRoot: t.TempDir()}
+		for _, lab := range tc.labs {
+			if err := os.Mkdir(s.stateDir(lab), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := s.lab()
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("--name %q with %v: %s, want %s", tc.name, tc.labs, got, want)
+		}
+	}
+}
+
 func TestSweptSaysWhatWasTakenAway(t *testing.T) {
 	for want, r := range map[string]sweep.Report{
 		"nothing was there": {},

@@ -87,6 +87,9 @@ func TestOfTwoDaemonsThatStartAtOnceOneIsRefusedBeforeItTouchesAnything(t *testi
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := Serve(t.Context(), Options{Name: "../x", StateDir: dir}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), `"../x"`) {
+		t.Errorf("a name that is a path: %v", err)
+	}
 	// The first does not listen yet; what it made is no leftover for the second.
 	err = Serve(t.Context(), Options{Name: "tl-none", StateDir: dir, World: noWorld}, slog.New(slog.DiscardHandler))
 	if !errors.Is(err, errAnother) {

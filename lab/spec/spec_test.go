@@ -148,6 +148,7 @@ func TestParseNamesTheFieldThatIsWrong(t *testing.T) {
 		"a port that is true":             {"securityGroups: [{name: a, ingress: [{ports: true}]}]", "securityGroups[0].ingress[0].ports: true or false, want a whole number"},
 		"a large seed beside an error":    {"seed: 18446744073709551615\nname: 7", "name: number, want text"},
 		"a second document":               {"name: a\n---\nname: b", "two YAML documents"},
+		"more than anybody writes":        {"# " + strings.Repeat("x", maxFile), "a lab.yaml has at most 1048576"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse([]byte(tc.yaml))
@@ -167,6 +168,7 @@ func TestResolveNamesFieldValueAndWhy(t *testing.T) {
 		"a subnet outside the VPC":         {"subnets: [{name: a, zone: us-west-2a, cidr: 10.1.0.0/24}]", `subnets[0].cidr: "10.1.0.0/24": outside vpc.cidr 10.0.0.0/16`},
 		"subnets that overlap":             {"subnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24}, {name: b, zone: us-west-2a, cidr: 10.0.0.128/25}]", `subnets[1].cidr: "10.0.0.128/25": overlaps subnets[0] a`},
 		"a zone of another region":         {"subnets: [{name: a, zone: us-east-1a, cidr: 10.0.0.0/24}]", `subnets[0].zone: "us-east-1a": not a zone of us-west-2`},
+		"two main route tables":            {"routeTables: [{name: a, main: true}, {name: b, main: true}]", `routeTables: 2 tables say main: true; a VPC has one main table`},
 		"two subnets of one name":          {"subnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24}, {name: a, zone: us-west-2b, cidr: 10.0.1.0/24}]", `subnets[1].name: "a": already the name of subnets[0]`},
 		"an unknown instance type":         {"nodes: [{type: m5.huge}]", `nodes[0].type: "m5.huge": unknown instance type; describe it under instanceTypes, or take one of m5.12xlarge, m5.16xlarge, m5.24xlarge, m5.2xlarge, m5.4xlarge, m5.8xlarge, m5.large, m5.metal, m5.xlarge`},
 		"an unknown family":                {"nodes: [{type: z9.large}]", `or take one of the families c5, c6g, c6i, m4, m5, m6g, m6i, r5, r6g, r6i, t2, t3, t4g, such as m5.xlarge`},

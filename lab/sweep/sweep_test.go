@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -58,6 +59,30 @@ func TestOnlyProcessesWithTheWholeMarkAreOurs(t *testing.T) {
 	slices.Sort(got)
 	if err != nil || !slices.Equal(got, []int{10, 11}) {
 		t.Errorf("processes %v, %v; want 10 and 11", got, err)
+	}
+}
+
+// A number may have gone to somebody else between the look and the kill.
+func TestAProcessWithoutTheMarkIsNotKilled(t *testing.T) {
+	stranger := exec.CommandContext(t.Context(), "sleep", "600")
+	stranger.Env = []string{component.Mark("other")}
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = stranger.Wait() // ended by this test
+	}()
+	if ours, err := killOne(stranger.Process.Pid, "lab"); err != nil || ours {
+		t.Errorf("ours %t, %v", ours, err)
+	}
+	if err := stranger.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Errorf("the stranger is gone: %v", err)
+	}
+	<-ended
+	if status, ok := stranger.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGTERM {
+		t.Errorf("the stranger ended by %s, want by this test", stranger.ProcessState)
 	}
 }
 
