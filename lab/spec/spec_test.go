@@ -84,6 +84,28 @@ func TestTheFileAtTheRootEqualsTheDefaults(t *testing.T) {
 	}
 }
 
+// What the file at the root only mentions is right as well.
+func TestWhatTheFileAtTheRootMentionsCanBe(t *testing.T) {
+	text, err := os.ReadFile("../../lab.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mentioned, ok := strings.Cut(string(text), "\n# Also known:\n")
+	if !ok {
+		t.Fatal("lab.yaml mentions nothing")
+	}
+	s, err := Parse([]byte(strings.ReplaceAll("\n"+mentioned, "\n# ", "\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.InstanceTypes == nil || s.Quotas == (Quotas{}) || s.Faults == nil {
+		t.Fatalf("it mentions %+v, want instance types, quotas and faults", s)
+	}
+	if _, err := s.Resolve(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestEveryExampleResolves(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.yaml")
 	if err != nil || len(files) < 4 {
