@@ -101,3 +101,76 @@ func TestWhatWasAcknowledgedOutlivesASyncThatFailsLater(t *testing.T) {
 		t.Errorf("a and c were acknowledged; the file says %v", got)
 	}
 }
+
+func TestAnotherBootIsNoticed(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, Options{BootID: "monday"})
+	if j.Found.Rebooted {
+		t.Error("an empty journal says it was rebooted")
+	}
+	if err := j.Append(t.Context(), put(t, "k", 1)); err != nil {
+		t.Fatal(err)
+	}
+	_ = j.Close()
+	j, _ = open(t, dir, Options{BootID: "tuesday"})
+	if !j.Found.Rebooted {
+		t.Error("a reboot went unnoticed")
+	}
+	// Killed before it wrote down what is no longer true.
+	_ = j.Close()
+	j, _ = open(t, dir, Options{BootID: "tuesday"})
+	if !j.Found.Rebooted {
+		t.Error("the reboot is forgotten before anything was written after it")
+	}
+	if err := j.Append(t.Context(), put(t, "l", 2)); err != nil {
+		t.Fatal(err)
+	}
+	_ = j.Close()
+	j, facts := open(t, dir, Options{BootID: "tuesday"})
+	if j.Found.Rebooted {
+		t.Error("the same boot counts as a reboot")
+	}
+	if facts["k"] != "1" || facts["l"] != "2" {
+		t.Errorf("facts after a reboot: %v", facts)
+	}
+}
+
+// All that is wired would be taken for lost.
+func TestABootThatNobodyCanNameIsNoReboot(t *testing.T) {
+	for _, ids := range [][2]string{{"monday", ""}, {"", "monday"}} {
+		dir := t.TempDir()
+		j, _ := open(t, dir, Options{BootID: ids[0]})
+		if err := j.Append(t.Context(), put(t, "k", 1)); err != nil {
+			t.Fatal(err)
+		}
+		_ = j.Close()
+		if j, _ = open(t, dir, Options{BootID: ids[1]}); j.Found.Rebooted {
+			t.Errorf("boot %q after boot %q counts as a reboot", ids[1], ids[0])
+		}
+	}
+}
+
+// The first append after a reboot fails half way. The next one mends the file, which
+// works, and fails too.
+func TestAFileThatIsMendedDoesNotForgetAReboot(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, Options{BootID: "monday"})
+	if err := j.Append(t.Context(), put(t, "k", 1)); err != nil {
+		t.Fatal(err)
+	}
+	_ = j.Close()
+	d := &faultyDisk{}
+	j, _ = open(t, dir, Options{BootID: "tuesday", disk: d})
+	const mending = 7 // operations of a rewrite
+	for _, works := range []int64{0, mending} {
+		d.failAt.Store(d.ops.Load() + works + 1)
+		if err := j.Append(t.Context(), put(t, "l", 2)); err == nil {
+			t.Fatal("the disk did not fail")
+		}
+	}
+	_ = j.Close()
+	j, facts := open(t, dir, Options{BootID: "tuesday"})
+	if !j.Found.Rebooted || facts["l"] != "" {
+		t.Errorf("rebooted: %v, facts %v; nothing was written after the reboot", j.Found.Rebooted, facts)
+	}
+}
