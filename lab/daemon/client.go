@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"time"
 )
 
 // ErrNotRunning says that no daemon answers on the lab's socket.
@@ -18,15 +19,19 @@ var ErrNotRunning = errors.New("lab is not running")
 
 // Client speaks to a lab's daemon. It is safe for concurrent use.
 type Client struct {
-	http *http.Client
+	http   *http.Client
+	answer time.Duration // what a daemon may take to say how its lab is
 }
+
+// answerTime is long: a daemon that starts first clears what an earlier one left.
+const answerTime = 30 * time.Second
 
 // NewClient returns a client of the lab whose state directory is given. It does
 // not connect: the first call returns ErrNotRunning when nobody listens.
 func NewClient(stateDir string) *Client {
 	socket := SocketPath(stateDir)
 	var d net.Dialer
-	return &Client{http: &http.Client{Transport: &http.Transport{
+	return &Client{answer: answerTime, http: &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return d.DialContext(ctx, "unix", socket)
 		},
@@ -34,10 +39,16 @@ func NewClient(stateDir string) *Client {
 	}}}
 }
 
-// Status asks how the lab is.
+// Status asks how the lab is. A daemon that hangs is an error within half a minute.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	var st Status
+	hangs := fmt.Errorf("the lab's daemon does not answer within %s: take the lab down, it ends the daemon too", c.answer)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.answer, hangs)
+	defer cancel()
 	body, err := c.do(ctx, http.MethodGet, "/v1/status", nil)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return st, context.Cause(ctx)
+	}
 	if err != nil {
 		return st, err
 	}

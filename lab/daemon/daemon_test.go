@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -67,6 +68,29 @@ func TestAClientWithoutADaemonSaysSo(t *testing.T) {
 	_, err := NewClient(t.TempDir()).Status(t.Context())
 	if !errors.Is(err, ErrNotRunning) {
 		t.Errorf("error %v is not ErrNotRunning", err)
+	}
+}
+
+func TestADaemonThatHangsIsToldAsSuch(t *testing.T) {
+	_, dir := start(t, noWorld)
+	held := SocketPath(dir) + ".held"
+	l, err := net.Listen("unix", held) // takes connections, answers none
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.Rename(held, SocketPath(dir)); err != nil {
+		t.Fatal(err)
+	}
+	c := NewClient(dir)
+	c.answer = 20 * time.Millisecond
+	if _, err := c.Status(t.Context()); err == nil || errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), "does not answer within 20ms: take the lab down") {
+		t.Errorf("a daemon that hangs: %v", err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Status(gone); !errors.Is(err, context.Canceled) {
+		t.Errorf("asked by who went away: %v", err)
 	}
 }
 
