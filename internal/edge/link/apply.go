@@ -89,6 +89,9 @@ func (p *pass) round(ctx context.Context) (acted bool, err error) {
 				p.follows = p.follows || uproots(op)
 			case p.h.account.busy(op.Object, since):
 				d.Own = true // work began meanwhile; its business
+			case errors.Is(err, errNoLink), errors.Is(err, unix.ENODEV):
+				failed(op)
+				d.Own = true // it went after the look; the next one tells
 			default:
 				failed(op)
 				p.broken[name] = true

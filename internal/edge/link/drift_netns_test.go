@@ -214,3 +214,26 @@ func TestWhatIsDueToALinkIsNotDoneToTheNextOneOfItsName(t *testing.T) {
 		correct(t, h, ns, second)
 	}
 }
+
+// The runtime takes a pod's namespace away while a pass is at its route.
+func TestALinkThatGoesDuringAPassFailsNothing(t *testing.T) {
+	h, node := open(t)
+	p := pod("web", "10.0.1.7")
+	wire(t, h, testns.New(t, "pod").Open(t), p)
+	ip(t, node, "route del 10.0.1.7")
+	gone := false
+	want := func() hostnet.State { // asked once the kernel was read
+		if !gone {
+			ip(t, node, "link del "+p.HostLink())
+		}
+		gone = true
+		return hostnet.ForPod(p)
+	}
+	if _, err := h.Apply(t.Context(), want); err != nil {
+		t.Error(err)
+	}
+	drifts, err := h.Apply(t.Context(), want)
+	if err != nil || len(drifts) != 1 || !strings.Contains(drifts[0].String(), "is gone") {
+		t.Errorf("the next pass says %v, %v; want that the link is gone", drifts, err)
+	}
+}
