@@ -242,6 +242,10 @@ func TestATestPodIsSmallAndOnItsNodeAndItsServiceFindsIt(t *testing.T) {
 		if !labels.SelectorFromSet(svc.Spec.Selector).Matches(labels.Set(p.Labels)) {
 			t.Errorf("service %s does not select %s", s.Name, p.Name)
 		}
+		second := testPod(connectivity.PodSpec{Name: "server-2"}, "img")
+		if got := labels.SelectorFromSet(svc.Spec.Selector).Matches(labels.Set(second.Labels)); got != s.Headless {
+			t.Errorf("service %s selects %s: %v", s.Name, second.Name, got)
+		}
 		other := testPod(connectivity.PodSpec{Name: "client-1"}, "img")
 		if labels.SelectorFromSet(svc.Spec.Selector).Matches(labels.Set(other.Labels)) {
 			t.Errorf("service %s selects %s", s.Name, other.Name)
@@ -263,6 +267,25 @@ func TestAnImageThatNoNodeCanGetIsNamedWithTheNode(t *testing.T) {
 	} {
 		if got := noImage([]corev1.Pod{{}, waits(reason)}); got != want {
 			t.Errorf("%s: %q, want %q", reason, got, want)
+		}
+	}
+}
+
+func TestAPodThatIsNotReadySaysWhatItWaitsFor(t *testing.T) {
+	container := func(s corev1.ContainerState, restarts int32) corev1.PodStatus {
+		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: s, RestartCount: restarts, LastTerminationState: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, Reason: "Error"},
+		}}}}
+	}
+	for want, status := range map[string]corev1.PodStatus{
+		": no node has room":              {Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node has room"}}},
+		"":                                {Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "fine"}}},
+		": CrashLoopBackOff back-off 10s": container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 10s"}}, 1),
+		": c ended with status 2 (Error), 3 restarts":    container(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, 3),
+		": OutOfpods Pod was rejected: too many of them": {Phase: corev1.PodFailed, Reason: "OutOfpods", Message: "Pod was rejected: too many of them"},
+	} {
+		if got := waitingFor(&corev1.Pod{Status: status}); got != want {
+			t.Errorf("waits for %q, want %q", got, want)
 		}
 	}
 }
