@@ -216,7 +216,11 @@ func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		admin.Impersonate.UserName = "system:serviceaccount:elsewhere:trunkline-agent"
+		const account = "system:serviceaccount:elsewhere:trunkline-agent"
+		until(t, "the binding to be in force", func() bool {
+			return c.kubectlCommand("auth", "can-i", "patch", "nodes", "--subresource=status", "--as="+account).Run() == nil
+		})
+		admin.Impersonate.UserName = account
 		elsewhere, err := kube.FromREST(admin)
 		if err != nil {
 			t.Fatal(err)
