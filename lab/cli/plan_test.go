@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/trunkline/trunkline/lab/cache"
+	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/image"
+	"github.com/trunkline/trunkline/lab/spec"
+)
+
+func TestFlagsChangeWhatTheFileSays(t *testing.T) {
+	for name, tc := range map[string]struct {
+		c     choices
+		nodes []string // name and type
+		lab   string
+	}{
+		"nothing given":               {choices{}, []string{"node1 m5.xlarge", "node2 m5.xlarge", "node3 m5.xlarge"}, "lab"},
+		"fewer nodes":                 {choices{nodes: 1}, []string{"node1 m5.xlarge"}, "lab"},
+		"a type for all":              {choices{instanceType: "t3.medium", nodes: 2}, []string{"node1 t3.medium", "node2 t3.medium"}, "lab"},
+		"a file's name":               {choices{file: "../../examples/one-node.yaml"}, []string{"node1 m5.large"}, "one"},
+		"another name":                {choices{file: "../../examples/one-node.yaml", name: "two"}, []string{"node1 m5.large"}, "two"},
+		"more nodes than in the file": {choices{file: "../../examples/one-node.yaml", nodes: 2}, []string{"node1 m5.large", "node2 m5.xlarge"}, "one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := tc.c.resolve()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, n := range r.Nodes {
+				got = append(got, n.Name+" "+n.Type)
+			}
+			if diff := cmp.Diff(tc.nodes, got); diff != "" || r.Name != tc.lab {
+				t.Errorf("lab %s, nodes (-want +got):\n%s", r.Name, diff)
+			}
+		})
+	}
+}
+
+func samplePlan(t *testing.T) (daemon.Lab, parts) {
+	t.Helper()
+	r, err := spec.Default().Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := func(name string) image.Archive {
+		return image.Archive{Path: "/c/" + name, Refs: []string{"trunkline.dev/" + name + ":dev-1", "trunkline.dev/" + name + ":dev"}}
+	}
+	p := parts{source: source, set: cache.Set{Kube: "/c/kube", Containerd: "/c/bin", Runc: "/c/runc", CNI: "/c/cni"}, images: image.Lab{
+		Trunkline: archive("trunkline"), Workload: archive("workload"), CoreDNS: archive("coredns"), Pause: archive("pause"),
+	}}
+	want, err := plan(r, p, "/var/lib/trunkline-lab/lab", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return want, p
+}
+
+func TestAPlanIsWhatTheDaemonAccepts(t *testing.T) {
+	want, _ := samplePlan(t)
+	if err := want.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if want.Images[0].Refs[0] != want.Parts.PauseImage {
+		t.Errorf("the sandbox image %s is not the first imported (%v)", want.Parts.PauseImage, want.Images[0].Refs)
+	}
+	text, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again daemon.Lab
+	if err := json.Unmarshal(text, &again); err != nil {
+		t.Fatal(err)
+	}
+	same := []cmp.Option{cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })}
+	if diff := cmp.Diff(want, again, same...); diff != "" {
+		t.Errorf("on its way to the daemon it changes:\n%s", diff)
+	}
+}
+
+func TestOnlyWhatIsFixedWhileALabRunsKeepsItFromChanging(t *testing.T) {
+	have, _ := samplePlan(t)
+	text, err := json.Marshal(have)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*daemon.Lab){
+		"": func(l *daemon.Lab) {
+			l.Nodes, l.World.Instances, l.Images, l.Deploy, l.Parts = nil, nil, nil, "", daemon.Parts{}
+		},
+		"subnets":      func(l *daemon.Lab) { l.World.Subnets = l.World.Subnets[1:] },
+		"kubernetes":   func(l *daemon.Lab) { l.APIPort = 6443 },
+		"region, seed": func(l *daemon.Lab) { l.World.Region, l.World.Seed = "eu-west-1", 7 },
+		"faults":       func(l *daemon.Lab) { l.Faults.LinkDown = []string{"eni-0123456789abcdef0"} },
+	} {
+		var next daemon.Lab // as it comes back from lab.json
+		if err := json.Unmarshal(text, &next); err != nil {
+			t.Fatal(err)
+		}
+		change(&next)
+		if got, err := next.FixedIn(have); err != nil || strings.Join(got, ", ") != want {
+			t.Errorf("differs in %q (%v), want %q", got, err, want)
+		}
+	}
+}
+
+func TestARunningLabIsRefusedWhatItCannotBecomeAndKeepsItsRecord(t *testing.T) {
+	want, p := samplePlan(t)
+	s := &session{stateRoot: t.TempDir(), self: "bin/trunkline-lab"}
+	if err := os.MkdirAll(s.stateDir(want.Name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := (record{Lab: want}).save(s.stateDir(want.Name)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.becomes(want); err != nil {
+		t.Errorf("the same lab again: %v", err)
+	}
+	r, err := spec.Spec{VPC: spec.VPC{CIDR: "10.8.0.0/16"}}.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = (&bringUp{}).record(s, r, p, false)
+	if own := (coded{}); !errors.As(err, &own) || own.code != ExitRefused || !strings.Contains(err.Error(), "differs in subnets, vpc: only nodes can change") {
+		t.Errorf("another VPC: %v", err)
+	}
+	if kept, err := s.load(want.Name); err != nil || kept.Lab.World.VPC.CIDRs[0] != want.World.VPC.CIDRs[0] {
+		t.Errorf("the record changed: %v, %v", kept.Lab.World.VPC, err)
+	}
+}
