@@ -21,6 +21,7 @@ type plugin struct {
 	stdin  io.Reader
 	stdout io.Writer
 	now    func() time.Time
+	early  handover
 }
 
 // run does one invocation and returns the exit code. What goes wrong is printed
@@ -116,7 +117,10 @@ func (p plugin) send(ctx context.Context, c call, wait time.Duration) (*cnirpc.R
 			return nil, fmt.Errorf("%w: %w", errNetns, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	if p.early.answer != nil {
+		return cnirpc.DecodeResponse(p.early.answer)
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(wait-p.early.took, 0))
 	defer cancel()
 	return cnirpc.Call(ctx, c.conf.Socket, c.request, netns)
 }

@@ -317,12 +317,7 @@ func TestAPersonWhoRunsItIsToldWhatItIs(t *testing.T) {
 // The budget is exec to exit of raw JSON on a unix socket: 3.5 ms on the reference
 // machine. The binary is the one that is shipped.
 func BenchmarkExecToExit(b *testing.B) {
-	binary := filepath.Join(b.TempDir(), "trunkline-cni")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		b.Fatalf("%v\n%s", err, out)
-	}
+	binary := build(b, "main.start")
 	socket := agent(b, func(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		return result(req)
 	})

@@ -74,15 +74,26 @@ func (b goBuild) words(tool toolchain) []string {
 }
 
 func (c *Cache) productRecipe(tool toolchain) recipe {
-	b := goBuild{dir: ".", packages: []string{"./cmd/trunkline", "./cmd/trunkline-cni"}, out: "./"}
+	builds := []goBuild{
+		{dir: ".", packages: []string{"./cmd/trunkline"}, out: "./"},
+		// Where it begins: see early.go there.
+		{dir: ".", packages: []string{"./cmd/trunkline-cni"}, out: "./", ldflags: []string{"-E main.start"}},
+	}
 	key := func(context.Context) (string, error) {
-		return newHashing(c.source).text(b.words(tool)...).
-			files("go.mod", "go.sum", "cmd/trunkline", "cmd/trunkline-cni", "internal", "api").key()
+		h := newHashing(c.source)
+		for _, b := range builds {
+			h.text(b.words(tool)...)
+		}
+		return h.files("go.mod", "go.sum", "cmd/trunkline", "cmd/trunkline-cni", "internal", "api").key()
 	}
 	return recipe{name: Product, key: key, make: func(ctx context.Context, j *job) error {
-		stamped := b
-		stamped.ldflags = []string{"-X main.version=" + stamp(j.key)}
-		return c.goBuild(ctx, tool, j, stamped)
+		for _, b := range builds {
+			b.ldflags = append([]string{"-X main.version=" + stamp(j.key)}, b.ldflags...)
+			if err := c.goBuild(ctx, tool, j, b); err != nil {
+				return err
+			}
+		}
+		return nil
 	}}
 }
 

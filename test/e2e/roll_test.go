@@ -121,7 +121,9 @@ func (l lab) failuresAreSeen(t testing.TB, n daemon.NodeStatus) {
 func (l lab) importSecond(t testing.TB) {
 	t.Helper()
 	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w -X main.version="+second, "-o", dir, "./cmd/trunkline", "./cmd/trunkline-cni")
+	stamp := "-s -w -X main.version=" + second
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", stamp, "-ldflags", "./cmd/trunkline-cni="+stamp+" -E main.start",
+		"-o", dir, "./cmd/trunkline", "./cmd/trunkline-cni")
 	build.Dir = filepath.Dir(l.bin)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -79,7 +79,7 @@ func attempt(ctx context.Context, socket string, req *Request, netns *os.File) (
 	if err != nil {
 		return nil, fmt.Errorf("read answer: %w", err)
 	}
-	return decodeResponse(line)
+	return DecodeResponse(line)
 }
 
 // dial connects to socket. The file is the connection: the poller's deadlines hold

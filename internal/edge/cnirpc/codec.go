@@ -42,8 +42,8 @@ func DecodeRequest(raw []byte) (*Request, error) {
 	return &req, nil
 }
 
-// decodeResponse reads one answer.
-func decodeResponse(raw []byte) (*Response, error) {
+// DecodeResponse reads one answer as it came off the wire, without its newline.
+func DecodeResponse(raw []byte) (*Response, error) {
 	var resp Response
 	if err := json.Unmarshal(raw, &resp); err != nil {
 		return nil, fmt.Errorf("decode answer: %w", err)
