@@ -40,7 +40,8 @@ type addition struct {
 	fresh []ipam.Record // of the assignment; empty when the owner had it already
 	lease ipam.Lease
 	at    attachment
-	begun bool // the link may exist
+	begun bool   // the link may exist
+	ended func() // tells the host that the ADD is not on its way any more
 	wired link.Result
 	// written is the last record on its way to the journal.
 	written *journal.Pending
@@ -91,8 +92,8 @@ func (a *Agent) add(ctx context.Context, req *cnirpc.Request, conf netConf, netn
 		defer cancel()
 		ctx = bounded
 	}
-	defer a.host.Adding()()
-	add := &addition{req: req, netns: netns, asked: time.Now(), conf: conf}
+	add := &addition{req: req, netns: netns, asked: time.Now(), conf: conf, ended: func() {}}
+	defer func() { add.ended() }()
 	if err := a.addSteps().Run(ctx, add); err != nil {
 		a.tell(add, err)
 		return nil, fmt.Errorf("add pod %s: %w", add.owner.Pod(), err)
@@ -221,6 +222,7 @@ func (a *Agent) giveBack(ctx context.Context, add *addition) error {
 }
 
 func (a *Agent) wire(ctx context.Context, add *addition) (err error) {
+	add.ended = a.host.Adding() // not before: a DEL may be what it waited for
 	for _, old := range a.book.others(add.at) {
 		// An older sandbox of the same pod, whose DEL has not come. The link's name is
 		// the new one's now.

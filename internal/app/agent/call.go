@@ -87,7 +87,12 @@ func (a *Agent) dispatch(ctx context.Context, req *cnirpc.Request, netns *os.Fil
 		})
 		return result, err
 	case "DEL":
-		return nil, a.calls.Preempt(ctx, key, func(ctx context.Context) error { return a.del(ctx, key) })
+		return nil, a.calls.Preempt(ctx, key, func(ctx context.Context) error {
+			if _, ok := a.book.get(key); ok {
+				a.host.LetADDsFirst(ctx, lull, addsFirst)
+			}
+			return a.del(ctx, key)
+		})
 	case "CHECK":
 		return nil, a.calls.Do(ctx, key, func(ctx context.Context) error { return a.check(ctx, key, conf, netns) })
 	case "STATUS":

@@ -15,9 +15,12 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
-// addsFirst is how long a DEL lets ADDs go first. Nobody waits for a pod that ends, and
-// many wait together.
-const addsFirst = 25 * time.Millisecond
+// What takes pods away lets ADDs go first: it waits for a lull, and not for ever. Nobody
+// waits for a pod that ends, and many wait together.
+const (
+	lull      = 10 * time.Millisecond
+	addsFirst = 500 * time.Millisecond
+)
 
 // del takes a pod's interface away. What is not there is gone already. The
 // address stays in quarantine until the kernel has deleted the link, which the
@@ -27,7 +30,6 @@ func (a *Agent) del(ctx context.Context, key ipam.Key) error {
 	if !ok {
 		return nil
 	}
-	a.host.LetADDsFirst(ctx, addsFirst)
 	if err := a.detach(ctx, t); err != nil {
 		return fmt.Errorf("delete pod %s: %w", t.Owner.Pod(), err)
 	}
@@ -88,6 +90,7 @@ func (a *Agent) gc(ctx context.Context, conf netConf) error {
 		return err
 	}
 	var problems error
+	a.host.LetADDsFirst(ctx, lull, addsFirst)
 	for _, t := range a.book.attachments() {
 		key := t.Owner.Key()
 		if t.network() != cmp.Or(conf.Name, networkName) {
@@ -108,6 +111,9 @@ func (a *Agent) gc(ctx context.Context, conf netConf) error {
 func (a *Agent) drainSpool(ctx context.Context) error {
 	spooled, problems := cnirpc.ReadSpool(a.spoolDir())
 	problems = errors.Join(problems, cnirpc.SweepSpool(a.spoolDir(), time.Now().Add(-time.Minute)))
+	if len(spooled) > 0 {
+		a.host.LetADDsFirst(ctx, lull, addsFirst)
+	}
 	for _, s := range spooled {
 		key := ipam.Key{ContainerID: s.Request.ContainerID, IfName: s.Request.IfName}
 		if a.calls.Busy(key) > 0 {
