@@ -70,21 +70,21 @@ func readWith(ctx context.Context, handle *netlink.Handle) (hostnet.State, error
 	return s, nil
 }
 
-// again repeats a dump that the kernel says was overtaken by a change.
+// again repeats a dump that the kernel says was overtaken by a change. Part of a dump is
+// none: what it lacks would be taken for gone.
 func again[T any](ctx context.Context, dump func() ([]T, error)) ([]T, error) {
-	const tries = 5
-	var list []T
+	const tries = 20
 	var err error
 	for range tries {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		var list []T
 		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return list, err
 		}
 	}
-	// Whatever was missed shows up as a change, and in the next full pass.
-	return list, nil
+	return nil, fmt.Errorf("the kernel's tables changed during each of %d looks: %w", tries, err)
 }
 
 func linkOf(a *netlink.LinkAttrs) hostnet.Link {
