@@ -18,10 +18,13 @@ func environmentAt(stack unsafe.Pointer) (c earlyEnv, ok bool) {
 		return c, false
 	}
 	words := (*[1 << 16]*byte)(stack)
-	for i := 3; i < len(words) && words[i] != nil; i++ {
+	for i := 3; i < len(words); i++ {
+		if words[i] == nil {
+			return c, c.plain()
+		}
 		c.take(words[i])
 	}
-	return c, c.plain()
+	return c, false
 }
 
 // take keeps the variable that begins at p if it is one of ours and the first of its
@@ -30,7 +33,7 @@ func (c *earlyEnv) take(p *byte) {
 	text := unsafe.String(p, length(p))
 	for i := 0; i < len(text); i++ {
 		if text[i] == '=' {
-			if slot := c.named(text[:i]); slot != nil && *slot == "" {
+			if slot := c.named(text[:i]); slot != nil && unsafe.StringData(*slot) == nil {
 				*slot = text[i+1:]
 			}
 			return

@@ -36,7 +36,11 @@ var process struct {
 	tail   [64]byte
 	answer [earlyAnswerMax]byte
 	socket syscall.RawSockaddrUnix
-	rights [24]byte // a control message with one descriptor, padded
+	rights struct { // a control message with one descriptor
+		head syscall.Cmsghdr
+		fd   int32
+		_    int32
+	}
 	pieces [3]syscall.Iovec
 	msg    syscall.Msghdr
 	heard  handover // what early leaves to main
@@ -53,7 +57,7 @@ type earlyStart struct {
 type handover struct {
 	stdin  []byte        // read so far; what is left is still there to be read
 	answer []byte        // the agent's answer, a line without its end
-	took   time.Duration // since the program began
+	took   time.Duration // with the agent, if it has not answered
 }
 
 // input is what main reads as stdin, whose beginning early has read.
@@ -68,7 +72,6 @@ var _, _, _ = early, &process.g, &process.tls // the assembly names them
 
 // early does a plain call and ends the process, or returns.
 func early() {
-	began := monotonic()
 	m := &process
 	c, ok := environmentAt(m.stack)
 	if !ok {
@@ -87,6 +90,7 @@ func early() {
 	if !ok {
 		return
 	}
+	began := monotonic()
 	answer, ok := earlyCall(&c, &conf, head, stdin, tail)
 	if !ok {
 		m.heard.took = monotonic() - began
@@ -95,7 +99,6 @@ func early() {
 	result, ok := success(answer)
 	if !ok {
 		m.heard.answer = answer
-		m.heard.took = monotonic() - began
 		return
 	}
 	if c.command == "ADD" && len(result) > 0 {
@@ -113,13 +116,13 @@ func earlyCall(c *earlyEnv, conf *earlyConf, head, config, tail []byte) (answer 
 	if !ok {
 		return nil, false
 	}
-	conn, ok := connect(conf.socket, conf.wait(c.command))
+	conn, ok := connect(conf.socket)
 	if !ok {
 		closeFD(netns)
 		return nil, false
 	}
 	if sendEarly(conn, netns, head, config, tail) {
-		answer, ok = readLine(conn, m.answer[:])
+		answer, ok = readLine(conn, m.answer[:], conf.wait(c.command))
 	} else {
 		ok = false
 	}
@@ -136,9 +139,10 @@ func openNetns(path string) (fd int, ok bool) {
 	return aboveStandard(fd, ok)
 }
 
-// connect returns a connection to the agent's socket on which reads end after wait.
-func connect(path string, wait time.Duration) (fd int, ok bool) {
-	fd, ok = sysInt(syscall.SYS_SOCKET, syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+// connect returns a connection to the agent's socket. Nothing done with it blocks: an
+// agent that is stopped has a queue that fills up.
+func connect(path string) (fd int, ok bool) {
+	fd, ok = sysInt(syscall.SYS_SOCKET, syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if fd, ok = aboveStandard(fd, ok); !ok {
 		return 0, false
 	}
@@ -147,13 +151,7 @@ func connect(path string, wait time.Duration) (fd int, ok bool) {
 	for i := 0; i < len(path) && i < len(addr.Path)-1; i++ {
 		addr.Path[i] = int8(path[i])
 	}
-	limit := syscall.Timeval{Sec: int64(wait / time.Second), Usec: int64(wait % time.Second / time.Microsecond)}
 	_, ok = sysInt(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(addr)), unsafe.Sizeof(*addr))
-	if ok {
-		_, _, errno := syscall.RawSyscall6(syscall.SYS_SETSOCKOPT, uintptr(fd), syscall.SOL_SOCKET, syscall.SO_RCVTIMEO,
-			uintptr(unsafe.Pointer(&limit)), unsafe.Sizeof(limit), 0)
-		ok = errno == 0
-	}
 	if !ok {
 		closeFD(fd)
 	}
@@ -173,16 +171,15 @@ func aboveStandard(fd int, ok bool) (int, bool) {
 // buffer takes them whole: they are smaller than it.
 func sendEarly(conn, netns int, head, config, tail []byte) bool {
 	m := &process
-	rights := (*syscall.Cmsghdr)(unsafe.Pointer(&m.rights))
-	rights.Level, rights.Type = syscall.SOL_SOCKET, syscall.SCM_RIGHTS
-	rights.SetLen(syscall.SizeofCmsghdr + 4)
-	*(*int32)(unsafe.Pointer(&m.rights[syscall.SizeofCmsghdr])) = int32(netns)
+	m.rights.head.Level, m.rights.head.Type = syscall.SOL_SOCKET, syscall.SCM_RIGHTS
+	m.rights.head.SetLen(syscall.SizeofCmsghdr + 4)
+	m.rights.fd = int32(netns)
 	m.pieces[0].Base, m.pieces[1].Base, m.pieces[2].Base = &head[0], &config[0], &tail[0]
 	m.pieces[0].SetLen(len(head))
 	m.pieces[1].SetLen(len(config))
 	m.pieces[2].SetLen(len(tail))
-	m.msg.Iov, m.msg.Iovlen, m.msg.Control = &m.pieces[0], uint64(len(m.pieces)), &m.rights[0]
-	m.msg.SetControllen(len(m.rights))
+	m.msg.Iov, m.msg.Iovlen, m.msg.Control = &m.pieces[0], uint64(len(m.pieces)), (*byte)(unsafe.Pointer(&m.rights))
+	m.msg.SetControllen(int(unsafe.Sizeof(m.rights)))
 	sent, ok := sysInt(syscall.SYS_SENDMSG, uintptr(conn), uintptr(unsafe.Pointer(&m.msg)), syscall.MSG_NOSIGNAL)
 	return ok && sent == len(head)+len(config)+len(tail)
 }
@@ -200,19 +197,38 @@ func readAll(fd int, buf []byte) (got []byte, ended bool) {
 	return buf, false
 }
 
-// readLine reads up to the end of a line, and returns it without.
-func readLine(fd int, buf []byte) (line []byte, ok bool) {
-	n := 0
-	for n < len(buf) {
+// readLine reads up to the end of a line, which is to come within wait, and returns it
+// without. What is behind it is dropped, as main does.
+func readLine(fd int, buf []byte, wait time.Duration) (line []byte, ok bool) {
+	left := syscall.Timespec{Sec: int64(wait / time.Second), Nsec: int64(wait % time.Second)}
+	for n := 0; n < len(buf) && readable(fd, &left); {
 		r, ok := read(fd, buf[n:])
 		if !ok || r == 0 {
 			return nil, false
 		}
-		if n += r; buf[n-1] == '\n' {
-			return buf[:n-1], true
+		for r += n; n < r; n++ {
+			if buf[n] == '\n' {
+				return buf[:n], true
+			}
 		}
 	}
 	return nil, false
+}
+
+// readable waits until there is something to read. The kernel takes the time it waited
+// off left; the time for which the process was stopped does not count.
+func readable(fd int, left *syscall.Timespec) bool {
+	const pollIn = 1
+	p := struct {
+		fd              int32
+		events, revents int16
+	}{fd: int32(fd), events: pollIn}
+	for {
+		n, _, errno := syscall.RawSyscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(left)), 0, 0, 0)
+		if errno != syscall.EINTR {
+			return errno == 0 && n == 1
+		}
+	}
 }
 
 func read(fd int, buf []byte) (n int, ok bool) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
@@ -111,7 +109,6 @@ func TestEarlyDoesWhatMainDoes(t *testing.T) {
 		{"an ADD with arguments", "ADD", conf + "}", with("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=web"), good, true, 0},
 		{"arguments that JSON escapes", "ADD", conf + "}", with(`CNI_ARGS=A="b"\`), good, false, 0},
 		{"arguments that are no ASCII", "ADD", conf + "}", with("CNI_ARGS=A=é"), good, false, 0},
-		{"a variable given twice", "ADD", conf + "}", with("CNI_ARGS=A=1", "CNI_ARGS=A=2"), good, true, 0},
 		{"an answer without a result", "ADD", conf + "}", nil, none, true, 0},
 		{"an ADD that is refused", "ADD", conf + "}", nil, refused, true, 1},
 		{"a DEL", "DEL", conf + "}", nil, none, true, 0},
@@ -161,13 +158,9 @@ func TestEarlyDoesWhatMainDoes(t *testing.T) {
 	}
 }
 
-// with sets variables anew, or more than once.
-func with(variables ...string) func(*exec.Cmd) {
-	return func(cmd *exec.Cmd) {
-		name, _, _ := strings.Cut(variables[0], "=")
-		cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, name+"=") })
-		cmd.Env = append(cmd.Env, variables...)
-	}
+// with sets a variable anew.
+func with(variable string) func(*exec.Cmd) {
+	return func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, variable) } // the last of a name counts
 }
 
 // same is a request as JSON, its configuration without blanks.
@@ -177,90 +170,6 @@ func same(r cnirpc.Request) string {
 		return err.Error()
 	}
 	return string(raw)
-}
-
-// What early began main ends: an agent that goes away while it is asked is asked again,
-// one that does not answer in time is not waited for twice, and a closed stream is none
-// of early's business.
-func TestMainEndsWhatEarlyBegan(t *testing.T) {
-	early := build(t, "main.start")
-	call := func(command, stdin string, wrap ...string) (exit int, said string, took time.Duration) {
-		cmd := exec.Command(early)
-		if len(wrap) > 0 {
-			cmd = exec.Command("/bin/sh", "-c", "exec "+early+" "+wrap[0])
-		}
-		for k, v := range environment(command) {
-			cmd.Env = append(cmd.Env, k+"="+v)
-		}
-		cmd.Stdin = strings.NewReader(stdin)
-		began := time.Now()
-		out, _ := cmd.Output()
-		return cmd.ProcessState.ExitCode(), string(out), time.Since(began)
-	}
-
-	t.Run("an agent that goes away", func(t *testing.T) {
-		socket := filepath.Join(t.TempDir(), "agent.sock")
-		hung := mute(t, socket)
-		go func() {
-			hung() // hears the request and closes
-			agentAt(t, socket, func(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
-				return result(req)
-			})
-		}()
-		exit, said, _ := call("ADD", `{"cniVersion":"1.0.0","name":"n","socket":"`+socket+`"}`)
-		if exit != 0 || !strings.Contains(said, "10.0.0.7/32") {
-			t.Errorf("exit %d, %s", exit, said)
-		}
-	})
-	t.Run("an agent that does not answer", func(t *testing.T) {
-		dir := t.TempDir()
-		socket := filepath.Join(dir, "agent.sock")
-		hung := mute(t, socket)
-		defer hung()
-		exit, said, took := call("DEL", `{"cniVersion":"1.0.0","name":"n","socket":"`+socket+`","spool":"`+dir+`/spool","delWaitSeconds":1}`)
-		spooled, err := cnirpc.ReadSpool(dir + "/spool")
-		if exit != 0 || said != "" || len(spooled) != 1 || err != nil || took < time.Second || took > 1900*time.Millisecond {
-			t.Errorf("exit %d, %q, %d spooled, %v, after %v", exit, said, len(spooled), err, took)
-		}
-	})
-	for _, closed := range []string{"<&-", ">&-", "2>&-"} {
-		t.Run("closed: "+closed, func(t *testing.T) {
-			var asked int
-			socket := agent(t, func(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
-				asked++
-				return result(req)
-			})
-			exit, said, _ := call("ADD", `{"cniVersion":"1.0.0","name":"n","socket":"`+socket+`"}`, closed)
-			switch closed {
-			case "<&-":
-				if exit != 1 || asked != 0 || !strings.Contains(said, "JSON") {
-					t.Errorf("exit %d, asked %d times, %s", exit, asked, said)
-				}
-			default:
-				if asked != 1 || closed == "2>&-" && (exit != 0 || !strings.Contains(said, "10.0.0.7/32")) {
-					t.Errorf("exit %d, asked %d times, %s", exit, asked, said)
-				}
-			}
-		})
-	}
-}
-
-// mute listens at socket and answers nobody. What it returns waits for one request and
-// then goes away.
-func mute(t *testing.T, socket string) (away func()) {
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		conn, err := l.Accept()
-		if err == nil {
-			_, _ = conn.Read(make([]byte, 4096))
-			conn.Close()
-		}
-		l.Close()
-		_ = os.Remove(socket)
-	}
 }
 
 // processMemory lays an environment out as the kernel does.
@@ -274,6 +183,33 @@ func processMemory(env []string) unsafe.Pointer {
 	}
 	words = append(words, nil)
 	return unsafe.Pointer(&words[0])
+}
+
+// What the kernel hands over counts as os.Getenv has it: the first of a name, also where
+// it is empty. Nothing is overlooked at the end of a long environment.
+func TestEarlyReadsTheEnvironmentAsGetenvDoes(t *testing.T) {
+	var base []string
+	for k, v := range environment("ADD") {
+		base = append(base, k+"="+v)
+	}
+	for _, c := range []struct {
+		name string
+		env  []string
+		ok   bool
+		args string
+	}{
+		{"a variable given twice", []string{"CNI_ARGS=A=1", "CNI_ARGS=A=2"}, true, "A=1"},
+		{"an empty variable given again", []string{"CNI_ARGS=", "CNI_ARGS=A=2"}, true, ""},
+		{"words that are no variables", []string{"CNI_ARGS", "=CNI_ARGS=A=1", "", "CNI_ARGS=A=2"}, true, "A=2"},
+		{"more variables than anybody has", append(slices.Repeat([]string{"A=B"}, 1<<16), "CNI_ARGS=A=2"), false, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, ok := environmentAt(processMemory(append(slices.Clone(base), c.env...)))
+			if ok != c.ok || ok && got.args != c.args {
+				t.Errorf("plain: %v, arguments %q; want %v, %q", ok, got.args, c.ok, c.args)
+			}
+		})
+	}
 }
 
 // Where early takes a call, main would have sent the same request to the same socket,

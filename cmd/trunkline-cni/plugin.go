@@ -120,7 +120,10 @@ func (p plugin) send(ctx context.Context, c call, wait time.Duration) (*cnirpc.R
 	if p.early.answer != nil {
 		return cnirpc.DecodeResponse(p.early.answer)
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(wait-p.early.took, 0))
+	if p.early.took > 0 && p.early.took >= wait {
+		return nil, fmt.Errorf("%w at %s: %w", cnirpc.ErrNoAgent, c.conf.Socket, os.ErrDeadlineExceeded)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait-p.early.took)
 	defer cancel()
 	return cnirpc.Call(ctx, c.conf.Socket, c.request, netns)
 }
