@@ -316,7 +316,38 @@ func FuzzEarlyReadsAnswersAsMainDoes(f *testing.F) {
 // system calls. What a failed check of bounds would call is never reached; the fuzz
 // tests see to that.
 func TestEarlyNeedsNoRuntime(t *testing.T) {
-	binary := build(t, "main.start")
+	allowed := regexp.MustCompile(`^(runtime\.(panic\w*|morestack\w*|memmove|memequal|gcWriteBarrier\w*|duffzero|duffcopy)|_rt0_\w+_linux|internal/runtime/syscall/linux\.Syscall6|syscall\.RawSyscall6?)(\.abi0)?$`)
+	for _, arch := range []string{"amd64", "arm64"} {
+		t.Run(arch, func(t *testing.T) {
+			t.Setenv("GOARCH", arch)
+			calls := callsOf(t, build(t, "main.start"))
+			seen, left := map[string]bool{}, []string{"main.start"}
+			for len(left) > 0 {
+				at := left[0]
+				left = left[1:]
+				if seen[at] {
+					continue
+				}
+				seen[at] = true
+				for _, callee := range calls[at] {
+					switch {
+					case strings.HasPrefix(callee, "main."):
+						left = append(left, callee)
+					case !allowed.MatchString(callee):
+						t.Errorf("%s calls %s", at, callee)
+					}
+				}
+			}
+			if !seen["main.plainConfig"] || !seen["main.earlyCall"] {
+				t.Fatalf("the functions reached are %v: the test would hold for nothing", seen)
+			}
+		})
+	}
+}
+
+// callsOf lists what each function of package main calls, in the built program.
+func callsOf(t *testing.T, binary string) map[string][]string {
+	t.Helper()
 	out, err := exec.Command("go", "tool", "objdump", "-s", `^main\.`, binary).Output()
 	if err != nil {
 		t.Fatal(err)
@@ -327,35 +358,15 @@ func TestEarlyNeedsNoRuntime(t *testing.T) {
 			function, _, _ = strings.Cut(name, "(SB)")
 			continue
 		}
-		if m := regexp.MustCompile(`(?:CALL|JMP|BL|B) (\S+)\(SB\)`).FindStringSubmatch(line); m != nil {
-			calls[function] = append(calls[function], m[1])
-		}
-		if regexp.MustCompile(`CALL [A-Z0-9]+\s*$`).MatchString(line) {
-			calls[function] = append(calls[function], "a function nobody knows")
-		}
-	}
-	allowed := regexp.MustCompile(`^(runtime\.(panic\w*|morestack\w*|memmove|memequal|gcWriteBarrier\w*|duffzero|duffcopy)|_rt0_\w+_linux|internal/runtime/syscall/linux\.Syscall6|syscall\.RawSyscall6?)(\.abi0)?$`)
-	seen, left := map[string]bool{}, []string{"main.start.abi0"}
-	if calls[left[0]] == nil {
-		left = []string{"main.start"}
-	}
-	for len(left) > 0 {
-		at := left[0]
-		left = left[1:]
-		if seen[at] {
+		m := regexp.MustCompile(`\b(CALL|JMP)\s+(.*\S)`).FindStringSubmatch(line)
+		if m == nil {
 			continue
 		}
-		seen[at] = true
-		for _, callee := range calls[at] {
-			switch {
-			case strings.HasPrefix(callee, "main."):
-				left = append(left, callee)
-			case !allowed.MatchString(callee):
-				t.Errorf("%s calls %s", at, callee)
-			}
+		if callee, named := strings.CutSuffix(m[2], "(SB)"); named {
+			calls[function] = append(calls[function], callee)
+		} else if m[1] == "CALL" {
+			calls[function] = append(calls[function], "a function nobody knows: "+m[2])
 		}
 	}
-	if !seen["main.plainConfig"] || !seen["main.earlyCall"] {
-		t.Fatalf("the functions reached are %v: the test would hold for nothing", seen)
-	}
+	return calls
 }
