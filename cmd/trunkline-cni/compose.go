@@ -17,14 +17,14 @@ func environmentAt(stack unsafe.Pointer) (c earlyEnv, ok bool) {
 	if *(*int)(stack) != 1 {
 		return c, false
 	}
-	words := (*[1 << 16]*byte)(stack)
-	for i := 3; i < len(words); i++ {
-		if words[i] == nil {
+	const word = unsafe.Sizeof(stack)
+	for at := unsafe.Add(stack, 3*word); ; at = unsafe.Add(at, word) {
+		variable := *(**byte)(at)
+		if variable == nil {
 			return c, c.plain()
 		}
-		c.take(words[i])
+		c.take(variable)
 	}
-	return c, false
 }
 
 // take keeps the variable that begins at p if it is one of ours and the first of its

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -166,9 +163,11 @@ func TestMainEndsWhatEarlyBegan(t *testing.T) {
 		t.Parallel()
 		socket, _ := scripted(t, func(_ int32, conn net.Conn) { hold(conn) })
 		callAt(t, program, socket, "DEL", nil, func(cmd *exec.Cmd) {
-			for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT, syscall.SIGSTOP, syscall.SIGCONT} {
-				<-time.After(240 * time.Millisecond)
-				if err := cmd.Process.Signal(sig); err != nil {
+			for range 2 {
+				<-time.After(450 * time.Millisecond)
+				stopped := cmd.Process.Signal(syscall.SIGSTOP)
+				<-time.After(20 * time.Millisecond)
+				if err := errors.Join(stopped, cmd.Process.Signal(syscall.SIGCONT)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -251,15 +250,14 @@ func TestAClosedStreamIsForMain(t *testing.T) {
 	program := build(t, "main.start")
 	for _, closed := range []string{"<&-", ">&-", "2>&-"} {
 		t.Run("closed: "+closed, func(t *testing.T) {
-			var asked int
-			socket := agent(t, func(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
-				asked++
-				return result(req)
+			socket, connections := scripted(t, func(_ int32, conn net.Conn) {
+				hear(conn)
+				say(conn, answered)
 			})
 			got := callAt(t, "/bin/sh", socket, "ADD", func(cmd *exec.Cmd) {
 				cmd.Args = append(cmd.Args, "-c", "exec "+program+" "+closed)
 			}, nil)
-			switch closed {
+			switch asked := connections.Load(); closed {
 			case "<&-":
 				if got.exit != 1 || asked != 0 || !strings.Contains(got.said, "JSON") {
 					t.Errorf("asked %d times, %+v", asked, got)
