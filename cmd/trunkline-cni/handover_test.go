@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -130,6 +131,22 @@ func TestMainEndsWhatEarlyBegan(t *testing.T) {
 		})
 		if got := callAt(t, program, socket, "ADD", nil, nil); got.exit != 0 || !strings.Contains(got.said, "10.0.0.7/32") {
 			t.Errorf("%+v", got)
+		}
+	})
+	t.Run("a namespace that goes while the agent refuses it", func(t *testing.T) {
+		netns := filepath.Join(t.TempDir(), "netns")
+		if err := os.Symlink("/proc/self/ns/net", netns); err != nil {
+			t.Fatal(err)
+		}
+		socket, _ := scripted(t, func(_ int32, conn net.Conn) {
+			hear(conn)
+			if err := os.Remove(netns); err != nil {
+				t.Error(err)
+			}
+			say(conn, `{"version":1,"agent":"test","error":{"code":101,"msg":"it is going"}}`+"\n")
+		})
+		if got := callAt(t, program, socket, "ADD", with("CNI_NETNS="+netns), nil); got.exit != 1 || !strings.Contains(got.said, "it is going") {
+			t.Errorf("%+v; want the agent's words", got)
 		}
 	})
 	t.Run("an agent that does not answer is asked once", func(t *testing.T) {

@@ -104,6 +104,12 @@ func (p plugin) ask(ctx context.Context, c call, wait time.Duration, noAgent uin
 var errNetns = errors.New("no such network namespace")
 
 func (p plugin) send(ctx context.Context, c call, wait time.Duration) (*cnirpc.Response, error) {
+	if p.early.answer != nil {
+		return cnirpc.DecodeResponse(p.early.answer)
+	}
+	if p.early.took > 0 && p.early.took >= wait {
+		return nil, fmt.Errorf("%w at %s: %w", cnirpc.ErrNoAgent, c.conf.Socket, os.ErrDeadlineExceeded)
+	}
 	var netns *os.File
 	if c.request.Netns != "" {
 		f, err := os.Open(c.request.Netns)
@@ -116,12 +122,6 @@ func (p plugin) send(ctx context.Context, c call, wait time.Duration) (*cnirpc.R
 		default:
 			return nil, fmt.Errorf("%w: %w", errNetns, err)
 		}
-	}
-	if p.early.answer != nil {
-		return cnirpc.DecodeResponse(p.early.answer)
-	}
-	if p.early.took > 0 && p.early.took >= wait {
-		return nil, fmt.Errorf("%w at %s: %w", cnirpc.ErrNoAgent, c.conf.Socket, os.ErrDeadlineExceeded)
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait-p.early.took)
 	defer cancel()
