@@ -4,21 +4,21 @@
 //
 // Every artifact has a key, a hash of all it is made from; one that is there
 // under its key is used, one that is not is made beside it and renamed into
-// place. Ending it at any moment leaves nothing half-made, and several callers
-// may run at once. It touches the cache directory, Go's own build cache and
-// nothing else: packages are unpacked, never installed. lab/cli calls it.
+// place. Old ones that nobody uses are dropped by Prune. Ending it at any moment
+// leaves nothing half-made, and several callers may run at once. It touches the
+// cache directory, Go's own build cache and nothing else: packages are unpacked,
+// never installed. lab/cli calls it.
 package cache
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -27,6 +27,9 @@ type Cache struct {
 	dir    string // absolute
 	source string // root of the checkout
 	log    *slog.Logger
+
+	mu   sync.Mutex     // guards what follows
+	used map[string]int // what this process uses, by path: a descriptor that locks it
 }
 
 // DefaultDir is ${XDG_CACHE_HOME:-$HOME/.cache}/trunkline.
@@ -49,7 +52,7 @@ func Open(dir, source string, log *slog.Logger) (*Cache, error) {
 			return nil, err
 		}
 	}
-	return &Cache{dir: dir, source: source, log: log}, nil
+	return &Cache{dir: dir, source: source, log: log, used: map[string]int{}}, nil
 }
 
 // Dir is where the cache lives.
@@ -135,7 +138,7 @@ func (j *job) report(p Progress) {
 // Ensure returns every artifact, making what is missing. The first time takes
 // ten to fifteen minutes on two cores, nearly all of it Kubernetes; after that,
 // well under a second. An interrupted build goes on where it stopped, for Go
-// keeps what it has compiled.
+// keeps what it has compiled. No Prune drops them before this process ends.
 func (c *Cache) Ensure(ctx context.Context, progress func(Progress)) (Set, error) {
 	tool, err := c.toolchain(ctx)
 	if err != nil {
@@ -177,32 +180,6 @@ func (c *Cache) Derive(ctx context.Context, name, key string, fn func(dir string
 		return "", fmt.Errorf("make %s: %w", name, err)
 	}
 	return path, nil
-}
-
-// Prune removes all but the newest keep artifacts of a derived name, of which
-// others may still hold files by links of their own.
-func (c *Cache) Prune(ctx context.Context, name string, keep int) error {
-	unlock, err := c.lock(ctx, "build", func() {})
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	paths, err := filepath.Glob(c.place(name, "????????????????"))
-	if err != nil {
-		return err
-	}
-	made := map[string]time.Time{} // a broken one counts as the oldest
-	for _, path := range paths {
-		if info, err := os.Stat(filepath.Join(path, manifestName)); err == nil {
-			made[path] = info.ModTime()
-		}
-	}
-	slices.SortFunc(paths, func(a, b string) int { return made[b].Compare(made[a]) })
-	for _, path := range paths[min(keep, len(paths)):] {
-		c.log.Debug("remove old artifact", "path", path)
-		err = errors.Join(err, os.RemoveAll(path))
-	}
-	return err
 }
 
 // NeedsBuild says whether Kubernetes is missing, so that a caller can announce

@@ -354,38 +354,3 @@ func TestGoBuildMakesAStampedStaticBinaryOrSaysWhatTheCompilerSaid(t *testing.T)
 		t.Errorf("goBuild = %v, want the compiler's words", err)
 	}
 }
-
-func TestPruningKeepsTheNewestOfAName(t *testing.T) {
-	c := open(t)
-	derive := func(name, key string, age time.Duration) string {
-		t.Helper()
-		path, err := c.Derive(t.Context(), name, key, func(dir string) error {
-			return os.WriteFile(filepath.Join(dir, "file"), nil, 0o644)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := time.Now().Add(-age)
-		if err := os.Chtimes(filepath.Join(path, manifestName), at, at); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	old := derive("store", "0000000000000001", 3*time.Hour)
-	newest := derive("store", "0000000000000002", time.Hour)
-	newer := derive("store", "0000000000000003", 2*time.Hour)
-	other := derive("store-of-another", "0000000000000001", 9*time.Hour)
-	for range 2 { // again changes nothing
-		if err := c.Prune(t.Context(), "store", 2); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := os.Stat(old); !os.IsNotExist(err) {
-		t.Errorf("the oldest is still there: %v", err)
-	}
-	for _, path := range []string{newest, newer, other} {
-		if _, err := os.Stat(path); err != nil {
-			t.Error(err)
-		}
-	}
-}

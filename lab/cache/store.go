@@ -31,10 +31,11 @@ type file struct {
 	Written time.Time `json:"written,omitzero"`
 }
 
-// ensure returns the place of an artifact, made when it is not there.
+// ensure returns the place of an artifact, made when it is not there; this process
+// uses it from then on.
 func (c *Cache) ensure(ctx context.Context, r recipe, progress func(Progress)) (path, key string, err error) {
 	if r.fixed != nil {
-		if path, ok := r.fixed(); ok && c.verify(path) == nil {
+		if path, ok := r.fixed(); ok && c.use(path) == nil {
 			j := &job{name: r.name, began: time.Now(), progress: progress}
 			j.report(Progress{State: Ready})
 			return path, keyOf(path, r.name), nil
@@ -46,7 +47,7 @@ func (c *Cache) ensure(ctx context.Context, r recipe, progress func(Progress)) (
 	}
 	path = c.place(r.name, key)
 	j := &job{name: r.name, key: key, began: time.Now(), progress: progress}
-	if c.verify(path) == nil {
+	if c.use(path) == nil {
 		if r.fixed != nil { // asked anew and still the same: fresh again
 			now := time.Now()
 			_ = os.Chtimes(filepath.Join(path, manifestName), now, now)
@@ -59,11 +60,14 @@ func (c *Cache) ensure(ctx context.Context, r recipe, progress func(Progress)) (
 		return "", "", err
 	}
 	defer unlock()
-	if c.verify(path) == nil { // another process made it meanwhile
+	if c.use(path) == nil { // another process made it meanwhile
 		j.report(Progress{State: Ready})
 		return path, key, nil
 	}
-	return path, key, c.makeInPlace(ctx, r, j, path)
+	if err := c.makeInPlace(ctx, r, j, path); err != nil {
+		return "", "", err
+	}
+	return path, key, c.use(path) // before the build lock is another's, who may prune
 }
 
 // makeInPlace runs the recipe in a directory of its own and renames it. The
@@ -171,28 +175,45 @@ func (c *Cache) verify(path string) error {
 	return nil
 }
 
+// errBusy says that another process has a lock.
+var errBusy = errors.New("another process has the lock")
+
 // lock takes a named lock between processes; waiting is called each second that
 // somebody else has it. The lock goes with the process, however it ends.
 func (c *Cache) lock(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(c.dir, "locks", name), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
-	if err != nil {
-		return nil, err
-	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil // closing drops the lock
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+		unlock, err := c.tryLock(name)
+		if !errors.Is(err, errBusy) {
+			return unlock, err
 		}
 		waiting()
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), f.Close())
+			return nil, ctx.Err()
 		case <-tick.C:
 		}
 	}
+}
+
+// tryLock is lock without waiting: it returns errBusy instead.
+func (c *Cache) tryLock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(c.dir, "locks", name), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil // closing drops the lock
+}
+
+// flock locks an open file or directory without waiting.
+func flock(fd, how int) error {
+	err := unix.Flock(fd, how|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		return errBusy
+	}
+	return err
 }

@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/trunkline/trunkline/lab/cache"
@@ -30,6 +34,7 @@ func (c *buildCmd) Run(s *session) error {
 	if _, err := storeImages(s.ctx, store, set, images); err != nil {
 		return err
 	}
+	s.tidy(b, store)
 	if s.json {
 		return s.writeJSON(map[string]any{"version": set.Version, "images": images.All()})
 	}
@@ -74,6 +79,54 @@ func (s *session) build(b *board, store *cache.Cache) (cache.Set, error) {
 		b.finish(markFailed, current, "", time.Since(began))
 	}
 	return set, err
+}
+
+// tidy drops from the cache what is old and nobody uses. That it could not is no
+// reason to fail: the next build tries again.
+func (s *session) tidy(b *board, store *cache.Cache) {
+	began := time.Now()
+	freed, err := store.Prune(s.ctx, s.named)
+	if err != nil && s.ctx.Err() == nil {
+		s.log.Warn("old artifacts stay in the cache", "err", err)
+	}
+	if n := freed.Artifacts; n > 0 {
+		what := "artifact"
+		if n > 1 {
+			what = plural(what)
+		}
+		b.finish(markDone, "cache", fmt.Sprintf("freed %s: %d old %s that no lab uses", inBytes(freed.Bytes), n, what), time.Since(began))
+	}
+}
+
+// named reports whether a lab of this machine, running or crashed, names an
+// artifact of the cache: as a directory in a path of its record.
+func (s *session) named(artifact string) (bool, error) {
+	labs, err := s.labs()
+	if err != nil {
+		return false, err
+	}
+	for _, lab := range labs {
+		text, err := os.ReadFile(recordPath(s.stateDir(lab)))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // whoever brings it up has what it uses
+		}
+		if err != nil {
+			return false, fmt.Errorf("read what lab %s uses: %w", lab, err)
+		}
+		in := "/" + artifact
+		if bytes.Contains(text, []byte(in+"/")) || bytes.Contains(text, []byte(in+`"`)) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// inBytes writes a size as 85.0 MiB or 4.9 GiB.
+func inBytes(n int64) string {
+	if n < 1<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
 func compiled(p cache.Progress) string {

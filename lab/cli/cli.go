@@ -51,7 +51,7 @@ func refused(err error) error { return coded{err, ExitRefused} }
 // grammar is every command with its flags.
 type grammar struct {
 	Name     string           `help:"Lab to speak to; left out, up and demo take the file's or 'lab', others the only one there is." env:"TRUNKLINE_LAB" placeholder:"LAB"`
-	CacheDir string           `help:"Where built programs are kept." env:"TRUNKLINE_CACHE" default:"${cache}" type:"path"`
+	CacheDir string           `help:"Where built programs are kept; old ones that no lab uses go by themselves." env:"TRUNKLINE_CACHE" default:"${cache}" type:"path"`
 	Source   string           `help:"Checkout to build from; left out, the one around the working directory." env:"TRUNKLINE_SOURCE" type:"existingdir" placeholder:"DIR"`
 	Verbose  bool             `short:"v" help:"Also print what is done on the way, to stderr."`
 	Version  kong.VersionFlag `help:"Print the version and end."`

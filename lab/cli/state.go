@@ -24,6 +24,9 @@ type record struct {
 	// Workload is the test program: the reference of its image and its path.
 	Workload     string `json:"workload"`
 	WorkloadPath string `json:"workloadPath"`
+	// Earlier are programs of ups before, which nodes and the control plane that
+	// they started start again after a crash or a reboot.
+	Earlier []daemon.Parts `json:"earlier,omitempty"`
 }
 
 func (s *session) stateDir(lab string) string { return filepath.Join(s.stateRoot, lab) }

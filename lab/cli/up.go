@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -167,6 +168,7 @@ func (s *session) prepare(b *board, store *cache.Cache, source string) (parts, e
 		return p, err
 	}
 	b.finish(markDone, "prepare", "programs and images, "+p.set.Version, time.Since(began))
+	s.tidy(b, store)
 	return p, nil
 }
 
@@ -178,8 +180,12 @@ func (c *bringUp) record(s *session, r spec.Resolved, p parts, fresh bool) (reco
 	if err != nil {
 		return record{}, err
 	}
+	var earlier []daemon.Parts
 	if !fresh {
 		if err := s.becomes(want); err != nil {
+			return record{}, err
+		}
+		if earlier, err = s.earlier(want); err != nil {
 			return record{}, err
 		}
 	}
@@ -189,6 +195,7 @@ func (c *bringUp) record(s *session, r spec.Resolved, p parts, fresh bool) (reco
 	rec := record{
 		Lab: want, Source: p.source, Version: p.set.Version,
 		Workload: p.images.Workload.Refs[0], WorkloadPath: p.set.Workload, Product: p.set.Trunkline,
+		Earlier: earlier,
 	}
 	return rec, errors.Join(writeDeploy(want, p, stateDir), rec.save(stateDir))
 }
@@ -206,6 +213,22 @@ func (s *session) becomes(want daemon.Lab) error {
 	return refused(fmt.Errorf("lab %s runs and differs in %s: only nodes can change while it runs; "+
 		"take it down first (%s down), change it through the EC2 API, or bring another up beside it (--name)",
 		want.Name, strings.Join(fixed, ", "), s.command(want.Name)))
+}
+
+// earlier lists the programs by which ups before this one started parts of the
+// running lab that is to become want, where they are others.
+func (s *session) earlier(want daemon.Lab) ([]daemon.Parts, error) {
+	have, err := s.load(want.Name)
+	if err != nil {
+		return nil, err
+	}
+	var out []daemon.Parts
+	for _, p := range append(have.Earlier, have.Lab.Parts) {
+		if p != want.Parts && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out, nil
 }
 
 // converge applies the lab; fresh says that it was not there before.

@@ -38,14 +38,10 @@ type Recipe struct {
 // Cache keeps what is made once; *cache.Cache is one.
 type Cache interface {
 	Derive(ctx context.Context, name, key string, fn func(dir string) error) (string, error)
-	Prune(ctx context.Context, name string, keep int) error
 }
 
 const (
 	artifact = "image-store"
-	// kept is how many stores stay, the newest. Each is as large as its images
-	// twice over, and every build of the product needs another.
-	kept = 3
 
 	rootDir    = "containerd"  // below a store: the root of a containerd
 	imagesFile = "images.json" // below a store: its Images
@@ -58,22 +54,15 @@ const (
 	pollEvery    = 20 * time.Millisecond
 )
 
-// Make returns the directory of the recipe's store, made if the cache lacks it,
-// and has the cache drop those of older images.
+// Make returns the directory of the recipe's store, made if the cache lacks it. It
+// is as large as its images twice over, and every build of the product needs
+// another: the cache drops the old ones.
 func (r Recipe) Make(ctx context.Context, c Cache) (string, error) {
 	key, err := r.key()
 	if err != nil {
 		return "", err
 	}
-	made := false
-	dir, err := c.Derive(ctx, artifact, key, func(dir string) error {
-		made = true
-		return r.fill(ctx, dir)
-	})
-	if err == nil && made {
-		err = c.Prune(ctx, artifact, kept)
-	}
-	return dir, err
+	return c.Derive(ctx, artifact, key, func(dir string) error { return r.fill(ctx, dir) })
 }
 
 // key hashes all that decides what is in a store. An archive is told by the name
