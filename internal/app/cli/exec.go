@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 	utilexec "k8s.io/client-go/util/exec"
+	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
@@ -46,11 +47,14 @@ func execute(ctx context.Context, c *kube.Client, cmd podCommand) (connectivity.
 		return connectivity.Output{}, fmt.Errorf("prepare exec: %w", err)
 	}
 	var stdout, stderr bytes.Buffer
-	err = run.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
+	said := &execLog{}
+	err = run.StreamWithContext(klog.NewContext(ctx, klog.New(said)), remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
 	out := connectivity.Output{Stdout: stdout.String(), Stderr: stderr.String()}
 	var exit utilexec.CodeExitError
+	ended := errors.As(err, &exit)
+	said.end(err == nil || ended, klog.FromContext(ctx))
 	switch {
-	case errors.As(err, &exit):
+	case ended:
 		return out, fmt.Errorf("%s in pod %s: status %d: %w", strings.Join(cmd.argv, " "), cmd.pod, exit.Code, connectivity.ErrExit)
 	case err != nil:
 		return out, fmt.Errorf("run %s in pod %s: %w", strings.Join(cmd.argv, " "), cmd.pod, err)
