@@ -238,7 +238,7 @@ type testCmd struct {
 
 // Help is shown by --help.
 func (testCmd) Help() string {
-	return "Ends with status 1 when a case failed or none that was picked could run, 2 when the command line is wrong, 130 when interrupted; what it put into the cluster is gone then too. Cases that cannot run are skipped with the reason.\n\nExamples:\n\n  trunkline connectivity test\n\n  trunkline connectivity test --test '^pod-to-(pod|service)/' --junit-file junit.xml\n\n  trunkline connectivity test --list\n\n  trunkline connectivity test --mtu 1500 --image registry.example.com/trunkline-workload:v1"
+	return "Ends with status 1 when a case failed or none that was picked could run, 2 when the command line is wrong, 130 when interrupted; what it put into the cluster is gone then too. Cases that cannot run are skipped with the reason. One test runs at a time in a cluster: a second one is refused and says whose the first is. What a test left that was killed is removed by the next one.\n\nExamples:\n\n  trunkline connectivity test\n\n  trunkline connectivity test --test '^pod-to-(pod|service)/' --junit-file junit.xml\n\n  trunkline connectivity test --list\n\n  trunkline connectivity test --mtu 1500 --image registry.example.com/trunkline-workload:v1"
 }
 
 func (c testCmd) options() (connectivity.Options, error) {

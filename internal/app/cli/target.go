@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
@@ -23,12 +24,19 @@ import (
 type testCluster struct {
 	client *kube.Client
 	image  string
+	claim  claim
+	// How often the claim is renewed, and after how long without a change it is void.
+	renewEvery, patience time.Duration
 }
 
 // NewTestCluster returns what `connectivity test` runs on. image is the workload
 // image its pods run.
 func NewTestCluster(c *kube.Client, image string) connectivity.Cluster {
-	return &testCluster{client: c, image: image}
+	return newTestCluster(c, image)
+}
+
+func newTestCluster(c *kube.Client, image string) *testCluster {
+	return &testCluster{client: c, image: image, claim: newClaim(), renewEvery: renewEvery, patience: claimPatience}
 }
 
 // pollEvery is how often a state is read again while waiting for it.
@@ -97,10 +105,12 @@ func nodeReady(n *corev1.Node) bool {
 
 // Create implements connectivity.Cluster.
 func (c *testCluster) Create(ctx context.Context, namespace string, s connectivity.Setup) (map[string]netip.Addr, error) {
-	if err := c.ensureNamespace(ctx, namespace); err != nil {
-		return nil, err
-	}
 	core := c.client.Core.CoreV1()
+	// The default account appears only some time after the namespace.
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: testAccount}}
+	if _, err := core.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("create service account: %w", err)
+	}
 	for _, svc := range s.Services {
 		if _, err := core.Services(namespace).Create(ctx, testService(svc), metav1.CreateOptions{}); err != nil {
 			return nil, fmt.Errorf("create service %s: %w", svc.Name, err)
@@ -227,41 +237,15 @@ func waitingFor(p *corev1.Pod) string {
 // answerTime is how long an interruption waits for the answer to a request.
 const answerTime = 10 * time.Second
 
-// ensureNamespace makes the namespace and the pods' service account: the default
-// one appears only some time after the namespace.
-func (c *testCluster) ensureNamespace(ctx context.Context, namespace string) error {
-	core := c.client.Core.CoreV1()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
-		partOfLabel: testPart,
-		// Host pods and raw sockets are what is being tested.
-		"pod-security.kubernetes.io/enforce": "privileged",
-	}}}
-	// An interruption waits for the answer: what nobody knows of would be left.
-	answered, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
-	defer cancel()
-	if _, err := core.Namespaces().Create(answered, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create namespace %s: %w", namespace, err)
-	}
-	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: testAccount}}
-	if _, err := core.ServiceAccounts(namespace).Create(ctx, sa, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create service account: %w", err)
-	}
-	return nil
+// Remove implements connectivity.Cluster.
+func (c *testCluster) Remove(ctx context.Context, namespace string) error {
+	return c.remove(ctx, namespace, c.claim.uid)
 }
 
-// Remove implements connectivity.Cluster. A namespace that is not the test's own
-// is an error: nothing in it is touched.
-func (c *testCluster) Remove(ctx context.Context, namespace string) error {
-	namespaces := c.client.Core.CoreV1().Namespaces()
-	ns, err := namespaces.Get(ctx, namespace, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look for namespace %s: %w", namespace, err)
-	}
-	if ns.Labels[partOfLabel] != testPart {
-		return fmt.Errorf("namespace %s exists and was not made by this test: give another with --namespace", namespace)
+// remove removes the namespace that has the uid, and touches no other of its name.
+func (c *testCluster) remove(ctx context.Context, namespace string, uid types.UID) error {
+	if there, err := c.there(ctx, namespace, uid); err != nil || !there {
+		return err
 	}
 	// Pods first: the namespace controller would look again only after half a
 	// minute when it finds some on their way out.
@@ -269,27 +253,63 @@ func (c *testCluster) Remove(ctx context.Context, namespace string) error {
 	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove the pods of namespace %s: %w", namespace, err)
 	}
-	err = poll(ctx, func(ctx context.Context) (bool, error) {
-		left, err := pods.List(ctx, metav1.ListOptions{})
-		if err == nil && slices.ContainsFunc(left.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil }) {
-			// Its creation was under way when the run was interrupted.
-			err = pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-		}
-		return err == nil && len(left.Items) == 0, nil
-	})
+	err := poll(ctx, func(ctx context.Context) (bool, error) { return c.noPods(ctx, namespace, uid), nil })
 	if err != nil {
 		// Where nobody waits for them any more, the namespace goes with the last of them.
 		answered, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 		defer cancel()
-		err = errors.Join(err, namespaces.Delete(answered, namespace, metav1.DeleteOptions{}))
+		err = errors.Join(err, c.deleteNamespace(answered, namespace, uid))
 		return fmt.Errorf("wait for the pods of namespace %s to go: %w", namespace, err)
 	}
-	if err = namespaces.Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if err := c.deleteNamespace(ctx, namespace, uid); err != nil {
+		return err
+	}
+	return c.gone(ctx, namespace, uid)
+}
+
+// noPods reports whether the namespace has no pod any more. What cannot be read is for
+// the next look.
+func (c *testCluster) noPods(ctx context.Context, namespace string, uid types.UID) bool {
+	pods := c.client.Core.CoreV1().Pods(namespace)
+	left, err := pods.List(ctx, metav1.ListOptions{})
+	if err != nil || len(left.Items) == 0 {
+		return err == nil
+	}
+	if there, err := c.there(ctx, namespace, uid); err != nil || !there {
+		return err == nil
+	}
+	if slices.ContainsFunc(left.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil }) {
+		// Its creation was under way when the run was interrupted.
+		_ = pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	}
+	return false
+}
+
+// there reports whether the namespace that has the uid is still there.
+func (c *testCluster) there(ctx context.Context, namespace string, uid types.UID) (bool, error) {
+	ns, err := c.client.Core.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look for namespace %s: %w", namespace, err)
+	}
+	return ns.UID == uid, nil
+}
+
+func (c *testCluster) deleteNamespace(ctx context.Context, namespace string, uid types.UID) error {
+	err := c.client.Core.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict: on its way out, or another's
 		return fmt.Errorf("remove namespace %s: %w", namespace, err)
 	}
-	err = poll(ctx, func(ctx context.Context) (bool, error) {
-		_, err := namespaces.Get(ctx, namespace, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), nil
+	return nil
+}
+
+// gone waits until the namespace that has the uid is gone.
+func (c *testCluster) gone(ctx context.Context, namespace string, uid types.UID) error {
+	err := poll(ctx, func(ctx context.Context) (bool, error) {
+		there, err := c.there(ctx, namespace, uid)
+		return err == nil && !there, nil
 	})
 	if err != nil {
 		return fmt.Errorf("wait for namespace %s to go: %w", namespace, err)

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -48,27 +47,12 @@ func (s *stopAtPods) watch(ctx context.Context) {
 }
 
 func TestAnInterruptedTestLeavesNothingInTheCluster(t *testing.T) {
-	s := kubetest.New(t)
-	client, err := kube.FromREST(s.REST())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"n1", "n2"} {
-		s.Put("/api/v1/nodes", &corev1.Node{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name},
-			Status: corev1.NodeStatus{
-				Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("58")},
-				Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
-				Addresses:   []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}},
-			},
-		})
-	}
+	s, client := testServer(t)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	w, watched := stopAtPods{Server: s, stop: stop}, make(chan struct{})
 	go func() { defer close(watched); w.watch(ctx) }()
-	o := connectivity.Options{Namespace: "trunkline-test", MTU: 9001, SetupTimeout: time.Minute, CaseTimeout: time.Second, Concurrency: 4}
-	r, err := connectivity.Run(ctx, NewTestCluster(client, "img"), o, &TestProgress{W: t.Output()})
+	r, err := connectivity.Run(ctx, NewTestCluster(client, "img"), testOptions("trunkline-test"), &TestProgress{W: t.Output()})
 	<-watched
 	if w.most < 3 || !errors.Is(err, context.Canceled) {
 		t.Fatalf("interrupted at %d pods: %v; want it amid its pods", w.most, err)
@@ -93,10 +77,7 @@ func TestAPodThatComesLateIsRemovedToo(t *testing.T) {
 	put := func(name string) {
 		s.Put(podsPath, &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "trunkline-test", Name: name}})
 	}
-	s.Put(namespacesPath, &corev1.Namespace{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: "trunkline-test", Labels: map[string]string{partOfLabel: testPart}},
-	})
+	uid := putSpace(s, "trunkline-test", testPart)
 	put("early")
 	cfg, late := s.REST(), sync.OnceFunc(func() { put("late") })
 	cfg.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
@@ -114,7 +95,7 @@ func TestAPodThatComesLateIsRemovedToo(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	err = NewTestCluster(client, "img").Remove(ctx, "trunkline-test")
+	err = newTestCluster(client, "img").remove(ctx, "trunkline-test", uid)
 	if left := append(s.Keys(podsPath), s.Keys(namespacesPath)...); err != nil || len(left) > 0 {
 		t.Errorf("%v; %v are left", err, left)
 	}
@@ -123,10 +104,7 @@ func TestAPodThatComesLateIsRemovedToo(t *testing.T) {
 // The kubelet of a node that is gone confirms the end of no pod.
 func TestANamespaceWhosePodsDoNotGoIsOnItsWayOut(t *testing.T) {
 	s := kubetest.New(t)
-	s.Put(namespacesPath, &corev1.Namespace{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: "trunkline-test", Labels: map[string]string{partOfLabel: testPart}},
-	})
+	uid := putSpace(s, "trunkline-test", testPart)
 	cfg := s.REST()
 	cfg.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
 		return roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -143,7 +121,7 @@ func TestANamespaceWhosePodsDoNotGoIsOnItsWayOut(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := NewTestCluster(client, "img").Remove(ctx, "trunkline-test"); err == nil || !strings.Contains(err.Error(), "wait for the pods of namespace trunkline-test to go") {
+	if err := newTestCluster(client, "img").remove(ctx, "trunkline-test", uid); err == nil || !strings.Contains(err.Error(), "wait for the pods of namespace trunkline-test to go") {
 		t.Errorf("%v, want that its pods do not go", err)
 	}
 	if left := s.Keys(namespacesPath); len(left) > 0 {

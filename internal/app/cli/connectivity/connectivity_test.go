@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -83,8 +84,8 @@ func TestEveryCasePassesOnAHealthyNetwork(t *testing.T) {
 	if want := len(connectivity.Cases(9001)) + 3; r.Passed != want {
 		t.Errorf("%d passed, want %d with the three operation checks", r.Passed, want)
 	}
-	if m.removed != 2 || len(m.pods) != 0 {
-		t.Errorf("removed %d times, %d pods left; want once before and once after", m.removed, len(m.pods))
+	if m.claimed != 1 || m.removed != 1 || len(m.pods) != 0 {
+		t.Errorf("claimed %d times, removed %d times, %d pods left; want once before and once after", m.claimed, m.removed, len(m.pods))
 	}
 }
 
@@ -273,12 +274,12 @@ func (h *heard) Done(o connectivity.Outcome) {
 	}
 }
 
-// A run is interrupted at its first removal, while it sets up, and in the midst of
-// its cases.
+// A run is interrupted before it has a namespace, right then, while it sets up, and in
+// the midst of its cases.
 func TestAnInterruptedRunIsCleanedUpAndBlamesTheNetworkForNothing(t *testing.T) {
 	for name, when := range map[string]func(m *model, stop func()){
 		"before it began":    func(_ *model, stop func()) { stop() },
-		"at the first look":  func(m *model, stop func()) { m.atRemove = stop },
+		"at the first look":  func(m *model, stop func()) { m.atClaim = stop },
 		"while it is set up": func(m *model, stop func()) { m.atExec = stop },
 		"amid its cases":     func(m *model, stop func()) { m.atExec = after(60, stop) },
 	} {
@@ -291,8 +292,8 @@ func TestAnInterruptedRunIsCleanedUpAndBlamesTheNetworkForNothing(t *testing.T) 
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("error %v, want the interruption", err)
 			}
-			if len(m.pods) != 0 || m.removed == 0 {
-				t.Errorf("removed %d times, %d pods left", m.removed, len(m.pods))
+			if len(m.pods) != 0 || m.removed != m.claimed {
+				t.Errorf("claimed %d times, removed %d times, %d pods left", m.claimed, m.removed, len(m.pods))
 			}
 			if r.Failed > 0 || len(p.failed) > 0 {
 				t.Errorf("%d cases failed, and %v were told, when nothing was wrong but the interruption", r.Failed, p.failed)
@@ -316,8 +317,7 @@ func after(n int64, do func()) func() {
 
 func TestWhatCannotBeRemovedIsTold(t *testing.T) {
 	m := newModel(honest)
-	removals := 0
-	stuck := &stuckModel{model: m, fail: func() bool { removals++; return removals > 1 }}
+	stuck := &stuckModel{model: m}
 	r, err := connectivity.Run(t.Context(), stuck, options(), silent{})
 	if err == nil || !strings.Contains(err.Error(), "namespace trunkline-test is left: ") {
 		t.Errorf("error %v, want that the namespace is left", err)
@@ -328,16 +328,49 @@ func TestWhatCannotBeRemovedIsTold(t *testing.T) {
 }
 
 // stuckModel is a cluster in which removals fail.
-type stuckModel struct {
-	*model
-	fail func() bool
+type stuckModel struct{ *model }
+
+func (*stuckModel) Remove(context.Context, string) error { return errors.New("a pod does not go") }
+
+func TestARunThatCannotHaveItsNamespaceRemovesNothing(t *testing.T) {
+	m := newModel(honest)
+	m.busy = connectivity.ErrBusy
+	r, err := connectivity.Run(t.Context(), m, options(), silent{})
+	if !errors.Is(err, connectivity.ErrBusy) || m.removed > 0 || r.Aborted == 0 || r.Green() {
+		t.Errorf("%v, removed %d times, %d aborted, green %v", err, m.removed, r.Aborted, r.Green())
+	}
 }
 
-func (m *stuckModel) Remove(ctx context.Context, namespace string) error {
-	if m.fail() {
-		return errors.New("a pod does not go")
+// robbed is a cluster in which the namespace is lost amid the cases.
+type robbed struct {
+	*model
+	execs atomic.Int64
+}
+
+func (m *robbed) Exec(ctx context.Context, namespace, pod string, argv []string) (connectivity.Output, error) {
+	n := m.execs.Add(1)
+	if n == 60 {
+		m.lost <- fmt.Errorf("%w: it has gone to another", connectivity.ErrTaken)
 	}
-	return m.model.Remove(ctx, namespace)
+	if n >= 60 {
+		<-ctx.Done()
+		return connectivity.Output{}, ctx.Err()
+	}
+	return m.model.Exec(ctx, namespace, pod, argv)
+}
+
+func TestARunThatLosesItsNamespaceStopsAndSaysWhy(t *testing.T) {
+	m, p := &robbed{model: newModel(honest)}, &heard{}
+	m.lost = make(chan error)
+	o := options()
+	o.CaseTimeout = time.Minute
+	r, err := connectivity.Run(t.Context(), m, o, p)
+	if !errors.Is(err, connectivity.ErrTaken) || r.Aborted == 0 || r.Green() || r.Failed > 0 || len(p.failed) > 0 {
+		t.Errorf("%v, %d aborted, green %v, %d failed, told %v", err, r.Aborted, r.Green(), r.Failed, p.failed)
+	}
+	if last := r.Cases[len(r.Cases)-1].Reason; !strings.Contains(last, "it has gone to another") {
+		t.Errorf("the last case did not run for %q", last)
+	}
 }
 
 func TestARunThatComesToNothingIsNotGreen(t *testing.T) {

@@ -7,7 +7,8 @@
 // named reason. Three checks watch the whole run: unexpected drops, error logs,
 // interrupted connections.
 //
-// It touches one namespace, which it makes and removes, and reads the rest. It
+// It touches one namespace, which it makes and removes, and reads the rest; beside
+// that it removes what runs left that died. There is one run at a time in a cluster. It
 // knows the cluster only through Cluster, the pods only by the JSON that the
 // workload image prints. The CLI calls Run.
 package connectivity

@@ -2,6 +2,7 @@ package connectivity
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,8 +16,15 @@ import (
 type Cluster interface {
 	// Nodes are the schedulable, Ready nodes by name.
 	Nodes(ctx context.Context) ([]Node, error)
+	// Claim makes the namespace for this run, after removing what an earlier one left
+	// there; say hears of what takes long. It reports whether something there is this
+	// run's to remove, also when it returns an error. Another run that goes on is
+	// ErrBusy, and is not disturbed. Hold shows other runs that this one goes on, until
+	// ctx ends; it returns ErrTaken as soon as the namespace is not this run's any more.
+	Claim(ctx context.Context, namespace string, say func(string)) (mine bool, err error)
+	Hold(ctx context.Context, namespace string) error
 	// Create makes what is in s and returns once every pod is Ready, with the
-	// pods' addresses. Remove removes the namespace and waits for it to go.
+	// pods' addresses. Remove removes the claimed namespace and waits for it to go.
 	Create(ctx context.Context, namespace string, s Setup) (map[string]netip.Addr, error)
 	Remove(ctx context.Context, namespace string) error
 	// Service returns the cluster address and node port of a Service. The
@@ -39,6 +47,14 @@ type Cluster interface {
 	// pods, since a time, each with its pod.
 	ErrorLines(ctx context.Context, since time.Time) ([]string, error)
 }
+
+// Sentinels of Cluster.
+var (
+	// ErrBusy: another run is not over.
+	ErrBusy = errors.New("another connectivity test is running")
+	// ErrTaken: the run has lost its namespace.
+	ErrTaken = errors.New("this run cannot go on")
+)
 
 // Node is a node of the cluster.
 type Node struct {

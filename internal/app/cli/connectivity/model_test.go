@@ -3,6 +3,7 @@ package connectivity_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -59,8 +60,13 @@ type model struct {
 	removed  int
 	perENI   [2]int // addresses, by node
 	catDev   int
-	// atExec is called before each command in a pod, atRemove before each removal.
-	atExec, atRemove func()
+	claimed  int
+	// atExec is called before each command in a pod, atRemove before each removal,
+	// atClaim when the namespace is claimed.
+	atExec, atRemove, atClaim func()
+	// busy is why the namespace cannot be had; lost ends what holds it.
+	busy error
+	lost chan error
 	// remembered are answers about names, as a resolver's cache holds them.
 	remembered map[string][]netip.Addr
 }
@@ -103,7 +109,7 @@ func (m *model) Create(ctx context.Context, _ string, s connectivity.Setup) (map
 					used++
 				}
 			}
-			p.addr = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(20 + used + 40*m.removed)}) // another one each run
+			p.addr = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(20 + used + 40*m.claimed)}) // another one each run
 			// The primary's addresses first.
 			p.eni = connectivity.ENI{ID: fmt.Sprintf("eni-%d%d", n, used/m.perENI[n]), Device: used / m.perENI[n]}
 		}
@@ -119,6 +125,28 @@ func (m *model) Create(ctx context.Context, _ string, s connectivity.Setup) (map
 		m.services[spec.Name] = svc
 	}
 	return out, nil
+}
+
+func (m *model) Claim(ctx context.Context, namespace string, _ func(string)) (bool, error) {
+	if m.atClaim != nil {
+		m.atClaim()
+	}
+	if m.busy != nil || ctx.Err() != nil {
+		return false, errors.Join(m.busy, ctx.Err())
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.claimed++
+	return true, nil
+}
+
+func (m *model) Hold(ctx context.Context, _ string) error {
+	select {
+	case err := <-m.lost:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 func (m *model) Remove(ctx context.Context, _ string) error {

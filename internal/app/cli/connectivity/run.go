@@ -107,13 +107,33 @@ func aborted(cases []Case, have []Outcome, why string) (list []Outcome) {
 // perform is Run without the report.
 func perform(ctx context.Context, c Cluster, o Options, p Progress) (outcomes []Outcome, err error) {
 	started := time.Now()
-	p.Step(fmt.Sprintf("remove what an earlier run left in namespace %s", o.Namespace))
-	if err := c.Remove(ctx, o.Namespace); err != nil && ctx.Err() == nil {
+	p.Step("claim namespace " + o.Namespace)
+	mine, err := c.Claim(ctx, o.Namespace, p.Step)
+	if ctx.Err() != nil { // interrupted in the midst of it
+		err = ctx.Err()
+	}
+	if !mine {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, cleanUp(ctx, c, o, p)) }()
-	if ctx.Err() != nil { // interrupted in the midst of removing
-		return nil, ctx.Err()
+	ctx, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	claimed, letGo := context.WithCancel(context.WithoutCancel(ctx)) // until it is cleaned up
+	var hold sync.WaitGroup
+	hold.Go(func() {
+		if err := c.Hold(claimed, o.Namespace); err != nil {
+			lose(err)
+		}
+	})
+	defer func() {
+		if cause := context.Cause(ctx); errors.Is(cause, ErrTaken) {
+			err = cause
+		}
+		err = errors.Join(err, cleanUp(ctx, c, o, p))
+		letGo()
+		hold.Wait()
+	}()
+	if err != nil {
+		return nil, err
 	}
 	p.Step("create pods and services")
 	setup, cancel := context.WithTimeout(ctx, o.SetupTimeout)

@@ -1,0 +1,275 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
+)
+
+const leasesPath = "/apis/coordination.k8s.io/v1/leases"
+
+// testServer is an API server with a client and two nodes on which no pod is ever Ready.
+func testServer(t *testing.T) (*kubetest.Server, *kube.Client) {
+	t.Helper()
+	s := kubetest.New(t)
+	client, err := kube.FromREST(s.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"n1", "n2"} {
+		s.Put("/api/v1/nodes", &corev1.Node{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.NodeStatus{
+				Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("58")},
+				Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+				Addresses:   []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}},
+			},
+		})
+	}
+	return s, client
+}
+
+func testOptions(namespace string) connectivity.Options {
+	return connectivity.Options{Namespace: namespace, MTU: 9001, SetupTimeout: time.Minute, CaseTimeout: time.Second, Concurrency: 4}
+}
+
+// untilPods waits until there are more than two pods.
+func untilPods(ctx context.Context, s *kubetest.Server) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for len(s.Keys(podsPath)) < 3 && ctx.Err() == nil {
+		<-tick.C
+	}
+}
+
+// putSpace makes a namespace and returns its uid.
+func putSpace(s *kubetest.Server, name, part string) types.UID {
+	return types.UID(s.Put(namespacesPath, &corev1.Namespace{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{partOfLabel: part}},
+	}))
+}
+
+// putLease makes the lease of a run that begun long ago; holder may be empty.
+func putLease(s *kubetest.Server, namespace, holder string) {
+	s.Put(leasesPath, &coordinationv1.Lease{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: claimLease},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+	})
+}
+
+func putPod(s *kubetest.Server, namespace, name string) {
+	s.Put(podsPath, &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+}
+
+// hasty is a run that waits for others shortly.
+func hasty(c *kube.Client, patience time.Duration) *testCluster {
+	t := newTestCluster(c, "img")
+	t.renewEvery, t.patience = 10*time.Millisecond, patience
+	return t
+}
+
+func TestASecondTestLeavesARunningOneAloneAndSaysWhoseItIs(t *testing.T) {
+	for _, second := range []string{"trunkline-test", "another"} {
+		t.Run(second, func(t *testing.T) {
+			t.Parallel()
+			s, client := testServer(t)
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			var first sync.WaitGroup
+			var firstErr error
+			first.Go(func() {
+				_, firstErr = connectivity.Run(ctx, NewTestCluster(client, "img"), testOptions("trunkline-test"), &TestProgress{W: t.Output()})
+			})
+			untilPods(ctx, s)
+			var there corev1.Namespace
+			s.Get(namespacesPath, "trunkline-test", &there)
+			short, cancel := context.WithTimeout(ctx, 20*time.Second)
+			defer cancel()
+			r, err := connectivity.Run(short, NewTestCluster(client, "img"), testOptions(second), &TestProgress{W: t.Output()})
+			for _, want := range []string{"namespace trunkline-test", " process ", "kubectl delete namespace trunkline-test"} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v, want %q in it", err, want)
+				}
+			}
+			if short.Err() != nil || r.Green() || r.Aborted == 0 {
+				t.Errorf("refused at once: %v; green %v, %d aborted", short.Err() == nil, r.Green(), r.Aborted)
+			}
+			var still corev1.Namespace
+			if len(s.Keys(podsPath)) < 3 || !s.Get(namespacesPath, "trunkline-test", &still) || still.UID != there.UID {
+				t.Errorf("of the first there are pods %v and namespaces %v", s.Keys(podsPath), s.Keys(namespacesPath))
+			}
+			stop()
+			first.Wait()
+			if left := append(s.Keys(podsPath), s.Keys(namespacesPath)...); !errors.Is(firstErr, context.Canceled) || len(left) > 0 {
+				t.Errorf("the first ended with %v; %v are left", firstErr, left)
+			}
+		})
+	}
+}
+
+// What the runs before left: one died, one died before it had a lease, one was told
+// to keep its namespace, and one died under another name.
+func TestWhatAnEarlierRunLeftIsRemovedWithoutHelp(t *testing.T) {
+	for name, c := range map[string]struct {
+		space    string
+		lease    bool
+		holder   string
+		patience time.Duration
+	}{
+		"of one that died":                 {"trunkline-test", true, "process 1 on elsewhere", 300 * time.Millisecond},
+		"of one that died at once":         {"trunkline-test", false, "", 300 * time.Millisecond},
+		"of one that kept it":              {"trunkline-test", true, "", time.Hour}, // nothing to wait for
+		"of one that died under that name": {"another", true, "process 1 on elsewhere", 300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, client := testServer(t)
+			old := putSpace(s, c.space, testPart)
+			putPod(s, c.space, "left")
+			if c.lease {
+				putLease(s, c.space, c.holder)
+			}
+			run := hasty(client, c.patience)
+			mine, err := run.Claim(t.Context(), "trunkline-test", func(what string) { t.Log(what) })
+			if !mine || err != nil {
+				t.Fatalf("mine %v, %v", mine, err)
+			}
+			var ns corev1.Namespace
+			if !s.Get(namespacesPath, "trunkline-test", &ns) || ns.UID == old || len(s.Keys(namespacesPath)) != 1 {
+				t.Errorf("namespaces %v, that of the run is %s, the old one was %s", s.Keys(namespacesPath), ns.UID, old)
+			}
+			if pods := s.Keys(podsPath); len(pods) > 0 {
+				t.Errorf("pods %v are left", pods)
+			}
+			if lease, err := run.readLease(t.Context(), "trunkline-test"); err != nil || !run.claim.holds(lease) {
+				t.Errorf("the lease is %v, %v", lease, err)
+			}
+		})
+	}
+}
+
+func TestWhatWasKeptUnderAnotherNameStays(t *testing.T) {
+	s, client := testServer(t)
+	putSpace(s, "kept", testPart)
+	putLease(s, "kept", "")
+	if mine, err := hasty(client, time.Hour).Claim(t.Context(), "trunkline-test", func(string) {}); !mine || err != nil {
+		t.Fatalf("mine %v, %v", mine, err)
+	}
+	if got := s.Keys(namespacesPath); len(got) != 2 {
+		t.Errorf("there are namespaces %v", got)
+	}
+}
+
+func TestANamespaceThatNoTestMadeIsNotTouched(t *testing.T) {
+	s, client := testServer(t)
+	putSpace(s, "trunkline-test", "somebody-else")
+	putPod(s, "trunkline-test", "theirs")
+	run := hasty(client, time.Millisecond)
+	mine, err := run.Claim(t.Context(), "trunkline-test", func(string) {})
+	if mine || err == nil || !strings.Contains(err.Error(), "was not made by this test: give another with --namespace") {
+		t.Errorf("mine %v, %v", mine, err)
+	}
+	if len(s.Keys(podsPath)) != 1 || len(s.Keys(namespacesPath)) != 1 || len(s.Keys(leasesPath)) > 0 {
+		t.Errorf("there are pods %v, namespaces %v, leases %v", s.Keys(podsPath), s.Keys(namespacesPath), s.Keys(leasesPath))
+	}
+}
+
+func TestOfSeveralRunsThatFindALeftoverOneGoesOn(t *testing.T) {
+	s, client := testServer(t)
+	putSpace(s, "trunkline-test", testPart)
+	putLease(s, "trunkline-test", "process 1 on elsewhere")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	hold, letGo := context.WithCancel(ctx)
+	var claims, holds sync.WaitGroup
+	var mu sync.Mutex
+	var won int
+	for range 4 {
+		claims.Go(func() {
+			run := hasty(client, time.Second)
+			mine, err := run.Claim(ctx, "trunkline-test", func(string) {})
+			switch {
+			case mine && err == nil:
+				mu.Lock()
+				won++
+				mu.Unlock()
+				holds.Go(func() {
+					if err := run.Hold(hold, "trunkline-test"); err != nil {
+						t.Errorf("who has it lost it: %v", err)
+					}
+				})
+			case mine || !errors.Is(err, connectivity.ErrBusy):
+				t.Errorf("mine %v, %v", mine, err)
+			}
+		})
+	}
+	claims.Wait()
+	letGo()
+	holds.Wait()
+	if won != 1 {
+		t.Errorf("%d runs have the namespace", won)
+	}
+	if lease, err := newTestCluster(client, "img").readLease(ctx, "trunkline-test"); err != nil || lease == nil || holderOf(lease) != "" {
+		t.Errorf("after its end the lease is %v, %v; want it given up", lease, err)
+	}
+}
+
+// A run that stood still for long is not to disturb whoever came after it.
+func TestARunThatLostItsNamespaceStopsAndLeavesTheNewOneAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		lose func(s *kubetest.Server)
+		want string
+	}{
+		"to another run": {func(s *kubetest.Server) {
+			s.Delete(namespacesPath, "trunkline-test")
+			putSpace(s, "trunkline-test", testPart)
+			putLease(s, "trunkline-test", "process 2 on elsewhere")
+		}, "has gone to process 2 on elsewhere"},
+		// As kubectl delete namespace does: its pods go seconds later.
+		"to a person": {func(s *kubetest.Server) {
+			s.Put(namespacesPath, &corev1.Namespace{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+				ObjectMeta: metav1.ObjectMeta{Name: "trunkline-test", DeletionTimestamp: &metav1.Time{Time: now()}},
+			})
+		}, "is being removed by somebody else"},
+		"to a person who removed its lease": {func(s *kubetest.Server) {
+			s.Delete(leasesPath, "trunkline-test/"+claimLease)
+		}, "its lease was removed by somebody else"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, client := testServer(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			lost := make(chan struct{})
+			go func() {
+				defer close(lost)
+				untilPods(ctx, s)
+				c.lose(s)
+			}()
+			r, err := connectivity.Run(ctx, hasty(client, time.Minute), testOptions("trunkline-test"), &TestProgress{W: t.Output()})
+			<-lost
+			if !errors.Is(err, connectivity.ErrTaken) || !strings.Contains(err.Error(), c.want) || r.Green() || r.Failed > 0 {
+				t.Errorf("%v; green %v, %d failed; want %q", err, r.Green(), r.Failed, c.want)
+			}
+			if taken := strings.Contains(c.want, "gone to"); taken != (len(s.Keys(namespacesPath)) == 1) || taken == (len(s.Keys(podsPath)) == 0) {
+				t.Errorf("there are namespaces %v and pods %v", s.Keys(namespacesPath), s.Keys(podsPath))
+			}
+		})
+	}
+}
