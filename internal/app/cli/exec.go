@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -23,6 +24,25 @@ import (
 type podCommand struct {
 	namespace, pod, container string // container: empty is the first
 	argv                      []string
+}
+
+// written is what a command wrote so far: one that was interrupted may still write.
+type written struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.Write(p)
+}
+
+func (w *written) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.String()
 }
 
 // execute runs a command in a container through the API server, over WebSocket
@@ -46,7 +66,7 @@ func execute(ctx context.Context, c *kube.Client, cmd podCommand) (connectivity.
 	if err != nil {
 		return connectivity.Output{}, fmt.Errorf("prepare exec: %w", err)
 	}
-	var stdout, stderr bytes.Buffer
+	var stdout, stderr written
 	said := &execLog{}
 	err = run.StreamWithContext(klog.NewContext(ctx, klog.New(said)), remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
 	out := connectivity.Output{Stdout: stdout.String(), Stderr: stderr.String()}
