@@ -55,9 +55,9 @@ type earlyStart struct {
 
 // handover is the part of a call that was done already.
 type handover struct {
-	stdin  []byte        // read so far; what is left is still there to be read
+	stdin  []byte        // read so far, perhaps blanks for line ends; the rest is still there
 	answer []byte        // the agent's answer, a line without its end
-	took   time.Duration // with the agent, if it has not answered
+	took   time.Duration // by an agent that has not answered
 }
 
 // input is what main reads as stdin, whose beginning early has read.
@@ -121,10 +121,8 @@ func earlyCall(c *earlyEnv, conf *earlyConf, head, config, tail []byte) (answer 
 		closeFD(netns)
 		return nil, false
 	}
-	if sendEarly(conn, netns, head, config, tail) {
+	if ok = sendEarly(conn, netns, head, config, tail); ok {
 		answer, ok = readLine(conn, m.answer[:], conf.wait(c.command))
-	} else {
-		ok = false
 	}
 	closeFD(netns)
 	closeFD(conn)
@@ -167,8 +165,8 @@ func aboveStandard(fd int, ok bool) (int, bool) {
 	return fd, ok
 }
 
-// sendEarly sends the three pieces as one message with netns beside it. The socket's
-// buffer takes them whole: they are smaller than it.
+// sendEarly sends the three pieces as one message with netns beside it. A socket's buffer
+// is many times as large; to an agent behind a smaller one main sends.
 func sendEarly(conn, netns int, head, config, tail []byte) bool {
 	m := &process
 	m.rights.head.Level, m.rights.head.Type = syscall.SOL_SOCKET, syscall.SCM_RIGHTS
