@@ -18,8 +18,8 @@ import (
 // What takes pods away lets ADDs go first: it waits for a lull, and not for ever. Nobody
 // waits for a pod that ends, and many wait together.
 const (
-	lull      = 10 * time.Millisecond
-	addsFirst = 500 * time.Millisecond
+	lull      = 25 * time.Millisecond
+	addsFirst = time.Second
 )
 
 // del takes a pod's interface away. What is not there is gone already. The
