@@ -58,6 +58,7 @@ type goBuild struct {
 	out      string // file or directory (with a final slash) in the artifact
 	ldflags  []string
 	tags     string
+	stamped  bool // with the artifact's key as its version, which is no part of the key
 }
 
 func (b goBuild) args(out string) []string {
@@ -74,27 +75,11 @@ func (b goBuild) words(tool toolchain) []string {
 }
 
 func (c *Cache) productRecipe(tool toolchain) recipe {
-	builds := []goBuild{
-		{dir: ".", packages: []string{"./cmd/trunkline"}, out: "./"},
+	return c.goRecipe(Product, tool, []goBuild{
+		{dir: ".", packages: []string{"./cmd/trunkline"}, out: "./", stamped: true},
 		// Where it begins: see early.go there.
-		{dir: ".", packages: []string{"./cmd/trunkline-cni"}, out: "./", ldflags: []string{"-E main.start"}},
-	}
-	key := func(context.Context) (string, error) {
-		h := newHashing(c.source)
-		for _, b := range builds {
-			h.text(b.words(tool)...)
-		}
-		return h.files("go.mod", "go.sum", "cmd/trunkline", "cmd/trunkline-cni", "internal", "api").key()
-	}
-	return recipe{name: Product, key: key, make: func(ctx context.Context, j *job) error {
-		for _, b := range builds {
-			b.ldflags = append([]string{"-X main.version=" + stamp(j.key)}, b.ldflags...)
-			if err := c.goBuild(ctx, tool, j, b); err != nil {
-				return err
-			}
-		}
-		return nil
-	}}
+		{dir: ".", packages: []string{"./cmd/trunkline-cni"}, out: "./", stamped: true, ldflags: []string{"-E main.start"}},
+	}, "go.mod", "go.sum", "cmd/trunkline", "cmd/trunkline-cni", "internal", "api")
 }
 
 func (c *Cache) programsRecipe(tool toolchain) recipe {
@@ -155,6 +140,9 @@ func (c *Cache) goRecipe(name string, tool toolchain, builds []goBuild, files ..
 // was compiled.
 func (c *Cache) goBuild(ctx context.Context, tool toolchain, j *job, b goBuild) error {
 	total := c.countPackages(ctx, tool, b)
+	if b.stamped {
+		b.ldflags = append([]string{"-X main.version=" + stamp(j.key)}, b.ldflags...)
+	}
 	cmd := c.goCommand(ctx, tool, b.dir, b.args(filepath.Join(j.dir, b.out)+trailing(b.out))...)
 	watch := &buildOutput{report: func(compiled int) {
 		j.report(Progress{State: Making, Compiled: compiled, Packages: total})
