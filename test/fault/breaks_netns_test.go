@@ -20,6 +20,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/test/node"
@@ -129,7 +130,7 @@ func (v *victim) harmOnNode(from, to *node.Pod) []harm {
 			})
 		}
 	}
-	link := hostnet.LinkName(hostnet.LinkPrefix, "default", "far")
+	link := endpoint.LinkName(endpoint.DefaultLinkPrefix, "default", "far")
 	leftover := filepath.Join(v.Dir, "state", "spool", "nobody-eth0-0.del")
 	return []harm{
 		{"an address is held twice", inPod(netlink.AddrAdd), inPod(netlink.AddrDel), from.Addr.String() + " is held twice"},
@@ -270,7 +271,7 @@ func TestPointsThatAreNotVisitedAreMissed(t *testing.T) {
 	points := append(callPoints("CreateNetworkInterface", 1), point{Kind: onDisk, N: 1})
 	at := func(p point, steps ...string) outcome { return outcome{point: p, hit: true, steps: steps} }
 	visited := []outcome{
-		at(points[0]), at(points[1]), at(points[2], "disk 1 write state/journal/log pod/a/eth0", killed),
+		at(points[0]), at(points[1]), at(points[2], "disk 1 write state/journal/log endpoint/1", killed),
 	}
 	if err := missed(points, visited, len(points)); err != nil {
 		t.Errorf("all were visited: %v", err)
@@ -287,7 +288,7 @@ func TestPointsThatAreNotVisitedAreMissed(t *testing.T) {
 	if left := unkilled(visited); len(left) > 0 {
 		t.Errorf("agents were killed at every sort, but for %q", left)
 	}
-	visited[2].steps = []string{"disk 1 fsync state/journal/log", "disk 2 write state/journal/log pod/a/eth0", killed}
+	visited[2].steps = []string{"disk 1 fsync state/journal/log", "disk 2 write state/journal/log endpoint/1", killed}
 	if left := unkilled(visited); !slices.Equal(left, []string{"disk fsync state/journal/log"}) {
 		t.Errorf("unkilled %q, want the fsync", left)
 	}

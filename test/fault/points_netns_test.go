@@ -105,10 +105,10 @@ func sorts(steps []string) map[string]bool {
 }
 
 // sortsOf are what one call does, records in a write and messages in a datagram,
-// without what differs from churn to churn: "disk record pod", "kernel new route".
+// without what differs from churn to churn: "disk record endpoint", "kernel new route".
 func sortsOf(kind, what string) (list []string) {
 	parts := strings.Split(what, ", ")
-	if keys := regexp.MustCompile(`\b(ipam/ipam/[a-z]+|pod|ec2)/`).FindAllStringSubmatch(what, -1); keys != nil {
+	if keys := regexp.MustCompile(`\b(ledger/[a-z]+|endpoint|ec2)/`).FindAllStringSubmatch(what, -1); keys != nil {
 		parts = nil
 		for _, k := range keys {
 			parts = append(parts, "record "+k[1])

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/trunkline/trunkline/api/introspection"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/test/node"
@@ -296,7 +297,7 @@ func sorted(list []netip.Addr) []netip.Addr {
 func (s sight) kernelProblems() (problems error) {
 	var links, addresses []string
 	for _, p := range s.pods {
-		links = append(links, hostnet.LinkName(hostnet.LinkPrefix, "default", p.name))
+		links = append(links, endpoint.LinkName(endpoint.DefaultLinkPrefix, "default", p.name))
 		addresses = append(addresses, p.answered.String())
 	}
 	want := map[string][]string{podLinks: links}

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/test/node"
 )
@@ -234,7 +235,7 @@ func TestALinkThatIsGoneIsReported(t *testing.T) {
 	if err := n.Add(p); err != nil {
 		t.Fatal(err)
 	}
-	link := hostnet.LinkName(hostnet.LinkPrefix, "default", "a")
+	link := endpoint.LinkName(endpoint.DefaultLinkPrefix, "default", "a")
 	damage(t, n, "link", "del", link)
 	n.Until("it is reported", func() error {
 		for _, line := range reports(t, n) {

@@ -8,11 +8,13 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -22,19 +24,18 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/cni"
+	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
-	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/drift"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
-	"github.com/trunkline/trunkline/internal/edge/journal"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
-	"github.com/trunkline/trunkline/internal/machinery/queue"
-	"github.com/trunkline/trunkline/internal/machinery/serial"
 )
 
 // Cluster is what the agent asks of Kubernetes; *kube.Cluster is one.
@@ -55,15 +56,6 @@ type Events interface {
 	NodeWarning(reason, message string)
 }
 
-// Room takes part in an ADD. Its errors say why, in words a user understands.
-type Room interface {
-	// Admit may refuse a pod before it has an address.
-	Admit(ctx context.Context, pod kube.Pod) error
-	// Ready returns once what the room has for a pod is in force in the kernel. The
-	// pod is wired and its link down; an error takes the ADD back, to be tried again.
-	Ready(ctx context.Context, pod hostnet.Pod) error
-}
-
 // Deps is what an agent is introduced to.
 type Deps struct {
 	Version string // build version, for people and answers
@@ -74,7 +66,8 @@ type Deps struct {
 	Cluster func(changed func()) (Cluster, Events)
 	// Registry receives the metrics and is served at the metrics address.
 	Registry *prometheus.Registry
-	Rooms    []Room
+	// Components take part in each ADD.
+	Components []cni.Component
 	// Removed tells, when the agent is told to stop, whether the stop is meant to
 	// last (its DaemonSet is going) rather than to make room for a successor.
 	// Nil: it never is.
@@ -97,9 +90,8 @@ type Agent struct {
 	metrics  *metrics
 
 	facts facts
-	book  *book
-	calls serial.Keys[ipam.Key]
-	line  queue.Queue // ADDs that wait for an address
+	state *state.Store
+	cni   *cni.Controller
 	// addressed is closed by the pool's loop once canServe.
 	addressed chan struct{}
 
@@ -111,9 +103,8 @@ type Agent struct {
 	subnets  []ipam.Subnet
 	sight    sight
 	enis     map[string]hostENI
-	why      string                       // of the next look at EC2
-	broken   map[string]map[string]defect // what passes over the kernel could not put right, by place
-	plugin   string                       // version of the plugin that called last
+	why      string                    // of the next look at EC2
+	drift    map[string]*drift.Tracker // by place
 	serving  bool
 }
 
@@ -129,7 +120,7 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	if err := refusal(probe(ctx, cfg)); err != nil {
 		return err
 	}
-	a := &Agent{cfg: cfg, deps: deps, log: deps.Log, began: time.Now(), enis: map[string]hostENI{}, broken: map[string]map[string]defect{}}
+	a := &Agent{cfg: cfg, deps: deps, log: deps.Log, began: time.Now(), enis: map[string]hostENI{}, drift: map[string]*drift.Tracker{}}
 	if err := a.open(ctx); err != nil {
 		return errors.Join(err, a.close())
 	}
@@ -166,15 +157,27 @@ func (a *Agent) open(ctx context.Context) error {
 	if a.filter, err = nft.Open(nil, a.log); err != nil {
 		return fmt.Errorf("open the node's nftables: %w", err)
 	}
-	if a.book, err = openBook(ctx, a.cfg, a.log); err != nil {
+	a.state, err = state.Open(ctx, state.Options{
+		Dir: filepath.Join(a.cfg.StateDir, "journal"), BootID: bootID(), Settings: poolConfig(a.cfg).Settings(),
+		LinkPrefix: a.cfg.VethPrefix, Log: a.log,
+	})
+	if err != nil {
 		return err
 	}
+	a.cni = cni.New(cni.Config{
+		NodeName: a.cfg.NodeName, StateDir: a.cfg.StateDir, LinkPrefix: a.cfg.VethPrefix, MTU: cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
+	}, cni.Deps{
+		Log: a.log, State: a.state, Backend: eni{a}, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
+		Components: a.deps.Components, Registry: a.deps.Registry, CompareKernel: a.kernel.MarkFull,
+		RestoreFilter: func(ctx context.Context) error { _, err := a.applyFilter(ctx); return err },
+		Route:         a.routed,
+	})
 	if err := sweepTemp(a.cfg.CNIConfDir); err != nil { // we have the journal's lock: no other agent writes there
 		a.log.Warn("half a conflist of an earlier agent is left", "error", err)
 	}
 	a.metadata = imds.New(a.deps.AWS, imds.Options{})
 	a.ec2, err = ec2.NewExecutor(ec2.Options{
-		Clients: ec2.NewClients(a.deps.AWS), Journal: intents{a.book.journal}, Log: a.log, Registry: a.deps.Registry,
+		Clients: ec2.NewClients(a.deps.AWS), Journal: a.state.Journal(), Log: a.log, Registry: a.deps.Registry,
 	})
 	return err
 }
@@ -186,8 +189,8 @@ func (a *Agent) close() (err error) {
 	if a.filter != nil {
 		err = errors.Join(err, a.filter.Close())
 	}
-	if a.book != nil {
-		err = errors.Join(err, a.book.journal.Close())
+	if a.state != nil {
+		err = errors.Join(err, a.state.Close())
 	}
 	return err
 }
@@ -227,7 +230,7 @@ func (a *Agent) live(ctx context.Context) error {
 	}
 	group.Go(func() error { return a.watched(ctx, "links", a.host.Watch) })
 	group.Go(func() error { return a.watched(ctx, "nftables", a.filter.Watch) })
-	group.Go(func() error { return a.host.Reap(ctx, a.linkGone) })
+	group.Go(func() error { return a.cni.Run(ctx) })
 	group.Go(func() error { return a.serve(ctx) })
 	return group.Wait()
 }
@@ -281,12 +284,11 @@ func (a *Agent) serve(ctx context.Context) error {
 		return err
 	}
 	server := cniserver.Server{
-		Handle: a.handle, Agent: a.deps.Version, UID: uint32(os.Getuid()), MaxWait: a.cfg.AddWait + 10*time.Second,
+		Handle: a.cni.Handle, Agent: a.deps.Version, UID: uint32(os.Getuid()), MaxWait: a.cfg.AddWait + 10*time.Second,
 		Report: func(err error) { a.log.Warn("plugin connection", "error", err) },
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.Serve(ctx, l) })
-	group.Go(func() error { return a.spoolLoop(ctx) })
 	if err := a.writeConflist(); err != nil {
 		return errors.Join(err, group.Wait())
 	}
@@ -306,18 +308,6 @@ func bootID() string {
 		return "" // then a reboot goes unnoticed here; links tell it all the same
 	}
 	return strings.TrimSpace(string(raw))
-}
-
-// openJournal waits for the lock: during a roll the agent before us may still be
-// stopping.
-func openJournal(ctx context.Context, dir string) (j *journal.Journal, records []journal.Record, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	err = retry(ctx, 50*time.Millisecond, func() (again bool, err error) {
-		j, records, err = journal.Open(dir, journal.Options{BootID: bootID()})
-		return errors.Is(err, journal.ErrLocked), err
-	})
-	return j, records, err
 }
 
 // retry calls f until it is done or ctx ends, and returns its last error.

@@ -6,22 +6,16 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
-	"github.com/trunkline/trunkline/internal/edge/journal"
 )
 
-// agreement says when a pass over the kernel last found it, or made it, as the book has
-// it, and by whom. What that agent had wired by then and is not there when the next one
-// starts, somebody took away.
-type agreement struct {
-	At time.Time `json:"at"` // when the pass began
-	By string    `json:"by"` // version and settings of the agent: they decide what is wired
-}
-
-// maker is what agreement.By says of this agent.
-func (a *Agent) maker() string {
+// version is what state.Agreement.By says of this agent: version and settings decide
+// what is wired.
+func (a *Agent) version() string {
 	sum := sha256.New()
 	for _, row := range a.cfg.Describe() {
 		fmt.Fprintln(sum, row.Name, row.Value)
@@ -29,28 +23,26 @@ func (a *Agent) maker() string {
 	return a.deps.Version + " " + hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// agree notes a pass that began at a time and succeeded.
-func (b *book) agree(g agreement) error {
-	rec, err := journal.Put(keyKernel+"agreed", g)
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.enqueueForBoot(nil, rec) // lost: what is damaged before the next pass is not told
-	return nil
+// agree records a comparison that began at a time and succeeded.
+func (a *Agent) agree(began time.Time) error {
+	_, err := a.state.Update(func(tx *state.Tx) error {
+		tx.Agree(state.Agreement{At: began, By: a.version()}) // lost in a crash: what is damaged before the next one is not reported
+		return nil
+	})
+	return err
 }
 
-// expectLeft tells the room of links what an earlier agent left in the kernel, so that
-// damage done since is told of and not only repaired. Only what was complete when a pass
-// of the same version, settings and boot began counts: the rest may be work cut short.
+// expectLeft tells the link edge what an earlier agent left in the kernel, so that
+// damage done since is reported and not only repaired. Only what was complete when a
+// comparison of the same version, settings and boot began counts: the rest may be work
+// that was cut short.
 func (a *Agent) expectLeft() {
-	if a.book.agreed.By != a.maker() {
+	if a.state.Agreed.By != a.version() {
 		return
 	}
-	complete := func(since time.Time) bool { return since.Add(time.Second).Before(a.book.agreed.At) }
+	complete := func(since time.Time) bool { return since.Add(time.Second).Before(a.state.Agreed.At) }
 	states := []hostnet.State{hostnet.ForNode(families(), a.cfg.ExternalCIDRs)}
-	view, leases := a.book.view(time.Now())
+	view, _ := a.state.View(time.Now())
 	settled := map[vpc.ENIID]bool{}
 	for _, e := range view.ENIs {
 		if want, ok := a.eniState(e.ENI); ok && e.Phase == ipam.Ready && complete(e.Since) {
@@ -58,10 +50,9 @@ func (a *Agent) expectLeft() {
 			states = append(states, want)
 		}
 	}
-	tables := tablesOf(view, leases)
-	for _, l := range leases {
-		if t, ok := a.book.get(l.Owner.Key()); ok && t.Stage == wired && complete(t.Since) && settled[l.ENI] {
-			states = append(states, hostnet.ForPod(t.podAt(tables)))
+	for _, e := range a.state.Endpoints() {
+		if e.Stage == endpoint.Ready && complete(e.Since) && settled[e.Attachment.Interface] {
+			states = append(states, hostnet.ForEndpoint(routed(e, view)))
 		}
 	}
 	a.host.Expect(hostnet.Join(states...))

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -13,14 +12,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/trunkline/trunkline/internal/control/cni"
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
@@ -88,7 +89,7 @@ func scraped(t *testing.T) map[string]*dto.MetricFamily {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "trunkline_build_info", ConstLabels: prometheus.Labels{"program": "agent", "version": "v9"}})
 	build.Set(1)
 	r.MustRegister(build)
-	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: &strict{}}, Journal: intents{a.book.journal}, Log: a.log, Registry: r})
+	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: &strict{}}, Journal: a.state.Journal(), Log: a.log, Registry: r})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,11 +99,14 @@ func scraped(t *testing.T) map[string]*dto.MetricFamily {
 			t.Fatalf("%s: %v", id, err)
 		}
 	}
-	assign(t, a.book, "one")
+	statetest.Ready(t, a.state, "one")
 	a.decision.Numbers = ipam.Numbers{ENIs: 1, MaxENIs: 3, Capacity: 15, Have: 2, Assigned: 1}
-	a.metrics.call("ADD", nil, time.Millisecond)
-	a.metrics.call("ADD", errors.New("no"), time.Millisecond)
-	a.metrics.call("DEL", nil, time.Millisecond)
+	a.cni = cni.New(cni.Config{}, cni.Deps{State: a.state, Registry: r, Log: a.log})
+	for _, call := range []cnirpc.Request{ // two ADDs without a namespace, the DEL of an unknown container
+		{Command: "ADD", ContainerID: "c", Config: []byte("{}")}, {Command: "ADD", ContainerID: "c", Config: []byte("{}")}, {Command: "DEL", ContainerID: "c", Config: []byte("{}")},
+	} {
+		_, _ = a.cni.Handle(t.Context(), &call, nil)
+	}
 	a.metrics.looks.Inc()
 	a.metrics.loopErrors.WithLabelValues("kernel").Inc()
 	a.metrics.started.WithLabelValues("settled").Observe(0.5)

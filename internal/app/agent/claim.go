@@ -2,11 +2,12 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
@@ -19,12 +20,21 @@ func (a *Agent) claim(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look for pods of another CNI: %w", err)
 	}
-	rows := a.book.claim(claimsOf(a.cluster.Pods(), routed), a.cluster.Synced(), time.Now())
+	claims := claimsOf(a.cluster.Pods(), routed)
+	var rows []ipam.Record
+	_, err = a.state.Update(func(tx *state.Tx) error {
+		tx.Durable()
+		rows = claimAll(tx, claims, a.cluster.Synced(), time.Now())
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 	for _, row := range rows {
-		a.log.Info("an address that was not given out here", "ip", row.Address.Addr, "state", row.Address.State, "pod", row.Address.Owner.Pod())
+		a.log.Info("an address that was not given out here", "ip", row.Address.Addr, "state", row.Address.State, "pod", row.Address.Holder.String())
 	}
 	if len(rows) > 0 {
-		a.line.Wake()
+		a.cni.Wake()
 		a.pool.Mark()
 	}
 	return nil
@@ -37,53 +47,25 @@ func claimsOf(pods []kube.Pod, routed map[netip.Addr]string) map[netip.Addr]ipam
 	for _, p := range pods {
 		for _, addr := range p.Addresses {
 			if p.WantsAddress() {
-				claims[addr] = ipam.Claim{Owner: ipam.ForeignOwner(addr, p.Namespace, p.Name, p.UID), Made: p.Created}
+				claims[addr] = ipam.Claim{Holder: ipam.ForeignHolder(endpoint.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}), Made: p.Created}
 			}
 		}
 	}
 	for addr := range routed {
-		c, named := claims[addr]
-		if !named {
-			c.Owner = ipam.ForeignOwner(addr, "", "", "")
-		}
-		claims[addr] = ipam.Claim{Owner: c.Owner}
+		claims[addr] = ipam.Claim{Holder: claims[addr].Holder} // the pod, where the API server names it
 	}
 	return claims
 }
 
-// claim adds the attachments that have no lease to what others claim, and has the
-// ledger book it all.
-func (b *book) claim(claims map[netip.Addr]ipam.Claim, whole bool, now time.Time) []ipam.Record {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for key, t := range b.pods {
-		if _, leased := b.ledger.Lookup(key); !leased && t.Stage == wired {
-			claims[t.Addr] = ipam.Claim{Owner: t.Owner}
+// claimAll adds the endpoints that have no lease to what others claim, and enters it all
+// in the ledger.
+func claimAll(tx *state.Tx, claims map[netip.Addr]ipam.Claim, whole bool, now time.Time) []ipam.Record {
+	for _, e := range tx.Endpoints() {
+		if _, leased := tx.Ledger().Lookup(e.ID); !leased && e.Stage == endpoint.Ready {
+			claims[e.Addresses.Primary()] = ipam.Claim{Holder: ipam.HolderOf(e)}
 		}
 	}
-	rows := b.ledger.Claim(claims, whole, now)
-	b.enqueue(rows)
+	rows := tx.Ledger().Claim(claims, whole, now)
+	tx.Record(rows...)
 	return rows
-}
-
-// adopt books an attachment that the kernel showed, with a lease of its address.
-// ErrUnknown: the ledger does not have the address; the attachment is booked all the
-// same. ErrHeld: somebody else has it, and nothing is booked.
-func (b *book) adopt(ctx context.Context, t attachment) error {
-	b.mu.Lock()
-	_, rows, unleased := b.ledger.Adopt(t.Owner, t.Addr, t.Since)
-	if errors.Is(unleased, ipam.ErrHeld) {
-		b.mu.Unlock()
-		return unleased
-	}
-	if t.Stage == deleting {
-		rows = append(rows, b.ledger.Quarantine(t.Owner, t.Since)...)
-	}
-	b.pods[t.Owner.Key()] = t
-	pending := b.enqueue(rows, podRecord(t))
-	b.mu.Unlock()
-	if err := pending.Wait(ctx); err != nil {
-		return err
-	}
-	return unleased
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/control/cni"
 	"github.com/trunkline/trunkline/internal/core/config"
 )
 
@@ -20,7 +21,6 @@ import (
 const (
 	conflistName = "10-trunkline.conflist"
 	pluginName   = "trunkline-cni"
-	networkName  = "trunkline"
 )
 
 // conflistVersion is the highest CNI version the node's runtime takes: containerd
@@ -52,7 +52,7 @@ func conflist(cfg config.Config, version string, withPortmap bool) ([]byte, erro
 		})
 	}
 	out, err := json.MarshalIndent(map[string]any{
-		"cniVersion": version, "name": networkName, "plugins": plugins,
+		"cniVersion": version, "name": cni.NetworkName, "plugins": plugins,
 	}, "", "  ")
 	return append(out, '\n'), err
 }

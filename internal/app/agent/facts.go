@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
-	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
-	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
@@ -47,7 +45,7 @@ func (a *Agent) learn(ctx context.Context) error {
 		name string
 		do   func(context.Context) error
 	}{
-		{"what an earlier agent left", a.mindLoss},
+		{"what an earlier agent left", a.quarantineAfterJournalLoss},
 		{"instance metadata", a.learnIdentity},
 		{"limits of the instance type", a.learnLimits},
 		{"interfaces at EC2", func(ctx context.Context) error { return a.look(ctx, true) }},
@@ -147,11 +145,11 @@ func (a *Agent) follow(ctx context.Context, interfaces []ec2.Interface) {
 	a.facts.primary.Groups, a.facts.primary.VPCv4CIDRs = groups, ranges
 }
 
-// settle brings what an earlier process left to rest before anything new begins:
-// pods found in the kernel and not in the book are adopted, ADDs it died over are
-// taken back, DELs it took are finished, and the kernel agrees with the book.
+// settle finishes what an earlier process left before anything new begins: pods found in
+// the kernel and not in the state are adopted, ADDs it died over are taken back, DELs it
+// accepted are finished, and the kernel agrees with the state.
 func (a *Agent) settle(ctx context.Context) error {
-	if err := a.adoptLinks(ctx); err != nil {
+	if err := a.cni.AdoptLinks(ctx); err != nil {
 		return err
 	}
 	if err := a.setUpENIs(ctx); err != nil {
@@ -161,31 +159,17 @@ func (a *Agent) settle(ctx context.Context) error {
 	if _, err := a.reconcileKernel(ctx, true); err != nil {
 		return err
 	}
-	for _, t := range a.book.attachments() {
-		switch t.Stage {
-		case wired:
-			continue
-		case adding:
-			a.log.Info("taking an interrupted ADD back", "pod", t.Owner.Pod(), "ip", t.Addr)
-		case deleting:
-		}
-		if err := a.detach(ctx, t); err != nil {
-			return fmt.Errorf("finish pod %s: %w", t.Owner.Pod(), err)
-		}
-	}
-	if err := a.drainSpool(ctx); err != nil {
-		a.log.Warn("spooled DELs are left for the next pass", "error", err)
-	}
-	return nil
+	return a.cni.FinishInterrupted(ctx)
 }
 
-// mindLoss has the ledger mind that there was one before: it is empty, and either its
-// journal was damaged or the kernel shows that pods were wired here.
-func (a *Agent) mindLoss(ctx context.Context) error {
-	if view, _ := a.book.view(time.Now()); len(view.ENIs) > 0 {
+// quarantineAfterJournalLoss has the ledger give out no address before its cool-down
+// is over, when it is empty although an earlier one existed: its journal was damaged, or
+// the kernel shows that pods were wired here.
+func (a *Agent) quarantineAfterJournalLoss(ctx context.Context) error {
+	if view, _ := a.state.View(time.Now()); len(view.ENIs) > 0 {
 		return nil
 	}
-	lost := a.book.journal.Found.Damage != nil
+	lost := a.state.Found.Damage != nil
 	if !lost {
 		have, err := a.host.Read(ctx)
 		if err != nil {
@@ -193,75 +177,13 @@ func (a *Agent) mindLoss(ctx context.Context) error {
 		}
 		lost = slices.ContainsFunc(have.Links, hostnet.Link.Ours) || slices.ContainsFunc(have.Rules, hostnet.Rule.ToPod)
 	}
-	if lost {
-		a.log.Warn("there was a journal before this one: no address is given out before its cool-down is over")
-		a.book.mu.Lock()
-		defer a.book.mu.Unlock()
-		a.book.ledger.Lost(time.Now())
+	if !lost {
+		return nil
 	}
-	return nil
-}
-
-// adoptLinks books the pods that are in the kernel and not in the book: the journal
-// was lost. Those whose links wait for the reaper are booked as going, so that nobody
-// gets their addresses before.
-func (a *Agent) adoptLinks(ctx context.Context) error {
-	links, err := a.host.Pods(ctx)
-	if err != nil {
-		return fmt.Errorf("list pods' links: %w", err)
-	}
-	for _, w := range links {
-		key := ipam.Key{ContainerID: w.ContainerID, IfName: w.IfName}
-		if _, known := a.book.get(key); known || w.Half || len(w.Addresses) == 0 {
-			continue
-		}
-		if err := a.adopt(ctx, w); err != nil {
-			return fmt.Errorf("take %s over: %w", w.Link, err)
-		}
-	}
-	return nil
-}
-
-// adopt books an attachment that only the kernel knows. One whose address EC2 has not
-// shown yet is kept, and claims the address until it does. One whose address the book
-// knows to be another pod's is left to be deleted.
-func (a *Agent) adopt(ctx context.Context, w link.Wired) error {
-	t := attachment{
-		Owner: ipam.Owner{ContainerID: w.ContainerID, IfName: w.IfName},
-		Addr:  w.Addresses[0], Table: w.Table, MTU: a.podMTU(), Link: w.Link, Stage: wired, Since: time.Now(),
-	}
-	for _, p := range a.cluster.Pods() {
-		if hostnet.LinkName(a.cfg.VethPrefix, p.Namespace, p.Name) == w.Link {
-			t.Owner.Namespace, t.Owner.Name, t.Owner.PodUID = p.Namespace, p.Name, p.UID
-		}
-	}
-	if w.Dying {
-		t.Stage = deleting
-	}
-	err := a.book.adopt(ctx, t)
-	log := a.log.With("pod", t.Owner.Pod(), "ip", t.Addr, "link", t.Link)
-	switch {
-	case err == nil:
-		log.Warn("pod taken over from the kernel", "stage", t.Stage)
-	case errors.Is(err, ipam.ErrUnknown):
-		log.Warn("pod taken over from the kernel, its address not known at EC2 yet", "error", err)
-		a.doubtEC2("a pod has an address that EC2 did not show")
-	case errors.Is(err, ipam.ErrHeld):
-		log.Error("a pod's link cannot be taken over", "error", err)
-	default:
-		return err
-	}
-	return nil
-}
-
-func (a *Agent) spoolDir() string { return filepath.Join(a.cfg.StateDir, "spool") }
-
-// spoolLoop carries out DELs that were spooled while the agent was starting.
-func (a *Agent) spoolLoop(ctx context.Context) error {
-	l := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, a.drainSpool(ctx) })
-	l.Every, l.MaxBackoff = 5*time.Second, 30*time.Second
-	l.Report = func(err error, pause time.Duration) {
-		a.log.Warn("spooled DELs are left", "error", err, "pause", pause)
-	}
-	return l.Run(ctx)
+	a.log.Warn("an earlier journal was lost: no address is given out before its cool-down is over")
+	_, err := a.state.Update(func(tx *state.Tx) error {
+		tx.Ledger().AssumeLost(time.Now())
+		return nil
+	})
+	return err
 }

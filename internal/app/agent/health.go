@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/drift"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
@@ -44,9 +45,9 @@ func driftNow(atEC2, inKernel []string) metav1.Condition {
 	}
 	switch {
 	case len(atEC2) > 0:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonAtEC2, some(atEC2)
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonAtEC2, drift.Summary(atEC2)
 	case len(inKernel) > 0:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonInKernel, some(inKernel)
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonInKernel, drift.Summary(inKernel)
 	}
 	return c
 }
@@ -65,11 +66,8 @@ func (a *Agent) lastError() *trunkline.CallError {
 
 // versions of what runs on the node. The plugin's is that of its last call.
 func (a *Agent) versions() (trunkline.Versions, error) {
-	a.mu.Lock()
-	plugin := a.plugin
-	a.mu.Unlock()
 	node, _ := a.cluster.Node()
-	v := trunkline.Versions{Agent: a.deps.Version, Plugin: plugin, CNI: conflistVersion(a.cfg.CNIVersion, node.Runtime)}
+	v := trunkline.Versions{Agent: a.deps.Version, Plugin: a.cni.Plugin(), CNI: conflistVersion(a.cfg.CNIVersion, node.Runtime)}
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return v, errors.Join(errors.New("read the kernel's version"), err)

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
@@ -33,8 +34,12 @@ func TestConditionsSayWhatTheLastLookAndPassFound(t *testing.T) {
 }
 
 func TestAReportHasTheVersionsOfTheNode(t *testing.T) {
-	a, _ := restarted(t)
-	a.cfg, a.deps.Version, a.plugin = defaults(t), "v1", "v0"
+	a := withExecutor(t, &lossy{broken: func() bool { return false }})
+	a.cluster, a.deps.Version = deaf{}, "v1"
+	status := &cnirpc.Request{Command: "STATUS", Plugin: "v0", Config: []byte("not JSON")}
+	if _, failure := a.cni.Handle(t.Context(), status, nil); failure == nil {
+		t.Error("a call without a configuration succeeded")
+	}
 	v, err := a.versions()
 	if err != nil || v.Agent != "v1" || v.Plugin != "v0" || v.CNI != "1.0.0" || !strings.Contains(v.Kernel, ".") {
 		t.Errorf("%+v, %v", v, err)

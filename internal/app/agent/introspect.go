@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trunkline/trunkline/api/introspection"
+	"github.com/trunkline/trunkline/internal/control/cni"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 )
 
 // introspect serves what people and probes ask, at AWS's ports.
@@ -119,7 +121,7 @@ func (a *Agent) awsENIs() any {
 		for _, ad := range e.Addresses {
 			entry := addressInfo{Address: ad.Address.String()}
 			if ad.State == "assigned" {
-				entry.IPAMKey = map[string]string{"networkName": networkName, "containerID": ad.Container}
+				entry.IPAMKey = map[string]string{"cni.NetworkName": cni.NetworkName, "containerID": ad.Container}
 				entry.AssignedTime = ad.Since
 			}
 			cidr := ad.Address.String() + "/32"
@@ -130,24 +132,25 @@ func (a *Agent) awsENIs() any {
 	return map[string]any{"0": out}
 }
 
-// pods lists the attachments as the journal has them.
+// pods lists the endpoints.
 func (a *Agent) pods() any {
 	type row struct {
-		Pod       string    `json:"pod"`
-		UID       string    `json:"uid,omitempty"`
-		Container string    `json:"container"`
-		IfName    string    `json:"ifName"`
-		Address   string    `json:"address"`
-		Link      string    `json:"link"`
-		Table     uint32    `json:"table"`
-		Stage     string    `json:"stage"`
-		Since     time.Time `json:"since"`
+		Endpoint  endpoint.ID `json:"endpoint"`
+		Pod       string      `json:"pod"`
+		UID       string      `json:"uid,omitempty"`
+		Container string      `json:"container"`
+		IfName    string      `json:"ifName"`
+		Address   string      `json:"address"`
+		Link      string      `json:"link"`
+		Table     uint32      `json:"table"`
+		Stage     string      `json:"stage"`
+		Since     time.Time   `json:"since"`
 	}
 	rows := []row{}
-	for _, t := range a.book.attachments() {
+	for _, e := range a.state.Endpoints() {
 		rows = append(rows, row{
-			Pod: t.Owner.Pod(), UID: t.Owner.PodUID, Container: t.Owner.ContainerID, IfName: t.Owner.IfName,
-			Address: t.Addr.String(), Link: t.Link, Table: t.Table, Stage: string(t.Stage), Since: t.Since,
+			Endpoint: e.ID, Pod: e.Name(), UID: e.Pod.UID, Container: e.Key.ContainerID, IfName: e.Key.IfName,
+			Address: e.Addresses.Primary().String(), Link: e.Link, Table: e.Attachment.Table, Stage: string(e.Stage), Since: e.Since,
 		})
 	}
 	return rows

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
@@ -19,47 +21,41 @@ func families() []vpc.Family { return []vpc.Family{vpc.IPv4} }
 // wantHost is the whole of the node's network as it should be now.
 func (a *Agent) wantHost() hostnet.State {
 	states := []hostnet.State{hostnet.ForNode(families(), a.cfg.ExternalCIDRs)}
-	view, leases := a.book.view(time.Now())
-	tables := tablesOf(view, leases)
+	view, _ := a.state.View(time.Now())
 	for _, e := range view.ENIs {
 		if want, ok := a.eniState(e.ENI); ok {
 			states = append(states, want)
 		}
 	}
-	for _, t := range a.book.attachments() {
-		if t.Stage != deleting {
-			states = append(states, hostnet.ForPod(t.podAt(tables)))
+	for _, e := range a.state.Endpoints() {
+		if e.Wired() {
+			states = append(states, hostnet.ForEndpoint(routed(e, view)))
 		}
 	}
 	return hostnet.Join(states...)
 }
 
-// wantPod is the pod of an attachment as the kernel should have it now.
-func (a *Agent) wantPod(t attachment) hostnet.Pod {
-	return t.podAt(tablesOf(a.book.view(time.Now())))
+// routed is an endpoint at the route table where its interface is now.
+func (a *Agent) routed(e endpoint.Endpoint) endpoint.Endpoint {
+	view, _ := a.state.View(time.Now())
+	return routed(e, view)
 }
 
-// podAt is the pod at the table where its interface is now.
-func (t attachment) podAt(tables map[ipam.Key]uint32) hostnet.Pod {
-	p := t.pod()
-	if table, ok := tables[t.Owner.Key()]; ok {
-		p.Table = table
-	}
-	return p
-}
-
-// tablesOf says which table each pod's traffic leaves by: that of its interface,
-// which may have come back at another device index after somebody detached it.
-func tablesOf(view ipam.View, leases []ipam.Lease) map[ipam.Key]uint32 {
-	tables := map[ipam.Key]uint32{}
-	for _, l := range leases {
-		for _, e := range view.ENIs {
-			if e.ID == l.ENI && e.Phase == ipam.Ready {
-				tables[l.Owner.Key()] = hostnet.ENI{Device: e.Device}.Table()
-			}
+// routed is an endpoint at the route table of its interface, which may have come back at
+// another device index after someone detached it.
+func routed(e endpoint.Endpoint, view ipam.View) endpoint.Endpoint {
+	for _, i := range view.ENIs {
+		if i.Phase != ipam.Ready {
+			continue
+		}
+		holds := slices.ContainsFunc(i.Addresses, func(a ipam.Address) bool {
+			return a.Holder.Endpoint == e.ID && e.ID != 0 && (a.State == ipam.Assigned || a.State == ipam.Quarantined)
+		})
+		if holds {
+			e.Attachment.Interface, e.Attachment.Table = i.ID, hostnet.ENI{Device: i.Device}.Table()
 		}
 	}
-	return tables
+	return e
 }
 
 // eniState is the network of an interface whose link has been found and that is
@@ -89,15 +85,15 @@ func (a *Agent) wantFilter() ruleset.Ruleset {
 		ExcludeSNAT: a.cfg.ExcludeSNATCIDRs, ExternalSNAT: a.cfg.ExternalSNAT,
 		Random: ruleset.Randomize(a.cfg.RandomizeSNAT), NoNodePort: !a.cfg.NodePort,
 	}
-	for _, t := range a.book.attachments() {
-		if t.Stage != deleting {
-			c.Pods = append(c.Pods, ruleset.PodOf(t.pod(), a.cfg.PodMetadata))
+	for _, e := range a.state.Endpoints() {
+		if e.Wired() {
+			c.Pods = append(c.Pods, ruleset.PodOf(e, a.cfg.PodMetadata))
 		}
 	}
 	return ruleset.Compile(c)
 }
 
-// reconcileKernel makes links, routes, rules and nftables agree with the book. It
+// reconcileKernel makes links, routes, rules and nftables agree with the state. It
 // is the loop's work; every pass is a whole one, for reading everything costs a
 // few milliseconds.
 func (a *Agent) reconcileKernel(ctx context.Context, full bool) (next time.Time, err error) {
@@ -110,18 +106,18 @@ func (a *Agent) reconcileKernel(ctx context.Context, full bool) (next time.Time,
 		next = filterNext
 	}
 	if linkErr != nil {
-		a.doubtEC2("the node's links are not as the ledger says")
+		a.requestEC2Resync("the node's links are not as the ledger says")
 	}
 	err = errors.Join(claimErr, linkErr, filterErr)
 	if full && err == nil {
-		err = errors.Join(a.book.agree(agreement{At: began, By: a.maker()}), a.sweepQuarantine(ctx))
+		err = errors.Join(a.agree(began), a.cni.ReleaseGone(ctx))
 	}
 	return next, err
 }
 
-// doubtEC2 has EC2 looked at soon: an interface may have been taken off the node. For
-// the same reason it does so once a minute: that look did not help.
-func (a *Agent) doubtEC2(why string) {
+// requestEC2Resync has EC2 observed soon: an interface may have been detached from the
+// node. For the same reason it does so once a minute: the last observation did not help.
+func (a *Agent) requestEC2Resync(why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if why == a.sight.doubted && time.Since(a.sight.doubtedAt) < lookEvery {
@@ -131,38 +127,9 @@ func (a *Agent) doubtEC2(why string) {
 	a.observe.Mark()
 }
 
-// sweepQuarantine frees the addresses of pods that went and whose link is no
-// more, though nobody said so: it was deleted with its namespace, or by hand.
-func (a *Agent) sweepQuarantine(ctx context.Context) error {
-	before, waiting := a.book.attachments(), a.book.quarantined() // first: a link made later is not missed
-	links, err := a.host.Pods(ctx)
-	if err != nil {
-		return fmt.Errorf("list pods' links: %w", err)
-	}
-	there, held, unknown := map[ipam.Key]bool{}, map[netip.Addr]bool{}, false
-	for _, w := range links {
-		unknown = unknown || w.Half // whose it is, and what address it has
-		there[ipam.Key{ContainerID: w.ContainerID, IfName: w.IfName}] = true
-		for _, addr := range w.Addresses {
-			held[addr] = true
-		}
-	}
-	for _, t := range before {
-		if t.Stage == deleting && !there[t.Owner.Key()] && a.calls.Busy(t.Owner.Key()) == 0 {
-			a.freed(t.Owner.Key())
-		}
-	}
-	for _, l := range waiting {
-		if !held[l.Addr] && !unknown && a.calls.Busy(l.Owner.Key()) == 0 {
-			a.freed(l.Owner.Key())
-		}
-	}
-	return nil
-}
-
 // setUpENIs finds the links of the interfaces that are on the instance.
 func (a *Agent) setUpENIs(ctx context.Context) error {
-	view, _ := a.book.view(time.Now())
+	view, _ := a.state.View(time.Now())
 	for _, e := range view.ENIs {
 		if !e.Unmanaged && e.Phase == ipam.Ready {
 			if err := a.findENI(ctx, e.ENI); err != nil {

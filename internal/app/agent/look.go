@@ -76,14 +76,14 @@ func (a *Agent) observeEC2(ctx context.Context, full bool) (time.Time, error) {
 	a.metrics.looks.Inc()
 	a.pool.Mark()
 	a.kernel.Mark()
-	a.line.Wake()
+	a.cni.Wake()
 	return a.lookForSure(), nil
 }
 
 // lookForSure asks for another look soon while EC2 and the ledger differ in a way
 // that a second look confirms or clears.
 func (a *Agent) lookForSure() time.Time {
-	view, _ := a.book.view(time.Now())
+	view, _ := a.state.View(time.Now())
 	now := len(view.Differences())
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -111,7 +111,7 @@ func (a *Agent) look(ctx context.Context, survey bool) error {
 			return err
 		}
 	}
-	view, _ := a.book.view(time.Now())
+	view, _ := a.state.View(time.Now())
 	var known []vpc.ENIID
 	for _, e := range view.ENIs {
 		if !e.Unmanaged {
@@ -137,7 +137,7 @@ func (a *Agent) look(ctx context.Context, survey bool) error {
 		seen = append(seen, ec2.ObservedOf(i, node, subnets))
 	}
 	var drift []ipam.Drift
-	err = a.book.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) {
+	err = a.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) {
 		rows, drift = l.Observe(seen, time.Now())
 		return rows, nil
 	})
@@ -172,14 +172,14 @@ func (a *Agent) knowsSubnet(id vpc.SubnetID) bool {
 // tellDrift tells people in what EC2 and the ledger differ: the node's, and the
 // owner of a pod whose address is gone at EC2.
 func (a *Agent) tellDrift(drift []ipam.Drift) {
-	_, leases := a.book.view(time.Now())
+	_, leases := a.state.View(time.Now())
 	for _, d := range drift {
 		a.log.Warn("the ledger and EC2 differ", "eni", d.ENI, "ip", d.Addr, "what", d.Message)
 		a.metrics.drift.WithLabelValues("ec2").Inc()
 		a.events.NodeWarning("AddressDrift", d.Message)
 		for _, l := range leases {
-			if l.Addr == d.Addr && d.Addr.IsValid() && l.Owner.Name != "" {
-				a.events.PodWarning(kube.PodRef{Namespace: l.Owner.Namespace, Name: l.Owner.Name}, l.Owner.PodUID, "AddressLost",
+			if l.Addr == d.Addr && d.Addr.IsValid() && l.Holder.Pod.Name != "" {
+				a.events.PodWarning(kube.PodRef{Namespace: l.Holder.Pod.Namespace, Name: l.Holder.Pod.Name}, l.Holder.Pod.UID, "AddressLost",
 					fmt.Sprintf("%s; when that is refused, delete the pod to give it another address", d.Message))
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -82,19 +83,19 @@ func TestTheConflistIsKeptThoughTheAPIServerHangs(t *testing.T) {
 func TestServingBeginsWithTheFirstAddress(t *testing.T) {
 	a := withExecutor(t, &lossy{broken: func() bool { return false }})
 	a.cfg.StateDir, a.cluster, a.addressed = t.TempDir(), deaf{}, make(chan struct{})
-	full := a.book
-	for _, b := range []*book{filled(t, a.cfg), full, full} {
-		a.book = b
+	full := a.state
+	for _, s := range []*state.Store{journaled(t, a.cfg), full, full} {
+		a.state = s
 		if _, err := a.planOnce(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
 		select {
 		case <-a.addressed:
-			if b != full {
+			if s != full {
 				t.Error("calls are served without an address")
 			}
 		default:
-			if b == full {
+			if s == full {
 				t.Error("there is an address, and calls are not served")
 			}
 		}

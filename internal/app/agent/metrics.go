@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,11 +11,6 @@ import (
 // metrics of the agent. Labels are bounded: verbs, steps, loops and places are
 // named in this package, codes are those of CNI and ours.
 type metrics struct {
-	calls      *prometheus.HistogramVec
-	phases     *prometheus.HistogramVec
-	results    *prometheus.CounterVec
-	waited     prometheus.Counter
-	spooled    prometheus.Counter
 	drift      *prometheus.CounterVec
 	loopErrors *prometheus.CounterVec
 	actions    *prometheus.CounterVec
@@ -33,11 +27,6 @@ func buckets() []float64 {
 
 func newMetrics(r prometheus.Registerer, a *Agent) *metrics {
 	m := &metrics{
-		calls:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "trunkline_cni_call_seconds", Help: "Time to answer a call of the plugin, waiting included.", Buckets: buckets()}, []string{"command"}),
-		phases:     prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "trunkline_cni_phase_seconds", Help: "Time of one step of an ADD or DEL.", Buckets: buckets()}, []string{"command", "phase"}),
-		results:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_cni_results_total", Help: "Answers to the plugin, by CNI error code (0: done)."}, []string{"command", "code"}),
-		waited:     prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_pool_empty_total", Help: "Times an ADD found no free address."}),
-		spooled:    prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_cni_spooled_dels_total", Help: "DELs that were written down while no agent answered."}),
 		drift:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_drift_total", Help: "Things that were not as they should be."}, []string{"where"}),
 		loopErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_loop_errors_total", Help: "Passes of a loop that failed."}, []string{"loop"}),
 		actions:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_pool_actions_total", Help: "Actions of the plan that ended."}, []string{"result"}),
@@ -45,7 +34,7 @@ func newMetrics(r prometheus.Registerer, a *Agent) *metrics {
 		looks:      prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_pool_looks_total", Help: "Comparisons of the node's record with EC2."}),
 		started:    prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "trunkline_start_seconds", Help: "Time from the agent's start until the kernel and EC2 agree with its record (settled), and until it serves.", Buckets: buckets()}, []string{"until"}),
 	}
-	r.MustRegister(m.calls, m.phases, m.results, m.waited, m.spooled, m.drift, m.loopErrors, m.actions, m.kernelPass, m.looks, m.started, bookMetrics{a})
+	r.MustRegister(m.drift, m.loopErrors, m.actions, m.kernelPass, m.looks, m.started, bookMetrics{a})
 	for _, g := range gauges() {
 		read := func() float64 {
 			a.mu.Lock()
@@ -77,21 +66,6 @@ func gauges() []gauge {
 	}
 }
 
-// call counts one call of the plugin.
-func (m *metrics) call(command string, err error, took time.Duration) {
-	switch command {
-	case "ADD", "DEL", "CHECK", "STATUS", "GC":
-	default:
-		command = "other"
-	}
-	code := "0"
-	if err != nil {
-		code = strconv.Itoa(int(asError(err).Code))
-	}
-	m.calls.WithLabelValues(command).Observe(took.Seconds())
-	m.results.WithLabelValues(command, code).Inc()
-}
-
 // bookMetrics reads the book when it is asked. Labels are bounded: a node has a few
 // interfaces, and kinds of actions are those of ipam.
 type bookMetrics struct{ a *Agent }
@@ -117,7 +91,7 @@ func (b bookMetrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (b bookMetrics) Collect(to chan<- prometheus.Metric) {
-	view, _ := b.a.book.view(time.Now())
+	view, _ := b.a.state.View(time.Now())
 	prefixes := 0
 	for _, e := range view.ENIs {
 		prefixes += len(e.Prefixes)

@@ -12,6 +12,9 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/trunkline/trunkline/internal/control/cni"
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
@@ -32,22 +35,23 @@ func (l *lossy) UnassignPrivateIpAddresses(context.Context, *sdk.UnassignPrivate
 	return &sdk.UnassignPrivateIpAddressesOutput{}, nil
 }
 
-// withExecutor is an agent whose book has eni-1 with two addresses, and EC2 at api.
+// withExecutor is an agent whose ledger has eni-1 with two addresses, and EC2 at api.
 func withExecutor(t *testing.T, api ec2.API) *Agent {
 	t.Helper()
 	cfg, log := defaults(t), slog.New(slog.DiscardHandler)
-	a := &Agent{cfg: cfg, log: log, book: filled(t, cfg)}
+	a := &Agent{cfg: cfg, log: log, state: journaled(t, cfg)}
 	nothing := func(context.Context, bool) (time.Time, error) { return time.Time{}, nil }
 	a.pool, a.kernel, a.observe, a.report = loop.New(nothing), loop.New(nothing), loop.New(nothing), loop.New(nothing)
 	a.metrics = newMetrics(prometheus.NewRegistry(), a)
-	a.ec2 = executor(t, api, a.book)
-	observe(t, a.book)
+	a.cni = cni.New(cni.Config{}, cni.Deps{State: a.state, Registry: prometheus.NewRegistry(), Log: log})
+	a.ec2 = executor(t, api, a.state)
+	statetest.Observe(t, a.state)
 	return a
 }
 
-func executor(t *testing.T, api ec2.API, b *book) *ec2.Executor {
+func executor(t *testing.T, api ec2.API, s *state.Store) *ec2.Executor {
 	t.Helper()
-	x, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: api}, Journal: intents{b.journal}, Log: slog.New(slog.DiscardHandler)})
+	x, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: api}, Journal: s.Journal(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,11 +61,11 @@ func executor(t *testing.T, api ec2.API, b *book) *ec2.Executor {
 // nextProcess has the agent's journal read by a new process.
 func nextProcess(t *testing.T, a *Agent, api ec2.API) {
 	t.Helper()
-	if err := a.book.journal.Close(); err != nil {
+	if err := a.state.Close(); err != nil {
 		t.Fatal(err)
 	}
-	a.book = filled(t, a.cfg)
-	a.ec2 = executor(t, api, a.book)
+	a.state = journaled(t, a.cfg)
+	a.ec2 = executor(t, api, a.state)
 }
 
 // doubtful begins to give one address of eni-1 back; the reply is lost, and a brake
@@ -74,9 +78,9 @@ func doubtful(ctx context.Context, t *testing.T) (a *Agent, api *lossy, done cha
 		a.ec2.SetBrake(ec2.FreezeRelease)
 		return true
 	}
-	view, _ := a.book.view(time.Now())
+	view, _ := a.state.View(time.Now())
 	action := ipam.Action{ID: "a1", Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}}
-	if err := a.book.change(ctx, func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
+	if err := a.change(ctx, func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
 		t.Fatal(err)
 	}
 	done = make(chan struct{})
@@ -89,7 +93,7 @@ func doubtful(ctx context.Context, t *testing.T) (a *Agent, api *lossy, done cha
 func TestAnActionOfUnknownEndStaysInFlightUntilItIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, api, done := doubtful(t.Context(), t)
-		view, _ := a.book.view(time.Now())
+		view, _ := a.state.View(time.Now())
 		if len(view.InFlight) != 1 {
 			t.Errorf("in flight %v: the end of a1 is not known, and it was booked as failed", view.InFlight)
 		}
@@ -99,7 +103,7 @@ func TestAnActionOfUnknownEndStaysInFlightUntilItIsKnown(t *testing.T) {
 		api.broken = func() bool { return false }
 		a.ec2.SetBrake(ec2.NoBrake)
 		<-done
-		view, _ = a.book.view(time.Now())
+		view, _ = a.state.View(time.Now())
 		if len(view.InFlight) != 0 || len(view.ENIs[0].Addresses) != 1 {
 			t.Errorf("after the brake: in flight %v, addresses %v", view.InFlight, view.ENIs[0].Addresses)
 		}
@@ -112,12 +116,12 @@ func TestTheNextProcessFindsTheIntentOfAnActionOfUnknownEnd(t *testing.T) {
 		a, _, done := doubtful(ctx, t)
 		stop()
 		<-done
-		if err := a.book.journal.Close(); err != nil {
+		if err := a.state.Close(); err != nil {
 			t.Fatal(err)
 		}
-		next := filled(t, a.cfg)
-		view, _ := next.view(time.Now())
-		left, ok := next.open["a1"]
+		next := journaled(t, a.cfg)
+		view, _ := next.View(time.Now())
+		left, ok := next.Intents["a1"]
 		if len(view.InFlight) != 1 || !ok || left.Outcome != nil || left.Intent.Kind != ec2.Unassign {
 			t.Errorf("in flight %v, intent %+v (%v): want both, unfinished", view.InFlight, left, ok)
 		}
@@ -130,11 +134,11 @@ func TestOnlyWhatAnEarlierProcessBeganIsRecovered(t *testing.T) {
 	a := withExecutor(t, api)
 	begin := func(action ipam.Action) {
 		t.Helper()
-		if err := a.book.change(t.Context(), func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
+		if err := a.change(t.Context(), func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	view, _ := a.book.view(time.Now())
+	view, _ := a.state.View(time.Now())
 	begin(ipam.Action{ID: "earlier", Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}})
 	nextProcess(t, a, api)
 	begin(ipam.Action{ID: "ours", Kind: ipam.CreateENI, Subnet: "subnet-1", Count: 1})
@@ -142,7 +146,7 @@ func TestOnlyWhatAnEarlierProcessBeganIsRecovered(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.work.Wait()
-	view, _ = a.book.view(time.Now())
+	view, _ = a.state.View(time.Now())
 	if api.calls != 1 || len(view.InFlight) != 1 || view.InFlight[0].ID != "ours" {
 		t.Errorf("%d calls, in flight %v: want that the earlier one is carried out, and what this process began left alone", api.calls, view.InFlight)
 	}
@@ -163,16 +167,16 @@ func TestAnIntentWhoseEndCannotBeLearnedDoesNotHoldUpTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &dark{lossy{broken: func() bool { return false }}}
 		a := withExecutor(t, api)
-		view, _ := a.book.view(time.Now())
+		view, _ := a.state.View(time.Now())
 		for _, action := range []ipam.Action{
 			{ID: "stuck", Kind: ipam.CreateENI, Subnet: "subnet-1", Count: 1},
 			{ID: "other", Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}},
 		} {
-			if err := a.book.change(t.Context(), func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
+			if err := a.change(t.Context(), func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
 				t.Fatal(err)
 			}
 			in, _ := ec2.IntentOf(action, a.facts.node)
-			if err := (intents{a.book.journal}).Begin(t.Context(), in); err != nil {
+			if err := a.state.Journal().Begin(t.Context(), in); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -181,7 +185,7 @@ func TestAnIntentWhoseEndCannotBeLearnedDoesNotHoldUpTheOthers(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- a.recoverEC2(ctx); a.work.Wait(); close(done) }()
 		time.Sleep(time.Minute) // on the test's own clock
-		view, _ = a.book.view(time.Now())
+		view, _ = a.state.View(time.Now())
 		if len(view.InFlight) != 1 || view.InFlight[0].ID != "stuck" || len(view.ENIs[0].Addresses) != 1 {
 			t.Errorf("in flight %v, addresses %v: want that only the one nobody can tell of is", view.InFlight, view.ENIs[0].Addresses)
 		}
@@ -197,16 +201,16 @@ func TestAnIntentWhoseEndCannotBeLearnedDoesNotHoldUpTheOthers(t *testing.T) {
 // The disk is full for a moment.
 func TestAnActionThatCouldNotBeWrittenIsNotInFlight(t *testing.T) {
 	a := withExecutor(t, &lossy{broken: func() bool { return false }})
-	if err := a.book.journal.Close(); err != nil {
+	if err := a.state.Close(); err != nil {
 		t.Fatal(err)
 	}
-	view, _ := a.book.view(time.Now())
+	view, _ := a.state.View(time.Now())
 	idle := view.ENIs[0].Addresses[0].Addr
 	action := ipam.Action{Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{idle}}
 	if err := a.begin(t.Context(), action, time.Now()); err == nil {
 		t.Fatal("it was begun")
 	}
-	view, _ = a.book.view(time.Now())
+	view, _ = a.state.View(time.Now())
 	if len(view.InFlight) > 0 || view.ENIs[0].Count(ipam.Free) != 2 {
 		t.Errorf("in flight for ever: %v; addresses %v", view.InFlight, view.ENIs[0].Addresses)
 	}
@@ -231,7 +235,7 @@ func TestTheSameDoubtHasEC2LookedAtOnceAMinute(t *testing.T) {
 		a := withExecutor(t, &lossy{broken: func() bool { return false }})
 		looks := 0
 		for range 120 {
-			a.doubtEC2("the node's links are not as the ledger says")
+			a.requestEC2Resync("the node's links are not as the ledger says")
 			if a.sight.doubt != "" {
 				looks++
 			}
@@ -241,7 +245,7 @@ func TestTheSameDoubtHasEC2LookedAtOnceAMinute(t *testing.T) {
 		if looks != 10 {
 			t.Errorf("%d looks in ten minutes", looks)
 		}
-		if a.doubtEC2("a link is not there"); a.sight.doubt == "" {
+		if a.requestEC2Resync("a link is not there"); a.sight.doubt == "" {
 			t.Error("another doubt is not heard")
 		}
 	})

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
-	"github.com/trunkline/trunkline/internal/edge/journal"
 )
 
 // planOnce is the pool's loop: it asks the planner and begins what it says.
@@ -40,7 +40,7 @@ func (a *Agent) planOnce(ctx context.Context, _ bool) (time.Time, error) {
 	select {
 	case <-a.addressed:
 	default:
-		if canServe(a.book.view(now)) {
+		if canServe(a.state.View(now)) {
 			close(a.addressed)
 		}
 	}
@@ -50,7 +50,7 @@ func (a *Agent) planOnce(ctx context.Context, _ bool) (time.Time, error) {
 			problems = errors.Join(problems, err)
 		}
 	}
-	a.line.Wake() // a cool-down may have ended
+	a.cni.Wake() // a cool-down may have ended
 	return decision.Next, problems
 }
 
@@ -66,7 +66,7 @@ func canServe(v ipam.View, leases []ipam.Lease) bool {
 func (a *Agent) begin(ctx context.Context, action ipam.Action, now time.Time) error {
 	action.ID = newID()
 	var err error
-	if err = a.book.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) { return l.Begin(action, now) }); err != nil {
+	if err = a.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) { return l.Begin(action, now) }); err != nil {
 		if !errors.Is(err, ipam.ErrStale) && ctx.Err() == nil { // booked and not written, so it is not carried out
 			a.settled(ctx, action.ID, ipam.Result{}, err)
 		}
@@ -75,7 +75,7 @@ func (a *Agent) begin(ctx context.Context, action ipam.Action, now time.Time) er
 	a.log.Info("begin", "action", action.String(), "why", action.Why, "id", action.ID)
 	// Begin adds what it knows (Held, Recent, Began); the journaled row is the one
 	// to carry out.
-	view, _ := a.book.view(now)
+	view, _ := a.state.View(now)
 	for _, booked := range view.InFlight {
 		if booked.ID == action.ID {
 			action = booked
@@ -83,6 +83,20 @@ func (a *Agent) begin(ctx context.Context, action ipam.Action, now time.Time) er
 	}
 	a.work.Go(func() { a.carryOut(ctx, action) })
 	return nil
+}
+
+// change runs f on the ledger and waits for its records to be on the disk.
+func (a *Agent) change(ctx context.Context, f func(l *ipam.Ledger) ([]ipam.Record, error)) error {
+	pending, err := a.state.Update(func(tx *state.Tx) error {
+		tx.Durable()
+		rows, err := f(tx.Ledger())
+		tx.Record(rows...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return pending.Wait(ctx)
 }
 
 func newID() ipam.ActionID {
@@ -104,7 +118,7 @@ func (a *Agent) carryOut(ctx context.Context, action ipam.Action) {
 
 // setUp puts an interface's link, routes and rules in place.
 func (a *Agent) setUp(ctx context.Context, action ipam.Action) {
-	view, _ := a.book.view(time.Now())
+	view, _ := a.state.View(time.Now())
 	err := fmt.Errorf("set up %s: %w", action.ENI, ipam.ErrUnknown)
 	for _, e := range view.ENIs {
 		if e.ID == action.ENI {
@@ -151,17 +165,20 @@ func (a *Agent) settled(ctx context.Context, id ipam.ActionID, result ipam.Resul
 	// The outcome is a fact whether or not the agent stops.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	a.book.mu.Lock()
-	var rows []ipam.Record
-	var err error
-	if failed == nil {
-		rows, err = a.book.ledger.Settle(id, result, time.Now())
-	} else {
-		rows, err = a.book.ledger.Fail(id, ec2.FailureOf(failed), time.Now())
-	}
-	pending := a.book.enqueue(rows, journal.Forget(keyIntent+string(id)))
-	a.book.mu.Unlock()
-	if err = errors.Join(err, pending.Wait(ctx)); err != nil {
+	var unknown error
+	pending, err := a.state.Update(func(tx *state.Tx) error {
+		tx.Durable()
+		var rows []ipam.Record
+		if failed == nil {
+			rows, unknown = tx.Ledger().Settle(id, result, time.Now())
+		} else {
+			rows, unknown = tx.Ledger().Fail(id, ec2.FailureOf(failed), time.Now())
+		}
+		tx.Record(rows...)
+		tx.Forget(string(id))
+		return nil
+	})
+	if err = errors.Join(err, unknown, pending.Wait(ctx)); err != nil {
 		a.log.Warn("the end of an action was not booked", "id", id, "error", err)
 	}
 	if failed != nil {
@@ -170,7 +187,7 @@ func (a *Agent) settled(ctx context.Context, id ipam.ActionID, result ipam.Resul
 	} else {
 		a.metrics.actions.WithLabelValues("done").Inc()
 	}
-	a.line.Wake()
+	a.cni.Wake()
 	a.pool.Mark()
 	a.kernel.Mark()
 	a.report.Mark()
@@ -179,8 +196,8 @@ func (a *Agent) settled(ctx context.Context, id ipam.ActionID, result ipam.Resul
 // recoverEC2 finishes what an earlier process had under way, while we serve and
 // begin actions of our own. Each is booked as soon as its own end is known.
 func (a *Agent) recoverEC2(ctx context.Context) error {
-	left := maps.Clone(a.book.open)
-	for _, action := range a.book.begun {
+	left := maps.Clone(a.state.Intents)
+	for _, action := range a.state.Begun {
 		entry, written := left[string(action.ID)]
 		if !written { // it was booked and EC2 not asked yet
 			a.work.Go(func() { a.carryOut(ctx, action) })
@@ -193,22 +210,22 @@ func (a *Agent) recoverEC2(ctx context.Context) error {
 			a.ended(ctx, entry.Intent, out, err)
 		})
 	}
-	var forget []journal.Record
-	for id := range left { // the ledger took their outcome
-		forget = append(forget, journal.Forget(keyIntent+id))
-	}
-	if err := a.book.journal.Append(ctx, forget...); err != nil {
-		return nil //nolint:nilerr // only on the way out, or the disk is full; they are forgotten next time
-	}
-	return nil
+	_, err := a.state.Update(func(tx *state.Tx) error {
+		tx.Durable()
+		for id := range left { // the ledger took their outcome
+			tx.Forget(id)
+		}
+		return nil
+	})
+	return err
 }
 
 // snapshot is what the planner sees.
 func (a *Agent) snapshot(now time.Time) ipam.Snapshot {
-	view, leases := a.book.view(now)
+	view, leases := a.state.View(now)
 	addressed := map[string]bool{}
 	for _, l := range leases {
-		addressed[l.Owner.Pod()] = true
+		addressed[l.Holder.String()] = true
 	}
 	a.mu.Lock()
 	subnets, facts := a.subnets, a.facts
@@ -219,7 +236,7 @@ func (a *Agent) snapshot(now time.Time) ipam.Snapshot {
 		View: view, Subnets: subnets, Groups: facts.primary.Groups, Brake: ec2.BrakeOf(brake),
 		Limits: ipam.Limits{ENIs: facts.limits.ENIs, AddressesPerENI: facts.limits.IPv4, MaxPods: node.MaxPods},
 	}
-	waiting, oldest := a.line.Len(), a.line.Oldest()
+	waiting, oldest := a.cni.Waiting()
 	for _, p := range a.cluster.Pods() {
 		if p.WantsAddress() && !p.Deleting && !addressed[p.Namespace+"/"+p.Name] {
 			s.Pending = append(s.Pending, ipam.Pending{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Bound: p.Bound, Waiting: waiting > 0})

@@ -7,9 +7,10 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/trunkline/trunkline/internal/core/config"
-	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
@@ -62,10 +63,9 @@ func lacks(found error, do string) (problems []string) {
 // probeRules are the node's rules as these settings make them, with addresses that
 // stand for its own (TEST-NET-1, RFC 5737): they are not known yet.
 func probeRules(cfg config.Config) ruleset.Ruleset {
-	pod := hostnet.Pod{
-		Namespace: "trunkline", Name: "probe", ContainerID: "probe", IfName: "eth0", Link: "tlprobe",
-		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
-	}
+	pod := endpoint.Adopt(1, endpoint.Key{ContainerID: "probe", IfName: "eth0"}, endpoint.Pod{Namespace: "trunkline", Name: "probe"}, endpoint.Wire{
+		Link: "tlprobe", Addresses: endpoint.AddressesOf(netip.MustParseAddr("192.0.2.2")),
+	}, false, time.Time{})
 	return ruleset.Compile(ruleset.Config{
 		PrimaryLink: "eth0", PrimaryIPv4: netip.MustParseAddr("192.0.2.1"), VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 		ExcludeSNAT: cfg.ExcludeSNATCIDRs, ExternalSNAT: cfg.ExternalSNAT,

@@ -17,7 +17,7 @@ import (
 // bookNow is the node's addresses and plan, for people.
 func (a *Agent) bookNow() introspection.Book {
 	now := time.Now()
-	view, _ := a.book.view(now)
+	view, _ := a.state.View(now)
 	a.mu.Lock()
 	decision, instance := a.decision, a.facts.identity.Instance
 	a.mu.Unlock()
@@ -55,10 +55,10 @@ func bookENI(e ipam.ENIView) introspection.ENI {
 	}
 	for _, ad := range e.Addresses {
 		entry := introspection.Address{
-			Address: ad.Addr, State: string(ad.State), Container: ad.Owner.ContainerID, Since: ad.Since, Until: ad.Until,
+			Address: ad.Addr, State: string(ad.State), Container: ad.Holder.Key.ContainerID, Since: ad.Since, Until: ad.Until,
 		}
-		if ad.Owner != (ipam.Owner{}) {
-			entry.Pod = ad.Owner.Pod()
+		if ad.State == ipam.Assigned || ad.State == ipam.Quarantined {
+			entry.Pod = ad.Holder.String()
 		}
 		switch ad.State {
 		case ipam.Quarantined:
@@ -110,7 +110,7 @@ func (a *Agent) networkStatus(d ipam.Decision) trunkline.NodeNetworkStatus {
 		condition(trunkline.ConditionReady, d.Condition.CanAdd, d.Condition),
 		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
 	}
-	view, _ := a.book.view(time.Now())
+	view, _ := a.state.View(time.Now())
 	a.mu.Lock()
 	failed := a.sight.failed
 	a.mu.Unlock()

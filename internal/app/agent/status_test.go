@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/trunkline/trunkline/internal/core/ipam"
-	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
 // A STATUS that says no makes the whole node not ready, and its pods are evicted
@@ -24,16 +23,13 @@ func TestStatusSaysNoForAnEmptyPoolOnlyWhileNoPodRuns(t *testing.T) {
 		{ipam.ReasonSubnetExhausted, 0, false},
 	} {
 		a := &Agent{serving: true, decision: ipam.Decision{Condition: ipam.Condition{Reason: c.reason, Message: "why"}, Numbers: ipam.Numbers{Assigned: c.assigned}}}
-		err := a.status()
+		err := eni{a}.Status()
 		if (err != nil) != c.refused {
 			t.Errorf("%s with %d pods: %v, want refused: %v", c.reason, c.assigned, err, c.refused)
 		}
-		if err != nil && asError(err).Code != cnirpc.CodeUnavailable {
-			t.Errorf("%s: code %d", c.reason, asError(err).Code)
-		}
 	}
 	// The first call may come before the conflist is written.
-	if err := (&Agent{decision: ipam.Decision{Condition: ipam.Condition{Reason: ipam.ReasonReady, CanAdd: true}}}).status(); err != nil {
+	if err := (eni{&Agent{decision: ipam.Decision{Condition: ipam.Condition{Reason: ipam.ReasonReady, CanAdd: true}}}}).Status(); err != nil {
 		t.Errorf("an agent that answers says that it does not serve: %v", err)
 	}
 }

@@ -5,10 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -19,8 +21,12 @@ func eni1() ENI {
 	return ENI{ID: "eni-1", Link: "eth1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, Device: 1, Addresses: []netip.Prefix{prefix("10.0.32.9/19")}}
 }
 
-func web() Pod {
-	return Pod{Namespace: "default", Name: "web", ContainerID: "4f3a", IfName: "eth0", Addresses: []netip.Addr{addr("10.0.32.40")}, Table: 2}
+func web() endpoint.Endpoint {
+	pod := endpoint.Pod{Namespace: "default", Name: "web"}
+	e := endpoint.New(1, endpoint.Key{ContainerID: "4f3a", IfName: "eth0"}, pod, "trunkline", time.Time{}, time.Time{})
+	e.Addresses, e.Attachment.Table, e.MTU = endpoint.AddressesOf(addr("10.0.32.40")), 2, vpc.MTU
+	e.Link, e.Stage = endpoint.LinkName(endpoint.DefaultLinkPrefix, pod.Namespace, pod.Name), endpoint.Ready
+	return e
 }
 
 func lines(ops []Op) []string {
@@ -32,7 +38,7 @@ func lines(ops []Op) []string {
 }
 
 func TestWhatANodeShouldHaveReadsLikeIP(t *testing.T) {
-	got := Join(ForNode([]vpc.Family{vpc.IPv4}, []netip.Prefix{prefix("172.31.0.0/16")}), ForENI(eni1()), ForPod(web())).String()
+	got := Join(ForNode([]vpc.Family{vpc.IPv4}, []netip.Prefix{prefix("172.31.0.0/16")}), ForENI(eni1()), ForEndpoint(web())).String()
 	want := `address 10.0.32.9/19 dev eth1 noprefixroute
 link eth1 address 02:00:00:00:00:01 mtu 9001 up alias "trunkline:eni/eni-1"
 link eni68caf03a5f4 address ` + mac(web(), 0) + ` mtu 9001 up alias "trunkline:pod/4f3a/eth0/10.0.32.40"
@@ -60,21 +66,20 @@ route default via 169.254.1.1 dev eth0 table main proto 211`
 	}
 }
 
-func mac(p Pod, end int) string {
-	h, c := PodMACs(p.ContainerID, p.IfName)
-	return []vpc.MAC{h, c}[end].String()
+func mac(e endpoint.Endpoint, end int) string {
+	return []vpc.MAC{e.HostMAC, e.PodMAC}[end].String()
 }
 
 func TestAPodOnThePrimaryENINeedsNoRuleOfItsOwn(t *testing.T) {
 	p := web()
-	p.Table = TableMain
-	for _, r := range ForPod(p).Rules {
+	p.Attachment.Table = TableMain
+	for _, r := range ForEndpoint(p).Rules {
 		if r.Priority == RuleFromPod {
 			t.Errorf("it has %s", r)
 		}
 	}
-	p.Held = true
-	if s := ForPod(p); len(s.Routes)+len(s.Neighbours) > 0 || !s.Links[0].Pending {
+	p.Stage = endpoint.Wiring
+	if s := ForEndpoint(p); len(s.Routes)+len(s.Neighbours) > 0 || !s.Links[0].Pending {
 		t.Errorf("a pod that is held back wants\n%s", s)
 	}
 }
@@ -83,8 +88,8 @@ func TestEveryFamilyHasItsOwnRoutesAndRules(t *testing.T) {
 	e := eni1()
 	e.Addresses = append(e.Addresses, prefix("2600:1f14::9/64"))
 	p := web()
-	p.Addresses = append(p.Addresses, addr("2600:1f14::40"))
-	text := Join(ForENI(e), ForPod(p), PodSide(p)).String()
+	p.Addresses.IPv6 = addr("2600:1f14::40")
+	text := Join(ForENI(e), ForEndpoint(p), PodSide(p)).String()
 	for _, want := range []string{
 		"route default(6) via fe80:ec2::1 dev eth1 table 2", "rule 32765: from 2600:1f14::9/128 lookup 2",
 		"route 2600:1f14::40/128 dev eni68caf03a5f4 table main proto", "rule 512: from all to 2600:1f14::40/128 lookup main",
@@ -97,7 +102,7 @@ func TestEveryFamilyHasItsOwnRoutesAndRules(t *testing.T) {
 }
 
 func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
-	base := Join(ForENI(eni1()), ForPod(web()))
+	base := Join(ForENI(eni1()), ForEndpoint(web()))
 	node := func() State {
 		return model{}.apply(State{Links: []Link{
 			{Name: "eth1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500, Admin: AdminDown},
@@ -329,14 +334,15 @@ func drawWanted(t *rapid.T) State {
 	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "pods") {
 		p := web()
-		p.Name, p.ContainerID = string(rune('a'+i)), string(rune('a'+i))
-		p.Addresses = []netip.Addr{addr("10.0.32.40")}
+		p.Key.ContainerID = string(rune('a' + i))
+		p.HostMAC, p.PodMAC = endpoint.MACs(p.Key)
+		p.Link = endpoint.LinkName(endpoint.DefaultLinkPrefix, "default", p.Key.ContainerID)
 		for range i {
-			p.Addresses[0] = p.Addresses[0].Next()
+			p.Addresses.IPv4 = p.Addresses.IPv4.Next()
 		}
-		p.Table = rapid.SampledFrom([]uint32{TableMain, 2}).Draw(t, "table")
-		p.Held = rapid.Bool().Draw(t, "held")
-		states = append(states, ForPod(p))
+		p.Attachment.Table = rapid.SampledFrom([]uint32{TableMain, 2}).Draw(t, "table")
+		p.Stage = rapid.SampledFrom([]endpoint.Stage{endpoint.Wiring, endpoint.Ready}).Draw(t, "stage")
+		states = append(states, ForEndpoint(p))
 	}
 	return Join(states...)
 }

@@ -4,59 +4,51 @@ import (
 	"maps"
 	"net/netip"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 )
 
-// foreignContainer stands for the container of a pod that Trunkline did not wire. CNI
-// lets no runtime name a container so.
-const foreignContainer = "(foreign)"
-
-// ForeignOwner is the owner of an address that Trunkline did not give out: a pod that
-// another CNI wired. Its container is not known, so the address identifies it; name
-// and uid of the pod may be empty.
-func ForeignOwner(addr netip.Addr, namespace, name, uid string) Owner {
-	return Owner{ContainerID: foreignContainer, IfName: addr.String(), Namespace: namespace, Name: name, PodUID: uid}
-}
-
-// Foreign reports whether Trunkline did not wire the owner.
-func (o Owner) Foreign() bool { return o.ContainerID == foreignContainer }
+// ForeignHolder is the holder of an address that Trunkline did not give out: a pod that
+// another CNI wired. The pod may be zero where only the kernel shows the address.
+func ForeignHolder(pod endpoint.Pod) Holder { return Holder{Pod: pod} }
 
 // Claim says that a pod has an address which the ledger may not know of, or not as
 // that pod's.
 type Claim struct {
-	Owner Owner
+	Holder Holder
 	// Made is when the pod was made for which the API server lists the address; zero
 	// where the kernel itself shows it. What was given back after Made is not that
 	// pod's any more, whatever the API server still says.
 	Made time.Time
 }
 
-// Claim says who uses addresses beside those that were given out here: all of them,
-// each time. They are booked as their owners', also when EC2 shows an address only
-// later, and so never given out or back. What a foreign owner had and claims no more
-// cools down, provided that the claims are whole: that everybody was asked.
+// Claim says which addresses are in use that were not given out here: all of them,
+// each time. They are assigned to their holders, also when EC2 shows an address only
+// later, and so never given out or back. What a foreign holder had and no longer
+// claims cools down, provided that the claims are whole: every source was read.
 func (l *Ledger) Claim(claims map[netip.Addr]Claim, whole bool, now time.Time) []Record {
 	l.expire(now)
 	l.claims = maps.Clone(claims)
 	var records []Record
 	for _, a := range l.sortedAddresses() {
-		if _, still := claims[a.Addr]; whole && !still && a.State == Assigned && a.Owner.Foreign() {
+		if _, still := claims[a.Addr]; whole && !still && a.State == Assigned && a.Holder.Foreign() {
 			records = append(records, putAddress(l.cooled(a, now)))
 		}
 	}
 	return l.change(now, records...)
 }
 
-// Renewed says that the runtime makes a new sandbox for the owner's pod, here. What the
-// API server alone says that a foreign sandbox of that pod has is not in use any more.
-func (l *Ledger) Renewed(owner Owner, now time.Time) []Record {
-	if owner.PodUID == "" {
+// Renewed says that the runtime makes a new sandbox for a pod on this node. The address
+// that only the API server shows for a foreign sandbox of that pod is no longer in use.
+func (l *Ledger) Renewed(pod endpoint.Pod, now time.Time) []Record {
+	if pod.UID == "" {
 		return nil
 	}
 	var records []Record
 	for _, a := range l.sortedAddresses() {
 		c, claimed := l.claims[a.Addr]
 		seen := claimed && c.Made.IsZero()
-		if a.State == Assigned && a.Owner.Foreign() && a.Owner.PodUID == owner.PodUID && !seen {
+		if a.State == Assigned && a.Holder.Foreign() && a.Holder.Pod.UID == pod.UID && !seen {
 			records = append(records, putAddress(l.cooled(a, now)))
 		}
 	}
@@ -66,12 +58,12 @@ func (l *Ledger) Renewed(owner Owner, now time.Time) []Record {
 	return l.change(now, records...)
 }
 
-// unclaim ends the claims of an owner whose DEL was taken.
-func (l *Ledger) unclaim(k Key) {
-	maps.DeleteFunc(l.claims, func(_ netip.Addr, c Claim) bool { return c.Owner.Key() == k })
+// Unclaim ends the claims of an endpoint whose DEL was accepted.
+func (l *Ledger) Unclaim(id endpoint.ID) {
+	maps.DeleteFunc(l.claims, func(_ netip.Addr, c Claim) bool { return !c.Holder.Foreign() && c.Holder.Endpoint == id })
 }
 
-// claimed books the claims that can be: the rows of change, which calls it.
+// claimed assigns what is claimed and can be assigned; change calls it.
 func (l *Ledger) claimed(now time.Time) []Record {
 	var records []Record
 	for _, addr := range sortedAddrs(l.claims) {
@@ -80,23 +72,23 @@ func (l *Ledger) claimed(now time.Time) []Record {
 		if !known || !row.claimable(c) {
 			continue
 		}
-		if other, holds := l.byOwner[c.Owner.Key()]; holds && other != addr {
+		if other, holds := l.byHolder[c.Holder.Endpoint]; holds && other != addr {
 			continue
 		}
 		taken := *row
-		taken.State, taken.Owner, taken.Since, taken.Until = Assigned, c.Owner, stamp(now), time.Time{}
+		taken.State, taken.Holder, taken.Since, taken.Until = Assigned, c.Holder, stamp(now), time.Time{}
 		records = append(records, putAddress(taken))
 	}
 	return records
 }
 
-// claimable reports whether a can be booked as c says.
+// claimable reports whether a can be assigned as c says.
 func (a Address) claimable(c Claim) bool {
 	switch a.State {
 	case Free, Cooling, Unconfirmed:
 		return c.Made.IsZero() || !a.Used.After(c.Made)
 	case Assigned:
-		return a.Owner.Foreign() && a.Owner != c.Owner
+		return a.Holder.Foreign() && a.Holder != c.Holder
 	case Quarantined, Releasing:
 	}
 	return false

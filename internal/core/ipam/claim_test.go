@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
 // claimOf is a claim of default/theirs to addr; made: see ipam.Claim.
 func claimOf(addr netip.Addr, made time.Time) map[netip.Addr]ipam.Claim {
-	return map[netip.Addr]ipam.Claim{addr: {Owner: ipam.ForeignOwner(addr, "default", "theirs", "uid-theirs"), Made: made}}
+	return map[netip.Addr]ipam.Claim{addr: {Holder: ipam.ForeignHolder(endpoint.Pod{Namespace: "default", Name: "theirs", UID: "uid-theirs"}), Made: made}}
 }
 
 func stateOf(w *world, addr netip.Addr) ipam.Address {
@@ -30,7 +31,7 @@ func TestAClaimedAddressIsGivenToNobodyUntilTheClaimEnds(t *testing.T) {
 	addr := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
 	w.ledger.Claim(claimOf(addr, time.Time{}), true, w.now)
 	for i := 1; ; i++ {
-		lease, _, err := w.ledger.Assign(owner(i), w.now)
+		lease, _, err := w.ledger.Assign(holder(i), w.now)
 		if err != nil {
 			break
 		}
@@ -52,16 +53,16 @@ func TestAnAddressThatEC2ShowsLateGoesToWhoClaimsIt(t *testing.T) {
 	w := ready(t)
 	view := w.ledger.View(w.now)
 	late := netip.MustParseAddr("10.0.9.9")
-	w.ledger.Claim(map[netip.Addr]ipam.Claim{late: {Owner: owner(1)}}, true, w.now)
+	w.ledger.Claim(map[netip.Addr]ipam.Claim{late: {Holder: holder(1)}}, true, w.now)
 	seen := ipam.Observed{ENI: view.ENIs[0].ENI, Attached: true, Addresses: []netip.Addr{late}}
 	for _, a := range view.ENIs[0].Addresses {
 		seen.Addresses = append(seen.Addresses, a.Addr)
 	}
 	records, _ := w.ledger.Observe([]ipam.Observed{seen}, w.now)
-	if got, ok := w.ledger.Lookup(owner(1).Key()); !ok || got.Addr != late {
+	if got, ok := w.ledger.Lookup(holder(1).Endpoint); !ok || got.Addr != late {
 		t.Fatalf("the pod has %v, %v; want %s", got.Addr, ok, late)
 	}
-	if got := records[len(records)-1]; got.Op != ipam.PutAddress || got.Address.Owner != owner(1) {
+	if got := records[len(records)-1]; got.Op != ipam.PutAddress || got.Address.Holder != holder(1) {
 		t.Errorf("the journal is not told: %+v", got)
 	}
 }
@@ -69,9 +70,8 @@ func TestAnAddressThatEC2ShowsLateGoesToWhoClaimsIt(t *testing.T) {
 func TestADELEndsAClaim(t *testing.T) {
 	w := ready(t)
 	addr := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
-	w.ledger.Claim(map[netip.Addr]ipam.Claim{addr: {Owner: owner(1)}}, true, w.now)
-	w.ledger.Quarantine(owner(1), w.now)
-	w.ledger.Freed(owner(1), w.now)
+	w.ledger.Claim(map[netip.Addr]ipam.Claim{addr: {Holder: holder(1)}}, true, w.now)
+	w.ledger.Release(holder(1).Endpoint, w.now)
 	if got := stateOf(w, addr); got.State != ipam.Cooling {
 		t.Errorf("%s after the DEL of who claimed it", got.State)
 	}
@@ -84,8 +84,7 @@ func TestWhatAPodGaveBackIsNotItsOwnBecauseTheAPIStillSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.ledger.Quarantine(owner(1), w.now)
-	w.ledger.Freed(owner(1), w.now)
+	w.ledger.Release(holder(1).Endpoint, w.now)
 	w.ledger.Claim(claimOf(lease.Addr, made), true, w.now)
 	if got := stateOf(w, lease.Addr); got.State != ipam.Cooling {
 		t.Errorf("%s, want a cool-down that goes on", got.State)
@@ -99,8 +98,7 @@ func TestANewSandboxEndsWhatTheAPISaysOfThePodsForeignOne(t *testing.T) {
 	addr := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
 	claims := claimOf(addr, w.now.Add(-time.Minute))
 	w.ledger.Claim(claims, true, w.now)
-	fresh := owner(1)
-	fresh.PodUID = "uid-theirs"
+	fresh := endpoint.Pod{Namespace: "default", Name: "theirs", UID: "uid-theirs"}
 	w.ledger.Renewed(fresh, w.now)
 	w.ledger.Claim(claims, true, w.now)
 	if got := stateOf(w, addr); got.State != ipam.Cooling {
@@ -126,12 +124,12 @@ func TestAfterALossEveryAddressStartsInCoolDown(t *testing.T) {
 	}
 	settings := ipam.Settings{CoolDown: 30 * time.Second, IdleAfter: time.Minute}
 	rebuilt := ipam.New(settings)
-	rebuilt.Lost(w.now)
+	rebuilt.AssumeLost(w.now)
 	rebuilt.Observe(seen, w.now)
-	if _, _, err := rebuilt.Assign(owner(1), w.now.Add(29*time.Second)); !errors.Is(err, ipam.ErrAllCooling) {
+	if _, _, err := rebuilt.Assign(holder(1), w.now.Add(29*time.Second)); !errors.Is(err, ipam.ErrAllCooling) {
 		t.Errorf("29 s after the loss: %v, want %v", err, ipam.ErrAllCooling)
 	}
-	if _, _, err := rebuilt.Assign(owner(1), w.now.Add(30*time.Second)); err != nil {
+	if _, _, err := rebuilt.Assign(holder(1), w.now.Add(30*time.Second)); err != nil {
 		t.Errorf("after the cool-down: %v", err)
 	}
 }

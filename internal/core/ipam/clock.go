@@ -5,20 +5,20 @@ import "time"
 // clockSlack is how far apart the times of two callers may be who came at once.
 const clockSlack = time.Second
 
-// follow notices a clock that was set back. The wall's is meant: rows outlive the
-// process, and the monotonic one with it.
+// follow notices a wall clock that was set back. Rows outlive the process and with it
+// the monotonic clock.
 func (l *Ledger) follow(now time.Time) {
 	now = stamp(now)
 	switch {
-	case now.Before(l.clock.Add(-clockSlack)):
+	case now.Before(l.latest.Add(-clockSlack)):
 		l.rewind(now)
-		l.clock = now
-	case now.After(l.clock):
-		l.clock = now
+		l.latest = now
+	case now.After(l.latest):
+		l.latest = now
 	}
 }
 
-// rewind leaves nothing of the book in the future, where cool-downs and pauses would
+// rewind moves every time that is in the future back to now: cool-downs and pauses would
 // last for as long as the clock jumped. It makes no records: a restart does it again.
 func (l *Ledger) rewind(now time.Time) {
 	back := func(t *time.Time, most time.Time) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -21,7 +22,7 @@ type Settings struct {
 	IdleAfter time.Duration
 }
 
-// Ledger is the node's book of interfaces and addresses. It is not safe for
+// Ledger records the node's interfaces and addresses. It is not safe for
 // concurrent use: the caller holds a lock. Every method that changes something
 // returns the records of the change; the caller journals them before it acts on
 // the result.
@@ -30,17 +31,17 @@ type Ledger struct {
 	enis      map[vpc.ENIID]*ENI
 	addresses map[netip.Addr]*Address
 	byENI     map[vpc.ENIID]map[netip.Addr]struct{}
-	byOwner   map[Key]netip.Addr // assigned addresses only
+	byHolder  map[endpoint.ID]netip.Addr // of endpoints
 	actions   map[ActionID]Action
 	backoffs  map[string]Backoff
 	gone      map[netip.Addr]time.Time // given back, against stale describes
 	goneENIs  map[vpc.ENIID]time.Time  // deleted, likewise
-	claims    map[netip.Addr]Claim     // as last said; not journaled
-	unsure    time.Time                // until when a lost ledger is minded; not journaled
+	claims    map[netip.Addr]Claim     // of the last Claim; not journaled
+	unsure    time.Time                // until when addresses start in a cool-down, see AssumeLost; not journaled
 	use       peak                     // not journaled: a restart waits a full window
 	released  time.Time                // last Begin of a freeing action; not journaled
 	observed  time.Time                // last Observe; not journaled
-	clock     time.Time                // the latest time anybody said; not journaled
+	latest    time.Time                // the largest now seen; not journaled
 }
 
 // New returns an empty ledger.
@@ -50,7 +51,7 @@ func New(s Settings) *Ledger {
 		enis:      make(map[vpc.ENIID]*ENI),
 		addresses: make(map[netip.Addr]*Address),
 		byENI:     make(map[vpc.ENIID]map[netip.Addr]struct{}),
-		byOwner:   make(map[Key]netip.Addr),
+		byHolder:  make(map[endpoint.ID]netip.Addr),
 		actions:   make(map[ActionID]Action),
 		backoffs:  make(map[string]Backoff),
 		gone:      make(map[netip.Addr]time.Time),
@@ -115,22 +116,22 @@ func (l *Ledger) coolest() (first time.Time) {
 func (l *Ledger) inUse() int {
 	n := 0
 	for _, a := range l.addresses {
-		if a.State == Assigned || a.State == Quarantined || a.State == Cooling {
+		if a.State == Assigned || a.State == Cooling {
 			n++
 		}
 	}
 	return n
 }
 
-// Assign gives owner an address. An owner that has one gets the same again and no
-// records. It packs: the fullest ready interface first, so that others drain; on
+// Assign gives an endpoint an address. One that has an address gets the same again and
+// no records. It packs: the fullest ready interface first, so that others drain; on
 // it the address unused for longest. Errors wrap ErrNoAddress: ErrPoolEmpty or
 // ErrAllCooling; the Plan's condition knows better why and for how long.
-func (l *Ledger) Assign(owner Owner, now time.Time) (Lease, []Record, error) {
-	if owner.ContainerID == "" || owner.IfName == "" {
-		return Lease{}, nil, fmt.Errorf("assign to %s: container id and interface name are needed", owner.Pod())
+func (l *Ledger) Assign(h Holder, now time.Time) (Lease, []Record, error) {
+	if h.Foreign() {
+		return Lease{}, nil, fmt.Errorf("assign to %s: an endpoint is needed", h)
 	}
-	if lease, ok := l.Lookup(owner.Key()); ok {
+	if lease, ok := l.Lookup(h.Endpoint); ok {
 		return lease, nil, nil
 	}
 	l.expire(now)
@@ -139,7 +140,7 @@ func (l *Ledger) Assign(owner Owner, now time.Time) (Lease, []Record, error) {
 		return Lease{}, nil, err
 	}
 	a := *l.addresses[addr]
-	a.State, a.Owner, a.Since = Assigned, owner, stamp(now)
+	a.State, a.Holder, a.Since = Assigned, h, stamp(now)
 	records := l.change(now, putAddress(a))
 	return l.lease(a), records, nil
 }
@@ -207,15 +208,15 @@ func before(a, b *ENI) bool {
 func (l *Ledger) lease(a Address) Lease {
 	e := l.enis[a.ENI]
 	return Lease{
-		Owner: a.Owner, Addr: a.Addr, ENI: a.ENI, Primary: e.Primary, Device: e.Device,
+		Holder: a.Holder, Addr: a.Addr, ENI: a.ENI, Primary: e.Primary, Device: e.Device,
 		MAC: e.MAC, Subnet: e.SubnetCIDR, Gateway: vpc.Gateway(e.SubnetCIDR),
 		Since: a.Since, Family: a.Family(),
 	}
 }
 
-// Lookup returns what the key holds.
-func (l *Ledger) Lookup(k Key) (Lease, bool) {
-	addr, ok := l.byOwner[k]
+// Lookup returns the address of an endpoint.
+func (l *Ledger) Lookup(id endpoint.ID) (Lease, bool) {
+	addr, ok := l.byHolder[id]
 	if !ok {
 		return Lease{}, false
 	}
@@ -224,7 +225,7 @@ func (l *Ledger) Lookup(k Key) (Lease, bool) {
 
 // Leases returns every assigned address, ordered by address.
 func (l *Ledger) Leases() []Lease {
-	out := make([]Lease, 0, len(l.byOwner))
+	out := make([]Lease, 0, len(l.byHolder))
 	for _, a := range l.sortedAddresses() {
 		if a.State == Assigned {
 			out = append(out, l.lease(a))
@@ -233,52 +234,21 @@ func (l *Ledger) Leases() []Lease {
 	return out
 }
 
-// Quarantined returns the owners whose DEL was taken and whose links may still be
-// there, with the address of each, ordered by address: what a restarted agent has
-// to finish.
-func (l *Ledger) Quarantined() []Lease {
-	var out []Lease
-	for _, a := range l.sortedAddresses() {
-		if a.State == Quarantined {
-			out = append(out, l.lease(a))
-		}
-	}
-	return out
-}
-
-// Quarantine takes the owner's address away without letting anyone else have it:
-// its DEL was accepted, its link may still be there. Unknown owners, and owners
-// whose DEL was accepted before, change nothing.
-func (l *Ledger) Quarantine(owner Owner, now time.Time) []Record {
-	l.unclaim(owner.Key())
-	addr, ok := l.byOwner[owner.Key()]
+// Release starts the cool-down of an endpoint's address: its link is gone. Until then
+// an endpoint that is being removed keeps its address. Unknown endpoints change
+// nothing.
+func (l *Ledger) Release(id endpoint.ID, now time.Time) []Record {
+	l.Unclaim(id)
+	addr, ok := l.byHolder[id]
 	if !ok {
 		return nil
 	}
-	a := *l.addresses[addr]
-	a.State, a.Since = Quarantined, stamp(now)
-	return l.change(now, putAddress(a))
+	return l.change(now, putAddress(l.cooled(*l.addresses[addr], now)))
 }
 
-// Freed starts the cool-down of what the owner had in quarantine: its link is
-// gone. An address that the same owner was assigned since is not touched.
-func (l *Ledger) Freed(owner Owner, now time.Time) []Record {
-	var records []Record
-	for _, a := range l.sortedAddresses() {
-		if a.State != Quarantined || a.Owner.Key() != owner.Key() {
-			continue
-		}
-		records = append(records, putAddress(l.cooled(a, now)))
-	}
-	if records == nil {
-		return nil
-	}
-	return l.change(now, records...)
-}
-
-// cooled is an address whose owner has gone, at the begin of its cool-down.
+// cooled is an address whose holder is gone, at the start of its cool-down.
 func (l *Ledger) cooled(a Address, now time.Time) Address {
-	a.State, a.Owner = Cooling, Owner{}
+	a.State, a.Holder = Cooling, Holder{}
 	a.Since, a.Used = stamp(now), stamp(now)
 	a.Until = a.Since.Add(l.settings.CoolDown)
 	if !a.Missing.IsZero() {
@@ -288,50 +258,50 @@ func (l *Ledger) cooled(a Address, now time.Time) Address {
 }
 
 // Return undoes an Assign whose address was never put on a link: free at once,
-// without cool-down. Unknown owners change nothing.
-func (l *Ledger) Return(owner Owner, now time.Time) []Record {
-	addr, ok := l.byOwner[owner.Key()]
+// without cool-down. Unknown endpoints change nothing.
+func (l *Ledger) Return(id endpoint.ID, now time.Time) []Record {
+	addr, ok := l.byHolder[id]
 	if !ok {
 		return nil
 	}
 	a := *l.addresses[addr]
-	a.State, a.Owner, a.Since = Free, Owner{}, stamp(now)
+	a.State, a.Holder, a.Since = Free, Holder{}, stamp(now)
 	if !a.Missing.IsZero() {
 		a.State, a.Missing = Unconfirmed, time.Time{}
 	}
 	return l.change(now, putAddress(a))
 }
 
-// Adopt records that owner has addr, found in the kernel and not in the book: a
-// rebuilt ledger, or a node migrated from AWS's daemon. The address must be on a
+// Adopt records that an endpoint has addr, found in the kernel and not in the ledger:
+// the journal was lost, or the node comes from AWS's daemon. The address must be on a
 // known interface. It fails with ErrUnknown, or ErrHeld when another has it.
-func (l *Ledger) Adopt(owner Owner, addr netip.Addr, now time.Time) (Lease, []Record, error) {
+func (l *Ledger) Adopt(h Holder, addr netip.Addr, now time.Time) (Lease, []Record, error) {
 	l.expire(now)
 	a, ok := l.addresses[addr]
 	if !ok {
-		return Lease{}, nil, fmt.Errorf("adopt %s for %s: %w", addr, owner.Pod(), ErrUnknown)
+		return Lease{}, nil, fmt.Errorf("adopt %s for %s: %w", addr, h, ErrUnknown)
 	}
-	if held, ok := l.byOwner[owner.Key()]; ok && held != addr {
-		return Lease{}, nil, fmt.Errorf("adopt %s for %s: it has %s: %w", addr, owner.Pod(), held, ErrHeld)
+	if held, ok := l.byHolder[h.Endpoint]; ok && held != addr {
+		return Lease{}, nil, fmt.Errorf("adopt %s for %s: it has %s: %w", addr, h, held, ErrHeld)
 	}
 	switch {
-	case a.State == Assigned && a.Owner.Key() == owner.Key():
+	case a.State == Assigned && a.Holder.Endpoint == h.Endpoint:
 		return l.lease(*a), nil, nil
-	case a.State == Assigned && !a.Owner.Foreign():
-		return Lease{}, nil, fmt.Errorf("adopt %s for %s: %s has it: %w", addr, owner.Pod(), a.Owner.Pod(), ErrHeld)
+	case a.State == Assigned && !a.Holder.Foreign():
+		return Lease{}, nil, fmt.Errorf("adopt %s for %s: %s has it: %w", addr, h, a.Holder, ErrHeld)
 	case a.State == Releasing:
-		return Lease{}, nil, fmt.Errorf("adopt %s for %s: it is being released: %w", addr, owner.Pod(), ErrHeld)
+		return Lease{}, nil, fmt.Errorf("adopt %s for %s: it is being released: %w", addr, h, ErrHeld)
 	}
 	taken := *a
-	taken.State, taken.Owner, taken.Since, taken.Until = Assigned, owner, stamp(now), time.Time{}
+	taken.State, taken.Holder, taken.Since, taken.Until = Assigned, h, stamp(now), time.Time{}
 	records := l.change(now, putAddress(taken))
 	return l.lease(taken), records, nil
 }
 
-// Lost says that there was a ledger before this one, and it is gone: any address that
-// EC2 shows may have been a pod's a moment ago. Those of the looks from now on start in
-// a cool-down.
-func (l *Ledger) Lost(now time.Time) { l.unsure = stamp(now).Add(l.settings.CoolDown) }
+// AssumeLost says that an earlier ledger existed and was lost: any address that EC2
+// shows may have been a pod's a moment ago. Addresses that are observed from now on
+// start in a cool-down.
+func (l *Ledger) AssumeLost(now time.Time) { l.unsure = stamp(now).Add(l.settings.CoolDown) }
 
 // Restart adapts a replayed ledger to a new process and its clock. A cool-down can
 // never last longer than Settings.CoolDown from now, whatever the clock did. A SetUp

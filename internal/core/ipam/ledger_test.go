@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -29,7 +30,7 @@ func TestAnOwnerGetsTheSameAddressAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, records, err := w.ledger.Assign(owner(1), w.now)
+	again, records, err := w.ledger.Assign(holder(1), w.now)
 	if err != nil || again != first || len(records) != 0 {
 		t.Errorf("second ADD = %+v with %d records, %v; want %+v and none", again, len(records), err, first)
 	}
@@ -40,33 +41,54 @@ func TestAnOwnerGetsTheSameAddressAgain(t *testing.T) {
 
 func TestTheDELOfAnOldSandboxFreesNothingOfTheNewOne(t *testing.T) {
 	w := ready(t)
-	old, fresh := owner(1), owner(1)
-	fresh.ContainerID = "container-new"
+	old, fresh := holder(1), holder(1)
+	fresh.Endpoint, fresh.Key.ContainerID = 9, "container-new"
 	a, _, _ := w.ledger.Assign(old, w.now)
 	b, _, _ := w.ledger.Assign(fresh, w.now)
 	if a.Addr == b.Addr {
 		t.Fatal("two sandboxes share an address")
 	}
 	for range 2 { // a late repetition as well
-		w.ledger.Quarantine(old, w.now)
-		w.ledger.Freed(old, w.now)
+		w.ledger.Release(old.Endpoint, w.now)
 	}
-	if got, ok := w.ledger.Lookup(fresh.Key()); !ok || got.Addr != b.Addr {
+	if got, ok := w.ledger.Lookup(fresh.Endpoint); !ok || got.Addr != b.Addr {
 		t.Errorf("the new sandbox has %v, %v; want %s", got.Addr, ok, b.Addr)
 	}
 }
 
 func TestAnADDDuringItsOwnDELGetsAnotherAddress(t *testing.T) {
 	w := ready(t)
-	a, _, _ := w.ledger.Assign(owner(1), w.now)
-	w.ledger.Quarantine(owner(1), w.now)
-	b, _, err := w.ledger.Assign(owner(1), w.now)
+	a, _, _ := w.ledger.Assign(holder(1), w.now)
+	again := holder(1)
+	again.Endpoint = 7 // a new endpoint of the same container
+	b, _, err := w.ledger.Assign(again, w.now)
 	if err != nil || b.Addr == a.Addr {
 		t.Fatalf("got %s, %v while the link with %s may be there", b.Addr, err, a.Addr)
 	}
-	w.ledger.Freed(owner(1), w.now) // of the first link
-	if got, ok := w.ledger.Lookup(owner(1).Key()); !ok || got.Addr != b.Addr {
+	w.ledger.Release(holder(1).Endpoint, w.now) // of the first link
+	if got, ok := w.ledger.Lookup(again.Endpoint); !ok || got.Addr != b.Addr {
 		t.Errorf("holds %v, %v; want %s untouched", got.Addr, ok, b.Addr)
+	}
+}
+
+func TestTheViewShowsAddressesOfRemovedEndpointsInQuarantine(t *testing.T) {
+	w := ready(t)
+	lease, err := w.add(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.add(2); err != nil {
+		t.Fatal(err)
+	}
+	plain := w.ledger.View(w.now)
+	view := plain.Removing(func(id endpoint.ID) bool { return id == holder(1).Endpoint })
+	for _, a := range view.ENIs[0].Addresses {
+		if (a.Addr == lease.Addr) != (a.State == ipam.Quarantined) {
+			t.Errorf("%s is %s", a.Addr, a.State)
+		}
+	}
+	if n := plain.ENIs[0].Count(ipam.Quarantined); n != 0 {
+		t.Errorf("the view it was made of has %d in quarantine", n)
 	}
 }
 
@@ -76,7 +98,7 @@ func TestAnAddressThatWasNeverWiredIsFreeAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := w.ledger.View(w.now).ENIs[0].Count(ipam.Free)
-	w.ledger.Return(owner(1), w.now)
+	w.ledger.Return(holder(1).Endpoint, w.now)
 	if got := w.ledger.View(w.now).ENIs[0].Count(ipam.Free); got != before+1 {
 		t.Errorf("%d free, want %d", got, before+1)
 	}
@@ -156,13 +178,13 @@ func TestACoolDownSurvivesARestartAndNeverGrowsWithTheClock(t *testing.T) {
 	if err := back.Replay(records); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := back.Assign(owner(2), w.now.Add(29*time.Second)); !errors.Is(err, ipam.ErrAllCooling) {
+	if _, _, err := back.Assign(holder(2), w.now.Add(29*time.Second)); !errors.Is(err, ipam.ErrAllCooling) {
 		t.Errorf("29 s after the DEL: %v, want ErrAllCooling", err)
 	}
 	// The clock was set back by a day meanwhile.
 	yesterday := w.now.Add(-24 * time.Hour)
 	back.Restart(yesterday)
-	if _, _, err := back.Assign(owner(2), yesterday.Add(31*time.Second)); err != nil {
+	if _, _, err := back.Assign(holder(2), yesterday.Add(31*time.Second)); err != nil {
 		t.Errorf("31 s after a restart: %v", err)
 	}
 }
@@ -172,15 +194,13 @@ func TestAKeyedJournalRebuildsTheLedger(t *testing.T) {
 	kept := keyed{}
 	kept.keep(w.ledger.Records())
 	for n := range 3 {
-		_, records, err := w.ledger.Assign(owner(n), w.now)
+		_, records, err := w.ledger.Assign(holder(n), w.now)
 		if err != nil {
 			t.Fatal(err)
 		}
 		kept.keep(records)
 	}
-	kept.keep(w.ledger.Quarantine(owner(0), w.now))
-	kept.keep(w.ledger.Freed(owner(0), w.now))
-	kept.keep(w.ledger.Quarantine(owner(1), w.now))
+	kept.keep(w.ledger.Release(holder(0).Endpoint, w.now))
 	kept.rebuilds(t, w)
 }
 
@@ -266,7 +286,7 @@ func TestWhatIsOverDoesNotStayInAKeyedJournal(t *testing.T) {
 	}
 	kept.keep(w.ledger.Restart(w.now))
 	for key := range kept {
-		if strings.HasPrefix(key, "ipam/gone/") || strings.HasPrefix(key, "ipam/backoff/") {
+		if strings.HasPrefix(key, "gone/") || strings.HasPrefix(key, "backoff/") {
 			t.Errorf("%s is kept an hour later", key)
 		}
 	}
@@ -280,11 +300,11 @@ func TestRecordsThatMakeNoSenseAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, r := range map[string]ipam.Record{
-		"an unknown operation":          {Op: "paint"},
-		"a row that is missing":         {Op: ipam.PutENI},
-		"an address without interface":  {Op: ipam.PutAddress, Address: &ipam.Address{Addr: lease.Addr, ENI: "eni-x"}},
-		"a second address of one owner": {Op: ipam.PutAddress, Address: &ipam.Address{Addr: netip.MustParseAddr("10.0.9.9"), ENI: lease.ENI, State: ipam.Assigned, Owner: owner(1)}},
-		"an interface with pods going":  {Op: ipam.DropENI, ENIID: lease.ENI},
+		"an unknown operation":             {Op: "paint"},
+		"a row that is missing":            {Op: ipam.PutENI},
+		"an address without interface":     {Op: ipam.PutAddress, Address: &ipam.Address{Addr: lease.Addr, ENI: "eni-x"}},
+		"a second address of one endpoint": {Op: ipam.PutAddress, Address: &ipam.Address{Addr: netip.MustParseAddr("10.0.9.9"), ENI: lease.ENI, State: ipam.Assigned, Holder: holder(1)}},
+		"an interface with pods going":     {Op: ipam.DropENI, ENIID: lease.ENI},
 	} {
 		if err := w.ledger.Replay([]ipam.Record{r}); err == nil {
 			t.Errorf("%s was taken", name)
@@ -308,7 +328,7 @@ func TestAPlanThatIsOvertakenIsStale(t *testing.T) {
 			t.Errorf("%s: %v, want ErrStale", a, err)
 		}
 	}
-	if got, ok := w.ledger.Lookup(owner(1).Key()); !ok || got != lease {
+	if got, ok := w.ledger.Lookup(holder(1).Endpoint); !ok || got != lease {
 		t.Errorf("the pod's lease changed to %+v", got)
 	}
 }
@@ -316,16 +336,16 @@ func TestAPlanThatIsOvertakenIsStale(t *testing.T) {
 func TestAnAdoptedPodKeepsItsAddress(t *testing.T) {
 	w := ready(t)
 	free := w.ledger.View(w.now).ENIs[0].Addresses[3].Addr
-	if _, _, err := w.ledger.Adopt(owner(1), free, w.now); err != nil {
+	if _, _, err := w.ledger.Adopt(holder(1), free, w.now); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.ledger.Adopt(owner(1), free, w.now); err != nil {
+	if _, _, err := w.ledger.Adopt(holder(1), free, w.now); err != nil {
 		t.Errorf("adopting twice: %v", err)
 	}
-	if _, _, err := w.ledger.Adopt(owner(2), free, w.now); !errors.Is(err, ipam.ErrHeld) {
+	if _, _, err := w.ledger.Adopt(holder(2), free, w.now); !errors.Is(err, ipam.ErrHeld) {
 		t.Errorf("adopting another's: %v, want ErrHeld", err)
 	}
-	if _, _, err := w.ledger.Adopt(owner(2), netip.MustParseAddr("192.0.2.1"), w.now); !errors.Is(err, ipam.ErrUnknown) {
+	if _, _, err := w.ledger.Adopt(holder(2), netip.MustParseAddr("192.0.2.1"), w.now); !errors.Is(err, ipam.ErrUnknown) {
 		t.Errorf("adopting what EC2 did not give: %v, want ErrUnknown", err)
 	}
 }
@@ -403,7 +423,7 @@ func TestObserve(t *testing.T) {
 			records, _ := w.ledger.Observe(nil, w.now)
 			w.journal(records)
 		}
-		if _, ok := w.ledger.Lookup(owner(1).Key()); !ok {
+		if _, ok := w.ledger.Lookup(holder(1).Endpoint); !ok {
 			t.Error("the pod lost its address")
 		}
 	})

@@ -232,7 +232,7 @@ func (o *observer) missingAddress(row Address) {
 		if age < staleAfter {
 			return
 		}
-		o.report(row.ENI, row.Addr, "%s is given to %s and EC2 does not show it on %s; its traffic is lost until it is assigned again", row.Addr, row.Owner.Pod(), row.ENI)
+		o.report(row.ENI, row.Addr, "%s is given to %s and EC2 does not show it on %s; its traffic is lost until it is assigned again", row.Addr, row.Holder, row.ENI)
 		if row.Missing.IsZero() {
 			row.Missing = stamp(o.now)
 			o.put(row)
@@ -268,7 +268,7 @@ func (o *observer) absent(e *ENI) {
 	}
 	for addr := range o.l.byENI[e.ID] {
 		if a := o.l.addresses[addr]; a.State == Assigned || a.State == Quarantined {
-			o.report(e.ID, netip.Addr{}, "interface %s is gone at EC2; %s and others on it have no network: delete them", e.ID, a.Owner.Pod())
+			o.report(e.ID, netip.Addr{}, "interface %s is gone at EC2; %s and others on it have no network: delete them", e.ID, a.Holder)
 			return
 		}
 	}

@@ -49,25 +49,25 @@ type Record struct {
 func (r Record) Key() string {
 	switch r.Op {
 	case PutENI:
-		return "ipam/eni/" + string(r.ENI.ID)
+		return "eni/" + string(r.ENI.ID)
 	case DropENI:
-		return "ipam/eni/" + string(r.ENIID)
+		return "eni/" + string(r.ENIID)
 	case PutAddress:
-		return "ipam/ip/" + r.Address.Addr.String() // after eni: an address needs its interface
+		return "ip/" + r.Address.Addr.String() // after eni: an address needs its interface
 	case DropAddress:
-		return "ipam/ip/" + r.Addr.String()
+		return "ip/" + r.Addr.String()
 	case PutAction:
-		return "ipam/action/" + string(r.Action.ID)
+		return "action/" + string(r.Action.ID)
 	case DropAction:
-		return "ipam/action/" + string(r.ID)
+		return "action/" + string(r.ID)
 	case PutBackoff:
-		return "ipam/backoff/" + r.Backoff.Key
+		return "backoff/" + r.Backoff.Key
 	case DropBackoff:
-		return "ipam/backoff/" + r.Scope
+		return "backoff/" + r.Scope
 	case PutGone, DropGone:
-		return "ipam/gone/" + r.Gone.key()
+		return "gone/" + r.Gone.key()
 	}
-	return "ipam/unknown/" + string(r.Op)
+	return "unknown/" + string(r.Op)
 }
 
 // Drops reports whether r removes its row: a keyed journal forgets the key.
@@ -191,7 +191,7 @@ func (l *Ledger) applyDropENI(id vpc.ENIID) error {
 	for addr := range l.byENI[id] {
 		a := l.addresses[addr]
 		if a.State == Assigned {
-			return fmt.Errorf("drop %s: %s is assigned to %s", id, addr, a.Owner.Pod())
+			return fmt.Errorf("drop %s: %s is assigned to %s", id, addr, a.Holder)
 		}
 		l.applyDropAddress(addr)
 	}
@@ -208,15 +208,13 @@ func (l *Ledger) applyAddress(a Address) error {
 		if old.ENI != a.ENI {
 			return fmt.Errorf("address %s: on %s, was on %s", a.Addr, a.ENI, old.ENI)
 		}
-		if old.State == Assigned {
-			delete(l.byOwner, old.Owner.Key())
-		}
+		l.dropHolder(*old)
 	}
-	if a.State == Assigned {
-		if other, ok := l.byOwner[a.Owner.Key()]; ok && other != a.Addr {
-			return fmt.Errorf("address %s: %s holds %s already", a.Addr, a.Owner.Key(), other)
+	if a.State == Assigned && !a.Holder.Foreign() {
+		if other, ok := l.byHolder[a.Holder.Endpoint]; ok && other != a.Addr {
+			return fmt.Errorf("address %s: endpoint %d of %s holds %s already", a.Addr, a.Holder.Endpoint, a.Holder, other)
 		}
-		l.byOwner[a.Owner.Key()] = a.Addr
+		l.byHolder[a.Holder.Endpoint] = a.Addr
 	}
 	l.addresses[a.Addr] = &a
 	if l.byENI[a.ENI] == nil {
@@ -231,11 +229,15 @@ func (l *Ledger) applyDropAddress(addr netip.Addr) {
 	if !ok {
 		return
 	}
-	if a.State == Assigned {
-		delete(l.byOwner, a.Owner.Key())
-	}
+	l.dropHolder(*a)
 	delete(l.byENI[a.ENI], addr)
 	delete(l.addresses, addr)
+}
+
+func (l *Ledger) dropHolder(a Address) {
+	if a.State == Assigned && !a.Holder.Foreign() {
+		delete(l.byHolder, a.Holder.Endpoint)
+	}
 }
 
 func (l *Ledger) applyGone(g Gone) {

@@ -28,7 +28,7 @@ func (p *planner) restore() {
 func (p *planner) restoreOne(e ENIView, a Address) bool {
 	action := Action{
 		Kind: RestoreAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: []netip.Addr{a.Addr},
-		Why: fmt.Sprintf("%s has it and two looks at EC2 did not show it on %s", a.Owner.Pod(), e.ID),
+		Why: fmt.Sprintf("%s has it and two looks at EC2 did not show it on %s", a.Holder, e.ID),
 	}
 	_, paused := p.paused(failureKey(action, FailOther))
 	if !paused {
@@ -52,7 +52,7 @@ func (v View) Differences() (words []string) {
 		for _, a := range e.Addresses {
 			switch {
 			case !a.Missing.IsZero():
-				words = append(words, fmt.Sprintf("EC2 does not show %s of %s on %s", a.Addr, a.Owner.Pod(), e.ID))
+				words = append(words, fmt.Sprintf("EC2 does not show %s of %s on %s", a.Addr, a.Holder, e.ID))
 			case a.State == Unconfirmed:
 				words = append(words, fmt.Sprintf("%s on %s is not confirmed", a.Addr, e.ID))
 			}

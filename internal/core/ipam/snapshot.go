@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -74,6 +75,21 @@ func (l *Ledger) View(now time.Time) View {
 	slices.SortStableFunc(v.InFlight, func(a, b Action) int { return a.Began.Compare(b.Began) })
 	for _, key := range sortedKeys(l.backoffs) {
 		v.Backoffs = append(v.Backoffs, l.backoffs[key])
+	}
+	return v
+}
+
+// Removing returns the view in which the addresses of endpoints that are being removed
+// are Quarantined: their links may still exist.
+func (v View) Removing(removing func(endpoint.ID) bool) View {
+	v.ENIs = slices.Clone(v.ENIs)
+	for i, e := range v.ENIs {
+		v.ENIs[i].Addresses = slices.Clone(e.Addresses)
+		for j, a := range e.Addresses {
+			if a.State == Assigned && !a.Holder.Foreign() && removing(a.Holder.Endpoint) {
+				v.ENIs[i].Addresses[j].State = Quarantined
+			}
+		}
 	}
 	return v
 }

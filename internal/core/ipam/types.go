@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -19,42 +20,29 @@ const (
 	ModePrefixIPv6    Mode = "prefix-ipv6"    // a delegated /80
 )
 
-// Key identifies what holds an address: one interface of one container, as CNI
-// names it. A new sandbox of the same pod has another ContainerID, so the DEL of
-// the old one can never free what the new one has.
-type Key struct {
-	ContainerID string `json:"containerID"`
-	IfName      string `json:"ifName"`
+// Holder says who uses an address: an endpoint, or a pod that another CNI wired.
+type Holder struct {
+	// Endpoint is 0 for a pod that Trunkline did not wire.
+	Endpoint endpoint.ID  `json:"endpoint,omitempty"`
+	Key      endpoint.Key `json:"key,omitzero"` // of the endpoint
+	Pod      endpoint.Pod `json:"pod,omitzero"` // zero where it is not known
 }
 
-// String is "container/ifname", the container shortened to what tools print.
-func (k Key) String() string {
-	id := k.ContainerID
-	if len(id) > 12 {
-		id = id[:12]
+// HolderOf is the holder of an endpoint's addresses.
+func HolderOf(e endpoint.Endpoint) Holder { return Holder{Endpoint: e.ID, Key: e.Key, Pod: e.Pod} }
+
+// Foreign reports whether Trunkline did not wire the holder.
+func (h Holder) Foreign() bool { return h.Endpoint == 0 }
+
+// String names the holder's pod, or its container where the pod is not known.
+func (h Holder) String() string {
+	switch {
+	case h.Pod.Name != "":
+		return h.Pod.String()
+	case h.Foreign():
+		return "a pod of another CNI"
 	}
-	return id + "/" + k.IfName
-}
-
-// Owner is who an address was given to. ContainerID and IfName identify; the rest
-// tells people which pod it is.
-type Owner struct {
-	ContainerID string `json:"containerID,omitempty"`
-	IfName      string `json:"ifName,omitempty"`
-	PodUID      string `json:"podUID,omitempty"`
-	Namespace   string `json:"namespace,omitempty"`
-	Name        string `json:"name,omitempty"`
-}
-
-// Key returns what identifies the owner.
-func (o Owner) Key() Key { return Key{o.ContainerID, o.IfName} }
-
-// Pod is "namespace/name", or the container where the pod is not known.
-func (o Owner) Pod() string {
-	if o.Name == "" {
-		return o.Key().String()
-	}
-	return o.Namespace + "/" + o.Name
+	return "container/" + h.Key.String()
 }
 
 // State is where an address is in its life.
@@ -64,7 +52,7 @@ type State string
 const (
 	Free        State = "free"        // can be given to a pod
 	Assigned    State = "assigned"    // a pod has it
-	Quarantined State = "quarantined" // the pod is going, its link may still be there
+	Quarantined State = "quarantined" // of a View only: assigned to an endpoint that is being removed
 	Cooling     State = "cooling"     // unused, waiting out the cool-down
 	Releasing   State = "releasing"   // fenced: on its way back to the subnet, never given out
 	Unconfirmed State = "unconfirmed" // EC2 and the ledger differ: never given out until they agree
@@ -116,13 +104,13 @@ func (e ENI) pooled() bool {
 
 // Address is one secondary address of an interface.
 type Address struct {
-	Addr  netip.Addr `json:"addr"`
-	ENI   vpc.ENIID  `json:"eni"`
-	State State      `json:"state"`
-	Owner Owner      `json:"owner,omitzero"`
-	Since time.Time  `json:"since"`          // when it took this state
-	Until time.Time  `json:"until,omitzero"` // cooling: when it is free again
-	Used  time.Time  `json:"used,omitzero"`  // when a pod last had it; zero: never
+	Addr   netip.Addr `json:"addr"`
+	ENI    vpc.ENIID  `json:"eni"`
+	State  State      `json:"state"`
+	Holder Holder     `json:"holder,omitzero"`
+	Since  time.Time  `json:"since"`          // when it took this state
+	Until  time.Time  `json:"until,omitzero"` // cooling: when it is free again
+	Used   time.Time  `json:"used,omitzero"`  // when a pod last had it; zero: never
 	// Missing is, for an address in use, since when EC2 no longer shows it on its
 	// interface; zero while it does.
 	Missing time.Time `json:"missing,omitzero"`
@@ -151,7 +139,7 @@ type Reservation struct {
 
 // Lease is what ADD needs to wire a pod: the address and the interface it is on.
 type Lease struct {
-	Owner   Owner        `json:"owner"`
+	Holder  Holder       `json:"holder"`
 	Addr    netip.Addr   `json:"addr"`
 	ENI     vpc.ENIID    `json:"eni"`
 	Primary bool         `json:"primary,omitempty"` // the instance's primary interface

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -41,7 +42,7 @@ type world struct {
 
 	enis    map[vpc.ENIID]*realENI // what EC2 has
 	subnets []*realSubnet
-	owners  map[netip.Addr]ipam.Key // who was told to use which address
+	owners  map[netip.Addr]endpoint.ID // who was told to use which address
 	pending []ipam.Pending
 	calls   map[ipam.Kind]int
 	next    int
@@ -93,7 +94,7 @@ func newWorld(t reporter, limits ipam.Limits, config ipam.Config, sizes ...int) 
 	w := &world{
 		t: t, now: epoch, config: config, limits: limits,
 		ledger: ipam.New(config.Settings()), shadow: ipam.New(config.Settings()),
-		enis: make(map[vpc.ENIID]*realENI), owners: make(map[netip.Addr]ipam.Key), calls: make(map[ipam.Kind]int),
+		enis: make(map[vpc.ENIID]*realENI), owners: make(map[netip.Addr]endpoint.ID), calls: make(map[ipam.Kind]int),
 	}
 	if len(sizes) == 0 {
 		sizes = []int{4000}
@@ -404,7 +405,7 @@ func (w *world) giveBack(e *realENI, addr netip.Addr) {
 		w.t.Fatalf("%s is not on %s", addr, e.id)
 	}
 	if k, used := w.owners[addr]; used {
-		w.t.Fatalf("%s is given back while %s uses it", addr, k)
+		w.t.Fatalf("%s is given back while endpoint %d uses it", addr, k)
 	}
 	delete(e.addrs, addr)
 	delete(e.subnet.used, addr)
@@ -439,23 +440,23 @@ func (w *world) check() {
 	}
 }
 
-func owner(n int) ipam.Owner {
-	return ipam.Owner{
-		ContainerID: fmt.Sprintf("container-%04d", n), IfName: "eth0",
-		PodUID: fmt.Sprintf("uid-%04d", n), Namespace: "default", Name: fmt.Sprintf("pod-%d", n),
+func holder(n int) ipam.Holder {
+	return ipam.Holder{
+		Endpoint: endpoint.ID(n%int(endpoint.MaxID) + 1), Key: endpoint.Key{ContainerID: fmt.Sprintf("container-%04d", n), IfName: "eth0"},
+		Pod: endpoint.Pod{UID: fmt.Sprintf("uid-%04d", n), Namespace: "default", Name: fmt.Sprintf("pod-%d", n)},
 	}
 }
 
 // bind makes a pod pending, as the scheduler does.
 func (w *world) bind(n int) {
-	o := owner(n)
-	w.pending = append(w.pending, ipam.Pending{UID: o.PodUID, Namespace: o.Namespace, Name: o.Name, Bound: w.now})
+	o := holder(n)
+	w.pending = append(w.pending, ipam.Pending{UID: o.Pod.UID, Namespace: o.Pod.Namespace, Name: o.Pod.Name, Bound: w.now})
 }
 
 // add is a CNI ADD that does not wait.
 func (w *world) add(n int) (ipam.Lease, error) {
 	w.t.Helper()
-	o := owner(n)
+	o := holder(n)
 	lease, records, err := w.ledger.Assign(o, w.now)
 	w.journal(records)
 	if err != nil {
@@ -464,11 +465,11 @@ func (w *world) add(n int) (ipam.Lease, error) {
 		}
 		return lease, err
 	}
-	if k, used := w.owners[lease.Addr]; used && k != o.Key() {
-		w.t.Fatalf("%s is given to %s while %s uses it", lease.Addr, o.Key(), k)
+	if k, used := w.owners[lease.Addr]; used && k != o.Endpoint {
+		w.t.Fatalf("%s is given to endpoint %d while endpoint %d uses it", lease.Addr, o.Endpoint, k)
 	}
-	w.owners[lease.Addr] = o.Key()
-	w.pending = slices.DeleteFunc(w.pending, func(p ipam.Pending) bool { return p.UID == o.PodUID })
+	w.owners[lease.Addr] = o.Endpoint
+	w.pending = slices.DeleteFunc(w.pending, func(p ipam.Pending) bool { return p.UID == o.Pod.UID })
 	w.check()
 	return lease, nil
 }
@@ -476,15 +477,13 @@ func (w *world) add(n int) (ipam.Lease, error) {
 // del is a CNI DEL whose link goes at once.
 func (w *world) del(n int) {
 	w.t.Helper()
-	o := owner(n)
-	w.journal(w.ledger.Quarantine(o, w.now))
-	w.check()
+	o := holder(n)
 	for addr, k := range w.owners {
-		if k == o.Key() {
+		if k == o.Endpoint {
 			delete(w.owners, addr)
 		}
 	}
-	w.journal(w.ledger.Freed(o, w.now))
+	w.journal(w.ledger.Release(o.Endpoint, w.now))
 	w.check()
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -38,10 +39,9 @@ type Pod struct {
 	Metadata bool
 }
 
-// PodOf is a pod of the node's network as the ruleset sees it.
-func PodOf(p hostnet.Pod, metadata bool) Pod {
-	_, mac := hostnet.PodMACs(p.ContainerID, p.IfName)
-	return Pod{Link: p.HostLink(), MAC: mac, Addresses: p.Addresses, Metadata: metadata}
+// PodOf is an endpoint as the ruleset sees it.
+func PodOf(e endpoint.Endpoint, metadata bool) Pod {
+	return Pod{Link: e.Link, MAC: e.PodMAC, Addresses: e.Addresses.List(), Metadata: metadata}
 }
 
 // Names of sets.

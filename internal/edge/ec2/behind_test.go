@@ -102,7 +102,7 @@ func TestAPodsAddressUnassignedBehindOurBackIsAssignedAgain(t *testing.T) {
 		}
 		n.minutes(2)
 		n.agree()
-		if got, ok := n.ledger.Lookup(lease.Owner.Key()); !ok || got.Addr != lease.Addr {
+		if got, ok := n.ledger.Lookup(lease.Holder.Endpoint); !ok || got.Addr != lease.Addr {
 			t.Errorf("the pod has %v, %v; had %s", got.Addr, ok, lease.Addr)
 		}
 	})
@@ -124,8 +124,7 @@ func TestAPodsAddressThatSomebodyElseHasIsNeverHeldTwice(t *testing.T) {
 			t.Fatalf("%s is on two interfaces", lease.Addr)
 		}
 		// Its pod goes: nobody gets the address after it.
-		n.keep(n.ledger.Quarantine(lease.Owner, time.Now()))
-		n.keep(n.ledger.Freed(lease.Owner, time.Now()))
+		n.keep(n.ledger.Release(lease.Holder.Endpoint, time.Now()))
 		n.minutes(3)
 		n.agree()
 		for i := range 13 {

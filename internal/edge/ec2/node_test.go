@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -164,14 +165,14 @@ func (n *node) bind(pods int) {
 }
 
 func (n *node) add(i int) (ipam.Lease, error) {
-	lease, records, err := n.ledger.Assign(podOwner(i), time.Now())
+	lease, records, err := n.ledger.Assign(holder(i), time.Now())
 	n.keep(records)
 	n.pending = slices.DeleteFunc(n.pending, func(p ipam.Pending) bool { return err == nil && p.UID == fmt.Sprint(i) })
 	return lease, err
 }
 
-func podOwner(i int) ipam.Owner {
-	return ipam.Owner{ContainerID: fmt.Sprintf("c%d", i), IfName: "eth0", Namespace: "default", Name: fmt.Sprintf("pod-%d", i)}
+func holder(i int) ipam.Holder {
+	return ipam.Holder{Endpoint: endpoint.ID(i + 1), Pod: endpoint.Pod{Namespace: "default", Name: fmt.Sprintf("pod-%d", i)}}
 }
 
 // agree fails unless the ledger and EC2 hold the same.
@@ -227,8 +228,7 @@ func TestFromNoPodsToAHundredAndBack(t *testing.T) {
 		}
 		n.agree()
 		for i := range 56 {
-			n.keep(n.ledger.Quarantine(podOwner(i), time.Now()))
-			n.keep(n.ledger.Freed(podOwner(i), time.Now()))
+			n.keep(n.ledger.Release(holder(i).Endpoint, time.Now()))
 		}
 		n.pending = nil
 		for range 90 {
@@ -396,8 +396,7 @@ func TestStaleDescribesNeverPutAnAddressBack(t *testing.T) {
 				t.Fatalf("%s was given out and is not on %s", lease.Addr, lease.ENI)
 			}
 			given[lease.Addr.String()] = true
-			n.keep(n.ledger.Quarantine(lease.Owner, time.Now()))
-			n.keep(n.ledger.Freed(lease.Owner, time.Now()))
+			n.keep(n.ledger.Release(lease.Holder.Endpoint, time.Now()))
 		}
 		n.set(faults.Plan{})
 		time.Sleep(3 * time.Minute)

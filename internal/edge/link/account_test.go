@@ -3,7 +3,9 @@ package link
 import (
 	"net/netip"
 	"testing"
+	"time"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
@@ -11,16 +13,16 @@ import (
 // let out: its route would need the link up, which is for the ADD to do.
 func TestWhatStandsOnALinkThatIsBeingWiredIsLeftToThatWork(t *testing.T) {
 	a := newAccount()
-	p := hostnet.Pod{
-		Namespace: "default", Name: "web", ContainerID: "c", IfName: "eth0", Held: true,
-		Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.7")}, Table: hostnet.TableMain,
-	}
+	p := endpoint.Adopt(1, endpoint.Key{ContainerID: "c", IfName: "eth0"}, endpoint.Pod{Namespace: "default", Name: "web"}, endpoint.Wire{
+		Addresses: endpoint.AddressesOf(netip.MustParseAddr("10.0.1.7")), Attachment: endpoint.Attachment{Table: hostnet.TableMain}, Link: "eniweb",
+	}, false, time.Time{})
+	p.Stage = endpoint.Wiring
 	since := a.look()
-	have := hostnet.ForPod(p)
+	have := hostnet.ForEndpoint(p)
 	a.putting(have)(nil)
 	have.Links[0].Admin = hostnet.AdminDown
-	p.Held = false
-	target := hostnet.ForPod(p)
+	p.Stage = endpoint.Ready
+	target := hostnet.ForEndpoint(p)
 	ops := hostnet.Diff(target, have)
 	verdicts, _ := a.judge(since, target, have, ops)
 	if len(ops) != 3 {

@@ -34,7 +34,7 @@ func BenchmarkPod(b *testing.B) {
 	i := 0
 	for b.Loop() {
 		p := pod(fmt.Sprintf("p%d", i), "10.0.1.7")
-		p.Table = 3
+		p.Attachment.Table = 3
 		t0 := time.Now()
 		if _, err := h.Wire(ctx, podNS, p); err != nil {
 			b.Fatal(err)
@@ -71,7 +71,6 @@ func BenchmarkAddDuringDel(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				b.StopTimer()
 				pods := many(b, h, dels)
-				done := h.Adding()
 				for _, p := range pods {
 					if _, err := h.Unwire(ctx, p); err != nil {
 						b.Fatal(err)
@@ -88,7 +87,6 @@ func BenchmarkAddDuringDel(b *testing.B) {
 				}
 				took = append(took, time.Since(t0))
 				b.StopTimer()
-				done()
 				_, _ = h.Unwire(ctx, p)
 				total += dels + 1
 				eventually(b, "reaped", func() bool { return r.count() == total })
@@ -111,7 +109,7 @@ func BenchmarkReap(b *testing.B) {
 		}
 		b.StartTimer()
 		t0 := time.Now()
-		if err := h.reapAll(ctx, func(Wired) {}); err != nil {
+		if err := h.DeleteDiscarded(ctx, func() int { return 64 }, func(Wired) {}); err != nil {
 			b.Fatal(err)
 		}
 		took = append(took, time.Since(t0)/64)
@@ -124,7 +122,7 @@ func BenchmarkApply(b *testing.B) {
 	h, _ := open(b)
 	var states []hostnet.State
 	for _, p := range many(b, h, 60) {
-		states = append(states, hostnet.ForPod(p))
+		states = append(states, hostnet.ForEndpoint(p))
 	}
 	want := hostnet.Join(states...)
 	want.Links = nil // made past Wire: their other ends have other addresses

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/test/testns"
@@ -17,20 +18,20 @@ import (
 // ledger is what a caller of Apply wants, changed before the kernel is.
 type ledger struct {
 	mu   sync.Mutex
-	pods map[string]hostnet.Pod
+	pods map[string]endpoint.Endpoint
 	enis []hostnet.ENI
 }
 
-func (l *ledger) set(p hostnet.Pod) {
+func (l *ledger) set(p endpoint.Endpoint) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pods[p.Name] = p
+	l.pods[p.Pod.Name] = p
 }
 
-func (l *ledger) drop(p hostnet.Pod) {
+func (l *ledger) drop(p endpoint.Endpoint) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.pods, p.Name)
+	delete(l.pods, p.Pod.Name)
 }
 
 func (l *ledger) want() hostnet.State {
@@ -41,7 +42,7 @@ func (l *ledger) want() hostnet.State {
 		states = append(states, hostnet.ForENI(e))
 	}
 	for _, p := range l.pods {
-		states = append(states, hostnet.ForPod(p))
+		states = append(states, hostnet.ForEndpoint(p))
 	}
 	return hostnet.Join(states...)
 }
@@ -65,7 +66,7 @@ func foreign(t testing.TB, h *Host, want func() hostnet.State) (list []string) {
 // the one pod that stays.
 func TestOnlyWhatOthersDidIsCalledDrift(t *testing.T) {
 	h, node := open(t)
-	l := &ledger{pods: map[string]hostnet.Pod{}}
+	l := &ledger{pods: map[string]endpoint.Endpoint{}}
 	ctx := context.Background()
 	stay := pod("stay", "10.0.1.1")
 	l.set(stay)
@@ -76,16 +77,16 @@ func TestOnlyWhatOthersDidIsCalledDrift(t *testing.T) {
 	var churn sync.WaitGroup
 	for i := range 3 {
 		p := pod(fmt.Sprint("p", i), fmt.Sprint("10.0.1.", 10+i))
-		p.Table = 2
-		ns := testns.New(t, p.Name).Open(t)
+		p.Attachment.Table = 2
+		ns := testns.New(t, p.Pod.Name).Open(t)
 		churn.Go(func() {
 			for round := range 40 {
 				p := p
-				p.ContainerID, p.IfName = fmt.Sprint("c", round), fmt.Sprint("if", round) // a pod's end stays until the reaper came
-				p.Held = true
+				p = sandbox(p.Pod.Name, p.Addresses.IPv4.String(), endpoint.Key{ContainerID: fmt.Sprint("c", round), IfName: fmt.Sprint("if", round)}) // a pod's end stays until the reaper came
+				p.Stage = endpoint.Wiring
 				l.set(p)
 				_, err := h.Wire(ctx, ns, p)
-				p.Held = false
+				p.Stage = endpoint.Ready
 				l.set(p)
 				if err == nil {
 					err = h.Up(ctx, p)
@@ -129,7 +130,7 @@ func TestOnlyWhatOthersDidIsCalledDrift(t *testing.T) {
 
 func TestAnENIThatIsSetUpOrLeavesIsNoDrift(t *testing.T) {
 	h, node := open(t)
-	l := &ledger{pods: map[string]hostnet.Pod{}}
+	l := &ledger{pods: map[string]endpoint.Endpoint{}}
 	if got := foreign(t, h, l.want); len(got) > 0 {
 		t.Errorf("a first pass: %q", got)
 	}
@@ -163,7 +164,7 @@ func TestAnENIThatIsSetUpOrLeavesIsNoDrift(t *testing.T) {
 // A wiring that failed half way is ours to clean up.
 func TestWhatAFailedWiringLeftIsNoDrift(t *testing.T) {
 	h, _ := open(t)
-	l := &ledger{pods: map[string]hostnet.Pod{}}
+	l := &ledger{pods: map[string]endpoint.Endpoint{}}
 	foreign(t, h, l.want)
 	h.afterStep = func(step string) error {
 		if step == "rules" {
@@ -172,7 +173,7 @@ func TestWhatAFailedWiringLeftIsNoDrift(t *testing.T) {
 		return nil
 	}
 	p := pod("web", "10.0.1.7")
-	p.Held = true
+	p.Stage = endpoint.Wiring
 	l.set(p)
 	if _, err := h.Wire(context.Background(), testns.New(t, "pod").Open(t), p); err == nil {
 		t.Fatal("the wiring did not stop")
@@ -188,8 +189,8 @@ func TestWhatAFailedWiringLeftIsNoDrift(t *testing.T) {
 func TestWhatIsDueToALinkIsNotDoneToTheNextOneOfItsName(t *testing.T) {
 	h, _ := open(t)
 	ctx := t.Context()
-	first, second := pod("web", "10.0.1.7"), pod("web", "10.0.1.8")
-	second.ContainerID = "the next sandbox"
+	first := pod("web", "10.0.1.7")
+	second := sandbox("web", "10.0.1.8", endpoint.Key{ContainerID: "the next sandbox", IfName: "eth0"})
 	wire(t, h, testns.New(t, "first").Open(t), first)
 	have, err := h.Read(ctx)
 	if err != nil {
@@ -197,7 +198,7 @@ func TestWhatIsDueToALinkIsNotDoneToTheNextOneOfItsName(t *testing.T) {
 	}
 	var old hostnet.Link
 	for _, l := range have.Links {
-		if l.Name == first.HostLink() {
+		if l.Name == first.Link {
 			old = l
 		}
 	}
@@ -208,7 +209,7 @@ func TestWhatIsDueToALinkIsNotDoneToTheNextOneOfItsName(t *testing.T) {
 	wire(t, h, ns, second)
 	for _, op := range []hostnet.Op{
 		{Verb: hostnet.Delete, Object: old, Why: "belongs to no pod"},
-		{Verb: hostnet.Change, Object: hostnet.ForPod(first).Links[0], Why: "is down"},
+		{Verb: hostnet.Change, Object: hostnet.ForEndpoint(first).Links[0], Why: "is down"},
 	} {
 		_ = h.do(ctx, op) // may say that its link is gone
 		correct(t, h, ns, second)
@@ -224,10 +225,10 @@ func TestALinkThatGoesDuringAPassFailsNothing(t *testing.T) {
 	gone := false
 	want := func() hostnet.State { // asked once the kernel was read
 		if !gone {
-			ip(t, node, "link del "+p.HostLink())
+			ip(t, node, "link del "+p.Link)
 		}
 		gone = true
-		return hostnet.ForPod(p)
+		return hostnet.ForEndpoint(p)
 	}
 	if _, err := h.Apply(t.Context(), want); err != nil {
 		t.Error(err)

@@ -43,8 +43,7 @@ type Host struct {
 	log    *slog.Logger
 	handle *netlink.Handle // for what is read in bulk
 	conns  chan *conn      // for requests; the capacity bounds how many run at once
-	trash  chan struct{}   // tells the reaper that there is work
-	adds   adds            // on their way
+	trash  chan struct{}   // capacity 1: links wait to be deleted
 
 	account *account
 	applies chan struct{} // holds the turn of an Apply
@@ -71,7 +70,7 @@ type Result struct {
 
 // Wired is a pod's link as the kernel has it.
 type Wired struct {
-	hostnet.Attachment
+	hostnet.Alias
 	Link  string
 	Index int
 	Up    bool

@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
@@ -44,14 +46,19 @@ func tryIP(ns *testns.NS, args string) (string, error) {
 	return string(out), err
 }
 
-func pod(name, addr string) hostnet.Pod {
-	return hostnet.Pod{
-		Namespace: "default", Name: name, ContainerID: "c-" + name, IfName: "eth0",
-		Addresses: []netip.Addr{netip.MustParseAddr(addr)}, Table: hostnet.TableMain,
-	}
+func pod(name, addr string) endpoint.Endpoint {
+	return sandbox(name, addr, endpoint.Key{ContainerID: "c-" + name, IfName: "eth0"})
 }
 
-func wire(t testing.TB, h *Host, ns *os.File, p hostnet.Pod) {
+// sandbox is an endpoint of a pod under a key of its own.
+func sandbox(name, addr string, key endpoint.Key) endpoint.Endpoint {
+	return endpoint.Adopt(1, key, endpoint.Pod{Namespace: "default", Name: name}, endpoint.Wire{
+		Addresses: endpoint.AddressesOf(netip.MustParseAddr(addr)), Attachment: endpoint.Attachment{Table: hostnet.TableMain},
+		Link: endpoint.LinkName(endpoint.DefaultLinkPrefix, "default", name), MTU: vpc.MTU,
+	}, false, time.Time{})
+}
+
+func wire(t testing.TB, h *Host, ns *os.File, p endpoint.Endpoint) {
 	t.Helper()
 	if _, err := h.Wire(context.Background(), ns, p); err != nil {
 		t.Fatal(err)
@@ -75,13 +82,13 @@ func eventually(t testing.TB, what string, done func() bool) {
 }
 
 // correct asserts that the kernel has exactly what the pod needs, on both sides.
-func correct(t testing.TB, h *Host, podNS *os.File, p hostnet.Pod) {
+func correct(t testing.TB, h *Host, podNS *os.File, p endpoint.Endpoint) {
 	t.Helper()
 	have, err := h.Read(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, op := range hostnet.Diff(hostnet.ForPod(p), have) {
+	for _, op := range hostnet.Diff(hostnet.ForEndpoint(p), have) {
 		t.Errorf("on the node: %s", op)
 	}
 	side, err := readPodSide(podNS)

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -27,10 +26,10 @@ func TestPodsSeeEachOthersOwnAddress(t *testing.T) {
 	echo(t, w.node, echoPort)
 	for _, size := range []int{64, 8872} { // 8,900 bytes on the wire
 		for _, from := range []*guest{a, b, c} {
-			src := from.Addresses[0].String()
+			src := from.Addresses.IPv4.String()
 			for _, to := range []*guest{a, b, c} {
 				if from != to {
-					mustSee(t, from.NS, to.Addresses[0].String()+":7", size, src)
+					mustSee(t, from.NS, to.Addresses.IPv4.String()+":7", size, src)
 				}
 			}
 			mustSee(t, from.NS, peerAddr+":7", size, src)
@@ -93,7 +92,7 @@ func TestAPodCannotSendFromAnAddressThatIsNotItsOwn(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", "10.0.0.12"), w.pod("b", "10.0.0.70")
 	w.pod("c", "10.0.0.71")
-	hostB, macB := hostnet.PodMACs(b.ContainerID, "eth0")
+	hostB, macB := b.HostMAC, b.PodMAC
 	other := vpc.MAC{2, 9, 9, 9, 9, 9}
 	l := listen(t, a.NS, 9000)
 	send := func(text, src string, mac vpc.MAC) {
@@ -123,7 +122,7 @@ func TestAPodCannotSendIPv6WithoutAnIPv6Address(t *testing.T) {
 	a := w.pod("a", "10.0.0.12")
 	before := w.drops()
 	w.sysctl(a.NS, "net.ipv6.conf.eth0.disable_ipv6=0")
-	host, mac := hostnet.PodMACs(a.ContainerID, "eth0")
+	host, mac := a.HostMAC, a.PodMAC
 	six := make([]byte, 48)
 	six[0], six[5], six[6], six[7] = 0x60, 8, unix.IPPROTO_UDP, 64
 	six[8], six[23], six[24], six[39] = 0xfd, 1, 0xfd, 2
@@ -147,13 +146,13 @@ func (w *world) drops() (n int) {
 func TestAPodCannotLieInARP(t *testing.T) {
 	w := newWorld(t)
 	b := w.pod("b", "10.0.0.70")
-	_, mac := hostnet.PodMACs(b.ContainerID, "eth0")
+	_, mac := b.HostMAC, b.PodMAC
 	everybody := vpc.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	other := vpc.MAC{2, 9, 9, 9, 9, 9}
 	ask := func(frameMAC, senderMAC vpc.MAC, sender string) {
 		frame{src: frameMAC, dst: everybody, kind: unix.ETH_P_ARP, payload: arp(1, senderMAC, sender, nodePrimary)}.send(t, b.NS)
 	}
-	known := func() string { return w.ip(w.node, "neigh show dev "+b.HostLink()) }
+	known := func() string { return w.ip(w.node, "neigh show dev "+b.Link) }
 	ask(mac, mac, "10.0.0.99")
 	ask(mac, other, "10.0.0.98")
 	ask(other, mac, "10.0.0.97")
@@ -242,9 +241,9 @@ func TestWhatIsFlushedComesBack(t *testing.T) {
 		{"an ENI's address deleted", "addr del 10.0.0.11/24 dev eth1", ""},
 		{"an ENI's MTU changed", "link set eth1 mtu 1500", ""},
 		{"an ENI down", "link set eth1 down", ""},
-		{"a pod's link down", "link set " + a.HostLink() + " down", ""},
-		{"a pod's link in no group", "link set " + a.HostLink() + " group default", ""},
-		{"a pod's neighbour deleted", "neigh del 10.0.0.70 dev " + b.HostLink(), ""},
+		{"a pod's link down", "link set " + a.Link + " down", ""},
+		{"a pod's link in no group", "link set " + a.Link + " group default", ""},
+		{"a pod's neighbour deleted", "neigh del 10.0.0.70 dev " + b.Link, ""},
 		{"a rule of ours added", "rule add from 10.0.0.70 lookup 9 prio 1500 protocol 211", ""},
 		{"the kernel's subnet route back", "route add 10.0.0.0/24 dev eth1 proto kernel metric 0 src 10.0.0.11 table 254", ""},
 		{"nftables flushed", "", "flush ruleset inet"},

@@ -8,9 +8,11 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
@@ -22,14 +24,19 @@ var ErrLacks = errors.New("this kernel lacks a feature")
 // routes in a table of their own, permanent neighbours. The error names the step
 // that failed and, where the kernel says that it has no such thing, wraps ErrLacks.
 func Probe(ctx context.Context) error {
-	return probe(ctx, hostnet.Pod{
-		Namespace: "trunkline", Name: "probe", ContainerID: "probe", IfName: "eth0", Link: "tlprobe", MTU: 1500,
-		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, // TEST-NET-1, RFC 5737
-		Table:     hostnet.ENI{Device: 1}.Table(),
-	})
+	return probe(ctx, trialEndpoint("tlprobe"))
 }
 
-func probe(ctx context.Context, p hostnet.Pod) error {
+func trialEndpoint(link string) endpoint.Endpoint {
+	key := endpoint.Key{ContainerID: "probe", IfName: "eth0"}
+	return endpoint.Adopt(1, key, endpoint.Pod{Namespace: "trunkline", Name: "probe"}, endpoint.Wire{
+		Addresses:  endpoint.AddressesOf(netip.MustParseAddr("192.0.2.1")), // TEST-NET-1, RFC 5737
+		Attachment: endpoint.Attachment{Table: hostnet.ENI{Device: 1}.Table()},
+		Link:       link, MTU: 1500,
+	}, false, time.Time{})
+}
+
+func probe(ctx context.Context, e endpoint.Endpoint) error {
 	node, err := throwaway()
 	if err != nil {
 		return fmt.Errorf("make a network namespace to try links in: %w", err)
@@ -45,9 +52,9 @@ func probe(ctx context.Context, p hostnet.Pod) error {
 		return err
 	}
 	defer func() { _ = h.Close() }() // the namespace goes, and all that is in it
-	_, err = h.Wire(ctx, pod, p)
+	_, err = h.Wire(ctx, pod, e)
 	if err == nil {
-		err = h.Up(ctx, p)
+		err = h.Up(ctx, e)
 	}
 	for _, code := range []unix.Errno{unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.ENOSYS} {
 		if errors.Is(err, code) {

@@ -120,9 +120,9 @@ func (h *Host) at(index int) (*netlink.LinkAttrs, error) {
 // wiredOf reads a link as a pod's; Half if its alias does not say that it is one.
 func wiredOf(a *netlink.LinkAttrs) Wired {
 	have := linkOf(a)
-	attachment, marked := hostnet.ParseAlias(have.Alias)
+	mark, marked := hostnet.ParseAlias(have.Alias)
 	return Wired{
-		Attachment: attachment, Link: a.Name, Index: a.Index,
+		Alias: mark, Link: a.Name, Index: a.Index,
 		Up: have.Admin == hostnet.AdminUp, Half: !marked, Dying: have.Dying(), Table: hostnet.TableMain,
 	}
 }

@@ -10,11 +10,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// reaper runs Reap until the test ends and notes what it reports.
+// reaper deletes discarded links until the test ends and notes what is reported.
 type reaper struct {
 	mu   sync.Mutex
 	gone []Wired
@@ -27,11 +28,17 @@ func reap(t testing.TB, h *Host) *reaper {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = h.Reap(ctx, func(w Wired) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.gone = append(r.gone, w)
-		})
+		for ctx.Err() == nil {
+			_ = h.DeleteDiscarded(ctx, func() int { return 8 }, func(w Wired) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.gone = append(r.gone, w)
+			})
+			select {
+			case <-ctx.Done():
+			case <-h.Discarded():
+			}
+		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return r
@@ -43,30 +50,29 @@ func (r *reaper) count() int {
 	return len(r.gone)
 }
 
-func many(t testing.TB, h *Host, n int) []hostnet.Pod {
+func many(t testing.TB, h *Host, n int) []endpoint.Endpoint {
 	t.Helper()
 	podNS := testns.New(t, "pods").Open(t) // one namespace: its number does not matter here
-	var list []hostnet.Pod
+	var list []endpoint.Endpoint
 	for i := range n {
-		p := pod(fmt.Sprintf("web-%d", i), netip.AddrFrom4([4]byte{10, 0, byte(2 + i>>8), byte(i)}).String())
-		p.IfName = fmt.Sprintf("eth%d", i)
-		p.Addresses[0] = netip.AddrFrom4([4]byte{10, 0, byte(2 + i>>8), byte(i)})
+		name := fmt.Sprintf("web-%d", i)
+		p := sandbox(name, netip.AddrFrom4([4]byte{10, 0, byte(2 + i>>8), byte(i)}).String(), endpoint.Key{ContainerID: "c-" + name, IfName: fmt.Sprintf("eth%d", i)})
 		list = append(list, p)
 		if i == 0 {
 			wire(t, h, podNS, p)
 			continue
 		}
 		// Only the first can have the namespace's default route.
-		each, err := h.request(context.Background(), createVeth(p, hostnet.ForPod(p).Links[0], [6]byte{2, 1, 1, 1, 1, byte(i)}, int(podNS.Fd())))
+		each, err := h.request(context.Background(), createVeth(p, int(podNS.Fd())))
 		if err == nil {
 			err = firstError(each)
 		}
-		w := wiring{h: h, pod: p, want: hostnet.ForPod(p).Links[0]}
+		w := wiring{h: h, e: p, want: hostnet.ForEndpoint(p).Links[0]}
 		if err == nil {
 			err = w.mark(context.Background())
 		}
 		if err == nil {
-			err = w.rules(context.Background(), hostnet.ForPod(p).Rules)
+			err = w.rules(context.Background(), hostnet.ForEndpoint(p).Rules)
 		}
 		if err == nil {
 			err = h.Up(context.Background(), p)
@@ -83,7 +89,7 @@ func TestUnwireCutsAPodOffAtOnceAndTheReaperReportsItGone(t *testing.T) {
 	pods := many(t, h, 70)
 	for _, p := range pods[:66] {
 		if queued, err := h.Unwire(context.Background(), p); !queued || err != nil {
-			t.Fatalf("Unwire %s: queued %v, %v", p.Name, queued, err)
+			t.Fatalf("Unwire %s: queued %v, %v", p.Pod.Name, queued, err)
 		}
 	}
 	if left := ip(t, node, "rule show prio 512"); strings.Count(left, "\n") != 4 {
@@ -134,19 +140,6 @@ func TestALinkPutAwayDuringADeletionIsReapedToo(t *testing.T) {
 	}
 }
 
-func TestTheReaperDoesNotWaitForeverForAnADDThatWaits(t *testing.T) {
-	h, _ := open(t)
-	r := reap(t, h)
-	defer h.Adding()() // for an address, which only a link that goes sets free
-	pods := many(t, h, 3)
-	for _, p := range pods {
-		if _, err := h.Unwire(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	eventually(t, "links reaped beside an ADD", func() bool { return r.count() == len(pods) })
-}
-
 func TestTheReaperTakesOnlyOurLinks(t *testing.T) {
 	h, node := open(t)
 	pods := many(t, h, 2)
@@ -174,7 +167,7 @@ func TestTheRuntimeMayDeleteTheNamespaceFirst(t *testing.T) {
 	}
 	r := reap(t, h)
 	eventually(t, "the link reported gone", func() bool { return r.count() == 1 })
-	if got := r.gone[0]; got.ContainerID != "c-web" || got.Addresses[0] != p.Addresses[0] {
+	if got := r.gone[0]; got.ContainerID != "c-web" || got.Addresses[0] != p.Addresses.IPv4 {
 		t.Errorf("reported %+v", got)
 	}
 }
@@ -187,8 +180,7 @@ func TestANewPodOfTheSameNameDoesNotWaitForTheReaper(t *testing.T) {
 	if _, err := h.Unwire(context.Background(), p); err != nil {
 		t.Fatal(err)
 	}
-	next := pod("db-0", "10.0.1.9")
-	next.ContainerID = "c-second"
+	next := sandbox("db-0", "10.0.1.9", endpoint.Key{ContainerID: "c-second", IfName: "eth0"})
 	wire(t, h, fresh, next)
 	correct(t, h, fresh, next)
 	r := reap(t, h)
@@ -202,14 +194,14 @@ func TestPodsTellsWhatTheKernelHas(t *testing.T) {
 	h, _ := open(t)
 	podNS := testns.New(t, "pod").Open(t)
 	p := pod("web", "10.0.1.7")
-	p.Table = 3
+	p.Attachment.Table = 3
 	wire(t, h, podNS, p)
 	pods, err := h.Pods(context.Background())
 	if err != nil || len(pods) != 1 {
 		t.Fatalf("Pods: %+v, %v", pods, err)
 	}
 	w := pods[0]
-	if w.ContainerID != "c-web" || w.IfName != "eth0" || w.Addresses[0] != p.Addresses[0] || w.Link != p.HostLink() || w.Table != 3 || !w.Up || w.Half || w.Dying {
+	if w.ContainerID != "c-web" || w.IfName != "eth0" || w.Addresses[0] != p.Addresses.IPv4 || w.Link != p.Link || w.Table != 3 || !w.Up || w.Half || w.Dying {
 		t.Errorf("Pods tells %+v", w)
 	}
 }

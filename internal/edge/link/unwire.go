@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
@@ -14,22 +15,22 @@ import (
 // link goes down, which takes routes and neighbours with it, and into the trash
 // group. It takes some 0.1 ms; deleting the link on the spot would take 25.
 //
-// The link is only touched if it belongs to the attachment (p.ContainerID and
-// p.IfName): a late DEL of an old sandbox leaves the newer one's alone. The
-// addresses must still be the attachment's: their rules are deleted in any case.
+// The link is only touched if it belongs to the endpoint (by its key): a late DEL of
+// an old sandbox leaves the newer one's alone. The addresses must still be the
+// endpoint's: their rules are deleted in any case.
 // What is gone already is gone; queued tells whether the reaper will report the
 // link as gone.
-func (h *Host) Unwire(ctx context.Context, p hostnet.Pod) (queued bool, err error) {
-	state := hostnet.ForPod(p)
+func (h *Host) Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, err error) {
+	state := hostnet.ForEndpoint(e)
 	end := h.account.taking(state)
 	defer func() { end(err) }()
 	want := state.Links[0]
 	found, err := h.find(want.Name)
 	if err != nil {
-		return false, fmt.Errorf("unwire %s/%s: %w", p.Namespace, p.Name, err)
+		return false, fmt.Errorf("unwire %s: %w", e.Name(), err)
 	}
 	var batch []message
-	if found != nil && ofAttachment(linkOf(found), p, want) {
+	if found != nil && belongsTo(linkOf(found), e) {
 		queued = true
 		if !dying(found) {
 			batch = append(batch, setLink(found.Index, -1, "take link "+want.Name+" down", group(hostnet.LinkGroupTrash)))
@@ -46,7 +47,7 @@ func (h *Host) Unwire(ctx context.Context, p hostnet.Pod) (queued bool, err erro
 		err = firstError(each, unix.ENOENT, unix.ENODEV, unix.ESRCH)
 	}
 	if err != nil {
-		return false, fmt.Errorf("unwire %s/%s: %w", p.Namespace, p.Name, err)
+		return false, fmt.Errorf("unwire %s: %w", e.Name(), err)
 	}
 	if queued {
 		h.toReaper(found)
@@ -63,13 +64,13 @@ func (h *Host) toReaper(a *netlink.LinkAttrs) {
 	h.kick()
 }
 
-// ofAttachment reports whether a found link is the attachment's: by its alias,
-// or, half made, by its address, which follows from the attachment.
-func ofAttachment(have hostnet.Link, p hostnet.Pod, want hostnet.Link) bool {
+// belongsTo reports whether a found link is the endpoint's: by its alias, or, half
+// made, by its MAC, which follows from the endpoint's key.
+func belongsTo(have hostnet.Link, e endpoint.Endpoint) bool {
 	if a, ok := hostnet.ParseAlias(have.Alias); ok {
-		return a.ContainerID == p.ContainerID && a.IfName == p.IfName
+		return a.Key == e.Key
 	}
-	return have.Ours() && have.MAC == want.MAC
+	return have.Ours() && have.MAC == e.HostMAC
 }
 
 // kick tells the reaper that there is work.

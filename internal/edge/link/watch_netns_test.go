@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/test/testns"
@@ -97,7 +98,7 @@ func TestWatchHearsDamageAndNothingElse(t *testing.T) {
 	e := hostnet.ENI{ID: "eni-1", Link: "eth1", Device: 1, Addresses: prefixes("10.0.0.11/24")}
 	podNS := testns.New(t, "pod").Open(t)
 	p := pod("web", "10.0.1.7")
-	want := func() hostnet.State { return hostnet.Join(hostnet.ForENI(e), hostnet.ForPod(p)) }
+	want := func() hostnet.State { return hostnet.Join(hostnet.ForENI(e), hostnet.ForEndpoint(p)) }
 	wire(t, h, podNS, p)
 	if _, err := h.Apply(context.Background(), want); err != nil {
 		t.Fatal(err)
@@ -112,12 +113,12 @@ func TestWatchHearsDamageAndNothingElse(t *testing.T) {
 		{"route del 10.0.1.7", "route 10.0.1.7/32"},
 		{"route replace default dev eth1 table 2", "replaced ours"},
 		{"addr del 10.0.0.11/24 dev eth1", "10.0.0.11 was deleted"},
-		{"neigh del 10.0.1.7 dev " + p.HostLink(), "no longer permanent"},
+		{"neigh del 10.0.1.7 dev " + p.Link, "no longer permanent"},
 		{"link set eth1 mtu 1400", "mtu is 1400"},
 		{"link set eth1 mtu 9001", ""},
-		{"neigh replace 10.0.1.7 lladdr 02:09:09:09:09:09 nud permanent dev " + p.HostLink(), "leads elsewhere"},
-		{"link set " + p.HostLink() + " down", "is down"},
-		{"link del " + p.HostLink(), "was deleted"},
+		{"neigh replace 10.0.1.7 lladdr 02:09:09:09:09:09 nud permanent dev " + p.Link, "leads elsewhere"},
+		{"link set " + p.Link + " down", "is down"},
+		{"link del " + p.Link, "was deleted"},
 	} {
 		ip(t, node, c.do)
 		heard := strings.Join(w.settle(t), "; ")
@@ -146,8 +147,8 @@ func TestWatchDoesNotHearOurOwnWork(t *testing.T) {
 func TestWatchThatLagsBehindDoesNotHearOurOwnWork(t *testing.T) {
 	h, node := open(t)
 	podNS := testns.New(t, "pod").Open(t)
-	first, second := pod("web", "10.0.1.7"), pod("web", "10.0.1.8")
-	second.ContainerID = "the next sandbox"
+	first := pod("web", "10.0.1.7")
+	second := sandbox("web", "10.0.1.8", endpoint.Key{ContainerID: "the next sandbox", IfName: "eth0"})
 	var late []rtMessage
 	e, err := h.listen(unix.RTNLGRP_LINK)
 	if err != nil {
@@ -177,7 +178,7 @@ func TestWatchThatLagsBehindDoesNotHearOurOwnWork(t *testing.T) {
 			t.Errorf("heard late, our own work counts as a change: %s", why)
 		}
 	}
-	ip(t, node, "link set "+second.HostLink()+" mtu 1400")
+	ip(t, node, "link set "+second.Link+" mtu 1400")
 	if why := h.judge(late[0]); !strings.Contains(why, "mtu is 1400") {
 		t.Errorf("a message about a link that was changed since: heard %q", why)
 	}
@@ -246,9 +247,9 @@ func TestApplyKeepsBothFamiliesAndFindsNothingTheSecondTime(t *testing.T) {
 	e := hostnet.ENI{ID: "eni-1", Link: "eth1", Device: 1, Addresses: prefixes("10.0.0.11/24", "2600:1f14::9/64")}
 	podNS := testns.New(t, "pod").Open(t)
 	p := pod("web", "10.0.1.7")
-	p.Addresses, p.Table = append(p.Addresses, netip.MustParseAddr("2600:1f14::77")), 2
+	p.Addresses.IPv6, p.Attachment.Table = netip.MustParseAddr("2600:1f14::77"), 2
 	want := func() hostnet.State {
-		return hostnet.Join(hostnet.ForNode([]vpc.Family{vpc.IPv4, vpc.IPv6}, prefixes("172.31.0.0/16", "2600:2::/32")), hostnet.ForENI(e), hostnet.ForPod(p))
+		return hostnet.Join(hostnet.ForNode([]vpc.Family{vpc.IPv4, vpc.IPv6}, prefixes("172.31.0.0/16", "2600:2::/32")), hostnet.ForENI(e), hostnet.ForEndpoint(p))
 	}
 	wire(t, h, podNS, p)
 	first, err := h.Apply(context.Background(), want)

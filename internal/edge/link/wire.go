@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
-	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // Wire connects a pod to the node: a link with its end in the pod's namespace,
@@ -23,16 +23,14 @@ import (
 // is right is kept, what is half made or of an older sandbox of the same pod is
 // replaced. It returns ErrInterfaceExists when the pod's interface or the node's
 // link is somebody else's, ErrNamespaceGone when the pod died meanwhile.
-func (h *Host) Wire(ctx context.Context, podNS *os.File, p hostnet.Pod) (_ Result, err error) {
-	defer h.Adding()()
+func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (_ Result, err error) {
 	if err := h.checkPodNS(podNS); err != nil {
 		return Result{}, err
 	}
-	p.Held = true // routes and neighbours need the link up
-	state := hostnet.ForPod(p)
+	e.Stage = endpoint.Wiring // routes and neighbours need the link up
+	state := hostnet.ForEndpoint(e)
 	want := state.Links[0]
-	_, podMAC := hostnet.PodMACs(p.ContainerID, p.IfName)
-	w := wiring{h: h, pod: p, want: want, podMAC: podMAC, ns: podNS}
+	w := wiring{h: h, e: e, want: want, ns: podNS}
 	end := h.account.putting(state)
 	defer func() { end(err) }()
 
@@ -51,7 +49,7 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, p hostnet.Pod) (_ Resul
 			return Result{}, err
 		}
 		if err := s.do(ctx); err != nil {
-			return Result{}, fmt.Errorf("wire %s/%s: %w", p.Namespace, p.Name, err)
+			return Result{}, fmt.Errorf("wire %s: %w", e.Name(), err)
 		}
 		if h.afterStep != nil {
 			if err := h.afterStep(s.name); err != nil {
@@ -59,23 +57,23 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, p hostnet.Pod) (_ Resul
 			}
 		}
 	}
-	return Result{Link: want.Name, HostMAC: want.MAC, PodMAC: podMAC, MTU: want.MTU, Kept: kept}, nil
+	return Result{Link: want.Name, HostMAC: e.HostMAC, PodMAC: e.PodMAC, MTU: e.MTU, Kept: kept}, nil
 }
 
 // Up lets a wired pod out: the host's end goes up, and the node gets the route
 // and the neighbour entry that need it up. Calling it again is harmless.
-func (h *Host) Up(ctx context.Context, p hostnet.Pod) (err error) {
-	p.Held = false
-	state := hostnet.ForPod(p)
+func (h *Host) Up(ctx context.Context, e endpoint.Endpoint) (err error) {
+	e.Stage = endpoint.Ready
+	state := hostnet.ForEndpoint(e)
 	want := state.Links[0]
 	end := h.account.putting(state)
 	defer func() { end(err) }()
 	found, err := h.find(want.Name)
 	if err != nil {
-		return fmt.Errorf("let %s/%s out: %w", p.Namespace, p.Name, err)
+		return fmt.Errorf("set %s up: %w", e.Name(), err)
 	}
 	if found == nil || found.Alias != want.Alias || dying(found) {
-		return fmt.Errorf("let %s/%s out: link %s: %w", p.Namespace, p.Name, want.Name, ErrNotWired)
+		return fmt.Errorf("set %s up: link %s: %w", e.Name(), want.Name, ErrNotWired)
 	}
 	batch := []message{setLink(found.Index, 1, "set link "+want.Name+" up")}
 	for _, n := range state.Neighbours {
@@ -92,7 +90,7 @@ func (h *Host) Up(ctx context.Context, p hostnet.Pod) (err error) {
 		err = h.replaceRoutes(ctx, state.Routes, found.Index)
 	}
 	if err != nil {
-		return fmt.Errorf("let %s/%s out: %w", p.Namespace, p.Name, err)
+		return fmt.Errorf("set %s up: %w", e.Name(), err)
 	}
 	return nil
 }
@@ -140,9 +138,8 @@ func related(have, want []hostnet.Route) []hostnet.Route {
 // wiring is one run of Wire.
 type wiring struct {
 	h      *Host
-	pod    hostnet.Pod
+	e      endpoint.Endpoint
 	want   hostnet.Link
-	podMAC vpc.MAC
 	ns     *os.File
 	marked bool
 }
@@ -153,7 +150,7 @@ type wiring struct {
 func (w *wiring) create(ctx context.Context) (kept bool, err error) {
 	const tries = 3 // a stale link is removed, and the reaper may remove it first
 	for range tries {
-		each, err := w.h.request(ctx, createVeth(w.pod, w.want, w.podMAC, int(w.ns.Fd())))
+		each, err := w.h.request(ctx, createVeth(w.e, int(w.ns.Fd())))
 		if err != nil {
 			return false, err
 		}
@@ -210,7 +207,7 @@ func (w *wiring) podEndTaken(ctx context.Context) error {
 	peer, err := w.h.at(found.ParentIndex) // what another namespace calls so is told apart by its address
 	if err == nil && peer != nil && dying(peer) {
 		a, ok := hostnet.ParseAlias(peer.Alias)
-		if _, podMAC := hostnet.PodMACs(a.ContainerID, a.IfName); ok && bytes.Equal(found.HardwareAddr, podMAC[:]) {
+		if _, podMAC := endpoint.MACs(a.Key); ok && bytes.Equal(found.HardwareAddr, podMAC[:]) {
 			each, err := w.h.request(ctx, deleteLink(peer.Index, "delete dying link "+peer.Name))
 			if err != nil {
 				return err
@@ -218,7 +215,7 @@ func (w *wiring) podEndTaken(ctx context.Context) error {
 			return firstError(each, unix.ENODEV)
 		}
 	}
-	return fmt.Errorf("interface %s is in the pod already: %w", w.pod.IfName, ErrInterfaceExists)
+	return fmt.Errorf("interface %s is in the pod already: %w", w.e.Key.IfName, ErrInterfaceExists)
 }
 
 // peerIs reports whether the pod's interface is the other end of the link.
@@ -227,7 +224,7 @@ func (w *wiring) peerIs(hostIndex int) (bool, error) {
 	if err != nil || found == nil {
 		return false, err
 	}
-	return found.ParentIndex == hostIndex && bytes.Equal(found.HardwareAddr, w.podMAC[:]), nil
+	return found.ParentIndex == hostIndex && bytes.Equal(found.HardwareAddr, w.e.PodMAC[:]), nil
 }
 
 // podEnd returns the pod's interface of the wanted name, nil if there is none.
@@ -238,7 +235,7 @@ func (w *wiring) podEnd() (found *netlink.LinkAttrs, err error) {
 			return err
 		}
 		defer c.close()
-		found, err = c.link(0, w.pod.IfName)
+		found, err = c.link(0, w.e.Key.IfName)
 		return err
 	})
 	return found, err
@@ -250,7 +247,7 @@ func (w *wiring) mark(ctx context.Context) error {
 		return nil
 	}
 	attrs := []nl.NetlinkRequestData{text(unix.IFLA_IFNAME, w.want.Name), alias(w.want.Alias)}
-	if !w.hasIPv6() {
+	if !w.e.Addresses.IPv6.IsValid() {
 		attrs = append(attrs, noLinkLocal())
 	}
 	each, err := w.h.request(ctx, setLink(0, 0, "mark link "+w.want.Name, attrs...))
@@ -261,15 +258,6 @@ func (w *wiring) mark(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", ErrNamespaceGone, each[0])
 	}
 	return each[0]
-}
-
-func (w *wiring) hasIPv6() bool {
-	for _, a := range w.pod.Addresses {
-		if a.Is6() {
-			return true
-		}
-	}
-	return false
 }
 
 // podSide gives the pod's end its addresses, routes and neighbours.
@@ -283,15 +271,15 @@ func (w *wiring) podSide(context.Context) error {
 		return err
 	}
 	defer c.close()
-	end, err := c.link(0, w.pod.IfName)
+	end, err := c.link(0, w.e.Key.IfName)
 	if err != nil {
 		return err
 	}
 	if end == nil {
-		return fmt.Errorf("interface %s of the pod: %w", w.pod.IfName, ErrNamespaceGone)
+		return fmt.Errorf("interface %s of the pod: %w", w.e.Key.IfName, ErrNamespaceGone)
 	}
-	side := hostnet.PodSide(w.pod)
-	batch := []message{setLink(end.Index, 1, "set the pod's "+w.pod.IfName+" up")}
+	side := hostnet.PodSide(w.e)
+	batch := []message{setLink(end.Index, 1, "set the pod's "+w.e.Key.IfName+" up")}
 	for _, a := range side.Addresses {
 		batch = append(batch, addressMessage(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, end.Index, a))
 	}

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/test/testns"
 )
@@ -18,7 +20,7 @@ func TestWireGivesAPodWhatItNeedsAndHoldsItBack(t *testing.T) {
 	h, node := open(t)
 	podNS := testns.New(t, "pod")
 	p := pod("web", "10.0.1.7")
-	p.Table = 3
+	p.Attachment.Table = 3
 	r, err := h.Wire(context.Background(), podNS.Open(t), p)
 	if err != nil {
 		t.Fatal(err)
@@ -40,11 +42,12 @@ func TestWireWorksForIPv6AndBothFamilies(t *testing.T) {
 		h, _ := open(t)
 		podNS := testns.New(t, fmt.Sprintf("pod%d", i))
 		p := pod(fmt.Sprintf("web%d", i), "10.0.0.1")
-		p.Addresses = nil
+		var list []netip.Addr
 		for a := range strings.SplitSeq(addrs, "+") {
-			p.Addresses = append(p.Addresses, pod("", a).Addresses...)
+			list = append(list, netip.MustParseAddr(a))
 		}
-		p.Table = 3
+		p.Addresses = endpoint.AddressesOf(list...)
+		p.Attachment.Table = 3
 		wire(t, h, podNS.Open(t), p)
 		correct(t, h, podNS.Open(t), p)
 	}
@@ -55,7 +58,7 @@ func TestWireAgainKeepsWhatIsThere(t *testing.T) {
 	podNS := testns.New(t, "pod").Open(t)
 	p := pod("web", "10.0.1.7")
 	wire(t, h, podNS, p)
-	before := ip(t, node, "-o link show "+p.HostLink())
+	before := ip(t, node, "-o link show "+p.Link)
 	r, err := h.Wire(context.Background(), podNS, p)
 	if err != nil || !r.Kept {
 		t.Errorf("a second Wire: %+v, %v; want it kept", r, err)
@@ -63,7 +66,7 @@ func TestWireAgainKeepsWhatIsThere(t *testing.T) {
 	if err := h.Up(context.Background(), p); err != nil {
 		t.Error(err)
 	}
-	if after := ip(t, node, "-o link show "+p.HostLink()); after != before {
+	if after := ip(t, node, "-o link show "+p.Link); after != before {
 		t.Errorf("the link changed:\n%s%s", before, after)
 	}
 	correct(t, h, podNS, p)
@@ -77,7 +80,7 @@ func TestWireConvergesAfterACrashAtAnyStep(t *testing.T) {
 			h, _ := open(t)
 			podNS := testns.New(t, "pod").Open(t)
 			p := pod("web", "10.0.1.7")
-			p.Table = 4
+			p.Attachment.Table = 4
 			h.afterStep = func(step string) error {
 				if step == at {
 					return errCrash
@@ -104,7 +107,7 @@ func TestWhatACrashedWireLeftIsPruned(t *testing.T) {
 			h, node := open(t)
 			podNS := testns.New(t, "pod").Open(t)
 			p := pod("web", "10.0.1.7")
-			p.Table = 4
+			p.Attachment.Table = 4
 			h.afterStep = func(step string) error {
 				if step == at {
 					return errCrash
@@ -129,8 +132,7 @@ func TestWireReplacesTheLinkOfAnOlderSandbox(t *testing.T) {
 	old, fresh := testns.New(t, "old").Open(t), testns.New(t, "new").Open(t)
 	p := pod("db-0", "10.0.1.7")
 	wire(t, h, old, p)
-	next := pod("db-0", "10.0.1.8")
-	next.ContainerID = "c-second"
+	next := sandbox("db-0", "10.0.1.8", endpoint.Key{ContainerID: "c-second", IfName: "eth0"})
 	wire(t, h, fresh, next)
 
 	// The old sandbox's late DEL leaves the newer one alone.
@@ -157,14 +159,14 @@ func TestWireLeavesAloneWhatIsNotOurs(t *testing.T) {
 		h, node := open(t)
 		podNS := testns.New(t, "pod")
 		p := pod("web", "10.0.1.7")
-		ip(t, node, "link add "+p.HostLink()+" type veth peer name other")
+		ip(t, node, "link add "+p.Link+" type veth peer name other")
 		if _, err := h.Wire(context.Background(), podNS.Open(t), p); !errors.Is(err, ErrInterfaceExists) {
 			t.Errorf("got %v, want ErrInterfaceExists", err)
 		}
 		if _, err := h.Unwire(context.Background(), p); err != nil {
 			t.Error(err)
 		}
-		if got := ip(t, node, "link show "+p.HostLink()); strings.Contains(got, "alias") || strings.Contains(got, "group 3") {
+		if got := ip(t, node, "link show "+p.Link); strings.Contains(got, "alias") || strings.Contains(got, "group 3") {
 			t.Errorf("somebody else's link was changed:\n%s", got)
 		}
 	})
@@ -271,7 +273,7 @@ func TestADyingLinkOfOursIsNotInTheWayOfTheNextSandbox(t *testing.T) {
 	correct(t, h, podNS.Open(t), next)
 	r := reap(t, h)
 	eventually(t, "the old link is reported gone", func() bool { return r.count() == 1 })
-	if got := r.gone[0]; got.ContainerID != old.ContainerID {
+	if got := r.gone[0]; got.ContainerID != old.Key.ContainerID {
 		t.Errorf("%s is reported gone", got.ContainerID)
 	}
 	// One that is not on its way out is in the way, ours or not.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -40,7 +41,7 @@ type world struct {
 
 type guest struct {
 	*testns.NS
-	hostnet.Pod
+	endpoint.Endpoint
 }
 
 const (
@@ -139,7 +140,7 @@ func (w *world) wantNet() hostnet.State {
 		states = append(states, hostnet.ForENI(e))
 	}
 	for _, g := range w.pods {
-		states = append(states, hostnet.ForPod(g.Pod))
+		states = append(states, hostnet.ForEndpoint(g.Endpoint))
 	}
 	return hostnet.Join(states...)
 }
@@ -149,7 +150,7 @@ func (w *world) wantRules() ruleset.Ruleset {
 		PrimaryLink: "eth0", PrimaryIPv4: netip.MustParseAddr(nodePrimary), VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")},
 	}
 	for name, g := range w.pods {
-		c.Pods = append(c.Pods, ruleset.PodOf(g.Pod, w.metadata[name]))
+		c.Pods = append(c.Pods, ruleset.PodOf(g.Endpoint, w.metadata[name]))
 	}
 	return ruleset.Compile(c)
 }
@@ -186,11 +187,12 @@ func (w *world) pod(name, addr string) *guest {
 func (w *world) guest(name, addr string) *guest {
 	w.t.Helper()
 	ip := netip.MustParseAddr(addr)
-	g := &guest{NS: testns.New(w.t, name), Pod: hostnet.Pod{
-		Namespace: "default", Name: name, ContainerID: "c-" + name, IfName: "eth0", Addresses: []netip.Addr{ip}, Table: hostnet.TableMain,
-	}}
+	g := &guest{NS: testns.New(w.t, name), Endpoint: endpoint.Adopt(1, endpoint.Key{ContainerID: "c-" + name, IfName: "eth0"}, endpoint.Pod{Namespace: "default", Name: name}, endpoint.Wire{
+		Addresses: endpoint.AddressesOf(ip), Attachment: endpoint.Attachment{Table: hostnet.TableMain},
+		Link: endpoint.LinkName(endpoint.DefaultLinkPrefix, "default", name), MTU: vpc.MTU,
+	}, false, time.Time{})}
 	if ip.Is4() && ip.As4()[3] >= 64 {
-		g.Table = w.enis[1].Table()
+		g.Attachment.Table = w.enis[1].Table()
 	}
 	w.pods[name] = g
 	return g
@@ -200,17 +202,17 @@ func (w *world) guest(name, addr string) *guest {
 func (w *world) wire(g *guest) {
 	w.t.Helper()
 	ctx := context.Background()
-	if _, err := w.host.Wire(ctx, g.Open(w.t), g.Pod); err != nil {
+	if _, err := w.host.Wire(ctx, g.Open(w.t), g.Endpoint); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := w.host.Up(ctx, g.Pod); err != nil {
+	if err := w.host.Up(ctx, g.Endpoint); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
 func (w *world) let(g *guest) {
 	w.t.Helper()
-	if err := w.fire.Put(context.Background(), ruleset.PodOf(g.Pod, w.metadata[g.Pod.Name]).Elements()...); err != nil {
+	if err := w.fire.Put(context.Background(), ruleset.PodOf(g.Endpoint, w.metadata[g.Endpoint.Pod.Name]).Elements()...); err != nil {
 		w.t.Fatal(err)
 	}
 }

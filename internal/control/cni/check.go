@@ -1,9 +1,11 @@
-package agent
+package cni
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -13,14 +15,14 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
-	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
-// speaks reports whether a result can be said in a CNI version.
-func speaks(version string) error {
+// checkVersion refuses a CNI version that no result can be converted to.
+func checkVersion(version string) error {
 	if _, err := (&current.Result{CNIVersion: current.ImplementedSpecVersion}).GetAsVersion(version); err != nil {
 		return &cnirpc.Error{
 			Code: cnirpc.CodeIncompatible, Msg: "the configuration's cniVersion is not one that results can be said in", Details: fmt.Sprintf("%q: %v", version, err),
@@ -29,21 +31,26 @@ func speaks(version string) error {
 	return nil
 }
 
-// resultOf is the CNI result of an ADD at the configuration's version.
-func resultOf(add *addition, version string) (json.RawMessage, error) {
-	sandbox := 1 // index of the pod's end
-	bits := add.lease.Addr.BitLen()
-	address := net.IPNet{IP: add.lease.Addr.AsSlice(), Mask: net.CIDRMask(bits, bits)}
-	gateway := net.ParseIP(hostnet.PodGateway4)
-	everywhere := net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+// result is the CNI result of an ADD at the configuration's version.
+func result(e endpoint.Endpoint, sandbox, version string) (json.RawMessage, error) {
+	podEnd := 1 // index of the pod's end
 	r := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
 		Interfaces: []*current.Interface{
-			{Name: add.wired.Link, Mac: add.wired.HostMAC.String(), Mtu: add.wired.MTU},
-			{Name: add.req.IfName, Mac: add.wired.PodMAC.String(), Mtu: add.wired.MTU, Sandbox: add.req.Netns},
+			{Name: e.Link, Mac: e.HostMAC.String(), Mtu: e.MTU},
+			{Name: e.Key.IfName, Mac: e.PodMAC.String(), Mtu: e.MTU, Sandbox: sandbox},
 		},
-		IPs:    []*current.IPConfig{{Interface: &sandbox, Address: address, Gateway: gateway}},
-		Routes: []*types.Route{{Dst: everywhere, GW: gateway}},
+	}
+	for _, addr := range e.Addresses.List() {
+		bits := addr.BitLen()
+		gateway, everywhere := net.ParseIP(hostnet.PodGateway4), net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+		if addr.Is6() {
+			gateway, everywhere = net.ParseIP(hostnet.PodGateway6), net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+		}
+		r.IPs = append(r.IPs, &current.IPConfig{
+			Interface: &podEnd, Address: net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(bits, bits)}, Gateway: gateway,
+		})
+		r.Routes = append(r.Routes, &types.Route{Dst: everywhere, GW: gateway})
 	}
 	converted, err := r.GetAsVersion(version)
 	if err != nil {
@@ -52,38 +59,38 @@ func resultOf(add *addition, version string) (json.RawMessage, error) {
 	return json.Marshal(converted)
 }
 
-// check compares an attachment with the journal, the kernel and the runtime's
-// own memory, and says in words what is not as ADD left it.
-func (a *Agent) check(ctx context.Context, key ipam.Key, conf netConf, netns *os.File) error {
-	t, ok := a.book.get(key)
-	if !ok || t.Stage != wired {
+// check compares an endpoint with the kernel and the runtime's own record, and lists
+// what is not as ADD left it.
+func (c *Controller) check(ctx context.Context, key endpoint.Key, conf netConf, netns *os.File) error {
+	e, ok := c.State.Endpoint(key)
+	if !ok || e.Stage != endpoint.Ready {
 		return &cnirpc.Error{Code: cnirpc.CodeUnknownContainer, Msg: "the agent knows of no such attachment", Details: key.String()}
 	}
 	var drift []string
-	if err := checkResult(conf, t); err != nil {
+	if err := checkResult(conf, e); err != nil {
 		drift = append(drift, err.Error())
 	}
-	have, err := a.host.Read(ctx)
+	have, err := c.Links.Read(ctx)
 	if err != nil {
 		return err
 	}
-	drift = append(drift, missing("on the node", hostnet.ForPod(a.wantPod(t)), have)...)
+	drift = append(drift, missing("on the node", hostnet.ForEndpoint(c.Route(e)), have)...)
 	if netns != nil {
-		inside, err := readInside(ctx, netns, a)
+		inside, err := readInside(ctx, netns, c.Log)
 		if err != nil {
 			return err
 		}
-		drift = append(drift, missing("in the pod", hostnet.PodSide(t.pod()), inside)...)
+		drift = append(drift, missing("in the pod", hostnet.PodSide(e), inside)...)
 	}
 	if len(drift) > 0 {
-		a.kernel.MarkFull()
+		c.CompareKernel()
 		return &cnirpc.Error{Code: cnirpc.CodeDrift, Msg: "the pod's network is not as ADD left it", Details: strings.Join(drift, "; ")}
 	}
 	return nil
 }
 
-func readInside(ctx context.Context, netns *os.File, a *Agent) (hostnet.State, error) {
-	pod, err := link.Open(netns, a.log)
+func readInside(ctx context.Context, netns *os.File, log *slog.Logger) (hostnet.State, error) {
+	pod, err := link.Open(netns, log)
 	if err != nil {
 		return hostnet.State{}, err
 	}
@@ -101,10 +108,10 @@ func missing(where string, want, have hostnet.State) (words []string) {
 	return words
 }
 
-// checkResult compares the runtime's cached result with the attachment.
-func checkResult(conf netConf, t attachment) error {
+// checkResult compares the runtime's cached result with the endpoint.
+func checkResult(conf netConf, e endpoint.Endpoint) error {
 	if len(conf.PrevResult) == 0 || string(conf.PrevResult) == "null" {
-		return fmt.Errorf("the runtime sent no previous result")
+		return errors.New("the runtime sent no previous result")
 	}
 	parsed, err := create.Create(conf.CNIVersion, conf.PrevResult)
 	if err != nil {
@@ -114,8 +121,10 @@ func checkResult(conf netConf, t attachment) error {
 	if err != nil {
 		return fmt.Errorf("previous result: %w", err)
 	}
-	if !slices.ContainsFunc(prev.IPs, func(ip *current.IPConfig) bool { return ip.Address.IP.String() == t.Addr.String() }) {
-		return fmt.Errorf("the runtime remembers other addresses than %s", t.Addr)
+	for _, addr := range e.Addresses.List() {
+		if !slices.ContainsFunc(prev.IPs, func(ip *current.IPConfig) bool { return ip.Address.IP.String() == addr.String() }) {
+			return fmt.Errorf("the runtime's record lacks address %s", addr)
+		}
 	}
 	return nil
 }

@@ -1,14 +1,14 @@
-package agent
+package cni
 
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
-	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
 // What a runtime, or a plugin of another version, says wrongly is refused by name, and
@@ -22,37 +22,31 @@ func TestABadCallIsRefusedAndTouchesNothing(t *testing.T) {
 	}{
 		"no JSON":                           {"ADD", pod, `hello`, cnirpc.CodeDecode, "JSON"},
 		"a version that is a number":        {"ADD", pod, `{"cniVersion":1}`, cnirpc.CodeDecode, "cniVersion"},
-		"a version nobody knows":            {"ADD", pod, `{"cniVersion":"9.9.9","name":"n"}`, cnirpc.CodeIncompatible, `"9.9.9"`},
+		"an unknown version":                {"ADD", pod, `{"cniVersion":"9.9.9","name":"n"}`, cnirpc.CodeIncompatible, `"9.9.9"`},
 		"no version":                        {"ADD", pod, `{"name":"n","cniVersion":"x"}`, cnirpc.CodeIncompatible, `"x"`},
 		"arguments that are none":           {"ADD", "K8S_POD_NAME", `{"cniVersion":"1.0.0"}`, cnirpc.CodeInvalidEnv, `"K8S_POD_NAME" is not KEY=VALUE`},
 		"a pod name that is a path":         {"ADD", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=../etc", `{"cniVersion":"1.0.0"}`, cnirpc.CodeInvalidEnv, `K8S_POD_NAME "../etc"`},
 		"a pod without a namespace":         {"ADD", "K8S_POD_NAME=web", `{"cniVersion":"1.0.0"}`, cnirpc.CodeInvalidEnv, "K8S_POD_NAMESPACE"},
-		"a command nobody knows":            {"FLY", pod, `{"cniVersion":"1.0.0"}`, cnirpc.CodeInvalidEnv, "FLY"},
+		"an unknown command":                {"FLY", pod, `{"cniVersion":"1.0.0"}`, cnirpc.CodeInvalidEnv, "FLY"},
 		"GC without a list":                 {"GC", "", `{"cniVersion":"1.1.0"}`, cnirpc.CodeInvalidConfig, "cni.dev/valid-attachments is missing"},
-		"GC with a list of strings":         {"GC", "", `{"cniVersion":"1.1.0","cni.dev/valid-attachments":["one"]}`, cnirpc.CodeInvalidConfig, "none is taken away"},
+		"GC with a list of strings":         {"GC", "", `{"cniVersion":"1.1.0","cni.dev/valid-attachments":["one"]}`, cnirpc.CodeInvalidConfig, "none is removed"},
 		"GC with an attachment half named":  {"GC", "", `{"cniVersion":"1.1.0","cni.dev/valid-attachments":[{"containerID":"one"}]}`, cnirpc.CodeInvalidConfig, "attachments[0] lacks"},
-		"CHECK of nobody":                   {"CHECK", pod, `{"cniVersion":"1.0.0"}`, cnirpc.CodeUnknownContainer, "no such attachment"},
+		"CHECK of an unknown container":     {"CHECK", pod, `{"cniVersion":"1.0.0"}`, cnirpc.CodeUnknownContainer, "no such attachment"},
 		"a list that is no list, at an ADD": {"ADD", "K8S_POD_NAME=a b", `{"cniVersion":"1.0.0","cni.dev/valid-attachments":5,"runtimeConfig":7}`, cnirpc.CodeInvalidEnv, "K8S_POD"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, told := looking(t)
-			a.host = &link.Host{} // counts ADDs; whatever else it is asked for would panic
-			assign(t, a.book, "one")
+			h := newHarness(t)
+			one := statetest.Ready(t, h.State, "one")
 			req := &cnirpc.Request{Command: c.command, ContainerID: "c9", IfName: "eth0", Args: c.args, Config: json.RawMessage(c.config)}
-			netns, err := os.Open("/proc/self/ns/net")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer netns.Close()
-			result, failure := a.handle(t.Context(), req, netns)
+			answer, failure := h.call(t, req)
 			if failure == nil || failure.Code != c.code || !strings.Contains(failure.Error(), c.says) {
-				t.Errorf("%s, %v; want code %d with %q", result, failure, c.code, c.says)
+				t.Errorf("%s, %v; want code %d with %q", answer, failure, c.code, c.says)
 			}
-			if left := a.book.attachments(); len(left) != 1 || left[0].Stage != wired {
-				t.Errorf("attachments %+v: the pod that runs was touched", left)
+			if left := h.State.Endpoints(); len(left) != 1 || left[0] != one || len(h.wires.done) > 0 {
+				t.Errorf("endpoints %+v, steps %v: the pod that runs was touched", left, h.wires.done)
 			}
-			if len(told.events) > 0 {
-				t.Errorf("told %q, and nobody knows which pod", told.events)
+			if len(h.events.events) > 0 {
+				t.Errorf("events %q although the pod is not known", h.events.events)
 			}
 		})
 	}
@@ -77,15 +71,36 @@ func TestGCLeavesWhatTheRuntimeNames(t *testing.T) {
 }
 
 // The list of valid attachments is of one network only: CNI specification, "GC".
-func TestAGCOfAnotherNetworkTakesNoPodAway(t *testing.T) {
-	a, _ := looking(t)
-	a.host = &link.Host{} // would panic
-	assign(t, a.book, "one")
-	req := &cnirpc.Request{Command: "GC", Config: json.RawMessage(`{"cniVersion":"1.1.0","name":"second","cni.dev/valid-attachments":[]}`)}
-	if _, failure := a.handle(t.Context(), req, nil); failure != nil {
-		t.Error(failure)
+func TestGCRemovesTheEndpointsOfItsNetworkOnly(t *testing.T) {
+	h := newHarness(t)
+	one, two := statetest.Ready(t, h.State, "one"), statetest.Ready(t, h.State, "two")
+	gc := func(network string) {
+		t.Helper()
+		req := &cnirpc.Request{Command: "GC", Config: json.RawMessage(`{"cniVersion":"1.1.0","name":"` + network + `","cni.dev/valid-attachments":[{"containerID":"two","ifname":"eth0"}]}`)}
+		if _, failure := h.Handle(t.Context(), req, nil); failure != nil {
+			t.Error(failure)
+		}
 	}
-	if left := a.book.attachments(); len(left) != 1 || left[0].Stage != wired {
-		t.Errorf("attachments %+v", left)
+	if gc("second"); len(h.State.Endpoints()) != 2 {
+		t.Error("a GC of another network removed a pod")
+	}
+	gc(NetworkName)
+	if _, there := h.State.Endpoint(one.Key); there {
+		t.Error("an endpoint that the runtime does not know stays")
+	}
+	if got, _ := h.State.Endpoint(two.Key); got.Stage != endpoint.Ready {
+		t.Errorf("the endpoint that it knows is %q", got.Stage)
+	}
+}
+
+func TestSTATUSIsTheBackends(t *testing.T) {
+	h := newHarness(t)
+	status := &cnirpc.Request{Command: "STATUS", Config: json.RawMessage(`{"cniVersion":"1.1.0"}`)}
+	if _, failure := h.Handle(t.Context(), status, nil); failure != nil {
+		t.Errorf("%v although ADDs are served", failure)
+	}
+	h.Backend = ledger{refuse: errors.New("EC2 refuses")}
+	if _, failure := h.Handle(t.Context(), status, nil); failure == nil || failure.Code != cnirpc.CodeUnavailable || !strings.Contains(failure.Details, "EC2 refuses") {
+		t.Errorf("%v", failure)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package cni
 
 import (
 	"context"
@@ -20,17 +20,17 @@ type meaning struct {
 	msg  string
 }
 
-// meanings are of the errors of other rooms that an ADD or DEL may end with.
+// meanings are of the errors of other packages that an ADD or DEL may end with.
 func meanings() []meaning {
 	return []meaning{
 		{ipam.ErrNoAddress, cnirpc.CodeTryAgain, "the node has no free address"},
-		{link.ErrInterfaceExists, cnirpc.CodeInvalidEnv, "an interface of that name is there already and is not of this sandbox"},
-		{link.ErrNotWired, cnirpc.CodeTryAgain, "the pod's link was taken away meanwhile"},
+		{link.ErrInterfaceExists, cnirpc.CodeInvalidEnv, "an interface of that name exists and does not belong to this sandbox"},
+		{link.ErrNotWired, cnirpc.CodeTryAgain, "the pod's link was removed meanwhile"},
 		{link.ErrNamespaceGone, cnirpc.CodeUnknownContainer, "the pod's sandbox went away meanwhile"},
-		{link.ErrNotNamespace, cnirpc.CodeInvalidNetns, "what the runtime gave is not a pod's network namespace"},
+		{link.ErrNotNamespace, cnirpc.CodeInvalidNetns, "the runtime passed something that is not a pod's network namespace"},
 		{serial.ErrPreempted, cnirpc.CodeTryAgain, "a DEL of the same interface came meanwhile"},
 		{context.DeadlineExceeded, cnirpc.CodeTryAgain, "it took longer than the plugin waits"},
-		{context.Canceled, cnirpc.CodeTryAgain, "the call was given up"},
+		{context.Canceled, cnirpc.CodeTryAgain, "the call was cancelled"},
 	}
 }
 
@@ -63,23 +63,23 @@ func advice(code uint) string {
 	return "The kubelet tries again by itself; if it stays, see the log of the Trunkline agent on the node and `trunkline status`."
 }
 
-// tell puts an event on a pod that could not be wired, unless it is of no
-// interest any more.
-func (a *Agent) tell(add *addition, err error) {
+// report puts an event on a pod that could not be wired, unless the call was given up:
+// then another one has taken its place.
+func (c *Controller) report(a *addition, err error) {
 	for _, ours := range []error{cniserver.ErrPluginGone, cniserver.ErrStopping, serial.ErrPreempted} {
 		if errors.Is(err, ours) {
 			return
 		}
 	}
-	if add.owner.Name == "" {
-		return // nobody knows which pod
+	pod := a.e.Pod
+	if pod.Name == "" {
+		return
 	}
-	ref := kube.PodRef{Namespace: add.owner.Namespace, Name: add.owner.Name}
-	a.events.PodWarning(ref, add.owner.PodUID, "NetworkNotReady", words(add.owner.Pod(), a.cfg.NodeName, asError(err)))
+	c.Events.PodWarning(kube.PodRef{Namespace: pod.Namespace, Name: pod.Name}, pod.UID, "NetworkNotReady", refusalText(pod.String(), c.NodeName, asError(err)))
 }
 
-// words say what is refused, to whom, why and what to do.
-func words(pod, node string, failure *cnirpc.Error) string {
+// refusalText says which pod has no network, where, why and what to do.
+func refusalText(pod, node string, failure *cnirpc.Error) string {
 	why := failure.Msg
 	if failure.Details != "" {
 		why += ": " + failure.Details

@@ -1,0 +1,316 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
+	"github.com/trunkline/trunkline/internal/edge/journal"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/edge/nft"
+	"github.com/trunkline/trunkline/internal/machinery/steps"
+)
+
+// reportAfter is how long an ADD waits for an address before its pod gets an event:
+// EC2 usually answers sooner.
+const reportAfter = 5 * time.Second
+
+// answerWithin is kept free at the end of the time that the plugin waits, so that it
+// gets a reason instead of a closed connection.
+const answerWithin = 500 * time.Millisecond
+
+// addition is an ADD in flight.
+type addition struct {
+	request   *cnirpc.Request
+	netns     *os.File
+	requested time.Time
+	conf      netConf
+
+	pod     kube.Pod
+	e       endpoint.Endpoint
+	before  endpoint.Endpoint // of the same key, by an earlier ADD; zero if there was none
+	wiring  bool              // the link may exist
+	wired   link.Result       // what Wire made
+	written *journal.Pending  // the last change of the endpoint, on its way to the disk
+	leave   func()            // ends the ADD's precedence over DELs
+}
+
+// steps are the life of an ADD.
+func (c *Controller) steps() *steps.List[*addition] {
+	return &steps.List[*addition]{
+		Steps: []steps.Step[*addition]{
+			{Name: "identify", Do: c.identify},
+			{Name: "admit", Do: c.admit},
+			{Name: "attach", Do: c.attach, Undo: c.giveBack},
+			{Name: "wire", Do: c.wire, Undo: c.unwire, Journal: true},
+			{Name: "filter", Do: c.filter},
+			{Name: "policy pending", Do: c.ready},
+			{Name: "up", Do: c.up},
+		},
+		Journal: func(ctx context.Context, a *addition, _ string) error {
+			return c.phase("ADD", "journal", func() error { return a.written.Wait(ctx) })
+		},
+		Observe: func(step string, undo bool, took time.Duration, _ error) {
+			if !undo {
+				c.metrics.phases.WithLabelValues("ADD", step).Observe(took.Seconds())
+			}
+		},
+	}
+}
+
+// add wires a pod and returns the CNI result.
+func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf, netns *os.File) (json.RawMessage, error) {
+	if netns == nil {
+		return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidNetns, Msg: "ADD without the pod's network namespace"}
+	}
+	if err := checkVersion(conf.CNIVersion); err != nil { // before anything is wired
+		return nil, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		bounded, cancel := context.WithDeadline(ctx, deadline.Add(-answerWithin))
+		defer cancel()
+		ctx = bounded
+	}
+	a := &addition{request: req, netns: netns, requested: time.Now(), conf: conf, leave: func() {}}
+	defer func() { a.leave() }()
+	if err := c.steps().Run(ctx, a); err != nil {
+		c.report(a, err)
+		return nil, fmt.Errorf("add pod %s: %w", a.e.Name(), err)
+	}
+	c.Backend.Demanded()
+	c.Log.Info("pod wired", "pod", a.e.Name(), "ip", a.e.Addresses.Primary(), "eni", a.e.Attachment.Interface, "link", a.e.Link)
+	return result(a.e, req.Netns, conf.CNIVersion)
+}
+
+// identify finds the pod, in the node's record of its pods (kept on disk) or else at
+// the API server; one that neither knows is refused for now. Without a pod's name the
+// container is all that is known: other runtimes than Kubernetes' have no pods.
+func (c *Controller) identify(ctx context.Context, a *addition) error {
+	key := endpoint.Key{ContainerID: a.request.ContainerID, IfName: a.request.IfName}
+	pod, err := podOf(a.request.Args)
+	a.e = endpoint.New(0, key, pod, a.conf.Name, a.requested, time.Now())
+	if err != nil || pod.Name == "" {
+		return err
+	}
+	found, err := c.Pods.Pod(ctx, kube.PodRef{Namespace: pod.Namespace, Name: pod.Name}, pod.UID)
+	switch {
+	case errors.Is(err, kube.ErrNoPod):
+		return &cnirpc.Error{Code: cnirpc.CodeUnknownContainer, Msg: "there is no such pod", Details: err.Error()}
+	case errors.Is(err, kube.ErrNoMirror):
+		return &cnirpc.Error{
+			Code: cnirpc.CodeTryAgain,
+			Msg:  "static pod " + a.e.Name() + " is not known to the Kubernetes API yet",
+			Details: "it is wired once the kubelet has made its mirror pod, and is tried again until then; " +
+				"see the kubelet's log if that does not happen: " + err.Error(),
+		}
+	case ctx.Err() != nil:
+		return fmt.Errorf("identify pod %s: %w", a.e.Name(), context.Cause(ctx))
+	case errors.Is(err, kube.ErrUnavailable):
+		// A pod of unknown labels could be one that groups and policies select, so it
+		// must not be let onto the network.
+		return &cnirpc.Error{
+			Code: cnirpc.CodeTryAgain,
+			Msg:  "pod " + a.e.Name() + " is not known to this node, and the Kubernetes API does not answer",
+			Details: "pods the node knew before are wired without the API; this one is tried again by the kubelet, and is wired once the API answers: " +
+				err.Error(),
+		}
+	case err != nil:
+		return fmt.Errorf("identify pod %s: %w", a.e.Name(), err)
+	}
+	a.pod, a.e.Pod.UID = found, found.UID
+	return nil
+}
+
+func (c *Controller) admit(ctx context.Context, a *addition) error {
+	for _, component := range c.Components {
+		if err := component.Admit(ctx, a.pod); err != nil {
+			return &cnirpc.Error{Code: cnirpc.CodeRefused, Msg: "the pod was refused", Details: err.Error()}
+		}
+	}
+	return nil
+}
+
+// attach takes an address, waiting for one in the order of arrival. From here on the
+// endpoint is in the state, and on its way to the journal.
+func (c *Controller) attach(ctx context.Context, a *addition) error {
+	timer := time.AfterFunc(reportAfter, func() { c.report(a, c.whyEmpty()) })
+	defer timer.Stop()
+	err := c.waiting.Wait(ctx, func() (bool, error) {
+		pending, err := c.State.Update(func(tx *state.Tx) error { return c.assign(tx, a) })
+		if errors.Is(err, ipam.ErrNoAddress) {
+			c.metrics.waited.Inc()
+			c.Backend.Demanded()
+			return false, nil
+		}
+		a.written = pending
+		return err == nil, err
+	})
+	if err != nil && ctx.Err() != nil && !errors.Is(err, cniserver.ErrPluginGone) {
+		return errors.Join(c.whyEmpty(), err)
+	}
+	return err
+}
+
+// assign attaches the endpoint within a transaction. When the runtime repeats an ADD,
+// the endpoint of its key is wired again.
+func (c *Controller) assign(tx *state.Tx, a *addition) error {
+	now := time.Now()
+	e := a.e
+	before := endpoint.Endpoint{}
+	if old, ok := tx.Endpoint(e.Key); ok && old.Wired() {
+		before = old
+		e.ID, e.Generation = old.ID, old.Generation
+	} else {
+		id, err := tx.NextID()
+		if err != nil {
+			return fmt.Errorf("endpoint of %s: %w", e.Name(), err)
+		}
+		e.ID = id
+	}
+	grant, err := c.Backend.Assign(tx, e, now)
+	if err != nil {
+		return err
+	}
+	attached, err := e.Attach(endpoint.Wire{
+		Addresses: grant.Addresses, Attachment: grant.Attachment, MTU: c.MTU,
+		Link: endpoint.LinkName(c.LinkPrefix, linkNamespace(e), linkPod(e)),
+	}, now)
+	if err == nil {
+		err = tx.Put(attached)
+	}
+	if err != nil {
+		if before.ID == 0 {
+			c.Backend.Free(tx, e, NeverWired, now)
+		}
+		return err
+	}
+	a.e, a.before = attached, before
+	return nil
+}
+
+// A link without a pod is named after its container.
+func linkNamespace(e endpoint.Endpoint) string {
+	if e.Pod.Name == "" {
+		return "container"
+	}
+	return e.Pod.Namespace
+}
+
+func linkPod(e endpoint.Endpoint) string {
+	if e.Pod.Name == "" {
+		return e.Key.ContainerID
+	}
+	return e.Pod.Name
+}
+
+// whyEmpty says why no address is free, in the backend's words.
+func (c *Controller) whyEmpty() error {
+	if err := c.Backend.Explain(); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: ADDs that came earlier took them", ipam.ErrNoAddress)
+}
+
+// giveBack undoes attach when no link was ever made for the address; otherwise unwire
+// has begun to remove the endpoint and this does nothing. An endpoint that an earlier
+// ADD wired is again as it was.
+func (c *Controller) giveBack(ctx context.Context, a *addition) error {
+	if a.wiring || a.e.ID == 0 {
+		return nil
+	}
+	pending, err := c.State.Update(func(tx *state.Tx) error {
+		tx.Durable()
+		if a.before.ID != 0 {
+			a.before.Generation = a.e.Generation + 1
+			return tx.Put(a.before)
+		}
+		c.Backend.Free(tx, a.e, NeverWired, time.Now())
+		tx.Delete(a.e.ID)
+		return nil
+	})
+	c.waiting.Wake()
+	if err != nil {
+		return err
+	}
+	return pending.Wait(ctx)
+}
+
+func (c *Controller) wire(ctx context.Context, a *addition) (err error) {
+	a.leave = c.adds.Enter() // not before: a DEL may have given this ADD its address
+	for _, old := range c.State.EndpointsOf(a.e.Link) {
+		if old.Key == a.e.Key {
+			continue
+		}
+		// An older sandbox of the same pod, whose DEL has not come.
+		if err := c.detach(ctx, old); err != nil {
+			return fmt.Errorf("remove the older link %s: %w", a.e.Link, err)
+		}
+	}
+	a.wiring = true
+	a.wired, err = c.Links.Wire(ctx, a.netns, a.e)
+	return err
+}
+
+func (c *Controller) unwire(ctx context.Context, a *addition) error {
+	if !a.wiring {
+		return nil
+	}
+	return c.detach(ctx, a.e)
+}
+
+// filter lets the packet filter pass the pod's own address and MAC. When someone else
+// has removed the filter a moment ago, it is put back first, the pod included.
+func (c *Controller) filter(ctx context.Context, a *addition) error {
+	err := c.Filter.Put(ctx, c.elements(a.e)...)
+	if errors.Is(err, nft.ErrNoTable) {
+		err = c.RestoreFilter(ctx)
+	}
+	return err
+}
+
+// ready waits until every component has in force what the endpoint needs: its link is
+// still down.
+func (c *Controller) ready(ctx context.Context, a *addition) error {
+	for _, component := range c.Components {
+		if err := component.Ready(ctx, a.e); err != nil {
+			return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "what the pod's network needs is not in force yet", Details: err.Error()}
+		}
+	}
+	return nil
+}
+
+// up sets the link up. That the endpoint is ready is written meanwhile, and the answer
+// waits for it. After a crash in between the next process sets the link up: all that it
+// was held back for has been in force since the step before.
+func (c *Controller) up(ctx context.Context, a *addition) error {
+	pending, err := c.State.Update(func(tx *state.Tx) error {
+		e, err := a.e.Complete(time.Now())
+		if err != nil {
+			return err
+		}
+		a.e = e
+		return tx.Put(e)
+	})
+	if err != nil {
+		return err
+	}
+	a.written = pending
+	return c.Links.Up(ctx, a.e)
+}
+
+// phase observes how long a part of a command takes.
+func (c *Controller) phase(command, name string, f func() error) error {
+	began := time.Now()
+	err := f()
+	c.metrics.phases.WithLabelValues(command, name).Observe(time.Since(began).Seconds())
+	return err
+}

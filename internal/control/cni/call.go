@@ -1,0 +1,140 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+)
+
+// netConf is what the agent reads of a network configuration.
+type netConf struct {
+	CNIVersion string          `json:"cniVersion"`
+	Name       string          `json:"name"`
+	PrevResult json.RawMessage `json:"prevResult"`
+	// ValidAttachments are for GC; Attachments is the name that libcni before 1.2.2
+	// had for them.
+	ValidAttachments json.RawMessage `json:"cni.dev/valid-attachments"`
+	Attachments      json.RawMessage `json:"cni.dev/attachments"`
+}
+
+// valid are the attachments that a GC must leave. An empty list leaves none; without
+// a list, or with one that does not say which they are, nothing may go.
+func (c netConf) valid() (map[endpoint.Key]bool, error) {
+	raw := c.ValidAttachments
+	if raw == nil {
+		raw = c.Attachments
+	}
+	refuse := func(details string) (map[endpoint.Key]bool, error) {
+		return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidConfig, Msg: "GC does not say which attachments are valid, so none is removed", Details: details}
+	}
+	if raw == nil {
+		return refuse("cni.dev/valid-attachments is missing")
+	}
+	var list []types.GCAttachment
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return refuse("cni.dev/valid-attachments: " + err.Error())
+	}
+	valid := map[endpoint.Key]bool{}
+	for i, a := range list {
+		if a.ContainerID == "" || a.IfName == "" {
+			return refuse(fmt.Sprintf("cni.dev/valid-attachments[%d] lacks containerID or ifname", i))
+		}
+		valid[endpoint.Key{ContainerID: a.ContainerID, IfName: a.IfName}] = true
+	}
+	return valid, nil
+}
+
+// Handle answers one call of the plugin. It is cniserver's Handler.
+func (c *Controller) Handle(ctx context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
+	began := time.Now()
+	c.mu.Lock()
+	c.plugin = req.Plugin
+	c.mu.Unlock()
+	answer, err := c.dispatch(ctx, req, netns)
+	c.metrics.call(req.Command, err, time.Since(began))
+	if err == nil {
+		return answer, nil
+	}
+	failure := asError(err)
+	c.Log.Warn("call failed", "command", req.Command, "container", req.ContainerID, "code", failure.Code, "error", err, "took", time.Since(began))
+	return nil, failure
+}
+
+func (c *Controller) dispatch(ctx context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, error) {
+	var conf netConf
+	if err := json.Unmarshal(req.Config, &conf); err != nil {
+		return nil, &cnirpc.Error{Code: cnirpc.CodeDecode, Msg: "network configuration is not valid JSON", Details: err.Error()}
+	}
+	key := endpoint.Key{ContainerID: req.ContainerID, IfName: req.IfName}
+	if key.ContainerID == "" && req.Command != "STATUS" && req.Command != "GC" {
+		return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: req.Command + " without a container"}
+	}
+	switch req.Command {
+	case "ADD":
+		var answer json.RawMessage
+		err := c.calls.Do(ctx, key, func(ctx context.Context) (err error) {
+			answer, err = c.add(ctx, req, conf, netns)
+			return err
+		})
+		return answer, err
+	case "DEL":
+		return nil, c.calls.Preempt(ctx, key, func(ctx context.Context) error {
+			if _, ok := c.State.Endpoint(key); ok {
+				c.adds.Yield(ctx, quiet, yieldAtMost)
+			}
+			return c.del(ctx, key)
+		})
+	case "CHECK":
+		return nil, c.calls.Do(ctx, key, func(ctx context.Context) error { return c.check(ctx, key, conf, netns) })
+	case "STATUS":
+		if err := c.Backend.Status(); err != nil {
+			return nil, &cnirpc.Error{Code: cnirpc.CodeUnavailable, Msg: "no pod can be wired", Details: err.Error()}
+		}
+		return nil, nil
+	case "GC":
+		return nil, c.gc(ctx, conf)
+	}
+	return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "unknown command", Details: fmt.Sprintf("%q", req.Command)}
+}
+
+// podOf reads CNI_ARGS as the kubelet's runtimes fill it in. A zero pod is fine: other
+// runtimes have none.
+func podOf(args string) (endpoint.Pod, error) {
+	var pod endpoint.Pod
+	refuse := func(why string, list ...any) (endpoint.Pod, error) {
+		return endpoint.Pod{}, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "invalid CNI_ARGS", Details: fmt.Sprintf(why, list...)}
+	}
+	for pair := range strings.SplitSeq(args, ";") {
+		key, value, found := strings.Cut(pair, "=")
+		if !found && pair != "" {
+			return refuse("%q is not KEY=VALUE", pair)
+		}
+		switch key {
+		case "K8S_POD_NAMESPACE":
+			pod.Namespace = value
+		case "K8S_POD_NAME":
+			pod.Name = value
+		case "K8S_POD_UID":
+			pod.UID = value
+		}
+	}
+	if pod.Name == "" && pod.Namespace == "" {
+		return pod, nil
+	}
+	if wrong := validation.IsDNS1123Label(pod.Namespace); len(wrong) > 0 {
+		return refuse("K8S_POD_NAMESPACE %q: %s", pod.Namespace, wrong[0])
+	}
+	if wrong := validation.IsDNS1123Subdomain(pod.Name); len(wrong) > 0 {
+		return refuse("K8S_POD_NAME %q: %s", pod.Name, wrong[0])
+	}
+	return pod, nil
+}

@@ -1,0 +1,193 @@
+// Package cni answers the plugin's calls: ADD, DEL, CHECK, STATUS and GC.
+//
+// It decides when an endpoint begins and ends and carries out each step of it. It alone
+// writes endpoints. It reads pods, asks the backend for addresses, drives edge/link for
+// the links of single endpoints and edge/nft for their filter elements, and reads the
+// plugin's spool of DELs. Comparing the kernel as a whole is the business of other
+// controllers: the work of an ADD is direct, its result enters the state.
+//
+// One ADD, in reading order: Handle (call.go), add (add.go), Backend.Assign, link.Wire,
+// the filter's Put, link.Up.
+package cni
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/machinery/priority"
+	"github.com/trunkline/trunkline/internal/machinery/queue"
+	"github.com/trunkline/trunkline/internal/machinery/serial"
+)
+
+// NetworkName is the name of the node's CNI configuration.
+const NetworkName = "trunkline"
+
+// Backend gives endpoints their addresses. The first three are called within a
+// transaction and answer at once.
+type Backend interface {
+	// Assign takes addresses for an endpoint that has none. An endpoint that has some
+	// gets the same again. Errors that wrap ipam.ErrNoAddress pass by waiting.
+	Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (Grant, error)
+	// Adopt takes note of an endpoint that was found in the kernel. ipam.ErrHeld means
+	// that another one has its addresses, ipam.ErrUnknown that they are not known yet.
+	Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) error
+	// Free gives the addresses of an endpoint back.
+	Free(tx *state.Tx, e endpoint.Endpoint, why Reason, now time.Time)
+	// Explain says why Assign finds no address, and what would help; nil if it does
+	// not know.
+	Explain() error
+	// Status says why no pod could be wired at all; nil while ADDs are served or wait.
+	Status() error
+	// Demanded says that an ADD waits, or that one took an address.
+	Demanded()
+	// Doubted says that the kernel showed an address the backend did not know.
+	Doubted(why string)
+}
+
+// Grant is what a backend gives an endpoint.
+type Grant struct {
+	Addresses  endpoint.Addresses
+	Attachment endpoint.Attachment
+}
+
+// Reason says why addresses are given back.
+type Reason int
+
+// Reasons.
+const (
+	NeverWired Reason = iota // no link was made: free at once
+	Removed                  // DEL was accepted: nobody else may have them yet
+	LinkGone                 // the link is gone: they cool down
+)
+
+// Links is what is done to the links of single endpoints; *link.Host does it.
+type Links interface {
+	Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (link.Result, error)
+	Up(ctx context.Context, e endpoint.Endpoint) error
+	Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, err error)
+	Pods(ctx context.Context) ([]link.Wired, error)
+	Read(ctx context.Context, sysctls ...string) (hostnet.State, error)
+	Discarded() <-chan struct{}
+	DeleteDiscarded(ctx context.Context, batch func() int, gone func(link.Wired)) error
+}
+
+// Filter is the packet filter; *nft.Firewall is one.
+type Filter interface {
+	Put(ctx context.Context, elements ...ruleset.Element) error
+	Remove(ctx context.Context, elements ...ruleset.Element) error
+}
+
+// Pods is what the node knows of its pods; *kube.Cluster is one.
+type Pods interface {
+	Pods() []kube.Pod
+	Pod(ctx context.Context, ref kube.PodRef, uid string) (kube.Pod, error)
+}
+
+// Events is where the owners of pods are informed; *kube.Events is one.
+type Events interface {
+	PodWarning(ref kube.PodRef, uid, reason, message string)
+}
+
+// Component takes part in an ADD. Its errors say why, in words a user understands.
+type Component interface {
+	// Admit may refuse a pod before it has an address.
+	Admit(ctx context.Context, pod kube.Pod) error
+	// Ready returns once what the component has for an endpoint is in force in the
+	// kernel. The endpoint is wired and its link is down; an error undoes the ADD, and
+	// the runtime tries again.
+	Ready(ctx context.Context, e endpoint.Endpoint) error
+}
+
+// Config is the part of the configuration that matters here.
+type Config struct {
+	NodeName    string
+	StateDir    string
+	LinkPrefix  string
+	MTU         int // bytes, of pods' links
+	PodMetadata bool
+}
+
+// Deps is what the controller works with.
+type Deps struct {
+	Log        *slog.Logger
+	State      *state.Store
+	Backend    Backend
+	Links      Links
+	Filter     Filter
+	Pods       Pods
+	Events     Events
+	Components []Component
+	Registry   prometheus.Registerer
+	// CompareKernel asks for a full comparison of the kernel with the state, soon.
+	CompareKernel func()
+	// RestoreFilter puts the packet filter back that someone else took away.
+	RestoreFilter func(ctx context.Context) error
+	// Route is an endpoint at the route table where its interface is now.
+	Route func(endpoint.Endpoint) endpoint.Endpoint
+}
+
+// Controller answers calls. Its methods may be called from any goroutine.
+type Controller struct {
+	Config
+	Deps
+	metrics metrics
+
+	calls   serial.Keys[endpoint.Key]
+	waiting queue.Queue   // ADDs that wait for an address
+	adds    priority.Gate // ADDs in flight: DELs give way to them
+
+	mu     sync.Mutex
+	plugin string // version of the plugin that called last
+}
+
+// New returns the controller. It registers its metrics.
+func New(c Config, d Deps) *Controller {
+	return &Controller{Config: c, Deps: d, metrics: newMetrics(d.Registry)}
+}
+
+// Run deletes discarded links and carries out spooled DELs until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.reap(ctx) })
+	group.Go(func() error { return c.drainSpoolEvery(ctx, 5*time.Second) })
+	return group.Wait()
+}
+
+// Wake lets ADDs that wait for an address try again: one may be free.
+func (c *Controller) Wake() { c.waiting.Wake() }
+
+// Waiting is how many ADDs wait for an address, and since when the first one does.
+func (c *Controller) Waiting() (n int, oldest time.Time) { return c.waiting.Len(), c.waiting.Oldest() }
+
+// Plugin is the version of the plugin that called last.
+func (c *Controller) Plugin() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.plugin
+}
+
+func (c *Controller) spoolDir() string { return filepath.Join(c.StateDir, "spool") }
+
+// elements are an endpoint's in the packet filter.
+func (c *Controller) elements(e endpoint.Endpoint) []ruleset.Element {
+	return ruleset.PodOf(e, c.PodMetadata).Elements()
+}
+
+// overlaps reports whether a link has one of an endpoint's addresses.
+func overlaps(addresses []netip.Addr, e endpoint.Endpoint) bool {
+	return endpoint.AddressesOf(addresses...).Overlaps(e.Addresses)
+}

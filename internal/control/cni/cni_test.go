@@ -1,0 +1,318 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
+	"github.com/trunkline/trunkline/internal/edge/link"
+)
+
+// ledger is a backend that gives out the addresses of a store's ledger.
+type ledger struct{ explain, refuse error }
+
+func (ledger) Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (Grant, error) {
+	lease, rows, err := tx.Ledger().Assign(ipam.HolderOf(e), now)
+	if err != nil {
+		return Grant{}, err
+	}
+	tx.Record(rows...)
+	return Grant{endpoint.AddressesOf(lease.Addr), endpoint.Attachment{Kind: endpoint.Secondary, Interface: lease.ENI, Table: hostnet.TableMain}}, nil
+}
+
+func (ledger) Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) error {
+	_, rows, err := tx.Ledger().Adopt(ipam.HolderOf(e), e.Addresses.Primary(), now)
+	tx.Record(rows...)
+	return err
+}
+
+func (ledger) Free(tx *state.Tx, e endpoint.Endpoint, why Reason, now time.Time) {
+	switch why {
+	case NeverWired:
+		tx.Record(tx.Ledger().Return(e.ID, now)...)
+	case LinkGone:
+		tx.Record(tx.Ledger().Release(e.ID, now)...)
+	case Removed:
+		tx.Ledger().Unclaim(e.ID)
+	}
+}
+func (l ledger) Explain() error { return l.explain }
+func (l ledger) Status() error  { return l.refuse }
+func (ledger) Demanded()        {}
+func (ledger) Doubted(string)   {}
+
+// wires notes what is done to links, which are never there.
+type wires struct {
+	mu      sync.Mutex
+	done    []string
+	present []link.Wired
+	fail    map[string]error
+	trash   chan struct{}
+}
+
+func (w *wires) note(what string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.done = append(w.done, what)
+	return w.fail[what]
+}
+
+func (w *wires) Wire(context.Context, *os.File, endpoint.Endpoint) (link.Result, error) {
+	return link.Result{}, w.note("wire")
+}
+func (w *wires) Up(context.Context, endpoint.Endpoint) error { return w.note("up") }
+func (w *wires) Unwire(context.Context, endpoint.Endpoint) (bool, error) {
+	return false, w.note("unwire")
+}
+func (w *wires) Pods(context.Context) ([]link.Wired, error)             { return w.present, nil }
+func (w *wires) Read(context.Context, ...string) (hostnet.State, error) { return hostnet.State{}, nil }
+func (w *wires) Discarded() <-chan struct{}                             { return w.trash }
+func (w *wires) Put(context.Context, ...ruleset.Element) error          { return w.note("put") }
+func (w *wires) Remove(context.Context, ...ruleset.Element) error       { return w.note("remove") }
+func (w *wires) DeleteDiscarded(context.Context, func() int, func(link.Wired)) error {
+	return w.note("delete")
+}
+
+// reported is every event, one a line.
+type reported struct{ events []string }
+
+func (r *reported) PodWarning(ref kube.PodRef, uid, reason, message string) {
+	r.events = append(r.events, fmt.Sprintf("pod %s %s %s: %s", ref, uid, reason, message))
+}
+
+// harness is a controller whose API server is down and whose node's record has one pod,
+// default/known with uid u1.
+type harness struct {
+	*Controller
+	wires  *wires
+	events *reported
+	server *kubetest.Server
+}
+
+func newHarness(t *testing.T, components ...Component) *harness {
+	t.Helper()
+	h := &harness{wires: &wires{trash: make(chan struct{}, 1), fail: map[string]error{}}, events: &reported{}, server: kubetest.New(t)}
+	h.server.SetDown(true)
+	client, err := kube.FromREST(h.server.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	snapshot := filepath.Join(dir, "cluster.json")
+	known := kube.Pod{PodRef: kube.PodRef{Namespace: "default", Name: "known"}, UID: "u1", Labels: map[string]string{"app": "web"}}
+	if err := kube.SaveSnapshot(snapshot, kube.Snapshot{Pods: []kube.Pod{known}}); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	s := statetest.Open(t, filepath.Join(dir, "journal"))
+	statetest.Observe(t, s)
+	h.Controller = New(Config{NodeName: "n1", StateDir: dir, LinkPrefix: "eni", MTU: 9001}, Deps{
+		Log: log, State: s, Backend: ledger{}, Links: h.wires, Filter: h.wires, Events: h.events, Components: components,
+		Pods:     kube.NewCluster(kube.Options{Client: client, NodeName: "n1", SnapshotPath: snapshot, Log: log}),
+		Registry: prometheus.NewRegistry(), CompareKernel: func() {},
+		RestoreFilter: func(context.Context) error { return nil },
+		Route:         func(e endpoint.Endpoint) endpoint.Endpoint { return e },
+	})
+	return h
+}
+
+func addOf(name, uid string) *addition {
+	return &addition{leave: func() {}, request: &cnirpc.Request{
+		ContainerID: "c1", IfName: "eth0",
+		Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + name + ";K8S_POD_UID=" + uid,
+	}}
+}
+
+func (h *harness) call(t *testing.T, req *cnirpc.Request) (json.RawMessage, *cnirpc.Error) {
+	t.Helper()
+	netns, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer netns.Close()
+	return h.Handle(t.Context(), req, netns)
+}
+
+func request(command, pod string) *cnirpc.Request {
+	return &cnirpc.Request{
+		Command: command, ContainerID: "c1", IfName: "eth0", Config: json.RawMessage(`{"cniVersion":"1.0.0","name":"trunkline"}`),
+		Args: "K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod,
+	}
+}
+
+func TestAnADDAndItsDELTakeTheirStepsInOrder(t *testing.T) {
+	h := newHarness(t)
+	answer, failure := h.call(t, request("ADD", "known"))
+	if failure != nil {
+		t.Fatal(failure)
+	}
+	e, ok := h.State.Endpoint(endpoint.Key{ContainerID: "c1", IfName: "eth0"})
+	if !ok || e.Stage != endpoint.Ready || e.Pod.UID != "u1" || !strings.Contains(string(answer), e.Addresses.IPv4.String()) || !strings.Contains(string(answer), e.PodMAC.String()) {
+		t.Errorf("endpoint %+v, answer %s", e, answer)
+	}
+	if _, failure := h.call(t, request("DEL", "known")); failure != nil {
+		t.Fatal(failure)
+	}
+	if got := strings.Join(h.wires.done, " "); got != "wire put up remove unwire" {
+		t.Errorf("steps %q", got)
+	}
+	if left := h.State.Endpoints(); len(left) > 0 {
+		t.Errorf("left %+v", left)
+	}
+	if view, _ := h.State.View(time.Now()); view.ENIs[0].Count(ipam.Cooling) != 1 {
+		t.Errorf("addresses %v, want one in its cool-down", view.ENIs[0].Addresses)
+	}
+}
+
+// The runtime repeats an ADD for a container that is wired: the pod keeps its address.
+func TestARepeatedADDKeepsTheEndpoint(t *testing.T) {
+	h := newHarness(t)
+	key := endpoint.Key{ContainerID: "c1", IfName: "eth0"}
+	if _, failure := h.call(t, request("ADD", "known")); failure != nil {
+		t.Fatal(failure)
+	}
+	first, _ := h.State.Endpoint(key)
+	if _, failure := h.call(t, request("ADD", "known")); failure != nil {
+		t.Fatal(failure)
+	}
+	second, _ := h.State.Endpoint(key)
+	if second.ID != first.ID || second.Addresses != first.Addresses || second.Generation <= first.Generation || len(h.State.Endpoints()) != 1 {
+		t.Errorf("first %+v, second %+v", first, second)
+	}
+}
+
+func TestAFailedADDLeavesNothing(t *testing.T) {
+	for _, step := range []string{"wire", "put", "up"} {
+		t.Run(step, func(t *testing.T) {
+			h := newHarness(t)
+			h.wires.fail[step] = errors.New("no")
+			if _, failure := h.call(t, request("ADD", "known")); failure == nil {
+				t.Fatal("it succeeded")
+			}
+			if left := h.State.Endpoints(); len(left) > 0 || h.wires.done[len(h.wires.done)-1] != "unwire" {
+				t.Errorf("left %+v after %v", left, h.wires.done)
+			}
+			if len(h.events.events) != 1 {
+				t.Errorf("events %q", h.events.events)
+			}
+		})
+	}
+}
+
+// The runtime gives up, or a DEL comes, while the endpoint is being written.
+func TestAnAddressThatIsGivenBackLeavesNoEndpoint(t *testing.T) {
+	h := newHarness(t)
+	if err := h.State.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, failure := h.call(t, request("ADD", "known")); failure == nil {
+		t.Fatal("it was written")
+	}
+	if left := h.State.Endpoints(); len(left) > 0 {
+		t.Errorf("%+v: its address is free for others, and a DEL would remove their rules", left)
+	}
+	if view, leases := h.State.View(time.Now()); len(leases) > 0 || view.ENIs[0].Count(ipam.Free) != 2 {
+		t.Errorf("leases %v, addresses %v", leases, view.ENIs[0].Addresses)
+	}
+}
+
+func TestAnADDRemovesTheOlderSandboxOfItsPod(t *testing.T) {
+	h := newHarness(t)
+	old := statetest.Ready(t, h.State, "known") // the container "known"
+	if _, failure := h.call(t, request("ADD", "known")); failure != nil {
+		t.Fatal(failure)
+	}
+	if got := strings.Join(h.wires.done, " "); got != "remove unwire wire put up" {
+		t.Errorf("steps %q", got)
+	}
+	if _, there := h.State.Endpoint(old.Key); there {
+		t.Error("the older endpoint is still there")
+	}
+}
+
+func TestAnEndpointIsReleasedWhenItsLinkIsGone(t *testing.T) {
+	h := newHarness(t)
+	one := statetest.Remove(t, h.State, statetest.Ready(t, h.State, "one"))
+	wired := func(e endpoint.Endpoint) link.Wired {
+		return link.Wired{Alias: hostnet.AliasOf(e), Link: e.Link}
+	}
+	h.wires.present = []link.Wired{wired(one)}
+	if err := h.ReleaseGone(t.Context()); err != nil || len(h.State.Endpoints()) != 1 {
+		t.Errorf("released while its link is there: %v", err)
+	}
+	h.wires.present = []link.Wired{{Half: true, Link: "eni9"}}
+	if err := h.ReleaseGone(t.Context()); err != nil || len(h.State.Endpoints()) != 1 {
+		t.Errorf("released while a half-made link may be its own: %v", err)
+	}
+	h.wires.present = nil
+	two := statetest.Ready(t, h.State, "two")
+	if err := h.ReleaseGone(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := h.State.Endpoints(); len(left) != 1 || left[0] != two {
+		t.Errorf("left %+v, want only the one that is in use", left)
+	}
+	h.linkGone(wired(two))
+	if len(h.State.Endpoints()) != 1 {
+		t.Error("an endpoint in use was released because a link of its name went")
+	}
+}
+
+// The journal was lost: links are all there is.
+func TestLinksWithoutEndpointsAreAdopted(t *testing.T) {
+	h := newHarness(t)
+	web := endpoint.LinkName("eni", "default", "known")
+	link1 := func(container, name, addr string, dying bool) link.Wired {
+		return link.Wired{
+			Alias: hostnet.Alias{Key: endpoint.Key{ContainerID: container, IfName: "eth0"}, Addresses: []netip.Addr{netip.MustParseAddr(addr)}},
+			Link:  name, Table: hostnet.TableMain, Dying: dying,
+		}
+	}
+	h.wires.present = []link.Wired{
+		link1("a", web, "10.0.0.7", false), link1("b", "enib", "10.0.0.8", true),
+		link1("c", "enic", "10.0.0.7", false), link1("d", "enid", "10.0.9.9", false), {Half: true, Link: "enie"},
+	}
+	for range 2 { // the second time changes nothing
+		if err := h.AdoptLinks(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for _, e := range h.State.Endpoints() {
+		got = append(got, fmt.Sprint(e.Key.ContainerID, " ", e.Name(), " ", e.Stage, " ", e.Addresses.IPv4))
+	}
+	want := "a default/known ready 10.0.0.7; b container/b removing 10.0.0.8; d container/d ready 10.0.9.9"
+	if s := strings.Join(got, "; "); s != want {
+		t.Errorf("endpoints %s\nwant      %s", s, want)
+	}
+}
+
+func TestPodsAreReadFromTheRuntimesArguments(t *testing.T) {
+	pod, err := podOf("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-1;K8S_POD_INFRA_CONTAINER_ID=c;K8S_POD_UID=u=1")
+	if err != nil || pod != (endpoint.Pod{Namespace: "shop", Name: "web-1", UID: "u=1"}) {
+		t.Errorf("%+v, %v", pod, err)
+	}
+	if pod, err := podOf(""); err != nil || pod != (endpoint.Pod{}) {
+		t.Errorf("%+v, %v of no arguments", pod, err)
+	}
+}

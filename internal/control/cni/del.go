@@ -1,0 +1,163 @@
+package cni
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// DELs give way to ADDs: they wait until none was in flight for a moment, and at most a
+// second. A pod's start is waited for; its end tolerates delay, and DELs batch well.
+const (
+	quiet       = 25 * time.Millisecond
+	yieldAtMost = time.Second
+)
+
+// del removes an endpoint. One that is not known is removed already. The addresses stay
+// in quarantine until the kernel has deleted the link, which happens in groups, and
+// cool down after that.
+func (c *Controller) del(ctx context.Context, key endpoint.Key) error {
+	e, ok := c.State.Endpoint(key)
+	if !ok {
+		return nil
+	}
+	if err := c.detach(ctx, e); err != nil {
+		return fmt.Errorf("delete pod %s: %w", e.Name(), err)
+	}
+	c.Log.Info("pod unwired", "pod", e.Name(), "ip", e.Addresses.Primary())
+	return nil
+}
+
+// detach records that an endpoint is being removed and cuts it off from the network.
+// It may be called again at any time.
+func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) error {
+	if err := c.phase("DEL", "journal", func() error { return c.remove(ctx, e.ID) }); err != nil {
+		return err
+	}
+	// A newer endpoint of the same pod may have the link's name by now. The filter's
+	// elements are keyed by link, MAC and address, of which this endpoint has its own.
+	if err := c.phase("DEL", "filter", func() error { return c.Filter.Remove(ctx, c.elements(e)...) }); err != nil {
+		c.Log.Warn("filter elements are left for the next comparison", "pod", e.Name(), "error", err)
+		c.CompareKernel()
+	}
+	var queued bool
+	if err := c.phase("DEL", "unwire", func() (err error) { queued, err = c.Links.Unwire(ctx, e); return err }); err != nil {
+		c.CompareKernel()
+		return err
+	}
+	if !queued {
+		c.release(e.ID)
+	}
+	return nil
+}
+
+// remove moves an endpoint to its last stage, in the state and in the journal.
+func (c *Controller) remove(ctx context.Context, id endpoint.ID) error {
+	pending, err := c.State.Update(func(tx *state.Tx) error {
+		e, ok := tx.Current(id)
+		if !ok {
+			return nil
+		}
+		e, err := e.Remove(time.Now())
+		if err != nil {
+			return err
+		}
+		c.Backend.Free(tx, e, Removed, time.Now())
+		return tx.Put(e)
+	})
+	if err != nil {
+		return err
+	}
+	return pending.Wait(ctx)
+}
+
+// release forgets an endpoint that is being removed: its link is gone. Its addresses
+// cool down.
+func (c *Controller) release(id endpoint.ID) {
+	released := false
+	_, _ = c.State.Update(func(tx *state.Tx) error { // it always succeeds
+		if e, ok := tx.Current(id); ok && e.Stage == endpoint.Removing {
+			c.Backend.Free(tx, e, LinkGone, time.Now())
+			tx.Delete(id)
+			released = true
+		}
+		return nil
+	})
+	if released {
+		c.waiting.Wake() // a cool-down of zero frees the addresses at once
+		c.Backend.Demanded()
+	}
+}
+
+// gc removes every endpoint of the network that the runtime does not know, and goes on
+// when one fails. Those whose ADD is in flight are not among them.
+func (c *Controller) gc(ctx context.Context, conf netConf) error {
+	valid, err := conf.valid()
+	if err != nil {
+		return err
+	}
+	var problems error
+	c.adds.Yield(ctx, quiet, yieldAtMost)
+	for _, e := range c.State.Endpoints() {
+		if cmp.Or(e.Network, NetworkName) != cmp.Or(conf.Name, NetworkName) {
+			continue // the list is of one network's attachments
+		}
+		if valid[e.Key] || c.calls.Busy(e.Key) > 0 {
+			continue
+		}
+		c.Log.Info("the runtime does not know the endpoint any more", "pod", e.Name(), "ip", e.Addresses.Primary())
+		problems = errors.Join(problems, c.calls.Preempt(ctx, e.Key, func(ctx context.Context) error { return c.del(ctx, e.Key) }))
+	}
+	return problems
+}
+
+// DrainSpool carries out the DELs that plugins wrote down while no agent answered, and
+// removes what killed plugins left there. A DEL whose endpoint the runtime is busy with
+// waits for the next pass: what it asks for now may be newer.
+func (c *Controller) DrainSpool(ctx context.Context) error {
+	spooled, problems := cnirpc.ReadSpool(c.spoolDir())
+	problems = errors.Join(problems, cnirpc.SweepSpool(c.spoolDir(), time.Now().Add(-time.Minute)))
+	if len(spooled) > 0 {
+		c.adds.Yield(ctx, quiet, yieldAtMost)
+	}
+	for _, s := range spooled {
+		key := endpoint.Key{ContainerID: s.Request.ContainerID, IfName: s.Request.IfName}
+		if c.calls.Busy(key) > 0 {
+			continue
+		}
+		err := c.calls.Do(ctx, key, func(ctx context.Context) error { return c.delSpooled(ctx, key, s.Request.SpooledAt) })
+		if err == nil {
+			err = s.Remove()
+		}
+		c.metrics.spooled.Inc()
+		problems = errors.Join(problems, err)
+	}
+	return problems
+}
+
+// delSpooled is del for a request of the past, in Unix milliseconds: what was added
+// since is not meant.
+func (c *Controller) delSpooled(ctx context.Context, key endpoint.Key, at int64) error {
+	if e, ok := c.State.Endpoint(key); ok && at > 0 && e.Requested.UnixMilli() > at {
+		c.Log.Info("a spooled DEL is older than the endpoint, which stays", "pod", e.Name(), "ip", e.Addresses.Primary())
+		return nil
+	}
+	return c.del(ctx, key)
+}
+
+// drainSpoolEvery carries out DELs that were spooled while the agent was starting.
+func (c *Controller) drainSpoolEvery(ctx context.Context, every time.Duration) error {
+	l := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, c.DrainSpool(ctx) })
+	l.Every, l.MaxBackoff = every, 30*time.Second
+	l.Report = func(err error, pause time.Duration) {
+		c.Log.Warn("spooled DELs are left", "error", err, "pause", pause)
+	}
+	return l.Run(ctx)
+}

@@ -1,0 +1,97 @@
+package cni
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/edge/link"
+)
+
+// How many links one deletion takes. The kernel holds its lock for all of them:
+// 64 delay an ADD by up to 24 ms, 8 not measurably.
+const (
+	batchAlone    = 64
+	batchWhileADD = 8
+)
+
+// A deletion holds the kernel's lock about as long for one link as for eight, longer
+// the busier the machine is, and an ADD needs the lock six times. So links are gathered
+// before they are deleted, and ADDs go first, within limits.
+const (
+	gatherFor    = 100 * time.Millisecond // without an ADD
+	gatherAtMost = 2 * time.Second
+	reapEvery    = 30 * time.Second // for links that a crash left
+)
+
+// reap deletes discarded links until ctx ends. Each endpoint's addresses are released
+// once its link is gone.
+func (c *Controller) reap(ctx context.Context) error {
+	tick := time.NewTicker(reapEvery)
+	defer tick.Stop()
+	for {
+		if err := c.Links.DeleteDiscarded(ctx, c.batch, c.linkGone); err != nil && ctx.Err() == nil {
+			c.Log.Warn("links of removed pods are left for the next pass", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-c.Links.Discarded():
+			c.gather(ctx)
+		}
+	}
+}
+
+// gather waits for more links to delete, until no ADD was in flight for a while.
+func (c *Controller) gather(ctx context.Context) {
+	timer := time.NewTimer(gatherFor)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+		c.adds.Yield(ctx, gatherFor, gatherAtMost-gatherFor)
+	}
+}
+
+func (c *Controller) batch() int {
+	if c.adds.Active() > 0 {
+		return batchWhileADD
+	}
+	return batchAlone
+}
+
+// linkGone releases the endpoint whose link the kernel has deleted. It does not block.
+func (c *Controller) linkGone(w link.Wired) {
+	for _, e := range c.State.Endpoints() {
+		if e.Stage == endpoint.Removing && e.Key == w.Key && (len(w.Addresses) == 0 || overlaps(w.Addresses, e)) {
+			c.release(e.ID)
+		}
+	}
+}
+
+// ReleaseGone releases the endpoints that are being removed and whose links are no
+// longer there although nothing reported it: they were deleted with their namespaces, or
+// by hand.
+func (c *Controller) ReleaseGone(ctx context.Context) error {
+	before := c.State.Endpoints() // first: a link made later is not missed
+	links, err := c.Links.Pods(ctx)
+	if err != nil {
+		return fmt.Errorf("list the links of pods: %w", err)
+	}
+	for _, e := range before {
+		if e.Stage != endpoint.Removing || c.calls.Busy(e.Key) > 0 {
+			continue
+		}
+		there := false
+		for _, w := range links {
+			// A half-made link has no alias: it may be any endpoint's.
+			there = there || w.Half || overlaps(w.Addresses, e) || w.Key == e.Key && len(w.Addresses) == 0
+		}
+		if !there {
+			c.release(e.ID)
+		}
+	}
+	return nil
+}

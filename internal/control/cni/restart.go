@@ -1,0 +1,105 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/link"
+)
+
+// AdoptLinks makes endpoints of pods' links that the state does not know: the journal
+// was lost. Links that wait to be deleted become endpoints that are being removed, so
+// that their addresses are not given out before they are gone. Call it before the first
+// comparison of the kernel, which would delete such links.
+func (c *Controller) AdoptLinks(ctx context.Context) error {
+	links, err := c.Links.Pods(ctx)
+	if err != nil {
+		return fmt.Errorf("list the links of pods: %w", err)
+	}
+	for _, w := range links {
+		if _, known := c.State.Endpoint(w.Key); known || w.Half || len(w.Addresses) == 0 {
+			continue
+		}
+		if err := c.adopt(ctx, w); err != nil {
+			return fmt.Errorf("adopt %s: %w", w.Link, err)
+		}
+	}
+	return nil
+}
+
+// adopt makes an endpoint of a link. One whose address the backend does not know yet is
+// kept, and claims the address until it does. One whose address another endpoint has is
+// left to be deleted.
+func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
+	var pod endpoint.Pod
+	for _, p := range c.Pods.Pods() {
+		if endpoint.LinkName(c.LinkPrefix, p.Namespace, p.Name) == w.Link {
+			pod = endpoint.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+		}
+	}
+	var e endpoint.Endpoint
+	var unknown error
+	pending, err := c.State.Update(func(tx *state.Tx) error {
+		tx.Durable()
+		id, err := tx.NextID()
+		if err != nil {
+			return err
+		}
+		e = endpoint.Adopt(id, w.Key, pod, endpoint.Wire{
+			Addresses: endpoint.AddressesOf(w.Addresses...), Attachment: endpoint.Attachment{Kind: endpoint.Secondary, Table: w.Table},
+			Link: w.Link, MTU: c.MTU,
+		}, w.Dying, time.Now())
+		if err := tx.Check(e); err != nil {
+			return err
+		}
+		unknown = c.Backend.Adopt(tx, e, time.Now())
+		if unknown != nil && !errors.Is(unknown, ipam.ErrUnknown) {
+			return unknown
+		}
+		return tx.Put(e)
+	})
+	log := c.Log.With("pod", pod.String(), "ip", w.Addresses[0], "link", w.Link)
+	switch {
+	case errors.Is(err, ipam.ErrHeld), errors.Is(err, endpoint.ErrTaken):
+		log.Error("a pod's link cannot be adopted", "error", err)
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := pending.Wait(ctx); err != nil {
+		return err
+	}
+	if unknown != nil {
+		log.Warn("pod adopted from the kernel, its address is not known at EC2 yet", "error", unknown)
+		c.Backend.Doubted("a pod has an address that EC2 did not show")
+		return nil
+	}
+	log.Warn("pod adopted from the kernel", "stage", e.Stage)
+	return nil
+}
+
+// FinishInterrupted takes back the ADDs that an earlier process died over and finishes
+// its DELs, the spooled ones included. Call it once the kernel agrees with the state.
+func (c *Controller) FinishInterrupted(ctx context.Context) error {
+	for _, e := range c.State.Endpoints() {
+		switch e.Stage {
+		case endpoint.Wiring:
+			c.Log.Info("taking back an interrupted ADD", "pod", e.Name(), "ip", e.Addresses.Primary())
+		case endpoint.Removing:
+		case endpoint.Waiting, endpoint.Ready:
+			continue
+		}
+		if err := c.detach(ctx, e); err != nil {
+			return fmt.Errorf("finish pod %s: %w", e.Name(), err)
+		}
+	}
+	if err := c.DrainSpool(ctx); err != nil {
+		c.Log.Warn("spooled DELs are left for the next pass", "error", err)
+	}
+	return nil
+}

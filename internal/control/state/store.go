@@ -1,0 +1,399 @@
+// Package state holds the tables in which the controllers of a node meet, and the one
+// journal that they survive in.
+//
+//	endpoints                        written by control/cni
+//	interfaces, addresses, actions   written by the backend, out of its ledger
+//
+// A change is a transaction over all tables. Its rows go to the journal in the order of
+// the transactions; the lock is never held while waiting for the disk. The package
+// touches the journal's directory only.
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/journal"
+	"github.com/trunkline/trunkline/internal/machinery/table"
+)
+
+// Options of Open.
+type Options struct {
+	Dir      string        // of the journal
+	BootID   string        // names this boot of the machine
+	Settings ipam.Settings // of the ledger
+	// LinkPrefix begins the names of pods' links; of records of version 1 only.
+	LinkPrefix string
+	Log        *slog.Logger
+}
+
+// Store is the agent's state. Its methods may be called from any goroutine.
+type Store struct {
+	// Found is what the journal was like when it was opened.
+	Found journal.Opened
+	// Intents are those an earlier process left at EC2, by id; fixed by Open.
+	Intents map[string]ec2.Entry
+	// Begun are the actions an earlier process had in flight; fixed by Open.
+	Begun []ipam.Action
+	// Agreed is from an earlier process of this boot; fixed by Open.
+	Agreed Agreement
+
+	DB         *table.DB
+	endpoints  table.RW[endpoint.Endpoint]
+	interfaces table.RW[ipam.ENI]
+	addresses  table.RW[ipam.Address]
+	actions    table.RW[ipam.Action]
+
+	journal *journal.Journal
+	ledger  *ipam.Ledger // guarded by DB.Update
+	lastID  endpoint.ID  // guarded by DB.Update
+}
+
+// Agreement says when a full comparison last found the kernel as desired, or made it
+// so, and under which version and settings: what was wired by then and is missing at
+// the next start was removed by someone else.
+type Agreement struct {
+	At time.Time `json:"at"` // when the comparison began
+	By string    `json:"by"` // version and settings of the agent
+}
+
+// Open takes the journal's lock, which an agent that is still stopping may hold for up
+// to a minute, and restores the state. A journal that is damaged or contradicts itself
+// leaves an empty state: EC2 and the kernel fill it. Records of version 1 are
+// converted (see migrate.go).
+func Open(ctx context.Context, o Options) (*Store, error) {
+	j, records, err := openJournal(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	if j.Found.Damage != nil {
+		o.Log.Error("the journal is damaged; rebuilding from the kernel and EC2", "kept", j.Found.SetAside, "error", j.Found.Damage)
+	}
+	now := time.Now()
+	converted, changes, err := migrate(records, o.LinkPrefix, now)
+	var s *Store
+	if err == nil {
+		s, err = restored(o.Settings, converted)
+	}
+	if err != nil {
+		o.Log.Error("the journal contradicts itself; rebuilding from the kernel and EC2", "error", err)
+		changes = nil
+		for _, r := range records {
+			changes = append(changes, journal.Forget(r.Key))
+		}
+		s, err = restored(o.Settings, nil)
+	}
+	err = errors.Join(err, j.Append(ctx, changes...))
+	if err == nil {
+		s.Found, s.journal = j.Found, j
+		err = s.start(now, o.Log)
+	}
+	if err != nil {
+		return nil, errors.Join(err, j.Close())
+	}
+	return s, nil
+}
+
+// restored is a store with what records say.
+func restored(settings ipam.Settings, records []journal.Record) (*Store, error) {
+	s := &Store{DB: table.New(), ledger: ipam.New(settings), Intents: map[string]ec2.Entry{}}
+	var errs [4]error
+	s.endpoints, errs[0] = table.Register(s.DB, endpointSchema())
+	s.interfaces, errs[1] = table.Register(s.DB, interfaceSchema())
+	s.addresses, errs[2] = table.Register(s.DB, addressSchema())
+	s.actions, errs[3] = table.Register(s.DB, actionSchema())
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	return s, s.DB.Update(func(txn *table.Txn) error { return s.restore(&Tx{s: s, txn: txn}, records) })
+}
+
+// start adapts what was restored to this process, and to this boot.
+func (s *Store) start(now time.Time, log *slog.Logger) error {
+	_, err := s.Update(func(tx *Tx) error { // the first append, see journal.Opened
+		tx.Durable()
+		tx.Record(s.ledger.Restart(now)...)
+		if s.Found.Rebooted {
+			for _, e := range tx.Endpoints() {
+				if e.Stage != endpoint.Removing {
+					log.Info("endpoint of an earlier boot", "pod", e.Name(), "ip", e.Addresses.Primary())
+				}
+				if err := tx.Put(e.Rebooted(now)); err != nil {
+					return err
+				}
+			}
+			s.Agreed = Agreement{}
+			tx.records = append(tx.records, journal.Forget(keyAgreed))
+		}
+		s.Begun = s.ledger.View(now).InFlight
+		return nil
+	})
+	return err
+}
+
+func openJournal(ctx context.Context, o Options) (j *journal.Journal, records []journal.Record, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		j, records, err = journal.Open(o.Dir, journal.Options{BootID: o.BootID})
+		if !errors.Is(err, journal.ErrLocked) {
+			return j, records, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, err
+		case <-tick.C:
+		}
+	}
+}
+
+// Close writes what was accepted and gives the journal's lock back.
+func (s *Store) Close() error { return s.journal.Close() }
+
+// View is the ledger at one moment, with the addresses of endpoints that are being
+// removed in quarantine, and every other assigned address.
+func (s *Store) View(now time.Time) (view ipam.View, leases []ipam.Lease) {
+	_ = s.DB.Update(func(txn *table.Txn) error { // changes no table
+		removing := func(id endpoint.ID) bool {
+			e, _, ok := s.endpoints.Get(txn, EndpointsByID().Query(id))
+			return ok && e.Stage == endpoint.Removing
+		}
+		for _, l := range s.ledger.Leases() {
+			if l.Holder.Foreign() || !removing(l.Holder.Endpoint) {
+				leases = append(leases, l)
+			}
+		}
+		view = s.ledger.View(now).Removing(removing)
+		return nil
+	})
+	return view, leases
+}
+
+// Endpoints are all endpoints, ordered by ID.
+func (s *Store) Endpoints() []endpoint.Endpoint { return list(s.endpoints.All(s.DB.Snapshot())) }
+
+// EndpointsOf are the endpoints whose link has a name.
+func (s *Store) EndpointsOf(link string) []endpoint.Endpoint {
+	return list(s.endpoints.List(s.DB.Snapshot(), EndpointsByLink().Query(link)))
+}
+
+// Endpoint is the endpoint of a key: the one in use, or else one that is being removed.
+func (s *Store) Endpoint(key endpoint.Key) (endpoint.Endpoint, bool) {
+	return s.byKey(s.DB.Snapshot(), key)
+}
+
+func (s *Store) byKey(v table.View, key endpoint.Key) (found endpoint.Endpoint, ok bool) {
+	for e := range s.endpoints.List(v, EndpointsByKey().Query(key)) {
+		if !ok || found.Stage == endpoint.Removing {
+			found, ok = e, true
+		}
+	}
+	return found, ok
+}
+
+func list[T any](rows iter.Seq2[T, table.Revision]) []T {
+	var all []T
+	for row := range rows {
+		all = append(all, row)
+	}
+	return all
+}
+
+// Update runs f as one transaction. What f changed goes to the journal, in the order of
+// the transactions; when f returns an error, the tables stay as they were, and f must
+// not have changed the ledger.
+func (s *Store) Update(f func(tx *Tx) error) (pending *journal.Pending, err error) {
+	err = s.DB.Update(func(txn *table.Txn) error {
+		tx := &Tx{s: s, txn: txn}
+		if err := f(tx); err != nil {
+			return err
+		}
+		if tx.durable {
+			pending = s.journal.Enqueue(tx.records...)
+		} else {
+			pending = s.journal.EnqueueForBoot(tx.records...)
+		}
+		return nil
+	})
+	return pending, err
+}
+
+// Tx is a transaction of a Store.
+type Tx struct {
+	s       *Store
+	txn     *table.Txn
+	records []journal.Record
+	durable bool
+}
+
+// Durable makes the transaction wait for the disk: its records must outlive a power
+// cut. Others survive the process, not the machine: which endpoint has which address
+// does not outlive a boot.
+func (tx *Tx) Durable() { tx.durable = true }
+
+// Ledger is the ledger of addresses; hand the records of each change to Record.
+func (tx *Tx) Ledger() *ipam.Ledger { return tx.s.ledger }
+
+// Record enters changes of the ledger in its tables and in the journal.
+func (tx *Tx) Record(rows ...ipam.Record) {
+	for _, row := range rows {
+		tx.apply(row)
+		tx.records = append(tx.records, ledgerRecord(row))
+	}
+}
+
+// apply enters a change of the ledger in its tables. They have no unique index beside
+// the primary ones, so no row conflicts with another.
+func (tx *Tx) apply(row ipam.Record) {
+	var err error
+	switch row.Op {
+	case ipam.PutENI:
+		_, err = tx.s.interfaces.Insert(tx.txn, *row.ENI)
+	case ipam.DropENI:
+		tx.s.interfaces.Delete(tx.txn, InterfacesByID().Query(row.ENIID))
+		tx.s.addresses.Delete(tx.txn, AddressesByInterface().Query(row.ENIID))
+	case ipam.PutAddress:
+		_, err = tx.s.addresses.Insert(tx.txn, *row.Address)
+	case ipam.DropAddress:
+		tx.s.addresses.Delete(tx.txn, AddressesByAddr().Query(row.Addr))
+	case ipam.PutAction:
+		_, err = tx.s.actions.Insert(tx.txn, *row.Action)
+	case ipam.DropAction:
+		tx.s.actions.Delete(tx.txn, ActionsByID().Query(row.ID))
+	case ipam.PutBackoff, ipam.DropBackoff, ipam.PutGone, ipam.DropGone: // of interest to the ledger only
+	}
+	if err != nil {
+		panic("state: ledger record refused: " + err.Error())
+	}
+}
+
+// NextID is an ID for a new endpoint. It is taken once the endpoint is Put.
+func (tx *Tx) NextID() (endpoint.ID, error) {
+	return endpoint.NextID(tx.s.lastID, func(id endpoint.ID) bool { _, used := tx.Current(id); return used })
+}
+
+// Endpoint is as Store.Endpoint.
+func (tx *Tx) Endpoint(key endpoint.Key) (endpoint.Endpoint, bool) { return tx.s.byKey(tx.txn, key) }
+
+// Current is the endpoint of an ID.
+func (tx *Tx) Current(id endpoint.ID) (endpoint.Endpoint, bool) {
+	e, _, ok := tx.s.endpoints.Get(tx.txn, EndpointsByID().Query(id))
+	return e, ok
+}
+
+// ByID implements endpoint.Others.
+func (tx *Tx) ByID(id endpoint.ID) (endpoint.Endpoint, bool) { return tx.Current(id) }
+
+// ByAddress implements endpoint.Others.
+func (tx *Tx) ByAddress(addr netip.Addr) (endpoint.Endpoint, bool) {
+	e, _, ok := tx.s.endpoints.Get(tx.txn, EndpointsByAddress().Query(addr))
+	return e, ok
+}
+
+// Check refuses, with endpoint.ErrTaken, an endpoint that would share an ID or an
+// address with another.
+func (tx *Tx) Check(e endpoint.Endpoint) error { return endpoint.Check(e, tx) }
+
+// Put stores an endpoint that passes Check.
+func (tx *Tx) Put(e endpoint.Endpoint) error {
+	if err := tx.Check(e); err != nil {
+		return err
+	}
+	_, known := tx.Current(e.ID)
+	if _, err := tx.s.endpoints.Insert(tx.txn, e); err != nil {
+		return err
+	}
+	if !known {
+		tx.s.lastID = e.ID
+		tx.records = append(tx.records, put(keyLastID, e.ID))
+	}
+	if e.Stage != endpoint.Waiting {
+		tx.records = append(tx.records, endpointRecord(e))
+	}
+	return nil
+}
+
+// Delete forgets an endpoint: nothing of it is in the kernel any more. Its ID may be
+// used again.
+func (tx *Tx) Delete(id endpoint.ID) {
+	if tx.s.endpoints.Delete(tx.txn, EndpointsByID().Query(id)) > 0 {
+		tx.records = append(tx.records, journal.Forget(endpointKey(id)))
+	}
+}
+
+// Endpoints are all endpoints, ordered by ID.
+func (tx *Tx) Endpoints() []endpoint.Endpoint { return list(tx.s.endpoints.All(tx.txn)) }
+
+// Agree records a comparison that ended in agreement.
+func (tx *Tx) Agree(a Agreement) { tx.records = append(tx.records, put(keyAgreed, a)) }
+
+// Forget drops the record of an intent at EC2 whose outcome the ledger has taken.
+func (tx *Tx) Forget(id string) { tx.records = append(tx.records, journal.Forget(keyIntent+id)) }
+
+// Journal is the store's journal as the EC2 executor sees it. An outcome stays until
+// the ledger has taken it.
+func (s *Store) Journal() ec2.Journal { return intents{s.journal} }
+
+type intents struct{ j *journal.Journal }
+
+// Begin implements ec2.Journal.
+func (i intents) Begin(ctx context.Context, in ec2.Intent) error {
+	return i.j.Append(ctx, put(keyIntent+in.ID, ec2.Entry{Intent: in}))
+}
+
+// Finish implements ec2.Journal.
+func (i intents) Finish(ctx context.Context, id string, out ec2.Outcome) error {
+	return i.j.Append(ctx, put(keyIntent+id, ec2.Entry{Intent: ec2.Intent{ID: id}, Outcome: &out}))
+}
+
+// restore enters what records say. None of it is journaled again.
+func (s *Store) restore(tx *Tx, records []journal.Record) error {
+	var rows []ipam.Record
+	lastID := endpoint.ID(0)
+	for _, r := range records {
+		var err error
+		switch prefix, rest, _ := strings.Cut(r.Key, "/"); prefix + "/" {
+		case keyLedger:
+			var row ipam.Record
+			err = decode(r, &row)
+			rows = append(rows, row)
+		case keyEndpoint:
+			var e endpoint.Endpoint
+			if err = decode(r, &e); err == nil {
+				err = tx.Put(e)
+			}
+		case keyIntent:
+			var in ec2.Entry
+			err = decode(r, &in)
+			s.Intents[rest] = in
+		}
+		switch r.Key {
+		case keyLastID:
+			err = decode(r, &lastID)
+		case keyAgreed:
+			err = decode(r, &s.Agreed)
+		} // keys of another version are left as they are
+		if err != nil {
+			return fmt.Errorf("record %s: %w", r.Key, err)
+		}
+	}
+	if err := s.ledger.Replay(rows); err != nil {
+		return err
+	}
+	tx.Record(rows...)
+	if lastID != 0 {
+		s.lastID = lastID
+	}
+	return nil
+}

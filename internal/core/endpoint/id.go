@@ -1,0 +1,65 @@
+package endpoint
+
+import (
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// ID identifies an endpoint on its node. Kernel maps are keyed by it, so it is small,
+// survives restarts, and is free again only when the endpoint's row is gone.
+type ID uint16
+
+// MaxID is the largest ID; 0 is none. It bounds the size of kernel arrays that are
+// indexed by endpoint: 16,384 words of 8 bytes are 128 KiB. A node has at most about
+// a thousand pods, so an ID is not used again for thousands of pods.
+const MaxID ID = 1<<14 - 1
+
+// ErrNoID: every ID is in use.
+var ErrNoID = errors.New("every endpoint ID is in use")
+
+// NextID returns the first ID after last that is not in use, and starts again at 1
+// after MaxID. IDs go round so that one is reused as late as possible.
+func NextID(last ID, used func(ID) bool) (ID, error) {
+	id := last
+	for range MaxID {
+		if id++; id > MaxID || id == 0 {
+			id = 1
+		}
+		if !used(id) {
+			return id, nil
+		}
+	}
+	return 0, ErrNoID
+}
+
+// maxLinkName is the longest interface name in bytes (IFNAMSIZ without the NUL).
+const maxLinkName = 15
+
+// DefaultLinkPrefix begins the name of a pod's host end, as AWS's does by default.
+const DefaultLinkPrefix = "eni"
+
+// LinkName is the name of the host end of a pod's link: the prefix and the first
+// eleven digits of sha1("namespace.pod"). AWS's CNI, Calico and their tools find
+// a pod's link by it. The prefix has at most four characters.
+func LinkName(prefix, namespace, pod string) string {
+	sum := sha1.Sum([]byte(namespace + "." + pod))
+	name := prefix + hex.EncodeToString(sum[:])[:11]
+	return name[:min(len(name), maxLinkName)]
+}
+
+// MACs returns the addresses of an endpoint's link, the host's end and the pod's.
+// They follow from the key, so that a repeated ADD finds what an interrupted one
+// made, and are explicit, so that udev does not rewrite them.
+func MACs(k Key) (host, pod vpc.MAC) {
+	sum := sha256.Sum256([]byte(k.ContainerID + "/" + k.IfName))
+	copy(host[:], sum[0:6])
+	copy(pod[:], sum[6:12])
+	for _, m := range []*vpc.MAC{&host, &pod} {
+		m[0] = m[0]&^1 | 2 // unicast, locally administered
+	}
+	return host, pod
+}
