@@ -5,9 +5,7 @@ SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GO      ?= go
-STAMP   := -s -w -X main.version=$(VERSION)
-# The plugin does a plain call before Go's runtime has started: cmd/trunkline-cni/early.go.
-LDFLAGS := -ldflags "$(STAMP)" -ldflags "./cmd/trunkline-cni=$(STAMP) -E main.start"
+LDFLAGS := -ldflags "-s -w -X main.version=$(VERSION)"
 # One set of flags for builds and tests: a package compiled once serves both.
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false

@@ -28,7 +28,7 @@ func main() {
 	if len(os.Args) > 1 || os.Getenv("CNI_COMMAND") == "" {
 		os.Exit(usage(os.Stdout, os.Stderr, os.Args[1:]))
 	}
-	p := plugin{env: os.Getenv, stdin: process.heard.input(os.Stdin), stdout: os.Stdout, now: time.Now, early: process.heard}
+	p := plugin{env: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, now: time.Now}
 	// A signal kills us, and that closes the socket: the agent rolls back.
 	os.Exit(p.run(context.Background()))
 }

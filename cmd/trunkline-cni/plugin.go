@@ -21,7 +21,6 @@ type plugin struct {
 	stdin  io.Reader
 	stdout io.Writer
 	now    func() time.Time
-	early  handover
 }
 
 // run does one invocation and returns the exit code. What goes wrong is printed
@@ -104,12 +103,6 @@ func (p plugin) ask(ctx context.Context, c call, wait time.Duration, noAgent uin
 var errNetns = errors.New("no such network namespace")
 
 func (p plugin) send(ctx context.Context, c call, wait time.Duration) (*cnirpc.Response, error) {
-	if p.early.answer != nil {
-		return cnirpc.DecodeResponse(p.early.answer)
-	}
-	if p.early.took > 0 && p.early.took >= wait {
-		return nil, fmt.Errorf("%w at %s: %w", cnirpc.ErrNoAgent, c.conf.Socket, os.ErrDeadlineExceeded)
-	}
 	var netns *os.File
 	if c.request.Netns != "" {
 		f, err := os.Open(c.request.Netns)
@@ -123,7 +116,7 @@ func (p plugin) send(ctx context.Context, c call, wait time.Duration) (*cnirpc.R
 			return nil, fmt.Errorf("%w: %w", errNetns, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait-p.early.took)
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	return cnirpc.Call(ctx, c.conf.Socket, c.request, netns)
 }

@@ -76,9 +76,7 @@ func (b goBuild) words(tool toolchain) []string {
 
 func (c *Cache) productRecipe(tool toolchain) recipe {
 	return c.goRecipe(Product, tool, []goBuild{
-		{dir: ".", packages: []string{"./cmd/trunkline"}, out: "./", stamped: true},
-		// Where it begins: see early.go there.
-		{dir: ".", packages: []string{"./cmd/trunkline-cni"}, out: "./", stamped: true, ldflags: []string{"-E main.start"}},
+		{dir: ".", packages: []string{"./cmd/trunkline", "./cmd/trunkline-cni"}, out: "./", stamped: true},
 	}, "go.mod", "go.sum", "cmd/trunkline", "cmd/trunkline-cni", "internal", "api")
 }
 

@@ -121,8 +121,7 @@ func (l lab) failuresAreSeen(t testing.TB, n daemon.NodeStatus) {
 func (l lab) importSecond(t testing.TB) {
 	t.Helper()
 	dir := t.TempDir()
-	stamp := "-s -w -X main.version=" + second
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", stamp, "-ldflags", "./cmd/trunkline-cni="+stamp+" -E main.start",
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w -X main.version="+second,
 		"-o", dir, "./cmd/trunkline", "./cmd/trunkline-cni")
 	build.Dir = filepath.Dir(l.bin)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")

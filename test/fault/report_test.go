@@ -38,7 +38,7 @@ func code() (string, error) {
 			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") && folder != "test/fault" {
 				return err
 			}
-			if ext := filepath.Ext(path); ext != ".go" && ext != ".json" && ext != ".s" {
+			if ext := filepath.Ext(path); ext != ".go" && ext != ".json" {
 				return nil
 			}
 			raw, err := os.ReadFile(path)

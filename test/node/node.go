@@ -126,7 +126,7 @@ func (n *Node) installPlugin(plugin string) {
 	n.t.Helper()
 	if plugin == "" {
 		plugin = n.PluginPath()
-		n.Build("", "./cmd/trunkline-cni", plugin, "-E main.start")
+		n.Build("", "./cmd/trunkline-cni", plugin)
 	}
 	initial := n.Command("init=" + plugin)
 	var said strings.Builder
@@ -140,10 +140,10 @@ func (n *Node) installPlugin(plugin string) {
 }
 
 // Build compiles a main package of the module in a folder of the checkout, as
-// releases are built, with further flags for the linker.
-func (n *Node) Build(folder, pkg, out string, ldflags ...string) {
+// releases are built.
+func (n *Node) Build(folder, pkg, out string) {
 	n.t.Helper()
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", strings.Join(append(ldflags, "-s -w"), " "), "-o", out, pkg)
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, pkg)
 	build.Dir, build.Env = filepath.Join(n.source, folder), append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
 		n.t.Fatalf("build %s: %v\n%s", pkg, err, said)
