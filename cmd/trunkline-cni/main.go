@@ -14,7 +14,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -29,8 +28,8 @@ func main() {
 		os.Exit(usage(os.Stdout, os.Stderr, os.Args[1:]))
 	}
 	p := plugin{env: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, now: time.Now}
-	// A signal kills us, and that closes the socket: the agent rolls back.
-	os.Exit(p.run(context.Background()))
+	// A signal kills the process, which closes the socket: the agent rolls back.
+	os.Exit(p.run())
 }
 
 // usage answers a person; the runtime passes no arguments.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,14 +24,14 @@ type plugin struct {
 
 // run does one invocation and returns the exit code. What goes wrong is printed
 // on stdout as the specification wants it.
-func (p plugin) run(ctx context.Context) int {
+func (p plugin) run() int {
 	if p.env("CNI_COMMAND") == "VERSION" {
 		return p.print(map[string]any{"cniVersion": newest(), "supportedVersions": supported()})
 	}
 	c, err := parse(p.env, p.stdin)
 	if err == nil {
 		var result json.RawMessage
-		if result, err = p.do(ctx, c); err == nil {
+		if result, err = p.do(c); err == nil {
 			if len(result) == 0 {
 				return 0
 			}
@@ -64,27 +63,27 @@ func answerVersion(configured string) string {
 	return newest()
 }
 
-func (p plugin) do(ctx context.Context, c call) (json.RawMessage, *cnirpc.Error) {
+func (p plugin) do(c call) (json.RawMessage, *cnirpc.Error) {
 	switch c.request.Command {
 	case "ADD":
-		return p.ask(ctx, c, c.conf.addWait, cnirpc.CodeTryAgain)
+		return p.ask(c, c.conf.addWait, cnirpc.CodeTryAgain)
 	case "DEL":
-		return nil, p.del(ctx, c)
+		return nil, p.del(c)
 	case "STATUS":
 		wait := statusWait
 		if _, err := os.Stat(filepath.Dir(c.conf.Socket)); err != nil {
 			wait = statusAtBoot // no agent has run since the machine started
 		}
-		return p.ask(ctx, c, wait, cnirpc.CodeUnavailable)
+		return p.ask(c, wait, cnirpc.CodeUnavailable)
 	default: // CHECK, GC: neither is true of the past, so there is no spooling them
-		return p.ask(ctx, c, c.conf.delWait, cnirpc.CodeTryAgain)
+		return p.ask(c, c.conf.delWait, cnirpc.CodeTryAgain)
 	}
 }
 
 // ask sends the request and waits up to wait for the answer. noAgent is the code
 // when nobody answers.
-func (p plugin) ask(ctx context.Context, c call, wait time.Duration, noAgent uint) (json.RawMessage, *cnirpc.Error) {
-	resp, err := p.send(ctx, c, wait)
+func (p plugin) ask(c call, wait time.Duration, noAgent uint) (json.RawMessage, *cnirpc.Error) {
+	resp, err := p.send(c, wait)
 	switch {
 	case errors.Is(err, errNetns):
 		return nil, refuse(cnirpc.CodeInvalidNetns, "open the pod's network namespace", err.Error())
@@ -102,7 +101,7 @@ func (p plugin) ask(ctx context.Context, c call, wait time.Duration, noAgent uin
 // errNetns marks a namespace that cannot be opened.
 var errNetns = errors.New("no such network namespace")
 
-func (p plugin) send(ctx context.Context, c call, wait time.Duration) (*cnirpc.Response, error) {
+func (p plugin) send(c call, wait time.Duration) (*cnirpc.Response, error) {
 	var netns *os.File
 	if c.request.Netns != "" {
 		f, err := os.Open(c.request.Netns)
@@ -116,15 +115,13 @@ func (p plugin) send(ctx context.Context, c call, wait time.Duration) (*cnirpc.R
 			return nil, fmt.Errorf("%w: %w", errNetns, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	return cnirpc.Call(ctx, c.conf.Socket, c.request, netns)
+	return cnirpc.Call(time.Now().Add(wait), c.conf.Socket, c.request, netns)
 }
 
 // del succeeds once the agent or the disk has the request. Only a spool that
 // cannot be written fails it.
-func (p plugin) del(ctx context.Context, c call) *cnirpc.Error {
-	_, err := p.ask(ctx, c, c.conf.delWait, cnirpc.CodeTryAgain)
+func (p plugin) del(c call) *cnirpc.Error {
+	_, err := p.ask(c, c.conf.delWait, cnirpc.CodeTryAgain)
 	if err == nil {
 		return nil
 	}

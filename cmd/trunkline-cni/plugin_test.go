@@ -78,9 +78,7 @@ func invoke(t testing.TB, env map[string]string, stdin string) (int, string) {
 	t.Helper()
 	var out bytes.Buffer
 	p := plugin{env: func(k string) string { return env[k] }, stdin: strings.NewReader(stdin), stdout: &out, now: func() time.Time { return time.UnixMilli(1) }}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	return p.run(ctx), out.String()
+	return p.run(), out.String()
 }
 
 func environment(command string) map[string]string {

@@ -1,7 +1,6 @@
 package cnirpc
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,54 +9,46 @@ import (
 	"time"
 )
 
-// Between two attempts to reach the agent: short first, for an agent that is
+// Back-off between two attempts to reach the agent: short at first, for an agent that is
 // just starting, and never so long that a pod waits noticeably.
 const (
 	firstRetry = 5 * time.Millisecond
 	lastRetry  = 100 * time.Millisecond
 )
 
-// Call sends req to the agent at socket, with netns beside it when not nil, and
-// returns the answer. While nobody answers, or the agent goes away before it
-// has answered, it tries again until ctx ends: every command is idempotent for
-// its container and interface. Closing the connection, which the end of ctx
-// does, tells the agent to roll back.
+// Call sends req to the agent at socket, with the open network namespace netns beside it
+// unless that is nil, and returns the answer. Until deadline it retries while the agent
+// is absent or goes away before it has answered: every command is idempotent for its
+// container and interface. The connection closes when Call gives up or its process dies;
+// the agent then rolls back.
 //
-// Errors: ErrNoAgent when ctx ended first, ErrTooLong; an *Error is inside the
+// Errors: ErrNoAgent when the deadline passed first, ErrTooLong; an *Error is inside the
 // response, not here.
-func Call(ctx context.Context, socket string, req Request, netns *os.File) (*Response, error) {
+func Call(deadline time.Time, socket string, req Request, netns *os.File) (*Response, error) {
 	req.Version, req.MinVersion = Version, MinVersion
-	pause := firstRetry
-	for {
-		if deadline, ok := ctx.Deadline(); ok {
-			req.WaitMillis = max(time.Until(deadline).Milliseconds(), 0)
-		}
-		resp, err := attempt(ctx, socket, &req, netns)
+	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+		req.WaitMillis = max(time.Until(deadline).Milliseconds(), 0)
+		resp, err := attempt(deadline, socket, &req, netns)
 		if err == nil || !unanswered(err) {
 			return resp, err
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		left := time.Until(deadline)
+		<-time.After(min(pause, left))
+		if left <= pause {
 			return nil, fmt.Errorf("%w at %s: %w", ErrNoAgent, socket, err)
-		case <-timer.C:
 		}
-		pause = min(2*pause, lastRetry)
 	}
 }
 
-// unanswered reports whether err means that the agent is not there (yet, or any
-// more), rather than that it cannot be asked.
+// unanswered reports whether err means that the agent is absent or gave no answer, so
+// that another attempt may succeed.
 func unanswered(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
-		errors.Is(err, syscall.EAGAIN) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
-		errors.Is(err, os.ErrDeadlineExceeded)
+		errors.Is(err, syscall.EAGAIN) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-func attempt(ctx context.Context, socket string, req *Request, netns *os.File) (*Response, error) {
+func attempt(deadline time.Time, socket string, req *Request, netns *os.File) (*Response, error) {
 	raw, err := EncodeLine(req)
 	if err != nil {
 		return nil, fmt.Errorf("encode request: %w", err)
@@ -67,10 +58,11 @@ func attempt(ctx context.Context, socket string, req *Request, netns *os.File) (
 		return nil, fmt.Errorf("dial agent at %s: %w", socket, err)
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	// An agent may answer before it has read everything, and then closes: its
-	// words count more than the write that found the socket shut.
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, fmt.Errorf("set deadline: %w", err)
+	}
+	// An agent may answer and close before it has read the whole request. Its answer
+	// counts more than the error of the write.
 	sendErr := send(conn, raw, netns)
 	line, err := ReadLine(conn, nil)
 	if sendErr != nil && err != nil {
@@ -82,22 +74,22 @@ func attempt(ctx context.Context, socket string, req *Request, netns *os.File) (
 	return DecodeResponse(line)
 }
 
-// dial connects to socket. The file is the connection: the poller's deadlines hold
-// for it. Package net could do the same and would cost the plugin's every start a
-// tenth of its time.
+// dial connects to socket. The file is the connection, with the deadlines of the runtime's
+// poller. Package net would do the same and add a tenth to each start of the plugin.
 func dial(socket string) (*os.File, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// A unix socket connects at once or, with a full backlog, says EAGAIN.
+	// A non-blocking unix socket connects at once, or fails with EAGAIN while the
+	// backlog is full.
 	if err := ignoringEINTR(func() error { return syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}) }); err != nil {
 		return nil, errors.Join(os.NewSyscallError("connect", err), syscall.Close(fd))
 	}
 	return os.NewFile(uintptr(fd), socket), nil
 }
 
-// ignoringEINTR calls again what a signal interrupted.
+// ignoringEINTR repeats a call that a signal interrupted.
 func ignoringEINTR(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, syscall.EINTR) {
@@ -106,7 +98,7 @@ func ignoringEINTR(call func() error) error {
 	}
 }
 
-// send writes raw with netns attached to its first byte.
+// send writes raw, with netns attached to its first byte unless that is nil.
 func send(conn *os.File, raw []byte, netns *os.File) error {
 	if netns != nil {
 		n, err := sendWith(conn, raw, netns)
@@ -114,15 +106,14 @@ func send(conn *os.File, raw []byte, netns *os.File) error {
 			return err
 		}
 		if raw = raw[n:]; len(raw) == 0 {
-			return nil // an empty write fails when the answer was quick
+			return nil // an empty write fails when the agent has closed already
 		}
 	}
 	_, err := conn.Write(raw)
 	return err
 }
 
-// sendWith writes the beginning of raw with netns attached, and returns how many
-// bytes it wrote.
+// sendWith writes a first part of raw with netns attached, and returns its length.
 func sendWith(conn *os.File, raw []byte, netns *os.File) (n int, err error) {
 	rc, err := conn.SyscallConn()
 	if err != nil {

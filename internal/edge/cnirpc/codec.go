@@ -16,7 +16,7 @@ var (
 	// ErrSkew: the two sides have no protocol version in common.
 	ErrSkew = errors.New("plugin and agent are too far apart in version")
 	// ErrTooLong: a message is longer than MaxMessage.
-	ErrTooLong = fmt.Errorf("message is longer than %d bytes", MaxMessage)
+	ErrTooLong = errors.New("message is longer than 1 MiB")
 )
 
 // DecodeRequest reads one request as it came off the wire, without its newline.

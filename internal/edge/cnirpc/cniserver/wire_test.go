@@ -63,17 +63,12 @@ func echo(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, 
 	return raw, nil
 }
 
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
+func in(d time.Duration) time.Time { return time.Now().Add(d) }
 
 func TestARequestArrivesAsItWasSent(t *testing.T) {
 	socket := serve(t, echo)
 	sent := cnirpc.Request{Plugin: "v1", Command: "ADD", ContainerID: "c", IfName: "eth0", Netns: "/x", Args: "A=B", Config: json.RawMessage(`{"name":"n"}`)}
-	resp, err := cnirpc.Call(within(t, 10*time.Second), socket, sent, nil)
+	resp, err := cnirpc.Call(in(10*time.Second), socket, sent, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +101,7 @@ func TestTheNamespaceArrivesAsADescriptorAndIsClosedAfterwards(t *testing.T) {
 		kept <- netns
 		return nil, &cnirpc.Error{Msg: fmt.Sprint(errors.Join(errA, errB) == nil && os.SameFile(a, b))}
 	})
-	resp, err := cnirpc.Call(within(t, 10*time.Second), socket, cnirpc.Request{Command: "ADD"}, own)
+	resp, err := cnirpc.Call(in(10*time.Second), socket, cnirpc.Request{Command: "ADD"}, own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +120,7 @@ func TestOtherDescriptorsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	resp, err := cnirpc.Call(within(t, 10*time.Second), socket, cnirpc.Request{Command: "ADD"}, plain)
+	resp, err := cnirpc.Call(in(10*time.Second), socket, cnirpc.Request{Command: "ADD"}, plain)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +133,7 @@ func TestTheCallerWaitsForAnAgentThatStartsLater(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "run", "agent.sock")
 	answer := make(chan error, 1)
 	go func() {
-		_, err := cnirpc.Call(within(t, 20*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
+		_, err := cnirpc.Call(in(20*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
 		answer <- err
 	}()
 	serveAt(t, socket, Server{Handle: echo, UID: uint32(os.Getuid())})
@@ -161,7 +156,7 @@ func TestACallThatAnAgentDiesOverIsAnsweredByTheNext(t *testing.T) {
 	}
 	answer := make(chan outcome, 1)
 	go func() {
-		resp, err := cnirpc.Call(within(t, 20*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
+		resp, err := cnirpc.Call(in(20*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
 		answer <- outcome{resp, err}
 	}()
 	<-arrived
@@ -174,7 +169,7 @@ func TestACallThatAnAgentDiesOverIsAnsweredByTheNext(t *testing.T) {
 
 func TestNobodyAtTheSocketIsErrNoAgent(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
-	if _, err := cnirpc.Call(within(t, 30*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
+	if _, err := cnirpc.Call(in(30*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
 		t.Errorf("call without an agent: %v, want ErrNoAgent", err)
 	}
 	// An agent that hangs is no agent either.
@@ -183,7 +178,7 @@ func TestNobodyAtTheSocketIsErrNoAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, err := cnirpc.Call(within(t, 30*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
+	if _, err := cnirpc.Call(in(30*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
 		t.Errorf("call to a hanging agent: %v, want ErrNoAgent", err)
 	}
 }
@@ -197,18 +192,20 @@ func TestAPluginThatGoesAwayEndsItsCall(t *testing.T) {
 		cause <- context.Cause(ctx)
 		return nil, nil
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = cnirpc.Call(ctx, socket, cnirpc.Request{Command: "ADD"}, nil)
-	}()
-	<-arrived
-	cancel()
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = conn.Write([]byte(`{"version":1,"command":"ADD"}` + "\n"))
+	if err == nil {
+		<-arrived
+	}
+	if err := errors.Join(err, conn.Close()); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-cause; !errors.Is(err, ErrPluginGone) {
 		t.Errorf("cause %v, want ErrPluginGone", err)
 	}
-	<-done
 }
 
 func TestAnotherUserIsRefused(t *testing.T) {
@@ -220,7 +217,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 		default:
 		}
 	}})
-	if _, err := cnirpc.Call(within(t, 100*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
+	if _, err := cnirpc.Call(in(100*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
 		t.Errorf("call by the wrong user: %v", err)
 	}
 	if err := <-reports; !strings.Contains(err.Error(), "not allowed to call") {
@@ -302,7 +299,7 @@ func TestOldAndNewAgentsAreUnderstood(t *testing.T) {
 				_, _ = bufio.NewReader(conn).ReadBytes('\n')
 				_, _ = conn.Write([]byte(c.answer + "\n"))
 			}()
-			resp, err := cnirpc.Call(within(t, 10*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
+			resp, err := cnirpc.Call(in(10*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
 			if err != nil || string(resp.Result) != c.result {
 				t.Errorf("answer %+v, %v", resp, err)
 			}
@@ -336,7 +333,7 @@ func TestAQuickAnswerIsHeardOnce(t *testing.T) {
 	}()
 	for i := range 100 {
 		req := cnirpc.Request{Command: "CHECK", Args: strings.Repeat("x", i*4096)}
-		resp, err := cnirpc.Call(within(t, 10*time.Second), socket, req, own)
+		resp, err := cnirpc.Call(in(10*time.Second), socket, req, own)
 		if err != nil || string(resp.Result) != `{"n":1}` {
 			t.Fatalf("answer %+v, %v", resp, err)
 		}
@@ -352,11 +349,11 @@ func TestAnEndlessRequestIsCutOff(t *testing.T) {
 	if resp.Error == nil || !strings.Contains(resp.Error.Details, "longer than") {
 		t.Errorf("answer %+v", resp.Error)
 	}
-	if _, err := cnirpc.Call(within(t, 10*time.Second), socket, cnirpc.Request{Command: "ADD", Args: strings.Repeat("x", cnirpc.MaxMessage)}, nil); !errors.Is(err, cnirpc.ErrTooLong) {
+	if _, err := cnirpc.Call(in(10*time.Second), socket, cnirpc.Request{Command: "ADD", Args: strings.Repeat("x", cnirpc.MaxMessage)}, nil); !errors.Is(err, cnirpc.ErrTooLong) {
 		t.Errorf("sending too much: %v, want ErrTooLong", err)
 	}
 	big := cnirpc.Request{Command: "GC", Args: strings.Repeat("x", cnirpc.MaxMessage/2)}
-	if resp, err := cnirpc.Call(within(t, 10*time.Second), socket, big, nil); err != nil || len(resp.Result) < cnirpc.MaxMessage/2 {
+	if resp, err := cnirpc.Call(in(10*time.Second), socket, big, nil); err != nil || len(resp.Result) < cnirpc.MaxMessage/2 {
 		t.Errorf("half a megabyte: %v", err)
 	}
 }
@@ -372,7 +369,7 @@ func FuzzServerSurvivesAnyBytes(f *testing.F) {
 		}
 		_, _ = conn.Write(message)
 		conn.Close()
-		if _, err := cnirpc.Call(within(t, 10*time.Second), socket, cnirpc.Request{Command: "STATUS"}, nil); err != nil {
+		if _, err := cnirpc.Call(in(10*time.Second), socket, cnirpc.Request{Command: "STATUS"}, nil); err != nil {
 			t.Fatalf("after %q: %v", message, err)
 		}
 	})
@@ -381,7 +378,7 @@ func FuzzServerSurvivesAnyBytes(f *testing.F) {
 func BenchmarkCall(b *testing.B) {
 	socket := serve(b, echo)
 	for b.Loop() {
-		if _, err := cnirpc.Call(b.Context(), socket, cnirpc.Request{Command: "ADD"}, nil); err != nil {
+		if _, err := cnirpc.Call(in(time.Minute), socket, cnirpc.Request{Command: "ADD"}, nil); err != nil {
 			b.Fatal(err)
 		}
 	}
