@@ -128,9 +128,9 @@ func plugins(r *run, o Options) []Result {
 		}
 	}
 	return []Result{
-		compared("cni.add.p50_ms", "ms", add[0], add[1], budget{limit: 0.35, ofRatio: true}),
+		compared("cni.add.p50_ms", "ms", add[0], add[1], budget{limit: 0.40, ofRatio: true}),
 		compared("cni.del.p50_ms", "ms", del[0], del[1], budget{limit: 0.3, ofRatio: true}),
-		compared("cni.add10.per_s", "1/s", rate[0], rate[1], budget{limit: 3, ofRatio: true, least: true}),
+		compared("cni.add10.per_s", "1/s", rate[0], rate[1], budget{limit: 2.3, ofRatio: true, least: true}),
 	}
 }
 
