@@ -15,29 +15,29 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
-// Defaults of the configuration.
+// Defaults and limits of the configuration.
 const (
 	defaultSocket = "/run/trunkline/agent.sock"
 	defaultSpool  = "/var/lib/trunkline/spool"
-	// defaultAddWait is longer than an agent's upgrade takes.
+	// defaultAddWait is longer than an upgrade of the agent takes.
 	defaultAddWait = 90 * time.Second
 	defaultDelWait = 2 * time.Second
-	// statusWait rides over an agent that is being replaced: a runtime that hears no
-	// has the whole node not ready. Kubelets ask every 5 s and take a runtime for
-	// dead that has not answered for 30.
+	// statusWait outlasts the restart of an agent: after a STATUS error the runtime
+	// reports the whole node not ready. The kubelet polls the runtime every 5 s and
+	// considers it dead after 30 s without an answer.
 	statusWait = 15 * time.Second
-	// statusAtBoot is for a node whose agent may need the kubelet to be there first.
+	// statusAtBoot is short: the agent of a booting node may be a pod that the kubelet
+	// starts only after the runtime has answered.
 	statusAtBoot = time.Second
-	// maxWait bounds what a configuration may ask for.
+	// maxWait bounds addWaitSeconds and delWaitSeconds.
 	maxWait = 10 * time.Minute
 )
 
-// supported are the CNI versions of configurations this plugin takes, oldest
-// first.
+// supported lists the CNI versions this plugin accepts in a configuration, oldest first.
 func supported() []string { return []string{"0.4.0", "1.0.0", "1.1.0"} }
 
-// conf is the part of the network configuration that the plugin itself reads;
-// the agent gets the whole.
+// conf is the part of the network configuration that the plugin reads; the agent gets
+// the whole configuration.
 type conf struct {
 	CNIVersion     string   `json:"cniVersion"`
 	Name           string   `json:"name"`
@@ -49,15 +49,15 @@ type conf struct {
 	addWait, delWait time.Duration
 }
 
-// call is one invocation, checked.
+// call is one validated call of the plugin.
 type call struct {
 	conf    conf
 	request cnirpc.Request
 }
 
-// needs tells which variables a command cannot do without (CNI specification,
-// "Parameters").
-func needs(command string) []string {
+// requiredEnv lists the variables that a command requires. Source: CNI specification,
+// "Parameters".
+func requiredEnv(command string) []string {
 	switch command {
 	case "ADD", "CHECK":
 		return []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"}
@@ -68,21 +68,21 @@ func needs(command string) []string {
 	}
 }
 
-// firstVersion is the oldest CNI version that knows a command.
-func firstVersion(command string) string {
+// commandVersions lists the supported CNI versions that have a command.
+func commandVersions(command string) []string {
 	if command == "GC" || command == "STATUS" {
-		return "1.1.0"
+		return []string{"1.1.0"}
 	}
-	return "0.4.0"
+	return supported()
 }
 
-// parse checks the environment and the configuration of one invocation.
+// parse reads and validates the environment and the configuration of one call.
 func parse(env func(string) string, stdin io.Reader) (call, *cnirpc.Error) {
 	command := env("CNI_COMMAND")
 	switch command {
 	case "ADD", "DEL", "CHECK", "STATUS", "GC":
 	default:
-		return call{}, refuse(cnirpc.CodeInvalidEnv, "unknown CNI_COMMAND", fmt.Sprintf("%q; known are ADD, DEL, CHECK, STATUS, GC and VERSION", command))
+		return call{}, refuse(cnirpc.CodeInvalidEnv, "unknown CNI_COMMAND", fmt.Sprintf("%q; must be ADD, DEL, CHECK, STATUS, GC or VERSION", command))
 	}
 	if err := checkEnv(command, env); err != nil {
 		return call{}, err
@@ -95,9 +95,9 @@ func parse(env func(string) string, stdin io.Reader) (call, *cnirpc.Error) {
 	if confErr != nil {
 		return call{}, confErr
 	}
-	if slices.Index(supported(), c.CNIVersion) < slices.Index(supported(), firstVersion(command)) {
+	if versions := commandVersions(command); !slices.Contains(versions, c.CNIVersion) {
 		return call{}, refuse(cnirpc.CodeIncompatible, "incompatible CNI versions",
-			fmt.Sprintf("the configuration says cniVersion %q; %s needs one of %s", c.CNIVersion, command, strings.Join(supported()[slices.Index(supported(), firstVersion(command)):], ", ")))
+			fmt.Sprintf("cniVersion %q of the configuration: %s needs one of %s", c.CNIVersion, command, strings.Join(versions, ", ")))
 	}
 	return call{conf: c, request: cnirpc.Request{
 		Plugin: version, Command: command,
@@ -106,12 +106,12 @@ func parse(env func(string) string, stdin io.Reader) (call, *cnirpc.Error) {
 	}}, nil
 }
 
-// maxConfig leaves room for the rest of the request in one message.
+// maxConfig leaves 64 KiB of a message to the rest of the request.
 const maxConfig = cnirpc.MaxMessage - 64<<10
 
 func checkEnv(command string, env func(string) string) *cnirpc.Error {
 	var missing []string
-	for _, name := range needs(command) {
+	for _, name := range requiredEnv(command) {
 		if env(name) == "" {
 			missing = append(missing, name)
 		}
@@ -119,8 +119,8 @@ func checkEnv(command string, env func(string) string) *cnirpc.Error {
 	if len(missing) > 0 {
 		return refuse(cnirpc.CodeInvalidEnv, fmt.Sprintf("required env variables [%s] missing", strings.Join(missing, ",")), "for "+command)
 	}
-	if len(needs(command)) == 1 {
-		return nil
+	if command == "STATUS" || command == "GC" {
+		return nil // they concern no container
 	}
 	if err := checkContainerID(env("CNI_CONTAINERID")); err != nil {
 		return err
@@ -134,14 +134,14 @@ func parseConf(raw []byte) (conf, *cnirpc.Error) {
 	}
 	var c conf
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return conf{}, refuse(cnirpc.CodeDecode, "network configuration is not the JSON it should be", decoding(err))
+		return conf{}, refuse(cnirpc.CodeDecode, "decode network configuration as JSON", describe(err))
 	}
 	if err := checkNetworkName(c.Name); err != nil {
 		return conf{}, err
 	}
 	for _, path := range []struct{ key, value string }{{"socket", c.Socket}, {"spool", c.Spool}} {
 		if path.value != "" && path.value[0] != '/' {
-			return conf{}, refuse(cnirpc.CodeInvalidConfig, path.key+" is not an absolute path", fmt.Sprintf("%q", path.value))
+			return conf{}, refuse(cnirpc.CodeInvalidConfig, path.key+" must be an absolute path", fmt.Sprintf("%q", path.value))
 		}
 	}
 	if c.Socket == "" {
@@ -160,17 +160,20 @@ func parseConf(raw []byte) (conf, *cnirpc.Error) {
 	return c, nil
 }
 
-// decoding says what is wrong with JSON in the words of who wrote it.
-func decoding(err error) string {
+// describe names JSON types instead of Go's, and the key that has the wrong one.
+func describe(err error) string {
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
 		return err.Error()
 	}
-	want := "an object"
-	if kind := wrong.Type.Kind(); kind == reflect.String {
-		want = "text"
-	} else if kind == reflect.Float64 {
-		want = "a number that fits"
+	var want string
+	switch wrong.Type.Kind() {
+	case reflect.String:
+		want = "a string"
+	case reflect.Float64:
+		want = "a number of at most 64 bits"
+	default:
+		want = "an object"
 	}
 	return fmt.Sprintf("%s: %s, must be %s", cmp.Or(wrong.Field, "the configuration"), wrong.Value, want)
 }
@@ -180,7 +183,7 @@ func seconds(key string, value *float64, fallback time.Duration) (time.Duration,
 		return fallback, nil
 	}
 	if !(*value >= 0 && *value <= maxWait.Seconds()) {
-		return 0, refuse(cnirpc.CodeInvalidConfig, key+" is out of range", fmt.Sprintf("%v, must be from 0 to %v", *value, maxWait.Seconds()))
+		return 0, refuse(cnirpc.CodeInvalidConfig, key+" is out of range", fmt.Sprintf("%v: must be from 0 to %v", *value, maxWait.Seconds()))
 	}
 	return time.Duration(*value * float64(time.Second)), nil
 }

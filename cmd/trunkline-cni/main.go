@@ -1,16 +1,16 @@
-// How many processors its control group may use is of no use to it. To find out, Go
-// reads every mount of the node, of which each pod adds some.
+// Skip Go's probe of the control group's processor limit: it parses mountinfo, which
+// grows with every pod of the node.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 
-// Command trunkline-cni is the CNI plugin: it checks what the container runtime
-// says, hands it to the node's agent over a unix socket together with the pod's
-// network namespace as an open descriptor, and prints the answer.
+// Command trunkline-cni is the CNI plugin: it checks the container runtime's call, sends
+// it to the node's agent over a unix socket together with the pod's network namespace as
+// an open file descriptor, and prints the answer.
 //
-// It decides nothing and changes nothing in the kernel. It runs once per ADD and
-// DEL, so it imports a part of the standard library and the wire, and no more; a law
-// test holds it to that.
+// It decides nothing and changes nothing in the kernel. A process starts for every ADD
+// and DEL, and each import adds to its start: it imports a part of the standard library
+// and internal/edge/cnirpc only, which test/laws checks.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// version is stamped by the linker.
+// version is set by the linker.
 var version = "dev"
 
 func main() {
@@ -32,7 +32,7 @@ func main() {
 	os.Exit(p.run())
 }
 
-// usage answers a person; the runtime passes no arguments.
+// usage serves an operator at a terminal; container runtimes pass no arguments.
 func usage(stdout, stderr io.Writer, args []string) (exit int) {
 	if len(args) == 1 && (args[0] == "--version" || args[0] == "-v") {
 		fmt.Fprintln(stdout, "trunkline-cni", version)
@@ -47,13 +47,13 @@ func usage(stdout, stderr io.Writer, args []string) (exit int) {
 	}
 	fmt.Fprintf(out, `trunkline-cni %s: CNI plugin of Trunkline.
 
-The container runtime runs it; people ask with `+"`trunkline status`"+` instead.
+Container runtimes run it; operators use `+"`trunkline status`"+` instead.
 It reads CNI_COMMAND (ADD, DEL, CHECK, STATUS, GC or VERSION) and the other CNI_*
 variables, a network configuration on stdin, and prints the result on stdout.
 
-Keys of its configuration beside CNI's own:
+Configuration keys in addition to CNI's own:
   socket           the agent's unix socket             (%s)
-  spool            where DELs wait for an agent        (%s)
+  spool            directory of DELs for a later agent (%s)
   addWaitSeconds   how long an ADD waits for the agent (%d)
   delWaitSeconds   how long a DEL waits before it is
                    spooled and succeeds                (%d)

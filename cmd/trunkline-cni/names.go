@@ -8,12 +8,12 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
-// maxIfName is the kernel's IFNAMSIZ without the byte that ends it.
+// maxIfName is the kernel's IFNAMSIZ without the terminating zero byte.
 const maxIfName = 15
 
-// checkContainerID, checkNetworkName and checkIfName refuse what libcni's utils
-// package refuses, with its codes; a test holds them to it. That package compiles a
-// regular expression in every process it is linked into.
+// checkContainerID, checkNetworkName and checkIfName refuse the names that libcni's
+// package utils refuses, with its error codes; a fuzz test compares them. That package
+// compiles a regular expression at the start of every process that links it.
 func checkContainerID(id string) *cnirpc.Error {
 	if id == "" {
 		return refuse(cnirpc.CodeUnknownContainer, "missing container id", "")
@@ -42,17 +42,17 @@ func checkIfName(name string) *cnirpc.Error {
 	case len(name) > maxIfName:
 		wrong = fmt.Sprintf("it is too long: %d bytes, at most %d", len(name), maxIfName)
 	case name == "." || name == "..":
-		wrong = "it is a directory's"
+		wrong = "it is a directory name"
 	case strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) }):
 		wrong = "it contains a slash, a colon or white space"
 	default:
 		return nil
 	}
-	return refuse(cnirpc.CodeInvalidEnv, fmt.Sprintf("interface name %q is refused", name), wrong)
+	return refuse(cnirpc.CodeInvalidEnv, fmt.Sprintf("invalid interface name %q", name), wrong)
 }
 
-// isName reports whether s is a letter or digit with letters, digits, dots,
-// underscores and hyphens after it. Source: the CNI specification, "Parameters".
+// isName reports whether s is a letter or digit followed by letters, digits, dots,
+// underscores and hyphens. Source: CNI specification, "Parameters".
 func isName(s string) bool {
 	for i := range len(s) {
 		c := s[i]

@@ -10,8 +10,8 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
-// What libcni takes we take, and what it refuses we refuse with its code.
-func FuzzNamesAreJudgedAsLibcniDoes(f *testing.F) {
+// The plugin accepts a name if and only if libcni does, and refuses it with the same code.
+func FuzzNamesAreCheckedAsByLibcni(f *testing.F) {
 	for _, name := range []string{
 		"", "a", "Z9", "eth0", "a.b_c-d", ".a", "-a", "_a", "a/b", "a:b", "a b", "a\n", "\na", "a\x00", "é", "aé", "a\u2003b", "\x85", "a\x85", "a\xff", ".", "..", "...",
 		strings.Repeat("x", 15), strings.Repeat("x", 16), strings.Repeat("é", 8),
@@ -19,7 +19,7 @@ func FuzzNamesAreJudgedAsLibcniDoes(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		for what, verdicts := range map[string]struct {
+		for kind, errs := range map[string]struct {
 			ours   *cnirpc.Error
 			libcni *types.Error
 		}{
@@ -27,11 +27,11 @@ func FuzzNamesAreJudgedAsLibcniDoes(f *testing.F) {
 			"network name":   {checkNetworkName(name), utils.ValidateNetworkName(name)},
 			"interface name": {checkIfName(name), utils.ValidateInterfaceName(name)},
 		} {
-			switch ours, libcni := verdicts.ours, verdicts.libcni; {
+			switch ours, libcni := errs.ours, errs.libcni; {
 			case (ours == nil) != (libcni == nil):
-				t.Errorf("%s %q: %v, libcni says %v", what, name, ours, libcni)
+				t.Errorf("%s %q: %v, libcni: %v", kind, name, ours, libcni)
 			case ours != nil && (ours.Code != libcni.Code || ours.Msg == ""):
-				t.Errorf("%s %q: code %d %q, libcni's is %d", what, name, ours.Code, ours.Msg, libcni.Code)
+				t.Errorf("%s %q: code %d %q, libcni: code %d", kind, name, ours.Code, ours.Msg, libcni.Code)
 			}
 		}
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
-// plugin is one run of the program.
+// plugin is one run of the program, with its environment.
 type plugin struct {
 	env    func(string) string
 	stdin  io.Reader
@@ -22,40 +22,43 @@ type plugin struct {
 	now    func() time.Time
 }
 
-// run does one invocation and returns the exit code. What goes wrong is printed
-// on stdout as the specification wants it.
+// run carries out one call and returns the exit code. An error is printed on stdout in
+// the form of the CNI specification.
 func (p plugin) run() int {
 	if p.env("CNI_COMMAND") == "VERSION" {
 		return p.print(map[string]any{"cniVersion": newest(), "supportedVersions": supported()})
 	}
 	c, err := parse(p.env, p.stdin)
+	var result json.RawMessage
 	if err == nil {
-		var result json.RawMessage
-		if result, err = p.do(c); err == nil {
-			if len(result) == 0 {
-				return 0
-			}
-			return p.print(result)
-		}
+		result, err = p.do(c)
 	}
-	p.print(struct {
-		CNIVersion string `json:"cniVersion"`
-		*cnirpc.Error
-	}{answerVersion(c.conf.CNIVersion), err})
-	return 1
+	switch {
+	case err != nil:
+		p.print(struct {
+			CNIVersion string `json:"cniVersion"`
+			*cnirpc.Error
+		}{answerVersion(c.conf.CNIVersion), err})
+		return 1
+	case len(result) == 0:
+		return 0
+	default:
+		return p.print(result)
+	}
 }
 
+// print writes v as JSON and returns the exit code.
 func (p plugin) print(v any) int {
 	if err := json.NewEncoder(p.stdout).Encode(v); err != nil {
-		return 1 // nobody reads what we say
+		return 1
 	}
 	return 0
 }
 
 func newest() string { return supported()[len(supported())-1] }
 
-// answerVersion is the version an error is printed in: the configuration's where
-// there is a good one.
+// answerVersion is the CNI version an error is printed in: the configuration's if it is
+// supported.
 func answerVersion(configured string) string {
 	if slices.Contains(supported(), configured) {
 		return configured
@@ -72,16 +75,16 @@ func (p plugin) do(c call) (json.RawMessage, *cnirpc.Error) {
 	case "STATUS":
 		wait := statusWait
 		if _, err := os.Stat(filepath.Dir(c.conf.Socket)); err != nil {
-			wait = statusAtBoot // no agent has run since the machine started
+			wait = statusAtBoot // /run is empty: no agent has run since the node booted
 		}
 		return p.ask(c, wait, cnirpc.CodeUnavailable)
-	default: // CHECK, GC: neither is true of the past, so there is no spooling them
+	default: // CHECK and GC describe the present and cannot be spooled
 		return p.ask(c, c.conf.delWait, cnirpc.CodeTryAgain)
 	}
 }
 
-// ask sends the request and waits up to wait for the answer. noAgent is the code
-// when nobody answers.
+// ask sends the request and waits up to wait for the answer. noAgent is the error code
+// when there is none.
 func (p plugin) ask(c call, wait time.Duration, noAgent uint) (json.RawMessage, *cnirpc.Error) {
 	resp, err := p.send(c, wait)
 	switch {
@@ -98,7 +101,7 @@ func (p plugin) ask(c call, wait time.Duration, noAgent uint) (json.RawMessage, 
 	return resp.Result, nil
 }
 
-// errNetns marks a namespace that cannot be opened.
+// errNetns: the pod's network namespace cannot be opened.
 var errNetns = errors.New("no such network namespace")
 
 func (p plugin) send(c call, wait time.Duration) (*cnirpc.Response, error) {
@@ -110,7 +113,7 @@ func (p plugin) send(c call, wait time.Duration) (*cnirpc.Response, error) {
 			defer f.Close()
 			netns = f
 		case c.request.Command == "DEL" && errors.Is(err, fs.ErrNotExist):
-			// The runtime may have removed it already.
+			// The runtime may delete the namespace before it calls DEL.
 		default:
 			return nil, fmt.Errorf("%w: %w", errNetns, err)
 		}
@@ -118,15 +121,15 @@ func (p plugin) send(c call, wait time.Duration) (*cnirpc.Response, error) {
 	return cnirpc.Call(time.Now().Add(wait), c.conf.Socket, c.request, netns)
 }
 
-// del succeeds once the agent or the disk has the request. Only a spool that
-// cannot be written fails it.
+// del succeeds when the agent carried out the DEL or the spool holds it. It fails only
+// when neither is possible.
 func (p plugin) del(c call) *cnirpc.Error {
 	_, err := p.ask(c, c.conf.delWait, cnirpc.CodeTryAgain)
 	if err == nil {
 		return nil
 	}
 	if spoolErr := cnirpc.Spool(c.conf.Spool, c.request, p.now()); spoolErr != nil {
-		return refuse(cnirpc.CodeIO, "neither the agent nor the spool takes the DEL", fmt.Sprintf("%v; %v", err, spoolErr))
+		return refuse(cnirpc.CodeIO, "neither the agent nor the spool accepts the DEL", fmt.Sprintf("%v; %v", err, spoolErr))
 	}
 	return nil
 }

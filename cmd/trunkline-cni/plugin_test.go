@@ -21,7 +21,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 )
 
-// TestMain lets the test binary be the plugin: libcni runs it by that name.
+// TestMain runs the test binary as the plugin when it is started under the plugin's name.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "trunkline-cni" {
 		main()
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// agent is the real server half with an answer of the test's.
+// agent serves the agent's end of the wire with handle at a new socket.
 func agent(t testing.TB, handle cniserver.Handler) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "agent.sock")
@@ -56,7 +56,7 @@ func agentAt(t testing.TB, socket string, handle cniserver.Handler) {
 	})
 }
 
-// result is what the agent answers an ADD with, at the configuration's version.
+// result is an ADD result at the configuration's CNI version.
 func result(req *cnirpc.Request) (json.RawMessage, *cnirpc.Error) {
 	var c struct {
 		CNIVersion string `json:"cniVersion"`
@@ -73,7 +73,7 @@ func refusing(code uint, msg string) cniserver.Handler {
 	}
 }
 
-// invoke runs the plugin in process and returns its exit code and what it said.
+// invoke runs the plugin in this process and returns its exit code and stdout.
 func invoke(t testing.TB, env map[string]string, stdin string) (int, string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -88,41 +88,41 @@ func environment(command string) map[string]string {
 	}
 }
 
-func TestWrongCallsAreRefusedWithTheCodeOfTheSpecification(t *testing.T) {
+func TestInvalidCallsAreRefusedWithTheSpecifiedCode(t *testing.T) {
 	good := `{"cniVersion":"1.1.0","name":"n","socket":"/nonexistent/s","addWaitSeconds":0.01,"delWaitSeconds":0.01}`
 	for _, c := range []struct {
 		name, command string
 		change        map[string]string
 		stdin         string
 		code          uint
-		says          string
+		text          string // part of the message or its details
 	}{
 		{"an unknown command", "FLY", nil, good, 4, "FLY"},
 		{"ADD without a container", "ADD", map[string]string{"CNI_CONTAINERID": ""}, good, 4, "CNI_CONTAINERID"},
-		{"a container id that is a path", "ADD", map[string]string{"CNI_CONTAINERID": "../x"}, good, 4, "../x"},
+		{"a container ID that is a path", "ADD", map[string]string{"CNI_CONTAINERID": "../x"}, good, 4, "../x"},
 		{"an interface name with a slash", "ADD", map[string]string{"CNI_IFNAME": "a/b"}, good, 4, "interface name"},
 		{"an interface name too long for the kernel", "DEL", map[string]string{"CNI_IFNAME": "sixteen-letters-"}, good, 4, "too long"},
 		{"empty stdin", "ADD", nil, "", 6, "JSON"},
-		{"stdin that is no JSON", "ADD", nil, "hello", 6, "JSON"},
-		{"a version that is a number", "ADD", nil, `{"cniVersion":1,"name":"n"}`, 6, "cniVersion: number, must be text"},
+		{"stdin that is not JSON", "ADD", nil, "hello", 6, "JSON"},
+		{"a version that is a number", "ADD", nil, `{"cniVersion":1,"name":"n"}`, 6, "cniVersion: number, must be a string"},
 		{"a list", "ADD", nil, `[]`, 6, "the configuration: array, must be an object"},
 		{"null", "ADD", nil, `null`, 7, "network name"},
-		{"a socket that is a number", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","socket":5}`, 6, "socket: number, must be text"},
-		{"a wait that is text", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","addWaitSeconds":"5"}`, 6, "addWaitSeconds: string, must be a number"},
-		{"a wait beyond all numbers", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","addWaitSeconds":1e400}`, 6, "addWaitSeconds: number 1e400"},
+		{"a socket that is a number", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","socket":5}`, 6, "socket: number, must be a string"},
+		{"a wait that is a string", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","addWaitSeconds":"5"}`, 6, "addWaitSeconds: string, must be a number"},
+		{"a wait that overflows a float", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","addWaitSeconds":1e400}`, 6, "addWaitSeconds: number 1e400"},
 		{"a wait of a year", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","delWaitSeconds":31536000}`, 7, "delWaitSeconds"},
 		{"two configurations", "ADD", nil, good + good, 6, "after top-level value"},
-		{"a hole without a bottom", "ADD", nil, strings.Repeat("[", 20000), 6, "max depth"},
+		{"JSON nested too deeply", "ADD", nil, strings.Repeat("[", 20000), 6, "max depth"},
 		{"a name that is a path", "ADD", nil, `{"cniVersion":"1.0.0","name":"../n"}`, 7, "../n"},
 		{"a relative spool", "DEL", nil, `{"cniVersion":"1.0.0","name":"n","spool":"s"}`, 7, "spool"},
-		{"stdin without an end", "ADD", nil, `{"name":"` + strings.Repeat("x", maxConfig), 7, "too long"},
+		{"a configuration that is too long", "ADD", nil, `{"name":"` + strings.Repeat("x", maxConfig), 7, "too long"},
 		{"no name", "ADD", nil, `{"cniVersion":"1.0.0"}`, 7, "network name"},
-		{"a version from the future", "ADD", nil, `{"cniVersion":"9.0.0","name":"n"}`, 1, "9.0.0"},
+		{"an unsupported version", "ADD", nil, `{"cniVersion":"9.0.0","name":"n"}`, 1, "9.0.0"},
 		{"no version", "ADD", nil, `{"name":"n"}`, 1, "cniVersion"},
-		{"STATUS before it existed", "STATUS", nil, `{"cniVersion":"1.0.0","name":"n"}`, 1, "STATUS"},
+		{"STATUS at a version without it", "STATUS", nil, `{"cniVersion":"1.0.0","name":"n"}`, 1, "STATUS"},
 		{"a relative socket", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","socket":"s"}`, 7, "socket"},
 		{"a negative wait", "ADD", nil, `{"cniVersion":"1.0.0","name":"n","addWaitSeconds":-1}`, 7, "addWaitSeconds"},
-		{"a namespace that is not there", "ADD", map[string]string{"CNI_NETNS": "/nonexistent"}, good, 8, "/nonexistent"},
+		{"a missing namespace", "ADD", map[string]string{"CNI_NETNS": "/nonexistent"}, good, 8, "/nonexistent"},
 		{"ADD without an agent", "ADD", nil, good, 11, "does not answer"},
 		{"CHECK without an agent", "CHECK", nil, good, 11, "does not answer"},
 		{"STATUS without an agent", "STATUS", nil, good, 50, "does not answer"},
@@ -138,8 +138,8 @@ func TestWrongCallsAreRefusedWithTheCodeOfTheSpecification(t *testing.T) {
 			if err := json.Unmarshal([]byte(out), &e); err != nil {
 				t.Fatalf("stdout %q: %v", out, err)
 			}
-			if exit != 1 || e.Code != c.code || !strings.Contains(e.Msg+e.Details, c.says) || e.CNIVersion == "" {
-				t.Errorf("exit %d, %+v; want code %d saying %q", exit, e, c.code, c.says)
+			if exit != 1 || e.Code != c.code || !strings.Contains(e.Msg+e.Details, c.text) || e.CNIVersion == "" {
+				t.Errorf("exit %d, %+v; want code %d and %q", exit, e, c.code, c.text)
 			}
 		})
 	}
@@ -190,8 +190,8 @@ func TestTheAgentReceivesTheCallUnchanged(t *testing.T) {
 	}
 }
 
-// What only the agent can judge is its business; a DEL never fails for it.
-func TestWhatTheRuntimeRemembersWronglyKeepsNoDELFromSucceeding(t *testing.T) {
+// The agent alone checks these keys: a DEL must not fail because of them.
+func TestDELSucceedsWithMalformedRuntimeState(t *testing.T) {
 	for _, odd := range []string{`"prevResult":5`, `"prevResult":{"ips":[{"address":"x"}]}`, `"runtimeConfig":[1]`, `"cni.dev/valid-attachments":"all"`} {
 		spool := filepath.Join(t.TempDir(), "spool")
 		exit, out := invoke(t, environment("DEL"), `{"cniVersion":"1.0.0","name":"n","socket":"/nonexistent/s","delWaitSeconds":0.01,"spool":"`+spool+`",`+odd+`}`)
@@ -220,7 +220,7 @@ func TestDELWithoutAnAgentIsSpooledAndSucceeds(t *testing.T) {
 	}
 }
 
-func TestDELThatTheAgentCannotDoIsSpooledToo(t *testing.T) {
+func TestDELRefusedByTheAgentIsSpooled(t *testing.T) {
 	spool := filepath.Join(t.TempDir(), "spool")
 	socket := agent(t, refusing(cnirpc.CodeInternal, "disk full"))
 	exit, out := invoke(t, environment("DEL"), `{"cniVersion":"1.0.0","name":"n","socket":"`+socket+`","spool":"`+spool+`"}`)
@@ -229,7 +229,7 @@ func TestDELThatTheAgentCannotDoIsSpooledToo(t *testing.T) {
 	}
 }
 
-func TestDELFailsOnlyWhenNothingTakesIt(t *testing.T) {
+func TestDELFailsWithoutAgentAndSpool(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func TestDELFailsOnlyWhenNothingTakesIt(t *testing.T) {
 	}
 }
 
-// network is a configuration list as the agent writes it, chained with nothing.
+// network is a configuration list as the agent writes it, with no further plugin.
 func network(t testing.TB, version, socket string) (*libcni.CNIConfig, *libcni.NetworkConfigList) {
 	t.Helper()
 	bin := t.TempDir()
@@ -258,16 +258,16 @@ func network(t testing.TB, version, socket string) (*libcni.CNIConfig, *libcni.N
 	return libcni.NewCNIConfigWithCacheDir([]string{bin}, t.TempDir(), nil), list
 }
 
-func TestLibcniRunsEveryVerbAtEveryVersion(t *testing.T) {
+func TestLibcniRunsEveryCommandAtEveryVersion(t *testing.T) {
 	for _, version := range supported() {
-		t.Run(version, func(t *testing.T) { everyVerb(t, version) })
+		t.Run(version, func(t *testing.T) { everyCommand(t, version) })
 	}
 }
 
-func everyVerb(t *testing.T, version string) {
-	seen := make(chan cnirpc.Request, 10)
+func everyCommand(t *testing.T, version string) {
+	received := make(chan cnirpc.Request, 10)
 	socket := agent(t, func(_ context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
-		seen <- *req
+		received <- *req
 		if req.Command != "ADD" {
 			return nil, nil
 		}
@@ -286,8 +286,8 @@ func everyVerb(t *testing.T, version string) {
 	if err != nil || len(got.IPs) != 1 || got.IPs[0].Address.String() != "10.0.0.7/32" {
 		t.Fatalf("result %v, %v", added, err)
 	}
-	if add := <-seen; !strings.Contains(add.Args, "K8S_POD_NAME=web") || add.ContainerID != "c1" {
-		t.Errorf("the agent saw %+v", add)
+	if add := <-received; !strings.Contains(add.Args, "K8S_POD_NAME=web") || add.ContainerID != "c1" {
+		t.Errorf("the agent received %+v", add)
 	}
 	if cached, err := cni.GetNetworkListCachedResult(list, rt); err != nil || cached == nil {
 		t.Errorf("cached result: %v, %v", cached, err)
@@ -295,46 +295,46 @@ func everyVerb(t *testing.T, version string) {
 	if err := cni.CheckNetworkList(t.Context(), list, rt); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
-	if check := <-seen; !strings.Contains(string(check.Config), "10.0.0.7/32") {
-		t.Errorf("CHECK came without the previous result: %s", check.Config)
+	if check := <-received; !strings.Contains(string(check.Config), "10.0.0.7/32") {
+		t.Errorf("CHECK without the previous result: %s", check.Config)
 	}
 	if version == "1.1.0" {
 		if err := cni.GetStatusNetworkList(t.Context(), list); err != nil {
 			t.Errorf("STATUS: %v", err)
 		}
-		<-seen
+		<-received
 		if err := cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}}); err != nil {
 			t.Errorf("GC: %v", err)
 		}
-		if gc := <-seen; gc.Command != "GC" || !strings.Contains(string(gc.Config), `"cni.dev/valid-attachments":[{"containerID":"c1"`) {
-			t.Errorf("the agent saw %+v", gc)
+		if gc := <-received; gc.Command != "GC" || !strings.Contains(string(gc.Config), `"cni.dev/valid-attachments":[{"containerID":"c1"`) {
+			t.Errorf("the agent received %+v", gc)
 		}
 	}
 	if err := cni.DelNetworkList(t.Context(), list, rt); err != nil {
 		t.Errorf("DEL: %v", err)
 	}
-	if del := <-seen; del.Command != "DEL" {
-		t.Errorf("the agent saw %+v", del)
+	if del := <-received; del.Command != "DEL" {
+		t.Errorf("the agent received %+v", del)
 	}
 }
 
-// A runtime that hears no has the whole node not ready, and its endpoints taken out of
-// Services.
+// After a STATUS error the runtime reports the whole node not ready, and its endpoints
+// leave their Services.
 func TestSTATUSWaitsForAnAgentThatIsBeingReplaced(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "agent.sock") // an agent left the folder
-	said := make(chan string, 1)
+	socket := filepath.Join(t.TempDir(), "agent.sock") // the directory exists: an agent has run
+	stdout := make(chan string, 1)
 	go func() {
 		_, out := invoke(t, environment("STATUS"), `{"cniVersion":"1.1.0","name":"n","socket":"`+socket+`"}`)
-		said <- out
+		stdout <- out
 	}()
 	<-time.After(1500 * time.Millisecond)
 	agentAt(t, socket, func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) { return nil, nil })
-	if out := <-said; out != "" {
-		t.Errorf("STATUS says %s", out)
+	if out := <-stdout; out != "" {
+		t.Errorf("STATUS printed %s", out)
 	}
 }
 
-func TestLibcniHearsTheAgentsErrors(t *testing.T) {
+func TestLibcniReceivesTheAgentsErrors(t *testing.T) {
 	cni, list := network(t, "1.1.0", agent(t, refusing(cnirpc.CodeLimited, "no address")))
 	err := cni.GetStatusNetworkList(t.Context(), list)
 	var e *types.Error
@@ -343,7 +343,7 @@ func TestLibcniHearsTheAgentsErrors(t *testing.T) {
 	}
 }
 
-func TestAPersonWhoRunsItIsToldWhatItIs(t *testing.T) {
+func TestOperatorsGetUsage(t *testing.T) {
 	for _, c := range []struct {
 		args   []string
 		exit   int
@@ -393,7 +393,7 @@ func FuzzStdinNeverPanicsAndAlwaysAnswersJSON(f *testing.F) {
 		c, refusal := parse(func(k string) string { return env[k] }, strings.NewReader(stdin))
 		if refusal != nil {
 			if refusal.Msg == "" {
-				t.Fatal("refused without a word")
+				t.Fatal("refused without a message")
 			}
 			return
 		}
