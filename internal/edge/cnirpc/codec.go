@@ -10,18 +10,16 @@ import (
 
 // Errors that callers branch on.
 var (
-	// ErrNoAgent: nobody answers at the socket, or the agent went away before
-	// it answered.
+	// ErrNoAgent: no agent listens at the socket, or none answered in time.
 	ErrNoAgent = errors.New("the agent does not answer")
 	// ErrSkew: the two sides have no protocol version in common.
-	ErrSkew = errors.New("plugin and agent are too far apart in version")
+	ErrSkew = errors.New("plugin and agent have no protocol version in common")
 	// ErrTooLong: a message is longer than MaxMessage.
 	ErrTooLong = errors.New("message is longer than 1 MiB")
 )
 
-// DecodeRequest reads one request as it came off the wire, without its newline.
-// It checks what the protocol promises; what the command means is for the
-// handler.
+// DecodeRequest decodes one request line without its newline and validates what the
+// protocol requires. The handler validates the command.
 func DecodeRequest(raw []byte) (*Request, error) {
 	if len(raw) > MaxMessage {
 		return nil, ErrTooLong
@@ -34,15 +32,15 @@ func DecodeRequest(raw []byte) (*Request, error) {
 		return nil, err
 	}
 	if req.Command == "" {
-		return nil, errors.New("decode request: no command")
+		return nil, errors.New("decode request: command is empty")
 	}
 	if req.WaitMillis < 0 {
-		return nil, fmt.Errorf("decode request: waitMillis is %d", req.WaitMillis)
+		return nil, fmt.Errorf("decode request: waitMillis %d: must not be negative", req.WaitMillis)
 	}
 	return &req, nil
 }
 
-// DecodeResponse reads one answer as it came off the wire, without its newline.
+// DecodeResponse decodes one answer line without its newline.
 func DecodeResponse(raw []byte) (*Response, error) {
 	var resp Response
 	if err := json.Unmarshal(raw, &resp); err != nil {
@@ -54,18 +52,18 @@ func DecodeResponse(raw []byte) (*Response, error) {
 	return &resp, nil
 }
 
-// compatible checks a peer that speaks version and accepts from oldest on.
+// compatible checks the versions of a plugin that speaks version and accepts oldest.
 func compatible(version, oldest int) error {
 	switch {
 	case version < MinVersion:
-		return fmt.Errorf("%w: the plugin speaks protocol %d, the agent needs at least %d: let the agent's init container install its plugin", ErrSkew, version, MinVersion)
+		return fmt.Errorf("%w: the plugin speaks protocol %d, the agent needs at least %d: run the agent's init container, which installs its plugin", ErrSkew, version, MinVersion)
 	case oldest > Version:
 		return fmt.Errorf("%w: the plugin needs protocol %d or later, the agent speaks %d: upgrade the agent", ErrSkew, oldest, Version)
 	}
 	return nil
 }
 
-// EncodeLine renders v as one line.
+// EncodeLine encodes v as one line of JSON with its newline.
 func EncodeLine(v any) ([]byte, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -77,8 +75,8 @@ func EncodeLine(v any) ([]byte, error) {
 	return append(raw, '\n'), nil
 }
 
-// ReadLine reads up to a newline from r, at most MaxMessage bytes, beginning
-// with what is in head. Bytes after the newline are dropped: nobody sends any.
+// ReadLine returns the bytes of head and r up to a newline, at most MaxMessage. It drops
+// bytes after the newline that it has read: a connection carries one message each way.
 func ReadLine(r io.Reader, head []byte) ([]byte, error) {
 	buf := head
 	for {

@@ -17,11 +17,11 @@ func FuzzDecodeRequestNeverPanicsAndRoundTrips(f *testing.F) {
 		}
 		again, err := json.Marshal(req)
 		if err != nil {
-			t.Fatalf("cannot encode what was decoded: %v", err)
+			t.Fatalf("encode the decoded request: %v", err)
 		}
 		second, err := DecodeRequest(again)
 		if err != nil {
-			t.Fatalf("cannot decode what was encoded: %v", err)
+			t.Fatalf("decode the encoded request: %v", err)
 		}
 		second.Config, req.Config = nil, nil // spacing may differ
 		if diff := cmp.Diff(req, second); diff != "" {

@@ -1,30 +1,30 @@
-// Package cnirpc is the wire between the CNI plugin and the agent: one request
+// Package cnirpc is the wire protocol between the CNI plugin and the agent: one request
 // and one answer, each a line of JSON, on a unix stream socket. The pod's network
-// namespace travels beside the request as an open file descriptor; the agent
-// never opens a path that a client names.
+// namespace is sent with the request as an open file descriptor; the agent never opens a
+// path that a client names.
 //
-// The plugin's end is here, the agent's in cniserver. This one imports little and no
-// net, for it is linked into a program that starts once per pod.
+// This package is the plugin's end and touches the socket and the spool directory;
+// cniserver is the agent's end. It is linked into a program that starts for every ADD and
+// DEL, so it imports a part of the standard library only, and not net.
 //
-// Skew: a request carries the protocol version its sender speaks and the oldest
-// it accepts. Unknown fields are ignored, fields are only ever added, so an old
-// plugin works with a new agent and the reverse.
+// Version skew: a request carries the protocol version of its sender and the oldest
+// version the sender accepts. Unknown fields are ignored and fields are never removed, so
+// an old plugin works with a new agent and a new plugin with an old agent.
 package cnirpc
 
 import "encoding/json"
 
-// Version is the protocol spoken by this build; MinVersion the oldest it
-// understands.
+// Version is the protocol version of this build; MinVersion is the oldest it accepts.
 const (
 	Version    = 1
 	MinVersion = 1
 )
 
-// MaxMessage bounds a request or an answer, in bytes. CNI configurations and
-// GC's list of attachments are the large ones: 1,000 pods are about 120 KiB.
+// MaxMessage bounds a request or an answer, in bytes. The largest requests are those with
+// GC's list of attachments: about 120 KiB for 1,000 pods.
 const MaxMessage = 1 << 20
 
-// Request is what the plugin sends: the CNI call as the runtime made it.
+// Request is the CNI call as the container runtime made it.
 type Request struct {
 	Version     int             `json:"version"`
 	MinVersion  int             `json:"minVersion"`
@@ -32,18 +32,18 @@ type Request struct {
 	Command     string          `json:"command"` // ADD DEL CHECK STATUS GC
 	ContainerID string          `json:"containerID,omitempty"`
 	IfName      string          `json:"ifName,omitempty"`
-	Netns       string          `json:"netns,omitempty"` // path, informative; the descriptor counts
+	Netns       string          `json:"netns,omitempty"` // path, for logs; the agent uses the descriptor
 	Args        string          `json:"args,omitempty"`  // CNI_ARGS
 	Config      json.RawMessage `json:"config"`          // stdin
-	// WaitMillis is how long the plugin is ready to wait for an answer.
+	// WaitMillis is how long the plugin waits for the answer; 0 when unknown.
 	WaitMillis int64 `json:"waitMillis,omitempty"`
-	// SpooledAt is set on a DEL that was written to the spool while no agent
-	// answered: Unix milliseconds.
+	// SpooledAt is set on a DEL from the spool: when it was written, in Unix
+	// milliseconds.
 	SpooledAt int64 `json:"spooledAt,omitempty"`
 }
 
-// Response is the agent's answer. Exactly one of Result and Error is set, except
-// for commands that answer nothing on success.
+// Response is the agent's answer. Exactly one of Result and Error is set, or none when a
+// command without a result succeeded.
 type Response struct {
 	Version int             `json:"version"`
 	Agent   string          `json:"agent"`            // build version of the agent
@@ -51,7 +51,7 @@ type Response struct {
 	Error   *Error          `json:"error,omitempty"`
 }
 
-// Error is a CNI error: code, message and details as the specification has them.
+// Error is an error of the CNI specification: code, message and details.
 type Error struct {
 	Code    uint   `json:"code"`
 	Msg     string `json:"msg"`
@@ -65,7 +65,7 @@ func (e *Error) Error() string {
 	return e.Msg + ": " + e.Details
 }
 
-// Error codes of the CNI specification, and those of ours from 100 on.
+// Error codes: those of the CNI specification, and our own from 100 on.
 const (
 	CodeIncompatible     = 1
 	CodeUnknownContainer = 3
@@ -76,8 +76,8 @@ const (
 	CodeInvalidNetns     = 8
 	CodeTryAgain         = 11
 	CodeUnavailable      = 50 // STATUS: no ADD can be served
-	CodeLimited          = 51 // STATUS: none, and pods here have limited connectivity
+	CodeLimited          = 51 // STATUS: no ADD can be served, and existing pods have limited connectivity
 	CodeInternal         = 100
-	CodeRefused          = 101 // a room refused the pod; the details say why
-	CodeDrift            = 102 // CHECK: something is not as ADD left it
+	CodeRefused          = 101 // a component refused the pod; the details give the reason
+	CodeDrift            = 102 // CHECK: the pod's network differs from the result of the ADD
 )

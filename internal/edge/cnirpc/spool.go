@@ -11,16 +11,17 @@ import (
 	"time"
 )
 
-// Files of the spool: "<container>-<interface>-<hash>.del". Others are not ours.
+// Files of the spool are named "<container>-<interface>-<hash>.del". Other files are not
+// ours.
 const (
 	spoolSuffix = ".del"
 	badSuffix   = ".bad"
-	tempPrefix  = ".tmp-" // one that is being written
+	tempPrefix  = ".tmp-" // being written
 )
 
-// Spool writes a DEL that no agent answered into dir, which is made if missing.
-// It is on the disk when Spool returns, whole or not at all; the same DEL again
-// replaces the first.
+// Spool writes a DEL that no agent answered into dir, which it creates if missing. The
+// write is atomic, and synced to disk when Spool returns. A DEL of the same attachment
+// replaces an earlier one.
 func Spool(dir string, req Request, now time.Time) error {
 	req.Version, req.MinVersion = Version, MinVersion
 	req.SpooledAt = now.UnixMilli()
@@ -29,13 +30,13 @@ func Spool(dir string, req Request, now time.Time) error {
 		return fmt.Errorf("encode DEL: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make spool: %w", err)
+		return fmt.Errorf("create spool: %w", err)
 	}
 	temp, err := os.CreateTemp(dir, tempPrefix+"*")
 	if err != nil {
 		return fmt.Errorf("spool DEL: %w", err)
 	}
-	defer func() { _ = os.Remove(temp.Name()) }() // nothing is there once renamed
+	defer func() { _ = os.Remove(temp.Name()) }() // gone after the rename
 	_, err = temp.Write(raw)
 	if err == nil {
 		err = temp.Sync()
@@ -49,7 +50,7 @@ func Spool(dir string, req Request, now time.Time) error {
 	return syncDir(dir)
 }
 
-// spoolName is the same for the same attachment and has no more than 255 bytes.
+// spoolName depends on the attachment only and has at most 255 bytes.
 func spoolName(req Request) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s", req.ContainerID, req.IfName)
@@ -65,14 +66,14 @@ func spoolName(req Request) string {
 	return fmt.Sprintf("%s-%s-%016x%s", clean(req.ContainerID, 64), clean(req.IfName, 16), h.Sum64(), spoolSuffix)
 }
 
-// Spooled is a DEL that waits to be carried out.
+// Spooled is a DEL read from the spool.
 type Spooled struct {
 	Request Request
 	path    string
 }
 
-// Remove takes the DEL out of the spool, once its effect is durable. Removing it
-// twice is no error.
+// Remove deletes the DEL from the spool. Call it when the DEL's effect is durable. Removing
+// it twice is not an error.
 func (s Spooled) Remove() error {
 	if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove spooled DEL: %w", err)
@@ -80,8 +81,8 @@ func (s Spooled) Remove() error {
 	return syncDir(filepath.Dir(s.path))
 }
 
-// ReadSpool lists the DELs in dir, by name. A file that cannot be understood is
-// renamed to "….bad" and reported in the joined error, beside those that can. A
+// ReadSpool returns the DELs in dir in the order of their file names. It renames an invalid
+// file to "….bad" and reports it in the joined error, together with the valid DELs. A
 // missing directory is an empty spool.
 func ReadSpool(dir string) ([]Spooled, error) {
 	entries, err := os.ReadDir(dir)
@@ -108,8 +109,8 @@ func ReadSpool(dir string) ([]Spooled, error) {
 	return out, problems
 }
 
-// SweepSpool collects what plugins were writing that were killed at it, last touched
-// before a time. A missing directory is an empty spool.
+// SweepSpool deletes temporary files last modified before a time: plugins left them that
+// were killed while they wrote. A missing directory is an empty spool.
 func SweepSpool(dir string, before time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -122,7 +123,7 @@ func SweepSpool(dir string, before time.Time) error {
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil || !strings.HasPrefix(e.Name(), tempPrefix) || !info.ModTime().Before(before) {
-			continue // an error: it was renamed meanwhile
+			continue // after an error: the file was renamed meanwhile
 		}
 		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			problems = errors.Join(problems, fmt.Errorf("sweep spool: %w", err))
@@ -146,7 +147,7 @@ func readSpooled(path string) (*Request, error) {
 		return nil, err
 	}
 	if req.Command != "DEL" || req.ContainerID == "" || req.IfName == "" {
-		return nil, fmt.Errorf("%q of container %q, interface %q is not a DEL", req.Command, req.ContainerID, req.IfName)
+		return nil, fmt.Errorf("invalid DEL: command %q, container %q, interface %q", req.Command, req.ContainerID, req.IfName)
 	}
 	return req, nil
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestSpooledDELsComeBackOnceEach(t *testing.T) {
+func TestReadSpoolReturnsEachDELOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "spool")
 	if got, err := ReadSpool(dir); err != nil || len(got) != 0 {
 		t.Fatalf("a missing spool: %v, %v", got, err)
@@ -47,7 +47,7 @@ func TestSpooledDELsComeBackOnceEach(t *testing.T) {
 			t.Errorf("spooled at %d", s.Request.SpooledAt)
 		}
 		if s.Request.IfName == "eth0" && s.Request.ContainerID == "c1" && !strings.Contains(string(s.Request.Config), "again") {
-			t.Error("the first of two equal DELs came back")
+			t.Error("the earlier of two DELs of an attachment was returned")
 		}
 		for range 2 {
 			if err := s.Remove(); err != nil {
@@ -60,7 +60,7 @@ func TestSpooledDELsComeBackOnceEach(t *testing.T) {
 	}
 }
 
-func TestWhatAKilledPluginLeftInTheSpoolIsCollected(t *testing.T) {
+func TestSweepSpoolDeletesOldTemporaryFiles(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	for name, age := range map[string]time.Duration{".tmp-old": time.Hour, ".tmp-young": 0, "other": time.Hour} {
 		path := filepath.Join(dir, name)
@@ -73,6 +73,6 @@ func TestWhatAKilledPluginLeftInTheSpoolIsCollected(t *testing.T) {
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 2 || left[0].Name() != ".tmp-young" || left[1].Name() != "other" {
-		t.Errorf("left %v, %v: want the young one, which may be being written, and what is not ours", left, err)
+		t.Errorf("left %v, %v; want the recent temporary file and the file that is not ours", left, err)
 	}
 }

@@ -1,7 +1,7 @@
-// Package cniserver is the agent's end of cnirpc's wire: it listens at the socket,
-// hears only one user, and has each call handled under a context that ends when the
-// plugin goes away. It is apart from the client's end because it needs net, which a
-// program that starts once per pod does without.
+// Package cniserver is the agent's end of the wire protocol of cnirpc: it listens at the
+// socket, accepts one user only, and handles each call under a context that ends when the
+// plugin goes away. The agent calls it. It is separate from the plugin's end because it
+// needs package net, which would slow down each start of the plugin.
 package cniserver
 
 import (
@@ -22,29 +22,29 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
-// Handler carries out one call. It must not keep netns (nil when none was sent)
-// beyond its return. ctx ends when the plugin goes away, when the time it is
-// ready to wait is over, or when the server stops.
+// Handler carries out one call. It must not use netns (nil when none was sent) after it
+// returns. ctx ends when the plugin goes away, when the plugin's wait is over, or when the
+// server stops.
 type Handler func(ctx context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error)
 
-// Server is the agent's end of the wire.
+// Server answers the calls of plugins.
 type Server struct {
 	Handle Handler
-	// Agent is the build version put into answers.
+	// Agent is the build version sent in answers.
 	Agent string
-	// UID is the only user whose calls are heard: 0, root, in production.
+	// UID is the only user allowed to call: 0, root, in production.
 	UID uint32
-	// ReadTimeout bounds the sending of a request, MaxWait the work on it.
-	// Zero means 5 s and 2 min.
+	// ReadTimeout bounds reading a request and writing its answer, MaxWait the
+	// handler. Zero means 5 s and 2 min.
 	ReadTimeout, MaxWait time.Duration
-	// MaxCalls bounds the calls served at once, 512 when 0. More wait in the
+	// MaxCalls bounds the calls in flight, 512 when 0. Further calls wait in the
 	// socket's backlog.
 	MaxCalls int
-	// Report is told of connections that were refused or broke, with the reason.
+	// Report, if set, is called with the reason when a connection is refused or fails.
 	Report func(error)
 }
 
-// Errors that end a call's context.
+// Causes of the end of a call's context.
 var (
 	// ErrPluginGone: the plugin closed its socket.
 	ErrPluginGone = errors.New("the plugin went away")
@@ -52,11 +52,11 @@ var (
 	ErrStopping = errors.New("the agent is stopping")
 )
 
-// Listen makes the socket, for root only, replacing one a dead agent left. The
-// directory is made if missing.
+// Listen creates the socket with mode 0600, in place of one left by a dead agent. It
+// creates the directory if missing.
 func Listen(socket string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
-		return nil, fmt.Errorf("make socket directory: %w", err)
+		return nil, fmt.Errorf("create socket directory: %w", err)
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove stale socket: %w", err)
@@ -71,9 +71,9 @@ func Listen(socket string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Serve answers calls until ctx ends, then stops accepting, ends the calls'
-// contexts with ErrStopping as the cause, waits for them and returns nil. Any
-// other end of the listener is an error.
+// Serve answers calls until ctx ends. It then closes the listener, ends the contexts of
+// the calls in flight with ErrStopping as the cause, waits for them and returns nil. It
+// returns an error when the listener fails.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	calls, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -104,15 +104,15 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	}
 }
 
-// accept returns the next connection. While there is no descriptor or memory for one
-// it waits and tries again, with the pauses of net/http.
+// accept returns the next connection. It retries while the process or the machine lacks
+// descriptors or memory, with the back-off of net/http.
 func (s *Server) accept(ctx context.Context, l *net.UnixListener) (*net.UnixConn, error) {
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		conn, err := l.AcceptUnix()
-		if err == nil || !scarce(err) {
+		if err == nil || !isExhausted(err) {
 			return conn, err
 		}
-		s.report(fmt.Errorf("accept plugin, will be tried again: %w", err))
+		s.report(fmt.Errorf("accept plugin, will be retried: %w", err))
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -121,11 +121,11 @@ func (s *Server) accept(ctx context.Context, l *net.UnixListener) (*net.UnixConn
 	}
 }
 
-// scarce reports whether err says that the process or the machine has no descriptor
+// isExhausted reports whether err means that the process or the machine has no descriptor
 // or memory left. Source: accept(2).
-func scarce(err error) bool {
-	for _, lack := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
-		if errors.Is(err, lack) {
+func isExhausted(err error) bool {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, errno) {
 			return true
 		}
 	}
@@ -138,7 +138,7 @@ func (s *Server) report(err error) {
 	}
 }
 
-// serve reads one request, has it handled and answers.
+// serve reads one request, calls the handler and writes the answer.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) error {
 	if err := s.authorise(conn); err != nil {
 		return err
@@ -165,16 +165,16 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) error {
 		return errors.Join(err, s.answer(conn, nil, &cnirpc.Error{Code: code, Msg: "request refused", Details: err.Error()}))
 	}
 	if netns != nil {
-		if err := isNetns(netns); err != nil {
+		if err := checkNetns(netns); err != nil {
 			return errors.Join(err, s.answer(conn, nil, &cnirpc.Error{Code: cnirpc.CodeInvalidNetns, Msg: "request refused", Details: err.Error()}))
 		}
 	}
 	result, failure := s.handle(ctx, conn, req, netns)
 	if netns != nil {
-		_ = netns.Close() // before the answer: the runtime may remove the namespace then
+		_ = netns.Close() // before the answer: the runtime may delete the namespace after it
 	}
 	if failure != nil && errors.Is(context.Cause(ctx), ErrStopping) {
-		return nil // no answer: the plugin asks again, and our successor answers
+		return nil // no answer: the plugin retries, and the next agent answers
 	}
 	return s.answer(conn, result, failure)
 }
@@ -189,8 +189,8 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *cnirpc.Req
 	defer cancel()
 	ctx, gone := context.WithCancelCause(ctx)
 	defer gone(nil)
-	_ = conn.SetReadDeadline(time.Time{}) // a conn that refuses reads as closed below
-	go func() {                           // ends when serve closes conn, at the latest
+	_ = conn.SetReadDeadline(time.Time{}) // an error means a closed conn, which the read reports
+	go func() {                           // ends at the latest when serve closes conn
 		var one [1]byte
 		for {
 			if _, err := conn.Read(one[:]); err != nil {
@@ -220,8 +220,8 @@ func (s *Server) answer(conn *net.UnixConn, result json.RawMessage, failure *cni
 	return nil
 }
 
-// authorise refuses a peer that is not the configured user. The kernel vouches
-// for the peer: unix(7), SO_PEERCRED.
+// authorise refuses a peer that is not the configured user. The credentials come from the
+// kernel: unix(7), SO_PEERCRED.
 func (s *Server) authorise(conn *net.UnixConn) error {
 	rc, err := conn.SyscallConn()
 	if err != nil {
@@ -235,21 +235,20 @@ func (s *Server) authorise(conn *net.UnixConn) error {
 		return fmt.Errorf("peer credentials: %w", errors.Join(err, credErr))
 	}
 	if cred.Uid != s.UID {
-		return fmt.Errorf("process %d of user %d is not allowed to call", cred.Pid, cred.Uid)
+		return fmt.Errorf("process %d of user %d is not allowed to call: must be user %d", cred.Pid, cred.Uid, s.UID)
 	}
 	return nil
 }
 
-// receive reads a request line and the descriptor that came with its first
-// bytes. A descriptor is returned also with an error; more than one are closed
-// and refused.
+// receive reads a request line and the descriptor sent with its first bytes. It may return
+// a descriptor together with an error. It closes and refuses more than one.
 func receive(conn *net.UnixConn) ([]byte, *os.File, error) {
 	buf := make([]byte, 4096)
 	oob := make([]byte, syscall.CmsgSpace(4*4))
 	n, oobn, flags, _, err := conn.ReadMsgUnix(buf, oob)
 	files, fdErr := descriptors(oob[:oobn])
 	if fdErr == nil && len(files) > 1 || flags&syscall.MSG_CTRUNC != 0 {
-		fdErr = errors.New("more than one descriptor")
+		fdErr = errors.New("more than one descriptor in the request")
 	}
 	if err == nil {
 		err = fdErr
@@ -271,7 +270,7 @@ func receive(conn *net.UnixConn) ([]byte, *os.File, error) {
 	return raw, netns, err
 }
 
-// descriptors takes the files out of control messages.
+// descriptors returns the files in control messages.
 func descriptors(oob []byte) ([]*os.File, error) {
 	messages, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -281,7 +280,7 @@ func descriptors(oob []byte) ([]*os.File, error) {
 	for i := range messages {
 		fds, err := syscall.ParseUnixRights(&messages[i])
 		if err != nil {
-			continue // credentials or another kind nobody asked for
+			continue // not descriptors
 		}
 		for _, fd := range fds {
 			files = append(files, os.NewFile(uintptr(fd), "netns of the pod"))
@@ -290,9 +289,9 @@ func descriptors(oob []byte) ([]*os.File, error) {
 	return files, nil
 }
 
-// isNetns refuses a descriptor that is not a network namespace. Source:
-// ioctl_nsfs(2), NS_GET_NSTYPE; other files answer ENOTTY.
-func isNetns(f *os.File) error {
+// checkNetns refuses a descriptor that is not a network namespace. Source:
+// ioctl_nsfs(2), NS_GET_NSTYPE; other files return ENOTTY.
+func checkNetns(f *os.File) error {
 	const getNSType = 0xb703
 	kind, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), getNSType, 0)
 	if errno != 0 || kind != syscall.CLONE_NEWNET {

@@ -29,7 +29,7 @@ func serve(t testing.TB, handle Handler) string {
 	return socket
 }
 
-// serveAt returns a function that stops the server and waits for it.
+// serveAt runs s at socket until the test ends or stop is called.
 func serveAt(t testing.TB, socket string, s Server) (stop func()) {
 	t.Helper()
 	l, err := Listen(socket)
@@ -54,7 +54,7 @@ func serveAt(t testing.TB, socket string, s Server) (stop func()) {
 	return stop
 }
 
-// echo answers with what it was asked.
+// echo returns the request as the result.
 func echo(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 	raw, err := json.Marshal(req)
 	if err != nil {
@@ -65,7 +65,7 @@ func echo(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, 
 
 func in(d time.Duration) time.Time { return time.Now().Add(d) }
 
-func TestARequestArrivesAsItWasSent(t *testing.T) {
+func TestRequestArrivesUnchanged(t *testing.T) {
 	socket := serve(t, echo)
 	sent := cnirpc.Request{Plugin: "v1", Command: "ADD", ContainerID: "c", IfName: "eth0", Netns: "/x", Args: "A=B", Config: json.RawMessage(`{"name":"n"}`)}
 	resp, err := cnirpc.Call(in(10*time.Second), socket, sent, nil)
@@ -77,7 +77,7 @@ func TestARequestArrivesAsItWasSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.WaitMillis <= 0 || got.WaitMillis > 10_000 {
-		t.Errorf("the agent was told to answer within %d ms of 10 s", got.WaitMillis)
+		t.Errorf("waitMillis %d, want at most the 10 s of the call", got.WaitMillis)
 	}
 	sent.Version, sent.MinVersion, got.WaitMillis = cnirpc.Version, cnirpc.MinVersion, 0
 	if diff := cmp.Diff(sent, got); diff != "" {
@@ -88,7 +88,7 @@ func TestARequestArrivesAsItWasSent(t *testing.T) {
 	}
 }
 
-func TestTheNamespaceArrivesAsADescriptorAndIsClosedAfterwards(t *testing.T) {
+func TestNamespaceDescriptorIsClosedAfterTheCall(t *testing.T) {
 	own, err := os.Open("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
@@ -109,11 +109,11 @@ func TestTheNamespaceArrivesAsADescriptorAndIsClosedAfterwards(t *testing.T) {
 		t.Error("another namespace arrived")
 	}
 	if _, err := (<-kept).Stat(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("descriptor after the call: %v, want closed", err)
+		t.Errorf("use of the descriptor after the call: %v, want ErrClosed", err)
 	}
 }
 
-func TestOtherDescriptorsAreRefused(t *testing.T) {
+func TestDescriptorOfAPlainFileIsRefused(t *testing.T) {
 	socket := serve(t, echo)
 	plain, err := os.Open(os.DevNull)
 	if err != nil {
@@ -129,7 +129,7 @@ func TestOtherDescriptorsAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheCallerWaitsForAnAgentThatStartsLater(t *testing.T) {
+func TestCallWaitsForAnAgentThatStartsLater(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "run", "agent.sock")
 	answer := make(chan error, 1)
 	go func() {
@@ -142,7 +142,7 @@ func TestTheCallerWaitsForAnAgentThatStartsLater(t *testing.T) {
 	}
 }
 
-func TestACallThatAnAgentDiesOverIsAnsweredByTheNext(t *testing.T) {
+func TestCallIsRetriedWhenTheAgentStops(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	arrived := make(chan struct{})
 	stop := serveAt(t, socket, Server{UID: uint32(os.Getuid()), Handle: func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
@@ -163,27 +163,26 @@ func TestACallThatAnAgentDiesOverIsAnsweredByTheNext(t *testing.T) {
 	stop()
 	serveAt(t, socket, Server{Handle: echo, Agent: "second", UID: uint32(os.Getuid())})
 	if got := <-answer; got.err != nil || got.resp.Error != nil || got.resp.Agent != "second" {
-		t.Errorf("answer %+v, %v; want one of the second agent", got.resp, got.err)
+		t.Errorf("answer %+v, %v; want an answer of the second agent", got.resp, got.err)
 	}
 }
 
-func TestNobodyAtTheSocketIsErrNoAgent(t *testing.T) {
+func TestAbsentOrSilentAgentIsErrNoAgent(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	if _, err := cnirpc.Call(in(30*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
 		t.Errorf("call without an agent: %v, want ErrNoAgent", err)
 	}
-	// An agent that hangs is no agent either.
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	if _, err := cnirpc.Call(in(30*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
-		t.Errorf("call to a hanging agent: %v, want ErrNoAgent", err)
+		t.Errorf("call to a silent agent: %v, want ErrNoAgent", err)
 	}
 }
 
-func TestAPluginThatGoesAwayEndsItsCall(t *testing.T) {
+func TestCallEndsWhenThePluginGoesAway(t *testing.T) {
 	cause := make(chan error, 1)
 	arrived := make(chan struct{})
 	socket := serve(t, func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
@@ -208,7 +207,7 @@ func TestAPluginThatGoesAwayEndsItsCall(t *testing.T) {
 	}
 }
 
-func TestAnotherUserIsRefused(t *testing.T) {
+func TestOtherUsersAreRefused(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	reports := make(chan error, 100)
 	serveAt(t, socket, Server{Handle: echo, UID: uint32(os.Getuid()) + 1, Report: func(err error) {
@@ -218,14 +217,14 @@ func TestAnotherUserIsRefused(t *testing.T) {
 		}
 	}})
 	if _, err := cnirpc.Call(in(100*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
-		t.Errorf("call by the wrong user: %v", err)
+		t.Errorf("call by another user: %v", err)
 	}
 	if err := <-reports; !strings.Contains(err.Error(), "not allowed to call") {
 		t.Errorf("report: %v", err)
 	}
 }
 
-// raw sends bytes as they are and returns the answer.
+// raw sends message unchanged and returns the answer.
 func raw(t testing.TB, socket string, message []byte) cnirpc.Response {
 	t.Helper()
 	conn, err := net.Dial("unix", socket)
@@ -250,19 +249,18 @@ func raw(t testing.TB, socket string, message []byte) cnirpc.Response {
 	return resp
 }
 
-// The messages are recorded, not built: they must keep working when the types
-// change.
-func TestOldAndNewPluginsAreUnderstood(t *testing.T) {
+// The messages are recorded, not encoded from the types, which may change.
+func TestOlderAndNewerPluginsAreServed(t *testing.T) {
 	socket := serve(t, echo)
 	for _, c := range []struct {
 		name, message string
 		code          uint
 	}{
 		{"the first release, without minVersion, wait and args", `{"version":1,"command":"DEL","containerID":"c1","ifName":"eth0","config":{"cniVersion":"0.4.0","name":"n"}}`, 0},
-		{"a later one, with fields we do not know", `{"version":7,"minVersion":1,"plugin":"v9","command":"ADD","containerID":"c1","ifName":"eth0","config":{},"cgroup":"/kubepods","hints":{"zone":"a"}}`, 0},
-		{"one that needs a later agent", `{"version":9,"minVersion":8,"command":"ADD","config":{}}`, cnirpc.CodeIncompatible},
-		{"one from before the first protocol", `{"version":0,"command":"ADD","config":{}}`, cnirpc.CodeIncompatible},
-		{"no JSON", `hello`, cnirpc.CodeDecode},
+		{"a later release, with unknown fields", `{"version":7,"minVersion":1,"plugin":"v9","command":"ADD","containerID":"c1","ifName":"eth0","config":{},"cgroup":"/kubepods","hints":{"zone":"a"}}`, 0},
+		{"a plugin that needs a later agent", `{"version":9,"minVersion":8,"command":"ADD","config":{}}`, cnirpc.CodeIncompatible},
+		{"a version before the first protocol", `{"version":0,"command":"ADD","config":{}}`, cnirpc.CodeIncompatible},
+		{"not JSON", `hello`, cnirpc.CodeDecode},
 		{"no command", `{"version":1}`, cnirpc.CodeDecode},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -277,11 +275,11 @@ func TestOldAndNewPluginsAreUnderstood(t *testing.T) {
 	}
 }
 
-// An old and a new agent, recorded, and this plugin.
-func TestOldAndNewAgentsAreUnderstood(t *testing.T) {
+// The answers are recorded like the messages above.
+func TestAnswersOfOlderAndNewerAgentsAreAccepted(t *testing.T) {
 	for _, c := range []struct{ name, answer, result string }{
 		{"the first release", `{"version":1,"agent":"v0.1.0","result":{"ips":[]}}`, `{"ips":[]}`},
-		{"a later one, with fields we do not know", `{"version":9,"agent":"v9","result":{"ips":[]},"trace":"abc","warnings":[]}`, `{"ips":[]}`},
+		{"a later release, with unknown fields", `{"version":9,"agent":"v9","result":{"ips":[]},"trace":"abc","warnings":[]}`, `{"ips":[]}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			socket := filepath.Join(t.TempDir(), "s")
@@ -307,7 +305,7 @@ func TestOldAndNewAgentsAreUnderstood(t *testing.T) {
 	}
 }
 
-func TestAQuickAnswerIsHeardOnce(t *testing.T) {
+func TestAnswerBeforeTheRequestIsReadIsNotRetried(t *testing.T) {
 	own, err := os.Open("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
@@ -328,7 +326,7 @@ func TestAQuickAnswerIsHeardOnce(t *testing.T) {
 			}
 			calls.Add(1)
 			_, _ = conn.Write([]byte(`{"version":1,"result":{"n":1}}` + "\n"))
-			conn.Close() // without having read a byte
+			conn.Close() // without reading the request
 		}
 	}()
 	for i := range 100 {
@@ -339,18 +337,18 @@ func TestAQuickAnswerIsHeardOnce(t *testing.T) {
 		}
 	}
 	if n := calls.Load(); n != 100 {
-		t.Errorf("100 calls were made %d times", n)
+		t.Errorf("%d connections for 100 calls", n)
 	}
 }
 
-func TestAnEndlessRequestIsCutOff(t *testing.T) {
+func TestMessagesOverTheLimitAreRefused(t *testing.T) {
 	socket := serve(t, echo)
 	resp := raw(t, socket, bytes.Repeat([]byte("x"), cnirpc.MaxMessage+1))
 	if resp.Error == nil || !strings.Contains(resp.Error.Details, "longer than") {
 		t.Errorf("answer %+v", resp.Error)
 	}
 	if _, err := cnirpc.Call(in(10*time.Second), socket, cnirpc.Request{Command: "ADD", Args: strings.Repeat("x", cnirpc.MaxMessage)}, nil); !errors.Is(err, cnirpc.ErrTooLong) {
-		t.Errorf("sending too much: %v, want ErrTooLong", err)
+		t.Errorf("send a request over the limit: %v, want ErrTooLong", err)
 	}
 	big := cnirpc.Request{Command: "GC", Args: strings.Repeat("x", cnirpc.MaxMessage/2)}
 	if resp, err := cnirpc.Call(in(10*time.Second), socket, big, nil); err != nil || len(resp.Result) < cnirpc.MaxMessage/2 {

@@ -12,10 +12,10 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
-func TestAnAgentOutOfDescriptorsAnswersOnceItHasSome(t *testing.T) {
+func TestAcceptIsRetriedWhileThereIsNoDescriptor(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
-	told := make(chan error, 100)
-	serveAt(t, socket, Server{Handle: echo, UID: uint32(os.Getuid()), Report: func(err error) { told <- err }})
+	reports := make(chan error, 100)
+	serveAt(t, socket, Server{Handle: echo, UID: uint32(os.Getuid()), Report: func(err error) { reports <- err }})
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -37,14 +37,14 @@ func TestAnAgentOutOfDescriptorsAnswersOnceItHasSome(t *testing.T) {
 	}
 	err = syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket})
 	select {
-	case refused := <-told:
-		err = errors.Join(err, refused)
+	case report := <-reports:
+		err = errors.Join(err, report)
 	case <-time.After(10 * time.Second):
-		t.Error("nothing is said about a call that cannot be taken")
+		t.Error("no report of the failed accept")
 	}
 	restore()
 	if !errors.Is(err, syscall.EMFILE) {
-		t.Fatalf("told of %v, want that there is no descriptor", err)
+		t.Fatalf("reported %v, want EMFILE", err)
 	}
 	conn, err := net.FileConn(plugin)
 	if err != nil {
@@ -62,6 +62,6 @@ func TestAnAgentOutOfDescriptorsAnswersOnceItHasSome(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := conn.Read(make([]byte, 4096)); err != nil || n == 0 {
-		t.Errorf("no answer once there are descriptors: %v", err)
+		t.Errorf("no answer after descriptors became available: %v", err)
 	}
 }
