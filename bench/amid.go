@@ -7,28 +7,28 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// A round of amid: a 99th percentile of a hundred is the second highest. There are
-// more victims than ADDs, for the ADDs that count end with the DELs.
+// Sizes of a round of amid. The 99th percentile of a hundred samples is the second
+// highest. There are more DELs than ADDs because only ADDs that overlap a DEL count.
 const (
-	sampled = 100 // ADDs alone, and as many amid DELs
-	victims = 120 // pods deleted meanwhile
+	sampled = 100 // ADDs alone, and at most as many amid DELs
+	deleted = 120 // pods deleted meanwhile
 )
 
-// amid measures how much slower an ADD is while pods are deleted: one ADD after the
-// other, alone and beside one DEL after the other, in turns with the reference. The
-// reference's figure tells what two processes at once cost on this machine.
+// amid measures how much slower an ADD is while pods are deleted: a sequence of ADDs
+// alone, and the same beside a sequence of DELs, in turns with the reference. The
+// reference's ratio is the cost of two processes at once on this machine.
 func amid(r *run, o Options) []Result {
 	n := node.New(r, node.Config{Type: "m5.4xlarge"}) // 232 pods
-	n.StartAgent(fmt.Sprintf("warm-ips=%d", sampled+victims), "log-level=info")
+	n.StartAgent(fmt.Sprintf("warm-ips=%d", sampled+deleted), "log-level=info")
 	n.UntilReady()
 	sides := []*plugin{trunklinePlugin(r, n), referencePlugin(r, n)}
-	adds, dels := containers(r, sampled), containers(r, victims)
+	adds, dels := containers(r, sampled), containers(r, deleted)
 	var ratios, alone, during [2][]float64
 	for i := range o.Rounds {
 		r.Logf("ADD amid DELs, round %d of %d", i+1, o.Rounds)
 		for _, side := range []int{i % 2, 1 - i%2} {
 			p := sides[side]
-			rest(n, sampled+victims)
+			rest(n, sampled+deleted)
 			p.each(r, "ADD", dels)
 			quiet := p.each(r, "ADD", adds)
 			p.each(r, "DEL", adds)
@@ -45,8 +45,8 @@ func amid(r *run, o Options) []Result {
 	return []Result{result}
 }
 
-// amid adds containers one by one while others are deleted, and returns the ADDs'
-// milliseconds and whom they were for. It ends with the deletions.
+// amid adds containers one by one while others are deleted, until the last deletion. It
+// returns the milliseconds of each ADD and the containers added.
 func (p *plugin) amid(r *run, adds, dels []*container) (took []float64, used []*container) {
 	done := make(chan error, 1)
 	go func() {
@@ -75,7 +75,7 @@ func (p *plugin) amid(r *run, adds, dels []*container) (took []float64, used []*
 	return took, used
 }
 
-// containers makes namespaces.
+// containers creates network namespaces.
 func containers(r *run, count int) []*container {
 	list := make([]*container, count)
 	for i := range list {

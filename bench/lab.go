@@ -26,18 +26,18 @@ const (
 	idle    = 30 * time.Second
 )
 
-// bed is a lab driven by the binary a user has.
+// bed is a lab driven by bin/trunkline-lab.
 type bed struct {
 	*run
 	source string
 }
 
-// lab measures what takes three nodes and a real Kubernetes.
+// lab measures a lab of three nodes: its start, and 100 pods on it.
 func lab(r *run, o Options) []Result {
 	b := bed{r, o.Source}
 	b.must(nil, "build")
 	b.Cleanup(func() { b.down() })
-	r.Logf("lab %s comes up", labName)
+	r.Logf("start lab %s", labName)
 	began := time.Now()
 	b.must(nil, "up")
 	up := time.Since(began)
@@ -69,7 +69,7 @@ func lab(r *run, o Options) []Result {
 	}
 }
 
-// byKind tells describing calls from the others.
+// byKind counts describing and changing calls.
 func byKind(calls []faults.Record) string {
 	describes := 0
 	for _, c := range calls {
@@ -95,14 +95,14 @@ func (b bed) lab(ctx context.Context, stdin []byte, args ...string) error {
 	return nil
 }
 
-// must is lab where nothing can be measured without.
+// must is lab for commands that have to succeed.
 func (b bed) must(stdin []byte, args ...string) {
 	if err := b.lab(b.ctx, stdin, args...); err != nil {
 		b.Fatal(err)
 	}
 }
 
-// down takes the lab away, also after an interrupt.
+// down removes the lab, also after an interrupt.
 func (b bed) down() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 3*time.Minute)
 	defer cancel()
@@ -127,7 +127,7 @@ func (b bed) status() daemon.Status {
 	return s
 }
 
-// calls are those to EC2 that the embedded VPC logged.
+// calls returns the EC2 calls from the log of the embedded VPC.
 func (b bed) calls() (calls []faults.Record) {
 	client := http.Client{Timeout: 10 * time.Second}
 	resp, err := client.Get(b.status().Endpoints.Admin + "/calls")
@@ -141,7 +141,7 @@ func (b bed) calls() (calls []faults.Record) {
 	}
 	var all []faults.Record
 	if err := json.Unmarshal(raw, &all); err != nil {
-		b.Fatalf("read the call log: %w", err)
+		b.Fatalf("decode the call log: %w", err)
 	}
 	for _, c := range all {
 		if c.Service == "ec2" {
@@ -151,13 +151,13 @@ func (b bed) calls() (calls []faults.Record) {
 	return calls
 }
 
-// process is what /proc says of an agent.
+// process is an agent's resource usage from /proc.
 type process struct {
 	rss int64 // bytes
 	cpu time.Duration
 }
 
-// agents are the agents' processes by pid, one for each node of the lab.
+// agents returns the agents' processes by their directory in /proc, one for each node.
 func (b bed) agents() map[string]process {
 	namespaces := map[string]bool{}
 	for _, n := range b.status().Nodes {
@@ -206,8 +206,8 @@ func readProcess(dir string) (p process, err error) {
 	if _, err = fmt.Sscanf(string(statm), "%d %d", new(int64), &pages); err != nil {
 		return p, fmt.Errorf("read %s/statm: %w", dir, err)
 	}
-	_, rest, _ := strings.Cut(string(stat), ") ") // behind the program's name
-	fields := strings.Fields(rest)                // from the third on
+	_, rest, _ := strings.Cut(string(stat), ") ") // after the program's name
+	fields := strings.Fields(rest)                // from the third field on
 	if len(fields) < 13 {
 		return p, fmt.Errorf("read %s/stat: %q", dir, stat)
 	}

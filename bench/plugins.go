@@ -15,28 +15,28 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// parallel is how many ADDs there are at once in add10.
+// parallel is the number of ADDs at once in cni.add10.
 const parallel = 10
 
-// plugin is a CNI plugin as a runtime calls it: a process in the node's namespace
-// with its configuration on stdin.
+// plugin is a CNI plugin, called as container runtimes do: a process in the node's
+// namespace with the configuration on stdin.
 type plugin struct {
 	program string
 	conf    []byte
-	dir     string // where it finds its IPAM plugin
+	dir     string // CNI_PATH: directory of its IPAM plugin
 	host    *testns.NS
 	label   string
 	serial  atomic.Int64
 }
 
-// container is a network namespace that was made beforehand, in its turn as one
+// container is a network namespace, created before the measurement and used by one
 // container after another.
 type container struct {
 	ns *testns.NS
 	id string
 }
 
-// fresh makes the namespace the next container's.
+// fresh gives the namespace to a new container.
 func (p *plugin) fresh(c *container) { c.id = fmt.Sprint(p.label, p.serial.Add(1)) }
 
 // call runs the plugin and returns how long it took from exec to exit.
@@ -47,8 +47,8 @@ func (p *plugin) call(command string, c *container) (took time.Duration, err err
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + c.id + ";K8S_POD_UID=uid-" + c.id,
 		"PATH=/usr/sbin:/usr/bin:/sbin:/bin",
 	}
-	var said strings.Builder
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(p.conf), &said, &said
+	var output strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(p.conf), &output, &output
 	err = p.host.Run(func() error {
 		began := time.Now()
 		err := cmd.Start()
@@ -59,13 +59,13 @@ func (p *plugin) call(command string, c *container) (took time.Duration, err err
 		return err
 	})
 	if err != nil {
-		return took, fmt.Errorf("%s %s of %s: %w: %s", filepath.Base(p.program), command, c.id, err, said.String())
+		return took, fmt.Errorf("%s %s of %s: %w: %s", filepath.Base(p.program), command, c.id, err, output.String())
 	}
 	return took, nil
 }
 
-// each calls the plugin for one container after the other and returns
-// milliseconds.
+// each calls the plugin for one container after the other and returns the milliseconds of
+// each call.
 func (p *plugin) each(r *run, command string, containers []*container) []float64 {
 	var all []float64
 	for _, c := range containers {
@@ -105,7 +105,7 @@ func (p *plugin) burst(r *run, containers []*container) float64 {
 	return float64(len(containers)) / time.Since(began).Seconds()
 }
 
-// plugins measures ours and the reference in turns.
+// plugins measures Trunkline's plugin and the reference in turns.
 func plugins(r *run, o Options) []Result {
 	n := node.New(r, node.Config{Type: "m5.xlarge"})
 	n.StartAgent("warm-ips=56", "log-level=info")
@@ -134,10 +134,10 @@ func plugins(r *run, o Options) []Result {
 	}
 }
 
-// rest waits until the links of deleted pods are gone, so that their namespaces
-// can be used again, and the pool can serve as many ADDs as will come.
+// rest waits until the links of deleted pods are gone, so that their namespaces can be
+// used again, and the pool has free addresses for the next ADDs.
 func rest(n *node.Node, free int) {
-	n.Until("a pool at rest", func() error {
+	n.Until("no quarantined and enough free addresses", func() error {
 		b := n.Book()
 		if left := node.Count(b, "quarantined"); left > 0 || b.Pool.Free < free {
 			return fmt.Errorf("%d quarantined, %d free", left, b.Pool.Free)
@@ -146,8 +146,8 @@ func rest(n *node.Node, free int) {
 	})
 }
 
-// trunklinePlugin is the one the agent installed, with what libcni makes of the
-// agent's conflist.
+// trunklinePlugin is the plugin that the agent installed, with the configuration that
+// libcni derives from the agent's conflist.
 func trunklinePlugin(r *run, n *node.Node) *plugin {
 	_, list := n.CNI()
 	conf := map[string]any{}

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// Result is one figure. Its JSON is the line that `make bench` writes.
+// Result is one figure. `make bench` writes its JSON, a line each.
 type Result struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
-	// Baseline is the same measured for the reference in the same run, nil where
-	// there is none; Ratio is Value by Baseline.
+	// Baseline is the reference's figure in the same run, nil if there is none; Ratio is
+	// Value divided by Baseline.
 	Baseline *float64 `json:"baseline"`
 	Ratio    *float64 `json:"ratio"`
 
@@ -25,7 +25,7 @@ type Result struct {
 	note   string
 }
 
-// budget is what architecture §7 allows; its zero value is none.
+// budget is the limit of a figure; docs/performance.md lists them. Zero is no budget.
 type budget struct {
 	limit   float64
 	ofRatio bool // the limit is for Ratio
@@ -63,7 +63,7 @@ func single(name, unit string, value float64, b budget, note string) Result {
 	return Result{Name: name, Value: value, Unit: unit, spread: [2]float64{value, value}, budget: b, note: note}
 }
 
-// compared is the median of rounds beside that of the baseline's.
+// compared is the median of the rounds, with that of the baseline.
 func compared(name, unit string, ours, theirs []float64, b budget) Result {
 	value, baseline := quantile(ours, 0.5), quantile(theirs, 0.5)
 	ratio := value / baseline
@@ -74,8 +74,8 @@ func compared(name, unit string, ours, theirs []float64, b budget) Result {
 	}
 }
 
-// quantile is the value below which a share q of the samples lies, between two
-// samples in proportion. There is at least one.
+// quantile is the value below which the share q of the samples lies, interpolated
+// linearly between two samples. There must be at least one.
 func quantile(samples []float64, q float64) float64 {
 	s := slices.Sorted(slices.Values(samples))
 	at := q * float64(len(s)-1)
@@ -106,7 +106,7 @@ func WriteJSON(w io.Writer, results []Result) error {
 
 func round(v float64) float64 { return math.Round(v*1000) / 1000 }
 
-// WriteTable writes the results for people, with spread and budget.
+// WriteTable writes the results as a table, with spread and budget.
 func WriteTable(w io.Writer, results []Result) error {
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NAME\tVALUE\tSPREAD\tBASELINE\tRATIO\tBUDGET\t\tNOTE")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestQuantilesLieBetweenSamplesInProportion(t *testing.T) {
+func TestQuantileInterpolatesBetweenSamples(t *testing.T) {
 	for _, c := range []struct{ q, want float64 }{{0, 1}, {0.5, 2.5}, {0.25, 1.75}, {1, 4}} {
 		if got := quantile([]float64{4, 1, 3, 2}, c.q); got != c.want {
 			t.Errorf("quantile %g: %g, want %g", c.q, got, c.want)
@@ -17,7 +17,7 @@ func TestQuantilesLieBetweenSamplesInProportion(t *testing.T) {
 	}
 }
 
-func TestABudgetIsForTheValueOrTheRatio(t *testing.T) {
+func TestBudgetLimitsTheValueOrTheRatio(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		result Result
@@ -30,12 +30,12 @@ func TestABudgetIsForTheValueOrTheRatio(t *testing.T) {
 		{"too much memory", single("a", "MiB", 61, budget{limit: 60}, ""), false},
 	} {
 		if got := c.result.within(); got != c.want {
-			t.Errorf("%s: kept is %v", c.name, got)
+			t.Errorf("%s: kept is %v, want %v", c.name, got, c.want)
 		}
 	}
 }
 
-func TestALineHasNullWhereThereIsNoBaseline(t *testing.T) {
+func TestJSONIsNullWithoutABaseline(t *testing.T) {
 	var out strings.Builder
 	results := []Result{
 		single("agent.rss_mib", "MiB", 51.19531, budget{}, ""),

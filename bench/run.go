@@ -1,9 +1,8 @@
-// Package bench measures Trunkline against the reference plugins in the same run,
-// and the lab with a hundred pods. What is worth knowing are the ratios: both
-// sides share the machine and its load.
+// Package bench measures Trunkline against the reference plugins in the same run, and the
+// lab with a hundred pods. Compare the ratios: both sides share the machine and its load.
 //
-// bench/cmd prints what it finds; `make bench` runs that. It needs root, makes
-// namespaces of its own and, for the figures of the lab, a lab named "bench".
+// bench/cmd runs it and prints the results; `make bench` runs bench/cmd. It needs root and
+// creates its own namespaces and, for the figures of the lab, a lab named "bench".
 package bench
 
 import (
@@ -21,10 +20,10 @@ type Options struct {
 	Rounds int       // of each plugin, interleaved
 	Short  bool      // leave out what needs the lab
 	Source string    // root of the checkout, with binaries in bin/
-	Log    io.Writer // what is going on
+	Log    io.Writer // progress
 }
 
-// Run measures. What was measured before an error is returned with it.
+// Run measures. With an error it returns the results measured before.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	beds := []func(*run, Options) []Result{plugins, amid}
 	if !o.Short {
@@ -41,8 +40,7 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 	return results, nil
 }
 
-// run is what a test is to its harness, outside `go test`. Its methods that end a
-// test end the goroutine.
+// run implements node.T outside `go test`. Fatal and Fatalf end the goroutine of supervise.
 type run struct {
 	ctx     context.Context
 	log     io.Writer
@@ -50,7 +48,7 @@ type run struct {
 	problem error
 }
 
-// supervise measures in a goroutine that Fatal may end, and undoes what it did.
+// supervise measures in a goroutine that Fatal may end, and runs its clean-ups.
 func supervise(ctx context.Context, log io.Writer, measure func(*run) []Result) (results []Result, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -30,10 +30,10 @@ func measure() error {
 	rounds := flag.Int("rounds", 10, "of each plugin")
 	flag.Parse()
 	if flag.NArg() > 0 {
-		return fmt.Errorf("%q is an argument too many", flag.Arg(0))
+		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
 	}
 	if *rounds < 1 {
-		return fmt.Errorf("-rounds %d: at least 1", *rounds)
+		return fmt.Errorf("-rounds %d: must be at least 1", *rounds)
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("network namespaces need root: run `make bench` as root")
@@ -48,7 +48,7 @@ func measure() error {
 	return errors.Join(err, write(*out, results))
 }
 
-// write prints the table and puts the file in place.
+// write prints the table and writes the file.
 func write(out string, results []bench.Result) error {
 	if len(results) == 0 {
 		return nil
