@@ -21,14 +21,14 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// agentEnv makes a process the agent, with these settings.
+// agentEnv is set for a process that is to run the agent; it holds the agent's flags.
 const agentEnv = "TL_NODE_AGENT"
 
-// parentFlag names the process that the agent ends with.
+// parentFlag is the ID of the process after which the agent exits.
 const parentFlag = "parent"
 
-// ServeAgent ends the process as an agent if a Node started it as one, and
-// returns otherwise.
+// ServeAgent runs the agent and exits if a Node started this process as one. Otherwise it
+// returns.
 func ServeAgent() {
 	settings, ok := os.LookupEnv(agentEnv)
 	if !ok {
@@ -74,7 +74,7 @@ func runAgent(settings string) error {
 	})
 }
 
-// endWith ends this process with another, which may be killed at any time: no test
+// endWith exits when the process parent ends. That may be killed at any time, and no test
 // leaves an agent behind.
 func endWith(parent string) {
 	pid, err := strconv.Atoi(parent)
@@ -99,7 +99,7 @@ func awaitEnd(pid int) error {
 	}
 }
 
-// noCluster is a node without Kubernetes: every pod the runtime names exists.
+// noCluster stands for a node without Kubernetes, on which every pod exists.
 type noCluster struct{}
 
 func (noCluster) Run(ctx context.Context) error { <-ctx.Done(); return nil }

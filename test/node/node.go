@@ -1,9 +1,9 @@
-// Package node is an instance of an embedded VPC with the product on it and
-// without Kubernetes: the agent as a process of its own in the instance's
-// namespace, the plugin's real binary run by libcni, pods that are namespaces.
+// Package node is an instance of an embedded VPC that runs the product without Kubernetes:
+// the agent as a process of its own in the instance's namespace, the plugin's real binary
+// run by libcni, pods that are network namespaces.
 //
-// The tests below test/ and the benchmarks share it; each calls ServeAgent first
-// thing in its main. It needs root, and takes away all it makes.
+// The tests below test/ and the benchmarks share it; each calls ServeAgent at the start of
+// its main. It needs root, and removes everything it creates.
 package node
 
 import (
@@ -36,10 +36,11 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// patience bounds everything that should happen, on a machine with much else to do.
+// patience bounds every wait. It is long because the machine may be loaded.
 const patience = 2 * time.Minute
 
-// T is what a node needs of a test, or of a benchmark outside `go test`.
+// T is the part of testing.TB that a node needs; benchmarks outside `go test` have their
+// own.
 type T interface {
 	testns.T
 	Context() context.Context
@@ -48,10 +49,10 @@ type T interface {
 	TempDir() string
 }
 
-// Config is what may differ between nodes. The zero value is a t3.medium.
+// Config is the configuration of a node. The zero value is a t3.medium.
 type Config struct {
 	Type   string // instance type, such as "m5.xlarge"
-	Plugin string // of a node made before, see PluginPath; empty: New builds one
+	Plugin string // path of a plugin built before, see PluginPath; empty: New builds one
 }
 
 // Node is an instance of an embedded VPC with an agent on it.
@@ -82,8 +83,8 @@ func spec(namespace, kind string) cloud.Spec {
 	}
 }
 
-// New makes the VPC, boots the instance's network and installs the plugin as the
-// DaemonSet's init container does. The agent is not started.
+// New creates the VPC, configures the instance's network and installs the plugin as the
+// DaemonSet's init container does. It does not start the agent.
 func New(t T, cfg Config) *Node {
 	t.Helper()
 	source, err := cache.FindSource(".")
@@ -95,7 +96,7 @@ func New(t T, cfg Config) *Node {
 		t.Fatal(err)
 	}
 	n := &Node{t: t, NS: testns.New(t, "node"), Dir: t.TempDir(), source: source}
-	seq := testns.New(t, "seq") // a number that is ours alone
+	seq := testns.New(t, "seq") // for a number unique on this machine
 	n.World, err = world.Start(t.Context(), world.Config{
 		Spec:      spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium")),
 		Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net",
@@ -119,7 +120,7 @@ func New(t T, cfg Config) *Node {
 	return n
 }
 
-// PluginPath is where a node that was given no plugin has built one.
+// PluginPath is the path of the plugin that New built, if Config named none.
 func (n *Node) PluginPath() string { return filepath.Join(n.Dir, "trunkline-cni") }
 
 func (n *Node) installPlugin(plugin string) {
@@ -129,28 +130,28 @@ func (n *Node) installPlugin(plugin string) {
 		n.Build("", "./cmd/trunkline-cni", plugin)
 	}
 	initial := n.Command("init=" + plugin)
-	var said strings.Builder
-	initial.Stdout, initial.Stderr = &said, &said
+	var output strings.Builder
+	initial.Stdout, initial.Stderr = &output, &output
 	if err := n.NS.Run(initial.Start); err != nil {
 		n.t.Fatal(err)
 	}
 	if err := initial.Wait(); err != nil {
-		n.t.Fatalf("init: %v\n%s", err, said.String())
+		n.t.Fatalf("init: %v\n%s", err, output.String())
 	}
 }
 
-// Build compiles a main package of the module in a folder of the checkout, as
-// releases are built.
+// Build compiles a main package of the module in a folder of the checkout, with the flags
+// of a release.
 func (n *Node) Build(folder, pkg, out string) {
 	n.t.Helper()
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, pkg)
 	build.Dir, build.Env = filepath.Join(n.source, folder), append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		n.t.Fatalf("build %s: %v\n%s", pkg, err, said)
+	if output, err := build.CombinedOutput(); err != nil {
+		n.t.Fatalf("build %s: %v\n%s", pkg, err, output)
 	}
 }
 
-// bootNetwork does what the instance's operating system does by DHCP.
+// bootNetwork configures the primary interface, as an operating system does by DHCP.
 func (n *Node) bootNetwork() {
 	primary := n.State().Primary(n.State().InstanceNamed("node1").ID)
 	subnet := n.State().Subnets[primary.Subnet]
@@ -176,8 +177,8 @@ func (n *Node) bootNetwork() {
 	})
 }
 
-// Command is the agent as a process, with these flags beside the test's own. It ends
-// with this process, however that ends.
+// Command is the agent as a process, with flags in addition to the test's own. It ends
+// when this process ends, even if that is killed.
 func (n *Node) Command(flags ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), agentEnv+"="+strings.Join(append([]string{
@@ -213,7 +214,7 @@ func (n *Node) StartAgent(flags ...string) {
 	})
 }
 
-// Kill ends the agent as a crash would.
+// Kill ends the agent with SIGKILL, like a crash.
 func (n *Node) Kill() {
 	n.t.Helper()
 	if err := n.Agent.Process.Signal(syscall.SIGKILL); err != nil {
@@ -222,7 +223,7 @@ func (n *Node) Kill() {
 	_ = n.Agent.Wait()
 }
 
-// Until waits for a condition; what says what it waited for.
+// Until waits until ok returns nil. what names the condition in the failure message.
 func (n *Node) Until(what string, ok func() error) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
@@ -266,7 +267,7 @@ func (n *Node) Get(path string, into any) error {
 	return err
 }
 
-// UntilReady waits until the agent says it serves.
+// UntilReady waits until the agent reports itself ready.
 func (n *Node) UntilReady() {
 	n.t.Helper()
 	n.Until("ready agent", func() error { return n.Get("/readyz", nil) })
@@ -304,14 +305,14 @@ func (n *Node) CNI() (*libcni.CNIConfig, *libcni.NetworkConfigList) {
 	return libcni.NewCNIConfigWithCacheDir([]string{filepath.Join(n.Dir, "bin")}, filepath.Join(n.Dir, "cache"), nil), list
 }
 
-// Pod is a namespace with what a runtime would say about it.
+// Pod is a network namespace with the parameters of its CNI calls.
 type Pod struct {
 	*testns.NS
 	RT   *libcni.RuntimeConf
 	Addr netip.Addr // from the answer of the last ADD
 }
 
-// NewPod makes a pod that no plugin has seen yet. Its name is its container's too.
+// NewPod creates a pod without an interface. Its container ID derives from its name.
 func (n *Node) NewPod(name string) *Pod {
 	ns := testns.New(n.t, "pod")
 	ns.Do(n.t, func() {
@@ -329,7 +330,7 @@ func (n *Node) NewPod(name string) *Pod {
 	}}
 }
 
-// Add runs ADD and notes the pod's address.
+// Add runs ADD and sets p.Addr.
 func (n *Node) Add(p *Pod) error {
 	cni, list := n.CNI()
 	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
@@ -377,7 +378,7 @@ func (p *Pod) Ping(to netip.Addr) error {
 		for {
 			n, from, err := conn.ReadFrom(answer)
 			if err != nil {
-				break // nothing in time: once more
+				break // timeout: send again
 			}
 			if n >= 8 && answer[0] == 0 && from.String() == to.String() {
 				return nil
@@ -387,7 +388,7 @@ func (p *Pod) Ping(to netip.Addr) error {
 	return fmt.Errorf("ping %s from %s: no answer", to, p.Addr)
 }
 
-// InVPC reports whether EC2 has the address on an interface of the node.
+// InVPC reports whether the address is a secondary address of an interface in EC2.
 func (n *Node) InVPC(a netip.Addr) bool {
 	for _, i := range n.State().Interfaces {
 		for _, have := range i.IPv4[1:] {
@@ -399,7 +400,7 @@ func (n *Node) InVPC(a netip.Addr) bool {
 	return false
 }
 
-// Stop ends the agent as the kubelet does.
+// Stop ends the agent with SIGTERM, as the kubelet does.
 func (n *Node) Stop() {
 	n.t.Helper()
 	if err := n.Agent.Process.Signal(syscall.SIGTERM); err != nil {
