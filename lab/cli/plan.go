@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/image"
@@ -131,7 +132,7 @@ func writeDeploy(want daemon.Lab, p parts, stateDir string) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600)
+	return atomicfile.Write(filepath.Join(dir, "kustomization.yaml"), text, 0o600)
 }
 
 func kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/spec"
 )
@@ -38,7 +39,7 @@ func (r record) save(stateDir string) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(recordPath(stateDir), text, 0o600)
+	return atomicfile.Write(recordPath(stateDir), text, 0o600)
 }
 
 func (s *session) load(lab string) (record, error) {
@@ -130,21 +131,4 @@ func node(st daemon.Status, name string) (daemon.NodeStatus, error) {
 		names = append(names, n.Name)
 	}
 	return daemon.NodeStatus{}, fmt.Errorf("lab %s has no node %q; it has %s", st.Name, name, strings.Join(names, ", "))
-}
-
-// replaceFile writes a file whole or not at all.
-func replaceFile(path string, text []byte, mode os.FileMode) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(text)
-	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return nil
 }

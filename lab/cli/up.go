@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/image"
@@ -298,16 +298,7 @@ func copySelf(path string) error {
 		return err
 	}
 	defer in.Close()
-	tmp := path + ".new"
-	out, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	if err = errors.Join(err, out.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return os.Rename(tmp, path)
+	return atomicfile.WriteFrom(path, in, 0o755)
 }
 
 // undo takes a lab that did not come up away again; it has a budget of its own,

@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
 // lifetime of every certificate: longer than any lab lives.
@@ -130,14 +132,10 @@ func (s signer) publicPEM() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil
 }
 
-// writeSecret writes a file that only root may read, by rename.
+// writeSecret writes a file that only root may read.
 func writeSecret(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return atomicfile.Write(path, content, 0o600)
 }

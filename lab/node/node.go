@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/lab/imagestore"
 	"github.com/trunkline/trunkline/lab/node/component"
 )
@@ -142,10 +143,7 @@ func (c Config) installPlugins() error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(to+".new", b, 0o755); err != nil {
-			return err
-		}
-		if err := os.Rename(to+".new", to); err != nil {
+		if err := atomicfile.Write(to, b, 0o755); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
 // machine is where settings are read and written, where namespaces have their
@@ -116,6 +118,9 @@ func (m machine) restoreWhenLast(root string) (restored []string, err error) {
 		}
 		if restored, err = m.restore(old); err != nil {
 			return err // and the record stays, for another try
+		}
+		if err := atomicfile.RemoveLeftovers(filepath.Join(root, recordFile)); err != nil {
+			return err
 		}
 		for _, name := range []string{recordFile, lockFile} {
 			if err := os.Remove(filepath.Join(root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -248,11 +253,7 @@ func writeRecord(root string, old map[string]string) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(root, recordFile)
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return atomicfile.Write(filepath.Join(root, recordFile), b, 0o600)
 }
 
 func (m machine) read(path string) (string, error) {

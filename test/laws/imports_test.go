@@ -85,6 +85,10 @@ func laws() []law {
 			Why: "machinery knows no technology",
 		},
 		{
+			From: "internal/kernel", Deny: []string{module}, Allow: []string{module + "/internal/kernel"},
+			Why: "product, sim and lab share these libraries over kernel interfaces, so they decide nothing and know none of them",
+		},
+		{
 			From: "internal/edge", Deny: []string{module + "/internal/app", module + "/cmd"},
 			Why: "imports go down only: cmd, app, edge and machinery, core",
 		},
@@ -101,15 +105,15 @@ func laws() []law {
 			Why: "the product has no idea of the lab: the same binary runs on EC2",
 		},
 		{
-			From: "sim", Deny: []string{module}, Allow: []string{module + "/sim", module + "/internal/core/vpc"},
+			From: "sim", Deny: []string{module}, Allow: []string{module + "/sim", module + "/internal/core/vpc", module + "/internal/kernel"},
 			Why: "the embedded VPC shares nouns with the product, never decisions: a bug must not be mirrored",
 		},
 		{
-			From: "lab", Deny: []string{module}, Allow: []string{module + "/lab", module + "/sim", module + "/internal/core/vpc"},
+			From: "lab", Deny: []string{module}, Allow: []string{module + "/lab", module + "/sim", module + "/internal/core/vpc", module + "/internal/kernel"},
 			Why: "the lab runs the product as users do, from its images; it does not link it",
 		},
 		{
-			From: "cmd/trunkline-lab", Deny: []string{module + "/internal"}, Allow: []string{module + "/internal/core/vpc"},
+			From: "cmd/trunkline-lab", Deny: []string{module + "/internal"}, Allow: []string{module + "/internal/core/vpc", module + "/internal/kernel"},
 			Why: "the lab runs the product as users do, from its images; it does not link it",
 		},
 	}
@@ -211,6 +215,8 @@ func TestALawCatchesWhatItForbids(t *testing.T) {
 		{"internal/core", "strings", false},
 		{"internal/edge", module + "/internal/app/agent", true},
 		{"internal/machinery", module + "/internal/edge/kube", true},
+		{"internal/kernel", module + "/internal/core/vpc", true},
+		{"internal/kernel", module + "/internal/kernel/netns", false},
 		{"api", module + "/internal/core/vpc", true},
 		{"api", "k8s.io/apimachinery/pkg/apis/meta/v1", false},
 		{"cmd/trunkline", module + "/sim/world", true},
@@ -218,6 +224,8 @@ func TestALawCatchesWhatItForbids(t *testing.T) {
 		{"internal", module + "/sim/ec2", true},
 		{"sim", module + "/internal/core/vpc", false},
 		{"sim", module + "/internal/core/ipam", true},
+		{"sim", module + "/internal/kernel/netns", false},
+		{"lab", module + "/internal/kernel/netns", false},
 		{"lab", module + "/internal/app/agent", true},
 	} {
 		caught := false

@@ -35,6 +35,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
@@ -172,7 +173,7 @@ func (a *Agent) open(ctx context.Context) error {
 		RestoreFilter: func(ctx context.Context) error { _, err := a.applyFilter(ctx); return err },
 		Route:         a.routed,
 	})
-	if err := sweepTemp(a.cfg.CNIConfDir); err != nil { // we have the journal's lock: no other agent writes there
+	if err := atomicfile.RemoveLeftovers(conflistPath(a.cfg)); err != nil { // the journal's lock is held: no other agent writes there
 		a.log.Warn("half a conflist of an earlier agent is left", "error", err)
 	}
 	a.metadata = imds.New(a.deps.AWS, imds.Options{})

@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -72,37 +70,4 @@ func (r *reported) PodWarning(ref kube.PodRef, uid, reason, message string) {
 
 func (r *reported) NodeWarning(reason, message string) {
 	r.events = append(r.events, "node "+reason+": "+message)
-}
-
-func TestFilesAreReplacedWhole(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "bin", "plugin")
-	for _, content := range []string{"one", "two"} {
-		if err := replaceFile(path, []byte(content), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(path)
-		if err != nil || string(got) != content {
-			t.Errorf("%q, %v", got, err)
-		}
-	}
-	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("%d files are left, %v", len(entries), err)
-	}
-}
-
-func TestWhatAKilledProcessWasReplacingIsTakenAway(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{tempPrefix + "123", "10-trunkline.conflist", "10-other.conflist"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join(sweepTemp(dir), sweepTemp(filepath.Join(dir, "nowhere"))); err != nil {
-		t.Error(err)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 2 {
-		t.Errorf("left %v, %v", entries, err)
-	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/control/cni"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
 // Names on the node.
@@ -22,6 +23,8 @@ const (
 	conflistName = "10-trunkline.conflist"
 	pluginName   = "trunkline-cni"
 )
+
+func conflistPath(cfg config.Config) string { return filepath.Join(cfg.CNIConfDir, conflistName) }
 
 // conflistVersion is the highest CNI version the node's runtime takes: containerd
 // refuses 1.1.0 results before 2.0 (its libcni says "unsupported CNI result
@@ -78,11 +81,14 @@ func (a *Agent) writeConflist() error {
 	if jsonErr != nil {
 		return fmt.Errorf("write conflist: %w", jsonErr)
 	}
-	path := filepath.Join(a.cfg.CNIConfDir, conflistName)
+	path := conflistPath(a.cfg)
 	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, want) {
 		return nil
 	}
-	if err := replaceFile(path, want, 0o644); err != nil {
+	if err := os.MkdirAll(a.cfg.CNIConfDir, 0o755); err != nil {
+		return fmt.Errorf("write conflist: %w", err)
+	}
+	if err := atomicfile.Write(path, want, 0o644); err != nil {
 		return fmt.Errorf("write conflist: %w", err)
 	}
 	a.log.Info("conflist written", "path", path, "cniVersion", version)
@@ -93,50 +99,9 @@ func (a *Agent) writeConflist() error {
 // the runtime reports that the node's network is not ready. It is not there: no
 // error.
 func Uninstall(cfg config.Config) error {
-	err := os.Remove(filepath.Join(cfg.CNIConfDir, conflistName))
+	err := os.Remove(conflistPath(cfg))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("take conflist away: %w", err)
 	}
 	return nil
-}
-
-// tempPrefix begins the names of files that are being written.
-const tempPrefix = ".trunkline-"
-
-// sweepTemp takes away what replaceFile left in dir when its process was killed. Nobody
-// else may be replacing a file there.
-func sweepTemp(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), tempPrefix) {
-			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
-		}
-	}
-	return err
-}
-
-// replaceFile writes a file whole or not at all.
-func replaceFile(path string, content []byte, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	temp, err := os.CreateTemp(filepath.Dir(path), tempPrefix+"*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(temp.Name()) }() // nothing is there once renamed
-	_, err = temp.Write(content)
-	if err == nil {
-		err = temp.Chmod(mode)
-	}
-	if err == nil {
-		err = temp.Sync()
-	}
-	if err = errors.Join(err, temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/edge/imds"
 	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
 // Init prepares the node in the privileged init container: it writes the kernel
@@ -65,7 +66,7 @@ func primaryLink(ctx context.Context, awsConfig aws.Config, log *slog.Logger) (s
 // installPlugin replaces the plugin's binary by rename: one that is running keeps
 // its file, and the runtime never sees half of one.
 func installPlugin(from, to string, log *slog.Logger) error {
-	if err := sweepTemp(filepath.Dir(to)); err != nil {
+	if err := atomicfile.RemoveLeftovers(to); err != nil {
 		log.Warn("half a plugin of an earlier start is left", "error", err)
 	}
 	binary, err := os.ReadFile(from)
@@ -75,7 +76,10 @@ func installPlugin(from, to string, log *slog.Logger) error {
 	if have, err := os.ReadFile(to); err == nil && bytes.Equal(have, binary) {
 		return nil
 	}
-	if err := replaceFile(to, binary, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return fmt.Errorf("install plugin: %w", err)
+	}
+	if err := atomicfile.Write(to, binary, 0o755); err != nil {
 		return fmt.Errorf("install plugin: %w", err)
 	}
 	log.Info("plugin installed", "path", to, "bytes", len(binary))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
 // Snapshot is the reflection as it is kept on disk.
@@ -50,25 +51,14 @@ func LoadSnapshot(path string) (Snapshot, error) {
 }
 
 // SaveSnapshot writes s so that a crash leaves either the old file or the new
-// one, whole. One process writes at a time; what a crash left half written is written
-// over by the next.
+// one, whole. One process writes at a time, and removes what a killed one left.
 func SaveSnapshot(path string, s Snapshot) error {
 	s.Version = snapshotVersion
 	text, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("encode snapshot: %w", err)
 	}
-	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("write snapshot: %w", err)
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // gone already once renamed
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
+	if err := errors.Join(atomicfile.RemoveLeftovers(path), atomicfile.Write(path, text, 0o600)); err != nil {
 		return fmt.Errorf("write snapshot %s: %w", path, err)
 	}
 	return nil

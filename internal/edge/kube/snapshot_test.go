@@ -19,7 +19,7 @@ func TestKilledSavesLeaveNoFilesBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(path+".tmp", make([]byte, 1<<16), 0o600); err != nil { // killed before the rename
+	if err := os.WriteFile(filepath.Join(dir, ".cluster.json42"), make([]byte, 1<<16), 0o600); err != nil { // killed before the rename
 		t.Fatal(err)
 	}
 	save()
