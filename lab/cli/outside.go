@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/node/component"
 	"github.com/trunkline/trunkline/lab/workload"
@@ -25,7 +26,7 @@ const outsideStart = 10 * time.Second
 func startOutside(ctx context.Context, rec record, stateDir string) error {
 	ctx, cancel := context.WithTimeout(ctx, outsideStart)
 	defer cancel()
-	inside := []string{"nsenter", "--net=" + filepath.Join("/run/netns", daemon.NetNS(rec.Lab.Name, "net")), "--", rec.WorkloadPath}
+	inside := []string{"nsenter", "--net=" + netns.Path(daemon.NetNS(rec.Lab.Name, "net")), "--", rec.WorkloadPath}
 	at := world.OutsideAddress + ":" + strconv.Itoa(workload.HTTPPort)
 	answers := func() bool {
 		argv := append(inside[:len(inside):len(inside)], "dial", "http", at, "--timeout", "1s")

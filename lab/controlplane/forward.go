@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/trunkline/trunkline/lab/node/component"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // dialTimeout for one connection into the namespace, whose server is local.
@@ -94,7 +94,7 @@ func (f *forwarder) carry(ctx context.Context, in net.Conn) {
 func (f *forwarder) dial(ctx context.Context) (out net.Conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	err = component.InNetNS(f.netns, func() error {
+	err = netns.DoAt(f.netns, func() error {
 		var d net.Dialer
 		out, err = d.DialContext(ctx, "tcp", f.target.String())
 		return err

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/controlplane"
 	"github.com/trunkline/trunkline/lab/node"
-	"github.com/trunkline/trunkline/lab/node/component"
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
@@ -136,13 +136,13 @@ func (l *lab) deployed(ctx context.Context, want Lab) error {
 // convergeWorld starts the account, or launches and terminates instances in it.
 func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) error {
 	for _, h := range want.World.Hosts {
-		if err := component.MakeNetNS(h.Namespace); err != nil {
+		if err := netns.Make(h.Namespace); err != nil {
 			return err
 		}
 	}
 	if l.world == nil {
 		for _, i := range want.World.Instances {
-			if err := component.MakeNetNS(i.Namespace); err != nil {
+			if err := netns.Make(i.Namespace); err != nil {
 				return err
 			}
 		}
@@ -160,7 +160,7 @@ func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) 
 		if _, _, err := instanceNamed(state, i.Name); err == nil {
 			continue
 		}
-		if err := component.MakeNetNS(i.Namespace); err != nil {
+		if err := netns.Make(i.Namespace); err != nil {
 			return err
 		}
 		if err := l.world.Launch(i); err != nil {
@@ -188,7 +188,7 @@ func (l *lab) removeUnwanted(ctx context.Context, want Lab) error {
 		if err := l.world.Terminate(ctx, id); err != nil {
 			return err
 		}
-		if err := component.DeleteNetNS(i.Namespace); err != nil {
+		if err := netns.Delete(i.Namespace); err != nil {
 			return err
 		}
 	}
@@ -214,8 +214,8 @@ func (l *lab) convergeControlPlane(ctx context.Context, want Lab, detail func(st
 	if err != nil {
 		return err
 	}
-	path := netnsPath(NetNS(want.Name, "cp"))
-	if err := component.InNetNS(path, func() error { return node.ConfigurePrimary(ctx, p) }); err != nil {
+	path := netns.Path(NetNS(want.Name, "cp"))
+	if err := netns.DoAt(path, func() error { return node.ConfigurePrimary(ctx, p) }); err != nil {
 		return fmt.Errorf("configure the control plane's interface: %w", err)
 	}
 	cp, err := controlplane.Start(ctx, controlplane.Config{
@@ -284,7 +284,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	}
 	m := newMachine(node.Config{
 		Lab: want.Name, Name: n.Name, StateDir: filepath.Join(l.options.StateDir, "nodes", n.Name),
-		NetNS: netnsPath(NetNS(want.Name, n.Name)), Instance: instance, Cgroup: view, Labels: n.Labels,
+		NetNS: netns.Path(NetNS(want.Name, n.Name)), Instance: instance, Cgroup: view, Labels: n.Labels,
 		Kubernetes: node.Kubernetes{Server: l.cp.Server(), ClusterDNS: want.ClusterDNS, Keys: node.Keys(keys)},
 		Parts: node.Parts{
 			Kube: want.Parts.Kube, Lab: want.Parts.Lab, Containerd: want.Parts.Containerd,
@@ -301,5 +301,3 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 func (l Lab) Issuer() string {
 	return "https://oidc.eks." + l.World.Region + ".amazonaws.com/id/" + issuerID(l.Name)
 }
-
-func netnsPath(name string) string { return filepath.Join("/run/netns", name) }

@@ -7,8 +7,8 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/node"
-	"github.com/trunkline/trunkline/lab/node/component"
 )
 
 // machine is one instance of the lab and its power switch.
@@ -69,7 +69,7 @@ func (m *machine) boot() error {
 	if m.node() != nil {
 		return nil
 	}
-	if err := component.MakeNetNS(m.namespace()); err != nil {
+	if err := netns.Make(m.namespace()); err != nil {
 		return fmt.Errorf("boot %s: %w", m.config.Name, err)
 	}
 	n, err := node.Start(m.config, m.log)
@@ -113,7 +113,7 @@ func (m *machine) off(to NodeState) error {
 	if n != nil {
 		err = n.PowerOff()
 	}
-	return errors.Join(err, component.DeleteNetNS(m.namespace()))
+	return errors.Join(err, netns.Delete(m.namespace()))
 }
 
 func (m *machine) reboot(ctx context.Context) error {

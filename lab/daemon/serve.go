@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/controlplane"
-	"github.com/trunkline/trunkline/lab/node/component"
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
@@ -114,7 +114,7 @@ func (l *lab) close() {
 			l.log.Error("stop the embedded VPC", "err", err)
 		}
 	}
-	if err := component.DeleteNetNS(NetNS(l.options.Name, "cp")); err != nil {
+	if err := netns.Delete(NetNS(l.options.Name, "cp")); err != nil {
 		l.log.Error("remove the control plane's namespace", "err", err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -19,6 +18,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // Look says where Probe looks.
@@ -66,7 +67,7 @@ func Probe(ctx context.Context, at Look) (Facts, error) {
 	if f.Labs, err = directories(at.StateRoot); err != nil {
 		return f, err
 	}
-	f.Namespaces, err = files("/run/netns")
+	f.Namespaces, err = files(netns.Dir)
 	return f, err
 }
 
@@ -77,20 +78,17 @@ func probeKernel(ctx context.Context) map[Feature]error {
 		Overlay: filesystem("overlay"),
 		Cgroups: cgroups(),
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		// The thread is not unlocked: it ends with the goroutine, and its
-		// namespace with it.
-		runtime.LockOSThread()
-		if out[Netns] = unix.Unshare(unix.CLONE_NEWNET); out[Netns] != nil {
-			return
-		}
+	ns, err := netns.New()
+	if out[Netns] = err; err != nil {
+		return out
+	}
+	defer ns.Close()
+	out[Netns] = netns.Do(ns, func() error {
 		out[Veth] = tryVeth()
 		out[PolicyRouting] = tryRule()
 		out[Nftables] = tryNftables()
-	}()
-	<-done
+		return nil
+	})
 	return out
 }
 

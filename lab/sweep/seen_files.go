@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/node"
 )
 
@@ -100,7 +101,7 @@ const labsDir = "/var/lib/trunkline-lab"
 // kindOf names what a file stands for where the kernel or a lab gives it a
 // meaning.
 func kindOf(path string) string {
-	for _, special := range [][2]string{{netnsDir, "namespace"}, {"/sys/fs/bpf", "bpf"}, {labsDir, "state"}} {
+	for _, special := range [][2]string{{netns.Dir, "namespace"}, {"/sys/fs/bpf", "bpf"}, {labsDir, "state"}} {
 		if strings.HasPrefix(path, special[0]+"/") || path == special[0] {
 			return special[1]
 		}

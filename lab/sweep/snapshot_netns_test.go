@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -17,11 +16,11 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/lab/node"
 	"github.com/trunkline/trunkline/lab/node/component"
+	"github.com/trunkline/trunkline/test/testns"
 )
 
 // leftover is one thing that a lab could forget.
@@ -33,34 +32,6 @@ type leftover struct {
 
 // labName is the lab that forgets things in these tests.
 func labName() string { return fmt.Sprintf("t%d", os.Getpid()) }
-
-// inside makes a named namespace and moves the test into it until it ends.
-func inside(t *testing.T) (name string) {
-	t.Helper()
-	name = "tl-" + labName() + "-left"
-	runtime.LockOSThread()
-	origin, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := netns.NewNamed(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		made.Close()
-		if err := netns.DeleteNamed(name); err != nil {
-			t.Error(err)
-		}
-		if err := netns.Set(origin); err != nil {
-			t.Error(err) // and the thread, still locked, ends with the test
-			return
-		}
-		origin.Close()
-		runtime.UnlockOSThread()
-	})
-	return name
-}
 
 func look(t *testing.T) Snapshot {
 	t.Helper()
@@ -74,34 +45,20 @@ func look(t *testing.T) Snapshot {
 // Whatever a lab could leave behind is named by its kind as long as it is there,
 // and by nothing once it is gone.
 func TestEachKindOfLeftoverIsNamed(t *testing.T) {
-	name := inside(t)
-	for _, l := range leftovers(name) {
+	ns := testns.New(t, "left")
+	for _, l := range leftovers(ns) {
 		t.Run(l.kind, func(t *testing.T) {
-			runtime.LockOSThread() // a subtest is a goroutine of its own
-			defer runtime.UnlockOSThread()
-			h, err := netns.GetFromName(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer h.Close()
-			origin, err := netns.Get()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer origin.Close()
-			defer func() { _ = netns.Set(origin) }()
-			if err := netns.Set(h); err != nil {
-				t.Fatal(err)
-			}
-			before := look(t)
-			remove := l.make(t)
-			if !named(before.Diff(look(t)), l) {
-				t.Errorf("no line names it:\n%s", strings.Join(before.Diff(look(t)), "\n"))
-			}
-			remove()
-			if named(before.Diff(look(t)), l) {
-				t.Error("it is gone and still named")
-			}
+			ns.Do(t, func() {
+				before := look(t)
+				remove := l.make(t)
+				if !named(before.Diff(look(t)), l) {
+					t.Errorf("no line names it:\n%s", strings.Join(before.Diff(look(t)), "\n"))
+				}
+				remove()
+				if named(before.Diff(look(t)), l) {
+					t.Error("it is gone and still named")
+				}
+			})
 		})
 	}
 }
@@ -112,7 +69,7 @@ func named(diff []string, l leftover) bool {
 	})
 }
 
-func leftovers(ns string) []leftover {
+func leftovers(ns *testns.NS) []leftover {
 	lab := labName()
 	return []leftover{
 		{"namespace", "tl-" + lab + "-other", func(t *testing.T) func() {
@@ -197,10 +154,7 @@ func leftovers(ns string) []leftover {
 		}},
 		{"bpf", "link ", func(t *testing.T) func() {
 			p := program(t)
-			h, err := netns.GetFromName(ns)
-			must(t, err)
-			defer h.Close()
-			l, err := link.AttachNetNs(int(h), p)
+			l, err := link.AttachNetNs(int(ns.Open(t).Fd()), p)
 			must(t, err)
 			must(t, p.Close())
 			return heldFile(t, lab, "bpf", file(t, l.FD(), l.Close))

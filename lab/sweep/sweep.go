@@ -19,8 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/node"
 )
 
@@ -111,8 +110,6 @@ func (o Options) removeNames(ctx context.Context, r *Report) error {
 	return errors.Join(errs...)
 }
 
-const netnsDir = "/run/netns"
-
 // member returns the member's part of a namespace's name if it is one of the
 // lab's: "node1" of tl-lab-node1. Members have no dash in their names, so that
 // lab "a" never takes tl-a-b-node1 of lab "a-b" for its own.
@@ -122,7 +119,7 @@ func member(name, lab string) (string, bool) {
 }
 
 func removeNamespaces(lab string) (removed []string, err error) {
-	entries, err := os.ReadDir(netnsDir)
+	entries, err := os.ReadDir(netns.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -134,14 +131,8 @@ func removeNamespaces(lab string) (removed []string, err error) {
 		if _, ours := member(e.Name(), lab); !ours {
 			continue
 		}
-		path := filepath.Join(netnsDir, e.Name())
-		// Not mounted is fine: a crash between making the file and mounting.
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			errs = append(errs, fmt.Errorf("unmount namespace %s: %w", e.Name(), err))
-			continue
-		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove namespace %s: %w", e.Name(), err))
+		if err := netns.Delete(e.Name()); err != nil {
+			errs = append(errs, err)
 			continue
 		}
 		removed = append(removed, e.Name())

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // machine is where settings are read and written, where namespaces have their
@@ -23,7 +24,7 @@ import (
 type machine struct{ dir, names, cgroups string }
 
 func thisMachine() machine {
-	return machine{dir: "/proc/sys", names: netnsDir, cgroups: "/sys/fs/cgroup"}
+	return machine{dir: "/proc/sys", names: netns.Dir, cgroups: "/sys/fs/cgroup"}
 }
 
 // passed is the file of a version 2 cgroup with the controllers it passes down. A

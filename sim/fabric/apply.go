@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // ErrClosed is returned by a fabric that was closed or destroyed.
@@ -51,7 +52,7 @@ func (f *Fabric) apply(want State) error {
 	}
 	errs = append(errs, f.unplug(stale))
 	if want.Internet == nil {
-		errs = append(errs, removeNamespace(f.internet))
+		errs = append(errs, netns.Delete(f.internet))
 	}
 	errs = append(errs, f.endFlows(p.owner))
 	if n := f.changes - before; n > 0 {
@@ -74,12 +75,12 @@ func (f *Fabric) applyLayer3(h *netlink.Handle, want layout, ports map[string]vp
 
 // applyOutside does the outside host's namespace.
 func (f *Fabric) applyOutside(want layout) error {
-	ns, err := netns.GetFromName(f.internet)
+	ns, err := os.Open(netns.Path(f.internet))
 	if err != nil {
 		return fmt.Errorf("open internet namespace %s: %w", f.internet, err)
 	}
 	defer ns.Close()
-	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	h, err := handleIn(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open netlink in %s: %w", f.internet, err)
 	}

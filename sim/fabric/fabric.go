@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // Options of a fabric.
@@ -32,7 +33,7 @@ type Fabric struct {
 	log      *slog.Logger
 
 	turn chan struct{} // holds one token; who has it may use what follows
-	ns   netns.NsHandle
+	ns   *os.File
 	link *netlink.Handle
 	nft  *filter
 	ndp  *discovery
@@ -54,8 +55,8 @@ func Open(name string, o Options) (*Fabric, error) {
 	if f.log == nil {
 		f.log = slog.New(slog.DiscardHandler)
 	}
-	if err := ensureNamespace(name); err != nil {
-		return nil, fmt.Errorf("make fabric namespace %s: %w", name, err)
+	if err := netns.Make(name); err != nil {
+		return nil, fmt.Errorf("open fabric %s: %w", name, err)
 	}
 	if err := f.open(); err != nil {
 		return nil, fmt.Errorf("open fabric %s: %w", name, err)
@@ -65,7 +66,7 @@ func Open(name string, o Options) (*Fabric, error) {
 }
 
 func (f *Fabric) open() (err error) {
-	if f.ns, err = netns.GetFromName(f.name); err != nil {
+	if f.ns, err = os.Open(netns.Path(f.name)); err != nil {
 		return err
 	}
 	defer func() {
@@ -73,16 +74,16 @@ func (f *Fabric) open() (err error) {
 			f.release()
 		}
 	}()
-	if f.link, err = netlink.NewHandleAt(f.ns, unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER); err != nil {
+	if f.link, err = handleIn(f.ns, unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER); err != nil {
 		return fmt.Errorf("open netlink: %w", err)
 	}
-	if f.nft, err = openFilter(int(f.ns)); err != nil {
+	if f.nft, err = openFilter(int(f.ns.Fd())); err != nil {
 		return err
 	}
 	if err = writeSysctls(f.name, routerSysctls()); err != nil {
 		return err
 	}
-	if err = inNamespace(f.name, func() (err error) {
+	if err = netns.Do(f.ns, func() (err error) {
 		f.ndp, err = openDiscovery()
 		return err
 	}); err != nil {
@@ -200,7 +201,7 @@ func (f *Fabric) release() {
 		f.ndp.close()
 		f.ndp = nil
 	}
-	if f.ns.IsOpen() {
+	if f.ns != nil {
 		_ = f.ns.Close()
 	}
 }
@@ -215,6 +216,6 @@ func (f *Fabric) Destroy() error {
 		errs = append(errs, f.unplugAll())
 	}
 	f.release()
-	errs = append(errs, removeNamespace(f.name), removeNamespace(f.internet))
+	errs = append(errs, netns.Delete(f.name), netns.Delete(f.internet))
 	return errors.Join(errs...)
 }

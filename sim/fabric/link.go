@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // cable is a link to make: our end here, the other end elsewhere.
@@ -92,7 +92,7 @@ func (f *Fabric) plug(p *plan) (stale []netlink.Link, err error) {
 // connect makes sure the cable is there, leads where it should, and is up or
 // down. It reports whether the link is new.
 func (f *Fabric) connect(c cable, have netlink.Link) (fresh bool, err error) {
-	ns, err := os.Open(filepath.Join(namespaces, c.namespace))
+	ns, err := os.Open(netns.Path(c.namespace))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("%w: %s", ErrGuestMissing, c.namespace)
 	}
@@ -162,7 +162,7 @@ func (f *Fabric) lay(c cable, namespace int) (netlink.Link, error) {
 
 // connectOutside makes the outside host's namespace and the link to it.
 func (f *Fabric) connectOutside(have netlink.Link) (bool, error) {
-	if err := ensureNamespace(f.internet); err != nil {
+	if err := netns.Make(f.internet); err != nil {
 		return false, fmt.Errorf("make internet namespace %s: %w", f.internet, err)
 	}
 	if err := writeSysctls(f.internet, hostSysctls()); err != nil {
@@ -207,7 +207,7 @@ func (f *Fabric) unplug(links []netlink.Link) error {
 // deleteGroup deletes all links of the trash group: RTM_DELLINK by IFLA_GROUP,
 // which the library has no call for.
 func (f *Fabric) deleteGroup() error {
-	return inNamespace(f.name, func() error {
+	return netns.DoAt(netns.Path(f.name), func() error {
 		request := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
 		request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 		request.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(linkGroupTrash)))

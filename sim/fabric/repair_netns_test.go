@@ -10,10 +10,10 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
@@ -224,22 +224,22 @@ func TestARecreatedGuestNamespaceIsWiredAgain(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.0.11")
 	b.Open(t) // something of the old boot still holds the old namespace
-	w.must(netns.DeleteNamed(b.Name))
+	w.must(netns.Delete(b.Name))
 	if err := w.fabric.Apply(t.Context(), w.state); !errors.Is(PortErrors(err)["eni-b"], ErrGuestMissing) || len(PortErrors(err)) != 1 {
 		t.Fatalf("without the guest's namespace: %v, want ErrGuestMissing for eni-b alone", err)
 	}
 	if _, err := w.fabric.link.LinkByName("eni-b"); err == nil {
 		t.Error("the link into what is left of the old namespace is still there")
 	}
-	w.must(ensureNamespace(b.Name))
+	w.must(netns.Make(b.Name))
 	w.apply()
 	w.rewired("eni-b")
 	w.must(ping(a, "", "10.0.0.11", patience))
 
 	// And once more with no apply between: only the namespace tells.
 	b.Open(t)
-	w.must(netns.DeleteNamed(b.Name))
-	w.must(ensureNamespace(b.Name))
+	w.must(netns.Delete(b.Name))
+	w.must(netns.Make(b.Name))
 	w.apply()
 	w.rewired("eni-b")
 	w.must(ping(a, "", "10.0.0.11", patience))

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
@@ -451,7 +452,7 @@ type testnsName struct{ name string }
 
 // ask sends one datagram and waits for the answer.
 func (n *testnsName) ask(to string) error {
-	return inNamespace(n.name, func() error {
+	return netns.DoAt(netns.Path(n.name), func() error {
 		c, err := net.DialTimeout("udp", to, silence)
 		if err != nil {
 			return err

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/test/testns"
@@ -47,17 +46,12 @@ func newChain(t *testing.T) chain {
 // cable joins two namespaces by a link with an address at each end.
 func cable(t *testing.T, a, b *testns.NS, addrA, addrB string) {
 	t.Helper()
-	peer, err := netns.GetFromName(b.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer peer.Close()
 	name := fmt.Sprintf("c%d", strings.Count(addrA, ":")) + string(addrA[len(addrA)-4])
 	a.Do(t, func() {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = name + "a"
 		pair := netlink.NewVeth(attrs)
-		pair.PeerName, pair.PeerNamespace = name+"b", netlink.NsFd(peer)
+		pair.PeerName, pair.PeerNamespace = name+"b", netlink.NsFd(b.Open(t).Fd())
 		if err := netlink.LinkAdd(pair); err != nil {
 			t.Fatal(err)
 		}

@@ -21,10 +21,10 @@ import (
 	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/sim/iam"
@@ -405,7 +405,7 @@ func TestAWorldWithAGuestThatIsOffStarts(t *testing.T) {
 	if err := w.Plug(t.Context(), n.ID); err == nil {
 		t.Error("plugging into a namespace that does not exist is no error")
 	}
-	if _, err := netns.GetFromName(seq.Name + "-vpc"); err != nil {
+	if _, err := os.Stat(netns.Path(seq.Name + "-vpc")); err != nil {
 		t.Error(err)
 	}
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/trunkline/trunkline/internal/app/cli"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/daemon"
-	"github.com/trunkline/trunkline/lab/node/component"
 )
 
 // footprint is what pods left in the kernel of a node.
@@ -135,7 +135,7 @@ func (l lab) book(t testing.TB, n daemon.NodeStatus) (introspection.Book, error)
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-			err = component.InNetNS(filepath.Join("/run/netns", n.Namespace), func() error {
+			err = netns.DoAt(netns.Path(n.Namespace), func() error {
 				conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
 				return err
 			})

@@ -7,24 +7,20 @@
 package testns
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
-const (
-	dir    = "/run/netns"
-	prefix = "tl-t"
-)
+// prefix begins the names of tests' namespaces.
+const prefix = "tl-t"
 
 // NS is a named network namespace that lives as long as its test.
 type NS struct {
@@ -57,15 +53,15 @@ func New(t T, label string) *NS {
 	}
 	seq.sweep.Do(removeStale)
 	name := fmt.Sprintf("%s%d-%d-%s", prefix, os.Getpid(), seq.next.Add(1), label)
-	if err := create(name); err != nil {
-		t.Fatalf("create namespace %s: %v", name, err)
+	if err := netns.Make(name); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := netns.DeleteNamed(name); err != nil {
-			t.Errorf("delete namespace %s: %v", name, err)
+		if err := netns.Delete(name); err != nil {
+			t.Errorf("%v", err)
 		}
 	})
-	return &NS{Name: name, Path: filepath.Join(dir, name)}
+	return &NS{Name: name, Path: netns.Path(name)}
 }
 
 // Do runs fn on a thread that is inside the namespace. fn must not start
@@ -79,17 +75,7 @@ func (n *NS) Do(t T, fn func()) {
 
 // Run is Do with an error, for use outside a test's own goroutine.
 func (n *NS) Run(fn func() error) error {
-	target, err := netns.GetFromPath(n.Path)
-	if err != nil {
-		return err
-	}
-	defer target.Close()
-	return inThread(func() error {
-		if err := netns.Set(target); err != nil {
-			return err
-		}
-		return fn()
-	})
+	return netns.DoAt(n.Path, fn)
 }
 
 // Open returns a descriptor of the namespace; the test's end closes it.
@@ -103,48 +89,10 @@ func (n *NS) Open(t T) *os.File {
 	return f
 }
 
-// errLeft is what a function that called t.Fatal leaves behind.
-var errLeft = errors.New("the function did not return: it failed the test from inside")
-
-// inThread runs fn on an OS thread whose namespace is put back afterwards. A
-// thread that cannot be put back is never reused, nor is that of a function that
-// ends its goroutine, as t.Fatal does: the caller gets errLeft instead of waiting
-// for good.
-func inThread(fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		err := errLeft
-		defer func() { done <- err }()
-		runtime.LockOSThread()
-		origin, openErr := netns.Get()
-		if openErr != nil {
-			err = openErr
-			return
-		}
-		defer origin.Close()
-		result := fn()
-		if back := netns.Set(origin); back == nil {
-			runtime.UnlockOSThread()
-		}
-		err = result
-	}()
-	return <-done
-}
-
-func create(name string) error {
-	return inThread(func() error {
-		h, err := netns.NewNamed(name)
-		if err != nil {
-			return err
-		}
-		return h.Close()
-	})
-}
-
 // removeStale deletes the namespaces of test processes that no longer run. This
 // process has made none yet: those of its number are a dead namesake's.
 func removeStale() {
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(netns.Dir)
 	if err != nil {
 		return
 	}
@@ -155,6 +103,6 @@ func removeStale() {
 		if !ours || err != nil || pid != os.Getpid() && unix.Kill(pid, 0) == nil {
 			continue
 		}
-		_ = netns.DeleteNamed(e.Name())
+		_ = netns.Delete(e.Name())
 	}
 }

@@ -7,11 +7,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"testing"
 
-	"github.com/vishvananda/netns"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 func TestNamespacesOfDeadTestsGoAndThoseOfLivingOnesStay(t *testing.T) {
@@ -29,16 +28,16 @@ func TestNamespacesOfDeadTestsGoAndThoseOfLivingOnesStay(t *testing.T) {
 		{"a process that runs", prefix + "1-0-alive", true},
 		{"nobody that tests", "tl-other-node1", true},
 	} {
-		if err := create(tc.name); err != nil {
+		if err := netns.Make(tc.name); err != nil {
 			t.Fatal(err)
 		}
 		removeStale()
-		_, err := os.Stat(filepath.Join(dir, tc.name))
+		_, err := os.Stat(netns.Path(tc.name))
 		if stays := err == nil; stays != tc.stays {
 			t.Errorf("the namespace of %s stays: %t, want %t", tc.whose, stays, tc.stays)
 		}
 		if err == nil {
-			if err := netns.DeleteNamed(tc.name); err != nil {
+			if err := netns.Delete(tc.name); err != nil {
 				t.Error(err)
 			}
 		}
@@ -56,7 +55,7 @@ func TestANamespaceGoesWithItsTestAndAFunctionThatFailsInsideEnds(t *testing.T) 
 		if here == "" || here == home {
 			t.Errorf("inside is %q, outside %q", here, home)
 		}
-		if err := ns.Run(func() error { runtime.Goexit(); return nil }); !errors.Is(err, errLeft) {
+		if err := ns.Run(func() error { runtime.Goexit(); return nil }); !errors.Is(err, netns.ErrExited) {
 			t.Errorf("a function that left: %v", err)
 		}
 	})

@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
@@ -266,12 +265,7 @@ func deleteNeighbour(t *testing.T, n *node.Node, p *node.Pod) {
 
 func deleteTable(t *testing.T, n *node.Node) {
 	t.Helper()
-	ns, err := netns.GetFromPath(n.NS.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	c, err := nftables.New(nftables.WithNetNSFd(int(ns)))
+	c, err := nftables.New(nftables.WithNetNSFd(int(n.NS.Open(t).Fd())))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
@@ -106,14 +105,14 @@ func TestARunningPodOutlivesALostJournalAndAStaleDescribe(t *testing.T) {
 // address by it, and the rule that leads there.
 func foreign(t *testing.T, n *node.Node, p *node.Pod, addr netip.Addr, link string) {
 	t.Helper()
-	other, err := netns.GetFromPath(p.Path)
+	other, err := os.Open(p.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
 	to := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}
 	n.NS.Do(t, func() {
-		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: link}, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(other))})
+		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: link}, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(other.Fd()))})
 		if err != nil {
 			t.Fatal(err)
 		}

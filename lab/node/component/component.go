@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // Spec is a program to keep running.
@@ -142,7 +144,7 @@ func (c *Component) keep(ctx context.Context, started chan<- error) {
 	defer close(c.done)
 	runtime.LockOSThread() // never unlocked: the thread may be in another namespace
 	if c.spec.NetNS != "" {
-		if err := enter(c.spec.NetNS); err != nil {
+		if err := netns.Enter(c.spec.NetNS); err != nil {
 			started <- err
 			return
 		}
