@@ -20,6 +20,7 @@ require (
 	github.com/google/renameio/v2 v2.0.2
 	github.com/mdlayher/netlink v1.7.3-0.20250113171957-fbb4dce95f42
 	github.com/miekg/dns v1.1.73
+	github.com/moby/sys/mountinfo v0.7.3
 	github.com/prometheus/client_golang v1.24.0
 	github.com/rogpeppe/go-internal v1.14.1
 	github.com/vishvananda/netlink v1.3.1

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -45,29 +45,19 @@ func Hierarchies() ([]Hierarchy, error) {
 	return parseHierarchies(f)
 }
 
-func parseHierarchies(mountinfo io.Reader) ([]Hierarchy, error) {
-	var out []Hierarchy
-	lines := bufio.NewScanner(mountinfo)
-	for lines.Scan() {
-		// 36 35 98:0 /root /mount opts [optional...] - fstype source superopts
-		before, after, ok := strings.Cut(lines.Text(), " - ")
-		left, right := strings.Fields(before), strings.Fields(after)
-		if !ok || len(left) < 5 || len(right) < 3 {
-			continue
-		}
-		mount, fstype := left[4], right[0]
-		if mount != cgroupRoot && !strings.HasPrefix(mount, cgroupRoot+"/") {
-			continue
-		}
-		switch fstype {
-		case "cgroup2":
-			out = append(out, Hierarchy{Mount: mount, V2: true})
-		case "cgroup":
-			out = append(out, Hierarchy{Mount: mount, Options: controllers(right[2])})
-		}
-	}
-	if err := lines.Err(); err != nil {
+func parseHierarchies(mounts io.Reader) ([]Hierarchy, error) {
+	trees, err := mountinfo.GetMountsFromReader(mounts, mountinfo.PrefixFilter(cgroupRoot))
+	if err != nil {
 		return nil, fmt.Errorf("read mounts: %w", err)
+	}
+	var out []Hierarchy
+	for _, m := range trees {
+		switch m.FSType {
+		case "cgroup2":
+			out = append(out, Hierarchy{Mount: m.Mountpoint, V2: true})
+		case "cgroup":
+			out = append(out, Hierarchy{Mount: m.Mountpoint, Options: controllers(m.VFSOptions)})
+		}
 	}
 	if len(out) == 0 {
 		return nil, errors.New("no cgroup tree is mounted below " + cgroupRoot)

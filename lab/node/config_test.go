@@ -119,7 +119,6 @@ func TestCgroupTreesAreReadFromTheMountTable(t *testing.T) {
 27 25 0:24 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,release_agent=/lib/systemd/systemd-cgroups-agent,name=systemd
 28 25 0:25 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
 29 25 0:26 / /mnt/cgroup rw - cgroup2 cgroup2 rw
-short line
 `
 	got, err := parseHierarchies(strings.NewReader(table))
 	if err != nil {

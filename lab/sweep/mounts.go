@@ -1,14 +1,13 @@
 package sweep
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -44,26 +43,14 @@ func mountsBelow(dir string) ([]string, error) {
 }
 
 // parseMountsBelow returns the mount points at or below dir, deepest first.
-func parseMountsBelow(mountinfo io.Reader, dir string) ([]string, error) {
-	var points []string
-	lines := bufio.NewScanner(mountinfo)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
-			continue
-		}
-		p := unescape(fields[4])
-		if p == dir || strings.HasPrefix(p, dir+"/") {
-			points = append(points, p)
-		}
+func parseMountsBelow(mounts io.Reader, dir string) ([]string, error) {
+	below, err := mountinfo.GetMountsFromReader(mounts, mountinfo.PrefixFilter(dir))
+	if err != nil {
+		return nil, fmt.Errorf("read mounts: %w", err)
 	}
-	// Later mounts lie on earlier ones.
-	slices.Reverse(points)
-	return points, lines.Err()
-}
-
-// unescape undoes the octal escapes of mountinfo: blank, tab, newline and
-// backslash. See proc(5).
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+	var points []string
+	for _, m := range slices.Backward(below) { // later mounts lie on earlier ones
+		points = append(points, m.Mountpoint)
+	}
+	return points, nil
 }

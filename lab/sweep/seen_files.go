@@ -1,7 +1,6 @@
 package sweep
 
 import (
-	"bufio"
 	"fmt"
 	"io/fs"
 	"os"
@@ -9,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/kernel/netns"
@@ -110,19 +110,11 @@ func kindOf(path string) string {
 }
 
 func (s Snapshot) mounts() error {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return err
+	mounts, err := mountinfo.GetMounts(nil)
+	for _, m := range mounts {
+		s.add("mount", "%s %s %s %s", m.Mountpoint, m.FSType, m.Source, m.VFSOptions)
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		before, after, ok := strings.Cut(lines.Text(), " - ")
-		if fields := strings.Fields(before); ok && len(fields) > 4 {
-			s.add("mount", "%s %s", unescape(fields[4]), after)
-		}
-	}
-	return lines.Err()
+	return err
 }
 
 // cgroups lists the directories at the top of every tree, and below those of labs
