@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-jose/go-jose/v4/jwt"
+
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/iam"
 	"github.com/trunkline/trunkline/sim/query"
@@ -175,13 +177,13 @@ func (s *STS) assume(_ *query.Call, r *webIdentity) (*assumed, error) {
 }
 
 // trusts reports whether a role's trust policy lets the holder of a token in.
-func trusts(r iam.Role, c claims) bool {
+func trusts(r iam.Role, c jwt.Claims) bool {
 	for _, t := range r.Trust {
 		audience := t.Audience
 		if audience == "" {
 			audience = Audience
 		}
-		if t.Issuer == c.Issuer && t.Subject == c.Subject && c.Audience.has(audience) {
+		if t.Issuer == c.Issuer && t.Subject == c.Subject && c.Audience.Contains(audience) {
 			return true
 		}
 	}

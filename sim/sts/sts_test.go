@@ -205,6 +205,7 @@ func TestATokenThatIsNotGoodEnoughIsRefused(t *testing.T) {
 		"no token":                 {"rubbish", "controller", "InvalidIdentityToken"},
 		"an issuer nobody trusts":  {token(t, key, claims(set("iss", "https://evil"))), "controller", "InvalidIdentityToken"},
 		"an expired token":         {token(t, key, claims(set("exp", time.Now().Add(-time.Second).Unix()))), "controller", "ExpiredTokenException"},
+		"a token without an end":   {token(t, key, claims(func(c map[string]any) { delete(c, "exp") })), "controller", "ExpiredTokenException"},
 		"a token of tomorrow":      {token(t, key, claims(set("nbf", time.Now().Add(time.Hour).Unix()))), "controller", "InvalidIdentityToken"},
 		"another service account":  {token(t, key, claims(set("sub", "system:serviceaccount:default:default"))), "controller", "AccessDenied"},
 		"another audience":         {token(t, key, claims(set("aud", "kubernetes"))), "controller", "AccessDenied"},
