@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // manifestName is the file that tells an artifact is whole, written last.
@@ -181,20 +182,14 @@ var errBusy = errors.New("another process has the lock")
 // lock takes a named lock between processes; waiting is called each second that
 // somebody else has it. The lock goes with the process, however it ends.
 func (c *Cache) lock(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		unlock, err := c.tryLock(name)
-		if !errors.Is(err, errBusy) {
-			return unlock, err
+	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (done bool, err error) {
+		if unlock, err = c.tryLock(name); !errors.Is(err, errBusy) {
+			return true, err
 		}
 		waiting()
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-tick.C:
-		}
-	}
+		return false, nil
+	})
+	return unlock, err
 }
 
 // tryLock is lock without waiting: it returns errBusy instead.

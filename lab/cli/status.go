@@ -8,6 +8,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/trunkline/trunkline/lab/daemon"
 )
 
@@ -39,31 +41,17 @@ func (c *statusCmd) Run(s *session) error {
 	return err
 }
 
-// await asks until the lab is up, for as long as wait; without it, once.
-func (s *session) await(lab string, wait time.Duration) (daemon.Status, error) {
-	st, err := s.status(lab)
-	if wait <= 0 {
-		return st, err
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, wait)
-	defer cancel()
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		settled := err == nil && (st.State == daemon.StateDone || st.State == daemon.StateFailed)
-		if settled || err != nil && !errors.Is(err, daemon.ErrNotRunning) {
-			return st, err
-		}
-		select {
-		case <-ctx.Done():
-			if s.ctx.Err() != nil {
-				return st, s.ctx.Err()
-			}
-			return st, err // as it was last; the caller says that it is not up
-		case <-tick.C:
-		}
+// await asks until the lab is up, for as long as patience; without it, once.
+func (s *session) await(lab string, patience time.Duration) (st daemon.Status, err error) {
+	unsettled := wait.PollUntilContextTimeout(s.ctx, 250*time.Millisecond, patience, true, func(context.Context) (bool, error) {
 		st, err = s.status(lab)
+		coming := err == nil && st.State != daemon.StateDone && st.State != daemon.StateFailed
+		return !coming && !errors.Is(err, daemon.ErrNotRunning), nil
+	})
+	if unsettled != nil && s.ctx.Err() != nil {
+		return st, s.ctx.Err()
 	}
+	return st, err // as it was last; the caller says that it is not up
 }
 
 func reason(st daemon.Status) string {

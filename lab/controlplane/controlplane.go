@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -207,22 +208,17 @@ func (cp *ControlPlane) failed() error {
 // poll tries check until it succeeds, ctx ends, or a component keeps dying. The
 // error tells what blamed said last.
 func (cp *ControlPlane) poll(ctx context.Context, blamed string, check func() error) error {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return nil
+	var last error
+	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(context.Context) (bool, error) {
+		if last = check(); last == nil {
+			return true, nil
 		}
-		if dead := cp.failed(); dead != nil {
-			return dead
-		}
-		select {
-		case <-ctx.Done():
-			return cp.blame(context.Cause(ctx), err, blamed)
-		case <-tick.C:
-		}
+		return false, cp.failed()
+	})
+	if wait.Interrupted(err) {
+		return cp.blame(context.Cause(ctx), last, blamed)
 	}
+	return err
 }
 
 func (cp *ControlPlane) blame(cause, last error, name string) error {

@@ -91,7 +91,7 @@ func (l *lab) converge(ctx context.Context, want Lab) error {
 		})
 	})
 	g.Go(func() error {
-		if err := wait(gctx, booted); err != nil {
+		if err := awaitClose(gctx, booted); err != nil {
 			return err
 		}
 		return l.phases.run(PhaseImages, func(detail func(string)) error {
@@ -102,7 +102,7 @@ func (l *lab) converge(ctx context.Context, want Lab) error {
 		if err := l.deployed(gctx, want); err != nil {
 			return err
 		}
-		if err := wait(gctx, booted); err != nil {
+		if err := awaitClose(gctx, booted); err != nil {
 			return err
 		}
 		return l.phases.run(PhaseReady, func(detail func(string)) error {
@@ -112,8 +112,8 @@ func (l *lab) converge(ctx context.Context, want Lab) error {
 	return g.Wait()
 }
 
-// wait returns when done is closed, or the cause of the end of ctx.
-func wait(ctx context.Context, done <-chan struct{}) error {
+// awaitClose returns when done is closed, or the cause of the end of ctx.
+func awaitClose(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
 		return nil

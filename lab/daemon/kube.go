@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/lab/node/component"
 )
@@ -31,19 +32,15 @@ const (
 // until calls check until it is done, fails or ctx ends, whose cause is returned
 // with what check last said was missing.
 func until(ctx context.Context, check func() (missing string, err error)) error {
-	tick := time.NewTicker(askEvery)
-	defer tick.Stop()
-	for {
-		missing, err := check()
-		if err != nil || missing == "" {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", missing, context.Cause(ctx))
-		case <-tick.C:
-		}
+	var missing string
+	err := wait.PollUntilContextCancel(ctx, askEvery, true, func(context.Context) (done bool, err error) {
+		missing, err = check()
+		return missing == "", err
+	})
+	if missing != "" && wait.Interrupted(err) {
+		return fmt.Errorf("%s: %w", missing, context.Cause(ctx))
 	}
+	return err
 }
 
 // awaitNodes polls the Node objects of the lab's running nodes until ok holds of

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/lab/imagestore"
@@ -319,20 +320,16 @@ const (
 // poll calls check until it succeeds, is fatal, or ctx ends; then it returns what
 // check said last.
 func poll(ctx context.Context, check func() error) error {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return nil
+	var last error
+	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(context.Context) (bool, error) {
+		last = check()
+		if f := (fatal{}); errors.As(last, &f) {
+			return false, f.error
 		}
-		if f := (fatal{}); errors.As(err, &f) {
-			return f.error
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case <-tick.C:
-		}
+		return last == nil, nil
+	})
+	if wait.Interrupted(err) {
+		return fmt.Errorf("%w: %w", context.Cause(ctx), last)
 	}
+	return err
 }

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/node"
 )
@@ -168,17 +170,10 @@ const againEvery = 20 * time.Millisecond
 
 // again calls fn until it succeeds or ctx ends; then it returns fn's last error.
 func again(ctx context.Context, fn func() error) error {
-	tick := time.NewTicker(againEvery)
-	defer tick.Stop()
-	for {
-		err := fn()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-tick.C:
-		}
-	}
+	var last error
+	_ = wait.PollUntilContextCancel(ctx, againEvery, true, func(context.Context) (bool, error) { // last says it better
+		last = fn()
+		return last == nil, nil
+	})
+	return last
 }
