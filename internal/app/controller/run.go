@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -117,38 +118,24 @@ func lead(ctx context.Context, o Options, c *collector) {
 	o.Log.Info("leading", "identity", o.PodName, "dryRun", o.DryRun)
 	var g errgroup.Group
 	g.Go(func() error {
-		every(ctx, o.Every, func() {
+		wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
 			if _, err := c.pass(ctx, time.Now()); err != nil {
 				o.Log.Warn("collector pass failed, retrying", "err", err)
 			}
-		})
+		}, o.Every)
 		return nil
 	})
 	g.Go(func() error {
-		every(ctx, keepEvery, func() {
+		wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, keepEvery)
 			defer cancel()
 			if err := keepObjects(ctx, o); err != nil {
 				o.Log.Warn("objects not compared with nodes, retrying", "err", err)
 			}
-		})
+		}, keepEvery)
 		return nil
 	})
 	_ = g.Wait() // both return nil
-}
-
-// every runs work at once and then at an interval, until ctx ends.
-func every(ctx context.Context, d time.Duration, work func()) {
-	tick := time.NewTicker(d)
-	defer tick.Stop()
-	for {
-		work()
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
 }
 
 // serve answers /healthz, /readyz and /metrics until ctx ends.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -327,18 +328,10 @@ func (e *Env) settle(ctx context.Context) {
 
 // retry dials until the answer is good or ctx ends.
 func (e *Env) retry(ctx context.Context, from Peer, args ...string) {
-	again := time.NewTicker(200 * time.Millisecond)
-	defer again.Stop()
-	for {
-		if r, err := e.dial(ctx, from, args...); err == nil && r.OK {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-again.C:
-		}
-	}
+	_ = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(context.Context) (bool, error) {
+		r, err := e.dial(ctx, from, args...)
+		return err == nil && r.OK, nil
+	})
 }
 
 // streams are the pods that hold a numbered stream open during the whole run.
