@@ -1,7 +1,6 @@
 package table
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -54,23 +53,23 @@ func (s *Snapshot) PrintJSON(w io.Writer, name string) error {
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriter(w)
-	out.WriteString("[")
+	var out strings.Builder
+	fmt.Fprint(&out, "[")
 	for i, row := range rows {
 		if i > 0 {
-			out.WriteString(",")
+			fmt.Fprint(&out, ",")
 		}
-		out.WriteString("\n  {")
+		fmt.Fprint(&out, "\n  {")
 		for j, cell := range row {
 			if j > 0 {
-				out.WriteString(", ")
+				fmt.Fprint(&out, ", ")
 			}
-			fmt.Fprintf(out, "%s: %s", quote(columns[j]), quote(cell))
+			fmt.Fprintf(&out, "%s: %s", quote(columns[j]), quote(cell))
 		}
-		out.WriteString("}")
+		fmt.Fprint(&out, "}")
 	}
-	out.WriteString("\n]\n")
-	if err := out.Flush(); err != nil {
+	fmt.Fprint(&out, "\n]\n")
+	if _, err := io.WriteString(w, out.String()); err != nil {
 		return fmt.Errorf("print table %s: %w", name, err)
 	}
 	return nil

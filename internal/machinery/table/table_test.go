@@ -208,6 +208,9 @@ func TestASnapshotStaysAndATransactionSeesItsOwnChanges(t *testing.T) {
 	insert(t, db, pods, newPod("a", "n1"), newPod("b", "n1"))
 	before := db.Snapshot()
 	if err := db.Update(func(txn *Txn) error {
+		if _, err := pods.Insert(txn, newPod("c", "n1")); err != nil {
+			return err
+		}
 		var listed []string
 		for p := range pods.List(txn, byNode().Query("n1")) { // writing meanwhile does not disturb it
 			listed = append(listed, p.name)
@@ -218,15 +221,15 @@ func TestASnapshotStaysAndATransactionSeesItsOwnChanges(t *testing.T) {
 				return err
 			}
 		}
-		wantNames(t, listed, "a", "b")
-		wantNames(t, names(pods.Table(), txn, byNode().Query("n1")), "ax", "bx")
+		wantNames(t, listed, "a", "b", "c")
+		wantNames(t, names(pods.Table(), txn, byNode().Query("n1")), "ax", "bx", "cx")
 		wantNames(t, names(pods.Table(), db.Snapshot(), byNode().Query("n1")), "a", "b")
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
 	wantNames(t, names(pods.Table(), before, Query[*pod]{}), "a", "b")
-	wantNames(t, names(pods.Table(), db.Snapshot(), Query[*pod]{}), "a", "ax", "b", "bx")
+	wantNames(t, names(pods.Table(), db.Snapshot(), Query[*pod]{}), "a", "ax", "b", "bx", "c", "cx")
 }
 
 func TestAWatchClosesWhenItsQueryFindsSomethingElse(t *testing.T) {
