@@ -1,0 +1,157 @@
+package reconcile
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// play drives a rig at random and keeps account of what must be reported as drift.
+type play struct {
+	*rig
+	t       *rapid.T
+	damaged map[string]string          // Done rows that were damaged, and how: the next full pass must report it
+	open    map[string]func(...string) // claims
+	worked  map[string]bool            // the calls of a pass during which other work was done
+	foul    map[string]bool            // damaged where no report is due, until the row agrees again
+}
+
+func (p *play) key() string { return rapid.SampledFrom([]string{"a", "b", "c"}).Draw(p.t, "key") }
+
+func (p *play) value() string {
+	return rapid.SampledFrom([]string{"1", "2", "3"}).Draw(p.t, "value")
+}
+
+// touched notes that a row is not what it was when it was damaged, so that a
+// difference may be due to that.
+func (p *play) touched(key string) { delete(p.damaged, key) }
+
+// change is what the owner of the table, or direct work, does.
+func (p *play) change() {
+	key := p.key()
+	end, claimed := p.open[key]
+	switch rapid.SampledFrom([]string{"insert", "remove", "claim", "refuse"}).Draw(p.t, "change") {
+	case "insert":
+		p.touched(key)
+		p.insert(key, p.value())
+	case "remove":
+		p.touched(key)
+		p.remove(key)
+	case "claim":
+		if !claimed {
+			p.touched(key)
+			p.open[key] = p.claim(key)
+			p.have[key] = "half"
+			return
+		}
+		if delete(p.open, key); rapid.Bool().Draw(p.t, "delete") {
+			delete(p.have, key)
+			end()
+			return
+		}
+		p.have[key] = p.value()
+		end(p.have[key])
+	case "refuse":
+		p.refuse[key] = !p.refuse[key]
+	}
+}
+
+// damage is what another program does to the target.
+func (p *play) damage() {
+	key := p.key()
+	if p.open[key] != nil {
+		return // the direct work would be as likely a cause
+	}
+	row, rev, there := p.wanted.Get(p.db.Snapshot(), byWantKey().Query(key))
+	status := p.status(key)
+	if rapid.Bool().Draw(p.t, "delete") {
+		delete(p.have, key)
+	} else {
+		p.have[key] = "theirs"
+	}
+	if there && status.doneAt(rev) && !status.Drift.Open() {
+		p.damaged[key] = listing{had: p.have}.Diff(row)
+	}
+}
+
+func (p *play) pass(full bool) {
+	p.drifts = nil
+	due := maps.Clone(p.damaged)
+	p.worked = map[string]bool{}
+	p.during = func(call string) {
+		if call == "update" || call == "delete" {
+			p.during = nil // from here on rows are the reconciler's, and a claim would wait
+			return
+		}
+		if p.worked[call] {
+			return
+		}
+		p.worked[call] = true
+		if rapid.Bool().Draw(p.t, "work while reading") {
+			p.change()
+		}
+	}
+	if _, err := p.r.Pass(p.t.Context(), full); err != nil {
+		p.t.Fatal(err)
+	}
+	p.during = nil
+	if !full {
+		if len(p.drifts) != 0 {
+			p.t.Fatalf("a pass that does not look reported %q", p.drifts)
+		}
+		return
+	}
+	maps.DeleteFunc(due, func(key, _ string) bool { _, still := p.damaged[key]; return !still })
+	p.damaged = map[string]string{}
+	var want []string
+	for key, what := range due {
+		if p.refuse[key] {
+			what += ", not repaired"
+		}
+		want = append(want, what)
+	}
+	slices.Sort(want)
+	slices.Sort(p.drifts)
+	if !slices.Equal(p.drifts, want) {
+		p.t.Fatalf("reported %q, want %q", p.drifts, want)
+	}
+}
+
+func TestAnyHistoryConvergesAndOnlyDamageIsReportedAndOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // rapid must not ask for a deadline in it
+		rapid.Check(struct{ testing.TB }{t}, func(t *rapid.T) {
+			p := &play{rig: newRig(t, Config[want]{MaxBackoff: 4 * time.Second}), t: t, damaged: map[string]string{}, open: map[string]func(...string){}}
+			t.Repeat(map[string]func(*rapid.T){
+				"change":    func(t *rapid.T) { p.t = t; p.change() },
+				"damage":    func(t *rapid.T) { p.t = t; p.damage() },
+				"pass":      func(t *rapid.T) { p.t = t; p.pass(false) },
+				"full pass": func(t *rapid.T) { p.t = t; p.pass(true) },
+				"wait":      func(*rapid.T) { time.Sleep(4 * time.Second) },
+			})
+			for _, key := range slices.Sorted(maps.Keys(p.open)) {
+				delete(p.have, key)
+				p.open[key]()
+			}
+			p.refuse = map[string]bool{}
+			time.Sleep(4 * time.Second)
+			p.mustPass(true)
+			desired := map[string]string{}
+			for w := range p.wanted.All(p.db.Snapshot()) {
+				desired[w.key] = w.value
+				if s := p.status(w.key); s.State != Done || s.Drift.Open() {
+					t.Fatalf("%s is %+v", w.key, s)
+				}
+			}
+			if !maps.Equal(p.have, desired) || p.r.Status().Len(p.db.Snapshot()) != len(desired) {
+				t.Fatalf("the target has %v and %d statuses, want %v", p.have, p.r.Status().Len(p.db.Snapshot()), desired)
+			}
+			if calls := p.mustPass(true); len(calls) != 0 || len(p.r.dirty) != 0 {
+				t.Fatalf("at the fixpoint a full pass called %q, and %d rows are dirty", calls, len(p.r.dirty))
+			}
+		})
+	})
+}

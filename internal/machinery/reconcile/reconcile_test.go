@@ -1,0 +1,417 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/machinery/table"
+)
+
+func TestRowsAreUpdatedBeforeOthersAreDeletedAndTheRestIsPruned(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	g.insert("b", "1")
+	equal(t, g.mustPass(true), "update b")
+	g.insert("a", "1")
+	g.remove("b")
+	g.have["x"] = "of an earlier process"
+	equal(t, g.mustPass(false), "update a", "delete b")
+	equal(t, g.mustPass(true), "prune x")
+	equal(t, g.mustPass(true))
+	equal(t, g.drifts)
+}
+
+func TestAFullPassLeavesWhatIsAlreadyAsItShouldBe(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	g.have["a"], g.have["b"] = "1", "old"
+	g.insert("a", "1")
+	g.insert("b", "1")
+	equal(t, g.mustPass(true), "update b")
+	if a, b := g.status("a"), g.status("b"); a.State != Done || b.State != Done {
+		t.Errorf("a is %s, b is %s", a.State, b.State)
+	}
+	equal(t, g.drifts)
+}
+
+func TestARowThatFailsIsTriedAgainAfterItsOwnBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config[want]{Backoff: time.Second, MaxBackoff: 3 * time.Second})
+		start := time.Now()
+		g.refuse["bad"] = true
+		g.insert("bad", "1")
+		for i, want := range []time.Duration{time.Second, 3 * time.Second, 6 * time.Second} { // 1, 2 and 3 s apart
+			next, err := g.pass(false)
+			if err != nil || next.Sub(start) != want {
+				t.Fatalf("attempt %d: next at %s, error %v; want %s", i+1, next.Sub(start), err, want)
+			}
+			g.insert("good", next.String())
+			equal(t, g.mustPass(false), "update good") // and not bad
+			time.Sleep(time.Until(next))
+		}
+		s := g.status("bad")
+		if s.State != Failed || s.Attempts != 3 || s.Error != "update bad: refused" || s.Since != start {
+			t.Errorf("status %+v", s)
+		}
+		g.insert("bad", "2") // is tried at once
+		equal(t, g.mustPass(false), "update bad")
+		g.remove("bad")
+		g.calls = nil
+		if next, err := g.pass(false); err != nil || time.Until(next) != time.Second || !g.status("bad").Deleting {
+			t.Errorf("a deletion that fails: next in %s, error %v, status %+v", time.Until(next), err, g.status("bad"))
+		}
+		g.refuse["bad"] = false
+		time.Sleep(time.Second)
+		equal(t, g.mustPass(false), "delete bad")
+		if s := g.status("bad"); s != (Status{}) {
+			t.Errorf("the status is left: %+v", s)
+		}
+	})
+}
+
+func TestWhatOthersDidToADoneRowIsReportedOnceAndRepaired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config[want]{})
+		g.insert("a", "1")
+		g.insert("b", "1")
+		g.mustPass(true)
+		delete(g.have, "a")
+		g.have["b"] = "theirs"
+		equal(t, g.mustPass(false)) // only a full pass looks
+		time.Sleep(time.Second)
+		equal(t, g.mustPass(true), "update a", "update b")
+		equal(t, g.drifts, "a is missing", "b is theirs")
+		if d := g.status("b").Drift; d.What != "b is theirs" || d.Found != time.Now() || d.Repaired != time.Now() {
+			t.Errorf("drift %+v", d)
+		}
+		equal(t, g.mustPass(true))
+		delete(g.have, "a") // another episode
+		g.mustPass(true)
+		equal(t, g.drifts, "a is missing", "b is theirs", "a is missing")
+	})
+}
+
+func TestDriftThatCannotBeRepairedIsReportedOnce(t *testing.T) {
+	for name, set := range map[string]func(g *rig, on bool){
+		"the repair fails":               func(g *rig, on bool) { g.refuse["a"] = on },
+		"the repair changes nothing":     func(g *rig, on bool) { g.stuck["a"] = on },
+		"the repair cannot be looked at": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t, Config[want]{})
+				g.insert("a", "1")
+				g.mustPass(true)
+				delete(g.have, "a")
+				if set == nil {
+					g.stuck["a"] = true
+					g.during = func(call string) { g.refuse["read"] = call == "update" }
+					if _, err := g.pass(true); !errors.Is(err, errRefused) {
+						t.Errorf("error %v", err)
+					}
+					g.during, g.refuse["read"] = nil, false
+					g.mustPass(true)
+					time.Sleep(time.Minute)
+					set = func(g *rig, _ bool) { g.stuck["a"] = false }
+				} else {
+					set(g, true)
+					for range 3 {
+						g.mustPass(true)
+						time.Sleep(time.Minute)
+					}
+					if s := g.status("a"); s.State != Failed || s.Attempts != 3 {
+						t.Errorf("status %+v", s)
+					}
+				}
+				equal(t, g.drifts, "a is missing, not repaired")
+				set(g, false)
+				g.mustPass(true)
+				if s := g.status("a"); s.State != Done || s.Drift.Open() {
+					t.Errorf("status %+v", s)
+				}
+				equal(t, g.mustPass(true))
+				equal(t, g.drifts, "a is missing, not repaired")
+			})
+		})
+	}
+}
+
+func TestOwnWorkIsNeverCalledDrift(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		work func(g *rig) // done while a full pass reads the target, after it was listed
+	}{
+		{"a row is changed", func(g *rig) { g.insert("a", "2") }},
+		{"a row is added", func(g *rig) { g.insert("c", "1") }},
+		{"a row is deleted", func(g *rig) { g.remove("a") }},
+		{"a row is added directly", func(g *rig) {
+			end := g.claim("c")
+			g.have["c"] = "1"
+			end("1")
+		}},
+		{"a row is changed directly", func(g *rig) {
+			end := g.claim("a")
+			g.have["a"] = "2"
+			end("2")
+		}},
+		{"a row is deleted directly", func(g *rig) {
+			end := g.claim("a")
+			delete(g.have, "a")
+			end()
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := newRig(t, Config[want]{})
+			g.insert("a", "1")
+			g.insert("b", "1")
+			g.mustPass(true)
+			g.during = func(call string) {
+				if call == "read" {
+					g.during = nil
+					tc.work(g)
+				}
+			}
+			g.mustPass(true)
+			equal(t, g.mustPass(true))
+			equal(t, g.drifts)
+			for w := range g.wanted.All(g.db.Snapshot()) {
+				if g.have[w.key] != w.value || g.status(w.key).State != Done {
+					t.Errorf("%s is %q and %s, want %q", w.key, g.have[w.key], g.status(w.key).State, w.value)
+				}
+			}
+			if len(g.have) != g.wanted.Len(g.db.Snapshot()) {
+				t.Errorf("the target has %v", g.have)
+			}
+		})
+	}
+}
+
+func TestDirectWorkThatUndoesItselfIsNotDrift(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	g.insert("a", "1")
+	g.mustPass(true)
+	release, err := g.r.Claim(t.Context(), want{key: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.have["a"] = "half"
+	g.during = func(call string) { // the target has been listed
+		if g.during = nil; call == "read" {
+			g.have["a"] = "1"
+			release()
+		}
+	}
+	equal(t, g.mustPass(true))
+	equal(t, g.drifts)
+}
+
+func TestDirectWorkWhileAPassJudgesIsNotUndone(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	g.have["a"] = "1"
+	g.insert("a", "1")
+	g.during = func(call string) {
+		if call == "diff" {
+			g.during = nil
+			end := g.claim("a")
+			g.have["a"] = "2"
+			end("2")
+		}
+	}
+	equal(t, g.mustPass(true))
+	equal(t, g.mustPass(true)) // the result of the direct work is recorded
+}
+
+func TestAPassLeavesDirectWorkAloneUntilItEnds(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	g.insert("a", "1")
+	g.insert("gone", "1")
+	g.mustPass(true)
+	endNew, endOld, endGone := g.claim("new"), g.claim("a"), g.claim("gone")
+	g.have["new"] = "half" // not in the table yet
+	g.have["a"] = "half"
+	delete(g.have, "gone")
+	equal(t, g.mustPass(true)) // neither repaired nor pruned
+	g.insert("a", "3")         // the owner wants something else meanwhile
+	equal(t, g.mustPass(false))
+	g.have["new"], g.have["a"] = "1", "2"
+	endNew("1")
+	endOld("2")
+	endGone()
+	equal(t, g.mustPass(true)) // direct work is not repeated
+	equal(t, g.drifts)
+	if s := g.status("new"); s.State != Done {
+		t.Errorf("status %+v", s)
+	}
+	g.have["new"] = "theirs" // what was done directly is judged as the rest
+	equal(t, g.mustPass(true), "update new")
+	equal(t, g.drifts, "new is theirs")
+}
+
+func TestDirectWorkThatFailedIsClearedByTheNextFullPass(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	release, err := g.r.Claim(t.Context(), want{key: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.have["a"] = "half"
+	release()
+	equal(t, g.mustPass(true), "prune a")
+	equal(t, g.drifts)
+}
+
+func TestRowsThatAnEarlierProcessLeftAreJudged(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	g.have["a"] = "1"
+	g.update(func(txn *table.Txn) error {
+		for _, row := range []want{{"a", "1"}, {"b", "1"}} {
+			rev, err := g.wanted.Insert(txn, row)
+			if err != nil {
+				return err
+			}
+			if err := g.r.MarkDone(txn, row, rev); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	equal(t, g.mustPass(true), "update b")
+	equal(t, g.drifts, "b is missing")
+}
+
+func TestDirectWorkWaitsForThePassAndForOtherDirectWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config[want]{})
+		g.insert("a", "1")
+		working, finish := make(chan struct{}), make(chan struct{})
+		g.during = func(string) { close(working); <-finish }
+		passed := make(chan error)
+		go func() { _, err := g.pass(false); passed <- err }()
+		<-working
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := g.r.Claim(ctx, want{key: "a"}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "claim a in table wanted") {
+			t.Errorf("error %v", err)
+		}
+		var order []string
+		claimed := make(chan struct{})
+		go func() {
+			end := g.claim("a")
+			order = append(order, "claimed")
+			end("2")
+			close(claimed)
+		}()
+		synctest.Wait()
+		order = append(order, "finished")
+		close(finish)
+		if err := <-passed; err != nil {
+			t.Fatal(err)
+		}
+		<-claimed
+		equal(t, order, "finished", "claimed")
+	})
+}
+
+func TestBatchesAreUsedWhereTheTargetTakesThem(t *testing.T) {
+	g := &rig{t: t, db: table.New(), target: &target{have: map[string]string{}, refuse: map[string]bool{"b": true}}}
+	g.start(batches{g.target}, Config[want]{BatchSize: 2})
+	for _, key := range []string{"a", "b", "c"} {
+		g.insert(key, "1")
+	}
+	equal(t, g.mustPass(false), "batch of 2", "update a", "update b", "batch of 1", "update c")
+	if a, b := g.status("a"), g.status("b"); a.State != Done || b.State != Failed {
+		t.Errorf("a is %s, b is %s", a.State, b.State)
+	}
+	g.remove("a")
+	g.remove("c")
+	equal(t, g.mustPass(false), "batch of 2", "delete a", "delete c")
+}
+
+func TestAPassThatCannotReadOrPruneIsOwed(t *testing.T) {
+	for _, step := range []string{"read", "prune"} {
+		g := newRig(t, Config[want]{})
+		g.insert("a", "1")
+		g.refuse[step] = true
+		if _, err := g.pass(true); !errors.Is(err, errRefused) {
+			t.Errorf("error %v", err)
+		}
+		g.refuse[step] = false
+		g.mustPass(true)
+		if g.have["a"] != "1" || g.status("a").State != Done {
+			t.Errorf("the target has %v, status %+v", g.have, g.status("a"))
+		}
+	}
+}
+
+func TestRunFollowsTheTableRetriesAndComesRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config[want]{Every: 30 * time.Second, Backoff: time.Second})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- g.r.Run(ctx) }()
+		synctest.Wait()
+		g.insert("a", "1")
+		synctest.Wait()
+		equal(t, g.calls, "update a")
+		g.refuse["b"] = true
+		g.insert("b", "1")
+		synctest.Wait()
+		g.refuse["b"] = false
+		time.Sleep(time.Second)
+		synctest.Wait()
+		equal(t, g.calls, "update a", "update b", "update b")
+		delete(g.have, "a")
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		equal(t, g.drifts, "a is missing")
+		delete(g.have, "a")
+		g.r.Full()
+		synctest.Wait()
+		equal(t, g.drifts, "a is missing", "a is missing")
+
+		release, err := g.r.Claim(ctx, want{key: "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.insert("b", "2")
+		synctest.Wait()
+		if g.have["b"] != "1" {
+			t.Errorf("b is %s although it is claimed", g.have["b"])
+		}
+		release()
+		synctest.Wait()
+		if g.have["b"] != "2" {
+			t.Errorf("b is %s after the claim has ended, want 2", g.have["b"])
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestStatusesArePrintedWithoutRevisionsAndTimes(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	g.insert("a", "1")
+	g.insert("b", "1")
+	g.insert("c", "1")
+	g.mustPass(true)
+	delete(g.have, "a")
+	g.refuse["b"] = true
+	g.insert("b", "2")
+	g.refuse["c"] = true
+	g.remove("c")
+	g.mustPass(true)
+	var text strings.Builder
+	if err := g.db.Snapshot().Print(&text, "wanted-status"); err != nil {
+		t.Fatal(err)
+	}
+	if want := `ROW  STATE          ATTEMPTS  ERROR               DRIFT
+a    done           0         -                   a is missing (repaired)
+b    failed         1         update b: refused   -
+c    failed delete  1         delete c: refused   -
+`; strings.ReplaceAll(text.String(), " ", "") != strings.ReplaceAll(want, " ", "") {
+		t.Errorf("printed\n%s", text.String())
+	}
+}

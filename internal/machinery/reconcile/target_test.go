@@ -1,0 +1,240 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/machinery/table"
+)
+
+// want is the desired row of these tests: a value under a key.
+type want struct{ key, value string }
+
+func byWantKey() table.Index[want, string] {
+	return table.By("key", func(w want) string { return w.key }, table.String)
+}
+
+var errRefused = errors.New("refused")
+
+// target is a target that is a map, and its Ops.
+type target struct {
+	have   map[string]string
+	refuse map[string]bool // keys, and "read" and "prune"
+	stuck  map[string]bool // keys on which updates succeed and change nothing
+	calls  []string
+	during func(call string) // called in each call, before it has its effect
+}
+
+func (g *target) call(verb, key string) error {
+	g.calls = append(g.calls, verb+" "+key)
+	if g.during != nil {
+		g.during(verb)
+	}
+	if g.refuse[key] {
+		return fmt.Errorf("%s %s: %w", verb, key, errRefused)
+	}
+	return nil
+}
+
+func (g *target) Update(_ context.Context, w want) error {
+	if err := g.call("update", w.key); err != nil {
+		return err
+	}
+	if !g.stuck[w.key] {
+		g.have[w.key] = w.value
+	}
+	return nil
+}
+
+func (g *target) Delete(_ context.Context, w want) error {
+	if err := g.call("delete", w.key); err != nil {
+		return err
+	}
+	delete(g.have, w.key)
+	return nil
+}
+
+func (g *target) Read(context.Context) (Actual[want], error) {
+	if g.refuse["read"] {
+		return nil, errRefused
+	}
+	list := listing{g, maps.Clone(g.have)}
+	if g.during != nil {
+		g.during("read")
+	}
+	return list, nil
+}
+
+// listing is what a target had.
+type listing struct {
+	target *target
+	had    map[string]string
+}
+
+func (l listing) Diff(w want) string {
+	if l.target != nil && l.target.during != nil {
+		l.target.during("diff")
+	}
+	switch value, ok := l.had[w.key]; {
+	case !ok:
+		return w.key + " is missing"
+	case value != w.value:
+		return w.key + " is " + value
+	}
+	return ""
+}
+
+func (l listing) Prune(_ context.Context, keep []want) error {
+	if l.target.refuse["prune"] {
+		return errRefused
+	}
+	for _, key := range slices.Sorted(maps.Keys(l.had)) {
+		if !slices.ContainsFunc(keep, func(w want) bool { return w.key == key }) {
+			l.target.calls = append(l.target.calls, "prune "+key)
+			delete(l.target.have, key)
+		}
+	}
+	return nil
+}
+
+// batches is a target that takes many rows in one call.
+type batches struct{ *target }
+
+func (b batches) UpdateBatch(ctx context.Context, rows []want) []error {
+	b.calls = append(b.calls, fmt.Sprintf("batch of %d", len(rows)))
+	var errs []error
+	for _, w := range rows {
+		errs = append(errs, b.Update(ctx, w))
+	}
+	return errs
+}
+
+func (b batches) DeleteBatch(ctx context.Context, rows []want) []error {
+	b.calls = append(b.calls, fmt.Sprintf("batch of %d", len(rows)))
+	for _, w := range rows {
+		if err := b.Delete(ctx, w); err != nil {
+			panic(err) // no test refuses one
+		}
+	}
+	return nil
+}
+
+// rig is a reconciler of a target.
+type rig struct {
+	t interface {
+		Fatal(args ...any)
+		Errorf(format string, args ...any)
+		Helper()
+	}
+	*target
+	db     *table.DB
+	wanted table.RW[want]
+	r      *Reconciler[want]
+	drifts []string // reported, and whether they were repaired by then
+}
+
+func newRig(t interface {
+	Fatal(args ...any)
+	Errorf(format string, args ...any)
+	Helper()
+}, cfg Config[want],
+) *rig {
+	g := &rig{t: t, db: table.New(), target: &target{have: map[string]string{}, refuse: map[string]bool{}, stuck: map[string]bool{}}}
+	g.start(g.target, cfg)
+	return g
+}
+
+func (g *rig) start(ops Ops[want], cfg Config[want]) {
+	var err error
+	g.wanted, err = table.Register(g.db, table.Schema[want]{
+		Name: "wanted", Primary: byWantKey(), Columns: []string{"KEY", "VALUE"},
+		Cells: func(w want) []string { return []string{w.key, w.value} },
+	})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	cfg.OnDrift = func(_ want, d Drift) {
+		what := d.What
+		if d.Open() {
+			what += ", not repaired"
+		}
+		g.drifts = append(g.drifts, what)
+	}
+	if g.r, err = New(g.db, g.wanted.Table(), ops, cfg); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+func (g *rig) update(change func(txn *table.Txn) error) {
+	g.t.Helper()
+	if err := g.db.Update(change); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+func (g *rig) insert(key, value string) {
+	g.t.Helper()
+	g.update(func(txn *table.Txn) error { _, err := g.wanted.Insert(txn, want{key, value}); return err })
+}
+
+func (g *rig) remove(key string) {
+	g.t.Helper()
+	g.update(func(txn *table.Txn) error { g.wanted.Delete(txn, byWantKey().Query(key)); return nil })
+}
+
+// claim begins direct work on a key; the returned function records its result, a
+// value or, without one, a deletion, and ends it.
+func (g *rig) claim(key string) (end func(value ...string)) {
+	g.t.Helper()
+	release, err := g.r.Claim(context.Background(), want{key: key})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return func(value ...string) {
+		g.update(func(txn *table.Txn) error {
+			if len(value) == 0 {
+				g.wanted.Delete(txn, byWantKey().Query(key))
+				g.r.MarkDeleted(txn, want{key: key})
+				return nil
+			}
+			row := want{key, value[0]}
+			rev, err := g.wanted.Insert(txn, row)
+			if err != nil {
+				return err
+			}
+			return g.r.MarkDone(txn, row, rev)
+		})
+		release()
+	}
+}
+
+func (g *rig) pass(full bool) (next time.Time, err error) {
+	return g.r.Pass(context.Background(), full)
+}
+
+// mustPass does a pass and returns what it called.
+func (g *rig) mustPass(full bool) []string {
+	g.t.Helper()
+	g.calls = nil
+	if _, err := g.pass(full); err != nil {
+		g.t.Fatal(err)
+	}
+	return g.calls
+}
+
+func (g *rig) status(key string) Status {
+	s, _, _ := g.r.Status().Get(g.db.Snapshot(), byKey().Query(g.wanted.Key(want{key: key})))
+	return s
+}
+
+func equal(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,326 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/machinery/table"
+)
+
+// sighting is what a full pass found in the target.
+type sighting[T any] struct {
+	actual  Actual[T]
+	drifted map[table.Key]drifted
+}
+
+// drifted is a row that was Done and that the target no longer agrees with.
+type drifted struct {
+	what   string
+	status table.Revision // of the status row that says it was Done
+}
+
+// observe reads the target and judges each row by it. Rows that were worked on
+// directly while the target was read are left to the next full pass.
+func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
+	before := r.db.Snapshot()
+	actual, err := r.ops.Read(ctx)
+	if err != nil {
+		return sighting[T]{}, fmt.Errorf("read the actual state for table %s: %w", r.desired.Name(), err)
+	}
+	direct := r.claims.watched() // before the snapshot: what ends in between is in the latter
+	after := r.db.Snapshot()
+	r.collect(after)
+	seen := sighting[T]{actual, map[table.Key]drifted{}}
+	var agree []Status
+	for row, rev := range r.desired.All(after) {
+		key := r.desired.Key(row)
+		if _, ok := direct[key]; ok {
+			continue
+		}
+		status, at, _ := r.status.Get(after, byKey().Query(key))
+		_, was, _ := r.status.Get(before, byKey().Query(key))
+		what := actual.Diff(row)
+		switch done := status.doneAt(rev); {
+		case what == "" && (!done || status.Drift.Open()):
+			agree = append(agree, r.agreed(after, row, rev))
+			delete(r.dirty, key)
+		case what == "": // and Done, as it should be
+		case !done:
+			r.dirty[key] = row
+		case at == was: // Done before the target was read, and since
+			seen.drifted[key] = drifted{what, at}
+			r.dirty[key] = row
+		}
+	}
+	return seen, r.settle(after, agree)
+}
+
+// agreed is the status of a row that the target agrees with.
+func (r *Reconciler[T]) agreed(v table.View, row T, rev table.Revision) Status {
+	now := time.Now()
+	s := r.statusOf(v, row)
+	if !s.doneAt(rev) {
+		s.finish(rev, now)
+	}
+	s.Drift.close(now)
+	return s
+}
+
+// settle records the statuses of rows that need no work, and drops those of rows that
+// are gone, about which nothing is left to do but to prune. What has changed since the
+// snapshot stays: direct work has recorded its result.
+func (r *Reconciler[T]) settle(s *table.Snapshot, agree []Status) error {
+	return r.db.Update(func(txn *table.Txn) error {
+		for _, status := range agree {
+			if r.unchanged(txn, s, status.Key) {
+				if _, err := r.status.Insert(txn, status); err != nil {
+					return err
+				}
+			}
+		}
+		for status := range r.status.All(s) {
+			_, _, there := r.desired.Get(txn, r.desired.ByKey(status.Key))
+			_, dirty := r.dirty[status.Key]
+			if !there && !dirty && r.unchanged(txn, s, status.Key) {
+				r.status.Delete(txn, byKey().Query(status.Key))
+			}
+		}
+		return nil
+	})
+}
+
+// unchanged reports whether a row and its status are in a as they are in b.
+func (r *Reconciler[T]) unchanged(a, b table.View, key table.Key) bool {
+	_, rowA, _ := r.desired.Get(a, r.desired.ByKey(key))
+	_, rowB, _ := r.desired.Get(b, r.desired.ByKey(key))
+	_, statusA, _ := r.status.Get(a, byKey().Query(key))
+	_, statusB, _ := r.status.Get(b, byKey().Query(key))
+	return rowA == rowB && statusA == statusB
+}
+
+// job is the work that one row needs.
+type job[T any] struct {
+	kind   jobKind
+	row    T
+	rev    table.Revision
+	status Status
+	err    error // of the work
+	found  bool  // drift that was found in this pass
+}
+
+type jobKind uint8
+
+const (
+	nothing jobKind = iota
+	update
+	remove
+)
+
+// job says what a row needs by a view, and the revision of the status it was judged
+// by.
+func (r *Reconciler[T]) job(v table.View, key table.Key) (job[T], table.Revision) {
+	row, rev, there := r.desired.Get(v, r.desired.ByKey(key))
+	status, at, has := r.status.Get(v, byKey().Query(key))
+	j := job[T]{row: row, rev: rev, status: status}
+	switch {
+	case there && status.doneAt(rev):
+		return j, at
+	case there:
+		j.kind = update
+		j.status = r.statusOf(v, row)
+	case has: // else it never came into the target, or was taken from it directly
+		j.kind = remove
+		j.row, j.rev = r.dirty[key], status.Revision
+	}
+	return j, at
+}
+
+// work does what the dirty rows need, adding before deleting. next is when a row that
+// failed is to be tried again.
+func (r *Reconciler[T]) work(ctx context.Context, drift map[table.Key]drifted) (next time.Time, err error) {
+	var held []table.Key
+	for key, row := range r.dirty {
+		if r.claims.try(key, row) {
+			held = append(held, key)
+		}
+	}
+	slices.Sort(held)
+	defer func() {
+		for _, key := range held {
+			r.claims.release(key)
+		}
+	}()
+	updates, removes, next := r.plan(held, drift)
+	if err := r.record(updates, removes); err != nil {
+		return next, err
+	}
+	r.run(ctx, updates, r.ops.Update, Batcher[T].UpdateBatch)
+	r.run(ctx, removes, r.ops.Delete, Batcher[T].DeleteBatch)
+	if ctx.Err() != nil {
+		return next, nil // cut short: the rows stay as they were
+	}
+	unverified := r.verify(ctx, updates)
+	for _, jobs := range [][]*job[T]{updates, removes} {
+		for _, j := range jobs {
+			next = sooner(next, r.conclude(j))
+		}
+	}
+	if err := r.record(updates, removes); err != nil {
+		return next, err
+	}
+	for _, j := range updates {
+		if j.found && r.cfg.OnDrift != nil {
+			r.cfg.OnDrift(j.row, j.status.Drift)
+		}
+	}
+	return next, unverified
+}
+
+// plan says what each of the rows, which nothing else works on, needs now.
+func (r *Reconciler[T]) plan(keys []table.Key, drift map[table.Key]drifted) (updates, removes []*job[T], next time.Time) {
+	now, s := time.Now(), r.db.Snapshot()
+	for _, key := range keys {
+		j, at := r.job(s, key)
+		if d, ok := drift[key]; ok && d.status == at && j.kind == nothing && j.status.Key == key {
+			j.kind = update
+			j.found = !j.status.Drift.Open()
+			if j.found {
+				j.status.Drift = Drift{What: d.what, Found: now}
+			}
+		}
+		same := j.status.Revision == j.rev && j.status.Deleting == (j.kind == remove)
+		switch {
+		case j.kind == nothing:
+			delete(r.dirty, key)
+			continue
+		case j.status.State == Failed && same && now.Before(j.status.Retry):
+			next = sooner(next, j.status.Retry)
+			continue
+		case !same || j.status.State == Done:
+			j.status.begin(j.rev, j.kind == remove, now)
+		}
+		if j.kind == update {
+			updates = append(updates, &j)
+		} else {
+			removes = append(removes, &j)
+		}
+	}
+	return updates, removes, next
+}
+
+// run does jobs, in batches if the target takes them, and notes their errors.
+func (r *Reconciler[T]) run(ctx context.Context, jobs []*job[T], one func(context.Context, T) error,
+	many func(Batcher[T], context.Context, []T) []error,
+) {
+	batcher, ok := r.ops.(Batcher[T])
+	if !ok {
+		for _, j := range jobs {
+			if ctx.Err() == nil {
+				j.err = one(ctx, j.row)
+			}
+		}
+		return
+	}
+	size := r.cfg.BatchSize
+	if size <= 0 {
+		size = max(1, len(jobs))
+	}
+	for batch := range slices.Chunk(jobs, size) {
+		if ctx.Err() != nil {
+			return
+		}
+		rows := make([]T, len(batch))
+		for i, j := range batch {
+			rows[i] = j.row
+		}
+		errs := many(batcher, ctx, rows)
+		if errs != nil && len(errs) != len(batch) {
+			errs = slices.Repeat([]error{fmt.Errorf("%d errors for %d rows", len(errs), len(batch))}, len(batch))
+		}
+		for i, err := range errs {
+			batch[i].err = err
+		}
+	}
+}
+
+// verify reads the target again where drift has been repaired, and closes the drift
+// or notes how the target still differs. If it cannot, the next full pass will.
+func (r *Reconciler[T]) verify(ctx context.Context, updates []*job[T]) error {
+	repaired := func(j *job[T]) bool { return j.err == nil && j.status.Drift.Open() }
+	if !slices.ContainsFunc(updates, repaired) {
+		return nil
+	}
+	actual, err := r.ops.Read(ctx)
+	if err != nil {
+		return fmt.Errorf("read what became of repairs to table %s: %w", r.desired.Name(), err)
+	}
+	for _, j := range updates {
+		if !repaired(j) {
+			continue
+		}
+		if what := actual.Diff(j.row); what != "" {
+			j.err = errors.New("it still differs after the repair: " + what)
+		} else {
+			j.status.Drift.close(time.Now())
+		}
+	}
+	return nil
+}
+
+// conclude makes a job's status say how it came out, and returns when to try again;
+// zero if it succeeded.
+func (r *Reconciler[T]) conclude(j *job[T]) (retry time.Time) {
+	now := time.Now()
+	if j.err != nil {
+		j.status.fail(j.err.Error(), now, r.pause)
+		return j.status.Retry
+	}
+	delete(r.dirty, j.status.Key)
+	if j.kind == update {
+		j.status.finish(j.rev, now)
+	} else {
+		j.status.State = Done
+	}
+	return time.Time{}
+}
+
+// record writes the statuses of jobs. That of a deletion that is done goes.
+func (r *Reconciler[T]) record(updates, removes []*job[T]) error {
+	if len(updates)+len(removes) == 0 {
+		return nil
+	}
+	return r.db.Update(func(txn *table.Txn) error {
+		for _, j := range slices.Concat(updates, removes) {
+			if j.kind == remove && j.status.State == Done {
+				r.status.Delete(txn, byKey().Query(j.status.Key))
+				continue
+			}
+			if _, err := r.status.Insert(txn, j.status); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// pause is the back-off after a number of failures.
+func (r *Reconciler[T]) pause(attempts int) time.Duration {
+	p := r.cfg.Backoff
+	for range attempts - 1 {
+		if p *= 2; p >= r.cfg.MaxBackoff {
+			break
+		}
+	}
+	return min(p, r.cfg.MaxBackoff)
+}
+
+// sooner is the earlier of two times; zero is no time.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
