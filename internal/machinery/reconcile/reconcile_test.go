@@ -141,7 +141,7 @@ func TestDriftThatCannotBeRepairedIsReportedOnce(t *testing.T) {
 func TestOwnWorkIsNeverCalledDrift(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		work func(g *rig) // done while a full pass reads the target, after it was listed
+		work func(g *rig) // done while a full pass reads the target
 	}{
 		{"a row is changed", func(g *rig) { g.insert("a", "2") }},
 		{"a row is added", func(g *rig) { g.insert("c", "1") }},
@@ -162,30 +162,70 @@ func TestOwnWorkIsNeverCalledDrift(t *testing.T) {
 			end()
 		}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			g := newRig(t, Config[want]{})
-			g.insert("a", "1")
-			g.insert("b", "1")
-			g.mustPass(true)
-			g.during = func(call string) {
-				if call == "read" {
-					g.during = nil
-					tc.work(g)
-				}
-			}
-			g.mustPass(true)
-			equal(t, g.mustPass(true))
-			equal(t, g.drifts)
-			for w := range g.wanted.All(g.db.Snapshot()) {
-				if g.have[w.key] != w.value || g.status(w.key).State != Done {
-					t.Errorf("%s is %q and %s, want %q", w.key, g.have[w.key], g.status(w.key).State, w.value)
-				}
-			}
-			if len(g.have) != g.wanted.Len(g.db.Snapshot()) {
-				t.Errorf("the target has %v", g.have)
-			}
-		})
+		for _, when := range []string{"list", "read", "diff"} {
+			t.Run(tc.name+" at "+when, func(t *testing.T) { duringAPass(t, when, tc.work) })
+		}
 	}
+}
+
+// duringAPass does work at one point of a full pass, and checks that all agrees after
+// the next one and that no drift was reported.
+func duringAPass(t *testing.T, when string, work func(g *rig)) {
+	g := newRig(t, Config[want]{})
+	g.insert("a", "1")
+	g.insert("b", "1")
+	g.mustPass(true)
+	g.during = func(call string) {
+		if call == when {
+			g.during = nil
+			work(g)
+		}
+	}
+	g.mustPass(true)
+	g.mustPass(true)
+	equal(t, g.drifts)
+	for w := range g.wanted.All(g.db.Snapshot()) {
+		if g.have[w.key] != w.value || g.status(w.key).State != Done {
+			t.Errorf("%s is %q and %s, want %q", w.key, g.have[w.key], g.status(w.key).State, w.value)
+		}
+	}
+	if len(g.have) != g.wanted.Len(g.db.Snapshot()) {
+		t.Errorf("the target has %v", g.have)
+	}
+}
+
+func TestDirectWorkThatBeginsWhileTheTargetIsReadIsNotPruned(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	var end func(value ...string)
+	g.during = func(string) {
+		g.during = nil
+		end = g.claim("a")
+		g.have["a"] = "1"
+	}
+	equal(t, g.mustPass(true))
+	end("1")
+	equal(t, g.mustPass(true))
+}
+
+func TestDirectWorkOnADamagedRowIsNotRepeated(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	g.insert("a", "1")
+	g.insert("b", "1")
+	g.mustPass(true)
+	g.have["a"] = "theirs"
+	diffs := 0
+	g.during = func(call string) {
+		if call != "diff" {
+			return
+		}
+		if diffs++; diffs == 2 { // a has been judged
+			end := g.claim("a")
+			g.have["a"] = "2"
+			end("2")
+		}
+	}
+	equal(t, g.mustPass(true))
+	equal(t, g.drifts)
 }
 
 func TestDirectWorkThatUndoesItselfIsNotDrift(t *testing.T) {
@@ -220,7 +260,7 @@ func TestDirectWorkWhileAPassJudgesIsNotUndone(t *testing.T) {
 		}
 	}
 	equal(t, g.mustPass(true))
-	equal(t, g.mustPass(true)) // the result of the direct work is recorded
+	equal(t, g.mustPass(false)) // the result of the direct work is recorded
 }
 
 func TestAPassLeavesDirectWorkAloneUntilItEnds(t *testing.T) {

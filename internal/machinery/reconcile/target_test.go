@@ -63,9 +63,12 @@ func (g *target) Read(context.Context) (Actual[want], error) {
 	if g.refuse["read"] {
 		return nil, errRefused
 	}
+	if g.during != nil {
+		g.during("list") // before the target is listed
+	}
 	list := listing{g, maps.Clone(g.have)}
 	if g.during != nil {
-		g.during("read")
+		g.during("read") // after it
 	}
 	return list, nil
 }

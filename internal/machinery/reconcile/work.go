@@ -25,7 +25,6 @@ type drifted struct {
 // observe reads the target and judges each row by it. Rows that were worked on
 // directly while the target was read are left to the next full pass.
 func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
-	before := r.db.Snapshot()
 	actual, err := r.ops.Read(ctx)
 	if err != nil {
 		return sighting[T]{}, fmt.Errorf("read the actual state for table %s: %w", r.desired.Name(), err)
@@ -41,7 +40,6 @@ func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
 			continue
 		}
 		status, at, _ := r.status.Get(after, byKey().Query(key))
-		_, was, _ := r.status.Get(before, byKey().Query(key))
 		what := actual.Diff(row)
 		switch done := status.doneAt(rev); {
 		case what == "" && (!done || status.Drift.Open()):
@@ -50,7 +48,7 @@ func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
 		case what == "": // and Done, as it should be
 		case !done:
 			r.dirty[key] = row
-		case at == was: // Done before the target was read, and since
+		default: // Done before the target was read, for only direct work marks rows meanwhile
 			seen.drifted[key] = drifted{what, at}
 			r.dirty[key] = row
 		}
@@ -184,7 +182,7 @@ func (r *Reconciler[T]) plan(keys []table.Key, drift map[table.Key]drifted) (upd
 	now, s := time.Now(), r.db.Snapshot()
 	for _, key := range keys {
 		j, at := r.job(s, key)
-		if d, ok := drift[key]; ok && d.status == at && j.kind == nothing && j.status.Key == key {
+		if d, ok := drift[key]; ok && d.status == at && j.kind == nothing {
 			j.kind = update
 			j.found = !j.status.Drift.Open()
 			if j.found {

@@ -214,6 +214,9 @@ func TestASnapshotStaysAndATransactionSeesItsOwnChanges(t *testing.T) {
 		var listed []string
 		for p := range pods.List(txn, byNode().Query("n1")) { // writing meanwhile does not disturb it
 			listed = append(listed, p.name)
+			if p.name == "a" {
+				pods.Delete(txn, byName().Query("c"))
+			}
 			if _, err := pods.Insert(txn, newPod(p.name, "n2")); err != nil {
 				return err
 			}
