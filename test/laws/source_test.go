@@ -118,15 +118,6 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-func TestFilesStayReadable(t *testing.T) {
-	const limit = 500
-	sources(t, ".", func(path string, text []byte, _ *ast.File, _ *token.FileSet) {
-		if n := bytes.Count(text, []byte("\n")); n > limit {
-			t.Errorf("%s has %d lines, more than %d: one noun a file", path, n, limit)
-		}
-	})
-}
-
 func TestTheEnvironmentIsReadInOnePlace(t *testing.T) {
 	// The product's settings come from core/config; only mains hand it the
 	// environment. The SDKs read their own variables.

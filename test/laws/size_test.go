@@ -1,0 +1,295 @@
+package laws
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Upper bounds of what one reader holds in mind at a time.
+const (
+	maxMethods = 25  // of a type, or of an interface
+	maxFields  = 15  // of a struct, without configuration
+	maxLines   = 500 // of a file
+)
+
+// size is how large a type is.
+type size struct{ methods, fields int }
+
+func (s size) String() string { return fmt.Sprintf("%d methods, %d fields", s.methods, s.fields) }
+
+func (s size) within(bound size) bool {
+	return s.methods <= bound.methods && s.fields <= bound.fields
+}
+
+func lawfulSize() size { return size{maxMethods, maxFields} }
+
+// oversize is a type that is over the bounds today. It may shrink, not grow; once
+// it is within the bounds its entry must go.
+type oversize struct {
+	size
+	why string
+}
+
+// oversizeTypes are all of them, by package folder and name.
+func oversizeTypes() map[string]oversize {
+	return map[string]oversize{
+		"internal/app/agent.Agent":          {size{94, 29}, "all responsibilities of the agent in one type; each becomes a controller with tables of its own"},
+		"internal/app/cli.testCluster":      {size{26, 5}, "lease, namespace, pods and logs of a connectivity test; the lease is a responsibility of its own"},
+		"internal/app/cli/connectivity.Env": {size{26, 13}, "set-up of the test pods and what a case asks of them; set-up is a responsibility of its own"},
+		"internal/core/ipam.Ledger":         {size{52, 15}, "addresses, in-flight actions and fences change together; fences and leases can become types of their own"},
+		"internal/core/ipam.planner":        {size{42, 15}, "state of one call of Plan; growing, releasing and restoring share its counts"},
+		"internal/core/ipam_test.world":     {size{23, 18}, "the model of EC2 and of the node in one type; the faults it injects can become a type of their own"},
+		"internal/edge/ec2.carry":           {size{27, 7}, "one intent from call to proof for every kind of action; one type per kind would separate them"},
+		"internal/edge/journal.Journal":     {size{18, 16}, "queue, file and compaction under one lock; the file can become a type of its own"},
+		"internal/edge/link.Host":           {size{43, 11}, "observing, wiring and removing links, and the scheduling of ADDs against DELs, which leaves the edge"},
+		"lab/cache.Cache":                   {size{33, 5}, "one recipe per kind of artifact as a method; recipes can become values"},
+		"lab/cli.session":                   {size{31, 13}, "what all lab commands share; start and stop of the daemon can become a type of its own"},
+		"lab/daemon.lab":                    {size{34, 11}, "the lab's state with each phase of `up` as a method; phases can become functions of their inputs"},
+		"lab/node.Config":                   {size{38, 0}, "configuration that also builds the node's files and processes; the steps can become a type of their own"},
+		"lab/spec.resolver":                 {size{27, 11}, "one check per section of lab.yaml, with shared error positions"},
+		"sim/cloud.Cloud":                   {size{35, 9}, "one method per change that EC2 offers, on one account: its breadth is EC2's"},
+		"sim/cloud.Interface":               {size{3, 17}, "a record: its fields are those of EC2's NetworkInterface"},
+		"sim/cloud.change":                  {size{32, 3}, "one atomic change of an account; building from a specification can become a type of its own"},
+		"sim/fabric.plan":                   {size{26, 7}, "links, routes and rules of one state; rule sets can become a type of their own"},
+		"sim/fabric.world":                  {size{32, 4}, "hosts, streams and packets of the fabric's tests; a host can become a type of its own"},
+		"sim/imds.Instance":                 {size{0, 18}, "a record: its fields are the service's metadata categories"},
+		"sim/imds.Interface":                {size{0, 17}, "a record: its fields are the service's categories below network/interfaces/macs"},
+		"sim/world.World":                   {size{30, 17}, "services, power and wiring of the embedded VPC; power can become a type of its own"},
+		"test/e2e.lab":                      {size{56, 3}, "every question that an end-to-end test asks a lab; grouped by component they can become small types"},
+	}
+}
+
+// configurationName matches types that hold configuration: they have a field for
+// each setting.
+var configurationName = regexp.MustCompile(`(Config|Options|^options)$`)
+
+// sizes measures types by package folder and name. A method counts once, also when
+// files for several systems declare it. A field does not count if it is
+// configuration, by the name of its type or of its struct, or if it has a tag: then
+// it is a flag, a file's key or a message's element, and flag set, file or wire
+// format decide how many there are.
+type sizes struct {
+	methods map[string]map[string]bool
+	fields  map[string]int
+}
+
+func newSizes() sizes {
+	return sizes{methods: map[string]map[string]bool{}, fields: map[string]int{}}
+}
+
+// add measures one file of a package folder.
+func (s sizes) add(folder string, f *ast.File) {
+	named := func(name string) string {
+		at := folder + "." + name
+		if s.methods[at] == nil {
+			s.methods[at] = map[string]bool{}
+		}
+		return at
+	}
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Recv != nil {
+				s.methods[named(typeName(d.Recv.List[0].Type))][d.Name.Name] = true
+			}
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				if t, ok := spec.(*ast.TypeSpec); ok {
+					s.addType(named(t.Name.Name), t)
+				}
+			}
+		}
+	}
+}
+
+func (s sizes) addType(at string, t *ast.TypeSpec) {
+	switch shape := t.Type.(type) {
+	case *ast.StructType:
+		if !configurationName.MatchString(t.Name.Name) {
+			s.fields[at] = countFields(shape)
+		}
+	case *ast.InterfaceType:
+		for _, m := range shape.Methods.List {
+			for _, name := range m.Names {
+				s.methods[at][name.Name] = true
+			}
+		}
+	}
+}
+
+func countFields(t *ast.StructType) (n int) {
+	for _, f := range t.Fields.List {
+		if f.Tag == nil && !configurationName.MatchString(typeName(f.Type)) {
+			n += max(len(f.Names), 1) // an embedded type is one field
+		}
+	}
+	return n
+}
+
+// typeName is the name of a named type or of a pointer to one, without its package
+// and type parameters; empty for other types.
+func typeName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.StarExpr:
+		return typeName(e.X)
+	case *ast.ParenExpr:
+		return typeName(e.X)
+	case *ast.IndexExpr:
+		return typeName(e.X)
+	case *ast.IndexListExpr:
+		return typeName(e.X)
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	}
+	return ""
+}
+
+// of returns each type with its size.
+func (s sizes) of() map[string]size {
+	all := map[string]size{}
+	for at, methods := range s.methods {
+		all[at] = size{len(methods), s.fields[at]}
+	}
+	return all
+}
+
+// judge compares types with the bounds and with the list of those that are over
+// them; it returns one sentence per violation.
+func judge(types map[string]size, listed map[string]oversize) (problems []string) {
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		got := types[name]
+		known, isListed := listed[name]
+		switch {
+		case got.within(lawfulSize()) && isListed:
+			problems = append(problems, fmt.Sprintf("%s is within the bounds now (%s): remove it from oversizeTypes", name, got))
+		case got.within(lawfulSize()):
+		case !isListed:
+			problems = append(problems, fmt.Sprintf(
+				"%s has %s; the bounds are %d and %d: split it by responsibility, because a reader must know every field and method to change one safely",
+				name, got, maxMethods, maxFields))
+		case !got.within(known.size):
+			problems = append(problems, fmt.Sprintf("%s has grown to %s from %s: a type over the bounds may only shrink", name, got, known.size))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(listed)) {
+		if _, exists := types[name]; !exists {
+			problems = append(problems, name+" does not exist any more: remove it from oversizeTypes")
+		}
+		if listed[name].why == "" {
+			problems = append(problems, name+" is listed in oversizeTypes without a reason")
+		}
+	}
+	return problems
+}
+
+func TestTypesAreSmallEnoughToRead(t *testing.T) {
+	measured := newSizes()
+	allSources(t, ".", func(path string, _ []byte, f *ast.File, _ *token.FileSet) {
+		folder := filepath.ToSlash(filepath.Dir(path))
+		if strings.HasSuffix(f.Name.Name, "_test") {
+			folder += "_test" // a package of its own
+		}
+		measured.add(folder, f)
+	})
+	types := measured.of()
+	if len(types) < 300 {
+		t.Fatalf("%d types found: the law would hold for little", len(types))
+	}
+	for _, problem := range judge(types, oversizeTypes()) {
+		t.Error(problem)
+	}
+}
+
+// The law must be able to fail, in every way it can.
+func TestALargeTypeIsCaught(t *testing.T) {
+	large, small := size{maxMethods + 1, 3}, size{maxMethods, maxFields}
+	for name, c := range map[string]struct {
+		types  map[string]size
+		listed map[string]oversize
+		want   string
+	}{
+		"both bounds reached":    {map[string]size{"a.T": small}, nil, ""},
+		"too many methods":       {map[string]size{"a.T": large}, nil, "a.T has 26 methods, 3 fields; the bounds are 25 and 15"},
+		"too many fields":        {map[string]size{"a.T": {0, maxFields + 1}}, nil, "a.T has 0 methods, 16 fields"},
+		"listed":                 {map[string]size{"a.T": large}, map[string]oversize{"a.T": {large, "a reason"}}, ""},
+		"listed, shrinks":        {map[string]size{"a.T": large}, map[string]oversize{"a.T": {size{40, 3}, "a reason"}}, ""},
+		"listed, grows":          {map[string]size{"a.T": {26, 4}}, map[string]oversize{"a.T": {large, "a reason"}}, "may only shrink"},
+		"listed, within bounds":  {map[string]size{"a.T": small}, map[string]oversize{"a.T": {large, "a reason"}}, "remove it from oversizeTypes"},
+		"listed, does not exist": {nil, map[string]oversize{"a.T": {large, "a reason"}}, "does not exist any more"},
+		"listed, no reason":      {map[string]size{"a.T": large}, map[string]oversize{"a.T": {large, ""}}, "without a reason"},
+	} {
+		problems := judge(c.types, c.listed)
+		if c.want == "" && len(problems) > 0 || c.want != "" && (len(problems) != 1 || !strings.Contains(problems[0], c.want)) {
+			t.Errorf("%s: %q, want one that contains %q", name, problems, c.want)
+		}
+	}
+}
+
+func TestMethodsAndFieldsAreCountedHoweverTheyAreWritten(t *testing.T) {
+	for code, want := range map[string]size{
+		`type T struct{ a, b int; C }`:                                      {0, 3},
+		`type T struct{ a int; cfg Config; o *config.Config }`:              {0, 1},
+		"type T struct{ A int `json:\"a\"`; b int }":                        {0, 1},
+		`type T[K any] struct{ a K }; func (T[K]) f() {}`:                   {1, 1},
+		`type T[K, V any] struct{ a K }; func (t *T[K, V]) f() {}`:          {1, 1},
+		`type T struct{}; func (T) f() {}; func (t *T) g() {}; func h() {}`: {2, 0},
+		`type T interface{ f(); g() int; fmt.Stringer }`:                    {2, 0},
+		`type T func(); func (T) f() {}`:                                    {1, 0},
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "f.go", "package p\n"+code, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		measured := newSizes()
+		measured.add("p", f)
+		measured.add("p", f) // the same methods, for another system
+		if got := measured.of()["p.T"]; got != want {
+			t.Errorf("%s: %s, want %s", code, got, want)
+		}
+	}
+	f, err := parser.ParseFile(token.NewFileSet(), "f.go", "package p\ntype PoolConfig struct{ a, b int }", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	measured := newSizes()
+	measured.add("p", f)
+	if got := measured.of()["p.PoolConfig"]; got != (size{}) {
+		t.Errorf("fields of configuration count: %s", got)
+	}
+}
+
+func TestFilesAreShortEnoughToRead(t *testing.T) {
+	allSources(t, ".", func(path string, text []byte, _ *ast.File, _ *token.FileSet) {
+		if problem := tooLong(path, text); problem != "" {
+			t.Error(problem)
+		}
+	})
+}
+
+// tooLong says what is wrong with a file's length, empty if nothing is.
+func tooLong(path string, text []byte) string {
+	if n := bytes.Count(text, []byte("\n")); n > maxLines {
+		return fmt.Sprintf("%s has %d lines; the bound is %d: split it by sub-noun, because a file is read from top to bottom", path, n, maxLines)
+	}
+	return ""
+}
+
+func TestALongFileIsCaught(t *testing.T) {
+	if got := tooLong("a.go", bytes.Repeat([]byte("\n"), maxLines)); got != "" {
+		t.Errorf("%d lines: %s", maxLines, got)
+	}
+	if got := tooLong("a.go", bytes.Repeat([]byte("\n"), maxLines+1)); !strings.Contains(got, "a.go has 501 lines") {
+		t.Errorf("%d lines: %q", maxLines+1, got)
+	}
+}
