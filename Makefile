@@ -1,4 +1,4 @@
-# Trunkline. `make help` lists the targets; README.md says where to begin.
+# Trunkline. `make help` lists the targets; README.md and CONTRIBUTING.md say where to begin.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -11,18 +11,22 @@ export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false
 TOOL    := $(GO) tool -modfile=tools/go.mod
 PACKAGES := ./...
-# Go's caches and the lab's are in it; a service or a container may start without.
+# Go's caches and the lab's are below it; services and containers may start without it.
 ifndef HOME
 export HOME := $(shell getent passwd "$$(id -u)" | cut -d: -f6)
 endif
 
-# Debian packages the lab and the tests use, as "program:package". Debian's awscli is
-# called by its path: another aws may come first on the PATH.
+# Debian packages that the lab and the tests use, as "program:package[,package]".
+# Debian's awscli is named by its path: another aws may come first on the PATH.
 PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack mount:mount nsenter:util-linux \
 	pgrep:procps git:git dpkg-deb:dpkg /usr/bin/aws:awscli
-# Of one package's tests, of which none takes more than a few minutes on an idle
-# machine; CI's is not idle, and Go's own 10 minutes are not many for it.
-PATIENCE := 30m
+# What the race detector needs beyond them.
+C_COMPILER := gcc:gcc,libc6-dev
+# Time limit for the tests of one package. They take a few minutes at most on an idle
+# machine; a busy one, such as CI's, can need more than go test's own 10 minutes.
+TEST_TIMEOUT := 30m
+# Draws the packages of race-sample: another quarter for each commit.
+RACE_SEED ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || date +%F)
 
 .PHONY: help
 help: ## List the targets
@@ -37,12 +41,12 @@ build: ## Build trunkline, trunkline-cni and trunkline-lab into bin/
 	$(GO) build $(LDFLAGS) -o bin/ ./cmd/...
 
 .PHONY: check
-check: lint test-unit test-touched ## What every commit passes (about 3 minutes)
+check: lint test-unit test-touched ## What every commit must pass (about 3 minutes)
 
 .PHONY: lint
 lint: ## gofumpt, go vet and the linters of .golangci.yml
 	$(TOOL) golangci-lint run --timeout 10m $(PACKAGES)
-	$(TOOL) golangci-lint fmt --diff lab/kube/... # a module of its own, too large to be type-checked here
+	$(TOOL) golangci-lint fmt --diff lab/kube/... # its own module, too large to type-check here
 
 .PHONY: fmt
 fmt: ## Format every Go file
@@ -53,26 +57,39 @@ generate: ## Regenerate deepcopy functions, CRDs and docs/config.md
 	$(GO) generate $(PACKAGES)
 
 .PHONY: test
-test: setup test-unit test-netns test-lab ## Everything a fresh machine can run; what CI runs (root)
+test: ## Everything a fresh machine can run; exactly what CI runs (root)
+	@MAKE="$(MAKE)" ./test/tiers setup test-unit test-netns race-sample test-lab
 
 .PHONY: test-unit
 test-unit: ## Tests that need no root
-	$(GO) test -timeout $(PATIENCE) $(PACKAGES)
+	$(GO) test -timeout $(TEST_TIMEOUT) $(PACKAGES)
 
 .PHONY: test-netns
-test-netns: setup ## Tests in network namespaces of their own (root)
-	pkgs="$$(./test/tagged netns)" && $(GO) test -tags netns -p 2 -timeout $(PATIENCE) $$pkgs
+test-netns: setup ## Tests in network namespaces that they create (root)
+	pkgs="$$(./test/tagged netns)" && $(GO) test -tags netns -p 2 -timeout $(TEST_TIMEOUT) $$pkgs
 
 .PHONY: test-fault
-test-fault: setup ## The agent killed at a sample of its steps; part of test-netns (root)
+test-fault: setup ## The agent is killed at a sample of its steps; part of test-netns (root)
 	$(GO) test -tags netns -count 1 -v ./test/fault
 
 .PHONY: test-touched
 test-touched: ## The netns tests of packages changed since the last commit (root)
 	@pkgs="$$(./test/tagged netns --touched)"; \
-	if [ -z "$$pkgs" ]; then echo "no netns test touched"; \
-	elif [ "$$(id -u)" != 0 ]; then echo "not root: netns tests left out: $$pkgs"; \
-	else $(GO) test -tags netns -p 2 -timeout $(PATIENCE) $$pkgs; fi
+	if [ -z "$$pkgs" ]; then echo "test-touched: no package with netns tests has changed"; \
+	elif [ "$$(id -u)" != 0 ]; then echo "test-touched: not root, netns tests not run: $$pkgs"; \
+	else $(GO) test -tags netns -p 2 -timeout $(TEST_TIMEOUT) $$pkgs; fi
+
+.PHONY: race
+race: setup-race ## Unit and netns tests under the race detector (root)
+	GO="$(GO)" TEST_TIMEOUT=$(TEST_TIMEOUT) ./test/race all
+
+.PHONY: race-sample
+race-sample: setup-race ## The same for a quarter of the packages, drawn by RACE_SEED (root)
+	GO="$(GO)" TEST_TIMEOUT=$(TEST_TIMEOUT) ./test/race sample $(RACE_SEED)
+
+.PHONY: setup-race
+setup-race:
+	@GO="$(GO)" ./test/setup $(PROGRAMS) $(C_COMPILER)
 
 .PHONY: test-lab
 test-lab: setup build ## Tests on the lab: a real Kubernetes on an embedded VPC (root)
@@ -88,7 +105,7 @@ fuzz: ## Every fuzz target for 10 s each
 	./test/fuzz 10s
 
 .PHONY: bench
-bench: setup build ## Benchmarks against baselines of the same run, into bench/latest.jsonl (root)
+bench: setup build ## Benchmarks and their baselines in one run, into bench/latest.jsonl (root)
 	$(GO) run ./bench/cmd -out bench/latest.jsonl
 
 .PHONY: demo
@@ -96,5 +113,5 @@ demo: setup build ## Three nodes, real pods on VPC addresses, the connectivity t
 	./bin/trunkline-lab demo
 
 .PHONY: clean
-clean: ## Remove what was built here; the lab's cache stays
+clean: ## Remove bin/; the lab's cache stays
 	rm -rf bin
