@@ -7,13 +7,13 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Assigned is what an interface was given.
+// Assigned lists the addresses and prefixes that a call assigned.
 type Assigned struct {
 	Addresses []netip.Addr
 	Prefixes  []netip.Prefix
 }
 
-// AssignIPv4 gives an interface secondary addresses or /28 prefixes.
+// AssignIPv4 assigns secondary addresses or /28 prefixes to an interface.
 func (c *Cloud) AssignIPv4(id vpc.ENIID, w Want) (got Assigned, err error) {
 	err = c.modify(id, func(ch *change, i *Interface) error {
 		if w.size() == 0 {
@@ -26,7 +26,7 @@ func (c *Cloud) AssignIPv4(id vpc.ENIID, w Want) (got Assigned, err error) {
 	return got, err
 }
 
-// AssignIPv6 gives an interface IPv6 addresses or /80 prefixes.
+// AssignIPv6 assigns IPv6 addresses or /80 prefixes to an interface.
 func (c *Cloud) AssignIPv6(id vpc.ENIID, w Want) (got Assigned, err error) {
 	err = c.modify(id, func(ch *change, i *Interface) error {
 		if w.size() == 0 {
@@ -39,7 +39,8 @@ func (c *Cloud) AssignIPv6(id vpc.ENIID, w Want) (got Assigned, err error) {
 	return got, err
 }
 
-// slots is what the interface may hold where it is.
+// slots returns how many addresses the interface may hold on its instance type, or
+// unattached.
 func (ch *change) slots(i *Interface) vpc.Limits {
 	if i.Attachment != nil {
 		if n := ch.Instances[i.Attachment.Instance]; n != nil {
@@ -60,7 +61,7 @@ func checkSlots(i *Interface, l vpc.Limits) error {
 	return nil
 }
 
-// fill4 gives i what w asks for out of p, within limits.
+// fill4 assigns to i the addresses and prefixes of w from p, within the limits l.
 func (ch *change) fill4(i *Interface, p *pool, w Want, l vpc.Limits) (Assigned, error) {
 	var got Assigned
 	if w.size()+len(i.IPv4)+len(i.IPv4Prefixes) > l.IPv4 {
@@ -91,7 +92,7 @@ func (ch *change) fill4(i *Interface, p *pool, w Want, l vpc.Limits) (Assigned, 
 		got.Prefixes = append(got.Prefixes, b)
 	}
 	if blockSize*w.PrefixCount > p.free {
-		return got, noRoomForPrefix()
+		return got, insufficientForPrefix()
 	}
 	for range w.PrefixCount {
 		b, err := p.next4Block()
@@ -105,8 +106,8 @@ func (ch *change) fill4(i *Interface, p *pool, w Want, l vpc.Limits) (Assigned, 
 	return got, checkSlots(i, l)
 }
 
-// claim4 takes one address for i: free, or with reassign another interface's
-// secondary one. What i holds already it keeps.
+// claim4 assigns one named address to i: a free one or, with reassign, a secondary
+// address of another interface. An address that i already holds stays.
 func (ch *change) claim4(i *Interface, p *pool, a netip.Addr, reassign bool) error {
 	if !p.subnet.CIDR.Contains(a) {
 		return InvalidParameter("Address %s does not fall within the subnet's address range", a)
@@ -139,7 +140,7 @@ func addressAssigned(p *pool, a netip.Addr) *Error {
 	return InvalidParameter("[%s] is already assigned to another interface, or is reserved, in this subnet.", a)
 }
 
-// claimPrefix takes one named prefix.
+// claimPrefix assigns one named prefix.
 func claimPrefix(p *pool, b, within netip.Prefix, bits int) error {
 	if b.Bits() != bits || b != b.Masked() {
 		return InvalidParameter("Value (%s) for parameter prefix is invalid. A delegated prefix has length %d.", b, bits)
@@ -153,7 +154,7 @@ func claimPrefix(p *pool, b, within netip.Prefix, bits int) error {
 	return nil
 }
 
-// fill6 gives i what w asks for out of p, within limits.
+// fill6 assigns to i the addresses and prefixes of w from p, within the limits l.
 func (ch *change) fill6(i *Interface, p *pool, w Want, l vpc.Limits) (Assigned, error) {
 	var got Assigned
 	if w.size() == 0 {
@@ -195,8 +196,8 @@ func (ch *change) fill6(i *Interface, p *pool, w Want, l vpc.Limits) (Assigned, 
 	return got, checkSlots(i, l)
 }
 
-// UnassignIPv4 takes secondary addresses and prefixes from an interface. The
-// primary address stays.
+// UnassignIPv4 removes secondary addresses and prefixes from an interface. The
+// primary address cannot be removed.
 func (c *Cloud) UnassignIPv4(id vpc.ENIID, addresses []netip.Addr, prefixes []netip.Prefix) error {
 	return c.modify(id, func(_ *change, i *Interface) error {
 		for _, a := range addresses {
@@ -220,7 +221,7 @@ func (c *Cloud) UnassignIPv4(id vpc.ENIID, addresses []netip.Addr, prefixes []ne
 	})
 }
 
-// UnassignIPv6 takes IPv6 addresses and prefixes from an interface.
+// UnassignIPv6 removes IPv6 addresses and prefixes from an interface.
 func (c *Cloud) UnassignIPv6(id vpc.ENIID, addresses []netip.Addr, prefixes []netip.Prefix) error {
 	return c.modify(id, func(_ *change, i *Interface) error {
 		for _, a := range addresses {

@@ -58,8 +58,8 @@ func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
 	return checkSlots(i, n.Limits)
 }
 
-// FinishAttach marks an attachment as attached: the link is plugged. It does
-// nothing when the interface is not attaching any more.
+// FinishAttach marks an attachment as attached: its link is in the guest. It does
+// nothing if the attachment is no longer "attaching".
 func (c *Cloud) FinishAttach(id vpc.AttachmentID) error {
 	return c.apply(func(ch *change) error {
 		for eni, i := range ch.Interfaces {
@@ -98,8 +98,8 @@ func (c *Cloud) Detach(id vpc.AttachmentID) error {
 	})
 }
 
-// FinishDetach frees a detaching interface: its link is pulled. It does nothing
-// when the attachment is gone already.
+// FinishDetach makes a detaching interface available: its link is removed. It does
+// nothing if the attachment no longer exists.
 func (c *Cloud) FinishDetach(id vpc.AttachmentID) error {
 	return c.apply(func(ch *change) error {
 		i := ch.attachedAs(id)
@@ -122,5 +122,5 @@ func (s *State) attachedAs(id vpc.AttachmentID) *Interface {
 	return nil
 }
 
-// AttachmentOwner is the interface an attachment id names, or nil.
+// AttachmentOwner returns the interface with an attachment id, or nil.
 func (s *State) AttachmentOwner(id vpc.AttachmentID) *Interface { return s.attachedAs(id) }

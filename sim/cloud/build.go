@@ -12,11 +12,11 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// defaultGroup is the name of the group every VPC has.
+// defaultGroup is the name of the group that EC2 creates with every VPC.
 const defaultGroup = "default"
 
-// New makes the account that a Spec describes. Its errors name the part of the
-// Spec that is wrong.
+// New makes the account that a Spec describes. Its errors name the invalid part of
+// the Spec.
 func New(spec Spec, opts Options) (*Cloud, error) {
 	c := &Cloud{
 		now: opts.Now, instant: opts.Instant,
@@ -44,7 +44,7 @@ func New(spec Spec, opts Options) (*Cloud, error) {
 	return c, nil
 }
 
-// build fills an empty account. Ids are drawn in the order of the Spec.
+// build fills an empty account. IDs are drawn in the order of the Spec.
 func (ch *change) build(spec Spec) error {
 	stages := []func() error{
 		func() error { return checkIdentity(spec) },
@@ -74,8 +74,8 @@ func (ch *change) buildInstance(spec InstanceSpec) error {
 	return err
 }
 
-// each builds the parts of one kind, refuses a name given twice, and says which
-// part an error is about.
+// each builds the parts of one kind, refuses duplicate names, and names the part in
+// each error.
 func each[T any](kind string, parts []T, name func(T) string, build func(T) error) error {
 	seen := map[string]bool{}
 	for _, p := range parts {
@@ -181,7 +181,7 @@ func (ch *change) buildSubnet(spec SubnetSpec) error {
 	return nameTags(n.Tags, spec.Name, spec.Tags)
 }
 
-// checkRanges refuses a subnet outside its VPC, or over another one.
+// checkRanges refuses a subnet that is outside its VPC or overlaps another one.
 func (ch *change) checkRanges(n *Subnet) error {
 	if !n.CIDR.IsValid() || !n.CIDR.Addr().Is4() || n.CIDR != n.CIDR.Masked() || n.CIDR.Bits() > 28 {
 		return fmt.Errorf("CIDR %s: want an IPv4 network between /16 and /28", n.CIDR)
@@ -196,7 +196,7 @@ func (ch *change) checkRanges(n *Subnet) error {
 	return errors.Join(ch.checkRange6(n), ch.checkOverlap(n))
 }
 
-// checkRange6 refuses an IPv6 range that is no /64 of the VPC's.
+// checkRange6 refuses an IPv6 range that is not a /64 of the VPC's.
 func (ch *change) checkRange6(n *Subnet) error {
 	p := n.CIDR6
 	if p.IsValid() && (p.Bits() != 64 || p != p.Masked() || !ch.VPC.CIDR6.IsValid() || !ch.VPC.CIDR6.Contains(p.Addr())) {
@@ -205,7 +205,7 @@ func (ch *change) checkRange6(n *Subnet) error {
 	return nil
 }
 
-// checkOverlap refuses a subnet over another one.
+// checkOverlap refuses a subnet that overlaps another one.
 func (ch *change) checkOverlap(n *Subnet) error {
 	for _, o := range ch.Subnets {
 		for _, pair := range [][2]netip.Prefix{{o.CIDR, n.CIDR}, {o.CIDR6, n.CIDR6}} {
@@ -217,7 +217,8 @@ func (ch *change) checkOverlap(n *Subnet) error {
 	return nil
 }
 
-// buildGroups makes all groups before their rules, for rules name groups.
+// buildGroups makes all groups before their rules, because rules refer to groups by
+// name.
 func (ch *change) buildGroups(specs []GroupSpec) error {
 	all := []GroupSpec{{Name: defaultGroup, Description: "default VPC security group", Ingress: []RuleSpec{
 		{Protocol: "-1", Groups: []string{defaultGroup}},
@@ -325,7 +326,7 @@ func (ch *change) buildHost(spec HostSpec) error {
 	return nil
 }
 
-// requester is the principal id of AWS's own service that made an interface.
+// requester makes the principal id of the AWS service that made an interface.
 func requester(digits string) string {
 	return "AROA" + strings.ToUpper(digits[1:]) + ":AmazonEKS"
 }

@@ -1,10 +1,10 @@
 // Package cloud is the account behind the embedded VPC: subnets, security
 // groups, route tables, instances and interfaces, and EC2's rules about them.
 //
-// It decides what EC2 decides (who owns an address, what a type may hold, what a
-// quota refuses) and answers with EC2's errors. It touches no network: sim/ec2
-// puts it on the wire, and sim/world makes the fabric follow it. It is safe for
-// concurrent use; every change is atomic and either happens whole or not at all.
+// It decides what EC2 decides (which interface owns an address, what an instance type
+// may hold, what a quota refuses) and answers with EC2's errors. It touches no
+// network: sim/ec2 serves it over HTTP, and sim/world makes the fabric follow it. It
+// is safe for concurrent use; every change is atomic.
 package cloud
 
 import (
@@ -22,9 +22,9 @@ import (
 type Options struct {
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
-	// Instant completes attachments within the call that asks for them. Without
-	// it somebody must call FinishAttach and FinishDetach when the wire is
-	// plugged or pulled.
+	// Instant completes attachments within the call that asks for them. Without it
+	// the caller of New must call FinishAttach and FinishDetach when a link has been
+	// added or removed.
 	Instant bool
 }
 
@@ -43,7 +43,7 @@ type Cloud struct {
 	watchers map[chan struct{}]struct{}
 }
 
-// version is a State and since when it was current.
+// version is a State and the time from which it was current.
 type version struct {
 	since time.Time
 	state *State
@@ -52,11 +52,11 @@ type version struct {
 // maxHistory bounds the history, whatever Retain asks for.
 const maxHistory = 4096
 
-// State returns the account as it is.
+// State returns the current account.
 func (c *Cloud) State() *State { return c.current.Load() }
 
-// Retain keeps the States of so long ago for StateAgo from now on. Nothing is
-// kept at first, for a State of a large account is large.
+// Retain keeps States of up to that age for StateAgo, from now on. None are kept by
+// default, because the State of a large account is large.
 func (c *Cloud) Retain(age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +80,8 @@ func (c *Cloud) StateAgo(lag time.Duration) *State {
 	return c.history[0].state
 }
 
-// Watch returns a channel that holds a token whenever the account changed since
-// it was last read, and a function that ends the watch. Changes coalesce.
+// Watch returns a channel that receives a token after the account changed, and a
+// function that ends the watch. Changes coalesce.
 func (c *Cloud) Watch() (changed <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	c.mu.Lock()
@@ -94,16 +94,16 @@ func (c *Cloud) Watch() (changed <-chan struct{}, stop func()) {
 	}
 }
 
-// change is one atomic change: a State of its own whose maps may be written and
-// whose entities must be replaced, never changed in place.
+// change is one atomic change: a State of its own. Its maps may be written; its
+// entities must be replaced, never changed in place.
 type change struct {
 	*State
 	cloud *Cloud
 	now   time.Time
 }
 
-// apply runs fn on a copy of the account and publishes the copy unless fn
-// refuses.
+// apply runs fn on a copy of the account and publishes the copy unless fn returns an
+// error.
 func (c *Cloud) apply(fn func(*change) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +128,7 @@ func (c *Cloud) publish(s *State, now time.Time) {
 	for ch := range c.watchers {
 		select {
 		case ch <- struct{}{}:
-		default: // a token is waiting already
+		default: // a token is pending
 		}
 	}
 }

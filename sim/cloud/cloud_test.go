@@ -15,7 +15,7 @@ import (
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// spec is a small account: a roomy subnet, a tiny one with room for one /28, and
+// spec is a small account: a large subnet, a tiny one with space for one /28, and
 // three instances.
 func spec() cloud.Spec {
 	return cloud.Spec{
@@ -64,7 +64,7 @@ func wantCode(t testing.TB, err error, code, message string) {
 	}
 }
 
-// check holds a State against the invariants that EC2 promises.
+// check verifies the invariants that EC2 guarantees for a State.
 func check(t interface{ Fatalf(string, ...any) }, s *cloud.State) {
 	owner := map[netip.Addr]vpc.ENIID{}
 	used := map[vpc.SubnetID]int{}
@@ -143,9 +143,9 @@ func checkInstance(t interface{ Fatalf(string, ...any) }, s *cloud.State, n *clo
 	}
 }
 
-// Whatever is asked, an address never has two owners, no limit is exceeded, and
-// the free counts add up; and what is refused changes nothing.
-func TestNoSequenceOfCallsBreaksTheAccount(t *testing.T) {
+// No sequence of calls gives an address two owners, exceeds a limit or corrupts the
+// free counts, and a refused call changes nothing.
+func TestNoSequenceOfCallsViolatesAnInvariant(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c := newCloud(t, cloud.Options{Instant: rapid.Bool().Draw(rt, "instant")})
 		for range rapid.IntRange(1, 60).Draw(rt, "calls") {
@@ -156,7 +156,7 @@ func TestNoSequenceOfCallsBreaksTheAccount(t *testing.T) {
 					rt.Fatalf("%v is not an EC2 error", err)
 				}
 				if c.State() != before {
-					rt.Fatalf("%v, and yet the account changed", err)
+					rt.Fatalf("the call was refused (%v) and the account changed", err)
 				}
 			}
 			check(rt, c.State())
@@ -214,7 +214,7 @@ func step(t *rapid.T, c *cloud.Cloud) error {
 			Addresses: rapid.SliceOfN(address, 1, 4).Draw(t, "addresses"), Reassign: rapid.Bool().Draw(t, "reassign"),
 		})
 		return err
-	case 13: // what somebody holds already
+	case 13: // an address that is already assigned
 		other := pick(t, "other", cloud.Sorted(s.Interfaces))
 		_, err := c.AssignIPv4(i.ID, cloud.Want{Addresses: []netip.Addr{pick(t, "held", other.IPv4)}, Reassign: true})
 		return err
@@ -233,11 +233,10 @@ func step(t *rapid.T, c *cloud.Cloud) error {
 	}
 }
 
-func TestAFragmentedSubnetHasAddressesButNoPrefix(t *testing.T) {
+func TestFragmentedSubnetHasAddressesButNoPrefix(t *testing.T) {
 	c := newCloud(t, cloud.Options{Instant: true})
 	tiny := c.State().SubnetNamed("tiny")
-	// One address in the middle of each of the two /28 blocks that hold no
-	// reserved address.
+	// One address in each of the two /28 blocks without a reserved address.
 	for _, a := range []string{"10.0.1.20", "10.0.1.40"} {
 		create(t, c, cloud.NewInterface{Subnet: tiny.ID, Primary: netip.MustParseAddr(a)})
 	}
@@ -249,7 +248,7 @@ func TestAFragmentedSubnetHasAddressesButNoPrefix(t *testing.T) {
 	}
 }
 
-func TestAFullSubnetSaysSo(t *testing.T) {
+func TestFullSubnetIsRefusedWithEC2sErrors(t *testing.T) {
 	c := newCloud(t, cloud.Options{Instant: true})
 	tiny := c.State().SubnetNamed("tiny")
 	i := create(t, c, cloud.NewInterface{Subnet: tiny.ID, IPv4: cloud.Want{Count: 40}})
@@ -270,7 +269,7 @@ func TestAFullSubnetSaysSo(t *testing.T) {
 	}
 }
 
-func TestLimitsAreThoseOfTheInstanceType(t *testing.T) {
+func TestAddressLimitsFollowTheInstanceType(t *testing.T) {
 	c := newCloud(t, cloud.Options{Instant: true})
 	s := c.State()
 	one, old := s.InstanceNamed("one"), s.InstanceNamed("old") // t3.medium and t2.medium: 3 × 6
@@ -291,7 +290,7 @@ func TestLimitsAreThoseOfTheInstanceType(t *testing.T) {
 	wantCode(t, err, "UnsupportedOperation", "")
 }
 
-func TestReassignmentMovesAnAddressAtOnce(t *testing.T) {
+func TestReassignmentMovesAnAddress(t *testing.T) {
 	c := newCloud(t, cloud.Options{Instant: true})
 	subnet := c.State().SubnetNamed("a").ID
 	from := create(t, c, cloud.NewInterface{Subnet: subnet, IPv4: cloud.Want{Count: 1}})
@@ -309,7 +308,7 @@ func TestReassignmentMovesAnAddressAtOnce(t *testing.T) {
 	wantCode(t, err, "InvalidParameterValue", "")
 }
 
-func TestAnAttachmentIsNotAttachedBeforeItsLinkIsIn(t *testing.T) {
+func TestAttachmentIsAttachedOnlyAfterFinishAttach(t *testing.T) {
 	c := newCloud(t, cloud.Options{})
 	one := c.State().InstanceNamed("one")
 	i := create(t, c, cloud.NewInterface{Subnet: one.Subnet})
@@ -334,7 +333,7 @@ func TestAnAttachmentIsNotAttachedBeforeItsLinkIsIn(t *testing.T) {
 	wantCode(t, c.DeleteInterface(i.ID), "InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '"+string(i.ID)+"' does not exist")
 }
 
-func TestTerminationTakesOnlyWhatIsMarked(t *testing.T) {
+func TestTerminationDeletesOnlyMarkedInterfaces(t *testing.T) {
 	c := newCloud(t, cloud.Options{Instant: true})
 	one := c.State().InstanceNamed("one")
 	primary := c.State().Primary(one.ID)
@@ -358,14 +357,14 @@ func TestTerminationTakesOnlyWhatIsMarked(t *testing.T) {
 	}
 	s := c.State()
 	if s.Instances[one.ID].State != cloud.Terminated || s.Interfaces[primary.ID] != nil || len(s.InterfacesOf(one.ID)) != 0 {
-		t.Fatal("the instance or its primary interface is still there")
+		t.Fatal("the instance or its primary interface still exists")
 	}
 	if i := s.Interfaces[kept[0]]; i == nil || i.Status() != "available" {
 		t.Fatalf("%s without DeleteOnTermination: %+v, want available", kept[0], i)
 	}
 }
 
-func TestALateReaderSeesTheStateOfThen(t *testing.T) {
+func TestStateAgoReturnsThePastState(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := newCloud(t, cloud.Options{Now: func() time.Time { return now }, Instant: true})
 	c.Retain(10 * time.Second)
@@ -377,13 +376,13 @@ func TestALateReaderSeesTheStateOfThen(t *testing.T) {
 		t.Errorf("five seconds ago: revision %d, want %d", got.Revision, before.Revision)
 	}
 	if got := c.StateAgo(2 * time.Second); got.Interfaces[i.ID] == nil {
-		t.Error("two seconds ago: the interface is not there")
+		t.Error("two seconds ago: the interface is missing")
 	}
-	// What nobody may ask for is not kept.
+	// States beyond the retention are dropped.
 	now = now.Add(time.Minute)
 	create(t, c, cloud.NewInterface{Subnet: c.State().SubnetNamed("a").ID})
 	if got := c.StateAgo(time.Hour); got.Interfaces[i.ID] == nil {
-		t.Errorf("revision %d is kept for longer than ten seconds", got.Revision)
+		t.Errorf("revision %d is retained for longer than ten seconds", got.Revision)
 	}
 }
 
@@ -405,26 +404,26 @@ func TestTheSameSeedMakesTheSameWorld(t *testing.T) {
 	}
 }
 
-func TestASpecThatContradictsItselfNamesThePart(t *testing.T) {
+func TestInvalidSpecErrorNamesThePart(t *testing.T) {
 	for name, test := range map[string]struct {
 		edit func(*cloud.Spec)
 		want string
 	}{
-		"a subnet over another":    {func(s *cloud.Spec) { s.Subnets[1].CIDR = prefix("10.0.0.64/26") }, `subnet "tiny": CIDR 10.0.0.64/26: overlaps subnet "a" (10.0.0.0/24)`},
-		"a subnet outside the VPC": {func(s *cloud.Spec) { s.Subnets[0].CIDR = prefix("10.1.0.0/24") }, `subnet "a": CIDR 10.1.0.0/24: outside the VPC`},
-		"a zone of another region": {func(s *cloud.Spec) { s.Subnets[0].Zone = "eu-west-1a" }, `subnet "a": zone "eu-west-1a": want us-west-2 and one letter`},
-		"an unknown group":         {func(s *cloud.Spec) { s.Instances[0].Groups = []string{"nope"} }, `instance "one": InvalidGroup.NotFound: The security group 'nope' does not exist`},
-		"an unknown type":          {func(s *cloud.Spec) { s.Instances[0].Type = "m9.huge" }, `instance "one": InvalidParameterValue: Invalid value 'm9.huge' for InstanceType.`},
-		"a name twice":             {func(s *cloud.Spec) { s.Instances[1].Name = "one" }, `instance "one": the name is given twice`},
+		"a subnet overlapping another": {func(s *cloud.Spec) { s.Subnets[1].CIDR = prefix("10.0.0.64/26") }, `subnet "tiny": CIDR 10.0.0.64/26: overlaps subnet "a" (10.0.0.0/24)`},
+		"a subnet outside the VPC":     {func(s *cloud.Spec) { s.Subnets[0].CIDR = prefix("10.1.0.0/24") }, `subnet "a": CIDR 10.1.0.0/24: outside the VPC`},
+		"a zone of another region":     {func(s *cloud.Spec) { s.Subnets[0].Zone = "eu-west-1a" }, `subnet "a": zone "eu-west-1a": want us-west-2 and one letter`},
+		"an unknown group":             {func(s *cloud.Spec) { s.Instances[0].Groups = []string{"nope"} }, `instance "one": InvalidGroup.NotFound: The security group 'nope' does not exist`},
+		"an unknown type":              {func(s *cloud.Spec) { s.Instances[0].Type = "m9.huge" }, `instance "one": InvalidParameterValue: Invalid value 'm9.huge' for InstanceType.`},
+		"a duplicate name":             {func(s *cloud.Spec) { s.Instances[1].Name = "one" }, `instance "one": the name is given twice`},
 		"a route without a gateway": {func(s *cloud.Spec) {
 			s.VPC.InternetGateway = false
 			s.RouteTables = []cloud.RouteTableSpec{{Name: "x", Routes: []cloud.RouteSpec{{Destination: prefix("0.0.0.0/0"), Gateway: "igw"}}}}
 		}, `route table "x": route 0.0.0.0/0: the VPC has no internet gateway`},
-		"a range that ends before it begins": {func(s *cloud.Spec) {
+		"a port range that ends before it begins": {func(s *cloud.Spec) {
 			s.Groups[0].Ingress = []cloud.RuleSpec{{Protocol: "tcp", From: 443, To: 80, Groups: []string{"node"}}}
 		}, `group "node": InvalidParameterValue: Invalid TCP/UDP port range (443:80)`},
-		"an account of eleven": {func(s *cloud.Spec) { s.Account = "11112222333" }, `account "11112222333": want twelve digits`},
-		"an address held already": {func(s *cloud.Spec) {
+		"an account of eleven digits": {func(s *cloud.Spec) { s.Account = "11112222333" }, `account "11112222333": want twelve digits`},
+		"an address already assigned": {func(s *cloud.Spec) {
 			s.Instances[0].Address = netip.MustParseAddr("10.0.0.9")
 			s.Instances[1].Address = s.Instances[0].Address
 		}, `instance "two": InvalidIPAddress.InUse: The specified address is already in use.`},

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Error is an EC2 API error. Code and Message are EC2's own, for clients branch
-// on the code and, where EC2 leaves them no choice, parse ids out of the message.
-// Source: EC2 API reference, "Error codes".
+// Error is an EC2 API error. Code and Message are EC2's own, because clients branch
+// on the code and, where EC2 leaves no other way, parse ids from the message. Source:
+// EC2 API reference, "Error codes".
 type Error struct {
 	Code    string
 	Message string
@@ -22,7 +22,7 @@ func Errorf(code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Status: http.StatusBadRequest}
 }
 
-// Kind is a kind of thing that has an id, named as in ARNs and DescribeTags.
+// Kind is a kind of resource, named as in ARNs and DescribeTags.
 type Kind string
 
 // Kinds.
@@ -64,14 +64,13 @@ func (k Kind) words() (code, noun, prefix string) {
 	}
 }
 
-// NotFound is EC2's error for an id that names nothing. It quotes the id, which
-// clients parse.
+// NotFound is EC2's error for an unknown id. It quotes the id, which clients parse.
 func (k Kind) NotFound(id string) *Error {
 	code, noun, _ := k.words()
 	return Errorf(code+".NotFound", "The %s '%s' does not exist", noun, id)
 }
 
-// CheckID refuses an id that could not be one of this kind.
+// CheckID refuses an id that is malformed for this kind.
 func (k Kind) CheckID(id string) error {
 	code, _, prefix := k.words()
 	digits, ok := strings.CutPrefix(id, prefix)
@@ -84,12 +83,12 @@ func (k Kind) CheckID(id string) error {
 	return Errorf(code+".Malformed", "Invalid id: %q (expecting %q)", id, prefix+"...")
 }
 
-// MissingParameter says that a required parameter is absent.
+// MissingParameter is the error for an absent required parameter.
 func MissingParameter(name string) *Error {
 	return Errorf("MissingParameter", "The request must contain the parameter %s", name)
 }
 
-// InvalidParameter says that a value is not one EC2 takes.
+// InvalidParameter is the error for a value that EC2 does not accept.
 func InvalidParameter(format string, args ...any) *Error {
 	return Errorf("InvalidParameterValue", format, args...)
 }
@@ -99,16 +98,16 @@ func insufficientAddresses() *Error {
 		"The specified subnet does not have enough free addresses to satisfy the request.")
 }
 
-// insufficientBlocks is what EC2 says of a fragmented subnet: addresses are
-// free, but no sixteen of them in a row.
+// insufficientBlocks is EC2's error for a fragmented subnet: enough addresses are
+// free, but no aligned sixteen of them.
 func insufficientBlocks() *Error {
 	return Errorf("InsufficientCidrBlocks",
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// noRoomForPrefix is what EC2 says when a subnet has fewer free addresses than
-// the prefixes asked for would take.
+// insufficientForPrefix is EC2's error for a subnet with fewer free addresses than
+// the requested prefixes take.
 // Source: AWS support, quoted in github.com/cilium/cilium/pull/31016.
-func noRoomForPrefix() *Error {
+func insufficientForPrefix() *Error {
 	return InvalidParameter("There aren't sufficient free Ipv4 addresses or prefixes")
 }

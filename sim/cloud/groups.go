@@ -31,7 +31,7 @@ type Rule struct {
 	Tags     Tags
 }
 
-// Direction is which way a rule lets traffic pass.
+// Direction is the direction of the traffic that a rule allows.
 type Direction bool
 
 // Directions of a rule, seen from the interface in the group.
@@ -45,9 +45,9 @@ func (r Rule) same(o Rule) bool {
 		r.Peer == o.Peer && r.Group == o.Group
 }
 
-// withPorts returns r with ports as EC2 keeps them, or refuses them: TCP and UDP
-// need a range, ICMP a type and a code (-1 is every one), and whatever else a
-// protocol is given is all of it. Source: API_IpPermission.html.
+// withPorts returns r with ports as EC2 stores them, or an error: TCP and UDP need a
+// range, ICMP a type and a code (-1 is all of them), and rules of other protocols
+// always cover the whole protocol. Source: API_IpPermission.html.
 func (r Rule) withPorts() (Rule, error) {
 	switch r.Protocol {
 	case protocolTCP, protocolUDP:
@@ -100,8 +100,8 @@ func (g *Group) rules(d Direction) *[]Rule {
 	return &g.Ingress
 }
 
-// Authorize adds rules to a group and returns them with their ids. One rule that
-// cannot be added refuses all.
+// Authorize adds rules to a group and returns them with their ids. If one rule cannot
+// be added, none is.
 func (c *Cloud) Authorize(id vpc.SecurityGroupID, d Direction, rules []Rule) ([]Rule, error) {
 	added := slices.Clone(rules)
 	err := c.apply(func(ch *change) error {
@@ -138,8 +138,8 @@ func (c *Cloud) Authorize(id vpc.SecurityGroupID, d Direction, rules []Rule) ([]
 	return added, err
 }
 
-// countRules is how many rules count against the same quota as r. A rule that
-// names a group counts for both families.
+// countRules counts the rules that share a quota with r. A rule that names a group
+// counts for both families.
 func countRules(list []Rule, r Rule) int {
 	n := 0
 	for _, o := range list {
@@ -194,7 +194,7 @@ func (c *Cloud) RevokeIDs(id vpc.SecurityGroupID, d Direction, ids []string) err
 	})
 }
 
-// group returns a copy of a group that may be changed.
+// group returns a copy of a group that may be modified.
 func (ch *change) group(id vpc.SecurityGroupID) (*Group, error) {
 	g := ch.Groups[id]
 	if g == nil {
@@ -222,7 +222,7 @@ func (ch *change) checkGroups(ids []vpc.SecurityGroupID) error {
 	return nil
 }
 
-// Protocols whose rules say more than their number.
+// Protocols with ports, or types and codes, in their rules.
 const (
 	protocolICMP   = 1
 	protocolTCP    = 6
@@ -230,8 +230,8 @@ const (
 	protocolICMPv6 = 58
 )
 
-// ProtocolName is how EC2 prints a protocol: a name for those it knows, else the
-// number.
+// ProtocolName returns a protocol as EC2 prints it: by name where EC2 has one, else
+// by number.
 func ProtocolName(n int) string {
 	switch n {
 	case protocolICMP:
@@ -246,7 +246,7 @@ func ProtocolName(n int) string {
 	return strconv.Itoa(n)
 }
 
-// ParseProtocol reads a protocol name or number; -1 and "all" are every one.
+// ParseProtocol reads a protocol name or number; -1 and "all" mean all protocols.
 func ParseProtocol(s string) (int, error) {
 	switch strings.ToLower(s) {
 	case "icmp":

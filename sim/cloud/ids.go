@@ -6,13 +6,13 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// newID makes an id that looks like EC2's: prefix and 17 hexadecimal digits.
+// newID makes an id in EC2's form: the prefix and 17 hexadecimal digits.
 func (ch *change) newID(prefix string) string {
 	r := ch.cloud.rng
 	return fmt.Sprintf("%s0%016x", prefix, r.Uint64())
 }
 
-// newMAC makes a locally administered unicast address that no interface has.
+// newMAC makes an unused, locally administered unicast address.
 func (ch *change) newMAC() vpc.MAC {
 	for {
 		v := ch.cloud.rng.Uint64()

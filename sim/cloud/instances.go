@@ -6,7 +6,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Terminate starts the end of instances: they are shutting down until
+// Terminate starts the termination of instances: they are "shutting-down" until
 // FinishTerminate. Terminating a terminated instance is a success.
 func (c *Cloud) Terminate(ids []vpc.InstanceID) error {
 	return c.apply(func(ch *change) error {
@@ -29,8 +29,8 @@ func (c *Cloud) Terminate(ids []vpc.InstanceID) error {
 	})
 }
 
-// FinishTerminate marks an instance as terminated: the machine is off. Its
-// interfaces with DeleteOnTermination are deleted, the others are free again.
+// FinishTerminate marks an instance as terminated: its machine is off. Its interfaces
+// with DeleteOnTermination are deleted, the others become available.
 func (c *Cloud) FinishTerminate(id vpc.InstanceID) error {
 	return c.apply(func(ch *change) error {
 		n := ch.Instances[id]
@@ -44,7 +44,7 @@ func (c *Cloud) FinishTerminate(id vpc.InstanceID) error {
 	})
 }
 
-// finishTerminate ends n, which is this change's own copy.
+// finishTerminate terminates n, a copy that this change owns.
 func (ch *change) finishTerminate(n *Instance) {
 	n.State = Terminated
 	for _, i := range ch.InterfacesOf(n.ID) {
@@ -58,7 +58,8 @@ func (ch *change) finishTerminate(n *Instance) {
 	}
 }
 
-// Reboot asks for a reboot of instances, all of them or none.
+// Reboot requests a reboot of all of the instances; if one is not running, none is
+// rebooted.
 func (c *Cloud) Reboot(ids []vpc.InstanceID) error {
 	return c.apply(func(ch *change) error {
 		for _, id := range ids {
@@ -77,8 +78,8 @@ func (c *Cloud) Reboot(ids []vpc.InstanceID) error {
 	})
 }
 
-// Launch adds an instance while the account lives, as RunInstances with one
-// instance would.
+// Launch adds an instance to a running account, as RunInstances with one instance
+// would.
 func (c *Cloud) Launch(spec InstanceSpec) (*Instance, error) {
 	var made *Instance
 	err := c.apply(func(ch *change) (err error) {
@@ -125,7 +126,7 @@ func (ch *change) launch(spec InstanceSpec) (*Instance, error) {
 	return made, nil
 }
 
-// groupIDs resolves names of a Spec.
+// groupIDs resolves group names of a Spec.
 func (ch *change) groupIDs(names []string) ([]vpc.SecurityGroupID, error) {
 	var out []vpc.SecurityGroupID
 	for _, name := range names {

@@ -7,7 +7,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// NewInterface says what CreateInterface makes.
+// NewInterface describes the interface that CreateInterface makes.
 type NewInterface struct {
 	Subnet      vpc.SubnetID
 	Description string
@@ -21,26 +21,25 @@ type NewInterface struct {
 	Requester   string
 }
 
-// Want asks for addresses of one family: so many of any, or these.
+// Want requests addresses of one family: a number of any, or named ones.
 type Want struct {
 	Count       int
 	Addresses   []netip.Addr
 	PrefixCount int
 	Prefixes    []netip.Prefix
-	// Reassign takes Addresses that another interface holds away from it.
+	// Reassign moves Addresses that another interface holds.
 	Reassign bool
 }
 
-// size is how many slots w fills.
+// size returns how many address slots w takes.
 func (w Want) size() int {
 	return w.Count + len(w.Addresses) + w.PrefixCount + len(w.Prefixes)
 }
 
-// unattachedSlots is how many addresses an interface may hold while no instance
-// type says less.
+// unattachedSlots is how many addresses an unattached interface may hold.
 const unattachedSlots = 50
 
-// CreateInterface makes an interface in a subnet and gives it its addresses.
+// CreateInterface makes an interface in a subnet and assigns its addresses.
 func (c *Cloud) CreateInterface(w NewInterface) (*Interface, error) {
 	var made *Interface
 	err := c.apply(func(ch *change) (err error) {
@@ -96,7 +95,7 @@ func (ch *change) createInterface(w NewInterface) (*Interface, error) {
 	return i, nil
 }
 
-// primary takes the address asked for, or any.
+// primary assigns the requested address, or any.
 func (ch *change) primary(p *pool, asked netip.Addr) (netip.Addr, error) {
 	if !asked.IsValid() {
 		return p.next4()
@@ -117,7 +116,7 @@ func addressInUse(p *pool, a netip.Addr) *Error {
 	return Errorf("InvalidIPAddress.InUse", "The specified address is already in use.")
 }
 
-// DeleteInterface deletes an interface that nothing holds.
+// DeleteInterface deletes an unattached interface.
 func (c *Cloud) DeleteInterface(id vpc.ENIID) error {
 	return c.apply(func(ch *change) error {
 		i := ch.Interfaces[id]
@@ -161,7 +160,7 @@ func (c *Cloud) SetSourceDestCheck(id vpc.ENIID, on bool) error {
 	})
 }
 
-// SetDeleteOnTermination says whether an interface goes with its instance.
+// SetDeleteOnTermination sets whether an interface is deleted with its instance.
 func (c *Cloud) SetDeleteOnTermination(id vpc.ENIID, attachment vpc.AttachmentID, on bool) error {
 	return c.modify(id, func(_ *change, i *Interface) error {
 		if i.Attachment == nil || i.Attachment.ID != attachment {
@@ -172,7 +171,7 @@ func (c *Cloud) SetDeleteOnTermination(id vpc.ENIID, attachment vpc.AttachmentID
 	})
 }
 
-// modify runs fn on a copy of an interface that its owner may change.
+// modify runs fn on a copy of an interface that the account's users may modify.
 func (c *Cloud) modify(id vpc.ENIID, fn func(*change, *Interface) error) error {
 	return c.apply(func(ch *change) error {
 		i := ch.Interfaces[id]

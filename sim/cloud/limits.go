@@ -2,9 +2,9 @@ package cloud
 
 import "github.com/trunkline/trunkline/internal/core/vpc"
 
-// typeLimits is what an instance type holds. Source: EC2 user guide, "Maximum
-// IP addresses per network interface"; branches per size as AWS's VPC resource
-// controller lists them.
+// typeLimits returns the limits of each instance type. Source: EC2 user guide,
+// "Maximum IP addresses per network interface"; branches per size as AWS's VPC
+// resource controller lists them.
 func typeLimits() map[string]vpc.Limits {
 	nitro := func(enis, addresses, branches int) vpc.Limits {
 		return vpc.Limits{ENIs: enis, IPv4: addresses, IPv6: addresses, Branches: branches, Nitro: true}

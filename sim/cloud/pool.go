@@ -8,8 +8,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// pool is who holds what in one subnet at one moment. It is built from the
-// interfaces whenever it is needed, so it cannot disagree with them.
+// pool holds the used and free addresses of one subnet. It is built from the
+// interfaces at each use, so it cannot disagree with them.
 type pool struct {
 	subnet *Subnet
 	used   []bool // by IPv4 offset from the subnet's base, reserved ones included
@@ -48,8 +48,8 @@ func (s *State) pool(n *Subnet, rng *rand.Rand) *pool {
 	return p
 }
 
-// FreeIPv4 is how many IPv4 addresses of a subnet nobody holds, as
-// availableIpAddressCount counts them: a delegated /28 takes sixteen.
+// FreeIPv4 counts the unassigned IPv4 addresses of a subnet as
+// availableIpAddressCount does: a delegated /28 takes sixteen.
 func (s *State) FreeIPv4(n *Subnet) int { return s.pool(n, nil).free }
 
 const blockSize = 1 << (32 - vpc.DelegatedPrefix4)
@@ -75,7 +75,7 @@ func (p *pool) takeBlock(offset int) {
 	}
 }
 
-// isFree reports whether nobody holds a, and EC2 does not reserve it.
+// isFree reports whether a is neither assigned nor reserved by EC2.
 func (p *pool) isFree(a netip.Addr) bool {
 	if a.Is4() {
 		return !p.used[p.offset(a)]
@@ -84,7 +84,7 @@ func (p *pool) isFree(a netip.Addr) bool {
 	return !vpc.Reserved(p.subnet.CIDR6, a) && !p.used6[a] && !p.taken6[block]
 }
 
-// claim takes a if it is free.
+// claim assigns a if it is free.
 func (p *pool) claim(a netip.Addr) bool {
 	if !p.isFree(a) {
 		return false
@@ -97,7 +97,7 @@ func (p *pool) claim(a netip.Addr) bool {
 	return true
 }
 
-// next4 takes any free address.
+// next4 assigns any free address.
 func (p *pool) next4() (netip.Addr, error) {
 	if p.free == 0 {
 		return netip.Addr{}, insufficientAddresses()
@@ -112,10 +112,10 @@ func (p *pool) next4() (netip.Addr, error) {
 	return netip.Addr{}, insufficientAddresses()
 }
 
-// next4Block takes any sixteen free addresses in a row that make an aligned /28.
+// next4Block assigns any free, aligned /28.
 func (p *pool) next4Block() (netip.Prefix, error) {
 	if p.free < blockSize {
-		return netip.Prefix{}, noRoomForPrefix()
+		return netip.Prefix{}, insufficientForPrefix()
 	}
 	blocks := len(p.used) / blockSize
 	start := p.rng.IntN(blocks)
@@ -138,7 +138,7 @@ func (p *pool) blockFree(offset int) bool {
 	return true
 }
 
-// claimBlock takes an aligned prefix of the subnet if all of it is free.
+// claimBlock assigns an aligned prefix of the subnet if all of it is free.
 func (p *pool) claimBlock(b netip.Prefix) bool {
 	if b.Addr().Is4() {
 		if !p.blockFree(p.offset(b.Addr())) {
@@ -159,13 +159,13 @@ func (p *pool) claimBlock(b netip.Prefix) bool {
 	return true
 }
 
-// reserved6 reports whether a prefix holds one of the five reserved addresses:
+// reserved6 reports whether a prefix contains one of the five reserved addresses, as
 // the first and the last /80 of a subnet do.
 func (p *pool) reserved6(b netip.Prefix) bool {
 	return b.Contains(p.subnet.CIDR6.Addr()) || b.Contains(vpc.Last(p.subnet.CIDR6))
 }
 
-// next6 takes any free IPv6 address. A /64 does not run out.
+// next6 assigns any free IPv6 address. A /64 does not run out.
 func (p *pool) next6() netip.Addr {
 	for {
 		b := p.subnet.CIDR6.Addr().As16()
@@ -176,7 +176,7 @@ func (p *pool) next6() netip.Addr {
 	}
 }
 
-// next6Block takes any free /80, of which a /64 has 65,536.
+// next6Block assigns any free /80, of which a /64 has 65,536.
 func (p *pool) next6Block() (netip.Prefix, error) {
 	start := p.rng.IntN(1 << 16)
 	for i := range 1 << 16 {

@@ -8,8 +8,9 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// What EC2 does not do, each in its code, with the account as it was.
-func TestWhatEC2DoesNotDoItRefusesAndLeavesTheAccountAsItWas(t *testing.T) {
+// Each call that EC2 refuses returns EC2's error code and leaves the account
+// unchanged.
+func TestRefusedCallsReturnEC2sErrorsAndChangeNothing(t *testing.T) {
 	s := spec()
 	s.Quotas.GroupsPerInterface = 1
 	s.Hosts = []cloud.HostSpec{{Name: "cluster", Subnet: "a", Groups: []string{"node"}}}
@@ -43,7 +44,7 @@ func TestWhatEC2DoesNotDoItRefusesAndLeavesTheAccountAsItWas(t *testing.T) {
 			attach(c, elsewhere.ID, one, 1, 0), "InvalidParameterValue",
 			"You may not attach a network interface to an instance if they are not in the same availability zone",
 		},
-		"attach to what is terminated": {
+		"attach to a terminated instance": {
 			attach(c, here.ID, two, 1, 0), "IncorrectState",
 			"The instance '" + string(two) + "' is not in a valid state for this operation: terminated",
 		},
@@ -60,12 +61,12 @@ func TestWhatEC2DoesNotDoItRefusesAndLeavesTheAccountAsItWas(t *testing.T) {
 			attach(c, branch.ID, one, 1, 0), "InvalidParameterValue",
 			"Interface type branch cannot be attached to an instance: '" + string(branch.ID) + "'",
 		},
-		"attach a trunk where there are none": {
+		"attach a trunk to a type without trunks": {
 			attach(c, trunk.ID, one, 1, 0), "UnsupportedOperation", "Instance type t3.medium does not support trunk interfaces.",
 		},
-		"delete an interface of AWS's own": {c.DeleteInterface(aws.ID), "OperationNotPermitted", "You do not have permission to access the specified resource."},
-		"change an interface of AWS's own": {c.SetDescription(aws.ID, "mine"), "OperationNotPermitted", "You do not have permission to access the specified resource."},
-		"detach an interface of AWS's own": {c.Detach(aws.Attachment.ID), "OperationNotPermitted", "You are not allowed to manage 'ela-attach' attachments."},
+		"delete an interface managed by AWS": {c.DeleteInterface(aws.ID), "OperationNotPermitted", "You do not have permission to access the specified resource."},
+		"modify an interface managed by AWS": {c.SetDescription(aws.ID, "mine"), "OperationNotPermitted", "You do not have permission to access the specified resource."},
+		"detach an interface managed by AWS": {c.Detach(aws.Attachment.ID), "OperationNotPermitted", "You are not allowed to manage 'ela-attach' attachments."},
 		"detach the primary interface": {
 			c.Detach(c.State().Primary(one).Attachment.ID), "OperationNotPermitted",
 			"The network interface at device index 0 and networkCard index 0 cannot be detached.",
@@ -74,14 +75,14 @@ func TestWhatEC2DoesNotDoItRefusesAndLeavesTheAccountAsItWas(t *testing.T) {
 			c.CreateRoute(table, prefix("192.0.2.0/24"), cloud.RouteTarget{Instance: one}), "InvalidInstanceID",
 			"There are multiple interfaces attached to instance '" + string(one) + "'. Please specify an interface ID for the operation instead.",
 		},
-		"give more groups than the quota": {
+		"set more groups than the quota": {
 			c.SetGroups(here.ID, []vpc.SecurityGroupID{node, c.State().GroupNamed("default").ID}), "SecurityGroupsPerInterfaceLimitExceeded", "",
 		},
-		"let in a group that does not exist": {
+		"allow a group that does not exist": {
 			authorize(c, node, cloud.Rule{Protocol: -1, From: -1, To: -1, Group: "sg-00000000000000001"}), "InvalidGroup.NotFound",
 			"The security group 'sg-00000000000000001' does not exist",
 		},
-		"reboot what is terminated": {
+		"reboot a terminated instance": {
 			c.Reboot([]vpc.InstanceID{one, two}), "IncorrectState", "The instance '" + string(two) + "' is not in the 'running' state.",
 		},
 		"delete a local route": {
@@ -99,7 +100,7 @@ func TestWhatEC2DoesNotDoItRefusesAndLeavesTheAccountAsItWas(t *testing.T) {
 		t.Errorf("the account changed %d times", now-before)
 	}
 	if n := c.State().Instances[one].Reboots; n != 0 {
-		t.Errorf("one of two was rebooted %d times, want all or none", n)
+		t.Errorf("one of two instances was rebooted %d times, want all or none", n)
 	}
 }
 
@@ -113,7 +114,7 @@ func authorize(c *cloud.Cloud, group vpc.SecurityGroupID, r cloud.Rule) error {
 	return err
 }
 
-func TestAnAccountHoldsSoManyInterfaces(t *testing.T) {
+func TestInterfaceQuotaIsEnforced(t *testing.T) {
 	s := spec()
 	s.Quotas.Interfaces = len(s.Instances) + 1
 	c, err := cloud.New(s, cloud.Options{})
@@ -130,9 +131,9 @@ func TestAnAccountHoldsSoManyInterfaces(t *testing.T) {
 	create(t, c, w)
 }
 
-// A rule that names a group counts for both families, one with a range for its own.
-// Source: VPC user guide, "Amazon VPC quotas".
-func TestARuleThatNamesAGroupCountsForBothFamilies(t *testing.T) {
+// A rule that names a group counts for both families, a rule with a range for its
+// own. Source: VPC user guide, "Amazon VPC quotas".
+func TestRuleNamingAGroupCountsForBothFamilies(t *testing.T) {
 	s := spec()
 	s.Quotas.RulesPerGroup = 2
 	c, err := cloud.New(s, cloud.Options{})
@@ -155,7 +156,7 @@ func TestARuleThatNamesAGroupCountsForBothFamilies(t *testing.T) {
 	}
 }
 
-func TestTheFirstAndTheLastPrefixOfAnIPv6SubnetAreEC2s(t *testing.T) {
+func TestFirstAndLastPrefixOfAnIPv6SubnetAreReserved(t *testing.T) {
 	c := newCloud(t, cloud.Options{})
 	i := create(t, c, cloud.NewInterface{Subnet: c.State().SubnetNamed("a").ID})
 	for p, good := range map[string]bool{
@@ -171,7 +172,7 @@ func TestTheFirstAndTheLastPrefixOfAnIPv6SubnetAreEC2s(t *testing.T) {
 	}
 }
 
-func TestATagGoesByItsKeyOrByItsKeyAndValue(t *testing.T) {
+func TestUntagRemovesByKeyOrByKeyAndValue(t *testing.T) {
 	c := newCloud(t, cloud.Options{})
 	i := create(t, c, cloud.NewInterface{Subnet: c.State().SubnetNamed("a").ID, Tags: cloud.Tags{"a": "1", "b": "2", "c": "3"}})
 	no, yes := "no", "2"
@@ -179,6 +180,6 @@ func TestATagGoesByItsKeyOrByItsKeyAndValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if tags := c.State().Interfaces[i.ID].Tags; len(tags) != 1 || tags["a"] != "1" {
-		t.Errorf("left are %v, want a alone: its value is another", tags)
+		t.Errorf("remaining tags are %v, want only a, with its different value", tags)
 	}
 }

@@ -16,7 +16,7 @@ type RouteTable struct {
 	Tags   Tags
 }
 
-// Route leads to a gateway or to an interface; exactly one is set.
+// Route has a gateway or an interface as its target; exactly one is set.
 type Route struct {
 	Destination netip.Prefix
 	Gateway     vpc.GatewayID // an internet gateway, or LocalGateway
@@ -39,15 +39,15 @@ func (s *State) blackholed(r Route) bool {
 	return i == nil || i.Attachment == nil
 }
 
-// RouteTarget is what a request names as a route's target. One field is set.
+// RouteTarget is the target that a request names. Exactly one field is set.
 type RouteTarget struct {
 	Gateway   vpc.GatewayID
 	Interface vpc.ENIID
 	Instance  vpc.InstanceID // its only interface
 }
 
-// CreateRoute adds a route to a table. Creating the very route that exists is a
-// success, as on EC2.
+// CreateRoute adds a route to a table. Creating a route that exists with the same
+// target is a success, as on EC2.
 func (c *Cloud) CreateRoute(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) error {
 	return c.apply(func(ch *change) error {
 		t, r, err := ch.route(id, dst, to)
@@ -69,7 +69,7 @@ func (c *Cloud) CreateRoute(id vpc.RouteTableID, dst netip.Prefix, to RouteTarge
 	})
 }
 
-// ReplaceRoute gives an existing route another target.
+// ReplaceRoute changes the target of an existing route.
 func (c *Cloud) ReplaceRoute(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) error {
 	return c.apply(func(ch *change) error {
 		t, r, err := ch.route(id, dst, to)
@@ -108,7 +108,7 @@ func (c *Cloud) DeleteRoute(id vpc.RouteTableID, dst netip.Prefix) error {
 	})
 }
 
-// table returns a copy of a route table that may be changed.
+// table returns a copy of a route table that may be modified.
 func (ch *change) table(id vpc.RouteTableID) (*RouteTable, error) {
 	t := ch.RouteTables[id]
 	if t == nil {
@@ -119,7 +119,7 @@ func (ch *change) table(id vpc.RouteTableID) (*RouteTable, error) {
 	return &n, nil
 }
 
-// route resolves what a request says into a table to change and a route.
+// route resolves a request into a table to modify and a route.
 func (ch *change) route(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) (*RouteTable, Route, error) {
 	t, err := ch.table(id)
 	if err != nil {
@@ -146,8 +146,8 @@ func (ch *change) route(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) (
 	return t, r, err
 }
 
-// checkInside refuses a route into the VPC itself, but for one that leads all of a
-// subnet to an interface. Source: VPC user guide, "Route table concepts" and
+// checkInside refuses a route for a destination inside the VPC, except a route of a
+// whole subnet to an interface. Source: VPC user guide, "Route table concepts" and
 // "Middlebox routing".
 func (ch *change) checkInside(dst netip.Prefix, to RouteTarget) error {
 	for _, local := range append(slices.Clone(ch.VPC.CIDRs), ch.VPC.CIDR6) {
@@ -169,7 +169,7 @@ func (ch *change) checkInside(dst netip.Prefix, to RouteTarget) error {
 	return nil
 }
 
-// onlyInterface is the interface a route to an instance uses.
+// onlyInterface returns the interface that a route to an instance uses.
 func (ch *change) onlyInterface(id vpc.InstanceID) (vpc.ENIID, error) {
 	if ch.Instances[id] == nil {
 		return "", KindInstance.NotFound(string(id))
@@ -187,7 +187,7 @@ func (t *RouteTable) index(dst netip.Prefix) int {
 	return slices.IndexFunc(t.Routes, func(r Route) bool { return r.Destination == dst })
 }
 
-// count is how many routes of a family count against the quota: all but the
+// count returns how many routes of a family count against the quota: all except the
 // local ones.
 func (t *RouteTable) count(is4 bool) int {
 	n := 0

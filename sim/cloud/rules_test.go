@@ -19,7 +19,7 @@ func TestRoutesAndRulesHaveQuotas(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.CreateRoute(table, prefix("0.0.0.0/0"), to); err != nil {
-		t.Fatalf("the very same route again: %v", err)
+		t.Fatalf("create the same route again: %v", err)
 	}
 	wantCode(t, c.CreateRoute(table, prefix("192.0.2.0/24"), to), "RouteLimitExceeded", "The maximum number of routes has been reached.")
 	group := c.State().GroupNamed("node").ID
@@ -39,7 +39,7 @@ func TestRoutesAndRulesHaveQuotas(t *testing.T) {
 	wantCode(t, c.Revoke(group, cloud.Ingress, []cloud.Rule{rule(80)}), "InvalidPermission.NotFound", "The specified rule does not exist in this security group.")
 }
 
-func TestARouteIntoTheVPCLeadsAWholeSubnetToAnInterface(t *testing.T) {
+func TestRouteInsideTheVPCMustBeAWholeSubnetToAnInterface(t *testing.T) {
 	c := newCloud(t, cloud.Options{Instant: true})
 	s := c.State()
 	table := cloud.Sorted(s.RouteTables)[0].ID
@@ -66,7 +66,7 @@ func TestARouteIntoTheVPCLeadsAWholeSubnetToAnInterface(t *testing.T) {
 	}
 }
 
-func TestARulesPortsAreThoseItsProtocolHas(t *testing.T) {
+func TestRulePortsAreCheckedByProtocol(t *testing.T) {
 	c := newCloud(t, cloud.Options{Instant: true})
 	group := c.State().GroupNamed("node").ID
 	for _, test := range []struct {
@@ -82,7 +82,7 @@ func TestARulesPortsAreThoseItsProtocolHas(t *testing.T) {
 		{protocol: 1, from: -1, to: -1, keptFrom: -1, keptTo: -1},
 		{protocol: 1, from: 300, to: 0, code: "InvalidPermission.Malformed", message: "ICMP type or code (300) out of range"},
 		{protocol: 58, from: -1, to: 4, code: "InvalidPermission.Malformed", message: "ICMP code (4) must be -1 for all types"},
-		// Whatever range is given, other protocols are let through whole.
+		// Rules of other protocols ignore the port range.
 		{protocol: 132, from: 80, to: 81, keptFrom: -1, keptTo: -1},
 		{protocol: -1, from: 80, to: 81, keptFrom: -1, keptTo: -1},
 	} {
@@ -93,9 +93,9 @@ func TestARulesPortsAreThoseItsProtocolHas(t *testing.T) {
 			continue
 		}
 		if err != nil || made[0].From != test.keptFrom || made[0].To != test.keptTo {
-			t.Errorf("%+v is kept as %+v (%v)", rule, made, err)
+			t.Errorf("%+v is stored as %+v (%v)", rule, made, err)
 		}
-		// What was given finds the rule again.
+		// The original rule matches the stored one.
 		if err := c.Revoke(group, cloud.Ingress, []cloud.Rule{rule}); err != nil {
 			t.Errorf("revoke %+v: %v", rule, err)
 		}

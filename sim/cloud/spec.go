@@ -6,13 +6,12 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Spec is the account as it is first: what lab.yaml says, with names where EC2
-// has ids. Names are local to the Spec and end up as the objects' Name tags;
-// New gives every object its id.
+// Spec is the initial account as lab.yaml describes it, with names where EC2 has ids.
+// Names are local to the Spec and become the objects' Name tags; New assigns the ids.
 type Spec struct {
 	Region  string // such as "us-west-2"
 	Account string // twelve digits
-	// Seed feeds ids, MAC addresses and the choice of free addresses, so that
+	// Seed determines ids, MAC addresses and the choice of free addresses, so that
 	// the same Spec and the same calls make the same world.
 	Seed uint64
 
@@ -23,7 +22,7 @@ type Spec struct {
 	Instances   []InstanceSpec
 	Hosts       []HostSpec
 	Quotas      Quotas
-	// Limits adds instance types, or replaces what the built-in table says.
+	// Limits adds instance types, or replaces those of the built-in table.
 	Limits map[string]vpc.Limits
 }
 
@@ -44,18 +43,18 @@ type SubnetSpec struct {
 	CIDR       netip.Prefix
 	CIDR6      netip.Prefix // a /64, or the zero prefix for none
 	RouteTable string       // by name; empty is the main table
-	// Public gives the primary interface of an instance started here a way
-	// through the internet gateway, as MapPublicIpOnLaunch does.
+	// Public routes the primary interface of an instance started here through the
+	// internet gateway, as MapPublicIpOnLaunch does.
 	Public bool
-	// AssignIPv6 gives every new interface an IPv6 address, as
+	// AssignIPv6 assigns an IPv6 address to every new interface, as
 	// AssignIpv6AddressOnCreation does.
 	AssignIPv6 bool
 	Tags       map[string]string
 }
 
-// RouteTableSpec is a route table. The VPC's own CIDRs are routed "local" in
-// every table and are not written here. Exactly one table is Main; when none
-// says so, the first is.
+// RouteTableSpec is a route table. The VPC's own CIDRs are routed "local" in every
+// table and are not listed here. Exactly one table is Main; if none is marked, the
+// first is.
 type RouteTableSpec struct {
 	Name   string
 	Main   bool
@@ -74,8 +73,8 @@ type GroupSpec struct {
 	Name        string
 	Description string
 	Ingress     []RuleSpec
-	// Egress is what the group lets out; nil allows everything, as a new group
-	// does on EC2. An empty non-nil list allows nothing.
+	// Egress is the outbound traffic that the group allows; nil allows everything, as
+	// a new group does on EC2. An empty non-nil list allows nothing.
 	Egress []RuleSpec
 	Tags   map[string]string
 }
@@ -83,7 +82,7 @@ type GroupSpec struct {
 // RuleSpec allows a protocol and a port range from or to peers.
 type RuleSpec struct {
 	Protocol string // "tcp", "udp", "icmp", "icmpv6", a number, or "-1" for all
-	From, To int    // ports, or ICMP type and code; -1 in both is every one, other protocols ignore them
+	From, To int    // ports, or ICMP type and code; -1 in both is all, other protocols ignore them
 	CIDRs    []netip.Prefix
 	Groups   []string // by name; a group may name itself
 	Note     string
@@ -95,23 +94,23 @@ type InstanceSpec struct {
 	Type   string // such as "m5.xlarge"
 	Subnet string // by name
 	Groups []string
-	// Address is the primary private address; the zero value lets EC2 choose.
+	// Address is the primary private address; if it is zero, EC2 chooses one.
 	Address netip.Addr
 	Role    string // IAM role of its instance profile; empty is none
-	// Namespace is the network namespace that holds the guest's end of its
+	// Namespace is the network namespace of the guest, which holds its end of the
 	// interfaces.
 	Namespace string
 	Metadata  MetadataOptions
 	Tags      map[string]string
 }
 
-// HostSpec is a machine of AWS's own that holds an interface in our VPC and is
-// no instance of ours, as the control plane of an EKS cluster.
+// HostSpec is a machine operated by AWS that has an interface in the VPC without
+// being one of the account's instances, such as the control plane of an EKS cluster.
 type HostSpec struct {
 	Name        string
 	Subnet      string // by name
 	Groups      []string
-	Address     netip.Addr // zero lets EC2 choose
+	Address     netip.Addr // zero: EC2 chooses
 	Namespace   string     // see InstanceSpec.Namespace
 	Description string     // such as "Amazon EKS trunkline-lab"
 	Tags        map[string]string
@@ -120,13 +119,13 @@ type HostSpec struct {
 // MetadataOptions are the instance's metadata options. The zero value is not
 // usable; DefaultMetadata is what AWS's EKS node images set.
 type MetadataOptions struct {
-	TokensRequired bool // IMDSv1 is off
+	TokensRequired bool // IMDSv1 is disabled
 	HopLimit       int  // TTL of the reply to a token request, 1–64
 	IPv6           bool // also listen on fd00:ec2::254
 }
 
-// DefaultMetadata is IMDSv2 only, hop limit 1, both families: a pod, one hop
-// further away, gets no token.
+// DefaultMetadata is IMDSv2 only, hop limit 1, both families: the token response does
+// not reach a pod, one hop further away.
 func DefaultMetadata() MetadataOptions {
 	return MetadataOptions{TokensRequired: true, HopLimit: 1, IPv6: true}
 }

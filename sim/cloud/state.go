@@ -10,9 +10,9 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// State is everything in the account at one moment. It and all it points to are
-// never changed after Cloud published it, so readers need no lock and an older
-// State stays true to its moment.
+// State is the whole account at one moment. Neither it nor anything it points to is
+// modified after Cloud published it, so readers need no lock and old States stay
+// valid.
 type State struct {
 	Revision uint64
 	Region   string
@@ -50,7 +50,7 @@ type Subnet struct {
 	CIDR       netip.Prefix
 	CIDR6      netip.Prefix // invalid when the subnet has none
 	Table      vpc.RouteTableID
-	Explicit   bool // Table is associated, rather than the main one implied
+	Explicit   bool // Table is associated explicitly, not the main table by default
 	Public     bool
 	AssignIPv6 bool
 	Tags       Tags
@@ -59,7 +59,7 @@ type Subnet struct {
 // InstanceState is an instance's lifecycle state, as EC2 names it.
 type InstanceState string
 
-// Instance states. "pending" does not occur: the lab's machines run from the
+// Instance states. "pending" does not occur: the lab's machines are running from the
 // start.
 const (
 	Running      InstanceState = "running"
@@ -80,19 +80,19 @@ type Instance struct {
 	Namespace string
 	Metadata  MetadataOptions
 	Launched  time.Time
-	// Reboots counts the reboots asked for; whoever has the power switch
-	// compares it with those done.
+	// Reboots counts the requested reboots; sim/world compares it with the completed
+	// ones.
 	Reboots int
 	Tags    Tags
 }
 
-// Host is a machine of AWS's own that holds an interface in the VPC.
+// Host is a machine operated by AWS that has an interface in the VPC.
 type Host struct {
 	Name      string
 	Namespace string
 }
 
-// AttachmentStatus is how far an attachment has come, as EC2 names it.
+// AttachmentStatus is the state of an attachment, as EC2 names it.
 type AttachmentStatus string
 
 // Attachment states.
@@ -102,7 +102,7 @@ const (
 	Detaching AttachmentStatus = "detaching"
 )
 
-// Attachment ties an interface to an instance, or to a Host.
+// Attachment connects an interface to an instance or to a Host.
 type Attachment struct {
 	ID                  vpc.AttachmentID
 	Instance            vpc.InstanceID // empty for a Host
@@ -120,7 +120,7 @@ type Tracking struct {
 	TCPEstablished, UDPStream, UDP int
 }
 
-// Interface is an elastic network interface.
+// Interface is an elastic network interface (ENI).
 type Interface struct {
 	ID               vpc.ENIID
 	Type             vpc.InterfaceType
@@ -134,9 +134,9 @@ type Interface struct {
 	Groups           []vpc.SecurityGroupID
 	SourceDestCheck  bool
 	RequesterManaged bool
-	Requester        string // who made it: an access key's principal id
+	Requester        string // the principal id of the caller that made it
 	Tracking         *Tracking
-	Public           bool // the primary address passes the internet gateway
+	Public           bool // the primary address is routed through the internet gateway
 	Attachment       *Attachment
 	Tags             Tags
 }
@@ -149,8 +149,8 @@ func (i *Interface) Status() string {
 	return "in-use"
 }
 
-// Holds reports whether a is one of the interface's addresses or lies in one of
-// its delegated prefixes.
+// Holds reports whether a is one of the interface's addresses or inside one of its
+// delegated prefixes.
 func (i *Interface) Holds(a netip.Addr) bool {
 	in := func(p netip.Prefix) bool { return p.Contains(a) }
 	return slices.Contains(i.IPv4, a) || slices.Contains(i.IPv6, a) ||
@@ -172,8 +172,8 @@ func (i *Interface) clone() *Interface {
 	return &n
 }
 
-// Sorted returns the values of m in the order of their ids, so that answers and
-// goldens do not depend on a map's order.
+// Sorted returns the values of m in the order of their keys, so that responses and
+// goldens are deterministic.
 func Sorted[K cmp.Ordered, V any](m map[K]V) []V {
 	out := make([]V, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -182,8 +182,8 @@ func Sorted[K cmp.Ordered, V any](m map[K]V) []V {
 	return out
 }
 
-// InterfacesOf returns the interfaces attached to an instance in any state of
-// attachment, lowest device index first.
+// InterfacesOf returns the interfaces of an instance in any attachment state, lowest
+// device index first.
 func (s *State) InterfacesOf(id vpc.InstanceID) []*Interface {
 	var out []*Interface
 	for _, i := range s.Interfaces {
@@ -207,8 +207,9 @@ func (s *State) Primary(id vpc.InstanceID) *Interface {
 	return nil
 }
 
-// InstanceNamed returns the instance whose Spec had that name, or nil. A name may
-// be used again when its instance is terminated; the living one counts.
+// InstanceNamed returns the instance with a Spec name, or nil. The name of a
+// terminated instance may be reused; the instance that is not terminated is
+// preferred.
 func (s *State) InstanceNamed(name string) *Instance {
 	var found *Instance
 	for _, i := range s.Instances {
@@ -219,7 +220,7 @@ func (s *State) InstanceNamed(name string) *Instance {
 	return found
 }
 
-// SubnetNamed returns the subnet whose Spec had that name, or nil.
+// SubnetNamed returns the subnet with a Spec name, or nil.
 func (s *State) SubnetNamed(name string) *Subnet {
 	for _, n := range s.Subnets {
 		if n.Name == name {
@@ -229,7 +230,7 @@ func (s *State) SubnetNamed(name string) *Subnet {
 	return nil
 }
 
-// GroupNamed returns the group of that name, or nil.
+// GroupNamed returns the group with a name, or nil.
 func (s *State) GroupNamed(name string) *Group {
 	for _, g := range s.Groups {
 		if g.Name == name {
@@ -239,7 +240,7 @@ func (s *State) GroupNamed(name string) *Group {
 	return nil
 }
 
-// HostInterface returns the interface a Host holds, or nil.
+// HostInterface returns the interface of a Host, or nil.
 func (s *State) HostInterface(name string) *Interface {
 	for _, i := range s.Interfaces {
 		if i.Attachment != nil && i.Attachment.Host == name {

@@ -12,7 +12,7 @@ import (
 // restrictions".
 const maxTags = 50
 
-// mergeTags adds tags to a resource's own, within EC2's restrictions.
+// mergeTags adds tags to those of a resource, within EC2's restrictions.
 func mergeTags(into, tags Tags) error {
 	for k, v := range tags {
 		switch {
@@ -41,8 +41,8 @@ func nameTags(into Tags, name string, tags Tags) error {
 	return mergeTags(into, tags)
 }
 
-// TagsOf returns the tags of any resource and the kind of it as DescribeTags
-// names it; false when no such resource exists.
+// TagsOf returns the tags and the kind of any resource; false if no such resource
+// exists.
 func (s *State) TagsOf(id string) (tags Tags, kind Kind, ok bool) {
 	for _, r := range s.Resources() {
 		if r.ID == id {
@@ -52,14 +52,14 @@ func (s *State) TagsOf(id string) (tags Tags, kind Kind, ok bool) {
 	return nil, "", false
 }
 
-// Resource is anything that carries tags.
+// Resource is an object that can be tagged.
 type Resource struct {
 	ID   string
 	Kind Kind
 	Tags Tags
 }
 
-// Resources lists all that carries tags, ordered by kind and id.
+// Resources lists all objects that can be tagged, ordered by kind and id.
 func (s *State) Resources() []Resource {
 	var out []Resource
 	for _, n := range Sorted(s.Instances) {
@@ -83,13 +83,14 @@ func (s *State) Resources() []Resource {
 	return append(out, Resource{string(s.VPC.ID), KindVPC, s.VPC.Tags})
 }
 
-// Tag adds or overwrites tags of resources; one unknown id refuses all.
+// Tag adds or overwrites tags of resources. If one id is unknown, no resource is
+// tagged.
 func (c *Cloud) Tag(ids []string, tags Tags) error {
 	return c.retag(ids, func(t Tags) error { return mergeTags(t, tags) })
 }
 
-// Untag removes tags. An entry of tags with a nil value removes the key whatever
-// its value; with no entries at all every tag goes.
+// Untag removes tags. An entry with a nil value removes the key whatever its value;
+// without entries all tags are removed.
 func (c *Cloud) Untag(ids []string, tags map[string]*string) error {
 	return c.retag(ids, func(t Tags) error {
 		if len(tags) == 0 {
