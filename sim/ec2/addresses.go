@@ -58,7 +58,7 @@ func (a *api) assignIPv4(_ *query.Call, r *assignIPv4) (*assignedIPv4, error) {
 		Addresses: p.addrs("privateIpAddress", r.Addresses), Prefixes: p.prefixes("ipv4Prefix", r.Prefixes),
 	}
 	p.count(r.Count, r.PrefixCount)
-	p.alone(r.Count > 0, len(r.Addresses) > 0, r.PrefixCount > 0, len(r.Prefixes) > 0)
+	p.exclusive(r.Count > 0, len(r.Addresses) > 0, r.PrefixCount > 0, len(r.Prefixes) > 0)
 	if p.err != nil {
 		return nil, p.err
 	}
@@ -116,7 +116,7 @@ func (a *api) assignIPv6(_ *query.Call, r *assignIPv6) (*assignedIPv6, error) {
 		Addresses: p.addrs("ipv6Addresses", r.Addresses), Prefixes: p.prefixes("ipv6Prefix", r.Prefixes),
 	}
 	p.count(r.Count, r.PrefixCount)
-	p.alone(r.Count > 0, len(r.Addresses) > 0, r.PrefixCount > 0, len(r.Prefixes) > 0)
+	p.exclusive(r.Count > 0, len(r.Addresses) > 0, r.PrefixCount > 0, len(r.Prefixes) > 0)
 	if p.err != nil {
 		return nil, p.err
 	}

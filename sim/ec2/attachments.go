@@ -37,10 +37,10 @@ type attached struct {
 }
 
 func permitAttach(c *query.Call, r *attachInterface) ([]iam.Request, error) {
-	q := &questions{call: c}
+	q := &authorization{call: c}
 	q.eni(r.Interface)
 	q.instance(r.Instance)
-	return q.answer()
+	return q.result()
 }
 
 func (a *api) attach(_ *query.Call, r *attachInterface) (*attached, error) {
@@ -54,12 +54,13 @@ func (a *api) attach(_ *query.Call, r *attachInterface) (*attached, error) {
 type detachInterface struct {
 	query.DryRun
 	ID string `q:"AttachmentId,required"`
-	// Force is taken and changes nothing: nobody here waits for the guest.
+	// Force is accepted and has no effect: detaching does not wait for the guest.
 	Force bool `q:"Force"`
 }
 
-// permitDetach asks about what an attachment ties together. An attachment is no
-// resource of its own: without it nobody can tell what to ask about.
+// permitDetach requires permission for the interface and the instance of an
+// attachment. An attachment is no resource of its own, so an unknown one is refused
+// as such.
 func permitDetach(c *query.Call, r *detachInterface) ([]iam.Request, error) {
 	owner := c.State.AttachmentOwner(vpc.AttachmentID(r.ID))
 	if owner == nil {
@@ -68,10 +69,10 @@ func permitDetach(c *query.Call, r *detachInterface) ([]iam.Request, error) {
 		}
 		return nil, cloud.KindAttachment.NotFound(r.ID)
 	}
-	q := &questions{call: c}
+	q := &authorization{call: c}
 	q.eni(string(owner.ID))
 	if id := owner.Attachment.Instance; id != "" {
 		q.instance(string(id))
 	}
-	return q.answer()
+	return q.result()
 }

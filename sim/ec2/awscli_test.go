@@ -14,13 +14,13 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// awscli is Debian's. Another aws on the PATH may be another version, so it is
-// called by its path.
+// awscli is Debian's, called by its path: another aws on the PATH may have another
+// version.
 const awscli = "/usr/bin/aws"
 
-// What Debian's awscli prints for a small world, held against goldens that were
-// reviewed against the API reference; testdata/README.md says how and when.
-func TestDebianAWSCLIPrintsTheGoldens(t *testing.T) {
+// The output of Debian's awscli for a small world equals goldens that were reviewed
+// against the API reference; testdata/README.md describes the review.
+func TestDebianAWSCLIOutputMatchesTheGoldens(t *testing.T) {
 	if testing.Short() {
 		t.Skip("awscli takes seconds to start")
 	}
@@ -44,7 +44,7 @@ func TestDebianAWSCLIPrintsTheGoldens(t *testing.T) {
 	}
 }
 
-// furnish gives the small world one of each thing that a describe shows.
+// furnish adds one of each thing that a describe shows.
 func furnish(t *testing.T, c *cloud.Cloud) {
 	t.Helper()
 	s := c.State()
@@ -74,8 +74,8 @@ func furnish(t *testing.T, c *cloud.Cloud) {
 	furnishGroup(t, c, s.GroupNamed("control-plane").ID)
 }
 
-// furnishGroup gives a group every shape a rule has: several peers of the same
-// ports, both families, ICMP, a protocol without ports; and a tag.
+// furnishGroup adds rules of every shape to a group: several peers of the same ports,
+// both families, ICMP, a protocol without ports; and a tag.
 func furnishGroup(t *testing.T, c *cloud.Cloud, id vpc.SecurityGroupID) {
 	t.Helper()
 	prefix := netip.MustParsePrefix

@@ -1,10 +1,10 @@
 // Package ec2 is the EC2 API of the embedded VPC: the table of actions, their
-// messages and what each does to sim/cloud.
+// messages and their effects on sim/cloud.
 //
-// A message is a Go struct whose tags name its members on the wire; that table is
-// the only place they are written, and a test holds every one of them against
-// AWS's own SDK, both ways. What a struct does not have is refused in a request
-// and absent from an answer. sim/world serves it through sim/query.
+// A message is a Go struct with tags that name its members on the wire. That table is
+// the only description of the messages, and a test compares every member with AWS's
+// own SDK in both directions. A member that the struct lacks is refused in a request
+// and absent from a response. sim/world serves the API through sim/query.
 //
 // Source: EC2 API reference, version 2016-11-15; each action names its page.
 package ec2
@@ -19,13 +19,13 @@ import (
 // Version is the API version that clients send.
 const Version = "2016-11-15"
 
-// api is what the handlers share.
+// api is the state that the handlers share.
 type api struct {
 	cloud  *cloud.Cloud
 	tokens *tokens
 }
 
-// Service is EC2 over an account.
+// Service returns EC2 for an account.
 func Service(c *cloud.Cloud) query.Service {
 	a := &api{cloud: c, tokens: newTokens()}
 	return query.Service{
@@ -37,17 +37,17 @@ func Service(c *cloud.Cloud) query.Service {
 	}
 }
 
-// page is an action's page in the API reference.
+// page returns the URL of an action's page in the API reference.
 func page(action string) string {
 	return "https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_" + action + ".html"
 }
 
-// returned is the answer of actions that say no more than that it is done.
+// returned is the response of actions that report success alone.
 type returned struct {
 	Return bool `q:"return"`
 }
 
-// done is that answer, or the error.
+// done makes a success response from a nil error.
 func done(err error) (*returned, error) {
 	if err != nil {
 		return nil, err

@@ -56,8 +56,8 @@ func TestErrorsQuoteTheID(t *testing.T) {
 	want(t, err, "OperationNotPermitted", "The network interface at device index 0 and networkCard index 0 cannot be detached.")
 }
 
-// What AWS's VPC CNI does when it grows a node, call by call.
-func TestANodeGrowsAsTheVPCCNIGrowsIt(t *testing.T) {
+// The calls of AWS's VPC CNI when it adds an interface to a node.
+func TestVPCCNICallsAddAnInterface(t *testing.T) {
 	a := start(t, seeded())
 	ctx, n := t.Context(), a.instance("small")
 	made := a.create(t, &awsec2.CreateNetworkInterfaceInput{
@@ -142,7 +142,7 @@ func (a *account) free(t *testing.T, name string) int32 {
 	return *out.Subnets[0].AvailableIpAddressCount
 }
 
-func TestAClientTokenHasItsEffectOnce(t *testing.T) {
+func TestClientTokenTakesEffectOnce(t *testing.T) {
 	a := start(t, seeded())
 	in := func() *awsec2.CreateNetworkInterfaceInput {
 		return &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), ClientToken: aws.String("t-1"), SecondaryPrivateIpAddressCount: aws.Int32(2)}
@@ -159,23 +159,23 @@ func TestAClientTokenHasItsEffectOnce(t *testing.T) {
 	_, err = a.CreateNetworkInterface(t.Context(), failing)
 	want(t, err, "InsufficientFreeAddressesInSubnet", "")
 	failing.SecondaryPrivateIpAddressCount = aws.Int32(4)
-	a.create(t, failing) // a failure does not use the token up
+	a.create(t, failing) // a failed call does not consume the token
 }
 
-func TestADryRunAsksForPermissionAndChangesNothing(t *testing.T) {
+func TestDryRunChecksPermissionAndChangesNothing(t *testing.T) {
 	a := start(t, seeded())
 	before := a.cloud.State()
 	in := &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), DryRun: aws.Bool(true)}
 	_, err := a.CreateNetworkInterface(t.Context(), in)
 	want(t, err, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
-	_, err = a.as(iam.Role{Name: "nobody"}).CreateNetworkInterface(t.Context(), in)
+	_, err = a.as(iam.Role{Name: "unprivileged"}).CreateNetworkInterface(t.Context(), in)
 	want(t, err, "UnauthorizedOperation", "")
 	if a.cloud.State() != before {
 		t.Error("a dry run changed the account")
 	}
 }
 
-func TestAnInstanceTypeAskedForTwiceIsDescribedOnce(t *testing.T) {
+func TestDuplicateInstanceTypeIsDescribedOnce(t *testing.T) {
 	a := start(t, seeded())
 	out, err := a.DescribeInstanceTypes(t.Context(), &awsec2.DescribeInstanceTypesInput{
 		InstanceTypes: []types.InstanceType{"m5.xlarge", "t3.medium", "m5.xlarge"}, MaxResults: aws.Int32(100),
@@ -185,7 +185,7 @@ func TestAnInstanceTypeAskedForTwiceIsDescribedOnce(t *testing.T) {
 	}
 }
 
-func TestTagsAreMeasuredInCharactersAndThereAreFiftyAtMost(t *testing.T) {
+func TestTagLimitsCountCharactersAndFiftyTags(t *testing.T) {
 	a := start(t, seeded())
 	tag := func(tags ...types.Tag) error {
 		_, err := a.CreateTags(t.Context(), &awsec2.CreateTagsInput{Resources: []string{*a.subnet("a")}, Tags: tags})
@@ -297,7 +297,7 @@ func TestARuleWithoutThePortsItsProtocolNeedsIsRefused(t *testing.T) {
 	}
 }
 
-func TestARouteWhoseInterfaceIsGoneIsABlackhole(t *testing.T) {
+func TestRouteToAnUnattachedInterfaceIsABlackhole(t *testing.T) {
 	a := start(t, seeded())
 	i := a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")})
 	table := a.table(t)
@@ -307,7 +307,7 @@ func TestARouteWhoseInterfaceIsGoneIsABlackhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := a.table(t).Routes; r[len(r)-1].State != types.RouteStateBlackhole {
-		t.Errorf("a route to an interface nothing holds is %s, want a blackhole", r[len(r)-1].State)
+		t.Errorf("a route to an unattached interface is %s, want a blackhole", r[len(r)-1].State)
 	}
 	_, err := a.DeleteRoute(t.Context(), &awsec2.DeleteRouteInput{RouteTableId: table.RouteTableId, DestinationCidrBlock: aws.String("10.98.0.0/16")})
 	want(t, err, "InvalidRoute.NotFound", "no route with destination-cidr-block 10.98.0.0/16 in route table "+*table.RouteTableId)
@@ -324,12 +324,12 @@ func (a *account) table(t *testing.T) types.RouteTable {
 
 func TestEveryActionIsRefusedWithoutPermission(t *testing.T) {
 	a := start(t, seeded())
-	nobody := a.as(iam.Role{Name: "nobody"})
+	unprivileged := a.as(iam.Role{Name: "unprivileged"})
 	s := a.cloud.State()
 	eni, sg, rtb := string(s.Primary(a.instance("node1").ID).ID), string(s.GroupNamed("node").ID), string(cloud.Sorted(s.RouteTables)[0].ID)
 	for _, action := range table(t) {
 		input := inputOf(action.Name)
-		// The fields that name things that exist; the rest stays empty.
+		// Only the fields that name existing resources are set.
 		for name, value := range map[string]any{
 			"NetworkInterfaceId": &eni, "InstanceId": aws.String(string(a.instance("node1").ID)), "GroupId": &sg, "RouteTableId": &rtb,
 			"SubnetId": a.subnet("a"), "InstanceIds": []string{string(a.instance("node1").ID)}, "DeviceIndex": aws.Int32(1),
@@ -340,7 +340,7 @@ func TestEveryActionIsRefusedWithoutPermission(t *testing.T) {
 				set(f, value)
 			}
 		}
-		_, err := call(t, nobody, action.Name, input)
+		_, err := call(t, unprivileged, action.Name, input)
 		want(t, err, "UnauthorizedOperation", "")
 		if !strings.Contains(err.Error(), "perform: ec2:"+action.Name+" on resource: ") {
 			t.Errorf("%s: %v", action.Name, err)
@@ -348,7 +348,7 @@ func TestEveryActionIsRefusedWithoutPermission(t *testing.T) {
 	}
 }
 
-// The policy AWS ships for its CNI is enough for what its CNI does, and no more.
+// AWS's managed policy for its CNI allows the calls of the CNI and no others.
 func TestAWSsManagedPolicyLoadsAndIsEnforced(t *testing.T) {
 	a := start(t, seeded())
 	c := a.as(iam.Role{Name: "cni", Policies: map[string][]byte{"AmazonEKS_CNI_Policy": []byte(managedPolicy)}})
@@ -397,7 +397,7 @@ func TestCredentialsAreVerified(t *testing.T) {
 	if err := describe(client(a.url, good.AccessKeyID, good.SecretAccessKey, good.Token)); err != nil {
 		t.Fatalf("good credentials: %v", err)
 	}
-	want(t, describe(client(a.url, "AKIANOBODY", "secret", "")), "AuthFailure", "AWS was not able to validate the provided access credentials")
+	want(t, describe(client(a.url, "AKIAUNKNOWN", "secret", "")), "AuthFailure", "AWS was not able to validate the provided access credentials")
 	want(t, describe(client(a.url, good.AccessKeyID, "wrong", good.Token)), "SignatureDoesNotMatch", "")
 	want(t, describe(client(a.url, good.AccessKeyID, good.SecretAccessKey, "other token")), "SignatureDoesNotMatch", "")
 	want(t, describe(client(a.url, good.AccessKeyID, good.SecretAccessKey, "")), "SignatureDoesNotMatch", "")

@@ -5,7 +5,7 @@ import (
 	"github.com/trunkline/trunkline/sim/query"
 )
 
-// ClaimedFilters are the filters of each describe, without those of tags.
+// ClaimedFilters returns the filters of each describe, except tag filters.
 func ClaimedFilters(s *cloud.State) map[string][]string {
 	c := &query.Call{State: s}
 	return map[string][]string{

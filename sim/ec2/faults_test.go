@@ -13,7 +13,7 @@ import (
 	"github.com/trunkline/trunkline/sim/iam"
 )
 
-func TestAReplyIsLostAfterTheEffect(t *testing.T) {
+func TestLostReplyComesAfterTheEffect(t *testing.T) {
 	a := start(t, seeded())
 	if err := a.faults.Set(faults.Plan{Calls: []faults.Call{{Action: "CreateNetworkInterface", Do: faults.LoseReply}}}); err != nil {
 		t.Fatal(err)
@@ -21,7 +21,7 @@ func TestAReplyIsLostAfterTheEffect(t *testing.T) {
 	in := &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), ClientToken: aws.String("once")}
 	before := len(a.cloud.State().Interfaces)
 	if _, err := a.CreateNetworkInterface(t.Context(), in); err == nil {
-		t.Fatal("an answer came")
+		t.Fatal("a response arrived")
 	}
 	a.create(t, in) // the retry finds the effect
 	if now := len(a.cloud.State().Interfaces); now != before+1 {
@@ -29,7 +29,7 @@ func TestAReplyIsLostAfterTheEffect(t *testing.T) {
 	}
 }
 
-func TestACallStopsBeforeItsEffectAndAfterIt(t *testing.T) {
+func TestCallStopsBeforeOrAfterItsEffect(t *testing.T) {
 	for _, where := range []string{faults.StopBefore, faults.StopAfter} {
 		t.Run(where, func(t *testing.T) {
 			a := start(t, seeded())
@@ -51,21 +51,21 @@ func TestACallStopsBeforeItsEffectAndAfterIt(t *testing.T) {
 			a.awaitStops(t, 1)
 			changed := a.cloud.State() != before
 			if changed != (where == faults.StopAfter) {
-				t.Errorf("stopped at %s, and the account changed: %v", where, changed)
+				t.Errorf("stopped at %s: account changed is %v", where, changed)
 			}
-			kill() // the client dies while it is held
+			kill() // the client disconnects while the call is held
 			if err := <-gone; !errors.Is(err, context.Canceled) {
 				t.Errorf("client: %v", err)
 			}
 			a.awaitStops(t, 0)
 			if where == faults.StopBefore && a.cloud.State() != before {
-				t.Error("a call whose client died before the effect had it all the same")
+				t.Error("a call took effect although its client disconnected before")
 			}
 		})
 	}
 }
 
-// awaitStops waits until so many calls are held.
+// awaitStops waits until n calls are held.
 func (a *account) awaitStops(t *testing.T, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -88,10 +88,10 @@ func TestDescribesLagAndWritesDoNot(t *testing.T) {
 	}
 }
 
-func TestTheCallLogKnowsWhoDidWhat(t *testing.T) {
+func TestCallLogRecordsPrincipalAndResult(t *testing.T) {
 	a := start(t, seeded())
 	a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), Description: aws.String("logged")})
-	_, err := a.as(iam.Role{Name: "nobody"}).DescribeVpcs(t.Context(), &awsec2.DescribeVpcsInput{})
+	_, err := a.as(iam.Role{Name: "unprivileged"}).DescribeVpcs(t.Context(), &awsec2.DescribeVpcsInput{})
 	want(t, err, "UnauthorizedOperation", "")
 	calls := a.calls.Since(0, "")
 	if len(calls) != 2 || calls[0].Params["Description"] != "logged" || calls[0].Principal != "arn:aws:iam::111122223333:user/tester" ||
@@ -103,7 +103,7 @@ func TestTheCallLogKnowsWhoDidWhat(t *testing.T) {
 	}
 }
 
-func TestThrottlingIsATokenBucketPerAction(t *testing.T) {
+func TestThrottlingUsesATokenBucketPerAction(t *testing.T) {
 	a := start(t, seeded())
 	if err := a.faults.Set(faults.Plan{Throttle: map[string]faults.Bucket{"DescribeVpcs": {Size: 2}}}); err != nil {
 		t.Fatal(err)

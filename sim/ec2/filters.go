@@ -8,9 +8,9 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// Filter is one filter of a describe: an item must have one of the values, in
-// which * and ? are wildcards unless a backslash is before them. All filters must
-// hold. Source: EC2 user guide, "Filter your resources".
+// Filter is one filter of a describe: an item passes if it has one of the values, in
+// which * and ? are wildcards unless escaped by a backslash. An item must pass all
+// filters. Source: EC2 user guide, "Filter your resources".
 type Filter struct {
 	Name   string   `q:"Name,required"`
 	Values []string `q:"Value"`
@@ -19,11 +19,11 @@ type Filter struct {
 // maxFilterValues is EC2's limit over all filters of a request.
 const maxFilterValues = 200
 
-// attributes are the names that one kind of item can be filtered by, and the
-// values an item has for each.
+// attributes are the filter names of one kind of item, and the values of an item for
+// each.
 type attributes[T any] map[string]func(T) []string
 
-// keep returns the items that pass all filters. A filter EC2 does not have for
+// keep returns the items that pass all filters. A filter that EC2 does not have for
 // the kind is refused.
 func keep[T any](items []T, filters []Filter, attrs attributes[T], tags func(T) cloud.Tags) ([]T, error) {
 	values := 0
@@ -49,7 +49,7 @@ func keep[T any](items []T, filters []Filter, attrs attributes[T], tags func(T) 
 	return items, nil
 }
 
-// have is the values an item has for a filter's name.
+// have returns the values of an item for a filter name.
 func have[T any](item T, name string, attrs attributes[T], tags func(T) cloud.Tags) []string {
 	if f := attrs[name]; f != nil {
 		return f(item)
@@ -67,12 +67,12 @@ func have[T any](item T, name string, attrs attributes[T], tags func(T) cloud.Ta
 	return out
 }
 
-// passes reports whether any value fits any pattern.
+// passes reports whether any value matches any pattern.
 func passes(patterns []*regexp.Regexp, values []string) bool {
 	return slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return slices.ContainsFunc(values, p.MatchString) })
 }
 
-// pattern is a filter's value as a regular expression.
+// pattern turns a filter value into a regular expression.
 func pattern(value string) *regexp.Regexp {
 	var b strings.Builder
 	escaped := false
@@ -92,14 +92,14 @@ func pattern(value string) *regexp.Regexp {
 		}
 	}
 	if escaped {
-		b.WriteString(`\\`) // one that is before nothing is itself
+		b.WriteString(`\\`) // a backslash at the end stands for itself
 	}
 	return regexp.MustCompile(`(?s)\A` + b.String() + `\z`)
 }
 
 func one(s string) []string { return []string{s} }
 
-// maybe is one value, or none when it is empty.
+// maybe returns one value, or none if it is empty.
 func maybe(s string) []string {
 	if s == "" {
 		return nil
@@ -114,7 +114,7 @@ func yesNo(b bool) []string {
 	return []string{"false"}
 }
 
-// each turns every item of a list into what an answer or a filter says of it.
+// each converts every item of a list.
 func each[T, X any](list []T, text func(T) X) []X {
 	out := make([]X, len(list))
 	for n, v := range list {

@@ -17,8 +17,8 @@ import (
 	"github.com/trunkline/trunkline/sim/ec2"
 )
 
-// filtered says where the SDK's answer of one describe has the items, and for
-// each filter where an item has the values that the filter is about.
+// filtered names the list of items in the SDK's response of one describe, and for
+// each filter the path of its values in an item.
 type filtered struct {
 	items   string
 	filters map[string]string
@@ -95,7 +95,7 @@ func documentedFilters() map[string]filtered {
 	}
 }
 
-// at collects the values that lie at a path of fields, through lists.
+// at collects the values at a path of fields, through lists.
 func at(v reflect.Value, path string) []string {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -121,7 +121,7 @@ func at(v reflect.Value, path string) []string {
 	return at(v.FieldByName(field), rest)
 }
 
-// items describes with filters and returns the items of the answer.
+// items describes with filters and returns the items of the response.
 func (a *account) items(t *testing.T, action, list string, filters ...types.Filter) []reflect.Value {
 	t.Helper()
 	input := inputOf(action)
@@ -134,17 +134,17 @@ func (a *account) items(t *testing.T, action, list string, filters ...types.Filt
 	return found
 }
 
-// Every filter we claim, with every value the world has for it, passes exactly the
-// items whose answer shows that value; and with a value nobody has, none. The
-// answer itself is the oracle.
-func TestEveryClaimedFilterPassesWhatTheAnswerShows(t *testing.T) {
+// Every supported filter, with every value that occurs in the world, passes exactly
+// the items that show that value in an unfiltered response; a value that does not
+// occur passes none.
+func TestEveryFilterPassesTheItemsThatShowItsValue(t *testing.T) {
 	a := start(t, seeded())
 	furnish(t, a.cloud)
 	documented := documentedFilters()
 	for action, claimed := range ec2.ClaimedFilters(a.cloud.State()) {
 		d := documented[action]
 		if diff := cmp.Diff(slices.Sorted(maps.Keys(d.filters)), claimed); diff != "" {
-			t.Errorf("%s: the test and the table claim other filters (-test +table):\n%s", action, diff)
+			t.Errorf("%s: the filters of the test and of the table differ (-test +table):\n%s", action, diff)
 		}
 		all := a.items(t, action, d.items)
 		if len(all) == 0 {
@@ -157,7 +157,7 @@ func TestEveryClaimedFilterPassesWhatTheAnswerShows(t *testing.T) {
 					values[v] = true
 				}
 			}
-			values["nobody-has-this"] = false
+			values["value-of-no-item"] = false
 			for value := range values {
 				var want []reflect.Value
 				for _, item := range all {
@@ -174,7 +174,7 @@ func TestEveryClaimedFilterPassesWhatTheAnswerShows(t *testing.T) {
 	}
 }
 
-// ids tell items apart: their first own identifying field.
+// ids identify items by their first identifying field.
 func ids(items []reflect.Value) []string {
 	out := []string{}
 	for _, item := range items {
@@ -194,7 +194,7 @@ func ids(items []reflect.Value) []string {
 	return out
 }
 
-func TestEveryDescribeOfTaggedThingsFiltersByTag(t *testing.T) {
+func TestEveryDescribeOfTaggedResourcesFiltersByTag(t *testing.T) {
 	a := start(t, seeded())
 	furnish(t, a.cloud)
 	s := a.cloud.State()
@@ -246,7 +246,7 @@ func TestWildcardsInFiltersCanBeEscaped(t *testing.T) {
 	}
 }
 
-func TestAFilterThatSaysNothingIsRefused(t *testing.T) {
+func TestFilterWithoutNameOrValueIsRefused(t *testing.T) {
 	a := start(t, seeded())
 	_, err := a.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{Filters: []types.Filter{filter("vpc-id")}})
 	want(t, err, "InvalidParameterValue", "The filter 'vpc-id' has no value")

@@ -23,11 +23,11 @@ func (a *api) groupActions() []query.Action {
 	return []query.Action{
 		query.Handle(query.Spec[describeGroups, groupList]{
 			Name: "DescribeSecurityGroups", Page: page("DescribeSecurityGroups"), ReadOnly: true,
-			Permit: anywhere[describeGroups], Do: listGroups,
+			Permit: onAnyResource[describeGroups], Do: listGroups,
 		}),
 		query.Handle(query.Spec[describeRules, ruleList]{
 			Name: "DescribeSecurityGroupRules", Page: page("DescribeSecurityGroupRules"), ReadOnly: true,
-			Permit: anywhere[describeRules], Do: listRules,
+			Permit: onAnyResource[describeRules], Do: listRules,
 		}),
 		authorize("AuthorizeSecurityGroupIngress", cloud.Ingress),
 		authorize("AuthorizeSecurityGroupEgress", cloud.Egress),
@@ -91,7 +91,7 @@ type groupList struct {
 }
 
 func listGroups(c *query.Call, r *describeGroups) (*groupList, error) {
-	out, next, err := shown(c, listing[*cloud.Group]{
+	out, next, err := listPage(c, listing[*cloud.Group]{
 		kind: cloud.KindGroup, set: "group", all: cloud.Sorted(c.State.Groups), ids: r.IDs, filters: r.Filters, page: r.Page,
 		id:    func(g *cloud.Group) string { return string(g.ID) },
 		tags:  func(g *cloud.Group) cloud.Tags { return g.Tags },
@@ -100,8 +100,8 @@ func listGroups(c *query.Call, r *describeGroups) (*groupList, error) {
 	return &groupList{out, next}, err
 }
 
-// groupAttributes are the filters of DescribeSecurityGroups. Those of rules pass
-// a group of which any rule, not always the same, has each value.
+// groupAttributes are the filters of DescribeSecurityGroups. For filters on rules, a
+// group passes if each value matches any of its rules, not necessarily the same one.
 func groupAttributes(s *cloud.State) attributes[*cloud.Group] {
 	type group = *cloud.Group
 	out := attributes[group]{
@@ -128,7 +128,7 @@ func groupAttributes(s *cloud.State) attributes[*cloud.Group] {
 	return out
 }
 
-// permissionAttributes are the values that one entry of a group has.
+// permissionAttributes are the filter values of one entry of a group.
 func permissionAttributes() attributes[permissionXML] {
 	number := func(n *int) []string {
 		if n == nil {
@@ -155,8 +155,8 @@ func newSecurityGroupXML(c *query.Call, g *cloud.Group) securityGroupXML {
 	}
 }
 
-// permissions folds rules of the same protocol and ports into one, in the order
-// of the first of them.
+// permissions merges rules with the same protocol and ports into one entry, in the
+// order of the first rule of each.
 func permissions(s *cloud.State, rules []cloud.Rule) []permissionXML {
 	type class struct{ protocol, from, to int }
 	var order []class
@@ -184,7 +184,7 @@ func permissions(s *cloud.State, rules []cloud.Rule) []permissionXML {
 	return out
 }
 
-// port leaves ports out where a protocol has none.
+// port returns nil for a protocol without ports.
 func port(r cloud.Rule, v int) *int {
 	if !cloud.HasPorts(r.Protocol) {
 		return nil

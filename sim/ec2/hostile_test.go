@@ -24,7 +24,7 @@ import (
 	"github.com/trunkline/trunkline/sim/ec2"
 )
 
-// raw sends a signed form as it is and returns the status and the answer.
+// raw sends a signed form as it is and returns the status and the response.
 func (a *account) raw(form url.Values) (int, []byte, error) {
 	body := form.Encode()
 	r, err := http.NewRequestWithContext(a.t.Context(), http.MethodPost, a.url, strings.NewReader(body))
@@ -46,8 +46,7 @@ func (a *account) raw(form url.Values) (int, []byte, error) {
 	return resp.StatusCode, answer, err
 }
 
-// strange are values that a parameter of any kind may be given: right ones of
-// every kind among them.
+// strange returns values for any parameter: valid ones of every kind among them.
 func strange(s *cloud.State) []string {
 	out := []string{
 		"", "0", "1", "-1", "2", "17", "2147483647", "2147483648", "-9999999999", "1e3", "0x10", "true", "false", "TRUE", "perhaps",
@@ -69,7 +68,7 @@ func strange(s *cloud.State) []string {
 	return out
 }
 
-// present are the ids there are, by the parameter that takes them.
+// present returns existing ids, by the parameter that accepts them.
 func present(a *account) map[string][]string {
 	s := a.cloud.State()
 	var enis, attachments, instances []string
@@ -95,9 +94,9 @@ func present(a *account) map[string][]string {
 	return out
 }
 
-// Whatever the parameters of whatever action are set to, the answer is XML and
-// never that something of ours broke.
-func TestNoValueOfAnyParameterBreaksAnAction(t *testing.T) {
+// With any value of any parameter of any action, the response is XML and never an
+// internal error.
+func TestNoParameterValueCausesAnInternalError(t *testing.T) {
 	parameters := map[string][]string{}
 	for _, action := range table(t) {
 		parameters[action.Name] = keysOf(captured(t, action.Name))
@@ -112,7 +111,7 @@ func TestNoValueOfAnyParameterBreaksAnAction(t *testing.T) {
 			for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom(parameters[action]), 0, 6, rapid.ID).Draw(rt, "parameters") {
 				form.Set(name, rapid.SampledFrom(strange(a.cloud.State())).Draw(rt, "value"))
 			}
-			// Half of the calls name things that are there, to come further.
+			// Half of the calls name existing resources, to get past the id checks.
 			if rapid.Bool().Draw(rt, "named") {
 				for name, right := range present(a) {
 					if slices.Contains(parameters[action], name) {
@@ -134,14 +133,14 @@ func TestNoValueOfAnyParameterBreaksAnAction(t *testing.T) {
 	})
 }
 
-// Callers that fight over the same index, addresses, token and rule: each fight has
-// one winner, and the losers are told in EC2's words.
-func TestConflictingCallsHaveOneWinner(t *testing.T) {
+// Of concurrent callers with the same index, address, token or rule exactly one
+// succeeds, and the others get EC2's errors.
+func TestOfConflictingCallsOneSucceeds(t *testing.T) {
 	a := start(t, seeded())
 	n, group := a.instance("node1"), string(a.cloud.State().GroupNamed("node").ID)
 	const callers = 8
-	fight := func(call func(k int) (string, error)) (won []string, codes map[string]int) {
-		var mu sync.Mutex // guards won and codes
+	race := func(call func(k int) (string, error)) (succeeded []string, codes map[string]int) {
+		var mu sync.Mutex // guards succeeded and codes
 		var all sync.WaitGroup
 		codes = map[string]int{}
 		for k := range callers {
@@ -150,7 +149,7 @@ func TestConflictingCallsHaveOneWinner(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil {
-					won = append(won, text)
+					succeeded = append(succeeded, text)
 					return
 				}
 				for _, code := range []string{"InvalidParameterValue", "InvalidPermission.Duplicate", "IdempotentParameterMismatch"} {
@@ -163,50 +162,50 @@ func TestConflictingCallsHaveOneWinner(t *testing.T) {
 			})
 		}
 		all.Wait()
-		return won, codes
+		return succeeded, codes
 	}
 	var enis []*string
 	for range callers {
 		enis = append(enis, a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")}).NetworkInterfaceId)
 	}
-	won, lost := fight(func(k int) (string, error) {
+	succeeded, failed := race(func(k int) (string, error) {
 		_, err := a.AttachNetworkInterface(t.Context(), &awsec2.AttachNetworkInterfaceInput{
 			NetworkInterfaceId: enis[k], InstanceId: aws.String(string(n.ID)), DeviceIndex: aws.Int32(1),
 		})
 		return "", err
 	})
-	if len(won) != 1 || lost["InvalidParameterValue"] != callers-1 {
-		t.Errorf("one device index: %d attached, %v", len(won), lost)
+	if len(succeeded) != 1 || failed["InvalidParameterValue"] != callers-1 {
+		t.Errorf("one device index: %d attached, %v", len(succeeded), failed)
 	}
-	won, lost = fight(func(k int) (string, error) {
+	succeeded, failed = race(func(k int) (string, error) {
 		_, err := a.AssignPrivateIpAddresses(t.Context(), &awsec2.AssignPrivateIpAddressesInput{
 			NetworkInterfaceId: enis[k], PrivateIpAddresses: []string{"10.0.7.7"},
 		})
 		return "", err
 	})
-	if len(won) != 1 || lost["InvalidParameterValue"] != callers-1 {
-		t.Errorf("one address: %d have it, %v", len(won), lost)
+	if len(succeeded) != 1 || failed["InvalidParameterValue"] != callers-1 {
+		t.Errorf("one address: %d have it, %v", len(succeeded), failed)
 	}
-	won, lost = fight(func(int) (string, error) {
+	succeeded, failed = race(func(int) (string, error) {
 		_, _, err := a.authorized(group)
 		return "", err
 	})
-	if len(won) != 1 || lost["InvalidPermission.Duplicate"] != callers-1 {
-		t.Errorf("one rule: %d made it, %v", len(won), lost)
+	if len(succeeded) != 1 || failed["InvalidPermission.Duplicate"] != callers-1 {
+		t.Errorf("one rule: %d made it, %v", len(succeeded), failed)
 	}
 	before := len(a.cloud.State().Interfaces)
-	won, lost = fight(func(k int) (string, error) {
+	succeeded, failed = race(func(k int) (string, error) {
 		out, err := a.CreateNetworkInterface(t.Context(), &awsec2.CreateNetworkInterfaceInput{
-			SubnetId: a.subnet("a"), ClientToken: aws.String("fought-over"), Description: aws.String(fmt.Sprint(k % 2)),
+			SubnetId: a.subnet("a"), ClientToken: aws.String("contended"), Description: aws.String(fmt.Sprint(k % 2)),
 		})
 		if err != nil {
 			return "", err
 		}
 		return *out.NetworkInterface.NetworkInterfaceId, nil
 	})
-	slices.Sort(won)
-	if made := len(a.cloud.State().Interfaces) - before; made != 1 || len(won) != callers/2 || len(slices.Compact(won)) != 1 || lost["IdempotentParameterMismatch"] != callers/2 {
-		t.Errorf("one token, two descriptions: %d made, answers %v, %v", made, won, lost)
+	slices.Sort(succeeded)
+	if made := len(a.cloud.State().Interfaces) - before; made != 1 || len(succeeded) != callers/2 || len(slices.Compact(succeeded)) != 1 || failed["IdempotentParameterMismatch"] != callers/2 {
+		t.Errorf("one token, two descriptions: %d made, answers %v, %v", made, succeeded, failed)
 	}
 }
 

@@ -15,11 +15,11 @@ func (a *api) instanceActions() []query.Action {
 	return []query.Action{
 		query.Handle(query.Spec[describeInstances, reservationList]{
 			Name: "DescribeInstances", Page: page("DescribeInstances"), ReadOnly: true,
-			Permit: anywhere[describeInstances], Do: listInstances,
+			Permit: onAnyResource[describeInstances], Do: listInstances,
 		}),
 		query.Handle(query.Spec[describeTypes, typeList]{
 			Name: "DescribeInstanceTypes", Page: page("DescribeInstanceTypes"), ReadOnly: true,
-			Permit: anywhere[describeTypes], Do: a.listTypes,
+			Permit: onAnyResource[describeTypes], Do: a.listTypes,
 		}),
 		query.Handle(query.Spec[nameInstances, returned]{
 			Name: "RebootInstances", Page: page("RebootInstances"), Permit: permitInstances,
@@ -137,10 +137,10 @@ type reservationList struct {
 	NextToken    string           `q:"nextToken,omitempty"`
 }
 
-// listInstances gives every instance a reservation of its own, as one started
-// alone has.
+// listInstances puts every instance into a reservation of its own, as for an instance
+// started alone.
 func listInstances(c *query.Call, r *describeInstances) (*reservationList, error) {
-	out, next, err := shown(c, listing[*cloud.Instance]{
+	out, next, err := listPage(c, listing[*cloud.Instance]{
 		kind: cloud.KindInstance, set: "instances", all: cloud.Sorted(c.State.Instances), ids: r.IDs, filters: r.Filters, page: r.Page,
 		id:    func(n *cloud.Instance) string { return string(n.ID) },
 		tags:  func(n *cloud.Instance) cloud.Tags { return n.Tags },
@@ -182,10 +182,11 @@ func instanceAttributes(s *cloud.State) attributes[*cloud.Instance] {
 	}
 }
 
-// ReservationID is the reservation an instance was started in.
+// ReservationID returns the reservation in which an instance was started.
 func ReservationID(id vpc.InstanceID) string { return "r-" + strings.TrimPrefix(string(id), "i-") }
 
-// ImageID is the machine image every instance shows; there are no images here.
+// ImageID is the machine image reported for every instance; the embedded VPC has no
+// images.
 const ImageID = "ami-0123456789abcdef0"
 
 func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
@@ -218,12 +219,12 @@ func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 	return x
 }
 
-// ProfileARN names the instance profile of a role.
+// ProfileARN returns the ARN of a role's instance profile.
 func ProfileARN(account, role string) string {
 	return "arn:aws:iam::" + account + ":instance-profile/" + role
 }
 
-// ProfileID is the unique id of a role's instance profile.
+// ProfileID returns the unique id of a role's instance profile.
 func ProfileID(role string) string {
 	id := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' {
@@ -274,11 +275,11 @@ func (r nameInstances) instanceIDs() []vpc.InstanceID {
 }
 
 func permitInstances(c *query.Call, r *nameInstances) ([]iam.Request, error) {
-	q := &questions{call: c}
+	q := &authorization{call: c}
 	for _, id := range r.IDs {
 		q.instance(id)
 	}
-	return q.answer()
+	return q.result()
 }
 
 type stateChangeXML struct {

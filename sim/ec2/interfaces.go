@@ -14,7 +14,7 @@ func (a *api) interfaceActions() []query.Action {
 	return []query.Action{
 		query.Handle(query.Spec[describeInterfaces, interfaceList]{
 			Name: "DescribeNetworkInterfaces", Page: page("DescribeNetworkInterfaces"), ReadOnly: true,
-			Permit: anywhere[describeInterfaces], Do: listInterfaces,
+			Permit: onAnyResource[describeInterfaces], Do: listInterfaces,
 		}),
 		query.Handle(query.Spec[createInterface, createdInterface]{
 			Name: "CreateNetworkInterface", Page: page("CreateNetworkInterface"),
@@ -33,7 +33,7 @@ func (a *api) interfaceActions() []query.Action {
 		}),
 		query.Handle(query.Spec[describeAttribute, interfaceAttribute]{
 			Name: "DescribeNetworkInterfaceAttribute", Page: page("DescribeNetworkInterfaceAttribute"), ReadOnly: true,
-			Permit: anywhere[describeAttribute], Do: readAttribute,
+			Permit: onAnyResource[describeAttribute], Do: readAttribute,
 		}),
 	}
 }
@@ -51,7 +51,7 @@ type interfaceList struct {
 }
 
 func listInterfaces(c *query.Call, r *describeInterfaces) (*interfaceList, error) {
-	out, next, err := shown(c, listing[*cloud.Interface]{
+	out, next, err := listPage(c, listing[*cloud.Interface]{
 		kind: cloud.KindInterface, set: "networkInterfaceId", all: cloud.Sorted(c.State.Interfaces), ids: r.IDs, filters: r.Filters, page: r.Page,
 		id:    func(i *cloud.Interface) string { return string(i.ID) },
 		tags:  func(i *cloud.Interface) cloud.Tags { return i.Tags },
@@ -114,8 +114,8 @@ type trackingRequest struct {
 	UDP            *int `q:"UdpTimeout"`
 }
 
-// tracking reads the timeouts, in seconds; one that is left out is EC2's default.
-// Source: API_ConnectionTrackingSpecificationRequest.html.
+// tracking reads the timeouts, in seconds; an absent one is EC2's default. Source:
+// API_ConnectionTrackingSpecificationRequest.html.
 func (t *trackingRequest) tracking(p *parser) *cloud.Tracking {
 	if t == nil {
 		return nil
@@ -169,16 +169,16 @@ type createdInterface struct {
 	ClientToken string       `q:"clientToken,omitempty"`
 }
 
-// permitCreate asks for the new interface, its subnet, its groups and, when it
-// is tagged, for CreateTags. Source: Service Authorization Reference, EC2.
+// permitCreate requires permission for the new interface, its subnet, its groups and,
+// if it is tagged, for CreateTags. Source: Service Authorization Reference, EC2.
 func permitCreate(c *query.Call, r *createInterface) ([]iam.Request, error) {
 	tags, err := tagsFor(cloud.KindInterface, r.Tags)
 	if err != nil {
 		return nil, err
 	}
-	q := &questions{call: c}
+	q := &authorization{call: c}
 	where := inSubnet(c, vpc.SubnetID(r.Subnet))
-	q.about(cloud.KindInterface, "*", where, tagging(tags))
+	q.require(cloud.KindInterface, "*", where, tagging(tags))
 	q.subnet(r.Subnet)
 	for _, id := range r.Groups {
 		q.group(id)
@@ -188,7 +188,7 @@ func permitCreate(c *query.Call, r *createInterface) ([]iam.Request, error) {
 		create.Action = "ec2:CreateTags"
 		q.list = append(q.list, create)
 	}
-	return q.answer()
+	return q.result()
 }
 
 func (a *api) create(c *query.Call, r *createInterface) (*createdInterface, error) {
@@ -203,12 +203,12 @@ func (a *api) create(c *query.Call, r *createInterface) (*createdInterface, erro
 			return nil, err
 		}
 		x := newInterfaceXML(a.cloud.State(), made)
-		x.Status = "pending" // what a new interface is for the blink of the answer
+		x.Status = "pending" // as EC2 reports it in the create response
 		return &createdInterface{Interface: x, ClientToken: r.ClientToken}, nil
 	})
 }
 
-// wanted reads a request into what the account understands.
+// wanted converts a request into a cloud.NewInterface.
 func (r *createInterface) wanted() (w cloud.NewInterface, err error) {
 	p := &parser{}
 	w = cloud.NewInterface{
@@ -244,8 +244,8 @@ func (r *createInterface) wanted() (w cloud.NewInterface, err error) {
 		w.IPv6.Prefixes = append(w.IPv6.Prefixes, p.prefix("ipv6Prefix", one.Prefix))
 	}
 	p.count(r.SecondaryCount, r.IPv4PrefixCount, r.IPv6Count, r.IPv6PrefixCount)
-	p.alone(r.SecondaryCount > 0, len(w.IPv4.Addresses) > 0, r.IPv4PrefixCount > 0, len(w.IPv4.Prefixes) > 0)
-	p.alone(r.IPv6Count > 0, len(w.IPv6.Addresses) > 0, r.IPv6PrefixCount > 0, len(w.IPv6.Prefixes) > 0)
+	p.exclusive(r.SecondaryCount > 0, len(w.IPv4.Addresses) > 0, r.IPv4PrefixCount > 0, len(w.IPv4.Prefixes) > 0)
+	p.exclusive(r.IPv6Count > 0, len(w.IPv6.Addresses) > 0, r.IPv6PrefixCount > 0, len(w.IPv6.Prefixes) > 0)
 	if p.err != nil {
 		return w, p.err
 	}
@@ -260,11 +260,11 @@ type deleteInterface struct {
 
 func (r deleteInterface) interfaceID() string { return r.ID }
 
-// permitInterface asks for the one interface a request names.
+// permitInterface requires permission for the one interface that a request names.
 func permitInterface[Req interface{ interfaceID() string }](c *query.Call, r *Req) ([]iam.Request, error) {
-	q := &questions{call: c}
+	q := &authorization{call: c}
 	q.eni((*r).interfaceID())
-	return q.answer()
+	return q.result()
 }
 
 type attachmentChange struct {
@@ -290,18 +290,18 @@ type modifyInterface struct {
 }
 
 func permitModify(c *query.Call, r *modifyInterface) ([]iam.Request, error) {
-	q := &questions{call: c}
+	q := &authorization{call: c}
 	q.eni(r.ID)
 	for _, id := range r.Groups {
 		q.group(id)
 	}
-	return q.answer()
+	return q.result()
 }
 
-// modify changes one attribute; EC2 takes no more in one call.
+// modify changes one attribute; EC2 accepts only one in a call.
 func (a *api) modify(_ *query.Call, r *modifyInterface) (*returned, error) {
 	p := &parser{}
-	p.alone(r.Attachment != nil, r.Description != nil, len(r.Groups) > 0, r.SourceDestCheck != nil)
+	p.exclusive(r.Attachment != nil, r.Description != nil, len(r.Groups) > 0, r.SourceDestCheck != nil)
 	id := vpc.ENIID(r.ID)
 	switch {
 	case p.err != nil:

@@ -13,15 +13,15 @@ func (a *api) networkActions() []query.Action {
 	return []query.Action{
 		query.Handle(query.Spec[describeSubnets, subnetList]{
 			Name: "DescribeSubnets", Page: page("DescribeSubnets"), ReadOnly: true,
-			Permit: anywhere[describeSubnets], Do: listSubnets,
+			Permit: onAnyResource[describeSubnets], Do: listSubnets,
 		}),
 		query.Handle(query.Spec[describeVPCs, vpcList]{
 			Name: "DescribeVpcs", Page: page("DescribeVpcs"), ReadOnly: true,
-			Permit: anywhere[describeVPCs], Do: listVPCs,
+			Permit: onAnyResource[describeVPCs], Do: listVPCs,
 		}),
 		query.Handle(query.Spec[describeZones, zoneList]{
 			Name: "DescribeAvailabilityZones", Page: page("DescribeAvailabilityZones"), ReadOnly: true,
-			Permit: anywhere[describeZones], Do: listZones,
+			Permit: onAnyResource[describeZones], Do: listZones,
 		}),
 	}
 }
@@ -43,22 +43,22 @@ type subnetIPv6XML struct {
 	State cidrStateXML `q:"ipv6CidrBlockState"`
 }
 
-// hostnamesXML is PrivateDnsNameOptionsOnLaunch: machines here are named after
-// their address.
+// hostnamesXML is PrivateDnsNameOptionsOnLaunch: instances are named after their
+// address.
 type hostnamesXML struct {
 	Type  string `q:"hostnameType"`
 	HasA  bool   `q:"enableResourceNameDnsARecord"`
 	HasA6 bool   `q:"enableResourceNameDnsAAAARecord"`
 }
 
-// publicAccessXML is BlockPublicAccessStates: nothing here blocks the internet
-// gateway but route tables.
+// publicAccessXML is BlockPublicAccessStates: only route tables block the internet
+// gateway here.
 type publicAccessXML struct {
 	Mode string `q:"internetGatewayBlockMode"`
 }
 
-// subnetXML is Subnet. What only local zones and outposts have is left out.
-// Source: API_Subnet.html.
+// subnetXML is Subnet, without the members for local zones and outposts. Source:
+// API_Subnet.html.
 type subnetXML struct {
 	ID            string          `q:"subnetId"`
 	ARN           string          `q:"subnetArn"`
@@ -87,7 +87,7 @@ type subnetList struct {
 }
 
 func listSubnets(c *query.Call, r *describeSubnets) (*subnetList, error) {
-	out, next, err := shown(c, listing[*cloud.Subnet]{
+	out, next, err := listPage(c, listing[*cloud.Subnet]{
 		kind: cloud.KindSubnet, set: "subnets", all: cloud.Sorted(c.State.Subnets), ids: r.IDs, filters: r.Filters, page: r.Page,
 		id:    func(n *cloud.Subnet) string { return string(n.ID) },
 		tags:  func(n *cloud.Subnet) cloud.Tags { return n.Tags },
@@ -168,7 +168,7 @@ type vpcXML struct {
 	CIDR  string       `q:"cidrBlock"`
 	CIDRs []vpcCIDRXML `q:"cidrBlockAssociationSet"`
 	IPv6  []vpcIPv6XML `q:"ipv6CidrBlockAssociationSet,omitempty"`
-	// DHCP is always "default": there are no sets of DHCP options here.
+	// DHCP is always "default": DHCP option sets are not supported.
 	DHCP         string          `q:"dhcpOptionsId"`
 	Tenancy      string          `q:"instanceTenancy"`
 	Default      bool            `q:"isDefault"`
@@ -182,7 +182,7 @@ type vpcList struct {
 }
 
 func listVPCs(c *query.Call, r *describeVPCs) (*vpcList, error) {
-	out, next, err := shown(c, listing[*cloud.VPC]{
+	out, next, err := listPage(c, listing[*cloud.VPC]{
 		kind: cloud.KindVPC, set: "vpc", all: []*cloud.VPC{&c.State.VPC}, ids: r.IDs, filters: r.Filters, page: r.Page,
 		id:    func(v *cloud.VPC) string { return string(v.ID) },
 		tags:  func(v *cloud.VPC) cloud.Tags { return v.Tags },

@@ -11,13 +11,13 @@ import (
 	"github.com/trunkline/trunkline/sim/query"
 )
 
-// Page is the part of a describe that asks for one page of many.
+// Page is the paging part of a describe request.
 type Page struct {
 	MaxResults *int   `q:"MaxResults"`
 	NextToken  string `q:"NextToken"`
 }
 
-// Page sizes EC2 takes; some actions take less than maxPage.
+// Page sizes that EC2 accepts; some actions accept less than maxPage.
 const (
 	minPage   = 5
 	maxPage   = 1000
@@ -27,10 +27,10 @@ const (
 // listing is a describe of one kind of item.
 type listing[T any] struct {
 	kind    cloud.Kind
-	set     string // what EC2's errors call the list of ids, without "Set"
+	set     string // name of the id list in EC2's errors, without "Set"
 	all     []T    // in the order of their ids
 	id      func(T) string
-	ids     []string // asked for; empty is all
+	ids     []string // requested ids; empty is all
 	filters []Filter
 	attrs   attributes[T]
 	tags    func(T) cloud.Tags
@@ -38,14 +38,14 @@ type listing[T any] struct {
 	most    int // items on a page; zero is maxPage
 }
 
-// shown is one page of a listing as show prints its items, and the token of the
+// listPage returns one page of a listing, converted by show, and the token of the
 // next page.
-func shown[T, X any](c *query.Call, l listing[T], show func(T) X) ([]X, string, error) {
+func listPage[T, X any](c *query.Call, l listing[T], show func(T) X) ([]X, string, error) {
 	items, next, err := l.list(c)
 	return each(items, show), next, err
 }
 
-// list returns one page of the items asked for, and the token of the next page.
+// list returns one page of the requested items and the token of the next page.
 func (l listing[T]) list(c *query.Call) (items []T, next string, err error) {
 	items, err = l.selected()
 	if err != nil {
@@ -57,7 +57,7 @@ func (l listing[T]) list(c *query.Call) (items []T, next string, err error) {
 	return l.cut(c, items)
 }
 
-// selected are the items whose ids were asked for; an unknown id refuses all.
+// selected returns the items with the requested ids; an unknown id is an error.
 func (l listing[T]) selected() ([]T, error) {
 	if len(l.ids) == 0 {
 		return l.all, nil
@@ -79,8 +79,8 @@ func (l listing[T]) selected() ([]T, error) {
 	}), nil
 }
 
-// cut takes one page out of items. The token names the last item given, so pages
-// neither repeat nor skip what stays while others come and go.
+// cut returns one page of items. The token names the last item of a page, so that
+// pages neither repeat nor skip items while others are created and deleted.
 func (l listing[T]) cut(c *query.Call, items []T) ([]T, string, error) {
 	size, err := l.size()
 	if err != nil {
@@ -101,8 +101,8 @@ func (l listing[T]) cut(c *query.Call, items []T) ([]T, string, error) {
 	return items[:size], base64.RawURLEncoding.EncodeToString([]byte(seal + "\n" + last)), nil
 }
 
-// size is how many items the page takes. Asking for more than EC2 has room for is
-// no mistake: the page is as long as it can be.
+// size returns the number of items on the page. A request for more than EC2's maximum
+// is valid: the page then has the maximum.
 func (l listing[T]) size() (int, error) {
 	most := l.most
 	if most == 0 {
@@ -118,7 +118,7 @@ func (l listing[T]) size() (int, error) {
 	return min(*m, most), nil
 }
 
-// seal ties a token to the question it belongs to.
+// seal identifies the query that a token belongs to.
 func (l listing[T]) seal(action string) string {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s %q", action, l.filters)

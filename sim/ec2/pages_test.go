@@ -10,7 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-func TestPagesNeitherRepeatNorSkip(t *testing.T) {
+func TestPagesNeitherRepeatNorSkipItems(t *testing.T) {
 	a := start(t, seeded())
 	wanted := map[string]bool{}
 	for n := range 17 {
@@ -29,10 +29,10 @@ func TestPagesNeitherRepeatNorSkip(t *testing.T) {
 		}
 		for _, i := range out.NetworkInterfaces {
 			if seen[*i.NetworkInterfaceId] || !wanted[*i.NetworkInterfaceId] {
-				t.Errorf("%s again, or not asked for", *i.NetworkInterfaceId)
+				t.Errorf("%s is repeated or was not requested", *i.NetworkInterfaceId)
 			}
 			seen[*i.NetworkInterfaceId] = true
-			// What was given may go; the next page does not shift.
+			// Items of earlier pages may be deleted; later pages do not shift.
 			if _, err := a.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: i.NetworkInterfaceId}); err != nil {
 				t.Fatal(err)
 			}
@@ -47,7 +47,7 @@ func TestPagesNeitherRepeatNorSkip(t *testing.T) {
 	want(t, err, "InvalidParameterValue", "Value ( 2 ) for parameter maxResults is invalid. Expecting a value greater than 5.")
 }
 
-func TestAPageHasASizeAndATokenBelongsToItsQuestion(t *testing.T) {
+func TestPageSizeIsBoundedAndTokenBelongsToItsQuery(t *testing.T) {
 	a := start(t, seeded())
 	for range 8 {
 		a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")})
@@ -66,7 +66,7 @@ func TestAPageHasASizeAndATokenBelongsToItsQuestion(t *testing.T) {
 	if all := ok[*awsec2.DescribeNetworkInterfacesOutput](t)(describe(5000, nil)); len(all.NetworkInterfaces) != 11 || all.NextToken != nil {
 		t.Errorf("a page of 5000 has %d, token %v; want all eleven", len(all.NetworkInterfaces), all.NextToken)
 	}
-	// The size may change between pages, the question may not.
+	// The size may change between pages, the query may not.
 	if rest := ok[*awsec2.DescribeNetworkInterfacesOutput](t)(describe(6, first.NextToken)); len(rest.NetworkInterfaces) != 6 {
 		t.Errorf("%d on the second page, want six", len(rest.NetworkInterfaces))
 	}

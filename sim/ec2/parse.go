@@ -17,7 +17,7 @@ func (p *parser) fail(err error) {
 	}
 }
 
-// addr reads an address; an empty one is none.
+// addr reads an address; the empty string is the zero value.
 func (p *parser) addr(parameter, s string) netip.Addr {
 	if s == "" {
 		return netip.Addr{}
@@ -65,7 +65,7 @@ func (p *parser) count(counts ...int) {
 	}
 }
 
-// between reads a number that has bounds; one that is not given is zero.
+// between reads a number within bounds; an absent one is zero.
 func (p *parser) between(parameter string, n *int, least, most int) int {
 	if n == nil {
 		return 0
@@ -76,8 +76,8 @@ func (p *parser) between(parameter string, n *int, least, most int) int {
 	return *n
 }
 
-// alone refuses more than one of ways to say the same.
-func (p *parser) alone(given ...bool) {
+// exclusive refuses more than one of several alternative parameters.
+func (p *parser) exclusive(given ...bool) {
 	if n := len(slices.DeleteFunc(given, func(b bool) bool { return !b })); n > 1 {
 		p.fail(cloud.Errorf("InvalidParameterCombination",
 			"The request contains parameters that cannot be used together."))
@@ -92,7 +92,7 @@ func groupIDs(ids []string) []vpc.SecurityGroupID {
 	return out
 }
 
-// tagsFor are the tags a request gives to the kind it creates.
+// tagsFor returns the tags that a request specifies for the kind it creates.
 func tagsFor(kind cloud.Kind, specs []TagSpecification) (cloud.Tags, error) {
 	out := cloud.Tags{}
 	for _, s := range specs {
@@ -109,7 +109,7 @@ func tagsFor(kind cloud.Kind, specs []TagSpecification) (cloud.Tags, error) {
 	return out, nil
 }
 
-// text is a tag's value; a tag without one has the empty string.
+// text returns a tag's value; a tag without one has the empty string.
 func (t Tag) text() string {
 	if t.Value == nil {
 		return ""

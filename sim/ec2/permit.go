@@ -10,16 +10,16 @@ import (
 	"github.com/trunkline/trunkline/sim/query"
 )
 
-// keys are the condition keys of a request about one resource, lower case as
-// sim/iam compares them.
+// keys are the condition keys of a request for one resource, in lower case as sim/iam
+// compares them.
 type keys map[string][]string
 
-// arn names a resource of the account.
+// arn returns the ARN of a resource of the account.
 func arn(c *query.Call, kind cloud.Kind, id string) string {
 	return fmt.Sprintf("arn:aws:ec2:%s:%s:%s/%s", c.State.Region, c.State.Account, kind, id)
 }
 
-// requestKeys are those every request has.
+// requestKeys returns the condition keys of every request.
 func requestKeys(c *query.Call) keys {
 	k := keys{
 		"aws:requestedregion": {c.State.Region}, "ec2:region": {c.State.Region},
@@ -31,7 +31,7 @@ func requestKeys(c *query.Call) keys {
 	return k
 }
 
-// ask is the question whether the caller may do the call's action to a resource.
+// ask makes the IAM request for the call's action on a resource.
 func ask(c *query.Call, kind cloud.Kind, id string, extra ...keys) iam.Request {
 	r := iam.Request{Action: "ec2:" + c.Action, Resource: arn(c, kind, id), Keys: requestKeys(c)}
 	for _, e := range extra {
@@ -40,12 +40,12 @@ func ask(c *query.Call, kind cloud.Kind, id string, extra ...keys) iam.Request {
 	return r
 }
 
-// anywhere permits actions that take no resource: all that describe.
-func anywhere[Req any](c *query.Call, _ *Req) ([]iam.Request, error) {
+// onAnyResource permits actions that take no resource: the describes.
+func onAnyResource[Req any](c *query.Call, _ *Req) ([]iam.Request, error) {
 	return []iam.Request{{Action: "ec2:" + c.Action, Resource: "*", Keys: requestKeys(c)}}, nil
 }
 
-// tagged are the keys of a resource's tags.
+// tagged returns the condition keys of a resource's tags.
 func tagged(tags cloud.Tags) keys {
 	k := keys{}
 	for name, v := range tags {
@@ -55,7 +55,7 @@ func tagged(tags cloud.Tags) keys {
 	return k
 }
 
-// tagging are the keys of the tags a request brings.
+// tagging returns the condition keys of the tags in a request.
 func tagging(tags cloud.Tags) keys {
 	k := keys{}
 	for name, v := range tags {
@@ -65,7 +65,7 @@ func tagging(tags cloud.Tags) keys {
 	return k
 }
 
-// inSubnet are the keys of what lies in a subnet.
+// inSubnet returns the condition keys of a resource in a subnet.
 func inSubnet(c *query.Call, id vpc.SubnetID) keys {
 	n := c.State.Subnets[id]
 	if n == nil {
@@ -78,29 +78,30 @@ func inSubnet(c *query.Call, id vpc.SubnetID) keys {
 	}
 }
 
-// questions gather what a call asks of IAM about the resources it names. One that
-// does not exist is asked about all the same, and has no tags: a caller whose grant
-// hangs on a tag is refused, and only others are told that it is not there.
-// Source: github.com/aws/karpenter-provider-aws/issues/2100 and
-// github.com/runs-on/terraform-aws-runs-on/issues/60, of instances.
-type questions struct {
+// authorization collects the IAM requests of a call, one for each resource it names.
+// A resource that does not exist is included, without tags: a caller with a grant
+// that depends on a tag is refused, and only a caller that may access all resources
+// of the kind receives the NotFound error. Source:
+// github.com/aws/karpenter-provider-aws/issues/2100 and
+// github.com/runs-on/terraform-aws-runs-on/issues/60, on instances.
+type authorization struct {
 	call      *query.Call
 	list      []iam.Request
 	err       error // the first
 	malformed bool
 }
 
-// answer is what an action's Permit returns. A call with an id that cannot be one
-// asks nothing.
-func (q *questions) answer() ([]iam.Request, error) {
+// result is the return value of an action's Permit. A call with a malformed id makes
+// no IAM request.
+func (q *authorization) result() ([]iam.Request, error) {
 	if q.malformed {
 		return nil, q.err
 	}
 	return q.list, q.err
 }
 
-// could reports whether an id could be one of the kind.
-func (q *questions) could(kind cloud.Kind, id string) bool {
+// wellFormed reports whether an id has the form of the kind.
+func (q *authorization) wellFormed(kind cloud.Kind, id string) bool {
 	err := kind.CheckID(id)
 	if err != nil && !q.malformed {
 		q.malformed, q.err = true, err
@@ -108,20 +109,20 @@ func (q *questions) could(kind cloud.Kind, id string) bool {
 	return err == nil
 }
 
-func (q *questions) about(kind cloud.Kind, id string, extra ...keys) {
+func (q *authorization) require(kind cloud.Kind, id string, extra ...keys) {
 	q.list = append(q.list, ask(q.call, kind, id, extra...))
 }
 
-// missing asks about a resource that is not there.
-func (q *questions) missing(kind cloud.Kind, id string, extra ...keys) {
-	q.about(kind, id, extra...)
+// missing adds a resource that does not exist.
+func (q *authorization) missing(kind cloud.Kind, id string, extra ...keys) {
+	q.require(kind, id, extra...)
 	if q.err == nil {
 		q.err = kind.NotFound(id)
 	}
 }
 
-func (q *questions) eni(id string) {
-	if !q.could(cloud.KindInterface, id) {
+func (q *authorization) eni(id string) {
+	if !q.wellFormed(cloud.KindInterface, id) {
 		return
 	}
 	i := q.call.State.Interfaces[vpc.ENIID(id)]
@@ -129,11 +130,11 @@ func (q *questions) eni(id string) {
 		q.missing(cloud.KindInterface, id)
 		return
 	}
-	q.about(cloud.KindInterface, id, tagged(i.Tags), inSubnet(q.call, i.Subnet), keys{"ec2:networkinterfaceid": {id}})
+	q.require(cloud.KindInterface, id, tagged(i.Tags), inSubnet(q.call, i.Subnet), keys{"ec2:networkinterfaceid": {id}})
 }
 
-func (q *questions) instance(id string) {
-	if !q.could(cloud.KindInstance, id) {
+func (q *authorization) instance(id string) {
+	if !q.wellFormed(cloud.KindInstance, id) {
 		return
 	}
 	n := q.call.State.Instances[vpc.InstanceID(id)]
@@ -141,12 +142,12 @@ func (q *questions) instance(id string) {
 		q.missing(cloud.KindInstance, id)
 		return
 	}
-	q.about(cloud.KindInstance, id, tagged(n.Tags), inSubnet(q.call, n.Subnet),
+	q.require(cloud.KindInstance, id, tagged(n.Tags), inSubnet(q.call, n.Subnet),
 		keys{"ec2:instanceid": {id}, "ec2:instancetype": {n.Type}})
 }
 
-func (q *questions) group(id string) {
-	if !q.could(cloud.KindGroup, id) {
+func (q *authorization) group(id string) {
+	if !q.wellFormed(cloud.KindGroup, id) {
 		return
 	}
 	g := q.call.State.Groups[vpc.SecurityGroupID(id)]
@@ -154,11 +155,11 @@ func (q *questions) group(id string) {
 		q.missing(cloud.KindGroup, id)
 		return
 	}
-	q.about(cloud.KindGroup, id, tagged(g.Tags), ofVPC(q.call), keys{"ec2:securitygroupid": {id}})
+	q.require(cloud.KindGroup, id, tagged(g.Tags), ofVPC(q.call), keys{"ec2:securitygroupid": {id}})
 }
 
-func (q *questions) subnet(id string) {
-	if !q.could(cloud.KindSubnet, id) {
+func (q *authorization) subnet(id string) {
+	if !q.wellFormed(cloud.KindSubnet, id) {
 		return
 	}
 	n := q.call.State.Subnets[vpc.SubnetID(id)]
@@ -166,11 +167,11 @@ func (q *questions) subnet(id string) {
 		q.missing(cloud.KindSubnet, id)
 		return
 	}
-	q.about(cloud.KindSubnet, id, inSubnet(q.call, n.ID), tagged(n.Tags))
+	q.require(cloud.KindSubnet, id, inSubnet(q.call, n.ID), tagged(n.Tags))
 }
 
-func (q *questions) table(id string) {
-	if !q.could(cloud.KindTable, id) {
+func (q *authorization) table(id string) {
+	if !q.wellFormed(cloud.KindTable, id) {
 		return
 	}
 	t := q.call.State.RouteTables[vpc.RouteTableID(id)]
@@ -178,10 +179,10 @@ func (q *questions) table(id string) {
 		q.missing(cloud.KindTable, id)
 		return
 	}
-	q.about(cloud.KindTable, id, tagged(t.Tags), ofVPC(q.call))
+	q.require(cloud.KindTable, id, tagged(t.Tags), ofVPC(q.call))
 }
 
-// ofVPC is the key of what lies in the VPC and in no subnet of it.
+// ofVPC returns the condition key of a resource that is in the VPC and in no subnet.
 func ofVPC(c *query.Call) keys {
 	return keys{"ec2:vpc": {arn(c, cloud.KindVPC, string(c.State.VPC.ID))}}
 }

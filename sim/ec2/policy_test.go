@@ -16,13 +16,13 @@ import (
 	"github.com/trunkline/trunkline/sim/iam"
 )
 
-// grant is one action that a policy document allows, and where.
+// grant is one action in one statement of a policy document.
 type grant struct {
 	statement int
 	action    string
 }
 
-// shipped is a policy document as deploy/ has it, to be taken apart.
+// shipped is a decoded policy document of deploy/.
 type shipped struct {
 	Version   string
 	Statement []map[string]any
@@ -62,7 +62,7 @@ func (s shipped) grants() []grant {
 	return out
 }
 
-// without is the document less one grant.
+// without returns the document without one grant.
 func (s shipped) without(t *testing.T, g grant) []byte {
 	t.Helper()
 	out := shipped{Version: s.Version}
@@ -88,7 +88,7 @@ func (s shipped) without(t *testing.T, g grant) []byte {
 	return document
 }
 
-// nodeCalls is the life of one interface of a node, in the agent's calls.
+// nodeCalls makes the agent's calls over the lifetime of one interface.
 func (a *account) nodeCalls(ctx context.Context, c *awsec2.Client) error {
 	n, s := a.instance("node1"), a.cloud.State()
 	group := string(s.GroupNamed("node").ID)
@@ -146,7 +146,7 @@ func (a *account) nodeCalls(ctx context.Context, c *awsec2.Client) error {
 	return err
 }
 
-// controllerCalls is the collection of one leaked interface.
+// controllerCalls makes the calls that collect one leaked interface.
 func (a *account) controllerCalls(ctx context.Context, c *awsec2.Client) error {
 	leaked, err := a.CreateNetworkInterface(ctx, &awsec2.CreateNetworkInterfaceInput{
 		SubnetId: a.subnet("a"),
@@ -167,9 +167,9 @@ func (a *account) controllerCalls(ctx context.Context, c *awsec2.Client) error {
 	return err
 }
 
-// Each document in deploy/iam allows what its program calls, and nothing in it can
-// be left out: without any one of its grants a call is refused, by its name.
-func TestEveryPermissionThatIsShippedIsNeededAndEnough(t *testing.T) {
+// Each document in deploy/iam allows the calls of its program, and every grant is
+// needed: without any one of them a call is refused, with the action in the error.
+func TestShippedPoliciesGrantExactlyWhatIsNeeded(t *testing.T) {
 	for path, calls := range map[string]func(*account, context.Context, *awsec2.Client) error{
 		"../../deploy/iam/node-policy.json":       (*account).nodeCalls,
 		"../../deploy/iam/controller-policy.json": (*account).controllerCalls,
@@ -180,19 +180,19 @@ func TestEveryPermissionThatIsShippedIsNeededAndEnough(t *testing.T) {
 			return calls(a, t.Context(), a.as(iam.Role{Name: "shipped", Policies: map[string][]byte{"p": policy}}))
 		}
 		if err := try(document.without(t, grant{-1, ""})); err != nil {
-			t.Errorf("%s is not enough: %v", path, err)
+			t.Errorf("%s does not allow a call: %v", path, err)
 		}
 		for _, g := range document.grants() {
 			err := try(document.without(t, g))
 			if !isCode(err, "UnauthorizedOperation") || !strings.Contains(err.Error(), "perform: "+g.action+" on resource") {
-				t.Errorf("%s without %s of statement %d: %v, want it refused by name", path, g.action, g.statement, err)
+				t.Errorf("%s without %s of statement %d: %v, want a refusal that names the action", path, g.action, g.statement, err)
 			}
 		}
 	}
 }
 
-// And it reaches no further than the tags it names.
-func TestTheShippedPoliciesKeepToInterfacesOfTheirOwn(t *testing.T) {
+// The shipped policies apply only to interfaces with the expected tags.
+func TestShippedPoliciesExcludeForeignInterfaces(t *testing.T) {
 	a := start(t, seeded())
 	document := func(path string) []byte {
 		text, err := os.ReadFile(path)
@@ -215,7 +215,7 @@ func TestTheShippedPoliciesKeepToInterfacesOfTheirOwn(t *testing.T) {
 	_, err = node.CreateTags(t.Context(), &awsec2.CreateTagsInput{Resources: []string{*foreign}, Tags: []types.Tag{
 		{Key: aws.String(vpc.TagManagedBy), Value: aws.String("trunkline")},
 	}})
-	want(t, err, "UnauthorizedOperation", "") // tagging is for creating alone
+	want(t, err, "UnauthorizedOperation", "") // tags may only be set on creation
 	primary := string(a.cloud.State().Primary(a.instance("node1").ID).ID)
 	if err := a.cloud.Tag([]string{primary}, map[string]string{"node.k8s.amazonaws.com/no_manage": "true"}); err != nil {
 		t.Fatal(err)

@@ -12,23 +12,23 @@ import (
 	"github.com/trunkline/trunkline/sim/iam"
 )
 
-// What is not there has no tag, so a grant that asks for one refuses it; only who
-// may touch all of its kind is told that it does not exist.
-func TestOnlyWhoMayTouchAnyIsToldThatOneDoesNotExist(t *testing.T) {
+// A missing resource has no tags, so a grant with a tag condition refuses it; only a
+// caller that may access all resources of the kind gets NotFound.
+func TestMissingResourceIsReportedOnlyToCallersWithAccessToAll(t *testing.T) {
 	a := start(t, seeded())
 	document, err := os.ReadFile("../../deploy/iam/node-policy.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	node := a.as(iam.Role{Name: "node-shipped", Policies: map[string][]byte{"p": document}})
-	nobody := a.as(iam.Role{Name: "nobody", Policies: map[string][]byte{"p": []byte(
+	unprivileged := a.as(iam.Role{Name: "unprivileged", Policies: map[string][]byte{"p": []byte(
 		`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "ec2:DescribeVpcs", "Resource": "*"}}`)}})
 	const eni, group, instance, subnet = "eni-00000000000000001", "sg-00000000000000001", "i-00000000000000001", "subnet-00000000000000001"
 	there := string(a.cloud.State().Primary(a.instance("node1").ID).ID)
 	for _, c := range []struct {
-		what              string
-		do                func(*awsec2.Client) error
-		any, node, nobody string // their codes
+		what                    string
+		do                      func(*awsec2.Client) error
+		any, node, unprivileged string // error codes by caller
 	}{
 		{"delete an interface", func(c *awsec2.Client) error {
 			_, err := c.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String(eni)})
@@ -38,7 +38,7 @@ func TestOnlyWhoMayTouchAnyIsToldThatOneDoesNotExist(t *testing.T) {
 			_, err := c.AssignPrivateIpAddresses(t.Context(), &awsec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: aws.String(eni), SecondaryPrivateIpAddressCount: aws.Int32(1)})
 			return err
 		}, "InvalidNetworkInterfaceID.NotFound", "InvalidNetworkInterfaceID.NotFound", "UnauthorizedOperation"}, // granted unless a tag forbids it
-		{"give an interface a group", func(c *awsec2.Client) error {
+		{"set an interface's groups", func(c *awsec2.Client) error {
 			_, err := c.ModifyNetworkInterfaceAttribute(t.Context(), &awsec2.ModifyNetworkInterfaceAttributeInput{NetworkInterfaceId: aws.String(there), Groups: []string{group}})
 			return err
 		}, "InvalidGroup.NotFound", "UnauthorizedOperation", "UnauthorizedOperation"},
@@ -58,7 +58,7 @@ func TestOnlyWhoMayTouchAnyIsToldThatOneDoesNotExist(t *testing.T) {
 			_, err := c.DeleteRoute(t.Context(), &awsec2.DeleteRouteInput{RouteTableId: aws.String("rtb-00000000000000001"), DestinationCidrBlock: aws.String("192.0.2.0/24")})
 			return err
 		}, "InvalidRouteTableID.NotFound", "UnauthorizedOperation", "UnauthorizedOperation"},
-		{"name what no id looks like", func(c *awsec2.Client) error {
+		{"name a malformed id", func(c *awsec2.Client) error {
 			_, err := c.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String("eni-x")})
 			return err
 		}, "InvalidNetworkInterfaceID.Malformed", "InvalidNetworkInterfaceID.Malformed", "InvalidNetworkInterfaceID.Malformed"},
@@ -67,7 +67,7 @@ func TestOnlyWhoMayTouchAnyIsToldThatOneDoesNotExist(t *testing.T) {
 			name   string
 			client *awsec2.Client
 			code   string
-		}{{"who may do all", a.Client, c.any}, {"a node", node, c.node}, {"who may do nothing", nobody, c.nobody}} {
+		}{{"an administrator", a.Client, c.any}, {"a node", node, c.node}, {"an unprivileged role", unprivileged, c.unprivileged}} {
 			if err := c.do(who.client); !isCode(err, who.code) {
 				t.Errorf("%s as %s: %v, want %s", c.what, who.name, err, who.code)
 			}
@@ -75,7 +75,7 @@ func TestOnlyWhoMayTouchAnyIsToldThatOneDoesNotExist(t *testing.T) {
 	}
 }
 
-func TestTimeoutsBeyondTheirBoundsAndUnknownZonesAreRefused(t *testing.T) {
+func TestTimeoutsOutOfBoundsAndUnknownZonesAreRefused(t *testing.T) {
 	a := start(t, seeded())
 	track := func(tcp, stream, udp *int32) error {
 		_, err := a.CreateNetworkInterface(t.Context(), &awsec2.CreateNetworkInterfaceInput{
@@ -98,7 +98,7 @@ func TestTimeoutsBeyondTheirBoundsAndUnknownZonesAreRefused(t *testing.T) {
 	want(t, err, "InvalidParameterValue", "Invalid availability zone-id: [usw2-az9]")
 }
 
-func TestARulesDescriptionHasOnlyWhatEC2Prints(t *testing.T) {
+func TestRuleDescriptionCharactersAreRestricted(t *testing.T) {
 	a := start(t, seeded())
 	group := string(a.cloud.State().GroupNamed("node").ID)
 	port := int32(1000)
@@ -129,7 +129,7 @@ func TestARulesDescriptionHasOnlyWhatEC2Prints(t *testing.T) {
 	}
 }
 
-func TestANewInterfacesTagsAreItsOwnAndOnceEach(t *testing.T) {
+func TestTagsOfANewInterfaceMatchItsTypeWithoutDuplicates(t *testing.T) {
 	a := start(t, seeded())
 	create := func(kind types.ResourceType, keys ...string) (*awsec2.CreateNetworkInterfaceOutput, error) {
 		spec := types.TagSpecification{ResourceType: kind}
@@ -144,11 +144,11 @@ func TestANewInterfacesTagsAreItsOwnAndOnceEach(t *testing.T) {
 	want(t, err, "InvalidParameterValue", "Duplicate tag key 'a' specified.")
 	out, err := create(types.ResourceTypeNetworkInterface, "a", "b")
 	if err != nil || len(out.NetworkInterface.TagSet) != 2 || aws.ToString(out.NetworkInterface.RequesterId) == "" {
-		t.Errorf("created %+v, %v; want two tags and who asked", out, err)
+		t.Errorf("created %+v, %v; want two tags and a requester id", out, err)
 	}
 }
 
-func TestAZoneIsFoundByItsNameAndByItsID(t *testing.T) {
+func TestZonesAreSelectedByNameAndByID(t *testing.T) {
 	a := start(t, seeded())
 	all, err := a.DescribeAvailabilityZones(t.Context(), &awsec2.DescribeAvailabilityZonesInput{})
 	if err != nil || len(all.AvailabilityZones) < 2 {

@@ -25,7 +25,7 @@ func (a *api) routeActions() []query.Action {
 	return []query.Action{
 		query.Handle(query.Spec[describeTables, tableList]{
 			Name: "DescribeRouteTables", Page: page("DescribeRouteTables"), ReadOnly: true,
-			Permit: anywhere[describeTables], Do: listTables,
+			Permit: onAnyResource[describeTables], Do: listTables,
 		}),
 		put("CreateRoute", a.cloud.CreateRoute),
 		put("ReplaceRoute", a.cloud.ReplaceRoute),
@@ -79,7 +79,7 @@ type tableXML struct {
 	Owner        string           `q:"ownerId"`
 	Routes       []routeXML       `q:"routeSet"`
 	Associations []associationXML `q:"associationSet"`
-	// Propagating is always empty: there are no virtual private gateways here.
+	// Propagating is always empty: virtual private gateways are not supported.
 	Propagating []struct{} `q:"propagatingVgwSet"`
 	Tags        []tagXML   `q:"tagSet"`
 }
@@ -90,7 +90,7 @@ type tableList struct {
 }
 
 func listTables(c *query.Call, r *describeTables) (*tableList, error) {
-	out, next, err := shown(c, listing[*cloud.RouteTable]{
+	out, next, err := listPage(c, listing[*cloud.RouteTable]{
 		kind: cloud.KindTable, set: "routeTableId", all: cloud.Sorted(c.State.RouteTables), ids: r.IDs, filters: r.Filters, page: r.Page, most: smallPage,
 		id:    func(t *cloud.RouteTable) string { return string(t.ID) },
 		tags:  func(t *cloud.RouteTable) cloud.Tags { return t.Tags },
@@ -160,7 +160,8 @@ func newRouteXML(s *cloud.State, r cloud.Route) routeXML {
 	return x
 }
 
-// associations lists the subnets that name a table, and the VPC for the main one.
+// associations lists the subnets that are associated with a table, and the VPC for
+// the main table.
 func associations(s *cloud.State, t *cloud.RouteTable) []associationXML {
 	var out []associationXML
 	id := string(t.ID)
@@ -201,11 +202,11 @@ type deleteRoute struct {
 
 func (r deleteRoute) tableID() string { return r.Table }
 
-// permitTable asks for the one route table a request names.
+// permitTable requires permission for the one route table that a request names.
 func permitTable[Req interface{ tableID() string }](c *query.Call, r *Req) ([]iam.Request, error) {
-	q := &questions{call: c}
+	q := &authorization{call: c}
 	q.table((*r).tableID())
-	return q.answer()
+	return q.result()
 }
 
 func (r *putRoute) wanted() (netip.Prefix, cloud.RouteTarget, error) {
@@ -213,7 +214,7 @@ func (r *putRoute) wanted() (netip.Prefix, cloud.RouteTarget, error) {
 		Gateway: vpc.GatewayID(r.Gateway), Interface: vpc.ENIID(r.Interface), Instance: vpc.InstanceID(r.Instance),
 	}
 	p := &parser{}
-	p.alone(r.Gateway != "", r.Interface != "", r.Instance != "")
+	p.exclusive(r.Gateway != "", r.Interface != "", r.Instance != "")
 	if to == (cloud.RouteTarget{}) {
 		p.fail(cloud.MissingParameter("gatewayId, networkInterfaceId or instanceId"))
 	}
@@ -224,10 +225,10 @@ func (r *putRoute) wanted() (netip.Prefix, cloud.RouteTarget, error) {
 	return dst, to, err
 }
 
-// destination reads where a route leads; host bits are cleared, as EC2 does.
+// destination reads a route's destination; host bits are cleared, as EC2 does.
 func destination(cidr, cidr6 string) (netip.Prefix, error) {
 	p := &parser{}
-	p.alone(cidr != "", cidr6 != "")
+	p.exclusive(cidr != "", cidr6 != "")
 	var dst netip.Prefix
 	switch {
 	case cidr != "":

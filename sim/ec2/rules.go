@@ -147,11 +147,11 @@ type revokeGroup struct {
 
 func (r revokeGroup) groupID() string { return r.Group }
 
-// permitGroup asks for the one group a request names.
+// permitGroup requires permission for the one group that a request names.
 func permitGroup[Req interface{ groupID() string }](c *query.Call, r *Req) ([]iam.Request, error) {
-	q := &questions{call: c}
+	q := &authorization{call: c}
 	q.group((*r).groupID())
-	return q.answer()
+	return q.result()
 }
 
 func (a *api) authorize(c *query.Call, r *authorizeGroup, d cloud.Direction) (*authorizedGroup, error) {
@@ -191,7 +191,7 @@ func (a *api) revoke(r *revokeGroup, d cloud.Direction) (*returned, error) {
 	return done(a.cloud.Revoke(group, d, rules))
 }
 
-// rulesOf unfolds permissions into rules.
+// rulesOf expands permissions into rules.
 func rulesOf(s *cloud.State, list []permissionRequest) ([]cloud.Rule, error) {
 	var out []cloud.Rule
 	p := &parser{}
@@ -223,8 +223,8 @@ func rulesOf(s *cloud.State, list []permissionRequest) ([]cloud.Rule, error) {
 	return out, p.err
 }
 
-// shape is a permission's protocol and ports. All ports of a protocol are to be
-// said, but for ICMPv6.
+// shape returns a permission's protocol and ports. All protocols with ports except
+// ICMPv6 must specify them.
 func (q permissionRequest) shape() (cloud.Rule, error) {
 	r := cloud.Rule{From: -1, To: -1}
 	if q.Protocol == "" {
@@ -251,7 +251,7 @@ func (q permissionRequest) shape() (cloud.Rule, error) {
 	return r, nil
 }
 
-// ruleNotes is what the description of a rule may be.
+// ruleNotes matches valid rule descriptions.
 var ruleNotes = regexp.MustCompile(`^[a-zA-Z0-9. _\-:/()#,@\[\]+=&;{}!$*]{0,255}$`)
 
 // ruleNote reads a rule's description.

@@ -30,8 +30,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// whole sends requests in one piece; see internal/edge/ec2 for what the SDK loses
-// of a long answer without it.
+// whole sends requests in one piece. Without it the SDK can lose part of a long
+// response; see internal/edge/ec2.
 type whole struct{}
 
 // RoundTrip implements http.RoundTripper.
@@ -59,7 +59,7 @@ func invoke(t *testing.T, c *awsec2.Client, action string, input reflect.Value) 
 	t.Helper()
 	out := reflect.ValueOf(c).MethodByName(action).Call([]reflect.Value{reflect.ValueOf(context.Background()), input})
 	if err, _ := out[1].Interface().(error); err != nil {
-		t.Fatalf("%s: the SDK says: %v", action, err)
+		t.Fatalf("%s: the SDK returned: %v", action, err)
 	}
 	return out[0]
 }
@@ -73,21 +73,22 @@ func inputOf(action string) reflect.Value {
 	return reflect.New(m.Type.In(2).Elem())
 }
 
-// leaf is one claimed field of a message, by its path on the wire, with the value
-// that only it has.
+// leaf is one member of a message, by its path on the wire, with a value that no
+// other member has.
 type leaf struct {
 	path  string
 	value string
 	bool  bool
 }
 
-// filler fills messages so that every leaf has a value of its own.
+// filler fills messages so that every leaf has a distinct value.
 type filler struct {
 	next   int
 	leaves []leaf
-	// only is the one bool that is true; bools cannot be told apart otherwise.
+	// only is the path of the one bool that is true, because bools cannot be
+	// distinguished by value.
 	only string
-	tag  bool // fields are ours and have names on the wire
+	tag  bool // the fields have "q" tags with names on the wire
 }
 
 func (f *filler) number() int { f.next++; return 1000 + f.next }
@@ -143,7 +144,7 @@ func (f *filler) fill(path string, v reflect.Value) {
 	}
 }
 
-// find returns the paths in an SDK value that hold a value.
+// find collects the paths in an SDK value that contain a value.
 func find(v reflect.Value, path, value string, found *[]string) {
 	if !v.IsValid() {
 		return
@@ -185,10 +186,10 @@ func table(t *testing.T) []query.Action {
 	return ec2.Service(c).Actions
 }
 
-// Every field our answers claim is sent with a value of its own and decoded by
-// the real SDK; the golden file says into which of its fields, and is reviewed
-// against the API reference.
-func TestTheSDKDecodesEveryFieldOfEveryAnswer(t *testing.T) {
+// Every member of our responses is sent with a distinct value and decoded by the real
+// SDK; the golden file lists the SDK's field of each, and is reviewed against the API
+// reference.
+func TestSDKDecodesEveryMemberOfEveryResponse(t *testing.T) {
 	var golden bytes.Buffer
 	for _, action := range table(t) {
 		fmt.Fprintf(&golden, "%s\n  %s\n", action.Name, action.Page)
@@ -202,8 +203,7 @@ func TestTheSDKDecodesEveryFieldOfEveryAnswer(t *testing.T) {
 			var found []string
 			find(out, "", l.value, &found)
 			if len(found) != 1 {
-				// The answers that say "return" are dropped by the SDK, where
-				// its output has no field for it.
+				// The SDK drops "return" where its output has no field for it.
 				if l.path == "return" && len(found) == 0 {
 					continue
 				}
@@ -216,7 +216,7 @@ func TestTheSDKDecodesEveryFieldOfEveryAnswer(t *testing.T) {
 	compareGolden(t, "answers.golden", golden.Bytes())
 }
 
-// answer has the SDK decode an answer of an action whose every field is filled.
+// answer fills every member of an action's response and returns what the SDK decodes.
 func answer(t *testing.T, action query.Action, only string) (reflect.Value, []leaf) {
 	t.Helper()
 	message := reflect.New(reflect.TypeOf(action.Response))
@@ -238,9 +238,9 @@ func answer(t *testing.T, action query.Action, only string) (reflect.Value, []le
 	return invoke(t, client(server.URL, "AKIA", "secret", ""), action.Name, input), f.leaves
 }
 
-// The real SDK serialises requests with every one of its fields set; our decoder
-// must find every field it claims, and refuse every one it does not.
-func TestEveryClaimedParameterIsWhatTheSDKSends(t *testing.T) {
+// The real SDK serialises requests with every one of its fields set; our decoder must
+// find every parameter it supports and refuse every other.
+func TestEverySupportedParameterIsSentByTheSDK(t *testing.T) {
 	var golden bytes.Buffer
 	for _, action := range table(t) {
 		form := captured(t, action.Name)
@@ -259,7 +259,7 @@ func TestEveryClaimedParameterIsWhatTheSDKSends(t *testing.T) {
 			t.Errorf("%s: %v", action.Name, err)
 		}
 		for _, path := range empties("", request.Elem()) {
-			t.Errorf("%s: %s is claimed, and the SDK sends no such parameter", action.Name, path)
+			t.Errorf("%s: the SDK sends no parameter %s", action.Name, path)
 		}
 		slices.Sort(refused)
 		delete(claimed, "Action")
@@ -269,7 +269,7 @@ func TestEveryClaimedParameterIsWhatTheSDKSends(t *testing.T) {
 	compareGolden(t, "requests.golden", golden.Bytes())
 }
 
-// captured is the form the SDK sends for an input with every field set.
+// captured returns the form that the SDK sends for an input with every field set.
 func captured(t *testing.T, action string) url.Values {
 	t.Helper()
 	sent := make(chan url.Values, 1)
@@ -313,11 +313,11 @@ func setBools(v reflect.Value) {
 		}
 	case reflect.Bool:
 		v.SetBool(true)
-	default: // filled already
+	default: // set by fill
 	}
 }
 
-// empties lists the leaves of a request that nothing filled.
+// empties lists the unset leaves of a request.
 func empties(path string, v reflect.Value) []string {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -380,7 +380,7 @@ func call(t *testing.T, c *awsec2.Client, action string, input reflect.Value) (a
 	return out[0].Interface(), err
 }
 
-// set assigns value where the type allows it.
+// set assigns value if the type allows it.
 func set(f reflect.Value, value any) {
 	if v := reflect.ValueOf(value); v.Type().AssignableTo(f.Type()) {
 		f.Set(v)

@@ -9,13 +9,13 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// Tag is a tag, both in requests (Key, Value) and, as tagXML, in answers.
+// Tag is a tag of a request; responses have tagXML.
 type Tag struct {
 	Key   string  `q:"Key"`
 	Value *string `q:"Value"`
 }
 
-// TagSpecification tags what a request creates.
+// TagSpecification lists the tags of a resource that the request creates.
 type TagSpecification struct {
 	ResourceType string `q:"ResourceType"`
 	Tags         []Tag  `q:"Tag"`
@@ -116,7 +116,7 @@ func newInterfaceXML(s *cloud.State, i *cloud.Interface) interfaceXML {
 	return x
 }
 
-// serviceOwner is the account that EC2 shows for machines of AWS's own.
+// serviceOwner is the account that EC2 reports for machines operated by AWS.
 const serviceOwner = "amazon-aws"
 
 func newAttachmentXML(s *cloud.State, a *cloud.Attachment) *attachmentXML {
@@ -190,8 +190,8 @@ func unlessZero(v int) *int {
 	return &v
 }
 
-// ZoneID is the zone's id that is the same in every account, such as "usw2-az1"
-// for "us-west-2a" here.
+// ZoneID returns the id of a zone that is the same in every account, such as
+// "usw2-az1" for "us-west-2a" here.
 func ZoneID(zone string) string {
 	region, letter := zone[:len(zone)-1], zone[len(zone)-1]
 	parts := strings.Split(region, "-")

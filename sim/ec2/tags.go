@@ -31,7 +31,7 @@ func (a *api) tagActions() []query.Action {
 		}),
 		query.Handle(query.Spec[describeTags, tagList]{
 			Name: "DescribeTags", Page: page("DescribeTags"), ReadOnly: true,
-			Permit: anywhere[describeTags], Do: listTags,
+			Permit: onAnyResource[describeTags], Do: listTags,
 		}),
 	}
 }
@@ -50,34 +50,34 @@ func (r changeTags) tags() cloud.Tags {
 	return out
 }
 
-// maxTagged is how many resources one call tags. Source: API_CreateTags.html.
+// maxTagged is how many resources one call may tag. Source: API_CreateTags.html.
 const maxTagged = 1000
 
-// permitTags asks for every resource: with its tags, and with those of the
+// permitTags requires permission for every resource, with its tags and those of the
 // request.
 func permitTags(c *query.Call, r *changeTags) ([]iam.Request, error) {
 	if n := len(r.Resources); n > maxTagged {
 		return nil, cloud.InvalidParameter("The request names %d resources. It can name %d at most.", n, maxTagged)
 	}
-	q := &questions{call: c}
+	q := &authorization{call: c}
 	for _, id := range r.Resources {
 		if tags, kind, ok := c.State.TagsOf(id); ok {
-			q.about(kind, id, tagged(tags), tagging(r.tags()))
+			q.require(kind, id, tagged(tags), tagging(r.tags()))
 			continue
 		}
 		kind, ok := kindOf(id)
 		if !ok {
 			return nil, cloud.Errorf("InvalidID", "The ID '%s' is not valid", id)
 		}
-		if q.could(kind, id) {
+		if q.wellFormed(kind, id) {
 			q.missing(kind, id, tagging(r.tags()))
 		}
 	}
-	return q.answer()
+	return q.result()
 }
 
-// kindOf is the kind of resource that an id's form says it is of; false when that
-// is none that takes tags.
+// kindOf returns the kind of taggable resource that an id's prefix denotes; false for
+// any other prefix.
 func kindOf(id string) (kind cloud.Kind, ok bool) {
 	prefix, _, _ := strings.Cut(id, "-")
 	kinds := map[string]cloud.Kind{

@@ -8,9 +8,9 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// tokens remembers what was done for each client token, so that a call repeated
-// with the same token and parameters has its effect once.
-// Source: EC2 API reference, "Ensuring idempotency".
+// tokens stores the result for each client token, so that a call repeated with the
+// same token and parameters takes effect once. Source: EC2 API reference, "Ensuring
+// idempotency".
 type tokens struct {
 	mu   sync.Mutex // guards done
 	done map[string]*outcome
@@ -26,8 +26,8 @@ type outcome struct {
 
 func newTokens() *tokens { return &tokens{done: map[string]*outcome{}} }
 
-// once runs do, or returns what it returned when it ran for the same token. The
-// same token with another request is refused. A failure is not remembered.
+// once runs do, or returns the stored result of the same token. The same token with
+// another request is refused. Failures are not stored.
 func once[Req, Resp any](t *tokens, action, token string, req *Req, do func() (*Resp, error)) (*Resp, error) {
 	if token == "" {
 		return do()
@@ -62,7 +62,7 @@ func once[Req, Resp any](t *tokens, action, token string, req *Req, do func() (*
 	}
 	response, ok := earlier.response.(*Resp)
 	if !ok {
-		return nil, fmt.Errorf("client token %s: remembered a %T", token, earlier.response)
+		return nil, fmt.Errorf("client token %s: stored a %T", token, earlier.response)
 	}
 	return response, nil
 }

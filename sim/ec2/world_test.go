@@ -17,7 +17,7 @@ import (
 	"github.com/trunkline/trunkline/sim/query"
 )
 
-// seeded is the small world of these tests and of awscli's goldens.
+// seeded is the small world of these tests and of the awscli goldens.
 func seeded() cloud.Spec {
 	prefix := netip.MustParsePrefix
 	return cloud.Spec{
@@ -51,7 +51,7 @@ func seeded() cloud.Spec {
 	}
 }
 
-// account is a running API over a small account, and a client of it that may do
+// account is a running API over a small account, with a client that may do
 // everything.
 type account struct {
 	*awsec2.Client
@@ -66,7 +66,7 @@ type account struct {
 
 const allowAll = `{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}`
 
-// launch is when the small world was made.
+// launch is the creation time of the small world.
 func launch() time.Time { return time.Date(2026, 11, 21, 9, 30, 0, 0, time.UTC) }
 
 func start(t *testing.T, spec cloud.Spec) *account {
@@ -89,7 +89,7 @@ func start(t *testing.T, spec cloud.Spec) *account {
 	return a
 }
 
-// as is a client with temporary credentials of a role.
+// as returns a client with temporary credentials of a role.
 func (a *account) as(r iam.Role) *awsec2.Client {
 	a.t.Helper()
 	if err := a.iam.AddRole(r); err != nil {
