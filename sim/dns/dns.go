@@ -1,8 +1,8 @@
-// Package dns is the resolver of the embedded VPC at the base address of its
-// CIDR plus two: private DNS names both ways, the platform's own names, and
-// nothing else. There is no recursion beyond Names.
+// Package dns is the resolver of the embedded VPC at the base address of its CIDR
+// plus two. It answers for private DNS names in both directions and for the
+// platform's own names, and does not recurse.
 //
-// It is given listeners by sim/world and keeps no state.
+// sim/world passes it listeners. It keeps no state.
 package dns
 
 import (
@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Names is what the resolver knows. Names are absolute, lower case and end with
-// a dot.
+// Names are the names that the resolver answers for. They are absolute, lower case
+// and end with a dot.
 type Names interface {
 	// Forward returns the addresses of name, of both families. False means the
 	// name does not exist (NXDOMAIN); true with no address of the asked family
@@ -21,9 +21,9 @@ type Names interface {
 	Reverse(a netip.Addr) (string, bool)
 }
 
-// Static is a fixed list: absolute lower-case name, such as
-// "ec2.us-west-2.amazonaws.com.", to its addresses. Every parent of a name
-// exists as well, with no address. It has no reverse names.
+// Static is a fixed map from absolute lower-case names, such as
+// "ec2.us-west-2.amazonaws.com.", to addresses. Every parent of a name exists as
+// well, without addresses. It has no reverse names.
 type Static map[string][]netip.Addr
 
 // Forward implements Names.
@@ -42,11 +42,11 @@ func (s Static) Forward(name string) ([]netip.Addr, bool) {
 // Reverse implements Names.
 func (Static) Reverse(netip.Addr) (string, bool) { return "", false }
 
-// Chain asks each in turn; the first that knows answers.
+// Chain combines Names: the first that has a name answers.
 type Chain []Names
 
-// Forward implements Names. A name known without addresses by one and with
-// addresses by a later one has the addresses.
+// Forward implements Names. If one has a name without addresses and a later one has
+// it with addresses, the addresses are returned.
 func (c Chain) Forward(name string) ([]netip.Addr, bool) {
 	known := false
 	for _, n := range c {

@@ -71,7 +71,7 @@ func exchange(t *testing.T, network, address string, query *mdns.Msg) *mdns.Msg 
 
 func question(name string, kind uint16) *mdns.Msg { return new(mdns.Msg).SetQuestion(name, kind) }
 
-func TestEveryQuestionHasItsAnswerOrItsKindOfNone(t *testing.T) {
+func TestQuestionsAreAnsweredOrRefusedWithTheRightCode(t *testing.T) {
 	address := start(t)
 	for _, try := range []struct {
 		name   string
@@ -115,16 +115,16 @@ func TestEveryQuestionHasItsAnswerOrItsKindOfNone(t *testing.T) {
 					mdns.RcodeToString[reply.Rcode], got, mdns.RcodeToString[try.code], try.answer)
 			}
 			if !reply.RecursionAvailable {
-				t.Errorf("%s: recursion is not offered; stub resolvers would go on to ask others", try.name)
+				t.Errorf("%s: recursion is not offered; stub resolvers would query other servers", try.name)
 			}
 			if negative := len(reply.Ns) == 1; negative != (try.answer == "") {
-				t.Errorf("%s: an SOA for caches: %v", try.name, negative)
+				t.Errorf("%s: SOA record: %v", try.name, negative)
 			}
 		}
 	}
 }
 
-func TestALongAnswerIsCutOverUDPAndWholeOverTCPOrWithEDNS(t *testing.T) {
+func TestLongAnswerIsTruncatedOnlyOverPlainUDP(t *testing.T) {
 	address := start(t)
 	small := exchange(t, "udp", address, question("many.internet.test.", mdns.TypeA))
 	small.Compress = true // as it was on the wire
@@ -142,7 +142,7 @@ func TestALongAnswerIsCutOverUDPAndWholeOverTCPOrWithEDNS(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotAQuestionIsRefusedByName(t *testing.T) {
+func TestUnsupportedMessagesGetTheirErrorCode(t *testing.T) {
 	address := start(t)
 	update := question(host, mdns.TypeA)
 	update.Opcode = mdns.OpcodeUpdate
@@ -163,7 +163,7 @@ func TestWhatIsNotAQuestionIsRefusedByName(t *testing.T) {
 	}
 }
 
-func TestGoOwnResolverUnderstandsTheAnswers(t *testing.T) {
+func TestGoResolverReadsTheAnswers(t *testing.T) {
 	address := start(t)
 	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
@@ -178,7 +178,7 @@ func TestGoOwnResolverUnderstandsTheAnswers(t *testing.T) {
 	}
 }
 
-func TestServeEndsWhenItsContextHadEndedBefore(t *testing.T) {
+func TestServeEndsAtOnceWithACancelledContext(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -190,8 +190,8 @@ func TestServeEndsWhenItsContextHadEndedBefore(t *testing.T) {
 	}
 }
 
-// FuzzReverse reads any name as a reverse name and compares with the library's
-// own writing of what was found.
+// FuzzReverse parses any name as a reverse name and compares the address found with
+// the library's reverse name of it.
 func FuzzReverse(f *testing.F) {
 	for _, seed := range []string{"5.1.0.10.in-addr.arpa.", "b.a.ip6.arpa.", "ip6.arpa.", "..in-addr.arpa.", "01.1.1.1.in-addr.arpa."} {
 		f.Add(seed)

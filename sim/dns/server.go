@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Answers live this long in caches. Short, because addresses move when
-// instances are replaced.
+// ttl is how long answers may be cached: short, because addresses move when instances
+// are replaced.
 const ttl = 60 * time.Second
 
-// negativeTTL is how long "no such name" may be remembered.
+// negativeTTL is how long "no such name" may be cached.
 const negativeTTL = 5 * time.Second
 
 // ednsSize is the largest UDP answer we send, as on AWS: 4096 bytes when the
@@ -59,7 +59,7 @@ func (s *Server) Serve(ctx context.Context, udp net.PacketConn, tcp net.Listener
 		run.Go(func() error {
 			err := srv.ActivateAndServe()
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return nil //nolint:nilerr // closed on purpose
+				return nil //nolint:nilerr // the listener was closed by ctx
 			}
 			return err
 		})
@@ -67,8 +67,8 @@ func (s *Server) Serve(ctx context.Context, udp net.PacketConn, tcp net.Listener
 	return run.Wait()
 }
 
-// closeListeners ends a server whether or not it has come to serving yet;
-// Shutdown alone refuses one that has not.
+// closeListeners stops a server, whether or not it already serves; Shutdown alone
+// refuses a server that does not.
 func closeListeners(srv *mdns.Server) {
 	if srv.PacketConn != nil {
 		_ = srv.PacketConn.Close()
@@ -122,7 +122,7 @@ func (s *Server) answer(query *mdns.Msg) *mdns.Msg {
 	return reply
 }
 
-// resolve fills in answer, authority and code for one question.
+// resolve sets answer, authority and code for one question.
 func (s *Server) resolve(reply *mdns.Msg, q mdns.Question) {
 	name := strings.ToLower(q.Name)
 	head := mdns.RR_Header{Name: q.Name, Rrtype: q.Qtype, Class: mdns.ClassINET, Ttl: uint32(ttl.Seconds())}
@@ -152,7 +152,7 @@ func (s *Server) resolve(reply *mdns.Msg, q mdns.Question) {
 	}
 }
 
-// addressRecord returns the record of a when qtype asks for its family.
+// addressRecord returns the record of a if qtype requests its family.
 func addressRecord(head mdns.RR_Header, qtype uint16, a netip.Addr) mdns.RR {
 	a = a.Unmap()
 	switch {
@@ -166,8 +166,8 @@ func addressRecord(head mdns.RR_Header, qtype uint16, a netip.Addr) mdns.RR {
 	return nil
 }
 
-// negative is the authority record that tells caches how long to remember that
-// something does not exist (RFC 2308).
+// negative is the authority record with the time that caches keep a negative answer
+// (RFC 2308).
 func negative() mdns.RR {
 	seconds := uint32(negativeTTL.Seconds())
 	return &mdns.SOA{
@@ -177,9 +177,8 @@ func negative() mdns.RR {
 	}
 }
 
-// reverseAddress reads the address out of a name in in-addr.arpa or ip6.arpa.
-// partial is true for a name that is one of those zones, or well-formed but
-// shorter than an address.
+// reverseAddress parses a name in in-addr.arpa or ip6.arpa. partial is true for these
+// zones themselves and for well-formed names shorter than an address.
 func reverseAddress(name string) (a netip.Addr, partial, ok bool) {
 	if body, found := reverseBody(name, "in-addr.arpa."); found {
 		return joinLabels(body, 4, ".", 1)

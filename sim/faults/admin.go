@@ -21,9 +21,9 @@ const maxPlan = 1 << 20
 //	GET  /admin/faults               the Plan in force
 //	PUT  /admin/faults               replace it
 //	GET  /admin/calls?since=&action= the call log, oldest first
-//	GET  /admin/stops?wait=30s       calls held by a stop; with wait, when there is
-//	                                 one or the time is over
-//	POST /admin/stops/{id}/release   let one go; id "all" is every one
+//	GET  /admin/stops?wait=30s       calls held by a stop; with wait, as soon as
+//	                                 there is one or the time is over
+//	POST /admin/stops/{id}/release   release one; id "all" is every one
 //	GET  /admin/metrics              counters, Prometheus text
 func Handler(i *Injector, l *Log) http.Handler {
 	mux := http.NewServeMux()
@@ -72,7 +72,7 @@ func Handler(i *Injector, l *Log) http.Handler {
 	return mux
 }
 
-// readPlan reads a plan and refuses fields it does not know.
+// readPlan decodes a plan and refuses unknown fields.
 func readPlan(body io.Reader) (Plan, error) {
 	dec := json.NewDecoder(io.LimitReader(body, maxPlan))
 	dec.DisallowUnknownFields()
@@ -86,7 +86,7 @@ func readPlan(body io.Reader) (Plan, error) {
 	return p, nil
 }
 
-// release lets go of one held call, or of "all".
+// release releases one held call, or "all".
 func release(i *Injector, id string) error {
 	if id == "all" {
 		return i.Release(0)
@@ -112,7 +112,7 @@ func reply(w http.ResponseWriter, v any) {
 	_ = enc.Encode(v) // the client is gone
 }
 
-// WriteMetrics writes the counters in Prometheus' text form.
+// WriteMetrics writes the counters in Prometheus' text format.
 func (l *Log) WriteMetrics(w io.Writer) {
 	counts := l.Counts()
 	keys := make([]Count, 0, len(counts))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Record is one API call as it went.
+// Record is one completed API call.
 type Record struct {
 	Seq       int               `json:"seq"` // counts from 1
 	Time      time.Time         `json:"time"`
@@ -17,14 +17,14 @@ type Record struct {
 	Code      string            `json:"code,omitempty"` // error code; empty is success
 	Message   string            `json:"message,omitempty"`
 	Millis    float64           `json:"ms"`
-	// Fault says what was done to the call: "no-reply", or empty.
+	// Fault is the injected fault that ended the call: "no-reply", or empty.
 	Fault string `json:"fault,omitempty"`
 }
 
-// logLength is how many calls the log remembers.
+// logLength is how many calls the log keeps.
 const logLength = 20000
 
-// Log remembers the latest calls and counts all of them. The zero value is ready.
+// Log keeps the latest calls and counts all of them. The zero value is ready.
 type Log struct {
 	mu     sync.Mutex // guards what follows
 	seq    int
@@ -33,7 +33,7 @@ type Log struct {
 	millis map[string]float64 // total per action
 }
 
-// Count is what calls are counted by.
+// Count is the key by which calls are counted.
 type Count struct{ Service, Action, Code string }
 
 // Add appends a call.
@@ -53,8 +53,8 @@ func (l *Log) Add(r Record) {
 	l.millis[r.Action] += r.Millis
 }
 
-// Since returns the calls after a sequence number, oldest first, of one action
-// or, with an empty action, of all.
+// Since returns the calls after a sequence number, oldest first, of one action or, if
+// the action is empty, of all.
 func (l *Log) Since(seq int, action string) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +67,7 @@ func (l *Log) Since(seq int, action string) []Record {
 	return out
 }
 
-// Counts returns how many calls ended how.
+// Counts returns the number of calls by service, action and result.
 func (l *Log) Counts() map[Count]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

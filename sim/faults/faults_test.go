@@ -26,8 +26,8 @@ func injector(t *testing.T, p faults.Plan) *faults.Injector {
 	return i
 }
 
-// run is a call: how long it took until its effect, whether it had it, and how
-// it ended.
+// run makes a call. It returns the time until its effect, whether it took effect, and
+// its error.
 func run(ctx context.Context, i *faults.Injector, action string) (effect bool, waited time.Duration, err error) {
 	begun := time.Now()
 	f := i.Begin(action, faults.CallInfo{})
@@ -37,7 +37,7 @@ func run(ctx context.Context, i *faults.Injector, action string) (effect bool, w
 	return true, time.Since(begun), f.After(ctx)
 }
 
-func TestNothingIsWrongUntilItIsAskedFor(t *testing.T) {
+func TestNewInjectorInjectsNothing(t *testing.T) {
 	i := faults.New(1, nil)
 	defer i.Close()
 	for range 100 {
@@ -47,7 +47,7 @@ func TestNothingIsWrongUntilItIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestLatencyIsFixedPlusJitterAndOutlastsTheClient(t *testing.T) {
+func TestLatencyIsFixedPlusJitterAndIgnoresClientCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := injector(t, faults.Plan{Latency: map[string]faults.Latency{
 			"*": {Fixed: faults.Duration(time.Second)}, "X": {Fixed: faults.Duration(time.Second), Jitter: faults.Duration(time.Second)},
@@ -71,7 +71,7 @@ func TestLatencyIsFixedPlusJitterAndOutlastsTheClient(t *testing.T) {
 	})
 }
 
-func TestATokenBucketRefills(t *testing.T) {
+func TestTokenBucketRefills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := injector(t, faults.Plan{Throttle: map[string]faults.Bucket{"X": {Size: 3, Rate: 2}}})
 		passed := func() (n int) {
@@ -97,7 +97,7 @@ func TestATokenBucketRefills(t *testing.T) {
 	})
 }
 
-func TestCallsArePickedByNumber(t *testing.T) {
+func TestCallsAreSelectedByNumber(t *testing.T) {
 	i := injector(t, faults.Plan{Calls: []faults.Call{{Action: "X", Do: faults.Fail, Code: "InsufficientFreeAddressesInSubnet", Nth: 2, Count: 2}}})
 	var failed []bool
 	for range 5 {
@@ -127,7 +127,7 @@ func TestProbabilityIsSeeded(t *testing.T) {
 		for range 1000 {
 			effect, _, err := run(t.Context(), i, "X")
 			if !effect {
-				t.Fatal("a lost reply lost the effect as well")
+				t.Fatal("a call with a lost reply had no effect")
 			}
 			if errors.Is(err, faults.ErrNoReply) {
 				n++
@@ -141,7 +141,7 @@ func TestProbabilityIsSeeded(t *testing.T) {
 	}
 }
 
-func TestAHungCallEndsWithItsClientOrItsPlan(t *testing.T) {
+func TestHungCallEndsWithItsClientOrThePlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, do := range []string{faults.Hang, faults.HangAfter} {
 			i := injector(t, faults.Plan{Calls: []faults.Call{{Action: "X", Do: do, Count: -1}}})
@@ -167,7 +167,7 @@ func TestAHungCallEndsWithItsClientOrItsPlan(t *testing.T) {
 	})
 }
 
-func TestAHeldCallGoesOnWhenReleased(t *testing.T) {
+func TestHeldCallContinuesWhenReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := injector(t, faults.Plan{Calls: []faults.Call{{Action: "X", Do: faults.StopBefore}, {Action: "X", Do: faults.StopAfter}}})
 		ended := make(chan bool)
@@ -186,7 +186,7 @@ func TestAHeldCallGoesOnWhenReleased(t *testing.T) {
 			}
 		}
 		if !<-ended {
-			t.Error("the call did not end well")
+			t.Error("the released call failed")
 		}
 		if err := i.Release(7); err == nil {
 			t.Error("releasing a call that is not held is no error")
@@ -194,7 +194,7 @@ func TestAHeldCallGoesOnWhenReleased(t *testing.T) {
 	})
 }
 
-func TestABadPlanIsRefusedAndTheOldOneStays(t *testing.T) {
+func TestInvalidPlanIsRefusedAndThePreviousOneKept(t *testing.T) {
 	i := injector(t, faults.Plan{LinkDown: []string{"eni-0123456789abcdef0"}})
 	i.Know([]string{"X", "Y"})
 	i.KnowInterfaces(func(eni string) bool { return eni == "eni-0123456789abcdef0" })
@@ -230,7 +230,7 @@ func TestABadPlanIsRefusedAndTheOldOneStays(t *testing.T) {
 	}
 }
 
-func TestAPlanMadeInGoIsCheckedAsWell(t *testing.T) {
+func TestPlanSetFromGoIsChecked(t *testing.T) {
 	i := faults.New(1, nil)
 	for want, plan := range map[string]faults.Plan{
 		"duration -1s: negative":                     {AttachTime: faults.Duration(-time.Second)},
@@ -242,7 +242,7 @@ func TestAPlanMadeInGoIsCheckedAsWell(t *testing.T) {
 	}
 }
 
-func TestAPlanSurvivesTheWire(t *testing.T) {
+func TestPlanRoundTripsThroughTheAPI(t *testing.T) {
 	i := faults.New(1, nil)
 	server := httptest.NewServer(faults.Handler(i, &faults.Log{}))
 	defer server.Close()

@@ -13,11 +13,10 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// ErrNoReply ends a call without an answer: the connection is closed.
+// ErrNoReply ends a call without a response: the connection is closed.
 var ErrNoReply = errors.New("no reply, by an injected fault")
 
-// Injector applies a Plan to calls. Make it with New; it is safe for concurrent
-// use.
+// Injector applies a Plan to calls. Make it with New; it is safe for concurrent use.
 type Injector struct {
 	now    func() time.Time
 	closed chan struct{}
@@ -36,13 +35,13 @@ type Injector struct {
 	watchers map[chan struct{}]struct{}
 }
 
-// level is how full a token bucket is.
+// level is the fill level of a token bucket.
 type level struct {
 	tokens float64
 	at     time.Time
 }
 
-// New makes an injector with nothing wrong. now may be nil.
+// New makes an injector without faults. now may be nil.
 func New(seed uint64, now func() time.Time) *Injector {
 	if now == nil {
 		now = time.Now
@@ -54,14 +53,14 @@ func New(seed uint64, now func() time.Time) *Injector {
 	}
 }
 
-// Close releases everything that waits. Later calls pass untouched.
+// Close releases all waiting calls. Faults do not apply to later calls.
 func (i *Injector) Close() {
 	_ = i.Set(Plan{})
 	close(i.closed)
 }
 
-// Know tells the injector which actions there are. From now on a plan that names
-// another one is refused: its fault would never happen.
+// Know sets the valid actions. A plan that names another action is refused from then
+// on, because its fault would never occur.
 func (i *Injector) Know(actions []string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -71,16 +70,16 @@ func (i *Injector) Know(actions []string) {
 	}
 }
 
-// KnowInterfaces tells the injector how to ask whether an interface exists. From now
-// on a plan that cuts the link of one that does not is refused.
+// KnowInterfaces sets the function that reports whether an interface exists. A plan
+// that cuts the link of one that does not exist is refused from then on.
 func (i *Injector) KnowInterfaces(exists func(eni string) bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.exists = exists
 }
 
-// Set replaces the plan. Counting of calls starts anew, hanging calls end, calls
-// held by a stop stay held.
+// Set replaces the plan. Call counts restart at zero, hanging calls end, calls held
+// by a stop stay held.
 func (i *Injector) Set(p Plan) error {
 	if err := p.Check(); err != nil {
 		return err
@@ -108,7 +107,7 @@ func (i *Injector) Set(p Plan) error {
 	for ch := range i.watchers {
 		select {
 		case ch <- struct{}{}:
-		default: // a token is waiting already
+		default: // a token is pending
 		}
 	}
 	return nil
@@ -121,8 +120,8 @@ func (i *Injector) Plan() Plan {
 	return i.plan
 }
 
-// Watch returns a channel that holds a token whenever the plan changed since it
-// was last read, and a function that ends the watch.
+// Watch returns a channel that receives a token after the plan changed, and a
+// function that ends the watch.
 func (i *Injector) Watch() (changed <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
 	i.mu.Lock()
@@ -135,8 +134,7 @@ func (i *Injector) Watch() (changed <-chan struct{}, stop func()) {
 	}
 }
 
-// Flight is one call on its way. Use it once: Before, then the effect, then
-// After.
+// Flight is one call in flight. Use it once: Before, then the effect, then After.
 type Flight struct {
 	injector *Injector
 	action   string
@@ -148,13 +146,13 @@ type Flight struct {
 	replaced <-chan struct{}
 }
 
-// CallInfo tells a held call apart for whoever releases it.
+// CallInfo identifies a held call in the list of stops.
 type CallInfo struct {
 	RequestID string
 	Principal string
 }
 
-// Begin decides what goes wrong with a call.
+// Begin selects the faults of a call.
 func (i *Injector) Begin(action string, info CallInfo) *Flight {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -207,7 +205,7 @@ func (i *Injector) picks(n int, c Call, action string) bool {
 	return c.Probability == 0 || i.rng.Float64() < c.Probability
 }
 
-// token takes a token of an action's bucket. The caller holds mu.
+// token takes a token from an action's bucket. The caller holds mu.
 func (i *Injector) token(action string) bool {
 	b, ok := lookup(i.plan.Throttle, action)
 	if !ok {
@@ -236,9 +234,9 @@ func lookup[V any](m map[string]V, action string) (V, bool) {
 	return v, ok
 }
 
-// Before waits and refuses as the plan says. An error is the answer: a
-// *cloud.Error, or ErrNoReply. Latency outlasts a client that gives up, for the
-// real service does not notice; a stop and a hang end with the client.
+// Before delays, holds or refuses the call as the plan specifies. Its error is the
+// response: a *cloud.Error, or ErrNoReply. Latency does not end when the client
+// disconnects, because the real service continues the call; a stop and a hang do.
 func (f *Flight) Before(ctx context.Context) error {
 	if !f.wait(f.latency) {
 		return ErrNoReply
@@ -259,7 +257,7 @@ func (f *Flight) Before(ctx context.Context) error {
 	return nil
 }
 
-// After runs when the effect is there; ErrNoReply loses the answer.
+// After runs after the effect; ErrNoReply drops the response.
 func (f *Flight) After(ctx context.Context) error {
 	for _, c := range f.after {
 		switch c.Do {
@@ -277,7 +275,7 @@ func (f *Flight) After(ctx context.Context) error {
 	return nil
 }
 
-// wait reports false when the injector was closed meanwhile.
+// wait returns false if the injector was closed meanwhile.
 func (f *Flight) wait(d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -292,7 +290,7 @@ func (f *Flight) wait(d time.Duration) bool {
 	}
 }
 
-// hang waits until the client gives up or the plan is replaced.
+// hang waits until the client disconnects or the plan is replaced.
 func (f *Flight) hang(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -301,7 +299,7 @@ func (f *Flight) hang(ctx context.Context) {
 	}
 }
 
-// refusal fills in what a Fail left out.
+// refusal completes the error of a Fail with defaults.
 func refusal(c Call) *cloud.Error {
 	known := map[string]string{
 		"InsufficientFreeAddressesInSubnet": "The specified subnet does not have enough free addresses to satisfy the request.",
@@ -326,5 +324,5 @@ func refusal(c Call) *cloud.Error {
 	return e
 }
 
-// Identify names the caller, once it is known, to whoever lists held calls.
+// Identify sets the caller that the list of stops shows, once it is authenticated.
 func (f *Flight) Identify(principal string) { f.info.Principal = principal }

@@ -1,10 +1,10 @@
-// Package faults is where the embedded VPC goes wrong on purpose: latency,
-// throttling, stale answers, lost replies, hanging connections, slow attaches,
-// capacity errors, dead links and the hooks that stop a caller at a chosen call.
+// Package faults injects faults into the embedded VPC: latency, throttling, stale
+// responses, lost replies, hanging connections, slow attaches, capacity errors, dead
+// links, and stops that hold a chosen call.
 //
-// Everything is off in a new Injector, drawn from a seed, and set at start or
-// live through Handler. sim/query asks it around every API call, sim/world about
-// attachments, links and stale metadata. It knows no EC2 rule.
+// A new Injector injects nothing. Random choices are drawn from a seed; plans are set
+// at start or live through Handler. sim/query calls it around every API call,
+// sim/world for attachments, links and stale metadata. It contains no EC2 rule.
 package faults
 
 import (
@@ -16,25 +16,26 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// Plan is what should go wrong. The zero value is nothing. Actions are API action
-// names, such as "CreateNetworkInterface"; "*" stands for every action that has
-// no entry of its own. It is the JSON of GET and PUT /admin/faults; durations are
+// Plan lists the faults to inject; the zero value is none. Actions are API action
+// names, such as "CreateNetworkInterface"; "*" stands for every action without an
+// entry of its own. It is the JSON of GET and PUT /admin/faults; durations are
 // strings such as "250ms".
 type Plan struct {
 	// Latency delays an action's effect.
 	Latency map[string]Latency `json:"latency,omitempty"`
-	// Throttle refuses an action with RequestLimitExceeded by a token bucket.
+	// Throttle refuses calls of an action with RequestLimitExceeded by a token
+	// bucket.
 	Throttle map[string]Bucket `json:"throttle,omitempty"`
-	// DescribeLag makes describes answer with the state of so long ago.
+	// DescribeLag is the age of the state that describes return.
 	DescribeLag Duration `json:"describeLag,omitempty"`
-	// MetadataLag makes instance metadata answer with the state of so long ago.
+	// MetadataLag is the age of the state that instance metadata returns.
 	MetadataLag Duration `json:"metadataLag,omitempty"`
-	// AttachTime keeps an attachment "attaching", and its link out of the guest,
-	// for so long after the call.
+	// AttachTime is how long after the call an attachment stays "attaching" and its
+	// link out of the guest.
 	AttachTime Duration `json:"attachTime,omitempty"`
-	// Calls are what happens to single calls.
+	// Calls are faults of single calls.
 	Calls []Call `json:"calls,omitempty"`
-	// LinkDown lists interfaces (eni-…) whose carrier is cut.
+	// LinkDown lists interfaces (eni-…) that have no carrier.
 	LinkDown []string `json:"linkDown,omitempty"`
 }
 
@@ -51,32 +52,32 @@ type Bucket struct {
 	Rate float64 `json:"rate"`
 }
 
-// What happens to a single call.
+// Faults of a single call.
 const (
-	// LoseReply closes the connection after the effect, without an answer.
+	// LoseReply closes the connection after the effect, without a response.
 	LoseReply = "lose-reply"
-	// Hang never answers and has no effect; the client must give up.
+	// Hang never responds and has no effect; the client must time out.
 	Hang = "hang"
-	// HangAfter has the effect and never answers.
+	// HangAfter takes effect and never responds.
 	HangAfter = "hang-after"
-	// Fail answers with Code and has no effect.
+	// Fail responds with Code and has no effect.
 	Fail = "fail"
-	// StopBefore and StopAfter hold the call before or after its effect until it
-	// is released at /admin/stops.
+	// StopBefore and StopAfter hold the call before or after its effect until it is
+	// released at /admin/stops.
 	StopBefore = "stop-before"
 	StopAfter  = "stop-after"
 )
 
-// Call picks calls of an action and says what happens to them.
+// Call selects calls of an action and the fault for them.
 type Call struct {
 	Action string `json:"action"`
 	Do     string `json:"do"`
-	// Nth is the first call it applies to, counted from 1 when the plan was set.
+	// Nth is the first call it applies to, counted from 1 since the plan was set.
 	// Zero is 1.
 	Nth int `json:"nth,omitempty"`
-	// Count is how many calls it applies to. Zero is 1, -1 every further one.
+	// Count is how many calls it applies to. Zero is 1, -1 is all further calls.
 	Count int `json:"count,omitempty"`
-	// Probability applies it to that share of the calls picked; zero is all.
+	// Probability is the share of the selected calls it applies to; zero is all.
 	Probability float64 `json:"probability,omitempty"`
 	// Code, Message and Status are the error of Fail. An empty message is EC2's
 	// own for the codes that have one; status zero is 400, or 503 for
@@ -105,7 +106,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Check refuses a plan that could not do what it says.
+// Check refuses an invalid plan.
 func (p Plan) Check() error {
 	for _, lag := range []Duration{p.DescribeLag, p.MetadataLag, p.AttachTime} {
 		if lag < 0 {
@@ -135,7 +136,7 @@ func (p Plan) Check() error {
 	return nil
 }
 
-// actions are those a plan names.
+// actions returns the actions that a plan names.
 func (p Plan) actions() []string {
 	out := slices.Concat(slices.Collect(maps.Keys(p.Latency)), slices.Collect(maps.Keys(p.Throttle)))
 	for _, c := range p.Calls {
@@ -169,7 +170,7 @@ func (c Call) check() error {
 	return nil
 }
 
-// checkError checks the error of a Fail, which nothing else has.
+// checkError checks the error of a Fail; other faults must have none.
 func (c Call) checkError() error {
 	switch {
 	case c.Do != Fail && (c.Code != "" || c.Message != "" || c.Status != 0):

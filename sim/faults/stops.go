@@ -23,8 +23,8 @@ type stop struct {
 	release chan struct{}
 }
 
-// hold keeps a call until it is released; false when the client gave up first,
-// and a call held before its effect then must not have it.
+// hold holds a call until it is released; it returns false if the client disconnected
+// first. A call held before its effect must then not take effect.
 func (i *Injector) hold(ctx context.Context, f *Flight, c Call) bool {
 	i.mu.Lock()
 	i.nextStop++
@@ -51,14 +51,14 @@ func (i *Injector) hold(ctx context.Context, f *Flight, c Call) bool {
 	}
 }
 
-// stopsChanged wakes whoever waits for held calls. The caller holds mu.
+// stopsChanged wakes the goroutines that wait for held calls. The caller holds mu.
 func (i *Injector) stopsChanged() {
 	close(i.moved)
 	i.moved = make(chan struct{})
 }
 
-// AwaitStops waits until the calls held are such that enough holds, and returns
-// them; when ctx ends first it returns those held then, and ctx's error.
+// AwaitStops waits until enough returns true for the held calls, and returns them; if
+// ctx ends first it returns the calls held then, and ctx's error.
 func (i *Injector) AwaitStops(ctx context.Context, enough func([]Stop) bool) ([]Stop, error) {
 	for {
 		i.mu.Lock()
@@ -88,7 +88,7 @@ func (i *Injector) Stops() []Stop {
 	return out
 }
 
-// Release lets a held call go on; id 0 is every one.
+// Release releases a held call; id 0 releases all.
 func (i *Injector) Release(id int) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -11,12 +11,13 @@ import (
 	"time"
 )
 
-// Role is an IAM role with its policies and who may take it on.
+// Role is an IAM role with its policies and the principals that may assume it.
 type Role struct {
 	Name string
-	// Policies are its documents by name.
+	// Policies are its policy documents by name.
 	Policies map[string][]byte
-	// Instances may have the role as their instance profile.
+	// Instances reports whether instances may have the role in their instance
+	// profile.
 	Instances bool
 	// Trust lists the Kubernetes service accounts that may assume the role with
 	// a web identity.
@@ -39,19 +40,19 @@ type Credentials struct {
 	Expires         time.Time // zero for long-lived keys
 }
 
-// Principal is who signed a request.
+// Principal is the identity that signed a request.
 type Principal struct {
 	ARN     string // arn:aws:sts::…:assumed-role/role/session, or …:user/name
 	ID      string // unique id: AROA…:session, or AIDA…
 	Account string
-	// Instance is the ARN of the instance that the credentials were issued to;
-	// empty otherwise. It is the key ec2:SourceInstanceARN.
+	// Instance is the ARN of the instance that the credentials were issued to; empty
+	// otherwise. It is the condition key ec2:SourceInstanceARN.
 	Instance string
 	role     string
 	policies []*Policy
 }
 
-// Account holds roles, users and the credentials that are alive.
+// Account holds roles, users and unexpired credentials.
 type Account struct {
 	number string
 	now    func() time.Time
@@ -84,8 +85,8 @@ func New(number string, seed uint64, now func() time.Time) *Account {
 	}
 }
 
-// AddRole loads a role's documents and adds it, or replaces the one of its name.
-// Credentials issued before have the new policies at once, as on AWS.
+// AddRole adds a role, or replaces the one with its name. The new policies apply at
+// once to credentials issued before, as on AWS.
 func (a *Account) AddRole(r Role) error {
 	if r.Name == "" {
 		return errors.New("role: no name")
@@ -108,8 +109,7 @@ func (a *Account) AddRole(r Role) error {
 	return nil
 }
 
-// AddUser makes a user with one long-lived key and a document that says what it
-// may do.
+// AddUser makes a user with one long-lived key and one policy document.
 func (a *Account) AddUser(name string, document []byte) (Credentials, error) {
 	p, err := ParsePolicy(name, document)
 	if err != nil {
@@ -149,7 +149,7 @@ type Session struct {
 	Instance string // ARN of the instance; see Principal.Instance
 }
 
-// Issue makes temporary credentials of a role. Expired ones are forgotten.
+// Issue makes temporary credentials of a role. It forgets expired ones.
 func (a *Account) Issue(s Session) (Credentials, Principal, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,8 +175,8 @@ func (a *Account) Issue(s Session) (Credentials, Principal, error) {
 	return c, p, nil
 }
 
-// Find returns what an access key id stands for, expired or not. A role's
-// policies are those of now.
+// Find returns the key and the principal of an access key id, expired or not, with
+// the current policies of its role.
 func (a *Account) Find(accessKeyID string) (Credentials, Principal, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -187,7 +187,7 @@ func (a *Account) Find(accessKeyID string) (Credentials, Principal, bool) {
 	return k.Credentials, k.principal, ok
 }
 
-// DeniedError says which of the requests of one call was refused.
+// DeniedError names the refused request of a call.
 type DeniedError struct {
 	Principal string
 	Request   Request
@@ -205,7 +205,7 @@ func (e *DeniedError) Error() string {
 		e.Principal, e.Request.Action, e.Request.Resource, why)
 }
 
-// Authorize returns nil when p may do all of requests, else a *DeniedError about
+// Authorize returns nil if p is allowed all of the requests, else a *DeniedError for
 // the first that is refused.
 func (p Principal) Authorize(requests []Request) error {
 	for _, r := range requests {
@@ -220,8 +220,8 @@ func (p Principal) Authorize(requests []Request) error {
 	return nil
 }
 
-// uniqueID makes an id such as AWS's: a prefix of four and sixteen of A–Z, 2–7.
-// The caller holds mu.
+// uniqueID makes an id in AWS's form: a prefix of four and sixteen of A–Z, 2–7. The
+// caller holds mu.
 func (a *Account) uniqueID(prefix string) string {
 	return prefix + base32.StdEncoding.EncodeToString(a.random(10))
 }

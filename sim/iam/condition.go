@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// condition is one operator on one key. All conditions of a statement must hold;
-// of a condition's values one must match.
+// condition is one operator on one key. All conditions of a statement must hold; a
+// condition holds if one of its values matches.
 type condition struct {
 	key      string
 	match    func(pattern, value string) bool
@@ -18,7 +18,7 @@ type condition struct {
 	forAll   bool // ForAllValues: every value of the request must match
 	forAny   bool // ForAnyValue: one value of the request must match
 	ifExists bool // …IfExists: an absent key holds
-	null     bool // Null: the key's absence is compared with values
+	null     bool // Null: compares the key's absence with values
 	values   []string
 }
 
@@ -55,7 +55,7 @@ func parseConditions(raw json.RawMessage) ([]condition, error) {
 	return out, nil
 }
 
-// operator reads an operator's name into the shape of its conditions.
+// operator parses an operator's name into a condition without key and values.
 func operator(name string) (condition, error) {
 	var c condition
 	base := name
@@ -74,7 +74,7 @@ func operator(name string) (condition, error) {
 		c.match, c.negate = equal, true
 	case "StringEqualsIgnoreCase":
 		c.match = strings.EqualFold
-	case "StringLike", "ArnEquals", "ArnLike": // the last two take wildcards as well
+	case "StringLike", "ArnEquals", "ArnLike": // the last two accept wildcards as well
 		c.match = Like
 	case "StringNotLike":
 		c.match, c.negate = Like, true
@@ -101,8 +101,8 @@ func (c *condition) check() error {
 	return nil
 }
 
-// knownKey lists the keys that requests carry. A key nobody ever sets would make
-// a condition silently false.
+// knownKey reports whether requests carry a key. A condition on a key that is never
+// set would silently be false.
 func knownKey(key string) bool {
 	for _, tag := range []string{"aws:resourcetag/", "aws:requesttag/", "ec2:resourcetag/"} {
 		if strings.HasPrefix(key, tag) && len(key) > len(tag) {
@@ -119,8 +119,8 @@ func knownKey(key string) bool {
 	return false
 }
 
-// canonicalKey lower-cases a key's name but not the tag key in it: IAM compares
-// names without case, tag keys with it.
+// canonicalKey lower-cases a key's name except for a tag key in it: IAM compares
+// names without case and tag keys with case.
 func canonicalKey(key string) string {
 	name, tag, found := strings.Cut(key, "/")
 	if !found {
@@ -129,7 +129,7 @@ func canonicalKey(key string) string {
 	return strings.ToLower(name) + "/" + tag
 }
 
-// holds evaluates a condition. Keys are canonical.
+// holds evaluates a condition against canonical keys.
 func (c *condition) holds(keys map[string][]string) bool {
 	have, present := keys[c.key]
 	switch {
@@ -146,7 +146,8 @@ func (c *condition) holds(keys map[string][]string) bool {
 	}
 }
 
-// matchesOne compares one value of the request with all values of the policy.
+// matchesOne reports whether one value of the request matches any value of the
+// policy.
 func (c *condition) matchesOne(value string) bool {
 	hit := slices.ContainsFunc(c.values, func(pattern string) bool { return c.match(pattern, value) })
 	return hit != c.negate

@@ -22,7 +22,7 @@ func policy(t testing.TB, statements string) *iam.Policy {
 
 const eni = "arn:aws:ec2:us-west-2:111122223333:network-interface/eni-1"
 
-func TestPoliciesDecide(t *testing.T) {
+func TestPolicyDecisions(t *testing.T) {
 	keys := func(pairs ...string) map[string][]string {
 		m := map[string][]string{}
 		for n := 0; n < len(pairs); n += 2 {
@@ -40,28 +40,28 @@ func TestPoliciesDecide(t *testing.T) {
 		want       iam.Verdict
 	}{
 		{"an action by name", `{"Effect": "Allow", "Action": "ec2:DescribeVpcs", "Resource": "*"}`, iam.Request{Action: "ec2:DescribeVpcs", Resource: "*"}, iam.Allow},
-		{"actions have no case", `{"Effect": "Allow", "Action": "EC2:describevpcs", "Resource": "*"}`, iam.Request{Action: "ec2:DescribeVpcs", Resource: "*"}, iam.Allow},
+		{"actions are case-insensitive", `{"Effect": "Allow", "Action": "EC2:describevpcs", "Resource": "*"}`, iam.Request{Action: "ec2:DescribeVpcs", Resource: "*"}, iam.Allow},
 		{"an action by wildcard", `{"Effect": "Allow", "Action": ["s3:*", "ec2:Describe*"], "Resource": "*"}`, iam.Request{Action: "ec2:DescribeVpcs", Resource: "*"}, iam.Allow},
 		{"another action", `{"Effect": "Allow", "Action": "ec2:Describe*", "Resource": "*"}`, iam.Request{Action: "ec2:DeleteRoute", Resource: "*"}, iam.NoMatch},
 		{"a resource by wildcard", `{"Effect": "Allow", "Action": "ec2:*", "Resource": "arn:aws:ec2:*:*:network-interface/*"}`, iam.Request{Action: "ec2:X", Resource: eni}, iam.Allow},
 		{"another resource", `{"Effect": "Allow", "Action": "ec2:*", "Resource": "arn:aws:ec2:*:*:subnet/*"}`, iam.Request{Action: "ec2:X", Resource: eni}, iam.NoMatch},
-		{"resources have case", `{"Effect": "Allow", "Action": "ec2:*", "Resource": "arn:aws:ec2:*:*:Network-Interface/*"}`, iam.Request{Action: "ec2:X", Resource: eni}, iam.NoMatch},
+		{"resources are case-sensitive", `{"Effect": "Allow", "Action": "ec2:*", "Resource": "arn:aws:ec2:*:*:Network-Interface/*"}`, iam.Request{Action: "ec2:X", Resource: eni}, iam.NoMatch},
 		{"an explicit deny wins", `{"Effect": "Allow", "Action": "*", "Resource": "*"}, {"Effect": "Deny", "Action": "ec2:X", "Resource": "*"}`, iam.Request{Action: "ec2:X", Resource: "*"}, iam.Deny},
-		{"whatever the order", `{"Effect": "Deny", "Action": "ec2:X", "Resource": "*"}, {"Effect": "Allow", "Action": "*", "Resource": "*"}`, iam.Request{Action: "ec2:X", Resource: "*"}, iam.Deny},
-		{"a tag that fits", allow(`"StringEquals": {"aws:ResourceTag/Owner": ["a", "b"]}`), iam.Request{Action: "ec2:X", Keys: keys("aws:resourcetag/Owner", "b")}, iam.Allow},
+		{"an explicit deny wins in any order", `{"Effect": "Deny", "Action": "ec2:X", "Resource": "*"}, {"Effect": "Allow", "Action": "*", "Resource": "*"}`, iam.Request{Action: "ec2:X", Resource: "*"}, iam.Deny},
+		{"a tag that matches", allow(`"StringEquals": {"aws:ResourceTag/Owner": ["a", "b"]}`), iam.Request{Action: "ec2:X", Keys: keys("aws:resourcetag/Owner", "b")}, iam.Allow},
 		{"a tag that does not", allow(`"StringEquals": {"aws:ResourceTag/Owner": "a"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:resourcetag/Owner", "A")}, iam.NoMatch},
 		{"no tag at all", allow(`"StringEquals": {"aws:ResourceTag/Owner": "a"}`), iam.Request{Action: "ec2:X"}, iam.NoMatch},
-		{"tag keys have case", allow(`"StringEquals": {"aws:ResourceTag/owner": "a"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:resourcetag/Owner", "a")}, iam.NoMatch},
-		{"condition names have none", allow(`"StringEquals": {"AWS:resourceTAG/Owner": "a"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:resourcetag/Owner", "a")}, iam.Allow},
+		{"tag keys are case-sensitive", allow(`"StringEquals": {"aws:ResourceTag/owner": "a"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:resourcetag/Owner", "a")}, iam.NoMatch},
+		{"condition names are case-insensitive", allow(`"StringEquals": {"AWS:resourceTAG/Owner": "a"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:resourcetag/Owner", "a")}, iam.Allow},
 		{"StringLike", allow(`"StringLike": {"ec2:Subnet": "arn:*:subnet/subnet-?"}`), iam.Request{Action: "ec2:X", Keys: keys("ec2:subnet", "arn:aws:ec2:r:a:subnet/subnet-7")}, iam.Allow},
 		{"StringNotEquals of an absent key holds", allow(`"StringNotEquals": {"aws:ResourceTag/k": "v"}`), iam.Request{Action: "ec2:X"}, iam.Allow},
 		{"StringNotEquals of that value", allow(`"StringNotEquals": {"aws:ResourceTag/k": "v"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:resourcetag/k", "v")}, iam.NoMatch},
 		{"Null false wants the key", allow(`"Null": {"aws:RequestTag/k": "false"}`), iam.Request{Action: "ec2:X"}, iam.NoMatch},
 		{"Null false has the key", allow(`"Null": {"aws:RequestTag/k": "false"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:requesttag/k", "")}, iam.Allow},
-		{"Null true wants it away", allow(`"Null": {"aws:RequestTag/k": "true"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:requesttag/k", "")}, iam.NoMatch},
+		{"Null true wants the key absent", allow(`"Null": {"aws:RequestTag/k": "true"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:requesttag/k", "")}, iam.NoMatch},
 		{"ForAllValues: all", allow(`"ForAllValues:StringEquals": {"aws:TagKeys": ["a", "b"]}`), iam.Request{Action: "ec2:X", Keys: keys("aws:tagkeys", "a", "aws:tagkeys", "b")}, iam.Allow},
 		{"ForAllValues: one too many", allow(`"ForAllValues:StringEquals": {"aws:TagKeys": ["a", "b"]}`), iam.Request{Action: "ec2:X", Keys: keys("aws:tagkeys", "a", "aws:tagkeys", "c")}, iam.NoMatch},
-		{"ForAllValues: none is all", allow(`"ForAllValues:StringEquals": {"aws:TagKeys": ["a"]}`), iam.Request{Action: "ec2:X"}, iam.Allow},
+		{"ForAllValues: no values", allow(`"ForAllValues:StringEquals": {"aws:TagKeys": ["a"]}`), iam.Request{Action: "ec2:X"}, iam.Allow},
 		{"ForAnyValue: one", allow(`"ForAnyValue:StringLike": {"aws:TagKeys": "k8s/*"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:tagkeys", "z", "aws:tagkeys", "k8s/x")}, iam.Allow},
 		{"ForAnyValue: none", allow(`"ForAnyValue:StringLike": {"aws:TagKeys": "k8s/*"}`), iam.Request{Action: "ec2:X"}, iam.NoMatch},
 		{"ForAnyValue of another: none", allow(`"ForAnyValue:StringNotEquals": {"aws:TagKeys": "a"}`), iam.Request{Action: "ec2:X"}, iam.NoMatch},
@@ -76,7 +76,7 @@ func TestPoliciesDecide(t *testing.T) {
 	}
 }
 
-func TestADocumentThatSaysMoreThanWeEnforceIsRefused(t *testing.T) {
+func TestUnsupportedDocumentIsRefused(t *testing.T) {
 	statement := func(s string) string { return `{"Version": "2012-10-17", "Statement": [{` + s + `}]}` }
 	for document, want := range map[string]string{
 		``:                          "policy test: EOF",
@@ -102,7 +102,7 @@ func TestADocumentThatSaysMoreThanWeEnforceIsRefused(t *testing.T) {
 	}
 }
 
-// What deploy/ ships must load: it is what the lab enforces.
+// The policies of deploy/ must load, because the lab enforces them.
 func TestTheShippedPoliciesLoad(t *testing.T) {
 	paths, err := filepath.Glob("../../deploy/iam/*.json")
 	if err != nil || len(paths) == 0 {
@@ -122,9 +122,9 @@ func TestTheShippedPoliciesLoad(t *testing.T) {
 	}
 }
 
-// A role's policies are one: what any of them denies is denied, else what any allows
-// is allowed.
-func TestPoliciesOfARoleAreOne(t *testing.T) {
+// A request is denied if any policy of the role denies it, and otherwise allowed if
+// any allows it.
+func TestPoliciesOfARoleAreCombined(t *testing.T) {
 	policy := func(effect, action string) []byte {
 		return []byte(`{"Version": "2012-10-17", "Statement": {"Effect": "` + effect + `", "Action": "` + action + `", "Resource": "*"}}`)
 	}
@@ -154,7 +154,7 @@ func TestPoliciesOfARoleAreOne(t *testing.T) {
 	}
 }
 
-func TestCredentialsBelongToTheirRoleAndRunOut(t *testing.T) {
+func TestCredentialsHaveTheirRolesPoliciesAndExpire(t *testing.T) {
 	now := time.Unix(1000000, 0)
 	a := iam.New("111122223333", 1, func() time.Time { return now })
 	all := []byte(`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "ec2:X", "Resource": "*"}}`)
@@ -178,24 +178,24 @@ func TestCredentialsBelongToTheirRoleAndRunOut(t *testing.T) {
 	if !errors.As(err, &denied) || err.Error() != "User: arn:aws:sts::111122223333:assumed-role/r/s is not authorized to perform: ec2:Y on resource: "+eni+" because no identity-based policy allows the ec2:Y action" {
 		t.Error(err)
 	}
-	// A role that changes changes for those who have it.
+	// A changed role applies to credentials issued before.
 	if err := a.AddRole(iam.Role{Name: "r"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, p, _ = a.Find(c.AccessKeyID); p.Authorize(ask[:1]) == nil {
-		t.Error("the role lost its policy, and its credentials still may")
+		t.Error("the role lost its policy, and its credentials are still allowed")
 	}
 	now = now.Add(3 * time.Hour)
 	if _, _, err := a.Issue(iam.Session{Role: "r", Name: "s", Lifetime: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, ok := a.Find(c.AccessKeyID); ok {
-		t.Error("credentials that ran out hours ago are still known")
+		t.Error("credentials that expired hours ago are still stored")
 	}
 }
 
-// The loader never panics; what it accepts decides, and an allow never comes
-// from a document without the word.
+// The loader never panics, every loaded document yields a decision, and a document
+// without "Allow" never allows.
 func FuzzPolicy(f *testing.F) {
 	for _, seed := range []string{
 		`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}`,

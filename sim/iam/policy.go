@@ -1,10 +1,10 @@
-// Package iam decides who may do what in the embedded account: roles with the
-// policy documents that deploy/ ships, temporary credentials, and the evaluation
-// of a request against them.
+// Package iam decides which principal may do what in the embedded account: roles with
+// the policy documents of deploy/, temporary credentials, and the evaluation of a
+// request against them.
 //
-// It understands the part of the policy language those documents use. Anything
-// else refuses the document when it is loaded, so that nothing is enforced
-// differently from AWS by being skipped. sim/ec2 and sim/sts call it.
+// It supports the part of the policy language that those documents use. A document
+// with anything else is refused when it is loaded, because skipping an element would
+// enforce another policy than AWS. sim/ec2 and sim/sts call it.
 //
 // Source: IAM user guide, "IAM JSON policy element reference" and "Policy
 // evaluation logic".
@@ -33,8 +33,7 @@ type statement struct {
 	conditions []condition
 }
 
-// ParsePolicy loads a policy document. Its errors name the statement and the
-// element they are about.
+// ParsePolicy loads a policy document. Its errors name the statement and the element.
 func ParsePolicy(name string, document []byte) (*Policy, error) {
 	p, err := parseDocument(document)
 	if err != nil {
@@ -149,8 +148,8 @@ func (s *statement) check(effect string) error {
 	return nil
 }
 
-// object reads a JSON object and refuses anything after it and any key given
-// twice, which encoding/json would let the last one win.
+// object decodes a JSON object. It refuses trailing data and duplicate keys, of which
+// encoding/json would keep the last.
 func object(raw []byte) (map[string]json.RawMessage, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	open, err := dec.Token()
@@ -188,7 +187,7 @@ func object(raw []byte) (map[string]json.RawMessage, error) {
 	return out, nil
 }
 
-// values reads a string or a list of strings.
+// values decodes a string or a list of strings.
 func values(raw json.RawMessage) ([]string, error) {
 	var list []string
 	if err := json.Unmarshal(raw, &list); err != nil {
@@ -206,18 +205,17 @@ func values(raw json.RawMessage) ([]string, error) {
 	return list, nil
 }
 
-// Request is one question: may somebody do Action to Resource?
+// Request asks whether a principal may do Action to Resource.
 type Request struct {
 	Action   string              // such as "ec2:DeleteNetworkInterface"
 	Resource string              // ARN, or "*" for actions that take none
 	Keys     map[string][]string // condition keys of the request, absent ones left out
 }
 
-// Verdict is what a policy says to a Request.
+// Verdict is a policy's decision on a Request.
 type Verdict uint8
 
-// Verdicts. A Request no statement matches is denied, but another policy may
-// allow it; an explicit deny stands.
+// Verdicts. NoMatch denies unless another policy allows; an explicit Deny is final.
 const (
 	NoMatch Verdict = iota
 	Allow
@@ -228,7 +226,7 @@ func (v Verdict) String() string {
 	return [...]string{"no match", "allow", "deny"}[v]
 }
 
-// Decide returns what p says: an explicit deny wins over any allow.
+// Decide returns the decision of p: an explicit deny overrides any allow.
 func (p *Policy) Decide(r Request) Verdict {
 	verdict := NoMatch
 	for _, s := range p.statements {
@@ -259,7 +257,7 @@ func (s *statement) matches(r Request) bool {
 	return true
 }
 
-// Like reports whether s matches a pattern in which * stands for any run of
+// Like reports whether s matches a pattern in which * stands for any sequence of
 // characters and ? for one.
 func Like(pattern, s string) bool {
 	star, mark := -1, 0

@@ -1,8 +1,8 @@
-// Package sigv4 verifies AWS Signature Version 4 on requests that carry it in
-// the Authorization header. It is written from the specification and shares no
-// code with the SDK that signs, so each proves the other.
+// Package sigv4 verifies AWS Signature Version 4 of requests with an Authorization
+// header. It is written from the specification and shares no code with the SDK that
+// signs, so each tests the other.
 //
-// It touches nothing; sim/query calls it with the request and the key that
+// It has no side effects; sim/query calls it with the request and the key that
 // sim/iam found. Source: "Signature Version 4 signing process", AWS General
 // Reference.
 package sigv4
@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// Why a request is refused.
+// Reasons to refuse a request.
 var (
 	ErrMissing   = errors.New("request carries no signature")
 	ErrMalformed = errors.New("authorization header is malformed")
@@ -31,7 +31,8 @@ var (
 	ErrSignature = errors.New("signature does not match")
 )
 
-// Window is how far the time of a request may be from ours, either way.
+// Window is the allowed difference between a request's time and ours, in both
+// directions.
 const Window = 15 * time.Minute
 
 const (
@@ -89,19 +90,19 @@ func Parse(header string) (Authorization, error) {
 	return a, nil
 }
 
-// Key is what the account knows of the access key that signed.
+// Key is the access key that signed, as the account has it.
 type Key struct {
 	Secret string
 	Token  string // session token; empty for long-lived keys
 }
 
-// Scope is who verifies.
+// Scope is the verifying service.
 type Scope struct {
 	Region, Service string
 	Now             time.Time
 }
 
-// Verify checks that r, with body, was signed as a says with key, recently and
+// Verify checks that r, with body, was signed as a describes, with key, recently and
 // for this service. It returns one of the package's errors, wrapped.
 func Verify(r *http.Request, body []byte, a Authorization, key Key, scope Scope) error {
 	at, err := time.Parse(dateForm, r.Header.Get("X-Amz-Date"))
@@ -129,8 +130,8 @@ func Verify(r *http.Request, body []byte, a Authorization, key Key, scope Scope)
 	return nil
 }
 
-// mustSign are the headers that a signature must cover: the host, the time, and
-// whatever else of AWS's own the request carries.
+// mustSign returns the headers that a signature must cover: the host, the time, and
+// AWS's own headers of the request.
 func mustSign(r *http.Request, key Key) []string {
 	must := []string{"host", "x-amz-date"}
 	if key.Token != "" {
@@ -179,8 +180,8 @@ func canonicalRequest(r *http.Request, body []byte, signed []string) string {
 	}, "\n")
 }
 
-// headerValue is a header as it is signed: values joined by commas, runs of
-// blanks as one. The server has taken two of them out of the header.
+// headerValue returns a header as it is signed: values joined by commas, repeated
+// blanks as one. net/http moves Host and Content-Length out of the header map.
 func headerValue(r *http.Request, name string) string {
 	switch name {
 	case "host":

@@ -22,7 +22,7 @@ func then() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
 
 const body = "Action=DescribeVpcs&Version=2016-11-15"
 
-// signed is a request as it arrives at a server, signed by AWS's own SDK.
+// signed returns a request as a server receives it, signed by AWS's own SDK.
 func signed(t testing.TB, target string, edit func(*http.Request)) *http.Request {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, "http://ec2.us-west-2.amazonaws.com"+target, strings.NewReader(body))
@@ -60,7 +60,7 @@ func verify(r *http.Request, key sigv4.Key, now time.Time) error {
 	return sigv4.Verify(r, payload, a, key, sigv4.Scope{Region: "us-west-2", Service: "ec2", Now: now})
 }
 
-func TestWhatTheSDKSignsIsVerified(t *testing.T) {
+func TestSDKSignaturesAreVerified(t *testing.T) {
 	for _, target := range []string{"/", "/?b=2&a=1%20x", "/path/a"} {
 		if err := verify(signed(t, target, nil), sigv4.Key{Secret: "secret", Token: "token"}, then()); err != nil {
 			t.Errorf("%s: %v", target, err)
@@ -68,7 +68,7 @@ func TestWhatTheSDKSignsIsVerified(t *testing.T) {
 	}
 }
 
-func TestWhatWasTouchedIsNot(t *testing.T) {
+func TestModifiedRequestsAreRefused(t *testing.T) {
 	good := sigv4.Key{Secret: "secret", Token: "token"}
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
@@ -84,30 +84,30 @@ func TestWhatWasTouchedIsNot(t *testing.T) {
 		now  time.Time
 		want error
 	}{
-		"the wrong secret":                   {nil, sigv4.Key{Secret: "other", Token: "token"}, then(), sigv4.ErrSignature},
-		"the wrong token":                    {nil, sigv4.Key{Secret: "secret", Token: "other"}, then(), sigv4.ErrSignature},
-		"no token":                           {func(r *http.Request) { r.Header.Del("X-Amz-Security-Token") }, good, then(), sigv4.ErrSignature},
-		"a token that is not the key's":      {nil, sigv4.Key{Secret: "secret"}, then(), sigv4.ErrSignature},
-		"another body":                       {func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("Action=TerminateInstances")) }, good, then(), sigv4.ErrSignature},
-		"another host":                       {func(r *http.Request) { r.Host = "evil" }, good, then(), sigv4.ErrSignature},
-		"another header":                     {header("X-Odd", "three"), good, then(), sigv4.ErrSignature},
-		"another path":                       {func(r *http.Request) { r.URL.Path = "/x" }, good, then(), sigv4.ErrSignature},
-		"another time":                       {header("X-Amz-Date", "20261121T120100Z"), good, then(), sigv4.ErrSignature},
-		"another day":                        {header("X-Amz-Date", "20261122T120000Z"), good, then().Add(24 * time.Hour), sigv4.ErrScope},
-		"no time":                            {header("X-Amz-Date", ""), good, then(), sigv4.ErrMalformed},
-		"sixteen minutes ago":                {nil, good, then().Add(16 * time.Minute), sigv4.ErrSkew},
-		"sixteen minutes to come":            {nil, good, then().Add(-16 * time.Minute), sigv4.ErrSkew},
-		"another region":                     {replace("us-west-2", "eu-west-1"), good, then(), sigv4.ErrScope},
-		"another service":                    {replace("/ec2/", "/sts/"), good, then(), sigv4.ErrScope},
-		"a host that is unsigned":            {replace("host;", ""), good, then(), sigv4.ErrSignature},
-		"a header of AWS's that is unsigned": {header("X-Amz-Target", "TerminateInstances"), good, then(), sigv4.ErrSignature},
-		"a time that is unsigned":            {replace("x-amz-date;", ""), good, then(), sigv4.ErrSignature},
-		"a token that is unsigned":           {replace(";x-amz-security-token", ""), good, then(), sigv4.ErrSignature},
-		"headers out of order":               {replace("SignedHeaders=", "SignedHeaders=z;"), good, then(), sigv4.ErrMalformed},
-		"a signature cut short":              {func(r *http.Request) { a := r.Header.Get("Authorization"); r.Header.Set("Authorization", a[:len(a)-2]) }, good, then(), sigv4.ErrMalformed},
-		"another algorithm":                  {replace("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA1"), good, then(), sigv4.ErrMalformed},
-		"a credential twice":                 {replace("Credential=", "Credential=x, Credential="), good, then(), sigv4.ErrMalformed},
-		"no header":                          {func(r *http.Request) { r.Header.Del("Authorization") }, good, then(), sigv4.ErrMissing},
+		"the wrong secret":              {nil, sigv4.Key{Secret: "other", Token: "token"}, then(), sigv4.ErrSignature},
+		"the wrong token":               {nil, sigv4.Key{Secret: "secret", Token: "other"}, then(), sigv4.ErrSignature},
+		"no token":                      {func(r *http.Request) { r.Header.Del("X-Amz-Security-Token") }, good, then(), sigv4.ErrSignature},
+		"a token that is not the key's": {nil, sigv4.Key{Secret: "secret"}, then(), sigv4.ErrSignature},
+		"another body":                  {func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("Action=TerminateInstances")) }, good, then(), sigv4.ErrSignature},
+		"another host":                  {func(r *http.Request) { r.Host = "evil" }, good, then(), sigv4.ErrSignature},
+		"another header":                {header("X-Odd", "three"), good, then(), sigv4.ErrSignature},
+		"another path":                  {func(r *http.Request) { r.URL.Path = "/x" }, good, then(), sigv4.ErrSignature},
+		"another time":                  {header("X-Amz-Date", "20261121T120100Z"), good, then(), sigv4.ErrSignature},
+		"another day":                   {header("X-Amz-Date", "20261122T120000Z"), good, then().Add(24 * time.Hour), sigv4.ErrScope},
+		"no time":                       {header("X-Amz-Date", ""), good, then(), sigv4.ErrMalformed},
+		"sixteen minutes ago":           {nil, good, then().Add(16 * time.Minute), sigv4.ErrSkew},
+		"sixteen minutes in the future": {nil, good, then().Add(-16 * time.Minute), sigv4.ErrSkew},
+		"another region":                {replace("us-west-2", "eu-west-1"), good, then(), sigv4.ErrScope},
+		"another service":               {replace("/ec2/", "/sts/"), good, then(), sigv4.ErrScope},
+		"an unsigned host":              {replace("host;", ""), good, then(), sigv4.ErrSignature},
+		"an unsigned header of AWS":     {header("X-Amz-Target", "TerminateInstances"), good, then(), sigv4.ErrSignature},
+		"an unsigned time":              {replace("x-amz-date;", ""), good, then(), sigv4.ErrSignature},
+		"an unsigned token":             {replace(";x-amz-security-token", ""), good, then(), sigv4.ErrSignature},
+		"headers out of order":          {replace("SignedHeaders=", "SignedHeaders=z;"), good, then(), sigv4.ErrMalformed},
+		"a truncated signature":         {func(r *http.Request) { a := r.Header.Get("Authorization"); r.Header.Set("Authorization", a[:len(a)-2]) }, good, then(), sigv4.ErrMalformed},
+		"another algorithm":             {replace("AWS4-HMAC-SHA256", "AWS4-HMAC-SHA1"), good, then(), sigv4.ErrMalformed},
+		"a credential twice":            {replace("Credential=", "Credential=x, Credential="), good, then(), sigv4.ErrMalformed},
+		"no header":                     {func(r *http.Request) { r.Header.Del("Authorization") }, good, then(), sigv4.ErrMissing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := verify(signed(t, "/", test.edit), test.key, test.now); !errors.Is(err, test.want) {
@@ -117,8 +117,8 @@ func TestWhatWasTouchedIsNot(t *testing.T) {
 	}
 }
 
-// The parser never panics, and what it accepts has all its parts; no header but
-// the signer's own verifies.
+// The parser never panics, an accepted header has all parts, and only the signer's
+// own header verifies.
 func FuzzAuthorizationHeader(f *testing.F) {
 	genuine := signed(f, "/", nil).Header.Get("Authorization")
 	for _, seed := range []string{
