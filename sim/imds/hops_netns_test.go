@@ -19,7 +19,8 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// chain is service — node — pod, each a namespace, the node routing between.
+// chain is three namespaces, service — node — pod; the node routes between the
+// others.
 type chain struct{ service, node, pod *testns.NS }
 
 func newChain(t *testing.T) chain {
@@ -43,7 +44,7 @@ func newChain(t *testing.T) chain {
 	return c
 }
 
-// cable joins two namespaces by a link with an address at each end.
+// cable connects two namespaces by a veth pair with an address at each end.
 func cable(t *testing.T, a, b *testns.NS, addrA, addrB string) {
 	t.Helper()
 	name := fmt.Sprintf("c%d", strings.Count(addrA, ":")) + string(addrA[len(addrA)-4])
@@ -92,13 +93,13 @@ func route(t *testing.T, ns *testns.NS, to, via string) {
 	})
 }
 
-// everyone is a Source for which every address is the same instance.
-type everyone struct{ instance Instance }
+// anyInstance is a Source that returns the same instance for every address.
+type anyInstance struct{ instance Instance }
 
-func (e everyone) ByAddress(netip.Addr) (Instance, bool)          { return e.instance, true }
-func (e everyone) Credentials(vpc.InstanceID) (Credentials, bool) { return Credentials{}, false }
+func (e anyInstance) ByAddress(netip.Addr) (Instance, bool)          { return e.instance, true }
+func (e anyInstance) Credentials(vpc.InstanceID) (Credentials, bool) { return Credentials{}, false }
 
-// putToken asks for a token from inside a namespace.
+// putToken requests a token from inside a namespace.
 func putToken(from *testns.NS, address string, wait time.Duration) error {
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (c net.Conn, err error) {
 		err = from.Run(func() (err error) {
@@ -124,7 +125,7 @@ func putToken(from *testns.NS, address string, wait time.Duration) error {
 	return nil
 }
 
-func TestTheTokensAnswerTravelsAsFarAsTheHopLimitSays(t *testing.T) {
+func TestTokenResponseReachesAsFarAsTheHopLimit(t *testing.T) {
 	for _, family := range []struct{ name, address string }{
 		{"IPv4", "169.254.169.254:80"}, {"IPv6", "[fd00:ec2::254]:80"},
 	} {
@@ -148,7 +149,7 @@ func TestTheTokensAnswerTravelsAsFarAsTheHopLimitSays(t *testing.T) {
 				}
 				ctx, stop := context.WithCancel(t.Context())
 				done := make(chan error, 1)
-				go func() { done <- New(everyone{instance}, Config{}).Serve(ctx, l) }()
+				go func() { done <- New(anyInstance{instance}, Config{}).Serve(ctx, l) }()
 				defer func() {
 					stop()
 					if err := <-done; err != nil {
@@ -160,7 +161,7 @@ func TestTheTokensAnswerTravelsAsFarAsTheHopLimitSays(t *testing.T) {
 				}
 				wait := 30 * time.Second
 				if !try.pod {
-					wait = 600 * time.Millisecond // past a retransmission or two
+					wait = 600 * time.Millisecond // longer than two retransmissions
 				}
 				if err := putToken(c.pod, family.address, wait); (err == nil) != try.pod {
 					t.Errorf("from a pod: %v, want an answer: %v", err, try.pod)

@@ -1,9 +1,9 @@
 // Package imds is the instance metadata service of the embedded VPC, version 2
 // with version 1 switchable, as the EC2 user guide documents it.
 //
-// One server answers for the whole VPC and knows the instance by the source
-// address of the connection. It decides nothing about EC2: what an instance is
-// comes from Source at every request. sim/world gives it its listeners.
+// One server serves the whole VPC and identifies the instance by the source address
+// of the connection. It decides nothing about EC2: Source describes the instance at
+// every request. sim/world passes it listeners.
 package imds
 
 import (
@@ -13,17 +13,18 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Source is what the service asks of the world.
+// Source describes instances to the service.
 type Source interface {
-	// ByAddress returns the instance that holds a on any of its interfaces,
-	// delegated prefixes included.
+	// ByAddress returns the instance that holds a on any of its interfaces, delegated
+	// prefixes included.
 	ByAddress(a netip.Addr) (Instance, bool)
-	// Credentials returns those of the instance's role; false when it has none.
+	// Credentials returns the credentials of the instance's role; false if it has
+	// none.
 	Credentials(id vpc.InstanceID) (Credentials, bool)
 }
 
-// Instance is what the metadata of one instance says. The slices are in the
-// order the service prints them.
+// Instance is the metadata of one instance. Lists are in the order of the service's
+// documents.
 type Instance struct {
 	ID           vpc.InstanceID
 	Type         string // "m5.xlarge"

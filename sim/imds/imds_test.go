@@ -59,7 +59,7 @@ func node() Instance {
 	}
 }
 
-// service is a server whose clock the test sets and whose caller is the node.
+// service is a server with a clock that the test sets, called from the node.
 type service struct {
 	t      *testing.T
 	server *Server
@@ -116,7 +116,7 @@ func body(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-func TestEveryPathTheNodeReads(t *testing.T) {
+func TestEveryPathThatNodesRead(t *testing.T) {
 	s := newService(t)
 	token := s.token()
 	const mac = "/latest/meta-data/network/interfaces/macs/02:00:00:00:00:01"
@@ -175,7 +175,7 @@ func TestEveryPathTheNodeReads(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereIsNotFound(t *testing.T) {
+func TestMissingPathsAreNotFound(t *testing.T) {
 	s := newService(t)
 	s.change(func(i *Instance) { i.Role = "" })
 	const macs = "/latest/meta-data/network/interfaces/macs/"
@@ -191,7 +191,7 @@ func TestWhatIsNotThereIsNotFound(t *testing.T) {
 	}
 }
 
-func TestATokenIsGivenAndTakenOnTheTermsOfVersionTwo(t *testing.T) {
+func TestTokensFollowTheRulesOfIMDSv2(t *testing.T) {
 	for _, try := range []struct {
 		name    string
 		method  string
@@ -202,9 +202,9 @@ func TestATokenIsGivenAndTakenOnTheTermsOfVersionTwo(t *testing.T) {
 		{"the shortest life", "PUT", "/latest/api/token", []string{headerTokenTTL, "1"}, 200},
 		{"the longest life", "PUT", "/latest/api/token", []string{headerTokenTTL, "21600"}, 200},
 		{"no life", "PUT", "/latest/api/token", nil, 400},
-		{"a life of nothing", "PUT", "/latest/api/token", []string{headerTokenTTL, "0"}, 400},
+		{"an empty life", "PUT", "/latest/api/token", []string{headerTokenTTL, "0"}, 400},
 		{"too long a life", "PUT", "/latest/api/token", []string{headerTokenTTL, "21601"}, 400},
-		{"a life that is no number", "PUT", "/latest/api/token", []string{headerTokenTTL, "long"}, 400},
+		{"a life that is not a number", "PUT", "/latest/api/token", []string{headerTokenTTL, "long"}, 400},
 		{"through a proxy", "PUT", "/latest/api/token", []string{headerTokenTTL, "60", headerForwarded, "10.0.0.1"}, 403},
 		{"through a proxy that hides it", "PUT", "/latest/api/token", []string{headerTokenTTL, "60", headerForwarded, ""}, 403},
 		{"by GET", "GET", "/latest/api/token", []string{headerTokenTTL, "60"}, 405},
@@ -223,13 +223,13 @@ func TestATokenIsGivenAndTakenOnTheTermsOfVersionTwo(t *testing.T) {
 				t.Errorf("%s %s %v: %d, want %d", try.method, try.path, try.headers, r.StatusCode, try.want)
 			}
 			if text := body(t, r); try.want != 200 && !strings.Contains(text, "<title>"+strconv.Itoa(try.want)+" - ") {
-				t.Errorf("the page does not say %d: %s", try.want, text)
+				t.Errorf("the page does not contain %d: %s", try.want, text)
 			}
 		})
 	}
 }
 
-func TestATokenEndsWithItsLifeAndBelongsToItsInstance(t *testing.T) {
+func TestTokenExpiresAndIsBoundToItsInstance(t *testing.T) {
 	s := newService(t)
 	s.change(func(i *Instance) { i.Options.TokensRequired = true })
 	token := s.token()
@@ -256,7 +256,7 @@ func TestATokenEndsWithItsLifeAndBelongsToItsInstance(t *testing.T) {
 	}
 }
 
-func TestVersionOneIsServedWhereNoTokenIsRequired(t *testing.T) {
+func TestIMDSv1IsServedIfTokensAreOptional(t *testing.T) {
 	s := newService(t)
 	if r := s.do("GET", "/latest/meta-data/mac"); r.StatusCode != 200 {
 		t.Errorf("without a token: %d", r.StatusCode)
@@ -277,7 +277,7 @@ func TestVersionOneIsServedWhereNoTokenIsRequired(t *testing.T) {
 	}
 }
 
-func TestOverIPv6TheServiceAnswersOnlyWhereItIsEnabled(t *testing.T) {
+func TestIPv6EndpointAnswersOnlyIfEnabled(t *testing.T) {
 	s := newService(t)
 	s.from = "fd10::5"
 	if r := s.do("PUT", "/latest/api/token", headerTokenTTL, "60"); r.StatusCode != 403 {
@@ -292,7 +292,7 @@ func TestOverIPv6TheServiceAnswersOnlyWhereItIsEnabled(t *testing.T) {
 	}
 }
 
-func TestTheRolesCredentialsAreTheSourcesOfThatMoment(t *testing.T) {
+func TestRoleCredentialsAreCurrent(t *testing.T) {
 	s := newService(t)
 	read := func() map[string]string {
 		r := s.do("GET", "/latest/meta-data/iam/security-credentials/node")
@@ -307,15 +307,15 @@ func TestTheRolesCredentialsAreTheSourcesOfThatMoment(t *testing.T) {
 	}
 	s.credentials[node().ID] = Credentials{AccessKeyID: "ASIANEXT"}
 	if got := read(); got["AccessKeyId"] != "ASIANEXT" {
-		t.Errorf("credentials after they rolled: %v", got)
+		t.Errorf("credentials after their rotation: %v", got)
 	}
 	delete(s.credentials, node().ID)
 	if r := s.do("GET", "/latest/meta-data/iam/security-credentials/node"); r.StatusCode != 404 {
-		t.Errorf("credentials of a role that was taken away: %d, want 404", r.StatusCode)
+		t.Errorf("credentials of a removed role: %d, want 404", r.StatusCode)
 	}
 }
 
-func TestAWSsOwnClientReadsEverything(t *testing.T) {
+func TestAWSSDKClientReadsMetadata(t *testing.T) {
 	s := newService(t)
 	local := node()
 	local.Options.TokensRequired = true
@@ -361,8 +361,8 @@ func TestAWSsOwnClientReadsEverything(t *testing.T) {
 	}
 }
 
-// FuzzPath asks for any path: no answer but 200, 401 and 404, and what answers
-// 200 is below a version.
+// FuzzPath requests any path: the response is 200, 401 or 404, and a path with
+// response 200 is below a version.
 func FuzzPath(f *testing.F) {
 	for _, seed := range []string{"/", "/latest", "/latest/meta-data/", "/latest/api/token", "/latest/meta-data/network/interfaces/macs/02:00:00:00:00:01/mac", "/..", "//", "/latest/../latest"} {
 		f.Add(seed)

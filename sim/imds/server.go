@@ -22,7 +22,7 @@ const (
 	headerForwarded = "X-Forwarded-For"
 )
 
-// maxTokenTTL is the longest life of a token, six hours, in seconds.
+// maxTokenTTL is the maximum lifetime of a token in seconds: six hours.
 const maxTokenTTL = 21600
 
 // Server is the metadata service. It is safe for use by any number of
@@ -40,7 +40,8 @@ type Config struct {
 	Now func() time.Time // nil: time.Now; tokens expire by it
 }
 
-// New makes a server with a fresh token key: tokens of an earlier one are void.
+// New makes a server with a new token key, which invalidates the tokens of earlier
+// servers.
 func New(source Source, c Config) *Server {
 	s := &Server{source: source, log: c.Log, now: c.Now, tokens: newTokens()}
 	if s.log == nil {
@@ -52,9 +53,8 @@ func New(source Source, c Config) *Server {
 	return s
 }
 
-// Serve answers on l until ctx ends, then closes it and returns nil. It may run
-// for several listeners at once: one for 169.254.169.254:80, one for
-// [fd00:ec2::254]:80.
+// Serve serves l until ctx ends, then closes it and returns nil. It may run for
+// several listeners at once: one for 169.254.169.254:80, one for [fd00:ec2::254]:80.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler:           s,
@@ -77,7 +77,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 type connKey struct{}
 
-// ServeHTTP implements http.Handler. The instance is the one that holds the
+// ServeHTTP implements http.Handler. The caller is the instance that holds the
 // request's remote address.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Server", "EC2ws")
@@ -89,7 +89,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	client := remote.Addr().Unmap().WithZone("")
 	instance, ok := s.source.ByAddress(client)
 	if !ok {
-		s.log.Debug("metadata asked from an address of no instance", "client", r.RemoteAddr)
+		s.log.Debug("metadata request from an address of no instance", "client", r.RemoteAddr)
 		refuse(w, http.StatusNotFound)
 		return
 	}
@@ -118,7 +118,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request, i Instance) 
 		return
 	}
 	if len(r.Header.Values(headerForwarded)) > 0 {
-		// A proxy in front of the instance: the caller is not the instance.
+		// A proxy forwarded the request: the caller is not the instance.
 		refuse(w, http.StatusForbidden)
 		return
 	}
@@ -136,12 +136,12 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request, i Instance) 
 	text(w, s.tokens.issue(i.ID, s.now().Add(time.Duration(seconds)*time.Second)))
 }
 
-// limitHops sets the hop limit of everything the connection still sends. It is
-// not reset after the answer: a retransmission must not travel further.
+// limitHops sets the hop limit of all further packets of the connection. It is not
+// reset after the response, because retransmissions must not reach further.
 func limitHops(ctx context.Context, hops int) error {
 	c, ok := ctx.Value(connKey{}).(syscall.Conn)
 	if !ok {
-		return nil // not served by Serve: a handler under test has no connection
+		return nil // a handler under test, without Serve, has no connection
 	}
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -154,7 +154,7 @@ func limitHops(ctx context.Context, hops int) error {
 	return errors.Join(err, option)
 }
 
-// setHops sets IP_TTL or IPV6_UNICAST_HOPS, whichever the socket has.
+// setHops sets IP_TTL or IPV6_UNICAST_HOPS, whichever applies to the socket.
 func setHops(fd, hops int) error {
 	family, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_DOMAIN)
 	if err != nil {
@@ -172,7 +172,7 @@ func setHops(fd, hops int) error {
 	return nil
 }
 
-// serveData answers every path but the token's.
+// serveData serves every path except the token's.
 func (s *Server) serveData(w http.ResponseWriter, r *http.Request, i Instance) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "OPTIONS, GET, HEAD")
@@ -191,8 +191,8 @@ func (s *Server) serveData(w http.ResponseWriter, r *http.Request, i Instance) {
 	text(w, body)
 }
 
-// authorised checks the session token and refuses the request if it must. A
-// token that is sent must be right, also where none is required.
+// authorised checks the session token and refuses the request if it is missing or
+// invalid. An invalid token is refused even if none is required.
 func (s *Server) authorised(w http.ResponseWriter, r *http.Request, i Instance) bool {
 	sent := r.Header.Values(headerToken)
 	if len(sent) == 0 {
@@ -213,7 +213,7 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request, i Instance) 
 	return true
 }
 
-// lookup finds the document or listing at p, such as
+// lookup returns the document or listing at p, such as
 // "/latest/meta-data/instance-id".
 func (s *Server) lookup(i Instance, p string) (string, bool) {
 	if !strings.HasPrefix(p, "/") || strings.Contains(p, "//") || path.Clean(p) != strings.TrimSuffix(p, "/") && p != "/" {
@@ -227,13 +227,13 @@ func (s *Server) lookup(i Instance, p string) (string, bool) {
 		return "", false
 	}
 	root := tree(i, s.source, s.now)
-	if rest == "" { // the one listing without slashes
+	if rest == "" { // the only listing without slashes
 		return strings.ReplaceAll(root.list(), "/", ""), true
 	}
 	return root.get(rest)
 }
 
-// versions the service lists at its root. The tree is the same in all.
+// versions are listed at the root. The tree is the same in all.
 func versions() []string {
 	return []string{"1.0", "2007-01-19", "2008-02-01", "2009-04-04", "2016-09-02", "2019-10-01", "2021-07-15", "2022-09-24", "latest"}
 }
@@ -251,10 +251,10 @@ func text(w http.ResponseWriter, body string) {
 	w.Header().Set("Content-Type", "text/plain")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write([]byte(body)) // a client that went away has its answer
+	_, _ = w.Write([]byte(body)) // the client disconnected
 }
 
-// refuse answers with the XHTML page the service has for every error.
+// refuse responds with the XHTML page that the service has for every error.
 func refuse(w http.ResponseWriter, status int) {
 	title := strconv.Itoa(status) + " - " + http.StatusText(status)
 	body := `<?xml version="1.0" encoding="iso-8859-1"?>

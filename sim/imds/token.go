@@ -11,18 +11,18 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// tokens issues session tokens that need no table: each carries its expiry and
-// a code over expiry and instance, so another instance cannot use it.
+// tokens issues session tokens without a table: each carries its expiry and a MAC
+// over expiry and instance, so that another instance cannot use it.
 type tokens struct{ key [32]byte }
 
 func newTokens() tokens {
 	var t tokens
-	_, _ = rand.Read(t.key[:]) // never fails: crypto/rand ends the process instead
+	_, _ = rand.Read(t.key[:]) // never fails: crypto/rand ends the process on an error
 	return t
 }
 
-// Layout of a token before base64: 8 bytes of expiry in Unix seconds, 2 bytes
-// "AQ" that the real ones begin with as well, 32 bytes of code.
+// Layout of a token before base64: 8 bytes of expiry in Unix seconds, 2 bytes "AQ",
+// as in EC2's tokens, 32 bytes of MAC.
 const (
 	expiryBytes = 8
 	headBytes   = 2
@@ -35,7 +35,8 @@ func (t tokens) issue(id vpc.InstanceID, expires time.Time) string {
 	return base64.URLEncoding.EncodeToString(append(raw, t.code(id, raw)...))
 }
 
-// check returns when the token ends, and whether we issued it to this instance.
+// check returns the expiry of a token, and whether this server issued it to the
+// instance.
 func (t tokens) check(token string, id vpc.InstanceID) (time.Time, bool) {
 	raw, err := base64.URLEncoding.DecodeString(token)
 	if err != nil || len(raw) != tokenBytes {

@@ -12,19 +12,19 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// dir is a directory of the tree: a dir, or a function that makes the document
-// when it is asked for. A document function may say that there is none.
+// dir is a directory of the tree. An entry is a dir, or a function that makes the
+// document on request and may report that there is none.
 type dir map[string]any
 
 type document func() (string, bool)
 
-// value makes a document of a fixed text; an empty text is no document.
+// value returns a fixed document; an empty text is no document.
 func value(text string) document {
 	return func() (string, bool) { return text, text != "" }
 }
 
-// get returns the document or the listing at a path below the version. A
-// directory answers with and without the trailing slash; a document without.
+// get returns the document or the listing at a path below the version. A directory
+// matches with and without the trailing slash; a document without.
 func (d dir) get(path string) (string, bool) {
 	if path == "" {
 		return d.list(), true
@@ -45,8 +45,8 @@ func (d dir) get(path string) (string, bool) {
 	return "", false
 }
 
-// list prints the entries as the service does: sorted, one per line, directories
-// with a trailing slash, no newline at the end. What is empty is not listed.
+// list prints the entries as the service does: sorted, one per line, directories with
+// a trailing slash, no newline at the end. Empty entries are omitted.
 func (d dir) list() string {
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(d)) {
@@ -64,7 +64,7 @@ func (d dir) list() string {
 	return strings.Join(lines, "\n")
 }
 
-// tree is everything below a version.
+// tree returns everything below a version.
 func tree(i Instance, source Source, now func() time.Time) dir {
 	root := dir{
 		"meta-data": metadata(i),
@@ -135,7 +135,7 @@ func tagTree(tags map[string]string) dir {
 	return d
 }
 
-// interfaceTree is network/interfaces/macs/<mac>. Source: EC2 user guide,
+// interfaceTree returns network/interfaces/macs/<mac>. Source: EC2 user guide,
 // "Instance metadata categories".
 func interfaceTree(f Interface) dir {
 	subnet4, subnet6 := split(f.SubnetCIDRs)
@@ -176,7 +176,7 @@ func interfaceTree(f Interface) dir {
 	return d
 }
 
-// roleTree is meta-data/iam of an instance with a role.
+// roleTree returns meta-data/iam of an instance with a role.
 func roleTree(i Instance, source Source, now func() time.Time) dir {
 	return dir{
 		"info": document(func() (string, bool) {
@@ -196,7 +196,7 @@ func roleTree(i Instance, source Source, now func() time.Time) dir {
 	}
 }
 
-// identity is the instance identity document.
+// identity returns the instance identity document.
 func identity(i Instance) (string, bool) {
 	architecture := i.Architecture
 	if architecture == "" {
@@ -250,7 +250,7 @@ func head(prefixes []netip.Prefix) string {
 	return prefixes[0].String()
 }
 
-// split parts prefixes by family, keeping their order.
+// split separates prefixes by family and keeps their order.
 func split(all []netip.Prefix) (v4, v6 []netip.Prefix) {
 	for _, p := range all {
 		if vpc.FamilyOf(p.Addr()) == vpc.IPv4 {

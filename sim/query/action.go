@@ -7,14 +7,14 @@ import (
 	"github.com/trunkline/trunkline/sim/iam"
 )
 
-// Call is what a handler knows of the call it answers.
+// Call is the call that a handler answers.
 type Call struct {
 	Context   context.Context
 	Action    string
 	RequestID string
 	Principal iam.Principal
-	// State is the account as this call may see it: for read-only actions
-	// possibly an older one, by an injected lag.
+	// State is the account that this call may see: for read-only actions possibly an
+	// older one, by an injected lag.
 	State *cloud.State
 }
 
@@ -22,7 +22,7 @@ type Call struct {
 type Action struct {
 	Name string
 	Page string // of AWS's API reference
-	// ReadOnly actions see a State that may lag.
+	// ReadOnly actions get a State that may lag.
 	ReadOnly bool
 	// Anonymous actions need no signature.
 	Anonymous bool
@@ -35,20 +35,20 @@ type Action struct {
 	do         func(*Call, any) (any, error)
 }
 
-// Spec is the part of an Action that a table writes down.
+// Spec is the definition of an Action.
 type Spec[Req, Resp any] struct {
 	Name      string
 	Page      string
 	ReadOnly  bool
 	Anonymous bool
-	// Permit lists what the caller must be allowed; nil asks nothing. Its error,
-	// such as a resource that does not exist, answers a caller who is allowed all
-	// of the list.
+	// Permit lists the IAM requests that must be allowed; nil is none. Its error,
+	// such as NotFound for a resource, is the response to a caller that is allowed
+	// all of them.
 	Permit func(*Call, *Req) ([]iam.Request, error)
 	Do     func(*Call, *Req) (*Resp, error)
 }
 
-// Handle turns a typed row into one of a table.
+// Handle converts a typed Spec into an Action.
 func Handle[Req, Resp any](s Spec[Req, Resp]) Action {
 	a := Action{
 		Name: s.Name, Page: s.Page, ReadOnly: s.ReadOnly, Anonymous: s.Anonymous,
@@ -62,7 +62,7 @@ func Handle[Req, Resp any](s Spec[Req, Resp]) Action {
 	return a
 }
 
-// DryRun is embedded by requests that take the parameter DryRun.
+// DryRun is embedded by requests with the parameter DryRun.
 type DryRun struct {
 	DryRun bool `q:"DryRun"`
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/trunkline/trunkline/sim/iam/sigv4"
 )
 
-// authenticate finds out who signed a request, and answers as the service does
-// when nobody we know did.
+// authenticate identifies the signer of a request, and responds as the service does
+// if the signature is missing or not of a known key.
 func (s *Server) authenticate(req *request) error {
 	if req.action.Anonymous {
 		return nil
@@ -42,8 +42,8 @@ var (
 	errExpiredToken = errors.New("session token is expired")
 )
 
-// refuse words a failed authentication as the service does. EC2 and STS differ.
-// Source: EC2 API reference, "Client error codes"; STS API reference, "Common
+// refuse returns the service's own error for a failed authentication. EC2 and STS
+// differ. Source: EC2 API reference, "Client error codes"; STS API reference, "Common
 // errors".
 func refuse(req *request, why error) error {
 	say := func(status int, code, text string) error {
@@ -78,8 +78,9 @@ func refuse(req *request, why error) error {
 	}
 }
 
-// unauthorized words a refusal by policy. The encoded message, which EC2 lets
-// only the account's administrators decode, says what was asked in which state.
+// unauthorized returns the error for a refusal by policy. The encoded message, which
+// on EC2 only administrators of the account can decode, contains the request and its
+// condition keys.
 func unauthorized(req *request, err error) error {
 	var denied *iam.DeniedError
 	if !errors.As(err, &denied) {

@@ -10,13 +10,13 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// What one request may hold.
+// Limits of one request.
 const (
 	maxDepth = 6     // dots in a parameter name, plus one
 	maxIndex = 10000 // N of Name.N
 )
 
-// node is a parameter, and the parameters below it.
+// node is a parameter with the parameters below it.
 type node struct {
 	path     string // the whole name, for errors
 	value    string
@@ -24,12 +24,12 @@ type node struct {
 	children map[string]*node
 }
 
-// Decode fills the struct that into points to from a form. A parameter that no
-// field claims is refused with UnknownParameter, a wrong value with
-// InvalidParameterValue, a missing required one with MissingParameter. Action and
-// Version are the server's own.
+// Decode decodes a form into the struct that into points to. A parameter without a
+// field is refused with UnknownParameter, an invalid value with
+// InvalidParameterValue, a missing required parameter with MissingParameter. Action
+// and Version are handled by the server.
 //
-// A list is Name.1, Name.2, …; a structure Name.Field; the two nest.
+// A list is Name.1, Name.2, …; a structure Name.Field; both can be nested.
 func Decode(form url.Values, into any) error {
 	root, err := parse(form)
 	if err != nil {
@@ -42,8 +42,8 @@ func Decode(form url.Values, into any) error {
 	return require(root, v.Type())
 }
 
-// require refuses a request without a parameter that it must have. It runs when
-// every parameter is known to be one, for a misspelt name explains a missing one.
+// require refuses a request without a required parameter. It runs after unknown
+// parameters were refused, because a misspelt name explains a missing one.
 func require(n *node, t reflect.Type) error {
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -66,7 +66,7 @@ func require(n *node, t reflect.Type) error {
 				return cloud.MissingParameter(join(n.path, f.name))
 			}
 		}
-	default: // a plain value has nothing below it
+	default: // a plain value has no parameters below it
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func decodeStruct(n *node, v reflect.Value) error {
 	return nil
 }
 
-// first is the name of a parameter at or below n.
+// first returns the name of the first parameter at or below n that has a value.
 func (n *node) first() string {
 	for !n.set {
 		n = n.children[sortedKeys(n.children)[0]]
@@ -151,7 +151,7 @@ func decodeValue(n *node, v reflect.Value) error {
 	}
 }
 
-// decodePlain reads a value that has nothing below it.
+// decodePlain decodes a value without parameters below it.
 func decodePlain(n *node, v reflect.Value) error {
 	if len(n.children) > 0 {
 		for _, name := range sortedKeys(n.children) {

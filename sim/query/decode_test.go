@@ -38,13 +38,13 @@ func decode(form string) (message, error) {
 	return m, query.Decode(values, &m)
 }
 
-func TestAFormBecomesAMessage(t *testing.T) {
+func TestFormIsDecodedIntoAMessage(t *testing.T) {
 	yes := true
 	for form, want := range map[string]message{
 		"Action=X&Version=Y&Id=a":  {ID: "a"},
 		"Id=a&DryRun=true":         {ID: "a", DryRun: query.DryRun{DryRun: true}},
 		"Id=a&Count=-3&Maybe=True": {ID: "a", Count: -3, Maybe: &yes},
-		// Lists are ordered by their numbers, not by how they are written.
+		// Lists are ordered by number, not lexically.
 		"Id=a&Plain.10=10&Plain.2=2":                           {ID: "a", Plain: []int{2, 10}},
 		"Id=a&Nested.1.Key=k&Nested.1.Value.1=v&Nested.2.Key=": {ID: "a", Nested: []inner{{"k", []string{"v"}}, {}}},
 		"Id=a&Pointer.Key=k":                                   {ID: "a", Pointer: &inner{Key: "k"}},
@@ -59,7 +59,7 @@ func TestAFormBecomesAMessage(t *testing.T) {
 	}
 }
 
-func TestABadFormIsRefusedAsEC2Does(t *testing.T) {
+func TestInvalidFormIsRefusedWithEC2sErrors(t *testing.T) {
 	for form, want := range map[string]string{
 		"":                          "MissingParameter: The request must contain the parameter Id",
 		"Id=a&Colour=blue":          "UnknownParameter: The parameter Colour is not recognized",
@@ -89,8 +89,8 @@ func TestABadFormIsRefusedAsEC2Does(t *testing.T) {
 	}
 }
 
-// Whatever bytes arrive, the decoder answers with a message or with an error of
-// EC2's, and a message it accepts says no more than the form did.
+// For any input the decoder returns a message or one of EC2's errors, and a message
+// has no more values than the form.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		"Id=a", "Id=a&Nested.1.Key=k&Nested.1.Value.1=v", "Id=a&Plain.1=1&Plain.3=3", "Id=a&Id.1=x", "Id=a&....=1", "Id=%00&Maybe=false",
@@ -106,7 +106,7 @@ func FuzzDecode(f *testing.F) {
 		if err := query.Decode(values, &m); err != nil {
 			var e *cloud.Error
 			if !errors.As(err, &e) || e.Code == "" || e.Status != 400 {
-				t.Fatalf("%q: %v is not an error of EC2's", form, err)
+				t.Fatalf("%q: %v is not an error of EC2", form, err)
 			}
 			return
 		}
@@ -122,7 +122,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// count is how many values a message holds, zero ones left out.
+// count returns how many non-zero values a message holds.
 func count(v reflect.Value) int {
 	n := 0
 	switch v.Kind() {
@@ -146,7 +146,7 @@ func count(v reflect.Value) int {
 	return n
 }
 
-// zeroes is how many parameters have a value that reads as nothing.
+// zeroes returns how many parameters have a value that decodes to zero.
 func zeroes(form url.Values) int {
 	n := 0
 	for _, v := range form {
@@ -158,7 +158,7 @@ func zeroes(form url.Values) int {
 	return n
 }
 
-func TestAnswersAreEscaped(t *testing.T) {
+func TestResponsesAreEscaped(t *testing.T) {
 	type answer struct {
 		Text string   `q:"text"`
 		List []string `q:"list"`

@@ -7,15 +7,15 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// Dialect is how a service wraps its answers.
+// Dialect is the XML envelope of a service's responses.
 type Dialect uint8
 
 // Dialects.
 const (
 	// EC2 puts the request id first and the members beside it.
 	EC2 Dialect = iota
-	// Query is that of STS and most others: members in <ActionResult>, the
-	// request id in <ResponseMetadata>.
+	// Query is the dialect of STS and most other services: members in <ActionResult>,
+	// the request id in <ResponseMetadata>.
 	Query
 )
 

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// timeForm is how EC2 prints times: milliseconds, always UTC.
+// timeForm is EC2's time format: milliseconds, always UTC.
 const timeForm = "2006-01-02T15:04:05.000Z"
 
-// Encode writes a struct's members as XML elements. A list is an element of
-// <item>s, a nil pointer and an empty "omitempty" member nothing at all.
+// Encode writes a struct's members as XML elements. A list is an element with <item>
+// children; a nil pointer and an empty "omitempty" member are omitted.
 func Encode(b *bytes.Buffer, message any) error {
 	v := reflect.ValueOf(message)
 	if v.Kind() == reflect.Pointer {

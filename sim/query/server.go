@@ -32,8 +32,8 @@ type Service struct {
 	Dialect Dialect
 }
 
-// Server answers the Query protocol for several services on one address; the
-// Version parameter tells them apart. Make it with New.
+// Server serves the Query protocol for several services on one address; the Version
+// parameter selects the service. Make it with New.
 type Server struct {
 	options  Options
 	services map[string]*table // by version
@@ -47,7 +47,7 @@ type table struct {
 	byName map[string]Action
 }
 
-// Options are what a Server works with; all are needed but Log.
+// Options configure a Server; all are required except Log.
 type Options struct {
 	Cloud  *cloud.Cloud
 	IAM    *iam.Account
@@ -59,8 +59,7 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// New makes a server. A table with an action twice is a mistake of ours and
-// panics.
+// New makes a server. It panics if a table has an action twice.
 func New(o Options, services ...Service) *Server {
 	s := &Server{options: o, services: map[string]*table{}, rng: rand.New(rand.NewPCG(o.Seed, 0x726571))}
 	if s.options.Now == nil {
@@ -82,7 +81,7 @@ func New(o Options, services ...Service) *Server {
 	return s
 }
 
-// request is one call on its way through the server.
+// request is one call in flight.
 type request struct {
 	http   *http.Request
 	body   []byte
@@ -103,7 +102,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer, err := s.serve(req)
 	s.finish(req, err)
 	if errors.Is(err, faults.ErrNoReply) {
-		panic(http.ErrAbortHandler) // closes the connection without an answer
+		panic(http.ErrAbortHandler) // closes the connection without a response
 	}
 	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
 	w.Header().Set("x-amzn-RequestId", id)
@@ -113,10 +112,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client is gone
+	_, _ = w.Write(body) // the client disconnected
 }
 
-// serve answers a call: XML, or an error.
+// serve returns the XML response of a call, or an error.
 func (s *Server) serve(req *request) ([]byte, error) {
 	if err := s.read(req); err != nil {
 		return nil, err
@@ -137,7 +136,7 @@ func (s *Server) serve(req *request) ([]byte, error) {
 	return answer, err
 }
 
-// read finds the service and the action a request is for.
+// read finds the service and the action of a request.
 func (s *Server) read(req *request) error {
 	if err := req.readForm(); err != nil {
 		return err
@@ -159,7 +158,7 @@ func (s *Server) read(req *request) error {
 	if !ok {
 		return cloud.Errorf("InvalidAction", "The action %s is not valid for this web service.", name)
 	}
-	// Not before: what is counted by action must be bounded.
+	// Not before: calls are counted by action, and only known actions are bounded.
 	req.action, req.call.Action, req.record.Action = action, name, name
 	return nil
 }
@@ -167,7 +166,7 @@ func (s *Server) read(req *request) error {
 // formType is the one content type of the protocol.
 const formType = "application/x-www-form-urlencoded"
 
-// readForm reads the body of a request, and refuses what is no form.
+// readForm reads the body of a request and refuses anything but a form.
 func (req *request) readForm() (err error) {
 	r := req.http
 	invalid := func(status int, format string, args ...any) error {
@@ -184,7 +183,7 @@ func (req *request) readForm() (err error) {
 		return invalid(http.StatusBadRequest, "Parameters in the address are not supported; send them in the body.")
 	}
 	if req.body, err = io.ReadAll(io.LimitReader(r.Body, maxBody+1)); err != nil {
-		return faults.ErrNoReply // the client went away half-way
+		return faults.ErrNoReply // the client disconnected before the end of the body
 	}
 	if len(req.body) > maxBody {
 		return &cloud.Error{Code: "RequestEntityTooLarge", Message: fmt.Sprintf("The request is longer than %d bytes.", maxBody), Status: http.StatusRequestEntityTooLarge}
@@ -195,8 +194,8 @@ func (req *request) readForm() (err error) {
 	return nil
 }
 
-// view is the account as a call may see it. Every call says how much history is
-// needed, so that it is there when a describe wants it.
+// view returns the account that a call may see. Every call sets the needed history,
+// so that it exists when a describe reads it.
 func (s *Server) view(a Action) *cloud.State {
 	plan := s.options.Faults.Plan()
 	s.options.Cloud.Retain(time.Duration(max(plan.DescribeLag, plan.MetadataLag)))
@@ -206,7 +205,7 @@ func (s *Server) view(a Action) *cloud.State {
 	return s.options.Cloud.StateAgo(time.Duration(plan.DescribeLag))
 }
 
-// dispatch decodes, asks permission and runs the handler.
+// dispatch decodes the request, checks permission and runs the handler.
 func (s *Server) dispatch(req *request) ([]byte, error) {
 	message := req.action.newRequest()
 	if err := Decode(req.form, message); err != nil {
@@ -236,11 +235,12 @@ func (s *Server) dispatch(req *request) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// failure turns an error into an answer. One that is not EC2's is ours to mend.
+// failure converts an error into a response. An error that is not EC2's is an
+// internal one and is logged.
 func (s *Server) failure(req *request, err error) (int, []byte) {
 	var e *cloud.Error
 	if !errors.As(err, &e) {
-		s.options.Log.Error("API call broke", "action", req.record.Action, "request", req.call.RequestID, "err", err)
+		s.options.Log.Error("API call failed with an internal error", "action", req.record.Action, "request", req.call.RequestID, "err", err)
 		e = &cloud.Error{Code: "InternalError", Message: "An internal error has occurred", Status: http.StatusInternalServerError}
 	}
 	dialect := EC2
@@ -277,8 +277,8 @@ func (s *Server) finish(req *request, err error) {
 		"ms", rec.Millis, "request", rec.RequestID, "principal", rec.Principal)
 }
 
-// What the call log keeps of one call: so many bytes of a text, so many
-// parameters. The longest list that EC2 takes fits.
+// Limits of one call in the log: bytes of a text, and parameters. The longest list
+// that EC2 accepts fits.
 const (
 	maxLogged       = 1024
 	maxLoggedParams = 1100
@@ -291,7 +291,7 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text[:maxLogged], "") + "…"
 }
 
-// requestID makes an id such as AWS's: a version 4 UUID.
+// requestID makes an id in AWS's form: a version 4 UUID.
 func (s *Server) requestID() string {
 	var b [16]byte
 	s.mu.Lock()

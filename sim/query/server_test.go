@@ -17,7 +17,7 @@ import (
 	"github.com/trunkline/trunkline/sim/query"
 )
 
-// service is a server of one anonymous action that repeats what it was told.
+// service is a server with one anonymous action that echoes its parameter.
 type service struct {
 	url   string
 	calls *faults.Log
@@ -74,7 +74,7 @@ type refusal struct {
 	Message string `xml:"Errors>Error>Message"`
 }
 
-func TestARequestThatIsNoQueryIsRefusedByName(t *testing.T) {
+func TestInvalidRequestsAreRefusedWithTheirErrorCode(t *testing.T) {
 	s := serve(t)
 	const good = "Action=Echo&Version=1&Text=hello"
 	for name, test := range map[string]struct {
@@ -82,23 +82,23 @@ func TestARequestThatIsNoQueryIsRefusedByName(t *testing.T) {
 		status                            int
 		want                              string
 	}{
-		"by GET":                     {"GET", "/?" + good, formType, "", 405, "InvalidRequest: The request method GET is not supported; use POST."},
-		"by DELETE":                  {"DELETE", "/", formType, good, 405, "InvalidRequest: The request method DELETE is not supported; use POST."},
-		"as JSON":                    {"POST", "/", "application/x-amz-json-1.1", `{"Action": "Echo"}`, 415, "InvalidRequest: The content type application/x-amz-json-1.1 is not supported; use application/x-www-form-urlencoded."},
-		"of no type":                 {"POST", "/", "", good, 415, "InvalidRequest: The content type  is not supported; use application/x-www-form-urlencoded."},
-		"of a type that is rubbish":  {"POST", "/", ";;", good, 415, "InvalidRequest: The content type ;; is not supported; use application/x-www-form-urlencoded."},
-		"empty":                      {"POST", "/", formType, "", 400, "MissingParameter: The request must contain the parameter Action"},
-		"too long":                   {"POST", "/", formType, good + strings.Repeat("x", 2<<20), 413, "RequestEntityTooLarge: The request is longer than 1048576 bytes."},
-		"that is no form":            {"POST", "/", formType, good + "&Text%zz=1", 400, `MalformedQueryString: The query string is malformed: invalid URL escape "%zz"`},
-		"with half in the address":   {"POST", "/?Text=hidden", formType, good, 400, "InvalidRequest: Parameters in the address are not supported; send them in the body."},
-		"of no version":              {"POST", "/", formType, "Action=Echo", 400, "NoSuchVersion: The requested version () is not valid."},
-		"of an unknown action":       {"POST", "/", formType, "Action=Explode&Version=1", 400, "InvalidAction: The action Explode is not valid for this web service."},
-		"with two actions":           {"POST", "/", formType, good + "&Action=Signed", 400, "InvalidQueryParameter: The parameter Action is given more than once"},
-		"with two versions":          {"POST", "/", formType, good + "&Version=2", 400, "InvalidQueryParameter: The parameter Version is given more than once"},
-		"with a parameter twice":     {"POST", "/", formType, good + "&Text=again", 400, "InvalidQueryParameter: The parameter Text is given more than once"},
-		"with a list without end":    {"POST", "/", formType, good + "&Text.1000000=x", 400, "UnknownParameter: The parameter Text.1000000 is not recognized"},
-		"with a name without an end": {"POST", "/", formType, good + "&" + strings.Repeat("a.", 100000) + "a=x", 400, ""},
-		"unsigned":                   {"POST", "/", formType, "Action=Signed&Version=1", 403, "MissingAuthenticationToken: Request is missing Authentication Token"},
+		"by GET":                         {"GET", "/?" + good, formType, "", 405, "InvalidRequest: The request method GET is not supported; use POST."},
+		"by DELETE":                      {"DELETE", "/", formType, good, 405, "InvalidRequest: The request method DELETE is not supported; use POST."},
+		"as JSON":                        {"POST", "/", "application/x-amz-json-1.1", `{"Action": "Echo"}`, 415, "InvalidRequest: The content type application/x-amz-json-1.1 is not supported; use application/x-www-form-urlencoded."},
+		"of no type":                     {"POST", "/", "", good, 415, "InvalidRequest: The content type  is not supported; use application/x-www-form-urlencoded."},
+		"of a malformed type":            {"POST", "/", ";;", good, 415, "InvalidRequest: The content type ;; is not supported; use application/x-www-form-urlencoded."},
+		"empty":                          {"POST", "/", formType, "", 400, "MissingParameter: The request must contain the parameter Action"},
+		"too long":                       {"POST", "/", formType, good + strings.Repeat("x", 2<<20), 413, "RequestEntityTooLarge: The request is longer than 1048576 bytes."},
+		"with a malformed form":          {"POST", "/", formType, good + "&Text%zz=1", 400, `MalformedQueryString: The query string is malformed: invalid URL escape "%zz"`},
+		"with parameters in the address": {"POST", "/?Text=hidden", formType, good, 400, "InvalidRequest: Parameters in the address are not supported; send them in the body."},
+		"of no version":                  {"POST", "/", formType, "Action=Echo", 400, "NoSuchVersion: The requested version () is not valid."},
+		"of an unknown action":           {"POST", "/", formType, "Action=Explode&Version=1", 400, "InvalidAction: The action Explode is not valid for this web service."},
+		"with two actions":               {"POST", "/", formType, good + "&Action=Signed", 400, "InvalidQueryParameter: The parameter Action is given more than once"},
+		"with two versions":              {"POST", "/", formType, good + "&Version=2", 400, "InvalidQueryParameter: The parameter Version is given more than once"},
+		"with a parameter twice":         {"POST", "/", formType, good + "&Text=again", 400, "InvalidQueryParameter: The parameter Text is given more than once"},
+		"with a huge list index":         {"POST", "/", formType, good + "&Text.1000000=x", 400, "UnknownParameter: The parameter Text.1000000 is not recognized"},
+		"with a deeply nested name":      {"POST", "/", formType, good + "&" + strings.Repeat("a.", 100000) + "a=x", 400, ""},
+		"unsigned":                       {"POST", "/", formType, "Action=Signed&Version=1", 403, "MissingAuthenticationToken: Request is missing Authentication Token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, answer := s.send(t, test.method, test.target, test.contentType, test.body)
@@ -112,13 +112,13 @@ func TestARequestThatIsNoQueryIsRefusedByName(t *testing.T) {
 		})
 	}
 	if status, answer := s.send(t, "POST", "/", formType, good); status != 200 || !strings.Contains(answer, "<Text>hello</Text>") {
-		t.Errorf("and then a good one: %d %s", status, answer)
+		t.Errorf("a valid request afterwards: %d %s", status, answer)
 	}
 }
 
-// Whatever text a client sends, the answer is XML that says it, or says that
-// there was something XML cannot.
-func TestAnyTextIsAnsweredInXML(t *testing.T) {
+// For any text from a client the response is XML with that text, or with replacements
+// for characters that XML does not allow.
+func TestAnyTextIsEncodedInXML(t *testing.T) {
 	s := serve(t)
 	for text, want := range map[string]string{
 		"naïve 変数 🜂": "naïve 変数 🜂", `<x y="&">]]>`: `<x y="&">]]>`, "nul\x00nul": "nul\ufffdnul", "not\xffutf8": "not\ufffdutf8", "a\nb\tc": "a\nb\tc",
@@ -131,8 +131,8 @@ func TestAnyTextIsAnsweredInXML(t *testing.T) {
 	}
 }
 
-// A client may invent actions and send long values; neither fills our memory.
-func TestWhatClientsInventIsNotCountedByName(t *testing.T) {
+// Unknown actions and long values must not fill the server's memory.
+func TestUnknownActionsAreCountedTogetherAndValuesClipped(t *testing.T) {
 	s := serve(t)
 	for _, name := range []string{"A1", "A2", "A3"} {
 		s.send(t, "POST", "/", formType, "Action="+name+"&Version=1")
@@ -145,7 +145,7 @@ func TestWhatClientsInventIsNotCountedByName(t *testing.T) {
 	s.send(t, "POST", "/", formType, "Action=Echo&Version=1&"+many("p", 50000))
 	records := s.calls.Since(0, "")
 	if got := records[0].Message; got != "The action A1 is not valid for this web service." {
-		t.Errorf("the log says %q", got)
+		t.Errorf("the log has %q", got)
 	}
 	if got := records[3].Params["Text"]; len(got) > 2000 || !strings.HasPrefix(got, "xxx") {
 		t.Errorf("the log keeps %d bytes of a long value", len(got))
@@ -155,7 +155,7 @@ func TestWhatClientsInventIsNotCountedByName(t *testing.T) {
 	}
 }
 
-// many are so many parameters of different names.
+// many returns n parameters with different names.
 func many(name string, n int) string {
 	var b strings.Builder
 	for i := range n {

@@ -1,10 +1,10 @@
-// Package query is AWS's Query protocol on the server's side: form in, XML out,
-// signatures verified, permissions asked, faults injected, every call logged.
+// Package query is the server side of AWS's Query protocol: it decodes forms, encodes
+// XML, verifies signatures, checks permissions, injects faults and logs every call.
 //
-// It knows no service. sim/ec2 and sim/sts hand it their tables of actions; the
-// Go structs in those tables, with the tag "q" for the name on the wire, are the
-// only description of a message and drive decoding, encoding and the tests that
-// hold them against AWS's SDK.
+// It contains no service. sim/ec2 and sim/sts pass it their tables of actions; the Go
+// structs in those tables, with the tag "q" for the name on the wire, are the only
+// description of a message and drive decoding, encoding and the tests that compare
+// them with AWS's SDK.
 //
 // Source: EC2 API reference, "Query requests"; smithy.io, "AWS EC2 query
 // protocol" and "AWS query protocol".
