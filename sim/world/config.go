@@ -2,9 +2,9 @@
 // wire (sim/ec2, sim/sts), instance metadata, the resolver and the fabric, kept
 // in step.
 //
-// A change of the account is put on the wire at once, and an attachment is
+// A change of the account is applied to the fabric at once, and an attachment is
 // reported as attached only when its link is in the guest. lab/ starts it; the
-// product knows nothing of it.
+// product does not depend on it.
 package world
 
 import (
@@ -20,43 +20,43 @@ import (
 	"github.com/trunkline/trunkline/sim/sts"
 )
 
-// Config is what a world is made of.
+// Config configures a World.
 type Config struct {
 	Spec  cloud.Spec
 	Roles []iam.Role
-	// Issuers whose service account tokens STS accepts at start; see also
-	// World.TrustIssuer.
+	// Issuers are the OpenID Connect providers that STS trusts at start; see also
+	// World.Trust.
 	Issuers []sts.Issuer
 	Faults  faults.Plan
 
-	// Namespace is the fabric's network namespace, such as "tl-lab-vpc", and
-	// Internet that of the outside host, such as "tl-lab-net". Start makes both
-	// and Close removes them. An empty Namespace runs the API alone, without a
-	// wire: attachments complete at once.
+	// Namespace is the fabric's network namespace, such as "tl-lab-vpc", and Internet
+	// that of the outside host, such as "tl-lab-net". Start makes both and Close
+	// removes them. An empty Namespace runs the API alone, without a fabric:
+	// attachments complete at once.
 	Namespace string
 	Internet  string
 	// Outside are the outside host's addresses; empty is 203.0.113.10.
 	Outside []netip.Addr
 
-	// Listen is where the API and the admin endpoints are on the machine itself;
+	// Listen is the address of the API and the admin endpoints on the machine itself;
 	// empty is "127.0.0.1:0".
 	Listen string
 
-	// Machines is the power switch of instances; nil has none, and reboots and
-	// terminations complete at once.
+	// Machines switches the machines of instances; with nil, reboots and terminations
+	// complete at once.
 	Machines Machines
 	Log      *slog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
 
-// Machines is the power switch of the instances. Both methods are level
-// triggered: they may be called again for the same instance, and return when the
-// machine is off, or on again.
+// Machines switches the machines of instances. Both methods are level-triggered: they
+// may be called again for the same instance, and return when the machine is off, or
+// on again.
 type Machines interface {
-	// Reboot turns the machine of an instance off and on. Its namespace may be a
-	// new one afterwards: World plugs the links again.
+	// Reboot turns the machine of an instance off and on. Its namespace may be a new
+	// one afterwards: World adds the links again.
 	Reboot(ctx context.Context, id vpc.InstanceID) error
-	// Terminate turns it off for good.
+	// Terminate turns the machine off permanently.
 	Terminate(ctx context.Context, id vpc.InstanceID) error
 }

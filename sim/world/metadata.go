@@ -16,13 +16,13 @@ import (
 	"github.com/trunkline/trunkline/sim/imds"
 )
 
-// metadata is the account as instance metadata sees it, possibly late.
+// metadata is the account as instance metadata returns it, possibly with a lag.
 type metadata struct{ w *World }
 
 // ByAddress implements imds.Source.
 func (m metadata) ByAddress(a netip.Addr) (imds.Instance, bool) {
 	s := m.w.cloud.StateAgo(time.Duration(m.w.faults.Plan().MetadataLag))
-	owner := m.w.State().Owner(a) // who asks is never late
+	owner := m.w.State().Owner(a) // the caller is identified without lag
 	if owner == nil || owner.Attachment == nil {
 		return imds.Instance{}, false
 	}
@@ -76,8 +76,8 @@ func describeInterface(s *cloud.State, i *cloud.Interface) imds.Interface {
 	return out
 }
 
-// Life of the credentials that instance metadata hands out, and how long before
-// their end there are new ones.
+// Lifetime of the credentials in instance metadata, and how long before their expiry
+// they are replaced.
 const (
 	profileLife  = 6 * time.Hour
 	profileRenew = 30 * time.Minute
@@ -89,7 +89,7 @@ type profiles struct {
 	current map[vpc.InstanceID]iam.Credentials
 }
 
-// forget drops a terminated instance's credentials; issued ones run out.
+// forget drops a terminated instance's credentials; issued ones expire.
 func (p *profiles) forget(id vpc.InstanceID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +126,7 @@ func (m metadata) Credentials(id vpc.InstanceID) (imds.Credentials, bool) {
 	}, true
 }
 
-// staticNames are those of AWS's services.
+// staticNames are the names of AWS's services.
 func (w *World) staticNames() dns.Static {
 	api := []netip.Addr{netip.MustParseAddr(APIAddress)}
 	out := dns.Static{}
@@ -137,7 +137,7 @@ func (w *World) staticNames() dns.Static {
 	return out
 }
 
-// names are the private DNS names of the addresses that interfaces hold.
+// names are the private DNS names of assigned addresses.
 type names struct{ w *World }
 
 // Forward implements dns.Names.

@@ -10,14 +10,14 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// power is what is known of the instances' machines.
+// power is the state of the instances' machines.
 type power struct {
 	mu      sync.Mutex // guards what follows
 	busy    map[vpc.InstanceID]bool
 	reboots map[vpc.InstanceID]int      // done so far
 	failed  map[vpc.InstanceID]attempts // since the last success
 	changed chan struct{}               // closed and renewed at every change
-	again   chan struct{}               // holds a token when there may be more to do
+	again   chan struct{}               // holds a token if a switch may be pending
 }
 
 type attempts struct {
@@ -26,7 +26,7 @@ type attempts struct {
 	next  time.Time
 }
 
-// retryAfter is how long a switch that failed is left alone.
+// retryAfter is the back-off after a failed switch.
 const retryAfter = 2 * time.Second
 
 func newPower() power {
@@ -36,8 +36,8 @@ func newPower() power {
 	}
 }
 
-// followPower switches machines as the account asks, until ctx ends. Machines
-// take their time, so each has a goroutine of its own while it is switched.
+// followPower switches machines as the account requests, until ctx ends. Switching
+// takes time, so each machine has a goroutine meanwhile.
 func (w *World) followPower(ctx context.Context) error {
 	changed, stop := w.cloud.Watch()
 	defer stop()
@@ -62,7 +62,7 @@ func (w *World) followPower(ctx context.Context) error {
 	}
 }
 
-// claim marks an instance as being switched when there is something to do.
+// claim marks an instance as being switched if a switch is pending.
 func (p *power) claim(n *cloud.Instance, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,11 +74,11 @@ func (p *power) claim(n *cloud.Instance, now time.Time) bool {
 	return true
 }
 
-// switchMachine does to the machine what its instance asks for.
+// switchMachine performs the pending switch of an instance.
 func (w *World) switchMachine(ctx context.Context, n *cloud.Instance) {
 	err := w.flip(ctx, n)
 	if err != nil && ctx.Err() == nil {
-		w.log.Warn("machine is not switched, retrying", "instance", string(n.ID), "state", string(n.State), "err", err)
+		w.log.Warn("machine could not be switched, retrying", "instance", string(n.ID), "state", string(n.State), "err", err)
 	}
 	w.power.release(n, err, w.config.Now())
 }
@@ -105,7 +105,7 @@ func (w *World) flip(ctx context.Context, n *cloud.Instance) error {
 	return w.Plug(ctx, n.ID)
 }
 
-// release records how a switch went and wakes whoever waits.
+// release records the result of a switch and wakes the goroutines that wait for it.
 func (p *power) release(n *cloud.Instance, err error, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,19 +120,19 @@ func (p *power) release(n *cloud.Instance, err error, now time.Time) {
 	p.changed = make(chan struct{})
 	select {
 	case p.again <- struct{}{}:
-	default: // a token is waiting already
+	default: // a token is pending
 	}
 }
 
-// look returns whether so many reboots are done, what the last attempt said and
-// a channel that is closed when this may have changed.
-func (p *power) look(id vpc.InstanceID) (reboots int, last attempts, changed <-chan struct{}) {
+// progress returns whether so many reboots are done, the error of the last attempt
+// and a channel that is closed when this may have changed.
+func (p *power) progress(id vpc.InstanceID) (reboots int, last attempts, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.reboots[id], p.failed[id], p.changed
 }
 
-// Launch runs an instance, as RunInstances would. Its links are plugged when its
+// Launch runs an instance, as RunInstances would. Its links are added when its
 // namespace exists; see Plug.
 func (w *World) Launch(spec cloud.InstanceSpec) error {
 	if spec.Role != "" {
@@ -144,17 +144,16 @@ func (w *World) Launch(spec cloud.InstanceSpec) error {
 	return err
 }
 
-// Reboot does what RebootInstances does and returns when the machine is on again
-// and its links are plugged. An error of the machine is returned at once; the
-// reboot is retried all the same.
+// Reboot does what RebootInstances does and returns when the machine is on again with
+// its links. An error of the machine is returned at once, but the reboot is retried.
 func (w *World) Reboot(ctx context.Context, id vpc.InstanceID) error {
-	_, before, _ := w.power.look(id)
+	_, before, _ := w.power.progress(id)
 	if err := w.cloud.Reboot([]vpc.InstanceID{id}); err != nil {
 		return err
 	}
 	asked := w.State().Instances[id].Reboots
 	for {
-		done, last, changed := w.power.look(id)
+		done, last, changed := w.power.progress(id)
 		switch {
 		case done >= asked:
 			return nil
@@ -169,16 +168,16 @@ func (w *World) Reboot(ctx context.Context, id vpc.InstanceID) error {
 	}
 }
 
-// Terminate does what TerminateInstances does and returns when the machine is
-// off for good. An error of the machine is returned at once; it is retried all
-// the same.
+// Terminate does what TerminateInstances does and returns when the machine is off
+// permanently. An error of the machine is returned at once, but the termination is
+// retried.
 func (w *World) Terminate(ctx context.Context, id vpc.InstanceID) error {
-	_, before, _ := w.power.look(id)
+	_, before, _ := w.power.progress(id)
 	if err := w.cloud.Terminate([]vpc.InstanceID{id}); err != nil {
 		return err
 	}
 	for {
-		_, last, changed := w.power.look(id)
+		_, last, changed := w.power.progress(id)
 		switch {
 		case w.State().Instances[id].State == cloud.Terminated:
 			return nil

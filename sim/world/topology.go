@@ -8,9 +8,9 @@ import (
 	"github.com/trunkline/trunkline/sim/fabric"
 )
 
-// topology is the wire that s asks for: the interfaces whose attachment is on
-// its way or done, with all that the fabric enforces. Services and the outside
-// hosts are the caller's to add.
+// topology returns the fabric that s requests: the interfaces that are attaching or
+// attached, with everything that the fabric enforces. The caller adds the platform's
+// services and the outside hosts.
 func topology(s *cloud.State) fabric.State {
 	f := fabric.State{CIDRs: append([]netip.Prefix(nil), s.VPC.CIDRs...)}
 	if s.VPC.CIDR6.IsValid() {
@@ -36,7 +36,7 @@ func topology(s *cloud.State) fabric.State {
 	return f
 }
 
-// port is an interface as the fabric sees it; false when it is not plugged.
+// port returns an interface as a port of the fabric; false if it is not plugged.
 func port(s *cloud.State, i *cloud.Interface) (fabric.Port, bool) {
 	guest := guest(s, i)
 	if guest == "" || i.Attachment.Status == cloud.Detaching {
@@ -48,7 +48,7 @@ func port(s *cloud.State, i *cloud.Interface) (fabric.Port, bool) {
 		Guest: guest, Device: fmt.Sprintf("eth%d", i.Attachment.DeviceIndex),
 	}
 	if i.Attachment.Host != "" {
-		p.Device = "eth0" // the machine's only interface, whatever index AWS books it under
+		p.Device = "eth0" // the machine's only interface, whatever its device index at AWS
 	}
 	p.Addresses = append(append(p.Addresses, i.IPv4...), i.IPv6...)
 	p.Prefixes = append(append(p.Prefixes, i.IPv4Prefixes...), i.IPv6Prefixes...)
@@ -58,8 +58,8 @@ func port(s *cloud.State, i *cloud.Interface) (fabric.Port, bool) {
 	return p, true
 }
 
-// guest is the namespace of the machine that holds an interface; empty when none
-// does, or it is gone.
+// guest returns the namespace of the machine that an interface is attached to; empty
+// if there is none or it is terminated.
 func guest(s *cloud.State, i *cloud.Interface) string {
 	if i.Attachment == nil {
 		return ""

@@ -18,19 +18,19 @@ import (
 
 // Addresses of the platform.
 const (
-	// APIAddress is where EC2 and STS answer inside the VPC, on TCP port 80
+	// APIAddress is the address of EC2 and STS inside the VPC, on TCP port 80
 	// (TEST-NET-2 of RFC 5737).
 	APIAddress = "198.51.100.2"
 	// OutsideAddress is the outside host (TEST-NET-3 of RFC 5737).
 	OutsideAddress = "203.0.113.10"
 )
 
-// resync is how often the wire is checked though nothing changed: somebody may
-// have changed it behind the fabric's back.
+// resync is the interval between full checks of the fabric, which repair external
+// changes.
 const resync = 5 * time.Second
 
-// want is the wire as the account and the faults ask for it now. The second
-// result is when an attachment's injected delay ends, if one is waiting.
+// want returns the topology that the account and the faults request now, and the end
+// of the next injected attach delay, if one is pending.
 func (w *World) want(s *cloud.State, plan faults.Plan) (fabric.State, time.Time) {
 	f := topology(s)
 	f.Services = w.services(s)
@@ -55,8 +55,8 @@ func (w *World) want(s *cloud.State, plan faults.Plan) (fabric.State, time.Time)
 	return f, next
 }
 
-// attachDue is when an attachment may be put on the wire. Machines start with
-// their primary interface, whatever the faults say.
+// attachDue is when an attachment may be added to the fabric. Faults do not delay
+// primary interfaces, which machines have at their start.
 func attachDue(a *cloud.Attachment, plan faults.Plan) time.Time {
 	if a.Status != cloud.Attaching || a.DeviceIndex == 0 || a.Host != "" {
 		return time.Time{}
@@ -104,7 +104,7 @@ func (w *World) listen(run context.Context) error {
 	return nil
 }
 
-// followWire keeps the wire in step with the account until ctx ends.
+// followWire applies the account to the fabric until ctx ends.
 func (w *World) followWire(ctx context.Context) error {
 	changed, stop := w.cloud.Watch()
 	defer stop()
@@ -127,7 +127,7 @@ func (w *World) followWire(ctx context.Context) error {
 	}
 }
 
-// pause is how long the wire can be left alone when nothing changes.
+// pause is how long the fabric needs no check if nothing changes.
 func (w *World) pause() time.Duration {
 	_, next := w.want(w.State(), w.faults.Plan())
 	if next.IsZero() {
@@ -136,22 +136,22 @@ func (w *World) pause() time.Duration {
 	return min(resync, max(0, next.Sub(w.config.Now())))
 }
 
-// report logs what the wire could not do. A guest that is switched off has no
-// namespace, and that is as it should be.
+// report logs what could not be applied. The namespace of a guest that is switched
+// off does not exist, which is expected.
 func (w *World) report(err error) {
 	for id, cause := range fabric.PortErrors(err) {
 		if errors.Is(cause, fabric.ErrGuestMissing) {
 			w.log.Debug("guest is off", "eni", string(id))
 			continue
 		}
-		w.log.Warn("interface is not on the wire, retrying", "eni", string(id), "err", cause)
+		w.log.Warn("interface could not be added to the fabric, retrying", "eni", string(id), "err", cause)
 	}
 	if !onlyPorts(err) {
-		w.log.Error("the wire does not follow the account", "err", err)
+		w.log.Error("the account could not be applied to the fabric", "err", err)
 	}
 }
 
-// onlyPorts reports whether all that is wrong is wrong with single ports.
+// onlyPorts reports whether every part of an error concerns a single port.
 func onlyPorts(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok { // walks the tree itself
 		for _, e := range joined.Unwrap() {
@@ -165,8 +165,8 @@ func onlyPorts(err error) bool {
 	return errors.As(err, &port)
 }
 
-// sync puts the account on the wire once, and then completes the attachments
-// whose links are in or out. It returns the wire's error.
+// sync applies the account to the fabric once, and then completes attachments and
+// detachments. It returns the fabric's error.
 func (w *World) sync(ctx context.Context) error {
 	if w.fabric == nil {
 		return nil
@@ -174,7 +174,7 @@ func (w *World) sync(ctx context.Context) error {
 	select {
 	case <-w.turn:
 	case <-ctx.Done():
-		return fmt.Errorf("put the account on the wire: %w", ctx.Err())
+		return fmt.Errorf("apply the account to the fabric: %w", ctx.Err())
 	}
 	defer func() { w.turn <- struct{}{} }()
 	s := w.State()
@@ -187,8 +187,8 @@ func (w *World) sync(ctx context.Context) error {
 	return err
 }
 
-// complete finishes what waited for the wire: attachments whose link is in, and
-// detachments, whose link is not wanted any more.
+// complete finishes attachments with their link in the guest, and detachments with
+// their link removed.
 func (w *World) complete(s *cloud.State, want fabric.State, failed map[vpc.ENIID]error) {
 	plugged := map[vpc.ENIID]bool{}
 	for _, p := range want.Ports {
@@ -209,8 +209,8 @@ func (w *World) complete(s *cloud.State, want fabric.State, failed map[vpc.ENIID
 	}
 }
 
-// Plug puts the links of an instance, or of the named Host, into its namespace
-// now, which may be a new one. Its error is about that machine alone.
+// Plug moves the links of an instance, or of the named Host, into its namespace now,
+// which may be a new one. Its error concerns that machine alone.
 func (w *World) Plug(ctx context.Context, id vpc.InstanceID) error {
 	err := w.sync(ctx)
 	if err == nil {

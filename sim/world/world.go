@@ -34,21 +34,21 @@ type World struct {
 	faults   *faults.Injector
 	calls    faults.Log
 	api      http.Handler
-	fabric   *fabric.Fabric // nil without a wire
+	fabric   *fabric.Fabric // nil without a fabric
 	local    net.Listener
 	operator iam.Credentials
 	profiles profiles
 	power    power
 
-	turn chan struct{} // holds one token; who has it puts the account on the wire
+	turn chan struct{} // a semaphore of one: serialises sync
 	stop context.CancelFunc
 	run  *errgroup.Group
 	once sync.Once
 	down error
 }
 
-// Start makes the account and everything around it, and returns when the API
-// answers and every guest whose namespace exists has its links. Close it.
+// Start makes the account and everything around it, and returns when the API answers
+// and every guest with an existing namespace has its links. Call Close to end it.
 func Start(ctx context.Context, c Config) (_ *World, err error) {
 	c = c.withDefaults()
 	w := &World{
@@ -68,7 +68,7 @@ func Start(ctx context.Context, c Config) (_ *World, err error) {
 	return w, nil
 }
 
-// build makes all that needs no kernel.
+// build makes everything that needs no kernel.
 func (w *World) build() (err error) {
 	c := w.config
 	if w.cloud, err = cloud.New(c.Spec, cloud.Options{Now: c.Now, Instant: c.Namespace == ""}); err != nil {
@@ -108,7 +108,7 @@ func (w *World) build() (err error) {
 	return nil
 }
 
-// actions are the names of all actions of services.
+// actions returns the names of all actions of services.
 func actions(services []query.Service) []string {
 	var out []string
 	for _, s := range services {
@@ -119,10 +119,11 @@ func actions(services []query.Service) []string {
 	return out
 }
 
-// everything is what the operator of the account may do.
+// everything is the policy of the account's operator.
 const everything = `{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}`
 
-// start opens the wire and the listeners and starts what follows the account.
+// start creates the fabric and the listeners, and starts the goroutines that follow
+// the account.
 func (w *World) start(ctx, run context.Context) (err error) {
 	if w.local, err = (&net.ListenConfig{}).Listen(ctx, "tcp", w.config.Listen); err != nil {
 		return err
@@ -147,7 +148,7 @@ func (w *World) start(ctx, run context.Context) (err error) {
 	return nil
 }
 
-// serve answers HTTP on l until run ends.
+// serve serves HTTP on l until run ends.
 func (w *World) serve(run context.Context, l net.Listener, h http.Handler) {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
@@ -163,15 +164,15 @@ func (w *World) serve(run context.Context, l net.Listener, h http.Handler) {
 	})
 }
 
-// Close stops everything and removes the fabric's namespaces. Calling it again
-// returns what it returned before.
+// Close stops everything and removes the fabric's namespaces. Further calls return
+// the same error.
 func (w *World) Close() error {
 	w.once.Do(func() {
 		w.stop()
 		w.faults.Close()
 		err := w.run.Wait()
 		if w.local != nil {
-			_ = w.local.Close() // closed already when it was served
+			_ = w.local.Close() // already closed if it was served
 		}
 		if w.fabric != nil {
 			err = errors.Join(err, w.fabric.Destroy())
@@ -187,18 +188,18 @@ func (w *World) Cloud() *cloud.Cloud { return w.cloud }
 // State is the account as it is.
 func (w *World) State() *cloud.State { return w.cloud.State() }
 
-// Endpoint is where EC2 and STS answer on the machine, such as
+// Endpoint is the URL of EC2 and STS on the machine, such as
 // "http://127.0.0.1:40001".
 func (w *World) Endpoint() string { return "http://" + w.local.Addr().String() }
 
-// AdminEndpoint is where faults, the call log and metrics are, such as
+// AdminEndpoint is the URL of faults, the call log and metrics, such as
 // "http://127.0.0.1:40001/admin".
 func (w *World) AdminEndpoint() string { return w.Endpoint() + "/admin" }
 
-// InsideEndpoint is where EC2 and STS answer inside the VPC.
+// InsideEndpoint is the URL of EC2 and STS inside the VPC.
 func (w *World) InsideEndpoint() string { return "http://" + APIAddress }
 
-// Operator is the key of a user who may do everything, for people and tests.
+// Operator is the key of a user with full access, for people and tests.
 func (w *World) Operator() iam.Credentials { return w.operator }
 
 // Faults is the injector, for tests in the same process.
@@ -207,11 +208,11 @@ func (w *World) Faults() *faults.Injector { return w.faults }
 // Calls is the call log, for tests in the same process.
 func (w *World) Calls() *faults.Log { return &w.calls }
 
-// AddRole adds a role while the world runs, or replaces one; see iam.Role.
+// AddRole adds a role to the running world, or replaces one; see iam.Role.
 func (w *World) AddRole(r iam.Role) error { return w.iam.AddRole(r) }
 
-// Trust makes STS accept service account tokens of an issuer; keys are PEM or a
-// JSON Web Key Set.
+// Trust makes STS accept service account tokens of an issuer; keys are PEM or a JSON
+// Web Key Set.
 func (w *World) Trust(issuer string, keys []byte) error {
 	return w.sts.Trust(sts.Issuer{URL: issuer, Keys: keys})
 }

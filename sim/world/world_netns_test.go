@@ -32,10 +32,10 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// patience is how long something that should happen may take.
-const patience = time.Minute
+// timeout bounds the wait for an expected change.
+const timeout = time.Minute
 
-// lab is a world with one instance whose machine is a namespace of ours.
+// lab is a world with one instance, and a namespace of the test as its machine.
 type lab struct {
 	*world.World
 	t     *testing.T
@@ -54,7 +54,7 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	l := &lab{t: t, guest: testns.New(t, "node")}
-	seq := testns.New(t, "seq") // takes a number that is ours alone
+	seq := testns.New(t, "seq") // reserves a unique name
 	spec := smallSpec()
 	spec.Instances[0].Namespace = l.guest.Name
 	l.World, err = world.Start(t.Context(), world.Config{
@@ -98,7 +98,7 @@ func (l *lab) boot() {
 	})
 }
 
-// linkOf finds a link by its MAC; run it inside the guest.
+// linkOf finds a link by its MAC. Call it inside the guest.
 func (l *lab) linkOf(mac vpc.MAC) netlink.Link {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -112,7 +112,8 @@ func (l *lab) linkOf(mac vpc.MAC) netlink.Link {
 	return nil
 }
 
-// hasLink reports whether the guest has the link of an interface, carrier on.
+// hasLink reports whether the guest has the link of an interface, and whether it has
+// a carrier.
 func (l *lab) hasLink(i *cloud.Interface) (present, carrier bool) {
 	l.guest.Do(l.t, func() {
 		if link := l.linkOf(i.MAC); link != nil {
@@ -130,7 +131,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// Reboot implements world.Machines: the machine's links are lost.
+// Reboot implements world.Machines: it deletes the machine's links.
 func (l *lab) Reboot(context.Context, vpc.InstanceID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,13 +155,13 @@ func (l *lab) Terminate(context.Context, vpc.InstanceID) error {
 	return nil
 }
 
-// http is a client whose connections start inside the guest.
+// http returns a client with connections from inside the guest.
 func (l *lab) http() *http.Client {
-	return &http.Client{Timeout: patience, Transport: &http.Transport{
+	return &http.Client{Timeout: timeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
 			err = l.guest.Run(func() error {
-				c, err = (&net.Dialer{Timeout: patience}).DialContext(ctx, network, address)
+				c, err = (&net.Dialer{Timeout: timeout}).DialContext(ctx, network, address)
 				return err
 			})
 			return c, err
@@ -168,7 +169,7 @@ func (l *lab) http() *http.Client {
 	}}
 }
 
-// ec2 is the SDK inside the guest, with the credentials of its role.
+// ec2 returns the SDK inside the guest, with the credentials of its role.
 func (l *lab) ec2() *awsec2.Client {
 	metadata := imds.New(imds.Options{HTTPClient: l.http()})
 	return awsec2.New(awsec2.Options{
@@ -192,18 +193,18 @@ func (l *lab) metadata(path string) string {
 	return string(body)
 }
 
-// await waits until the account is as it should be.
+// await waits until a condition on the account holds.
 func (l *lab) await(what string, holds func(*cloud.State) bool) {
 	l.t.Helper()
 	changed, stop := l.Cloud().Watch()
 	defer stop()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	for !holds(l.State()) {
 		select {
 		case <-changed:
 		case <-deadline.C:
-			l.t.Fatalf("%s: still not so after %s", what, patience)
+			l.t.Fatalf("%s: not within %s", what, timeout)
 		}
 	}
 }
@@ -242,10 +243,10 @@ func attached(id vpc.ENIID) func(*cloud.State) bool {
 	}
 }
 
-// From inside an instance, with its role's credentials from its metadata and the
-// shipped policy: an interface is created, attached and detached, and the link
-// comes and goes with it.
-func TestAnInstanceAttachesAnInterfaceToItself(t *testing.T) {
+// From inside an instance, with its role's credentials from instance metadata and the
+// shipped policy, an interface is created, attached and detached, and the link is
+// added and removed.
+func TestInstanceAttachesAnInterfaceToItself(t *testing.T) {
 	l := newLab(t)
 	if got := l.metadata("instance-id"); got != string(l.node.ID) {
 		t.Fatalf("metadata says %s, want %s", got, l.node.ID)
@@ -270,14 +271,14 @@ func TestAnInstanceAttachesAnInterfaceToItself(t *testing.T) {
 	}
 	l.await("detached", func(s *cloud.State) bool { return s.Interfaces[id].Attachment == nil })
 	if present, _ := l.hasLink(i); present {
-		t.Error("the link is still there after the interface was detached")
+		t.Error("the link still exists after the interface was detached")
 	}
 	if _, err := c.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String(string(id))}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestTheResolverKnowsTheAPIAndThePrivateNames(t *testing.T) {
+func TestResolverAnswersForTheAPIAndPrivateNames(t *testing.T) {
 	l := newLab(t)
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (c net.Conn, err error) {
 		err = l.guest.Run(func() error {
@@ -299,7 +300,7 @@ func TestTheResolverKnowsTheAPIAndThePrivateNames(t *testing.T) {
 	}
 }
 
-func TestASlowAttachStaysAttachingWithoutALink(t *testing.T) {
+func TestDelayedAttachIsAttachingWithoutALink(t *testing.T) {
 	l := newLab(t)
 	if err := l.Faults().Set(faults.Plan{AttachTime: faults.Duration(time.Hour)}); err != nil {
 		t.Fatal(err)
@@ -318,7 +319,7 @@ func TestASlowAttachStaysAttachingWithoutALink(t *testing.T) {
 	l.await("attached", attached(id))
 }
 
-func TestStaleMetadataDoesNotShowANewInterface(t *testing.T) {
+func TestStaleMetadataOmitsANewInterface(t *testing.T) {
 	l := newLab(t)
 	if err := l.Faults().Set(faults.Plan{MetadataLag: faults.Duration(time.Hour)}); err != nil {
 		t.Fatal(err)
@@ -337,7 +338,7 @@ func TestStaleMetadataDoesNotShowANewInterface(t *testing.T) {
 	}
 }
 
-func TestALinkGoesDownAndComesBack(t *testing.T) {
+func TestLinkDownFaultCutsAndRestoresTheCarrier(t *testing.T) {
 	l := newLab(t)
 	id := l.newInterface(l.ec2(), 1)
 	l.await("attached", attached(id))
@@ -355,7 +356,7 @@ func TestALinkGoesDownAndComesBack(t *testing.T) {
 	}
 }
 
-func TestARebootedMachineHasItsLinksAgain(t *testing.T) {
+func TestRebootedMachineGetsItsLinksBack(t *testing.T) {
 	l := newLab(t)
 	id := l.newInterface(l.ec2(), 1)
 	l.await("attached", attached(id))
@@ -376,7 +377,7 @@ func TestARebootedMachineHasItsLinksAgain(t *testing.T) {
 	}
 }
 
-func TestATerminatedMachineLosesItsLinks(t *testing.T) {
+func TestTerminatedMachineLosesItsLinks(t *testing.T) {
 	l := newLab(t)
 	primary := l.State().Primary(l.node.ID)
 	if err := l.World.Terminate(t.Context(), l.node.ID); err != nil {
@@ -390,7 +391,7 @@ func TestATerminatedMachineLosesItsLinks(t *testing.T) {
 	}
 }
 
-func TestAWorldWithAGuestThatIsOffStarts(t *testing.T) {
+func TestWorldStartsWithAMissingGuestNamespace(t *testing.T) {
 	spec := smallSpec()
 	spec.Instances[0].Namespace = "tl-no-such-namespace"
 	seq := testns.New(t, "seq")
@@ -403,7 +404,7 @@ func TestAWorldWithAGuestThatIsOffStarts(t *testing.T) {
 	defer w.Close()
 	n := w.State().InstanceNamed("node1")
 	if err := w.Plug(t.Context(), n.ID); err == nil {
-		t.Error("plugging into a namespace that does not exist is no error")
+		t.Error("plugging into a missing namespace returned no error")
 	}
 	if _, err := os.Stat(netns.Path(seq.Name + "-vpc")); err != nil {
 		t.Error(err)

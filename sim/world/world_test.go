@@ -38,7 +38,7 @@ func smallSpec() cloud.Spec {
 	}
 }
 
-// machines counts how often it is switched, and can be broken.
+// machines counts switches, and can be made to fail.
 type machines struct {
 	mu                  sync.Mutex // guards what follows
 	reboots, terminates int
@@ -75,7 +75,7 @@ func startAPI(t *testing.T, c world.Config) *world.World {
 	return w
 }
 
-func TestAWorldWithoutAWireServesTheAPI(t *testing.T) {
+func TestWorldWithoutAFabricServesTheAPI(t *testing.T) {
 	w := startAPI(t, world.Config{Spec: smallSpec(), Roles: node()})
 	key := w.Operator()
 	c := awsec2.New(awsec2.Options{
@@ -96,7 +96,7 @@ func TestAWorldWithoutAWireServesTheAPI(t *testing.T) {
 	}
 }
 
-func TestMachinesAreSwitchedOnceAndRetriedWhenTheyFail(t *testing.T) {
+func TestMachinesAreSwitchedOnceAndRetriedOnFailure(t *testing.T) {
 	m := &machines{}
 	w := startAPI(t, world.Config{Spec: smallSpec(), Roles: node(), Machines: m})
 	id := w.State().InstanceNamed("node1").ID
@@ -113,7 +113,7 @@ func TestMachinesAreSwitchedOnceAndRetriedWhenTheyFail(t *testing.T) {
 	}
 }
 
-func TestLaunchedAndTerminatedInstancesComeAndGo(t *testing.T) {
+func TestInstancesAreLaunchedAndTerminated(t *testing.T) {
 	m := &machines{}
 	w := startAPI(t, world.Config{Spec: smallSpec(), Roles: node(), Machines: m})
 	old := w.State().InstanceNamed("node1")
@@ -130,13 +130,13 @@ func TestLaunchedAndTerminatedInstancesComeAndGo(t *testing.T) {
 		t.Errorf("node1 is %s, %s", n.ID, n.State)
 	}
 	bad := smallSpec().Instances[0]
-	bad.Role = "nobody"
+	bad.Role = "missing"
 	if err := w.Launch(bad); err == nil {
 		t.Error("launched with a role that does not exist")
 	}
 }
 
-func TestAWorldThatContradictsItselfDoesNotStart(t *testing.T) {
+func TestInvalidConfigDoesNotStart(t *testing.T) {
 	for want, config := range map[string]world.Config{
 		`start world: instance node1: role "node" does not exist, or instances may not have it`:             {Spec: smallSpec()},
 		`start world: role node: policy p: element Version: "", want "2012-10-17"`:                          {Spec: smallSpec(), Roles: []iam.Role{{Name: "node", Policies: map[string][]byte{"p": []byte("{}")}}}},
