@@ -12,7 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// account is the lab's EC2 API as AWS's own client sees it.
+// account returns AWS's own client of the lab's EC2 API.
 func (l lab) account(t testing.TB) *ec2.Client {
 	t.Helper()
 	at := l.status(t).Endpoints
@@ -41,8 +41,8 @@ func (l lab) interfaces(t testing.TB) []types.NetworkInterface {
 	return all
 }
 
-// holders maps every address that EC2 has given out to its interface. An address
-// with two holders is a failure.
+// holders maps every assigned address in EC2 to its interface. An address with two
+// interfaces is a failure.
 func (l lab) holders(t testing.TB) map[netip.Addr]string {
 	t.Helper()
 	held := map[netip.Addr]string{}
@@ -50,7 +50,7 @@ func (l lab) holders(t testing.TB) map[netip.Addr]string {
 		for _, a := range eni.PrivateIpAddresses {
 			addr := netip.MustParseAddr(aws.ToString(a.PrivateIpAddress))
 			if other, twice := held[addr]; twice {
-				t.Errorf("EC2 gives %s to %s and %s", addr, other, aws.ToString(eni.NetworkInterfaceId))
+				t.Errorf("EC2 has %s on %s and on %s", addr, other, aws.ToString(eni.NetworkInterfaceId))
 			}
 			held[addr] = aws.ToString(eni.NetworkInterfaceId)
 		}

@@ -19,7 +19,8 @@ func driftIsRepaired(t *testing.T, l lab) {
 		before := l.footprint(t, n.Name)
 		l.inNode(t, n.Name, damage...)
 		if damage[1] == "rule" {
-			// Flushing takes the kernel's own rules as well; those are not ours to mend.
+			// Flushing also deletes the kernel's own rules, which the agent does not
+			// repair.
 			l.inNode(t, n.Name, "ip", "rule", "add", "priority", "32766", "lookup", "main")
 			l.inNode(t, n.Name, "ip", "rule", "add", "priority", "32767", "lookup", "default")
 		}

@@ -72,7 +72,7 @@ func (l lab) connectivity(t testing.TB, args ...string) (report, result) {
 	return rep, r
 }
 
-func connectivityIsGreen(t *testing.T, l lab) {
+func connectivityPasses(t *testing.T, l lab) {
 	rep, r := l.connectivity(t)
 	t.Log(r.stdout)
 	passed, failed, skipped := rep.counts()
@@ -84,9 +84,9 @@ func connectivityIsGreen(t *testing.T, l lab) {
 	}
 }
 
-// oneRevokedRuleIsSeen takes away the rule that lets the nodes' interfaces talk
-// to one another: the deliberate break of the test above.
-func oneRevokedRuleIsSeen(t *testing.T, l lab) {
+// revokedRuleFailsConnectivity revokes the rule that allows traffic between the
+// nodes' interfaces: the deliberate break of connectivityPasses.
+func revokedRuleFailsConnectivity(t *testing.T, l lab) {
 	api := l.account(t)
 	group, rule := l.nodesRule(t, api)
 	restore := func() {
@@ -101,7 +101,7 @@ func oneRevokedRuleIsSeen(t *testing.T, l lab) {
 	rep, r := l.connectivity(t, "--test", "^pod-to-pod/other-node/1B$")
 	restore()
 	if _, failed, _ := rep.counts(); r.err == nil || failed == 0 {
-		t.Errorf("no case failed while the nodes' group let nobody in\n%s", r.stdout)
+		t.Errorf("no case failed while the nodes' group allowed no ingress\n%s", r.stdout)
 	}
 	if rep, r := l.connectivity(t, "--test", "^pod-to-pod/other-node/1B$"); r.err != nil {
 		_, failed, _ := rep.counts()

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// A block of commands in a document, and what its output must show.
+// A block of commands in a document, with a text that its output must contain.
 var labBlock = regexp.MustCompile("(?s)```lab\n(.*?)```\n(?:shows `([^\n]*)`\n)?")
 
-// documentsAreTrue runs the commands of the documents as a reader would.
-func documentsAreTrue(t *testing.T, l lab) {
+// documentedCommandsWork runs the commands of the documents as a reader would.
+func documentedCommandsWork(t *testing.T, l lab) {
 	for _, name := range []string{"life-of-a-pod.md", "life-of-a-packet.md"} {
 		text, err := os.ReadFile(filepath.Join("../../docs", name))
 		if err != nil {

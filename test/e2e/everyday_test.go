@@ -17,19 +17,20 @@ import (
 	"time"
 )
 
-// workloadImage is in every node under this name.
+// workloadImage is the name of the workload's image on every node.
 const workloadImage = "trunkline.dev/workload:dev"
 
-// run starts one pod and waits until it is ready; it goes with the test.
+// runPod starts one pod and waits until it is ready; it is deleted when the test
+// ends.
 func (l lab) runPod(t testing.TB, name string, args ...string) {
 	t.Helper()
 	l.kubectl(t, append([]string{"run", name, "--image", workloadImage, "--restart", "Never", "--"}, args...)...)
-	t.Cleanup(func() { l.forget(t, "pod/"+name) })
+	t.Cleanup(func() { l.remove(t, "pod/"+name) })
 	l.kubectl(t, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
 }
 
-// forget deletes an object and waits until it is gone; absent is fine.
-func (l lab) forget(t testing.TB, object string, more ...string) {
+// remove deletes an object and waits until it is gone; an absent one is a success.
+func (l lab) remove(t testing.TB, object string, more ...string) {
 	grace := "--grace-period=1"
 	if slices.Contains(more, "--force") {
 		grace = "--grace-period=0"
@@ -50,22 +51,22 @@ func everydayCommandsWork(t *testing.T, l lab) {
 	if out := l.kubectl(t, "exec", "web", "--", "env"); !strings.Contains(out, "KUBERNETES_SERVICE_HOST=172.20.0.1") {
 		t.Errorf("kubectl exec web -- env: no Service of the API server in:\n%s", out)
 	}
-	followedLogsEndWithTheirPod(t, l)
+	followedLogsEndWithThePod(t, l)
 	for _, way := range []struct{ name, websockets, upgrade string }{
 		{"websockets", "true", "websocket"},
-		{"SPDY, as older clients speak", "false", "SPDY/3.1"},
+		{"SPDY, as older clients use", "false", "SPDY/3.1"},
 	} {
 		t.Run("over "+way.name, func(t *testing.T) {
 			l := l.with("KUBECTL_REMOTE_COMMAND_WEBSOCKETS="+way.websockets, "KUBECTL_PORT_FORWARD_WEBSOCKETS="+way.websockets)
 			commandsRunInside(t, l, way.upgrade)
-			filesTravelBothWays(t, l)
+			filesAreCopiedInBothDirections(t, l)
 			forwardedPortServes(t, l)
 		})
 	}
 }
 
-// commandsRunInside executes a command in a pod, with its input and its exit code,
-// and looks which protocol carried it.
+// commandsRunInside executes a command in a pod, checks its input, output and exit
+// code, and the protocol that carried them.
 func commandsRunInside(t *testing.T, l lab, upgrade string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -80,11 +81,11 @@ func commandsRunInside(t *testing.T, l lab, upgrade string) {
 		t.Errorf("kubectl exec web -- false ended with %v, want 1", r.err)
 	}
 	if !strings.Contains(r.stderr, upgrade) {
-		t.Errorf("kubectl exec did not speak %s:\n%s", upgrade, r.stderr)
+		t.Errorf("kubectl exec did not use %s:\n%s", upgrade, r.stderr)
 	}
 }
 
-func followedLogsEndWithTheirPod(t *testing.T, l lab) {
+func followedLogsEndWithThePod(t *testing.T, l lab) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -98,10 +99,10 @@ func followedLogsEndWithTheirPod(t *testing.T, l lab) {
 	}
 }
 
-func filesTravelBothWays(t *testing.T, l lab) {
+func filesAreCopiedInBothDirections(t *testing.T, l lab) {
 	t.Helper()
 	dir := t.TempDir()
-	text := strings.Repeat("a line that travels\n", 5000)
+	text := strings.Repeat("a line of the file\n", 5000)
 	if err := os.WriteFile(filepath.Join(dir, "out"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func filesTravelBothWays(t *testing.T, l lab) {
 	l.kubectl(t, "cp", "web:/tmp/file", filepath.Join(dir, "back"))
 	back, err := os.ReadFile(filepath.Join(dir, "back"))
 	if err != nil || string(back) != text {
-		t.Errorf("kubectl cp there and back: %d of %d bytes, %v", len(back), len(text), err)
+		t.Errorf("kubectl cp to the pod and back: %d of %d bytes, %v", len(back), len(text), err)
 	}
 }
 
@@ -130,12 +131,12 @@ func forwardedPortServes(t *testing.T, l lab) {
 	defer func() { cancel(); _ = cmd.Wait() }()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		t.Errorf("kubectl port-forward said %q: %v", line, err)
+		t.Errorf("kubectl port-forward printed %q: %v", line, err)
 		return
 	}
 	var port int
 	if _, err := fmt.Sscanf(line, "Forwarding from 127.0.0.1:%d", &port); err != nil {
-		t.Errorf("kubectl port-forward said %q: %v", line, err)
+		t.Errorf("kubectl port-forward printed %q: %v", line, err)
 		return
 	}
 	client := http.Client{Timeout: 10 * time.Second}

@@ -21,20 +21,20 @@ func TestSmallNode(t *testing.T) {
 	t.Cleanup(func() { l.down(t, before) })
 	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/exhaust-t3-medium.yaml")
 	for _, s := range []step{
-		{"it is exhausted, says so and recovers", aSmallNodeIsExhausted},
-		{"at max pods it outlives its stopped agent", aFullNodeOutlivesItsAgent},
+		{"it reports exhausted addresses and recovers", exhaustionIsReported},
+		{"at its maximum of pods it recovers from a stopped agent", fullNodeRecoversFromAStoppedAgent},
 	} {
 		t.Run(s.name, func(t *testing.T) { s.run(t, l) })
 	}
 }
 
-// aSmallNodeIsExhausted asks for more pods than there are addresses.
-func aSmallNodeIsExhausted(t *testing.T, l lab) {
+// exhaustionIsReported creates more pods than there are addresses.
+func exhaustionIsReported(t *testing.T, l lab) {
 	l.apply(t, workload.Crowd)
-	t.Cleanup(func() { l.forget(t, "deployment/crowd") })
+	t.Cleanup(func() { l.remove(t, "deployment/crowd") })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=16")
 
-	eventually(t, 2*time.Minute, "a pod is told that there is no address", func(t testing.TB) error {
+	eventually(t, 2*time.Minute, "an event reports that there is no address", func(t testing.TB) error {
 		events := l.kubectl(t, "get", "events", "--field-selector", "reason=NetworkNotReady", "-o", "jsonpath={range .items[*]}{.message}{'\\n'}{end}")
 		if !strings.Contains(events, "address") {
 			return notYet("events: %q", events)
@@ -42,7 +42,7 @@ func aSmallNodeIsExhausted(t *testing.T, l lab) {
 		t.Log(strings.TrimSpace(events))
 		return nil
 	})
-	eventually(t, time.Minute, "status says so", func(t testing.TB) error {
+	eventually(t, time.Minute, "status reports the exhausted addresses", func(t testing.TB) error {
 		out := l.trunkline(t, "status").String()
 		if !strings.Contains(out, "all 15 addresses") {
 			return notYet("%s", out)
@@ -52,18 +52,18 @@ func aSmallNodeIsExhausted(t *testing.T, l lab) {
 	})
 
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=8")
-	l.goneBut(t, 8)
+	l.scaledDown(t, 8)
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=9")
 	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=180s")
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=0")
 	l.goneWithin(t, time.Minute, "app=crowd")
 }
 
-// goneBut waits until just n pods of the crowd are left and all of them run.
-func (l lab) goneBut(t testing.TB, n int) {
+// scaledDown waits until exactly n pods of the Deployment remain and all of them run.
+func (l lab) scaledDown(t testing.TB, n int) {
 	t.Helper()
-	eventually(t, 3*time.Minute, "the crowd has shrunk", func(t testing.TB) error {
+	eventually(t, 3*time.Minute, "the surplus pods are gone", func(t testing.TB) error {
 		running := strings.Fields(l.kubectl(t, "get", "pods", "-l", "app=crowd", "-o", "jsonpath={range .items[*]}{.status.phase}{'\\n'}{end}"))
 		for _, phase := range running {
 			if phase != "Running" {

@@ -29,13 +29,13 @@ type lab struct {
 	env  []string
 }
 
-// with is the lab as somebody drives it whose environment says more.
+// with returns the lab driven with additional environment variables.
 func (l lab) with(env ...string) lab {
 	l.env = slices.Concat(l.env, env)
 	return l
 }
 
-// result is what a command said.
+// result is the output and the error of a command.
 type result struct {
 	stdout, stderr string
 	err            error
@@ -50,7 +50,7 @@ func (l lab) try(ctx context.Context, args ...string) result {
 	return l.command(ctx, nil, args...)
 }
 
-// process is a trunkline-lab command that has not begun.
+// process returns a trunkline-lab command that is not started yet.
 func (l lab) process(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "trunkline-lab"), args...)
 	cmd.Dir = filepath.Dir(l.bin)
@@ -68,7 +68,7 @@ func (l lab) command(ctx context.Context, stdin []byte, args ...string) result {
 	return result{out.String(), errb.String(), err}
 }
 
-// run is try that must succeed; it returns what was printed.
+// run is try for a command that must succeed; it returns the output.
 func (l lab) run(t testing.TB, limit time.Duration, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -85,7 +85,7 @@ func (l lab) kubectl(t testing.TB, args ...string) string {
 	return l.run(t, 3*time.Minute, append([]string{"kubectl"}, args...)...)
 }
 
-// apply hands a manifest to kubectl.
+// apply runs `kubectl apply` with a manifest.
 func (l lab) apply(t testing.TB, manifest string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -113,48 +113,50 @@ func (l lab) status(t testing.TB) daemon.Status {
 	return s
 }
 
-var seedFlag = flag.Uint64("seed", 0, "of what is chosen at random; 0 is the time")
+var seedFlag = flag.Uint64("seed", 0, "seed of random choices; 0 takes the time")
 
-// random is a source whose seed is in the log, for a run that chooses the same.
+// random returns a random source and logs its seed, so that a run can be repeated.
 func random(t testing.TB) *rand.Rand {
 	t.Helper()
 	seed := *seedFlag
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	t.Logf("chosen by -seed %d", seed)
+	t.Logf("random choices by -seed %d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// full reports whether the long suites run: every sample is larger then.
+// full reports whether the long suites run, with larger samples.
 func full() bool { return os.Getenv("TRUNKLINE_SUITES") == "full" }
 
-// errNotYet is what a condition returns while it does not hold.
+// errNotYet is the error of a condition that does not hold yet.
 var errNotYet = errors.New("not yet")
 
 func notYet(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errNotYet, fmt.Sprintf(format, args...))
 }
 
-// lookTime is what a look that began in time may take beyond the end of its poll.
-const lookTime = time.Minute
+// attemptTimeout is how long an attempt that started in time may run beyond the end
+// of its poll.
+const attemptTimeout = time.Minute
 
-// eventually polls a condition until it holds; the last reason is the failure. What
-// is fatal in a look ends that look alone: a hiccup of the API server is no verdict.
+// eventually polls a condition until it holds, and fails with the last error. A fatal
+// failure in an attempt ends only that attempt, because a transient error of the API
+// server decides nothing.
 func eventually(t testing.TB, limit time.Duration, what string, condition func(testing.TB) error) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
-	ctx, cancel := context.WithDeadline(t.Context(), deadline.Add(lookTime))
+	ctx, cancel := context.WithDeadline(t.Context(), deadline.Add(attemptTimeout))
 	defer cancel()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	var last error
 	for {
-		err := look(ctx, t, condition)
+		err := runAttempt(ctx, t, condition)
 		if err == nil {
 			return
 		}
-		if last == nil || ctx.Err() == nil { // one that was cut tells nothing
+		if last == nil || ctx.Err() == nil { // the error of a cancelled attempt is not informative
 			last = err
 		}
 		if ctx.Err() != nil || !time.Now().Before(deadline) {
@@ -167,7 +169,7 @@ func eventually(t testing.TB, limit time.Duration, what string, condition func(t
 	}
 }
 
-// attempt is the test as one look of a poll sees it.
+// attempt is the testing.TB of one attempt of a poll.
 type attempt struct {
 	testing.TB
 	ctx context.Context
@@ -186,8 +188,8 @@ func (a *attempt) Fatalf(format string, args ...any) {
 
 func (a *attempt) FailNow() { a.Fatalf("failed") }
 
-// look asks once, on a goroutine of its own, which ends where the look does.
-func look(ctx context.Context, t testing.TB, condition func(testing.TB) error) error {
+// runAttempt evaluates the condition once, on a goroutine that a fatal failure ends.
+func runAttempt(ctx context.Context, t testing.TB, condition func(testing.TB) error) error {
 	a := &attempt{TB: t, ctx: ctx}
 	done := make(chan struct{})
 	go func() {

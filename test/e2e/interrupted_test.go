@@ -23,21 +23,21 @@ import (
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
-// interrupted is a small lab that is disturbed on its way up and down, and what
-// the machine was before.
+// interrupted is a small lab that is interrupted on `up` and `down`, with a snapshot
+// of the machine from before.
 type interrupted struct {
 	lab
 	before   sweep.Snapshot
-	up, down time.Duration // undisturbed
+	up, down time.Duration // without an interruption
 	rng      *rand.Rand
 }
 
-// Whatever ends `up`, `down` or the daemon at whatever moment: down leaves
-// nothing, and up goes on to a lab that is ready. Moments are chosen at random
-// over the time an undisturbed one takes.
-func TestALabThatIsInterruptedAtAnyMomentLeavesNothing(t *testing.T) {
+// If `up`, `down` or the daemon is interrupted or killed at any moment, a later
+// `down` leaves nothing behind, and a later `up` completes the lab. Moments are
+// random within the duration of an uninterrupted command.
+func TestInterruptedLabLeavesNothingBehind(t *testing.T) {
 	i := interrupted{lab: lab{name: "cut", bin: binaries(t)}, rng: random(t)}
-	i.before = i.look(t)
+	i.before = i.snapshot(t)
 	t.Cleanup(func() {
 		if r := i.try(context.Background(), "down"); r.err != nil {
 			t.Errorf("down: %v\n%s", r.err, r)
@@ -45,10 +45,10 @@ func TestALabThatIsInterruptedAtAnyMomentLeavesNothing(t *testing.T) {
 	})
 	i.up = i.takes(t, "up", "--nodes", "1")
 	if len(i.left(t)) == 0 {
-		t.Fatal("a lab is up, and the look at the machine sees nothing of it")
+		t.Fatal("a lab is up, and the snapshots of the machine do not differ")
 	}
 	i.down = i.takes(t, "down")
-	i.nothing(t, "an ordinary down")
+	i.nothing(t, "an uninterrupted down")
 
 	rounds := 1
 	if full() {
@@ -57,12 +57,12 @@ func TestALabThatIsInterruptedAtAnyMomentLeavesNothing(t *testing.T) {
 	for range rounds {
 		i.controlC(t)
 		i.controlC(t)
-		i.killedOnTheWayUp(t)
-		i.killedOnTheWayDown(t)
+		i.killedDuringUp(t)
+		i.killedDuringDown(t)
 	}
 }
 
-// takes runs a command to its end and measures it.
+// takes runs a command to its end and returns its duration.
 func (i interrupted) takes(t testing.TB, args ...string) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -70,34 +70,34 @@ func (i interrupted) takes(t testing.TB, args ...string) time.Duration {
 	return time.Since(began)
 }
 
-// controlC interrupts `up`, which takes back what it made before it ends.
+// controlC interrupts `up`, which removes what it made before it ends.
 func (i interrupted) controlC(t testing.TB) {
 	up := i.begin(t, "up", "--nodes", "1")
 	if !up.after(t, i.moment(i.up), func() { must(t, up.cmd.Process.Signal(unix.SIGINT)) }) {
-		i.takes(t, "down") // it was faster than ever before
+		i.takes(t, "down") // up ended before the interruption
 		return
 	}
 	up.wait(t)
 	switch up.code() {
 	case 130:
-	case 0: // it was done already
+	case 0: // up was complete already
 		i.takes(t, "down")
 	default:
-		t.Errorf("up ended with %d after Ctrl-C, want 130\n%s", up.code(), up.said)
+		t.Errorf("up ended with %d after Ctrl-C, want 130\n%s", up.code(), up.output)
 	}
 	i.nothing(t, "Ctrl-C")
 }
 
-// killedOnTheWayUp kills first the command and its daemon, and has down clear what
-// is left; then the daemon alone, and has up bring the lab up all the same.
-func (i interrupted) killedOnTheWayUp(t testing.TB) {
+// killedDuringUp kills first the command and its daemon, and runs `down`; then the
+// daemon alone, and runs `up` again.
+func (i interrupted) killedDuringUp(t testing.TB) {
 	up := i.begin(t, "up", "--nodes", "1")
 	seen := false
 	if up.after(t, i.moment(i.up), func() {
 		must(t, up.cmd.Process.Kill())
 		seen = i.killDaemon(t)
 	}) && seen && len(i.left(t)) == 0 {
-		t.Error("the daemon was killed on its way up, and the look at the machine sees nothing of it")
+		t.Error("the daemon was killed during up, and the snapshots of the machine do not differ")
 	}
 	up.wait(t)
 	i.takes(t, "down")
@@ -110,8 +110,8 @@ func (i interrupted) killedOnTheWayUp(t testing.TB) {
 	i.kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=30s")
 }
 
-// killedOnTheWayDown expects a lab that is up.
-func (i interrupted) killedOnTheWayDown(t testing.TB) {
+// killedDuringDown requires a lab that is up.
+func (i interrupted) killedDuringDown(t testing.TB) {
 	down := i.begin(t, "down")
 	down.after(t, i.moment(i.down), func() {
 		must(t, down.cmd.Process.Kill())
@@ -122,33 +122,33 @@ func (i interrupted) killedOnTheWayDown(t testing.TB) {
 	i.nothing(t, "down after a crash of down")
 }
 
-// moment is one of the time that something takes, but for the instant in which a
-// program starts and listens to no signal yet.
+// moment returns a random moment within a duration, after the first 100 ms in which a
+// program does not handle signals yet.
 func (i interrupted) moment(of time.Duration) time.Duration {
 	return 100*time.Millisecond + time.Duration(i.rng.Int64N(int64(of)))
 }
 
-// running is a trunkline-lab command under way.
+// running is a trunkline-lab command in progress.
 type running struct {
-	cmd  *exec.Cmd
-	said *bytes.Buffer
-	done chan struct{}
+	cmd    *exec.Cmd
+	output *bytes.Buffer
+	done   chan struct{}
 }
 
 func (i interrupted) begin(t testing.TB, args ...string) running {
 	t.Helper()
 	r := running{i.process(t.Context(), args...), &bytes.Buffer{}, make(chan struct{})}
-	r.cmd.Stdout, r.cmd.Stderr = r.said, r.said
+	r.cmd.Stdout, r.cmd.Stderr = r.output, r.output
 	r.cmd.WaitDelay = 5 * time.Second
 	must(t, r.cmd.Start())
 	go func() { // ends with the command
 		defer close(r.done)
-		_ = r.cmd.Wait() // how it ended is in its ProcessState
+		_ = r.cmd.Wait() // its result is in ProcessState
 	}()
 	return r
 }
 
-// after does something to a command at a moment, unless it has ended before.
+// after calls do at a moment, unless the command has ended before.
 func (r running) after(t testing.TB, d time.Duration, do func()) bool {
 	t.Helper()
 	wait := time.NewTimer(d)
@@ -159,7 +159,7 @@ func (r running) after(t testing.TB, d time.Duration, do func()) bool {
 		return false
 	case <-wait.C:
 	}
-	t.Logf("%s is disturbed after %s", strings.Join(r.cmd.Args[1:], " "), d.Round(time.Millisecond))
+	t.Logf("%s is interrupted after %s", strings.Join(r.cmd.Args[1:], " "), d.Round(time.Millisecond))
 	do()
 	return true
 }
@@ -169,7 +169,7 @@ func (r running) wait(t testing.TB) {
 	select {
 	case <-r.done:
 	case <-time.After(2 * time.Minute):
-		t.Fatalf("%s does not end\n%s", strings.Join(r.cmd.Args[1:], " "), r.said)
+		t.Fatalf("%s did not end\n%s", strings.Join(r.cmd.Args[1:], " "), r.output)
 	}
 }
 
@@ -182,7 +182,7 @@ func (i interrupted) killDaemon(t testing.TB) bool {
 	must(t, err)
 	killed := false
 	for _, at := range found {
-		argv, _ := os.ReadFile(at) // gone meanwhile: not this one
+		argv, _ := os.ReadFile(at) // empty if the process has ended
 		environ, _ := os.ReadFile(filepath.Join(filepath.Dir(at), "environ"))
 		if !bytes.HasSuffix(argv, []byte("\x00--name\x00"+i.name+"\x00serve\x00")) || !bytes.Contains(environ, []byte(component.Mark(i.name)+"\x00")) {
 			continue
@@ -197,8 +197,8 @@ func (i interrupted) killDaemon(t testing.TB) bool {
 	return killed
 }
 
-// look leaves out what is large and proven after the shared lab's down.
-func (i interrupted) look(t testing.TB) sweep.Snapshot {
+// snapshot omits large folders that the shared lab's `down` checks.
+func (i interrupted) snapshot(t testing.TB) sweep.Snapshot {
 	t.Helper()
 	dir, err := cache.DefaultDir()
 	must(t, err)
@@ -207,11 +207,11 @@ func (i interrupted) look(t testing.TB) sweep.Snapshot {
 	return s
 }
 
-// left is what the machine has now and had not before.
+// left returns what was added to the machine since the first snapshot.
 func (i interrupted) left(t testing.TB) []string {
 	t.Helper()
 	var out []string
-	for _, line := range i.before.Diff(i.look(t)) {
+	for _, line := range i.before.Diff(i.snapshot(t)) {
 		if !ofOthers.MatchString(line) {
 			out = append(out, line)
 		}

@@ -29,9 +29,9 @@ import (
 	"github.com/trunkline/trunkline/lab/daemon"
 )
 
-// footprint is what pods left in the kernel of a node.
+// footprint is the state of pods in a node's kernel.
 type footprint struct {
-	Links []string     // host ends of pods
+	Links []string     // host ends of pod links
 	To    []netip.Addr // rules "to <pod> lookup main"
 	From  []netip.Addr // rules "from <pod> lookup <table of its interface>"
 	Route []netip.Addr // routes to pods in the main table
@@ -95,8 +95,8 @@ func decode(t testing.TB, text string, v any) {
 	}
 }
 
-// podsOf are the addresses of the pods on a node that have a network of their
-// own and still run.
+// podsOf returns the addresses of the running pods on a node that are not
+// host-network pods.
 func (l lab) podsOf(t testing.TB, kubeName string) []netip.Addr {
 	t.Helper()
 	var pods corev1.PodList
@@ -116,8 +116,8 @@ func sorted(a []netip.Addr) []netip.Addr {
 	return a
 }
 
-// sandboxes are the named network namespaces of a node: the container runtime
-// makes one for each pod with a network of its own.
+// sandboxes returns the named network namespaces of a node: the container runtime
+// makes one for each pod that is not host-network.
 func sandboxes(n daemon.NodeStatus) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(n.PID), "root", "run", "netns"))
 	var names []string
@@ -127,9 +127,8 @@ func sandboxes(n daemon.NodeStatus) ([]string, error) {
 	return names, err
 }
 
-// book is what the agent of a node knows of its interfaces, read where the node's
-// owner would.
-func (l lab) book(t testing.TB, n daemon.NodeStatus) (introspection.Book, error) {
+// ledger reads the agent's addresses from its introspection socket, inside the node.
+func (l lab) ledger(t testing.TB, n daemon.NodeStatus) (introspection.Book, error) {
 	t.Helper()
 	var b introspection.Book
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
@@ -150,13 +149,13 @@ func (l lab) book(t testing.TB, n daemon.NodeStatus) (introspection.Book, error)
 	return b, json.NewDecoder(resp.Body).Decode(&b)
 }
 
-// accountHoldsJust says whether every interface of Trunkline's in EC2 belongs to a
-// running node, and has just the addresses that node's agent knows.
-func (l lab) accountHoldsJust(t testing.TB, nodes []daemon.NodeStatus) error {
+// accountMatchesLedgers checks that every interface of Trunkline in EC2 belongs to a
+// running node and has exactly the addresses in the ledger of that node's agent.
+func (l lab) accountMatchesLedgers(t testing.TB, nodes []daemon.NodeStatus) error {
 	t.Helper()
 	known := map[string][]netip.Addr{}
 	for _, n := range nodes {
-		b, err := l.book(t, n)
+		b, err := l.ledger(t, n)
 		if err != nil {
 			return notYet("the agent of %s: %v", n.Name, err)
 		}
@@ -173,7 +172,7 @@ func (l lab) accountHoldsJust(t testing.TB, nodes []daemon.NodeStatus) error {
 		addrs, ok := known[id]
 		mark := slices.ContainsFunc(eni.TagSet, func(tag types.Tag) bool { return aws.ToString(tag.Key) == vpc.TagManagedBy })
 		if !ok && mark {
-			return notYet("%s is %s and no running node's agent knows it", id, eni.Status)
+			return notYet("%s is %s and not in the ledger of any running node's agent", id, eni.Status)
 		}
 		delete(known, id)
 		var held []netip.Addr
@@ -181,19 +180,19 @@ func (l lab) accountHoldsJust(t testing.TB, nodes []daemon.NodeStatus) error {
 			held = append(held, netip.MustParseAddr(aws.ToString(a.PrivateIpAddress)))
 		}
 		if ok && !slices.Equal(sorted(held), addrs) {
-			return notYet("%s has %v in EC2 and %v in its agent's book", id, held, addrs)
+			return notYet("%s has %v in EC2 and %v in its agent's ledger", id, held, addrs)
 		}
 	}
 	if len(known) > 0 {
-		return notYet("agents know interfaces that EC2 does not: %v", known)
+		return notYet("interfaces in the agents' ledgers and not in EC2: %v", known)
 	}
 	return nil
 }
 
-// kernelHoldsJust says whether the kernel of every node holds its pods' links,
-// rules, routes and namespaces and no others, EC2 gave every pod's address to an
-// interface of that pod's node, and nothing in EC2 is beside what agents know.
-func (l lab) kernelHoldsJust(t testing.TB) error {
+// stateAgrees checks that the kernel of every node has exactly its pods' links,
+// rules, routes and namespaces, that every pod's address is on an interface in EC2,
+// and that EC2 matches the agents' ledgers.
+func (l lab) stateAgrees(t testing.TB) error {
 	t.Helper()
 	held := l.holders(t)
 	var running []daemon.NodeStatus
@@ -225,9 +224,9 @@ func (l lab) kernelHoldsJust(t testing.TB) error {
 		}
 		for _, a := range pods {
 			if held[a] == "" {
-				return notYet("pod address %s on %s is not EC2's", a, n.Name)
+				return notYet("pod address %s on %s is not assigned in EC2", a, n.Name)
 			}
 		}
 	}
-	return l.accountHoldsJust(t, running)
+	return l.accountMatchesLedgers(t, running)
 }

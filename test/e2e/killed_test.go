@@ -17,8 +17,8 @@ import (
 	"github.com/trunkline/trunkline/lab/daemon"
 )
 
-// Agents are killed from outside, one after the other and without a word, at
-// moments chosen at random, while pods come and go on every node and streams flow.
+// Agents are killed with SIGKILL, one after the other, at random moments, while pods
+// are created and deleted on every node and streams run.
 func agentsAreKilled(t *testing.T, l lab) {
 	rng := random(t)
 	nodes := l.status(t).Nodes
@@ -38,22 +38,22 @@ func agentsAreKilled(t *testing.T, l lab) {
 	}
 	before := l.jobPods(t, churn.name, "succeeded")
 	l.kubectl(t, "-n", "kube-system", "rollout", "status", agents, "--timeout=180s")
-	eventually(t, 2*time.Minute, "pods go on to come and go", func(t testing.TB) error {
+	eventually(t, 2*time.Minute, "pods are still created and deleted", func(t testing.TB) error {
 		if now := l.jobPods(t, churn.name, "succeeded"); now < before+12 {
 			return notYet("%d more", now-before)
 		}
 		return nil
 	})
 	for _, failed := range l.failedSandboxes(t, "killed") {
-		t.Logf("tried again by the kubelet: %s", failed)
+		t.Logf("retried by the kubelet: %s", failed)
 	}
-	t.Logf("%d pods of the job came and went meanwhile", churn.stop(t))
+	t.Logf("%d pods of the Job succeeded meanwhile", churn.stop(t))
 	wholeStreams(t, streams...)
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
 }
 
-// killAgent kills the agent of a node within three seconds, or when it runs again;
-// it returns when the process is gone.
+// killAgent kills the agent of a node within three seconds, or as soon as it runs
+// again, and returns when the process is gone.
 func (l lab) killAgent(t testing.TB, rng *rand.Rand, n daemon.NodeStatus) {
 	t.Helper()
 	wait := time.NewTimer(time.Duration(rng.Int64N(int64(3 * time.Second))))
@@ -68,19 +68,18 @@ func (l lab) killAgent(t testing.TB, rng *rand.Rand, n daemon.NodeStatus) {
 		if pid, err = agentOf(n); err != nil {
 			return err
 		}
-		return unix.Kill(pid, unix.SIGKILL) // it may have ended by itself: then its successor
+		return unix.Kill(pid, unix.SIGKILL) // if it has ended, the next attempt kills its successor
 	})
 	t.Logf("killed the agent of %s", n.Name)
 	eventually(t, time.Minute, "its process is gone", func(t testing.TB) error {
 		if argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); len(argv) > 0 {
-			return notYet("%d is there", pid)
+			return notYet("process %d still exists", pid)
 		}
 		return nil
 	})
 }
 
-// agentOf finds the agent's process by the node's network namespace, in which it
-// runs.
+// agentOf finds the agent's process by the node's network namespace.
 func agentOf(n daemon.NodeStatus) (pid int, err error) {
 	home, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", n.PID))
 	if err != nil {
@@ -91,7 +90,7 @@ func agentOf(n daemon.NodeStatus) (pid int, err error) {
 		return 0, err
 	}
 	for _, at := range found {
-		argv, _ := os.ReadFile(at) // gone meanwhile: not this one
+		argv, _ := os.ReadFile(at) // empty if the process has ended
 		if string(argv) != "/trunkline\x00agent\x00" {
 			continue
 		}

@@ -10,32 +10,31 @@ import (
 	"time"
 )
 
-var keep = flag.Bool("keep", false, "leave the lab running after the tests, to look around")
+var keep = flag.Bool("keep", false, "keep the lab running after the tests, for inspection")
 
-// step is one claim about the product, proven on the shared lab. A step leaves
-// the lab as it found it.
+// step is one test on the shared lab. It restores the lab's initial state.
 type step struct {
 	name string
 	run  func(t *testing.T, l lab)
 }
 
-// steps are in order: each relies on what the ones before have proven.
+// steps returns the tests in order: each relies on what earlier ones have tested.
 func steps() []step {
 	return []step{
-		{"the connectivity test is green", connectivityIsGreen},
-		{"revoking one group rule turns it red and restoring it green", oneRevokedRuleIsSeen},
+		{"the connectivity test passes", connectivityPasses},
+		{"it fails while one group rule is revoked", revokedRuleFailsConnectivity},
 		{"run, logs, exec, cp and port-forward work", everydayCommandsWork},
-		{"a pod's address is one EC2 gave its interface", podAddressesAreEC2s},
-		{"a static pod has an address, by its mirror", staticPodsAreWired},
-		{"the documents' commands show what they say", documentsAreTrue},
-		{"a version rolls out and back under a churn of jobs without failing an ADD or breaking a flow", versionsRollForthAndBack},
-		{"agents killed at any moment leave no pod stuck and nothing behind", agentsAreKilled},
+		{"a pod's address is assigned in EC2", podAddressesAreAssignedInEC2},
+		{"a static pod gets an address by its mirror pod", staticPodsAreWired},
+		{"the commands in the documents print what is documented", documentedCommandsWork},
+		{"a version rolls out and back under a churn of jobs without failing an ADD or breaking a flow", versionsRollOutAndBack},
+		{"agents killed at random moments leave no pod stuck and nothing behind", agentsAreKilled},
 		{"flushed rules and deleted routes are repaired", driftIsRepaired},
-		{"0 to 100 pods and back leaves nothing", scaleUpAndDown},
-		{"a drained node holds no pod of ours", nodeIsDrained},
-		{"a node that lost its power leaves nothing and serves again; a leak is collected meanwhile", nodeLosesPower},
-		{"a rebooted node serves again", nodeReboots},
-		{"a terminated node leaves no interface", nodeTerminates},
+		{"scaling from 0 to 100 pods and back leaves nothing behind", scaleUpAndDown},
+		{"a drained node's kernel holds no pod", nodeIsDrained},
+		{"a node recovers from a power loss; a leaked interface is collected meanwhile", nodeLosesPower},
+		{"a rebooted node runs pods again", nodeReboots},
+		{"a terminated node leaves no interface behind", nodeTerminates},
 	}
 }
 
@@ -51,7 +50,7 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// binaries is where `make build` puts them.
+// binaries returns the folder that `make build` writes to.
 func binaries(t testing.TB) string {
 	t.Helper()
 	dir, err := filepath.Abs("../../bin")

@@ -28,8 +28,8 @@ func tagged(tags map[string]string) []types.TagSpecification {
 	return []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: list}}
 }
 
-// leakedTags are those an agent gives the interfaces it makes; the instance is one
-// that EC2 no longer knows.
+// leakedTags are the tags of an interface made by the agent of an instance that no
+// longer exists.
 func leakedTags() map[string]string {
 	return map[string]string{
 		vpc.TagManagedBy: "trunkline", vpc.TagInstanceID: "i-0deadbeef00000000", vpc.TagClusterName: spec.ClusterName,
@@ -37,10 +37,10 @@ func leakedTags() map[string]string {
 	}
 }
 
-// The controller of the cluster finds an interface that nobody owns, and deletes
-// it when two looks agree. In a dry run it says so and leaves it; what is not ours
-// it leaves always.
-func leakedInterfacesGo(t *testing.T, l lab) {
+// The cluster's controller finds an unowned interface and deletes it after two
+// observations agree. In a dry run it logs the interface and keeps it. It never
+// deletes interfaces of other owners.
+func leakedInterfacesAreCollected(t *testing.T, l lab) {
 	leaked := l.leak(t, leakedTags())
 	unmarked, another := leakedTags(), leakedTags()
 	delete(unmarked, vpc.TagManagedBy)
@@ -56,9 +56,9 @@ func leakedInterfacesGo(t *testing.T, l lab) {
 	t.Cleanup(func() { l.collector(context.Background(), t) })
 
 	l.collector(t.Context(), t, "--every=5s", "--dry-run")
-	eventually(t, time.Minute, "the dry run says what it would delete", func(t testing.TB) error {
+	eventually(t, time.Minute, "the dry run logs what it would delete", func(t testing.TB) error {
 		if !strings.Contains(l.controllerLogs(t), "would delete leaked interface\" eni="+leaked) {
-			return notYet("nothing of %s in the controllers' logs", leaked)
+			return notYet("no line about %s in the controllers' logs", leaked)
 		}
 		return nil
 	})
@@ -77,30 +77,30 @@ func leakedInterfacesGo(t *testing.T, l lab) {
 			waited = true
 		}
 		if there {
-			return notYet("%s is still there", leaked)
+			return notYet("%s still exists", leaked)
 		}
 		return nil
 	})
 	if !waited {
 		t.Errorf("%s was never seen waiting for its second confirmation", leaked)
 	}
-	l.deletionIsTold(t, leaked)
+	l.deletionIsReported(t, leaked)
 	for _, id := range foreign {
 		if !l.exists(t, id) {
-			t.Errorf("%s is not ours and was deleted", id)
+			t.Errorf("%s has another owner and was deleted", id)
 		}
 	}
 }
 
-// deletionIsTold looks for the event, the log line and the count of a deletion.
-func (l lab) deletionIsTold(t testing.TB, id string) {
+// deletionIsReported checks the event, the log line and the counter of a deletion.
+func (l lab) deletionIsReported(t testing.TB, id string) {
 	t.Helper()
-	eventually(t, 30*time.Second, "event, log and metric tell of the deletion", func(t testing.TB) error {
+	eventually(t, 30*time.Second, "event, log and metric report the deletion", func(t testing.TB) error {
 		var events corev1.EventList
 		l.get(t, &events, "events", "-n", "kube-system", "--field-selector", "reason=LeakedInterfaceDeleted")
-		told := slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, id) })
+		reported := slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, id) })
 		switch {
-		case !told:
+		case !reported:
 			return notYet("no event names %s", id)
 		case !strings.Contains(l.controllerLogs(t), "leaked interface deleted\" eni="+id):
 			return notYet("no log line names %s", id)
@@ -111,7 +111,7 @@ func (l lab) deletionIsTold(t testing.TB, id string) {
 	})
 }
 
-// collector starts the controllers anew with arguments.
+// collector restarts the controllers with arguments.
 func (l lab) collector(ctx context.Context, t testing.TB, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -137,8 +137,8 @@ func (l lab) exists(t testing.TB, id string) bool {
 
 const controllerLabel = "app.kubernetes.io/name=trunkline-controller"
 
-// controllerLogs is what the controllers said last. One that goes while they are
-// read ends the command: the next look has the rest.
+// controllerLogs returns the controllers' last log lines. A controller that ends
+// meanwhile ends the command; the next call returns the rest.
 func (l lab) controllerLogs(t testing.TB) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -146,7 +146,7 @@ func (l lab) controllerLogs(t testing.TB) string {
 	return l.try(ctx, "kubectl", "-n", "kube-system", "logs", "-l", controllerLabel, "--tail=200").stdout
 }
 
-// metric is the sum of a metric over the controllers that run.
+// metric returns the sum of a metric over the running controllers.
 func (l lab) metric(t testing.TB, series string) float64 {
 	t.Helper()
 	names := l.kubectl(t, "-n", "kube-system", "get", "pods", "-l", controllerLabel, "--field-selector", "status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")

@@ -15,16 +15,16 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-func podAddressesAreEC2s(t *testing.T, l lab) {
+func podAddressesAreAssignedInEC2(t *testing.T, l lab) {
 	l.runPod(t, "one", "serve")
-	eventually(t, 30*time.Second, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
-	leftoversAreSeen(t, l)
-	eventually(t, 30*time.Second, "they agree again", func(t testing.TB) error { return l.kernelHoldsJust(t) })
+	eventually(t, 30*time.Second, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
+	leftoversAreDetected(t, l)
+	eventually(t, 30*time.Second, "they agree again", func(t testing.TB) error { return l.stateAgrees(t) })
 }
 
-// leftoversAreSeen is the deliberate break of every step that ends with nothing
-// left over: one of each is left on a node, or in EC2, and named.
-func leftoversAreSeen(t testing.TB, l lab) {
+// leftoversAreDetected is the deliberate break of every step that checks for
+// leftovers: one of each kind is left on a node, or in EC2, and must be named.
+func leftoversAreDetected(t testing.TB, l lab) {
 	t.Helper()
 	n := l.status(t).Nodes[0]
 	inside := func(args ...string) func() { return func() { l.inNode(t, n.Name, args...) } }
@@ -32,8 +32,8 @@ func leftoversAreSeen(t testing.TB, l lab) {
 		return inside("ip", "rule", verb, way, "192.0.2.1", "priority", strconv.Itoa(priority), "lookup", "main")
 	}
 	for _, left := range []struct {
-		what       string
-		make, mend func()
+		what         string
+		make, repair func()
 	}{
 		{"pod links", inside("ip", "link", "add", "enileft", "type", "bridge"), inside("ip", "link", "del", "enileft")},
 		{"rules to", rule("add", "to", hostnet.RuleToPod), rule("del", "to", hostnet.RuleToPod)},
@@ -45,21 +45,20 @@ func leftoversAreSeen(t testing.TB, l lab) {
 		},
 	} {
 		left.make()
-		err := l.kernelHoldsJust(t)
-		left.mend()
+		err := l.stateAgrees(t)
+		left.repair()
 		if err == nil || !strings.Contains(err.Error(), left.what) {
-			t.Errorf("something is left of %s, and the look at it says %v", left.what, err)
+			t.Errorf("a leftover of %s: the check returned %v", left.what, err)
 		}
 	}
 	id := l.leak(t, map[string]string{vpc.TagManagedBy: "trunkline", vpc.TagNoManage: "true"})
-	if err := l.kernelHoldsJust(t); err == nil || !strings.Contains(err.Error(), id) {
-		t.Errorf("interface %s is nobody's, and the look at EC2 says %v", id, err)
+	if err := l.stateAgrees(t); err == nil || !strings.Contains(err.Error(), id) {
+		t.Errorf("unowned interface %s: the check returned %v", id, err)
 	}
 	l.deleteInterface(t, id)
 }
 
-// leak makes an interface beside the nodes' own, with tags, that is attached to
-// nothing.
+// leak makes an unattached interface with tags.
 func (l lab) leak(t testing.TB, tags map[string]string) (id string) {
 	t.Helper()
 	subnet := ""
@@ -69,7 +68,7 @@ func (l lab) leak(t testing.TB, tags map[string]string) (id string) {
 		}
 	}
 	out, err := l.account(t).CreateNetworkInterface(t.Context(), &ec2.CreateNetworkInterfaceInput{
-		SubnetId: aws.String(subnet), Description: aws.String("left by a test"), TagSpecifications: tagged(tags),
+		SubnetId: aws.String(subnet), Description: aws.String("leaked by a test"), TagSpecifications: tagged(tags),
 	})
 	if err != nil {
 		t.Fatalf("leak an interface: %v", err)

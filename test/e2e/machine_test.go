@@ -16,9 +16,9 @@ import (
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
-var alone = flag.Bool("alone", false, "nobody else uses this machine: a file by any name that came or changed is ours")
+var alone = flag.Bool("alone", false, "the machine is not shared: attribute every new or changed file to the lab")
 
-// goDirs are where the Go tools keep what they made; `up` runs them.
+// goDirs returns the folders that the Go tools write to; `up` runs them.
 func goDirs(t testing.TB) []string {
 	t.Helper()
 	out, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE", "GOTELEMETRYDIR", "GOPATH").Output()
@@ -27,12 +27,12 @@ func goDirs(t testing.TB) []string {
 	}
 	dirs := strings.Fields(string(out))
 	path := &dirs[len(dirs)-1]
-	*path = filepath.Join(*path, "pkg") // modules, and what the checksum database said
+	*path = filepath.Join(*path, "pkg") // modules and checksums
 	return dirs
 }
 
-// machine is everything on the machine that a lab could change; what package
-// sweep leaves out it names there (logs, /run/systemd, apt's caches and the like).
+// machine is a snapshot of everything on the machine that a lab could change; package
+// sweep names its exclusions (logs, /run/systemd, apt's caches and the like).
 func machine(t testing.TB) sweep.Snapshot {
 	t.Helper()
 	dir, err := cache.DefaultDir()
@@ -50,19 +50,18 @@ func machine(t testing.TB) sweep.Snapshot {
 	return m
 }
 
-// ofOthers matches what other tests change on a machine that several share: their
-// namespaces, and labs of theirs that went meanwhile.
+// ofOthers matches the changes of other tests on a shared machine: their namespaces,
+// and their labs that ended meanwhile.
 var ofOthers = regexp.MustCompile(`^(- (namespace|mount|cgroup|process|state): |. (namespace|mount|cgroup|process|state): .*\b(tl-)?t\d)`)
 
-// A file may be anybody's on a machine that several share, and one that went is not
-// left behind; those that a program of the lab could leave bear its name, or that of
-// what it runs.
+// On a shared machine a new file counts as the lab's if its path names a program of
+// the lab; a deleted file is not a leftover.
 var (
 	file = regexp.MustCompile(`^. file: `)
 	ours = regexp.MustCompile(`^\+ file: .*(trunkline|kube|k8s|etcd|containerd|runc|ctr|cni|coredns|netns|trunk|/tl-|workload|cgroup)`)
 )
 
-// down takes the lab away and says what of it is left on the machine.
+// down takes the lab down and reports what is left of it on the machine.
 func (l lab) down(t testing.TB, before sweep.Snapshot) {
 	if *keep {
 		return
@@ -75,7 +74,7 @@ func (l lab) down(t testing.TB, before sweep.Snapshot) {
 	nothingIsLeft(t, before)
 }
 
-// nothingIsLeft compares the machine with what it was.
+// nothingIsLeft compares the machine with a snapshot.
 func nothingIsLeft(t testing.TB, before sweep.Snapshot) {
 	t.Helper()
 	var others []string
@@ -85,10 +84,10 @@ func nothingIsLeft(t testing.TB, before sweep.Snapshot) {
 		case file.MatchString(line) && !ours.MatchString(line) && !*alone:
 			others = append(others, line)
 		default:
-			t.Errorf("the machine is not as before: %s", line)
+			t.Errorf("the machine differs from the snapshot: %s", line)
 		}
 	}
 	if len(others) > 0 {
-		t.Logf("%d files without a name of ours count as others' (-alone: as ours), such as %s", len(others), others[0])
+		t.Logf("%d changed files are not attributed to the lab (they are with -alone), such as %s", len(others), others[0])
 	}
 }

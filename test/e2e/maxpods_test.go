@@ -14,8 +14,8 @@ import (
 	"github.com/trunkline/trunkline/lab/workload"
 )
 
-// fullNode is the crowd of churn_test.go on one node alone, with a patience that
-// a machine with two cores needs.
+// fullNode is the Deployment of churn_test.go bound to one node, with a longer grace
+// period for machines with two cores.
 func fullNode(node string) string {
 	const pod = "      terminationGracePeriodSeconds: 1\n"
 	return strings.Replace(workload.Crowd, pod, pod+`      affinity:
@@ -25,24 +25,24 @@ func fullNode(node string) string {
 `, 1)
 }
 
-// A node has all the pods it may have when a bad version of the agent takes it:
-// the agent is stopped and none follows. Its pods are deleted meanwhile and others
-// wait for their places. Then the version is taken back, and no pod is stuck.
-func aFullNodeOutlivesItsAgent(t *testing.T, l lab) {
+// A node is at its maximum of pods when a broken version of the agent is rolled out:
+// the agent is stopped and its successor does not start. Its pods are deleted and
+// others are pending. After the version is rolled back no pod is stuck.
+func fullNodeRecoversFromAStoppedAgent(t *testing.T, l lab) {
 	n := l.status(t).Nodes[0]
-	// A node may have two pods more than addresses: its agent and its kube-proxy,
-	// which is no pod in the lab.
+	// The maximum is two pods more than addresses, for the agent and kube-proxy; the
+	// lab's kube-proxy is not a pod.
 	l.kubectl(t, "run", "second", "--image", workloadImage, "--restart=Never",
 		"--overrides", `{"spec":{"nodeName":"`+n.KubeName+`","hostNetwork":true,"terminationGracePeriodSeconds":1}}`, "--", "sleep", "3600")
-	t.Cleanup(func() { l.forget(t, "pod/second", "--force") })
+	t.Cleanup(func() { l.remove(t, "pod/second", "--force") })
 	l.kubectl(t, "wait", "--for=condition=Ready", "pod/second", "--timeout=60s")
 	l.apply(t, fullNode(n.KubeName))
-	t.Cleanup(func() { l.forget(t, "deployment/crowd") })
-	size := l.roomOn(t, n.KubeName)
+	t.Cleanup(func() { l.remove(t, "deployment/crowd") })
+	size := l.freePods(t, n.KubeName)
 	l.kubectl(t, "scale", "deployment/crowd", fmt.Sprint("--replicas=", size))
-	l.crowdIs(t, 4*time.Minute, size)
-	if left := l.roomOn(t, n.KubeName); left != 0 {
-		t.Fatalf("%s has room for %d more pods: it is not at its maximum", n.Name, left)
+	l.settled(t, 4*time.Minute, size)
+	if left := l.freePods(t, n.KubeName); left != 0 {
+		t.Fatalf("%s can run %d more pods: it is not at its maximum", n.Name, left)
 	}
 
 	good := l.kubectl(t, "-n", "kube-system", "get", "daemonset/trunkline-agent", "-o", "jsonpath={.spec.template.spec.initContainers[0].image}")
@@ -52,32 +52,32 @@ func aFullNodeOutlivesItsAgent(t *testing.T, l lab) {
 	l.stopAgentOn(t, n.KubeName)
 
 	l.kubectl(t, "delete", "pods", "-l", "app=crowd", "--wait=false", "--grace-period=1")
-	eventually(t, 2*time.Minute, "DELs wait in the spool", func(t testing.TB) error {
+	eventually(t, 2*time.Minute, "DELs are in the spool", func(t testing.TB) error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		// The first of them makes the directory: until then there is none.
+		// The first DEL creates the directory; before, ls fails.
 		spooled := len(strings.Fields(l.try(ctx, "exec", n.Name, "ls", "/var/lib/trunkline/spool").stdout))
 		if spooled < size/2 {
 			return notYet("%d of %d", spooled, size)
 		}
 		return nil
 	})
-	// The deliberate break of "none is stuck": now they are.
-	if err := l.crowd(t, size); err == nil {
-		t.Error("no pod counts as stuck while the agent is away")
+	// The deliberate break of "none is stuck": without an agent the pods are.
+	if err := l.podsSettled(t, size); err == nil {
+		t.Error("no pod is reported as stuck while no agent runs")
 	}
 
 	l.agentImage(t.Context(), t, good, back)
 	l.stopAgentOn(t, n.KubeName)
 	l.kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/trunkline-agent", "--timeout=180s")
-	l.crowdIs(t, 5*time.Minute, size)
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
+	l.settled(t, 5*time.Minute, size)
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=0")
 	l.goneWithin(t, 3*time.Minute, "app=crowd")
 }
 
-// roomOn is how many more pods the node may have.
-func (l lab) roomOn(t testing.TB, node string) int {
+// freePods returns how many more pods the node may run.
+func (l lab) freePods(t testing.TB, node string) int {
 	t.Helper()
 	var n corev1.Node
 	l.get(t, &n, "node", node)
@@ -86,35 +86,35 @@ func (l lab) roomOn(t testing.TB, node string) int {
 	return int(n.Status.Allocatable.Pods().Value()) - len(pods.Items)
 }
 
-// crowdIs waits until just n pods of the crowd are there and every one is ready:
-// none is stuck on its way in or out.
-func (l lab) crowdIs(t testing.TB, limit time.Duration, n int) {
+// settled waits until exactly n pods of the Deployment exist and every one is ready:
+// none is stuck in creation or deletion.
+func (l lab) settled(t testing.TB, limit time.Duration, n int) {
 	t.Helper()
-	eventually(t, limit, fmt.Sprint(n, " pods are ready and none is stuck"), func(t testing.TB) error { return l.crowd(t, n) })
+	eventually(t, limit, fmt.Sprint(n, " pods are ready and none is stuck"), func(t testing.TB) error { return l.podsSettled(t, n) })
 }
 
-func (l lab) crowd(t testing.TB, n int) error {
+func (l lab) podsSettled(t testing.TB, n int) error {
 	t.Helper()
 	var pods corev1.PodList
 	l.get(t, &pods, "pods", "-l", "app=crowd")
-	ready, leaving := 0, 0
+	ready, terminating := 0, 0
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if p.DeletionTimestamp != nil {
-			leaving++
+			terminating++
 		}
 		if podIsReady(p) {
 			ready++
 		}
 	}
-	if len(pods.Items) != n || ready != n || leaving > 0 {
-		return notYet("%d pods of %d, %d ready, %d on their way out", len(pods.Items), n, ready, leaving)
+	if len(pods.Items) != n || ready != n || terminating > 0 {
+		return notYet("%d pods of %d, %d ready, %d terminating", len(pods.Items), n, ready, terminating)
 	}
 	return nil
 }
 
-// agentImage gives the agents that start from now on another image. The test's own
-// context is over when its cleanups run.
+// agentImage sets the image of agents that start from now on. Cleanups pass a context
+// of their own, because the test's has ended.
 func (l lab) agentImage(ctx context.Context, t testing.TB, image, strategy string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -122,11 +122,11 @@ func (l lab) agentImage(ctx context.Context, t testing.TB, image, strategy strin
 	r := l.try(ctx, "kubectl", "-n", "kube-system", "patch", "daemonset/trunkline-agent", "--type=json", "-p", fmt.Sprintf(
 		`[{"op":"replace","path":"/spec/updateStrategy","value":%s},{"op":"replace","path":"/spec/template/spec/initContainers/0/image","value":%q}]`, strategy, image))
 	if r.err != nil {
-		t.Errorf("give the agents image %s: %v\n%s", image, r.err, r)
+		t.Errorf("set the agents' image to %s: %v\n%s", image, r.err, r)
 	}
 }
 
-// stopAgentOn deletes the agent's pod on a node; its DaemonSet makes the next.
+// stopAgentOn deletes the agent's pod on a node; its DaemonSet creates the next.
 func (l lab) stopAgentOn(t testing.TB, node string) {
 	t.Helper()
 	l.kubectl(t, "-n", "kube-system", "delete", "pod", "-l", "app.kubernetes.io/name=trunkline-agent", "--field-selector", "spec.nodeName="+node)

@@ -18,7 +18,7 @@ import (
 	"github.com/trunkline/trunkline/lab/workload"
 )
 
-// lastNode is the one that power steps are done to.
+// lastNode is the node that is rebooted and terminated.
 func (l lab) lastNode(t testing.TB) daemon.NodeStatus {
 	t.Helper()
 	nodes := l.status(t).Nodes
@@ -44,12 +44,12 @@ func (l lab) podOn(t testing.TB, name, node string) netip.Addr {
 	t.Helper()
 	l.kubectl(t, "run", name, "--image", workloadImage, "--restart=Never",
 		"--overrides", `{"spec":{"nodeName":"`+node+`","terminationGracePeriodSeconds":1}}`, "--", "serve")
-	t.Cleanup(func() { l.forget(t, "pod/"+name) })
+	t.Cleanup(func() { l.remove(t, "pod/"+name) })
 	l.kubectl(t, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=90s")
 	return netip.MustParseAddr(strings.TrimSpace(l.kubectl(t, "get", "pod", name, "-o", "jsonpath={.status.podIP}")))
 }
 
-// uncordon is for cleanups too, when the test's own context is over.
+// uncordon also runs in cleanups, after the test's own context has ended.
 func (l lab) uncordon(t testing.TB, node string) {
 	t.Helper()
 	if r := l.try(context.Background(), "kubectl", "uncordon", node); r.err != nil {
@@ -60,7 +60,7 @@ func (l lab) uncordon(t testing.TB, node string) {
 func nodeIsDrained(t *testing.T, l lab) {
 	n := l.lastNode(t)
 	l.apply(t, workload.Crowd)
-	t.Cleanup(func() { l.forget(t, "deployment/crowd") })
+	t.Cleanup(func() { l.remove(t, "deployment/crowd") })
 	l.kubectl(t, "scale", "deployment/crowd", "--replicas=12")
 	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=90s")
 	l.kubectl(t, "drain", n.KubeName, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
@@ -74,22 +74,22 @@ func nodeIsDrained(t *testing.T, l lab) {
 	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=90s")
 }
 
-// patient is the crowd with the patience of five seconds for a node that is gone,
-// spread over the nodes.
-func patient() string {
+// evictable is the Deployment spread over the nodes, with pods that tolerate a
+// missing node for five seconds.
+func evictable() string {
 	const pod = "      terminationGracePeriodSeconds: 1\n"
-	return strings.Replace(strings.ReplaceAll(workload.Crowd, "crowd", "patient"), pod, pod+`      tolerations:
+	return strings.Replace(strings.ReplaceAll(workload.Crowd, "crowd", "evictable"), pod, pod+`      tolerations:
         - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
         - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 5}
       topologySpreadConstraints:
         - maxSkew: 1
           topologyKey: kubernetes.io/hostname
           whenUnsatisfiable: ScheduleAnyway
-          labelSelector: {matchLabels: {app: patient}}
+          labelSelector: {matchLabels: {app: evictable}}
 `, 1)
 }
 
-// withoutController is a node on which no controller of ours runs.
+// withoutController returns a node without a controller of ours.
 func (l lab) withoutController(t testing.TB) daemon.NodeStatus {
 	t.Helper()
 	var pods corev1.PodList
@@ -103,19 +103,18 @@ func (l lab) withoutController(t testing.TB) daemon.NodeStatus {
 	return daemon.NodeStatus{}
 }
 
-// A node's power is cut with pods on it: Kubernetes finds out, the pods move, and
-// when the power is back nothing of those before is left. Kubernetes takes most of
-// a minute to find out; a leaked interface is collected in that time, by
-// controllers that run elsewhere and are kept from that node.
+// A node with pods loses its power: Kubernetes detects it, the pods move, and when
+// the power is back nothing of the earlier pods is left. Detection takes most of a
+// minute; meanwhile a leaked interface is collected by controllers on other nodes.
 func nodeLosesPower(t *testing.T, l lab) {
 	n := l.withoutController(t)
-	l.apply(t, patient())
-	t.Cleanup(func() { l.forget(t, "deployment/patient") })
-	l.kubectl(t, "scale", "deployment/patient", "--replicas=9")
-	l.kubectl(t, "rollout", "status", "deployment/patient", "--timeout=90s")
+	l.apply(t, evictable())
+	t.Cleanup(func() { l.remove(t, "deployment/evictable") })
+	l.kubectl(t, "scale", "deployment/evictable", "--replicas=9")
+	l.kubectl(t, "rollout", "status", "deployment/evictable", "--timeout=90s")
 	before := l.podsOf(t, n.KubeName)
 	if len(before) < 2 {
-		t.Fatalf("%d pods on %s: too few to lose", len(before), n.Name)
+		t.Fatalf("%d pods on %s: too few for the test", len(before), n.Name)
 	}
 	l.kubectl(t, "cordon", n.KubeName)
 	t.Cleanup(func() { l.uncordon(t, n.KubeName) })
@@ -134,10 +133,10 @@ func nodeLosesPower(t *testing.T, l lab) {
 		}
 	}
 	t.Cleanup(func() { power(context.Background()) })
-	t.Run("a leaked interface is collected and what is not ours stays", func(t *testing.T) { leakedInterfacesGo(t, l) })
-	eventually(t, 2*time.Minute, "the node is NotReady and its pods serve elsewhere", func(t testing.TB) error {
+	t.Run("a leaked interface is collected and those of other owners are kept", func(t *testing.T) { leakedInterfacesAreCollected(t, l) })
+	eventually(t, 2*time.Minute, "the node is NotReady and its pods are ready on other nodes", func(t testing.TB) error {
 		var pods corev1.PodList
-		l.get(t, &pods, "pods", "-l", "app=patient")
+		l.get(t, &pods, "pods", "-l", "app=evictable")
 		elsewhere := 0
 		for i := range pods.Items {
 			if p := &pods.Items[i]; p.Spec.NodeName != n.KubeName && podIsReady(p) {
@@ -145,20 +144,20 @@ func nodeLosesPower(t *testing.T, l lab) {
 			}
 		}
 		if elsewhere != 9 {
-			return notYet("%d of 9 pods serve elsewhere", elsewhere)
+			return notYet("%d of 9 pods are ready on other nodes", elsewhere)
 		}
 		return nil
 	})
 	power(t.Context())
 	l.nodeIsReady(t, n.KubeName, 2*time.Minute)
 	l.uncordon(t, n.KubeName)
-	// The same machine with the same addresses: what is left would be in the way.
+	// The machine has the same addresses as before: leftovers would conflict.
 	l.podOn(t, "after-power", n.KubeName)
 	eventually(t, 2*time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error {
-		if left := l.onNode(t, "app=patient", n.KubeName); left > 0 {
-			return notYet("%d pods of before are still on %s", left, n.Name)
+		if left := l.onNode(t, "app=evictable", n.KubeName); left > 0 {
+			return notYet("%d earlier pods are still on %s", left, n.Name)
 		}
-		return l.kernelHoldsJust(t)
+		return l.stateAgrees(t)
 	})
 }
 
@@ -190,9 +189,9 @@ func nodeReboots(t *testing.T, l lab) {
 		return nil
 	})
 	l.nodeIsReady(t, n.KubeName, 2*time.Minute)
-	l.forget(t, "pod/before-reboot", "--force")
+	l.remove(t, "pod/before-reboot", "--force")
 	l.podOn(t, "after-reboot", n.KubeName)
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
 }
 
 func nodeTerminates(t *testing.T, l lab) {
@@ -203,7 +202,7 @@ func nodeTerminates(t *testing.T, l lab) {
 	}
 	eventually(t, 2*time.Minute, "the Node object is gone", func(t testing.TB) error {
 		if names := strings.Fields(l.kubectl(t, "get", "nodes", "-o", "name")); slices.Contains(names, "node/"+n.KubeName) {
-			return notYet("still there")
+			return notYet("it still exists")
 		}
 		return nil
 	})

@@ -22,17 +22,17 @@ import (
 	"github.com/trunkline/trunkline/lab/workload"
 )
 
-// second is the stamp of the version that is rolled out and back: the same
-// commit, built again.
+// second is the version that is rolled out and back: the same commit, built with
+// another stamp.
 const second = "second-stamp"
 
 const agents, controllers = "daemonset/trunkline-agent", "deployment/trunkline-controller"
 
-// A version is rolled out with `kubectl apply` and rolled back with `kubectl
-// rollout undo` while the pods of a Job of 200 come and go on every node, others are
-// scaled up and down, and streams flow.
-func versionsRollForthAndBack(t *testing.T, l lab) {
-	l.importSecond(t)
+// A version is rolled out with `kubectl apply` and back with `kubectl rollout undo`
+// while the pods of a Job of 200 are created and deleted on every node, a Deployment
+// is scaled, and streams run.
+func versionsRollOutAndBack(t *testing.T, l lab) {
+	l.importSecondVersion(t)
 	nodes := l.status(t).Nodes
 	l.podOn(t, "near", nodes[0].KubeName)
 	far := l.podOn(t, "far", nodes[1].KubeName)
@@ -42,7 +42,7 @@ func versionsRollForthAndBack(t *testing.T, l lab) {
 	}
 	churn := l.startChurn(t, "rolling", 200, 10)
 	l.apply(t, strings.ReplaceAll(workload.Crowd, "crowd", "rolling-crowd"))
-	t.Cleanup(func() { l.forget(t, "deployment/rolling-crowd") })
+	t.Cleanup(func() { l.remove(t, "deployment/rolling-crowd") })
 
 	first := l.agentVersions(t)
 	l.kubectl(t, "apply", "-k", l.overlay(t, second))
@@ -57,29 +57,29 @@ func versionsRollForthAndBack(t *testing.T, l lab) {
 	l.rolled(t, first)
 
 	meanwhile := l.jobPods(t, churn.name, "succeeded")
-	t.Logf("%d pods of the job came and went meanwhile", meanwhile)
+	t.Logf("%d pods of the Job succeeded meanwhile", meanwhile)
 	if meanwhile == 0 {
-		t.Error("no pod came or went while versions rolled")
+		t.Error("no pod succeeded during the rollouts")
 	}
 	churn.done(t)
 	for _, pod := range []string{"rolling", "near", "far"} {
 		for _, failed := range l.failedSandboxes(t, pod) {
-			t.Errorf("an ADD failed, or a sandbox was lost, while versions rolled: %s", failed)
+			t.Errorf("an ADD failed or a sandbox was lost during the rollouts: %s", failed)
 		}
 	}
 	wholeStreams(t, streams...)
-	l.failuresAreSeen(t, nodes[1])
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
+	l.failuresAreDetected(t, nodes[1])
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
 }
 
-// failuresAreSeen is the deliberate break of the step: a stream whose other end
-// goes, and an ADD whose plugin is away.
-func (l lab) failuresAreSeen(t testing.TB, n daemon.NodeStatus) {
+// failuresAreDetected is the deliberate break of the step: a stream to a pod that is
+// deleted, and an ADD without a plugin.
+func (l lab) failuresAreDetected(t testing.TB, n daemon.NodeStatus) {
 	t.Helper()
 	at := strings.TrimSpace(l.kubectl(t, "get", "pod", "far", "-o", "jsonpath={.status.podIP}"))
 	cut := l.startStream(t, "tcp", "near", at+":8081")
-	l.forget(t, "pod/far")
-	eventually(t, 30*time.Second, "a stream to a pod that went is cut", func(t testing.TB) error {
+	l.remove(t, "pod/far")
+	eventually(t, 30*time.Second, "a stream to a deleted pod ends", func(t testing.TB) error {
 		select {
 		case <-cut.ended:
 			return nil
@@ -88,7 +88,7 @@ func (l lab) failuresAreSeen(t testing.TB, n daemon.NodeStatus) {
 		}
 	})
 	if _, err := cut.stop(); err == nil {
-		t.Error("a stream was cut and counts as whole")
+		t.Error("an interrupted stream was not detected")
 	}
 
 	const plugin, away = "/opt/cni/bin/trunkline-cni", "/opt/cni/bin/trunkline-cni.away"
@@ -100,25 +100,25 @@ func (l lab) failuresAreSeen(t testing.TB, n daemon.NodeStatus) {
 		}
 		restored = true
 		if r := l.try(context.Background(), "exec", n.Name, "--", "mv", away, plugin); r.err != nil {
-			t.Errorf("put the plugin back: %v\n%s", r.err, r)
+			t.Errorf("restore the plugin: %v\n%s", r.err, r)
 		}
 	}
 	defer restore()
 	l.kubectl(t, "run", "rolling-broken", "--image", workloadImage, "--restart=Never", "--overrides",
 		`{"spec":{"nodeName":"`+n.KubeName+`","terminationGracePeriodSeconds":1}}`, "--", "serve")
-	eventually(t, 30*time.Second, "a failed ADD is seen", func(t testing.TB) error {
+	eventually(t, 30*time.Second, "a failed ADD is detected", func(t testing.TB) error {
 		if failed := l.failedSandboxes(t, "rolling-broken"); len(failed) == 0 {
 			return notYet("no event")
 		}
 		return nil
 	})
 	restore()
-	l.forget(t, "pod/rolling-broken")
+	l.remove(t, "pod/rolling-broken")
 }
 
-// importSecond builds the product once more with another stamp, and loads its
-// image into every node.
-func (l lab) importSecond(t testing.TB) {
+// importSecondVersion builds the product with another stamp and loads its image into
+// every node.
+func (l lab) importSecondVersion(t testing.TB) {
 	t.Helper()
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w -X main.version="+second,
@@ -158,8 +158,8 @@ func (l lab) importSecond(t testing.TB) {
 	}
 }
 
-// overlay is a directory for `kubectl apply -k`: what the lab installed, at another
-// version.
+// overlay returns a directory for `kubectl apply -k`: the lab's manifests with
+// another version.
 func (l lab) overlay(t testing.TB, tag string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -174,7 +174,7 @@ func (l lab) overlay(t testing.TB, tag string) string {
 	return dir
 }
 
-// productStatus is what `trunkline status -o json` says.
+// productStatus returns the output of `trunkline status -o json`.
 func (l lab) productStatus(t testing.TB) cli.Status {
 	t.Helper()
 	var s cli.Status
@@ -183,21 +183,21 @@ func (l lab) productStatus(t testing.TB) cli.Status {
 	return s
 }
 
-// agentVersions is the version every node's agent reports; one and the same.
+// agentVersions returns the version that all agents report.
 func (l lab) agentVersions(t testing.TB) string {
 	t.Helper()
 	version := ""
 	for _, n := range l.productStatus(t).Nodes {
 		if version != "" && n.Agent != version {
-			t.Fatalf("agents are %s and %s before anything was rolled", version, n.Agent)
+			t.Fatalf("agents report %s and %s before the rollout", version, n.Agent)
 		}
 		version = n.Agent
 	}
 	return version
 }
 
-// mixedVersionsShow waits until `trunkline status` shows both versions, as images
-// of the DaemonSet and as what agents report.
+// mixedVersionsShow waits until `trunkline status` shows both versions, as images of
+// the DaemonSet and as reported by agents.
 func (l lab) mixedVersionsShow(t testing.TB, one, other string) {
 	t.Helper()
 	eventually(t, 2*time.Minute, "status shows both versions at mid-roll", func(t testing.TB) error {
@@ -215,7 +215,8 @@ func (l lab) mixedVersionsShow(t testing.TB, one, other string) {
 	})
 }
 
-// rolled waits until every pod of the product runs a version and says so.
+// rolled waits until every pod of the product runs a version and every agent reports
+// it.
 func (l lab) rolled(t testing.TB, version string) {
 	t.Helper()
 	for _, what := range []string{agents, controllers} {
@@ -231,9 +232,9 @@ func (l lab) rolled(t testing.TB, version string) {
 	})
 }
 
-// failedSandboxes are the events of pods of a name's beginning whose sandbox could
-// not be made, was lost or could not be taken away. That a container's own process
-// could not be killed at the first try is none of the network's.
+// failedSandboxes returns the events of pods with a name prefix about sandboxes that
+// could not be made, were lost or could not be removed. A container process that
+// could not be killed at the first attempt is not a network failure.
 func (l lab) failedSandboxes(t testing.TB, prefix string) []string {
 	t.Helper()
 	var events corev1.EventList

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A static pod is in a file of its node. The runtime wires it under a uid that the API
-// does not have; its mirror at the API server says whose it is.
+// A static pod is a file on its node. The runtime reports it with a uid that the API
+// server does not have; the mirror pod at the API server identifies it.
 func staticPodsAreWired(t *testing.T, l lab) {
 	const file = "/etc/kubernetes/manifests/fixed.yaml"
 	const manifest = `
@@ -24,7 +24,8 @@ spec:
 `
 	n := l.status(t).Nodes[0]
 	mirror := "fixed-" + n.KubeName
-	// Written elsewhere first: the kubelet reads what it finds, half a file too.
+	// Written to another folder first, because the kubelet would read an incomplete
+	// file.
 	l.run(t, time.Minute, "exec", n.Name, "--", "sh", "-c", "echo '"+manifest+"' > /var/tmp/fixed && mv /var/tmp/fixed "+file)
 	t.Cleanup(func() {
 		if r := l.try(context.Background(), "exec", n.Name, "--", "rm", "-f", file); r.err != nil {
@@ -39,15 +40,15 @@ spec:
 		return err
 	})
 	if l.holders(t)[addr] == "" {
-		t.Errorf("%s has %s, which EC2 gave to no interface", mirror, addr)
+		t.Errorf("%s has %s, which is not assigned in EC2", mirror, addr)
 	}
-	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.kernelHoldsJust(t) })
+	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
 
 	l.run(t, time.Minute, "exec", n.Name, "--", "rm", file)
 	eventually(t, 90*time.Second, mirror+" is gone", func(t testing.TB) error {
 		if left := strings.TrimSpace(l.kubectl(t, "get", "pods", "--field-selector", "metadata.name="+mirror, "-o", "name")); left != "" {
-			return notYet("%s is there", left)
+			return notYet("%s still exists", left)
 		}
-		return l.kernelHoldsJust(t)
+		return l.stateAgrees(t)
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/trunkline/trunkline/lab/workload"
 )
 
-// stream is a numbered stream between two pods that runs while something is done
-// to the nodes. It is dialled once and never again.
+// stream is a numbered stream between two pods that runs during disruptions of the
+// nodes. It is dialled once and never again.
 type stream struct {
 	name   string
 	cancel context.CancelFunc
@@ -23,7 +23,7 @@ type stream struct {
 	last   *workload.Result
 }
 
-// startStream begins a stream over "tcp" or "udp" from a pod to an address.
+// startStream starts a stream over "tcp" or "udp" from a pod to an address.
 func (l lab) startStream(t testing.TB, proto, from, target string) stream {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -56,18 +56,18 @@ func (l lab) startStream(t testing.TB, proto, from, target string) stream {
 	case <-s.ended:
 		t.Fatalf("stream %s ended at once: %+v", s.name, *s.last)
 	case <-time.After(30 * time.Second):
-		t.Fatalf("stream %s carries nothing", s.name)
+		t.Fatalf("stream %s has received nothing", s.name)
 	}
 	return s
 }
 
-// stop ends the stream and returns its last report, and why it was not whole: it
-// had ended by itself, or numbers were lost.
+// stop ends the stream and returns its last report, and an error if it was
+// interrupted: it had ended by itself, or numbers were lost.
 func (s stream) stop() (workload.Stream, error) {
 	var errs []error
 	select {
 	case <-s.ended:
-		errs = append(errs, fmt.Errorf("stream %s was cut: %s", s.name, s.last.Error))
+		errs = append(errs, fmt.Errorf("stream %s ended: %s", s.name, s.last.Error))
 	default:
 	}
 	s.cancel()
@@ -75,7 +75,7 @@ func (s stream) stop() (workload.Stream, error) {
 	got := s.last.Stream
 	switch {
 	case got == nil || got.Received == 0:
-		return workload.Stream{}, errors.Join(append(errs, fmt.Errorf("stream %s carried nothing", s.name))...)
+		return workload.Stream{}, errors.Join(append(errs, fmt.Errorf("stream %s received nothing", s.name))...)
 	case got.Interrupted:
 		errs = append(errs, fmt.Errorf("stream %s was interrupted at number %d", s.name, got.Received))
 	case got.Lost > 0:
@@ -84,7 +84,7 @@ func (s stream) stop() (workload.Stream, error) {
 	return *got, errors.Join(errs...)
 }
 
-// wholeStreams stops streams and fails for each that was not whole.
+// wholeStreams stops streams and fails for each that was interrupted.
 func wholeStreams(t testing.TB, streams ...stream) {
 	t.Helper()
 	for _, s := range streams {
