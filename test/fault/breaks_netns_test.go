@@ -26,59 +26,59 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
-// harm is something done to a node behind its agent's back, and how to mend it.
-type harm struct {
-	name     string
-	do, mend func() error
-	want     string // what the checks must say
+// damage is a change of a node without its agent, and its repair.
+type damage struct {
+	name       string
+	do, repair func() error
+	want       string // in the error of the checks
 }
 
-// Every "no" and "none" of this suite can be a "yes": each is broken for real, and
-// must be seen.
-func TestTheChecksSeeWhatIsBroken(t *testing.T) {
+// The deliberate breaks of this suite: every check for "no" or "none" must be able to
+// fail.
+func TestChecksDetectEveryDamage(t *testing.T) {
 	v := newVictim(t, "")
 	pair := flowPods(v)
 	v.addOnNewENI()
-	var calm sight
-	v.until("the node at rest", func() (err error) {
-		calm, err = v.look()
-		return errors.Join(err, calm.problems(), calm.unrest())
+	var initial observation
+	v.until("the node without pending work", func() (err error) {
+		initial, err = v.observe()
+		return errors.Join(err, initial.problems(), initial.pendingWork())
 	})
-	if err := v.disowned(""); err != nil {
+	if err := v.unexplainedDifferences(""); err != nil {
 		t.Fatal(err)
 	}
-	// An agent that is held cannot mend what the next lines do.
+	// A stopped agent cannot repair the damage.
 	if err := v.running.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	book := calm.book
+	ledger := initial.ledger
 	again := func() error {
-		s, err := v.lookOutside()
+		s, err := v.observeOutside()
 		if err != nil {
 			return err
 		}
-		s.book = book
+		s.ledger = ledger
 		return s.problems()
 	}
-	for _, h := range slices.Concat(v.harmAtEC2(pair.to), v.harmOnNode(pair.from, pair.to), v.harmInKernel(), harmInBook(&book, pair.to)) {
+	for _, h := range slices.Concat(v.damageAtEC2(pair.to), v.damageOnNode(pair.from, pair.to), v.damageInKernel(), damageInLedger(&ledger, pair.to)) {
 		t.Run(h.name, func(t *testing.T) {
 			if err := h.do(); err != nil {
 				t.Fatal(err)
 			}
 			if got := again(); got == nil || !strings.Contains(got.Error(), h.want) {
-				t.Errorf("the checks say %v, want %q", got, h.want)
+				t.Errorf("the checks returned %v, want %q", got, h.want)
 			}
-			if err := h.mend(); err != nil {
+			if err := h.repair(); err != nil {
 				t.Fatal(err)
 			}
 			if got := again(); got != nil {
-				t.Errorf("mended, the checks say %v", got)
+				t.Errorf("after the repair the checks returned %v", got)
 			}
 		})
 	}
 }
 
-// addOnNewENI adds pods until one is on an interface that is not the primary.
+// addOnNewENI adds pods until one is on a secondary interface.
 func (v *victim) addOnNewENI() {
 	v.t.Helper()
 	for n := 0; ; n++ {
@@ -92,11 +92,11 @@ func (v *victim) addOnNewENI() {
 	}
 }
 
-func (v *victim) harmAtEC2(p *node.Pod) []harm {
+func (v *victim) damageAtEC2(p *node.Pod) []damage {
 	c := v.Cloud()
 	eni := v.State().Owner(p.Addr).ID
-	var loose *cloud.Interface
-	return []harm{
+	var detached *cloud.Interface
+	return []damage{
 		{
 			"an address is lost",
 			func() error { return c.UnassignIPv4(eni, []netip.Addr{p.Addr}, nil) },
@@ -109,16 +109,16 @@ func (v *victim) harmAtEC2(p *node.Pod) []harm {
 		{
 			"an interface leaks",
 			func() (err error) {
-				loose, err = c.CreateInterface(cloud.NewInterface{Subnet: v.State().Interfaces[eni].Subnet})
+				detached, err = c.CreateInterface(cloud.NewInterface{Subnet: v.State().Interfaces[eni].Subnet})
 				return err
 			},
-			func() error { return c.DeleteInterface(loose.ID) },
+			func() error { return c.DeleteInterface(detached.ID) },
 			"it leaked",
 		},
 	}
 }
 
-func (v *victim) harmOnNode(from, to *node.Pod) []harm {
+func (v *victim) damageOnNode(from, to *node.Pod) []damage {
 	inPod := func(f func(netlink.Link, *netlink.Addr) error) func() error {
 		return func() error {
 			return to.Run(func() error {
@@ -131,8 +131,8 @@ func (v *victim) harmOnNode(from, to *node.Pod) []harm {
 		}
 	}
 	link := endpoint.LinkName(endpoint.DefaultLinkPrefix, "default", "far")
-	leftover := filepath.Join(v.Dir, "state", "spool", "nobody-eth0-0.del")
-	return []harm{
+	leftover := filepath.Join(v.Dir, "state", "spool", "unknown-eth0-0.del")
+	return []damage{
 		{"an address is held twice", inPod(netlink.AddrAdd), inPod(netlink.AddrDel), from.Addr.String() + " is held twice"},
 		{
 			"a route is missing", v.onNode("ip", "route", "del", to.Addr.String()),
@@ -140,12 +140,12 @@ func (v *victim) harmOnNode(from, to *node.Pod) []harm {
 			podRoutes + ": the kernel has",
 		},
 		{
-			"a DEL is forgotten",
+			"a DEL is not executed",
 			func() error {
 				return errors.Join(os.MkdirAll(filepath.Dir(leftover), 0o700), os.WriteFile(leftover, []byte("{}"), 0o600))
 			},
 			func() error { return os.Remove(leftover) },
-			"was never carried out",
+			"was not executed",
 		},
 	}
 }
@@ -162,18 +162,18 @@ func (v *victim) onNode(args ...string) func() error {
 	}
 }
 
-// harmInKernel is one thing too much, or too little, of each kind the kernel holds.
-func (v *victim) harmInKernel() []harm {
-	const nobody = "10.0.31.250"
+// damageInKernel is one surplus or missing object of each kind in the kernel.
+func (v *victim) damageInKernel() []damage {
+	const unassigned = "10.0.31.250"
 	rule := func(act string, priority int, selector string) func() error {
-		return v.onNode("ip", "rule", act, "priority", fmt.Sprint(priority), selector, nobody, "lookup", "main")
+		return v.onNode("ip", "rule", act, "priority", fmt.Sprint(priority), selector, unassigned, "lookup", "main")
 	}
 	element := func(act, family, set, value string) func() error {
 		return v.onNode("nft", act, "element", family, hostnet.Table, set, "{ "+value+" }")
 	}
-	source, arp := `"enideadbeef000" . 02:00:00:00:00:01 . `+nobody, `"enideadbeef000" . 02:00:00:00:00:01 . `+nobody
+	source, arp := `"enideadbeef000" . 02:00:00:00:00:01 . `+unassigned, `"enideadbeef000" . 02:00:00:00:00:01 . `+unassigned
 	table := fmt.Sprint(hostnet.TableENIOffset + 2)
-	return []harm{
+	return []damage{
 		{
 			"a rule to a pod is left behind", rule("add", hostnet.RuleToPod, "to"), rule("del", hostnet.RuleToPod, "to"),
 			rulesTo + ": the kernel has",
@@ -183,32 +183,32 @@ func (v *victim) harmInKernel() []harm {
 			rulesFrom + ": the kernel has",
 		},
 		{
-			"a table of an interface is left behind", v.onNode("ip", "route", "add", "unreachable", nobody, "table", table),
-			v.onNode("ip", "route", "del", "unreachable", nobody, "table", table), eniTables + ": the kernel has",
+			"a table of an interface is left behind", v.onNode("ip", "route", "add", "unreachable", unassigned, "table", table),
+			v.onNode("ip", "route", "del", "unreachable", unassigned, "table", table), eniTables + ": the kernel has",
 		},
 		{
 			"a link is left behind", v.onNode("ip", "link", "add", "enideadbeef000", "type", "veth", "peer", "name", "tl-peer"),
 			v.onNode("ip", "link", "del", "enideadbeef000"), podLinks + ": the kernel has",
 		},
 		{
-			"SNAT knows an address too many", element("add", "inet", "pods4", nobody), element("delete", "inet", "pods4", nobody),
+			"SNAT has an unassigned address", element("add", "inet", "pods4", unassigned), element("delete", "inet", "pods4", unassigned),
 			podsOfSNAT + ": the kernel has",
 		},
 		{
-			"an address may be sent from that is no pod's", element("add", "inet", "sources4", source), element("delete", "inet", "sources4", source),
+			"an unassigned source address is allowed", element("add", "inet", "sources4", source), element("delete", "inet", "sources4", source),
 			sources + ": the kernel has",
 		},
 		{
-			"ARP may tell of an address that is no pod's", element("add", "arp", "sources", arp), element("delete", "arp", "sources", arp),
+			"an unassigned ARP source address is allowed", element("add", "arp", "sources", arp), element("delete", "arp", "sources", arp),
 			arpSources + ": the kernel has",
 		},
 	}
 }
 
-// harmInBook is a book that says something else than EC2 and the pods.
-func harmInBook(book *introspection.Book, p *node.Pod) []harm {
+// damageInLedger is a ledger that disagrees with EC2 and the pods.
+func damageInLedger(ledger *introspection.Book, p *node.Pod) []damage {
 	address := func() *introspection.Address {
-		for _, e := range book.ENIs {
+		for _, e := range ledger.ENIs {
 			for i, a := range e.Addresses {
 				if a.Address == p.Addr {
 					return &e.Addresses[i]
@@ -222,52 +222,51 @@ func harmInBook(book *introspection.Book, p *node.Pod) []harm {
 	}
 	container := func() *string { return &address().Container }
 	state := func() *string { return &address().State }
-	phase := func() *string { return &book.ENIs[0].State }
-	whole := book.ENIs[0].Addresses
-	return []harm{
+	phase := func() *string { return &ledger.ENIs[0].State }
+	whole := ledger.ENIs[0].Addresses
+	return []damage{
 		{
-			"EC2 has an address that the book has not",
-			func() error { book.ENIs[0].Addresses = whole[1:]; return nil },
-			func() error { book.ENIs[0].Addresses = whole; return nil },
-			"the book has it: true",
+			"an address is in EC2 and not in the ledger",
+			func() error { ledger.ENIs[0].Addresses = whole[1:]; return nil },
+			func() error { ledger.ENIs[0].Addresses = whole; return nil },
+			"in the ledger: true",
 		},
-		{"the book has an address for another pod", set(container, "sandbox-other"), set(container, p.RT.ContainerID), "of the pods it is"},
-		{"the book has a pod's address free", set(state, "free"), set(state, "assigned"), "is free in the book and sandbox-far has it"},
-		{"an interface is on its way for ever", set(phase, "detaching"), set(phase, "ready"), "is detaching in the book"},
+		{"the ledger has another pod for an address", set(container, "sandbox-other"), set(container, p.RT.ContainerID), "by the pods"},
+		{"the ledger has a pod's address as free", set(state, "free"), set(state, "assigned"), "is free in the ledger and assigned to sandbox-far"},
+		{"an interface stays in a pending state", set(phase, "detaching"), set(phase, "ready"), "is detaching in the ledger"},
 	}
 }
 
-// An agent that ends without being killed, be it by a panic, is seen.
-func TestAnAgentThatEndsByItselfIsSeen(t *testing.T) {
+// An agent that ends without a SIGKILL, for example by a panic, is detected.
+func TestAgentThatEndsByItselfIsDetected(t *testing.T) {
 	v := newVictim(t, "")
 	if err := v.running.Process.Signal(syscall.SIGQUIT); err != nil {
 		t.Fatal(err)
 	}
 	<-v.done
 	if err := v.wait(func() error { return nil }); err == nil || !strings.Contains(err.Error(), "ended by itself") {
-		t.Errorf("the keeper says %v", err)
+		t.Errorf("the supervisor returned %v", err)
 	}
 }
 
-// An agent that finds at EC2 what its book does not know is seen.
-func TestAnAgentThatDisownsWhatIsThereIsSeen(t *testing.T) {
+// An agent that finds an address at EC2 that is not in its ledger is detected.
+func TestDifferenceBetweenLedgerAndEC2IsDetected(t *testing.T) {
 	v := newVictim(t, "")
 	eni := v.State().Primary(v.State().InstanceNamed("node1").ID).ID
 	if _, err := v.Cloud().AssignIPv4(eni, cloud.Want{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
-	v.replace() // the next agent looks as it starts
+	v.replace() // the next agent checks EC2 at its start
 	v.until("the difference in the log", func() error {
-		if v.disowned("") == nil {
-			return errors.New("nothing is said")
+		if v.unexplainedDifferences("") == nil {
+			return errors.New("no difference is reported")
 		}
 		return nil
 	})
 }
 
-// A sample that leaves points out is red, and sorts of steps that no number led to
-// are known.
-func TestPointsThatAreNotVisitedAreMissed(t *testing.T) {
+// Points that were not reached and classes of steps without a kill are reported.
+func TestMissedPointsAreReported(t *testing.T) {
 	points := append(callPoints("CreateNetworkInterface", 1), point{Kind: onDisk, N: 1})
 	at := func(p point, steps ...string) outcome { return outcome{point: p, hit: true, steps: steps} }
 	visited := []outcome{
@@ -276,17 +275,17 @@ func TestPointsThatAreNotVisitedAreMissed(t *testing.T) {
 	if err := missed(points, visited, len(points)); err != nil {
 		t.Errorf("all were visited: %v", err)
 	}
-	if err := missed(points, visited[1:], 2); err == nil || !strings.Contains(err.Error(), "CreateNetworkInterface was never killed, stop-before") {
+	if err := missed(points, visited[1:], 2); err == nil || !strings.Contains(err.Error(), "CreateNetworkInterface was not visited at stop-before") {
 		t.Errorf("a call was left out: %v", err)
 	}
 	if err := missed(points, visited[:2], len(points)); err == nil || !strings.Contains(err.Error(), "2 of 3 points") {
 		t.Errorf("a step was left out: %v", err)
 	}
 	if err := missed(nil, nil, 0); err == nil {
-		t.Error("no points at all are nothing to miss")
+		t.Error("an empty list of points was accepted")
 	}
 	if left := unkilled(visited); len(left) > 0 {
-		t.Errorf("agents were killed at every sort, but for %q", left)
+		t.Errorf("no kill at %q, want a kill at every class of steps", left)
 	}
 	visited[2].steps = []string{"disk 1 fsync state/journal/log", "disk 2 write state/journal/log endpoint/1", killed}
 	if left := unkilled(visited); !slices.Equal(left, []string{"disk fsync state/journal/log"}) {
@@ -294,9 +293,9 @@ func TestPointsThatAreNotVisitedAreMissed(t *testing.T) {
 	}
 }
 
-// A node that drops packets for three seconds is seen: by the numbers of a UDP
+// A node that drops packets for three seconds is detected: by lost numbers of a UDP
 // stream, and by the gap in a TCP stream, which loses none.
-func TestAStreamThatIsCutIsSeen(t *testing.T) {
+func TestInterruptedStreamIsDetected(t *testing.T) {
 	v := newVictim(t, "")
 	pair := flowPods(v)
 	other := newControl(t)
@@ -328,6 +327,6 @@ func TestAStreamThatIsCutIsSeen(t *testing.T) {
 		}
 	}
 	if err := flowProblems(beside, beside); err != nil {
-		t.Errorf("the control beside itself: %v", err)
+		t.Errorf("the control compared with itself: %v", err)
 	}
 }

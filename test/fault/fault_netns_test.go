@@ -21,8 +21,8 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-// How many points of each section a sample has. The calls are two of each action
-// that changes something, and these of the others.
+// Numbers of points in a sample of each section. Of the calls it has two points of
+// each modifying action, and these of the others.
 const (
 	sampleReads    = 2
 	sampleSteps    = 10 // on disk, and as many in the kernel
@@ -30,17 +30,17 @@ const (
 	fullRecovery   = 40
 )
 
-// rareTries is how often a churn is made for a sort of step that not every one has.
+// rareTries is how many churns are run for a class of steps that not every churn has.
 const rareTries = 5
 
-// startSteps is about how many steps an agent makes that has something to recover,
-// before it serves.
+// startSteps is about how many steps an agent with something to recover makes before
+// it serves.
 const startSteps = 12
 
 // seedEnv repeats a sample.
 const seedEnv = "TRUNKLINE_FAULT_SEED"
 
-// changes are the EC2 actions of the node that change something.
+// changes are the EC2 actions of the node that modify the account.
 func changes() []string {
 	return []string{
 		"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute", "AssignPrivateIpAddresses",
@@ -51,41 +51,41 @@ func changes() []string {
 // run is one pass over points.
 type run struct {
 	control
-	t    *testing.T
-	calm outcome // of the churn without a kill
-	full bool
-	seed uint64
-	rng  *rand.Rand
+	t        *testing.T
+	baseline outcome // of a churn without a kill
+	full     bool
+	seed     uint64
+	rng      *rand.Rand
 
 	mu      sync.Mutex
 	visited []outcome // of the section
 }
 
-// The agent is killed before and after the effect of every call to EC2, before
-// every step on its disk and every change it asks of the kernel, and once more
-// while it recovers, during a churn. Afterwards nothing is lost, leaked or held
-// twice, and two pods that talked all the time noticed nothing.
-func TestAnAgentKilledAnywhereLosesNothing(t *testing.T) {
+// The agent is killed before and after the effect of every call to EC2, before every
+// write to its disk and every change it requests from the kernel, and once more while
+// it recovers, during a churn. Afterwards nothing is lost, leaked or held twice, and
+// streams between two pods were not disturbed.
+func TestAgentKilledAtAnyPointLosesNothing(t *testing.T) {
 	r := newRun(t)
 	t.Logf("points by %s=%d", seedEnv, r.seed)
 	r.control = newControl(t)
-	calm := r.visit(t, point{})
-	r.calm = calm
-	if err := errors.Join(calm.err, calm.lacks()); err != nil {
-		t.Fatalf("without a kill nothing may be wrong: %v", err)
+	baseline := r.visit(t, point{})
+	r.baseline = baseline
+	if err := errors.Join(baseline.err, baseline.lacks()); err != nil {
+		t.Fatalf("a churn without a kill has problems: %v", err)
 	}
-	disk, kernel := stepsOf(calm, onDisk), stepsOf(calm, inKernel)
+	disk, kernel := stepsOf(baseline, onDisk), stepsOf(baseline, inKernel)
 	if r.full {
-		r.section("calls", everyCall(calm))
+		r.section("calls", everyCall(baseline))
 		r.section(onDisk, disk)
 		r.section(inKernel, kernel)
-		r.section("recovery", r.twice(append(everyCall(calm), append(disk, kernel...)...), fullRecovery))
+		r.section("recovery", r.twice(append(everyCall(baseline), append(disk, kernel...)...), fullRecovery))
 		return
 	}
-	r.section("calls", r.sampleCalls(calm))
-	r.section(onDisk, r.sampleSteps(disk, calm))
-	r.section(inKernel, r.sampleSteps(kernel, calm))
-	r.section("recovery", r.twice(append(everyCall(calm), append(disk, kernel...)...), sampleRecovery))
+	r.section("calls", r.sampleCalls(baseline))
+	r.section(onDisk, r.sampleSteps(disk, baseline))
+	r.section(inKernel, r.sampleSteps(kernel, baseline))
+	r.section("recovery", r.twice(append(everyCall(baseline), append(disk, kernel...)...), sampleRecovery))
 }
 
 func newRun(t *testing.T) *run {
@@ -102,7 +102,7 @@ func newRun(t *testing.T) *run {
 	return r
 }
 
-// expected are sorts of steps that every churn has.
+// expected are classes of steps that every churn has.
 func expected() []string {
 	return []string{
 		"disk record endpoint", "disk record ledger/ip", "disk record ledger/eni", "disk record ledger/action", "disk record ec2", "disk fsync state/journal/log",
@@ -111,25 +111,25 @@ func expected() []string {
 	}
 }
 
-// lacks says what a churn must do for its points to be worth a visit.
+// lacks returns the actions and classes of steps that the churn must have and lacks.
 func (o outcome) lacks() (problems error) {
 	for _, action := range changes() {
 		if o.calls[action] == 0 {
 			problems = errors.Join(problems, fmt.Errorf("the churn makes no %s", action))
 		}
 	}
-	found := sorts(o.steps)
-	for _, sort := range expected() {
-		if !found[sort] {
-			problems = errors.Join(problems, fmt.Errorf("the churn has no step %q, of %q", sort, slices.Sorted(maps.Keys(found))))
+	found := classes(o.steps)
+	for _, class := range expected() {
+		if !found[class] {
+			problems = errors.Join(problems, fmt.Errorf("the churn has no step of class %q, only %q", class, slices.Sorted(maps.Keys(found))))
 		}
 	}
 	return problems
 }
 
-// visit goes to one point.
+// visit visits one point and records its outcome.
 func (r *run) visit(t *testing.T, p point) outcome {
-	o := outcome{point: p, err: errors.New("the visit came to no end")}
+	o := outcome{point: p, err: errors.New("the visit did not finish")}
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -143,17 +143,18 @@ func (r *run) visit(t *testing.T, p point) outcome {
 	return o
 }
 
-// section goes to points, several at once, and writes in a full run what it came
-// to. Of a sample every point must be reached, if need be an earlier one in its
-// place; of all points nine of ten, some of each call's, and every sort of step
-// that any churn showed: those that no number led to are gone to by name.
+// section visits points in parallel and, in a full run, writes the outcomes to the
+// report. Every point of a sample must be reached, if necessary by an earlier one in
+// its place. Of all points nine of ten must be reached, some of each call, and every
+// class of steps that any churn had: classes that no number reached are visited by
+// name.
 func (r *run) section(name string, points []point) {
 	r.t.Run(name, func(t *testing.T) {
 		began := time.Now()
 		r.visited = nil
-		var asked []point // all of them, but for those that -run leaves out
+		var asked []point // all except those that -run leaves out
 		var lanes errgroup.Group
-		lanes.SetLimit(2 * runtime.GOMAXPROCS(0)) // they wait most of the time
+		lanes.SetLimit(2 * runtime.GOMAXPROCS(0)) // visits wait most of the time
 		for _, p := range points {
 			lanes.Go(func() error {
 				t.Run(p.String(), func(t *testing.T) {
@@ -165,7 +166,7 @@ func (r *run) section(name string, points []point) {
 				return nil
 			})
 		}
-		_ = lanes.Wait() // tests fail by themselves
+		_ = lanes.Wait() // failures are reported by the subtests
 		if r.full && (name == onDisk || name == inKernel) {
 			r.byName(t)
 		}
@@ -187,7 +188,7 @@ func (r *run) section(name string, points []point) {
 	})
 }
 
-// reached counts the visits that came to their point.
+// reached counts the visits that reached their point.
 func reached(visited []outcome) (n int) {
 	for _, o := range visited {
 		if o.hit {
@@ -197,22 +198,22 @@ func reached(visited []outcome) (n int) {
 	return n
 }
 
-// byName goes to the sorts of steps that no number led to: not every churn has
-// them. Those of the calm churn must be reached.
+// byName visits the classes of steps that no number reached, because not every churn
+// has them. Those of the baseline churn must be reached.
 func (r *run) byName(t *testing.T) {
-	for _, sort := range unkilled(r.visited) {
-		for tries := 0; tries < rareTries && !r.visit(t, point{Kind: sort, N: 1}).hit; tries++ {
+	for _, class := range unkilled(r.visited) {
+		for tries := 0; tries < rareTries && !r.visit(t, point{Kind: class, N: 1}).hit; tries++ {
 		}
 	}
-	for _, sort := range unkilled(r.visited) {
-		if sorts(r.calm.steps)[sort] {
-			t.Errorf("no agent was killed before a step %q", sort)
+	for _, class := range unkilled(r.visited) {
+		if classes(r.baseline.steps)[class] {
+			t.Errorf("no agent was killed before a step of class %q", class)
 		}
 	}
 }
 
-// reach goes to a point or, where not all of them are visited anyway, to the next
-// earlier one that comes.
+// reach visits a point and, in a sample, the next earlier points until one is
+// reached.
 func (r *run) reach(t *testing.T, p point) {
 	for ok := true; ok; {
 		o := r.visit(t, p)
@@ -223,41 +224,41 @@ func (r *run) reach(t *testing.T, p point) {
 	}
 }
 
-// missed says what of the points was not come to and had to be.
+// missed returns the points that had to be reached and were not.
 func missed(points []point, visited []outcome, least int) (problems error) {
 	if hit := reached(visited); hit < least || len(points) == 0 {
-		problems = fmt.Errorf("%d of %d points were reached, at least %d are to be", hit, len(points), least)
+		problems = fmt.Errorf("%d of %d points were reached, want at least %d", hit, len(points), least)
 	}
 	for _, p := range points {
-		came := slices.ContainsFunc(visited, func(o outcome) bool { return o.hit && o.Action == p.Action && o.Where == p.Where })
-		if p.Action != "" && !came {
-			problems = errors.Join(problems, fmt.Errorf("%s was never killed, %s", p.Action, p.Where))
+		hit := slices.ContainsFunc(visited, func(o outcome) bool { return o.hit && o.Action == p.Action && o.Where == p.Where })
+		if p.Action != "" && !hit {
+			problems = errors.Join(problems, fmt.Errorf("%s was not visited at %s", p.Action, p.Where))
 		}
 	}
 	return problems
 }
 
-// unkilled are the sorts of steps that were seen and that no agent was killed at,
-// of the kind that was visited.
+// unkilled returns the classes of steps that occurred and that no agent was killed
+// at, of the kind that was visited.
 func unkilled(visited []outcome) []string {
 	seen := map[string]bool{}
 	for _, o := range visited {
-		maps.Copy(seen, sorts(ofKind(o.steps, o.Kind)))
+		maps.Copy(seen, classes(ofKind(o.steps, o.Kind)))
 	}
 	for _, o := range visited {
 		if n := len(o.steps); n > 1 && o.steps[n-1] == killed {
-			for sort := range sorts(o.steps[n-2 : n-1]) {
-				delete(seen, sort)
+			for class := range classes(o.steps[n-2 : n-1]) {
+				delete(seen, class)
 			}
 		}
 	}
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// everyCall is before and after each call that the calm churn made.
-func everyCall(calm outcome) (points []point) {
-	for _, action := range slices.Sorted(maps.Keys(calm.calls)) {
-		for n := range calm.calls[action] {
+// everyCall returns the points before and after each call of the baseline churn.
+func everyCall(baseline outcome) (points []point) {
+	for _, action := range slices.Sorted(maps.Keys(baseline.calls)) {
+		for n := range baseline.calls[action] {
 			points = append(points, callPoints(action, n+1)...)
 		}
 	}
@@ -268,35 +269,34 @@ func callPoints(action string, n int) []point {
 	return []point{{Action: action, Where: faults.StopBefore, N: n}, {Action: action, Where: faults.StopAfter, N: n}}
 }
 
-// sampleCalls is before and after one call of each action that changes something,
-// and some others.
-func (r *run) sampleCalls(calm outcome) (points []point) {
+// sampleCalls returns the points before and after one call of each modifying action,
+// and of some others.
+func (r *run) sampleCalls(baseline outcome) (points []point) {
 	for _, action := range changes() {
-		points = append(points, callPoints(action, 1+r.rng.IntN(calm.calls[action]))...)
+		points = append(points, callPoints(action, 1+r.rng.IntN(baseline.calls[action]))...)
 	}
-	reads := slices.DeleteFunc(everyCall(calm), func(p point) bool { return slices.Contains(changes(), p.Action) })
+	reads := slices.DeleteFunc(everyCall(baseline), func(p point) bool { return slices.Contains(changes(), p.Action) })
 	return append(points, r.some(reads, sampleReads)...)
 }
 
-// stepsOf are the steps of a kind that the calm churn made.
-func stepsOf(calm outcome, kind string) (points []point) {
-	for n := range ofKind(calm.steps, kind) {
+// stepsOf returns the steps of a kind in the baseline churn.
+func stepsOf(baseline outcome, kind string) (points []point) {
+	for n := range ofKind(baseline.steps, kind) {
 		points = append(points, point{Kind: kind, N: n + 1})
 	}
 	return points
 }
 
-// sampleSteps draws steps so that as many sorts of them as possible are among them,
-// and one by its sort.
-func (r *run) sampleSteps(points []point, calm outcome) []point {
+// sampleSteps draws steps of as many classes as possible, and one by its class.
+func (r *run) sampleSteps(points []point, baseline outcome) []point {
 	points = r.some(points, len(points))
 	var first, rest []point
 	seen := map[string]bool{}
 	for _, p := range points {
 		fresh := false
-		for sort := range sorts(ofKind(calm.steps, p.Kind)[p.N-1 : p.N]) {
-			fresh = fresh || !seen[sort]
-			seen[sort] = true
+		for class := range classes(ofKind(baseline.steps, p.Kind)[p.N-1 : p.N]) {
+			fresh = fresh || !seen[class]
+			seen[class] = true
 		}
 		if fresh {
 			first = append(first, p)
@@ -304,12 +304,13 @@ func (r *run) sampleSteps(points []point, calm outcome) []point {
 			rest = append(rest, p)
 		}
 	}
-	known := slices.DeleteFunc(expected(), func(sort string) bool { return !strings.HasPrefix(sort, points[0].Kind) })
+	known := slices.DeleteFunc(expected(), func(class string) bool { return !strings.HasPrefix(class, points[0].Kind) })
 	byName := point{Kind: known[r.rng.IntN(len(known))], N: 1}
 	return append(append(first, rest...)[:sampleSteps-1], byName)
 }
 
-// twice draws points, each followed by another early in the next agent's life.
+// twice draws points, each followed by another kill shortly after the start of the
+// next agent.
 func (r *run) twice(points []point, n int) []point {
 	points = r.some(points, n)
 	for i := range points {

@@ -15,8 +15,8 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
-// Numbers of a stream: how often one is sent, and how much longer than the
-// control's longest gap the longest gap may be.
+// The interval between the numbers of a stream, and the allowed ratio of its longest
+// gap to that of the control stream.
 const (
 	interval  = "25ms"
 	gapFactor = 3
@@ -29,30 +29,30 @@ type flow struct {
 	done  chan workload.Result
 }
 
-// told keeps what is written, and says when the first of it is.
-type told struct {
+// output buffers what is written and signals the first write.
+type output struct {
 	bytes.Buffer
 	first chan struct{}
 }
 
-func (w *told) Write(b []byte) (int, error) {
+func (w *output) Write(b []byte) (int, error) {
 	if w.Len() == 0 {
 		close(w.first)
 	}
 	return w.Buffer.Write(b)
 }
 
-// serveFlows answers streams in a pod until the test ends. It returns when the pod
-// listens, which it tells: a stream that is opened before is refused.
+// serveFlows serves streams in a pod until the test ends. It returns when the server
+// prints that it listens: a stream that is opened before is refused.
 func serveFlows(t *testing.T, p *node.Pod) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	said := &told{first: make(chan struct{})}
+	printed := &output{first: make(chan struct{})}
 	go func() {
 		done <- p.Run(func() error {
-			if code := workload.Run(ctx, []string{"workload", "serve"}, workload.Process{Stdout: said, Stderr: said}); code != 0 && ctx.Err() == nil {
-				return fmt.Errorf("serve ended with %d: %s", code, said.String())
+			if code := workload.Run(ctx, []string{"workload", "serve"}, workload.Process{Stdout: printed, Stderr: printed}); code != 0 && ctx.Err() == nil {
+				return fmt.Errorf("serve ended with %d: %s", code, printed.String())
 			}
 			return nil
 		})
@@ -64,13 +64,14 @@ func serveFlows(t *testing.T, p *node.Pod) {
 		}
 	})
 	select {
-	case <-said.first:
-	case <-time.After(patience):
+	case <-printed.first:
+	case <-time.After(timeout):
 		t.Fatalf("the server in %s does not listen", p.Addr)
 	}
 }
 
-// startFlows opens a TCP and a UDP stream and returns once both have numbers back.
+// startFlows opens a TCP and a UDP stream and returns once both have received a
+// number.
 func startFlows(t *testing.T, from, to *node.Pod) []*flow {
 	t.Helper()
 	var flows []*flow
@@ -84,8 +85,8 @@ func startFlows(t *testing.T, from, to *node.Pod) []*flow {
 		case <-began:
 		case r := <-f.done:
 			t.Fatalf("%s stream from %s to %s: ended at once: %s", proto, from.Addr, to.Addr, r.Error)
-		case <-time.After(patience):
-			t.Fatalf("%s stream from %s to %s: nothing came back", proto, from.Addr, to.Addr)
+		case <-time.After(timeout):
+			t.Fatalf("%s stream from %s to %s: no number was returned", proto, from.Addr, to.Addr)
 		}
 		flows = append(flows, f)
 	}
@@ -97,17 +98,17 @@ func (f *flow) run(ctx context.Context, from, to *node.Pod, began chan struct{})
 	if f.proto == "udp" {
 		port = workload.UDPPort
 	}
-	var said bytes.Buffer
+	var printed bytes.Buffer
 	out := &results{last: &last, began: began}
 	err := from.Run(func() error {
 		workload.Run(ctx, []string{
 			"workload", "dial", "stream", fmt.Sprintf("%s:%d", to.Addr, port),
 			"--proto", f.proto, "--duration", "10m", "--interval", interval, "--report", "200ms",
-		}, workload.Process{Stdout: out, Stderr: &said})
+		}, workload.Process{Stdout: out, Stderr: &printed})
 		return nil
 	})
 	if err != nil || last.Stream == nil {
-		last.Error = fmt.Sprint(last.Error, said.String(), err)
+		last.Error = fmt.Sprint(last.Error, printed.String(), err)
 	}
 	return last
 }
@@ -115,7 +116,7 @@ func (f *flow) run(ctx context.Context, from, to *node.Pod, began chan struct{})
 // results keeps the last line that a stream prints.
 type results struct {
 	last  *workload.Result
-	began chan struct{} // closed at the first line that tells of an arrival
+	began chan struct{} // closed at the first line with a received number
 	once  bool
 }
 
@@ -132,7 +133,7 @@ func (r *results) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// stopFlows ends streams and returns how they went.
+// stopFlows ends streams and returns their results.
 func stopFlows(flows []*flow) []workload.Result {
 	var list []workload.Result
 	for _, f := range flows {
@@ -144,8 +145,8 @@ func stopFlows(flows []*flow) []workload.Result {
 	return list
 }
 
-// flowProblems says what is wrong with streams, beside those of a control that
-// were open as long.
+// flowProblems compares streams with those of a control that were open for the same
+// time.
 func flowProblems(got, control []workload.Result) error {
 	var problems error
 	for i, r := range got {
@@ -156,7 +157,7 @@ func flowProblems(got, control []workload.Result) error {
 		}
 		s, c := *r.Stream, *control[i].Stream
 		if c.Lost > 0 || c.Interrupted {
-			problems = errors.Join(problems, fmt.Errorf("%s control stream: %d lost, interrupted %v: it proves nothing", proto, c.Lost, c.Interrupted))
+			problems = errors.Join(problems, fmt.Errorf("%s control stream: %d lost, interrupted %v: the comparison is not valid", proto, c.Lost, c.Interrupted))
 		}
 		if s.Lost > 0 || s.Interrupted {
 			problems = errors.Join(problems, fmt.Errorf("%s stream: %d of %d numbers lost, the first %v; interrupted: %v", proto, s.Lost, s.Sent, s.FirstLost, s.Interrupted))

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message names what is sent on one of the agent's sockets when it asks the kernel
-// for a change, and is empty otherwise.
+// message names the change that a write to one of the agent's sockets requests from
+// the kernel; it is empty for other writes.
 func (t *tracer) message(fd uint64, read func() string) string {
 	ours, err := unix.PidfdGetfd(t.pidfd, int(int32(fd)), 0)
 	if err != nil {
-		return "" // closed meanwhile
+		return "" // the socket was closed meanwhile
 	}
 	defer unix.Close(ours)
 	domain, err := unix.GetsockoptInt(ours, unix.SOL_SOCKET, unix.SO_DOMAIN)
@@ -56,8 +56,8 @@ func messages(b []byte) func(yield func(kind uint16) bool) {
 	}
 }
 
-// routeChange names a message of rtnetlink that changes something.
-// Source: linux/rtnetlink.h; every object has four types in a row.
+// routeChange names an rtnetlink message that modifies something.
+// Source: linux/rtnetlink.h; every object has four consecutive message types.
 func routeChange(kind uint16) string {
 	const get = 2
 	verb := kind & 3
@@ -71,7 +71,7 @@ func routeChange(kind uint16) string {
 	return []string{"new", "delete", "", "set"}[verb] + " " + object
 }
 
-// filterChange names a message of nftables that changes something.
+// filterChange names an nftables message that modifies something.
 // Source: linux/netfilter/nf_tables.h.
 func filterChange(kind uint16) string {
 	if kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
@@ -86,9 +86,9 @@ func filterChange(kind uint16) string {
 	}[kind&0xff]
 }
 
-// gathered reads what a struct msghdr points to. Source: sendmsg(2).
+// gathered reads the buffers of a struct msghdr. Source: sendmsg(2).
 func gathered(thread int, at uint64) string {
-	const vectors, count, size = 16, 24, 32 // msg_iov, msg_iovlen, what is needed of the struct
+	const vectors, count, size = 16, 24, 32 // offsets of msg_iov and msg_iovlen, bytes read of the struct
 	header := []byte(text(thread, at, size))
 	if len(header) < size {
 		return ""

@@ -21,14 +21,14 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
-// point is a moment at which the agent is killed. The zero value: it lives.
+// point is a moment at which the agent is killed. The zero value is no kill.
 type point struct {
-	// Action and Where name a call to EC2; otherwise Kind is that of a step.
+	// Action and Where select calls to EC2; if Action is empty, Kind selects steps.
 	Action, Where string
-	Kind          string // or its sort
-	N             int    // which of the churn's calls of that action, or steps of that kind
-	// Again is the step of the next agent, counted from its start, at which that is
-	// killed too; 0: it lives.
+	Kind          string // or a class of steps
+	N             int    // number of the call or step in the churn, from 1
+	// Again is the step of the next agent, counted from its start, at which that
+	// agent is killed too; 0 is no second kill.
 	Again int
 }
 
@@ -53,20 +53,20 @@ func (p point) compare(q point) int {
 	)
 }
 
-// earlier is a point of the same kind that comes sooner; false when there is none.
-// What a churn does varies a little: its last calls and steps may not come.
+// earlier returns an earlier point of the same kind; false if there is none. The
+// churn varies a little: its last calls and steps do not always occur.
 func (p point) earlier() (point, bool) {
 	sooner := p
 	sooner.N, sooner.Again = (p.N+1)/2, (p.Again+1)/2
 	return sooner, sooner != p
 }
 
-// outcome is what became of a visit.
+// outcome is the result of a visit.
 type outcome struct {
 	point
-	hit   bool     // it came to the kills
-	steps []string // of the agent that was followed, up to the kill; the last one did not happen
-	after []string // of the next agent, if it was to be killed too
+	hit   bool     // the kills happened
+	steps []string // of the traced agent, up to the kill; the last one was not executed
+	after []string // of the next agent, if it is killed too
 	calls map[string]int
 	took  time.Duration
 	flows string
@@ -90,23 +90,24 @@ func (o outcome) String() string {
 	return fmt.Sprintf("%s%s: %s; %s; %s", o.point, at, verdict, o.flows, o.took.Round(100*time.Millisecond))
 }
 
-// sorts are the sorts of steps in a list.
-func sorts(steps []string) map[string]bool {
+// classes returns the classes of the steps in a list.
+func classes(steps []string) map[string]bool {
 	found := map[string]bool{}
 	for _, line := range steps {
 		kind, rest, _ := strings.Cut(line, " ")
 		if _, what, ok := strings.Cut(rest, " "); ok {
-			for _, sort := range sortsOf(kind, what) {
-				found[sort] = true
+			for _, class := range classesOf(kind, what) {
+				found[class] = true
 			}
 		}
 	}
 	return found
 }
 
-// sortsOf are what one call does, records in a write and messages in a datagram,
-// without what differs from churn to churn: "disk record endpoint", "kernel new route".
-func sortsOf(kind, what string) (list []string) {
+// classesOf returns the classes of one call: those of the records in a write or of
+// the messages in a datagram, without names that differ between runs: "disk record
+// endpoint", "kernel new route".
+func classesOf(kind, what string) (list []string) {
 	parts := strings.Split(what, ", ")
 	if keys := regexp.MustCompile(`\b(ledger/[a-z]+|endpoint|ec2)/`).FindAllStringSubmatch(what, -1); keys != nil {
 		parts = nil
@@ -121,7 +122,7 @@ func sortsOf(kind, what string) (list []string) {
 	return list
 }
 
-// ofKind are the steps of a kind.
+// ofKind returns the steps of a kind.
 func ofKind(steps []string, kind string) (list []string) {
 	for _, line := range steps {
 		if strings.HasPrefix(line, kind+" ") {
@@ -131,10 +132,10 @@ func ofKind(steps []string, kind string) (list []string) {
 	return list
 }
 
-// control is a node that nothing is done to, with two pods to stream between.
+// control is a node without kills, with a stream between two pods.
 type control struct {
 	from, to *node.Pod
-	plugin   string // for the nodes beside it
+	plugin   string // binary, shared with the other nodes
 }
 
 func newControl(t *testing.T) control {
@@ -145,7 +146,7 @@ func newControl(t *testing.T) control {
 	return c
 }
 
-// flowPods wires two pods of a node, one of which serves streams.
+// flowPods adds two pods, one of which serves streams.
 func flowPods(v *victim) control {
 	v.t.Helper()
 	c := control{from: v.NewPod("near"), to: v.NewPod("far")}
@@ -158,7 +159,7 @@ func flowPods(v *victim) control {
 	return c
 }
 
-// visit runs a churn on a node of its own and kills its agent at a point.
+// visit runs a churn on a new node and kills its agent at a point.
 func (c control) visit(t *testing.T, p point) (o outcome) {
 	t.Helper()
 	began := time.Now()
@@ -174,7 +175,7 @@ func (c control) visit(t *testing.T, p point) (o outcome) {
 	o.err = v.churn(old)
 	o.hit = arm()
 	got, beside := stopFlows(mine), stopFlows(control)
-	o.err = errors.Join(o.err, flowProblems(got, beside), v.disowned(old))
+	o.err = errors.Join(o.err, flowProblems(got, beside), v.unexplainedDifferences(old))
 	o.flows = fmt.Sprintf("longest gaps tcp %s, udp %s, control %s, %s", gap(got[0]), gap(got[1]), gap(beside[0]), gap(beside[1]))
 	o.steps, o.after = lines(first), lines(second)
 	o.calls = map[string]int{}
@@ -185,8 +186,8 @@ func (c control) visit(t *testing.T, p point) (o outcome) {
 	return o
 }
 
-// arm replaces the agent by one that will be killed at the point. The function it
-// returns disarms and says whether it came to that.
+// arm replaces the agent by one that is killed at the point. The returned function
+// disarms and reports whether the kills happened.
 func (v *victim) arm(p point, first, second string) (disarm func() bool) {
 	v.t.Helper()
 	var next []*exec.Cmd
@@ -206,14 +207,14 @@ func (v *victim) arm(p point, first, second string) (disarm func() bool) {
 	go func() {
 		_, err := v.Faults().AwaitStops(ctx, func(held []faults.Stop) bool { return len(held) > 0 })
 		if err == nil {
-			v.kill() // the reply is lost with it
+			v.kill() // also loses the reply
 		}
 		hit <- err == nil
 	}()
 	return func() bool { cancel(); return <-hit && (p.Again == 0 || wasKilled(second)) }
 }
 
-// traced is an agent that is killed at its n-th step of a kind; 0: it lives.
+// traced is an agent that is killed at its n-th step of a kind; 0 is no kill.
 func (v *victim) traced(kind string, n int, report string) *exec.Cmd {
 	cmd := v.Command(settings()...)
 	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%s\n%s\n%d\n%s", tracerEnv, v.Dir, kind, n, report))
@@ -225,13 +226,13 @@ func wasKilled(report string) bool {
 	return len(list) > 0 && list[len(list)-1] == killed
 }
 
-// disowned is what the agents did not know for their own doing though nobody else
-// did anything: whatever they saw differ between EC2 and their book, but for the
-// interface that was put there.
-func (v *victim) disowned(old vpc.ENIID) (problems error) {
+// unexplainedDifferences returns the differences between EC2 and the agents' ledger
+// that agents reported, although only agents changed the account; those of the
+// interface that the test attached are left out.
+func (v *victim) unexplainedDifferences(old vpc.ENIID) (problems error) {
 	for _, line := range lines(filepath.Join(v.Dir, "agent.log")) {
 		if strings.Contains(line, `msg="the ledger and EC2 differ"`) && (old == "" || !strings.Contains(line, "eni="+string(old))) {
-			problems = errors.Join(problems, fmt.Errorf("the agent disowns what it did: %s", line))
+			problems = errors.Join(problems, fmt.Errorf("the agent reports a difference it caused itself: %s", line))
 		}
 	}
 	return problems

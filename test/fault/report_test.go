@@ -15,11 +15,11 @@ import (
 // Sections of the report, in its order.
 func sections() []string { return []string{"calls", "disk", "kernel", "recovery"} }
 
-// report is what a full run visited and found.
+// report is the file with the results of a full run.
 const report = "test/reports/fault.txt"
 
-// covered are the folders whose code a report is about. Other packages' tests are
-// no part of it.
+// covered are the folders with the code that a report is about. Tests of other
+// packages are not part of it.
 func covered() []string {
 	return []string{
 		"api", "cmd/trunkline-cni", "deploy/iam", "internal/app/agent", "internal/core", "internal/edge", "internal/machinery",
@@ -30,7 +30,7 @@ func covered() []string {
 // root of the checkout.
 const root = "../.."
 
-// code names the code that is covered by its content.
+// code identifies the covered code by a hash of its content.
 func code() (string, error) {
 	sum := sha256.New()
 	for _, folder := range covered() {
@@ -99,7 +99,7 @@ func writeSection[T fmt.Stringer](name, head string, visited []T) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// stale says which sections are of other code than this.
+// stale returns the sections that are about other code than this.
 func stale(found map[string]string, of string) (list []string) {
 	for _, name := range sections() {
 		if !strings.HasPrefix(found[name], "code "+of+",") {
@@ -109,15 +109,15 @@ func stale(found map[string]string, of string) (list []string) {
 	return list
 }
 
-// A report that is not of this code is no failure; it is told.
-func TestTheReportIsGreenAndSaysOfWhichCode(t *testing.T) {
+// A report about other code is not a failure; the test is skipped with a message.
+func TestReportHasNoFailureAndMatchesTheCode(t *testing.T) {
 	found, err := readSections()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
 	for name, body := range found {
 		if lines := strings.Count(body, ": ok;"); lines < 30 || strings.Contains(body, "FAILED") {
-			t.Errorf("%s, section %s: %d points are ok, want at least 30 and none that is not", report, name, lines)
+			t.Errorf("%s, section %s: %d points are ok, want at least 30 and no failure", report, name, lines)
 		}
 	}
 	of, err := code()
@@ -125,21 +125,21 @@ func TestTheReportIsGreenAndSaysOfWhichCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if list := stale(found, of); len(list) > 0 {
-		t.Skipf("%s: the sections %s are missing or of other code than this (%s); `make suites` writes them", report, strings.Join(list, ", "), of)
+		t.Skipf("%s: the sections %s are missing or about other code than this (%s); run `make suites` to update them", report, strings.Join(list, ", "), of)
 	}
 }
 
-func TestAReportOfOtherCodeIsTold(t *testing.T) {
+func TestReportOfOtherCodeIsFound(t *testing.T) {
 	found := map[string]string{}
 	for _, name := range sections() {
 		found[name] = "code 0123, 40 of 40"
 	}
 	if list := stale(found, "0123"); len(list) > 0 {
-		t.Errorf("%v are said to be of other code", list)
+		t.Errorf("%v are reported as about other code", list)
 	}
 	found["disk"] = "code 4567, 40 of 40"
 	delete(found, "kernel")
 	if list := stale(found, "0123"); !slices.Equal(list, []string{"disk", "kernel"}) {
-		t.Errorf("%v are said to be of other code, want disk and kernel", list)
+		t.Errorf("%v are reported as about other code, want disk and kernel", list)
 	}
 }

@@ -20,26 +20,26 @@ import (
 
 // tracerEnv makes a process the tracer of an agent: "<folder>\n<kind>\n<n>\n<report>".
 //
-// It counts the agent's steps over all its threads, writes each to the report
-// before it happens, and kills the agent, and then itself, instead of letting the
-// n-th of a kind, or of a sort (see sortsOf), happen; n of 0 only counts. Steps on disk are calls that change
-// files below the folder; steps in the kernel are messages by netlink that change
-// something, in whichever namespace, and writes to sysctls. What lies between two
-// steps is killed at the second: the effect of the first is then there and nothing
-// of what follows. (strace counts per thread, and goroutines move between threads.)
+// It counts the agent's steps over all its threads, writes each to the report before
+// it is executed, and kills the agent and then itself before the n-th step of a kind
+// or class (see classesOf); with n = 0 it only counts. Steps on disk are calls that
+// modify files below the folder; steps in the kernel are netlink messages that modify
+// something, in any namespace, and writes to sysctls. Only the moments before steps
+// need a kill: between two steps only the effect of the first exists. (strace counts
+// per thread, and goroutines move between threads.)
 const tracerEnv = "TL_FAULT_TRACER"
 
 // Kinds of steps.
 const (
 	onDisk   = "disk"
 	inKernel = "kernel"
-	anyStep  = "any" // of both; only to kill at
+	anyStep  = "any" // of both kinds; only as the point of a kill
 )
 
-// killed ends the report of an agent that came to its point.
+// killed is the last line of the report of an agent that was killed at its point.
 const killed = "killed"
 
-// serveTracer ends the process as a tracer if it was started as one.
+// serveTracer runs as a tracer, and exits, if the process was started as one.
 func serveTracer() {
 	setting, ok := os.LookupEnv(tracerEnv)
 	if !ok {
@@ -52,15 +52,15 @@ func serveTracer() {
 	os.Exit(0)
 }
 
-// tracer follows one agent.
+// tracer traces one agent.
 type tracer struct {
 	folder string
-	kind   string // of the step to kill at, or its sort
-	kill   int    // which one
+	kind   string // of the step to kill at, or its class
+	kill   int    // its number
 	report *os.File
 	agent  int // its pid
 	pidfd  int
-	seen   map[string]int // steps by kind and by sort
+	seen   map[string]int // steps by kind and by class
 }
 
 func trace(setting string) error {
@@ -77,7 +77,7 @@ func trace(setting string) error {
 		return err
 	}
 	defer report.Close()
-	runtime.LockOSThread() // the kernel knows tracers by their thread
+	runtime.LockOSThread() // ptrace ties a tracee to the tracer's thread
 	defer runtime.UnlockOSThread()
 	cmd := exec.Command(os.Args[0])
 	for _, kv := range os.Environ() {
@@ -97,7 +97,8 @@ func trace(setting string) error {
 	return t.follow()
 }
 
-// follow runs the agent to its end, and dies as it did when it was killed.
+// follow traces the agent until it ends, and ends with the same signal if it was
+// killed.
 func (t *tracer) follow() error {
 	var status unix.WaitStatus
 	if _, err := unix.Wait4(t.agent, &status, unix.WALL, nil); err != nil {
@@ -119,7 +120,7 @@ func (t *tracer) follow() error {
 			default:
 				deliver = int(sig)
 			}
-			// A thread that was killed meanwhile is told by Wait4.
+			// Wait4 reports a thread that was killed meanwhile.
 			if err := unix.PtraceSyscall(thread, deliver); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
@@ -154,7 +155,7 @@ type entry struct {
 
 const opEntry = 1 // PTRACE_SYSCALL_INFO_ENTRY
 
-// call looks at a thread that stopped at a system call.
+// call inspects a thread that stopped at a system call.
 func (t *tracer) call(thread int) error {
 	var e entry
 	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(thread), unsafe.Sizeof(e), uintptr(unsafe.Pointer(&e)), 0, 0); errno != 0 {
@@ -171,7 +172,7 @@ func (t *tracer) call(thread int) error {
 		return nil
 	}
 	now := false
-	for _, is := range append(sortsOf(kind, what), kind, anyStep) {
+	for _, is := range append(classesOf(kind, what), kind, anyStep) {
 		t.seen[is]++
 		now = now || is == t.kind && t.seen[is] == t.kill
 	}
@@ -180,12 +181,12 @@ func (t *tracer) call(thread int) error {
 	}
 	if now {
 		_, err := fmt.Fprintln(t.report, killed)
-		return errors.Join(err, unix.Kill(t.agent, unix.SIGKILL)) // a call that was stopped at its entry does not happen
+		return errors.Join(err, unix.Kill(t.agent, unix.SIGKILL)) // the call is not executed: it is stopped at its entry
 	}
 	return nil
 }
 
-// step names a call that is a step, with its kind; what is empty for others.
+// step names a call that is a step, with its kind; both are empty for other calls.
 func (t *tracer) step(thread int, e entry) (kind, what string) {
 	switch e.Number {
 	case unix.SYS_WRITE:
@@ -220,8 +221,8 @@ func (t *tracer) step(thread int, e entry) (kind, what string) {
 	return "", ""
 }
 
-// inside returns path relative to the folder, empty for what lies elsewhere and
-// for the agent's log.
+// inside returns path relative to the folder, empty for paths elsewhere and for the
+// agent's log.
 func (t *tracer) inside(path string) string {
 	rel, err := filepath.Rel(t.folder, path)
 	if err != nil || path == "" || strings.HasPrefix(rel, "..") || strings.HasSuffix(rel, ".txt") || rel == "agent.log" {
@@ -238,7 +239,7 @@ func descriptor(thread int, fd uint64) string {
 	return path
 }
 
-// name reads a path out of a thread's memory.
+// name reads a path from a thread's memory.
 func name(thread int, at uint64) string {
 	path, _, _ := strings.Cut(text(thread, at, 255), "\x00")
 	return path
@@ -257,7 +258,7 @@ func text(thread int, at uint64, n int) string {
 	return string(buf[:got])
 }
 
-// keys are those of the records in a line of the journal.
+// keys returns the keys of the records in a line of the journal.
 func keys(line string) string {
 	var list []string
 	for _, m := range regexp.MustCompile(`"k":"([^"]+)"`).FindAllStringSubmatch(line, -1) {

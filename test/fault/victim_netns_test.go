@@ -23,29 +23,29 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
-// patience bounds what should happen after a kill: the longest is an assignment
-// whose reply was lost, which is looked for as long as a describe may be stale.
-const patience = 60 * time.Second
+// timeout bounds the recovery after a kill. The longest is that of an assignment with
+// a lost reply, which is rechecked for as long as a describe may be stale.
+const timeout = 60 * time.Second
 
-// victim is a node whose agent is killed, and started again as a DaemonSet would.
+// victim is a node with an agent that is killed, and restarted as a DaemonSet would.
 type victim struct {
 	*node.Node
 	t *testing.T
 
 	stop context.CancelFunc
-	done chan struct{} // closed when the keeper has ended
+	done chan struct{} // closed when the supervisor has ended
 
 	mu      sync.Mutex
 	running *exec.Cmd
-	next    []*exec.Cmd // what to start after the running one; then plain agents
+	next    []*exec.Cmd // agents to start after the running one; then ordinary ones
 	starts  int
-	broken  error // why the keeper gave up
+	broken  error // why the supervisor ended
 
-	pods map[string]*node.Pod // by container: ADD was answered, DEL not yet asked for
+	pods map[string]*node.Pod // by container: ADD succeeded, DEL not requested
 }
 
-// spare is how many addresses the pool may hold beyond those of pods at rest: the
-// warm ones and the headroom.
+// spare is how many addresses the pool may hold beyond those of pods when it has no
+// pending work: the warm ones and the headroom.
 const spare = 2 + 2
 
 // settings make the pool grow and shrink within a churn.
@@ -53,14 +53,14 @@ func settings() []string {
 	return []string{"warm-ips=2", "headroom=2", "cool-down=300ms", "idle-after=1s", "release-every=1s", "del-wait=1s"}
 }
 
-// newVictim boots a node with a running agent on it. plugin is that of a node made
-// before, or empty.
+// newVictim boots a node with a running agent. plugin is the binary built for an
+// earlier node, or empty.
 func newVictim(t *testing.T, plugin string) *victim {
 	t.Helper()
 	v := &victim{Node: node.New(t, node.Config{Plugin: plugin}), t: t, done: make(chan struct{}), pods: map[string]*node.Pod{}}
 	ctx, stop := context.WithCancel(context.Background())
 	v.stop = stop
-	go v.keep(ctx)
+	go v.supervise(ctx)
 	t.Cleanup(func() {
 		v.stop()
 		v.kill()
@@ -74,9 +74,9 @@ func newVictim(t *testing.T, plugin string) *victim {
 	return v
 }
 
-// keep runs one agent after the other until it is stopped, or one ends in another
-// way than by being killed.
-func (v *victim) keep(ctx context.Context) {
+// supervise runs one agent after the other until it is stopped, or one ends in
+// another way than by SIGKILL.
+func (v *victim) supervise(ctx context.Context) {
 	defer close(v.done)
 	for range 20 {
 		v.mu.Lock()
@@ -111,16 +111,17 @@ func (v *victim) keep(ctx context.Context) {
 	v.mu.Unlock()
 }
 
-// kill ends the running agent, if any; the keeper starts the next.
+// kill kills the running agent, if any; the supervisor starts the next.
 func (v *victim) kill() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.running != nil && v.broken == nil {
-		_ = v.running.Process.Kill() // it may be dead already
+		_ = v.running.Process.Kill() // it may have ended already
 	}
 }
 
-// replace kills the running agent and has these follow, one after the other.
+// replace kills the running agent and has the supervisor start these, one after the
+// other.
 func (v *victim) replace(next ...*exec.Cmd) {
 	v.t.Helper()
 	v.mu.Lock()
@@ -142,7 +143,7 @@ func (v *victim) started() int {
 	return v.starts
 }
 
-// until waits for a condition as long as a recovery may take.
+// until waits for a condition, for as long as a recovery may take.
 func (v *victim) until(what string, ok func() error) {
 	v.t.Helper()
 	if err := v.wait(ok); err != nil {
@@ -151,7 +152,7 @@ func (v *victim) until(what string, ok func() error) {
 }
 
 func (v *victim) wait(ok func() error) error {
-	ctx, cancel := context.WithTimeout(v.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(v.t.Context(), timeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -171,8 +172,8 @@ func (v *victim) wait(ok func() error) error {
 	}
 }
 
-// oldENI puts an interface on the node as an agent of an hour ago left it: the
-// pool may give it back, which it does only with interfaces that are not new.
+// oldENI attaches an interface with the tags of an agent of an hour ago: the pool
+// releases only interfaces that are not new.
 func (v *victim) oldENI() vpc.ENIID {
 	v.t.Helper()
 	instance := v.State().InstanceNamed("node1")
@@ -208,7 +209,7 @@ func (v *victim) oldENI() vpc.ENIID {
 	return eni.ID
 }
 
-// add wires a pod that stays until it is deleted.
+// add adds a pod that stays until it is deleted.
 func (v *victim) add(p *node.Pod) error {
 	if err := v.Add(p); err != nil {
 		return fmt.Errorf("ADD %s: %w", p.RT.ContainerID, err)
@@ -229,23 +230,23 @@ func (v *victim) del(p *node.Pod) error {
 	return nil
 }
 
-// crowd is how many pods come at once: more than the addresses of the primary and
-// of one more interface, so that the pool has to make another.
-const crowd = 10
+// burst is how many pods are added at once: more than the addresses of the primary
+// and of one more interface, so that the pool has to create another.
+const burst = 10
 
-// churn makes the pool grow by an interface and give one back, while pods come
-// and go three at a time, and returns when the node is at rest.
+// churn makes the pool create an interface and release one, while pods are added and
+// deleted three at a time, and returns when no work is pending.
 func (v *victim) churn(old vpc.ENIID) error {
-	pods := make([]*node.Pod, crowd)
+	pods := make([]*node.Pod, burst)
 	for i := range pods {
-		pods[i] = v.NewPod(fmt.Sprint("crowd", i))
+		pods[i] = v.NewPod(fmt.Sprint("burst", i))
 	}
 	late := v.NewPod("late")
 	if err := atOnce(pods, v.add); err != nil {
 		return err
 	}
 	var group errgroup.Group
-	group.Go(func() error { return atOnce(v.going(pods, old), v.del) })
+	group.Go(func() error { return atOnce(v.deletable(pods, old), v.del) })
 	group.Go(func() error {
 		if err := v.add(late); err != nil {
 			return err
@@ -255,12 +256,12 @@ func (v *victim) churn(old vpc.ENIID) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return v.wait(v.atRest)
+	return v.wait(v.idle)
 }
 
-// going are all but two of the pods. The two that stay are on the interface that
-// was made for the crowd: it is then in use, and the old one is what is idle.
-func (v *victim) going(pods []*node.Pod, old vpc.ENIID) (going []*node.Pod) {
+// deletable returns all but two of the pods. The two that stay are on the interface
+// created for the burst: it is then in use, and the old one is idle.
+func (v *victim) deletable(pods []*node.Pod, old vpc.ENIID) (list []*node.Pod) {
 	staying := 0
 	for _, p := range pods {
 		owner := v.State().Owner(p.Addr)
@@ -268,9 +269,9 @@ func (v *victim) going(pods []*node.Pod, old vpc.ENIID) (going []*node.Pod) {
 			staying++
 			continue
 		}
-		going = append(going, p)
+		list = append(list, p)
 	}
-	return going
+	return list
 }
 
 func atOnce(pods []*node.Pod, do func(*node.Pod) error) error {
@@ -282,12 +283,12 @@ func atOnce(pods []*node.Pod, do func(*node.Pod) error) error {
 	return group.Wait()
 }
 
-// atRest says why the pool still has something to do. Which interface it gives back
-// is its own affair: one whose last call is in doubt is not touched meanwhile.
-func (v *victim) atRest() error {
-	s, err := v.look()
+// idle returns an error if the pool has pending work. The pool chooses which
+// interface it releases: one with a call in doubt is not touched meanwhile.
+func (v *victim) idle() error {
+	s, err := v.observe()
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.unrest(), s.problems())
+	return errors.Join(s.pendingWork(), s.problems())
 }

@@ -22,60 +22,60 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
-// sight is what can be seen of a node from outside, and of its account.
-type sight struct {
-	pods    []seenPod                  // whose ADD was answered and whose DEL was not asked for
-	ec2     map[vpc.ENIID][]netip.Addr // secondary addresses of the node's interfaces
-	loose   []vpc.ENIID                // interfaces of the account on no instance
-	book    introspection.Book         // what the agent says
-	kernel  map[string][]string        // what the node's kernel holds, by kind
-	spooled []string                   // DELs that wait
+// observation is the state of a node as observed from outside, and of its account.
+type observation struct {
+	pods     []observedPod              // ADD succeeded, DEL not requested
+	ec2      map[vpc.ENIID][]netip.Addr // secondary addresses of the node's interfaces
+	detached []vpc.ENIID                // interfaces of the account on no instance
+	ledger   introspection.Book         // as the agent reports it
+	kernel   map[string][]string        // objects in the node's kernel, by kind
+	spooled  []string                   // DELs in the spool
 }
 
-// seenPod is a pod with the addresses its own kernel says it has.
-type seenPod struct {
+// observedPod is a pod with the addresses of its own kernel interface.
+type observedPod struct {
 	container, name string
 	answered        netip.Addr
 	has             []netip.Addr
 }
 
-func (v *victim) look() (s sight, err error) {
-	if s, err = v.lookOutside(); err != nil {
+func (v *victim) observe() (s observation, err error) {
+	if s, err = v.observeOutside(); err != nil {
 		return s, err
 	}
-	return s, v.Get(introspection.BookPath, &s.book)
+	return s, v.Get(introspection.BookPath, &s.ledger)
 }
 
-// lookOutside sees all but the agent's book: it needs no agent.
-func (v *victim) lookOutside() (s sight, err error) {
+// observeOutside observes everything except the agent's ledger, so it needs no agent.
+func (v *victim) observeOutside() (s observation, err error) {
 	v.mu.Lock()
 	pods := slices.Collect(maps.Values(v.pods))
 	v.mu.Unlock()
 	for _, p := range pods {
-		seen, err := seePod(p)
+		seen, err := observePod(p)
 		if err != nil {
 			return s, err
 		}
 		s.pods = append(s.pods, seen)
 	}
-	slices.SortFunc(s.pods, func(a, b seenPod) int { return strings.Compare(a.container, b.container) })
+	slices.SortFunc(s.pods, func(a, b observedPod) int { return strings.Compare(a.container, b.container) })
 	s.ec2 = map[vpc.ENIID][]netip.Addr{}
 	for id, i := range v.State().Interfaces {
 		if i.Attachment == nil {
-			s.loose = append(s.loose, id)
+			s.detached = append(s.detached, id)
 			continue
 		}
 		s.ec2[id] = i.IPv4[1:]
 	}
-	if s.kernel, err = v.seeKernel(); err != nil {
+	if s.kernel, err = v.observeKernel(); err != nil {
 		return s, err
 	}
 	s.spooled, err = filepath.Glob(filepath.Join(v.Dir, "state", "spool", "*.del*"))
 	return s, err
 }
 
-func seePod(p *node.Pod) (seenPod, error) {
-	seen := seenPod{container: p.RT.ContainerID, name: strings.TrimPrefix(p.RT.ContainerID, "sandbox-"), answered: p.Addr}
+func observePod(p *node.Pod) (observedPod, error) {
+	seen := observedPod{container: p.RT.ContainerID, name: strings.TrimPrefix(p.RT.ContainerID, "sandbox-"), answered: p.Addr}
 	err := p.Run(func() error {
 		eth0, err := netlink.LinkByName(p.RT.IfName)
 		if err != nil {
@@ -91,20 +91,20 @@ func seePod(p *node.Pod) (seenPod, error) {
 	return seen, err
 }
 
-// Kinds of what the kernel holds for pods and interfaces.
+// Kinds of objects that the kernel has for pods and interfaces.
 const (
 	podLinks   = "pod links"
 	rulesTo    = "rules to a pod"
 	rulesFrom  = "rules from a pod"
 	podRoutes  = "routes to a pod"
 	eniTables  = "route tables of interfaces"
-	sources    = "addresses that may be sent from"
-	podsOfSNAT = "addresses known to SNAT"
-	arpSources = "addresses ARP may tell of"
+	sources    = "allowed source addresses"
+	podsOfSNAT = "pod addresses in SNAT"
+	arpSources = "allowed ARP source addresses"
 )
 
-// seeKernel reads what the kernel of the node holds that is ours.
-func (v *victim) seeKernel() (map[string][]string, error) {
+// observeKernel reads our objects in the node's kernel.
+func (v *victim) observeKernel() (map[string][]string, error) {
 	have := map[string][]string{}
 	note := func(kind, what string) { have[kind] = append(have[kind], what) }
 	var ruleset []byte
@@ -147,7 +147,7 @@ func (v *victim) seeKernel() (map[string][]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the node's kernel: %w", err)
 	}
-	if err := seeSets(ruleset, note); err != nil {
+	if err := readSets(ruleset, note); err != nil {
 		return nil, err
 	}
 	for kind, list := range have {
@@ -157,8 +157,8 @@ func (v *victim) seeKernel() (map[string][]string, error) {
 	return have, nil
 }
 
-// seeSets notes the addresses in our sets of nftables.
-func seeSets(raw []byte, note func(kind, what string)) error {
+// readSets reads the addresses in our nftables sets.
+func readSets(raw []byte, note func(kind, what string)) error {
 	var ruleset struct {
 		Objects []struct {
 			Set *struct {
@@ -208,30 +208,30 @@ func addressIn(element any) string {
 	return ""
 }
 
-// unrest says what the pool still has to do.
-func (s sight) unrest() error {
+// pendingWork returns an error if the pool still has something to do.
+func (s observation) pendingWork() error {
 	held := 0
-	for _, e := range s.book.ENIs {
+	for _, e := range s.ledger.ENIs {
 		held += len(e.Addresses)
 	}
-	if most := len(s.pods) + spare; held > most || len(s.book.Pool.Steps) > 0 {
-		return fmt.Errorf("%d addresses are held, at most %d are to be; steps %v: %s", held, most, s.book.Pool.Steps, s.book.Pool.Why)
+	if most := len(s.pods) + spare; held > most || len(s.ledger.Pool.Steps) > 0 {
+		return fmt.Errorf("%d addresses are held, want at most %d; steps %v: %s", held, most, s.ledger.Pool.Steps, s.ledger.Pool.Why)
 	}
 	return nil
 }
 
-// problems says all that is not as it must be on a node at rest.
-func (s sight) problems() error {
-	return errors.Join(s.addressProblems(), s.bookProblems(), s.kernelProblems(), s.leaks())
+// problems returns all violations on a node without pending work.
+func (s observation) problems() error {
+	return errors.Join(s.addressProblems(), s.ledgerProblems(), s.kernelProblems(), s.leaks())
 }
 
-// addressProblems: every pod has the address it was answered, EC2 has given it to
-// the node, and nobody else has it.
-func (s sight) addressProblems() (problems error) {
+// addressProblems checks that every pod has the address of its ADD result, that EC2
+// assigned it to the node, and that no other pod has it.
+func (s observation) addressProblems() (problems error) {
 	holders := map[netip.Addr]string{}
 	for _, p := range s.pods {
 		if !slices.Equal(p.has, []netip.Addr{p.answered}) {
-			problems = errors.Join(problems, fmt.Errorf("pod %s was given %s and has %v", p.name, p.answered, p.has))
+			problems = errors.Join(problems, fmt.Errorf("pod %s was assigned %s and has %v", p.name, p.answered, p.has))
 		}
 		for _, a := range append(p.has, p.answered) {
 			if other := holders[a]; other != "" && other != p.name {
@@ -246,37 +246,37 @@ func (s sight) addressProblems() (problems error) {
 	return problems
 }
 
-// bookProblems: the agent's book is what EC2 and the pods say.
-func (s sight) bookProblems() (problems error) {
+// ledgerProblems checks that the agent's ledger agrees with EC2 and the pods.
+func (s observation) ledgerProblems() (problems error) {
 	pods := map[netip.Addr]string{}
 	for _, p := range s.pods {
 		pods[p.answered] = p.container
 	}
-	booked := map[vpc.ENIID][]netip.Addr{}
-	for _, e := range s.book.ENIs {
+	recorded := map[vpc.ENIID][]netip.Addr{}
+	for _, e := range s.ledger.ENIs {
 		id := vpc.ENIID(e.ID)
-		booked[id] = nil
+		recorded[id] = nil
 		if e.State != "ready" {
-			problems = errors.Join(problems, fmt.Errorf("%s is %s in the book: %s", e.ID, e.State, e.Why))
+			problems = errors.Join(problems, fmt.Errorf("%s is %s in the ledger: %s", e.ID, e.State, e.Why))
 		}
 		for _, a := range e.Addresses {
-			booked[id] = append(booked[id], a.Address)
+			recorded[id] = append(recorded[id], a.Address)
 			container := pods[a.Address]
 			switch {
 			case a.State == "assigned" && a.Container != container:
-				problems = errors.Join(problems, fmt.Errorf("%s is %q's in the book, of the pods it is %q's", a.Address, a.Container, container))
+				problems = errors.Join(problems, fmt.Errorf("%s belongs to %q in the ledger, and to %q by the pods", a.Address, a.Container, container))
 			case a.State != "assigned" && container != "":
-				problems = errors.Join(problems, fmt.Errorf("%s is %s in the book and %s has it", a.Address, a.State, container))
+				problems = errors.Join(problems, fmt.Errorf("%s is %s in the ledger and assigned to %s", a.Address, a.State, container))
 			case a.State != "assigned" && a.State != "free" && a.State != "cooling":
-				problems = errors.Join(problems, fmt.Errorf("%s is %s in the book: %s", a.Address, a.State, a.Why))
+				problems = errors.Join(problems, fmt.Errorf("%s is %s in the ledger: %s", a.Address, a.State, a.Why))
 			}
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(union(booked, s.ec2))) {
-		have, inBook := booked[id]
-		atEC2, there := s.ec2[id]
-		if inBook != there || !slices.Equal(sorted(have), sorted(atEC2)) {
-			problems = errors.Join(problems, fmt.Errorf("%s: the book has it: %v, with %v; EC2: %v, with %v", id, inBook, have, there, atEC2))
+	for _, id := range slices.Sorted(maps.Keys(union(recorded, s.ec2))) {
+		have, inLedger := recorded[id]
+		atEC2, inEC2 := s.ec2[id]
+		if inLedger != inEC2 || !slices.Equal(sorted(have), sorted(atEC2)) {
+			problems = errors.Join(problems, fmt.Errorf("%s: in the ledger: %v, with %v; in EC2: %v, with %v", id, inLedger, have, inEC2, atEC2))
 		}
 	}
 	return problems
@@ -292,9 +292,9 @@ func sorted(list []netip.Addr) []netip.Addr {
 	return slices.SortedFunc(slices.Values(list), netip.Addr.Compare)
 }
 
-// kernelProblems: the kernel holds what the pods and interfaces need, no more and
-// no less.
-func (s sight) kernelProblems() (problems error) {
+// kernelProblems checks that the kernel has exactly the objects that the pods and
+// interfaces need.
+func (s observation) kernelProblems() (problems error) {
 	var links, addresses []string
 	for _, p := range s.pods {
 		links = append(links, endpoint.LinkName(endpoint.DefaultLinkPrefix, "default", p.name))
@@ -304,7 +304,7 @@ func (s sight) kernelProblems() (problems error) {
 	for _, kind := range []string{rulesTo, podRoutes, sources, podsOfSNAT, arpSources} {
 		want[kind] = addresses
 	}
-	for _, e := range s.book.ENIs {
+	for _, e := range s.ledger.ENIs {
 		if e.Device == 0 {
 			continue
 		}
@@ -324,13 +324,13 @@ func (s sight) kernelProblems() (problems error) {
 	return problems
 }
 
-// leaks: interfaces on no instance, DELs that nobody carries out.
-func (s sight) leaks() (problems error) {
-	for _, id := range s.loose {
-		problems = errors.Join(problems, fmt.Errorf("%s is on no instance: it leaked", id))
+// leaks checks for detached interfaces and for spooled DELs that were not executed.
+func (s observation) leaks() (problems error) {
+	for _, id := range s.detached {
+		problems = errors.Join(problems, fmt.Errorf("%s is attached to no instance: it leaked", id))
 	}
 	for _, path := range s.spooled {
-		problems = errors.Join(problems, fmt.Errorf("the DEL %s was never carried out", filepath.Base(path)))
+		problems = errors.Join(problems, fmt.Errorf("the DEL %s was not executed", filepath.Base(path)))
 	}
 	return problems
 }
