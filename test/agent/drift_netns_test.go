@@ -1,6 +1,6 @@
 //go:build netns
 
-package thread
+package agent
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
-// reports are what the agent says was changed from outside, one a line.
+// reports returns the agent's log lines and events about external changes.
 func reports(t *testing.T, n *node.Node) (lines []string) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(n.Dir, "agent.log"))
@@ -36,12 +36,12 @@ func reports(t *testing.T, n *node.Node) (lines []string) {
 	return lines
 }
 
-// Pods and interfaces come and go, the links, routes, rules and nftables of the node
-// with them, and the passes over the kernel see all of it half done: none of it is
-// drift. What somebody else does in the middle of it is.
-func TestOwnWorkIsNeverReportedAsDrift(t *testing.T) {
+// Pods and interfaces are added and deleted, with their links, routes, rules and
+// nftables elements, while passes over the kernel observe incomplete work: none of it
+// is drift. An external change in the middle of it is.
+func TestOwnChangesAreNotReportedAsDrift(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes more than a minute: that old an interface must be to go")
+		t.Skip("takes more than a minute: younger interfaces are not released")
 	}
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=1", "headroom=0", "idle-after=2s", "release-every=1s", "cool-down=1s")
@@ -50,7 +50,7 @@ func TestOwnWorkIsNeverReportedAsDrift(t *testing.T) {
 	if err := n.Add(stay); err != nil {
 		t.Fatal(err)
 	}
-	pods := make([]*node.Pod, 11) // all the primary interface has and most of two more
+	pods := make([]*node.Pod, 11) // all addresses of the primary interface and most of two more
 	for i := range pods {
 		pods[i] = n.NewPod(fmt.Sprint("p", i))
 	}
@@ -68,9 +68,9 @@ func TestOwnWorkIsNeverReportedAsDrift(t *testing.T) {
 		together(t, pods, n.Del)
 	}
 	if len(enis) < 3 {
-		t.Errorf("only interfaces %v were ever there", enis)
+		t.Errorf("only interfaces %v were used, want three", enis)
 	}
-	until(t, time.Minute, "an interface goes", func() error {
+	until(t, time.Minute, "an interface is released", func() error {
 		if left := most(); left > 2 {
 			return fmt.Errorf("%d interfaces", left)
 		}
@@ -78,9 +78,9 @@ func TestOwnWorkIsNeverReportedAsDrift(t *testing.T) {
 	})
 	together(t, pods, n.Add)
 	if got := reports(t, n); len(got) > 0 {
-		t.Errorf("%d reports of our own work:\n%s", len(got), strings.Join(got, "\n"))
+		t.Errorf("%d reports about the agent's own changes:\n%s", len(got), strings.Join(got, "\n"))
 	}
-	// The same again with a vandal.
+	// The same again with an external change.
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -94,12 +94,12 @@ func TestOwnWorkIsNeverReportedAsDrift(t *testing.T) {
 	<-done
 	for _, line := range reports(t, n) {
 		if !strings.Contains(line, stay.Addr.String()) {
-			t.Errorf("a report of our own work: %s", line)
+			t.Errorf("a report about the agent's own change: %s", line)
 		}
 	}
 }
 
-// together does something to all pods, four at a time.
+// together calls do for all pods, four at a time.
 func together(t *testing.T, pods []*node.Pod, do func(*node.Pod) error) {
 	t.Helper()
 	for batch := range slices.Chunk(pods, 4) {
@@ -123,19 +123,19 @@ func damage(t *testing.T, n *node.Node, args ...string) {
 }
 
 func reported(t *testing.T, n *node.Node, what string) error {
-	said, event := false, false
+	logged, event := false, false
 	for _, line := range reports(t, n) {
-		said = said || strings.Contains(line, what) && strings.Contains(line, "(repaired)")
+		logged = logged || strings.Contains(line, what) && strings.Contains(line, "(repaired)")
 		event = event || strings.Contains(line, "node=NetworkDrift")
 	}
-	if said && event {
+	if logged && event {
 		return nil
 	}
 	return fmt.Errorf("no report of %q among %q", what, reports(t, n))
 }
 
-// Each kind of damage, at once after the pod was wired: repaired and reported.
-func TestEveryDamageIsRepairedAndReported(t *testing.T) {
+// Each kind of damage to the kernel's state is repaired and reported.
+func TestEveryExternalChangeIsRepairedAndReported(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=1", "headroom=0")
 	n.UntilReady()
@@ -162,7 +162,7 @@ func TestEveryDamageIsRepairedAndReported(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.do()
 			n.Until("it is reported", func() error { return reported(t, n, c.reports) })
-			n.Until("CHECK is content", func() error {
+			n.Until("CHECK succeeds", func() error {
 				return errors.Join(cni.CheckNetworkList(t.Context(), list, first.RT), cni.CheckNetworkList(t.Context(), list, last.RT))
 			})
 			if err := last.Ping(first.Addr); err != nil {
@@ -172,9 +172,9 @@ func TestEveryDamageIsRepairedAndReported(t *testing.T) {
 	}
 }
 
-// What others did while no agent ran is told by the next one, if that wires as the one
-// before did.
-func TestDamageDoneWhileNoAgentRunsIsReported(t *testing.T) {
+// External changes while no agent runs are reported by the next agent, if it has the
+// same settings.
+func TestExternalChangesWhileNoAgentRunsAreReported(t *testing.T) {
 	n := node.New(t, node.Config{})
 	settings := []string{"warm-ips=1", "headroom=0"}
 	n.StartAgent(settings...)
@@ -188,13 +188,13 @@ func TestDamageDoneWhileNoAgentRunsIsReported(t *testing.T) {
 		pods = append(pods, p)
 	}
 	first, last, wired := pods[0], pods[6], time.Now()
-	n.Until("the pods have been there for a moment", func() error {
+	n.Until("the pods are older than two seconds", func() error {
 		if time.Since(wired) < 2*time.Second {
 			return errors.New("not yet")
 		}
 		return nil
 	})
-	// restart has the agent killed, something done, and started again.
+	// restart kills the agent, damages the node and starts an agent again.
 	restart := func(damage func(), settings ...string) {
 		n.Kill()
 		damage()
@@ -203,7 +203,7 @@ func TestDamageDoneWhileNoAgentRunsIsReported(t *testing.T) {
 	}
 	restart(func() {}, settings...)
 	if got := reports(t, n); len(got) > 0 {
-		t.Errorf("nothing was done, and reported is\n%s", strings.Join(got, "\n"))
+		t.Errorf("reports without an external change:\n%s", strings.Join(got, "\n"))
 	}
 	restart(func() {
 		damage(t, n, "rule", "del", "prio", fmt.Sprint(hostnet.RuleToPod), "to", first.Addr.String())
@@ -213,20 +213,20 @@ func TestDamageDoneWhileNoAgentRunsIsReported(t *testing.T) {
 	for _, what := range []string{"rule 512: from all to " + first.Addr.String(), "route " + last.Addr.String(), "route default via 10.0.0.1"} {
 		n.Until(what+" is reported", func() error { return reported(t, n, what) })
 	}
-	told := len(reports(t, n))
+	known := len(reports(t, n))
 	restart(func() {
 		damage(t, n, "rule", "del", "prio", fmt.Sprint(hostnet.RuleToPod), "to", first.Addr.String())
 	}, "warm-ips=2", "headroom=0")
 	if err := last.Ping(first.Addr); err != nil {
 		t.Errorf("not repaired: %v", err)
 	}
-	if got := reports(t, n)[told:]; len(got) > 0 {
-		t.Errorf("an agent with other settings cannot know what was wired, and reports\n%s", strings.Join(got, "\n"))
+	if got := reports(t, n)[known:]; len(got) > 0 {
+		t.Errorf("an agent with other settings cannot know the earlier state, and reports\n%s", strings.Join(got, "\n"))
 	}
 }
 
-// The next pass no longer knows that the link was there.
-func TestALinkThatIsGoneIsReported(t *testing.T) {
+// A pass over the kernel cannot restore a deleted pod link; it must be reported.
+func TestDeletedPodLinkIsReported(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -242,7 +242,7 @@ func TestALinkThatIsGoneIsReported(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("reported is %q", reports(t, n))
+		return fmt.Errorf("the reports are %q", reports(t, n))
 	})
 }
 

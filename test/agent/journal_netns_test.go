@@ -1,6 +1,6 @@
 //go:build netns
 
-package thread
+package agent
 
 import (
 	"errors"
@@ -36,7 +36,7 @@ func damageJournal(t *testing.T, n *node.Node) {
 	}
 }
 
-// row is what the book has of an address; the zero value if nothing.
+// row returns the ledger's entry of an address; the zero value if there is none.
 func row(n *node.Node, addr netip.Addr) introspection.Address {
 	for _, e := range n.Book().ENIs {
 		for _, a := range e.Addresses {
@@ -48,10 +48,10 @@ func row(n *node.Node, addr netip.Addr) introspection.Address {
 	return introspection.Address{}
 }
 
-// The journal is lost, and EC2 still shows the node as it was before the pod: the pod
-// is in the kernel alone. It keeps its network, nobody gets its address, and it is
-// booked once EC2 shows the address.
-func TestARunningPodOutlivesALostJournalAndAStaleDescribe(t *testing.T) {
+// The journal is lost, and a stale describe does not show the pod's address: only the
+// kernel has it. The pod keeps its network, no other pod gets its address, and the
+// ledger records it once EC2 shows the address.
+func TestPodSurvivesALostJournalAndAStaleDescribe(t *testing.T) {
 	n := node.New(t, node.Config{})
 	if err := n.Faults().Set(faults.Plan{DescribeLag: faults.Duration(time.Hour)}); err != nil {
 		t.Fatal(err)
@@ -72,16 +72,16 @@ func TestARunningPodOutlivesALostJournalAndAStaleDescribe(t *testing.T) {
 			t.Fatal(err)
 		}
 		if other.Addr == a.Addr {
-			t.Fatalf("%s is held twice", a.Addr)
+			t.Fatalf("%s is assigned twice", a.Addr)
 		}
 	}
 	if err := a.Ping(gateway); err != nil {
-		t.Errorf("the pod that EC2 did not show yet: %v", err)
+		t.Errorf("the pod with an address that describes do not show: %v", err)
 	}
 	if err := n.Faults().Set(faults.Plan{}); err != nil {
 		t.Fatal(err)
 	}
-	n.Until("the pod is booked", func() error {
+	n.Until("the ledger has the pod", func() error {
 		if got := row(n, a.Addr); got.State != "assigned" || got.Container != a.RT.ContainerID {
 			return fmt.Errorf("%s is %q of %q", a.Addr, got.State, got.Container)
 		}
@@ -101,8 +101,8 @@ func TestARunningPodOutlivesALostJournalAndAStaleDescribe(t *testing.T) {
 	})
 }
 
-// foreign wires a pod as AWS's CNI does: a veth without a mark of ours, a route to the
-// address by it, and the rule that leads there.
+// foreign wires a pod as AWS's CNI does: a veth without our alias, a route to the
+// address through it, and the rule to the pod.
 func foreign(t *testing.T, n *node.Node, p *node.Pod, addr netip.Addr, link string) {
 	t.Helper()
 	other, err := os.Open(p.Path)
@@ -138,8 +138,8 @@ func foreign(t *testing.T, n *node.Node, p *node.Pod, addr netip.Addr, link stri
 	})
 }
 
-// A node is taken over from AWS's CNI while its pods run.
-func TestThePodsOfAnotherCNIKeepTheirAddressesAndLinks(t *testing.T) {
+// A node with running pods is migrated from AWS's CNI.
+func TestForeignWiredPodsKeepTheirAddressesAndLinks(t *testing.T) {
 	n := node.New(t, node.Config{})
 	primary := n.State().Primary(n.State().InstanceNamed("node1").ID)
 	had, err := n.Cloud().AssignIPv4(primary.ID, cloud.Want{Count: 3})
@@ -150,13 +150,13 @@ func TestThePodsOfAnotherCNIKeepTheirAddressesAndLinks(t *testing.T) {
 	foreign(t, n, theirs, addr, "eni0123456789a")
 	n.StartAgent("warm-ips=1", "headroom=0")
 	n.UntilReady()
-	for i := range 6 { // more than its interface has
+	for i := range 6 { // more than one interface has addresses
 		p := n.NewPod(fmt.Sprint("p", i))
 		if err := n.Add(p); err != nil {
 			t.Fatal(err)
 		}
 		if p.Addr == addr {
-			t.Fatalf("%s is held twice", addr)
+			t.Fatalf("%s is assigned twice", addr)
 		}
 	}
 	n.NS.Do(t, func() {
@@ -180,7 +180,7 @@ func TestThePodsOfAnotherCNIKeepTheirAddressesAndLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	n.Until("the address is free once the pod is gone", func() error {
+	n.Until("the address is free once the pod is deleted", func() error {
 		if got := row(n, addr); got.State != "free" {
 			return fmt.Errorf("%s is %s", addr, got.State)
 		}
@@ -188,8 +188,8 @@ func TestThePodsOfAnotherCNIKeepTheirAddressesAndLinks(t *testing.T) {
 	})
 }
 
-// A DEL that no agent answered is older than the ADD that followed it.
-func TestASpooledDELTakesNoNewerADDAway(t *testing.T) {
+// A spooled DEL that is older than a later ADD must not delete its attachment.
+func TestSpooledDELDoesNotDeleteANewerADD(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -213,13 +213,13 @@ func TestASpooledDELTakesNoNewerADDAway(t *testing.T) {
 	}
 	del(before)
 	if got := row(n, a.Addr); got.Container != a.RT.ContainerID {
-		t.Errorf("%s is %s: the older DEL took it", a.Addr, got.State)
+		t.Errorf("%s is %s: the older DEL released it", a.Addr, got.State)
 	}
 	if err := a.Ping(netip.MustParseAddr("10.0.0.1")); err != nil {
 		t.Error(err)
 	}
 	del(time.Now())
 	if got := row(n, a.Addr); got.State == "assigned" {
-		t.Errorf("%s is %s after a DEL that came later", a.Addr, got.State)
+		t.Errorf("%s is %s after a later DEL", a.Addr, got.State)
 	}
 }

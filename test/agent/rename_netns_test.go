@@ -1,6 +1,6 @@
 //go:build netns
 
-package thread
+package agent
 
 import (
 	"errors"
@@ -13,9 +13,9 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
-// udev gives a hot-plugged device its lasting name some time after the kernel
-// showed it, which can be after the agent found it.
-func TestAnInterfaceThatIsRenamedKeepsItsPods(t *testing.T) {
+// udev renames a hot-plugged device some time after the kernel created it, possibly
+// after the agent found it.
+func TestRenamedInterfaceKeepsItsPods(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -31,7 +31,7 @@ func TestAnInterfaceThatIsRenamedKeepsItsPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := linkOf(t, n, last)
-	for _, args := range [][]string{ // as udev does it; and what the new name lacks is put there
+	for _, args := range [][]string{ // as udev does; the flushed table must be restored under the new name
 		{"link", "set", second, "down"},
 		{"link", "set", second, "name", "ens6"},
 		{"link", "set", "ens6", "up"},
@@ -45,7 +45,7 @@ func TestAnInterfaceThatIsRenamedKeepsItsPods(t *testing.T) {
 	}
 }
 
-// linkOf is the device of the interface that holds a pod's address.
+// linkOf returns the device of the interface that has a pod's address.
 func linkOf(t *testing.T, n *node.Node, p *node.Pod) string {
 	t.Helper()
 	for _, e := range n.Book().ENIs {

@@ -1,6 +1,6 @@
 //go:build netns
 
-package thread
+package agent
 
 import (
 	"errors"
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestAPodLivesItsLife(t *testing.T) {
+func TestPodLifecycle(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -69,7 +69,7 @@ func TestAPodLivesItsLife(t *testing.T) {
 	if err := cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{}); err != nil {
 		t.Errorf("GC: %v", err)
 	}
-	n.Until("GC takes the other one", func() error {
+	n.Until("GC deletes the other pod", func() error {
 		if got := node.Count(n.Book(), "assigned"); got != 0 {
 			return fmt.Errorf("%d assigned", got)
 		}
@@ -77,8 +77,8 @@ func TestAPodLivesItsLife(t *testing.T) {
 	})
 }
 
-// Whoever kills a test kills its agents: nothing of a test outlives it.
-func TestAnAgentEndsWithTheProcessThatStartedIt(t *testing.T) {
+// Killing a test process also ends its agents.
+func TestAgentEndsWithItsParentProcess(t *testing.T) {
 	n := node.New(t, node.Config{})
 	starter := exec.Command("sleep", "3600")
 	if err := starter.Start(); err != nil {
@@ -93,7 +93,7 @@ func TestAnAgentEndsWithTheProcessThatStartedIt(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
-		t.Error("the agent runs on")
+		t.Error("the agent is still running")
 	}
 }
 
@@ -122,7 +122,7 @@ func TestCHECKNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestFlushedRulesComeBackWithinSeconds(t *testing.T) {
+func TestFlushedRulesAndRoutesAreRestored(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -156,23 +156,23 @@ func TestFlushedRulesComeBackWithinSeconds(t *testing.T) {
 			}
 		}
 	})
-	n.Until("traffic again", func() error { return a.Ping(b.Addr) })
-	n.Until("the drift is counted", func() error {
+	n.Until("the pods are reachable again", func() error { return a.Ping(b.Addr) })
+	n.Until("the drift is reported", func() error {
 		raw, err := os.ReadFile(filepath.Join(n.Dir, "agent.log"))
 		if err != nil {
 			return err
 		}
 		if !strings.Contains(string(raw), "reason=NetworkDrift") && !strings.Contains(string(raw), "node=NetworkDrift") {
-			return errors.New("no event about it")
+			return errors.New("no drift event")
 		}
 		return nil
 	})
 	cni, list := n.CNI()
-	n.Until("CHECK is content again", func() error { return cni.CheckNetworkList(t.Context(), list, a.RT) })
+	n.Until("CHECK succeeds again", func() error { return cni.CheckNetworkList(t.Context(), list, a.RT) })
 }
 
-// The agent dies between any two calls, and during them; what was answered holds,
-// what was not is taken back, and no address is held twice.
+// The agent is killed between calls, and during them: results that were returned stay
+// valid, and no address is assigned twice.
 func TestKilledAgentsConverge(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent()
@@ -183,7 +183,7 @@ func TestKilledAgentsConverge(t *testing.T) {
 	}
 	n.Kill()
 	if err := a.Ping(netip.MustParseAddr("10.0.0.1")); err != nil {
-		t.Errorf("with the agent dead: %v", err)
+		t.Errorf("without an agent: %v", err)
 	}
 	// An ADD waits for the next agent.
 	added := make(chan error, 1)
@@ -193,33 +193,34 @@ func TestKilledAgentsConverge(t *testing.T) {
 		t.Fatalf("ADD across a restart: %v", err)
 	}
 	if a.Addr == b.Addr {
-		t.Fatalf("%s is held twice", a.Addr)
+		t.Fatalf("%s is assigned twice", a.Addr)
 	}
 	if err := a.Ping(b.Addr); err != nil {
 		t.Error(err)
 	}
-	// A DEL does not need an agent.
+	// A DEL succeeds without an agent.
 	n.Kill()
 	if err := n.Del(a); err != nil {
 		t.Fatalf("DEL without an agent: %v", err)
 	}
 	n.StartAgent()
 	n.UntilReady()
-	n.Until("the spooled DEL is carried out", func() error {
+	n.Until("the spooled DEL is executed", func() error {
 		if got := n.Book(); node.Count(got, "assigned") != 1 {
 			return fmt.Errorf("%d assigned", node.Count(got, "assigned"))
 		}
 		return nil
 	})
-	// The same ADD again is answered with the same address.
+	// A repeated ADD returns the same address.
 	was := b.Addr
 	if err := n.Add(b); err != nil || b.Addr != was {
-		t.Errorf("ADD again: %s, was %s, %v", b.Addr, was, err)
+		t.Errorf("repeated ADD: %s, was %s, %v", b.Addr, was, err)
 	}
 }
 
-// A full node says so on the pod and serves it as soon as another one goes.
-func TestAFullNodeSaysSoAndRecovers(t *testing.T) {
+// A pod on a full node gets an event, and an address as soon as another pod is
+// deleted.
+func TestFullNodeReportsItAndRecovers(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -237,7 +238,7 @@ func TestAFullNodeSaysSoAndRecovers(t *testing.T) {
 	n.Until("an event on the pod", func() error {
 		raw, err := os.ReadFile(filepath.Join(n.Dir, "agent.log"))
 		if err == nil && !strings.Contains(string(raw), "pod=default/late reason=NetworkNotReady") {
-			err = errors.New("not a word")
+			err = errors.New("no event")
 		}
 		return err
 	})
@@ -245,40 +246,40 @@ func TestAFullNodeSaysSoAndRecovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-added; err != nil {
-		t.Fatalf("the pod that waited: %v", err)
+		t.Fatalf("ADD of the pending pod: %v", err)
 	}
 	if late.Addr != pods[7].Addr {
-		t.Errorf("it got %s, the only free one was %s", late.Addr, pods[7].Addr)
+		t.Errorf("it has %s, the only free address was %s", late.Addr, pods[7].Addr)
 	}
 	if err := pods[0].Ping(late.Addr); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestTheConflistStaysForASuccessorAndGoesWithALastingStop(t *testing.T) {
+func TestConflistIsKeptForASuccessorAndRemovedOnUninstall(t *testing.T) {
 	n := node.New(t, node.Config{})
 	conflist := filepath.Join(n.Dir, "net.d", "10-trunkline.conflist")
 	n.StartAgent()
 	n.UntilReady()
 	n.Stop()
 	if _, err := os.Stat(conflist); err != nil {
-		t.Errorf("after a roll: %v", err)
+		t.Errorf("after the stop of a rollout: %v", err)
 	}
 	p := n.NewPod("a")
 	added := make(chan error, 1)
 	go func() { added <- n.Add(p) }()
 	n.StartAgent("removed")
 	if err := <-added; err != nil {
-		t.Errorf("ADD across a roll: %v", err)
+		t.Errorf("ADD during a rollout: %v", err)
 	}
 	n.Stop()
 	if _, err := os.Stat(conflist); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("after a lasting stop: %v, want no conflist", err)
+		t.Errorf("after the uninstall: %v, want no conflist", err)
 	}
 }
 
-// Agents are killed at moments that the clock of the machine chooses, while pods
-// come and go. Nothing that was answered is lost and nothing is held twice.
+// Agents are killed at random moments while pods are added and deleted. No result
+// that was returned is lost and no address is assigned twice.
 func TestChurnSurvivesKilledAgents(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=3", "headroom=0")
@@ -299,7 +300,7 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 					continue
 				}
 				if i == len(pods)-1 {
-					held <- p.Addr // this one stays
+					held <- p.Addr // the last one stays
 				} else {
 					problems = errors.Join(problems, n.Del(p))
 				}
@@ -323,7 +324,7 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 	seen := map[netip.Addr]bool{stay.Addr: true}
 	for a := range held {
 		if seen[a] {
-			t.Errorf("%s is held twice", a)
+			t.Errorf("%s is assigned twice", a)
 		}
 		seen[a] = true
 		if err := stay.Ping(a); err != nil {
@@ -331,9 +332,9 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 		}
 	}
 	if got := reports(t, n); len(got) > 0 {
-		t.Errorf("nobody but the agents changed the kernel, and reported is\n%s", strings.Join(got, "\n"))
+		t.Errorf("only agents changed the kernel, and they report\n%s", strings.Join(got, "\n"))
 	}
-	n.Until("the book holds exactly what was answered", func() error {
+	n.Until("the ledger has exactly the returned addresses", func() error {
 		b := n.Book()
 		if got := node.Count(b, "assigned"); got != len(seen) || node.Count(b, "quarantined") != 0 {
 			return fmt.Errorf("%d assigned, want %d; %d quarantined", got, len(seen), node.Count(b, "quarantined"))
@@ -341,7 +342,7 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 		for _, e := range b.ENIs {
 			for _, a := range e.Addresses {
 				if !n.InVPC(a.Address) {
-					return fmt.Errorf("%s is in the book and not at EC2", a.Address)
+					return fmt.Errorf("%s is in the ledger and not at EC2", a.Address)
 				}
 			}
 		}
@@ -349,7 +350,7 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 	})
 }
 
-// Upstream's portmap is chained behind us when it is installed, for hostPort.
+// The upstream portmap plugin, if installed, is chained after ours, for hostPort.
 func TestPortmapIsChained(t *testing.T) {
 	n := node.New(t, node.Config{})
 	portmap := filepath.Join(n.Dir, "bin", "portmap")
@@ -359,14 +360,14 @@ func TestPortmapIsChained(t *testing.T) {
 	p := n.NewPod("web")
 	p.RT.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
 	cni, list := n.CNI()
-	// portmap writes into the network namespace it runs in: the node's.
+	// portmap must run in the node's namespace, which it modifies.
 	var result types.Result
 	if err := n.NS.Run(func() (err error) { result, err = cni.AddNetworkList(t.Context(), list, p.RT); return err }); err != nil {
 		t.Fatal(err)
 	}
 	got, err := current.NewResultFromResult(result)
 	if err != nil || len(got.IPs) != 1 {
-		t.Fatalf("the chain's result lost the pod's address: %v, %v", result, err)
+		t.Fatalf("the chain's result lacks the pod's address: %v, %v", result, err)
 	}
 	if err := n.NS.Run(func() error { return cni.CheckNetworkList(t.Context(), list, p.RT) }); err != nil {
 		t.Errorf("CHECK: %v", err)
@@ -395,7 +396,7 @@ func TestPortmapIsChained(t *testing.T) {
 	}
 }
 
-// A journal that is damaged is set aside; the pods are found in the kernel.
+// A damaged journal is set aside; the pods are recovered from the kernel and EC2.
 func TestADamagedJournalIsRebuiltFromTheKernelAndEC2(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent()
@@ -421,7 +422,7 @@ func TestADamagedJournalIsRebuiltFromTheKernelAndEC2(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.Addr == b.Addr {
-		t.Fatalf("%s is held twice", a.Addr)
+		t.Fatalf("%s is assigned twice", a.Addr)
 	}
 	if err := b.Ping(a.Addr); err != nil {
 		t.Error(err)
@@ -437,7 +438,7 @@ func TestADamagedJournalIsRebuiltFromTheKernelAndEC2(t *testing.T) {
 	})
 }
 
-// More pods at once than the pool has: they wait, nobody fails.
+// More concurrent ADDs than the pool has addresses wait for EC2 and succeed.
 func TestABurstWaitsForEC2(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=1", "headroom=0")
@@ -456,11 +457,11 @@ func TestABurstWaitsForEC2(t *testing.T) {
 	seen := map[netip.Addr]bool{}
 	for _, p := range pods {
 		if seen[p.Addr] {
-			t.Errorf("%s is held twice", p.Addr)
+			t.Errorf("%s is assigned twice", p.Addr)
 		}
 		seen[p.Addr] = true
 	}
-	for _, p := range pods[1:] { // over both interfaces
+	for _, p := range pods[1:] { // on both interfaces
 		if err := pods[0].Ping(p.Addr); err != nil {
 			t.Error(err)
 		}

@@ -1,6 +1,6 @@
 //go:build netns
 
-package thread
+package agent
 
 import (
 	"context"
@@ -16,13 +16,13 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
-// settled is how old the agent's own record must be before a describe is believed
-// against it, and a little more.
+// settled is a little longer than the minute for which the agent trusts its own
+// record over a describe.
 const settled = 62 * time.Second
 
-func TestWhatIsTakenAwayAtEC2ComesBackToItsPods(t *testing.T) {
+func TestAddressesLostAtEC2AreRestored(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes two minutes: the agent trusts its own record for one")
+		t.Skip("takes two minutes: the agent trusts its own record for one of them")
 	}
 	n := node.New(t, node.Config{})
 	n.StartAgent()
@@ -57,13 +57,13 @@ func TestWhatIsTakenAwayAtEC2ComesBackToItsPods(t *testing.T) {
 			}
 		}
 	}
-	until(t, time.Minute, "both pods lose it", func() error {
+	until(t, time.Minute, "both pods lose connectivity", func() error {
 		if stripped.Ping(gateway) == nil || cut.Ping(gateway) == nil {
-			return errors.New("the gateway answers one of them")
+			return errors.New("the gateway still answers one of them")
 		}
 		return nil
 	})
-	until(t, 5*time.Minute, "both pods have their network back", func() error {
+	until(t, 5*time.Minute, "both pods are reachable again", func() error {
 		return errors.Join(stripped.Ping(gateway), cut.Ping(gateway))
 	})
 	for _, p := range pods {
@@ -93,10 +93,10 @@ func wait(t *testing.T, d time.Duration) {
 	}
 }
 
-// until is Node.Until with a patience of its own.
-func until(t *testing.T, patience time.Duration, what string, ok func() error) {
+// until is Node.Until with a timeout of its own.
+func until(t *testing.T, timeout time.Duration, what string, ok func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
