@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// ec2Client is the package whose Client has some 700 operations.
+// ec2Client is the SDK package with a Client of some 700 operations.
 const ec2Client = "github.com/aws/aws-sdk-go-v2/service/ec2"
 
-// wholeClients finds where a file lets the whole client out: it may only be an
+// wholeClients finds where a file passes on the whole client: it may only be an
 // argument of newClient, which binds the operations that are used and keeps nothing
 // else of it.
 func wholeClients(f *ast.File) (found []token.Pos) {
@@ -47,8 +47,8 @@ func wholeClients(f *ast.File) (found []token.Pos) {
 	return found
 }
 
-// boundOnly allows newClient its parameter, and finds where that is used other than
-// for one of its operations.
+// boundOnly allows the parameter of newClient, and finds uses of it other than
+// binding one operation.
 func boundOnly(f *ast.FuncDecl, allowed map[ast.Node]bool) (found []token.Pos) {
 	params := map[string]bool{}
 	for _, p := range f.Type.Params.List {
@@ -74,7 +74,8 @@ func boundOnly(f *ast.FuncDecl, allowed map[ast.Node]bool) (found []token.Pos) {
 	return found
 }
 
-// importName is what a file calls a package, empty if it does not import it.
+// importName returns the name under which a file imports a package, empty if it does
+// not.
 func importName(f *ast.File, of string) string {
 	for _, i := range f.Imports {
 		if p, err := strconv.Unquote(i.Path.Value); err == nil && p == of {
@@ -87,20 +88,20 @@ func importName(f *ast.File, of string) string {
 	return ""
 }
 
-// Behind an interface, the linker keeps each of the client's operations, for the
+// Through an interface the linker keeps each of the client's operations, because the
 // command line finds methods by reflection: 29 MB of the program, and as much of an
 // agent's memory (docs/performance.md).
-func TestTheWholeEC2ClientIsBehindNoInterface(t *testing.T) {
+func TestWholeEC2ClientIsNotUsedThroughAnInterface(t *testing.T) {
 	for _, dir := range []string{"internal", "cmd"} {
 		sources(t, dir, func(_ string, _ []byte, f *ast.File, fset *token.FileSet) {
 			for _, pos := range wholeClients(f) {
-				t.Errorf("%s: the EC2 client is used whole: give it to newClient, and use what that returns", fset.Position(pos))
+				t.Errorf("%s: the whole EC2 client is used: pass it to newClient, and use the client it returns", fset.Position(pos))
 			}
 		})
 	}
 }
 
-func TestAWholeClientIsCaught(t *testing.T) {
+func TestUseOfTheWholeClientIsFound(t *testing.T) {
 	for text, want := range map[string]int{
 		`var _ API = sdk.NewFromConfig(cfg)`:                                      1,
 		`type c struct { api *sdk.Client }`:                                       1,

@@ -9,24 +9,24 @@ import (
 	"testing"
 )
 
-// words are what a module's path or a cell of the table consists of.
-var words = regexp.MustCompile(`[A-Za-z0-9._-]+`)
+// tokens are the parts of a module's path or of a cell of the table.
+var tokens = regexp.MustCompile(`[A-Za-z0-9._-]+`)
 
-// version is the part of a path that names a major version.
+// version matches the part of a path that names a major version.
 var version = regexp.MustCompile(`^v[0-9]+$`)
 
-// told reports whether a cell such as "vishvananda/netlink, netns" names a module.
-func told(cell, path string) bool {
-	parts := words.FindAllString(strings.TrimPrefix(path, "github.com/"), -1)
+// named reports whether a cell such as "vishvananda/netlink, netns" names a module.
+func named(cell, path string) bool {
+	parts := tokens.FindAllString(strings.TrimPrefix(path, "github.com/"), -1)
 	parts = slices.DeleteFunc(parts, version.MatchString)
 	if parts[0] == "aws" { // one SDK of many modules
 		parts = parts[:2]
 	}
-	have := words.FindAllString(cell, -1)
+	have := tokens.FindAllString(cell, -1)
 	return !slices.ContainsFunc(parts, func(p string) bool { return !slices.Contains(have, p) })
 }
 
-// required are the modules that go.mod requires directly.
+// required returns the modules that go.mod requires directly.
 func required(mod string) (paths []string) {
 	for line := range strings.Lines(mod) {
 		fields := strings.Fields(line)
@@ -54,24 +54,24 @@ func TestEveryDependencyHasALine(t *testing.T) {
 	}
 	paths := required(read("go.mod"))
 	if len(paths) < 20 {
-		t.Fatalf("go.mod requires %v: the law would hold for little", paths)
+		t.Fatalf("go.mod requires %v: too few for the check to be valid", paths)
 	}
 	for _, path := range paths {
-		if !slices.ContainsFunc(cells, func(cell string) bool { return told(cell, path) }) {
+		if !slices.ContainsFunc(cells, func(cell string) bool { return named(cell, path) }) {
 			t.Errorf("%s has no line in docs/deps.md: why, licence, exit", path)
 		}
 	}
 }
 
-func TestADependencyWithoutALineIsCaught(t *testing.T) {
+func TestDependencyWithoutALineIsFound(t *testing.T) {
 	for path, want := range map[string]bool{
 		"k8s.io/api": true, "k8s.io/klog/v2": false, "k8s.io/streaming": false, "github.com/owner/api": false,
 	} {
-		if got := told("k8s.io/client-go, api, apimachinery", path); got != want {
-			t.Errorf("%s is told: %v, want %v", path, got, want)
+		if got := named("k8s.io/client-go, api, apimachinery", path); got != want {
+			t.Errorf("%s is named in the table: %v, want %v", path, got, want)
 		}
 	}
 	if got := required("module m\n\nrequire (\n\ta.b/c v1.0.0\n\ta.b/d v1.0.0 // indirect\n)\n"); !slices.Equal(got, []string{"a.b/c"}) {
-		t.Errorf("required are %v", got)
+		t.Errorf("required modules are %v", got)
 	}
 }

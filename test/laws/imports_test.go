@@ -11,7 +11,7 @@ import (
 
 const module = "github.com/trunkline/trunkline"
 
-// pkg is what `go list -json` says of a package.
+// pkg is a package as `go list -json` describes it.
 type pkg struct {
 	ImportPath   string
 	Dir          string
@@ -25,7 +25,7 @@ type pkg struct {
 	XTestGoFiles []string
 }
 
-func (p pkg) room() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
+func (p pkg) path() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
 
 // packages lists this module's packages.
 func packages(t *testing.T) []pkg {
@@ -45,7 +45,7 @@ func packages(t *testing.T) []pkg {
 		all = append(all, p)
 	}
 	if len(all) < 5 {
-		t.Fatalf("go list found %d packages: the law would hold for nothing", len(all))
+		t.Fatalf("go list found %d packages: too few for the check to be valid", len(all))
 	}
 	return all
 }
@@ -78,7 +78,7 @@ func laws() []law {
 			From: "internal/core", Deny: []string{
 				"bufio", "context", "crypto/rand", "database", "embed", "io", "log", "math/rand", "net/http", "net/rpc", "os", "plugin", "runtime", "sync", "syscall",
 			},
-			Why: "core does no I/O, throws no dice, keeps no log and is never cancelled: it returns values and why",
+			Why: "core does no I/O, draws no random numbers, does not log and is never cancelled: it returns values and reasons",
 		},
 		{
 			From: "internal/machinery", Deny: []string{module}, Allow: []string{module + "/internal/machinery", module + "/internal/core"},
@@ -90,23 +90,23 @@ func laws() []law {
 		},
 		{
 			From: "internal/edge", Deny: []string{module + "/internal/app", module + "/cmd"},
-			Why: "imports go down only: cmd, app, edge and machinery, core",
+			Why: "imports point downwards only: cmd, app, edge and machinery, core",
 		},
 		{
 			From: "api", Deny: []string{module}, Allow: []string{module + "/api"},
-			Why: "the types of the API are what others compile against: they bring nothing of ours along",
+			Why: "other projects compile against the API types: they must not import the rest of this module",
 		},
 		{
 			From: "internal", Deny: []string{module + "/sim", module + "/lab", module + "/test", module + "/bench"},
-			Why: "the product has no idea of the lab: the same binary runs on EC2",
+			Why: "the product is independent of the lab: the same binary runs on EC2",
 		},
 		{
 			From: "cmd/trunkline", Deny: []string{module + "/sim", module + "/lab"},
-			Why: "the product has no idea of the lab: the same binary runs on EC2",
+			Why: "the product is independent of the lab: the same binary runs on EC2",
 		},
 		{
 			From: "sim", Deny: []string{module}, Allow: []string{module + "/sim", module + "/internal/core/vpc", module + "/internal/kernel"},
-			Why: "the embedded VPC shares nouns with the product, never decisions: a bug must not be mirrored",
+			Why: "the embedded VPC shares types with the product, never decisions: a bug of one must not be repeated in the other",
 		},
 		{
 			From: "lab", Deny: []string{module}, Allow: []string{module + "/lab", module + "/sim", module + "/internal/core/vpc", module + "/internal/kernel"},
@@ -151,14 +151,14 @@ func TestImportsFollowTheLaw(t *testing.T) {
 			}
 			for _, imp := range p.Imports {
 				if l.forbids(imp) {
-					t.Errorf("%s imports %s: %s", p.room(), imp, l.Why)
+					t.Errorf("%s imports %s: %s", p.path(), imp, l.Why)
 				}
 			}
 		}
 	}
 }
 
-func TestEdgesNeverImportOneAnother(t *testing.T) {
+func TestEdgesDoNotImportOneAnother(t *testing.T) {
 	edge := module + "/internal/edge/"
 	for _, p := range packages(t) {
 		mine, ok := strings.CutPrefix(p.ImportPath, edge)
@@ -170,16 +170,16 @@ func TestEdgesNeverImportOneAnother(t *testing.T) {
 			other, isEdge := strings.CutPrefix(imp, edge)
 			theirs, _, _ := strings.Cut(other, "/")
 			if isEdge && theirs != own {
-				t.Errorf("%s imports %s: an edge knows one technology; app introduces them", p.room(), imp)
+				t.Errorf("%s imports %s: an edge handles one technology; app connects them", p.path(), imp)
 			}
 		}
 	}
 }
 
-func TestThePluginStaysThin(t *testing.T) {
+func TestPluginLinksFewPackages(t *testing.T) {
 	allowed := []string{module + "/internal/edge/cnirpc", module + "/cmd/trunkline-cni"}
 	for _, p := range packages(t) {
-		if p.room() != "cmd/trunkline-cni" {
+		if p.path() != "cmd/trunkline-cni" {
 			continue
 		}
 		for _, dep := range p.Deps {
@@ -198,11 +198,11 @@ func TestThePluginStaysThin(t *testing.T) {
 		}
 		return
 	}
-	t.Fatal("cmd/trunkline-cni is not there: the law would hold for nothing")
+	t.Fatal("package cmd/trunkline-cni not found: the check is not valid")
 }
 
-// The laws themselves must be able to fail.
-func TestALawCatchesWhatItForbids(t *testing.T) {
+// The laws must be able to fail.
+func TestLawsFindForbiddenImports(t *testing.T) {
 	for _, c := range []struct {
 		from, imp string
 		want      bool

@@ -11,24 +11,24 @@ import (
 	"testing"
 )
 
-// Where the numbers of a node live. The embedded VPC is another world with its own
-// namespace: what is there is its own.
+// The file with the numbers of a node. The embedded VPC is in a namespace of its own
+// and has numbers of its own.
 const numbersFile = "internal/core/hostnet/numbers.go"
 
-// numberedFields are the struct fields whose numbers other software on a node
-// could collide with; kernelFields are so where a package speaks to the kernel.
+// numberedFields are struct fields with numbers that may collide with those of other
+// software on a node; kernelFields are so in packages that call the kernel.
 var (
 	numberedFields = regexp.MustCompile(`^(Priority|Mark|Mask|Table|RouteProtocol|LinkGroup|Zone|FwMark|Fwmark)$`)
 	kernelFields   = regexp.MustCompile(`^(Protocol|Group|Metric)$`)
 )
 
-// everyday are values of the list that mean many other things too, so that only a
-// numbered field tells.
+// everyday values are common in other code too, so they count only in a numbered
+// field.
 func everyday() []string {
 	return []string{"0", "1", "5", "10", "20", "90", "95", "100", "150", "254", "512", "1024", `"trunkline"`}
 }
 
-// distinctive are the other values of the list, as they are written there.
+// distinctive returns the other values of the list, as literals.
 func distinctive(list *ast.File) (literals []string) {
 	ast.Inspect(list, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.BasicLit); ok && !slices.Contains(everyday(), lit.Value) {
@@ -39,13 +39,13 @@ func distinctive(list *ast.File) (literals []string) {
 	return literals
 }
 
-// finding is a number of the node outside the list.
+// finding is a node's number outside the list.
 type finding struct {
 	at   token.Pos
 	what string
 }
 
-// numbersIn finds them in a file of a package whose own constants are named.
+// numbersIn finds them in a file, given the constants of its package.
 func numbersIn(f *ast.File, path string, known []string, constants map[string]bool) (found []finding) {
 	numbered := func(field string) bool {
 		kernel := strings.HasPrefix(path, "internal/edge/link/") || strings.HasPrefix(path, "internal/edge/nft/")
@@ -81,9 +81,9 @@ func numbersIn(f *ast.File, path string, known []string, constants map[string]bo
 	return found
 }
 
-// literalIn finds a number in an expression, or a constant of the package that
-// stands for one. What a function makes of its arguments is a value of its own, but
-// for conversions.
+// literalIn finds a number in an expression, or a constant of the package that stands
+// for one. The result of a function call is not a literal, except that of a
+// conversion.
 func literalIn(e ast.Expr, constants map[string]bool) (at token.Pos) {
 	ast.Inspect(e, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -108,7 +108,7 @@ func literalIn(e ast.Expr, constants map[string]bool) (at token.Pos) {
 
 var conversion = regexp.MustCompile(`^(new|u?int(8|16|32|64)?)$`)
 
-// numbersOf are the constants of a file whose value is written down there.
+// numbersOf collects the constants of a file that are defined by a literal.
 func numbersOf(f *ast.File, into map[string]bool) {
 	for _, d := range f.Decls {
 		decl, ok := d.(*ast.GenDecl)
@@ -126,14 +126,14 @@ func numbersOf(f *ast.File, into map[string]bool) {
 	}
 }
 
-func TestNumbersLiveInOneList(t *testing.T) {
+func TestNumbersAreInOneList(t *testing.T) {
 	list, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root(t), numbersFile), nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	known := distinctive(list)
 	if len(known) < 8 {
-		t.Fatalf("%s has the numbers %v: the law would hold for little", numbersFile, known)
+		t.Fatalf("%s has the numbers %v: too few for the check to be valid", numbersFile, known)
 	}
 	for _, dir := range []string{"internal", "cmd"} {
 		constants := map[string]map[string]bool{}
@@ -157,8 +157,8 @@ func TestNumbersLiveInOneList(t *testing.T) {
 	}
 }
 
-// The law must be able to fail, for every way to write a number.
-func TestANumberIsCaughtHoweverItIsWritten(t *testing.T) {
+// The check must find every way to write a number.
+func TestNumbersOutsideTheListAreFound(t *testing.T) {
 	for code, want := range map[string]int{
 		`var r = rule{Priority: 512}`:                                             1,
 		`var r = rule{Priority: 500 + 12}`:                                        1,

@@ -25,7 +25,7 @@ func sources(t *testing.T, dir string, visit func(path string, text []byte, f *a
 	})
 }
 
-// allSources is sources with the tests.
+// allSources is sources including the tests.
 func allSources(t *testing.T, dir string, visit func(path string, text []byte, f *ast.File, fset *token.FileSet)) {
 	t.Helper()
 	base := root(t)
@@ -58,11 +58,11 @@ func allSources(t *testing.T, dir string, visit func(path string, text []byte, f
 		t.Fatal(err)
 	}
 	if seen == 0 {
-		t.Fatalf("no source below %s: the law would hold for nothing", dir)
+		t.Fatalf("no source below %s: the check is not valid", dir)
 	}
 }
 
-// asks matches what of package net talks to a machine.
+// asks matches the functions of package net that query the machine.
 var asks = regexp.MustCompile(`^(Dial|Listen|Lookup|Resolve|Interface|FileConn|FileListener|FilePacketConn)`)
 
 func TestCoreHasNoClockAndNoGoroutine(t *testing.T) {
@@ -77,7 +77,7 @@ func TestCoreHasNoClockAndNoGoroutine(t *testing.T) {
 					t.Errorf("%s: time.%s in core: the caller passes the time", fset.Position(n.Pos()), n.Sel.Name)
 				}
 				if ok && x.Name == "net" && asks.MatchString(n.Sel.Name) {
-					t.Errorf("%s: net.%s in core: it asks the machine; the caller passes what is known", fset.Position(n.Pos()), n.Sel.Name)
+					t.Errorf("%s: net.%s in core: it queries the machine; the caller passes the result", fset.Position(n.Pos()), n.Sel.Name)
 				}
 			}
 			return true
@@ -85,7 +85,7 @@ func TestCoreHasNoClockAndNoGoroutine(t *testing.T) {
 	})
 }
 
-func TestThereIsNoInitFunction(t *testing.T) {
+func TestNoInitFunctions(t *testing.T) {
 	sources(t, ".", func(path string, _ []byte, f *ast.File, fset *token.FileSet) {
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
@@ -95,32 +95,32 @@ func TestThereIsNoInitFunction(t *testing.T) {
 	})
 }
 
-// Names that say nothing about what a thing is.
+// Names that do not describe the contents.
 var emptyNames = regexp.MustCompile(`(?i)(manager|helper|wrapper|util)`)
 
 func TestPackageNamesAreNouns(t *testing.T) {
 	for _, p := range packages(t) {
 		last := filepath.Base(p.ImportPath)
 		if emptyNames.MatchString(last) || slices.Contains([]string{"common", "base", "data", "info", "misc", "shared"}, last) {
-			t.Errorf("%s: the folder's name does not say what is in it", p.room())
+			t.Errorf("%s: the folder's name does not describe its contents", p.path())
 		}
 	}
 }
 
-func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
+func TestEveryPackageHasAComment(t *testing.T) {
 	for _, p := range packages(t) {
 		if len(p.GoFiles) == 0 {
 			continue // tests only
 		}
 		if len(p.Doc) < 40 {
-			t.Errorf("%s: package comment %q: say what it decides or does, what it may touch, who calls it", p.room(), p.Doc)
+			t.Errorf("%s: package comment %q: describe what it decides or does, what it may touch, which packages call it", p.path(), p.Doc)
 		}
 	}
 }
 
-func TestTheEnvironmentIsReadInOnePlace(t *testing.T) {
-	// The product's settings come from core/config; only mains hand it the
-	// environment. The SDKs read their own variables.
+func TestEnvironmentIsReadOnlyByMain(t *testing.T) {
+	// Settings come from core/config; only package main passes it the environment.
+	// The SDKs read their own variables.
 	sources(t, "internal", func(path string, _ []byte, f *ast.File, fset *token.FileSet) {
 		ast.Inspect(f, func(n ast.Node) bool {
 			sel, ok := n.(*ast.SelectorExpr)
@@ -136,11 +136,11 @@ func TestTheEnvironmentIsReadInOnePlace(t *testing.T) {
 	})
 }
 
-// What of one machine must not be in the tree: homes and checkouts, scratch
-// folders, hosts of registries.
+// Paths and hosts of one machine must not be in the tree: home directories and
+// checkouts, scratch folders, registries.
 var ofOneMachine = regexp.MustCompile(`(^|[\s"'=(:])/(root/[a-z]|home/[a-z]+/|work/|tmp/[a-z]+/)|proxy\.golang\.org|deb\.debian\.org|registry\.npmjs\.org`)
 
-func TestNothingOfOneMachineIsInTheTree(t *testing.T) {
+func TestTreeNamesNoPathOrHostOfOneMachine(t *testing.T) {
 	base, seen := root(t), 0
 	err := filepath.WalkDir(base, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
@@ -154,7 +154,7 @@ func TestNothingOfOneMachineIsInTheTree(t *testing.T) {
 			return nil
 		}
 		if rel == ".git" {
-			return nil // in a worktree, the file that names the repository
+			return nil // of a worktree: the path of its repository
 		}
 		text, err := os.ReadFile(path)
 		if err != nil || !utf8.Valid(text) {
@@ -169,18 +169,18 @@ func TestNothingOfOneMachineIsInTheTree(t *testing.T) {
 		return nil
 	})
 	if err != nil || seen < 100 {
-		t.Fatalf("%d files read, %v: the law would hold for nothing", seen, err)
+		t.Fatalf("%d files read, %v: the check is not valid", seen, err)
 	}
 }
 
-// A name that is no variable, or one that nothing changes: sentinels, compiled
-// patterns, embedded files, parsed constants, and what a linker or a flag sets.
+// Initial values of variables that are never changed: sentinels, compiled patterns,
+// parsed constants.
 var constant = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|regexp\.MustCompile|netip\.MustParse\w+|crc32\.MakeTable)\(`)
 
-func TestPackagesKeepNoVariable(t *testing.T) {
+func TestPackagesHaveNoVariables(t *testing.T) {
 	allowed := map[string]string{
-		"version": "the linker sets it, in a main",
-		"seq":     "names of namespaces differ between the tests of one process",
+		"version": "set by the linker, in package main",
+		"seq":     "numbers the namespaces of the tests of one process",
 	}
 	sources(t, ".", func(path string, text []byte, f *ast.File, fset *token.FileSet) {
 		for _, d := range f.Decls {
@@ -196,7 +196,7 @@ func TestPackagesKeepNoVariable(t *testing.T) {
 				}
 				for i, name := range v.Names {
 					if i >= len(v.Values) || !constant.Match(text[fset.Position(v.Values[i].Pos()).Offset:]) {
-						t.Errorf("%s: var %s: state belongs to a value that somebody owns", fset.Position(name.Pos()), name.Name)
+						t.Errorf("%s: var %s: state must be a field of a value with an owner", fset.Position(name.Pos()), name.Name)
 					}
 				}
 			}
@@ -204,15 +204,15 @@ func TestPackagesKeepNoVariable(t *testing.T) {
 	})
 }
 
-func TestNobodySleeps(t *testing.T) {
+func TestNoSourceSleeps(t *testing.T) {
 	allSources(t, ".", func(path string, text []byte, f *ast.File, fset *token.FileSet) {
 		if bytes.Contains(text, []byte(`"testing/synctest"`)) {
-			return // in a bubble, where time costs nothing
+			return // in a bubble the clock is simulated
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Sleep" {
 				if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" {
-					t.Errorf("%s: time.Sleep: wait for what you wait for", fset.Position(n.Pos()))
+					t.Errorf("%s: time.Sleep: wait for the condition itself", fset.Position(n.Pos()))
 				}
 			}
 			return true
@@ -220,14 +220,14 @@ func TestNobodySleeps(t *testing.T) {
 	})
 }
 
-// A tier is a tag of tests; what is built into a program has none (ADR 0005), so
-// that the same binary runs on EC2 and here.
-func TestNoTagOfATierIsOnAProgram(t *testing.T) {
+// Only tests carry the tag of a tier; programs are built without tags (ADR 0005), so
+// that the same binary runs on EC2 and in the lab.
+func TestProgramsCarryNoTierTag(t *testing.T) {
 	sources(t, ".", func(path string, text []byte, f *ast.File, _ *token.FileSet) {
 		for _, group := range f.Comments {
 			for _, c := range group.List {
 				if c.Pos() < f.Package && strings.HasPrefix(c.Text, "//go:build") && tierTag.MatchString(c.Text) {
-					t.Errorf("%s: %s: only tests know tiers", path, c.Text)
+					t.Errorf("%s: %s: only tests have tiers", path, c.Text)
 				}
 			}
 		}

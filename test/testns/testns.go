@@ -1,6 +1,6 @@
-// Package testns gives a test network namespaces of its own and takes them away
-// again, also after a crash: every name carries the test process's pid, and the
-// next run removes what a dead process left.
+// Package testns creates network namespaces for a test and deletes them, also after a
+// crash: every name contains the pid of the test process, and the next run deletes
+// those of processes that have ended.
 //
 // Only tests and benchmarks import it. It needs root; tests that use it carry the
 // build tag "netns".
@@ -22,13 +22,14 @@ import (
 // prefix begins the names of tests' namespaces.
 const prefix = "tl-t"
 
-// NS is a named network namespace that lives as long as its test.
+// NS is a named network namespace with the lifetime of its test.
 type NS struct {
 	Name string // in /run/netns, such as "tl-t4242-0-node"
 	Path string
 }
 
-// T is what a namespace needs of a test, or of a benchmark outside `go test`.
+// T is the part of testing.TB that New needs; a benchmark outside `go test` can
+// implement it.
 type T interface {
 	Helper()
 	Fatal(args ...any)
@@ -42,10 +43,10 @@ type sequence struct {
 	sweep sync.Once
 }
 
-var seq sequence // names must differ between the tests of one process
+var seq sequence // makes names unique within the process
 
-// New makes a namespace whose loopback is down, as the kernel makes it. It is
-// deleted when the test ends.
+// New makes a namespace in the kernel's initial state (loopback down). It is deleted
+// when the test ends.
 func New(t T, label string) *NS {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -64,8 +65,8 @@ func New(t T, label string) *NS {
 	return &NS{Name: name, Path: netns.Path(name)}
 }
 
-// Do runs fn on a thread that is inside the namespace. fn must not start
-// goroutines that are meant to be inside too.
+// Do runs fn on a thread inside the namespace. Goroutines that fn starts are outside
+// of it.
 func (n *NS) Do(t T, fn func()) {
 	t.Helper()
 	if err := n.Run(func() error { fn(); return nil }); err != nil {
@@ -78,7 +79,8 @@ func (n *NS) Run(fn func() error) error {
 	return netns.DoAt(n.Path, fn)
 }
 
-// Open returns a descriptor of the namespace; the test's end closes it.
+// Open returns a file descriptor of the namespace, which is closed when the test
+// ends.
 func (n *NS) Open(t T) *os.File {
 	t.Helper()
 	f, err := os.Open(n.Path)
@@ -89,8 +91,8 @@ func (n *NS) Open(t T) *os.File {
 	return f
 }
 
-// removeStale deletes the namespaces of test processes that no longer run. This
-// process has made none yet: those of its number are a dead namesake's.
+// removeStale deletes the namespaces of test processes that have ended. This process
+// has made none yet, so those with its pid belong to an earlier process.
 func removeStale() {
 	entries, err := os.ReadDir(netns.Dir)
 	if err != nil {
