@@ -56,7 +56,7 @@ func TestPolicyDecisions(t *testing.T) {
 		{"StringLike", allow(`"StringLike": {"ec2:Subnet": "arn:*:subnet/subnet-?"}`), iam.Request{Action: "ec2:X", Keys: keys("ec2:subnet", "arn:aws:ec2:r:a:subnet/subnet-7")}, iam.Allow},
 		{"StringNotEquals of an absent key holds", allow(`"StringNotEquals": {"aws:ResourceTag/k": "v"}`), iam.Request{Action: "ec2:X"}, iam.Allow},
 		{"StringNotEquals of that value", allow(`"StringNotEquals": {"aws:ResourceTag/k": "v"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:resourcetag/k", "v")}, iam.NoMatch},
-		{"Null false wants the key", allow(`"Null": {"aws:RequestTag/k": "false"}`), iam.Request{Action: "ec2:X"}, iam.NoMatch},
+		{"Null false requires the key", allow(`"Null": {"aws:RequestTag/k": "false"}`), iam.Request{Action: "ec2:X"}, iam.NoMatch},
 		{"Null false has the key", allow(`"Null": {"aws:RequestTag/k": "false"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:requesttag/k", "")}, iam.Allow},
 		{"Null true wants the key absent", allow(`"Null": {"aws:RequestTag/k": "true"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:requesttag/k", "")}, iam.NoMatch},
 		{"ForAllValues: all", allow(`"ForAllValues:StringEquals": {"aws:TagKeys": ["a", "b"]}`), iam.Request{Action: "ec2:X", Keys: keys("aws:tagkeys", "a", "aws:tagkeys", "b")}, iam.Allow},

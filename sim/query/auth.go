@@ -46,35 +46,35 @@ var (
 // differ. Source: EC2 API reference, "Client error codes"; STS API reference, "Common
 // errors".
 func refuse(req *request, why error) error {
-	say := func(status int, code, text string) error {
+	refusal := func(status int, code, text string) error {
 		return &cloud.Error{Code: code, Message: text, Status: status}
 	}
 	sts := req.table.Name == "sts"
 	switch {
 	case errors.Is(why, sigv4.ErrMissing):
-		return say(http.StatusForbidden, "MissingAuthenticationToken", "Request is missing Authentication Token")
+		return refusal(http.StatusForbidden, "MissingAuthenticationToken", "Request is missing Authentication Token")
 	case errors.Is(why, sigv4.ErrMalformed):
-		return say(http.StatusBadRequest, "IncompleteSignature", why.Error())
+		return refusal(http.StatusBadRequest, "IncompleteSignature", why.Error())
 	case errors.Is(why, sigv4.ErrSkew) && sts:
-		return say(http.StatusForbidden, "SignatureDoesNotMatch", "Signature expired: "+why.Error())
+		return refusal(http.StatusForbidden, "SignatureDoesNotMatch", "Signature expired: "+why.Error())
 	case errors.Is(why, sigv4.ErrSkew):
-		return say(http.StatusBadRequest, "RequestExpired", "Request has expired. "+why.Error())
+		return refusal(http.StatusBadRequest, "RequestExpired", "Request has expired. "+why.Error())
 	case errors.Is(why, errExpiredToken) && sts:
-		return say(http.StatusForbidden, "ExpiredToken", "The security token included in the request is expired")
+		return refusal(http.StatusForbidden, "ExpiredToken", "The security token included in the request is expired")
 	case errors.Is(why, errExpiredToken):
-		return say(http.StatusBadRequest, "RequestExpired", "Request has expired.")
+		return refusal(http.StatusBadRequest, "RequestExpired", "Request has expired.")
 	case errors.Is(why, sigv4.ErrScope):
 		if sts {
-			return say(http.StatusForbidden, "SignatureDoesNotMatch", "Credential should be scoped to a valid region. "+why.Error())
+			return refusal(http.StatusForbidden, "SignatureDoesNotMatch", "Credential should be scoped to a valid region. "+why.Error())
 		}
-		return say(http.StatusUnauthorized, "AuthFailure", "Credential should be scoped to a valid region. "+why.Error())
+		return refusal(http.StatusUnauthorized, "AuthFailure", "Credential should be scoped to a valid region. "+why.Error())
 	case errors.Is(why, sigv4.ErrSignature):
-		return say(http.StatusForbidden, "SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided. "+
+		return refusal(http.StatusForbidden, "SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided. "+
 			"Check your AWS Secret Access Key and signing method. Consult the service documentation for details.")
 	case sts:
-		return say(http.StatusForbidden, "InvalidClientTokenId", "The security token included in the request is invalid.")
+		return refusal(http.StatusForbidden, "InvalidClientTokenId", "The security token included in the request is invalid.")
 	default:
-		return say(http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials")
+		return refusal(http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials")
 	}
 }
 

@@ -104,8 +104,8 @@ func (w *World) listen(run context.Context) error {
 	return nil
 }
 
-// followWire applies the account to the fabric until ctx ends.
-func (w *World) followWire(ctx context.Context) error {
+// followAccount applies the account to the fabric until ctx ends.
+func (w *World) followAccount(ctx context.Context) error {
 	changed, stop := w.cloud.Watch()
 	defer stop()
 	planned, stopPlan := w.faults.Watch()

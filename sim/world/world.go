@@ -142,7 +142,7 @@ func (w *World) start(ctx, run context.Context) (err error) {
 		if err := w.listen(run); err != nil {
 			return err
 		}
-		w.run.Go(func() error { return w.followWire(run) })
+		w.run.Go(func() error { return w.followAccount(run) })
 	}
 	w.run.Go(func() error { return w.followPower(run) })
 	return nil

@@ -152,14 +152,14 @@ func (r *run) section(name string, points []point) {
 	r.t.Run(name, func(t *testing.T) {
 		began := time.Now()
 		r.visited = nil
-		var asked []point // all except those that -run leaves out
+		var selected []point // all except those that -run leaves out
 		var lanes errgroup.Group
 		lanes.SetLimit(2 * runtime.GOMAXPROCS(0)) // visits wait most of the time
 		for _, p := range points {
 			lanes.Go(func() error {
 				t.Run(p.String(), func(t *testing.T) {
 					r.mu.Lock()
-					asked = append(asked, p)
+					selected = append(selected, p)
 					r.mu.Unlock()
 					r.reach(t, p)
 				})
@@ -171,16 +171,16 @@ func (r *run) section(name string, points []point) {
 			r.byName(t)
 		}
 		slices.SortFunc(r.visited, func(a, b outcome) int { return a.compare(b.point) })
-		least := len(asked)
+		least := len(selected)
 		if r.full {
 			least = least * 9 / 10
 		}
-		if err := missed(asked, r.visited, least); err != nil {
+		if err := missed(selected, r.visited, least); err != nil {
 			t.Error(err)
 		}
-		head := fmt.Sprintf("%d of %d points reached in %s, seed %d", reached(r.visited), len(asked), time.Since(began).Round(time.Second), r.seed)
+		head := fmt.Sprintf("%d of %d points reached in %s, seed %d", reached(r.visited), len(selected), time.Since(began).Round(time.Second), r.seed)
 		t.Log(head)
-		if r.full && len(asked) == len(points) {
+		if r.full && len(selected) == len(points) {
 			if err := writeSection(name, head, r.visited); err != nil {
 				t.Error(err)
 			}

@@ -82,7 +82,7 @@ func laws() []law {
 		},
 		{
 			From: "internal/machinery", Deny: []string{module}, Allow: []string{module + "/internal/machinery", module + "/internal/core"},
-			Why: "machinery knows no technology",
+			Why: "machinery is independent of any technology",
 		},
 		{
 			From: "internal/kernel", Deny: []string{module}, Allow: []string{module + "/internal/kernel"},
