@@ -1,9 +1,9 @@
-// Package introspection is what an agent answers at 127.0.0.1:61679/v1/book: the
-// node's interfaces, addresses and plan, with the reason for each. It is a wire
-// between programs of different age, so fields are only ever added.
+// Package introspection holds the response of an agent at 127.0.0.1:61679/v1/book: the
+// node's interfaces, addresses and plan, with the reason for each. Agent and client may
+// be of different versions, so fields are added and never removed or renamed.
 //
 // Types only. The agent fills them in, `trunkline show` and the connectivity test
-// read them. The other /v1 paths are AWS's and have AWS's shapes.
+// read them. The other /v1 paths and their responses are AWS's.
 package introspection
 
 import (
@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// BookPath is where the agent serves a Book, on the introspection address.
+// BookPath is the HTTP path of a Book on the introspection address.
 const BookPath = "/v1/book"
 
-// Book is a node's addresses and what is to be done about them.
+// Book is a node's interfaces and addresses, and the plan for its pool.
 type Book struct {
 	Node     string `json:"node"`
 	Instance string `json:"instance,omitempty"`
@@ -34,8 +34,8 @@ type ENI struct {
 	// CIDR is the subnet's range, Primary the interface's own address.
 	CIDR    netip.Prefix `json:"cidr,omitzero"`
 	Primary netip.Addr   `json:"primary,omitzero"`
-	// State is the interface's phase, such as "ready"; Why explains it where it
-	// is not plain.
+	// State is the interface's phase, such as "ready"; Why explains it where the
+	// phase alone does not.
 	State string `json:"state"`
 	Why   string `json:"why,omitempty"`
 	// Table is the route table of the interface; 254 for the primary.
@@ -46,9 +46,10 @@ type ENI struct {
 // Address is one pod address.
 type Address struct {
 	Address netip.Addr `json:"address"`
-	// State is free, assigned, cooling, quarantined or another word of the ledger.
+	// State is free, assigned, cooling, quarantined or another state of the ledger.
 	State string `json:"state"`
-	// Pod is "namespace/name" of whom has it, or had it until its link is gone.
+	// Pod is the "namespace/name" that holds the address, or the last holder until
+	// its link is deleted.
 	Pod       string    `json:"pod,omitempty"`
 	Container string    `json:"container,omitempty"`
 	Since     time.Time `json:"since,omitzero"`
@@ -56,18 +57,18 @@ type Address struct {
 	Why       string    `json:"why,omitempty"`
 }
 
-// Pool is the counts and the plan.
+// Pool counts the node's addresses and holds the plan for them.
 type Pool struct {
 	Total      int `json:"total"`
 	Assigned   int `json:"assigned"`
 	Cooling    int `json:"cooling"`
 	Free       int `json:"free"`
-	Waiting    int `json:"waiting"` // pods bound to the node and without an address
+	Waiting    int `json:"waiting"` // pods bound to the node that have no address yet
 	WarmTarget int `json:"warmTarget"`
 	Limit      int `json:"limit"`
-	// Brake is the operator's brake or the breaker; empty is none.
+	// Brake in force: the operator's, or the agent's own circuit breaker; empty is none.
 	Brake string `json:"brake,omitempty"`
-	// Why explains the pool as a whole, Steps what the plan wants to do next.
+	// Why explains the pool as a whole; Steps are the plan's next actions.
 	Why   string `json:"why,omitempty"`
 	Steps []Step `json:"steps,omitempty"`
 }

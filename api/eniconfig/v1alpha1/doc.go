@@ -2,8 +2,8 @@
 // subnet and security groups of pod interfaces in custom networking. Field names
 // and CRD are AWS's (aws/amazon-vpc-cni-k8s, pkg/apis/crd/v1alpha1).
 //
-// Types only. Users write the objects; this version keeps them and reads none, and
-// refuses to start when it is asked for custom networking.
+// Types only. Users write the objects. This version installs the CRD, does not read
+// the objects, and refuses to start when custom networking is enabled.
 //
 // +kubebuilder:object:generate=true
 // +groupName=crd.k8s.amazonaws.com

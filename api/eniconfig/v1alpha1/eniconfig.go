@@ -19,18 +19,18 @@ func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: Group, Version: Version}
 }
 
-// AddToScheme teaches s the types of this package.
+// AddToScheme registers the types of this package in s.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion(), &ENIConfig{}, &ENIConfigList{})
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil
 }
 
-// ENIConfigSpec is where pod interfaces go.
+// ENIConfigSpec is the subnet and the security groups of pod interfaces.
 type ENIConfigSpec struct {
-	// Subnet of the interfaces, by id.
+	// Subnet of the interfaces, by ID.
 	Subnet string `json:"subnet"`
-	// SecurityGroups of the interfaces, by id. Empty: those of the node's
+	// SecurityGroups of the interfaces, by ID. Empty: those of the node's
 	// primary interface.
 	// +optional
 	SecurityGroups []string `json:"securityGroups,omitempty"`
@@ -39,7 +39,8 @@ type ENIConfigSpec struct {
 // ENIConfigStatus has no fields, as on AWS.
 type ENIConfigStatus struct{}
 
-// ENIConfig says where the pod interfaces of the nodes that name it are made.
+// ENIConfig is the subnet and the security groups of the pod interfaces of nodes that
+// refer to it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster

@@ -2,13 +2,13 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Brake stops Trunkline from changing EC2, on every node or on some, while it
-// exists. Creating one needs no restart and no roll-out: each agent and the
-// controller watch Brakes and obey the strictest that names them. Deleting the
-// object releases it, so two operators cannot undo each other by accident.
+// Brake stops Trunkline from changing EC2, on every node or on some, for as long as
+// the object exists. Creating one needs no restart and no roll-out: each agent and the
+// controller watch Brakes and apply the strictest that selects them. Deleting the
+// object releases only that brake, so one operator cannot undo another's by accident.
 //
-// A Brake is an object of its own, rather than a field of a configuration, so
-// that it can be granted to people on call who may change nothing else.
+// A Brake is an object of its own, rather than a field of a configuration, so that
+// RBAC can grant it to operators on call who may change nothing else.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster
@@ -23,17 +23,17 @@ type Brake struct {
 	Spec BrakeSpec `json:"spec"`
 }
 
-// BrakeSpec says what stops, where and why.
+// BrakeSpec is what a brake stops, on which nodes, and why.
 type BrakeSpec struct {
 	// Freeze is what stops: "release" keeps everything that is attached and
-	// still allocates; "all" makes no changing call at all.
+	// still allocates; "all" makes no mutating call.
 	// +kubebuilder:validation:Enum=release;all
 	Freeze Freeze `json:"freeze"`
-	// Nodes the brake is for, by name. Empty: every node and the controller.
+	// Nodes the brake applies to, by name. Empty: every node and the controller.
 	// +optional
 	// +listType=set
 	Nodes []string `json:"nodes,omitempty"`
-	// Reason is shown in `trunkline status`, so that the next person knows.
+	// Reason is shown in `trunkline status`, so that other operators know why.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Reason string `json:"reason"`
@@ -49,8 +49,8 @@ const (
 	FreezeAll     Freeze = "all"
 )
 
-// Stricter returns the stronger of f and g. A value this build does not know
-// counts as FreezeAll: a newer operator asked for something to stop.
+// Stricter returns the stronger of f and g. An unknown value, written for a newer
+// version, counts as FreezeAll: it was meant to stop something.
 func (f Freeze) Stricter(g Freeze) Freeze {
 	if f.rank() >= g.rank() {
 		return f
@@ -58,12 +58,10 @@ func (f Freeze) Stricter(g Freeze) Freeze {
 	return g
 }
 
-// AllowsRelease reports whether calls that give something back may be made:
-// unassign, detach, delete.
+// AllowsRelease reports whether unassign, detach and delete calls are allowed.
 func (f Freeze) AllowsRelease() bool { return f == FreezeNone }
 
-// AllowsAllocate reports whether calls that take something may be made: create,
-// attach, assign.
+// AllowsAllocate reports whether create, attach and assign calls are allowed.
 func (f Freeze) AllowsAllocate() bool { return f.rank() < FreezeAll.rank() }
 
 func (f Freeze) rank() int {
@@ -78,8 +76,8 @@ func (f Freeze) rank() int {
 	return 2
 }
 
-// For returns what b asks of node; node is empty for the controller, which only
-// obeys brakes that name no node.
+// For returns what b stops on node. An empty node is the controller, to which only
+// brakes that select no node apply.
 func (b *Brake) For(node string) Freeze {
 	if len(b.Spec.Nodes) == 0 {
 		return b.Spec.Freeze

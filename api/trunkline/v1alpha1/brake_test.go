@@ -7,7 +7,7 @@ import (
 )
 
 func TestTheStrictestBrakeWinsAndUnknownStrengthsStopEverything(t *testing.T) {
-	const future = v1alpha1.Freeze("everything-and-then-some")
+	const future = v1alpha1.Freeze("strength-of-a-newer-version")
 	tests := []struct {
 		name              string
 		freezes           []v1alpha1.Freeze
@@ -16,7 +16,7 @@ func TestTheStrictestBrakeWinsAndUnknownStrengthsStopEverything(t *testing.T) {
 		{"no brake allows both", nil, true, true},
 		{"release keeps allocation going", []v1alpha1.Freeze{v1alpha1.FreezeRelease}, false, true},
 		{"all stops both", []v1alpha1.Freeze{v1alpha1.FreezeAll}, false, false},
-		{"all beats release in either order", []v1alpha1.Freeze{v1alpha1.FreezeAll, v1alpha1.FreezeRelease}, false, false},
+		{"all is stricter than release in either order", []v1alpha1.Freeze{v1alpha1.FreezeAll, v1alpha1.FreezeRelease}, false, false},
 		{"a strength of a newer version stops both", []v1alpha1.Freeze{v1alpha1.FreezeRelease, future}, false, false},
 	}
 	for _, tt := range tests {
@@ -32,7 +32,7 @@ func TestTheStrictestBrakeWinsAndUnknownStrengthsStopEverything(t *testing.T) {
 	}
 }
 
-func TestABrakeThatNamesNodesLeavesOthersAndTheControllerAlone(t *testing.T) {
+func TestABrakeForSelectedNodesDoesNotApplyToOthersOrTheController(t *testing.T) {
 	b := &v1alpha1.Brake{Spec: v1alpha1.BrakeSpec{Freeze: v1alpha1.FreezeAll, Nodes: []string{"a", "b"}}}
 	for node, want := range map[string]v1alpha1.Freeze{"a": v1alpha1.FreezeAll, "c": v1alpha1.FreezeNone, "": v1alpha1.FreezeNone} {
 		if got := b.For(node); got != want {

@@ -2,10 +2,9 @@
 // node reports about its network (NodeNetwork) and what an operator may stop
 // while it runs (Brake).
 //
-// Types only: it decides nothing and talks to nobody. The agent writes
-// NodeNetwork and reads Brake, the controller reads both, `trunkline status`
-// prints both. Deepcopy code and the CRDs in deploy/crds are generated from here
-// by controller-gen.
+// Types only: no decisions, no I/O. The agent writes NodeNetwork and reads Brake, the
+// controller reads both, `trunkline status` prints both. controller-gen generates the
+// deepcopy code and the CRDs in deploy/crds from this package.
 //
 // +kubebuilder:object:generate=true
 // +groupName=trunkline.dev

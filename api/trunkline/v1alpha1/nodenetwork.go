@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// NodeNetwork is what one node's agent says about the node's network. Its name
+// NodeNetwork is the report of one node's agent about the node's network. Its name
 // is the node's. Only that node's agent may write it (an admission policy checks
 // the node named in the agent's token); it is deleted with the node.
 //
@@ -28,19 +28,19 @@ type NodeNetwork struct {
 	Status NodeNetworkStatus `json:"status,omitempty"`
 }
 
-// NodeNetworkStatus is the agent's report. Everything in it follows from the
-// agent's plan and its own record, never from counters kept beside them.
+// NodeNetworkStatus is the agent's report. Everything in it is derived from the
+// agent's plan and ledger, never from separate counters.
 type NodeNetworkStatus struct {
 	// ObservedAt is when the agent last compared its record with EC2 and the
-	// kernel and wrote this report. A collector believes the absence of an
-	// interface only when the report is younger than the interface.
+	// kernel and wrote this report. The leak collector takes an interface's absence
+	// from it as evidence only when the report is newer than the interface.
 	// +optional
 	ObservedAt metav1.Time `json:"observedAt,omitzero"`
 
 	// InstanceID of the EC2 instance behind the node.
 	// +optional
 	InstanceID string `json:"instanceID,omitempty"`
-	// InstanceType such as m5.xlarge, from which the limits come.
+	// InstanceType such as m5.xlarge; it determines the limits.
 	// +optional
 	InstanceType string `json:"instanceType,omitempty"`
 	// Zone is the availability zone.
@@ -50,15 +50,15 @@ type NodeNetworkStatus struct {
 	// Mode is how pods get their addresses.
 	// +optional
 	Mode AddressMode `json:"mode,omitempty"`
-	// Why is the plan's explanation of the present pool in one sentence.
+	// Why is the plan's explanation of the pool's state in one sentence.
 	// +optional
 	Why string `json:"why,omitempty"`
 
 	// Addresses counts the pod addresses of the node.
 	// +optional
 	Addresses AddressCounts `json:"addresses,omitempty"`
-	// Interfaces are the ENIs the agent counts as the node's own, the primary
-	// included, those being created or released included.
+	// Interfaces are the ENIs that belong to the node in the agent's ledger: the
+	// primary, and also those being created or released.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -66,11 +66,11 @@ type NodeNetworkStatus struct {
 	// Versions of the programs on the node.
 	// +optional
 	Versions Versions `json:"versions,omitempty"`
-	// LastError is the latest refusal by EC2; it stays until a call of the same
+	// LastError is the latest error from EC2, kept until a call of the same
 	// action succeeds.
 	// +optional
 	LastError *CallError `json:"lastError,omitempty"`
-	// Brake is the brake the agent obeys now.
+	// Brake is the brake in force on the node.
 	// +optional
 	Brake Freeze `json:"brake,omitempty"`
 
@@ -99,23 +99,23 @@ type AddressCounts struct {
 	Total int32 `json:"total"`
 	// Assigned to a pod.
 	Assigned int32 `json:"assigned"`
-	// Cooling: given back and not yet to be used again.
+	// Cooling: released by a pod and not yet usable for another.
 	Cooling int32 `json:"cooling"`
-	// Free to be given to a pod now.
+	// Free: can be assigned to a pod now.
 	Free int32 `json:"free"`
 	// WarmTarget is how many free addresses the plan wants beyond demand.
 	WarmTarget int32 `json:"warmTarget"`
-	// Waiting pods: bound to the node and without an address yet.
+	// Waiting: pods bound to the node that have no address yet.
 	Waiting int32 `json:"waiting"`
-	// Limit is the most pod addresses the instance type allows.
+	// Limit is the maximum number of pod addresses of the instance type.
 	Limit int32 `json:"limit"`
 	// Interfaces is the number of ENIs, the primary included.
 	Interfaces int32 `json:"interfaces"`
-	// InterfaceLimit is the most ENIs the instance type allows.
+	// InterfaceLimit is the maximum number of ENIs of the instance type.
 	InterfaceLimit int32 `json:"interfaceLimit"`
 }
 
-// InterfaceState is where an ENI is in its life on the node.
+// InterfaceState is the stage of an ENI's life cycle on the node.
 // +kubebuilder:validation:Enum=creating;attaching;ready;releasing
 type InterfaceState string
 
@@ -139,10 +139,10 @@ type Interface struct {
 	SubnetID string `json:"subnetID,omitempty"`
 	// DeviceIndex on the instance; 0 is the primary.
 	DeviceIndex int32 `json:"deviceIndex"`
-	// PrimaryAddress of the interface; no pod gets it.
+	// PrimaryAddress of the interface; never assigned to a pod.
 	// +optional
 	PrimaryAddress string `json:"primaryAddress,omitempty"`
-	// State in the interface's life.
+	// State is the stage of the interface's life cycle.
 	State InterfaceState `json:"state"`
 	// Total, Assigned, Cooling and Free count the pod addresses on it.
 	Total int32 `json:"total"`
@@ -150,23 +150,24 @@ type Interface struct {
 	Assigned int32 `json:"assigned"`
 	// Cooling down.
 	Cooling int32 `json:"cooling"`
-	// Free to be given.
+	// Free: can be assigned to a pod now.
 	Free int32 `json:"free"`
-	// Why the interface is in this state or not used, when that is not plain.
+	// Why the interface is in this state or is not used, where State alone does not
+	// say it.
 	// +optional
 	Why string `json:"why,omitempty"`
 }
 
-// Versions of what runs on the node.
+// Versions of the components on the node.
 type Versions struct {
 	// Agent is the build version of the agent.
 	// +optional
 	Agent string `json:"agent,omitempty"`
-	// Plugin is the build version of the CNI plugin that called last; empty until one
-	// has.
+	// Plugin is the build version of the CNI plugin that made the latest request;
+	// empty until the first request.
 	// +optional
 	Plugin string `json:"plugin,omitempty"`
-	// CNI is the version in the configuration the runtime reads.
+	// CNI is the cniVersion of the conflist that the container runtime reads.
 	// +optional
 	CNI string `json:"cni,omitempty"`
 	// Kernel release.
@@ -174,7 +175,7 @@ type Versions struct {
 	Kernel string `json:"kernel,omitempty"`
 }
 
-// CallError is a refusal by EC2.
+// CallError is an error response from EC2.
 type CallError struct {
 	// Action such as AssignPrivateIpAddresses.
 	Action string `json:"action"`
@@ -188,7 +189,7 @@ type CallError struct {
 	RequestID string `json:"requestID,omitempty"`
 	// Time of the answer.
 	Time metav1.Time `json:"time"`
-	// Count of such answers in a row.
+	// Count of consecutive errors of this action with this code.
 	Count int32 `json:"count"`
 }
 

@@ -21,7 +21,7 @@ func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: Group, Version: Version}
 }
 
-// AddToScheme teaches s the types of this package.
+// AddToScheme registers the types of this package in s.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion(), &NodeNetwork{}, &NodeNetworkList{}, &Brake{}, &BrakeList{})
 	metav1.AddToGroupVersion(s, GroupVersion())

@@ -19,7 +19,7 @@ func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: Group, Version: Version}
 }
 
-// AddToScheme teaches s the types of this package.
+// AddToScheme registers the types of this package in s.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion(), &CNINode{}, &CNINodeList{})
 	metav1.AddToGroupVersion(s, GroupVersion())
@@ -44,12 +44,12 @@ type Feature struct {
 	Value string `json:"value,omitempty"`
 }
 
-// CNINodeSpec is the wanted state.
+// CNINodeSpec is the desired state.
 type CNINodeSpec struct {
-	// Features the node's agent asked for.
+	// Features that the node's agent requests.
 	// +optional
 	Features []Feature `json:"features,omitempty"`
-	// Tags that every interface made for the node carries.
+	// Tags of every interface created for the node.
 	// +optional
 	Tags map[string]string `json:"tags,omitempty"`
 }
@@ -57,8 +57,8 @@ type CNINodeSpec struct {
 // CNINodeStatus has no fields yet, as on AWS.
 type CNINodeStatus struct{}
 
-// CNINode is the network of a node as AWS's controllers see it. Its name is the
-// node's and the node owns it.
+// CNINode is the node object of AWS's network controllers. Its name is the node's, and
+// its owner reference is the Node.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -1,8 +1,8 @@
 // Package v1alpha1 is the part of AWS's group vpcresources.k8s.aws/v1alpha1 that
-// Trunkline reads and writes: CNINode, on which AWS's VPC resource controller and
-// a node's agent agree about features. Field names and CRD are AWS's
+// Trunkline reads and writes: CNINode, through which a node's agent and AWS's VPC
+// resource controller negotiate features. Field names and CRD are AWS's
 // (aws/amazon-vpc-resource-controller-k8s, apis/vpcresources/v1alpha1), so that
-// either side can be exchanged on a live cluster.
+// either side can be replaced on a live cluster.
 //
 // Types only. The controller creates the objects.
 //
