@@ -17,7 +17,7 @@ func TestAWrongFileOfSettingsIsRefusedWithNameAndReason(t *testing.T) {
 		"a list of numbers":  {"exclude-snat-cidrs: [1, 2]", "exclude-snat-cidrs: 1 in the list is not text"},
 		"a list of nonsense": {"exclude-snat-cidrs: [10.0.0.0/8, here]", `exclude-snat-cidrs: "10.0.0.0/8,here" from file`},
 		"half a byte":        {"mtu: 1500.5", `mtu: "1500.5" from file`},
-		"another's name":     {"warm_ips: 3", "there is no such setting"},
+		"unknown key":        {"warm_ips: 3", "unknown setting"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "trunkline.yaml")

@@ -1,10 +1,9 @@
-// Package config is the product's configuration as one value: what can be set,
-// by which names, with which defaults, and what is wrong with a given set.
+// Package config is the product's configuration as one value: its settings, their
+// names, defaults and bounds, and the validation of a given set of values.
 //
-// It is pure: flags, environment and file come in as lookups, for only the
+// It is pure: flags, environment and file are passed in as lookups, because only the
 // programs in cmd may read them. Precedence is flag, environment, file, default.
-// The names of AWS's environment variables are taken as aliases of ours from the
-// one table in settings.go.
+// AWS's environment names are accepted as aliases; the table is in settings.go.
 package config
 
 import (
@@ -18,8 +17,8 @@ import (
 	"time"
 )
 
-// Config is everything an operator can choose. Load fills it; the zero value is
-// not usable.
+// Config holds the value of every setting. Load fills it; the zero value is not
+// usable.
 type Config struct {
 	// Identity.
 	ClusterName  string
@@ -54,7 +53,7 @@ type Config struct {
 	Socket     string
 	CNIBinDir  string
 	CNIConfDir string
-	CNIVersion string // of the conflist; auto: the highest the node's runtime takes
+	CNIVersion string // of the conflist; auto: the highest that the node's runtime supports
 	AddWait    time.Duration
 	DelWait    time.Duration
 
@@ -62,23 +61,24 @@ type Config struct {
 	IntrospectionAddress string
 	MetricsAddress       string
 
-	origins map[string]string // setting → where its value comes from
+	origins map[string]string // setting → source of its value
 }
 
-// Sources are where values come from. Nil parts are empty.
+// Sources are the flags, environment and file that values are read from. Nil fields
+// are empty sources.
 type Sources struct {
 	// Flags that were given, by setting name.
 	Flags map[string]string
 	// Env looks an environment variable up.
 	Env func(name string) (string, bool)
-	// File is a configuration file's keys and values, and FileName its name for
+	// File is the keys and values of a configuration file; FileName is its name for
 	// error texts.
 	File     map[string]string
 	FileName string
 }
 
-// Load returns the configuration that the sources make. The error names every
-// setting that is wrong: which, from where, what it says and why it cannot be.
+// Load reads the configuration from src. The error names every invalid setting with
+// its value, the source of the value and the reason.
 func Load(src Sources) (Config, error) {
 	c := Config{origins: map[string]string{}}
 	var problems []error
@@ -89,11 +89,11 @@ func Load(src Sources) (Config, error) {
 			problems = append(problems, fmt.Errorf("%s: %q from %s: %w", s.Name, value, origin, err))
 		}
 	}
-	problems = append(problems, unknown(src)...)
-	problems = append(problems, refused(src)...)
+	problems = append(problems, unknownSettings(src)...)
+	problems = append(problems, unsupportedByAWSName(src)...)
 	if len(problems) == 0 {
-		c.followAWS()
-		problems = c.together()
+		c.applyAWSDefaults()
+		problems = c.checkCombinations()
 	}
 	if len(problems) > 0 {
 		return Config{}, errors.Join(problems...)
@@ -101,12 +101,12 @@ func Load(src Sources) (Config, error) {
 	return c, nil
 }
 
-// Origin tells where a setting's value comes from, such as "WARM_IP_TARGET".
+// Origin returns the source of a setting's value, such as "environment WARM_IP_TARGET".
 func (c Config) Origin(name string) string { return c.origins[name] }
 
-// followAWS gives AWS's warm targets AWS's meaning: naming one of them switches
-// our own defaults for the others off.
-func (c *Config) followAWS() {
+// applyAWSDefaults gives AWS's warm targets the meaning they have on AWS: setting one
+// of them disables our own defaults for the others.
+func (c *Config) applyAWSDefaults() {
 	if c.origins["warm-enis"] != fromDefault && c.origins["warm-ips"] == fromDefault {
 		c.WarmIPs, c.Headroom = 0, 0
 		c.origins["warm-ips"], c.origins["headroom"] = "warm-enis is set", "warm-enis is set"
@@ -117,31 +117,32 @@ func (c *Config) followAWS() {
 	}
 }
 
-// together checks what no setting can say alone.
-func (c Config) together() (problems []error) {
+// checkCombinations checks settings whose validity depends on another setting.
+func (c Config) checkCombinations() (problems []error) {
 	if c.PodMTU > c.MTU {
-		problems = append(problems, fmt.Errorf("pod-mtu: %d from %s: more than the interfaces' mtu of %d", c.PodMTU, c.origins["pod-mtu"], c.MTU))
+		problems = append(problems, fmt.Errorf("pod-mtu: %d from %s: must not exceed mtu, which is %d", c.PodMTU, c.origins["pod-mtu"], c.MTU))
 	}
 	if c.IntrospectionAddress == c.MetricsAddress {
-		problems = append(problems, fmt.Errorf("metrics-address: %q from %s: the same as introspection-address", c.MetricsAddress, c.origins["metrics-address"]))
+		problems = append(problems, fmt.Errorf("metrics-address: %q from %s: must differ from introspection-address", c.MetricsAddress, c.origins["metrics-address"]))
 	}
 	return problems
 }
 
-// unknown names keys of the file and flags that no setting has.
-func unknown(src Sources) (problems []error) {
+// unknownSettings returns an error for every flag and key of the file that is not a
+// setting.
+func unknownSettings(src Sources) (problems []error) {
 	known := map[string]bool{}
 	for _, s := range settings() {
 		known[s.Name] = true
 	}
 	for _, key := range slices.Sorted(maps.Keys(src.File)) {
 		if !known[key] {
-			problems = append(problems, fmt.Errorf("%s: %q from file %s: there is no such setting%s", key, src.File[key], src.FileName, nearest(key, known)))
+			problems = append(problems, fmt.Errorf("%s: %q from file %s: unknown setting%s", key, src.File[key], src.FileName, nearest(key, known)))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(src.Flags)) {
 		if !known[key] {
-			problems = append(problems, fmt.Errorf("%s: %q from flag --%s: there is no such setting%s", key, src.Flags[key], key, nearest(key, known)))
+			problems = append(problems, fmt.Errorf("%s: %q from flag --%s: unknown setting%s", key, src.Flags[key], key, nearest(key, known)))
 		}
 	}
 	return problems
@@ -158,15 +159,15 @@ func nearest(key string, known map[string]bool) (suggestion string) {
 			}
 		}
 		if shared > most {
-			most, suggestion = shared, fmt.Sprintf("; is %s meant?", name)
+			most, suggestion = shared, fmt.Sprintf("; did you mean %s?", name)
 		}
 	}
 	return suggestion
 }
 
-// refused names AWS's switches for what this version cannot do: ignoring them
-// would surprise later than refusing them.
-func refused(src Sources) (problems []error) {
+// unsupportedByAWSName returns an error for every AWS variable that enables a feature
+// this version does not have. Ignoring it would fail later and less clearly.
+func unsupportedByAWSName(src Sources) (problems []error) {
 	if src.Env == nil {
 		return nil
 	}
@@ -175,11 +176,11 @@ func refused(src Sources) (problems []error) {
 		if !ok || v == "" {
 			continue
 		}
-		switch asked, err := strconv.ParseBool(v); { // as AWS reads them
+		switch enabled, err := strconv.ParseBool(v); { // as AWS reads them
 		case err != nil:
-			problems = append(problems, fmt.Errorf("%s: %q from environment: neither true nor false", u.env, v))
-		case asked == (u.refuse == "true"):
-			problems = append(problems, fmt.Errorf("%s: %q from environment: %s is not supported in this version; unset it", u.env, v, u.what))
+			problems = append(problems, fmt.Errorf("%s: %q from environment: must be true or false", u.env, v))
+		case enabled == (u.refuse == "true"):
+			problems = append(problems, fmt.Errorf("%s: %q from environment: %s is not supported in this version; unset it", u.env, v, u.feature))
 		}
 	}
 	return problems

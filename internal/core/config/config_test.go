@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-//go:generate go test -run TestTheDocumentationIsGenerated -update .
+//go:generate go test -run TestTheDocumentationIsUpToDate -update .
 
 var update = flag.Bool("update", false, "write docs/config.md")
 
@@ -19,7 +19,7 @@ func env(vars map[string]string) func(string) (string, bool) {
 	return func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
 }
 
-func TestFlagBeatsEnvironmentBeatsFileBeatsDefault(t *testing.T) {
+func TestPrecedenceIsFlagEnvironmentFileDefault(t *testing.T) {
 	src := Sources{}
 	for _, step := range []struct {
 		add    func()
@@ -43,7 +43,7 @@ func TestFlagBeatsEnvironmentBeatsFileBeatsDefault(t *testing.T) {
 	}
 }
 
-func TestAWSNamesMeanWhatTheyMeanThere(t *testing.T) {
+func TestAWSNamesKeepTheirMeaning(t *testing.T) {
 	c, err := Load(Sources{Env: env(map[string]string{
 		"WARM_ENI_TARGET": "1", "MINIMUM_IP_TARGET": "12", "MAX_ENI": "-1", "IP_COOLDOWN_PERIOD": "45",
 		"AWS_VPC_K8S_CNI_EXTERNALSNAT": "true", "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": "192.168.0.0/16, 100.64.0.1/10",
@@ -70,7 +70,7 @@ func TestAWSNamesMeanWhatTheyMeanThere(t *testing.T) {
 	}
 }
 
-func TestEveryWrongSettingIsNamedWithSourceValueAndReason(t *testing.T) {
+func TestEveryInvalidSettingIsReportedWithValueSourceAndReason(t *testing.T) {
 	_, err := Load(Sources{
 		Flags: map[string]string{"mtu": "90000", "fly": "1"},
 		Env: env(map[string]string{
@@ -84,41 +84,41 @@ func TestEveryWrongSettingIsNamedWithSourceValueAndReason(t *testing.T) {
 	}
 	for _, want := range []string{
 		`mtu: "90000" from flag --mtu: must be from 576 to 9001`,
-		`fly: "1" from flag --fly: there is no such setting`,
-		`warm-ips: "many" from environment WARM_IP_TARGET: not a whole number`,
-		`cool-down: "-3" from environment IP_COOLDOWN_PERIOD: not a duration`,
-		`exclude-snat-cidrs: "10.0.0.0" from environment AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS: "10.0.0.0" is not a range`,
-		`veth-prefix: "eth" from environment AWS_VPC_K8S_CNI_VETHPREFIX: other links have that name`,
-		`socket: "agent.sock" from environment TRUNKLINE_SOCKET: not an absolute path`,
+		`fly: "1" from flag --fly: unknown setting`,
+		`warm-ips: "many" from environment WARM_IP_TARGET: must be a whole number`,
+		`cool-down: "-3" from environment IP_COOLDOWN_PERIOD: must be a duration`,
+		`exclude-snat-cidrs: "10.0.0.0" from environment AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS: "10.0.0.0" is not a CIDR`,
+		`veth-prefix: "eth" from environment AWS_VPC_K8S_CNI_VETHPREFIX: must not be a prefix of other links' names`,
+		`socket: "agent.sock" from environment TRUNKLINE_SOCKET: must be an absolute path`,
 		`ENABLE_PREFIX_DELEGATION: "true" from environment: prefix delegation is not supported in this version; unset it`,
-		`external-snat: "maybe" from environment AWS_VPC_K8S_CNI_EXTERNALSNAT: neither true nor false`,
-		`warm_ips: "3" from file t.yaml: there is no such setting; is warm-ips meant?`,
-		`metrics-address: "here" from file t.yaml: not an address`,
+		`external-snat: "maybe" from environment AWS_VPC_K8S_CNI_EXTERNALSNAT: must be true or false`,
+		`warm_ips: "3" from file t.yaml: unknown setting; did you mean warm-ips?`,
+		`metrics-address: "here" from file t.yaml: must be an address`,
 	} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("not said: %s", want)
+			t.Errorf("not in the error: %s", want)
 		}
 	}
-	if _, err := Load(Sources{Flags: map[string]string{"mtu": "1500", "pod-mtu": "9001"}}); err == nil || !strings.Contains(err.Error(), "more than the interfaces' mtu of 1500") {
-		t.Errorf("pods larger than their interface: %v", err)
+	if _, err := Load(Sources{Flags: map[string]string{"mtu": "1500", "pod-mtu": "9001"}}); err == nil || !strings.Contains(err.Error(), "must not exceed mtu, which is 1500") {
+		t.Errorf("pod-mtu above mtu: %v", err)
 	}
 }
 
-func TestWhatTheKernelTheListenerOrEC2WouldRefuseIsRefusedAtStart(t *testing.T) {
+func TestValuesThatTheKernelAListenerOrEC2WouldRejectAreRejectedAtStart(t *testing.T) {
 	for _, c := range []struct{ env, value, why string }{
 		{"TRUNKLINE_METRICS_ADDRESS", ":99999", `metrics-address: ":99999" from environment TRUNKLINE_METRICS_ADDRESS: "99999" is not a port`},
 		{"INTROSPECTION_BIND_ADDRESS", "127.0.0.1:0", `"0" is not a port from 1 to 65535`},
 		{"INTROSPECTION_BIND_ADDRESS", "unix:/run/x", "is not a port"},
 		{"AWS_VPC_K8S_CNI_VETHPREFIX", "a%d", "veth-prefix"},
 		{"AWS_VPC_K8S_CNI_VETHPREFIX", "a\"b", "veth-prefix"},
-		{"CLUSTER_NAME", strings.Repeat("x", 257), "more than the 256 characters"},
-		{"CLUSTER_NAME", "a\nb", "control character"},
+		{"CLUSTER_NAME", strings.Repeat("x", 257), "at most 256 characters"},
+		{"CLUSTER_NAME", "a\nb", "control characters"},
 		{"AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS", "2600:1f14::/32", "2600:1f14::/32 is not IPv4"},
-		{"AWS_EXTERNAL_SERVICE_CIDRS", "10.0.0.0/33", "is not a range"},
-		{"IP_COOLDOWN_PERIOD", "99999999999999999999", "not a duration"},
+		{"AWS_EXTERNAL_SERVICE_CIDRS", "10.0.0.0/33", "is not a CIDR"},
+		{"IP_COOLDOWN_PERIOD", "99999999999999999999", "must be a duration"},
 		{"ENABLE_PREFIX_DELEGATION", "1", "prefix delegation is not supported"},
 		{"ENABLE_IPv4", "F", "a node without IPv4 pods is not supported"},
-		{"ENABLE_POD_ENI", "yes", `ENABLE_POD_ENI: "yes" from environment: neither true nor false`},
+		{"ENABLE_POD_ENI", "yes", `ENABLE_POD_ENI: "yes" from environment: must be true or false`},
 	} {
 		_, err := Load(Sources{Env: env(map[string]string{c.env: c.value})})
 		if err == nil || !strings.Contains(err.Error(), c.why) {
@@ -135,7 +135,7 @@ func TestTheDescriptionReadsBackAsTheSameConfiguration(t *testing.T) {
 	flags := map[string]string{}
 	for _, row := range c.Describe() {
 		if row.Origin == "" {
-			t.Errorf("%s comes from nowhere", row.Name)
+			t.Errorf("%s has no origin", row.Name)
 		}
 		flags[row.Name] = row.Value
 	}
@@ -150,7 +150,7 @@ func TestTheDescriptionReadsBackAsTheSameConfiguration(t *testing.T) {
 	}
 }
 
-func TestNamesAreUniqueAndDefaultsAreGood(t *testing.T) {
+func TestNamesAreUniqueAndDefaultsAreValid(t *testing.T) {
 	if _, err := Load(Sources{}); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
@@ -168,7 +168,7 @@ func TestNamesAreUniqueAndDefaultsAreGood(t *testing.T) {
 	}
 }
 
-func TestTheDocumentationIsGenerated(t *testing.T) {
+func TestTheDocumentationIsUpToDate(t *testing.T) {
 	path := filepath.Join("..", "..", "..", "docs", "config.md")
 	if *update {
 		if err := os.WriteFile(path, []byte(Markdown()), 0o644); err != nil {
@@ -180,6 +180,6 @@ func TestTheDocumentationIsGenerated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != Markdown() {
-		t.Error("docs/config.md is not what the settings say: run `go generate ./internal/core/config`")
+		t.Error("docs/config.md differs from the settings: run `go generate ./internal/core/config`")
 	}
 }

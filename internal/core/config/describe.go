@@ -12,11 +12,11 @@ type Row struct {
 	Origin string
 }
 
-// Settings returns every setting, in the order of the documentation: programs
-// make their flags from it.
+// Settings returns every setting, in the order of the documentation. Programs build
+// their flags from it.
 func Settings() []Setting { return settings() }
 
-// Describe returns every setting with the value c has and where it comes from.
+// Describe returns every setting with its value in c and the source of the value.
 func (c Config) Describe() []Row {
 	var rows []Row
 	for _, s := range settings() {
@@ -25,7 +25,7 @@ func (c Config) Describe() []Row {
 	return rows
 }
 
-// Markdown is docs/config.md.
+// Markdown returns the text of docs/config.md.
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
@@ -33,10 +33,10 @@ func Markdown() string {
 Generated from internal/core/config by ` + "`go generate ./internal/core/config`" + `; do not edit.
 
 Precedence: flag, environment, file, default. ` + "`trunkline show config`" + ` prints what a
-program runs with and where each value comes from. A value that makes no sense is
-refused at start, with its name and source.
+program runs with and the source of each value. An invalid value stops the program at
+start; the error names the setting, the value, its source and the reason.
 
-| setting (flag, file key) | environment | AWS's name | default | |
+| setting (flag, file key) | environment | AWS's name | default | meaning |
 |---|---|---|---|---|
 `)
 	code := func(s string) string {
@@ -52,13 +52,13 @@ refused at start, with its name and source.
 		}
 		doc := s.Doc
 		if s.Unit != "" {
-			doc += " A bare number is in " + s.Unit + "."
+			doc += " A number without a unit is in " + s.Unit + "."
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", code(s.Name), code(s.Env()), strings.Join(aliases, ", "), code(s.Default), doc)
 	}
-	b.WriteString("\n## AWS's switches that are refused\n\nThey ask for what this version cannot do; ignoring them would surprise later.\n\n| environment | value | |\n|---|---|---|\n")
+	b.WriteString("\n## AWS's variables that are refused\n\nThese values enable features that this version does not have; the program refuses to\nstart rather than run without them.\n\n| environment | refused value | feature |\n|---|---|---|\n")
 	for _, u := range unsupported() {
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", u.env, u.refuse, u.what)
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", u.env, u.refuse, u.feature)
 	}
 	return b.String()
 }

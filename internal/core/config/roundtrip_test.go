@@ -10,25 +10,26 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What `show config` prints of any value that was taken is taken too, as a flag and
-// from a file, and means the same.
-func TestEveryValueThatIsTakenReadsBackAsItIsShown(t *testing.T) {
+// For every accepted value, the text that `show config` prints is accepted as a flag
+// and in a file, and prints the same again.
+func TestEveryAcceptedValueReadsBackAsItIsShown(t *testing.T) {
 	for _, s := range settings() {
-		var taken []string
+		var accepted []string
 		for _, v := range examples() {
-			if shown, ok := readsBack(t, s, v); ok && !slices.Contains(taken, shown) {
-				taken = append(taken, shown)
+			if shown, ok := readsBack(t, s, v); ok && !slices.Contains(accepted, shown) {
+				accepted = append(accepted, shown)
 			}
 		}
-		if len(taken) < 2 {
-			t.Errorf("%s: only %q of the examples was taken", s.Name, taken)
+		if len(accepted) < 2 {
+			t.Errorf("%s: only %q of the examples was accepted", s.Name, accepted)
 		}
 		rapid.Check(t, func(t *rapid.T) { readsBack(t, s, anyValue().Draw(t, s.Name)) })
 	}
 }
 
-// readsBack reports what is shown of a value, and whether it was taken.
-func readsBack(t rapid.TB, s Setting, v string) (shown string, taken bool) {
+// readsBack checks the round trip of v. It returns the text shown for v, and whether v
+// was accepted.
+func readsBack(t rapid.TB, s Setting, v string) (shown string, accepted bool) {
 	var was Config
 	if s.set(&was, v) != nil {
 		return "", false
@@ -46,7 +47,7 @@ func readsBack(t rapid.TB, s Setting, v string) (shown string, taken bool) {
 	return shown, true
 }
 
-// examples have two good values for every setting.
+// examples holds at least two valid values for every setting.
 func examples() []string {
 	return []string{
 		"", "0", "8", " 12 ", "1500", "9001", "-1", "30s", "1m30.5s", "true", "F", "DEBUG", "warn", "none", "prng", "0.4.0", "auto",
@@ -54,7 +55,7 @@ func examples() []string {
 	}
 }
 
-// anyValue draws what somebody may write.
+// anyValue draws valid, nearly valid and arbitrary values.
 func anyValue() *rapid.Generator[string] {
 	network := rapid.StringMatching(`([0-9]{1,2}\.){3}[0-9]{1,2}/[0-9]{1,2}`)
 	return rapid.OneOf(

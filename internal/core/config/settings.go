@@ -14,12 +14,12 @@ import (
 
 const fromDefault = "default"
 
-// Setting is one thing an operator can choose.
+// Setting is one option of the product.
 type Setting struct {
 	Name    string   // flag and file key, such as "warm-ips"
 	Aliases []string // AWS's environment names
 	Default string
-	Unit    string // of a bare number, empty where there is none
+	Unit    string // of a number without a unit; empty if the value has none
 	Doc     string
 
 	set func(*Config, string) error
@@ -31,8 +31,8 @@ func (s Setting) Env() string {
 	return "TRUNKLINE_" + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
 }
 
-// find returns the value that counts and where it comes from. An environment
-// variable that is empty is not set, as manifests leave them.
+// find returns the value of highest precedence and its source. An empty environment
+// variable counts as unset: manifests leave unused variables empty.
 func (s Setting) find(src Sources) (value, origin string) {
 	if v, ok := src.Flags[s.Name]; ok {
 		return v, "flag --" + s.Name
@@ -50,7 +50,7 @@ func (s Setting) find(src Sources) (value, origin string) {
 	return s.Default, fromDefault
 }
 
-// settings is the one table, in the order of the documentation.
+// settings returns all settings, in the order of the documentation.
 func settings() []Setting {
 	return slices.Concat(identity(), pool(), datapath(), node())
 }
@@ -58,66 +58,66 @@ func settings() []Setting {
 func identity() []Setting {
 	return []Setting{
 		text("cluster-name", "", "Written on interfaces as the tag cluster.k8s.amazonaws.com/name.", func(c *Config) *string { return &c.ClusterName }, tagValue, "CLUSTER_NAME"),
-		text("node-name", "", "The Node this agent serves.", func(c *Config) *string { return &c.NodeName }, nil, "NODE_NAME", "MY_NODE_NAME"),
-		text("pod-name", "", "The program's own pod.", func(c *Config) *string { return &c.PodName }, nil, "POD_NAME", "MY_POD_NAME"),
-		text("pod-namespace", "kube-system", "The namespace of that pod.", func(c *Config) *string { return &c.PodNamespace }, nil, "POD_NAMESPACE"),
-		text("log-level", "info", "debug, info, warn or error.", func(c *Config) *string { return &c.LogLevel }, oneOf("debug", "info", "warn", "error"), "AWS_VPC_K8S_CNI_LOGLEVEL"),
+		text("node-name", "", "Name of the Node that this agent serves.", func(c *Config) *string { return &c.NodeName }, nil, "NODE_NAME", "MY_NODE_NAME"),
+		text("pod-name", "", "Name of the program's own pod, for events and leader election.", func(c *Config) *string { return &c.PodName }, nil, "POD_NAME", "MY_POD_NAME"),
+		text("pod-namespace", "kube-system", "Namespace of the program's own pod.", func(c *Config) *string { return &c.PodNamespace }, nil, "POD_NAMESPACE"),
+		text("log-level", "info", "Lowest level that is logged: debug, info, warn or error.", func(c *Config) *string { return &c.LogLevel }, oneOf("debug", "info", "warn", "error"), "AWS_VPC_K8S_CNI_LOGLEVEL"),
 	}
 }
 
 func pool() []Setting {
 	return []Setting{
-		number("warm-ips", "8", 0, 10000, "Addresses kept free beyond what pods need.", func(c *Config) *int { return &c.WarmIPs }, "WARM_IP_TARGET"),
-		number("headroom", "8", 0, 10000, "How far beyond warm-ips the pool grows and is left alone, so that one EC2 call serves that many pods. WARM_IP_TARGET sets it to 0, which is AWS's behaviour.", func(c *Config) *int { return &c.Headroom }),
-		number("warm-enis", "0", 0, 100, "Interfaces' worth of addresses kept free. Setting it sets warm-ips to 0 unless that is set too, which then wins.", func(c *Config) *int { return &c.WarmENIs }, "WARM_ENI_TARGET"),
-		number("min-ips", "0", 0, 10000, "The least number of addresses the node holds.", func(c *Config) *int { return &c.MinIPs }, "MINIMUM_IP_TARGET"),
-		number("max-enis", "0", -1, 100, "Most interfaces of the node, below the instance's limit; 0 and -1 are no cap.", func(c *Config) *int { return &c.MaxENIs }, "MAX_ENI"),
-		duration("cool-down", "30s", 0, time.Hour, "How long a freed address is not given out again.", func(c *Config) *time.Duration { return &c.CoolDown }, "IP_COOLDOWN_PERIOD"),
-		duration("idle-after", "3m", time.Second, 24*time.Hour, "How long addresses must have been unneeded before they are given back.", func(c *Config) *time.Duration { return &c.IdleAfter }),
-		duration("release-every", "30s", time.Second, time.Hour, "Pause between two releases.", func(c *Config) *time.Duration { return &c.ReleaseEvery }),
+		number("warm-ips", "8", 0, 10000, "Free addresses kept on the node beyond those that pods use or wait for.", func(c *Config) *int { return &c.WarmIPs }, "WARM_IP_TARGET"),
+		number("headroom", "8", 0, 10000, "Free addresses above warm-ips that one EC2 call adds and that are not released, so that one call serves that many pods. Setting WARM_IP_TARGET sets it to 0, which is AWS's behaviour.", func(c *Config) *int { return &c.Headroom }),
+		number("warm-enis", "0", 0, 100, "Free addresses kept on the node, counted in whole interfaces. Setting it sets warm-ips to 0; if warm-ips is also set, warm-ips takes precedence.", func(c *Config) *int { return &c.WarmENIs }, "WARM_ENI_TARGET"),
+		number("min-ips", "0", 0, 10000, "Minimum number of pod addresses on the node, used or free.", func(c *Config) *int { return &c.MinIPs }, "MINIMUM_IP_TARGET"),
+		number("max-enis", "0", -1, 100, "Maximum number of interfaces on the node, within the instance type's limit; 0 and -1 mean no other limit.", func(c *Config) *int { return &c.MaxENIs }, "MAX_ENI"),
+		duration("cool-down", "30s", 0, time.Hour, "How long a released address is not assigned to another pod.", func(c *Config) *time.Duration { return &c.CoolDown }, "IP_COOLDOWN_PERIOD"),
+		duration("idle-after", "3m", time.Second, 24*time.Hour, "How long surplus addresses must have been unneeded before they are released to EC2.", func(c *Config) *time.Duration { return &c.IdleAfter }),
+		duration("release-every", "30s", time.Second, time.Hour, "Interval between two releases to EC2.", func(c *Config) *time.Duration { return &c.ReleaseEvery }),
 	}
 }
 
 func datapath() []Setting {
 	return []Setting{
-		number("mtu", "9001", 576, 9001, "Largest packet on the interfaces, in bytes.", func(c *Config) *int { return &c.MTU }, "AWS_VPC_ENI_MTU"),
-		number("pod-mtu", "0", 0, 9001, "Largest packet on pods' links, in bytes; 0: as mtu.", func(c *Config) *int { return &c.PodMTU }, "POD_MTU"),
-		text("veth-prefix", "eni", "First letters of pods' links on the node.", func(c *Config) *string { return &c.VethPrefix }, vethPrefix, "AWS_VPC_K8S_CNI_VETHPREFIX"),
-		boolean("external-snat", "false", "Leave translation for what leaves the VPC to somebody outside the node.", func(c *Config) *bool { return &c.ExternalSNAT }, "AWS_VPC_K8S_CNI_EXTERNALSNAT"),
-		prefixes("exclude-snat-cidrs", "Ranges outside the VPC that see pods' own addresses.", func(c *Config) *[]netip.Prefix { return &c.ExcludeSNATCIDRs }, "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS"),
-		text("randomize-snat", "prng", "How translation chooses source ports: prng, hashrandom or none.", func(c *Config) *string { return &c.RandomizeSNAT }, oneOf("prng", "hashrandom", "none"), "AWS_VPC_K8S_CNI_RANDOMIZESNAT"),
-		prefixes("external-service-cidrs", "Ranges reached by the primary interface although they are outside the VPC.", func(c *Config) *[]netip.Prefix { return &c.ExternalCIDRs }, "AWS_EXTERNAL_SERVICE_CIDRS"),
-		boolean("node-port-support", "true", "Replies to connections that entered by the primary interface leave by it.", func(c *Config) *bool { return &c.NodePort }, "AWS_VPC_CNI_NODE_PORT_SUPPORT"),
-		boolean("pod-metadata", "false", "Pods may reach the instance metadata service, and with it the node's role.", func(c *Config) *bool { return &c.PodMetadata }),
+		number("mtu", "9001", 576, 9001, "MTU of the interfaces, in bytes.", func(c *Config) *int { return &c.MTU }, "AWS_VPC_ENI_MTU"),
+		number("pod-mtu", "0", 0, 9001, "MTU of pods' links, in bytes; 0 means the value of mtu.", func(c *Config) *int { return &c.PodMTU }, "POD_MTU"),
+		text("veth-prefix", "eni", "Prefix of the names of pods' links on the node.", func(c *Config) *string { return &c.VethPrefix }, vethPrefix, "AWS_VPC_K8S_CNI_VETHPREFIX"),
+		boolean("external-snat", "false", "Do not translate source addresses on the node; a NAT gateway or another device outside the node does it.", func(c *Config) *bool { return &c.ExternalSNAT }, "AWS_VPC_K8S_CNI_EXTERNALSNAT"),
+		prefixes("exclude-snat-cidrs", "CIDRs outside the VPC to which pods' traffic keeps its own source address.", func(c *Config) *[]netip.Prefix { return &c.ExcludeSNATCIDRs }, "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS"),
+		text("randomize-snat", "prng", "How SNAT chooses source ports: prng, hashrandom or none.", func(c *Config) *string { return &c.RandomizeSNAT }, oneOf("prng", "hashrandom", "none"), "AWS_VPC_K8S_CNI_RANDOMIZESNAT"),
+		prefixes("external-service-cidrs", "CIDRs outside the VPC that pods reach through the primary interface with their own source address.", func(c *Config) *[]netip.Prefix { return &c.ExternalCIDRs }, "AWS_EXTERNAL_SERVICE_CIDRS"),
+		boolean("node-port-support", "true", "Route replies to connections that entered through the primary interface back through it.", func(c *Config) *bool { return &c.NodePort }, "AWS_VPC_CNI_NODE_PORT_SUPPORT"),
+		boolean("pod-metadata", "false", "Allow pods to reach the instance metadata service, and with it the credentials of the node's IAM role.", func(c *Config) *bool { return &c.PodMetadata }),
 	}
 }
 
 func node() []Setting {
 	return []Setting{
-		text("state-dir", "/var/lib/trunkline", "Journal, spool and snapshot.", func(c *Config) *string { return &c.StateDir }, absolute),
-		text("socket", "/run/trunkline/agent.sock", "Where the plugin finds the agent.", func(c *Config) *string { return &c.Socket }, absolute),
-		text("cni-bin-dir", "/opt/cni/bin", "Where the plugin is installed.", func(c *Config) *string { return &c.CNIBinDir }, absolute, "HOST_CNI_BIN_PATH"),
-		text("cni-conf-dir", "/etc/cni/net.d", "Where the conflist is written.", func(c *Config) *string { return &c.CNIConfDir }, absolute, "HOST_CNI_CONFDIR_PATH"),
-		text("cni-version", "auto", "Version of the conflist; auto: the highest the node's runtime takes.", func(c *Config) *string { return &c.CNIVersion }, oneOf("auto", "0.4.0", "1.0.0", "1.1.0")),
-		duration("add-wait", "90s", time.Second, 10*time.Minute, "How long an ADD waits for an agent and an address.", func(c *Config) *time.Duration { return &c.AddWait }),
-		duration("del-wait", "2s", 0, time.Minute, "How long a DEL waits for an agent before it is spooled.", func(c *Config) *time.Duration { return &c.DelWait }),
-		text("introspection-address", "127.0.0.1:61679", "Where /v1/*, /healthz and /readyz are served.", func(c *Config) *string { return &c.IntrospectionAddress }, hostPort, "INTROSPECTION_BIND_ADDRESS"),
-		text("metrics-address", ":61678", "Where /metrics is served.", func(c *Config) *string { return &c.MetricsAddress }, hostPort),
+		text("state-dir", "/var/lib/trunkline", "Directory of the agent's journal, spool and snapshot.", func(c *Config) *string { return &c.StateDir }, absolute),
+		text("socket", "/run/trunkline/agent.sock", "Unix socket on which the agent serves the CNI plugin.", func(c *Config) *string { return &c.Socket }, absolute),
+		text("cni-bin-dir", "/opt/cni/bin", "Directory in which the agent installs the CNI plugin.", func(c *Config) *string { return &c.CNIBinDir }, absolute, "HOST_CNI_BIN_PATH"),
+		text("cni-conf-dir", "/etc/cni/net.d", "Directory in which the agent writes the conflist.", func(c *Config) *string { return &c.CNIConfDir }, absolute, "HOST_CNI_CONFDIR_PATH"),
+		text("cni-version", "auto", "cniVersion of the conflist; auto means the highest that the node's container runtime supports.", func(c *Config) *string { return &c.CNIVersion }, oneOf("auto", "0.4.0", "1.0.0", "1.1.0")),
+		duration("add-wait", "90s", time.Second, 10*time.Minute, "How long an ADD waits for the agent and for an address.", func(c *Config) *time.Duration { return &c.AddWait }),
+		duration("del-wait", "2s", 0, time.Minute, "How long a DEL waits for the agent before the plugin spools it.", func(c *Config) *time.Duration { return &c.DelWait }),
+		text("introspection-address", "127.0.0.1:61679", "Listen address of /v1/*, /healthz and /readyz.", func(c *Config) *string { return &c.IntrospectionAddress }, hostPort, "INTROSPECTION_BIND_ADDRESS"),
+		text("metrics-address", ":61678", "Listen address of /metrics.", func(c *Config) *string { return &c.MetricsAddress }, hostPort),
 	}
 }
 
-// unsupported are AWS's switches for what this version cannot do, and the value
-// that asks for it.
-func unsupported() []struct{ env, refuse, what string } {
-	return []struct{ env, refuse, what string }{
+// unsupported returns AWS's variables for features that this version does not have,
+// with the value that enables each feature.
+func unsupported() []struct{ env, refuse, feature string } {
+	return []struct{ env, refuse, feature string }{
 		{"ENABLE_PREFIX_DELEGATION", "true", "prefix delegation"},
 		{"ENABLE_IPv6", "true", "IPv6 for pods"},
 		{"ENABLE_IPv4", "false", "a node without IPv4 pods"},
-		{"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG", "true", "custom networking by ENIConfig"},
-		{"ENABLE_POD_ENI", "true", "security groups for pods"},
-		{"ENABLE_MULTI_NIC", "true", "several network cards"},
-		{"ENABLE_IMDS_ONLY_MODE", "true", "working without EC2"},
-		{"DISABLE_NETWORK_RESOURCE_PROVISIONING", "true", "working without EC2"},
+		{"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG", "true", "custom networking with ENIConfig"},
+		{"ENABLE_POD_ENI", "true", "support for security groups of pods"},
+		{"ENABLE_MULTI_NIC", "true", "support for several network cards"},
+		{"ENABLE_IMDS_ONLY_MODE", "true", "operation without EC2"},
+		{"DISABLE_NETWORK_RESOURCE_PROVISIONING", "true", "operation without EC2"},
 	}
 }
 
@@ -144,7 +144,7 @@ func number(name, fallback string, least, most int, doc string, field func(*Conf
 		set: func(c *Config, v string) error {
 			n, err := strconv.Atoi(strings.TrimSpace(v))
 			if err != nil {
-				return errors.New("not a whole number")
+				return errors.New("must be a whole number")
 			}
 			if n < least || n > most {
 				return fmt.Errorf("must be from %d to %d", least, most)
@@ -165,7 +165,7 @@ func duration(name, fallback string, least, most time.Duration, doc string, fiel
 				d, err = time.Duration(n)*time.Second, nil
 			}
 			if err != nil {
-				return errors.New("not a duration such as 30s or 5m")
+				return errors.New("must be a duration such as 30s or 5m")
 			}
 			if d < least || d > most {
 				return fmt.Errorf("must be from %s to %s", least, most)
@@ -183,7 +183,7 @@ func boolean(name, fallback, doc string, field func(*Config) *bool, aliases ...s
 		set: func(c *Config, v string) error {
 			b, err := strconv.ParseBool(v)
 			if err != nil {
-				return errors.New("neither true nor false")
+				return errors.New("must be true or false")
 			}
 			*field(c) = b
 			return nil
@@ -203,7 +203,7 @@ func prefixes(name, doc string, field func(*Config) *[]netip.Prefix, aliases ...
 				}
 				p, err := netip.ParsePrefix(part)
 				if err != nil {
-					return fmt.Errorf("%q is not a range such as 10.0.0.0/8", part)
+					return fmt.Errorf("%q is not a CIDR such as 10.0.0.0/8", part)
 				}
 				if !p.Addr().Is4() {
 					return fmt.Errorf("%s is not IPv4", p)
@@ -234,7 +234,7 @@ func oneOf(allowed ...string) func(string) error {
 
 func absolute(v string) error {
 	if !strings.HasPrefix(v, "/") {
-		return errors.New("not an absolute path")
+		return errors.New("must be an absolute path")
 	}
 	return nil
 }
@@ -242,7 +242,7 @@ func absolute(v string) error {
 func hostPort(v string) error {
 	_, port, err := net.SplitHostPort(v)
 	if err != nil || port == "" {
-		return errors.New("not an address such as 127.0.0.1:61679")
+		return errors.New("must be an address such as 127.0.0.1:61679")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return fmt.Errorf("%q is not a port from 1 to 65535", port)
@@ -250,8 +250,8 @@ func hostPort(v string) error {
 	return nil
 }
 
-// vethPrefix keeps AWS's rule: at most four characters, and none of the names
-// other links have. The kernel takes some characters for itself ('%' is a pattern).
+// vethPrefix follows AWS's rule: at most four characters, and not the prefix of other
+// links. The kernel reserves some characters in link names ('%' starts a pattern).
 func vethPrefix(v string) error {
 	odd := func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '_'
@@ -260,20 +260,20 @@ func vethPrefix(v string) error {
 		return errors.New("must have one to four characters: letters, digits, '-' or '_'")
 	}
 	if slices.Contains([]string{"eth", "vlan", "lo"}, v) {
-		return errors.New("other links have that name")
+		return errors.New("must not be a prefix of other links' names, such as eth, vlan or lo")
 	}
 	return nil
 }
 
-// tagValue is what EC2 takes as a tag's value.
+// tagValue accepts values that EC2 accepts for a tag.
 // Source: EC2 user guide, "Tag restrictions".
 func tagValue(v string) error {
 	const most = 256
 	if len([]rune(v)) > most {
-		return fmt.Errorf("has more than the %d characters of a tag", most)
+		return fmt.Errorf("must have at most %d characters, as a tag's value", most)
 	}
 	if strings.ContainsFunc(v, unicode.IsControl) {
-		return errors.New("has a control character")
+		return errors.New("must not contain control characters")
 	}
 	return nil
 }
