@@ -180,7 +180,7 @@ func (c controllerCmd) Run(p process) error {
 		return err
 	}
 	policy := leak.DefaultPolicy(cfg.ClusterName)
-	policy.Cap, policy.Share = c.Cap, c.Share
+	policy.Cap, policy.AlarmShare = c.Cap, c.Share
 	log.Info("controller starts", "version", version, "cluster", cfg.ClusterName)
 	return controller.Run(p.ctx, controller.Options{
 		Client: client, EC2: fleet, PodName: cfg.PodName, Namespace: cfg.PodNamespace, Cluster: cfg.ClusterName,

@@ -30,8 +30,8 @@ import (
 	"github.com/trunkline/trunkline/sim/query"
 )
 
-// realRig is the collector with its own clients against the embedded EC2, which
-// enforces the rights that deploy/iam gives the controller.
+// realRig is the collector with its real clients against the embedded EC2, which
+// enforces the controller's IAM policy from deploy/iam.
 type realRig struct {
 	*kubetest.Server
 	t      *testing.T
@@ -39,13 +39,13 @@ type realRig struct {
 	calls  *faults.Log
 	faults *faults.Injector
 	fleet  Fleet
-	events *heard
+	events *recorder
 	c      *collector
 	alive  vpc.InstanceID
 	at     time.Time
 }
 
-// shippedPolicy is what deploy/ grants the controller.
+// shippedPolicy returns the controller's IAM policy from deploy/.
 func shippedPolicy(t *testing.T) string {
 	t.Helper()
 	document, err := os.ReadFile("../../../deploy/iam/controller-policy.json")
@@ -57,7 +57,7 @@ func shippedPolicy(t *testing.T) string {
 
 func newRealRig(t *testing.T, policy string) *realRig {
 	t.Helper()
-	r := &realRig{Server: kubetest.New(t), t: t, events: &heard{}, calls: &faults.Log{}, faults: faults.New(1, nil), at: time.Now()}
+	r := &realRig{Server: kubetest.New(t), t: t, events: &recorder{}, calls: &faults.Log{}, faults: faults.New(1, nil), at: time.Now()}
 	t.Cleanup(r.faults.Close)
 	spec := cloud.Spec{
 		Region: "us-west-2", Account: "111122223333", Seed: 3,
@@ -104,8 +104,8 @@ func newRealRig(t *testing.T, policy string) *realRig {
 	return r
 }
 
-// make creates interfaces that say owner made them in cluster c long ago; change
-// alters their tags.
+// make creates n interfaces whose tags say that instance owner created them in cluster c
+// an hour ago; change replaces tags, and removes those with an empty value.
 func (r *realRig) make(n int, owner vpc.InstanceID, change map[string]string) (ids []vpc.ENIID) {
 	r.t.Helper()
 	tags := cloud.Tags{
@@ -155,7 +155,7 @@ func (r *realRig) passes(n int) (d leak.Decision) {
 	return d
 }
 
-// left returns which of the interfaces EC2 still has.
+// left returns those of the interfaces that EC2 still has.
 func (r *realRig) left(ids []vpc.ENIID) (left []vpc.ENIID) {
 	state := r.cloud.State()
 	for _, id := range ids {
@@ -166,7 +166,7 @@ func (r *realRig) left(ids []vpc.ENIID) (left []vpc.ENIID) {
 	return left
 }
 
-// count reads a metric without labels as a scrape would.
+// count returns the value of a metric without labels.
 func (r *realRig) count(name string) float64 {
 	r.t.Helper()
 	families, err := r.c.o.Registry.Gather()
@@ -191,7 +191,7 @@ const (
 	haltedMetric  = "trunkline_controller_collector_halted"
 )
 
-func TestWithTheShippedRightsALeakIsDeletedInTheSecondPassAndNothingElse(t *testing.T) {
+func TestWithTheShippedPolicyOnlyLeaksAreDeletedAndInTheSecondPass(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
 	leaked := r.make(2, dead, nil)
 	kept := slices.Concat(
@@ -199,25 +199,25 @@ func TestWithTheShippedRightsALeakIsDeletedInTheSecondPassAndNothingElse(t *test
 		r.make(1, dead, map[string]string{vpc.TagClusterName: "another"}),
 		r.make(1, dead, map[string]string{vpc.TagNoManage: "true"}),
 		r.make(1, dead, map[string]string{vpc.TagCreatedAt: r.at.UTC().Format(time.RFC3339)}),
-		r.make(1, r.alive, nil), // its node lives and has not reported
+		r.make(1, r.alive, nil), // its instance exists and its node has not reported
 	)
 	r.passes(1)
 	if left := r.left(leaked); len(left) != 2 {
-		t.Fatalf("after one look %v are left of %v: not confirmed by a second", left, leaked)
+		t.Fatalf("%v of %v are left after one pass: deleted without a second one", left, leaked)
 	}
 	r.passes(1)
 	if left := r.left(leaked); len(left) != 0 {
-		t.Errorf("%v are still there after two looks", left)
+		t.Errorf("%v still exist after two passes", left)
 	}
 	if left := r.left(kept); len(left) != len(kept) {
-		t.Errorf("of %v only %v are left: these were not leaks", kept, left)
+		t.Errorf("only %v of %v are left: none of them had leaked", left, kept)
 	}
 	if !slices.Contains(r.events.reasons, "LeakedInterfaceDeleted") || r.count(deletedMetric) != 2 {
 		t.Errorf("events %v, %v counted", r.events.reasons, r.count(deletedMetric))
 	}
 }
 
-func TestAnInterfaceItsLivingNodeDisownsIsDeletedAndOneItClaimsStays(t *testing.T) {
+func TestAnInterfaceMissingFromItsNodesReportIsDeletedAndAReportedOneIsKept(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
 	disowned, claimed := r.make(1, r.alive, nil), r.make(1, r.alive, nil)
 	r.Put(nets, &trunkline.NodeNetwork{
@@ -232,7 +232,7 @@ func TestAnInterfaceItsLivingNodeDisownsIsDeletedAndOneItClaimsStays(t *testing.
 	}
 }
 
-func TestADryRunCallsNothingThatDeletes(t *testing.T) {
+func TestADryRunMakesNoDeleteCall(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
 	r.c.o.DryRun = true
 	leaked := r.make(3, dead, nil)
@@ -240,11 +240,11 @@ func TestADryRunCallsNothingThatDeletes(t *testing.T) {
 		t.Errorf("%s: wants to delete none", d)
 	}
 	if calls := r.calls.Since(0, "DeleteNetworkInterface"); len(calls) != 0 || len(r.left(leaked)) != 3 {
-		t.Errorf("%d deletions were asked for", len(calls))
+		t.Errorf("%d delete calls, want none", len(calls))
 	}
 }
 
-func TestTheCapHoldsInEveryPass(t *testing.T) {
+func TestAPassDeletesNoMoreThanTheCap(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
 	r.c.o.Policy.Cap = 2
 	leaked := r.make(5, dead, nil)
@@ -258,15 +258,15 @@ func TestTheCapHoldsInEveryPass(t *testing.T) {
 
 func TestALargeShareHaltsTheCollectorUntilItIsSmaller(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
-	leaked := r.make(8, dead, nil) // more than the floor of 5, and all there are
+	leaked := r.make(8, dead, nil) // more than AlarmAbove, and all interfaces of the cluster
 	d := r.passes(3)
 	if !d.Alarm || len(r.left(leaked)) != 8 || r.count(haltedMetric) != 1 || !slices.Contains(r.events.reasons, "CollectorHalted") {
 		t.Fatalf("%s; %d left; events %v", d, len(r.left(leaked)), r.events.reasons)
 	}
-	r.make(40, r.alive, nil) // the same eight are 17 of a hundred now
+	r.make(40, r.alive, nil) // the same eight are 17 % now
 	r.passes(2)
 	if left := r.left(leaked); len(left) != 0 || r.count(haltedMetric) != 0 {
-		t.Errorf("%v are left though they are few now", left)
+		t.Errorf("%v are left although the share is below the limit", left)
 	}
 }
 
@@ -280,19 +280,19 @@ func TestADeletionWhoseReplyIsLostCountsAsDone(t *testing.T) {
 	}
 }
 
-func TestTheShippedRightsReachNothingThatIsNotOurs(t *testing.T) {
+func TestTheShippedPolicyDoesNotAllowDeletingForeignInterfaces(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
 	foreign := r.make(1, dead, map[string]string{vpc.TagManagedBy: ""})
 	if err := r.fleet.Delete(t.Context(), foreign[0]); !ec2.IsUnauthorized(err) || len(r.left(foreign)) != 1 {
-		t.Errorf("delete an interface without our mark: %v, %v left", err, r.left(foreign))
+		t.Errorf("delete an interface without our tag: %v, %v left", err, r.left(foreign))
 	}
 }
 
-// The rights are enforced: without one of them the same pass fails.
-func TestAMissingRightIsAnErrorAndDeletesNothing(t *testing.T) {
-	for _, right := range []string{"ec2:DeleteNetworkInterface", "ec2:DescribeInstances", "ec2:DescribeNetworkInterfaces"} {
-		t.Run(right, func(t *testing.T) {
-			policy := strings.Replace(shippedPolicy(t), fmt.Sprintf("%q", right), `"ec2:DescribeVpcs"`, 1)
+// The embedded EC2 enforces the policy: without one of its actions the same pass fails.
+func TestWithoutAPermissionAPassFailsAndDeletesNothing(t *testing.T) {
+	for _, action := range []string{"ec2:DeleteNetworkInterface", "ec2:DescribeInstances", "ec2:DescribeNetworkInterfaces"} {
+		t.Run(action, func(t *testing.T) {
+			policy := strings.Replace(shippedPolicy(t), fmt.Sprintf("%q", action), `"ec2:DescribeVpcs"`, 1)
 			r := newRealRig(t, policy)
 			leaked := r.make(1, dead, nil)
 			_, _ = r.pass()
@@ -300,7 +300,7 @@ func TestAMissingRightIsAnErrorAndDeletesNothing(t *testing.T) {
 				t.Errorf("%v, want UnauthorizedOperation", err)
 			}
 			if len(r.left(leaked)) != 1 {
-				t.Error("deleted without the right to")
+				t.Error("the interface was deleted without the permission")
 			}
 		})
 	}

@@ -14,27 +14,27 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// notifier is where the collector's events go: onto the controller's own pod.
+// notifier records the collector's events on the controller's own pod.
 type notifier interface {
 	PodWarning(ref kube.PodRef, uid, reason, message string)
 	PodNormal(ref kube.PodRef, uid, reason, message string)
 }
 
-// How long a pass may take to read everything, and one deletion to be known done: a
-// call that never ends is one for the next pass, not the end of all passes.
+// Timeouts of a pass: for reading the inventory, and for one deletion. A call that
+// hangs fails its pass, and the next pass tries again.
 const (
-	lookWithin   = 2 * time.Minute
-	deleteWithin = time.Minute
+	readTimeout   = 2 * time.Minute
+	deleteTimeout = time.Minute
 )
 
 // collector deletes leaked interfaces, one pass at a time.
 type collector struct {
 	o       Options
 	events  notifier
-	seen    map[vpc.ENIID]leak.Sighting
+	seen    map[vpc.ENIID]leak.Observation
 	metrics collectorMetrics
 
-	lookWithin, deleteWithin time.Duration
+	readTimeout, deleteTimeout time.Duration
 }
 
 type collectorMetrics struct {
@@ -46,22 +46,22 @@ type collectorMetrics struct {
 }
 
 func newCollector(o Options, events notifier) (*collector, error) {
-	c := &collector{o: o, events: events, lookWithin: lookWithin, deleteWithin: deleteWithin, metrics: collectorMetrics{
+	c := &collector{o: o, events: events, readTimeout: readTimeout, deleteTimeout: deleteTimeout, metrics: collectorMetrics{
 		leaked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "trunkline_controller_leaked_interfaces",
-			Help: "Interfaces of this cluster that nobody owns, by state: confirmed or waiting.",
+			Help: "Leaked interfaces of this cluster, by state: confirmed or waiting.",
 		}, []string{"state"}),
 		deleted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "trunkline_controller_deleted_interfaces_total", Help: "Leaked interfaces that were deleted.",
 		}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "trunkline_controller_delete_failures_total", Help: "Leaked interfaces that EC2 did not delete.",
+			Name: "trunkline_controller_delete_failures_total", Help: "Failed deletions of leaked interfaces.",
 		}),
 		halted: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "trunkline_controller_collector_halted", Help: "1 when the last pass wanted more than it may and deleted nothing.",
+			Name: "trunkline_controller_collector_halted", Help: "1 if the last pass found too large a share of leaked interfaces and deleted nothing.",
 		}),
 		passes: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "trunkline_controller_collector_pass_seconds", Help: "Time of a pass, by result: done, incomplete or failed.",
+			Name: "trunkline_controller_collector_pass_seconds", Help: "Duration of a pass, by result: done, incomplete or failed.",
 			Buckets: []float64{.1, .5, 1, 5, 15, 60, 300},
 		}, []string{"result"}),
 	}}
@@ -74,11 +74,11 @@ func newCollector(o Options, events notifier) (*collector, error) {
 	return c, nil
 }
 
-// pass looks once and deletes what is confirmed. What could not be read is no
-// reason to forget: the sightings stay for the next pass.
+// pass reads the inventory once and deletes confirmed leaks. If the inventory cannot be
+// read, earlier observations are kept for the next pass.
 func (c *collector) pass(ctx context.Context, now time.Time) (leak.Decision, error) {
 	start := time.Now()
-	in, freeze, why, err := c.look(ctx, now)
+	in, freeze, why, err := c.read(ctx, now)
 	d := leak.Plan(in)
 	c.seen = d.Seen
 	result := "done"
@@ -95,7 +95,7 @@ func (c *collector) pass(ctx context.Context, now time.Time) (leak.Decision, err
 	if d.Alarm {
 		c.metrics.halted.Set(1)
 		c.o.Log.Error("collector halted", "why", d.Halt)
-		c.warn("CollectorHalted", d.Halt+"; nothing is deleted until fewer do, or until an operator deletes them")
+		c.warn("CollectorHalted", d.Halt+"; no interface is deleted until the share is smaller: delete the leaked ones by hand or correct their tags")
 		return d, nil
 	}
 	for _, v := range d.Wait {
@@ -112,13 +112,14 @@ func (c *collector) pass(ctx context.Context, now time.Time) (leak.Decision, err
 	return d, err
 }
 
-// look reads everything a decision needs. On an error the input is marked as
-// incomplete.
-func (c *collector) look(ctx context.Context, now time.Time) (leak.Input, trunkline.Freeze, string, error) {
+// read reads the inputs of a decision: reports, brakes, interfaces and instances. On an
+// error the returned input is incomplete.
+func (c *collector) read(ctx context.Context, now time.Time) (leak.Input, trunkline.Freeze, string, error) {
 	in := leak.Input{Now: now, Policy: c.o.Policy, Seen: c.seen}
-	ctx, cancel := context.WithTimeout(ctx, c.lookWithin)
+	ctx, cancel := context.WithTimeout(ctx, c.readTimeout)
 	defer cancel()
-	// Reports first: what a node disowns must be older than what EC2 then says.
+	// Reports are read before EC2, so that an interface released in between is not
+	// taken for one that its node does not report.
 	networks, brakes, err := kube.Reports(ctx, c.o.Client)
 	if err != nil {
 		return in, trunkline.FreezeAll, "", err
@@ -168,10 +169,10 @@ func (c *collector) deleteAll(ctx context.Context, list []leak.Verdict) error {
 	return errors.Join(errs...)
 }
 
-// delete deletes one interface. What becomes of one that takes too long the next
-// pass sees for itself.
+// delete deletes one interface. After a timeout, the next pass finds out whether the
+// interface still exists.
 func (c *collector) delete(ctx context.Context, id vpc.ENIID) error {
-	ctx, cancel := context.WithTimeout(ctx, c.deleteWithin)
+	ctx, cancel := context.WithTimeout(ctx, c.deleteTimeout)
 	defer cancel()
 	return c.o.EC2.Delete(ctx, id)
 }

@@ -27,17 +27,17 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
 
-// fleet is an account in memory: a Describer with pages of two, and a record of
-// deletions.
+// fleet is an in-memory account: a Describer with two interfaces a page, and a record
+// of deletions.
 type fleet struct {
 	interfaces []types.NetworkInterface
 	instances  []string
-	failPage   int // this page of interfaces fails; 0 is none
+	failPage   int // the page of interfaces that fails, from 1; 0 is none
 	deleted    []vpc.ENIID
 }
 
 func (f *fleet) DescribeNetworkInterfaces(_ context.Context, in *sdk.DescribeNetworkInterfacesInput, _ ...func(*sdk.Options)) (*sdk.DescribeNetworkInterfacesOutput, error) {
-	page := len(aws.ToString(in.NextToken)) // a token of n letters is page n
+	page := len(aws.ToString(in.NextToken)) // the token of page n has n letters
 	if f.failPage > 0 && page == f.failPage-1 {
 		return nil, errors.New("RequestLimitExceeded")
 	}
@@ -75,7 +75,7 @@ func (f *fleet) add(id, owner, status string) {
 	})
 }
 
-// account is fleet's reads, with deletions recorded.
+// account reads through a Fleet from f, and deletes from f directly.
 type account struct {
 	Fleet
 	f *fleet
@@ -87,16 +87,21 @@ func (a account) Delete(_ context.Context, id vpc.ENIID) error {
 	return nil
 }
 
-type heard struct{ reasons []string }
+// recorder is a notifier that records the reasons of events.
+type recorder struct{ reasons []string }
 
-func (h *heard) PodWarning(_ kube.PodRef, _, reason, _ string) { h.reasons = append(h.reasons, reason) }
+func (r *recorder) PodWarning(_ kube.PodRef, _, reason, _ string) {
+	r.reasons = append(r.reasons, reason)
+}
 
-func (h *heard) PodNormal(_ kube.PodRef, _, reason, _ string) { h.reasons = append(h.reasons, reason) }
+func (r *recorder) PodNormal(_ kube.PodRef, _, reason, _ string) {
+	r.reasons = append(r.reasons, reason)
+}
 
 type rig struct {
 	*kubetest.Server
 	fleet  *fleet
-	events *heard
+	events *recorder
 	opts   Options
 	c      *collector
 	at     time.Time
@@ -104,7 +109,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{Server: kubetest.New(t), fleet: &fleet{instances: []string{"i-alive"}}, events: &heard{}, at: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
+	r := &rig{Server: kubetest.New(t), fleet: &fleet{instances: []string{"i-alive"}}, events: &recorder{}, at: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
 	client, err := kube.FromREST(r.REST())
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +136,7 @@ func (r *rig) pass(t *testing.T) leak.Decision {
 
 const nets = "/apis/trunkline.dev/v1alpha1/nodenetworks"
 
-func TestALeakIsDeletedInTheSecondPassAndWhatIsOwnedStays(t *testing.T) {
+func TestALeakIsDeletedInTheSecondPassAndOwnedInterfacesAreKept(t *testing.T) {
 	r := newRig(t)
 	r.fleet.add("eni-leaked", "i-dead", "available")
 	r.fleet.add("eni-used", "i-alive", "in-use")
@@ -157,7 +162,7 @@ func TestALeakIsDeletedInTheSecondPassAndWhatIsOwnedStays(t *testing.T) {
 	}
 }
 
-func TestAPageThatFailsStopsThePassAndKeepsWhatWasSeen(t *testing.T) {
+func TestAFailedPageEndsThePassAndKeepsEarlierObservations(t *testing.T) {
 	r := newRig(t)
 	for _, id := range []string{"eni-1", "eni-2", "eni-3"} {
 		r.fleet.add(id, "i-dead", "available")
@@ -173,7 +178,7 @@ func TestAPageThatFailsStopsThePassAndKeepsWhatWasSeen(t *testing.T) {
 	r.fleet.failPage = 0
 	r.pass(t)
 	if len(r.fleet.deleted) != 3 {
-		t.Errorf("deleted %v after the inventory was whole again, want three", r.fleet.deleted)
+		t.Errorf("deleted %v after the inventory was complete again, want three", r.fleet.deleted)
 	}
 }
 
@@ -202,7 +207,7 @@ func TestDryRunAndBrakeDeleteNothing(t *testing.T) {
 	}
 }
 
-func TestWantingTooMuchRaisesAnEventAndDeletesNothing(t *testing.T) {
+func TestTooLargeAShareOfLeaksRaisesAnEventAndDeletesNothing(t *testing.T) {
 	r := newRig(t)
 	for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
 		r.fleet.add("eni-"+id, "i-dead", "available")
@@ -214,7 +219,7 @@ func TestWantingTooMuchRaisesAnEventAndDeletesNothing(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsAwayDeletesNothing(t *testing.T) {
+func TestNothingIsDeletedWhileTheAPIServerIsDown(t *testing.T) {
 	r := newRig(t)
 	r.fleet.add("eni-1", "i-dead", "available")
 	r.pass(t)
@@ -224,7 +229,7 @@ func TestAServerThatIsAwayDeletesNothing(t *testing.T) {
 	}
 }
 
-func TestObjectsFollowNodes(t *testing.T) {
+func TestCNINodesAreCreatedAndReportsDeletedWithTheirNodes(t *testing.T) {
 	r := newRig(t)
 	r.Put("/api/v1/nodes", &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
@@ -235,8 +240,8 @@ func TestObjectsFollowNodes(t *testing.T) {
 		r.Put(nets, &trunkline.NodeNetwork{TypeMeta: metav1.TypeMeta{APIVersion: "trunkline.dev/v1alpha1", Kind: "NodeNetwork"}, ObjectMeta: metav1.ObjectMeta{Name: n}})
 	}
 	const cninodes = "/apis/vpcresources.k8s.aws/v1alpha1/cninodes"
-	for range 2 { // twice is once
-		if err := keepObjects(t.Context(), r.opts); err != nil {
+	for range 2 { // the second run must change nothing
+		if err := syncObjects(t.Context(), r.opts); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -249,7 +254,7 @@ func TestObjectsFollowNodes(t *testing.T) {
 	}
 }
 
-func TestTheControllerIsReadyOnceALeaderIsKnownAndGivesTheLeaseBack(t *testing.T) {
+func TestTheControllerIsReadyOnceALeaderIsElectedAndReleasesTheLease(t *testing.T) {
 	r := newRig(t)
 	r.opts.Registry = prometheus.NewRegistry()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -280,7 +285,7 @@ func TestTheControllerIsReadyOnceALeaderIsKnownAndGivesTheLeaseBack(t *testing.T
 		Spec struct{ HolderIdentity string }
 	}
 	if !r.Get("/apis/coordination.k8s.io/v1/leases", "kube-system/"+LeaseName, &lease) || lease.Spec.HolderIdentity != "" {
-		t.Errorf("lease %+v: another replica has to wait for it", lease)
+		t.Errorf("lease %+v: not released, so another replica must wait until it expires", lease)
 	}
 }
 

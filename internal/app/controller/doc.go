@@ -1,8 +1,8 @@
-// Package controller is the cluster's daemon: one leader that collects leaked
-// interfaces, keeps AWS's CNINode objects and removes the reports of nodes that
-// are gone.
+// Package controller is the cluster daemon: an elected leader that deletes leaked
+// interfaces, creates AWS's CNINode objects and deletes the reports of nodes that no
+// longer exist.
 //
-// It introduces: core/leak decides what leaked, edge/ec2 deletes, edge/kube reads
-// and writes the API. cmd/trunkline calls Run. Every loop lists and compares; no
-// step depends on having seen an event.
+// It connects the parts: core/leak decides what leaked, edge/ec2 deletes, edge/kube
+// reads and writes the API. cmd/trunkline calls Run. Every loop lists and compares; no
+// step depends on having received an event.
 package controller

@@ -15,26 +15,26 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
-// EC2 is what the controller asks of EC2.
+// EC2 is the part of EC2 that the controller uses.
 type EC2 interface {
-	// Interfaces are all that carry our mark and the cluster's tag. An error
-	// means that the list is not complete.
+	// Interfaces returns all interfaces with our tag and the cluster's. On an error
+	// the list is incomplete.
 	Interfaces(ctx context.Context, cluster string) ([]leak.Interface, error)
-	// Instances says which of the given instances exist.
+	// Instances returns which of the given instances exist.
 	Instances(ctx context.Context, ids []vpc.InstanceID) (leak.Instances, error)
-	// Delete deletes an interface that is attached to nothing; EC2 refuses
-	// others. One that is gone already is success.
+	// Delete deletes a detached interface; EC2 refuses to delete an attached one.
+	// Deleting one that does not exist succeeds.
 	Delete(ctx context.Context, id vpc.ENIID) error
 }
 
-// Describer is the part of the SDK's client the inventory reads with.
+// Describer is the part of the SDK's client that reads the inventory.
 type Describer interface {
 	DescribeNetworkInterfaces(context.Context, *sdk.DescribeNetworkInterfacesInput, ...func(*sdk.Options)) (*sdk.DescribeNetworkInterfacesOutput, error)
 	DescribeInstances(context.Context, *sdk.DescribeInstancesInput, ...func(*sdk.Options)) (*sdk.DescribeInstancesOutput, error)
 }
 
-// Fleet is EC2 by the SDK for reads and by the executor, with its budgets,
-// brakes and lost replies, for deletions.
+// Fleet implements EC2: it reads with the SDK, and deletes through the executor, which
+// adds budgets, brakes and the handling of lost replies.
 type Fleet struct {
 	Read     Describer
 	Executor *ec2.Executor
@@ -44,7 +44,7 @@ type Fleet struct {
 const (
 	pageSize      = 1000
 	maxPages      = 200
-	instanceBatch = 100 // values per filter; EC2 takes 200
+	instanceBatch = 100 // values per filter; EC2 accepts 200
 )
 
 // Interfaces implements EC2.
@@ -75,8 +75,8 @@ func (f Fleet) Interfaces(ctx context.Context, cluster string) ([]leak.Interface
 	return nil, fmt.Errorf("describe our interfaces: more than %d pages", maxPages)
 }
 
-// Instances implements EC2. A terminated instance does not exist: its interfaces
-// were taken off it.
+// Instances implements EC2. A terminated instance counts as not existing: EC2 has
+// detached its interfaces.
 func (f Fleet) Instances(ctx context.Context, ids []vpc.InstanceID) (leak.Instances, error) {
 	exist := leak.Instances{}
 	for batch := range slices.Chunk(ids, instanceBatch) {
@@ -84,7 +84,7 @@ func (f Fleet) Instances(ctx context.Context, ids []vpc.InstanceID) (leak.Instan
 		for i, id := range batch {
 			values[i] = string(id)
 		}
-		// A filter, not InstanceIds: one unknown id would fail the whole call.
+		// A filter, not InstanceIds: one unknown ID there would fail the whole call.
 		req := &sdk.DescribeInstancesInput{Filters: []types.Filter{{Name: aws.String("instance-id"), Values: values}}}
 		if err := f.page(ctx, req, exist); err != nil {
 			return nil, err
@@ -97,12 +97,12 @@ func (f Fleet) page(ctx context.Context, req *sdk.DescribeInstancesInput, exist 
 	for range maxPages {
 		page, err := f.Read.DescribeInstances(ctx, req)
 		if err != nil {
-			return fmt.Errorf("describe the owners of our interfaces: %w", err)
+			return fmt.Errorf("describe the instances of our interfaces: %w", err)
 		}
 		for _, r := range page.Reservations {
 			for _, i := range r.Instances {
-				gone := i.State != nil && i.State.Name == types.InstanceStateNameTerminated
-				exist[vpc.InstanceID(aws.ToString(i.InstanceId))] = !gone
+				terminated := i.State != nil && i.State.Name == types.InstanceStateNameTerminated
+				exist[vpc.InstanceID(aws.ToString(i.InstanceId))] = !terminated
 			}
 		}
 		if aws.ToString(page.NextToken) == "" {
@@ -110,7 +110,7 @@ func (f Fleet) page(ctx context.Context, req *sdk.DescribeInstancesInput, exist 
 		}
 		req.NextToken = page.NextToken
 	}
-	return fmt.Errorf("describe the owners of our interfaces: more than %d pages", maxPages)
+	return fmt.Errorf("describe the instances of our interfaces: more than %d pages", maxPages)
 }
 
 // Delete implements EC2.
@@ -122,8 +122,8 @@ func (f Fleet) Delete(ctx context.Context, id vpc.ENIID) error {
 	return err
 }
 
-// NoJournal is the collector's journal: none. A deletion it began and did not see
-// end is found again by the next pass, from EC2 itself.
+// NoJournal is an ec2.Journal that stores nothing. The collector needs none: the next
+// pass learns from EC2 whether an unfinished deletion happened.
 type NoJournal struct{}
 
 // Begin implements ec2.Journal.
@@ -132,7 +132,7 @@ func (NoJournal) Begin(context.Context, ec2.Intent) error { return nil }
 // Finish implements ec2.Journal.
 func (NoJournal) Finish(context.Context, string, ec2.Outcome) error { return nil }
 
-// owners lists the instances named by interfaces, in order.
+// owners returns the instances in the tags of the given interfaces, sorted.
 func owners(list []leak.Interface) []vpc.InstanceID {
 	seen := map[vpc.InstanceID]bool{}
 	for _, e := range list {

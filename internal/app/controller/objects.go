@@ -14,10 +14,11 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// keepObjects makes the CNINode of every node that lacks one, and removes the
-// reports of nodes that are gone. CNINodes go with their Node, which owns them.
-func keepObjects(ctx context.Context, o Options) error {
-	// Reports before nodes: a node that joins in between has none to lose.
+// syncObjects creates missing CNINodes and deletes the NodeNetworks of nodes that no
+// longer exist. Kubernetes deletes a CNINode with the Node that owns it.
+func syncObjects(ctx context.Context, o Options) error {
+	// Reports are listed before nodes, so that the report of a node that joins in
+	// between is not deleted.
 	reports, _, err := kube.Reports(ctx, o.Client)
 	if err != nil {
 		return err
@@ -33,7 +34,7 @@ func keepObjects(ctx context.Context, o Options) error {
 	var errs []error
 	for i := range reports {
 		if name := reports[i].Name; !exists[name] {
-			o.Log.Info("report of a node that is gone removed", "node", name)
+			o.Log.Info("delete the report of a node that no longer exists", "node", name)
 			errs = append(errs, kube.DeleteReport(ctx, o.Client, name))
 		}
 	}
@@ -53,8 +54,8 @@ func keepObjects(ctx context.Context, o Options) error {
 	return errors.Join(errs...)
 }
 
-// cniNode is a node's CNINode as AWS's controller makes it, without the finalizer
-// by which that controller deletes interfaces: our collector does that.
+// cniNode returns a node's CNINode as AWS's controller creates it, but without the
+// finalizer: AWS deletes interfaces in it, and our collector does so without one.
 func cniNode(n *corev1.Node, cluster string) vpcresources.CNINode {
 	out := vpcresources.CNINode{ObjectMeta: metav1.ObjectMeta{
 		Name:            n.Name,

@@ -15,9 +15,9 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
 
-func TestTheControllerUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
+func TestTheControllerUsesExactlyTheRightsItIsGranted(t *testing.T) {
 	r := newRig(t)
-	for _, id := range []string{"1", "2", "3", "4", "5", "6"} { // too many: an event in every pass
+	for _, id := range []string{"1", "2", "3", "4", "5", "6"} { // too large a share: every pass creates an event
 		r.fleet.add("eni-"+id, "i-dead", "available")
 	}
 	r.Put("/api/v1/nodes", &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
@@ -48,6 +48,6 @@ func TestTheControllerUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 		t.Error(err)
 	}
 	if used := r.Used(); !slices.Equal(used, granted) {
-		t.Errorf("on its way out it used %q, granted are %q", used, granted)
+		t.Errorf("after shutdown it had used %q, granted are %q", used, granted)
 	}
 }

@@ -26,35 +26,35 @@ import (
 type Options struct {
 	Client *kube.Client
 	EC2    EC2
-	// PodName and Namespace are the controller's own; the name is its identity in
-	// the election.
+	// PodName and Namespace are those of the controller's own pod; the name is its
+	// identity in the leader election.
 	PodName   string
 	Namespace string
 	Cluster   string // name of the cluster, as in tags
 	Policy    leak.Policy
-	DryRun    bool          // decide and report, delete nothing
+	DryRun    bool          // log deletions instead of making them
 	Every     time.Duration // between two passes of the collector
 	Listen    string        // address of /healthz, /readyz and /metrics
 	Registry  *prometheus.Registry
 	Log       *slog.Logger
 }
 
-// LeaseName is the Lease replicas elect a leader by.
+// LeaseName is the name of the leader election's Lease.
 const LeaseName = "trunkline-controller"
 
-// Durations of the election: a leader that dies is replaced within lease.
+// Durations of the election: a leader that dies is replaced within leaseTime.
 const (
 	leaseTime = 15 * time.Second
 	renewTime = 10 * time.Second
 	retryTime = 2 * time.Second
 )
 
-// keepEvery is how often objects of the API are compared with nodes.
-const keepEvery = 30 * time.Second
+// syncInterval is the interval between two runs of syncObjects.
+const syncInterval = 30 * time.Second
 
-// Run serves health and metrics, stands for election, and does the leader's work
-// while it leads. It returns nil when ctx ends, and an error when it lost the
-// lease or cannot listen: then the process is to be started again.
+// Run serves health and metrics, takes part in the leader election, and does the
+// leader's work while it holds the lease. It returns nil when ctx ends, and an error
+// when it loses the lease or cannot listen; the process must then be restarted.
 func Run(ctx context.Context, o Options) error {
 	listener, err := net.Listen("tcp", o.Listen)
 	if err != nil {
@@ -66,7 +66,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	leads := make(chan context.Context, 1) // sent to once, when we lead: ends with the lease
+	leads := make(chan context.Context, 1) // receives one context, which ends with the lease
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: o.Namespace, Name: LeaseName},
@@ -78,23 +78,23 @@ func Run(ctx context.Context, o Options) error {
 			OnStartedLeading: func(lease context.Context) { leads <- lease },
 			OnStoppedLeading: func() { o.Log.Info("not the leader", "identity", o.PodName) },
 			OnNewLeader: func(identity string) {
-				ready.Store(true) // the API server answers, whoever leads
+				ready.Store(true) // the API server answers, and the cluster has a leader
 				o.Log.Info("leader elected", "leader", identity)
 			},
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("stand for election: %w", err)
+		return fmt.Errorf("set up the leader election: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	// The lease is given back once nothing of the leader's is under way.
-	standing, release := context.WithCancel(context.WithoutCancel(ctx))
+	// The election outlives ctx: the lease is released only after the leader's work ended.
+	electing, release := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return serve(ctx, listener, o.Registry, &ready) })
 	g.Go(func() error { events.Run(ctx); return nil })
 	g.Go(func() error {
-		elector.Run(standing)
+		elector.Run(electing)
 		if ctx.Err() == nil {
-			return errors.New("the lease was lost: another replica leads now")
+			return errors.New("lost the lease: another replica may lead now")
 		}
 		return nil
 	})
@@ -127,24 +127,24 @@ func lead(ctx context.Context, o Options, c *collector) {
 	})
 	g.Go(func() error {
 		wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
-			ctx, cancel := context.WithTimeout(ctx, keepEvery)
+			ctx, cancel := context.WithTimeout(ctx, syncInterval)
 			defer cancel()
-			if err := keepObjects(ctx, o); err != nil {
-				o.Log.Warn("objects not compared with nodes, retrying", "err", err)
+			if err := syncObjects(ctx, o); err != nil {
+				o.Log.Warn("CNINodes and reports not synced with nodes, retrying", "err", err)
 			}
-		}, keepEvery)
+		}, syncInterval)
 		return nil
 	})
 	_ = g.Wait() // both return nil
 }
 
-// serve answers /healthz, /readyz and /metrics until ctx ends.
+// serve serves /healthz, /readyz and /metrics until ctx ends.
 func serve(ctx context.Context, l net.Listener, r *prometheus.Registry, ready *atomic.Bool) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !ready.Load() {
-			http.Error(w, "no leader is known yet", http.StatusServiceUnavailable)
+			http.Error(w, "no leader elected yet", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")

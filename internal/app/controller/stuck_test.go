@@ -15,62 +15,62 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-// long is given to what never ends: longer than the rest of a pass takes on a busy
-// machine.
-const long = 2 * time.Second
+// shortTimeout replaces a timeout that a test waits for. The rest of a pass takes less,
+// also on a busy machine.
+const shortTimeout = 2 * time.Second
 
-func TestACallThatHangsEndsThePassAndTheNextOneCollects(t *testing.T) {
+func TestACallThatHangsFailsItsPassAndTheNextPassCollects(t *testing.T) {
 	for _, action := range []string{"DescribeNetworkInterfaces", "DescribeInstances"} {
 		t.Run(action, func(t *testing.T) {
 			r := newRealRig(t, shippedPolicy(t))
 			leaked := r.make(1, dead, nil)
 			r.passes(1)
-			r.c.lookWithin = long
+			r.c.readTimeout = shortTimeout
 			r.set(faults.Plan{Calls: []faults.Call{{Action: action, Do: faults.Hang, Count: -1}}})
 			if _, err := r.pass(); !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("pass: %v, want that it took too long", err)
+				t.Fatalf("pass: %v, want a timeout", err)
 			}
-			r.c.lookWithin = lookWithin
+			r.c.readTimeout = readTimeout
 			r.set(faults.Plan{})
 			r.passes(1)
 			if left := r.left(leaked); len(left) != 0 {
-				t.Errorf("%v is left: what was seen before the hang is forgotten", left)
+				t.Errorf("%v is left: the observation from before the hang was lost", left)
 			}
 		})
 	}
 }
 
-func TestADeletionThatEC2NeverFinishesDoesNotStopTheCollector(t *testing.T) {
+func TestADeletionThatKeepsFailingDoesNotStopTheCollector(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
 	leaked := r.make(2, dead, nil)
 	r.passes(1)
-	r.c.deleteWithin = long
+	r.c.deleteTimeout = shortTimeout
 	r.set(faults.Plan{Calls: []faults.Call{{Action: "DeleteNetworkInterface", Do: faults.Fail, Code: "InternalError", Status: 500, Count: -1}}})
 	if _, err := r.pass(); err == nil {
-		t.Fatal("a pass that deleted nothing says nothing")
+		t.Fatal("a pass whose deletions failed returned no error")
 	}
 	if n := r.count(failedMetric); n != 2 {
 		t.Errorf("%v failures counted, want both", n)
 	}
-	r.c.deleteWithin = deleteWithin
+	r.c.deleteTimeout = deleteTimeout
 	r.set(faults.Plan{})
 	r.passes(1)
 	if left := r.left(leaked); len(left) != 0 {
-		t.Errorf("%v are left once EC2 answers again", left)
+		t.Errorf("%v are left after EC2 recovered", left)
 	}
 }
 
-// slow is an EC2 whose read ends a while after it was told to.
+// slow is an EC2 whose read returns some time after its context ended.
 type slow struct {
 	EC2
-	began    chan struct{}
+	started  chan struct{}
 	finished atomic.Bool
-	held     func() bool // whether the lease is ours
+	held     func() bool // whether the replica holds the lease
 	lost     atomic.Bool
 }
 
 func (s *slow) Interfaces(ctx context.Context, _ string) ([]leak.Interface, error) {
-	close(s.began)
+	close(s.started)
 	<-ctx.Done()
 	<-time.After(200 * time.Millisecond)
 	s.lost.Store(!s.held())
@@ -80,9 +80,9 @@ func (s *slow) Interfaces(ctx context.Context, _ string) ([]leak.Interface, erro
 
 func (s *slow) Instances(context.Context, []vpc.InstanceID) (leak.Instances, error) { return nil, nil }
 
-func TestALeaderEndsItsWorkBeforeItGivesTheLeaseBack(t *testing.T) {
+func TestALeaderEndsItsWorkBeforeItReleasesTheLease(t *testing.T) {
 	r := newRig(t)
-	s := &slow{began: make(chan struct{}), held: func() bool {
+	s := &slow{started: make(chan struct{}), held: func() bool {
 		var lease struct {
 			Spec struct{ HolderIdentity string }
 		}
@@ -98,18 +98,18 @@ func TestALeaderEndsItsWorkBeforeItGivesTheLeaseBack(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, r.opts) }()
-	<-s.began
+	<-s.started
 	stop()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
 	if !s.finished.Load() {
-		t.Error("Run returned while the leader was still at work")
+		t.Error("Run returned before the leader's work ended")
 	}
 	if s.lost.Load() {
-		t.Error("the lease was given back while the leader was still at work")
+		t.Error("the lease was released before the leader's work ended")
 	}
 	if s.held() {
-		t.Error("the lease was not given back: another replica has to wait for it")
+		t.Error("the lease was not released: another replica must wait until it expires")
 	}
 }

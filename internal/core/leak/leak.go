@@ -1,11 +1,12 @@
-// Package leak decides which network interfaces nobody owns any more and may be
-// deleted. An interface leaks when a node dies between making it and attaching it,
-// or between detaching it and deleting it.
+// Package leak decides which network interfaces have leaked and may be deleted. An
+// interface leaks when a node dies between creating and attaching it, or between
+// detaching and deleting it.
 //
-// Pure: the caller brings what EC2 and the nodes said, and what this package
-// answered last time. app/controller calls it and acts. It deletes only what is
-// marked as ours, old, attached to nothing, and disowned in two separate passes;
-// it prefers a leak to a mistake, and stops altogether when it would want too much.
+// Pure: the caller passes in what EC2 and the nodes report, and the result of the
+// previous pass. app/controller calls it and deletes. An interface is deleted only if
+// it carries our tags, is old enough, is attached to no instance, and has no owner in
+// two passes. A pass halts without deletions when it would delete an unusually large
+// share of the interfaces: a remaining leak is better than a wrong deletion.
 package leak
 
 import (
@@ -18,73 +19,75 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Interface is an ENI as EC2 described it.
+// Interface is an ENI as EC2 describes it.
 type Interface struct {
 	ID     vpc.ENIID
 	Status string // EC2's: available, attaching, in-use, detaching
 	Tags   map[string]string
 }
 
-// Report is what a live node said of its interfaces.
+// Report is a node's list of its interfaces, from its NodeNetwork.
 type Report struct {
 	Instance vpc.InstanceID
 	At       time.Time
 	Owns     map[vpc.ENIID]bool
 }
 
-// Instances is which instances exist. One that EC2 does not list is gone, as are
-// terminated ones.
+// Instances holds the instances that exist. One that EC2 does not list, or lists as
+// terminated, does not exist.
 type Instances map[vpc.InstanceID]bool
 
-// Sighting remembers that an interface looked leaked.
-type Sighting struct {
-	First  time.Time // when it was first seen so
-	Passes int       // in how many passes in a row
+// Observation records that an interface was found without an owner.
+type Observation struct {
+	First  time.Time // of the first of these passes
+	Passes int       // consecutive passes
 }
 
 // Policy bounds the collector.
 type Policy struct {
-	Cluster string        // only interfaces tagged for it; empty: those with no cluster tag
-	MinAge  time.Duration // since creation, and of a report since then
-	Passes  int           // confirmations needed, at least 2
-	Cap     int           // deletions per pass
-	Share   float64       // stop when the leaked are more than this share of ours, 0–1
-	Floor   int           // up to this many leaked are never too many
+	Cluster string        // only interfaces with this cluster tag; empty: those without one
+	MinAge  time.Duration // of an interface, and of it at the time of its node's report
+	Passes  int           // consecutive passes that must find no owner, at least 2
+	Cap     int           // maximum deletions per pass
+	// A pass halts with an alarm when more than AlarmAbove interfaces have leaked and
+	// they are more than AlarmShare (0–1) of the cluster's interfaces.
+	AlarmShare float64
+	AlarmAbove int
 }
 
-// DefaultPolicy is what the controller uses.
+// DefaultPolicy returns the policy of the controller.
 func DefaultPolicy(cluster string) Policy {
-	return Policy{Cluster: cluster, MinAge: 5 * time.Minute, Passes: 2, Cap: 25, Share: 0.2, Floor: 5}
+	return Policy{Cluster: cluster, MinAge: 5 * time.Minute, Passes: 2, Cap: 25, AlarmShare: 0.2, AlarmAbove: 5}
 }
 
-// Input is one pass.
+// Input is the input of one pass.
 type Input struct {
 	Now        time.Time
 	Policy     Policy
 	Interfaces []Interface
 	Instances  Instances
 	Reports    []Report
-	// Complete is false when any page of any inventory was not read.
+	// Complete is false when a page of an inventory could not be read.
 	Complete bool
-	Seen     map[vpc.ENIID]Sighting // of the pass before
+	Seen     map[vpc.ENIID]Observation // Decision.Seen of the previous pass
 }
 
-// Verdict is what was decided about one interface.
+// Verdict is the decision on one interface.
 type Verdict struct {
 	ID  vpc.ENIID
 	Why string
 }
 
-// Decision is what a pass came to.
+// Decision is the result of a pass.
 type Decision struct {
-	Delete []Verdict // confirmed, oldest sighting first, at most Cap
-	Wait   []Verdict // look leaked and are not confirmed, or are beyond the cap
+	Delete []Verdict // confirmed leaks, oldest first, at most Cap
+	Wait   []Verdict // leaks not yet confirmed, or beyond the cap
 	Keep   []Verdict // ours and not leaked
-	// Halt says why nothing may be deleted in this pass; empty is no halt.
+	// Halt is the reason why this pass deletes nothing; empty is no halt.
 	Halt string
-	// Alarm: the halt is one that a person must look at.
+	// Alarm: the halt needs an operator.
 	Alarm bool
-	Seen  map[vpc.ENIID]Sighting // for the next pass
+	Seen  map[vpc.ENIID]Observation // input of the next pass
 }
 
 func (d Decision) String() string {
@@ -95,12 +98,12 @@ func (d Decision) String() string {
 	return s
 }
 
-// Plan decides one pass. Interfaces that are not marked as this cluster's are in
-// none of the lists: they are nobody's business here.
+// Plan decides one pass. Interfaces without this cluster's tags are in none of the
+// lists.
 func Plan(in Input) Decision {
-	d := Decision{Seen: map[vpc.ENIID]Sighting{}}
+	d := Decision{Seen: map[vpc.ENIID]Observation{}}
 	if !in.Complete {
-		// What was seen before stands: a failed read neither confirms nor clears.
+		// Keep earlier observations: a failed read neither confirms nor clears them.
 		d.Halt = "the inventory is incomplete"
 		d.Seen = maps.Clone(in.Seen)
 		return d
@@ -111,11 +114,11 @@ func Plan(in Input) Decision {
 	}
 	ours := 0
 	for _, eni := range in.Interfaces {
-		if !in.Policy.marks(eni) {
+		if !in.Policy.applies(eni) {
 			continue
 		}
 		ours++
-		leaked, why := in.disowned(eni, reports)
+		leaked, why := in.leaked(eni, reports)
 		if !leaked {
 			d.Keep = append(d.Keep, Verdict{eni.ID, why})
 			continue
@@ -128,55 +131,55 @@ func Plan(in Input) Decision {
 		d.Seen[eni.ID] = seen
 		d.Wait = append(d.Wait, Verdict{eni.ID, why})
 	}
-	if leaked := len(d.Wait); leaked > in.Policy.Floor && float64(leaked) > in.Policy.Share*float64(ours) {
+	if leaked := len(d.Wait); leaked > in.Policy.AlarmAbove && float64(leaked) > in.Policy.AlarmShare*float64(ours) {
 		d.Alarm = true
-		d.Halt = fmt.Sprintf("%d of %d interfaces look leaked, more than %.0f %%: somebody must look first", leaked, ours, in.Policy.Share*100)
+		d.Halt = fmt.Sprintf("%d of %d interfaces look leaked, more than %.0f %%: an operator must check them first", leaked, ours, in.Policy.AlarmShare*100)
 		return d
 	}
 	d.confirm(in)
 	return d
 }
 
-// marks reports whether an interface is ours to judge.
-func (p Policy) marks(e Interface) bool {
+// applies reports whether the tags of e allow the collector to delete it.
+func (p Policy) applies(e Interface) bool {
 	return e.Tags[vpc.TagManagedBy] == Mark && e.Tags[vpc.TagInstanceID] != "" &&
 		e.Tags[vpc.TagClusterName] == p.Cluster && e.Tags[vpc.TagNoManage] != "true"
 }
 
-// Mark is the value of vpc.TagManagedBy on what we made.
+// Mark is the value of vpc.TagManagedBy on interfaces created by Trunkline.
 const Mark = "trunkline"
 
-// disowned reports whether nobody owns an interface, and why or why not.
-func (in Input) disowned(e Interface, reports map[vpc.InstanceID]Report) (bool, string) {
+// leaked reports whether an interface has no owner, with the reason.
+func (in Input) leaked(e Interface, reports map[vpc.InstanceID]Report) (bool, string) {
 	owner := vpc.InstanceID(e.Tags[vpc.TagInstanceID])
 	if e.Status != "available" {
 		return false, "it is " + e.Status
 	}
 	created, err := time.Parse(time.RFC3339, e.Tags[vpc.TagCreatedAt])
 	if err == nil && in.Now.Sub(created) < in.Policy.MinAge {
-		return false, fmt.Sprintf("it was made %s ago", in.Now.Sub(created).Round(time.Second))
+		return false, fmt.Sprintf("created %s ago", in.Now.Sub(created).Round(time.Second))
 	}
 	r, ok := reports[owner]
 	if !in.Instances[owner] {
 		if ok && in.Now.Sub(r.At) < in.Policy.MinAge {
-			return false, "EC2 does not list its instance " + string(owner) + ", whose node reported just now"
+			return false, "EC2 does not list its instance " + string(owner) + ", but the node reported recently"
 		}
-		return true, "its instance " + string(owner) + " is gone"
+		return true, "its instance " + string(owner) + " does not exist"
 	}
 	switch {
 	case !ok:
-		return false, "its instance " + string(owner) + " lives and has not reported"
+		return false, "its instance " + string(owner) + " exists and its node has not reported"
 	case r.Owns[e.ID]:
-		return false, "the node of " + string(owner) + " counts it as its own"
+		return false, "the node of " + string(owner) + " reports it as its own"
 	case err != nil:
-		return false, "its instance " + string(owner) + " lives and nothing says when it was made"
+		return false, "its instance " + string(owner) + " exists and the interface has no valid creation time"
 	case r.At.Before(created.Add(in.Policy.MinAge)):
-		return false, "the report of " + string(owner) + " is from before it could know of it"
+		return false, "the latest report of " + string(owner) + " is too old to include it"
 	}
-	return true, "the node of " + string(owner) + " does not count it as its own"
+	return true, "the node of " + string(owner) + " does not report it as its own"
 }
 
-// confirm moves what was seen often and long enough from Wait to Delete.
+// confirm moves leaks observed in enough passes from Wait to Delete, up to the cap.
 func (d *Decision) confirm(in Input) {
 	needed := max(2, in.Policy.Passes)
 	slices.SortFunc(d.Wait, func(a, b Verdict) int {
@@ -188,7 +191,7 @@ func (d *Decision) confirm(in Input) {
 		case s.Passes < needed:
 			v.Why += fmt.Sprintf("; confirmed %d of %d times", s.Passes, needed)
 		case len(d.Delete) >= in.Policy.Cap:
-			v.Why += fmt.Sprintf("; %d are deleted in this pass already", in.Policy.Cap)
+			v.Why += fmt.Sprintf("; this pass deletes at most %d", in.Policy.Cap)
 		default:
 			d.Delete = append(d.Delete, v)
 			continue

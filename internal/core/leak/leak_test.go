@@ -14,7 +14,7 @@ import (
 
 func now() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
 
-// eni is an old, free interface of instance i-1, changed by edits.
+// eni returns an old, detached interface of instance i-1, changed by edits.
 func eni(id string, edits ...func(*leak.Interface)) leak.Interface {
 	e := leak.Interface{ID: vpc.ENIID(id), Status: "available", Tags: map[string]string{
 		vpc.TagManagedBy: leak.Mark, vpc.TagInstanceID: "i-1", vpc.TagClusterName: "c",
@@ -38,16 +38,16 @@ func tag(key, value string) func(*leak.Interface) {
 
 func status(s string) func(*leak.Interface) { return func(e *leak.Interface) { e.Status = s } }
 
-// seen says that an interface looked leaked once before.
-func seen(ids ...string) map[vpc.ENIID]leak.Sighting {
-	out := map[vpc.ENIID]leak.Sighting{}
+// seen returns observations of one earlier pass.
+func seen(ids ...string) map[vpc.ENIID]leak.Observation {
+	out := map[vpc.ENIID]leak.Observation{}
 	for _, id := range ids {
-		out[vpc.ENIID(id)] = leak.Sighting{First: now().Add(-time.Minute), Passes: 1}
+		out[vpc.ENIID(id)] = leak.Observation{First: now().Add(-time.Minute), Passes: 1}
 	}
 	return out
 }
 
-func TestWhatIsDeletedAndWhy(t *testing.T) {
+func TestAnInterfaceIsDeletedKeptOrAwaitsConfirmationWithAReason(t *testing.T) {
 	alive := leak.Instances{"i-1": true}
 	report := func(at time.Time, owns ...vpc.ENIID) []leak.Report {
 		r := leak.Report{Instance: "i-1", At: at, Owns: map[vpc.ENIID]bool{}}
@@ -62,21 +62,21 @@ func TestWhatIsDeletedAndWhy(t *testing.T) {
 		want string // "delete", "wait", "keep", "none"
 		why  string
 	}{
-		{"its instance is gone, seen twice: deleted", leak.Input{Interfaces: []leak.Interface{eni("e")}, Seen: seen("e")}, "delete", "i-1 is gone"},
-		{"its instance is gone, seen once: waits", leak.Input{Interfaces: []leak.Interface{eni("e")}}, "wait", "1 of 2"},
-		{"its node does not count it: deleted", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Reports: report(now()), Seen: seen("e")}, "delete", "does not count"},
-		{"its node counts it: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Reports: report(now(), "e"), Seen: seen("e")}, "keep", "counts it"},
-		{"EC2 forgot its instance, whose node still reports: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Reports: report(now().Add(-time.Minute)), Seen: seen("e")}, "keep", "reported just now"},
+		{"its instance does not exist, observed twice: deleted", leak.Input{Interfaces: []leak.Interface{eni("e")}, Seen: seen("e")}, "delete", "i-1 does not exist"},
+		{"its instance does not exist, observed once: waits", leak.Input{Interfaces: []leak.Interface{eni("e")}}, "wait", "1 of 2"},
+		{"its node does not report it: deleted", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Reports: report(now()), Seen: seen("e")}, "delete", "does not report it"},
+		{"its node reports it: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Reports: report(now(), "e"), Seen: seen("e")}, "keep", "reports it"},
+		{"EC2 does not list its instance but the node still reports: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Reports: report(now().Add(-time.Minute)), Seen: seen("e")}, "keep", "reported recently"},
 		{"its node has not reported: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Seen: seen("e")}, "keep", "not reported"},
-		{"the report is older than the interface: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Reports: report(now().Add(-2 * time.Hour)), Seen: seen("e")}, "keep", "before it could know"},
-		{"nothing says how old it is and its instance lives: kept", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagCreatedAt, ""))}, Instances: alive, Reports: report(now()), Seen: seen("e")}, "keep", "when it was made"},
-		{"it is young: kept", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagCreatedAt, now().Add(-time.Minute).Format(time.RFC3339)))}, Seen: seen("e")}, "keep", "made 1m0s ago"},
+		{"the report is older than the interface: kept", leak.Input{Interfaces: []leak.Interface{eni("e")}, Instances: alive, Reports: report(now().Add(-2 * time.Hour)), Seen: seen("e")}, "keep", "too old"},
+		{"its age is unknown and its instance exists: kept", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagCreatedAt, ""))}, Instances: alive, Reports: report(now()), Seen: seen("e")}, "keep", "no valid creation time"},
+		{"it is young: kept", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagCreatedAt, now().Add(-time.Minute).Format(time.RFC3339)))}, Seen: seen("e")}, "keep", "created 1m0s ago"},
 		{"it is attached: kept", leak.Input{Interfaces: []leak.Interface{eni("e", status("in-use"))}, Seen: seen("e")}, "keep", "in-use"},
-		{"it is on its way: kept", leak.Input{Interfaces: []leak.Interface{eni("e", status("attaching"))}, Seen: seen("e")}, "keep", "attaching"},
-		{"somebody else made it: not looked at", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagManagedBy, ""))}, Seen: seen("e")}, "none", ""},
-		{"another cluster's: not looked at", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagClusterName, "other"))}, Seen: seen("e")}, "none", ""},
-		{"without an owner: not looked at", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagInstanceID, ""))}, Seen: seen("e")}, "none", ""},
-		{"told to leave alone: not looked at", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagNoManage, "true"))}, Seen: seen("e")}, "none", ""},
+		{"it is being attached: kept", leak.Input{Interfaces: []leak.Interface{eni("e", status("attaching"))}, Seen: seen("e")}, "keep", "attaching"},
+		{"without our tag: ignored", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagManagedBy, ""))}, Seen: seen("e")}, "none", ""},
+		{"another cluster's: ignored", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagClusterName, "other"))}, Seen: seen("e")}, "none", ""},
+		{"without an instance tag: ignored", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagInstanceID, ""))}, Seen: seen("e")}, "none", ""},
+		{"tagged no-manage: ignored", leak.Input{Interfaces: []leak.Interface{eni("e", tag(vpc.TagNoManage, "true"))}, Seen: seen("e")}, "none", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestWhatIsDeletedAndWhy(t *testing.T) {
 	}
 }
 
-func TestAnIncompleteInventoryDeletesNothingAndForgetsNothing(t *testing.T) {
+func TestAnIncompleteInventoryDeletesNothingAndKeepsObservations(t *testing.T) {
 	in := leak.Input{Now: now(), Policy: leak.DefaultPolicy("c"), Interfaces: []leak.Interface{eni("e")}, Seen: seen("e")}
 	d := leak.Plan(in)
 	if len(d.Delete) > 0 || d.Halt == "" || d.Alarm || d.Seen["e"].Passes != 1 {
@@ -103,8 +103,8 @@ func TestAnIncompleteInventoryDeletesNothingAndForgetsNothing(t *testing.T) {
 	}
 }
 
-func TestWantingMoreThanAShareHaltsWithAnAlarm(t *testing.T) {
-	in := leak.Input{Now: now(), Policy: leak.DefaultPolicy("c"), Complete: true, Seen: map[vpc.ENIID]leak.Sighting{}}
+func TestAPassThatWouldDeleteTooLargeAShareHaltsWithAnAlarm(t *testing.T) {
+	in := leak.Input{Now: now(), Policy: leak.DefaultPolicy("c"), Complete: true, Seen: map[vpc.ENIID]leak.Observation{}}
 	for i := range 20 {
 		id := fmt.Sprintf("e-%02d", i)
 		e := eni(id)
@@ -112,7 +112,7 @@ func TestWantingMoreThanAShareHaltsWithAnAlarm(t *testing.T) {
 			e.Status = "in-use"
 		}
 		in.Interfaces = append(in.Interfaces, e)
-		in.Seen[vpc.ENIID(id)] = leak.Sighting{Passes: 5}
+		in.Seen[vpc.ENIID(id)] = leak.Observation{Passes: 5}
 	}
 	if d := leak.Plan(in); !d.Alarm || len(d.Delete) > 0 || !strings.Contains(d.Halt, "6 of 20") {
 		t.Errorf("6 of 20: %s", d)
@@ -123,9 +123,9 @@ func TestWantingMoreThanAShareHaltsWithAnAlarm(t *testing.T) {
 	}
 }
 
-func TestALeakThatWasSeenOnceAndThenOwnedStartsAfresh(t *testing.T) {
+func TestObservationsRestartAfterAnInterfaceHadAnOwnerAgain(t *testing.T) {
 	p := leak.DefaultPolicy("c")
-	pass := func(s map[vpc.ENIID]leak.Sighting, e leak.Interface) leak.Decision {
+	pass := func(s map[vpc.ENIID]leak.Observation, e leak.Interface) leak.Decision {
 		return leak.Plan(leak.Input{Now: now(), Policy: p, Complete: true, Interfaces: []leak.Interface{e}, Seen: s})
 	}
 	first := pass(nil, eni("e"))
@@ -139,26 +139,26 @@ func TestALeakThatWasSeenOnceAndThenOwnedStartsAfresh(t *testing.T) {
 	}
 }
 
-// oracle says plainly what must hold of anything that is deleted.
+// oracle reports whether e has leaked, as one condition over the whole input.
 func oracle(in leak.Input, e leak.Interface) bool {
 	created, err := time.Parse(time.RFC3339, e.Tags[vpc.TagCreatedAt])
 	young := err == nil && in.Now.Sub(created) < in.Policy.MinAge
 	owner := vpc.InstanceID(e.Tags[vpc.TagInstanceID])
-	owned, fresh, speaks := false, false, false
+	owned, fresh, recent := false, false, false
 	for _, r := range in.Reports {
 		if r.Instance == owner {
 			owned = r.Owns[e.ID]
-			speaks = in.Now.Sub(r.At) < in.Policy.MinAge
+			recent = in.Now.Sub(r.At) < in.Policy.MinAge
 			fresh = err == nil && !r.At.Before(created.Add(in.Policy.MinAge))
 		}
 	}
-	disowned := !in.Instances[owner] && !speaks || in.Instances[owner] && fresh && !owned
+	disowned := !in.Instances[owner] && !recent || in.Instances[owner] && fresh && !owned
 	return in.Complete && e.Status == "available" && e.Tags[vpc.TagManagedBy] == leak.Mark && owner != "" &&
 		e.Tags[vpc.TagClusterName] == in.Policy.Cluster && e.Tags[vpc.TagNoManage] != "true" &&
 		!young && disowned && in.Seen[e.ID].Passes >= 1
 }
 
-func TestNothingIsDeletedThatTheOracleWouldKeepAndNeverMoreThanTheCap(t *testing.T) {
+func TestOnlyLeaksByTheOracleAreDeletedAndNeverMoreThanTheCap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := draw(t)
 		d := leak.Plan(in)
@@ -187,8 +187,8 @@ func TestNothingIsDeletedThatTheOracleWouldKeepAndNeverMoreThanTheCap(t *testing
 func draw(t *rapid.T) leak.Input {
 	p := leak.DefaultPolicy("c")
 	p.Cap = rapid.IntRange(0, 4).Draw(t, "cap")
-	p.Floor = rapid.IntRange(0, 8).Draw(t, "floor")
-	in := leak.Input{Now: now(), Policy: p, Complete: rapid.IntRange(0, 9).Draw(t, "complete") > 0, Instances: leak.Instances{}, Seen: map[vpc.ENIID]leak.Sighting{}}
+	p.AlarmAbove = rapid.IntRange(0, 8).Draw(t, "alarm above")
+	in := leak.Input{Now: now(), Policy: p, Complete: rapid.IntRange(0, 9).Draw(t, "complete") > 0, Instances: leak.Instances{}, Seen: map[vpc.ENIID]leak.Observation{}}
 	for i := range 3 {
 		id := vpc.InstanceID(fmt.Sprintf("i-%d", i))
 		in.Instances[id] = rapid.Bool().Draw(t, "alive")
@@ -213,7 +213,7 @@ func draw(t *rapid.T) leak.Input {
 			r.Owns[id] = rapid.Bool().Draw(t, "owns")
 		}
 		if rapid.Bool().Draw(t, "seen") {
-			in.Seen[id] = leak.Sighting{First: now(), Passes: 1}
+			in.Seen[id] = leak.Observation{First: now(), Passes: 1}
 		}
 	}
 	return in
