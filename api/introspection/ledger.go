@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// BookPath is the HTTP path of a Book on the introspection address.
-const BookPath = "/v1/book"
+// LedgerPath is the HTTP path of a Ledger on the introspection address.
+const LedgerPath = "/v1/book"
 
-// Book is a node's interfaces and addresses, and the plan for its pool.
-type Book struct {
+// Ledger is a node's interfaces and addresses, and the plan for its pool.
+type Ledger struct {
 	Node     string `json:"node"`
 	Instance string `json:"instance,omitempty"`
 	// Version is the agent's build version.

@@ -309,8 +309,8 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 		}()
 	}
 	for range 3 {
-		var b introspection.Book
-		n.Until("progress before a kill", func() error { return n.Get(introspection.BookPath, &b) })
+		var b introspection.Ledger
+		n.Until("progress before a kill", func() error { return n.Get(introspection.LedgerPath, &b) })
 		n.Kill()
 		n.StartAgent("warm-ips=3", "headroom=0")
 	}

@@ -128,9 +128,9 @@ func sandboxes(n daemon.NodeStatus) ([]string, error) {
 }
 
 // ledger reads the agent's addresses from its introspection socket, inside the node.
-func (l lab) ledger(t testing.TB, n daemon.NodeStatus) (introspection.Book, error) {
+func (l lab) ledger(t testing.TB, n daemon.NodeStatus) (introspection.Ledger, error) {
 	t.Helper()
-	var b introspection.Book
+	var b introspection.Ledger
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
@@ -141,7 +141,7 @@ func (l lab) ledger(t testing.TB, n daemon.NodeStatus) (introspection.Book, erro
 			return conn, err
 		},
 	}}
-	resp, err := client.Get("http://" + cli.DefaultIntrospection + introspection.BookPath)
+	resp, err := client.Get("http://" + cli.DefaultIntrospection + introspection.LedgerPath)
 	if err != nil {
 		return b, err
 	}

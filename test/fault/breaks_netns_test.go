@@ -206,7 +206,7 @@ func (v *victim) damageInKernel() []damage {
 }
 
 // damageInLedger is a ledger that disagrees with EC2 and the pods.
-func damageInLedger(ledger *introspection.Book, p *node.Pod) []damage {
+func damageInLedger(ledger *introspection.Ledger, p *node.Pod) []damage {
 	address := func() *introspection.Address {
 		for _, e := range ledger.ENIs {
 			for i, a := range e.Addresses {

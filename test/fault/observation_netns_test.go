@@ -27,7 +27,7 @@ type observation struct {
 	pods     []observedPod              // ADD succeeded, DEL not requested
 	ec2      map[vpc.ENIID][]netip.Addr // secondary addresses of the node's interfaces
 	detached []vpc.ENIID                // interfaces of the account on no instance
-	ledger   introspection.Book         // as the agent reports it
+	ledger   introspection.Ledger         // as the agent reports it
 	kernel   map[string][]string        // objects in the node's kernel, by kind
 	spooled  []string                   // DELs in the spool
 }
@@ -43,7 +43,7 @@ func (v *victim) observe() (s observation, err error) {
 	if s, err = v.observeOutside(); err != nil {
 		return s, err
 	}
-	return s, v.Get(introspection.BookPath, &s.ledger)
+	return s, v.Get(introspection.LedgerPath, &s.ledger)
 }
 
 // observeOutside observes everything except the agent's ledger, so it needs no agent.

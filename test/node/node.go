@@ -274,17 +274,17 @@ func (n *Node) UntilReady() {
 }
 
 // Book is what the agent knows of its addresses.
-func (n *Node) Book() introspection.Book {
+func (n *Node) Book() introspection.Ledger {
 	n.t.Helper()
-	var b introspection.Book
-	if err := n.Get(introspection.BookPath, &b); err != nil {
+	var b introspection.Ledger
+	if err := n.Get(introspection.LedgerPath, &b); err != nil {
 		n.t.Fatal(err)
 	}
 	return b
 }
 
 // Count returns how many addresses of the book are in a state.
-func Count(b introspection.Book, state string) (sum int) {
+func Count(b introspection.Ledger, state string) (sum int) {
 	for _, e := range b.ENIs {
 		for _, a := range e.Addresses {
 			if a.State == state {

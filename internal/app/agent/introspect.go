@@ -22,13 +22,13 @@ func (a *Agent) introspect(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", a.readyz)
-	mux.HandleFunc("GET "+introspection.BookPath, answer(func() any { return a.bookNow() }))
+	mux.HandleFunc("GET "+introspection.LedgerPath, answer(func() any { return a.bookNow() }))
 	mux.HandleFunc("GET /v1/enis", answer(a.awsENIs))
 	mux.HandleFunc("GET /v1/pods", answer(a.pods))
 	mux.HandleFunc("GET /v1/pool", answer(func() any { return a.bookNow().Pool }))
 	mux.HandleFunc("GET /v1/config", answer(func() any { return a.settings() }))
 	mux.HandleFunc("GET /{$}", answer(func() any {
-		return map[string][]string{"AvailableCommands": {"/v1/enis", "/v1/pods", "/v1/pool", introspection.BookPath, "/v1/config", "/healthz", "/readyz"}}
+		return map[string][]string{"AvailableCommands": {"/v1/enis", "/v1/pods", "/v1/pool", introspection.LedgerPath, "/v1/config", "/healthz", "/readyz"}}
 	}))
 	metrics := http.NewServeMux()
 	metrics.Handle("GET /metrics", promhttp.HandlerFor(aliased{a.deps.Registry}, promhttp.HandlerOpts{}))

@@ -15,14 +15,14 @@ import (
 )
 
 // bookNow is the node's addresses and plan, for people.
-func (a *Agent) bookNow() introspection.Book {
+func (a *Agent) bookNow() introspection.Ledger {
 	now := time.Now()
 	view, _ := a.state.View(now)
 	a.mu.Lock()
 	decision, instance := a.decision, a.facts.identity.Instance
 	a.mu.Unlock()
 	n := decision.Numbers
-	out := introspection.Book{
+	out := introspection.Ledger{
 		Node: a.cfg.NodeName, Instance: string(instance), Version: a.deps.Version, At: now,
 		Pool: introspection.Pool{
 			Assigned: n.Assigned, Cooling: n.Cooling + n.Quarantined, Free: n.Free, Waiting: n.Demand,

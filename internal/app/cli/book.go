@@ -27,11 +27,11 @@ const (
 
 // ReadLocalBook asks the agent of the node this runs on. address is
 // DefaultIntrospection unless a node is set up otherwise.
-func ReadLocalBook(ctx context.Context, address string) (introspection.Book, error) {
+func ReadLocalBook(ctx context.Context, address string) (introspection.Ledger, error) {
 	ctx, cancel := context.WithTimeout(ctx, bookTimeout)
 	defer cancel()
-	var book introspection.Book
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+introspection.BookPath, nil)
+	var book introspection.Ledger
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+introspection.LedgerPath, nil)
 	if err != nil {
 		return book, fmt.Errorf("ask the agent: %w", err)
 	}
@@ -42,7 +42,7 @@ func ReadLocalBook(ctx context.Context, address string) (introspection.Book, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return book, fmt.Errorf("ask the agent at %s for %s: status %s", address, introspection.BookPath, resp.Status)
+		return book, fmt.Errorf("ask the agent at %s for %s: status %s", address, introspection.LedgerPath, resp.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBook)).Decode(&book); err != nil {
 		return book, fmt.Errorf("read the agent's answer: %w", err)
@@ -52,8 +52,8 @@ func ReadLocalBook(ctx context.Context, address string) (introspection.Book, err
 
 // ReadBook asks the agent of a node from anywhere, by running `trunkline show`
 // in its pod.
-func ReadBook(ctx context.Context, c *kube.Client, node string) (introspection.Book, error) {
-	var book introspection.Book
+func ReadBook(ctx context.Context, c *kube.Client, node string) (introspection.Ledger, error) {
+	var book introspection.Ledger
 	pod, err := agentPod(ctx, c, node)
 	if err != nil {
 		return book, err

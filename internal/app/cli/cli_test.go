@@ -177,9 +177,9 @@ func TestDriftIsWrongWhenTrueAndTheOthersWhenNot(t *testing.T) {
 	}
 }
 
-func exampleBook() introspection.Book {
+func exampleBook() introspection.Ledger {
 	a := netip.MustParseAddr
-	return introspection.Book{
+	return introspection.Ledger{
 		Node: "n1", At: now(), ENIs: []introspection.ENI{
 			{
 				ID: "eni-1", Device: 0, MAC: "02:00:00:00:00:01", Subnet: "subnet-1", CIDR: netip.MustParsePrefix("10.0.0.0/19"), Primary: a("10.0.0.5"), State: "ready", Table: 254,
@@ -212,7 +212,7 @@ func TestAddressesInterfacesAndPoolAreShownWithReasons(t *testing.T) {
 
 func TestABookIsReadFromTheAgentOfThisNode(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != introspection.BookPath {
+		if r.URL.Path != introspection.LedgerPath {
 			http.NotFound(w, r)
 			return
 		}

@@ -19,8 +19,8 @@ import (
 
 // Books are what several nodes answered; Errors are of those that did not.
 type Books struct {
-	Books  []introspection.Book `json:"books"`
-	Errors map[string]string    `json:"errors,omitempty"` // by node
+	Books  []introspection.Ledger `json:"books"`
+	Errors map[string]string      `json:"errors,omitempty"` // by node
 }
 
 // GatherBooks asks the agents of the named nodes, or of all that have one.
@@ -40,7 +40,7 @@ func GatherBooks(ctx context.Context, c *kube.Client, nodes []string) (Books, er
 		return Books{}, fmt.Errorf("no %s pod runs in %s: is Trunkline installed?", agentName, systemNamespace)
 	}
 	slices.Sort(nodes)
-	out := Books{Books: []introspection.Book{}}
+	out := Books{Books: []introspection.Ledger{}}
 	for _, n := range slices.Compact(nodes) {
 		book, err := ReadBook(ctx, c, n)
 		if err != nil {
@@ -56,7 +56,7 @@ func GatherBooks(ctx context.Context, c *kube.Client, nodes []string) (Books, er
 }
 
 // OneBook wraps the book of one node.
-func OneBook(b introspection.Book) Books { return Books{Books: []introspection.Book{b}} }
+func OneBook(b introspection.Ledger) Books { return Books{Books: []introspection.Ledger{b}} }
 
 // Setting is a setting of a process, as `show config -o json` writes it.
 type Setting struct {
@@ -108,7 +108,7 @@ func WriteBooks(w io.Writer, what Show, b Books, why bool) {
 	}
 }
 
-func writeAddresses(w io.Writer, books []introspection.Book, why bool) {
+func writeAddresses(w io.Writer, books []introspection.Ledger, why bool) {
 	head := []string{"NODE", "ADDRESS", "STATE", "POD", "ENI", "DEVICE", "SUBNET", "TABLE", "FOR"}
 	if why {
 		head = append(head, "WHY")
@@ -128,7 +128,7 @@ func writeAddresses(w io.Writer, books []introspection.Book, why bool) {
 	table(w, rows)
 }
 
-func writeENIs(w io.Writer, books []introspection.Book, why bool) {
+func writeENIs(w io.Writer, books []introspection.Ledger, why bool) {
 	head := []string{"NODE", "ENI", "DEVICE", "STATE", "PRIMARY", "MAC", "SUBNET", "RANGE", "TABLE", "FREE", "ASSIGNED", "OTHER"}
 	if why {
 		head = append(head, "WHY")
@@ -157,7 +157,7 @@ func writeENIs(w io.Writer, books []introspection.Book, why bool) {
 	table(w, rows)
 }
 
-func writePool(w io.Writer, books []introspection.Book, why bool) {
+func writePool(w io.Writer, books []introspection.Ledger, why bool) {
 	rows := [][]string{{"NODE", "FREE", "ASSIGNED", "COOLING", "WAITING", "TOTAL", "WARM TARGET", "LIMIT", "BRAKE"}}
 	for _, b := range books {
 		p := b.Pool
