@@ -21,8 +21,8 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// loadAWS reads the SDK's own sources: environment, web identity, and where they
-// name no region, instance metadata.
+// loadAWS reads the SDK's own sources: environment, web identity and, for the region,
+// instance metadata if neither sets it.
 func loadAWS(ctx context.Context) (aws.Config, error) {
 	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithEC2IMDSRegion())
 	if err != nil {
@@ -31,7 +31,7 @@ func loadAWS(ctx context.Context) (aws.Config, error) {
 	return cfg, nil
 }
 
-// newRegistry is a registry with the process's own metrics and the build.
+// newRegistry returns a registry with the metrics of the process and of the build.
 func newRegistry(program string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -53,7 +53,7 @@ func (agentCmd) Help() string {
 	return "Examples:\n\n  trunkline agent --warm-ips=4 --log-level=debug\n\n  WARM_IP_TARGET=4 trunkline agent"
 }
 
-// Run runs the agent until it is told to stop.
+// Run runs the agent until the process receives SIGINT or SIGTERM.
 func (c agentCmd) Run(p process) error {
 	cfg, err := c.load()
 	if err != nil {
@@ -61,7 +61,7 @@ func (c agentCmd) Run(p process) error {
 	}
 	log := newLogger(p.err, cfg.LogLevel)
 	if cfg.NodeName == "" {
-		return errors.New("node-name is not set: the manifests give it as NODE_NAME")
+		return errors.New("node-name is not set: set it in the environment as NODE_NAME, as the manifests do, or with --node-name")
 	}
 	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.Endpoint, UserAgent: "trunkline-agent/" + version})
 	if err != nil {
@@ -85,14 +85,15 @@ func (c agentCmd) Run(p process) error {
 	})
 }
 
-// removed asks, when the agent is stopped, whether no other will follow on its
-// node. Where nobody can tell the stop is taken for a roll.
+// removed returns a function that reports, when the agent stops, whether it is being
+// removed from its node for good. If the API server does not answer, the stop is taken
+// for a roll-out.
 func removed(client *kube.Client, cfg config.Config, log *slog.Logger) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		own := kube.PodRef{Namespace: cfg.PodNamespace, Name: cfg.PodName}
 		gone, why, err := kube.Removed(ctx, client, own, cfg.NodeName)
 		if err != nil {
-			log.Warn("nobody says whether this stop is meant to last; the conflist stays for the next agent", "error", err)
+			log.Warn("cannot read whether the agent is being removed; keep the conflist for the next agent", "error", err)
 			return false
 		}
 		log.Info("stopping", "removed", gone, "why", why)
@@ -102,7 +103,7 @@ func removed(client *kube.Client, cfg config.Config, log *slog.Logger) func(cont
 
 type initCmd struct {
 	configured
-	Plugin string `help:"The plugin's binary to install." default:"/trunkline-cni" type:"path"`
+	Plugin string `help:"CNI plugin binary to install." default:"/trunkline-cni" type:"path"`
 }
 
 // Help is shown by --help.
@@ -129,10 +130,10 @@ type uninstallCmd struct {
 
 // Help is shown by --help.
 func (uninstallCmd) Help() string {
-	return "The kubelet then reports the node as not ready for pods, and those that run keep running.\n\nExample:\n\n  kubectl exec -n kube-system trunkline-agent-x2k4d -- /trunkline uninstall"
+	return "The kubelet then reports the node as not ready; pods that run keep running.\n\nExample:\n\n  kubectl exec -n kube-system trunkline-agent-x2k4d -- /trunkline uninstall"
 }
 
-// Run takes the conflist away.
+// Run removes the conflist.
 func (c uninstallCmd) Run(process) error {
 	cfg, err := c.load()
 	if err != nil {
@@ -145,10 +146,10 @@ type controllerCmd struct {
 	configured
 	Endpoint string        `help:"API server to use instead of the Service's address." env:"CLUSTER_ENDPOINT" placeholder:"URL"`
 	Listen   string        `help:"Address of /healthz, /readyz and /metrics." default:":8080"`
-	Every    time.Duration `help:"Between two looks for leaked interfaces; one is deleted when two looks agree." default:"2m"`
-	Cap      int           `help:"Leaked interfaces deleted in one pass, at most." default:"25"`
-	Share    float64       `help:"Stop and warn when more than this share of the interfaces looks leaked." default:"0.2"`
-	DryRun   bool          `help:"Say what would be deleted and delete nothing." env:"TRUNKLINE_COLLECT_DRY_RUN"`
+	Every    time.Duration `help:"Interval between two searches for leaked interfaces; two consecutive ones must find an interface before it is deleted." default:"2m"`
+	Cap      int           `help:"Maximum number of leaked interfaces deleted in one pass." default:"25"`
+	Share    float64       `help:"Delete nothing and raise an alarm when more than this share of the interfaces has leaked." default:"0.2"`
+	DryRun   bool          `help:"Log what would be deleted and delete nothing." env:"TRUNKLINE_COLLECT_DRY_RUN"`
 }
 
 // Help is shown by --help.
@@ -156,10 +157,10 @@ func (controllerCmd) Help() string {
 	return "Examples:\n\n  trunkline controller --dry-run --every=30s\n\n  trunkline controller --cap=5 --share=0.1"
 }
 
-// Run runs the controller until it is told to stop.
+// Run runs the controller until the process receives SIGINT or SIGTERM.
 func (c controllerCmd) Run(p process) error {
 	if c.Cap < 1 || c.Share <= 0 || c.Share > 1 || c.Every < time.Second {
-		return fmt.Errorf("--cap %d, --share %g, --every %s: the cap is at least 1, the share in (0, 1], the interval at least 1s", c.Cap, c.Share, c.Every)
+		return fmt.Errorf("--cap %d, --share %g, --every %s: --cap must be at least 1, --share in (0, 1], --every at least 1s", c.Cap, c.Share, c.Every)
 	}
 	cfg, err := c.load()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command trunkline is all of Trunkline but the plugin: the node's agent, the
-// cluster's controller, and what operators type. It holds flags and wiring only;
+// Command trunkline is all of Trunkline except the CNI plugin: the node agent, the
+// cluster controller and the operator's command line. It holds flags and wiring only;
 // everything else is in internal/.
 package main
 
@@ -22,7 +22,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// version is stamped by the linker.
+// version is set by the linker.
 var version = "dev"
 
 // program is the command line.
@@ -30,39 +30,39 @@ type program struct {
 	Status       statusCmd       `cmd:"" help:"Show Trunkline's state in a cluster, one screen."`
 	Show         showCmd         `cmd:"" help:"Show addresses, interfaces, the pool or the configuration, with reasons."`
 	Connectivity connectivityCmd `cmd:"" help:"Test the network of any cluster."`
-	EC2          ec2Cmd          `cmd:"" name:"ec2" help:"Stop Trunkline from changing EC2, and let it go on."`
+	EC2          ec2Cmd          `cmd:"" name:"ec2" help:"Stop Trunkline from changing EC2, and release the stop."`
 	Version      versionCmd      `cmd:"" help:"Print the version."`
 
 	Agent      agentCmd      `cmd:"" help:"Run the node's agent (in the DaemonSet)." group:"daemons"`
 	Init       initCmd       `cmd:"" help:"Prepare a node: kernel settings and the plugin (privileged, before the agent)." group:"daemons"`
-	Uninstall  uninstallCmd  `cmd:"" help:"Take this node's CNI configuration away before the agent goes for good." group:"daemons"`
+	Uninstall  uninstallCmd  `cmd:"" help:"Remove this node's CNI configuration before the agent is removed for good." group:"daemons"`
 	Controller controllerCmd `cmd:"" help:"Run the cluster's controller (in the Deployment)." group:"daemons"`
 }
 
-// process is what a command may use of the world around it.
+// process is the part of the process's environment that commands use.
 type process struct {
 	ctx      context.Context
 	out, err io.Writer
 }
 
-// errFailed ends the program with status 1 after the command has said why.
+// errFailed ends the program with status 1. The command has already printed why.
 var errFailed = errors.New("failed")
 
-// usageError is a command line that parses and cannot be meant.
+// usageError is an error in a command line that parses, such as a value out of range.
 type usageError struct{ error }
 
 func wrongUsage(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// output is how a command writes what it has to say.
+// output is the flag for the output format.
 type output struct {
-	Output string `short:"o" help:"text or json." enum:"text,json" default:"text"`
+	Output string `short:"o" help:"Output format: text or json." enum:"text,json" default:"text"`
 }
 
 func (o output) json() bool { return o.Output == "json" }
 
-// cluster is how people reach a cluster.
+// cluster holds the flags that select a cluster.
 type cluster struct {
 	Kubeconfig string `help:"Kubeconfig file; else $KUBECONFIG, ~/.kube/config, or the pod's own account." type:"path" placeholder:"FILE"`
 	Context    string `help:"Context of the kubeconfig." placeholder:"NAME"`
@@ -72,10 +72,11 @@ func (c cluster) client() (*kube.Client, error) {
 	return kube.NewClient(kube.Access{Kubeconfig: c.Kubeconfig, Context: c.Context, UserAgent: "trunkline/" + version})
 }
 
-// keepMainThread keeps the main goroutine on the process's main thread, so that
-// no other ever runs there. The agent's threads visit pods' namespaces, and one
-// that cannot come back ends; the main thread cannot end, and where it is
-// (/proc/PID/ns/net) is where a command executed in the container runs.
+// keepMainThread locks the main goroutine to the process's main thread, so that no
+// other goroutine runs on it. Goroutines of the agent switch their thread to pods'
+// network namespaces, and a thread that cannot switch back is terminated. The main
+// thread cannot be terminated, and its namespace (/proc/PID/ns/net) is the one that
+// commands executed in the container join.
 func keepMainThread() { runtime.LockOSThread() }
 
 func main() {
@@ -95,7 +96,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Writers(stdout, stderr),
 		kong.Vars{"introspection": cli.DefaultIntrospection, "workload": workloadImage(version)},
 		kong.Exit(func(code int) { exit = code }),
-		kong.ExplicitGroups([]kong.Group{{Key: "daemons", Title: "What the manifests run:"}}),
+		kong.ExplicitGroups([]kong.Group{{Key: "daemons", Title: "Commands that the manifests run:"}}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
 	)
 	if err != nil {
@@ -123,11 +124,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if c, ok := command.Selected().Target.Interface().(interface{ json() bool }); ok && c.json() {
 		_ = cli.WriteJSON(stdout, map[string]string{"error": err.Error()}) // stderr has it too
 	}
-	return complain(ctx, stderr, err)
+	return reportError(ctx, stderr, err)
 }
 
-// complain says why a command ended and returns its status.
-func complain(ctx context.Context, stderr io.Writer, err error) int {
+// reportError prints why a command failed and returns the exit status.
+func reportError(ctx context.Context, stderr io.Writer, err error) int {
 	var usage usageError
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		fmt.Fprintln(stderr, "trunkline: interrupted")
@@ -140,11 +141,11 @@ func complain(ctx context.Context, stderr io.Writer, err error) int {
 	return 1
 }
 
-// released is a version that has images of its own in the registry.
+// released matches versions whose images are in the registry.
 var released = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 
-// workloadImage is what the connectivity test's pods run unless they are told
-// otherwise: the release's, or what a build's lab has on its nodes.
+// workloadImage returns the default image of the connectivity test's pods: that of the
+// release, or for other builds the one that the lab puts on its nodes.
 func workloadImage(version string) string {
 	tag := "dev"
 	if released.MatchString(version) {
@@ -161,7 +162,8 @@ func (versionCmd) Run(p process) error {
 	return err
 }
 
-// newLogger logs as one line per record; client-go's own lines go the same way.
+// newLogger returns a logger that writes one line per record, and makes client-go log
+// through it.
 func newLogger(w io.Writer, level string) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {

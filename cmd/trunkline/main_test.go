@@ -30,7 +30,7 @@ func call(args ...string) (int, string, string) {
 	return code, out.String(), err.String()
 }
 
-func TestEveryCommandHasHelpAndThoseWithFlagsHaveExamples(t *testing.T) {
+func TestEveryCommandHasHelpAndCommandsWithFlagsHaveExamples(t *testing.T) {
 	seen := 0
 	var walk func(typ reflect.Type, path []string)
 	walk = func(typ reflect.Type, path []string) {
@@ -65,11 +65,11 @@ func TestEveryCommandHasHelpAndThoseWithFlagsHaveExamples(t *testing.T) {
 	}
 	walk(reflect.TypeFor[program](), nil)
 	if seen < 12 {
-		t.Errorf("%d commands looked at", seen)
+		t.Errorf("only %d commands found", seen)
 	}
 }
 
-func TestWrongCommandLinesAreRefusedWithWhatIsWrong(t *testing.T) {
+func TestInvalidCommandLinesAreRefusedWithAReason(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		code int
@@ -80,21 +80,21 @@ func TestWrongCommandLinesAreRefusedWithWhatIsWrong(t *testing.T) {
 		{"status -o yaml", 2, "yaml"},
 		{"status --wait=-1s", 2, "--wait -1s: must not be negative"},
 		{"connectivity test --test (", 2, "missing closing"},
-		{"connectivity test --test nothing-like-it", 2, "picks no case"},
-		{"connectivity test --mtu 100", 2, "--mtu 100: from 1280 to 65535"},
-		{"connectivity test --concurrency 0", 2, "--concurrency 0: from 1 to 64"},
-		{"connectivity test --timeout 0s", 2, "--timeout 0s: must be longer"},
+		{"connectivity test --test nothing-like-it", 2, "matches no case"},
+		{"connectivity test --mtu 100", 2, "--mtu 100: must be from 1280 to 65535"},
+		{"connectivity test --concurrency 0", 2, "--concurrency 0: must be from 1 to 64"},
+		{"connectivity test --timeout 0s", 2, "--timeout 0s: must be positive"},
 		{"connectivity test --namespace Bad_Name", 2, `--namespace "Bad_Name": a lowercase RFC 1123 label`},
-		{"connectivity test --outside nonsense", 2, `--outside "nonsense": not an address`},
-		{"connectivity test --outside-http 0", 2, "--outside-http 0: from 1"},
+		{"connectivity test --outside nonsense", 2, `--outside "nonsense": must be an address`},
+		{"connectivity test --outside-http 0", 2, "--outside-http 0: must be from 1"},
 		{"connectivity test --external-name -x", 2, "--external-name"},
-		{"connectivity test --image=", 2, `--image "": not the name`},
+		{"connectivity test --image=", 2, `--image "": must be the name`},
 		{"connectivity test --kubeconfig testdata/none --junit-file x", 1, "testdata/none"},
 		{"show pool --local --node n1", 2, "--local"},
 		{"ec2 freeze --reason x", 2, "--release"},
 		{"ec2 freeze --all --release --reason x", 2, "--all"},
 		{"ec2 freeze --all", 2, "--reason"},
-		{"controller --share 2", 1, "share in (0, 1]"},
+		{"controller --share 2", 1, "--share in (0, 1]"},
 		{"controller --every 1ms", 1, "--every 1ms"},
 		{"agent --warm-ips many", 1, `warm-ips: "many" from flag --warm-ips`},
 		{"agent --config /does/not/exist", 1, "/does/not/exist"},
@@ -106,25 +106,25 @@ func TestWrongCommandLinesAreRefusedWithWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedForInJSONIsJSONAlsoWhenItFails(t *testing.T) {
+func TestJSONOutputIsJSONAlsoOnFailure(t *testing.T) {
 	for _, args := range []string{
 		"status -o json --kubeconfig testdata/none", "show pool -o json --kubeconfig testdata/none",
 		"show pool -o json --local --address 127.0.0.1:1", "connectivity test -o json --concurrency 0",
 		"connectivity test -o json --list", "show config -o json", "show config -o json --config testdata/none",
 	} {
 		code, out, err := call(strings.Fields(args)...)
-		var said any
-		if e := json.Unmarshal([]byte(out), &said); e != nil {
+		var decoded any
+		if e := json.Unmarshal([]byte(out), &decoded); e != nil {
 			t.Errorf("trunkline %s: %v\n%s", args, e, out)
 		}
-		failure, _ := said.(map[string]any)
+		failure, _ := decoded.(map[string]any)
 		if code != 0 && (failure["error"] == nil || err == "") {
-			t.Errorf("trunkline %s: status %d, %v on stdout, %q on stderr", args, code, said, err)
+			t.Errorf("trunkline %s: status %d, %v on stdout, %q on stderr", args, code, decoded, err)
 		}
 	}
 }
 
-func TestAKubeconfigThatIsNotThereIsNamed(t *testing.T) {
+func TestTheErrorNamesAMissingKubeconfig(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/does/not/exist")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	if code, _, err := call("status"); code != 1 || !strings.Contains(err, "no kubeconfig at /does/not/exist") {
@@ -132,7 +132,7 @@ func TestAKubeconfigThatIsNotThereIsNamed(t *testing.T) {
 	}
 }
 
-func TestTheTestsImageIsTheReleasesOrTheLabs(t *testing.T) {
+func TestTheWorkloadImageIsThatOfTheReleaseOrOfTheLab(t *testing.T) {
 	for version, want := range map[string]string{"v1.2.3": "v1.2.3", "v1.2.3-4-gabc": "dev", "1a47bb6": "dev", "dev": "dev"} {
 		if got := workloadImage(version); got != "trunkline.dev/workload:"+want {
 			t.Errorf("version %s: %s", version, got)
@@ -175,7 +175,7 @@ func TestEverySettingIsAFlag(t *testing.T) {
 	}
 }
 
-// kubeconfigOf is a file by which a server of this test is reached.
+// kubeconfigOf writes a kubeconfig for a test's server and returns its path.
 func kubeconfigOf(t *testing.T, s *kubetest.Server) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -186,49 +186,50 @@ func kubeconfigOf(t *testing.T, s *kubetest.Server) string {
 	return path
 }
 
-// A brake on a node that is not there would stop nothing.
-func TestABrakeIsPutOnNodesThatAreThere(t *testing.T) {
+// A brake for a node that does not exist would stop nothing.
+func TestABrakeIsAcceptedOnlyForNodesThatExist(t *testing.T) {
 	s := kubetest.New(t)
 	s.Put("/api/v1/nodes", &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	config := kubeconfigOf(t, s)
 	freeze := func(node string) (int, string) {
-		code, _, said := call("ec2", "freeze", "--all", "--reason", "test", "--node", node, "--kubeconfig", config)
-		return code, said
+		code, _, stderr := call("ec2", "freeze", "--all", "--reason", "test", "--node", node, "--kubeconfig", config)
+		return code, stderr
 	}
-	if code, said := freeze("n2"); code != 2 || !strings.Contains(said, `--node "n2": there is no such node`) {
-		t.Errorf("a node that is not there: status %d, %q", code, said)
+	if code, stderr := freeze("n2"); code != 2 || !strings.Contains(stderr, `--node "n2": no such node`) {
+		t.Errorf("a node that does not exist: status %d, %q", code, stderr)
 	}
 	const brakes = "/apis/trunkline.dev/v1alpha1/brakes"
 	if left := s.Keys(brakes); len(left) > 0 {
-		t.Errorf("brakes %v are on", left)
+		t.Errorf("brakes %v exist", left)
 	}
-	if code, said := freeze("n1"); code != 0 || len(s.Keys(brakes)) != 1 {
-		t.Errorf("a node that is there: status %d, %q", code, said)
+	if code, stderr := freeze("n1"); code != 0 || len(s.Keys(brakes)) != 1 {
+		t.Errorf("a node that exists: status %d, %q", code, stderr)
 	}
-	s.Refuse("/api/v1/nodes/n3", http.StatusForbidden) // who may put brakes on need not read nodes
-	if code, said := freeze("n3"); code != 0 {
-		t.Errorf("a node that nobody may ask about: status %d, %q", code, said)
+	s.Refuse("/api/v1/nodes/n3", http.StatusForbidden) // the right to create brakes does not include reading nodes
+	if code, stderr := freeze("n3"); code != 0 {
+		t.Errorf("a node that the user may not read: status %d, %q", code, stderr)
 	}
 }
 
-// A cluster without a node is one no case can run on.
-func TestATestThatComesToNothingLeavesNoGreenFile(t *testing.T) {
+// No case can run in a cluster without nodes.
+func TestARunWithoutAnyTestedCaseLeavesNoPassingJUnitFile(t *testing.T) {
 	config, file := kubeconfigOf(t, kubetest.New(t)), filepath.Join(t.TempDir(), "junit.xml")
-	code, out, said := call("connectivity", "test", "--kubeconfig", config, "--junit-file", file)
-	if code != 1 || !strings.Contains(said, "no node is ready and schedulable") {
-		t.Errorf("status %d, %q\n%s", code, said, out)
+	code, out, stderr := call("connectivity", "test", "--kubeconfig", config, "--junit-file", file)
+	if code != 1 || !strings.Contains(stderr, "no node is ready and schedulable") {
+		t.Errorf("status %d, %q\n%s", code, stderr, out)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(text), fmt.Sprintf(`failures="0" errors="%d"`, len(connectivity.Cases(9001)))) || !strings.Contains(string(text), `<error message="prepare the test: no node is ready`) {
-		t.Errorf("the file says\n%.600s", text)
+		t.Errorf("the file contains\n%.600s", text)
 	}
 }
 
-// Ctrl-C in the midst of a test: its pods and its namespace go, its file is not green.
-func TestAnInterruptedTestTidiesUpAndSaysSo(t *testing.T) {
+// After Ctrl-C during a test, its pods and namespace are deleted and its file does not
+// pass.
+func TestAnInterruptedTestCleansUpAndReportsTheInterruption(t *testing.T) {
 	s := kubetest.New(t)
 	s.Put("/api/v1/nodes", &corev1.Node{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"},
@@ -253,18 +254,18 @@ func TestAnInterruptedTestTidiesUpAndSaysSo(t *testing.T) {
 		}
 		interrupted <- unix.Kill(os.Getpid(), unix.SIGINT) == nil
 	}()
-	code, out, said := call("connectivity", "test", "--timeout", "1m", "--kubeconfig", kubeconfigOf(t, s), "--junit-file", file)
+	code, out, stderr := call("connectivity", "test", "--timeout", "1m", "--kubeconfig", kubeconfigOf(t, s), "--junit-file", file)
 	close(ended)
-	if !<-interrupted || code != 130 || said != "trunkline: interrupted\n" {
-		t.Errorf("status %d, %q\n%s", code, said, out)
+	if !<-interrupted || code != 130 || stderr != "trunkline: interrupted\n" {
+		t.Errorf("status %d, %q\n%s", code, stderr, out)
 	}
 	if left := append(s.Keys("/api/v1/pods"), s.Keys("/api/v1/namespaces")...); len(left) > 0 {
 		t.Errorf("%v are left", left)
 	}
 	if strings.Contains(out, "✗") || !strings.Contains(out, "remove namespace trunkline-test") {
-		t.Errorf("it blamed the network, or did not tidy up:\n%s", out)
+		t.Errorf("it reported failed cases, or did not clean up:\n%s", out)
 	}
 	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), `<error message="the run was stopped: `) {
-		t.Errorf("%v; the file says\n%.600s", err, text)
+		t.Errorf("%v; the file contains\n%.600s", err, text)
 	}
 }

@@ -28,7 +28,7 @@ type statusCmd struct {
 
 // Help is shown by --help.
 func (statusCmd) Help() string {
-	return "Ends with status 1 when something is wrong.\n\nExamples:\n\n  trunkline status\n\n  trunkline status --wait 2m -o json"
+	return "Exits with status 1 if anything is wrong.\n\nExamples:\n\n  trunkline status\n\n  trunkline status --wait 2m -o json"
 }
 
 // Run prints the status.
@@ -56,51 +56,51 @@ func (c statusCmd) Run(p process) error {
 }
 
 type showCmd struct {
-	Addresses showAddressesCmd `cmd:"" help:"Every pod address: who has it, on which interface, since when."`
+	Addresses showAddressesCmd `cmd:"" help:"Every pod address with its state, pod, interface and age."`
 	ENIs      showENIsCmd      `cmd:"" name:"enis" help:"The interfaces of nodes with their address counts."`
-	Pool      showPoolCmd      `cmd:"" help:"How many addresses there are, and what the plan wants to do next."`
-	Config    showConfigCmd    `cmd:"" help:"Every setting of this process, its value and where that comes from."`
+	Pool      showPoolCmd      `cmd:"" help:"Address counts, and the next actions of the plan."`
+	Config    showConfigCmd    `cmd:"" help:"Every setting of this process, its value and the source of the value."`
 }
 
-// books are the flags of what reads agents.
-type books struct {
+// ledgerFlags are the flags of the commands that read agents' ledgers.
+type ledgerFlags struct {
 	cluster
 	output
 	Node    []string `help:"Only this node; may be repeated." placeholder:"NAME" xor:"where"`
 	Why     bool     `help:"Add the reasons."`
-	Local   bool     `help:"Ask the agent of the node this runs on, without the API server." xor:"where"`
-	Address string   `help:"Where that agent answers." default:"${introspection}" hidden:""`
+	Local   bool     `help:"Query the agent of the node that this runs on, without the API server." xor:"where"`
+	Address string   `help:"Introspection address of that agent." default:"${introspection}" hidden:""`
 }
 
 // Help is shown by --help.
-func (books) Help() string {
+func (ledgerFlags) Help() string {
 	return "Examples:\n\n  trunkline show addresses --why\n\n  trunkline show enis --node ip-10-0-0-5.us-west-2.compute.internal\n\n  trunkline show pool --local -o json"
 }
 
-func (b books) show(p process, what cli.Show) error {
-	if b.Local {
-		book, err := cli.ReadLocalBook(p.ctx, b.Address)
+func (f ledgerFlags) show(p process, view cli.View) error {
+	if f.Local {
+		ledger, err := cli.ReadLocalLedger(p.ctx, f.Address)
 		if err != nil {
 			return err
 		}
-		if b.json() {
-			return cli.WriteJSON(p.out, book)
+		if f.json() {
+			return cli.WriteJSON(p.out, ledger)
 		}
-		cli.WriteBooks(p.out, what, cli.OneBook(book), b.Why)
+		cli.WriteLedgers(p.out, view, cli.SingleLedger(ledger), f.Why)
 		return nil
 	}
-	client, err := b.client()
+	client, err := f.client()
 	if err != nil {
 		return err
 	}
-	all, err := cli.GatherBooks(p.ctx, client, b.Node)
+	all, err := cli.GatherLedgers(p.ctx, client, f.Node)
 	if err != nil {
 		return err
 	}
-	if b.json() {
+	if f.json() {
 		err = cli.WriteJSON(p.out, all)
 	} else {
-		cli.WriteBooks(p.out, what, all, b.Why)
+		cli.WriteLedgers(p.out, view, all, f.Why)
 	}
 	if err == nil && len(all.Errors) > 0 {
 		return errFailed
@@ -108,20 +108,20 @@ func (b books) show(p process, what cli.Show) error {
 	return err
 }
 
-type showAddressesCmd struct{ books }
+type showAddressesCmd struct{ ledgerFlags }
 
 // Run shows addresses.
-func (c showAddressesCmd) Run(p process) error { return c.show(p, cli.ShowAddresses) }
+func (c showAddressesCmd) Run(p process) error { return c.show(p, cli.ViewAddresses) }
 
-type showENIsCmd struct{ books }
+type showENIsCmd struct{ ledgerFlags }
 
 // Run shows interfaces.
-func (c showENIsCmd) Run(p process) error { return c.show(p, cli.ShowENIs) }
+func (c showENIsCmd) Run(p process) error { return c.show(p, cli.ViewENIs) }
 
-type showPoolCmd struct{ books }
+type showPoolCmd struct{ ledgerFlags }
 
 // Run shows the pool.
-func (c showPoolCmd) Run(p process) error { return c.show(p, cli.ShowPool) }
+func (c showPoolCmd) Run(p process) error { return c.show(p, cli.ViewPool) }
 
 type showConfigCmd struct {
 	configured
@@ -147,25 +147,25 @@ func (c showConfigCmd) Run(p process) error {
 }
 
 type ec2Cmd struct {
-	Freeze freezeCmd `cmd:"" help:"Stop changes to EC2 on every node or some, at once."`
+	Freeze freezeCmd `cmd:"" help:"Stop changes to EC2 immediately, on every node or on some."`
 	Thaw   thawCmd   `cmd:"" help:"Release a brake."`
 }
 
 type freezeCmd struct {
 	cluster
-	Release bool     `help:"Give nothing back; still allocate." xor:"what" required:""`
-	All     bool     `help:"Change nothing at all." xor:"what" required:""`
+	Release bool     `help:"Stop releases; allocations continue." xor:"what" required:""`
+	All     bool     `help:"Stop all changes." xor:"what" required:""`
 	Node    []string `help:"Only this node; may be repeated." placeholder:"NAME"`
 	Name    string   `help:"Name of the brake." default:"operator"`
-	Reason  string   `help:"Why, for the next person." required:""`
+	Reason  string   `help:"Why, shown to other operators in trunkline status." required:""`
 }
 
 // Help is shown by --help.
 func (freezeCmd) Help() string {
-	return "Agents obey within a second and keep obeying while the API server is away.\n\nExamples:\n\n  trunkline ec2 freeze --release --reason 'EC2 incident 4711'\n\n  trunkline ec2 freeze --all --node ip-10-0-0-5.us-west-2.compute.internal --name ip5 --reason 'forensics'"
+	return "Agents apply the brake within a second, and keep applying it while the API server is unreachable.\n\nExamples:\n\n  trunkline ec2 freeze --release --reason 'EC2 incident 4711'\n\n  trunkline ec2 freeze --all --node ip-10-0-0-5.us-west-2.compute.internal --name ip5 --reason 'forensics'"
 }
 
-// Run puts the brake on.
+// Run creates the brake.
 func (c freezeCmd) Run(p process) error {
 	client, err := c.client()
 	if err != nil {
@@ -173,8 +173,8 @@ func (c freezeCmd) Run(p process) error {
 	}
 	for _, name := range c.Node {
 		_, err := client.Core.CoreV1().Nodes().Get(p.ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) { // whoever may not ask is believed
-			return wrongUsage("--node %q: there is no such node; the brake would stop nothing", name)
+		if apierrors.IsNotFound(err) { // other errors pass: the user need not have the right to read nodes
+			return wrongUsage("--node %q: no such node; the brake would stop nothing", name)
 		}
 	}
 	what := trunkline.FreezeRelease
@@ -186,7 +186,7 @@ func (c freezeCmd) Run(p process) error {
 		Spec:       trunkline.BrakeSpec{Freeze: what, Nodes: c.Node, Reason: c.Reason},
 	})
 	if err == nil {
-		_, err = fmt.Fprintf(p.out, "brake %s is on: freeze %s\nrelease it with: trunkline ec2 thaw --name %s\n", c.Name, what, c.Name)
+		_, err = fmt.Fprintf(p.out, "brake %s is in force: freeze %s\nrelease it with: trunkline ec2 thaw --name %s\n", c.Name, what, c.Name)
 	}
 	return err
 }
@@ -198,10 +198,10 @@ type thawCmd struct {
 
 // Help is shown by --help.
 func (thawCmd) Help() string {
-	return "Other brakes stay on; trunkline status lists them.\n\nExamples:\n\n  trunkline ec2 thaw\n\n  trunkline ec2 thaw --name ip5"
+	return "Other brakes stay in force; trunkline status lists them.\n\nExamples:\n\n  trunkline ec2 thaw\n\n  trunkline ec2 thaw --name ip5"
 }
 
-// Run takes the brake off.
+// Run deletes the brake.
 func (c thawCmd) Run(p process) error {
 	client, err := c.client()
 	if err != nil {
@@ -215,22 +215,22 @@ func (c thawCmd) Run(p process) error {
 }
 
 type connectivityCmd struct {
-	Test testCmd `cmd:"" help:"Put pods into the cluster, send packets between all parts, judge what arrives, clean up."`
+	Test testCmd `cmd:"" help:"Create pods, send packets between them, nodes, services and hosts outside, check what arrives, clean up."`
 }
 
 type testCmd struct {
 	cluster
 	output
 	Test         string        `help:"Only cases whose name matches this regular expression." placeholder:"REGEX"`
-	List         bool          `help:"List the cases and end."`
-	JUnitFile    string        `name:"junit-file" help:"Write the outcome as JUnit XML." type:"path" placeholder:"FILE"`
-	Image        string        `help:"Workload image of the test's pods, one that the nodes have or can pull." default:"${workload}" env:"TRUNKLINE_TEST_IMAGE"`
-	Namespace    string        `help:"Namespace the test makes and removes." default:"trunkline-test"`
-	Keep         bool          `help:"Leave the namespace for a look."`
-	Timeout      time.Duration `help:"For the whole run." default:"10m"`
-	Concurrency  int           `help:"Cases at once." default:"4"`
+	List         bool          `help:"List the cases and exit."`
+	JUnitFile    string        `name:"junit-file" help:"Write the results as JUnit XML." type:"path" placeholder:"FILE"`
+	Image        string        `help:"Workload image of the test's pods; the nodes must have it or be able to pull it." default:"${workload}" env:"TRUNKLINE_TEST_IMAGE"`
+	Namespace    string        `help:"Namespace that the test creates and deletes." default:"trunkline-test"`
+	Keep         bool          `help:"Keep the namespace and its pods after the test."`
+	Timeout      time.Duration `help:"Time limit of the whole run." default:"10m"`
+	Concurrency  int           `help:"Number of cases that run at the same time." default:"4"`
 	MTU          int           `name:"mtu" help:"MTU of the pod network, bytes." default:"9001"`
-	Outside      string        `help:"Host outside the VPC that runs the workload's serve; without one, what needs it is skipped." placeholder:"ADDRESS" env:"TRUNKLINE_TEST_OUTSIDE"`
+	Outside      string        `help:"Address of a host outside the VPC that runs 'workload serve'; without one, the cases that need it are skipped." placeholder:"ADDRESS" env:"TRUNKLINE_TEST_OUTSIDE"`
 	OutsideHTTP  int           `name:"outside-http" help:"Its HTTP port." default:"8080"`
 	OutsideUDP   int           `name:"outside-udp" help:"Its UDP port." default:"8082"`
 	ExternalName string        `help:"DNS name outside the cluster." default:"ec2.us-west-2.amazonaws.com" env:"TRUNKLINE_TEST_EXTERNAL_NAME"`
@@ -238,7 +238,7 @@ type testCmd struct {
 
 // Help is shown by --help.
 func (testCmd) Help() string {
-	return "Ends with status 1 when a case failed or none that was picked could run, 2 when the command line is wrong, 130 when interrupted; what it put into the cluster is gone then too. Cases that cannot run are skipped with the reason. One test runs at a time in a cluster: a second one is refused and says whose the first is. What a test left that was killed is removed by the next one.\n\nExamples:\n\n  trunkline connectivity test\n\n  trunkline connectivity test --test '^pod-to-(pod|service)/' --junit-file junit.xml\n\n  trunkline connectivity test --list\n\n  trunkline connectivity test --mtu 1500 --image registry.example.com/trunkline-workload:v1"
+	return "Exits with status 1 if a case failed or no selected case could run, 2 if the command line is invalid, 130 if interrupted; it cleans up in every case. Cases that cannot run are skipped with the reason. One test runs in a cluster at a time: a second one is refused and names the holder of the first. The next test removes what a killed test left behind.\n\nExamples:\n\n  trunkline connectivity test\n\n  trunkline connectivity test --test '^pod-to-(pod|service)/' --junit-file junit.xml\n\n  trunkline connectivity test --list\n\n  trunkline connectivity test --mtu 1500 --image registry.example.com/trunkline-workload:v1"
 }
 
 func (c testCmd) options() (connectivity.Options, error) {
@@ -257,7 +257,7 @@ func (c testCmd) options() (connectivity.Options, error) {
 	return o, c.check()
 }
 
-// check says which flag cannot be.
+// check returns an error for the first flag with an invalid value.
 func (c testCmd) check() error {
 	for _, n := range []struct {
 		flag            string
@@ -269,11 +269,11 @@ func (c testCmd) check() error {
 		{"--outside-udp", c.OutsideUDP, 1, 65535},
 	} {
 		if n.value < n.min || n.value > n.max {
-			return wrongUsage("%s %d: from %d to %d", n.flag, n.value, n.min, n.max)
+			return wrongUsage("%s %d: must be from %d to %d", n.flag, n.value, n.min, n.max)
 		}
 	}
 	if c.Timeout <= 0 {
-		return wrongUsage("--timeout %s: must be longer than nothing", c.Timeout)
+		return wrongUsage("--timeout %s: must be positive", c.Timeout)
 	}
 	if why := validation.IsDNS1123Label(c.Namespace); len(why) > 0 {
 		return wrongUsage("--namespace %q: %s", c.Namespace, why[0])
@@ -282,10 +282,10 @@ func (c testCmd) check() error {
 		return wrongUsage("--external-name %q: %s", c.ExternalName, why[0])
 	}
 	if _, err := netip.ParseAddr(c.Outside); c.Outside != "" && err != nil {
-		return wrongUsage("--outside %q: not an address such as 203.0.113.10", c.Outside)
+		return wrongUsage("--outside %q: must be an address such as 203.0.113.10", c.Outside)
 	}
 	if c.Image == "" || strings.ContainsAny(c.Image, " \t\n") {
-		return wrongUsage("--image %q: not the name of an image", c.Image)
+		return wrongUsage("--image %q: must be the name of an image", c.Image)
 	}
 	return nil
 }
@@ -296,19 +296,19 @@ func (c testCmd) Run(p process) error {
 	if err != nil {
 		return err
 	}
-	if len(connectivity.Picked(o)) == 0 {
-		return wrongUsage("--test %q picks no case; see --list", c.Test)
+	if len(connectivity.Selected(o)) == 0 {
+		return wrongUsage("--test %q matches no case; see --list", c.Test)
 	}
 	if c.List {
-		return c.list(p, connectivity.Picked(o))
+		return c.list(p, connectivity.Selected(o))
 	}
 	client, err := c.client()
 	if err != nil {
 		return err
 	}
-	// A run of minutes must not end in a path that cannot be written; and a run that
-	// is killed must not leave a file that says nothing was wrong.
-	if err := c.writeJUnit(connectivity.Unrun(o, "the run has not come to its end")); err != nil {
+	// Written before the run, so that an unwritable path fails at once and a killed run
+	// does not leave a passing file.
+	if err := c.writeJUnit(connectivity.Unrun(o, "the run has not finished")); err != nil {
 		return err
 	}
 	report, err := c.perform(p, client, o)
@@ -319,15 +319,15 @@ func (c testCmd) Run(p process) error {
 	case c.json() && err == nil:
 		err = cli.WriteJSON(p.out, report)
 	}
-	if err == nil && !report.Green() {
+	if err == nil && !report.Succeeded() {
 		return errFailed
 	}
 	return err
 }
 
-// perform runs the cases within the time there is.
+// perform runs the cases within --timeout.
 func (c testCmd) perform(p process, client *kube.Client, o connectivity.Options) (connectivity.Report, error) {
-	ctx, cancel := context.WithTimeoutCause(p.ctx, c.Timeout, fmt.Errorf("--timeout %s is over", c.Timeout))
+	ctx, cancel := context.WithTimeoutCause(p.ctx, c.Timeout, fmt.Errorf("--timeout %s exceeded", c.Timeout))
 	defer cancel()
 	progress := &cli.TestProgress{W: p.out}
 	if c.json() {
@@ -356,7 +356,7 @@ func (c testCmd) list(p process, cases []connectivity.Case) error {
 	return cli.WriteJSON(p.out, lines)
 }
 
-// writeJUnit writes the file that was asked for, if any.
+// writeJUnit writes the file of --junit-file, if set.
 func (c testCmd) writeJUnit(r connectivity.Report) error {
 	if c.JUnitFile == "" {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/config"
 )
 
-// settingFlags makes one flag per setting of core/config: a struct type built at
-// run time, for kong reads flags from struct tags.
+// settingFlags returns one flag per setting of core/config, as a struct type built at
+// run time: kong reads flags from struct tags.
 func settingFlags() kong.Plugins {
 	var fields []reflect.StructField
 	for i, s := range config.Settings() {
@@ -37,7 +37,7 @@ func settingFlags() kong.Plugins {
 	return kong.Plugins{reflect.New(reflect.StructOf(fields)).Interface()}
 }
 
-// givenFlags are the settings that were given as flags.
+// givenFlags returns the settings that were given as flags.
 func givenFlags(plugins kong.Plugins) map[string]string {
 	out := map[string]string{}
 	v := reflect.ValueOf(plugins[0]).Elem()
@@ -49,9 +49,9 @@ func givenFlags(plugins kong.Plugins) map[string]string {
 	return out
 }
 
-// configured is what every daemon's command line begins with.
+// configured holds the flags for settings, which every daemon has.
 type configured struct {
-	Config   string       `help:"File of settings, 'name: value' in YAML." type:"path" placeholder:"FILE"`
+	Config   string       `help:"Configuration file, lines of 'name: value' in YAML." type:"path" placeholder:"FILE"`
 	Settings kong.Plugins `embed:""`
 }
 
@@ -77,7 +77,8 @@ func (c configured) load() (config.Config, error) {
 	return cfg, nil
 }
 
-// fileValues are a file's values as flags would have them. A list is one of ranges.
+// fileValues returns a file's values in the form of flags. A list, such as one of
+// CIDRs, becomes a comma-separated string.
 func fileValues(values map[string]any) (map[string]string, error) {
 	out := map[string]string{}
 	var problems []error
@@ -104,13 +105,13 @@ func fileValue(v any) (string, error) {
 		for _, one := range v {
 			text, ok := one.(string)
 			if !ok {
-				return "", fmt.Errorf("%v in the list is not text", one)
+				return "", fmt.Errorf("list item %v must be a string", one)
 			}
 			parts = append(parts, text)
 		}
 		return strings.Join(parts, ","), nil
 	case nil:
-		return "", errors.New("has no value; leave the line out to have the default")
+		return "", errors.New("has no value; remove the line to use the default")
 	}
-	return "", errors.New("is a mapping; settings are not nested")
+	return "", errors.New("must not be a mapping: settings are not nested")
 }

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-func TestAWrongFileOfSettingsIsRefusedWithNameAndReason(t *testing.T) {
-	for name, c := range map[string]struct{ text, says string }{
+func TestAnInvalidConfigurationFileIsRefusedWithItsNameAndTheReason(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
 		"no mapping":         {"hello", "lines of 'name: value'"},
 		"a list":             {"- mtu", "lines of 'name: value'"},
 		"a key twice":        {"mtu: 1500\nmtu: 1600", `"mtu" already set`},
-		"no value":           {"log-level:", "log-level: has no value; leave the line out"},
-		"a mapping inside":   {"pool: {warm-ips: 3}", "pool: is a mapping"},
-		"a list of numbers":  {"exclude-snat-cidrs: [1, 2]", "exclude-snat-cidrs: 1 in the list is not text"},
+		"no value":           {"log-level:", "log-level: has no value; remove the line"},
+		"a mapping inside":   {"pool: {warm-ips: 3}", "pool: must not be a mapping"},
+		"a list of numbers":  {"exclude-snat-cidrs: [1, 2]", "exclude-snat-cidrs: list item 1 must be a string"},
 		"a list of nonsense": {"exclude-snat-cidrs: [10.0.0.0/8, here]", `exclude-snat-cidrs: "10.0.0.0/8,here" from file`},
 		"half a byte":        {"mtu: 1500.5", `mtu: "1500.5" from file`},
 		"unknown key":        {"warm_ips: 3", "unknown setting"},
@@ -24,15 +24,15 @@ func TestAWrongFileOfSettingsIsRefusedWithNameAndReason(t *testing.T) {
 			if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			code, _, said := call("agent", "--node-name", "n1", "--config", path)
-			if code == 0 || !strings.Contains(said, c.says) || !strings.Contains(said, path) {
-				t.Errorf("exit %d, %q; want %q and the file's name", code, said, c.says)
+			code, _, stderr := call("agent", "--node-name", "n1", "--config", path)
+			if code == 0 || !strings.Contains(stderr, c.want) || !strings.Contains(stderr, path) {
+				t.Errorf("exit %d, %q; want %q and the file's name", code, stderr, c.want)
 			}
 		})
 	}
 }
 
-func TestAFileSaysWhatFlagsSay(t *testing.T) {
+func TestAFileSetsValuesAsFlagsDo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trunkline.yaml")
 	text := "exclude-snat-cidrs: [192.168.0.0/16, 100.64.0.0/10]\nmtu: 1500\ncool-down: 30\npod-metadata: true\nidle-after: 1h\nmin-ips: 1000\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -47,12 +47,12 @@ func TestAFileSaysWhatFlagsSay(t *testing.T) {
 	}
 }
 
-func TestAnEndpointThatIsNoneIsRefusedBeforeAnythingElse(t *testing.T) {
+func TestAnInvalidEndpointIsRefusedAtStart(t *testing.T) {
 	for _, command := range []string{"agent", "controller"} {
 		for _, endpoint := range []string{"::::", "https://", "ftp://10.0.0.1", "https://10.0.0.1:port", "10.0.0.1 443"} {
-			code, _, said := call(command, "--node-name", "n1", "--endpoint", endpoint)
-			if code == 0 || !strings.Contains(said, `endpoint "`+endpoint+`" of the API server`) {
-				t.Errorf("%s --endpoint %q: exit %d, %q", command, endpoint, code, said)
+			code, _, stderr := call(command, "--node-name", "n1", "--endpoint", endpoint)
+			if code == 0 || !strings.Contains(stderr, `endpoint "`+endpoint+`" of the API server`) {
+				t.Errorf("%s --endpoint %q: exit %d, %q", command, endpoint, code, stderr)
 			}
 		}
 	}

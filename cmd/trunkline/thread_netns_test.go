@@ -14,7 +14,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
-// asAgent makes this test binary a process that begins as trunkline does.
+// asAgent is the environment variable that makes this test binary start as trunkline does.
 const asAgent = "TRUNKLINE_TEST_AS_AGENT"
 
 func TestMain(m *testing.M) {
@@ -28,10 +28,9 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// enterManyNamespaces works in other namespaces until every thread has had its
-// turn, and reports whether the process is still where it began: to the kernel,
-// and to whoever executes a command in the agent's container, that is where its
-// main thread is.
+// enterManyNamespaces switches many threads to other network namespaces, and returns an
+// error if the process is no longer in its own. The kernel, and a command executed in
+// the agent's container, take the main thread's namespace for the process's.
 func enterManyNamespaces() error {
 	const own = "/proc/self/ns/net"
 	before, err := os.Readlink(own)
@@ -41,7 +40,7 @@ func enterManyNamespaces() error {
 	for range 8 {
 		var all sync.WaitGroup
 		for range 16 {
-			all.Go(func() { _ = link.Probe(context.Background()) }) // what it finds is not the question
+			all.Go(func() { _ = link.Probe(context.Background()) }) // its result does not matter here
 		}
 		all.Wait()
 		after, err := os.Readlink(own)
@@ -49,13 +48,13 @@ func enterManyNamespaces() error {
 			return err
 		}
 		if after != before {
-			return fmt.Errorf("the process began in %s and is in %s", before, after)
+			return fmt.Errorf("the process started in %s and is now in %s", before, after)
 		}
 	}
 	return nil
 }
 
-func TestTheProcessStaysInItsNamespaceWhileThreadsVisitOthers(t *testing.T) {
+func TestTheProcessStaysInItsNamespaceWhileItsThreadsEnterOthers(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -17,24 +17,24 @@ import (
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 )
 
-// claimLease is the Lease that a run renews in its namespace. Whether a run goes on
-// is told by the Lease changing, not by the times in it: clocks differ.
+// claimLease is the name of the Lease that a run renews in its namespace. Other runs
+// watch for changes of the Lease and ignore the times in it, because clocks differ.
 const claimLease = "connectivity-test"
 
-// renewEvery is how often a run renews its claim, well below the five seconds after
-// which Kubernetes begins to empty a namespace that was deleted; a claim that has not
-// changed for claimPatience is that of a run which died.
+// renewEvery is the interval of renewals. It is well below the five seconds after which
+// Kubernetes starts to delete the objects of a deleted namespace. A lease that has not
+// changed for claimExpiry belongs to a run that crashed.
 const (
-	renewEvery    = 2 * time.Second
-	claimPatience = 15 * time.Second
+	renewEvery  = 2 * time.Second
+	claimExpiry = 15 * time.Second
 )
 
-// claim is who a run is, and what it has.
+// claim is a run's identity and its claimed namespace.
 type claim struct {
 	holder string
 	since  metav1.MicroTime
-	// uid is that of the claimed namespace; empty: none. Another namespace of its
-	// name is another run's.
+	// uid of the claimed namespace; empty is none. A namespace of the same name with
+	// another UID belongs to another run.
 	uid types.UID
 }
 
@@ -49,12 +49,12 @@ func newClaim() claim {
 	}
 }
 
-// holds reports whether a lease is this run's.
+// holds reports whether this run holds the lease.
 func (c *claim) holds(l *coordinationv1.Lease) bool {
 	return l != nil && holderOf(l) == c.holder && l.Spec.AcquireTime != nil && l.Spec.AcquireTime.Equal(&c.since)
 }
 
-// holderOf is who has a lease; empty: nobody, it was given up.
+// holderOf returns the holder of a lease; empty if it was released.
 func holderOf(l *coordinationv1.Lease) string {
 	if l == nil || l.Spec.HolderIdentity == nil {
 		return ""
@@ -62,74 +62,74 @@ func holderOf(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// errFaster says that another run changed what was looked at; to be looked at again.
-var errFaster = errors.New("another run was faster")
+// errConflict: another run changed an object between our read and our write. The claim
+// is then tried again from the start.
+var errConflict = errors.New("another run changed the claim at the same time")
 
-// Claim implements connectivity.Cluster. The pods of two runs would want the same
-// ports of the same nodes: there is one run at a time, whatever its namespace is
-// called.
-func (c *testCluster) Claim(ctx context.Context, namespace string, say func(string)) (bool, error) {
+// Claim implements connectivity.Cluster. One run at a time is allowed in a cluster, also
+// in different namespaces: the pods of two runs would use the same host ports.
+func (c *testCluster) Claim(ctx context.Context, namespace string, step func(string)) (bool, error) {
 	for {
-		err := c.clear(ctx, namespace, say)
+		err := c.clear(ctx, namespace, step)
 		if err == nil {
-			err = c.makeNamespace(ctx, namespace)
+			err = c.createNamespace(ctx, namespace)
 		}
-		if !errors.Is(err, errFaster) {
+		if !errors.Is(err, errConflict) {
 			return c.claim.uid != "", err
 		}
 	}
 }
 
-// clear removes what runs left that died, and what the last one kept in namespace.
-// A run that goes on is connectivity.ErrBusy.
-func (c *testCluster) clear(ctx context.Context, namespace string, say func(string)) error {
-	spaces, err := c.client.Core.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: partOfLabel + "=" + testPart})
+// clear deletes the namespaces of crashed runs, and namespace itself if a run kept it.
+// If another run is active it returns connectivity.ErrBusy.
+func (c *testCluster) clear(ctx context.Context, namespace string, step func(string)) error {
+	list, err := c.client.Core.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: partOfLabel + "=" + testPart})
 	if err != nil {
-		return fmt.Errorf("look for the namespaces of other runs: %w", err)
+		return fmt.Errorf("list the namespaces of other runs: %w", err)
 	}
-	for i := range spaces.Items {
-		ns := &spaces.Items[i]
-		if err := c.clearOne(ctx, ns, ns.Name == namespace, say); err != nil {
+	for i := range list.Items {
+		ns := &list.Items[i]
+		if err := c.clearNamespace(ctx, ns, ns.Name == namespace, step); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// clearOne is clear for one namespace; wanted is the one that this run wants.
-func (c *testCluster) clearOne(ctx context.Context, ns *corev1.Namespace, wanted bool, say func(string)) error {
+// clearNamespace is clear for one namespace; wanted if it is the one to claim.
+func (c *testCluster) clearNamespace(ctx context.Context, ns *corev1.Namespace, wanted bool, step func(string)) error {
 	if ns.DeletionTimestamp != nil {
 		if !wanted {
 			return nil
 		}
-		say("wait for namespace " + ns.Name + " to go: it is on its way out")
-		return c.gone(ctx, ns.Name, ns.UID)
+		step("wait until namespace " + ns.Name + " is deleted")
+		return c.waitDeleted(ctx, ns.Name, ns.UID)
 	}
 	lease, err := c.readLease(ctx, ns.Name)
 	if err != nil {
 		return err
 	}
 	if holderOf(lease) == "" && !wanted {
-		return nil // kept for a look
+		return nil // a run kept it on request (Options.Keep)
 	}
 	if lease == nil || holderOf(lease) != "" {
-		say(fmt.Sprintf("namespace %s is there: see for %s whether its run goes on", ns.Name, c.patience))
-		if lease, err = c.over(ctx, ns, lease); err != nil {
+		step(fmt.Sprintf("namespace %s exists: wait up to %s to see whether its run is active", ns.Name, c.expiry))
+		if lease, err = c.waitExpired(ctx, ns, lease); err != nil {
 			return err
 		}
 	}
-	if err := c.take(ctx, ns.Name, lease); err != nil {
+	if err := c.acquire(ctx, ns.Name, lease); err != nil {
 		return err
 	}
 	if wanted {
 		c.claim.uid = ns.UID
 	}
-	say("remove what an earlier run left in namespace " + ns.Name)
-	hold, letGo := context.WithCancel(context.WithoutCancel(ctx))
+	step("remove namespace " + ns.Name + " of an earlier run")
+	holding, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var held sync.WaitGroup
-	held.Go(func() { _ = c.Hold(hold, ns.Name) }) // it ends when the namespace has gone
+	held.Go(func() { _ = c.Hold(holding, ns.Name) }) // returns ErrTaken once the namespace is deleted
 	err = c.remove(ctx, ns.Name, ns.UID)
-	letGo()
+	stop()
 	held.Wait()
 	if err == nil {
 		c.claim.uid = ""
@@ -137,16 +137,16 @@ func (c *testCluster) clearOne(ctx context.Context, ns *corev1.Namespace, wanted
 	return err
 }
 
-// over watches a lease (nil: there is none) until it is clear that its run is over,
-// and returns it as it was then. Time in which the API server does not answer does not
-// count: nobody can renew a lease then.
-func (c *testCluster) over(ctx context.Context, ns *corev1.Namespace, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+// waitExpired waits until the run that holds a lease (nil if there is none) has crashed
+// or released it, and returns the lease as last read. While the API server does not
+// answer, no run can renew its lease, so expiry counts successful reads instead of time.
+func (c *testCluster) waitExpired(ctx context.Context, ns *corev1.Namespace, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	now := lease
-	looks := int(c.patience / pollEvery)
+	reads := int(c.expiry / pollEvery)
 	err := poll(ctx, func(ctx context.Context) (done bool, err error) {
 		now, err = c.readLease(ctx, ns.Name)
-		looks--
-		return looks < 0 || version(now) != version(lease), err
+		reads--
+		return reads < 0 || version(now) != version(lease), err
 	})
 	switch {
 	case err != nil:
@@ -154,10 +154,10 @@ func (c *testCluster) over(ctx context.Context, ns *corev1.Namespace, lease *coo
 	case version(now) == version(lease), now != nil && holderOf(now) == "":
 		return now, nil
 	case now == nil:
-		return nil, errFaster // on its way out
+		return nil, errConflict // the namespace is being deleted
 	}
-	return nil, fmt.Errorf("%w in namespace %s, begun %s ago by %s: wait for its end, or end it with: kubectl delete namespace %s; if that process is gone, this command removes what it left %s after its end",
-		connectivity.ErrBusy, ns.Name, max(0, time.Since(ns.CreationTimestamp.Time)).Round(time.Second), holderOf(now), ns.Name, c.patience)
+	return nil, fmt.Errorf("%w in namespace %s, started %s ago by %s: wait until it ends, or end it with: kubectl delete namespace %s; if that process crashed, run this command again after %s and it cleans up",
+		connectivity.ErrBusy, ns.Name, max(0, time.Since(ns.CreationTimestamp.Time)).Round(time.Second), holderOf(now), ns.Name, c.expiry)
 }
 
 func version(l *coordinationv1.Lease) string {
@@ -167,59 +167,60 @@ func version(l *coordinationv1.Lease) string {
 	return string(l.UID) + " " + l.ResourceVersion
 }
 
-// makeNamespace makes the namespace with this run's claim in it.
-func (c *testCluster) makeNamespace(ctx context.Context, namespace string) error {
+// createNamespace creates the namespace with this run's claim.
+func (c *testCluster) createNamespace(ctx context.Context, namespace string) error {
 	namespaces := c.client.Core.CoreV1().Namespaces()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
 		partOfLabel: testPart,
-		// Host pods and raw sockets are what is being tested.
+		// The test needs host pods and raw sockets.
 		"pod-security.kubernetes.io/enforce": "privileged",
 	}}}
-	// An interruption waits for the answer: what nobody knows of would be left.
-	answered, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	// Not interruptible: a namespace whose creation was not confirmed would be left
+	// behind.
+	uninterrupted, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
-	made, err := namespaces.Create(answered, ns, metav1.CreateOptions{})
+	created, err := namespaces.Create(uninterrupted, ns, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		there, err := namespaces.Get(ctx, namespace, metav1.GetOptions{})
+		existing, err := namespaces.Get(ctx, namespace, metav1.GetOptions{})
 		switch {
-		case err == nil && there.Labels[partOfLabel] != testPart:
-			return fmt.Errorf("namespace %s exists and was not made by this test: give another with --namespace", namespace)
+		case err == nil && existing.Labels[partOfLabel] != testPart:
+			return fmt.Errorf("namespace %s exists and was not created by this test: choose another one with --namespace", namespace)
 		case err == nil || apierrors.IsNotFound(err):
-			return errFaster
+			return errConflict
 		}
-		return fmt.Errorf("look for namespace %s: %w", namespace, err)
+		return fmt.Errorf("get namespace %s: %w", namespace, err)
 	}
 	if err != nil {
 		return fmt.Errorf("create namespace %s: %w", namespace, err)
 	}
-	c.claim.uid = made.UID
-	lease, err := c.readLease(answered, namespace)
+	c.claim.uid = created.UID
+	lease, err := c.readLease(uninterrupted, namespace)
 	if err == nil {
-		err = c.take(answered, namespace, lease)
+		err = c.acquire(uninterrupted, namespace, lease)
 	}
-	if errors.Is(err, errFaster) {
+	if errors.Is(err, errConflict) {
 		c.claim.uid = ""
 	}
 	return err
 }
 
-// readLease returns nil where there is none.
+// readLease returns the claim's lease, or nil if it does not exist.
 func (c *testCluster) readLease(ctx context.Context, namespace string) (*coordinationv1.Lease, error) {
 	lease, err := c.client.Core.CoordinationV1().Leases(namespace).Get(ctx, claimLease, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("look who holds namespace %s: %w", namespace, err)
+		return nil, fmt.Errorf("read the lease of namespace %s: %w", namespace, err)
 	}
 	return lease, nil
 }
 
-// take puts this run's name into the lease that was read, or makes it where there
-// was none; errFaster when it is not as it was read any more.
-func (c *testCluster) take(ctx context.Context, namespace string, lease *coordinationv1.Lease) error {
+// acquire makes this run the holder of lease, or creates the lease if it is nil. It
+// returns errConflict if the lease has changed since it was read.
+func (c *testCluster) acquire(ctx context.Context, namespace string, lease *coordinationv1.Lease) error {
 	leases := c.client.Core.CoordinationV1().Leases(namespace)
-	seconds := int32(claimPatience / time.Second)
+	seconds := int32(claimExpiry / time.Second)
 	now := metav1.NowMicro()
 	spec := coordinationv1.LeaseSpec{HolderIdentity: &c.claim.holder, AcquireTime: &c.claim.since, RenewTime: &now, LeaseDurationSeconds: &seconds}
 	var err error
@@ -234,7 +235,7 @@ func (c *testCluster) take(ctx context.Context, namespace string, lease *coordin
 	case err == nil:
 		return nil
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return errFaster
+		return errConflict
 	}
 	return fmt.Errorf("claim namespace %s: %w", namespace, err)
 }
@@ -246,35 +247,35 @@ func (c *testCluster) Hold(ctx context.Context, namespace string) error {
 	for {
 		select {
 		case <-ctx.Done():
-			c.letGo(ctx, namespace)
+			c.release(ctx, namespace)
 			return nil
 		case <-again.C:
 		}
-		// A server that does not answer is asked again.
+		// Other errors are those of the API server; the next renewal tries again.
 		if err := c.renew(ctx, namespace); errors.Is(err, connectivity.ErrTaken) {
 			return err
 		}
 	}
 }
 
-// renew says in the lease that this run goes on.
+// renew updates the lease to show that this run is active.
 func (c *testCluster) renew(ctx context.Context, namespace string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	// Its pods go only some seconds after a namespace was told to: nothing that becomes
-	// of them is to be blamed on the network.
+	// Stop as soon as the namespace is being deleted. Its pods are deleted some seconds
+	// later, and cases would then fail for another reason than the network.
 	ns, err := c.client.Core.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && ns.DeletionTimestamp != nil {
-		return fmt.Errorf("%w: namespace %s is being removed by somebody else", connectivity.ErrTaken, namespace)
+		return fmt.Errorf("%w: namespace %s is being deleted by another client", connectivity.ErrTaken, namespace)
 	}
 	lease, err := c.readLease(ctx, namespace)
 	switch {
 	case err != nil:
 		return err
 	case lease == nil:
-		return fmt.Errorf("%w: namespace %s is not its own any more, its lease was removed by somebody else", connectivity.ErrTaken, namespace)
+		return fmt.Errorf("%w: the lease of namespace %s was deleted by another client", connectivity.ErrTaken, namespace)
 	case !c.claim.holds(lease):
-		return fmt.Errorf("%w: namespace %s has gone to %s, after no sign of this run for %s", connectivity.ErrTaken, namespace, holderOf(lease), c.patience)
+		return fmt.Errorf("%w: namespace %s was claimed by %s, because this run had not renewed its lease for %s", connectivity.ErrTaken, namespace, holderOf(lease), c.expiry)
 	}
 	now := metav1.NowMicro()
 	lease.Spec.RenewTime = &now
@@ -282,16 +283,17 @@ func (c *testCluster) renew(ctx context.Context, namespace string) error {
 	return err
 }
 
-// letGo gives the lease up, where it is still there: the next run need not wait.
-func (c *testCluster) letGo(ctx context.Context, namespace string) {
+// release releases the lease if this run holds it, so that the next run need not wait
+// for its expiry.
+func (c *testCluster) release(ctx context.Context, namespace string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
 	lease, err := c.readLease(ctx, namespace)
 	if err != nil || !c.claim.holds(lease) {
 		return
 	}
-	nobody, soon := "", int32(1)
-	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &nobody, &soon
-	// Where this does not arrive, the next run waits out its patience.
+	noHolder, soon := "", int32(1)
+	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &noHolder, &soon
+	// If this fails, the next run waits for the expiry.
 	_, _ = c.client.Core.CoordinationV1().Leases(namespace).Update(ctx, lease, metav1.UpdateOptions{})
 }

@@ -21,7 +21,8 @@ import (
 
 const leasesPath = "/apis/coordination.k8s.io/v1/leases"
 
-// testServer is an API server with a client and two nodes on which no pod is ever Ready.
+// testServer returns an API server with two nodes on which no pod becomes Ready, and a
+// client.
 func testServer(t *testing.T) (*kubetest.Server, *kube.Client) {
 	t.Helper()
 	s := kubetest.New(t)
@@ -55,15 +56,15 @@ func untilPods(ctx context.Context, s *kubetest.Server) {
 	}
 }
 
-// putSpace makes a namespace and returns its uid.
-func putSpace(s *kubetest.Server, name, part string) types.UID {
+// putNamespace creates a namespace and returns its UID.
+func putNamespace(s *kubetest.Server, name, part string) types.UID {
 	return types.UID(s.Put(namespacesPath, &corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{partOfLabel: part}},
 	}))
 }
 
-// putLease makes the lease of a run that begun long ago; holder may be empty.
+// putLease creates the lease of an earlier run; an empty holder is a released lease.
 func putLease(s *kubetest.Server, namespace, holder string) {
 	s.Put(leasesPath, &coordinationv1.Lease{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
@@ -76,14 +77,14 @@ func putPod(s *kubetest.Server, namespace, name string) {
 	s.Put(podsPath, &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
 }
 
-// hasty is a run that waits for others shortly.
-func hasty(c *kube.Client, patience time.Duration) *testCluster {
+// withExpiry returns a cluster whose leases are renewed often and expire after expiry.
+func withExpiry(c *kube.Client, expiry time.Duration) *testCluster {
 	t := newTestCluster(c, "img")
-	t.renewEvery, t.patience = 10*time.Millisecond, patience
+	t.renewEvery, t.expiry = 10*time.Millisecond, expiry
 	return t
 }
 
-func TestASecondTestLeavesARunningOneAloneAndSaysWhoseItIs(t *testing.T) {
+func TestASecondTestIsRefusedNamesTheFirstAndDoesNotDisturbIt(t *testing.T) {
 	for _, second := range []string{"trunkline-test", "another"} {
 		t.Run(second, func(t *testing.T) {
 			t.Parallel()
@@ -106,12 +107,12 @@ func TestASecondTestLeavesARunningOneAloneAndSaysWhoseItIs(t *testing.T) {
 					t.Errorf("%v, want %q in it", err, want)
 				}
 			}
-			if short.Err() != nil || r.Green() || r.Aborted == 0 {
-				t.Errorf("refused at once: %v; green %v, %d aborted", short.Err() == nil, r.Green(), r.Aborted)
+			if short.Err() != nil || r.Succeeded() || r.Aborted == 0 {
+				t.Errorf("refused at once: %v; succeeded %v, %d aborted", short.Err() == nil, r.Succeeded(), r.Aborted)
 			}
 			var still corev1.Namespace
 			if len(s.Keys(podsPath)) < 3 || !s.Get(namespacesPath, "trunkline-test", &still) || still.UID != there.UID {
-				t.Errorf("of the first there are pods %v and namespaces %v", s.Keys(podsPath), s.Keys(namespacesPath))
+				t.Errorf("the first run has pods %v and namespaces %v", s.Keys(podsPath), s.Keys(namespacesPath))
 			}
 			stop()
 			first.Wait()
@@ -122,32 +123,30 @@ func TestASecondTestLeavesARunningOneAloneAndSaysWhoseItIs(t *testing.T) {
 	}
 }
 
-// What the runs before left: one died, one died before it had a lease, one was told
-// to keep its namespace, and one died under another name.
-func TestWhatAnEarlierRunLeftIsRemovedWithoutHelp(t *testing.T) {
+func TestTheNamespaceOfAnEarlierRunIsRemoved(t *testing.T) {
 	for name, c := range map[string]struct {
-		space    string
-		lease    bool
-		holder   string
-		patience time.Duration
+		namespace string
+		lease     bool
+		holder    string
+		expiry    time.Duration
 	}{
-		"of one that died":                 {"trunkline-test", true, "process 1 on elsewhere", 300 * time.Millisecond},
-		"of one that died at once":         {"trunkline-test", false, "", 300 * time.Millisecond},
-		"of one that kept it":              {"trunkline-test", true, "", time.Hour}, // nothing to wait for
-		"of one that died under that name": {"another", true, "process 1 on elsewhere", 300 * time.Millisecond},
+		"that crashed":                       {"trunkline-test", true, "process 1 on elsewhere", 300 * time.Millisecond},
+		"that crashed before it had a lease": {"trunkline-test", false, "", 300 * time.Millisecond},
+		"that kept its namespace":            {"trunkline-test", true, "", time.Hour}, // released: no wait
+		"that crashed in another namespace":  {"another", true, "process 1 on elsewhere", 300 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, client := testServer(t)
-			old := putSpace(s, c.space, testPart)
-			putPod(s, c.space, "left")
+			old := putNamespace(s, c.namespace, testPart)
+			putPod(s, c.namespace, "left")
 			if c.lease {
-				putLease(s, c.space, c.holder)
+				putLease(s, c.namespace, c.holder)
 			}
-			run := hasty(client, c.patience)
-			mine, err := run.Claim(t.Context(), "trunkline-test", func(what string) { t.Log(what) })
-			if !mine || err != nil {
-				t.Fatalf("mine %v, %v", mine, err)
+			run := withExpiry(client, c.expiry)
+			claimed, err := run.Claim(t.Context(), "trunkline-test", func(what string) { t.Log(what) })
+			if !claimed || err != nil {
+				t.Fatalf("claimed %v, %v", claimed, err)
 			}
 			var ns corev1.Namespace
 			if !s.Get(namespacesPath, "trunkline-test", &ns) || ns.UID == old || len(s.Keys(namespacesPath)) != 1 {
@@ -163,93 +162,93 @@ func TestWhatAnEarlierRunLeftIsRemovedWithoutHelp(t *testing.T) {
 	}
 }
 
-func TestWhatWasKeptUnderAnotherNameStays(t *testing.T) {
+func TestAKeptNamespaceOfAnotherNameIsNotRemoved(t *testing.T) {
 	s, client := testServer(t)
-	putSpace(s, "kept", testPart)
+	putNamespace(s, "kept", testPart)
 	putLease(s, "kept", "")
-	if mine, err := hasty(client, time.Hour).Claim(t.Context(), "trunkline-test", func(string) {}); !mine || err != nil {
-		t.Fatalf("mine %v, %v", mine, err)
+	if claimed, err := withExpiry(client, time.Hour).Claim(t.Context(), "trunkline-test", func(string) {}); !claimed || err != nil {
+		t.Fatalf("claimed %v, %v", claimed, err)
 	}
 	if got := s.Keys(namespacesPath); len(got) != 2 {
 		t.Errorf("there are namespaces %v", got)
 	}
 }
 
-func TestANamespaceThatNoTestMadeIsNotTouched(t *testing.T) {
+func TestANamespaceThatNoTestCreatedIsNotChanged(t *testing.T) {
 	s, client := testServer(t)
-	putSpace(s, "trunkline-test", "somebody-else")
-	putPod(s, "trunkline-test", "theirs")
-	run := hasty(client, time.Millisecond)
-	mine, err := run.Claim(t.Context(), "trunkline-test", func(string) {})
-	if mine || err == nil || !strings.Contains(err.Error(), "was not made by this test: give another with --namespace") {
-		t.Errorf("mine %v, %v", mine, err)
+	putNamespace(s, "trunkline-test", "foreign")
+	putPod(s, "trunkline-test", "foreign")
+	run := withExpiry(client, time.Millisecond)
+	claimed, err := run.Claim(t.Context(), "trunkline-test", func(string) {})
+	if claimed || err == nil || !strings.Contains(err.Error(), "was not created by this test: choose another one with --namespace") {
+		t.Errorf("claimed %v, %v", claimed, err)
 	}
 	if len(s.Keys(podsPath)) != 1 || len(s.Keys(namespacesPath)) != 1 || len(s.Keys(leasesPath)) > 0 {
 		t.Errorf("there are pods %v, namespaces %v, leases %v", s.Keys(podsPath), s.Keys(namespacesPath), s.Keys(leasesPath))
 	}
 }
 
-func TestOfSeveralRunsThatFindALeftoverOneGoesOn(t *testing.T) {
+func TestOneOfSeveralRunsClaimsALeftoverNamespace(t *testing.T) {
 	s, client := testServer(t)
-	putSpace(s, "trunkline-test", testPart)
+	putNamespace(s, "trunkline-test", testPart)
 	putLease(s, "trunkline-test", "process 1 on elsewhere")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	hold, letGo := context.WithCancel(ctx)
+	holding, release := context.WithCancel(ctx)
 	var claims, holds sync.WaitGroup
 	var mu sync.Mutex
 	var won int
 	for range 4 {
 		claims.Go(func() {
-			run := hasty(client, time.Second)
-			mine, err := run.Claim(ctx, "trunkline-test", func(string) {})
+			run := withExpiry(client, time.Second)
+			claimed, err := run.Claim(ctx, "trunkline-test", func(string) {})
 			switch {
-			case mine && err == nil:
+			case claimed && err == nil:
 				mu.Lock()
 				won++
 				mu.Unlock()
 				holds.Go(func() {
-					if err := run.Hold(hold, "trunkline-test"); err != nil {
-						t.Errorf("who has it lost it: %v", err)
+					if err := run.Hold(holding, "trunkline-test"); err != nil {
+						t.Errorf("the holder lost the namespace: %v", err)
 					}
 				})
-			case mine || !errors.Is(err, connectivity.ErrBusy):
-				t.Errorf("mine %v, %v", mine, err)
+			case claimed || !errors.Is(err, connectivity.ErrBusy):
+				t.Errorf("claimed %v, %v", claimed, err)
 			}
 		})
 	}
 	claims.Wait()
-	letGo()
+	release()
 	holds.Wait()
 	if won != 1 {
-		t.Errorf("%d runs have the namespace", won)
+		t.Errorf("%d runs claimed the namespace", won)
 	}
 	if lease, err := newTestCluster(client, "img").readLease(ctx, "trunkline-test"); err != nil || lease == nil || holderOf(lease) != "" {
-		t.Errorf("after its end the lease is %v, %v; want it given up", lease, err)
+		t.Errorf("after the run the lease is %v, %v; want it released", lease, err)
 	}
 }
 
-// A run that stood still for long is not to disturb whoever came after it.
-func TestARunThatLostItsNamespaceStopsAndLeavesTheNewOneAlone(t *testing.T) {
+// A run that was suspended longer than its lease must not disturb its successor.
+func TestARunThatLostItsNamespaceStopsAndDoesNotRemoveItsSuccessors(t *testing.T) {
 	for name, c := range map[string]struct {
 		lose func(s *kubetest.Server)
 		want string
 	}{
 		"to another run": {func(s *kubetest.Server) {
 			s.Delete(namespacesPath, "trunkline-test")
-			putSpace(s, "trunkline-test", testPart)
+			putNamespace(s, "trunkline-test", testPart)
 			putLease(s, "trunkline-test", "process 2 on elsewhere")
-		}, "has gone to process 2 on elsewhere"},
-		// As kubectl delete namespace does: its pods go seconds later.
-		"to a person": {func(s *kubetest.Server) {
+		}, "was claimed by process 2 on elsewhere"},
+		// As by kubectl delete namespace: the pods are deleted seconds later.
+		"to a deletion": {func(s *kubetest.Server) {
 			s.Put(namespacesPath, &corev1.Namespace{
 				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 				ObjectMeta: metav1.ObjectMeta{Name: "trunkline-test", DeletionTimestamp: &metav1.Time{Time: now()}},
 			})
-		}, "is being removed by somebody else"},
-		"to a person who removed its lease": {func(s *kubetest.Server) {
+		}, "is being deleted by another client"},
+		"to a deletion of its lease": {func(s *kubetest.Server) {
 			s.Delete(leasesPath, "trunkline-test/"+claimLease)
-		}, "its lease was removed by somebody else"},
+		}, "the lease of namespace trunkline-test was deleted by another client"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -262,12 +261,12 @@ func TestARunThatLostItsNamespaceStopsAndLeavesTheNewOneAlone(t *testing.T) {
 				untilPods(ctx, s)
 				c.lose(s)
 			}()
-			r, err := connectivity.Run(ctx, hasty(client, time.Minute), testOptions("trunkline-test"), &TestProgress{W: t.Output()})
+			r, err := connectivity.Run(ctx, withExpiry(client, time.Minute), testOptions("trunkline-test"), &TestProgress{W: t.Output()})
 			<-lost
-			if !errors.Is(err, connectivity.ErrTaken) || !strings.Contains(err.Error(), c.want) || r.Green() || r.Failed > 0 {
-				t.Errorf("%v; green %v, %d failed; want %q", err, r.Green(), r.Failed, c.want)
+			if !errors.Is(err, connectivity.ErrTaken) || !strings.Contains(err.Error(), c.want) || r.Succeeded() || r.Failed > 0 {
+				t.Errorf("%v; succeeded %v, %d failed; want %q", err, r.Succeeded(), r.Failed, c.want)
 			}
-			if taken := strings.Contains(c.want, "gone to"); taken != (len(s.Keys(namespacesPath)) == 1) || taken == (len(s.Keys(podsPath)) == 0) {
+			if taken := strings.Contains(c.want, "claimed by"); taken != (len(s.Keys(namespacesPath)) == 1) || taken == (len(s.Keys(podsPath)) == 0) {
 				t.Errorf("there are namespaces %v and pods %v", s.Keys(namespacesPath), s.Keys(podsPath))
 			}
 		})

@@ -72,10 +72,10 @@ func report(node string, age time.Duration) trunkline.NodeNetwork {
 	}}
 }
 
-// healthy is a cluster of two nodes with nothing wrong.
-func healthy() reading {
+// healthy returns the state of a cluster of two nodes without errors.
+func healthy() clusterState {
 	two := int32(2)
-	in := reading{
+	in := clusterState{
 		agent:      &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, NumberReady: 2, UpdatedNumberScheduled: 2, NumberAvailable: 2}},
 		controller: &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: &two}, Status: appsv1.DeploymentStatus{ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}},
 		networks:   []trunkline.NodeNetwork{report("n1", 10*time.Second), report("n2", 20*time.Second)},
@@ -92,7 +92,7 @@ func healthy() reading {
 	return in
 }
 
-func TestTheStatusOfAHealthyClusterIsOneScreen(t *testing.T) {
+func TestTheStatusOfAHealthyCluster(t *testing.T) {
 	s := summarise(healthy(), now())
 	if !s.Ready() || len(s.Wrong()) != 0 {
 		t.Errorf("ready %v, wrong %v", s.Ready(), s.Wrong())
@@ -102,7 +102,7 @@ func TestTheStatusOfAHealthyClusterIsOneScreen(t *testing.T) {
 	golden(t, "status-healthy.txt", out.String())
 }
 
-func TestTheStatusGroupsWhatIsWrongByObject(t *testing.T) {
+func TestTheStatusGroupsErrorsByObject(t *testing.T) {
 	in := healthy()
 	in.agent.Status.NumberReady = 1
 	in.pods[0].Status.Conditions[0].Status = corev1.ConditionFalse
@@ -125,7 +125,7 @@ func TestTheStatusGroupsWhatIsWrongByObject(t *testing.T) {
 	golden(t, "status-broken.txt", out.String())
 }
 
-func TestOnlyPodsThatAReportShouldKnowCountAsUnmanaged(t *testing.T) {
+func TestOnlyPodsOlderThanTheirNodesReportCountAsUnmanaged(t *testing.T) {
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(now().Add(-d)) }
 	for name, c := range map[string]struct {
 		pod    corev1.Pod
@@ -137,9 +137,9 @@ func TestOnlyPodsThatAReportShouldKnowCountAsUnmanaged(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)},
 			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, LastTransitionTime: ago(11 * time.Second)}}},
 		}, 1, "✓ Pods        managed 12/13, 1 newer"},
-		"there long before the report": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)}}, 0, "! Pods        managed 12/13, 1 without an address\n"},
-		"being deleted":                {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Hour), DeletionTimestamp: &metav1.Time{Time: now()}}}, 0, "✓ Pods        managed 12/13, 1 on their way out\n"},
-		"waiting longer than a report": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(3 * time.Minute)}}, 0, "! Pods        managed 12/13, 1 without an address\n"},
+		"created long before the report": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Minute)}}, 0, "! Pods        managed 12/13, 1 without an address\n"},
+		"being deleted":                  {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Hour), DeletionTimestamp: &metav1.Time{Time: now()}}}, 0, "✓ Pods        managed 12/13, 1 being deleted\n"},
+		"waiting longer than a report":   {corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(3 * time.Minute)}}, 0, "! Pods        managed 12/13, 1 without an address\n"},
 	} {
 		in := healthy()
 		c.pod.Spec.NodeName = "n1"
@@ -153,14 +153,14 @@ func TestOnlyPodsThatAReportShouldKnowCountAsUnmanaged(t *testing.T) {
 	}
 }
 
-func TestAClusterWithoutTrunklineIsNamed(t *testing.T) {
-	s := summarise(reading{nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}, now())
+func TestTheStatusReportsThatTrunklineIsNotInstalled(t *testing.T) {
+	s := summarise(clusterState{nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}, now())
 	if s.Installed || s.Ready() || !strings.Contains(strings.Join(s.Wrong(), "\n"), "not installed") {
 		t.Errorf("%+v", s)
 	}
 }
 
-func TestDriftIsWrongWhenTrueAndTheOthersWhenNot(t *testing.T) {
+func TestDriftIsAnErrorWhenTrueAndOtherConditionsWhenNotTrue(t *testing.T) {
 	for _, c := range []struct {
 		kind   string
 		status metav1.ConditionStatus
@@ -172,12 +172,12 @@ func TestDriftIsWrongWhenTrueAndTheOthersWhenNot(t *testing.T) {
 		{trunkline.ConditionDrift, metav1.ConditionFalse, false},
 	} {
 		if got := bad(metav1.Condition{Type: c.kind, Status: c.status}); got != c.want {
-			t.Errorf("%s=%s: wrong %v, want %v", c.kind, c.status, got, c.want)
+			t.Errorf("%s=%s: an error %v, want %v", c.kind, c.status, got, c.want)
 		}
 	}
 }
 
-func exampleBook() introspection.Ledger {
+func exampleLedger() introspection.Ledger {
 	a := netip.MustParseAddr
 	return introspection.Ledger{
 		Node: "n1", At: now(), ENIs: []introspection.ENI{
@@ -198,44 +198,44 @@ func exampleBook() introspection.Ledger {
 }
 
 func TestAddressesInterfacesAndPoolAreShownWithReasons(t *testing.T) {
-	books := OneBook(exampleBook())
-	books.Errors = map[string]string{"n2": "no trunkline-agent pod runs on node n2"}
+	ledgers := SingleLedger(exampleLedger())
+	ledgers.Errors = map[string]string{"n2": "no running trunkline-agent pod on node n2"}
 	var out bytes.Buffer
-	for _, what := range []Show{ShowAddresses, ShowENIs, ShowPool} {
+	for _, view := range []View{ViewAddresses, ViewENIs, ViewPool} {
 		for _, why := range []bool{false, true} {
-			WriteBooks(&out, what, books, why)
+			WriteLedgers(&out, view, ledgers, why)
 			out.WriteString("\n")
 		}
 	}
 	golden(t, "show.txt", out.String())
 }
 
-func TestABookIsReadFromTheAgentOfThisNode(t *testing.T) {
+func TestALedgerIsReadFromTheAgentOfThisNode(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != introspection.LedgerPath {
 			http.NotFound(w, r)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(exampleBook())
+		_ = json.NewEncoder(w).Encode(exampleLedger())
 	}))
 	defer srv.Close()
-	got, err := ReadLocalBook(t.Context(), strings.TrimPrefix(srv.URL, "http://"))
+	got, err := ReadLocalLedger(t.Context(), strings.TrimPrefix(srv.URL, "http://"))
 	if err != nil || len(got.ENIs) != 2 || got.ENIs[0].Addresses[0].Pod != "default/web-1" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	srv.Close()
-	if _, err := ReadLocalBook(t.Context(), strings.TrimPrefix(srv.URL, "http://")); err == nil || !strings.Contains(err.Error(), "does it run here?") {
+	if _, err := ReadLocalLedger(t.Context(), strings.TrimPrefix(srv.URL, "http://")); err == nil || !strings.Contains(err.Error(), "does it run here?") {
 		t.Errorf("no agent: %v", err)
 	}
 }
 
-func TestATestPodIsSmallAndOnItsNodeAndItsServiceFindsIt(t *testing.T) {
+func TestATestPodIsSmallAndPinnedToItsNodeAndItsServiceSelectsIt(t *testing.T) {
 	p := testPod(connectivity.PodSpec{Name: "server-1", Node: "n1", HostPort: 28090}, "img")
 	if p.Spec.NodeName != "n1" || p.Spec.Containers[0].Ports[0].HostPort != 28090 || p.Spec.Containers[0].ReadinessProbe == nil {
 		t.Errorf("%+v", p.Spec)
 	}
 	if cpu := p.Spec.Containers[0].Resources.Requests.Cpu().MilliValue(); cpu > 10 {
-		t.Errorf("asks for %d m of CPU", cpu)
+		t.Errorf("requests %d m of CPU", cpu)
 	}
 	for _, s := range []connectivity.ServiceSpec{{Name: "one", Pods: []string{"server-1"}}, {Name: "all", Pods: []string{"server-1", "server-2"}, Headless: true}} {
 		svc := testService(s)
@@ -253,7 +253,7 @@ func TestATestPodIsSmallAndOnItsNodeAndItsServiceFindsIt(t *testing.T) {
 	}
 }
 
-func TestAnImageThatNoNodeCanGetIsNamedWithTheNode(t *testing.T) {
+func TestAnImageThatCannotBePulledIsReportedWithItsNode(t *testing.T) {
 	waits := func(reason string) corev1.Pod {
 		return corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
 			Image: "example.com/none:1", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
@@ -261,31 +261,31 @@ func TestAnImageThatNoNodeCanGetIsNamedWithTheNode(t *testing.T) {
 	}
 	for reason, want := range map[string]string{
 		"ContainerCreating": "", "CrashLoopBackOff": "",
-		"ErrImagePull":     "node n1 cannot get the image example.com/none:1 (ErrImagePull)",
-		"ImagePullBackOff": "node n1 cannot get the image example.com/none:1 (ImagePullBackOff)",
-		"InvalidImageName": "node n1 cannot get the image example.com/none:1 (InvalidImageName)",
+		"ErrImagePull":     "node n1 cannot pull image example.com/none:1 (ErrImagePull)",
+		"ImagePullBackOff": "node n1 cannot pull image example.com/none:1 (ImagePullBackOff)",
+		"InvalidImageName": "node n1 cannot pull image example.com/none:1 (InvalidImageName)",
 	} {
-		if got := noImage([]corev1.Pod{{}, waits(reason)}); got != want {
+		if got := pullFailure([]corev1.Pod{{}, waits(reason)}); got != want {
 			t.Errorf("%s: %q, want %q", reason, got, want)
 		}
 	}
 }
 
-func TestAPodThatIsNotReadySaysWhatItWaitsFor(t *testing.T) {
+func TestTheReasonWhyAPodIsNotReadyIsReported(t *testing.T) {
 	container := func(s corev1.ContainerState, restarts int32) corev1.PodStatus {
 		return corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: s, RestartCount: restarts, LastTerminationState: corev1.ContainerState{
 			Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, Reason: "Error"},
 		}}}}
 	}
 	for want, status := range map[string]corev1.PodStatus{
-		": no node has room":              {Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node has room"}}},
+		": 0/2 nodes are available":       {Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available"}}},
 		"":                                {Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "fine"}}},
 		": CrashLoopBackOff back-off 10s": container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 10s"}}, 1),
-		": c ended with status 2 (Error), 3 restarts":    container(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, 3),
+		": c exited with status 2 (Error), 3 restarts":   container(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, 3),
 		": OutOfpods Pod was rejected: too many of them": {Phase: corev1.PodFailed, Reason: "OutOfpods", Message: "Pod was rejected: too many of them"},
 	} {
-		if got := waitingFor(&corev1.Pod{Status: status}); got != want {
-			t.Errorf("waits for %q, want %q", got, want)
+		if got := notReadyReason(&corev1.Pod{Status: status}); got != want {
+			t.Errorf("reason %q, want %q", got, want)
 		}
 	}
 }
@@ -310,7 +310,7 @@ func TestANamespaceThatTheRunDidNotClaimIsNotRemoved(t *testing.T) {
 	}
 }
 
-func TestANodeThatHasJustBecomeReadyIsTestedOn(t *testing.T) {
+func TestANodeThatHasJustBecomeReadyIsUsed(t *testing.T) {
 	s := kubetest.New(t)
 	client, err := kube.FromREST(s.REST())
 	if err != nil {
@@ -325,20 +325,20 @@ func TestANodeThatHasJustBecomeReadyIsTestedOn(t *testing.T) {
 			},
 		})
 	}
-	fading := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute}
-	put("just-ready", corev1.ConditionTrue, fading)
-	put("not-ready", corev1.ConditionFalse, fading)
-	put("kept-free", corev1.ConditionTrue, corev1.Taint{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule})
+	notReady := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute}
+	put("just-ready", corev1.ConditionTrue, notReady)
+	put("not-ready", corev1.ConditionFalse, notReady)
+	put("dedicated", corev1.ConditionTrue, corev1.Taint{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule})
 	nodes, err := NewTestCluster(client, "img").Nodes(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(nodes) != 1 || nodes[0].Name != "just-ready" {
-		t.Errorf("tested on %v, want just-ready alone", nodes)
+		t.Errorf("nodes %v, want only just-ready", nodes)
 	}
 }
 
-func TestErrorLinesAreToldFromTheRest(t *testing.T) {
+func TestErrorLinesAreRecognised(t *testing.T) {
 	for line, want := range map[string]bool{
 		`time=2026 level=ERROR msg="lost"`: true, `{"level":"ERROR"}`: true, "panic: runtime error": true,
 		`time=2026 level=WARN msg="retrying after error"`: false, `level=INFO msg=ok`: false,
@@ -349,13 +349,13 @@ func TestErrorLinesAreToldFromTheRest(t *testing.T) {
 	}
 }
 
-func TestProgressSaysWhatHappenedAndTheSummaryWhatFailed(t *testing.T) {
+func TestProgressShowsEveryOutcomeAndTheSummaryTheFailures(t *testing.T) {
 	var out bytes.Buffer
 	p := &TestProgress{W: &out, Now: now}
 	p.Step("create pods and services")
 	outcomes := []connectivity.Outcome{
 		{Name: "dns/service", Status: connectivity.Passed, Millis: 12},
-		{Name: "spoof/mac", Asserts: "nothing arrives", Status: connectivity.Failed, Reason: "sent 3; got 3\nlook: nft list", Millis: 40},
+		{Name: "spoof/mac", Asserts: "nothing arrives", Status: connectivity.Failed, Reason: "sent 3; got 3\ninspect: nft list", Millis: 40},
 		{Name: "outside/source", Status: connectivity.Skipped, Reason: "no host outside"},
 	}
 	for _, o := range outcomes {

@@ -1,14 +1,13 @@
-// Package cli is the operator's side of Trunkline: status, show, the brakes and
-// the pods of the connectivity test, by the API server alone. It decides nothing
-// about networks: it reads what agents report, renders it, and judges nothing
-// that the report does not say.
+// Package cli implements the operator's commands of Trunkline: status, show and the
+// cluster access of the connectivity test, all through the API server. It makes no
+// decisions about networks: it reads and renders the reports of agents.
 //
-// cmd/trunkline parses flags and calls it. What a node knows beyond its report is
-// read from the agent's introspection, on the node itself or by running the same
-// command in the agent's pod.
+// cmd/trunkline parses flags and calls it. Details beyond a node's report come from the
+// agent's introspection, either on the node itself or by running the same command in the
+// agent's pod.
 package cli
 
-// Names of what deploy/ installs.
+// Names and labels of the objects in deploy/.
 const (
 	systemNamespace = "kube-system"
 	agentName       = "trunkline-agent"

@@ -22,32 +22,33 @@ import (
 
 // podCommand is a command to run in a container.
 type podCommand struct {
-	namespace, pod, container string // container: empty is the first
+	namespace, pod, container string // an empty container is the first one
 	argv                      []string
 }
 
-// written is what a command wrote so far: one that was interrupted may still write.
-type written struct {
+// lockedBuffer is a buffer that may be read while it is written: an interrupted command
+// may still write its output.
+type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
 // Write implements io.Writer.
-func (w *written) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.Write(p)
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
 }
 
-func (w *written) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.String()
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
-// execute runs a command in a container through the API server, over WebSocket
-// and over SPDY where the server speaks only that. A status other than 0 wraps
-// connectivity.ErrExit; its output is returned as well.
+// execute runs a command in a container through the API server, over WebSocket or, if
+// the server does not support it, over SPDY. An exit status other than 0 is an error
+// that wraps connectivity.ErrExit; the output is returned as well.
 func execute(ctx context.Context, c *kube.Client, cmd podCommand) (connectivity.Output, error) {
 	req := c.Core.CoreV1().RESTClient().Post().Resource("pods").Namespace(cmd.namespace).Name(cmd.pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: cmd.container, Command: cmd.argv, Stdout: true, Stderr: true}, scheme.ParameterCodec)
@@ -66,15 +67,15 @@ func execute(ctx context.Context, c *kube.Client, cmd podCommand) (connectivity.
 	if err != nil {
 		return connectivity.Output{}, fmt.Errorf("prepare exec: %w", err)
 	}
-	var stdout, stderr written
-	said := &execLog{}
-	err = run.StreamWithContext(klog.NewContext(ctx, klog.New(said)), remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
+	var stdout, stderr lockedBuffer
+	log := &execLog{}
+	err = run.StreamWithContext(klog.NewContext(ctx, klog.New(log)), remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
 	out := connectivity.Output{Stdout: stdout.String(), Stderr: stderr.String()}
 	var exit utilexec.CodeExitError
-	ended := errors.As(err, &exit)
-	said.end(err == nil || ended, klog.FromContext(ctx))
+	exited := errors.As(err, &exit)
+	log.end(err == nil || exited, klog.FromContext(ctx))
 	switch {
-	case ended:
+	case exited:
 		return out, fmt.Errorf("%s in pod %s: status %d: %w", strings.Join(cmd.argv, " "), cmd.pod, exit.Code, connectivity.ErrExit)
 	case err != nil:
 		return out, fmt.Errorf("run %s in pod %s: %w", strings.Join(cmd.argv, " "), cmd.pod, err)

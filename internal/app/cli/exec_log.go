@@ -6,55 +6,57 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// execLog keeps what client-go has to say about one command until it is known how the
-// command ended. client-go logs how each part of a connection met its end, up to five
+// execLog buffers the log records of client-go about one command until the command's
+// result is known. client-go logs an error for each stream of a connection, up to five
 // seconds after we have closed it.
 type execLog struct {
-	mu   sync.Mutex
-	over bool
-	said []execLine
+	mu      sync.Mutex
+	ended   bool
+	records []execRecord
 }
 
-type execLine struct {
-	err  error
-	msg  string
-	rest []any
+type execRecord struct {
+	err           error
+	msg           string
+	keysAndValues []any
 }
 
-// Init, Enabled, Info, WithValues and WithName implement klog.LogSink.
+// Init implements klog.LogSink.
 func (*execLog) Init(klog.RuntimeInfo) {}
 
-// Enabled is as Init.
+// Enabled implements klog.LogSink.
 func (*execLog) Enabled(int) bool { return false }
 
-// Info is as Init.
+// Info implements klog.LogSink.
 func (*execLog) Info(int, string, ...any) {}
 
-// WithValues is as Init.
+// WithValues implements klog.LogSink.
 func (l *execLog) WithValues(...any) klog.LogSink { return l }
 
-// WithName is as Init.
+// WithName implements klog.LogSink.
 func (l *execLog) WithName(string) klog.LogSink { return l }
 
-// Error notes a line; what comes after the end is about a connection we closed.
-func (l *execLog) Error(err error, msg string, rest ...any) {
+// Error buffers a record. Records after end are about a connection that we closed, and
+// are dropped.
+func (l *execLog) Error(err error, msg string, keysAndValues ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.over {
-		l.said = append(l.said, execLine{err, msg, rest})
+	if !l.ended {
+		l.records = append(l.records, execRecord{err, msg, keysAndValues})
 	}
 }
 
-// end passes on what was said of a command that came to its end: nothing else tells of
-// it. Where the command did not, its error does.
-func (l *execLog) end(cameToEnd bool, to klog.Logger) {
+// end forwards the buffered records if the command exited, and drops them otherwise: the
+// error that the caller returns then has the same information.
+func (l *execLog) end(exited bool, to klog.Logger) {
 	l.mu.Lock()
-	said := l.said
-	l.over, l.said = true, nil
+	records := l.records
+	l.ended, l.records = true, nil
 	l.mu.Unlock()
-	for _, line := range said {
-		if cameToEnd {
-			to.Error(line.err, line.msg, line.rest...)
-		}
+	if !exited {
+		return
+	}
+	for _, r := range records {
+		to.Error(r.err, r.msg, r.keysAndValues...)
 	}
 }

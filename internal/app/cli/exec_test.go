@@ -20,19 +20,19 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// heardErrors is a klog sink that notes errors.
-type heardErrors struct {
+// errorRecorder is a klog sink that records errors.
+type errorRecorder struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (*heardErrors) Init(klog.RuntimeInfo)            {}
-func (*heardErrors) Enabled(int) bool                 { return false }
-func (*heardErrors) Info(int, string, ...any)         {}
-func (h *heardErrors) WithValues(...any) klog.LogSink { return h }
-func (h *heardErrors) WithName(string) klog.LogSink   { return h }
+func (*errorRecorder) Init(klog.RuntimeInfo)            {}
+func (*errorRecorder) Enabled(int) bool                 { return false }
+func (*errorRecorder) Info(int, string, ...any)         {}
+func (h *errorRecorder) WithValues(...any) klog.LogSink { return h }
+func (h *errorRecorder) WithName(string) klog.LogSink   { return h }
 
-func (h *heardErrors) Error(err error, msg string, _ ...any) {
+func (h *errorRecorder) Error(err error, msg string, _ ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	text := msg
@@ -42,17 +42,17 @@ func (h *heardErrors) Error(err error, msg string, _ ...any) {
 	h.lines = append(h.lines, text)
 }
 
-func (h *heardErrors) text() string {
+func (h *errorRecorder) text() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return strings.Join(h.lines, "\n")
 }
 
-// wire is the key of a request's connection.
-type wire struct{}
+// connKey is the context key of a request's connection.
+type connKey struct{}
 
-// execServer is an API server on which every command is served by what is given: the
-// streams are stdin, stdout, stderr, the outcome.
+// execServer returns a client of an API server that runs serve for every command. The
+// streams are 0 stdin, 1 stdout, 2 stderr, 3 the exit status.
 func execServer(t *testing.T, serve func(r *http.Request, write func(stream int, text string))) *kube.Client {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +67,7 @@ func execServer(t *testing.T, serve func(r *http.Request, write func(stream int,
 		defer conn.Close()
 		serve(r, func(stream int, text string) { _, _ = streams[stream].Write([]byte(text)) })
 	}))
-	srv.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, wire{}, c) }
+	srv.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
 	srv.Start()
 	t.Cleanup(srv.Close)
 	client, err := kube.FromREST(&rest.Config{Host: srv.URL})
@@ -77,40 +77,41 @@ func execServer(t *testing.T, serve func(r *http.Request, write func(stream int,
 	return client
 }
 
-// beats counts client-go's goroutines that ping the other end of a command.
-func beats() int {
+// heartbeats counts client-go's goroutines that ping the server of a command.
+func heartbeats() int {
 	buf := make([]byte, 1<<20)
 	return strings.Count(string(buf[:runtime.Stack(buf, true)]), "remotecommand.(*heartbeat).start(")
 }
 
-// untilNoBeat waits for the last of them to have pinged a connection that is closed.
-func untilNoBeat(t *testing.T) {
+// waitNoHeartbeat waits until the last of these goroutines has found its connection
+// closed and ended.
+func waitNoHeartbeat(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for beats() > 0 {
+	for heartbeats() > 0 {
 		select {
 		case <-ctx.Done():
-			t.Fatal("a ping goes on for ever")
+			t.Fatal("a heartbeat goroutine did not end within a minute")
 		case <-tick.C:
 		}
 	}
 }
 
-func TestACommandThatWasInterruptedLeavesNoWordsOfClientGo(t *testing.T) {
-	said, running := &heardErrors{}, make(chan struct{})
+func TestAnInterruptedCommandLogsNothingOfClientGo(t *testing.T) {
+	logged, running := &errorRecorder{}, make(chan struct{})
 	client := execServer(t, func(r *http.Request, write func(int, string)) {
-		write(1, "begun\n")
+		write(1, "started\n")
 		close(running)
 		<-r.Context().Done()
 	})
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.New(said)))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.New(logged)))
 	var pinged bool
 	go func() {
 		<-running
-		for beats() == 0 && ctx.Err() == nil {
+		for heartbeats() == 0 && ctx.Err() == nil {
 			runtime.Gosched()
 		}
 		pinged = true
@@ -120,39 +121,39 @@ func TestACommandThatWasInterruptedLeavesNoWordsOfClientGo(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || !pinged {
 		t.Fatalf("%v, pinged %v; want the interruption", err, pinged)
 	}
-	untilNoBeat(t)
-	if text := said.text(); text != "" {
-		t.Errorf("client-go said %q", text)
+	waitNoHeartbeat(t)
+	if text := logged.text(); text != "" {
+		t.Errorf("client-go logged %q", text)
 	}
 }
 
-func TestACommandWhoseConnectionBreaksIsAnError(t *testing.T) {
+func TestABrokenConnectionToACommandIsAnError(t *testing.T) {
 	client := execServer(t, func(r *http.Request, write func(int, string)) {
 		write(1, "half of its out")
-		_ = r.Context().Value(wire{}).(net.Conn).Close() // without a word of how it ended
+		_ = r.Context().Value(connKey{}).(net.Conn).Close() // without an exit status
 	})
-	said := &heardErrors{}
-	out, err := execute(klog.NewContext(t.Context(), klog.New(said)), client, podCommand{namespace: "ns", pod: "p", argv: []string{"true"}})
+	logged := &errorRecorder{}
+	out, err := execute(klog.NewContext(t.Context(), klog.New(logged)), client, podCommand{namespace: "ns", pod: "p", argv: []string{"true"}})
 	if err == nil || errors.Is(err, connectivity.ErrExit) || !strings.Contains(err.Error(), "run true in pod p: ") || !strings.Contains(out.Stdout, "half") {
 		t.Errorf("%q, %v", out.Stdout, err)
 	}
-	if text := said.text(); text != "" {
-		t.Errorf("client-go said %q beside the error %v", text, err)
+	if text := logged.text(); text != "" {
+		t.Errorf("client-go logged %q beside the error %v", text, err)
 	}
 }
 
-func TestWhatIsSaidOfACommandThatCameToItsEndIsPassedOn(t *testing.T) {
+func TestClientGosErrorsAboutACommandThatExitedAreLogged(t *testing.T) {
 	client := execServer(t, func(_ *http.Request, write func(int, string)) {
 		write(1, "all of its output")
-		write(4, "nobody made this stream")
+		write(4, "data on an unknown stream")
 		write(3, `{"status":"Success"}`)
 	})
-	said := &heardErrors{}
-	out, err := execute(klog.NewContext(t.Context(), klog.New(said)), client, podCommand{namespace: "ns", pod: "p", argv: []string{"true"}})
+	logged := &errorRecorder{}
+	out, err := execute(klog.NewContext(t.Context(), klog.New(logged)), client, podCommand{namespace: "ns", pod: "p", argv: []string{"true"}})
 	if err != nil || out.Stdout != "all of its output" {
 		t.Errorf("%q, %v", out.Stdout, err)
 	}
-	if text := said.text(); text != "Unknown stream, discarding message" {
-		t.Errorf("of a server that breaks the protocol is said %q", text)
+	if text := logged.text(); text != "Unknown stream, discarding message" {
+		t.Errorf("logged %q about a server that violates the protocol", text)
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 )
 
-// Marks at the head of a line.
+// Marks at the start of a line.
 const (
-	markGood = "✓"
-	markBad  = "✗"
-	markSkip = "-"
-	markHeed = "!"
+	markGood    = "✓"
+	markBad     = "✗"
+	markSkipped = "-"
+	markWarning = "!"
 )
 
 func mark(good bool) string {
@@ -34,16 +34,16 @@ func WriteJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// table writes rows in columns; the first row is the heading.
+// table writes rows in aligned columns; the first row is the heading.
 func table(w io.Writer, rows [][]string) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, r := range rows {
 		fmt.Fprintln(tw, strings.TrimRight(strings.Join(r, "\t"), "\t "))
 	}
-	_ = tw.Flush() // writes to w; its error shows when the command ends
+	_ = tw.Flush() // errors of w are reported at the end of the command
 }
 
-// WriteStatus renders one screen.
+// WriteStatus renders a status for a terminal.
 func WriteStatus(w io.Writer, s Status) {
 	for _, l := range s.Workloads {
 		images := strings.Join(l.Images, ", ")
@@ -58,7 +58,7 @@ func WriteStatus(w io.Writer, s Status) {
 		if len(b.Nodes) > 0 {
 			on = strings.Join(b.Nodes, ", ")
 		}
-		fmt.Fprintf(w, "%s Brake       %s: freeze %s on %s: %s\n", markHeed, b.Name, b.Freeze, on, b.Reason)
+		fmt.Fprintf(w, "%s Brake       %s: freeze %s on %s: %s\n", markWarning, b.Name, b.Freeze, on, b.Reason)
 	}
 	fmt.Fprintln(w)
 	rows := [][]string{{"NODE", "READY", "MODE", "TYPE", "ENIS", "FREE", "ASSIGNED", "COOLING", "WAITING", "TOTAL", "LIMIT", "AGENT", "REPORT"}}
@@ -73,7 +73,7 @@ func WriteStatus(w io.Writer, s Status) {
 	}
 	writeVersions(w, s.Nodes)
 	if len(s.Errors) == 0 {
-		fmt.Fprintf(w, "\n%s nothing is wrong\n", markGood)
+		fmt.Fprintf(w, "\n%s no errors\n", markGood)
 		return
 	}
 	fmt.Fprintln(w, "\nErrors")
@@ -85,12 +85,12 @@ func WriteStatus(w io.Writer, s Status) {
 	}
 }
 
-// podsLine counts pods, and says why some need no address by the last reports.
+// podsLine counts pods, and explains those without an address in the last reports.
 func podsLine(s Status) string {
 	without := max(0, s.Pods-s.PodsManaged-s.PodsUnseen-s.PodsLeaving)
 	sign := markGood
 	if without > 0 {
-		sign = markHeed // it may wait for a volume as well as for us
+		sign = markWarning // no error: such a pod may wait for a volume
 	}
 	line := fmt.Sprintf("%s Pods        managed %d/%d", sign, s.PodsManaged, s.Pods)
 	if without > 0 {
@@ -100,12 +100,12 @@ func podsLine(s Status) string {
 		line += fmt.Sprintf(", %d newer than their node's report", s.PodsUnseen)
 	}
 	if s.PodsLeaving > 0 {
-		line += fmt.Sprintf(", %d on their way out", s.PodsLeaving)
+		line += fmt.Sprintf(", %d being deleted", s.PodsLeaving)
 	}
 	return line
 }
 
-// writeVersions writes a line for each set of versions there is, with its nodes.
+// writeVersions writes a line for each distinct set of versions, with its nodes.
 func writeVersions(w io.Writer, nodes []NodePool) {
 	var lines []string
 	on := map[string][]string{}
@@ -113,7 +113,7 @@ func writeVersions(w io.Writer, nodes []NodePool) {
 		if n.Kernel == "" {
 			continue
 		}
-		line := fmt.Sprintf("plugin %s, CNI %s, kernel %s", cmp.Or(n.Plugin, "not called yet"), n.CNI, n.Kernel)
+		line := fmt.Sprintf("plugin %s, CNI %s, kernel %s", cmp.Or(n.Plugin, "not used yet"), n.CNI, n.Kernel)
 		if on[line] == nil {
 			lines = append(lines, line)
 		}
@@ -147,10 +147,10 @@ func nodeRow(n NodePool) []string {
 	}
 }
 
-// TestProgress prints a connectivity test while it runs.
+// TestProgress prints the progress of a connectivity test.
 type TestProgress struct {
 	W io.Writer
-	// Now is the clock; nil is the system's.
+	// Now returns the time; nil is time.Now.
 	Now   func() time.Time
 	start time.Time
 }
@@ -173,7 +173,7 @@ func (p *TestProgress) Step(what string) {
 
 // Done implements connectivity.Progress.
 func (p *TestProgress) Done(o connectivity.Outcome) {
-	sign := map[connectivity.Status]string{connectivity.Passed: markGood, connectivity.Failed: markBad, connectivity.Skipped: markSkip}[o.Status]
+	sign := map[connectivity.Status]string{connectivity.Passed: markGood, connectivity.Failed: markBad, connectivity.Skipped: markSkipped}[o.Status]
 	switch o.Status {
 	case connectivity.Passed:
 		fmt.Fprintf(p.W, "%s %s (%.0f ms)\n", sign, o.Name, o.Millis)
@@ -181,29 +181,29 @@ func (p *TestProgress) Done(o connectivity.Outcome) {
 		fmt.Fprintf(p.W, "%s %s: skipped: %s\n", sign, o.Name, o.Reason)
 	case connectivity.Failed:
 		fmt.Fprintf(p.W, "%s %s (%.0f ms): %s\n    %s\n", sign, o.Name, o.Millis, o.Asserts, strings.ReplaceAll(o.Reason, "\n", "\n    "))
-	case connectivity.Aborted: // the summary tells how many
+	case connectivity.Aborted: // the summary counts them
 	}
 }
 
-// WriteTestSummary ends a connectivity test.
+// WriteTestSummary prints the summary of a connectivity test.
 func WriteTestSummary(w io.Writer, r connectivity.Report) {
 	aborted := ""
 	if r.Aborted > 0 {
-		aborted = fmt.Sprintf(", %d did not run to their end", r.Aborted)
+		aborted = fmt.Sprintf(", %d aborted", r.Aborted)
 	}
 	fmt.Fprintf(w, "\n%s %d of %d cases passed, %d failed, %d skipped%s, in %.1f s\n",
-		mark(r.Green()), r.Passed, len(r.Cases), r.Failed, r.Skipped, aborted, r.Seconds)
+		mark(r.Succeeded()), r.Passed, len(r.Cases), r.Failed, r.Skipped, aborted, r.Seconds)
 	for _, o := range r.Cases {
 		if o.Status == connectivity.Failed {
 			fmt.Fprintf(w, "  %s %s\n", markBad, o.Name)
 		}
 	}
 	if !r.Tested() {
-		fmt.Fprintf(w, "  %s nothing was tested: no case that was picked could run\n", markBad)
+		fmt.Fprintf(w, "  %s nothing was tested: no selected case could run\n", markBad)
 	}
 }
 
-// WriteTestList lists the cases.
+// WriteTestList prints cases with their assertions.
 func WriteTestList(w io.Writer, cases []connectivity.Case) {
 	rows := [][]string{{"CASE", "ASSERTS THAT"}}
 	for _, c := range cases {

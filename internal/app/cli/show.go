@@ -17,18 +17,19 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// Books are what several nodes answered; Errors are of those that did not.
-type Books struct {
-	Books  []introspection.Ledger `json:"books"`
-	Errors map[string]string      `json:"errors,omitempty"` // by node
+// Ledgers are the ledgers of several nodes, and the errors of nodes that could not be
+// read.
+type Ledgers struct {
+	Ledgers []introspection.Ledger `json:"books"`
+	Errors  map[string]string      `json:"errors,omitempty"` // by node
 }
 
-// GatherBooks asks the agents of the named nodes, or of all that have one.
-func GatherBooks(ctx context.Context, c *kube.Client, nodes []string) (Books, error) {
+// GatherLedgers reads the ledgers of the named nodes, or of all nodes with an agent.
+func GatherLedgers(ctx context.Context, c *kube.Client, nodes []string) (Ledgers, error) {
 	if len(nodes) == 0 {
 		pods, err := c.Core.CoreV1().Pods(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: nameLabel + "=" + agentName})
 		if err != nil {
-			return Books{}, fmt.Errorf("list agents: %w", err)
+			return Ledgers{}, fmt.Errorf("list agents: %w", err)
 		}
 		for _, p := range pods.Items {
 			if p.Status.Phase == corev1.PodRunning {
@@ -37,12 +38,12 @@ func GatherBooks(ctx context.Context, c *kube.Client, nodes []string) (Books, er
 		}
 	}
 	if len(nodes) == 0 {
-		return Books{}, fmt.Errorf("no %s pod runs in %s: is Trunkline installed?", agentName, systemNamespace)
+		return Ledgers{}, fmt.Errorf("no running %s pod in %s: is Trunkline installed?", agentName, systemNamespace)
 	}
 	slices.Sort(nodes)
-	out := Books{Books: []introspection.Ledger{}}
+	out := Ledgers{Ledgers: []introspection.Ledger{}}
 	for _, n := range slices.Compact(nodes) {
-		book, err := ReadBook(ctx, c, n)
+		ledger, err := ReadLedger(ctx, c, n)
 		if err != nil {
 			if out.Errors == nil {
 				out.Errors = map[string]string{}
@@ -50,22 +51,24 @@ func GatherBooks(ctx context.Context, c *kube.Client, nodes []string) (Books, er
 			out.Errors[n] = err.Error()
 			continue
 		}
-		out.Books = append(out.Books, book)
+		out.Ledgers = append(out.Ledgers, ledger)
 	}
 	return out, nil
 }
 
-// OneBook wraps the book of one node.
-func OneBook(b introspection.Ledger) Books { return Books{Books: []introspection.Ledger{b}} }
+// SingleLedger returns the ledger of one node as Ledgers.
+func SingleLedger(l introspection.Ledger) Ledgers {
+	return Ledgers{Ledgers: []introspection.Ledger{l}}
+}
 
-// Setting is a setting of a process, as `show config -o json` writes it.
+// Setting is a setting of a process in the output of `show config -o json`.
 type Setting struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 	From  string `json:"from"`
 }
 
-// Settings lists a configuration.
+// Settings returns the settings of a configuration.
 func Settings(rows []config.Row) []Setting {
 	out := make([]Setting, len(rows))
 	for i, r := range rows {
@@ -83,41 +86,41 @@ func WriteSettings(w io.Writer, settings []config.Row) {
 	table(w, rows)
 }
 
-// Show is what `trunkline show` is asked for.
-type Show string
+// View is a part of a ledger that `trunkline show` prints.
+type View string
 
-// Shows.
+// Views.
 const (
-	ShowAddresses Show = "addresses"
-	ShowENIs      Show = "enis"
-	ShowPool      Show = "pool"
+	ViewAddresses View = "addresses"
+	ViewENIs      View = "enis"
+	ViewPool      View = "pool"
 )
 
-// WriteBooks renders what was asked for; why adds the reasons.
-func WriteBooks(w io.Writer, what Show, b Books, why bool) {
-	switch what {
-	case ShowAddresses:
-		writeAddresses(w, b.Books, why)
-	case ShowENIs:
-		writeENIs(w, b.Books, why)
-	case ShowPool:
-		writePool(w, b.Books, why)
+// WriteLedgers renders a view of ledgers; why adds the reasons.
+func WriteLedgers(w io.Writer, view View, l Ledgers, why bool) {
+	switch view {
+	case ViewAddresses:
+		writeAddresses(w, l.Ledgers, why)
+	case ViewENIs:
+		writeENIs(w, l.Ledgers, why)
+	case ViewPool:
+		writePool(w, l.Ledgers, why)
 	}
-	for _, n := range slices.Sorted(maps.Keys(b.Errors)) {
-		fmt.Fprintf(w, "%s %s: %s\n", markBad, n, b.Errors[n])
+	for _, n := range slices.Sorted(maps.Keys(l.Errors)) {
+		fmt.Fprintf(w, "%s %s: %s\n", markBad, n, l.Errors[n])
 	}
 }
 
-func writeAddresses(w io.Writer, books []introspection.Ledger, why bool) {
+func writeAddresses(w io.Writer, ledgers []introspection.Ledger, why bool) {
 	head := []string{"NODE", "ADDRESS", "STATE", "POD", "ENI", "DEVICE", "SUBNET", "TABLE", "FOR"}
 	if why {
 		head = append(head, "WHY")
 	}
 	rows := [][]string{head}
-	for _, b := range books {
-		for _, e := range b.ENIs {
+	for _, l := range ledgers {
+		for _, e := range l.ENIs {
 			for _, a := range e.Addresses {
-				row := []string{b.Node, a.Address.String(), a.State, dash(a.Pod), e.ID, fmt.Sprint(e.Device), dash(e.Subnet), fmt.Sprint(e.Table), since(a.Since, b.At)}
+				row := []string{l.Node, a.Address.String(), a.State, dash(a.Pod), e.ID, fmt.Sprint(e.Device), dash(e.Subnet), fmt.Sprint(e.Table), since(a.Since, l.At)}
 				if why {
 					row = append(row, a.Why)
 				}
@@ -128,14 +131,14 @@ func writeAddresses(w io.Writer, books []introspection.Ledger, why bool) {
 	table(w, rows)
 }
 
-func writeENIs(w io.Writer, books []introspection.Ledger, why bool) {
+func writeENIs(w io.Writer, ledgers []introspection.Ledger, why bool) {
 	head := []string{"NODE", "ENI", "DEVICE", "STATE", "PRIMARY", "MAC", "SUBNET", "RANGE", "TABLE", "FREE", "ASSIGNED", "OTHER"}
 	if why {
 		head = append(head, "WHY")
 	}
 	rows := [][]string{head}
-	for _, b := range books {
-		for _, e := range b.ENIs {
+	for _, l := range ledgers {
+		for _, e := range l.ENIs {
 			free, assigned, other := 0, 0, 0
 			for _, a := range e.Addresses {
 				switch a.State {
@@ -147,7 +150,7 @@ func writeENIs(w io.Writer, books []introspection.Ledger, why bool) {
 					other++
 				}
 			}
-			row := []string{b.Node, e.ID, fmt.Sprint(e.Device), e.State, text(e.Primary.IsValid(), e.Primary), dash(e.MAC), dash(e.Subnet), text(e.CIDR.IsValid(), e.CIDR), fmt.Sprint(e.Table), fmt.Sprint(free), fmt.Sprint(assigned), fmt.Sprint(other)}
+			row := []string{l.Node, e.ID, fmt.Sprint(e.Device), e.State, text(e.Primary.IsValid(), e.Primary), dash(e.MAC), dash(e.Subnet), text(e.CIDR.IsValid(), e.CIDR), fmt.Sprint(e.Table), fmt.Sprint(free), fmt.Sprint(assigned), fmt.Sprint(other)}
 			if why {
 				row = append(row, e.Why)
 			}
@@ -157,12 +160,12 @@ func writeENIs(w io.Writer, books []introspection.Ledger, why bool) {
 	table(w, rows)
 }
 
-func writePool(w io.Writer, books []introspection.Ledger, why bool) {
+func writePool(w io.Writer, ledgers []introspection.Ledger, why bool) {
 	rows := [][]string{{"NODE", "FREE", "ASSIGNED", "COOLING", "WAITING", "TOTAL", "WARM TARGET", "LIMIT", "BRAKE"}}
-	for _, b := range books {
-		p := b.Pool
+	for _, l := range ledgers {
+		p := l.Pool
 		rows = append(rows, []string{
-			b.Node, fmt.Sprint(p.Free), fmt.Sprint(p.Assigned), fmt.Sprint(p.Cooling), fmt.Sprint(p.Waiting),
+			l.Node, fmt.Sprint(p.Free), fmt.Sprint(p.Assigned), fmt.Sprint(p.Cooling), fmt.Sprint(p.Waiting),
 			fmt.Sprint(p.Total), fmt.Sprint(p.WarmTarget), fmt.Sprint(p.Limit), dash(p.Brake),
 		})
 	}
@@ -170,9 +173,9 @@ func writePool(w io.Writer, books []introspection.Ledger, why bool) {
 	if !why {
 		return
 	}
-	for _, b := range books {
-		fmt.Fprintf(w, "\n%s: can the next pod have an address? %s\n", b.Node, dash(b.Pool.Why))
-		for _, s := range b.Pool.Steps {
+	for _, l := range ledgers {
+		fmt.Fprintf(w, "\n%s: address available for the next pod: %s\n", l.Node, dash(l.Pool.Why))
+		for _, s := range l.Pool.Steps {
 			fmt.Fprintf(w, "  next: %s, because %s\n", s.What, s.Why)
 		}
 	}

@@ -16,24 +16,24 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// Status is one look at Trunkline in a cluster.
+// Status is the state of Trunkline in a cluster.
 type Status struct {
-	// Installed: the agent's DaemonSet is there.
+	// Installed: the agent's DaemonSet exists.
 	Installed bool        `json:"installed"`
 	Workloads []Workload  `json:"workloads"`
 	Nodes     []NodePool  `json:"nodes"`
 	Brakes    []BrakeLine `json:"brakes,omitempty"`
-	// PodsManaged is how many pods have an address by the agents' reports, Pods
-	// how many are bound to nodes and not on the host's network.
+	// PodsManaged counts the pods with an address in the agents' reports; Pods those
+	// that are bound to a node and not on the host's network.
 	PodsManaged int `json:"podsManaged"`
 	Pods        int `json:"pods"`
-	// PodsUnseen is how many of the pods without an address by those reports are
-	// too new for their node's last report to know them.
+	// PodsUnseen counts the pods without an address that are newer than their node's
+	// last report.
 	PodsUnseen int `json:"podsUnseen,omitempty"`
-	// PodsLeaving is how many of the others are being deleted, and may have given
-	// their address back already.
+	// PodsLeaving counts the other pods without an address that are being deleted; they
+	// may already have released it.
 	PodsLeaving int `json:"podsLeaving,omitempty"`
-	// Errors are what is wrong, grouped by the object it is about.
+	// Errors are grouped by object.
 	Errors []Group `json:"errors,omitempty"`
 }
 
@@ -45,10 +45,10 @@ type Workload struct {
 	Ready     int      `json:"ready"`
 	Updated   int      `json:"updated"`
 	Available int      `json:"available"`
-	Images    []string `json:"images"` // that run now, several during a roll-out
+	Images    []string `json:"images"` // of its pods; several during a roll-out
 }
 
-// NodePool is one node's report, flat.
+// NodePool is one node's report.
 type NodePool struct {
 	Node         string                  `json:"node"`
 	Reported     bool                    `json:"reported"`
@@ -56,7 +56,7 @@ type NodePool struct {
 	Mode         string                  `json:"mode,omitempty"`
 	InstanceType string                  `json:"instanceType,omitempty"`
 	Agent        string                  `json:"agent,omitempty"`
-	Plugin       string                  `json:"plugin,omitempty"` // that called last
+	Plugin       string                  `json:"plugin,omitempty"` // version of the latest request
 	CNI          string                  `json:"cni,omitempty"`
 	Kernel       string                  `json:"kernel,omitempty"`
 	Counts       trunkline.AddressCounts `json:"counts"`
@@ -64,7 +64,7 @@ type NodePool struct {
 	Conditions   []ConditionLine         `json:"conditions,omitempty"`
 }
 
-// ConditionLine is a condition with its why.
+// ConditionLine is a condition of a node.
 type ConditionLine struct {
 	Type   string `json:"type"`
 	Status string `json:"status"`
@@ -80,17 +80,17 @@ type BrakeLine struct {
 	Reason string   `json:"reason"`
 }
 
-// Group is what is wrong with one object.
+// Group holds the errors of one object.
 type Group struct {
 	Object string   `json:"object"`
 	Errors []string `json:"errors"`
 }
 
-// staleReport is the age at which a node's report is itself an error: agents
-// write at least once a minute.
+// staleReport is the age from which a node's report is an error: agents write one at
+// least once a minute.
 const staleReport = 3 * time.Minute
 
-// Wrong lists everything that is wrong, one line each.
+// Wrong returns every error, one line each.
 func (s Status) Wrong() []string {
 	var out []string
 	for _, g := range s.Errors {
@@ -101,7 +101,7 @@ func (s Status) Wrong() []string {
 	return out
 }
 
-// Ready reports whether nothing is wrong and nothing is rolling.
+// Ready reports whether there is no error and no roll-out in progress.
 func (s Status) Ready() bool {
 	rolled := !slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.Ready < w.Desired || w.Updated < w.Desired })
 	return s.Installed && rolled && len(s.Errors) == 0
@@ -118,31 +118,31 @@ func (s *Status) wrong(object, format string, args ...any) {
 	s.Errors = append(s.Errors, Group{Object: object, Errors: []string{line}})
 }
 
-// GatherStatus reads everything `trunkline status` shows. The error is of the API
-// server; what is wrong with Trunkline is in the status.
+// GatherStatus reads everything that `trunkline status` shows. It returns an error if the
+// API server cannot be read; errors of Trunkline are in the status.
 func GatherStatus(ctx context.Context, c *kube.Client) (Status, error) {
-	var in reading
+	var in clusterState
 	if err := in.read(ctx, c); err != nil {
 		return Status{}, err
 	}
 	return summarise(in, time.Now()), nil
 }
 
-// WaitStatus gathers until everything is ready or wait is over, and returns the
-// last status. While waiting, an API server that does not answer is asked again.
+// WaitStatus gathers the status until everything is ready or wait has passed, and
+// returns the last one. While it waits, it retries failed reads of the API server.
 func WaitStatus(ctx context.Context, c *kube.Client, wait time.Duration) (Status, error) {
 	if wait <= 0 {
 		return GatherStatus(ctx, c)
 	}
-	patience, cancel := context.WithTimeout(ctx, wait)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var s Status
 	var last error
-	looked := false
-	err := poll(patience, func(ctx context.Context) (bool, error) {
+	gathered := false
+	err := poll(waiting, func(ctx context.Context) (bool, error) {
 		now, err := GatherStatus(ctx, c)
-		if ctx.Err() == nil || !looked { // a look that time cut short says less than one before
-			s, last, looked = now, err, true
+		if ctx.Err() == nil || !gathered { // prefer an earlier status to one cut short by the timeout
+			s, last, gathered = now, err, true
 		}
 		return err == nil && s.Ready(), nil
 	})
@@ -152,8 +152,8 @@ func WaitStatus(ctx context.Context, c *kube.Client, wait time.Duration) (Status
 	return s, last
 }
 
-// reading is what the API server answered.
-type reading struct {
+// clusterState holds the objects that a status is derived from.
+type clusterState struct {
 	agent      *appsv1.DaemonSet
 	controller *appsv1.Deployment
 	nodes      []corev1.Node
@@ -162,7 +162,7 @@ type reading struct {
 	brakes     []trunkline.Brake
 }
 
-func (r *reading) read(ctx context.Context, c *kube.Client) error {
+func (r *clusterState) read(ctx context.Context, c *kube.Client) error {
 	var err error
 	if r.agent, err = c.Core.AppsV1().DaemonSets(systemNamespace).Get(ctx, agentName, metav1.GetOptions{}); err != nil {
 		if !apierrors.IsNotFound(err) {
@@ -191,8 +191,8 @@ func (r *reading) read(ctx context.Context, c *kube.Client) error {
 	return nil
 }
 
-// summarise turns what was read into a status. Pure.
-func summarise(in reading, now time.Time) Status {
+// summarise derives the status from the objects. Pure.
+func summarise(in clusterState, now time.Time) Status {
 	s := Status{Installed: in.agent != nil}
 	s.workloads(in)
 	reports := map[string]*trunkline.NodeNetwork{}
@@ -210,7 +210,7 @@ func summarise(in reading, now time.Time) Status {
 	return s
 }
 
-func (s *Status) workloads(in reading) {
+func (s *Status) workloads(in clusterState) {
 	if in.agent == nil {
 		s.wrong("DaemonSet "+agentName, "is not installed in %s: kubectl apply -k deploy/overlays/eks", systemNamespace)
 	} else {
@@ -242,7 +242,7 @@ func (s *Status) workload(w Workload) {
 	}
 }
 
-// images are those that a workload's pods run, sorted.
+// images returns the images of a workload's pods, sorted.
 func images(pods []corev1.Pod, name string) []string {
 	var out []string
 	for i := range pods {
@@ -260,7 +260,7 @@ func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
 	if n == nil {
 		s.Nodes = append(s.Nodes, row)
 		if s.Installed {
-			s.wrong(object, "its agent has reported nothing: kubectl get pods -n %s -o wide -l %s=%s --field-selector spec.nodeName=%s", systemNamespace, nameLabel, agentName, name)
+			s.wrong(object, "no report from its agent: kubectl get pods -n %s -o wide -l %s=%s --field-selector spec.nodeName=%s", systemNamespace, nameLabel, agentName, name)
 		}
 		return
 	}
@@ -277,16 +277,16 @@ func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
 		}
 	}
 	if row.Age > staleReport {
-		s.wrong(object, "the last report is %s old: the agent or its way to the API server is down", row.Age)
+		s.wrong(object, "the last report is %s old: the agent is down or cannot reach the API server", row.Age)
 	}
 	if e := st.LastError; e != nil {
-		s.wrong(object, "EC2 refused %s %d times: %s %s", e.Action, e.Count, e.Code, e.Message)
+		s.wrong(object, "%d calls of %s in a row failed: %s %s", e.Count, e.Action, e.Code, e.Message)
 	}
 	s.Nodes = append(s.Nodes, row)
 }
 
-// bad reports whether a condition needs somebody's eye. Drift is bad when true,
-// the others when not.
+// bad reports whether a condition is an error: Drift when it is true, the others when
+// they are not.
 func bad(c metav1.Condition) bool {
 	if c.Type == trunkline.ConditionDrift {
 		return c.Status == metav1.ConditionTrue
@@ -294,15 +294,15 @@ func bad(c metav1.Condition) bool {
 	return c.Status != metav1.ConditionTrue
 }
 
-// pods counts those on the pod network, and names those of Trunkline's that are
-// not ready.
-func (s *Status) pods(in reading, reports map[string]*trunkline.NodeNetwork, now time.Time) {
+// pods counts the pods on the pod network, and reports Trunkline's own pods that are not
+// ready.
+func (s *Status) pods(in clusterState, reports map[string]*trunkline.NodeNetwork, now time.Time) {
 	bound, young, leaving := map[string]int{}, map[string]int{}, map[string]int{}
 	for i := range in.pods {
 		p := &in.pods[i]
 		own := p.Namespace == systemNamespace && (p.Labels[nameLabel] == agentName || p.Labels[nameLabel] == controllerName)
 		if own && !podReady(p) && p.DeletionTimestamp == nil {
-			s.wrong("pod "+p.Namespace+"/"+p.Name, "on %s is %s%s", p.Spec.NodeName, p.Status.Phase, waitingFor(p))
+			s.wrong("pod "+p.Namespace+"/"+p.Name, "on %s is %s%s", p.Spec.NodeName, p.Status.Phase, notReadyReason(p))
 		}
 		if !onPodNetwork(p) {
 			continue
@@ -328,21 +328,21 @@ func (s *Status) pods(in reading, reports map[string]*trunkline.NodeNetwork, now
 	}
 }
 
-// onPodNetwork reports whether a pod has, or waits for, an address of its own.
+// onPodNetwork reports whether a pod has or needs an address of its own.
 func onPodNetwork(p *corev1.Pod) bool {
 	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	return !p.Spec.HostNetwork && p.Spec.NodeName != "" && !ended
 }
 
-// A node's report follows a pod's wiring within reportLag; one that has not known
-// of a pod for reportPatience is itself at fault.
+// A node's report includes a pod within reportLag after the pod was wired. A pod that is
+// missing from it for reportDeadline counts as unmanaged.
 const (
 	reportLag      = 20 * time.Second
-	reportPatience = 2 * time.Minute
+	reportDeadline = 2 * time.Minute
 )
 
-// unseen reports whether a node's report of a moment need not know of a pod yet:
-// it was bound or wired about then or later, and not long ago.
+// unseen reports whether a node's report may lack a pod because the pod is new: it was
+// bound or wired shortly before the report or later, and within reportDeadline.
 func unseen(p *corev1.Pod, reported, now time.Time) bool {
 	last := p.CreationTimestamp.Time
 	for _, c := range p.Status.Conditions {
@@ -352,5 +352,5 @@ func unseen(p *corev1.Pod, reported, now time.Time) bool {
 			}
 		}
 	}
-	return last.Add(reportLag).After(reported) && now.Sub(last) < reportPatience
+	return last.Add(reportLag).After(reported) && now.Sub(last) < reportDeadline
 }

@@ -20,26 +20,26 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// testCluster is connectivity.Cluster by the API server.
+// testCluster implements connectivity.Cluster with the API server.
 type testCluster struct {
 	client *kube.Client
 	image  string
 	claim  claim
-	// How often the claim is renewed, and after how long without a change it is void.
-	renewEvery, patience time.Duration
+	// Interval of the claim's renewals, and the time without one after which it expires.
+	renewEvery, expiry time.Duration
 }
 
-// NewTestCluster returns what `connectivity test` runs on. image is the workload
-// image its pods run.
+// NewTestCluster returns the cluster of a client for `connectivity test`. image is the
+// workload image of its pods.
 func NewTestCluster(c *kube.Client, image string) connectivity.Cluster {
 	return newTestCluster(c, image)
 }
 
 func newTestCluster(c *kube.Client, image string) *testCluster {
-	return &testCluster{client: c, image: image, claim: newClaim(), renewEvery: renewEvery, patience: claimPatience}
+	return &testCluster{client: c, image: image, claim: newClaim(), renewEvery: renewEvery, expiry: claimExpiry}
 }
 
-// pollEvery is how often a state is read again while waiting for it.
+// pollEvery is the interval of reads while waiting for a state.
 const pollEvery = 250 * time.Millisecond
 
 func poll(ctx context.Context, ok func(ctx context.Context) (bool, error)) error {
@@ -68,7 +68,7 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 		if n.Spec.Unschedulable || !nodeReady(n) || slices.ContainsFunc(n.Spec.Taints, forbids) {
 			continue
 		}
-		node := connectivity.Node{Name: n.Name, Room: int(n.Status.Allocatable.Pods().Value()) - bound[n.Name]}
+		node := connectivity.Node{Name: n.Name, FreePods: int(n.Status.Allocatable.Pods().Value()) - bound[n.Name]}
 		for _, a := range n.Status.Addresses {
 			ip, err := netip.ParseAddr(a.Address)
 			switch {
@@ -87,8 +87,8 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 	return out, nil
 }
 
-// forbids reports whether a taint keeps pods off a node that is ready. The node
-// controller takes its own taints off some seconds after a node has become ready, and
+// forbids reports whether a taint keeps pods off a ready node. The node controller's own
+// taints do not count: it removes them some seconds after a node has become ready, and
 // every pod tolerates them for minutes.
 func forbids(t corev1.Taint) bool {
 	if t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable {
@@ -106,7 +106,7 @@ func nodeReady(n *corev1.Node) bool {
 // Create implements connectivity.Cluster.
 func (c *testCluster) Create(ctx context.Context, namespace string, s connectivity.Setup) (map[string]netip.Addr, error) {
 	core := c.client.Core.CoreV1()
-	// The default account appears only some time after the namespace.
+	// The default account is created only some time after the namespace.
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: testAccount}}
 	if _, err := core.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create service account: %w", err)
@@ -121,86 +121,86 @@ func (c *testCluster) Create(ctx context.Context, namespace string, s connectivi
 			return nil, fmt.Errorf("create pod %s: %w", p.Name, err)
 		}
 	}
-	addrs, behind := map[string]netip.Addr{}, ""
-	var since time.Time // that an image is known not to come
+	addrs, notReady := map[string]netip.Addr{}, ""
+	var since time.Time // of the first failed image pull
 	err := poll(ctx, func(ctx context.Context) (bool, error) {
 		pods, err := c.Pods(ctx, namespace)
 		if err != nil {
 			return false, err
 		}
-		addrs, behind = readyPods(pods, s.Pods)
-		why := noImage(pods)
-		switch ended := endedPod(pods, s.Pods); {
-		case ended != "":
-			return false, errors.New(ended)
+		addrs, notReady = readyPods(pods, s.Pods)
+		why := pullFailure(pods)
+		switch failed := failedPod(pods, s.Pods); {
+		case failed != "":
+			return false, errors.New(failed)
 		case why == "":
 			since = time.Time{}
 		case since.IsZero():
 			since = time.Now()
-		case time.Since(since) > imagePatience:
-			return false, fmt.Errorf("%s: give one that the nodes have or can pull (--image)", why)
+		case time.Since(since) > pullTimeout:
+			return false, fmt.Errorf("%s: choose an image that the nodes have or can pull (--image)", why)
 		}
-		return behind == "", nil
+		return notReady == "", nil
 	})
-	if behind != "" && ctx.Err() != nil {
-		return nil, fmt.Errorf("wait for the test's pods: %s: %w", behind, err)
+	if notReady != "" && ctx.Err() != nil {
+		return nil, fmt.Errorf("wait for the test's pods: %s: %w", notReady, err)
 	}
 	return addrs, err
 }
 
-// imagePatience is how long a registry may fail before the test gives up.
-const imagePatience = 15 * time.Second
+// pullTimeout is how long image pulls may fail before the test gives up.
+const pullTimeout = 15 * time.Second
 
-// noImage names the first pod whose image the kubelet has failed to get.
-func noImage(pods []corev1.Pod) string {
+// pullFailure describes the first failed image pull; empty if there is none.
+func pullFailure(pods []corev1.Pod) string {
 	for i := range pods {
 		p := &pods[i]
 		for _, s := range p.Status.ContainerStatuses {
 			w := s.State.Waiting
 			if w != nil && slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}, w.Reason) {
-				return fmt.Sprintf("node %s cannot get the image %s (%s)", p.Spec.NodeName, s.Image, w.Reason)
+				return fmt.Sprintf("node %s cannot pull image %s (%s)", p.Spec.NodeName, s.Image, w.Reason)
 			}
 		}
 	}
 	return ""
 }
 
-// readyPods returns the addresses of the wanted pods, and what the first that is
-// not Ready lacks.
+// readyPods returns the addresses of the wanted pods, and the reason why one of them is
+// not Ready.
 func readyPods(have []corev1.Pod, want []connectivity.PodSpec) (map[string]netip.Addr, string) {
 	addrs := map[string]netip.Addr{}
-	behind := ""
+	notReady := ""
 	for _, w := range want {
 		i := slices.IndexFunc(have, func(p corev1.Pod) bool { return p.Name == w.Name })
 		if i < 0 {
-			behind = "pod " + w.Name + " is not there"
+			notReady = "pod " + w.Name + " does not exist"
 			continue
 		}
 		p := have[i]
 		addr, err := netip.ParseAddr(p.Status.PodIP)
-		if ready := err == nil && podReady(&p); !ready && !ranOut(w, &p) {
-			behind = fmt.Sprintf("pod %s on %s is %s%s", p.Name, p.Spec.NodeName, p.Status.Phase, waitingFor(&p))
+		if ready := err == nil && podReady(&p); !ready && !streamEnded(w, &p) {
+			notReady = fmt.Sprintf("pod %s on %s is %s%s", p.Name, p.Spec.NodeName, p.Status.Phase, notReadyReason(&p))
 			continue
 		}
 		addrs[w.Name] = addr
 	}
-	return addrs, behind
+	return addrs, notReady
 }
 
-// ranOut reports whether a stream ended as soon as it began; the check of streams
-// says why.
-func ranOut(w connectivity.PodSpec, p *corev1.Pod) bool {
+// streamEnded reports whether p is a stream that has ended. The operation check of
+// streams reports the reason.
+func streamEnded(w connectivity.PodSpec, p *corev1.Pod) bool {
 	return w.Stream != nil && slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.State.Terminated != nil })
 }
 
-// endedPod names the first of the wanted pods that will never be Ready, and why: a
-// node that is full rejects a pod for good.
-func endedPod(have []corev1.Pod, want []connectivity.PodSpec) string {
+// failedPod describes the first wanted pod that failed and will never be Ready; empty if
+// there is none. A full node, for instance, rejects a pod permanently.
+func failedPod(have []corev1.Pod, want []connectivity.PodSpec) string {
 	for i := range have {
 		p := &have[i]
-		wanted := slices.ContainsFunc(want, func(w connectivity.PodSpec) bool { return w.Name == p.Name && !ranOut(w, p) })
+		wanted := slices.ContainsFunc(want, func(w connectivity.PodSpec) bool { return w.Name == p.Name && !streamEnded(w, p) })
 		if wanted && p.Status.Phase == corev1.PodFailed {
-			return fmt.Sprintf("pod %s on %s is %s%s", p.Name, p.Spec.NodeName, p.Status.Phase, waitingFor(p))
+			return fmt.Sprintf("pod %s on %s is %s%s", p.Name, p.Spec.NodeName, p.Status.Phase, notReadyReason(p))
 		}
 	}
 	return ""
@@ -212,9 +212,9 @@ func podReady(p *corev1.Pod) bool {
 	})
 }
 
-// waitingFor says what the kubelet or the scheduler waits for, or why the pod was
-// rejected, as ": reason".
-func waitingFor(p *corev1.Pod) string {
+// notReadyReason returns, as ": reason", why a pod is not ready: what the kubelet or the
+// scheduler waits for, why a container exited, or why the pod was rejected.
+func notReadyReason(p *corev1.Pod) string {
 	if p.Status.Phase == corev1.PodFailed && p.Status.Reason != "" {
 		return ": " + strings.TrimSpace(p.Status.Reason+" "+p.Status.Message)
 	}
@@ -223,7 +223,7 @@ func waitingFor(p *corev1.Pod) string {
 			return ": " + strings.TrimSpace(w.Reason+" "+w.Message)
 		}
 		if t := s.LastTerminationState.Terminated; t != nil && s.RestartCount > 0 && !s.Ready {
-			return fmt.Sprintf(": %s ended with status %d (%s), %d restarts", s.Name, t.ExitCode, t.Reason, s.RestartCount)
+			return fmt.Sprintf(": %s exited with status %d (%s), %d restarts", s.Name, t.ExitCode, t.Reason, s.RestartCount)
 		}
 	}
 	for _, c := range p.Status.Conditions {
@@ -234,7 +234,7 @@ func waitingFor(p *corev1.Pod) string {
 	return ""
 }
 
-// answerTime is how long an interruption waits for the answer to a request.
+// answerTime bounds requests that an interruption does not cancel.
 const answerTime = 10 * time.Second
 
 // Remove implements connectivity.Cluster.
@@ -242,77 +242,79 @@ func (c *testCluster) Remove(ctx context.Context, namespace string) error {
 	return c.remove(ctx, namespace, c.claim.uid)
 }
 
-// remove removes the namespace that has the uid, and touches no other of its name.
+// remove deletes the namespace with this UID and waits until it is deleted. Another
+// namespace of the same name is not changed.
 func (c *testCluster) remove(ctx context.Context, namespace string, uid types.UID) error {
-	if there, err := c.there(ctx, namespace, uid); err != nil || !there {
+	if exists, err := c.exists(ctx, namespace, uid); err != nil || !exists {
 		return err
 	}
-	// Pods first: the namespace controller would look again only after half a
-	// minute when it finds some on their way out.
+	// Pods are deleted first: the namespace controller, if it finds pods that are being
+	// deleted, retries only after half a minute.
 	pods := c.client.Core.CoreV1().Pods(namespace)
 	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove the pods of namespace %s: %w", namespace, err)
 	}
 	err := poll(ctx, func(ctx context.Context) (bool, error) { return c.noPods(ctx, namespace, uid), nil })
 	if err != nil {
-		// Where nobody waits for them any more, the namespace goes with the last of them.
-		answered, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+		// Delete the namespace without waiting, so that Kubernetes removes it with its
+		// last pod.
+		uninterrupted, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 		defer cancel()
-		err = errors.Join(err, c.deleteNamespace(answered, namespace, uid))
-		return fmt.Errorf("wait for the pods of namespace %s to go: %w", namespace, err)
+		err = errors.Join(err, c.deleteNamespace(uninterrupted, namespace, uid))
+		return fmt.Errorf("wait until the pods of namespace %s are deleted: %w", namespace, err)
 	}
 	if err := c.deleteNamespace(ctx, namespace, uid); err != nil {
 		return err
 	}
-	return c.gone(ctx, namespace, uid)
+	return c.waitDeleted(ctx, namespace, uid)
 }
 
-// noPods reports whether the namespace has no pod any more. What cannot be read is for
-// the next look.
+// noPods reports whether the namespace has no pods. It returns false if it cannot read
+// them.
 func (c *testCluster) noPods(ctx context.Context, namespace string, uid types.UID) bool {
 	pods := c.client.Core.CoreV1().Pods(namespace)
 	left, err := pods.List(ctx, metav1.ListOptions{})
 	if err != nil || len(left.Items) == 0 {
 		return err == nil
 	}
-	if there, err := c.there(ctx, namespace, uid); err != nil || !there {
+	if exists, err := c.exists(ctx, namespace, uid); err != nil || !exists {
 		return err == nil
 	}
 	if slices.ContainsFunc(left.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil }) {
-		// Its creation was under way when the run was interrupted.
+		// A pod whose creation was in flight when the run was interrupted.
 		_ = pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	}
 	return false
 }
 
-// there reports whether the namespace that has the uid is still there.
-func (c *testCluster) there(ctx context.Context, namespace string, uid types.UID) (bool, error) {
+// exists reports whether the namespace with this UID exists.
+func (c *testCluster) exists(ctx context.Context, namespace string, uid types.UID) (bool, error) {
 	ns, err := c.client.Core.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("look for namespace %s: %w", namespace, err)
+		return false, fmt.Errorf("get namespace %s: %w", namespace, err)
 	}
 	return ns.UID == uid, nil
 }
 
 func (c *testCluster) deleteNamespace(ctx context.Context, namespace string, uid types.UID) error {
 	err := c.client.Core.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict: on its way out, or another's
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict: being deleted, or another UID
 		return fmt.Errorf("remove namespace %s: %w", namespace, err)
 	}
 	return nil
 }
 
-// gone waits until the namespace that has the uid is gone.
-func (c *testCluster) gone(ctx context.Context, namespace string, uid types.UID) error {
+// waitDeleted waits until the namespace with this UID is deleted.
+func (c *testCluster) waitDeleted(ctx context.Context, namespace string, uid types.UID) error {
 	err := poll(ctx, func(ctx context.Context) (bool, error) {
-		there, err := c.there(ctx, namespace, uid)
-		return err == nil && !there, nil
+		exists, err := c.exists(ctx, namespace, uid)
+		return err == nil && !exists, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for namespace %s to go: %w", namespace, err)
+		return fmt.Errorf("wait until namespace %s is deleted: %w", namespace, err)
 	}
 	return nil
 }
@@ -363,14 +365,14 @@ func (c *testCluster) Pods(ctx context.Context, namespace string) ([]corev1.Pod,
 	return pods.Items, nil
 }
 
-// Interfaces implements connectivity.Cluster by the agent's own book.
+// Interfaces implements connectivity.Cluster with the agent's ledger.
 func (c *testCluster) Interfaces(ctx context.Context, node string) (map[netip.Addr]connectivity.ENI, error) {
-	book, err := ReadBook(ctx, c.client, node)
+	ledger, err := ReadLedger(ctx, c.client, node)
 	if err != nil {
 		return nil, err
 	}
 	out := map[netip.Addr]connectivity.ENI{}
-	for _, e := range book.ENIs {
+	for _, e := range ledger.ENIs {
 		for _, a := range e.Addresses {
 			out[a.Address] = connectivity.ENI{ID: e.ID, Device: e.Device}
 		}
@@ -399,17 +401,17 @@ func (c *testCluster) ErrorLines(ctx context.Context, since time.Time) ([]string
 		return nil, fmt.Errorf("list Trunkline's pods: %w", err)
 	}
 	if len(pods.Items) == 0 {
-		return nil, fmt.Errorf("no pod in %s has the label %s: there is no log to read", systemNamespace, selector)
+		return nil, fmt.Errorf("no pod in %s has the label %s, so there is no log to read", systemNamespace, selector)
 	}
 	var out []string
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		lines, err := c.errorLines(ctx, p, since, false)
 		if err == nil && crashed(p, since) {
-			// What it ended with is in the log of the container before.
-			var before []string
-			before, err = c.errorLines(ctx, p, since, true)
-			lines = append(before, lines...)
+			// The crash itself is in the log of the previous container.
+			var previous []string
+			previous, err = c.errorLines(ctx, p, since, true)
+			lines = append(previous, lines...)
 		}
 		if err != nil {
 			return nil, err
@@ -422,12 +424,13 @@ func (c *testCluster) ErrorLines(ctx context.Context, since time.Time) ([]string
 // crashed reports whether a pod's first container was restarted since a time.
 func crashed(p *corev1.Pod, since time.Time) bool {
 	return slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		t := s.LastTerminationState.Terminated // told to the second
+		t := s.LastTerminationState.Terminated // FinishedAt is truncated to the second
 		return s.Name == p.Spec.Containers[0].Name && t != nil && t.FinishedAt.Add(time.Second).After(since)
 	})
 }
 
-// errorLines reads the log of a pod's first container, or of the one it replaced.
+// errorLines returns the error lines in the log of a pod's first container, or of its
+// previous instance.
 func (c *testCluster) errorLines(ctx context.Context, p *corev1.Pod, since time.Time, previous bool) (out []string, err error) {
 	from := metav1.NewTime(since)
 	opts := &corev1.PodLogOptions{Container: p.Spec.Containers[0].Name, SinceTime: &from, Previous: previous}
@@ -449,8 +452,8 @@ func (c *testCluster) errorLines(ctx context.Context, p *corev1.Pod, since time.
 	return out, nil
 }
 
-// isErrorLine reports whether a log line tells of something that needs a human:
-// slog's Error level in either format, or a crash of the Go runtime.
+// isErrorLine reports whether a log line is of slog's Error level in either format, or
+// part of a crash of the Go runtime.
 func isErrorLine(line string) bool {
 	for _, mark := range []string{`level=ERROR`, `"level":"ERROR"`, "panic:", "fatal error:", "DATA RACE", "[signal SIG"} {
 		if strings.Contains(line, mark) {

@@ -27,11 +27,11 @@ const (
 	podsPath       = "/api/v1/pods"
 )
 
-// stopAtPods interrupts a run once it has put pods into the cluster.
+// stopAtPods interrupts a run once it has created pods.
 type stopAtPods struct {
 	*kubetest.Server
 	stop func()
-	most int // pods that were there
+	most int // pods at the time of the interruption
 }
 
 func (s *stopAtPods) watch(ctx context.Context) {
@@ -55,29 +55,29 @@ func TestAnInterruptedTestLeavesNothingInTheCluster(t *testing.T) {
 	r, err := connectivity.Run(ctx, NewTestCluster(client, "img"), testOptions("trunkline-test"), &TestProgress{W: t.Output()})
 	<-watched
 	if w.most < 3 || !errors.Is(err, context.Canceled) {
-		t.Fatalf("interrupted at %d pods: %v; want it amid its pods", w.most, err)
+		t.Fatalf("interrupted at %d pods: %v; want an interruption while it creates pods", w.most, err)
 	}
-	if pods, spaces := s.Keys(podsPath), s.Keys(namespacesPath); len(pods)+len(spaces) > 0 {
-		t.Errorf("pods %v and namespaces %v are left", pods, spaces)
+	if pods, namespaces := s.Keys(podsPath), s.Keys(namespacesPath); len(pods)+len(namespaces) > 0 {
+		t.Errorf("pods %v and namespaces %v are left", pods, namespaces)
 	}
-	if r.Green() || r.Failed > 0 {
-		t.Errorf("green %v, %d failed", r.Green(), r.Failed)
+	if r.Succeeded() || r.Failed > 0 {
+		t.Errorf("succeeded %v, %d failed", r.Succeeded(), r.Failed)
 	}
 }
 
-// roundTrip is a transport as a function.
+// roundTrip is an http.RoundTripper that is a function.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A pod whose creation was under way when the run was interrupted appears after the
+// A pod whose creation was in flight when the run was interrupted appears after the
 // others were deleted.
-func TestAPodThatComesLateIsRemovedToo(t *testing.T) {
+func TestAPodThatAppearsDuringTheRemovalIsRemovedToo(t *testing.T) {
 	s := kubetest.New(t)
 	put := func(name string) {
 		s.Put(podsPath, &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "trunkline-test", Name: name}})
 	}
-	uid := putSpace(s, "trunkline-test", testPart)
+	uid := putNamespace(s, "trunkline-test", testPart)
 	put("early")
 	cfg, late := s.REST(), sync.OnceFunc(func() { put("late") })
 	cfg.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
@@ -101,10 +101,10 @@ func TestAPodThatComesLateIsRemovedToo(t *testing.T) {
 	}
 }
 
-// The kubelet of a node that is gone confirms the end of no pod.
-func TestANamespaceWhosePodsDoNotGoIsOnItsWayOut(t *testing.T) {
+// The kubelet of a failed node does not confirm the end of its pods.
+func TestANamespaceIsDeletedAlthoughItsPodsAreNot(t *testing.T) {
 	s := kubetest.New(t)
-	uid := putSpace(s, "trunkline-test", testPart)
+	uid := putNamespace(s, "trunkline-test", testPart)
 	cfg := s.REST()
 	cfg.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
 		return roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -121,16 +121,16 @@ func TestANamespaceWhosePodsDoNotGoIsOnItsWayOut(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := newTestCluster(client, "img").remove(ctx, "trunkline-test", uid); err == nil || !strings.Contains(err.Error(), "wait for the pods of namespace trunkline-test to go") {
-		t.Errorf("%v, want that its pods do not go", err)
+	if err := newTestCluster(client, "img").remove(ctx, "trunkline-test", uid); err == nil || !strings.Contains(err.Error(), "wait until the pods of namespace trunkline-test are deleted") {
+		t.Errorf("%v, want that its pods are not deleted", err)
 	}
 	if left := s.Keys(namespacesPath); len(left) > 0 {
-		t.Errorf("nobody asked for namespace %v to go", left)
+		t.Errorf("namespace %v was not deleted", left)
 	}
 }
 
-// A node that is full by the time a pod comes rejects it.
-func TestAPodThatItsNodeRejectedEndsTheWaitWithTheReason(t *testing.T) {
+// A node that is full when a pod arrives rejects it.
+func TestARejectedPodEndsTheWaitWithTheReason(t *testing.T) {
 	s := kubetest.New(t)
 	cfg := s.REST()
 	cfg.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
@@ -154,12 +154,12 @@ func TestAPodThatItsNodeRejectedEndsTheWaitWithTheReason(t *testing.T) {
 	defer cancel()
 	_, err = NewTestCluster(client, "img").Create(ctx, "trunkline-test", connectivity.Setup{Pods: []connectivity.PodSpec{{Name: "client-1", Node: "n1"}}})
 	if ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), "pod client-1 on n1 is Failed: OutOfpods Pod was rejected") {
-		t.Errorf("%v; want the reason, and at once", err)
+		t.Errorf("%v; want the reason without waiting", err)
 	}
 }
 
-// What became of a stream that ended at once is for the check of streams to say.
-func TestAStreamThatEndedAtOnceKeepsNoCaseFromRunning(t *testing.T) {
+// The operation check of streams reports a stream that ended early.
+func TestAStreamThatEndedEarlyDoesNotFailTheSetUp(t *testing.T) {
 	ended := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stream-tcp"}, Status: corev1.PodStatus{
 		Phase: corev1.PodFailed, PodIP: "10.0.0.7",
 		ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}},
@@ -169,16 +169,16 @@ func TestAStreamThatEndedAtOnceKeepsNoCaseFromRunning(t *testing.T) {
 		if stream != "" {
 			specs[0].Stream = []string{stream}
 		}
-		_, behind := readyPods([]corev1.Pod{ended}, specs)
-		if why := endedPod([]corev1.Pod{ended}, specs); why != want || behind != want {
-			t.Errorf("a pod of %q: ended %q, behind %q; want %q", stream, why, behind, want)
+		_, notReady := readyPods([]corev1.Pod{ended}, specs)
+		if failed := failedPod([]corev1.Pod{ended}, specs); failed != want || notReady != want {
+			t.Errorf("stream %q: failed %q, not ready %q; want %q", stream, failed, notReady, want)
 		}
 	}
 }
 
-// logs are those of one agent: what it says now, and what it said before it was
-// started anew.
-func logs(t *testing.T, now, before string, ended time.Time) *kube.Client {
+// logs returns a client of a server with the logs of one agent: that of its container,
+// and that of the previous one, which ended at the given time.
+func logs(t *testing.T, now, previous string, ended time.Time) *kube.Client {
 	t.Helper()
 	pod := systemPod("trunkline-agent-x", agentName, "n1", "img", true)
 	pod.Spec.Containers[0].Name = "agent"
@@ -191,7 +191,7 @@ func logs(t *testing.T, now, before string, ended time.Time) *kube.Client {
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{pod}})
 		case r.URL.Query().Get("previous") == "true":
-			fmt.Fprint(w, before)
+			fmt.Fprint(w, previous)
 		default:
 			fmt.Fprint(w, now)
 		}
@@ -204,26 +204,26 @@ func logs(t *testing.T, now, before string, ended time.Time) *kube.Client {
 	return client
 }
 
-func TestWhatAnAgentSaidBeforeItCrashedIsReadToo(t *testing.T) {
-	const fine, crash = "level=INFO msg=ok\n", "panic: runtime error\n\ngoroutine 1 [running]:\n"
-	began := now()
+func TestTheLogOfACrashedContainerIsReadToo(t *testing.T) {
+	const noError, crash = "level=INFO msg=ok\n", "panic: runtime error\n\ngoroutine 1 [running]:\n"
+	start := now()
 	for name, c := range map[string]struct {
-		now, before string
-		ended       time.Time
-		want        []string
+		now, previous string
+		ended         time.Time
+		want          []string
 	}{
-		"it crashed meanwhile":     {fine, crash, began.Add(3 * time.Second), []string{"trunkline-agent-x: panic: runtime error"}},
-		"it crashed long ago":      {fine, crash, began.Add(-time.Hour), nil},
-		"it was stopped, and said": {"level=ERROR msg=now\n", fine, began.Add(time.Second), []string{"trunkline-agent-x: level=ERROR msg=now"}},
+		"crashed during the run":          {noError, crash, start.Add(3 * time.Second), []string{"trunkline-agent-x: panic: runtime error"}},
+		"crashed before the run":          {noError, crash, start.Add(-time.Hour), nil},
+		"restarted, then logged an error": {"level=ERROR msg=now\n", noError, start.Add(time.Second), []string{"trunkline-agent-x: level=ERROR msg=now"}},
 	} {
-		got, err := NewTestCluster(logs(t, c.now, c.before, c.ended), "img").ErrorLines(t.Context(), began)
+		got, err := NewTestCluster(logs(t, c.now, c.previous, c.ended), "img").ErrorLines(t.Context(), start)
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
 	}
 }
 
-func TestWhereThereIsNoLogNothingIsKnownOfErrors(t *testing.T) {
+func TestErrorLinesWithoutALogIsAnError(t *testing.T) {
 	client, err := kube.FromREST(kubetest.New(t).REST())
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func TestWhereThereIsNoLogNothingIsKnownOfErrors(t *testing.T) {
 	}
 }
 
-func TestAServerThatDoesNotAnswerInTimeIsAnErrorAndNoHealthyCluster(t *testing.T) {
+func TestStatusOfAnAPIServerThatDoesNotAnswerIsAnError(t *testing.T) {
 	done := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {

@@ -12,7 +12,7 @@ import (
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 )
 
-// Names and labels of what the connectivity test makes.
+// Names and labels of the connectivity test's objects.
 const (
 	testPart    = "trunkline-connectivity-test"
 	testAccount = "workload"
@@ -20,8 +20,8 @@ const (
 	roleLabel   = "trunkline.dev/test-role"
 )
 
-// testPod is one pod of the connectivity test. Probes get five seconds: on a busy
-// node the first thing to suffer is a probe's default of one.
+// testPod returns a pod of the connectivity test. The timeout of its probes is five
+// seconds: the default of one is exceeded on a busy node.
 func testPod(p connectivity.PodSpec, image string) *corev1.Pod {
 	yes, no, soon := true, false, int64(1)
 	http, tcp, udp := connectivity.Ports(p.Host)
@@ -34,7 +34,7 @@ func testPod(p connectivity.PodSpec, image string) *corev1.Pod {
 		}},
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
-			// Raw sockets, for the spoofing cases; ping is default in most runtimes.
+			// Raw sockets, for the spoofing cases.
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_RAW"}},
 		},
 	}
@@ -68,10 +68,10 @@ func fieldEnv(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 }
 
-// role is a pod's name without its number: server-1 is a server.
+// role returns a pod's name without its number: "server" for server-1.
 func role(pod string) string { return strings.TrimRight(pod, "-0123456789") }
 
-// testSelector picks one pod by its name, several by the role they share.
+// testSelector selects one pod by its name, several by their role.
 func testSelector(pods []string) map[string]string {
 	if len(pods) == 1 {
 		return map[string]string{testLabel: pods[0]}
@@ -79,7 +79,7 @@ func testSelector(pods []string) map[string]string {
 	return map[string]string{roleLabel: role(pods[0])}
 }
 
-// testService is one Service of the connectivity test.
+// testService returns a Service of the connectivity test.
 func testService(s connectivity.ServiceSpec) *corev1.Service {
 	http, tcp, udp := connectivity.Ports(false)
 	port := func(name string, proto corev1.Protocol, n int) corev1.ServicePort {

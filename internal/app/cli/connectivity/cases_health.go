@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// healthCases ask Trunkline itself.
+// healthCases check the state of Trunkline's own components.
 func healthCases() []Case {
 	return []Case{{
 		Name:    "health",
@@ -15,10 +15,10 @@ func healthCases() []Case {
 		Run: func(ctx context.Context, e *Env) error {
 			wrong, err := e.Cluster.Health(ctx)
 			if err != nil {
-				return fmt.Errorf("ask for Trunkline's health: %w", err)
+				return fmt.Errorf("read Trunkline's status: %w", err)
 			}
 			if len(wrong) > 0 {
-				return &Failure{Sent: "a look at Trunkline's parts", Got: strings.Join(wrong, "; "), Want: "all ready", Look: []string{"trunkline status"}}
+				return &Failure{Sent: "a query of Trunkline's status", Got: strings.Join(wrong, "; "), Want: "all ready", Hints: []string{"trunkline status"}}
 			}
 			return nil
 		},

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// nodeCases are between pods and nodes.
+// nodeCases check traffic between pods and nodes.
 func nodeCases() []Case {
 	toNode := func(ctx context.Context, e *Env, host Peer) error {
 		return e.check(ctx, exchange{from: e.Client[0], to: host, what: "1 kB by HTTP", args: httpArgs(host.Addr, host.HTTP)})
@@ -72,10 +72,10 @@ func nodeCases() []Case {
 				if err != nil {
 					return err
 				}
-				if r.Status == 0 { // plain HTTP to a TLS port is answered by status 400
+				if r.Status == 0 { // a TLS server answers plain HTTP with status 400
 					return &Failure{
 						Sent: fmt.Sprintf("an HTTP request from %s to the API server at %s:443", p, svc.Address),
-						Got:  r.saw(), Want: "an HTTP status", Look: []string{"security groups of the API server; kubectl get endpointslices -n default"},
+						Got:  r.summary(), Want: "an HTTP status", Hints: []string{"security groups of the API server; kubectl get endpointslices -n default"},
 					}
 				}
 				return nil
@@ -113,13 +113,13 @@ func kubeletProbes(ctx context.Context, e *Env) error {
 	if len(wrong) > 0 {
 		return &Failure{
 			Sent: fmt.Sprintf("HTTP probes by the kubelets to %d pods", probed), Got: strings.Join(wrong, "; "), Want: "every probe answered",
-			Look: []string{"kubectl describe pods -n " + e.Options.Namespace},
+			Hints: []string{"kubectl describe pods -n " + e.Options.Namespace},
 		}
 	}
 	return nil
 }
 
-// sameAddrs compares two sets of addresses.
+// sameAddrs reports whether a and b hold the same addresses, in any order.
 func sameAddrs(a, b []netip.Addr) bool {
 	count := map[netip.Addr]int{}
 	for _, x := range a {

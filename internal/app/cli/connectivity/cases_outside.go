@@ -6,11 +6,11 @@ import (
 	"strconv"
 )
 
-// outsideCases are about the way out of the VPC.
+// outsideCases check traffic that leaves the VPC.
 func outsideCases(mtu int) []Case {
 	large := largePayload(mtu)
-	// The pods worth asking: one on each node, and one on a secondary ENI, whose
-	// traffic must leave by the primary.
+	// One pod on each node, and a pair on two ENIs: traffic of a pod on a secondary ENI
+	// must leave through the primary one.
 	senders := func(e *Env) []Peer {
 		out := []Peer{e.Client[0]}
 		if e.far() == 1 {
@@ -24,7 +24,7 @@ func outsideCases(mtu int) []Case {
 	return []Case{
 		{
 			Name:    "outside/source",
-			Asserts: "a host outside the VPC sees the node's address, from whichever ENI a pod has its own",
+			Asserts: "a host outside the VPC sees the node's address, for pods on the primary and on secondary ENIs",
 			Needs:   []Need{OutsideHost},
 			Run: func(ctx context.Context, e *Env) error {
 				for _, p := range senders(e) {
@@ -34,9 +34,9 @@ func outsideCases(mtu int) []Case {
 					}
 					if !r.OK || !p.Node.has(r.Source.Addr().Unmap()) {
 						return &Failure{
-							Sent: fmt.Sprintf("an HTTP request from %s to %s", p, e.Options.Outside), Got: r.saw(),
-							Want: fmt.Sprintf("source %v, the node's", append(p.Node.Internal, p.Node.External...)),
-							Look: []string{"on " + p.Node.Name + ": nft list table inet trunkline; ip rule; ip route show table all", "route table and internet gateway of the node's subnet"},
+							Sent: fmt.Sprintf("an HTTP request from %s to %s", p, e.Options.Outside), Got: r.summary(),
+							Want:  fmt.Sprintf("source %v, the node's", append(p.Node.Internal, p.Node.External...)),
+							Hints: []string{"on " + p.Node.Name + ": nft list table inet trunkline; ip rule; ip route show table all", "route table and internet gateway of the node's subnet"},
 						}
 					}
 				}
@@ -45,8 +45,8 @@ func outsideCases(mtu int) []Case {
 		},
 		{
 			Name:    "outside/path-mtu",
-			Asserts: fmt.Sprintf("%d B with DF to outside the VPC is answered by fragmentation-needed with an MTU of 1500, not lost", large),
-			Needs:   []Need{OutsideHost, Larger},
+			Asserts: fmt.Sprintf("%d B with DF sent out of the VPC are answered with fragmentation-needed and an MTU of 1500", large),
+			Needs:   []Need{OutsideHost, JumboFrames},
 			Run: func(ctx context.Context, e *Env) error {
 				for _, p := range senders(e) {
 					n := strconv.Itoa(large)
@@ -57,8 +57,8 @@ func outsideCases(mtu int) []Case {
 					if r.OK || r.Kind != kindTooBig || r.MTU != 1500 {
 						return &Failure{
 							Sent: fmt.Sprintf("%d B by UDP with DF from %s to %s", large, p, e.Options.Outside),
-							Got:  fmt.Sprintf("%s (path MTU %d)", r.saw(), r.MTU), Want: "too-big with an MTU of 1500",
-							Look: []string{"on " + p.Node.Name + ": ip route get " + e.Options.Outside, "that no group or rule drops ICMP type 3 code 4 to the pod"},
+							Got:  fmt.Sprintf("%s (path MTU %d)", r.summary(), r.MTU), Want: "too-big with an MTU of 1500",
+							Hints: []string{"on " + p.Node.Name + ": ip route get " + e.Options.Outside, "security groups and rules that drop ICMP type 3 code 4 to the pod"},
 						}
 					}
 				}
@@ -68,5 +68,5 @@ func outsideCases(mtu int) []Case {
 	}
 }
 
-// outside is the outside host with one of its ports.
+// outside returns the outside host's address with a port.
 func (e *Env) outside(port int) string { return e.Options.Outside + ":" + strconv.Itoa(port) }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// podCases are pod to pod by address: every placement, every payload, both
-// directions, no translation.
+// podCases check traffic between pods by address: every placement, every payload, both
+// directions, without translation.
 func podCases(mtu int) []Case {
 	var cases []Case
 	for _, pl := range placements() {

@@ -6,14 +6,14 @@ import (
 	"net/netip"
 )
 
-// serviceCases are pod to pod through a ClusterIP, and the node ports.
+// serviceCases check traffic between pods through ClusterIPs, node ports and host ports.
 func serviceCases(mtu int) []Case {
 	var cases []Case
 	for _, pl := range placements() {
 		for _, load := range payloads(mtu) {
 			cases = append(cases, Case{
 				Name:    fmt.Sprintf("pod-to-service/%s/%s", pl.name, load.name),
-				Asserts: fmt.Sprintf("%s arrives both ways through a ClusterIP (%s), and the pod behind it sees the client's own address", load.what, pl.name),
+				Asserts: fmt.Sprintf("%s arrives both ways through a ClusterIP (%s), and the backend sees the client's own address", load.what, pl.name),
 				Needs:   pl.need,
 				Run: func(ctx context.Context, e *Env) error {
 					a, b := pl.pair(e)
@@ -47,7 +47,7 @@ func serviceCases(mtu int) []Case {
 		nodePortCase("policy-local", 0, true),
 		Case{
 			Name:    "host-port/other-node",
-			Asserts: "a pod's host port answers on its node's address, to a pod that keeps its own",
+			Asserts: "a pod's host port answers on its node's address, and the pod sees the client's own address",
 			Needs:   []Need{TwoNodes, Portmap},
 			Run: func(ctx context.Context, e *Env) error {
 				to := e.Server[0]
@@ -65,8 +65,8 @@ func httpArgs(a netip.Addr, port int) []string {
 	return []string{"http", hostport(a, port), "--size=1000", "--timeout=" + dialTimeout.String()}
 }
 
-// nodePortCase dials a NodePort in front of Server[0] from the far node's pod,
-// at Server[0]'s own node (0) or at the client's (1).
+// nodePortCase dials a NodePort of Server[0] from the other node's client, through the
+// node with index at: 0 is the server's, 1 the client's.
 func nodePortCase(name string, at int, local bool) Case {
 	c := Case{
 		Name:    "node-port/" + name,
@@ -89,7 +89,7 @@ func nodePortCase(name string, at int, local bool) Case {
 			via: "node port " + hostport(node, svc.NodePort), args: httpArgs(node, svc.NodePort),
 		}
 		if !local {
-			// The service proxy may put a node's address there; nobody else's.
+			// The service proxy may translate the source to a node's address.
 			x.want = "the client's or a node's address"
 			x.source = func(a netip.Addr) bool { return a == from.Addr || e.Nodes[0].has(a) || e.Nodes[1].has(a) }
 		}

@@ -47,7 +47,7 @@ func run(t *testing.T, m *model, o connectivity.Options) connectivity.Report {
 	return r
 }
 
-func TestTheTableHasEnoughCasesEachWithANameOfItsOwnAndASentence(t *testing.T) {
+func TestEveryCaseHasAUniqueNameAndAnAssertion(t *testing.T) {
 	cases := connectivity.Cases(9001)
 	if len(cases) < 20 {
 		t.Errorf("%d cases, want at least 20", len(cases))
@@ -56,7 +56,7 @@ func TestTheTableHasEnoughCasesEachWithANameOfItsOwnAndASentence(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range cases {
 		if seen[c.Name] || !name.MatchString(c.Name) {
-			t.Errorf("%q: a name twice, or not of the form group/path/detail", c.Name)
+			t.Errorf("%q: a duplicate, or not of the form group/path/detail", c.Name)
 		}
 		seen[c.Name] = true
 		if len(strings.Fields(c.Asserts)) < 5 || c.Run == nil {
@@ -74,7 +74,7 @@ func TestTheTableHasEnoughCasesEachWithANameOfItsOwnAndASentence(t *testing.T) {
 }
 
 func TestEveryCasePassesOnAHealthyNetwork(t *testing.T) {
-	m := newModel(honest)
+	m := newModel(noFault)
 	r := run(t, m, options())
 	for _, o := range r.Cases {
 		if o.Status != connectivity.Passed {
@@ -89,8 +89,8 @@ func TestEveryCasePassesOnAHealthyNetwork(t *testing.T) {
 	}
 }
 
-func TestARunRightAfterAnotherIsNotMisledByNamesThatResolversRemember(t *testing.T) {
-	m := newModel(honest)
+func TestARunRightAfterAnotherDoesNotReadCachedDNSAnswers(t *testing.T) {
+	m := newModel(noFault)
 	for range 2 {
 		for _, o := range run(t, m, options()).Cases {
 			if o.Status != connectivity.Passed {
@@ -100,18 +100,18 @@ func TestARunRightAfterAnotherIsNotMisledByNamesThatResolversRemember(t *testing
 	}
 }
 
-func TestEveryCaseIsTurnedRedBySomethingAndNamesWhatWasSentAndWhereToLook(t *testing.T) {
-	caught := map[string]lie{}
-	for _, l := range lies() {
+func TestEveryCaseFailsUnderSomeFaultAndReportsWhatWasSentAndReceived(t *testing.T) {
+	caught := map[string]fault{}
+	for _, f := range faults() {
 		o := options()
 		o.SettleTime = time.Millisecond
-		for _, c := range run(t, newModel(l), o).Cases {
+		for _, c := range run(t, newModel(f), o).Cases {
 			if c.Status != connectivity.Failed {
 				continue
 			}
-			caught[c.Name] = l
+			caught[c.Name] = f
 			if !strings.Contains(c.Reason, "sent ") || !strings.Contains(c.Reason, "got ") {
-				t.Errorf("%s, %s: reason %q lacks what was sent or came back", c.Name, l, c.Reason)
+				t.Errorf("%s, %s: reason %q lacks what was sent or received", c.Name, f, c.Reason)
 			}
 		}
 	}
@@ -120,14 +120,14 @@ func TestEveryCaseIsTurnedRedBySomethingAndNamesWhatWasSentAndWhereToLook(t *tes
 		names = append(names, c.Name)
 	}
 	for _, n := range names {
-		if caught[n] == honest {
-			t.Errorf("%s passes whatever the network does", n)
+		if caught[n] == noFault {
+			t.Errorf("%s passes under every fault", n)
 		}
 	}
 }
 
-func TestEachLieIsCaughtByTheCasesMeantForIt(t *testing.T) {
-	for l, want := range map[lie]string{
+func TestEachFaultIsFoundByTheCaseMeantForIt(t *testing.T) {
+	for f, want := range map[fault]string{
 		translated: "pod-to-pod/other-node/1B", wrongServer: "pod-to-service/other-node/1B", blackhole: "pod-to-pod/other-eni/8900B-df",
 		metadataOpen: "metadata/v4-blocked", spoofArrives: "spoof/mac", rawLost: "spoof/source-other-node", leaksPodIP: "outside/source", otherMTU: "outside/path-mtu",
 		namesWrong: "dns/headless", notReady: "node-to-pod/kubelet-probes", agentSick: "health", apiCutOff: "pod-to-api-server",
@@ -137,17 +137,17 @@ func TestEachLieIsCaughtByTheCasesMeantForIt(t *testing.T) {
 		o := options()
 		o.SettleTime = time.Millisecond
 		found := false
-		for _, c := range run(t, newModel(l), o).Cases {
+		for _, c := range run(t, newModel(f), o).Cases {
 			found = found || c.Name == want && c.Status == connectivity.Failed
 		}
 		if !found {
-			t.Errorf("%s: %s did not fail", l, want)
+			t.Errorf("%s: %s did not fail", f, want)
 		}
 	}
 }
 
-// Whoever receives sees an address that is neither the client's nor a node's.
-func TestASourceThatWasTranslatedFailsEveryCaseThatAssertsOne(t *testing.T) {
+// Every receiver sees an address that is neither the client's nor a node's.
+func TestATranslatedSourceFailsEveryCaseThatAssertsTheSource(t *testing.T) {
 	o := options()
 	o.SettleTime = time.Millisecond
 	asserts := regexp.MustCompile(`^(pod-to-pod|pod-to-service|node-port|host-port|pod-to-node|node-to-pod|node-to-service)\b`)
@@ -162,16 +162,16 @@ func TestASourceThatWasTranslatedFailsEveryCaseThatAssertsOne(t *testing.T) {
 			t.Errorf("%s is %s: %s", c.Name, c.Status, c.Reason)
 		}
 		if strings.HasPrefix(c.Name, "pod-to-service/") && !strings.Contains(c.Reason, " through ClusterIP 172.20.0.") {
-			t.Errorf("%s does not say by what way: %s", c.Name, c.Reason)
+			t.Errorf("%s does not name the ClusterIP: %s", c.Name, c.Reason)
 		}
 	}
 	if seen < 35 {
-		t.Errorf("%d cases looked at", seen)
+		t.Errorf("only %d cases checked", seen)
 	}
 }
 
-// A node's pods may all be on its first interface, however many there are.
-func TestWhatTakesASecondInterfaceIsSkippedWhereThereIsNone(t *testing.T) {
+// All pods of a node may be on its first interface, however many the test adds.
+func TestCasesThatNeedASecondInterfaceAreSkippedWithoutOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		perENI [2]int
 		skips  map[string]string // case and reason
@@ -185,7 +185,7 @@ func TestWhatTakesASecondInterfaceIsSkippedWhereThereIsNone(t *testing.T) {
 		}},
 		"one address each": {[2]int{1, 1}, map[string]string{"pod-to-pod/same-eni/1B": "no two pods share an ENI"}},
 	} {
-		m := newModel(honest)
+		m := newModel(noFault)
 		m.perENI = c.perENI
 		for _, o := range run(t, m, options()).Cases {
 			if o.Status == connectivity.Failed {
@@ -199,7 +199,7 @@ func TestWhatTakesASecondInterfaceIsSkippedWhereThereIsNone(t *testing.T) {
 }
 
 func TestCasesThatCannotRunAreSkippedWithTheReason(t *testing.T) {
-	m := newModel(honest)
+	m := newModel(noFault)
 	m.nodes = m.nodes[:1]
 	o := options()
 	o.Outside = ""
@@ -221,28 +221,28 @@ func TestCasesThatCannotRunAreSkippedWithTheReason(t *testing.T) {
 	}
 }
 
-func TestNodesWithoutRoomAreNotTestedOn(t *testing.T) {
-	m := newModel(honest)
-	m.nodes[0].Room = 3
+func TestFullNodesAreNotUsed(t *testing.T) {
+	m := newModel(noFault)
+	m.nodes[0].FreePods = 3
 	r := run(t, m, options())
 	for _, c := range r.Cases {
 		if strings.Contains(c.Reason, "n1") || c.Status == connectivity.Failed {
 			t.Errorf("%s is %s: %s", c.Name, c.Status, c.Reason)
 		}
-		if strings.HasPrefix(c.Name, "pod-to-pod/other-node/") && !strings.Contains(c.Reason, "one ready node of 2 has room for 6 more pods") {
+		if strings.HasPrefix(c.Name, "pod-to-pod/other-node/") && !strings.Contains(c.Reason, "only one ready node of 2 can run 6 more pods") {
 			t.Errorf("%s is %s: %q", c.Name, c.Status, c.Reason)
 		}
 	}
-	m.nodes[1].Room = 3
-	if _, err := connectivity.Run(t.Context(), m, options(), silent{}); err == nil || !strings.Contains(err.Error(), "none of 2 ready nodes has room for 6 more pods") {
-		t.Errorf("no room anywhere: %v", err)
+	m.nodes[1].FreePods = 3
+	if _, err := connectivity.Run(t.Context(), m, options(), silent{}); err == nil || !strings.Contains(err.Error(), "none of 2 ready nodes can run 6 more pods") {
+		t.Errorf("all nodes are full: %v", err)
 	}
 }
 
-func TestWherePacketsAreNoLargerThanOutsideNoneIsTooLarge(t *testing.T) {
+func TestThePathMTUCaseIsSkippedWithoutJumboFrames(t *testing.T) {
 	o := options()
 	o.MTU = 1500
-	for _, c := range run(t, newModel(honest), o).Cases {
+	for _, c := range run(t, newModel(noFault), o).Cases {
 		if c.Status == connectivity.Failed {
 			t.Errorf("%s failed: %s", c.Name, c.Reason)
 		}
@@ -252,39 +252,37 @@ func TestWherePacketsAreNoLargerThanOutsideNoneIsTooLarge(t *testing.T) {
 	}
 }
 
-func TestAFilterRunsOnlyWhatItPicksAndStillWatchesTheRun(t *testing.T) {
+func TestAFilterSelectsCasesAndKeepsTheOperationChecks(t *testing.T) {
 	o := options()
 	o.Filter = regexp.MustCompile(`^dns/`)
-	m := newModel(honest)
+	m := newModel(noFault)
 	r := run(t, m, o)
 	if len(r.Cases) != 3+3 {
 		t.Errorf("%d cases, want three of DNS and three operation checks", len(r.Cases))
 	}
 }
 
-// heard notes the outcomes that were told while a run went.
-type heard struct {
+// failedCases records the failed cases that Progress is notified of.
+type failedCases struct {
 	silent
-	failed []string
+	names []string
 }
 
-func (h *heard) Done(o connectivity.Outcome) {
+func (f *failedCases) Done(o connectivity.Outcome) {
 	if o.Status == connectivity.Failed {
-		h.failed = append(h.failed, o.Name)
+		f.names = append(f.names, o.Name)
 	}
 }
 
-// A run is interrupted before it has a namespace, right then, while it sets up, and in
-// the midst of its cases.
-func TestAnInterruptedRunIsCleanedUpAndBlamesTheNetworkForNothing(t *testing.T) {
+func TestAnInterruptedRunIsCleanedUpAndReportsNoFailedCase(t *testing.T) {
 	for name, when := range map[string]func(m *model, stop func()){
-		"before it began":    func(_ *model, stop func()) { stop() },
-		"at the first look":  func(m *model, stop func()) { m.atClaim = stop },
-		"while it is set up": func(m *model, stop func()) { m.atExec = stop },
-		"amid its cases":     func(m *model, stop func()) { m.atExec = after(60, stop) },
+		"before it starts":    func(_ *model, stop func()) { stop() },
+		"during the claim":    func(m *model, stop func()) { m.atClaim = stop },
+		"during the set-up":   func(m *model, stop func()) { m.atExec = stop },
+		"while its cases run": func(m *model, stop func()) { m.atExec = after(60, stop) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, p := newModel(honest), &heard{}
+			m, p := newModel(noFault), &failedCases{}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			when(m, cancel)
@@ -295,17 +293,17 @@ func TestAnInterruptedRunIsCleanedUpAndBlamesTheNetworkForNothing(t *testing.T) 
 			if len(m.pods) != 0 || m.removed != m.claimed {
 				t.Errorf("claimed %d times, removed %d times, %d pods left", m.claimed, m.removed, len(m.pods))
 			}
-			if r.Failed > 0 || len(p.failed) > 0 {
-				t.Errorf("%d cases failed, and %v were told, when nothing was wrong but the interruption", r.Failed, p.failed)
+			if r.Failed > 0 || len(p.names) > 0 {
+				t.Errorf("%d cases failed, and progress was notified of %v, but only the run was interrupted", r.Failed, p.names)
 			}
-			if want := len(connectivity.Cases(9001)); r.Aborted == 0 || len(r.Cases) < want || r.Green() {
-				t.Errorf("%d cases of %d in the report, %d aborted, green %v", len(r.Cases), want, r.Aborted, r.Green())
+			if want := len(connectivity.Cases(9001)); r.Aborted == 0 || len(r.Cases) < want || r.Succeeded() {
+				t.Errorf("%d cases of %d in the report, %d aborted, succeeded %v", len(r.Cases), want, r.Aborted, r.Succeeded())
 			}
 		})
 	}
 }
 
-// after does something from the nth call on.
+// after returns a function that calls do from its nth call on.
 func after(n int64, do func()) func() {
 	var calls atomic.Int64
 	return func() {
@@ -315,42 +313,42 @@ func after(n int64, do func()) func() {
 	}
 }
 
-func TestWhatCannotBeRemovedIsTold(t *testing.T) {
-	m := newModel(honest)
+func TestANamespaceThatCannotBeRemovedIsReported(t *testing.T) {
+	m := newModel(noFault)
 	stuck := &stuckModel{model: m}
 	r, err := connectivity.Run(t.Context(), stuck, options(), silent{})
-	if err == nil || !strings.Contains(err.Error(), "namespace trunkline-test is left: ") {
-		t.Errorf("error %v, want that the namespace is left", err)
+	if err == nil || !strings.Contains(err.Error(), "namespace trunkline-test could not be removed: ") {
+		t.Errorf("error %v, want that the namespace could not be removed", err)
 	}
 	if r.Failed > 0 || r.Aborted > 0 || r.Passed == 0 {
-		t.Errorf("%d passed, %d failed, %d aborted: the cases are as they were", r.Passed, r.Failed, r.Aborted)
+		t.Errorf("%d passed, %d failed, %d aborted: the failed removal must not change the cases' results", r.Passed, r.Failed, r.Aborted)
 	}
 }
 
 // stuckModel is a cluster in which removals fail.
 type stuckModel struct{ *model }
 
-func (*stuckModel) Remove(context.Context, string) error { return errors.New("a pod does not go") }
+func (*stuckModel) Remove(context.Context, string) error { return errors.New("a pod is not deleted") }
 
-func TestARunThatCannotHaveItsNamespaceRemovesNothing(t *testing.T) {
-	m := newModel(honest)
+func TestARunThatCannotClaimItsNamespaceRemovesNothing(t *testing.T) {
+	m := newModel(noFault)
 	m.busy = connectivity.ErrBusy
 	r, err := connectivity.Run(t.Context(), m, options(), silent{})
-	if !errors.Is(err, connectivity.ErrBusy) || m.removed > 0 || r.Aborted == 0 || r.Green() {
-		t.Errorf("%v, removed %d times, %d aborted, green %v", err, m.removed, r.Aborted, r.Green())
+	if !errors.Is(err, connectivity.ErrBusy) || m.removed > 0 || r.Aborted == 0 || r.Succeeded() {
+		t.Errorf("%v, removed %d times, %d aborted, succeeded %v", err, m.removed, r.Aborted, r.Succeeded())
 	}
 }
 
-// robbed is a cluster in which the namespace is lost amid the cases.
-type robbed struct {
+// losingModel is a cluster in which the run loses its namespace while cases run.
+type losingModel struct {
 	*model
 	execs atomic.Int64
 }
 
-func (m *robbed) Exec(ctx context.Context, namespace, pod string, argv []string) (connectivity.Output, error) {
+func (m *losingModel) Exec(ctx context.Context, namespace, pod string, argv []string) (connectivity.Output, error) {
 	n := m.execs.Add(1)
 	if n == 60 {
-		m.lost <- fmt.Errorf("%w: it has gone to another", connectivity.ErrTaken)
+		m.lost <- fmt.Errorf("%w: another run claimed it", connectivity.ErrTaken)
 	}
 	if n >= 60 {
 		<-ctx.Done()
@@ -360,45 +358,45 @@ func (m *robbed) Exec(ctx context.Context, namespace, pod string, argv []string)
 }
 
 func TestARunThatLosesItsNamespaceStopsAndSaysWhy(t *testing.T) {
-	m, p := &robbed{model: newModel(honest)}, &heard{}
+	m, p := &losingModel{model: newModel(noFault)}, &failedCases{}
 	m.lost = make(chan error)
 	o := options()
 	o.CaseTimeout = time.Minute
 	r, err := connectivity.Run(t.Context(), m, o, p)
-	if !errors.Is(err, connectivity.ErrTaken) || r.Aborted == 0 || r.Green() || r.Failed > 0 || len(p.failed) > 0 {
-		t.Errorf("%v, %d aborted, green %v, %d failed, told %v", err, r.Aborted, r.Green(), r.Failed, p.failed)
+	if !errors.Is(err, connectivity.ErrTaken) || r.Aborted == 0 || r.Succeeded() || r.Failed > 0 || len(p.names) > 0 {
+		t.Errorf("%v, %d aborted, succeeded %v, %d failed, progress was notified of %v", err, r.Aborted, r.Succeeded(), r.Failed, p.names)
 	}
-	if last := r.Cases[len(r.Cases)-1].Reason; !strings.Contains(last, "it has gone to another") {
-		t.Errorf("the last case did not run for %q", last)
+	if last := r.Cases[len(r.Cases)-1].Reason; !strings.Contains(last, "another run claimed it") {
+		t.Errorf("the reason of the last case is %q", last)
 	}
 }
 
-func TestARunThatComesToNothingIsNotGreen(t *testing.T) {
-	m := newModel(honest)
+func TestARunThatTestedNothingDidNotSucceed(t *testing.T) {
+	m := newModel(noFault)
 	o := options()
 	o.Filter, o.Outside = regexp.MustCompile("^outside/"), ""
-	if r := run(t, m, o); r.Skipped != 2 || r.Failed > 0 || r.Tested() || r.Green() {
-		t.Errorf("all that was picked was skipped: %d skipped, %d failed, tested %v, green %v", r.Skipped, r.Failed, r.Tested(), r.Green())
+	if r := run(t, m, o); r.Skipped != 2 || r.Failed > 0 || r.Tested() || r.Succeeded() {
+		t.Errorf("all selected cases were skipped: %d skipped, %d failed, tested %v, succeeded %v", r.Skipped, r.Failed, r.Tested(), r.Succeeded())
 	}
 	m.nodes = nil
 	r, err := connectivity.Run(t.Context(), m, options(), silent{})
-	if err == nil || r.Aborted != len(connectivity.Cases(9001)) || r.Green() {
-		t.Errorf("without a node: %v, %d aborted, green %v", err, r.Aborted, r.Green())
+	if err == nil || r.Aborted != len(connectivity.Cases(9001)) || r.Succeeded() {
+		t.Errorf("without a node: %v, %d aborted, succeeded %v", err, r.Aborted, r.Succeeded())
 	}
 	if !strings.Contains(r.Cases[0].Reason, "no node is ready") {
-		t.Errorf("a case did not run for %q", r.Cases[0].Reason)
+		t.Errorf("the reason of the first case is %q", r.Cases[0].Reason)
 	}
-	if r := connectivity.Unrun(options(), "killed"); r.Green() || r.Aborted == 0 || r.Cases[0].Reason != "killed" {
-		t.Errorf("before anything ran: green %v, %+v", r.Green(), r.Cases[0])
+	if r := connectivity.Unrun(options(), "killed"); r.Succeeded() || r.Aborted == 0 || r.Cases[0].Reason != "killed" {
+		t.Errorf("before anything ran: succeeded %v, %+v", r.Succeeded(), r.Cases[0])
 	}
 }
 
-func TestTheJUnitFileIsAsReviewed(t *testing.T) {
+func TestJUnitReport(t *testing.T) {
 	r := connectivity.Report{
 		Passed: 1, Failed: 1, Skipped: 1, Aborted: 1, Seconds: 12.5, Started: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
 		Cases: []connectivity.Outcome{
 			{Name: "dns/service", Asserts: "a pod resolves", Status: connectivity.Passed, Millis: 12},
-			{Name: "pod-to-pod/other-node/1B", Asserts: "1 B arrives", Status: connectivity.Failed, Reason: "sent <1 B>; got \"timeout\"\nlook: ip rule", Millis: 5000},
+			{Name: "pod-to-pod/other-node/1B", Asserts: "1 B arrives", Status: connectivity.Failed, Reason: "sent <1 B>; got \"timeout\"\ninspect: ip rule", Millis: 5000},
 			{Name: "outside/source", Asserts: "the node's address", Status: connectivity.Skipped, Reason: "no host outside"},
 			{Name: "health", Asserts: "all is ready", Status: connectivity.Aborted, Reason: "the run was stopped"},
 		},

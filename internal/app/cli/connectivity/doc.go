@@ -1,14 +1,14 @@
-// Package connectivity is `trunkline connectivity test`: it puts a few pods into
-// any cluster, sends real packets between them, the nodes, the services and the
-// world outside, and judges every answer by the address the receiver saw.
+// Package connectivity implements `trunkline connectivity test`: it creates a few pods
+// in any cluster, sends real packets between them, the nodes, the services and hosts
+// outside, and checks every answer, including the source address that the receiver saw.
 //
-// A case is a row of a table (name, what it asserts, what it needs, how it runs);
-// each group of cases has a file. Cases that cannot run here are skipped with a
-// named reason. Three checks watch the whole run: unexpected drops, error logs,
-// interrupted connections.
+// A case is a row of a table (name, what it asserts, what it needs, how it runs); each
+// group of cases has a file. Cases that cannot run in a cluster are skipped with a
+// reason. Three checks cover the whole run: unexpected drops, error logs and interrupted
+// connections.
 //
-// It touches one namespace, which it makes and removes, and reads the rest; beside
-// that it removes what runs left that died. There is one run at a time in a cluster. It
-// knows the cluster only through Cluster, the pods only by the JSON that the
-// workload image prints. The CLI calls Run.
+// It writes to one namespace, which it creates and deletes, and deletes the namespaces
+// of earlier runs that crashed. One run at a time is allowed in a cluster. It accesses
+// the cluster only through the Cluster interface, and the pods only through the JSON
+// that the workload image prints. The CLI calls Run.
 package connectivity

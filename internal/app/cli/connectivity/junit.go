@@ -38,7 +38,7 @@ type junitMessage struct {
 	Text    string `xml:",chardata"`
 }
 
-// JUnit writes r as JUnit XML: one suite, the group of a case as its class.
+// JUnit writes r as JUnit XML: one suite, with the group of a case as its class.
 func (r Report) JUnit(w io.Writer) error {
 	suite := junitSuite{
 		Name: "trunkline connectivity test", Tests: len(r.Cases), Failures: r.Failed, Errors: r.Aborted, Skipped: r.Skipped,

@@ -17,58 +17,58 @@ import (
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 )
 
-// A lie is one way in which the modelled network misbehaves.
-type lie string
+// fault is one way in which the modelled network misbehaves.
+type fault string
 
 const (
-	honest       lie = ""
-	deaf         lie = "nothing answers"
-	translated   lie = "every receiver sees the node's address"
-	wrongServer  lie = "another pod answers"
-	blackhole    lie = "large packets vanish without a word"
-	metadataOpen lie = "pods reach instance metadata"
-	spoofArrives lie = "spoofed packets arrive"
-	rawLost      lie = "honest raw packets do not arrive"
-	namesWrong   lie = "DNS answers another address"
-	leaksPodIP   lie = "the outside sees the pod's address"
-	otherMTU     lie = "what is too large for outside is told of another MTU"
-	notReady     lie = "a pod failed its probe"
-	agentSick    lie = "an agent is not ready"
-	dropping     lie = "a link dropped packets"
-	logging      lie = "the agent logged an error"
-	interrupted  lie = "a stream was interrupted"
-	streamKilled lie = "the pod of a stream was killed"
-	apiCutOff    lie = "the API server does not answer"
+	noFault      fault = ""
+	unreachable  fault = "nothing answers"
+	translated   fault = "every receiver sees a translated source"
+	wrongServer  fault = "another pod answers"
+	blackhole    fault = "large packets are dropped without an ICMP error"
+	metadataOpen fault = "pods reach instance metadata"
+	spoofArrives fault = "spoofed packets arrive"
+	rawLost      fault = "raw packets with the pod's own address do not arrive"
+	namesWrong   fault = "DNS answers another address"
+	leaksPodIP   fault = "hosts outside see the pod's address"
+	otherMTU     fault = "fragmentation-needed reports another MTU"
+	notReady     fault = "a pod failed its probe"
+	agentSick    fault = "an agent is not ready"
+	dropping     fault = "a link dropped packets"
+	logging      fault = "the agent logged an error"
+	interrupted  fault = "a stream was interrupted"
+	streamKilled fault = "the pod of a stream was killed"
+	apiCutOff    fault = "the API server does not answer"
 )
 
-func lies() []lie {
-	return []lie{
-		deaf, translated, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
+func faults() []fault {
+	return []fault{
+		unreachable, translated, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
 		leaksPodIP, otherMTU, notReady, agentSick, dropping, logging, interrupted, streamKilled, apiCutOff,
 	}
 }
 
-// model is a cluster of two nodes in memory that answers as real pods would, or
-// lies in one way.
+// model is an in-memory cluster of two nodes whose pods answer as real ones would, with
+// at most one fault.
 type model struct {
-	lie   lie
+	fault fault
 	nodes []connectivity.Node
 
 	mu       sync.Mutex
 	pods     map[string]modelPod
 	services map[string]modelService
 	removed  int
-	perENI   [2]int // addresses, by node
+	perENI   [2]int // addresses per ENI, by node
 	catDev   int
 	claimed  int
 	// atExec is called before each command in a pod, atRemove before each removal,
 	// atClaim when the namespace is claimed.
 	atExec, atRemove, atClaim func()
-	// busy is why the namespace cannot be had; lost ends what holds it.
+	// busy is the error of Claim; an error sent to lost ends Hold.
 	busy error
 	lost chan error
-	// remembered are answers about names, as a resolver's cache holds them.
-	remembered map[string][]netip.Addr
+	// cached holds DNS answers, like a resolver's cache.
+	cached map[string][]netip.Addr
 }
 
 type modelPod struct {
@@ -82,11 +82,11 @@ type modelService struct {
 	made connectivity.Service
 }
 
-func newModel(l lie) *model {
+func newModel(f fault) *model {
 	addr := netip.MustParseAddr
-	return &model{lie: l, perENI: [2]int{4, 4}, pods: map[string]modelPod{}, services: map[string]modelService{}, remembered: map[string][]netip.Addr{}, nodes: []connectivity.Node{
-		{Name: "n1", Internal: []netip.Addr{addr("10.0.0.10")}, External: []netip.Addr{addr("198.18.0.1")}, Room: 50},
-		{Name: "n2", Internal: []netip.Addr{addr("10.0.1.10")}, Room: 50},
+	return &model{fault: f, perENI: [2]int{4, 4}, pods: map[string]modelPod{}, services: map[string]modelService{}, cached: map[string][]netip.Addr{}, nodes: []connectivity.Node{
+		{Name: "n1", Internal: []netip.Addr{addr("10.0.0.10")}, External: []netip.Addr{addr("198.18.0.1")}, FreePods: 50},
+		{Name: "n2", Internal: []netip.Addr{addr("10.0.1.10")}, FreePods: 50},
 	}}
 }
 
@@ -109,8 +109,8 @@ func (m *model) Create(ctx context.Context, _ string, s connectivity.Setup) (map
 					used++
 				}
 			}
-			p.addr = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(20 + used + 40*m.claimed)}) // another one each run
-			// The primary's addresses first.
+			p.addr = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(20 + used + 40*m.claimed)}) // other addresses in each run
+			// Addresses of the primary interface are assigned first.
 			p.eni = connectivity.ENI{ID: fmt.Sprintf("eni-%d%d", n, used/m.perENI[n]), Device: used / m.perENI[n]}
 		}
 		m.pods[spec.Name] = p
@@ -174,10 +174,10 @@ func (m *model) Service(_ context.Context, _, name string) (connectivity.Service
 
 func (m *model) Logs(_ context.Context, _, _ string, _ int64) (string, error) {
 	s := &connectivity.Stream{Sent: 100, Received: 100}
-	if m.lie == interrupted {
+	if m.fault == interrupted {
 		s.Received, s.Lost, s.Interrupted = 40, 60, true
 	}
-	return text(connectivity.Result{OK: m.lie != interrupted, Stream: s}), nil
+	return text(connectivity.Result{OK: m.fault != interrupted, Stream: s}), nil
 }
 
 func (m *model) Pods(context.Context, string) ([]corev1.Pod, error) {
@@ -191,10 +191,10 @@ func (m *model) Pods(context.Context, string) ([]corev1.Pod, error) {
 		case spec.Stream == nil:
 			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{}
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-			if m.lie == notReady {
+			if m.fault == notReady {
 				p.Status.Conditions[0].Status = corev1.ConditionFalse
 			}
-		case m.lie == streamKilled:
+		case m.fault == streamKilled:
 			p.Status.Phase = corev1.PodFailed
 		}
 		out = append(out, p)
@@ -215,14 +215,14 @@ func (m *model) Interfaces(_ context.Context, node string) (map[netip.Addr]conne
 }
 
 func (m *model) Health(context.Context) ([]string, error) {
-	if m.lie == agentSick {
+	if m.fault == agentSick {
 		return []string{"agent on n2 is not ready"}, nil
 	}
 	return nil, nil
 }
 
 func (m *model) ErrorLines(context.Context, time.Time) ([]string, error) {
-	if m.lie == logging {
+	if m.fault == logging {
 		return []string{`trunkline-agent-x: level=ERROR msg="lost an address"`}, nil
 	}
 	return nil, nil
@@ -269,7 +269,7 @@ func (m *model) file(path string) string {
 		return `{"plugins":[{"type":"trunkline-cni"},{"type":"portmap"}]}`
 	case path == "/proc/net/dev":
 		drops := 7
-		if m.lie == dropping {
+		if m.fault == dropping {
 			m.catDev++
 			drops += m.catDev
 		}
@@ -289,13 +289,13 @@ func argument(args []string, name string) string {
 
 func (m *model) dial(from modelPod, probe string, args []string) connectivity.Result {
 	failed := connectivity.Result{Kind: "timeout", Error: "nothing came back"}
-	if m.lie == deaf {
+	if m.fault == unreachable {
 		return failed
 	}
 	node := m.nodes[slices.IndexFunc(m.nodes, func(n connectivity.Node) bool { return n.Name == from.Node })]
 	switch probe {
 	case "imds":
-		if from.Host || m.lie == metadataOpen {
+		if from.Host || m.fault == metadataOpen {
 			return connectivity.Result{OK: true, Status: 200, Instance: "i-1"}
 		}
 		return failed
@@ -309,24 +309,24 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 		return m.beyond(from, node, probe, args)
 	}
 	if target.Addr() == netip.MustParseAddr("172.20.0.1") {
-		if m.lie == apiCutOff {
+		if m.fault == apiCutOff {
 			return failed
 		}
 		return connectivity.Result{Kind: "mismatch", Status: 400}
 	}
-	if m.lie == blackhole && slices.Contains(args, "--df") {
+	if m.fault == blackhole && slices.Contains(args, "--df") {
 		return failed
 	}
 	to, viaNodePort := m.behind(target)
 	source := from.addr
-	if m.lie == translated || viaNodePort && target.Addr() != to.addr {
+	if m.fault == translated || viaNodePort && target.Addr() != to.addr {
 		source = node.Internal[0]
 	}
-	if m.lie == translated {
+	if m.fault == translated {
 		source = netip.MustParseAddr("192.0.2.66")
 	}
-	if m.lie == wrongServer {
-		to.Name = "somebody-else"
+	if m.fault == wrongServer {
+		to.Name = "another-pod"
 	}
 	at := netip.AddrPortFrom(source, 40000)
 	return connectivity.Result{OK: true, Source: at, Server: &connectivity.Answer{Pod: to.Name, Source: at}}
@@ -352,10 +352,10 @@ func (m *model) behind(target netip.AddrPort) (modelPod, bool) {
 
 func (m *model) beyond(from modelPod, node connectivity.Node, probe string, args []string) connectivity.Result {
 	if size, _ := strconv.Atoi(argument(args, "size")); probe == "udp" && size+28 > 1500 {
-		if m.lie == blackhole {
+		if m.fault == blackhole {
 			return connectivity.Result{Kind: "timeout"}
 		}
-		if m.lie == otherMTU {
+		if m.fault == otherMTU {
 			return connectivity.Result{Kind: "too-big", MTU: 9001}
 		}
 		return connectivity.Result{Kind: "too-big", MTU: 1500}
@@ -364,7 +364,7 @@ func (m *model) beyond(from modelPod, node connectivity.Node, probe string, args
 	if len(node.External) > 0 {
 		source = node.External[0]
 	}
-	if m.lie == leaksPodIP {
+	if m.fault == leaksPodIP {
 		source = from.addr
 	}
 	return connectivity.Result{OK: true, Source: netip.AddrPortFrom(source, 1)}
@@ -372,20 +372,20 @@ func (m *model) beyond(from modelPod, node connectivity.Node, probe string, args
 
 func (m *model) resolve(name string) []netip.Addr {
 	switch {
-	case m.lie == namesWrong && name == "aws.example":
+	case m.fault == namesWrong && name == "aws.example":
 		return nil
-	case m.lie == namesWrong:
+	case m.fault == namesWrong:
 		return []netip.Addr{netip.MustParseAddr("192.0.2.9")}
 	case strings.HasPrefix(name, "kubernetes."):
 		return []netip.Addr{netip.MustParseAddr("172.20.0.1")}
 	case strings.HasPrefix(name, "servers"):
-		if _, known := m.remembered[name]; !known {
+		if _, known := m.cached[name]; !known {
 			service, _, _ := strings.Cut(name, ".")
 			for _, pod := range m.services[service].spec.Pods {
-				m.remembered[name] = append(m.remembered[name], m.pods[pod].addr)
+				m.cached[name] = append(m.cached[name], m.pods[pod].addr)
 			}
 		}
-		return m.remembered[name]
+		return m.cached[name]
 	}
 	return []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 }
@@ -397,7 +397,7 @@ func (m *model) spoof(from modelPod, args []string) connectivity.Result {
 	}
 	r := connectivity.Result{OK: true, Sent: 3, Seen: 3}
 	pretends := mac != "" || source != from.addr.String()
-	if m.lie == rawLost || pretends && m.lie != spoofArrives {
+	if m.fault == rawLost || pretends && m.fault != spoofArrives {
 		r.Seen = 0
 	}
 	return r

@@ -13,11 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// counters are a node's drop counters by name; they only grow.
+// counters are a node's drop counters by name. They never decrease.
 type counters map[string]uint64
 
-// dropCounters reads what the kernel of a node dropped so far, seen from the
-// host's network: links, and connection tracking.
+// dropCounters reads the drop counters of a node's links and connection tracking, in the
+// host's network namespace.
 func (e *Env) dropCounters(ctx context.Context, host Peer) (counters, error) {
 	cat := func(path string) (string, error) {
 		out, err := e.Cluster.Exec(ctx, e.Options.Namespace, host.Pod, []string{"/bin/cat", path})
@@ -32,14 +32,14 @@ func (e *Env) dropCounters(ctx context.Context, host Peer) (counters, error) {
 	}
 	out := counters{}
 	linkDrops(dev, out)
-	if track, err := cat("/proc/net/stat/nf_conntrack"); err == nil { // absent where nothing tracks
+	if track, err := cat("/proc/net/stat/nf_conntrack"); err == nil { // absent without connection tracking
 		trackDrops(track, out)
 	}
 	return out, nil
 }
 
-// linkDrops reads /proc/net/dev: per link the receive counters (bytes packets
-// errs drop …), then the same for transmit, eight each.
+// linkDrops parses /proc/net/dev: per link eight receive counters (bytes packets errs
+// drop …), then eight transmit counters in the same order.
 func linkDrops(text string, into counters) {
 	for line := range strings.Lines(text) {
 		name, rest, ok := strings.Cut(line, ":")
@@ -56,7 +56,7 @@ func linkDrops(text string, into counters) {
 	}
 }
 
-// trackDrops reads /proc/net/stat/nf_conntrack: a line of names, then one of
+// trackDrops parses /proc/net/stat/nf_conntrack: a line of names, then a line of
 // hexadecimal counters per CPU.
 func trackDrops(text string, into counters) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
@@ -73,7 +73,7 @@ func trackDrops(text string, into counters) {
 	}
 }
 
-// grown lists the counters that are in both and grew.
+// grown returns the counters that are in both and increased.
 func grown(before, after counters) []string {
 	var out []string
 	for name, n := range after {
@@ -84,7 +84,7 @@ func grown(before, after counters) []string {
 	return out
 }
 
-// watch is what the operation checks remember from before the cases.
+// watch is the state before the cases, which the operation checks compare with.
 type watch struct {
 	since time.Time
 	drops []counters // by node
@@ -100,20 +100,20 @@ func (e *Env) startWatch(ctx context.Context, since time.Time) watch {
 	return w
 }
 
-// operationGroup begins the names of the operation checks.
+// operationGroup is the prefix of the names of the operation checks.
 const operationGroup = "operation/"
 
-// operations are the checks that every run ends with, whatever was picked.
+// operations returns the checks at the end of every run, which no filter excludes.
 func operations(w watch) []Case {
 	return []Case{
 		{
 			Name:    operationGroup + "unexpected-drops",
-			Asserts: "no link of a used node and no connection tracking dropped a packet during the run",
+			Asserts: "no link and no connection tracking of the test's nodes dropped a packet during the run",
 			Run:     func(ctx context.Context, e *Env) error { return e.noDrops(ctx, w) },
 		},
 		{
 			Name:    operationGroup + "error-logs",
-			Asserts: "no part of Trunkline logged an error during the run",
+			Asserts: "no component of Trunkline logged an error during the run",
 			Needs:   []Need{Trunkline},
 			Run: func(ctx context.Context, e *Env) error {
 				lines, err := e.Cluster.ErrorLines(ctx, w.since)
@@ -123,7 +123,7 @@ func operations(w watch) []Case {
 				if len(lines) > 0 {
 					return &Failure{
 						Sent: "nothing", Got: fmt.Sprintf("%d error lines, first: %s", len(lines), lines[0]), Want: "no error in the logs of this run",
-						Look: []string{"kubectl logs -n kube-system --tail=-1 -l 'app.kubernetes.io/name in (trunkline-agent,trunkline-controller)'"},
+						Hints: []string{"kubectl logs -n kube-system --tail=-1 -l 'app.kubernetes.io/name in (trunkline-agent,trunkline-controller)'"},
 					}
 				}
 				return nil
@@ -131,7 +131,7 @@ func operations(w watch) []Case {
 		},
 		{
 			Name:    operationGroup + "interrupted-connections",
-			Asserts: "streams held open during the run lost no number and were not interrupted",
+			Asserts: "streams held open during the run lost no message and were not interrupted",
 			Run:     func(ctx context.Context, e *Env) error { return e.streamsKept(ctx) },
 		},
 	}
@@ -149,7 +149,7 @@ func (e *Env) noDrops(ctx context.Context, w watch) error {
 		if more := grown(w.drops[i], after); len(more) > 0 {
 			return &Failure{
 				Sent: "the packets of this run", Got: fmt.Sprintf("%s: %s", h.Node.Name, strings.Join(more, ", ")), Want: "no drop",
-				Look: []string{"on " + h.Node.Name + ": ip -s link; conntrack -S"},
+				Hints: []string{"on " + h.Node.Name + ": ip -s link; conntrack -S"},
 			}
 		}
 	}
@@ -163,36 +163,36 @@ func (e *Env) streamsKept(ctx context.Context) error {
 			return err
 		}
 		f := &Failure{
-			Sent: "a number every 20 ms by " + strings.Join(s.Stream, " "), Got: r.saw(), Want: "every number back on one connection",
-			Look: []string{fmt.Sprintf("kubectl logs -n %s %s", e.Options.Namespace, s.Name)},
+			Sent: "a numbered message every 20 ms by " + strings.Join(s.Stream, " "), Got: r.summary(), Want: "every message echoed on one connection",
+			Hints: []string{fmt.Sprintf("kubectl logs -n %s %s", e.Options.Namespace, s.Name)},
 		}
 		if r.Stream == nil || r.Stream.Received == 0 || r.Stream.Lost > 0 || r.Stream.Interrupted || !r.OK {
 			if r.Stream != nil {
-				f.Got = fmt.Sprintf("%d of %d numbers, %d lost %v, interrupted %v, longest gap %s before number %d",
+				f.Got = fmt.Sprintf("%d of %d messages, %d lost %v, interrupted %v, longest gap %s before message %d",
 					r.Stream.Received, r.Stream.Sent, r.Stream.Lost, r.Stream.FirstLost, r.Stream.Interrupted,
 					time.Duration(r.Stream.LongestGapMicros)*time.Microsecond, r.Stream.LongestGapAt)
 			}
 			return f
 		}
-		// The last report of one that was killed is as good as it ever was.
+		// A killed stream leaves a good last report, so its pod must still run.
 		phase, err := e.phase(ctx, s.Name)
 		if err != nil {
 			return err
 		}
 		if phase != corev1.PodRunning {
-			f.Got, f.Want = fmt.Sprintf("pod %s is %s", s.Name, cmp.Or(string(phase), "gone")), "it to run until the end"
+			f.Got, f.Want = fmt.Sprintf("pod %s is %s", s.Name, cmp.Or(string(phase), "deleted")), "it to run until the end"
 			return f
 		}
 	}
 	return nil
 }
 
-// firstReport is how long a stream may take until it has told something.
+// firstReport is how long a stream may take until its first report.
 const firstReport = 10 * time.Second
 
-// lastReport is what a stream told last.
+// lastReport returns the last report of a stream. It waits for the first one.
 func (e *Env) lastReport(ctx context.Context, pod string) (r Result, err error) {
-	patience, cancel := context.WithTimeout(ctx, firstReport)
+	waiting, cancel := context.WithTimeout(ctx, firstReport)
 	defer cancel()
 	again := time.NewTicker(200 * time.Millisecond)
 	defer again.Stop()
@@ -208,14 +208,14 @@ func (e *Env) lastReport(ctx context.Context, pod string) (r Result, err error) 
 			return r, nil
 		}
 		select {
-		case <-patience.Done():
+		case <-waiting.Done():
 			return r, fmt.Errorf("%s has reported nothing for %s", pod, firstReport)
 		case <-again.C:
 		}
 	}
 }
 
-// phase is that of a pod of the test; empty if it is gone.
+// phase returns the phase of a pod of the test; empty if it was deleted.
 func (e *Env) phase(ctx context.Context, pod string) (corev1.PodPhase, error) {
 	pods, err := e.Cluster.Pods(ctx, e.Options.Namespace)
 	if err != nil {

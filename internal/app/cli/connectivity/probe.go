@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Answer is what a server pod says about one exchange.
+// Answer is a server pod's answer to one request.
 type Answer struct {
 	Pod    string         `json:"pod"`
 	Node   string         `json:"node"`
 	Source netip.AddrPort `json:"source"`
 }
 
-// Result is what the workload's dial prints.
+// Result is the output of `workload dial`.
 type Result struct {
 	OK        bool           `json:"ok"`
 	Target    string         `json:"target"`
@@ -36,7 +36,7 @@ type Result struct {
 	Stream    *Stream        `json:"stream"`
 }
 
-// Stream is how a numbered stream went so far.
+// Stream is a report on a stream of numbered messages.
 type Stream struct {
 	Sent             uint64   `json:"sent"`
 	Received         uint64   `json:"received"`
@@ -47,13 +47,11 @@ type Stream struct {
 	Interrupted      bool     `json:"interrupted"`
 }
 
-// Kinds of failure the workload names.
-const (
-	kindTooBig = "too-big"
-)
+// kindTooBig is the workload's kind of failure for a packet above the path's MTU.
+const kindTooBig = "too-big"
 
-// saw tells in a few words what came back.
-func (r Result) saw() string {
+// summary describes the result in a few words.
+func (r Result) summary() string {
 	switch {
 	case r.OK && r.Server != nil:
 		return fmt.Sprintf("an answer from %s, which saw source %s", r.Server.Pod, r.Source.Addr())
@@ -65,13 +63,12 @@ func (r Result) saw() string {
 	return strings.TrimSpace(r.Kind + " " + r.Error)
 }
 
-// Failure is why a case failed, in the order a person asks: what was sent, what
-// came back, where to look next.
+// Failure is the reason why a case failed.
 type Failure struct {
-	Sent string
-	Got  string
-	Want string
-	Look []string // commands that show more
+	Sent  string
+	Got   string
+	Want  string
+	Hints []string // commands and things to inspect
 }
 
 func (f *Failure) Error() string {
@@ -80,8 +77,8 @@ func (f *Failure) Error() string {
 	if f.Want != "" {
 		fmt.Fprintf(&b, "; want %s", f.Want)
 	}
-	for _, l := range f.Look {
-		fmt.Fprintf(&b, "\nlook: %s", l)
+	for _, h := range f.Hints {
+		fmt.Fprintf(&b, "\ninspect: %s", h)
 	}
 	return b.String()
 }
@@ -89,8 +86,9 @@ func (f *Failure) Error() string {
 // dialTimeout bounds one dial inside the pod.
 const dialTimeout = 5 * time.Second
 
-// dial runs one dial in p's pod and decodes its last line. A dial that was not OK
-// is a Result, not an error; an error means that it could not be run or read.
+// dial runs `workload dial` in p's pod and decodes its last line. A failed dial is a
+// Result that is not OK; an error means that dial could not be run or its output not be
+// decoded.
 func (e *Env) dial(ctx context.Context, p Peer, args ...string) (Result, error) {
 	argv := append([]string{"/workload", "dial"}, args...)
 	ctx, cancel := context.WithTimeout(ctx, e.Options.CaseTimeout)
@@ -107,35 +105,36 @@ func (e *Env) dial(ctx context.Context, p Peer, args ...string) (Result, error) 
 	return r, nil
 }
 
-// Output is what a command in a pod wrote.
+// Output is the output of a command in a pod.
 type Output struct{ Stdout, Stderr string }
 
-// ErrExit says that a command ran and ended with another status than 0.
+// ErrExit: a command ran and exited with a status other than 0.
 var ErrExit = errors.New("command ended with an error status")
 
-// payload is one way to carry bytes.
+// payload is a size and a protocol to transfer it by.
 type payload struct {
 	name string
-	what string
-	// args of dial for a server at address and ports.
+	what string // for messages
+	// args returns dial's arguments for a server with these ports.
 	args func(target netip.Addr, p ports) []string
 }
 
-// ports a server listens on.
+// ports of a server.
 type ports struct{ HTTP, TCP, UDP int }
 
 func hostport(a netip.Addr, port int) string {
 	return netip.AddrPortFrom(a, uint16(port)).String()
 }
 
-// largePayload is the large datagram for a path, in bytes: 101 are left for headers,
-// so that it is 8,900 of 9,001.
+// largePayload returns the size in bytes of a large datagram for a path: 8,900 for an
+// MTU of 9,001. The rest is for headers, also those of encapsulation.
 func largePayload(mtu int) int { return mtu - 101 }
 
-// datagramHeaders are IPv4's and UDP's, in bytes.
+// datagramHeaders is the size of the IPv4 and UDP headers, in bytes.
 const datagramHeaders = 28
 
-// payloads are what every pod path must carry. mtu is the path's, in bytes.
+// payloads returns the payloads that every path between pods must carry. mtu is the
+// path's, in bytes.
 func payloads(mtu int) []payload {
 	large := largePayload(mtu)
 	timeout := "--timeout=" + dialTimeout.String()

@@ -20,21 +20,21 @@ const (
 	Passed  Status = "passed"
 	Failed  Status = "failed"
 	Skipped Status = "skipped"
-	// Aborted is a case that the run ended before.
+	// Aborted: the run ended before the case did.
 	Aborted Status = "aborted"
 )
 
-// Outcome is what became of one case.
+// Outcome is the result of one case.
 type Outcome struct {
 	Name    string `json:"name"`
 	Asserts string `json:"asserts"`
 	Status  Status `json:"status"`
-	// Reason is why it failed, was skipped or did not run.
+	// Reason is why the case failed, was skipped or was aborted.
 	Reason string  `json:"reason,omitempty"`
 	Millis float64 `json:"millis"`
 }
 
-// Report is what became of a run.
+// Report is the result of a run.
 type Report struct {
 	Passed  int       `json:"passed"`
 	Failed  int       `json:"failed"`
@@ -45,56 +45,54 @@ type Report struct {
 	Cases   []Outcome `json:"cases"`
 }
 
-// Progress hears of a run while it goes. Calls come one at a time.
+// Progress is notified during a run, never concurrently.
 type Progress interface {
-	// Step is one step of the set-up or the end.
+	// Step is called before each step of the set-up and the clean-up.
 	Step(what string)
 	// Done is called after each case.
 	Done(o Outcome)
 }
 
-// removeTime bounds the clean-up, which an interrupted run gets too.
+// removeTime bounds the clean-up, also that of an interrupted run.
 const removeTime = 90 * time.Second
 
-// Tested reports whether any picked case ran: the operation checks alone, which
-// every run ends with, say little.
+// Tested reports whether any selected case ran. The operation checks, which are part of
+// every run, do not count.
 func (r Report) Tested() bool {
 	return slices.ContainsFunc(r.Cases, func(o Outcome) bool {
 		return !strings.HasPrefix(o.Name, operationGroup) && (o.Status == Passed || o.Status == Failed)
 	})
 }
 
-// Green reports whether the run came to its end, tested something, and found
-// nothing wrong.
-func (r Report) Green() bool { return r.Failed == 0 && r.Aborted == 0 && r.Tested() }
+// Succeeded reports whether the run finished, tested something, and no case failed.
+func (r Report) Succeeded() bool { return r.Failed == 0 && r.Aborted == 0 && r.Tested() }
 
-// Unrun is the report of a run that came to nothing: no picked case ran, and why.
+// Unrun returns the report of a run in which no selected case ran, with the reason.
 func Unrun(o Options, why string) Report {
 	r := Report{Started: time.Now()}
-	r.add(aborted(Picked(o), nil, why))
+	r.add(aborted(Selected(o), nil, why))
 	return r
 }
 
-// Run sets up, runs the picked cases and the operation checks, and cleans up.
-// Failed cases are in the report; an error says why the run did not come to its
-// end, or what is left of it in the cluster, and the cases that it kept from
-// running are in the report as aborted. An interrupted run is cleaned up too and
-// returns the context's error.
+// Run sets up, runs the selected cases and the operation checks, and cleans up. Failed
+// cases are in the report and are no error. An error is why the run did not finish, with
+// the remaining cases in the report as aborted, or why the clean-up failed. An
+// interrupted run is cleaned up too and returns the context's error.
 func Run(ctx context.Context, c Cluster, o Options, p Progress) (Report, error) {
 	r := Report{Started: time.Now()}
 	outcomes, err := perform(ctx, c, o, p)
 	r.add(outcomes)
 	switch {
 	case ctx.Err() != nil:
-		r.add(aborted(Picked(o), outcomes, "the run was stopped: "+context.Cause(ctx).Error()))
+		r.add(aborted(Selected(o), outcomes, "the run was stopped: "+context.Cause(ctx).Error()))
 	case err != nil:
-		r.add(aborted(Picked(o), outcomes, err.Error()))
+		r.add(aborted(Selected(o), outcomes, err.Error()))
 	}
 	r.Seconds = time.Since(r.Started).Seconds()
 	return r, err
 }
 
-// aborted are the outcomes of cases that have none.
+// aborted returns an outcome for each case that has none.
 func aborted(cases []Case, have []Outcome, why string) (list []Outcome) {
 	for _, c := range cases {
 		if !slices.ContainsFunc(have, func(o Outcome) bool { return o.Name == c.Name }) {
@@ -108,19 +106,19 @@ func aborted(cases []Case, have []Outcome, why string) (list []Outcome) {
 func perform(ctx context.Context, c Cluster, o Options, p Progress) (outcomes []Outcome, err error) {
 	started := time.Now()
 	p.Step("claim namespace " + o.Namespace)
-	mine, err := c.Claim(ctx, o.Namespace, p.Step)
-	if ctx.Err() != nil { // interrupted in the midst of it
+	claimed, err := c.Claim(ctx, o.Namespace, p.Step)
+	if ctx.Err() != nil { // interrupted meanwhile
 		err = ctx.Err()
 	}
-	if !mine {
+	if !claimed {
 		return nil, err
 	}
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
-	claimed, letGo := context.WithCancel(context.WithoutCancel(ctx)) // until it is cleaned up
+	holding, release := context.WithCancel(context.WithoutCancel(ctx)) // until the clean-up is done
 	var hold sync.WaitGroup
 	hold.Go(func() {
-		if err := c.Hold(claimed, o.Namespace); err != nil {
+		if err := c.Hold(holding, o.Namespace); err != nil {
 			lose(err)
 		}
 	})
@@ -129,7 +127,7 @@ func perform(ctx context.Context, c Cluster, o Options, p Progress) (outcomes []
 			err = cause
 		}
 		err = errors.Join(err, cleanUp(ctx, c, o, p))
-		letGo()
+		release()
 		hold.Wait()
 	}()
 	if err != nil {
@@ -144,11 +142,11 @@ func perform(ctx context.Context, c Cluster, o Options, p Progress) (outcomes []
 	}
 	w := e.startWatch(ctx, started)
 	p.Step("run")
-	outcomes = e.runAll(ctx, Picked(o), p)
+	outcomes = e.runAll(ctx, Selected(o), p)
 	return append(outcomes, e.runAll(ctx, operations(w), p)...), ctx.Err()
 }
 
-// cleanUp removes the namespace, also after ctx ended.
+// cleanUp deletes the namespace, also after ctx ended.
 func cleanUp(ctx context.Context, c Cluster, o Options, p Progress) error {
 	if o.Keep {
 		p.Step("namespace " + o.Namespace + " is kept")
@@ -159,29 +157,28 @@ func cleanUp(ctx context.Context, c Cluster, o Options, p Progress) error {
 	defer cancel()
 	err := c.Remove(clean, o.Namespace)
 	if err != nil {
-		err = fmt.Errorf("namespace %s is left: %w", o.Namespace, err)
+		err = fmt.Errorf("namespace %s could not be removed: %w", o.Namespace, err)
 		p.Step(err.Error())
 	}
 	return err
 }
 
-// Picked are the cases that o's filter lets run.
-func Picked(o Options) []Case {
+// Selected returns the cases that o's filter selects.
+func Selected(o Options) []Case {
 	var out []Case
 	for _, c := range Cases(o.MTU) {
-		if o.Picks(c) {
+		if o.Selects(c) {
 			out = append(out, c)
 		}
 	}
 	return out
 }
 
-// runAll runs cases, a few at a time, and returns their outcomes in order. Once ctx
-// has ended, what becomes of a case says nothing about the network: it has no
-// outcome.
+// runAll runs cases, Concurrency at a time, and returns their outcomes in order. A case
+// that ends after ctx has no outcome: its result says nothing about the network.
 func (e *Env) runAll(ctx context.Context, cases []Case, p Progress) []Outcome {
 	out := make([]Outcome, len(cases))
-	var mu sync.Mutex // progress hears one at a time
+	var mu sync.Mutex // serialises calls of p
 	var g errgroup.Group
 	g.SetLimit(max(1, e.Options.Concurrency))
 	for i, c := range cases {
@@ -197,7 +194,7 @@ func (e *Env) runAll(ctx context.Context, cases []Case, p Progress) []Outcome {
 			return nil
 		})
 	}
-	_ = g.Wait() // outcomes hold the errors
+	_ = g.Wait() // errors are in the outcomes
 	return slices.DeleteFunc(out, func(o Outcome) bool { return o.Status == "" })
 }
 

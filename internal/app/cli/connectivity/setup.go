@@ -17,18 +17,18 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// errNoNode is the one cluster no test can run on.
+// errNoNode: the cluster has no node to run pods on.
 var errNoNode = errors.New("no node is ready and schedulable")
 
-// perNode is how many pods the test puts on a node at least: client, server, host
-// pod, and three streams.
+// perNode is the minimum number of test pods on a node: client, server, host pod and
+// three streams.
 const perNode = 6
 
-// prepare puts the pods in place and finds out which needs are met.
+// prepare creates the pods and services, and determines which needs are met.
 func prepare(ctx context.Context, c Cluster, o Options) (*Env, error) {
 	e := &Env{
 		Cluster: c, Options: o, Services: map[string]Service{}, NodePort: map[string]Service{},
-		// Resolvers remember the answers an earlier run got for half a minute.
+		// A new name in each run: resolvers cache the answers of an earlier run for 30 s.
 		headless: "servers-" + strconv.FormatInt(time.Now().UnixMilli(), 36),
 	}
 	nodes, err := c.Nodes(ctx)
@@ -38,21 +38,21 @@ func prepare(ctx context.Context, c Cluster, o Options) (*Env, error) {
 	if len(nodes) == 0 {
 		return nil, errNoNode
 	}
-	roomy := slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return n.Room < perNode })
-	e.Nodes = roomy[:min(2, len(roomy))]
+	usable := slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return n.FreePods < perNode })
+	e.Nodes = usable[:min(2, len(usable))]
 	switch {
-	case len(roomy) == 0:
-		return nil, fmt.Errorf("none of %d ready nodes has room for %d more pods", len(nodes), perNode)
+	case len(usable) == 0:
+		return nil, fmt.Errorf("none of %d ready nodes can run %d more pods", len(nodes), perNode)
 	case len(nodes) == 1:
 		e.lack(TwoNodes, "the cluster has one ready node")
-	case len(roomy) == 1:
-		e.lack(TwoNodes, "one ready node of %d has room for %d more pods", len(nodes), perNode)
+	case len(usable) == 1:
+		e.lack(TwoNodes, "only one ready node of %d can run %d more pods", len(nodes), perNode)
 	}
 	if err := e.createPeers(ctx); err != nil {
 		return nil, err
 	}
 	wants := func(n Need) bool {
-		return slices.ContainsFunc(Picked(o), func(c Case) bool { return slices.Contains(c.Needs, n) })
+		return slices.ContainsFunc(Selected(o), func(c Case) bool { return slices.Contains(c.Needs, n) })
 	}
 	if wants(SameENI) || wants(OtherENI) || wants(FarENI) {
 		if err := e.findPairs(ctx); err != nil {
@@ -62,12 +62,12 @@ func prepare(ctx context.Context, c Cluster, o Options) (*Env, error) {
 	if err := e.createServices(ctx); err != nil {
 		return nil, err
 	}
-	e.findOut(ctx)
+	e.probeNeeds(ctx)
 	e.settle(ctx)
 	return e, nil
 }
 
-// createPeers makes a client, a server and a host pod on each node.
+// createPeers creates a client, a server and a host pod on each node.
 func (e *Env) createPeers(ctx context.Context) error {
 	var s Setup
 	for i, n := range e.Nodes {
@@ -98,14 +98,14 @@ func (e *Env) createPeers(ctx context.Context) error {
 	return nil
 }
 
-// A round of fillers, and how many rounds there are at most per node.
+// Filler pods per round and node, and the maximum number of rounds.
 const (
 	fillRound = 5
 	fillMax   = 4
 )
 
-// findPairs reads on which ENI the pods are, and adds pods until there is one
-// pair of each kind or no room.
+// findPairs determines the pods' ENIs, and adds pods until there is a pair of each kind
+// or the nodes are full.
 func (e *Env) findPairs(ctx context.Context) error {
 	pods := make([][]Peer, len(e.Nodes)) // by node
 	for i := range e.Nodes {
@@ -143,17 +143,17 @@ func (e *Env) findPairs(ctx context.Context) error {
 	return nil
 }
 
-// locate fills in the peers' ENIs; it returns why it cannot.
+// locate sets the peers' ENIs. It returns the reason if it cannot.
 func (e *Env) locate(ctx context.Context, pods [][]Peer) string {
 	for i, n := range e.Nodes {
 		on, err := e.Cluster.Interfaces(ctx, n.Name)
 		if err != nil {
-			return fmt.Sprintf("the ENI of a pod's address is not known: %v", err)
+			return fmt.Sprintf("the ENIs of pods' addresses are unknown: %v", err)
 		}
 		for j, p := range pods[i] {
 			eni, ok := on[p.Addr]
 			if !ok {
-				return fmt.Sprintf("the agent on %s does not know %s of pod %s", n.Name, p.Addr, p.Pod)
+				return fmt.Sprintf("the agent on %s does not list address %s of pod %s", n.Name, p.Addr, p.Pod)
 			}
 			pods[i][j].ENI = eni
 		}
@@ -162,13 +162,13 @@ func (e *Env) locate(ctx context.Context, pods [][]Peer) string {
 	return ""
 }
 
-// choose picks the pairs out of the pods there are.
+// choose selects the pairs from the existing pods.
 func (e *Env) choose(pods [][]Peer) {
 	secondary := func(p Peer) bool { return p.ENI.Device > 0 }
 	for i, a := range pods[0] {
 		for _, b := range pods[0][i+1:] {
 			if a.ENI.ID == b.ENI.ID {
-				// A pair on a secondary ENI says more: it needs the policy rules.
+				// Prefer a pair on a secondary ENI, whose traffic needs policy routing.
 				if e.SameENI == nil || secondary(a) && !secondary(e.SameENI[0]) {
 					e.SameENI = &[2]Peer{a, b}
 				}
@@ -186,13 +186,13 @@ func (e *Env) choose(pods [][]Peer) {
 	}
 }
 
-// fill adds a round of pods to each node, as far as there is room.
+// fill adds up to fillRound pods to each node. It reports whether it added any.
 func (e *Env) fill(ctx context.Context, pods [][]Peer, round int) (bool, error) {
 	var s Setup
 	where := map[string]int{}
 	for i, n := range e.Nodes {
-		// Leave room for the streams and for others.
-		left := n.Room - 8 - round*fillRound
+		// Eight stay free for the streams and for pods of other users.
+		left := n.FreePods - 8 - round*fillRound
 		for k := range min(fillRound, left) {
 			name := fmt.Sprintf("filler-%d-%d", i+1, round*fillRound+k+1)
 			where[name] = i
@@ -213,8 +213,8 @@ func (e *Env) fill(ctx context.Context, pods [][]Peer, round int) (bool, error) 
 	return true, nil
 }
 
-// createServices makes one ClusterIP per pod that takes part, the headless one,
-// the node ports, and the pods that hold the long-lived streams.
+// createServices creates a ClusterIP Service per pod of a case, the headless one, the
+// node ports, and the pods with the long-lived streams.
 func (e *Env) createServices(ctx context.Context) error {
 	names := map[string]bool{}
 	for _, p := range append(slices.Clone(e.Client), e.Server...) {
@@ -256,19 +256,19 @@ func (e *Env) createServices(ctx context.Context) error {
 	return err
 }
 
-// findOut tests the needs that no set-up can meet.
-func (e *Env) findOut(ctx context.Context) {
+// probeNeeds determines the needs that depend on the cluster alone.
+func (e *Env) probeNeeds(ctx context.Context) {
 	if e.Options.Outside == "" {
-		e.lack(OutsideHost, "no host outside the VPC was named (--outside)")
+		e.lack(OutsideHost, "no host outside the VPC was given (--outside)")
 	}
 	if largePayload(e.Options.MTU)+datagramHeaders <= vpc.InternetMTU {
-		e.lack(Larger, "with an MTU of %d no packet is too large for outside", e.Options.MTU)
+		e.lack(JumboFrames, "with an MTU of %d no packet is too large for the internet", e.Options.MTU)
 	}
 	if r, err := e.dial(ctx, e.Host[0], "imds"); err != nil || !r.OK {
-		e.lack(Metadata, "the node %s has no instance metadata itself", e.Nodes[0].Name)
+		e.lack(Metadata, "node %s itself has no instance metadata", e.Nodes[0].Name)
 	}
 	if _, err := e.Cluster.Health(ctx); err != nil {
-		e.lack(Trunkline, "Trunkline's own parts cannot be looked at: %v", err)
+		e.lack(Trunkline, "the status of Trunkline cannot be read: %v", err)
 	}
 	config, err := e.pluginConfig(ctx)
 	switch {
@@ -280,8 +280,8 @@ func (e *Env) findOut(ctx context.Context) {
 	e.PluginConfig = config
 }
 
-// pluginConfig reads the CNI configuration that the first node's runtime uses:
-// the first file in the order of names.
+// pluginConfig reads the CNI configuration that the first node's runtime uses: the first
+// file by name.
 func (e *Env) pluginConfig(ctx context.Context) (string, error) {
 	host := e.Host[0].Pod
 	out, err := e.Cluster.Exec(ctx, e.Options.Namespace, host, []string{"/bin/ls", PluginConfigMount})
@@ -294,11 +294,11 @@ func (e *Env) pluginConfig(ctx context.Context) (string, error) {
 			return out.Stdout, err
 		}
 	}
-	return "", errors.New("no configuration file there")
+	return "", errors.New("no .conflist or .conf file in " + PluginConfigMount)
 }
 
-// settle waits until every Service answers once. What does not is left to the
-// cases: they say why.
+// settle waits until every Service has answered once, up to SettleTime. Services that do
+// not answer fail their cases, which report the reason.
 func (e *Env) settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.Options.SettleTime)
 	defer cancel()
@@ -326,7 +326,7 @@ func (e *Env) settle(ctx context.Context) {
 	_ = g.Wait() // nothing above returns an error
 }
 
-// retry dials until the answer is good or ctx ends.
+// retry dials until it succeeds or ctx ends.
 func (e *Env) retry(ctx context.Context, from Peer, args ...string) {
 	_ = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(context.Context) (bool, error) {
 		r, err := e.dial(ctx, from, args...)
@@ -334,7 +334,7 @@ func (e *Env) retry(ctx context.Context, from Peer, args ...string) {
 	})
 }
 
-// streams are the pods that hold a numbered stream open during the whole run.
+// streams returns the pods that hold a stream open during the whole run.
 func (e *Env) streams() []PodSpec {
 	var out []PodSpec
 	add := func(name string, to netip.Addr, port int, proto string) {

@@ -18,8 +18,8 @@ import (
 	"github.com/trunkline/trunkline/lab/workload"
 )
 
-// local runs the real workload on the loopback device: the product does not link
-// it, but what it prints is what our structs must read.
+// local runs the real workload on the loopback device. The product does not link it, but
+// Result must decode its output.
 type local struct {
 	Cluster
 	log string
@@ -41,7 +41,7 @@ func (l *local) Pods(context.Context, string) ([]corev1.Pod, error) {
 	return []corev1.Pod{p}, nil
 }
 
-// freePorts are ports of the loopback device nobody listens on now.
+// freePorts returns ports of the loopback device without a listener.
 func freePorts(t *testing.T) ports {
 	t.Helper()
 	var n [3]int
@@ -72,7 +72,7 @@ func newLocal(t *testing.T) (*Env, Peer) {
 	server := Peer{Pod: "server-1", Addr: loopback, ports: p}
 	e.Client, e.Server = []Peer{{Pod: "client-1", Addr: loopback}}, []Peer{server}
 	e.Nodes = []Node{{Name: "n1"}}
-	for range 3000 { // until it listens, for a minute
+	for range 3000 { // up to a minute, until it listens
 		if r, err := e.dial(t.Context(), e.Client[0], httpArgs(loopback, p.HTTP)...); err == nil && r.OK {
 			return e, server
 		}
@@ -87,7 +87,7 @@ func newLocal(t *testing.T) (*Env, Peer) {
 	return nil, Peer{}
 }
 
-func TestTheRealWorkloadUnderstandsOurCommandsAndWeItsAnswers(t *testing.T) {
+func TestTheRealWorkloadAcceptsOurArgumentsAndItsAnswersAreDecoded(t *testing.T) {
 	e, server := newLocal(t)
 	for _, load := range payloads(9001) {
 		x := exchange{from: e.Client[0], to: server, what: load.what, args: load.args(server.Addr, server.ports)}
@@ -99,13 +99,13 @@ func TestTheRealWorkloadUnderstandsOurCommandsAndWeItsAnswers(t *testing.T) {
 			t.Errorf("%s answered by the wrong pod: %v", load.name, err)
 		}
 	}
-	nobody := exchange{from: e.Client[0], to: server, what: "1 kB", args: httpArgs(server.Addr, freePorts(t).HTTP)}
-	if err := e.check(t.Context(), nobody); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("nobody listens: %v", err)
+	closed := exchange{from: e.Client[0], to: server, what: "1 kB", args: httpArgs(server.Addr, freePorts(t).HTTP)}
+	if err := e.check(t.Context(), closed); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("a port without a listener: %v", err)
 	}
 }
 
-func TestTheRealWorkloadsStreamReportsAreRead(t *testing.T) {
+func TestTheRealWorkloadsStreamReportsAreDecoded(t *testing.T) {
 	e, server := newLocal(t)
 	for _, proto := range []string{"tcp", "udp"} {
 		port := map[string]int{"tcp": server.TCP, "udp": server.UDP}[proto]
@@ -124,8 +124,8 @@ func TestTheRealWorkloadsStreamReportsAreRead(t *testing.T) {
 	}
 }
 
-// As the kernel writes them: a table of links, and a line of counters for each CPU.
-func TestDropsAreReadFromTheKernelsOwnCounters(t *testing.T) {
+// The texts have the kernel's format: a table of links, and a line of counters per CPU.
+func TestDropsAreReadFromTheKernelsCounters(t *testing.T) {
 	got := counters{}
 	linkDrops("Inter-|   Receive                                                |  Transmit\n"+
 		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n"+
@@ -137,36 +137,36 @@ func TestDropsAreReadFromTheKernelsOwnCounters(t *testing.T) {
 	}
 	after := maps.Clone(want)
 	after["conntrack early_drop"]++
-	after["eth1 rx drops"] = 7 // it came meanwhile
+	after["eth1 rx drops"] = 7 // a link added meanwhile
 	if more := grown(want, after); !slices.Equal(more, []string{"conntrack early_drop +1"}) {
-		t.Errorf("grown are %v", more)
+		t.Errorf("increased: %v", more)
 	}
 }
 
-// late is a stream that tells nothing at the first looks.
+// late is a stream whose log is empty for the first reads.
 type late struct {
 	local
-	looks int
+	emptyReads int
 }
 
 func (l *late) Logs(context.Context, string, string, int64) (string, error) {
-	if l.looks--; l.looks >= 0 {
+	if l.emptyReads--; l.emptyReads >= 0 {
 		return "", nil
 	}
 	return `{"ok":true,"stream":{"sent":5,"received":5}}`, nil
 }
 
-// A run may be over before a stream has told anything: its first report is waited for.
-func TestAStreamThatHasToldNothingYetIsWaitedFor(t *testing.T) {
+// The cases may finish before a stream's first report.
+func TestTheFirstReportOfAStreamIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &late{looks: 5}
+		l := &late{emptyReads: 5}
 		e := &Env{Cluster: l, Nodes: []Node{{Name: "n1"}}, Server: []Peer{{Pod: "server-1", Addr: netip.MustParseAddr("10.0.0.1"), ports: podPorts()}}}
 		if err := e.streamsKept(t.Context()); err != nil {
 			t.Error(err)
 		}
-		l.looks = 1000
+		l.emptyReads = 1000
 		if err := e.streamsKept(t.Context()); err == nil || !strings.Contains(err.Error(), "stream-tcp-same-node has reported nothing for 10s") {
-			t.Errorf("a stream that never told anything: %v", err)
+			t.Errorf("a stream that never reported: %v", err)
 		}
 	})
 }

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// nameCases are about DNS.
-func nameCases() []Case {
+// dnsCases check that pods resolve names.
+func dnsCases() []Case {
 	return []Case{
 		{
 			Name:    "dns/service",
@@ -58,25 +58,26 @@ func nameCases() []Case {
 	}
 }
 
-// resolve asks from every client pod; judge returns what was wanted, or nothing.
-func (e *Env) resolve(ctx context.Context, name string, judge func([]netip.Addr) string) error {
+// resolve resolves name in every client pod. mismatch returns what was expected instead
+// of the given addresses, or an empty string if they are right.
+func (e *Env) resolve(ctx context.Context, name string, mismatch func([]netip.Addr) string) error {
 	for _, p := range e.Client {
 		r, err := e.dial(ctx, p, "dns", name, "--timeout="+dialTimeout.String())
 		if err != nil {
 			return err
 		}
-		want := judge(r.Addresses)
+		want := mismatch(r.Addresses)
 		if r.OK && want == "" {
 			continue
 		}
 		got := fmt.Sprint(r.Addresses)
 		if !r.OK {
-			got = r.saw()
+			got = r.summary()
 			want = "an answer"
 		}
 		return &Failure{
 			Sent: fmt.Sprintf("a query for %s from %s", name, p), Got: got, Want: want,
-			Look: []string{"kubectl logs -n kube-system -l k8s-app=kube-dns", fmt.Sprintf("kubectl exec -n %s %s -- cat /etc/resolv.conf", e.Options.Namespace, p.Pod)},
+			Hints: []string{"kubectl logs -n kube-system -l k8s-app=kube-dns", fmt.Sprintf("kubectl exec -n %s %s -- cat /etc/resolv.conf", e.Options.Namespace, p.Pod)},
 		}
 	}
 	return nil

@@ -10,9 +10,9 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// guardCases are about what a pod must not be able to do. Each has a control:
-// the same packet from somebody who may send it arrives, or the case fails.
-func guardCases() []Case {
+// restrictionCases check what a pod must not be able to do. Each has a control: the
+// same packet from a permitted sender must arrive, or the case fails.
+func restrictionCases() []Case {
 	return []Case{
 		{
 			Name:    "metadata/v4-blocked",
@@ -54,30 +54,30 @@ func metadataBlocked(ctx context.Context, e *Env, at netip.Addr) error {
 		}
 		if r.OK || r.Status != 0 || r.Instance != "" {
 			return &Failure{
-				Sent: fmt.Sprintf("a token request from %s to %s", p, endpoint), Got: r.saw() + " " + r.Instance, Want: "nothing",
-				Look: []string{"on " + p.Node.Name + ": nft list table inet trunkline (counter of the metadata rule)"},
+				Sent: fmt.Sprintf("a token request from %s to %s", p, endpoint), Got: r.summary() + " " + r.Instance, Want: "nothing",
+				Hints: []string{"on " + p.Node.Name + ": nft list table inet trunkline (counter of the metadata rule)"},
 			}
 		}
 	}
 	if at.Is6() {
-		return nil // the node itself may have no IPv6; v4 has the control
+		return nil // the node may have no IPv6; the IPv4 case has the control
 	}
 	r, err := e.dial(ctx, e.Host[0], "imds", "--endpoint="+endpoint)
 	if err != nil {
 		return err
 	}
 	if !r.OK {
-		return &Failure{Sent: fmt.Sprintf("the same request from the node %s", e.Nodes[0].Name), Got: r.saw(), Want: "an answer: the block must be the pod's alone"}
+		return &Failure{Sent: fmt.Sprintf("the same request from the node %s", e.Nodes[0].Name), Got: r.summary(), Want: "an answer: only pods must be blocked"}
 	}
 	return nil
 }
 
-// spoofCase sends from Client[0] to the far server with something that is not
-// the client's.
-func spoofCase(name, how string, needs []Need, lie func(e *Env) []string) Case {
+// spoofCase sends from Client[0] to the far server with the address or MAC that spoofed
+// returns as arguments.
+func spoofCase(name, how string, needs []Need, spoofed func(e *Env) []string) Case {
 	return Case{
 		Name:    "spoof/" + name,
-		Asserts: "nothing a pod sends " + how + " arrives, while what it sends as itself does",
+		Asserts: "no packet that a pod sends " + how + " arrives, while packets with its own address and MAC do",
 		Needs:   needs,
 		Run: func(ctx context.Context, e *Env) error {
 			from, to := e.Client[0], e.Server[e.far()]
@@ -85,25 +85,25 @@ func spoofCase(name, how string, needs []Need, lie func(e *Env) []string) Case {
 				"spoof", hostport(to.Addr, to.UDP), "--count=3",
 				"--verify=" + hostport(to.Addr, to.HTTP), "--timeout=" + dialTimeout.String(),
 			}
-			honest, err := e.dial(ctx, from, append(slices.Clone(args), "--source="+from.Addr.String())...)
+			control, err := e.dial(ctx, from, append(slices.Clone(args), "--source="+from.Addr.String())...)
 			if err != nil {
 				return err
 			}
-			if honest.Seen == 0 {
-				return &Failure{Sent: fmt.Sprintf("raw datagrams from %s as itself to %s", from, to), Got: honest.saw(), Want: "them to arrive: without that the case proves nothing", Look: lookAt(from, to)}
+			if control.Seen == 0 {
+				return &Failure{Sent: fmt.Sprintf("raw datagrams from %s with its own address to %s", from, to), Got: control.summary(), Want: "all of them to arrive: without this control the case proves nothing", Hints: pathHints(from, to)}
 			}
-			r, err := e.dial(ctx, from, append(args, lie(e)...)...)
+			r, err := e.dial(ctx, from, append(args, spoofed(e)...)...)
 			if err != nil {
 				return err
 			}
 			if r.Sent == 0 {
-				return fmt.Errorf("pod %s could not send %s: %s", from.Pod, how, r.saw())
+				return fmt.Errorf("pod %s could not send %s: %s", from.Pod, how, r.summary())
 			}
 			if r.Seen > 0 {
 				return &Failure{
 					Sent: fmt.Sprintf("%d raw datagrams from %s %s to %s", r.Sent, from, how, to),
 					Got:  fmt.Sprintf("%d of them arrived", r.Seen), Want: "none to arrive",
-					Look: []string{"on " + from.Node.Name + ": nft list table inet trunkline (counter of the anti-spoof rule)"},
+					Hints: []string{"on " + from.Node.Name + ": nft list table inet trunkline (counter of the anti-spoof rule)"},
 				}
 			}
 			return nil
