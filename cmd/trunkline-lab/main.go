@@ -1,6 +1,6 @@
 // Command trunkline-lab runs the embedded VPC and a real Kubernetes in it on one
-// Linux machine. Package lab/cli is its command line; `node-init` is what the
-// lab itself starts as PID 1 of every node.
+// Linux machine. Package lab/cli is its command line. The lab itself starts `node-init`
+// as PID 1 of every node.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/trunkline/trunkline/lab/node"
 )
 
-// version is stamped by the linker.
+// version is set by the linker.
 var version = "dev"
 
 func main() {

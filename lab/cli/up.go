@@ -137,7 +137,7 @@ func ending(ctx context.Context) string {
 
 // preflight refuses a machine that is not fit, before anything is made.
 func (s *session) preflight(r spec.Resolved, cacheDir string, fresh bool) error {
-	facts, err := preflight.Probe(s.ctx, preflight.Look{CacheDir: cacheDir, StateRoot: s.stateRoot, Port: r.APIPort})
+	facts, err := preflight.Probe(s.ctx, preflight.Targets{CacheDir: cacheDir, StateRoot: s.stateRoot, Port: r.APIPort})
 	if err != nil {
 		return fmt.Errorf("look at this machine: %w", err)
 	}

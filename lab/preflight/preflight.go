@@ -1,6 +1,6 @@
-// Package preflight decides whether a machine can run a lab, before anything of
-// it exists: Check is pure and names what is missing and what to do; Probe
-// gathers the facts it decides on by trying things in namespaces of its own.
+// Package preflight decides whether a machine can run a lab, before any part of it is
+// created. Probe gathers facts about the machine, trying kernel features in temporary
+// namespaces; Check is pure and returns what is missing and what to do.
 //
 // Probe leaves nothing behind. lab/cli calls both.
 package preflight
@@ -12,55 +12,54 @@ import (
 	"strings"
 )
 
-// Want is what the lab needs of the machine.
+// Want holds the lab's requirements.
 type Want struct {
 	Lab      string
 	VPC      netip.Prefix
 	Services netip.Prefix
 	Nodes    int
 	Port     int // of the API server's forwarder on 127.0.0.1; 0 is any
-	// Running says that the lab is up: its own use is no obstacle.
+	// Running: the lab is up, so its own use of resources is not a problem.
 	Running bool
 }
 
-// Facts are what a machine has.
+// Facts describe a machine.
 type Facts struct {
 	Root bool
 	// Programs on the PATH, by name.
 	Programs map[string]bool
-	// Kernel holds the error of each probe, nil where the feature works.
+	// Kernel holds the error of each feature's probe; nil if the feature works.
 	Kernel map[Feature]error
-	// Routes of the machine's own namespace that lead somewhere particular: the
-	// default routes are not among them.
+	// Routes of the machine's own namespace, without default routes.
 	Routes []Route
 	// DiskFree is by path, in bytes.
 	DiskFree map[string]uint64
-	// ReadOnly are those of these paths that cannot be written.
+	// ReadOnly holds those of these paths that are on read-only file systems.
 	ReadOnly map[string]bool
-	// PortTaken is why the forwarder's port cannot be had; nil where it can.
+	// PortTaken is why the forwarder cannot listen on its port; nil if it can.
 	PortTaken error
-	// MemoryFree is what can be had without swapping, in bytes.
+	// MemoryFree is the memory available without swapping, in bytes.
 	MemoryFree uint64
-	// InotifyInstances is fs.inotify.max_user_instances, and InotifySettable
-	// says that the lab may raise it.
+	// InotifyInstances is fs.inotify.max_user_instances; InotifySettable if the lab may
+	// raise it.
 	InotifyInstances int
 	InotifySettable  bool
-	// Labs are the names that have a state directory.
+	// Labs are the names of labs with a state directory.
 	Labs []string
 	// Namespaces are the named network namespaces.
 	Namespaces []string
 }
 
-// Route is a range that the machine already reaches somewhere.
+// Route is a destination that the machine already routes.
 type Route struct {
 	To     netip.Prefix
 	Device string
 }
 
-// Feature is something a kernel can do.
+// Feature is a kernel feature.
 type Feature string
 
-// Features the lab needs, by the option of the kernel that brings them.
+// Features that the lab needs.
 const (
 	Netns         Feature = "network namespaces"
 	Veth          Feature = "veth"
@@ -71,7 +70,7 @@ const (
 	PolicyRouting Feature = "policy routing"
 )
 
-// option is what to enable for a feature.
+// option returns the kernel options that enable a feature.
 func (f Feature) option() string {
 	return map[Feature]string{
 		Netns: "CONFIG_NET_NS", Veth: "CONFIG_VETH", Overlay: "CONFIG_OVERLAY_FS",
@@ -81,15 +80,15 @@ func (f Feature) option() string {
 	}[f]
 }
 
-// Problem is one reason why the lab cannot run here.
+// Problem is one reason why the lab cannot run on the machine.
 type Problem struct {
-	What string // is missing or in the way
-	Do   string // what to do about it
+	What string // the problem
+	Do   string // its remedy
 }
 
 func (p Problem) Error() string { return p.What + ": " + p.Do }
 
-// Problems is every reason, one per line.
+// Problems are all reasons; Error returns one line for each.
 type Problems []Problem
 
 func (p Problems) Error() string {
@@ -100,8 +99,8 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// What a lab takes. Source: measured with three nodes and a hundred pods, with
-// room to spare.
+// Resources of a lab: bytes of memory and disk, and inotify instances. Source: measured
+// with three nodes and a hundred pods, with a margin.
 const (
 	memoryBase    = 1 << 30
 	memoryPerNode = 512 << 20
@@ -110,7 +109,7 @@ const (
 	inotifyNode   = 9
 )
 
-// requirement is a program and the Debian package it is in.
+// requirement is a program and its Debian package.
 type requirement struct{ program, debian string }
 
 func requirements() []requirement {
@@ -127,21 +126,21 @@ func requirements() []requirement {
 	}
 }
 
-// Check decides; no problem means that the lab may start.
+// Check returns why the lab cannot run; none if it can.
 func Check(w Want, f Facts) Problems {
 	if !f.Root {
-		return Problems{{"not root", "run it as root (sudo): it makes namespaces, links and cgroups"}}
+		return Problems{{"not root", "run it as root (sudo): it creates namespaces, links and cgroups"}}
 	}
 	var out Problems
 	out = append(out, checkPrograms(f)...)
 	out = append(out, checkKernel(f)...)
 	if !w.Running {
 		out = append(out, checkRanges(w, f)...)
-		out = append(out, checkRoom(w, f)...)
+		out = append(out, checkCapacity(w, f)...)
 		out = append(out, checkNames(w, f)...)
 		if f.PortTaken != nil {
 			out = append(out, Problem{
-				fmt.Sprintf("port %d of 127.0.0.1 cannot be had (%v)", w.Port, f.PortTaken),
+				fmt.Sprintf("port %d of 127.0.0.1 is not available (%v)", w.Port, f.PortTaken),
 				"choose another kubernetes.apiPort in lab.yaml, or 0 for a free one",
 			})
 		}
@@ -186,9 +185,8 @@ func features() []Feature {
 	return []Feature{Netns, Veth, PolicyRouting, Nftables, PIDNS, Overlay, Cgroups}
 }
 
-// checkRanges keeps the kubeconfig and its forwarder honest: the lab's ranges
-// are reachable only in its namespaces, so one that the machine itself uses
-// would mean two things.
+// checkRanges reports ranges of the lab that the machine itself routes. The lab's ranges
+// are reachable only inside its namespaces, so an address in both would be ambiguous.
 func checkRanges(w Want, f Facts) Problems {
 	var out Problems
 	for _, own := range []struct {
@@ -198,8 +196,8 @@ func checkRanges(w Want, f Facts) Problems {
 	}{
 		{w.VPC, "the VPC", "choose another vpc.cidr in lab.yaml"},
 		{w.Services, "Services", "choose another kubernetes.serviceCIDR in lab.yaml"},
-		{netip.MustParsePrefix("198.51.100.0/24"), "the embedded EC2 API", "take the route away while the lab runs"},
-		{netip.MustParsePrefix("203.0.113.0/24"), "the outside host", "take the route away while the lab runs"},
+		{netip.MustParsePrefix("198.51.100.0/24"), "the embedded EC2 API", "remove the route while the lab runs"},
+		{netip.MustParsePrefix("203.0.113.0/24"), "the outside host", "remove the route while the lab runs"},
 	} {
 		for _, r := range f.Routes {
 			if r.To.Overlaps(own.prefix) {
@@ -212,12 +210,12 @@ func checkRanges(w Want, f Facts) Problems {
 	return out
 }
 
-func checkRoom(w Want, f Facts) Problems {
+func checkCapacity(w Want, f Facts) Problems {
 	var out Problems
 	if need := uint64(memoryBase + w.Nodes*memoryPerNode); f.MemoryFree < need {
 		out = append(out, Problem{
 			fmt.Sprintf("%s of memory free; %d nodes need about %s", size(f.MemoryFree), w.Nodes, size(need)),
-			"stop something, or take fewer nodes (--nodes 1)",
+			"stop other programs, or use fewer nodes (--nodes 1)",
 		})
 	}
 	paths := make([]string, 0, len(f.DiskFree))
@@ -228,14 +226,14 @@ func checkRoom(w Want, f Facts) Problems {
 	for _, path := range paths {
 		if f.ReadOnly[path] {
 			out = append(out, Problem{
-				path + " is on a read-only file system", "mount it for writing, or move the cache with --cache-dir",
+				path + " is on a read-only file system", "mount it read-write, or move the cache with --cache-dir",
 			})
 			continue
 		}
 		if f.DiskFree[path] < diskState {
 			out = append(out, Problem{
 				fmt.Sprintf("%s free at %s; the lab needs %s", size(f.DiskFree[path]), path, size(diskState)),
-				"make room, or move the cache with --cache-dir",
+				"free disk space, or move the cache with --cache-dir",
 			})
 		}
 	}
@@ -248,8 +246,8 @@ func checkRoom(w Want, f Facts) Problems {
 	return out
 }
 
-// checkNames refuses a name in use by something that is not a lab of ours: a
-// state directory says that it is, and up clears what such a lab left.
+// checkNames reports a name that is used by namespaces which no lab of ours created. A
+// lab with a state directory is ours, and up removes what it left behind.
 func checkNames(w Want, f Facts) Problems {
 	if slices.Contains(f.Labs, w.Lab) {
 		return nil
@@ -264,7 +262,7 @@ func checkNames(w Want, f Facts) Problems {
 		return nil
 	}
 	return Problems{{
-		"network namespaces of this name exist and no lab has left them: " + strings.Join(taken, ", "),
+		"network namespaces of this name exist and no lab with a state directory created them: " + strings.Join(taken, ", "),
 		fmt.Sprintf("choose another --name, or remove them: trunkline-lab --name %s down", w.Lab),
 	}}
 }

@@ -15,7 +15,7 @@ func want() Want {
 	}
 }
 
-// fit is a machine that can run three nodes.
+// fit returns the facts of a machine that can run three nodes.
 func fit() Facts {
 	f := Facts{
 		Root: true, Programs: map[string]bool{}, Kernel: map[Feature]error{},
@@ -35,7 +35,7 @@ func TestAFitMachineIsNotRefused(t *testing.T) {
 	}
 }
 
-func TestEachRefusalNamesWhatIsMissingAndWhatToDo(t *testing.T) {
+func TestEachProblemNamesItsRemedy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*Want, *Facts)
 		want   []string
@@ -73,13 +73,13 @@ func TestEachRefusalNamesWhatIsMissingAndWhatToDo(t *testing.T) {
 		},
 		"a port that is taken": {
 			func(w *Want, f *Facts) { w.Port, f.PortTaken = 6443, errors.New("address already in use") },
-			[]string{"port 6443 of 127.0.0.1 cannot be had (address already in use)", "kubernetes.apiPort"},
+			[]string{"port 6443 of 127.0.0.1 is not available (address already in use)", "kubernetes.apiPort"},
 		},
-		"few inotify instances nobody may raise": {
+		"few inotify instances on a read-only sysctl": {
 			func(w *Want, f *Facts) { w.Nodes, f.InotifySettable = 20, false; f.MemoryFree = 64 << 30 },
 			[]string{"fs.inotify.max_user_instances is 128; 20 nodes need 196", "sysctl fs.inotify.max_user_instances=512"},
 		},
-		"somebody else's namespaces": {
+		"foreign namespaces": {
 			func(_ *Want, f *Facts) { f.Namespaces = []string{"tl-lab-node1", "other"} },
 			[]string{"tl-lab-node1", "--name lab down"},
 		},
@@ -100,10 +100,10 @@ func TestEachRefusalNamesWhatIsMissingAndWhatToDo(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoObstacleIsNotRefused(t *testing.T) {
+func TestSufficientMachinesAreNotRefused(t *testing.T) {
 	for name, change := range map[string]func(*Want, *Facts){
 		"few inotify instances that the lab may raise": func(w *Want, f *Facts) { w.Nodes = 13; f.MemoryFree = 64 << 30 },
-		"namespaces that a crashed lab of ours left": func(_ *Want, f *Facts) {
+		"namespaces of a crashed lab": func(_ *Want, f *Facts) {
 			f.Labs, f.Namespaces = []string{"lab"}, []string{"tl-lab-node1"}
 		},
 		"namespaces of a lab whose name begins like ours": func(_ *Want, f *Facts) { f.Namespaces = []string{"tl-lab-two-node1"} },
@@ -121,7 +121,7 @@ func TestWhatIsNoObstacleIsNotRefused(t *testing.T) {
 	}
 }
 
-func TestEveryProblemIsShownAtOnce(t *testing.T) {
+func TestEveryProblemIsReportedAtOnce(t *testing.T) {
 	f := fit()
 	f.Programs["nft"], f.MemoryFree = false, 0
 	f.Kernel[Overlay] = errors.New("absent")
@@ -130,7 +130,7 @@ func TestEveryProblemIsShownAtOnce(t *testing.T) {
 	}
 }
 
-func TestEveryFeatureNamesTheOptionThatBringsIt(t *testing.T) {
+func TestEveryFeatureNamesItsKernelOption(t *testing.T) {
 	for _, f := range features() {
 		if !strings.Contains(f.option(), "CONFIG_") {
 			t.Errorf("%s: %q", f, f.option())
@@ -138,14 +138,14 @@ func TestEveryFeatureNamesTheOptionThatBringsIt(t *testing.T) {
 	}
 }
 
-func TestAPortInUseIsFoundTakenAndAFreeOneIsGivenBack(t *testing.T) {
+func TestAPortInUseIsDetectedAndAFreeOneIsReleased(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	if err := tryPort(t.Context(), port); err == nil {
-		t.Errorf("port %d is in use and was not found taken", port)
+		t.Errorf("port %d is in use, but tryPort returned no error", port)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -157,13 +157,13 @@ func TestAPortInUseIsFoundTakenAndAFreeOneIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestProbeWithoutRootTriesNothing(t *testing.T) {
-	f, err := Probe(t.Context(), Look{CacheDir: t.TempDir(), StateRoot: t.TempDir()})
+func TestProbeWithoutRootDoesNotProbeTheKernel(t *testing.T) {
+	f, err := Probe(t.Context(), Targets{CacheDir: t.TempDir(), StateRoot: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !f.Root && len(f.Kernel) > 0 {
-		t.Errorf("kernel was tried without root: %v", f.Kernel)
+		t.Errorf("the kernel was probed without root: %v", f.Kernel)
 	}
 	if f.Root && f.MemoryFree == 0 {
 		t.Error("no memory on a machine that runs this test")

@@ -22,16 +22,15 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
-// Look says where Probe looks.
-type Look struct {
+// Targets are the paths and the port that Probe checks.
+type Targets struct {
 	CacheDir, StateRoot string
-	Port                int // on 127.0.0.1; 0 is not tried
+	Port                int // on 127.0.0.1; 0 is not checked
 }
 
-// Probe looks at this machine. What it tries, it tries in a namespace that ends
-// with the call. Facts that a missing one makes pointless are left out: without
-// root nothing of the kernel is tried.
-func Probe(ctx context.Context, at Look) (Facts, error) {
+// Probe gathers the facts about this machine. It tries kernel features in a namespace
+// that is removed before it returns. Without root it returns only that fact.
+func Probe(ctx context.Context, at Targets) (Facts, error) {
 	f := Facts{
 		Root: os.Geteuid() == 0, Programs: map[string]bool{}, Kernel: map[Feature]error{},
 		DiskFree: map[string]uint64{}, ReadOnly: map[string]bool{},
@@ -102,8 +101,8 @@ func tryRule() error {
 	return netlink.RuleAdd(rule)
 }
 
-// tryNftables makes a NAT chain, a connection-tracking rule and a verdict map in
-// one transaction.
+// tryNftables creates a NAT chain, a connection-tracking rule and a verdict map in one
+// transaction.
 func tryNftables() error {
 	c, err := nftables.New()
 	if err != nil {
@@ -143,7 +142,8 @@ func filesystem(name string) error {
 	return fmt.Errorf("%s is not in /proc/filesystems", name)
 }
 
-// cgroups wants the controllers the kubelet needs, in either version.
+// cgroups returns an error if a controller that the kubelet needs is missing in both
+// cgroup versions.
 func cgroups() error {
 	text, err := os.ReadFile("/proc/cgroups")
 	if err != nil {
@@ -176,7 +176,7 @@ func cgroups() error {
 	return nil
 }
 
-// routes lists the machine's routes but for the default ones.
+// routes lists the machine's routes without default routes.
 func routes() ([]Route, error) {
 	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, 0)
 	if err != nil {
@@ -201,7 +201,7 @@ func routes() ([]Route, error) {
 	return out, nil
 }
 
-// tryPort listens for a moment.
+// tryPort listens on a port of 127.0.0.1 and closes it.
 func tryPort(ctx context.Context, port int) error {
 	var l net.ListenConfig
 	taken, err := l.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
@@ -211,7 +211,8 @@ func tryPort(ctx context.Context, port int) error {
 	return taken.Close()
 }
 
-// disk looks at the nearest directory that exists.
+// disk returns the free bytes of the file system of path, or of its nearest ancestor
+// that exists, and whether it is read-only.
 func disk(path string) (free uint64, readOnly bool, err error) {
 	for {
 		var st unix.Statfs_t
@@ -220,7 +221,7 @@ func disk(path string) (free uint64, readOnly bool, err error) {
 			return st.Bavail * uint64(st.Bsize), st.Flags&unix.ST_RDONLY != 0, nil
 		}
 		if !errors.Is(err, unix.ENOENT) || path == filepath.Dir(path) {
-			return 0, false, fmt.Errorf("ask for free space at %s: %w", path, err)
+			return 0, false, fmt.Errorf("read the free space at %s: %w", path, err)
 		}
 		path = filepath.Dir(path)
 	}

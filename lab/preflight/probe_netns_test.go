@@ -9,9 +9,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// The probe tries links and rules in a namespace of its own: this one stays as
-// it was.
-func TestProbeLeavesNothingBehindAndFindsWhatThisKernelHas(t *testing.T) {
+// The probe creates links and rules in a namespace of its own, so those of this one do
+// not change.
+func TestProbeLeavesNothingBehindAndFindsThisKernelsFeatures(t *testing.T) {
 	links := func() (names []string) {
 		list, err := netlink.LinkList()
 		if err != nil {
@@ -23,7 +23,7 @@ func TestProbeLeavesNothingBehindAndFindsWhatThisKernelHas(t *testing.T) {
 		return names
 	}
 	before := links()
-	f, err := Probe(t.Context(), Look{CacheDir: t.TempDir(), StateRoot: t.TempDir()})
+	f, err := Probe(t.Context(), Targets{CacheDir: t.TempDir(), StateRoot: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,6 +36,6 @@ func TestProbeLeavesNothingBehindAndFindsWhatThisKernelHas(t *testing.T) {
 		}
 	}
 	if rules, err := netlink.RuleList(netlink.FAMILY_V4); err != nil || slices.ContainsFunc(rules, func(r netlink.Rule) bool { return r.Table == 100 && r.Priority == 100 }) {
-		t.Errorf("the probe's rule is here (%v)", err)
+		t.Errorf("the probe's rule is in this namespace (%v)", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 type Problem struct {
 	Field string // its path: nodes[1].type
 	Value string // as written
-	Why   string // and what to do
+	Why   string // the reason and what to do
 }
 
 func (p Problem) Error() string {
@@ -21,7 +21,7 @@ func (p Problem) Error() string {
 	return fmt.Sprintf("%s: %q: %s", p.Field, p.Value, p.Why)
 }
 
-// problems gathers what is wrong, so that one run shows all of it.
+// problems collects problems, so that one run reports all of them.
 type problems struct{ list []error }
 
 func (p *problems) add(field, value, why string, args ...any) {
@@ -30,12 +30,12 @@ func (p *problems) add(field, value, why string, args ...any) {
 
 func (p *problems) err() error { return errors.Join(p.list...) }
 
-// prefix parses a range; ok is false when it was reported.
+// prefix parses a CIDR. It reports a problem and returns false if text is not one.
 func (p *problems) prefix(field, text string) (_ netip.Prefix, ok bool) {
 	out, err := netip.ParsePrefix(text)
 	switch {
 	case err != nil:
-		p.add(field, text, "not a range of addresses such as 10.0.0.0/16")
+		p.add(field, text, "must be a CIDR such as 10.0.0.0/16")
 		return netip.Prefix{}, false
 	case out != out.Masked():
 		p.add(field, text, "has bits set beyond /%d; write %s", out.Bits(), out.Masked())
@@ -50,11 +50,11 @@ func (p *problems) prefix4(field, text string, shortest, longest int) (_ netip.P
 		return out, false
 	}
 	if !out.Addr().Is4() {
-		p.add(field, text, "not an IPv4 range")
+		p.add(field, text, "must be an IPv4 CIDR")
 		return netip.Prefix{}, false
 	}
 	if out.Bits() < shortest || out.Bits() > longest {
-		p.add(field, text, "a /%d; must be between /%d and /%d", out.Bits(), shortest, longest)
+		p.add(field, text, "is a /%d; must be between /%d and /%d", out.Bits(), shortest, longest)
 		return netip.Prefix{}, false
 	}
 	return out, true
@@ -83,7 +83,7 @@ func (p *problems) address(field, text string, inside netip.Prefix) netip.Addr {
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil || a.Zone() != "" {
-		p.add(field, text, "not an address such as 10.0.0.10")
+		p.add(field, text, "must be an address such as 10.0.0.10")
 		return netip.Addr{}
 	}
 	if inside.IsValid() && !inside.Contains(a) {
@@ -93,7 +93,7 @@ func (p *problems) address(field, text string, inside netip.Prefix) netip.Addr {
 	return a
 }
 
-// label checks a name that ends up in namespaces, files and tags.
+// label checks a name that is used in names of namespaces and files, and in tags.
 func (p *problems) label(field, text string, dashes bool) {
 	const longest = 24
 	allowed := "lower-case letters and digits"
@@ -107,23 +107,23 @@ func (p *problems) label(field, text string, dashes bool) {
 	case text == "":
 		p.add(field, text, "must not be empty")
 	case len(text) > longest:
-		p.add(field, text, "%d characters long; at most %d", len(text), longest)
+		p.add(field, text, "has %d characters; at most %d are allowed", len(text), longest)
 	case strings.IndexFunc(text, func(r rune) bool { return !fits(r) }) >= 0:
-		p.add(field, text, "may have only %s", allowed)
+		p.add(field, text, "may contain only %s", allowed)
 	case text[0] == '-' || text[len(text)-1] == '-':
-		p.add(field, text, "may not begin or end with a dash")
+		p.add(field, text, "must not begin or end with a dash")
 	}
 }
 
-// CheckName says what is wrong with the name of a lab, or nil: it ends up in
-// paths, namespaces and cgroups.
+// CheckName returns an error if name cannot be the name of a lab. The name is used in
+// paths and in names of namespaces and cgroups.
 func CheckName(name string) error {
 	var p problems
 	p.label("--name", name, true)
 	return p.err()
 }
 
-// names reports entries of a list that are called the same, and returns the set.
+// names returns the index of each name in a list, and reports duplicates.
 func names[T any](p *problems, list string, entries []T, name func(T) string) map[string]int {
 	seen := make(map[string]int, len(entries))
 	for i, e := range entries {
@@ -136,10 +136,11 @@ func names[T any](p *problems, list string, entries []T, name func(T) string) ma
 	return seen
 }
 
-// known checks a reference by name. An empty list is a problem of its own, once.
+// known reports a reference to a name that is not in the list. It ignores an empty list,
+// which is reported as a problem of its own.
 func known(p *problems, field, name, list string, seen map[string]int) {
 	if _, ok := seen[name]; ok || len(seen) == 0 {
 		return
 	}
-	p.add(field, name, "not among %s (%s)", list, strings.Join(sortedKeys(seen), ", "))
+	p.add(field, name, "no such entry in %s (%s)", list, strings.Join(sortedKeys(seen), ", "))
 }

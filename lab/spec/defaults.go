@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Default is the lab of an empty file: one VPC with three zones, three nodes,
-// and the security groups of an EKS cluster.
+// Default returns the lab of an empty file: one VPC with three zones, three nodes, and
+// the security groups of an EKS cluster.
 func Default() Spec {
 	return Spec{}.withDefaults()
 }
 
-// withDefaults fills in what the file leaves out. Lists that are given are taken
-// as they are; fields of their entries are filled in one by one.
+// withDefaults sets fields that the file omits. A list in the file replaces the default
+// list; fields of its entries get defaults one by one.
 func (s Spec) withDefaults() Spec {
 	setDefault(&s.Name, DefaultName)
 	setDefault(&s.Region, DefaultRegion)
@@ -79,12 +79,12 @@ func (s Spec) withNodeDefaults() Spec {
 	return s
 }
 
-// smallestCut is the prefix length of the smallest VPC whose eighths are subnets
-// that EC2 takes (/28).
+// smallestCut is the prefix length of the smallest VPC whose eighths are valid subnets
+// (/28 or larger).
 const smallestCut = 25
 
-// defaultSubnets cuts one subnet per zone, each an eighth of the VPC. A VPC
-// text that cannot be parsed yields none: Resolve reports the VPC.
+// defaultSubnets returns one subnet per zone, each an eighth of the VPC. It returns none
+// for an invalid VPC, which Resolve reports.
 func defaultSubnets(region, vpcCIDR string) []Subnet {
 	whole, err := netip.ParsePrefix(vpcCIDR)
 	if err != nil || !whole.Addr().Is4() || whole.Bits() > smallestCut {
@@ -114,8 +114,8 @@ func defaultRouteTables(internet, ipv6 bool) []RouteTable {
 	return []RouteTable{main}
 }
 
-// defaultGroups are those of an EKS cluster: nodes talk to each other and are
-// reached by the control plane; the control plane answers nodes on 443.
+// defaultGroups returns the security groups of an EKS cluster: nodes accept traffic from
+// nodes and the control plane; the control plane accepts traffic from nodes on 443.
 func defaultGroups() []SecurityGroup {
 	return []SecurityGroup{
 		{Name: groupNodes, Description: "Nodes and their pods", Ingress: []Rule{
@@ -135,7 +135,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// nth returns the n-th address of an IPv4 prefix, its base being the 0th.
+// nth returns the n-th address of an IPv4 prefix, counted from 0.
 func nth(p netip.Prefix, n uint32) netip.Addr {
 	if !p.Addr().Is4() {
 		return p.Addr()

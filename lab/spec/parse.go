@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxFile bounds lab.yaml, in bytes.
+// maxFile is the maximum size of lab.yaml, in bytes.
 const maxFile = 1 << 20
 
 // Load reads and parses a lab.yaml.
@@ -31,15 +31,15 @@ func Load(path string) (Spec, error) {
 	return s, nil
 }
 
-// Parse reads lab.yaml strictly: a field it does not know, or one written twice,
-// is an error that names the field by its path. It does not fill in defaults.
+// Parse parses lab.yaml strictly: an unknown or duplicate field is an error that names
+// the field's path. It does not set defaults.
 func Parse(data []byte) (Spec, error) {
 	var s Spec
 	if len(data) > maxFile {
-		return s, fmt.Errorf("%d bytes; a lab.yaml has at most %d", len(data), maxFile)
+		return s, fmt.Errorf("%d bytes; a lab.yaml may have at most %d", len(data), maxFile)
 	}
 	if documentBreak.Match(bytes.TrimPrefix(data, []byte("---\n"))) {
-		return s, errors.New("two YAML documents (a line \"---\"); a lab.yaml is one: write the other into a file of its own")
+		return s, errors.New("two YAML documents (a line \"---\"); a lab.yaml has one: move the other to its own file")
 	}
 	asJSON, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
@@ -55,14 +55,15 @@ func Parse(data []byte) (Spec, error) {
 	return s, nil
 }
 
-// documentBreak ends a YAML document; the decoder would ignore what follows it.
+// documentBreak matches the separator of YAML documents. The decoder would ignore the
+// second document.
 var documentBreak = regexp.MustCompile(`(?m)^---(\s|$)`)
 
-// locate finds the field that the decoder refuses, which says "nodes.labels"
-// where nodes[1].labels.a is meant and nothing at all where a type decodes
-// itself. It narrows the document down, one key or entry at a time, to the
-// smallest that is still refused.
-func locate(doc []byte, refusal error) error {
+// locate returns a decoding error with the path of the invalid field. The decoder's own
+// error names "nodes.labels" for nodes[1].labels.a, and no path for types with their own
+// decoding. locate reduces the document, one key or entry at a time, to the smallest one
+// that still fails.
+func locate(doc []byte, decodeErr error) error {
 	var whole any
 	numbers := json.NewDecoder(bytes.NewReader(doc))
 	numbers.UseNumber() // a float would not hold every seed
@@ -78,7 +79,7 @@ func locate(doc []byte, refusal error) error {
 	}
 	path, err := narrow(whole, decode)
 	if err == nil {
-		err = refusal
+		err = decodeErr
 	}
 	if path == "" {
 		path = "the file"
@@ -86,24 +87,24 @@ func locate(doc []byte, refusal error) error {
 	return fmt.Errorf("%s: %s", strings.TrimPrefix(path, "."), plain(err))
 }
 
-// narrow returns the path of the innermost value that decode refuses, and the
-// refusal; decode gets the value alone in its place.
-func narrow(v any, decode func(any) error) (path string, refusal error) {
-	refusal = decode(v)
-	if refusal == nil {
+// narrow returns the path of the innermost value that decode rejects, and its error. For
+// an inner value, decode gets a document that holds only this value at its place.
+func narrow(v any, decode func(any) error) (path string, err error) {
+	err = decode(v)
+	if err == nil {
 		return "", nil
 	}
 	inner := func(step string, v any, place func(any) any) bool {
-		rest, err := narrow(v, func(v any) error { return decode(place(v)) })
-		if err != nil {
-			path, refusal = step+rest, err
+		rest, innerErr := narrow(v, func(v any) error { return decode(place(v)) })
+		if innerErr != nil {
+			path, err = step+rest, innerErr
 		}
-		return err != nil
+		return innerErr != nil
 	}
 	switch v := v.(type) {
 	case map[string]any:
 		if decode(map[string]any{}) != nil {
-			break // no mapping belongs here at all
+			break // any mapping is invalid here
 		}
 		for _, key := range slices.Sorted(maps.Keys(v)) {
 			if inner("."+key, v[key], func(v any) any { return map[string]any{key: v} }) {
@@ -120,10 +121,11 @@ func narrow(v any, decode func(any) error) (path string, refusal error) {
 			}
 		}
 	}
-	return path, refusal
+	return path, err
 }
 
-// plain says "number, want text" where the decoder speaks of Go types.
+// plain replaces a decoder's error in terms of Go types by one such as "number, want
+// text".
 func plain(err error) string {
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
@@ -157,9 +159,9 @@ func kindInWords(kind string) string {
 	case "bool":
 		return "true or false"
 	case "ptr":
-		return "a value of its own kind"
+		return "a value of another type"
 	}
-	return "a whole number that is not negative"
+	return "a non-negative whole number"
 }
 
 // Marshal writes s as YAML.

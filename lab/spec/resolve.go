@@ -13,19 +13,18 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-// Resolved is a lab in which nothing is left to choose and everything has been
-// checked.
+// Resolved is a validated lab with all defaults applied.
 type Resolved struct {
 	Name        string
-	Cloud       cloud.Spec // the account as the embedded EC2 starts it
+	Cloud       cloud.Spec // initial state of the embedded EC2
 	ServiceCIDR netip.Prefix
 	ClusterDNS  netip.Addr
-	APIPort     int // 0 takes a free one
+	APIPort     int // 0: any free port
 	Nodes       []ResolvedNode
 	Faults      faults.Plan
 }
 
-// ResolvedNode is the Kubernetes side of an instance of Cloud of the same name.
+// ResolvedNode is the Kubernetes node of the instance with the same name in Cloud.
 type ResolvedNode struct {
 	Name      string
 	Namespace string // network namespace
@@ -39,19 +38,18 @@ type ResolvedNode struct {
 // ControlPlaneHost is the name of the control plane in Resolved.Cloud.Hosts.
 const ControlPlaneHost = "control-plane"
 
-// targetInternet is a route's target: the internet gateway.
+// targetInternet is the internet gateway as the target of a route.
 const targetInternet = "igw"
 
-// Forms of names as AWS has them: regions, instance types, and what a security
-// group's description and a rule's note may hold. Source: EC2 API reference,
-// CreateSecurityGroup.
+// AWS's formats of region names, instance types, and the descriptions of security groups
+// and rules. Source: EC2 API reference, CreateSecurityGroup.
 var (
 	regionName  = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]$`)
 	typeName    = regexp.MustCompile(`^[a-z0-9-]+\.[a-z0-9-]+$`)
 	description = regexp.MustCompile(`^[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]{0,255}$`)
 )
 
-// platformRanges are taken by the lab itself: nothing of a VPC may lie there.
+// platformRanges returns the CIDRs that the lab itself uses; a VPC must not overlap them.
 func platformRanges() map[string]netip.Prefix {
 	return map[string]netip.Prefix{
 		"the embedded EC2 API":                    netip.MustParsePrefix("198.51.100.0/24"),
@@ -63,11 +61,11 @@ func platformRanges() map[string]netip.Prefix {
 	}
 }
 
-// Resolve fills in defaults, checks everything and returns the lab, or every
-// problem there is, joined; each is a Problem.
+// Resolve applies defaults and validates s. It returns the lab, or all problems joined;
+// each is a Problem.
 func (s Spec) Resolve() (Resolved, error) {
 	s = s.withDefaults()
-	r := resolver{spec: s, out: Resolved{Name: s.Name}, wished: map[netip.Addr]string{}}
+	r := resolver{spec: s, out: Resolved{Name: s.Name}, owners: map[netip.Addr]string{}}
 	r.account()
 	r.network()
 	r.subnets()
@@ -82,24 +80,24 @@ func (s Spec) Resolve() (Resolved, error) {
 		return Resolved{}, err
 	}
 	if _, err := cloud.New(r.out.Cloud, cloud.Options{}); err != nil {
-		return Resolved{}, fmt.Errorf("the embedded EC2 refuses this lab: %w", err)
+		return Resolved{}, fmt.Errorf("create the embedded EC2 for this lab: %w", err)
 	}
 	return r.out, nil
 }
 
-// resolver carries one Resolve from step to step.
+// resolver is the state of one Resolve.
 type resolver struct {
 	problems
 	spec Spec
 	out  Resolved
 
 	vpcCIDR     netip.Prefix
-	subnetCIDRs []netip.Prefix // by index; zero where wrong
+	subnetCIDRs []netip.Prefix // by index; zero if invalid
 	subnetSet   map[string]int
 	tableSet    map[string]int
 	groupSet    map[string]int
-	used        []int                 // addresses wanted per subnet
-	wished      map[netip.Addr]string // and who wishes for which
+	used        []int                 // primary addresses needed, by subnet
+	owners      map[netip.Addr]string // field that sets an address
 	limits      map[string]vpc.Limits
 }
 
@@ -107,10 +105,10 @@ func (r *resolver) account() {
 	s, c := r.spec, &r.out.Cloud
 	r.label("name", s.Name, true)
 	if !regionName.MatchString(s.Region) {
-		r.add("region", s.Region, "not the name of a region such as %s", DefaultRegion)
+		r.add("region", s.Region, "must be the name of a region such as %s", DefaultRegion)
 	}
 	if len(s.Account) != 12 || !isDigits(s.Account) {
-		r.add("account", s.Account, "an account is twelve digits in quotes, such as %q", DefaultAccount)
+		r.add("account", s.Account, "must be twelve digits in quotes, such as %q", DefaultAccount)
 	}
 	c.Region, c.Account, c.Seed = s.Region, s.Account, s.Seed
 	r.quotas()
@@ -130,7 +128,7 @@ func (r *resolver) account() {
 			r.add(field+".branches", strconv.Itoa(t.Branches), "must not be negative")
 		}
 		if !typeName.MatchString(name) {
-			r.add("instanceTypes", name, "not the name of an instance type such as %s", DefaultInstanceType)
+			r.add("instanceTypes", name, "must be the name of an instance type such as %s", DefaultInstanceType)
 		}
 		l := vpc.Limits{ENIs: t.ENIs, IPv4: t.IPv4, IPv6: t.IPv6, Branches: t.Branches, Nitro: true}
 		if c.Limits == nil {
@@ -151,7 +149,7 @@ func (r *resolver) quotas() {
 		}
 	}
 	if q.GroupsPerInterface > 16 {
-		r.add("quotas.groupsPerInterface", strconv.Itoa(q.GroupsPerInterface), "EC2 grants at most 16")
+		r.add("quotas.groupsPerInterface", strconv.Itoa(q.GroupsPerInterface), "must not exceed 16, EC2's maximum")
 	}
 	r.out.Cloud.Quotas = cloud.Quotas{
 		RoutesPerTable: q.RoutesPerTable, RulesPerGroup: q.RulesPerGroup,
@@ -185,7 +183,7 @@ func (r *resolver) clearOfPlatform(field string, p netip.Prefix) {
 func (r *resolver) subnets() {
 	s := r.spec
 	if len(s.Subnets) == 0 && r.vpcCIDR.IsValid() {
-		r.add("subnets", "", "at least one is needed; leave the field out for three zones, which a VPC of /%d or larger has room for", smallestCut)
+		r.add("subnets", "", "must not be empty; omit the field to get three zones in a VPC of /%d or larger", smallestCut)
 	}
 	r.subnetSet = names(&r.problems, "subnets", s.Subnets, func(e Subnet) string { return e.Name })
 	r.tableSet = names(&r.problems, "routeTables", s.RouteTables, func(e RouteTable) string { return e.Name })
@@ -201,7 +199,7 @@ func (r *resolver) subnet(i int, sub Subnet) {
 	r.label(field+"name", sub.Name, true)
 	zone, ok := cutZone(sub.Zone, r.spec.Region)
 	if !ok {
-		r.add(field+"zone", sub.Zone, "not a zone of %s: want %sa to %sf (got suffix %q)",
+		r.add(field+"zone", sub.Zone, "not a zone of %s: must be %sa to %sf (the suffix is %q)",
 			r.spec.Region, r.spec.Region, r.spec.Region, zone)
 	}
 	if sub.RouteTable != "" {
@@ -264,7 +262,7 @@ func (r *resolver) routeTables() {
 		for j, route := range t.Routes {
 			at := fmt.Sprintf("%sroutes[%d].", field, j)
 			if route.Target != targetInternet {
-				r.add(at+"target", route.Target, "must be %q: an interface is a target only once the lab runs (CreateRoute)", targetInternet)
+				r.add(at+"target", route.Target, "must be %q; routes to interfaces can be created while the lab runs (CreateRoute)", targetInternet)
 			} else if !*r.spec.VPC.InternetGateway {
 				r.add(at+"target", route.Target, "the VPC has no internet gateway (vpc.internetGateway is false)")
 			}
@@ -275,29 +273,29 @@ func (r *resolver) routeTables() {
 		r.out.Cloud.RouteTables = append(r.out.Cloud.RouteTables, out)
 	}
 	if mains > 1 {
-		r.add("routeTables", "", "%d tables say main: true; a VPC has one main table", mains)
+		r.add("routeTables", "", "%d tables have main: true; a VPC has one main table", mains)
 	}
 }
 
-// destination parses a route's range: no other route of its table has it, and it
-// leads out of the VPC.
+// destination parses a route's destination, which must be unique in its table and
+// outside the VPC.
 func (r *resolver) destination(field, text string, others []cloud.RouteSpec) (_ netip.Prefix, ok bool) {
 	dst, ok := r.prefix(field, text)
 	if !ok {
 		return dst, false
 	}
 	if slices.ContainsFunc(others, func(o cloud.RouteSpec) bool { return o.Destination == dst }) {
-		r.add(field, text, "this table has a route there already")
+		r.add(field, text, "duplicate: this table already has a route to it")
 	}
 	for _, local := range []netip.Prefix{r.vpcCIDR, r.out.Cloud.VPC.CIDR6} {
 		if local.IsValid() && local.Overlaps(dst) && dst.Bits() >= local.Bits() {
-			r.add(field, text, "inside the VPC (%s), which every table routes itself", local)
+			r.add(field, text, "inside the VPC (%s), to which every table has a local route", local)
 		}
 	}
 	return dst, true
 }
 
-// builtinTypes asks an account that holds nothing which instance types EC2 knows.
+// builtinTypes returns the instance types of the embedded EC2.
 func builtinTypes() map[string]vpc.Limits {
 	empty, err := cloud.New(cloud.Spec{
 		Region: DefaultRegion, Account: DefaultAccount,
@@ -309,7 +307,7 @@ func builtinTypes() map[string]vpc.Limits {
 	return maps.Clone(empty.TypeLimits())
 }
 
-// cutZone splits a zone into its region and one letter a–f.
+// cutZone returns the suffix of a zone after its region; ok if it is a letter a–f.
 func cutZone(zone, region string) (suffix string, ok bool) {
 	if len(zone) <= len(region) || zone[:len(region)] != region {
 		return zone, false

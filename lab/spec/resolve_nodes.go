@@ -17,11 +17,11 @@ import (
 	"github.com/trunkline/trunkline/sim/sts"
 )
 
-// NodeNamespace is the network namespace of a node, or of one of the lab's own
-// places: vpc, net, cp.
+// NodeNamespace returns the name of the network namespace of a node, or of a component
+// of the lab: vpc (the fabric), net (the internet) or cp (the control plane).
 func NodeNamespace(lab, node string) string { return "tl-" + lab + "-" + node }
 
-// reservedNodeNames are the places of the lab that are not nodes.
+// reservedNodeNames are the names of the lab's own network namespaces.
 func reservedNodeNames() []string { return []string{"vpc", "net", "cp"} }
 
 func (r *resolver) groups() {
@@ -30,7 +30,7 @@ func (r *resolver) groups() {
 		field := fmt.Sprintf("securityGroups[%d].", i)
 		r.label(field+"name", g.Name, true)
 		if g.Name == "default" {
-			r.add(field+"name", g.Name, "EC2 keeps this name for the group every VPC has")
+			r.add(field+"name", g.Name, "reserved by EC2 for the default group of a VPC")
 		}
 		r.describe(field+"description", g.Description)
 		out := cloud.GroupSpec{Name: g.Name, Description: g.Description, Ingress: r.rules(field+"ingress", g.Ingress)}
@@ -46,7 +46,7 @@ func (r *resolver) rules(field string, in []Rule) []cloud.RuleSpec {
 	most := r.spec.Quotas.RulesPerGroup
 	setDefault(&most, defaultRulesPerGroup)
 	if n := ruleCount(in); n > most {
-		r.add(field, "", "%d rules of one family, counting each range and group; the quota is %d (quotas.rulesPerGroup)", n, most)
+		r.add(field, "", "%d rules of one address family, counting each CIDR and group; the quota is %d (quotas.rulesPerGroup)", n, most)
 	}
 	for i, rule := range in {
 		at := fmt.Sprintf("%s[%d].", field, i)
@@ -62,7 +62,7 @@ func (r *resolver) rules(field string, in []Rule) []cloud.RuleSpec {
 			known(&r.problems, fmt.Sprintf("%sgroups[%d]", at, j), name, "securityGroups", r.groupSet)
 		}
 		if len(rule.CIDRs)+len(rule.Groups) == 0 {
-			r.add(strings.TrimSuffix(at, "."), "", "allows nobody: give cidrs or groups")
+			r.add(strings.TrimSuffix(at, "."), "", "has no peers: set cidrs or groups")
 		}
 		out = append(out, o)
 	}
@@ -73,8 +73,8 @@ func (r *resolver) rules(field string, in []Rule) []cloud.RuleSpec {
 // Amazon VPC quotas.
 const defaultRulesPerGroup = 60
 
-// ruleCount is how many rules EC2 makes of a list, of the family that has more:
-// one per range, and one per group in both.
+// ruleCount returns how many rules EC2 counts for a list, in the address family with
+// more: one per CIDR of the family, and one per group.
 func ruleCount(rules []Rule) int {
 	v4, v6 := 0, 0
 	for _, r := range rules {
@@ -92,7 +92,7 @@ func ruleCount(rules []Rule) int {
 
 func (r *resolver) describe(field, text string) {
 	if !description.MatchString(text) {
-		r.add(field, text, "EC2 takes up to 255 letters, digits, spaces and ._-:/()#,@[]+=&;{}!$* here")
+		r.add(field, text, "must have at most 255 letters, digits, spaces and ._-:/()#,@[]+=&;{}!$*, as EC2 requires")
 	}
 }
 
@@ -104,12 +104,12 @@ func (r *resolver) protocol(field, text string) string {
 		return "-1"
 	}
 	if n, err := strconv.Atoi(text); err != nil || n < 0 || n > 255 {
-		r.add(field, text, "not tcp, udp, icmp, icmpv6, all or a protocol number from 0 to 255")
+		r.add(field, text, "must be tcp, udp, icmp, icmpv6, all or a protocol number from 0 to 255")
 	}
 	return text
 }
 
-// ports returns the range of a rule as EC2 writes it.
+// ports returns the port range of a rule in EC2's form.
 func (r *resolver) ports(field string, rule Rule) (from, to int) {
 	given := rule.Ports != intstr.IntOrString{}
 	switch {
@@ -128,7 +128,7 @@ func (r *resolver) ports(field string, rule Rule) (from, to int) {
 	from, errFrom := strconv.Atoi(first)
 	to, errTo := strconv.Atoi(last)
 	if errFrom != nil || errTo != nil || from < 0 || to > 65535 || from > to {
-		r.add(field, rule.Ports.String(), `not a port such as 443 or a range such as "30000-32767"`)
+		r.add(field, rule.Ports.String(), `must be a port such as 443 or a range such as "30000-32767"`)
 	}
 	return from, to
 }
@@ -136,10 +136,10 @@ func (r *resolver) ports(field string, rule Rule) (from, to int) {
 func (r *resolver) cluster() {
 	k := r.spec.Kubernetes
 	if k.Version != KubernetesVersion {
-		r.add("kubernetes.version", k.Version, "this build of the lab has %s", KubernetesVersion)
+		r.add("kubernetes.version", k.Version, "must be %s, the version of this build", KubernetesVersion)
 	}
 	if k.APIPort < 0 || k.APIPort > 65535 {
-		r.add("kubernetes.apiPort", strconv.Itoa(k.APIPort), "not a port; 0 takes a free one")
+		r.add("kubernetes.apiPort", strconv.Itoa(k.APIPort), "must be a port, or 0 for any free one")
 	}
 	r.out.APIPort = k.APIPort
 	services, ok := r.prefix4("kubernetes.serviceCIDR", k.ServiceCIDR, 12, 28)
@@ -154,9 +154,9 @@ func (r *resolver) cluster() {
 	r.out.ClusterDNS = r.address("kubernetes.clusterDNS", k.ClusterDNS, services)
 	switch r.out.ClusterDNS {
 	case nth(services, 1):
-		r.add("kubernetes.clusterDNS", k.ClusterDNS, "the first Service address is the API server's own")
+		r.add("kubernetes.clusterDNS", k.ClusterDNS, "the first address is reserved for the API server's Service")
 	case nth(services, 0), nth(services, 1<<(32-services.Bits())-1):
-		r.add("kubernetes.clusterDNS", k.ClusterDNS, "Kubernetes gives neither the first nor the last address of %s to a Service", services)
+		r.add("kubernetes.clusterDNS", k.ClusterDNS, "Kubernetes assigns neither the first nor the last address of %s to a Service", services)
 	}
 }
 
@@ -176,10 +176,10 @@ func (r *resolver) hosts() {
 func (r *resolver) nodes() {
 	s := r.spec
 	if len(s.Nodes) == 0 {
-		r.add("nodes", "", "at least one is needed; leave the field out for three %s", DefaultInstanceType)
+		r.add("nodes", "", "must not be empty; omit the field to get three %s", DefaultInstanceType)
 	}
 	if len(s.Nodes) > MaxNodes {
-		r.add("nodes", strconv.Itoa(len(s.Nodes)), "one machine takes at most %d", MaxNodes)
+		r.add("nodes", strconv.Itoa(len(s.Nodes)), "must be at most %d, for one machine", MaxNodes)
 		return
 	}
 	names(&r.problems, "nodes", s.Nodes, func(n Node) string { return n.Name })
@@ -191,16 +191,16 @@ func (r *resolver) nodes() {
 func (r *resolver) node(field string, n Node) {
 	r.label(field+"name", n.Name, false)
 	if slices.Contains(reservedNodeNames(), n.Name) {
-		r.add(field+"name", n.Name, "the lab has a namespace of that name itself")
+		r.add(field+"name", n.Name, "reserved for a network namespace of the lab")
 	}
 	limits, ok := r.limits[n.Type]
 	if !ok {
-		r.add(field+"type", n.Type, "unknown instance type; describe it under instanceTypes, or take %s", r.alike(n.Type))
+		r.add(field+"type", n.Type, "unknown instance type; add it to instanceTypes, or use %s", r.suggestTypes(n.Type))
 	}
 	known(&r.problems, field+"subnet", n.Subnet, "subnets", r.subnetSet)
 	r.groupRefs(field+"groups", n.Groups)
 	if n.Role != DefaultRole {
-		r.add(field+"role", n.Role, "the account has one role for instances, %s (deploy/iam/node-policy.json)", DefaultRole)
+		r.add(field+"role", n.Role, "must be %s, the account's only role for instances (deploy/iam/node-policy.json)", DefaultRole)
 	}
 	if n.Cgroup != CgroupV1 && n.Cgroup != CgroupV2 {
 		r.add(field+"cgroup", n.Cgroup, "must be %s or %s", CgroupV1, CgroupV2)
@@ -211,7 +211,7 @@ func (r *resolver) node(field string, n Node) {
 		Name: n.Name, Type: n.Type, Subnet: n.Subnet, Groups: n.Groups,
 		Address: r.instanceAddress(field+"address", n.Address, n.Subnet),
 		Role:    n.Role, Namespace: namespace, Metadata: r.metadata(field+"imds", n.IMDS),
-		// The tag by which EKS and AWS's components know a cluster's instances.
+		// EKS and AWS's components recognise a cluster's instances by this tag.
 		Tags: map[string]string{"kubernetes.io/cluster/" + ClusterName: "owned"},
 	})
 	r.out.Nodes = append(r.out.Nodes, ResolvedNode{
@@ -220,9 +220,9 @@ func (r *resolver) node(field string, n Node) {
 	})
 }
 
-// alike names the types of a type's family and the file's own, or all families
-// where it is of none of them.
-func (r *resolver) alike(name string) string {
+// suggestTypes lists the types in the family of an unknown type and those of the file,
+// or all families if the family is unknown too.
+func (r *resolver) suggestTypes(name string) string {
 	family, _, _ := strings.Cut(name, ".")
 	families, same, found := map[string]bool{}, []string{}, false
 	for _, known := range slices.Sorted(maps.Keys(r.limits)) {
@@ -238,8 +238,8 @@ func (r *resolver) alike(name string) string {
 	return "one of the families " + strings.Join(slices.Sorted(maps.Keys(families)), ", ") + ", such as " + DefaultInstanceType
 }
 
-// nodeLabels checks labels as the kubelet does: it refuses to start with one that
-// is malformed, or whose key Kubernetes keeps to itself.
+// nodeLabels checks labels as the kubelet does, which does not start with a malformed
+// label or one whose key is reserved for Kubernetes.
 func (r *resolver) nodeLabels(field string, labels map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		at := field + "." + key
@@ -247,9 +247,9 @@ func (r *resolver) nodeLabels(field string, labels map[string]string) {
 			r.add(at, labels[key], "%s", why)
 		}
 		domain, _, _ := strings.Cut(key, "/")
-		for _, kept := range []string{"kubernetes.io", "k8s.io"} {
-			if domain == kept || strings.HasSuffix(domain, "."+kept) {
-				r.add(at, labels[key], "Kubernetes keeps labels of %s to itself; the lab sets zone and instance type", kept)
+		for _, reserved := range []string{"kubernetes.io", "k8s.io"} {
+			if domain == reserved || strings.HasSuffix(domain, "."+reserved) {
+				r.add(at, labels[key], "labels of %s are reserved for Kubernetes; the lab sets zone and instance type", reserved)
 			}
 		}
 	}
@@ -273,7 +273,7 @@ func (r *resolver) metadata(field string, in *IMDS) cloud.MetadataOptions {
 	return out
 }
 
-// instanceAddress parses a wished address, which must be in its subnet.
+// instanceAddress parses the address of an instance, which must be in its subnet.
 func (r *resolver) instanceAddress(field, text, subnet string) netip.Addr {
 	i, ok := r.subnetSet[subnet]
 	if !ok {
@@ -285,20 +285,20 @@ func (r *resolver) instanceAddress(field, text, subnet string) netip.Addr {
 	if !a.IsValid() || !cidr.IsValid() {
 		return a
 	}
-	if first, taken := r.wished[a]; taken {
+	if first, taken := r.owners[a]; taken {
 		r.add(field, text, "already the address of %s", first)
 	} else {
-		r.wished[a] = strings.TrimSuffix(field, ".address")
+		r.owners[a] = strings.TrimSuffix(field, ".address")
 	}
 	if a.Compare(nth(cidr, 4)) < 0 || a == nth(cidr, 1<<(32-cidr.Bits())-1) {
-		r.add(field, text, "EC2 keeps the first four and the last address of %s", cidr)
+		r.add(field, text, "EC2 reserves the first four and the last address of %s", cidr)
 	}
 	return a
 }
 
 func (r *resolver) groupRefs(field string, groups []string) {
 	if len(groups) == 0 {
-		r.add(field, "", "an interface has at least one security group")
+		r.add(field, "", "must not be empty: an interface has at least one security group")
 	}
 	most := r.spec.Quotas.GroupsPerInterface
 	setDefault(&most, 5)
@@ -307,18 +307,18 @@ func (r *resolver) groupRefs(field string, groups []string) {
 	}
 	for i, name := range groups {
 		if slices.Contains(groups[:i], name) {
-			r.add(fmt.Sprintf("%s[%d]", field, i), name, "named twice")
+			r.add(fmt.Sprintf("%s[%d]", field, i), name, "duplicate")
 		}
 		known(&r.problems, fmt.Sprintf("%s[%d]", field, i), name, "securityGroups", r.groupSet)
 	}
 }
 
-// capacity refuses a subnet that cannot even hold the primary addresses, and an
-// account that cannot hold the primary interfaces.
+// capacity reports subnets that are too small for the primary addresses, and a quota that
+// is too small for the primary interfaces.
 func (r *resolver) capacity() {
 	primaries := len(r.out.Cloud.Instances) + len(r.out.Cloud.Hosts)
 	if q := r.spec.Quotas.Interfaces; q > 0 && q < primaries {
-		r.add("quotas.interfaces", strconv.Itoa(q), "the nodes and the control plane take %d", primaries)
+		r.add("quotas.interfaces", strconv.Itoa(q), "must be at least %d, for the nodes and the control plane", primaries)
 	}
 	for i, cidr := range r.subnetCIDRs {
 		if !cidr.IsValid() {
@@ -326,7 +326,7 @@ func (r *resolver) capacity() {
 		}
 		if free := 1<<(32-cidr.Bits()) - 5; r.used[i] > free {
 			r.add(fmt.Sprintf("subnets[%d].cidr", i), cidr.String(),
-				"%d primary addresses are wanted here and it has %d (EC2 keeps five)", r.used[i], free)
+				"%d primary addresses are needed and it has %d (EC2 reserves five)", r.used[i], free)
 		}
 	}
 }
@@ -350,14 +350,14 @@ func (r *resolver) faults() {
 	}
 }
 
-// action refuses the name of a call that the embedded APIs do not have: a fault
-// for it would never come.
+// action reports the name of an action that the embedded APIs do not have: a fault for it
+// would never take effect.
 func (r *resolver) action(field, name string) {
-	if name == "*" || name == "" { // Check has complained of the empty one
+	if name == "*" || name == "" { // Check reports an empty name
 		return
 	}
 	services := slices.Concat(ec2.Service(nil).Actions, sts.New(nil, nil).Service().Actions)
 	if !slices.ContainsFunc(services, func(a query.Action) bool { return a.Name == name }) {
-		r.add(field, name, "neither EC2 nor STS has this action here; \"*\" is every one")
+		r.add(field, name, "unknown action of the embedded EC2 and STS; \"*\" is all actions")
 	}
 }

@@ -1,9 +1,8 @@
-// Package spec is lab.yaml: the one file that says what a lab looks like. It
-// parses strictly, fills in defaults, refuses what cannot be, naming field,
-// value and why, and resolves the rest to the values the embedded VPC and the
-// lab's daemon start from.
+// Package spec is lab.yaml, the file that describes a lab. It parses strictly, applies
+// defaults, validates (a problem names field, value and reason), and resolves the file to
+// the values that the embedded VPC and the lab's daemon start from.
 //
-// It decides and never acts: bytes in, values or problems out. lab/cli calls it.
+// No I/O except Load: bytes in, values or problems out. lab/cli calls it.
 package spec
 
 import (
@@ -12,17 +11,16 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-// Spec is lab.yaml as written. Every field may be left out; Default says what
-// stands in for it. Addresses are text here so that a wrong one is reported with
-// its field; Resolve parses them.
+// Spec is the content of lab.yaml. Every field is optional; see Default. Addresses are
+// strings, so that Resolve can report an invalid one with its field.
 type Spec struct {
-	// Name of the lab. Namespaces, state directory and cgroups carry it.
+	// Name of the lab, part of the names of its namespaces, state directory and cgroups.
 	Name string `json:"name,omitempty"`
-	// Region and Account the embedded EC2 pretends to be.
+	// Region and Account of the embedded EC2.
 	Region  string `json:"region,omitempty"`
 	Account string `json:"account,omitempty"`
-	// Seed of ids, MAC addresses and the choice of free addresses: the same file
-	// and the same calls make the same world.
+	// Seed of IDs, MAC addresses and the choice of free addresses: the same file and the
+	// same calls give the same ones.
 	Seed uint64 `json:"seed,omitempty"`
 
 	Kubernetes     Kubernetes      `json:"kubernetes,omitempty"`
@@ -32,22 +30,22 @@ type Spec struct {
 	SecurityGroups []SecurityGroup `json:"securityGroups,omitempty"`
 	ControlPlane   ControlPlane    `json:"controlPlane,omitempty"`
 	Nodes          []Node          `json:"nodes,omitempty"`
-	// InstanceTypes adds types, or changes what the built-in table says.
+	// InstanceTypes adds types to the built-in ones, or replaces them.
 	InstanceTypes map[string]InstanceType `json:"instanceTypes,omitempty"`
 	Quotas        Quotas                  `json:"quotas,omitempty"`
-	// Faults the embedded EC2 starts with; `trunkline-lab status` prints where
-	// they are changed while it runs.
+	// Faults of the embedded EC2 at its start; `trunkline-lab status` prints the URL
+	// that changes them while it runs.
 	Faults *faults.Plan `json:"faults,omitempty"`
 }
 
-// Kubernetes is what the cluster is told.
+// Kubernetes configures the cluster.
 type Kubernetes struct {
-	// Version must be the one lab/kube is built from.
+	// Version must be KubernetesVersion.
 	Version string `json:"version,omitempty"`
-	// ServiceCIDR holds the cluster addresses of Services, ClusterDNS is one.
+	// ServiceCIDR is the range of ClusterIPs; ClusterDNS is an address in it.
 	ServiceCIDR string `json:"serviceCIDR,omitempty"`
 	ClusterDNS  string `json:"clusterDNS,omitempty"`
-	// APIPort of the forwarder on 127.0.0.1; 0 takes a free one.
+	// APIPort of the forwarder on 127.0.0.1; 0 is any free one.
 	APIPort int `json:"apiPort,omitempty"`
 }
 
@@ -68,11 +66,11 @@ type Subnet struct {
 	CIDR6 string `json:"cidr6,omitempty"` // a /64
 	// RouteTable by name; empty is the main one.
 	RouteTable string `json:"routeTable,omitempty"`
-	// Public instances have a way through the internet gateway, unless false.
+	// Public: instances have a public address at the internet gateway, unless false.
 	Public *bool `json:"public,omitempty"`
 }
 
-// RouteTable beside the VPC's own ranges, which every table routes locally.
+// RouteTable without the local routes, which every table has.
 type RouteTable struct {
 	Name   string  `json:"name"`
 	Main   bool    `json:"main,omitempty"`
@@ -90,8 +88,8 @@ type SecurityGroup struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
 	Ingress     []Rule `json:"ingress,omitempty"`
-	// Egress left out allows everything, as a new group does on EC2; an empty
-	// list allows nothing.
+	// Egress: without it everything is allowed, as in a new group on EC2; an empty list
+	// allows nothing.
 	Egress *[]Rule `json:"egress,omitempty"`
 }
 
@@ -99,30 +97,30 @@ type SecurityGroup struct {
 type Rule struct {
 	// Protocol: tcp, udp, icmp, icmpv6, a number, or all.
 	Protocol string `json:"protocol"`
-	// Ports: one (443) or a range ("30000-32767"); left out is every port.
+	// Ports: one (443) or a range ("30000-32767"); omitted is all ports.
 	Ports  intstr.IntOrString `json:"ports,omitzero"`
 	CIDRs  []string           `json:"cidrs,omitempty"`
 	Groups []string           `json:"groups,omitempty"` // by name
 	Note   string             `json:"note,omitempty"`
 }
 
-// ControlPlane is the interface the API server sits behind, as on EKS.
+// ControlPlane is the interface of the API server, as on EKS.
 type ControlPlane struct {
-	Subnet  string   `json:"subnet,omitempty"` // by name; the first when empty
+	Subnet  string   `json:"subnet,omitempty"` // by name; empty is the first
 	Groups  []string `json:"groups,omitempty"`
-	Address string   `json:"address,omitempty"` // empty lets EC2 choose
+	Address string   `json:"address,omitempty"` // empty: EC2 chooses
 }
 
 // Node is an EC2 instance and a Kubernetes node.
 type Node struct {
-	Name    string   `json:"name,omitempty"`   // node1, node2, …
-	Type    string   `json:"type,omitempty"`   // m5.xlarge
-	Subnet  string   `json:"subnet,omitempty"` // subnets in turn
-	Groups  []string `json:"groups,omitempty"` // nodes
+	Name    string   `json:"name,omitempty"`   // default node1, node2, …
+	Type    string   `json:"type,omitempty"`   // default m5.xlarge
+	Subnet  string   `json:"subnet,omitempty"` // default: the subnets in turn
+	Groups  []string `json:"groups,omitempty"` // default nodes
 	Address string   `json:"address,omitempty"`
 	// Role of the instance profile.
 	Role string `json:"role,omitempty"`
-	// Cgroup is the view the node gets: v1 (the machine's) or v2.
+	// Cgroup is the node's cgroup version: v1 (the machine's own hierarchy) or v2.
 	Cgroup string            `json:"cgroup,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	// IMDS is the instance's metadata service.
@@ -139,7 +137,7 @@ type IMDS struct {
 	IPv6 *bool `json:"ipv6,omitempty"`
 }
 
-// InstanceType is how much network a type has.
+// InstanceType holds the network limits of an instance type.
 type InstanceType struct {
 	ENIs     int `json:"enis"`
 	IPv4     int `json:"ipv4"` // per interface, the primary included
@@ -158,7 +156,7 @@ type Quotas struct {
 // KubernetesVersion is the release lab/kube is built from.
 const KubernetesVersion = "v1.37.1"
 
-// ClusterName is the name the lab's Kubernetes has towards AWS.
+// ClusterName is the name of the lab's cluster in AWS tags and descriptions.
 const ClusterName = "trunkline-lab"
 
 // Names and addresses of the default lab.
@@ -172,13 +170,13 @@ const (
 	DefaultInstanceType = "m5.xlarge"
 	DefaultRole         = "trunkline-node"
 	DefaultNodes        = 3
-	MaxNodes            = 64 // a node takes 0.5 GiB and some 300 process ids of one machine
+	MaxNodes            = 64 // a node uses 0.5 GiB of memory and about 300 PIDs of the machine
 	defaultZones        = 3
 	groupNodes          = "nodes"
 	groupCluster        = "cluster"
 )
 
-// Cgroup views.
+// Cgroup versions.
 const (
 	CgroupV1 = "v1"
 	CgroupV2 = "v2"

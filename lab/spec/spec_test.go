@@ -45,7 +45,7 @@ func TestAnEmptyFileIsTheDefaultLab(t *testing.T) {
 	}
 }
 
-func TestAListThatIsWrongIsNotFollowedByEveryUseOfIt(t *testing.T) {
+func TestAnInvalidListIsReportedOnceAndNotAtEveryReference(t *testing.T) {
 	for _, yaml := range []string{"subnets: []", "vpc: {cidr: 'fd00::/16'}"} {
 		s, err := Parse([]byte(yaml))
 		if err != nil {
@@ -57,15 +57,14 @@ func TestAListThatIsWrongIsNotFollowedByEveryUseOfIt(t *testing.T) {
 	}
 }
 
-func TestAnUnknownInstanceTypeListsThoseThereAre(t *testing.T) {
+func TestAnUnknownInstanceTypeListsTheKnownOnes(t *testing.T) {
 	s := Spec{Nodes: []Node{{Type: "m5.huge"}}, InstanceTypes: map[string]InstanceType{"own.type": {ENIs: 2, IPv4: 4}}}
 	if _, err := s.Resolve(); err == nil || !strings.Contains(err.Error(), "m5.xlarge") || !strings.Contains(err.Error(), "own.type") {
 		t.Errorf("Resolve = %v", err)
 	}
 }
 
-// The documented file at the root is the default lab written out, so that a
-// reader who changes one line changes one thing.
+// lab.yaml at the root documents the defaults.
 func TestTheFileAtTheRootEqualsTheDefaults(t *testing.T) {
 	s, err := Load("../../lab.yaml")
 	if err != nil {
@@ -84,22 +83,22 @@ func TestTheFileAtTheRootEqualsTheDefaults(t *testing.T) {
 	}
 }
 
-// What the file at the root only mentions is right as well.
-func TestWhatTheFileAtTheRootMentionsCanBe(t *testing.T) {
+// The commented-out fields of lab.yaml are valid as well.
+func TestTheCommentedOutFieldsOfTheFileAtTheRootResolve(t *testing.T) {
 	text, err := os.ReadFile("../../lab.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, mentioned, ok := strings.Cut(string(text), "\n# Also known:\n")
+	_, commented, ok := strings.Cut(string(text), "\n# More fields:\n")
 	if !ok {
-		t.Fatal("lab.yaml mentions nothing")
+		t.Fatal("lab.yaml has no line \"# More fields:\"")
 	}
-	s, err := Parse([]byte(strings.ReplaceAll("\n"+mentioned, "\n# ", "\n")))
+	s, err := Parse([]byte(strings.ReplaceAll("\n"+commented, "\n# ", "\n")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.InstanceTypes == nil || s.Quotas == (Quotas{}) || s.Faults == nil {
-		t.Fatalf("it mentions %+v, want instance types, quotas and faults", s)
+		t.Fatalf("the commented-out fields are %+v, want instance types, quotas and faults", s)
 	}
 	if _, err := s.Resolve(); err != nil {
 		t.Error(err)
@@ -124,7 +123,7 @@ func TestEveryExampleResolves(t *testing.T) {
 	}
 }
 
-func TestExamplesSayWhatTheirNameSays(t *testing.T) {
+func TestExamplesMatchTheirNames(t *testing.T) {
 	load := func(name string) Resolved {
 		t.Helper()
 		s, err := Load(filepath.Join("../../examples", name))
@@ -151,26 +150,26 @@ func TestExamplesSayWhatTheirNameSays(t *testing.T) {
 	}
 }
 
-func TestParseNamesTheFieldThatIsWrong(t *testing.T) {
+func TestParseNamesTheInvalidField(t *testing.T) {
 	for name, tc := range map[string]struct{ yaml, want string }{
 		"an unknown field at the top":     {"regoin: us-west-2", `unknown field "regoin"`},
 		"an unknown field in a list":      {"nodes: [{name: a}, {tpye: m5.large}]", `unknown field "nodes[1].tpye"`},
-		"a field written twice":           {"name: a\nname: b", `key "name" already set`},
-		"text where a number belongs":     {"seed: many", "seed: text, want a whole number"},
-		"a negative number of ENIs":       {"seed: -1", "seed: number -1, want a whole number"},
-		"a number where text belongs":     {"name: 7", "name: number, want text"},
-		"a list where a mapping belongs":  {"vpc: []", "vpc: a list, want a mapping"},
-		"a mapping where a list belongs":  {"nodes: {}", "nodes: a mapping, want a list"},
-		"something that is no YAML":       {"nodes: [", "yaml: line 1"},
+		"a duplicate field":               {"name: a\nname: b", `key "name" already set`},
+		"text instead of a number":        {"seed: many", "seed: text, want a non-negative whole number"},
+		"a negative number of ENIs":       {"seed: -1", "seed: number -1, want a non-negative whole number"},
+		"a number instead of text":        {"name: 7", "name: number, want text"},
+		"a list instead of a mapping":     {"vpc: []", "vpc: a list, want a mapping"},
+		"a mapping instead of a list":     {"nodes: {}", "nodes: a mapping, want a list"},
+		"invalid YAML":                    {"nodes: [", "yaml: line 1"},
 		"a list as the whole file":        {"- name: x", "the file: a list, want a mapping"},
 		"an unquoted account is a number": {"account: 111122223333", "account: number, want text"},
 		"the second of a list":            {"nodes: [{}, {labels: {a: b, c: 7}}]", "nodes[1].labels.c: number, want text"},
 		"a duration without a unit":       {"faults: {latency: {CreateTags: {fixed: soon}}}", `faults.latency.CreateTags.fixed: time: invalid duration "soon"`},
 		"a negative duration":             {"faults: {describeLag: -1s}", "faults.describeLag: duration -1s: negative"},
-		"a port that is true":             {"securityGroups: [{name: a, ingress: [{ports: true}]}]", "securityGroups[0].ingress[0].ports: true or false, want a whole number"},
+		"a port that is true":             {"securityGroups: [{name: a, ingress: [{ports: true}]}]", "securityGroups[0].ingress[0].ports: true or false, want a non-negative whole number"},
 		"a large seed beside an error":    {"seed: 18446744073709551615\nname: 7", "name: number, want text"},
 		"a second document":               {"name: a\n---\nname: b", "two YAML documents"},
-		"more than anybody writes":        {"# " + strings.Repeat("x", maxFile), "a lab.yaml has at most 1048576"},
+		"a file that is too large":        {"# " + strings.Repeat("x", maxFile), "a lab.yaml may have at most 1048576"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse([]byte(tc.yaml))
@@ -181,67 +180,67 @@ func TestParseNamesTheFieldThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestResolveNamesFieldValueAndWhy(t *testing.T) {
+func TestResolveReportsFieldValueAndReason(t *testing.T) {
 	for name, tc := range map[string]struct{ yaml, want string }{
-		"a VPC that is no range":           {"vpc: {cidr: 10.0.0.0}", `vpc.cidr: "10.0.0.0": not a range`},
+		"a VPC that is no CIDR":            {"vpc: {cidr: 10.0.0.0}", `vpc.cidr: "10.0.0.0": must be a CIDR`},
 		"a VPC with host bits":             {"vpc: {cidr: 10.0.0.5/16}", `has bits set beyond /16; write 10.0.0.0/16`},
 		"a VPC that is too large":          {"vpc: {cidr: 10.0.0.0/8}", `a /8; must be between /16 and /28`},
 		"a VPC over the outside host":      {"vpc: {cidr: 203.0.0.0/16}", `overlaps 203.0.113.0/24, which holds the outside host`},
 		"a subnet outside the VPC":         {"subnets: [{name: a, zone: us-west-2a, cidr: 10.1.0.0/24}]", `subnets[0].cidr: "10.1.0.0/24": outside vpc.cidr 10.0.0.0/16`},
 		"subnets that overlap":             {"subnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24}, {name: b, zone: us-west-2a, cidr: 10.0.0.128/25}]", `subnets[1].cidr: "10.0.0.128/25": overlaps subnets[0] a`},
 		"a zone of another region":         {"subnets: [{name: a, zone: us-east-1a, cidr: 10.0.0.0/24}]", `subnets[0].zone: "us-east-1a": not a zone of us-west-2`},
-		"two main route tables":            {"routeTables: [{name: a, main: true}, {name: b, main: true}]", `routeTables: 2 tables say main: true; a VPC has one main table`},
+		"two main route tables":            {"routeTables: [{name: a, main: true}, {name: b, main: true}]", `routeTables: 2 tables have main: true; a VPC has one main table`},
 		"two subnets of one name":          {"subnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24}, {name: a, zone: us-west-2b, cidr: 10.0.1.0/24}]", `subnets[1].name: "a": already the name of subnets[0]`},
-		"an unknown instance type":         {"nodes: [{type: m5.huge}]", `nodes[0].type: "m5.huge": unknown instance type; describe it under instanceTypes, or take one of m5.12xlarge, m5.16xlarge, m5.24xlarge, m5.2xlarge, m5.4xlarge, m5.8xlarge, m5.large, m5.metal, m5.xlarge`},
-		"an unknown family":                {"nodes: [{type: z9.large}]", `or take one of the families c5, c6g, c6i, m4, m5, m6g, m6i, r5, r6g, r6i, t2, t3, t4g, such as m5.xlarge`},
+		"an unknown instance type":         {"nodes: [{type: m5.huge}]", `nodes[0].type: "m5.huge": unknown instance type; add it to instanceTypes, or use one of m5.12xlarge, m5.16xlarge, m5.24xlarge, m5.2xlarge, m5.4xlarge, m5.8xlarge, m5.large, m5.metal, m5.xlarge`},
+		"an unknown family":                {"nodes: [{type: z9.large}]", `or use one of the families c5, c6g, c6i, m4, m5, m6g, m6i, r5, r6g, r6i, t2, t3, t4g, such as m5.xlarge`},
 		"two nodes of one name":            {"nodes: [{name: a}, {name: a}]", `nodes[1].name: "a": already the name of nodes[0]`},
-		"a node called as a place":         {"nodes: [{name: vpc}]", `the lab has a namespace of that name itself`},
-		"a node name with a dash":          {"nodes: [{name: a-b}]", `may have only lower-case letters and digits`},
-		"a node in an unknown subnet":      {"nodes: [{subnet: z}]", `nodes[0].subnet: "z": not among subnets (a, b, c)`},
-		"a node in an unknown group":       {"nodes: [{groups: [web]}]", `nodes[0].groups[0]: "web": not among securityGroups (cluster, nodes)`},
+		"a node with a reserved name":      {"nodes: [{name: vpc}]", `reserved for a network namespace of the lab`},
+		"a node name with a dash":          {"nodes: [{name: a-b}]", `may contain only lower-case letters and digits`},
+		"a node in an unknown subnet":      {"nodes: [{subnet: z}]", `nodes[0].subnet: "z": no such entry in subnets (a, b, c)`},
+		"a node in an unknown group":       {"nodes: [{groups: [web]}]", `nodes[0].groups[0]: "web": no such entry in securityGroups (cluster, nodes)`},
 		"more groups than the quota":       {"nodes: [{groups: [nodes, nodes, nodes, nodes, nodes, nodes]}]", `6 groups; the quota per interface is 5`},
 		"a node address in another subnet": {"nodes: [{address: 10.0.40.1}]", `nodes[0].address: "10.0.40.1": outside 10.0.0.0/19`},
-		"a role nobody has":                {"nodes: [{role: admin}]", `nodes[0].role: "admin": the account has one role for instances, trunkline-node`},
-		"an unknown cgroup view":           {"nodes: [{cgroup: v3}]", `nodes[0].cgroup: "v3": must be v1 or v2`},
+		"an unknown role":                  {"nodes: [{role: admin}]", `nodes[0].role: "admin": must be trunkline-node, the account's only role for instances`},
+		"an unknown cgroup version":        {"nodes: [{cgroup: v3}]", `nodes[0].cgroup: "v3": must be v1 or v2`},
 		"Services inside the VPC":          {"kubernetes: {serviceCIDR: 10.0.128.0/20}", `overlaps vpc.cidr 10.0.0.0/16`},
 		"DNS outside the Services":         {"kubernetes: {clusterDNS: 10.0.0.10}", `outside 172.20.0.0/16`},
-		"DNS on the API server's address":  {"kubernetes: {clusterDNS: 172.20.0.1}", `the first Service address is the API server's own`},
-		"another Kubernetes":               {"kubernetes: {version: v1.30.0}", `this build of the lab has v1.37.1`},
+		"DNS on the API server's address":  {"kubernetes: {clusterDNS: 172.20.0.1}", `the first address is reserved for the API server's Service`},
+		"another Kubernetes":               {"kubernetes: {version: v1.30.0}", `must be v1.37.1, the version of this build`},
 		"a short account":                  {`account: "42"`, `twelve digits in quotes`},
-		"a region with a typing error":     {"region: uswest2", `not the name of a region`},
-		"a rule for nobody":                {"securityGroups: [{name: nodes, ingress: [{protocol: tcp}]}, {name: cluster}]", `securityGroups[0].ingress[0]: allows nobody`},
+		"a region with a typing error":     {"region: uswest2", `must be the name of a region`},
+		"a rule without peers":             {"securityGroups: [{name: nodes, ingress: [{protocol: tcp}]}, {name: cluster}]", `securityGroups[0].ingress[0]: has no peers`},
 		"ports on ICMP":                    {"securityGroups: [{name: nodes, ingress: [{protocol: icmp, ports: 8, cidrs: [0.0.0.0/0]}]}, {name: cluster}]", `only tcp and udp have ports`},
-		"a range of ports backwards":       {`securityGroups: [{name: nodes, ingress: [{protocol: tcp, ports: "90-80", cidrs: [0.0.0.0/0]}]}, {name: cluster}]`, `not a port such as 443`},
+		"a reversed range of ports":        {`securityGroups: [{name: nodes, ingress: [{protocol: tcp, ports: "90-80", cidrs: [0.0.0.0/0]}]}, {name: cluster}]`, `must be a port such as 443`},
 		"a public subnet and no gateway":   {"vpc: {internetGateway: false}\nsubnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24, public: true}]", `the VPC has no internet gateway`},
 		"a lab name with capitals":         {"name: Lab", `lower-case letters, digits and dashes`},
-		"no nodes":                         {"nodes: []", `nodes: at least one is needed`},
-		"a subnet too small for its nodes": {"vpc: {cidr: 10.0.0.0/24}\nsubnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/28}]\nnodes: [{},{},{},{},{},{},{},{},{},{},{}]", `12 primary addresses are wanted here and it has 11`},
-		"a fault nobody knows":             {"faults: {calls: [{action: CreateTags, do: explode}]}", `faults: calls[0]: do "explode"`},
-		"a throttle that lets none pass":   {"faults: {throttle: {CreateTags: {size: 0, rate: 1}}}", `faults: throttle CreateTags`},
-		"DNS on the first address":         {"kubernetes: {clusterDNS: 172.20.0.0}", `kubernetes.clusterDNS: "172.20.0.0": Kubernetes gives neither`},
+		"no nodes":                         {"nodes: []", `nodes: must not be empty`},
+		"a subnet too small for its nodes": {"vpc: {cidr: 10.0.0.0/24}\nsubnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/28}]\nnodes: [{},{},{},{},{},{},{},{},{},{},{}]", `12 primary addresses are needed and it has 11`},
+		"an unknown fault":                 {"faults: {calls: [{action: CreateTags, do: explode}]}", `faults: calls[0]: do "explode"`},
+		"a throttle of size 0":             {"faults: {throttle: {CreateTags: {size: 0, rate: 1}}}", `faults: throttle CreateTags`},
+		"DNS on the first address":         {"kubernetes: {clusterDNS: 172.20.0.0}", `kubernetes.clusterDNS: "172.20.0.0": Kubernetes assigns neither`},
 		"DNS on the last address":          {"kubernetes: {clusterDNS: 172.20.255.255}", `neither the first nor the last address of 172.20.0.0/16`},
 		"a VPC that is no network":         {"vpc: {cidr: 0.0.0.0/16}", `overlaps 0.0.0.0/8, which holds addresses of this network`},
 		"a VPC of multicast groups":        {"vpc: {cidr: 239.1.0.0/16}", `overlaps 224.0.0.0/3, which holds multicast groups`},
-		"a VPC too small to be cut":        {"vpc: {cidr: 10.0.0.0/27}", `leave the field out for three zones, which a VPC of /25 or larger has room for`},
+		"a VPC too small to be cut":        {"vpc: {cidr: 10.0.0.0/27}", `omit the field to get three zones in a VPC of /25 or larger`},
 		"IPv6 in a VPC without":            {"subnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24, cidr6: '2600:1f13::/64'}]", `subnets[0].cidr6: "2600:1f13::/64": the VPC has no IPv6 range (vpc.cidr6)`},
 		"IPv6 subnets that overlap":        {"vpc: {cidr6: '2600:1f13::/56'}\nsubnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24, cidr6: '2600:1f13::/64'}, {name: b, zone: us-west-2a, cidr: 10.0.1.0/24, cidr6: '2600:1f13::/64'}]", `subnets[1].cidr6: "2600:1f13::/64": overlaps subnets[0] a`},
 		"a route into the VPC":             {"routeTables: [{name: a, routes: [{destination: 10.0.4.0/24, target: igw}]}]", `routeTables[0].routes[0].destination: "10.0.4.0/24": inside the VPC (10.0.0.0/16)`},
-		"two routes to one range":          {"routeTables: [{name: a, routes: [{destination: 0.0.0.0/0, target: igw}, {destination: 0.0.0.0/0, target: igw}]}]", `routeTables[0].routes[1].destination: "0.0.0.0/0": this table has a route there already`},
-		"a group's description":            {"securityGroups: [{name: nodes, description: '<b>'}, {name: cluster}]", `securityGroups[0].description: "<b>": EC2 takes`},
-		"more rules than the quota":        {"quotas: {rulesPerGroup: 1}", `securityGroups[0].ingress: 2 rules of one family`},
-		"fewer interfaces than nodes":      {"quotas: {interfaces: 3}", `quotas.interfaces: "3": the nodes and the control plane take 4`},
-		"a control plane on the router":    {"controlPlane: {address: 10.0.0.1}", `controlPlane.address: "10.0.0.1": EC2 keeps the first four and the last address of 10.0.0.0/19`},
-		"a node on the broadcast address":  {"nodes: [{address: 10.0.31.255}]", `nodes[0].address: "10.0.31.255": EC2 keeps`},
+		"two routes to one range":          {"routeTables: [{name: a, routes: [{destination: 0.0.0.0/0, target: igw}, {destination: 0.0.0.0/0, target: igw}]}]", `routeTables[0].routes[1].destination: "0.0.0.0/0": duplicate: this table already has a route to it`},
+		"a group's description":            {"securityGroups: [{name: nodes, description: '<b>'}, {name: cluster}]", `securityGroups[0].description: "<b>": must have at most 255`},
+		"more rules than the quota":        {"quotas: {rulesPerGroup: 1}", `securityGroups[0].ingress: 2 rules of one address family`},
+		"fewer interfaces than nodes":      {"quotas: {interfaces: 3}", `quotas.interfaces: "3": must be at least 4, for the nodes and the control plane`},
+		"a control plane on the router":    {"controlPlane: {address: 10.0.0.1}", `controlPlane.address: "10.0.0.1": EC2 reserves the first four and the last address of 10.0.0.0/19`},
+		"a node on the broadcast address":  {"nodes: [{address: 10.0.31.255}]", `nodes[0].address: "10.0.31.255": EC2 reserves`},
 		"one address twice":                {"controlPlane: {address: 10.0.0.9}\nnodes: [{address: 10.0.0.9}]", `nodes[0].address: "10.0.0.9": already the address of controlPlane`},
-		"one group twice":                  {"nodes: [{groups: [nodes, nodes]}]", `nodes[0].groups[1]: "nodes": named twice`},
+		"one group twice":                  {"nodes: [{groups: [nodes, nodes]}]", `nodes[0].groups[1]: "nodes": duplicate`},
 		"a label's key":                    {"nodes: [{labels: {'bad key!': x}}]", `nodes[0].labels.bad key!: "x": name part must consist of`},
 		"a label's value":                  {"nodes: [{labels: {a: 'x,b=c'}}]", `nodes[0].labels.a: "x,b=c": a valid label must`},
-		"a label of Kubernetes' own":       {"nodes: [{labels: {node-role.kubernetes.io/web: ''}}]", `Kubernetes keeps labels of kubernetes.io to itself`},
-		"more nodes than a machine takes":  {"nodes: [" + strings.Repeat("{},", 65) + "]", `nodes: "65": one machine takes at most 64`},
-		"an instance type without a dot":   {"instanceTypes: {huge: {enis: 2, ipv4: 10}}", `instanceTypes: "huge": not the name of an instance type`},
+		"a label of Kubernetes' own":       {"nodes: [{labels: {node-role.kubernetes.io/web: ''}}]", `labels of kubernetes.io are reserved for Kubernetes`},
+		"too many nodes for a machine":     {"nodes: [" + strings.Repeat("{},", 65) + "]", `nodes: "65": must be at most 64`},
+		"an instance type without a dot":   {"instanceTypes: {huge: {enis: 2, ipv4: 10}}", `instanceTypes: "huge": must be the name of an instance type`},
 		"a negative number of branches":    {"instanceTypes: {m9.x: {enis: 2, ipv4: 10, branches: -1}}", `instanceTypes.m9.x.branches: "-1": must not be negative`},
-		"latency of an unknown action":     {"faults: {latency: {CreateTag: {fixed: 1s}}}", `faults.latency: "CreateTag": neither EC2 nor STS has this action here`},
-		"a call of an unknown action":      {"faults: {calls: [{action: Nope, do: hang}]}", `faults.calls[0].action: "Nope": neither EC2 nor STS`},
+		"latency of an unknown action":     {"faults: {latency: {CreateTag: {fixed: 1s}}}", `faults.latency: "CreateTag": unknown action of the embedded EC2 and STS`},
+		"a call of an unknown action":      {"faults: {calls: [{action: Nope, do: hang}]}", `faults.calls[0].action: "Nope": unknown action of the embedded EC2 and STS`},
 		"a hop limit beyond EC2's":         {"nodes: [{imds: {hopLimit: 65}}]", `nodes[0].imds.hopLimit: "65"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -260,7 +259,7 @@ func TestResolveNamesFieldValueAndWhy(t *testing.T) {
 	}
 }
 
-func TestOneRunShowsEveryProblem(t *testing.T) {
+func TestEveryProblemIsReportedAtOnce(t *testing.T) {
 	s, err := Parse([]byte("region: x\nnodes: [{type: nope}, {subnet: nope}]"))
 	if err != nil {
 		t.Fatal(err)
@@ -273,7 +272,7 @@ func TestOneRunShowsEveryProblem(t *testing.T) {
 	}
 }
 
-func TestAnUnknownFileIsNamed(t *testing.T) {
+func TestTheErrorNamesAMissingFile(t *testing.T) {
 	if _, err := Load("no-such.yaml"); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "no-such.yaml") {
 		t.Errorf("Load = %v", err)
 	}
@@ -286,8 +285,8 @@ func comparers() []cmp.Option {
 	}
 }
 
-// FuzzParse: no input makes Parse or Resolve panic, and what resolves once
-// resolves again, to the same lab, after it was written out.
+// FuzzParse checks that no input makes Parse or Resolve panic, and that a valid file
+// resolves to the same lab after it was marshalled.
 func FuzzParse(f *testing.F) {
 	for _, path := range []string{"../../lab.yaml", "../../examples/one-node.yaml", "../../examples/two-groups.yaml"} {
 		if seed, err := os.ReadFile(path); err == nil {
@@ -310,14 +309,14 @@ func FuzzParse(f *testing.F) {
 		}
 		again, err := Parse(text)
 		if err != nil {
-			t.Fatalf("written out it does not parse: %v\n%s", err, text)
+			t.Fatalf("it does not parse after marshalling: %v\n%s", err, text)
 		}
 		second, err := again.Resolve()
 		if err != nil {
-			t.Fatalf("written out it does not resolve: %v\n%s", err, text)
+			t.Fatalf("it does not resolve after marshalling: %v\n%s", err, text)
 		}
 		if diff := cmp.Diff(first, second, comparers()...); diff != "" {
-			t.Fatalf("written out it differs:\n%s\n%s", diff, text)
+			t.Fatalf("it differs after marshalling:\n%s\n%s", diff, text)
 		}
 	})
 }
