@@ -190,7 +190,7 @@ func (c controllerCmd) Run(p process) error {
 }
 
 func newFleet(cfg aws.Config, r prometheus.Registerer, log *slog.Logger) (controller.Fleet, error) {
-	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(cfg), Journal: controller.NoJournal{}, Log: log, Registry: r})
+	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(cfg), Log: log, Registry: r})
 	if err != nil {
 		return controller.Fleet{}, err
 	}

@@ -105,7 +105,7 @@ func newRun(t *testing.T) *run {
 // expected are classes of steps that every churn has.
 func expected() []string {
 	return []string{
-		"disk record endpoint", "disk record ledger/ip", "disk record ledger/eni", "disk record ledger/action", "disk record ec2", "disk fsync state/journal/log",
+		"disk record endpoint", "disk record ledger/ip", "disk record ledger/eni", "disk record ledger/action", "disk fsync state/journal/log",
 		"kernel new link", "kernel set link", "kernel delete link", "kernel new address", "kernel new route", "kernel new rule", "kernel delete rule",
 		"kernel new filter element", "kernel delete filter element",
 	}

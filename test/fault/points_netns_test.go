@@ -109,7 +109,7 @@ func classes(steps []string) map[string]bool {
 // endpoint", "kernel new route".
 func classesOf(kind, what string) (list []string) {
 	parts := strings.Split(what, ", ")
-	if keys := regexp.MustCompile(`\b(ledger/[a-z]+|endpoint|ec2)/`).FindAllStringSubmatch(what, -1); keys != nil {
+	if keys := regexp.MustCompile(`\b(ledger/[a-z]+|endpoint)/`).FindAllStringSubmatch(what, -1); keys != nil {
 		parts = nil
 		for _, k := range keys {
 			parts = append(parts, "record "+k[1])

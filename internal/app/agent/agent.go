@@ -178,7 +178,7 @@ func (a *Agent) open(ctx context.Context) error {
 	}
 	a.metadata = imds.New(a.deps.AWS, imds.Options{})
 	a.ec2, err = ec2.NewExecutor(ec2.Options{
-		Clients: ec2.NewClients(a.deps.AWS), Journal: a.state.Journal(), Log: a.log, Registry: a.deps.Registry,
+		Clients: ec2.NewClients(a.deps.AWS), Log: a.log, Registry: a.deps.Registry,
 	})
 	return err
 }
@@ -221,7 +221,7 @@ func (a *Agent) live(ctx context.Context) error {
 	}
 	a.metrics.started.WithLabelValues("settled").Observe(time.Since(a.began).Seconds())
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return a.recoverEC2(ctx) })
+	a.recoverEC2(ctx)
 	for name, l := range a.loops() {
 		l.Report = func(err error, pause time.Duration) {
 			a.log.Warn("pass failed, will be tried again", "loop", name, "error", err, "pause", pause)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/control/cni"
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -89,13 +91,13 @@ func scraped(t *testing.T) map[string]*dto.MetricFamily {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "trunkline_build_info", ConstLabels: prometheus.Labels{"program": "agent", "version": "v9"}})
 	build.Set(1)
 	r.MustRegister(build)
-	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: &strict{}}, Journal: a.state.Journal(), Log: a.log, Registry: r})
+	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: &strict{}}, Log: a.log, Registry: r})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, id := range []string{"refused", "done"} {
-		in := ec2.Intent{ID: id, Kind: ec2.Unassign, ENI: "eni-1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.8")}}
-		if _, err := executor.Do(t.Context(), in); (err != nil) != (id == "refused") {
+	for _, id := range []cloud.ActionID{"refused", "done"} {
+		release := cloud.Action{ID: id, Kind: cloud.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.8")}, Began: time.Now()}
+		if _, err := executor.Do(t.Context(), release); (err != nil) != (id == "refused") {
 			t.Fatalf("%s: %v", id, err)
 		}
 	}

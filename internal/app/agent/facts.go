@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -21,7 +22,7 @@ type facts struct {
 	identity imds.Identity
 	primary  imds.Interface
 	limits   vpc.Limits
-	node     ec2.Node
+	node     cloud.Node
 }
 
 // hostENI is an interface's link on the node.
@@ -102,7 +103,7 @@ func (a *Agent) learnIdentity(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.facts.identity, a.facts.primary = identity, primary
-	a.facts.node = ec2.Node{Instance: identity.Instance, Cluster: a.cfg.ClusterName}
+	a.facts.node = cloud.Node{Instance: identity.Instance, Cluster: a.cfg.ClusterName}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
@@ -100,9 +101,9 @@ func (b bookMetrics) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	to <- prometheus.MustNewConstMetric(b.prefixes(), prometheus.GaugeValue, float64(prefixes))
-	kinds := map[ipam.Kind]int{
-		ipam.CreateENI: 0, ipam.Attach: 0, ipam.SetUp: 0, ipam.AssignAddresses: 0, ipam.RestoreAddresses: 0,
-		ipam.UnassignAddresses: 0, ipam.Detach: 0, ipam.DeleteENI: 0,
+	kinds := map[cloud.Kind]int{
+		cloud.CreateENI: 0, cloud.Attach: 0, cloud.SetUp: 0, cloud.AssignAddresses: 0, cloud.RestoreAddresses: 0,
+		cloud.UnassignAddresses: 0, cloud.Detach: 0, cloud.DeleteENI: 0,
 	}
 	for _, action := range view.InFlight {
 		kinds[action.Kind]++

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/trunkline/trunkline/internal/control/cni"
-	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
@@ -44,14 +44,14 @@ func withExecutor(t *testing.T, api ec2.API) *Agent {
 	a.pool, a.kernel, a.observe, a.report = loop.New(nothing), loop.New(nothing), loop.New(nothing), loop.New(nothing)
 	a.metrics = newMetrics(prometheus.NewRegistry(), a)
 	a.cni = cni.New(cni.Config{}, cni.Deps{State: a.state, Registry: prometheus.NewRegistry(), Log: log})
-	a.ec2 = executor(t, api, a.state)
+	a.ec2 = executor(t, api)
 	statetest.Observe(t, a.state)
 	return a
 }
 
-func executor(t *testing.T, api ec2.API, s *state.Store) *ec2.Executor {
+func executor(t *testing.T, api ec2.API) *ec2.Executor {
 	t.Helper()
-	x, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: api}, Journal: s.Journal(), Log: slog.New(slog.DiscardHandler)})
+	x, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: api}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func nextProcess(t *testing.T, a *Agent, api ec2.API) {
 		t.Fatal(err)
 	}
 	a.state = journaled(t, a.cfg)
-	a.ec2 = executor(t, api, a.state)
+	a.ec2 = executor(t, api)
 }
 
 // doubtful begins to give one address of eni-1 back; the reply is lost, and a brake
@@ -75,16 +75,17 @@ func doubtful(ctx context.Context, t *testing.T) (a *Agent, api *lossy, done cha
 	api = &lossy{}
 	a = withExecutor(t, api)
 	api.broken = func() bool {
-		a.ec2.SetBrake(ec2.FreezeRelease)
+		a.ec2.SetBrake(cloud.FreezeRelease)
 		return true
 	}
 	view, _ := a.state.View(time.Now())
-	action := ipam.Action{ID: "a1", Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}}
+	action := cloud.Action{ID: "a1", Kind: cloud.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}}
 	if err := a.change(ctx, func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
 		t.Fatal(err)
 	}
+	view, _ = a.state.View(time.Now())
 	done = make(chan struct{})
-	go func() { defer close(done); a.carryOut(ctx, action) }()
+	go func() { defer close(done); a.carryOut(ctx, view.InFlight[0]) }()
 	time.Sleep(10 * time.Minute) // on the test's own clock
 	synctest.Wait()
 	return a, api, done
@@ -101,7 +102,7 @@ func TestAnActionOfUnknownEndStaysInFlightUntilItIsKnown(t *testing.T) {
 			t.Errorf("%s is %s while EC2 may have taken it back", got.Addr, got.State)
 		}
 		api.broken = func() bool { return false }
-		a.ec2.SetBrake(ec2.NoBrake)
+		a.ec2.SetBrake(cloud.BrakeOff)
 		<-done
 		view, _ = a.state.View(time.Now())
 		if len(view.InFlight) != 0 || len(view.ENIs[0].Addresses) != 1 {
@@ -110,7 +111,7 @@ func TestAnActionOfUnknownEndStaysInFlightUntilItIsKnown(t *testing.T) {
 	})
 }
 
-func TestTheNextProcessFindsTheIntentOfAnActionOfUnknownEnd(t *testing.T) {
+func TestTheNextProcessFindsAnActionOfUnknownEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		a, _, done := doubtful(ctx, t)
@@ -121,9 +122,8 @@ func TestTheNextProcessFindsTheIntentOfAnActionOfUnknownEnd(t *testing.T) {
 		}
 		next := journaled(t, a.cfg)
 		view, _ := next.View(time.Now())
-		left, ok := next.Intents["a1"]
-		if len(view.InFlight) != 1 || !ok || left.Outcome != nil || left.Intent.Kind != ec2.Unassign {
-			t.Errorf("in flight %v, intent %+v (%v): want both, unfinished", view.InFlight, left, ok)
+		if len(view.InFlight) != 1 || view.InFlight[0].ID != "a1" || len(next.Begun) != 1 {
+			t.Errorf("in flight %v, to recover %v: want a1", view.InFlight, next.Begun)
 		}
 	})
 }
@@ -132,19 +132,17 @@ func TestTheNextProcessFindsTheIntentOfAnActionOfUnknownEnd(t *testing.T) {
 func TestOnlyWhatAnEarlierProcessBeganIsRecovered(t *testing.T) {
 	api := &lossy{broken: func() bool { return false }}
 	a := withExecutor(t, api)
-	begin := func(action ipam.Action) {
+	begin := func(action cloud.Action) {
 		t.Helper()
 		if err := a.change(t.Context(), func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	view, _ := a.state.View(time.Now())
-	begin(ipam.Action{ID: "earlier", Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}})
+	begin(cloud.Action{ID: "earlier", Kind: cloud.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}})
 	nextProcess(t, a, api)
-	begin(ipam.Action{ID: "ours", Kind: ipam.CreateENI, Subnet: "subnet-1", Count: 1})
-	if err := a.recoverEC2(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	begin(cloud.Action{ID: "ours", Kind: cloud.CreateENI, Subnet: "subnet-1", Count: 1})
+	a.recoverEC2(t.Context())
 	a.work.Wait()
 	view, _ = a.state.View(time.Now())
 	if api.calls != 1 || len(view.InFlight) != 1 || view.InFlight[0].ID != "ours" {
@@ -163,36 +161,29 @@ func (*dark) DescribeNetworkInterfaces(context.Context, *sdk.DescribeNetworkInte
 	return nil, errors.New("connection reset by peer")
 }
 
-func TestAnIntentWhoseEndCannotBeLearnedDoesNotHoldUpTheOthers(t *testing.T) {
+func TestAnActionWhoseOutcomeCannotBeLearnedDoesNotHoldUpTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &dark{lossy{broken: func() bool { return false }}}
 		a := withExecutor(t, api)
 		view, _ := a.state.View(time.Now())
-		for _, action := range []ipam.Action{
-			{ID: "stuck", Kind: ipam.CreateENI, Subnet: "subnet-1", Count: 1},
-			{ID: "other", Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}},
+		for _, action := range []cloud.Action{
+			{ID: "stuck", Kind: cloud.CreateENI, Instance: "i-1", Subnet: "subnet-1", Count: 1},
+			{ID: "other", Kind: cloud.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{view.ENIs[0].Addresses[0].Addr}},
 		} {
 			if err := a.change(t.Context(), func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(action, time.Now()) }); err != nil {
-				t.Fatal(err)
-			}
-			in, _ := ec2.IntentOf(action, a.facts.node)
-			if err := a.state.Journal().Begin(t.Context(), in); err != nil {
 				t.Fatal(err)
 			}
 		}
 		nextProcess(t, a, api)
 		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- a.recoverEC2(ctx); a.work.Wait(); close(done) }()
+		done := make(chan struct{})
+		go func() { defer close(done); a.recoverEC2(ctx); a.work.Wait() }()
 		time.Sleep(time.Minute) // on the test's own clock
 		view, _ = a.state.View(time.Now())
 		if len(view.InFlight) != 1 || view.InFlight[0].ID != "stuck" || len(view.ENIs[0].Addresses) != 1 {
 			t.Errorf("in flight %v, addresses %v: want that only the one nobody can tell of is", view.InFlight, view.ENIs[0].Addresses)
 		}
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
 		<-done
 		time.Sleep(10 * time.Minute) // reads that nobody waits for end by themselves
 	})
@@ -206,7 +197,7 @@ func TestAnActionThatCouldNotBeWrittenIsNotInFlight(t *testing.T) {
 	}
 	view, _ := a.state.View(time.Now())
 	idle := view.ENIs[0].Addresses[0].Addr
-	action := ipam.Action{Kind: ipam.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{idle}}
+	action := cloud.Action{Kind: cloud.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{idle}}
 	if err := a.begin(t.Context(), action, time.Now()); err == nil {
 		t.Fatal("it was begun")
 	}

@@ -6,12 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
@@ -19,7 +19,7 @@ import (
 // planOnce is the pool's loop: it asks the planner and begins what it says.
 func (a *Agent) planOnce(ctx context.Context, _ bool) (time.Time, error) {
 	now := time.Now()
-	a.obeyBrake()
+	a.applyFreeze()
 	snapshot := a.snapshot(now)
 	decision := ipam.Plan(snapshot, poolConfig(a.cfg), now)
 	a.mu.Lock()
@@ -62,23 +62,23 @@ func canServe(v ipam.View, leases []ipam.Lease) bool {
 	})
 }
 
-// begin books an action and has it carried out.
-func (a *Agent) begin(ctx context.Context, action ipam.Action, now time.Time) error {
+// begin records an action and carries it out. Its row is on the disk before the first
+// call to EC2, and stays until settled: a later process finds it there.
+func (a *Agent) begin(ctx context.Context, action cloud.Action, now time.Time) error {
 	action.ID = newID()
-	var err error
-	if err = a.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) { return l.Begin(action, now) }); err != nil {
-		if !errors.Is(err, ipam.ErrStale) && ctx.Err() == nil { // booked and not written, so it is not carried out
-			a.settled(ctx, action.ID, ipam.Result{}, err)
+	err := a.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) { return l.Begin(action, now) })
+	if err != nil {
+		if !errors.Is(err, ipam.ErrStale) && ctx.Err() == nil { // in the ledger and not on the disk: not carried out
+			a.settled(ctx, action.ID, cloud.Outcome{}, err)
 		}
 		return fmt.Errorf("begin %s: %w", action, err)
 	}
 	a.log.Info("begin", "action", action.String(), "why", action.Why, "id", action.ID)
-	// Begin adds what it knows (Held, Recent, Began); the journaled row is the one
-	// to carry out.
+	// The ledger completed the action (Held, Recent, Began): its row is carried out.
 	view, _ := a.state.View(now)
-	for _, booked := range view.InFlight {
-		if booked.ID == action.ID {
-			action = booked
+	for _, row := range view.InFlight {
+		if row.ID == action.ID {
+			action = row
 		}
 	}
 	a.work.Go(func() { a.carryOut(ctx, action) })
@@ -99,25 +99,24 @@ func (a *Agent) change(ctx context.Context, f func(l *ipam.Ledger) ([]ipam.Recor
 	return pending.Wait(ctx)
 }
 
-func newID() ipam.ActionID {
+func newID() cloud.ActionID {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return ipam.ActionID("tl-" + hex.EncodeToString(b[:]))
+	return cloud.ActionID("tl-" + hex.EncodeToString(b[:]))
 }
 
-// carryOut does one action to its end and books how it ended.
-func (a *Agent) carryOut(ctx context.Context, action ipam.Action) {
-	in, atEC2 := ec2.IntentOf(action, a.facts.node)
-	if !atEC2 {
+// carryOut carries out one action and records its outcome.
+func (a *Agent) carryOut(ctx context.Context, action cloud.Action) {
+	if action.Kind == cloud.SetUp {
 		a.setUp(ctx, action)
 		return
 	}
-	out, err := a.ec2.Do(ctx, in)
-	a.ended(ctx, in, out, err)
+	out, err := a.ec2.Do(ctx, action)
+	a.ended(ctx, action, out, err)
 }
 
 // setUp puts an interface's link, routes and rules in place.
-func (a *Agent) setUp(ctx context.Context, action ipam.Action) {
+func (a *Agent) setUp(ctx context.Context, action cloud.Action) {
 	view, _ := a.state.View(time.Now())
 	err := fmt.Errorf("set up %s: %w", action.ENI, ipam.ErrUnknown)
 	for _, e := range view.ENIs {
@@ -130,15 +129,14 @@ func (a *Agent) setUp(ctx context.Context, action ipam.Action) {
 	if ctx.Err() != nil {
 		return // in flight in the book; the next process sets it up again
 	}
-	a.settled(ctx, action.ID, ipam.Result{}, err)
+	a.settled(ctx, action.ID, cloud.Outcome{}, err)
 }
 
-// ended books an outcome once it is known. Until then the action stays in flight
-// and its intent in the journal: what it took away is given to nobody, and when the
-// agent stops the next one finds out.
-func (a *Agent) ended(ctx context.Context, in ec2.Intent, out ec2.Outcome, err error) {
+// ended records an outcome once it is known. Until then the action stays in flight:
+// what it fenced is not given out, and when the agent stops the next one recovers it.
+func (a *Agent) ended(ctx context.Context, action cloud.Action, out cloud.Outcome, err error) {
 	for pause := openPause; errors.Is(err, ec2.ErrOpen); pause = min(2*pause, maxOpenPause) {
-		a.log.Warn("what became of an action is not known yet", "intent", in.String(), "id", in.ID, "error", err, "again", pause)
+		a.log.Warn("the outcome of an action is not known yet", "action", action.String(), "id", action.ID, "error", err, "again", pause)
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -146,22 +144,20 @@ func (a *Agent) ended(ctx context.Context, in ec2.Intent, out ec2.Outcome, err e
 			return
 		case <-timer.C:
 		}
-		out, err = a.ec2.Recover(ctx, ec2.Entry{Intent: in})
+		out, err = a.ec2.Recover(ctx, action)
 	}
-	var result ipam.Result
-	if err == nil {
-		result = ec2.ResultOf(out)
-	}
-	a.settled(ctx, ipam.ActionID(in.ID), result, err)
+	a.settled(ctx, action.ID, out, err)
 }
 
-// Pauses before an open intent is recovered again, doubling.
+// Pauses before an action whose outcome is open is recovered again, doubling.
 const (
 	openPause    = 5 * time.Second
 	maxOpenPause = time.Minute
 )
 
-func (a *Agent) settled(ctx context.Context, id ipam.ActionID, result ipam.Result, failed error) {
+// settled has the ledger take an outcome, and drops the action from the journal in the
+// same append.
+func (a *Agent) settled(ctx context.Context, id cloud.ActionID, out cloud.Outcome, failed error) {
 	// The outcome is a fact whether or not the agent stops.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -170,16 +166,15 @@ func (a *Agent) settled(ctx context.Context, id ipam.ActionID, result ipam.Resul
 		tx.Durable()
 		var rows []ipam.Record
 		if failed == nil {
-			rows, unknown = tx.Ledger().Settle(id, result, time.Now())
+			rows, unknown = tx.Ledger().Settle(id, out, time.Now())
 		} else {
 			rows, unknown = tx.Ledger().Fail(id, ec2.FailureOf(failed), time.Now())
 		}
 		tx.Record(rows...)
-		tx.Forget(string(id))
 		return nil
 	})
 	if err = errors.Join(err, unknown, pending.Wait(ctx)); err != nil {
-		a.log.Warn("the end of an action was not booked", "id", id, "error", err)
+		a.log.Warn("the outcome of an action was not recorded", "id", id, "error", err)
 	}
 	if failed != nil {
 		a.log.Warn("action did not succeed", "id", id, "error", failed)
@@ -193,31 +188,17 @@ func (a *Agent) settled(ctx context.Context, id ipam.ActionID, result ipam.Resul
 	a.report.Mark()
 }
 
-// recoverEC2 finishes what an earlier process had under way, while we serve and
-// begin actions of our own. Each is booked as soon as its own end is known.
-func (a *Agent) recoverEC2(ctx context.Context) error {
-	left := maps.Clone(a.state.Intents)
+// recoverEC2 finishes what an earlier process had in flight, while we serve and
+// begin actions of our own. Each outcome is recorded as soon as it is known.
+func (a *Agent) recoverEC2(ctx context.Context) {
 	for _, action := range a.state.Begun {
-		entry, written := left[string(action.ID)]
-		if !written { // it was booked and EC2 not asked yet
-			a.work.Go(func() { a.carryOut(ctx, action) })
-			continue
-		}
-		delete(left, string(action.ID))
+		action = a.facts.node.Complete(action, action.Began) // an agent of version 1 completed it at the call
 		a.work.Go(func() {
-			out, err := a.ec2.Recover(ctx, entry)
-			a.log.Info("recovered what an earlier process began", "action", action.String(), "done", out.Done, "error", err)
-			a.ended(ctx, entry.Intent, out, err)
+			out, err := a.ec2.Recover(ctx, action)
+			a.log.Info("recovered an action of an earlier process", "action", action.String(), "id", action.ID, "error", err)
+			a.ended(ctx, action, out, err)
 		})
 	}
-	_, err := a.state.Update(func(tx *state.Tx) error {
-		tx.Durable()
-		for id := range left { // the ledger took their outcome
-			tx.Forget(id)
-		}
-		return nil
-	})
-	return err
 }
 
 // snapshot is what the planner sees.
@@ -233,7 +214,7 @@ func (a *Agent) snapshot(now time.Time) ipam.Snapshot {
 	brake, _ := a.ec2.Brake()
 	node, _ := a.cluster.Node()
 	s := ipam.Snapshot{
-		View: view, Subnets: subnets, Groups: facts.primary.Groups, Brake: ec2.BrakeOf(brake),
+		View: view, Subnets: subnets, Groups: facts.primary.Groups, Brake: brake, Node: facts.node,
 		Limits: ipam.Limits{ENIs: facts.limits.ENIs, AddressesPerENI: facts.limits.IPv4, MaxPods: node.MaxPods},
 	}
 	waiting, oldest := a.cni.Waiting()
@@ -248,20 +229,20 @@ func (a *Agent) snapshot(now time.Time) ipam.Snapshot {
 	return s
 }
 
-// obeyBrake hands the operator's brake to the executor.
-func (a *Agent) obeyBrake() {
+// applyFreeze sets the brake that the cluster's Brake objects ask for.
+func (a *Agent) applyFreeze() {
 	freeze, why := a.cluster.Freeze()
-	want := ec2.NoBrake
+	want := cloud.BrakeOff
 	switch freeze {
 	case trunkline.FreezeNone:
 	case trunkline.FreezeRelease:
-		want = ec2.FreezeRelease
+		want = cloud.FreezeRelease
 	case trunkline.FreezeAll:
-		want = ec2.FreezeAll
-	default: // of a newer version: something is to stop
-		want = ec2.FreezeAll
+		want = cloud.FreezeAll
+	default: // of a newer version: it asks for something to stop
+		want = cloud.FreezeAll
 	}
-	if have, _ := a.ec2.Brake(); have != want && (want != ec2.NoBrake || have != ec2.AllocateOnly) {
+	if have, _ := a.ec2.Brake(); have != want && (want != cloud.BrakeOff || have != cloud.AllocateOnly) {
 		a.log.Info("brake", "set", string(want), "why", why)
 	}
 	a.ec2.SetBrake(want)

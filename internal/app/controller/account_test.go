@@ -85,7 +85,7 @@ func newRealRig(t *testing.T, policy string) *realRig {
 		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, ""),
 	}
 	log := slog.New(slog.DiscardHandler)
-	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(config), Journal: NoJournal{}, Log: log, FirstPause: time.Millisecond})
+	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(config), Log: log, FirstPause: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

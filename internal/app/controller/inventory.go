@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/leak"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -113,24 +115,18 @@ func (f Fleet) page(ctx context.Context, req *sdk.DescribeInstancesInput, exist 
 	return fmt.Errorf("describe the instances of our interfaces: more than %d pages", maxPages)
 }
 
-// Delete implements EC2.
+// Delete implements EC2. No journal has the deletion: the next pass learns from EC2
+// whether an unfinished one happened.
 func (f Fleet) Delete(ctx context.Context, id vpc.ENIID) error {
-	_, err := f.Executor.Do(ctx, ec2.Intent{ID: "collect-" + string(id), Kind: ec2.Delete, Room: "collector", ENI: id})
+	_, err := f.Executor.Do(ctx, cloud.Action{
+		ID: "collect-" + cloud.ActionID(id), Kind: cloud.DeleteENI, ENI: id, Began: time.Now(),
+		Why: "it belongs to no instance",
+	})
 	if ec2.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
-
-// NoJournal is an ec2.Journal that stores nothing. The collector needs none: the next
-// pass learns from EC2 whether an unfinished deletion happened.
-type NoJournal struct{}
-
-// Begin implements ec2.Journal.
-func (NoJournal) Begin(context.Context, ec2.Intent) error { return nil }
-
-// Finish implements ec2.Journal.
-func (NoJournal) Finish(context.Context, string, ec2.Outcome) error { return nil }
 
 // owners returns the instances in the tags of the given interfaces, sorted.
 func owners(list []leak.Interface) []vpc.InstanceID {

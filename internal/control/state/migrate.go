@@ -2,12 +2,14 @@ package state
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
@@ -20,9 +22,13 @@ import (
 // its own. An agent of version 1 does not know the keys of version 2: after a roll
 // back it rebuilds from the kernel and EC2, and writes keys of version 1 again. So where
 // there are keys of version 1, they are the newer ones.
+//
+// Beside the ledger's row of an action, version 1 kept what was asked of EC2 under
+// "ec2/ID".
 const (
 	keyPodV1    = "pod/"
 	keyLedgerV1 = "ipam/"
+	keyIntentV1 = "ec2/"
 )
 
 // ownerV1 is who an address was given to. The container of a pod that another CNI wired
@@ -71,6 +77,63 @@ type addressV1 struct {
 // migrate returns the records in the form of this version, and what has to be written
 // for that. Records that are in this form already come back as they are.
 func migrate(records []journal.Record, linkPrefix string, now time.Time) (converted, changes []journal.Record, err error) {
+	converted, changes, err = migrateRows(records, linkPrefix, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	converted, joined, err := joinIntents(converted)
+	return converted, append(changes, joined...), err
+}
+
+// joinIntents completes actions in flight with what version 1 kept of them beside the
+// ledger's row, and forgets that.
+func joinIntents(records []journal.Record) (joined, changes []journal.Record, err error) {
+	intents := map[cloud.ActionID]json.RawMessage{}
+	for _, r := range records {
+		if id, ok := strings.CutPrefix(r.Key, keyIntentV1); ok {
+			intents[cloud.ActionID(id)] = r.Value
+			changes = append(changes, journal.Forget(r.Key))
+		}
+	}
+	if len(intents) == 0 {
+		return records, nil, nil
+	}
+	for _, r := range records {
+		id, isAction := strings.CutPrefix(r.Key, keyLedger+"action/")
+		intent, known := intents[cloud.ActionID(id)]
+		switch {
+		case strings.HasPrefix(r.Key, keyIntentV1):
+			continue
+		case isAction && known:
+			if r, err = completed(r, intent); err != nil {
+				return nil, nil, fmt.Errorf("record %s: %w", r.Key, err)
+			}
+			changes = append(changes, r)
+		}
+		joined = append(joined, r)
+	}
+	return joined, changes, nil
+}
+
+// completed is the record of an action with what its intent had beyond it.
+func completed(r journal.Record, intent json.RawMessage) (journal.Record, error) {
+	var row ipam.Record
+	if err := decode(r, &row); err != nil {
+		return r, err
+	}
+	if row.Action == nil {
+		return r, errors.New("it has no action")
+	}
+	action, err := cloud.Migrate(*row.Action, intent)
+	if err != nil {
+		return r, err
+	}
+	row.Action = &action
+	return ledgerRecord(row), nil
+}
+
+// migrateRows converts attachments, and the ledger's rows of addresses.
+func migrateRows(records []journal.Record, linkPrefix string, now time.Time) (converted, changes []journal.Record, err error) {
 	old := func(r journal.Record) bool {
 		return strings.HasPrefix(r.Key, keyPodV1) || strings.HasPrefix(r.Key, keyLedgerV1)
 	}

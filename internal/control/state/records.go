@@ -14,7 +14,6 @@ import (
 const (
 	keyLedger   = "ledger/"   // + ipam.Record.Key
 	keyEndpoint = "endpoint/" // + ID
-	keyIntent   = "ec2/"      // + id of the action
 	keyLastID   = "last-endpoint-id"
 	keyAgreed   = "kernel/agreed"
 )

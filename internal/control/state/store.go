@@ -19,9 +19,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
-	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/journal"
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
@@ -40,10 +40,8 @@ type Options struct {
 type Store struct {
 	// Found is what the journal was like when it was opened.
 	Found journal.Opened
-	// Intents are those an earlier process left at EC2, by id; fixed by Open.
-	Intents map[string]ec2.Entry
 	// Begun are the actions an earlier process had in flight; fixed by Open.
-	Begun []ipam.Action
+	Begun []cloud.Action
 	// Agreed is from an earlier process of this boot; fixed by Open.
 	Agreed Agreement
 
@@ -51,7 +49,7 @@ type Store struct {
 	endpoints  table.RW[endpoint.Endpoint]
 	interfaces table.RW[ipam.ENI]
 	addresses  table.RW[ipam.Address]
-	actions    table.RW[ipam.Action]
+	actions    table.RW[cloud.Action]
 
 	journal *journal.Journal
 	ledger  *ipam.Ledger // guarded by DB.Update
@@ -105,7 +103,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // restored is a store with what records say.
 func restored(settings ipam.Settings, records []journal.Record) (*Store, error) {
-	s := &Store{DB: table.New(), ledger: ipam.New(settings), Intents: map[string]ec2.Entry{}}
+	s := &Store{DB: table.New(), ledger: ipam.New(settings)}
 	var errs [4]error
 	s.endpoints, errs[0] = table.Register(s.DB, endpointSchema())
 	s.interfaces, errs[1] = table.Register(s.DB, interfaceSchema())
@@ -338,32 +336,13 @@ func (tx *Tx) Endpoints() []endpoint.Endpoint { return list(tx.s.endpoints.All(t
 // Agree records a comparison that ended in agreement.
 func (tx *Tx) Agree(a Agreement) { tx.records = append(tx.records, put(keyAgreed, a)) }
 
-// Forget drops the record of an intent at EC2 whose outcome the ledger has taken.
-func (tx *Tx) Forget(id string) { tx.records = append(tx.records, journal.Forget(keyIntent+id)) }
-
-// Journal is the store's journal as the EC2 executor sees it. An outcome stays until
-// the ledger has taken it.
-func (s *Store) Journal() ec2.Journal { return intents{s.journal} }
-
-type intents struct{ j *journal.Journal }
-
-// Begin implements ec2.Journal.
-func (i intents) Begin(ctx context.Context, in ec2.Intent) error {
-	return i.j.Append(ctx, put(keyIntent+in.ID, ec2.Entry{Intent: in}))
-}
-
-// Finish implements ec2.Journal.
-func (i intents) Finish(ctx context.Context, id string, out ec2.Outcome) error {
-	return i.j.Append(ctx, put(keyIntent+id, ec2.Entry{Intent: ec2.Intent{ID: id}, Outcome: &out}))
-}
-
 // restore enters what records say. None of it is journaled again.
 func (s *Store) restore(tx *Tx, records []journal.Record) error {
 	var rows []ipam.Record
 	lastID := endpoint.ID(0)
 	for _, r := range records {
 		var err error
-		switch prefix, rest, _ := strings.Cut(r.Key, "/"); prefix + "/" {
+		switch prefix, _, _ := strings.Cut(r.Key, "/"); prefix + "/" {
 		case keyLedger:
 			var row ipam.Record
 			err = decode(r, &row)
@@ -373,10 +352,6 @@ func (s *Store) restore(tx *Tx, records []journal.Record) error {
 			if err = decode(r, &e); err == nil {
 				err = tx.Put(e)
 			}
-		case keyIntent:
-			var in ec2.Entry
-			err = decode(r, &in)
-			s.Intents[rest] = in
 		}
 		switch r.Key {
 		case keyLastID:

@@ -16,7 +16,6 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
-	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/journal"
 )
 
@@ -197,25 +196,6 @@ func TestAJournalThatContradictsItselfIsDropped(t *testing.T) {
 				t.Errorf("it is still there: %v, %v", left, err)
 			}
 		})
-	}
-}
-
-func TestAnIntentStaysUntilItsOutcomeIsTaken(t *testing.T) {
-	s, dir := filled(t)
-	j := s.Journal()
-	if err := errors.Join(
-		j.Begin(t.Context(), ec2.Intent{ID: "a", Kind: ec2.Assign, ENI: "eni-1"}),
-		j.Begin(t.Context(), ec2.Intent{ID: "b", Kind: ec2.Assign, ENI: "eni-1"}),
-		j.Finish(t.Context(), "b", ec2.Outcome{Done: true}),
-	); err != nil {
-		t.Fatal(err)
-	}
-	again := reopen(t, s, dir)
-	if a := again.Intents["a"]; a.Outcome != nil || a.Intent.ENI != "eni-1" {
-		t.Errorf("unfinished intent %+v", a)
-	}
-	if b := again.Intents["b"]; b.Outcome == nil || !b.Outcome.Done {
-		t.Errorf("finished intent %+v", b)
 	}
 }
 

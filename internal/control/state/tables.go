@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -98,15 +99,15 @@ func addressSchema() table.Schema[ipam.Address] {
 }
 
 // ActionsByID is the primary index of the actions in flight.
-func ActionsByID() table.Index[ipam.Action, ipam.ActionID] {
-	return table.By("id", func(a ipam.Action) ipam.ActionID { return a.ID }, table.String[ipam.ActionID])
+func ActionsByID() table.Index[cloud.Action, cloud.ActionID] {
+	return table.By("id", func(a cloud.Action) cloud.ActionID { return a.ID }, table.String[cloud.ActionID])
 }
 
-func actionSchema() table.Schema[ipam.Action] {
-	return table.Schema[ipam.Action]{
+func actionSchema() table.Schema[cloud.Action] {
+	return table.Schema[cloud.Action]{
 		Name: "actions", Primary: ActionsByID(),
 		Columns: []string{"ID", "ACTION", "BEGAN", "WHY"},
-		Cells:   func(a ipam.Action) []string { return []string{string(a.ID), a.String(), clock(a.Began), a.Why} },
+		Cells:   func(a cloud.Action) []string { return []string{string(a.ID), a.String(), clock(a.Began), a.Why} },
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -20,7 +21,7 @@ const (
 // with ErrStale when the ledger has moved on since the plan was made (an address
 // was given to a pod, another action is under way): plan again. The action needs
 // an ID.
-func (l *Ledger) Begin(a Action, now time.Time) ([]Record, error) {
+func (l *Ledger) Begin(a cloud.Action, now time.Time) ([]Record, error) {
 	if a.ID == "" {
 		return nil, fmt.Errorf("begin %s: the action has no id", a)
 	}
@@ -33,7 +34,7 @@ func (l *Ledger) Begin(a Action, now time.Time) ([]Record, error) {
 		return nil, fmt.Errorf("begin %s: %w", a, err)
 	}
 	a.Began = stamp(now)
-	if a.Kind == UnassignAddresses || a.Kind == Detach {
+	if a.Kind == cloud.UnassignAddresses || a.Kind == cloud.Detach {
 		l.released = a.Began
 	}
 	return l.change(now, append(records, Record{Op: PutAction, Action: &a})...), nil
@@ -41,8 +42,8 @@ func (l *Ledger) Begin(a Action, now time.Time) ([]Record, error) {
 
 // fence checks a against the ledger, completes it and returns the records of what
 // it takes away.
-func (l *Ledger) fence(a *Action, now time.Time) ([]Record, error) {
-	if a.Kind == CreateENI {
+func (l *Ledger) fence(a *cloud.Action, now time.Time) ([]Record, error) {
+	if a.Kind == cloud.CreateENI {
 		return nil, nil
 	}
 	e, ok := l.enis[a.ENI]
@@ -56,28 +57,28 @@ func (l *Ledger) fence(a *Action, now time.Time) ([]Record, error) {
 	}
 	a.Subnet = e.Subnet
 	switch a.Kind {
-	case Attach:
+	case cloud.Attach:
 		return nil, inPhase(e, Attaching)
-	case SetUp:
+	case cloud.SetUp:
 		return nil, inPhase(e, SettingUp)
-	case AssignAddresses:
+	case cloud.AssignAddresses:
 		a.Held, a.Recent = sortedAddrs(l.byENI[a.ENI]), l.recent(now)
 		return nil, inPhase(e, Attaching, SettingUp, Ready)
-	case RestoreAddresses:
+	case cloud.RestoreAddresses:
 		return nil, l.lost(a)
-	case UnassignAddresses:
+	case cloud.UnassignAddresses:
 		return l.fenceAddresses(a, now)
-	case Detach:
+	case cloud.Detach:
 		a.Attachment = e.Attachment
 		if e.Phase != Detaching {
-			a.From = e.Phase
+			a.From = string(e.Phase)
 		}
 		records, err := l.fenceENI(e, Detaching, now)
 		a.Addresses = l.freeOf(e.ID)
 		return records, err
-	case DeleteENI:
+	case cloud.DeleteENI:
 		return l.fenceENI(e, Deleting, now)
-	case CreateENI:
+	case cloud.CreateENI:
 	}
 	return nil, fmt.Errorf("unknown kind %q", string(a.Kind))
 }
@@ -100,7 +101,7 @@ func (l *Ledger) recent(now time.Time) []netip.Addr {
 	return out
 }
 
-func (l *Ledger) fenceAddresses(a *Action, now time.Time) ([]Record, error) {
+func (l *Ledger) fenceAddresses(a *cloud.Action, now time.Time) ([]Record, error) {
 	var records []Record
 	for _, addr := range a.Addresses {
 		row, ok := l.addresses[addr]
@@ -164,7 +165,7 @@ func (l *Ledger) freeOf(id vpc.ENIID) (out []netip.Addr) {
 
 // Settle books the effect of an action that succeeded. It fails with ErrUnknown
 // when the action is not in flight.
-func (l *Ledger) Settle(id ActionID, r Result, now time.Time) ([]Record, error) {
+func (l *Ledger) Settle(id cloud.ActionID, r cloud.Outcome, now time.Time) ([]Record, error) {
 	a, ok := l.actions[id]
 	if !ok {
 		return nil, fmt.Errorf("settle action %s: %w", id, ErrUnknown)
@@ -172,27 +173,27 @@ func (l *Ledger) Settle(id ActionID, r Result, now time.Time) ([]Record, error) 
 	records := append(l.outdated(now), Record{Op: DropAction, ID: id})
 	records = append(records, l.clearBackoff(a)...)
 	e := l.enis[a.ENI]
-	if a.Kind != CreateENI && e == nil {
+	if a.Kind != cloud.CreateENI && e == nil {
 		return l.change(now, records...), nil // the interface vanished meanwhile
 	}
 	switch a.Kind {
-	case CreateENI:
+	case cloud.CreateENI:
 		records = append(records, l.created(a, r, now)...)
-	case AssignAddresses:
+	case cloud.AssignAddresses:
 		records = append(records, l.arrived(a.ENI, r.Addresses, now)...)
-	case RestoreAddresses:
+	case cloud.RestoreAddresses:
 		records = append(records, l.restored(a.Addresses, now)...)
-	case UnassignAddresses:
+	case cloud.UnassignAddresses:
 		records = append(records, l.left(a.Addresses, now)...)
-	case Attach:
+	case cloud.Attach:
 		moved := *e
 		moved.Attachment, moved.Device = r.Attachment, r.Device
 		records = append(records, advance(moved, SettingUp, now))
-	case SetUp:
+	case cloud.SetUp:
 		records = append(records, advance(*e, Ready, now))
-	case Detach:
+	case cloud.Detach:
 		records = append(records, advance(*e, Deleting, now))
-	case DeleteENI:
+	case cloud.DeleteENI:
 		records = append(records, l.left(sortedAddrs(l.byENI[e.ID]), now)...)
 		records = append(records, Record{Op: DropENI, ENIID: e.ID},
 			Record{Op: PutGone, Gone: &Gone{ENI: e.ID, At: stamp(now)}})
@@ -205,17 +206,14 @@ func advance(e ENI, to Phase, now time.Time) Record {
 	return putENI(e)
 }
 
-func (l *Ledger) created(a Action, r Result, now time.Time) []Record {
-	if _, known := l.enis[r.ENI.ID]; known {
+func (l *Ledger) created(a cloud.Action, r cloud.Outcome, now time.Time) []Record {
+	if _, known := l.enis[r.ENI]; known {
 		return nil // an observation was faster
 	}
-	e := r.ENI
-	e.Phase, e.Device, e.Created, e.Since = Attaching, -1, stamp(now), stamp(now)
-	e.Primary, e.Unmanaged, e.Missing = false, false, time.Time{}
-	if e.Type == "" {
-		e.Type = vpc.TypeInterface
+	e := ENI{
+		ID: r.ENI, Type: vpc.TypeInterface, Phase: Attaching, Device: -1, MAC: r.MAC, PrimaryIP: r.PrimaryIP,
+		Subnet: a.Subnet, SubnetCIDR: a.SubnetCIDR, Groups: r.Groups, Created: stamp(now), Since: stamp(now),
 	}
-	e.Subnet, e.SubnetCIDR = a.Subnet, a.SubnetCIDR
 	if len(e.Groups) == 0 {
 		e.Groups = a.Groups
 	}
@@ -252,7 +250,7 @@ func (l *Ledger) left(addrs []netip.Addr, now time.Time) []Record {
 // failure was about. After a definite failure fenced addresses are free again;
 // otherwise they stay fenced and the planner tries again. It fails with ErrUnknown
 // when the action is not in flight.
-func (l *Ledger) Fail(id ActionID, f Failure, now time.Time) ([]Record, error) {
+func (l *Ledger) Fail(id cloud.ActionID, f cloud.Failure, now time.Time) ([]Record, error) {
 	a, ok := l.actions[id]
 	if !ok {
 		return nil, fmt.Errorf("fail action %s: %w", id, ErrUnknown)
@@ -266,14 +264,14 @@ func (l *Ledger) Fail(id ActionID, f Failure, now time.Time) ([]Record, error) {
 }
 
 // unfence gives back to the pool what a fenced and EC2 did not take.
-func (l *Ledger) unfence(a Action, now time.Time) (records []Record) {
+func (l *Ledger) unfence(a cloud.Action, now time.Time) (records []Record) {
 	switch a.Kind {
-	case UnassignAddresses:
-	case Detach:
+	case cloud.UnassignAddresses:
+	case cloud.Detach:
 		if e := l.enis[a.ENI]; e != nil && e.Phase == Detaching && a.From != "" {
-			records = append(records, advance(*e, a.From, now))
+			records = append(records, advance(*e, Phase(a.From), now))
 		}
-	case CreateENI, Attach, SetUp, AssignAddresses, RestoreAddresses, DeleteENI:
+	case cloud.CreateENI, cloud.Attach, cloud.SetUp, cloud.AssignAddresses, cloud.RestoreAddresses, cloud.DeleteENI:
 		return nil
 	}
 	for _, addr := range a.Addresses {
@@ -286,7 +284,7 @@ func (l *Ledger) unfence(a Action, now time.Time) (records []Record) {
 	return records
 }
 
-func (l *Ledger) nextBackoff(a Action, f Failure, now time.Time) Backoff {
+func (l *Ledger) nextBackoff(a cloud.Action, f cloud.Failure, now time.Time) Backoff {
 	key := failureKey(a, f.Reason)
 	tries := l.backoffs[key].Tries + 1
 	pause := maxBackoff
@@ -302,34 +300,34 @@ func (l *Ledger) nextBackoff(a Action, f Failure, now time.Time) Backoff {
 // failureKey is the scope of a failure: one subnet, the number of interfaces, or
 // this kind of action on this object. A full subnet does not stop another one, nor
 // any release.
-func failureKey(a Action, why FailReason) string {
+func failureKey(a cloud.Action, why cloud.FailReason) string {
 	switch why {
-	case FailSubnetExhausted:
+	case cloud.FailSubnetExhausted:
 		return "subnet/" + string(a.Subnet)
-	case FailENILimit:
+	case cloud.FailENILimit:
 		return "interfaces"
-	case FailAddressLimit, FailThrottled, FailUnauthorized, FailNotFound, FailFrozen, FailOther:
+	case cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther:
 	}
 	switch {
-	case a.Kind == CreateENI:
+	case a.Kind == cloud.CreateENI:
 		return string(a.Kind) + "/" + string(a.Subnet)
-	case a.Kind == RestoreAddresses && len(a.Addresses) > 0:
+	case a.Kind == cloud.RestoreAddresses && len(a.Addresses) > 0:
 		return string(a.Kind) + "/" + a.Addresses[0].String()
 	}
 	return string(a.Kind) + "/" + string(a.ENI)
 }
 
 // clearBackoff ends every pause that the success of a disproves.
-func (l *Ledger) clearBackoff(a Action) []Record {
-	reasons := []FailReason{FailOther}
+func (l *Ledger) clearBackoff(a cloud.Action) []Record {
+	reasons := []cloud.FailReason{cloud.FailOther}
 	switch a.Kind {
-	case CreateENI:
-		reasons = append(reasons, FailSubnetExhausted, FailENILimit)
-	case AssignAddresses:
-		reasons = append(reasons, FailSubnetExhausted)
-	case DeleteENI:
-		reasons = append(reasons, FailENILimit)
-	case Attach, SetUp, RestoreAddresses, UnassignAddresses, Detach:
+	case cloud.CreateENI:
+		reasons = append(reasons, cloud.FailSubnetExhausted, cloud.FailENILimit)
+	case cloud.AssignAddresses:
+		reasons = append(reasons, cloud.FailSubnetExhausted)
+	case cloud.DeleteENI:
+		reasons = append(reasons, cloud.FailENILimit)
+	case cloud.Attach, cloud.SetUp, cloud.RestoreAddresses, cloud.UnassignAddresses, cloud.Detach:
 	}
 	var records []Record
 	for _, why := range reasons {

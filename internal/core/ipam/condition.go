@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -89,7 +90,7 @@ func (p *planner) condition() Condition {
 		return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
 			"all %d addresses that this instance type allows (%d interfaces x %d) are in use; remove pods, or use a larger instance type",
 			n.Capacity, p.maxENIs, p.perENI)}
-	case p.s.Brake == BrakeFreezeAll:
+	case !p.mayCall():
 		return Condition{Reason: ReasonFrozen, Message: "EC2 calls are frozen by the operator, and no address is left; end the freeze"}
 	case p.exhausted():
 		return Condition{
@@ -115,9 +116,9 @@ func some(n int, one, many string) string {
 // underway names what brings addresses, planned actions included.
 func (p *planner) underway() string {
 	var out []string
-	for _, list := range [][]Action{p.s.InFlight, p.d.Actions} {
+	for _, list := range [][]cloud.Action{p.s.InFlight, p.d.Actions} {
 		for _, a := range list {
-			if !a.Kind.frees() {
+			if !a.Kind.Frees() {
 				out = append(out, a.String())
 			}
 		}
@@ -185,7 +186,7 @@ func (p *planner) exhausted() bool {
 // by what EC2 said when asked.
 func (p *planner) dry(id vpc.SubnetID, want int) bool {
 	b, paused := p.pauses["subnet/"+string(id)]
-	return paused && b.Reason == FailSubnetExhausted || p.left(id) < want
+	return paused && b.Reason == cloud.FailSubnetExhausted || p.left(id) < want
 }
 
 // attainable is how many more pods the node can serve at most: what is free or

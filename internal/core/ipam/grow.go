@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -23,9 +24,9 @@ func (p *planner) advance() {
 				excess--
 			}
 		case Deleting:
-			p.retry(e, Action{Kind: DeleteENI, ENI: e.ID, Why: "it has left the instance"})
+			p.retry(e, cloud.Action{Kind: cloud.DeleteENI, ENI: e.ID, Why: "it has left the instance"})
 		case Detaching:
-			p.retry(e, Action{Kind: Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was fenced to leave and is still attached"})
+			p.retry(e, cloud.Action{Kind: cloud.Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was fenced to leave and is still attached"})
 		case SettingUp, Ready:
 		}
 	}
@@ -37,8 +38,8 @@ func (p *planner) advance() {
 		case Attaching:
 			p.attach(e)
 		case SettingUp:
-			if _, no := p.paused(string(SetUp) + "/" + string(e.ID)); !no {
-				p.do(Action{Kind: SetUp, ENI: e.ID, Device: e.Device, Why: "it is on the instance and not wired"})
+			if _, no := p.paused(string(cloud.SetUp) + "/" + string(e.ID)); !no {
+				p.do(cloud.Action{Kind: cloud.SetUp, ENI: e.ID, Device: e.Device, Why: "it is on the instance and not wired"})
 			}
 		case Ready, Detaching, Deleting:
 		}
@@ -46,7 +47,7 @@ func (p *planner) advance() {
 }
 
 // retry asks EC2 to take e back, unless a brake or a back-off forbids it.
-func (p *planner) retry(e ENIView, a Action) {
+func (p *planner) retry(e ENIView, a cloud.Action) {
 	if !p.mayFree() {
 		return
 	}
@@ -59,7 +60,7 @@ func (p *planner) retry(e ENIView, a Action) {
 // old enough to be given up.
 func (p *planner) unattachable(e ENIView) bool {
 	b, full := p.pauses["interfaces"]
-	if !full || b.Reason != FailENILimit {
+	if !full || b.Reason != cloud.FailENILimit {
 		return false
 	}
 	old := e.Created.Add(p.c.MinENIAge)
@@ -68,20 +69,20 @@ func (p *planner) unattachable(e ENIView) bool {
 }
 
 func (p *planner) discard(e ENIView) {
-	p.retry(e, Action{Kind: DeleteENI, ENI: e.ID, Why: "the instance has no room for it"})
+	p.retry(e, cloud.Action{Kind: cloud.DeleteENI, ENI: e.ID, Why: "the instance has no room for it"})
 }
 
 func (p *planner) attach(e ENIView) {
 	if !p.mayCall() {
 		return
 	}
-	if _, no := p.paused("interfaces", string(Attach)+"/"+string(e.ID)); no {
+	if _, no := p.paused("interfaces", string(cloud.Attach)+"/"+string(e.ID)); no {
 		return
 	}
 	for device := range p.s.Limits.ENIs {
 		if !p.devices[device] {
 			p.devices[device] = true
-			p.do(Action{Kind: Attach, ENI: e.ID, Device: device, Why: "it exists and is not on the instance"})
+			p.do(cloud.Action{Kind: cloud.Attach, ENI: e.ID, Device: device, Why: "it exists and is not on the instance"})
 			return
 		}
 	}
@@ -147,7 +148,7 @@ func (p *planner) fill(short int, why string) int {
 			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has no free address", r.eni.Subnet))
 			continue
 		}
-		p.do(Action{Kind: AssignAddresses, ENI: r.eni.ID, Subnet: r.eni.Subnet, Count: take, Why: why})
+		p.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: r.eni.ID, Subnet: r.eni.Subnet, Count: take, Why: why})
 		p.taken[r.eni.Subnet] += take
 		p.d.Numbers.Have += take
 		p.d.Numbers.Incoming += take
@@ -165,7 +166,7 @@ func (p *planner) rooms() []room {
 		if slots <= 0 || !e.pooled() || !p.free(e) {
 			continue
 		}
-		if b, no := p.paused("subnet/"+string(e.Subnet), string(AssignAddresses)+"/"+string(e.ID)); no {
+		if b, no := p.paused("subnet/"+string(e.Subnet), string(cloud.AssignAddresses)+"/"+string(e.ID)); no {
 			p.blocked = append(p.blocked, blockedBy(b))
 			continue
 		}
@@ -206,8 +207,8 @@ func (p *planner) create(need, want int, why string) {
 		if p.c.wholeENIs() {
 			take = min(p.perENI, p.left(n.ID)-1)
 		}
-		p.do(Action{
-			Kind: CreateENI, Subnet: n.ID, SubnetCIDR: n.CIDR, Groups: p.s.Groups, Count: take,
+		p.do(cloud.Action{
+			Kind: cloud.CreateENI, Subnet: n.ID, SubnetCIDR: n.CIDR, Groups: p.s.Groups, Count: take,
 			Why: why + suffix(!n.SameRoutes, "; no subnet with the node's route table has room"),
 		})
 		p.taken[n.ID] += take + 1
@@ -225,7 +226,7 @@ func (p *planner) create(need, want int, why string) {
 func (p *planner) subnet(want int) (Subnet, bool) {
 	best, found := Subnet{}, false
 	for _, n := range p.s.Subnets {
-		if b, no := p.paused("subnet/"+string(n.ID), string(CreateENI)+"/"+string(n.ID)); no {
+		if b, no := p.paused("subnet/"+string(n.ID), string(cloud.CreateENI)+"/"+string(n.ID)); no {
 			p.blocked = append(p.blocked, blockedBy(b))
 			continue
 		}

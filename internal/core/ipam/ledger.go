@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -32,7 +33,7 @@ type Ledger struct {
 	addresses map[netip.Addr]*Address
 	byENI     map[vpc.ENIID]map[netip.Addr]struct{}
 	byHolder  map[endpoint.ID]netip.Addr // of endpoints
-	actions   map[ActionID]Action
+	actions   map[cloud.ActionID]cloud.Action
 	backoffs  map[string]Backoff
 	gone      map[netip.Addr]time.Time // given back, against stale describes
 	goneENIs  map[vpc.ENIID]time.Time  // deleted, likewise
@@ -52,7 +53,7 @@ func New(s Settings) *Ledger {
 		addresses: make(map[netip.Addr]*Address),
 		byENI:     make(map[vpc.ENIID]map[netip.Addr]struct{}),
 		byHolder:  make(map[endpoint.ID]netip.Addr),
-		actions:   make(map[ActionID]Action),
+		actions:   make(map[cloud.ActionID]cloud.Action),
 		backoffs:  make(map[string]Backoff),
 		gone:      make(map[netip.Addr]time.Time),
 		goneENIs:  make(map[vpc.ENIID]time.Time),
@@ -317,7 +318,7 @@ func (l *Ledger) Restart(now time.Time) []Record {
 		}
 	}
 	for _, id := range sortedKeys(l.actions) {
-		if l.actions[id].Kind == SetUp {
+		if l.actions[id].Kind == cloud.SetUp {
 			records = append(records, Record{Op: DropAction, ID: id})
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -253,7 +254,7 @@ func TestWhatIsOverDoesNotStayInAKeyedJournal(t *testing.T) {
 	w := ready(t)
 	kept := keyed{}
 	kept.keep(w.ledger.Records())
-	do := func(a ipam.Action, r ipam.Result, failure *ipam.Failure) {
+	do := func(a cloud.Action, r cloud.Outcome, failure *cloud.Failure) {
 		t.Helper()
 		records, err := w.ledger.Begin(a, w.now)
 		if err != nil {
@@ -274,10 +275,10 @@ func TestWhatIsOverDoesNotStayInAKeyedJournal(t *testing.T) {
 	for n := range 4 {
 		id := vpc.ENIID(fmt.Sprint("eni-new", n))
 		address := netip.AddrFrom4([4]byte{10, 0, 9, byte(n)})
-		create := ipam.Action{ID: "create", Kind: ipam.CreateENI, Subnet: "subnet-0", Count: 1}
-		do(create, ipam.Result{ENI: ipam.ENI{ID: id}, Addresses: []netip.Addr{address}}, nil)
-		do(ipam.Action{ID: "attach", Kind: ipam.Attach, ENI: id}, ipam.Result{}, &ipam.Failure{Reason: ipam.FailOther, Definite: true})
-		do(ipam.Action{ID: "delete", Kind: ipam.DeleteENI, ENI: id}, ipam.Result{}, nil)
+		create := cloud.Action{ID: "create", Kind: cloud.CreateENI, Subnet: "subnet-0", Count: 1}
+		do(create, cloud.Outcome{ENI: id, Addresses: []netip.Addr{address}}, nil)
+		do(cloud.Action{ID: "attach", Kind: cloud.Attach, ENI: id}, cloud.Outcome{}, &cloud.Failure{Reason: cloud.FailOther, Definite: true})
+		do(cloud.Action{ID: "delete", Kind: cloud.DeleteENI, ENI: id}, cloud.Outcome{}, nil)
 		w.now = w.now.Add(time.Hour)
 		sizes = append(sizes, len(kept))
 	}
@@ -318,11 +319,11 @@ func TestAPlanThatIsOvertakenIsStale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range []ipam.Action{
-		{ID: "x", Kind: ipam.UnassignAddresses, ENI: lease.ENI, Addresses: []netip.Addr{lease.Addr}},
-		{ID: "x", Kind: ipam.Detach, ENI: lease.ENI},
-		{ID: "x", Kind: ipam.DeleteENI, ENI: lease.ENI},
-		{ID: "x", Kind: ipam.Attach, ENI: "eni-gone"},
+	for _, a := range []cloud.Action{
+		{ID: "x", Kind: cloud.UnassignAddresses, ENI: lease.ENI, Addresses: []netip.Addr{lease.Addr}},
+		{ID: "x", Kind: cloud.Detach, ENI: lease.ENI},
+		{ID: "x", Kind: cloud.DeleteENI, ENI: lease.ENI},
+		{ID: "x", Kind: cloud.Attach, ENI: "eni-gone"},
 	} {
 		if _, err := w.ledger.Begin(a, w.now); !errors.Is(err, ipam.ErrStale) {
 			t.Errorf("%s: %v, want ErrStale", a, err)
@@ -380,10 +381,10 @@ func TestObserve(t *testing.T) {
 	t.Run("an address just given back is not taken again from a stale look", func(t *testing.T) {
 		w := ready(t)
 		all := addrs(w.enis["eni-00"].addrs)
-		if _, err := w.ledger.Begin(ipam.Action{ID: "u", Kind: ipam.UnassignAddresses, ENI: "eni-00", Addresses: all[:1]}, w.now); err != nil {
+		if _, err := w.ledger.Begin(cloud.Action{ID: "u", Kind: cloud.UnassignAddresses, ENI: "eni-00", Addresses: all[:1]}, w.now); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.ledger.Settle("u", ipam.Result{}, w.now); err != nil {
+		if _, err := w.ledger.Settle("u", cloud.Outcome{}, w.now); err != nil {
 			t.Fatal(err)
 		}
 		w.quick = true
@@ -433,11 +434,11 @@ func TestAfterAnOpenFailureWhatWasFencedStaysFenced(t *testing.T) {
 	for _, definite := range []bool{true, false} {
 		w := ready(t)
 		addr := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
-		a := ipam.Action{ID: "u", Kind: ipam.UnassignAddresses, ENI: "eni-00", Addresses: []netip.Addr{addr}}
+		a := cloud.Action{ID: "u", Kind: cloud.UnassignAddresses, ENI: "eni-00", Addresses: []netip.Addr{addr}}
 		if _, err := w.ledger.Begin(a, w.now); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.ledger.Fail("u", ipam.Failure{Reason: ipam.FailOther, Definite: definite}, w.now); err != nil {
+		if _, err := w.ledger.Fail("u", cloud.Failure{Reason: cloud.FailOther, Definite: definite}, w.now); err != nil {
 			t.Fatal(err)
 		}
 		want := ipam.Releasing
@@ -448,11 +449,33 @@ func TestAfterAnOpenFailureWhatWasFencedStaysFenced(t *testing.T) {
 			t.Errorf("definite %v: %s, want %s", definite, got, want)
 		}
 		w.now = w.now.Add(time.Minute)
-		asked := slices.ContainsFunc(ipam.Plan(w.snapshot(), w.config, w.now).Actions, func(a ipam.Action) bool {
-			return a.Kind == ipam.UnassignAddresses && slices.Contains(a.Addresses, addr)
+		asked := slices.ContainsFunc(ipam.Plan(w.snapshot(), w.config, w.now).Actions, func(a cloud.Action) bool {
+			return a.Kind == cloud.UnassignAddresses && slices.Contains(a.Addresses, addr)
 		})
 		if asked == definite {
 			t.Errorf("definite %v: asked for again: %v", definite, asked)
+		}
+	}
+}
+
+// The executor keeps no lock per interface: it relies on this.
+func TestAnInterfaceHasOneActionInFlightAtMost(t *testing.T) {
+	w := ready(t)
+	idle := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
+	records, err := w.ledger.Begin(cloud.Action{ID: "first", Kind: cloud.AssignAddresses, ENI: "eni-00", Count: 1}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.journal(records)
+	for _, second := range []cloud.Action{
+		{ID: "second", Kind: cloud.AssignAddresses, ENI: "eni-00", Count: 1},
+		{ID: "second", Kind: cloud.UnassignAddresses, ENI: "eni-00", Addresses: []netip.Addr{idle}},
+		{ID: "first", Kind: cloud.CreateENI, Subnet: "subnet-0"},
+	} {
+		for name, l := range map[string]*ipam.Ledger{"ledger": w.ledger, "replayed ledger": w.shadow} {
+			if _, err := l.Begin(second, w.now); !errors.Is(err, ipam.ErrStale) {
+				t.Errorf("%s: begin %s (%s) during an assignment: %v, want ErrStale", name, second, second.ID, err)
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -17,7 +18,7 @@ type Observed struct {
 	// taken over: attached where the instance has room, else deleted.
 	Attached bool
 	// Intent is the id of the action that created it, by its tag.
-	Intent ActionID
+	Intent cloud.ActionID
 	// Addresses are its secondary addresses.
 	Addresses []netip.Addr
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -12,7 +13,7 @@ import (
 type Decision struct {
 	// Actions to begin now, in order. Those on different interfaces do not depend
 	// on each other and may run at the same time.
-	Actions []Action
+	Actions []cloud.Action
 	// Next is when to plan again although nothing happened; zero: only on events.
 	Next time.Time
 	// Observe is why EC2 should be read and compared with the ledger soon; empty
@@ -114,15 +115,15 @@ type planner struct {
 	now time.Time
 	d   Decision
 
-	perENI  int                  // addresses an interface can hold beside its own
-	maxENIs int                  // interfaces the node may have
-	busy    map[vpc.ENIID]Action // interfaces with an action in flight or planned
-	devices map[int]bool         // device indexes taken
-	pauses  map[string]Backoff   // back-offs that hold
-	taken   map[vpc.SubnetID]int // addresses this plan takes from each subnet
-	creates int                  // CreateENI in flight
-	low     int                  // want at which the pool grows
-	high    int                  // want up to which it grows
+	perENI  int                        // addresses an interface can hold beside its own
+	maxENIs int                        // interfaces the node may have
+	busy    map[vpc.ENIID]cloud.Action // interfaces with an action in flight or planned
+	devices map[int]bool               // device indexes taken
+	pauses  map[string]Backoff         // back-offs that hold
+	taken   map[vpc.SubnetID]int       // addresses this plan takes from each subnet
+	creates int                        // CreateENI in flight
+	low     int                        // want at which the pool grows
+	high    int                        // want up to which it grows
 	grew    bool
 	blocked []string  // why growth could not have what it wanted
 	opens   time.Time // when the first back-off that was met ends
@@ -135,7 +136,7 @@ func (p *planner) index() {
 	if p.c.MaxENIs > 0 {
 		p.maxENIs = min(p.maxENIs, p.c.MaxENIs)
 	}
-	p.busy = make(map[vpc.ENIID]Action)
+	p.busy = make(map[vpc.ENIID]cloud.Action)
 	p.devices = make(map[int]bool)
 	p.pauses = make(map[string]Backoff)
 	p.taken = make(map[vpc.SubnetID]int)
@@ -185,18 +186,18 @@ func (p *planner) count(e ENIView) {
 }
 
 // flying takes an action in flight into account.
-func (p *planner) flying(a Action) {
+func (p *planner) flying(a cloud.Action) {
 	switch a.Kind {
-	case CreateENI:
+	case cloud.CreateENI:
 		p.creates++
 		p.d.Numbers.Incoming += a.Count
 		p.taken[a.Subnet] += a.Count + 1
-	case AssignAddresses:
+	case cloud.AssignAddresses:
 		p.d.Numbers.Incoming += a.Count
 		p.taken[a.Subnet] += a.Count
-	case Attach:
+	case cloud.Attach:
 		p.devices[a.Device] = true
-	case SetUp, RestoreAddresses, UnassignAddresses, Detach, DeleteENI:
+	case cloud.SetUp, cloud.RestoreAddresses, cloud.UnassignAddresses, cloud.Detach, cloud.DeleteENI:
 	}
 	if a.ENI != "" {
 		p.busy[a.ENI] = a
@@ -262,8 +263,8 @@ func (p *planner) paused(keys ...string) (Backoff, bool) {
 }
 
 // do adds an action. Its interface gets no other one in this plan.
-func (p *planner) do(a Action) {
-	p.d.Actions = append(p.d.Actions, a)
+func (p *planner) do(a cloud.Action) {
+	p.d.Actions = append(p.d.Actions, p.s.Node.Complete(a, p.now))
 	if a.ENI != "" {
 		p.busy[a.ENI] = a
 	}
@@ -271,8 +272,8 @@ func (p *planner) do(a Action) {
 
 // mayCall reports whether EC2 may be asked for anything at all, mayFree whether it
 // may be asked to take something back.
-func (p *planner) mayCall() bool { return p.s.Brake != BrakeFreezeAll }
-func (p *planner) mayFree() bool { return p.s.Brake == BrakeOff }
+func (p *planner) mayCall() bool { return p.s.Brake.AllowsAllocate() }
+func (p *planner) mayFree() bool { return p.s.Brake.AllowsRelease() }
 
 // free reports whether e exists at EC2 and nothing is being done to it.
 func (p *planner) free(e ENIView) bool {
@@ -288,10 +289,10 @@ func (p *planner) observe() {
 			continue
 		}
 		switch b.Reason {
-		case FailAddressLimit, FailNotFound, FailENILimit:
+		case cloud.FailAddressLimit, cloud.FailNotFound, cloud.FailENILimit:
 			p.d.Observe = fmt.Sprintf("%s: EC2 and the ledger differ: %s", b.Key, b.Message)
 			return
-		case FailSubnetExhausted, FailThrottled, FailUnauthorized, FailFrozen, FailOther:
+		case cloud.FailSubnetExhausted, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailFrozen, cloud.FailOther:
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -14,7 +15,7 @@ import (
 func TestAFreshNodeFillsThePrimaryInterfaceWithOneCall(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil)
 	w.settle()
-	if got := w.calls[ipam.AssignAddresses]; got != 1 || len(w.enis) != 1 {
+	if got := w.calls[cloud.AssignAddresses]; got != 1 || len(w.enis) != 1 {
 		t.Errorf("%d assign calls, %d interfaces, want one call and the primary only", got, len(w.enis))
 	}
 	if !w.decided.Condition.CanAdd {
@@ -32,9 +33,9 @@ func TestABurstOfAHundredPodsUsesTheFewestCalls(t *testing.T) {
 	var creates, assigns, asked int
 	for _, a := range w.decided.Actions {
 		switch a.Kind {
-		case ipam.CreateENI:
+		case cloud.CreateENI:
 			creates++
-		case ipam.AssignAddresses:
+		case cloud.AssignAddresses:
 			assigns++
 		default:
 			t.Errorf("unexpected %s", a)
@@ -46,7 +47,7 @@ func TestABurstOfAHundredPodsUsesTheFewestCalls(t *testing.T) {
 	}
 	w.finishAll()
 	w.settle()
-	if w.calls[ipam.CreateENI] != 3 || w.calls[ipam.Attach] != 3 || w.calls[ipam.AssignAddresses] != 1 {
+	if w.calls[cloud.CreateENI] != 3 || w.calls[cloud.Attach] != 3 || w.calls[cloud.AssignAddresses] != 1 {
 		t.Errorf("calls = %v, want 3 creates, 3 attaches and 1 assign", w.calls)
 	}
 	served := 0
@@ -133,9 +134,9 @@ func TestAnExhaustedNodeRecoversWithoutARestart(t *testing.T) {
 
 func TestEC2SayingThatASubnetIsFullPausesThatSubnetOnly(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil, 100, 100)
-	w.refuse = func(a ipam.Action) *ipam.Failure {
+	w.refuse = func(a cloud.Action) *cloud.Failure {
 		if a.Subnet == "subnet-0" {
-			return failed(ipam.FailSubnetExhausted, "InsufficientFreeAddressesInSubnet")
+			return failed(cloud.FailSubnetExhausted, "InsufficientFreeAddressesInSubnet")
 		}
 		return nil
 	}
@@ -148,7 +149,7 @@ func TestEC2SayingThatASubnetIsFullPausesThatSubnetOnly(t *testing.T) {
 			t.Fatalf("pod %d: %v\n%s", n, err, w.decided)
 		}
 	}
-	if got := w.calls[ipam.AssignAddresses]; got != 1 {
+	if got := w.calls[cloud.AssignAddresses]; got != 1 {
 		t.Errorf("%d assigns in the full subnet, want 1 and then a pause", got)
 	}
 }
@@ -217,13 +218,13 @@ func TestBrakes(t *testing.T) {
 		w.finishAll() // created
 		w.begin()
 		w.finishAll() // attached
-		w.brake = ipam.BrakeFreezeAll
+		w.brake = cloud.FreezeAll
 		for n := 20; n < 60; n++ {
 			w.bind(n)
 		}
 		w.begin()
 		for _, a := range w.decided.Actions {
-			if a.Kind != ipam.SetUp {
+			if a.Kind != cloud.SetUp {
 				t.Errorf("frozen, and yet: %s", a)
 			}
 		}
@@ -231,7 +232,7 @@ func TestBrakes(t *testing.T) {
 			t.Error("the attached interface is not set up")
 		}
 	})
-	for _, brake := range []ipam.Brake{ipam.BrakeFreezeRelease, ipam.BrakeAllocateOnly} {
+	for _, brake := range []cloud.Brake{cloud.FreezeRelease, cloud.AllocateOnly} {
 		t.Run(string(brake)+" gives nothing back and still grows", func(t *testing.T) {
 			w := testWorld(t, m5xlarge(), func(c *ipam.Config) { c.WarmIPs, c.Headroom = 1, 0 })
 			w.brake = brake
@@ -244,10 +245,10 @@ func TestBrakes(t *testing.T) {
 			}
 			w.pending = nil
 			w.pass(time.Hour, time.Minute)
-			if w.calls[ipam.Detach]+w.calls[ipam.UnassignAddresses] != 0 {
+			if w.calls[cloud.Detach]+w.calls[cloud.UnassignAddresses] != 0 {
 				t.Errorf("calls = %v", w.calls)
 			}
-			w.brake = ipam.BrakeOff
+			w.brake = cloud.BrakeOff
 			w.pass(time.Hour, time.Minute)
 			if w.decided.Numbers.Have > 2 {
 				t.Errorf("have %d once the brake is off, want it to shrink", w.decided.Numbers.Have)
@@ -367,9 +368,9 @@ func TestUnmanagedInterfacesTakeASlotAndAreLeftAlone(t *testing.T) {
 
 func TestAnInterfaceTheInstanceHasNoRoomForIsDeleted(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil)
-	w.refuse = func(a ipam.Action) *ipam.Failure {
-		if a.Kind == ipam.Attach {
-			return failed(ipam.FailENILimit, "AttachmentLimitExceeded")
+	w.refuse = func(a cloud.Action) *cloud.Failure {
+		if a.Kind == cloud.Attach {
+			return failed(cloud.FailENILimit, "AttachmentLimitExceeded")
 		}
 		return nil
 	}

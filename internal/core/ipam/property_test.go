@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
@@ -43,13 +44,13 @@ func TestNothingIsEverHeldTwiceAndEverythingIsServedInTheEnd(t *testing.T) {
 		limits := drawLimits(t)
 		w := newWorld(t, limits, drawConfig(t), rapid.IntRange(4, 70).Draw(t, "size0"), rapid.IntRange(0, 70).Draw(t, "size1"))
 		refusals := rapid.IntRange(0, 6).Draw(t, "refusals")
-		w.refuse = func(a ipam.Action) *ipam.Failure {
+		w.refuse = func(a cloud.Action) *cloud.Failure {
 			if refusals == 0 || !rapid.Bool().Draw(t, "refuse") {
 				return nil
 			}
 			refusals--
-			return &ipam.Failure{
-				Reason:   rapid.SampledFrom([]ipam.FailReason{ipam.FailThrottled, ipam.FailOther, ipam.FailSubnetExhausted}).Draw(t, "why"),
+			return &cloud.Failure{
+				Reason:   rapid.SampledFrom([]cloud.FailReason{cloud.FailThrottled, cloud.FailOther, cloud.FailSubnetExhausted}).Draw(t, "why"),
 				Definite: rapid.Bool().Draw(t, "definite"),
 			}
 		}
@@ -180,7 +181,7 @@ func TestAConstantLoadNeverAsksTwiceForTheSame(t *testing.T) {
 			}
 		}
 		churn(8 * time.Minute)
-		w.calls = make(map[ipam.Kind]int)
+		w.calls = make(map[cloud.Kind]int)
 		churn(6 * time.Minute)
 		if len(w.calls) != 0 {
 			t.Fatalf("calls in the steady state: %v\n%s\n%s", w.calls, w.snapshot(), w.decided)
@@ -218,7 +219,7 @@ func TestABurstTakesAsFewCallsAsTheSlowestSearchFinds(t *testing.T) {
 		short := min(pods, limits.ENIs*(limits.AddressesPerENI-1)) - have
 		got, asked := 0, 0
 		for _, a := range w.decided.Actions {
-			if a.Kind == ipam.AssignAddresses || a.Kind == ipam.CreateENI {
+			if a.Kind == cloud.AssignAddresses || a.Kind == cloud.CreateENI {
 				got++
 				asked += a.Count
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -31,16 +32,16 @@ const (
 // Record is one change of the ledger, for the journal. Exactly one field beside
 // Op is set, as its Op says.
 type Record struct {
-	Op      Op         `json:"op"`
-	ENI     *ENI       `json:"eni,omitempty"`
-	Address *Address   `json:"address,omitempty"`
-	Action  *Action    `json:"action,omitempty"`
-	Backoff *Backoff   `json:"backoff,omitempty"`
-	Gone    *Gone      `json:"gone,omitempty"`
-	ENIID   vpc.ENIID  `json:"eniID,omitempty"`
-	Addr    netip.Addr `json:"addr,omitzero"`
-	ID      ActionID   `json:"id,omitempty"`
-	Scope   string     `json:"scope,omitempty"` // key of a Backoff
+	Op      Op             `json:"op"`
+	ENI     *ENI           `json:"eni,omitempty"`
+	Address *Address       `json:"address,omitempty"`
+	Action  *cloud.Action  `json:"action,omitempty"`
+	Backoff *Backoff       `json:"backoff,omitempty"`
+	Gone    *Gone          `json:"gone,omitempty"`
+	ENIID   vpc.ENIID      `json:"eniID,omitempty"`
+	Addr    netip.Addr     `json:"addr,omitzero"`
+	ID      cloud.ActionID `json:"id,omitempty"`
+	Scope   string         `json:"scope,omitempty"` // key of a Backoff
 }
 
 // Key names the row that r is about, unique in a keyed journal: a later record with

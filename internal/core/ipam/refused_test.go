@@ -5,25 +5,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
 // shrunken is a node whose second interface has been idle for so long that it is to
 // go, and where EC2 refuses that.
-func shrunken(t *testing.T, why ipam.FailReason) *world {
+func shrunken(t *testing.T, why cloud.FailReason) *world {
 	t.Helper()
 	w := testWorld(t, m5xlarge(), nil)
 	w.fill(20)
 	for n := range 20 {
 		w.del(n)
 	}
-	w.refuse = func(a ipam.Action) *ipam.Failure {
-		if a.Kind == ipam.Detach {
+	w.refuse = func(a cloud.Action) *cloud.Failure {
+		if a.Kind == cloud.Detach {
 			return failed(why, "You are not authorized to perform this operation.")
 		}
 		return nil
 	}
-	for w.calls[ipam.Detach] == 0 {
+	for w.calls[cloud.Detach] == 0 {
 		w.now = w.now.Add(5 * time.Second)
 		for w.begin() > 0 {
 			w.finishAll()
@@ -33,7 +34,7 @@ func shrunken(t *testing.T, why ipam.FailReason) *world {
 }
 
 func TestAnInterfaceThatEC2RefusesToLetGoServesPodsAgain(t *testing.T) {
-	for _, why := range []ipam.FailReason{ipam.FailUnauthorized, ipam.FailFrozen, ipam.FailThrottled} {
+	for _, why := range []cloud.FailReason{cloud.FailUnauthorized, cloud.FailFrozen, cloud.FailThrottled} {
 		w := shrunken(t, why)
 		for n := range 20 {
 			if _, err := w.add(100 + n); err != nil {
@@ -44,20 +45,20 @@ func TestAnInterfaceThatEC2RefusesToLetGoServesPodsAgain(t *testing.T) {
 }
 
 func TestARefusedDetachIsNotAskedForAgainAtOnce(t *testing.T) {
-	w := shrunken(t, ipam.FailUnauthorized)
+	w := shrunken(t, cloud.FailUnauthorized)
 	w.pass(10*time.Minute, time.Second)
-	if n := w.calls[ipam.Detach]; n > 14 {
+	if n := w.calls[cloud.Detach]; n > 14 {
 		t.Errorf("%d detaches asked for within ten minutes, want pauses that grow to two minutes", n)
 	}
 }
 
 func TestAnOpenDetachKeepsItsInterfaceFenced(t *testing.T) {
-	w := shrunken(t, ipam.FailOther)
+	w := shrunken(t, cloud.FailOther)
 	id := w.ledger.View(w.now).ENIs[1].ID
-	if _, err := w.ledger.Begin(ipam.Action{ID: "open", Kind: ipam.Detach, ENI: id}, w.now); err != nil {
+	if _, err := w.ledger.Begin(cloud.Action{ID: "open", Kind: cloud.Detach, ENI: id}, w.now); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.ledger.Fail("open", ipam.Failure{Reason: ipam.FailOther, Message: "no answer"}, w.now); err != nil {
+	if _, err := w.ledger.Fail("open", cloud.Failure{Reason: cloud.FailOther, Message: "no answer"}, w.now); err != nil {
 		t.Fatal(err)
 	}
 	if e := w.ledger.View(w.now).ENIs[1]; e.Phase != ipam.Detaching || e.Count(ipam.Free) != 0 {
@@ -115,7 +116,7 @@ func TestAClockSetBackDoesNotMakeACoolDownLonger(t *testing.T) {
 
 func TestAClockSetBackDoesNotPutARetryOff(t *testing.T) {
 	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 4, MaxPods: 10}, nil)
-	w.refuse = func(ipam.Action) *ipam.Failure { return failed(ipam.FailThrottled, "Request limit exceeded.") }
+	w.refuse = func(cloud.Action) *cloud.Failure { return failed(cloud.FailThrottled, "Request limit exceeded.") }
 	w.begin()
 	w.finishAll()
 	w.refuse = nil
@@ -135,7 +136,7 @@ func TestAClockSetBackDoesNotPutAReleaseOff(t *testing.T) {
 	w.pending = nil
 	w.setBack()
 	w.pass(10*time.Minute, 5*time.Second)
-	if w.calls[ipam.Detach] == 0 {
+	if w.calls[cloud.Detach] == 0 {
 		t.Errorf("the idle interface is still there ten minutes after the clock was set back by a day:\n%s\n%s", w.snapshot(), w.decided)
 	}
 }
@@ -144,10 +145,10 @@ func TestAnAddressGivenBackBeforeARestartWithTheClockSetBackCanComeAgain(t *test
 	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 4, MaxPods: 10}, nil)
 	w.settle()
 	again := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
-	if _, err := w.ledger.Begin(ipam.Action{ID: "u", Kind: ipam.UnassignAddresses, ENI: "eni-00", Addresses: []netip.Addr{again}}, w.now); err != nil {
+	if _, err := w.ledger.Begin(cloud.Action{ID: "u", Kind: cloud.UnassignAddresses, ENI: "eni-00", Addresses: []netip.Addr{again}}, w.now); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.ledger.Settle("u", ipam.Result{}, w.now); err != nil {
+	if _, err := w.ledger.Settle("u", cloud.Outcome{}, w.now); err != nil {
 		t.Fatal(err)
 	}
 	back := ipam.New(w.config.Settings())

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
 // restore asks for addresses that pods have and that two looks agree are not on
@@ -26,11 +28,11 @@ func (p *planner) restore() {
 }
 
 func (p *planner) restoreOne(e ENIView, a Address) bool {
-	action := Action{
-		Kind: RestoreAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: []netip.Addr{a.Addr},
+	action := cloud.Action{
+		Kind: cloud.RestoreAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: []netip.Addr{a.Addr},
 		Why: fmt.Sprintf("%s has it and two looks at EC2 did not show it on %s", a.Holder, e.ID),
 	}
-	_, paused := p.paused(failureKey(action, FailOther))
+	_, paused := p.paused(failureKey(action, cloud.FailOther))
 	if !paused {
 		p.do(action)
 	}
@@ -62,7 +64,7 @@ func (v View) Differences() (words []string) {
 }
 
 // lost checks that what is to be restored is still in use and still missing.
-func (l *Ledger) lost(a *Action) error {
+func (l *Ledger) lost(a *cloud.Action) error {
 	for _, addr := range a.Addresses {
 		row, ok := l.addresses[addr]
 		if !ok || row.ENI != a.ENI || row.State != Assigned || row.Missing.IsZero() {

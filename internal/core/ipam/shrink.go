@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
 // shrink gives back what has been idle, one release at a time: whole interfaces
@@ -56,12 +58,12 @@ func (p *planner) releaseAt() time.Time {
 // releasing reports whether something is on its way out already.
 func (p *planner) releasing() bool {
 	for _, a := range p.s.InFlight {
-		if a.Kind.frees() {
+		if a.Kind.Frees() {
 			return true
 		}
 	}
 	for _, a := range p.d.Actions {
-		if a.Kind.frees() {
+		if a.Kind.Frees() {
 			return true
 		}
 	}
@@ -74,7 +76,7 @@ func (p *planner) finishReleases() {
 		if !p.free(e) || e.Phase == Detaching || e.Phase == Deleting || e.Count(Releasing) == 0 {
 			continue
 		}
-		if _, no := p.paused(string(UnassignAddresses) + "/" + string(e.ID)); no {
+		if _, no := p.paused(string(cloud.UnassignAddresses) + "/" + string(e.ID)); no {
 			continue
 		}
 		var fenced []netip.Addr
@@ -83,7 +85,7 @@ func (p *planner) finishReleases() {
 				fenced = append(fenced, a.Addr)
 			}
 		}
-		p.do(Action{Kind: UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "they were fenced to be given back"})
+		p.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "they were fenced to be given back"})
 	}
 }
 
@@ -117,7 +119,7 @@ func (p *planner) removeENI(surplus, keep int) bool {
 			p.again(old)
 			continue
 		}
-		if _, no := p.paused(string(Detach) + "/" + string(e.ID)); no {
+		if _, no := p.paused(string(cloud.Detach) + "/" + string(e.ID)); no {
 			continue
 		}
 		if best < 0 || e.Count(Free) >= p.s.ENIs[best].Count(Free) {
@@ -128,7 +130,7 @@ func (p *planner) removeENI(surplus, keep int) bool {
 		return false
 	}
 	e := p.s.ENIs[best]
-	p.do(Action{Kind: Detach, ENI: e.ID, Attachment: e.Attachment, Why: p.idle(keep) + ", and no pod uses this interface"})
+	p.do(cloud.Action{Kind: cloud.Detach, ENI: e.ID, Attachment: e.Attachment, Why: p.idle(keep) + ", and no pod uses this interface"})
 	return true
 }
 
@@ -140,7 +142,7 @@ func (p *planner) removeAddresses(surplus, keep int) {
 		if !e.pooled() || !p.free(e) || e.Count(Free) == 0 {
 			continue
 		}
-		if _, no := p.paused(string(UnassignAddresses) + "/" + string(e.ID)); no {
+		if _, no := p.paused(string(cloud.UnassignAddresses) + "/" + string(e.ID)); no {
 			continue
 		}
 		if best < 0 || p.s.ENIs[best].Primary || e.Count(Assigned) <= p.s.ENIs[best].Count(Assigned) {
@@ -162,7 +164,7 @@ func (p *planner) removeAddresses(surplus, keep int) {
 		return cmp.Or(a.Used.Compare(b.Used), a.Addr.Compare(b.Addr))
 	})
 	idle = idle[:min(len(idle), surplus, p.c.ReleaseBatch)]
-	act := Action{Kind: UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Why: p.idle(keep)}
+	act := cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Why: p.idle(keep)}
 	for _, a := range idle {
 		act.Addresses = append(act.Addresses, a.Addr)
 	}

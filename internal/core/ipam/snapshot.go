@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -15,9 +16,9 @@ import (
 // View is the ledger at one moment, as a value: what Plan reads, what status and
 // the introspection endpoint print.
 type View struct {
-	ENIs     []ENIView // the primary first, then by device index and id
-	InFlight []Action  // oldest first
-	Backoffs []Backoff // by key
+	ENIs     []ENIView      // the primary first, then by device index and id
+	InFlight []cloud.Action // oldest first
+	Backoffs []Backoff      // by key
 	// Peak is the most addresses in use or cooling at once over IdleAfter, and
 	// PeakSince when the watch began. PeakFalls is when Peak will be lower although
 	// nothing happens; zero if it will not.
@@ -72,7 +73,7 @@ func (l *Ledger) View(now time.Time) View {
 	for _, id := range sortedKeys(l.actions) {
 		v.InFlight = append(v.InFlight, l.actions[id])
 	}
-	slices.SortStableFunc(v.InFlight, func(a, b Action) int { return a.Began.Compare(b.Began) })
+	slices.SortStableFunc(v.InFlight, func(a, b cloud.Action) int { return a.Began.Compare(b.Began) })
 	for _, key := range sortedKeys(l.backoffs) {
 		v.Backoffs = append(v.Backoffs, l.backoffs[key])
 	}
@@ -123,26 +124,15 @@ type Subnet struct {
 	SameRoutes bool
 }
 
-// Brake limits what may be asked of EC2.
-type Brake string
-
-// Brakes. The first three are set by an operator, the last by the executor's
-// breaker on sustained errors.
-const (
-	BrakeOff           Brake = ""
-	BrakeFreezeRelease Brake = "freeze release" // nothing is given back
-	BrakeFreezeAll     Brake = "freeze all"     // EC2 is not asked for anything
-	BrakeAllocateOnly  Brake = "allocate only"  // as freeze release, set by the breaker
-)
-
 // Snapshot is everything a plan is made from.
 type Snapshot struct {
 	View
+	Node         cloud.Node // what actions are completed with
 	Pending      []Pending
 	Limits       Limits
 	Subnets      []Subnet
 	Groups       []vpc.SecurityGroupID // security groups of new interfaces
-	Brake        Brake
+	Brake        cloud.Brake
 	Reservations []Reservation // must be empty in this version
 }
 
@@ -173,7 +163,7 @@ func (s Snapshot) String() string {
 		}
 	}
 	fmt.Fprintf(&b, "demand: %d pods, %d of them waiting; peak of use %d\n", len(s.Pending), waiting, s.Peak)
-	if s.Brake != BrakeOff {
+	if s.Brake != cloud.BrakeOff {
 		fmt.Fprintf(&b, "brake: %s\n", s.Brake)
 	}
 	return b.String()

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
@@ -39,8 +40,8 @@ func TestNothingThatTimeAloneMakesPossibleNeedsAnEvent(t *testing.T) {
 			},
 			"settle": func(*rapid.T) { w.settle() },
 			"refused": func(t *rapid.T) {
-				why := rapid.SampledFrom([]ipam.FailReason{ipam.FailOther, ipam.FailSubnetExhausted, ipam.FailENILimit}).Draw(t, "why")
-				w.refuse = func(a ipam.Action) *ipam.Failure { return failed(why, "no") }
+				why := rapid.SampledFrom([]cloud.FailReason{cloud.FailOther, cloud.FailSubnetExhausted, cloud.FailENILimit}).Draw(t, "why")
+				w.refuse = func(a cloud.Action) *cloud.Failure { return failed(why, "no") }
 				w.begin()
 				w.finishAll()
 				w.refuse = nil
@@ -93,7 +94,7 @@ func TestThePlanLooksAgainWhenTheUseOfTheIdleTimeFalls(t *testing.T) {
 		t.Errorf("looks again at %s, want %s, %s after the pods went\n%s", w.decided.Next, want, want.Sub(gone), w.decided)
 	}
 	w.now = w.decided.Next
-	if w.begin() == 0 || w.decided.Actions[0].Kind != ipam.UnassignAddresses {
+	if w.begin() == 0 || w.decided.Actions[0].Kind != cloud.UnassignAddresses {
 		t.Errorf("at that time: %s", w.decided)
 	}
 }

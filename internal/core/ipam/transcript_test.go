@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
@@ -116,7 +117,7 @@ func run(t *testing.T, w *world, command string, out *strings.Builder) *world {
 		}
 		w.pass(d, 10*time.Second)
 	case "brake":
-		w.brake = ipam.Brake(rest)
+		w.brake = cloud.Brake(rest)
 	case "show":
 		out.WriteString(w.snapshot().String())
 	default:

@@ -1,10 +1,10 @@
 package ipam
 
 import (
-	"fmt"
 	"net/netip"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -151,116 +151,13 @@ type Lease struct {
 	Family  vpc.Family   `json:"family"`
 }
 
-// ActionID names one execution of an action. The caller chooses it, unique for
-// ever; the EC2 executor uses the same as client token and tag.
-type ActionID string
-
-// Kind is what an action does.
-type Kind string
-
-// Kinds of action. SetUp happens in the kernel; the others at EC2.
-const (
-	CreateENI         Kind = "CreateENI"         // in Subnet with Groups and Count secondary addresses
-	Attach            Kind = "Attach"            // ENI at Device; deleted with the instance from then on
-	SetUp             Kind = "SetUp"             // link, routes and rules of ENI
-	AssignAddresses   Kind = "AssignAddresses"   // Count more addresses on ENI
-	RestoreAddresses  Kind = "RestoreAddresses"  // Addresses, which pods have and ENI lost at EC2, on ENI again
-	UnassignAddresses Kind = "UnassignAddresses" // Addresses of ENI go back to the subnet
-	Detach            Kind = "Detach"            // ENI by Attachment
-	DeleteENI         Kind = "DeleteENI"         // ENI
-)
-
-// frees reports whether k gives something back.
-func (k Kind) frees() bool { return k == UnassignAddresses || k == Detach || k == DeleteENI }
-
-// Action is one step of a plan, and one row of the ledger while it is in flight.
-type Action struct {
-	ID         ActionID              `json:"id,omitempty"` // empty in a plan; set it before Begin
-	Kind       Kind                  `json:"kind"`
-	ENI        vpc.ENIID             `json:"eni,omitempty"`
-	Subnet     vpc.SubnetID          `json:"subnet,omitempty"`
-	SubnetCIDR netip.Prefix          `json:"subnetCIDR,omitzero"`
-	Groups     []vpc.SecurityGroupID `json:"groups,omitempty"`
-	Count      int                   `json:"count,omitempty"`
-	Device     int                   `json:"device,omitempty"`
-	Attachment vpc.AttachmentID      `json:"attachment,omitempty"`
-	Addresses  []netip.Addr          `json:"addresses,omitempty"` // for Detach: those it made unavailable
-	From       Phase                 `json:"from,omitempty"`      // for Detach: the phase to go back to when it is refused
-	// Held is, for AssignAddresses, what the interface has by our own record
-	// (its primary address excepted): what EC2 shows beyond it after a lost reply
-	// is the effect of this action.
-	Held []netip.Addr `json:"held,omitempty"`
-	// Recent are addresses given back so lately that EC2 may still show them: not
-	// the effect either.
-	Recent []netip.Addr `json:"recent,omitempty"`
-	Began  time.Time    `json:"began,omitzero"`
-	Why    string       `json:"why"`
-}
-
-// String is the action in one line, without its why.
-func (a Action) String() string {
-	switch a.Kind {
-	case CreateENI:
-		return fmt.Sprintf("CreateENI in %s with %d addresses", a.Subnet, a.Count)
-	case Attach:
-		return fmt.Sprintf("Attach %s at device %d", a.ENI, a.Device)
-	case AssignAddresses:
-		return fmt.Sprintf("AssignAddresses %d to %s", a.Count, a.ENI)
-	case RestoreAddresses:
-		return fmt.Sprintf("RestoreAddresses %v to %s", a.Addresses, a.ENI)
-	case UnassignAddresses:
-		return fmt.Sprintf("UnassignAddresses %v from %s", a.Addresses, a.ENI)
-	case SetUp, Detach, DeleteENI:
-		return fmt.Sprintf("%s %s", a.Kind, a.ENI)
-	default:
-		return fmt.Sprintf("unknown action %q", string(a.Kind))
-	}
-}
-
-// Result is the effect of an action that succeeded.
-type Result struct {
-	// ENI is, for CreateENI, the new interface: ID, MAC, PrimaryIP and, where the
-	// reply has them, Groups. The rest is taken from the action.
-	ENI ENI
-	// Addresses are the secondary addresses that CreateENI or AssignAddresses
-	// brought: possibly more or fewer than asked for.
-	Addresses []netip.Addr
-	// Attachment and Device are, for Attach, where it went.
-	Attachment vpc.AttachmentID
-	Device     int
-}
-
-// FailReason is why an action failed, as far as the planner cares.
-type FailReason string
-
-// Reasons an action fails.
-const (
-	FailSubnetExhausted FailReason = "subnet exhausted"
-	FailAddressLimit    FailReason = "address limit"   // the interface holds more than we know
-	FailENILimit        FailReason = "interface limit" // of the instance or the account
-	FailThrottled       FailReason = "throttled"
-	FailUnauthorized    FailReason = "unauthorized"
-	FailNotFound        FailReason = "not found" // the interface is gone
-	FailFrozen          FailReason = "frozen"    // a brake was on
-	FailOther           FailReason = "failed"
-)
-
-// Failure is how an action failed.
-type Failure struct {
-	Reason FailReason
-	// Definite says that nothing happened at EC2. Otherwise the effect is open:
-	// fenced addresses stay fenced and the action is tried again.
-	Definite bool
-	Message  string // in words a user understands
-}
-
 // Backoff keeps the planner from repeating what failed. Keys are scoped to what
 // the failure was about: one subnet, one interface, one kind of action.
 type Backoff struct {
-	Key     string     `json:"key"`
-	Since   time.Time  `json:"since"`
-	Until   time.Time  `json:"until"`
-	Tries   int        `json:"tries"`
-	Reason  FailReason `json:"reason"`
-	Message string     `json:"message"`
+	Key     string           `json:"key"`
+	Since   time.Time        `json:"since"`
+	Until   time.Time        `json:"until"`
+	Tries   int              `json:"tries"`
+	Reason  cloud.FailReason `json:"reason"`
+	Message string           `json:"message"`
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -38,19 +39,19 @@ type world struct {
 	quick  bool         // do without the shadow
 	config ipam.Config
 	limits ipam.Limits
-	brake  ipam.Brake
+	brake  cloud.Brake
 
 	enis    map[vpc.ENIID]*realENI // what EC2 has
 	subnets []*realSubnet
 	owners  map[netip.Addr]endpoint.ID // who was told to use which address
 	pending []ipam.Pending
-	calls   map[ipam.Kind]int
+	calls   map[cloud.Kind]int
 	next    int
 	nextPod int
 	live    []int
 	decided ipam.Decision
-	flights []ipam.Action
-	refuse  func(ipam.Action) *ipam.Failure // injected
+	flights []cloud.Action
+	refuse  func(cloud.Action) *cloud.Failure // injected
 }
 
 type realENI struct {
@@ -94,7 +95,7 @@ func newWorld(t reporter, limits ipam.Limits, config ipam.Config, sizes ...int) 
 	w := &world{
 		t: t, now: epoch, config: config, limits: limits,
 		ledger: ipam.New(config.Settings()), shadow: ipam.New(config.Settings()),
-		enis: make(map[vpc.ENIID]*realENI), owners: make(map[netip.Addr]endpoint.ID), calls: make(map[ipam.Kind]int),
+		enis: make(map[vpc.ENIID]*realENI), owners: make(map[netip.Addr]endpoint.ID), calls: make(map[cloud.Kind]int),
 	}
 	if len(sizes) == 0 {
 		sizes = []int{4000}
@@ -189,6 +190,7 @@ func (w *world) journal(records []ipam.Record) {
 
 func (w *world) snapshot() ipam.Snapshot {
 	s := ipam.Snapshot{
+		Node: cloud.Node{Instance: "i-1", Cluster: "lab"},
 		View: w.ledger.View(w.now), Pending: slices.Clone(w.pending), Limits: w.limits,
 		Groups: []vpc.SecurityGroupID{"sg-1"}, Brake: w.brake,
 	}
@@ -206,8 +208,11 @@ func (w *world) begin() int {
 		if a.Why == "" {
 			w.t.Fatalf("%s has no why", a)
 		}
+		if a.Instance != "i-1" || a.Kind == cloud.CreateENI && a.Tags[vpc.TagInstanceID] != "i-1" {
+			w.t.Fatalf("%s does not say which node it is for: %+v", a, a)
+		}
 		w.next++
-		a.ID = ipam.ActionID(fmt.Sprintf("act-%03d", w.next))
+		a.ID = cloud.ActionID(fmt.Sprintf("act-%03d", w.next))
 		records, err := w.ledger.Begin(a, w.now)
 		if err != nil {
 			w.t.Fatalf("the plan's own action is refused: %v", err)
@@ -219,14 +224,14 @@ func (w *world) begin() int {
 	return len(w.decided.Actions)
 }
 
-func (w *world) inFlight(id ipam.ActionID) ipam.Action {
+func (w *world) inFlight(id cloud.ActionID) cloud.Action {
 	for _, a := range w.ledger.View(w.now).InFlight {
 		if a.ID == id {
 			return a
 		}
 	}
 	w.t.Fatalf("action %s is not in flight", id)
-	return ipam.Action{}
+	return cloud.Action{}
 }
 
 // finish carries out the i-th action in flight.
@@ -279,45 +284,45 @@ func (w *world) pass(d, step time.Duration) {
 	}
 }
 
-func failed(why ipam.FailReason, text string) *ipam.Failure {
-	return &ipam.Failure{Reason: why, Definite: true, Message: text}
+func failed(why cloud.FailReason, text string) *cloud.Failure {
+	return &cloud.Failure{Reason: why, Definite: true, Message: text}
 }
 
 // execute is the small EC2.
-func (w *world) execute(a ipam.Action) (ipam.Result, *ipam.Failure) {
+func (w *world) execute(a cloud.Action) (cloud.Outcome, *cloud.Failure) {
 	w.t.Helper()
 	if w.refuse != nil {
 		if f := w.refuse(a); f != nil {
-			return ipam.Result{}, f
+			return cloud.Outcome{}, f
 		}
 	}
 	e := w.enis[a.ENI]
-	if a.Kind != ipam.CreateENI && e == nil {
+	if a.Kind != cloud.CreateENI && e == nil {
 		w.t.Fatalf("%s: EC2 does not know it", a)
 	}
 	switch a.Kind {
-	case ipam.CreateENI:
+	case cloud.CreateENI:
 		n := w.subnet(a.Subnet)
 		if n.free() < a.Count+1 {
-			return ipam.Result{}, failed(ipam.FailSubnetExhausted, "InsufficientFreeAddressesInSubnet")
+			return cloud.Outcome{}, failed(cloud.FailSubnetExhausted, "InsufficientFreeAddressesInSubnet")
 		}
 		if a.Count > w.limits.AddressesPerENI-1 {
 			w.t.Fatalf("%s: more than an interface holds", a)
 		}
 		e := w.makeENI(n, a.Count)
-		return ipam.Result{ENI: w.row(e), Addresses: addrs(e.addrs)}, nil
-	case ipam.Attach:
+		return cloud.Outcome{ENI: e.id, Addresses: addrs(e.addrs)}, nil
+	case cloud.Attach:
 		return w.attach(a, e)
-	case ipam.SetUp:
+	case cloud.SetUp:
 		if !e.attached {
 			w.t.Fatalf("%s: not attached", a)
 		}
-	case ipam.AssignAddresses:
+	case cloud.AssignAddresses:
 		if len(e.addrs)+a.Count > w.limits.AddressesPerENI-1 {
 			w.t.Fatalf("%s: more than the interface holds", a)
 		}
 		if e.subnet.free() < a.Count {
-			return ipam.Result{}, failed(ipam.FailSubnetExhausted, "InsufficientFreeAddressesInSubnet")
+			return cloud.Outcome{}, failed(cloud.FailSubnetExhausted, "InsufficientFreeAddressesInSubnet")
 		}
 		var got []netip.Addr
 		for range a.Count {
@@ -325,19 +330,19 @@ func (w *world) execute(a ipam.Action) (ipam.Result, *ipam.Failure) {
 			e.addrs[addr] = true
 			got = append(got, addr)
 		}
-		return ipam.Result{Addresses: got}, nil
-	case ipam.RestoreAddresses:
+		return cloud.Outcome{Addresses: got}, nil
+	case cloud.RestoreAddresses:
 		for _, addr := range a.Addresses {
 			if e.subnet.used[addr] && !e.addrs[addr] {
-				return ipam.Result{}, failed(ipam.FailOther, "InvalidParameterValue") // somebody else has it by now
+				return cloud.Outcome{}, failed(cloud.FailOther, "InvalidParameterValue") // somebody else has it by now
 			}
 			e.addrs[addr], e.subnet.used[addr] = true, true
 		}
-	case ipam.UnassignAddresses:
+	case cloud.UnassignAddresses:
 		for _, addr := range a.Addresses {
 			w.giveBack(e, addr)
 		}
-	case ipam.Detach:
+	case cloud.Detach:
 		if e.device == 0 {
 			w.t.Fatalf("%s: the primary interface", a)
 		}
@@ -345,7 +350,7 @@ func (w *world) execute(a ipam.Action) (ipam.Result, *ipam.Failure) {
 			w.t.Fatalf("%s: only %s old", a, w.now.Sub(e.born))
 		}
 		e.attached, e.device = false, -1
-	case ipam.DeleteENI:
+	case cloud.DeleteENI:
 		if e.attached {
 			w.t.Fatalf("%s: attached", a)
 		}
@@ -360,7 +365,7 @@ func (w *world) execute(a ipam.Action) (ipam.Result, *ipam.Failure) {
 		}
 		delete(w.enis, e.id)
 	}
-	return ipam.Result{}, nil
+	return cloud.Outcome{}, nil
 }
 
 func (w *world) held(a netip.Addr) bool {
@@ -372,7 +377,7 @@ func (w *world) held(a netip.Addr) bool {
 	return false
 }
 
-func (w *world) attach(a ipam.Action, e *realENI) (ipam.Result, *ipam.Failure) {
+func (w *world) attach(a cloud.Action, e *realENI) (cloud.Outcome, *cloud.Failure) {
 	n := 0
 	for _, other := range w.enis {
 		if other.attached {
@@ -383,10 +388,10 @@ func (w *world) attach(a ipam.Action, e *realENI) (ipam.Result, *ipam.Failure) {
 		}
 	}
 	if n >= w.limits.ENIs {
-		return ipam.Result{}, failed(ipam.FailENILimit, "AttachmentLimitExceeded")
+		return cloud.Outcome{}, failed(cloud.FailENILimit, "AttachmentLimitExceeded")
 	}
 	e.attached, e.device = true, a.Device
-	return ipam.Result{Attachment: vpc.AttachmentID("attach-" + string(e.id)), Device: a.Device}, nil
+	return cloud.Outcome{Attachment: vpc.AttachmentID("attach-" + string(e.id)), Device: a.Device}, nil
 }
 
 func (w *world) subnet(id vpc.SubnetID) *realSubnet {

@@ -4,29 +4,20 @@ import (
 	"fmt"
 	"sync"
 	"time"
-)
 
-// Brake limits what may be asked of EC2.
-type Brake string
-
-// Brakes.
-const (
-	NoBrake       Brake = ""
-	FreezeRelease Brake = "freeze release" // nothing is given back
-	FreezeAll     Brake = "freeze all"     // nothing is changed
-	AllocateOnly  Brake = "allocate only"  // as FreezeRelease, by the breaker
+	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
 // breakerHolds is how long an open breaker stays open without another failure.
 const breakerHolds = 2 * time.Minute
 
-// brakes holds the operator's brake and the breaker.
+// brakes are the operator's brake and the breaker, which opens when EC2 keeps failing.
 type brakes struct {
 	calls int
 	after time.Duration
 
 	mu       sync.Mutex
-	operator Brake
+	operator cloud.Brake
 	failures int
 	first    time.Time // of the failures in a row
 	last     time.Time
@@ -37,21 +28,21 @@ func newBrakes(calls int, after time.Duration) *brakes {
 	return &brakes{calls: calls, after: after}
 }
 
-func (b *brakes) put(v Brake) {
+func (b *brakes) put(v cloud.Brake) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.operator = v
 }
 
-// set returns the operator's brake.
-func (b *brakes) set() Brake {
+// ofOperator returns the operator's brake.
+func (b *brakes) ofOperator() cloud.Brake {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.operator
 }
 
-// note counts calls that failed for reasons of EC2's own; any other answer, a
-// refusal too, shows that EC2 works.
+// note counts calls in a row that failed at EC2 itself. Any other answer, a refusal
+// too, shows that EC2 works.
 func (b *brakes) note(err error, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,23 +57,23 @@ func (b *brakes) note(err error, now time.Time) {
 	b.last, b.why = now, err.Error()
 }
 
-func (b *brakes) now(now time.Time) (Brake, string) {
+func (b *brakes) now(now time.Time) (cloud.Brake, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.operator != NoBrake {
+	if b.operator != cloud.BrakeOff {
 		return b.operator, "set by the operator"
 	}
 	if b.failures >= b.calls && b.last.Sub(b.first) >= b.after && now.Sub(b.last) < breakerHolds {
-		return AllocateOnly, fmt.Sprintf("%d EC2 calls in a row failed over %s, the last with: %s",
+		return cloud.AllocateOnly, fmt.Sprintf("%d EC2 calls in a row failed over %s, the last with: %s",
 			b.failures, b.last.Sub(b.first).Round(time.Second), b.why)
 	}
-	return NoBrake, ""
+	return cloud.BrakeOff, ""
 }
 
-// allow refuses what the brake forbids with ErrFrozen.
-func (b *brakes) allow(k Kind, now time.Time) error {
+// allow refuses what the brake in force forbids, with ErrFrozen.
+func (b *brakes) allow(k cloud.Kind, now time.Time) error {
 	v, why := b.now(now)
-	if v == FreezeAll || v != NoBrake && k.frees() {
+	if !v.Allows(k) {
 		return fmt.Errorf("%w (%s, %s)", ErrFrozen, v, why)
 	}
 	return nil

@@ -2,8 +2,6 @@ package ec2
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -74,48 +72,3 @@ func (b *budgets) learn(action string, throttled bool) {
 		l.SetLimit(min(l.Limit()*1.1, full))
 	}
 }
-
-// keyed is a lock per key that can be waited for with a context.
-type keyed struct {
-	mu   sync.Mutex
-	held map[string]*slot
-}
-
-type slot struct {
-	sem     chan struct{}
-	waiting int
-}
-
-// lock takes the lock of key; an empty key is not locked.
-func (k *keyed) lock(ctx context.Context, key string) (unlock func(), err error) {
-	if key == "" {
-		return func() {}, nil
-	}
-	k.mu.Lock()
-	if k.held == nil {
-		k.held = make(map[string]*slot)
-	}
-	s, ok := k.held[key]
-	if !ok {
-		s = &slot{sem: make(chan struct{}, 1)}
-		k.held[key] = s
-	}
-	s.waiting++
-	k.mu.Unlock()
-	leave := func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if s.waiting--; s.waiting == 0 {
-			delete(k.held, key)
-		}
-	}
-	select {
-	case s.sem <- struct{}{}:
-		return func() { <-s.sem; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
-	}
-}
-
-func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,28 +1,26 @@
 // Package ec2 is the only place that calls EC2.
 //
-// It acts and does not decide: callers hand an [Executor] an [Intent] and get an
-// [Outcome]. The executor writes the intent to a journal before the first call,
-// keeps a budget per action, backs off where EC2 throttles, honours the operator's
-// brakes, and answers only when it knows what happened: a call whose reply was
-// lost is looked up or repeated, as its kind allows, until our own record and EC2
-// agree. What is unfinished when the process dies, [Executor.Recover] finishes.
+// It acts and does not decide: an [Executor] gets a [cloud.Action] and returns its
+// [cloud.Outcome]. It keeps a budget per API action, backs off where EC2 throttles,
+// applies the brakes, and returns only once the outcome is known: an effect whose
+// reply was lost is looked for, or the call repeated, as the kind allows. The
+// action is in its ledger's journal before Do is called, so what is unfinished when
+// the process dies, [Executor.Recover] finishes in the next one.
 //
-//	journal.Begin(intent) → call (→ look → call)* → journal.Finish(outcome)
+// How each kind is made safe to repeat:
 //
-// How each kind of intent is made safe to repeat:
-//
-//	create    client token, and the intent's id as a tag to find it by
-//	attach    look at the interface; on this instance means done
-//	assign    look for addresses beyond those held when it began; else ask again
-//	unassign  what is not on the interface any more is done
-//	detach    an attachment that is unknown or an interface that is free is done
-//	delete    an interface that is unknown is done
+//	CreateENI          client token, and the action's id as a tag to find it by
+//	Attach             read the interface; on this instance means done
+//	AssignAddresses    look for addresses beyond those held when it began; else repeat
+//	RestoreAddresses   addresses that the interface has are done
+//	UnassignAddresses  addresses that the interface does not have are done
+//	Detach             an unknown attachment or an unattached interface is done
+//	DeleteENI          an unknown interface is done
 //
 // Reads ([Executor.Interfaces], [Executor.Subnets], …) are coalesced, and sent a
 // second time on a fresh connection when the first takes too long. They are
-// eventually consistent: never decide on a single one that something of ours is
-// gone.
+// eventually consistent: a single one is no proof that something of ours is gone.
 //
-// Package app builds one executor per process; all rooms share it. Endpoints come
-// from the SDK's own configuration.
+// The agent and the controller build one executor each. Endpoints come from the
+// SDK's own configuration.
 package ec2

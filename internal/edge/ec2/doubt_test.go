@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/sim/faults"
 )
@@ -17,13 +18,13 @@ func TestAnAddressJustGivenBackIsNotTakenForTheEffectOfALostAssign(t *testing.T)
 		w := start(t)
 		eni := w.attached(4, 1)
 		time.Sleep(time.Minute)
-		w.do(ec2.Intent{Kind: ec2.Unassign, ENI: eni.ID, Addresses: eni.Addresses[:2]})
+		w.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: eni.ID, Addresses: eni.Addresses[:2]})
 		w.set(faults.Plan{DescribeLag: faults.Duration(5 * time.Second)}) // they are still shown
-		in := w.withID(ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 2, Held: eni.Addresses[2:], Recent: eni.Addresses[:2]})
+		in := w.withID(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 2, Held: eni.Addresses[2:], Recent: eni.Addresses[:2]})
 		kill(w, in, "AssignPrivateIpAddresses", "before the call")
 		w.boot()
 		got := w.recoverAll()
-		if len(got) != 1 || got[0].Outcome.Done || ec2.Code(got[0].Err) != ec2.CodeNotCarriedOut {
+		if len(got) != 1 || ec2.Code(got[0].Err) != ec2.CodeNotCarriedOut {
 			t.Errorf("recovered %+v, want that nothing was assigned", got)
 		}
 	})
@@ -34,12 +35,12 @@ func TestAStaleDescribeDoesNotProveThatAnAddressIsGone(t *testing.T) {
 		w := start(t)
 		eni := w.attached(1, 1)
 		time.Sleep(time.Minute)
-		more := w.do(ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 2, Held: eni.Addresses})
+		more := w.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 2, Held: eni.Addresses})
 		w.set(faults.Plan{
 			DescribeLag: faults.Duration(5 * time.Second), // they are not shown yet
 			Calls:       []faults.Call{{Action: "UnassignPrivateIpAddresses", Do: faults.Fail, Code: "InvalidParameterValue"}},
 		})
-		w.do(ec2.Intent{Kind: ec2.Unassign, ENI: eni.ID, Addresses: more.Addresses})
+		w.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: eni.ID, Addresses: more.Addresses})
 		w.set(faults.Plan{})
 		for _, a := range w.describe(eni.ID).Addresses {
 			if slices.Contains(more.Addresses, a) {
@@ -56,7 +57,7 @@ func TestAnAttachmentNotYetTiedToItsInstanceIsOpen(t *testing.T) {
 		w.set(faults.Plan{Calls: []faults.Call{{Action: "ModifyNetworkInterfaceAttribute", Do: faults.Fail, Code: "RequestLimitExceeded", Count: -1}}})
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
-		_, err := w.Do(ctx, w.withID(ec2.Intent{Kind: ec2.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
+		_, err := w.Do(ctx, w.withID(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
 		if !errors.Is(err, ec2.ErrOpen) {
 			t.Fatalf("attach: %v, want ErrOpen: the interface is on the instance", err)
 		}
@@ -77,7 +78,7 @@ func TestAnInterfaceThatCannotBeTiedIsAttachedWithAWarning(t *testing.T) {
 		w := start(t)
 		eni := w.created(1)
 		w.set(faults.Plan{Calls: []faults.Call{{Action: "ModifyNetworkInterfaceAttribute", Do: faults.Fail, Code: "UnauthorizedOperation", Status: 403, Count: -1}}})
-		out := w.do(ec2.Intent{Kind: ec2.Attach, ENI: eni.ID, Instance: w.instance, Device: 1})
+		out := w.do(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1})
 		if out.Warning == "" || out.Attachment == "" {
 			t.Errorf("outcome %+v, want an attachment and a warning", out)
 		}
@@ -97,28 +98,45 @@ func TestThrottlingSlowsLaterCallsOfTheSameAction(t *testing.T) {
 			t.Errorf("the next create took %s after six throttled ones, want the budget to be pressed", took)
 		}
 		began = time.Now()
-		w.do(ec2.Intent{Kind: ec2.Delete, ENI: eni.ID})
+		w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("a delete took %s; another action's budget must not be", took)
 		}
 	})
 }
 
-func TestAnIntentThatLacksSomethingIsRefusedBeforeTheJournal(t *testing.T) {
+func TestAnActionThatLacksSomethingIsRefusedBeforeAnyCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
-		for _, in := range []ec2.Intent{
-			{Kind: ec2.Create, Subnet: w.subnet},
-			{ID: "a", Kind: ec2.Create},
-			{ID: "a", Kind: ec2.Attach, ENI: "eni-1"},
-			{ID: "a", Kind: ec2.Assign, ENI: "eni-1"},
-			{ID: "a", Kind: ec2.Unassign, ENI: "eni-1"},
-			{ID: "a", Kind: ec2.Detach, ENI: "eni-1"},
-			{ID: "a", Kind: ec2.Delete},
+		for _, in := range []cloud.Action{
+			{Kind: cloud.CreateENI, Subnet: w.subnet, Instance: w.instance},
+			{ID: "a", Kind: cloud.CreateENI, Instance: w.instance},
+			{ID: "a", Kind: cloud.CreateENI, Subnet: w.subnet},
+			{ID: "a", Kind: cloud.Attach, ENI: "eni-1"},
+			{ID: "a", Kind: cloud.AssignAddresses, ENI: "eni-1"},
+			{ID: "a", Kind: cloud.UnassignAddresses, ENI: "eni-1"},
+			{ID: "a", Kind: cloud.Detach, ENI: "eni-1"},
+			{ID: "a", Kind: cloud.DeleteENI},
+			{ID: "a", Kind: cloud.SetUp, ENI: "eni-1"},
 			{ID: "a", Kind: "paint", ENI: "eni-1"},
 		} {
-			if _, err := w.Do(t.Context(), in); err == nil || len(w.journal.intents()) != 0 {
-				t.Errorf("%s: %v, journal %v; want an error and nothing written", in, err, w.journal.intents())
+			before := len(w.wire.calls)
+			if _, err := w.Do(t.Context(), in); err == nil || len(w.wire.calls) != before {
+				t.Errorf("%s: %v, calls %v; want an error and no call", in, err, w.wire.calls[before:])
+			}
+		}
+	})
+}
+
+func TestAnActionThatNoLedgerRecordedIsRefusedBeforeAnyCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		a := w.withID(w.createAction(1))
+		for name, carry := range map[string]func(context.Context, cloud.Action) (cloud.Outcome, error){
+			"do": w.Executor.Do, "recover": w.Recover,
+		} {
+			if _, err := carry(t.Context(), a); err == nil || w.wire.count("CreateNetworkInterface") != 0 {
+				t.Errorf("%s: %v; after a crash nothing would know of it", name, err)
 			}
 		}
 	})

@@ -9,17 +9,17 @@ import (
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go"
+
+	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
 // What callers branch on when a call was not, or may not have been, carried out.
 var (
 	// ErrFrozen: a brake forbids the call; nothing was sent.
 	ErrFrozen = errors.New("EC2 calls are frozen")
-	// ErrOpen: what happened at EC2 is not known; the intent is still in the
-	// journal and Recover finishes it.
+	// ErrOpen: the outcome at EC2 is not known. The action stays in flight, and
+	// Recover finishes it.
 	ErrOpen = errors.New("outcome not known yet")
-	// ErrUnsupported: the intent asks for what this version cannot do.
-	ErrUnsupported = errors.New("not supported in this version")
 	// errNotSent: the caller left while the call waited for the budget.
 	errNotSent = errors.New("not sent")
 )
@@ -130,6 +130,28 @@ func IsInUse(err error) bool {
 		"InvalidNetworkInterface.InUse", "InvalidParameterValue.InUse", "IncorrectState",
 		"InvalidNetworkInterfaceID.InUse",
 	}, Code(err))
+}
+
+// FailureOf returns an error of Do or Recover as the planner distinguishes it.
+func FailureOf(err error) cloud.Failure {
+	f := cloud.Failure{Reason: cloud.FailOther, Definite: !errors.Is(err, ErrOpen), Message: err.Error()}
+	switch {
+	case errors.Is(err, ErrFrozen):
+		f.Reason = cloud.FailFrozen
+	case IsSubnetExhausted(err):
+		f.Reason = cloud.FailSubnetExhausted
+	case IsAddressLimit(err):
+		f.Reason = cloud.FailAddressLimit
+	case IsInterfaceLimit(err):
+		f.Reason = cloud.FailENILimit
+	case IsThrottled(err):
+		f.Reason = cloud.FailThrottled
+	case IsUnauthorized(err):
+		f.Reason = cloud.FailUnauthorized
+	case IsNotFound(err):
+		f.Reason = cloud.FailNotFound
+	}
+	return f
 }
 
 // isAmbiguous reports whether the call may have had its effect all the same: no

@@ -1,6 +1,7 @@
 package ec2
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,52 +11,44 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
-// Options of NewExecutor. Clients, Journal and Log are needed; the rest has
-// defaults.
+// Options of NewExecutor. Clients.Kept and Log are needed; for the rest zero means
+// the default that setDefaults sets.
 type Options struct {
 	Clients  Clients
-	Journal  Journal
 	Log      *slog.Logger
 	Registry prometheus.Registerer // metrics; nil for none
 
-	CallTimeout time.Duration // of one call that changes something, default 30 s
-	ReadTimeout time.Duration // of one read, hedge included, default 20 s
-	HedgeAfter  time.Duration // when a read is sent again on a fresh connection, default 2 s
-	// Window is how long a describe may tell of the past, default 10 s: how long
-	// an effect is looked for before it is held not to have happened.
+	CallTimeout time.Duration // of one call that changes something
+	ReadTimeout time.Duration // of one read, hedge included
+	HedgeAfter  time.Duration // when a read is sent again on a fresh connection
+	// Window is how long a describe may be out of date: how long an effect is looked
+	// for before it is held not to have happened.
 	Window time.Duration
-	// Tries bounds how often what EC2 refused for a passing reason is repeated,
-	// default 8, with pauses that double from FirstPause (default 500 ms) to 20 s.
+	// Tries bounds how often a call that EC2 refused for a transient reason is
+	// repeated, with pauses that double from FirstPause to maxPause.
 	Tries      int
 	FirstPause time.Duration
-	// Budget of calls per second and burst, per action; see DefaultBudget.
+	// Budget of calls per second and burst, per API action.
 	Budget func(action string) Budget
-	// Breaker is how many calls in a row must fail, over how long, before only
-	// allocations are made; default 6 over 30 s.
+	// BreakerCalls is how many calls in a row must fail, over BreakerAfter, before
+	// only allocations are made.
 	BreakerCalls int
 	BreakerAfter time.Duration
 }
 
 func (o *Options) setDefaults() {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&o.CallTimeout, 30*time.Second)
-	def(&o.ReadTimeout, 20*time.Second)
-	def(&o.HedgeAfter, 2*time.Second)
-	def(&o.Window, 10*time.Second)
-	def(&o.FirstPause, 500*time.Millisecond)
-	def(&o.BreakerAfter, 30*time.Second)
-	if o.Tries == 0 {
-		o.Tries = 8
-	}
-	if o.BreakerCalls == 0 {
-		o.BreakerCalls = 6
-	}
+	o.CallTimeout = cmp.Or(o.CallTimeout, 30*time.Second)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, 20*time.Second)
+	o.HedgeAfter = cmp.Or(o.HedgeAfter, 2*time.Second)
+	o.Window = cmp.Or(o.Window, 10*time.Second)
+	o.Tries = cmp.Or(o.Tries, 8)
+	o.FirstPause = cmp.Or(o.FirstPause, 500*time.Millisecond)
+	o.BreakerCalls = cmp.Or(o.BreakerCalls, 6)
+	o.BreakerAfter = cmp.Or(o.BreakerAfter, 30*time.Second)
 	if o.Budget == nil {
 		o.Budget = DefaultBudget
 	}
@@ -64,115 +57,84 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Executor carries out intents. Its methods may be called from any goroutine.
+// Executor carries out actions. Its methods may be called from any goroutine.
 type Executor struct {
 	o       Options
 	budgets *budgets
-	brake   *brakes
+	brakes  *brakes
 	refused refusals
 	metrics *metrics
 	reads   singleflight.Group
-	locks   keyed
 	limits  limitCache
 }
 
 // NewExecutor returns an executor. It fails when an option that is needed is
 // missing or the metrics cannot be registered.
 func NewExecutor(o Options) (*Executor, error) {
-	if o.Clients.Kept == nil || o.Journal == nil || o.Log == nil {
-		return nil, errors.New("make EC2 executor: clients, journal and log are needed")
+	if o.Clients.Kept == nil || o.Log == nil {
+		return nil, errors.New("make EC2 executor: clients and log are needed")
 	}
 	o.setDefaults()
 	x := &Executor{o: o, metrics: newMetrics()}
 	x.budgets = newBudgets(o.Budget)
-	x.brake = newBrakes(o.BreakerCalls, o.BreakerAfter)
-	if err := x.metrics.register(o.Registry, x.brake); err != nil {
+	x.brakes = newBrakes(o.BreakerCalls, o.BreakerAfter)
+	if err := x.metrics.register(o.Registry, x.brakes); err != nil {
 		return nil, fmt.Errorf("make EC2 executor: %w", err)
 	}
 	return x, nil
 }
 
-// Do carries out an intent and returns once it is known what happened, or ctx
-// ends. Outcome.Done and a nil error go together. Errors: ErrFrozen and errors of
-// EC2 (*Error) mean that nothing happened, unless they come with ErrOpen: then it
-// is not known, and the intent stays in the journal for Recover, of this process or
-// the next. An error of the journal means that nothing was called.
+// Do carries out an action and returns once its outcome is known, or ctx ends.
+// Errors: ErrFrozen and errors of EC2 (*Error) mean that nothing happened, unless
+// they come with ErrOpen: then the outcome is not known, and Recover finds out, in
+// this process or the next.
 //
-// Throttling, interfaces that are still on their way, and lost replies are dealt
-// with here; give ctx the life of the process rather than a deadline.
-func (x *Executor) Do(ctx context.Context, in Intent) (Outcome, error) {
-	if err := in.check(); err != nil {
-		return Outcome{}, err
+// Before the call, the ledger that began the action has its row in the journal,
+// synced; after it, the ledger takes the outcome and drops the row in one append.
+// So the journal has the action for as long as its effect is in doubt. The ledger
+// also keeps at most one action in flight per interface: there is no lock here.
+//
+// Do handles throttling, interfaces that are still attaching or detaching, and lost
+// replies. Pass the lifetime of the process as ctx rather than a deadline.
+func (x *Executor) Do(ctx context.Context, a cloud.Action) (cloud.Outcome, error) {
+	if err := a.Validate(); err != nil {
+		return cloud.Outcome{}, err
 	}
-	if err := x.brake.allow(in.Kind, time.Now()); err != nil {
-		return Outcome{}, fmt.Errorf("%s: %w", in, err)
+	if err := x.brakes.allow(a.Kind, time.Now()); err != nil {
+		return cloud.Outcome{}, fmt.Errorf("%s: %w", a, err)
 	}
-	if in.Began.IsZero() {
-		in.Began = time.Now()
-	}
-	if err := x.o.Journal.Begin(ctx, in); err != nil {
-		return Outcome{}, fmt.Errorf("%s: write intent: %w", in, err)
-	}
-	return x.finish(ctx, in, false)
+	return x.run(ctx, a, false)
 }
 
-// finish carries an intent that is in the journal to its end.
-func (x *Executor) finish(ctx context.Context, in Intent, resumed bool) (Outcome, error) {
-	x.metrics.open.Inc()
-	defer x.metrics.open.Dec()
-	unlock, err := x.locks.lock(ctx, string(in.ENI))
-	if err != nil {
-		return Outcome{}, fmt.Errorf("%s: %w: %w", in, ErrOpen, err)
-	}
-	defer unlock()
-
-	job := &carry{x: x, in: in, resumed: resumed, started: time.Now()}
-	out, err := job.run(ctx)
-	if errors.Is(err, ErrOpen) {
-		return Outcome{}, err
-	}
-	if err != nil {
-		out.Code, out.Message = Code(err), err.Error()
-	}
-	if out.Warning != "" {
-		x.o.Log.Warn("EC2 did part of an intent", "intent", in.String(), "warning", out.Warning)
-	}
-	// The outcome is a fact whether or not the caller still waits.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.o.CallTimeout)
-	defer cancel()
-	if jerr := x.o.Journal.Finish(ctx, in.ID, out); jerr != nil {
-		x.o.Log.Warn("journal did not take an outcome; the intent is finished again at the next start",
-			"intent", in.String(), "error", jerr)
-	}
-	return out, err
-}
-
-// recoverWithin bounds one try of Recover. What takes longer lets others have its
-// interface, and is told of.
+// recoverWithin bounds one run of Recover.
 const recoverWithin = 2 * time.Minute
 
-// Recover finds out and finishes what a journal has kept of an intent, of an earlier
-// process or of a call to Do that ended with ErrOpen. It does not matter whether the
-// intent was carried out, in part or not at all, or even finished; the ledgers of the
-// rooms must still have it as in flight. Looking for a lost effect can take
-// Options.Window: call it for several at once, and serve meanwhile. Outcome and error
-// are as of Do; after ErrOpen call it again later.
-func (x *Executor) Recover(ctx context.Context, e Entry) (Outcome, error) {
-	if known := e.Outcome; known != nil {
-		if !known.Done {
-			return *known, errors.New(known.Message)
-		}
-		return *known, nil
+// Recover finishes an action that is in flight, of an earlier process or of a call to
+// Do that ended with ErrOpen. The action may have been carried out, in part, not at
+// all, or never sent. Looking for a lost effect can take Options.Window: recover
+// several at once, and serve meanwhile. Outcome and error are as of Do; after
+// ErrOpen call it again later.
+func (x *Executor) Recover(ctx context.Context, a cloud.Action) (cloud.Outcome, error) {
+	if err := a.Validate(); err != nil {
+		return cloud.Outcome{}, err
 	}
-	if err := e.Intent.check(); err != nil {
-		return Outcome{}, err
-	}
-	if x.brake.set() == FreezeAll {
-		return Outcome{}, fmt.Errorf("%s: %w: %w", e.Intent, ErrOpen, ErrFrozen)
+	if x.brakes.ofOperator() == cloud.FreezeAll {
+		return cloud.Outcome{}, fmt.Errorf("%s: %w: %w", a, ErrOpen, ErrFrozen)
 	}
 	ctx, cancel := context.WithTimeout(ctx, recoverWithin)
 	defer cancel()
-	return x.finish(ctx, e.Intent, true)
+	return x.run(ctx, a, true)
+}
+
+func (x *Executor) run(ctx context.Context, a cloud.Action, resumed bool) (cloud.Outcome, error) {
+	x.metrics.open.Inc()
+	defer x.metrics.open.Dec()
+	e := &execution{x: x, action: a, resumed: resumed, started: time.Now()}
+	out, err := e.run(ctx)
+	if out.Warning != "" {
+		x.o.Log.Warn("EC2 did part of an action", "action", a.String(), "id", a.ID, "warning", out.Warning)
+	}
+	return out, err
 }
 
 // call makes one call within the budget of its action, counts it and types its
@@ -189,19 +151,22 @@ func (x *Executor) call(ctx context.Context, action, object string, timeout time
 	err = wrap(action, object, f(bounded))
 	took := time.Since(start)
 	if cancelled(ctx) && Code(err) == "" && err != nil {
-		return err // ours, not EC2's
+		return err // the caller left; EC2 did not fail
 	}
 	x.metrics.called(action, err, took)
 	x.budgets.learn(action, IsThrottled(err))
-	x.brake.note(err, time.Now())
+	x.brakes.note(err, time.Now())
 	x.refused.note(action, err, time.Now())
 	x.o.Log.Debug("EC2 call", "action", action, "object", object, "took", took, "error", err)
 	return err
 }
 
+// maxPause is the longest pause before a call is repeated.
+const maxPause = 20 * time.Second
+
 // pause waits before attempt n+1: doubling, with jitter.
 func (x *Executor) pause(ctx context.Context, n int) error {
-	d := 20 * time.Second
+	d := maxPause
 	if n < 6 {
 		d = min(x.o.FirstPause<<n, d)
 	}
@@ -216,26 +181,9 @@ func (x *Executor) pause(ctx context.Context, n int) error {
 	}
 }
 
-// SetBrake sets the operator's brake and returns at once; calls under way go on.
-func (x *Executor) SetBrake(b Brake) { x.brake.put(b) }
+// SetBrake sets the operator's brake and returns at once; calls in flight go on.
+func (x *Executor) SetBrake(b cloud.Brake) { x.brakes.put(b) }
 
-// Brake returns the brake that holds now: the operator's, or AllocateOnly while
-// the breaker is open. Why says in words what opened it.
-func (x *Executor) Brake() (b Brake, why string) { return x.brake.now(time.Now()) }
-
-// object returns what an intent is about, for error texts.
-func object(in Intent) string {
-	if in.ENI != "" {
-		return string(in.ENI)
-	}
-	return string(in.Subnet)
-}
-
-// ids returns EC2's form of ids.
-func ids[T ~string](list []T) []string {
-	out := make([]string, len(list))
-	for i, v := range list {
-		out[i] = string(v)
-	}
-	return out
-}
+// Brake returns the brake in force: the operator's, or AllocateOnly while the
+// breaker is open, with the reason.
+func (x *Executor) Brake() (b cloud.Brake, why string) { return x.brakes.now(time.Now()) }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/sim/faults"
@@ -23,22 +24,22 @@ func TestAnInterfaceLivesFromCreateToDelete(t *testing.T) {
 		if len(eni.Addresses) != 5 || eni.Attachment != nil || eni.MAC == (vpc.MAC{}) || !eni.Primary.IsValid() {
 			t.Fatalf("created %+v, want 5 secondary addresses and no attachment", eni)
 		}
-		out := w.do(ec2.Intent{Kind: ec2.Attach, ENI: eni.ID, Instance: w.instance, Device: 1})
+		out := w.do(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1})
 		on := w.describe(eni.ID)
 		if !on.On(w.instance) || on.Attachment.ID != out.Attachment || !on.Attachment.DeleteOnTermination {
 			t.Fatalf("attachment %+v, want on the instance and deleted with it", on.Attachment)
 		}
-		more := w.do(ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 3, Held: on.Addresses})
+		more := w.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 3, Held: on.Addresses})
 		if len(more.Addresses) != 3 || len(w.describe(eni.ID).Addresses) != 8 {
 			t.Fatalf("assigned %v, want 3", more.Addresses)
 		}
-		w.do(ec2.Intent{Kind: ec2.Unassign, ENI: eni.ID, Addresses: more.Addresses})
-		w.do(ec2.Intent{Kind: ec2.Detach, ENI: eni.ID, Attachment: out.Attachment, Instance: w.instance})
-		w.do(ec2.Intent{Kind: ec2.Delete, ENI: eni.ID})
+		w.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: eni.ID, Addresses: more.Addresses})
+		w.do(cloud.Action{Kind: cloud.Detach, ENI: eni.ID, Attachment: out.Attachment, Instance: w.instance})
+		w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 		if left := w.all(); len(left) != 0 {
 			t.Errorf("left over: %v", left)
 		}
-		if open := w.journal.intents(); len(open) != 0 {
+		if open := w.journal.inFlight(); len(open) != 0 {
 			t.Errorf("the journal still holds %v", open)
 		}
 	})
@@ -49,45 +50,45 @@ func TestAnInterfaceLivesFromCreateToDelete(t *testing.T) {
 // journal took it, for every call of every kind; then a new process recovers.
 func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
 	kinds := []struct {
-		kind    ec2.Kind
+		kind    cloud.Kind
 		actions []string
-		prepare func(*world) ec2.Intent
-		check   func(*world, ec2.Intent, recovered)
+		prepare func(*world) cloud.Action
+		check   func(*world, cloud.Action, recovered)
 	}{
-		{ec2.Create, []string{"CreateNetworkInterface"}, func(w *world) ec2.Intent { return w.createIntent(4) }, checkCreated},
-		{ec2.Attach, []string{"AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"}, func(w *world) ec2.Intent {
-			return ec2.Intent{Kind: ec2.Attach, ENI: w.created(2).ID, Instance: w.instance, Device: 1}
+		{cloud.CreateENI, []string{"CreateNetworkInterface"}, func(w *world) cloud.Action { return w.createAction(4) }, checkCreated},
+		{cloud.Attach, []string{"AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"}, func(w *world) cloud.Action {
+			return cloud.Action{Kind: cloud.Attach, ENI: w.created(2).ID, Instance: w.instance, Device: 1}
 		}, checkAttached},
-		{ec2.Assign, []string{"AssignPrivateIpAddresses"}, func(w *world) ec2.Intent {
+		{cloud.AssignAddresses, []string{"AssignPrivateIpAddresses"}, func(w *world) cloud.Action {
 			eni := w.attached(2, 1)
-			return ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 3, Held: eni.Addresses}
+			return cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 3, Held: eni.Addresses}
 		}, checkAssigned},
-		{ec2.Unassign, []string{"UnassignPrivateIpAddresses"}, func(w *world) ec2.Intent {
+		{cloud.UnassignAddresses, []string{"UnassignPrivateIpAddresses"}, func(w *world) cloud.Action {
 			eni := w.attached(4, 1)
-			return ec2.Intent{Kind: ec2.Unassign, ENI: eni.ID, Addresses: eni.Addresses[:2]}
-		}, func(w *world, in ec2.Intent, r recovered) {
+			return cloud.Action{Kind: cloud.UnassignAddresses, ENI: eni.ID, Addresses: eni.Addresses[:2]}
+		}, func(w *world, in cloud.Action, r recovered) {
 			for _, a := range w.describe(in.ENI).Addresses {
-				if slices.Contains(in.Addresses, a) || !r.Outcome.Done {
-					w.t.Errorf("%s is still there, outcome %+v", a, r.Outcome)
+				if slices.Contains(in.Addresses, a) || r.Err != nil {
+					w.t.Errorf("%s is still there, error %v", a, r.Err)
 				}
 			}
 			if n := len(w.describe(in.ENI).Addresses); n != 2 {
 				w.t.Errorf("%d addresses left, want the other 2", n)
 			}
 		}},
-		{ec2.Detach, []string{"DetachNetworkInterface"}, func(w *world) ec2.Intent {
+		{cloud.Detach, []string{"DetachNetworkInterface"}, func(w *world) cloud.Action {
 			eni := w.attached(1, 1)
-			return ec2.Intent{Kind: ec2.Detach, ENI: eni.ID, Attachment: eni.Attachment.ID, Instance: w.instance}
-		}, func(w *world, in ec2.Intent, r recovered) {
-			if eni := w.describe(in.ENI); eni.On(w.instance) || !r.Outcome.Done {
-				w.t.Errorf("attachment %+v, outcome %+v, want detached and done", eni.Attachment, r.Outcome)
+			return cloud.Action{Kind: cloud.Detach, ENI: eni.ID, Attachment: eni.Attachment.ID, Instance: w.instance}
+		}, func(w *world, in cloud.Action, r recovered) {
+			if eni := w.describe(in.ENI); eni.On(w.instance) || r.Err != nil {
+				w.t.Errorf("attachment %+v, error %v, want detached and done", eni.Attachment, r.Err)
 			}
 		}},
-		{ec2.Delete, []string{"DeleteNetworkInterface"}, func(w *world) ec2.Intent {
-			return ec2.Intent{Kind: ec2.Delete, ENI: w.created(1).ID}
-		}, func(w *world, _ ec2.Intent, r recovered) {
-			if left := w.all(); len(left) != 0 || !r.Outcome.Done {
-				w.t.Errorf("left %v, outcome %+v, want nothing and done", left, r.Outcome)
+		{cloud.DeleteENI, []string{"DeleteNetworkInterface"}, func(w *world) cloud.Action {
+			return cloud.Action{Kind: cloud.DeleteENI, ENI: w.created(1).ID}
+		}, func(w *world, _ cloud.Action, r recovered) {
+			if left := w.all(); len(left) != 0 || r.Err != nil {
+				w.t.Errorf("left %v, error %v, want nothing and done", left, r.Err)
 			}
 		}},
 	}
@@ -102,13 +103,12 @@ func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
 					t.Run(name, func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) {
 							w := start(t)
-							in := k.prepare(w)
-							in.ID = w.id()
+							in := w.withID(k.prepare(w))
 							w.set(faults.Plan{DescribeLag: faults.Duration(lag)})
 							kill(w, in, action, point)
-							left := w.journal.intents()
+							left := w.journal.inFlight()
 							if len(left) != 1 || left[0].ID != in.ID {
-								t.Fatalf("the journal holds %v, want the intent", left)
+								t.Fatalf("the journal holds %v, want the action", left)
 							}
 							w.boot()
 							got := w.recoverAll()
@@ -117,7 +117,7 @@ func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
 							}
 							w.set(faults.Plan{})
 							k.check(w, in, got[0])
-							if open := w.journal.intents(); len(open) != 0 {
+							if open := w.journal.inFlight(); len(open) != 0 {
 								t.Errorf("the journal still holds %v", open)
 							}
 						})
@@ -128,8 +128,8 @@ func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
 	}
 }
 
-// kill runs an intent until the point and lets the process die there.
-func kill(w *world, in ec2.Intent, action, point string) {
+// kill runs an action until the point and lets the process die there.
+func kill(w *world, in cloud.Action, action, point string) {
 	w.t.Helper()
 	ctx, die := context.WithCancel(w.t.Context())
 	defer die()
@@ -137,9 +137,7 @@ func kill(w *world, in ec2.Intent, action, point string) {
 		if got != action {
 			return nil
 		}
-		w.journal.mu.Lock()
-		w.journal.dead = true
-		w.journal.mu.Unlock()
+		w.journal.die(true)
 		if point == "before the journal" {
 			return nil
 		}
@@ -153,37 +151,35 @@ func kill(w *world, in ec2.Intent, action, point string) {
 	}
 	_, _ = w.Do(ctx, in) // its answer dies with it
 	w.wire.cut(nil, nil)
-	w.journal.mu.Lock()
-	w.journal.dead = false
-	w.journal.mu.Unlock()
+	w.journal.die(false)
 }
 
-func checkCreated(w *world, in ec2.Intent, r recovered) {
+func checkCreated(w *world, in cloud.Action, r recovered) {
 	w.t.Helper()
 	made := w.all()
-	if len(made) != 1 || !r.Outcome.Done || r.Outcome.Interface == nil || r.Outcome.Interface.ID != made[0].ID {
+	if len(made) != 1 || r.Err != nil || r.Outcome.ENI != made[0].ID {
 		w.t.Fatalf("EC2 has %v, outcome %+v, want one interface and that one", made, r.Outcome)
 	}
-	if !slices.Equal(r.Outcome.Addresses, made[0].Addresses) || len(made[0].Addresses) != in.Count || made[0].Tags[vpc.TagIntent] != in.ID {
+	if !slices.Equal(r.Outcome.Addresses, made[0].Addresses) || len(made[0].Addresses) != in.Count || made[0].Tags[vpc.TagIntent] != string(in.ID) {
 		w.t.Errorf("EC2 has %+v, outcome %+v", made[0], r.Outcome)
 	}
 }
 
-func checkAttached(w *world, in ec2.Intent, r recovered) {
+func checkAttached(w *world, in cloud.Action, r recovered) {
 	w.t.Helper()
 	eni := w.describe(in.ENI)
-	if !eni.On(w.instance) || !eni.Attachment.DeleteOnTermination || r.Outcome.Attachment != eni.Attachment.ID || !r.Outcome.Done {
+	if !eni.On(w.instance) || !eni.Attachment.DeleteOnTermination || r.Outcome.Attachment != eni.Attachment.ID || r.Err != nil {
 		w.t.Errorf("attachment %+v, outcome %+v, want on the instance, deleted with it, and told so", eni.Attachment, r.Outcome)
 	}
 }
 
-func checkAssigned(w *world, in ec2.Intent, r recovered) {
+func checkAssigned(w *world, in cloud.Action, r recovered) {
 	w.t.Helper()
 	added := slices.DeleteFunc(w.describe(in.ENI).Addresses, func(a netip.Addr) bool { return slices.Contains(in.Held, a) })
-	if !slices.Equal(added, r.Outcome.Addresses) || r.Outcome.Done != (len(added) == in.Count) {
+	if !slices.Equal(added, r.Outcome.Addresses) || (r.Err == nil) != (len(added) == in.Count) {
 		w.t.Errorf("EC2 added %v, outcome %+v; want the same", added, r.Outcome)
 	}
-	if !r.Outcome.Done && ec2.Code(r.Err) != ec2.CodeNotCarriedOut {
+	if r.Err != nil && ec2.Code(r.Err) != ec2.CodeNotCarriedOut {
 		w.t.Errorf("error %v, want %s", r.Err, ec2.CodeNotCarriedOut)
 	}
 }
@@ -221,14 +217,14 @@ func TestALostReplyIsResolvedWithoutARestart(t *testing.T) {
 				w := start(t)
 				w.set(c.plan)
 				eni := w.created(2)
-				on := w.do(ec2.Intent{Kind: ec2.Attach, ENI: eni.ID, Instance: w.instance, Device: 1})
-				got := w.do(ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 3, Held: eni.Addresses})
+				on := w.do(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1})
+				got := w.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 3, Held: eni.Addresses})
 				if n := len(w.describe(eni.ID).Addresses); n != 5 || len(got.Addresses) != 3 {
 					t.Errorf("EC2 has %d addresses, told of %v; want 5 and 3 of them", n, got.Addresses)
 				}
-				w.do(ec2.Intent{Kind: ec2.Unassign, ENI: eni.ID, Addresses: got.Addresses})
-				w.do(ec2.Intent{Kind: ec2.Detach, ENI: eni.ID, Attachment: on.Attachment})
-				w.do(ec2.Intent{Kind: ec2.Delete, ENI: eni.ID})
+				w.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: eni.ID, Addresses: got.Addresses})
+				w.do(cloud.Action{Kind: cloud.Detach, ENI: eni.ID, Attachment: on.Attachment})
+				w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 				w.set(faults.Plan{})
 				if left := w.all(); len(left) != 0 {
 					t.Errorf("left over: %v", left)
@@ -276,22 +272,22 @@ func TestIdenticalReadsAreOneCall(t *testing.T) {
 	})
 }
 
-func TestBrakesRefuseBeforeAnythingIsWritten(t *testing.T) {
+func TestBrakesRefuseBeforeAnythingIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.created(1)
-		w.SetBrake(ec2.FreezeRelease)
-		_, err := w.Do(t.Context(), ec2.Intent{ID: "x", Kind: ec2.Delete, ENI: eni.ID})
-		if !errors.Is(err, ec2.ErrFrozen) || len(w.journal.intents()) != 0 {
-			t.Errorf("delete with releases frozen: %v, want ErrFrozen and nothing journaled", err)
+		w.SetBrake(cloud.FreezeRelease)
+		_, err := w.Do(t.Context(), cloud.Action{ID: "x", Kind: cloud.DeleteENI, ENI: eni.ID})
+		if !errors.Is(err, ec2.ErrFrozen) || !ec2.FailureOf(err).Definite || w.wire.count("DeleteNetworkInterface") != 0 {
+			t.Errorf("delete with releases frozen: %v, want ErrFrozen and no call", err)
 		}
 		w.created(1) // still allowed
-		w.SetBrake(ec2.FreezeAll)
-		if _, err := w.Do(t.Context(), ec2.Intent{ID: "y", Kind: ec2.Create, Subnet: w.subnet}); !errors.Is(err, ec2.ErrFrozen) {
+		w.SetBrake(cloud.FreezeAll)
+		if _, err := w.Do(t.Context(), w.withID(w.createAction(1))); !errors.Is(err, ec2.ErrFrozen) {
 			t.Errorf("create with all frozen: %v, want ErrFrozen", err)
 		}
-		w.SetBrake(ec2.NoBrake)
-		w.do(ec2.Intent{Kind: ec2.Delete, ENI: eni.ID})
+		w.SetBrake(cloud.BrakeOff)
+		w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 	})
 }
 
@@ -302,33 +298,28 @@ func TestTheBreakerOpensOnSustainedErrorsAndClosesAgain(t *testing.T) {
 		w.set(faults.Plan{Calls: []faults.Call{{Action: "*", Do: faults.Fail, Code: "InternalError", Status: 500, Count: -1}}})
 		ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer stop()
-		if _, err := w.Do(ctx, w.withID(w.createIntent(1))); !errors.Is(err, ec2.ErrOpen) {
+		if _, err := w.Do(ctx, w.withID(w.createAction(1))); !errors.Is(err, ec2.ErrOpen) {
 			t.Fatalf("create: %v, want ErrOpen", err)
 		}
-		if b, why := w.Brake(); b != ec2.AllocateOnly || why == "" {
-			t.Fatalf("brake = %q (%s), want %q", b, why, ec2.AllocateOnly)
+		if b, why := w.Brake(); b != cloud.AllocateOnly || why == "" {
+			t.Fatalf("brake = %q (%s), want %q", b, why, cloud.AllocateOnly)
 		}
-		if _, err := w.Do(t.Context(), ec2.Intent{ID: "z", Kind: ec2.Delete, ENI: eni.ID}); !errors.Is(err, ec2.ErrFrozen) {
+		if _, err := w.Do(t.Context(), cloud.Action{ID: "z", Kind: cloud.DeleteENI, ENI: eni.ID}); !errors.Is(err, ec2.ErrFrozen) {
 			t.Errorf("delete: %v, want ErrFrozen", err)
 		}
 		w.set(faults.Plan{})
 		for _, r := range w.recoverAll() {
 			if r.Err != nil {
-				t.Errorf("recover %s: %v", r.Intent, r.Err)
+				t.Errorf("recover %s: %v", r.Action, r.Err)
 			}
 		}
-		if b, _ := w.Brake(); b != ec2.NoBrake {
+		if b, _ := w.Brake(); b != cloud.BrakeOff {
 			t.Errorf("brake = %q after a success, want none", b)
 		}
 		if got := len(w.all()); got != 2 {
 			t.Errorf("%d interfaces, want the one from before and the recovered one", got)
 		}
 	})
-}
-
-func (w *world) withID(in ec2.Intent) ec2.Intent {
-	in.ID = w.id()
-	return in
 }
 
 func TestRefusalsOfEC2AreTypedAndDefinite(t *testing.T) {
@@ -342,19 +333,19 @@ func TestRefusalsOfEC2AreTypedAndDefinite(t *testing.T) {
 		eni := w.attached(14, 1)
 		for _, c := range []struct {
 			name string
-			in   ec2.Intent
+			in   cloud.Action
 			is   func(error) bool
 		}{
-			{"a subnet without enough addresses", ec2.Intent{Kind: ec2.Create, Subnet: tiny.ID, Groups: []vpc.SecurityGroupID{w.group}, Count: 13}, ec2.IsSubnetExhausted},
-			{"an interface that is full", ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 1, Held: eni.Addresses}, ec2.IsAddressLimit},
-			{"an interface that does not exist", ec2.Intent{Kind: ec2.Assign, ENI: "eni-00000000000000001", Count: 1}, ec2.IsNotFound},
+			{"a subnet without enough addresses", cloud.Action{Kind: cloud.CreateENI, Instance: w.instance, Subnet: tiny.ID, Groups: []vpc.SecurityGroupID{w.group}, Count: 13}, ec2.IsSubnetExhausted},
+			{"an interface that is full", cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1, Held: eni.Addresses}, ec2.IsAddressLimit},
+			{"an interface that does not exist", cloud.Action{Kind: cloud.AssignAddresses, ENI: "eni-00000000000000001", Count: 1}, ec2.IsNotFound},
 		} {
 			_, err := w.Do(t.Context(), w.withID(c.in))
 			if err == nil || !c.is(err) || errors.Is(err, ec2.ErrOpen) {
 				t.Errorf("%s: %v", c.name, err)
 			}
 		}
-		if open := w.journal.intents(); len(open) != 0 {
+		if open := w.journal.inFlight(); len(open) != 0 {
 			t.Errorf("the journal still holds %v", open)
 		}
 	})

@@ -8,18 +8,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
 // TestABrakeThatFallsWhileAReplyIsLostLeavesTheIntentOpen: the addresses may be
 // gone at EC2, so nobody may be told that nothing happened.
 func TestABrakeThatFallsWhileAReplyIsLostLeavesTheIntentOpen(t *testing.T) {
-	for _, brake := range []ec2.Brake{ec2.FreezeRelease, ec2.FreezeAll} {
+	for _, brake := range []cloud.Brake{cloud.FreezeRelease, cloud.FreezeAll} {
 		t.Run(string(brake), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t)
 				eni := w.attached(4, 1)
-				in := w.withID(ec2.Intent{Kind: ec2.Unassign, ENI: eni.ID, Addresses: eni.Addresses[:2]})
+				in := w.withID(cloud.Action{Kind: cloud.UnassignAddresses, ENI: eni.ID, Addresses: eni.Addresses[:2]})
 				w.wire.cut(nil, func(action string) error {
 					if strings.HasPrefix(action, "Unassign") {
 						w.SetBrake(brake)
@@ -28,10 +29,10 @@ func TestABrakeThatFallsWhileAReplyIsLostLeavesTheIntentOpen(t *testing.T) {
 					return nil
 				})
 				out, err := w.Do(t.Context(), in)
-				if !errors.Is(err, ec2.ErrOpen) || out.Done || ec2.FailureOf(err).Definite {
+				if !errors.Is(err, ec2.ErrOpen) || ec2.FailureOf(err).Definite {
 					t.Fatalf("%+v, %v: want it open, EC2 has %v", out, err, w.describe(eni.ID).Addresses)
 				}
-				if open := w.journal.intents(); len(open) != 1 || open[0].ID != in.ID {
+				if open := w.journal.inFlight(); len(open) != 1 || open[0].ID != in.ID {
 					t.Errorf("open in the journal: %v", open)
 				}
 				// While the brake holds it stays open, also after a restart.
@@ -39,9 +40,9 @@ func TestABrakeThatFallsWhileAReplyIsLostLeavesTheIntentOpen(t *testing.T) {
 					t.Errorf("recovered under the brake: %+v", got[0])
 				}
 				w.wire.cut(nil, nil)
-				w.SetBrake(ec2.NoBrake)
+				w.SetBrake(cloud.BrakeOff)
 				time.Sleep(time.Minute)
-				if got := w.recoverAll(); !got[0].Outcome.Done || got[0].Err != nil {
+				if got := w.recoverAll(); got[0].Err != nil {
 					t.Errorf("recovered: %+v", got[0])
 				}
 				if slices.Contains(w.describe(eni.ID).Addresses, in.Addresses[0]) {

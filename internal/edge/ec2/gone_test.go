@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/sim/faults"
 )
@@ -28,11 +29,11 @@ func TestAnInterfaceThatIsGoneIsGoneThoughNoGrantReachesItAnyMore(t *testing.T) 
 				w := start(t)
 				eni := w.created(1)
 				if c.before == nil {
-					w.do(ec2.Intent{Kind: ec2.Delete, ENI: eni.ID})
+					w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 				}
 				w.set(faults.Plan{Calls: append(c.before, denies("DeleteNetworkInterface", len(c.before)+1))})
 				began := time.Now()
-				w.do(ec2.Intent{Kind: ec2.Delete, ENI: eni.ID})
+				w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 				if took := time.Since(began); took > c.took {
 					t.Errorf("it took %s to see", took)
 				}
@@ -49,7 +50,7 @@ func TestADetachmentThatIsDoneIsDoneThoughNoGrantReachesItAnyMore(t *testing.T) 
 		w := start(t)
 		eni := w.attached(1, 1)
 		w.set(faults.Plan{Calls: []faults.Call{{Action: "DetachNetworkInterface", Do: faults.LoseReply}, denies("DetachNetworkInterface", 2)}})
-		w.do(ec2.Intent{Kind: ec2.Detach, ENI: eni.ID, Attachment: eni.Attachment.ID})
+		w.do(cloud.Action{Kind: cloud.Detach, ENI: eni.ID, Attachment: eni.Attachment.ID})
 	})
 }
 
@@ -57,9 +58,9 @@ func TestAnInterfaceToAttachThatIsGoneIsToldAsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.created(1)
-		w.do(ec2.Intent{Kind: ec2.Delete, ENI: eni.ID})
+		w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 		w.set(faults.Plan{Calls: []faults.Call{denies("AttachNetworkInterface", 1)}})
-		_, err := w.Do(t.Context(), w.withID(ec2.Intent{Kind: ec2.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
+		_, err := w.Do(t.Context(), w.withID(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
 		if !ec2.IsNotFound(err) {
 			t.Errorf("attach what is gone: %v", err)
 		}
@@ -70,14 +71,14 @@ func TestAnInterfaceToAttachThatIsGoneIsToldAsGone(t *testing.T) {
 }
 
 func TestAPermissionThatIsMissingIsToldWithinAMinute(t *testing.T) {
-	for action, in := range map[string]func(*world) ec2.Intent{
-		"DeleteNetworkInterface": func(w *world) ec2.Intent { return ec2.Intent{Kind: ec2.Delete, ENI: w.created(1).ID} },
-		"AttachNetworkInterface": func(w *world) ec2.Intent {
-			return ec2.Intent{Kind: ec2.Attach, ENI: w.created(1).ID, Instance: w.instance, Device: 1}
+	for action, in := range map[string]func(*world) cloud.Action{
+		"DeleteNetworkInterface": func(w *world) cloud.Action { return cloud.Action{Kind: cloud.DeleteENI, ENI: w.created(1).ID} },
+		"AttachNetworkInterface": func(w *world) cloud.Action {
+			return cloud.Action{Kind: cloud.Attach, ENI: w.created(1).ID, Instance: w.instance, Device: 1}
 		},
-		"DetachNetworkInterface": func(w *world) ec2.Intent {
+		"DetachNetworkInterface": func(w *world) cloud.Action {
 			eni := w.attached(1, 1)
-			return ec2.Intent{Kind: ec2.Detach, ENI: eni.ID, Attachment: eni.Attachment.ID}
+			return cloud.Action{Kind: cloud.Detach, ENI: eni.ID, Attachment: eni.Attachment.ID}
 		},
 	} {
 		t.Run(action, func(t *testing.T) {
@@ -87,8 +88,8 @@ func TestAPermissionThatIsMissingIsToldWithinAMinute(t *testing.T) {
 				w.set(faults.Plan{Calls: []faults.Call{denies(action, 1)}})
 				began := time.Now()
 				_, err := w.Do(t.Context(), w.withID(intent))
-				if !ec2.IsUnauthorized(err) || len(w.journal.intents()) != 0 {
-					t.Errorf("refused with %v, journal %v; want it told and nothing open", err, w.journal.intents())
+				if !ec2.IsUnauthorized(err) || len(w.journal.inFlight()) != 0 {
+					t.Errorf("refused with %v, journal %v; want it told and nothing open", err, w.journal.inFlight())
 				}
 				if took := time.Since(began); took > time.Minute {
 					t.Errorf("it took %s to tell", took)

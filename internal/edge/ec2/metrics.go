@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
 // metrics of the executor. Labels are bounded: actions are those of API, codes
@@ -34,7 +36,7 @@ func newMetrics() *metrics {
 			Name: "trunkline_ec2_hedged_reads_total", Help: "Reads sent again on a fresh connection, by action.",
 		}, []string{"action"}),
 		open: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "trunkline_ec2_intents_open", Help: "Intents being carried out.",
+			Name: "trunkline_ec2_intents_open", Help: "Actions being carried out.",
 		}),
 	}
 }
@@ -47,11 +49,11 @@ func (m *metrics) register(r prometheus.Registerer, b *brakes) error {
 		Name: "trunkline_ec2_brake", Help: "0: none, 1: nothing is given back, 2: nothing is changed.",
 	}, func() float64 {
 		switch v, _ := b.now(time.Now()); v {
-		case FreezeAll:
+		case cloud.FreezeAll:
 			return 2
-		case FreezeRelease, AllocateOnly:
+		case cloud.FreezeRelease, cloud.AllocateOnly:
 			return 1
-		case NoBrake:
+		case cloud.BrakeOff:
 		}
 		return 0
 	})

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -16,21 +17,21 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-// node drives the address room by the embedded EC2, as the agent does: plan,
-// begin, do, settle. Its ledger lives only in its records.
+// node drives planner and ledger against the embedded EC2, as the agent does: plan,
+// begin, do, settle. Its ledger survives only as records.
 type node struct {
 	*world
 	config  ipam.Config
 	ledger  *ipam.Ledger
 	records []ipam.Record
 	pending []ipam.Pending
-	me      ec2.Node
+	me      cloud.Node
 	actions int
 }
 
 func startNode(t *testing.T) *node {
 	n := &node{world: start(t), config: ipam.DefaultConfig()}
-	n.me = ec2.Node{Instance: n.instance, Cluster: "lab"}
+	n.me = cloud.Node{Instance: n.instance, Cluster: "lab"}
 	n.ledger = ipam.New(n.config.Settings())
 	n.observe()
 	return n
@@ -76,7 +77,7 @@ func (n *node) plan() ipam.Decision {
 		View: n.ledger.View(time.Now()), Pending: n.pending,
 		Limits:  ipam.Limits{ENIs: limits.ENIs, AddressesPerENI: limits.IPv4, MaxPods: limits.MaxPods()},
 		Subnets: ec2.SubnetsOf(all, n.subnet, "lab", nil, ""), Groups: []vpc.SecurityGroupID{n.group},
-		Brake: ec2.BrakeOf(brake),
+		Node: n.me, Brake: brake,
 	}, n.config, time.Now())
 }
 
@@ -98,21 +99,20 @@ func (n *node) round() int {
 	return len(actions)
 }
 
-func (n *node) carry(a ipam.Action) (ec2.Outcome, error) {
-	in, ok := ec2.IntentOf(a, n.me)
-	if !ok {
-		return ec2.Outcome{Done: true}, nil // the kernel's part
+func (n *node) carry(a cloud.Action) (cloud.Outcome, error) {
+	if a.Kind == cloud.SetUp {
+		return cloud.Outcome{}, nil // the kernel's part
 	}
-	return n.Do(n.t.Context(), in)
+	return n.Executor.Do(n.t.Context(), a)
 }
 
-func (n *node) book(id ipam.ActionID, out ec2.Outcome, err error) {
+func (n *node) book(id cloud.ActionID, out cloud.Outcome, err error) {
 	n.t.Helper()
 	var records []ipam.Record
 	if err != nil {
 		records, err = n.ledger.Fail(id, ec2.FailureOf(err), time.Now())
 	} else {
-		records, err = n.ledger.Settle(id, ec2.ResultOf(out), time.Now())
+		records, err = n.ledger.Settle(id, out, time.Now())
 	}
 	if err != nil {
 		n.t.Fatal(err)
@@ -130,8 +130,7 @@ func (n *node) settle() {
 	n.t.Fatal("no rest after 100 rounds")
 }
 
-// restart loses everything but the records and the journal, and recovers as the
-// agent does.
+// restart loses everything but the records, and recovers as the agent does.
 func (n *node) restart() {
 	n.t.Helper()
 	n.ledger = ipam.New(n.config.Settings())
@@ -144,12 +143,7 @@ func (n *node) restart() {
 	var wait sync.WaitGroup
 	for _, action := range n.ledger.View(time.Now()).InFlight {
 		wait.Go(func() {
-			entry, written := n.journal.entry(string(action.ID))
-			do := func() (ec2.Outcome, error) { return n.Recover(n.t.Context(), entry) }
-			if !written {
-				do = func() (ec2.Outcome, error) { return n.carry(action) }
-			}
-			out, err := do()
+			out, err := n.Recover(n.t.Context(), action)
 			mu.Lock()
 			defer mu.Unlock()
 			n.book(action.ID, out, err)
@@ -282,9 +276,6 @@ func (n *node) dieAt(k int, lost string) {
 		count++
 		if count >= k && !dead {
 			dead = true
-			n.journal.mu.Lock()
-			n.journal.dead = true
-			n.journal.mu.Unlock()
 		}
 		if dead {
 			return errCut
@@ -298,9 +289,6 @@ func (n *node) dieAt(k int, lost string) {
 	}
 	kept := n.ledgerUntil(&mu, &dead)
 	n.wire.cut(nil, nil)
-	n.journal.mu.Lock()
-	n.journal.dead = false
-	n.journal.mu.Unlock()
 	n.records = kept
 }
 
@@ -321,20 +309,19 @@ func (n *node) ledgerUntil(mu *sync.Mutex, dead *bool) []ipam.Record {
 		}
 		var wait sync.WaitGroup
 		type reply struct {
-			a   ipam.Action
-			out ec2.Outcome
+			a   cloud.Action
+			out cloud.Outcome
 			err error
 		}
 		replies := make(chan reply, len(before))
 		ctx, die := contextUntil(n.t, mu, dead)
 		for _, a := range before {
 			wait.Go(func() {
-				in, ok := ec2.IntentOf(a, n.me)
-				if !ok {
-					replies <- reply{a, ec2.Outcome{Done: true}, nil}
+				if a.Kind == cloud.SetUp {
+					replies <- reply{a, cloud.Outcome{}, nil}
 					return
 				}
-				out, err := n.Do(ctx, in)
+				out, err := n.Executor.Do(ctx, a)
 				replies <- reply{a, out, err}
 			})
 		}
@@ -355,12 +342,12 @@ func (n *node) ledgerUntil(mu *sync.Mutex, dead *bool) []ipam.Record {
 }
 
 // begun plans and begins, and returns what is to be carried out.
-func (n *node) begun() []ipam.Action {
+func (n *node) begun() []cloud.Action {
 	n.t.Helper()
-	var out []ipam.Action
+	var out []cloud.Action
 	for _, a := range n.plan().Actions {
 		n.actions++
-		a.ID = ipam.ActionID(fmt.Sprintf("action-%d", n.actions))
+		a.ID = cloud.ActionID(fmt.Sprintf("action-%d", n.actions))
 		records, err := n.ledger.Begin(a, time.Now())
 		if err != nil {
 			n.t.Fatal(err)

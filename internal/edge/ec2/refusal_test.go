@@ -4,7 +4,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
@@ -17,7 +17,7 @@ func TestTheLastRefusalStaysUntilTheSameActionSucceeds(t *testing.T) {
 		}
 		w.set(faults.Plan{Calls: []faults.Call{{Action: "AssignPrivateIpAddresses", Do: faults.Fail, Code: "UnauthorizedOperation", Count: 2}}})
 		for range 2 {
-			if _, err := w.Do(t.Context(), w.withID(ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 1})); err == nil {
+			if _, err := w.Do(t.Context(), w.withID(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1})); err == nil {
 				t.Fatal("not refused")
 			}
 		}
@@ -26,7 +26,7 @@ func TestTheLastRefusalStaysUntilTheSameActionSucceeds(t *testing.T) {
 		if !ok || r.Action != "AssignPrivateIpAddresses" || r.Code != "UnauthorizedOperation" || r.Count != 2 || r.RequestID == "" {
 			t.Errorf("%+v, %v", r, ok)
 		}
-		w.do(ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 1})
+		w.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1})
 		if r, ok := w.LastRefusal(); ok {
 			t.Errorf("still %v after it succeeded", r.Error)
 		}

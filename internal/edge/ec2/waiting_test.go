@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/sim/faults"
 )
@@ -51,17 +52,17 @@ func TestACallThatNeverLeftTheNodeLeavesNothingOpen(t *testing.T) {
 			}
 		})
 		eni := w.attached(0, 1)
-		first := w.do(ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 1})
+		first := w.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1})
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, stop) // the agent is told to stop
-		in := w.withID(ec2.Intent{Kind: ec2.Assign, ENI: eni.ID, Count: 1, Held: first.Addresses})
+		in := w.withID(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1, Held: first.Addresses})
 		if _, err := w.Do(ctx, in); err == nil || errors.Is(err, ec2.ErrOpen) {
 			t.Errorf("assign: %v; want an error and nothing open, for nothing was sent", err)
 		}
 		if n := w.wire.count("AssignPrivateIpAddresses"); n != 1 {
 			t.Fatalf("%d assigns were sent, want the first alone", n)
 		}
-		if left := w.journal.intents(); len(left) != 0 {
+		if left := w.journal.inFlight(); len(left) != 0 {
 			t.Errorf("the journal still has %v", left)
 		}
 	})
@@ -78,7 +79,7 @@ func TestAnAttachmentFoundAndNotYetTiedIsOpenWhenTheAgentStops(t *testing.T) {
 		refuse("RequestLimitExceeded")
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 		defer stop()
-		_, err := w.Do(ctx, w.withID(ec2.Intent{Kind: ec2.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
+		_, err := w.Do(ctx, w.withID(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
 		if !errors.Is(err, ec2.ErrOpen) {
 			t.Errorf("attach: %v, want ErrOpen: it is on the instance and outlives it", err)
 		}

@@ -19,9 +19,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
-	"github.com/trunkline/trunkline/sim/cloud"
+	simcloud "github.com/trunkline/trunkline/sim/cloud"
 	simec2 "github.com/trunkline/trunkline/sim/ec2"
 	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/sim/iam"
@@ -106,67 +107,69 @@ func (w *wire) cut(before, after func(string) error) {
 	w.before, w.after = before, after
 }
 
-// memory is a journal that outlives executors.
+// memory is the journal of the actions in flight. It outlives executors.
 type memory struct {
 	mu   sync.Mutex
-	open map[string]ec2.Intent
-	done map[string]ec2.Outcome
+	open map[cloud.ActionID]cloud.Action
 	dead bool // the process died: nothing more is written
 }
 
-func (m *memory) Begin(_ context.Context, in ec2.Intent) error {
+func (m *memory) begin(a cloud.Action) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.dead {
-		return errors.New("journal: read-only file system")
+	if !m.dead {
+		m.open[a.ID] = a
 	}
-	m.open[in.ID] = in
-	return nil
 }
 
-func (m *memory) Finish(_ context.Context, id string, out ec2.Outcome) error {
+// end drops an action whose outcome is known.
+func (m *memory) end(id cloud.ActionID, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.dead {
-		return errors.New("journal: read-only file system")
+	if !m.dead && !errors.Is(err, ec2.ErrOpen) {
+		delete(m.open, id)
 	}
-	delete(m.open, id)
-	m.done[id] = out
-	return nil
 }
 
-func (m *memory) intents() []ec2.Intent {
+func (m *memory) die(dead bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.SortedFunc(maps.Values(m.open), func(a, b ec2.Intent) int { return a.Began.Compare(b.Began) })
+	m.dead = dead
 }
 
-func (m *memory) entry(id string) (e ec2.Entry, written bool) {
+func (m *memory) inFlight() []cloud.Action {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if out, ok := m.done[id]; ok {
-		return ec2.Entry{Intent: ec2.Intent{ID: id}, Outcome: &out}, true
-	}
-	in, ok := m.open[id]
-	return ec2.Entry{Intent: in}, ok
+	return slices.SortedFunc(maps.Values(m.open), func(a, b cloud.Action) int { return a.Began.Compare(b.Began) })
 }
 
-// recovered is what became of an intent of an earlier process.
+// Do carries out an action as the agent does: it is recorded before the call, and
+// dropped once its outcome is known.
+func (w *world) Do(ctx context.Context, a cloud.Action) (cloud.Outcome, error) {
+	a.Began = time.Now()
+	w.journal.begin(a)
+	out, err := w.Executor.Do(ctx, a)
+	w.journal.end(a.ID, err)
+	return out, err
+}
+
+// recovered is what became of an action of an earlier process.
 type recovered struct {
-	Intent  ec2.Intent
-	Outcome ec2.Outcome
+	Action  cloud.Action
+	Outcome cloud.Outcome
 	Err     error
 }
 
-// recoverAll recovers what the journal has open, all at the same time.
+// recoverAll recovers what the journal has in flight, all at the same time.
 func (w *world) recoverAll() []recovered {
-	left := w.journal.intents()
+	left := w.journal.inFlight()
 	out := make([]recovered, len(left))
 	var wait sync.WaitGroup
-	for i, in := range left {
+	for i, a := range left {
 		wait.Go(func() {
-			out[i].Intent = in
-			out[i].Outcome, out[i].Err = w.Recover(w.t.Context(), ec2.Entry{Intent: in})
+			out[i].Action = a
+			out[i].Outcome, out[i].Err = w.Recover(w.t.Context(), a)
+			w.journal.end(a.ID, out[i].Err)
 		})
 	}
 	wait.Wait()
@@ -190,21 +193,21 @@ type world struct {
 
 func start(t *testing.T, change ...func(*ec2.Options)) *world {
 	t.Helper()
-	spec := cloud.Spec{
+	spec := simcloud.Spec{
 		Region: region, Account: "111122223333", Seed: 7,
-		VPC: cloud.VPCSpec{Name: "lab", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
-		RouteTables: []cloud.RouteTableSpec{
+		VPC: simcloud.VPCSpec{Name: "lab", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
+		RouteTables: []simcloud.RouteTableSpec{
 			{Name: "main", Main: true}, {Name: "other"},
 		},
-		Subnets: []cloud.SubnetSpec{
+		Subnets: []simcloud.SubnetSpec{
 			{Name: "a", Zone: region + "a", CIDR: netip.MustParsePrefix("10.0.0.0/24")},
 			{Name: "tiny", Zone: region + "a", CIDR: netip.MustParsePrefix("10.0.1.0/28"), RouteTable: "other", Tags: map[string]string{vpc.TagSubnetRole: "1"}},
 			{Name: "b", Zone: region + "b", CIDR: netip.MustParsePrefix("10.0.2.0/24")},
 		},
-		Groups:    []cloud.GroupSpec{{Name: "node", Description: "nodes"}},
-		Instances: []cloud.InstanceSpec{{Name: "node1", Type: "m5.xlarge", Subnet: "a", Groups: []string{"node"}, Metadata: cloud.DefaultMetadata()}},
+		Groups:    []simcloud.GroupSpec{{Name: "node", Description: "nodes"}},
+		Instances: []simcloud.InstanceSpec{{Name: "node1", Type: "m5.xlarge", Subnet: "a", Groups: []string{"node"}, Metadata: simcloud.DefaultMetadata()}},
 	}
-	c, err := cloud.New(spec, cloud.Options{Instant: true})
+	c, err := simcloud.New(spec, simcloud.Options{Instant: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +216,7 @@ func start(t *testing.T, change ...func(*ec2.Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, faults: faults.New(1, nil), journal: &memory{open: map[string]ec2.Intent{}, done: map[string]ec2.Outcome{}}}
+	w := &world{t: t, faults: faults.New(1, nil), journal: &memory{open: map[cloud.ActionID]cloud.Action{}}}
 	t.Cleanup(w.faults.Close)
 	handler := query.New(query.Options{Cloud: c, IAM: account, Faults: w.faults, Calls: &faults.Log{}, Region: region}, simec2.Service(c))
 	w.wire, w.fresh = &wire{handler: handler}, &wire{handler: handler}
@@ -244,7 +247,7 @@ func (w *world) boot(change ...func(*ec2.Options)) {
 	}
 	o := ec2.Options{
 		Clients: ec2.Clients{Kept: client(w.wire), Fresh: client(w.fresh)},
-		Journal: w.journal, Log: slog.New(slog.DiscardHandler),
+		Log:     slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
 		f(&o)
@@ -264,33 +267,33 @@ func (w *world) set(p faults.Plan) {
 	}
 }
 
-func (w *world) id() string {
+func (w *world) withID(a cloud.Action) cloud.Action {
 	w.next++
-	return "intent-" + string(rune('a'+w.next))
+	a.ID = cloud.ActionID("action-" + string(rune('a'+w.next)))
+	return a
 }
 
-func (w *world) do(in ec2.Intent) ec2.Outcome {
+func (w *world) do(a cloud.Action) cloud.Outcome {
 	w.t.Helper()
-	in.ID = w.id()
-	out, err := w.Do(w.t.Context(), in)
-	if err != nil || !out.Done {
-		w.t.Fatalf("%s: %+v, %v", in, out, err)
+	out, err := w.Do(w.t.Context(), w.withID(a))
+	if err != nil {
+		w.t.Fatalf("%s: %+v, %v", a, out, err)
 	}
 	return out
 }
 
-func (w *world) createIntent(count int) ec2.Intent {
-	return ec2.Intent{
-		Kind: ec2.Create, Subnet: w.subnet, Groups: []vpc.SecurityGroupID{w.group}, Count: count,
-		Description: vpc.DescriptionHead + string(w.instance), Tags: map[string]string{vpc.TagInstanceID: string(w.instance)},
-	}
+func (w *world) createAction(count int) cloud.Action {
+	node := cloud.Node{Instance: w.instance}
+	return node.Complete(cloud.Action{
+		Kind: cloud.CreateENI, Subnet: w.subnet, Groups: []vpc.SecurityGroupID{w.group}, Count: count,
+	}, time.Now())
 }
 
-func (w *world) created(count int) ec2.Interface { return *w.do(w.createIntent(count)).Interface }
+func (w *world) created(count int) ec2.Interface { return w.describe(w.do(w.createAction(count)).ENI) }
 
 func (w *world) attached(count, device int) ec2.Interface {
 	eni := w.created(count)
-	w.do(ec2.Intent{Kind: ec2.Attach, ENI: eni.ID, Instance: w.instance, Device: device})
+	w.do(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: device})
 	return w.describe(eni.ID)
 }
 

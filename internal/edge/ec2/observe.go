@@ -1,0 +1,176 @@
+package ec2
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// CodeNotCarriedOut is the code of an action that Recover found to have had no
+// effect. It is ours, not EC2's.
+const CodeNotCarriedOut = "Trunkline.NotCarriedOut"
+
+// observe reads from EC2 whether the effect is there. known with a nil error: it
+// is, or it is not needed any more; known with an error: it is not and will not be.
+// Not known and no error: call (again).
+//
+// A describe may be out of date by up to Options.Window. That something is there is
+// believed at once; that it is not, only of a describe so late that it cannot be
+// older than the action.
+func (e *execution) observe(ctx context.Context) (out cloud.Outcome, known bool, err error) {
+	e.recheck = false
+	switch e.action.Kind {
+	case cloud.CreateENI:
+		return e.findCreated(ctx)
+	case cloud.AssignAddresses:
+		return e.findAssigned(ctx)
+	case cloud.Attach, cloud.SetUp, cloud.RestoreAddresses, cloud.UnassignAddresses, cloud.Detach, cloud.DeleteENI:
+	}
+	late := time.Since(e.started) >= e.x.o.Window
+	eni, err := e.x.Interface(ctx, e.action.ENI)
+	switch {
+	case IsNotFound(err):
+		known, err := e.interfaceMissing(err, late)
+		return cloud.Outcome{}, known, err
+	case err != nil:
+		return cloud.Outcome{}, false, err
+	}
+	return e.compare(ctx, eni, late)
+}
+
+// compare looks for the effect on the interface that EC2 shows.
+func (e *execution) compare(ctx context.Context, eni Interface, late bool) (out cloud.Outcome, known bool, err error) {
+	switch e.action.Kind {
+	case cloud.Attach:
+		if out, known, err := e.attached(ctx, eni); known || err != nil {
+			return out, known, err
+		}
+	case cloud.RestoreAddresses:
+		e.action.Addresses = without(e.action.Addresses, eni.Addresses)
+		if len(e.action.Addresses) == 0 {
+			return cloud.Outcome{}, true, nil
+		}
+	case cloud.UnassignAddresses:
+		if e.unassigned(eni) && late {
+			return cloud.Outcome{}, true, nil
+		}
+	case cloud.Detach:
+		if e.detached(eni) && late {
+			return cloud.Outcome{}, true, nil
+		}
+	case cloud.CreateENI, cloud.SetUp, cloud.AssignAddresses, cloud.DeleteENI:
+	}
+	e.open = false
+	if e.denied != nil && late { // the interface exists, so the refusal is about permissions
+		return cloud.Outcome{}, true, e.denied
+	}
+	return cloud.Outcome{}, false, nil
+}
+
+// interfaceMissing handles an interface that EC2 does not show. After a call of
+// ours that may have deleted it, and a refusal as for what does not exist, that is
+// proof at once.
+func (e *execution) interfaceMissing(err error, late bool) (known bool, _ error) {
+	expected := e.denied != nil && (e.open || e.resumed)
+	switch {
+	case !late && !expected:
+		return false, nil
+	case e.action.Kind.Frees():
+		return true, nil
+	}
+	return true, err
+}
+
+// unassigned reports whether the interface has none of the action's addresses. If
+// it has some, the action is narrowed to them.
+func (e *execution) unassigned(eni Interface) bool {
+	gone := without(e.action.Addresses, eni.Addresses)
+	left := without(e.action.Addresses, gone)
+	if len(left) > 0 {
+		e.action.Addresses = left
+	}
+	return len(left) == 0
+}
+
+// detached reports whether the action's attachment is gone or going.
+func (e *execution) detached(eni Interface) bool {
+	a := eni.Attachment
+	return a == nil || a.ID != e.action.Attachment || a.Status == "detaching"
+}
+
+// attached completes an attachment that is there.
+func (e *execution) attached(ctx context.Context, eni Interface) (cloud.Outcome, bool, error) {
+	if !eni.On(e.action.Instance) {
+		known, err := e.elsewhere(eni)
+		return cloud.Outcome{}, known, err
+	}
+	if eni.Attachment.DeleteOnTermination {
+		return cloud.Outcome{Attachment: eni.Attachment.ID, Device: eni.Attachment.Device}, true, nil
+	}
+	e.open = true // attached; not deleted with the instance yet
+	out, err := e.deleteWithInstance(ctx, eni.Attachment.ID, eni.Attachment.Device)
+	return out, err == nil, err
+}
+
+// elsewhere handles an interface to attach that is not on the instance.
+func (e *execution) elsewhere(eni Interface) (known bool, _ error) {
+	if a := eni.Attachment; a != nil && a.Instance != e.action.Instance && time.Since(e.started) >= e.x.o.Window {
+		return true, &Error{
+			Action: "AttachNetworkInterface", Object: string(e.action.ENI), Code: "InvalidNetworkInterface.InUse",
+			Message: fmt.Sprintf("it is on %s", a.Instance),
+		}
+	}
+	e.open = false
+	return false, nil
+}
+
+// findCreated finds the interface by the action's tag. That EC2 does not show it
+// proves nothing; the client token makes it safe to repeat the call.
+func (e *execution) findCreated(ctx context.Context) (cloud.Outcome, bool, error) {
+	found, err := e.x.byTag(ctx, vpc.TagIntent, string(e.action.ID))
+	if err != nil || len(found) == 0 {
+		return cloud.Outcome{}, false, err
+	}
+	return created(found[0]), true, nil
+}
+
+// findAssigned looks for addresses beyond those the interface had, for as long as a
+// describe may be stale. There is no client token for this call.
+func (e *execution) findAssigned(ctx context.Context) (cloud.Outcome, bool, error) {
+	since := time.Now()
+	for n := 0; ; n++ {
+		eni, err := e.x.Interface(ctx, e.action.ENI)
+		switch {
+		case IsNotFound(err) && time.Since(since) < e.x.o.Window:
+		case err != nil:
+			return cloud.Outcome{}, IsNotFound(err), err
+		default:
+			if added := without(without(eni.Addresses, e.action.Held), e.action.Recent); len(added) > 0 {
+				return cloud.Outcome{Addresses: added}, true, nil
+			}
+		}
+		if time.Since(since) >= e.x.o.Window {
+			e.open = false
+			if e.resumed {
+				return cloud.Outcome{}, true, &Error{
+					Action: "AssignPrivateIpAddresses", Object: string(e.action.ENI), Code: CodeNotCarriedOut,
+					Message: "it had no effect before the restart",
+				}
+			}
+			return cloud.Outcome{}, false, nil
+		}
+		if err := e.x.pause(ctx, min(n, 2)); err != nil {
+			return cloud.Outcome{}, false, err
+		}
+	}
+}
+
+// without returns those of list that are not among others.
+func without(list, others []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return slices.Contains(others, a) })
+}
