@@ -10,6 +10,11 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/trunkline/trunkline/internal/core/config/defaults"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 const fromDefault = "default"
@@ -65,24 +70,26 @@ func identity() []Setting {
 	}
 }
 
+// pool has the settings of ipam.Config, and its defaults.
 func pool() []Setting {
+	is := ipam.DefaultConfig()
 	return []Setting{
-		number("warm-ips", "8", 0, 10000, "Free addresses kept on the node beyond those that pods use or wait for.", func(c *Config) *int { return &c.WarmIPs }, "WARM_IP_TARGET"),
-		number("headroom", "8", 0, 10000, "Free addresses above warm-ips that one EC2 call adds and that are not released, so that one call serves that many pods. Setting WARM_IP_TARGET sets it to 0, which is AWS's behaviour.", func(c *Config) *int { return &c.Headroom }),
-		number("warm-enis", "0", 0, 100, "Free addresses kept on the node, counted in whole interfaces. Setting it sets warm-ips to 0; if warm-ips is also set, warm-ips takes precedence.", func(c *Config) *int { return &c.WarmENIs }, "WARM_ENI_TARGET"),
-		number("min-ips", "0", 0, 10000, "Minimum number of pod addresses on the node, used or free.", func(c *Config) *int { return &c.MinIPs }, "MINIMUM_IP_TARGET"),
-		number("max-enis", "0", -1, 100, "Maximum number of interfaces on the node, within the instance type's limit; 0 and -1 mean no other limit.", func(c *Config) *int { return &c.MaxENIs }, "MAX_ENI"),
-		duration("cool-down", "30s", 0, time.Hour, "How long a released address is not assigned to another pod.", func(c *Config) *time.Duration { return &c.CoolDown }, "IP_COOLDOWN_PERIOD"),
-		duration("idle-after", "3m", time.Second, 24*time.Hour, "How long surplus addresses must have been unneeded before they are released to EC2.", func(c *Config) *time.Duration { return &c.IdleAfter }),
-		duration("release-every", "30s", time.Second, time.Hour, "Interval between two releases to EC2.", func(c *Config) *time.Duration { return &c.ReleaseEvery }),
+		number("warm-ips", is.WarmIPs, 0, 10000, "Free addresses kept on the node beyond those that pods use or wait for.", func(c *Config) *int { return &c.WarmIPs }, "WARM_IP_TARGET"),
+		number("headroom", is.Headroom, 0, 10000, "Free addresses above warm-ips that one EC2 call adds and that are not released, so that one call serves that many pods. Setting WARM_IP_TARGET sets it to 0, which is AWS's behaviour.", func(c *Config) *int { return &c.Headroom }),
+		number("warm-enis", is.WarmENIs, 0, 100, "Free addresses kept on the node, counted in whole interfaces. Setting it sets warm-ips to 0; if warm-ips is also set, warm-ips takes precedence.", func(c *Config) *int { return &c.WarmENIs }, "WARM_ENI_TARGET"),
+		number("min-ips", is.MinIPs, 0, 10000, "Minimum number of pod addresses on the node, used or free.", func(c *Config) *int { return &c.MinIPs }, "MINIMUM_IP_TARGET"),
+		number("max-enis", is.MaxENIs, -1, 100, "Maximum number of interfaces on the node, within the instance type's limit; 0 and -1 mean no other limit.", func(c *Config) *int { return &c.MaxENIs }, "MAX_ENI"),
+		duration("cool-down", is.CoolDown, 0, time.Hour, "How long a released address is not assigned to another pod.", func(c *Config) *time.Duration { return &c.CoolDown }, "IP_COOLDOWN_PERIOD"),
+		duration("idle-after", is.IdleAfter, time.Second, 24*time.Hour, "How long surplus addresses must have been unneeded before they are released to EC2.", func(c *Config) *time.Duration { return &c.IdleAfter }),
+		duration("release-every", is.ReleaseEvery, time.Second, time.Hour, "Interval between two releases to EC2.", func(c *Config) *time.Duration { return &c.ReleaseEvery }),
 	}
 }
 
 func datapath() []Setting {
 	return []Setting{
-		number("mtu", "9001", 576, 9001, "MTU of the interfaces, in bytes.", func(c *Config) *int { return &c.MTU }, "AWS_VPC_ENI_MTU"),
-		number("pod-mtu", "0", 0, 9001, "MTU of pods' links, in bytes; 0 means the value of mtu.", func(c *Config) *int { return &c.PodMTU }, "POD_MTU"),
-		text("veth-prefix", "eni", "Prefix of the names of pods' links on the node.", func(c *Config) *string { return &c.VethPrefix }, vethPrefix, "AWS_VPC_K8S_CNI_VETHPREFIX"),
+		number("mtu", vpc.MTU, 576, vpc.MTU, "MTU of the interfaces, in bytes.", func(c *Config) *int { return &c.MTU }, "AWS_VPC_ENI_MTU"),
+		number("pod-mtu", 0, 0, vpc.MTU, "MTU of pods' links, in bytes; 0 means the value of mtu.", func(c *Config) *int { return &c.PodMTU }, "POD_MTU"),
+		text("veth-prefix", endpoint.DefaultLinkPrefix, "Prefix of the names of pods' links on the node.", func(c *Config) *string { return &c.VethPrefix }, vethPrefix, "AWS_VPC_K8S_CNI_VETHPREFIX"),
 		boolean("external-snat", "false", "Do not translate source addresses on the node; a NAT gateway or another device outside the node does it.", func(c *Config) *bool { return &c.ExternalSNAT }, "AWS_VPC_K8S_CNI_EXTERNALSNAT"),
 		prefixes("exclude-snat-cidrs", "CIDRs outside the VPC to which pods' traffic keeps its own source address.", func(c *Config) *[]netip.Prefix { return &c.ExcludeSNATCIDRs }, "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS"),
 		text("randomize-snat", "prng", "How SNAT chooses source ports: prng, hashrandom or none.", func(c *Config) *string { return &c.RandomizeSNAT }, oneOf("prng", "hashrandom", "none"), "AWS_VPC_K8S_CNI_RANDOMIZESNAT"),
@@ -94,14 +101,14 @@ func datapath() []Setting {
 
 func node() []Setting {
 	return []Setting{
-		text("state-dir", "/var/lib/trunkline", "Directory of the agent's journal, spool and snapshot.", func(c *Config) *string { return &c.StateDir }, absolute),
-		text("socket", "/run/trunkline/agent.sock", "Unix socket on which the agent serves the CNI plugin.", func(c *Config) *string { return &c.Socket }, absolute),
+		text("state-dir", defaults.StateDir, "Directory of the agent's journal, spool and snapshot.", func(c *Config) *string { return &c.StateDir }, absolute),
+		text("socket", defaults.Socket, "Unix socket on which the agent serves the CNI plugin.", func(c *Config) *string { return &c.Socket }, absolute),
 		text("cni-bin-dir", "/opt/cni/bin", "Directory in which the agent installs the CNI plugin.", func(c *Config) *string { return &c.CNIBinDir }, absolute, "HOST_CNI_BIN_PATH"),
 		text("cni-conf-dir", "/etc/cni/net.d", "Directory in which the agent writes the conflist.", func(c *Config) *string { return &c.CNIConfDir }, absolute, "HOST_CNI_CONFDIR_PATH"),
 		text("cni-version", "auto", "cniVersion of the conflist; auto means the highest that the node's container runtime supports.", func(c *Config) *string { return &c.CNIVersion }, oneOf("auto", "0.4.0", "1.0.0", "1.1.0")),
-		duration("add-wait", "90s", time.Second, 10*time.Minute, "How long an ADD waits for the agent and for an address.", func(c *Config) *time.Duration { return &c.AddWait }),
-		duration("del-wait", "2s", 0, time.Minute, "How long a DEL waits for the agent before the plugin spools it.", func(c *Config) *time.Duration { return &c.DelWait }),
-		text("introspection-address", "127.0.0.1:61679", "Listen address of /v1/*, /healthz and /readyz.", func(c *Config) *string { return &c.IntrospectionAddress }, hostPort, "INTROSPECTION_BIND_ADDRESS"),
+		duration("add-wait", defaults.AddWait, time.Second, 10*time.Minute, "How long an ADD waits for the agent and for an address.", func(c *Config) *time.Duration { return &c.AddWait }),
+		duration("del-wait", defaults.DelWait, 0, time.Minute, "How long a DEL waits for the agent before the plugin spools it.", func(c *Config) *time.Duration { return &c.DelWait }),
+		text("introspection-address", defaults.IntrospectionAddress, "Listen address of /v1/*, /healthz and /readyz.", func(c *Config) *string { return &c.IntrospectionAddress }, hostPort, "INTROSPECTION_BIND_ADDRESS"),
 		text("metrics-address", ":61678", "Listen address of /metrics.", func(c *Config) *string { return &c.MetricsAddress }, hostPort),
 	}
 }
@@ -138,9 +145,9 @@ func text(name, fallback, doc string, field func(*Config) *string, check func(st
 	}
 }
 
-func number(name, fallback string, least, most int, doc string, field func(*Config) *int, aliases ...string) Setting {
+func number(name string, fallback, least, most int, doc string, field func(*Config) *int, aliases ...string) Setting {
 	return Setting{
-		Name: name, Aliases: aliases, Default: fallback, Doc: doc,
+		Name: name, Aliases: aliases, Default: strconv.Itoa(fallback), Doc: doc,
 		set: func(c *Config, v string) error {
 			n, err := strconv.Atoi(strings.TrimSpace(v))
 			if err != nil {
@@ -156,9 +163,9 @@ func number(name, fallback string, least, most int, doc string, field func(*Conf
 	}
 }
 
-func duration(name, fallback string, least, most time.Duration, doc string, field func(*Config) *time.Duration, aliases ...string) Setting {
+func duration(name string, fallback, least, most time.Duration, doc string, field func(*Config) *time.Duration, aliases ...string) Setting {
 	return Setting{
-		Name: name, Aliases: aliases, Default: fallback, Unit: "seconds", Doc: doc,
+		Name: name, Aliases: aliases, Default: fallback.String(), Unit: "seconds", Doc: doc,
 		set: func(c *Config, v string) error {
 			d, err := time.ParseDuration(v)
 			if n, numErr := strconv.Atoi(v); numErr == nil && n >= 0 && n <= int(most/time.Second) {
