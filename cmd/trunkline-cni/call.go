@@ -12,16 +12,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/config/defaults"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
 // Defaults and limits of the configuration.
 const (
-	defaultSocket = "/run/trunkline/agent.sock"
-	defaultSpool  = "/var/lib/trunkline/spool"
-	// defaultAddWait is longer than an upgrade of the agent takes.
-	defaultAddWait = 90 * time.Second
-	defaultDelWait = 2 * time.Second
+	defaultSocket  = defaults.Socket
+	defaultSpool   = defaults.SpoolDir
+	defaultAddWait = defaults.AddWait
+	defaultDelWait = defaults.DelWait
 	// statusWait outlasts the restart of an agent: after a STATUS error the runtime
 	// reports the whole node not ready. The kubelet polls the runtime every 5 s and
 	// considers it dead after 30 s without an answer.

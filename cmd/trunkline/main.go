@@ -13,12 +13,14 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 	"k8s.io/klog/v2"
 
 	"github.com/trunkline/trunkline/internal/app/cli"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -94,7 +96,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Name("trunkline"),
 		kong.Description("Pods with real VPC addresses on Kubernetes.\n\nStart with:\n\n  trunkline status --wait 2m\n\n  trunkline connectivity test"),
 		kong.Writers(stdout, stderr),
-		kong.Vars{"introspection": cli.DefaultIntrospection, "workload": workloadImage(version)},
+		kong.Vars{"introspection": cli.DefaultIntrospection, "mtu": strconv.Itoa(vpc.MTU), "workload": workloadImage(version)},
 		kong.Exit(func(code int) { exit = code }),
 		kong.ExplicitGroups([]kong.Group{{Key: "daemons", Title: "Commands that the manifests run:"}}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),

@@ -229,7 +229,7 @@ type testCmd struct {
 	Keep         bool          `help:"Keep the namespace and its pods after the test."`
 	Timeout      time.Duration `help:"Time limit of the whole run." default:"10m"`
 	Concurrency  int           `help:"Number of cases that run at the same time." default:"4"`
-	MTU          int           `name:"mtu" help:"MTU of the pod network, bytes." default:"9001"`
+	MTU          int           `name:"mtu" help:"MTU of the pod network, bytes." default:"${mtu}"`
 	Outside      string        `help:"Address of a host outside the VPC that runs 'workload serve'; without one, the cases that need it are skipped." placeholder:"ADDRESS" env:"TRUNKLINE_TEST_OUTSIDE"`
 	OutsideHTTP  int           `name:"outside-http" help:"Its HTTP port." default:"8080"`
 	OutsideUDP   int           `name:"outside-udp" help:"Its UDP port." default:"8082"`

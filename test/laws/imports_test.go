@@ -177,7 +177,7 @@ func TestEdgesDoNotImportOneAnother(t *testing.T) {
 }
 
 func TestPluginLinksFewPackages(t *testing.T) {
-	allowed := []string{module + "/internal/edge/cnirpc", module + "/cmd/trunkline-cni"}
+	allowed := []string{module + "/internal/edge/cnirpc", module + "/internal/core/config/defaults", module + "/cmd/trunkline-cni"}
 	for _, p := range packages(t) {
 		if p.path() != "cmd/trunkline-cni" {
 			continue

@@ -13,11 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/api/introspection"
+	"github.com/trunkline/trunkline/internal/core/config/defaults"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 // DefaultIntrospection is the default introspection address of a node's own agent.
-const DefaultIntrospection = "127.0.0.1:61679"
+const DefaultIntrospection = defaults.IntrospectionAddress
 
 // Bounds of one read of a ledger: its duration, and its size in bytes.
 const (
