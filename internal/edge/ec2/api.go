@@ -28,21 +28,21 @@ type API interface {
 	DescribeNetworkInterfaces(context.Context, *ec2.DescribeNetworkInterfacesInput, ...func(*ec2.Options)) (*ec2.DescribeNetworkInterfacesOutput, error)
 	DescribeSubnets(context.Context, *ec2.DescribeSubnetsInput, ...func(*ec2.Options)) (*ec2.DescribeSubnetsOutput, error)
 	DescribeRouteTables(context.Context, *ec2.DescribeRouteTablesInput, ...func(*ec2.Options)) (*ec2.DescribeRouteTablesOutput, error)
-	// DescribeInstances is not called here: the controller asks it of Clients, to
-	// tell the interfaces of dead instances from those of living ones.
+	// DescribeInstances is not called here: the controller calls it to find interfaces
+	// of terminated instances.
 	DescribeInstances(context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error)
 	DescribeInstanceTypes(context.Context, *ec2.DescribeInstanceTypesInput, ...func(*ec2.Options)) (*ec2.DescribeInstanceTypesOutput, error)
 }
 
-// Clients are two views of the same EC2: Kept re-uses connections, Fresh opens a
-// new one for every call, for reads whose first connection hangs.
+// Clients are two clients of the same EC2: Kept re-uses connections, Fresh opens a
+// new one per call, for reads after a connection that hangs.
 type Clients struct {
 	Kept, Fresh API
 }
 
 // NewClients builds clients from the SDK's configuration (region, credentials,
-// endpoint). The SDK's own retries are off: the executor owns them, for it knows
-// what may be repeated.
+// endpoint). The SDK's own retries are off: the executor retries, because it knows
+// which calls may be repeated.
 func NewClients(cfg aws.Config) Clients {
 	build := func(keepAlive bool) API {
 		return newClient(ec2.NewFromConfig(cfg, func(o *ec2.Options) {
@@ -53,17 +53,16 @@ func NewClients(cfg aws.Config) Clients {
 	return Clients{Kept: build(true), Fresh: build(false)}
 }
 
-// NewReader builds a client for who reads beside the executor and has the SDK
-// retry.
+// NewReader builds a client for reads outside the executor, with the SDK's retries.
 func NewReader(cfg aws.Config) API {
 	return newClient(ec2.NewFromConfig(cfg, func(o *ec2.Options) {
 		o.HTTPClient = httpClient(cfg, true)
 	}))
 }
 
-// httpClient times out on every stage of a connection; a whole call is bounded by
-// its context. The SDK's configuration has a client of its own where AWS_CA_BUNDLE
-// is set, which knows the authority; any other it has is used as it is.
+// httpClient has a timeout for every stage of a connection; the context bounds a
+// whole call. With AWS_CA_BUNDLE set, the SDK's configuration has a buildable client
+// that trusts that authority. A client of any other type is used unchanged.
 func httpClient(cfg aws.Config, keepAlive bool) aws.HTTPClient {
 	buildable, ok := cfg.HTTPClient.(*awshttp.BuildableClient)
 	switch {
@@ -83,12 +82,11 @@ func httpClient(cfg aws.Config, keepAlive bool) aws.HTTPClient {
 	})}
 }
 
-// whole sends a request in one piece. The SDK closes a request's body as soon as
-// the answer begins; Go's transport, which does not know the SDK's type of body,
-// may then still be looking whether more of it comes, takes the close for a failed
-// write, and drops the connection with the rest of the answer on it. A body that
-// lies in memory is written with its headers and not looked at again.
-// Without this, every fourth answer of 62 KB from a server on the same machine was
+// whole sends each request with a body of known length, from memory. The SDK closes
+// a request's body as soon as the response begins. Go's transport, which does not
+// know the SDK's type of body, may then still be reading it for more, takes the close
+// for a failed write, and drops the connection with the rest of the response.
+// Without this, one in four responses of 62 KB from a server on the same machine was
 // lost. Source: github.com/aws/aws-sdk-go-v2/issues/2737.
 type whole struct{ next aws.HTTPClient }
 
@@ -101,7 +99,7 @@ func (w whole) Do(r *http.Request) (*http.Response, error) {
 	if err := errors.Join(err, r.Body.Close()); err != nil {
 		return nil, fmt.Errorf("read the request to send: %w", err)
 	}
-	sent := r.WithContext(r.Context()) // a copy: a transport leaves its request alone
+	sent := r.WithContext(r.Context()) // a copy: a RoundTripper must not change its request
 	sent.Body, sent.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	return w.next.Do(sent)
 }

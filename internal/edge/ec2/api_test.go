@@ -15,7 +15,7 @@ import (
 
 // A long answer that comes at once arrives whole, over a real connection. With
 // the SDK's own HTTP client every fourth of these fails.
-func TestALongAnswerThatComesAtOnceIsRead(t *testing.T) {
+func TestALongResponseThatComesAtOnceIsRead(t *testing.T) {
 	w := start(t)
 	server := httptest.NewServer(w.wire.handler)
 	defer server.Close()
@@ -23,7 +23,7 @@ func TestALongAnswerThatComesAtOnceIsRead(t *testing.T) {
 }
 
 // With AWS_CA_BUNDLE the SDK's configuration comes with an HTTP client.
-func TestALongAnswerIsReadWithAnAuthorityOfOnesOwn(t *testing.T) {
+func TestALongResponseIsReadWithAPrivateCA(t *testing.T) {
 	w := start(t)
 	server := httptest.NewTLSServer(w.wire.handler)
 	defer server.Close()

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Budget is how many calls of one action this node may make.
+// Budget is how many calls of one API action this node may make.
 type Budget struct {
 	PerSecond float64
 	Burst     int
 }
 
-// DefaultBudget leaves room for a thousand nodes on one account: EC2 refills 5 to
-// 20 tokens a second per action for all of them together ("Request throttling for
-// the Amazon EC2 API"), so a node may burst while it is needed and then slows.
+// DefaultBudget suits a thousand nodes on one account: EC2 refills 5 to 20 tokens a
+// second per action for all of them together ("Request throttling for the Amazon EC2
+// API"), so a node may burst and then slows down.
 func DefaultBudget(action string) Budget {
 	if strings.HasPrefix(action, "Describe") {
 		return Budget{PerSecond: 2, Burst: 20}
@@ -25,11 +25,11 @@ func DefaultBudget(action string) Budget {
 	return Budget{PerSecond: 1, Burst: 15}
 }
 
-// slowest is the rate below which throttling does not press a budget, per second.
+// slowest is the lowest rate that throttling reduces a budget to, per second.
 const slowest = 0.05
 
-// budgets holds a token bucket per action, and learns from throttling: halved at
-// once, raised by a tenth with every success.
+// budgets holds a token bucket per API action. Throttling halves its rate; every
+// success raises it by a tenth, up to the budget.
 type budgets struct {
 	of func(action string) Budget
 
@@ -46,8 +46,8 @@ func (b *budgets) bucket(action string) *rate.Limiter {
 	defer b.mu.Unlock()
 	l, ok := b.buckets[action]
 	if !ok {
-		is := b.of(action)
-		l = rate.NewLimiter(rate.Limit(is.PerSecond), is.Burst)
+		budget := b.of(action)
+		l = rate.NewLimiter(rate.Limit(budget.PerSecond), budget.Burst)
 		b.buckets[action] = l
 	}
 	return l

@@ -9,10 +9,10 @@ import (
 // operation is one call of the SDK's client, bound to it.
 type operation[In, Out any] func(context.Context, *In, ...func(*ec2.Options)) (*Out, error)
 
-// client is the SDK's client cut down to API, as functions. With *ec2.Client
-// itself behind an interface the linker keeps all of its 700 operations, for the
-// command line finds methods by reflection: half of the program, and as much of
-// the memory it takes (docs/performance.md).
+// client is the SDK's client reduced to API, as functions. With *ec2.Client itself
+// behind an interface the linker keeps all of its 700 operations, because the
+// command line finds methods by reflection: half of the program and of its memory
+// (docs/performance.md).
 type client struct {
 	createNetworkInterface          operation[ec2.CreateNetworkInterfaceInput, ec2.CreateNetworkInterfaceOutput]
 	attachNetworkInterface          operation[ec2.AttachNetworkInterfaceInput, ec2.AttachNetworkInterfaceOutput]
@@ -28,7 +28,7 @@ type client struct {
 	describeInstanceTypes           operation[ec2.DescribeInstanceTypesInput, ec2.DescribeInstanceTypesOutput]
 }
 
-// newClient cuts c down to what the product uses.
+// newClient reduces c to what the product uses.
 func newClient(c *ec2.Client) API {
 	return client{
 		createNetworkInterface:          c.CreateNetworkInterface,

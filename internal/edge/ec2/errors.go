@@ -29,7 +29,7 @@ type Error struct {
 	Action    string // of the API, such as "CreateNetworkInterface"
 	Object    string // what it was about
 	Code      string // EC2's error code; empty when no answer came
-	Message   string // EC2's words
+	Message   string // EC2's
 	RequestID string // for AWS's support
 	Status    int    // HTTP status; 0 when no answer came
 	Err       error
@@ -115,8 +115,8 @@ func IsSubnetExhausted(err error) bool {
 	return slices.Contains([]string{"InsufficientFreeAddressesInSubnet", "InsufficientCidrBlocks"}, Code(err))
 }
 
-// IsUnauthorized reports whether the role may not make the call, or its
-// credentials are not taken.
+// IsUnauthorized reports whether the role may not make the call, or EC2 refused its
+// credentials.
 func IsUnauthorized(err error) bool {
 	return slices.Contains([]string{
 		"UnauthorizedOperation", "AuthFailure", "AccessDenied", "AccessDeniedException",
@@ -124,7 +124,7 @@ func IsUnauthorized(err error) bool {
 	}, Code(err))
 }
 
-// IsInUse reports whether an interface is attached, or on its way to or from it.
+// IsInUse reports whether an interface is attached, attaching or detaching.
 func IsInUse(err error) bool {
 	return slices.Contains([]string{
 		"InvalidNetworkInterface.InUse", "InvalidParameterValue.InUse", "IncorrectState",
@@ -154,8 +154,8 @@ func FailureOf(err error) cloud.Failure {
 	return f
 }
 
-// isAmbiguous reports whether the call may have had its effect all the same: no
-// answer came, or the server broke on the way.
+// isAmbiguous reports whether the call may have had its effect although it failed:
+// no answer came, or the server failed.
 func isAmbiguous(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -167,5 +167,5 @@ func isAmbiguous(err error) bool {
 	return e.Code == "" || e.Status >= 500 || slices.Contains([]string{"InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable"}, e.Code)
 }
 
-// cancelled reports whether err is the caller's own doing.
+// cancelled reports whether the caller ended the call.
 func cancelled(ctx context.Context) bool { return ctx.Err() != nil }

@@ -169,7 +169,7 @@ func checkAttached(w *world, in cloud.Action, r recovered) {
 	w.t.Helper()
 	eni := w.describe(in.ENI)
 	if !eni.On(w.instance) || !eni.Attachment.DeleteOnTermination || r.Outcome.Attachment != eni.Attachment.ID || r.Err != nil {
-		w.t.Errorf("attachment %+v, outcome %+v, want on the instance, deleted with it, and told so", eni.Attachment, r.Outcome)
+		w.t.Errorf("attachment %+v, outcome %+v, want on the instance, deleted with it, and that as the outcome", eni.Attachment, r.Outcome)
 	}
 }
 
@@ -203,10 +203,10 @@ func TestALostReplyIsResolvedWithoutARestart(t *testing.T) {
 			{Action: "AssignPrivateIpAddresses", Do: faults.Fail, Code: "Unavailable", Status: 503, Count: 2},
 			{Action: "DeleteNetworkInterface", Do: faults.Fail, Code: "InternalError", Status: 500, Count: 2},
 		}}},
-		{"still on its way off the instance", faults.Plan{Calls: []faults.Call{
+		{"still detaching", faults.Plan{Calls: []faults.Call{
 			{Action: "DeleteNetworkInterface", Do: faults.Fail, Code: "InvalidParameterValue", Message: "Network interface is currently in use.", Count: 3},
 		}}},
-		{"just made and not known everywhere", faults.Plan{Calls: []faults.Call{
+		{"new and not known everywhere", faults.Plan{Calls: []faults.Call{
 			{Action: "AttachNetworkInterface", Do: faults.Fail, Code: "InvalidNetworkInterfaceID.NotFound", Count: 2},
 			{Action: "ModifyNetworkInterfaceAttribute", Do: faults.Fail, Code: "InvalidNetworkInterfaceID.NotFound", Count: 2},
 		}}},
@@ -220,7 +220,7 @@ func TestALostReplyIsResolvedWithoutARestart(t *testing.T) {
 				on := w.do(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1})
 				got := w.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 3, Held: eni.Addresses})
 				if n := len(w.describe(eni.ID).Addresses); n != 5 || len(got.Addresses) != 3 {
-					t.Errorf("EC2 has %d addresses, told of %v; want 5 and 3 of them", n, got.Addresses)
+					t.Errorf("EC2 has %d addresses, outcome %v; want 5 and 3 of them", n, got.Addresses)
 				}
 				w.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: eni.ID, Addresses: got.Addresses})
 				w.do(cloud.Action{Kind: cloud.Detach, ENI: eni.ID, Attachment: on.Attachment})
@@ -359,7 +359,7 @@ func (w *world) vpc() vpc.ID {
 	return eni[0].VPC
 }
 
-func TestLimitsAreAskedOncePerType(t *testing.T) {
+func TestLimitsAreReadOncePerType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		for range 3 {
@@ -374,7 +374,7 @@ func TestLimitsAreAskedOncePerType(t *testing.T) {
 	})
 }
 
-func TestRouteTablesTellSubnetsApart(t *testing.T) {
+func TestSubnetsOfAnotherRouteTableAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		of, main, err := w.RouteTables(t.Context(), w.vpc())

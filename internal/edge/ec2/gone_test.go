@@ -15,14 +15,14 @@ func denies(action string, nth int) faults.Call {
 	return faults.Call{Action: action, Do: faults.Fail, Code: "UnauthorizedOperation", Status: 403, Nth: nth, Count: -1}
 }
 
-func TestAnInterfaceThatIsGoneIsGoneThoughNoGrantReachesItAnyMore(t *testing.T) {
+func TestADeletedInterfaceIsGoneAlthoughPolicyDeniesTheCall(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		before []faults.Call // what happens to the first call
 		took   time.Duration // at most
 	}{
 		{"its deletion's reply was lost", []faults.Call{{Action: "DeleteNetworkInterface", Do: faults.LoseReply}}, 5 * time.Second},
-		{"somebody else deleted it", nil, time.Minute},
+		{"another client deleted it", nil, time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -35,17 +35,17 @@ func TestAnInterfaceThatIsGoneIsGoneThoughNoGrantReachesItAnyMore(t *testing.T) 
 				began := time.Now()
 				w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 				if took := time.Since(began); took > c.took {
-					t.Errorf("it took %s to see", took)
+					t.Errorf("it took %s to find out", took)
 				}
 				if r, ok := w.LastRefusal(); ok {
-					t.Errorf("%v stands as a refusal", r.Error)
+					t.Errorf("%v is reported as a refusal", r.Error)
 				}
 			})
 		})
 	}
 }
 
-func TestADetachmentThatIsDoneIsDoneThoughNoGrantReachesItAnyMore(t *testing.T) {
+func TestAFinishedDetachmentIsDoneAlthoughPolicyDeniesTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.attached(1, 1)
@@ -54,7 +54,7 @@ func TestADetachmentThatIsDoneIsDoneThoughNoGrantReachesItAnyMore(t *testing.T) 
 	})
 }
 
-func TestAnInterfaceToAttachThatIsGoneIsToldAsGone(t *testing.T) {
+func TestAttachingADeletedInterfaceIsNotFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.created(1)
@@ -65,12 +65,12 @@ func TestAnInterfaceToAttachThatIsGoneIsToldAsGone(t *testing.T) {
 			t.Errorf("attach what is gone: %v", err)
 		}
 		if r, ok := w.LastRefusal(); ok {
-			t.Errorf("%v stands as a refusal", r.Error)
+			t.Errorf("%v is reported as a refusal", r.Error)
 		}
 	})
 }
 
-func TestAPermissionThatIsMissingIsToldWithinAMinute(t *testing.T) {
+func TestAMissingPermissionIsReportedWithinAMinute(t *testing.T) {
 	for action, in := range map[string]func(*world) cloud.Action{
 		"DeleteNetworkInterface": func(w *world) cloud.Action { return cloud.Action{Kind: cloud.DeleteENI, ENI: w.created(1).ID} },
 		"AttachNetworkInterface": func(w *world) cloud.Action {
@@ -84,15 +84,15 @@ func TestAPermissionThatIsMissingIsToldWithinAMinute(t *testing.T) {
 		t.Run(action, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := start(t)
-				intent := in(w)
+				prepared := in(w)
 				w.set(faults.Plan{Calls: []faults.Call{denies(action, 1)}})
 				began := time.Now()
-				_, err := w.Do(t.Context(), w.withID(intent))
+				_, err := w.Do(t.Context(), w.withID(prepared))
 				if !ec2.IsUnauthorized(err) || len(w.journal.inFlight()) != 0 {
-					t.Errorf("refused with %v, journal %v; want it told and nothing open", err, w.journal.inFlight())
+					t.Errorf("refused with %v, journal %v; want that error and nothing open", err, w.journal.inFlight())
 				}
 				if took := time.Since(began); took > time.Minute {
-					t.Errorf("it took %s to tell", took)
+					t.Errorf("reported after %s", took)
 				}
 				if r, ok := w.LastRefusal(); !ok || r.Action != action {
 					t.Errorf("the last refusal is %v", r.Error)

@@ -26,11 +26,11 @@ type Interface struct {
 	Prefixes    []netip.Prefix        `json:"prefixes,omitempty"`  // delegated, both families
 	Groups      []vpc.SecurityGroupID `json:"groups,omitempty"`
 	Tags        map[string]string     `json:"tags,omitempty"`
-	// Attachment is nil when the interface is on no instance.
+	// Attachment is nil when the interface is attached to no instance.
 	Attachment *Attachment `json:"attachment,omitempty"`
 }
 
-// Attachment is an interface's place on an instance.
+// Attachment is how an interface is attached to an instance.
 type Attachment struct {
 	ID                  vpc.AttachmentID `json:"id"`
 	Instance            vpc.InstanceID   `json:"instance"`
@@ -40,13 +40,13 @@ type Attachment struct {
 	DeleteOnTermination bool             `json:"deleteOnTermination"`
 }
 
-// On reports whether the interface is on, or on its way to, the instance.
+// On reports whether the interface is attached or attaching to the instance.
 func (i Interface) On(id vpc.InstanceID) bool {
 	return i.Attachment != nil && i.Attachment.Instance == id &&
 		(i.Attachment.Status == "attached" || i.Attachment.Status == "attaching")
 }
 
-// Created is when it was made, by its tag; zero when it does not say.
+// Created is when the interface was made, by its tag; zero without one.
 func (i Interface) Created() time.Time {
 	t, err := time.Parse(time.RFC3339, i.Tags[vpc.TagCreatedAt])
 	if err != nil {
@@ -129,7 +129,7 @@ type Subnet struct {
 	VPC  vpc.ID
 	Zone string
 	CIDR netip.Prefix
-	Free int // free IPv4 addresses, as of the read
+	Free int // free IPv4 addresses when it was read; -1: not known
 	Tags map[string]string
 }
 

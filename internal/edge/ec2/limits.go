@@ -12,16 +12,15 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// limitCache keeps the limits of instance types for the life of the process; they
-// do not change.
+// limitCache keeps the limits of instance types: they do not change.
 type limitCache struct {
 	mu    sync.Mutex
 	known map[string]vpc.Limits
 }
 
 // InstanceLimits returns what an instance type such as "m5.xlarge" can hold. EC2
-// is asked once per type; the source is DescribeInstanceTypes' networkInfo.
-// Branches are not in it and stay 0.
+// is asked once per type. Source: DescribeInstanceTypes, networkInfo, which does not
+// have the number of branches: it stays 0.
 func (x *Executor) InstanceLimits(ctx context.Context, instanceType string) (vpc.Limits, error) {
 	x.limits.mu.Lock()
 	known, ok := x.limits.known[instanceType]
@@ -50,7 +49,7 @@ func (x *Executor) InstanceLimits(ctx context.Context, instanceType string) (vpc
 		IPv6: int(aws.ToInt32(n.Ipv6AddressesPerInterface)), BareMetal: aws.ToBool(found[0].BareMetal),
 		Nitro: found[0].Hypervisor == types.InstanceTypeHypervisorNitro,
 	}
-	// Of several network cards only the default one takes pods' interfaces.
+	// Of several network cards only the default one gets interfaces for pods.
 	if card := int(aws.ToInt32(n.DefaultNetworkCardIndex)); len(n.NetworkCards) > 1 {
 		for _, c := range n.NetworkCards {
 			if int(aws.ToInt32(c.NetworkCardIndex)) == card && c.MaximumNetworkInterfaces != nil {

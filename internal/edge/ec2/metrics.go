@@ -9,8 +9,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
-// metrics of the executor. Labels are bounded: actions are those of API, codes
-// those in knownCodes.
+// metrics of the executor. Labels are bounded: actions are API's methods, codes those
+// of knownCodes.
 type metrics struct {
 	calls   *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
@@ -80,7 +80,7 @@ func (m *metrics) called(action string, err error, took time.Duration) {
 	m.seconds.WithLabelValues(action, ok).Observe(took.Seconds())
 }
 
-// knownCodes bounds the label: the errors that this package's actions return.
+// knownCodes bounds the label: the errors that API's methods return.
 func knownCodes() []string {
 	return []string{
 		"AttachmentLimitExceeded", "AuthFailure", "DryRunOperation", "ExpiredToken", "IdempotentParameterMismatch",

@@ -92,7 +92,7 @@ func (n *node) round() int {
 			out, err := n.carry(a)
 			mu.Lock()
 			defer mu.Unlock()
-			n.book(a.ID, out, err)
+			n.record(a.ID, out, err)
 		})
 	}
 	wait.Wait()
@@ -106,7 +106,7 @@ func (n *node) carry(a cloud.Action) (cloud.Outcome, error) {
 	return n.Executor.Do(n.t.Context(), a)
 }
 
-func (n *node) book(id cloud.ActionID, out cloud.Outcome, err error) {
+func (n *node) record(id cloud.ActionID, out cloud.Outcome, err error) {
 	n.t.Helper()
 	var records []ipam.Record
 	if err != nil {
@@ -146,7 +146,7 @@ func (n *node) restart() {
 			out, err := n.Recover(n.t.Context(), action)
 			mu.Lock()
 			defer mu.Unlock()
-			n.book(action.ID, out, err)
+			n.record(action.ID, out, err)
 		})
 	}
 	wait.Wait()
@@ -187,7 +187,7 @@ func (n *node) agree() {
 		}
 		for _, a := range v.ENIs[at].Addresses {
 			if !slices.Contains(i.Addresses, a.Addr) {
-				n.t.Errorf("the ledger has %s on %s, EC2 has not", a.Addr, i.ID)
+				n.t.Errorf("the ledger has %s on %s, EC2 does not", a.Addr, i.ID)
 			}
 		}
 		if len(i.Addresses) != len(v.ENIs[at].Addresses) {
@@ -332,10 +332,10 @@ func (n *node) ledgerUntil(mu *sync.Mutex, dead *bool) []ipam.Record {
 		over = *dead
 		mu.Unlock()
 		if over {
-			return n.records // no answer of this round was booked
+			return n.records // no outcome of this round was recorded
 		}
 		for r := range replies {
-			n.book(r.a.ID, r.out, r.err)
+			n.record(r.a.ID, r.out, r.err)
 		}
 	}
 	return n.records

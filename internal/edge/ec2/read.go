@@ -15,11 +15,11 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// read makes a read: coalesced with identical ones under way, hedged, repeated
-// while EC2 throttles or does not answer. key is the whole of the question.
+// read makes a read: coalesced with identical ones in flight, hedged, repeated while
+// EC2 throttles or does not answer. key identifies the request.
 func read[T any](ctx context.Context, x *Executor, action, key string, ask func(context.Context, API) (T, error)) (T, error) {
 	flight := x.reads.DoChan(action+" "+key, func() (any, error) {
-		// Whoever asked first may leave; the others still want the answer.
+		// The first caller may leave while others wait for the same answer.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*x.o.ReadTimeout)
 		defer cancel()
 		for n := 0; ; n++ {
@@ -44,8 +44,8 @@ func read[T any](ctx context.Context, x *Executor, action, key string, ask func(
 	}
 }
 
-// hedge asks once, and once more on a fresh connection when no answer comes: a
-// broken path shows as a connection that hangs. The first answer counts.
+// hedge sends a read, and again on a fresh connection when no answer comes: on a
+// broken path a connection hangs. The first success counts.
 func hedge[T any](ctx context.Context, x *Executor, action, key string, ask func(context.Context, API) (T, error)) (T, error) {
 	type answer struct {
 		got T
@@ -119,9 +119,9 @@ func device(i Interface) int {
 	return i.Attachment.Device
 }
 
-// Seen describes the interfaces on an instance, and those it made that are on none:
-// the latter only when all is set, or when one of known is not on the instance. So a
-// look at a node where nothing changed is one call.
+// Seen describes the interfaces on an instance, and those it made that are attached
+// to none: the latter only when all is set, or when one of known is not on the
+// instance. So observing a node where nothing changed is one call.
 func (x *Executor) Seen(ctx context.Context, id vpc.InstanceID, known []vpc.ENIID, all bool) ([]Interface, error) {
 	found, err := x.Interfaces(ctx, id)
 	if err != nil {
@@ -138,7 +138,7 @@ func (x *Executor) Seen(ctx context.Context, id vpc.InstanceID, known []vpc.ENII
 }
 
 // Strays describes interfaces that this instance made, by their tags, and that are
-// on no instance: what a crash without a journal leaves behind.
+// attached to none: what a crash leaves when the journal is lost.
 func (x *Executor) Strays(ctx context.Context, id vpc.InstanceID) ([]Interface, error) {
 	return x.filtered(ctx, filter("tag:"+vpc.TagInstanceID, string(id)), filter("status", "available"))
 }
@@ -155,7 +155,7 @@ func (x *Executor) filtered(ctx context.Context, by ...types.Filter) ([]Interfac
 	found, err := read(ctx, x, "DescribeNetworkInterfaces", describe(by), func(ctx context.Context, api API) ([]Interface, error) {
 		return interfaces(ctx, api, &ec2.DescribeNetworkInterfacesInput{Filters: by, MaxResults: aws.Int32(1000)})
 	})
-	return slices.Clone(found), err // others may have the same answer
+	return slices.Clone(found), err // coalesced callers share the slice
 }
 
 // describe prints filters for error texts.
@@ -219,8 +219,8 @@ func (x *Executor) Subnets(ctx context.Context, id vpc.ID, zone string) ([]Subne
 	})
 }
 
-// RouteTables tells which route table each subnet of a VPC uses. A subnet that is
-// not in the map uses the main one, main.
+// RouteTables returns the route table of each subnet of a VPC. A subnet that is not
+// in the map uses main.
 func (x *Executor) RouteTables(ctx context.Context, id vpc.ID) (of map[vpc.SubnetID]vpc.RouteTableID, main vpc.RouteTableID, err error) {
 	by := []types.Filter{filter("vpc-id", string(id))}
 	tables, err := read(ctx, x, "DescribeRouteTables", describe(by), func(ctx context.Context, api API) ([]types.RouteTable, error) {

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Refusal is what EC2 last refused.
+// Refusal is the last call that EC2 refused.
 type Refusal struct {
 	Error
 	At    time.Time
 	Count int // in a row, of the same action and code
 }
 
-// refusals remembers the latest refusal until the same action succeeds.
+// refusals holds the last refusal until a call of the same action succeeds.
 type refusals struct {
 	mu   sync.Mutex
 	last *Refusal
@@ -29,7 +29,7 @@ func (r *refusals) note(action string, err error, now time.Time) {
 		if r.last != nil && r.last.Action == action {
 			r.last = nil
 		}
-	case !errors.As(err, &e) || !telling(e):
+	case !errors.As(err, &e) || !refused(e):
 	case r.last != nil && r.last.Action == e.Action && r.last.Code == e.Code:
 		r.last = &Refusal{Error: *e, At: now, Count: r.last.Count + 1}
 	default:
@@ -37,14 +37,14 @@ func (r *refusals) note(action string, err error, now time.Time) {
 	}
 }
 
-// telling reports whether an error is EC2's no, rather than a step of the ordinary
-// course: what is gone already, or still on its way, or no answer at all.
-func telling(e *Error) bool {
+// refused reports whether an error is a refusal by EC2, rather than expected: the
+// object is gone already, is still attaching or detaching, or no answer came.
+func refused(e *Error) bool {
 	return e.Code != "" && !IsNotFound(e) && !IsInUse(e) && !slices.Contains([]string{"InvalidParameterValue", CodeNotCarriedOut}, e.Code)
 }
 
-// LastRefusal returns what EC2 last refused, until a call of the same action
-// succeeds. ok is false when there is nothing.
+// LastRefusal returns the last call that EC2 refused, until a call of the same action
+// succeeds. ok is false when there is none.
 func (x *Executor) LastRefusal() (r Refusal, ok bool) {
 	x.refused.mu.Lock()
 	defer x.refused.mu.Unlock()

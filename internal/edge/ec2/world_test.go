@@ -261,7 +261,7 @@ func (w *world) boot(change ...func(*ec2.Options)) {
 
 func (w *world) set(p faults.Plan) {
 	w.t.Helper()
-	p.MetadataLag = faults.Duration(time.Minute) // nobody asks; it keeps a history for describes to lag in
+	p.MetadataLag = faults.Duration(time.Minute) // of no service here; it keeps a history for describes to lag in
 	if err := w.faults.Set(p); err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,13 +1,14 @@
-// Package imds reads the instance metadata service of the machine it runs on:
-// which instance this is, and what its network looked like when EC2 last told it.
+// Package imds reads the instance metadata service: which instance this is, and its
+// network as EC2 last published it.
 //
-// It only reads, by IMDSv2, and decides nothing. What it says about addresses is
-// never given out: the service lags behind EC2 and has claimed addresses that had
-// moved to other instances. Package app asks it at start for the identity of the
-// node and for the ranges of the VPC.
+// It only reads, by IMDSv2, and decides nothing. Addresses from it are never given
+// to pods: the service lags behind EC2 and has listed addresses that had moved to
+// other instances. The agent reads the node's identity and the VPC's ranges at start,
+// and the ranges again with every observation of EC2.
 package imds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// ErrNone says that the service answers, and has no such value for this instance.
+// ErrNone: the service has no such value for this instance.
 var ErrNone = errors.New("the metadata service has no such value")
 
 // Options of New.
@@ -35,11 +36,16 @@ type Options struct {
 	// Endpoint is the base URL; the SDK's own choice when empty (its environment,
 	// else http://169.254.169.254).
 	Endpoint string
-	// Timeout of one request, default 5 s.
+	// Timeout of one request; 0: defaultTimeout.
 	Timeout time.Duration
-	// Tries of one request, default 3.
+	// Tries of one request; 0: defaultTries.
 	Tries int
 }
+
+const (
+	defaultTimeout = 5 * time.Second
+	defaultTries   = 3
+)
 
 // Client reads the service. Its methods may be called from any goroutine.
 type Client struct {
@@ -50,14 +56,10 @@ type Client struct {
 // New returns a client. cfg is the SDK's configuration; only what concerns the
 // metadata service is used.
 func New(cfg aws.Config, o Options) *Client {
-	if o.Timeout == 0 {
-		o.Timeout = 5 * time.Second
-	}
-	if o.Tries == 0 {
-		o.Tries = 3
-	}
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.Tries = cmp.Or(o.Tries, defaultTries)
 	api := awsimds.NewFromConfig(cfg, func(opts *awsimds.Options) {
-		opts.EnableFallback = aws.FalseTernary // version 1 has no protection against a pod's mistake
+		opts.EnableFallback = aws.FalseTernary // IMDSv2 only: version 1 needs no token
 		opts.Retryer = retry.AddWithMaxAttempts(retry.NewStandard(), o.Tries)
 		if o.Endpoint != "" {
 			opts.Endpoint = o.Endpoint
@@ -66,7 +68,7 @@ func New(cfg aws.Config, o Options) *Client {
 	return &Client{api: api, timeout: o.Timeout}
 }
 
-// Identity is which machine this is. It does not change while the machine runs.
+// Identity identifies the instance. It does not change while the instance runs.
 type Identity struct {
 	Instance   vpc.InstanceID
 	Type       string // such as "m5.xlarge"
@@ -77,7 +79,7 @@ type Identity struct {
 	PrimaryIP  netip.Addr // IPv4
 }
 
-// Identity reads which machine this is, or which part cannot be read.
+// Identity reads the instance's identity. An error names the part that is missing.
 func (c *Client) Identity(ctx context.Context) (Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*c.timeout)
 	defer cancel()
@@ -111,7 +113,7 @@ func (c *Client) Identity(ctx context.Context) (Identity, error) {
 	return id, nil
 }
 
-// Interface is what the service says about one interface. It can be minutes old.
+// Interface is one interface as the service describes it, possibly minutes ago.
 type Interface struct {
 	MAC         vpc.MAC
 	ID          vpc.ENIID
@@ -123,12 +125,12 @@ type Interface struct {
 	VPCv4CIDRs  []netip.Prefix
 	VPCv6CIDRs  []netip.Prefix
 	Groups      []vpc.SecurityGroupID
-	LocalIPv4s  []netip.Addr // the first is the primary one; never give these out
+	LocalIPv4s  []netip.Addr // the first is the primary one; never given to pods
 	SubnetIPv6s []netip.Prefix
 }
 
-// Interface reads what the service says about the interface with mac. ErrNone: it
-// does not know it (yet).
+// Interface reads the interface with mac. ErrNone: the service does not know it yet,
+// or no more.
 func (c *Client) Interface(ctx context.Context, mac vpc.MAC) (Interface, error) {
 	at := "network/interfaces/macs/" + mac.String() + "/"
 	out := Interface{MAC: mac}
@@ -155,7 +157,7 @@ func (c *Client) Interface(ctx context.Context, mac vpc.MAC) (Interface, error) 
 	return out, c.lists(ctx, at, &out)
 }
 
-// lists reads the values of an interface that have several lines, or none.
+// lists reads the values of an interface that have any number of lines.
 func (c *Client) lists(ctx context.Context, at string, out *Interface) (err error) {
 	cidrs, err := list(ctx, c, at+"subnet-ipv4-cidr-block", netip.ParsePrefix)
 	if err != nil {
@@ -182,8 +184,8 @@ func (c *Client) lists(ctx context.Context, at string, out *Interface) (err erro
 	return err
 }
 
-// VPCCIDRs returns the IPv4 ranges of the VPC as the primary interface's metadata
-// has them: where pods' packets are not translated.
+// VPCCIDRs returns the IPv4 ranges of the VPC, from the primary interface's metadata:
+// packets of pods to them are not translated.
 func (c *Client) VPCCIDRs(ctx context.Context, primary vpc.MAC) ([]netip.Prefix, error) {
 	at := "network/interfaces/macs/" + primary.String() + "/vpc-ipv4-cidr-blocks"
 	cidrs, err := list(ctx, c, at, netip.ParsePrefix)
@@ -193,7 +195,7 @@ func (c *Client) VPCCIDRs(ctx context.Context, primary vpc.MAC) ([]netip.Prefix,
 	return cidrs, err
 }
 
-// maxValue bounds what is read of one value, in bytes.
+// maxValue bounds the size of one value, in bytes.
 const maxValue = 64 << 10
 
 // get reads one value, without white space around it.
@@ -215,7 +217,7 @@ func (c *Client) get(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// number reads a value that is a number; where it may be missing it is 0 then.
+// number reads a value that is a number; an optional one that is missing is 0.
 func (c *Client) number(ctx context.Context, path string, optional bool) (int, error) {
 	raw, err := c.get(ctx, path)
 	if optional && errors.Is(err, ErrNone) {
@@ -231,7 +233,7 @@ func (c *Client) number(ctx context.Context, path string, optional bool) (int, e
 	return n, nil
 }
 
-// list reads a value of one entry per line; none at all is an empty list.
+// list reads a value of one entry per line; a missing value is an empty list.
 func list[T any](ctx context.Context, c *Client, path string, parse func(string) (T, error)) ([]T, error) {
 	raw, err := c.get(ctx, path)
 	if errors.Is(err, ErrNone) {
@@ -251,7 +253,7 @@ func list[T any](ctx context.Context, c *Client, path string, parse func(string)
 	return out, nil
 }
 
-// reason types a 404, and takes the SDK's layers off what people read.
+// reason returns ErrNone for a 404, and other errors without the SDK's prefixes.
 func reason(err error) error {
 	var reply *smithyhttp.ResponseError
 	if errors.As(err, &reply) && reply.HTTPStatusCode() == http.StatusNotFound {

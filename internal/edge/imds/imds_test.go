@@ -20,7 +20,7 @@ import (
 	simimds "github.com/trunkline/trunkline/sim/imds"
 )
 
-// machine is one instance whose metadata is served to whoever asks.
+// machine is one instance with its metadata, for any client.
 type machine struct{ instance simimds.Instance }
 
 func (m machine) ByAddress(netip.Addr) (simimds.Instance, bool) { return m.instance, true }
@@ -67,7 +67,7 @@ func serve(t *testing.T, instance simimds.Instance) *imds.Client {
 	return imds.New(aws.Config{}, imds.Options{Endpoint: "http://" + listener.Addr().String(), Tries: 1})
 }
 
-func TestIdentityIsReadFromAServiceThatWantsTokens(t *testing.T) {
+func TestIdentityIsReadFromAServiceThatRequiresTokens(t *testing.T) {
 	got, err := serve(t, m5xlarge()).Identity(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestAnUnknownInterfaceIsErrNone(t *testing.T) {
 	}
 }
 
-func TestAServiceThatAnswersRubbishIsNamed(t *testing.T) {
+func TestAnInvalidValueIsNamed(t *testing.T) {
 	for _, c := range []struct{ name, value, words string }{
 		{"a range that is none", "10.0.0.0", "vpc-ipv4-cidr-blocks"},
 		{"an endless value", strings.Repeat("10.0.0.0/16\n", 8000), "more than 65536 bytes"},
@@ -141,7 +141,7 @@ func TestAServiceThatAnswersRubbishIsNamed(t *testing.T) {
 	}
 }
 
-func TestVersionOneIsNeverUsed(t *testing.T) {
+func TestIMDSv1IsNeverUsed(t *testing.T) {
 	asked := false
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut {

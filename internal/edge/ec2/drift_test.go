@@ -15,15 +15,15 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// other is somebody else with rights on the account.
+// other is another client with rights on the account.
 func (n *node) other() *sdk.Client {
 	cfg := n.world.config
 	cfg.HTTPClient = &http.Client{Transport: &wire{handler: n.wire.handler}}
 	return sdk.NewFromConfig(cfg)
 }
 
-// minutes lets the agent look once a minute and act, for so many minutes, and
-// returns every difference it reported.
+// minutes has the node observe EC2 once a minute and act, for k minutes, and returns
+// every difference it reported.
 func (n *node) minutes(k int) (drift []ipam.Drift) {
 	n.t.Helper()
 	for range k {
@@ -48,7 +48,7 @@ func reports(drift []ipam.Drift, addr netip.Addr) bool {
 	return slices.ContainsFunc(drift, func(d ipam.Drift) bool { return d.Addr == addr })
 }
 
-func TestAFreeAddressUnassignedBehindOurBackIsDroppedAndReplaced(t *testing.T) {
+func TestAFreeAddressUnassignedExternallyIsDroppedAndReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)
 		n.settle()
@@ -59,7 +59,7 @@ func TestAFreeAddressUnassignedBehindOurBackIsDroppedAndReplaced(t *testing.T) {
 		if drift := n.minutes(1); !reports(drift, lost) {
 			t.Errorf("not reported: %v", drift)
 		}
-		for i := range 3 { // whoever comes before the second look must not get it
+		for i := range 3 { // no pod may get it before the second observation
 			if lease, err := n.add(i); err == nil && lease.Addr == lost {
 				t.Fatalf("%s was given out though EC2 does not show it", lost)
 			}
@@ -72,8 +72,8 @@ func TestAFreeAddressUnassignedBehindOurBackIsDroppedAndReplaced(t *testing.T) {
 	})
 }
 
-// bereft is a node with a pod whose address somebody has unassigned.
-func bereft(t *testing.T) (*node, ipam.Lease) {
+// withLostAddress is a node with a pod that lost its address at EC2.
+func withLostAddress(t *testing.T) (*node, ipam.Lease) {
 	t.Helper()
 	n := startNode(t)
 	n.settle()
@@ -86,19 +86,19 @@ func bereft(t *testing.T) (*node, ipam.Lease) {
 	return n, lease
 }
 
-func TestAPodsAddressUnassignedBehindOurBackIsAssignedAgain(t *testing.T) {
+func TestAPodsAddressUnassignedExternallyIsAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, lease := bereft(t)
+		n, lease := withLostAddress(t)
 		drift := n.minutes(1)
 		if !reports(drift, lease.Addr) {
 			t.Errorf("not reported: %v", drift)
 		}
 		if slices.Contains(n.describe(lease.ENI).Addresses, lease.Addr) {
-			t.Error("assigned again after one look")
+			t.Error("assigned again after one observation")
 		}
 		n.minutes(1)
 		if !slices.Contains(n.describe(lease.ENI).Addresses, lease.Addr) {
-			t.Errorf("%s is not back after two looks", lease.Addr)
+			t.Errorf("%s is not back after two observations", lease.Addr)
 		}
 		n.minutes(2)
 		n.agree()
@@ -108,9 +108,9 @@ func TestAPodsAddressUnassignedBehindOurBackIsAssignedAgain(t *testing.T) {
 	})
 }
 
-func TestAPodsAddressThatSomebodyElseHasIsNeverHeldTwice(t *testing.T) {
+func TestAPodsAddressTakenByAnotherInterfaceIsNeverHeldTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, lease := bereft(t)
+		n, lease := withLostAddress(t)
 		_, err := n.other().CreateNetworkInterface(t.Context(), &sdk.CreateNetworkInterfaceInput{
 			SubnetId: aws.String(string(n.subnet)), PrivateIpAddress: aws.String(lease.Addr.String()),
 		})
@@ -123,19 +123,19 @@ func TestAPodsAddressThatSomebodyElseHasIsNeverHeldTwice(t *testing.T) {
 		if slices.Contains(n.describe(lease.ENI).Addresses, lease.Addr) {
 			t.Fatalf("%s is on two interfaces", lease.Addr)
 		}
-		// Its pod goes: nobody gets the address after it.
+		// After its pod is deleted, no other pod gets the address.
 		n.keep(n.ledger.Release(lease.Holder.Endpoint, time.Now()))
 		n.minutes(3)
 		n.agree()
 		for i := range 13 {
 			if got, err := n.add(100 + i); err == nil && got.Addr == lease.Addr {
-				t.Fatalf("%s was given out and is somebody else's", lease.Addr)
+				t.Fatalf("%s was given out and is on another interface", lease.Addr)
 			}
 		}
 	})
 }
 
-func TestAnInterfaceDetachedBehindOurBackIsAttachedAgain(t *testing.T) {
+func TestAnInterfaceDetachedExternallyIsAttachedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)
 		n.bind(20)
@@ -170,7 +170,7 @@ func TestAnInterfaceDetachedBehindOurBackIsAttachedAgain(t *testing.T) {
 	})
 }
 
-func TestALookAtANodeWhereNothingChangedIsOneCall(t *testing.T) {
+func TestObservingANodeWhereNothingChangedIsOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)
 		n.settle()
@@ -188,7 +188,7 @@ func TestALookAtANodeWhereNothingChangedIsOneCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		if calls := n.wire.count("DescribeNetworkInterfaces") - before; calls != 3 {
-			t.Errorf("%d calls once an interface is missing, want 3: strays are looked for", calls)
+			t.Errorf("%d calls once an interface is missing, want 3: strays are read too", calls)
 		}
 	})
 }

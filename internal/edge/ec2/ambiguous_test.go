@@ -13,7 +13,7 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-func TestAnAddressJustGivenBackIsNotTakenForTheEffectOfALostAssign(t *testing.T) {
+func TestAnAddressJustReleasedIsNotTakenForTheEffectOfALostAssign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.attached(4, 1)
@@ -44,13 +44,13 @@ func TestAStaleDescribeDoesNotProveThatAnAddressIsGone(t *testing.T) {
 		w.set(faults.Plan{})
 		for _, a := range w.describe(eni.ID).Addresses {
 			if slices.Contains(more.Addresses, a) {
-				t.Errorf("%s is called gone and still there", a)
+				t.Errorf("%s is reported gone and still there", a)
 			}
 		}
 	})
 }
 
-func TestAnAttachmentNotYetTiedToItsInstanceIsOpen(t *testing.T) {
+func TestAnAttachmentWithoutDeleteOnTerminationIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.created(1)
@@ -68,12 +68,12 @@ func TestAnAttachmentNotYetTiedToItsInstanceIsOpen(t *testing.T) {
 			}
 		}
 		if a := w.describe(eni.ID).Attachment; a == nil || !a.DeleteOnTermination {
-			t.Errorf("attachment %+v, want tied to the instance", a)
+			t.Errorf("attachment %+v, want it deleted with the instance", a)
 		}
 	})
 }
 
-func TestAnInterfaceThatCannotBeTiedIsAttachedWithAWarning(t *testing.T) {
+func TestADeniedDeleteOnTerminationIsAWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.created(1)
@@ -136,7 +136,7 @@ func TestAnActionThatNoLedgerRecordedIsRefusedBeforeAnyCall(t *testing.T) {
 			"do": w.Executor.Do, "recover": w.Recover,
 		} {
 			if _, err := carry(t.Context(), a); err == nil || w.wire.count("CreateNetworkInterface") != 0 {
-				t.Errorf("%s: %v; after a crash nothing would know of it", name, err)
+				t.Errorf("%s: %v; after a crash no record would have it", name, err)
 			}
 		}
 	})

@@ -12,9 +12,9 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
-// TestABrakeThatFallsWhileAReplyIsLostLeavesTheIntentOpen: the addresses may be
-// gone at EC2, so nobody may be told that nothing happened.
-func TestABrakeThatFallsWhileAReplyIsLostLeavesTheIntentOpen(t *testing.T) {
+// TestABrakeSetWhileAReplyIsLostLeavesTheActionOpen: the addresses may be
+// gone at EC2, so the outcome must not be that nothing happened.
+func TestABrakeSetWhileAReplyIsLostLeavesTheActionOpen(t *testing.T) {
 	for _, brake := range []cloud.Brake{cloud.FreezeRelease, cloud.FreezeAll} {
 		t.Run(string(brake), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

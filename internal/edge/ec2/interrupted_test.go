@@ -13,7 +13,7 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-func TestTwoWhoAskTheSameHaveAnswersOfTheirOwn(t *testing.T) {
+func TestCoalescedReadsReturnSeparateSlices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		w.attached(0, 1)
@@ -36,12 +36,12 @@ func TestTwoWhoAskTheSameHaveAnswersOfTheirOwn(t *testing.T) {
 		id := got[1][0].ID
 		got[0][0].ID = "eni-changed"
 		if got[1][0].ID != id {
-			t.Error("what one caller does with its answer shows in the other's")
+			t.Error("a change by one caller shows in the slice of the other")
 		}
 	})
 }
 
-func TestACallThatNeverLeftTheNodeLeavesNothingOpen(t *testing.T) {
+func TestACallThatWasNeverSentLeavesNothingOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, func(o *ec2.Options) {
 			o.Budget = func(action string) ec2.Budget {
@@ -54,7 +54,7 @@ func TestACallThatNeverLeftTheNodeLeavesNothingOpen(t *testing.T) {
 		eni := w.attached(0, 1)
 		first := w.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1})
 		ctx, stop := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, stop) // the agent is told to stop
+		time.AfterFunc(time.Second, stop) // the agent stops
 		in := w.withID(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1, Held: first.Addresses})
 		if _, err := w.Do(ctx, in); err == nil || errors.Is(err, ec2.ErrOpen) {
 			t.Errorf("assign: %v; want an error and nothing open, for nothing was sent", err)
@@ -68,7 +68,7 @@ func TestACallThatNeverLeftTheNodeLeavesNothingOpen(t *testing.T) {
 	})
 }
 
-func TestAnAttachmentFoundAndNotYetTiedIsOpenWhenTheAgentStops(t *testing.T) {
+func TestAnAttachmentFoundWithoutDeleteOnTerminationIsOpenWhenTheAgentStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		refuse := func(code string) {
@@ -81,7 +81,7 @@ func TestAnAttachmentFoundAndNotYetTiedIsOpenWhenTheAgentStops(t *testing.T) {
 		defer stop()
 		_, err := w.Do(ctx, w.withID(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
 		if !errors.Is(err, ec2.ErrOpen) {
-			t.Errorf("attach: %v, want ErrOpen: it is on the instance and outlives it", err)
+			t.Errorf("attach: %v, want ErrOpen: it is attached and would outlive the instance", err)
 		}
 	})
 }
