@@ -16,11 +16,11 @@ const (
 	maxBackoff = 2 * time.Minute
 )
 
-// Begin books an action of a plan as in flight and fences what it takes away:
-// addresses that go are releasing, an interface that leaves is detaching. It fails
-// with ErrStale when the ledger has moved on since the plan was made (an address
-// was given to a pod, another action is under way): plan again. The action needs
-// an ID.
+// Begin records an action of a plan as in flight and fences what it takes away:
+// addresses become releasing, an interface detaching or deleting. The records must be
+// on the disk before the action is carried out. Begin fails with ErrStale when the
+// ledger has changed since the plan was made (a pod was given an address, another
+// action of the same interface is in flight): plan again. The action needs an ID.
 func (l *Ledger) Begin(a cloud.Action, now time.Time) ([]Record, error) {
 	if a.ID == "" {
 		return nil, fmt.Errorf("begin %s: the action has no id", a)
@@ -40,8 +40,9 @@ func (l *Ledger) Begin(a cloud.Action, now time.Time) ([]Record, error) {
 	return l.change(now, append(records, Record{Op: PutAction, Action: &a})...), nil
 }
 
-// fence checks a against the ledger, completes it and returns the records of what
-// it takes away.
+// fence checks a against the ledger, adds what the ledger knows (Subnet, Held, Recent,
+// Attachment) and returns the records of what a takes away. An interface has at most
+// one action in flight.
 func (l *Ledger) fence(a *cloud.Action, now time.Time) ([]Record, error) {
 	if a.Kind == cloud.CreateENI {
 		return nil, nil
@@ -90,7 +91,7 @@ func inPhase(e *ENI, phases ...Phase) error {
 	return fmt.Errorf("the interface is %s: %w", e.Phase, ErrStale)
 }
 
-// recent lists the addresses given back so lately that EC2 may still show them.
+// recent lists the addresses released so lately that EC2 may still show them.
 func (l *Ledger) recent(now time.Time) []netip.Addr {
 	var out []netip.Addr
 	for _, addr := range sortedAddrs(l.gone) {
@@ -121,10 +122,10 @@ func (l *Ledger) fenceAddresses(a *cloud.Action, now time.Time) ([]Record, error
 	return records, nil
 }
 
-// fenceENI moves an interface to the phase of its leaving, all addresses fenced.
+// fenceENI moves an interface to Detaching or Deleting and fences all its addresses.
 func (l *Ledger) fenceENI(e *ENI, to Phase, now time.Time) ([]Record, error) {
 	if e.Primary || e.Unmanaged {
-		return nil, fmt.Errorf("the primary or an unmanaged interface never leaves: %w", ErrStale)
+		return nil, fmt.Errorf("primary and unmanaged interfaces are never removed: %w", ErrStale)
 	}
 	if e.Phase == to {
 		return nil, nil
@@ -163,8 +164,8 @@ func (l *Ledger) freeOf(id vpc.ENIID) (out []netip.Addr) {
 	return out
 }
 
-// Settle books the effect of an action that succeeded. It fails with ErrUnknown
-// when the action is not in flight.
+// Settle records the effect of an action that succeeded and drops the action. It
+// fails with ErrUnknown when the action is not in flight.
 func (l *Ledger) Settle(id cloud.ActionID, r cloud.Outcome, now time.Time) ([]Record, error) {
 	a, ok := l.actions[id]
 	if !ok {
@@ -208,7 +209,7 @@ func advance(e ENI, to Phase, now time.Time) Record {
 
 func (l *Ledger) created(a cloud.Action, r cloud.Outcome, now time.Time) []Record {
 	if _, known := l.enis[r.ENI]; known {
-		return nil // an observation was faster
+		return nil // observed before the outcome came
 	}
 	e := ENI{
 		ID: r.ENI, Type: vpc.TypeInterface, Phase: Attaching, Device: -1, MAC: r.MAC, PrimaryIP: r.PrimaryIP,
@@ -220,7 +221,7 @@ func (l *Ledger) created(a cloud.Action, r cloud.Outcome, now time.Time) []Recor
 	return append([]Record{putENI(e)}, l.arrived(e.ID, r.Addresses, now)...)
 }
 
-// arrived books new addresses; those known already are left as they are.
+// arrived records new addresses; known ones keep their state.
 func (l *Ledger) arrived(id vpc.ENIID, addrs []netip.Addr, now time.Time) []Record {
 	var records []Record
 	for _, addr := range addrs {
@@ -235,7 +236,7 @@ func (l *Ledger) arrived(id vpc.ENIID, addrs []netip.Addr, now time.Time) []Reco
 	return records
 }
 
-// left books addresses as given back.
+// left records addresses as released.
 func (l *Ledger) left(addrs []netip.Addr, now time.Time) []Record {
 	var records []Record
 	for _, addr := range addrs {
@@ -246,10 +247,10 @@ func (l *Ledger) left(addrs []netip.Addr, now time.Time) []Record {
 	return records
 }
 
-// Fail books that an action did not succeed and starts a back-off for what the
-// failure was about. After a definite failure fenced addresses are free again;
-// otherwise they stay fenced and the planner tries again. It fails with ErrUnknown
-// when the action is not in flight.
+// Fail records that an action failed, drops it and starts a back-off for the scope of
+// the failure. After a definite failure fenced addresses are free again; otherwise
+// they stay fenced and the planner tries again. It fails with ErrUnknown when the
+// action is not in flight.
 func (l *Ledger) Fail(id cloud.ActionID, f cloud.Failure, now time.Time) ([]Record, error) {
 	a, ok := l.actions[id]
 	if !ok {
@@ -263,7 +264,7 @@ func (l *Ledger) Fail(id cloud.ActionID, f cloud.Failure, now time.Time) ([]Reco
 	return l.change(now, append(records, Record{Op: PutBackoff, Backoff: &b})...), nil
 }
 
-// unfence gives back to the pool what a fenced and EC2 did not take.
+// unfence returns to the pool what a fenced and EC2 kept assigned.
 func (l *Ledger) unfence(a cloud.Action, now time.Time) (records []Record) {
 	switch a.Kind {
 	case cloud.UnassignAddresses:
@@ -297,9 +298,9 @@ func (l *Ledger) nextBackoff(a cloud.Action, f cloud.Failure, now time.Time) Bac
 	}
 }
 
-// failureKey is the scope of a failure: one subnet, the number of interfaces, or
-// this kind of action on this object. A full subnet does not stop another one, nor
-// any release.
+// failureKey is the scope of a failure: one subnet, the number of interfaces, or this
+// kind of action on this object. A full subnet stops neither another subnet nor a
+// release.
 func failureKey(a cloud.Action, why cloud.FailReason) string {
 	switch why {
 	case cloud.FailSubnetExhausted:
@@ -317,7 +318,7 @@ func failureKey(a cloud.Action, why cloud.FailReason) string {
 	return string(a.Kind) + "/" + string(a.ENI)
 }
 
-// clearBackoff ends every pause that the success of a disproves.
+// clearBackoff ends the back-offs that the success of a disproves.
 func (l *Ledger) clearBackoff(a cloud.Action) []Record {
 	reasons := []cloud.FailReason{cloud.FailOther}
 	switch a.Kind {

@@ -9,7 +9,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Reason says in one word whether the next ADD can be served, and why not.
+// Reason is whether the next ADD can be served, and why not, in one word.
 type Reason string
 
 // Reasons of a condition, usable as the reason of a Kubernetes node condition.
@@ -24,14 +24,14 @@ const (
 	ReasonInvalid         Reason = "InvalidConfiguration"
 )
 
-// Condition tells whether the next ADD can be served.
+// Condition is whether the next ADD can be served.
 type Condition struct {
 	// CanAdd: an address is free now.
 	CanAdd bool
 	Reason Reason
-	// Message says it in a sentence a user understands, with what to do.
+	// Message is a sentence for users, with what to do.
 	Message string
-	// RetryAt is when it may change by itself; zero: not known.
+	// RetryAt is when it may change without an event; zero: not known.
 	RetryAt time.Time
 }
 
@@ -67,45 +67,45 @@ func (c Condition) Err() error {
 	return fmt.Errorf("%w: %s", err, c.Message)
 }
 
-// condition follows from the plan, never from counters alone: what is under way,
-// what stands in the way, what can still be had.
+// condition derives from the plan, never from counters alone: what is in flight, what
+// blocks growth, what can still be assigned.
 func (p *planner) condition() Condition {
 	n := &p.d.Numbers
 	n.Attainable = p.attainable()
-	if n.Free == 0 { // whatever else is on its way, a cool-down that ends serves an ADD
+	if n.Free == 0 { // a cool-down that ends serves an ADD, whatever is in flight
 		p.again(p.coolest())
 	}
 	switch {
 	case n.Free > 0:
 		return Condition{CanAdd: true, Reason: ReasonReady, Message: some(n.Free, "is free", "are free")}
 	case n.Incoming > 0:
-		return Condition{Reason: ReasonGrowing, Message: some(n.Incoming, "is on its way: ", "are on their way: ") + p.underway()}
+		return Condition{Reason: ReasonGrowing, Message: some(n.Incoming, "is in flight: ", "are in flight: ") + p.inFlight()}
 	case n.Cooling > 0:
 		at := p.coolest()
 		return Condition{
 			Reason: ReasonCooling, RetryAt: at,
-			Message: some(n.Cooling, "cools down, until ", "cool down, the first until ") + at.Format(clock) + p.standing(),
+			Message: some(n.Cooling, "cools down, until ", "cool down, the first until ") + at.Format(clock) + p.obstacles(),
 		}
 	case n.Assigned+n.Quarantined >= n.Capacity:
 		return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
 			"all %d addresses that this instance type allows (%d interfaces x %d) are in use; remove pods, or use a larger instance type",
 			n.Capacity, p.maxENIs, p.perENI)}
 	case !p.mayCall():
-		return Condition{Reason: ReasonFrozen, Message: "EC2 calls are frozen by the operator, and no address is left; end the freeze"}
+		return Condition{Reason: ReasonFrozen, Message: "an operator froze EC2 calls, and no address is free; end the freeze"}
 	case p.exhausted():
 		return Condition{
 			Reason: ReasonSubnetExhausted, RetryAt: p.opens,
-			Message: "no subnet has room" + p.standing() + "; free addresses in them, or add a subnet in the zone",
+			Message: "no subnet has enough free addresses" + p.obstacles() + "; release addresses in them, or add a subnet in the zone",
 		}
 	case len(p.blocked) > 0:
-		return Condition{Reason: ReasonRefused, RetryAt: p.opens, Message: "EC2 gives no more addresses" + p.standing()}
+		return Condition{Reason: ReasonRefused, RetryAt: p.opens, Message: "EC2 refuses more addresses" + p.obstacles()}
 	}
 	return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
 		"%d addresses are held, all in use, and no more are allowed (%d pods, %d interfaces)",
 		n.Have, p.s.Limits.MaxPods, p.maxENIs)}
 }
 
-// some counts addresses in words.
+// some is a count of addresses as a phrase.
 func some(n int, one, many string) string {
 	if n == 1 {
 		return "1 address " + one
@@ -113,8 +113,8 @@ func some(n int, one, many string) string {
 	return fmt.Sprintf("%d addresses %s", n, many)
 }
 
-// underway names what brings addresses, planned actions included.
-func (p *planner) underway() string {
+// inFlight names the actions that bring addresses, planned ones included.
+func (p *planner) inFlight() string {
 	var out []string
 	for _, list := range [][]cloud.Action{p.s.InFlight, p.d.Actions} {
 		for _, a := range list {
@@ -129,8 +129,8 @@ func (p *planner) underway() string {
 	return strings.Join(out, ", ")
 }
 
-// standing lists what stands in the way of growth, each once.
-func (p *planner) standing() string {
+// obstacles lists what blocks growth, each once.
+func (p *planner) obstacles() string {
 	if len(p.blocked) == 0 {
 		return ""
 	}
@@ -158,8 +158,8 @@ func (p *planner) coolest() time.Time {
 	return first
 }
 
-// exhausted reports whether subnets are what growth lacks: interfaces with room, or
-// room for interfaces, and in none of their subnets an address.
+// exhausted reports whether the subnets limit growth: an interface, or the instance,
+// has free slots, and none of the subnets has an address for them.
 func (p *planner) exhausted() bool {
 	wanting := false
 	for _, e := range p.s.ENIs {
@@ -182,15 +182,15 @@ func (p *planner) exhausted() bool {
 	return wanting
 }
 
-// dry reports whether a subnet has fewer than want free addresses, by its count or
-// by what EC2 said when asked.
+// dry reports whether a subnet has fewer than want free addresses, by its count or by
+// EC2's last refusal.
 func (p *planner) dry(id vpc.SubnetID, want int) bool {
 	b, paused := p.pauses["subnet/"+string(id)]
 	return paused && b.Reason == cloud.FailSubnetExhausted || p.left(id) < want
 }
 
-// attainable is how many more pods the node can serve at most: what is free or
-// cooling, what is coming, and what limits and subnets still allow.
+// attainable is how many more pods the node can serve at most: free, cooling and
+// incoming addresses, and what limits and subnets still allow.
 func (p *planner) attainable() int {
 	n := p.d.Numbers
 	more := max(0, n.Capacity-n.Assigned-n.Quarantined-n.Cooling-n.Free-n.Incoming)

@@ -7,7 +7,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Config is what an operator chooses. DefaultConfig holds the defaults.
+// Config is the operator's configuration of the pool. DefaultConfig holds the defaults.
 type Config struct {
 	// Mode of addressing; only ModeSecondaryIPv4 works.
 	Mode Mode
@@ -17,9 +17,9 @@ type Config struct {
 	// WarmIPs is how many addresses are kept free beyond what pods need
 	// (WARM_IP_TARGET). When fewer are free, the pool grows.
 	WarmIPs int
-	// Headroom is how far beyond WarmIPs the pool grows and is left alone, in
-	// addresses: one EC2 call then serves that many pods. 0 with WarmIPs set is
-	// AWS's exact behaviour, one call per pod.
+	// Headroom is how many addresses beyond WarmIPs the pool grows to and keeps: one
+	// EC2 call then serves that many pods. 0 with WarmIPs set is AWS's exact
+	// behaviour, one call per pod.
 	Headroom int
 	// WarmENIs, when positive, keeps that many interfaces' worth of addresses free
 	// and fills interfaces whole (WARM_ENI_TARGET). WarmIPs and MinIPs override it.
@@ -31,29 +31,28 @@ type Config struct {
 
 	// CoolDown is how long a freed address is not given out again.
 	CoolDown time.Duration
-	// IdleAfter is how long addresses must have been unneeded before they are given
-	// back. A seed-dependent part of up to a half is added, so that a fleet that
-	// shrinks at once does not release at once.
+	// IdleAfter is how long addresses must have been unneeded before they are
+	// released. Up to half of it is added, by Seed, so that a fleet that shrinks at
+	// once does not release at once.
 	IdleAfter time.Duration
 	// ReleaseEvery is the pause between two releases.
 	ReleaseEvery time.Duration
-	// ReleaseBatch is the most addresses given back by one call.
+	// ReleaseBatch is the most addresses released by one call.
 	ReleaseBatch int
-	// MinENIAge is how old an interface must be before it may go.
+	// MinENIAge is how old an interface must be before it may be removed.
 	MinENIAge time.Duration
-	// DemandFor is how long a pod bound to the node, whose ADD has not come, counts
+	// DemandFor is how long a pod that is bound to the node and has sent no ADD counts
 	// as demand.
 	DemandFor time.Duration
 	// Seed of all jitter: a hash of the node's name.
 	Seed uint64
 }
 
-// DefaultConfig is what runs when nobody chose. It differs from AWS's
-// WARM_ENI_TARGET=1 on purpose: that keeps up to two whole interfaces of addresses
-// idle on every node, the most common cause of exhausted subnets. Demand is known
-// from the pods bound to the node before their ADD comes, so eight warm addresses
-// with another eight of headroom serve bursts as fast and steady churn without any
-// call; WARM_ENI_TARGET is honoured when it is set.
+// DefaultConfig differs from AWS's WARM_ENI_TARGET=1 on purpose: that keeps up to two
+// whole interfaces of addresses idle on every node, the most common cause of exhausted
+// subnets. Demand is known from the pods bound to the node before their ADD comes, so
+// eight warm addresses with another eight of headroom serve bursts as fast, and steady
+// churn without any call. WARM_ENI_TARGET is honoured when it is set.
 func DefaultConfig() Config {
 	return Config{
 		Mode: ModeSecondaryIPv4, Families: []vpc.Family{vpc.IPv4},
@@ -63,8 +62,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate names the first thing wrong with c. What has a type but no behaviour
-// yet is refused with ErrUnsupported.
+// Validate names the first invalid value of c. Modes and families without an
+// implementation are refused with ErrUnsupported.
 func (c Config) Validate() error {
 	if c.Mode != ModeSecondaryIPv4 {
 		return fmt.Errorf("address mode %q: %w; use %q", c.Mode, ErrUnsupported, ModeSecondaryIPv4)

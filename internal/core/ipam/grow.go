@@ -9,7 +9,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// advance moves interfaces on to the next step of their life, in both directions.
+// advance moves interfaces to their next phase, towards Ready or towards deletion.
 func (p *planner) advance() {
 	excess := p.d.Numbers.ENIs - p.s.Limits.ENIs
 	for i := len(p.s.ENIs) - 1; i >= 0; i-- { // unattached ones sort last
@@ -24,9 +24,9 @@ func (p *planner) advance() {
 				excess--
 			}
 		case Deleting:
-			p.retry(e, cloud.Action{Kind: cloud.DeleteENI, ENI: e.ID, Why: "it has left the instance"})
+			p.retry(e, cloud.Action{Kind: cloud.DeleteENI, ENI: e.ID, Why: "it is detached"})
 		case Detaching:
-			p.retry(e, cloud.Action{Kind: cloud.Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was fenced to leave and is still attached"})
+			p.retry(e, cloud.Action{Kind: cloud.Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was fenced for removal and is still attached"})
 		case SettingUp, Ready:
 		}
 	}
@@ -39,14 +39,14 @@ func (p *planner) advance() {
 			p.attach(e)
 		case SettingUp:
 			if _, no := p.paused(string(cloud.SetUp) + "/" + string(e.ID)); !no {
-				p.do(cloud.Action{Kind: cloud.SetUp, ENI: e.ID, Device: e.Device, Why: "it is on the instance and not wired"})
+				p.do(cloud.Action{Kind: cloud.SetUp, ENI: e.ID, Device: e.Device, Why: "it is on the instance and not set up"})
 			}
 		case Ready, Detaching, Deleting:
 		}
 	}
 }
 
-// retry asks EC2 to take e back, unless a brake or a back-off forbids it.
+// retry plans a release of e, unless a brake or a back-off forbids it.
 func (p *planner) retry(e ENIView, a cloud.Action) {
 	if !p.mayFree() {
 		return
@@ -56,8 +56,8 @@ func (p *planner) retry(e ENIView, a cloud.Action) {
 	}
 }
 
-// unattachable reports whether EC2 refuses to attach e for want of room and e is
-// old enough to be given up.
+// unattachable reports whether EC2 refuses to attach e because the instance is full,
+// and e is old enough to be deleted.
 func (p *planner) unattachable(e ENIView) bool {
 	b, full := p.pauses["interfaces"]
 	if !full || b.Reason != cloud.FailENILimit {
@@ -69,7 +69,7 @@ func (p *planner) unattachable(e ENIView) bool {
 }
 
 func (p *planner) discard(e ENIView) {
-	p.retry(e, cloud.Action{Kind: cloud.DeleteENI, ENI: e.ID, Why: "the instance has no room for it"})
+	p.retry(e, cloud.Action{Kind: cloud.DeleteENI, ENI: e.ID, Why: "the instance can attach no more interfaces"})
 }
 
 func (p *planner) attach(e ENIView) {
@@ -88,8 +88,8 @@ func (p *planner) attach(e ENIView) {
 	}
 }
 
-// grow asks for what is missing, in the fewest calls: interfaces that have room
-// first, one call each; then new interfaces, made with their addresses.
+// grow requests the missing addresses in the fewest calls: first on interfaces with
+// free slots, one call each; then on new interfaces, created with their addresses.
 func (p *planner) grow() {
 	n := &p.d.Numbers
 	if n.Have < p.low && !p.mayCall() {
@@ -106,7 +106,7 @@ func (p *planner) grow() {
 	n.Unmet = max(0, n.Demand-n.Free-n.Incoming)
 }
 
-// why says what the pool is growing for.
+// why is the reason the pool grows.
 func (p *planner) why() string {
 	n := p.d.Numbers
 	s := fmt.Sprintf("%d addresses are wanted and %d held: ", p.high, n.Have)
@@ -122,34 +122,34 @@ func (p *planner) why() string {
 	return s + fmt.Sprintf("%d are kept warm", p.c.WarmIPs)
 }
 
-// room is an interface that can hold more.
-type room struct {
+// freeSlots is an interface and how many more addresses it can hold.
+type freeSlots struct {
 	eni   ENIView
 	slots int
 }
 
-// fill assigns up to short addresses to interfaces with room and returns how many
-// remain. Largest room first is the fewest calls; the last call goes to the
-// smallest interface that holds the rest.
+// fill assigns up to short addresses to interfaces with free slots and returns how
+// many remain. Most slots first is the fewest calls; the last call goes to the
+// interface with the fewest slots that suffice.
 func (p *planner) fill(short int, why string) int {
-	rooms := p.rooms()
-	for short > 0 && len(rooms) > 0 {
+	open := p.withFreeSlots()
+	for short > 0 && len(open) > 0 {
 		pick := 0
-		for i, r := range rooms {
-			if r.slots >= short {
-				pick = i // sorted: the smallest that is large enough comes last
+		for i, f := range open {
+			if f.slots >= short {
+				pick = i // sorted: the fewest slots that suffice come last
 			}
 		}
-		r := rooms[pick]
-		rooms = slices.Delete(rooms, pick, pick+1)
-		// Two interfaces may share a subnet with too little left for both.
-		take := min(short, r.slots, p.left(r.eni.Subnet))
+		f := open[pick]
+		open = slices.Delete(open, pick, pick+1)
+		// Two interfaces may share a subnet that has too little left for both.
+		take := min(short, f.slots, p.left(f.eni.Subnet))
 		if take <= 0 {
-			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has no free address", r.eni.Subnet))
+			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has no free address", f.eni.Subnet))
 			continue
 		}
-		p.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: r.eni.ID, Subnet: r.eni.Subnet, Count: take, Why: why})
-		p.taken[r.eni.Subnet] += take
+		p.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: f.eni.ID, Subnet: f.eni.Subnet, Count: take, Why: why})
+		p.taken[f.eni.Subnet] += take
 		p.d.Numbers.Have += take
 		p.d.Numbers.Incoming += take
 		p.grew = true
@@ -158,9 +158,9 @@ func (p *planner) fill(short int, why string) int {
 	return short
 }
 
-// rooms lists interfaces that can take more addresses now, largest room first.
-func (p *planner) rooms() []room {
-	var out []room
+// withFreeSlots lists interfaces that can take more addresses now, most slots first.
+func (p *planner) withFreeSlots() []freeSlots {
+	var out []freeSlots
 	for _, e := range p.s.ENIs {
 		slots := p.perENI - len(e.Addresses)
 		if slots <= 0 || !e.pooled() || !p.free(e) {
@@ -170,9 +170,9 @@ func (p *planner) rooms() []room {
 			p.blocked = append(p.blocked, blockedBy(b))
 			continue
 		}
-		out = append(out, room{e, slots})
+		out = append(out, freeSlots{e, slots})
 	}
-	slices.SortStableFunc(out, func(a, b room) int { return cmp.Compare(b.slots, a.slots) })
+	slices.SortStableFunc(out, func(a, b freeSlots) int { return cmp.Compare(b.slots, a.slots) })
 	return out
 }
 
@@ -180,8 +180,8 @@ func blockedBy(b Backoff) string {
 	return fmt.Sprintf("%s, tried %d times, again at %s", cmp.Or(b.Message, string(b.Reason)), b.Tries, b.Until.Format(clock))
 }
 
-// left is how many addresses subnet id can still give. A subnet nobody described
-// is taken to have enough; EC2 knows better.
+// left is how many addresses subnet id still has. One whose count is not known is
+// assumed to have enough; EC2 refuses if not.
 func (p *planner) left(id vpc.SubnetID) int {
 	for _, n := range p.s.Subnets {
 		if n.ID == id && n.Free >= 0 {
@@ -191,14 +191,14 @@ func (p *planner) left(id vpc.SubnetID) int {
 	return 1 << 16
 }
 
-// create makes as many interfaces as need asks for, with up to want addresses in
+// create plans as many interfaces as need requires, with up to want addresses in
 // all.
 func (p *planner) create(need, want int, why string) {
 	if b, no := p.paused("interfaces"); no {
 		p.blocked = append(p.blocked, blockedBy(b))
 		return
 	}
-	for room := p.maxENIs - p.d.Numbers.ENIs; room > 0 && need > 0 && p.perENI > 0; room-- {
+	for slots := p.maxENIs - p.d.Numbers.ENIs; slots > 0 && need > 0 && p.perENI > 0; slots-- {
 		n, ok := p.subnet(min(want, p.perENI))
 		if !ok {
 			return
@@ -209,7 +209,7 @@ func (p *planner) create(need, want int, why string) {
 		}
 		p.do(cloud.Action{
 			Kind: cloud.CreateENI, Subnet: n.ID, SubnetCIDR: n.CIDR, Groups: p.s.Groups, Count: take,
-			Why: why + suffix(!n.SameRoutes, "; no subnet with the node's route table has room"),
+			Why: why + suffix(!n.SameRoutes, "; no subnet with the node's route table has enough free addresses"),
 		})
 		p.taken[n.ID] += take + 1
 		p.d.Numbers.ENIs++
@@ -221,8 +221,8 @@ func (p *planner) create(need, want int, why string) {
 	}
 }
 
-// subnet picks where the next interface is made: a subnet with the route table of
-// the node's own, then one that has what is asked for, then the emptiest.
+// subnet picks where the next interface is created: in a subnet with the route table
+// of the node's own, then one with enough addresses, then the one with the most.
 func (p *planner) subnet(want int) (Subnet, bool) {
 	best, found := Subnet{}, false
 	for _, n := range p.s.Subnets {

@@ -9,17 +9,17 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Decision is what Plan says.
+// Decision is the result of Plan.
 type Decision struct {
 	// Actions to begin now, in order. Those on different interfaces do not depend
 	// on each other and may run at the same time.
 	Actions []cloud.Action
-	// Next is when to plan again although nothing happened; zero: only on events.
+	// Next is when to plan again without an event; zero: only on events.
 	Next time.Time
-	// Observe is why EC2 should be read and compared with the ledger soon; empty
-	// where there is no reason beyond the usual round.
+	// Observe is why EC2 should be observed soon; empty without a reason beyond the
+	// periodic observation.
 	Observe string
-	// Condition tells whether the next ADD can be served.
+	// Condition says whether the next ADD can be served.
 	Condition Condition
 	Numbers   Numbers
 }
@@ -34,13 +34,13 @@ type Numbers struct {
 	Quarantined int
 	Cooling     int
 	Free        int // can be given to a pod now
-	Incoming    int // asked for, or on an interface that is not ready
+	Incoming    int // requested, or on an interface that is not ready
 	Releasing   int
 	Unconfirmed int
 	Demand      int // pods without an address that count
 	Unmet       int // of these, how many neither the pool nor this plan serves
 	Want        int // addresses the plan aims to hold
-	Have        int // addresses held or coming, those on their way out excluded
+	Have        int // addresses held or incoming, without those being released
 	Attainable  int // how many more pods can be served at most, subnets considered
 }
 
@@ -63,21 +63,20 @@ func (d Decision) String() string {
 		fmt.Fprintf(&b, "observe: %s\n", d.Observe)
 	}
 	if !d.Next.IsZero() {
-		fmt.Fprintf(&b, "look again: %s\n", d.Next.Format(clock))
+		fmt.Fprintf(&b, "plan again: %s\n", d.Next.Format(clock))
 	}
 	fmt.Fprintf(&b, "next ADD: %s\n", d.Condition)
 	return b.String()
 }
 
-// Plan decides what to do next: grow towards what pods need, move interfaces on
-// through their phases, give back what has been idle. It is deterministic, and
-// idempotent at its fixpoint: once its actions have been settled and nothing else
-// changed, it asks for nothing more.
+// Plan decides what to do next: grow to what pods need, advance interfaces through
+// their phases, release what has been idle. It is deterministic, and idempotent at
+// its fixpoint: once its actions are settled and nothing else changed, it has no more.
 //
-// Growing and giving back share no state: neither stops the other, so a node that
-// is exhausted recovers as soon as something is free, without a restart. A
-// configuration or a snapshot that asks for what this version cannot do gets no
-// actions and a Condition that says so.
+// Growing and releasing share no state: neither stops the other, so an exhausted node
+// recovers as soon as something is free, without a restart. A configuration or a
+// snapshot that asks for what this version cannot do gets no actions and a Condition
+// that says so.
 func Plan(s Snapshot, c Config, now time.Time) Decision {
 	if err := supported(s, c); err != nil {
 		return Decision{Condition: Condition{Reason: ReasonInvalid, Message: err.Error()}}
@@ -108,7 +107,7 @@ func supported(s Snapshot, c Config) error {
 	return nil
 }
 
-// planner is the scratch paper of one Plan.
+// planner is the working state of one Plan.
 type planner struct {
 	s   Snapshot
 	c   Config
@@ -118,18 +117,18 @@ type planner struct {
 	perENI  int                        // addresses an interface can hold beside its own
 	maxENIs int                        // interfaces the node may have
 	busy    map[vpc.ENIID]cloud.Action // interfaces with an action in flight or planned
-	devices map[int]bool               // device indexes taken
+	devices map[int]bool               // device indexes in use
 	pauses  map[string]Backoff         // back-offs that hold
 	taken   map[vpc.SubnetID]int       // addresses this plan takes from each subnet
 	creates int                        // CreateENI in flight
-	low     int                        // want at which the pool grows
-	high    int                        // want up to which it grows
+	low     int                        // the pool grows when it has fewer,
+	high    int                        // and up to this
 	grew    bool
-	blocked []string  // why growth could not have what it wanted
-	opens   time.Time // when the first back-off that was met ends
+	blocked []string  // reasons that growth fell short
+	opens   time.Time // when the first back-off that blocked growth ends
 }
 
-// index counts what there is and works out what is wanted.
+// index counts what the node holds and what it should hold.
 func (p *planner) index() {
 	p.perENI = p.s.Limits.AddressesPerENI - 1
 	p.maxENIs = p.s.Limits.ENIs
@@ -185,7 +184,7 @@ func (p *planner) count(e ENIView) {
 	}
 }
 
-// flying takes an action in flight into account.
+// flying counts an action in flight.
 func (p *planner) flying(a cloud.Action) {
 	switch a.Kind {
 	case cloud.CreateENI:
@@ -204,7 +203,7 @@ func (p *planner) flying(a cloud.Action) {
 	}
 }
 
-// wants works out how many addresses the node should hold.
+// wants computes how many addresses the node should hold.
 func (p *planner) wants() {
 	n := &p.d.Numbers
 	for _, pod := range p.s.Pending {
@@ -230,8 +229,8 @@ func (p *planner) wants() {
 	n.Want = p.high
 }
 
-// warmth is how many addresses beyond need make the pool grow when they are not
-// there, and up to how many it grows.
+// warmth returns how many free addresses beyond need the pool keeps: it grows below
+// low, up to high.
 func (p *planner) warmth() (low, high int) {
 	if p.c.wholeENIs() {
 		whole := p.c.WarmENIs * p.perENI
@@ -240,15 +239,15 @@ func (p *planner) warmth() (low, high int) {
 	return p.c.WarmIPs, p.c.WarmIPs + p.c.Headroom
 }
 
-// again asks to be called at t.
+// again requests the next plan at t.
 func (p *planner) again(t time.Time) {
 	if t.After(p.now) && (p.d.Next.IsZero() || t.Before(p.d.Next)) {
 		p.d.Next = t
 	}
 }
 
-// paused returns the back-off that forbids an action, and asks to be called when
-// it ends.
+// paused returns the back-off that forbids an action, and requests a plan when it
+// ends.
 func (p *planner) paused(keys ...string) (Backoff, bool) {
 	for _, k := range keys {
 		if b, ok := p.pauses[k]; ok {
@@ -262,7 +261,8 @@ func (p *planner) paused(keys ...string) (Backoff, bool) {
 	return Backoff{}, false
 }
 
-// do adds an action. Its interface gets no other one in this plan.
+// do adds an action, completed for the node. Its interface gets no other one in this
+// plan.
 func (p *planner) do(a cloud.Action) {
 	p.d.Actions = append(p.d.Actions, p.s.Node.Complete(a, p.now))
 	if a.ENI != "" {
@@ -270,19 +270,19 @@ func (p *planner) do(a cloud.Action) {
 	}
 }
 
-// mayCall reports whether EC2 may be asked for anything at all, mayFree whether it
-// may be asked to take something back.
+// mayCall reports whether the brake allows to change anything at EC2, mayFree whether
+// it allows releases.
 func (p *planner) mayCall() bool { return p.s.Brake.AllowsAllocate() }
 func (p *planner) mayFree() bool { return p.s.Brake.AllowsRelease() }
 
-// free reports whether e exists at EC2 and nothing is being done to it.
+// free reports whether e exists at EC2 and has no action in flight or planned.
 func (p *planner) free(e ENIView) bool {
 	_, busy := p.busy[e.ID]
 	return !busy && !e.Unmanaged && e.Type == vpc.TypeInterface && e.Missing.IsZero()
 }
 
-// observe asks for a comparison with EC2 where a failure says that the ledger is
-// wrong.
+// observe requests an observation of EC2 after a failure that shows a difference
+// from the ledger.
 func (p *planner) observe() {
 	for _, b := range p.s.Backoffs {
 		if b.Since.Before(p.s.Observed) {

@@ -75,13 +75,13 @@ func TestTheEndOfACoolDownIsWaitedForAlsoWhenAddressesAreOnTheirWay(t *testing.T
 	w.del(1)
 	w.bind(2)
 	if w.begin() == 0 {
-		t.Fatal("nothing is on its way")
+		t.Fatal("nothing is incoming")
 	}
 	w.now = w.now.Add(time.Second)
 	w.begin() // EC2 takes its time
 	over := w.now.Add(-time.Second).Add(w.config.CoolDown)
 	if d := w.decided; d.Numbers.Free != 0 || d.Numbers.Incoming == 0 || d.Next.IsZero() || d.Next.After(over) {
-		t.Errorf("%d free, %d incoming, look again at %s; want none free, some incoming, and a look when the cool-down ends at %s",
+		t.Errorf("%d free, %d incoming, plan again at %s; want none free, some incoming, and a plan when the cool-down ends at %s",
 			d.Numbers.Free, d.Numbers.Incoming, d.Next, over)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
-// restore asks for addresses that pods have and that two looks agree are not on
-// their interface at EC2 any more: somebody unassigned them. EC2 refuses one that
-// somebody else has by now, so none is ever held twice.
+// restore requests addresses of pods that two observations did not show on their
+// interface: they were unassigned externally. EC2 refuses one that another interface
+// has by now, so none is ever held twice.
 func (p *planner) restore() {
 	if !p.mayCall() {
 		return
@@ -21,7 +21,7 @@ func (p *planner) restore() {
 		}
 		for _, a := range e.Addresses {
 			if a.State == Assigned && p.s.lost(a) && p.restoreOne(e, a) {
-				break // one at a time, so that one that is refused keeps no other
+				break // one per action, so that a refused one blocks no other
 			}
 		}
 	}
@@ -30,7 +30,7 @@ func (p *planner) restore() {
 func (p *planner) restoreOne(e ENIView, a Address) bool {
 	action := cloud.Action{
 		Kind: cloud.RestoreAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: []netip.Addr{a.Addr},
-		Why: fmt.Sprintf("%s has it and two looks at EC2 did not show it on %s", a.Holder, e.ID),
+		Why: fmt.Sprintf("%s has it and two observations of EC2 did not show it on %s", a.Holder, e.ID),
 	}
 	_, paused := p.paused(failureKey(action, cloud.FailOther))
 	if !paused {
@@ -39,28 +39,28 @@ func (p *planner) restoreOne(e ENIView, a Address) bool {
 	return !paused
 }
 
-// lost reports whether a second look confirmed that EC2 does not show an address in
-// use.
+// lost reports whether a second observation confirmed that EC2 does not show an
+// address in use.
 func (v View) lost(a Address) bool {
 	return !a.Missing.IsZero() && v.Observed.Sub(a.Missing) >= confirmAfter
 }
 
-// Differences says, in words, in what EC2 and the ledger differ.
-func (v View) Differences() (words []string) {
+// Differences lists in words where EC2 and the ledger differ.
+func (v View) Differences() (found []string) {
 	for _, e := range v.ENIs {
 		if !e.Missing.IsZero() {
-			words = append(words, fmt.Sprintf("EC2 does not show interface %s", e.ID))
+			found = append(found, fmt.Sprintf("EC2 does not show interface %s", e.ID))
 		}
 		for _, a := range e.Addresses {
 			switch {
 			case !a.Missing.IsZero():
-				words = append(words, fmt.Sprintf("EC2 does not show %s of %s on %s", a.Addr, a.Holder, e.ID))
+				found = append(found, fmt.Sprintf("EC2 does not show %s of %s on %s", a.Addr, a.Holder, e.ID))
 			case a.State == Unconfirmed:
-				words = append(words, fmt.Sprintf("%s on %s is not confirmed", a.Addr, e.ID))
+				found = append(found, fmt.Sprintf("%s on %s is not confirmed", a.Addr, e.ID))
 			}
 		}
 	}
-	return words
+	return found
 }
 
 // lost checks that what is to be restored is still in use and still missing.
@@ -74,8 +74,8 @@ func (l *Ledger) lost(a *cloud.Action) error {
 	return nil
 }
 
-// restored books addresses as shown again. Since is new, for a describe may not
-// show them yet.
+// restored records addresses as assigned again. Since is new, because a describe may
+// not show them yet.
 func (l *Ledger) restored(addrs []netip.Addr, now time.Time) []Record {
 	var records []Record
 	for _, addr := range addrs {

@@ -10,8 +10,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
-// shrink gives back what has been idle, one release at a time: whole interfaces
-// first, for that is two calls for all their addresses, then single addresses.
+// shrink releases what has been idle, one release at a time: whole interfaces first,
+// two calls for all their addresses, then single addresses.
 func (p *planner) shrink() {
 	if !p.mayFree() {
 		return
@@ -20,9 +20,9 @@ func (p *planner) shrink() {
 	if p.grew || p.releasing() {
 		return
 	}
-	// What was needed at the peak of the idle time is kept, so that a constant load,
-	// however it churns, never has to ask for it again. A whole interface may go down
-	// to where the pool would grow; single addresses leave the headroom.
+	// What was needed at the peak of the idle time is kept, so that a constant load
+	// with churn makes no calls. Removing an interface may go down to where the pool
+	// would grow; releasing single addresses keeps the headroom.
 	n := &p.d.Numbers
 	low, high := p.warmth()
 	need := max(p.s.Peak, n.Assigned+n.Quarantined+n.Cooling) + n.Demand
@@ -55,7 +55,7 @@ func (p *planner) releaseAt() time.Time {
 	return at
 }
 
-// releasing reports whether something is on its way out already.
+// releasing reports whether a release is in flight or planned.
 func (p *planner) releasing() bool {
 	for _, a := range p.s.InFlight {
 		if a.Kind.Frees() {
@@ -70,7 +70,7 @@ func (p *planner) releasing() bool {
 	return false
 }
 
-// finishReleases asks again for addresses that were fenced and not given back.
+// finishReleases repeats releases of addresses that are fenced and still assigned.
 func (p *planner) finishReleases() {
 	for _, e := range p.s.ENIs {
 		if !p.free(e) || e.Phase == Detaching || e.Phase == Deleting || e.Count(Releasing) == 0 {
@@ -85,12 +85,12 @@ func (p *planner) finishReleases() {
 				fenced = append(fenced, a.Addr)
 			}
 		}
-		p.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "they were fenced to be given back"})
+		p.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "they were fenced for release"})
 	}
 }
 
-// unused reports whether no pod has or had a moment ago an address of e; it asks to
-// be called when the last cool-down ends.
+// unused reports whether no address of e is in use or cooling down; it requests a plan
+// when the last cool-down ends.
 func (p *planner) unused(e ENIView) bool {
 	if e.Count(Assigned, Quarantined) > 0 {
 		return false
@@ -105,7 +105,7 @@ func (p *planner) unused(e ENIView) bool {
 	return last.IsZero()
 }
 
-// removeENI detaches one idle interface that the node can do without.
+// removeENI detaches one idle interface that the node does not need.
 func (p *planner) removeENI(surplus, keep int) bool {
 	best := -1
 	for i, e := range p.s.ENIs {
@@ -134,8 +134,8 @@ func (p *planner) removeENI(surplus, keep int) bool {
 	return true
 }
 
-// removeAddresses gives back idle addresses of the interface with the fewest pods,
-// so that it can go as a whole later.
+// removeAddresses releases idle addresses of the interface with the fewest pods, so
+// that the whole interface can be removed later.
 func (p *planner) removeAddresses(surplus, keep int) {
 	best := -1
 	for i, e := range p.s.ENIs {
@@ -159,7 +159,7 @@ func (p *planner) removeAddresses(surplus, keep int) {
 			idle = append(idle, a)
 		}
 	}
-	// Longest unused first: whoever gets them next gets no late packets.
+	// Longest unused first: their next holder gets no late packets.
 	slices.SortFunc(idle, func(a, b Address) int {
 		return cmp.Or(a.Used.Compare(b.Used), a.Addr.Compare(b.Addr))
 	})

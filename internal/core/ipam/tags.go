@@ -6,10 +6,9 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Manageable reports whether an interface on or of this instance is ours to use:
-// the primary one, and those tagged with the instance's id, unless the tag
-// no_manage says "true" or it is a kind that carries no pods' addresses. AWS's CNI
-// reads the same tags.
+// Manageable reports whether Trunkline may use an interface on or of this instance:
+// the primary one, and those tagged with the instance's id, unless the tag no_manage
+// is "true" or its type carries no addresses of pods. AWS's CNI reads the same tags.
 func Manageable(e ENI, tags map[string]string, instance vpc.InstanceID) bool {
 	if tags[vpc.TagNoManage] == "true" || e.Type != vpc.TypeInterface {
 		return false
@@ -17,11 +16,10 @@ func Manageable(e ENI, tags map[string]string, instance vpc.InstanceID) bool {
 	return e.Primary || tags[vpc.TagInstanceID] == string(instance)
 }
 
-// SubnetAllowed reports whether the tags of a subnet let a node make interfaces
-// for pods in it, as AWS's CNI reads them: kubernetes.io/role/cni "0" excludes it,
-// another value opts it in, and without the tag only home, the subnet of the
-// node's primary interface, is used. A subnet tagged for clusters serves only
-// those.
+// SubnetAllowed reports whether the tags of a subnet allow interfaces for pods in it,
+// as AWS's CNI reads them: kubernetes.io/role/cni "0" excludes it, another value opts
+// it in, and without the tag only home, the subnet of the node's primary interface, is
+// used. A subnet tagged for clusters serves only those.
 func SubnetAllowed(tags map[string]string, home bool, cluster string) bool {
 	role, tagged := tags[vpc.TagSubnetRole]
 	if role == "0" || !home && !tagged {
