@@ -16,7 +16,6 @@ type play struct {
 	t       *rapid.T
 	damaged map[string]string          // Done rows that were damaged, and how: the next full pass must report it
 	open    map[string]func(...string) // claims
-	foul    map[string]bool            // damaged where no report is due, until the row agrees again
 }
 
 func (p *play) key() string { return rapid.SampledFrom([]string{"a", "b", "c"}).Draw(p.t, "key") }

@@ -384,7 +384,7 @@ func TestAPassThatCannotReadOrPruneIsOwed(t *testing.T) {
 	}
 }
 
-func TestRunFollowsTheTableRetriesAndComesRound(t *testing.T) {
+func TestRunFollowsTheTableRetriesAndRunsFullPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config[want]{Every: 30 * time.Second, Backoff: time.Second})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -394,18 +394,18 @@ func TestRunFollowsTheTableRetriesAndComesRound(t *testing.T) {
 		g.insert("a", "1")
 		synctest.Wait()
 		equal(t, g.calls, "update a")
-		g.refuse["b"] = true
+		g.edit(func() { g.refuse["b"] = true })
 		g.insert("b", "1")
 		synctest.Wait()
-		g.refuse["b"] = false
+		g.edit(func() { g.refuse["b"] = false })
 		time.Sleep(time.Second)
 		synctest.Wait()
 		equal(t, g.calls, "update a", "update b", "update b")
-		delete(g.have, "a")
+		g.edit(func() { delete(g.have, "a") })
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		equal(t, g.drifts, "a is missing")
-		delete(g.have, "a")
+		g.edit(func() { delete(g.have, "a") })
 		g.r.Full()
 		synctest.Wait()
 		equal(t, g.drifts, "a is missing", "a is missing")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ var errRefused = errors.New("refused")
 
 // target is a target that is a map, and its Ops.
 type target struct {
+	mu     sync.Mutex // for tests in which Run works beside them
 	have   map[string]string
 	refuse map[string]bool // keys, and "read" and "prune"
 	stuck  map[string]bool // keys on which updates succeed and change nothing
@@ -30,12 +32,24 @@ type target struct {
 	during func(call string) // called in each call, before it has its effect
 }
 
+// edit changes the target while Run works.
+func (g *target) edit(change func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	change()
+}
+
+func (g *target) refuses(what string) (refused bool) {
+	g.edit(func() { refused = g.refuse[what] })
+	return refused
+}
+
 func (g *target) call(verb, key string) error {
-	g.calls = append(g.calls, verb+" "+key)
+	g.edit(func() { g.calls = append(g.calls, verb+" "+key) })
 	if g.during != nil {
 		g.during(verb)
 	}
-	if g.refuse[key] {
+	if g.refuses(key) {
 		return fmt.Errorf("%s %s: %w", verb, key, errRefused)
 	}
 	return nil
@@ -45,9 +59,11 @@ func (g *target) Update(_ context.Context, w want) error {
 	if err := g.call("update", w.key); err != nil {
 		return err
 	}
-	if !g.stuck[w.key] {
-		g.have[w.key] = w.value
-	}
+	g.edit(func() {
+		if !g.stuck[w.key] {
+			g.have[w.key] = w.value
+		}
+	})
 	return nil
 }
 
@@ -55,18 +71,19 @@ func (g *target) Delete(_ context.Context, w want) error {
 	if err := g.call("delete", w.key); err != nil {
 		return err
 	}
-	delete(g.have, w.key)
+	g.edit(func() { delete(g.have, w.key) })
 	return nil
 }
 
 func (g *target) Read(context.Context) (Actual[want], error) {
-	if g.refuse["read"] {
+	if g.refuses("read") {
 		return nil, errRefused
 	}
 	if g.during != nil {
 		g.during("list") // before the target is listed
 	}
-	list := listing{g, maps.Clone(g.have)}
+	list := listing{target: g}
+	g.edit(func() { list.had = maps.Clone(g.have) })
 	if g.during != nil {
 		g.during("read") // after it
 	}
@@ -93,7 +110,7 @@ func (l listing) Diff(w want) string {
 }
 
 func (l listing) Prune(_ context.Context, keep []want) error {
-	if l.target.refuse["prune"] {
+	if l.target.refuses("prune") {
 		return errRefused
 	}
 	for _, key := range slices.Sorted(maps.Keys(l.had)) {

@@ -7,8 +7,8 @@
 // of the database. A watch channel closes at the next change of what a query
 // finds, and a Tracker lists what changed since it last looked, deletions included.
 //
-// Each table has one owner: Register gives it the write handle RW, everybody else
-// holds the Table and cannot write. Rows are immutable: T is a value, or a pointer
+// Each table has one owner: Register gives it the write handle RW. All others hold
+// the Table, which cannot write. Rows are immutable: T is a value, or a pointer
 // to a struct that nothing modifies after Insert; a change inserts a new row under
 // the same primary key.
 //
@@ -39,7 +39,7 @@ type state struct {
 	contents []any // *version[T] of each table, in the order of tables
 }
 
-// registered is what a database knows of a table whose row type it does not know.
+// registered is a *Table[T] without its row type.
 type registered interface {
 	Name() string
 	print(s *Snapshot) (columns []string, rows [][]string)
@@ -92,7 +92,7 @@ type Txn struct {
 	ended    bool
 }
 
-// uncommitted is a *draft[T] whose row type is not known.
+// uncommitted is a *draft[T] without its row type.
 type uncommitted interface {
 	commit(revision Revision) (content any)
 	notify()
@@ -119,7 +119,7 @@ func (db *DB) Update(change func(txn *Txn) error) error {
 		next.contents[slot] = d.commit(txn.revision)
 	}
 	db.current.Store(next)
-	for _, d := range txn.drafts { // those who wake up see the new state
+	for _, d := range txn.drafts { // after the store, so that woken readers see the new state
 		d.notify()
 	}
 	return nil

@@ -20,7 +20,7 @@ type Indexer[T any] interface {
 	index() indexSpec[T]
 }
 
-// indexSpec is an index whose key type is not known.
+// indexSpec is an Index without its key type.
 type indexSpec[T any] struct {
 	name   string
 	unique bool

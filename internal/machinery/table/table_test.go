@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -397,4 +398,41 @@ func TestATableRegisteredLaterIsEmptyInOlderSnapshots(t *testing.T) {
 	if pods.Len(before) != 0 || pods.Len(db.Snapshot()) != 1 {
 		t.Errorf("%d rows before, %d now", pods.Len(before), pods.Len(db.Snapshot()))
 	}
+}
+
+func TestReadersSeeAllOfAnUpdateOrNothing(t *testing.T) {
+	db := New()
+	left, right := register(t, db, "left"), register(t, db, "right")
+	var readers sync.WaitGroup
+	done := make(chan struct{})
+	for range 4 {
+		readers.Go(func() {
+			for !closed(done) {
+				s := db.Snapshot()
+				a, _, _ := left.Get(s, byName().Query("a"))
+				b, _, _ := right.Get(s, byName().Query("a"))
+				if (a == nil) != (b == nil) || a != nil && a.node != b.node {
+					t.Errorf("left has %v, right has %v", a, b)
+				}
+				select {
+				case <-left.Watch(s, byName().Query("a")):
+				case <-done:
+				}
+			}
+		})
+	}
+	for i := range 200 {
+		if err := db.Update(func(txn *Txn) error {
+			for _, pods := range []RW[*pod]{left, right} {
+				if _, err := pods.Insert(txn, newPod("a", fmt.Sprint(i))); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(done)
+	readers.Wait()
 }
