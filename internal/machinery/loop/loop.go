@@ -1,8 +1,8 @@
-// Package loop runs level-triggered work: events only say that something may
-// have changed, the work looks for itself, and a full pass comes round whether
-// anything was heard or not.
+// Package loop runs level-triggered work: an event only marks that something may
+// have changed, the work reads the state itself, and a full pass runs periodically,
+// with or without events.
 //
-// It knows no technology. Whoever calls Run owns the loop.
+// It knows no technology. The caller of Run owns the loop.
 package loop
 
 import (
@@ -14,7 +14,7 @@ import (
 type Loop struct {
 	// Work is called by one goroutine, never twice at once. full is set when
 	// everything is to be compared and not only what is known to be dirty. next
-	// asks for another pass at that time although nothing happens; zero does not.
+	// asks for another pass at that time without an event; zero does not.
 	Work func(ctx context.Context, full bool) (next time.Time, err error)
 	// Every is the longest time between two full passes; zero: only the first.
 	Every time.Duration
@@ -23,7 +23,7 @@ type Loop struct {
 	// Backoff is the pause after a first error, doubled for each further one up
 	// to MaxBackoff. Zero means one second and one minute.
 	Backoff, MaxBackoff time.Duration
-	// Report is told of every error, with the pause that follows. May be nil.
+	// Report is called with every error and the pause that follows. May be nil.
 	Report func(err error, pause time.Duration)
 
 	dirty chan mark
@@ -52,7 +52,7 @@ func (l *Loop) mark(m mark) {
 		default:
 		}
 		select {
-		case old := <-l.dirty: // fold into ours
+		case old := <-l.dirty: // merge the older mark into this one
 			m.full = m.full || old.full
 		default:
 		}
@@ -70,7 +70,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 		next, err := l.Work(ctx, full)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // that a pass was cut short is no failure
+			return nil //nolint:nilerr // a pass that was cancelled has not failed
 		}
 		earliest := time.Now().Add(l.MinInterval)
 		if err != nil {
@@ -86,21 +86,21 @@ func (l *Loop) Run(ctx context.Context) error {
 				lastFull, full = began, false
 			}
 		}
-		heard, ok := l.wait(ctx, earliest, l.latest(next, lastFull))
+		event, ok := l.wait(ctx, earliest, l.latest(next, lastFull))
 		if !ok {
 			return nil
 		}
-		full = full || heard.full
+		full = full || event.full
 	}
 }
 
-// latest is when to work although nothing is heard; zero: not at all.
+// latest is the time of the next pass without an event; zero: none.
 func (l *Loop) latest(next, lastFull time.Time) time.Time {
 	if l.Every <= 0 {
 		return next
 	}
-	if round := lastFull.Add(l.Every); next.IsZero() || round.Before(next) && !lastFull.IsZero() {
-		return round
+	if due := lastFull.Add(l.Every); next.IsZero() || due.Before(next) && !lastFull.IsZero() {
+		return due
 	}
 	return next
 }
@@ -129,11 +129,11 @@ func (l *Loop) wait(ctx context.Context, earliest, latest time.Time) (mark, bool
 		defer timer.Stop()
 		due = timer.C
 	}
-	var heard mark
+	var event mark
 	select {
 	case <-ctx.Done():
 		return mark{}, false
-	case heard = <-l.dirty:
+	case event = <-l.dirty:
 	case <-due:
 	}
 	pause := time.NewTimer(time.Until(earliest))
@@ -144,9 +144,9 @@ func (l *Loop) wait(ctx context.Context, earliest, latest time.Time) (mark, bool
 	case <-pause.C:
 	}
 	select {
-	case more := <-l.dirty: // what came during the pause is part of this pass
-		heard.full = heard.full || more.full
+	case more := <-l.dirty: // marks that arrive during the pause belong to this pass
+		event.full = event.full || more.full
 	default:
 	}
-	return heard, true
+	return event, true
 }

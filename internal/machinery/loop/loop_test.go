@@ -56,7 +56,7 @@ func TestAFloodOfMarksIsOnePassAfterThePause(t *testing.T) {
 	}
 }
 
-func TestAFullPassComesRoundWithoutAnyEvent(t *testing.T) {
+func TestAFullPassRunsPeriodicallyWithoutEvents(t *testing.T) {
 	got := record(t, func(l *Loop) { l.Every = 30 * time.Second }, quiet, func(*Loop) { time.Sleep(61 * time.Second) })
 	if want := []pass{{0, true}, {30 * time.Second, true}, {60 * time.Second, true}}; !slices.Equal(got, want) {
 		t.Errorf("passes %v, want %v", got, want)

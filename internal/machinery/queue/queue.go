@@ -1,5 +1,5 @@
-// Package queue lets callers wait, first come first served, for something that
-// others bring.
+// Package queue makes callers wait, first come first served, for a resource that
+// other callers supply.
 //
 // It knows no technology and owns no goroutine. The agent's ADDs wait for an
 // address in one.
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Queue is a line of callers. The zero value is ready.
+// Queue is a queue of waiting callers. The zero value is ready.
 type Queue struct {
 	mu      sync.Mutex
 	waiting []*waiter
@@ -22,9 +22,8 @@ type waiter struct {
 	since time.Time
 }
 
-// Wait calls try at once if nobody waits, and otherwise when all who came before
-// have had what they wanted; then again after every Wake until it reports done
-// or an error. It returns try's error, or the cause of the end of ctx. try is
+// Wait calls try at once if no caller waits, and otherwise when all earlier callers
+// have returned; then again after every Wake until it reports done or an error. It returns try's error, or the cause of the end of ctx. try is
 // never called by two callers at once and must not block.
 func (q *Queue) Wait(ctx context.Context, try func() (done bool, err error)) error {
 	w := &waiter{wake: make(chan struct{}, 1), since: time.Now()}
@@ -45,21 +44,21 @@ func (q *Queue) Wait(ctx context.Context, try func() (done bool, err error)) err
 	}
 }
 
-// Wake lets the first in line try again. It never blocks.
+// Wake makes the first waiting caller try again. It never blocks.
 func (q *Queue) Wake() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.wakeFirst()
 }
 
-// Len is how many wait.
+// Len is the number of waiting callers.
 func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.waiting)
 }
 
-// Oldest is since when the first in line waits; zero when nobody does.
+// Oldest is the time since which the first caller waits; zero if none does.
 func (q *Queue) Oldest() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -75,7 +74,7 @@ func (q *Queue) wakeFirst() {
 	}
 	select {
 	case q.waiting[0].wake <- struct{}{}:
-	default: // already told
+	default: // already woken
 	}
 }
 
@@ -88,8 +87,8 @@ func (q *Queue) join(w *waiter) {
 	}
 }
 
-// leave wakes the next one: what was enough for this caller may be for two, and
-// a caller that gave up may have swallowed a wake.
+// leave wakes the next caller: the supply may suffice for two, and a caller that
+// gave up may have consumed a wake.
 func (q *Queue) leave(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestTheFirstInLineIsServedFirst(t *testing.T) {
+func TestTheFirstCallerIsServedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queue
 		var stock int
@@ -45,12 +45,12 @@ func TestTheFirstInLineIsServedFirst(t *testing.T) {
 		q.Wake()
 		group.Wait()
 		if q.Len() != 0 || !q.Oldest().IsZero() {
-			t.Error("somebody is left in the line")
+			t.Error("a caller is left in the queue")
 		}
 	})
 }
 
-func TestNobodyOvertakesTheLine(t *testing.T) {
+func TestALaterCallerDoesNotOvertake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queue
 		var served []string
@@ -66,7 +66,7 @@ func TestNobodyOvertakesTheLine(t *testing.T) {
 		var group sync.WaitGroup
 		group.Go(func() { _ = q.Wait(t.Context(), try("early")) })
 		synctest.Wait()
-		open = true // not told yet
+		open = true // not woken yet
 		group.Go(func() { _ = q.Wait(t.Context(), try("late")) })
 		synctest.Wait()
 		if len(served) != 0 {
@@ -80,7 +80,7 @@ func TestNobodyOvertakesTheLine(t *testing.T) {
 	})
 }
 
-func TestWhoGivesUpPassesTheWakeOn(t *testing.T) {
+func TestACallerThatGivesUpPassesItsWakeOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queue
 		gone := errors.New("gone")

@@ -1,5 +1,5 @@
 // Package serial runs work on the same key one after another, in the order it
-// came, and lets some of it push the rest aside.
+// came, and allows some of it to cancel the rest.
 //
 // It knows no technology and owns no goroutine. The agent serialises CNI calls
 // by container and interface with it.
@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// ErrPreempted is the cause of the end of work that Preempt pushed aside.
-var ErrPreempted = errors.New("pushed aside by a later call")
+// ErrPreempted is the cause with which Preempt cancels work.
+var ErrPreempted = errors.New("preempted by a later call")
 
 // Keys is a set of queues, one per key. The zero value is ready.
 type Keys[K comparable] struct {
@@ -20,7 +20,7 @@ type Keys[K comparable] struct {
 	queues map[K]*queue
 }
 
-// queue is one key's: who runs, and who waits behind it.
+// queue is the calls of one key: one runs, the others wait.
 type queue struct {
 	turns []*turn // the first one runs
 }
@@ -28,7 +28,7 @@ type queue struct {
 type turn struct {
 	ready  chan struct{} // closed when it is first
 	cancel context.CancelCauseFunc
-	firm   bool // Preempt leaves it alone
+	firm   bool // Preempt does not cancel it
 }
 
 // Do runs fn when everything that came before it under key has returned, with a
@@ -38,8 +38,8 @@ func (k *Keys[K]) Do(ctx context.Context, key K, fn func(context.Context) error)
 	return k.run(ctx, key, false, fn)
 }
 
-// Preempt ends what Do runs or has waiting under key, and then takes its turn.
-// It is not pushed aside itself.
+// Preempt cancels what Do runs or has waiting under key, and then takes its turn.
+// Another Preempt does not cancel it.
 func (k *Keys[K]) Preempt(ctx context.Context, key K, fn func(context.Context) error) error {
 	return k.run(ctx, key, true, fn)
 }
@@ -65,7 +65,7 @@ func (k *Keys[K]) run(ctx context.Context, key K, firm bool, fn func(context.Con
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if ctx.Err() != nil { // both at once: nothing has begun, so nothing begins
+	if ctx.Err() != nil { // ready and cancelled at once: fn has not begun, so it is not called
 		return context.Cause(ctx)
 	}
 	return fn(ctx)

@@ -44,16 +44,16 @@ func TestADELEndsTheADDBeforeItButNotAnotherDEL(t *testing.T) {
 		var group sync.WaitGroup
 		release := make(chan struct{})
 		var first, second error
-		group.Go(func() { // runs, until pushed aside
+		group.Go(func() { // runs, until preempted
 			first = keys.Do(t.Context(), "a", func(ctx context.Context) error {
 				<-ctx.Done()
 				return context.Cause(ctx)
 			})
 		})
 		synctest.Wait()
-		group.Go(func() { // waits, until pushed aside
+		group.Go(func() { // waits, until preempted
 			second = keys.Do(t.Context(), "a", func(context.Context) error {
-				t.Error("ran although pushed aside")
+				t.Error("ran although preempted")
 				return nil
 			})
 		})
@@ -66,7 +66,7 @@ func TestADELEndsTheADDBeforeItButNotAnotherDEL(t *testing.T) {
 					dels.Add(1)
 					return ctx.Err()
 				}); err != nil {
-					t.Errorf("a DEL was pushed aside: %v", err)
+					t.Errorf("a DEL was preempted: %v", err)
 				}
 			})
 		}
@@ -111,7 +111,7 @@ func TestAWaitingCallThatIsGivenUpDoesNotHoldUpTheRest(t *testing.T) {
 	})
 }
 
-func TestNeverTwoAtOnceWhateverIsPushedAside(t *testing.T) {
+func TestNeverTwoAtOnceWhateverIsPreempted(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		firm := rapid.SliceOfN(rapid.Bool(), 1, 20).Draw(rt, "firm")
 		var keys Keys[int]
@@ -141,7 +141,7 @@ func TestNeverTwoAtOnceWhateverIsPushedAside(t *testing.T) {
 			}
 		}
 		if int(ran.Load()) < want {
-			rt.Errorf("%d ran, of which %d could not be pushed aside", ran.Load(), want)
+			rt.Errorf("%d ran, of which %d could not be preempted", ran.Load(), want)
 		}
 	})
 }

@@ -1,9 +1,9 @@
-// Package steps carries out an ordered list of named steps, writes down where it
-// is, and takes everything back in reverse when one of them fails or when a
-// crash left the list half done.
+// Package steps runs an ordered list of named steps, journals its progress, and
+// undoes the steps in reverse order when one fails or when a crash left the list
+// incomplete.
 //
-// It knows no technology and owns no goroutine. The agent's ADD is such a list:
-// rooms add steps to it.
+// It knows no technology and owns no goroutine. The agent's ADD is such a list, to
+// which components add steps.
 package steps
 
 import (
@@ -14,14 +14,14 @@ import (
 )
 
 // Step is one step over a subject of type T. Do and Undo must be idempotent:
-// after a crash nobody knows whether the last one took effect.
+// after a crash it is not known whether the last one took effect.
 type Step[T any] struct {
 	Name string
 	Do   func(ctx context.Context, subject T) error
-	// Undo takes back what Do did, fully or partly; nil: there is nothing to.
+	// Undo reverts what Do did, fully or partly; nil: nothing to revert.
 	Undo func(ctx context.Context, subject T) error
-	// Journal has the list's Journal called before Do: from here on a crash
-	// leaves something behind.
+	// Journal makes the list's Journal be called before Do: from here on a crash
+	// leaves something to revert.
 	Journal bool
 }
 
@@ -29,27 +29,26 @@ type Step[T any] struct {
 type List[T any] struct {
 	Steps []Step[T]
 	// Journal writes durably that the subject is about to take step at; an empty
-	// at says that all are done. When it fails, the steps are taken back.
+	// at says that all are done. When it fails, the steps are undone.
 	Journal func(ctx context.Context, subject T, at string) error
-	// Observe is told of each step's duration and result. May be nil.
+	// Observe is called with each step's duration and result. May be nil.
 	Observe func(step string, undo bool, took time.Duration, err error)
-	// UndoTimeout bounds the taking back, which goes on when the context of Run
-	// has ended; 30 s when 0.
+	// UndoTimeout bounds the undoing, which continues when the context of Run has
+	// ended; 30 s when 0.
 	UndoTimeout time.Duration
 }
 
-// Failure is the error of Run: the step that failed, and what could not be taken
-// back.
+// Failure is the error of Run: the step that failed, and what could not be undone.
 type Failure struct {
 	Step string
 	Err  error
-	// Undo is nil when everything was taken back.
+	// Undo is nil when all steps were undone.
 	Undo error
 }
 
 func (f *Failure) Error() string {
 	if f.Undo != nil {
-		return fmt.Sprintf("%s: %v (taking it back: %v)", f.Step, f.Err, f.Undo)
+		return fmt.Sprintf("%s: %v (undo: %v)", f.Step, f.Err, f.Undo)
 	}
 	return fmt.Sprintf("%s: %v", f.Step, f.Err)
 }
@@ -80,8 +79,8 @@ func (l *List[T]) Run(ctx context.Context, subject T) error {
 	return nil
 }
 
-// undo takes back the first n steps, last first. One that cannot be taken back
-// does not keep the others.
+// undo undoes the first n steps, last first. One that fails does not prevent
+// the others.
 func (l *List[T]) undo(ctx context.Context, subject T, n int) error {
 	timeout := l.UndoTimeout
 	if timeout == 0 {
