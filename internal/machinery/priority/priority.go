@@ -1,4 +1,4 @@
-// Package priority lets work that tolerates delay give way to work that does not.
+// Package priority makes work that tolerates delay wait for work that does not.
 //
 // It knows no technology and owns no goroutine. The agent's DELs, its GC and the
 // deletion of links give way to ADDs with it: a pod that starts is waited for, one

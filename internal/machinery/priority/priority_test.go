@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestWorkThatToleratesDelayYieldsButNotForEver(t *testing.T) {
+func TestWorkThatToleratesDelayYieldsForABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &Gate{}
 		waited := func() time.Duration {

@@ -55,7 +55,7 @@ type Actual[T any] interface {
 	Prune(ctx context.Context, keep []T) error
 }
 
-// Batcher is implemented by Ops whose target takes many rows in one call. Both
+// Batcher is implemented by Ops of a target that takes many rows in one call. Both
 // methods return one error for each row, in order, or nil when all succeeded.
 type Batcher[T any] interface {
 	UpdateBatch(ctx context.Context, rows []T) []error

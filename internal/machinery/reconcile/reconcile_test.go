@@ -95,9 +95,9 @@ func TestWhatOthersDidToADoneRowIsReportedOnceAndRepaired(t *testing.T) {
 
 func TestDriftThatCannotBeRepairedIsReportedOnce(t *testing.T) {
 	for name, set := range map[string]func(g *rig, on bool){
-		"the repair fails":               func(g *rig, on bool) { g.refuse["a"] = on },
-		"the repair changes nothing":     func(g *rig, on bool) { g.stuck["a"] = on },
-		"the repair cannot be looked at": nil,
+		"the repair fails":              func(g *rig, on bool) { g.refuse["a"] = on },
+		"the repair changes nothing":    func(g *rig, on bool) { g.stuck["a"] = on },
+		"the repair cannot be verified": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,8 @@ const (
 	Failed  State = "failed"  // its last attempt failed; another one follows
 )
 
-// Status says how far a row, at a revision, is reconciled. A row whose status is
-// missing, or of another revision, is pending.
+// Status says how far a row, at a revision, is reconciled. A row without a
+// status, or with one of another revision, is pending.
 type Status struct {
 	Key  table.Key // of the row
 	Name string    // the key, for people

@@ -13,8 +13,8 @@ import (
 type world struct {
 	things  map[string]bool
 	journal []string
-	failAt  string // the step whose Do fails, after its effect
-	stuck   string // the step whose Undo fails
+	failAt  string // the step with a Do that fails, after its effect
+	stuck   string // the step with an Undo that fails
 }
 
 var errStep = errors.New("no")

@@ -21,7 +21,7 @@ type Tracker[T any] struct {
 	last  Revision
 }
 
-// Track returns a tracker, whose first changes are all rows that there are. It waits
+// Track returns a tracker; its first changes are all rows that there are. Track waits
 // for a running Update, so it must not be called in one.
 func (t *Table[T]) Track() *Tracker[T] {
 	t.db.writing.Lock() // so that no running update deletes a row without burying it
