@@ -100,7 +100,6 @@ func notYet() []string {
 		"internal/app",
 		"internal/core",
 		"internal/edge",
-		"internal/machinery",
 		"lab",
 		"sim/fabric",
 		"test/node",
