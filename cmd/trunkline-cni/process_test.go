@@ -45,6 +45,7 @@ func runProcess(t *testing.T, socket, command string, prepare, during func(*exec
 	t.Helper()
 	spool := filepath.Join(t.TempDir(), "spool")
 	cmd := exec.Command(program(t))
+	cmd.Env = []string{"GORACE=atexit_sleep_ms=0"} // the race detector would sleep a second at exit
 	for k, v := range environment(command) {
 		cmd.Env = append(cmd.Env, k+"="+v)
 	}
