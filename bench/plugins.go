@@ -138,7 +138,7 @@ func plugins(r *run, o Options) []Result {
 // used again, and the pool has free addresses for the next ADDs.
 func rest(n *node.Node, free int) {
 	n.Until("no quarantined and enough free addresses", func() error {
-		b := n.Book()
+		b := n.Ledger()
 		if left := node.Count(b, "quarantined"); left > 0 || b.Pool.Free < free {
 			return fmt.Errorf("%d quarantined, %d free", left, b.Pool.Free)
 		}

@@ -79,7 +79,7 @@ func compared(name, unit string, ours, theirs []float64, b budget) Result {
 func quantile(samples []float64, q float64) float64 {
 	s := slices.Sorted(slices.Values(samples))
 	at := q * float64(len(s)-1)
-	low := int(math.Floor(at))
+	low := int(at)
 	high := min(low+1, len(s)-1)
 	return s[low] + (s[high]-s[low])*(at-float64(low))
 }

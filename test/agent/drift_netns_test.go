@@ -56,10 +56,10 @@ func TestOwnChangesAreNotReportedAsDrift(t *testing.T) {
 	}
 	enis := map[string]bool{}
 	most := func() (least int) {
-		for _, e := range n.Book().ENIs {
+		for _, e := range n.Ledger().ENIs {
 			enis[e.ID] = true
 		}
-		return len(n.Book().ENIs)
+		return len(n.Ledger().ENIs)
 	}
 	began := time.Now()
 	for round := 0; round < 3 || time.Since(began) < 65*time.Second; round++ {

@@ -38,7 +38,7 @@ func damageJournal(t *testing.T, n *node.Node) {
 
 // row returns the ledger's entry of an address; the zero value if there is none.
 func row(n *node.Node, addr netip.Addr) introspection.Address {
-	for _, e := range n.Book().ENIs {
+	for _, e := range n.Ledger().ENIs {
 		for _, a := range e.Addresses {
 			if a.Address == addr {
 				return a

@@ -61,7 +61,7 @@ func TestPodLifecycle(t *testing.T) {
 		t.Errorf("DEL twice: %v", err)
 	}
 	n.Until("the address cools down and is free", func() error {
-		if got := n.Book(); node.Count(got, "assigned") != 1 || node.Count(got, "cooling")+node.Count(got, "quarantined") != 0 {
+		if got := n.Ledger(); node.Count(got, "assigned") != 1 || node.Count(got, "cooling")+node.Count(got, "quarantined") != 0 {
 			return fmt.Errorf("%d assigned, %d cooling, %d quarantined", node.Count(got, "assigned"), node.Count(got, "cooling"), node.Count(got, "quarantined"))
 		}
 		return nil
@@ -70,7 +70,7 @@ func TestPodLifecycle(t *testing.T) {
 		t.Errorf("GC: %v", err)
 	}
 	n.Until("GC deletes the other pod", func() error {
-		if got := node.Count(n.Book(), "assigned"); got != 0 {
+		if got := node.Count(n.Ledger(), "assigned"); got != 0 {
 			return fmt.Errorf("%d assigned", got)
 		}
 		return nil
@@ -206,7 +206,7 @@ func TestKilledAgentsConverge(t *testing.T) {
 	n.StartAgent()
 	n.UntilReady()
 	n.Until("the spooled DEL is executed", func() error {
-		if got := n.Book(); node.Count(got, "assigned") != 1 {
+		if got := n.Ledger(); node.Count(got, "assigned") != 1 {
 			return fmt.Errorf("%d assigned", node.Count(got, "assigned"))
 		}
 		return nil
@@ -335,7 +335,7 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 		t.Errorf("only agents changed the kernel, and they report\n%s", strings.Join(got, "\n"))
 	}
 	n.Until("the ledger has exactly the returned addresses", func() error {
-		b := n.Book()
+		b := n.Ledger()
 		if got := node.Count(b, "assigned"); got != len(seen) || node.Count(b, "quarantined") != 0 {
 			return fmt.Errorf("%d assigned, want %d; %d quarantined", got, len(seen), node.Count(b, "quarantined"))
 		}
@@ -431,7 +431,7 @@ func TestADamagedJournalIsRebuiltFromTheKernelAndEC2(t *testing.T) {
 		t.Error(err)
 	}
 	n.Until("the rebuilt attachment is deleted", func() error {
-		if got := n.Book(); node.Count(got, "assigned") != 1 {
+		if got := n.Ledger(); node.Count(got, "assigned") != 1 {
 			return fmt.Errorf("%d assigned", node.Count(got, "assigned"))
 		}
 		return nil

@@ -48,7 +48,7 @@ func TestRenamedInterfaceKeepsItsPods(t *testing.T) {
 // linkOf returns the device of the interface that has a pod's address.
 func linkOf(t *testing.T, n *node.Node, p *node.Pod) string {
 	t.Helper()
-	for _, e := range n.Book().ENIs {
+	for _, e := range n.Ledger().ENIs {
 		for _, a := range e.Addresses {
 			if a.Address != p.Addr {
 				continue

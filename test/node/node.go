@@ -36,8 +36,8 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// patience bounds every wait. It is long because the machine may be loaded.
-const patience = 2 * time.Minute
+// timeout bounds every wait. It is long, for machines under load.
+const timeout = 2 * time.Minute
 
 // T is the part of testing.TB that a node needs; benchmarks outside `go test` have their
 // own.
@@ -226,7 +226,7 @@ func (n *Node) Kill() {
 // Until waits until ok returns nil. what names the condition in the failure message.
 func (n *Node) Until(what string, ok func() error) {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(n.t.Context(), timeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -273,8 +273,8 @@ func (n *Node) UntilReady() {
 	n.Until("ready agent", func() error { return n.Get("/readyz", nil) })
 }
 
-// Book is what the agent knows of its addresses.
-func (n *Node) Book() introspection.Ledger {
+// Ledger is the agent's record of its addresses.
+func (n *Node) Ledger() introspection.Ledger {
 	n.t.Helper()
 	var b introspection.Ledger
 	if err := n.Get(introspection.LedgerPath, &b); err != nil {
@@ -283,7 +283,7 @@ func (n *Node) Book() introspection.Ledger {
 	return b
 }
 
-// Count returns how many addresses of the book are in a state.
+// Count returns how many addresses of the ledger are in a state.
 func Count(b introspection.Ledger, state string) (sum int) {
 	for _, e := range b.ENIs {
 		for _, a := range e.Addresses {
@@ -333,7 +333,7 @@ func (n *Node) NewPod(name string) *Pod {
 // Add runs ADD and sets p.Addr.
 func (n *Node) Add(p *Pod) error {
 	cni, list := n.CNI()
-	ctx, cancel := context.WithTimeout(n.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(n.t.Context(), timeout)
 	defer cancel()
 	result, err := cni.AddNetworkList(ctx, list, p.RT)
 	if err != nil {
