@@ -14,8 +14,7 @@ import (
 	"github.com/trunkline/trunkline/lab/workload"
 )
 
-// fullNode is the Deployment of churn_test.go bound to one node, with a longer grace
-// period for machines with two cores.
+// fullNode is the Deployment of churn_test.go with an affinity to one node.
 func fullNode(node string) string {
 	const pod = "      terminationGracePeriodSeconds: 1\n"
 	return strings.Replace(workload.Crowd, pod, pod+`      affinity:
