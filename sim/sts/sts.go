@@ -1,7 +1,7 @@
-// Package sts is the part of AWS's Security Token Service that a node and its
-// pods need: AssumeRoleWithWebIdentity for service accounts and
-// GetCallerIdentity. It decides who may take on a role; sim/iam issues the
-// credentials and sim/world serves it next to EC2, over the same wire.
+// Package sts is the part of AWS's Security Token Service that a node and its pods
+// need: AssumeRoleWithWebIdentity for service accounts and GetCallerIdentity. It
+// decides which service account may assume a role; sim/iam issues the credentials,
+// and sim/world serves it next to EC2, over the same protocol.
 //
 // Source: STS API reference, version 2011-06-15.
 package sts
@@ -24,11 +24,11 @@ import (
 // Version is the API version that clients send.
 const Version = "2011-06-15"
 
-// Audience is the one that tokens for AWS carry.
+// Audience is the audience of tokens for AWS.
 const Audience = "sts.amazonaws.com"
 
-// Issuer is an OpenID Connect provider the account trusts: a cluster's API
-// server that signs service account tokens.
+// Issuer is an OpenID Connect provider that the account trusts: a cluster's API
+// server, which signs service account tokens.
 type Issuer struct {
 	URL string // the token's iss
 	// Keys are the public keys the issuer signs with: PEM (PUBLIC KEY blocks) or
@@ -36,7 +36,7 @@ type Issuer struct {
 	Keys []byte
 }
 
-// STS answers for one account. Make it with New.
+// STS serves one account. Make it with New.
 type STS struct {
 	iam *iam.Account
 	now func() time.Time
@@ -45,7 +45,7 @@ type STS struct {
 	issuers map[string]keySet
 }
 
-// New makes a service that trusts nobody yet. now may be nil.
+// New makes a service that trusts no issuer yet. now may be nil.
 func New(account *iam.Account, now func() time.Time) *STS {
 	if now == nil {
 		now = time.Now
@@ -53,7 +53,7 @@ func New(account *iam.Account, now func() time.Time) *STS {
 	return &STS{iam: account, now: now, issuers: map[string]keySet{}}
 }
 
-// Trust accepts the tokens of an issuer from now on; its earlier keys are void.
+// Trust accepts tokens of an issuer from now on, and replaces its earlier keys.
 func (s *STS) Trust(i Issuer) error {
 	if i.URL == "" {
 		return fmt.Errorf("trust issuer: no URL")
@@ -75,7 +75,7 @@ func (s *STS) keys(issuer string) (keySet, bool) {
 	return k, ok
 }
 
-// Service is the table of actions.
+// Service returns the table of actions.
 func (s *STS) Service() query.Service {
 	page := func(action string) string {
 		return "https://docs.aws.amazon.com/STS/latest/APIReference/API_" + action + ".html"
@@ -130,10 +130,11 @@ type assumed struct {
 	Audience    string         `q:"Audience"`
 }
 
-// sessionName is what a session may be called. Source: API_AssumeRoleWithWebIdentity.html.
+// sessionName matches valid session names. Source:
+// API_AssumeRoleWithWebIdentity.html.
 var sessionName = regexp.MustCompile(`^[a-zA-Z0-9_+=,.@-]{2,64}$`)
 
-// How long assumed credentials may live, in seconds.
+// Lifetime of assumed credentials, in seconds.
 const (
 	minSeconds     = 900
 	maxSeconds     = 43200
@@ -176,7 +177,7 @@ func (s *STS) assume(_ *query.Call, r *webIdentity) (*assumed, error) {
 	}, nil
 }
 
-// trusts reports whether a role's trust policy lets the holder of a token in.
+// trusts reports whether a role's trust policy accepts the token.
 func trusts(r iam.Role, c jwt.Claims) bool {
 	for _, t := range r.Trust {
 		audience := t.Audience

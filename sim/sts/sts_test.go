@@ -151,9 +151,9 @@ type given string
 // GetIdentityToken implements the SDK's IdentityTokenRetriever.
 func (g given) GetIdentityToken() ([]byte, error) { return []byte(g), nil }
 
-// A pod's way to credentials, by the SDK's own provider, for both key types and
-// both ways to hand keys over.
-func TestAServiceAccountTakesOnItsRole(t *testing.T) {
+// A pod obtains credentials through the SDK's own provider, for both key types and
+// both key formats.
+func TestServiceAccountAssumesItsRole(t *testing.T) {
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestAServiceAccountTakesOnItsRole(t *testing.T) {
 				t.Fatal(err)
 			}
 			if left := time.Until(got.Expires); left < 50*time.Minute || left > time.Hour {
-				t.Errorf("credentials live %s, want an hour", left)
+				t.Errorf("credentials expire in %s, want an hour", left)
 			}
 			who, err := s.as(credentials.StaticCredentialsProvider{Value: got}).GetCallerIdentity(t.Context(), &awssts.GetCallerIdentityInput{})
 			if err != nil || *who.Arn != "arn:aws:sts::111122223333:assumed-role/controller/pod-1" || *who.Account != "111122223333" {
@@ -188,7 +188,7 @@ func TestAServiceAccountTakesOnItsRole(t *testing.T) {
 	}
 }
 
-func TestATokenThatIsNotGoodEnoughIsRefused(t *testing.T) {
+func TestInvalidTokensAreRefused(t *testing.T) {
 	key, other := ecKey(t), ecKey(t)
 	set := func(name string, value any) func(map[string]any) {
 		return func(c map[string]any) { c[name] = value }
@@ -199,17 +199,17 @@ func TestATokenThatIsNotGoodEnoughIsRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		token, role, code string
 	}{
-		"a key of somebody else":   {token(t, other, claims(nil)), "controller", "InvalidIdentityToken"},
-		"no signature":             {forged, "controller", "InvalidIdentityToken"},
-		"claims of another token":  {parts[0] + "." + strings.Split(token(t, key, claims(set("sub", "x"))), ".")[1] + "." + parts[2], "controller", "InvalidIdentityToken"},
-		"no token":                 {"rubbish", "controller", "InvalidIdentityToken"},
-		"an issuer nobody trusts":  {token(t, key, claims(set("iss", "https://evil"))), "controller", "InvalidIdentityToken"},
-		"an expired token":         {token(t, key, claims(set("exp", time.Now().Add(-time.Second).Unix()))), "controller", "ExpiredTokenException"},
-		"a token without an end":   {token(t, key, claims(func(c map[string]any) { delete(c, "exp") })), "controller", "ExpiredTokenException"},
-		"a token of tomorrow":      {token(t, key, claims(set("nbf", time.Now().Add(time.Hour).Unix()))), "controller", "InvalidIdentityToken"},
-		"another service account":  {token(t, key, claims(set("sub", "system:serviceaccount:default:default"))), "controller", "AccessDenied"},
-		"another audience":         {token(t, key, claims(set("aud", "kubernetes"))), "controller", "AccessDenied"},
-		"a role that is not there": {good, "nobody", "AccessDenied"},
+		"a key of another issuer":       {token(t, other, claims(nil)), "controller", "InvalidIdentityToken"},
+		"no signature":                  {forged, "controller", "InvalidIdentityToken"},
+		"claims of another token":       {parts[0] + "." + strings.Split(token(t, key, claims(set("sub", "x"))), ".")[1] + "." + parts[2], "controller", "InvalidIdentityToken"},
+		"no token":                      {"rubbish", "controller", "InvalidIdentityToken"},
+		"an untrusted issuer":           {token(t, key, claims(set("iss", "https://evil"))), "controller", "InvalidIdentityToken"},
+		"an expired token":              {token(t, key, claims(set("exp", time.Now().Add(-time.Second).Unix()))), "controller", "ExpiredTokenException"},
+		"a token without an end":        {token(t, key, claims(func(c map[string]any) { delete(c, "exp") })), "controller", "ExpiredTokenException"},
+		"a token that is not valid yet": {token(t, key, claims(set("nbf", time.Now().Add(time.Hour).Unix()))), "controller", "InvalidIdentityToken"},
+		"another service account":       {token(t, key, claims(set("sub", "system:serviceaccount:default:default"))), "controller", "AccessDenied"},
+		"another audience":              {token(t, key, claims(set("aud", "kubernetes"))), "controller", "AccessDenied"},
+		"a missing role":                {good, "missing", "AccessDenied"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t)
@@ -224,7 +224,7 @@ func TestATokenThatIsNotGoodEnoughIsRefused(t *testing.T) {
 	}
 }
 
-func TestASessionsNameIsOneThatAnARNCanHold(t *testing.T) {
+func TestSessionNamesAreValidInAnARN(t *testing.T) {
 	key := ecKey(t)
 	given := token(t, key, claims(nil))
 	s := start(t)
@@ -247,7 +247,7 @@ func TestASessionsNameIsOneThatAnARNCanHold(t *testing.T) {
 	}
 }
 
-func TestSTSWordsItsOwnRefusals(t *testing.T) {
+func TestRefusalsHaveSTSsErrorCodes(t *testing.T) {
 	s := start(t)
 	who := func(id, secret, token string) error {
 		_, err := s.as(credentials.NewStaticCredentialsProvider(id, secret, token)).GetCallerIdentity(context.Background(), &awssts.GetCallerIdentityInput{})
@@ -262,14 +262,14 @@ func TestSTSWordsItsOwnRefusals(t *testing.T) {
 	wantCode(t, who(c.AccessKeyID, c.SecretAccessKey, c.Token), "ExpiredToken")
 }
 
-func TestKeysThatVerifyNothingAreRefused(t *testing.T) {
+func TestUnusableKeysAreRefused(t *testing.T) {
 	s := start(t)
 	for _, keys := range []string{
 		"", "rubbish", `{"keys": []}`, `{"keys": [{"kty": "oct", "k": "AA"}]}`, `{"keys": [{"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}]}`,
 		"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
 	} {
 		if err := s.sts.Trust(sts.Issuer{URL: issuer, Keys: []byte(keys)}); err == nil {
-			t.Errorf("%q is taken", keys)
+			t.Errorf("%q is accepted", keys)
 		}
 	}
 }

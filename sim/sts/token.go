@@ -17,19 +17,19 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// algorithms are the ones that API servers sign service account tokens with.
+// algorithms are those that API servers sign service account tokens with.
 func algorithms() []jose.SignatureAlgorithm { return []jose.SignatureAlgorithm{jose.RS256, jose.ES256} }
 
-// verify checks a token's signature and times and returns what it claims.
+// verify checks a token's signature and times and returns its claims.
 func (s *STS) verify(token string) (jwt.Claims, error) {
 	invalid := func(why string) (jwt.Claims, error) {
 		return jwt.Claims{}, cloud.Errorf("InvalidIdentityToken", "Provided token is invalid: %s", why)
 	}
 	signed, err := jwt.ParseSigned(token, algorithms())
 	if err != nil {
-		return invalid("it is no JSON Web Token signed by RS256 or ES256")
+		return invalid("it is not a JSON Web Token signed by RS256 or ES256")
 	}
-	var claimed jwt.Claims // by a token of which nothing is verified yet
+	var claimed jwt.Claims // by the token, not verified yet
 	if err := signed.UnsafeClaimsWithoutVerification(&claimed); err != nil {
 		return invalid("its claims cannot be decoded")
 	}
@@ -41,7 +41,8 @@ func (s *STS) verify(token string) (jwt.Claims, error) {
 	if !ok {
 		return invalid("no key of the issuer made its " + signed.Headers[0].Algorithm + " signature")
 	}
-	// The library's own check accepts a token without an expiry, and one of now.
+	// The library's own check accepts a token without an expiry, and one that expires
+	// now.
 	now := s.now()
 	if expires := claims.Expiry.Time(); !now.Before(expires) {
 		return jwt.Claims{}, cloud.Errorf("ExpiredTokenException", "Token expired: current date/time %d must be before the expiration date/time %d", now.Unix(), expires.Unix())
@@ -52,11 +53,12 @@ func (s *STS) verify(token string) (jwt.Claims, error) {
 	return claims, nil
 }
 
-// keySet are an issuer's public keys. A key has no id when the issuer gave none.
+// keySet is the set of an issuer's public keys. A key has no id if the issuer gave
+// none.
 type keySet []jose.JSONWebKey
 
-// verify returns what a token claims that is signed with the key it names, or with
-// any where it or the key has no id.
+// verify returns the claims of a token that is signed with the key it names, or with
+// any key if it or the key has no id.
 func (ks keySet) verify(token *jwt.JSONWebToken) (claims jwt.Claims, ok bool) {
 	id := token.Headers[0].KeyID
 	for _, k := range ks {
@@ -90,7 +92,7 @@ func parseKeys(raw []byte) (keySet, error) {
 	return out, out.usable()
 }
 
-// usable refuses a set with a key that could verify nothing, and an empty one.
+// usable refuses an empty set, and a set with a key that STS cannot use.
 func (ks keySet) usable() error {
 	if len(ks) == 0 {
 		return errors.New("no public key")
