@@ -7,8 +7,8 @@
 // given one also where a file with another mode exists, and what a killed process
 // left can be found again.
 //
-// The product, the embedded VPC and the lab call it. Files whose durability is a
-// protocol of its own, the journal and the plugin's spool, do not: see
+// The product, the embedded VPC and the lab call it. The journal and the plugin's
+// spool do not, because their durability is a protocol of its own: see
 // docs/deps.md.
 package atomicfile
 
@@ -24,10 +24,10 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Write replaces the file at path, whose directory exists. mode is applied
-// whatever the umask and the mode of an earlier file. The content is on the disk
-// when Write returns; after a power loss the name may still be the old file's, for
-// the directory is not synced.
+// Write replaces the file at path in an existing directory. mode is applied whatever
+// the umask and the mode of an earlier file. The content is on the disk when Write
+// returns; after a power loss the name may still be the old file's, because the
+// directory is not synced.
 func Write(path string, content []byte, mode fs.FileMode) error {
 	return WriteFrom(path, bytes.NewReader(content), mode)
 }
@@ -46,9 +46,9 @@ func WriteFrom(path string, from io.Reader, mode fs.FileMode) (err error) {
 	return f.CloseAtomicallyReplace()
 }
 
-// RemoveLeftovers deletes the temporary files of writes to path whose process was
-// killed. The caller ensures that no write to path is in flight. An absent
-// directory is success.
+// RemoveLeftovers deletes the temporary files of writes to path by processes that
+// were killed. The caller ensures that no write to path is in flight. An absent
+// directory is a success.
 func RemoveLeftovers(path string) error {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -56,7 +56,7 @@ func DoAt(path string, fn func() error) error {
 	return Do(ns, fn)
 }
 
-// Enter moves the calling thread into the namespace at path for good. The caller
+// Enter moves the calling thread into the namespace at path permanently. The caller
 // has locked its goroutine to the thread and never unlocks it.
 func Enter(path string) error {
 	ns, err := os.Open(path)
@@ -115,9 +115,9 @@ func Delete(name string) error {
 	return nil
 }
 
-// onOwnThread runs fn on a locked thread, whose namespace it restores afterwards.
-// A thread that cannot return ends with its goroutine, as does that of a function
-// that ends its goroutine: the caller gets ErrExited then.
+// onOwnThread runs fn on a locked thread and restores the thread's namespace
+// afterwards. A thread that cannot be restored ends with its goroutine. If fn ends
+// its goroutine, the thread ends too and the caller gets ErrExited.
 func onOwnThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -159,7 +159,7 @@ func TestEnterMovesTheCallingThread(t *testing.T) {
 	}
 	got := make(chan place)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // permanently: the thread ends with the goroutine
 		if err := Enter(Path(name)); err != nil {
 			got <- place{err: err}
 			return
