@@ -27,7 +27,7 @@ type observation struct {
 	pods     []observedPod              // ADD succeeded, DEL not requested
 	ec2      map[vpc.ENIID][]netip.Addr // secondary addresses of the node's interfaces
 	detached []vpc.ENIID                // interfaces of the account on no instance
-	ledger   introspection.Ledger         // as the agent reports it
+	ledger   introspection.Ledger       // as the agent reports it
 	kernel   map[string][]string        // objects in the node's kernel, by kind
 	spooled  []string                   // DELs in the spool
 }
