@@ -48,7 +48,7 @@ func TestChecksDetectEveryDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A stopped agent cannot repair the damage.
-	if err := v.running.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := v.signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	ledger := initial.ledger
@@ -240,7 +240,7 @@ func damageInLedger(ledger *introspection.Ledger, p *node.Pod) []damage {
 // An agent that ends without a SIGKILL, for example by a panic, is detected.
 func TestAgentThatEndsByItselfIsDetected(t *testing.T) {
 	v := newVictim(t, "")
-	if err := v.running.Process.Signal(syscall.SIGQUIT); err != nil {
+	if err := v.signal(syscall.SIGQUIT); err != nil {
 		t.Fatal(err)
 	}
 	<-v.done

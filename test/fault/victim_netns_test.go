@@ -111,6 +111,13 @@ func (v *victim) supervise(ctx context.Context) {
 	v.mu.Unlock()
 }
 
+// signal sends the running agent a signal.
+func (v *victim) signal(s os.Signal) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.running.Process.Signal(s)
+}
+
 // kill kills the running agent, if any; the supervisor starts the next.
 func (v *victim) kill() {
 	v.mu.Lock()
