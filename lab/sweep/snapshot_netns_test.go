@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/node"
 	"github.com/trunkline/trunkline/lab/node/component"
 	"github.com/trunkline/trunkline/test/testns"
@@ -73,8 +74,10 @@ func leftovers(ns *testns.NS) []leftover {
 	lab := labName()
 	return []leftover{
 		{"namespace", "tl-" + lab + "-other", func(t *testing.T) func() {
-			must(t, exec.Command("ip", "netns", "add", "tl-"+lab+"-other").Run())
-			return func() { must(t, exec.Command("ip", "netns", "del", "tl-"+lab+"-other").Run()) }
+			// Not by `ip netns add`: on its first use after a boot it mounts /run/netns
+			// over itself, and other tests cannot delete their namespaces then (EBUSY).
+			must(t, netns.Make("tl-"+lab+"-other"))
+			return func() { must(t, netns.Delete("tl-"+lab+"-other")) }
 		}},
 		{"link", "forgotten", func(t *testing.T) func() {
 			l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "forgotten"}}
