@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// Upper bounds, so that a reader can overview each at once.
+// Upper bounds of what one reader can keep track of.
 const (
 	maxMethods = 25  // of a type, or of an interface
 	maxFields  = 15  // of a struct, without configuration
