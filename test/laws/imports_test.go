@@ -71,7 +71,7 @@ func laws() []law {
 	return []law{
 		{
 			From: "internal/core", Deny: []string{"*"},
-			Allow: []string{module + "/internal/core", "github.com/gaissmai/bart", "k8s.io/api/", "k8s.io/apimachinery/pkg/labels", "k8s.io/apimachinery/pkg/util/intstr", "k8s.io/apimachinery/pkg/types"},
+			Allow: []string{module + "/internal/core", module + "/internal/kernel/nftables", "github.com/gaissmai/bart", "k8s.io/api/", "k8s.io/apimachinery/pkg/labels", "k8s.io/apimachinery/pkg/util/intstr", "k8s.io/apimachinery/pkg/types"},
 			Why:   "core decides on arguments alone; a client in core makes a decision untestable",
 		},
 		{
@@ -87,6 +87,14 @@ func laws() []law {
 		{
 			From: "internal/kernel", Deny: []string{module}, Allow: []string{module + "/internal/kernel"},
 			Why: "product, sim and lab share these libraries over kernel interfaces, so they decide nothing and know none of them",
+		},
+		{
+			From: "internal/kernel", Deny: []string{module}, Allow: []string{module + "/internal/kernel"},
+			Why: "product, sim and lab share these libraries over kernel interfaces, so they decide nothing and know none of them",
+		},
+		{
+			From: "internal/kernel/nftables", Deny: []string{"*", "context", "io", "log", "net/http", "os", "sync", "syscall"},
+			Why: "core builds these values: the package that opens sockets is internal/kernel/nfnetlink",
 		},
 		{
 			From: "internal/edge", Deny: []string{module + "/internal/app", module + "/cmd"},
@@ -213,10 +221,17 @@ func TestLawsFindForbiddenImports(t *testing.T) {
 		{"internal/core", "log/slog", true},
 		{"internal/core", "math/rand/v2", true},
 		{"internal/core", "strings", false},
+		{"internal/core", module + "/internal/kernel/nftables", false},
+		{"internal/core", module + "/internal/kernel/nfnetlink", true},
 		{"internal/edge", module + "/internal/app/agent", true},
 		{"internal/machinery", module + "/internal/edge/kube", true},
+		{"internal/machinery", module + "/internal/kernel/nfnetlink", true},
 		{"internal/kernel", module + "/internal/core/vpc", true},
 		{"internal/kernel", module + "/internal/kernel/netns", false},
+		{"internal/kernel", module + "/internal/kernel/nftables", false},
+		{"internal/kernel/nftables", module + "/internal/kernel/nfnetlink", true},
+		{"internal/kernel/nftables", "github.com/google/nftables", true},
+		{"internal/kernel/nftables", "net/netip", false},
 		{"api", module + "/internal/core/vpc", true},
 		{"api", "k8s.io/apimachinery/pkg/apis/meta/v1", false},
 		{"cmd/trunkline", module + "/sim/world", true},
@@ -226,6 +241,7 @@ func TestLawsFindForbiddenImports(t *testing.T) {
 		{"sim", module + "/internal/core/ipam", true},
 		{"sim", module + "/internal/kernel/netns", false},
 		{"lab", module + "/internal/kernel/netns", false},
+		{"sim", module + "/internal/kernel/nfnetlink", false},
 		{"lab", module + "/internal/app/agent", true},
 	} {
 		caught := false
