@@ -89,10 +89,6 @@ func laws() []law {
 			Why: "product, sim and lab share these libraries over kernel interfaces, so they decide nothing and know none of them",
 		},
 		{
-			From: "internal/kernel", Deny: []string{module}, Allow: []string{module + "/internal/kernel"},
-			Why: "product, sim and lab share these libraries over kernel interfaces, so they decide nothing and know none of them",
-		},
-		{
 			From: "internal/kernel/nftables", Deny: []string{"*", "context", "io", "log", "net/http", "os", "sync", "syscall"},
 			Why: "core builds these values: the package that opens sockets is internal/kernel/nfnetlink",
 		},
