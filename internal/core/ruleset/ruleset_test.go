@@ -12,6 +12,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -83,7 +84,7 @@ func TestPacketsMeetTheirFate(t *testing.T) {
 			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x80},
 		},
 		{
-			name: "out of the VPC when somebody else translates", config: func(c *Config) { c.ExternalSNAT = true }, p: to(fromB, "203.0.113.10"),
+			name: "out of the VPC with external SNAT", config: func(c *Config) { c.ExternalSNAT = true }, p: to(fromB, "203.0.113.10"),
 			want: Fate{Outcome: Forwarded, Src: fromB.Src, OutLink: "eth1"},
 		},
 		{name: "to a pod of the node", p: to(fromA, "10.0.0.70"), want: Fate{Outcome: Forwarded, Src: fromA.Src, OutLink: "enibbb"}},
@@ -216,12 +217,12 @@ func TestNoPacketOfAPodPassesWithAnotherSource(t *testing.T) {
 }
 
 func TestRangesAreDisjointAndHoldTheSameAddresses(t *testing.T) {
-	got := ranges(prefixes("10.0.0.0/16", "10.0.128.0/17", "10.1.0.0/16", "192.168.4.0/24", "2600::/32"), prefixes("10.0.0.0/16", "0.0.0.0/32", "255.255.255.255/32"))
+	got := merge(prefixes("10.0.0.0/16", "10.0.128.0/17", "10.1.0.0/16", "192.168.4.0/24", "2600::/32", "0.0.0.0/32", "255.255.255.255/32"))
 	var list []string
-	for _, e := range got {
-		list = append(list, e.String())
+	for _, s := range got {
+		list = append(list, s.first.String()+"-"+s.last.String())
 	}
-	want := []string{"inet kept4: 0.0.0.0/32", "inet kept4: 10.0.0.0/15", "inet kept4: 192.168.4.0/24", "inet kept4: 255.255.255.255/32"}
+	want := []string{"0.0.0.0-0.0.0.0", "10.0.0.0-10.1.255.255", "192.168.4.0-192.168.4.255", "255.255.255.255-255.255.255.255"}
 	if diff := cmp.Diff(want, list); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -231,17 +232,17 @@ func TestRangesAreDisjointAndHoldTheSameAddresses(t *testing.T) {
 			a := netip.AddrFrom4([4]byte{10, 0, 0, rapid.Byte().Draw(t, "a")})
 			in = append(in, netip.PrefixFrom(a, rapid.IntRange(24, 32).Draw(t, "bits")).Masked())
 		}
-		out := ranges(in)
+		out := merge(in)
 		for b := range 256 {
 			a, want, got := netip.AddrFrom4([4]byte{10, 0, 0, byte(b)}), false, 0
 			for _, p := range in {
 				want = want || p.Contains(a)
 			}
 			for i, e := range out {
-				if e.Addr.Compare(a) <= 0 && a.Compare(e.To) <= 0 {
+				if e.first.Compare(a) <= 0 && a.Compare(e.last) <= 0 {
 					got++
 				}
-				if i > 0 && !out[i-1].To.Next().Less(e.Addr) {
+				if i > 0 && !out[i-1].last.Next().Less(e.first) {
 					t.Fatalf("%v and %v touch", out[i-1], e)
 				}
 			}
@@ -259,8 +260,8 @@ func TestAPodsElementsAreAllThatDistinguishesARulesetWithIt(t *testing.T) {
 	without.Pods = without.Pods[:1]
 	rs := Compile(without)
 	for _, e := range last.Elements() {
-		s := rs.set(e.Family, e.Set)
-		s.Elements = append(s.Elements, e)
+		s := rs.table(e.Family).Set(e.Set)
+		s.Elements = append(s.Elements, e.Element)
 	}
 	if diff := cmp.Diff(Compile(with).String(), rs.String()); diff != "" {
 		t.Errorf("(-with +without and elements):\n%s", diff)
@@ -272,23 +273,29 @@ func TestALateDELTakesNothingFromANewerPodOfTheSameName(t *testing.T) {
 	newer := Pod{Link: "eniaaa", MAC: macB, Addresses: []netip.Addr{addr("10.0.0.13"), addr("2600:1f14::13")}, Metadata: true}
 	for _, e := range older.Elements() {
 		if slices.Contains(newer.Elements(), e) {
-			t.Errorf("both have %s", e)
+			t.Errorf("both have %+v", e)
 		}
 	}
 }
 
 func TestEveryRuleThatEndsAPacketCountsIt(t *testing.T) {
+	ends := 0
 	for _, table := range Compile(config()).Tables {
 		for _, c := range table.Chains {
 			for _, r := range c.Rules {
-				switch r.Then.(type) {
-				case Drop, Reject:
-					if !r.Count || r.Comment == "" {
-						t.Errorf("chain %s: %s", c.Name, r)
-					}
+				last := r.Exprs[len(r.Exprs)-1]
+				if _, rejects := last.(nftables.Reject); !rejects && last != nftables.Expr(verdict(nftables.Drop)) {
+					continue
+				}
+				ends++
+				if !slices.Contains(r.Exprs, nftables.Expr(nftables.Counter{})) || r.Comment == "" {
+					t.Errorf("chain %s: %s", c.Name, r)
 				}
 			}
 		}
+	}
+	if ends < 5 {
+		t.Errorf("only %d rules end a packet", ends)
 	}
 }
 

@@ -6,9 +6,10 @@ import (
 	"slices"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
-// Packet is what Trace follows: one packet as it comes to a node.
+// Packet is a packet as it comes to a node.
 type Packet struct {
 	InLink string // "lo" for what the node sends to itself
 	MAC    vpc.MAC
@@ -24,11 +25,11 @@ type Packet struct {
 	ConnMark uint32
 }
 
-// Node is what decides about a packet besides our rules.
+// Node is what decides about a packet besides the ruleset.
 type Node struct {
 	// Local addresses, by the link that has them.
 	Local map[string][]netip.Addr
-	// Groups of links; 0 where none is said.
+	// Groups of links; 0 for those it does not name.
 	Groups map[string]uint32
 	// DNAT translates destinations at priority −100, as kube-proxy does.
 	DNAT map[netip.Addr]netip.Addr
@@ -36,7 +37,7 @@ type Node struct {
 	Route func(dst netip.Addr, mark uint32) string
 }
 
-// Outcome is what became of a packet.
+// Outcome is where a packet ends.
 type Outcome string
 
 // Outcomes.
@@ -48,7 +49,7 @@ const (
 	Refused   Outcome = "refused"
 )
 
-// Fate is the end of a packet's way.
+// Fate is the end of a packet and what was done to it.
 type Fate struct {
 	Outcome  Outcome
 	Src      netip.Addr // as it leaves
@@ -60,22 +61,21 @@ type Fate struct {
 	Why      []string // every rule that matched, in order
 }
 
-// Trace follows a packet through the ruleset in memory. It is a second reading of
-// the same values, by which tests state fates of packets. It errs on a rule it does
-// not know.
+// Trace follows a packet through the ruleset in memory, so that tests can state the
+// fates of packets. It returns an error for an expression it cannot evaluate.
 func (rs Ruleset) Trace(n Node, p Packet) (Fate, error) {
 	t := tracer{rs: rs, node: n, p: p, f: Fate{Src: p.Src, Dst: p.Dst, ConnMark: p.ConnMark}}
 	if p.ARP {
-		return t.end(t.hooks(ARP, Input), Delivered)
+		return t.end(t.hooks(nftables.ARP, nftables.Input), Delivered)
 	}
 	if done := t.prerouting(); done || t.err != nil {
 		return t.f, t.err
 	}
 	if t.isLocal(t.f.Dst, "") {
-		return t.end(t.hooks(Inet, Input), Delivered)
+		return t.end(t.hooks(nftables.Inet, nftables.Input), Delivered)
 	}
 	t.f.OutLink = n.Route(t.f.Dst, t.f.Mark)
-	if t.hooks(Inet, Forward) || t.hooks(Inet, Postrouting) {
+	if t.hooks(nftables.Inet, nftables.Forward) || t.hooks(nftables.Inet, nftables.Postrouting) {
 		return t.f, t.err
 	}
 	return t.end(false, Forwarded)
@@ -101,12 +101,12 @@ const dnatPriority = -100
 
 func (t *tracer) prerouting() bool {
 	translated := false
-	for _, c := range t.at(Inet, Prerouting) {
+	for _, c := range t.at(nftables.Inet, nftables.Prerouting) {
 		if !translated && c.Hook.Priority > dnatPriority {
 			t.translate()
 			translated = true
 		}
-		if t.base(Inet, c) {
+		if t.base(nftables.Inet, c) {
 			return true
 		}
 	}
@@ -123,21 +123,19 @@ func (t *tracer) translate() {
 }
 
 // at returns the base chains of a hook, first to run first.
-func (t *tracer) at(f Family, point Point) []Chain {
-	var list []Chain
-	for _, table := range t.rs.Tables {
-		for _, c := range table.Chains {
-			if table.Family == f && c.Hook != nil && c.Hook.Point == point {
-				list = append(list, c)
-			}
+func (t *tracer) at(f nftables.Family, point nftables.Point) []nftables.Chain {
+	var list []nftables.Chain
+	for _, c := range t.rs.table(f).Chains {
+		if c.Hook != nil && c.Hook.Point == point {
+			list = append(list, c)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b Chain) int { return a.Hook.Priority - b.Hook.Priority })
+	slices.SortStableFunc(list, func(a, b nftables.Chain) int { return a.Hook.Priority - b.Hook.Priority })
 	return list
 }
 
 // hooks runs every base chain of a hook and reports whether the packet ended.
-func (t *tracer) hooks(f Family, point Point) bool {
+func (t *tracer) hooks(f nftables.Family, point nftables.Point) bool {
 	for _, c := range t.at(f, point) {
 		if t.base(f, c) {
 			return true
@@ -146,112 +144,183 @@ func (t *tracer) hooks(f Family, point Point) bool {
 	return t.err != nil
 }
 
-func (t *tracer) base(f Family, c Chain) bool {
-	if c.Hook.Type == NAT && t.p.Reply {
+func (t *tracer) base(f nftables.Family, c nftables.Chain) bool {
+	if c.Hook.Type == nftables.NAT && t.p.Reply {
 		return false // NAT chains see the first packet of a connection only
 	}
 	return t.run(f, c)
 }
 
 // run runs a chain and reports whether the packet ended in it.
-func (t *tracer) run(f Family, c Chain) bool {
+func (t *tracer) run(f nftables.Family, c nftables.Chain) bool {
 	for _, r := range c.Rules {
-		matched, err := t.matches(f, r)
-		if err != nil {
-			t.err = fmt.Errorf("chain %s: rule %q: %w", c.Name, r, err)
-			return true
-		}
-		if !matched {
-			continue
-		}
 		where := c.Name + ": " + r.String()
-		t.f.Why = append(t.f.Why, where)
-		switch s := r.Then.(type) {
-		case Return:
-			return false
-		case Goto:
-			next, err := t.chain(f, s.Chain)
-			if err != nil {
-				t.err = err
-				return true
-			}
-			return t.run(f, next)
-		case Drop:
-			return t.ended(Dropped, where)
-		case Reject:
-			if s.Reset {
-				return t.ended(Reset, where)
-			}
-			return t.ended(Refused, where)
-		case MarkConn:
-			t.f.ConnMark |= s.Bits
-		case MarkPacket:
-			t.f.Mark |= s.Bits
-		case SNAT:
-			t.f.Src = s.To
-			return false
-		default:
-			t.err = fmt.Errorf("chain %s: statement %T is not known here", c.Name, s)
+		v, matched := t.rule(f, r)
+		if t.err != nil {
+			t.err = fmt.Errorf("%s: %w", where, t.err)
 			return true
+		}
+		if matched {
+			t.f.Why = append(t.f.Why, where)
+		}
+		if matched && v != (end{}) {
+			return t.verdict(f, v, where)
 		}
 	}
 	return false
 }
 
-func (t *tracer) ended(o Outcome, by string) bool {
-	t.f.Outcome, t.f.By = o, by
-	return true
-}
-
-func (t *tracer) chain(f Family, name string) (Chain, error) {
-	for _, table := range t.rs.Tables {
-		for _, c := range table.Chains {
-			if table.Family == f && c.Name == name {
-				return c, nil
-			}
+func (t *tracer) verdict(f nftables.Family, v end, where string) bool {
+	switch v.kind {
+	case nftables.Return, nftables.Accept:
+		return false
+	case nftables.Goto:
+		next := t.rs.table(f).Chain(v.chain)
+		if next == nil {
+			t.err = fmt.Errorf("%s: there is no such chain", where)
+			return true
 		}
-	}
-	return Chain{}, fmt.Errorf("table %s has no chain %s", f, name)
-}
-
-func (t *tracer) matches(f Family, r Rule) (bool, error) {
-	for _, c := range r.If {
-		ok, err := t.meets(f, c)
-		if !ok || err != nil {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-func (t *tracer) meets(f Family, c Condition) (bool, error) {
-	switch c := c.(type) {
-	case Member:
-		return t.member(f, c)
-	case InGroup:
-		return t.node.Groups[t.p.InLink] == c.Group, nil
-	case OutGroup:
-		return t.node.Groups[t.f.OutLink] == c.Group, nil
-	case LinkIs:
-		return (t.p.InLink == c.Name) != c.Not, nil
-	case AddressIs:
-		a, ok := t.address(c.Field)
-		return ok && a == c.Addr, nil
-	case LocalDestination:
-		on := ""
-		if c.OnLink {
-			on = t.p.InLink
-		}
-		return t.isLocal(t.f.Dst, on), nil
-	case Original:
-		return !t.p.Reply, nil
-	case ConnMark:
-		return t.f.ConnMark&c.Bits == c.Bits, nil
-	case TCP:
-		return t.p.TCP, nil
+		return t.run(f, *next)
 	default:
-		return false, fmt.Errorf("condition %T is not known here", c)
+		t.f.Outcome, t.f.By = v.outcome, where
+		return true
 	}
+}
+
+// end is what a rule leads to: a verdict, the outcome of the packet, or neither.
+type end struct {
+	kind    nftables.VerdictKind
+	chain   string
+	outcome Outcome
+}
+
+// rule evaluates the expressions of a rule. It reports whether all of them matched.
+func (t *tracer) rule(f nftables.Family, r nftables.Rule) (end, bool) {
+	for _, e := range r.Exprs {
+		switch e := e.(type) {
+		case nftables.Counter:
+		case nftables.Match:
+			if !t.match(e) {
+				return end{}, false
+			}
+		case nftables.Lookup:
+			if t.lookup(f, e) == e.Not {
+				return end{}, false
+			}
+		case nftables.SetBits:
+			if e.Field == nftables.CtMark {
+				t.f.ConnMark |= e.Bits
+			} else {
+				t.f.Mark |= e.Bits
+			}
+		case nftables.SNAT:
+			t.f.Src = e.To
+			return end{kind: nftables.Accept}, true
+		case nftables.Reject:
+			if e.With == nftables.TCPReset {
+				return end{outcome: Reset}, true
+			}
+			return end{outcome: Refused}, true
+		case nftables.Verdict:
+			if e.Kind == nftables.Drop {
+				return end{outcome: Dropped}, true
+			}
+			return end{kind: e.Kind, chain: e.Chain}, true
+		default:
+			t.err = fmt.Errorf("expression %T cannot be traced", e)
+			return end{}, false
+		}
+	}
+	return end{}, true
+}
+
+// match compares a field; a packet without the field does not match.
+func (t *tracer) match(m nftables.Match) bool {
+	have, ok := t.field(m.Field)
+	if !ok {
+		return false
+	}
+	if m.Mask != "" {
+		have = have.And(m.Mask)
+	}
+	switch m.Op {
+	case nftables.Equal:
+		return have == m.Value
+	case nftables.NotEqual:
+		return have != m.Value
+	default:
+		t.err = fmt.Errorf("%s cannot be traced", m)
+		return false
+	}
+}
+
+// lookup reports whether the packet's key is in the set. A packet without one of the
+// fields matches neither the lookup nor its opposite.
+func (t *tracer) lookup(f nftables.Family, l nftables.Lookup) bool {
+	set := t.rs.table(f).Set(l.Set)
+	if set == nil {
+		t.err = fmt.Errorf("there is no set %s", l.Set)
+		return l.Not
+	}
+	parts := make([]nftables.Data, len(l.Key))
+	for i, o := range l.Key {
+		part, ok := t.field(o.Field)
+		if !ok {
+			return l.Not
+		}
+		parts[i] = part
+	}
+	key := nftables.Concat(parts...)
+	return slices.ContainsFunc(set.Elements, func(e nftables.Element) bool {
+		if set.Interval {
+			return e.Key <= key && key <= e.Last
+		}
+		return e.Key == key
+	})
+}
+
+// field is the packet's value of a field, false if it has none.
+func (t *tracer) field(f nftables.Field) (nftables.Data, bool) {
+	switch f {
+	case nftables.Iifname:
+		return nftables.Ifname(t.p.InLink), true
+	case nftables.Iifgroup:
+		return nftables.Native(t.node.Groups[t.p.InLink]), true
+	case nftables.Oifgroup:
+		return nftables.Native(t.node.Groups[t.f.OutLink]), true
+	case nftables.L4Proto:
+		if t.p.TCP {
+			return nftables.Proto(nftables.TCP), true
+		}
+		return nftables.Proto(nftables.UDP), true
+	case nftables.EtherSaddr:
+		return nftables.Ether(t.p.MAC), true
+	case nftables.ARPSaddrEther:
+		return nftables.Ether(t.p.Sender), true
+	case nftables.CtDirection:
+		if t.p.Reply {
+			return nftables.CtReply(), true
+		}
+		return nftables.CtOriginal(), true
+	case nftables.CtMark:
+		return nftables.Native(t.f.ConnMark), true
+	case nftables.FibDaddrType:
+		return t.addressType(""), true
+	case nftables.FibDaddrIifType:
+		return t.addressType(t.p.InLink), true
+	default:
+		a, v4 := t.address(f)
+		return nftables.Addr(a), a.IsValid() && a.Is4() == v4
+	}
+}
+
+// addressType is Local for an address of the node, on the link if one is named.
+func (t *tracer) addressType(link string) nftables.Data {
+	if t.isLocal(t.f.Dst, link) {
+		return nftables.Local()
+	}
+	const unicast = 1 // RTN_UNICAST
+	return nftables.Native(unicast)
 }
 
 func (t *tracer) isLocal(a netip.Addr, link string) bool {
@@ -263,51 +332,19 @@ func (t *tracer) isLocal(a netip.Addr, link string) bool {
 	return false
 }
 
-// address returns a field's address, false if the packet has no such field.
-func (t *tracer) address(f Field) (netip.Addr, bool) {
-	a, v4 := t.f.Src, true
+// address is the packet's address in a field, and whether the field is of IPv4.
+func (t *tracer) address(f nftables.Field) (a netip.Addr, v4 bool) {
 	switch f {
-	case IPv4Dst:
-		a = t.f.Dst
-	case IPv6Src:
-		v4 = false
-	case IPv6Dst:
-		a, v4 = t.f.Dst, false
-	case IPv4Src, ARPIP:
+	case nftables.IPSaddr, nftables.ARPSaddrIP:
+		return t.f.Src, true
+	case nftables.IPDaddr:
+		return t.f.Dst, true
+	case nftables.IP6Saddr:
+		return t.f.Src, false
+	case nftables.IP6Daddr:
+		return t.f.Dst, false
 	default:
+		t.err = fmt.Errorf("field %s cannot be traced", f)
 		return netip.Addr{}, false
 	}
-	return a, a.Is4() == v4
-}
-
-// member looks the packet up as an element.
-func (t *tracer) member(f Family, m Member) (bool, error) {
-	set := t.rs.set(f, m.Set)
-	if set == nil {
-		return false, fmt.Errorf("table %s has no set %s", f, m.Set)
-	}
-	key := Element{Family: f, Set: m.Set}
-	for _, field := range m.Fields {
-		switch field {
-		case InLink:
-			key.Link = t.p.InLink
-		case EtherSrc:
-			key.MAC = t.p.MAC
-		case ARPEther:
-			key.MAC = t.p.Sender
-		default:
-			a, ok := t.address(field)
-			if !ok {
-				return false, nil // a condition on a field that is not there is not met
-			}
-			key.Addr = a
-		}
-	}
-	in := slices.ContainsFunc(set.Elements, func(e Element) bool {
-		if set.Interval {
-			return e.Addr.Compare(key.Addr) <= 0 && key.Addr.Compare(e.To) <= 0
-		}
-		return e == key
-	})
-	return in != m.Not, nil
 }

@@ -3,64 +3,54 @@ package nft
 import (
 	"fmt"
 
-	"github.com/google/nftables"
-
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
-// left is what our last transaction left of a table. A kernel that differs from it
-// was changed by somebody else; one that differs only from what is wanted by now,
-// or of which nothing is known, was not. All our changes go through one turn, so
-// it is exact.
+// left is what our last transaction left of a table. A kernel that differs from it was
+// changed by another program; one that differs only from what is wanted by now, or of
+// which nothing is known, was not. It is exact because all our changes take turns.
 type left struct {
-	frame    string                     // chains, rules and sets without their elements
-	elements map[string]map[string]bool // keys by set
+	frame    string // see frameOf
+	elements map[string]map[nftables.Element]bool
 }
 
-func leftOf(t ruleset.Table) *left {
-	bare := ruleset.Table{Family: t.Family, Chains: t.Chains}
-	l := &left{elements: map[string]map[string]bool{}}
+func leftOf(t nftables.Table) *left {
+	l := &left{frame: frameOf(t), elements: map[string]map[nftables.Element]bool{}}
 	for _, s := range t.Sets {
-		keys := map[string]bool{}
+		elements := make(map[nftables.Element]bool, len(s.Elements))
 		for _, e := range s.Elements {
-			for _, k := range elementsOf(s, e) {
-				keys[elementKey(k)] = true
-			}
+			elements[e] = true
 		}
-		l.elements[s.Name] = keys
-		s.Elements = nil
-		bare.Sets = append(bare.Sets, s)
+		l.elements[s.Name] = elements
 	}
-	l.frame = ruleset.Ruleset{Tables: []ruleset.Table{bare}}.String()
 	return l
 }
 
-// note keeps the account of elements that were put or removed.
-func (f *Firewall) note(elements []ruleset.Element, there bool) {
+// record notes elements that were added or deleted.
+func (f *Firewall) record(elements []ruleset.Element, there bool) {
 	for _, e := range elements {
 		was := f.left[e.Family]
-		if was == nil {
-			continue
-		}
-		for _, k := range elementsOf(f.sets[setName{e.Family, e.Set}], e) {
-			if there {
-				was.elements[e.Set][elementKey(k)] = true
-			} else {
-				delete(was.elements[e.Set], elementKey(k))
-			}
+		switch {
+		case was == nil:
+		case there:
+			was.elements[e.Set][e.Element] = true
+		default:
+			delete(was.elements[e.Set], e.Element)
 		}
 	}
 }
 
-// differences says what is wrong with a set, told apart by whose doing it is: what
-// was left is missing, or is there though it was not, because somebody changed it.
-func (l *left) differences(set string, missing, extra []nftables.SetElement) (drifts []hostnet.Drift) {
+// differences describes the elements that differ, those that another program changed
+// apart from the others: it deleted what was left and is missing, and added what was
+// not left and is there.
+func (l *left) differences(set string, missing, extra []nftables.Element) (drifts []hostnet.Drift) {
 	object := fmt.Sprintf("set %s of table %s", set, hostnet.Table)
-	say := func(list []nftables.SetElement, foreign bool, was string) {
+	add := func(list []nftables.Element, foreign bool, was string) {
 		theirs := 0
 		for _, e := range list {
-			if l != nil && l.elements[set][elementKey(e)] == foreign {
+			if l != nil && l.elements[set][e] == foreign {
 				theirs++
 			}
 		}
@@ -71,18 +61,18 @@ func (l *left) differences(set string, missing, extra []nftables.SetElement) (dr
 			drifts = append(drifts, hostnet.Drift{Object: object, Was: fmt.Sprintf(was, ours), Own: true})
 		}
 	}
-	say(missing, true, "lacked %d elements")
-	say(extra, false, "had %d elements too many")
+	add(missing, true, "lacked %d elements")
+	add(extra, false, "had %d elements too many")
 	return drifts
 }
 
-// same reports whether a set was left with exactly these keys.
-func (l *left) same(set string, keys map[string]bool) bool {
-	if l == nil || len(l.elements[set]) != len(keys) {
+// same reports whether a set was left with exactly the elements of s.
+func (l *left) same(s nftables.Set) bool {
+	if l == nil || len(l.elements[s.Name]) != len(s.Elements) {
 		return false
 	}
-	for k := range keys {
-		if !l.elements[set][k] {
+	for _, e := range s.Elements {
+		if !l.elements[s.Name][e] {
 			return false
 		}
 	}

@@ -1,7 +1,11 @@
-// Package nft makes the kernel's nftables agree with a ruleset.Ruleset and adds
-// and removes the set elements of single pods, over netlink, without nft(8). It
-// decides nothing and touches only the tables called hostnet.Table in the
-// namespace it was opened with. The agent calls it.
+// Package nft makes the kernel's nftables agree with a ruleset.Ruleset, and adds and
+// removes the set elements of single pods, over netlink and without nft(8). It decides
+// nothing, and touches only the tables named hostnet.Table in the namespace it was
+// opened with. app/agent calls it.
+//
+// Package nfnetlink does the reading and writing. What is here is the product's own:
+// whose change a difference is, which changes of others to report, and what of the
+// ruleset a kernel refuses.
 package nft
 
 import (
@@ -10,64 +14,65 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 
-	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/kernel/nfnetlink"
+	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
-// ErrNoTable says that our table, or a set in it, is not there: somebody flushed
-// it, or Apply has not run yet. Apply puts it back.
+// ErrNoTable is returned when our table, or a set in it, is missing: another program
+// flushed it, or Apply has not run yet. Apply adds it.
 var ErrNoTable = errors.New("nftables table of ours is missing")
 
-// Firewall is our part of a namespace's nftables. Its methods may be called from
-// many goroutines; they take turns.
+// Firewall is our part of a namespace's nftables. Its methods may be called from any
+// goroutine.
 type Firewall struct {
 	ns   *os.File
 	log  *slog.Logger
-	turn chan *nftables.Conn      // holds the one connection; whoever has it may write
-	left map[ruleset.Family]*left // by our last transaction; whoever has the turn may use it
+	conn *nfnetlink.Conn
+	sets map[setName]nftables.Set // without elements
 
-	mu   sync.Mutex
-	own  map[uint32]bool // port ids of our sockets: whose changes are ours
-	sets map[setName]ruleset.Set
+	turn chan struct{} // holds one token; its holder may use conn and left
+	left map[nftables.Family]*left
 }
 
 type setName struct {
-	family ruleset.Family
+	family nftables.Family
 	name   string
 }
 
-// Open returns the nftables of the namespace that ns names; the descriptor is
+// Open returns the nftables of the namespace that ns refers to; the descriptor is
 // duplicated. A nil ns is the namespace of the calling thread.
 func Open(ns *os.File, log *slog.Logger) (*Firewall, error) {
 	own, err := duplicate(ns)
 	if err != nil {
 		return nil, fmt.Errorf("open the node's network namespace: %w", err)
 	}
-	f := &Firewall{ns: own, log: log, turn: make(chan *nftables.Conn, 1), own: map[uint32]bool{}, sets: map[setName]ruleset.Set{}, left: map[ruleset.Family]*left{}}
-	for _, t := range ruleset.Compile(ruleset.Config{}).Tables {
-		for _, s := range t.Sets {
-			f.sets[setName{t.Family, s.Name}] = s
-		}
-	}
-	c, err := f.dial()
+	conn, err := nfnetlink.Dial(int(own.Fd()))
 	if err != nil {
 		own.Close()
 		return nil, err
 	}
-	f.turn <- c
+	f := &Firewall{
+		ns: own, log: log, conn: conn, sets: map[setName]nftables.Set{},
+		turn: make(chan struct{}, 1), left: map[nftables.Family]*left{},
+	}
+	for _, t := range ruleset.Compile(ruleset.Config{}).Tables {
+		for _, s := range t.Sets {
+			f.sets[setName{t.Family, s.Name}] = s.With()
+		}
+	}
+	f.turn <- struct{}{}
 	return f, nil
 }
 
-// Close releases the connection. No other method may be running.
+// Close closes the connection. No other method may be running.
 func (f *Firewall) Close() error {
-	c := <-f.turn
-	return errors.Join(c.CloseLasting(), f.ns.Close())
+	<-f.turn
+	return errors.Join(f.conn.Close(), f.ns.Close())
 }
 
 func duplicate(ns *os.File) (*os.File, error) {
@@ -81,85 +86,38 @@ func duplicate(ns *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), ns.Name()), nil
 }
 
-// bufferSize is room for the answers to a whole ruleset, in bytes.
-const bufferSize = 4 << 20
-
-func (f *Firewall) dial() (*nftables.Conn, error) {
-	c, err := nftables.New(nftables.WithNetNSFd(int(f.ns.Fd())), nftables.AsLasting(), nftables.WithSockOptions(f.remember, func(c *netlink.Conn) error {
-		return errors.Join(c.SetReadBuffer(bufferSize), c.SetWriteBuffer(bufferSize))
-	}))
-	if err != nil {
-		return nil, fmt.Errorf("open nftables: %w", err)
-	}
-	return c, nil
-}
-
-// remember notes the port id of a socket of ours.
-func (f *Firewall) remember(c *netlink.Conn) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	err = raw.Control(func(fd uintptr) {
-		sa, err := unix.Getsockname(int(fd))
-		if inner = err; err != nil {
-			return
-		}
-		if nl, ok := sa.(*unix.SockaddrNetlink); ok {
-			f.mu.Lock()
-			f.own[nl.Pid] = true
-			f.mu.Unlock()
-		}
-	})
-	return errors.Join(err, inner)
-}
-
-func (f *Firewall) ours(port uint32) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.own[port]
-}
-
-// transact queues changes on the one connection and commits them together: all
-// or none; then done, if any, notes what they left. A connection that failed is
-// replaced, for answers may still be in it.
-func (f *Firewall) transact(ctx context.Context, queue func(*nftables.Conn) error, done func()) error {
-	var c *nftables.Conn
+// commit lists changes and makes them in one transaction, while no other method does;
+// then committed, if any, records what they left.
+func (f *Firewall) commit(ctx context.Context, list func() ([]nftables.Change, error), committed func()) error {
 	select {
-	case c = <-f.turn:
+	case <-f.turn:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	err := queue(c)
-	if err == nil {
-		err = c.Flush()
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			clear(f.left) // the kernel may have done it all the same
-		}
-	}
-	if err == nil && done != nil {
-		done()
-	}
+	defer func() { f.turn <- struct{}{} }()
+	changes, err := list()
 	if err != nil {
-		if fresh, dialErr := f.dial(); dialErr == nil {
-			_ = c.CloseLasting()
-			c = fresh
-		}
+		return err
 	}
-	f.turn <- c
-	return err
+	if err := f.conn.Commit(changes...); err != nil {
+		if !errors.Is(err, unix.ENOENT) {
+			clear(f.left) // the kernel may have made the changes all the same
+		}
+		return err
+	}
+	if committed != nil {
+		committed()
+	}
+	return nil
 }
 
-// perMessage is how many elements one message takes. More than 64 KiB of them
-// are silently lost.
-const perMessage = 400
-
-// Put adds elements, all or none: what one pod needs, or many. Adding one that is
+// Put adds elements, all or none: those of one pod, or of many. Adding one that is
 // there changes nothing. It returns ErrNoTable if the ruleset is not there.
 func (f *Firewall) Put(ctx context.Context, elements ...ruleset.Element) error {
-	err := f.transact(ctx, func(c *nftables.Conn) error { return f.queue(elements, c.SetAddElements) },
-		func() { f.note(elements, true) })
+	add := func(t nftables.TableName, s nftables.Set) nftables.Change {
+		return nftables.AddElements{Table: t, Set: s}
+	}
+	err := f.commit(ctx, func() ([]nftables.Change, error) { return f.bySet(elements, add) }, func() { f.record(elements, true) })
 	if errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("add %d elements: %w", len(elements), ErrNoTable)
 	}
@@ -169,12 +127,14 @@ func (f *Firewall) Put(ctx context.Context, elements ...ruleset.Element) error {
 	return nil
 }
 
-// Remove takes elements away. Those that are not there are gone already.
+// Remove deletes elements. Deleting those that are not there is success.
 func (f *Firewall) Remove(ctx context.Context, elements ...ruleset.Element) error {
-	err := f.transact(ctx, func(c *nftables.Conn) error { return f.queue(elements, c.SetDeleteElements) },
-		func() { f.note(elements, false) })
+	remove := func(t nftables.TableName, s nftables.Set) nftables.Change {
+		return nftables.DeleteElements{Table: t, Set: s}
+	}
+	err := f.commit(ctx, func() ([]nftables.Change, error) { return f.bySet(elements, remove) }, func() { f.record(elements, false) })
 	if errors.Is(err, unix.ENOENT) && len(elements) > 1 {
-		// The kernel takes back everything when one is missing.
+		// One is missing, so the kernel deleted none.
 		err = nil
 		for _, e := range elements {
 			err = errors.Join(err, f.Remove(ctx, e))
@@ -187,57 +147,48 @@ func (f *Firewall) Remove(ctx context.Context, elements ...ruleset.Element) erro
 	return nil
 }
 
-// queue hands elements to the kernel set by set, in messages it can take.
-func (f *Firewall) queue(elements []ruleset.Element, send func(*nftables.Set, []nftables.SetElement) error) error {
-	grouped := map[setName][]nftables.SetElement{}
+// bySet makes one change of the elements of each set.
+func (f *Firewall) bySet(elements []ruleset.Element, change func(nftables.TableName, nftables.Set) nftables.Change) ([]nftables.Change, error) {
+	grouped := map[setName][]nftables.Element{}
 	var order []setName
 	for _, e := range elements {
 		name := setName{e.Family, e.Set}
-		s, known := f.sets[name]
-		if !known {
-			return fmt.Errorf("table %s has no set %q", e.Family, e.Set)
+		if _, known := f.sets[name]; !known {
+			return nil, fmt.Errorf("table %s has no set %q", e.Family, e.Set)
 		}
 		if grouped[name] == nil {
 			order = append(order, name)
 		}
-		grouped[name] = append(grouped[name], elementsOf(s, e)...)
+		grouped[name] = append(grouped[name], e.Element)
 	}
-	for _, name := range order {
-		set, err := setOf(tableOf(name.family), f.sets[name])
-		if err != nil {
-			return err
-		}
-		for list := grouped[name]; len(list) > 0; {
-			n := min(len(list), perMessage)
-			if err := send(set, list[:n]); err != nil {
-				return err
-			}
-			list = list[n:]
-		}
+	changes := make([]nftables.Change, len(order))
+	for i, name := range order {
+		table := nftables.TableName{Family: name.family, Name: hostnet.Table}
+		changes[i] = change(table, f.sets[name].With(grouped[name]...))
 	}
-	return nil
+	return changes, nil
 }
 
-// applyRounds bounds how often Apply looks again. The second look also verifies
-// that nothing of a large load was lost.
+// applyRounds bounds how often Apply reads the kernel again. The second round also
+// verifies that nothing of a large load was lost.
 const applyRounds = 3
 
-// Apply makes our tables be what is wanted and returns what was not, put right or
-// not. Tables of others are not touched. A table whose chains, rules or sets are
-// wrong is replaced in one transaction: no packet meets a half-made one. Of one
-// that is right only the elements that differ change.
+// Apply makes our tables be what is wanted and returns what was not, repaired or not.
+// Tables of others are not touched. All that differs, and nothing else, changes in one
+// transaction: no packet meets a half-made table.
 //
-// want is asked when no other change can come between: a caller that records a
-// pod before it Puts its elements never sees them pruned.
+// want is called when no other change can come between: a caller that records a pod
+// before it Puts its elements never sees them pruned.
 func (f *Firewall) Apply(ctx context.Context, want func() ruleset.Ruleset) ([]hostnet.Drift, error) {
 	var all []hostnet.Drift
 	for range applyRounds {
 		var found []hostnet.Drift
 		var rs ruleset.Ruleset
-		err := f.transact(ctx, func(c *nftables.Conn) (err error) {
+		var changes []nftables.Change
+		err := f.commit(ctx, func() (_ []nftables.Change, err error) {
 			rs = want()
-			found, err = f.plan(c, rs)
-			return err
+			changes, found, err = f.diff(rs)
+			return changes, err
 		}, func() {
 			for _, t := range rs.Tables {
 				f.left[t.Family] = leftOf(t)
@@ -249,13 +200,27 @@ func (f *Firewall) Apply(ctx context.Context, want func() ruleset.Ruleset) ([]ho
 		if len(found) == 0 {
 			return all, nil
 		}
+		f.log.Debug("nftables changed", "changes", len(changes), "why", found[0].String())
 		for i := range found {
 			found[i].Repaired = true
 		}
 		all = append(all, found...)
 	}
-	if last := all[len(all)-1]; !last.Own { // else what is wanted changes as fast as we look
+	if last := all[len(all)-1]; !last.Own { // else what is wanted changes as fast as Apply reads
 		return all, fmt.Errorf("apply nftables: still not as it should be after %d rounds: %s", applyRounds, last)
 	}
 	return all, nil
+}
+
+// diff reads our tables and lists what makes them agree with rs, and what was wrong.
+func (f *Firewall) diff(rs ruleset.Ruleset) (changes []nftables.Change, drifts []hostnet.Drift, err error) {
+	for _, t := range rs.Tables {
+		have, err := f.conn.Read(t.TableName)
+		if err != nil {
+			return nil, drifts, err
+		}
+		changes = append(changes, nftables.Diff(t, have)...)
+		drifts = append(drifts, f.drifts(t, have)...)
+	}
+	return changes, drifts, nil
 }

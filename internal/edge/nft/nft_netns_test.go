@@ -18,6 +18,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/nftables"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
@@ -32,8 +33,8 @@ func open(t testing.TB) (*Firewall, *testns.NS) {
 	return f, ns
 }
 
-// nft runs nft(8), which plays the operator and another reader of the same
-// language, in a namespace.
+// nft runs nft(8) in a namespace, as an operator would and as a second reader of the
+// text form.
 func nft(t testing.TB, ns *testns.NS, script string) string {
 	t.Helper()
 	cmd := exec.Command("ip", "netns", "exec", ns.Name, "nft", "-f", "-")
@@ -77,7 +78,7 @@ func apply(t testing.TB, f *Firewall, c ruleset.Config) []string {
 	return list
 }
 
-// foreign is what an Apply says others did.
+// foreign is what an Apply reports as changes of others.
 func foreign(t testing.TB, f *Firewall, want func() ruleset.Ruleset) (list []string) {
 	t.Helper()
 	drifts, err := f.Apply(context.Background(), want)
@@ -92,8 +93,8 @@ func foreign(t testing.TB, f *Firewall, want func() ruleset.Ruleset) (list []str
 	return list
 }
 
-// Apply runs without a pause while pods come and go, each recorded before it is let
-// through and forgotten before it is shut out; the vandal takes one element.
+// Apply runs without a pause while pods come and go, each recorded before its elements
+// are put and forgotten before they are removed; nft(8) deletes one element.
 func TestOnlyWhatOthersDidIsCalledDrift(t *testing.T) {
 	f, ns := open(t)
 	var mu sync.Mutex
@@ -389,7 +390,7 @@ func TestWatchHearsOthersAndNotUs(t *testing.T) {
 	apply(t, f, c)
 	nft(t, ns, "table inet theirs {\n}\n")
 	if n := drain(); n > 0 {
-		t.Errorf("heard %d times of our own changes and of somebody else's table", n)
+		t.Errorf("heard %d times of our own changes and of another program's table", n)
 	}
 	nft(t, ns, "flush ruleset")
 	select {
@@ -443,7 +444,7 @@ func TestProbeNamesTheRuleThatTheKernelRefuses(t *testing.T) {
 	// Translating a source is not possible in a filter chain: it stands for what a kernel lacks.
 	for i := range rs.Tables[0].Chains {
 		if c := &rs.Tables[0].Chains[i]; c.Name == "antispoof" {
-			c.Rules = append(c.Rules, ruleset.Rule{Then: ruleset.SNAT{To: netip.MustParseAddr("10.0.0.1")}})
+			c.Rules = append(c.Rules, nftables.NewRule(nftables.SNAT{To: netip.MustParseAddr("10.0.0.1")}))
 		}
 	}
 	if err := Probe(context.Background(), rs); err == nil || !strings.Contains(err.Error(), `refuses "snat ip to 10.0.0.1"`) {

@@ -8,16 +8,17 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
-// Probe tells whether the kernel takes rs, by giving it to a network namespace
-// that is thrown away. The error names each table and rule that it refuses.
+// Probe reports whether the kernel takes rs, by committing it in a network namespace
+// of its own that ends with the call. The error names each table and rule that the
+// kernel refuses.
 func Probe(ctx context.Context, rs ruleset.Ruleset) error {
-	ns, err := throwaway()
+	ns, err := temporaryNamespace()
 	if err != nil {
 		return fmt.Errorf("make a network namespace to try nftables in: %w", err)
 	}
@@ -29,37 +30,33 @@ func Probe(ctx context.Context, rs ruleset.Ruleset) error {
 	defer func() { _ = f.Close() }()
 	var errs []error
 	for _, t := range rs.Tables {
-		whole := f.transact(ctx, func(c *nftables.Conn) error { return f.rebuild(c, t, false) }, nil)
-		if whole != nil {
+		if whole := f.try(ctx, nftables.Diff(t, nil)...); whole != nil {
 			errs = append(errs, f.culprits(ctx, t, whole))
 		}
 	}
 	return errors.Join(errs...)
 }
 
+func (f *Firewall) try(ctx context.Context, changes ...nftables.Change) error {
+	return f.commit(ctx, func() ([]nftables.Change, error) { return changes, nil }, nil)
+}
+
 // culprits finds what of a refused table is refused, rule by rule.
-func (f *Firewall) culprits(ctx context.Context, t ruleset.Table, whole error) error {
+func (f *Firewall) culprits(ctx context.Context, t nftables.Table, whole error) error {
 	bare := t
 	bare.Chains = nil
 	for _, c := range t.Chains {
 		c.Rules = nil
 		bare.Chains = append(bare.Chains, c)
 	}
-	if err := f.transact(ctx, func(c *nftables.Conn) error { return f.rebuild(c, bare, false) }, nil); err != nil {
+	if err := f.try(ctx, nftables.Diff(bare, nil)...); err != nil {
 		return fmt.Errorf("nftables of this kernel has no family %s, or not its hooks and sets: %w", t.Family, err)
 	}
 	var errs []error
-	for _, ch := range t.Chains {
-		for _, r := range ch.Rules {
-			code, _, err := ruleOf(r)
-			if err == nil {
-				err = f.transact(ctx, func(c *nftables.Conn) error {
-					table := tableOf(t.Family)
-					c.AddRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Name: ch.Name, Table: table}, Exprs: code})
-					return nil
-				}, nil)
-			}
-			if err != nil {
+	for _, c := range t.Chains {
+		for _, r := range c.Rules {
+			rule := nftables.InsertRule{Table: t.TableName, Chain: c.Name, Before: nftables.End, Rule: r}
+			if err := f.try(ctx, rule); err != nil {
 				errs = append(errs, fmt.Errorf("nftables of this kernel refuses %q: %w", r, err))
 			}
 		}
@@ -70,8 +67,9 @@ func (f *Firewall) culprits(ctx context.Context, t ruleset.Table, whole error) e
 	return errors.Join(errs...)
 }
 
-// throwaway makes a network namespace that ends when the returned file is closed.
-func throwaway() (*os.File, error) {
+// temporaryNamespace makes a network namespace that ends when the returned file is
+// closed.
+func temporaryNamespace() (*os.File, error) {
 	type result struct {
 		ns  *os.File
 		err error

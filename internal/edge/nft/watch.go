@@ -12,9 +12,13 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-// Watch calls dirty, with a reason, when somebody else changes a table of ours,
-// and when the kernel could not report everything. It runs until ctx ends. dirty
-// must not block; what it leads to is Apply.
+// watchBuffer is the size of the listener's receive buffer in bytes: the reports of a
+// whole ruleset.
+const watchBuffer = 4 << 20
+
+// Watch calls dirty, with a reason, when another program changes a table of ours, and
+// when the kernel could not report everything. It runs until ctx ends. dirty must not
+// block; it leads to Apply.
 func (f *Firewall) Watch(ctx context.Context, dirty func(why string)) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(f.ns.Fd())})
 	if err != nil {
@@ -24,7 +28,7 @@ func (f *Firewall) Watch(ctx context.Context, dirty func(why string)) error {
 	if err := c.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
 		return fmt.Errorf("listen to nftables: %w", err)
 	}
-	_ = c.SetReadBuffer(bufferSize)
+	_ = c.SetReadBuffer(watchBuffer)
 	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
@@ -39,16 +43,16 @@ func (f *Firewall) Watch(ctx context.Context, dirty func(why string)) error {
 			return fmt.Errorf("listen to nftables: %w", err)
 		}
 		for _, m := range messages {
-			if !f.ours(m.Header.PID) && tableNamed(m) == hostnet.Table {
-				dirty("somebody changed table " + hostnet.Table)
+			if !f.conn.Wrote(m.Header.PID) && tableNamed(m) == hostnet.Table {
+				dirty("another program changed table " + hostnet.Table)
 				break
 			}
 		}
 	}
 }
 
-// tableNamed is the table a message is about. All kinds but one, which marks the
-// end of a transaction, have its name as their first attribute.
+// tableNamed is the name of the table that a message is about. All kinds but one, the
+// end of a transaction, have it as their first attribute.
 func tableNamed(m netlink.Message) string {
 	const header = 4 // struct nfgenmsg
 	if int(m.Header.Type)&0xff == unix.NFT_MSG_NEWGEN || len(m.Data) < header {
