@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/nftables"
-
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -85,9 +83,8 @@ func TestNoPacketIsLostOrLetThroughWhileTheStateChanges(t *testing.T) {
 		func() { w.state.Services = []Service{{Address: vpc.MetadataV4, TCP: []uint16{80}}} },
 		func() { w.state.Internet = &Internet{Hosts: addrs("203.0.113.10")} },
 		func() { w.at("eni-c").Down = true },
-		func() { // somebody else writes: the tables are written anew
-			w.fabric.nft.conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "stranger"})
-			w.must(w.fabric.nft.conn.Flush())
+		func() { // another program writes: the tables are read again
+			w.nft("add table ip stranger")
 		},
 		func() {
 			w.at("eni-c").Addresses, w.at("eni-c").Prefixes = addrs("10.0.0.12"), nil
@@ -123,8 +120,7 @@ func TestCountersSurviveARewriteOfTheTables(t *testing.T) {
 	if before.Spoofed == 0 {
 		t.Fatal("nothing was counted")
 	}
-	w.fabric.nft.conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "stranger"})
-	w.must(w.fabric.nft.conn.Flush())
+	w.nft("add table ip stranger")
 	w.apply()
 	if got := w.drops("eni-a"); got.Spoofed < before.Spoofed {
 		t.Errorf("counters after a rewrite: %+v, before: %+v", got, before)

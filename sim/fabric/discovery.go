@@ -24,7 +24,8 @@ type discovery struct {
 	run    sync.WaitGroup
 }
 
-// neighbours is who may ask where, and about whom. It is never changed.
+// neighbours is which port may ask on which device, and about which addresses. It is
+// never changed.
 type neighbours struct {
 	ports   map[int]Port // by interface index of the fabric's end
 	owner   map[netip.Prefix]vpc.ENIID
@@ -164,7 +165,7 @@ func parseSolicitation(packet []byte) (question, bool) {
 func (q question) advertisement(asker [8]byte) ([]byte, [8]byte) {
 	const override, solicited = 0x20, 0x40
 	flags, to, mac := byte(override|solicited), q.source, asker
-	if q.source.IsUnspecified() { // looking for duplicates: everyone is told
+	if q.source.IsUnspecified() { // looking for duplicates: the answer goes to all
 		flags, to = override, netip.IPv6LinkLocalAllNodes()
 		mac = [8]byte{0x33, 0x33, 0, 0, 0, 1}
 	}

@@ -26,19 +26,19 @@ type Options struct {
 }
 
 // Fabric is one VPC's wire. Its methods may be called from any goroutine; they
-// take turns.
+// run one at a time.
 type Fabric struct {
 	name     string
 	internet string
 	log      *slog.Logger
 
-	turn chan struct{} // holds one token; who has it may use what follows
+	turn chan struct{} // holds one token; its holder may use what follows
 	ns   *os.File
 	link *netlink.Handle
 	nft  *filter
 	ndp  *discovery
-	// owner is who had each address after the last Apply, so that the flows of
-	// an address that leaves its interface can be ended.
+	// owner is the port that had each address after the last Apply, so that the
+	// flows of an address that leaves its interface can be ended.
 	owner map[netip.Prefix]vpc.ENIID
 	// changes counts what Apply asked of the kernel, for tests of idempotence.
 	changes int
@@ -103,7 +103,7 @@ func (f *Fabric) Name() string { return f.name }
 // State with an internet gateway has been applied.
 func (f *Fabric) InternetName() string { return f.internet }
 
-// PortError says why one port is not as it should be. The other ports are.
+// PortError is the reason why one port is not as it should be. The other ports are.
 type PortError struct {
 	Port vpc.ENIID
 	Err  error
@@ -140,7 +140,7 @@ func collectPortErrors(err error, into map[vpc.ENIID]error) {
 }
 
 // Apply makes the kernel agree with want. It compares with what is actually
-// there, so it repairs what was changed behind its back; applied twice it
+// there, so it repairs what other programs changed; applied twice it
 // changes nothing the second time. Packets of flows that want still allows are
 // not lost meanwhile. A port that cannot be wired is reported as a *PortError
 // (see PortErrors) and does not stop the others; a State that contradicts itself
@@ -155,13 +155,13 @@ func (f *Fabric) Apply(ctx context.Context, want State) error {
 	return f.apply(want)
 }
 
-// Drops counts the packets of one port that the fabric threw away, since Open.
+// Drops counts the packets of one port that the fabric dropped, since Open.
 type Drops struct {
 	Spoofed    uint64 // from an address or MAC that is not the port's
 	Misrouted  uint64 // to the port for an address that is not its, with the check on
 	Egress     uint64 // no rule of the sending port's groups
 	Ingress    uint64 // no rule of the receiving port's groups
-	Unroutable uint64 // to an address nobody holds, or out without a route or a public address
+	Unroutable uint64 // to an address that no port holds, or out without a route or a public address
 	Stale      uint64 // of a connection whose state has ended or was never seen
 	Service    uint64 // to an address of the fabric itself where it does not listen
 }

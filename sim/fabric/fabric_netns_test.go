@@ -37,7 +37,7 @@ func TestTheGatewayAnswersPings(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswersForAnUnallocatedAddress(t *testing.T) {
+func TestAnUnallocatedAddressIsNotAnsweredFor(t *testing.T) {
 	w := newWorld(t)
 	a := w.plug("eni-a", "10.0.0.10")
 	w.plug("eni-b", "10.0.0.11")

@@ -3,13 +3,10 @@ package fabric
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"net/netip"
 	"slices"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
-
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
 // Transport protocols, by IP number.
@@ -29,15 +26,18 @@ func (p *plan) groups(r *ruleset) {
 	for _, g := range p.state.Groups {
 		byID[g.ID] = g
 	}
-	egress := r.declare("egress", verdictMap, nftables.TypeIFName)
-	ingress := r.declare("ingress", verdictMap, nftables.TypeIFName)
+	egress, ingress := r.set("egress", nftables.TypeIfname), r.set("ingress", nftables.TypeIfname)
+	for _, s := range []*nftables.Set{egress, ingress} {
+		s.Value = []nftables.Type{nftables.TypeVerdict}
+	}
 	for name, l := range p.links {
 		ids := slices.Clone(l.port.Groups)
 		slices.Sort(ids)
 		ids = slices.Compact(ids)
 		out, in := "egress-"+setName(ids), "ingress-"+setName(ids)
-		egress.elements[deviceKey(name)] = out
-		ingress.elements[deviceKey(name)] = in
+		device := nftables.Ifname(name)
+		egress.Elements = append(egress.Elements, nftables.Element{Key: device, Verdict: jumpTo(out)})
+		ingress.Elements = append(ingress.Elements, nftables.Element{Key: device, Verdict: jumpTo(in)})
 		if _, made := r.chains[out]; made {
 			continue
 		}
@@ -49,8 +49,8 @@ func (p *plan) groups(r *ruleset) {
 				p.allow(r, in, rule, source)
 			}
 		}
-		r.drop(out, expr.MetaKeyIIFNAME, dropEgress)
-		r.drop(in, expr.MetaKeyOIFNAME, dropIngress)
+		r.drop(out, nftables.Iifname, dropEgress)
+		r.drop(in, nftables.Oifname, dropIngress)
 	}
 	p.members(r)
 }
@@ -69,23 +69,25 @@ func setName(ids []vpc.SecurityGroupID) string {
 }
 
 // allow adds one rule to a chain; the peer is at the end that field loads.
-func (p *plan) allow(r *ruleset, chain string, rule Rule, field func(vpc.Family, int) match) {
+func (p *plan) allow(r *ruleset, chain string, rule Rule, field func(vpc.Family) nftables.Field) {
 	for _, f := range families() {
 		what, possible := traffic(rule, f)
 		if !possible {
 			continue
 		}
-		pass := verdict(expr.VerdictReturn)
+		pass := func(peer nftables.Expr) {
+			r.rule(chain, slices.Concat([]nftables.Expr{peer}, what, []nftables.Expr{verdict(nftables.Return)})...)
+		}
 		if rule.Group == "" {
 			if vpc.FamilyOf(rule.Peer.Addr()) == f {
-				r.rule(chain, within(rule.Peer.Masked(), f, field), what, pass)
+				pass(within(field(f), rule.Peer))
 			}
 			continue
 		}
 		for _, bits := range p.lengths(f) {
 			name := memberSet(rule.Group, f, bits)
-			r.declare(name, plainSet, addrType(f))
-			r.rule(chain, family(f), field(f, 0), masked(f, bits, 0), in(name), what, pass)
+			r.set(name, addrType(f))
+			pass(nftables.Lookup{Key: nftables.Key{nftables.Bits(field(f), bits)}, Set: name})
 		}
 	}
 }
@@ -101,7 +103,7 @@ func (p *plan) members(r *ruleset) {
 			for _, held := range holdings(l.port) {
 				s, referred := r.sets[memberSet(id, vpc.FamilyOf(held.Addr()), held.Bits())]
 				if referred {
-					s.elements[addrKey(held.Addr())] = ""
+					add(s, nftables.Addr(held.Addr()))
 				}
 			}
 		}
@@ -110,36 +112,28 @@ func (p *plan) members(r *ruleset) {
 
 // traffic matches a rule's protocol and ports. A rule for one family's ICMP
 // matches nothing of the other.
-func traffic(rule Rule, f vpc.Family) (match, bool) {
+func traffic(rule Rule, f vpc.Family) (match []nftables.Expr, possible bool) {
 	all := rule.From == -1 && rule.To == -1
 	switch rule.Protocol {
 	case protocolAll:
 		return nil, true
 	case protocolTCP, protocolUDP, protocolSCTP:
 		if all || rule.From <= 0 && rule.To >= 65535 {
-			return protocolIs(rule.Protocol), true
+			return []nftables.Expr{protocolIs(rule.Protocol)}, true
 		}
-		return slices.Concat(protocolIs(rule.Protocol), portBetween(rule.From, rule.To)), true
+		return []nftables.Expr{protocolIs(rule.Protocol), portBetween(rule.From, rule.To)}, true
 	case protocolICMP, protocolICMPv6:
 		if (rule.Protocol == protocolICMP) != (f == vpc.IPv4) {
 			return nil, false
 		}
-		m := protocolIs(rule.Protocol)
+		match = []nftables.Expr{protocolIs(rule.Protocol)}
 		if rule.From != -1 {
-			m = append(m, transportByte(0, byte(rule.From))...)
+			match = append(match, icmp(f, uint8(rule.From)))
 		}
 		if rule.To != -1 {
-			m = append(m, transportByte(1, byte(rule.To))...)
+			match = append(match, icmpCode(f, uint8(rule.To)))
 		}
-		return m, true
+		return match, true
 	}
-	return protocolIs(rule.Protocol), true
-}
-
-// within matches a field against a prefix; one of everything matches the family.
-func within(prefix netip.Prefix, f vpc.Family, field func(vpc.Family, int) match) match {
-	if prefix.Bits() == 0 {
-		return family(f)
-	}
-	return slices.Concat(family(f), field(f, 0), masked(f, prefix.Bits(), 0), equals(prefix.Addr().AsSlice()))
+	return []nftables.Expr{protocolIs(rule.Protocol)}, true
 }

@@ -14,8 +14,8 @@ const (
 	servers vpc.SecurityGroupID = "sg-servers"
 )
 
-// guarded is a world with a client and a server whose groups let through what
-// the rules say and nothing else. The server listens on UDP and TCP 7000, 7001.
+// guarded is a world with a client and a server with groups that pass what
+// the rules allow and nothing else. The server listens on UDP and TCP 7000, 7001.
 func guarded(t *testing.T, client, server Group) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -164,7 +164,7 @@ func TestAReferenceToAGroupMeansTheAddressesOfItsPorts(t *testing.T) {
 	w.assign("eni-c", "10.0.1.17")
 	w.reaches(c, "10.0.1.17", "10.0.16.20:7000")
 
-	// And who leaves the group is no longer let in.
+	// And a port that leaves the group is dropped.
 	w.at("eni-x").Groups = []vpc.SecurityGroupID{open}
 	w.apply()
 	w.silent(stranger, "", "10.0.16.20:7000")

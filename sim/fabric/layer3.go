@@ -18,7 +18,7 @@ type layer3 struct {
 	link    *netlink.Handle
 	index   map[string]int // devices by name
 	name    map[int]string
-	ports   map[string]vpc.ENIID // whose the devices are; an error on one is that port's
+	ports   map[string]vpc.ENIID // ports by device; an error on a device is that port's
 	changes int
 }
 
@@ -36,7 +36,7 @@ func newLayer3(h *netlink.Handle) (*layer3, error) {
 	return l, nil
 }
 
-// dump lists until the kernel says that nothing changed meanwhile, a few times
+// dump lists until the kernel reports that nothing changed meanwhile, a few times
 // at most: a list that was interrupted may lack entries.
 func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 10 {
@@ -48,7 +48,7 @@ func dump[T any](list func() ([]T, error)) (all []T, err error) {
 }
 
 // apply adds before it deletes. What hangs on a device that does not exist is
-// left out: that device's own error tells.
+// left out: that device has an error of its own.
 func (l *layer3) apply(want layout) error {
 	return errors.Join(
 		l.addresses(want),
@@ -236,7 +236,7 @@ func (l *layer3) rules(want layout) error {
 	return errors.Join(errs...)
 }
 
-// did counts a change and says what went wrong with it, and with which port: a
+// did counts a change and returns its error with the port it concerns: a
 // guest may go while we are at it.
 func (l *layer3) did(device string, err error, format string, args ...any) error {
 	l.changes++

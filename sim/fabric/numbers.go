@@ -6,7 +6,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Numbers of the fabric's own namespace. Nobody else lives there.
+// Numbers of the fabric's own namespace. No other program uses it.
 const (
 	// routeProtocol marks the fabric's routes and rules (rtm_protocol).
 	routeProtocol = 213
@@ -36,12 +36,12 @@ const (
 	outsideDevice = "net0" // the outside host's end
 )
 
-// aliasPrefix begins the alias of a link; the rest tells what it was made for.
+// aliasPrefix begins the alias of a link; the rest identifies what it was made for.
 const aliasPrefix = "trunkline fabric: "
 
 // Next hops. On every link the other end is reached by the same address, for
-// which there is a permanent neighbour entry; nobody holds it, so it never
-// meets an address of the VPC.
+// which there is a permanent neighbour entry; no port holds it, so it never
+// collides with an address of the VPC.
 type hops struct{ peer, router netip.Addr }
 
 func nextHops(f vpc.Family) hops {
@@ -70,7 +70,7 @@ func routerSysctls() []sysctl {
 	return []sysctl{
 		{"net/ipv4/ip_forward", "1"},
 		{"net/ipv6/conf/all/forwarding", "1"},
-		// Allocated addresses answer to everyone in the VPC.
+		// Allocated addresses answer to every port of the VPC.
 		{"net/ipv4/conf/all/proxy_arp", "1"},
 		{"net/ipv4/conf/all/rp_filter", "0"},
 		{"net/ipv4/conf/default/rp_filter", "0"},
@@ -78,10 +78,10 @@ func routerSysctls() []sysctl {
 		{"net/ipv4/conf/default/send_redirects", "0"},
 		{"net/ipv6/conf/default/accept_dad", "0"},
 		{"net/ipv6/conf/default/addr_gen_mode", "1"}, // no address but ours
-		// A packet in the middle of a connection nobody has seen begin is not
-		// the beginning of one: state that has ended stays ended.
+		// A packet in the middle of a connection without state does not begin
+		// one: state that has ended stays ended.
 		{"net/netfilter/nf_conntrack_tcp_loose", "0"},
-		// Windows are the end points' affair.
+		// TCP windows are checked by the end points only.
 		{"net/netfilter/nf_conntrack_tcp_be_liberal", "1"},
 	}
 }

@@ -31,8 +31,8 @@ type linkPlan struct {
 	name string // of the fabric end
 }
 
-// alias is what the fabric end carries so that a link made for something else
-// is seen to be wrong.
+// alias is what the fabric end carries, so that a link made for something else is
+// recognised as wrong.
 func (l linkPlan) alias() string {
 	return fmt.Sprintf("%s%s %s %s", aliasPrefix, l.port.ID, l.port.MAC, l.port.Device)
 }
@@ -145,7 +145,7 @@ func (p *plan) disjoint() error {
 	return nil
 }
 
-// wirable says what stands against plugging in the port.
+// wirable returns the reason why the port cannot be plugged in, if there is one.
 func (p *plan) wirable(port Port) error {
 	if port.Key.VLAN != 0 {
 		return fmt.Errorf("VLAN %d on %s: %w", port.Key.VLAN, port.Key.ENI, ErrVLANUnsupported)

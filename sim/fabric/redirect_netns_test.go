@@ -48,7 +48,7 @@ func TestARouteInsideTheVPCLeadsThroughItsTarget(t *testing.T) {
 	a, other := w.guests["eni-a"], w.plug("eni-o", "10.0.32.20")
 	w.silent(a, "", "10.0.16.11:7000") // the machine in between forwards nothing yet
 	w.silent(a, "", "[fd10:0:0:1::11]:7000")
-	w.reaches(other, "", "10.0.16.11:7000") // another subnet's table says nothing of it
+	w.reaches(other, "", "10.0.16.11:7000") // another subnet's table has no such route
 	w.forward("eni-m", "1")
 	for to, from := range map[string]string{"10.0.16.11:7000": "10.0.0.10", "[fd10:0:0:1::11]:7000": "fd10::10"} {
 		if got := netip.MustParseAddrPort(w.reaches(a, from, to)).Addr().String(); got != from {

@@ -8,7 +8,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// routeKey is what tells routes apart.
+// routeKey identifies a route.
 type routeKey struct {
 	table int
 	dst   netip.Prefix

@@ -6,83 +6,66 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
-
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
-// ruleset is one nftables table as a value: named sets with their elements, and
-// chains with their rules.
+// ruleset is a table that is being made, with its sets and chains by name.
 type ruleset struct {
-	family nftables.TableFamily
-	sets   map[string]*set
-	chains map[string]*chain
+	name   nftables.TableName
+	sets   map[string]*nftables.Set
+	chains map[string]*nftables.Chain
 }
 
-// set is a set or, with a value, a map. Keys are the kernel's bytes; a value is
-// bytes, or the chain a verdict map jumps to.
-type set struct {
-	key      nftables.SetDatatype
-	kind     setKind
-	elements map[string]string
-}
-
-type setKind uint8
-
-const (
-	plainSet    setKind = iota
-	countingSet         // each element counts the packets that matched it
-	markMap
-	verdictMap
-)
-
-// chain is a list of rules; hook is set on one the kernel enters by itself.
-type chain struct {
-	hook  *hook
-	rules []match
-}
-
-type hook struct {
-	number   nftables.ChainHook
-	priority int
-}
-
-// arpInput is NF_ARP_IN.
-const arpInput nftables.ChainHook = 0
-
-func newRuleset(family nftables.TableFamily) *ruleset {
-	return &ruleset{family: family, sets: map[string]*set{}, chains: map[string]*chain{}}
-}
-
-// declare adds a set, once.
-func (r *ruleset) declare(name string, kind setKind, key ...nftables.SetDatatype) *set {
-	if s, ok := r.sets[name]; ok {
-		return s
+func newRuleset(family nftables.Family) *ruleset {
+	return &ruleset{
+		name: nftables.TableName{Family: family, Name: tableName},
+		sets: map[string]*nftables.Set{}, chains: map[string]*nftables.Chain{},
 	}
-	s := &set{kind: kind, key: key[0], elements: map[string]string{}}
-	if len(key) > 1 {
-		s.key = nftables.MustConcatSetType(key...)
+}
+
+// table is the finished table.
+func (r *ruleset) table() nftables.Table {
+	t := nftables.Table{TableName: r.name}
+	for _, name := range slices.Sorted(maps.Keys(r.sets)) {
+		t.Sets = append(t.Sets, *r.sets[name])
 	}
-	r.sets[name] = s
+	for _, name := range slices.Sorted(maps.Keys(r.chains)) {
+		t.Chains = append(t.Chains, *r.chains[name])
+	}
+	return t
+}
+
+// set adds a set, once.
+func (r *ruleset) set(name string, key ...nftables.Type) *nftables.Set {
+	s, ok := r.sets[name]
+	if !ok {
+		s = &nftables.Set{Name: name, Key: key}
+		r.sets[name] = s
+	}
 	return s
 }
 
-// rule appends a rule to a chain.
-func (r *ruleset) rule(name string, parts ...match) {
-	c, ok := r.chains[name]
-	if !ok {
-		c = &chain{}
-		r.chains[name] = c
-	}
-	c.rules = append(c.rules, slices.Concat(parts...))
+// add adds an element to a set; parts make up its key.
+func add(s *nftables.Set, parts ...nftables.Data) {
+	s.Elements = append(s.Elements, nftables.Element{Key: nftables.Concat(parts...)})
 }
 
-// base appends a chain the kernel enters at a hook. Its policy is accept and its
-// last rule drops: a new base chain is live with its policy, and without its
-// rules, a moment before the transaction that makes it is.
-func (r *ruleset) base(name string, number nftables.ChainHook, priority int) {
-	r.chains[name] = &chain{hook: &hook{number, priority}}
+// rule appends a rule to a chain.
+func (r *ruleset) rule(chain string, exprs ...nftables.Expr) {
+	c, ok := r.chains[chain]
+	if !ok {
+		c = &nftables.Chain{Name: chain}
+		r.chains[chain] = c
+	}
+	c.Rules = append(c.Rules, nftables.NewRule(exprs...))
+}
+
+// base adds a chain that the kernel enters at a hook. Its policy is accept and its
+// last rule drops: a new base chain is live with its policy, and without its rules, a
+// moment before the transaction that makes it is.
+func (r *ruleset) base(name string, point nftables.Point, priority int) {
+	r.chains[name] = &nftables.Chain{Name: name, Hook: &nftables.Hook{Type: nftables.Filter, Point: point, Priority: priority}}
 }
 
 // Reasons for a drop; each has a set that counts by device.
@@ -100,25 +83,31 @@ func dropReasons() []string {
 	return []string{dropSpoofed, dropMisrouted, dropEgress, dropIngress, dropUnroutable, dropStale, dropService}
 }
 
-// drop counts the packet against the device in key and drops it.
-func (r *ruleset) drop(name string, key expr.MetaKey, reason string) {
-	r.rule(name, device(key), in(reason), verdict(expr.VerdictDrop))
-	r.rule(name, verdict(expr.VerdictDrop))
+// count adds the set that counts the packets dropped for a reason, by device.
+func (p *plan) count(r *ruleset, reason string) {
+	counts := r.set(reason, nftables.TypeIfname)
+	counts.Counter = true
+	for name := range p.links {
+		add(counts, nftables.Ifname(name))
+	}
 }
 
-// rulesets are the tables of the plan.
-func (p *plan) rulesets() []*ruleset {
-	return []*ruleset{p.packets(), p.arp()}
+// drop counts the packet against a device and drops it.
+func (r *ruleset) drop(chain string, device nftables.Field, reason string) {
+	r.rule(chain, in(reason, device), verdict(nftables.Drop))
+	r.rule(chain, verdict(nftables.Drop))
+}
+
+// tables are the nftables tables of the plan.
+func (p *plan) tables() []nftables.Table {
+	return []nftables.Table{p.packets().table(), p.arp().table()}
 }
 
 // packets is the table for IPv4 and IPv6.
 func (p *plan) packets() *ruleset {
-	r := newRuleset(nftables.TableFamilyINet)
+	r := newRuleset(nftables.Inet)
 	for _, reason := range dropReasons() {
-		counted := r.declare(reason, countingSet, nftables.TypeIFName)
-		for name := range p.links {
-			counted.elements[deviceKey(name)] = ""
-		}
+		p.count(r, reason)
 	}
 	p.sources(r)
 	p.antispoof(r)
@@ -133,26 +122,26 @@ func (p *plan) packets() *ruleset {
 func (p *plan) sources(r *ruleset) {
 	for _, f := range families() {
 		for _, bits := range p.lengths(f) {
-			r.declare(sized("legit", f, bits), plainSet, nftables.TypeIFName, nftables.TypeEtherAddr, addrType(f))
+			r.set(sized("legit", f, bits), nftables.TypeIfname, nftables.TypeEther, addrType(f))
 		}
 	}
-	own := r.declare("own", plainSet, nftables.TypeIFName, nftables.TypeEtherAddr)
-	unchecked := r.declare("unchecked", plainSet, nftables.TypeIFName, nftables.TypeEtherAddr)
-	forwarders := r.declare("forwarders", plainSet, nftables.TypeIFName)
-	marks := r.declare("marks", markMap, nftables.TypeIFName)
+	own := r.set("own", nftables.TypeIfname, nftables.TypeEther)
+	unchecked := r.set("unchecked", nftables.TypeIfname, nftables.TypeEther)
+	forwarders := r.set("forwarders", nftables.TypeIfname)
+	marks := r.set("marks", nftables.TypeIfname)
+	marks.Value = []nftables.Type{nftables.TypeMark}
 	for name, l := range p.links {
-		owner := deviceKey(name) + macKey(l.port.MAC)
-		own.elements[owner] = ""
+		device, mac := nftables.Ifname(name), nftables.Ether(l.port.MAC)
+		add(own, device, mac)
 		if !l.port.SourceDestCheck {
-			unchecked.elements[owner] = ""
-			forwarders.elements[deviceKey(name)] = ""
+			add(unchecked, device, mac)
+			add(forwarders, device)
 		}
 		if n := p.subnet[l.port.Subnet]; len(p.state.Subnets[n].Routes) > 0 {
-			marks.elements[deviceKey(name)] = markValue(tableBase + n)
+			marks.Elements = append(marks.Elements, nftables.Element{Key: device, Value: nftables.Native(uint32(tableBase + n))})
 		}
 		for _, held := range holdings(l.port) {
-			legit := r.sets[sized("legit", vpc.FamilyOf(held.Addr()), held.Bits())]
-			legit.elements[owner+addrKey(held.Addr())] = ""
+			add(r.sets[sized("legit", vpc.FamilyOf(held.Addr()), held.Bits())], device, mac, nftables.Addr(held.Addr()))
 		}
 	}
 }
@@ -180,78 +169,79 @@ func sized(name string, f vpc.Family, bits int) string {
 // the port's MAC and one of its addresses.
 func (p *plan) antispoof(r *ruleset) {
 	const here = "from-port"
-	r.base(here, *nftables.ChainHookPrerouting, prioAntiSpoof)
-	r.rule(here, deviceIs(expr.MetaKeyIIFNAME, "lo"), verdict(expr.VerdictAccept))
-	r.rule(here, deviceIs(expr.MetaKeyIIFNAME, gatewayDevice), jumpTo(expr.VerdictGoto, "from-internet"))
+	r.base(here, nftables.Prerouting, prioAntiSpoof)
+	r.rule(here, deviceIs(nftables.Iifname, "lo"), verdict(nftables.Accept))
+	r.rule(here, deviceIs(nftables.Iifname, gatewayDevice), gotoChain("from-internet"))
 	for _, f := range families() {
 		for _, bits := range p.lengths(f) {
-			r.rule(here, family(f), device(expr.MetaKeyIIFNAME), sourceMAC(4), source(f, 6), masked(f, bits, 6),
-				in(sized("legit", f, bits)), jumpTo(expr.VerdictGoto, "routable"))
+			sender := append(nftables.KeyOf(nftables.Iifname, nftables.EtherSaddr), nftables.Bits(source(f), bits))
+			r.rule(here, nftables.Lookup{Key: sender, Set: sized("legit", f, bits)}, gotoChain("routable"))
 		}
 	}
-	r.rule(here, device(expr.MetaKeyIIFNAME), sourceMAC(4), in("unchecked"), jumpTo(expr.VerdictGoto, "routable"))
+	r.rule(here, in("unchecked", nftables.Iifname, nftables.EtherSaddr), gotoChain("routable"))
 	// Neighbour discovery speaks from link-local addresses, or from none while
 	// it looks for duplicates. The kernel never forwards either.
 	for _, speaker := range []netip.Prefix{netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("::/128")} {
-		r.rule(here, device(expr.MetaKeyIIFNAME), sourceMAC(4), in("own"), sourceIn(speaker), verdict(expr.VerdictAccept))
+		r.rule(here, in("own", nftables.Iifname, nftables.EtherSaddr), within(nftables.IP6Saddr, speaker), verdict(nftables.Accept))
 	}
-	r.drop(here, expr.MetaKeyIIFNAME, dropSpoofed)
+	r.drop(here, nftables.Iifname, dropSpoofed)
 }
 
 // routable marks a packet with its subnet's table and drops what leads nowhere,
-// which the routes would do as well but without telling.
+// which the routes would do as well but without a count.
 func (p *plan) routable(r *ruleset) {
 	const here = "routable"
 	for _, f := range families() {
-		local := r.declare("local-"+f.String(), plainSet, addrType(f))
+		name := "local-" + f.String()
+		local := r.set(name, addrType(f))
 		for a := range p.local {
 			if vpc.FamilyOf(a) == f {
-				local.elements[addrKey(a)] = ""
+				add(local, nftables.Addr(a))
 			}
 		}
-		r.rule(here, family(f), destination(f, 0), in("local-"+f.String()), verdict(expr.VerdictAccept))
+		r.rule(here, in(name, destination(f)), verdict(nftables.Accept))
 	}
 	for _, link := range []string{"fe80::/10", "ff00::/8"} {
-		r.rule(here, destinationIn(netip.MustParsePrefix(link)), verdict(expr.VerdictAccept))
+		r.rule(here, within(nftables.IP6Daddr, netip.MustParsePrefix(link)), verdict(nftables.Accept))
 	}
 	// Neighbour discovery is answered here and never routed, also when it goes to
 	// one address.
-	for _, kind := range []byte{solicitation, advertisement} {
-		r.rule(here, icmp(vpc.IPv6, kind), verdict(expr.VerdictDrop))
+	for _, kind := range []uint8{solicitation, advertisement} {
+		r.rule(here, icmp(vpc.IPv6, kind), verdict(nftables.Drop))
 	}
-	// Multicast and broadcast are not carried, and chatter is not worth a count.
-	r.rule(here, destinationIn(netip.MustParsePrefix("224.0.0.0/3")), verdict(expr.VerdictDrop))
-	r.rule(here, device(expr.MetaKeyIIFNAME), setMarkFrom("marks"))
-	r.rule(here, unroutable(), device(expr.MetaKeyIIFNAME), in(dropUnroutable), verdict(expr.VerdictDrop))
-	r.rule(here, verdict(expr.VerdictAccept))
+	// Multicast and broadcast are not carried, and too frequent to count.
+	r.rule(here, within(nftables.IPDaddr, netip.MustParsePrefix("224.0.0.0/3")), verdict(nftables.Drop))
+	r.rule(here, nftables.SetFromMap{Field: nftables.MetaMark, Key: nftables.KeyOf(nftables.Iifname), Map: "marks"})
+	r.rule(here, nftables.Routed(false), in(dropUnroutable, nftables.Iifname), verdict(nftables.Drop))
+	r.rule(here, verdict(nftables.Accept))
 }
 
-// fromInternet lets outside hosts reach public addresses only.
+// fromInternet accepts what outside hosts send to public addresses only.
 func (p *plan) fromInternet(r *ruleset) {
 	const here = "from-internet"
-	public := r.declare("public", plainSet, nftables.TypeIPAddr)
+	public := r.set("public", nftables.TypeIPv4)
 	for _, l := range p.links {
 		for _, a := range l.port.Public {
-			public.elements[addrKey(a)] = ""
+			add(public, nftables.Addr(a))
 		}
 	}
 	for _, f := range families() {
-		hosts := r.declare("hosts-"+f.String(), plainSet, addrType(f))
+		hosts := r.set("hosts-"+f.String(), addrType(f))
 		if p.state.Internet == nil {
 			continue
 		}
 		for _, a := range p.state.Internet.Hosts {
 			if vpc.FamilyOf(a) == f {
-				hosts.elements[addrKey(a)] = ""
+				add(hosts, nftables.Addr(a))
 			}
 		}
 	}
-	r.rule(here, family(vpc.IPv4), source(vpc.IPv4, 0), in("hosts-ipv4"), destination(vpc.IPv4, 0), in("public"), verdict(expr.VerdictAccept))
+	r.rule(here, in("hosts-ipv4", nftables.IPSaddr), in("public", nftables.IPDaddr), verdict(nftables.Accept))
 	// IPv6 has no private addresses: every one of a port is reachable.
 	for _, cidr := range p.cidrs(vpc.IPv6) {
-		r.rule(here, family(vpc.IPv6), source(vpc.IPv6, 0), in("hosts-ipv6"), destinationIn(cidr), verdict(expr.VerdictAccept))
+		r.rule(here, in("hosts-ipv6", nftables.IP6Saddr), within(nftables.IP6Daddr, cidr), verdict(nftables.Accept))
 	}
-	r.rule(here, verdict(expr.VerdictDrop))
+	r.rule(here, verdict(nftables.Drop))
 }
 
 func (p *plan) cidrs(f vpc.Family) []netip.Prefix {
@@ -268,20 +258,20 @@ func (p *plan) cidrs(f vpc.Family) []netip.Prefix {
 // the destination check and the groups of both ends.
 func (p *plan) forward(r *ruleset) {
 	const here = "between-ports"
-	r.base(here, *nftables.ChainHookForward, 0)
-	r.rule(here, state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), verdict(expr.VerdictAccept))
-	r.rule(here, state(expr.CtStateBitINVALID), jumpTo(expr.VerdictGoto, "stale"))
-	r.rule(here, deviceIs(expr.MetaKeyOIFNAME, gatewayDevice), jumpTo(expr.VerdictJump, "to-internet"))
-	r.rule(here, deviceIsNot(expr.MetaKeyOIFNAME, gatewayDevice), jumpTo(expr.VerdictJump, "to-port"))
-	r.rule(here, device(expr.MetaKeyIIFNAME), by("egress"))
-	r.rule(here, device(expr.MetaKeyOIFNAME), by("ingress"))
-	r.rule(here, verdict(expr.VerdictAccept))
+	r.base(here, nftables.Forward, 0)
+	r.rule(here, nftables.AnyBits(nftables.CtState, nftables.CtEstablished|nftables.CtRelated), verdict(nftables.Accept))
+	r.rule(here, nftables.AnyBits(nftables.CtState, nftables.CtInvalid), gotoChain("stale"))
+	r.rule(here, deviceIs(nftables.Oifname, gatewayDevice), jumpTo("to-internet"))
+	r.rule(here, nftables.Ne(nftables.Oifname, nftables.Ifname(gatewayDevice)), jumpTo("to-port"))
+	r.rule(here, nftables.VerdictMap{Key: nftables.KeyOf(nftables.Iifname), Map: "egress"})
+	r.rule(here, nftables.VerdictMap{Key: nftables.KeyOf(nftables.Oifname), Map: "ingress"})
+	r.rule(here, verdict(nftables.Accept))
 
-	r.drop("stale", expr.MetaKeyIIFNAME, dropStale)
+	r.drop("stale", nftables.Iifname, dropStale)
 
-	r.rule("to-internet", family(vpc.IPv6), verdict(expr.VerdictReturn))
-	r.rule("to-internet", source(vpc.IPv4, 0), in("public"), verdict(expr.VerdictReturn))
-	r.drop("to-internet", expr.MetaKeyIIFNAME, dropUnroutable)
+	r.rule("to-internet", family(vpc.IPv6), verdict(nftables.Return))
+	r.rule("to-internet", in("public", nftables.IPSaddr), verdict(nftables.Return))
+	r.drop("to-internet", nftables.Iifname, dropUnroutable)
 
 	p.toPort(r)
 	p.groups(r)
@@ -294,66 +284,68 @@ func (p *plan) toPort(r *ruleset) {
 	for _, f := range families() {
 		for _, bits := range p.lengths(f) {
 			name := sized("held", f, bits)
-			held := r.declare(name, plainSet, nftables.TypeIFName, addrType(f))
+			held := r.set(name, nftables.TypeIfname, addrType(f))
 			for device, l := range p.links {
 				for _, h := range holdings(l.port) {
 					if vpc.FamilyOf(h.Addr()) == f && h.Bits() == bits {
-						held.elements[deviceKey(device)+addrKey(h.Addr())] = ""
+						add(held, nftables.Ifname(device), nftables.Addr(h.Addr()))
 					}
 				}
 			}
-			r.rule(here, family(f), device(expr.MetaKeyOIFNAME), destination(f, 4), masked(f, bits, 4), in(name), verdict(expr.VerdictReturn))
+			receiver := append(nftables.KeyOf(nftables.Oifname), nftables.Bits(destination(f), bits))
+			r.rule(here, nftables.Lookup{Key: receiver, Set: name}, verdict(nftables.Return))
 		}
 	}
-	r.rule(here, device(expr.MetaKeyOIFNAME), in("forwarders"), verdict(expr.VerdictReturn))
-	r.drop(here, expr.MetaKeyOIFNAME, dropMisrouted)
+	r.rule(here, in("forwarders", nftables.Oifname), verdict(nftables.Return))
+	r.drop(here, nftables.Oifname, dropMisrouted)
 }
 
 // input judges what is meant for the fabric's own addresses.
 func (p *plan) input(r *ruleset) {
 	const here = "to-fabric"
-	r.base(here, *nftables.ChainHookInput, 0)
-	r.rule(here, deviceIs(expr.MetaKeyIIFNAME, "lo"), verdict(expr.VerdictAccept))
-	r.rule(here, state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), verdict(expr.VerdictAccept))
+	r.base(here, nftables.Input, 0)
+	r.rule(here, deviceIs(nftables.Iifname, "lo"), verdict(nftables.Accept))
+	r.rule(here, nftables.AnyBits(nftables.CtState, nftables.CtEstablished|nftables.CtRelated), verdict(nftables.Accept))
 	for _, f := range families() {
-		services := r.declare("services-"+f.String(), plainSet, addrType(f), nftables.TypeInetProto, nftables.TypeInetService)
+		name := "services-" + f.String()
+		services := r.set(name, addrType(f), nftables.TypeProto, nftables.TypePort)
 		for _, s := range p.state.Services {
 			if vpc.FamilyOf(s.Address) == f {
-				addServices(services, s)
+				addService(services, s)
 			}
 		}
-		r.rule(here, family(f), destination(f, 0), protocol(addrWords(f)), destinationPort(addrWords(f)+1),
-			in("services-"+f.String()), verdict(expr.VerdictAccept))
-		gateways := r.declare("gateways-"+f.String(), plainSet, addrType(f))
+		r.rule(here, in(name, destination(f), nftables.L4Proto, nftables.ThDport), verdict(nftables.Accept))
+		name = "gateways-" + f.String()
+		gateways := r.set(name, addrType(f))
 		for _, a := range p.gateways {
 			if vpc.FamilyOf(a) == f {
-				gateways.elements[addrKey(a)] = ""
+				add(gateways, nftables.Addr(a))
 			}
 		}
-		r.rule(here, icmp(f, echoRequest(f)), destination(f, 0), in("gateways-"+f.String()), verdict(expr.VerdictAccept))
+		r.rule(here, icmp(f, echoRequest(f)), in(name, destination(f)), verdict(nftables.Accept))
 	}
-	r.sets["gateways-ipv6"].elements[addrKey(linkLocal(1))] = ""
-	for kind := range neighbourDiscovery() {
-		r.rule(here, icmp(vpc.IPv6, kind), verdict(expr.VerdictAccept))
+	add(r.sets["gateways-ipv6"], nftables.Addr(linkLocal(1)))
+	for _, kind := range neighbourDiscovery() {
+		r.rule(here, icmp(vpc.IPv6, kind), verdict(nftables.Accept))
 	}
-	// Listener reports and the like: nobody's mistake.
-	r.rule(here, destinationIn(netip.MustParsePrefix("ff00::/8")), verdict(expr.VerdictDrop))
-	r.drop(here, expr.MetaKeyIIFNAME, dropService)
+	// Listener reports and the like are not worth a count.
+	r.rule(here, within(nftables.IP6Daddr, netip.MustParsePrefix("ff00::/8")), verdict(nftables.Drop))
+	r.drop(here, nftables.Iifname, dropService)
 }
 
-func addServices(to *set, s Service) {
+func addService(to *nftables.Set, s Service) {
 	for _, port := range s.TCP {
-		to.elements[serviceKey(s.Address, protocolTCP, port)] = ""
+		add(to, nftables.Addr(s.Address), nftables.Proto(protocolTCP), nftables.Port(port))
 	}
 	for _, port := range s.UDP {
-		to.elements[serviceKey(s.Address, protocolUDP, port)] = ""
+		add(to, nftables.Addr(s.Address), nftables.Proto(protocolUDP), nftables.Port(port))
 	}
 }
 
 // arp is the table for ARP: a sender must be the port's MAC with one of its
 // addresses, or with none while it looks for duplicates.
 func (p *plan) arp() *ruleset {
-	r := newRuleset(nftables.TableFamilyARP)
+	r := newRuleset(nftables.ARP)
 	p.sources(r)
 	for _, unused := range []string{"forwarders", "marks"} {
 		delete(r.sets, unused)
@@ -361,19 +353,18 @@ func (p *plan) arp() *ruleset {
 	for _, bits := range p.lengths(vpc.IPv6) {
 		delete(r.sets, sized("legit", vpc.IPv6, bits))
 	}
-	spoofed := r.declare(dropSpoofed, countingSet, nftables.TypeIFName)
-	for name := range p.links {
-		spoofed.elements[deviceKey(name)] = ""
-	}
+	p.count(r, dropSpoofed)
 	const here = "from-port"
-	r.base(here, arpInput, 0)
-	r.rule(here, deviceIs(expr.MetaKeyIIFNAME, gatewayDevice), verdict(expr.VerdictAccept))
+	r.base(here, nftables.Input, 0)
+	r.rule(here, deviceIs(nftables.Iifname, gatewayDevice), verdict(nftables.Accept))
 	for _, bits := range p.lengths(vpc.IPv4) {
-		r.rule(here, device(expr.MetaKeyIIFNAME), arpSenderMAC(4), arpSender(6), masked(vpc.IPv4, bits, 6),
-			in(sized("legit", vpc.IPv4, bits)), verdict(expr.VerdictAccept))
+		sender := append(nftables.KeyOf(nftables.Iifname, nftables.ARPSaddrEther), nftables.Bits(nftables.ARPSaddrIP, bits))
+		r.rule(here, nftables.Lookup{Key: sender, Set: sized("legit", vpc.IPv4, bits)}, verdict(nftables.Accept))
 	}
-	r.rule(here, device(expr.MetaKeyIIFNAME), arpSenderMAC(4), in("unchecked"), verdict(expr.VerdictAccept))
-	r.rule(here, device(expr.MetaKeyIIFNAME), arpSenderMAC(4), in("own"), arpProbe(), verdict(expr.VerdictAccept))
-	r.drop(here, expr.MetaKeyIIFNAME, dropSpoofed)
+	r.rule(here, in("unchecked", nftables.Iifname, nftables.ARPSaddrEther), verdict(nftables.Accept))
+	// A probe for duplicates names no sender (RFC 5227).
+	r.rule(here, in("own", nftables.Iifname, nftables.ARPSaddrEther),
+		nftables.Eq(nftables.ARPSaddrIP, nftables.Addr(netip.IPv4Unspecified())), verdict(nftables.Accept))
+	r.drop(here, nftables.Iifname, dropSpoofed)
 	return r
 }

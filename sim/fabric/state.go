@@ -4,7 +4,7 @@
 //
 // It is given a State, the whole of what should be, and makes the kernel agree:
 // applying twice is applying once. It decides nothing about EC2 (limits,
-// addresses, who may do what); sim/cloud does.
+// addresses, permissions); sim/cloud does.
 package fabric
 
 import (
@@ -17,7 +17,7 @@ import (
 // a new one for every change.
 type State struct {
 	// CIDRs of the VPC, both families. Inside them an address that no port
-	// holds is unreachable and nobody answers for it.
+	// holds is unreachable and not answered for.
 	CIDRs []netip.Prefix
 	// Subnets by id; a port names its subnet.
 	Subnets []Subnet
@@ -38,7 +38,7 @@ type Subnet struct {
 	ID       vpc.SubnetID
 	Prefixes []netip.Prefix // one per family at most
 	// Routes of the subnet's route table but the local ones. One inside the VPC's
-	// CIDRs leads traffic to other subnets astray, to be looked at by a machine.
+	// CIDRs leads traffic to other subnets elsewhere, such as to an inspecting machine.
 	Routes []Route
 }
 
@@ -48,14 +48,14 @@ type Route struct {
 	Target      Target
 }
 
-// Target says where a route leads. Exactly one field is set.
+// Target is where a route leads. Exactly one field is set.
 type Target struct {
 	Internet  bool      // the internet gateway
 	Port      vpc.ENIID // an interface, whose source/dest check must be off to pass
 	Blackhole bool      // the target is gone
 }
 
-// PortKey tells where a packet of a port enters and leaves: the link and, on a
+// PortKey is where a packet of a port enters and leaves: the link and, on a
 // trunk, the VLAN.
 type PortKey struct {
 	ENI  vpc.ENIID // the interface that owns the link: itself, or its trunk

@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -225,6 +227,18 @@ func (w *world) must(err error) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// nft runs nft(8) in the fabric's namespace, as another program would.
+func (w *world) nft(script string) string {
+	w.t.Helper()
+	cmd := exec.Command("ip", "netns", "exec", w.fabric.Name(), "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(script)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("nft: %v: %s\n%s", err, out, script)
+	}
+	return string(out)
 }
 
 // drops of one port, now.

@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
-	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
