@@ -101,6 +101,9 @@ func decodeSet(m netlink.Message) (s set, err error) {
 	if element != "" && !s.Counter {
 		s.Foreign = element + " in each element"
 	}
+	if s.Interval {
+		s.count = 0 // of ranges, while their bounds are listed; such sets are not moved
+	}
 	return s, attrs.Err()
 }
 
