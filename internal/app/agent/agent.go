@@ -1,10 +1,10 @@
-// Package agent is the node daemon: it introduces the rooms of a node to each
-// other. It answers the CNI plugin, keeps the pool of addresses as ipam.Plan
-// says, and has the kernel agree with the pods that are there.
+// Package agent is the node daemon: it constructs the controllers of a node, hands them
+// to each other and starts them in order.
 //
-// It decides nothing that a core package could: which address, what to ask of
-// EC2 and what the kernel should hold are theirs. cmd/trunkline calls Run and, in
-// the privileged init container, Init.
+// It decides nothing. control/cni answers the plugin, control/pool keeps the addresses,
+// control/network the kernel, control/report publishes, and all of them meet in the
+// tables of control/state. cmd/trunkline calls Run and, in the privileged init
+// container, Init.
 package agent
 
 import (
@@ -16,7 +16,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -25,9 +24,12 @@ import (
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/cni"
+	"github.com/trunkline/trunkline/internal/control/conflist"
+	"github.com/trunkline/trunkline/internal/control/network"
+	"github.com/trunkline/trunkline/internal/control/pool"
+	"github.com/trunkline/trunkline/internal/control/report"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
-	"github.com/trunkline/trunkline/internal/core/drift"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -35,11 +37,10 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
-	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// Cluster is what the agent asks of Kubernetes; *kube.Cluster is one.
+// Cluster is what the agent reads and writes of Kubernetes; *kube.Cluster is one.
 type Cluster interface {
 	Run(ctx context.Context) error
 	Synced() bool
@@ -51,13 +52,13 @@ type Cluster interface {
 	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
 }
 
-// Events is where the agent tells people; *kube.Events is one.
+// Events is where people are informed; *kube.Events is one.
 type Events interface {
 	PodWarning(ref kube.PodRef, uid, reason, message string)
 	NodeWarning(reason, message string)
 }
 
-// Deps is what an agent is introduced to.
+// Deps is what an agent works with.
 type Deps struct {
 	Version string // build version, for people and answers
 	Log     *slog.Logger
@@ -69,59 +70,66 @@ type Deps struct {
 	Registry *prometheus.Registry
 	// Components take part in each ADD.
 	Components []cni.Component
-	// Removed tells, when the agent is told to stop, whether the stop is meant to
-	// last (its DaemonSet is going) rather than to make room for a successor.
-	// Nil: it never is.
+	// Removed reports, when the agent is stopped, whether the stop is meant to last
+	// (its DaemonSet is going) rather than to make way for a successor. Nil: it never is.
 	Removed func(ctx context.Context) bool
 }
 
-// Agent is a running node daemon.
-type Agent struct {
+// agent is a node daemon: its edges and its controllers.
+type agent struct {
 	cfg   config.Config
 	deps  Deps
 	log   *slog.Logger
 	began time.Time
 
-	metadata *imds.Client
-	ec2      *ec2.Executor
-	host     *link.Host
-	filter   *nft.Firewall
-	cluster  Cluster
-	events   Events
-	metrics  *metrics
+	host    *link.Host
+	filter  *nft.Firewall
+	cluster Cluster
+	events  Events
 
-	facts facts
-	state *state.Store
-	cni   *cni.Controller
-	// addressed is closed by the pool's loop once canServe.
-	addressed chan struct{}
+	state    *state.Store
+	pool     *pool.Pool
+	network  *network.Controller
+	cni      *cni.Controller
+	reporter *report.Reporter
+	conflist *conflist.File
 
-	pool, kernel, observe, report *loop.Loop
+	metrics metrics
+}
 
-	work     sync.WaitGroup // actions on their way
-	mu       sync.Mutex
-	decision ipam.Decision
-	subnets  []ipam.Subnet
-	sight    sight
-	enis     map[string]hostENI
-	why      string                    // of the next look at EC2
-	drift    map[string]*drift.Tracker // by place
-	serving  bool
+// metrics that several controllers share.
+type metrics struct {
+	drift      *prometheus.CounterVec
+	loopErrors *prometheus.CounterVec
+	started    *prometheus.HistogramVec
+}
+
+func newMetrics(r prometheus.Registerer) metrics {
+	m := metrics{
+		drift:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_drift_total", Help: "Things that were not as they should be."}, []string{"where"}),
+		loopErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_loop_errors_total", Help: "Passes of a loop that failed."}, []string{"loop"}),
+		started: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "trunkline_start_seconds", Help: "Time from the agent's start until the kernel and EC2 agree with its record (settled), and until it serves.",
+			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 90},
+		}, []string{"until"}),
+	}
+	r.MustRegister(m.drift, m.loopErrors, m.started)
+	return m
 }
 
 // Run starts the agent and runs it until ctx ends, then stops in order: no new
-// calls, the calls under way given up (their plugins ask our successor), the
-// journal closed last. What is under way at EC2 is in the journal.
+// calls, the calls in flight ended (their plugins call the successor), the
+// journal closed last. What is in flight at EC2 is in the journal.
 //
-// The conflist is taken away when Deps.Removed says the stop is meant to last.
-// Otherwise it stays: the plugin of a node whose agent is being replaced waits for
+// The conflist is removed when Deps.Removed says that the stop is meant to last.
+// Otherwise it stays: the plugin of a node with an agent that is being replaced waits for
 // the next one, while without a conflist the runtime would report the node's
 // network as not ready and fail every ADD of a roll.
 func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	if err := refusal(probe(ctx, cfg)); err != nil {
 		return err
 	}
-	a := &Agent{cfg: cfg, deps: deps, log: deps.Log, began: time.Now(), enis: map[string]hostENI{}, drift: map[string]*drift.Tracker{}}
+	a := &agent{cfg: cfg, deps: deps, log: deps.Log, began: time.Now(), metrics: newMetrics(deps.Registry)}
 	if err := a.open(ctx); err != nil {
 		return errors.Join(err, a.close())
 	}
@@ -131,27 +139,20 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	defer func() { err = errors.Join(err, a.leave(stopping), a.close()) }()
 
 	group, ctx := errgroup.WithContext(ctx)
-	defer a.work.Wait()
+	defer a.pool.Wait()
 	group.Go(func() error { return a.cluster.Run(ctx) })
-	group.Go(func() error { return a.introspect(ctx) })
+	group.Go(func() error { return a.reporter.Serve(ctx) })
 	group.Go(func() error { return a.live(ctx) })
 	err = group.Wait()
 	if stopping.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, errStopped)) {
-		return nil // as we were told
+		return nil // an ordered stop
 	}
 	return err
 }
 
-// open does what needs nobody's answer: metrics, kernel sockets, the journal.
-func (a *Agent) open(ctx context.Context) error {
-	var err error
-	a.addressed = make(chan struct{})
-	a.pool = loop.New(a.planOnce)
-	a.kernel = loop.New(a.reconcileKernel)
-	a.observe = loop.New(a.observeEC2)
-	a.report = loop.New(a.reportOnce)
-	a.cluster, a.events = a.deps.Cluster(func() { a.pool.Mark() })
-	a.metrics = newMetrics(a.deps.Registry, a)
+// open constructs everything that needs no answer from outside: kernel sockets, the
+// journal, the controllers.
+func (a *agent) open(ctx context.Context) (err error) {
 	if a.host, err = link.Open(nil, a.log); err != nil {
 		return fmt.Errorf("open the node's links: %w", err)
 	}
@@ -165,25 +166,54 @@ func (a *Agent) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.cni = cni.New(cni.Config{
-		NodeName: a.cfg.NodeName, StateDir: a.cfg.StateDir, LinkPrefix: a.cfg.VethPrefix, MTU: cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
-	}, cni.Deps{
-		Log: a.log, State: a.state, Backend: eni{a}, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
-		Components: a.deps.Components, Registry: a.deps.Registry, CompareKernel: a.kernel.MarkFull,
-		RestoreFilter: func(ctx context.Context) error { _, err := a.applyFilter(ctx); return err },
-		Route:         a.routed,
-	})
-	if err := atomicfile.RemoveLeftovers(conflistPath(a.cfg)); err != nil { // the journal's lock is held: no other agent writes there
+	a.cluster, a.events = a.deps.Cluster(func() { a.pool.Plan.Mark() })
+	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(a.deps.AWS), Log: a.log, Registry: a.deps.Registry})
+	if err != nil {
+		return err
+	}
+	a.construct(executor)
+	if err := a.conflist.RemoveLeftovers(); err != nil { // the journal's lock is held: no other agent writes there
 		a.log.Warn("half a conflist of an earlier agent is left", "error", err)
 	}
-	a.metadata = imds.New(a.deps.AWS, imds.Options{})
-	a.ec2, err = ec2.NewExecutor(ec2.Options{
-		Clients: ec2.NewClients(a.deps.AWS), Log: a.log, Registry: a.deps.Registry,
-	})
-	return err
+	return nil
 }
 
-func (a *Agent) close() (err error) {
+// construct makes the controllers and hands them to each other.
+func (a *agent) construct(executor *ec2.Executor) {
+	owned := a.state.Owned()
+	a.conflist = conflist.New(a.cfg, func() string { node, _ := a.cluster.Node(); return node.Runtime }, a.log)
+	a.reporter = report.New(a.cfg, report.Deps{
+		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Registry: a.deps.Registry,
+		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version,
+	})
+	a.pool = pool.New(pool.Config{NodeName: a.cfg.NodeName, ClusterName: a.cfg.ClusterName, IPAM: poolConfig(a.cfg)}, pool.Deps{
+		Log: a.log, State: a.state, Owned: owned, EC2: executor, Metadata: imds.New(a.deps.AWS, imds.Options{}),
+		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Foreign: a.host.Foreign, Drift: a.metrics.drift.WithLabelValues("ec2"),
+		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
+		Waiting:       func() (int, time.Time) { return a.cni.Waiting() },
+		Freed:         func() { a.cni.Wake() },
+		CompareKernel: func() { a.network.Loop.Mark() },
+		Report:        a.reporter.Loop.Mark,
+	})
+	a.network = network.New(network.Config{
+		MTU: a.cfg.MTU, ExternalCIDRs: a.cfg.ExternalCIDRs, PodMetadata: a.cfg.PodMetadata, Ruleset: filterConfig(a.cfg), Version: a.identity(),
+	}, network.Deps{
+		Log: a.log, State: a.state, Owned: owned, Links: a.host, Filter: a.filter, Events: a.events, Registry: a.deps.Registry, Drift: a.metrics.drift,
+		Before:   a.pool.Claim,
+		Compared: func(ctx context.Context) error { return a.cni.ReleaseGone(ctx) },
+		Missing:  a.pool.Observer.Request, Report: a.reporter.Loop.Mark,
+	})
+	a.cni = cni.New(cni.Config{
+		NodeName: a.cfg.NodeName, StateDir: a.cfg.StateDir, LinkPrefix: a.cfg.VethPrefix,
+		MTU: cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
+	}, cni.Deps{
+		Log: a.log, State: a.state, Backend: a.pool.Backend(), Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
+		Components: a.deps.Components, Registry: a.deps.Registry,
+		CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
+	})
+}
+
+func (a *agent) close() (err error) {
 	if a.host != nil {
 		err = errors.Join(err, a.host.Close())
 	}
@@ -196,23 +226,26 @@ func (a *Agent) close() (err error) {
 	return err
 }
 
-// leave takes the conflist away after a stop that is meant to last.
-func (a *Agent) leave(ctx context.Context) error {
+// leave removes the conflist after a stop that is meant to last.
+func (a *agent) leave(ctx context.Context) error {
 	if ctx.Err() == nil || a.deps.Removed == nil {
-		return nil // we failed, and will be started again; or nobody can tell
+		return nil // the agent failed and is started again, or it is not known
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
 	if !a.deps.Removed(ctx) {
 		return nil
 	}
-	a.log.Info("taking the conflist away: this stop is meant to last")
+	a.log.Info("removing the conflist: this stop is meant to last")
 	return Uninstall(a.cfg)
 }
 
-// live is the life of the agent once its parts are open: facts, then the kernel,
-// then what an earlier process left, then the loops, then calls.
-func (a *Agent) live(ctx context.Context) error {
+// Uninstall removes the conflist.
+func Uninstall(cfg config.Config) error { return conflist.Remove(cfg) }
+
+// live is the life of the agent once it is constructed: facts, then the kernel, then
+// what an earlier process left, then the loops, then calls.
+func (a *agent) live(ctx context.Context) error {
 	if err := a.learn(ctx); err != nil {
 		return err
 	}
@@ -221,7 +254,7 @@ func (a *Agent) live(ctx context.Context) error {
 	}
 	a.metrics.started.WithLabelValues("settled").Observe(time.Since(a.began).Seconds())
 	group, ctx := errgroup.WithContext(ctx)
-	a.recoverEC2(ctx)
+	a.pool.Recover(ctx)
 	for name, l := range a.loops() {
 		l.Report = func(err error, pause time.Duration) {
 			a.log.Warn("pass failed, will be tried again", "loop", name, "error", err, "pause", pause)
@@ -229,56 +262,25 @@ func (a *Agent) live(ctx context.Context) error {
 		}
 		group.Go(func() error { return l.Run(ctx) })
 	}
-	group.Go(func() error { return a.watched(ctx, "links", a.host.Watch) })
-	group.Go(func() error { return a.watched(ctx, "nftables", a.filter.Watch) })
+	group.Go(func() error { return a.network.Watch(ctx, "links", a.host.Watch) })
+	group.Go(func() error { return a.network.Watch(ctx, "nftables", a.filter.Watch) })
 	group.Go(func() error { return a.cni.Run(ctx) })
 	group.Go(func() error { return a.serve(ctx) })
 	return group.Wait()
 }
 
-// soon is the longest pause after what failed on the node itself: what differs there
-// is repaired within seconds, also when it could not be for a while.
-const soon = 5 * time.Second
-
 // loops are the agent's by name, each at its pace.
-func (a *Agent) loops() map[string]*loop.Loop {
-	a.pool.MinInterval, a.pool.Every, a.pool.MaxBackoff = 20*time.Millisecond, 30*time.Second, soon
-	a.kernel.MinInterval, a.kernel.Every, a.kernel.MaxBackoff = 100*time.Millisecond, 45*time.Second, soon
-	a.observe.MinInterval, a.observe.Every = 2*time.Second, lookInterval(a.cfg.NodeName)
-	a.report.MinInterval, a.report.Every = 3*time.Second, 30*time.Second
-	conflist := loop.New(a.keepConflist)
-	conflist.Every, conflist.MaxBackoff = soon, soon
-	return map[string]*loop.Loop{"pool": a.pool, "kernel": a.kernel, "EC2": a.observe, "report": a.report, "conflist": conflist}
-}
-
-// watched runs a kernel watch for as long as ctx lives: one that breaks is
-// started again, and everything is compared, for something may have been missed.
-func (a *Agent) watched(ctx context.Context, what string, watch func(context.Context, func(string)) error) error {
-	again := loop.New(func(ctx context.Context, _ bool) (time.Time, error) {
-		a.kernel.MarkFull()
-		err := watch(ctx, func(why string) {
-			a.log.Debug("kernel changed", "watch", what, "why", why)
-			a.kernel.Mark()
-		})
-		if err == nil && ctx.Err() == nil {
-			err = errors.New("the watch ended")
-		}
-		return time.Time{}, err
-	})
-	again.MaxBackoff = soon
-	again.Report = func(err error, pause time.Duration) {
-		a.log.Warn("kernel watch broke, will be started again", "watch", what, "error", err, "pause", pause)
-	}
-	return again.Run(ctx)
+func (a *agent) loops() map[string]*loop.Loop {
+	return map[string]*loop.Loop{"pool": a.pool.Plan, "kernel": a.network.Loop, "EC2": a.pool.Observer.Loop, "report": a.reporter.Loop}
 }
 
 // serve answers calls once the first address is there, and writes the conflist
-// last: it is what tells the runtime that pods can be wired.
-func (a *Agent) serve(ctx context.Context) error {
+// last: it is what has the runtime wire pods.
+func (a *agent) serve(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil // before there was one: an ordered stop
-	case <-a.addressed:
+	case <-a.pool.Addressed():
 	}
 	l, err := cniserver.Listen(a.cfg.Socket)
 	if err != nil {
@@ -290,40 +292,31 @@ func (a *Agent) serve(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.Serve(ctx, l) })
-	if err := a.writeConflist(); err != nil {
+	if err := a.conflist.Write(); err != nil {
 		return errors.Join(err, group.Wait())
 	}
-	a.mu.Lock()
-	a.serving = true
-	a.mu.Unlock()
-	a.report.MarkFull()
+	keep := loop.New(func(context.Context, bool) (time.Time, error) { return time.Time{}, a.conflist.Write() })
+	keep.Every, keep.MaxBackoff = conflistEvery, conflistEvery
+	keep.Report = func(err error, pause time.Duration) {
+		a.log.Warn("conflist not written, will be tried again", "error", err, "pause", pause)
+		a.metrics.loopErrors.WithLabelValues("conflist").Inc()
+	}
+	group.Go(func() error { return keep.Run(ctx) })
+	a.reporter.Serving()
 	a.metrics.started.WithLabelValues("serving").Observe(time.Since(a.began).Seconds())
-	a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.facts.identity.Instance)
+	a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.state.Node().Instance)
 	return group.Wait()
 }
+
+// conflistEvery is how often the conflist is compared with what it should be. It needs
+// no answer from the API server.
+const conflistEvery = 5 * time.Second
 
 // bootID names this boot.
 func bootID() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "" // then a reboot goes unnoticed here; links tell it all the same
+		return "" // then a reboot is found by the links that are missing
 	}
 	return strings.TrimSpace(string(raw))
-}
-
-// retry calls f until it is done or ctx ends, and returns its last error.
-func retry(ctx context.Context, pause time.Duration, f func() (again bool, err error)) error {
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for {
-		again, err := f()
-		if !again {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-tick.C:
-		}
-	}
 }

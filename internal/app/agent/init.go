@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -10,7 +11,10 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/trunkline/trunkline/internal/control/conflist"
+	"github.com/trunkline/trunkline/internal/control/network"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/edge/imds"
@@ -29,14 +33,14 @@ func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.C
 	if err != nil {
 		return err
 	}
-	changed, err := link.InitHost(hostnet.Sysctls(primary, families()))
+	changed, err := link.InitHost(hostnet.Sysctls(primary, network.Families()))
 	for _, d := range changed {
 		log.Info("kernel setting", "what", d.String())
 	}
 	if err != nil {
 		return fmt.Errorf("kernel settings: %w", err)
 	}
-	return installPlugin(plugin, filepath.Join(cfg.CNIBinDir, pluginName), log)
+	return installPlugin(plugin, filepath.Join(cfg.CNIBinDir, conflist.PluginName), log)
 }
 
 // primaryLink finds the primary interface by the MAC that instance metadata says.
@@ -45,11 +49,13 @@ func primaryLink(ctx context.Context, awsConfig aws.Config, log *slog.Logger) (s
 	defer cancel()
 	metadata := imds.New(awsConfig, imds.Options{})
 	var id imds.Identity
-	if err := retry(ctx, time.Second, func() (again bool, err error) {
-		id, err = metadata.Identity(ctx)
-		return err != nil, err
-	}); err != nil {
-		return "", fmt.Errorf("ask instance metadata: %w", err)
+	var failed error
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
+		id, failed = metadata.Identity(ctx)
+		return failed == nil, nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("read instance metadata: %w", cmp.Or(failed, err))
 	}
 	host, err := link.Open(nil, log)
 	if err != nil {

@@ -66,12 +66,10 @@ func probeRules(cfg config.Config) ruleset.Ruleset {
 	pod := endpoint.Adopt(1, endpoint.Key{ContainerID: "probe", IfName: "eth0"}, endpoint.Pod{Namespace: "trunkline", Name: "probe"}, endpoint.Wire{
 		Link: "tlprobe", Addresses: endpoint.AddressesOf(netip.MustParseAddr("192.0.2.2")),
 	}, false, time.Time{})
-	return ruleset.Compile(ruleset.Config{
-		PrimaryLink: "eth0", PrimaryIPv4: netip.MustParseAddr("192.0.2.1"), VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
-		ExcludeSNAT: cfg.ExcludeSNATCIDRs, ExternalSNAT: cfg.ExternalSNAT,
-		Random: ruleset.Randomize(cfg.RandomizeSNAT), NoNodePort: !cfg.NodePort,
-		Pods: []ruleset.Pod{ruleset.PodOf(pod, cfg.PodMetadata)},
-	})
+	c := filterConfig(cfg)
+	c.PrimaryLink, c.PrimaryIPv4 = "eth0", netip.MustParseAddr("192.0.2.1")
+	c.VPCCIDRs, c.Pods = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, []ruleset.Pod{ruleset.PodOf(pod, cfg.PodMetadata)}
+	return ruleset.Compile(c)
 }
 
 // refusal is the error of a node that cannot run the agent; nil when it can.

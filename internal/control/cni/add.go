@@ -30,6 +30,7 @@ const answerWithin = 500 * time.Millisecond
 
 // addition is an ADD in flight.
 type addition struct {
+	c         *Controller
 	request   *cnirpc.Request
 	netns     *os.File
 	requested time.Time
@@ -48,13 +49,13 @@ type addition struct {
 func (c *Controller) steps() *steps.List[*addition] {
 	return &steps.List[*addition]{
 		Steps: []steps.Step[*addition]{
-			{Name: "identify", Do: c.identify},
-			{Name: "admit", Do: c.admit},
-			{Name: "attach", Do: c.attach, Undo: c.giveBack},
-			{Name: "wire", Do: c.wire, Undo: c.unwire, Journal: true},
-			{Name: "filter", Do: c.filter},
-			{Name: "policy pending", Do: c.ready},
-			{Name: "up", Do: c.up},
+			{Name: "identify", Do: step((*addition).identify)},
+			{Name: "admit", Do: step((*addition).admit)},
+			{Name: "attach", Do: step((*addition).attach), Undo: step((*addition).giveBack)},
+			{Name: "wire", Do: step((*addition).wire), Undo: step((*addition).unwire), Journal: true},
+			{Name: "filter", Do: step((*addition).filter)},
+			{Name: "policy pending", Do: step((*addition).ready)},
+			{Name: "up", Do: step((*addition).up)},
 		},
 		Journal: func(ctx context.Context, a *addition, _ string) error {
 			return c.phase("ADD", "journal", func() error { return a.written.Wait(ctx) })
@@ -65,6 +66,11 @@ func (c *Controller) steps() *steps.List[*addition] {
 			}
 		},
 	}
+}
+
+// step is a method of an ADD as a step of the list.
+func step(f func(*addition, context.Context) error) func(context.Context, *addition) error {
+	return func(ctx context.Context, a *addition) error { return f(a, ctx) }
 }
 
 // add wires a pod and returns the CNI result.
@@ -80,10 +86,10 @@ func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf,
 		defer cancel()
 		ctx = bounded
 	}
-	a := &addition{request: req, netns: netns, requested: time.Now(), conf: conf, leave: func() {}}
+	a := &addition{c: c, request: req, netns: netns, requested: time.Now(), conf: conf, leave: func() {}}
 	defer func() { a.leave() }()
 	if err := c.steps().Run(ctx, a); err != nil {
-		c.report(a, err)
+		a.report(err)
 		return nil, fmt.Errorf("add pod %s: %w", a.e.Name(), err)
 	}
 	c.Backend.Demanded()
@@ -94,14 +100,14 @@ func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf,
 // identify finds the pod, in the node's record of its pods (kept on disk) or else at
 // the API server; one that neither knows is refused for now. Without a pod's name the
 // container is all that is known: other runtimes than Kubernetes' have no pods.
-func (c *Controller) identify(ctx context.Context, a *addition) error {
+func (a *addition) identify(ctx context.Context) error {
 	key := endpoint.Key{ContainerID: a.request.ContainerID, IfName: a.request.IfName}
 	pod, err := podOf(a.request.Args)
 	a.e = endpoint.New(0, key, pod, a.conf.Name, a.requested, time.Now())
 	if err != nil || pod.Name == "" {
 		return err
 	}
-	found, err := c.Pods.Pod(ctx, kube.PodRef{Namespace: pod.Namespace, Name: pod.Name}, pod.UID)
+	found, err := a.c.Pods.Pod(ctx, kube.PodRef{Namespace: pod.Namespace, Name: pod.Name}, pod.UID)
 	switch {
 	case errors.Is(err, kube.ErrNoPod):
 		return &cnirpc.Error{Code: cnirpc.CodeUnknownContainer, Msg: "there is no such pod", Details: err.Error()}
@@ -130,8 +136,8 @@ func (c *Controller) identify(ctx context.Context, a *addition) error {
 	return nil
 }
 
-func (c *Controller) admit(ctx context.Context, a *addition) error {
-	for _, component := range c.Components {
+func (a *addition) admit(ctx context.Context) error {
+	for _, component := range a.c.Components {
 		if err := component.Admit(ctx, a.pod); err != nil {
 			return &cnirpc.Error{Code: cnirpc.CodeRefused, Msg: "the pod was refused", Details: err.Error()}
 		}
@@ -141,28 +147,28 @@ func (c *Controller) admit(ctx context.Context, a *addition) error {
 
 // attach takes an address, waiting for one in the order of arrival. From here on the
 // endpoint is in the state, and on its way to the journal.
-func (c *Controller) attach(ctx context.Context, a *addition) error {
-	timer := time.AfterFunc(reportAfter, func() { c.report(a, c.whyEmpty()) })
+func (a *addition) attach(ctx context.Context) error {
+	timer := time.AfterFunc(reportAfter, func() { a.report(a.c.whyEmpty()) })
 	defer timer.Stop()
-	err := c.waiting.Wait(ctx, func() (bool, error) {
-		pending, err := c.State.Update(func(tx *state.Tx) error { return c.assign(tx, a) })
+	err := a.c.waiting.Wait(ctx, func() (bool, error) {
+		pending, err := a.c.State.Update(func(tx *state.Tx) error { return a.assign(tx) })
 		if errors.Is(err, ipam.ErrNoAddress) {
-			c.metrics.waited.Inc()
-			c.Backend.Demanded()
+			a.c.metrics.waited.Inc()
+			a.c.Backend.Demanded()
 			return false, nil
 		}
 		a.written = pending
 		return err == nil, err
 	})
 	if err != nil && ctx.Err() != nil && !errors.Is(err, cniserver.ErrPluginGone) {
-		return errors.Join(c.whyEmpty(), err)
+		return errors.Join(a.c.whyEmpty(), err)
 	}
 	return err
 }
 
 // assign attaches the endpoint within a transaction. When the runtime repeats an ADD,
 // the endpoint of its key is wired again.
-func (c *Controller) assign(tx *state.Tx, a *addition) error {
+func (a *addition) assign(tx *state.Tx) error {
 	now := time.Now()
 	e := a.e
 	before := endpoint.Endpoint{}
@@ -176,20 +182,20 @@ func (c *Controller) assign(tx *state.Tx, a *addition) error {
 		}
 		e.ID = id
 	}
-	grant, err := c.Backend.Assign(tx, e, now)
+	grant, err := a.c.Backend.Assign(tx, e, now)
 	if err != nil {
 		return err
 	}
 	attached, err := e.Attach(endpoint.Wire{
-		Addresses: grant.Addresses, Attachment: grant.Attachment, MTU: c.MTU,
-		Link: endpoint.LinkName(c.LinkPrefix, linkNamespace(e), linkPod(e)),
+		Addresses: grant.Addresses, Attachment: grant.Attachment, MTU: a.c.MTU,
+		Link: endpoint.LinkName(a.c.LinkPrefix, linkNamespace(e), linkPod(e)),
 	}, now)
 	if err == nil {
 		err = tx.Put(attached)
 	}
 	if err != nil {
 		if before.ID == 0 {
-			c.Backend.Free(tx, e, NeverWired, now)
+			a.c.Backend.Free(tx, e, NeverWired, now)
 		}
 		return err
 	}
@@ -212,75 +218,67 @@ func linkPod(e endpoint.Endpoint) string {
 	return e.Pod.Name
 }
 
-// whyEmpty says why no address is free, in the backend's words.
-func (c *Controller) whyEmpty() error {
-	if err := c.Backend.Explain(); err != nil {
-		return err
-	}
-	return fmt.Errorf("%w: ADDs that came earlier took them", ipam.ErrNoAddress)
-}
-
 // giveBack undoes attach when no link was ever made for the address; otherwise unwire
 // has begun to remove the endpoint and this does nothing. An endpoint that an earlier
 // ADD wired is again as it was.
-func (c *Controller) giveBack(ctx context.Context, a *addition) error {
+func (a *addition) giveBack(ctx context.Context) error {
 	if a.wiring || a.e.ID == 0 {
 		return nil
 	}
-	pending, err := c.State.Update(func(tx *state.Tx) error {
+	pending, err := a.c.State.Update(func(tx *state.Tx) error {
 		tx.Durable()
 		if a.before.ID != 0 {
 			a.before.Generation = a.e.Generation + 1
 			return tx.Put(a.before)
 		}
-		c.Backend.Free(tx, a.e, NeverWired, time.Now())
+		a.c.Backend.Free(tx, a.e, NeverWired, time.Now())
 		tx.Delete(a.e.ID)
 		return nil
 	})
-	c.waiting.Wake()
+	a.c.waiting.Wake()
 	if err != nil {
 		return err
 	}
 	return pending.Wait(ctx)
 }
 
-func (c *Controller) wire(ctx context.Context, a *addition) (err error) {
-	a.leave = c.adds.Enter() // not before: a DEL may have given this ADD its address
-	for _, old := range c.State.EndpointsOf(a.e.Link) {
+func (a *addition) wire(ctx context.Context) (err error) {
+	a.leave = a.c.adds.Enter() // not before: a DEL may have given this ADD its address
+	for _, old := range a.c.State.EndpointsOf(a.e.Link) {
 		if old.Key == a.e.Key {
 			continue
 		}
 		// An older sandbox of the same pod, whose DEL has not come.
-		if err := c.detach(ctx, old); err != nil {
+		if err := a.c.detach(ctx, old); err != nil {
 			return fmt.Errorf("remove the older link %s: %w", a.e.Link, err)
 		}
 	}
 	a.wiring = true
-	a.wired, err = c.Links.Wire(ctx, a.netns, a.e)
+	a.wired, err = a.c.Links.Wire(ctx, a.netns, a.e)
 	return err
 }
 
-func (c *Controller) unwire(ctx context.Context, a *addition) error {
+func (a *addition) unwire(ctx context.Context) error {
 	if !a.wiring {
 		return nil
 	}
-	return c.detach(ctx, a.e)
+	return a.c.detach(ctx, a.e)
 }
 
 // filter lets the packet filter pass the pod's own address and MAC. When someone else
 // has removed the filter a moment ago, it is put back first, the pod included.
-func (c *Controller) filter(ctx context.Context, a *addition) error {
-	err := c.Filter.Put(ctx, c.elements(a.e)...)
+func (a *addition) filter(ctx context.Context) error {
+	err := a.c.Filter.Put(ctx, a.c.elements(a.e)...)
 	if errors.Is(err, nft.ErrNoTable) {
-		err = c.RestoreFilter(ctx)
+		err = a.c.RestoreFilter(ctx)
 	}
 	return err
 }
 
 // ready waits until every component has in force what the endpoint needs: its link is
 // still down.
-func (c *Controller) ready(ctx context.Context, a *addition) error {
-	for _, component := range c.Components {
+func (a *addition) ready(ctx context.Context) error {
+	for _, component := range a.c.Components {
 		if err := component.Ready(ctx, a.e); err != nil {
 			return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "what the pod's network needs is not in force yet", Details: err.Error()}
 		}
@@ -291,8 +289,8 @@ func (c *Controller) ready(ctx context.Context, a *addition) error {
 // up sets the link up. That the endpoint is ready is written meanwhile, and the answer
 // waits for it. After a crash in between the next process sets the link up: all that it
 // was held back for has been in force since the step before.
-func (c *Controller) up(ctx context.Context, a *addition) error {
-	pending, err := c.State.Update(func(tx *state.Tx) error {
+func (a *addition) up(ctx context.Context) error {
+	pending, err := a.c.State.Update(func(tx *state.Tx) error {
 		e, err := a.e.Complete(time.Now())
 		if err != nil {
 			return err
@@ -304,7 +302,15 @@ func (c *Controller) up(ctx context.Context, a *addition) error {
 		return err
 	}
 	a.written = pending
-	return c.Links.Up(ctx, a.e)
+	return a.c.Links.Up(ctx, a.e)
+}
+
+// whyEmpty says why no address is free, in the backend's words.
+func (c *Controller) whyEmpty() error {
+	if err := c.Backend.Explain(); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: ADDs that came earlier took them", ipam.ErrNoAddress)
 }
 
 // phase observes how long a part of a command takes.

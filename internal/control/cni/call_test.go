@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
@@ -84,7 +85,7 @@ func TestGCRemovesTheEndpointsOfItsNetworkOnly(t *testing.T) {
 	if gc("second"); len(h.State.Endpoints()) != 2 {
 		t.Error("a GC of another network removed a pod")
 	}
-	gc(NetworkName)
+	gc(config.NetworkName)
 	if _, there := h.State.Endpoint(one.Key); there {
 		t.Error("an endpoint that the runtime does not know stays")
 	}

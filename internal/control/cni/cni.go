@@ -33,9 +33,6 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/serial"
 )
 
-// NetworkName is the name of the node's CNI configuration.
-const NetworkName = "trunkline"
-
 // Backend gives endpoints their addresses. The first three are called within a
 // transaction and answer at once.
 type Backend interface {
@@ -162,7 +159,7 @@ func New(c Config, d Deps) *Controller {
 // Run deletes discarded links and carries out spooled DELs until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.reap(ctx) })
+	group.Go(func() error { return reaper{c}.run(ctx) })
 	group.Go(func() error { return c.drainSpoolEvery(ctx, 5*time.Second) })
 	return group.Wait()
 }

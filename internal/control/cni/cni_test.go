@@ -143,6 +143,12 @@ func addOf(name, uid string) *addition {
 	}}
 }
 
+// on is the addition at a harness.
+func (a *addition) on(h *harness) *addition {
+	a.c = h.Controller
+	return a
+}
+
 func (h *harness) call(t *testing.T, req *cnirpc.Request) (json.RawMessage, *cnirpc.Error) {
 	t.Helper()
 	netns, err := os.Open("/proc/self/ns/net")
@@ -272,7 +278,7 @@ func TestAnEndpointIsReleasedWhenItsLinkIsGone(t *testing.T) {
 	if left := h.State.Endpoints(); len(left) != 1 || left[0] != two {
 		t.Errorf("left %+v, want only the one that is in use", left)
 	}
-	h.linkGone(wired(two))
+	(reaper{h.Controller}).linkGone(wired(two))
 	if len(h.State.Endpoints()) != 1 {
 		t.Error("an endpoint in use was released because a link of its name went")
 	}

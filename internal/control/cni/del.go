@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
@@ -106,7 +107,7 @@ func (c *Controller) gc(ctx context.Context, conf netConf) error {
 	var problems error
 	c.adds.Yield(ctx, quiet, yieldAtMost)
 	for _, e := range c.State.Endpoints() {
-		if cmp.Or(e.Network, NetworkName) != cmp.Or(conf.Name, NetworkName) {
+		if cmp.Or(e.Network, config.NetworkName) != cmp.Or(conf.Name, config.NetworkName) {
 			continue // the list is of one network's attachments
 		}
 		if valid[e.Key] || c.calls.Busy(e.Key) > 0 {

@@ -13,7 +13,7 @@ import (
 
 func TestWithoutTheAPIAPodOfTheSnapshotIsIdentified(t *testing.T) {
 	h, a := newHarness(t), addOf("known", "u1")
-	if err := h.identify(t.Context(), a); err != nil {
+	if err := a.on(h).identify(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if a.pod.Labels["app"] != "web" || a.e.Pod.UID != "u1" {
@@ -28,7 +28,7 @@ func TestWithoutTheAPIAnUnknownPodIsRefusedForNow(t *testing.T) {
 		"a pod without uid, unknown": addOf("stranger", ""),
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := newHarness(t).identify(t.Context(), a)
+			err := a.on(newHarness(t)).identify(t.Context())
 			var refused *cnirpc.Error
 			if !errors.As(err, &refused) || refused.Code != cnirpc.CodeTryAgain {
 				t.Fatalf("%v, want CNI code %d", err, cnirpc.CodeTryAgain)
@@ -45,7 +45,7 @@ func TestWithoutTheAPIAnUnknownPodIsRefusedForNow(t *testing.T) {
 func TestAPodTheAPIDoesNotHaveIsRefusedForGood(t *testing.T) {
 	h := newHarness(t)
 	h.server.SetDown(false)
-	err := h.identify(t.Context(), addOf("stranger", "u7"))
+	err := addOf("stranger", "u7").on(h).identify(t.Context())
 	var refused *cnirpc.Error
 	if !errors.As(err, &refused) || refused.Code != cnirpc.CodeUnknownContainer {
 		t.Errorf("%v, want CNI code %d", err, cnirpc.CodeUnknownContainer)
@@ -56,7 +56,7 @@ func TestAStaticPodIsWiredAsItsMirror(t *testing.T) {
 	const hash = "8d2c4d5ef8ea2b9a1f7c3a3f4d1e0b55" // the uid of its runtime
 	h := newHarness(t)
 	h.server.SetDown(false)
-	err := h.identify(t.Context(), addOf("web-n1", hash))
+	err := addOf("web-n1", hash).on(h).identify(t.Context())
 	var refused *cnirpc.Error
 	if !errors.As(err, &refused) || refused.Code != cnirpc.CodeTryAgain || !strings.Contains(refused.Msg, "static pod default/web-n1") {
 		t.Errorf("before its mirror is there: %v, want CNI code %d", err, cnirpc.CodeTryAgain)
@@ -66,7 +66,7 @@ func TestAStaticPodIsWiredAsItsMirror(t *testing.T) {
 		Annotations: map[string]string{corev1.MirrorPodAnnotationKey: hash},
 	}})
 	a := addOf("web-n1", hash)
-	if err := h.identify(t.Context(), a); err != nil {
+	if err := a.on(h).identify(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if a.pod.Labels["app"] != "web" || a.e.Pod.UID != "u1" {

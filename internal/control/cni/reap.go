@@ -25,9 +25,12 @@ const (
 	reapEvery    = 30 * time.Second // for links that a crash left
 )
 
-// reap deletes discarded links until ctx ends. Each endpoint's addresses are released
-// once its link is gone.
-func (c *Controller) reap(ctx context.Context) error {
+// reaper deletes discarded links. Each endpoint's addresses are released once its link
+// is gone.
+type reaper struct{ *Controller }
+
+// run deletes links until ctx ends.
+func (c reaper) run(ctx context.Context) error {
 	tick := time.NewTicker(reapEvery)
 	defer tick.Stop()
 	for {
@@ -45,7 +48,7 @@ func (c *Controller) reap(ctx context.Context) error {
 }
 
 // gather waits for more links to delete, until no ADD was in flight for a while.
-func (c *Controller) gather(ctx context.Context) {
+func (c reaper) gather(ctx context.Context) {
 	timer := time.NewTimer(gatherFor)
 	defer timer.Stop()
 	select {
@@ -55,7 +58,7 @@ func (c *Controller) gather(ctx context.Context) {
 	}
 }
 
-func (c *Controller) batch() int {
+func (c reaper) batch() int {
 	if c.adds.Active() > 0 {
 		return batchWhileADD
 	}
@@ -63,7 +66,7 @@ func (c *Controller) batch() int {
 }
 
 // linkGone releases the endpoint whose link the kernel has deleted. It does not block.
-func (c *Controller) linkGone(w link.Wired) {
+func (c reaper) linkGone(w link.Wired) {
 	for _, e := range c.State.Endpoints() {
 		if e.Stage == endpoint.Removing && e.Key == w.Key && (len(w.Addresses) == 0 || overlaps(w.Addresses, e)) {
 			c.release(e.ID)

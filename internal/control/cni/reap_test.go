@@ -27,7 +27,7 @@ func TestLinksAreDeletedInSmallGroupsBesideADDsButNotPutOffForEver(t *testing.T)
 		c := &Controller{Deps: Deps{Links: d}}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		go func() { _ = c.reap(ctx) }()
+		go func() { _ = reaper{c}.run(ctx) }()
 		synctest.Wait() // the pass at the start
 		discard := func() time.Duration {
 			began, n := time.Now(), len(d.at)

@@ -65,7 +65,7 @@ func advice(code uint) string {
 
 // report puts an event on a pod that could not be wired, unless the call was given up:
 // then another one has taken its place.
-func (c *Controller) report(a *addition, err error) {
+func (a *addition) report(err error) {
 	for _, ours := range []error{cniserver.ErrPluginGone, cniserver.ErrStopping, serial.ErrPreempted} {
 		if errors.Is(err, ours) {
 			return
@@ -75,7 +75,7 @@ func (c *Controller) report(a *addition, err error) {
 	if pod.Name == "" {
 		return
 	}
-	c.Events.PodWarning(kube.PodRef{Namespace: pod.Namespace, Name: pod.Name}, pod.UID, "NetworkNotReady", refusalText(pod.String(), c.NodeName, asError(err)))
+	a.c.Events.PodWarning(kube.PodRef{Namespace: pod.Namespace, Name: pod.Name}, pod.UID, "NetworkNotReady", refusalText(pod.String(), a.c.NodeName, asError(err)))
 }
 
 // refusalText says which pod has no network, where, why and what to do.

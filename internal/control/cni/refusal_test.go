@@ -65,22 +65,22 @@ func TestEveryRefusalSaysWhatWhyAndWhatToDo(t *testing.T) {
 		"too late":              {fmt.Errorf("wire default/web: %w", context.DeadlineExceeded), cnirpc.CodeTryAgain, "longer than the plugin waits", "tries again"},
 		"a full disk":           {fmt.Errorf("write journal: %w", errors.New("no space left on device")), cnirpc.CodeInternal, "no space left on device", "log of the Trunkline agent"},
 		"a component that forbids it": {
-			refused(func(h *harness, a *addition) error { return h.admit(t.Context(), a) }, forbidding{}), cnirpc.CodeRefused, "sg-9", "Change what the reason names",
+			refused(func(h *harness, a *addition) error { return a.on(h).admit(t.Context()) }, forbidding{}), cnirpc.CodeRefused, "sg-9", "Change what the reason names",
 		},
 		"a component that is not ready": {
-			refused(func(h *harness, a *addition) error { return h.ready(t.Context(), a) }, late{}), cnirpc.CodeTryAgain, "policy of default/web is not loaded yet", "tries again",
+			refused(func(h *harness, a *addition) error { return a.on(h).ready(t.Context()) }, late{}), cnirpc.CodeTryAgain, "policy of default/web is not loaded yet", "tries again",
 		},
 		"a static pod without its mirror": {
-			refused(func(h *harness, a *addition) error { return h.identify(t.Context(), a) }), cnirpc.CodeTryAgain, "mirror", "tries again",
+			refused(func(h *harness, a *addition) error { return a.on(h).identify(t.Context()) }), cnirpc.CodeTryAgain, "mirror", "tries again",
 		},
 		"the API does not answer": {
-			newHarness(t).identify(t.Context(), addOf("stranger", "u7")), cnirpc.CodeTryAgain, "the Kubernetes API does not answer", "tries again",
+			addOf("stranger", "u7").on(newHarness(t)).identify(t.Context()), cnirpc.CodeTryAgain, "the Kubernetes API does not answer", "tries again",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, a := newHarness(t), addOf("web", "u1")
 			a.e.Pod = endpoint.Pod{Namespace: "default", Name: "web", UID: "u1"}
-			h.report(a, fmt.Errorf("add pod default/web: %w", c.err))
+			a.on(h).report(fmt.Errorf("add pod default/web: %w", c.err))
 			if len(h.events.events) != 1 {
 				t.Fatalf("events %q", h.events.events)
 			}
@@ -100,7 +100,7 @@ func TestACallThatWasGivenUpIsNoEvent(t *testing.T) {
 	for _, err := range []error{cniserver.ErrPluginGone, cniserver.ErrStopping, serial.ErrPreempted} {
 		h, a := newHarness(t), addOf("web", "u1")
 		a.e.Pod = endpoint.Pod{Namespace: "default", Name: "web"}
-		if h.report(a, fmt.Errorf("wire: %w: %w", err, io.EOF)); len(h.events.events) > 0 {
+		if a.on(h).report(fmt.Errorf("wire: %w: %w", err, io.EOF)); len(h.events.events) > 0 {
 			t.Errorf("%v: events %q", err, h.events.events)
 		}
 	}

@@ -3,6 +3,8 @@
 //
 //	endpoints                        written by control/cni
 //	interfaces, addresses, actions   written by the backend, out of its ledger
+//	node, pool                       written by the backend
+//	devices, drift                   written by control/network
 //
 // A change is a transaction over all tables. Its rows go to the journal in the order of
 // the transactions; the lock is never held while waiting for the disk. The package
@@ -46,6 +48,7 @@ type Store struct {
 	Agreed Agreement
 
 	DB         *table.DB
+	owned      Owned
 	endpoints  table.RW[endpoint.Endpoint]
 	interfaces table.RW[ipam.ENI]
 	addresses  table.RW[ipam.Address]
@@ -109,7 +112,7 @@ func restored(settings ipam.Settings, records []journal.Record) (*Store, error) 
 	s.interfaces, errs[1] = table.Register(s.DB, interfaceSchema())
 	s.addresses, errs[2] = table.Register(s.DB, addressSchema())
 	s.actions, errs[3] = table.Register(s.DB, actionSchema())
-	if err := errors.Join(errs[:]...); err != nil {
+	if err := errors.Join(append(errs[:], s.owned.register(s.DB))...); err != nil {
 		return nil, err
 	}
 	return s, s.DB.Update(func(txn *table.Txn) error { return s.restore(&Tx{s: s, txn: txn}, records) })
@@ -155,6 +158,9 @@ func openJournal(ctx context.Context, o Options) (j *journal.Journal, records []
 		}
 	}
 }
+
+// Owned are the write handles of the tables that controllers fill.
+func (s *Store) Owned() Owned { return s.owned }
 
 // Close writes what was accepted and gives the journal's lock back.
 func (s *Store) Close() error { return s.journal.Close() }

@@ -1,14 +1,12 @@
-package agent
+package report
 
 import (
-	"errors"
-
-	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/drift"
-	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
 // Reasons of the conditions below, one CamelCase word each.
@@ -21,15 +19,23 @@ const (
 	reasonInKernel    = "KernelNotRepaired"
 )
 
-// reachable is the condition EC2Reachable, from the last look.
-func reachable(failed error) metav1.Condition {
+func condition(kind string, holds bool, c ipam.Condition) metav1.Condition {
+	status := metav1.ConditionFalse
+	if holds {
+		status = metav1.ConditionTrue
+	}
+	return metav1.Condition{Type: kind, Status: status, Reason: string(c.Reason), Message: c.Message, LastTransitionTime: metav1.Now()}
+}
+
+// reachable is the condition EC2Reachable, of the last observation.
+func reachable(p state.Pool) metav1.Condition {
 	c := metav1.Condition{
 		Type: trunkline.ConditionEC2Reachable, Status: metav1.ConditionTrue, Reason: reasonAnswers,
-		Message: "the last look at EC2 succeeded", LastTransitionTime: metav1.Now(),
+		Message: "the last observation of EC2 succeeded", LastTransitionTime: metav1.Now(),
 	}
-	if failed != nil {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonUnreachable, failed.Error()
-		if ec2.Code(failed) != "" {
+	if p.Unobserved != "" {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonUnreachable, p.Unobserved
+		if p.Refused {
 			c.Reason = reasonRefuses
 		}
 	}
@@ -37,7 +43,7 @@ func reachable(failed error) metav1.Condition {
 }
 
 // driftNow is the condition Drift: true while something differs and is not, or
-// cannot be, put right. What was repaired in the same moment is an event.
+// cannot be, put right. What was repaired at once is an event.
 func driftNow(atEC2, inKernel []string) metav1.Condition {
 	c := metav1.Condition{
 		Type: trunkline.ConditionDrift, Status: metav1.ConditionFalse, Reason: reasonInSync,
@@ -53,25 +59,12 @@ func driftNow(atEC2, inKernel []string) metav1.Condition {
 }
 
 // lastError is what EC2 last refused, as it is reported; nil when nothing stands.
-func (a *Agent) lastError() *trunkline.CallError {
-	r, ok := a.ec2.LastRefusal()
-	if !ok {
+func lastError(r *state.Refusal) *trunkline.CallError {
+	if r == nil {
 		return nil
 	}
 	return &trunkline.CallError{
 		Action: r.Action, Code: r.Code, Message: r.Message, RequestID: r.RequestID,
 		Time: metav1.NewTime(r.At), Count: int32(r.Count),
 	}
-}
-
-// versions of what runs on the node. The plugin's is that of its last call.
-func (a *Agent) versions() (trunkline.Versions, error) {
-	node, _ := a.cluster.Node()
-	v := trunkline.Versions{Agent: a.deps.Version, Plugin: a.cni.Plugin(), CNI: conflistVersion(a.cfg.CNIVersion, node.Runtime)}
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return v, errors.Join(errors.New("read the kernel's version"), err)
-	}
-	v.Kernel = unix.ByteSliceToString(name.Release[:])
-	return v, nil
 }

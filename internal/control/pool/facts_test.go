@@ -1,8 +1,7 @@
-package agent
+package pool
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -17,7 +16,7 @@ import (
 	simimds "github.com/trunkline/trunkline/sim/imds"
 )
 
-// machine is an instance whose metadata is served to whoever asks. The ranges of its
+// machine is an instance; its metadata is served to every caller. The ranges of its
 // VPC may change.
 type machine struct {
 	ranges atomic.Pointer[[]netip.Prefix]
@@ -39,7 +38,7 @@ func (*machine) Credentials(vpc.InstanceID) (simimds.Credentials, bool) {
 }
 
 // withMetadata is an agent on a machine in a VPC with one range.
-func withMetadata(t *testing.T) (*Agent, *machine) {
+func withMetadata(t *testing.T) (*testPool, *machine) {
 	t.Helper()
 	m := &machine{}
 	m.ranges.Store(&[]netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")})
@@ -51,26 +50,25 @@ func withMetadata(t *testing.T) (*Agent, *machine) {
 	done := make(chan error, 1)
 	go func() { done <- simimds.New(m, simimds.Config{}).Serve(ctx, listener) }()
 	t.Cleanup(func() { stop(); <-done })
-	a := withExecutor(t, &lossy{broken: func() bool { return false }})
-	a.metadata = imds.New(aws.Config{}, imds.Options{Endpoint: "http://" + listener.Addr().String(), Tries: 1})
-	a.log = slog.New(slog.DiscardHandler)
-	return a, m
+	p := newTestPool(t, &lossy{broken: func() bool { return false }})
+	p.Metadata = imds.New(aws.Config{}, imds.Options{Endpoint: "http://" + listener.Addr().String(), Tries: 1})
+	return p, m
 }
 
-// The introspection endpoint is served from the start. Run with -race.
-func TestTheBookIsReadWhileTheAgentLearnsWhereItIs(t *testing.T) {
-	a, _ := withMetadata(t)
+// Tables are read from the start on. Run with -race.
+func TestTheNodeIsReadWhileItsFactsAreLearned(t *testing.T) {
+	p, _ := withMetadata(t)
 	learned := make(chan error)
-	go func() { learned <- a.learnIdentity(t.Context()) }()
+	go func() { learned <- p.Observer.ReadIdentity(t.Context()) }()
 	for {
-		book := a.bookNow()
+		before := p.State.Node()
 		select {
 		case err := <-learned:
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := a.bookNow().Instance; got != "i-1" {
-				t.Errorf("instance %q once learned, %q before", got, book.Instance)
+			if got := p.State.Node().Instance; got != "i-1" {
+				t.Errorf("instance %q once it is known, %q before", got, before.Instance)
 			}
 			return
 		default:
@@ -79,16 +77,20 @@ func TestTheBookIsReadWhileTheAgentLearnsWhereItIs(t *testing.T) {
 }
 
 func TestRangesAndGroupsThatChangeAreFollowed(t *testing.T) {
-	a, m := withMetadata(t)
-	if err := a.learnIdentity(t.Context()); err != nil {
+	p, m := withMetadata(t)
+	if err := p.Observer.ReadIdentity(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	both := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("100.64.0.0/16")}
 	m.ranges.Store(&both)
 	primary := ec2.Interface{ID: "eni-1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, Groups: []vpc.SecurityGroupID{"sg-2"}}
 	other := ec2.Interface{ID: "eni-2", MAC: vpc.MAC{2, 0, 0, 0, 0, 2}, Groups: []vpc.SecurityGroupID{"sg-3"}}
-	a.follow(t.Context(), []ec2.Interface{other, primary})
-	if got := a.known().primary; !slices.Equal(got.VPCv4CIDRs, both) || !slices.Equal(got.Groups, primary.Groups) {
+	p.Observer.follow(t.Context(), []ec2.Interface{other, primary})
+	known, _ := p.Observer.known()
+	if got := known.primary; !slices.Equal(got.VPCv4CIDRs, both) || !slices.Equal(got.Groups, primary.Groups) {
 		t.Errorf("ranges %v, groups %v", got.VPCv4CIDRs, got.Groups)
+	}
+	if got := p.State.Node().Ranges; !slices.Equal(got, both) {
+		t.Errorf("the table has the ranges %v", got)
 	}
 }

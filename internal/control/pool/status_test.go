@@ -1,4 +1,4 @@
-package agent
+package pool
 
 import (
 	"testing"
@@ -22,14 +22,14 @@ func TestStatusSaysNoForAnEmptyPoolOnlyWhileNoPodRuns(t *testing.T) {
 		{ipam.ReasonGrowing, 0, false},
 		{ipam.ReasonSubnetExhausted, 0, false},
 	} {
-		a := &Agent{serving: true, decision: ipam.Decision{Condition: ipam.Condition{Reason: c.reason, Message: "why"}, Numbers: ipam.Numbers{Assigned: c.assigned}}}
-		err := eni{a}.Status()
+		p := &Pool{decision: ipam.Decision{Condition: ipam.Condition{Reason: c.reason, Message: "why"}, Numbers: ipam.Numbers{Assigned: c.assigned}}}
+		err := p.Backend().Status()
 		if (err != nil) != c.refused {
 			t.Errorf("%s with %d pods: %v, want refused: %v", c.reason, c.assigned, err, c.refused)
 		}
 	}
 	// The first call may come before the conflist is written.
-	if err := (eni{&Agent{decision: ipam.Decision{Condition: ipam.Condition{Reason: ipam.ReasonReady, CanAdd: true}}}}).Status(); err != nil {
+	if err := (&Pool{decision: ipam.Decision{Condition: ipam.Condition{Reason: ipam.ReasonReady, CanAdd: true}}}).Backend().Status(); err != nil {
 		t.Errorf("an agent that answers says that it does not serve: %v", err)
 	}
 }

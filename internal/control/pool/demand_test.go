@@ -1,4 +1,4 @@
-package agent
+package pool
 
 import (
 	"slices"
@@ -31,31 +31,31 @@ func TestAPodThatWaitedLongForANodeIsDemandOnceItIsBound(t *testing.T) {
 			Status:     corev1.PodStatus{Phase: corev1.PodPending, Conditions: conditions},
 		})
 	}
-	a := withExecutor(t, &lossy{broken: func() bool { return false }})
+	p := newTestPool(t, &lossy{broken: func() bool { return false }})
 	client, err := kube.FromREST(server.REST())
 	if err != nil {
 		t.Fatal(err)
 	}
-	heard := make(chan struct{}, 1)
-	cluster := kube.NewCluster(kube.Options{Client: client, NodeName: "n1", Log: a.log, Changed: func() {
+	changed := make(chan struct{}, 1)
+	cluster := kube.NewCluster(kube.Options{Client: client, NodeName: "n1", Log: p.Log, Changed: func() {
 		select {
-		case heard <- struct{}{}:
+		case changed <- struct{}{}:
 		default:
 		}
 	}})
-	a.cluster, a.facts.limits = cluster, vpc.Limits{ENIs: 4, IPv4: 15}
+	p.Cluster, p.Observer.facts.limits = cluster, vpc.Limits{ENIs: 4, IPv4: 15}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = cluster.Run(t.Context()) }()
 	t.Cleanup(func() { <-done })
 	for !cluster.Synced() {
 		select {
-		case <-heard:
+		case <-changed:
 		case <-time.After(10 * time.Second):
 			t.Fatal("the pods are not seen")
 		}
 	}
-	s := a.snapshot(now)
-	if n := ipam.Plan(s, poolConfig(a.cfg), now).Numbers.Demand; n != 1 {
+	s := p.snapshot(now)
+	if n := ipam.Plan(s, p.IPAM, now).Numbers.Demand; n != 1 {
 		t.Errorf("demand %d of %+v, want the pod that came to the node now and not the one that is there for an hour", n, s.Pending)
 	}
 	if !slices.ContainsFunc(s.Pending, func(p ipam.Pending) bool { return p.Name == "scheduled" && p.Bound.Unix() == now.Unix() }) {

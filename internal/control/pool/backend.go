@@ -1,4 +1,4 @@
-package agent
+package pool
 
 import (
 	"fmt"
@@ -6,17 +6,19 @@ import (
 
 	"github.com/trunkline/trunkline/internal/control/cni"
 	"github.com/trunkline/trunkline/internal/control/state"
-	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
-// eni is the backend whose addresses are secondary addresses of ENIs.
-type eni struct{ *Agent }
+// Backend gives endpoints secondary addresses of ENIs. It implements cni.Backend.
+type Backend struct{ p *Pool }
+
+// Backend is the pool as ADDs see it.
+func (p *Pool) Backend() Backend { return Backend{p} }
 
 // Assign implements cni.Backend.
-func (b eni) Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (cni.Grant, error) {
+func (b Backend) Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (cni.Grant, error) {
 	tx.Record(tx.Ledger().Renewed(e.Pod, now)...)
 	lease, rows, err := tx.Ledger().Assign(ipam.HolderOf(e), now)
 	if err != nil {
@@ -32,14 +34,14 @@ func (b eni) Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (cni.Grant
 }
 
 // Adopt implements cni.Backend.
-func (b eni) Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) error {
+func (b Backend) Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) error {
 	_, rows, err := tx.Ledger().Adopt(ipam.HolderOf(e), e.Addresses.Primary(), now)
 	tx.Record(rows...)
 	return err
 }
 
 // Free implements cni.Backend.
-func (b eni) Free(tx *state.Tx, e endpoint.Endpoint, why cni.Reason, now time.Time) {
+func (b Backend) Free(tx *state.Tx, e endpoint.Endpoint, why cni.Reason, now time.Time) {
 	switch why {
 	case cni.NeverWired:
 		tx.Record(tx.Ledger().Return(e.ID, now)...)
@@ -51,23 +53,21 @@ func (b eni) Free(tx *state.Tx, e endpoint.Endpoint, why cni.Reason, now time.Ti
 }
 
 // Explain implements cni.Backend.
-func (b eni) Explain() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.decision.Condition.Err()
+func (b Backend) Explain() error {
+	c, _ := b.p.condition()
+	return c.Err()
 }
 
 // Status implements cni.Backend. A pool that is empty for the moment, or a node that
 // is full, is no reason to refuse: the runtime would report the whole node as not ready
 // and its pods would be evicted. ADDs wait. Nor is a refusal of EC2's while pods run
 // here: a role that lost a permission must not have a fleet evicted.
-func (b eni) Status() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.decision.Numbers.Assigned+b.decision.Numbers.Quarantined > 0 {
+func (b Backend) Status() error {
+	c, n := b.p.condition()
+	if n.Assigned+n.Quarantined > 0 {
 		return nil // what holds up the next pod is reported on that pod
 	}
-	switch c := b.decision.Condition; c.Reason {
+	switch c.Reason {
 	case ipam.ReasonInvalid:
 		return fmt.Errorf("invalid settings or facts of the node: %s", c.Message)
 	case ipam.ReasonRefused:
@@ -80,18 +80,7 @@ func (b eni) Status() error {
 }
 
 // Demanded implements cni.Backend.
-func (b eni) Demanded() { b.pool.Mark() }
+func (b Backend) Demanded() { b.p.Plan.Mark() }
 
 // Doubted implements cni.Backend.
-func (b eni) Doubted(why string) { b.requestEC2Resync(why) }
-
-// poolConfig is the part of the configuration that is the planner's.
-func poolConfig(cfg config.Config) ipam.Config {
-	c := ipam.DefaultConfig()
-	c.WarmIPs, c.Headroom, c.WarmENIs, c.MinIPs, c.MaxENIs = cfg.WarmIPs, cfg.Headroom, cfg.WarmENIs, cfg.MinIPs, cfg.MaxENIs
-	c.CoolDown, c.IdleAfter, c.ReleaseEvery = cfg.CoolDown, cfg.IdleAfter, cfg.ReleaseEvery
-	for _, r := range cfg.NodeName {
-		c.Seed = c.Seed*31 + uint64(r)
-	}
-	return c
-}
+func (b Backend) Doubted(why string) { b.p.Observer.Request(why) }

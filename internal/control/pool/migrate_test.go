@@ -1,4 +1,4 @@
-package agent
+package pool
 
 import (
 	"context"
@@ -100,25 +100,25 @@ func described(id string, primary byte, status string, secondary ...byte) types.
 func TestActionsThatAnAgentOfTheFirstLayoutLeftAreFinished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &answering{created: map[string]*sdk.CreateNetworkInterfaceInput{}}
-		a := withExecutor(t, api)
-		a.facts.node = cloud.Node{Instance: "i-0123456789abcdef0", Cluster: "renamed-since"}
+		p := newTestPool(t, api)
 		raw, err := os.ReadFile("../../core/cloud/testdata/journal-of-first-layout.log")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.state.Close(); err != nil {
+		if err := p.State.Close(); err != nil {
 			t.Fatal(err)
 		}
-		log := filepath.Join(a.cfg.StateDir, "journal", "log")
+		log := filepath.Join(p.dir, "log")
 		if err := os.WriteFile(log, raw, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		a.state = journaled(t, a.cfg)
-		if len(a.state.Begun) != 7 {
-			t.Fatalf("%d actions in flight, want 7: %v", len(a.state.Begun), a.state.Begun)
+		p.Pool = poolOf(t, p.dir, journaled(t, p.dir), api).Pool
+		p.Observer.facts.node = cloud.Node{Instance: "i-0123456789abcdef0", Cluster: "renamed-since"}
+		if len(p.State.Begun) != 7 {
+			t.Fatalf("%d actions in flight, want 7: %v", len(p.State.Begun), p.State.Begun)
 		}
-		a.recoverEC2(t.Context())
-		a.work.Wait()
+		p.Recover(t.Context())
+		p.work.Wait()
 
 		want := map[string]string{
 			"eni-1 ready":                             "10.0.0.20 10.0.0.21 10.0.0.22 10.0.0.23 10.0.0.7 10.0.0.8", // four arrived
@@ -130,7 +130,7 @@ func TestActionsThatAnAgentOfTheFirstLayoutLeftAreFinished(t *testing.T) {
 			"eni-of-tl-create-only-planned attaching": "",
 		}
 		got := map[string]string{}
-		view, _ := a.state.View(time.Now())
+		view, _ := p.State.View(time.Now())
 		for _, e := range view.ENIs {
 			var addrs []string
 			for _, addr := range e.Addresses {
@@ -147,7 +147,7 @@ func TestActionsThatAnAgentOfTheFirstLayoutLeftAreFinished(t *testing.T) {
 				t.Errorf("%s was created with the tags %v, want the cluster %s", token, got, cluster)
 			}
 		}
-		if err := a.state.Close(); err != nil {
+		if err := p.State.Close(); err != nil {
 			t.Fatal(err)
 		}
 		j, records, err := journal.Open(filepath.Dir(log), journal.Options{})
@@ -190,19 +190,19 @@ func (d *onDisk) UnassignPrivateIpAddresses(context.Context, *sdk.UnassignPrivat
 
 func TestAnActionIsInTheJournalOnceBeforeItsCallAndGoesWithItsOutcome(t *testing.T) {
 	api := &onDisk{}
-	a := withExecutor(t, api)
-	api.log = filepath.Join(a.cfg.StateDir, "journal", "log")
-	view, _ := a.state.View(time.Now())
+	p := newTestPool(t, api)
+	api.log = filepath.Join(p.dir, "log")
+	view, _ := p.State.View(time.Now())
 	idle := view.ENIs[0].Addresses[0].Addr
 	before, err := os.ReadFile(api.log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	action := cloud.Action{Kind: cloud.UnassignAddresses, ENI: "eni-1", Addresses: []netip.Addr{idle}}
-	if err := a.begin(t.Context(), action, time.Now()); err != nil {
+	if err := p.begin(t.Context(), action, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	a.work.Wait()
+	p.work.Wait()
 	after, err := os.ReadFile(api.log)
 	if err != nil {
 		t.Fatal(err)
@@ -216,10 +216,10 @@ func TestAnActionIsInTheJournalOnceBeforeItsCallAndGoesWithItsOutcome(t *testing
 	if len(lines) != 2 || len(api.during) != 1 {
 		t.Errorf("%d calls, %d appends; want one call, one append before it and one with the outcome:\n%s", len(api.during), len(lines), strings.Join(lines, "\n"))
 	}
-	if err := a.state.Close(); err != nil {
+	if err := p.State.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if left := journaled(t, a.cfg); len(left.Begun) > 0 {
+	if left := journaled(t, p.dir); len(left.Begun) > 0 {
 		t.Errorf("still in flight after a restart: %v", left.Begun)
 	}
 }

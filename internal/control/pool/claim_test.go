@@ -1,4 +1,4 @@
-package agent
+package pool
 
 import (
 	"net/netip"
@@ -23,7 +23,7 @@ func claim(t *testing.T, s *state.Store, pods []kube.Pod, routed map[netip.Addr]
 // The API server lists what AWS's CNI gave to a pod, the kernel shows another's, and the
 // ledger is new.
 func TestAddressesOfPodsThatWereWiredBeforeAreNotGivenOut(t *testing.T) {
-	s := journaled(t, defaults(t))
+	s := journaled(t, t.TempDir())
 	statetest.Observe(t, s) // 10.0.0.7 and 10.0.0.8
 	listed, routed := netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("10.0.0.8")
 	pods := []kube.Pod{
@@ -50,7 +50,7 @@ func TestAddressesOfPodsThatWereWiredBeforeAreNotGivenOut(t *testing.T) {
 
 // A pod whose address EC2 does not show yet is kept, and gets it when EC2 does.
 func TestAPodAdoptedBeforeEC2ShowsItsAddressGetsIt(t *testing.T) {
-	s := journaled(t, defaults(t))
+	s := journaled(t, t.TempDir())
 	e := endpoint.Adopt(3, endpoint.Key{ContainerID: "c1", IfName: "eth0"}, endpoint.Pod{}, endpoint.Wire{
 		Addresses: endpoint.AddressesOf(netip.MustParseAddr("10.0.0.7")), Link: "eni1",
 	}, false, time.Now())

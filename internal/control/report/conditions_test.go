@@ -1,28 +1,24 @@
-package agent
+package report
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/trunkline/trunkline/internal/edge/cnirpc"
-	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/control/state"
 )
 
-func TestConditionsSayWhatTheLastLookAndPassFound(t *testing.T) {
-	refused := fmt.Errorf("look: %w", &ec2.Error{Action: "DescribeNetworkInterfaces", Code: "UnauthorizedOperation", Message: "no"})
+func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
 	for _, c := range []struct {
 		got    metav1.Condition
 		status metav1.ConditionStatus
 		reason string
 		says   string
 	}{
-		{reachable(nil), metav1.ConditionTrue, "EC2Answers", "succeeded"},
-		{reachable(errors.New("dial tcp: i/o timeout")), metav1.ConditionFalse, "EC2Unreachable", "i/o timeout"},
-		{reachable(refused), metav1.ConditionFalse, "EC2Refuses", "UnauthorizedOperation"},
+		{reachable(state.Pool{}), metav1.ConditionTrue, "EC2Answers", "succeeded"},
+		{reachable(state.Pool{Unobserved: "dial tcp: i/o timeout"}), metav1.ConditionFalse, "EC2Unreachable", "i/o timeout"},
+		{reachable(state.Pool{Unobserved: "UnauthorizedOperation", Refused: true}), metav1.ConditionFalse, "EC2Refuses", "UnauthorizedOperation"},
 		{driftNow(nil, nil), metav1.ConditionFalse, "InSync", "agree"},
 		{driftNow([]string{"EC2 does not show eni-1"}, []string{"rule"}), metav1.ConditionTrue, "DiffersFromEC2", "eni-1"},
 		{driftNow(nil, []string{"rule 1", "rule 2", "rule 3", "rule 4", "rule 5"}), metav1.ConditionTrue, "KernelNotRepaired", "and 2 more"},
@@ -34,13 +30,8 @@ func TestConditionsSayWhatTheLastLookAndPassFound(t *testing.T) {
 }
 
 func TestAReportHasTheVersionsOfTheNode(t *testing.T) {
-	a := withExecutor(t, &lossy{broken: func() bool { return false }})
-	a.cluster, a.deps.Version = deaf{}, "v1"
-	status := &cnirpc.Request{Command: "STATUS", Plugin: "v0", Config: []byte("not JSON")}
-	if _, failure := a.cni.Handle(t.Context(), status, nil); failure == nil {
-		t.Error("a call without a configuration succeeded")
-	}
-	v, err := a.versions()
+	r := &Reporter{Deps: Deps{Version: "v1", Plugin: func() string { return "v0" }, CNI: func() string { return "1.0.0" }}}
+	v, err := r.versions()
 	if err != nil || v.Agent != "v1" || v.Plugin != "v0" || v.CNI != "1.0.0" || !strings.Contains(v.Kernel, ".") {
 		t.Errorf("%+v, %v", v, err)
 	}

@@ -1,16 +1,14 @@
-package agent
+package conflist
 
 import (
-	"fmt"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/trunkline/trunkline/internal/control/state"
-	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/config"
-	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 func TestTheConflistHasTheHighestVersionTheRuntimeTakes(t *testing.T) {
@@ -24,7 +22,7 @@ func TestTheConflistHasTheHighestVersionTheRuntimeTakes(t *testing.T) {
 		{"auto", "containerd://", "1.0.0"},
 		{"0.4.0", "containerd://2.4.2", "0.4.0"},
 	} {
-		if got := conflistVersion(c.configured, c.runtime); got != c.want {
+		if got := versionFor(c.configured, c.runtime); got != c.want {
 			t.Errorf("%s for %q: %s, want %s", c.configured, c.runtime, got, c.want)
 		}
 	}
@@ -41,7 +39,7 @@ func defaults(t testing.TB) config.Config {
 
 func TestTheConflistIsOneLibcniReads(t *testing.T) {
 	for _, portmap := range []bool{false, true} {
-		raw, err := conflist(defaults(t), "1.0.0", portmap)
+		raw, err := content(defaults(t), "1.0.0", portmap)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,25 +47,33 @@ func TestTheConflistIsOneLibcniReads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := map[bool]int{false: 1, true: 2}[portmap]; len(list.Plugins) != want || list.Plugins[0].Network.Type != pluginName {
+		if want := map[bool]int{false: 1, true: 2}[portmap]; len(list.Plugins) != want || list.Plugins[0].Network.Type != PluginName {
 			t.Errorf("portmap %v: %d plugins, the first is %s", portmap, len(list.Plugins), list.Plugins[0].Network.Type)
 		}
 	}
 }
 
-// journaled is the store of an agent with these settings.
-func journaled(t *testing.T, cfg config.Config) *state.Store {
-	t.Helper()
-	return statetest.Open(t, filepath.Join(cfg.StateDir, "journal"))
-}
-
-// reported is every event, one a line.
-type reported struct{ events []string }
-
-func (r *reported) PodWarning(ref kube.PodRef, uid, reason, message string) {
-	r.events = append(r.events, fmt.Sprintf("pod %s %s %s: %s", ref, uid, reason, message))
-}
-
-func (r *reported) NodeWarning(reason, message string) {
-	r.events = append(r.events, "node "+reason+": "+message)
+func TestTheConflistIsWrittenAgainWhenItIsGone(t *testing.T) {
+	cfg := defaults(t)
+	cfg.CNIConfDir = filepath.Join(t.TempDir(), "net.d")
+	f := New(cfg, func() string { return "containerd://2.0.0" }, slog.New(slog.DiscardHandler))
+	at := filepath.Join(cfg.CNIConfDir, FileName)
+	for _, damage := range []func() error{
+		func() error { return nil }, func() error { return os.Remove(at) }, func() error { return os.WriteFile(at, []byte("{}"), 0o600) },
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Write(); err != nil {
+			t.Fatal(err)
+		}
+		if list, err := libcni.ConfListFromFile(at); err != nil || list.CNIVersion != "1.1.0" || list.Name != config.NetworkName {
+			t.Errorf("%+v, %v", list, err)
+		}
+	}
+	for range 2 { // the second time it is not there
+		if err := Remove(cfg); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package agent
+package report
 
 import (
 	"cmp"
@@ -92,11 +92,12 @@ func aliases() []alias {
 	}
 }
 
-// aliased gathers a registry's metrics and AWS's names for them.
-type aliased struct{ prometheus.Gatherer }
+// Aliased gathers the metrics of a registry, and those that AWS's CNI has other names
+// for under these too.
+type Aliased struct{ prometheus.Gatherer }
 
 // Gather implements prometheus.Gatherer.
-func (g aliased) Gather() ([]*dto.MetricFamily, error) {
+func (g Aliased) Gather() ([]*dto.MetricFamily, error) {
 	families, err := g.Gatherer.Gather()
 	byName := map[string]*dto.MetricFamily{}
 	for _, f := range families {

@@ -1,4 +1,4 @@
-package agent
+package pool
 
 import (
 	"context"
@@ -12,36 +12,33 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// claim tells the ledger who has addresses that it did not give out: pods that another
-// CNI wired, by the kernel's routes and by the API server, and pods of ours whose
-// address EC2 did not show when they were taken over.
-func (a *Agent) claim(ctx context.Context) error {
-	routed, err := a.host.Foreign(ctx)
+// Claim enters in the ledger which addresses are in use that it did not give out: by
+// pods that another CNI wired, as the kernel's routes and the API server show them, and
+// by endpoints with an address that EC2 did not show when they were adopted.
+func (p *Pool) Claim(ctx context.Context) error {
+	routed, err := p.Foreign(ctx)
 	if err != nil {
-		return fmt.Errorf("look for pods of another CNI: %w", err)
+		return fmt.Errorf("find pods of another CNI: %w", err)
 	}
-	claims := claimsOf(a.cluster.Pods(), routed)
+	claims := claimsOf(p.Cluster.Pods(), routed)
 	var rows []ipam.Record
-	_, err = a.state.Update(func(tx *state.Tx) error {
+	_, err = p.State.Update(func(tx *state.Tx) error {
 		tx.Durable()
-		rows = claimAll(tx, claims, a.cluster.Synced(), time.Now())
+		rows = claimAll(tx, claims, p.Cluster.Synced(), time.Now())
 		return nil
 	})
-	if err != nil {
-		return err
-	}
 	for _, row := range rows {
-		a.log.Info("an address that was not given out here", "ip", row.Address.Addr, "state", row.Address.State, "pod", row.Address.Holder.String())
+		p.Log.Info("an address that was not given out here", "ip", row.Address.Addr, "state", row.Address.State, "pod", row.Address.Holder.String())
 	}
 	if len(rows) > 0 {
-		a.cni.Wake()
-		a.pool.Mark()
+		p.Freed()
+		p.Plan.Mark()
 	}
-	return nil
+	return err
 }
 
-// claimsOf is what the API server says that pods have, and what the kernel shows, which
-// is surer.
+// claimsOf is which addresses pods have by the API server, and by the kernel's routes,
+// which are surer.
 func claimsOf(pods []kube.Pod, routed map[netip.Addr]string) map[netip.Addr]ipam.Claim {
 	claims := map[netip.Addr]ipam.Claim{}
 	for _, p := range pods {

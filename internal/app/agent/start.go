@@ -1,0 +1,137 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// errStopped ends a start that was stopped.
+var errStopped = errors.New("stopped while starting")
+
+// learn reads which node this is and what EC2 shows of it. It waits for both: an
+// ENI node without them cannot work.
+func (a *agent) learn(ctx context.Context) error {
+	observer := a.pool.Observer
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"what an earlier agent left", a.quarantineAfterJournalLoss},
+		{"instance metadata", observer.ReadIdentity},
+		{"limits of the instance type", observer.ReadLimits},
+		{"interfaces at EC2", observer.ReadInterfaces},
+	} {
+		began := time.Now()
+		if err := a.untilDone(ctx, step.name, step.do); err != nil {
+			return fmt.Errorf("read %s: %w", step.name, err)
+		}
+		a.log.Info("read", "what", step.name, "took", time.Since(began).Round(time.Millisecond))
+	}
+	return nil
+}
+
+// untilDone repeats f with growing pauses until it succeeds or ctx ends.
+func (a *agent) untilDone(ctx context.Context, what string, f func(context.Context) error) error {
+	ctx, done := context.WithCancel(ctx)
+	defer done()
+	succeeded := false
+	l := loop.New(func(ctx context.Context, _ bool) (time.Time, error) {
+		err := f(ctx)
+		if err == nil {
+			succeeded = true
+			done()
+		}
+		return time.Time{}, err
+	})
+	l.Backoff, l.MaxBackoff = 200*time.Millisecond, 10*time.Second
+	l.Report = func(err error, pause time.Duration) {
+		a.log.Warn("starting waits", "for", what, "error", err, "pause", pause)
+		a.events.NodeWarning("TrunklineStarting", fmt.Sprintf("The agent waits for %s: %v", what, err))
+	}
+	if err := l.Run(ctx); err != nil {
+		return err
+	}
+	if !succeeded {
+		return errStopped
+	}
+	return nil
+}
+
+// settle finishes what an earlier process left before anything new begins: pods found in
+// the kernel and not in the state are adopted, ADDs it died over are taken back, DELs it
+// accepted are finished, and the kernel agrees with the state.
+func (a *agent) settle(ctx context.Context) error {
+	if err := a.cni.AdoptLinks(ctx); err != nil {
+		return err
+	}
+	if err := a.network.Start(ctx); err != nil {
+		return err
+	}
+	return a.cni.FinishInterrupted(ctx)
+}
+
+// quarantineAfterJournalLoss has the ledger give out no address before its cool-down
+// is over, when it is empty although an earlier one existed: its journal was damaged, or
+// the kernel shows that pods were wired here.
+func (a *agent) quarantineAfterJournalLoss(ctx context.Context) error {
+	if view, _ := a.state.View(time.Now()); len(view.ENIs) > 0 {
+		return nil
+	}
+	lost := a.state.Found.Damage != nil
+	if !lost {
+		have, err := a.host.Read(ctx)
+		if err != nil {
+			return fmt.Errorf("find what an earlier agent left: %w", err)
+		}
+		lost = slices.ContainsFunc(have.Links, hostnet.Link.Ours) || slices.ContainsFunc(have.Rules, hostnet.Rule.ToPod)
+	}
+	if !lost {
+		return nil
+	}
+	a.log.Warn("an earlier journal was lost: no address is given out before its cool-down is over")
+	_, err := a.state.Update(func(tx *state.Tx) error {
+		tx.Ledger().AssumeLost(time.Now())
+		return nil
+	})
+	return err
+}
+
+// identity names the agent's version and settings: they decide what is wired.
+func (a *agent) identity() string {
+	sum := sha256.New()
+	for _, row := range a.cfg.Describe() {
+		fmt.Fprintln(sum, row.Name, row.Value)
+	}
+	return a.deps.Version + " " + hex.EncodeToString(sum.Sum(nil)[:8])
+}
+
+// poolConfig is the part of the configuration that is the planner's.
+func poolConfig(cfg config.Config) ipam.Config {
+	c := ipam.DefaultConfig()
+	c.WarmIPs, c.Headroom, c.WarmENIs, c.MinIPs, c.MaxENIs = cfg.WarmIPs, cfg.Headroom, cfg.WarmENIs, cfg.MinIPs, cfg.MaxENIs
+	c.CoolDown, c.IdleAfter, c.ReleaseEvery = cfg.CoolDown, cfg.IdleAfter, cfg.ReleaseEvery
+	for _, r := range cfg.NodeName {
+		c.Seed = c.Seed*31 + uint64(r)
+	}
+	return c
+}
+
+// filterConfig is the part of the configuration that is the packet filter's.
+func filterConfig(cfg config.Config) ruleset.Config {
+	return ruleset.Config{
+		ExcludeSNAT: cfg.ExcludeSNATCIDRs, ExternalSNAT: cfg.ExternalSNAT,
+		Random: ruleset.Randomize(cfg.RandomizeSNAT), NoNodePort: !cfg.NodePort,
+	}
+}

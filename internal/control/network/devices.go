@@ -1,0 +1,55 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+)
+
+// findDevices finds the links of the interfaces that are on the instance.
+func (n *Controller) findDevices(ctx context.Context) error {
+	view, _ := n.State.View(time.Now())
+	for _, e := range view.ENIs {
+		if e.Unmanaged || e.Phase != ipam.Ready {
+			continue
+		}
+		if err := n.findDevice(ctx, e.ENI); err != nil {
+			n.Log.Warn("an interface has no link on the node", "eni", e.ID, "error", err)
+			if e.Primary {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// findDevice waits for an interface's link and enters its name.
+func (n *Controller) findDevice(ctx context.Context, e ipam.ENI) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	name, err := n.Links.FindENI(ctx, e.MAC)
+	if err != nil {
+		return fmt.Errorf("find the link of %s (%s): %w", e.ID, e.MAC, err)
+	}
+	state.Set(n.State, n.Owned.Devices, state.Device{MAC: e.MAC, ENI: e.ID, Link: name})
+	return nil
+}
+
+// renameDevices enters the names that interfaces' links have now.
+func (n *Controller) renameDevices(ctx context.Context) error {
+	names, err := n.Links.Names(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range n.State.Devices() {
+		if name, there := names[d.MAC]; there && name != d.Link {
+			n.Log.Info("an interface has another name now", "eni", d.ENI, "was", d.Link, "link", name)
+			d.Link = name
+			state.Set(n.State, n.Owned.Devices, d)
+		}
+	}
+	return nil
+}

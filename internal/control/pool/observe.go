@@ -1,0 +1,241 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// How often EC2 is observed. An observation of a node without changes is one call; a
+// survey is three more: subnets, route tables, strays.
+const (
+	observeEvery = time.Minute
+	surveyEvery  = 5 * time.Minute
+	// recheckAfter is when a difference is observed again, and rechecks how often in a
+	// row while it stays as it is.
+	recheckAfter = 10 * time.Second
+	rechecks     = 3
+)
+
+// Observer compares the ledger with EC2, and follows the facts of the node.
+type Observer struct {
+	p *Pool
+	// Loop is the loop that observes.
+	Loop *loop.Loop
+
+	mu       sync.Mutex
+	facts    facts
+	ec2      []ec2.Subnet  // as EC2 describes them
+	subnets  []ipam.Subnet // those that interfaces may be made in
+	surveyed time.Time
+	failed   error  // of the last observation
+	unsure   string // why a survey is due; empty: none is
+	request  string // why an observation is due; empty: none is
+	asked    asked  // the last request
+	recheck  int    // observations in a row with the same differences
+	differ   int    // differences at the last observation
+}
+
+// asked is a request for an observation.
+type asked struct {
+	why string
+	at  time.Time
+}
+
+func newObserver(p *Pool) *Observer {
+	o := &Observer{p: p}
+	o.Loop = loop.New(o.observe)
+	o.Loop.MinInterval, o.Loop.Every = 2*time.Second, interval(p.NodeName)
+	return o
+}
+
+// interval is observeEvery give or take a tenth, by node: a fleet that was started at
+// once does not call EC2 at once.
+func interval(node string) time.Duration {
+	var seed uint64
+	for _, r := range node {
+		seed = seed*31 + uint64(r)
+	}
+	return observeEvery + time.Duration(seed%uint64(observeEvery/5)) - observeEvery/10
+}
+
+// Request has EC2 observed soon: an interface may have been detached from the node, for
+// instance. For the same reason it does so once a minute: the last observation did not
+// help.
+func (o *Observer) Request(why string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if why == o.asked.why && time.Since(o.asked.at) < observeEvery {
+		return
+	}
+	o.request, o.asked = why, asked{why, time.Now()}
+	o.Loop.Mark()
+}
+
+// survey has EC2 observed soon, subnets and route tables included.
+func (o *Observer) survey(why string) {
+	o.mu.Lock()
+	o.unsure = why
+	o.mu.Unlock()
+	o.Loop.Mark()
+}
+
+func (o *Observer) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.failed
+}
+
+// known returns the facts, and the subnets that interfaces may be made in, as they are
+// now: they are asked for before they are known, and some change.
+func (o *Observer) known() (facts, []ipam.Subnet) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.facts, o.subnets
+}
+
+// observe is one pass of the loop.
+func (o *Observer) observe(ctx context.Context, full bool) (time.Time, error) {
+	o.mu.Lock()
+	unsure, request := o.unsure, o.request
+	o.unsure, o.request = "", ""
+	o.mu.Unlock()
+	if !full && unsure == "" && request == "" {
+		return time.Time{}, nil
+	}
+	o.p.Log.Debug("observing EC2", "survey", unsure, "why", request)
+	err := o.look(ctx, unsure != "")
+	o.mu.Lock()
+	before := o.failed
+	if o.failed = err; err != nil { // the next pass observes it
+		o.unsure, o.request = cmp.Or(o.unsure, unsure), cmp.Or(o.request, request)
+	}
+	o.mu.Unlock()
+	o.p.publish()
+	if (before == nil) != (err == nil) {
+		o.p.Report()
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	o.p.metrics.observations.Inc()
+	o.p.Plan.Mark()
+	o.p.CompareKernel()
+	o.p.Freed()
+	return o.again(), nil
+}
+
+// again asks for another observation soon while EC2 and the ledger differ in a way that
+// a second observation confirms or clears.
+func (o *Observer) again() time.Time {
+	view, _ := o.p.State.View(time.Now())
+	now := len(view.Differences())
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.recheck++
+	if now != o.differ {
+		o.differ, o.recheck = now, 0
+		o.p.Report()
+	}
+	if now == 0 || o.recheck >= rechecks {
+		return time.Time{} // what stays as it is waits for the next regular pass
+	}
+	o.request = "EC2 and the ledger differ"
+	return time.Now().Add(recheckAfter)
+}
+
+// look reads EC2's view of this instance into the ledger. survey has the subnets, route
+// tables and strays read too, which are otherwise read at their interval, or when an
+// interface is in a subnet that is not known.
+func (o *Observer) look(ctx context.Context, survey bool) error {
+	o.mu.Lock()
+	survey = survey || time.Since(o.surveyed) >= surveyEvery
+	o.mu.Unlock()
+	if survey {
+		if err := o.readSubnets(ctx); err != nil {
+			return err
+		}
+	}
+	view, _ := o.p.State.View(time.Now())
+	var managed []vpc.ENIID
+	for _, e := range view.ENIs {
+		if !e.Unmanaged {
+			managed = append(managed, e.ID)
+		}
+	}
+	known, _ := o.known()
+	interfaces, err := o.p.EC2.Seen(ctx, known.node.Instance, managed, survey)
+	if err != nil {
+		return err
+	}
+	o.follow(ctx, interfaces)
+	if !survey && slices.ContainsFunc(interfaces, func(i ec2.Interface) bool { return !o.knowsSubnet(i.Subnet) }) {
+		if err := o.readSubnets(ctx); err != nil {
+			return err
+		}
+	}
+	o.mu.Lock()
+	subnets := o.ec2
+	o.mu.Unlock()
+	var seen []ipam.Observed
+	for _, i := range interfaces {
+		seen = append(seen, ec2.ObservedOf(i, known.node, subnets))
+	}
+	var drift []ipam.Drift
+	err = o.p.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) {
+		rows, drift = l.Observe(seen, time.Now())
+		return rows, nil
+	})
+	o.report(drift)
+	return err
+}
+
+// readSubnets reads the subnets that interfaces may be made in, and their routes.
+func (o *Observer) readSubnets(ctx context.Context) error {
+	known, _ := o.known()
+	subnets, err := o.p.EC2.Subnets(ctx, known.primary.VPC, known.identity.Zone)
+	if err != nil {
+		return err
+	}
+	of, main, err := o.p.EC2.RouteTables(ctx, known.primary.VPC)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ec2, o.surveyed = subnets, time.Now()
+	o.subnets = ec2.SubnetsOf(subnets, known.primary.Subnet, o.p.ClusterName, of, main)
+	return nil
+}
+
+func (o *Observer) knowsSubnet(id vpc.SubnetID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.ContainsFunc(o.ec2, func(s ec2.Subnet) bool { return s.ID == id })
+}
+
+// report informs people of differences between EC2 and the ledger: the node, and a pod
+// that lost its address at EC2.
+func (o *Observer) report(drift []ipam.Drift) {
+	_, leases := o.p.State.View(time.Now())
+	for _, d := range drift {
+		o.p.Log.Warn("the ledger and EC2 differ", "eni", d.ENI, "ip", d.Addr, "what", d.Message)
+		o.p.Drift.Inc()
+		o.p.Events.NodeWarning("AddressDrift", d.Message)
+		for _, l := range leases {
+			if pod := l.Holder.Pod; l.Addr == d.Addr && d.Addr.IsValid() && pod.Name != "" {
+				o.p.Events.PodWarning(kube.PodRef{Namespace: pod.Namespace, Name: pod.Name}, pod.UID, "AddressLost",
+					fmt.Sprintf("%s; when that is refused, delete the pod to give it another address", d.Message))
+			}
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+)
+
+// plan is one pass: it asks the planner and begins what it says.
+func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
+	now := time.Now()
+	p.applyFreeze()
+	decision := ipam.Plan(p.snapshot(now), p.IPAM, now)
+	p.mu.Lock()
+	before := p.decision
+	p.decision = decision
+	p.mu.Unlock()
+	changed := before.Condition.Reason != decision.Condition.Reason || before.Condition.CanAdd != decision.Condition.CanAdd
+	if decision.Observe != "" {
+		p.Observer.survey(decision.Observe)
+	}
+	p.publish()
+	if changed {
+		p.Log.Info("pool", "condition", decision.Condition.String())
+	}
+	if changed || before.Numbers != decision.Numbers {
+		p.Report()
+	}
+	if canServe(p.State.View(now)) {
+		p.serve.Do(func() { close(p.addressed) })
+	}
+	var problems error
+	for _, action := range decision.Actions {
+		if err := p.begin(ctx, action, now); err != nil && !errors.Is(err, ipam.ErrStale) {
+			problems = errors.Join(problems, err)
+		}
+	}
+	p.Freed() // a cool-down may have ended
+	return decision.Next, problems
+}
+
+// canServe reports whether an ADD could be served, or there are pods.
+func canServe(v ipam.View, leases []ipam.Lease) bool {
+	return len(leases) > 0 || slices.ContainsFunc(v.ENIs, func(e ipam.ENIView) bool {
+		return e.Phase == ipam.Ready && e.Count(ipam.Free) > 0
+	})
+}
+
+// snapshot is what the planner reads.
+func (p *Pool) snapshot(now time.Time) ipam.Snapshot {
+	view, leases := p.State.View(now)
+	addressed := map[string]bool{}
+	for _, l := range leases {
+		addressed[l.Holder.String()] = true
+	}
+	facts, subnets := p.Observer.known()
+	brake, _ := p.EC2.Brake()
+	node, _ := p.Cluster.Node()
+	s := ipam.Snapshot{
+		View: view, Subnets: subnets, Groups: facts.primary.Groups, Brake: brake, Node: facts.node,
+		Limits: ipam.Limits{ENIs: facts.limits.ENIs, AddressesPerENI: facts.limits.IPv4, MaxPods: node.MaxPods},
+	}
+	waiting, oldest := p.Waiting()
+	for _, pod := range p.Cluster.Pods() {
+		if pod.WantsAddress() && !pod.Deleting && !addressed[pod.Namespace+"/"+pod.Name] {
+			s.Pending = append(s.Pending, ipam.Pending{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Bound: pod.Bound, Waiting: waiting > 0})
+		}
+	}
+	for i := len(s.Pending); i < waiting; i++ { // ADDs of pods that the watch has not shown
+		s.Pending = append(s.Pending, ipam.Pending{UID: fmt.Sprint("add-", i), Name: fmt.Sprint("ADD ", i+1), Bound: oldest, Waiting: true})
+	}
+	return s
+}
+
+// applyFreeze sets the brake that the cluster's Brake objects ask for.
+func (p *Pool) applyFreeze() {
+	freeze, why := p.Cluster.Freeze()
+	want := cloud.BrakeOff
+	switch freeze {
+	case trunkline.FreezeNone:
+	case trunkline.FreezeRelease:
+		want = cloud.FreezeRelease
+	case trunkline.FreezeAll:
+		want = cloud.FreezeAll
+	default: // of a newer version: it asks for something to stop
+		want = cloud.FreezeAll
+	}
+	if have, _ := p.EC2.Brake(); have != want && (want != cloud.BrakeOff || have != cloud.AllocateOnly) {
+		p.Log.Info("brake", "set", string(want), "why", why)
+	}
+	p.EC2.SetBrake(want)
+}

@@ -1,0 +1,141 @@
+// Package pool is the backend that gives pods VPC addresses: it keeps the node's
+// interfaces and addresses at EC2 as ipam.Plan says.
+//
+// It reads endpoints (as demand and as holders of addresses) and pods. It alone writes
+// interfaces, addresses, actions, node and pool. It drives edge/ec2 and edge/imds, and
+// reads the routes of other CNIs by edge/link. What it decides is core/ipam's.
+//
+// A pass: Plan (plan.go) looks at the ledger and begins actions; each is carried out
+// and its outcome recorded (act.go). Beside it an Observer (observe.go) compares the
+// ledger with EC2. ADDs take addresses by the Backend (backend.go).
+package pool
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/imds"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// Cluster is what the pool reads of Kubernetes; *kube.Cluster is one.
+type Cluster interface {
+	Synced() bool
+	Pods() []kube.Pod
+	Node() (kube.Node, bool)
+	Freeze() (trunkline.Freeze, string)
+}
+
+// Events is where people are informed; *kube.Events is one.
+type Events interface {
+	PodWarning(ref kube.PodRef, uid, reason, message string)
+	NodeWarning(reason, message string)
+}
+
+// Config is the part of the configuration that matters here.
+type Config struct {
+	NodeName    string
+	ClusterName string
+	IPAM        ipam.Config
+}
+
+// Deps is what the pool works with.
+type Deps struct {
+	Log      *slog.Logger
+	State    *state.Store
+	Owned    state.Owned
+	EC2      *ec2.Executor
+	Metadata *imds.Client
+	Cluster  Cluster
+	Events   Events
+	Registry prometheus.Registerer
+	Drift    prometheus.Counter // differences between the ledger and EC2
+	// Foreign are the addresses that the kernel routes to links of another CNI, with
+	// the links' names.
+	Foreign func(ctx context.Context) (map[netip.Addr]string, error)
+	// SetUp puts an interface's link, routes and rules in place.
+	SetUp func(ctx context.Context, e ipam.ENI) error
+	// Waiting is how many ADDs wait for an address, and since when the first one does.
+	Waiting func() (n int, oldest time.Time)
+	// Freed wakes the ADDs that wait for an address.
+	Freed func()
+	// CompareKernel asks for a comparison of the kernel, and Report for a report of the
+	// node, soon.
+	CompareKernel func()
+	Report        func()
+}
+
+// Pool plans and acts. Its methods may be called from any goroutine.
+type Pool struct {
+	Config
+	Deps
+	// Observer compares the ledger with EC2.
+	Observer *Observer
+	// Plan is the loop that plans.
+	Plan    *loop.Loop
+	metrics metrics
+
+	serve     sync.Once
+	addressed chan struct{} // closed once calls can be served
+	work      sync.WaitGroup
+
+	mu       sync.Mutex
+	decision ipam.Decision
+}
+
+// maxBackoff is the longest pause after a plan that failed.
+const maxBackoff = 5 * time.Second
+
+// New returns a pool. It registers its metrics.
+func New(c Config, d Deps) *Pool {
+	p := &Pool{Config: c, Deps: d, metrics: newMetrics(d.Registry, d.State), addressed: make(chan struct{})}
+	p.Plan = loop.New(p.plan)
+	p.Plan.MinInterval, p.Plan.Every, p.Plan.MaxBackoff = 20*time.Millisecond, 30*time.Second, maxBackoff
+	p.Observer = newObserver(p)
+	return p
+}
+
+// Addressed is closed once an ADD could be served, or pods are there: a full node
+// serves DELs.
+func (p *Pool) Addressed() <-chan struct{} { return p.addressed }
+
+// Wait returns when no action is being carried out. Actions end with the contexts
+// that they were begun with; what is in flight at EC2 is in the journal.
+func (p *Pool) Wait() { p.work.Wait() }
+
+// condition is the last plan's.
+func (p *Pool) condition() (ipam.Condition, ipam.Numbers) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.decision.Condition, p.decision.Numbers
+}
+
+// publish writes the pool's row.
+func (p *Pool) publish() {
+	row := state.Pool{}
+	p.mu.Lock()
+	row.Decision = p.decision
+	p.mu.Unlock()
+	brake, why := p.EC2.Brake()
+	if brake != cloud.BrakeOff {
+		row.Brake, row.BrakeReason = brake, why
+	}
+	if failed := p.Observer.failure(); failed != nil {
+		row.Unobserved, row.Refused = failed.Error(), ec2.Code(failed) != ""
+	}
+	if r, ok := p.EC2.LastRefusal(); ok {
+		row.Refusal = &state.Refusal{Action: r.Action, Code: r.Code, Message: r.Message, RequestID: r.RequestID, At: r.At, Count: r.Count}
+	}
+	state.Set(p.State, p.Owned.Pool, row)
+}

@@ -1,0 +1,146 @@
+package report
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/trunkline/trunkline/api/introspection"
+	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+)
+
+// ledger is the node's addresses and plan, for people.
+func (r *Reporter) ledger() introspection.Ledger {
+	now := time.Now()
+	view, _ := r.State.View(now)
+	pool := r.State.Pool()
+	n := pool.Decision.Numbers
+	out := introspection.Ledger{
+		Node: r.cfg.NodeName, Instance: string(r.State.Node().Instance), Version: r.Version, At: now,
+		Pool: introspection.Pool{
+			Assigned: n.Assigned, Cooling: n.Cooling + n.Quarantined, Free: n.Free, Waiting: n.Demand,
+			Total: n.Assigned + n.Cooling + n.Quarantined + n.Free, WarmTarget: r.cfg.WarmIPs, Limit: n.Capacity,
+			Why: pool.Decision.Condition.String(),
+		},
+	}
+	if pool.Brake != cloud.BrakeOff {
+		out.Pool.Brake = fmt.Sprintf("%s (%s)", pool.Brake, pool.BrakeReason)
+	}
+	for _, action := range append(view.InFlight, pool.Decision.Actions...) {
+		out.Pool.Steps = append(out.Pool.Steps, introspection.Step{What: action.String(), Why: action.Why})
+	}
+	for _, e := range view.ENIs {
+		out.ENIs = append(out.ENIs, interfaceRow(e))
+	}
+	return out
+}
+
+func interfaceRow(e ipam.ENIView) introspection.ENI {
+	row := introspection.ENI{
+		ID: string(e.ID), Device: e.Device, MAC: e.MAC.String(), Subnet: string(e.Subnet), CIDR: e.SubnetCIDR, Primary: e.PrimaryIP,
+		State: string(e.Phase), Table: int(hostnet.ENI{Device: e.Device}.Table()), Addresses: []introspection.Address{},
+	}
+	switch {
+	case e.Unmanaged:
+		row.Why = "not Trunkline's: it takes a slot of the instance and is left alone"
+	case !e.Missing.IsZero():
+		row.Why = "EC2 has not shown it since " + e.Missing.Format(time.RFC3339)
+	}
+	for _, ad := range e.Addresses {
+		entry := introspection.Address{
+			Address: ad.Addr, State: string(ad.State), Container: ad.Holder.Key.ContainerID, Since: ad.Since, Until: ad.Until,
+		}
+		if ad.State == ipam.Assigned || ad.State == ipam.Quarantined {
+			entry.Pod = ad.Holder.String()
+		}
+		switch ad.State {
+		case ipam.Quarantined:
+			entry.Why = "its pod is going and the link may still be there"
+		case ipam.Unconfirmed:
+			entry.Why = "EC2 and the agent's record differ; not given out until they agree"
+		case ipam.Releasing:
+			entry.Why = "on its way back to the subnet"
+		case ipam.Free, ipam.Assigned, ipam.Cooling:
+		}
+		row.Addresses = append(row.Addresses, entry)
+	}
+	return row
+}
+
+// awsENIs has the shape of AWS's /v1/enis, keyed by network card.
+func (r *Reporter) awsENIs() any {
+	type addressInfo struct {
+		Address      string
+		IPAMKey      map[string]string `json:",omitempty"`
+		AssignedTime time.Time         `json:",omitzero"`
+	}
+	type cidrInfo struct {
+		Cidr        string
+		IPAddresses map[string]addressInfo
+		IsPrefix    bool
+	}
+	type eni struct {
+		ID                 string
+		IsPrimary          bool
+		IsTrunk            bool
+		DeviceNumber       int
+		SubnetID           string
+		AvailableIPv4Cidrs map[string]cidrInfo
+	}
+	ledger := r.ledger()
+	out := struct {
+		TotalIPs    int
+		AssignedIPs int
+		ENIs        map[string]eni
+	}{ledger.Pool.Total, ledger.Pool.Assigned, map[string]eni{}}
+	for _, e := range ledger.ENIs {
+		row := eni{ID: e.ID, IsPrimary: e.Device == 0, DeviceNumber: e.Device, SubnetID: e.Subnet, AvailableIPv4Cidrs: map[string]cidrInfo{}}
+		for _, ad := range e.Addresses {
+			entry := addressInfo{Address: ad.Address.String()}
+			if ad.State == "assigned" {
+				entry.IPAMKey = map[string]string{"networkName": config.NetworkName, "containerID": ad.Container}
+				entry.AssignedTime = ad.Since
+			}
+			cidr := ad.Address.String() + "/32"
+			row.AvailableIPv4Cidrs[cidr] = cidrInfo{Cidr: cidr, IPAddresses: map[string]addressInfo{entry.Address: entry}}
+		}
+		out.ENIs[e.ID] = row
+	}
+	return map[string]any{"0": out}
+}
+
+// pods lists the endpoints.
+func (r *Reporter) pods() any {
+	type row struct {
+		Endpoint  endpoint.ID `json:"endpoint"`
+		Pod       string      `json:"pod"`
+		UID       string      `json:"uid,omitempty"`
+		Container string      `json:"container"`
+		IfName    string      `json:"ifName"`
+		Address   string      `json:"address"`
+		Link      string      `json:"link"`
+		Table     uint32      `json:"table"`
+		Stage     string      `json:"stage"`
+		Since     time.Time   `json:"since"`
+	}
+	rows := []row{}
+	for _, e := range r.State.Endpoints() {
+		rows = append(rows, row{
+			Endpoint: e.ID, Pod: e.Name(), UID: e.Pod.UID, Container: e.Key.ContainerID, IfName: e.Key.IfName,
+			Address: e.Addresses.Primary().String(), Link: e.Link, Table: e.Attachment.Table, Stage: string(e.Stage), Since: e.Since,
+		})
+	}
+	return rows
+}
+
+func (r *Reporter) settings() any {
+	type row struct{ Name, Value, Origin string }
+	var rows []row
+	for _, r := range r.cfg.Describe() {
+		rows = append(rows, row{r.Name, r.Value, r.Origin})
+	}
+	return rows
+}

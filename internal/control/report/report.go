@@ -1,0 +1,147 @@
+// Package report publishes what the node looks like: the status of its NodeNetwork
+// object, its NetworkUnavailable condition, the introspection endpoints and metrics
+// under AWS's names.
+//
+// It reads every table and writes none. It drives edge/kube for the API server, and
+// serves HTTP on the introspection and metrics addresses and on a socket for root.
+package report
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/trunkline/trunkline/api/introspection"
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// Cluster is where the node's objects are written; *kube.Cluster is one.
+type Cluster interface {
+	Freeze() (trunkline.Freeze, string)
+	WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error
+	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
+}
+
+// Deps is what the controller works with.
+type Deps struct {
+	Version  string // of the agent's build
+	Log      *slog.Logger
+	State    *state.Store
+	Cluster  Cluster
+	Registry *prometheus.Registry
+	// Plugin is the version of the plugin that called last, and CNI the version of the
+	// network configuration.
+	Plugin func() string
+	CNI    func() string
+}
+
+// Reporter publishes. Its methods may be called from any goroutine.
+type Reporter struct {
+	cfg config.Config
+	Deps
+	// Loop is the loop that writes the node's objects.
+	Loop    *loop.Loop
+	serving atomic.Bool
+}
+
+// New returns a reporter.
+func New(cfg config.Config, d Deps) *Reporter {
+	r := &Reporter{cfg: cfg, Deps: d}
+	r.Loop = loop.New(r.pass)
+	r.Loop.MinInterval, r.Loop.Every = 3*time.Second, 30*time.Second
+	return r
+}
+
+// Serving says that calls are served from now on: the node is reported as ready.
+func (r *Reporter) Serving() {
+	r.serving.Store(true)
+	r.Loop.MarkFull()
+}
+
+// pass writes what the node looks like to the API server.
+func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
+	if !r.serving.Load() {
+		return time.Time{}, nil
+	}
+	problems := r.Cluster.SetNetworkUnavailable(ctx, false, "TrunklineReady", "pods are wired by Trunkline")
+	status := r.status()
+	var err error
+	status.Versions, err = r.versions()
+	return time.Time{}, errors.Join(problems, err, r.Cluster.WriteNetwork(ctx, status))
+}
+
+// status is the status of the node's NodeNetwork.
+func (r *Reporter) status() trunkline.NodeNetworkStatus {
+	ledger, node, pool := r.ledger(), r.State.Node(), r.State.Pool()
+	d := pool.Decision
+	freeze, _ := r.Cluster.Freeze()
+	s := trunkline.NodeNetworkStatus{
+		ObservedAt: metav1.Now(), InstanceID: ledger.Instance, InstanceType: node.Type, Zone: node.Zone,
+		Mode: trunkline.ModeSecondaryIP, Why: d.Condition.Message, Brake: freeze,
+		LastError: lastError(pool.Refusal),
+		Addresses: trunkline.AddressCounts{
+			Total: int32(ledger.Pool.Total), Assigned: int32(ledger.Pool.Assigned), Cooling: int32(ledger.Pool.Cooling), Free: int32(ledger.Pool.Free),
+			WarmTarget: int32(ledger.Pool.WarmTarget), Waiting: int32(ledger.Pool.Waiting), Limit: int32(ledger.Pool.Limit),
+			Interfaces: int32(d.Numbers.ENIs), InterfaceLimit: int32(d.Numbers.MaxENIs),
+		},
+	}
+	for _, e := range ledger.ENIs {
+		s.Interfaces = append(s.Interfaces, interfaceOf(e))
+	}
+	view, _ := r.State.View(time.Now())
+	s.Conditions = []metav1.Condition{
+		condition(trunkline.ConditionReady, d.Condition.CanAdd, d.Condition),
+		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
+		reachable(pool), driftNow(view.Differences(), r.State.Drift()),
+	}
+	return s
+}
+
+func interfaceOf(e introspection.ENI) trunkline.Interface {
+	out := trunkline.Interface{
+		ID: e.ID, MAC: e.MAC, SubnetID: e.Subnet, DeviceIndex: int32(e.Device), PrimaryAddress: e.Primary.String(), Why: e.Why,
+		State: trunkline.InterfaceReady,
+	}
+	switch ipam.Phase(e.State) {
+	case ipam.Attaching, ipam.SettingUp:
+		out.State = trunkline.InterfaceAttaching
+	case ipam.Detaching, ipam.Deleting:
+		out.State = trunkline.InterfaceReleasing
+	case ipam.Ready:
+	}
+	for _, ad := range e.Addresses {
+		switch ipam.State(ad.State) {
+		case ipam.Assigned:
+			out.Assigned++
+		case ipam.Cooling, ipam.Quarantined:
+			out.Cooling++
+		case ipam.Free:
+			out.Free++
+		case ipam.Releasing, ipam.Unconfirmed:
+			continue
+		}
+		out.Total++
+	}
+	return out
+}
+
+// versions of what runs on the node. The plugin's is that of its last call.
+func (r *Reporter) versions() (trunkline.Versions, error) {
+	v := trunkline.Versions{Agent: r.Version, Plugin: r.Plugin(), CNI: r.CNI()}
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return v, errors.Join(errors.New("read the kernel's version"), err)
+	}
+	v.Kernel = unix.ByteSliceToString(name.Release[:])
+	return v, nil
+}

@@ -1,0 +1,131 @@
+package report
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/trunkline/trunkline/api/introspection"
+)
+
+// Serve serves what people and probes ask for until ctx ends: at AWS's addresses, and
+// on the debug socket, which only root can open.
+func (r *Reporter) Serve(ctx context.Context) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", r.readyz)
+	mux.HandleFunc("GET "+introspection.LedgerPath, answer(func() any { return r.ledger() }))
+	mux.HandleFunc("GET /v1/enis", answer(r.awsENIs))
+	mux.HandleFunc("GET /v1/pods", answer(r.pods))
+	mux.HandleFunc("GET /v1/pool", answer(func() any { return r.ledger().Pool }))
+	mux.HandleFunc("GET /v1/config", answer(func() any { return r.settings() }))
+	mux.HandleFunc("GET /{$}", answer(func() any {
+		return map[string][]string{"AvailableCommands": {"/v1/enis", "/v1/pods", "/v1/pool", introspection.LedgerPath, "/v1/config", "/healthz", "/readyz"}}
+	}))
+	metrics := http.NewServeMux()
+	metrics.Handle("GET /metrics", promhttp.HandlerFor(Aliased{r.Registry}, promhttp.HandlerOpts{}))
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.listen(ctx, "tcp", r.cfg.IntrospectionAddress, mux) })
+	group.Go(func() error { return r.listen(ctx, "tcp", r.cfg.MetricsAddress, metrics) })
+	group.Go(func() error { return r.listen(ctx, "unix", introspection.DebugSocket(r.cfg.Socket), r.debug()) })
+	return group.Wait()
+}
+
+// debug serves profiles and the tables.
+func (r *Reporter) debug() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET "+introspection.TablesPath, answer(func() any { return r.State.DB.Tables() }))
+	mux.HandleFunc("GET "+introspection.TablesPath+"/{name}", func(w http.ResponseWriter, req *http.Request) {
+		print := r.State.DB.Snapshot().Print
+		if req.URL.Query().Get("o") == "json" {
+			print = r.State.DB.Snapshot().PrintJSON
+		}
+		if err := print(w, req.PathValue("name")); err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+		}
+	})
+	return mux
+}
+
+// open listens at an address. A socket is made anew and opened to root only.
+func open(network, address string) (net.Listener, error) {
+	if network != "unix" {
+		return net.Listen(network, address)
+	}
+	if err := os.MkdirAll(filepath.Dir(address), 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(address); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: address, Net: network})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // by then it may be the next agent's
+	return l, os.Chmod(address, 0o600)
+}
+
+// listen serves h until ctx ends.
+func (r *Reporter) listen(ctx context.Context, network, address string, h http.Handler) error {
+	var l net.Listener
+	var failed error
+	// The agent that is being replaced, or AWS's, may still have the address.
+	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(context.Context) (bool, error) {
+		var err error
+		if l, err = open(network, address); err != nil && failed == nil {
+			r.Log.Warn("cannot serve there yet, retrying", "address", address, "error", err)
+		}
+		failed = err
+		return err == nil, nil
+	})
+	if err != nil {
+		return nil //nolint:nilerr // an ordered stop
+	}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve at %s: %w", address, err)
+	}
+	return nil
+}
+
+// answer writes a value as JSON.
+func answer(value func() any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		raw, err := json.MarshalIndent(value(), "", "  ")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(append(raw, '\n')) // an error is of the reader
+	}
+}
+
+func (r *Reporter) readyz(w http.ResponseWriter, _ *http.Request) {
+	reason := r.State.Pool().Decision.Condition.String()
+	if !r.serving.Load() {
+		http.Error(w, "not serving yet: "+reason, http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok:", reason)
+}
