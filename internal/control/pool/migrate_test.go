@@ -26,7 +26,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/journal"
 )
 
-// answering is EC2 as far as the actions of the first layout's journal need it.
+// answering is EC2 as far as the actions of a journal of version 1 need it.
 type answering struct {
 	ec2.API
 
@@ -97,11 +97,11 @@ func described(id string, primary byte, status string, secondary ...byte) types.
 
 // The journal was written by the agent of commit d06a4cb, with seven actions in
 // flight: five were asked of EC2, of two of them the outcome was recorded too.
-func TestActionsThatAnAgentOfTheFirstLayoutLeftAreFinished(t *testing.T) {
+func TestActionsOfAJournalOfVersion1AreFinished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &answering{created: map[string]*sdk.CreateNetworkInterfaceInput{}}
 		p := newTestPool(t, api)
-		raw, err := os.ReadFile("../../core/cloud/testdata/journal-of-first-layout.log")
+		raw, err := os.ReadFile("../../core/cloud/testdata/journal-v1.log")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,14 +7,13 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Migrate completes an action in flight that an agent of the first journal layout
-// left. That agent wrote each action twice: the ledger's row, and before the first
-// call an intent, which alone had the instance, the description and the tags.
-// intent is the JSON of that second record. Its parameters are kept exactly, for
-// EC2 refuses a client token that comes with others.
+// Migrate completes an action in flight of version 1 of the journal. Version 1 had each
+// action twice: the ledger's row and, before the first call, an intent, which alone had
+// the instance, the description and the tags. intent is the JSON of that second record.
+// Its parameters are kept exactly: EC2 refuses a client token with other ones.
 //
-// That agent replaced the intent by the outcome where it knew one; then nothing is
-// added, Node.Complete does, and EC2 is asked for the outcome again.
+// Where the outcome was known, it had replaced the intent. Then Migrate adds nothing,
+// Node.Complete does, and Recover asks EC2 for the outcome again.
 func Migrate(a Action, intent json.RawMessage) (Action, error) {
 	if a.Instance != "" {
 		return a, nil

@@ -15,11 +15,11 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// firstLayout reads testdata/journal-of-first-layout.log, which the agent of commit
+// version1 reads testdata/journal-v1.log, which the agent of commit
 // d06a4cb wrote: actions by id, and the second records of those it had one for.
-func firstLayout(t *testing.T) (actions map[cloud.ActionID]cloud.Action, intents map[cloud.ActionID]json.RawMessage) {
+func version1(t *testing.T) (actions map[cloud.ActionID]cloud.Action, intents map[cloud.ActionID]json.RawMessage) {
 	t.Helper()
-	raw, err := os.ReadFile("testdata/journal-of-first-layout.log")
+	raw, err := os.ReadFile("testdata/journal-v1.log")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,8 +51,8 @@ func firstLayout(t *testing.T) (actions map[cloud.ActionID]cloud.Action, intents
 	return actions, intents
 }
 
-func TestActionsOfTheFirstLayoutCanBeCarriedOut(t *testing.T) {
-	actions, intents := firstLayout(t)
+func TestActionsOfVersion1CanBeCarriedOut(t *testing.T) {
+	actions, intents := version1(t)
 	node := cloud.Node{Instance: "i-0123456789abcdef0", Cluster: "renamed-since"}
 	kinds := map[cloud.Kind]bool{}
 	for id, a := range actions {
@@ -82,7 +82,7 @@ func TestActionsOfTheFirstLayoutCanBeCarriedOut(t *testing.T) {
 }
 
 func TestAClientTokenKeepsTheTagsItWasFirstSentWith(t *testing.T) {
-	actions, intents := firstLayout(t)
+	actions, intents := version1(t)
 	asked, err := cloud.Migrate(actions["tl-create-asked"], intents["tl-create-asked"])
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestAClientTokenKeepsTheTagsItWasFirstSentWith(t *testing.T) {
 	}
 }
 
-func TestAnIntentThatIsNoneIsRefused(t *testing.T) {
+func TestAnInvalidIntentIsRefused(t *testing.T) {
 	if _, err := cloud.Migrate(cloud.Action{ID: "a"}, json.RawMessage(`{"intent": 7}`)); err == nil {
 		t.Error("taken")
 	}
