@@ -9,7 +9,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// ErrUnsupported: the action asks for what this version cannot do.
+// ErrUnsupported is for an action that asks for what this version cannot do.
 var ErrUnsupported = errors.New("not supported in this version")
 
 // ActionID names one execution of an action. Its creator chooses it, unique for

@@ -28,7 +28,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// ErrNone: the service has no such value for this instance.
+// ErrNone is for a value that the service does not have for this instance.
 var ErrNone = errors.New("the metadata service has no such value")
 
 // Options of New.
