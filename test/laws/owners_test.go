@@ -42,7 +42,6 @@ func ownedCalls() []owned {
 		}},
 		{What: "unix.Unshare", Why: netnsWhy, Except: map[string]string{
 			"internal/edge/link/probe.go": "it came before the package",
-			"internal/edge/nft/probe.go":  "it came before the package",
 			"lab/node/init.go":            "it makes a cgroup namespace for a thread that executes",
 		}},
 		{What: "github.com/vishvananda/netns", Why: netnsWhy, Except: map[string]string{

@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"runtime"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
@@ -18,9 +15,9 @@ import (
 // of its own that ends with the call. The error names each table and rule that the
 // kernel refuses.
 func Probe(ctx context.Context, rs ruleset.Ruleset) error {
-	ns, err := temporaryNamespace()
+	ns, err := netns.New()
 	if err != nil {
-		return fmt.Errorf("make a network namespace to try nftables in: %w", err)
+		return fmt.Errorf("try nftables: %w", err)
 	}
 	defer ns.Close()
 	f, err := Open(ns, slog.New(slog.DiscardHandler))
@@ -65,25 +62,4 @@ func (f *Firewall) culprits(ctx context.Context, t nftables.Table, whole error) 
 		return whole
 	}
 	return errors.Join(errs...)
-}
-
-// temporaryNamespace makes a network namespace that ends when the returned file is
-// closed.
-func temporaryNamespace() (*os.File, error) {
-	type result struct {
-		ns  *os.File
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- result{err: err}
-			return
-		}
-		ns, err := os.Open("/proc/thread-self/ns/net")
-		done <- result{ns, err}
-	}()
-	r := <-done
-	return r.ns, r.err
 }

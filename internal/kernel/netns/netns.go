@@ -4,9 +4,9 @@
 // that cannot return must end instead of carrying other goroutines.
 //
 // The system calls are vishvananda/netns'; the threads are this package's. Named
-// namespaces are those of `ip netns`: bind mounts below Dir. The embedded VPC, the
-// lab and tests call it. The plugin links no such library: it passes the pod's
-// namespace to the agent as a descriptor.
+// namespaces are those of `ip netns`: bind mounts below Dir. Edges, the embedded
+// VPC, the lab and tests call it. The plugin links no such library: it passes the
+// pod's namespace to the agent as a descriptor.
 package netns
 
 import (
