@@ -42,7 +42,6 @@ type oversize struct {
 // oversizeTypes are all of them, by package folder and name.
 func oversizeTypes() map[string]oversize {
 	return map[string]oversize{
-		"internal/app/agent.Agent":          {size{94, 29}, "all responsibilities of the agent in one type; each becomes a controller with tables of its own"},
 		"internal/app/cli.testCluster":      {size{26, 5}, "lease, namespace, pods and logs of a connectivity test; the lease is a responsibility of its own"},
 		"internal/app/cli/connectivity.Env": {size{26, 13}, "set-up of the test pods and what a case asks of them; set-up is a responsibility of its own"},
 		"internal/core/ipam.Ledger":         {size{52, 15}, "addresses, in-flight actions and fences change together; fences and leases can become types of their own"},

@@ -9,7 +9,7 @@ import "slices"
 // list.
 //
 // Two differences cannot be changed in place: the type of a set, and the hook of a
-// chain. For those the table is deleted and added anew in the same transaction.
+// chain. For those the table is deleted and added again in the same transaction.
 func Diff(want Table, have *Table) []Change {
 	d := differ{table: want.TableName, want: want}
 	switch {

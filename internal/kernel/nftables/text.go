@@ -254,7 +254,7 @@ func (d Data) text(types ...Type) string {
 
 func (d Data) hex() string { return fmt.Sprintf("0x%x", string(d)) }
 
-// textOf prints a value of one type, whose size it has.
+// textOf prints a value of one type; it has the size of the type.
 func (d Data) textOf(t Type) string {
 	b := []byte(d)
 	switch t {
@@ -278,7 +278,7 @@ func (d Data) textOf(t Type) string {
 	}
 }
 
-// named prints a value of a type whose values have names.
+// named prints a value of a type that has names for its values.
 func (d Data) named(t Type) string {
 	names := map[Data]string{}
 	switch t {
