@@ -141,8 +141,8 @@ func Concat(parts ...Data) Data {
 // padding is what n bytes lack to whole registers.
 func padding(n int) int { return -n & 3 }
 
-// Split takes a concatenation apart. It reports false if d is not of the types.
-func (d Data) Split(types ...Type) ([]Data, bool) {
+// split takes a concatenation apart. It reports false if d is not of the types.
+func (d Data) split(types ...Type) ([]Data, bool) {
 	if len(types) == 1 {
 		return []Data{d}, len(d) == types[0].Size()
 	}
@@ -167,8 +167,8 @@ func (d Data) And(mask Data) Data {
 	return Data(b)
 }
 
-// PrefixMask keeps the first bits of a value of size bytes.
-func PrefixMask(bits, size int) Data {
+// prefixMask keeps the first bits of a value of size bytes.
+func prefixMask(bits, size int) Data {
 	mask := make([]byte, size)
 	for i := range bits {
 		mask[i/8] |= 0x80 >> (i % 8)

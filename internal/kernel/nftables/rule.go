@@ -55,7 +55,7 @@ func Bits(f Field, bits int) Operand {
 	if bits == size*8 {
 		return Operand{Field: f}
 	}
-	return Operand{f, PrefixMask(bits, size)}
+	return Operand{f, prefixMask(bits, size)}
 }
 
 // Eq matches a field that has a value.

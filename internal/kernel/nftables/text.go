@@ -73,13 +73,13 @@ func (s Set) elementTexts() []string {
 	sorted := slices.SortedFunc(slices.Values(s.Elements), compareElements)
 	texts := make([]string, len(sorted))
 	for i, e := range sorted {
-		texts[i] = s.ElementText(e)
+		texts[i] = s.elementText(e)
 	}
 	return texts
 }
 
-// ElementText prints an element of the set.
-func (s Set) ElementText(e Element) string {
+// elementText prints an element of the set.
+func (s Set) elementText(e Element) string {
 	text := e.Key.text(s.Key...)
 	if s.Interval {
 		text = rangeText(e.Key, e.Last, s.Key)
@@ -241,7 +241,7 @@ func (t Type) String() string {
 
 // text prints a value of the types, or its bytes if it is not of them.
 func (d Data) text(types ...Type) string {
-	parts, ok := d.Split(types...)
+	parts, ok := d.split(types...)
 	if !ok {
 		return d.hex()
 	}
@@ -324,8 +324,8 @@ func ctStateText(bits uint32) string {
 
 // rangeText prints a range, as a prefix where it is one.
 func rangeText(first, last Data, types []Type) string {
-	a, okA := first.Split(types...)
-	b, okB := last.Split(types...)
+	a, okA := first.split(types...)
+	b, okB := last.split(types...)
 	if !okA || !okB {
 		return first.hex() + "-" + last.hex()
 	}
