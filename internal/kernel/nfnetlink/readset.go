@@ -65,7 +65,7 @@ func decodeSet(m netlink.Message) (s set, err error) {
 		return s, err
 	}
 	var flags uint32
-	element := ""
+	element := "" // the expression in each element
 	for attrs.Next() {
 		switch attrs.Type() {
 		case unix.NFTA_SET_NAME:
@@ -78,11 +78,7 @@ func decodeSet(m netlink.Message) (s set, err error) {
 			s.Value = typesOf(attrs.Uint32())
 		case attrSetExpr:
 			attrs.Nested(func(e *netlink.AttributeDecoder) error {
-				for e.Next() {
-					if e.Type() == unix.NFTA_EXPR_NAME {
-						element = e.String()
-					}
-				}
+				element = expressionName(e)
 				return e.Err()
 			})
 		case attrSetCount:
@@ -91,20 +87,36 @@ func decodeSet(m netlink.Message) (s set, err error) {
 			element = "several expressions"
 		}
 	}
-	s.Counter = element == "counter"
 	s.anonymous = flags&unix.NFT_SET_ANONYMOUS != 0
 	s.Interval = flags&unix.NFT_SET_INTERVAL != 0
-	const described = unix.NFT_SET_INTERVAL | unix.NFT_SET_MAP | setConcat | setExpr
-	if foreign := flags &^ described; foreign != 0 {
-		s.Foreign = fmt.Sprintf("flags 0x%x", foreign)
-	}
-	if element != "" && !s.Counter {
-		s.Foreign = element + " in each element"
-	}
+	s.Counter = element == "counter"
+	s.Foreign = foreign(flags, element)
 	if s.Interval {
 		s.count = 0 // of ranges, while their bounds are listed; such sets are not moved
 	}
 	return s, attrs.Err()
+}
+
+// foreign names what package nftables does not describe of a set's properties.
+func foreign(flags uint32, element string) string {
+	const described = unix.NFT_SET_ANONYMOUS | unix.NFT_SET_INTERVAL | unix.NFT_SET_MAP | setConcat | setExpr
+	switch {
+	case element != "" && element != "counter":
+		return element + " in each element"
+	case flags&^described != 0:
+		return fmt.Sprintf("flags 0x%x", flags&^described)
+	default:
+		return ""
+	}
+}
+
+func expressionName(e *netlink.AttributeDecoder) (name string) {
+	for e.Next() {
+		if e.Type() == unix.NFTA_EXPR_NAME {
+			name = e.String()
+		}
+	}
+	return name
 }
 
 // typesOf takes the number of a concatenation apart: six bits for each type, the last
