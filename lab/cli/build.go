@@ -34,7 +34,7 @@ func (c *buildCmd) Run(s *session) error {
 	if _, err := storeImages(s.ctx, store, set, images); err != nil {
 		return err
 	}
-	s.tidy(b, store)
+	s.prune(b, store)
 	if s.json {
 		return s.writeJSON(map[string]any{"version": set.Version, "images": images.All()})
 	}
@@ -44,7 +44,7 @@ func (c *buildCmd) Run(s *session) error {
 	return nil
 }
 
-// storeImages makes what new nodes begin with, and returns where it is.
+// storeImages creates the image store that new nodes start with, and returns its path.
 func storeImages(ctx context.Context, store *cache.Cache, set cache.Set, images image.Lab) (string, error) {
 	r := imagestore.Recipe{Containerd: set.Containerd, Runtime: set.Keys[cache.Debian]}
 	for _, a := range images.All() {
@@ -53,21 +53,21 @@ func storeImages(ctx context.Context, store *cache.Cache, set cache.Set, images 
 	return r.Make(ctx, store)
 }
 
-// build makes the programs and shows each that had to be made.
+// build builds the programs, and shows each that was not in the cache.
 func (s *session) build(b *board, store *cache.Cache) (cache.Set, error) {
 	if long, err := store.NeedsBuild(s.ctx); err != nil {
 		return cache.Set{}, err
 	} else if long {
-		fmt.Fprintln(b.w, "Building Kubernetes once: 10 to 15 minutes on two cores; Ctrl-C and start again goes on where it stopped.")
+		fmt.Fprintln(b.w, "Building Kubernetes once: 10 to 15 minutes on two cores. After Ctrl-C, the next run continues where it stopped.")
 	}
 	current := ""
-	began := time.Now()
+	start := time.Now()
 	set, err := store.Ensure(s.ctx, func(p cache.Progress) {
 		switch p.State {
 		case cache.Waiting:
-			b.set(p.Artifact, "another build is under way")
+			b.set(p.Artifact, "waiting for another build")
 		case cache.Making:
-			current, began = p.Artifact, time.Now().Add(-p.Elapsed)
+			current, start = p.Artifact, time.Now().Add(-p.Elapsed)
 			b.set(p.Artifact, compiled(p))
 		case cache.Made:
 			b.finish(markDone, p.Artifact, "built", p.Elapsed)
@@ -76,31 +76,31 @@ func (s *session) build(b *board, store *cache.Cache) (cache.Set, error) {
 		}
 	})
 	if err != nil && current != "" {
-		b.finish(markFailed, current, "", time.Since(began))
+		b.finish(markFailed, current, "", time.Since(start))
 	}
 	return set, err
 }
 
-// tidy drops from the cache what is old and nobody uses. That it could not is no
-// reason to fail: the next build tries again.
-func (s *session) tidy(b *board, store *cache.Cache) {
-	began := time.Now()
-	freed, err := store.Prune(s.ctx, s.named)
+// prune removes old artifacts that no lab uses from the cache. An error is only logged:
+// the next build tries again.
+func (s *session) prune(b *board, store *cache.Cache) {
+	start := time.Now()
+	freed, err := store.Prune(s.ctx, s.used)
 	if err != nil && s.ctx.Err() == nil {
-		s.log.Warn("old artifacts stay in the cache", "err", err)
+		s.log.Warn("cannot remove old artifacts from the cache; retrying at the next build", "err", err)
 	}
 	if n := freed.Artifacts; n > 0 {
 		what := "artifact"
 		if n > 1 {
 			what = plural(what)
 		}
-		b.finish(markDone, "cache", fmt.Sprintf("freed %s: %d old %s that no lab uses", inBytes(freed.Bytes), n, what), time.Since(began))
+		b.finish(markDone, "cache", fmt.Sprintf("freed %s: %d old %s that no lab uses", inBytes(freed.Bytes), n, what), time.Since(start))
 	}
 }
 
-// named reports whether a lab of this machine, running or crashed, names an
-// artifact of the cache: as a directory in a path of its record.
-func (s *session) named(artifact string) (bool, error) {
+// used reports whether a lab of this machine, running or crashed, uses an artifact of
+// the cache: whether a path in its record contains the artifact's directory.
+func (s *session) used(artifact string) (bool, error) {
 	labs, err := s.labs()
 	if err != nil {
 		return false, err
@@ -108,10 +108,10 @@ func (s *session) named(artifact string) (bool, error) {
 	for _, lab := range labs {
 		text, err := os.ReadFile(recordPath(s.stateDir(lab)))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // whoever brings it up has what it uses
+			continue // an up is in progress, and holds what it uses
 		}
 		if err != nil {
-			return false, fmt.Errorf("read what lab %s uses: %w", lab, err)
+			return false, fmt.Errorf("read the record of lab %s: %w", lab, err)
 		}
 		in := "/" + artifact
 		if bytes.Contains(text, []byte(in+"/")) || bytes.Contains(text, []byte(in+`"`)) {
@@ -121,7 +121,7 @@ func (s *session) named(artifact string) (bool, error) {
 	return false, nil
 }
 
-// inBytes writes a size as 85.0 MiB or 4.9 GiB.
+// inBytes formats a size as 85.0 MiB or 4.9 GiB.
 func inBytes(n int64) string {
 	if n < 1<<30 {
 		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
@@ -133,5 +133,5 @@ func compiled(p cache.Progress) string {
 	if p.Compiled == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d packages compiled, %d in all", p.Compiled, p.Packages)
+	return fmt.Sprintf("%d of %d packages compiled", p.Compiled, p.Packages)
 }

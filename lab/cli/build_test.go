@@ -14,8 +14,8 @@ import (
 	"github.com/trunkline/trunkline/lab/cache"
 )
 
-// oldBuilds is a cache with so many builds of the product, the first used last, and
-// the paths of their programs.
+// oldBuilds returns a cache with n builds of the product, the most recently used first,
+// and the paths of their programs.
 func oldBuilds(t *testing.T, n int) (store *cache.Cache, programs []string) {
 	t.Helper()
 	store, err := cache.Open(t.TempDir(), t.TempDir(), slog.New(slog.DiscardHandler))
@@ -40,33 +40,34 @@ func oldBuilds(t *testing.T, n int) (store *cache.Cache, programs []string) {
 	return store, programs
 }
 
-// tidied runs tidy and returns what it printed and which programs are gone.
-func tidied(s *session, store *cache.Cache, programs []string) (said string, gone []int) {
+// pruned runs prune and returns its output and which programs were removed.
+func pruned(s *session, store *cache.Cache, programs []string) (output string, removed []int) {
 	var out bytes.Buffer
 	b := newBoard(&out, false, time.Now)
-	s.tidy(b, store)
+	s.prune(b, store)
 	b.close()
 	for i, path := range programs {
 		if _, err := os.Stat(path); err != nil {
-			gone = append(gone, i)
+			removed = append(removed, i)
 		}
 	}
-	return out.String(), gone
+	return out.String(), removed
 }
 
-func TestOldBuildsGoAndOneLineSaysWhatThatFreed(t *testing.T) {
+func TestOldBuildsAreRemovedAndTheFreedSpaceIsReported(t *testing.T) {
 	store, programs := oldBuilds(t, 6)
 	s := &session{ctx: t.Context(), stateRoot: filepath.Join(t.TempDir(), "labs"), log: slog.New(slog.DiscardHandler)}
-	said, gone := tidied(s, store, programs)
-	if !regexp.MustCompile(`^✓ cache +[0-9.]+s  freed 9\.0 MiB: 3 old artifacts that no lab uses\n$`).MatchString(said) || fmt.Sprint(gone) != "[3 4 5]" {
-		t.Errorf("gone are %v, said: %q", gone, said)
+	output, removed := pruned(s, store, programs)
+	if !regexp.MustCompile(`^✓ cache +[0-9.]+s  freed 9\.0 MiB: 3 old artifacts that no lab uses\n$`).MatchString(output) || fmt.Sprint(removed) != "[3 4 5]" {
+		t.Errorf("removed %v, output %q", removed, output)
 	}
-	if said, _ := tidied(s, store, programs); said != "" {
-		t.Errorf("with nothing to free: %q", said)
+	if output, _ := pruned(s, store, programs); output != "" {
+		t.Errorf("with nothing to remove: %q", output)
 	}
 }
 
-func TestWhatALabOfThisMachineUsesStaysAlsoWhatAnEarlierUpOfItGaveItsNodes(t *testing.T) {
+// Nodes keep running the programs of the up that booted them.
+func TestArtifactsThatALabUsesAreKeptAlsoThoseOfItsEarlierUps(t *testing.T) {
 	store, programs := oldBuilds(t, 9)
 	want, p := samplePlan(t)
 	s := &session{ctx: t.Context(), stateRoot: t.TempDir(), log: slog.New(slog.DiscardHandler)}
@@ -84,7 +85,7 @@ func TestWhatALabOfThisMachineUsesStaysAlsoWhatAnEarlierUpOfItGaveItsNodes(t *te
 			t.Fatal(err)
 		}
 	}
-	up("/c/of-another-life", "/c/p", true)
+	up("/c/of-an-earlier-lab", "/c/p", true)
 	up(programs[8], "/c/p", true)
 	up(programs[8], "/c/p", false)
 	up(programs[7], programs[6], false)
@@ -92,26 +93,26 @@ func TestWhatALabOfThisMachineUsesStaysAlsoWhatAnEarlierUpOfItGaveItsNodes(t *te
 	if r, err := s.load(want.Name); err != nil || len(r.Earlier) != 1 || r.Earlier[0].Kube != programs[8] {
 		t.Errorf("its earlier programs: %+v, %v", r.Earlier, err)
 	}
-	// 8 runs in nodes that an earlier up booted, 7 in later ones, 5 is the lab's
-	// trunkline; 6 was.
-	if said, gone := tidied(s, store, programs); fmt.Sprint(gone) != "[3 4 6]" {
-		t.Errorf("gone are %v, said: %q", gone, said)
+	// 8 runs in nodes that an earlier up booted, 7 in later nodes, 5 is the lab's
+	// trunkline. 6 was its trunkline, and is not used any more.
+	if output, removed := pruned(s, store, programs); fmt.Sprint(removed) != "[3 4 6]" {
+		t.Errorf("removed %v, output %q", removed, output)
 	}
 	up(programs[7], "/c/p", true)
-	if said, gone := tidied(s, store, programs); fmt.Sprint(gone) != "[3 4 5 6 8]" {
-		t.Errorf("when the lab has begun anew, gone are %v, said: %q", gone, said)
+	if output, removed := pruned(s, store, programs); fmt.Sprint(removed) != "[3 4 5 6 8]" {
+		t.Errorf("after the lab was created again: removed %v, output %q", removed, output)
 	}
 }
 
-func TestARecordThatCannotBeReadKeepsEveryArtifactAndNothingFails(t *testing.T) {
+func TestAnUnreadableRecordKeepsEveryArtifactWithoutAnError(t *testing.T) {
 	store, programs := oldBuilds(t, 6)
 	var log bytes.Buffer
 	s := &session{ctx: t.Context(), stateRoot: t.TempDir(), log: slog.New(slog.NewTextHandler(&log, nil))}
 	if err := os.MkdirAll(recordPath(s.stateDir("lab")), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	said, gone := tidied(s, store, programs)
-	if said != "" || gone != nil || !strings.Contains(log.String(), "is a directory") {
-		t.Errorf("gone are %v, said %q, logged %q", gone, said, log.String())
+	output, removed := pruned(s, store, programs)
+	if output != "" || removed != nil || !strings.Contains(log.String(), "is a directory") {
+		t.Errorf("removed %v, output %q, logged %q", removed, output, log.String())
 	}
 }

@@ -1,9 +1,9 @@
 // Package cli is the command line of trunkline-lab: up, down, status, demo,
 // exec, logs, kubectl, trunkline, aws and build.
 //
-// It reads the spec, makes the programs, starts the daemon of a lab and talks to
-// it, and prints. What it prints about a lab is read from the lab at that
-// moment. cmd/trunkline-lab calls it.
+// It reads lab.yaml, builds the programs, starts the daemon of a lab and calls it. Its
+// output about a lab is read from the lab, never from a cache. cmd/trunkline-lab calls
+// it.
 package cli
 
 import (
@@ -31,14 +31,14 @@ import (
 // Exit codes, as `trunkline-lab --help` lists them.
 const (
 	ExitOK          = 0
-	ExitFailed      = 1   // something did not work; the message says what
-	ExitUsage       = 2   // the command line is wrong
-	ExitRefused     = 3   // the machine or lab.yaml is not fit: nothing was started
-	ExitNotRunning  = 4   // no such lab runs
-	ExitInterrupted = 130 // Ctrl-C; what was begun is taken down again
+	ExitFailed      = 1   // the command failed
+	ExitUsage       = 2   // the command line is invalid
+	ExitRefused     = 3   // the machine or lab.yaml is unsuitable; nothing was started
+	ExitNotRunning  = 4   // the lab is not running
+	ExitInterrupted = 130 // Ctrl-C; a lab that was being started is removed
 )
 
-// coded is an error with an exit code of its own.
+// coded is an error with its exit code.
 type coded struct {
 	error
 	code int
@@ -50,26 +50,26 @@ func refused(err error) error { return coded{err, ExitRefused} }
 
 // grammar is every command with its flags.
 type grammar struct {
-	Name     string           `help:"Lab to speak to; left out, up and demo take the file's or 'lab', others the only one there is." env:"TRUNKLINE_LAB" placeholder:"LAB"`
-	CacheDir string           `help:"Where built programs are kept; old ones that no lab uses go by themselves." env:"TRUNKLINE_CACHE" default:"${cache}" type:"path"`
-	Source   string           `help:"Checkout to build from; left out, the one around the working directory." env:"TRUNKLINE_SOURCE" type:"existingdir" placeholder:"DIR"`
-	Verbose  bool             `short:"v" help:"Also print what is done on the way, to stderr."`
-	Version  kong.VersionFlag `help:"Print the version and end."`
+	Name     string           `help:"Name of the lab. Default: for up and demo that of the file or 'lab', for other commands the only lab." env:"TRUNKLINE_LAB" placeholder:"LAB"`
+	CacheDir string           `help:"Directory of built programs; old ones that no lab uses are removed automatically." env:"TRUNKLINE_CACHE" default:"${cache}" type:"path"`
+	Source   string           `help:"Checkout to build from. Default: the one that contains the working directory." env:"TRUNKLINE_SOURCE" type:"existingdir" placeholder:"DIR"`
+	Verbose  bool             `short:"v" help:"Also print debug logs to stderr."`
+	Version  kong.VersionFlag `help:"Print the version and exit."`
 
-	Up      upCmd      `cmd:"" help:"Bring a lab up, or to what lab.yaml says by now."`
-	Down    downCmd    `cmd:"" help:"Take a lab down; nothing of it stays, also after a crash."`
+	Up      upCmd      `cmd:"" help:"Bring a lab up, or change a running lab to match lab.yaml."`
+	Down    downCmd    `cmd:"" help:"Take a lab down and remove all of it, also after a crash."`
 	Status  statusCmd  `cmd:"" help:"Show a lab: phases, nodes, endpoints."`
-	Demo    demoCmd    `cmd:"" help:"Up, then a tour: nodes, interfaces, pods, the connectivity test, one address's way."`
-	Exec    execCmd    `cmd:"" help:"Run a command inside a node, or a shell."`
+	Demo    demoCmd    `cmd:"" help:"Up, then a tour: nodes, interfaces, pods, the connectivity test, the path of an address."`
+	Exec    execCmd    `cmd:"" help:"Run a command or a shell in a node."`
 	Logs    logsCmd    `cmd:"" help:"Print logs of the lab's programs."`
-	Kubectl kubectlCmd `cmd:"" passthrough:"" help:"Run the lab's kubectl with the lab's kubeconfig; every argument is kubectl's."`
-	Product productCmd `cmd:"" name:"trunkline" passthrough:"" help:"Run the lab's trunkline against the lab; every argument is its."`
-	AWS     awsCmd     `cmd:"" name:"aws" passthrough:"" help:"Run Debian's aws against the lab's EC2; every argument is its."`
-	Build   buildCmd   `cmd:"" help:"Build what a lab runs and keep it in the cache; up does so by itself."`
+	Kubectl kubectlCmd `cmd:"" passthrough:"" help:"Run the lab's kubectl with the lab's kubeconfig; all arguments are passed to it."`
+	Product productCmd `cmd:"" name:"trunkline" passthrough:"" help:"Run the lab's trunkline against the lab; all arguments are passed to it."`
+	AWS     awsCmd     `cmd:"" name:"aws" passthrough:"" help:"Run Debian's aws against the lab's EC2; all arguments are passed to it."`
+	Build   buildCmd   `cmd:"" help:"Build the programs of a lab into the cache; up does so automatically."`
 	Serve   serveCmd   `cmd:"" hidden:"" help:"The daemon of one lab; up starts it."`
 }
 
-// session is what every command gets.
+// session holds the inputs and outputs of a command.
 type session struct {
 	ctx     context.Context
 	g       *grammar
@@ -78,15 +78,15 @@ type session struct {
 	errs    io.Writer
 	log     *slog.Logger
 	tty     bool // out is a terminal
-	// self is how this program was called, for the commands it proposes.
+	// self is the command by which this program was started, for suggestions in messages.
 	self string
-	// json says that out is for one JSON document, written that it is there.
+	// json: the output is one JSON document; written: it has been written.
 	json, written bool
 	// usage prints the help of the command.
 	usage func() error
-	// stateRoot holds the labs' state; a test's own elsewhere.
+	// stateRoot is the directory of the labs' state directories.
 	stateRoot string
-	// cleanup is the context of what must be done after a Ctrl-C too.
+	// cleanup is the context of work that Ctrl-C does not cancel.
 	cleanup context.Context
 }
 
@@ -103,7 +103,7 @@ func Main(args []string, version string, out, errs *os.File) int {
 	return s.main(args)
 }
 
-// calledAs is what to type to call this program again from the same directory.
+// calledAs returns the command that starts this program again from the same directory.
 func calledAs(argv0 string) string {
 	if strings.Contains(argv0, "/") {
 		return argv0
@@ -111,14 +111,14 @@ func calledAs(argv0 string) string {
 	return "trunkline-lab"
 }
 
-// output is how a command writes what it found or did.
+// output is the flag for the output format.
 type output struct {
-	Output string `short:"o" help:"text or json." enum:"text,json" default:"text"`
+	Output string `short:"o" help:"Output format: text or json." enum:"text,json" default:"text"`
 }
 
 func (o output) wantsJSON() bool { return o.Output == "json" }
 
-// writeJSON writes the one document of a command that was asked for JSON.
+// writeJSON writes the JSON document of a command with -o json.
 func (s *session) writeJSON(v any) error {
 	s.written = true
 	enc := json.NewEncoder(s.out)
@@ -126,7 +126,7 @@ func (s *session) writeJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// board shows progress: on stderr where out is for JSON.
+// board returns the progress display. With -o json it is on stderr.
 func (s *session) board() *board {
 	if s.json {
 		return newBoard(s.errs, false, time.Now)
@@ -140,13 +140,13 @@ func (s *session) main(args []string) (code int) {
 		cacheDir = "/var/cache/trunkline"
 	}
 	s.g = &grammar{}
-	ended := -1 // by --help or --version
+	exitCode := -1 // set by --help and --version
 	parser, err := kong.New(s.g,
 		kong.Name("trunkline-lab"),
 		kong.Description("An AWS VPC and a real Kubernetes in it, on this machine.\n\n"+rootExamples),
 		kong.Vars{"cache": cacheDir, "version": s.version},
 		kong.Writers(s.out, s.errs),
-		kong.Exit(func(code int) { ended = code; panic(exitRequest{}) }),
+		kong.Exit(func(code int) { exitCode = code; panic(exitRequest{}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Help(helpWithExamples),
 	)
@@ -156,10 +156,10 @@ func (s *session) main(args []string) (code int) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			if _, asked := r.(exitRequest); !asked {
+			if _, requested := r.(exitRequest); !requested {
 				panic(r)
 			}
-			code = ended
+			code = exitCode
 		}
 	}()
 	if len(args) == 0 {
@@ -187,10 +187,10 @@ func (s *session) main(args []string) (code int) {
 	return s.exitCode(parsed.Run(s))
 }
 
-// exitRequest unwinds to main when kong has printed help and wants to end.
+// exitRequest is the panic that unwinds to main after kong has printed help.
 type exitRequest struct{}
 
-// exitCode prints an error once and says how the process ends.
+// exitCode prints an error and returns the exit code.
 func (s *session) exitCode(err error) int {
 	var own coded
 	if err == nil {
@@ -221,11 +221,11 @@ func (s *session) exitCode(err error) int {
 	return ExitFailed
 }
 
-// commandOf is the command a wrong line has come to, for the hint after it.
+// commandOf returns the command in an invalid command line, for the hint to its help.
 func commandOf(err error) string {
-	var wrong *kong.ParseError
-	if errors.As(err, &wrong) && wrong.Context.Selected() != nil {
-		return wrong.Context.Selected().Name + " "
+	var parseErr *kong.ParseError
+	if errors.As(err, &parseErr) && parseErr.Context.Selected() != nil {
+		return parseErr.Context.Selected().Name + " "
 	}
 	return ""
 }
@@ -242,7 +242,7 @@ func (s *session) openCache() (*cache.Cache, string, error) {
 	}
 	c, err := cache.Open(s.g.CacheDir, source, s.log)
 	if err != nil {
-		err = refused(fmt.Errorf("open the cache: %w: give another place with --cache-dir", err))
+		err = refused(fmt.Errorf("open the cache: %w: choose another directory with --cache-dir", err))
 	}
 	return c, source, err
 }

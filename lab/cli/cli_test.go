@@ -32,8 +32,8 @@ import (
 
 func update() bool { return flag.Lookup("update").Value.String() == "true" }
 
-// TestMain makes trunkline-lab a command of the scripts, with a state directory
-// of the test's own: no script ever sees a lab of this machine.
+// TestMain makes trunkline-lab a command of the scripts, with a state directory of the
+// test, so that scripts do not see the labs of this machine.
 func TestMain(m *testing.M) {
 	flag.Bool("update", false, "write golden files")
 	testscript.Main(m, map[string]func(){
@@ -83,8 +83,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// play shows a lab coming up, in the time of the bubble.
-func play(tty bool) string {
+// showUp displays the progress of an up, in synctest's time.
+func showUp(tty bool) string {
 	var out bytes.Buffer
 	b := newBoard(&out, tty, time.Now)
 	for _, e := range []struct {
@@ -103,7 +103,7 @@ func play(tty bool) string {
 		{30 * time.Second, daemon.PhaseNodes, daemon.StateFailed, "", "node3 not registered"},
 		{0, daemon.PhaseDeploy, daemon.StateSkipped, "no manifests", ""},
 	} {
-		<-time.After(e.after) // the bubble's clock
+		<-time.After(e.after) // synctest's clock
 		b.event(daemon.Event{PhaseStatus: daemon.PhaseStatus{
 			Phase: e.phase, State: e.state, Detail: e.detail, Error: e.err, Elapsed: e.after,
 		}})
@@ -112,14 +112,14 @@ func play(tty bool) string {
 	return out.String()
 }
 
-func TestElsewhereProgressIsWholeLinesAndASignOfLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { golden(t, "progress-plain", play(false)) })
+func TestOnAPipeProgressIsWholeLinesWithUpdatesOfLongPhases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { golden(t, "progress-plain", showUp(false)) })
 }
 
-func TestOnATerminalTheMovingLineIsTakenBackBeforeEachWholeOne(t *testing.T) {
+func TestOnATerminalTheSpinnerLineIsErasedBeforeEachWholeLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shown := play(true)
-		// What a terminal would show at the end: the last text after each erasure.
+		shown := showUp(true)
+		// The final content of a terminal: in each line the text after the last erasure.
 		var lines []string
 		for _, line := range strings.Split(shown, "\n") {
 			if i := strings.LastIndex(line, "\r\x1b[K"); i >= 0 {
@@ -130,13 +130,13 @@ func TestOnATerminalTheMovingLineIsTakenBackBeforeEachWholeOne(t *testing.T) {
 		golden(t, "progress-terminal", strings.Join(lines, "\n"))
 		for _, line := range strings.Split(shown, "\r\x1b[K") {
 			if last := strings.Split(line, "\n"); len([]rune(last[len(last)-1])) > 90 {
-				t.Errorf("a moving line of %d columns would wrap: %q", len(line), line)
+				t.Errorf("a spinner line of %d columns would wrap: %q", len(line), line)
 			}
 		}
 	})
 }
 
-func TestPhasesUnderWayAreShownAsAborted(t *testing.T) {
+func TestRunningPhasesAreShownAsAborted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		b := newBoard(&out, false, time.Now)
@@ -170,7 +170,7 @@ func sampleStatus() daemon.Status {
 	}
 }
 
-func TestStatusIsOneScreen(t *testing.T) {
+func TestStatusText(t *testing.T) {
 	var out bytes.Buffer
 	if err := showStatus(&out, sampleStatus()); err != nil {
 		t.Fatal(err)
@@ -178,15 +178,15 @@ func TestStatusIsOneScreen(t *testing.T) {
 	golden(t, "status", out.String())
 }
 
-func TestAStatusThatIsNotUpSaysWhy(t *testing.T) {
+func TestTheReasonWhyALabIsNotUp(t *testing.T) {
 	st := sampleStatus()
 	st.State = daemon.StateRunning
 	st.Phases[1] = daemon.PhaseStatus{Phase: daemon.PhaseNodes, State: daemon.StateRunning, Elapsed: 3 * time.Second, Detail: "0 of 1 registered"}
 	if got := reason(st); got != "nodes for 3.0s (0 of 1 registered)" {
 		t.Errorf("reason = %q", got)
 	}
-	st.Phases[1].Error = "kubelet ended"
-	if got := reason(st); got != "nodes: kubelet ended" {
+	st.Phases[1].Error = "kubelet exited"
+	if got := reason(st); got != "nodes: kubelet exited" {
 		t.Errorf("reason = %q", got)
 	}
 }
@@ -198,12 +198,12 @@ func TestANodeIsFoundByEachOfItsNames(t *testing.T) {
 			t.Errorf("node(%q) = %v, %v", name, n.Name, err)
 		}
 	}
-	if _, err := node(st, "node9"); err == nil || !strings.Contains(err.Error(), "it has node1") {
+	if _, err := node(st, "node9"); err == nil || !strings.Contains(err.Error(), "its nodes are node1") {
 		t.Errorf("node9: %v", err)
 	}
 }
 
-func TestARouteNamesItsRangeAndTargetOfWhateverKind(t *testing.T) {
+func TestARouteIsShownWithItsDestinationTargetAndState(t *testing.T) {
 	for want, r := range map[string]types.Route{
 		"0.0.0.0/0 → igw-1 (active)":       {DestinationCidrBlock: aws.String("0.0.0.0/0"), GatewayId: aws.String("igw-1"), State: "active"},
 		"::/0 → igw-1 (active)":            {DestinationIpv6CidrBlock: aws.String("::/0"), GatewayId: aws.String("igw-1"), State: "active"},
@@ -215,13 +215,13 @@ func TestARouteNamesItsRangeAndTargetOfWhateverKind(t *testing.T) {
 	}
 }
 
-func TestACommandSpeaksToTheOnlyLabThereIs(t *testing.T) {
+func TestACommandSelectsTheOnlyLab(t *testing.T) {
 	for want, tc := range map[string]struct {
 		name string
 		labs []string
 	}{
 		"lab": {"", nil}, "one": {"", []string{"one"}}, "two": {"two", []string{"one"}},
-		"several labs: one, two; say which with --name": {"", []string{"one", "two"}},
+		"several labs exist: one, two; choose one with --name": {"", []string{"one", "two"}},
 	} {
 		s := &session{g: &grammar{Name: tc.name}, stateRoot: t.TempDir()}
 		for _, lab := range tc.labs {
@@ -239,10 +239,10 @@ func TestACommandSpeaksToTheOnlyLabThereIs(t *testing.T) {
 	}
 }
 
-func TestSweptSaysWhatWasTakenAway(t *testing.T) {
+func TestSweptListsWhatWasRemoved(t *testing.T) {
 	for want, r := range map[string]sweep.Report{
-		"nothing was there": {},
-		"removed 9 processes, 1 namespace, 2 mounts, its state; 1 settings put back": {
+		"nothing to remove": {},
+		"removed 9 processes, 1 namespace, 2 mounts, its state; 1 sysctl restored": {
 			Processes: 9, Namespaces: []string{"a"}, Mounts: []string{"a", "b"}, StateDir: true, Sysctls: []string{"x"},
 		},
 	} {
@@ -252,7 +252,7 @@ func TestSweptSaysWhatWasTakenAway(t *testing.T) {
 	}
 }
 
-func TestLogsAreCalledAsPeopleCallThem(t *testing.T) {
+func TestLogsAreSelectedByNodeAndProgram(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{"log/daemon.log", "control-plane/log/kube-apiserver.log", "nodes/node1/log/kubelet.log", "nodes/node2/log/kubelet.log", "nodes/node1/disk/var/x.log"} {
 		full := filepath.Join(dir, path)
@@ -278,12 +278,12 @@ func TestLogsAreCalledAsPeopleCallThem(t *testing.T) {
 			}
 		}
 		if n != want {
-			t.Errorf("%q is %d logs, want %d", what, n, want)
+			t.Errorf("%q selects %d logs, want %d", what, n, want)
 		}
 	}
 }
 
-func TestProposedCommandsCallTheProgramAsItWasCalled(t *testing.T) {
+func TestSuggestedCommandsStartTheProgramAsItWasStarted(t *testing.T) {
 	for argv0, want := range map[string]string{
 		"./bin/trunkline-lab": "./bin/trunkline-lab --name x", "/opt/trunkline-lab": "/opt/trunkline-lab --name x", "trunkline-lab": "trunkline-lab --name x",
 	} {
@@ -296,7 +296,7 @@ func TestProposedCommandsCallTheProgramAsItWasCalled(t *testing.T) {
 	}
 }
 
-func TestTheDeployDirectoryCarriesThisLabsTagsAndAddresses(t *testing.T) {
+func TestTheDeployDirectoryHasThisLabsTagsAndAddresses(t *testing.T) {
 	want, p := samplePlan(t)
 	want.World.Region, want.World.Account = "eu-west-1", "999988887777"
 	want.ClusterDNS = netip.MustParseAddr("172.21.0.10")
@@ -307,9 +307,9 @@ func TestTheDeployDirectoryCarriesThisLabsTagsAndAddresses(t *testing.T) {
 	golden(t, "kustomization", string(text))
 }
 
-// A daemon that takes the request to stop and never answers has no more time than
-// its own: the sweep has all of its for a lab that still runs.
-func TestADaemonThatHangsKeepsNothingFromBeingSwept(t *testing.T) {
+// A daemon that accepts the stop request and never answers uses up only stopTime; the
+// sweep then has its full time.
+func TestALabWithAHungDaemonIsSwept(t *testing.T) {
 	root, err := os.MkdirTemp("", "tl-c") //nolint:usetesting // a unix socket's path is short, t.TempDir's is long
 	if err != nil {
 		t.Fatal(err)
@@ -339,34 +339,35 @@ func TestADaemonThatHangsKeepsNothingFromBeingSwept(t *testing.T) {
 	}
 }
 
-// Ctrl-C in the demo reaches its programs once, and they clean up before it ends.
+// Ctrl-C interrupts a program of the demo once, and the demo waits until the program has
+// cleaned up.
 func TestAnInterruptedProgramOfTheDemoCleansUpFirst(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	out := &tap{on: "runs", do: cancel}
+	out := &trigger{on: "runs", do: cancel}
 	d := &tour{s: &session{ctx: ctx, out: out, errs: out}}
 	err := d.program(ctx, "/bin/sh", "-c", `trap 'echo clean; exit 130' INT; echo runs; while :; do sleep 0.05; done`)
-	if !errors.Is(err, context.Canceled) || strings.Count(out.said.String(), "clean") != 1 {
-		t.Errorf("it ended with %v and said %q", err, out.said.String())
+	if !errors.Is(err, context.Canceled) || strings.Count(out.buf.String(), "clean") != 1 {
+		t.Errorf("it returned %v and wrote %q", err, out.buf.String())
 	}
 }
 
-// tap does something when what is written to it says a word.
-type tap struct {
-	on   string
-	do   func()
-	said bytes.Buffer
+// trigger is a writer that calls do when its content contains on.
+type trigger struct {
+	on  string
+	do  func()
+	buf bytes.Buffer
 }
 
-func (t *tap) Write(p []byte) (int, error) {
-	n, err := t.said.Write(p)
-	if strings.Contains(t.said.String(), t.on) {
+func (t *trigger) Write(p []byte) (int, error) {
+	n, err := t.buf.Write(p)
+	if strings.Contains(t.buf.String(), t.on) {
 		t.do()
 	}
 	return n, err
 }
 
-func TestErrorsEndWithTheirOwnCode(t *testing.T) {
+func TestErrorsHaveTheirExitCodes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var errs bytes.Buffer
 	s := &session{ctx: ctx, errs: &errs}
@@ -379,14 +380,14 @@ func TestErrorsEndWithTheirOwnCode(t *testing.T) {
 		{refused(errors.New("x")), ExitRefused},
 		{fmt.Errorf("ask: %w", daemon.ErrNotRunning), ExitNotRunning},
 		{fmt.Errorf("find: %w", cache.ErrNoSource), ExitRefused},
-		{context.Canceled, ExitFailed}, // nobody interrupted
+		{context.Canceled, ExitFailed}, // cancelled, but not by an interruption
 	} {
 		if got := s.exitCode(tc.err); got != tc.code {
-			t.Errorf("%v ends with %d, want %d", tc.err, got, tc.code)
+			t.Errorf("%v: exit code %d, want %d", tc.err, got, tc.code)
 		}
 	}
 	cancel()
 	if got := s.exitCode(fmt.Errorf("build: %w", context.Canceled)); got != ExitInterrupted {
-		t.Errorf("Ctrl-C ends with %d", got)
+		t.Errorf("Ctrl-C: exit code %d", got)
 	}
 }

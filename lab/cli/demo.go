@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// demoTime bounds each step of the tour that waits for something.
+// demoTime bounds the waits of a step of the tour.
 const demoTime = 3 * time.Minute
 
 //go:embed demo.yaml
@@ -21,14 +21,14 @@ var demoManifest string
 
 type demoCmd struct {
 	bringUp
-	SkipTest bool `help:"Leave the connectivity test out."`
+	SkipTest bool `help:"Skip the connectivity test."`
 }
 
-// Run brings the lab up and shows it. Everything it prints is read from the API
-// server, EC2, the nodes or the product at that moment.
+// Run brings the lab up and shows it. Everything it prints is read from the API server,
+// EC2, the nodes or the product.
 func (c *demoCmd) Run(s *session) error {
 	if c.NoDeploy {
-		return coded{errors.New("--no-deploy: the demo shows what is deployed"), ExitUsage}
+		return coded{errors.New("--no-deploy: not allowed, because the demo shows the deployed product"), ExitUsage}
 	}
 	r, err := c.up(s)
 	if err != nil {
@@ -43,11 +43,11 @@ func (c *demoCmd) Run(s *session) error {
 		show  func(context.Context) error
 	}{
 		{"Nodes: EC2 instances that are Kubernetes nodes", t.nodes},
-		{"Pods: the demo's and the cluster's own, each with an address of the VPC", t.pods},
+		{"Pods of the demo and the cluster, each with an address of the VPC", t.pods},
 		{"Network interfaces, as the EC2 API describes them", t.interfaces},
-		{"What Trunkline says of itself", t.productStatus},
+		{"Status of Trunkline", t.productStatus},
 		{"Connectivity test", t.connectivity},
-		{"One address's way", t.oneWay},
+		{"Path of a pod's address", t.addressPath},
 	} {
 		if c.SkipTest && step.title == "Connectivity test" {
 			continue
@@ -55,26 +55,28 @@ func (c *demoCmd) Run(s *session) error {
 		fmt.Fprintf(s.out, "\n── %s\n", step.title)
 		err := step.show(s.ctx)
 		if s.ctx.Err() != nil {
-			return s.ctx.Err() // whatever its programs said when they were ended
+			return s.ctx.Err() // rather than the error of an interrupted program
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", strings.ToLower(step.title), err)
 		}
 	}
-	t.farewell()
+	t.nextSteps()
 	return nil
 }
 
-// cleanUpTime is what a program of the tour has after a Ctrl-C: the connectivity
-// test takes its pods and its namespace away.
+// cleanUpTime is how long a program of the tour may clean up after Ctrl-C: the
+// connectivity test deletes its pods and its namespace.
 const cleanUpTime = 2 * time.Minute
 
-// program runs one of ours against the lab; its output goes to the user.
+// program runs one of our programs against the lab, with its output on the user's
+// terminal.
 func (t *tour) program(ctx context.Context, argv ...string) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = withEnv(t.product())
 	cmd.Stdout, cmd.Stderr = t.s.out, t.s.errs
-	// In a group of its own, the terminal does not interrupt it beside us.
+	// In its own process group, so that Ctrl-C in the terminal does not signal it too:
+	// Cancel does.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = cleanUpTime
@@ -84,7 +86,7 @@ func (t *tour) program(ctx context.Context, argv ...string) error {
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return fmt.Errorf("%s ended with %d", strings.Join(argv[:min(len(argv), 3)], " "), exit.ExitCode())
+		return fmt.Errorf("%s exited with status %d", strings.Join(argv[:min(len(argv), 3)], " "), exit.ExitCode())
 	}
 	return err
 }
@@ -94,10 +96,10 @@ func (t *tour) kubectl(ctx context.Context, stdin string, args ...string) error 
 	cmd := exec.CommandContext(ctx, t.Lab.Parts.Kube, append([]string{"kubectl"}, args...)...)
 	cmd.Env = withEnv(t.kubernetes())
 	cmd.Stdin = strings.NewReader(stdin)
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, said.String())
+		return fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, output.String())
 	}
 	return nil
 }
@@ -110,16 +112,16 @@ func (t *tour) connectivity(ctx context.Context) error {
 	return t.program(ctx, t.Product, "connectivity", "test")
 }
 
-func (t *tour) farewell() {
+func (t *tour) nextSteps() {
 	fmt.Fprintf(t.s.out, `
-── Look around
+── Next steps
   %[1]s kubectl get pods -A -o wide
   %[1]s exec %[2]s -- ip rule               a node's rules; also: nft list ruleset
-  %[1]s trunkline show addresses --why      who has which address, and why
+  %[1]s trunkline show addresses --why      the pod of each address, with reasons
   %[1]s aws ec2 describe-security-groups
-  %[1]s logs                                which logs there are
+  %[1]s logs                                list the logs
 
-For any kubectl:
+To use another kubectl:
   export KUBECONFIG=%[3]s
 
 Take it down:

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// stopTime is what a daemon may take to end its lab in order. The sweep ends
-	// what then is left, a daemon that does not answer included.
+	// stopTime is how long a daemon may take to shut its lab down. The sweep then
+	// removes the rest, including a daemon that does not answer.
 	stopTime = 30 * time.Second
-	// downTime is what taking one lab down may take.
+	// downTime bounds taking one lab down.
 	downTime = stopTime + sweep.Longest
 )
 
 type downCmd struct {
-	All bool `help:"Every lab there is."`
+	All bool `help:"Take down every lab."`
 	output
 }
 
-// downed is what became of one lab.
-type downed struct {
+// downResult is the result for one lab.
+type downResult struct {
 	Lab     string       `json:"lab"`
 	Removed sweep.Report `json:"removed"`
 	Error   string       `json:"error,omitempty"`
@@ -38,7 +38,7 @@ func (c *downCmd) Run(s *session) error {
 			return err
 		}
 		if len(labs) == 0 && !s.json {
-			fmt.Fprintln(s.out, "no lab is there")
+			fmt.Fprintln(s.out, "no lab exists")
 			return nil
 		}
 	} else {
@@ -51,9 +51,9 @@ func (c *downCmd) Run(s *session) error {
 	b := s.board()
 	defer b.close()
 	var all error
-	done := []downed{}
+	done := []downResult{}
 	for _, lab := range labs {
-		one := downed{Lab: lab}
+		one := downResult{Lab: lab}
 		var err error
 		if one.Removed, err = s.downOne(b, lab); err != nil {
 			one.Error = err.Error()
@@ -68,23 +68,23 @@ func (c *downCmd) Run(s *session) error {
 }
 
 func (s *session) downOne(b *board, lab string) (sweep.Report, error) {
-	began := time.Now()
+	start := time.Now()
 	b.set("down", lab)
 	ctx, cancel := context.WithTimeout(s.ctx, downTime)
 	defer cancel()
 	report, err := s.takeDown(ctx, lab, stopTime)
 	if err != nil {
-		b.finish(markFailed, "down", lab, time.Since(began))
+		b.finish(markFailed, "down", lab, time.Since(start))
 		return report, err
 	}
-	b.finish(markDone, "down", lab+": "+swept(report), time.Since(began))
+	b.finish(markDone, "down", lab+": "+swept(report), time.Since(start))
 	return report, nil
 }
 
-// swept says what a sweep took away.
+// swept describes what a sweep removed.
 func swept(r sweep.Report) string {
 	if r.Empty() {
-		return "nothing was there"
+		return "nothing to remove"
 	}
 	var parts []string
 	count := func(n int, what string) {
@@ -103,10 +103,13 @@ func swept(r sweep.Report) string {
 	}
 	out := "removed " + strings.Join(parts, ", ")
 	if len(parts) == 0 {
-		out = "nothing was there"
+		out = "nothing to remove"
 	}
-	if n := len(r.Sysctls); n > 0 {
-		out += fmt.Sprintf("; %d settings put back", n)
+	switch n := len(r.Sysctls); {
+	case n == 1:
+		out += "; 1 sysctl restored"
+	case n > 1:
+		out += fmt.Sprintf("; %d sysctls restored", n)
 	}
 	return out
 }

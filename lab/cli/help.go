@@ -7,38 +7,38 @@ import (
 )
 
 const rootExamples = `Examples:
-  trunkline-lab demo                        everything at once, then look around
+  trunkline-lab demo                        start a lab and show its parts
   trunkline-lab up -f examples/one-node.yaml
   trunkline-lab kubectl get pods -A -o wide
   trunkline-lab down --all
 
-Exit codes: 0 done, 1 failed, 2 wrong command line, 3 refused (machine or lab.yaml not fit),
-4 no such lab runs, 130 interrupted; kubectl, trunkline, aws and exec pass on their program's.
+Exit codes: 0 done, 1 failed, 2 invalid command line, 3 refused (unsuitable machine or lab.yaml),
+4 lab not running, 130 interrupted; kubectl, trunkline, aws and exec return their program's.
 With -o json, stdout is one JSON document, also on failure; progress goes to stderr.`
 
-// examples per command, shown by its --help.
+// examples returns the examples in each command's --help.
 func examples() map[string]string {
 	return map[string]string{
 		"up": `  trunkline-lab up                           three m5.xlarge in three zones
-  trunkline-lab up -f lab.yaml --name other  a second lab beside the first
+  trunkline-lab up -f lab.yaml --name other  a second lab at the same time
   trunkline-lab up --nodes 1 --instance-type t3.medium
   trunkline-lab up --no-deploy               nodes without a network plugin
   trunkline-lab up -o json | jq -r .endpoints.kubeconfig`,
 		"down": `  trunkline-lab down
-  trunkline-lab down --all                   every lab, also what a crash left`,
+  trunkline-lab down --all                   every lab, also crashed ones`,
 		"status": `  trunkline-lab status
   trunkline-lab status -o json | jq '.nodes[].address'
   trunkline-lab status --wait 2m             until every node is Ready
   at=$(trunkline-lab status -o json | jq -r .endpoints.admin)
-  curl -s "$at/calls?action=AttachNetworkInterface"     who called, and what EC2 said
+  curl -s "$at/calls?action=AttachNetworkInterface"     callers and responses
   curl -s -X PUT $at/faults -d '{"calls": [{"action": "*", "do": "lose-reply", "count": 3}]}'
-  curl -s -X PUT $at/faults -d '{}'          nothing goes wrong any more`,
+  curl -s -X PUT $at/faults -d '{}'          remove all faults`,
 		"demo": `  trunkline-lab demo
   trunkline-lab demo -f examples/one-node.yaml`,
 		"exec": `  trunkline-lab exec node1                   a shell in the node
   trunkline-lab exec node1 -- ip rule
   trunkline-lab exec node2 -- nft list ruleset`,
-		"logs": `  trunkline-lab logs                         which logs there are
+		"logs": `  trunkline-lab logs                         list the logs
   trunkline-lab logs node1/kubelet -f
   trunkline-lab logs kube-apiserver
   trunkline-lab logs daemon`,
@@ -55,7 +55,7 @@ func examples() map[string]string {
 	}
 }
 
-// helpWithExamples is kong's help with the examples of the command below it.
+// helpWithExamples prints kong's help and then the command's examples.
 func helpWithExamples(o kong.HelpOptions, ctx *kong.Context) error {
 	if err := kong.DefaultHelpPrinter(o, ctx); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 )
 
 type logsCmd struct {
-	What   string `arg:"" optional:"" help:"NODE, NODE/PROGRAM, or a program of the control plane; left out, a list."`
-	Follow bool   `short:"f" help:"Go on as the log grows."`
+	What   string `arg:"" optional:"" help:"NODE, NODE/PROGRAM, or a program of the control plane. Default: list the logs."`
+	Follow bool   `short:"f" help:"Print new lines as they are written."`
 	output
 }
 
@@ -32,14 +32,14 @@ func (c *logsCmd) Run(s *session) error {
 		return c.list(s, logs)
 	}
 	if s.json {
-		return coded{fmt.Errorf("logs %s -o json: a log is written as its program wrote it; only the list is JSON", c.What), ExitUsage}
+		return coded{fmt.Errorf("logs %s -o json: only the list of logs has a JSON form; omit -o json", c.What), ExitUsage}
 	}
 	chosen := slices.DeleteFunc(slices.Clone(logs), func(l logFile) bool { return !l.matches(c.What) })
 	if len(chosen) == 0 {
 		return fmt.Errorf("lab %s has no log %q; `%s logs` lists them", lab, c.What, s.command(lab))
 	}
 	if c.Follow && len(chosen) > 1 {
-		return coded{fmt.Errorf("%q is %d logs; follow one of %s", c.What, len(chosen), logNames(chosen)), ExitUsage}
+		return coded{fmt.Errorf("%q selects %d logs; follow one of %s", c.What, len(chosen), logNames(chosen)), ExitUsage}
 	}
 	return s.printLogs(chosen, c.Follow)
 }
@@ -62,7 +62,7 @@ func (c *logsCmd) list(s *session, logs []logFile) error {
 	return nil
 }
 
-// logFile is a log and what people call it: node1/kubelet, kube-apiserver.
+// logFile is a log with its short name, such as node1/kubelet or kube-apiserver.
 type logFile struct{ Name, Path string }
 
 func (l logFile) matches(what string) bool {
@@ -101,7 +101,7 @@ func findLogs(stateDir string) ([]logFile, error) {
 	return out, err
 }
 
-// logName makes node1/kubelet of nodes/node1/log/kubelet.log.
+// logName returns the short name of a log: node1/kubelet for nodes/node1/log/kubelet.log.
 func logName(relative string) string {
 	parts := slices.DeleteFunc(strings.Split(strings.TrimSuffix(relative, ".log"), "/"), func(p string) bool {
 		return p == "log" || p == "nodes" || p == "control-plane" || p == "controlplane"

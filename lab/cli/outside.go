@@ -20,9 +20,10 @@ import (
 // outsideStart is how long the outside host's server may take to answer.
 const outsideStart = 10 * time.Second
 
-// startOutside runs the test program's server on the host behind the internet
-// gateway, which tells whoever calls it what source address it saw. One that
-// answers is left as it is. It carries the lab's mark, so that it goes with it.
+// startOutside runs `workload serve` on the host behind the internet gateway, which
+// answers every client with the source address it saw. It does nothing if a server
+// already answers. The process carries the lab's mark, so that the sweep ends it with the
+// lab.
 func startOutside(ctx context.Context, rec record, stateDir string) error {
 	ctx, cancel := context.WithTimeout(ctx, outsideStart)
 	defer cancel()
@@ -48,14 +49,14 @@ func startOutside(ctx context.Context, rec record, stateDir string) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the outside host's server: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ends with the server, or with us
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }() // ends with the server or with this process
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
-		case err := <-ended:
-			return fmt.Errorf("the outside host's server ended (%w); log: %s", err, log.Name())
+		case err := <-exited:
+			return fmt.Errorf("the outside host's server exited (%w); log: %s", err, log.Name())
 		case <-ctx.Done():
 			return fmt.Errorf("the outside host's server does not answer at %s: %w", at, ctx.Err())
 		case <-tick.C:

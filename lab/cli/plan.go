@@ -16,13 +16,14 @@ import (
 	"github.com/trunkline/trunkline/sim/iam"
 )
 
-// Roles of the lab's account, with the documents the product ships.
+// The controller's IAM role in the lab's account, and the service account that may
+// assume it.
 const (
 	roleController    = "trunkline-controller"
 	controllerSubject = "system:serviceaccount:kube-system:trunkline-controller"
 )
 
-// choices are up's flags that change what lab.yaml says.
+// choices are the flags of up that override lab.yaml.
 type choices struct {
 	file         string
 	name         string
@@ -55,21 +56,21 @@ func (c choices) resolve() (spec.Resolved, error) {
 	}
 	r, err := want.Resolve()
 	if err != nil {
-		return r, refused(fmt.Errorf("this lab cannot be:\n%w", err))
+		return r, refused(fmt.Errorf("invalid lab:\n%w", err))
 	}
 	return r, nil
 }
 
-// parts are what a lab is made of beside its spec.
+// parts are the programs and images of a lab.
 type parts struct {
 	source string
 	set    cache.Set
 	images image.Lab
-	// imageStore is where the images are unpacked.
+	// imageStore is the directory of the unpacked images.
 	imageStore string
 }
 
-// plan turns a resolved spec and its parts into what the daemon converges to.
+// plan returns the desired state for the daemon.
 func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, error) {
 	want := daemon.Lab{
 		Name: r.Name, World: r.Cloud, Faults: r.Faults, ControlPlane: spec.ControlPlaneHost,
@@ -93,8 +94,8 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 	return want, err
 }
 
-// roles reads the policy documents users attach on AWS: the lab enforces exactly
-// these.
+// roles returns the account's roles with the IAM policies of deploy/iam, which users
+// attach on AWS. The lab enforces them.
 func roles(source, issuer string) ([]iam.Role, error) {
 	read := func(name string) (map[string][]byte, error) {
 		text, err := os.ReadFile(filepath.Join(source, "deploy", "iam", name+".json"))
@@ -116,13 +117,13 @@ func roles(source, issuer string) ([]iam.Role, error) {
 
 func deployDir(stateDir string) string { return filepath.Join(stateDir, "deploy") }
 
-// labProgram is the lab's own copy of trunkline-lab: nodes start it as their
-// PID 1, also after the one that was called has been rebuilt.
+// labProgram returns the path of the lab's own copy of trunkline-lab. Nodes run it as
+// PID 1, also after the original was rebuilt.
 func labProgram(stateDir string) string { return filepath.Join(stateDir, "bin", "trunkline-lab") }
 
-// writeDeploy makes the directory that the daemon applies: the overlay users see
-// in deploy/overlays/lab and the lab's DNS, with this build's image tags and
-// this lab's region, account and addresses.
+// writeDeploy writes the directory that the daemon applies: deploy/overlays/lab and the
+// lab's DNS, with the image tags of this build and the region, account and addresses of
+// this lab.
 func writeDeploy(want daemon.Lab, p parts, stateDir string) error {
 	dir := deployDir(stateDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -17,13 +17,13 @@ import (
 	"github.com/trunkline/trunkline/lab/spec"
 )
 
-func TestFlagsChangeWhatTheFileSays(t *testing.T) {
+func TestFlagsOverrideTheFile(t *testing.T) {
 	for name, tc := range map[string]struct {
 		c     choices
 		nodes []string // name and type
 		lab   string
 	}{
-		"nothing given":               {choices{}, []string{"node1 m5.xlarge", "node2 m5.xlarge", "node3 m5.xlarge"}, "lab"},
+		"no flags":                    {choices{}, []string{"node1 m5.xlarge", "node2 m5.xlarge", "node3 m5.xlarge"}, "lab"},
 		"fewer nodes":                 {choices{nodes: 1}, []string{"node1 m5.xlarge"}, "lab"},
 		"a type for all":              {choices{instanceType: "t3.medium", nodes: 2}, []string{"node1 t3.medium", "node2 t3.medium"}, "lab"},
 		"a file's name":               {choices{file: "../../examples/one-node.yaml"}, []string{"node1 m5.large"}, "one"},
@@ -69,7 +69,7 @@ func samplePlan(t *testing.T) (daemon.Lab, parts) {
 	return want, p
 }
 
-func TestAPlanIsWhatTheDaemonAccepts(t *testing.T) {
+func TestThePlanIsValidForTheDaemon(t *testing.T) {
 	want, _ := samplePlan(t)
 	if err := want.Validate(); err != nil {
 		t.Fatal(err)
@@ -87,11 +87,11 @@ func TestAPlanIsWhatTheDaemonAccepts(t *testing.T) {
 	}
 	same := []cmp.Option{cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })}
 	if diff := cmp.Diff(want, again, same...); diff != "" {
-		t.Errorf("on its way to the daemon it changes:\n%s", diff)
+		t.Errorf("it differs after JSON encoding and decoding:\n%s", diff)
 	}
 }
 
-func TestOnlyWhatIsFixedWhileALabRunsKeepsItFromChanging(t *testing.T) {
+func TestChangesOfFixedFieldsAreListed(t *testing.T) {
 	have, _ := samplePlan(t)
 	text, err := json.Marshal(have)
 	if err != nil {
@@ -117,7 +117,7 @@ func TestOnlyWhatIsFixedWhileALabRunsKeepsItFromChanging(t *testing.T) {
 	}
 }
 
-func TestARunningLabIsRefusedWhatItCannotBecomeAndKeepsItsRecord(t *testing.T) {
+func TestAChangeThatARunningLabCannotMakeIsRefusedAndTheRecordKept(t *testing.T) {
 	want, p := samplePlan(t)
 	s := &session{stateRoot: t.TempDir(), self: "bin/trunkline-lab"}
 	if err := os.MkdirAll(s.stateDir(want.Name), 0o755); err != nil {
@@ -126,7 +126,7 @@ func TestARunningLabIsRefusedWhatItCannotBecomeAndKeepsItsRecord(t *testing.T) {
 	if err := (record{Lab: want}).save(s.stateDir(want.Name)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.becomes(want); err != nil {
+	if err := s.checkChange(want); err != nil {
 		t.Errorf("the same lab again: %v", err)
 	}
 	r, err := spec.Spec{VPC: spec.VPC{CIDR: "10.8.0.0/16"}}.Resolve()

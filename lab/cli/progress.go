@@ -8,50 +8,50 @@ import (
 	"time"
 )
 
-// board prints one line per phase: ✓ or ✗, what, how long and a detail. On a
-// terminal the phases under way share a last line that moves; elsewhere there
-// are only whole lines, and a sign of life every half minute.
+// board displays progress: a line for each finished phase, with a mark, the phase, its
+// duration and a detail. On a terminal, the last line shows the running phases with a
+// spinner; otherwise, a running phase prints a line every half minute.
 type board struct {
 	w   io.Writer
 	tty bool
 	now func() time.Time
 
-	mu      sync.Mutex // guards what follows, and w
-	running []*phase   // in the order they began
+	mu      sync.Mutex // guards the fields below, and w
+	running []*phase   // in the order of their start
 	frame   int
-	drawn   bool // the last line is the moving one
+	drawn   bool // the last line is the spinner line
 	stop    chan struct{}
 	ended   chan struct{}
 }
 
 type phase struct {
-	name   string
-	detail string
-	began  time.Time
-	spoke  time.Time // last sign of life
+	name    string
+	detail  string
+	start   time.Time
+	printed time.Time // time of its last line
 }
 
-// How a phase ended.
+// Marks of phases.
 const (
 	markDone    = "✓"
 	markFailed  = "✗"
 	markSkipped = "-"
-	markAlive   = "•"
+	markRunning = "•"
 )
 
 const (
-	frameEvery = 100 * time.Millisecond
-	aliveEvery = 30 * time.Second
+	frameEvery  = 100 * time.Millisecond
+	updateEvery = 30 * time.Second
 )
 
-// newBoard returns a board; close it.
+// newBoard returns a board, which the caller must close.
 func newBoard(w io.Writer, tty bool, now func() time.Time) *board {
 	b := &board{w: w, tty: tty, now: now, stop: make(chan struct{}), ended: make(chan struct{})}
 	go b.animate()
 	return b
 }
 
-// close takes the moving line away and waits for the animation.
+// close erases the spinner line and ends the animation.
 func (b *board) close() {
 	close(b.stop)
 	<-b.ended
@@ -77,25 +77,24 @@ func (b *board) animate() {
 	}
 }
 
-// set begins a phase or changes its detail.
+// set starts a phase or changes its detail.
 func (b *board) set(name, detail string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.find(name)
 	if p == nil {
-		p = &phase{name: name, began: b.now(), spoke: b.now()}
+		p = &phase{name: name, start: b.now(), printed: b.now()}
 		b.running = append(b.running, p)
 	}
 	p.detail = detail
-	if !b.tty && b.now().Sub(p.spoke) >= aliveEvery {
-		p.spoke = b.now()
-		b.line(markAlive, p.name, b.now().Sub(p.began), p.detail)
+	if !b.tty && b.now().Sub(p.printed) >= updateEvery {
+		p.printed = b.now()
+		b.line(markRunning, p.name, b.now().Sub(p.start), p.detail)
 	}
 	b.draw()
 }
 
-// finish ends a phase with a mark. A phase that never began is printed all the
-// same.
+// finish ends a phase with a mark. The phase need not have been started.
 func (b *board) finish(mark, name, detail string, elapsed time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,13 +109,13 @@ func (b *board) finish(mark, name, detail string, elapsed time.Duration) {
 	b.draw()
 }
 
-// abort ends every phase under way: what they did is being taken back.
+// abort ends every running phase as failed.
 func (b *board) abort(why string) {
 	b.mu.Lock()
 	names := make([]string, 0, len(b.running))
 	elapsed := make([]time.Duration, 0, len(b.running))
 	for _, p := range b.running {
-		names, elapsed = append(names, p.name), append(elapsed, b.now().Sub(p.began))
+		names, elapsed = append(names, p.name), append(elapsed, b.now().Sub(p.start))
 	}
 	b.mu.Unlock()
 	for i, name := range names {
@@ -137,12 +136,12 @@ func (b *board) line(mark, name string, elapsed time.Duration, detail string) {
 	fmt.Fprintln(b.w, phaseLine(mark, name, elapsed, detail))
 }
 
-// phaseLine is a phase in a line of its own.
+// phaseLine formats the line of a phase.
 func phaseLine(mark, name string, elapsed time.Duration, detail string) string {
 	return strings.TrimRight(fmt.Sprintf("%s %-14s %6s  %s", mark, name, inWords(elapsed), detail), " ")
 }
 
-// draw writes the moving line of a terminal.
+// draw writes the spinner line on a terminal.
 func (b *board) draw() {
 	if !b.tty {
 		return
@@ -155,14 +154,14 @@ func (b *board) draw() {
 	spinner := []rune(frames)[b.frame%10]
 	var parts []string
 	for _, p := range b.running {
-		part := p.name + " " + inWords(b.now().Sub(p.began))
+		part := p.name + " " + inWords(b.now().Sub(p.start))
 		if p.detail != "" {
 			part += " (" + p.detail + ")"
 		}
 		parts = append(parts, part)
 	}
 	text := []rune(strings.Join(parts, ", "))
-	const width = 76 // a line that wraps cannot be taken back
+	const width = 76 // a wrapped line could not be erased
 	if len(text) > width {
 		text = append(text[:width-1], '…')
 	}
@@ -177,7 +176,7 @@ func (b *board) erase() {
 	}
 }
 
-// inWords writes a duration as 0.8s, 12.3s or 4m05s.
+// inWords formats a duration as 0.8s, 12.3s or 4m05s.
 func inWords(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%.1fs", d.Seconds())

@@ -14,17 +14,17 @@ import (
 	"github.com/trunkline/trunkline/sim/world"
 )
 
-// debianAWS is the aws command that is known to work: another one on the PATH
-// may be another version.
+// debianAWS is the path of Debian's aws, the tested version. The PATH may contain
+// another one.
 const debianAWS = "/usr/bin/aws"
 
 type execCmd struct {
-	Node    string   `arg:"" help:"Node by its name (node1), Kubernetes name or instance id."`
-	Command []string `arg:"" optional:"" passthrough:"" help:"What to run; a shell when left out."`
+	Node    string   `arg:"" help:"Node by its name (node1), Kubernetes name or instance ID."`
+	Command []string `arg:"" optional:"" passthrough:"" help:"Command to run. Default: a shell."`
 }
 
 func (c *execCmd) Run(s *session) error {
-	st, err := s.answering()
+	st, err := s.selectedStatus()
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (c *execCmd) Run(s *session) error {
 		return err
 	}
 	if n.PID == 0 {
-		return fmt.Errorf("run a command in %s: the node is %s", n.Name, n.State)
+		return fmt.Errorf("run a command in %s: the node is %s, not running", n.Name, n.State)
 	}
 	command := c.Command
 	if len(command) > 0 && command[0] == "--" {
@@ -42,10 +42,11 @@ func (c *execCmd) Run(s *session) error {
 	if len(command) == 0 {
 		command = []string{"/bin/sh"}
 	}
-	return become(append(labnode.EnterArgs(n.PID), command...), nil)
+	return execProgram(append(labnode.EnterArgs(n.PID), command...), nil)
 }
 
-// orHelp answers --help where the program whose it is cannot: there is no lab.
+// orHelp prints our help if args is --help and there is no lab whose program could print
+// its own.
 func (s *session) orHelp(args []string, err error) error {
 	if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
 		return s.usage()
@@ -62,7 +63,7 @@ func (c *kubectlCmd) Run(s *session) error {
 	if err != nil {
 		return s.orHelp(c.Args, err)
 	}
-	return become(append([]string{r.Lab.Parts.Kube, "kubectl"}, c.Args...), r.kubernetes())
+	return execProgram(append([]string{r.Lab.Parts.Kube, "kubectl"}, c.Args...), r.kubernetes())
 }
 
 type productCmd struct {
@@ -74,7 +75,7 @@ func (c *productCmd) Run(s *session) error {
 	if err != nil {
 		return s.orHelp(c.Args, err)
 	}
-	return become(append([]string{r.Product}, c.Args...), r.product())
+	return execProgram(append([]string{r.Product}, c.Args...), r.product())
 }
 
 type awsCmd struct {
@@ -93,7 +94,7 @@ func (c *awsCmd) Run(s *session) error {
 	if _, err := os.Stat(debianAWS); err != nil {
 		return fmt.Errorf("run aws: %w; install the Debian package awscli", err)
 	}
-	return become(append([]string{debianAWS, "--endpoint-url", at.EC2}, c.Args...), map[string]string{
+	return execProgram(append([]string{debianAWS, "--endpoint-url", at.EC2}, c.Args...), map[string]string{
 		"AWS_SHARED_CREDENTIALS_FILE": at.Credentials,
 		"AWS_DEFAULT_REGION":          r.Lab.World.Region,
 		"AWS_PAGER":                   "",
@@ -101,14 +102,14 @@ func (c *awsCmd) Run(s *session) error {
 	})
 }
 
-// running is a lab that answers, and what `up` resolved for it.
+// running is a running lab: its record and its status.
 type running struct {
 	record
 	status daemon.Status
 }
 
-// answering asks the lab the command line means.
-func (s *session) answering() (daemon.Status, error) {
+// selectedStatus returns the status of the lab that the command line selects.
+func (s *session) selectedStatus() (daemon.Status, error) {
 	lab, err := s.lab()
 	if err != nil {
 		return daemon.Status{}, err
@@ -117,7 +118,7 @@ func (s *session) answering() (daemon.Status, error) {
 }
 
 func (s *session) running() (running, error) {
-	st, err := s.answering()
+	st, err := s.selectedStatus()
 	if err != nil {
 		return running{}, err
 	}
@@ -125,7 +126,7 @@ func (s *session) running() (running, error) {
 	return running{r, st}, err
 }
 
-// serving is a running lab that has an API server.
+// serving returns the selected lab, or an error if its API server is not up.
 func (s *session) serving() (running, error) {
 	r, err := s.running()
 	if err == nil && r.status.Endpoints.Kubeconfig == "" {
@@ -134,8 +135,8 @@ func (s *session) serving() (running, error) {
 	return r, err
 }
 
-// kubernetes is the environment of a client of the lab's API server. What kubectl
-// caches is kept with the lab's state instead of the user's home.
+// kubernetes returns the environment of clients of the lab's API server. kubectl's cache
+// is in the lab's state directory instead of the user's home.
 func (r running) kubernetes() map[string]string {
 	return map[string]string{
 		"KUBECONFIG":   r.status.Endpoints.Kubeconfig,
@@ -143,7 +144,8 @@ func (r running) kubernetes() map[string]string {
 	}
 }
 
-// product is that of trunkline: it also knows what the lab has for its test.
+// product returns the environment of trunkline, with the lab's image and hosts for the
+// connectivity test.
 func (r running) product() map[string]string {
 	env := r.kubernetes()
 	env["TRUNKLINE_TEST_IMAGE"] = r.Workload
@@ -154,7 +156,7 @@ func (r running) product() map[string]string {
 	return env
 }
 
-// withEnv is this process's environment with some of it replaced.
+// withEnv returns this process's environment with some variables replaced.
 func withEnv(env map[string]string) []string {
 	out := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -167,9 +169,9 @@ func withEnv(env map[string]string) []string {
 	return out
 }
 
-// become replaces this process by a program, so that terminal, signals and exit
-// code are its own.
-func become(argv []string, env map[string]string) error {
+// execProgram replaces this process with a program, which then has the terminal, the
+// signals and the exit code.
+func execProgram(argv []string, env map[string]string) error {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return fmt.Errorf("run %s: %w", argv[0], err)

@@ -8,7 +8,7 @@ import (
 
 type serveCmd struct{}
 
-// Run is the daemon of one lab; its stderr is the daemon's log.
+// Run runs the daemon of one lab. It logs to stderr.
 func (c *serveCmd) Run(s *session) error {
 	lab, err := s.lab()
 	if err != nil {

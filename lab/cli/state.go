@@ -15,18 +15,18 @@ import (
 	"github.com/trunkline/trunkline/lab/spec"
 )
 
-// record is lab.json in a lab's state directory: what `up` resolved, for the
-// commands that come later.
+// record is lab.json in a lab's state directory: the result of `up`, for later commands.
 type record struct {
 	Lab     daemon.Lab `json:"lab"`
 	Source  string     `json:"source"`
 	Version string     `json:"version"`
 	Product string     `json:"product"` // path of the trunkline program
-	// Workload is the test program: the reference of its image and its path.
+	// Workload is the reference of the workload image, WorkloadPath the path of its
+	// program.
 	Workload     string `json:"workload"`
 	WorkloadPath string `json:"workloadPath"`
-	// Earlier are programs of ups before, which nodes and the control plane that
-	// they started start again after a crash or a reboot.
+	// Earlier are the programs of earlier ups. Nodes and the control plane that these
+	// ups started run them again after a crash or a reboot.
 	Earlier []daemon.Parts `json:"earlier,omitempty"`
 }
 
@@ -52,25 +52,25 @@ func (s *session) load(lab string) (record, error) {
 		return r, err
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
-		return r, fmt.Errorf("read %s: %w; take the lab down and up again: %s down", recordPath(s.stateDir(lab)), err, s.command(lab))
+		return r, fmt.Errorf("read %s: %w; take the lab down and start it again: %s down", recordPath(s.stateDir(lab)), err, s.command(lab))
 	}
 	return r, nil
 }
 
-// notRunning says which labs there are instead.
+// notRunning returns the error for a lab that is not running, with the existing labs.
 func (s *session) notRunning(lab string) error {
 	others, err := s.labs()
 	if slices.Contains(others, lab) {
-		return fmt.Errorf("%w: %s; its daemon is gone (log: %s): `%s up` starts it anew, down clears what is left",
+		return fmt.Errorf("%w: %s; its daemon has exited (log: %s): `%s up` restarts it, down removes what is left",
 			daemon.ErrNotRunning, lab, daemon.LogPath(s.stateDir(lab)), s.command(lab))
 	}
 	if err != nil || len(others) == 0 {
-		return fmt.Errorf("%w: %s; bring it up: %s up", daemon.ErrNotRunning, lab, s.command(lab))
+		return fmt.Errorf("%w: %s; start it: %s up", daemon.ErrNotRunning, lab, s.command(lab))
 	}
-	return fmt.Errorf("%w: %s; there is %s (--name)", daemon.ErrNotRunning, lab, strings.Join(others, ", "))
+	return fmt.Errorf("%w: %s; existing labs: %s (--name)", daemon.ErrNotRunning, lab, strings.Join(others, ", "))
 }
 
-// labs lists what has a state directory, running or crashed.
+// labs lists the labs with a state directory, running or crashed.
 func (s *session) labs() ([]string, error) {
 	entries, err := os.ReadDir(s.stateRoot)
 	if errors.Is(err, os.ErrNotExist) {
@@ -85,8 +85,8 @@ func (s *session) labs() ([]string, error) {
 	return out, err
 }
 
-// lab is the one a command speaks to: --name, else the only one there is, else
-// the default.
+// lab returns the lab that a command selects: --name, else the only one, else the
+// default.
 func (s *session) lab() (string, error) {
 	if s.g.Name != "" {
 		return s.g.Name, nil
@@ -100,10 +100,10 @@ func (s *session) lab() (string, error) {
 	case len(labs) == 0 || slices.Contains(labs, spec.DefaultName):
 		return spec.DefaultName, nil
 	}
-	return "", coded{fmt.Errorf("several labs: %s; say which with --name", strings.Join(labs, ", ")), ExitUsage}
+	return "", coded{fmt.Errorf("several labs exist: %s; choose one with --name", strings.Join(labs, ", ")), ExitUsage}
 }
 
-// status asks the daemon of a lab.
+// status returns the status of a lab from its daemon.
 func (s *session) status(lab string) (daemon.Status, error) {
 	st, err := daemon.NewClient(s.stateDir(lab)).Status(s.ctx)
 	if errors.Is(err, daemon.ErrNotRunning) && !errors.Is(err, fs.ErrPermission) {
@@ -112,8 +112,8 @@ func (s *session) status(lab string) (daemon.Status, error) {
 	return st, err
 }
 
-// command is what must be typed to speak to a lab: the program as it was called,
-// and the lab's name unless it is the default.
+// command returns the command line that selects a lab: the program as it was started, and
+// --name unless the lab is the default.
 func (s *session) command(lab string) string {
 	if lab == spec.DefaultName {
 		return s.self
@@ -121,7 +121,7 @@ func (s *session) command(lab string) string {
 	return s.self + " --name " + lab
 }
 
-// node finds a node by its name, Node object or instance id.
+// node finds a node by its name, Kubernetes name or instance ID.
 func node(st daemon.Status, name string) (daemon.NodeStatus, error) {
 	var names []string
 	for _, n := range st.Nodes {
@@ -130,5 +130,5 @@ func node(st daemon.Status, name string) (daemon.NodeStatus, error) {
 		}
 		names = append(names, n.Name)
 	}
-	return daemon.NodeStatus{}, fmt.Errorf("lab %s has no node %q; it has %s", st.Name, name, strings.Join(names, ", "))
+	return daemon.NodeStatus{}, fmt.Errorf("lab %s has no node %q; its nodes are %s", st.Name, name, strings.Join(names, ", "))
 }

@@ -15,7 +15,7 @@ import (
 
 type statusCmd struct {
 	output
-	Wait time.Duration `help:"Wait so long for the lab to be up, such as 2m." placeholder:"DURATION"`
+	Wait time.Duration `help:"Wait up to this long until the lab is up, such as 2m." placeholder:"DURATION"`
 }
 
 func (c *statusCmd) Run(s *session) error {
@@ -41,17 +41,18 @@ func (c *statusCmd) Run(s *session) error {
 	return err
 }
 
-// await asks until the lab is up, for as long as patience; without it, once.
-func (s *session) await(lab string, patience time.Duration) (st daemon.Status, err error) {
-	unsettled := wait.PollUntilContextTimeout(s.ctx, 250*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+// await reads the status until the lab is up or failed, or timeout has passed. With a
+// timeout of 0 it reads it once.
+func (s *session) await(lab string, timeout time.Duration) (st daemon.Status, err error) {
+	pollErr := wait.PollUntilContextTimeout(s.ctx, 250*time.Millisecond, timeout, true, func(context.Context) (bool, error) {
 		st, err = s.status(lab)
-		coming := err == nil && st.State != daemon.StateDone && st.State != daemon.StateFailed
-		return !coming && !errors.Is(err, daemon.ErrNotRunning), nil
+		starting := err == nil && st.State != daemon.StateDone && st.State != daemon.StateFailed
+		return !starting && !errors.Is(err, daemon.ErrNotRunning), nil
 	})
-	if unsettled != nil && s.ctx.Err() != nil {
+	if pollErr != nil && s.ctx.Err() != nil {
 		return st, s.ctx.Err()
 	}
-	return st, err // as it was last; the caller says that it is not up
+	return st, err // the last status; the caller reports that the lab is not up
 }
 
 func reason(st daemon.Status) string {
@@ -71,22 +72,22 @@ func reason(st daemon.Status) string {
 	return string(st.State)
 }
 
-// stateInWords says how the last `up` came out.
+// stateInWords describes the result of the last `up`.
 func stateInWords(st daemon.Status) string {
 	took := inWords(st.Elapsed)
 	switch st.State {
 	case daemon.StateDone:
 		return "up; the last `up` took " + took
 	case daemon.StateRunning:
-		return "coming up for " + took
+		return "starting for " + took
 	case daemon.StateFailed:
 		return "not up; the last `up` failed after " + took
 	case daemon.StatePending, daemon.StateSkipped:
 	}
-	return "nothing is applied yet"
+	return "no `up` has been applied yet"
 }
 
-// faultsURL is where faults are read and set; empty before the world is there.
+// faultsURL returns the URL of the faults; empty before the embedded EC2 is up.
 func faultsURL(at daemon.Endpoints) string {
 	if at.Admin == "" {
 		return ""
@@ -94,14 +95,14 @@ func faultsURL(at daemon.Endpoints) string {
 	return at.Admin + "/faults"
 }
 
-// showStatus is one screen.
+// showStatus prints a status as text.
 func showStatus(w io.Writer, st daemon.Status) error {
 	fmt.Fprintf(w, "Lab %s: %s", st.Name, stateInWords(st))
 	fmt.Fprintf(w, "  (process %d, version %s)\n\n", st.PID, st.Version)
 	for _, p := range st.Phases {
 		mark := map[daemon.State]string{
 			daemon.StateDone: markDone, daemon.StateFailed: markFailed,
-			daemon.StateSkipped: markSkipped, daemon.StateRunning: markAlive,
+			daemon.StateSkipped: markSkipped, daemon.StateRunning: markRunning,
 		}[p.State]
 		if mark == "" {
 			mark = " "

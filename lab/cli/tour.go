@@ -25,10 +25,10 @@ import (
 	labnode "github.com/trunkline/trunkline/lab/node"
 )
 
-// demoNamespace is where the demo's pods are.
+// demoNamespace is the namespace of the demo's pods.
 const demoNamespace = "trunkline-demo"
 
-// tour reads a lab that is up.
+// tour shows the parts of a lab that is up.
 type tour struct {
 	running
 	s    *session
@@ -36,7 +36,7 @@ type tour struct {
 	ec2  *ec2.Client
 }
 
-// tour connects to the API server and to EC2 as any client would.
+// tour connects to the lab's API server and EC2.
 func (s *session) tour(r record) (*tour, error) {
 	st, err := s.status(r.Lab.Name)
 	if err != nil {
@@ -100,8 +100,7 @@ func ready(n corev1.Node) string {
 	return "Unknown"
 }
 
-// pods starts the demo's Deployment and lists every pod that has an address of
-// its own.
+// pods creates the demo's Deployment and lists the pods that are not on the host network.
 func (t *tour) pods(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, demoTime)
 	defer cancel()
@@ -163,9 +162,9 @@ func interfaceRow(e types.NetworkInterface, nodes map[string]string) string {
 	}, "\t")
 }
 
-// oneWay follows one pod's address from the pod to the interface, its subnet and
-// the routes on both sides.
-func (t *tour) oneWay(ctx context.Context) error {
+// addressPath shows the path of a pod's address: its interface, subnet and route table in
+// EC2, and the routes and rules of its node.
+func (t *tour) addressPath(ctx context.Context) error {
 	list, err := t.kube.CoreV1().Pods(demoNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 	if err != nil {
 		return err
@@ -180,14 +179,14 @@ func (t *tour) oneWay(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(t.s.out, "pod        %s/%s on %s\naddress    %s\n", pod.Namespace, pod.Name, pod.Spec.NodeName, address)
-	if err := t.cloudWay(ctx, address); err != nil {
+	if err := t.cloudPath(ctx, address); err != nil {
 		return err
 	}
-	return t.nodeWay(ctx, pod, address)
+	return t.nodePath(ctx, pod, address)
 }
 
-// cloudWay is what EC2 says of an address.
-func (t *tour) cloudWay(ctx context.Context, address netip.Addr) error {
+// cloudPath prints what EC2 describes about an address.
+func (t *tour) cloudPath(ctx context.Context, address netip.Addr) error {
 	found, err := t.ec2.DescribeNetworkInterfaces(ctx, &ec2.DescribeNetworkInterfacesInput{
 		Filters: []types.Filter{filter("addresses.private-ip-address", address.String())},
 	})
@@ -195,7 +194,7 @@ func (t *tour) cloudWay(ctx context.Context, address netip.Addr) error {
 		return err
 	}
 	if len(found.NetworkInterfaces) != 1 {
-		return fmt.Errorf("EC2 knows %d interfaces that hold %s", len(found.NetworkInterfaces), address)
+		return fmt.Errorf("EC2 lists %d interfaces with address %s, want 1", len(found.NetworkInterfaces), address)
 	}
 	e := found.NetworkInterfaces[0]
 	var groups []string
@@ -214,7 +213,7 @@ func (t *tour) cloudWay(ctx context.Context, address netip.Addr) error {
 	return t.cloudRoutes(ctx, aws.ToString(e.SubnetId), aws.ToString(e.VpcId))
 }
 
-// cloudRoutes prints the table of a subnet: its own, else the VPC's main one.
+// cloudRoutes prints the route table of a subnet: its own, else the VPC's main one.
 func (t *tour) cloudRoutes(ctx context.Context, subnet, network string) error {
 	for _, filters := range [][]types.Filter{
 		{filter("association.subnet-id", subnet)},
@@ -233,10 +232,10 @@ func (t *tour) cloudRoutes(ctx context.Context, subnet, network string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("EC2 knows no route table of %s", subnet)
+	return fmt.Errorf("EC2 lists no route table for %s", subnet)
 }
 
-// routeText is a route's range, of either family, its target and its state.
+// routeText formats a route's destination, target and state.
 func routeText(r types.Route) string {
 	to := cmp.Or(aws.ToString(r.DestinationCidrBlock), aws.ToString(r.DestinationIpv6CidrBlock))
 	by := cmp.Or(aws.ToString(r.GatewayId), aws.ToString(r.NetworkInterfaceId))
@@ -247,9 +246,9 @@ func filter(name, value string) types.Filter {
 	return types.Filter{Name: aws.String(name), Values: []string{value}}
 }
 
-// nodeWay asks the node's kernel: the way to the pod, the rules that name its
-// address, and the way out from it.
-func (t *tour) nodeWay(ctx context.Context, pod corev1.Pod, address netip.Addr) error {
+// nodePath prints the node's route to the pod, the rules for its address, and the routes
+// from it.
+func (t *tour) nodePath(ctx context.Context, pod corev1.Pod, address netip.Addr) error {
 	n, err := node(t.status, pod.Spec.NodeName)
 	if err != nil {
 		return err
@@ -285,7 +284,7 @@ func (t *tour) nodeWay(ctx context.Context, pod corev1.Pod, address netip.Addr) 
 		}
 	}
 	if table == "" {
-		table = "main" // an address of the primary interface needs no rule of its own
+		table = "main" // no rule for an address on the primary interface
 	}
 	out, err := inside("ip", "route", "show", "table", table)
 	if err != nil {

@@ -24,14 +24,14 @@ type upCmd struct {
 	output
 }
 
-// bringUp are the flags of what brings a lab up: up and demo.
+// bringUp holds the flags of the commands that bring a lab up: up and demo.
 type bringUp struct {
 	File         string        `short:"f" help:"lab.yaml; without it, the default lab." type:"existingfile" placeholder:"FILE"`
 	Nodes        *int          `help:"Number of nodes, instead of the file's." placeholder:"N"`
 	InstanceType string        `help:"Type of every node, instead of the file's." placeholder:"TYPE"`
 	NoDeploy     bool          `help:"Do not install Trunkline and CoreDNS: nodes stay NotReady."`
-	Keep         bool          `help:"Leave what stands when something fails, to look at it."`
-	Timeout      time.Duration `help:"For everything after the build." default:"5m"`
+	Keep         bool          `help:"After a failure, keep the parts of the lab that are up, for debugging."`
+	Timeout      time.Duration `help:"Time limit for everything after the build." default:"5m"`
 }
 
 func (c *upCmd) Run(s *session) error {
@@ -52,36 +52,37 @@ Lab %[1]s is up. Next:
   %[2]s trunkline status
   %[2]s status
   %[2]s down
-For any kubectl:
+To use another kubectl:
   export KUBECONFIG=%[3]s
 `, r.Lab.Name, s.command(r.Lab.Name), st.Endpoints.Kubeconfig)
 	return nil
 }
 
-// check says which flag cannot be.
+// check returns an error for the first flag with an invalid value.
 func (c *bringUp) check() error {
 	switch {
 	case c.Nodes != nil && (*c.Nodes < 1 || *c.Nodes > spec.MaxNodes):
-		return coded{fmt.Errorf("--nodes %d: from 1 to %d", *c.Nodes, spec.MaxNodes), ExitUsage}
+		return coded{fmt.Errorf("--nodes %d: must be from 1 to %d", *c.Nodes, spec.MaxNodes), ExitUsage}
 	case c.Timeout <= 0:
-		return coded{fmt.Errorf("--timeout %s: must be longer than nothing", c.Timeout), ExitUsage}
+		return coded{fmt.Errorf("--timeout %s: must be positive", c.Timeout), ExitUsage}
 	}
 	return nil
 }
 
-// resolve reads what the flags and the file ask for.
+// resolve returns the lab that the flags and the file describe.
 func (c *bringUp) resolve(name string) (spec.Resolved, error) {
 	if err := c.check(); err != nil {
 		return spec.Resolved{}, err
 	}
-	wish := choices{file: c.File, name: name, instanceType: c.InstanceType}
+	flags := choices{file: c.File, name: name, instanceType: c.InstanceType}
 	if c.Nodes != nil {
-		wish.nodes = *c.Nodes
+		flags.nodes = *c.Nodes
 	}
-	return wish.resolve()
+	return flags.resolve()
 }
 
-// up brings the lab to what is wanted and leaves nothing when it cannot.
+// up starts the lab, or changes the running one. If it cannot start a lab it removes what
+// it created, unless --keep is given.
 func (c *bringUp) up(s *session) (record, error) {
 	resolved, err := c.resolve(s.g.Name)
 	if err != nil {
@@ -93,7 +94,7 @@ func (c *bringUp) up(s *session) (record, error) {
 	}
 	stateDir := s.stateDir(resolved.Name)
 	client := daemon.NewClient(stateDir)
-	fresh, err := client.Silent(s.ctx)
+	fresh, err := client.NotRunning(s.ctx)
 	if err != nil {
 		return record{}, err
 	}
@@ -104,11 +105,11 @@ func (c *bringUp) up(s *session) (record, error) {
 	defer b.close()
 	p, err := s.prepare(b, store, source)
 	if err != nil {
-		b.abort(ending(s.ctx))
+		b.abort(abortReason(s.ctx))
 		return record{}, err
 	}
-	// Building takes long: another up of this lab may have come first meanwhile.
-	if fresh, err = client.Silent(s.ctx); err != nil {
+	// Another up may have started this lab during the build.
+	if fresh, err = client.NotRunning(s.ctx); err != nil {
 		return record{}, err
 	}
 	rec, err := c.record(s, resolved, p, fresh)
@@ -119,7 +120,7 @@ func (c *bringUp) up(s *session) (record, error) {
 		err = c.converge(s, b, rec, fresh)
 	}
 	if err != nil {
-		b.abort(ending(s.ctx))
+		b.abort(abortReason(s.ctx))
 	}
 	if err != nil && fresh && !c.Keep {
 		err = errors.Join(err, s.undo(b, resolved.Name))
@@ -127,19 +128,19 @@ func (c *bringUp) up(s *session) (record, error) {
 	return rec, err
 }
 
-// ending is why phases under way come to nothing.
-func ending(ctx context.Context) string {
+// abortReason is the reason shown for phases that did not finish.
+func abortReason(ctx context.Context) string {
 	if ctx.Err() != nil {
 		return "interrupted"
 	}
-	return "given up"
+	return "aborted"
 }
 
-// preflight refuses a machine that is not fit, before anything is made.
+// preflight refuses an unsuitable machine before anything is created.
 func (s *session) preflight(r spec.Resolved, cacheDir string, fresh bool) error {
 	facts, err := preflight.Probe(s.ctx, preflight.Targets{CacheDir: cacheDir, StateRoot: s.stateRoot, Port: r.APIPort})
 	if err != nil {
-		return fmt.Errorf("look at this machine: %w", err)
+		return fmt.Errorf("probe this machine: %w", err)
 	}
 	problems := preflight.Check(preflight.Want{
 		Lab: r.Name, VPC: r.Cloud.VPC.CIDRs[0], Services: r.ServiceCIDR, Nodes: len(r.Nodes), Port: r.APIPort, Running: !fresh,
@@ -150,10 +151,10 @@ func (s *session) preflight(r spec.Resolved, cacheDir string, fresh bool) error 
 	return refused(fmt.Errorf("this machine cannot run the lab:\n%w", problems))
 }
 
-// prepare builds what is missing and makes the images.
+// prepare builds missing programs and images.
 func (s *session) prepare(b *board, store *cache.Cache, source string) (parts, error) {
 	p := parts{source: source}
-	began := time.Now()
+	start := time.Now()
 	var err error
 	p.set, err = s.build(b, store)
 	if err != nil {
@@ -164,16 +165,16 @@ func (s *session) prepare(b *board, store *cache.Cache, source string) (parts, e
 		p.imageStore, err = storeImages(s.ctx, store, p.set, p.images)
 	}
 	if err != nil {
-		b.finish(markFailed, "prepare", "images", time.Since(began))
+		b.finish(markFailed, "prepare", "images", time.Since(start))
 		return p, err
 	}
-	b.finish(markDone, "prepare", "programs and images, "+p.set.Version, time.Since(began))
-	s.tidy(b, store)
+	b.finish(markDone, "prepare", "programs and images, "+p.set.Version, time.Since(start))
+	s.prune(b, store)
 	return p, nil
 }
 
-// record resolves everything and writes what later commands need. What a running
-// lab cannot become is refused before that.
+// record writes the lab's record and its deploy directory. It first refuses a change that
+// a running lab cannot make.
 func (c *bringUp) record(s *session, r spec.Resolved, p parts, fresh bool) (record, error) {
 	stateDir := s.stateDir(r.Name)
 	want, err := plan(r, p, stateDir, !c.NoDeploy)
@@ -182,10 +183,10 @@ func (c *bringUp) record(s *session, r spec.Resolved, p parts, fresh bool) (reco
 	}
 	var earlier []daemon.Parts
 	if !fresh {
-		if err := s.becomes(want); err != nil {
+		if err := s.checkChange(want); err != nil {
 			return record{}, err
 		}
-		if earlier, err = s.earlier(want); err != nil {
+		if earlier, err = s.earlierParts(want); err != nil {
 			return record{}, err
 		}
 	}
@@ -200,8 +201,8 @@ func (c *bringUp) record(s *session, r spec.Resolved, p parts, fresh bool) (reco
 	return rec, errors.Join(writeDeploy(want, p, stateDir), rec.save(stateDir))
 }
 
-// becomes refuses what the running lab of this name cannot change into.
-func (s *session) becomes(want daemon.Lab) error {
+// checkChange refuses a change that the running lab of this name cannot make.
+func (s *session) checkChange(want daemon.Lab) error {
 	have, err := s.load(want.Name)
 	if err != nil {
 		return err
@@ -210,14 +211,14 @@ func (s *session) becomes(want daemon.Lab) error {
 	if err != nil || len(fixed) == 0 {
 		return err
 	}
-	return refused(fmt.Errorf("lab %s runs and differs in %s: only nodes can change while it runs; "+
-		"take it down first (%s down), change it through the EC2 API, or bring another up beside it (--name)",
+	return refused(fmt.Errorf("lab %s is running and differs in %s: only nodes can change while it runs; "+
+		"take it down first (%s down), change it through the EC2 API, or start another lab (--name)",
 		want.Name, strings.Join(fixed, ", "), s.command(want.Name)))
 }
 
-// earlier lists the programs by which ups before this one started parts of the
-// running lab that is to become want, where they are others.
-func (s *session) earlier(want daemon.Lab) ([]daemon.Parts, error) {
+// earlierParts returns the programs that earlier ups gave to the running lab, without
+// those of want.
+func (s *session) earlierParts(want daemon.Lab) ([]daemon.Parts, error) {
 	have, err := s.load(want.Name)
 	if err != nil {
 		return nil, err
@@ -231,7 +232,7 @@ func (s *session) earlier(want daemon.Lab) ([]daemon.Parts, error) {
 	return out, nil
 }
 
-// converge applies the lab; fresh says that it was not there before.
+// converge applies the lab; fresh if it was not running before.
 func (c *bringUp) converge(s *session, b *board, rec record, fresh bool) error {
 	ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
 	defer cancel()
@@ -250,12 +251,12 @@ func (c *bringUp) converge(s *session, b *board, rec record, fresh bool) error {
 	}
 	err = fmt.Errorf("bring up lab %s: %w\n(log: %s)", rec.Lab.Name, err, daemon.LogPath(stateDir))
 	if fresh && !c.Keep {
-		err = fmt.Errorf("%w\n(--keep leaves what stands, with its logs, to look at)", err)
+		err = fmt.Errorf("%w\n(--keep keeps what is up, with its logs)", err)
 	}
 	return err
 }
 
-// event shows a change the daemon reports.
+// event shows an event of the daemon.
 func (b *board) event(e daemon.Event) {
 	name := string(e.Phase)
 	switch e.State {
@@ -270,14 +271,14 @@ func (b *board) event(e daemon.Event) {
 	}
 }
 
-// startDaemon starts `serve` in a session of its own, so that it outlives this
-// command, and waits until it answers. It reports false where another up's does:
-// then the lab is not this command's to take back.
+// startDaemon starts `serve` in its own session, so that it outlives this command, and
+// waits until it answers. It returns false if the daemon of another up answers; this
+// command must then not remove the lab.
 func (s *session) startDaemon(ctx context.Context, lab string) (ours bool, err error) {
 	stateDir := s.stateDir(lab)
 	program := labProgram(stateDir)
 	if err := copySelf(program); err != nil {
-		return true, fmt.Errorf("keep a copy of trunkline-lab: %w", err)
+		return true, fmt.Errorf("copy trunkline-lab into the state directory: %w", err)
 	}
 	return daemon.Spawn(ctx, daemon.Detached{
 		Name: lab, StateDir: stateDir, Argv: []string{program, "--name", lab, "serve"},
@@ -301,30 +302,29 @@ func copySelf(path string) error {
 	return atomicfile.WriteFrom(path, in, 0o755)
 }
 
-// undo takes a lab that did not come up away again; it has a budget of its own,
-// for the command's context may have ended.
+// undo removes a lab that did not come up. It has its own timeout, because the command's
+// context may have ended.
 func (s *session) undo(b *board, lab string) error {
 	ctx, cancel := context.WithTimeout(s.cleanup, downTime)
 	defer cancel()
-	began := time.Now()
+	start := time.Now()
 	b.set("clean up", "")
 	_, err := s.takeDown(ctx, lab, stopTime)
 	if err != nil {
-		b.finish(markFailed, "clean up", err.Error(), time.Since(began))
-		return fmt.Errorf("clean up: %w; %s down finishes it", err, s.command(lab))
+		b.finish(markFailed, "clean up", err.Error(), time.Since(start))
+		return fmt.Errorf("clean up: %w; finish it with: %s down", err, s.command(lab))
 	}
-	b.finish(markDone, "clean up", "nothing is left", time.Since(began))
+	b.finish(markDone, "clean up", "removed", time.Since(start))
 	return nil
 }
 
-// takeDown stops the daemon if one answers, for as long as patience, and sweeps
-// what is left.
-func (s *session) takeDown(ctx context.Context, lab string, patience time.Duration) (sweep.Report, error) {
-	stop, cancel := context.WithTimeout(ctx, patience)
+// takeDown stops the lab's daemon within timeout, if it answers, and sweeps what is left.
+func (s *session) takeDown(ctx context.Context, lab string, timeout time.Duration) (sweep.Report, error) {
+	stop, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := daemon.NewClient(s.stateDir(lab)).Stop(stop)
 	if err != nil && !errors.Is(err, daemon.ErrNotRunning) {
-		s.log.Warn("stop the daemon; sweeping instead", "lab", lab, "err", err)
+		s.log.Warn("cannot stop the daemon; sweep the lab instead", "lab", lab, "err", err)
 	}
 	return sweep.Sweep(ctx, sweep.Options{Lab: lab, StateDir: s.stateDir(lab), Log: s.log})
 }

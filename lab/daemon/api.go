@@ -1,10 +1,10 @@
-// Package daemon is the long-lived process behind one lab: it owns the embedded
-// VPC, the control plane and the nodes, converges them to the spec it is given,
-// and answers on a unix socket in the lab's state directory.
+// Package daemon is the long-lived process of one lab: it owns the embedded VPC, the
+// control plane and the nodes, converges them to a desired state, and serves an API on a
+// unix socket in the lab's state directory.
 //
-// It decides the order of things and nothing else: sim/world, lab/controlplane
-// and lab/node do the work. cmd/trunkline-lab starts it (serve) and lab/cli
-// speaks to it through Client. Whatever it starts dies with it.
+// It decides only the order of the work, which sim/world, lab/controlplane and lab/node
+// do. cmd/trunkline-lab starts it (serve), and lab/cli calls it through Client. All
+// processes it starts end with it.
 package daemon
 
 import (
@@ -15,7 +15,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// StateRoot holds one directory per lab; it is gone when the lab is.
+// StateRoot is the directory of the labs' state directories. Each is removed with its
+// lab.
 const StateRoot = "/var/lib/trunkline-lab"
 
 // StateDir returns the state directory of a lab.
@@ -28,7 +29,7 @@ func SocketPath(stateDir string) string { return filepath.Join(stateDir, "daemon
 // LogPath returns the daemon's own log in a state directory.
 func LogPath(stateDir string) string { return filepath.Join(stateDir, "log", "daemon.log") }
 
-// Phase is one step on the way to a ready lab.
+// Phase is a step of bringing a lab up.
 type Phase string
 
 // Phases in the order they are shown. Some overlap in time.
@@ -58,24 +59,24 @@ const (
 	StateSkipped State = "skipped" // nothing to do, such as no manifests given
 )
 
-// PhaseStatus is how far a phase is.
+// PhaseStatus is the progress of a phase.
 type PhaseStatus struct {
 	Phase   Phase         `json:"phase"`
 	State   State         `json:"state"`
-	Elapsed time.Duration `json:"elapsedNs"` // so far, or in all
+	Elapsed time.Duration `json:"elapsedNs"` // until now, or until its end
 	Detail  string        `json:"detail,omitempty"`
 	Error   string        `json:"error,omitempty"`
 }
 
-// Event is a change of a phase, for progress lines. The last event of an apply
-// has no phase: its state is done or failed, Elapsed is the whole apply and
-// Error says why it failed.
+// Event is a change of a phase, for progress lines. The last event of an apply has no
+// phase: its state is done or failed, Elapsed is the duration of the apply, and Error is
+// why it failed.
 type Event struct {
 	Time time.Time `json:"time"`
 	PhaseStatus
 }
 
-// NodeState is whether an instance runs.
+// NodeState is the state of a node's instance.
 type NodeState string
 
 // Node states, as EC2 names them.
@@ -86,7 +87,7 @@ const (
 	NodeTerminated NodeState = "terminated"
 )
 
-// NodeStatus is one node as it is now.
+// NodeStatus is the state of one node.
 type NodeStatus struct {
 	Name       string         `json:"name"`      // in lab.yaml: node1
 	KubeName   string         `json:"kubeName"`  // of the Node object: the private DNS name
@@ -96,26 +97,26 @@ type NodeStatus struct {
 	Zone       string         `json:"zone"`
 	Address    netip.Addr     `json:"address"` // primary private address
 	State      NodeState      `json:"state"`
-	// PID of the node's PID 1 as the machine sees it; 0 when it does not run.
-	// node.EnterArgs(pid) is the command that enters the node.
+	// PID of the node's PID 1 in the machine's PID namespace; 0 if the node is down.
+	// node.EnterArgs returns the command that enters the node.
 	PID      int    `json:"pid,omitempty"`
 	BootID   string `json:"bootID,omitempty"`
 	StateDir string `json:"stateDir"` // disk and logs of the node
 	Error    string `json:"error,omitempty"`
 }
 
-// Endpoints are what a user can reach from the machine.
+// Endpoints are the lab's endpoints and credentials for clients on the machine.
 type Endpoints struct {
 	Kubernetes string `json:"kubernetes,omitempty"` // https://127.0.0.1:port
 	EC2        string `json:"ec2,omitempty"`        // http://127.0.0.1:port
 	Admin      string `json:"admin,omitempty"`      // faults and call log of the VPC
 	Kubeconfig string `json:"kubeconfig,omitempty"` // path, cluster-admin
-	// Credentials is the path of an AWS shared credentials file: the account's
-	// operator, who may do everything.
+	// Credentials is the path of an AWS shared credentials file with the key of the
+	// account's operator, which has all permissions.
 	Credentials string `json:"credentials,omitempty"`
 }
 
-// Status is everything the daemon knows about its lab.
+// Status is the state of a lab.
 type Status struct {
 	Name      string        `json:"name"`
 	Version   string        `json:"version"`
@@ -132,7 +133,7 @@ type Status struct {
 // Power is an action on a node's instance.
 type Power string
 
-// Power actions. Stop is a power cut: nothing is shut down in order.
+// Power actions. Stop is a power cut, without an orderly shutdown.
 const (
 	PowerStop      Power = "stop"
 	PowerStart     Power = "start"

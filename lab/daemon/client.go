@@ -14,24 +14,25 @@ import (
 	"time"
 )
 
-// ErrNotRunning says that no daemon answers on the lab's socket.
+// ErrNotRunning: no daemon answers on the lab's socket.
 var ErrNotRunning = errors.New("lab is not running")
 
-// Client speaks to a lab's daemon. It is safe for concurrent use.
+// Client calls a lab's daemon. It is safe for concurrent use.
 type Client struct {
-	http   *http.Client
-	answer time.Duration // what a daemon may take to say how its lab is
+	http          *http.Client
+	statusTimeout time.Duration
 }
 
-// answerTime is long: a daemon that starts first clears what an earlier one left.
-const answerTime = 30 * time.Second
+// statusTimeout is long because a starting daemon first removes what an earlier one left
+// behind.
+const statusTimeout = 30 * time.Second
 
-// NewClient returns a client of the lab whose state directory is given. It does
-// not connect: the first call returns ErrNotRunning when nobody listens.
+// NewClient returns a client of the daemon of a state directory. It does not connect: if
+// no daemon listens, the first call returns ErrNotRunning.
 func NewClient(stateDir string) *Client {
 	socket := SocketPath(stateDir)
 	var d net.Dialer
-	return &Client{answer: answerTime, http: &http.Client{Transport: &http.Transport{
+	return &Client{statusTimeout: statusTimeout, http: &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return d.DialContext(ctx, "unix", socket)
 		},
@@ -39,11 +40,12 @@ func NewClient(stateDir string) *Client {
 	}}}
 }
 
-// Status asks how the lab is. A daemon that hangs is an error within half a minute.
+// Status returns the lab's status. A daemon that does not answer within half a minute is
+// an error.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	var st Status
-	hangs := fmt.Errorf("the lab's daemon does not answer within %s: take the lab down, it ends the daemon too", c.answer)
-	ctx, cancel := context.WithTimeoutCause(ctx, c.answer, hangs)
+	hangs := fmt.Errorf("the lab's daemon does not answer within %s: take the lab down, which also ends the daemon", c.statusTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.statusTimeout, hangs)
 	defer cancel()
 	body, err := c.do(ctx, http.MethodGet, "/v1/status", nil)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -59,8 +61,8 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return st, nil
 }
 
-// Silent reports whether no daemon answers.
-func (c *Client) Silent(ctx context.Context) (bool, error) {
+// NotRunning reports whether the lab has no running daemon.
+func (c *Client) NotRunning(ctx context.Context) (bool, error) {
 	_, err := c.Status(ctx)
 	if errors.Is(err, ErrNotRunning) {
 		return true, nil
@@ -68,10 +70,9 @@ func (c *Client) Silent(ctx context.Context) (bool, error) {
 	return false, err
 }
 
-// Apply converges the lab to want and calls progress for every event on the way;
-// progress may be nil. It returns when the lab is ready or why it is not. When
-// ctx ends the convergence is cancelled: what stands stays, and the next Apply
-// goes on from there.
+// Apply converges the lab to want and calls progress, if not nil, for every event. It
+// returns nil when the lab is ready. When ctx ends the convergence is cancelled, without
+// undoing what is done; the next Apply continues from there.
 func (c *Client) Apply(ctx context.Context, want Lab, progress func(Event)) error {
 	body, err := c.do(ctx, http.MethodPost, "/v1/apply", want)
 	if err != nil {
@@ -95,11 +96,11 @@ func (c *Client) Apply(ctx context.Context, want Lab, progress func(Event)) erro
 	case last.Error != "":
 		return errors.New(last.Error)
 	}
-	return errors.New("daemon ended before the lab was ready; its log says why")
+	return errors.New("the daemon exited before the lab was ready; see its log")
 }
 
-// Power switches a node. It returns when the action has taken effect; a started
-// or rebooted node need not be Ready yet.
+// Power performs a power action on a node. It returns when the action has taken effect; a
+// started or rebooted node need not be Ready yet.
 func (c *Client) Power(ctx context.Context, node string, action Power) error {
 	body, err := c.do(ctx, http.MethodPost, "/v1/nodes/"+url.PathEscape(node)+"/"+string(action), nil)
 	if err != nil {
@@ -108,8 +109,8 @@ func (c *Client) Power(ctx context.Context, node string, action Power) error {
 	return body.Close()
 }
 
-// Stop ends the lab in order: nodes, control plane, world, daemon. It returns
-// when everything but the daemon is down; lab/sweep removes what is on disk.
+// Stop shuts the lab down in order: nodes, control plane, world, daemon. It returns when
+// all but the daemon has ended. lab/sweep removes the state on disk.
 func (c *Client) Stop(ctx context.Context) error {
 	body, err := c.do(ctx, http.MethodPost, "/v1/stop", nil)
 	if err != nil {
@@ -147,7 +148,7 @@ func (c *Client) do(ctx context.Context, method, path string, in any) (io.ReadCl
 		Error string `json:"error"`
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&refusal); err != nil || refusal.Error == "" {
-		return nil, fmt.Errorf("%s %s: daemon answered %s", method, path, resp.Status)
+		return nil, fmt.Errorf("%s %s: the daemon answered %s", method, path, resp.Status)
 	}
 	return nil, errors.New(refusal.Error)
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// accept says whether want can be converged to: it is valid, and changes nothing
-// that is fixed while the lab runs.
-func (l *lab) accept(want Lab) error {
+// validate returns an error if want is invalid or changes what is fixed while the lab
+// runs.
+func (l *lab) validate(want Lab) error {
 	if err := want.Validate(); err != nil {
 		return err
 	}
 	if want.Name != l.options.Name {
-		return fmt.Errorf("lab %s: this daemon runs %s", want.Name, l.options.Name)
+		return fmt.Errorf("lab %s: this daemon is that of lab %s", want.Name, l.options.Name)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,19 +37,18 @@ func (l *lab) accept(want Lab) error {
 	return err
 }
 
-// apply converges to want and says how that ended. One at a time does; the others
-// wait for their turn.
+// apply converges to want and returns the result. Concurrent applies wait for each other.
 func (l *lab) apply(ctx context.Context, want Lab) PhaseStatus {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	select {
 	case <-ctx.Done():
 		return PhaseStatus{State: StateFailed, Error: errInterrupted.Error()}
-	case <-l.turn:
-		defer func() { l.turn <- struct{}{} }()
+	case <-l.applying:
+		defer func() { l.applying <- struct{}{} }()
 	}
 	l.phases.reset()
-	err := l.begin(cancel)
+	err := l.setCancel(cancel)
 	if err == nil {
 		err = l.converge(ctx, want)
 	}
@@ -62,8 +61,8 @@ func (l *lab) apply(ctx context.Context, want Lab) PhaseStatus {
 	return l.phases.finish(err)
 }
 
-// errInterrupted is how an apply ends whose client hung up.
-var errInterrupted = errors.New("interrupted; what stands stays, and the next up goes on from there")
+// errInterrupted is the result of an apply whose client has disconnected.
+var errInterrupted = errors.New("interrupted; what is up stays, and the next up continues from there")
 
 func (l *lab) converge(ctx context.Context, want Lab) error {
 	if err := l.phases.run(PhaseWorld, func(detail func(string)) error {
@@ -71,14 +70,14 @@ func (l *lab) converge(ctx context.Context, want Lab) error {
 	}); err != nil {
 		return err
 	}
-	l.remember(want)
+	l.setApplied(want)
 	if err := l.phases.run(PhaseControlPlane, func(detail func(string)) error {
 		return l.convergeControlPlane(ctx, want, detail)
 	}); err != nil {
 		return err
 	}
-	// The manifests need the API server only, the images the nodes' containerd only,
-	// and what is deployed starts where its image is: they go on side by side.
+	// Concurrently: applying manifests needs only the API server, importing images needs
+	// only the nodes' containerd, and a pod starts once its node has the image.
 	booted := make(chan struct{})
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -122,7 +121,7 @@ func awaitClose(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// deployed is the phase of the manifests.
+// deployed runs the phase of the manifests.
 func (l *lab) deployed(ctx context.Context, want Lab) error {
 	if want.Deploy == "" {
 		l.phases.skip(PhaseDeploy, "no manifests given")
@@ -174,8 +173,8 @@ func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) 
 	return nil
 }
 
-// removeUnwanted terminates the nodes that the lab no longer has, those that an
-// interrupted apply launched and never booted included.
+// removeUnwanted terminates the instances that are not in want, also those that an
+// interrupted apply launched and did not boot.
 func (l *lab) removeUnwanted(ctx context.Context, want Lab) error {
 	wanted := map[string]bool{}
 	for _, i := range want.World.Instances {
@@ -202,7 +201,7 @@ func (l *lab) removeUnwanted(ctx context.Context, want Lab) error {
 
 func (l *lab) convergeControlPlane(ctx context.Context, want Lab, detail func(string)) error {
 	if l.cp != nil {
-		detail("runs")
+		detail("already running")
 		return nil
 	}
 	state := l.world.State()
@@ -231,14 +230,14 @@ func (l *lab) convergeControlPlane(ctx context.Context, want Lab, detail func(st
 		return err
 	}
 	if err := l.world.Trust(want.Issuer(), keys); err != nil {
-		return fmt.Errorf("tell STS of the cluster's tokens: %w", err)
+		return fmt.Errorf("register the cluster's token issuer with STS: %w", err)
 	}
 	detail(cp.Server())
 	return nil
 }
 
-// bootNodes boots what is missing or down, all at once, and returns when each can
-// take images.
+// bootNodes boots the nodes that are missing or down, concurrently, and returns when each
+// can import images.
 func (l *lab) bootNodes(ctx context.Context, want Lab) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, n := range want.Nodes {
@@ -248,7 +247,7 @@ func (l *lab) bootNodes(ctx context.Context, want Lab) error {
 		}
 		g.Go(func() error {
 			if m.switchedOff() {
-				return nil // and it stays so until somebody switches it on
+				return nil // stays off until a power action starts it
 			}
 			if err := m.start(gctx); err != nil {
 				return err
@@ -265,7 +264,7 @@ func (l *lab) bootNodes(ctx context.Context, want Lab) error {
 	return g.Wait()
 }
 
-// machineFor returns the machine of a node, made if there is none.
+// machineFor returns the machine of a node, and creates it if it does not exist.
 func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	if m := l.machine(n.Name); m != nil && m.current() != NodeTerminated {
 		return m, nil
@@ -296,8 +295,8 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	return m, nil
 }
 
-// Issuer is the URL that service-account tokens of the lab name as theirs, in
-// the form of EKS's OIDC providers.
+// Issuer returns the issuer URL of the lab's service-account tokens, in the form of EKS's
+// OIDC providers.
 func (l Lab) Issuer() string {
 	return "https://oidc.eks." + l.World.Region + ".amazonaws.com/id/" + issuerID(l.Name)
 }

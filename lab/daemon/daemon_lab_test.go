@@ -25,7 +25,7 @@ import (
 
 var flags = testparts.Register()
 
-// TestMain is the daemon and PID 1 of the tests' labs too.
+// TestMain also runs as the daemon and as PID 1 of the tests' labs.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -51,7 +51,7 @@ func serve(name, stateDir string) int {
 
 const pauseImage = "trunkline.dev/test-pause:1"
 
-// testLab is the default lab, made of this test's own programs.
+// testLab returns the default lab, with this test's own programs.
 func testLab(t *testing.T, nodes int) daemon.Lab {
 	t.Helper()
 	self, err := os.Executable()
@@ -67,8 +67,8 @@ func testLab(t *testing.T, nodes int) daemon.Lab {
 	pause, archive := filepath.Join(t.TempDir(), "pause"), filepath.Join(t.TempDir(), "pause.tar")
 	build := exec.Command("go", "build", "-o", pause, "../node/testdata/pause")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build pause: %v\n%s", err, said)
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build pause: %v\n%s", err, output)
 	}
 	if err := (image.Recipe{Files: map[string]string{"/pause": pause}, Entrypoint: []string{"/pause"}}).Write(archive, pauseImage); err != nil {
 		t.Fatal(err)
@@ -86,10 +86,10 @@ func testLab(t *testing.T, nodes int) daemon.Lab {
 	return l
 }
 
-// up starts a daemon and converges it; everything of the lab is swept after.
+// up starts a daemon and converges it. The lab is swept after the test.
 func up(t *testing.T, l daemon.Lab) *daemon.Client {
 	t.Helper()
-	stateDir := daemon.StateDir(l.Name) // with the other labs, whose settings of the machine it shares
+	stateDir := daemon.StateDir(l.Name) // beside the other labs, because labs share the machine's sysctls
 	t.Cleanup(func() {
 		if t.Failed() {
 			b, _ := os.ReadFile(daemon.LogPath(stateDir))
@@ -101,7 +101,7 @@ func up(t *testing.T, l daemon.Lab) *daemon.Client {
 	})
 	ours, err := daemon.Spawn(t.Context(), daemon.Detached{Name: l.Name, StateDir: stateDir, Argv: []string{l.Parts.Lab, "serve", l.Name, stateDir}})
 	if err != nil || !ours {
-		t.Fatalf("start the daemon: ours %t, %v", ours, err)
+		t.Fatalf("start the daemon: started %t, %v", ours, err)
 	}
 	client := daemon.NewClient(stateDir)
 	converge(t, client, l)
@@ -151,19 +151,19 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	for !cond() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within three minutes", what)
+			t.Fatalf("%s: did not happen within three minutes", what)
 		case <-tick.C:
 		}
 	}
 }
 
-// elsewhere leaves out what is large and where the daemon writes nothing.
-func elsewhere() sweep.View {
+// snapshotView ignores large directories in which the daemon does not write.
+func snapshotView() sweep.View {
 	return sweep.View{Ignore: []string{"/root", "/usr/local"}}
 }
 
-func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
-	before, err := sweep.TakeSnapshot(elsewhere())
+func TestLifeCycleOfALabAndItsNodesLeavesNothingBehind(t *testing.T) {
+	before, err := sweep.TakeSnapshot(snapshotView())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,15 +188,15 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 			t.Errorf("nodes were started again: %+v, before %+v", again.Nodes, st.Nodes)
 		}
 	})
-	t.Run("a host network pod's log is read through the API", func(t *testing.T) {
+	t.Run("the log of a host network pod can be read through the API", func(t *testing.T) {
 		kubectl(t, l, st, "run", "hello", "--image="+pauseImage, "--image-pull-policy=IfNotPresent", "--restart=Never",
 			`--overrides={"spec":{"hostNetwork":true,"tolerations":[{"operator":"Exists"}]}}`, "--", "hello")
-		eventually(t, "pod says hello", func() bool {
+		eventually(t, "the pod's log has hello", func() bool {
 			out, _ := kubectlCommand(l, st, "logs", "hello").Output() // not yet
 			return strings.Contains(string(out), "hello")
 		})
 	})
-	t.Run("a rebooted node comes back with another boot id", func(t *testing.T) {
+	t.Run("a rebooted node has another boot ID", func(t *testing.T) {
 		if err := client.Power(t.Context(), "node1", daemon.PowerReboot); err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +204,7 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 		if now.BootID == st.Nodes[0].BootID || now.State != daemon.NodeRunning {
 			t.Fatalf("after the reboot: %+v", now)
 		}
-		eventually(t, "kubelet reports the new boot", func() bool {
+		eventually(t, "the kubelet reports the new boot ID", func() bool {
 			return kubectl(t, l, st, "get", "node", now.KubeName, "-o", "jsonpath={.status.nodeInfo.bootID}") == now.BootID
 		})
 	})
@@ -219,11 +219,11 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := status(t, client).Nodes[0]
-		eventually(t, "kubelet reports the new boot", func() bool {
+		eventually(t, "the kubelet reports the new boot ID", func() bool {
 			return kubectl(t, l, st, "get", "node", now.KubeName, "-o", "jsonpath={.status.nodeInfo.bootID}") == now.BootID
 		})
 	})
-	t.Run("a terminated node's object goes", func(t *testing.T) {
+	t.Run("the Node object of a terminated node is deleted", func(t *testing.T) {
 		if err := client.Power(t.Context(), "node2", daemon.PowerTerminate); err != nil {
 			t.Fatal(err)
 		}
@@ -231,14 +231,14 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 			t.Errorf("nodes: %s", out)
 		}
 	})
-	t.Run("up brings the terminated node back as another instance", func(t *testing.T) {
+	t.Run("up launches a new instance for a terminated node", func(t *testing.T) {
 		converge(t, client, l)
 		now := status(t, client).Nodes[1]
 		if now.InstanceID == st.Nodes[1].InstanceID || now.State != daemon.NodeRunning {
 			t.Errorf("node2 is %+v, was instance %s", now, st.Nodes[1].InstanceID)
 		}
 	})
-	t.Run("a node that lab.yaml drops is terminated", func(t *testing.T) {
+	t.Run("a node removed from lab.yaml is terminated", func(t *testing.T) {
 		fewer := l
 		fewer.Nodes, fewer.World.Instances = l.Nodes[:1], l.World.Instances[:1]
 		converge(t, client, fewer)
@@ -249,7 +249,7 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 			t.Errorf("nodes: %s", out)
 		}
 	})
-	t.Run("a wrong name or action is refused by name", func(t *testing.T) {
+	t.Run("the error names an unknown node or action", func(t *testing.T) {
 		for _, tc := range [][2]string{{"node9", "stop"}, {"node1", "explode"}} {
 			err := client.Power(t.Context(), tc[0], daemon.Power(tc[1]))
 			if err == nil || !strings.Contains(err.Error(), tc[0]) && !strings.Contains(err.Error(), tc[1]) {
@@ -263,21 +263,22 @@ func TestALabComesUpItsNodesAreSwitchedAndItsDownLeavesNothing(t *testing.T) {
 	if _, err := sweep.Sweep(t.Context(), sweep.Options{Lab: l.Name, StateDir: st.StateDir}); err != nil {
 		t.Fatal(err)
 	}
-	after, err := sweep.TakeSnapshot(elsewhere())
+	after, err := sweep.TakeSnapshot(snapshotView())
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Others may use the machine meanwhile: what carries the lab's name is ours.
+	// Other programs may change the machine meanwhile: only entries with the lab's name
+	// are ours.
 	for _, line := range before.Diff(after) {
 		if strings.Contains(line, l.Name) {
-			t.Errorf("left over: %s", line)
+			t.Errorf("left behind: %s", line)
 		} else {
-			t.Logf("changed by others: %s", line)
+			t.Logf("changed by other programs: %s", line)
 		}
 	}
 }
 
-func TestSweepTakesALabWhoseDaemonWasKilled(t *testing.T) {
+func TestSweepRemovesALabWhoseDaemonWasKilled(t *testing.T) {
 	l := testLab(t, 1)
 	client := up(t, l)
 	st := status(t, client)

@@ -18,15 +18,15 @@ import (
 	"github.com/trunkline/trunkline/sim/world"
 )
 
-// start runs a daemon's API without a world: enough for what it refuses and for
-// what it says before anything is up.
+// start serves a daemon's API without a world, for requests that it refuses and for its
+// status before a lab is up.
 func start(t *testing.T, world func(context.Context, Lab, Machines, *slog.Logger) (World, error)) (*Client, string) {
 	t.Helper()
 	_, dir := serving(t, world)
 	return NewClient(dir), dir
 }
 
-// serving is start with a look inside.
+// serving is start that returns the daemon's state instead of a client.
 func serving(t *testing.T, world func(context.Context, Lab, Machines, *slog.Logger) (World, error)) (*lab, string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tl-d") //nolint:usetesting // a unix socket's path is short, t.TempDir's is long
@@ -53,7 +53,7 @@ func serving(t *testing.T, world func(context.Context, Lab, Machines, *slog.Logg
 }
 
 func noWorld(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, error) {
-	return nil, errors.New("no fabric today")
+	return nil, errors.New("no fabric")
 }
 
 func smallLab() Lab {
@@ -64,17 +64,17 @@ func smallLab() Lab {
 	}
 }
 
-func TestAClientWithoutADaemonSaysSo(t *testing.T) {
+func TestStatusWithoutADaemonIsErrNotRunning(t *testing.T) {
 	_, err := NewClient(t.TempDir()).Status(t.Context())
 	if !errors.Is(err, ErrNotRunning) {
 		t.Errorf("error %v is not ErrNotRunning", err)
 	}
 }
 
-func TestADaemonThatHangsIsToldAsSuch(t *testing.T) {
+func TestAHungDaemonIsReported(t *testing.T) {
 	_, dir := start(t, noWorld)
 	held := SocketPath(dir) + ".held"
-	l, err := net.Listen("unix", held) // takes connections, answers none
+	l, err := net.Listen("unix", held) // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,14 +83,14 @@ func TestADaemonThatHangsIsToldAsSuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := NewClient(dir)
-	c.answer = 20 * time.Millisecond
+	c.statusTimeout = 20 * time.Millisecond
 	if _, err := c.Status(t.Context()); err == nil || errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), "does not answer within 20ms: take the lab down") {
-		t.Errorf("a daemon that hangs: %v", err)
+		t.Errorf("a hung daemon: %v", err)
 	}
-	gone, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.Status(gone); !errors.Is(err, context.Canceled) {
-		t.Errorf("asked by who went away: %v", err)
+	if _, err := c.Status(cancelled); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a cancelled context: %v", err)
 	}
 }
 
@@ -105,84 +105,84 @@ func TestTheSocketIsForRootOnlyAndASecondDaemonIsRefused(t *testing.T) {
 	}
 }
 
-func TestOfTwoDaemonsThatStartAtOnceOneIsRefusedBeforeItTouchesAnything(t *testing.T) {
+func TestOneOfTwoConcurrentlyStartedDaemonsIsRefusedBeforeItChangesAnything(t *testing.T) {
 	dir := t.TempDir()
-	first, err := hold(dir)
+	first, err := lock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := Serve(t.Context(), Options{Name: "../x", StateDir: dir}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), `"../x"`) {
 		t.Errorf("a name that is a path: %v", err)
 	}
-	// The first does not listen yet; what it made is no leftover for the second.
+	// The first does not listen yet; the second must not remove what it created.
 	err = Serve(t.Context(), Options{Name: "tl-none", StateDir: dir, World: noWorld}, slog.New(slog.DiscardHandler))
 	if !errors.Is(err, errAnother) {
 		t.Errorf("the second: %v", err)
 	}
 	first.Close()
-	second, err := hold(dir)
+	second, err := lock(dir)
 	if err != nil {
-		t.Fatalf("after the first is gone: %v", err)
+		t.Fatalf("after the first has ended: %v", err)
 	}
 	second.Close()
 }
 
-// spawned is a start of a daemon that is up to its test to look at.
+// spawned is the result of Spawn.
 type spawned struct {
 	ours bool
 	err  error
 }
 
-// spawn starts a shell script as a lab's daemon and returns when it runs.
+// spawn runs a shell script as a lab's daemon, and returns when the script has started.
 func spawn(t *testing.T, dir, script string) <-chan spawned {
 	t.Helper()
-	begun := filepath.Join(dir, "begun")
+	started := filepath.Join(dir, "started")
 	done := make(chan spawned, 1)
 	go func() {
-		ours, err := Spawn(t.Context(), Detached{Name: "tl-none", StateDir: dir, Argv: []string{"/bin/sh", "-c", "touch " + begun + "; " + script}})
+		ours, err := Spawn(t.Context(), Detached{Name: "tl-none", StateDir: dir, Argv: []string{"/bin/sh", "-c", "touch " + started + "; " + script}})
 		done <- spawned{ours, err}
 	}()
 	for runs := false; !runs; runtime.Gosched() {
-		_, err := os.Stat(begun)
+		_, err := os.Stat(started)
 		runs = err == nil
 	}
 	return done
 }
 
-func TestADaemonThatAnotherWasFasterThanIsNotOurs(t *testing.T) {
+func TestSpawnUsesTheDaemonOfAConcurrentSpawn(t *testing.T) {
 	_, dir := start(t, noWorld)
-	held, err := hold(dir)
+	held, err := lock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { held.Close() })
-	elsewhere := SocketPath(dir) + ".later"
-	if err := os.Rename(SocketPath(dir), elsewhere); err != nil { // it does not answer yet
+	later := SocketPath(dir) + ".later"
+	if err := os.Rename(SocketPath(dir), later); err != nil { // the other daemon does not answer yet
 		t.Fatal(err)
 	}
-	done := spawn(t, dir, "echo another is there; exit 1")
+	done := spawn(t, dir, "echo another daemon runs; exit 1")
 	select {
 	case got := <-done:
-		t.Fatalf("it did not wait for the other to answer: ours %t, %v", got.ours, got.err)
-	case <-time.After(5 * askEvery):
+		t.Fatalf("it did not wait until the other daemon answers: ours %t, %v", got.ours, got.err)
+	case <-time.After(5 * pollEvery):
 	}
-	if err := os.Rename(elsewhere, SocketPath(dir)); err != nil {
+	if err := os.Rename(later, SocketPath(dir)); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-done; got.ours || got.err != nil {
-		t.Errorf("ours %t, %v; want the other's, which answers", got.ours, got.err)
+		t.Errorf("ours %t, %v; want the other daemon", got.ours, got.err)
 	}
 }
 
-func TestADaemonThatEndsByItselfTellsWhatItSaidLast(t *testing.T) {
+func TestTheErrorOfADaemonThatExitsHasItsLastOutput(t *testing.T) {
 	dir := t.TempDir()
-	got := <-spawn(t, dir, "echo no kernel today; exit 1")
-	if got.err == nil || !got.ours || !strings.Contains(got.err.Error(), "no kernel today") {
+	got := <-spawn(t, dir, "echo cannot start; exit 1")
+	if got.err == nil || !got.ours || !strings.Contains(got.err.Error(), "cannot start") {
 		t.Errorf("ours %t, %v", got.ours, got.err)
 	}
 }
 
-func TestASocketThatADeadDaemonLeftIsReplaced(t *testing.T) {
+func TestTheSocketOfADeadDaemonIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "daemon.sock")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -194,11 +194,11 @@ func TestASocketThatADeadDaemonLeftIsReplaced(t *testing.T) {
 	l.Close()
 }
 
-func TestAFailedPhaseIsToldOnceAndTheRestStaysPending(t *testing.T) {
+func TestAFailedPhaseIsReportedAndTheOthersStayPending(t *testing.T) {
 	client, _ := start(t, noWorld)
 	var seen []Event
 	err := client.Apply(t.Context(), smallLab(), func(e Event) { seen = append(seen, e) })
-	if err == nil || !strings.Contains(err.Error(), "no fabric today") {
+	if err == nil || !strings.Contains(err.Error(), "no fabric") {
 		t.Fatalf("error %v lacks the cause", err)
 	}
 	last := seen[len(seen)-1]
@@ -209,12 +209,12 @@ func TestAFailedPhaseIsToldOnceAndTheRestStaysPending(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.State != StateFailed || !strings.Contains(st.Error, "no fabric today") || st.Phases[1].State != StatePending {
+	if st.State != StateFailed || !strings.Contains(st.Error, "no fabric") || st.Phases[1].State != StatePending {
 		t.Errorf("status %+v", st)
 	}
 }
 
-func TestAnApplyEndsWhenItsClientHangsUp(t *testing.T) {
+func TestAnApplyEndsWhenItsClientDisconnects(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan struct{})
 	client, _ := start(t, func(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, error) {
 		close(entered)
@@ -233,16 +233,15 @@ func TestAnApplyEndsWhenItsClientHangsUp(t *testing.T) {
 	select {
 	case <-left:
 	case <-time.After(10 * time.Second):
-		t.Fatal("the convergence goes on without its client")
+		t.Fatal("the convergence continues without its client")
 	}
 }
 
-// pair is an apply that is held in its world phase, and one behind it that waits for
-// its turn.
+// pair is an apply that is blocked in its world phase, and a second one that waits for it.
 type pair struct {
-	lab             *lab
-	release, hangUp func()     // let the first go on; end the second's client
-	first, second   chan error // how they ended
+	lab                 *lab
+	release, disconnect func()     // unblock the first; disconnect the second's client
+	first, second       chan error // their results
 }
 
 func applies(t *testing.T) pair {
@@ -251,7 +250,7 @@ func applies(t *testing.T) pair {
 	var calls atomic.Int32
 	l, dir := serving(t, func(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, error) {
 		if calls.Add(1) > 1 {
-			return nil, errors.New("the second fails too")
+			return nil, errors.New("the second fails")
 		}
 		close(entered)
 		select {
@@ -271,7 +270,7 @@ func applies(t *testing.T) pair {
 	return p
 }
 
-// untilServed waits until so many applies are being served.
+// untilServed waits until n applies are being served.
 func (p pair) untilServed(n int) {
 	for served := -1; served != n; runtime.Gosched() {
 		p.lab.phases.mu.Lock()
@@ -280,32 +279,32 @@ func (p pair) untilServed(n int) {
 	}
 }
 
-func TestAnApplyIsToldItsOwnEndAndNoOthers(t *testing.T) {
-	t.Run("the one that waits hangs up", func(t *testing.T) {
+func TestAnApplyGetsOnlyItsOwnResult(t *testing.T) {
+	t.Run("the waiting one disconnects", func(t *testing.T) {
 		p := applies(t)
-		p.hangUp()
+		p.disconnect()
 		if err := <-p.second; !errors.Is(err, context.Canceled) {
 			t.Errorf("the second ended with %v", err)
 		}
 		p.untilServed(1)
 		p.release()
 		if err := <-p.first; err == nil || !strings.Contains(err.Error(), "the first fails") {
-			t.Errorf("the first was told %v", err)
+			t.Errorf("the first got %v", err)
 		}
 	})
-	t.Run("both end by themselves", func(t *testing.T) {
+	t.Run("both finish", func(t *testing.T) {
 		p := applies(t)
 		p.release()
 		if err := <-p.first; err == nil || !strings.Contains(err.Error(), "the first fails") {
-			t.Errorf("the first was told %v", err)
+			t.Errorf("the first got %v", err)
 		}
-		if err := <-p.second; err == nil || !strings.Contains(err.Error(), "the second fails too") {
-			t.Errorf("the second was told %v", err)
+		if err := <-p.second; err == nil || !strings.Contains(err.Error(), "the second fails") {
+			t.Errorf("the second got %v", err)
 		}
 	})
 }
 
-func TestAStopEndsAnApplyOfSomebodyElse(t *testing.T) {
+func TestAStopEndsAnotherClientsApply(t *testing.T) {
 	entered := make(chan struct{})
 	client, _ := start(t, func(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, error) {
 		close(entered)
@@ -319,18 +318,18 @@ func TestAStopEndsAnApplyOfSomebodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-done; err == nil {
-		t.Error("the apply succeeded on a lab that went down")
+		t.Error("the apply succeeded on a lab that was stopped")
 	}
 }
 
-func TestWhatIsWrongWithALabIsNamed(t *testing.T) {
+func TestInvalidLabsAreRefused(t *testing.T) {
 	client, _ := start(t, noWorld)
 	for name, tc := range map[string]struct {
 		change func(*Lab)
 		want   string
 	}{
 		"name":          {func(l *Lab) { l.Name = "Lab!" }, `"Lab!"`},
-		"another lab":   {func(l *Lab) { l.Name = "other" }, "this daemon runs lab"},
+		"another lab":   {func(l *Lab) { l.Name = "other" }, "this daemon is that of lab lab"},
 		"unknown node":  {func(l *Lab) { l.Nodes = []Node{{Name: "node7"}} }, `"node7"`},
 		"relative path": {func(l *Lab) { l.Parts.Runc = "runc" }, "parts.runc"},
 	} {
@@ -342,25 +341,25 @@ func TestWhatIsWrongWithALabIsNamed(t *testing.T) {
 	}
 }
 
-func TestARunningLabRefusesAnotherNetworkAndTakesOtherNodes(t *testing.T) {
+func TestARunningLabRefusesAnotherNetworkAndAcceptsOtherNodes(t *testing.T) {
 	l := newLab(Options{Name: "lab"}, slog.New(slog.DiscardHandler))
 	running := smallLab()
-	l.remember(running)
+	l.setApplied(running)
 	more := smallLab()
 	more.World.Instances = []cloud.InstanceSpec{{Name: "node1"}}
 	more.Nodes = []Node{{Name: "node1"}}
-	if err := l.accept(more); err != nil {
+	if err := l.validate(more); err != nil {
 		t.Errorf("another node: %v", err)
 	}
 	other := smallLab()
 	other.World.VPC.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
-	if err := l.accept(other); err == nil || !strings.Contains(err.Error(), "take it down first") {
+	if err := l.validate(other); err == nil || !strings.Contains(err.Error(), "take it down first") {
 		t.Errorf("another network: %v", err)
 	}
 }
 
-// An apply that was interrupted launched an instance and never booted it.
-func TestAnInstanceThatIsWantedNoMoreIsTerminatedThoughItNeverBooted(t *testing.T) {
+// An interrupted apply may have launched an instance without booting it.
+func TestAnUnwantedInstanceIsTerminatedAlsoIfItNeverBooted(t *testing.T) {
 	instance := func(name string) cloud.InstanceSpec {
 		return cloud.InstanceSpec{
 			Name: name, Type: "t3.medium", Subnet: "a", Namespace: "tl-none-" + name, Metadata: cloud.DefaultMetadata(),
@@ -370,7 +369,7 @@ func TestAnInstanceThatIsWantedNoMoreIsTerminatedThoughItNeverBooted(t *testing.
 	want.World.Account = "111122223333"
 	want.World.Subnets = []cloud.SubnetSpec{{Name: "a", Zone: "us-west-2a", CIDR: netip.MustParsePrefix("10.0.0.0/24")}}
 	want.World.Instances = []cloud.InstanceSpec{instance("node1"), instance("node2")}
-	w, err := world.Start(t.Context(), world.Config{Spec: want.World}) // without a wire
+	w, err := world.Start(t.Context(), world.Config{Spec: want.World}) // without a fabric
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +387,7 @@ func TestAnInstanceThatIsWantedNoMoreIsTerminatedThoughItNeverBooted(t *testing.
 	}
 }
 
-func TestASlowReaderLosesItsStreamAndStopsNobody(t *testing.T) {
+func TestASlowReaderIsDisconnectedAndDoesNotBlockPhases(t *testing.T) {
 	p := newPhases()
 	slow, stopSlow := p.listen()
 	defer stopSlow()

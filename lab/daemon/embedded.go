@@ -10,21 +10,21 @@ import (
 	"github.com/trunkline/trunkline/sim/world"
 )
 
-// StartWorld starts the embedded VPC of a lab: what Options.World is outside of
-// tests.
+// StartWorld starts the embedded VPC of a lab. It is Options.World except in tests.
 func StartWorld(ctx context.Context, l Lab, m Machines, log *slog.Logger) (World, error) {
 	w, err := world.Start(ctx, world.Config{
 		Spec: l.World, Roles: l.Roles, Faults: l.Faults,
 		Namespace: NetNS(l.Name, "vpc"), Internet: NetNS(l.Name, "net"),
-		Machines: m, Log: log.With("room", "world"),
+		Machines: m, Log: log.With("component", "world"),
 	})
 	if err != nil {
-		return nil, err // not a World that holds nil
+		return nil, err // w is a typed nil, which would not be a nil World
 	}
 	return w, nil
 }
 
-// writeOperator writes the account's operator as AWS's shared credentials file.
+// writeOperator writes the key of the account's operator as an AWS shared credentials
+// file.
 func (l *lab) writeOperator(w World) error {
 	key := w.Operator()
 	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", key.AccessKeyID, key.SecretAccessKey)

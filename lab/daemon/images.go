@@ -13,8 +13,8 @@ import (
 	"github.com/trunkline/trunkline/lab/node"
 )
 
-// importImages sees that every running node has every image. New nodes begin with
-// them; what one lacks is imported: nodes side by side, images one after the other.
+// importImages imports the images that running nodes lack: nodes concurrently, the images
+// of a node in sequence. New nodes start with the images of the image store.
 func (l *lab) importImages(ctx context.Context, want Lab, detail func(string)) error {
 	stored := imagestore.Images{}
 	if want.ImageStore != "" {
@@ -39,16 +39,16 @@ func (l *lab) importImages(ctx context.Context, want Lab, detail func(string)) e
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	said := fmt.Sprintf("%d images on %d nodes", len(want.Images), len(want.Nodes))
+	result := fmt.Sprintf("%d images on %d nodes", len(want.Images), len(want.Nodes))
 	if n := imported.Load(); n > 0 && want.ImageStore != "" {
-		said += fmt.Sprintf(", %d imported", n)
+		result += fmt.Sprintf(", %d imported", n)
 	}
-	detail(said)
+	detail(result)
 	return nil
 }
 
-// importMissing imports those images that a node does not have as they are stored,
-// and returns how many.
+// importMissing imports the images of which a node does not have the version in the image
+// store, and returns their number.
 func importMissing(ctx context.Context, n *node.Node, images []Image, stored imagestore.Images) (imported int32, err error) {
 	have := imagestore.Images{}
 	if len(stored) > 0 {

@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	askEvery      = 100 * time.Millisecond
+	pollEvery     = 100 * time.Millisecond
 	nodesDeadline = 3 * time.Minute
 	forgetTimeout = 30 * time.Second
-	// Manifests with definitions and their objects need a second try: an object
-	// is refused until its definition is served.
+	// Manifests with CRDs and their objects need a second attempt: an object is refused
+	// until its CRD is served.
 	deployTries = 5
 	deployPause = time.Second
 )
 
-// until calls check until it is done, fails or ctx ends, whose cause is returned
-// with what check last said was missing.
+// until calls check until nothing is missing, it fails or ctx ends. After the end of ctx
+// the error is its cause, with what was missing last.
 func until(ctx context.Context, check func() (missing string, err error)) error {
 	var missing string
-	err := wait.PollUntilContextCancel(ctx, askEvery, true, func(context.Context) (done bool, err error) {
+	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(context.Context) (done bool, err error) {
 		missing, err = check()
 		return missing == "", err
 	})
@@ -43,22 +43,22 @@ func until(ctx context.Context, check func() (missing string, err error)) error 
 	return err
 }
 
-// awaitNodes polls the Node objects of the lab's running nodes until ok holds of
+// awaitNodes polls the Node objects of the lab's running nodes until ok returns true for
 // each.
 func (l *lab) awaitNodes(ctx context.Context, want Lab, verb string, detail func(string), ok func(*corev1.Node) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodesDeadline, fmt.Errorf("not within %s", nodesDeadline))
 	defer cancel()
-	last := "" // what was missing when the API server last told
+	last := "" // what was missing at the last successful list
 	return until(ctx, func() (string, error) {
 		list, err := l.cp.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return cmp.Or(last, "list nodes: "+err.Error()), nil //nolint:nilerr // the API server may be on its way
+			return cmp.Or(last, "list nodes: "+err.Error()), nil //nolint:nilerr // the API server may still be starting
 		}
 		have, why := map[string]bool{}, ""
 		for i := range list.Items {
 			n := &list.Items[i]
 			if have[n.Name] = ok(n); !have[n.Name] && why == "" {
-				why = "; " + n.Name + " says: " + readyCondition(n).Message
+				why = "; " + n.Name + ": " + readyCondition(n).Message
 			}
 		}
 		var missing []string
@@ -89,8 +89,8 @@ func (l *lab) awaitRegistered(ctx context.Context, want Lab, detail func(string)
 	return l.awaitNodes(ctx, want, "registered", detail, func(*corev1.Node) bool { return true })
 }
 
-// awaitReady waits for Ready nodes where a network is deployed; without one they
-// stay NotReady, as anywhere.
+// awaitReady waits until all nodes are Ready. It does not wait if no manifests, and so no
+// network plugin, are deployed: nodes then stay NotReady.
 func (l *lab) awaitReady(ctx context.Context, want Lab, detail func(string)) error {
 	if want.Deploy == "" {
 		detail("no network plugin deployed: nodes stay NotReady")
@@ -101,7 +101,7 @@ func (l *lab) awaitReady(ctx context.Context, want Lab, detail func(string)) err
 	})
 }
 
-// readyCondition is the node's Ready condition; the zero value when it has none.
+// readyCondition returns the node's Ready condition; zero if it has none.
 func readyCondition(n *corev1.Node) corev1.NodeCondition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -111,8 +111,8 @@ func readyCondition(n *corev1.Node) corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// forgetNode deletes the Node object of an instance that is gone, as the cloud's
-// node lifecycle controller does.
+// forgetNode deletes the Node object of a terminated instance, as the cloud's node
+// lifecycle controller does.
 func (l *lab) forgetNode(ctx context.Context, kubeName string) error {
 	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 	defer cancel()
@@ -136,15 +136,15 @@ func (l *lab) deploy(ctx context.Context, want Lab, detail func(string)) error {
 			case <-time.After(deployPause):
 			}
 		}
-		var said bytes.Buffer
+		var output bytes.Buffer
 		cmd := exec.CommandContext(ctx, want.Parts.Kube, "kubectl", "--kubeconfig="+l.cp.Kubeconfig(), "apply", "-k", want.Deploy)
 		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + l.options.StateDir, component.Mark(want.Name)}
-		cmd.Stdout, cmd.Stderr = &said, &said
+		cmd.Stdout, cmd.Stderr = &output, &output
 		if last = cmd.Run(); last == nil {
-			detail(fmt.Sprintf("%d objects from %s", bytes.Count(said.Bytes(), []byte("\n")), want.Deploy))
+			detail(fmt.Sprintf("%d objects from %s", bytes.Count(output.Bytes(), []byte("\n")), want.Deploy))
 			return nil
 		}
-		last = fmt.Errorf("apply %s: %w: %s", want.Deploy, last, bytes.TrimSpace(said.Bytes()))
+		last = fmt.Errorf("apply %s: %w: %s", want.Deploy, last, bytes.TrimSpace(output.Bytes()))
 	}
 	return last
 }

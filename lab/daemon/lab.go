@@ -13,60 +13,57 @@ import (
 	"github.com/trunkline/trunkline/sim/iam"
 )
 
-// Lab is a resolved lab: every default filled in, every path absolute. lab/spec
-// makes it from lab.yaml; POST /v1/apply converges to it.
+// Lab is the desired state of a lab, with all defaults applied and absolute paths. lab/cli
+// creates it from lab.yaml; POST /v1/apply converges to it.
 //
-// World is where the account starts. It is read when the lab starts; a later
-// apply that changes it is refused, but for instances that come and go with
-// Nodes.
+// World is the initial state of the account, read when the lab starts. A later apply may
+// only change its instances, together with Nodes.
 type Lab struct {
 	Name string `json:"name"`
 	// World is the account: VPC, subnets, groups, instances and hosts. Each of
 	// Nodes is one of its instances, ControlPlane one of its hosts; their
 	// Namespace fields are NetNS of their names.
 	World cloud.Spec `json:"world"`
-	// Roles are the account's IAM roles, with the policy documents the product
-	// ships.
+	// Roles are the account's IAM roles, with the policies of deploy/iam.
 	Roles []iam.Role `json:"roles,omitempty"`
-	// Faults at start; later ones go to the admin endpoint.
+	// Faults at the start; the admin endpoint changes them later.
 	Faults       faults.Plan  `json:"faults,omitzero"`
-	ControlPlane string       `json:"controlPlane"` // by name, among World.Hosts
+	ControlPlane string       `json:"controlPlane"` // name of one of World.Hosts
 	ServiceCIDR  netip.Prefix `json:"serviceCIDR"`  // 172.20.0.0/16
 	ClusterDNS   netip.Addr   `json:"clusterDNS"`   // 172.20.0.10
-	// APIPort is the forwarder's port on 127.0.0.1; 0 picks a free one.
+	// APIPort is the forwarder's port on 127.0.0.1; 0 is any free one.
 	APIPort int    `json:"apiPort,omitempty"`
 	Nodes   []Node `json:"nodes"`
 	Parts   Parts  `json:"parts"`
 	// Images are OCI or docker archives to import into every node.
 	Images []Image `json:"images,omitempty"`
-	// ImageStore is a directory with Images unpacked, which new nodes begin with;
-	// see lab/imagestore. Empty imports every image into every node.
+	// ImageStore is a directory with the unpacked Images, a copy of which new nodes start
+	// with; see lab/imagestore. Without it every image is imported into every node.
 	ImageStore string `json:"imageStore,omitempty"`
-	// Deploy is a kustomize directory that is applied when the control plane
-	// serves; empty skips the phase.
+	// Deploy is a kustomize directory, applied once the control plane serves. Without it
+	// the phase is skipped.
 	Deploy string `json:"deploy,omitempty"`
 }
 
-// Node is what Kubernetes' side of an instance needs beyond the instance.
+// Node holds the options of a Kubernetes node that its instance does not have.
 type Node struct {
 	Name string `json:"name"` // of the instance in World.Instances
-	// Cgroup is the view the node gets: "v1" (the machine's) or "v2".
+	// Cgroup is the node's cgroup version: "v1" (the machine's hierarchy) or "v2".
 	Cgroup string `json:"cgroup,omitempty"`
 	// Labels of the Node object beyond those of the instance.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// Parts are the programs the lab runs, as lab/cache unpacked or built them.
-// Every path is absolute.
+// Parts are the lab's programs, built or unpacked by lab/cache. Every path is absolute.
 type Parts struct {
 	Kube       string `json:"kube"`       // trunkline-kube
 	Lab        string `json:"lab"`        // trunkline-lab: PID 1 of every node
 	Containerd string `json:"containerd"` // directory of containerd, ctr and containerd-shim-runc-v2
 	Runc       string `json:"runc"`
-	// CNI is a directory of reference plugins that nodes have in /opt/cni/bin,
-	// "loopback" among them.
+	// CNI is a directory of CNI's reference plugins, including loopback. Nodes have them
+	// in /opt/cni/bin.
 	CNI string `json:"cni"`
-	// PauseImage is the sandbox image's reference; it must be among Images.
+	// PauseImage is the reference of the sandbox image, which must be in Images.
 	PauseImage string `json:"pauseImage"`
 }
 
@@ -76,14 +73,14 @@ type Image struct {
 	Refs []string `json:"refs"`
 }
 
-// NetNS is the name of the network namespace of a member of a lab: a node's
-// name, "cp", "vpc" or "net".
+// NetNS returns the name of the network namespace of a lab's member: a node's name, "cp",
+// "vpc" or "net".
 func NetNS(lab, member string) string { return "tl-" + lab + "-" + member }
 
-// Validate says what is wrong with l, or nil.
+// Validate returns an error if l is invalid.
 func (l Lab) Validate() error {
 	if !labName.MatchString(l.Name) {
-		return fmt.Errorf("lab name %q: want lower-case letters, digits and dashes, at most 24", l.Name)
+		return fmt.Errorf("lab name %q: must be at most 24 lower-case letters, digits and dashes", l.Name)
 	}
 	instances := map[string]bool{}
 	for _, i := range l.World.Instances {
@@ -91,10 +88,10 @@ func (l Lab) Validate() error {
 	}
 	for _, n := range l.Nodes {
 		if !instances[n.Name] {
-			return fmt.Errorf("node %q is none of the world's instances", n.Name)
+			return fmt.Errorf("node %q is not an instance of world.instances", n.Name)
 		}
 		if n.Cgroup != "" && n.Cgroup != "v1" && n.Cgroup != "v2" {
-			return fmt.Errorf("node %s: cgroup %q: want v1 or v2", n.Name, n.Cgroup)
+			return fmt.Errorf("node %s: cgroup %q: must be v1 or v2", n.Name, n.Cgroup)
 		}
 	}
 	for name, path := range map[string]string{
@@ -102,15 +99,15 @@ func (l Lab) Validate() error {
 		"cni": l.Parts.CNI,
 	} {
 		if !filepath.IsAbs(path) {
-			return fmt.Errorf("parts.%s: %q is not an absolute path", name, path)
+			return fmt.Errorf("parts.%s: %q must be an absolute path", name, path)
 		}
 	}
 	return nil
 }
 
-// FixedIn lists, by their names in lab.yaml, the parts in which want differs from
-// the running lab l and that cannot change while it runs: all but nodes, images,
-// manifests and programs.
+// FixedIn returns the fields, by their names in lab.yaml, in which want differs from the
+// running lab l and which cannot change while it runs: all except nodes, images, manifests
+// and programs.
 func (l Lab) FixedIn(want Lab) ([]string, error) {
 	have, err := fixedParts(l)
 	if err != nil {
@@ -130,7 +127,7 @@ func (l Lab) FixedIn(want Lab) ([]string, error) {
 	return out, nil
 }
 
-// fixedParts writes each part of a lab that is fixed while it runs, as it travels.
+// fixedParts returns the JSON of each part of a lab that is fixed while it runs.
 func fixedParts(l Lab) (map[string]string, error) {
 	out := map[string]string{}
 	for name, part := range map[string]any{

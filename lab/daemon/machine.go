@@ -11,15 +11,15 @@ import (
 	"github.com/trunkline/trunkline/lab/node"
 )
 
-// machine is one instance of the lab and its power switch.
+// machine is one instance of the lab, which can be switched on and off.
 type machine struct {
 	log *slog.Logger
 	// forget removes the Node object of a terminated instance.
 	forget func(ctx context.Context, kubeName string) error
 
-	turn chan struct{} // holds one token; who has it may switch the machine
+	power chan struct{} // holds one token; its holder may switch the machine
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	config  node.Config
 	running *node.Node
 	state   NodeState
@@ -27,36 +27,36 @@ type machine struct {
 }
 
 func newMachine(c node.Config, forget func(context.Context, string) error, log *slog.Logger) *machine {
-	m := &machine{log: log, forget: forget, config: c, state: NodePending, turn: make(chan struct{}, 1)}
-	m.turn <- struct{}{}
+	m := &machine{log: log, forget: forget, config: c, state: NodePending, power: make(chan struct{}, 1)}
+	m.power <- struct{}{}
 	return m
 }
 
-// take waits for the switch; give puts it back.
-func (m *machine) take(ctx context.Context) (give func(), err error) {
+// acquirePower waits for the power token; release returns it.
+func (m *machine) acquirePower(ctx context.Context) (release func(), err error) {
 	select {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("node %s is busy: %w", m.config.Name, ctx.Err())
-	case <-m.turn:
-		return func() { m.turn <- struct{}{} }, nil
+	case <-m.power:
+		return func() { m.power <- struct{}{} }, nil
 	}
 }
 
-// namespace is the name of the instance's network namespace.
+// namespace returns the name of the instance's network namespace.
 func (m *machine) namespace() string { return NetNS(m.config.Lab, m.config.Name) }
 
-// start turns the machine on, unless it is.
+// start switches the machine on. It does nothing if the machine is on.
 func (m *machine) start(ctx context.Context) error {
-	give, err := m.take(ctx)
+	release, err := m.acquirePower(ctx)
 	if err != nil {
 		return err
 	}
-	defer give()
+	defer release()
 	if m.current() == NodeTerminated {
 		return fmt.Errorf("%w: start %s: instance is terminated", errBadRequest, m.config.Name)
 	}
-	if m.wentDown() {
-		// What its kernel knew is void, as after any crash.
+	if m.crashed() {
+		// As after any crash, the state of its kernel is lost.
 		if err := m.off(NodePending); err != nil {
 			return fmt.Errorf("start %s: %w", m.config.Name, err)
 		}
@@ -64,7 +64,7 @@ func (m *machine) start(ctx context.Context) error {
 	return m.boot()
 }
 
-// boot must be called with the switch in hand.
+// boot requires the power token.
 func (m *machine) boot() error {
 	if m.node() != nil {
 		return nil
@@ -82,7 +82,8 @@ func (m *machine) boot() error {
 	return nil
 }
 
-// watch notes when a node goes down by itself. It ends when the node does.
+// watch records the failure when a node exits without a power action. It returns when the
+// node exits.
 func (m *machine) watch(n *node.Node) {
 	<-n.Done()
 	m.mu.Lock()
@@ -90,22 +91,22 @@ func (m *machine) watch(n *node.Node) {
 	if m.running != n {
 		return // switched off
 	}
-	m.running, m.state, m.failure = nil, NodeStopped, "node went down: "+n.LastWords()
-	m.log.Error("node went down", "node", m.config.Name, "log", n.LastWords())
+	m.running, m.state, m.failure = nil, NodeStopped, "node crashed: "+n.LastLog()
+	m.log.Error("node crashed", "node", m.config.Name, "log", n.LastLog())
 }
 
-// stop cuts the power. The disk and the interfaces' place in EC2 stay; the
-// kernel's side of them goes with the namespace.
+// stop cuts the power. The disk, and the interfaces in EC2, stay; the network namespace is
+// deleted.
 func (m *machine) stop(ctx context.Context) error {
-	give, err := m.take(ctx)
+	release, err := m.acquirePower(ctx)
 	if err != nil {
 		return err
 	}
-	defer give()
+	defer release()
 	return m.off(NodeStopped)
 }
 
-// off must be called with the switch in hand.
+// off requires the power token.
 func (m *machine) off(to NodeState) error {
 	n := m.node()
 	m.set(nil, to, "")
@@ -117,11 +118,11 @@ func (m *machine) off(to NodeState) error {
 }
 
 func (m *machine) reboot(ctx context.Context) error {
-	give, err := m.take(ctx)
+	release, err := m.acquirePower(ctx)
 	if err != nil {
 		return err
 	}
-	defer give()
+	defer release()
 	if m.current() == NodeTerminated {
 		return fmt.Errorf("%w: reboot %s: instance is terminated", errBadRequest, m.config.Name)
 	}
@@ -131,14 +132,14 @@ func (m *machine) reboot(ctx context.Context) error {
 	return m.boot()
 }
 
-// terminate is idempotent. It returns when the machine is off and its Node
-// object gone.
+// terminate switches the machine off, erases its disk and deletes its Node object. It is
+// idempotent.
 func (m *machine) terminate(ctx context.Context) error {
-	give, err := m.take(ctx)
+	release, err := m.acquirePower(ctx)
 	if err != nil {
 		return err
 	}
-	defer give()
+	defer release()
 	if err := m.off(NodeTerminated); err != nil {
 		return fmt.Errorf("terminate %s: %w", m.config.Name, err)
 	}
@@ -160,16 +161,15 @@ func (m *machine) current() NodeState {
 	return m.state
 }
 
-// switchedOff reports whether somebody cut the power, as opposed to a node that
-// went down by itself.
+// switchedOff reports whether a power action stopped the machine, as opposed to a crash.
 func (m *machine) switchedOff() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state == NodeStopped && m.failure == ""
 }
 
-// wentDown reports whether the node went down by itself.
-func (m *machine) wentDown() bool {
+// crashed reports whether the node exited without a power action.
+func (m *machine) crashed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state == NodeStopped && m.failure != ""

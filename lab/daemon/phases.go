@@ -6,18 +6,17 @@ import (
 	"time"
 )
 
-// eventBacklog is how many events a slow reader may be behind before it is cut
-// off.
+// eventBacklog is how many events a reader may fall behind before its channel is closed.
 const eventBacklog = 256
 
-// phases tracks how far an apply is and tells everyone who listens.
+// phases tracks the progress of an apply and sends it to listeners.
 type phases struct {
 	mu        sync.Mutex
 	list      []PhaseStatus
 	started   map[Phase]time.Time
 	state     State
 	err       string
-	begun     time.Time
+	start     time.Time
 	elapsed   time.Duration
 	listeners map[chan Event]struct{}
 }
@@ -35,19 +34,19 @@ func (p *phases) clear() {
 	}
 }
 
-// reset begins a new apply.
+// reset starts a new apply.
 func (p *phases) reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
-	p.state, p.err, p.begun = StateRunning, "", time.Now()
+	p.state, p.err, p.start = StateRunning, "", time.Now()
 }
 
-// finish ends an apply and returns what its last event tells.
+// finish ends an apply and returns the status for its last event.
 func (p *phases) finish(err error) PhaseStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.elapsed = time.Since(p.begun)
+	p.elapsed = time.Since(p.start)
 	p.state, p.err = StateDone, ""
 	if err != nil {
 		p.state, p.err = StateFailed, err.Error()
@@ -55,24 +54,25 @@ func (p *phases) finish(err error) PhaseStatus {
 	return PhaseStatus{State: p.state, Elapsed: p.elapsed, Error: p.err}
 }
 
-// run performs one phase; skip leaves it undone with a reason.
+// run runs a phase. fn reports its progress with detail.
 func (p *phases) run(ph Phase, fn func(detail func(string)) error) error {
 	p.set(ph, StateRunning, "", nil)
-	var said string
+	var last string
 	err := fn(func(d string) {
-		if d != said {
-			said = d
+		if d != last {
+			last = d
 			p.set(ph, StateRunning, d, nil)
 		}
 	})
 	if err != nil {
-		p.set(ph, StateFailed, said, err)
+		p.set(ph, StateFailed, last, err)
 		return err
 	}
-	p.set(ph, StateDone, said, nil)
+	p.set(ph, StateDone, last, nil)
 	return nil
 }
 
+// skip marks a phase as skipped, with the reason.
 func (p *phases) skip(ph Phase, why string) { p.set(ph, StateSkipped, why, nil) }
 
 func (p *phases) set(ph Phase, s State, detail string, err error) {
@@ -90,8 +90,8 @@ func (p *phases) set(ph Phase, s State, detail string, err error) {
 	p.send(*st)
 }
 
-// send must be called with the lock held. A reader that does not keep up loses
-// its channel rather than stopping everyone.
+// send requires the lock. It closes the channel of a reader whose backlog is full, so that
+// it never blocks.
 func (p *phases) send(st PhaseStatus) {
 	e := Event{Time: time.Now(), PhaseStatus: st}
 	for ch := range p.listeners {
@@ -104,7 +104,7 @@ func (p *phases) send(st PhaseStatus) {
 	}
 }
 
-// listen returns a channel of every event from now on; stop gives it back.
+// listen returns a channel of all events from now on; stop closes it.
 func (p *phases) listen() (events <-chan Event, stop func()) {
 	ch := make(chan Event, eventBacklog)
 	p.mu.Lock()
@@ -120,13 +120,13 @@ func (p *phases) listen() (events <-chan Event, stop func()) {
 	}
 }
 
-// report fills in what a Status says about the last apply.
+// report sets the fields of a Status about the last apply.
 func (p *phases) report(into *Status) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	into.State, into.Error, into.Elapsed = p.state, p.err, p.elapsed
 	if p.state == StateRunning {
-		into.Elapsed = time.Since(p.begun)
+		into.Elapsed = time.Since(p.start)
 	}
 	into.Phases = slices.Clone(p.list)
 	for i := range into.Phases {

@@ -21,58 +21,59 @@ import (
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
-// lab is the daemon's whole state.
+// lab is the state of a daemon.
 type lab struct {
-	options Options
-	log     *slog.Logger
-	phases  *phases
-	quit    context.CancelFunc // ends serve
-	turn    chan struct{}      // holds one token; who has it may converge
+	options  Options
+	log      *slog.Logger
+	phases   *phases
+	quit     context.CancelFunc // ends serve
+	applying chan struct{}      // holds one token; its holder may converge
 
-	// world and cp are written with the turn in hand, under the lock.
+	// world and cp are written by the holder of the token, with mu locked.
 	world World
 	cp    *controlplane.ControlPlane
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	applied  *Lab
 	machines map[string]*machine
 	closed   bool
-	cancel   context.CancelFunc // ends the apply under way
+	cancel   context.CancelFunc // ends the running apply
 }
 
-// Serve runs the daemon of a lab until ctx ends or somebody stops it by the API;
-// then everything it started is down. State on disk, namespaces' names and
-// cgroups may remain: lab/sweep removes them.
+// Serve runs the daemon of a lab until ctx ends or a client stops it. When it returns, all
+// processes it started have ended. State on disk, names of namespaces and cgroups may
+// remain; lab/sweep removes them.
 func Serve(ctx context.Context, o Options, log *slog.Logger) error {
 	if !labName.MatchString(o.Name) {
-		return fmt.Errorf("lab name %q: want lower-case letters, digits and dashes, at most 24", o.Name)
+		return fmt.Errorf("lab name %q: must be at most 24 lower-case letters, digits and dashes", o.Name)
 	}
 	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
-		return fmt.Errorf("make state directory: %w", err)
+		return fmt.Errorf("create the state directory: %w", err)
 	}
-	// First, because it refuses when a daemon of this lab lives; its processes
-	// are not leftovers.
-	held, err := hold(o.StateDir)
+	// Lock before sweeping: the processes of a running daemon of this lab must not be
+	// swept.
+	locked, err := lock(o.StateDir)
 	if err != nil {
 		return err
 	}
-	defer held.Close()
+	defer locked.Close()
 	listener, err := listen(SocketPath(o.StateDir))
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
 	if err := sweep.Leftovers(ctx, sweep.Options{Lab: o.Name, StateDir: o.StateDir, Log: log}); err != nil {
-		return fmt.Errorf("clear what an earlier run left: %w", err)
+		return fmt.Errorf("remove what an earlier run left behind: %w", err)
 	}
-	// Its instances are gone, and with them their disks and their cluster.
+	// The earlier run's instances do not exist any more, so its disks and its cluster's
+	// state are useless.
 	for _, dir := range []string{"controlplane", "nodes"} {
 		if err := os.RemoveAll(filepath.Join(o.StateDir, dir)); err != nil {
-			return fmt.Errorf("clear what an earlier run left: %w", err)
+			return fmt.Errorf("remove what an earlier run left behind: %w", err)
 		}
 	}
 	if err := sweep.RaiseSysctls(filepath.Dir(o.StateDir), log); err != nil {
-		return fmt.Errorf("raise limits of the machine: %w", err)
+		return fmt.Errorf("raise the machine's sysctl limits: %w", err)
 	}
 	l := newLab(o, log)
 	err = l.serve(ctx, listener)
@@ -81,12 +82,12 @@ func Serve(ctx context.Context, o Options, log *slog.Logger) error {
 }
 
 func newLab(o Options, log *slog.Logger) *lab {
-	l := &lab{options: o, log: log, phases: newPhases(), machines: map[string]*machine{}, turn: make(chan struct{}, 1)}
-	l.turn <- struct{}{}
+	l := &lab{options: o, log: log, phases: newPhases(), machines: map[string]*machine{}, applying: make(chan struct{}, 1)}
+	l.applying <- struct{}{}
 	return l
 }
 
-// close takes everything down, once: nodes, control plane, world.
+// close shuts the lab down: nodes, control plane, world. Later calls do nothing.
 func (l *lab) close() {
 	l.mu.Lock()
 	closed := l.closed
@@ -98,7 +99,7 @@ func (l *lab) close() {
 	if closed {
 		return
 	}
-	<-l.turn // when an apply under way has ended; nothing starts after this
+	<-l.applying // wait for a running apply; none can start after this
 	var g errgroup.Group
 	for _, m := range l.all() {
 		g.Go(func() error { return m.stop(context.Background()) })
@@ -119,13 +120,13 @@ func (l *lab) close() {
 	}
 }
 
-// begin notes how to end the apply that is about to run; it refuses one on a lab
-// that is going down.
-func (l *lab) begin(cancel context.CancelFunc) error {
+// setCancel records how to cancel the apply that is about to run. It returns an error if
+// the lab is being stopped.
+func (l *lab) setCancel(cancel context.CancelFunc) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return errors.New("the lab is going down")
+		return errors.New("the lab is being stopped")
 	}
 	l.cancel = cancel
 	return nil
@@ -150,11 +151,11 @@ func (l *lab) status() Status {
 	return st
 }
 
-// power switches a node on behalf of a user.
+// power performs a power action on a node for a client.
 func (l *lab) power(ctx context.Context, name string, action Power) error {
 	m := l.machine(name)
 	if m == nil {
-		return fmt.Errorf("%w: %s; the lab has %s", errUnknownNode, name, strings.Join(l.names(), ", "))
+		return fmt.Errorf("%w: %s; the lab's nodes are %s", errUnknownNode, name, strings.Join(l.names(), ", "))
 	}
 	l.mu.Lock()
 	up := l.world != nil && l.cp != nil && !l.closed
@@ -175,7 +176,7 @@ func (l *lab) power(ctx context.Context, name string, action Power) error {
 	case PowerTerminate:
 		return l.world.Terminate(ctx, m.config.Instance.ID)
 	}
-	return fmt.Errorf("%w: action %q: want stop, start, reboot or terminate", errBadRequest, action)
+	return fmt.Errorf("%w: action %q: must be stop, start, reboot or terminate", errBadRequest, action)
 }
 
 func (l *lab) setWorld(w World) {
@@ -190,7 +191,7 @@ func (l *lab) setControlPlane(cp *controlplane.ControlPlane) {
 	l.cp = cp
 }
 
-func (l *lab) remember(want Lab) {
+func (l *lab) setApplied(want Lab) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.applied = &want
@@ -229,7 +230,7 @@ func (l *lab) drop(name string) {
 	delete(l.machines, name)
 }
 
-// issuerID is 32 hex digits that are a lab's own.
+// issuerID returns 32 hex digits that are unique to a lab.
 func issuerID(name string) string {
 	sum := sha256.Sum256([]byte("trunkline-lab/" + name))
 	return strings.ToUpper(fmt.Sprintf("%x", sum[:16]))

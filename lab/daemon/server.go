@@ -15,21 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// applyLimit is how large an apply may be, in bytes.
+// applyLimit is the maximum size of an apply request, in bytes.
 const applyLimit = 4 << 20
 
-// errBadRequest marks what the asker got wrong, errUnknownNode a name that no
-// node has.
+// Errors of requests.
 var (
 	errBadRequest  = errors.New("bad request")
 	errUnknownNode = errors.New("no such node")
 )
 
-var errAnother = errors.New("another daemon of this lab runs")
+var errAnother = errors.New("another daemon of this lab is running")
 
-// hold takes a lab's directory for one daemon, until it closes what it is given or
-// dies. Of two that start at once it refuses one before that touches anything.
-func hold(stateDir string) (io.Closer, error) {
+// lock locks a lab's state directory for one daemon, until it closes the lock or exits. If
+// another daemon holds it, it returns errAnother.
+func lock(stateDir string) (io.Closer, error) {
 	dir, err := os.Open(stateDir)
 	if err != nil {
 		return nil, err
@@ -39,22 +38,22 @@ func hold(stateDir string) (io.Closer, error) {
 		err = errAnother
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("hold %s: %w", stateDir, err), dir.Close())
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", stateDir, err), dir.Close())
 	}
 	return dir, nil
 }
 
-// taken reports whether a daemon holds the directory.
-func taken(stateDir string) bool {
-	held, err := hold(stateDir)
+// isLocked reports whether a daemon holds the lock of a state directory.
+func isLocked(stateDir string) bool {
+	locked, err := lock(stateDir)
 	if err == nil {
-		_ = held.Close() // closing drops the lock
+		_ = locked.Close() // releases the lock
 	}
 	return errors.Is(err, errAnother)
 }
 
-// listen opens the daemon's socket. A socket that a dead daemon left is
-// replaced; a live one's is not.
+// listen opens the daemon's socket. It replaces the socket of a dead daemon, and returns
+// errAnother if a daemon answers on it.
 func listen(path string) (net.Listener, error) {
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
@@ -88,8 +87,8 @@ func (l *lab) handler() http.Handler {
 	return mux
 }
 
-// serveApply streams events while it converges. A client that hangs up cancels
-// the convergence, so that Ctrl-C means what it says.
+// serveApply converges and streams events. The convergence is cancelled when the client
+// disconnects, for instance on Ctrl-C.
 func (l *lab) serveApply(w http.ResponseWriter, r *http.Request) {
 	var want Lab
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, applyLimit))
@@ -98,7 +97,7 @@ func (l *lab) serveApply(w http.ResponseWriter, r *http.Request) {
 		refuse(w, fmt.Errorf("%w: read lab: %w", errBadRequest, err))
 		return
 	}
-	if err := l.accept(want); err != nil {
+	if err := l.validate(want); err != nil {
 		refuse(w, fmt.Errorf("%w: %w", errBadRequest, err))
 		return
 	}
@@ -113,7 +112,7 @@ func (l *lab) serveApply(w http.ResponseWriter, r *http.Request) {
 		select {
 		case e, ok := <-live:
 			if !ok {
-				live = nil // too slow a reader: it is told the end only
+				live = nil // the reader was too slow: it gets only the last event
 			} else if !stream(w, e) {
 				<-ended
 				return
@@ -141,7 +140,7 @@ func (l *lab) servePower(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(v) // the asker may be gone; there is nobody to tell
+	_ = json.NewEncoder(w).Encode(v) // fails only if the client has disconnected
 }
 
 func refuse(w http.ResponseWriter, err error) {
@@ -164,13 +163,13 @@ func stream(w http.ResponseWriter, e Event) bool {
 }
 
 func flush(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).Flush() // a unix socket's writer can
+	_ = http.NewResponseController(w).Flush() // net/http's writer supports it
 }
 
 // Options of a daemon.
 type Options struct {
 	Name     string
-	StateDir string // made if missing; see StateDir
+	StateDir string // created if missing; see StateDir
 	Version  string // build stamp, shown in Status
 	// World starts the embedded VPC; StartWorld does.
 	World func(context.Context, Lab, Machines, *slog.Logger) (World, error)
@@ -178,7 +177,7 @@ type Options struct {
 
 const shutdownTimeout = 2 * time.Second
 
-// serve answers on the socket until ctx ends or the lab is stopped.
+// serve serves the API until ctx ends or a client stops the lab.
 func (l *lab) serve(ctx context.Context, listener net.Listener) error {
 	ctx, l.quit = context.WithCancel(ctx)
 	defer l.quit()
@@ -193,7 +192,7 @@ func (l *lab) serve(ctx context.Context, listener net.Listener) error {
 	stop, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := srv.Shutdown(stop); err != nil {
-		_ = srv.Close() // an apply may take long to end
+		_ = srv.Close() // do not wait for a long apply
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return err

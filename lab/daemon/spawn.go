@@ -13,7 +13,7 @@ import (
 	"github.com/trunkline/trunkline/lab/node/component"
 )
 
-// Detached is how to start a daemon that outlives its starter.
+// Detached is the command of a daemon that outlives the process that starts it.
 type Detached struct {
 	Name     string
 	StateDir string
@@ -25,9 +25,9 @@ const (
 	spawnLines    = 15
 )
 
-// Spawn starts a daemon in a session of its own and returns when it answers, or
-// what it said last. Where somebody else's answers already, or comes first, that one
-// is left as it is and ours is false.
+// Spawn starts a daemon in its own session and returns when it answers. If the daemon
+// exits, the error has its last output. If the lab already has a daemon, or another process
+// starts one at the same time, Spawn uses that one and ours is false.
 func Spawn(ctx context.Context, d Detached) (ours bool, err error) {
 	client := NewClient(d.StateDir)
 	if _, err := client.Status(ctx); !errors.Is(err, ErrNotRunning) {
@@ -49,14 +49,14 @@ func Spawn(ctx context.Context, d Detached) (ours bool, err error) {
 	if err := cmd.Start(); err != nil {
 		return true, fmt.Errorf("start daemon: %w", err)
 	}
-	ended := make(chan struct{})
-	go func() { // ends with the daemon, or with us
-		_ = cmd.Wait() // how it ended is in its ProcessState
-		close(ended)
+	done := make(chan struct{})
+	go func() { // ends with the daemon or with this process
+		_ = cmd.Wait() // the result is in ProcessState
+		close(done)
 	}()
-	gone := func() bool {
+	exited := func() bool {
 		select {
-		case <-ended:
+		case <-done:
 			return true
 		default:
 			return false
@@ -70,13 +70,13 @@ func Spawn(ctx context.Context, d Detached) (ours bool, err error) {
 			ours = st.PID == cmd.Process.Pid
 			return "", nil
 		}
-		if gone() && !taken(d.StateDir) {
-			return "", fmt.Errorf("daemon ended (%s); its last lines:\n%s", cmd.ProcessState, component.Tail(log, spawnLines))
+		if exited() && !isLocked(d.StateDir) {
+			return "", fmt.Errorf("the daemon exited (%s); its last log lines:\n%s", cmd.ProcessState, component.Tail(log, spawnLines))
 		}
 		return err.Error(), nil // it may not listen yet
 	})
 	if err != nil {
-		return !gone() || !taken(d.StateDir), fmt.Errorf("start daemon: %w", err)
+		return !exited() || !isLocked(d.StateDir), fmt.Errorf("start daemon: %w", err)
 	}
 	return ours, nil
 }

@@ -10,36 +10,37 @@ import (
 	"github.com/trunkline/trunkline/sim/iam"
 )
 
-// World is the embedded VPC as the daemon uses it.
+// World is the part of the embedded VPC that the daemon uses.
 type World interface {
 	State() *cloud.State
 	// Launch runs an instance, as RunInstances would.
 	Launch(cloud.InstanceSpec) error
-	// Plug puts an instance's interfaces into its namespace, which may be new.
+	// Plug moves an instance's interfaces into its network namespace, which may be new.
 	Plug(context.Context, vpc.InstanceID) error
-	// Reboot and Terminate do what EC2's actions do, the machine included: they
-	// use the Machines the world was started with, and return when it is done.
+	// Reboot and Terminate perform EC2's actions, including those on the machine through
+	// Machines, and return when they are complete.
 	Reboot(context.Context, vpc.InstanceID) error
 	Terminate(context.Context, vpc.InstanceID) error
 	// Trust makes STS accept service-account tokens of an issuer; keys is its
 	// JSON Web Key Set.
 	Trust(issuer string, keys []byte) error
-	// Endpoint is EC2's API on the machine, AdminEndpoint that of faults and the
-	// call log.
+	// Endpoint is the URL of EC2's API on the machine, AdminEndpoint that of faults and
+	// the call log.
 	Endpoint() string
 	AdminEndpoint() string
-	// Operator is the key of the account's owner.
+	// Operator returns the key of the account's operator.
 	Operator() iam.Credentials
 	Close() error
 }
 
-// Machines is the power switch of the instances, as sim/world wants it.
+// Machines switches the machines of instances, for sim/world.
 type Machines interface {
 	Reboot(context.Context, vpc.InstanceID) error
 	Terminate(context.Context, vpc.InstanceID) error
 }
 
-// instanceNamed returns the live instance of a name, and its primary interface.
+// instanceNamed returns the instance of a name that is not terminated, and its primary
+// interface.
 func instanceNamed(s *cloud.State, name string) (*cloud.Instance, *cloud.Interface, error) {
 	for _, i := range cloud.Sorted(s.Instances) {
 		if i.Name != name || i.State == cloud.Terminated || i.State == cloud.ShuttingDown {
@@ -52,20 +53,21 @@ func instanceNamed(s *cloud.State, name string) (*cloud.Instance, *cloud.Interfa
 		}
 		return nil, nil, fmt.Errorf("instance %s (%s) has no primary interface", name, i.ID)
 	}
-	return nil, nil, fmt.Errorf("no instance is called %s", name)
+	return nil, nil, fmt.Errorf("no instance with name %s", name)
 }
 
-// hostInterface returns the interface of a machine of AWS's own.
+// hostInterface returns the interface of one of AWS's own hosts, such as the control
+// plane.
 func hostInterface(s *cloud.State, name string) (*cloud.Interface, error) {
 	for _, eni := range s.Interfaces {
 		if a := eni.Attachment; a != nil && a.Host == name {
 			return eni, nil
 		}
 	}
-	return nil, fmt.Errorf("no interface belongs to host %q", name)
+	return nil, fmt.Errorf("host %q has no interface", name)
 }
 
-// primary is what DHCP would tell the owner of an interface.
+// primary returns the configuration of an interface that DHCP would provide.
 func primary(s *cloud.State, eni *cloud.Interface) (node.Primary, error) {
 	subnet := s.Subnets[eni.Subnet]
 	if subnet == nil || len(eni.IPv4) == 0 {
@@ -74,7 +76,7 @@ func primary(s *cloud.State, eni *cloud.Interface) (node.Primary, error) {
 	return node.Primary{MAC: eni.MAC, Address: eni.IPv4[0], Subnet: subnet.CIDR}, nil
 }
 
-// describe is a node's instance as its metadata would tell it.
+// describe returns a node's instance as its metadata describes it.
 func describe(s *cloud.State, name string) (node.Instance, error) {
 	i, eni, err := instanceNamed(s, name)
 	if err != nil {
@@ -91,11 +93,10 @@ func describe(s *cloud.State, name string) (node.Instance, error) {
 	}, nil
 }
 
-// powerSwitch is the switch the embedded EC2 uses when somebody reboots or
-// terminates an instance by the API.
+// powerSwitch implements Machines for reboots and terminations through the EC2 API.
 type powerSwitch struct{ lab *lab }
 
-// Reboot turns a machine off and on. Its namespace is a new one afterwards.
+// Reboot switches a machine off and on. It then has a new network namespace.
 func (p powerSwitch) Reboot(ctx context.Context, id vpc.InstanceID) error {
 	m := p.lab.machineByID(id)
 	if m == nil {
@@ -104,12 +105,12 @@ func (p powerSwitch) Reboot(ctx context.Context, id vpc.InstanceID) error {
 	return m.reboot(ctx)
 }
 
-// Terminate turns a machine off for good and takes its Node object away, as the
-// cloud's node lifecycle controller does.
+// Terminate switches a machine off for good and deletes its Node object, as the cloud's
+// node lifecycle controller does.
 func (p powerSwitch) Terminate(ctx context.Context, id vpc.InstanceID) error {
 	m := p.lab.machineByID(id)
 	if m == nil {
-		return nil // never booted here, or gone already
+		return nil // it never booted, or is already terminated
 	}
 	return m.terminate(ctx)
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/trunkline/trunkline/lab/node/component"
 )
 
-// grace of each program when the node is shut down in order.
+// grace is how long each program may take to end in an orderly shutdown.
 const grace = 5 * time.Second
 
-// boot runs inside the node's own root, as systemd and cloud-init do on an
-// instance, until it is told to stop.
+// boot configures the node and runs its programs, as systemd and cloud-init do on an
+// instance, until it receives SIGTERM or SIGINT. It runs inside the node's own root.
 func boot() error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	c, err := readConfig(nodeConfig)
@@ -29,9 +29,9 @@ func boot() error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	r := newReaper()
-	ended := make(chan struct{})
-	defer close(ended)
-	go r.run(ended) // dies with this process
+	stopReaper := make(chan struct{})
+	defer close(stopReaper)
+	go r.run(stopReaper) // ends with this process
 
 	if err := c.configure(ctx); err != nil {
 		return err
@@ -53,7 +53,8 @@ func boot() error {
 	return nil
 }
 
-// configure does what happens before any program of Kubernetes starts.
+// configure prepares the system before the programs start: host name, cgroups, sysctls,
+// directories and the primary interface.
 func (c Config) configure(ctx context.Context) error {
 	if err := unix.Sethostname([]byte(c.Instance.Hostname())); err != nil {
 		return fmt.Errorf("set host name: %w", err)
@@ -82,7 +83,7 @@ func (c Config) configure(ctx context.Context) error {
 	return ConfigurePrimary(ctx, Primary{MAC: i.MAC, Address: i.Address, Subnet: i.Subnet, Timeout: c.PlugTimeout})
 }
 
-// nodeSysctls are those of EKS's node image that a network namespace has.
+// nodeSysctls returns the sysctls of EKS's node image that are per network namespace.
 func nodeSysctls() map[string]string {
 	return map[string]string{
 		"net/ipv4/ip_forward":          "1",
@@ -93,8 +94,8 @@ func nodeSysctls() map[string]string {
 	}
 }
 
-// leaveRootCgroup makes room for children: on version 2 a cgroup has processes or
-// passes controllers down, not both.
+// leaveRootCgroup moves this process from the root cgroup into a child, because a cgroup
+// v2 with processes cannot enable controllers for its children.
 func leaveRootCgroup() error {
 	dir := filepath.Join(cgroupRoot, "init")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -106,8 +107,8 @@ func leaveRootCgroup() error {
 	return enableControllers(cgroupRoot)
 }
 
-// components are what a node runs, in start order. They find one another by
-// trying again, as on any machine.
+// components returns the programs of a node in start order. They retry until the programs
+// they depend on are up, as on any machine.
 func (c Config) components() []component.Spec {
 	env := []string{"PATH=" + execPath, "HOME=/root", component.Mark(c.Lab)}
 	spec := func(name string, argv ...string) component.Spec {

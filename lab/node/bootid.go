@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-// bootIDHook shows a container the node's boot id. A container's /proc is a new
-// one, with the machine's id in it, which no reboot of a node changes; programs
-// that tell a reboot by it, as network agents do, would never see one.
+// bootIDHook mounts the node's boot ID into containers. A container has a new /proc with
+// the machine's boot ID, which does not change when a node reboots. Programs that detect
+// reboots by it, such as network agents, would not detect any.
 //
 // runc runs createContainer hooks in the container's mount namespace, before it
 // changes root, with the container's root as working directory.
@@ -23,7 +23,7 @@ func bootIDHook() map[string]any {
 
 func (c Config) baseSpecPath() string { return filepath.Join(c.StateDir, filepath.Base(baseSpec)) }
 
-// writeBaseSpec asks the runtime for its default OCI spec and adds the hook.
+// writeBaseSpec writes the runtime's default OCI spec with the hook added.
 func (c Config) writeBaseSpec() error {
 	cmd := exec.Command(filepath.Join(c.Parts.Containerd, "ctr"), "oci", "spec")
 	out, err := cmd.Output()
@@ -32,7 +32,7 @@ func (c Config) writeBaseSpec() error {
 	}
 	spec := map[string]any{}
 	if err := json.Unmarshal(out, &spec); err != nil {
-		return fmt.Errorf("read what %s printed: %w", cmd, err)
+		return fmt.Errorf("parse the output of %s: %w", cmd, err)
 	}
 	spec["hooks"] = map[string]any{"createContainer": []any{bootIDHook()}}
 	if out, err = json.Marshal(spec); err != nil {

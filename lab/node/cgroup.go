@@ -15,18 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupRoot is where every system mounts its cgroups.
+// cgroupRoot is the mount point of cgroups, on the machine and in nodes.
 const cgroupRoot = "/sys/fs/cgroup"
 
 // Hierarchy is one mounted cgroup tree of the machine.
 type Hierarchy struct {
 	Mount   string // mount point on the machine
-	Options string // "cpu", "none,name=systemd"; empty for version 2
+	Options string // mount options, such as "cpu" or "name=systemd"; empty for version 2
 	V2      bool
 }
 
-// Name is the directory below /sys/fs/cgroup where a node mounts the tree; ""
-// is that directory itself.
+// Name returns the directory of the mount point below /sys/fs/cgroup; empty is
+// /sys/fs/cgroup itself.
 func (h Hierarchy) Name() string {
 	rel, err := filepath.Rel(cgroupRoot, h.Mount)
 	if err != nil || rel == "." || strings.HasPrefix(rel, "..") {
@@ -35,7 +35,7 @@ func (h Hierarchy) Name() string {
 	return rel
 }
 
-// Hierarchies finds the machine's cgroup trees below /sys/fs/cgroup.
+// Hierarchies returns the machine's cgroup trees below /sys/fs/cgroup.
 func Hierarchies() ([]Hierarchy, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -65,7 +65,7 @@ func parseHierarchies(mounts io.Reader) ([]Hierarchy, error) {
 	return out, nil
 }
 
-// controllers keeps of a superblock's options those that choose the tree.
+// controllers returns those of a superblock's options that identify the tree.
 func controllers(options string) string {
 	var keep []string
 	for o := range strings.SplitSeq(options, ",") {
@@ -78,25 +78,26 @@ func controllers(options string) string {
 	return strings.Join(keep, ",")
 }
 
-// onlyV2 reports whether version 2 is all the machine has.
+// onlyV2 reports whether the machine has no version 1 tree.
 func onlyV2(trees []Hierarchy) bool {
 	return !slices.ContainsFunc(trees, func(h Hierarchy) bool { return !h.V2 })
 }
 
-// CgroupDir is a lab's directory in every tree; a node has one below it.
+// CgroupDir returns the name of a lab's directory in every tree. Each node has a
+// directory in it.
 func CgroupDir(lab string) string { return "tl-" + lab }
 
 func (c Config) cgroupDir(h Hierarchy) string {
 	return filepath.Join(h.Mount, CgroupDir(c.Lab), c.Name)
 }
 
-// makeCgroups gives the node a directory in every tree. A new cpuset is empty
-// and takes nobody until its parent's CPUs are copied down.
+// makeCgroups creates the node's directory in every tree. A new cpuset accepts no
+// processes until the CPUs and memory nodes of its parent are copied into it.
 func (c Config) makeCgroups(trees []Hierarchy) error {
 	for _, h := range trees {
 		dir := c.cgroupDir(h)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("make cgroup %s: %w", dir, err)
+			return fmt.Errorf("create cgroup %s: %w", dir, err)
 		}
 		for _, d := range []string{filepath.Dir(dir), dir} {
 			if err := prepareCgroup(h, d); err != nil {
@@ -109,8 +110,7 @@ func (c Config) makeCgroups(trees []Hierarchy) error {
 
 func prepareCgroup(h Hierarchy, dir string) error {
 	if h.V2 {
-		// The parent passes its controllers down; on a hybrid machine there
-		// are none.
+		// Enables nothing on a hybrid machine, whose version 2 tree has no controllers.
 		return enableControllers(filepath.Dir(dir))
 	}
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
@@ -135,8 +135,7 @@ func prepareCgroup(h Hierarchy, dir string) error {
 	return nil
 }
 
-// enableControllers lets the children of a version 2 cgroup use every
-// controller it has.
+// enableControllers enables all controllers of a version 2 cgroup for its children.
 func enableControllers(dir string) error {
 	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -163,20 +162,20 @@ func (c Config) joinCgroups(trees []Hierarchy, pid int) error {
 	return nil
 }
 
-// removeCgroups deletes the node's directories and all below them. They must be
-// without processes; one that is gone is no error.
+// removeCgroups deletes the node's directories with all cgroups below them. They must
+// have no processes. Deleting the absent is success.
 func (c Config) removeCgroups(trees []Hierarchy) error {
 	var errs []error
 	for _, h := range trees {
 		dir := c.cgroupDir(h)
 		errs = append(errs, RemoveCgroup(dir))
-		// The lab's own, when this was its last node.
+		// The lab's directory; succeeds only after its last node.
 		_ = unix.Rmdir(filepath.Dir(dir))
 	}
 	return errors.Join(errs...)
 }
 
-// RemoveCgroup deletes a cgroup and all below it, children first.
+// RemoveCgroup deletes a cgroup with all cgroups below it, children first.
 func RemoveCgroup(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -193,7 +192,7 @@ func RemoveCgroup(dir string) error {
 			return err
 		}
 	}
-	// rmdir(2), not unlink: the files in it are the kernel's.
+	// rmdir(2) without deleting files first: the kernel owns them.
 	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove cgroup %s: %w", dir, err)
 	}

@@ -1,12 +1,12 @@
-// Package node runs one node of the lab: a network namespace that is an EC2
-// instance, with processes, mounts, host name, cgroups and a disk of its own, in
-// which containerd, kubelet and kube-proxy run as they do on a machine.
+// Package node runs one node of the lab: the network namespace of an EC2 instance with
+// its own processes, mounts, host name, cgroups and disk, in which containerd, kubelet and
+// kube-proxy run as on a machine.
 //
-// On the machine it makes the cgroups and starts PID 1; inside, InitMain builds
-// the root file system, configures the primary interface as cloud-init does, and
-// keeps the three programs running. It neither creates the network namespace nor
-// plugs interfaces: the embedded VPC does. Only lab/daemon calls it, and
-// cmd/trunkline-lab calls InitMain.
+// On the machine it creates the cgroups and starts PID 1. In the node, InitMain builds the
+// root file system, configures the primary interface as cloud-init does, and keeps the
+// three programs running. lab/daemon creates the network namespace, and the embedded VPC
+// plugs interfaces into it. lab/daemon calls this package, and cmd/trunkline-lab calls
+// InitMain.
 package node
 
 import (
@@ -22,19 +22,19 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// CgroupView is which cgroup hierarchy a node sees.
+// CgroupView is the cgroup version that a node has.
 type CgroupView string
 
-// Cgroup views. On a machine whose cgroups are version 2 there is only V2, in
-// full. On a version 1 machine V2 has no controllers: the kubelet then sets no
-// limits, and what runs is the version 2 code of agents and programs.
+// Cgroup views. A machine with only cgroup version 2 has only V2, with all controllers. On
+// a machine with version 1, V2 has no controllers: the kubelet sets no limits, but
+// programs run their code for version 2.
 const (
 	CgroupV1 CgroupView = "v1"
 	CgroupV2 CgroupView = "v2"
 )
 
-// Config is everything a node is made of. It is written to the node's state
-// directory, where PID 1 reads it.
+// Config is the configuration of a node. It is written to the node's state directory,
+// from which PID 1 reads it.
 type Config struct {
 	Lab      string `json:"lab"`
 	Name     string `json:"name"`     // of the node in its lab: node1
@@ -45,10 +45,9 @@ type Config struct {
 	Kubernetes Kubernetes `json:"kubernetes"`
 	Parts      Parts      `json:"parts"`
 	Cgroup     CgroupView `json:"cgroup"`
-	// FullV2 says that the machine has version 2 only, with its controllers.
-	// Start sets it.
+	// FullV2: the machine has only cgroup version 2, with controllers. Start sets it.
 	FullV2 bool `json:"fullV2,omitempty"`
-	// BootID differs at each boot. Start sets it.
+	// BootID is new at each boot. Start sets it.
 	BootID string `json:"bootID,omitempty"`
 	// PlugTimeout is how long the boot waits for the primary interface; 0 is a minute.
 	PlugTimeout time.Duration `json:"plugTimeout,omitempty"`
@@ -56,7 +55,7 @@ type Config struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// Instance is what cloud-init would learn from the metadata service.
+// Instance is the instance's data that cloud-init reads from the metadata service.
 type Instance struct {
 	ID       vpc.InstanceID `json:"id"`
 	Type     string         `json:"type"`
@@ -69,38 +68,37 @@ type Instance struct {
 	MaxPods  int            `json:"maxPods"`
 }
 
-// Hostname is the instance's private DNS name, which is also the Node's name.
+// Hostname returns the instance's private DNS name, which is also the Node's name.
 func (i Instance) Hostname() string { return vpc.PrivateDNSName(i.Address, i.Region) }
 
-// Kubernetes is what a node is told when it joins.
+// Kubernetes is the cluster's configuration for a node that joins.
 type Kubernetes struct {
 	Server     string     `json:"server"` // URL of the API server inside the VPC
 	ClusterDNS netip.Addr `json:"clusterDNS"`
 	Keys       Keys       `json:"-"` // written below StateDir, not into the config
 }
 
-// Keys are a node's identities, PEM encoded.
+// Keys are a node's keys and certificates, PEM encoded, and its kubeconfigs.
 type Keys struct {
-	CA                []byte // the cluster's authority
+	CA                []byte // certificate of the cluster's CA
 	KubeletCert       []byte // serving certificate for the node's name and address
 	KubeletKey        []byte
 	KubeletKubeconfig []byte // client system:node:<name>
 	ProxyKubeconfig   []byte // client system:kube-proxy
 }
 
-// Parts are the programs a node runs.
+// Parts are the programs of a node.
 type Parts struct {
 	Kube       string `json:"kube"`       // trunkline-kube
 	Lab        string `json:"lab"`        // trunkline-lab
 	Containerd string `json:"containerd"` // directory of containerd and its shim
 	Runc       string `json:"runc"`
-	// CNI is a directory of plugins that the node's image ships in /opt/cni/bin,
-	// as EKS's does. "loopback" must be among them: containerd 1.6 calls it for
-	// every pod.
+	// CNI is a directory of the plugins that the node has in /opt/cni/bin, as with EKS's
+	// node image. It must contain loopback, which containerd 1.6 calls for every pod.
 	CNI        string `json:"cni"`
 	PauseImage string `json:"pauseImage"`
-	// Images is the store whose images a new disk begins with; see
-	// lab/imagestore. Empty begins without.
+	// Images is the image store that is copied to a new disk; see lab/imagestore. Empty
+	// is none.
 	Images string `json:"images,omitempty"`
 }
 
@@ -111,12 +109,13 @@ func (c Config) keysPath() string   { return filepath.Join(c.StateDir, "keys") }
 func (c Config) logPath() string    { return filepath.Join(c.StateDir, "log") }
 func (c Config) bootPath() string   { return filepath.Join(c.StateDir, "boot") }
 
-// disk is a directory that a reboot keeps, as the root volume of an instance.
+// disk returns the path of a directory that survives reboots, as the root volume of an
+// instance does.
 func (c Config) disk(path string) string { return filepath.Join(c.StateDir, "disk", path) }
 
 // Paths inside the node.
 const (
-	labDir     = "/lab"           // programs, configuration and logs of the lab's own
+	labDir     = "/lab"           // the lab's own programs, configuration and logs
 	binDir     = labDir + "/bin"  // on the PATH of every component
 	confDir    = labDir + "/conf" // rendered configuration
 	keysDir    = labDir + "/keys"
@@ -150,12 +149,12 @@ func (c Config) validate() error {
 	}
 	if len(wrong) > 0 {
 		slices.Sort(wrong)
-		return fmt.Errorf("node %s: missing or wrong: %s", c.Name, strings.Join(wrong, ", "))
+		return fmt.Errorf("node %s: missing or invalid: %s", c.Name, strings.Join(wrong, ", "))
 	}
 	return nil
 }
 
-// readConfig reads what save wrote.
+// readConfig reads the file written by save.
 func readConfig(path string) (Config, error) {
 	var c Config
 	b, err := os.ReadFile(path)
@@ -168,7 +167,7 @@ func readConfig(path string) (Config, error) {
 	return c, nil
 }
 
-// save writes the config and the keys where PID 1 finds them.
+// save writes the config and the keys for PID 1.
 func (c Config) save() error {
 	b, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {

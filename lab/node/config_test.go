@@ -28,10 +28,10 @@ func testConfig(t *testing.T) Config {
 	}
 }
 
-func TestAConfigNamesEverythingThatIsMissingAtOnce(t *testing.T) {
+func TestValidationReportsAllInvalidFields(t *testing.T) {
 	c := testConfig(t)
 	if err := c.validate(); err != nil {
-		t.Fatalf("a whole config is refused: %v", err)
+		t.Fatalf("a valid config is refused: %v", err)
 	}
 	c.Instance.Address, c.Parts.Runc, c.Cgroup = netip.MustParseAddr("10.9.0.1"), "runc", "v3"
 	err := c.validate()
@@ -42,7 +42,7 @@ func TestAConfigNamesEverythingThatIsMissingAtOnce(t *testing.T) {
 	}
 }
 
-func TestAConfigSurvivesItsFileWithoutTheKeys(t *testing.T) {
+func TestTheConfigFileHasEverythingExceptTheKeys(t *testing.T) {
 	c := testConfig(t)
 	c.Labels = map[string]string{"a": "b"}
 	c.Kubernetes.Keys = Keys{CA: []byte("ca"), KubeletKey: []byte("secret")}
@@ -57,7 +57,7 @@ func TestAConfigSurvivesItsFileWithoutTheKeys(t *testing.T) {
 	want.Kubernetes.Keys = Keys{}
 	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
-		t.Errorf("config changed on its way (-want +got):\n%s", d)
+		t.Errorf("the config differs after saving and reading (-want +got):\n%s", d)
 	}
 	key := filepath.Join(c.keysPath(), "kubelet.key")
 	if st, err := os.Stat(key); err != nil || st.Mode().Perm() != 0o600 {
@@ -68,7 +68,7 @@ func TestAConfigSurvivesItsFileWithoutTheKeys(t *testing.T) {
 	}
 }
 
-func TestAKubeletIsToldItsInstance(t *testing.T) {
+func TestTheKubeletsConfigurationHasTheInstance(t *testing.T) {
 	c := testConfig(t)
 	c.Labels = map[string]string{"team": "net"}
 	k := c.kubeletConfig(true)
@@ -81,7 +81,7 @@ func TestAKubeletIsToldItsInstance(t *testing.T) {
 		}
 	}
 	if c.kubeletConfig(false)["cgroupsPerQOS"] != false {
-		t.Error("a view without controllers must set no limits")
+		t.Error("without controllers the kubelet must set no limits")
 	}
 	argv := strings.Join(c.kubeletArgv(), " ")
 	for _, want := range []string{
@@ -94,16 +94,16 @@ func TestAKubeletIsToldItsInstance(t *testing.T) {
 	}
 }
 
-func TestKubeProxyLeavesTheMachinesConntrackAlone(t *testing.T) {
+func TestKubeProxyDoesNotSetTheMachinesConntrackSysctls(t *testing.T) {
 	conntrack := testConfig(t).proxyConfig()["conntrack"].(map[string]any)
 	for _, key := range []string{"maxPerCore", "min"} {
 		if conntrack[key] != 0 {
-			t.Errorf("conntrack.%s is %v; a namespace may not set it", key, conntrack[key])
+			t.Errorf("conntrack.%s is %v; it cannot be set from a network namespace", key, conntrack[key])
 		}
 	}
 }
 
-func TestARootHasNothingOfTheMachineThatCanBeWritten(t *testing.T) {
+func TestTheMachinesFilesAreReadOnlyInANode(t *testing.T) {
 	c := testConfig(t)
 	for _, m := range c.mounts(nil) {
 		own := strings.HasPrefix(m.source, c.StateDir) || m.fstype != "" || strings.HasPrefix(m.source, "/dev/")
@@ -113,7 +113,7 @@ func TestARootHasNothingOfTheMachineThatCanBeWritten(t *testing.T) {
 	}
 }
 
-func TestCgroupTreesAreReadFromTheMountTable(t *testing.T) {
+func TestCgroupTreesAreParsedFromMountinfo(t *testing.T) {
 	const table = `25 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
 26 25 0:23 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct
 27 25 0:24 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,release_agent=/lib/systemd/systemd-cgroups-agent,name=systemd
@@ -144,13 +144,13 @@ func TestCgroupTreesAreReadFromTheMountTable(t *testing.T) {
 	}
 }
 
-func TestABundleLosesItsLimitsAndNothingElse(t *testing.T) {
+func TestOnlyLimitsAreRemovedFromABundle(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
 	const spec = `{"ociVersion":"1.0.2","process":{"args":["x"]},"linux":{"resources":{"memory":{"limit":1}},"namespaces":[{"type":"pid"}]}}`
 	if err := os.WriteFile(path, []byte(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // stripping twice is stripping once
+	for range 2 { // the second call must change nothing
 		if err := stripLimits(path); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func TestABundleLosesItsLimitsAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestABundleIsFoundInEveryFormOfTheArgument(t *testing.T) {
+func TestTheBundleIsFoundInEveryFormOfTheArgument(t *testing.T) {
 	for _, args := range [][]string{
 		{"--root", "/r", "create", "--bundle", "/b", "id"}, {"create", "--bundle=/b", "id"}, {"create", "-b", "/b", "id"},
 	} {
@@ -180,7 +180,7 @@ func TestABundleIsFoundInEveryFormOfTheArgument(t *testing.T) {
 	}
 }
 
-func TestMachineIDsDifferByInstanceAndHaveTheRightForm(t *testing.T) {
+func TestMachineIDsAreStableUniqueAndWellFormed(t *testing.T) {
 	a, b := testConfig(t), testConfig(t)
 	b.Instance.ID = "i-0fedcba9876543210"
 	ids := []string{machineID(a), machineID(b)}
@@ -202,7 +202,7 @@ func TestBootIDsAreRandomUUIDs(t *testing.T) {
 	}
 }
 
-func TestPluginsOfTheImageNeverReplaceWhatANetworkInstalled(t *testing.T) {
+func TestPluginsOfTheImageDoNotReplaceInstalledOnes(t *testing.T) {
 	c := testConfig(t)
 	c.Parts.CNI = t.TempDir()
 	for _, name := range []string{"loopback", "portmap"} {
@@ -229,6 +229,6 @@ func TestPluginsOfTheImageNeverReplaceWhatANetworkInstalled(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(c.disk(cniBinDir), "MANIFEST.json")); err == nil {
-		t.Error("a file that is no program was installed")
+		t.Error("a file that is not executable was installed")
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// etc is the node's /etc, by name, but for what is bound from the machine.
+// etc returns the files of the node's /etc that are not bind-mounted from the machine.
 func (c Config) etc() map[string]string {
 	host := c.Instance.Hostname()
 	short, domain, _ := strings.Cut(host, ".")
@@ -25,15 +25,15 @@ func (c Config) etc() map[string]string {
 	}
 }
 
-// machineID is stable for an instance and differs between them, as an image's
-// first boot makes it.
+// machineID returns an ID that is stable for an instance and unique, like the one that
+// systemd creates at the first boot.
 func machineID(c Config) string {
 	id := strings.TrimPrefix(string(c.Instance.ID), "i-") + fmt.Sprintf("%x", c.Instance.MAC[:])
 	id = strings.ToLower(id)
 	return (id + strings.Repeat("0", 32))[:32]
 }
 
-// copied are the machine's files a node has a copy of, where there are any.
+// copied returns the files of the machine's /etc that are copied to a node, if they exist.
 func copied() []string {
 	return []string{"ld.so.cache", "ld.so.conf", "protocols", "services", "localtime", "gai.conf", "ethertypes"}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/trunkline/trunkline/lab/node"
 )
 
-// store makes an image store around the test's own image.
+// store creates an image store with the test's own image.
 func store(t *testing.T) string {
 	t.Helper()
 	c, err := cache.Open(t.TempDir(), t.TempDir(), slog.New(slog.NewTextHandler(t.Output(), nil)))
@@ -37,7 +37,7 @@ func store(t *testing.T) string {
 	return dir
 }
 
-// content is every regular file below dir, with its mode and a hash of its bytes.
+// content lists every regular file below dir with its mode, time and a hash.
 func content(t *testing.T, dir string) string {
 	t.Helper()
 	var out strings.Builder
@@ -69,7 +69,7 @@ func enter(t *testing.T, n *node.Node, script string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func TestANodeThatBeginsWithAStoresImagesRunsThemAndTheStoreStaysAsItWas(t *testing.T) {
+func TestANodeRunsTheImagesOfAStoreWithoutChangingTheStore(t *testing.T) {
 	dir := store(t)
 	before := content(t, dir)
 	stored, err := imagestore.Read(dir)
@@ -95,17 +95,17 @@ func TestANodeThatBeginsWithAStoresImagesRunsThemAndTheStoreStaysAsItWas(t *test
 		return err == nil && p.Status.Phase == corev1.PodRunning, err
 	})
 
-	// What a container does to its files is done to its own.
+	// A container's writes go to its own layer.
 	enter(t, n, `root=/proc/$(pgrep -nx pause)/root; chmod 700 $root/pause; touch $root/pause; echo x > $root/x`)
 	if after := content(t, dir); after != before {
 		t.Errorf("after a container wrote, the store is\n%s\nwas\n%s", after, before)
 	}
-	// Nor does a node that forgets the image, blobs and layers, harm others.
+	// Deleting the image with its blobs and layers in one node does not change the store.
 	if err := c.client.CoreV1().Pods("default").Delete(t.Context(), "host", *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
 	enter(t, n, `for c in $(ctr -n k8s.io tasks ls -q); do ctr -n k8s.io tasks kill -s 9 $c || true; done`)
-	await(t, "blobs and layers are gone from the node", func(context.Context) (bool, error) {
+	await(t, "the node's blobs and layers are deleted", func(context.Context) (bool, error) {
 		out := enter(t, n, `for c in $(ctr -n k8s.io containers ls -q); do ctr -n k8s.io containers rm $c >/dev/null 2>&1 || true; done
 			for i in $(ctr -n k8s.io images ls -q); do ctr -n k8s.io images rm --sync $i >/dev/null; done
 			find /var/lib/containerd/io.containerd.content.v1.content/blobs -type f | wc -l`)
@@ -118,11 +118,11 @@ func TestANodeThatBeginsWithAStoresImagesRunsThemAndTheStoreStaysAsItWas(t *test
 		t.Fatal(err)
 	}
 	if after := content(t, dir); after != before {
-		t.Errorf("after the node is gone, the store is\n%s\nwas\n%s", after, before)
+		t.Errorf("after the node was erased, the store is\n%s\nwas\n%s", after, before)
 	}
 }
 
-func TestANodeWhoseStoreIsGoneBeginsWithoutImages(t *testing.T) {
+func TestANodeBootsWithoutImagesIfTheStoreDoesNotExist(t *testing.T) {
 	c := startControlPlane(t)
 	c.config.Parts.Images = filepath.Join(t.TempDir(), "gone")
 	n := c.boot(t)

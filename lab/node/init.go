@@ -17,23 +17,22 @@ const (
 	exitUsage  = 2
 )
 
-// goFD is the pipe on which the machine says that PID 1 is in its cgroups.
+// goFD is the descriptor of the pipe on which launch signals that PID 1 is in its cgroups.
 const goFD = 3
 
-// InitMain is `trunkline-lab node-init`: PID 1 of a node, and the OCI runtime of
-// nodes without controllers. It returns the exit code. Only this package starts
-// it:
+// InitMain is `trunkline-lab node-init`: PID 1 of a node, and the OCI runtime of nodes
+// without cgroup controllers. It returns the exit code. Only this package starts it:
 //
-//	node-init root CONFIG   build the root file system, then become boot
+//	node-init root CONFIG   build the root file system, then execute node-init boot
 //	node-init boot          configure the node and keep its programs running
-//	node-init runc ARGS…    run runc on a bundle stripped of limits
+//	node-init runc ARGS…    run runc on a bundle without limits
 func InitMain(args []string) int {
 	if len(args) == 0 {
-		fmt.Fprintln(os.Stderr, "node-init: started by the lab as PID 1 of a node; not for people")
+		fmt.Fprintln(os.Stderr, "node-init: an internal command, which the lab starts as PID 1 of a node")
 		return exitUsage
 	}
-	// As systemd: whoever starts a lab may be stricter, a node's files are for
-	// its containers' users too.
+	// As systemd does. With a stricter umask of the user who starts the lab, other users
+	// in containers could not read the node's files.
 	unix.Umask(0o022)
 	var err error
 	switch {
@@ -54,13 +53,13 @@ func InitMain(args []string) int {
 	return exitDone
 }
 
-// enterRoot runs in the new namespaces with the machine's root still around it.
-// It ends by executing the second half inside the node's own root.
+// enterRoot starts in the new namespaces with the machine's root. It builds the node's
+// root, and executes node-init boot in it.
 func enterRoot(configPath string) error {
 	if os.Getpid() != 1 {
-		return errors.New("not PID 1 of a namespace; the lab starts this")
+		return errors.New("must be PID 1 of a PID namespace; only the lab starts this command")
 	}
-	// A cgroup namespace belongs to a thread, and exec keeps the calling one's.
+	// A cgroup namespace belongs to a thread, and exec keeps that of the calling thread.
 	runtime.LockOSThread()
 	c, err := readConfig(configPath)
 	if err != nil {
@@ -74,14 +73,15 @@ func enterRoot(configPath string) error {
 		return err
 	}
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
-		return fmt.Errorf("make cgroup namespace: %w", err)
+		return fmt.Errorf("create the cgroup namespace: %w", err)
 	}
 	if err := c.buildRoot(trees); err != nil {
 		return err
 	}
-	// The executing thread becomes the leader, without the leader's signal.
+	// Exec makes the calling thread the leader, which does not inherit the old leader's
+	// parent-death signal.
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
-		return fmt.Errorf("tie node to its lab: %w", err)
+		return fmt.Errorf("set the parent-death signal: %w", err)
 	}
 	self := binDir + "/trunkline-lab"
 	argv := []string{self, "node-init", "boot"}
@@ -89,13 +89,13 @@ func enterRoot(configPath string) error {
 	return fmt.Errorf("execute %s: %w", self, unix.Exec(self, argv, env))
 }
 
-// awaitGo blocks until the machine has put this process into its cgroups; the
-// end of the pipe without a word means it could not.
+// awaitGo blocks until launch has moved this process into its cgroups. If launch failed,
+// the pipe is closed without data, which is an error.
 func awaitGo() error {
 	f := os.NewFile(goFD, "go")
 	defer f.Close()
-	var word [1]byte
-	if _, err := io.ReadFull(f, word[:]); err != nil {
+	var signal [1]byte
+	if _, err := io.ReadFull(f, signal[:]); err != nil {
 		return fmt.Errorf("wait for cgroups: %w", err)
 	}
 	return nil

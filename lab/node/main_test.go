@@ -13,8 +13,8 @@ import (
 	"github.com/trunkline/trunkline/lab/node"
 )
 
-// TestMain is also PID 1 of the tests' nodes, and, where a test wants a node
-// without Kubernetes, the idle programs in it.
+// TestMain also runs as PID 1 of the tests' nodes, and as the idle programs of nodes
+// without Kubernetes.
 func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); {
 	case len(os.Args) > 1 && os.Args[1] == "node-init":

@@ -25,16 +25,15 @@ import (
 	"github.com/trunkline/trunkline/lab/node/component"
 )
 
-// Node is an instance that runs. The namespace it runs in is the caller's.
+// Node is a running node. The caller owns its network namespace.
 type Node struct {
 	config Config
 	init   *component.Component
 }
 
-// Start boots a node and returns when its PID 1 runs; the programs in it come up
-// on their own. The network namespace must exist; the primary interface may be
-// plugged later. The node dies with this process. One that cannot be started
-// leaves no more than files on its disk.
+// Start boots a node and returns when its PID 1 runs, without waiting for its programs.
+// The network namespace must exist; the primary interface may be plugged later. The node
+// is killed when this process ends. If Start fails, only files on the node's disk remain.
 func Start(c Config, log *slog.Logger) (*Node, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -56,7 +55,7 @@ func Start(c Config, log *slog.Logger) (*Node, error) {
 
 func (c Config) boot(trees []Hierarchy, log *slog.Logger) (*component.Component, error) {
 	if err := c.installImages(); err != nil {
-		log.Warn("begin without images", "node", c.Name, "err", err)
+		log.Warn("cannot copy the image store; boot without images", "node", c.Name, "err", err)
 	}
 	if err := c.prepare(trees); err != nil {
 		return nil, fmt.Errorf("prepare node %s: %w", c.Name, err)
@@ -68,7 +67,7 @@ func (c Config) boot(trees []Hierarchy, log *slog.Logger) (*component.Component,
 	return pid1, nil
 }
 
-// prepare puts on disk what the node boots from.
+// prepare writes the files that the node boots from, and creates its cgroups.
 func (c Config) prepare(trees []Hierarchy) error {
 	for _, d := range []string{c.rootPath(), c.logPath(), c.keysPath(), c.bootPath()} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -87,7 +86,7 @@ func (c Config) prepare(trees []Hierarchy) error {
 		return fmt.Errorf("install the image's CNI plugins: %w", err)
 	}
 	if err := c.writeBaseSpec(); err != nil {
-		return fmt.Errorf("make the containers' base spec: %w", err)
+		return fmt.Errorf("write the containers' base spec: %w", err)
 	}
 	for path, value := range machineSysctls() {
 		if filepath.Base(path) == "boot_id" {
@@ -100,8 +99,7 @@ func (c Config) prepare(trees []Hierarchy) error {
 	return c.makeCgroups(trees)
 }
 
-// makeOnDisk makes a directory of the disk, which everybody in the node may enter,
-// whatever the umask of who starts it.
+// makeOnDisk creates a directory of the disk with mode 0755, also under a stricter umask.
 func (c Config) makeOnDisk(dir string) error {
 	at := c.disk("")
 	if err := os.MkdirAll(at, 0o755); err != nil {
@@ -120,8 +118,9 @@ func (c Config) makeOnDisk(dir string) error {
 	return nil
 }
 
-// installPlugins copies the image's plugins to the disk, unless a boot before did
-// or somebody put another in place. Copies, because a node may overwrite its own.
+// installPlugins copies the image's plugins to the disk. It does not replace existing
+// files, which an earlier boot or a network's installer wrote. It copies rather than
+// links, because programs in a node may overwrite them.
 func (c Config) installPlugins() error {
 	dir := c.disk(cniBinDir)
 	if err := c.makeOnDisk(cniBinDir); err != nil {
@@ -138,7 +137,7 @@ func (c Config) installPlugins() error {
 		}
 		to := filepath.Join(dir, p.Name())
 		if _, err := os.Stat(to); err == nil || st.Mode().Perm()&0o111 == 0 {
-			continue // there, or no program
+			continue // exists, or is not executable
 		}
 		b, err := os.ReadFile(filepath.Join(c.Parts.CNI, p.Name()))
 		if err != nil {
@@ -151,8 +150,8 @@ func (c Config) installPlugins() error {
 	return nil
 }
 
-// installImages gives a new disk the images of the store. A node without them runs
-// all the same and has them imported, so whoever calls may go on.
+// installImages copies the image store to a new disk. After an error the node can boot
+// without images, which are then imported.
 func (c Config) installImages() error {
 	root := c.disk(containerdRoot)
 	if _, err := os.Lstat(root); err == nil || c.Parts.Images == "" {
@@ -164,7 +163,7 @@ func (c Config) installImages() error {
 	return imagestore.Copy(c.Parts.Images, root)
 }
 
-// launch starts PID 1 and lets it go on once it is in its cgroups.
+// launch starts PID 1, moves it into its cgroups, and then signals it to continue.
 func (c Config) launch(trees []Hierarchy, log *slog.Logger) (*component.Component, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -194,7 +193,7 @@ func (c Config) launch(trees []Hierarchy, log *slog.Logger) (*component.Componen
 
 func (c Config) initLog() string { return filepath.Join(c.logPath(), "init.log") }
 
-// newBootID is a random UUID in the kernel's form.
+// newBootID returns a random UUID in the kernel's format.
 func newBootID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -202,33 +201,33 @@ func newBootID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// PID of the node's PID 1 as the machine sees it; 0 when it is down.
+// PID returns the PID of the node's PID 1 in the machine's PID namespace; 0 if the node is
+// down.
 func (n *Node) PID() int { return n.init.PID() }
 
-// BootID is what the node's /proc/sys/kernel/random/boot_id says.
+// BootID returns the content of the node's /proc/sys/kernel/random/boot_id.
 func (n *Node) BootID() string { return n.config.BootID }
 
 // Done is closed when the node is down.
 func (n *Node) Done() <-chan struct{} { return n.init.Done() }
 
-// LastWords are the last lines PID 1 logged, for when it went down by itself.
-func (n *Node) LastWords() string { return component.Tail(n.config.initLog(), 15) }
+// LastLog returns the last lines of PID 1's log, to explain a crash.
+func (n *Node) LastLog() string { return component.Tail(n.config.initLog(), 15) }
 
-// Stop shuts the node down in order and returns when it is gone.
+// Stop shuts the node down in order and returns when it is down.
 func (n *Node) Stop() error {
 	n.init.Stop()
 	return n.config.cleanUp()
 }
 
-// PowerOff cuts the power: every process of the node is killed at once. The disk
-// stays.
+// PowerOff cuts the power: it kills every process of the node. The disk stays.
 func (n *Node) PowerOff() error {
 	n.init.Kill()
 	return n.config.cleanUp()
 }
 
-// cleanUp removes the cgroups. The kernel takes the node's processes with its
-// PID 1, but a cgroup may stay busy for a moment after the last is gone.
+// cleanUp removes the cgroups. The kernel kills the node's processes with its PID 1, but a
+// cgroup may stay busy for a short time after the last one has ended.
 func (c Config) cleanUp() error {
 	trees, err := Hierarchies()
 	if err != nil {
@@ -239,15 +238,16 @@ func (c Config) cleanUp() error {
 	return poll(ctx, func() error { return c.removeCgroups(trees) })
 }
 
-// Erase removes the node's disk, keys and logs. It must be down.
+// Erase removes the node's disk, keys and logs. The node must be down.
 func (c Config) Erase() error { return os.RemoveAll(c.StateDir) }
 
-// AwaitRuntime returns when containerd answers, or why the node went down.
+// AwaitRuntime waits until containerd accepts connections. It returns an error if the node
+// crashes.
 func (n *Node) AwaitRuntime(ctx context.Context) error {
 	return poll(ctx, func() error {
 		select {
 		case <-n.Done():
-			return fatal{fmt.Errorf("node %s went down; its last lines:\n%s", n.config.Name, n.LastWords())}
+			return fatal{fmt.Errorf("node %s crashed; its last log lines:\n%s", n.config.Name, n.LastLog())}
 		default:
 		}
 		// Through /proc, because the socket is in the node's own root.
@@ -259,8 +259,8 @@ func (n *Node) AwaitRuntime(ctx context.Context) error {
 	})
 }
 
-// Import loads an image archive of the machine into the node's containerd, where
-// the kubelet finds it. containerd must run.
+// Import imports an image archive from the machine into the node's containerd, which must
+// be running.
 func (n *Node) Import(ctx context.Context, archive string) error {
 	f, err := os.Open(archive)
 	if err != nil {
@@ -273,7 +273,7 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 	return nil
 }
 
-// Images are those the node's containerd has, which must run.
+// Images returns the images of the node's containerd, which must be running.
 func (n *Node) Images(ctx context.Context) (imagestore.Images, error) {
 	out, err := n.ctr(ctx, nil, "images", "list")
 	if err != nil {
@@ -282,43 +282,42 @@ func (n *Node) Images(ctx context.Context) (imagestore.Images, error) {
 	return imagestore.ParseList(out), nil
 }
 
-// ctr runs containerd's client in the node and returns what it prints.
+// ctr runs containerd's client in the node and returns its output.
 func (n *Node) ctr(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
 	pid := n.PID()
 	if pid == 0 {
-		return "", errors.New("node is down")
+		return "", errors.New("the node is down")
 	}
 	argv := append(EnterArgs(pid), binDir+"/ctr", "--namespace=k8s.io")
 	argv = append(argv, args...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	var out, said bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &stderr
 	cmd.Env = []string{"PATH=" + execPath, component.Mark(n.config.Lab)}
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, bytes.TrimSpace(said.Bytes()))
+		return "", fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return out.String(), nil
 }
 
-// EnterArgs is the command, to be followed by a program and its arguments, that
-// runs it inside the node whose PID 1 is given: in all its namespaces and its
-// root.
+// EnterArgs returns the command line prefix that runs a program in a node: in the root and
+// all namespaces of the node's PID 1.
 func EnterArgs(pid int) []string {
 	return []string{"nsenter", "--target=" + strconv.Itoa(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd", "--"}
 }
 
-// fatal ends a poll.
+// fatal is an error that ends a poll.
 type fatal struct{ error }
 
 func (f fatal) Unwrap() error { return f.error }
 
 const (
 	pollEvery      = 20 * time.Millisecond
-	cleanUpTimeout = 30 * time.Second // for the last processes to leave their cgroups
+	cleanUpTimeout = 30 * time.Second // until the last processes have left their cgroups
 )
 
-// poll calls check until it succeeds, is fatal, or ctx ends; then it returns what
-// check said last.
+// poll calls check until it succeeds, returns a fatal error, or ctx ends. It returns the
+// last error of check.
 func poll(ctx context.Context, check func() error) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(context.Context) (bool, error) {

@@ -38,8 +38,8 @@ var (
 	cpAddress = netip.MustParseAddr("10.0.0.10")
 )
 
-// plug puts an interface of the subnet into a namespace: a veth whose other end
-// is in the router's.
+// plug adds an interface of the subnet to a namespace: a veth whose other end is in the
+// router's namespace.
 func plug(t *testing.T, router, guest *testns.NS, index int, mac vpc.MAC) {
 	t.Helper()
 	name := fmt.Sprintf("port%d", index)
@@ -87,7 +87,7 @@ func ipnet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// image builds an archive around the test's own little program.
+// image builds an image archive with the test's own program.
 func image(t *testing.T, dir string) string {
 	t.Helper()
 	bin := filepath.Join(dir, "pause")
@@ -104,7 +104,7 @@ func image(t *testing.T, dir string) string {
 	return out
 }
 
-// cluster is a control plane and one node on a little router.
+// cluster is a control plane and one node, connected by a router.
 type cluster struct {
 	cp     *controlplane.ControlPlane
 	config node.Config
@@ -173,7 +173,8 @@ func nodeConfig(t *testing.T, cp *controlplane.ControlPlane, netns string) node.
 	return c
 }
 
-// boot starts the node, prints its logs when the test fails, and takes it down.
+// boot starts the node. After the test it stops the node, and prints its logs if the test
+// failed.
 func (c *cluster) boot(t *testing.T) *node.Node {
 	t.Helper()
 	n, err := node.Start(c.config, c.log)
@@ -202,7 +203,7 @@ func tail(s string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// await polls the API until cond holds.
+// await polls cond until it returns true.
 func await(t *testing.T, what string, cond func(context.Context) (bool, error)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -212,7 +213,7 @@ func await(t *testing.T, what string, cond func(context.Context) (bool, error)) 
 	}
 }
 
-// network configures the reference ptp plugin, as a network's installer would.
+// network configures the reference ptp plugin, as the installer of a network does.
 func (c *cluster) network(t *testing.T) {
 	t.Helper()
 	conf := filepath.Join(c.config.StateDir, "disk/etc/cni/net.d")
@@ -273,24 +274,24 @@ func TestANodeRegistersAsAnInstanceAndRunsAHostNetworkPod(t *testing.T) {
 		p, err := c.client.CoreV1().Pods("default").Get(ctx, "host", metav1.GetOptions{})
 		return err == nil && p.Status.Phase == corev1.PodRunning && p.Status.PodIP == "10.0.0.11", err
 	})
-	await(t, "a container sees the node's boot id", func(context.Context) (bool, error) {
+	await(t, "a container has the node's boot ID", func(context.Context) (bool, error) {
 		out, err := exec.Command(node.EnterArgs(n.PID())[0], append(node.EnterArgs(n.PID())[1:],
 			"sh", "-c", "cd /proc/$(pgrep -nx pause)/root && cat proc/sys/kernel/random/boot_id")...).CombinedOutput()
 		if err != nil {
-			return false, fmt.Errorf("read boot id in container: %w: %s", err, out)
+			return false, fmt.Errorf("read the boot ID in the container: %w: %s", err, out)
 		}
 		if got := strings.TrimSpace(string(out)); got != n.BootID() {
-			return false, fmt.Errorf("container sees boot id %q, want %q", got, n.BootID())
+			return false, fmt.Errorf("the container has boot ID %q, want %q", got, n.BootID())
 		}
 		return true, nil
 	})
-	await(t, "its log says hello", func(ctx context.Context) (bool, error) {
+	await(t, "its log contains hello", func(ctx context.Context) (bool, error) {
 		b, err := c.client.CoreV1().Pods("default").GetLogs("host", &corev1.PodLogOptions{}).DoRaw(ctx)
 		return err == nil && strings.Contains(string(b), "hello from the node"), nil
 	})
 }
 
-func TestANodeIsReadyOnceANetworkIsInstalledAndAgainAfterAReboot(t *testing.T) {
+func TestANodeIsReadyAfterANetworkIsInstalledAndAfterAReboot(t *testing.T) {
 	c := startControlPlane(t)
 	n := c.boot(t)
 	if err := n.Import(t.Context(), image(t, t.TempDir())); err != nil {
@@ -321,7 +322,7 @@ func TestANodeIsReadyOnceANetworkIsInstalledAndAgainAfterAReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	n = c.boot(t)
-	await(t, "node says it was rebooted", func(ctx context.Context) (bool, error) {
+	await(t, "the node reports the new boot ID", func(ctx context.Context) (bool, error) {
 		got, err := c.client.CoreV1().Nodes().Get(ctx, host, metav1.GetOptions{})
 		return err == nil && got.Status.NodeInfo.BootID == n.BootID(), nil
 	})
@@ -335,7 +336,7 @@ func TestANodeIsReadyOnceANetworkIsInstalledAndAgainAfterAReboot(t *testing.T) {
 	})
 }
 
-func TestAVersionTwoViewRunsAPod(t *testing.T) {
+func TestANodeWithCgroupVersion2RunsAPod(t *testing.T) {
 	c := startControlPlane(t)
 	c.config.Cgroup = node.CgroupV2
 	n := c.boot(t)

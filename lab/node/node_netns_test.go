@@ -22,10 +22,11 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// patience bounds what a machine with much else to do takes long for.
-const patience = 2 * time.Minute
+// timeout bounds waits, also on a busy machine.
+const timeout = 2 * time.Minute
 
-// idleConfig is a node whose programs idle: this test binary under their names.
+// idleConfig returns a node whose programs are idle: they are this test binary under
+// their names.
 func idleConfig(t *testing.T) (node.Config, *testns.NS) {
 	t.Helper()
 	ns := testns.New(t, "node")
@@ -56,7 +57,7 @@ func idleConfig(t *testing.T) (node.Config, *testns.NS) {
 	return c, ns
 }
 
-// plugIdle gives the namespace the instance's interface, its other end open.
+// plugIdle adds the instance's interface to the namespace: a veth with an unused peer.
 func plugIdle(t *testing.T, ns *testns.NS, c node.Config) {
 	t.Helper()
 	ns.Do(t, func() {
@@ -84,14 +85,14 @@ func bootIdle(t *testing.T, c node.Config) *node.Node {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("init.log:\n%s", n.LastWords())
+			t.Logf("init.log:\n%s", n.LastLog())
 		}
 		if err := n.PowerOff(); err != nil {
 			t.Error(err)
 		}
 	})
-	// Before it has a root of its own, a node sees the machine's processes: other
-	// labs' kube-proxies too.
+	// Before it has its own root, a node sees the machine's processes, also kube-proxies
+	// of other labs.
 	eventually(t, "kube-proxy starts", func() bool {
 		out, err := inside(n, "sh", "-c", "test -e /lab/conf/node.json && pgrep -x kube-proxy")
 		return err == nil && out != ""
@@ -108,7 +109,7 @@ func inside(n *node.Node, argv ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// trees are the machine's cgroups, and whether version 2 is all it has.
+// trees returns the machine's cgroup trees, and whether it has only version 2.
 func trees(t *testing.T) (all []node.Hierarchy, onlyV2 bool) {
 	t.Helper()
 	all, err := node.Hierarchies()
@@ -118,7 +119,7 @@ func trees(t *testing.T) (all []node.Hierarchy, onlyV2 bool) {
 	return all, !slices.ContainsFunc(all, func(h node.Hierarchy) bool { return !h.V2 })
 }
 
-// leftCgroups are the lab's, which should be gone.
+// leftCgroups returns the cgroups of the lab that still exist.
 func leftCgroups(t *testing.T, lab string) (left []string) {
 	t.Helper()
 	all, _ := trees(t)
@@ -133,44 +134,44 @@ func leftCgroups(t *testing.T, lab string) (left []string) {
 
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %s", what, patience)
+			t.Fatalf("%s: did not happen within %s", what, timeout)
 		case <-tick.C:
 		}
 	}
 }
 
-func TestANodeSeesAMachineOfItsOwn(t *testing.T) {
+func TestANodeIsIsolatedLikeAMachine(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)
 	n := bootIdle(t, c)
 	cgroup, root := "cut -d: -f3 /proc/1/cgroup | sort -u", "/"
 	if _, onlyV2 := trees(t); onlyV2 {
-		cgroup, root = "grep ^0: /proc/1/cgroup", "0::/init" // a root that passes controllers down has no processes
+		cgroup, root = "grep ^0: /proc/1/cgroup", "0::/init" // a root with enabled controllers has no processes
 	}
 	for _, tc := range []struct{ name, command, want string }{
 		{"its host name is the private DNS name", "hostname", "ip-10-0-0-11.us-west-2.compute.internal"},
 		{"its resolver is the VPC's", "grep nameserver /etc/resolv.conf", "nameserver 10.0.0.2"},
 		{"it resolves itself", "getent ahostsv4 ip-10-0-0-11 | head -1 | awk '{print $1}'", "10.0.0.11"},
-		{"its boot id is private", "cat /proc/sys/kernel/random/boot_id", n.BootID()},
-		{"a kubelet finds nothing to set", "cat /proc/sys/vm/overcommit_memory /proc/sys/kernel/panic", "1\n10"},
+		{"its boot ID is its own", "cat /proc/sys/kernel/random/boot_id", n.BootID()},
+		{"sysctls have the values that the kubelet wants", "cat /proc/sys/vm/overcommit_memory /proc/sys/kernel/panic", "1\n10"},
 		{"its PID 1 is the lab's", "tr '\\0' ' ' < /proc/1/cmdline", "/lab/bin/trunkline-lab node-init boot"},
 		{"it is at the root of its cgroups", cgroup, root},
 		{"programs are read-only", "touch /usr/x 2>&1 | grep -o 'Read-only file system'", "Read-only file system"},
-		{"the machine's files are not there", "ls -d /home /boot /srv /mnt 2>/dev/null | wc -l", "0"},
+		{"the machine's files are not visible", "ls -d /home /boot /srv /mnt 2>/dev/null | wc -l", "0"},
 		{"the BPF file system is its own", "stat -f -c %T /sys/fs/bpf", "bpf_fs"},
-		{"its devices are links of its namespace", "ls /sys/class/net | tr '\\n' ' '", "eth0 far lo"},
-		{"its primary interface is as DHCP leaves it", "ip -4 -o addr show eth0 | awk '{print $4}'; cat /sys/class/net/eth0/mtu", "10.0.0.11/19\n9001"},
-		{"its way out is the subnet's router", "ip route show default", "default via 10.0.0.1 dev eth0 proto dhcp src 10.0.0.11"},
+		{"sysfs has the links of its namespace", "ls /sys/class/net | tr '\\n' ' '", "eth0 far lo"},
+		{"its primary interface is configured as by DHCP", "ip -4 -o addr show eth0 | awk '{print $4}'; cat /sys/class/net/eth0/mtu", "10.0.0.11/19\n9001"},
+		{"its default route is through the subnet's router", "ip route show default", "default via 10.0.0.1 dev eth0 proto dhcp src 10.0.0.11"},
 		{"mounts are shared inside", "findmnt -n -o PROPAGATION /", "shared"},
 		{"its limits can be set", `cd "$(dirname "$(ls /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/cpu*/cgroup.procs 2>/dev/null | head -1)")" && mkdir x && rmdir x && echo ok`, "ok"},
-		{"its files are for everybody, whoever started it", "stat -c %a / /run /var /opt/cni/bin /var/lib/kubelet /etc/resolv.conf", "755\n755\n755\n755\n755\n644"},
+		{"its files are readable by all users, also under a strict umask", "stat -c %a / /run /var /opt/cni/bin /var/lib/kubelet /etc/resolv.conf", "755\n755\n755\n755\n755\n644"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got, _ := inside(n, "sh", "-c", tc.command); got != tc.want {
@@ -180,16 +181,16 @@ func TestANodeSeesAMachineOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAMountInsideANodeNeverReachesTheMachine(t *testing.T) {
+func TestAMountInANodeDoesNotPropagateToTheMachine(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)
 	n := bootIdle(t, c)
-	name := "tl-pod-of-" + c.Lab // nobody else's: the machine's mounts change all the time
+	name := "tl-pod-of-" + c.Lab // unique, because other programs change the machine's mounts
 	if out, err := inside(n, "sh", "-c", "mkdir -p /var/m /run/netns && mount -t tmpfs "+name+" /var/m && ip netns add "+name); err != nil {
 		t.Fatalf("mount in node: %v: %s", err, out)
 	}
 	if out, err := inside(n, "grep", "-q", name+" /var/m", "/proc/self/mounts"); err != nil {
-		t.Fatalf("the mount is not even inside: %v: %s", err, out)
+		t.Fatalf("the mount does not exist in the node: %v: %s", err, out)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -197,15 +198,15 @@ func TestAMountInsideANodeNeverReachesTheMachine(t *testing.T) {
 	}
 	for line := range strings.Lines(string(mounts)) {
 		if strings.Contains(line, name) || strings.Contains(line, c.StateDir) {
-			t.Errorf("a mount of the node is the machine's: %s", line)
+			t.Errorf("a mount of the node is visible on the machine: %s", line)
 		}
 	}
 	if _, err := os.Stat("/run/netns/" + name); err == nil {
-		t.Error("a pod's namespace has a name on the machine")
+		t.Error("a pod's network namespace is visible on the machine")
 	}
 }
 
-func TestARebootKeepsTheDiskAndNothingElse(t *testing.T) {
+func TestARebootKeepsOnlyTheDisk(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)
 	first := bootIdle(t, c)
@@ -217,25 +218,25 @@ func TestARebootKeepsTheDiskAndNothingElse(t *testing.T) {
 	}
 	second := bootIdle(t, c)
 	if first.BootID() == second.BootID() {
-		t.Error("the boot id is the same after a reboot")
+		t.Error("the boot ID is the same after a reboot")
 	}
 	if out, err := inside(second, "cat", "/var/lib/kept", "/opt/cni/bin/plugin", "/etc/cni/net.d/x"); err != nil {
-		t.Errorf("the disk is gone: %v: %s", err, out)
+		t.Errorf("files on the disk are lost: %v: %s", err, out)
 	}
 	if _, err := inside(second, "test", "-e", "/run/gone"); err == nil {
 		t.Error("/run survived a reboot")
 	}
 }
 
-func TestAPowerCutTakesEveryProcessAndCgroupOfTheNode(t *testing.T) {
+func TestAPowerCutRemovesAllProcessesAndCgroupsOfTheNode(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)
 	n := bootIdle(t, c)
-	long := fmt.Sprintf("sleep 1000.%d", os.Getpid()) // nobody else's
+	long := fmt.Sprintf("sleep 1000.%d", os.Getpid()) // a unique command line
 	if out, err := inside(n, "sh", "-c", "setsid "+long+" >/dev/null 2>&1 & mkdir -p /sys/fs/cgroup/memory/kubepods/pod1"); err != nil {
 		t.Fatalf("start: %v: %s", err, out)
 	}
-	eventually(t, "a process in a session of its own", func() bool {
+	eventually(t, "a process in its own session runs", func() bool {
 		return exec.Command("pgrep", "-f", "^"+long+"$").Run() == nil
 	})
 	if err := n.PowerOff(); err != nil {
@@ -253,7 +254,7 @@ func TestAPowerCutTakesEveryProcessAndCgroupOfTheNode(t *testing.T) {
 }
 
 func TestANodeThatCannotBootLeavesNoCgroup(t *testing.T) {
-	for name, harm := range map[string]func(*node.Config){
+	for name, damage := range map[string]func(*node.Config){
 		"no PID 1":              func(c *node.Config) { c.Parts.Lab += ".absent" },
 		"no network namespace":  func(c *node.Config) { c.NetNS += "-absent" },
 		"no runtime":            func(c *node.Config) { c.Parts.Containerd += ".absent" },
@@ -261,39 +262,39 @@ func TestANodeThatCannotBootLeavesNoCgroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := idleConfig(t)
-			harm(&c)
+			damage(&c)
 			if n, err := node.Start(c, slog.New(slog.DiscardHandler)); err == nil {
 				_ = n.PowerOff()
 				t.Fatal("it booted")
 			}
 			if left := leftCgroups(t, c.Lab); len(left) > 0 {
-				t.Errorf("left over: %v", left)
+				t.Errorf("left behind: %v", left)
 			}
 		})
 	}
 }
 
-func TestAShutdownIsInOrder(t *testing.T) {
+func TestStopShutsTheNodeDownInOrder(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)
 	n := bootIdle(t, c)
 	if err := n.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if n.PID() != 0 || !strings.Contains(n.LastWords(), "node stopping") {
-		t.Errorf("PID 1 is %d and said last:\n%s", n.PID(), n.LastWords())
+	if n.PID() != 0 || !strings.Contains(n.LastLog(), "node stopping") {
+		t.Errorf("PID 1 is %d, its last log lines are:\n%s", n.PID(), n.LastLog())
 	}
 }
 
-func TestPIDOneReapsStrangersAndRestartsWhatDies(t *testing.T) {
+func TestPID1ReapsOrphansAndRestartsItsPrograms(t *testing.T) {
 	c, ns := idleConfig(t)
 	plugIdle(t, ns, c)
 	n := bootIdle(t, c)
-	if _, err := inside(n, "sh", "-c", "for i in 1 2 3 4 5; do (setsid sh -c 'echo $$ >> /tmp/strangers; exit 3' &) ; done"); err != nil {
+	if _, err := inside(n, "sh", "-c", "for i in 1 2 3 4 5; do (setsid sh -c 'echo $$ >> /tmp/orphans; exit 3' &) ; done"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "five strangers have died and none is a zombie", func() bool {
-		out, err := inside(n, "sh", "-c", "for p in $(cat /tmp/strangers); do test -e /proc/$p || echo $p; done | wc -l")
+	eventually(t, "five orphans have ended and none is a zombie", func() bool {
+		out, err := inside(n, "sh", "-c", "for p in $(cat /tmp/orphans); do test -e /proc/$p || echo $p; done | wc -l")
 		return err == nil && out == "5"
 	})
 	old, err := inside(n, "pgrep", "-x", "kubelet")
@@ -307,12 +308,12 @@ func TestPIDOneReapsStrangersAndRestartsWhatDies(t *testing.T) {
 		now, err := inside(n, "pgrep", "-x", "kubelet")
 		return err == nil && now != "" && now != old
 	})
-	if !strings.Contains(n.LastWords(), "component=kubelet") {
-		t.Errorf("the log does not name what died:\n%s", n.LastWords())
+	if !strings.Contains(n.LastLog(), "component=kubelet") {
+		t.Errorf("the log does not name the program that ended:\n%s", n.LastLog())
 	}
 }
 
-func TestANodeWithoutItsInterfaceSaysWhichOneItMisses(t *testing.T) {
+func TestANodeWithoutItsPrimaryInterfaceLogsItsMAC(t *testing.T) {
 	c, _ := idleConfig(t)
 	c.PlugTimeout = 200 * time.Millisecond
 	n, err := node.Start(c, slog.New(slog.DiscardHandler))
@@ -322,15 +323,15 @@ func TestANodeWithoutItsInterfaceSaysWhichOneItMisses(t *testing.T) {
 	defer n.PowerOff()
 	select {
 	case <-n.Done():
-	case <-time.After(patience):
-		t.Fatal("still waiting for an interface that never comes")
+	case <-time.After(timeout):
+		t.Fatal("it still waits for the missing interface")
 	}
-	if !strings.Contains(n.LastWords(), "02:00:00:00:01:02") {
-		t.Errorf("last words %q name no MAC", n.LastWords())
+	if !strings.Contains(n.LastLog(), "02:00:00:00:01:02") {
+		t.Errorf("the last log lines %q do not have the MAC", n.LastLog())
 	}
 }
 
-func TestAVersionTwoViewHasOneTreeAndLimitsWhereTheMachineHasNoOther(t *testing.T) {
+func TestANodeWithCgroupVersion2HasLimitsOnlyIfTheMachineHasNoVersion1(t *testing.T) {
 	c, ns := idleConfig(t)
 	c.Cgroup = node.CgroupV2
 	plugIdle(t, ns, c)
@@ -341,6 +342,6 @@ func TestAVersionTwoViewHasOneTreeAndLimitsWhereTheMachineHasNoOther(t *testing.
 	_, onlyV2 := trees(t) // then it has controllers
 	want := fmt.Sprintf("cgroupsPerQOS: %t", onlyV2)
 	if got, _ := inside(n, "grep", "cgroupsPerQOS", "/lab/conf/kubelet.yaml"); got != want {
-		t.Errorf("kubelet is told %q, want %q", got, want)
+		t.Errorf("the kubelet's configuration has %q, want %q", got, want)
 	}
 }

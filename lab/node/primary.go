@@ -16,7 +16,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Primary is the primary interface of a member of the VPC.
+// Primary is the primary interface of an instance or a host in the VPC.
 type Primary struct {
 	MAC     vpc.MAC
 	Address netip.Addr
@@ -27,10 +27,10 @@ type Primary struct {
 
 const plugTimeout = time.Minute
 
-// ConfigurePrimary sets a primary interface up as DHCP does on EC2: its address
-// with the subnet's length, the VPC's MTU, and a default route by the subnet's
-// router. It acts on the caller's network namespace, waits for the interface to
-// appear and is idempotent.
+// ConfigurePrimary configures a primary interface as DHCP does on EC2: its address with
+// the subnet's prefix length, the VPC's MTU, and a default route through the subnet's
+// router. It acts on the caller's network namespace, waits until the interface is plugged,
+// and is idempotent.
 func ConfigurePrimary(ctx context.Context, p Primary) error {
 	if p.Timeout == 0 {
 		p.Timeout = plugTimeout
@@ -62,7 +62,7 @@ func ConfigurePrimary(ctx context.Context, p Primary) error {
 		Src: p.Address.AsSlice(), Protocol: unix.RTPROT_DHCP, Priority: 0,
 	}
 	if err := netlink.RouteReplace(route); err != nil {
-		return fmt.Errorf("route by %s: %w", route.Gw, err)
+		return fmt.Errorf("add the default route through %s: %w", route.Gw, err)
 	}
 	return loopbackUp()
 }
@@ -78,8 +78,8 @@ func loopbackUp() error {
 	return nil
 }
 
-// awaitLink returns the link with a MAC as soon as there is one. It subscribes
-// first and lists then, so that none is missed.
+// awaitLink waits until a link with this MAC exists. It subscribes before it lists, so
+// that it misses none.
 func awaitLink(ctx context.Context, mac vpc.MAC) (netlink.Link, error) {
 	updates := make(chan netlink.LinkUpdate, 16)
 	watch, stop := context.WithCancel(ctx)
@@ -89,7 +89,7 @@ func awaitLink(ctx context.Context, mac vpc.MAC) (netlink.Link, error) {
 	}
 	defer func() {
 		stop()
-		for range updates { // until the watcher has ended
+		for range updates { // until the subscription has ended
 		}
 	}()
 	links, err := netlink.LinkList()

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper waits for orphans, as PID 1 must, and leaves the children it started to
-// whoever waits for them. It is a component.Starter.
+// reaper reaps orphans, as PID 1 must, except the children it started itself, which the
+// callers of Wait reap. It is a component.Starter.
 type reaper struct {
-	mu       sync.Mutex // held while starting and while reaping, so that neither sees half of the other
+	mu       sync.Mutex // held while starting and while reaping
 	children map[int]bool
 	signals  chan os.Signal
 }
@@ -39,7 +39,7 @@ func (r *reaper) run(stop <-chan struct{}) {
 	}
 }
 
-// Start starts a process that the reaper must leave alone.
+// Start starts a process that the reaper does not reap.
 func (r *reaper) Start(c *exec.Cmd) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,13 +50,13 @@ func (r *reaper) Start(c *exec.Cmd) error {
 	return nil
 }
 
-// Wait waits for a process that Start started.
+// Wait waits for a process started by Start.
 func (r *reaper) Wait(c *exec.Cmd) error {
 	err := c.Wait()
 	r.mu.Lock()
 	delete(r.children, c.Process.Pid)
 	r.mu.Unlock()
-	// A stranger may have died behind it while it was first in line.
+	// waitid reports this child first, so orphans that ended after it are not reaped yet.
 	select {
 	case r.signals <- syscall.SIGCHLD:
 	default:
@@ -64,8 +64,8 @@ func (r *reaper) Wait(c *exec.Cmd) error {
 	return err
 }
 
-// reap takes every dead stranger. It looks before it takes: a dead child of ours
-// belongs to its waiter, who sends for us again.
+// reap reaps all zombies up to the first child of our own, which it must leave to Wait. It
+// therefore identifies a zombie with WNOWAIT before it reaps it. Wait signals run again.
 func (r *reaper) reap() {
 	for {
 		r.mu.Lock()
@@ -85,8 +85,8 @@ func (r *reaper) reap() {
 	}
 }
 
-// siginfoPID reads si_pid: on 64-bit Linux the union of siginfo_t begins after
-// four 32-bit words, with the pid in it. See sigaction(2).
+// siginfoPID returns si_pid: on 64-bit Linux it is the first field of siginfo_t's union,
+// which starts after four 32-bit words. See sigaction(2).
 func siginfoPID(info *unix.Siginfo) int {
 	const union = 16
 	return int(*(*int32)(unsafe.Add(unsafe.Pointer(info), union)))

@@ -19,17 +19,15 @@ const (
 	cniBinDir        = "/opt/cni/bin"
 	cniConfDir       = "/etc/cni/net.d"
 	staticPodDir     = "/etc/kubernetes/manifests"
-	// baseSpec is the OCI spec that every container's begins with.
+	// baseSpec is the OCI spec that every container's spec is derived from.
 	baseSpec = confDir + "/base-runtime-spec.json"
 	// execPath is the PATH of every component: the lab's own programs first.
 	execPath = binDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// containerdConfig is for containerd 1.6 (config version 2). Without
-// CAP_SYS_RESOURCE, which containers' hosts often lack, OOM scores cannot be
-// lowered: the runtime must not insist.
-//
-// Every container starts from baseSpec; see bootIDHook.
+// containerdConfig returns a configuration for containerd 1.6 (config version 2). It
+// restricts OOM score adjustments, because lowering a score needs CAP_SYS_RESOURCE, which
+// the lab does not have when it runs in a container. For base_runtime_spec see bootIDHook.
 func containerdConfig(pause, snapshotter, runc string) string {
 	return fmt.Sprintf(`version = 2
 root = %q
@@ -64,8 +62,8 @@ oom_score = 0
 `, containerdRoot, containerdSocket, pause, cniBinDir, cniConfDir, snapshotter, baseSpec, runc)
 }
 
-// kubeletConfig is a KubeletConfiguration. The node's cgroup namespace makes its
-// subtree the root, so that no cgroupRoot is needed.
+// kubeletConfig returns a KubeletConfiguration. It needs no cgroupRoot, because the node's
+// subtree is the root in its cgroup namespace.
 func (c Config) kubeletConfig(limits bool) map[string]any {
 	k := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -91,8 +89,8 @@ func (c Config) kubeletConfig(limits bool) map[string]any {
 		"failSwapOn":               false,
 		"makeIPTablesUtilChains":   false,
 		"oomScoreAdj":              0,
-		// Several kubelets share the machine: one that fills its disk must
-		// not make all of them evict at the usual percentages.
+		// Several kubelets share the machine's disk: with the default percentages, all of
+		// them would evict when one fills it.
 		"evictionHard":                map[string]string{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"},
 		"imageGCHighThresholdPercent": 100,
 		"serializeImagePulls":         false,
@@ -111,7 +109,8 @@ func (c Config) kubeletConfig(limits bool) map[string]any {
 	return k
 }
 
-// nodeLabels are those AWS's cloud controller puts on a node.
+// nodeLabels returns the labels that AWS's cloud controller sets on a node, and those of
+// the config.
 func (c Config) nodeLabels() string {
 	labels := maps.Clone(c.Labels)
 	if labels == nil {
@@ -141,16 +140,16 @@ func (c Config) kubeletArgv() []string {
 	}
 }
 
-// proxyConfig is a KubeProxyConfiguration. The conntrack sysctls are the
-// machine's: a namespace may not write them, so they are left alone.
+// proxyConfig returns a KubeProxyConfiguration. It does not set conntrack sysctls, which
+// belong to the machine and cannot be written in a network namespace.
 func (c Config) proxyConfig() map[string]any {
 	return map[string]any{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
 		"mode": "nftables", "hostnameOverride": c.Instance.Hostname(),
 		"bindAddress": "0.0.0.0", "healthzBindAddress": "0.0.0.0:10256", "metricsBindAddress": "127.0.0.1:10249",
 		"clientConnection": map[string]any{"kubeconfig": keysDir + "/kube-proxy.conf", "qps": 50, "burst": 100},
-		// As on EKS: no range says which traffic is local, so nothing between
-		// pods and services is masqueraded.
+		// As on EKS: without a cluster CIDR, traffic between pods and services is not
+		// masqueraded.
 		"clusterCIDR": "",
 		"conntrack": map[string]any{
 			"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s",
@@ -161,7 +160,7 @@ func (c Config) proxyConfig() map[string]any {
 	}
 }
 
-// writeConf renders everything the components read into dir.
+// writeConf writes the configuration files of the components to dir.
 func (c Config) writeConf(dir string) error {
 	runc := binDir + "/runc"
 	if !c.limits() {
@@ -207,6 +206,6 @@ func (c Config) writeConf(dir string) error {
 	return nil
 }
 
-// limits reports whether containers can be given limits: not in a version 2 view
-// of a version 1 machine, which has no controllers.
+// limits reports whether containers can have limits. They cannot with cgroup version 2 on
+// a machine with version 1, where version 2 has no controllers.
 func (c Config) limits() bool { return c.Cgroup == CgroupV1 || c.FullV2 }

@@ -18,8 +18,8 @@ type mount struct {
 	fstype         string // empty binds source
 	flags          uintptr
 	data           string
-	optional       bool // a missing source is skipped
-	existing       bool // skipped where the target is missing
+	optional       bool // skipped if the source does not exist
+	existing       bool // skipped if the target does not exist
 }
 
 const (
@@ -27,8 +27,8 @@ const (
 	secure   = unix.MS_NOSUID | unix.MS_NODEV
 )
 
-// mounts lists the node's root on top of an empty tmpfs: the machine's programs
-// read-only, everything else its own.
+// mounts returns the mounts of the node's root on top of an empty tmpfs: the machine's
+// programs, read-only, and the node's own files.
 func (c Config) mounts(trees []Hierarchy) []mount {
 	list := []mount{
 		{source: "/usr", target: "usr", flags: readOnly},
@@ -51,7 +51,7 @@ func (c Config) mounts(trees []Hierarchy) []mount {
 	for _, dev := range []string{"null", "zero", "full", "random", "urandom", "tty", "kmsg", "fuse", "net/tun"} {
 		list = append(list, mount{source: "/dev/" + dev, target: "dev/" + dev, optional: true})
 	}
-	// The disk: what a reboot keeps.
+	// The disk, which survives reboots.
 	for _, dir := range diskDirs() {
 		list = append(list, mount{source: c.disk(dir), target: dir})
 	}
@@ -68,8 +68,8 @@ func (c Config) mounts(trees []Hierarchy) []mount {
 	return append(list, c.cgroupMounts(trees)...)
 }
 
-// diskDirs are the parts of the file system that live on the node's disk. A
-// network plugin installs itself into the last two.
+// diskDirs returns the directories that are on the node's disk. A network plugin installs
+// itself into the last two.
 func diskDirs() []string { return []string{"var", "root", "opt", "etc/cni"} }
 
 func (c Config) programs() map[string]string {
@@ -83,8 +83,8 @@ func (c Config) programs() map[string]string {
 	}
 }
 
-// cgroupMounts shows the node its own subtrees only: the cgroup namespace makes
-// the root of each fresh mount the node's directory.
+// cgroupMounts returns the cgroup mounts. The node sees only its own subtrees, because in
+// its cgroup namespace the root of a new mount is the node's directory.
 func (c Config) cgroupMounts(trees []Hierarchy) []mount {
 	const flags = secure | unix.MS_NOEXEC
 	if c.Cgroup == CgroupV2 {
@@ -101,9 +101,9 @@ func (c Config) cgroupMounts(trees []Hierarchy) []mount {
 	return list
 }
 
-// machineSysctls are the machine's own settings that a kubelet writes, and the
-// boot id; the node gets a private file over each. The kubelet's own values are
-// in it, so that it finds nothing to change.
+// machineSysctls returns the global sysctls that the kubelet sets, with the values it
+// wants, and the boot ID. A file of the node is mounted over each, so that the kubelet
+// changes nothing on the machine.
 func machineSysctls() map[string]string {
 	return map[string]string{
 		"proc/sys/vm/overcommit_memory":      "1\n",
@@ -120,8 +120,8 @@ func sysctlFile(path string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(path, "proc/sys/"), "/", ".")
 }
 
-// buildRoot mounts the node's root at c.rootPath() and makes it this process's
-// root. It must run in a mount namespace of its own.
+// buildRoot mounts the node's root at c.rootPath() and makes it this process's root. It
+// must run in a new mount namespace.
 func (c Config) buildRoot(trees []Hierarchy) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -186,7 +186,7 @@ func (m mount) bind(target string) error {
 	return unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|m.flags, "")
 }
 
-// mountPoint makes what a bind goes over, unless it is there.
+// mountPoint creates the target of a bind mount if it does not exist.
 func mountPoint(target string, dir bool) error {
 	if dir {
 		return os.MkdirAll(target, 0o755)
@@ -204,8 +204,8 @@ func mountPoint(target string, dir bool) error {
 	return f.Close()
 }
 
-// mergedUsr makes /bin, /sbin and /lib* as the machine has them: links into
-// /usr, or directories of their own, bound.
+// mergedUsr creates /bin, /sbin and /lib* as on the machine: either links into /usr or
+// bind-mounted directories.
 func mergedUsr(root string) error {
 	for _, name := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
 		source, target := "/"+name, filepath.Join(root, name)
@@ -233,9 +233,9 @@ func mergedUsr(root string) error {
 	return nil
 }
 
-// pivot makes root the root of the mount namespace and lets go of the old one.
-// The new root is shared, as systemd makes it: pods may ask for bidirectional
-// mounts, which stay inside the node.
+// pivot makes root the root of the mount namespace and unmounts the old one. The new root
+// is shared, as under systemd, for pods with bidirectional mount propagation; such mounts
+// do not leave the node.
 func pivot(root string) error {
 	if err := os.Chdir(root); err != nil {
 		return err
@@ -245,7 +245,7 @@ func pivot(root string) error {
 		return fmt.Errorf("pivot into %s: %w", root, err)
 	}
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("let go of the machine's root: %w", err)
+		return fmt.Errorf("unmount the machine's root: %w", err)
 	}
 	if err := os.Chdir("/"); err != nil {
 		return err

@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// snapshotter is "overlayfs" where the disk can carry one, which a disk that is
-// an overlay itself cannot, else "native", which copies. It must run in a mount
-// namespace of its own.
+// snapshotter returns "overlayfs" if the disk's file system supports overlays, which one
+// that is itself an overlay does not, and otherwise "native", which copies layers. It must
+// run in the node's own mount namespace.
 func (c Config) snapshotter() string {
 	dir := c.disk("overlay-probe")
-	defer func() { _ = os.RemoveAll(dir) }() // what stays goes with the disk
+	defer func() { _ = os.RemoveAll(dir) }() // leftovers are removed with the disk
 	for _, d := range []string{"lower", "upper", "work", "merged"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			return "native"

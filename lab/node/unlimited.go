@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runWithoutLimits is an OCI runtime for a node whose cgroups have no
-// controllers: it takes the limits and the cgroup path out of a bundle that is
-// about to be created, and becomes runc.
+// runWithoutLimits is an OCI runtime for nodes without cgroup controllers. It removes the
+// limits from the bundle of a container that is to be created, and executes runc.
 func runWithoutLimits(args []string) error {
 	if slices.Contains(args, "create") || slices.Contains(args, "run") {
 		if err := stripLimits(filepath.Join(bundle(args), "config.json")); err != nil {
@@ -24,8 +23,8 @@ func runWithoutLimits(args []string) error {
 	return fmt.Errorf("execute %s: %w", runc, unix.Exec(runc, append([]string{runc}, args...), os.Environ()))
 }
 
-// bundle finds the bundle directory in runc's arguments; it defaults to the
-// working directory.
+// bundle returns the bundle directory in runc's arguments; by default the working
+// directory.
 func bundle(args []string) string {
 	for i, a := range args {
 		if v, ok := strings.CutPrefix(a, "--bundle="); ok {

@@ -1,9 +1,9 @@
-// Package component keeps one program of the lab running: it starts it in the
-// network namespace and with the log file it was told, starts it again when it
-// dies (with a growing pause), and ends it when asked.
+// Package component keeps one program of the lab running: it starts the program in a
+// network namespace with a log file, restarts it with back-off when it exits, and stops it
+// on request.
 //
-// It knows nothing of Kubernetes or of nodes. lab/controlplane uses it on the
-// machine, lab/node inside a node.
+// It does not depend on Kubernetes or nodes. lab/controlplane uses it on the machine,
+// lab/node in a node.
 package component
 
 import (
@@ -27,21 +27,21 @@ type Spec struct {
 	Name string   // for logs and errors
 	Argv []string // Argv[0] is a path
 	Env  []string // the whole environment
-	Log  string   // file that takes stdout and stderr, appended to
-	// NetNS is the path of the network namespace to start in; empty stays.
+	Log  string   // file to which stdout and stderr are appended
+	// NetNS is the path of the program's network namespace; empty is the caller's.
 	NetNS string
-	// Grace is how long Stop waits after SIGTERM before it kills.
+	// Grace is how long Stop waits between SIGTERM and SIGKILL.
 	Grace time.Duration
-	// Once leaves the program down when it dies.
+	// Once disables restarts.
 	Once bool
-	// Namespaces are the clone(2) flags of namespaces it gets of its own.
+	// Namespaces are the clone(2) flags of new namespaces for the program.
 	Namespaces uintptr
 	// Files it inherits, from descriptor 3 on; the caller closes them.
 	Files []*os.File
 }
 
-// Starter starts and awaits processes. A PID 1, which also reaps strangers,
-// brings its own; nil means os/exec.
+// Starter starts and waits for processes. A PID 1, which also reaps orphans, needs its
+// own; nil is os/exec.
 type Starter interface {
 	Start(*exec.Cmd) error
 	Wait(*exec.Cmd) error
@@ -52,15 +52,15 @@ type execStarter struct{}
 func (execStarter) Start(c *exec.Cmd) error { return c.Start() }
 func (execStarter) Wait(c *exec.Cmd) error  { return c.Wait() }
 
-// Pauses before a program is started again: doubled each time from the first to
-// the last, and back to the first after it ran for calm.
+// Back-off before a restart: doubled each time from firstPause to lastPause, and reset
+// after the program ran for resetAfter.
 const (
 	firstPause = 250 * time.Millisecond
 	lastPause  = 10 * time.Second
-	calm       = 30 * time.Second
+	resetAfter = 30 * time.Second
 )
 
-// Component is a program being kept running.
+// Component is a program that is kept running.
 type Component struct {
 	spec    Spec
 	log     *slog.Logger
@@ -74,8 +74,8 @@ type Component struct {
 	lastExit error
 }
 
-// Start starts the program and returns when it runs; it fails when it cannot be
-// executed at all. The program dies with this process.
+// Start starts the program and returns when it runs, or an error if it cannot be executed.
+// The program is killed when this process ends.
 func Start(spec Spec, starter Starter, log *slog.Logger) (*Component, error) {
 	if starter == nil {
 		starter = execStarter{}
@@ -92,13 +92,13 @@ func Start(spec Spec, starter Starter, log *slog.Logger) (*Component, error) {
 	return c, nil
 }
 
-// Name is the one in the spec.
+// Name returns the name in the spec.
 func (c *Component) Name() string { return c.spec.Name }
 
-// Log is the path of the program's log.
+// Log returns the path of the program's log.
 func (c *Component) Log() string { return c.spec.Log }
 
-// PID is the process id, or 0 while the program is down.
+// PID returns the process ID; 0 while the program is down.
 func (c *Component) PID() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,25 +108,24 @@ func (c *Component) PID() int {
 	return c.process.Pid
 }
 
-// Restarts counts how often the program was started again, and returns how it
-// ended last.
+// Restarts returns the number of restarts and the last exit status.
 func (c *Component) Restarts() (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.restarts, c.lastExit
 }
 
-// Done is closed when the program is down for good.
+// Done is closed when the program has ended and will not be restarted.
 func (c *Component) Done() <-chan struct{} { return c.done }
 
-// Stop ends the program: SIGTERM, then SIGKILL after the grace. It returns when
-// the program is gone and is idempotent.
+// Stop ends the program with SIGTERM, and with SIGKILL after Grace. It returns when the
+// program has ended. It is idempotent.
 func (c *Component) Stop() {
 	c.cancel()
 	<-c.done
 }
 
-// Kill ends the program at once and leaves it down.
+// Kill ends the program with SIGKILL, without a restart.
 func (c *Component) Kill() {
 	c.cancel()
 	c.mu.Lock()
@@ -137,9 +136,8 @@ func (c *Component) Kill() {
 	<-c.done
 }
 
-// keep owns the program. Its thread stays locked for as long as it lives: the
-// kernel's parent-death signal is sent when the starting thread ends, not the
-// process.
+// keep starts and restarts the program. It keeps its thread locked, because the kernel
+// sends the parent-death signal when the thread that started the program ends.
 func (c *Component) keep(ctx context.Context, started chan<- error) {
 	defer close(c.done)
 	runtime.LockOSThread() // never unlocked: the thread may be in another namespace
@@ -151,7 +149,7 @@ func (c *Component) keep(ctx context.Context, started chan<- error) {
 	}
 	pause := firstPause
 	for first := true; ; first = false {
-		begun := time.Now()
+		start := time.Now()
 		err := c.run(ctx, func(startErr error) {
 			if first {
 				started <- startErr
@@ -164,11 +162,11 @@ func (c *Component) keep(ctx context.Context, started chan<- error) {
 		if ctx.Err() != nil || c.spec.Once {
 			return
 		}
-		if time.Since(begun) > calm {
+		if time.Since(start) > resetAfter {
 			pause = firstPause
 		}
-		c.log.Warn("component ended, starting it again", "component", c.spec.Name, "exit", err, "pause", pause, "log", c.spec.Log)
-		c.note(err)
+		c.log.Warn("component exited, restarting it", "component", c.spec.Name, "exit", err, "pause", pause, "log", c.spec.Log)
+		c.recordExit(err)
 		select {
 		case <-ctx.Done():
 			return
@@ -178,7 +176,7 @@ func (c *Component) keep(ctx context.Context, started chan<- error) {
 	}
 }
 
-// startError is a program that could not even be executed.
+// startError is the error of a program that could not be executed.
 type startError struct{ err error }
 
 func (e *startError) Error() string { return e.err.Error() }
@@ -205,35 +203,35 @@ func (c *Component) run(ctx context.Context, started func(error)) error {
 	defer c.set(nil)
 	started(nil)
 
-	ended := make(chan struct{})
+	exited := make(chan struct{})
 	terminated := make(chan struct{})
 	go func() {
 		defer close(terminated)
-		c.terminate(ctx, cmd.Process, ended)
+		c.terminate(ctx, cmd.Process, exited)
 	}()
 	err = c.starter.Wait(cmd)
-	close(ended)
+	close(exited)
 	<-terminated
 	return err
 }
 
-// terminate ends p when ctx does, unless it ends by itself before.
-func (c *Component) terminate(ctx context.Context, p *os.Process, ended <-chan struct{}) {
+// terminate ends p when ctx ends. It returns when p has exited.
+func (c *Component) terminate(ctx context.Context, p *os.Process, exited <-chan struct{}) {
 	select {
-	case <-ended:
+	case <-exited:
 		return
 	case <-ctx.Done():
 	}
 	if c.spec.Grace > 0 {
 		_ = p.Signal(syscall.SIGTERM)
 		select {
-		case <-ended:
+		case <-exited:
 			return
 		case <-time.After(c.spec.Grace):
 		}
 	}
 	_ = p.Kill()
-	<-ended
+	<-exited
 }
 
 func (c *Component) set(p *os.Process) {
@@ -242,7 +240,7 @@ func (c *Component) set(p *os.Process) {
 	c.process = p
 }
 
-func (c *Component) note(exit error) {
+func (c *Component) recordExit(exit error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.restarts++

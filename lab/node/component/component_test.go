@@ -27,13 +27,13 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	for !cond() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%s: not within a minute", what)
+			t.Fatalf("%s: did not happen within a minute", what)
 		case <-tick.C:
 		}
 	}
 }
 
-func TestAProgramThatDiesIsStartedAgainAndItsLogKept(t *testing.T) {
+func TestAProgramThatExitsIsRestartedAndItsLogKept(t *testing.T) {
 	c, err := Start(shell(t, "echo ran; exit 3"), nil, quiet())
 	if err != nil {
 		t.Fatal(err)
@@ -61,12 +61,12 @@ func TestAProgramThatCannotBeExecutedIsAnError(t *testing.T) {
 	}
 }
 
-func TestStopAsksFirstAndKillsWhatDoesNotListen(t *testing.T) {
-	polite := shell(t, "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.01; done")
-	polite.Grace = 5 * time.Second
-	deaf := shell(t, "trap '' TERM; echo up; while :; do sleep 0.01; done")
-	deaf.Grace = 50 * time.Millisecond
-	for name, spec := range map[string]Spec{"polite": polite, "deaf": deaf} {
+func TestStopSendsSIGTERMAndThenSIGKILL(t *testing.T) {
+	handling := shell(t, "trap 'echo terminated; exit 0' TERM; echo up; while :; do sleep 0.01; done")
+	handling.Grace = 5 * time.Second
+	ignoring := shell(t, "trap '' TERM; echo up; while :; do sleep 0.01; done")
+	ignoring.Grace = 50 * time.Millisecond
+	for name, spec := range map[string]Spec{"handling SIGTERM": handling, "ignoring SIGTERM": ignoring} {
 		c, err := Start(spec, nil, quiet())
 		if err != nil {
 			t.Fatal(err)
@@ -76,18 +76,18 @@ func TestStopAsksFirstAndKillsWhatDoesNotListen(t *testing.T) {
 		c.Stop()
 		c.Stop()
 		if err := syscall.Kill(pid, 0); err == nil {
-			t.Errorf("%s still runs after Stop", name)
+			t.Errorf("%s: still runs after Stop", name)
 		}
 		if n, _ := c.Restarts(); n != 0 || c.PID() != 0 {
-			t.Errorf("%s was started again after Stop", name)
+			t.Errorf("%s: restarted after Stop", name)
 		}
 	}
-	if got := Tail(polite.Log, 1); got != "asked" {
-		t.Errorf("the polite one was not asked: %q", got)
+	if got := Tail(handling.Log, 1); got != "terminated" {
+		t.Errorf("the program did not receive SIGTERM: %q", got)
 	}
 }
 
-func TestAOnceProgramStaysDown(t *testing.T) {
+func TestAProgramWithOnceIsNotRestarted(t *testing.T) {
 	spec := shell(t, "exit 1")
 	spec.Once = true
 	c, err := Start(spec, nil, quiet())
@@ -97,14 +97,14 @@ func TestAOnceProgramStaysDown(t *testing.T) {
 	select {
 	case <-c.Done():
 	case <-time.After(time.Minute):
-		t.Fatal("not done though it ended")
+		t.Fatal("not done a minute after it exited")
 	}
 	if n, _ := c.Restarts(); n != 0 {
-		t.Errorf("started again %d times", n)
+		t.Errorf("restarted %d times", n)
 	}
 }
 
-func TestTailReadsOnlyTheEndOfALongLog(t *testing.T) {
+func TestTailReturnsTheLastLinesOfALongLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := os.WriteFile(path, []byte(strings.Repeat("line\n", 10_000)+"last but one\nlast\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -113,6 +113,6 @@ func TestTailReadsOnlyTheEndOfALongLog(t *testing.T) {
 		t.Errorf("tail is %q", got)
 	}
 	if got := Tail(path+".missing", 2); got != "" {
-		t.Errorf("tail of no log is %q", got)
+		t.Errorf("tail of a missing log is %q", got)
 	}
 }

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// tailBytes is how much of a log Tail looks at.
+// tailBytes is how much of the end of a log Tail reads.
 const tailBytes = 16 << 10
 
-// Tail returns the last n lines of a log, without its newline at the end; "" when
-// there is none.
+// Tail returns the last n lines of a log, without the trailing newline; empty if the log
+// cannot be read.
 func Tail(path string, n int) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package testparts finds the programs that tests of the lab tier run: by flag
-// where one is given, else in the cache, which makes them.
+// Package testparts finds the programs for tests of the lab tier: by flags if given, and
+// otherwise in the cache, which builds them.
 //
 // Only tests import it.
 package testparts
@@ -12,8 +12,8 @@ import (
 	"github.com/trunkline/trunkline/lab/cache"
 )
 
-// Flags are where programs are instead of in the cache. Declare them with
-// Register, in a test's package variable.
+// Flags are the paths of programs that replace those of the cache. Declare them with
+// Register in a package variable of a test.
 type Flags struct {
 	kube, containerd, runc, cni *string
 }
@@ -36,8 +36,8 @@ type Parts struct {
 	CNI        string // directory
 }
 
-// Find returns the programs. Without flags the cache makes what it lacks, which
-// takes minutes the first time.
+// Find returns the programs. Without flags the cache builds missing ones, which takes
+// minutes the first time.
 func (f Flags) Find(t testing.TB) Parts {
 	t.Helper()
 	if *f.kube != "" && *f.containerd != "" && *f.runc != "" && *f.cni != "" {

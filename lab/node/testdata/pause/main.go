@@ -1,5 +1,5 @@
-// Command pause is the sandbox and the workload of this package's tests: it
-// prints its arguments and waits to be told to stop.
+// Command pause is the sandbox and the workload of this package's tests: it prints its
+// arguments and waits for SIGTERM or SIGINT.
 package main
 
 import (
