@@ -22,13 +22,13 @@ const (
 	defaultDeadline = 3 * time.Minute
 	pollEvery       = 50 * time.Millisecond
 	logLines        = 15 // of a failed component's log in the error
-	// tooManyRestarts in the start phase means it will not come up.
+	// tooManyRestarts of a component make the start fail.
 	tooManyRestarts = 3
 )
 
 func loopback() netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, 1}) }
 
-// ControlPlane is a running one.
+// ControlPlane is a running control plane.
 type ControlPlane struct {
 	config      Config
 	credentials *Credentials
@@ -38,10 +38,9 @@ type ControlPlane struct {
 	client      *kubernetes.Clientset
 }
 
-// Start brings a control plane up and returns when pods can be created: the API
-// server is ready and the default ServiceAccount exists. When it cannot, the
-// error carries the last log lines of the component at fault, and nothing is
-// left running.
+// Start starts a control plane and returns when pods can be created: the API server is
+// ready and the default ServiceAccount exists. If it fails, the error has the last log
+// lines of the failed component, and all processes are stopped.
 func Start(ctx context.Context, c Config, log *slog.Logger) (*ControlPlane, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -83,8 +82,8 @@ func (cp *ControlPlane) start(ctx context.Context) (err error) {
 	return cp.awaitServing(ctx)
 }
 
-// writeAdmin writes the kubeconfig of a cluster administrator, for clients on
-// the machine, and opens our own client with it.
+// writeAdmin writes the kubeconfig of a cluster administrator, for clients on the
+// machine, and creates our own client from it.
 func (cp *ControlPlane) writeAdmin() error {
 	admin, err := cp.credentials.CA.Client("trunkline-lab-admin", "system:masters")
 	if err != nil {
@@ -106,8 +105,8 @@ func (cp *ControlPlane) writeAdmin() error {
 	return err
 }
 
-// launch starts the four programs. The store's socket comes first; the others
-// start together and wait for one another.
+// launch starts the four programs: first etcd, and once its socket accepts connections the
+// others, which retry until the programs they depend on are up.
 func (cp *ControlPlane) launch(ctx context.Context) error {
 	p := paths{cp.config.StateDir}
 	if err := cp.run("etcd", etcdArgv(cp.config)); err != nil {
@@ -150,40 +149,41 @@ func (cp *ControlPlane) run(name string, argv []string) error {
 	return nil
 }
 
-// Kubeconfig is the path of the administrator's kubeconfig; its server is the
+// Kubeconfig returns the path of the administrator's kubeconfig, whose server is the
 // forwarder on 127.0.0.1.
 func (cp *ControlPlane) Kubeconfig() string {
 	return filepath.Join(cp.config.StateDir, "admin.kubeconfig")
 }
 
-// URL is the API server as clients on the machine reach it.
+// URL returns the API server's URL for clients on the machine.
 func (cp *ControlPlane) URL() string { return cp.forward.url() }
 
-// Server is the API server as instances of the VPC reach it.
+// Server returns the API server's URL for instances of the VPC.
 func (cp *ControlPlane) Server() string { return cp.config.Server() }
 
-// Credentials sign the certificates of nodes.
+// Credentials returns the keys that sign the certificates of nodes.
 func (cp *ControlPlane) Credentials() *Credentials { return cp.credentials }
 
-// Client is an administrator's client.
+// Client returns a client with administrator rights.
 func (cp *ControlPlane) Client() *kubernetes.Clientset { return cp.client }
 
-// JWKS returns the key set that verifies service-account tokens, as the API
-// server publishes it, for whoever federates with the cluster.
+// JWKS returns the JSON Web Key Set of the service-account token issuer, as the API server
+// publishes it for federation.
 func (cp *ControlPlane) JWKS(ctx context.Context) ([]byte, error) {
 	b, err := cp.client.RESTClient().Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read key set of the token issuer: %w", err)
+		return nil, fmt.Errorf("read the key set of the token issuer: %w", err)
 	}
 	return b, nil
 }
 
-// Stop ends everything, last started first, and is idempotent. The files stay.
+// Stop stops all programs, in reverse order of their start. It is idempotent and keeps the
+// files.
 func (cp *ControlPlane) Stop() {
 	for len(cp.components) > 0 {
 		last := len(cp.components) - 1
 		if cp.components[last].Name() == "etcd" {
-			cp.components[last].Kill() // it holds nothing worth a shutdown
+			cp.components[last].Kill() // its data is discarded with the lab
 		} else {
 			cp.components[last].Stop()
 		}
@@ -194,20 +194,20 @@ func (cp *ControlPlane) Stop() {
 	}
 }
 
-// failed returns what a component that keeps dying says, or nil.
+// failed returns an error if a component keeps exiting, with its last log lines.
 func (cp *ControlPlane) failed() error {
 	for _, c := range cp.components {
 		if n, exit := c.Restarts(); n >= tooManyRestarts {
-			return fmt.Errorf("%s ended %d times (%w); its last lines:\n%s",
+			return fmt.Errorf("%s exited %d times (%w); its last log lines:\n%s",
 				c.Name(), n, exit, component.Tail(c.Log(), logLines))
 		}
 	}
 	return nil
 }
 
-// poll tries check until it succeeds, ctx ends, or a component keeps dying. The
-// error tells what blamed said last.
-func (cp *ControlPlane) poll(ctx context.Context, blamed string, check func() error) error {
+// poll calls check until it succeeds, ctx ends, or a component keeps exiting. After a
+// timeout the error has the last log lines of the named component.
+func (cp *ControlPlane) poll(ctx context.Context, name string, check func() error) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, pollEvery, true, func(context.Context) (bool, error) {
 		if last = check(); last == nil {
@@ -216,15 +216,15 @@ func (cp *ControlPlane) poll(ctx context.Context, blamed string, check func() er
 		return false, cp.failed()
 	})
 	if wait.Interrupted(err) {
-		return cp.blame(context.Cause(ctx), last, blamed)
+		return cp.timeoutError(context.Cause(ctx), last, name)
 	}
 	return err
 }
 
-func (cp *ControlPlane) blame(cause, last error, name string) error {
+func (cp *ControlPlane) timeoutError(cause, last error, name string) error {
 	if errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	log := paths{cp.config.StateDir}.log(name)
-	return fmt.Errorf("%s: %w: %w; its last lines:\n%s", name, cause, last, component.Tail(log, logLines))
+	return fmt.Errorf("%s: %w: %w; its last log lines:\n%s", name, cause, last, component.Tail(log, logLines))
 }

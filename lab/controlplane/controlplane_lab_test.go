@@ -20,7 +20,7 @@ import (
 
 var flags = testparts.Register()
 
-// inNamespace makes a namespace whose loopback holds address.
+// inNamespace creates a namespace with address on its loopback device.
 func inNamespace(t *testing.T, address netip.Addr) *testns.NS {
 	t.Helper()
 	ns := testns.New(t, "cp")
@@ -71,18 +71,18 @@ func TestAControlPlaneServesThroughTheForwarderAndPublishesItsTokenKeys(t *testi
 	}
 	audit, err := os.ReadFile(paths{c.StateDir}.auditLog())
 	if err != nil || !bytes.Contains(audit, []byte(`"trunkline-lab-admin"`)) {
-		t.Errorf("audit log names no administrator: %v", err)
+		t.Errorf("the audit log has no request of the administrator: %v", err)
 	}
 }
 
-func TestAControlPlaneThatCannotStartSaysWhichComponentAndItsLastWords(t *testing.T) {
+func TestTheErrorOfAFailedStartHasTheComponentAndItsLastLogLines(t *testing.T) {
 	c := testConfig(t)
 	c.Issuer = "https://issuer with a space"
 	_, err := Start(t.Context(), c, slog.New(slog.DiscardHandler))
 	if err == nil {
-		t.Fatal("started with a broken issuer")
+		t.Fatal("started with an invalid issuer")
 	}
-	for _, want := range []string{"kube-apiserver ended", "service-account-issuer"} {
+	for _, want := range []string{"kube-apiserver exited", "service-account-issuer"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q lacks %q", err, want)
 		}

@@ -35,7 +35,7 @@ func certificate(t *testing.T, b []byte) *x509.Certificate {
 	return cert
 }
 
-func TestTheAPIServersCertificateIsGoodFromEverySide(t *testing.T) {
+func TestTheAPIServersCertificateIsValidForAllOfItsNames(t *testing.T) {
 	c := unitConfig(t)
 	creds, err := newCredentials()
 	if err != nil {
@@ -57,14 +57,14 @@ func TestTheAPIServersCertificateIsGoodFromEverySide(t *testing.T) {
 		}
 	}
 	if _, err := cert.Verify(x509.VerifyOptions{DNSName: "10.0.0.11", Roots: roots}); err == nil {
-		t.Error("the certificate is good for an address that is not the API server's")
+		t.Error("the certificate is valid for an address that is not the API server's")
 	}
 	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err == nil {
 		t.Error("the server's certificate can be used as a client's")
 	}
 }
 
-func TestEveryKeyOnDiskIsForRootOnly(t *testing.T) {
+func TestEveryKeyOnDiskIsReadableByRootOnly(t *testing.T) {
 	c := unitConfig(t)
 	creds, err := newCredentials()
 	if err != nil {
@@ -84,7 +84,7 @@ func TestEveryKeyOnDiskIsForRootOnly(t *testing.T) {
 	}
 }
 
-func TestANodesKeysAreItsOwnIdentity(t *testing.T) {
+func TestANodesKeysHaveTheNodesIdentity(t *testing.T) {
 	creds, err := newCredentials()
 	if err != nil {
 		t.Fatal(err)
@@ -99,17 +99,17 @@ func TestANodesKeysAreItsOwnIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	if conf.Host != "https://10.0.0.10:443" {
-		t.Errorf("kubelet is sent to %s", conf.Host)
+		t.Errorf("the kubelet's server is %s", conf.Host)
 	}
 	client := certificate(t, conf.CertData)
 	if client.Subject.CommonName != "system:node:ip-10-0-0-11.us-west-2.compute.internal" || !slices.Equal(client.Subject.Organization, []string{"system:nodes"}) {
-		t.Errorf("kubelet is %s in %v", client.Subject.CommonName, client.Subject.Organization)
+		t.Errorf("the kubelet's user is %s in groups %v", client.Subject.CommonName, client.Subject.Organization)
 	}
 	if _, err := tls.X509KeyPair(conf.CertData, conf.KeyData); err != nil {
-		t.Errorf("kubelet's key does not fit: %v", err)
+		t.Errorf("the kubelet's client key does not match its certificate: %v", err)
 	}
 	if _, err := tls.X509KeyPair(keys.KubeletCert, keys.KubeletKey); err != nil {
-		t.Errorf("kubelet's serving key does not fit: %v", err)
+		t.Errorf("the kubelet's serving key does not match its certificate: %v", err)
 	}
 	proxy, err := clientcmd.RESTConfigFromKubeConfig(keys.ProxyKubeconfig)
 	if err != nil || certificate(t, proxy.CertData).Subject.CommonName != "system:kube-proxy" {
@@ -117,7 +117,7 @@ func TestANodesKeysAreItsOwnIdentity(t *testing.T) {
 	}
 }
 
-func TestAFrontProxyCannotCallAsAUser(t *testing.T) {
+func TestTheFrontProxysCertificateIsNotAUsers(t *testing.T) {
 	creds, err := newCredentials()
 	if err != nil {
 		t.Fatal(err)
@@ -129,11 +129,11 @@ func TestAFrontProxyCannotCallAsAUser(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(creds.CA.CertPEM())
 	if _, err := certificate(t, pair.Cert).Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err == nil {
-		t.Error("the clients' authority accepts the front proxy")
+		t.Error("the clients' CA verifies the front proxy's certificate")
 	}
 }
 
-func TestTheAPIServerIsToldWhatTheLabPromises(t *testing.T) {
+func TestTheAPIServersFlags(t *testing.T) {
 	argv := apiserverArgv(unitConfig(t))
 	for _, want := range []string{
 		"--enable-aggregator-routing=true", "--advertise-address=10.0.0.10", "--endpoint-reconciler-type=lease",
@@ -150,10 +150,10 @@ func TestTheAPIServerIsToldWhatTheLabPromises(t *testing.T) {
 	}
 }
 
-func TestAConfigNamesEverythingThatIsWrong(t *testing.T) {
+func TestValidationReportsAllInvalidFields(t *testing.T) {
 	c := unitConfig(t)
 	if err := c.validate(); err != nil {
-		t.Fatalf("a whole config is refused: %v", err)
+		t.Fatalf("a valid config is refused: %v", err)
 	}
 	c.Address, c.Issuer = netip.Addr{}, "http://x"
 	err := c.validate()

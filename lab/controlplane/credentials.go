@@ -11,8 +11,8 @@ var auditPolicy []byte
 
 const frontProxyName = "trunkline-lab-front-proxy"
 
-// Credentials are the keys of a cluster: the authority that signs everybody, and
-// the service-account key.
+// Credentials are the keys of a cluster: its CA, the front proxy's CA and the key of
+// service-account tokens.
 type Credentials struct {
 	CA         *Authority
 	frontProxy *Authority
@@ -30,21 +30,21 @@ func newCredentials() (*Credentials, error) {
 	}
 	s, err := newSigner()
 	if err != nil {
-		return nil, fmt.Errorf("make service-account key: %w", err)
+		return nil, fmt.Errorf("create the service-account key: %w", err)
 	}
 	return &Credentials{CA: ca, frontProxy: front, signer: s}, nil
 }
 
-// NodeKeys are the identities of one node, PEM and kubeconfig encoded.
+// NodeKeys are the certificates and keys of a node, PEM encoded, and its kubeconfigs.
 type NodeKeys struct {
-	CA                []byte // the cluster's authority
+	CA                []byte // certificate of the cluster's CA
 	KubeletCert       []byte // serving certificate for the node's name and address
 	KubeletKey        []byte
 	KubeletKubeconfig []byte // client system:node:<name> in system:nodes
 	ProxyKubeconfig   []byte // client system:kube-proxy, as upstream's RBAC grants
 }
 
-// NodeKeys signs everything a node needs to join.
+// NodeKeys creates the keys and certificates with which a node joins.
 func (cp *ControlPlane) NodeKeys(nodeName string, address netip.Addr) (NodeKeys, error) {
 	ca := cp.credentials.CA
 	user := "system:node:" + nodeName
@@ -68,7 +68,7 @@ func (cp *ControlPlane) NodeKeys(nodeName string, address netip.Addr) (NodeKeys,
 	return keys, err
 }
 
-// write puts everything the four programs read into the state directory.
+// write writes the files that the four programs read to the state directory.
 func (c *Credentials) write(cfg Config) error {
 	p := paths{cfg.StateDir}
 	saPub, err := c.signer.publicPEM()
@@ -136,7 +136,7 @@ func (c *Credentials) addKubeconfigs(cfg Config, files map[string][]byte) error 
 		if err != nil {
 			return err
 		}
-		// They share the API server's namespace and go over its loopback.
+		// They run in the API server's network namespace and use its loopback.
 		conf, err := Kubeconfig(name, "https://"+netip.AddrPortFrom(loopback(), SecurePort).String(), c.CA.pem, pair)
 		if err != nil {
 			return err

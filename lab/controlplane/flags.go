@@ -1,6 +1,6 @@
 package controlplane
 
-// option is one command line option; an empty value renders "--name" alone.
+// option is one command line flag; with an empty value it is rendered as "--name".
 type option struct{ name, value string }
 
 func render(program string, component string, flags []option) []string {
@@ -15,8 +15,8 @@ func render(program string, component string, flags []option) []string {
 	return argv
 }
 
-// etcdArgv starts a store that is fast and forgets nothing while the machine
-// runs: no fsync, short election.
+// etcdArgv returns etcd's command line: without fsync, because the lab's data need not
+// survive the machine, and with a short election timeout.
 func etcdArgv(c Config) []string {
 	p := paths{c.StateDir}
 	return render(c.Kube, "etcd", []option{
@@ -49,20 +49,20 @@ func apiserverArgv(c Config) []string {
 		{"service-cluster-ip-range", c.ServiceCIDR.String()},
 		{"etcd-servers", p.etcdClient()},
 		{"storage-media-type", "application/vnd.kubernetes.protobuf"},
-		// Who may come, and as whom.
+		// Authentication and authorization.
 		{"client-ca-file", p.pki("ca.crt")},
 		{"tls-cert-file", p.pki("apiserver.crt")},
 		{"tls-private-key-file", p.pki("apiserver.key")},
 		{"anonymous-auth", "false"},
 		{"authorization-mode", "Node,RBAC"},
 		{"enable-admission-plugins", "NodeRestriction"},
-		// Service-account tokens, verifiable from outside.
+		// Service-account tokens, which STS verifies by the issuer.
 		{"service-account-issuer", c.Issuer},
 		{"service-account-key-file", p.pki("sa.pub")},
 		{"service-account-signing-key-file", p.pki("sa.key")},
 		{"api-audiences", "https://kubernetes.default.svc"},
-		// Out to nodes, and to pods that serve webhooks and aggregated APIs.
-		// Without kube-proxy here, services are reached by their endpoints.
+		// Connections to kubelets, and to pods that serve webhooks and aggregated APIs.
+		// The namespace has no kube-proxy, so Services are resolved to endpoints.
 		{"enable-aggregator-routing", "true"},
 		{"kubelet-client-certificate", p.pki("apiserver-kubelet.crt")},
 		{"kubelet-client-key", p.pki("apiserver-kubelet.key")},
@@ -75,7 +75,7 @@ func apiserverArgv(c Config) []string {
 		{"requestheader-extra-headers-prefix", "X-Remote-Extra-"},
 		{"requestheader-group-headers", "X-Remote-Group"},
 		{"requestheader-username-headers", "X-Remote-User"},
-		// Privileged pods are what a network agent is.
+		// The network agent's init container is privileged.
 		{"allow-privileged", "true"},
 		{"audit-policy-file", p.auditPolicy()},
 		{"audit-log-path", p.auditLog()},
@@ -92,8 +92,8 @@ func controllersArgv(c Config) []string {
 		{"kubeconfig", p.conf("controller-manager")},
 		{"authentication-kubeconfig", p.conf("controller-manager")},
 		{"authorization-kubeconfig", p.conf("controller-manager")},
-		// They start beside the API server, so its published client authority may
-		// not be there yet; nobody but the namespace itself reaches them.
+		// It starts at the same time as the API server, so the published client CA may
+		// not exist yet. Only processes in the namespace can connect to it.
 		{"bind-address", "127.0.0.1"},
 		{"authentication-tolerate-lookup-failure", "true"},
 		{"client-ca-file", p.pki("ca.crt")},
@@ -102,11 +102,11 @@ func controllersArgv(c Config) []string {
 		{"cluster-signing-key-file", p.pki("ca.key")},
 		{"service-account-private-key-file", p.pki("sa.key")},
 		{"use-service-account-credentials", "true"},
-		// As EKS: addresses of pods are not the controller manager's to give.
+		// As on EKS, the network plugin allocates pods' addresses.
 		{"allocate-node-cidrs", "false"},
 		{"service-cluster-ip-range", c.ServiceCIDR.String()},
-		// One replica: no lease to wait for. Without these rates the default
-		// ServiceAccount appears only after eight seconds.
+		// One replica needs no leader election. With the default rate limits the default
+		// ServiceAccount is created only after eight seconds.
 		{"leader-elect", "false"},
 		{"kube-api-qps", "500"},
 		{"kube-api-burst", "1000"},
@@ -121,8 +121,8 @@ func schedulerArgv(c Config) []string {
 		{"kubeconfig", p.conf("scheduler")},
 		{"authentication-kubeconfig", p.conf("scheduler")},
 		{"authorization-kubeconfig", p.conf("scheduler")},
-		// They start beside the API server, so its published client authority may
-		// not be there yet; nobody but the namespace itself reaches them.
+		// It starts at the same time as the API server, so the published client CA may
+		// not exist yet. Only processes in the namespace can connect to it.
 		{"bind-address", "127.0.0.1"},
 		{"authentication-tolerate-lookup-failure", "true"},
 		{"leader-elect", "false"},

@@ -15,11 +15,11 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
-// dialTimeout for one connection into the namespace, whose server is local.
+// dialTimeout bounds one dial to the API server.
 const dialTimeout = 5 * time.Second
 
-// forwarder carries connections from 127.0.0.1 of the machine to an address that
-// only a network namespace can reach.
+// forwarder forwards connections from 127.0.0.1 of the machine to an address that is
+// reachable only in a network namespace.
 type forwarder struct {
 	listener net.Listener
 	netns    string
@@ -27,13 +27,13 @@ type forwarder struct {
 	log      *slog.Logger
 	cancel   context.CancelFunc // ends accepting and dialling
 
-	mu    sync.Mutex
-	open  map[net.Conn]struct{}
-	ended bool
-	wg    sync.WaitGroup
+	mu     sync.Mutex
+	open   map[net.Conn]struct{}
+	closed bool
+	wg     sync.WaitGroup
 }
 
-// newForwarder listens on 127.0.0.1:port, or on a free port when it is 0.
+// newForwarder listens on 127.0.0.1:port; port 0 is any free one.
 func newForwarder(port int, netns string, target netip.AddrPort, log *slog.Logger) (*forwarder, error) {
 	l, err := net.Listen("tcp4", net.JoinHostPort(loopback().String(), strconv.Itoa(port)))
 	if err != nil {
@@ -49,11 +49,11 @@ func forward(l net.Listener, netns string, target netip.AddrPort, log *slog.Logg
 	return f
 }
 
-// url is where a client on the machine finds the API server.
+// url returns the API server's URL for clients on the machine.
 func (f *forwarder) url() string { return "https://" + f.listener.Addr().String() }
 
-// accept carries every connection until the listener is closed. Whatever else
-// fails, such as a lack of descriptors, passes.
+// accept forwards connections until the listener is closed. Other errors, such as a lack
+// of descriptors, are temporary and retried.
 func (f *forwarder) accept(ctx context.Context) {
 	for {
 		in, err := f.listener.Accept()
@@ -61,7 +61,7 @@ func (f *forwarder) accept(ctx context.Context) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err == nil:
-			f.wg.Go(func() { f.carry(ctx, in) })
+			f.wg.Go(func() { f.serve(ctx, in) })
 			continue
 		}
 		f.log.Warn("accept for the API server", "err", err)
@@ -73,7 +73,7 @@ func (f *forwarder) accept(ctx context.Context) {
 	}
 }
 
-func (f *forwarder) carry(ctx context.Context, in net.Conn) {
+func (f *forwarder) serve(ctx context.Context, in net.Conn) {
 	defer in.Close()
 	out, err := f.dial(ctx)
 	if err != nil {
@@ -102,9 +102,9 @@ func (f *forwarder) dial(ctx context.Context) (out net.Conn, err error) {
 	return out, err
 }
 
-// pipe copies until src ends, then tells dst that no more will come.
+// pipe copies from src to dst until src ends, and then closes dst for writing.
 func pipe(dst, src net.Conn) {
-	_, _ = io.Copy(dst, src) // either end may vanish; there is nobody to tell
+	_, _ = io.Copy(dst, src) // an error means that an end has disconnected
 	if half, ok := dst.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
@@ -113,7 +113,7 @@ func pipe(dst, src net.Conn) {
 func (f *forwarder) track(conns ...net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.ended {
+	if f.closed {
 		return false
 	}
 	for _, c := range conns {
@@ -130,12 +130,12 @@ func (f *forwarder) untrack(conns ...net.Conn) {
 	}
 }
 
-// close ends every connection and waits for them.
+// close closes all connections and waits until they are done.
 func (f *forwarder) close() {
 	_ = f.listener.Close()
 	f.cancel()
 	f.mu.Lock()
-	f.ended = true
+	f.closed = true
 	for c := range f.open {
 		_ = c.Close()
 	}

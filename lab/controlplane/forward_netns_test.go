@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// scarce is a listener of a process that is out of descriptors for a while.
-type scarce struct {
+// failingListener is a listener whose first calls of Accept fail for lack of descriptors.
+type failingListener struct {
 	net.Listener
-	refusals atomic.Int32
+	failures atomic.Int32
 }
 
-func (l *scarce) Accept() (net.Conn, error) {
-	if l.refusals.Add(-1) >= 0 {
+func (l *failingListener) Accept() (net.Conn, error) {
+	if l.failures.Add(-1) >= 0 {
 		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
 	}
 	return l.Listener.Accept()
@@ -37,7 +37,7 @@ func listenOnLoopback(t *testing.T) net.Listener {
 	return l
 }
 
-func TestTheForwarderOutlivesALackOfDescriptorsAndEndsItsConnectionsWithItself(t *testing.T) {
+func TestTheForwarderSurvivesALackOfDescriptorsAndClosesItsConnections(t *testing.T) {
 	server := listenOnLoopback(t)
 	go func() {
 		for {
@@ -48,8 +48,8 @@ func TestTheForwarderOutlivesALackOfDescriptorsAndEndsItsConnectionsWithItself(t
 			go func() { defer conn.Close(); _, _ = io.Copy(conn, conn) }()
 		}
 	}()
-	front := &scarce{Listener: listenOnLoopback(t)}
-	front.refusals.Store(2)
+	front := &failingListener{Listener: listenOnLoopback(t)}
+	front.failures.Store(2)
 	f := forward(front, "/proc/self/ns/net", netip.MustParseAddrPort(server.Addr().String()), slog.New(slog.DiscardHandler))
 	conn, err := net.Dial("tcp", front.Addr().String())
 	if err != nil {
@@ -64,11 +64,11 @@ func TestTheForwarderOutlivesALackOfDescriptorsAndEndsItsConnectionsWithItself(t
 		_, err = io.ReadFull(conn, got)
 	}
 	if err != nil || string(got) != "echo" {
-		t.Fatalf("through the forwarder came %q, %v", got, err)
+		t.Fatalf("read %q through the forwarder, %v", got, err)
 	}
 	f.close()
 	f.close()
 	if n, err := conn.Read(got); n != 0 || errors.Is(err, syscall.ETIMEDOUT) || err == nil {
-		t.Errorf("the connection outlived its forwarder: %d, %v", n, err)
+		t.Errorf("the connection is still open after close: %d, %v", n, err)
 	}
 }

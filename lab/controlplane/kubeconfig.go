@@ -7,8 +7,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Kubeconfig renders a kubeconfig with one cluster, user and context, all called
-// name, with everything embedded. caPEM is the cluster's authority.
+// Kubeconfig returns a kubeconfig with one cluster, user and context, all with this name,
+// and with embedded certificates. caPEM is the certificate of the cluster's CA.
 func Kubeconfig(name, server string, caPEM []byte, user KeyPair) ([]byte, error) {
 	b64 := base64.StdEncoding.EncodeToString
 	out, err := yaml.Marshal(map[string]any{

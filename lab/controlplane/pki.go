@@ -18,11 +18,11 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
-// lifetime of every certificate: longer than any lab lives.
+// lifetime of every certificate, longer than that of a lab.
 const lifetime = 365 * 24 * time.Hour
 
-// Authority signs the lab's certificates. Each authority trusts for one thing:
-// clients and servers of the API, or the front proxy.
+// Authority is a CA of the lab: that of the API's clients and servers, or that of the
+// front proxy.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -34,11 +34,11 @@ type KeyPair struct {
 	Cert, Key []byte
 }
 
-// NewAuthority makes a self-signed authority with an ECDSA P-256 key.
+// NewAuthority creates a self-signed CA with an ECDSA P-256 key.
 func NewAuthority(name string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make key of %s: %w", name, err)
+		return nil, fmt.Errorf("create the key of %s: %w", name, err)
 	}
 	tmpl := template(pkix.Name{CommonName: name})
 	tmpl.IsCA, tmpl.BasicConstraintsValid = true, true
@@ -49,12 +49,12 @@ func NewAuthority(name string) (*Authority, error) {
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("read back %s: %w", name, err)
+		return nil, fmt.Errorf("parse the certificate of %s: %w", name, err)
 	}
 	return &Authority{cert: cert, key: key, pem: encodeCert(der)}, nil
 }
 
-// CertPEM returns the authority's own certificate.
+// CertPEM returns the CA's own certificate.
 func (a *Authority) CertPEM() []byte { return a.pem }
 
 // Client signs a certificate for a Kubernetes user: user is the common name,
@@ -81,7 +81,7 @@ func (a *Authority) Server(name string, dns []string, addresses []netip.Addr) (K
 func (a *Authority) sign(tmpl *x509.Certificate) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return KeyPair{}, fmt.Errorf("make key of %s: %w", tmpl.Subject.CommonName, err)
+		return KeyPair{}, fmt.Errorf("create the key of %s: %w", tmpl.Subject.CommonName, err)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
 	if err != nil {
@@ -96,8 +96,8 @@ func template(name pkix.Name) *x509.Certificate {
 	now := time.Now()
 	return &x509.Certificate{
 		SerialNumber: serial, Subject: name,
-		// An hour back: a clock that is set right after the start must not
-		// make every certificate "not yet valid".
+		// An hour in the past, so that certificates stay valid when the clock is set back
+		// after the start.
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime),
 	}
 }
