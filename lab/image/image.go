@@ -1,8 +1,8 @@
-// Package image makes the container images the lab's nodes run: archives around
-// one static binary each, with nothing else in them. The same files make the
-// same bytes, and an archive is kept in the cache under their key.
+// Package image builds the container images of the lab's nodes: archives with one or two
+// static binaries each. Builds are reproducible: the same files give the same bytes. An
+// archive is stored in the cache under a key derived from its content.
 //
-// It touches the files it is given and the directory it fills. lab/cli calls it.
+// It reads the given files and writes to the given directory. lab/cli calls it.
 package image
 
 import (
@@ -28,13 +28,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Recipe is what an image consists of.
+// Recipe is the content and configuration of an image.
 type Recipe struct {
-	// Files by their absolute path in the image; the value is where to read them.
+	// Files maps absolute paths in the image to source files.
 	Files map[string]string
 	// Links are symbolic links: path in the image to target.
 	Links map[string]string
-	// Dirs are empty directories anyone may write to.
+	// Dirs are empty, world-writable directories.
 	Dirs       []string
 	Entrypoint []string
 	Cmd        []string
@@ -44,14 +44,14 @@ type Recipe struct {
 	Labels map[string]string
 }
 
-// entry is one header of the layer, in the order of its path.
+// entry is one file, directory or link of the layer.
 type entry struct {
 	header tar.Header
 	from   string // file to read; empty for directories and links
 }
 
-// Write makes a docker archive at path that holds the image under every
-// reference, such as "trunkline.dev/pause:dev".
+// Write writes a docker archive to path that has the image under every reference, such as
+// "trunkline.dev/pause:dev".
 func (r Recipe) Write(path string, refs ...string) error {
 	img, err := r.image()
 	if err != nil {
@@ -75,12 +75,12 @@ func (r Recipe) Write(path string, refs ...string) error {
 	return errors.Join(writeSorted(f, byRef), f.Close())
 }
 
-// writeSorted is tarball.MultiRefWrite with the references of the manifest in
-// order: the library lists them as a map gives them.
+// writeSorted is tarball.MultiRefWrite with the references in the manifest sorted. The
+// library writes them in the random order of a map.
 func writeSorted(w io.Writer, byRef map[name.Reference]v1.Image) error {
 	pr, pw := io.Pipe()
 	go func() { pw.CloseWithError(tarball.MultiRefWrite(byRef, pw)) }()
-	defer pr.Close() // ends the writer, should we stop early
+	defer pr.Close() // ends the writer after an error
 	in, out := tar.NewReader(pr), tar.NewWriter(w)
 	for {
 		h, err := in.Next()
@@ -123,8 +123,8 @@ func (r Recipe) image() (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Uncompressed: the archive never leaves the machine, and inflating it on
-	// every node costs more than reading it.
+	// Uncompressed: the archive stays on the machine, and decompressing it on every node
+	// costs more than reading it.
 	img, err := mutate.AppendLayers(empty.Image, static.NewLayer(layer, types.DockerUncompressedLayer))
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func (r Recipe) image() (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// layer is the tar of the image's files.
+// layer returns the tar archive of the image's files.
 func (r Recipe) layer() ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -155,7 +155,7 @@ func (r Recipe) layer() ([]byte, error) {
 	return out.Bytes(), w.Close()
 }
 
-// entries lists everything, parents before children.
+// entries returns all entries, parents before children.
 func (r Recipe) entries() []entry {
 	byName := map[string]entry{}
 	add := func(at string, e entry) {
@@ -210,5 +210,5 @@ func (e entry) write(w *tar.Writer) error {
 	return err
 }
 
-// epoch is the time of everything in an image: the same input, the same bytes.
+// epoch is the time of all files in an image, so that builds are reproducible.
 func epoch() time.Time { return time.Unix(0, 0).UTC() }

@@ -32,7 +32,7 @@ func sample(t *testing.T) Recipe {
 	}
 }
 
-func TestAnArchiveHoldsTheFilesUnderEveryReference(t *testing.T) {
+func TestAnArchiveHasTheImageUnderEveryReference(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "image.tar")
 	refs := []string{"trunkline.dev/x:1", "trunkline.dev/x:dev"}
 	if err := sample(t).Write(path, refs...); err != nil {
@@ -94,7 +94,7 @@ func listing(t *testing.T, r io.Reader) []string {
 	}
 }
 
-func TestTheSameFilesMakeTheSameBytes(t *testing.T) {
+func TestBuildsAreReproducible(t *testing.T) {
 	dir, r := t.TempDir(), sample(t)
 	var first []byte
 	for _, file := range []string{"a", "b", "c"} {
@@ -110,12 +110,12 @@ func TestTheSameFilesMakeTheSameBytes(t *testing.T) {
 			first = got
 		}
 		if !bytes.Equal(first, got) {
-			t.Fatal("two runs made different archives")
+			t.Fatal("two builds gave different archives")
 		}
 	}
 }
 
-func TestAWrongReferenceIsNamed(t *testing.T) {
+func TestAnInvalidReferenceIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.tar")
 	if err := sample(t).Write(path, "Trunkline:dev"); err == nil || !strings.Contains(err.Error(), `"Trunkline:dev"`) {
 		t.Errorf("Write = %v", err)
@@ -125,7 +125,7 @@ func TestAWrongReferenceIsNamed(t *testing.T) {
 	}
 }
 
-func TestTheLabsImagesAreMadeOnceAndCarryTheirVersion(t *testing.T) {
+func TestTheLabsImagesAreBuiltOnceAndTaggedWithTheirVersion(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
 	if err := os.WriteFile(program, []byte("x"), 0o755); err != nil {
@@ -148,20 +148,20 @@ func TestTheLabsImagesAreMadeOnceAndCarryTheirVersion(t *testing.T) {
 	}
 	second, err := ForLab(t.Context(), failing{store}, set)
 	if err != nil {
-		t.Fatalf("the second time something was made: %v", err)
+		t.Fatalf("an image was built again: %v", err)
 	}
 	if diff := cmp.Diff(first, second); diff != "" {
-		t.Errorf("the second time it differs:\n%s", diff)
+		t.Errorf("the second result differs:\n%s", diff)
 	}
 	set.Keys[cache.Product], set.Version = "new", "dev-new"
 	if _, err := ForLab(t.Context(), failing{store}, set); err == nil {
-		t.Error("another build of the product made no new image")
+		t.Error("no new image for another build of the product")
 	}
 }
 
-// failing is a store that makes nothing new.
+// failing is a store that fails instead of building.
 type failing struct{ Store }
 
 func (f failing) Derive(ctx context.Context, name, key string, _ func(string) error) (string, error) {
-	return f.Store.Derive(ctx, name, key, func(string) error { return errors.New("made anew") })
+	return f.Store.Derive(ctx, name, key, func(string) error { return errors.New("not in the store") })
 }

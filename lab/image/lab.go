@@ -13,23 +13,23 @@ import (
 	"github.com/trunkline/trunkline/lab/workload"
 )
 
-// registry is the host part of our images' names. Nothing is ever pulled from
-// it: nodes have the images before they need them.
+// registry is the host part of our images' names. No image is pulled from it, because
+// nodes have the images before pods use them.
 const registry = "trunkline.dev/"
 
-// latest is a tag every image of ours also has, for people who type.
+// latest is an additional tag of every image, for use on the command line.
 const latest = "dev"
 
-// archiveName is the file of an archive in its directory of the cache.
+// archiveName is the file name of an archive in its directory of the cache.
 const archiveName = "image.tar"
 
-// Archive is an image on disk and the references it holds.
+// Archive is an image archive with its references.
 type Archive struct {
 	Path string   `json:"path"`
 	Refs []string `json:"refs"`
 }
 
-// Lab is every image of the lab.
+// Lab holds the images of the lab.
 type Lab struct {
 	Trunkline Archive // /trunkline and /trunkline-cni
 	Workload  Archive
@@ -37,23 +37,23 @@ type Lab struct {
 	Pause     Archive
 }
 
-// All returns the archives, the sandbox image first: no pod starts without it.
+// All returns the archives. The sandbox image is first, because every pod needs it.
 func (l Lab) All() []Archive { return []Archive{l.Pause, l.Trunkline, l.CoreDNS, l.Workload} }
 
-// Store keeps what is made once; *cache.Cache is one.
+// Store stores build results by key; *cache.Cache implements it.
 type Store interface {
 	Derive(ctx context.Context, name, key string, fn func(dir string) error) (string, error)
 }
 
-// ForLab makes the lab's images around a set of programs. Each carries two
-// references: its version, by which manifests name it so that a new build is a
-// new rollout, and "dev".
+// ForLab builds the lab's images from a set of programs. Each has two references: one with
+// its version, which manifests use so that a new build is a new roll-out, and one with the
+// tag "dev".
 func ForLab(ctx context.Context, store Store, set cache.Set) (Lab, error) {
 	var out Lab
 	programs := set.Keys[cache.Programs]
 	for _, want := range []struct {
 		name    string
-		from    string // key of what is inside
+		from    string // key of its programs
 		version string
 		recipe  Recipe
 		into    *Archive
@@ -79,11 +79,12 @@ func ForLab(ctx context.Context, store Store, set cache.Set) (Lab, error) {
 	return out, nil
 }
 
-// key hashes a recipe by what its files were built from, not where they lie.
+// key hashes a recipe. Instead of the paths of its files it uses from, the key of the
+// programs.
 func (r Recipe) key(from string, refs []string) (string, error) {
 	r.Files = nil
 	text, err := json.Marshal(struct {
-		Format int // raise it when the layout of archives changes
+		Format int // increment when the layout of archives changes
 		From   string
 		Refs   []string
 		Recipe Recipe
@@ -122,10 +123,10 @@ func coreDNSRecipe(set cache.Set) Recipe {
 	return Recipe{Files: map[string]string{"/coredns": set.CoreDNS}, Entrypoint: []string{"/coredns"}}
 }
 
-// pauseRecipe runs as nobody, as upstream's pause does.
+// pauseRecipe returns an image that runs as an unprivileged user, as upstream's pause does.
 func pauseRecipe(set cache.Set) Recipe {
 	return Recipe{Files: map[string]string{"/pause": set.Pause}, Entrypoint: []string{"/pause"}, User: "65535:65535"}
 }
 
-// architecture names the machine's processor as image configurations do.
+// architecture returns the machine's architecture in the form of image configurations.
 func architecture() string { return runtime.GOARCH }

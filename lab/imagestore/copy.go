@@ -13,28 +13,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Copy makes a containerd root at to, which must not exist, out of the store in
-// dir. What containerd writes once and never again, blobs and unpacked layers, is
-// shared with the store by hard links where the file system can, for containers
-// write to layers of their own above; all else is copied. It is there whole or
-// not at all.
+// Copy creates a containerd root at to, which must not exist, from the store in dir. Blobs
+// and unpacked layers, which containerd never changes, are hard-linked if the file system
+// allows it; containers write to layers of their own. All other files are copied. After an
+// error to does not exist.
 func Copy(dir, to string) (err error) {
-	from, half := filepath.Join(dir, rootDir), to+".new"
-	if err := os.RemoveAll(half); err != nil { // of one that was ended half-way
+	from, tmp := filepath.Join(dir, rootDir), to+".new"
+	if err := os.RemoveAll(tmp); err != nil { // of an interrupted copy
 		return err
 	}
-	if err := copyTree(from, half); err != nil {
-		return errors.Join(fmt.Errorf("copy image store: %w", err), os.RemoveAll(half))
+	if err := copyTree(from, tmp); err != nil {
+		return errors.Join(fmt.Errorf("copy image store: %w", err), os.RemoveAll(tmp))
 	}
-	return os.Rename(half, to)
+	return os.Rename(tmp, to)
 }
 
 func copyTree(from, to string) error {
-	type made struct {
+	type dir struct {
 		path string
 		info fs.FileInfo
 	}
-	var dirs []made
+	var dirs []dir
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -49,7 +48,7 @@ func copyTree(from, to string) error {
 		}
 		target := filepath.Join(to, rel)
 		if d.IsDir() {
-			dirs = append(dirs, made{target, info})
+			dirs = append(dirs, dir{target, info})
 			return os.Mkdir(target, 0o700)
 		}
 		return copyFile(path, target, info, immutable(rel))
@@ -57,18 +56,17 @@ func copyTree(from, to string) error {
 	if err != nil {
 		return err
 	}
-	// Children first: what is put into a directory changes its time.
+	// After their content, which changes their times, and children first.
 	for i := len(dirs) - 1; i >= 0; i-- {
-		if err := like(dirs[i].path, dirs[i].info); err != nil {
+		if err := setAttributes(dirs[i].path, dirs[i].info); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// immutable reports whether containerd never writes again to a file of its root:
-// a blob is renamed into place under its digest, a snapshot is complete when its
-// image is imported.
+// immutable reports whether containerd never changes a file of its root: a blob is renamed
+// to its digest when it is complete, and a snapshot is complete when its image is imported.
 func immutable(rel string) bool {
 	parts := strings.Split(rel, string(filepath.Separator))
 	if len(parts) < 3 {
@@ -87,7 +85,7 @@ func copyFile(from, to string, info fs.FileInfo, share bool) error {
 		}
 		return os.Symlink(target, to)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%s is %s: an image store has no such files", from, info.Mode().Type())
+		return fmt.Errorf("%s has type %s, which an image store must not contain", from, info.Mode().Type())
 	case share:
 		err := os.Link(from, to)
 		if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EMLINK) && !errors.Is(err, unix.EPERM) {
@@ -97,7 +95,7 @@ func copyFile(from, to string, info fs.FileInfo, share bool) error {
 	if err := copyBytes(from, to); err != nil {
 		return err
 	}
-	return like(to, info)
+	return setAttributes(to, info)
 }
 
 func copyBytes(from, to string) error {
@@ -114,8 +112,8 @@ func copyBytes(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// like gives path the owner, mode and time of another, whatever the umask.
-func like(path string, info fs.FileInfo) error {
+// setAttributes sets the owner, mode and time of path to those of info.
+func setAttributes(path string, info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		if err := os.Lchown(path, int(st.Uid), int(st.Gid)); err != nil {
 			return err

@@ -1,10 +1,10 @@
-// Package imagestore imports a lab's images once, into a containerd root that the
-// cache keeps, and gives each node a copy to begin with: layers already unpacked,
-// so that a node has its images when its containerd starts.
+// Package imagestore imports a lab's images once, into a containerd root in the cache, and
+// copies it to each new node: layers are already unpacked, so a node has its images when
+// its containerd starts.
 //
-// It runs containerd and ctr out of the cache, in a mount namespace of their own,
-// while it makes a store, and touches the directories it is given. lab/cli has
-// stores made, lab/node copies them, lab/daemon reads what is in one.
+// While it creates a store, it runs containerd and ctr from the cache in a mount namespace
+// of their own. It writes only to the given directories. lab/cli creates stores, lab/node
+// copies them, lab/daemon reads their list of images.
 package imagestore
 
 import (
@@ -25,17 +25,17 @@ import (
 	"time"
 )
 
-// Images are references and the digests of what they name, "sha256:…".
+// Images maps image references to digests ("sha256:…").
 type Images map[string]string
 
-// Recipe is what a store is made of.
+// Recipe is the content of a store.
 type Recipe struct {
 	Containerd string   // directory of containerd and ctr
-	Runtime    string   // what containerd was made from: its artifact's key
-	Archives   []string // of images, each in a directory named by its content
+	Runtime    string   // key of containerd's artifact
+	Archives   []string // image archives, each in a directory named by its content
 }
 
-// Cache keeps what is made once; *cache.Cache is one.
+// Cache stores build results by key; *cache.Cache implements it.
 type Cache interface {
 	Derive(ctx context.Context, name, key string, fn func(dir string) error) (string, error)
 }
@@ -45,18 +45,18 @@ const (
 
 	rootDir    = "containerd"  // below a store: the root of a containerd
 	imagesFile = "images.json" // below a store: its Images
-	workDir    = "work"        // socket, log and configuration, while it is made
-	// socket is found from below workDir, for a cache may lie deeper than the
-	// address of a socket is long.
+	workDir    = "work"        // socket, log and configuration, while the store is created
+	// socket is relative to the working directory workDir, because the path of the cache
+	// may exceed the maximum length of a socket address.
 	socket = "/proc/self/cwd/containerd.sock"
 
 	startTimeout = 30 * time.Second
 	pollEvery    = 20 * time.Millisecond
 )
 
-// Make returns the directory of the recipe's store, made if the cache lacks it. It
-// is as large as its images twice over, and every build of the product needs
-// another: the cache drops the old ones.
+// Make returns the directory of the recipe's store, which it creates if it is not in the
+// cache. A store is twice as large as its images, and every build of the product has
+// another one; the cache removes old ones.
 func (r Recipe) Make(ctx context.Context, c Cache) (string, error) {
 	key, err := r.key()
 	if err != nil {
@@ -65,7 +65,7 @@ func (r Recipe) Make(ctx context.Context, c Cache) (string, error) {
 	return c.Derive(ctx, artifact, key, func(dir string) error { return r.fill(ctx, dir) })
 }
 
-// key hashes all that decides what is in a store. An archive is told by the name
+// key hashes what determines the content of a store. An archive is identified by the name
 // of its directory, which the cache derives from its content.
 func (r Recipe) key() (string, error) {
 	archives := make([]string, 0, len(r.Archives))
@@ -73,7 +73,7 @@ func (r Recipe) key() (string, error) {
 		archives = append(archives, filepath.Base(filepath.Dir(path)))
 	}
 	text, err := json.Marshal(struct {
-		Format   int // raise it when the layout of stores changes
+		Format   int // increment when the layout of stores changes
 		Runtime  string
 		Archives []string
 	}{1, r.Runtime, archives})
@@ -84,14 +84,14 @@ func (r Recipe) key() (string, error) {
 	return hex.EncodeToString(sum[:])[:16], nil
 }
 
-// fill imports the archives by a containerd that has dir for itself.
+// fill imports the archives into dir with a containerd of its own.
 func (r Recipe) fill(ctx context.Context, dir string) (err error) {
 	work := filepath.Join(dir, workDir)
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	// A containerd dies with the thread that started it.
+	// containerd has a parent-death signal: it ends with the thread that started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	stop, err := r.start(ctx, dir, work)
@@ -101,7 +101,7 @@ func (r Recipe) fill(ctx context.Context, dir string) (err error) {
 	images, err := r.importAll(ctx, work)
 	err = errors.Join(err, stop())
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // the rest only tells that all was killed
+		return context.Cause(ctx) // the other errors follow from the cancellation
 	}
 	if err != nil {
 		return err
@@ -113,14 +113,14 @@ func (r Recipe) fill(ctx context.Context, dir string) (err error) {
 	return os.WriteFile(filepath.Join(dir, imagesFile), text, 0o644)
 }
 
-// start starts containerd and returns when it answers; stop ends it in order, so
-// that its databases are whole.
+// start starts containerd and returns when it accepts connections. stop shuts it down in
+// order, so that its databases are consistent.
 func (r Recipe) start(ctx context.Context, dir, work string) (stop func() error, err error) {
 	config := fmt.Sprintf(`version = 2
 root = %q
 state = "/proc/self/cwd/state"
 oom_score = 0
-disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"] # the latter makes /opt/containerd
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"] # the latter creates /opt/containerd
 
 [grpc]
   address = %q
@@ -128,40 +128,41 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"
 	if err := os.WriteFile(filepath.Join(work, "containerd.toml"), []byte(config), 0o600); err != nil {
 		return nil, err
 	}
-	var said bytes.Buffer
-	// The directories it makes are the roots of containers, whose users may be any.
+	var output bytes.Buffer
+	// The directories that containerd creates are the roots of containers and must be
+	// readable by all users.
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", `umask 022 && exec "$0" --config containerd.toml`,
 		filepath.Join(r.Containerd, "containerd"))
-	cmd.Dir, cmd.Stdout, cmd.Stderr = work, &said, &said
+	cmd.Dir, cmd.Stdout, cmd.Stderr = work, &output, &output
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	// What it mounts, to unpack, is nobody else's to see, nor to take away.
+	// It mounts snapshots to unpack layers; these mounts must not be visible outside.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start containerd: %w", err)
 	}
-	serving, ended := context.WithCancelCause(ctx)
-	gone := make(chan struct{})
+	serving, cancel := context.WithCancelCause(ctx)
+	exited := make(chan struct{})
 	go func() {
-		defer close(gone)
-		_ = cmd.Wait() // its state tells
-		ended(fmt.Errorf("it ended: %s", cmd.ProcessState))
+		defer close(exited)
+		_ = cmd.Wait() // the result is in ProcessState
+		cancel(fmt.Errorf("it exited: %s", cmd.ProcessState))
 	}()
 	if err := awaitSocket(serving, cmd.Process.Pid); err != nil {
-		_ = cmd.Process.Kill() // it may be gone
-		<-gone
-		return nil, fmt.Errorf("start containerd: %w; it said:\n%s", err, lastLines(said.String(), 10))
+		_ = cmd.Process.Kill() // fails if it has exited
+		<-exited
+		return nil, fmt.Errorf("start containerd: %w; its last output:\n%s", err, lastLines(output.String(), 10))
 	}
 	return func() error {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may be gone
-		<-gone
+		_ = cmd.Process.Signal(syscall.SIGTERM) // fails if it has exited
+		<-exited
 		if !cmd.ProcessState.Success() {
-			return fmt.Errorf("stop containerd: %s; it said:\n%s", cmd.ProcessState, lastLines(said.String(), 10))
+			return fmt.Errorf("stop containerd: %s; its last output:\n%s", cmd.ProcessState, lastLines(output.String(), 10))
 		}
 		return nil
 	}, nil
 }
 
-// awaitSocket returns when the containerd with this pid answers.
+// awaitSocket waits until the containerd with this PID accepts connections.
 func awaitSocket(ctx context.Context, pid int) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -189,7 +190,7 @@ func (r Recipe) importAll(ctx context.Context, work string) (Images, error) {
 	}
 	listing, err := r.ctr(ctx, work, "images", "list")
 	if err != nil {
-		return nil, fmt.Errorf("list what was imported: %w", err)
+		return nil, fmt.Errorf("list the imported images: %w", err)
 	}
 	return ParseList(listing), nil
 }
@@ -197,16 +198,16 @@ func (r Recipe) importAll(ctx context.Context, work string) (Images, error) {
 func (r Recipe) ctr(ctx context.Context, work string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(r.Containerd, "ctr"),
 		append([]string{"--address", socket, "--namespace=k8s.io"}, args...)...)
-	var out, said bytes.Buffer
-	cmd.Dir, cmd.Stdout, cmd.Stderr = work, &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Dir, cmd.Stdout, cmd.Stderr = work, &out, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, bytes.TrimSpace(said.Bytes()))
+		return "", fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return out.String(), nil
 }
 
-// ParseList reads what `ctr images list` prints: a line of titles, then one image
-// each with its reference first and its digest third.
+// ParseList parses the output of `ctr images list`: a heading, then a line per image with
+// the reference in the first column and the digest in the third.
 func ParseList(text string) Images {
 	out := Images{}
 	for line := range strings.Lines(text) {
@@ -217,8 +218,7 @@ func ParseList(text string) Images {
 	return out
 }
 
-// Holds reports whether every reference names here what it names in want, of
-// which it is there.
+// Holds reports whether every reference exists in want and has the same digest in i.
 func (i Images) Holds(want Images, refs []string) bool {
 	for _, ref := range refs {
 		if want[ref] == "" || i[ref] != want[ref] {

@@ -21,13 +21,13 @@ import (
 
 var flags = testparts.Register()
 
-func TestMakingAStoreThatIsInterruptedLeavesNothing(t *testing.T) {
+func TestAnInterruptedCreationOfAStoreLeavesNothingBehind(t *testing.T) {
 	dir := t.TempDir()
 	c, err := cache.Open(dir, t.TempDir(), slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An archive that is opened and never ends.
+	// An archive that can be opened and whose reads block.
 	archive := filepath.Join(t.TempDir(), "image.tar")
 	if err := unix.Mkfifo(archive, 0o600); err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestMakingAStoreThatIsInterruptedLeavesNothing(t *testing.T) {
 	defer cancel()
 	opened := make(chan error, 1)
 	go func() {
-		f, err := os.OpenFile(archive, os.O_WRONLY, 0) // returns when it is read
+		f, err := os.OpenFile(archive, os.O_WRONLY, 0) // blocks until a reader opens it
 		cancel()
 		opened <- errors.Join(err, f.Close())
 	}()
@@ -58,15 +58,15 @@ func TestMakingAStoreThatIsInterruptedLeavesNothing(t *testing.T) {
 	}
 	for _, link := range links {
 		if at, _ := os.Readlink(link); strings.HasPrefix(at, dir) { // a process may end meanwhile
-			t.Errorf("%s is in %s", link, at)
+			t.Errorf("process %s still runs in %s", link, at)
 		}
 	}
 	if mounts, err := os.ReadFile("/proc/self/mounts"); err != nil || strings.Contains(string(mounts), dir) {
-		t.Errorf("mounted: %s, %v", mounts, err)
+		t.Errorf("a mount is left: %s, %v", mounts, err)
 	}
 }
 
-func TestALayersRootIsForEverybodyWhateverTheUmask(t *testing.T) {
+func TestALayersRootIsReadableByAllUsersAlsoUnderAStrictUmask(t *testing.T) {
 	c, err := cache.Open(t.TempDir(), t.TempDir(), slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAStoresKeyTellsItsImagesAndItsContainerd(t *testing.T) {
+func TestAStoresKeyDependsOnItsImagesAndContainerd(t *testing.T) {
 	base := Recipe{Containerd: "/c/bin", Runtime: "debian-1", Archives: []string{"/c/image-a-1/image.tar", "/c/image-b-1/image.tar"}}
 	key := func(change func(*Recipe)) string {
 		t.Helper()
@@ -30,7 +30,7 @@ func TestAStoresKeyTellsItsImagesAndItsContainerd(t *testing.T) {
 	for name, change := range map[string]func(*Recipe){
 		"another containerd": func(r *Recipe) { r.Runtime = "debian-2" },
 		"another image":      func(r *Recipe) { r.Archives[1] = "/c/image-b-2/image.tar" },
-		"an image less":      func(r *Recipe) { r.Archives = r.Archives[:1] },
+		"one image less":     func(r *Recipe) { r.Archives = r.Archives[:1] },
 		"no images":          func(r *Recipe) { r.Archives = nil },
 	} {
 		if key(change) == same {
@@ -41,7 +41,7 @@ func TestAStoresKeyTellsItsImagesAndItsContainerd(t *testing.T) {
 		r.Containerd = "/elsewhere/bin"
 		r.Archives = []string{"/elsewhere/image-a-1/image.tar", "/elsewhere/image-b-1/image.tar"}
 	}); moved != same {
-		t.Error("a cache that was moved has other keys")
+		t.Error("the key depends on the path of the cache")
 	}
 }
 
@@ -54,7 +54,7 @@ const (
 	names    = "io.containerd.snapshotter.v1.overlayfs/metadata.db"
 )
 
-// sample is a store as containerd leaves one.
+// sample creates a store as containerd does.
 func sample(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -82,7 +82,7 @@ func sample(t *testing.T) string {
 	return dir
 }
 
-// listing is a tree with the mode, owner, time and content of all that is in it.
+// listing returns the path, mode, time, owner and content of every file below root.
 func listing(t *testing.T, root string) string {
 	t.Helper()
 	var out strings.Builder
@@ -108,7 +108,7 @@ func listing(t *testing.T, root string) string {
 			if content, err = os.Readlink(path); err != nil {
 				return err
 			}
-			out.WriteString(rel + " -> " + content + "\n") // its time is nobody's
+			out.WriteString(rel + " -> " + content + "\n") // without its time, which Copy does not set
 			return nil
 		}
 		fmt.Fprintln(&out, rel, info.Mode(), info.ModTime(), st.Uid, st.Gid, content)
@@ -129,7 +129,7 @@ func inode(t *testing.T, path string) uint64 {
 	return st.Ino
 }
 
-func TestACopyIsLikeItsStoreWhateverTheUmask(t *testing.T) {
+func TestACopyEqualsItsStoreAlsoUnderAStrictUmask(t *testing.T) {
 	dir, to := sample(t), filepath.Join(t.TempDir(), "containerd")
 	old := unix.Umask(0o077)
 	err := Copy(dir, to)
@@ -142,7 +142,7 @@ func TestACopyIsLikeItsStoreWhateverTheUmask(t *testing.T) {
 	}
 }
 
-func TestACopySharesWhatIsNeverWrittenAgainAndNothingElse(t *testing.T) {
+func TestACopySharesOnlyImmutableFiles(t *testing.T) {
 	dir, to := sample(t), filepath.Join(t.TempDir(), "containerd")
 	if err := Copy(dir, to); err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestACopySharesWhatIsNeverWrittenAgainAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestWhatOneCopyWritesAndRemovesNeitherTheStoreNorAnotherSees(t *testing.T) {
+func TestChangesInACopyAffectNeitherTheStoreNorAnotherCopy(t *testing.T) {
 	dir := sample(t)
 	one, other := filepath.Join(t.TempDir(), "containerd"), filepath.Join(t.TempDir(), "containerd")
 	for _, to := range []string{one, other} {
@@ -183,7 +183,7 @@ func TestWhatOneCopyWritesAndRemovesNeitherTheStoreNorAnotherSees(t *testing.T) 
 	}
 }
 
-func TestACopyThatCannotBeWholeIsNotThere(t *testing.T) {
+func TestAFailedCopyLeavesNothingBehind(t *testing.T) {
 	dir, parent := sample(t), t.TempDir()
 	if err := unix.Mkfifo(filepath.Join(dir, rootDir, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
@@ -192,11 +192,11 @@ func TestACopyThatCannotBeWholeIsNotThere(t *testing.T) {
 		t.Errorf("a store with a pipe in it: %v", err)
 	}
 	if left, err := os.ReadDir(parent); err != nil || len(left) > 0 {
-		t.Errorf("left over: %v, %v", left, err)
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 
-func TestAListingTellsEachImagesDigest(t *testing.T) {
+func TestImagesAreParsedFromTheOutputOfCtr(t *testing.T) {
 	got := ParseList(`REF           TYPE                       DIGEST       SIZE     PLATFORMS   LABELS
 x.dev/a:1     application/vnd.docker+json sha256:01 1.4 MiB  linux/amd64 -
 x.dev/a:dev   application/vnd.docker+json sha256:01 1.4 MiB  linux/amd64 -
@@ -211,11 +211,11 @@ x.dev/b:dev   application/vnd.docker+json sha256:02 52.5 MiB linux/amd64 io.cri-
 	}
 	for name, tc := range map[string]struct{ have, want Images }{
 		"an image is missing":        {Images{"x.dev/b:dev": "sha256:02"}, want},
-		"a tag names another":        {Images{"x.dev/a:1": "sha256:01", "x.dev/a:dev": "sha256:09"}, want},
-		"the store does not know it": {got, Images{}},
+		"a tag has another digest":   {Images{"x.dev/a:1": "sha256:01", "x.dev/a:dev": "sha256:09"}, want},
+		"the store does not have it": {got, Images{}},
 	} {
 		if tc.have.Holds(tc.want, []string{"x.dev/a:1", "x.dev/a:dev"}) {
-			t.Errorf("%s: it holds all the same", name)
+			t.Errorf("%s: Holds is true", name)
 		}
 	}
 }

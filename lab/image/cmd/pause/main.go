@@ -1,6 +1,6 @@
-// Command pause is the process that holds a pod's namespaces. It waits for a
-// signal to end and reaps what its namespace leaves behind, for it is PID 1
-// where pods share process ids. Only the image recipe builds it.
+// Command pause is the process that keeps a pod's namespaces alive. It ends on SIGINT or
+// SIGTERM, and reaps orphans, because it is PID 1 in pods with a shared PID namespace.
+// Only the image recipe builds it.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 	}
 }
 
-// reap collects every child that has ended.
+// reap reaps all zombies.
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
