@@ -1,13 +1,13 @@
-// Package cache makes and keeps the programs a lab runs: the real Kubernetes and
-// CoreDNS, the reference CNI plugins, containerd and runc out of Debian's
-// packages, the product, and the lab's own test programs.
+// Package cache builds and stores the programs that a lab runs: Kubernetes, CoreDNS,
+// the reference CNI plugins, containerd and runc from Debian's packages, the product,
+// and the lab's own test programs.
 //
-// Every artifact has a key, a hash of all it is made from; one that is there
-// under its key is used, one that is not is made beside it and renamed into
-// place. Old ones that nobody uses are dropped by Prune. Ending it at any moment
-// leaves nothing half-made, and several callers may run at once. It touches the
-// cache directory, Go's own build cache and nothing else: packages are unpacked,
-// never installed. lab/cli calls it.
+// The key of an artifact is a hash of all its inputs. An artifact that exists under its
+// key is used; a missing one is built in a temporary directory and renamed to its path,
+// so that an interrupted build leaves no incomplete artifact. Prune removes old artifacts
+// that are not in use. Several processes may use one cache at the same time. Only the
+// cache directory and Go's build cache are written: packages are unpacked, not
+// installed. lab/cli calls it.
 package cache
 
 import (
@@ -22,21 +22,21 @@ import (
 	"time"
 )
 
-// Cache is a directory of artifacts made from one checkout.
+// Cache is a directory of artifacts built from one checkout.
 type Cache struct {
 	dir    string // absolute
 	source string // root of the checkout
 	log    *slog.Logger
 
-	mu   sync.Mutex     // guards what follows
-	used map[string]int // what this process uses, by path: a descriptor that locks it
+	mu   sync.Mutex     // guards the following fields
+	used map[string]int // descriptors that lock the artifacts this process uses, by path
 }
 
 // DefaultDir is ${XDG_CACHE_HOME:-$HOME/.cache}/trunkline.
 func DefaultDir() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find the cache directory: %w; set HOME or give --cache-dir", err)
+		return "", fmt.Errorf("find the cache directory: %w; set HOME or --cache-dir", err)
 	}
 	return filepath.Join(base, "trunkline"), nil
 }
@@ -55,12 +55,12 @@ func Open(dir, source string, log *slog.Logger) (*Cache, error) {
 	return &Cache{dir: dir, source: source, log: log, used: map[string]int{}}, nil
 }
 
-// Dir is where the cache lives.
+// Dir returns the absolute path of the cache.
 func (c *Cache) Dir() string { return c.dir }
 
-// Set is where the artifacts are. All paths are absolute.
+// Set holds the absolute paths of the artifacts.
 type Set struct {
-	Version    string // stamp of the product built from this checkout
+	Version    string // of the product built from this checkout
 	Kube       string // trunkline-kube
 	CoreDNS    string
 	CNI        string // directory of the reference plugins
@@ -70,32 +70,32 @@ type Set struct {
 	Plugin     string // trunkline-cni
 	Workload   string
 	Pause      string
-	// Keys by artifact name, for whatever is derived from them.
+	// Keys by artifact name, for artifacts derived from them.
 	Keys map[string]string
 }
 
-// State is how far an artifact is.
+// State is the state of an artifact in Ensure.
 type State string
 
 // States of an artifact.
 const (
-	Ready   State = "ready"   // was there
-	Waiting State = "waiting" // for another process that builds
+	Ready   State = "ready"   // it existed
+	Waiting State = "waiting" // another process builds
 	Making  State = "making"
 	Made    State = "made"
 )
 
-// Progress tells how an artifact is coming along.
+// Progress is a report of one artifact's build.
 type Progress struct {
 	Artifact string
 	State    State
-	Elapsed  time.Duration // since this artifact was begun
-	// Compiled counts packages compiled so far, Packages those there are; what
-	// Go's cache holds is not compiled again, so the first may stay below.
+	Elapsed  time.Duration // since Ensure started with this artifact
+	// Compiled is the number of packages compiled so far, Packages the total. Packages
+	// in Go's build cache are not compiled again, so Compiled may stay below.
 	Compiled, Packages int
 }
 
-// Artifact names, in the order they are made.
+// Artifact names, in the order of the builds.
 const (
 	Debian   = "debian"   // containerd and runc
 	Product  = "product"  // trunkline, trunkline-cni
@@ -105,17 +105,17 @@ const (
 	Kube     = "kube"
 )
 
-// recipe makes one artifact.
+// recipe builds one artifact.
 type recipe struct {
 	name string
-	// key hashes everything the artifact is made from.
+	// key hashes all inputs of the artifact.
 	key func(context.Context) (string, error)
-	// make fills an empty directory. It reports through the job and ends with
-	// its context.
+	// make fills the job's empty directory, reports progress through the job and
+	// returns when its context ends.
 	make func(context.Context, *job) error
-	// fixed is a directory that is used without asking for the key.
+	// fixed returns an artifact that is used without computing the key. May be nil.
 	fixed func() (path string, ok bool)
-	// linked says that others may hold links to the artifact's files.
+	// linked is set if other directories may hold hard links to the artifact's files.
 	linked bool
 }
 
@@ -124,21 +124,21 @@ type job struct {
 	dir      string // to fill
 	name     string
 	key      string
-	began    time.Time
+	started  time.Time
 	progress func(Progress)
 }
 
 func (j *job) report(p Progress) {
-	p.Artifact, p.Elapsed = j.name, time.Since(j.began)
+	p.Artifact, p.Elapsed = j.name, time.Since(j.started)
 	if j.progress != nil {
 		j.progress(p)
 	}
 }
 
-// Ensure returns every artifact, making what is missing. The first time takes
-// ten to fifteen minutes on two cores, nearly all of it Kubernetes; after that,
-// well under a second. An interrupted build goes on where it stopped, for Go
-// keeps what it has compiled. No Prune drops them before this process ends.
+// Ensure returns all artifacts and builds the missing ones. The first build takes ten
+// to fifteen minutes on two cores, nearly all of it for Kubernetes; later calls take
+// well under a second. An interrupted build continues from Go's build cache. Prune does
+// not remove the returned artifacts while this process runs.
 func (c *Cache) Ensure(ctx context.Context, progress func(Progress)) (Set, error) {
 	tool, err := c.toolchain(ctx)
 	if err != nil {
@@ -166,9 +166,9 @@ func (c *Cache) Ensure(ctx context.Context, progress func(Progress)) (Set, error
 	return set, nil
 }
 
-// Derive returns a file or directory made from artifacts, such as an image: made
-// once per name and key by fn, which fills an empty directory, and made again when
-// somebody who holds a link to a file of it has written there.
+// Derive returns a directory built from artifacts, such as an image. fn fills an empty
+// directory, once per name and key, and again if a file was changed since, for example
+// through a hard link.
 func (c *Cache) Derive(ctx context.Context, name, key string, fn func(dir string) error) (string, error) {
 	path, _, err := c.ensure(ctx, recipe{
 		name:   name,
@@ -182,7 +182,7 @@ func (c *Cache) Derive(ctx context.Context, name, key string, fn func(dir string
 	return path, nil
 }
 
-// NeedsBuild says whether Kubernetes is missing, so that a caller can announce
+// NeedsBuild reports whether Kubernetes must be built, so that the caller can announce
 // the long first build.
 func (c *Cache) NeedsBuild(ctx context.Context) (bool, error) {
 	tool, err := c.toolchain(ctx)
@@ -213,10 +213,10 @@ func (c *Cache) recipes(tool toolchain) []recipe {
 	}
 }
 
-// stamp is the version of a product built from sources with this key.
+// stamp returns the version of a product built from sources with this key.
 func stamp(key string) string { return "dev-" + key }
 
-// target is the platform artifacts are for: the machine's own.
+// target returns the platform of the artifacts: the machine's own.
 func target() string { return runtime.GOOS + "/" + runtime.GOARCH }
 
 func (c *Cache) place(name, key string) string {

@@ -23,7 +23,7 @@ func open(t *testing.T) *Cache {
 	return c
 }
 
-// writing is a recipe that writes one file and counts how often it ran.
+// writing returns a recipe that writes one file and counts its runs.
 func writing(runs *atomic.Int32, text string) recipe {
 	return recipe{
 		name: "thing",
@@ -50,7 +50,7 @@ func leftovers(t *testing.T, c *Cache) []string {
 	return out
 }
 
-func TestConcurrentCallersMakeAnArtifactOnce(t *testing.T) {
+func TestConcurrentCallersBuildAnArtifactOnce(t *testing.T) {
 	c := open(t)
 	var runs atomic.Int32
 	var wg sync.WaitGroup
@@ -68,16 +68,16 @@ func TestConcurrentCallersMakeAnArtifactOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if runs.Load() != 1 {
-		t.Errorf("made %d times", runs.Load())
+		t.Errorf("built %d times, want once", runs.Load())
 	}
 }
 
-func TestAnArtifactThatWasTamperedWithIsMadeAgain(t *testing.T) {
-	for name, harm := range map[string]func(path string) error{
-		"a file cut short":  func(p string) error { return os.Truncate(filepath.Join(p, "file"), 0) },
-		"a file gone":       func(p string) error { return os.Remove(filepath.Join(p, "file")) },
-		"a file made plain": func(p string) error { return os.Chmod(filepath.Join(p, "file"), 0o644) },
-		"no manifest":       func(p string) error { return os.Remove(filepath.Join(p, manifestName)) },
+func TestAChangedArtifactIsBuiltAgain(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"a truncated file":      func(p string) error { return os.Truncate(filepath.Join(p, "file"), 0) },
+		"a missing file":        func(p string) error { return os.Remove(filepath.Join(p, "file")) },
+		"a file not executable": func(p string) error { return os.Chmod(filepath.Join(p, "file"), 0o644) },
+		"no manifest":           func(p string) error { return os.Remove(filepath.Join(p, manifestName)) },
 		"manifest of another artifact": func(p string) error {
 			return os.WriteFile(filepath.Join(p, manifestName), []byte(`{"name":"thing","key":"other"}`), 0o644)
 		},
@@ -89,25 +89,25 @@ func TestAnArtifactThatWasTamperedWithIsMadeAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := harm(path); err != nil {
+			if err := change(path); err != nil {
 				t.Fatal(err)
 			}
 			if _, _, err := c.ensure(t.Context(), writing(&runs, "whole"), nil); err != nil {
 				t.Fatal(err)
 			}
 			if text, err := os.ReadFile(filepath.Join(path, "file")); err != nil || string(text) != "whole" {
-				t.Errorf("after making again: %q, %v", text, err)
+				t.Errorf("after the second build: %q, %v", text, err)
 			}
 			if runs.Load() != 2 {
-				t.Errorf("made %d times, want 2", runs.Load())
+				t.Errorf("built %d times, want 2", runs.Load())
 			}
 		})
 	}
 }
 
-// A node may hold links to files of an image store: what it writes there, though as
-// long as before, is not what the next lab begins with.
-func TestADerivedArtifactThatALinksHolderWroteIsMadeAgain(t *testing.T) {
+// A node may hold hard links to files of an image store. A write of the node, even one
+// that keeps the size, must not reach the next lab.
+func TestADerivedArtifactChangedThroughAHardLinkIsBuiltAgain(t *testing.T) {
 	c := open(t)
 	derive := func() string {
 		t.Helper()
@@ -134,7 +134,7 @@ func TestADerivedArtifactThatALinksHolderWroteIsMadeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(derive()); err != nil || string(text) != "whole" {
-		t.Errorf("the next lab begins with %q, %v", text, err)
+		t.Errorf("the next lab gets %q, %v", text, err)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestAFailedOrInterruptedRecipeLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestWhatAKilledBuildLeftIsClearedByTheNext(t *testing.T) {
+func TestTheFilesOfAKilledBuildAreClearedByTheNextBuild(t *testing.T) {
 	c := open(t)
 	if err := os.MkdirAll(filepath.Join(c.dir, "tmp", "kube-1234", "deep"), 0o755); err != nil {
 		t.Fatal(err)
@@ -178,15 +178,15 @@ func TestWhatAKilledBuildLeftIsClearedByTheNext(t *testing.T) {
 	}
 }
 
-func TestARecipeThatMakesNothingIsAnError(t *testing.T) {
+func TestARecipeThatWritesNothingIsAnError(t *testing.T) {
 	c := open(t)
 	_, err := c.Derive(t.Context(), "empty", "1", func(string) error { return nil })
-	if err == nil || !strings.Contains(err.Error(), "made no file") {
+	if err == nil || !strings.Contains(err.Error(), "wrote no file") {
 		t.Errorf("Derive = %v", err)
 	}
 }
 
-func TestWaitingForAnotherBuildSaysSoAndEndsWithTheContext(t *testing.T) {
+func TestWaitingForAnotherBuildIsReportedAndEndsWithTheContext(t *testing.T) {
 	c := open(t)
 	unlock, err := c.lock(t.Context(), "build", func() {})
 	if err != nil {
@@ -194,17 +194,17 @@ func TestWaitingForAnotherBuildSaysSoAndEndsWithTheContext(t *testing.T) {
 	}
 	defer unlock()
 	ctx, cancel := context.WithCancel(t.Context())
-	var said []State
+	var reported []State
 	_, _, err = c.ensure(ctx, writing(new(atomic.Int32), "x"), func(p Progress) {
-		said = append(said, p.State)
+		reported = append(reported, p.State)
 		cancel()
 	})
-	if !errors.Is(err, context.Canceled) || !slices.Equal(said, []State{Waiting}) {
-		t.Errorf("ensure = %v after saying %v", err, said)
+	if !errors.Is(err, context.Canceled) || !slices.Equal(reported, []State{Waiting}) {
+		t.Errorf("ensure = %v, reported states %v", err, reported)
 	}
 }
 
-func TestTheKeyFollowsWhatIsBuiltAndNothingElse(t *testing.T) {
+func TestTheKeyDependsOnlyOnTheInputsOfTheBuild(t *testing.T) {
 	root := t.TempDir()
 	write := func(path, text string) {
 		t.Helper()
@@ -249,7 +249,7 @@ func TestTheKeyFollowsWhatIsBuiltAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestFindSourceLooksUpwardAndSaysWhatToDo(t *testing.T) {
+func TestFindSourceSearchesUpwardAndItsErrorNamesTheFlag(t *testing.T) {
 	root := t.TempDir()
 	deep := filepath.Join(root, "a", "b")
 	if err := os.MkdirAll(deep, 0o755); err != nil {
@@ -270,7 +270,7 @@ func TestFindSourceLooksUpwardAndSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestBuildOutputCountsPackagesAndKeepsComplaints(t *testing.T) {
+func TestBuildOutputCountsPackagesAndKeepsMessages(t *testing.T) {
 	var o buildOutput
 	for _, chunk := range []string{"k8s.io/api/core", "/v1\nruntime\ngo: downloading x v1\n# example.com/p\np/x.go:3:2: undefined: y\n"} {
 		if _, err := o.Write([]byte(chunk)); err != nil {
@@ -280,12 +280,12 @@ func TestBuildOutputCountsPackagesAndKeepsComplaints(t *testing.T) {
 	if o.compiled != 2 {
 		t.Errorf("counted %d packages, want 2", o.compiled)
 	}
-	if got := o.complaint(); !strings.Contains(got, "undefined: y") || strings.Contains(got, "runtime") {
-		t.Errorf("complaint = %q", got)
+	if got := o.messages(); !strings.Contains(got, "undefined: y") || strings.Contains(got, "runtime") {
+		t.Errorf("messages = %q", got)
 	}
 }
 
-// An apt-get that knows packages only by lists that were fetched to where it is told.
+// An apt-get that finds packages only after an update into Dir::State::Lists.
 const aptWithoutLists = `#!/bin/sh
 lists=
 for a in "$@"; do case "$a" in Dir::State::Lists=*) lists=${a#*=};; esac; done
@@ -306,7 +306,7 @@ func TestPackagesAreFoundOnAMachineWithoutPackageLists(t *testing.T) {
 	}
 }
 
-func TestAGoThatIsTooOldIsRefusedWithItsVersion(t *testing.T) {
+func TestAnOldGoIsRejectedWithItsVersion(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\necho go1.19.8\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -318,12 +318,12 @@ func TestAGoThatIsTooOldIsRefusedWithItsVersion(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	if _, err := c.toolchain(t.Context()); !errors.Is(err, ErrNoGo) {
-		t.Errorf("no go at all: %v", err)
+		t.Errorf("without a go command: %v", err)
 	}
 }
 
-// The real compiler, the real cache: a tiny module stands for the checkout.
-func TestGoBuildMakesAStampedStaticBinaryOrSaysWhatTheCompilerSaid(t *testing.T) {
+// The real compiler and cache, with a small module instead of the checkout.
+func TestGoBuildWritesABinaryWithItsVersionOrReturnsTheCompilersMessages(t *testing.T) {
 	c := open(t)
 	tool, err := c.toolchain(t.Context())
 	if err != nil {
@@ -335,14 +335,14 @@ func TestGoBuildMakesAStampedStaticBinaryOrSaysWhatTheCompilerSaid(t *testing.T)
 			t.Fatal(err)
 		}
 	}
-	j := &job{dir: t.TempDir(), name: "tiny", began: time.Now()}
+	j := &job{dir: t.TempDir(), name: "tiny", started: time.Now()}
 	b := goBuild{dir: ".", packages: []string{"."}, out: "tiny", ldflags: []string{"-X main.version=dev-77"}}
 	if err := c.goBuild(t.Context(), tool, j, b); err != nil {
 		t.Fatal(err)
 	}
 	binary, err := os.ReadFile(filepath.Join(j.dir, "tiny"))
 	if err != nil || !strings.Contains(string(binary), "dev-77") {
-		t.Errorf("binary lacks its stamp (%v)", err)
+		t.Errorf("the binary lacks its version (%v)", err)
 	}
 	if err := librariesPresent(filepath.Join(j.dir, "tiny")); err != nil {
 		t.Error(err)
@@ -351,6 +351,6 @@ func TestGoBuildMakesAStampedStaticBinaryOrSaysWhatTheCompilerSaid(t *testing.T)
 		t.Fatal(err)
 	}
 	if err := c.goBuild(t.Context(), tool, j, b); err == nil || !strings.Contains(err.Error(), "undefined: y") {
-		t.Errorf("goBuild = %v, want the compiler's words", err)
+		t.Errorf("goBuild = %v, want the compiler's messages", err)
 	}
 }

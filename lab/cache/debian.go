@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// candidateAge is how long an unpacked set of packages is used without asking
-// apt whether there is a newer one.
+// candidateAge is how long unpacked packages are used before apt is queried for newer
+// ones.
 const candidateAge = 24 * time.Hour
 
-// debianPackages hold containerd, its shims and ctr, and runc.
+// debianPackages are the packages with containerd, its shims, ctr and runc.
 func debianPackages() []string { return []string{"containerd", "runc"} }
 
-// debianRecipe unpacks Debian's containerd and runc. Nothing is installed: no
-// service is started and no file outside the cache is written.
+// debianRecipe unpacks Debian's containerd and runc. It installs nothing: no service is
+// started and no file outside the cache is written.
 func (c *Cache) debianRecipe() recipe {
 	return recipe{
 		name:  Debian,
@@ -30,16 +30,18 @@ func (c *Cache) debianRecipe() recipe {
 	}
 }
 
-// debianKey hashes what apt would download: names, versions and checksums.
+// debianKey hashes the names, versions and checksums of the packages that apt would
+// download. If apt fails, as without a network, it returns the key of the newest
+// unpacked packages.
 func (c *Cache) debianKey(ctx context.Context) (string, error) {
 	uris, err := c.apt(ctx, c.dir, append([]string{"download", "--print-uris"}, debianPackages()...)...)
 	if err != nil {
-		if path, ok := c.recent(Debian, 10*365*24*time.Hour); ok { // offline: what we have is good
+		if path, ok := c.recent(Debian, 10*365*24*time.Hour); ok {
 			return keyOf(path, Debian), nil
 		}
 		return "", err
 	}
-	// A line is 'URI' FILE SIZE HASH; a mirror may change, the rest may not.
+	// A line is 'URI' FILE SIZE HASH. The URI depends on the mirror and is left out.
 	h := newHashing(c.source)
 	for line := range strings.Lines(uris) {
 		if fields := strings.Fields(line); len(fields) == 4 {
@@ -54,7 +56,7 @@ func (c *Cache) unpackDebian(ctx context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(packages) }() // what stays is below tmp, which is swept
+	defer func() { _ = os.RemoveAll(packages) }() // on failure, the next build clears tmp
 	if _, err := c.apt(ctx, packages, append([]string{"download"}, debianPackages()...)...); err != nil {
 		return err
 	}
@@ -76,9 +78,9 @@ func (c *Cache) unpackDebian(ctx context.Context, j *job) error {
 	return nil
 }
 
-// apt runs apt-get; in dir, where downloads land. Where the machine's lists of
-// packages are missing, as in most images of containers, or name what the mirror no
-// longer has, it fetches lists of the cache's own: the machine's stay as they are.
+// apt runs apt-get in dir, which is also the directory of downloads. If it fails because
+// the machine's package lists are missing, as in most container images, or outdated, apt
+// fetches lists into the cache and tries again. The machine's lists are not changed.
 func (c *Cache) apt(ctx context.Context, dir string, args ...string) (string, error) {
 	out, err := aptGet(ctx, dir, args...)
 	if err == nil || ctx.Err() != nil || errors.Is(err, errNoApt) {
@@ -86,7 +88,7 @@ func (c *Cache) apt(ctx context.Context, dir string, args ...string) (string, er
 	}
 	own := []string{
 		"-o", "Dir::State::Lists=" + filepath.Join(c.dir, "apt"), "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=",
-		"-o", "APT::Sandbox::User=root", // apt's own user may not enter a home
+		"-o", "APT::Sandbox::User=root", // the user _apt may lack access to a home directory
 	}
 	if _, updateErr := aptGet(ctx, dir, append(own, "update")...); updateErr != nil {
 		return "", errors.Join(err, updateErr)
@@ -111,8 +113,8 @@ func aptGet(ctx context.Context, dir string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// librariesPresent names a shared library of a program that this machine lacks.
-// The packages are unpacked, so apt has not looked after their dependencies.
+// librariesPresent returns an error with the first shared library of a program that this
+// machine lacks: apt does not install the dependencies of unpacked packages.
 func librariesPresent(program string) error {
 	f, err := elf.Open(program)
 	if err != nil {
@@ -141,7 +143,7 @@ func libraryFound(name string) bool {
 	return false
 }
 
-// recent returns the youngest whole artifact of a name that is at most age old.
+// recent returns the newest artifact of a name that is at most age old.
 func (c *Cache) recent(name string, age time.Duration) (path string, ok bool) {
 	candidates, err := filepath.Glob(filepath.Join(c.dir, "artifacts", name+"-*"))
 	if err != nil {

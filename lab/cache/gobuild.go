@@ -15,22 +15,22 @@ import (
 	"time"
 )
 
-// kubernetesVersion is stamped into trunkline-kube: nodes report it.
+// kubernetesVersion is linked into trunkline-kube; nodes report it.
 const kubernetesVersion = "v1.37.1"
 
-// toolchain is the Go that builds.
+// toolchain is the Go installation used for builds.
 type toolchain struct {
 	path    string
 	version string // go1.26.8
 }
 
-// ErrNoGo says that there is no Go to build with.
+// ErrNoGo is returned if there is no go command.
 var ErrNoGo = errors.New("no go command found: install Go 1.26 or newer (https://go.dev/dl) and put it on the PATH")
 
-// oldestGo is the Go that go.mod asks for.
+// oldestGo is the version required by go.mod.
 const oldestGo = "go1.26"
 
-// ErrOldGo says that the Go that was found is too old to build with.
+// ErrOldGo is returned if the installed Go is older than oldestGo.
 var ErrOldGo = errors.New("this Go is too old: install Go 1.26 or newer (https://go.dev/dl) and put it first on the PATH")
 
 func (c *Cache) toolchain(ctx context.Context) (toolchain, error) {
@@ -38,11 +38,11 @@ func (c *Cache) toolchain(ctx context.Context) (toolchain, error) {
 	if err != nil {
 		return toolchain{}, ErrNoGo
 	}
-	// The one that is installed, as builds use it, not one it would download.
+	// The installed version, which builds use, not one that go would download.
 	cmd := c.goCommand(ctx, toolchain{path: path}, ".", "env", "GOVERSION")
 	out, err := cmd.Output()
 	if err != nil {
-		return toolchain{}, fmt.Errorf("ask %s for its version: %w", path, withStderr(err))
+		return toolchain{}, fmt.Errorf("query the version of %s: %w", path, withStderr(err))
 	}
 	found := strings.TrimSpace(string(out))
 	if version.IsValid(found) && version.Compare(found, oldestGo) < 0 {
@@ -58,7 +58,7 @@ type goBuild struct {
 	out      string // file or directory (with a final slash) in the artifact
 	ldflags  []string
 	tags     string
-	stamped  bool // with the artifact's key as its version, which is no part of the key
+	stamped  bool // the version is derived from the artifact's key and not part of the key
 }
 
 func (b goBuild) args(out string) []string {
@@ -69,8 +69,8 @@ func (b goBuild) args(out string) []string {
 	return append(append(args, "-o", out), b.packages...)
 }
 
-// words are what a key must hold of a build.
-func (b goBuild) words(tool toolchain) []string {
+// inputs returns the parameters of a build that the key must cover.
+func (b goBuild) inputs(tool toolchain) []string {
 	return append(b.args(b.out), b.dir, tool.version, target(), "CGO_ENABLED=0")
 }
 
@@ -112,14 +112,15 @@ func (c *Cache) kubeRecipe(tool toolchain) recipe {
 	}}, "lab/kube/go.mod", "lab/kube/go.sum", "lab/kube/cmd/trunkline-kube")
 }
 
-// goRecipe makes an artifact out of builds; files are what their key hangs on.
+// goRecipe returns the recipe of an artifact that consists of builds; the key covers
+// files.
 func (c *Cache) goRecipe(name string, tool toolchain, builds []goBuild, files ...string) recipe {
 	return recipe{
 		name: name,
 		key: func(context.Context) (string, error) {
 			h := newHashing(c.source)
 			for _, b := range builds {
-				h.text(b.words(tool)...)
+				h.text(b.inputs(tool)...)
 			}
 			return h.files(files...).key()
 		},
@@ -146,7 +147,7 @@ func (c *Cache) goBuild(ctx context.Context, tool toolchain, j *job, b goBuild) 
 		j.report(Progress{State: Making, Compiled: compiled, Packages: total})
 	}}
 	cmd.Stdout, cmd.Stderr = watch, watch
-	stop := everySecond(func() { watch.tell() })
+	stop := everySecond(func() { watch.reportCount() })
 	err := cmd.Run()
 	stop()
 	if ctx.Err() != nil {
@@ -154,12 +155,13 @@ func (c *Cache) goBuild(ctx context.Context, tool toolchain, j *job, b goBuild) 
 	}
 	if err != nil {
 		return fmt.Errorf("go build %s in %s: %w\n%s", strings.Join(b.packages, " "),
-			filepath.Join(c.source, b.dir), err, watch.complaint())
+			filepath.Join(c.source, b.dir), err, watch.messages())
 	}
 	return nil
 }
 
-// goCommand runs go so that ending it ends the compilers it started too.
+// goCommand returns a go command in its own process group, so that cancelling it also
+// ends the compilers it started.
 func (c *Cache) goCommand(ctx context.Context, tool toolchain, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, tool.path, args...)
 	cmd.Dir = filepath.Join(c.source, dir)
@@ -170,8 +172,8 @@ func (c *Cache) goCommand(ctx context.Context, tool toolchain, dir string, args 
 	return cmd
 }
 
-// countPackages is how many packages a build consists of, 0 when go cannot tell:
-// it only feeds the progress line.
+// countPackages returns the number of packages of a build, for the progress report; 0 if
+// go list fails.
 func (c *Cache) countPackages(ctx context.Context, tool toolchain, b goBuild) int {
 	out, err := c.goCommand(ctx, tool, b.dir, append([]string{"list", "-deps"}, b.packages...)...).Output()
 	if err != nil {
@@ -180,14 +182,15 @@ func (c *Cache) countPackages(ctx context.Context, tool toolchain, b goBuild) in
 	return bytes.Count(out, []byte("\n"))
 }
 
-// buildOutput reads `go build -v`: one line per compiled package, and complaints.
+// buildOutput reads the output of `go build -v`: one line per compiled package, and
+// messages of the compiler.
 type buildOutput struct {
 	report func(compiled int)
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the following fields
 	partial  []byte
 	compiled int
-	other    []string // the last lines that are no package path
+	other    []string // the last lines that are not package paths
 }
 
 func (o *buildOutput) Write(p []byte) (int, error) {
@@ -218,20 +221,20 @@ func (o *buildOutput) line(line string) {
 	}
 }
 
-func (o *buildOutput) tell() {
+func (o *buildOutput) reportCount() {
 	o.mu.Lock()
 	n := o.compiled
 	o.mu.Unlock()
 	o.report(n)
 }
 
-func (o *buildOutput) complaint() string {
+func (o *buildOutput) messages() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return strings.Join(append(o.other, string(o.partial)), "\n")
 }
 
-// everySecond calls fn until stop, which waits for the last call to end.
+// everySecond calls fn every second until stop, which waits for a running call.
 func everySecond(fn func()) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -250,7 +253,8 @@ func everySecond(fn func()) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// trailing keeps the slash by which go build takes a directory, which Join drops.
+// trailing returns the final slash of out, by which go build recognizes a directory and
+// which filepath.Join removes.
 func trailing(out string) string {
 	if strings.HasSuffix(out, "/") {
 		return "/"

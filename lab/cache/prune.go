@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keptNewest is how many artifacts of a kind stay, those used last, whoever does
-// not use them: checkouts that take turns do not build by turns.
+// keptNewest is the number of most recently used artifacts of a kind that are always
+// kept, so that alternating between checkouts does not build each time.
 const keptNewest = 3
 
-// keptUnused is how long an artifact stays after its last use. Most are made in
-// seconds and outdated by the next edit, Kubernetes in ten minutes and seldom.
+// keptUnused is how long an artifact is kept after its last use. Most are built in
+// seconds and outdated by the next edit; Kubernetes takes ten minutes and rarely changes.
 func keptUnused(kind string) time.Duration {
 	if kind == Kube {
 		return 30 * 24 * time.Hour
@@ -28,25 +28,24 @@ func keptUnused(kind string) time.Duration {
 	return time.Hour
 }
 
-// artifactName is the name of an artifact's directory, KIND-KEY.
+// artifactName matches the name of an artifact's directory, KIND-KEY.
 var artifactName = regexp.MustCompile(`^([a-z-]+)-[0-9a-f]{16}$`)
 
-// Freed is what a Prune took away.
+// Freed is the result of Prune.
 type Freed struct {
 	Artifacts int
-	Bytes     int64 // of the disk; files that others hold links to are not counted
+	Bytes     int64 // of disk space; files with further hard links are not counted
 }
 
-// Prune drops artifacts that are none of the newest of their kind, were not used
-// lately and that nobody uses: no process that lives got them from a Cache, and
-// named does not hold of them. named is asked with the name of an artifact's
-// directory; where it errs, nothing more is dropped. While another process builds
-// or prunes there is nothing to do: whoever builds next will.
-func (c *Cache) Prune(ctx context.Context, named func(artifact string) (bool, error)) (Freed, error) {
-	return c.pruneAt(ctx, time.Now(), named)
+// Prune removes artifacts that are not among the newest of their kind, have not been used
+// recently and are not in use. An artifact is in use if a running process got it from a
+// Cache, or if inUse returns true for the name of its directory. An error of inUse ends
+// Prune. While another process builds or prunes, Prune does nothing.
+func (c *Cache) Prune(ctx context.Context, inUse func(artifact string) (bool, error)) (Freed, error) {
+	return c.pruneAt(ctx, time.Now(), inUse)
 }
 
-func (c *Cache) pruneAt(ctx context.Context, now time.Time, named func(string) (bool, error)) (Freed, error) {
+func (c *Cache) pruneAt(ctx context.Context, now time.Time, inUse func(string) (bool, error)) (Freed, error) {
 	unlock, err := c.tryLock("build")
 	if errors.Is(err, errBusy) {
 		return Freed{}, nil
@@ -64,12 +63,12 @@ func (c *Cache) pruneAt(ctx context.Context, now time.Time, named func(string) (
 		if err := ctx.Err(); err != nil {
 			return freed, err
 		}
-		bytes, dropped, err := c.drop(a, named)
+		bytes, removed, err := c.remove(a, inUse)
 		if err != nil {
-			return freed, fmt.Errorf("drop %s: %w", a.path, err)
+			return freed, fmt.Errorf("remove %s: %w", a.path, err)
 		}
-		if dropped {
-			c.log.Debug("dropped old artifact", "path", a.path, "used", a.used, "bytes", bytes)
+		if removed {
+			c.log.Debug("old artifact removed", "path", a.path, "used", a.used, "bytes", bytes)
 			freed.Artifacts++
 			freed.Bytes += bytes
 		}
@@ -77,26 +76,27 @@ func (c *Cache) pruneAt(ctx context.Context, now time.Time, named func(string) (
 	return freed, err
 }
 
-// resting is an artifact and when it was used last, which is its directory's time.
-type resting struct {
+// candidate is an artifact and the time of its last use, the directory's mtime.
+type candidate struct {
 	path string
 	used time.Time
 }
 
-// old lists what is neither among the newest of its kind nor was used lately.
-func (c *Cache) old(now time.Time) ([]resting, error) {
+// old lists the artifacts that are neither among the newest of their kind nor recently
+// used.
+func (c *Cache) old(now time.Time) ([]candidate, error) {
 	entries, err := os.ReadDir(filepath.Join(c.dir, "artifacts"))
-	kinds := map[string][]resting{}
+	kinds := map[string][]candidate{}
 	for _, e := range entries {
 		parts := artifactName.FindStringSubmatch(e.Name())
 		if info, err := e.Info(); err == nil && parts != nil && e.IsDir() {
-			at := resting{filepath.Join(c.dir, "artifacts", e.Name()), info.ModTime()}
+			at := candidate{filepath.Join(c.dir, "artifacts", e.Name()), info.ModTime()}
 			kinds[parts[1]] = append(kinds[parts[1]], at)
 		}
 	}
-	var out []resting
+	var out []candidate
 	for kind, all := range kinds {
-		slices.SortFunc(all, func(a, b resting) int { return b.used.Compare(a.used) })
+		slices.SortFunc(all, func(a, b candidate) int { return b.used.Compare(a.used) })
 		for _, a := range all[min(keptNewest, len(all)):] {
 			if now.Sub(a.used) > keptUnused(kind) {
 				out = append(out, a)
@@ -106,10 +106,10 @@ func (c *Cache) old(now time.Time) ([]resting, error) {
 	return out, err
 }
 
-// drop removes an artifact unless somebody uses it. The caller holds the build
-// lock, so nobody makes it meanwhile. It is moved first: one that is in its place
-// is whole, also when this process ends amid the removal.
-func (c *Cache) drop(a resting, named func(string) (bool, error)) (bytes int64, dropped bool, err error) {
+// remove removes an artifact unless it is in use. The caller holds the build lock, so
+// no process builds it at the same time. The artifact is moved first, so that every
+// artifact at its path is complete, also if this process ends during the removal.
+func (c *Cache) remove(a candidate, inUse func(string) (bool, error)) (bytes int64, removed bool, err error) {
 	fd, err := openDir(a.path)
 	if err != nil {
 		return 0, false, err
@@ -120,25 +120,26 @@ func (c *Cache) drop(a resting, named func(string) (bool, error)) (bytes int64, 
 	} else if err != nil {
 		return 0, false, err
 	}
-	// Only now: a lab is named by the time that whoever brings it up lets go.
+	// After locking: the process that starts a lab holds the lock until the lab's
+	// record, which inUse reads, is written.
 	info, err := os.Stat(a.path)
-	if err != nil || info.ModTime().After(a.used) { // used in between
+	if err != nil || info.ModTime().After(a.used) { // used since it was listed
 		return 0, false, err
 	}
-	if is, err := named(filepath.Base(a.path)); is || err != nil {
+	if used, err := inUse(filepath.Base(a.path)); used || err != nil {
 		return 0, false, err
 	}
 	if bytes, err = size(a.path); err != nil {
 		return 0, false, err
 	}
-	gone := filepath.Join(c.dir, "tmp", filepath.Base(a.path))
-	if err := os.Rename(a.path, gone); err != nil {
+	moved := filepath.Join(c.dir, "tmp", filepath.Base(a.path))
+	if err := os.Rename(a.path, moved); err != nil {
 		return 0, false, err
 	}
-	return bytes, true, os.RemoveAll(gone)
+	return bytes, true, os.RemoveAll(moved)
 }
 
-// size is what removing a tree gives back of the disk.
+// size returns the disk space that removing a tree frees.
 func size(root string) (bytes int64, err error) {
 	err = filepath.WalkDir(root, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -156,9 +157,8 @@ func size(root string) (bytes int64, err error) {
 	return bytes, err
 }
 
-// use returns nil when the artifact at path is whole, and keeps it from being
-// dropped until this process ends: by a lock on its directory, which goes with the
-// process.
+// use verifies the artifact at path and protects it from Prune until this process ends,
+// by a lock on its directory.
 func (c *Cache) use(path string) error {
 	fd, err := openDir(path)
 	if err != nil {
@@ -177,29 +177,29 @@ func (c *Cache) use(path string) error {
 	return nil
 }
 
-// claim locks the open directory fd, says whether it is the whole artifact at path,
-// and notes the use.
+// claim locks the open directory fd, verifies that it is the artifact at path and that
+// the artifact is complete, and records the use.
 func (c *Cache) claim(fd int, path string) error {
 	if err := flock(fd, unix.LOCK_SH); err != nil {
 		return fmt.Errorf("lock %s: %w", path, err)
 	}
-	var open, there unix.Stat_t
-	if err := errors.Join(unix.Fstat(fd, &open), unix.Stat(path, &there)); err != nil {
-		return fmt.Errorf("look at %s: %w", path, err)
+	var open, current unix.Stat_t
+	if err := errors.Join(unix.Fstat(fd, &open), unix.Stat(path, &current)); err != nil {
+		return fmt.Errorf("stat %s: %w", path, err)
 	}
-	if open.Dev != there.Dev || open.Ino != there.Ino {
-		return fmt.Errorf("%s was made again: %w", path, fs.ErrNotExist)
+	if open.Dev != current.Dev || open.Ino != current.Ino {
+		return fmt.Errorf("%s was replaced: %w", path, fs.ErrNotExist)
 	}
 	if err := c.verify(path); err != nil {
 		return err
 	}
 	now := time.Now()
-	_ = os.Chtimes(path, now, now) // a cache that is another's is read all the same
+	_ = os.Chtimes(path, now, now) // fails without effect in another user's cache
 	return nil
 }
 
-// openDir opens a directory for a lock that outlives every Go value: an os.File
-// would be closed when nothing refers to it any more.
+// openDir opens a directory for a lock. It returns a descriptor because the garbage
+// collector would close an os.File.
 func openDir(path string) (fd int, err error) {
 	fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asUser as first argument makes the test binary another process that uses the
-// artifact thing-KEY of a cache until its stdin ends.
+// asUser as first argument makes the test binary a process that uses the artifact
+// thing-KEY of a cache until its stdin is closed.
 const asUser = "use-an-artifact"
 
 func TestMain(m *testing.M) {
@@ -58,15 +58,15 @@ func useArtifact(dir, key string) error {
 
 // user is another process that uses an artifact.
 type user struct {
-	path  string
-	cmd   *exec.Cmd
-	stdin io.Closer
-	said  *strings.Builder
+	path   string
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	stderr *strings.Builder
 }
 
 func startUser(t *testing.T, c *Cache, key string) (user, error) {
-	u := user{cmd: exec.CommandContext(t.Context(), os.Args[0], asUser, c.dir, key), said: &strings.Builder{}}
-	u.cmd.Stderr = u.said
+	u := user{cmd: exec.CommandContext(t.Context(), os.Args[0], asUser, c.dir, key), stderr: &strings.Builder{}}
+	u.cmd.Stderr = u.stderr
 	stdin, inErr := u.cmd.StdinPipe()
 	stdout, outErr := u.cmd.StdoutPipe()
 	if err := errors.Join(inErr, outErr, u.cmd.Start()); err != nil {
@@ -76,7 +76,7 @@ func startUser(t *testing.T, c *Cache, key string) (user, error) {
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		u.kill()
-		return u, fmt.Errorf("the user ended: %w; %s", err, u.said)
+		return u, fmt.Errorf("the process exited: %w; %s", err, u.stderr)
 	}
 	u.path, u.stdin = strings.TrimSuffix(line, "\n"), stdin
 	return u, nil
@@ -87,15 +87,15 @@ func (u user) kill() {
 	_ = u.cmd.Wait()
 }
 
-// end lets the user read what it uses once more.
+// end waits for the process, which reads the artifact once more and exits.
 func (u user) end() error {
 	if err := errors.Join(u.stdin.Close(), u.cmd.Wait()); err != nil {
-		return fmt.Errorf("%w: %s", err, u.said)
+		return fmt.Errorf("%w: %s", err, u.stderr)
 	}
 	return nil
 }
 
-// put lays an artifact down that was used so long ago, by nobody who lives.
+// put writes an artifact that was last used ago and is not in use.
 func put(t *testing.T, c *Cache, name string, number int, ago time.Duration) string {
 	t.Helper()
 	path := c.place(name, fmt.Sprintf("%016x", number))
@@ -116,7 +116,7 @@ func put(t *testing.T, c *Cache, name string, number int, ago time.Duration) str
 	return path
 }
 
-// four are one more than stay of a kind, the last used longest ago.
+// four writes one artifact more than Prune keeps of a kind, the most recently used first.
 func four(t *testing.T, c *Cache, name string, ago time.Duration) (paths []string) {
 	t.Helper()
 	for i := range keptNewest + 1 {
@@ -125,55 +125,55 @@ func four(t *testing.T, c *Cache, name string, ago time.Duration) (paths []strin
 	return paths
 }
 
-func there(path string) bool {
+func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
 
-func nobody(string) (bool, error) { return false, nil }
+func unused(string) (bool, error) { return false, nil }
 
-func TestPruningKeepsTheNewestOfEachKindAndWhatWasUsedLately(t *testing.T) {
+func TestPruneKeepsTheNewestOfEachKindAndRecentlyUsedArtifacts(t *testing.T) {
 	c := open(t)
-	lately := four(t, c, Plugins, 0)
-	var stay, leave []string
+	recent := four(t, c, Plugins, 0)
+	var kept, removed []string
 	for _, kind := range []string{Product, "image-store", "image-trunkline", Debian} {
 		paths := four(t, c, kind, 2*time.Hour)
-		stay, leave = append(stay, paths[:keptNewest]...), append(leave, paths[keptNewest:]...)
+		kept, removed = append(kept, paths[:keptNewest]...), append(removed, paths[keptNewest:]...)
 	}
-	// What takes ten minutes to make stays for longer than what takes ten seconds.
+	// Kubernetes, which takes ten minutes to build, is kept for longer.
 	kube := four(t, c, Kube, keptUnused(Kube)-time.Hour)
-	stay = append(append(stay, kube...), lately...)
+	kept = append(append(kept, kube...), recent...)
 	if keptUnused(Kube) < 7*24*time.Hour {
-		t.Errorf("Kubernetes stays for %s", keptUnused(Kube))
+		t.Errorf("Kubernetes is kept for %s", keptUnused(Kube))
 	}
-	foreign := filepath.Join(c.dir, "artifacts", "somebody-s-notes")
+	foreign := filepath.Join(c.dir, "artifacts", "not-an-artifact")
 	if err := os.Mkdir(foreign, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	stay = append(stay, foreign)
+	kept = append(kept, foreign)
 
-	freed, err := c.Prune(t.Context(), nobody)
+	freed, err := c.Prune(t.Context(), unused)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if freed.Artifacts != len(leave) || freed.Bytes < int64(len(leave))*4096 {
-		t.Errorf("freed %+v, want %d artifacts", freed, len(leave))
+	if freed.Artifacts != len(removed) || freed.Bytes < int64(len(removed))*4096 {
+		t.Errorf("freed %+v, want %d artifacts", freed, len(removed))
 	}
-	for _, path := range leave {
-		if there(path) {
-			t.Errorf("%s is still there", path)
+	for _, path := range removed {
+		if exists(path) {
+			t.Errorf("%s was not removed", path)
 		}
 	}
-	for _, path := range stay {
-		if !there(path) {
-			t.Errorf("%s is gone", path)
+	for _, path := range kept {
+		if !exists(path) {
+			t.Errorf("%s was removed", path)
 		}
 	}
-	if freed, err := c.Prune(t.Context(), nobody); err != nil || freed != (Freed{}) {
-		t.Errorf("again: %+v, %v", freed, err)
+	if freed, err := c.Prune(t.Context(), unused); err != nil || freed != (Freed{}) {
+		t.Errorf("second Prune: %+v, %v", freed, err)
 	}
-	if freed, err := c.pruneAt(t.Context(), time.Now().Add(keptUnused(Kube)), nobody); err != nil || freed.Artifacts != 2 {
-		t.Errorf("when all is old: %+v, %v; want the fourth of two kinds", freed, err)
+	if freed, err := c.pruneAt(t.Context(), time.Now().Add(keptUnused(Kube)), unused); err != nil || freed.Artifacts != 2 {
+		t.Errorf("when all are old: %+v, %v; want the fourth of two kinds", freed, err)
 	}
 }
 
@@ -181,28 +181,28 @@ func TestUsingAnArtifactMakesItTheNewest(t *testing.T) {
 	c := open(t)
 	paths := four(t, c, "store", 2*time.Hour)
 	oldest := paths[keptNewest]
-	if _, err := c.Derive(t.Context(), "store", keyOf(oldest, "store"), func(string) error { return errors.New("made anew") }); err != nil {
+	if _, err := c.Derive(t.Context(), "store", keyOf(oldest, "store"), func(string) error { return errors.New("built again") }); err != nil {
 		t.Fatal(err)
 	}
 	another, err := Open(c.dir, c.source, c.log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := another.Prune(t.Context(), nobody); err != nil {
+	if _, err := another.Prune(t.Context(), unused); err != nil {
 		t.Fatal(err)
 	}
-	if !there(oldest) || there(paths[keptNewest-1]) {
-		t.Errorf("used just now and there: %t; then the oldest and there: %t", there(oldest), there(paths[keptNewest-1]))
+	if !exists(oldest) || exists(paths[keptNewest-1]) {
+		t.Errorf("the artifact just used exists: %t; the oldest exists: %t", exists(oldest), exists(paths[keptNewest-1]))
 	}
 }
 
-func TestWhatAnotherProcessUsesStaysUntilItEndsHoweverItEnds(t *testing.T) {
+func TestAnArtifactInUseByAProcessIsKeptUntilTheProcessEnds(t *testing.T) {
 	ends := map[string]func(user) error{
-		"in order": user.end,
-		"killed":   func(u user) error { u.kill(); return nil },
+		"exits":  user.end,
+		"killed": func(u user) error { u.kill(); return nil },
 	}
 	for name, end := range ends {
-		for _, number := range []int{1, 2} { // the first is there already, the second is the user's own make
+		for _, number := range []int{1, 2} { // the first exists already, the second is built by the process
 			t.Run(fmt.Sprint(name, number), func(t *testing.T) {
 				c := open(t)
 				put(t, c, "thing", 1, 9*time.Hour)
@@ -210,7 +210,7 @@ func TestWhatAnotherProcessUsesStaysUntilItEndsHoweverItEnds(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// Enough that are newer, in a year: only its user keeps it.
+				// With enough newer artifacts, a year later, only its use protects it.
 				four(t, c, "thing", -time.Hour)
 				old := time.Now().Add(-9 * time.Hour)
 				nextYear := time.Now().Add(365 * 24 * time.Hour)
@@ -218,8 +218,8 @@ func TestWhatAnotherProcessUsesStaysUntilItEndsHoweverItEnds(t *testing.T) {
 					if err := os.Chtimes(u.path, old, old); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := c.pruneAt(t.Context(), nextYear, nobody); err != nil || there(u.path) != used {
-						t.Fatalf("%s is there: %t, used: %t; %v", u.path, there(u.path), used, err)
+					if _, err := c.pruneAt(t.Context(), nextYear, unused); err != nil || exists(u.path) != used {
+						t.Fatalf("%s exists: %t, used: %t; %v", u.path, exists(u.path), used, err)
 					}
 					if !used {
 						break
@@ -233,41 +233,41 @@ func TestWhatAnotherProcessUsesStaysUntilItEndsHoweverItEnds(t *testing.T) {
 	}
 }
 
-func TestWhatALabNamesStaysAndADoubtKeepsEverything(t *testing.T) {
+func TestArtifactsInUseByALabAreKeptAndAnErrorKeepsAll(t *testing.T) {
 	c := open(t)
 	oldest := four(t, c, "store", 2*time.Hour)[keptNewest]
-	doubt := errors.New("a lab's record cannot be read")
-	if _, err := c.Prune(t.Context(), func(string) (bool, error) { return false, doubt }); !errors.Is(err, doubt) || !there(oldest) {
-		t.Errorf("in doubt it is there: %t, %v", there(oldest), err)
+	failed := errors.New("a lab's record cannot be read")
+	if _, err := c.Prune(t.Context(), func(string) (bool, error) { return false, failed }); !errors.Is(err, failed) || !exists(oldest) {
+		t.Errorf("after an error it exists: %t, %v", exists(oldest), err)
 	}
-	named := func(artifact string) (bool, error) { return artifact == filepath.Base(oldest), nil }
-	if freed, err := c.Prune(t.Context(), named); err != nil || freed.Artifacts != 0 || !there(oldest) {
-		t.Errorf("named it is there: %t, %+v, %v", there(oldest), freed, err)
+	inUse := func(artifact string) (bool, error) { return artifact == filepath.Base(oldest), nil }
+	if freed, err := c.Prune(t.Context(), inUse); err != nil || freed.Artifacts != 0 || !exists(oldest) {
+		t.Errorf("in use, it exists: %t, %+v, %v", exists(oldest), freed, err)
 	}
 }
 
-func TestPruningWaitsForNoBuild(t *testing.T) {
+func TestPruneDoesNothingDuringABuild(t *testing.T) {
 	c := open(t)
 	oldest := four(t, c, "store", 2*time.Hour)[keptNewest]
 	unlock, err := c.lock(t.Context(), "build", func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if freed, err := c.Prune(t.Context(), nobody); err != nil || freed != (Freed{}) || !there(oldest) {
-		t.Errorf("beside a build: there %t, %+v, %v", there(oldest), freed, err)
+	if freed, err := c.Prune(t.Context(), unused); err != nil || freed != (Freed{}) || !exists(oldest) {
+		t.Errorf("during a build: exists %t, %+v, %v", exists(oldest), freed, err)
 	}
 	unlock()
-	if freed, err := c.Prune(t.Context(), nobody); err != nil || freed.Artifacts != 1 || there(oldest) {
-		t.Errorf("after it: there %t, %+v, %v", there(oldest), freed, err)
+	if freed, err := c.Prune(t.Context(), unused); err != nil || freed.Artifacts != 1 || exists(oldest) {
+		t.Errorf("after the build: exists %t, %+v, %v", exists(oldest), freed, err)
 	}
 }
 
-func TestWhatAKilledPruneLeftGoesWithTheNext(t *testing.T) {
+func TestTheFilesOfAKilledPruneAreRemovedByTheNextPrune(t *testing.T) {
 	c := open(t)
 	if err := os.Rename(put(t, c, "store", 1, 0), filepath.Join(c.dir, "tmp", "store-0000000000000001")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Prune(t.Context(), nobody); err != nil {
+	if _, err := c.Prune(t.Context(), unused); err != nil {
 		t.Fatal(err)
 	}
 	if left := leftovers(t, c); len(left) > 0 {
@@ -275,9 +275,9 @@ func TestWhatAKilledPruneLeftGoesWithTheNext(t *testing.T) {
 	}
 }
 
-// Whoever opens an artifact may be overtaken by one that drops it and one that
-// makes it again before it has the lock.
-func TestALockOnWhatWasDroppedMeanwhileIsNone(t *testing.T) {
+// Between opening and locking an artifact, another process may remove it, and a third
+// may build it again.
+func TestALockOnARemovedArtifactIsRejected(t *testing.T) {
 	c := open(t)
 	path := put(t, c, "store", 1, 0)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -286,34 +286,34 @@ func TestALockOnWhatWasDroppedMeanwhileIsNone(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	if err := c.claim(fd, path); err != nil {
-		t.Fatalf("in its place: %v", err)
+		t.Fatalf("at its path: %v", err)
 	}
 	if err := os.Rename(path, filepath.Join(c.dir, "tmp", "dropped")); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.claim(fd, path); err == nil {
-		t.Error("claimed what is gone")
+		t.Error("a removed artifact was claimed")
 	}
 	put(t, c, "store", 1, 0)
 	if err := c.claim(fd, path); err == nil {
-		t.Error("claimed what was made again by what it was before")
+		t.Error("an artifact that was built again was claimed by the directory it replaced")
 	}
 }
 
-func TestUsersAreNeverRobbedByPrunesSideBySide(t *testing.T) {
+func TestConcurrentPrunesNeverRemoveAnArtifactInUse(t *testing.T) {
 	c := open(t)
 	nextYear := time.Now().Add(365 * 24 * time.Hour)
 	done := make(chan struct{})
 	var pruners, users sync.WaitGroup
 	var mu sync.Mutex
-	dropped := 0
+	removed := 0
 	for range 2 {
-		another, err := Open(c.dir, c.source, c.log) // locks of its own, as another process
+		another, err := Open(c.dir, c.source, c.log) // its own locks, as in another process
 		if err != nil {
 			t.Fatal(err)
 		}
 		pruners.Go(func() {
-			tick := time.NewTicker(20 * time.Millisecond) // whoever makes needs the lock too
+			tick := time.NewTicker(20 * time.Millisecond) // builds need the lock too
 			defer tick.Stop()
 			for {
 				select {
@@ -321,13 +321,13 @@ func TestUsersAreNeverRobbedByPrunesSideBySide(t *testing.T) {
 					return
 				case <-tick.C:
 				}
-				freed, err := another.pruneAt(t.Context(), nextYear, nobody)
+				freed, err := another.pruneAt(t.Context(), nextYear, unused)
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				mu.Lock()
-				dropped += freed.Artifacts
+				removed += freed.Artifacts
 				mu.Unlock()
 			}
 		})
@@ -348,8 +348,8 @@ func TestUsersAreNeverRobbedByPrunesSideBySide(t *testing.T) {
 	users.Wait()
 	close(done)
 	pruners.Wait()
-	if dropped == 0 {
-		t.Error("nothing was dropped meanwhile")
+	if removed == 0 {
+		t.Error("no artifact was removed")
 	}
 	if left := leftovers(t, c); len(left) > 7 || slices.ContainsFunc(left, func(l string) bool { return !strings.HasPrefix(l, "artifacts/thing-") }) {
 		t.Errorf("left: %v", left)

@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// module is the line a checkout's go.mod begins with.
+// module is the first line of a checkout's go.mod.
 const module = "module github.com/trunkline/trunkline\n"
 
-// ErrNoSource says that no checkout was found.
+// ErrNoSource is returned if no checkout was found.
 var ErrNoSource = errors.New("no checkout of Trunkline found")
 
-// FindSource returns the root of the checkout that holds start, looking upward
-// for its go.mod. The lab builds what it runs, so it needs the sources.
+// FindSource returns the root of the checkout that contains start: the closest parent
+// with the project's go.mod. The lab builds its programs from source.
 func FindSource(start string) (string, error) {
 	dir, err := filepath.Abs(start)
 	if err != nil {
@@ -32,12 +32,12 @@ func FindSource(start string) (string, error) {
 			return at, nil
 		}
 		if at == filepath.Dir(at) {
-			return "", fmt.Errorf("%w at %s or above: the lab builds what it runs; call trunkline-lab inside a checkout or give --source DIR", ErrNoSource, dir)
+			return "", fmt.Errorf("%w at %s or above: the lab builds its programs from source; run trunkline-lab inside a checkout or set --source DIR", ErrNoSource, dir)
 		}
 	}
 }
 
-// hashing gathers what an artifact is made from.
+// hashing computes a key from the inputs of an artifact.
 type hashing struct {
 	sum  hash.Hash
 	root string
@@ -54,8 +54,8 @@ func (h *hashing) text(words ...string) *hashing {
 	return h
 }
 
-// files adds files and whole directories below the root. Go's tests are left
-// out: they change nothing that is built. So are nested modules.
+// files adds files and directories below the root, except Go tests, testdata and nested
+// modules, which are not part of a build.
 func (h *hashing) files(paths ...string) *hashing {
 	for _, p := range paths {
 		if h.err == nil {
@@ -99,7 +99,7 @@ func (h *hashing) visit(path string, d fs.DirEntry, err error) error {
 	return err
 }
 
-// key is the gathered hash, short enough for a file name and an image tag.
+// key returns the hash, short enough for a file name and an image tag.
 func (h *hashing) key() (string, error) {
 	if h.err != nil {
 		return "", h.err

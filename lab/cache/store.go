@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// manifestName is the file that tells an artifact is whole, written last.
+// manifestName is a file written last: an artifact with it is complete.
 const manifestName = "MANIFEST.json"
 
-// manifest lists what an artifact consists of.
+// manifest lists the files of an artifact.
 type manifest struct {
 	Name  string `json:"name"`
 	Key   string `json:"key"`
@@ -28,16 +28,16 @@ type file struct {
 	Path string      `json:"path"`
 	Size int64       `json:"size"`
 	Mode fs.FileMode `json:"mode"`
-	// Written is when, of files that others hold links to: one of them may write.
+	// Written is the mtime of a file that may be changed through a hard link.
 	Written time.Time `json:"written,omitzero"`
 }
 
-// ensure returns the place of an artifact, made when it is not there; this process
-// uses it from then on.
+// ensure returns the path of an artifact, building it if it is missing. The artifact is
+// in use by this process from then on.
 func (c *Cache) ensure(ctx context.Context, r recipe, progress func(Progress)) (path, key string, err error) {
 	if r.fixed != nil {
 		if path, ok := r.fixed(); ok && c.use(path) == nil {
-			j := &job{name: r.name, began: time.Now(), progress: progress}
+			j := &job{name: r.name, started: time.Now(), progress: progress}
 			j.report(Progress{State: Ready})
 			return path, keyOf(path, r.name), nil
 		}
@@ -47,9 +47,9 @@ func (c *Cache) ensure(ctx context.Context, r recipe, progress func(Progress)) (
 		return "", "", err
 	}
 	path = c.place(r.name, key)
-	j := &job{name: r.name, key: key, began: time.Now(), progress: progress}
+	j := &job{name: r.name, key: key, started: time.Now(), progress: progress}
 	if c.use(path) == nil {
-		if r.fixed != nil { // asked anew and still the same: fresh again
+		if r.fixed != nil { // the key is unchanged: use it for another candidateAge
 			now := time.Now()
 			_ = os.Chtimes(filepath.Join(path, manifestName), now, now)
 		}
@@ -61,19 +61,18 @@ func (c *Cache) ensure(ctx context.Context, r recipe, progress func(Progress)) (
 		return "", "", err
 	}
 	defer unlock()
-	if c.use(path) == nil { // another process made it meanwhile
+	if c.use(path) == nil { // another process has built it in the meantime
 		j.report(Progress{State: Ready})
 		return path, key, nil
 	}
 	if err := c.makeInPlace(ctx, r, j, path); err != nil {
 		return "", "", err
 	}
-	return path, key, c.use(path) // before the build lock is another's, who may prune
+	return path, key, c.use(path) // before another process can take the build lock and prune
 }
 
-// makeInPlace runs the recipe in a directory of its own and renames it. The
-// caller holds the build lock, so whatever else is in tmp was left by a process
-// that was killed.
+// makeInPlace runs the recipe in a temporary directory and renames it. The caller holds
+// the build lock, so everything else in tmp was left by killed processes.
 func (c *Cache) makeInPlace(ctx context.Context, r recipe, j *job, path string) (err error) {
 	if err := c.clearTemporary(); err != nil {
 		return err
@@ -102,7 +101,7 @@ func (c *Cache) makeInPlace(ctx context.Context, r recipe, j *job, path string) 
 	if err := os.Rename(j.dir, path); err != nil {
 		return err
 	}
-	c.log.Debug("made artifact", "artifact", r.name, "path", path, "elapsed", time.Since(j.began))
+	c.log.Debug("artifact built", "artifact", r.name, "path", path, "elapsed", time.Since(j.started))
 	j.report(Progress{State: Made})
 	return nil
 }
@@ -138,7 +137,7 @@ func seal(dir string, m manifest, linked bool) error {
 		return err
 	}
 	if len(m.Files) == 0 {
-		return fmt.Errorf("the recipe of %s made no file", m.Name)
+		return fmt.Errorf("the recipe of %s wrote no file", m.Name)
 	}
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -147,8 +146,8 @@ func seal(dir string, m manifest, linked bool) error {
 	return os.WriteFile(filepath.Join(dir, manifestName), append(text, '\n'), 0o644)
 }
 
-// verify says what is wrong with an artifact: not there, another key, a file
-// that is gone, of another size or mode, or written since.
+// verify compares an artifact with its manifest. It returns an error if the artifact is
+// missing, has another key, or a file is missing, changed or of another size or mode.
 func (c *Cache) verify(path string) error {
 	text, err := os.ReadFile(filepath.Join(path, manifestName))
 	if err != nil {
@@ -176,11 +175,11 @@ func (c *Cache) verify(path string) error {
 	return nil
 }
 
-// errBusy says that another process has a lock.
+// errBusy is returned if another process holds a lock.
 var errBusy = errors.New("another process has the lock")
 
-// lock takes a named lock between processes; waiting is called each second that
-// somebody else has it. The lock goes with the process, however it ends.
+// lock takes a named lock between processes and calls waiting every second while another
+// process holds it. The kernel releases the lock when the process ends.
 func (c *Cache) lock(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (done bool, err error) {
 		if unlock, err = c.tryLock(name); !errors.Is(err, errBusy) {
@@ -201,7 +200,7 @@ func (c *Cache) tryLock(name string) (unlock func(), err error) {
 	if err := flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
 	}
-	return func() { _ = f.Close() }, nil // closing drops the lock
+	return func() { _ = f.Close() }, nil // closing releases the lock
 }
 
 // flock locks an open file or directory without waiting.
