@@ -11,26 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountRounds bounds the search for mounts that appear while others go.
+// mountRounds bounds the search for mounts that appear while others are unmounted.
 const mountRounds = 8
 
-// unmountBelow takes away every mount at or below dir, deepest first, until
-// there is none. A busy one is detached: it goes with its last user.
-func unmountBelow(dir string) (gone []string, err error) {
+// unmountBelow unmounts all mounts at or below dir, deepest first. A busy mount is
+// detached; the kernel removes it with its last user.
+func unmountBelow(dir string) (unmounted []string, err error) {
 	for range mountRounds {
 		points, err := mountsBelow(dir)
 		if err != nil || len(points) == 0 {
-			return gone, err
+			return unmounted, err
 		}
 		for _, p := range points {
 			err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-				return gone, fmt.Errorf("unmount %s: %w", p, err)
+				return unmounted, fmt.Errorf("unmount %s: %w", p, err)
 			}
-			gone = append(gone, p)
+			unmounted = append(unmounted, p)
 		}
 	}
-	return gone, fmt.Errorf("mounts below %s come back as they are taken away", dir)
+	return unmounted, fmt.Errorf("mounts below %s reappear after they are unmounted", dir)
 }
 
 func mountsBelow(dir string) ([]string, error) {
@@ -49,7 +49,7 @@ func parseMountsBelow(mounts io.Reader, dir string) ([]string, error) {
 		return nil, fmt.Errorf("read mounts: %w", err)
 	}
 	var points []string
-	for _, m := range slices.Backward(below) { // later mounts lie on earlier ones
+	for _, m := range slices.Backward(below) { // later mounts cover earlier ones
 		points = append(points, m.Mountpoint)
 	}
 	return points, nil

@@ -16,8 +16,8 @@ import (
 
 const procDir = "/proc"
 
-// killMarked kills every process that carries the lab's mark, but for this one,
-// and returns when none is left. A node's PID 1 takes everything inside with it.
+// killMarked kills all processes with the lab's mark except this one, and returns when
+// none is left. With a node's PID 1, the kernel kills all processes inside the node.
 func killMarked(ctx context.Context, lab string) (killed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
@@ -42,14 +42,14 @@ func killMarked(ctx context.Context, lab string) (killed int, err error) {
 			}
 		}
 		if left > 0 {
-			return fmt.Errorf("%d processes of lab %s still run", left, lab)
+			return fmt.Errorf("%d processes of lab %s are still running", left, lab)
 		}
 		return nil
 	})
 	return len(seen), err
 }
 
-// marked lists the processes whose environment carries the lab's mark.
+// marked lists the processes with the lab's mark in their environment.
 func marked(proc, lab string) ([]int, error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
@@ -65,8 +65,8 @@ func marked(proc, lab string) ([]int, error) {
 	return pids, nil
 }
 
-// hasMark reads a process's environment as it was at its start. A process that
-// is gone, a zombie or a kernel thread has none.
+// hasMark searches the environment a process was started with. An exited process, a
+// zombie and a kernel thread have none.
 func hasMark(proc string, pid int, lab string) bool {
 	env, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "environ"))
 	if err != nil {
@@ -81,8 +81,8 @@ func hasMark(proc string, pid int, lab string) bool {
 	return false
 }
 
-// killOne kills a process through a descriptor of it, after looking at the mark
-// once more: the number may have gone to somebody else meanwhile.
+// killOne kills a process through a pidfd. It checks the mark again after opening the
+// pidfd, because the PID may have been reused.
 func killOne(pid int, lab string) (alive bool, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {

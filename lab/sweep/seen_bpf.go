@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// bpfObjects lists every program, map and link the kernel has, pinned or not, by
-// number, type and name. Without the right to list them there are none to see.
+// bpfObjects lists all programs, maps and links of the kernel, pinned or not, by ID, type
+// and name. Without the permission to list them, it lists none.
 func (all things) bpfObjects() error {
 	for _, list := range []func(things) error{things.bpfPrograms, things.bpfMaps, things.bpfLinks} {
 		if err := list(all); err != nil && !errors.Is(err, os.ErrPermission) && !errors.Is(err, ebpf.ErrNotSupported) {
@@ -34,7 +34,7 @@ func (all things) bpfPrograms() error {
 		id = next
 		p, err := ebpf.NewProgramFromID(id)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // gone meanwhile
+			continue // removed in the meantime
 		}
 		if err != nil {
 			return err
@@ -59,7 +59,7 @@ func (all things) bpfMaps() error {
 		id = next
 		m, err := ebpf.NewMapFromID(id)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // gone meanwhile
+			continue // removed in the meantime
 		}
 		if err != nil {
 			return err

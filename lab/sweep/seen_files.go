@@ -15,25 +15,25 @@ import (
 	"github.com/trunkline/trunkline/lab/node"
 )
 
-// roots are where a program of the lab could leave a file on the machine. The
-// first is for what somebody makes beside them.
+// roots are the directories in which a program of the lab could leave a file. Of the
+// first, only the entries are listed.
 func roots() []string {
 	return []string{"/", "/etc", "/opt", "/root", "/run", "/tmp", "/usr/local", "/var", "/sys/fs/bpf"}
 }
 
-// restless are the files that the machine itself writes at any time: logs, the
-// state of its own services, and what package managers and compilers keep.
-func restless() *regexp.Regexp {
+// volatileFiles matches the files that the machine itself may write at any time: logs,
+// the state of its services, and files of package managers and compilers.
+func volatileFiles() *regexp.Regexp {
 	return regexp.MustCompile(`^/(run/(systemd|udev|user|log|utmp|lock)|` +
 		`var/log/(journal|apt|(sys|kern|auth|daemon|cron|user|messages|debug|dpkg|wtmp|btmp|lastlog)[^/]*)|` +
 		`var/(lib|cache)/apt|var/lib/(systemd|dhcp|chrony|logrotate)|var/spool/(cron|rsyslog)|` +
 		`tmp/go-(build|link-|test-script)[^/]*|etc/resolv\.conf)(/|$)`)
 }
 
-// machineFiles lists what is on the machine's own file systems: a directory by its
-// name and mode, a file by its size and the time it was written too.
+// machineFiles lists the files on the machine's file systems: a directory with its mode,
+// a regular file also with its size and mtime.
 func (s Snapshot) machineFiles(v View) {
-	skip := restless()
+	skip := volatileFiles()
 	ignored := func(path string) bool {
 		if skip.MatchString(path) {
 			return true
@@ -46,7 +46,7 @@ func (s Snapshot) machineFiles(v View) {
 		return false
 	}
 	for _, root := range roots() {
-		_ = filepath.WalkDir(root, s.visit(root, ignored)) // what cannot be read is left out
+		_ = filepath.WalkDir(root, s.visit(root, ignored)) // unreadable files are left out
 	}
 }
 
@@ -54,7 +54,7 @@ func (s Snapshot) visit(root string, ignored func(string) bool) fs.WalkDirFunc {
 	var device uint64
 	return func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return fs.SkipDir // not there, or gone meanwhile
+			return fs.SkipDir // missing, or removed in the meantime
 		}
 		if ignored(path) {
 			if d.IsDir() {
@@ -64,7 +64,7 @@ func (s Snapshot) visit(root string, ignored func(string) bool) fs.WalkDirFunc {
 		}
 		var st unix.Stat_t
 		if err := unix.Lstat(path, &st); err != nil {
-			return nil //nolint:nilerr // gone meanwhile
+			return nil //nolint:nilerr // removed in the meantime
 		}
 		if path == root {
 			device = st.Dev
@@ -74,9 +74,9 @@ func (s Snapshot) visit(root string, ignored func(string) bool) fs.WalkDirFunc {
 		switch {
 		case !d.IsDir():
 			return nil
-		case root == "/" || st.Dev != device: // another file system: its mount is listed
+		case root == "/" || st.Dev != device: // the mount of another file system is listed
 			return fs.SkipDir
-		case filepath.Dir(path) == labsDir: // a lab's directory says enough
+		case filepath.Dir(path) == labsDir: // a lab's directory is listed, not its content
 			return fs.SkipDir
 		}
 		return nil
@@ -88,7 +88,7 @@ func described(path string, d fs.DirEntry, st unix.Stat_t) string {
 	case 0:
 		return fmt.Sprintf("%s %#o, %d bytes of %d.%09d", path, st.Mode&0o7777, st.Size, st.Mtim.Sec, st.Mtim.Nsec)
 	case fs.ModeSymlink:
-		to, _ := os.Readlink(path) // it may be gone: then to nowhere
+		to, _ := os.Readlink(path) // empty if it was removed in the meantime
 		return path + " -> " + to
 	default:
 		return fmt.Sprintf("%s %s", path, fs.FileMode(st.Mode&0o777)|d.Type())
@@ -98,8 +98,8 @@ func described(path string, d fs.DirEntry, st unix.Stat_t) string {
 // labsDir holds a directory for each lab.
 const labsDir = "/var/lib/trunkline-lab"
 
-// kindOf names what a file stands for where the kernel or a lab gives it a
-// meaning.
+// kindOf returns the kind of a file: one of the kernel's or a lab's in their directories,
+// otherwise "file".
 func kindOf(path string) string {
 	for _, special := range [][2]string{{netns.Dir, "namespace"}, {"/sys/fs/bpf", "bpf"}, {labsDir, "state"}} {
 		if strings.HasPrefix(path, special[0]+"/") || path == special[0] {
@@ -117,20 +117,20 @@ func (s Snapshot) mounts() error {
 	return err
 }
 
-// cgroups lists the directories at the top of every tree, and below those of labs
-// their nodes': what is below another's is the other's.
+// cgroups lists the top directories of all hierarchies and, below those of labs, the
+// nodes' directories.
 func (s Snapshot) cgroups() {
 	trees, err := node.Hierarchies()
 	if err != nil {
 		return
 	}
 	for _, h := range trees {
-		if passes, err := os.ReadFile(filepath.Join(h.Mount, passed)); err == nil {
-			s.add("cgroup", "%s passes down %s", h.Mount, strings.TrimSpace(string(passes)))
+		if enabled, err := os.ReadFile(filepath.Join(h.Mount, controlFile)); err == nil {
+			s.add("cgroup", "%s enables controllers %s", h.Mount, strings.TrimSpace(string(enabled)))
 		}
 		_ = filepath.WalkDir(h.Mount, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
-				return fs.SkipDir // gone meanwhile
+				return fs.SkipDir // removed in the meantime
 			}
 			if !d.IsDir() || path == h.Mount {
 				return nil
@@ -144,18 +144,18 @@ func (s Snapshot) cgroups() {
 	}
 }
 
-// unsteady are settings that are counters, differ at each look, or belong to a
-// link and go with it.
-func unsteady() *regexp.Regexp {
+// volatileSysctls matches settings that are counters, differ at each read, or belong to
+// one link.
+func volatileSysctls() *regexp.Regexp {
 	return regexp.MustCompile(`^(fs/(dentry-state|file-nr|inode-(nr|state)|aio-nr|quota/.*|binfmt_misc/.*)|` +
 		`kernel/(ns_last_pid|random/.*|pty/nr|tainted|perf_event_max_sample_rate|usermodehelper/.*)|` +
 		`net/netfilter/nf_conntrack_count|net/nf_conntrack_count|net/ipv[46]/(conf|neigh)/.*|` +
 		`net/mpls/.*|sunrpc/.*|vm/(stat_refresh|compact_memory|drop_caches))$`)
 }
 
-// sysctls lists every setting there is, of links those that are for all of them.
+// sysctls lists all settings; of the settings of links, only those for all links.
 func (s Snapshot) sysctls() {
-	skip := unsteady()
+	skip := volatileSysctls()
 	m := thisMachine()
 	_ = filepath.WalkDir(m.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -38,8 +38,7 @@ func (s Snapshot) network() error {
 	return nil
 }
 
-// nftables asks the program, whose output is the one a person would check. Of
-// the tables of iptables's older kernel part, the kernel names those in use.
+// nftables lists the ruleset as printed by nft, and the legacy iptables tables in use.
 func (s Snapshot) nftables() {
 	out, err := exec.Command("nft", "--stateless", "list", "ruleset").Output()
 	if err == nil {
@@ -65,8 +64,8 @@ func (s Snapshot) nftables() {
 	}
 }
 
-// thisThread is where the kernel tells of the caller's own network namespace;
-// /proc/net is that of the process's first thread.
+// thisThread is the directory with the calling thread's network namespace; /proc/net
+// shows the namespace of the process's main thread.
 const thisThread = "/proc/thread-self"
 
 // listening is the state of a listening socket in /proc/net/tcp; a bound UDP
@@ -98,8 +97,8 @@ func (all things) sockets() {
 	}
 }
 
-// listener returns the name and inode of the socket in a line of a table, no name
-// if it does not listen.
+// listener returns the name and inode of the socket in a line of a table, or no name if
+// it does not listen.
 func listener(table string, fields []string) (name, inode string) {
 	switch {
 	case table == "unix" && len(fields) > unixPath && fields[3] == accepting:

@@ -14,25 +14,25 @@ import (
 	"github.com/trunkline/trunkline/lab/node/component"
 )
 
-// holders tells of each thing that processes hold open ("socket:[7]", "prog 3")
-// whether a lab's process does.
+// holders holds the things that processes keep open ("socket:[7]", "prog 3"). The value
+// is true if a lab's process does.
 type holders map[string]bool
 
-// byOthers reports whether processes hold it and none of them is a lab's.
+// byOthers reports whether processes hold thing and none of them belongs to a lab.
 func (h holders) byOthers(thing string) bool {
 	ours, held := h[thing]
 	return held && !ours
 }
 
-// thing is what a process may hold open, as a line of a snapshot.
+// thing is a line of a snapshot for something that a process may hold open.
 type thing struct{ kind, line string }
 
-// things are by what holders know them by.
+// things are indexed by the keys of holders.
 type things map[string]thing
 
-// holdings lists the processes of labs, and the listeners and BPF objects that are
-// no other process's. Only what is there before and after the look at processes
-// counts: the holder of anything else may have come or gone meanwhile.
+// holdings lists the processes of labs, and the listeners and BPF objects that are not
+// held only by other processes. It ignores things that did not exist both before and
+// after the processes were listed, because their holders may be unknown.
 func (s Snapshot) holdings(cache string) error {
 	before, err := openThings()
 	if err != nil {
@@ -60,8 +60,8 @@ func openThings() (things, error) {
 	return all, all.bpfObjects()
 }
 
-// processes lists those of labs by name and lab: numbers differ from one moment
-// to the next. It returns what every process holds.
+// processes lists the processes of labs by name and lab, without PIDs, which differ
+// between snapshots. It returns what all processes hold.
 func (s Snapshot) processes(cache string) (holders, error) {
 	entries, err := os.ReadDir(procDir)
 	if err != nil {
@@ -78,8 +78,7 @@ func (s Snapshot) processes(cache string) (holders, error) {
 		if lab == "" {
 			continue
 		}
-		// One that has ended and waits for its parent to notice has no command line
-		// any more, and holds nothing.
+		// A zombie has no command line and holds nothing.
 		if argv, err := os.ReadFile(filepath.Join(dir, "cmdline")); err != nil || len(argv) == 0 {
 			continue
 		}
@@ -90,10 +89,10 @@ func (s Snapshot) processes(cache string) (holders, error) {
 	return held, nil
 }
 
-// labOf says to which lab a process belongs: by its mark, by the cgroup its node
-// put it in, or by a program of the labs' cache. Empty is none, or gone.
+// labOf returns the lab of a process, found by its mark, by its node's cgroup, or by a
+// program in the labs' cache. It returns "" for other and for exited processes.
 func labOf(dir, cache string) string {
-	environ, _ := os.ReadFile(filepath.Join(dir, "environ")) // another user's is not readable: not ours
+	environ, _ := os.ReadFile(filepath.Join(dir, "environ")) // unreadable for another user's process
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {
 		if name, ok := bytes.CutPrefix(entry, []byte(component.MarkName+"=")); ok {
 			return "lab " + string(name)
@@ -115,14 +114,14 @@ func labOf(dir, cache string) string {
 	return ""
 }
 
-// bpfKind finds which BPF object a descriptor is; see /proc/<pid>/fdinfo.
+// bpfKind matches the BPF object of a descriptor in /proc/<pid>/fdinfo.
 var bpfKind = regexp.MustCompile(`^(prog|map|link)_id:\s*(\d+)`)
 
-// note remembers what a process holds.
+// note records what a process holds.
 func (h holders) note(dir string, ours bool) {
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil {
-		return // gone, or a kernel thread
+		return // exited, or a kernel thread
 	}
 	for _, fd := range fds {
 		target, err := os.Readlink(filepath.Join(dir, "fd", fd.Name()))
@@ -138,8 +137,8 @@ func (h holders) note(dir string, ours bool) {
 	}
 }
 
-// bpfObject reads which object a descriptor is: "prog 7". A link's descriptor
-// names its program too, after itself.
+// bpfObject returns the object of a descriptor, such as "prog 7". The fdinfo of a link
+// also contains its program.
 func bpfObject(fdinfo string) string {
 	f, err := os.Open(fdinfo)
 	if err != nil {

@@ -6,25 +6,25 @@ import (
 	"slices"
 )
 
-// Snapshot is what of the machine a lab could change, as sorted lines by kind.
-// Two of them tell what a lab left behind.
+// Snapshot is the state of the machine that a lab could change, as sorted lines by kind.
+// The difference of two snapshots is what a lab left behind.
 type Snapshot map[string][]string
 
-// View says what a snapshot leaves out.
+// View configures what a snapshot leaves out.
 type View struct {
-	// Cache is the lab's cache directory: what runs from there is a lab's.
+	// Cache is the lab's cache directory. A program from there belongs to a lab.
 	Cache string
-	// Ignore lists more paths, with all below them, whose files may change: the
-	// Go build's caches, say.
+	// Ignore lists further paths that may change with all files below, such as Go's
+	// build cache.
 	Ignore []string
 }
 
-// TakeSnapshot looks at the machine as it is: namespaces, links, routes, rules,
-// nftables, mounts, cgroups, BPF objects, settings, listeners, processes and
-// files. What cannot be read is missing from both sides.
+// TakeSnapshot reads the state of the machine: namespaces, links, routes, rules,
+// nftables, mounts, cgroups, BPF objects, settings, listeners, processes and files. State
+// that cannot be read is left out.
 //
-// Of processes it lists those of labs, and of what a process holds open (sockets,
-// BPF objects) all but that of others' processes.
+// It lists only processes of labs, and leaves out sockets and BPF objects that only other
+// processes hold open.
 func TakeSnapshot(v View) (Snapshot, error) {
 	s := Snapshot{}
 	if err := s.holdings(v.Cache); err != nil {
@@ -46,8 +46,8 @@ func TakeSnapshot(v View) (Snapshot, error) {
 	return s, nil
 }
 
-// Diff lists what after has and s has not ("+ kind: line") and the reverse
-// ("- kind: line").
+// Diff returns the lines of after that are not in s ("+ kind: line") and those of s that
+// are not in after ("- kind: line").
 func (s Snapshot) Diff(after Snapshot) []string {
 	var out []string
 	kinds := slices.Sorted(maps.Keys(after))
@@ -67,8 +67,7 @@ func (s Snapshot) Diff(after Snapshot) []string {
 	return out
 }
 
-// without returns the lines of a that are not in b, each as often as it is there
-// more often.
+// without returns the multiset difference of a and b.
 func without(a, b []string) []string {
 	count := map[string]int{}
 	for _, line := range b {

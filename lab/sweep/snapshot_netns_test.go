@@ -24,17 +24,17 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// leftover is one thing that a lab could forget.
+// leftover is one thing that a lab could leave behind.
 type leftover struct {
 	kind string
 	want string // in the line that names it
 	make func(t *testing.T) (remove func())
 }
 
-// labName is the lab that forgets things in these tests.
+// labName is the lab of the things that these tests leave behind.
 func labName() string { return fmt.Sprintf("t%d", os.Getpid()) }
 
-func look(t *testing.T) Snapshot {
+func snapshot(t *testing.T) Snapshot {
 	t.Helper()
 	s, err := TakeSnapshot(View{Ignore: []string{"/root", "/usr/local"}}) // large
 	if err != nil {
@@ -43,21 +43,20 @@ func look(t *testing.T) Snapshot {
 	return s
 }
 
-// Whatever a lab could leave behind is named by its kind as long as it is there,
-// and by nothing once it is gone.
-func TestEachKindOfLeftoverIsNamed(t *testing.T) {
+// The diff of two snapshots contains a leftover under its kind as long as it exists.
+func TestTheDiffContainsEachKindOfLeftover(t *testing.T) {
 	ns := testns.New(t, "left")
 	for _, l := range leftovers(ns) {
 		t.Run(l.kind, func(t *testing.T) {
 			ns.Do(t, func() {
-				before := look(t)
+				before := snapshot(t)
 				remove := l.make(t)
-				if !named(before.Diff(look(t)), l) {
-					t.Errorf("no line names it:\n%s", strings.Join(before.Diff(look(t)), "\n"))
+				if !named(before.Diff(snapshot(t)), l) {
+					t.Errorf("no line of the diff contains it:\n%s", strings.Join(before.Diff(snapshot(t)), "\n"))
 				}
 				remove()
-				if named(before.Diff(look(t)), l) {
-					t.Error("it is gone and still named")
+				if named(before.Diff(snapshot(t)), l) {
+					t.Error("it was removed and is still in the diff")
 				}
 			})
 		})
@@ -124,13 +123,13 @@ func leftovers(ns *testns.NS) []leftover {
 		}},
 		{"state", lab, madeFile("/var/lib/trunkline-lab/" + lab)},
 		{"file", "/opt/tl-" + lab, madeFile("/opt/tl-" + lab)},
-		{"file", filepath.Join(os.TempDir(), "tl-"+lab), func(t *testing.T) func() { // one that is there and changes
+		{"file", filepath.Join(os.TempDir(), "tl-"+lab), func(t *testing.T) func() { // an existing file that changes
 			path := filepath.Join(os.TempDir(), "tl-"+lab)
 			remove := madeFile(path)(t)
-			before := look(t)
+			before := snapshot(t)
 			must(t, os.WriteFile(path, []byte("more"), 0o600))
-			if !named(before.Diff(look(t)), leftover{kind: "file", want: path}) {
-				t.Errorf("%s was changed and no line names it", path)
+			if !named(before.Diff(snapshot(t)), leftover{kind: "file", want: path}) {
+				t.Errorf("%s was changed and is not in the diff", path)
 			}
 			return remove
 		}},
@@ -178,12 +177,12 @@ func madeFile(path string) func(t *testing.T) func() {
 	return func(t *testing.T) func() {
 		t.Helper()
 		_, err := os.Stat(filepath.Dir(path))
-		made := os.IsNotExist(err)
+		created := os.IsNotExist(err)
 		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		must(t, os.WriteFile(path, []byte("x"), 0o600))
 		return func() {
 			must(t, os.Remove(path))
-			if made {
+			if created {
 				must(t, os.Remove(filepath.Dir(path)))
 			}
 		}
@@ -200,29 +199,30 @@ func program(t *testing.T) *ebpf.Program {
 	return p
 }
 
-// file is a descriptor of its own for what fd is; close ends the first.
-func file(t *testing.T, fd int, end func() error) *os.File {
+// file duplicates fd and closes the original with closeFD.
+func file(t *testing.T, fd int, closeFD func() error) *os.File {
 	t.Helper()
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	duplicate, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	must(t, err)
-	must(t, end())
-	return os.NewFile(uintptr(own), "held")
+	must(t, closeFD())
+	return os.NewFile(uintptr(duplicate), "held")
 }
 
-// heldFile hands a file to a process of the lab, and proves that while the test
-// alone holds it, it is another's.
+// heldFile passes a file to a process of the lab. It checks that the file is not listed
+// while only the test, which does not belong to a lab, holds it.
 func heldFile(t *testing.T, lab, kind string, f *os.File) func() {
 	t.Helper()
-	alone := look(t)
+	alone := snapshot(t)
 	end := held(t, lab, f)
-	if !named(alone.Diff(look(t)), leftover{kind: kind}) {
-		t.Error("it was named already while the test alone, which is no lab's process, held it")
+	if !named(alone.Diff(snapshot(t)), leftover{kind: kind}) {
+		t.Error("it was in the diff while only the test, which belongs to no lab, held it")
 	}
 	must(t, f.Close())
 	return end
 }
 
-// held starts a process of the lab that keeps files open until it is ended.
+// held starts a process of the lab that holds files open until the returned function ends
+// it.
 func held(t *testing.T, lab string, files ...*os.File) func() {
 	t.Helper()
 	cmd := exec.Command("sleep", "300")

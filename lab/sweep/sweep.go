@@ -1,11 +1,10 @@
-// Package sweep removes everything of a lab by looking for it: processes by
-// their mark, namespaces by name, mounts and files below the state directory,
-// cgroups, and the machine's settings that the lab raised. It needs no daemon
-// and no record, so it works after a crash at any point, and it touches nothing
-// that does not carry the lab's mark or name.
+// Package sweep finds and removes everything that belongs to a lab: processes by their
+// mark, namespaces by name, mounts and files below the state directory, cgroups, and the
+// raised settings of the machine. It needs neither the daemon nor a record of the lab, so
+// it works after a crash at any point, and it removes nothing without the lab's mark or
+// name.
 //
-// lab/cli calls it on the way down, lab/daemon on the way up. Doing it twice is
-// doing it once.
+// lab/cli calls it when a lab stops, lab/daemon when a lab starts. It is idempotent.
 package sweep
 
 import (
@@ -25,21 +24,21 @@ import (
 	"github.com/trunkline/trunkline/lab/node"
 )
 
-// Options say what to sweep.
+// Options identify the lab to remove.
 type Options struct {
 	Lab string
 	// StateDir of the lab; its parent holds the record of raised settings.
 	StateDir string
-	Log      *slog.Logger // nil is silent
+	Log      *slog.Logger // nil disables logging
 }
 
-// Report is what was removed.
+// Report lists what was removed.
 type Report struct {
 	Processes  int      `json:"processes"`
 	Namespaces []string `json:"namespaces,omitempty"`
 	Mounts     []string `json:"mounts,omitempty"`
 	Cgroups    []string `json:"cgroups,omitempty"`
-	Sysctls    []string `json:"sysctls,omitempty"` // put back
+	Sysctls    []string `json:"sysctls,omitempty"` // restored
 	StateDir   bool     `json:"stateDir"`
 }
 
@@ -49,14 +48,14 @@ func (r Report) Empty() bool {
 		len(r.Namespaces)+len(r.Mounts)+len(r.Cgroups)+len(r.Sysctls) == 0
 }
 
-// deadline for processes to die, and again for cgroups to empty.
+// deadline for the processes to exit, and again for the cgroups to become empty.
 const deadline = time.Minute
 
-// Longest is what a sweep takes at most.
+// Longest is the maximum duration of a sweep.
 const Longest = 2*deadline + 10*time.Second
 
-// Sweep removes everything of the lab, its daemon included. A part that cannot
-// be removed does not keep the others; all errors are joined.
+// Sweep removes everything of the lab, including its daemon. It continues after an error
+// and returns all errors joined.
 func Sweep(ctx context.Context, o Options) (Report, error) {
 	o = o.withDefaults()
 	var r Report
@@ -75,8 +74,8 @@ func Sweep(ctx context.Context, o Options) (Report, error) {
 	return r, errors.Join(errs...)
 }
 
-// Leftovers removes what a dead daemon of the lab left behind, but for its files
-// and the calling process: the way up starts from nothing.
+// Leftovers removes what an earlier daemon of the lab left behind, except its files and
+// the calling process.
 func Leftovers(ctx context.Context, o Options) error {
 	o = o.withDefaults()
 	var r Report
@@ -84,7 +83,7 @@ func Leftovers(ctx context.Context, o Options) error {
 	r.Processes = n
 	err = errors.Join(err, o.removeNames(ctx, &r))
 	if !r.Empty() {
-		o.Log.Info("cleared what an earlier run left", "processes", r.Processes, "namespaces", r.Namespaces, "mounts", r.Mounts, "cgroups", r.Cgroups)
+		o.Log.Info("removed leftovers of an earlier run", "processes", r.Processes, "namespaces", r.Namespaces, "mounts", r.Mounts, "cgroups", r.Cgroups)
 	}
 	return err
 }
@@ -96,7 +95,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// removeNames removes what the kernel keeps under a name.
+// removeNames removes mounts, namespaces and cgroups.
 func (o Options) removeNames(ctx context.Context, r *Report) error {
 	var errs []error
 	var err error
@@ -112,9 +111,9 @@ func (o Options) removeNames(ctx context.Context, r *Report) error {
 	return errors.Join(errs...)
 }
 
-// member returns the member's part of a namespace's name if it is one of the
-// lab's: "node1" of tl-lab-node1. Members have no dash in their names, so that
-// lab "a" never takes tl-a-b-node1 of lab "a-b" for its own.
+// member returns the member's name from the name of a namespace of the lab: "node1" for
+// tl-lab-node1. Members have no dash in their names, so that tl-a-b-node1 belongs to lab
+// "a-b" and not to lab "a".
 func member(name, lab string) (string, bool) {
 	m, ok := strings.CutPrefix(name, "tl-"+lab+"-")
 	return m, ok && m != "" && !strings.Contains(m, "-")
@@ -142,12 +141,12 @@ func removeNamespaces(lab string) (removed []string, err error) {
 	return removed, errors.Join(errs...)
 }
 
-// removeCgroups deletes the lab's directory in every tree. A cgroup may stay
-// busy for a moment after its last process.
+// removeCgroups removes the lab's directory in all hierarchies. It retries, because a
+// cgroup may be busy for a short time after its last process has exited.
 func removeCgroups(ctx context.Context, lab string) (removed []string, err error) {
 	trees, err := node.Hierarchies()
 	if err != nil {
-		return nil, nil // a machine without cgroups has none of ours
+		return nil, nil // the machine has no cgroups
 	}
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
@@ -168,10 +167,10 @@ func removeCgroups(ctx context.Context, lab string) (removed []string, err error
 
 const againEvery = 20 * time.Millisecond
 
-// again calls fn until it succeeds or ctx ends; then it returns fn's last error.
+// again calls fn until it succeeds or ctx ends, and returns fn's last error.
 func again(ctx context.Context, fn func() error) error {
 	var last error
-	_ = wait.PollUntilContextCancel(ctx, againEvery, true, func(context.Context) (bool, error) { // last says it better
+	_ = wait.PollUntilContextCancel(ctx, againEvery, true, func(context.Context) (bool, error) { // last is more specific
 		last = fn()
 		return last == nil, nil
 	})

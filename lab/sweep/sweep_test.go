@@ -18,22 +18,22 @@ import (
 	"github.com/trunkline/trunkline/lab/node/component"
 )
 
-func TestALabTakesOnlyNamespacesOfItsOwnName(t *testing.T) {
+func TestNamespacesBelongToTheLabInTheirName(t *testing.T) {
 	for name, want := range map[string]bool{
 		"tl-a-node1": true, "tl-a-vpc": true, "tl-a-cp": true,
 		"tl-a-b-node1": false, // of lab "a-b"
 		"tl-ab-node1":  false, "tl-a-": false, "tl-a": false, "node1": false, "cni-1234": false,
 	} {
 		if _, got := member(name, "a"); got != want {
-			t.Errorf("lab a takes %s: %t, want %t", name, got, want)
+			t.Errorf("%s belongs to lab a: %t, want %t", name, got, want)
 		}
 	}
 	if m, ok := member("tl-a-b-node1", "a-b"); !ok || m != "node1" {
-		t.Errorf("lab a-b does not know its node1: %q, %t", m, ok)
+		t.Errorf("node1 of lab a-b: %q, %t", m, ok)
 	}
 }
 
-func TestOnlyProcessesWithTheWholeMarkAreOurs(t *testing.T) {
+func TestOnlyProcessesWithTheExactMarkBelongToTheLab(t *testing.T) {
 	proc := t.TempDir()
 	for pid, env := range map[int]string{
 		10: component.Mark("lab") + "\x00PATH=/bin\x00",
@@ -52,7 +52,7 @@ func TestOnlyProcessesWithTheWholeMarkAreOurs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(proc, "17"), 0o755); err != nil { // gone meanwhile
+	if err := os.MkdirAll(filepath.Join(proc, "17"), 0o755); err != nil { // exited in the meantime
 		t.Fatal(err)
 	}
 	got, err := marked(proc, "lab")
@@ -62,27 +62,27 @@ func TestOnlyProcessesWithTheWholeMarkAreOurs(t *testing.T) {
 	}
 }
 
-// A number may have gone to somebody else between the look and the kill.
+// A PID may be reused between the listing and the kill.
 func TestAProcessWithoutTheMarkIsNotKilled(t *testing.T) {
-	stranger := exec.CommandContext(t.Context(), "sleep", "600")
-	stranger.Env = []string{component.Mark("other")}
-	if err := stranger.Start(); err != nil {
+	other := exec.CommandContext(t.Context(), "sleep", "600")
+	other.Env = []string{component.Mark("other")}
+	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = stranger.Wait() // ended by this test
+		_ = other.Wait() // ended by this test
 	}()
-	if ours, err := killOne(stranger.Process.Pid, "lab"); err != nil || ours {
-		t.Errorf("ours %t, %v", ours, err)
+	if killed, err := killOne(other.Process.Pid, "lab"); err != nil || killed {
+		t.Errorf("killed %t, %v", killed, err)
 	}
-	if err := stranger.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Errorf("the stranger is gone: %v", err)
+	if err := other.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Errorf("the process has exited: %v", err)
 	}
 	<-ended
-	if status, ok := stranger.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGTERM {
-		t.Errorf("the stranger ended by %s, want by this test", stranger.ProcessState)
+	if status, ok := other.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGTERM {
+		t.Errorf("the process ended with %s, want the signal of this test", other.ProcessState)
 	}
 }
 
@@ -116,7 +116,7 @@ func settings(t *testing.T, values map[string]string) machine {
 	return m
 }
 
-func TestTheLastLabOutPutsTheMachinesSettingsBack(t *testing.T) {
+func TestTheLastLabRestoresTheMachinesSettings(t *testing.T) {
 	const low, high = "net/ipv4/neigh/default/gc_thresh3", "fs/inotify/max_user_watches"
 	m := settings(t, map[string]string{low: "1024", high: "9999999"})
 	root := filepath.Join(t.TempDir(), "labs")
@@ -136,7 +136,7 @@ func TestTheLastLabOutPutsTheMachinesSettingsBack(t *testing.T) {
 		}
 	}
 	if read(low) != "16384" || read(high) != "9999999" {
-		t.Errorf("raised to %s and %s; want 16384, and what is high enough left alone", read(low), read(high))
+		t.Errorf("raised to %s and %s; want 16384 and the higher value unchanged", read(low), read(high))
 	}
 	for _, step := range []struct {
 		lab, want string
@@ -151,22 +151,22 @@ func TestTheLastLabOutPutsTheMachinesSettingsBack(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(root); !os.IsNotExist(err) {
-		t.Errorf("the labs' root is still there: %v", err)
+		t.Errorf("the labs' root was not removed: %v", err)
 	}
 	if restored, err := m.restoreWhenLast(root); err != nil || len(restored) != 0 {
-		t.Errorf("a second restore did %v, %v", restored, err)
+		t.Errorf("the second restore changed %v, %v", restored, err)
 	}
 }
 
-func TestASettingThatSomebodyRaisedFurtherMeanwhileIsTheirs(t *testing.T) {
-	const theirs, lowered = "net/ipv4/neigh/default/gc_thresh3", "fs/inotify/max_user_instances"
-	m := settings(t, map[string]string{theirs: "1024", lowered: "128"})
+func TestASettingRaisedFurtherByAnotherProgramIsNotRestored(t *testing.T) {
+	const raised, lowered = "net/ipv4/neigh/default/gc_thresh3", "fs/inotify/max_user_instances"
+	m := settings(t, map[string]string{raised: "1024", lowered: "128"})
 	root := filepath.Join(t.TempDir(), "labs")
 	mkdir(t, filepath.Join(root, "a"))
 	if err := m.raise(root, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	for path, value := range map[string]string{theirs: "65536", lowered: "512"} {
+	for path, value := range map[string]string{raised: "65536", lowered: "512"} {
 		if err := m.write(path, value); err != nil {
 			t.Fatal(err)
 		}
@@ -177,17 +177,17 @@ func TestASettingThatSomebodyRaisedFurtherMeanwhileIsTheirs(t *testing.T) {
 	if _, err := m.restoreWhenLast(root); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{theirs: "65536", lowered: "128"} {
+	for path, want := range map[string]string{raised: "65536", lowered: "128"} {
 		if got, err := m.read(path); err != nil || got != want {
 			t.Errorf("%s is %s (%v), want %s", path, got, err, want)
 		}
 	}
 }
 
-func TestControllersThatLabsHadPassedDownAreTakenBack(t *testing.T) {
+func TestControllersEnabledByLabsAreDisabledAgain(t *testing.T) {
 	m := settings(t, nil)
 	m.cgroups = t.TempDir()
-	at := filepath.Join(m.cgroups, passed)
+	at := filepath.Join(m.cgroups, controlFile)
 	root := filepath.Join(t.TempDir(), "labs")
 	write := func(text string) {
 		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
@@ -195,8 +195,8 @@ func TestControllersThatLabsHadPassedDownAreTakenBack(t *testing.T) {
 		}
 	}
 	write("cpu memory\n")
-	for _, passes := range []string{"cpu memory\n", "cpu memory io\n"} { // the second lab finds what the first had changed
-		write(passes)
+	for _, enabled := range []string{"cpu memory\n", "cpu memory io\n"} { // the second lab finds the change of the first
+		write(enabled)
 		mkdir(t, filepath.Join(root, "a"))
 		if err := m.raise(root, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
@@ -207,16 +207,15 @@ func TestControllersThatLabsHadPassedDownAreTakenBack(t *testing.T) {
 	}
 	restored, err := m.restoreWhenLast(root)
 	if err != nil || !slices.Equal(restored, []string{at + " io"}) {
-		t.Errorf("took back %v, %v; want io", restored, err)
+		t.Errorf("disabled %v, %v; want io", restored, err)
 	}
-	if asked, err := os.ReadFile(at); err != nil || string(asked) != "-io" { // as the kernel is asked
-		t.Errorf("the kernel was asked for %q, %v", asked, err)
+	if written, err := os.ReadFile(at); err != nil || string(written) != "-io" {
+		t.Errorf("wrote %q, %v; want -io", written, err)
 	}
 }
 
-// A setting that cannot be written, as on a machine whose /proc/sys is read-only,
-// was never raised, and is nothing to put back.
-func TestASettingThatCannotBeRaisedIsNoneToPutBack(t *testing.T) {
+// A setting that cannot be written, as with a read-only /proc/sys, was never raised.
+func TestASettingThatCannotBeRaisedIsNotRestored(t *testing.T) {
 	m := settings(t, map[string]string{"net/ipv6/neigh/default/gc_thresh3": "1024"})
 	readOnly := filepath.Join(m.dir, "net/ipv4/neigh/default/gc_thresh3")
 	mkdir(t, filepath.Dir(readOnly))
@@ -232,12 +231,12 @@ func TestASettingThatCannotBeRaisedIsNoneToPutBack(t *testing.T) {
 		t.Errorf("restored %v, %v", restored, err)
 	}
 	if _, err := os.Stat(root); !os.IsNotExist(err) {
-		t.Errorf("the labs' root is still there: %v", err)
+		t.Errorf("the labs' root was not removed: %v", err)
 	}
 }
 
-// The last lab takes the lock's file with it while the next one waits for it.
-func TestALabThatWaitsForALockThatGoesTakesTheNext(t *testing.T) {
+// The last lab removes the lock file while the next lab waits for the lock.
+func TestALabThatWaitsForARemovedLockTakesTheNewOne(t *testing.T) {
 	m := settings(t, nil)
 	root := filepath.Join(t.TempDir(), "labs")
 	held, err := lockRoot(root)
@@ -254,7 +253,7 @@ func TestALabThatWaitsForALockThatGoesTakesTheNext(t *testing.T) {
 	deadline := time.Now().Add(time.Minute)
 	for seen := false; !seen; runtime.Gosched() {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody waits for the lock")
+			t.Fatal("no process waits for the lock")
 		}
 		locks, err := os.ReadFile("/proc/locks")
 		if err != nil {
@@ -270,19 +269,19 @@ func TestALabThatWaitsForALockThatGoesTakesTheNext(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(root, lockFile)); err != nil {
-		t.Errorf("it went on with a lock that nobody else can see: %v", err)
+		t.Errorf("it continued with the lock of a removed file: %v", err)
 	}
 }
 
-func TestTheDirectoryOfNamesGoesWithTheLastLabThatMadeIt(t *testing.T) {
+func TestTheLastLabRemovesTheNamespaceDirectoryThatLabsCreated(t *testing.T) {
 	for _, c := range []struct {
 		name         string
-		before, used bool // the directory was there; somebody else's name is in it
-		stays        bool
+		before, used bool // the directory existed; another program's namespace is in it
+		kept         bool
 	}{
-		{"made by the lab", false, false, false},
-		{"there before", true, false, true},
-		{"made by the lab and used by others now", false, true, true},
+		{"created by the lab", false, false, false},
+		{"existed before", true, false, true},
+		{"created by the lab and used by another program", false, true, true},
 	} {
 		m := settings(t, nil)
 		m.names = filepath.Join(t.TempDir(), "netns")
@@ -304,8 +303,8 @@ func TestTheDirectoryOfNamesGoesWithTheLastLabThatMadeIt(t *testing.T) {
 		if _, err := m.restoreWhenLast(root); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		if _, err := os.Stat(m.names); (err == nil) != c.stays {
-			t.Errorf("%s: stays %v, want %v", c.name, err == nil, c.stays)
+		if _, err := os.Stat(m.names); (err == nil) != c.kept {
+			t.Errorf("%s: kept %v, want %v", c.name, err == nil, c.kept)
 		}
 	}
 }
@@ -317,7 +316,7 @@ func mkdir(t *testing.T, dir string) {
 	}
 }
 
-func TestADiffNamesWhatCameAndWhatWent(t *testing.T) {
+func TestADiffContainsAddedAndRemovedLines(t *testing.T) {
 	before := Snapshot{"link": {"lo", "veth", "veth"}, "route": {"a"}}
 	after := Snapshot{"link": {"lo", "veth"}, "mount": {"/x"}, "route": {"a"}}
 	want := []string{"- link: veth", "+ mount: /x"}
@@ -325,6 +324,6 @@ func TestADiffNamesWhatCameAndWhatWent(t *testing.T) {
 		t.Errorf("diff %q, want %q", got, want)
 	}
 	if got := before.Diff(before); len(got) != 0 {
-		t.Errorf("nothing changed, and the diff is %q", got)
+		t.Errorf("the diff of equal snapshots is %q", got)
 	}
 }

@@ -19,28 +19,28 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
-// machine is where settings are read and written, where namespaces have their
-// names, and where cgroups of version 2 begin.
+// machine holds the directories of the settings, of the named network namespaces and of
+// the version 2 cgroups.
 type machine struct{ dir, names, cgroups string }
 
 func thisMachine() machine {
 	return machine{dir: "/proc/sys", names: netns.Dir, cgroups: "/sys/fs/cgroup"}
 }
 
-// passed is the file of a version 2 cgroup with the controllers it passes down. A
-// machine whose only cgroups are of version 2 has one for all; others have none.
-const passed = "cgroup.subtree_control"
+// controlFile is the file of a version 2 cgroup with the controllers that are enabled for
+// its children. It does not exist at the root on machines with version 1 cgroups.
+const controlFile = "cgroup.subtree_control"
 
 const (
 	recordFile = "machine.json" // in the root of all labs: old values by path
-	// absent is recorded of a directory that labs made for all namespaces' names.
+	// absent is recorded for the directory of named namespaces if labs created it.
 	absent   = "absent"
 	lockFile = "machine.lock"
 )
 
-// wanted are settings of the whole machine that several nodes on one kernel need
-// higher. The neighbour tables are one for all namespaces; each container's
-// runtime and each kubelet takes inotify instances.
+// wanted returns the minimum values of machine-wide settings for several nodes on one
+// kernel. All namespaces share the neighbour tables; each container runtime and kubelet
+// uses inotify instances.
 func wanted() map[string]int {
 	return map[string]int{
 		"net/ipv4/neigh/default/gc_thresh1": 4096,
@@ -54,10 +54,10 @@ func wanted() map[string]int {
 	}
 }
 
-// RaiseSysctls raises what is lower than the lab needs and records what it was,
-// the lack of a directory for the names of namespaces and the controllers of the
-// machine's cgroups included. root is the directory of all labs. A setting the machine does not have, or
-// does not let us write, is left with a warning.
+// RaiseSysctls raises settings that are lower than the lab needs, and records their old
+// values. It also records the enabled cgroup controllers and whether the directory of
+// named namespaces exists. root is the directory of all labs. A setting that cannot be
+// raised is logged.
 func RaiseSysctls(root string, log *slog.Logger) error {
 	return thisMachine().raise(root, log)
 }
@@ -70,21 +70,21 @@ func (m machine) raise(root string, log *slog.Logger) error {
 				return err
 			}
 		}
-		// Nodes have it pass down all there are.
-		cgroups := filepath.Join(m.cgroups, passed)
+		// Nodes enable all controllers.
+		cgroups := filepath.Join(m.cgroups, controlFile)
 		_, known := old[cgroups]
-		if passes, err := os.ReadFile(cgroups); err == nil && !known {
-			old[cgroups] = strings.TrimSpace(string(passes))
+		if enabled, err := os.ReadFile(cgroups); err == nil && !known {
+			old[cgroups] = strings.TrimSpace(string(enabled))
 			if err := writeRecord(root, old); err != nil {
 				return err
 			}
 		}
 		want := wanted()
-		// From the top: a threshold below the one under it makes no sense.
+		// In descending order, because each threshold must not be below the previous one.
 		for _, path := range slices.Backward(slices.Sorted(maps.Keys(want))) {
 			have, err := m.read(path)
 			if err != nil {
-				log.Debug("setting not there", "sysctl", path, "err", err)
+				log.Debug("setting does not exist", "sysctl", path, "err", err)
 				continue
 			}
 			if n, err := strconv.Atoi(have); err != nil || n >= want[path] {
@@ -92,22 +92,22 @@ func (m machine) raise(root string, log *slog.Logger) error {
 			}
 			if _, ok := old[path]; !ok {
 				old[path] = have
-				// On disk before the change: a crash in between restores a
-				// value that is already there.
+				// Recorded before the change, so that the old value is not lost in a
+				// crash.
 				if err := writeRecord(root, old); err != nil {
 					return err
 				}
 			}
 			if err := m.write(path, strconv.Itoa(want[path])); err != nil {
-				log.Warn("setting stays low; many pods may exhaust it", "sysctl", path, "value", have, "want", want[path], "err", err)
+				log.Warn("cannot raise setting; many pods may exhaust it", "sysctl", path, "value", have, "want", want[path], "err", err)
 			}
 		}
 		return nil
 	})
 }
 
-// restoreWhenLast puts the machine's settings back when no lab is left below
-// root, and removes root then.
+// restoreWhenLast restores the machine's settings and removes root if no lab is left below
+// root.
 func (m machine) restoreWhenLast(root string) (restored []string, err error) {
 	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -118,7 +118,7 @@ func (m machine) restoreWhenLast(root string) (restored []string, err error) {
 			return err
 		}
 		if restored, err = m.restore(old); err != nil {
-			return err // and the record stays, for another try
+			return err // the record is kept for the next attempt
 		}
 		if err := atomicfile.RemoveLeftovers(filepath.Join(root, recordFile)); err != nil {
 			return err
@@ -128,7 +128,7 @@ func (m machine) restoreWhenLast(root string) (restored []string, err error) {
 				return err
 			}
 		}
-		// Another lab may have begun meanwhile: then it is not empty and stays.
+		// Not empty if another lab has started in the meantime.
 		if err := os.Remove(root); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -137,32 +137,30 @@ func (m machine) restoreWhenLast(root string) (restored []string, err error) {
 	return restored, err
 }
 
-// raisedFurther reports whether somebody else has given a setting more than labs
-// do: it is theirs now.
+// raisedFurther reports whether another program has set a setting above the labs' value.
 func raisedFurther(path, now string) bool {
 	n, err := strconv.Atoi(now)
-	ours, known := wanted()[path]
-	return err == nil && known && n > ours
+	want, known := wanted()[path]
+	return err == nil && known && n > want
 }
 
-// restore writes the old values and returns what it changed. One that cannot be
-// written does not keep the others; one that was never raised, or that somebody
-// else has raised since, needs no writing.
+// restore writes the old values and returns the restored settings. It continues after an
+// error, and skips settings that are unchanged or that another program has raised since.
 func (m machine) restore(old map[string]string) (restored []string, err error) {
-	for _, path := range slices.Sorted(maps.Keys(old)) { // thresholds from below
+	for _, path := range slices.Sorted(maps.Keys(old)) { // thresholds in ascending order
 		if old[path] == absent {
-			_ = os.Remove(path) // of others by now, unless it is empty
+			_ = os.Remove(path) // kept unless empty: other programs use it
 			continue
 		}
-		if filepath.Base(path) == passed {
-			restored = append(restored, takeBack(path, old[path])...)
+		if filepath.Base(path) == controlFile {
+			restored = append(restored, disableControllers(path, old[path])...)
 			continue
 		}
 		if now, readErr := m.read(path); readErr == nil && (now == old[path] || raisedFurther(path, now)) {
 			continue
 		}
 		if writeErr := m.write(path, old[path]); writeErr != nil {
-			err = errors.Join(err, fmt.Errorf("put %s back to %s: %w", path, old[path], writeErr))
+			err = errors.Join(err, fmt.Errorf("restore %s to %s: %w", path, old[path], writeErr))
 			continue
 		}
 		restored = append(restored, path)
@@ -170,9 +168,9 @@ func (m machine) restore(old map[string]string) (restored []string, err error) {
 	return restored, err
 }
 
-// takeBack has a cgroup pass down no more than it did, and returns what it took
-// away. The kernel keeps a controller that somebody's cgroups use by now.
-func takeBack(path, old string) (gone []string) {
+// disableControllers disables the controllers that are not in old, and returns them. The
+// kernel refuses to disable a controller that child cgroups use.
+func disableControllers(path, old string) (disabled []string) {
 	now, err := os.ReadFile(path)
 	if err != nil {
 		return nil
@@ -182,10 +180,10 @@ func takeBack(path, old string) (gone []string) {
 			continue
 		}
 		if os.WriteFile(path, []byte("-"+name), 0o644) == nil {
-			gone = append(gone, path+" "+name)
+			disabled = append(disabled, path+" "+name)
 		}
 	}
-	return gone
+	return disabled
 }
 
 func labsIn(root string) ([]string, error) {
@@ -202,7 +200,7 @@ func labsIn(root string) ([]string, error) {
 	return labs, nil
 }
 
-// withRecord calls fn with the recorded old values, alone on the machine.
+// withRecord calls fn with the recorded old values, under the lock of all labs.
 func withRecord(root string, fn func(old map[string]string) error) error {
 	lock, err := lockRoot(root)
 	if err != nil {
@@ -220,8 +218,8 @@ func withRecord(root string, fn func(old map[string]string) error) error {
 	return fn(old)
 }
 
-// lockRoot takes the lock of all labs. The last lab out removes its file: who waited
-// for that one holds nothing, and takes the next.
+// lockRoot takes the lock of all labs. Since the last lab removes the lock file, lockRoot
+// retries if the locked file is not the one at the path.
 func lockRoot(root string) (*os.File, error) {
 	path := filepath.Join(root, lockFile)
 	for {
@@ -230,7 +228,7 @@ func lockRoot(root string) (*os.File, error) {
 		}
 		lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // the root went in between
+			continue // the root was removed in the meantime
 		}
 		if err != nil {
 			return nil, err
