@@ -75,7 +75,7 @@ func listOne(w io.Writer, path string, long, hidden bool) error {
 	return err
 }
 
-// sleep takes seconds or a duration (1.5, 2m), or infinity.
+// sleep accepts seconds or a duration (1.5, 2m), or infinity.
 func sleep(ctx context.Context, args []string, _ Process) (bool, error) {
 	if len(args) != 1 {
 		return false, usagef("sleep SECONDS|DURATION|infinity")
@@ -88,7 +88,7 @@ func sleep(ctx context.Context, args []string, _ Process) (bool, error) {
 	if err != nil {
 		seconds, numErr := strconv.ParseFloat(args[0], 64)
 		if numErr != nil || seconds < 0 {
-			return false, usagef("%q is no time", args[0])
+			return false, usagef("%q is not a duration", args[0])
 		}
 		d = time.Duration(seconds * float64(time.Second))
 	}
@@ -120,7 +120,7 @@ func hostname(_ context.Context, _ []string, p Process) (bool, error) {
 	return err == nil, err
 }
 
-// testApplet answers -d, -e and -f PATH, and -n and -z TEXT.
+// testApplet implements -d, -e and -f PATH, and -n and -z TEXT.
 func testApplet(_ context.Context, args []string, _ Process) (bool, error) {
 	if len(args) != 2 {
 		return false, usagef("test -d|-e|-f PATH")

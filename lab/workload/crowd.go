@@ -1,8 +1,8 @@
 package workload
 
-// Crowd is a Deployment of the workload, named crowd, without a pod: for a test or a
-// benchmark to scale. Its readiness probe has a limit that a machine with two cores
-// keeps at a hundred starts.
+// Crowd is a Deployment of the workload, named crowd, with zero replicas, for a test or a
+// benchmark to scale. The timeout of its readiness probe is long enough for a hundred
+// starts on two cores.
 const Crowd = `
 apiVersion: apps/v1
 kind: Deployment

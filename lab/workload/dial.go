@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// probe is one kind of dial: it fills in the result; its error becomes Kind and
-// Error.
+// probe is one kind of dial. It fills in the result; dial sets Kind and Error from its
+// error.
 type probe func(ctx context.Context, o options, r *Result) error
 
-// options are dial's flags; each probe reads its own.
+// options are the flags of dial; each probe reads its own.
 type options struct {
 	target   string
 	size     int
@@ -65,10 +65,10 @@ func dial(ctx context.Context, args []string, p Process) (bool, error) {
 	all := true
 	for range o.repeat {
 		r := Result{Probe: name, Target: o.target}
-		began := time.Now()
+		started := time.Now()
 		err := run(ctx, o, &r)
 		if r.LatencyMicros == 0 {
-			r.LatencyMicros = time.Since(began).Microseconds()
+			r.LatencyMicros = time.Since(started).Microseconds()
 		}
 		if err != nil {
 			r.Error, r.Kind = err.Error(), kindOf(err)
@@ -82,7 +82,7 @@ func dial(ctx context.Context, args []string, p Process) (bool, error) {
 			break
 		}
 	}
-	return all, nil //nolint:nilerr // also when interrupted: what was measured is out
+	return all, nil //nolint:nilerr // also when interrupted: the results so far were printed
 }
 
 func parseOptions(name string, args []string, p Process) (options, error) {
@@ -92,28 +92,28 @@ func parseOptions(name string, args []string, p Process) (options, error) {
 	if name == "imds" {
 		timeout = 2 * time.Second
 	}
-	fs.DurationVar(&o.timeout, "timeout", timeout, "for the whole probe, stream excepted")
-	fs.IntVar(&o.repeat, "repeat", 1, "how often")
+	fs.DurationVar(&o.timeout, "timeout", timeout, "timeout of the whole probe; of the connection for stream")
+	fs.IntVar(&o.repeat, "repeat", 1, "number of runs")
 	switch name {
 	case "http", "tcp":
-		fs.IntVar(&o.size, "size", 1, "payload in bytes, each way")
+		fs.IntVar(&o.size, "size", 1, "payload in bytes in each direction")
 	case "udp":
 		fs.IntVar(&o.size, "size", 1, "payload in bytes")
 		fs.BoolVar(&o.df, "df", false, "forbid fragments")
 		fs.IntVar(&o.chunk, "chunk", 8900, "largest datagram, in bytes")
 	case "stream":
 		fs.StringVar(&o.proto, "proto", "tcp", "tcp or udp")
-		fs.DurationVar(&o.duration, "duration", 10*time.Second, "how long")
-		fs.DurationVar(&o.interval, "interval", 10*time.Millisecond, "between two numbers")
-		fs.DurationVar(&o.report, "report", 0, "between intermediate results; 0 for none")
+		fs.DurationVar(&o.duration, "duration", 10*time.Second, "duration of the stream")
+		fs.DurationVar(&o.interval, "interval", 10*time.Millisecond, "interval between two numbers")
+		fs.DurationVar(&o.report, "report", 0, "interval of intermediate results; 0 for none")
 	case "dns":
-		fs.StringVar(&o.server, "server", "", "ADDRESS:PORT; empty is the pod's own")
+		fs.StringVar(&o.server, "server", "", "ADDRESS:PORT of the server; empty is the pod's own")
 	case "imds":
-		fs.StringVar(&o.endpoint, "endpoint", "http://169.254.169.254", "of the metadata service")
+		fs.StringVar(&o.endpoint, "endpoint", "http://169.254.169.254", "URL of the metadata service")
 	case "spoof":
-		fs.StringVar(&o.source, "source", "", "address to send from; empty is its own")
-		fs.StringVar(&o.mac, "mac", "", "hardware address to send from; empty is its own")
-		fs.IntVar(&o.count, "count", 3, "datagrams")
+		fs.StringVar(&o.source, "source", "", "source address; empty is the pod's own")
+		fs.StringVar(&o.mac, "mac", "", "source MAC; empty is the pod's own")
+		fs.IntVar(&o.count, "count", 3, "number of datagrams")
 		fs.StringVar(&o.verify, "verify", "", "HOST:PORT of the receiver's HTTP server")
 	}
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -138,12 +138,12 @@ func (o *options) check(name string, fs *flag.FlagSet) error {
 		return usagef("dial %s needs a target", name)
 	}
 	if _, _, err := net.SplitHostPort(o.target); err != nil && name != "imds" && name != "dns" {
-		return usagef("target %q is no HOST:PORT", o.target)
+		return usagef("target %q is not HOST:PORT", o.target)
 	}
 	return o.checkNumbers(name)
 }
 
-// checkNumbers refuses what a flag can say and a probe cannot do.
+// checkNumbers validates the values of flags.
 func (o *options) checkNumbers(name string) error {
 	switch {
 	case o.size < 0 || o.size > maxBody:
@@ -162,13 +162,13 @@ func (o *options) checkNumbers(name string) error {
 	return nil
 }
 
-// errMismatch marks an answer that is not the one that was asked for.
-var errMismatch = errors.New("the answer differs from what was sent")
+// errMismatch is returned if an answer does not match the request.
+var errMismatch = errors.New("the answer does not match the request")
 
-// errInterrupted marks a connection that ended before its time.
+// errInterrupted is returned if a connection ended early.
 var errInterrupted = errors.New("connection ended early")
 
-// kindOf sorts an error of the network for callers that branch on it.
+// kindOf returns the Kind of an error.
 func kindOf(err error) Kind {
 	var dns *net.DNSError
 	var timeout interface{ Timeout() bool }

@@ -1,33 +1,31 @@
-// Package workload is the test program the lab's pods run: one static binary
-// that serves and dials, and carries just enough of tar, cat, ls, test, sleep,
-// env, true and false for `kubectl cp` and `kubectl exec` in an image without a
-// shell. The image is trunkline.dev/workload:<version>; its entry point is
-// /workload, and /bin/tar and its like are links to it.
+// Package workload is the test program of the lab's pods: one static binary with a test
+// server and test clients, and with the parts of tar, cat, ls, test, sleep, env, true and
+// false that `kubectl cp` and `kubectl exec` need in an image without a shell. The image
+// is trunkline.dev/workload:<version>. Its entry point is /workload; /bin/tar and the
+// other applets are links to it.
 //
-// It decides nothing: it reports what it saw, and whoever reads the report
-// judges. It touches sockets of its own network namespace and, in tar, files.
-// Pods of the lab and `trunkline connectivity test` run it; the latter parses
-// the JSON below with structs of its own, so fields are only ever added.
+// It reports observations; its caller evaluates them. It uses sockets of its network
+// namespace and, in tar, files. Pods of the lab and of `trunkline connectivity test` run
+// it. The latter parses the JSON below with its own types, so fields are only added.
 //
 // # serve
 //
 //	workload serve [--http :8080] [--tcp :8081] [--udp :8082]
 //
-// Listens on every address of both families until SIGTERM, then ends with 0.
-// An empty address leaves a listener out. The pod learns its name from the
-// environment: POD_NAME (else the host name), POD_NAMESPACE, NODE_NAME.
+// Listens on all addresses of both families until SIGTERM, then exits with 0. An empty
+// address disables a listener. The pod's identity is read from the environment: POD_NAME
+// (default: the host name), POD_NAMESPACE, NODE_NAME.
 //
-// HTTP: GET / answers an Answer. POST /echo answers the body that was sent, with
-// the Answer in the header Trunkline-Answer. GET /bytes?n=N answers N bytes.
-// GET /seen?token=T answers a Sighting of the datagrams that carried T.
-// GET /healthz answers 200.
+// HTTP: GET / returns an Answer. POST /echo returns the request's body, with the Answer
+// in the header Trunkline-Answer. GET /bytes?n=N returns N bytes. GET /seen?token=T
+// returns the Received datagrams with token T. GET /healthz returns 200.
 //
-// TCP: the server first writes its Answer as one line, then echoes every byte
-// until the client closes its half. A stream may stay open for hours.
+// TCP: the server first writes its Answer as one line, then echoes all bytes until the
+// client closes its half. A stream may stay open for hours.
 //
-// UDP: each datagram is answered by one: the Answer as one line, then the first
-// 64 bytes of the datagram, then more of it until the answer is as long as the
-// request was. Answers carry DF, as requests with --df do.
+// UDP: the server answers each datagram with one: the Answer as one line, then the first
+// 64 bytes of the request, then more of it until both have the same length. Answers have
+// DF set, as requests with --df do.
 //
 // # dial
 //
@@ -40,83 +38,82 @@
 //	workload dial imds   [--endpoint http://169.254.169.254] [--timeout 2s]
 //	workload dial spoof  HOST:PORT [--source ADDRESS] [--mac MAC] [--count 3] [--verify HOST:PORT] [--timeout 5s]
 //
-// Each prints one Result as one line of JSON on stdout and ends with 0 when
-// Result.OK, 1 when not, 2 when the command line is wrong (usage on stderr, no
-// JSON). With --repeat N it does so N times, one line each, and ends with 1 when
-// any was not OK. The port of http and spoof's --verify is serve's --http; of
-// tcp, stream and pmtu (udp) those of their protocol.
+// Each prints one Result as one line of JSON on stdout and exits with 0 if Result.OK, 1 if
+// not, and 2 after an error of the command line (usage on stderr, no JSON). With
+// --repeat N it runs N times, prints one line each, and exits with 1 if any result was
+// not OK. The port of http and of spoof's --verify is that of serve --http; the port of
+// tcp, stream and pmtu (udp) that of the protocol.
 //
-// --size is the payload in bytes, sent and expected back; http and tcp compare
-// every byte. udp sends payloads above --chunk as several datagrams and repeats
-// a lost one up to three times (Result.Retries). --df forbids fragments: what
-// does not fit ends with Kind "too-big" and Result.MTU, the path's MTU. TCP
-// always forbids them; Result.MSS tells the segment size.
+// --size is the payload in bytes, sent and expected back; http and tcp compare all bytes.
+// udp sends payloads above --chunk as several datagrams and repeats a lost one up to
+// three times (Result.Retries). --df forbids fragments: a datagram that is too large ends
+// with Kind "too-big" and the path's MTU in Result.MTU. TCP always forbids fragments;
+// Result.MSS is the segment size.
 //
-// stream sends a numbered record every interval on one connection that is never
-// re-opened and expects each number back; see Stream. It also ends, with its
-// result, at SIGTERM or SIGINT. With --report it prints a Result at that
-// interval (OK as of then) before the last.
+// stream sends a numbered record every interval over one connection, which it never
+// reopens, and expects each number back; see Stream. It also ends with a result at
+// SIGTERM or SIGINT. With --report it prints an intermediate Result at that interval.
 //
-// spoof sends datagrams to a UDP server with a source address or MAC that is
-// not the pod's and a random token inside (with neither flag it sends them as
-// itself: the control beside the others), then asks the HTTP server at --verify
-// (an ordinary connection) whether they arrived: OK says they were sent, and
-// Result.Seen how many of them the receiver saw. It needs CAP_NET_RAW.
+// spoof sends datagrams with a foreign source address or MAC and a random token to a UDP
+// server; without these flags it sends them from the pod's own address, as a control. Then
+// it queries the HTTP server at --verify over an ordinary connection. OK means that the
+// datagrams were sent; Result.Seen is the number that the server received. It needs
+// CAP_NET_RAW.
 //
 // # Links
 //
 // Called as tar: cf - PATH… and xf - [-C DIR] with -m, -p,
-// --no-same-permissions and --no-same-owner, names with or without the dash.
-// Called as test: -d, -e and -f. The others are those of coreutils without
+// --no-same-permissions and --no-same-owner, operations with or without the dash.
+// Called as test: -d, -e and -f. The other applets are those of coreutils without
 // options, except ls -l and -a.
 package workload
 
 import "net/netip"
 
-// Answer is what a server says about one exchange.
+// Answer is a server's description of one exchange.
 type Answer struct {
 	Pod       string `json:"pod"`
 	Namespace string `json:"namespace,omitempty"`
 	Node      string `json:"node,omitempty"`
-	// Address is the server's own end of the exchange; unspecified for UDP.
+	// Address is the server's address in the exchange; unspecified for UDP.
 	Address netip.AddrPort `json:"address"`
-	// Source is the client's address as the server saw it.
+	// Source is the client's address as seen by the server.
 	Source netip.AddrPort `json:"source"`
-	// Bytes and SHA256 (hex) are of the request's payload, where the answer
-	// follows it (HTTP, UDP).
+	// Bytes and SHA256 (hex) describe the request's payload if the server sends the
+	// answer after it (HTTP, UDP).
 	Bytes  int    `json:"bytes,omitempty"`
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// Kind says why a dial was not OK, for callers that branch on it.
+// Kind is the reason of a failed dial, for callers that branch on it.
 type Kind string
 
 // Kinds of failure.
 const (
-	KindTimeout     Kind = "timeout"     // nothing came back in time
-	KindRefused     Kind = "refused"     // connection refused: the host answered, nobody listens
+	KindTimeout     Kind = "timeout"     // no answer in time
+	KindRefused     Kind = "refused"     // connection refused: the host answered, no process listens
 	KindUnreachable Kind = "unreachable" // no route, or an ICMP unreachable
 	KindTooBig      Kind = "too-big"     // DF set and larger than the path's MTU
 	KindReset       Kind = "reset"       // connection reset or closed early
 	KindDenied      Kind = "denied"      // the kernel refused to send: EPERM, EACCES
 	KindNotFound    Kind = "not-found"   // DNS: no such name
-	KindMismatch    Kind = "mismatch"    // the answer was not the one asked for
+	KindMismatch    Kind = "mismatch"    // the answer does not match the request
 	KindOther       Kind = "other"
 )
 
-// Result is what dial prints.
+// Result is the output of dial.
 type Result struct {
 	OK     bool   `json:"ok"`
 	Probe  string `json:"probe"` // http, tcp, udp, stream, pmtu, dns, imds, spoof
 	Target string `json:"target"`
 	Bytes  int    `json:"bytes,omitempty"` // payload sent, and received when OK
-	// Source is the client's address as the server saw it, Local as the client
-	// did: they differ when something on the way translates.
+	// Source is the client's address as seen by the server, Local the client's own. They
+	// differ if the address is translated on the path.
 	Source netip.AddrPort `json:"source"`
 	Local  netip.AddrPort `json:"local"`
-	// Server is the answer of the other end.
+	// Server is the server's answer.
 	Server *Answer `json:"server,omitempty"`
-	// LatencyMicros is from dialling to the last byte of the answer.
+	// LatencyMicros is the time from the start to the last byte of the answer.
 	LatencyMicros int64  `json:"latencyMicros"`
 	Kind          Kind   `json:"kind,omitempty"`
 	Error         string `json:"error,omitempty"`
@@ -126,20 +123,22 @@ type Result struct {
 	MSS       int          `json:"mss,omitempty"`       // tcp, bytes
 	Addresses []netip.Addr `json:"addresses,omitempty"` // dns
 	Status    int          `json:"status,omitempty"`    // http, imds: HTTP status
-	Instance  string       `json:"instance,omitempty"`  // imds: instance id it told
+	Instance  string       `json:"instance,omitempty"`  // imds: the instance ID
 	Sent      int          `json:"sent,omitempty"`      // spoof
-	Seen      int          `json:"seen"`                // spoof: how many arrived
+	Seen      int          `json:"seen"`                // spoof: number received by the server
 	Token     string       `json:"token,omitempty"`     // spoof
 	Stream    *Stream      `json:"stream,omitempty"`    // stream
 }
 
-// Stream is how a long-lived stream went. OK means none lost and not
-// interrupted.
+// Stream is the result of a long-lived stream. OK means that no number was lost and the
+// stream was not interrupted.
 type Stream struct {
 	Sent     uint64 `json:"sent"`     // numbers sent
-	Received uint64 `json:"received"` // distinct numbers that came back
-	Lost     uint64 `json:"lost"`     // sent more than two seconds before the end (udp) or at all (tcp) and never seen
-	// FirstLost are the first of them, at most 16.
+	Received uint64 `json:"received"` // distinct numbers that returned
+	// Lost counts numbers that did not return: those sent more than two seconds before
+	// the end (udp) or all (tcp).
+	Lost uint64 `json:"lost"`
+	// FirstLost are the first lost numbers, at most 16.
 	FirstLost  []uint64 `json:"firstLost,omitempty"`
 	Duplicates uint64   `json:"duplicates,omitempty"`
 	// LongestGapMicros is the longest time between two arrivals, and
@@ -147,18 +146,18 @@ type Stream struct {
 	LongestGapMicros int64  `json:"longestGapMicros"`
 	LongestGapAt     uint64 `json:"longestGapAt"`
 	DurationMicros   int64  `json:"durationMicros"`
-	// Interrupted says that the connection ended before its time.
+	// Interrupted is true if the connection ended early.
 	Interrupted bool `json:"interrupted,omitempty"`
 }
 
-// Sighting tells which datagrams carried a token.
-type Sighting struct {
+// Received describes the datagrams with a token that a server received.
+type Received struct {
 	Token   string           `json:"token"`
 	Count   int              `json:"count"`
 	Sources []netip.AddrPort `json:"sources,omitempty"`
 }
 
-// Ports serve listens on unless told otherwise.
+// Default ports of serve.
 const (
 	HTTPPort = 8080
 	TCPPort  = 8081

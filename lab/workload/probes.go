@@ -47,11 +47,11 @@ func dialHTTP(ctx context.Context, o options, r *Result) error {
 	case !bytes.Equal(got, sent):
 		return fmt.Errorf("%w: sent %d bytes, got %d", errMismatch, len(sent), len(got))
 	}
-	return r.heard([]byte(resp.Header.Get(AnswerHeader)))
+	return r.parseAnswer([]byte(resp.Header.Get(AnswerHeader)))
 }
 
-// heard reads the server's answer.
-func (r *Result) heard(line []byte) error {
+// parseAnswer reads the server's Answer into the result.
+func (r *Result) parseAnswer(line []byte) error {
 	var a Answer
 	if err := json.Unmarshal(line, &a); err != nil {
 		return fmt.Errorf("%w: no answer in %.60q", errMismatch, line)
@@ -72,7 +72,7 @@ func dialTCP(ctx context.Context, o options, r *Result) error {
 	if err != nil {
 		return early(err)
 	}
-	if err := r.heard(line); err != nil {
+	if err := r.parseAnswer(line); err != nil {
 		return err
 	}
 	sent := payload(o.size)
@@ -96,7 +96,7 @@ func dialTCP(ctx context.Context, o options, r *Result) error {
 	return nil
 }
 
-// connect dials and bounds the whole exchange by the timeout.
+// connect dials and sets the deadline of the whole exchange.
 func connect(ctx context.Context, network string, o options, r *Result) (net.Conn, error) {
 	d := net.Dialer{Timeout: o.timeout}
 	conn, err := d.DialContext(ctx, network, o.target)
@@ -114,7 +114,7 @@ func early(err error) error {
 	return err
 }
 
-// dialUDP sends the payload in datagrams, each answered before the next.
+// dialUDP sends the payload in datagrams and waits for each answer before the next.
 func dialUDP(ctx context.Context, o options, r *Result) error {
 	conn, err := connect(ctx, "udp", o, r)
 	if err != nil {
@@ -143,7 +143,7 @@ func dialUDP(ctx context.Context, o options, r *Result) error {
 	return nil
 }
 
-// exchange sends a datagram until its answer comes, at most four times.
+// exchange sends a datagram until its answer arrives, at most four times.
 func (r *Result) exchange(conn *net.UDPConn, request []byte, deadline time.Time) error {
 	const tries = 4
 	want, buf := digest(request), make([]byte, 65535)
@@ -167,12 +167,12 @@ func (r *Result) exchange(conn *net.UDPConn, request []byte, deadline time.Time)
 			return err
 		}
 	}
-	r.Retries = 0 // nothing came: they were not repeats of something lost
+	r.Retries = 0 // no answer at all: nothing was recovered by a retry
 	return err
 }
 
-// awaitDigest reads answers until the one that names what was sent; late answers
-// of earlier tries are passed over.
+// awaitDigest reads answers until the one with the digest of the request. It skips late
+// answers to earlier requests.
 func (r *Result) awaitDigest(conn *net.UDPConn, buf []byte, want string) error {
 	for {
 		n, err := conn.Read(buf)
@@ -180,7 +180,7 @@ func (r *Result) awaitDigest(conn *net.UDPConn, buf []byte, want string) error {
 			return err
 		}
 		line, _, _ := bytes.Cut(buf[:n], []byte("\n"))
-		if err := r.heard(line); err != nil {
+		if err := r.parseAnswer(line); err != nil {
 			return err
 		}
 		if r.Server.SHA256 == want {
@@ -191,8 +191,8 @@ func (r *Result) awaitDigest(conn *net.UDPConn, buf []byte, want string) error {
 
 func kindTimeout(err error) bool { return kindOf(err) == KindTimeout }
 
-// dialPMTU finds the largest datagram that reaches a UDP server whole, and so
-// the path's MTU, by the kernel's own discovery.
+// dialPMTU finds the path's MTU by the kernel's discovery: the largest datagram that
+// reaches a UDP server without fragmentation.
 func dialPMTU(ctx context.Context, o options, r *Result) error {
 	conn, err := connect(ctx, "udp", o, r)
 	if err != nil {
@@ -211,7 +211,7 @@ func dialPMTU(ctx context.Context, o options, r *Result) error {
 	for range 8 {
 		r.MTU = pathMTU(udp)
 		if r.MTU <= headers {
-			return errors.New("the kernel knows no MTU of the path")
+			return errors.New("the kernel reports no MTU of the path")
 		}
 		size := min(r.MTU-headers, 65507)
 		err = r.exchange(udp, payload(size), deadline)
@@ -226,8 +226,8 @@ func dialPMTU(ctx context.Context, o options, r *Result) error {
 	return err
 }
 
-// forbidFragments sets DF on what the socket sends, for both families: a socket
-// on the unspecified address carries both.
+// forbidFragments sets DF on the socket's packets for both families, because a socket on
+// the unspecified address serves both.
 func forbidFragments(conn *net.UDPConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -247,7 +247,7 @@ func forbidFragments(conn *net.UDPConn) error {
 	return nil
 }
 
-// pathMTU is what the kernel knows of a connected socket's path; 0 when nothing.
+// pathMTU returns the MTU of a connected socket's path, or 0 if unknown.
 func pathMTU(conn *net.UDPConn) (mtu int) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -263,7 +263,7 @@ func pathMTU(conn *net.UDPConn) (mtu int) {
 	return mtu
 }
 
-// segmentSize is the largest TCP segment of a connection; 0 when unknown.
+// segmentSize returns the maximum segment size of a connection, or 0 if unknown.
 func segmentSize(conn net.Conn) (mss int) {
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
@@ -275,7 +275,7 @@ func segmentSize(conn net.Conn) (mss int) {
 	return mss
 }
 
-// dialDNS looks a name up as a pod would.
+// dialDNS resolves a name with the pod's resolver.
 func dialDNS(ctx context.Context, o options, r *Result) error {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -297,12 +297,12 @@ func dialDNS(ctx context.Context, o options, r *Result) error {
 	return err
 }
 
-// dialIMDS asks the metadata service who this instance is, as SDKs do: a token,
-// then the id.
+// dialIMDS queries the metadata service for the instance ID, as SDKs do: first a token,
+// then the ID.
 func dialIMDS(ctx context.Context, o options, r *Result) error {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	ask := func(method, path, header, value string) (string, error) {
+	query := func(method, path, header, value string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(o.endpoint, "/")+path, nil)
 		if err != nil {
 			return "", err
@@ -321,10 +321,10 @@ func dialIMDS(ctx context.Context, o options, r *Result) error {
 		}
 		return string(body), err
 	}
-	token, err := ask(http.MethodPut, "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "60")
+	token, err := query(http.MethodPut, "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "60")
 	if err != nil {
 		return err
 	}
-	r.Instance, err = ask(http.MethodGet, "/latest/meta-data/instance-id", "X-aws-ec2-metadata-token", token)
+	r.Instance, err = query(http.MethodGet, "/latest/meta-data/instance-id", "X-aws-ec2-metadata-token", token)
 	return err
 }

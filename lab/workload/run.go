@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Process is what Run is given of the process it is.
+// Process holds the streams and the environment of the process.
 type Process struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -23,18 +23,18 @@ type Process struct {
 // Exit codes.
 const (
 	exitOK     = 0
-	exitFailed = 1 // it ran and the answer is no
-	exitUsage  = 2 // the command line is wrong
+	exitFailed = 1 // the applet failed or its result is false
+	exitUsage  = 2 // the command line is invalid
 )
 
-// errUsage marks an error of the command line.
+// errUsage is wrapped by errors of the command line.
 var errUsage = errors.New("usage")
 
 func usagef(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errUsage, fmt.Sprintf(format, args...))
 }
 
-// applet is one of the programs in the binary. A false answer ends with 1.
+// applet is one of the programs in the binary. If ok is false, the exit code is 1.
 type applet func(ctx context.Context, args []string, p Process) (ok bool, err error)
 
 func applets() map[string]applet {
@@ -46,7 +46,7 @@ func applets() map[string]applet {
 	}
 }
 
-// Links are the names by which the image offers its applets in /bin.
+// Links returns the names of the applets that the image has in /bin.
 func Links() []string {
 	var out []string
 	for name := range applets() {
@@ -58,8 +58,8 @@ func Links() []string {
 	return out
 }
 
-// Run picks the applet by the name the program was called by, else by its first
-// argument, and returns the exit code.
+// Run runs the applet named by argv[0] or else by the first argument, and returns the exit
+// code.
 func Run(ctx context.Context, argv []string, p Process) int {
 	name, args := filepath.Base(argv[0]), argv[1:]
 	run, ok := applets()[name]
@@ -71,7 +71,7 @@ func Run(ctx context.Context, argv []string, p Process) int {
 		fmt.Fprintf(p.Stderr, "usage: workload %s\n", strings.Join(slices.Sorted(maps.Keys(applets())), "|"))
 		return exitUsage
 	}
-	yes, err := run(ctx, args, p)
+	ok, err := run(ctx, args, p)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return exitUsage
@@ -81,13 +81,13 @@ func Run(ctx context.Context, argv []string, p Process) int {
 	case err != nil:
 		fmt.Fprintf(p.Stderr, "%s: %v\n", name, err)
 		return exitFailed
-	case !yes:
+	case !ok:
 		return exitFailed
 	}
 	return exitOK
 }
 
-// lookup finds a variable of the process's environment.
+// lookup returns a variable of the process's environment.
 func (p Process) lookup(name string) string {
 	for _, kv := range p.Environ {
 		if value, ok := strings.CutPrefix(kv, name+"="); ok {
@@ -97,7 +97,7 @@ func (p Process) lookup(name string) string {
 	return ""
 }
 
-// podName is POD_NAME, else the host name, which Kubernetes sets to the pod's.
+// podName returns POD_NAME or else the host name, which Kubernetes sets to the pod's name.
 func (p Process) podName() string {
 	if name := p.lookup("POD_NAME"); name != "" {
 		return name
@@ -109,7 +109,7 @@ func (p Process) podName() string {
 	return name
 }
 
-// newFlags is a flag set that reports to stderr and never exits.
+// newFlags returns a flag set that reports errors to stderr and never exits.
 func newFlags(name string, p Process) *flag.FlagSet {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(p.Stderr)

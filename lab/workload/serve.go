@@ -19,23 +19,23 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// AnswerHeader carries the Answer beside an echoed HTTP body.
+// AnswerHeader is the header with the Answer of an echoed HTTP body.
 const AnswerHeader = "Trunkline-Answer"
 
-// echoHead is how much of a datagram is always echoed, in bytes.
+// echoHead is the length of the part of a datagram that is always echoed, in bytes.
 const echoHead = 64
 
-// maxBody bounds what HTTP echoes and makes up, in bytes.
+// maxBody limits the bodies of HTTP requests and responses, in bytes.
 const maxBody = 64 << 20
 
-// server answers on behalf of one pod.
+// server is the test server of one pod.
 type server struct {
 	pod, namespace, node string
-	sightings            sightings
+	received             receivedTokens
 	conns                sync.WaitGroup
 }
 
-// serve is the applet: it listens until the context ends.
+// serve is the applet. It listens until the context ends.
 func serve(ctx context.Context, args []string, p Process) (bool, error) {
 	fs := newFlags("serve", p)
 	httpAt := fs.String("http", ":"+strconv.Itoa(HTTPPort), "address of the HTTP server; empty for none")
@@ -53,7 +53,7 @@ func serve(ctx context.Context, args []string, p Process) (bool, error) {
 	return true, s.run(ctx, l)
 }
 
-// listeners are the sockets of serve; nil where left out.
+// listeners are the sockets of serve; nil if disabled.
 type listeners struct {
 	http, tcp net.Listener
 	udp       *net.UDPConn
@@ -113,7 +113,7 @@ func (l listeners) close() {
 	}
 }
 
-// run serves until ctx ends and then waits for what it started.
+// run serves until ctx ends and then waits for its goroutines.
 func (s *server) run(ctx context.Context, l listeners) error {
 	g, ctx := errgroup.WithContext(ctx)
 	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
@@ -128,7 +128,7 @@ func (s *server) run(ctx context.Context, l listeners) error {
 	}
 	g.Go(func() error {
 		<-ctx.Done()
-		err := web.Close() // closes its listener, which no one else may close
+		err := web.Close() // closes its listener, which must be closed only once
 		listeners{tcp: l.tcp, udp: l.udp}.close()
 		return err
 	})
@@ -137,7 +137,7 @@ func (s *server) run(ctx context.Context, l listeners) error {
 	return err
 }
 
-// ended drops the error of a listener that was closed on purpose.
+// ended returns nil instead of the error of a listener that was closed at the end of ctx.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // closed on purpose
@@ -163,7 +163,7 @@ func (s *server) handler() http.Handler {
 		w.Header().Set("Content-Length", strconv.Itoa(n))
 		_, _ = w.Write(payload(n))
 	})
-	mux.HandleFunc("GET /seen", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, s.sightings.of(r.FormValue("token"))) })
+	mux.HandleFunc("GET /seen", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, s.received.of(r.FormValue("token"))) })
 	return mux
 }
 
@@ -199,7 +199,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// acceptTCP answers each connection in a goroutine that ends with it, or with ctx.
+// acceptTCP serves each connection in a goroutine that ends with the connection or ctx.
 func (s *server) acceptTCP(ctx context.Context, l net.Listener) error {
 	for {
 		conn, err := l.Accept()
@@ -222,7 +222,7 @@ func (s *server) acceptTCP(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// answerUDP answers datagrams one by one.
+// answerUDP answers datagrams in sequence.
 func (s *server) answerUDP(conn *net.UDPConn) error {
 	buf := make([]byte, 65535)
 	for {
@@ -235,16 +235,16 @@ func (s *server) answerUDP(conn *net.UDPConn) error {
 		}
 		from = unmap(from)
 		request := buf[:n]
-		s.sightings.note(request, from)
+		s.received.note(request, from)
 		a := Answer{Pod: s.pod, Namespace: s.namespace, Node: s.node, Source: from, Bytes: n, SHA256: digest(request)}
 		if reply, err := datagram(a, request); err == nil {
-			_, _ = conn.WriteToUDPAddrPort(reply, from) // lost is lost: the client repeats
+			_, _ = conn.WriteToUDPAddrPort(reply, from) // the client repeats its request
 		}
 	}
 }
 
-// datagram is the answer to a datagram: a line, the head of the request, and as
-// much more of it as makes both equally long.
+// datagram returns the answer to a datagram: the Answer as a line, the head of the
+// request, and more of the request until both have the same length.
 func datagram(a Answer, request []byte) ([]byte, error) {
 	line, err := json.Marshal(a)
 	if err != nil {
@@ -255,18 +255,18 @@ func datagram(a Answer, request []byte) ([]byte, error) {
 	return append(line, request[:echo]...), nil
 }
 
-// tokenMark precedes a token in a datagram that wants to be remembered.
+// tokenMark precedes the token in a datagram that the server records.
 const tokenMark = "trunkline-token:"
 
-// sightings remembers the datagrams that carried a token, for /seen.
-type sightings struct {
+// receivedTokens records the datagrams with a token, for /seen.
+type receivedTokens struct {
 	mu    sync.Mutex
 	order []string // oldest token first
-	by    map[string]*Sighting
+	by    map[string]*Received
 }
 
-// note remembers a datagram; at most 1,000 tokens of 64 sources each are kept.
-func (s *sightings) note(request []byte, from netip.AddrPort) {
+// note records a datagram. It keeps at most 1,000 tokens with 64 sources each.
+func (s *receivedTokens) note(request []byte, from netip.AddrPort) {
 	rest, ok := bytes.CutPrefix(request, []byte(tokenMark))
 	if !ok || len(rest) > 64 {
 		return
@@ -275,11 +275,11 @@ func (s *sightings) note(request []byte, from netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.by == nil {
-		s.by = map[string]*Sighting{}
+		s.by = map[string]*Received{}
 	}
 	seen := s.by[token]
 	if seen == nil {
-		seen = &Sighting{Token: token}
+		seen = &Received{Token: token}
 		s.by[token] = seen
 		s.order = append(s.order, token)
 		if len(s.order) > 1000 {
@@ -293,13 +293,13 @@ func (s *sightings) note(request []byte, from netip.AddrPort) {
 	}
 }
 
-func (s *sightings) of(token string) Sighting {
+func (s *receivedTokens) of(token string) Received {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if seen := s.by[token]; seen != nil {
-		return Sighting{Token: token, Count: seen.Count, Sources: append([]netip.AddrPort(nil), seen.Sources...)}
+		return Received{Token: token, Count: seen.Count, Sources: append([]netip.AddrPort(nil), seen.Sources...)}
 	}
-	return Sighting{Token: token}
+	return Received{Token: token}
 }
 
 func digest(b []byte) string {
@@ -307,8 +307,8 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// payload is n bytes in which no stretch repeats soon, so that a lost or doubled
-// part does not go unnoticed.
+// payload returns n pseudo-random bytes, so that a comparison detects lost and duplicated
+// parts.
 func payload(n int) []byte {
 	out := make([]byte, n)
 	state := uint32(2463534242) // xorshift

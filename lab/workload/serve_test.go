@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// Closing a listener twice is an error, and which of the two closes a server
-// sees first is a race: many stops meet it.
-func TestAnOrdinaryStopIsNoError(t *testing.T) {
+// Closing a listener twice is an error. The order of two closes is a race, which many
+// stops reproduce.
+func TestAStopReturnsNoError(t *testing.T) {
 	for i := range 500 {
 		ctx, cancel := context.WithCancel(t.Context())
 		l, err := listen(ctx, "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0")
@@ -18,7 +18,7 @@ func TestAnOrdinaryStopIsNoError(t *testing.T) {
 		s := &server{pod: "web-1"}
 		done := make(chan error, 1)
 		go func() { done <- s.run(ctx, l) }()
-		if i%2 == 0 { // half of them when they serve, half on their way there
+		if i%2 == 0 { // stop half of the servers after, half before they accept connections
 			conn, err := net.Dial("tcp", l.http.Addr().String())
 			if err != nil {
 				t.Fatal(err)

@@ -17,23 +17,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialSpoof sends datagrams from an address or MAC that is not the pod's and
-// asks the receiver whether they came.
+// dialSpoof sends datagrams with a foreign source address or MAC and queries the server
+// for those it received.
 func dialSpoof(ctx context.Context, o options, r *Result) error {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	to, err := netip.ParseAddrPort(o.target)
 	if err != nil || !to.Addr().Is4() {
-		return fmt.Errorf("target %s: spoofing speaks IPv4 addresses only", o.target)
+		return fmt.Errorf("target %s: spoof supports IPv4 addresses only", o.target)
 	}
-	way, err := findWay(to.Addr())
+	route, err := findRoute(to.Addr())
 	if err != nil {
 		return err
 	}
-	from := way.source
+	from := route.source
 	if o.source != "" {
 		if from, err = netip.ParseAddr(o.source); err != nil || !from.Is4() {
-			return fmt.Errorf("source %q is no IPv4 address", o.source)
+			return fmt.Errorf("source %q is not an IPv4 address", o.source)
 		}
 	}
 	r.Token = rand.Text()
@@ -43,9 +43,9 @@ func dialSpoof(ctx context.Context, o options, r *Result) error {
 	if o.mac != "" {
 		mac, err := net.ParseMAC(o.mac)
 		if err != nil || len(mac) != 6 {
-			return fmt.Errorf("mac %q is no hardware address", o.mac)
+			return fmt.Errorf("mac %q is not a hardware address", o.mac)
 		}
-		send = func() error { return way.sendFrame(mac, packet) }
+		send = func() error { return route.sendFrame(mac, packet) }
 	}
 	for range o.count {
 		if err := send(); err != nil {
@@ -56,11 +56,12 @@ func dialSpoof(ctx context.Context, o options, r *Result) error {
 	if o.verify == "" {
 		return nil
 	}
-	return r.askSeen(ctx, o)
+	return r.querySeen(ctx, o)
 }
 
-// askSeen polls the receiver until all datagrams came, for half a second.
-func (r *Result) askSeen(ctx context.Context, o options) error {
+// querySeen polls the server until it has received all datagrams, for at most half a
+// second.
+func (r *Result) querySeen(ctx context.Context, o options) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for range 5 {
@@ -77,12 +78,12 @@ func (r *Result) askSeen(ctx context.Context, o options) error {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 		resp, err := client.Do(req)
 		if err != nil {
-			return fmt.Errorf("ask %s what it saw: %w", o.verify, err)
+			return fmt.Errorf("query %s for received datagrams: %w", o.verify, err)
 		}
-		var seen Sighting
+		var seen Received
 		err = json.NewDecoder(resp.Body).Decode(&seen)
 		if err = errors.Join(err, resp.Body.Close()); err != nil {
-			return fmt.Errorf("ask %s what it saw: %w", o.verify, err)
+			return fmt.Errorf("query %s for received datagrams: %w", o.verify, err)
 		}
 		r.Seen = seen.Count
 		if len(seen.Sources) > 0 {
@@ -95,20 +96,20 @@ func (r *Result) askSeen(ctx context.Context, o options) error {
 	return nil
 }
 
-// way is how a packet leaves the pod.
-type way struct {
+// route is the route of a packet out of the pod.
+type route struct {
 	link    int
 	source  netip.Addr
 	nextMAC net.HardwareAddr
 }
 
-// findWay asks the kernel for the route to an address and its next hop's MAC.
-func findWay(to netip.Addr) (way, error) {
+// findRoute returns the kernel's route to an address and the next hop's MAC.
+func findRoute(to netip.Addr) (route, error) {
 	routes, err := netlink.RouteGet(to.AsSlice())
 	if err != nil || len(routes) == 0 {
-		return way{}, fmt.Errorf("find the route to %s: %w", to, err)
+		return route{}, fmt.Errorf("find the route to %s: %w", to, err)
 	}
-	w := way{link: routes[0].LinkIndex}
+	w := route{link: routes[0].LinkIndex}
 	w.source, _ = netip.AddrFromSlice(routes[0].Src)
 	hop := routes[0].Gw
 	if hop == nil {
@@ -116,7 +117,7 @@ func findWay(to netip.Addr) (way, error) {
 	}
 	neighbours, err := netlink.NeighList(w.link, unix.AF_INET)
 	if err != nil {
-		return way{}, fmt.Errorf("list neighbours: %w", err)
+		return route{}, fmt.Errorf("list neighbours: %w", err)
 	}
 	for _, n := range neighbours {
 		if n.IP.Equal(hop) {
@@ -126,7 +127,7 @@ func findWay(to netip.Addr) (way, error) {
 	return w, nil
 }
 
-// sendRaw sends a whole IPv4 packet as it is.
+// sendRaw sends an IPv4 packet with its header.
 func sendRaw(to netip.Addr, packet []byte) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
@@ -136,23 +137,23 @@ func sendRaw(to netip.Addr, packet []byte) error {
 	return unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()})
 }
 
-// sendFrame sends the packet in an Ethernet frame from a MAC of our choosing.
-func (w way) sendFrame(from net.HardwareAddr, packet []byte) error {
-	if len(w.nextMAC) != 6 {
-		return errors.New("the next hop has no neighbour entry; reach it once first")
+// sendFrame sends the packet in an Ethernet frame with the source MAC from.
+func (r route) sendFrame(from net.HardwareAddr, packet []byte) error {
+	if len(r.nextMAC) != 6 {
+		return errors.New("the next hop has no neighbour entry; send it an ordinary packet first")
 	}
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	frame := append(append([]byte{}, w.nextMAC...), from...)
+	frame := append(append([]byte{}, r.nextMAC...), from...)
 	frame = binary.BigEndian.AppendUint16(frame, unix.ETH_P_IP)
-	return unix.Sendto(fd, append(frame, packet...), 0, &unix.SockaddrLinklayer{Ifindex: w.link, Halen: 6})
+	return unix.Sendto(fd, append(frame, packet...), 0, &unix.SockaddrLinklayer{Ifindex: r.link, Halen: 6})
 }
 
-// udpPacket builds an IPv4 packet with a UDP datagram. The UDP checksum is left
-// out, which IPv4 allows (RFC 768).
+// udpPacket builds an IPv4 packet with a UDP datagram without a UDP checksum, which is
+// valid for IPv4 (RFC 768).
 func udpPacket(from, to netip.AddrPort, body []byte) []byte {
 	total := 28 + len(body)
 	b := make([]byte, 20, total)
@@ -169,7 +170,7 @@ func udpPacket(from, to netip.AddrPort, body []byte) []byte {
 	return append(b, body...)
 }
 
-// checksum is the Internet checksum of an even number of bytes (RFC 1071).
+// checksum returns the Internet checksum of an even number of bytes (RFC 1071).
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(b); i += 2 {

@@ -16,9 +16,9 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// Two namespaces on one wire: nothing between them filters, so what is spoofed
-// arrives, and a receiver that saw nothing elsewhere was protected.
-func TestSpoofedDatagramsArriveWhereNothingStopsThem(t *testing.T) {
+// Two namespaces are connected without a filter, so spoofed datagrams arrive. This proves
+// that a missing datagram in other tests was filtered.
+func TestSpoofedDatagramsArriveWithoutAFilter(t *testing.T) {
 	client, far := testns.New(t, "client"), testns.New(t, "far")
 	mac := join(t, client, far)
 	s := &server{pod: "far"}
@@ -42,7 +42,7 @@ func TestSpoofedDatagramsArriveWhereNothingStopsThem(t *testing.T) {
 		t.Helper()
 		var out, errs bytes.Buffer
 		client.Do(t, func() {
-			// A plain exchange first: the neighbour entry must exist.
+			// An ordinary exchange first, which creates the neighbour entry.
 			for _, argv := range [][]string{{"udp", "10.77.0.2:8082"}, append([]string{"spoof", "10.77.0.2:8082"}, args...)} {
 				out.Reset()
 				if code := Run(t.Context(), append([]string{"dial"}, argv...), Process{Stdout: &out, Stderr: &errs}); code != 0 {
@@ -67,7 +67,7 @@ func TestSpoofedDatagramsArriveWhereNothingStopsThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := spoof(tc.args...)
-			seen := awaitSightings(t, s, r.Token, r.Sent)
+			seen := awaitReceived(t, s, r.Token, r.Sent)
 			if r.Sent != 3 || seen.Count != 3 || seen.Sources[0].Addr() != netip.MustParseAddr(tc.source) {
 				t.Errorf("sent %d, seen %+v, want 3 from %s", r.Sent, seen, tc.source)
 			}
@@ -75,13 +75,13 @@ func TestSpoofedDatagramsArriveWhereNothingStopsThem(t *testing.T) {
 	}
 }
 
-func awaitSightings(t *testing.T, s *server, token string, want int) Sighting {
+func awaitReceived(t *testing.T, s *server, token string, want int) Received {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	var seen Sighting
+	var seen Received
 	for range 3000 { // half a minute
-		if seen = s.sightings.of(token); seen.Count >= want {
+		if seen = s.received.of(token); seen.Count >= want {
 			break
 		}
 		<-tick.C
@@ -89,7 +89,7 @@ func awaitSightings(t *testing.T, s *server, token string, want int) Sighting {
 	return seen
 }
 
-// join wires two namespaces and returns a MAC of neither.
+// join connects two namespaces by a veth pair and returns a MAC that neither uses.
 func join(t *testing.T, a, b *testns.NS) net.HardwareAddr {
 	t.Helper()
 	other := b.Open(t)

@@ -11,58 +11,58 @@ import (
 	"time"
 )
 
-// recordSize is a numbered record of a stream: the number, big-endian.
+// recordSize is the size of a numbered record of a stream: the number, big-endian.
 const recordSize = 8
 
-// settle is how long a UDP stream waits for the last echoes, and how recent a
-// number may be without counting as lost.
+// settle is how long a UDP stream waits for the last echoes. A number sent within it does
+// not count as lost.
 const settle = 2 * time.Second
 
-// ledger keeps the books of one stream. It is used by one goroutine.
-type ledger struct {
+// counts holds the statistics of one stream. It is used by one goroutine.
+type counts struct {
 	Stream
-	sentAt   map[uint64]time.Time // numbers out and not yet back
-	began    time.Time
-	lastBack time.Time
+	sentAt     map[uint64]time.Time // numbers that have not returned yet
+	started    time.Time
+	lastReturn time.Time
 }
 
-func newLedger(now time.Time) *ledger {
-	return &ledger{sentAt: map[uint64]time.Time{}, began: now, lastBack: now}
+func newCounts(now time.Time) *counts {
+	return &counts{sentAt: map[uint64]time.Time{}, started: now, lastReturn: now}
 }
 
-// sent books the next number.
-func (l *ledger) sent(now time.Time) uint64 {
-	l.Sent++
-	l.sentAt[l.Sent] = now
-	return l.Sent
+// sent records and returns the next number.
+func (c *counts) sent(now time.Time) uint64 {
+	c.Sent++
+	c.sentAt[c.Sent] = now
+	return c.Sent
 }
 
-// back books a number that returned.
-func (l *ledger) back(number uint64, now time.Time) error {
-	if number == 0 || number > l.Sent {
+// returned records a number that returned.
+func (c *counts) returned(number uint64, now time.Time) error {
+	if number == 0 || number > c.Sent {
 		return fmt.Errorf("%w: number %d was never sent", errMismatch, number)
 	}
-	if _, out := l.sentAt[number]; !out {
-		l.Duplicates++
+	if _, pending := c.sentAt[number]; !pending {
+		c.Duplicates++
 		return nil
 	}
-	delete(l.sentAt, number)
-	l.Received++
-	if gap := now.Sub(l.lastBack).Microseconds(); gap > l.LongestGapMicros {
-		l.LongestGapMicros, l.LongestGapAt = gap, number
+	delete(c.sentAt, number)
+	c.Received++
+	if gap := now.Sub(c.lastReturn).Microseconds(); gap > c.LongestGapMicros {
+		c.LongestGapMicros, c.LongestGapAt = gap, number
 	}
-	l.lastBack = now
+	c.lastReturn = now
 	return nil
 }
 
-// close counts what is missing: everything still out that is older than grace.
-// Silence up to now counts as a gap too.
-func (l *ledger) close(now time.Time, grace time.Duration) Stream {
-	s := l.Stream
-	s.DurationMicros = now.Sub(l.began).Microseconds()
-	for number := uint64(1); number <= l.Sent; number++ {
-		at, out := l.sentAt[number]
-		if !out || now.Sub(at) < grace {
+// result returns the statistics at now. Pending numbers older than grace count as lost.
+// The time since the last return counts as a gap.
+func (c *counts) result(now time.Time, grace time.Duration) Stream {
+	s := c.Stream
+	s.DurationMicros = now.Sub(c.started).Microseconds()
+	for number := uint64(1); number <= c.Sent; number++ {
+		at, pending := c.sentAt[number]
+		if !pending || now.Sub(at) < grace {
 			continue
 		}
 		s.Lost++
@@ -70,13 +70,13 @@ func (l *ledger) close(now time.Time, grace time.Duration) Stream {
 			s.FirstLost = append(s.FirstLost, number)
 		}
 	}
-	if silence := now.Sub(l.lastBack); len(l.sentAt) > 0 && silence.Microseconds() > s.LongestGapMicros {
-		s.LongestGapMicros, s.LongestGapAt = silence.Microseconds(), 0
+	if gap := now.Sub(c.lastReturn); len(c.sentAt) > 0 && gap.Microseconds() > s.LongestGapMicros {
+		s.LongestGapMicros, s.LongestGapAt = gap.Microseconds(), 0
 	}
 	return s
 }
 
-// dialStream sends a number at every tick and expects each back.
+// dialStream sends a number every interval and expects each number back.
 func dialStream(ctx context.Context, o options, r *Result) error {
 	d := net.Dialer{Timeout: o.timeout}
 	conn, err := d.DialContext(ctx, o.proto, o.target)
@@ -86,11 +86,11 @@ func dialStream(ctx context.Context, o options, r *Result) error {
 	r.Local = addrPort(conn.LocalAddr())
 	arrivals := make(chan arrival, 1024)
 	first := make(chan []byte, 1)
-	go receive(conn, o.proto, first, arrivals) // ends when conn closes
+	go receive(conn, o.proto, first, arrivals) // ends when conn is closed
 	if o.proto == "tcp" {
 		select {
 		case line := <-first:
-			err = r.heard(line)
+			err = r.parseAnswer(line)
 		case <-time.After(o.timeout):
 			err = context.DeadlineExceeded
 		}
@@ -104,7 +104,7 @@ func dialStream(ctx context.Context, o options, r *Result) error {
 	return errors.Join(err, closeErr)
 }
 
-// arrival is a number that came back, or why none will.
+// arrival is a number that returned, or the error that ended the stream.
 type arrival struct {
 	number uint64
 	at     time.Time
@@ -144,7 +144,7 @@ func receiveDatagrams(conn net.Conn, out chan<- arrival) {
 			return
 		}
 		if err != nil {
-			continue // an ICMP error: the number counts as lost if it stays away
+			continue // an ICMP error: the number counts as lost unless it returns
 		}
 		now := time.Now()
 		for i, c := range buf[:n] {
@@ -156,9 +156,9 @@ func receiveDatagrams(conn net.Conn, out chan<- arrival) {
 	}
 }
 
-// pump runs the stream to its end and fills in r.Stream.
+// pump runs the stream to its end and sets r.Stream.
 func pump(ctx context.Context, o options, r *Result, conn net.Conn, arrivals <-chan arrival) (err error) {
-	books := newLedger(time.Now())
+	stats := newCounts(time.Now())
 	tick := time.NewTicker(o.interval)
 	defer tick.Stop()
 	end := time.NewTimer(o.duration)
@@ -176,20 +176,20 @@ func pump(ctx context.Context, o options, r *Result, conn net.Conn, arrivals <-c
 		case <-end.C:
 			done = true
 		case now := <-tick.C:
-			err = send(conn, books, o.proto, now)
+			err = send(conn, stats, o.proto, now)
 		case a := <-arrivals:
-			err = r.book(books, a)
+			err = r.record(stats, a)
 		case now := <-report:
-			s := books.close(now, settle)
-			shown := *r
-			shown.Stream, shown.OK = &s, s.Lost == 0
-			o.emit(shown)
+			s := stats.result(now, settle)
+			intermediate := *r
+			intermediate.Stream, intermediate.OK = &s, s.Lost == 0
+			o.emit(intermediate)
 		}
 	}
 	if err == nil {
-		err = drain(r, books, arrivals)
+		err = drain(r, stats, arrivals)
 	}
-	s := books.close(time.Now(), 0)
+	s := stats.result(time.Now(), 0)
 	s.Interrupted = errors.Is(err, errInterrupted) || kindOf(err) == KindReset
 	r.Stream = &s
 	if err == nil && s.Lost > 0 {
@@ -198,10 +198,10 @@ func pump(ctx context.Context, o options, r *Result, conn net.Conn, arrivals <-c
 	return err
 }
 
-// send puts the next number on the wire. A datagram that the kernel refuses is
-// as lost as one that vanishes; a refused write on a stream ends it.
-func send(conn net.Conn, books *ledger, proto string, now time.Time) error {
-	record := binary.BigEndian.AppendUint64(nil, books.sent(now))
+// send sends the next number. A UDP datagram that cannot be sent counts as lost; a failed
+// write on a TCP connection ends the stream.
+func send(conn net.Conn, stats *counts, proto string, now time.Time) error {
+	record := binary.BigEndian.AppendUint64(nil, stats.sent(now))
 	if err := conn.SetWriteDeadline(now.Add(time.Minute)); err != nil {
 		return err
 	}
@@ -211,29 +211,29 @@ func send(conn net.Conn, books *ledger, proto string, now time.Time) error {
 	return nil
 }
 
-func (r *Result) book(books *ledger, a arrival) error {
+func (r *Result) record(stats *counts, a arrival) error {
 	if a.err != nil {
 		return a.err
 	}
 	if r.Server == nil && a.answer != nil {
-		if err := r.heard(a.answer); err != nil {
+		if err := r.parseAnswer(a.answer); err != nil {
 			return err
 		}
 	}
-	return books.back(a.number, a.at)
+	return stats.returned(a.number, a.at)
 }
 
-// drain waits for numbers still out.
-func drain(r *Result, books *ledger, arrivals <-chan arrival) error {
+// drain waits for pending numbers.
+func drain(r *Result, stats *counts, arrivals <-chan arrival) error {
 	wait := time.NewTimer(settle)
 	defer wait.Stop()
-	for len(books.sentAt) > 0 {
+	for len(stats.sentAt) > 0 {
 		select {
 		case a, ok := <-arrivals:
 			if !ok {
 				return nil
 			}
-			if err := r.book(books, a); err != nil {
+			if err := r.record(stats, a); err != nil {
 				return err
 			}
 		case <-wait.C:

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// tarCall is a command line of tar, as `kubectl cp` writes them.
+// tarCall is a command line of tar, as used by `kubectl cp`.
 type tarCall struct {
 	create, extract bool
 	dir             string
 	paths           []string
 }
 
-// parseTar reads the old form (cf - PATH) and the one with dashes. The archive
+// parseTar parses the form without dashes (cf - PATH) and the one with dashes. The archive
 // is always the standard stream.
 func parseTar(args []string) (c tarCall, err error) {
 	c.dir = "."
@@ -40,13 +40,13 @@ func parseTar(args []string) (c tarCall, err error) {
 		}
 	}
 	if c.create == c.extract {
-		return c, usagef("say c or x: tar cf - PATH… or tar xf - [-C DIR]")
+		return c, usagef("exactly one of c and x is required: tar cf - PATH… or tar xf - [-C DIR]")
 	}
 	return c, nil
 }
 
-// operation reads the letters at args[i], and the archive after them if they
-// include f. It returns the index of the last word it read.
+// operation parses the letters in args[i], and the archive after them if they include f.
+// It returns the index of the last argument it parsed.
 func (c *tarCall) operation(args []string, i int) (last int, err error) {
 	wantsFile, err := c.letters(strings.TrimPrefix(args[i], "-"))
 	if err != nil || !wantsFile {
@@ -87,10 +87,10 @@ func tarApplet(_ context.Context, args []string, p Process) (bool, error) {
 	return true, c.unpack(p.Stdin)
 }
 
-// pack writes every path, directories with all below them.
+// pack writes all paths, directories recursively.
 func (c tarCall) pack(w io.Writer) error {
 	if len(c.paths) == 0 {
-		return usagef("nothing to pack")
+		return usagef("no path to pack")
 	}
 	out := tar.NewWriter(w)
 	for _, path := range c.paths {
@@ -124,7 +124,7 @@ func packOne(out *tar.Writer, at, name string, d fs.DirEntry) error {
 	}
 	header, err := tar.FileInfoHeader(info, target)
 	if err != nil {
-		return nil // a socket: tar leaves them out too
+		return nil // a socket, which tar skips
 	}
 	header.Name = name
 	if d.IsDir() {
@@ -142,7 +142,7 @@ func packOne(out *tar.Writer, at, name string, d fs.DirEntry) error {
 	return err
 }
 
-// unpack writes what the archive holds below the directory, and only there.
+// unpack extracts the archive below the directory, and only there.
 func (c tarCall) unpack(r io.Reader) error {
 	root, err := os.OpenRoot(c.dir)
 	if err != nil {
@@ -153,7 +153,7 @@ func (c tarCall) unpack(r io.Reader) error {
 	for {
 		header, err := in.Next()
 		if errors.Is(err, io.EOF) {
-			_, err = io.Copy(io.Discard, r) // a writer that still pads must not break
+			_, err = io.Copy(io.Discard, r) // read the padding, so that the writer gets no EPIPE
 			return err
 		}
 		if err != nil {

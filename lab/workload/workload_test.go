@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// pod is a server on 127.0.0.1, as its applet runs it.
+// pod holds the addresses of a server on 127.0.0.1.
 type pod struct{ http, tcp, udp string }
 
 func startPod(t *testing.T) pod {
@@ -38,7 +38,7 @@ func startPod(t *testing.T) pod {
 	return pod{http: l.http.Addr().String(), tcp: l.tcp.Addr().String(), udp: l.udp.LocalAddr().String()}
 }
 
-// call runs the program and returns its exit code and what it printed.
+// call runs the program and returns its exit code and output.
 func call(t *testing.T, stdin string, argv ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -58,7 +58,7 @@ func result(t *testing.T, stdout string) Result {
 	return r
 }
 
-func TestDialCarriesEverySizeAndReportsTheSourceTheServerSaw(t *testing.T) {
+func TestDialTransfersAllSizesAndReportsTheSourceSeenByTheServer(t *testing.T) {
 	p := startPod(t)
 	for _, tc := range []struct{ probe, target string }{{"http", p.http}, {"tcp", p.tcp}, {"udp", p.udp}} {
 		for _, size := range []int{0, 1, 8900, 1 << 20} {
@@ -79,13 +79,13 @@ func TestDialCarriesEverySizeAndReportsTheSourceTheServerSaw(t *testing.T) {
 	}
 }
 
-func TestDialSaysWhyItFailed(t *testing.T) {
+func TestDialReportsTheKindOfFailure(t *testing.T) {
 	p := startPod(t)
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	nobody := closed.Addr().String()
+	unused := closed.Addr().String()
 	closed.Close()
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -96,13 +96,13 @@ func TestDialSaysWhyItFailed(t *testing.T) {
 		args []string
 		want Kind
 	}{
-		"nobody listens on tcp":      {[]string{"tcp", nobody}, KindRefused},
-		"nobody listens on http":     {[]string{"http", nobody}, KindRefused},
-		"nobody listens on udp":      {[]string{"udp", nobody}, KindRefused},
-		"nobody answers":             {[]string{"udp", silent.LocalAddr().String(), "--timeout", "80ms"}, KindTimeout},
-		"http asked a tcp echo":      {[]string{"http", p.tcp}, KindOther},
-		"tcp asked a web server":     {[]string{"tcp", p.http, "--timeout", "80ms"}, KindTimeout},
-		"a datagram beyond loopback": {[]string{"udp", p.udp, "--df", "--size", "65507", "--chunk", "65507"}, ""},
+		"no listener on tcp":           {[]string{"tcp", unused}, KindRefused},
+		"no listener on http":          {[]string{"http", unused}, KindRefused},
+		"no listener on udp":           {[]string{"udp", unused}, KindRefused},
+		"no answer":                    {[]string{"udp", silent.LocalAddr().String(), "--timeout", "80ms"}, KindTimeout},
+		"http to a tcp echo":           {[]string{"http", p.tcp}, KindOther},
+		"tcp to a web server":          {[]string{"tcp", p.http, "--timeout", "80ms"}, KindTimeout},
+		"the largest datagram with df": {[]string{"udp", p.udp, "--df", "--size", "65507", "--chunk", "65507"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, _ := call(t, "", append([]string{"dial"}, tc.args...)...)
@@ -133,7 +133,7 @@ func TestPMTUFindsTheMTUOfLoopback(t *testing.T) {
 	}
 }
 
-func TestStreamLosesNothingOnAQuietPath(t *testing.T) {
+func TestStreamReportsNoLossWithoutDrops(t *testing.T) {
 	p := startPod(t)
 	for proto, target := range map[string]string{"tcp": p.tcp, "udp": p.udp} {
 		t.Run(proto, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestStreamLosesNothingOnAQuietPath(t *testing.T) {
 	}
 }
 
-func TestStreamNoticesWhatAPathDrops(t *testing.T) {
+func TestStreamReportsDroppedNumbers(t *testing.T) {
 	p := startPod(t)
 	relay := startDroppingRelay(t, p.udp, 3)
 	code, out, _ := call(t, "", "dial", "stream", relay, "--proto", "udp", "--duration", "1s", "--interval", "2ms")
@@ -159,7 +159,7 @@ func TestStreamNoticesWhatAPathDrops(t *testing.T) {
 	}
 }
 
-// startDroppingRelay forwards datagrams to a server but every n-th.
+// startDroppingRelay forwards datagrams to a server, except every n-th.
 func startDroppingRelay(t *testing.T, server string, n int) string {
 	t.Helper()
 	front, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -200,7 +200,7 @@ func startDroppingRelay(t *testing.T, server string, n int) string {
 	return front.LocalAddr().String()
 }
 
-func TestStreamNoticesThatItWasCut(t *testing.T) {
+func TestStreamReportsAClosedConnection(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -222,9 +222,9 @@ func TestStreamNoticesThatItWasCut(t *testing.T) {
 	}
 }
 
-func TestTheLedgerKnowsLostLateAndDoubledNumbers(t *testing.T) {
+func TestCountsOfLostPendingAndDuplicateNumbers(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(100, 0).Add(time.Duration(ms) * time.Millisecond) }
-	l := newLedger(at(0))
+	l := newCounts(at(0))
 	for i := range 4 {
 		l.sent(at(i * 10))
 	}
@@ -232,23 +232,23 @@ func TestTheLedgerKnowsLostLateAndDoubledNumbers(t *testing.T) {
 		number uint64
 		ms     int
 	}{{1, 1}, {3, 25}, {3, 26}} {
-		if err := l.back(step.number, at(step.ms)); err != nil {
+		if err := l.returned(step.number, at(step.ms)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := l.close(at(40), 15*time.Millisecond)
+	s := l.result(at(40), 15*time.Millisecond)
 	if s.Lost != 1 || s.FirstLost[0] != 2 || s.Duplicates != 1 || s.Received != 2 {
-		t.Errorf("%+v: number 2 is lost, 4 is merely young, 3 came twice", s)
+		t.Errorf("%+v: want 2 lost, 4 pending within the grace period, 3 a duplicate", s)
 	}
 	if s.LongestGapMicros != 24000 || s.LongestGapAt != 3 {
 		t.Errorf("gap %d µs before %d, want 24000 before 3", s.LongestGapMicros, s.LongestGapAt)
 	}
-	if err := l.back(9, at(41)); err == nil {
-		t.Error("a number that was never sent was booked")
+	if err := l.returned(9, at(41)); err == nil {
+		t.Error("a number that was never sent was accepted")
 	}
 }
 
-func TestAWrongCommandLineEndsWithTwoAndNoJSON(t *testing.T) {
+func TestAnInvalidCommandLineExitsWithTwoAndWithoutJSON(t *testing.T) {
 	for _, argv := range [][]string{
 		{},
 		{"fly"},
@@ -276,7 +276,7 @@ func TestAWrongCommandLineEndsWithTwoAndNoJSON(t *testing.T) {
 	}
 }
 
-func TestTarCarriesATreeThereAndBack(t *testing.T) {
+func TestTarPacksAndUnpacksATree(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	if err := os.MkdirAll(filepath.Join(from, "tree", "sub"), 0o755); err != nil {
 		t.Fatal(err)
@@ -294,7 +294,7 @@ func TestTarCarriesATreeThereAndBack(t *testing.T) {
 	if code != 0 {
 		t.Fatal(errs)
 	}
-	// The two ways kubectl cp unpacks.
+	// The two command lines with which kubectl cp unpacks.
 	for _, flags := range [][]string{{"-xmf", "-"}, {"--no-same-permissions", "--no-same-owner", "-xmf", "-"}} {
 		if code, _, errs := call(t, archive, append(append([]string{"tar"}, flags...), "-C", to)...); code != 0 {
 			t.Fatal(flags, errs)
@@ -315,13 +315,13 @@ func TestTarCarriesATreeThereAndBack(t *testing.T) {
 func TestTarNeverWritesOutsideItsDirectory(t *testing.T) {
 	outside := t.TempDir()
 	for name, entries := range map[string][]tar.Header{
-		"a name that climbs out":         {{Typeflag: tar.TypeReg, Name: "../escaped"}},
-		"one that climbs out further in": {{Typeflag: tar.TypeReg, Name: "a/../../escaped"}},
-		"a link out, and a file by it": {
+		"a name with ..":                   {{Typeflag: tar.TypeReg, Name: "../escaped"}},
+		"a name with .. after a directory": {{Typeflag: tar.TypeReg, Name: "a/../../escaped"}},
+		"an absolute link and a file below it": {
 			{Typeflag: tar.TypeSymlink, Name: "way", Linkname: outside},
 			{Typeflag: tar.TypeReg, Name: "way/escaped"},
 		},
-		"a relative link out, and a directory by it": {
+		"a relative link and a directory below it": {
 			{Typeflag: tar.TypeSymlink, Name: "way", Linkname: ".."},
 			{Typeflag: tar.TypeDir, Name: "way/escaped"},
 		},
@@ -342,9 +342,9 @@ func TestTarNeverWritesOutsideItsDirectory(t *testing.T) {
 			if err := w.Close(); err != nil {
 				t.Fatal(err)
 			}
-			code, _, said := call(t, archive.String(), "tar", "xf", "-", "-C", inside)
-			if code != 1 || !strings.Contains(said, "escape") {
-				t.Errorf("exit %d: %s", code, said)
+			code, _, stderr := call(t, archive.String(), "tar", "xf", "-", "-C", inside)
+			if code != 1 || !strings.Contains(stderr, "escape") {
+				t.Errorf("exit %d: %s", code, stderr)
 			}
 			for _, dir := range []string{parent, outside} {
 				if _, err := os.Lstat(filepath.Join(dir, "escaped")); err == nil {
@@ -355,7 +355,7 @@ func TestTarNeverWritesOutsideItsDirectory(t *testing.T) {
 	}
 }
 
-func TestAppletsAnswerAsTheirNamesakes(t *testing.T) {
+func TestAppletsBehaveLikeCoreutils(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "f")
 	if err := os.WriteFile(file, []byte("text"), 0o644); err != nil {
@@ -388,7 +388,7 @@ func TestAppletsAnswerAsTheirNamesakes(t *testing.T) {
 	}
 }
 
-func TestALinkPicksItsApplet(t *testing.T) {
+func TestALinkRunsItsApplet(t *testing.T) {
 	var out bytes.Buffer
 	code := Run(t.Context(), []string{"/bin/cat"}, Process{Stdin: strings.NewReader("x"), Stdout: &out, Stderr: io.Discard})
 	if code != 0 || out.String() != "x" {
@@ -396,8 +396,8 @@ func TestALinkPicksItsApplet(t *testing.T) {
 	}
 }
 
-func TestSightingsCountATokenAndForgetTheOldest(t *testing.T) {
-	var s sightings
+func TestReceivedTokensAreCountedAndTheOldestRemoved(t *testing.T) {
+	var s receivedTokens
 	from := netip.MustParseAddrPort("10.0.0.9:40000")
 	s.note([]byte(tokenMark+"A"), from)
 	s.note([]byte(tokenMark+"A"), from)
@@ -409,12 +409,12 @@ func TestSightingsCountATokenAndForgetTheOldest(t *testing.T) {
 		s.note([]byte(tokenMark+strconv.Itoa(i)), from)
 	}
 	if got := s.of("A"); got.Count != 0 {
-		t.Errorf("the oldest of 1,001 tokens is still there: %+v", got)
+		t.Errorf("the oldest of 1,001 tokens was kept: %+v", got)
 	}
 }
 
-// A header whose checksum is right sums to zero with it (RFC 1071).
-func TestASpoofedPacketHasARightHeader(t *testing.T) {
+// The sum over a header with a valid checksum is zero (RFC 1071).
+func TestASpoofedPacketHasAValidHeaderChecksum(t *testing.T) {
 	p := udpPacket(netip.MustParseAddrPort("10.0.9.9:1"), netip.MustParseAddrPort("10.0.0.7:8082"), []byte("hi"))
 	if checksum(p[:20]) != 0 || len(p) != 30 || p[12] != 10 || p[14] != 9 {
 		t.Errorf("% x", p)

@@ -1,5 +1,5 @@
-// Command workload is the test program of the lab's pods. Only the image recipe
-// builds it; package workload says what it does.
+// Command workload is the test program of the lab's pods; see package workload. Only the
+// image recipe builds it.
 package main
 
 import (
