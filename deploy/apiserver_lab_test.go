@@ -83,12 +83,12 @@ func (c *cluster) kubectl(t *testing.T, args ...string) string {
 
 func (c *cluster) kubectlCommand(args ...string) *exec.Cmd {
 	cmd := exec.Command(c.kube, append([]string{"kubectl", "--kubeconfig", c.Kubeconfig()}, args...)...)
-	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+filepath.Join(filepath.Dir(c.Kubeconfig()), "kubectl")) // not in the user's home
+	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+filepath.Join(filepath.Dir(c.Kubeconfig()), "kubectl")) // instead of the user's home directory
 	return cmd
 }
 
-// as returns a client with a service account's token bound to a pod on a node, as
-// the kubelet hands it to the pod.
+// as returns a client with a service account's token that is bound to a pod on a node, as
+// issued by the kubelet.
 func (c *cluster) as(t *testing.T, account, node string) *kube.Client {
 	t.Helper()
 	core := c.Client().CoreV1()
@@ -128,7 +128,7 @@ func (c *cluster) addNode(t *testing.T, name string) {
 	}
 }
 
-// agent is the agent's half of edge/kube with the rights that deploy/ grants.
+// agent returns the agent's part of edge/kube with the permissions granted by deploy/.
 func (c *cluster) agent(t *testing.T, client *kube.Client, node string) *kube.Cluster {
 	t.Helper()
 	k := kube.NewCluster(kube.Options{
@@ -149,19 +149,19 @@ func until(t *testing.T, what string, ok func() bool) {
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-deadline:
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }
 
-func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
+func TestTheManifestsGrantOnlyTheRequiredPermissions(t *testing.T) {
 	c := newCluster(t)
 	for _, n := range []string{"n1", "n2"} {
 		c.addNode(t, n)
 	}
 	client := c.as(t, "trunkline-agent", "n1")
 
-	t.Run("an agent reports its own node and sees brakes at once", func(t *testing.T) {
+	t.Run("an agent writes its own node's report and watches brakes", func(t *testing.T) {
 		k := c.agent(t, client, "n1")
 		report := trunkline.NodeNetworkStatus{
 			ObservedAt: metav1.Now(), InstanceID: "i-n1", Mode: trunkline.ModeSecondaryIP,
@@ -198,26 +198,26 @@ func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
 		until(t, "the brake", func() bool { f, _ := k.Freeze(); return f == trunkline.FreezeRelease })
 		brake.Spec.Freeze = "sideways"
 		if err := kube.PutBrake(t.Context(), operator, brake); !apierrors.IsInvalid(err) {
-			t.Errorf("a brake of an unknown kind: %v, want it refused as invalid", err)
+			t.Errorf("a brake of an unknown kind: %v, want Invalid", err)
 		}
 	})
-	t.Run("an agent may not speak for another node", func(t *testing.T) {
+	t.Run("an agent may not write about another node", func(t *testing.T) {
 		k := c.agent(t, client, "n2")
 		if err := k.WriteNetwork(t.Context(), trunkline.NodeNetworkStatus{Mode: trunkline.ModeSecondaryIP}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "the agent of node n1 may not write about n2") {
 			t.Errorf("report about n2: %v", err)
 		}
-		if err := k.SetNetworkUnavailable(t.Context(), true, "Lie", "lie"); !apierrors.IsForbidden(err) {
+		if err := k.SetNetworkUnavailable(t.Context(), true, "Spoofed", "spoofed"); !apierrors.IsForbidden(err) {
 			t.Errorf("condition of n2: %v", err)
 		}
 	})
-	t.Run("an agent installed in another namespace may not either", func(t *testing.T) {
+	t.Run("an agent in another namespace may not write about another node", func(t *testing.T) {
 		c.kubectl(t, "create", "clusterrolebinding", "elsewhere", "--clusterrole=trunkline-agent", "--serviceaccount=elsewhere:trunkline-agent")
 		admin, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 		if err != nil {
 			t.Fatal(err)
 		}
 		const account = "system:serviceaccount:elsewhere:trunkline-agent"
-		until(t, "the binding to be in force", func() bool {
+		until(t, "the binding is effective", func() bool {
 			return c.kubectlCommand("auth", "can-i", "patch", "nodes", "--subresource=status", "--as="+account).Run() == nil
 		})
 		admin.Impersonate.UserName = account
@@ -226,11 +226,11 @@ func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := kube.NewCluster(kube.Options{Client: elsewhere, NodeName: "n2", Log: slog.New(slog.DiscardHandler)})
-		if err := k.SetNetworkUnavailable(t.Context(), true, "Lie", "lie"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "may not write about n2") {
+		if err := k.SetNetworkUnavailable(t.Context(), true, "Spoofed", "spoofed"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "may not write about n2") {
 			t.Errorf("condition of n2: %v", err)
 		}
 	})
-	t.Run("an agent that stops learns whether its DaemonSet wants the node", func(t *testing.T) {
+	t.Run("a stopping agent reads whether its DaemonSet selects the node", func(t *testing.T) {
 		set, err := client.Core.AppsV1().DaemonSets("kube-system").Get(t.Context(), "trunkline-agent", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -245,10 +245,10 @@ func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
 			t.Fatal(err)
 		}
 		if removed, why, err := kube.Removed(t.Context(), client, own, "n1"); removed || err != nil {
-			t.Errorf("a roll: removed %v (%s), %v", removed, why, err)
+			t.Errorf("a roll-out: removed %v (%s), %v", removed, why, err)
 		}
 	})
-	t.Run("an agent may do nothing else", func(t *testing.T) {
+	t.Run("an agent has no other permissions", func(t *testing.T) {
 		for _, what := range [][]string{
 			{"get", "secrets"},
 			{"delete", "pods"},
@@ -263,11 +263,11 @@ func TestTheManifestsGiveARealClusterWhatTheProductUsesAndNoMore(t *testing.T) {
 			args := append([]string{"auth", "can-i", "--as=system:serviceaccount:kube-system:trunkline-agent", "-n", "kube-system"}, what...)
 			out, _ := c.kubectlCommand(args...).Output() // status 1 is "no"
 			if strings.TrimSpace(string(out)) != "no" {
-				t.Errorf("can an agent %v? %s", what, out)
+				t.Errorf("agent may %v: %s, want no", what, out)
 			}
 		}
 	})
-	t.Run("the controller keeps CNINodes and reports", func(t *testing.T) {
+	t.Run("the controller manages CNINodes and reports", func(t *testing.T) {
 		ctl := c.as(t, "trunkline-controller", "n1")
 		n := vpcresources.CNINode{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"kubernetes.io/os": "linux"}}}
 		n.Spec.Tags = map[string]string{"cluster.k8s.amazonaws.com/name": "c"}

@@ -32,8 +32,8 @@ type manifest struct {
 	obj  runtime.Object
 }
 
-// manifests decodes every document below deploy/ strictly: a field that
-// Kubernetes does not have is an error.
+// manifests decodes all documents below deploy/. A field that Kubernetes does not define
+// is an error.
 func manifests(t *testing.T) []manifest {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -64,7 +64,7 @@ func manifests(t *testing.T) []manifest {
 			if err != nil {
 				return err
 			}
-			doc, err = yaml.YAMLToJSONStrict(doc) // resolves anchors, refuses keys given twice
+			doc, err = yaml.YAMLToJSONStrict(doc) // resolves anchors, rejects duplicate keys
 			if err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
@@ -82,7 +82,7 @@ func manifests(t *testing.T) []manifest {
 		t.Fatal(err)
 	}
 	if len(out) < 15 {
-		t.Fatalf("%d manifests found: the laws would hold for nothing", len(out))
+		t.Fatalf("found %d manifests, want at least 15", len(out))
 	}
 	return out
 }
@@ -107,7 +107,7 @@ func podSpecs(t *testing.T, visit func(owner string, spec corev1.PodSpec)) {
 	}
 }
 
-func TestNoRuleGrantsMoreThanItNames(t *testing.T) {
+func TestRBACRulesGrantNoWildcardsOrEscalation(t *testing.T) {
 	for _, m := range manifests(t) {
 		var rules []rbacv1.PolicyRule
 		switch o := m.obj.(type) {
@@ -126,7 +126,7 @@ func TestNoRuleGrantsMoreThanItNames(t *testing.T) {
 	}
 }
 
-// problemOf says what is too wide about a rule; empty when nothing is.
+// problemOf returns what a rule must not grant, or "".
 func problemOf(r rbacv1.PolicyRule) string {
 	for what, values := range map[string][]string{"apiGroups": r.APIGroups, "resources": r.Resources, "verbs": r.Verbs} {
 		if slices.Contains(values, "*") {
@@ -146,21 +146,21 @@ func problemOf(r rbacv1.PolicyRule) string {
 	return ""
 }
 
-func TestARuleThatIsTooWideIsCaught(t *testing.T) {
+func TestAnExcessiveRBACRuleIsDetected(t *testing.T) {
 	for name, r := range map[string]rbacv1.PolicyRule{
-		"every verb":     {APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"*"}},
-		"every resource": {APIGroups: []string{""}, Resources: []string{"*"}, Verbs: []string{"get"}},
-		"secrets":        {APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
-		"escalation":     {APIGroups: []string{"rbac.authorization.k8s.io"}, Resources: []string{"clusterroles"}, Verbs: []string{"escalate"}},
+		"all verbs":     {APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"*"}},
+		"all resources": {APIGroups: []string{""}, Resources: []string{"*"}, Verbs: []string{"get"}},
+		"secrets":       {APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
+		"escalation":    {APIGroups: []string{"rbac.authorization.k8s.io"}, Resources: []string{"clusterroles"}, Verbs: []string{"escalate"}},
 	} {
 		if problemOf(r) == "" {
-			t.Errorf("%s: not caught", name)
+			t.Errorf("%s: not detected", name)
 		}
 	}
 }
 
-// On a stop the agent asks whether its DaemonSet is going, and for nothing more.
-func TestTheAgentMayReadItsOwnDaemonSetAndNoOther(t *testing.T) {
+// When the agent stops, it checks whether its DaemonSet is being deleted.
+func TestTheAgentMayOnlyReadItsOwnDaemonSet(t *testing.T) {
 	name := ""
 	granted := map[string][]string{} // verbs on DaemonSets, by name
 	for _, m := range manifests(t) {
@@ -170,7 +170,7 @@ func TestTheAgentMayReadItsOwnDaemonSetAndNoOther(t *testing.T) {
 		case *rbacv1.ClusterRole:
 			for _, r := range o.Rules {
 				if slices.Contains(r.Resources, "daemonsets") {
-					t.Errorf("%s: ClusterRole %s reaches DaemonSets of every namespace", m.file, o.Name)
+					t.Errorf("%s: ClusterRole %s grants access to DaemonSets in all namespaces", m.file, o.Name)
 				}
 			}
 		case *rbacv1.Role:
@@ -179,7 +179,7 @@ func TestTheAgentMayReadItsOwnDaemonSetAndNoOther(t *testing.T) {
 					continue
 				}
 				if len(r.ResourceNames) == 0 {
-					t.Errorf("%s: Role %s reaches every DaemonSet of its namespace", m.file, o.Name)
+					t.Errorf("%s: Role %s grants access to all DaemonSets in its namespace", m.file, o.Name)
 				}
 				for _, n := range r.ResourceNames {
 					granted[n] = append(granted[n], r.Verbs...)
@@ -188,29 +188,29 @@ func TestTheAgentMayReadItsOwnDaemonSetAndNoOther(t *testing.T) {
 		}
 	}
 	if len(granted) != 1 || !slices.Equal(granted[name], []string{"get"}) {
-		t.Errorf("rights on DaemonSets: %v, want get on %q", granted, name)
+		t.Errorf("permissions on DaemonSets: %v, want get on %q", granted, name)
 	}
 }
 
-func TestOnlyTheInitContainerIsPrivilegedAndNothingWritesItsRoot(t *testing.T) {
+func TestOnlyTheInitContainerIsPrivilegedAndRootFileSystemsAreReadOnly(t *testing.T) {
 	allowed := []corev1.Capability{"NET_ADMIN", "SYS_ADMIN"}
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {
 		for _, c := range spec.InitContainers {
 			if !*c.SecurityContext.ReadOnlyRootFilesystem {
-				t.Errorf("%s: init container %s can write its root", owner, c.Name)
+				t.Errorf("%s: init container %s has a writable root file system", owner, c.Name)
 			}
 		}
 		for _, c := range spec.Containers {
 			s := c.SecurityContext
 			if s == nil || s.Privileged != nil && *s.Privileged || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation {
-				t.Errorf("%s: container %s is privileged or may become so", owner, c.Name)
+				t.Errorf("%s: container %s is privileged or allows privilege escalation", owner, c.Name)
 				continue
 			}
 			if s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
-				t.Errorf("%s: container %s can write its root", owner, c.Name)
+				t.Errorf("%s: container %s has a writable root file system", owner, c.Name)
 			}
 			if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
-				t.Errorf("%s: container %s keeps capabilities it did not ask for", owner, c.Name)
+				t.Errorf("%s: container %s does not drop ALL capabilities", owner, c.Name)
 			}
 			for _, have := range s.Capabilities.Add {
 				if !slices.Contains(allowed, have) {
@@ -221,14 +221,14 @@ func TestOnlyTheInitContainerIsPrivilegedAndNothingWritesItsRoot(t *testing.T) {
 	})
 }
 
-func TestEveryContainerHasRequestsALimitOfMemoryAndProbes(t *testing.T) {
+func TestContainersHaveRequestsAMemoryLimitAndProbes(t *testing.T) {
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {
 		for _, c := range append(slices.Clone(spec.InitContainers), spec.Containers...) {
 			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
 				t.Errorf("%s: container %s has no requests or no memory limit", owner, c.Name)
 			}
 			if c.ImagePullPolicy != corev1.PullIfNotPresent {
-				t.Errorf("%s: container %s pulls %q", owner, c.Name, c.ImagePullPolicy)
+				t.Errorf("%s: container %s has image pull policy %q", owner, c.Name, c.ImagePullPolicy)
 			}
 		}
 		for _, c := range spec.Containers {
@@ -239,48 +239,48 @@ func TestEveryContainerHasRequestsALimitOfMemoryAndProbes(t *testing.T) {
 	})
 }
 
-func TestTheControllerRunsWithoutRootAndWithoutTheHostsNetwork(t *testing.T) {
+func TestTheControllerRunsWithoutRootAndWithoutHostNetwork(t *testing.T) {
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {
 		if owner != "Deployment trunkline-controller" {
 			return
 		}
 		if spec.HostNetwork || spec.SecurityContext.RunAsNonRoot == nil || !*spec.SecurityContext.RunAsNonRoot {
-			t.Errorf("%s is root or on the host's network", owner)
+			t.Errorf("%s runs as root or with the host network", owner)
 		}
 		for _, v := range spec.Volumes {
 			if v.HostPath != nil {
-				t.Errorf("%s mounts %s of the host", owner, v.HostPath.Path)
+				t.Errorf("%s mounts the host path %s", owner, v.HostPath.Path)
 			}
 		}
 	})
 }
 
-func TestTheAgentRunsOnEveryNodeAndRollsFewAtATime(t *testing.T) {
+func TestTheAgentToleratesAllTaintsAndIsUpdatedOnFewNodesAtATime(t *testing.T) {
 	for _, m := range manifests(t) {
 		ds, ok := m.obj.(*appsv1.DaemonSet)
 		if !ok {
 			continue
 		}
 		spec := ds.Spec.Template.Spec
-		everything := slices.ContainsFunc(spec.Tolerations, func(o corev1.Toleration) bool {
+		all := slices.ContainsFunc(spec.Tolerations, func(o corev1.Toleration) bool {
 			return o.Operator == corev1.TolerationOpExists && o.Key == "" && o.Effect == ""
 		})
-		if !everything || !spec.HostNetwork || spec.PriorityClassName != "system-node-critical" {
-			t.Errorf("agent: tolerates everything %v, host network %v, priority %q", everything, spec.HostNetwork, spec.PriorityClassName)
+		if !all || !spec.HostNetwork || spec.PriorityClassName != "system-node-critical" {
+			t.Errorf("agent: tolerates all taints %v, host network %v, priority %q", all, spec.HostNetwork, spec.PriorityClassName)
 		}
 		if got := ds.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.String(); got != "10%" {
 			t.Errorf("maxUnavailable %s, want 10%%", got)
 		}
 		for _, v := range spec.Volumes {
-			ours := []string{"/run/trunkline", "/var/lib/trunkline", "/opt/cni/bin", "/etc/cni/net.d"}
-			if v.HostPath == nil || !slices.Contains(ours, v.HostPath.Path) {
-				t.Errorf("agent mounts %s: not one of %v", v.Name, ours)
+			allowed := []string{"/run/trunkline", "/var/lib/trunkline", "/opt/cni/bin", "/etc/cni/net.d"}
+			if v.HostPath == nil || !slices.Contains(allowed, v.HostPath.Path) {
+				t.Errorf("agent mounts %s: not one of %v", v.Name, allowed)
 			}
 		}
 	}
 }
 
-// kustomization is the part of a kustomization.yaml the laws look at.
+// kustomization is the part of a kustomization.yaml that the tests check.
 type kustomization struct {
 	Resources []string `json:"resources"`
 	Images    []struct {
@@ -289,7 +289,7 @@ type kustomization struct {
 	} `json:"images"`
 }
 
-func TestEveryOverlayTagsTheImageAndEveryManifestIsInstalled(t *testing.T) {
+func TestOverlaysSetTheImageTagAndAllManifestsAreInstalled(t *testing.T) {
 	for _, dir := range []string{"base", "overlays/lab", "overlays/eks"} {
 		text, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))
 		if err != nil {
@@ -314,13 +314,13 @@ func TestEveryOverlayTagsTheImageAndEveryManifestIsInstalled(t *testing.T) {
 		}
 		for _, f := range files {
 			if name := filepath.Base(f); name != "kustomization.yaml" && !strings.Contains(string(text), "- "+name+"\n") {
-				t.Errorf("%s is in the folder and not installed", f)
+				t.Errorf("%s is not a resource of the kustomization", f)
 			}
 		}
 	}
 }
 
-func TestEveryNameTheManifestsReferToExists(t *testing.T) {
+func TestReferencedAccountsAndRolesExist(t *testing.T) {
 	accounts := map[string]bool{}
 	roles := map[string]bool{}
 	for _, m := range manifests(t) {
@@ -335,16 +335,16 @@ func TestEveryNameTheManifestsReferToExists(t *testing.T) {
 	}
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {
 		if !accounts[spec.ServiceAccountName] {
-			t.Errorf("%s runs as %q, which is not here", owner, spec.ServiceAccountName)
+			t.Errorf("%s runs as %q, which does not exist", owner, spec.ServiceAccountName)
 		}
 	})
 	check := func(file string, ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
 		if !roles[ref.Kind+" "+ref.Name] {
-			t.Errorf("%s binds %s %s, which is not here", file, ref.Kind, ref.Name)
+			t.Errorf("%s binds %s %s, which does not exist", file, ref.Kind, ref.Name)
 		}
 		for _, s := range subjects {
 			if !accounts[s.Name] || s.Namespace != "kube-system" {
-				t.Errorf("%s binds %s/%s, which is not here", file, s.Namespace, s.Name)
+				t.Errorf("%s binds %s/%s, which does not exist", file, s.Namespace, s.Name)
 			}
 		}
 	}
@@ -358,7 +358,7 @@ func TestEveryNameTheManifestsReferToExists(t *testing.T) {
 	}
 }
 
-// policy is an IAM document as the embedded IAM accepts it.
+// policy is an IAM policy document.
 type policy struct {
 	Version   string
 	Statement []struct {
@@ -370,7 +370,7 @@ type policy struct {
 	}
 }
 
-func TestPoliciesAreWrittenWithoutWildcardActionsAndChangeOnlyWhatIsMarked(t *testing.T) {
+func TestPoliciesHaveNoWildcardActionsAndConditionsOnInterfaces(t *testing.T) {
 	for _, file := range []string{"iam/node-policy.json", "iam/controller-policy.json"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -390,10 +390,10 @@ func TestPoliciesAreWrittenWithoutWildcardActionsAndChangeOnlyWhatIsMarked(t *te
 				describe := strings.HasPrefix(a, "ec2:Describe")
 				onInterface := slices.Contains(list(s.Resource), "arn:aws:ec2:*:*:network-interface/*")
 				if slices.Contains(list(s.Resource), "*") && !describe {
-					t.Errorf("%s: %s allows %s on everything", file, s.Sid, a)
+					t.Errorf("%s: %s allows %s on all resources", file, s.Sid, a)
 				}
 				if onInterface && len(s.Condition) == 0 {
-					t.Errorf("%s: %s allows %s on any interface, whoever's it is", file, s.Sid, a)
+					t.Errorf("%s: %s allows %s on interfaces without a condition", file, s.Sid, a)
 				}
 			}
 		}

@@ -86,7 +86,7 @@ func (c agentCmd) Run(p process) error {
 }
 
 // removed returns a function that reports, when the agent stops, whether it is being
-// removed from its node for good. If the API server does not answer, the stop is taken
+// removed from its node permanently. If the API server does not answer, the stop is taken
 // for a roll-out.
 func removed(client *kube.Client, cfg config.Config, log *slog.Logger) func(context.Context) bool {
 	return func(ctx context.Context) bool {

@@ -37,7 +37,7 @@ type program struct {
 
 	Agent      agentCmd      `cmd:"" help:"Run the node's agent (in the DaemonSet)." group:"daemons"`
 	Init       initCmd       `cmd:"" help:"Prepare a node: kernel settings and the plugin (privileged, before the agent)." group:"daemons"`
-	Uninstall  uninstallCmd  `cmd:"" help:"Remove this node's CNI configuration before the agent is removed for good." group:"daemons"`
+	Uninstall  uninstallCmd  `cmd:"" help:"Remove this node's CNI configuration before the agent is removed permanently." group:"daemons"`
 	Controller controllerCmd `cmd:"" help:"Run the cluster's controller (in the Deployment)." group:"daemons"`
 }
 
@@ -143,7 +143,7 @@ func reportError(ctx context.Context, stderr io.Writer, err error) int {
 	return 1
 }
 
-// released matches versions whose images are in the registry.
+// released matches versions with images in the registry.
 var released = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 
 // workloadImage returns the default image of the connectivity test's pods: that of the

@@ -221,7 +221,7 @@ type connectivityCmd struct {
 type testCmd struct {
 	cluster
 	output
-	Test         string        `help:"Only cases whose name matches this regular expression." placeholder:"REGEX"`
+	Test         string        `help:"Run only cases with a name that matches this regular expression." placeholder:"REGEX"`
 	List         bool          `help:"List the cases and exit."`
 	JUnitFile    string        `name:"junit-file" help:"Write the results as JUnit XML." type:"path" placeholder:"FILE"`
 	Image        string        `help:"Workload image of the test's pods; the nodes must have it or be able to pull it." default:"${workload}" env:"TRUNKLINE_TEST_IMAGE"`

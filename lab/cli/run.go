@@ -45,8 +45,8 @@ func (c *execCmd) Run(s *session) error {
 	return execProgram(append(labnode.EnterArgs(n.PID), command...), nil)
 }
 
-// orHelp prints our help if args is --help and there is no lab whose program could print
-// its own.
+// orHelp prints the CLI's help if args is --help and no lab exists to print the program's
+// own.
 func (s *session) orHelp(args []string, err error) error {
 	if len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
 		return s.usage()

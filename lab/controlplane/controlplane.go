@@ -149,7 +149,7 @@ func (cp *ControlPlane) run(name string, argv []string) error {
 	return nil
 }
 
-// Kubeconfig returns the path of the administrator's kubeconfig, whose server is the
+// Kubeconfig returns the path of the administrator's kubeconfig. Its server is the
 // forwarder on 127.0.0.1.
 func (cp *ControlPlane) Kubeconfig() string {
 	return filepath.Join(cp.config.StateDir, "admin.kubeconfig")

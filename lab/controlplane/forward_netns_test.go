@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// failingListener is a listener whose first calls of Accept fail for lack of descriptors.
+// failingListener is a listener that fails the first calls of Accept for lack of
+// descriptors.
 type failingListener struct {
 	net.Listener
 	failures atomic.Int32

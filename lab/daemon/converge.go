@@ -61,7 +61,7 @@ func (l *lab) apply(ctx context.Context, want Lab) PhaseStatus {
 	return l.phases.finish(err)
 }
 
-// errInterrupted is the result of an apply whose client has disconnected.
+// errInterrupted is the result of an apply if its client has disconnected.
 var errInterrupted = errors.New("interrupted; what is up stays, and the next up continues from there")
 
 func (l *lab) converge(ctx context.Context, want Lab) error {

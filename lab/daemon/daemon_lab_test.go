@@ -278,7 +278,7 @@ func TestLifeCycleOfALabAndItsNodesLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestSweepRemovesALabWhoseDaemonWasKilled(t *testing.T) {
+func TestSweepRemovesALabAfterItsDaemonWasKilled(t *testing.T) {
 	l := testLab(t, 1)
 	client := up(t, l)
 	st := status(t, client)

@@ -90,7 +90,7 @@ func (p *phases) set(ph Phase, s State, detail string, err error) {
 	p.send(*st)
 }
 
-// send requires the lock. It closes the channel of a reader whose backlog is full, so that
+// send requires the lock. It closes the channel of a reader with a full backlog, so that
 // it never blocks.
 func (p *phases) send(st PhaseStatus) {
 	e := Event{Time: time.Now(), PhaseStatus: st}

@@ -105,7 +105,7 @@ func (p powerSwitch) Reboot(ctx context.Context, id vpc.InstanceID) error {
 	return m.reboot(ctx)
 }
 
-// Terminate switches a machine off for good and deletes its Node object, as the cloud's
+// Terminate switches a machine off permanently and deletes its Node object, as the cloud's
 // node lifecycle controller does.
 func (p powerSwitch) Terminate(ctx context.Context, id vpc.InstanceID) error {
 	m := p.lab.machineByID(id)

@@ -27,7 +27,7 @@ func TestAnInterruptedCreationOfAStoreLeavesNothingBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An archive that can be opened and whose reads block.
+	// An archive that can be opened but blocks reads.
 	archive := filepath.Join(t.TempDir(), "image.tar")
 	if err := unix.Mkfifo(archive, 0o600); err != nil {
 		t.Fatal(err)

@@ -110,7 +110,7 @@ func (c Config) makeCgroups(trees []Hierarchy) error {
 
 func prepareCgroup(h Hierarchy, dir string) error {
 	if h.V2 {
-		// Enables nothing on a hybrid machine, whose version 2 tree has no controllers.
+		// Enables nothing on a hybrid machine: its version 2 tree has no controllers.
 		return enableControllers(filepath.Dir(dir))
 	}
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {

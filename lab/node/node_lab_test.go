@@ -38,7 +38,7 @@ var (
 	cpAddress = netip.MustParseAddr("10.0.0.10")
 )
 
-// plug adds an interface of the subnet to a namespace: a veth whose other end is in the
+// plug adds an interface of the subnet to a namespace: a veth with its other end in the
 // router's namespace.
 func plug(t *testing.T, router, guest *testns.NS, index int, mac vpc.MAC) {
 	t.Helper()

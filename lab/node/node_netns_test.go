@@ -25,8 +25,8 @@ import (
 // timeout bounds waits, also on a busy machine.
 const timeout = 2 * time.Minute
 
-// idleConfig returns a node whose programs are idle: they are this test binary under
-// their names.
+// idleConfig returns a node with idle programs: they are this test binary under their
+// names.
 func idleConfig(t *testing.T) (node.Config, *testns.NS) {
 	t.Helper()
 	ns := testns.New(t, "node")

@@ -106,7 +106,7 @@ func TestSufficientMachinesAreNotRefused(t *testing.T) {
 		"namespaces of a crashed lab": func(_ *Want, f *Facts) {
 			f.Labs, f.Namespaces = []string{"lab"}, []string{"tl-lab-node1"}
 		},
-		"namespaces of a lab whose name begins like ours": func(_ *Want, f *Facts) { f.Namespaces = []string{"tl-lab-two-node1"} },
+		"namespaces of a lab with our name as prefix": func(_ *Want, f *Facts) { f.Namespaces = []string{"tl-lab-two-node1"} },
 		"the lab's own memory while it runs": func(w *Want, f *Facts) {
 			w.Running, f.MemoryFree, f.Namespaces = true, 1<<20, []string{"tl-lab-node1"}
 		},

@@ -79,8 +79,8 @@ func (s Spec) withNodeDefaults() Spec {
 	return s
 }
 
-// smallestCut is the prefix length of the smallest VPC whose eighths are valid subnets
-// (/28 or larger).
+// smallestCut is the prefix length of the smallest VPC with eighths that are valid
+// subnets (/28 or larger).
 const smallestCut = 25
 
 // defaultSubnets returns one subnet per zone, each an eighth of the VPC. It returns none

@@ -239,7 +239,7 @@ func (r *resolver) suggestTypes(name string) string {
 }
 
 // nodeLabels checks labels as the kubelet does, which does not start with a malformed
-// label or one whose key is reserved for Kubernetes.
+// label or with a key that is reserved for Kubernetes.
 func (r *resolver) nodeLabels(field string, labels map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		at := field + "." + key

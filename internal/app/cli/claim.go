@@ -175,8 +175,8 @@ func (c *testCluster) createNamespace(ctx context.Context, namespace string) err
 		// The test needs host pods and raw sockets.
 		"pod-security.kubernetes.io/enforce": "privileged",
 	}}}
-	// Not interruptible: a namespace whose creation was not confirmed would be left
-	// behind.
+	// Not interruptible: otherwise a namespace would be left behind if its creation was
+	// not confirmed.
 	uninterrupted, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 	defer cancel()
 	created, err := namespaces.Create(uninterrupted, ns, metav1.CreateOptions{})

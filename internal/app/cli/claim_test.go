@@ -77,7 +77,7 @@ func putPod(s *kubetest.Server, namespace, name string) {
 	s.Put(podsPath, &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
 }
 
-// withExpiry returns a cluster whose leases are renewed often and expire after expiry.
+// withExpiry returns a cluster with leases that are renewed often and expire after expiry.
 func withExpiry(c *kube.Client, expiry time.Duration) *testCluster {
 	t := newTestCluster(c, "img")
 	t.renewEvery, t.expiry = 10*time.Millisecond, expiry

@@ -281,7 +281,7 @@ func (c *testCluster) noPods(ctx context.Context, namespace string, uid types.UI
 		return err == nil
 	}
 	if slices.ContainsFunc(left.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil }) {
-		// A pod whose creation was in flight when the run was interrupted.
+		// A pod that was being created when the run was interrupted.
 		_ = pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	}
 	return false

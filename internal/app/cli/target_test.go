@@ -70,8 +70,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A pod whose creation was in flight when the run was interrupted appears after the
-// others were deleted.
+// If the creation of a pod was in flight when the run was interrupted, the pod appears
+// after the others were deleted.
 func TestAPodThatAppearsDuringTheRemovalIsRemovedToo(t *testing.T) {
 	s := kubetest.New(t)
 	put := func(name string) {

@@ -104,7 +104,7 @@ func newRealRig(t *testing.T, policy string) *realRig {
 	return r
 }
 
-// make creates n interfaces whose tags say that instance owner created them in cluster c
+// make creates n interfaces with tags of instance owner in cluster c and a creation time
 // an hour ago; change replaces tags, and removes those with an empty value.
 func (r *realRig) make(n int, owner vpc.InstanceID, change map[string]string) (ids []vpc.ENIID) {
 	r.t.Helper()
@@ -270,7 +270,7 @@ func TestALargeShareHaltsTheCollectorUntilItIsSmaller(t *testing.T) {
 	}
 }
 
-func TestADeletionWhoseReplyIsLostCountsAsDone(t *testing.T) {
+func TestADeletionWithALostReplyCountsAsDone(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
 	r.set(faults.Plan{Calls: []faults.Call{{Action: "DeleteNetworkInterface", Do: faults.LoseReply}}})
 	leaked := r.make(1, dead, nil)

@@ -47,7 +47,7 @@ func TestADeletionThatKeepsFailingDoesNotStopTheCollector(t *testing.T) {
 	r.c.deleteTimeout = shortTimeout
 	r.set(faults.Plan{Calls: []faults.Call{{Action: "DeleteNetworkInterface", Do: faults.Fail, Code: "InternalError", Status: 500, Count: -1}}})
 	if _, err := r.pass(); err == nil {
-		t.Fatal("a pass whose deletions failed returned no error")
+		t.Fatal("a pass with failed deletions returned no error")
 	}
 	if n := r.count(failedMetric); n != 2 {
 		t.Errorf("%v failures counted, want both", n)
@@ -60,7 +60,7 @@ func TestADeletionThatKeepsFailingDoesNotStopTheCollector(t *testing.T) {
 	}
 }
 
-// slow is an EC2 whose read returns some time after its context ended.
+// slow is an EC2 that returns from a read some time after its context ended.
 type slow struct {
 	EC2
 	started  chan struct{}

@@ -117,7 +117,7 @@ func (c *Config) applyAWSDefaults() {
 	}
 }
 
-// checkCombinations checks settings whose validity depends on another setting.
+// checkCombinations checks settings that are valid only in combination with others.
 func (c Config) checkCombinations() (problems []error) {
 	if c.PodMTU > c.MTU {
 		problems = append(problems, fmt.Errorf("pod-mtu: %d from %s: must not exceed mtu, which is %d", c.PodMTU, c.origins["pod-mtu"], c.MTU))

@@ -138,8 +138,8 @@ type Env struct {
 	// Client, Server and Host are a pod on each of Nodes; Host pods are on the host's
 	// network.
 	Client, Server, Host []Peer
-	// SameENI and OtherENI are two pods on the first node whose addresses are on the
-	// same ENI and on different ones. FarENI is a pair on secondary ENIs of two nodes.
+	// SameENI and OtherENI are two pods on the first node with addresses on the same ENI
+	// and on different ones. FarENI is a pair on secondary ENIs of two nodes.
 	SameENI, OtherENI, FarENI *[2]Peer
 	// Services by the name of their backend pod.
 	Services map[string]Service

@@ -48,7 +48,7 @@ func faults() []fault {
 	}
 }
 
-// model is an in-memory cluster of two nodes whose pods answer as real ones would, with
+// model is an in-memory cluster of two nodes with pods that answer as real ones would, with
 // at most one fault.
 type model struct {
 	fault fault

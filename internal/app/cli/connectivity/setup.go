@@ -168,7 +168,7 @@ func (e *Env) choose(pods [][]Peer) {
 	for i, a := range pods[0] {
 		for _, b := range pods[0][i+1:] {
 			if a.ENI.ID == b.ENI.ID {
-				// Prefer a pair on a secondary ENI, whose traffic needs policy routing.
+				// Prefer a pair on a secondary ENI, because its traffic needs policy routing.
 				if e.SameENI == nil || secondary(a) && !secondary(e.SameENI[0]) {
 					e.SameENI = &[2]Peer{a, b}
 				}

@@ -143,7 +143,7 @@ func TestDropsAreReadFromTheKernelsCounters(t *testing.T) {
 	}
 }
 
-// late is a stream whose log is empty for the first reads.
+// late is a stream that returns an empty log for the first reads.
 type late struct {
 	local
 	emptyReads int
