@@ -82,6 +82,10 @@ func exceptions() []allowed {
 		{"test/laws/wordlist_test.go", re(`.*`), "the list itself"},
 		{"test/agent", re(`cannot be put right`), "a log line of the agent, until it is changed there"},
 		{"test/fault", re(`^WALL$`), "__WALL of wait4(2)"},
+		{"", re(`\bLookPath\b`), "os/exec.LookPath"},
+		{"api/introspection", re(`/v1/book\b`), "a path of the agent's HTTP interface, kept for its clients"},
+		{"internal/app/cli/show.go", re(`json:"books"`), "a field of printed JSON, kept for its readers"},
+		{"lab/node/etc.go", re(`:nobody:`), "the user nobody of /etc/passwd"},
 		{"test/laws/words_test.go", re(`.*`), "the samples of the list's own test"},
 	}
 }
@@ -91,15 +95,11 @@ func exceptions() []allowed {
 func notYet() []string {
 	return []string{
 		"README.md",
-		"api",
-		"cmd",
-		"deploy",
 		"docs",
-		"internal/app",
+		"internal/app/agent",
 		"internal/control",
 		"internal/core",
 		"internal/edge",
-		"lab",
 		"sim/fabric",
 	}
 }
