@@ -93,8 +93,12 @@ func laws() []law {
 			Why: "core builds these values: the package that opens sockets is internal/kernel/nfnetlink",
 		},
 		{
-			From: "internal/edge", Deny: []string{module + "/internal/app", module + "/cmd"},
-			Why: "imports point downwards only: cmd, app, edge and machinery, core",
+			From: "internal/edge", Deny: []string{module + "/internal/control", module + "/internal/app", module + "/cmd"},
+			Why: "imports point downwards only: cmd, app, control, edge and machinery, core",
+		},
+		{
+			From: "internal/control", Deny: []string{module + "/internal/app", module + "/cmd"},
+			Why: "imports point downwards only: app constructs the controllers and gives them what they work with",
 		},
 		{
 			From: "api", Deny: []string{module}, Allow: []string{module + "/api"},
@@ -219,7 +223,13 @@ func TestLawsFindForbiddenImports(t *testing.T) {
 		{"internal/core", "strings", false},
 		{"internal/core", module + "/internal/kernel/nftables", false},
 		{"internal/core", module + "/internal/kernel/nfnetlink", true},
+		{"internal/core", module + "/internal/control/state", true},
 		{"internal/edge", module + "/internal/app/agent", true},
+		{"internal/edge", module + "/internal/control/state", true},
+		{"internal/control", module + "/internal/app/agent", true},
+		{"internal/control", module + "/internal/edge/link", false},
+		{"internal/control", module + "/internal/machinery/table", false},
+		{"internal/machinery", module + "/internal/control/state", true},
 		{"internal/machinery", module + "/internal/edge/kube", true},
 		{"internal/machinery", module + "/internal/kernel/nfnetlink", true},
 		{"internal/kernel", module + "/internal/core/vpc", true},

@@ -1,10 +1,11 @@
 // Package cni answers the plugin's calls: ADD, DEL, CHECK, STATUS and GC.
 //
 // It decides when an endpoint begins and ends and carries out each step of it. It alone
-// writes endpoints. It reads pods, asks the backend for addresses, drives edge/link for
-// the links of single endpoints and edge/nft for their filter elements, and reads the
-// plugin's spool of DELs. Comparing the kernel as a whole is the business of other
-// controllers: the work of an ADD is direct, its result enters the state.
+// writes endpoints. It reads pods by edge/kube, asks the backend for addresses, drives
+// edge/link for the links of single endpoints and edge/nft for their filter elements, and
+// waits for edge/journal before an answer. The calls and the plugin's spool of DELs come
+// by edge/cnirpc. Comparing the whole kernel with the tables is the work of other
+// controllers: an ADD changes the kernel directly, and its result enters the state.
 //
 // One ADD, in reading order: Handle (call.go), add (add.go), Backend.Assign, link.Wire,
 // the filter's Put, link.Up.

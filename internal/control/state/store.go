@@ -8,7 +8,7 @@
 //
 // A change is a transaction over all tables. Its rows go to the journal in the order of
 // the transactions; the lock is never held while waiting for the disk. The package
-// touches the journal's directory only.
+// touches the journal's directory only, by edge/journal, and reads it in Open only.
 package state
 
 import (
