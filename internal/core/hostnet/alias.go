@@ -16,12 +16,12 @@ type Alias struct {
 	Addresses []netip.Addr
 }
 
-// AliasOf is the alias of an endpoint's link.
+// AliasOf returns the alias of an endpoint's link.
 func AliasOf(e endpoint.Endpoint) Alias { return Alias{Key: e.Key, Addresses: e.Addresses.List()} }
 
 const podAlias = LinkAliasPrefix + "pod/"
 
-// String is the alias as the kernel keeps it, such as
+// String returns the alias as the kernel stores it, such as
 // "trunkline:pod/4f3a…/eth0/10.0.1.7". At most 255 bytes.
 func (a Alias) String() string {
 	addrs := make([]string, len(a.Addresses))
@@ -31,7 +31,7 @@ func (a Alias) String() string {
 	return podAlias + a.ContainerID + "/" + a.IfName + "/" + strings.Join(addrs, "+")
 }
 
-// ParseAlias reads what Alias.String wrote. It reports false for any other alias.
+// ParseAlias parses the format of Alias.String. It reports false for any other alias.
 func ParseAlias(alias string) (Alias, bool) {
 	rest, ours := strings.CutPrefix(alias, podAlias)
 	parts := strings.Split(rest, "/")

@@ -9,7 +9,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 )
 
-func TestAnAliasTellsTheAttachment(t *testing.T) {
+func TestAnAliasHoldsTheAttachment(t *testing.T) {
 	a := Alias{Key: endpoint.Key{ContainerID: strings.Repeat("f", 64), IfName: "eth0"}, Addresses: []netip.Addr{addr("10.0.1.7"), addr("2600:1f14:aaaa:bbbb:cccc:dddd:eeee:ffff")}}
 	got, ok := ParseAlias(a.String())
 	if !ok || got.Key != a.Key || !slices.Equal(got.Addresses, a.Addresses) {

@@ -11,14 +11,14 @@ import (
 // Object is a Link, Address, Route, Rule, Neighbour or Sysctl.
 type Object interface {
 	fmt.Stringer
-	// Key identifies the object among those of its kind, whoever made it.
+	// Key identifies the object among those of its kind, ours or foreign.
 	Key() string
 }
 
 // Key identifies a link by its name.
 func (l Link) Key() string { return "link " + l.Name }
 
-// Key identifies an address by its link and itself.
+// Key identifies an address by link and address, without the prefix length.
 func (a Address) Key() string { return "address " + a.Link + " " + a.Prefix.Addr().String() }
 
 // Key identifies a route as the kernel does: table, destination, metric.
@@ -26,7 +26,7 @@ func (r Route) Key() string {
 	return fmt.Sprintf("route %d %s %d", r.Table, r.To, r.Metric)
 }
 
-// Key identifies a rule by all it says; its protocol is whose it is.
+// Key identifies a rule by all its fields except the protocol, which marks its owner.
 func (r Rule) Key() string {
 	r.Protocol = 0
 	return r.String()
@@ -43,32 +43,32 @@ type Verb uint8
 
 // Verbs.
 const (
-	Add    Verb = iota // the object is not there
-	Change             // it is there and ours, with other contents
-	Delete             // it is there, ours, and not wanted
-	// Report does nothing: what is wrong cannot be put right from here. A pod's
-	// link is gone, or somebody else's object stands where ours should.
+	Add    Verb = iota // the object is missing
+	Change             // it exists and is ours, with other contents
+	Delete             // it exists, is ours, and is not desired
+	// Report does nothing: Apply cannot repair the difference. A pod's link is
+	// gone, or a foreign object is in the place of ours.
 	Report
 )
 
 func (v Verb) String() string { return [...]string{"add", "change", "delete", "report"}[v] }
 
-// Op is one step from what there is to what there should be.
+// Op is one step from the actual to the desired state.
 type Op struct {
 	Verb   Verb
 	Object Object
-	Why    string // what was found wrong, for people
+	Why    string // the difference that was found, for messages
 }
 
 func (o Op) String() string { return fmt.Sprintf("%s %s: %s", o.Verb, o.Object, o.Why) }
 
-// Drift is something on a node that was not as it should be.
+// Drift is a difference between the desired and the actual state of a node.
 type Drift struct {
-	Object   string // in the words of ip(8) or nft(8)
-	Was      string // what was wrong with it
+	Object   string // in the syntax of ip(8) or nft(8)
+	Was      string // how it differed
 	Repaired bool
-	// Own: nobody changed it. What is wanted has changed, or work of ours was at it;
-	// such a difference is no news.
+	// Own: not an external change. The desired state has changed, or an operation of
+	// ours was in flight on the object. Such differences are not reported.
 	Own bool
 }
 
@@ -79,12 +79,12 @@ func (d Drift) String() string {
 	return fmt.Sprintf("%s: %s", d.Object, d.Was)
 }
 
-// Diff returns the steps that make have equal want: everything is added, what
-// others lean on first, before anything is deleted, the other way round. Only
-// objects of ours are changed or deleted. An equal object of somebody else
-// satisfies a want; a different one in its place is reported and left alone.
+// Diff returns the steps that make have equal want. Additions come before deletions:
+// an object is added after those it depends on, and deleted before them. Only objects
+// of ours are changed or deleted. An equal foreign object satisfies a desired one; a
+// different one in its place is reported and left unchanged.
 //
-// Applying the steps and comparing again gives nothing but the same reports.
+// Once the steps are applied, Diff returns nothing but the same reports.
 func Diff(want, have State) []Op {
 	d := differ{links: map[string]Link{}, ours: map[string]bool{}, blocked: map[string]bool{}}
 	d.diffSysctls(want.Sysctls, have.Sysctls)
@@ -99,9 +99,9 @@ func Diff(want, have State) []Op {
 
 type differ struct {
 	adds, deletes, reports []Op
-	links                  map[string]Link // found, by name
-	ours                   map[string]bool // links that are ours, or are being taken over
-	blocked                map[string]bool // wanted links that cannot carry anything
+	links                  map[string]Link // actual, by name
+	ours                   map[string]bool // links that are ours, or become so
+	blocked                map[string]bool // desired links that are not usable
 }
 
 func (d *differ) add(v Verb, o Object, why string, args ...any) {
@@ -150,7 +150,7 @@ func (d *differ) diffLinks(want, have []Link) {
 		if _, keep := wanted[h.Key()]; keep || h.Dying() || !h.Ours() {
 			continue
 		}
-		// An ENI's device is not ours to delete; detaching it takes it away.
+		// An ENI's device is never deleted; detaching the ENI removes it.
 		if _, pod := ParseAlias(h.Alias); pod || h.Group == LinkGroupPod {
 			d.delete(h, "belongs to no pod")
 		}
@@ -167,24 +167,23 @@ func (d *differ) diffLink(w Link) {
 	case h.Dying():
 		d.block(w, "waits to be deleted")
 	case w.MAC != (vpc.MAC{}) && w.MAC != h.MAC:
-		d.block(w, "has address %s: it is another link", h.MAC)
+		d.block(w, "has address %s: another link has its name", h.MAC)
 	default:
 		d.ours[w.Name] = h.Ours() || w.Alias != ""
-		if why := w.lacks(h); why != "" {
+		if why := w.difference(h); why != "" {
 			d.add(Change, w, "%s", why)
 		}
 	}
 }
 
-// block reports a wanted link that cannot be had, and keeps from it what would
-// have been put on it.
+// block reports a desired link that is not usable, and skips the objects that need it.
 func (d *differ) block(w Link, why string, args ...any) {
 	d.blocked[w.Name] = true
 	d.report(w, why, args...)
 }
 
-// lacks says what of l the found link h does not have; empty if nothing.
-func (l Link) lacks(h Link) string {
+// difference describes how the actual link h differs from l; empty if it does not.
+func (l Link) difference(h Link) string {
 	switch {
 	case l.MTU != 0 && l.MTU != h.MTU:
 		return fmt.Sprintf("mtu is %d", h.MTU)
@@ -223,7 +222,7 @@ func (d *differ) diffAddresses(want, have []Address) {
 	}
 }
 
-// prunes reports whether what stands on a link is ours to take away.
+// prunes reports whether addresses and neighbours on a link may be deleted.
 func (d *differ) prunes(link string) bool { return d.ours[link] && !d.links[link].Dying() }
 
 func (d *differ) diffNeighbours(want, have []Neighbour) {
@@ -235,7 +234,7 @@ func (d *differ) diffNeighbours(want, have []Neighbour) {
 		if h, there := found[w.Key()]; !there {
 			d.add(Add, w, "is missing")
 		} else if h.MAC != w.MAC {
-			d.add(Change, w, "leads to %s", h.MAC)
+			d.add(Change, w, "has address %s", h.MAC)
 		}
 	}
 	for _, h := range have {
@@ -251,7 +250,7 @@ func (d *differ) diffRoutes(want State, have []Route) {
 		found[h.Key()] = append(found[h.Key()], h)
 	}
 	wanted := map[string]bool{}
-	for _, w := range inOrder(want.Routes) {
+	for _, w := range gatewaysLast(want.Routes) {
 		if d.blocked[w.Link] || wanted[w.Key()] {
 			continue
 		}
@@ -260,11 +259,11 @@ func (d *differ) diffRoutes(want State, have []Route) {
 	}
 	for _, h := range have {
 		if h.Ours() && !wanted[h.Key()] {
-			d.delete(h, "leads to nothing we know")
+			d.delete(h, "is ours and not desired")
 		}
 	}
 	for _, a := range want.Absent {
-		for _, h := range have { // whatever its metric
+		for _, h := range have { // with any metric
 			if h.Table == a.Table && h.To == a.To && h.Link == a.Link && h.Protocol == a.Protocol && !d.blocked[a.Link] {
 				d.delete(h, "takes the subnet away from the primary ENI")
 			}
@@ -272,7 +271,7 @@ func (d *differ) diffRoutes(want State, have []Route) {
 	}
 }
 
-// diffRoute compares a wanted route with those that have its key.
+// diffRoute compares a desired route with the actual ones of its key.
 func (d *differ) diffRoute(w Route, found []Route) {
 	var mine, foreign []Route
 	for _, h := range found {
@@ -282,13 +281,13 @@ func (d *differ) diffRoute(w Route, found []Route) {
 			foreign = append(foreign, h)
 		}
 	}
-	right := slices.IndexFunc(mine, w.leadsLike)
+	right := slices.IndexFunc(mine, w.sameNextHop)
 	switch {
 	case right >= 0:
 		mine = slices.Delete(mine, right, right+1)
 	case len(foreign) > 0:
-		if !slices.ContainsFunc(foreign, w.leadsLike) {
-			d.report(w, "%s stands in its place and is not ours", foreign[0])
+		if !slices.ContainsFunc(foreign, w.sameNextHop) {
+			d.report(w, "conflicts with %s, which is not ours", foreign[0])
 		}
 	case len(mine) > 0:
 		d.add(Change, w, "is %s", mine[0])
@@ -297,17 +296,17 @@ func (d *differ) diffRoute(w Route, found []Route) {
 		d.add(Add, w, "is missing")
 	}
 	for _, h := range mine {
-		d.delete(h, "leads elsewhere than the one we want")
+		d.delete(h, "differs from the desired route")
 	}
 }
 
-// leadsLike reports whether packets go the same way by both routes.
-func (r Route) leadsLike(o Route) bool {
+// sameNextHop reports whether both routes send packets to the same next hop.
+func (r Route) sameNextHop(o Route) bool {
 	return r.Via == o.Via && r.Link == o.Link && r.Scope == o.Scope
 }
 
-// inOrder puts routes on a link before those via a gateway, which need them.
-func inOrder(routes []Route) []Route {
+// gatewaysLast puts routes on a link before those via a gateway, which need them.
+func gatewaysLast(routes []Route) []Route {
 	out := slices.Clone(routes)
 	slices.SortStableFunc(out, func(a, b Route) int {
 		switch {

@@ -37,7 +37,7 @@ func lines(ops []Op) []string {
 	return list
 }
 
-func TestWhatANodeShouldHaveReadsLikeIP(t *testing.T) {
+func TestADesiredStateReadsLikeIP(t *testing.T) {
 	got := Join(ForNode([]vpc.Family{vpc.IPv4}, []netip.Prefix{prefix("172.31.0.0/16")}), ForENI(eni1()), ForEndpoint(web())).String()
 	want := `address 10.0.32.9/19 dev eth1 noprefixroute
 link eth1 address 02:00:00:00:00:01 mtu 9001 up alias "trunkline:eni/eni-1"
@@ -80,7 +80,7 @@ func TestAPodOnThePrimaryENINeedsNoRuleOfItsOwn(t *testing.T) {
 	}
 	p.Stage = endpoint.Wiring
 	if s := ForEndpoint(p); len(s.Routes)+len(s.Neighbours) > 0 || !s.Links[0].Pending {
-		t.Errorf("a pod that is held back wants\n%s", s)
+		t.Errorf("desired for a pod that is held\n%s", s)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestEveryFamilyHasItsOwnRoutesAndRules(t *testing.T) {
 	}
 }
 
-func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
+func TestDiffReturnsStepsWithReasons(t *testing.T) {
 	base := Join(ForENI(eni1()), ForEndpoint(web()))
 	node := func() State {
 		return model{}.apply(State{Links: []Link{
@@ -114,19 +114,19 @@ func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
 		change func(have *State)
 		want   []string
 	}{
-		{"nothing is wrong", func(*State) {}, nil},
+		{"no difference", func(*State) {}, nil},
 		{"a rule is gone", func(s *State) { s.Rules = s.Rules[1:] }, []string{
 			"add rule 32765: from 10.0.32.9/32 lookup 2 proto 211: is missing",
 		}},
-		{"a route leads elsewhere", func(s *State) { s.Routes[0].Link = "eth9" }, []string{
+		{"a route has another next hop", func(s *State) { s.Routes[0].Link = "eth9" }, []string{
 			"change route 10.0.32.1/32 dev eth1 table 2 scope link proto 211: is route 10.0.32.1/32 dev eth9 table 2 scope link proto 211",
 		}},
 		{"a foreign route in its place", func(s *State) { s.Routes[0].Link, s.Routes[0].Protocol = "eth9", 4 }, []string{
-			"report route 10.0.32.1/32 dev eth1 table 2 scope link proto 211: route 10.0.32.1/32 dev eth9 table 2 scope link proto 4 stands in its place and is not ours",
+			"report route 10.0.32.1/32 dev eth1 table 2 scope link proto 211: conflicts with route 10.0.32.1/32 dev eth9 table 2 scope link proto 4, which is not ours",
 		}},
-		{"the same route of somebody else serves", func(s *State) { s.Routes[0].Protocol = 4 }, nil},
-		{"the same rule of somebody else serves", func(s *State) { s.Rules[0].Protocol = 0 }, nil},
-		{"rules and routes of others", func(s *State) {
+		{"an equal foreign route is accepted", func(s *State) { s.Routes[0].Protocol = 4 }, nil},
+		{"an equal foreign rule is accepted", func(s *State) { s.Rules[0].Protocol = 0 }, nil},
+		{"foreign rules, routes, links and neighbours", func(s *State) {
 			s.Rules = append(s.Rules, Rule{Family: vpc.IPv4, Priority: 512, To: prefix("10.9.9.9/32"), Table: TableMain})
 			s.Routes = append(s.Routes, Route{Table: 2, To: prefix("10.9.0.0/16"), Link: "eth1", Protocol: 3})
 			s.Links = append(s.Links, Link{Name: "eni00000000000", Alias: "theirs"})
@@ -135,11 +135,11 @@ func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
 		{"the pod's link is gone", func(s *State) { s.Links = s.Links[:1]; s.Neighbours = nil; s.Routes = slices.Delete(s.Routes, 1, 2) }, []string{
 			"report " + base.Links[1].String() + ": is gone",
 		}},
-		{"a stranger has the pod's link name", func(s *State) {
+		{"a foreign link has the name of the pod's", func(s *State) {
 			s.Links[1] = Link{Name: base.Links[1].Name, MAC: vpc.MAC{2, 2}, Alias: "theirs"}
 			s.Neighbours = nil
 			s.Routes = slices.Delete(s.Routes, 1, 2)
-		}, []string{"report " + base.Links[1].String() + ": has address 02:02:00:00:00:00: it is another link"}},
+		}, []string{"report " + base.Links[1].String() + ": has address 02:02:00:00:00:00: another link has its name"}},
 		{"the kernel's subnet route", func(s *State) {
 			s.Routes = append(s.Routes, Route{Table: TableMain, To: prefix("10.0.32.0/19"), Link: "eth1", Scope: ScopeLink, Protocol: ProtocolKernel},
 				Route{Table: TableMain, To: prefix("10.0.32.0/19"), Link: "eth0", Scope: ScopeLink, Protocol: ProtocolKernel})
@@ -152,12 +152,12 @@ func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
 		}, []string{
 			"delete link enihalf: belongs to no pod", `delete link eniff alias "trunkline:pod/x/eth0/10.0.32.99": belongs to no pod`,
 		}},
-		{"another ENI took the name", func(s *State) { s.Links[0].MAC = vpc.MAC{2, 7} }, []string{
-			"delete route default via 10.0.32.1 dev eth1 table 2 proto 211: leads to nothing we know",
-			"delete route 10.0.32.1/32 dev eth1 table 2 scope link proto 211: leads to nothing we know",
-			"report " + base.Links[0].String() + ": has address 02:07:00:00:00:00: it is another link",
+		{"another ENI has the name", func(s *State) { s.Links[0].MAC = vpc.MAC{2, 7} }, []string{
+			"delete route default via 10.0.32.1 dev eth1 table 2 proto 211: is ours and not desired",
+			"delete route 10.0.32.1/32 dev eth1 table 2 scope link proto 211: is ours and not desired",
+			"report " + base.Links[0].String() + ": has address 02:07:00:00:00:00: another link has its name",
 		}},
-		{"a device of an ENI we no longer have", func(s *State) {
+		{"the device of a detached ENI", func(s *State) {
 			s.Links = append(s.Links, Link{Name: "eth2", Alias: "trunkline:eni/eni-2"})
 		}, nil},
 	} {
@@ -171,7 +171,7 @@ func TestDiffTellsWhatToDoAndWhy(t *testing.T) {
 	}
 }
 
-func TestSysctlsThatAreHighEnoughStay(t *testing.T) {
+func TestASysctlAboveItsMinimumStays(t *testing.T) {
 	want := []Sysctl{{Name: "a", Value: "1024", AtLeast: true}, {Name: "b", Value: "1", Why: "test"}, {Name: "c", Value: "1", Optional: true}, {Name: "d", Value: "1", Why: "test"}}
 	got := lines(Diff(State{Sysctls: want}, State{Sysctls: []Sysctl{{Name: "a", Value: "9000"}, {Name: "b", Value: "0"}}}))
 	if diff := cmp.Diff([]string{"change sysctl b=1: is 0: test", "report sysctl d=1: the kernel has no such setting (test)"}, got); diff != "" {
@@ -179,7 +179,7 @@ func TestSysctlsThatAreHighEnoughStay(t *testing.T) {
 	}
 }
 
-// model is a kernel: it does what an op says, and knows no ownership.
+// model is a kernel: it carries out ops and does not check ownership.
 type model struct{}
 
 func (model) apply(have State, ops []Op) State {
@@ -248,7 +248,7 @@ func setLinkIn(list []Link, o Link, v Verb) []Link {
 	return list
 }
 
-// foreign reports whether an object of a found state is somebody else's.
+// foreign reports whether an object of an actual state is not ours.
 func foreign(o Object, s State) bool {
 	ours := func(link string) bool {
 		for _, l := range s.Links {
@@ -274,7 +274,7 @@ func foreign(o Object, s State) bool {
 	}
 }
 
-func TestApplyingADiffGivesWhatIsWantedAndTouchesNothingElse(t *testing.T) {
+func TestApplyingADiffReachesTheDesiredStateAndChangesNothingForeign(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawWanted(t)
 		have := drawFound(t, want)
@@ -283,7 +283,7 @@ func TestApplyingADiffGivesWhatIsWantedAndTouchesNothingElse(t *testing.T) {
 
 		for _, op := range Diff(want, after) {
 			if op.Verb != Report {
-				t.Fatalf("a second diff wants %s\nfirst:\n%s", op, strings.Join(lines(ops), "\n"))
+				t.Fatalf("a second diff returns %s\nfirst:\n%s", op, strings.Join(lines(ops), "\n"))
 			}
 		}
 		deleting := false
@@ -291,7 +291,7 @@ func TestApplyingADiffGivesWhatIsWantedAndTouchesNothingElse(t *testing.T) {
 			if op.Verb == Delete {
 				deleting = true
 				if foreign(op.Object, have) && !absent(want, op.Object) && !adopted(want, op.Object) {
-					t.Fatalf("somebody else's: %s", op)
+					t.Fatalf("deletes a foreign object: %s", op)
 				}
 			} else if deleting && op.Verb != Report {
 				t.Fatalf("%s after a delete", op)
@@ -305,7 +305,7 @@ func TestApplyingADiffGivesWhatIsWantedAndTouchesNothingElse(t *testing.T) {
 	})
 }
 
-// absent reports whether a route is one that want says must not be there.
+// absent reports whether o is a route that want lists as Absent.
 func absent(want State, o Object) bool {
 	r, ok := o.(Route)
 	return ok && slices.ContainsFunc(want.Absent, func(a Route) bool { return a.Key() == r.Key() && a.Link == r.Link && a.Protocol == r.Protocol })
@@ -347,8 +347,8 @@ func drawWanted(t *rapid.T) State {
 	return Join(states...)
 }
 
-// drawFound is a node that once had part of what is wanted, has other things of
-// ours and of others, and some of what it has changed.
+// drawFound draws an actual state: part of what is desired, other objects of ours,
+// foreign ones, and some with changed fields.
 func drawFound(t *rapid.T, want State) State {
 	var s State
 	p := rapid.IntRange(0, 3)

@@ -13,11 +13,12 @@ type ENI struct {
 	MAC  vpc.MAC
 	// Device is EC2's device index; 0 is the primary ENI.
 	Device int
-	// Addresses are the ENI's primary addresses with the length of their subnet,
-	// one per family at most. The primary ENI's are the operating system's.
+	// Addresses are the ENI's primary addresses with the prefix length of their
+	// subnet, at most one per family. The operating system configures those of the
+	// primary ENI.
 	Addresses []netip.Prefix
-	// Gateways are the subnet's routers, one per family at most. A family without
-	// one gets vpc.Gateway of its subnet (IPv4) or fe80:ec2::1 (IPv6).
+	// Gateways are the subnet's routers, at most one per family. The default is
+	// vpc.Gateway of the subnet (IPv4) or fe80:ec2::1 (IPv6).
 	Gateways []netip.Addr
 	MTU      int // bytes; 0: vpc.MTU
 }
@@ -26,8 +27,8 @@ type ENI struct {
 // Source: VPC user guide, "Subnet route tables".
 const gateway6 = "fe80:ec2::1"
 
-// Table is the route table of pods on the ENI: main for the primary, device
-// index plus one for the others, as AWS numbers them.
+// Table returns the route table of pods on the ENI: main for the primary, device
+// index plus one for the others, as in AWS VPC CNI.
 func (e ENI) Table() uint32 {
 	if e.Device == 0 {
 		return TableMain
@@ -54,11 +55,12 @@ func (e ENI) gateway(p netip.Prefix) netip.Addr {
 	return netip.MustParseAddr(gateway6)
 }
 
-// ForENI is the network of one ENI. Of the primary only size and state of the
-// link are ours; a secondary gets its primary address, a table of its own that
-// leads to the subnet's router, and the rule for packets from that address. The
-// kernel's route to the subnet is unwanted: the primary ENI's serves the subnet.
-// A device of that name with another MAC is another ENI's and left alone.
+// ForENI returns the desired state of one ENI. For the primary, only MTU and admin
+// state of the link are set. A secondary ENI gets its primary address, a route table
+// with the subnet's router as default gateway, and a rule that selects the table for
+// packets from that address. The kernel's route to the subnet is absent: the subnet is
+// reached by the primary ENI. A device of that name with another MAC belongs to another
+// ENI and is left unchanged.
 func ForENI(e ENI) State {
 	link := Link{Name: e.Link, MAC: e.MAC, MTU: e.mtu(), Admin: AdminUp}
 	if e.Device == 0 {
@@ -71,7 +73,7 @@ func ForENI(e ENI) State {
 		s.Addresses = append(s.Addresses, Address{Link: e.Link, Prefix: p, NoPrefixRoute: true})
 		s.Routes = append(s.Routes,
 			Route{Table: e.Table(), To: host(gw), Link: e.Link, Scope: linkScope(gw), Protocol: RouteProtocol},
-			Route{Table: e.Table(), To: everything(gw), Via: gw, Link: e.Link, Protocol: RouteProtocol},
+			Route{Table: e.Table(), To: defaultRoute(gw), Via: gw, Link: e.Link, Protocol: RouteProtocol},
 		)
 		s.Rules = append(s.Rules, Rule{
 			Family: vpc.FamilyOf(gw), Priority: RuleFromENI, From: host(p.Addr()), Table: e.Table(), Protocol: RouteProtocol,
@@ -81,9 +83,9 @@ func ForENI(e ENI) State {
 	return s
 }
 
-// ForNode is what a node has once, whatever its ENIs and pods: the rule that
-// sends marked packets out by the primary ENI, one for each CIDR that is reached
-// by it although it is outside the VPC.
+// ForNode returns the state that does not depend on ENIs and pods: the rule that sends
+// marked packets out by the primary ENI, and one rule for each CIDR outside the VPC
+// that is reached by it.
 func ForNode(families []vpc.Family, externalCIDRs []netip.Prefix) State {
 	var s State
 	for _, f := range families {
@@ -101,14 +103,14 @@ func ForNode(families []vpc.Family, externalCIDRs []netip.Prefix) State {
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-func everything(like netip.Addr) netip.Prefix {
+func defaultRoute(like netip.Addr) netip.Prefix {
 	if like.Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// linkScope is the scope of a route without gateway: IPv6 has no scopes.
+// linkScope is the scope of a route without gateway. IPv6 routes have no scope.
 func linkScope(a netip.Addr) Scope {
 	if a.Is4() {
 		return ScopeLink

@@ -1,9 +1,9 @@
-// Package hostnet is the network of a node as a value: which links, addresses,
-// routes, rules, neighbours and filter rules a node and its pods should have,
-// and the difference between that and what is there.
+// Package hostnet is the network of a node as a value: the desired links, addresses,
+// routes, rules and neighbours of a node and its pods, and their difference from the
+// actual ones.
 //
-// It decides and never acts: edge/link and edge/nft make the kernel agree. This
-// file owns every number that other software on the node could also use; a
+// It decides and never acts: edge/link and edge/nft apply the result to the kernel.
+// This file owns every number that other software on the node could also use; a
 // literal elsewhere fails a test.
 package hostnet
 
@@ -15,11 +15,11 @@ const (
 	MarkPrimary = 0x80
 )
 
-// Priorities of `ip rule`, those of AWS's CNI: a node can be migrated live.
+// Priorities of `ip rule`, those of AWS VPC CNI, so that a node can be migrated live.
 const (
 	RuleLocal        = 0     // the kernel's local table
 	RuleBranch       = 10    // iif of a branch or its pod → table vlan+100
-	RuleLocalStrict  = 20    // where the local table moves in strict mode
+	RuleLocalStrict  = 20    // the local table in strict mode
 	RuleToPod        = 512   // to a pod's address → main
 	RuleMark         = 1024  // fwmark MarkPrimary → main
 	RuleExternalCIDR = 1535  // to external-service CIDRs → main
@@ -42,29 +42,30 @@ const (
 // are taken by routing daemons.
 const RouteProtocol = 211
 
-// Link groups. A pod link is born in LinkGroupPod: the group can be set in the
-// message that creates it, the alias cannot, so a link that a crash left without
-// alias is still known to be ours. nftables knows pods' links by it too: what
-// comes by one is judged from the first packet on. On its way out it waits in LinkGroupTrash and
-// dies in LinkGroupDying: links are deleted by group, which is some sixty times
-// cheaper than one by one, and one that arrives while a deletion runs is not in
-// the group being deleted.
+// Link groups. A pod link is created in LinkGroupPod: the group can be set in the
+// message that creates the link, the alias cannot, so a link that a crash left without
+// alias is still recognised as ours. nftables matches pods' links by the group, so the
+// filter applies from the first packet on. A link to be deleted is put into
+// LinkGroupTrash and moved to LinkGroupDying for the deletion: deleting by group is
+// some sixty times cheaper than one by one, and a link that arrives while a deletion
+// runs is not in the group being deleted.
 const (
 	LinkGroupPod   = 0x7a50
 	LinkGroupTrash = 0x7a51
 	LinkGroupDying = 0x7a52
 )
 
-// LinkAliasPrefix begins the alias of every link that is ours.
+// LinkAliasPrefix is the prefix of the alias of every link that is ours.
 const LinkAliasPrefix = "trunkline:"
 
-// nftables: one table per family group, named Table, holds all we do.
+// nftables: all our chains, sets and maps are in one table per family group, named
+// Table.
 const (
 	Table = "trunkline"
 	// PrioAntiSpoof runs before connection tracking (raw, −300).
 	PrioAntiSpoof = -310
 	// PrioNodePort runs after connection tracking (−200) and before kube-proxy's
-	// DNAT (−110, −100): it sees the address the client dialled.
+	// DNAT (−110, −100): it sees the address that the client connected to.
 	PrioNodePort = -150
 	// PrioConnmark runs after kube-proxy's DNAT (−100).
 	PrioConnmark = -90
@@ -76,8 +77,8 @@ const (
 	PrioARP = 0
 )
 
-// PodGateway4 is the next hop of every pod, answered by nobody: the neighbour
-// entry is permanent.
+// PodGateway4 and PodGateway6 are the next hop of every pod. No device has the
+// addresses: the pod's neighbour entry is permanent.
 const (
 	PodGateway4 = "169.254.1.1"
 	PodGateway6 = "fe80::1"

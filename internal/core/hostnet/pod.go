@@ -7,11 +7,11 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// ForEndpoint is the host's side of an endpoint: a route to each address by the link,
-// a permanent neighbour there, the rule that finds the route before any other, and
-// for endpoints on a secondary ENI the rule that sends them out by it. The link of
-// one that is held stays down; routes and neighbours, which need it up, are not wanted
-// yet.
+// ForEndpoint returns the host's side of an endpoint: per address a route by the link, a
+// permanent neighbour on it and a rule that precedes all others to that route; for
+// endpoints on a secondary ENI also the rule that sends their packets out by it. The
+// link of a held endpoint stays down; routes and neighbours, which need it up, are not
+// desired yet.
 func ForEndpoint(e endpoint.Endpoint) State {
 	link := Link{Name: e.Link, MAC: e.HostMAC, MTU: e.MTU, Admin: AdminUp, Alias: AliasOf(e).String(), Group: LinkGroupPod}
 	if e.Held() {
@@ -36,9 +36,9 @@ func ForEndpoint(e endpoint.Endpoint) State {
 	return s
 }
 
-// PodSide is the network inside the pod's namespace: its addresses alone in
-// their subnet, and a router 169.254.1.1 (fe80::1) that answers no ARP: the
-// permanent neighbour entry leads to the host's end.
+// PodSide returns the network inside the pod's namespace: its addresses with full
+// prefix length, and the gateway 169.254.1.1 (fe80::1), which no device has: its
+// permanent neighbour entry holds the MAC of the host's end.
 func PodSide(e endpoint.Endpoint) State {
 	ifName := e.Key.IfName
 	s := State{Links: []Link{{Name: ifName, MAC: e.PodMAC, MTU: e.MTU, Admin: AdminUp}}}
@@ -52,7 +52,7 @@ func PodSide(e endpoint.Endpoint) State {
 		if a.Is4() {
 			s.Routes = append(s.Routes, Route{Table: TableMain, To: host(gw), Link: ifName, Scope: ScopeLink, Protocol: RouteProtocol})
 		}
-		s.Routes = append(s.Routes, Route{Table: TableMain, To: everything(a), Via: gw, Link: ifName, Protocol: RouteProtocol})
+		s.Routes = append(s.Routes, Route{Table: TableMain, To: defaultRoute(a), Via: gw, Link: ifName, Protocol: RouteProtocol})
 	}
 	return s
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// State is the network of a node, wanted or found. It is a value: make a new one
+// State is the network of a node, desired or actual. It is a value: make a new one
 // for every change.
 //
-// Every object says whose it is. Ours are routes and rules with RouteProtocol,
-// links whose alias begins with LinkAliasPrefix or whose group is one of ours,
-// and the addresses and permanent neighbours on such links. Diff never touches
-// anything else.
+// Every object carries a mark of its owner. Ours are routes and rules with
+// RouteProtocol, links with an alias that begins with LinkAliasPrefix or in a group of
+// ours, and the addresses and permanent neighbours on such links. Diff never changes
+// any other object.
 type State struct {
 	Links      []Link
 	Addresses  []Address
@@ -24,15 +24,15 @@ type State struct {
 	Rules      []Rule
 	Neighbours []Neighbour
 	Sysctls    []Sysctl
-	// Absent, in a wanted state, are routes that must not be there although the
-	// kernel made them and not we: the subnet route of a secondary ENI.
+	// Absent, in a desired state, are routes that must not exist although the kernel
+	// made them: the subnet route of a secondary ENI.
 	Absent []Route
 }
 
 // Admin is the administrative state of a link.
 type Admin uint8
 
-// Administrative states. AdminAny in a wanted state leaves it as it is.
+// Administrative states. AdminAny, in a desired state, leaves it unchanged.
 const (
 	AdminAny Admin = iota
 	AdminUp
@@ -54,16 +54,16 @@ func (a Admin) String() string {
 // creates one, for the other end is in a namespace that only CNI ADD holds.
 type Link struct {
 	Name  string
-	MAC   vpc.MAC // zero in a wanted link: whatever it has
-	MTU   int     // bytes; zero: whatever it has
+	MAC   vpc.MAC // in a desired link, zero: any
+	MTU   int     // bytes; in a desired link, zero: any
 	Admin Admin
-	Alias string // empty in a wanted link: whatever it has
-	Group uint32 // zero in a wanted link: whatever it has
-	// Pending, in a wanted link: an ADD is at work on it, it may not be there yet.
+	Alias string // in a desired link, empty: any
+	Group uint32 // in a desired link, zero: any
+	// Pending, in a desired link: its ADD is in flight, so it may not exist yet.
 	Pending bool
 }
 
-// Ours reports whether Trunkline made the link or took it over.
+// Ours reports whether Trunkline created or adopted the link.
 func (l Link) Ours() bool {
 	return strings.HasPrefix(l.Alias, LinkAliasPrefix) || l.Group == LinkGroupPod || l.Dying()
 }
@@ -92,7 +92,7 @@ func (l Link) String() string {
 // Address is an address on a link. It is ours when its link is.
 type Address struct {
 	Link   string
-	Prefix netip.Prefix // address with the length of its subnet
+	Prefix netip.Prefix // address with the prefix length of its subnet
 	// NoPrefixRoute keeps the kernel from making a route to the subnet.
 	NoPrefixRoute bool
 }
@@ -105,7 +105,7 @@ func (a Address) String() string {
 	return s
 }
 
-// Scope says how far a route's destination is. The kernel keeps it for IPv4 only.
+// Scope is the scope of a route. The kernel stores it for IPv4 only.
 type Scope uint8
 
 // Scopes: behind a gateway, or on the link itself.
@@ -114,7 +114,7 @@ const (
 	ScopeLink
 )
 
-// Route protocols that are not ours and that Diff has to know.
+// Route protocols of other owners that ForENI names.
 const (
 	ProtocolKernel = 2 // made by the kernel with an address (RTPROT_KERNEL)
 )
@@ -123,7 +123,7 @@ const (
 type Route struct {
 	Table    uint32
 	To       netip.Prefix
-	Via      netip.Addr // zero: on the link
+	Via      netip.Addr // zero: no gateway
 	Link     string
 	Scope    Scope
 	Metric   uint32
@@ -172,7 +172,7 @@ type Rule struct {
 // Ours reports whether the rule carries our protocol number.
 func (r Rule) Ours() bool { return r.Protocol == RouteProtocol }
 
-// ToPod reports whether the rule leads to a pod, whoever wired it.
+// ToPod reports whether the rule selects the route to a pod, ours or another CNI's.
 func (r Rule) ToPod() bool { return r.Priority == RuleToPod && r.To.IsSingleIP() }
 
 func (r Rule) String() string {
@@ -212,17 +212,17 @@ func (n Neighbour) String() string {
 type Sysctl struct {
 	Name  string // as sysctl(8) has it, with slashes: "net/ipv4/ip_forward"
 	Value string
-	// AtLeast reads Value as the least acceptable number, so that a value the
-	// operator raised is kept.
+	// AtLeast takes Value as the minimum, so that a value that the operator raised
+	// is kept.
 	AtLeast bool
-	// Optional settings may be unwritable: the initial namespace alone has them.
+	// Optional settings may be unwritable: only the initial namespace has them.
 	Optional bool
 	Why      string
 }
 
 func (s Sysctl) String() string { return fmt.Sprintf("sysctl %s=%s", s.Name, s.Value) }
 
-// Join returns one state that holds what all of them hold.
+// Join returns one state with the objects of all.
 func Join(states ...State) State {
 	var s State
 	for _, o := range states {
@@ -237,7 +237,7 @@ func Join(states ...State) State {
 	return s
 }
 
-// String lists the state one object a line, sorted, in the words of ip(8).
+// String lists the objects, one per line, sorted, in the syntax of ip(8).
 func (s State) String() string {
 	var lines []string
 	for _, o := range s.Objects() {

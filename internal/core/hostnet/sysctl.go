@@ -2,8 +2,8 @@ package hostnet
 
 import "github.com/trunkline/trunkline/internal/core/vpc"
 
-// Sysctls are the kernel settings a node needs, each with its reason. They are
-// written by the privileged init container, which runs before each start of the agent.
+// Sysctls returns the kernel settings that a node needs, each with its reason. The
+// privileged init container writes them before each start of the agent.
 func Sysctls(primaryLink string, families []vpc.Family) []Sysctl {
 	list := []Sysctl{
 		{
@@ -12,11 +12,11 @@ func Sysctls(primaryLink string, families []vpc.Family) []Sysctl {
 		},
 		{
 			Name: "net/ipv4/conf/" + primaryLink + "/rp_filter", Value: "2",
-			Why: "a NodePort connection enters by the primary ENI for a pod whose own route leads to another",
+			Why: "a NodePort connection can enter by the primary ENI for a pod that replies by another",
 		},
 		{
 			Name: "net/ipv4/neigh/default/gc_thresh1", Value: "1024", AtLeast: true, Optional: true,
-			Why: "the neighbour table is one for all namespaces of the machine: do not collect below this",
+			Why: "all namespaces of the machine share the neighbour table: no garbage collection below this",
 		},
 		{
 			Name: "net/ipv4/neigh/default/gc_thresh2", Value: "8192", AtLeast: true, Optional: true,
@@ -24,7 +24,7 @@ func Sysctls(primaryLink string, families []vpc.Family) []Sysctl {
 		},
 		{
 			Name: "net/ipv4/neigh/default/gc_thresh3", Value: "16384", AtLeast: true, Optional: true,
-			Why: "hard limit: past it, packets to new neighbours fail on the whole machine",
+			Why: "hard limit: above it, packets to new neighbours fail on the whole machine",
 		},
 	}
 	for _, f := range families {
@@ -36,7 +36,7 @@ func Sysctls(primaryLink string, families []vpc.Family) []Sysctl {
 			Sysctl{Name: "net/ipv6/conf/all/forwarding", Value: "1", Why: "the node routes between its pods and its ENIs"},
 			Sysctl{
 				Name: "net/ipv6/conf/" + primaryLink + "/accept_ra", Value: "2",
-				Why: "a node that forwards ignores router advertisements otherwise, and loses its default route",
+				Why: "without it a node that forwards ignores router advertisements and loses its default route",
 			},
 		)
 	}

@@ -1,8 +1,8 @@
 package vpc
 
-// Limits is how many interfaces an instance type takes and how many addresses
-// each of them holds, per family. Source: EC2 user guide, "Maximum IP addresses
-// per network interface"; DescribeInstanceTypes is the authority at run time.
+// Limits are the maximum number of interfaces of an instance type and of addresses
+// on each of them, per family. Source: EC2 user guide, "Maximum IP addresses
+// per network interface"; at run time DescribeInstanceTypes is authoritative.
 type Limits struct {
 	ENIs      int // interfaces, the primary included
 	IPv4      int // IPv4 slots per interface, the primary address included
@@ -12,6 +12,6 @@ type Limits struct {
 	BareMetal bool
 }
 
-// MaxPods is the number of pods EKS lets such a node run: every slot but the
-// primary of each interface, plus two pods on the host network.
+// MaxPods returns the pod limit that EKS sets on such a node: every address slot
+// except the primary one of each interface, plus two pods on the host network.
 func (l Limits) MaxPods() int { return l.ENIs*(l.IPv4-1) + 2 }

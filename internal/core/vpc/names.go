@@ -20,8 +20,8 @@ const (
 const (
 	// TagManagedBy marks an interface that Trunkline created and may delete.
 	TagManagedBy = "trunkline.dev/managed-by"
-	// TagIntent carries the journaled intent that created the interface, so
-	// that a lost reply can be matched to its effect.
+	// TagIntent holds the id of the journaled intent that created the interface, so
+	// that the effect of a call with a lost reply is found.
 	TagIntent = "trunkline.dev/intent"
 )
 

@@ -2,9 +2,9 @@
 // kinds, the addresses a subnet reserves, the limits of an instance type and the
 // names AWS components write on the wire.
 //
-// It decides nothing and touches nothing. Product and embedded VPC share these
-// nouns and no more: a rule of EC2 that the product relies on is written twice,
-// once on each side, so that a mistake in one shows up against the other.
+// It decides nothing and has no effects. Product and embedded VPC share these types
+// and nothing else: a rule of EC2 that the product relies on is implemented on each
+// side, so that a mistake in one fails against the other.
 package vpc
 
 import (
@@ -80,7 +80,7 @@ const (
 	InternetMTU = 1500
 )
 
-// Well-known addresses that every instance reaches without a route of its own.
+// Addresses of instance metadata, which every instance reaches without a route.
 var (
 	MetadataV4 = netip.MustParseAddr("169.254.169.254")
 	MetadataV6 = netip.MustParseAddr("fd00:ec2::254")
@@ -97,8 +97,8 @@ func Resolver(vpcCIDR netip.Prefix) netip.Addr {
 	return vpcCIDR.Masked().Addr().Next().Next()
 }
 
-// Reserved reports whether EC2 keeps a for itself in an IPv4 subnet: the first
-// four addresses and the last. In an IPv6 subnet the same five are reserved.
+// Reserved reports whether EC2 reserves a in an IPv4 subnet: the first four
+// addresses and the last. In an IPv6 subnet the same five are reserved.
 // Source: VPC user guide, "Subnet sizing".
 func Reserved(subnet netip.Prefix, a netip.Addr) bool {
 	first := subnet.Masked().Addr()
