@@ -24,24 +24,24 @@ type Access struct {
 	// Endpoint replaces the API server's address but not the credentials, such as
 	// "https://10.0.1.7:443": a node must not need kube-proxy to start its network.
 	Endpoint string
-	// Kubeconfig is a file; with Context it is how people reach a cluster. Empty
-	// and not InCluster: $KUBECONFIG, then ~/.kube/config, then in-cluster.
+	// Kubeconfig is a file, Context a context in it. Empty and not InCluster:
+	// $KUBECONFIG, then ~/.kube/config, then in-cluster.
 	Kubeconfig string
 	Context    string
-	// InCluster uses the ServiceAccount's token and nothing else.
+	// InCluster uses only the ServiceAccount's token.
 	InCluster bool
 	// UserAgent names the program in audit logs, such as "trunkline-agent/1.2".
 	UserAgent string
 }
 
-// Client holds one connection pool to an API server.
+// Client is the clients of an API server; they share one connection pool.
 type Client struct {
 	// Core is Kubernetes' own groups.
 	Core kubernetes.Interface
 	// Trunkline is trunkline.dev/v1alpha1, VPC vpcresources.k8s.aws/v1alpha1.
 	Trunkline rest.Interface
 	VPC       rest.Interface
-	// Config is what the clients were made from; exec needs it.
+	// Config is the configuration of the clients; exec needs it.
 	Config *rest.Config
 	// Namespace is the kubeconfig context's, "default" in a cluster.
 	Namespace string
@@ -68,7 +68,8 @@ func NewClient(a Access) (*Client, error) {
 	return c, nil
 }
 
-// checkEndpoint refuses what is neither a URL nor a host with a port; empty is none.
+// checkEndpoint returns an error for a non-empty endpoint that is neither a URL nor a
+// host with a port.
 func checkEndpoint(endpoint string) error {
 	full := endpoint
 	if !strings.Contains(full, "://") {
@@ -95,7 +96,7 @@ func (a Access) load() (*rest.Config, string, error) {
 	cfg, err := loader.ClientConfig()
 	if err != nil {
 		if clientcmd.IsEmptyConfig(err) {
-			return nil, "", fmt.Errorf("no cluster to talk to: no kubeconfig at %s; give --kubeconfig, set KUBECONFIG, or run inside a pod",
+			return nil, "", fmt.Errorf("no cluster configured: no kubeconfig at %s; give --kubeconfig, set KUBECONFIG, or run inside a pod",
 				strings.Join(rules.GetLoadingPrecedence(), " or "))
 		}
 		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
@@ -128,8 +129,7 @@ func FromREST(cfg *rest.Config) (*Client, error) {
 	return &Client{Core: core, Trunkline: own, VPC: aws, Config: cfg, Namespace: "default"}, nil
 }
 
-// groupClient returns a typed client for one group and version, with no mapper
-// between it and the server.
+// groupClient returns a typed client for one group and version, without REST mapper.
 func groupClient(cfg *rest.Config, gv schema.GroupVersion, add func(*runtime.Scheme) error) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	if err := add(scheme); err != nil {
@@ -148,14 +148,14 @@ func groupClient(cfg *rest.Config, gv schema.GroupVersion, add func(*runtime.Sch
 
 // Sentinels of this package.
 var (
-	// ErrNoPod: the API server says that there is no such pod.
+	// ErrNoPod: the API server has no such pod.
 	ErrNoPod = errors.New("no such pod")
-	// ErrNoMirror: the pod is static, and the API server does not have its mirror,
+	// ErrNoMirror: the pod is static, and the API server does not have its mirror pod,
 	// or only that of an older manifest.
-	ErrNoMirror = errors.New("the kubelet has not shown this static pod to the Kubernetes API yet")
-	// ErrUnavailable: neither the reflection nor the API server could tell.
+	ErrNoMirror = errors.New("the kubelet has not created the mirror pod of this static pod yet")
+	// ErrUnavailable: the pod is not in the cache and the API server did not respond.
 	ErrUnavailable = errors.New("the Kubernetes API cannot be reached")
 )
 
-// askTimeout bounds one live request on the path of an ADD.
-const askTimeout = 3 * time.Second
+// getTimeout bounds one live request during an ADD.
+const getTimeout = 3 * time.Second

@@ -22,18 +22,18 @@ import (
 // Options of a Cluster.
 type Options struct {
 	Client *Client
-	// NodeName is the node whose pods are watched.
+	// NodeName is the agent's node; its pods are watched.
 	NodeName string
-	// SnapshotPath is a file the reflection is kept in; empty keeps none. What
-	// is found there at start counts until the API server has answered.
+	// SnapshotPath is the file that the cache is saved to; empty saves none. Its
+	// content at start is used until the caches have synced.
 	SnapshotPath string
-	// Changed is called after something changed; it must not block. May be nil.
+	// Changed is called after each change of the cache; it must not block. May be nil.
 	Changed func()
 	Log     *slog.Logger
 }
 
-// Cluster is what one node knows of its cluster. Its methods may be called from
-// any goroutine and before Run.
+// Cluster is the cache of what one node needs of its cluster. Its methods may be called
+// from any goroutine and before Run.
 type Cluster struct {
 	opts    Options
 	pods    cache.SharedIndexInformer
@@ -41,20 +41,20 @@ type Cluster struct {
 	brakes  cache.SharedIndexInformer
 	events  *Events
 	network networkWriter
-	dirty   chan struct{} // capacity 1: the snapshot is behind
+	dirty   chan struct{} // capacity 1: the snapshot on disk is outdated
 
 	mu   sync.Mutex
-	seed Snapshot // until the reflection has synced
+	seed Snapshot // used until the caches have synced
 }
 
-// NewCluster prepares the reflection and reads the snapshot. A snapshot that
-// cannot be read is logged and not used: the API server knows better.
+// NewCluster prepares the informers and reads the snapshot. A snapshot that cannot be
+// read is logged and not used: the API server is authoritative.
 func NewCluster(o Options) *Cluster {
 	c := &Cluster{opts: o, dirty: make(chan struct{}, 1)}
 	core := o.Client.Core.CoreV1().RESTClient()
-	c.pods = reflected(core, "pods", &corev1.Pod{}, fields.OneTermEqualSelector("spec.nodeName", o.NodeName), stripPod)
-	c.node = reflected(core, "nodes", &corev1.Node{}, fields.OneTermEqualSelector("metadata.name", o.NodeName), stripNode)
-	c.brakes = reflected(o.Client.Trunkline, trunkline.ResourceBrakes, &trunkline.Brake{}, fields.Everything(), nil)
+	c.pods = informer(core, "pods", &corev1.Pod{}, fields.OneTermEqualSelector("spec.nodeName", o.NodeName), stripPod)
+	c.node = informer(core, "nodes", &corev1.Node{}, fields.OneTermEqualSelector("metadata.name", o.NodeName), stripNode)
+	c.brakes = informer(o.Client.Trunkline, trunkline.ResourceBrakes, &trunkline.Brake{}, fields.Everything(), nil)
 	for _, inf := range c.informers() {
 		mustNotRun(inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { c.changed() },
@@ -75,16 +75,16 @@ func NewCluster(o Options) *Cluster {
 	return c
 }
 
-// mustNotRun panics on the one error of informer set-up: that it already runs.
+// mustNotRun panics on the only error of informer set-up: the informer already runs.
 func mustNotRun(_ cache.ResourceEventHandlerRegistration, err error) {
 	if err != nil {
 		panic(fmt.Sprintf("kube: informer set up after its start: %v", err))
 	}
 }
 
-// reflected is an informer over one resource with no discovery, no resync and
-// no fields it does not need.
-func reflected(c rest.Interface, resource string, kind runtime.Object, sel fields.Selector, strip cache.TransformFunc) cache.SharedIndexInformer {
+// informer returns an informer over one resource, without discovery and resync; strip
+// drops fields before an object is stored.
+func informer(c rest.Interface, resource string, kind runtime.Object, sel fields.Selector, strip cache.TransformFunc) cache.SharedIndexInformer {
 	lw := cache.NewListWatchFromClient(c, resource, metav1.NamespaceAll, sel)
 	inf := cache.NewSharedIndexInformer(lw, kind, 0, cache.Indexers{})
 	if strip != nil {
@@ -111,8 +111,8 @@ func (c *Cluster) changed() {
 	}
 }
 
-// Run reflects until ctx ends, then returns nil. It never gives up on a server
-// that does not answer.
+// Run watches until ctx ends, then returns nil. It retries without a limit while the
+// server does not respond.
 func (c *Cluster) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -122,7 +122,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	wg.Go(func() { c.events.Run(ctx) })
 	if cache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced, c.node.HasSynced) {
 		c.mu.Lock()
-		// Brakes are read on their own; until then the snapshot's holds.
+		// Brakes sync separately; until then that of the snapshot applies.
 		c.seed = Snapshot{Freeze: c.seed.Freeze, FreezeReason: c.seed.FreezeReason}
 		c.mu.Unlock()
 		c.changed()
@@ -133,10 +133,10 @@ func (c *Cluster) Run(ctx context.Context) error {
 }
 
 // Synced reports whether pods and node come from the API server rather than from
-// the snapshot. It stays true when the server goes away later.
+// the snapshot. It stays true when the server becomes unreachable later.
 func (c *Cluster) Synced() bool { return c.pods.HasSynced() && c.node.HasSynced() }
 
-// Pods are the pods bound to the node, in the order of their names.
+// Pods returns the pods bound to the node, sorted by name.
 func (c *Cluster) Pods() []Pod {
 	if !c.pods.HasSynced() {
 		c.mu.Lock()
@@ -153,13 +153,12 @@ func (c *Cluster) Pods() []Pod {
 	return out
 }
 
-// Pod returns one pod. It answers from the reflection, and asks the API server
-// when the pod is not there or has another uid than the one wanted (empty: any). A
-// static pod is its mirror, known by the uid that the runtime has for it too.
+// Pod returns one pod: from the cache, or from the API server if the cache has no pod
+// of that name and uid (empty: any). A static pod is represented by its mirror pod,
+// which is also found by the uid that the runtime has for the static pod.
 //
-// The error is ErrNoPod when the server says there is none (or only one with
-// another uid), ErrNoMirror when it says so of a static pod, ErrUnavailable when
-// nobody can tell.
+// The error is ErrNoPod if the server has no such pod, or one with another uid;
+// ErrNoMirror if that pod is static; ErrUnavailable if the server does not respond.
 func (c *Cluster) Pod(ctx context.Context, ref PodRef, uid string) (Pod, error) {
 	if p, ok := c.known(ref); ok && p.named(uid) {
 		return p, nil
@@ -168,7 +167,7 @@ func (c *Cluster) Pod(ctx context.Context, ref PodRef, uid string) (Pod, error) 
 	if isStatic(uid) {
 		none = ErrNoMirror
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
 	live, err := c.opts.Client.Core.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
@@ -206,8 +205,8 @@ func (c *Cluster) known(ref PodRef) (Pod, bool) {
 	return Pod{}, false
 }
 
-// Node returns the agent's own Node, and false while neither the server nor the
-// snapshot knew it.
+// Node returns the agent's own Node, and false if neither the cache nor the snapshot
+// has it.
 func (c *Cluster) Node() (Node, bool) {
 	if !c.node.HasSynced() {
 		c.mu.Lock()
@@ -225,9 +224,9 @@ func (c *Cluster) Node() (Node, bool) {
 	return nodeFrom(n), true
 }
 
-// Freeze returns the strictest brake that names the node, with its reason. While
-// Brakes have not been read yet the snapshot's counts, so that an agent that
-// starts during an incident stays stopped.
+// Freeze returns the strictest brake that selects the node, with its reason. Until
+// Brakes have synced it is that of the snapshot, so that an agent that starts during an
+// incident applies it at once.
 func (c *Cluster) Freeze() (trunkline.Freeze, string) {
 	if !c.brakes.HasSynced() {
 		c.mu.Lock()
@@ -243,8 +242,8 @@ func (c *Cluster) Freeze() (trunkline.Freeze, string) {
 	return Strictest(all, c.opts.NodeName)
 }
 
-// Strictest returns the strongest of brakes for node (empty: the controller)
-// and the reason written in it.
+// Strictest returns the strictest of brakes for node (empty: the controller) and its
+// reason.
 func Strictest(brakes []trunkline.Brake, node string) (trunkline.Freeze, string) {
 	slices.SortFunc(brakes, func(a, b trunkline.Brake) int { return strings.Compare(a.Name, b.Name) })
 	freeze, reason := trunkline.FreezeNone, ""
@@ -257,5 +256,5 @@ func Strictest(brakes []trunkline.Brake, node string) (trunkline.Freeze, string)
 	return freeze, reason
 }
 
-// Events is where the node's events go.
+// Events returns the writer of the node's events.
 func (c *Cluster) Events() *Events { return c.events }

@@ -65,7 +65,7 @@ func brake(name string, f trunkline.Freeze, on ...string) *trunkline.Brake {
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// world is a Cluster for node "n1" against a fake server.
+// world is a Cluster of node "n1" against a fake server.
 type world struct {
 	*kubetest.Server
 	cluster *kube.Cluster
@@ -84,7 +84,7 @@ func newWorld(t *testing.T, prepare ...func(*kubetest.Server)) *world {
 	return w
 }
 
-// start makes a new Cluster on the same snapshot, as an agent's restart does.
+// start makes a new Cluster on the same snapshot, as after a restart of the agent.
 func (w *world) start(t *testing.T) context.CancelFunc {
 	t.Helper()
 	client, err := kube.FromREST(w.REST())
@@ -109,7 +109,7 @@ func (w *world) start(t *testing.T) context.CancelFunc {
 	return func() { cancel(); <-done }
 }
 
-// until waits for a condition by the cluster's own signal.
+// until waits for a condition, checked after each change of the cluster.
 func (w *world) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
@@ -123,7 +123,7 @@ func (w *world) until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestAClusterReflectsOnlyItsOwnNodesPodsAndForgetsWhatItDoesNotNeed(t *testing.T) {
+func TestTheCacheHoldsThePodsOfItsNodeWithoutUnusedFields(t *testing.T) {
 	w := newWorld(t, func(s *kubetest.Server) {
 		s.Put(pods, pod("a", "mine", "n1", "u1"))
 		s.Put(pods, pod("a", "other", "n2", "u2"))
@@ -148,7 +148,7 @@ func TestAClusterReflectsOnlyItsOwnNodesPodsAndForgetsWhatItDoesNotNeed(t *testi
 	w.until(t, "the first pod goes", func() bool { return len(w.cluster.Pods()) == 1 })
 }
 
-func TestAPodTheReflectionDoesNotHoldIsAskedFor(t *testing.T) {
+func TestAPodThatIsNotInTheCacheIsReadFromTheServer(t *testing.T) {
 	w := newWorld(t)
 	w.until(t, "sync", w.cluster.Synced)
 	ref := kube.PodRef{Namespace: "a", Name: "late"}
@@ -166,11 +166,11 @@ func TestAPodTheReflectionDoesNotHoldIsAskedFor(t *testing.T) {
 	}
 	w.SetDown(true)
 	if _, err := w.cluster.Pod(t.Context(), ref, ""); !errors.Is(err, kube.ErrUnavailable) {
-		t.Errorf("server away: %v, want ErrUnavailable", err)
+		t.Errorf("server down: %v, want ErrUnavailable", err)
 	}
 }
 
-func TestAReplacedPodOfTheSameNameIsNotAnsweredFromTheReflection(t *testing.T) {
+func TestAReplacedPodOfTheSameNameIsNotReturnedFromTheCache(t *testing.T) {
 	w := newWorld(t, func(s *kubetest.Server) { s.Put(pods, pod("a", "db-0", "n1", "old")) })
 	w.until(t, "sync", func() bool { return w.cluster.Synced() && len(w.cluster.Pods()) == 1 })
 	ref := kube.PodRef{Namespace: "a", Name: "db-0"}
@@ -178,11 +178,11 @@ func TestAReplacedPodOfTheSameNameIsNotAnsweredFromTheReflection(t *testing.T) {
 		t.Errorf("got %v, want ErrNoPod: the server still has the old one", err)
 	}
 	if !slices.Contains(w.Requests(), "GET /api/v1/namespaces/a/pods/db-0") {
-		t.Error("the server was not asked")
+		t.Error("the server got no request")
 	}
 }
 
-func TestANodeThatStartsWithoutTheServerKnowsItsPodsAndItsBrake(t *testing.T) {
+func TestWithoutTheServerPodsAndBrakeComeFromTheSnapshot(t *testing.T) {
 	w := newWorld(t, func(s *kubetest.Server) {
 		s.Put(pods, pod("a", "mine", "n1", "u1"))
 		s.Put(brakes, brake("night", trunkline.FreezeRelease))
@@ -208,12 +208,12 @@ func TestANodeThatStartsWithoutTheServerKnowsItsPodsAndItsBrake(t *testing.T) {
 	}
 	w.SetDown(false)
 	w.Delete(pods, "a/mine")
-	w.until(t, "the reflection replaces the snapshot", func() bool { return w.cluster.Synced() && len(w.cluster.Pods()) == 0 })
+	w.until(t, "the cache replaces the snapshot", func() bool { return w.cluster.Synced() && len(w.cluster.Pods()) == 0 })
 }
 
-func TestASnapshotThatIsDamagedIsNotUsed(t *testing.T) {
+func TestADamagedSnapshotIsNotUsed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.json")
-	for name, text := range map[string]string{"torn": `{"version":1,"pods":[{"na`, "from the future": `{"version":99}`} {
+	for name, text := range map[string]string{"torn": `{"version":1,"pods":[{"na`, "of a newer version": `{"version":99}`} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +223,7 @@ func TestASnapshotThatIsDamagedIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestBrakesAreObeyedWhileRunning(t *testing.T) {
+func TestBrakesApplyWhileRunning(t *testing.T) {
 	w := newWorld(t)
 	w.until(t, "sync", w.cluster.Synced)
 	freeze := func(want trunkline.Freeze) func() bool {
@@ -239,7 +239,7 @@ func TestBrakesAreObeyedWhileRunning(t *testing.T) {
 	w.until(t, "none", freeze(trunkline.FreezeNone))
 }
 
-func TestTheReportIsMadeOwnedByTheNodeAndWrittenOnlyWhenItSaysSomethingNew(t *testing.T) {
+func TestTheReportIsOwnedByTheNodeAndWrittenWhenItChanges(t *testing.T) {
 	w := newWorld(t)
 	w.until(t, "sync", w.cluster.Synced)
 	s := trunkline.NodeNetworkStatus{Mode: trunkline.ModeSecondaryIP, Addresses: trunkline.AddressCounts{Total: 14, Free: 14}}
@@ -295,7 +295,7 @@ func TestTheNodeIsMarkedAvailable(t *testing.T) {
 		}
 	}
 	if patches != 1 {
-		t.Errorf("%d requests to say the same three times", patches)
+		t.Errorf("%d requests for three equal conditions, want 1", patches)
 	}
 	var n corev1.Node
 	w.Get(nodes, "n1", &n)

@@ -15,9 +15,9 @@ import (
 // Component is the source of Trunkline's events.
 const Component = "trunkline"
 
-// Events writes Kubernetes events. Equal ones are counted on one object and a
-// flood from one object is thinned (25 at once, then one in five minutes), as the
-// kubelet does. Nothing here blocks: an event that cannot be written is dropped.
+// Events writes Kubernetes events. Equal ones are counted on one object, and
+// events about one object are rate limited (a burst of 25, then one in five minutes), as
+// the kubelet's are. No method blocks: an event that cannot be written is dropped.
 type Events struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorderLogger
@@ -45,18 +45,18 @@ func (e *Events) Run(ctx context.Context) {
 	e.broadcaster.Shutdown()
 }
 
-// PodWarning tells the pod's owner what is wrong: reason is one CamelCase word,
-// message says what, why and what to do.
+// PodWarning writes a Warning event about a pod: reason is one CamelCase word, message
+// says what failed, why and what to do.
 func (e *Events) PodWarning(ref PodRef, uid, reason, message string) {
 	e.recorder.Event(podReference(ref, uid), corev1.EventTypeWarning, reason, message)
 }
 
-// PodNormal tells of something that went as planned.
+// PodNormal writes a Normal event about a pod.
 func (e *Events) PodNormal(ref PodRef, uid, reason, message string) {
 	e.recorder.Event(podReference(ref, uid), corev1.EventTypeNormal, reason, message)
 }
 
-// NodeWarning is about the node as a whole.
+// NodeWarning writes a Warning event about the node.
 func (e *Events) NodeWarning(reason, message string) {
 	e.recorder.Event(nodeReference(e.node), corev1.EventTypeWarning, reason, message)
 }
@@ -65,8 +65,8 @@ func podReference(ref PodRef, uid string) runtime.Object {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ref.Namespace, Name: ref.Name, UID: types.UID(uid)}
 }
 
-// nodeReference has the node's name for a uid, as the kubelet's events have:
-// `kubectl describe node` looks for that.
+// nodeReference has the node's name as uid, like the kubelet's events: `kubectl
+// describe node` selects events by it.
 func nodeReference(node string) runtime.Object {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// hanging takes every request and answers none.
+// hanging accepts every request and never responds.
 type hanging struct{}
 
 func (hanging) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -22,7 +22,7 @@ func (hanging) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-func TestAReportToAServerThatHangsEnds(t *testing.T) {
+func TestAReportToAServerThatDoesNotRespondTimesOut(t *testing.T) {
 	client, err := kube.FromREST(&rest.Config{Host: "http://api.test", Transport: hanging{}})
 	if err != nil {
 		t.Fatal(err)
@@ -39,10 +39,10 @@ func TestAReportToAServerThatHangsEnds(t *testing.T) {
 			defer stop()
 			began := time.Now()
 			if err := report(ctx); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s: %v, want that it took too long", name, err)
+				t.Errorf("%s: %v, want a timeout", name, err)
 			}
 			if took := time.Since(began); took > time.Minute {
-				t.Errorf("%s: given up after %s", name, took)
+				t.Errorf("%s: timed out after %s", name, took)
 			}
 		})
 	}

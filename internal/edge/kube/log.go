@@ -7,30 +7,34 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// ClientLog is a log for client-go. It calls an error what is none: two replicas
-// stood for election at once, one was faster to write the lease, and the other
-// looks again. Such a line is passed on as information.
+// ClientLog returns a logger for client-go. client-go logs a lost race for a lease as an
+// error, although the replica that lost only retries; ClientLog logs it at level Info.
 func ClientLog(log *slog.Logger) *slog.Logger {
-	return slog.New(calm{log.Handler()})
+	return slog.New(lostRacesAsInfo{log.Handler()})
 }
 
-type calm struct{ slog.Handler }
+type lostRacesAsInfo struct{ slog.Handler }
 
-// Handle passes a record on.
-func (h calm) Handle(ctx context.Context, r slog.Record) error {
+// Handle lowers the level of a lost race and passes each record on.
+func (h lostRacesAsInfo) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelError && lostRace(r) {
 		r.Level = slog.LevelInfo
 	}
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs and WithGroup keep what is logged through them calm too.
-func (h calm) WithAttrs(attrs []slog.Attr) slog.Handler { return calm{h.Handler.WithAttrs(attrs)} }
+// WithAttrs wraps the handler that has the attributes.
+func (h lostRacesAsInfo) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return lostRacesAsInfo{h.Handler.WithAttrs(attrs)}
+}
 
-// WithGroup is as WithAttrs.
-func (h calm) WithGroup(name string) slog.Handler { return calm{h.Handler.WithGroup(name)} }
+// WithGroup wraps the handler that has the group.
+func (h lostRacesAsInfo) WithGroup(name string) slog.Handler {
+	return lostRacesAsInfo{h.Handler.WithGroup(name)}
+}
 
-// lostRace reports whether a record is about a write that another's preceded.
+// lostRace reports whether a record is about a write that failed because another client
+// wrote first.
 func lostRace(r slog.Record) (lost bool) {
 	r.Attrs(func(a slog.Attr) bool {
 		if err, ok := a.Value.Any().(error); ok {

@@ -18,15 +18,15 @@ import (
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 )
 
-// FieldOwner is the name under which server-side apply records our fields.
+// FieldOwner is the field manager of our server-side apply requests.
 const FieldOwner = "trunkline-agent"
 
-// reportEvery is how often an unchanged report is written again: its age says
-// that the agent lives, and the collector relies on it.
+// reportEvery is the interval at which an unchanged report is written again: its age
+// shows that the agent runs, and the leak collector relies on it.
 const reportEvery = time.Minute
 
-// reportWithin bounds a report: to a server that takes requests and does not answer,
-// the next one is worth more than this one.
+// reportWithin bounds a report to a server that does not respond: the next report
+// replaces it.
 const reportWithin = 15 * time.Second
 
 type networkWriter struct {
@@ -36,21 +36,21 @@ type networkWriter struct {
 	mu     sync.Mutex
 	last   trunkline.NodeNetworkStatus
 	lastAt time.Time
-	// available is the NetworkUnavailable condition written last, at availableAt.
+	// available is the last NetworkUnavailable condition written, at availableAt.
 	available   corev1.NodeCondition
 	availableAt time.Time
 }
 
-// WriteNetwork reports the node's network. Calls with nothing new since the last
-// write are answered without a request for up to a minute; ObservedAt alone is
-// nothing new. The object is made when it is not there, owned by the Node.
+// WriteNetwork reports the node's network. A report that equals the last one, apart
+// from ObservedAt, is written at most once a minute. The object is created if it does
+// not exist, owned by the Node.
 func (c *Cluster) WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error {
 	w := &c.network
 	w.mu.Lock()
 	s = keepTransitions(w.last, s)
-	quiet := time.Since(w.lastAt) < reportEvery && sameReport(w.last, s)
+	unchanged := time.Since(w.lastAt) < reportEvery && sameReport(w.last, s)
 	w.mu.Unlock()
-	if quiet {
+	if unchanged {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportWithin)
@@ -81,8 +81,8 @@ func (c *Cluster) WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatu
 	return nil
 }
 
-// keepTransitions gives a condition that did not change the time of its last
-// change, so that callers need not remember it.
+// keepTransitions gives a condition that did not change the time of its last change, so
+// that callers do not have to keep it.
 func keepTransitions(last, s trunkline.NodeNetworkStatus) trunkline.NodeNetworkStatus {
 	s.Conditions = slices.Clone(s.Conditions)
 	for i := range s.Conditions {
@@ -112,10 +112,9 @@ func (w *networkWriter) apply(ctx context.Context, obj *trunkline.NodeNetwork, s
 		Body(body).Do(ctx).Error()
 }
 
-// SetNetworkUnavailable sets the Node's condition of that name. The scheduler
-// keeps pods away while it is true; an agent sets it to false once it can serve
-// an ADD. reason is one CamelCase word. Saying the same again within a minute makes
-// no request.
+// SetNetworkUnavailable sets the Node's condition of that name. The scheduler does not
+// bind pods to the node while it is true; an agent sets it to false once it can serve an
+// ADD. reason is one CamelCase word. An equal condition is written at most once a minute.
 func (c *Cluster) SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error {
 	status := corev1.ConditionFalse
 	if unavailable {
@@ -132,9 +131,9 @@ func (c *Cluster) SetNetworkUnavailable(ctx context.Context, unavailable bool, r
 	if was.Status == status {
 		next.LastTransitionTime = was.LastTransitionTime
 	}
-	quiet := time.Since(w.availableAt) < reportEvery && was.Status == status && was.Reason == reason && was.Message == message
+	unchanged := time.Since(w.availableAt) < reportEvery && was.Status == status && was.Reason == reason && was.Message == message
 	w.mu.Unlock()
-	if quiet {
+	if unchanged {
 		return nil
 	}
 	patch := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{next}}}

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Node is what an agent has to know of its own Node.
+// Node is the part of the agent's own Node that it needs.
 type Node struct {
 	Name       string            `json:"name"`
 	UID        string            `json:"uid"`

@@ -18,18 +18,18 @@ type PodRef struct {
 
 func (r PodRef) String() string { return r.Namespace + "/" + r.Name }
 
-// Pod is what a node's network has to know of a pod.
+// Pod is the part of a pod that the node's network needs.
 type Pod struct {
 	PodRef
 	UID string `json:"uid"`
-	// Static is, of the mirror of a static pod, the uid the kubelet and the runtime
-	// know that pod by: a hash of its manifest.
+	// Static, of a mirror pod, is the uid that the kubelet and the runtime have for the
+	// static pod: a hash of its manifest.
 	Static string `json:"static,omitempty"`
-	// HostNetwork pods have the node's addresses and never reach the plugin.
+	// HostNetwork pods have the node's addresses; the plugin is not called for them.
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// Done pods have ended (Succeeded, Failed) and will not be started again.
 	Done bool `json:"done,omitempty"`
-	// Deleting pods have a deletion time; they may still run for their grace.
+	// Deleting pods have a deletion time; they may run until their grace period ends.
 	Deleting bool `json:"deleting,omitempty"`
 	// Addresses are those the kubelet reported.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
@@ -37,27 +37,27 @@ type Pod struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Created     time.Time         `json:"created"`
-	// Bound is when it came to its node, which may be long after it was made.
+	// Bound is when the pod was bound to its node; possibly long after Created.
 	Bound time.Time `json:"bound"`
 }
 
-// named reports whether a runtime that gives this uid means the pod; empty: any.
+// named reports whether uid is the pod's, as API server or runtime have it; empty: any.
 func (p Pod) named(uid string) bool {
 	return uid == "" || uid == p.UID || uid == p.Static
 }
 
-// isStatic reports whether a uid is a static pod's: the kubelet makes it of an MD5
-// sum (pkg/kubelet/config/common.go), while the API server gives out UUIDs.
+// isStatic reports whether a uid is a static pod's: the kubelet derives it from an MD5
+// sum (pkg/kubelet/config/common.go), while the API server assigns UUIDs.
 func isStatic(uid string) bool {
 	sum, err := hex.DecodeString(uid)
 	return err == nil && len(sum) == 16
 }
 
-// WantsAddress reports whether the pod has or will have a sandbox with an
-// address of its own.
+// WantsAddress reports whether the pod has or will have a sandbox with an address of
+// its own.
 func (p Pod) WantsAddress() bool { return !p.HostNetwork && !p.Done }
 
-// ownAnnotation reports whether an annotation matters to the node's network.
+// ownAnnotation reports whether the node's network uses an annotation.
 func ownAnnotation(key string) bool {
 	domain, _, _ := strings.Cut(key, "/")
 	for _, of := range []string{"trunkline.dev", "vpc.amazonaws.com", "k8s.amazonaws.com"} {
@@ -68,8 +68,9 @@ func ownAnnotation(key string) bool {
 	return false
 }
 
-// bound is when a pod came to its node. The API server writes the condition as it
-// binds one (pkg/registry/core/pod/storage); one without was made for its node.
+// bound returns when a pod was bound to its node. The API server writes the condition
+// when it binds a pod (pkg/registry/core/pod/storage); a pod without it was created with
+// a node name.
 func bound(in *corev1.Pod) time.Time {
 	for _, c := range in.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && !c.LastTransitionTime.IsZero() {

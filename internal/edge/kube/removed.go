@@ -12,15 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// Removed tells whether a pod of a DaemonSet that is being stopped will have no
-// successor on its node, and why. It will have none when the DaemonSet is gone or
-// going, when it no longer wants the node, and when the pod's own account or all
-// its rights are gone, as after `kubectl delete -k`. A DaemonSet of the same name
-// that was made anew is a successor.
+// Removed reports whether a pod of a DaemonSet that is being stopped will have no
+// successor on its node, and why. It has none if the DaemonSet is deleted or being
+// deleted, if the DaemonSet no longer selects the node, and if the pod's service account
+// or all its rights are gone, as after `kubectl delete -k`. A DaemonSet created again
+// under the same name provides a successor.
 //
-// An error means that nobody could tell; then the stop is best taken for a roll. A
-// role that does not let the DaemonSet be read is such an error: it is another
-// version's, and so is the successor.
+// An error means that this is unknown; callers treat the stop as a rollout. A role
+// without the right to read the DaemonSet is such an error: it belongs to another
+// version, which is the successor.
 func Removed(ctx context.Context, c *Client, own PodRef, node string) (removed bool, why string, err error) {
 	pod, err := c.Core.CoreV1().Pods(own.Namespace).Get(ctx, own.Name, metav1.GetOptions{})
 	switch {
@@ -33,7 +33,7 @@ func Removed(ctx context.Context, c *Client, own PodRef, node string) (removed b
 	}
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil || owner.Kind != "DaemonSet" {
-		return false, "pod " + own.String() + " is not of a DaemonSet", nil
+		return false, "pod " + own.String() + " is not owned by a DaemonSet", nil
 	}
 	set, err := c.Core.AppsV1().DaemonSets(own.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 	switch {
@@ -50,15 +50,15 @@ func Removed(ctx context.Context, c *Client, own PodRef, node string) (removed b
 		return true, "node " + node + " is gone", nil
 	case err != nil:
 		return false, "", fmt.Errorf("get node %s: %w", node, err)
-	case !wants(set, n):
-		return true, "DaemonSet " + owner.Name + " does not want node " + node + " any more", nil
+	case !selects(set, n):
+		return true, "DaemonSet " + owner.Name + " no longer selects node " + node, nil
 	}
-	return false, "DaemonSet " + owner.Name + " wants node " + node, nil
+	return false, "DaemonSet " + owner.Name + " selects node " + node, nil
 }
 
-// wants reports whether a DaemonSet's node selector and required node affinity
-// match a node. Taints are not looked at: the agent tolerates all.
-func wants(set *appsv1.DaemonSet, n *corev1.Node) bool {
+// selects reports whether a DaemonSet's node selector and required node affinity match a
+// node. Taints are ignored: the agent tolerates all.
+func selects(set *appsv1.DaemonSet, n *corev1.Node) bool {
 	spec := &set.Spec.Template.Spec
 	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(n.Labels)) {
 		return false
@@ -70,7 +70,7 @@ func wants(set *appsv1.DaemonSet, n *corev1.Node) bool {
 	if required == nil {
 		return true
 	}
-	for _, term := range required.NodeSelectorTerms { // one of them; an empty one matches nothing
+	for _, term := range required.NodeSelectorTerms { // any term suffices; an empty one matches nothing
 		if len(term.MatchExpressions)+len(term.MatchFields) > 0 &&
 			all(term.MatchExpressions, n.Labels) && all(term.MatchFields, map[string]string{"metadata.name": n.Name}) {
 			return true
@@ -84,7 +84,7 @@ func all(list []corev1.NodeSelectorRequirement, of labels.Set) bool {
 		op, known := operators()[r.Operator]
 		want, err := labels.NewRequirement(r.Key, op, r.Values)
 		if known && err == nil && !want.Matches(of) {
-			return false // one we cannot read counts as met: better a conflist too many
+			return false // an invalid requirement counts as met: the conflist then stays
 		}
 	}
 	return true

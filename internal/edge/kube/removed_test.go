@@ -48,40 +48,40 @@ func expression(key string, op corev1.NodeSelectorOperator, values ...string) co
 }
 
 // The agent's pod is agent-1 of DaemonSet trunkline-agent, on n1 in zone us-west-2a.
-func TestOnlyAStopWithoutASuccessorTakesTheConflistAway(t *testing.T) {
+func TestAStopWithoutASuccessorIsARemoval(t *testing.T) {
 	const zone = "topology.kubernetes.io/zone"
 	for name, c := range map[string]struct {
 		prepare func(*kubetest.Server)
 		removed bool
-		unsure  bool
+		unknown bool
 	}{
-		"a roll":                {func(s *kubetest.Server) { s.Put(sets, daemonSet()) }, false, false},
+		"a rollout":             {func(s *kubetest.Server) { s.Put(sets, daemonSet()) }, false, false},
 		"the DaemonSet is gone": {func(*kubetest.Server) {}, true, false},
 		"the DaemonSet is being deleted": {func(s *kubetest.Server) {
 			now := metav1.Now()
 			s.Put(sets, daemonSet(func(ds *appsv1.DaemonSet) { ds.DeletionTimestamp = &now }))
 		}, true, false},
-		"its selector matches the node":    {func(s *kubetest.Server) { s.Put(sets, daemonSet(selects(zone, "us-west-2a"))) }, false, false},
-		"its selector leaves the node out": {func(s *kubetest.Server) { s.Put(sets, daemonSet(selects("network", "other"))) }, true, false},
+		"its selector matches the node":  {func(s *kubetest.Server) { s.Put(sets, daemonSet(selects(zone, "us-west-2a"))) }, false, false},
+		"its selector excludes the node": {func(s *kubetest.Server) { s.Put(sets, daemonSet(selects("network", "other"))) }, true, false},
 		"its affinity matches the node": {func(s *kubetest.Server) {
 			s.Put(sets, daemonSet(requires(expression("network", corev1.NodeSelectorOpExists), expression(zone, corev1.NodeSelectorOpIn, "us-west-2a", "us-west-2b"))))
 		}, false, false},
-		"its affinity leaves the node out": {func(s *kubetest.Server) {
+		"its affinity excludes the node": {func(s *kubetest.Server) {
 			s.Put(sets, daemonSet(requires(expression(zone, corev1.NodeSelectorOpNotIn, "us-west-2a"))))
 		}, true, false},
 		"its affinity names other nodes": {func(s *kubetest.Server) {
 			s.Put(sets, daemonSet(requires(corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}}}})))
 		}, true, false},
-		"an affinity of no terms wants no node": {func(s *kubetest.Server) { s.Put(sets, daemonSet(requires(corev1.NodeSelectorTerm{}))) }, true, false},
-		"the node is gone":                      {func(s *kubetest.Server) { s.Put(sets, daemonSet()); s.Delete(nodes, "n1") }, true, false},
-		"the agent is not of a DaemonSet":       {func(s *kubetest.Server) { s.Put(pods, pod("kube-system", "agent-1", "n1", "u1")) }, false, false},
-		"the account is gone":                   {func(s *kubetest.Server) { s.Refuse(agentPath, http.StatusUnauthorized) }, true, false},
-		"every right is gone":                   {func(s *kubetest.Server) { s.Refuse(agentPath, http.StatusForbidden) }, true, false},
-		"a roll-back whose role knows nothing of DaemonSets": {func(s *kubetest.Server) {
+		"an affinity without terms selects no node": {func(s *kubetest.Server) { s.Put(sets, daemonSet(requires(corev1.NodeSelectorTerm{}))) }, true, false},
+		"the node is gone":                          {func(s *kubetest.Server) { s.Put(sets, daemonSet()); s.Delete(nodes, "n1") }, true, false},
+		"the agent is not owned by a DaemonSet":     {func(s *kubetest.Server) { s.Put(pods, pod("kube-system", "agent-1", "n1", "u1")) }, false, false},
+		"the account is gone":                       {func(s *kubetest.Server) { s.Refuse(agentPath, http.StatusUnauthorized) }, true, false},
+		"every right is gone":                       {func(s *kubetest.Server) { s.Refuse(agentPath, http.StatusForbidden) }, true, false},
+		"a roll-back to a role without the right to read DaemonSets": {func(s *kubetest.Server) {
 			s.Put(sets, daemonSet())
 			s.Refuse(setPath, http.StatusForbidden)
 		}, false, true},
-		"the server is away": {func(s *kubetest.Server) { s.SetDown(true) }, false, true},
+		"the server is unreachable": {func(s *kubetest.Server) { s.SetDown(true) }, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := kubetest.New(t)
@@ -96,8 +96,8 @@ func TestOnlyAStopWithoutASuccessorTakesTheConflistAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			removed, why, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent-1"}, "n1")
-			if removed != c.removed || (err != nil) != c.unsure || err == nil && why == "" {
-				t.Errorf("removed %v (%s), %v; want %v, unsure %v", removed, why, err, c.removed, c.unsure)
+			if removed != c.removed || (err != nil) != c.unknown || err == nil && why == "" {
+				t.Errorf("removed %v (%s), %v; want %v, unknown %v", removed, why, err, c.removed, c.unknown)
 			}
 		})
 	}

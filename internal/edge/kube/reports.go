@@ -31,7 +31,7 @@ func list(c rest.Interface, resource string) *rest.Request {
 	return c.Get().Resource(resource)
 }
 
-// PutBrake makes or replaces a brake by server-side apply.
+// PutBrake creates or replaces a brake by server-side apply.
 func PutBrake(ctx context.Context, c *Client, b trunkline.Brake) error {
 	b.TypeMeta = metav1.TypeMeta{APIVersion: trunkline.GroupVersion().String(), Kind: "Brake"}
 	body, err := json.Marshal(b)
@@ -46,8 +46,7 @@ func PutBrake(ctx context.Context, c *Client, b trunkline.Brake) error {
 	return nil
 }
 
-// DeleteBrake releases a brake. One that is not there is an error, for the caller
-// named it.
+// DeleteBrake releases a brake. A missing one is an error, because the caller named it.
 func DeleteBrake(ctx context.Context, c *Client, name string) error {
 	if err := c.Trunkline.Delete().Resource(trunkline.ResourceBrakes).Name(name).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("delete brake %s: %w", name, err)
@@ -55,7 +54,7 @@ func DeleteBrake(ctx context.Context, c *Client, name string) error {
 	return nil
 }
 
-// DeleteReport removes a NodeNetwork; one that is gone already is success.
+// DeleteReport deletes a NodeNetwork; a missing one is success.
 func DeleteReport(ctx context.Context, c *Client, node string) error {
 	err := c.Trunkline.Delete().Resource(trunkline.ResourceNodeNetworks).Name(node).Do(ctx).Error()
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -64,7 +63,7 @@ func DeleteReport(ctx context.Context, c *Client, node string) error {
 	return nil
 }
 
-// CNINodes lists AWS's CNINode objects. found is false where the CRD is missing.
+// CNINodes lists AWS's CNINode objects. found is false if the CRD is not installed.
 func CNINodes(ctx context.Context, c *Client) (nodes []vpcresources.CNINode, found bool, err error) {
 	var out vpcresources.CNINodeList
 	err = list(c.VPC, vpcresources.ResourceCNINodes).Do(ctx).Into(&out)
@@ -77,7 +76,7 @@ func CNINodes(ctx context.Context, c *Client) (nodes []vpcresources.CNINode, fou
 	return out.Items, true, nil
 }
 
-// CreateCNINode makes a CNINode; one that exists already is left as it is.
+// CreateCNINode creates a CNINode; an existing one is left unchanged.
 func CreateCNINode(ctx context.Context, c *Client, n vpcresources.CNINode) error {
 	n.TypeMeta = metav1.TypeMeta{APIVersion: vpcresources.GroupVersion().String(), Kind: "CNINode"}
 	err := c.VPC.Post().Resource(vpcresources.ResourceCNINodes).Body(&n).Do(ctx).Error()

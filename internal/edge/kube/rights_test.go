@@ -22,9 +22,9 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	w.Put("/apis/apps/v1/daemonsets", &appsv1.DaemonSet{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "trunkline-agent"},
 	})
-	w.until(t, "the cluster is reflected", w.cluster.Synced)
+	w.until(t, "sync", w.cluster.Synced)
 	ref := kube.PodRef{Namespace: "default", Name: "new"}
-	w.Put(pods, pod("default", "new", "n2", "uid-new")) // on another node: not reflected
+	w.Put(pods, pod("default", "new", "n2", "uid-new")) // on another node: not in the cache
 	if _, err := w.cluster.Pod(t.Context(), ref, "uid-new"); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	}
 	granted := kubetest.Granted(t, "../../../deploy/base/agent-rbac.yaml")
 	deadline := time.After(time.Minute)
-	for !slices.Equal(w.Used(), granted) { // watches and events come by themselves
+	for !slices.Equal(w.Used(), granted) { // watches and events are asynchronous
 		select {
 		case <-deadline:
 			t.Fatalf("used:    %q\ngranted: %q", w.Used(), granted)

@@ -13,7 +13,7 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
-// Snapshot is the reflection as it is kept on disk.
+// Snapshot is the cache as it is saved to disk.
 type Snapshot struct {
 	Version int       `json:"version"`
 	SavedAt time.Time `json:"savedAt"`
@@ -27,11 +27,11 @@ type Snapshot struct {
 // snapshotVersion is the layout this build writes and reads.
 const snapshotVersion = 1
 
-// saveEvery is the shortest time between two writes of the snapshot.
+// saveEvery is the minimum interval between two writes of the snapshot.
 const saveEvery = time.Second
 
-// LoadSnapshot reads a snapshot. A file that does not exist is an empty one; one
-// that cannot be understood is an error, and the caller goes on without.
+// LoadSnapshot reads a snapshot. A missing file is an empty snapshot; a damaged one, or
+// one of another version, is an error, and the caller starts without a snapshot.
 func LoadSnapshot(path string) (Snapshot, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

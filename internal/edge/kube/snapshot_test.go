@@ -8,8 +8,8 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// A process that is killed while it saves leaves a file, and so does the next: they must
-// not add up.
+// A process that is killed during a save leaves a temporary file. They must not
+// accumulate.
 func TestKilledSavesLeaveNoFilesBehind(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "cluster.json")

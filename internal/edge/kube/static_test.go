@@ -10,7 +10,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 )
 
-// hash is the uid of a static pod as its runtime names it.
+// hash is the uid that the runtime has for a static pod.
 const hash = "8d2c4d5ef8ea2b9a1f7c3a3f4d1e0b55"
 
 func mirror(name, uid, of string) *corev1.Pod {
@@ -19,7 +19,7 @@ func mirror(name, uid, of string) *corev1.Pod {
 	return p
 }
 
-func TestAStaticPodIsFoundByTheHashThatItsMirrorCarries(t *testing.T) {
+func TestAStaticPodIsFoundByTheHashOfItsMirror(t *testing.T) {
 	w := newWorld(t, func(s *kubetest.Server) { s.Put(pods, mirror("web-n1", "u1", hash)) })
 	w.until(t, "sync", func() bool { return w.cluster.Synced() && len(w.cluster.Pods()) == 1 })
 	ref := kube.PodRef{Namespace: "a", Name: "web-n1"}
@@ -39,7 +39,7 @@ func TestAStaticPodIsFoundByTheHashThatItsMirrorCarries(t *testing.T) {
 	}
 }
 
-func TestAStaticPodWhoseMirrorIsNotThereYetIsNoUnknownPod(t *testing.T) {
+func TestAStaticPodWithoutItsMirrorIsNotAnUnknownPod(t *testing.T) {
 	w := newWorld(t)
 	w.until(t, "sync", w.cluster.Synced)
 	ref := kube.PodRef{Namespace: "a", Name: "web-n1"}
@@ -56,6 +56,6 @@ func TestAStaticPodWhoseMirrorIsNotThereYetIsNoUnknownPod(t *testing.T) {
 	w.Delete(pods, "a/web-n1")
 	w.Put(pods, mirror("web-n1", "u2", hash))
 	if p, err := w.cluster.Pod(t.Context(), ref, hash); err != nil || p.UID != "u2" {
-		t.Errorf("once the mirror is there: uid %s, %v", p.UID, err)
+		t.Errorf("with the mirror: uid %s, %v", p.UID, err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// use notes the right that a request needs; call it with mu held.
+// use records the right that a request needs; call it with mu held.
 func (s *Server) use(r *http.Request) {
 	t, ok := parse(r.URL.Path)
 	if !ok {
@@ -55,7 +55,7 @@ func right(verb string, t target) string {
 }
 
 // Used lists the rights that the requests so far needed, sorted, each as "verb
-// resource.group/subresource". To apply what is not there takes "create" too.
+// resource.group/subresource". Applying a missing object needs "create" as well.
 func (s *Server) Used() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +67,8 @@ func (s *Server) Used() []string {
 	return out
 }
 
-// Granted lists the rights that the Roles and ClusterRoles of a manifest grant, as
-// Used writes them.
+// Granted lists the rights that the Roles and ClusterRoles of a manifest grant, in the
+// format of Used.
 func Granted(t testing.TB, manifest string) []string {
 	t.Helper()
 	text, err := os.ReadFile(manifest)

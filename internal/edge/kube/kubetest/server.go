@@ -1,10 +1,10 @@
-// Package kubetest is an API server on a loopback port that keeps any resource
-// as JSON: get, list, watch, create, update, merge and apply patches, deletion of one
-// and of many, the status sub-resource, and an outage on demand. Tests point real client-go at it, so
-// what they see is what a client does on the wire.
+// Package kubetest is a fake API server on a loopback port that stores any resource as
+// JSON: get, list, watch, create, update, merge and apply patches, delete,
+// deletecollection, the status sub-resource, and outages. Tests connect the real
+// client-go to it, so they cover the requests on the wire.
 //
-// It validates nothing and authorises everyone. Tests of edge/kube, app and the
-// CLI use it; no program does.
+// It validates nothing and authorises every client. Only tests of edge/kube, app and the
+// CLI use it.
 package kubetest
 
 import (
@@ -31,7 +31,7 @@ type Server struct {
 	watchers map[*watcher]bool
 	version  int
 	down     bool
-	refused  map[string]int // paths and the HTTP status they get
+	refused  map[string]int // HTTP status by path
 	log      []string
 	used     map[string]bool // rights that requests needed
 }
@@ -52,10 +52,10 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-// REST returns how a client reaches the server.
+// REST returns the configuration of a client of the server.
 func (s *Server) REST() *rest.Config { return &rest.Config{Host: s.http.URL} }
 
-// SetDown ends every watch and answers 503 from now on, or ends that.
+// SetDown starts or ends an outage: every watch ends and each request gets 503.
 func (s *Server) SetDown(down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,8 +68,8 @@ func (s *Server) SetDown(down bool) {
 	}
 }
 
-// Refuse answers every request for exactly this path with an HTTP status, such as
-// 403; 0 ends that.
+// Refuse answers requests for exactly this path with an HTTP status, such as 403; 0
+// ends it.
 func (s *Server) Refuse(path string, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *Server) Delete(path, key string) {
 	s.remove(path, key)
 }
 
-// Get decodes an object into out and reports whether it is there.
+// Get decodes an object into out and reports whether it exists.
 func (s *Server) Get(path, key string, out any) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +121,7 @@ func (s *Server) Get(path, key string, out any) bool {
 	return true
 }
 
-// Keys are the keys of the objects under path.
+// Keys returns the keys of the objects under path.
 func (s *Server) Keys(path string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,14 +132,14 @@ func (s *Server) Keys(path string) []string {
 	return keys
 }
 
-// Requests are the requests so far, each "METHOD path"; watches and lists too.
+// Requests returns the requests so far, each "METHOD path", watches and lists included.
 func (s *Server) Requests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.log...)
 }
 
-// target is a request's path taken apart.
+// target is the parsed path of a request.
 type target struct {
 	resource string // "/api/v1/pods": without namespace and name
 	ns, name string
@@ -235,7 +235,7 @@ func apiVersion(resource string) string {
 	return strings.Join(parts[1:len(parts)-1], "/")
 }
 
-// kindOf is the kind of the resources that tests list while there are none.
+// kindOf returns the kind of a resource that tests list while it has no objects.
 func kindOf(resource string) string {
 	return map[string]string{
 		"pods": "Pod", "nodes": "Node", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment",
@@ -360,13 +360,13 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, t target) {
 	}
 }
 
-// creates reports whether a request may be about an object that is not there yet.
+// creates reports whether a request may create its object.
 func creates(r *http.Request, t target) bool {
 	return r.Method == http.MethodPost || r.Method == http.MethodPatch && isApply(r) && t.sub == ""
 }
 
-// patch changes o by body, and only its status where the target says so. Who
-// applies a status owns all of it.
+// patch changes o by body; a target "status" changes only the status. An apply of the
+// status replaces all of it.
 func patch(o, body object, t target, apply bool) {
 	if t.sub == "status" {
 		body = object{"status": body["status"]}

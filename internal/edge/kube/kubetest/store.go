@@ -45,7 +45,7 @@ func (o object) key() string {
 	return o.text("metadata", "name")
 }
 
-// clone copies o deeply.
+// clone returns a deep copy of o.
 func (o object) clone() object { return cloneValue(map[string]any(o)).(map[string]any) }
 
 func cloneValue(v any) any {
@@ -66,7 +66,7 @@ func cloneValue(v any) any {
 	return v
 }
 
-// merge lays patch over o as RFC 7386 does: null removes, lists are replaced.
+// merge applies patch to o as RFC 7386 defines: null removes, lists are replaced.
 func merge(o, patch map[string]any) {
 	for k, v := range patch {
 		switch v := v.(type) {
@@ -129,7 +129,7 @@ type watcher struct {
 	gone     chan struct{}
 }
 
-// put stores o under resource and tells watchers. The caller holds the lock.
+// put stores o under resource and notifies watchers. The caller holds the lock.
 func (s *Server) put(resource string, o object) object {
 	rows := s.rows[resource]
 	if rows == nil {
@@ -152,14 +152,14 @@ func (s *Server) put(resource string, o object) object {
 	}
 	rows[o.key()] = o
 	if existed {
-		s.tell(resource, event{"MODIFIED", o})
+		s.notify(resource, event{"MODIFIED", o})
 	} else {
-		s.tell(resource, event{"ADDED", o})
+		s.notify(resource, event{"ADDED", o})
 	}
 	return o
 }
 
-// remove returns the object as it was, nil if there was none.
+// remove deletes an object and returns it, nil if there was none.
 func (s *Server) remove(resource, key string) object {
 	o, ok := s.rows[resource][key]
 	if !ok {
@@ -169,16 +169,16 @@ func (s *Server) remove(resource, key string) object {
 	s.version++
 	o = o.clone()
 	o.meta()["resourceVersion"] = strconv.Itoa(s.version)
-	s.tell(resource, event{"DELETED", o})
+	s.notify(resource, event{"DELETED", o})
 	return o
 }
 
-func (s *Server) tell(resource string, e event) {
+func (s *Server) notify(resource string, e event) {
 	for w := range s.watchers {
 		if w.resource == resource && w.sel.matches(e.Object) {
 			select {
 			case w.ch <- event{e.Type, e.Object.clone()}:
-			default: // a watcher this slow gets its watch closed, as on a real server
+			default: // the watch of a slow client is closed, as a real server does
 				delete(s.watchers, w)
 				close(w.gone)
 			}
@@ -186,7 +186,7 @@ func (s *Server) tell(resource string, e event) {
 	}
 }
 
-// list returns the rows of resource that sel picks, by key.
+// list returns the objects of resource that sel selects, sorted by key.
 func (s *Server) list(resource string, sel selector) []object {
 	var out []object
 	for _, key := range slices.Sorted(maps.Keys(s.rows[resource])) {
