@@ -2,8 +2,9 @@
 // journal that they survive in.
 //
 //	endpoints                        written by control/cni
-//	interfaces, addresses, actions   written by the backend, out of its ledger
-//	node, pool                       written by the backend
+//	interfaces, addresses, actions   written by control/pool, out of its ledger
+//	cooling                          written by control/podcidr
+//	node, pool                       written by the backend, one of these two
 //	devices, drift                   written by control/network
 //
 // A change is a transaction over all tables. Its rows go to the journal in the order of
@@ -24,6 +25,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/podcidr"
 	"github.com/trunkline/trunkline/internal/edge/journal"
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
@@ -53,10 +55,12 @@ type Store struct {
 	interfaces table.RW[ipam.ENI]
 	addresses  table.RW[ipam.Address]
 	actions    table.RW[cloud.Action]
+	cooling    table.RW[podcidr.Cooling]
 
-	journal *journal.Journal
-	ledger  *ipam.Ledger // guarded by DB.Update
-	lastID  endpoint.ID  // guarded by DB.Update
+	journal   *journal.Journal
+	ledger    *ipam.Ledger // guarded by DB.Update
+	lastID    endpoint.ID  // guarded by DB.Update
+	lastGiven netip.Addr   // guarded by DB.Update
 }
 
 // Agreement says when a full comparison last found the kernel as desired, or made it
@@ -107,11 +111,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // restored is a store with what records say.
 func restored(settings ipam.Settings, records []journal.Record) (*Store, error) {
 	s := &Store{DB: table.New(), ledger: ipam.New(settings)}
-	var errs [4]error
+	var errs [5]error
 	s.endpoints, errs[0] = table.Register(s.DB, endpointSchema())
 	s.interfaces, errs[1] = table.Register(s.DB, interfaceSchema())
 	s.addresses, errs[2] = table.Register(s.DB, addressSchema())
 	s.actions, errs[3] = table.Register(s.DB, actionSchema())
+	s.cooling, errs[4] = table.Register(s.DB, coolingSchema())
 	if err := errors.Join(append(errs[:], s.owned.register(s.DB))...); err != nil {
 		return nil, err
 	}
@@ -358,10 +363,17 @@ func (s *Store) restore(tx *Tx, records []journal.Record) error {
 			if err = decode(r, &e); err == nil {
 				err = tx.Put(e)
 			}
+		case keyCooling:
+			var c podcidr.Cooling
+			if err = decode(r, &c); err == nil {
+				tx.Cool(c)
+			}
 		}
 		switch r.Key {
 		case keyLastID:
 			err = decode(r, &lastID)
+		case keyLastGiven:
+			err = decode(r, &s.lastGiven)
 		case keyAgreed:
 			err = decode(r, &s.Agreed)
 		} // keys of another version are left as they are
