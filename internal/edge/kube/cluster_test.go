@@ -3,6 +3,7 @@ package kube_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -47,7 +48,7 @@ func node(name string) *corev1.Node {
 	return &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "node-uid", Labels: map[string]string{"topology.kubernetes.io/zone": "us-west-2a"}},
-		Spec:       corev1.NodeSpec{ProviderID: "aws:///us-west-2a/i-1"},
+		Spec:       corev1.NodeSpec{ProviderID: "aws:///us-west-2a/i-1", PodCIDR: "10.244.1.0/24", PodCIDRs: []string{"10.244.1.0/24", "fd00::/64"}},
 		Status: corev1.NodeStatus{
 			Capacity: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("58")},
 			Images:   []corev1.ContainerImage{{Names: []string{"large"}}},
@@ -139,7 +140,7 @@ func TestTheCacheHoldsThePodsOfItsNodeWithoutUnusedFields(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("pod (-want +got)\n%s", diff)
 	}
-	if n, ok := w.cluster.Node(); !ok || n.MaxPods != 58 || n.ProviderID != "aws:///us-west-2a/i-1" {
+	if n, ok := w.cluster.Node(); !ok || n.MaxPods != 58 || n.ProviderID != "aws:///us-west-2a/i-1" || fmt.Sprint(n.PodCIDRs) != "[10.244.1.0/24 fd00::/64]" {
 		t.Errorf("node = %+v, %v", n, ok)
 	}
 	w.Put(pods, pod("a", "second", "n1", "u3"))
@@ -200,7 +201,7 @@ func TestWithoutTheServerPodsAndBrakeComeFromTheSnapshot(t *testing.T) {
 	if err != nil || p.UID != "u1" || len(w.cluster.Pods()) != 1 {
 		t.Errorf("pod from the snapshot: %+v, %v", p, err)
 	}
-	if n, ok := w.cluster.Node(); !ok || n.MaxPods != 58 {
+	if n, ok := w.cluster.Node(); !ok || n.MaxPods != 58 || fmt.Sprint(n.PodCIDRs) != "[10.244.1.0/24 fd00::/64]" {
 		t.Errorf("node from the snapshot: %+v, %v", n, ok)
 	}
 	if f, why := w.cluster.Freeze(); f != trunkline.FreezeRelease || !strings.Contains(why, "incident 7") {

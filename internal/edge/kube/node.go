@@ -19,6 +19,10 @@ type Node struct {
 	// Unschedulable is set by cordon and drain.
 	Unschedulable bool         `json:"unschedulable,omitempty"`
 	Addresses     []netip.Addr `json:"addresses,omitempty"`
+	// PodCIDRs are spec.podCIDRs, the ranges that the kube-controller-manager or another
+	// allocator gave the node's pods; at most one of each family. A snapshot of an
+	// earlier version has none.
+	PodCIDRs []netip.Prefix `json:"podCIDRs,omitempty"`
 	// KubeletVersion and Runtime as the kubelet reports them, such as
 	// "containerd://1.6.20".
 	KubeletVersion string `json:"kubeletVersion,omitempty"`
@@ -50,6 +54,11 @@ func nodeFrom(in *corev1.Node) Node {
 		}
 		if ip, err := netip.ParseAddr(a.Address); err == nil {
 			out.Addresses = append(out.Addresses, ip)
+		}
+	}
+	for _, text := range in.Spec.PodCIDRs { // spec.podCIDR is the first of them
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out.PodCIDRs = append(out.PodCIDRs, p.Masked())
 		}
 	}
 	return out

@@ -30,3 +30,14 @@ func TestKilledSavesLeaveNoFilesBehind(t *testing.T) {
 		t.Errorf("left %v, %v: want the snapshot alone", left, err)
 	}
 }
+
+// Versions before the backend podcidr wrote none.
+func TestASnapshotWithoutPodCIDRsIsRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cluster.json")
+	if err := os.WriteFile(path, []byte(`{"version":1,"node":{"name":"n1","maxPods":58},"pods":[{"uid":"u1"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := kube.LoadSnapshot(path); err != nil || s.Node.MaxPods != 58 || len(s.Node.PodCIDRs) != 0 || len(s.Pods) != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
