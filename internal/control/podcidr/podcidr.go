@@ -1,0 +1,192 @@
+// Package podcidr gives endpoints addresses out of the range that Kubernetes assigned to
+// the node (node.spec.podCIDRs): the backend of nodes without a cloud. It asks nothing of
+// EC2 or instance metadata.
+//
+// It reads the endpoints, which hold the addresses in use, the node and its pods. It
+// alone writes the table of cool-downs and the last address given. It drives no edge:
+// control/cni calls it within its transactions, and wires endpoints by the main route
+// table. Routes between nodes are not made here.
+package podcidr
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/control/cni"
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/podcidr"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// Cluster is what the node knows of itself and its pods; *kube.Cluster is one.
+type Cluster interface {
+	// Synced reports whether node and pods are the API server's, not a snapshot's.
+	Synced() bool
+	Node() (kube.Node, bool)
+	Pods() []kube.Pod
+}
+
+// Config is the part of the configuration that matters here.
+type Config struct {
+	NodeName string
+	CoolDown time.Duration // how long a released address is not assigned again
+}
+
+// Deps is what the controller works with.
+type Deps struct {
+	Log     *slog.Logger
+	State   *state.Store
+	Cluster Cluster
+	// Wake is called when an address may have become free; ADDs that wait for one try
+	// again.
+	Wake func()
+	// Changed is called when the pool is not what it was: a report is out of date.
+	Changed func()
+}
+
+// Controller is a cni.Backend. Its methods may be called from any goroutine.
+type Controller struct {
+	Config
+	Deps
+	loop      *loop.Loop
+	addressed chan struct{}
+
+	mu      sync.Mutex
+	foreign map[netip.Addr]endpoint.Pod // addresses of pods that another CNI wired
+	claimed bool                        // foreign is complete: the API server was read
+	pool    podcidr.Pool                // of the last pass
+}
+
+var _ cni.Backend = (*Controller)(nil)
+
+// New returns the controller. Run must be called once; Assign, Adopt and Free may be
+// called before.
+func New(c Config, d Deps) *Controller {
+	b := &Controller{Config: c, Deps: d, addressed: make(chan struct{})}
+	b.loop = loop.New(func(context.Context, bool) (time.Time, error) { return b.pass(time.Now()) })
+	b.loop.MinInterval, b.loop.Every, b.loop.MaxBackoff = 20*time.Millisecond, 30*time.Second, 5*time.Second
+	b.loop.Report = func(err error, pause time.Duration) {
+		d.Log.Warn("pass failed, retrying", "loop", "pod CIDR", "error", err, "pause", pause)
+	}
+	return b
+}
+
+// Run ends cool-downs and observes the node and its pods until ctx ends.
+func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
+
+// ClusterChanged asks for a pass: the node or its pods may have changed.
+func (c *Controller) ClusterChanged() { c.loop.Mark() }
+
+// Addressed is closed once an ADD could be served, or the node has endpoints: a node
+// without a free address serves DELs.
+func (c *Controller) Addressed() <-chan struct{} { return c.addressed }
+
+// Assign implements cni.Backend.
+func (c *Controller) Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (cni.Grant, error) {
+	grant := cni.Grant{Attachment: endpoint.Attachment{Kind: endpoint.Routed, Table: hostnet.TableMain}}
+	if before, ok := tx.Current(e.ID); ok && before.Addresses.Primary().IsValid() {
+		grant.Addresses = before.Addresses
+		return grant, nil
+	}
+	pool := c.empty()
+	if !pool.Range.IsValid() {
+		return cni.Grant{}, pool.Err()
+	}
+	c.mu.Lock()
+	foreign := c.foreign
+	c.mu.Unlock()
+	addr, ok := podcidr.Next(pool.Range, tx.LastGiven(), func(a netip.Addr) bool {
+		_, used := tx.ByAddress(a)
+		owner, other := foreign[a]
+		return used || other && owner != e.Pod || cools(tx, a, now)
+	})
+	if !ok {
+		return cni.Grant{}, count(pool, tx.Endpoints(), tx.CoolDowns(), foreign, now).Err()
+	}
+	tx.EndCooling(podcidr.Single(addr)) // one that is over and not swept yet
+	tx.SetLastGiven(addr)
+	grant.Addresses = endpoint.AddressesOf(addr)
+	return grant, nil
+}
+
+// Adopt implements cni.Backend. The endpoint holds its addresses itself, also those
+// outside the range, which an earlier registration of the node may have had.
+func (c *Controller) Adopt(tx *state.Tx, e endpoint.Endpoint, _ time.Time) error {
+	for _, a := range e.Addresses.List() {
+		tx.EndCooling(podcidr.Single(a))
+	}
+	return tx.Check(e)
+}
+
+// Free implements cni.Backend. Until the link is gone, the endpoint itself holds its
+// addresses.
+func (c *Controller) Free(tx *state.Tx, e endpoint.Endpoint, why cni.Reason, now time.Time) {
+	if why != cni.LinkGone {
+		return
+	}
+	for _, a := range e.Addresses.List() {
+		tx.Cool(podcidr.Cool(a, now, c.CoolDown))
+	}
+}
+
+// Explain implements cni.Backend.
+func (c *Controller) Explain() error { return c.Pool(time.Now()).Err() }
+
+// Status implements cni.Backend. Only a node that has no range and no pods refuses:
+// where the range is full, ADDs wait.
+func (c *Controller) Status() error {
+	p := c.Pool(time.Now())
+	if p.Range.IsValid() || p.Assigned+p.Quarantined > 0 {
+		return nil
+	}
+	return p.Err()
+}
+
+// Demanded implements cni.Backend.
+func (c *Controller) Demanded() { c.loop.Mark() }
+
+// Doubted implements cni.Backend.
+func (c *Controller) Doubted(why string) {
+	c.Log.Debug("pool is compared with the endpoints", "why", why)
+	c.loop.Mark()
+}
+
+// HasRecord reports whether the state is that of an agent which gave out addresses. A
+// node that has pods' links and no record lost its journal.
+func (c *Controller) HasRecord() (has bool) {
+	_, _ = c.State.Update(func(tx *state.Tx) error { // changes no table
+		has = tx.LastGiven().IsValid() || len(tx.CoolDowns()) > 0
+		return nil
+	})
+	return has
+}
+
+// AssumeLost starts a cool-down of every address: an earlier record was lost, and pods
+// may have had any of them a moment ago.
+func (c *Controller) AssumeLost(ctx context.Context) error {
+	pending, err := c.State.Update(func(tx *state.Tx) error {
+		tx.Durable()
+		tx.Cool(podcidr.CoolAll(time.Now(), c.CoolDown))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return pending.Wait(ctx)
+}
+
+// cools reports whether an address is in its cool-down.
+func cools(tx *state.Tx, a netip.Addr, now time.Time) bool {
+	for _, p := range []netip.Prefix{podcidr.Single(a), podcidr.Everything()} {
+		if c, ok := tx.Cooling(p); ok && !c.Over(now) {
+			return true
+		}
+	}
+	return false
+}
