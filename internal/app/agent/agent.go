@@ -13,9 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -26,11 +28,9 @@ import (
 	"github.com/trunkline/trunkline/internal/control/cni"
 	"github.com/trunkline/trunkline/internal/control/conflist"
 	"github.com/trunkline/trunkline/internal/control/network"
-	"github.com/trunkline/trunkline/internal/control/pool"
 	"github.com/trunkline/trunkline/internal/control/report"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
-	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
@@ -88,12 +88,13 @@ type agent struct {
 	events  Events
 
 	state    *state.Store
-	pool     *pool.Pool
+	backend  *backend
 	network  *network.Controller
 	cni      *cni.Controller
 	reporter *report.Reporter
 	conflist *conflist.File
 
+	planned atomic.Pointer[loop.Loop] // of the backend, once there is one
 	metrics metrics
 }
 
@@ -139,10 +140,17 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	defer func() { err = errors.Join(err, a.leave(stopping), a.close()) }()
 
 	group, ctx := errgroup.WithContext(ctx)
-	defer a.pool.Wait()
 	group.Go(func() error { return a.cluster.Run(ctx) })
-	group.Go(func() error { return a.reporter.Serve(ctx) })
-	group.Go(func() error { return a.live(ctx) })
+	group.Go(func() error {
+		if err := a.construct(ctx); err != nil {
+			return err
+		}
+		defer a.backend.wait()
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return a.reporter.Serve(ctx) })
+		group.Go(func() error { return a.live(ctx) })
+		return group.Wait()
+	})
 	err = group.Wait()
 	if stopping.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, errStopped)) {
 		return nil // an ordered stop
@@ -150,8 +158,7 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	return err
 }
 
-// open constructs everything that needs no answer from outside: kernel sockets, the
-// journal, the controllers.
+// open opens the edges that need no answer from outside: kernel sockets, the journal.
 func (a *agent) open(ctx context.Context) (err error) {
 	if a.host, err = link.Open(nil, a.log); err != nil {
 		return fmt.Errorf("open the node's links: %w", err)
@@ -166,12 +173,8 @@ func (a *agent) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	a.cluster, a.events = a.deps.Cluster(func() { a.pool.Plan.Mark() })
-	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(a.deps.AWS), Log: a.log, Registry: a.deps.Registry})
-	if err != nil {
-		return err
-	}
-	a.construct(executor)
+	a.cluster, a.events = a.deps.Cluster(a.clusterChanged)
+	a.conflist = conflist.New(a.cfg, func() string { node, _ := a.cluster.Node(); return node.Runtime }, a.log)
 	if err := a.conflist.RemoveLeftovers(); err != nil { // the journal's lock is held: no other agent writes there
 		a.log.Warn("half a conflist of an earlier agent is left", "error", err)
 	}
@@ -179,38 +182,56 @@ func (a *agent) open(ctx context.Context) (err error) {
 }
 
 // construct makes the controllers and hands them to each other.
-func (a *agent) construct(executor *ec2.Executor) {
+func (a *agent) construct(ctx context.Context) error {
+	metadata := imds.New(a.deps.AWS, imds.Options{})
+	name, err := a.choose(ctx, metadata)
+	if err != nil {
+		return err
+	}
 	owned := a.state.Owned()
-	a.conflist = conflist.New(a.cfg, func() string { node, _ := a.cluster.Node(); return node.Runtime }, a.log)
 	a.reporter = report.New(a.cfg, report.Deps{
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Registry: a.deps.Registry,
 		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version,
 	})
-	a.pool = pool.New(pool.Config{NodeName: a.cfg.NodeName, ClusterName: a.cfg.ClusterName, IPAM: poolConfig(a.cfg)}, pool.Deps{
-		Log: a.log, State: a.state, Owned: owned, EC2: executor, Metadata: imds.New(a.deps.AWS, imds.Options{}),
-		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Foreign: a.host.Foreign, Drift: a.metrics.drift.WithLabelValues("ec2"),
-		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
-		Waiting:       func() (int, time.Time) { return a.cni.Waiting() },
-		Freed:         func() { a.cni.Wake() },
-		CompareKernel: func() { a.network.Loop.Mark() },
-		Report:        a.reporter.Loop.Mark,
-	})
+	if name == config.BackendPodCIDR {
+		a.backend = a.podCIDRBackend(owned)
+	} else {
+		executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(a.deps.AWS), Log: a.log, Registry: a.deps.Registry})
+		if err != nil {
+			return err
+		}
+		a.backend = a.eniBackend(executor, metadata, owned)
+	}
+	a.assemble(owned)
+	a.planned.Store(a.backend.plan)
+	return nil
+}
+
+// assemble makes the controllers that do not depend on where addresses come from.
+func (a *agent) assemble(owned state.Owned) {
 	a.network = network.New(network.Config{
 		MTU: a.cfg.MTU, ExternalCIDRs: a.cfg.ExternalCIDRs, PodMetadata: a.cfg.PodMetadata, Ruleset: filterConfig(a.cfg), Version: a.identity(),
 	}, network.Deps{
 		Log: a.log, State: a.state, Owned: owned, Links: a.host, Filter: a.filter, Events: a.events, Registry: a.deps.Registry, Drift: a.metrics.drift,
-		Before:   a.pool.Claim,
+		Before:   a.backend.claim,
 		Compared: func(ctx context.Context) error { return a.cni.ReleaseGone(ctx) },
-		Missing:  a.pool.Observer.Request, Report: a.reporter.Loop.Mark,
+		Missing:  a.backend.missing, Report: a.reporter.Loop.Mark,
 	})
 	a.cni = cni.New(cni.Config{
 		NodeName: a.cfg.NodeName, StateDir: a.cfg.StateDir, LinkPrefix: a.cfg.VethPrefix,
 		MTU: cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
 	}, cni.Deps{
-		Log: a.log, State: a.state, Backend: a.pool.Backend(), Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
+		Log: a.log, State: a.state, Backend: a.backend, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
 		Components: a.deps.Components, Registry: a.deps.Registry,
 		CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
 	})
+}
+
+// clusterChanged has the backend plan again: pods or the Node changed.
+func (a *agent) clusterChanged() {
+	if plan := a.planned.Load(); plan != nil {
+		plan.Mark()
+	}
 }
 
 func (a *agent) close() (err error) {
@@ -254,7 +275,7 @@ func (a *agent) live(ctx context.Context) error {
 	}
 	a.metrics.started.WithLabelValues("settled").Observe(time.Since(a.began).Seconds())
 	group, ctx := errgroup.WithContext(ctx)
-	a.pool.Recover(ctx)
+	a.backend.recover(ctx)
 	for name, l := range a.loops() {
 		l.Report = func(err error, pause time.Duration) {
 			a.log.Warn("pass failed, will be tried again", "loop", name, "error", err, "pause", pause)
@@ -271,7 +292,9 @@ func (a *agent) live(ctx context.Context) error {
 
 // loops are the agent's by name, each at its pace.
 func (a *agent) loops() map[string]*loop.Loop {
-	return map[string]*loop.Loop{"pool": a.pool.Plan, "kernel": a.network.Loop, "EC2": a.pool.Observer.Loop, "report": a.reporter.Loop}
+	all := map[string]*loop.Loop{"kernel": a.network.Loop, "report": a.reporter.Loop}
+	maps.Copy(all, a.backend.loops)
+	return all
 }
 
 // serve answers calls once the first address is there, and writes the conflist
@@ -280,7 +303,7 @@ func (a *agent) serve(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil // before there was one: an ordered stop
-	case <-a.pool.Addressed():
+	case <-a.backend.addressed:
 	}
 	l, err := cniserver.Listen(a.cfg.Socket)
 	if err != nil {

@@ -78,7 +78,9 @@ func scraped(t *testing.T) map[string]*dto.MetricFamily {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.construct(executor)
+	a.reporter = report.New(a.cfg, report.Deps{State: a.state, Cluster: quiet{}, Registry: r, Log: log})
+	a.backend = a.eniBackend(executor, nil, a.state.Owned())
+	a.assemble(a.state.Owned())
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "trunkline_build_info", ConstLabels: prometheus.Labels{"program": "agent", "version": "v9"}})
 	build.Set(1)
 	r.MustRegister(build)

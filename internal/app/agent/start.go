@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
@@ -20,24 +19,18 @@ import (
 // errStopped ends a start that was stopped.
 var errStopped = errors.New("stopped while starting")
 
-// learn reads which node this is and what EC2 shows of it. It waits for both: an
-// ENI node without them cannot work.
+// errNodeUnknown: it cannot be decided yet where addresses come from.
+var errNodeUnknown = errors.New("instance metadata does not answer, and the API server has not shown the Node yet")
+
+// learn reads the facts that the backend needs. It waits for them: without them no pod
+// can get an address.
 func (a *agent) learn(ctx context.Context) error {
-	observer := a.pool.Observer
-	for _, step := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
-		{"what an earlier agent left", a.quarantineAfterJournalLoss},
-		{"instance metadata", observer.ReadIdentity},
-		{"limits of the instance type", observer.ReadLimits},
-		{"interfaces at EC2", observer.ReadInterfaces},
-	} {
+	for _, f := range append([]fact{{"what an earlier agent left", a.quarantineAfterJournalLoss}}, a.backend.facts...) {
 		began := time.Now()
-		if err := a.untilDone(ctx, step.name, step.do); err != nil {
-			return fmt.Errorf("read %s: %w", step.name, err)
+		if err := a.untilDone(ctx, f.name, f.read); err != nil {
+			return fmt.Errorf("read %s: %w", f.name, err)
 		}
-		a.log.Info("read", "what", step.name, "took", time.Since(began).Round(time.Millisecond))
+		a.log.Info("read", "what", f.name, "took", time.Since(began).Round(time.Millisecond))
 	}
 	return nil
 }
@@ -82,11 +75,11 @@ func (a *agent) settle(ctx context.Context) error {
 	return a.cni.FinishInterrupted(ctx)
 }
 
-// quarantineAfterJournalLoss has the ledger give out no address before its cool-down
-// is over, when it is empty although an earlier one existed: its journal was damaged, or
-// the kernel shows that pods were wired here.
+// quarantineAfterJournalLoss has the backend give out no address before its cool-down
+// is over, when its record is empty although an earlier one existed: the journal was
+// damaged, or the kernel shows that pods were wired here.
 func (a *agent) quarantineAfterJournalLoss(ctx context.Context) error {
-	if view, _ := a.state.View(time.Now()); len(view.ENIs) > 0 {
+	if a.backend.known() {
 		return nil
 	}
 	lost := a.state.Found.Damage != nil
@@ -101,11 +94,7 @@ func (a *agent) quarantineAfterJournalLoss(ctx context.Context) error {
 		return nil
 	}
 	a.log.Warn("an earlier journal was lost: no address is given out before its cool-down is over")
-	_, err := a.state.Update(func(tx *state.Tx) error {
-		tx.Ledger().AssumeLost(time.Now())
-		return nil
-	})
-	return err
+	return a.backend.assumeLost(ctx)
 }
 
 // identity names the agent's version and settings: they decide what is wired.

@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/control/cni"
+	"github.com/trunkline/trunkline/internal/control/podcidr"
+	"github.com/trunkline/trunkline/internal/control/pool"
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/ec2"
+	"github.com/trunkline/trunkline/internal/edge/imds"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// backend is the source of a node's addresses, as the agent starts and runs it. Nothing
+// else in the agent knows where addresses come from.
+type backend struct {
+	cni.Backend
+	// facts are read, in order, before the kernel is compared.
+	facts []fact
+	// known reports whether an earlier agent's record of addresses was restored;
+	// assumeLost says that there was one and it was lost.
+	known      func() bool
+	assumeLost func(ctx context.Context) error
+	// claim enters addresses in use that the backend did not give out.
+	claim func(ctx context.Context) error
+	// missing has the backend check that an interface is still attached.
+	missing func(why string)
+	// addressed is closed once calls can be served.
+	addressed <-chan struct{}
+	// recover finishes what an earlier process had in flight; wait returns when nothing is.
+	recover func(ctx context.Context)
+	wait    func()
+	// plan is marked when pods or the Node changed; loops are all of the backend's.
+	plan  *loop.Loop
+	loops map[string]*loop.Loop
+}
+
+// fact is something a backend must know before it works.
+type fact struct {
+	name string
+	read func(context.Context) error
+}
+
+// metadataTimeout bounds the check whether instance metadata answers.
+const metadataTimeout = 2 * time.Second
+
+// choose decides which backend the node has. Where neither instance metadata answers nor
+// the Node is known, it waits: an EC2 node with metadata that is down for a moment must
+// not become a node without a cloud.
+func (a *agent) choose(ctx context.Context, metadata *imds.Client) (name string, err error) {
+	err = a.untilDone(ctx, "the choice of a backend", func(ctx context.Context) error {
+		node, known := a.cluster.Node()
+		answers := func() bool {
+			ctx, cancel := context.WithTimeout(ctx, metadataTimeout)
+			defer cancel()
+			_, err := metadata.Identity(ctx)
+			return err == nil
+		}
+		var why string
+		name, why = a.cfg.BackendFor(node.ProviderID, answers)
+		if name == config.BackendPodCIDR && a.cfg.Backend == config.BackendAuto && !known {
+			return errNodeUnknown
+		}
+		a.log.Info("backend", "name", name, "why", why)
+		return nil
+	})
+	return name, err
+}
+
+// eniBackend gives pods secondary addresses of ENIs.
+func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client, owned state.Owned) *backend {
+	p := pool.New(pool.Config{NodeName: a.cfg.NodeName, ClusterName: a.cfg.ClusterName, IPAM: poolConfig(a.cfg)}, pool.Deps{
+		Log: a.log, State: a.state, Owned: owned, EC2: executor, Metadata: metadata,
+		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Foreign: a.host.Foreign, Drift: a.metrics.drift.WithLabelValues("ec2"),
+		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
+		Waiting:       func() (int, time.Time) { return a.cni.Waiting() },
+		Freed:         func() { a.cni.Wake() },
+		CompareKernel: func() { a.network.Loop.Mark() },
+		Report:        a.reporter.Loop.Mark,
+	})
+	return &backend{
+		Backend: p.Backend(),
+		facts: []fact{
+			{"instance metadata", p.Observer.ReadIdentity},
+			{"limits of the instance type", p.Observer.ReadLimits},
+			{"interfaces at EC2", p.Observer.ReadInterfaces},
+		},
+		known: func() bool { view, _ := a.state.View(time.Now()); return len(view.ENIs) > 0 },
+		assumeLost: func(context.Context) error {
+			_, err := a.state.Update(func(tx *state.Tx) error {
+				tx.Ledger().AssumeLost(time.Now())
+				return nil
+			})
+			return err
+		},
+		claim: p.Claim, missing: p.Observer.Request, addressed: p.Addressed(), recover: p.Recover, wait: p.Wait,
+		plan: p.Plan, loops: map[string]*loop.Loop{"pool": p.Plan, "EC2": p.Observer.Loop},
+	}
+}
+
+// podCIDRBackend gives pods addresses of node.spec.podCIDRs; it needs no cloud.
+func (a *agent) podCIDRBackend(owned state.Owned) *backend {
+	c := podcidr.New(podcidr.Config{NodeName: a.cfg.NodeName, CoolDown: a.cfg.CoolDown}, podcidr.Deps{
+		Log: a.log, State: a.state, Owned: owned, Cluster: a.cluster, Links: a.host.Read,
+		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
+		Waiting:       func() (int, time.Time) { return a.cni.Waiting() },
+		Wake:          func() { a.cni.Wake() },
+		CompareKernel: func() { a.network.Loop.Mark() },
+		Report:        a.reporter.Loop.Mark,
+	})
+	return &backend{
+		Backend: c, facts: []fact{{"the node's default route", c.ReadNode}},
+		known: c.HasRecord, assumeLost: c.AssumeLost,
+		claim: func(context.Context) error { return nil }, missing: func(string) {},
+		addressed: c.Addressed(), recover: func(context.Context) {}, wait: func() {},
+		plan: c.Loop, loops: map[string]*loop.Loop{"pool": c.Loop},
+	}
+}
