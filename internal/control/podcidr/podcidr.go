@@ -2,10 +2,10 @@
 // the node (node.spec.podCIDRs): the backend of nodes without a cloud. It asks nothing of
 // EC2 or instance metadata.
 //
-// It reads the endpoints, which hold the addresses in use, the node and its pods. It
-// alone writes the table of cool-downs and the last address given. It drives no edge:
-// control/cni calls it within its transactions, and wires endpoints by the main route
-// table. Routes between nodes are not made here.
+// It reads the endpoints, which hold the addresses in use, the Node and its pods, and by
+// edge/link the default route. It alone writes cooling, node and pool, and the last
+// address given. control/cni calls it within its transactions, and wires endpoints by the
+// main route table. Routes between nodes are not made here.
 package podcidr
 
 import (
@@ -19,6 +19,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/podcidr"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
@@ -42,19 +43,29 @@ type Config struct {
 type Deps struct {
 	Log     *slog.Logger
 	State   *state.Store
+	Owned   state.Owned
 	Cluster Cluster
+	// Links reads the node's links, addresses and routes.
+	Links func(ctx context.Context, sysctls ...string) (hostnet.State, error)
+	// SetUp finds the link of the interface with a MAC and enters it as a device.
+	SetUp func(ctx context.Context, e ipam.ENI) error
+	// Waiting is how many ADDs wait for an address, and since when the first one does.
+	Waiting func() (n int, oldest time.Time)
 	// Wake is called when an address may have become free; ADDs that wait for one try
 	// again.
 	Wake func()
-	// Changed is called when the pool is not what it was: a report is out of date.
-	Changed func()
+	// CompareKernel asks for a comparison of the kernel, and Report for a report of the
+	// node, soon.
+	CompareKernel func()
+	Report        func()
 }
 
 // Controller is a cni.Backend. Its methods may be called from any goroutine.
 type Controller struct {
 	Config
 	Deps
-	loop      *loop.Loop
+	// Loop is the loop that ends cool-downs and observes the node and its pods.
+	Loop      *loop.Loop
 	addressed chan struct{}
 
 	mu      sync.Mutex
@@ -65,23 +76,16 @@ type Controller struct {
 
 var _ cni.Backend = (*Controller)(nil)
 
-// New returns the controller. Run must be called once; Assign, Adopt and Free may be
-// called before.
+// New returns the controller. Its methods may be called before its loop runs.
 func New(c Config, d Deps) *Controller {
 	b := &Controller{Config: c, Deps: d, addressed: make(chan struct{})}
-	b.loop = loop.New(func(context.Context, bool) (time.Time, error) { return b.pass(time.Now()) })
-	b.loop.MinInterval, b.loop.Every, b.loop.MaxBackoff = 20*time.Millisecond, 30*time.Second, 5*time.Second
-	b.loop.Report = func(err error, pause time.Duration) {
-		d.Log.Warn("pass failed, retrying", "loop", "pod CIDR", "error", err, "pause", pause)
-	}
+	b.Loop = loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return b.pass(ctx, time.Now()) })
+	b.Loop.MinInterval, b.Loop.Every, b.Loop.MaxBackoff = 20*time.Millisecond, 30*time.Second, 5*time.Second
 	return b
 }
 
-// Run ends cool-downs and observes the node and its pods until ctx ends.
-func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
-
-// ClusterChanged asks for a pass: the node or its pods may have changed.
-func (c *Controller) ClusterChanged() { c.loop.Mark() }
+// Run runs the loop until ctx ends.
+func (c *Controller) Run(ctx context.Context) error { return c.Loop.Run(ctx) }
 
 // Addressed is closed once an ADD could be served, or the node has endpoints: a node
 // without a free address serves DELs.
@@ -149,12 +153,12 @@ func (c *Controller) Status() error {
 }
 
 // Demanded implements cni.Backend.
-func (c *Controller) Demanded() { c.loop.Mark() }
+func (c *Controller) Demanded() { c.Loop.Mark() }
 
 // Doubted implements cni.Backend.
 func (c *Controller) Doubted(why string) {
 	c.Log.Debug("pool is compared with the endpoints", "why", why)
-	c.loop.Mark()
+	c.Loop.Mark()
 }
 
 // HasRecord reports whether the state is that of an agent which gave out addresses. A

@@ -18,6 +18,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/podcidr"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -37,8 +38,10 @@ func (c *cluster) Pods() []kube.Pod        { return c.pods }
 // harness is a controller on node n1, with a count of what it called.
 type harness struct {
 	*Controller
-	cluster        *cluster
-	woken, changed int
+	cluster *cluster
+	routes  []hostnet.Route // of the node, by eth0 with the address 192.0.2.7
+
+	woken, changed, compared, setUp int
 }
 
 func newHarness(s *state.Store, podCIDRs ...string) *harness {
@@ -46,9 +49,23 @@ func newHarness(s *state.Store, podCIDRs ...string) *harness {
 	for _, p := range podCIDRs {
 		h.cluster.node.PodCIDRs = append(h.cluster.node.PodCIDRs, netip.MustParsePrefix(p))
 	}
+	h.routes = []hostnet.Route{{Table: hostnet.TableMain, To: netip.MustParsePrefix("0.0.0.0/0"), Link: "eth0"}}
+	owned := s.Owned()
 	h.Controller = New(Config{NodeName: "n1", CoolDown: coolDown}, Deps{
-		Log: slog.New(slog.DiscardHandler), State: s, Cluster: h.cluster,
-		Wake: func() { h.woken++ }, Changed: func() { h.changed++ },
+		Log: slog.New(slog.DiscardHandler), State: s, Owned: owned, Cluster: h.cluster,
+		Links: func(context.Context, ...string) (hostnet.State, error) {
+			return hostnet.State{
+				Links: []hostnet.Link{{Name: "eth0", MAC: vpc.MAC{2, 0, 0, 0, 0, 7}}}, Routes: h.routes,
+				Addresses: []hostnet.Address{{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/24")}},
+			}, nil
+		},
+		SetUp: func(_ context.Context, e ipam.ENI) error {
+			h.setUp++
+			state.Set(s, owned.Devices, state.Device{MAC: e.MAC, Link: "eth0"})
+			return nil
+		},
+		Waiting: func() (int, time.Time) { return 4, time.Time{} },
+		Wake:    func() { h.woken++ }, Report: func() { h.changed++ }, CompareKernel: func() { h.compared++ },
 	})
 	return h
 }
@@ -155,10 +172,10 @@ func TestAnAddressIsQuarantinedThenCoolsDownThenIsFreeAlsoAcrossRestarts(t *test
 	if _, err := h.add("two", now.Add(coolDown-time.Second)); !errors.Is(err, ipam.ErrAllCooling) {
 		t.Errorf("in the cool-down: %v, want ErrAllCooling", err)
 	}
-	if next, err := h.pass(now.Add(time.Second)); err != nil || next.Sub(now).Round(time.Second) != coolDown || h.woken != 0 {
+	if next, err := h.pass(t.Context(), now.Add(time.Second)); err != nil || next.Sub(now).Round(time.Second) != coolDown || h.woken != 0 {
 		t.Errorf("next pass %v after %v (%v), %d wake-ups: want the end of the cool-down", next, now, err, h.woken)
 	}
-	if _, err := h.pass(now.Add(coolDown)); err != nil || h.woken != 1 || len(h.State.CoolDowns()) != 0 {
+	if _, err := h.pass(t.Context(), now.Add(coolDown)); err != nil || h.woken != 1 || len(h.State.CoolDowns()) != 0 {
 		t.Errorf("after the cool-down: %v, %d wake-ups, left %v", err, h.woken, h.State.CoolDowns())
 	}
 	if _, err := h.add("two", now.Add(coolDown)); err != nil {
@@ -216,9 +233,6 @@ func TestWithoutARangeTheBackendSaysWhyAndServesWhatRuns(t *testing.T) {
 	if err := errors.Join(h.Explain(), h.Status()); err != nil {
 		t.Error(err)
 	}
-	if l := h.Ledger(time.Now(), 0); len(l.ENIs) != 1 || !strings.Contains(l.ENIs[0].Addresses[0].Why, "outside 10.244.1.0/24") {
-		t.Errorf("%+v: want the adopted address, with its reason", l.ENIs)
-	}
 }
 
 func TestAddressedWaitsForTheRangeAndThePodsOfTheNode(t *testing.T) {
@@ -226,7 +240,7 @@ func TestAddressedWaitsForTheRangeAndThePodsOfTheNode(t *testing.T) {
 	h := newHarness(s)
 	h.cluster.synced = false
 	addressed := func() bool {
-		if _, err := h.pass(time.Now()); err != nil {
+		if _, err := h.pass(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -264,7 +278,7 @@ func TestAddressesOfAnotherCNIsPodsAreNotAssignedWhileThosePodsExist(t *testing.
 	h.cluster.pods = append(h.cluster.pods, kube.Pod{HostNetwork: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.3")}})
 	pass := func() {
 		t.Helper()
-		if _, err := h.pass(time.Now()); err != nil {
+		if _, err := h.pass(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -322,12 +336,39 @@ func TestAClockThatWasSetBackDoesNotProlongACoolDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := now.Add(-time.Hour)
-	if next, err := h.pass(back); err != nil || next.After(back.Add(coolDown)) {
+	if next, err := h.pass(t.Context(), back); err != nil || next.After(back.Add(coolDown)) {
 		t.Errorf("next free at %v, %v; now it is %v", next, err, back)
 	}
 }
 
-func TestTheLedgerListsWhatIsNotFree(t *testing.T) {
+func TestTheNodesRowFollowsTheDefaultRouteAndThePodCIDR(t *testing.T) {
+	s, _ := open(t)
+	h := newHarness(s)
+	routes := h.routes
+	h.routes = nil
+	if err := h.ReadNode(t.Context()); err == nil || !strings.Contains(err.Error(), "default route") {
+		t.Errorf("without a default route: %v", err)
+	}
+	h.routes = routes
+	for _, podCIDR := range []netip.Prefix{{}, netip.MustParsePrefix("10.244.1.0/24")} {
+		h.cluster.node.PodCIDRs = []netip.Prefix{podCIDR}
+		before := h.compared
+		for range 2 { // the second time changes nothing
+			if err := h.ReadNode(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		row := s.Node()
+		if row.Instance != "" || row.PrimaryMAC != (vpc.MAC{2, 0, 0, 0, 0, 7}) || row.PrimaryIP.String() != "192.0.2.7" || row.PodCIDR != podCIDR || podCIDR.IsValid() != slices.Contains(row.Ranges, podCIDR) {
+			t.Errorf("row %+v, want the interface of the default route and %s", row, podCIDR)
+		}
+		if h.compared != before+1 || h.setUp != 1 {
+			t.Errorf("%d comparisons of the kernel, %d set-ups", h.compared-before, h.setUp)
+		}
+	}
+}
+
+func TestThePoolsRowCountsWhatTheNodeHas(t *testing.T) {
 	s, _ := open(t)
 	h := newHarness(s, "10.244.1.0/24")
 	now := time.Now()
@@ -338,17 +379,13 @@ func TestTheLedgerListsWhatIsNotFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	must[endpoint.Endpoint](t)(h.del(two, now))
-	l := h.Ledger(now, 4)
-	var got []string
-	for _, a := range l.ENIs[0].Addresses {
-		got = append(got, a.Address.String()+" "+a.State+" "+a.Pod)
+	must[time.Time](t)(h.pass(t.Context(), now))
+	d := s.Pool().Decision
+	if n := d.Numbers; n.Assigned != 1 || n.Quarantined != 1 || n.Cooling != 1 || n.Free != 250 || n.Capacity != 253 || n.Attainable != 252 || n.Demand != 4 {
+		t.Errorf("%+v", n)
 	}
-	want := []string{"10.244.1.2 cooling ", "10.244.1.3 quarantined default/two", "10.244.1.4 assigned default/three"}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q\nwant %q", got, want)
-	}
-	if p := l.Pool; p.Assigned != 1 || p.Cooling != 2 || p.Free != 250 || p.Total != 253 || p.Waiting != 4 || !strings.Contains(p.Why, "10.244.1.0/24") {
-		t.Errorf("%+v", p)
+	if c := d.Condition; !c.CanAdd || c.Reason != ipam.Reason(podcidr.ReasonServing) || !strings.Contains(c.Message, "10.244.1.0/24") {
+		t.Errorf("%+v", c)
 	}
 }
 
@@ -359,7 +396,6 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- h.Run(ctx) }()
 	h.Demanded()
-	h.ClusterChanged()
 	h.Doubted("a test")
 	<-h.Addressed()
 	cancel()

@@ -1,22 +1,21 @@
 package podcidr
 
 import (
-	"fmt"
+	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
-	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/podcidr"
 )
 
-// pass ends cool-downs that are over and compares the pool with that of the last pass.
-// It returns when the next cool-down ends.
-func (c *Controller) pass(now time.Time) (time.Time, error) {
-	if err := c.endCoolDowns(now); err != nil {
+// pass ends cool-downs that are over, follows the node, and compares the pool with that
+// of the last pass. It returns when the next cool-down ends.
+func (c *Controller) pass(ctx context.Context, now time.Time) (time.Time, error) {
+	if err := errors.Join(c.endCoolDowns(now), c.ReadNode(ctx)); err != nil {
 		return time.Time{}, err
 	}
 	complete := c.claim()
@@ -28,8 +27,9 @@ func (c *Controller) pass(now time.Time) (time.Time, error) {
 	if was.Reason() != pool.Reason() || was.Range != pool.Range {
 		c.Log.Info("pool", "reason", pool.Reason(), "why", pool.Why())
 	}
+	c.publish(pool)
 	if !same(was, pool) {
-		c.Changed()
+		c.Report()
 	}
 	if complete && pool.CanAssign() || pool.Assigned+pool.Quarantined > 0 {
 		select {
@@ -151,54 +151,4 @@ func count(p podcidr.Pool, endpoints []endpoint.Endpoint, coolDowns []podcidr.Co
 func same(a, b podcidr.Pool) bool {
 	return a.Reason() == b.Reason() && a.Range == b.Range && a.Assigned == b.Assigned && a.Quarantined == b.Quarantined &&
 		a.Cooling == b.Cooling && a.Foreign == b.Foreign
-}
-
-// rangeID names the node's range where the addresses of an interface have its ID.
-const rangeID = "pod-cidr"
-
-// Ledger is the node's range for people: the addresses that are not free, and counts.
-// waiting is how many ADDs wait for an address.
-func (c *Controller) Ledger(now time.Time, waiting int) introspection.Ledger {
-	p := c.Pool(now)
-	out := introspection.Ledger{Node: c.NodeName, At: now, Pool: introspection.Pool{
-		Total: p.Total, Assigned: p.Assigned, Cooling: p.Cooling + p.Quarantined, Free: p.Free,
-		Waiting: waiting, Limit: p.Total, Why: p.Why(),
-	}}
-	if p.Range.IsValid() {
-		out.ENIs = []introspection.ENI{{
-			ID: rangeID, CIDR: p.Range, State: "ready", Table: hostnet.TableMain, Addresses: c.addresses(p.Range, now),
-			Why: "node.spec.podCIDR: free addresses are not listed",
-		}}
-	}
-	return out
-}
-
-func (c *Controller) addresses(r netip.Prefix, now time.Time) []introspection.Address {
-	out := []introspection.Address{}
-	for _, e := range c.State.Endpoints() {
-		for _, a := range e.Addresses.List() {
-			row := introspection.Address{Address: a, State: "assigned", Pod: e.Name(), Container: e.Key.ContainerID, Since: e.Since}
-			if e.Stage == endpoint.Removing {
-				row.State, row.Why = "quarantined", "the pod is being removed and its link may still exist"
-			}
-			if !r.Contains(a) {
-				row.Why = fmt.Sprintf("outside %s: adopted from an earlier registration of the node", r)
-			}
-			out = append(out, row)
-		}
-	}
-	for _, cooling := range c.State.CoolDowns() {
-		if !cooling.Over(now) && cooling.Prefix.IsSingleIP() {
-			out = append(out, introspection.Address{Address: cooling.Prefix.Addr(), State: "cooling", Until: cooling.Until})
-		}
-	}
-	c.mu.Lock()
-	for a, pod := range c.foreign {
-		if r.Contains(a) {
-			out = append(out, introspection.Address{Address: a, State: "assigned", Pod: pod.String(), Why: "wired by another CNI"})
-		}
-	}
-	c.mu.Unlock()
-	slices.SortFunc(out, func(a, b introspection.Address) int { return a.Address.Compare(b.Address) })
-	return out
 }

@@ -51,7 +51,7 @@ func (n *node) open(t *rapid.T) {
 }
 
 func (n *node) sweep(t *rapid.T) {
-	if _, err := n.pass(n.now); err != nil {
+	if _, err := n.pass(t.Context(), n.now); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -132,7 +132,9 @@ func TestNoAddressEverHasTwoOwnersAndEveryOneReturns(t *testing.T) {
 					n.sweep(t)
 				}
 			},
-			"wait":  func(t *rapid.T) { n.now = n.now.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second) },
+			"wait": func(t *rapid.T) {
+				n.now = n.now.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second)
+			},
 			"sweep": func(t *rapid.T) { n.sweep(t) },
 			"restart": func(t *rapid.T) {
 				if err := n.State.Close(); err != nil {

@@ -21,6 +21,9 @@ type Node struct {
 	// come from a pod's own interface.
 	PrimaryMAC vpc.MAC
 	PrimaryIP  netip.Addr
+	// PodCIDR is the range that pods get addresses from; invalid where they get those of
+	// interfaces.
+	PodCIDR netip.Prefix
 	// Ranges are destinations that see a pod's own address.
 	Ranges []netip.Prefix
 }
@@ -71,9 +74,9 @@ type Owned struct {
 func (o *Owned) register(db *table.DB) (err error) {
 	if o.Node, err = table.Register(db, table.Schema[Node]{
 		Name: "node", Primary: table.By("node", func(Node) string { return "" }, table.String[string]),
-		Columns: []string{"INSTANCE", "TYPE", "ZONE", "PRIMARY MAC", "PRIMARY IP", "RANGES"},
+		Columns: []string{"INSTANCE", "TYPE", "ZONE", "PRIMARY MAC", "PRIMARY IP", "POD CIDR", "RANGES"},
 		Cells: func(n Node) []string {
-			return []string{string(n.Instance), n.Type, n.Zone, n.PrimaryMAC.String(), optional(n.PrimaryIP), fmt.Sprint(n.Ranges)}
+			return []string{string(n.Instance), n.Type, n.Zone, n.PrimaryMAC.String(), optional(n.PrimaryIP), optionalPrefix(n.PodCIDR), fmt.Sprint(n.Ranges)}
 		},
 	}); err != nil {
 		return err

@@ -64,3 +64,10 @@ func (tx *Tx) SetLastGiven(a netip.Addr) {
 
 // CoolDowns are all cool-downs, ordered by prefix.
 func (s *Store) CoolDowns() []podcidr.Cooling { return list(s.cooling.All(s.DB.Snapshot())) }
+
+func optionalPrefix(p netip.Prefix) string {
+	if !p.IsValid() {
+		return ""
+	}
+	return p.String()
+}

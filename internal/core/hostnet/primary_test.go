@@ -1,0 +1,44 @@
+package hostnet_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+)
+
+func TestThePrimaryLinkIsThatOfTheDefaultRouteWithTheLowestMetric(t *testing.T) {
+	everything := netip.MustParsePrefix("0.0.0.0/0")
+	route := func(table uint32, to netip.Prefix, link string, metric uint32) hostnet.Route {
+		return hostnet.Route{Table: table, To: to, Via: netip.MustParseAddr("192.0.2.1"), Link: link, Metric: metric}
+	}
+	have := hostnet.State{
+		Links: []hostnet.Link{{Name: "wlan0"}, {Name: "eth0"}, {Name: "eth1"}},
+		Addresses: []hostnet.Address{
+			{Link: "eth1", Prefix: netip.MustParsePrefix("198.51.100.7/24")}, {Link: "eth0", Prefix: netip.MustParsePrefix("fd00::7/64")},
+			{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/24")}, {Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.8/24")},
+		},
+		Routes: []hostnet.Route{
+			route(hostnet.TableMain, netip.MustParsePrefix("10.0.0.0/8"), "eth1", 0), route(2, everything, "eth1", 0),
+			route(hostnet.TableMain, netip.MustParsePrefix("::/0"), "eth1", 0),
+			route(hostnet.TableMain, everything, "wlan0", 600), route(hostnet.TableMain, everything, "eth0", 100),
+		},
+	}
+	for want, preferred := range map[string][]netip.Addr{
+		"192.0.2.7": nil, "192.0.2.8": {netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("192.0.2.8")},
+	} {
+		if link, addr, ok := hostnet.Primary(have, preferred); !ok || link.Name != "eth0" || addr.String() != want {
+			t.Errorf("%s %s %v, want eth0 %s", link.Name, addr, ok, want)
+		}
+	}
+	without := have
+	without.Routes = have.Routes[:3]
+	if link, _, ok := hostnet.Primary(without, nil); ok {
+		t.Errorf("%s without a default route", link.Name)
+	}
+	without = have
+	without.Addresses = have.Addresses[:2]
+	if _, addr, ok := hostnet.Primary(without, nil); ok {
+		t.Errorf("%s on a link without an IPv4 address", addr)
+	}
+}
