@@ -26,6 +26,7 @@ type Config struct {
 	PodName      string // of the agent's or controller's own pod, for events and leases
 	PodNamespace string
 	LogLevel     string // debug, info, warn, error
+	Backend      string // auto, eni, podcidr; see BackendFor
 
 	// Pool; see ipam.Config.
 	WarmIPs      int

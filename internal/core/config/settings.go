@@ -67,6 +67,7 @@ func identity() []Setting {
 		text("pod-name", "", "Name of the program's own pod, for events and leader election.", func(c *Config) *string { return &c.PodName }, nil, "POD_NAME", "MY_POD_NAME"),
 		text("pod-namespace", "kube-system", "Namespace of the program's own pod.", func(c *Config) *string { return &c.PodNamespace }, nil, "POD_NAMESPACE"),
 		text("log-level", "info", "Lowest level that is logged: debug, info, warn or error.", func(c *Config) *string { return &c.LogLevel }, oneOf("debug", "info", "warn", "error"), "AWS_VPC_K8S_CNI_LOGLEVEL"),
+		text("backend", BackendAuto, "Where pods get their addresses: eni (network interfaces of EC2), podcidr (the Node's spec.podCIDR, without a cloud), or auto: eni where instance metadata answers or the Node's spec.providerID begins with aws://, else podcidr.", func(c *Config) *string { return &c.Backend }, oneOf(BackendAuto, BackendENI, BackendPodCIDR)),
 	}
 }
 

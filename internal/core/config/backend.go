@@ -1,0 +1,28 @@
+package config
+
+import "strings"
+
+// Values of the setting backend.
+const (
+	BackendAuto    = "auto"
+	BackendENI     = "eni"     // network interfaces of EC2
+	BackendPodCIDR = "podcidr" // node.spec.podCIDR, without a cloud
+)
+
+// awsProvider begins spec.providerID of the Nodes of AWS's cloud provider.
+const awsProvider = "aws://"
+
+// BackendFor returns the backend of a node, BackendENI or BackendPodCIDR, and why.
+// providerID is spec.providerID of the Node, empty if that is not known; metadata reports
+// whether instance metadata answers, and is called only where it decides.
+func (c Config) BackendFor(providerID string, metadata func() bool) (backend, why string) {
+	switch {
+	case c.Backend != BackendAuto:
+		return c.Backend, "set by " + c.Origin("backend")
+	case strings.HasPrefix(providerID, awsProvider):
+		return BackendENI, "spec.providerID of the Node is " + providerID
+	case metadata():
+		return BackendENI, "instance metadata answers"
+	}
+	return BackendPodCIDR, "instance metadata does not answer, and spec.providerID of the Node does not begin with " + awsProvider
+}
