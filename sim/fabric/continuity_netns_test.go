@@ -84,7 +84,7 @@ func TestNoPacketIsLostOrLetThroughWhileTheStateChanges(t *testing.T) {
 		func() { w.state.Internet = &Internet{Hosts: addrs("203.0.113.10")} },
 		func() { w.at("eni-c").Down = true },
 		func() { // another program writes: the tables are read again
-			w.nft("add table ip stranger")
+			nft(w, "add table ip stranger")
 		},
 		func() {
 			w.at("eni-c").Addresses, w.at("eni-c").Prefixes = addrs("10.0.0.12"), nil
@@ -120,7 +120,7 @@ func TestCountersSurviveARewriteOfTheTables(t *testing.T) {
 	if before.Spoofed == 0 {
 		t.Fatal("nothing was counted")
 	}
-	w.nft("add table ip stranger")
+	nft(w, "add table ip stranger")
 	w.apply()
 	if got := w.drops("eni-a"); got.Spoofed < before.Spoofed {
 		t.Errorf("counters after a rewrite: %+v, before: %+v", got, before)

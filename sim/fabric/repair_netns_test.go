@@ -137,7 +137,7 @@ func TestApplyRepairsWhatOtherProgramsChanged(t *testing.T) {
 			return writeSysctls(w.fabric.Name(), []sysctl{{"net/ipv4/ip_forward", "0"}})
 		}},
 		{"the ruleset drops everything", func() error {
-			w.nft("flush chain inet " + tableName + " between-ports\nadd rule inet " + tableName + " between-ports drop")
+			nft(w, "flush chain inet "+tableName+" between-ports\nadd rule inet "+tableName+" between-ports drop")
 			return nil
 		}},
 	} {
@@ -334,7 +334,7 @@ func TestForeignThingsInTheNamespaceAreLeftAlone(t *testing.T) {
 	w.must(w.fabric.link.AddrAdd(pair, &netlink.Addr{IPNet: ipNet(full32("172.31.0.1"))}))
 	w.must(w.fabric.link.LinkSetUp(pair))
 	w.must(w.fabric.link.RouteAdd(&netlink.Route{LinkIndex: pair.Index, Dst: ipNet(prefixes("172.30.0.0/16")[0]), Scope: netlink.SCOPE_LINK}))
-	w.nft("add table ip stranger")
+	nft(w, "add table ip stranger")
 	w.state.Ports = w.state.Ports[:1]
 	w.state.Internet = nil
 	w.apply()
@@ -347,7 +347,7 @@ func TestForeignThingsInTheNamespaceAreLeftAlone(t *testing.T) {
 	if found, err := w.fabric.link.RouteListFiltered(unix.AF_INET, &netlink.Route{LinkIndex: pair.Index, Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE); err != nil || len(found) != 1 {
 		t.Errorf("its route: %v, %v", found, err)
 	}
-	if tables := w.nft("list tables"); strings.Count(tables, "table ") != 3 {
+	if tables := nft(w, "list tables"); strings.Count(tables, "table ") != 3 {
 		t.Errorf("tables: %s; want ours and the foreign one", tables)
 	}
 	if _, err := w.fabric.link.LinkByName("eni-b"); err == nil {

@@ -84,10 +84,10 @@ func dropReasons() []string {
 }
 
 // count adds the set that counts the packets dropped for a reason, by device.
-func (p *plan) count(r *ruleset, reason string) {
+func (r *ruleset) count(reason string, links map[string]linkPlan) {
 	counts := r.set(reason, nftables.TypeIfname)
 	counts.Counter = true
-	for name := range p.links {
+	for name := range links {
 		add(counts, nftables.Ifname(name))
 	}
 }
@@ -107,7 +107,7 @@ func (p *plan) tables() []nftables.Table {
 func (p *plan) packets() *ruleset {
 	r := newRuleset(nftables.Inet)
 	for _, reason := range dropReasons() {
-		p.count(r, reason)
+		r.count(reason, p.links)
 	}
 	p.sources(r)
 	p.antispoof(r)
@@ -353,7 +353,7 @@ func (p *plan) arp() *ruleset {
 	for _, bits := range p.lengths(vpc.IPv6) {
 		delete(r.sets, sized("legit", vpc.IPv6, bits))
 	}
-	p.count(r, dropSpoofed)
+	r.count(dropSpoofed, p.links)
 	const here = "from-port"
 	r.base(here, nftables.Input, 0)
 	r.rule(here, deviceIs(nftables.Iifname, gatewayDevice), verdict(nftables.Accept))

@@ -230,7 +230,7 @@ func (w *world) must(err error) {
 }
 
 // nft runs nft(8) in the fabric's namespace, as another program would.
-func (w *world) nft(script string) string {
+func nft(w *world, script string) string {
 	w.t.Helper()
 	cmd := exec.Command("ip", "netns", "exec", w.fabric.Name(), "nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(script)

@@ -90,7 +90,7 @@ func (c *Conn) recordPort(s *netlink.Conn) error {
 }
 
 // Wrote reports whether a netlink port id is that of this Conn, so that a listener
-// can tell the Conn's own changes from others'. Any goroutine may call it.
+// can distinguish the Conn's own changes from others. Any goroutine may call it.
 func (c *Conn) Wrote(port uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

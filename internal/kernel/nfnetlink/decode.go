@@ -232,7 +232,7 @@ func (d *decoder) lookup(e *expr.Lookup) bool {
 
 // key gathers all that is loaded, side by side from a word on, and takes back the
 // checks that its fields imply. Where one load is that of several fields, the checks
-// tell which.
+// distinguish them.
 func (d *decoder) key(word int) (nftables.Key, bool) {
 	var loaded []content
 	for {
