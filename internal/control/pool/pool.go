@@ -2,8 +2,9 @@
 // interfaces and addresses at EC2 as ipam.Plan says.
 //
 // It reads endpoints (as demand and as holders of addresses) and pods. It alone writes
-// interfaces, addresses, actions, node and pool. It drives edge/ec2 and edge/imds, and
-// reads the routes of other CNIs by edge/link. What it decides is core/ipam's.
+// interfaces, addresses, actions, node and pool. It drives edge/ec2 and edge/imds, reads
+// pods and the Node by edge/kube, and the routes of other CNIs by edge/link. What it
+// decides is core/ipam's.
 //
 // A pass: Plan (plan.go) looks at the ledger and begins actions; each is carried out
 // and its outcome recorded (act.go). Beside it an Observer (observe.go) compares the
