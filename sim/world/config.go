@@ -38,6 +38,10 @@ type Config struct {
 	// Outside are the outside host's addresses; empty is 203.0.113.10.
 	Outside []netip.Addr
 
+	// NoPlatform leaves out what only a cloud has: instance metadata, EC2 and STS do not
+	// answer inside the VPC, and have no names there. The resolver stays.
+	NoPlatform bool
+
 	// Listen is the address of the API and the admin endpoints on the machine itself;
 	// empty is "127.0.0.1:0".
 	Listen string

@@ -130,6 +130,9 @@ func (m metadata) Credentials(id vpc.InstanceID) (imds.Credentials, bool) {
 func (w *World) staticNames() dns.Static {
 	api := []netip.Addr{netip.MustParseAddr(APIAddress)}
 	out := dns.Static{}
+	if w.config.NoPlatform {
+		return out
+	}
 	for _, service := range []string{"ec2", "sts"} {
 		out[service+"."+w.config.Spec.Region+".amazonaws.com."] = api
 	}

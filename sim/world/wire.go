@@ -66,16 +66,42 @@ func attachDue(a *cloud.Attachment, plan faults.Plan) time.Time {
 
 // services are the platform's own addresses inside the VPC.
 func (w *World) services(s *cloud.State) []fabric.Service {
+	resolver := fabric.Service{Address: vpc.Resolver(s.VPC.CIDRs[0]), TCP: []uint16{53}, UDP: []uint16{53}}
+	if w.config.NoPlatform {
+		return []fabric.Service{resolver}
+	}
 	return []fabric.Service{
 		{Address: vpc.MetadataV4, TCP: []uint16{80}},
 		{Address: vpc.MetadataV6, TCP: []uint16{80}},
 		{Address: netip.MustParseAddr(APIAddress), TCP: []uint16{80}},
-		{Address: vpc.Resolver(s.VPC.CIDRs[0]), TCP: []uint16{53}, UDP: []uint16{53}},
+		resolver,
 	}
 }
 
 // listen starts the platform's servers inside the fabric's namespace.
 func (w *World) listen(run context.Context) error {
+	if !w.config.NoPlatform {
+		if err := w.listenPlatform(run); err != nil {
+			return err
+		}
+	}
+	ns := w.config.Namespace
+	at := netip.AddrPortFrom(vpc.Resolver(w.State().VPC.CIDRs[0]), 53).String()
+	tcp, err := fabric.ListenIn(ns, "tcp4", at)
+	if err != nil {
+		return err
+	}
+	udp, err := fabric.ListenPacketIn(ns, "udp4", at)
+	if err != nil {
+		return errors.Join(err, tcp.Close())
+	}
+	resolver := dns.New(dns.Chain{w.staticNames(), names{w}}, w.log)
+	w.run.Go(func() error { return resolver.Serve(run, udp, tcp) })
+	return nil
+}
+
+// listenPlatform starts EC2, STS and instance metadata inside the fabric's namespace.
+func (w *World) listenPlatform(run context.Context) error {
 	ns := w.config.Namespace
 	api, err := fabric.ListenIn(ns, "tcp4", APIAddress+":80")
 	if err != nil {
@@ -90,17 +116,6 @@ func (w *World) listen(run context.Context) error {
 		}
 		w.run.Go(func() error { return metadata.Serve(run, l) })
 	}
-	at := netip.AddrPortFrom(vpc.Resolver(w.State().VPC.CIDRs[0]), 53).String()
-	tcp, err := fabric.ListenIn(ns, "tcp4", at)
-	if err != nil {
-		return err
-	}
-	udp, err := fabric.ListenPacketIn(ns, "udp4", at)
-	if err != nil {
-		return errors.Join(err, tcp.Close())
-	}
-	resolver := dns.New(dns.Chain{w.staticNames(), names{w}}, w.log)
-	w.run.Go(func() error { return resolver.Serve(run, udp, tcp) })
 	return nil
 }
 

@@ -47,7 +47,7 @@ type lab struct {
 	terminated bool
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t *testing.T, change ...func(*world.Config)) *lab {
 	t.Helper()
 	policy, err := os.ReadFile("../../deploy/iam/node-policy.json")
 	if err != nil {
@@ -57,10 +57,14 @@ func newLab(t *testing.T) *lab {
 	seq := testns.New(t, "seq") // reserves a unique name
 	spec := smallSpec()
 	spec.Instances[0].Namespace = l.guest.Name
-	l.World, err = world.Start(t.Context(), world.Config{
+	config := world.Config{
 		Spec: spec, Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net", Machines: l,
 		Roles: []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
-	})
+	}
+	for _, f := range change {
+		f(&config)
+	}
+	l.World, err = world.Start(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,6 +392,33 @@ func TestTerminatedMachineLosesItsLinks(t *testing.T) {
 	}
 	if present, _ := l.hasLink(primary); present || !l.terminated || l.State().Interfaces[primary.ID] != nil {
 		t.Errorf("link %v, machine terminated %v, interface %v", present, l.terminated, l.State().Interfaces[primary.ID])
+	}
+}
+
+func TestWithoutThePlatformOnlyTheResolverAnswers(t *testing.T) {
+	for _, without := range []bool{false, true} {
+		l := newLab(t, func(c *world.Config) { c.NoPlatform = without })
+		l.guest.Do(t, func() {
+			for _, at := range []string{vpc.MetadataV4.String() + ":80", world.APIAddress + ":80"} {
+				c, err := net.DialTimeout("tcp", at, 2*time.Second)
+				if err == nil {
+					err = c.Close()
+				}
+				if (err != nil) != without {
+					t.Errorf("without the platform %v: dial %s: %v", without, at, err)
+				}
+			}
+			c, err := net.DialTimeout("tcp", vpc.Resolver(l.State().VPC.CIDRs[0]).String()+":53", timeout)
+			if err == nil {
+				err = c.Close()
+			}
+			if err != nil {
+				t.Errorf("without the platform %v: dial the resolver: %v", without, err)
+			}
+		})
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
