@@ -290,7 +290,7 @@ type kustomization struct {
 }
 
 func TestOverlaysSetTheImageTagAndAllManifestsAreInstalled(t *testing.T) {
-	for _, dir := range []string{"base", "overlays/lab", "overlays/eks"} {
+	for _, dir := range []string{"base", "overlays/lab", "overlays/eks", "overlays/no-cloud"} {
 		text, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))
 		if err != nil {
 			t.Fatal(err)
@@ -359,6 +359,52 @@ func TestReferencedAccountsAndRolesExist(t *testing.T) {
 }
 
 // policy is an IAM policy document.
+func TestTheOverlayWithoutACloudHasNothingOfAWSAndNoController(t *testing.T) {
+	text, err := os.ReadFile("overlays/no-cloud/kustomization.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k struct {
+		ConfigMapGenerator []struct {
+			Literals []string `json:"literals"`
+		} `json:"configMapGenerator"`
+		Patches []struct {
+			Target struct {
+				Kind string `json:"kind"`
+				Name string `json:"name"`
+			} `json:"target"`
+			Patch string `json:"patch"`
+		} `json:"patches"`
+	}
+	if err := yaml.Unmarshal(text, &k); err != nil {
+		t.Fatal(err)
+	}
+	if len(k.ConfigMapGenerator) != 1 || !slices.Contains(k.ConfigMapGenerator[0].Literals, "TRUNKLINE_BACKEND=podcidr") {
+		t.Fatalf("settings %+v, want the backend podcidr", k.ConfigMapGenerator)
+	}
+	for _, literal := range k.ConfigMapGenerator[0].Literals {
+		if strings.HasPrefix(literal, "AWS_") {
+			t.Errorf("sets %s", literal)
+		}
+	}
+	// The target has no kind, so that every object of the controller is deleted.
+	if len(k.Patches) != 1 || k.Patches[0].Target.Name != "trunkline-controller" || k.Patches[0].Target.Kind != "" || !strings.Contains(k.Patches[0].Patch, "$patch: delete") {
+		t.Errorf("patches %+v", k.Patches)
+	}
+	podSpecs(t, func(owner string, spec corev1.PodSpec) {
+		if owner == "Deployment trunkline-controller" {
+			return
+		}
+		for _, c := range append(slices.Clone(spec.InitContainers), spec.Containers...) {
+			for _, e := range c.Env {
+				if strings.HasPrefix(e.Name, "AWS_") {
+					t.Errorf("%s: container %s sets %s in every overlay", owner, c.Name, e.Name)
+				}
+			}
+		}
+	})
+}
+
 type policy struct {
 	Version   string
 	Statement []struct {
