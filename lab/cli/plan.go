@@ -74,6 +74,7 @@ type parts struct {
 func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, error) {
 	want := daemon.Lab{
 		Name: r.Name, World: r.Cloud, Faults: r.Faults, ControlPlane: spec.ControlPlaneHost,
+		NoCloud: r.NoCloud, PodCIDR: r.PodCIDR,
 		ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS, APIPort: r.APIPort, ImageStore: p.imageStore,
 		Parts: daemon.Parts{
 			Kube: p.set.Kube, Lab: labProgram(stateDir), Containerd: p.set.Containerd, Runc: p.set.Runc, CNI: p.set.CNI,
@@ -88,6 +89,9 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 	}
 	if deploy {
 		want.Deploy = deployDir(stateDir)
+	}
+	if r.NoCloud {
+		return want, nil
 	}
 	var err error
 	want.Roles, err = roles(p.source, want.Issuer())
@@ -138,7 +142,11 @@ func writeDeploy(want daemon.Lab, p parts, stateDir string) error {
 
 func kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {
 	var resources []string
-	for _, base := range []string{"deploy/overlays/lab", "lab/manifests"} {
+	overlay := "deploy/overlays/lab"
+	if want.NoCloud {
+		overlay = "deploy/overlays/no-cloud"
+	}
+	for _, base := range []string{overlay, "lab/manifests"} {
 		// kustomize refuses absolute paths.
 		relative, err := filepath.Rel(dir, filepath.Join(p.source, base))
 		if err != nil {
@@ -146,7 +154,6 @@ func kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {
 		}
 		resources = append(resources, relative)
 	}
-	region := want.World.Region
 	k := map[string]any{
 		"apiVersion": "kustomize.config.k8s.io/v1beta1",
 		"kind":       "Kustomization",
@@ -157,19 +164,34 @@ func kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {
 		},
 		"configMapGenerator": []map[string]any{{
 			"name": "trunkline", "namespace": "kube-system", "behavior": "merge",
-			"literals": []string{
-				"CLUSTER_NAME=" + spec.ClusterName,
-				"AWS_REGION=" + region,
-				"AWS_ENDPOINT_URL_EC2=http://ec2." + region + ".amazonaws.com",
-				"AWS_ENDPOINT_URL_STS=http://sts." + region + ".amazonaws.com",
-			},
+			"literals": settings(want),
 		}},
-		"patches": []map[string]any{
-			{"patch": fmt.Sprintf(dnsPatch, want.ClusterDNS, want.ClusterDNS)},
-			{"patch": fmt.Sprintf(accountPatch, want.World.Account)},
-		},
+		"patches": patches(want),
 	}
 	return yaml.Marshal(k)
+}
+
+// settings are this lab's values of the overlay's ConfigMap.
+func settings(want daemon.Lab) []string {
+	out := []string{"CLUSTER_NAME=" + spec.ClusterName}
+	if want.NoCloud {
+		return append(out, "TRUNKLINE_EXCLUDE_SNAT_CIDRS="+want.PodCIDR.String())
+	}
+	region := want.World.Region
+	return append(out,
+		"AWS_REGION="+region,
+		"AWS_ENDPOINT_URL_EC2=http://ec2."+region+".amazonaws.com",
+		"AWS_ENDPOINT_URL_STS=http://sts."+region+".amazonaws.com",
+	)
+}
+
+// patches are this lab's addresses and account.
+func patches(want daemon.Lab) []map[string]any {
+	out := []map[string]any{{"patch": fmt.Sprintf(dnsPatch, want.ClusterDNS, want.ClusterDNS)}}
+	if want.NoCloud { // the overlay has no controller, which would need a role
+		return out
+	}
+	return append(out, map[string]any{"patch": fmt.Sprintf(accountPatch, want.World.Account)})
 }
 
 func newTag(name string, a image.Archive) map[string]string {

@@ -48,7 +48,12 @@ func TestFlagsOverrideTheFile(t *testing.T) {
 
 func samplePlan(t *testing.T) (daemon.Lab, parts) {
 	t.Helper()
-	r, err := spec.Default().Resolve()
+	return planOf(t, spec.Default())
+}
+
+func planOf(t *testing.T, s spec.Spec) (daemon.Lab, parts) {
+	t.Helper()
+	r, err := s.Resolve()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,5 +144,26 @@ func TestAChangeThatARunningLabCannotMakeIsRefusedAndTheRecordKept(t *testing.T)
 	}
 	if kept, err := s.load(want.Name); err != nil || kept.Lab.World.VPC.CIDRs[0] != want.World.VPC.CIDRs[0] {
 		t.Errorf("the record changed: %v, %v", kept.Lab.World.VPC, err)
+	}
+}
+
+func TestALabWithoutACloudHasNeitherRolesNorAddressesOfAWS(t *testing.T) {
+	want, p := planOf(t, spec.Spec{Cloud: spec.CloudNone})
+	if err := want.Validate(); err != nil || !want.NoCloud || len(want.Roles) > 0 || want.PodCIDR.String() != spec.DefaultPodCIDR || strings.Contains(want.Issuer(), "amazonaws") {
+		t.Errorf("%v: no cloud %v, roles %v, pod CIDR %s, issuer %s", err, want.NoCloud, want.Roles, want.PodCIDR, want.Issuer())
+	}
+	text, err := kustomization(want, p, "/var/lib/trunkline-lab/lab/deploy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, lacks := range []string{"AWS_", "amazonaws", "trunkline-controller", "overlays/lab"} {
+		if strings.Contains(string(text), lacks) {
+			t.Errorf("the kustomization has %s:\n%s", lacks, text)
+		}
+	}
+	for _, has := range []string{"deploy/overlays/no-cloud", "TRUNKLINE_EXCLUDE_SNAT_CIDRS=10.244.0.0/16"} {
+		if !strings.Contains(string(text), has) {
+			t.Errorf("the kustomization lacks %s:\n%s", has, text)
+		}
 	}
 }

@@ -24,6 +24,9 @@ type Config struct {
 	// Address of the API server inside the VPC.
 	Address     netip.Addr
 	ServiceCIDR netip.Prefix
+	// PodCIDR is the range that the controller manager gives nodes theirs from; invalid
+	// where pods get addresses of interfaces, as on EKS.
+	PodCIDR netip.Prefix
 	// Issuer is the issuer URL of service-account tokens, in the form of EKS's OIDC
 	// providers: https://oidc.eks.<region>.amazonaws.com/id/<hex>.
 	Issuer string

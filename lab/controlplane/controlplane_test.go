@@ -163,3 +163,17 @@ func TestValidationReportsAllInvalidFields(t *testing.T) {
 		}
 	}
 }
+
+func TestOnlyAClusterWithoutACloudGivesNodesPodCIDRs(t *testing.T) {
+	c := unitConfig(t)
+	if argv := controllersArgv(c); !slices.Contains(argv, "--allocate-node-cidrs=false") || slices.ContainsFunc(argv, func(a string) bool { return strings.HasPrefix(a, "--cluster-cidr") }) {
+		t.Errorf("as on EKS: %v", argv)
+	}
+	c.PodCIDR = netip.MustParsePrefix("10.244.0.0/16")
+	argv := controllersArgv(c)
+	for _, want := range []string{"--allocate-node-cidrs=true", "--cluster-cidr=10.244.0.0/16"} {
+		if !slices.Contains(argv, want) {
+			t.Errorf("arguments lack %s: %v", want, argv)
+		}
+	}
+}

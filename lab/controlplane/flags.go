@@ -1,5 +1,7 @@
 package controlplane
 
+import "strconv"
+
 // option is one command line flag; with an empty value it is rendered as "--name".
 type option struct{ name, value string }
 
@@ -88,7 +90,7 @@ func apiserverArgv(c Config) []string {
 
 func controllersArgv(c Config) []string {
 	p := paths{c.StateDir}
-	return render(c.Kube, "kube-controller-manager", []option{
+	flags := []option{
 		{"kubeconfig", p.conf("controller-manager")},
 		{"authentication-kubeconfig", p.conf("controller-manager")},
 		{"authorization-kubeconfig", p.conf("controller-manager")},
@@ -102,8 +104,7 @@ func controllersArgv(c Config) []string {
 		{"cluster-signing-key-file", p.pki("ca.key")},
 		{"service-account-private-key-file", p.pki("sa.key")},
 		{"use-service-account-credentials", "true"},
-		// As on EKS, the network plugin allocates pods' addresses.
-		{"allocate-node-cidrs", "false"},
+		{"allocate-node-cidrs", strconv.FormatBool(c.PodCIDR.IsValid())},
 		{"service-cluster-ip-range", c.ServiceCIDR.String()},
 		// One replica needs no leader election. With the default rate limits the default
 		// ServiceAccount is created only after eight seconds.
@@ -112,7 +113,13 @@ func controllersArgv(c Config) []string {
 		{"kube-api-burst", "1000"},
 		{"profiling", "false"},
 		{"v", "1"},
-	})
+	}
+	// As on EKS, the network plugin allocates pods' addresses; without a cloud it needs a
+	// range for each node.
+	if c.PodCIDR.IsValid() {
+		flags = append(flags, option{"cluster-cidr", c.PodCIDR.String()})
+	}
+	return render(c.Kube, "kube-controller-manager", flags)
 }
 
 func schedulerArgv(c Config) []string {

@@ -219,7 +219,7 @@ func (l *lab) convergeControlPlane(ctx context.Context, want Lab, detail func(st
 	}
 	cp, err := controlplane.Start(ctx, controlplane.Config{
 		Lab: want.Name, StateDir: filepath.Join(l.options.StateDir, "controlplane"), Kube: want.Parts.Kube,
-		NetNS: path, Address: p.Address, ServiceCIDR: want.ServiceCIDR, Issuer: want.Issuer(), Port: want.APIPort,
+		NetNS: path, Address: p.Address, ServiceCIDR: want.ServiceCIDR, PodCIDR: want.PodCIDR, Issuer: want.Issuer(), Port: want.APIPort,
 	}, l.log)
 	if err != nil {
 		return err
@@ -229,8 +229,10 @@ func (l *lab) convergeControlPlane(ctx context.Context, want Lab, detail func(st
 	if err != nil {
 		return err
 	}
-	if err := l.world.Trust(want.Issuer(), keys); err != nil {
-		return fmt.Errorf("register the cluster's token issuer with STS: %w", err)
+	if !want.NoCloud {
+		if err := l.world.Trust(want.Issuer(), keys); err != nil {
+			return fmt.Errorf("register the cluster's token issuer with STS: %w", err)
+		}
 	}
 	detail(cp.Server())
 	return nil
@@ -269,7 +271,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	if m := l.machine(n.Name); m != nil && m.current() != NodeTerminated {
 		return m, nil
 	}
-	instance, err := describe(l.world.State(), n.Name)
+	instance, err := describe(l.world.State(), n.Name, want.NoCloud)
 	if err != nil {
 		return nil, err
 	}
@@ -298,5 +300,8 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 // Issuer returns the issuer URL of the lab's service-account tokens, in the form of EKS's
 // OIDC providers.
 func (l Lab) Issuer() string {
+	if l.NoCloud {
+		return "https://kubernetes.default.svc.cluster.local"
+	}
 	return "https://oidc.eks." + l.World.Region + ".amazonaws.com/id/" + issuerID(l.Name)
 }

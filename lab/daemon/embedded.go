@@ -14,7 +14,7 @@ import (
 func StartWorld(ctx context.Context, l Lab, m Machines, log *slog.Logger) (World, error) {
 	w, err := world.Start(ctx, world.Config{
 		Spec: l.World, Roles: l.Roles, Faults: l.Faults,
-		Namespace: NetNS(l.Name, "vpc"), Internet: NetNS(l.Name, "net"),
+		Namespace: NetNS(l.Name, "vpc"), Internet: NetNS(l.Name, "net"), NoPlatform: l.NoCloud,
 		Machines: m, Log: log.With("component", "world"),
 	})
 	if err != nil {

@@ -30,7 +30,11 @@ type Lab struct {
 	Faults       faults.Plan  `json:"faults,omitzero"`
 	ControlPlane string       `json:"controlPlane"` // name of one of World.Hosts
 	ServiceCIDR  netip.Prefix `json:"serviceCIDR"`  // 172.20.0.0/16
-	ClusterDNS   netip.Addr   `json:"clusterDNS"`   // 172.20.0.10
+	// NoCloud hides the account from the nodes: neither EC2 nor instance metadata
+	// answers inside the VPC. PodCIDR is then the range of the nodes' pod CIDRs.
+	NoCloud    bool         `json:"noCloud,omitempty"`
+	PodCIDR    netip.Prefix `json:"podCIDR,omitzero"`
+	ClusterDNS netip.Addr   `json:"clusterDNS"` // 172.20.0.10
 	// APIPort is the forwarder's port on 127.0.0.1; 0 is any free one.
 	APIPort int    `json:"apiPort,omitempty"`
 	Nodes   []Node `json:"nodes"`
@@ -135,7 +139,8 @@ func fixedParts(l Lab) (map[string]string, error) {
 		"vpc": l.World.VPC, "subnets": l.World.Subnets, "routeTables": l.World.RouteTables,
 		"securityGroups": l.World.Groups, "controlPlane": []any{l.World.Hosts, l.ControlPlane},
 		"quotas": l.World.Quotas, "instanceTypes": l.World.Limits, "faults": l.Faults,
-		"kubernetes": []any{l.ServiceCIDR, l.ClusterDNS, l.APIPort}, "IAM roles (deploy/iam)": l.Roles,
+		"cloud":      l.NoCloud,
+		"kubernetes": []any{l.ServiceCIDR, l.PodCIDR, l.ClusterDNS, l.APIPort}, "IAM roles (deploy/iam)": l.Roles,
 	} {
 		text, err := json.Marshal(part)
 		if err != nil {

@@ -77,7 +77,7 @@ func primary(s *cloud.State, eni *cloud.Interface) (node.Primary, error) {
 }
 
 // describe returns a node's instance as its metadata describes it.
-func describe(s *cloud.State, name string) (node.Instance, error) {
+func describe(s *cloud.State, name string, noCloud bool) (node.Instance, error) {
 	i, eni, err := instanceNamed(s, name)
 	if err != nil {
 		return node.Instance{}, err
@@ -86,10 +86,14 @@ func describe(s *cloud.State, name string) (node.Instance, error) {
 	if err != nil {
 		return node.Instance{}, err
 	}
+	maxPods, machineName := i.Limits.MaxPods(), ""
+	if noCloud {
+		maxPods, machineName = node.MaxPodsWithoutCloud, name
+	}
 	return node.Instance{
 		ID: i.ID, Type: i.Type, Zone: s.Subnets[eni.Subnet].Zone, Region: s.Region,
 		MAC: p.MAC, Address: p.Address, Subnet: p.Subnet,
-		Resolver: vpc.Resolver(s.VPC.CIDRs[0]), MaxPods: i.Limits.MaxPods(),
+		Resolver: vpc.Resolver(s.VPC.CIDRs[0]), MaxPods: maxPods, Name: machineName,
 	}, nil
 }
 

@@ -66,10 +66,33 @@ type Instance struct {
 	Subnet   netip.Prefix   `json:"subnet"`
 	Resolver netip.Addr     `json:"resolver"`
 	MaxPods  int            `json:"maxPods"`
+	// Name of a machine without a cloud, which is also the Node's; empty on an instance.
+	Name string `json:"name,omitempty"`
 }
 
-// Hostname returns the instance's private DNS name, which is also the Node's name.
-func (i Instance) Hostname() string { return vpc.PrivateDNSName(i.Address, i.Region) }
+// MaxPodsWithoutCloud is the number of pods of a node without a cloud: the kubelet's
+// default, which fits in a pod CIDR of /24.
+const MaxPodsWithoutCloud = 110
+
+// InCloud reports whether the node is an EC2 instance.
+func (i Instance) InCloud() bool { return i.Name == "" }
+
+// Hostname returns the machine's name, which is also the Node's: on an instance its
+// private DNS name.
+func (i Instance) Hostname() string {
+	if !i.InCloud() {
+		return i.Name
+	}
+	return vpc.PrivateDNSName(i.Address, i.Region)
+}
+
+// providerID returns spec.providerID of the Node, in the form of the machine's provider.
+func (i Instance) providerID(lab string) string {
+	if !i.InCloud() {
+		return "trunkline-lab://" + lab + "/" + i.Name
+	}
+	return vpc.ProviderID(i.Zone, i.ID)
+}
 
 // Kubernetes is the cluster's configuration for a node that joins.
 type Kubernetes struct {

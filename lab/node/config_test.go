@@ -94,6 +94,18 @@ func TestTheKubeletsConfigurationHasTheInstance(t *testing.T) {
 	}
 }
 
+func TestANodeWithoutACloudHasNothingOfAnInstance(t *testing.T) {
+	c := testConfig(t)
+	c.Instance.Name, c.Labels = "node1", map[string]string{"team": "net"}
+	if got := c.kubeletConfig(true)["providerID"]; got != "trunkline-lab://"+c.Lab+"/node1" {
+		t.Errorf("providerID is %v", got)
+	}
+	argv := strings.Join(c.kubeletArgv(), " ")
+	if !strings.Contains(argv, "--hostname-override=node1 ") || !strings.Contains(argv, "--node-labels=team=net ") {
+		t.Errorf("kubelet's arguments: %s", argv)
+	}
+}
+
 func TestKubeProxyDoesNotSetTheMachinesConntrackSysctls(t *testing.T) {
 	conntrack := testConfig(t).proxyConfig()["conntrack"].(map[string]any)
 	for _, key := range []string{"maxPerCore", "min"} {

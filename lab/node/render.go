@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
-
-	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 const (
@@ -67,7 +65,7 @@ oom_score = 0
 func (c Config) kubeletConfig(limits bool) map[string]any {
 	k := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-		"address": "0.0.0.0", "providerID": vpc.ProviderID(c.Instance.Zone, c.Instance.ID),
+		"address": "0.0.0.0", "providerID": c.Instance.providerID(c.Lab),
 		"maxPods":           c.Instance.MaxPods,
 		"clusterDomain":     "cluster.local",
 		"clusterDNS":        []string{c.Kubernetes.ClusterDNS.String()},
@@ -109,16 +107,18 @@ func (c Config) kubeletConfig(limits bool) map[string]any {
 	return k
 }
 
-// nodeLabels returns the labels that AWS's cloud controller sets on a node, and those of
-// the config.
+// nodeLabels returns the labels that AWS's cloud controller sets on a node, where it is
+// an instance, and those of the config.
 func (c Config) nodeLabels() string {
 	labels := maps.Clone(c.Labels)
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels["topology.kubernetes.io/region"] = c.Instance.Region
-	labels["topology.kubernetes.io/zone"] = c.Instance.Zone
-	labels["node.kubernetes.io/instance-type"] = c.Instance.Type
+	if c.Instance.InCloud() {
+		labels["topology.kubernetes.io/region"] = c.Instance.Region
+		labels["topology.kubernetes.io/zone"] = c.Instance.Zone
+		labels["node.kubernetes.io/instance-type"] = c.Instance.Type
+	}
 	var pairs []string
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		pairs = append(pairs, k+"="+labels[k])

@@ -21,6 +21,10 @@ func (s Spec) withDefaults() Spec {
 	setDefault(&s.Region, DefaultRegion)
 	setDefault(&s.Account, DefaultAccount)
 	setDefault(&s.Seed, DefaultSeed)
+	setDefault(&s.Cloud, CloudAWS)
+	if s.Cloud == CloudNone {
+		setDefault(&s.Kubernetes.PodCIDR, DefaultPodCIDR)
+	}
 	setDefault(&s.Kubernetes.Version, KubernetesVersion)
 	setDefault(&s.Kubernetes.ServiceCIDR, DefaultServiceCIDR)
 	if services, err := netip.ParsePrefix(s.Kubernetes.ServiceCIDR); err == nil {
@@ -67,7 +71,9 @@ func (s Spec) withNodeDefaults() Spec {
 		n := &s.Nodes[i]
 		setDefault(&n.Name, fmt.Sprintf("node%d", i+1))
 		setDefault(&n.Type, DefaultInstanceType)
-		setDefault(&n.Role, DefaultRole)
+		if s.Cloud != CloudNone {
+			setDefault(&n.Role, DefaultRole)
+		}
 		setDefault(&n.Cgroup, CgroupV1)
 		if len(s.Subnets) > 0 {
 			setDefault(&n.Subnet, s.Subnets[i%len(s.Subnets)].Name)

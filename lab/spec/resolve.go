@@ -17,11 +17,14 @@ import (
 type Resolved struct {
 	Name        string
 	Cloud       cloud.Spec // initial state of the embedded EC2
+	NoCloud     bool       // nodes reach neither EC2 nor instance metadata
 	ServiceCIDR netip.Prefix
-	ClusterDNS  netip.Addr
-	APIPort     int // 0: any free port
-	Nodes       []ResolvedNode
-	Faults      faults.Plan
+	// PodCIDR is the range of the nodes' pod CIDRs; invalid in a lab with a cloud.
+	PodCIDR    netip.Prefix
+	ClusterDNS netip.Addr
+	APIPort    int // 0: any free port
+	Nodes      []ResolvedNode
+	Faults     faults.Plan
 }
 
 // ResolvedNode is the Kubernetes node of the instance with the same name in Cloud.
@@ -110,6 +113,10 @@ func (r *resolver) account() {
 	if len(s.Account) != 12 || !isDigits(s.Account) {
 		r.add("account", s.Account, "must be twelve digits in quotes, such as %q", DefaultAccount)
 	}
+	if s.Cloud != CloudAWS && s.Cloud != CloudNone {
+		r.add("cloud", s.Cloud, "must be %s or %s", CloudAWS, CloudNone)
+	}
+	r.out.NoCloud = s.Cloud == CloudNone
 	c.Region, c.Account, c.Seed = s.Region, s.Account, s.Seed
 	r.quotas()
 	r.limits = builtinTypes()

@@ -142,6 +142,7 @@ func (r *resolver) cluster() {
 		r.add("kubernetes.apiPort", strconv.Itoa(k.APIPort), "must be a port, or 0 for any free one")
 	}
 	r.out.APIPort = k.APIPort
+	r.podCIDR()
 	services, ok := r.prefix4("kubernetes.serviceCIDR", k.ServiceCIDR, 12, 28)
 	if !ok {
 		return
@@ -157,6 +158,33 @@ func (r *resolver) cluster() {
 		r.add("kubernetes.clusterDNS", k.ClusterDNS, "the first address is reserved for the API server's Service")
 	case nth(services, 0), nth(services, 1<<(32-services.Bits())-1):
 		r.add("kubernetes.clusterDNS", k.ClusterDNS, "Kubernetes assigns neither the first nor the last address of %s to a Service", services)
+	}
+}
+
+// podCIDR checks the range that nodes without a cloud get the ranges of their pods from.
+func (r *resolver) podCIDR() {
+	const field = "kubernetes.podCIDR"
+	text := r.spec.Kubernetes.PodCIDR
+	if !r.out.NoCloud {
+		if text != "" {
+			r.add(field, text, "only a lab without a cloud has pod CIDRs (cloud: %s)", CloudNone)
+		}
+		return
+	}
+	p, ok := r.prefix4(field, text, 12, nodePodBits)
+	if !ok {
+		return
+	}
+	r.out.PodCIDR = p
+	r.clearOfPlatform(field, p)
+	if r.vpcCIDR.IsValid() && r.vpcCIDR.Overlaps(p) {
+		r.add(field, text, "overlaps vpc.cidr %s", r.vpcCIDR)
+	}
+	if services, err := netip.ParsePrefix(r.spec.Kubernetes.ServiceCIDR); err == nil && services.Overlaps(p) {
+		r.add(field, text, "overlaps kubernetes.serviceCIDR %s", services)
+	}
+	if most := 1 << (nodePodBits - p.Bits()); len(r.spec.Nodes) > most {
+		r.add(field, text, "has ranges of /%d for %d nodes, and the lab has %d", nodePodBits, most, len(r.spec.Nodes))
 	}
 }
 
@@ -199,7 +227,12 @@ func (r *resolver) node(field string, n Node) {
 	}
 	known(&r.problems, field+"subnet", n.Subnet, "subnets", r.subnetSet)
 	r.groupRefs(field+"groups", n.Groups)
-	if n.Role != DefaultRole {
+	switch {
+	case r.out.NoCloud && n.Role != "":
+		r.add(field+"role", n.Role, "a node without a cloud has no IAM role (cloud: %s)", CloudNone)
+	case r.out.NoCloud && n.IMDS != nil:
+		r.add(field+"imds", "", "a node without a cloud has no instance metadata (cloud: %s)", CloudNone)
+	case !r.out.NoCloud && n.Role != DefaultRole:
 		r.add(field+"role", n.Role, "must be %s, the account's only role for instances (deploy/iam/node-policy.json)", DefaultRole)
 	}
 	if n.Cgroup != CgroupV1 && n.Cgroup != CgroupV2 {

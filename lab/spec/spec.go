@@ -19,6 +19,10 @@ type Spec struct {
 	// Region and Account of the embedded EC2.
 	Region  string `json:"region,omitempty"`
 	Account string `json:"account,omitempty"`
+	// Cloud is aws or none. Nodes of a lab without a cloud reach neither EC2 nor instance
+	// metadata, have no IAM role, and are named as in this file; Kubernetes gives each a
+	// range for its pods. The embedded VPC is then only the network between them.
+	Cloud string `json:"cloud,omitempty"`
 	// Seed of IDs, MAC addresses and the choice of free addresses: the same file and the
 	// same calls give the same ones.
 	Seed uint64 `json:"seed,omitempty"`
@@ -45,6 +49,9 @@ type Kubernetes struct {
 	// ServiceCIDR is the range of ClusterIPs; ClusterDNS is an address in it.
 	ServiceCIDR string `json:"serviceCIDR,omitempty"`
 	ClusterDNS  string `json:"clusterDNS,omitempty"`
+	// PodCIDR is the range that the nodes of a lab without a cloud get theirs from, a
+	// /24 each.
+	PodCIDR string `json:"podCIDR,omitempty"`
 	// APIPort of the forwarder on 127.0.0.1; 0 is any free one.
 	APIPort int `json:"apiPort,omitempty"`
 }
@@ -167,6 +174,7 @@ const (
 	DefaultSeed         = 1
 	DefaultCIDR         = "10.0.0.0/16"
 	DefaultServiceCIDR  = "172.20.0.0/16"
+	DefaultPodCIDR      = "10.244.0.0/16" // of a lab without a cloud
 	DefaultInstanceType = "m5.xlarge"
 	DefaultRole         = "trunkline-node"
 	DefaultNodes        = 3
@@ -175,6 +183,16 @@ const (
 	groupNodes          = "nodes"
 	groupCluster        = "cluster"
 )
+
+// Clouds.
+const (
+	CloudAWS  = "aws"
+	CloudNone = "none"
+)
+
+// nodePodBits is the length of the pod CIDRs of nodes without a cloud, the default of the
+// kube-controller-manager.
+const nodePodBits = 24
 
 // Cgroup versions.
 const (

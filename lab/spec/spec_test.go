@@ -145,6 +145,9 @@ func TestExamplesMatchTheirNames(t *testing.T) {
 	if r := load("two-groups.yaml"); len(r.Cloud.Groups) < 3 {
 		t.Errorf("two-groups.yaml has %d groups, want the two of the nodes and the control plane's", len(r.Cloud.Groups))
 	}
+	if r := load("no-cloud.yaml"); !r.NoCloud || r.PodCIDR.String() != "10.244.0.0/16" || len(r.Nodes) != 1 || r.Cloud.Instances[0].Role != "" {
+		t.Errorf("no-cloud.yaml: %+v", r)
+	}
 	if r := load("eventual-consistency.yaml"); r.Faults.DescribeLag == 0 || r.Faults.MetadataLag == 0 {
 		t.Errorf("eventual-consistency.yaml: %+v", r.Faults)
 	}
@@ -241,6 +244,13 @@ func TestResolveReportsFieldValueAndReason(t *testing.T) {
 		"a negative number of branches":    {"instanceTypes: {m9.x: {enis: 2, ipv4: 10, branches: -1}}", `instanceTypes.m9.x.branches: "-1": must not be negative`},
 		"latency of an unknown action":     {"faults: {latency: {CreateTag: {fixed: 1s}}}", `faults.latency: "CreateTag": unknown action of the embedded EC2 and STS`},
 		"a call of an unknown action":      {"faults: {calls: [{action: Nope, do: hang}]}", `faults.calls[0].action: "Nope": unknown action of the embedded EC2 and STS`},
+		"an unknown cloud":                 {"cloud: gcp", `cloud: "gcp": must be aws or none`},
+		"pod CIDRs on EC2":                 {"kubernetes: {podCIDR: 10.244.0.0/16}", `only a lab without a cloud has pod CIDRs (cloud: none)`},
+		"a pod CIDR inside the VPC":        {"cloud: none\nkubernetes: {podCIDR: 10.0.128.0/17}", `kubernetes.podCIDR: "10.0.128.0/17": overlaps vpc.cidr 10.0.0.0/16`},
+		"a pod CIDR of the Services":       {"cloud: none\nkubernetes: {podCIDR: 172.20.4.0/22}", `overlaps kubernetes.serviceCIDR 172.20.0.0/16`},
+		"a pod CIDR for too few nodes":     {"cloud: none\nkubernetes: {podCIDR: 10.244.0.0/23}", `has ranges of /24 for 2 nodes, and the lab has 3`},
+		"a role without a cloud":           {"cloud: none\nnodes: [{role: trunkline-node}]", `nodes[0].role: "trunkline-node": a node without a cloud has no IAM role`},
+		"metadata without a cloud":         {"cloud: none\nnodes: [{imds: {v1: true}}]", `nodes[0].imds: a node without a cloud has no instance metadata`},
 		"a hop limit beyond EC2's":         {"nodes: [{imds: {hopLimit: 65}}]", `nodes[0].imds.hopLimit: "65"`},
 	} {
 		t.Run(name, func(t *testing.T) {
