@@ -1,6 +1,6 @@
 // Package drift decides which differences between desired and actual state are
-// drift: changed by someone else, or beyond repair for a while. Pure: the caller
-// passes what a pass found and the time.
+// drift: changed externally, or not repairable for some time. Pure: the caller passes
+// what a pass found and the time. control/network reports what it returns.
 package drift
 
 import (
@@ -12,23 +12,22 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-// Standing is how long a difference must last that cannot be repaired from here
-// before it is drift: a pod's link goes with its namespace a moment before its DEL
-// comes.
+// Standing is how long a difference that cannot be repaired must last before it is
+// drift: a pod's link is deleted with its namespace shortly before its DEL comes.
 const Standing = 10 * time.Second
 
-// ownWork is when to compare again while work of ours is at a difference.
+// ownWork is when to compare again while own work, such as an ADD, causes a difference.
 const ownWork = time.Second
 
-// Report is what a pass found that people have to know of.
+// Report is the result of a pass that is reported.
 type Report struct {
-	// Repaired was changed by someone else and has been put right.
+	// Repaired was changed externally and has been repaired.
 	Repaired []string
-	// Standing became drift with this pass: it cannot be put right from here.
+	// Standing became drift with this pass: it cannot be repaired.
 	Standing []string
 	// Own is what the pass did because the desired state has changed.
 	Own []string
-	// Next is when to compare again although nothing happens; zero: no need.
+	// Next is when to compare again without an event; zero: no need.
 	Next time.Time
 }
 
@@ -44,8 +43,8 @@ type defect struct {
 	reported bool
 }
 
-// Note takes what a pass found. A difference that follows from own work is not drift,
-// unless it lasts: no work of ours takes as long as Standing.
+// Note records what a pass found. A difference that follows from own work is not drift
+// unless it lasts: no ADD, DEL or set-up takes as long as Standing.
 func (t *Tracker) Note(found []hostnet.Drift, now time.Time) Report {
 	var r Report
 	left := map[string]defect{}
@@ -76,7 +75,7 @@ func (t *Tracker) Note(found []hostnet.Drift, now time.Time) Report {
 		default:
 			soon(at)
 		}
-		if d.Own && !known.reported { // an ADD or DEL may be at work; see how it ends
+		if d.Own && !known.reported { // an ADD or DEL may be in flight: compare after it
 			soon(now.Add(ownWork))
 		}
 		left[what] = known
@@ -85,7 +84,7 @@ func (t *Tracker) Note(found []hostnet.Drift, now time.Time) Report {
 	return r
 }
 
-// Current lists the drift that stands, sorted.
+// Current lists the drift that is not repaired, sorted.
 func (t *Tracker) Current() []string {
 	var list []string
 	for what, d := range t.defects {

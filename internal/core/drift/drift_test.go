@@ -12,7 +12,7 @@ import (
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func TestOnlyChangesByOthersAreReported(t *testing.T) {
+func TestOnlyExternalChangesAreReported(t *testing.T) {
 	var tr drift.Tracker
 	list := []hostnet.Drift{
 		{Object: "rule of a pod that is being wired", Own: true},
@@ -34,7 +34,7 @@ func TestOnlyChangesByOthersAreReported(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeRepairedIsReportedOnceAfterAWhile(t *testing.T) {
+func TestADifferenceThatCannotBeRepairedIsReportedOnceAfterStanding(t *testing.T) {
 	var tr drift.Tracker
 	list := []hostnet.Drift{{Object: "link eni1", Was: "is gone"}}
 	if got := tr.Note(list, now); !got.Next.Equal(now.Add(drift.Standing)) || len(got.Standing) != 0 || len(tr.Current()) != 0 {
@@ -52,8 +52,9 @@ func TestWhatCannotBeRepairedIsReportedOnceAfterAWhile(t *testing.T) {
 	}
 }
 
-// A second pass no longer knows that it was there, nor does a new process.
-func TestWhatLastsIsReportedAlsoWhenItLooksLikeOwnWork(t *testing.T) {
+// To a second pass, or a new process, a link that is gone looks like one that was not
+// made yet.
+func TestADifferenceThatLastsIsReportedAlsoIfItIsMarkedAsOwnWork(t *testing.T) {
 	var tr drift.Tracker
 	gone := hostnet.Drift{Object: "link eni1", Was: "is gone"}
 	tr.Note([]hostnet.Drift{gone}, now)

@@ -1,5 +1,5 @@
 // Package endpoint is a pod's attachment to the network as a value: one interface
-// of one sandbox, with its addresses, its link and where it is in its life.
+// of one sandbox, with its addresses, its link and the stage of its ADD or DEL.
 //
 // It is the only type for an attachment. The network of the node (core/hostnet),
 // the packet filter (core/ruleset) and later policy are derived from it or join on
@@ -16,7 +16,7 @@ import (
 
 // Key identifies an attachment as CNI does: one interface of one container. A new
 // sandbox of the same pod has another ContainerID, so the DEL of the old one never
-// finds what the new one has.
+// applies to the new one.
 type Key struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifName"`
@@ -62,7 +62,7 @@ func AddressesOf(list ...netip.Addr) (a Addresses) {
 	return a
 }
 
-// List returns the addresses that are there, IPv4 first.
+// List returns the valid addresses, IPv4 first.
 func (a Addresses) List() []netip.Addr {
 	var list []netip.Addr
 	for _, addr := range []netip.Addr{a.IPv4, a.IPv6} {
@@ -82,12 +82,12 @@ func (a Addresses) Primary() netip.Addr {
 	return a.IPv6
 }
 
-// Overlaps reports whether both have an address in common.
+// Overlaps reports whether a and b have an address in common.
 func (a Addresses) Overlaps(b Addresses) bool {
 	return a.IPv4.IsValid() && a.IPv4 == b.IPv4 || a.IPv6.IsValid() && a.IPv6 == b.IPv6
 }
 
-// Kind says where an endpoint's addresses come from.
+// Kind is where an endpoint's addresses come from.
 type Kind string
 
 // Kinds of attachment.
@@ -108,10 +108,10 @@ type Attachment struct {
 	Table uint32 `json:"table"`
 }
 
-// Stage is where an endpoint is in its life.
+// Stage is the progress of an endpoint through its ADD or DEL.
 type Stage string
 
-// Stages, in order. A row that is not there any more has no stage.
+// Stages, in order. An endpoint ends when its row is deleted.
 //
 //	Waiting ──Attach──► Wiring ──Complete──► Ready
 //	   │                   │                   │
@@ -124,7 +124,7 @@ const (
 	// Ready: all that it needs is in force and its link may be up.
 	Ready Stage = "ready"
 	// Removing: its DEL was accepted, its link may still exist. Its addresses and
-	// ID are quarantined: nothing else may have them.
+	// ID are quarantined: no other endpoint gets them.
 	Removing Stage = "removing"
 )
 
@@ -162,7 +162,7 @@ func New(id ID, key Key, pod Pod, network string, requested, now time.Time) Endp
 	return e
 }
 
-// Name names the endpoint for people: its pod, or its container where no pod is known.
+// Name is the endpoint in messages: its pod, or its container where no pod is known.
 func (e Endpoint) Name() string {
 	if e.Pod.Name == "" {
 		return "container/" + e.Key.ContainerID

@@ -65,7 +65,7 @@ func TestAnEndpointReadBackFromJSONIsEqual(t *testing.T) {
 	}
 }
 
-func TestIDsGoRoundAndSkipThoseInUse(t *testing.T) {
+func TestIDsAreUsedInTurnAndThoseInUseAreSkipped(t *testing.T) {
 	used := map[endpoint.ID]bool{1: true, endpoint.MaxID: true}
 	in := func(id endpoint.ID) bool { return used[id] }
 	if id, err := endpoint.NextID(endpoint.MaxID-1, in); err != nil || id != 2 {

@@ -22,7 +22,7 @@ const MaxID ID = 1<<14 - 1
 var ErrNoID = errors.New("every endpoint ID is in use")
 
 // NextID returns the first ID after last that is not in use, and starts again at 1
-// after MaxID. IDs go round so that one is reused as late as possible.
+// after MaxID. IDs are used in turn, so that one is reused as late as possible.
 func NextID(last ID, used func(ID) bool) (ID, error) {
 	id := last
 	for range MaxID {

@@ -14,7 +14,7 @@ import (
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// set is the smallest store that keeps Check's promise.
+// set is a minimal store that enforces Check.
 type set map[endpoint.ID]endpoint.Endpoint
 
 func (s set) ByID(id endpoint.ID) (endpoint.Endpoint, bool) { e, ok := s[id]; return e, ok }

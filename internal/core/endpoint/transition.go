@@ -39,7 +39,7 @@ func (e Endpoint) Attach(w Wire, now time.Time) (Endpoint, error) {
 	return e.enter(Wiring, now), nil
 }
 
-// Complete says that everything the endpoint needs is in force: Wiring → Ready.
+// Complete records that everything the endpoint needs is in force: Wiring → Ready.
 // Repeating it changes nothing.
 func (e Endpoint) Complete(now time.Time) (Endpoint, error) {
 	switch e.Stage {
@@ -52,7 +52,7 @@ func (e Endpoint) Complete(now time.Time) (Endpoint, error) {
 	return e, fmt.Errorf("complete endpoint %d of %s: %w: %s", e.ID, e.Name(), ErrStage, e.Stage)
 }
 
-// Remove accepts the endpoint's DEL, or takes an ADD back that may have left something
+// Remove accepts the endpoint's DEL, or rolls back an ADD that may have left something
 // in the kernel: Wiring or Ready → Removing. Repeating it changes nothing. A waiting
 // endpoint has nothing to remove: its row is deleted instead.
 func (e Endpoint) Remove(now time.Time) (Endpoint, error) {
@@ -77,8 +77,8 @@ func Adopt(id ID, key Key, pod Pod, w Wire, dying bool, now time.Time) Endpoint 
 	return e.enter(Ready, now)
 }
 
-// Rebooted is the endpoint after the machine booted again: the link died with the
-// earlier boot and its DEL may never come, so it is on its way out.
+// Rebooted is the endpoint after the machine booted again: the link ended with the
+// earlier boot and its DEL may never come, so it is Removing.
 func (e Endpoint) Rebooted(now time.Time) Endpoint {
 	if e.Stage == Removing {
 		return e
@@ -92,14 +92,14 @@ func (e Endpoint) enter(s Stage, now time.Time) Endpoint {
 	return e
 }
 
-// Others finds endpoints that are already there.
+// Others finds the endpoints that exist.
 type Others interface {
 	ByID(id ID) (Endpoint, bool)
 	ByAddress(addr netip.Addr) (Endpoint, bool)
 }
 
-// Check refuses, with ErrTaken, an endpoint whose ID or address another one has, one
-// that is being removed included. The store calls it before it takes a row.
+// Check refuses an endpoint with ErrTaken if another one has its ID or one of its
+// addresses, also one that is being removed. The store calls it before it takes a row.
 func Check(e Endpoint, others Others) error {
 	if e.ID == 0 || e.ID > MaxID {
 		return fmt.Errorf("endpoint of %s: ID %d: must be from 1 to %d", e.Name(), e.ID, MaxID)

@@ -1,8 +1,8 @@
 // Package priority makes work that tolerates delay wait for work that does not.
 //
-// It knows no technology and owns no goroutine. The agent's DELs, its GC and the
-// deletion of links give way to ADDs with it: a pod that starts is waited for, one
-// that ends is not.
+// It knows no technology and starts no goroutine. In the agent, DELs, GC and the deletion
+// of links yield to ADDs: a user waits for a pod to start, not for its network to be
+// removed.
 package priority
 
 import (
@@ -16,11 +16,11 @@ type Gate struct {
 	mu     sync.Mutex
 	active int
 	idle   chan struct{} // closed when the last urgent work ends; nil while there is none
-	ended  time.Time     // when urgent work was last in flight
+	ended  time.Time     // when the last urgent work ended
 }
 
-// Enter says that urgent work begins; the returned function ends it and may be called
-// more than once.
+// Enter begins urgent work; the returned function ends it and may be called more than
+// once.
 func (g *Gate) Enter() (leave func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,8 +46,8 @@ func (g *Gate) Active() int {
 }
 
 // Yield returns when no urgent work was in flight for quiet, when atMost has passed,
-// or when ctx ends. Urgent work seldom comes alone, so a pause of a moment between two
-// pieces of it does not count.
+// or when ctx ends. Urgent work comes in bursts, so a pause shorter than quiet does
+// not count.
 func (g *Gate) Yield(ctx context.Context, quiet, atMost time.Duration) {
 	enough := time.NewTimer(atMost)
 	defer enough.Stop()
@@ -72,7 +72,7 @@ func (g *Gate) Yield(ctx context.Context, quiet, atMost time.Duration) {
 }
 
 // untilQuiet returns a channel that closes when urgent work ends, or, when there is
-// none, how long it takes until there was none for quiet.
+// none, the time left until there has been none for quiet.
 func (g *Gate) untilQuiet(quiet time.Duration) (idle <-chan struct{}, left time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
