@@ -1,9 +1,9 @@
-// Package agent is the node daemon: it constructs the controllers of a node, hands them
-// to each other and starts them in order.
+// Package agent is the node daemon: it constructs the controllers of a node, connects
+// them and starts them in order.
 //
 // It decides nothing. control/cni answers the plugin, control/pool keeps the addresses,
-// control/network the kernel, control/report publishes, and all of them meet in the
-// tables of control/state. cmd/trunkline calls Run and, in the privileged init
+// control/network keeps the kernel's state, control/report publishes, and all of them
+// meet in the tables of control/state. cmd/trunkline calls Run and, in the privileged init
 // container, Init.
 package agent
 
@@ -52,7 +52,7 @@ type Cluster interface {
 	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
 }
 
-// Events is where people are informed; *kube.Events is one.
+// Events creates Kubernetes events; *kube.Events is one.
 type Events interface {
 	PodWarning(ref kube.PodRef, uid, reason, message string)
 	NodeWarning(reason, message string)
@@ -60,11 +60,11 @@ type Events interface {
 
 // Deps is what an agent works with.
 type Deps struct {
-	Version string // build version, for people and answers
+	Version string // of the build; in answers, logs and status
 	Log     *slog.Logger
 	// AWS is the SDK's configuration: credentials, region, endpoints.
 	AWS aws.Config
-	// Cluster reflects Kubernetes; changed is called when something did.
+	// Cluster reflects Kubernetes; changed is called after every change.
 	Cluster func(changed func()) (Cluster, Events)
 	// Registry receives the metrics and is served at the metrics address.
 	Registry *prometheus.Registry
@@ -107,7 +107,7 @@ type metrics struct {
 
 func newMetrics(r prometheus.Registerer) metrics {
 	m := metrics{
-		drift:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_drift_total", Help: "Things that were not as they should be."}, []string{"where"}),
+		drift:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_drift_total", Help: "Differences between desired and actual state that the agent did not cause."}, []string{"where"}),
 		loopErrors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_loop_errors_total", Help: "Passes of a loop that failed."}, []string{"loop"}),
 		started: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "trunkline_start_seconds", Help: "Time from the agent's start until the kernel and EC2 agree with its record (settled), and until it serves.",
@@ -118,14 +118,14 @@ func newMetrics(r prometheus.Registerer) metrics {
 	return m
 }
 
-// Run starts the agent and runs it until ctx ends, then stops in order: no new
-// calls, the calls in flight ended (their plugins call the successor), the
-// journal closed last. What is in flight at EC2 is in the journal.
+// Run starts the agent and runs it until ctx ends, then stops in order: it accepts no new
+// calls, ends the calls in flight (their plugins call the successor) and closes the
+// journal last. Actions in flight at EC2 are in the journal.
 //
 // The conflist is removed when Deps.Removed says that the stop is meant to last.
-// Otherwise it stays: the plugin of a node with an agent that is being replaced waits for
-// the next one, while without a conflist the runtime would report the node's
-// network as not ready and fail every ADD of a roll.
+// Otherwise it stays: while an agent is being replaced the plugin waits for the next one.
+// Without a conflist the runtime would report the node's network as not ready and fail
+// every ADD during a rollout.
 func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	if err := refusal(probe(ctx, cfg)); err != nil {
 		return err
@@ -135,8 +135,8 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 		return errors.Join(err, a.close())
 	}
 	stopping := ctx
-	// The conflist goes before the journal's lock: a successor, if there is one after
-	// all, writes it again.
+	// The conflist is removed before the journal is unlocked: a successor that waits for
+	// the lock writes it again.
 	defer func() { err = errors.Join(err, a.leave(stopping), a.close()) }()
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -176,7 +176,7 @@ func (a *agent) open(ctx context.Context) (err error) {
 	a.cluster, a.events = a.deps.Cluster(a.clusterChanged)
 	a.conflist = conflist.New(a.cfg, func() string { node, _ := a.cluster.Node(); return node.Runtime }, a.log)
 	if err := a.conflist.RemoveLeftovers(); err != nil { // the journal's lock is held: no other agent writes there
-		a.log.Warn("half a conflist of an earlier agent is left", "error", err)
+		a.log.Warn("incomplete conflist files of an earlier agent were not removed", "error", err)
 	}
 	return nil
 }
@@ -250,7 +250,7 @@ func (a *agent) close() (err error) {
 // leave removes the conflist after a stop that is meant to last.
 func (a *agent) leave(ctx context.Context) error {
 	if ctx.Err() == nil || a.deps.Removed == nil {
-		return nil // the agent failed and is started again, or it is not known
+		return nil // the agent failed and will be restarted, or Removed is unknown
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
@@ -264,8 +264,8 @@ func (a *agent) leave(ctx context.Context) error {
 // Uninstall removes the conflist.
 func Uninstall(cfg config.Config) error { return conflist.Remove(cfg) }
 
-// live is the life of the agent once it is constructed: facts, then the kernel, then
-// what an earlier process left, then the loops, then calls.
+// live runs the constructed agent: it reads the node's facts, reconciles the kernel,
+// finishes what an earlier process left, then starts the loops and answers calls.
 func (a *agent) live(ctx context.Context) error {
 	if err := a.learn(ctx); err != nil {
 		return err
@@ -278,7 +278,7 @@ func (a *agent) live(ctx context.Context) error {
 	a.backend.recover(ctx)
 	for name, l := range a.loops() {
 		l.Report = func(err error, pause time.Duration) {
-			a.log.Warn("pass failed, will be tried again", "loop", name, "error", err, "pause", pause)
+			a.log.Warn("pass failed, will be retried", "loop", name, "error", err, "pause", pause)
 			a.metrics.loopErrors.WithLabelValues(name).Inc()
 		}
 		group.Go(func() error { return l.Run(ctx) })
@@ -290,15 +290,15 @@ func (a *agent) live(ctx context.Context) error {
 	return group.Wait()
 }
 
-// loops are the agent's by name, each at its pace.
+// loops are the agent's loops by name; each has its own interval.
 func (a *agent) loops() map[string]*loop.Loop {
 	all := map[string]*loop.Loop{"kernel": a.network.Loop, "report": a.reporter.Loop}
 	maps.Copy(all, a.backend.loops)
 	return all
 }
 
-// serve answers calls once the first address is there, and writes the conflist
-// last: it is what has the runtime wire pods.
+// serve answers calls once the first address is available. It writes the conflist last:
+// with the conflist in place the runtime starts to call the plugin.
 func (a *agent) serve(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -321,7 +321,7 @@ func (a *agent) serve(ctx context.Context) error {
 	keep := loop.New(func(context.Context, bool) (time.Time, error) { return time.Time{}, a.conflist.Write() })
 	keep.Every, keep.MaxBackoff = conflistEvery, conflistEvery
 	keep.Report = func(err error, pause time.Duration) {
-		a.log.Warn("conflist not written, will be tried again", "error", err, "pause", pause)
+		a.log.Warn("conflist not written, will be retried", "error", err, "pause", pause)
 		a.metrics.loopErrors.WithLabelValues("conflist").Inc()
 	}
 	group.Go(func() error { return keep.Run(ctx) })
@@ -331,15 +331,15 @@ func (a *agent) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// conflistEvery is how often the conflist is compared with what it should be. It needs
-// no answer from the API server.
+// conflistEvery is how often the conflist is compared with its desired content. That
+// needs no answer from the API server.
 const conflistEvery = 5 * time.Second
 
-// bootID names this boot.
+// bootID is the kernel's ID of this boot.
 func bootID() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "" // then a reboot is found by the links that are missing
+		return "" // a reboot is then detected by the missing links
 	}
 	return strings.TrimSpace(string(raw))
 }

@@ -23,8 +23,8 @@ import (
 )
 
 // Init prepares the node in the privileged init container: it writes the kernel
-// settings and installs the plugin, whose binary is at plugin. It may run again
-// at any time, also while pods are being wired.
+// settings and installs the plugin from the file plugin. It may run again at any time,
+// also while pods are being wired.
 func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.Config, log *slog.Logger) error {
 	if err := refusal(probe(ctx, cfg)); err != nil {
 		return err
@@ -43,7 +43,7 @@ func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.C
 	return installPlugin(plugin, filepath.Join(cfg.CNIBinDir, conflist.PluginName), log)
 }
 
-// primaryLink finds the primary interface by the MAC that instance metadata says.
+// primaryLink finds the primary interface by its MAC, which instance metadata names.
 func primaryLink(ctx context.Context, awsConfig aws.Config, log *slog.Logger) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -70,10 +70,10 @@ func primaryLink(ctx context.Context, awsConfig aws.Config, log *slog.Logger) (s
 }
 
 // installPlugin replaces the plugin's binary by rename: one that is running keeps
-// its file, and the runtime never sees half of one.
+// its file, and the runtime never executes an incomplete one.
 func installPlugin(from, to string, log *slog.Logger) error {
 	if err := atomicfile.RemoveLeftovers(to); err != nil {
-		log.Warn("half a plugin of an earlier start is left", "error", err)
+		log.Warn("incomplete plugin files of an earlier start were not removed", "error", err)
 	}
 	binary, err := os.ReadFile(from)
 	if err != nil {

@@ -16,19 +16,18 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/nft"
 )
 
-// probe lists what the machine lacks, in words, and what to do about it. It tries
-// the very rules and links that the agent will make, in network namespaces that are
-// thrown away.
+// probe lists what the machine lacks, and what to do about each. It applies the same
+// rules and links that the agent will make, in temporary network namespaces.
 func probe(ctx context.Context, cfg config.Config) []string {
 	problems := probeMachine("/")
 	if len(problems) > 0 {
-		return problems // without these nothing can be tried
+		return problems // the probes below need these
 	}
 	problems = append(problems, lacks(link.Probe(ctx), "load the module veth, or use a kernel with CONFIG_VETH and CONFIG_IP_MULTIPLE_TABLES")...)
 	return append(problems, lacks(nft.Probe(ctx, probeRules(cfg)), "load the modules nf_tables, nft_chain_nat and nft_ct, or use a kernel with CONFIG_NF_TABLES_INET, CONFIG_NF_TABLES_ARP and CONFIG_NFT_NAT")...)
 }
 
-// probeMachine looks below root, which is "/" outside tests.
+// probeMachine checks the files below root, which is "/" outside tests.
 func probeMachine(root string) (problems []string) {
 	if os.Geteuid() != 0 {
 		problems = append(problems, "root is needed (CAP_NET_ADMIN and CAP_SYS_ADMIN); run it from the manifests in deploy/")
@@ -60,8 +59,8 @@ func lacks(found error, do string) (problems []string) {
 	return []string{found.Error() + ": " + do}
 }
 
-// probeRules are the node's rules as these settings make them, with addresses that
-// stand for its own (TEST-NET-1, RFC 5737): they are not known yet.
+// probeRules are the node's rules under these settings. The node's addresses are not
+// known yet; those of TEST-NET-1 (RFC 5737) stand for them.
 func probeRules(cfg config.Config) ruleset.Ruleset {
 	pod := endpoint.Adopt(1, endpoint.Key{ContainerID: "probe", IfName: "eth0"}, endpoint.Pod{Namespace: "trunkline", Name: "probe"}, endpoint.Wire{
 		Link: "tlprobe", Addresses: endpoint.AddressesOf(netip.MustParseAddr("192.0.2.2")),

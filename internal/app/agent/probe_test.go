@@ -28,7 +28,7 @@ func TestARefusalNamesEverythingThatIsMissingAndWhatToDo(t *testing.T) {
 	}
 }
 
-func TestAMachineWithoutTheKernelsFilesIsTold(t *testing.T) {
+func TestAMachineWithoutTheKernelsFilesIsReported(t *testing.T) {
 	said := strings.Join(probeMachine(t.TempDir()+"/"), "\n")
 	for _, word := range []string{"CONFIG_NET_NS", "CONFIG_INET", "nf_conntrack"} {
 		if !strings.Contains(said, word) {

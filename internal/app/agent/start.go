@@ -50,7 +50,7 @@ func (a *agent) untilDone(ctx context.Context, what string, f func(context.Conte
 	})
 	l.Backoff, l.MaxBackoff = 200*time.Millisecond, 10*time.Second
 	l.Report = func(err error, pause time.Duration) {
-		a.log.Warn("starting waits", "for", what, "error", err, "pause", pause)
+		a.log.Warn("start is waiting", "for", what, "error", err, "pause", pause)
 		a.events.NodeWarning("TrunklineStarting", fmt.Sprintf("The agent waits for %s: %v", what, err))
 	}
 	if err := l.Run(ctx); err != nil {
@@ -62,9 +62,9 @@ func (a *agent) untilDone(ctx context.Context, what string, f func(context.Conte
 	return nil
 }
 
-// settle finishes what an earlier process left before anything new begins: pods found in
-// the kernel and not in the state are adopted, ADDs it died over are taken back, DELs it
-// accepted are finished, and the kernel agrees with the state.
+// settle finishes the work of an earlier process before new work begins: it adopts pods
+// that are in the kernel and not in the state, makes the kernel agree with the state,
+// rolls back interrupted ADDs and finishes accepted DELs.
 func (a *agent) settle(ctx context.Context) error {
 	if err := a.cni.AdoptLinks(ctx); err != nil {
 		return err
@@ -97,7 +97,8 @@ func (a *agent) quarantineAfterJournalLoss(ctx context.Context) error {
 	return a.backend.assumeLost(ctx)
 }
 
-// identity names the agent's version and settings: they decide what is wired.
+// identity is the agent's version and a digest of its settings. Both decide what is
+// desired in the kernel.
 func (a *agent) identity() string {
 	sum := sha256.New()
 	for _, row := range a.cfg.Describe() {
@@ -106,7 +107,7 @@ func (a *agent) identity() string {
 	return a.deps.Version + " " + hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// poolConfig is the part of the configuration that is the planner's.
+// poolConfig is the part of the configuration that the planner uses.
 func poolConfig(cfg config.Config) ipam.Config {
 	c := ipam.DefaultConfig()
 	c.WarmIPs, c.Headroom, c.WarmENIs, c.MinIPs, c.MaxENIs = cfg.WarmIPs, cfg.Headroom, cfg.WarmENIs, cfg.MinIPs, cfg.MaxENIs
@@ -117,7 +118,7 @@ func poolConfig(cfg config.Config) ipam.Config {
 	return c
 }
 
-// filterConfig is the part of the configuration that is the packet filter's.
+// filterConfig is the part of the configuration that the packet filter uses.
 func filterConfig(cfg config.Config) ruleset.Config {
 	return ruleset.Config{
 		ExcludeSNAT: cfg.ExcludeSNATCIDRs, ExternalSNAT: cfg.ExternalSNAT,
