@@ -29,7 +29,7 @@ func reports(t *testing.T, n *node.Node) (lines []string) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(raw)) {
-		if strings.Contains(line, "node=NetworkDrift") || strings.Contains(line, "the node's network was changed from outside") {
+		if strings.Contains(line, "node=NetworkDrift") || strings.Contains(line, "the node's network was changed externally") {
 			lines = append(lines, strings.TrimSpace(line))
 		}
 	}
@@ -238,7 +238,7 @@ func TestDeletedPodLinkIsReported(t *testing.T) {
 	damage(t, n, "link", "del", link)
 	n.Until("it is reported", func() error {
 		for _, line := range reports(t, n) {
-			if strings.Contains(line, "node=NetworkDrift") && strings.Contains(line, link) && strings.Contains(line, "cannot be put right") {
+			if strings.Contains(line, "node=NetworkDrift") && strings.Contains(line, link) && strings.Contains(line, "cannot repair it") {
 				return nil
 			}
 		}

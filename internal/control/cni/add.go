@@ -41,11 +41,11 @@ type addition struct {
 	before  endpoint.Endpoint // of the same key, by an earlier ADD; zero if there was none
 	wiring  bool              // the link may exist
 	wired   link.Result       // what Wire made
-	written *journal.Pending  // the last change of the endpoint, on its way to the disk
+	written *journal.Pending  // the last change of the endpoint, queued for the disk
 	leave   func()            // ends the ADD's precedence over DELs
 }
 
-// steps are the life of an ADD.
+// steps are the steps of an ADD, in order.
 func (c *Controller) steps() *steps.List[*addition] {
 	return &steps.List[*addition]{
 		Steps: []steps.Step[*addition]{
@@ -121,8 +121,8 @@ func (a *addition) identify(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("identify pod %s: %w", a.e.Name(), context.Cause(ctx))
 	case errors.Is(err, kube.ErrUnavailable):
-		// A pod of unknown labels could be one that groups and policies select, so it
-		// must not be let onto the network.
+		// Security groups and policies may select the pod by labels that are not known
+		// here, so it must not get a network.
 		return &cnirpc.Error{
 			Code: cnirpc.CodeTryAgain,
 			Msg:  "pod " + a.e.Name() + " is not known to this node, and the Kubernetes API does not answer",
@@ -145,8 +145,8 @@ func (a *addition) admit(ctx context.Context) error {
 	return nil
 }
 
-// attach takes an address, waiting for one in the order of arrival. From here on the
-// endpoint is in the state, and on its way to the journal.
+// attach takes an address. ADDs that wait for one are served in the order of arrival.
+// From here on the endpoint is in the tables and queued for the journal.
 func (a *addition) attach(ctx context.Context) error {
 	timer := time.AfterFunc(reportAfter, func() { a.report(a.c.whyEmpty()) })
 	defer timer.Stop()
@@ -220,7 +220,7 @@ func linkPod(e endpoint.Endpoint) string {
 
 // giveBack undoes attach when no link was ever made for the address; otherwise unwire
 // has begun to remove the endpoint and this does nothing. An endpoint that an earlier
-// ADD wired is again as it was.
+// ADD wired gets its earlier row back.
 func (a *addition) giveBack(ctx context.Context) error {
 	if a.wiring || a.e.ID == 0 {
 		return nil
@@ -248,7 +248,7 @@ func (a *addition) wire(ctx context.Context) (err error) {
 		if old.Key == a.e.Key {
 			continue
 		}
-		// An older sandbox of the same pod, whose DEL has not come.
+		// Left by an older sandbox of the same pod: its DEL has not come.
 		if err := a.c.detach(ctx, old); err != nil {
 			return fmt.Errorf("remove the older link %s: %w", a.e.Link, err)
 		}
@@ -265,8 +265,9 @@ func (a *addition) unwire(ctx context.Context) error {
 	return a.c.detach(ctx, a.e)
 }
 
-// filter lets the packet filter pass the pod's own address and MAC. When someone else
-// has removed the filter a moment ago, it is put back first, the pod included.
+// filter adds the elements by which the packet filter accepts the pod's own address and
+// MAC. If another program has just removed the table, it is restored as a whole, with
+// this endpoint's elements.
 func (a *addition) filter(ctx context.Context) error {
 	err := a.c.Filter.Put(ctx, a.c.elements(a.e)...)
 	if errors.Is(err, nft.ErrNoTable) {
@@ -275,20 +276,20 @@ func (a *addition) filter(ctx context.Context) error {
 	return err
 }
 
-// ready waits until every component has in force what the endpoint needs: its link is
+// ready waits until every component has in force what the endpoint needs. The link is
 // still down.
 func (a *addition) ready(ctx context.Context) error {
 	for _, component := range a.c.Components {
 		if err := component.Ready(ctx, a.e); err != nil {
-			return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "what the pod's network needs is not in force yet", Details: err.Error()}
+			return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "the pod's policy is not in force yet", Details: err.Error()}
 		}
 	}
 	return nil
 }
 
-// up sets the link up. That the endpoint is ready is written meanwhile, and the answer
-// waits for it. After a crash in between the next process sets the link up: all that it
-// was held back for has been in force since the step before.
+// up sets the link up while the journal writes that the endpoint is ready; the answer
+// waits for both. After a crash in between the next process sets the link up: everything
+// that the link had to wait for was in force before this step.
 func (a *addition) up(ctx context.Context) error {
 	pending, err := a.c.State.Update(func(tx *state.Tx) error {
 		e, err := a.e.Complete(time.Now())

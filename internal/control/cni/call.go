@@ -26,15 +26,15 @@ type netConf struct {
 	Attachments      json.RawMessage `json:"cni.dev/attachments"`
 }
 
-// valid are the attachments that a GC must leave. An empty list leaves none; without
-// a list, or with one that does not say which they are, nothing may go.
+// valid are the attachments that a GC must leave. An empty list leaves none. Without a
+// list, or with an entry that is not complete, nothing is removed.
 func (c netConf) valid() (map[endpoint.Key]bool, error) {
 	raw := c.ValidAttachments
 	if raw == nil {
 		raw = c.Attachments
 	}
 	refuse := func(details string) (map[endpoint.Key]bool, error) {
-		return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidConfig, Msg: "GC does not say which attachments are valid, so none is removed", Details: details}
+		return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidConfig, Msg: "GC without a list of valid attachments: none is removed", Details: details}
 	}
 	if raw == nil {
 		return refuse("cni.dev/valid-attachments is missing")
@@ -106,8 +106,8 @@ func (c *Controller) dispatch(ctx context.Context, req *cnirpc.Request, netns *o
 	return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "unknown command", Details: fmt.Sprintf("%q", req.Command)}
 }
 
-// podOf reads CNI_ARGS as the kubelet's runtimes fill it in. A zero pod is fine: other
-// runtimes have none.
+// podOf reads the pod from CNI_ARGS. It is zero for runtimes other than the kubelet's,
+// which have no pods.
 func podOf(args string) (endpoint.Pod, error) {
 	var pod endpoint.Pod
 	refuse := func(why string, list ...any) (endpoint.Pod, error) {

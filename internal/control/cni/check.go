@@ -25,7 +25,7 @@ import (
 func checkVersion(version string) error {
 	if _, err := (&current.Result{CNIVersion: current.ImplementedSpecVersion}).GetAsVersion(version); err != nil {
 		return &cnirpc.Error{
-			Code: cnirpc.CodeIncompatible, Msg: "the configuration's cniVersion is not one that results can be said in", Details: fmt.Sprintf("%q: %v", version, err),
+			Code: cnirpc.CodeIncompatible, Msg: "the agent has no result format for the configuration's cniVersion", Details: fmt.Sprintf("%q: %v", version, err),
 		}
 	}
 	return nil
@@ -54,13 +54,13 @@ func result(e endpoint.Endpoint, sandbox, version string) (json.RawMessage, erro
 	}
 	converted, err := r.GetAsVersion(version)
 	if err != nil {
-		return nil, &cnirpc.Error{Code: cnirpc.CodeIncompatible, Msg: "the result cannot be said in the configuration's version", Details: err.Error()}
+		return nil, &cnirpc.Error{Code: cnirpc.CodeIncompatible, Msg: "the result cannot be converted to the configuration's cniVersion", Details: err.Error()}
 	}
 	return json.Marshal(converted)
 }
 
-// check compares an endpoint with the kernel and the runtime's own record, and lists
-// what is not as ADD left it.
+// check compares an endpoint with the kernel and with the runtime's cached result, and
+// lists every difference.
 func (c *Controller) check(ctx context.Context, key endpoint.Key, conf netConf, netns *os.File) error {
 	e, ok := c.State.Endpoint(key)
 	if !ok || e.Stage != endpoint.Ready {
@@ -98,14 +98,14 @@ func readInside(ctx context.Context, netns *os.File, log *slog.Logger) (hostnet.
 	return pod.Read(ctx)
 }
 
-// missing lists what want has and have lacks or has otherwise.
-func missing(where string, want, have hostnet.State) (words []string) {
+// missing lists the objects of want that have lacks, or has with other values.
+func missing(where string, want, have hostnet.State) (list []string) {
 	for _, op := range hostnet.Diff(want, have) {
 		if op.Verb != hostnet.Delete {
-			words = append(words, fmt.Sprintf("%s: %s", where, op))
+			list = append(list, fmt.Sprintf("%s: %s", where, op))
 		}
 	}
-	return words
+	return list
 }
 
 // checkResult compares the runtime's cached result with the endpoint.

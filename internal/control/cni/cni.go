@@ -4,8 +4,8 @@
 // writes endpoints. It reads pods by edge/kube, asks the backend for addresses, drives
 // edge/link for the links of single endpoints and edge/nft for their filter elements, and
 // waits for edge/journal before an answer. The calls and the plugin's spool of DELs come
-// by edge/cnirpc. Comparing the whole kernel with the tables is the work of other
-// controllers: an ADD changes the kernel directly, and its result enters the state.
+// by edge/cnirpc. An ADD changes the kernel directly, without a reconciler, and its result
+// enters the tables; control/network compares the whole kernel with them.
 //
 // One ADD, in reading order: Handle (call.go), add (add.go), Backend.Assign, link.Wire,
 // the filter's Put, link.Up.
@@ -38,41 +38,41 @@ import (
 // transaction and answer at once.
 type Backend interface {
 	// Assign takes addresses for an endpoint that has none. An endpoint that has some
-	// gets the same again. Errors that wrap ipam.ErrNoAddress pass by waiting.
+	// gets the same again. An error that wraps ipam.ErrNoAddress means that waiting may help.
 	Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (Grant, error)
-	// Adopt takes note of an endpoint that was found in the kernel. ipam.ErrHeld means
-	// that another one has its addresses, ipam.ErrUnknown that they are not known yet.
+	// Adopt records an endpoint that was found in the kernel. ipam.ErrHeld means that
+	// another holder has its addresses, ipam.ErrUnknown that they are not known yet.
 	Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) error
-	// Free gives the addresses of an endpoint back.
+	// Free returns the addresses of an endpoint to the backend.
 	Free(tx *state.Tx, e endpoint.Endpoint, why Reason, now time.Time)
-	// Explain says why Assign finds no address, and what would help; nil if it does
-	// not know.
+	// Explain is why Assign finds no address, and what would help; nil if that is not
+	// known.
 	Explain() error
-	// Status says why no pod could be wired at all; nil while ADDs are served or wait.
+	// Status is why no pod can be wired at all; nil while ADDs are served or wait.
 	Status() error
-	// Demanded says that an ADD waits, or that one took an address.
+	// Demanded reports that an ADD waits, or that one took an address.
 	Demanded()
-	// Doubted says that the kernel showed an address the backend did not know.
+	// Doubted reports that the kernel has an address that the backend does not know.
 	Doubted(why string)
 }
 
-// Grant is what a backend gives an endpoint.
+// Grant is what a backend assigns to an endpoint.
 type Grant struct {
 	Addresses  endpoint.Addresses
 	Attachment endpoint.Attachment
 }
 
-// Reason says why addresses are given back.
+// Reason is why addresses are freed.
 type Reason int
 
 // Reasons.
 const (
 	NeverWired Reason = iota // no link was made: free at once
-	Removed                  // DEL was accepted: nobody else may have them yet
+	Removed                  // DEL was accepted: quarantined, the link may still exist
 	LinkGone                 // the link is gone: they cool down
 )
 
-// Links is what is done to the links of single endpoints; *link.Host does it.
+// Links changes the links of single endpoints; *link.Host is one.
 type Links interface {
 	Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (link.Result, error)
 	Up(ctx context.Context, e endpoint.Endpoint) error
@@ -89,24 +89,25 @@ type Filter interface {
 	Remove(ctx context.Context, elements ...ruleset.Element) error
 }
 
-// Pods is what the node knows of its pods; *kube.Cluster is one.
+// Pods are the pods of the node; *kube.Cluster is one.
 type Pods interface {
 	Pods() []kube.Pod
 	Pod(ctx context.Context, ref kube.PodRef, uid string) (kube.Pod, error)
 }
 
-// Events is where the owners of pods are informed; *kube.Events is one.
+// Events creates Kubernetes events of pods; *kube.Events is one.
 type Events interface {
 	PodWarning(ref kube.PodRef, uid, reason, message string)
 }
 
-// Component takes part in an ADD. Its errors say why, in words a user understands.
+// Component takes part in an ADD. Its errors are shown to users: they name what is wrong
+// and what to do.
 type Component interface {
 	// Admit may refuse a pod before it has an address.
 	Admit(ctx context.Context, pod kube.Pod) error
-	// Ready returns once what the component has for an endpoint is in force in the
+	// Ready returns once the component's rules for an endpoint are in force in the
 	// kernel. The endpoint is wired and its link is down; an error undoes the ADD, and
-	// the runtime tries again.
+	// the runtime retries it.
 	Ready(ctx context.Context, e endpoint.Endpoint) error
 }
 
@@ -130,11 +131,12 @@ type Deps struct {
 	Events     Events
 	Components []Component
 	Registry   prometheus.Registerer
-	// CompareKernel asks for a full comparison of the kernel with the state, soon.
+	// CompareKernel requests a full comparison of the kernel with the state.
 	CompareKernel func()
-	// RestoreFilter puts the packet filter back that someone else took away.
+	// RestoreFilter restores the packet filter after another program removed it.
 	RestoreFilter func(ctx context.Context) error
-	// Route is an endpoint at the route table where its interface is now.
+	// Route returns an endpoint with the interface and route table that hold its
+	// addresses now.
 	Route func(endpoint.Endpoint) endpoint.Endpoint
 }
 
@@ -146,7 +148,7 @@ type Controller struct {
 
 	calls   serial.Keys[endpoint.Key]
 	waiting queue.Queue   // ADDs that wait for an address
-	adds    priority.Gate // ADDs in flight: DELs give way to them
+	adds    priority.Gate // ADDs in flight: DELs yield to them
 
 	mu     sync.Mutex
 	plugin string // version of the plugin that called last
@@ -165,7 +167,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Wake lets ADDs that wait for an address try again: one may be free.
+// Wake makes the ADDs that wait for an address try again: one may be free.
 func (c *Controller) Wake() { c.waiting.Wake() }
 
 // Waiting is how many ADDs wait for an address, and since when the first one does.
@@ -180,12 +182,12 @@ func (c *Controller) Plugin() string {
 
 func (c *Controller) spoolDir() string { return filepath.Join(c.StateDir, "spool") }
 
-// elements are an endpoint's in the packet filter.
+// elements are the elements of an endpoint in the packet filter's sets.
 func (c *Controller) elements(e endpoint.Endpoint) []ruleset.Element {
 	return ruleset.PodOf(e, c.PodMetadata).Elements()
 }
 
-// overlaps reports whether a link has one of an endpoint's addresses.
+// overlaps reports whether one of a link's addresses is the endpoint's.
 func overlaps(addresses []netip.Addr, e endpoint.Endpoint) bool {
 	return endpoint.AddressesOf(addresses...).Overlaps(e.Addresses)
 }

@@ -100,7 +100,7 @@ func (r *reported) PodWarning(ref kube.PodRef, uid, reason, message string) {
 	r.events = append(r.events, fmt.Sprintf("pod %s %s %s: %s", ref, uid, reason, message))
 }
 
-// harness is a controller whose API server is down and whose node's record has one pod,
+// harness is a controller without an API server. The node's snapshot on disk has one pod,
 // default/known with uid u1.
 type harness struct {
 	*Controller

@@ -11,7 +11,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// late is a component whose rules are not in force.
+// late is a component with rules that are not in force yet.
 type late struct{}
 
 func (late) Admit(context.Context, kube.Pod) error { return nil }

@@ -14,14 +14,15 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// DELs give way to ADDs: they wait until none was in flight for a moment, and at most a
-// second. A pod's start is waited for; its end tolerates delay, and DELs batch well.
+// DELs yield to ADDs: they wait until none was in flight for quiet, and for yieldAtMost
+// at most. A user waits for the start of a pod; its end tolerates delay, and DELs batch
+// well.
 const (
 	quiet       = 25 * time.Millisecond
 	yieldAtMost = time.Second
 )
 
-// del removes an endpoint. One that is not known is removed already. The addresses stay
+// del removes an endpoint. One that is not known counts as removed. The addresses stay
 // in quarantine until the kernel has deleted the link, which happens in groups, and
 // cool down after that.
 func (c *Controller) del(ctx context.Context, key endpoint.Key) error {
@@ -36,8 +37,8 @@ func (c *Controller) del(ctx context.Context, key endpoint.Key) error {
 	return nil
 }
 
-// detach records that an endpoint is being removed and cuts it off from the network.
-// It may be called again at any time.
+// detach records that an endpoint is being removed and removes its filter elements and
+// its link. It is idempotent.
 func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) error {
 	if err := c.phase("DEL", "journal", func() error { return c.remove(ctx, e.ID) }); err != nil {
 		return err
@@ -79,11 +80,11 @@ func (c *Controller) remove(ctx context.Context, id endpoint.ID) error {
 	return pending.Wait(ctx)
 }
 
-// release forgets an endpoint that is being removed: its link is gone. Its addresses
-// cool down.
+// release deletes an endpoint that is being removed, once its link is gone. Its
+// addresses cool down.
 func (c *Controller) release(id endpoint.ID) {
 	released := false
-	_, _ = c.State.Update(func(tx *state.Tx) error { // it always succeeds
+	_, _ = c.State.Update(func(tx *state.Tx) error { // f returns no error
 		if e, ok := tx.Current(id); ok && e.Stage == endpoint.Removing {
 			c.Backend.Free(tx, e, LinkGone, time.Now())
 			tx.Delete(id)
@@ -97,8 +98,8 @@ func (c *Controller) release(id endpoint.ID) {
 	}
 }
 
-// gc removes every endpoint of the network that the runtime does not know, and goes on
-// when one fails. Those whose ADD is in flight are not among them.
+// gc removes every endpoint of the network that the runtime does not list, except those
+// with an ADD in flight, and continues after an error.
 func (c *Controller) gc(ctx context.Context, conf netConf) error {
 	valid, err := conf.valid()
 	if err != nil {
@@ -108,7 +109,7 @@ func (c *Controller) gc(ctx context.Context, conf netConf) error {
 	c.adds.Yield(ctx, quiet, yieldAtMost)
 	for _, e := range c.State.Endpoints() {
 		if cmp.Or(e.Network, config.NetworkName) != cmp.Or(conf.Name, config.NetworkName) {
-			continue // the list is of one network's attachments
+			continue // the list has the attachments of one network only
 		}
 		if valid[e.Key] || c.calls.Busy(e.Key) > 0 {
 			continue
@@ -119,9 +120,9 @@ func (c *Controller) gc(ctx context.Context, conf netConf) error {
 	return problems
 }
 
-// DrainSpool carries out the DELs that plugins wrote down while no agent answered, and
-// removes what killed plugins left there. A DEL whose endpoint the runtime is busy with
-// waits for the next pass: what it asks for now may be newer.
+// DrainSpool executes the DELs that plugins spooled while no agent answered, and removes
+// incomplete files of killed plugins. While a call for the same endpoint is in flight,
+// its spooled DEL waits for the next pass: the call may be newer.
 func (c *Controller) DrainSpool(ctx context.Context) error {
 	spooled, problems := cnirpc.ReadSpool(c.spoolDir())
 	problems = errors.Join(problems, cnirpc.SweepSpool(c.spoolDir(), time.Now().Add(-time.Minute)))
@@ -143,8 +144,8 @@ func (c *Controller) DrainSpool(ctx context.Context) error {
 	return problems
 }
 
-// delSpooled is del for a request of the past, in Unix milliseconds: what was added
-// since is not meant.
+// delSpooled is del for a request that was spooled at a time, in Unix milliseconds. An
+// endpoint that was added since stays.
 func (c *Controller) delSpooled(ctx context.Context, key endpoint.Key, at int64) error {
 	if e, ok := c.State.Endpoint(key); ok && at > 0 && e.Requested.UnixMilli() > at {
 		c.Log.Info("a spooled DEL is older than the endpoint, which stays", "pod", e.Name(), "ip", e.Addresses.Primary())
@@ -153,7 +154,7 @@ func (c *Controller) delSpooled(ctx context.Context, key endpoint.Key, at int64)
 	return c.del(ctx, key)
 }
 
-// drainSpoolEvery carries out DELs that were spooled while the agent was starting.
+// drainSpoolEvery executes the DELs that were spooled while the agent was starting.
 func (c *Controller) drainSpoolEvery(ctx context.Context, every time.Duration) error {
 	l := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, c.DrainSpool(ctx) })
 	l.Every, l.MaxBackoff = every, 30*time.Second

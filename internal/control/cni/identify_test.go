@@ -42,7 +42,7 @@ func TestWithoutTheAPIAnUnknownPodIsRefusedForNow(t *testing.T) {
 	}
 }
 
-func TestAPodTheAPIDoesNotHaveIsRefusedForGood(t *testing.T) {
+func TestAPodTheAPIDoesNotHaveIsRefusedPermanently(t *testing.T) {
 	h := newHarness(t)
 	h.server.SetDown(false)
 	err := addOf("stranger", "u7").on(h).identify(t.Context())

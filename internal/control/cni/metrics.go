@@ -29,7 +29,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 		phases:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "trunkline_cni_phase_seconds", Help: "Time of one step of an ADD or DEL.", Buckets: buckets()}, []string{"command", "phase"}),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "trunkline_cni_results_total", Help: "Answers to the plugin, by CNI error code (0: success)."}, []string{"command", "code"}),
 		waited:  prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_pool_empty_total", Help: "Times an ADD found no free address."}),
-		spooled: prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_cni_spooled_dels_total", Help: "DELs that were written down while no agent answered."}),
+		spooled: prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_cni_spooled_dels_total", Help: "DELs that plugins spooled while no agent answered."}),
 	}
 	r.MustRegister(m.calls, m.phases, m.results, m.waited, m.spooled)
 	return m

@@ -16,11 +16,11 @@ const (
 	batchWhileADD = 8
 )
 
-// A deletion holds the kernel's lock about as long for one link as for eight, longer
-// the busier the machine is, and an ADD needs the lock six times. So links are gathered
-// before they are deleted, and ADDs go first, within limits.
+// A deletion holds the kernel's lock (RTNL) about as long for one link as for eight, and
+// longer on a busy machine; an ADD takes the lock six times. So links are gathered before
+// they are deleted, and ADDs have precedence for a bounded time.
 const (
-	gatherFor    = 100 * time.Millisecond // without an ADD
+	gatherFor    = 100 * time.Millisecond // without an ADD in flight
 	gatherAtMost = 2 * time.Second
 	reapEvery    = 30 * time.Second // for links that a crash left
 )
@@ -47,7 +47,7 @@ func (c reaper) run(ctx context.Context) error {
 	}
 }
 
-// gather waits for more links to delete, until no ADD was in flight for a while.
+// gather waits for more links to delete, until no ADD was in flight for gatherFor.
 func (c reaper) gather(ctx context.Context) {
 	timer := time.NewTimer(gatherFor)
 	defer timer.Stop()
@@ -65,7 +65,7 @@ func (c reaper) batch() int {
 	return batchAlone
 }
 
-// linkGone releases the endpoint whose link the kernel has deleted. It does not block.
+// linkGone releases the endpoint of a link that the kernel has deleted. It does not block.
 func (c reaper) linkGone(w link.Wired) {
 	for _, e := range c.State.Endpoints() {
 		if e.Stage == endpoint.Removing && e.Key == w.Key && (len(w.Addresses) == 0 || overlaps(w.Addresses, e)) {
@@ -74,9 +74,8 @@ func (c reaper) linkGone(w link.Wired) {
 	}
 }
 
-// ReleaseGone releases the endpoints that are being removed and whose links are no
-// longer there although nothing reported it: they were deleted with their namespaces, or
-// by hand.
+// ReleaseGone releases the endpoints that are being removed and have no link any more
+// without a report of its deletion: it was deleted with its namespace, or by hand.
 func (c *Controller) ReleaseGone(ctx context.Context) error {
 	before := c.State.Endpoints() // first: a link made later is not missed
 	links, err := c.Links.Pods(ctx)
@@ -89,7 +88,7 @@ func (c *Controller) ReleaseGone(ctx context.Context) error {
 		}
 		there := false
 		for _, w := range links {
-			// A half-made link has no alias: it may be any endpoint's.
+			// A half-made link has no alias: any endpoint may own it.
 			there = there || w.Half || overlaps(w.Addresses, e) || w.Key == e.Key && len(w.Addresses) == 0
 		}
 		if !there {

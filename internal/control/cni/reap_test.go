@@ -21,7 +21,7 @@ func (d *deleting) DeleteDiscarded(_ context.Context, batch func() int, _ func(l
 	return nil
 }
 
-func TestLinksAreDeletedInSmallGroupsBesideADDsButNotPutOffForEver(t *testing.T) {
+func TestLinksAreDeletedInSmallGroupsBesideADDsAfterABoundedDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &deleting{wires: &wires{trash: make(chan struct{}, 1)}}
 		c := &Controller{Deps: Deps{Links: d}}

@@ -26,15 +26,15 @@ func meanings() []meaning {
 		{ipam.ErrNoAddress, cnirpc.CodeTryAgain, "the node has no free address"},
 		{link.ErrInterfaceExists, cnirpc.CodeInvalidEnv, "an interface of that name exists and does not belong to this sandbox"},
 		{link.ErrNotWired, cnirpc.CodeTryAgain, "the pod's link was removed meanwhile"},
-		{link.ErrNamespaceGone, cnirpc.CodeUnknownContainer, "the pod's sandbox went away meanwhile"},
+		{link.ErrNamespaceGone, cnirpc.CodeUnknownContainer, "the pod's sandbox was removed meanwhile"},
 		{link.ErrNotNamespace, cnirpc.CodeInvalidNetns, "the runtime passed something that is not a pod's network namespace"},
-		{serial.ErrPreempted, cnirpc.CodeTryAgain, "a DEL of the same interface came meanwhile"},
-		{context.DeadlineExceeded, cnirpc.CodeTryAgain, "it took longer than the plugin waits"},
+		{serial.ErrPreempted, cnirpc.CodeTryAgain, "a DEL of the same interface preempted it"},
+		{context.DeadlineExceeded, cnirpc.CodeTryAgain, "not done within the time that the plugin waits"},
 		{context.Canceled, cnirpc.CodeTryAgain, "the call was cancelled"},
 	}
 }
 
-// asError gives an error the code that tells the runtime what to do.
+// asError gives an error the CNI code from which the runtime decides whether to retry.
 func asError(err error) *cnirpc.Error {
 	var known *cnirpc.Error
 	if errors.As(err, &known) {
@@ -45,7 +45,7 @@ func asError(err error) *cnirpc.Error {
 			return &cnirpc.Error{Code: r.code, Msg: r.msg, Details: err.Error()}
 		}
 	}
-	return &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: "the node's agent could not do it", Details: err.Error()}
+	return &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: "internal error of the node's agent", Details: err.Error()}
 }
 
 // advice is what the owner of a pod that was refused with a code can do.
@@ -63,8 +63,8 @@ func advice(code uint) string {
 	return "The kubelet tries again by itself; if it stays, see the log of the Trunkline agent on the node and `trunkline status`."
 }
 
-// report puts an event on a pod that could not be wired, unless the call was given up:
-// then another one has taken its place.
+// report creates an event on a pod that could not be wired, unless the call was
+// abandoned: then another call has replaced it.
 func (a *addition) report(err error) {
 	for _, ours := range []error{cniserver.ErrPluginGone, cniserver.ErrStopping, serial.ErrPreempted} {
 		if errors.Is(err, ours) {

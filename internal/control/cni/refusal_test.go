@@ -16,7 +16,7 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/serial"
 )
 
-func TestErrorsCarryTheCodeThatTellsTheRuntimeWhatToDo(t *testing.T) {
+func TestErrorsCarryTheCodeFromWhichTheRuntimeDecides(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		code uint
@@ -60,9 +60,9 @@ func TestEveryRefusalSaysWhatWhyAndWhatToDo(t *testing.T) {
 		"an interface in the way": {
 			wire(link.ErrInterfaceExists), cnirpc.CodeInvalidEnv, "interface eth0 is in the pod already", "Delete the pod",
 		},
-		"the sandbox went":      {wire(link.ErrNamespaceGone), cnirpc.CodeUnknownContainer, "sandbox went away", "new sandbox"},
+		"the sandbox went":      {wire(link.ErrNamespaceGone), cnirpc.CodeUnknownContainer, "sandbox was removed", "new sandbox"},
 		"not a pod's namespace": {wire(link.ErrNotNamespace), cnirpc.CodeInvalidNetns, "not a pod's network namespace", "runtime's log"},
-		"too late":              {fmt.Errorf("wire default/web: %w", context.DeadlineExceeded), cnirpc.CodeTryAgain, "longer than the plugin waits", "tries again"},
+		"too late":              {fmt.Errorf("wire default/web: %w", context.DeadlineExceeded), cnirpc.CodeTryAgain, "within the time that the plugin waits", "tries again"},
 		"a full disk":           {fmt.Errorf("write journal: %w", errors.New("no space left on device")), cnirpc.CodeInternal, "no space left on device", "log of the Trunkline agent"},
 		"a component that forbids it": {
 			refused(func(h *harness, a *addition) error { return a.on(h).admit(t.Context()) }, forbidding{}), cnirpc.CodeRefused, "sg-9", "Change what the reason names",

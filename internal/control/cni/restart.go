@@ -12,9 +12,9 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
-// AdoptLinks makes endpoints of pods' links that the state does not know: the journal
+// AdoptLinks makes endpoints of pods' links that are not in the state because the journal
 // was lost. Links that wait to be deleted become endpoints that are being removed, so
-// that their addresses are not given out before they are gone. Call it before the first
+// that their addresses are not assigned before they are gone. Call it before the first
 // comparison of the kernel, which would delete such links.
 func (c *Controller) AdoptLinks(ctx context.Context) error {
 	links, err := c.Links.Pods(ctx)
@@ -32,9 +32,9 @@ func (c *Controller) AdoptLinks(ctx context.Context) error {
 	return nil
 }
 
-// adopt makes an endpoint of a link. One whose address the backend does not know yet is
-// kept, and claims the address until it does. One whose address another endpoint has is
-// left to be deleted.
+// adopt makes an endpoint of a link. If the backend does not know the address yet, the
+// endpoint claims it until the backend does. If another endpoint has the address, the
+// link is not adopted and is deleted by the next comparison.
 func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 	var pod endpoint.Pod
 	for _, p := range c.Pods.Pods() {
@@ -83,13 +83,13 @@ func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 	return nil
 }
 
-// FinishInterrupted takes back the ADDs that an earlier process died over and finishes
-// its DELs, the spooled ones included. Call it once the kernel agrees with the state.
+// FinishInterrupted rolls back the ADDs that an earlier process did not finish, and
+// finishes its DELs, the spooled ones included. Call it once the kernel agrees with the state.
 func (c *Controller) FinishInterrupted(ctx context.Context) error {
 	for _, e := range c.State.Endpoints() {
 		switch e.Stage {
 		case endpoint.Wiring:
-			c.Log.Info("taking back an interrupted ADD", "pod", e.Name(), "ip", e.Addresses.Primary())
+			c.Log.Info("rolling back an interrupted ADD", "pod", e.Name(), "ip", e.Addresses.Primary())
 		case endpoint.Removing:
 		case endpoint.Waiting, endpoint.Ready:
 			continue

@@ -15,7 +15,7 @@ import (
 // Families are the address families served.
 func Families() []vpc.Family { return []vpc.Family{vpc.IPv4} }
 
-// desiredLinks is the whole of the node's network as it should be now.
+// desiredLinks is the desired state of all links, addresses, routes, rules and neighbours.
 func (n *Controller) desiredLinks() hostnet.State {
 	states := []hostnet.State{hostnet.ForNode(Families(), n.ExternalCIDRs)}
 	view, _ := n.State.View(time.Now())
@@ -32,8 +32,8 @@ func (n *Controller) desiredLinks() hostnet.State {
 	return hostnet.Join(states...)
 }
 
-// interfaceState is the network of an interface with a known link that is on the
-// instance.
+// interfaceState is the desired network of an interface; false if it has none: its link is
+// not known, it is not ours, or it is being attached, detached or deleted.
 func (n *Controller) interfaceState(e ipam.ENI) (hostnet.State, bool) {
 	found, ok := n.State.Device(e.MAC)
 	if !ok || e.Unmanaged || e.Phase == ipam.Attaching || e.Phase == ipam.Detaching || e.Phase == ipam.Deleting {
@@ -46,14 +46,16 @@ func (n *Controller) interfaceState(e ipam.ENI) (hostnet.State, bool) {
 	}), true
 }
 
-// Route is an endpoint at the route table where its interface is now.
+// Route returns an endpoint with the interface and route table that hold its addresses
+// now.
 func (n *Controller) Route(e endpoint.Endpoint) endpoint.Endpoint {
 	view, _ := n.State.View(time.Now())
 	return routed(e, view)
 }
 
-// routed is an endpoint at the route table of its interface, which may have come back at
-// another device index after someone detached it.
+// routed returns an endpoint with the interface that holds its addresses and that
+// interface's route table. Both may differ from those of its ADD: an interface that was
+// detached by hand can be attached again at another device index.
 func routed(e endpoint.Endpoint, view ipam.View) endpoint.Endpoint {
 	for _, i := range view.ENIs {
 		if i.Phase != ipam.Ready {
@@ -69,7 +71,7 @@ func routed(e endpoint.Endpoint, view ipam.View) endpoint.Endpoint {
 	return e
 }
 
-// desiredFilter is the whole of our nftables as it should be now.
+// desiredFilter is the desired state of our nftables tables.
 func (n *Controller) desiredFilter() ruleset.Ruleset {
 	node := n.State.Node()
 	primary, _ := n.State.Device(node.PrimaryMAC)

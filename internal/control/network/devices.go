@@ -9,7 +9,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
-// findDevices finds the links of the interfaces that are on the instance.
+// findDevices finds the links of the interfaces that are attached to the instance.
 func (n *Controller) findDevices(ctx context.Context) error {
 	view, _ := n.State.View(time.Now())
 	for _, e := range view.ENIs {
@@ -26,7 +26,7 @@ func (n *Controller) findDevices(ctx context.Context) error {
 	return nil
 }
 
-// findDevice waits for an interface's link and enters its name.
+// findDevice waits for an interface's link and stores its name in the table.
 func (n *Controller) findDevice(ctx context.Context, e ipam.ENI) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -38,7 +38,7 @@ func (n *Controller) findDevice(ctx context.Context, e ipam.ENI) error {
 	return nil
 }
 
-// renameDevices enters the names that interfaces' links have now.
+// renameDevices stores the current names of the interfaces' links in the table.
 func (n *Controller) renameDevices(ctx context.Context) error {
 	names, err := n.Links.Names(ctx)
 	if err != nil {
@@ -46,7 +46,7 @@ func (n *Controller) renameDevices(ctx context.Context) error {
 	}
 	for _, d := range n.State.Devices() {
 		if name, there := names[d.MAC]; there && name != d.Link {
-			n.Log.Info("an interface has another name now", "eni", d.ENI, "was", d.Link, "link", name)
+			n.Log.Info("an interface was renamed", "eni", d.ENI, "was", d.Link, "link", name)
 			d.Link = name
 			state.Set(n.State, n.Owned.Devices, d)
 		}

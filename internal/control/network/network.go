@@ -2,9 +2,9 @@
 // nftables agree with the state.
 //
 // It reads endpoints, interfaces and node. It alone writes devices and drift. It drives
-// edge/link and edge/nft. What the kernel should hold is derived in core/hostnet and
-// core/ruleset; a pass compares all of it with what is there, repairs, and reports what
-// others changed. Work of single ADDs and DELs is control/cni's.
+// edge/link and edge/nft. The desired state is derived by core/hostnet and core/ruleset
+// (desired.go); a pass compares it with the actual state, repairs, and reports drift.
+// The kernel work of single ADDs and DELs is in control/cni.
 package network
 
 import (
@@ -36,14 +36,14 @@ type Config struct {
 	MTU           int // bytes, of interfaces
 	ExternalCIDRs []netip.Prefix
 	PodMetadata   bool
-	// Ruleset has the settings of the packet filter; what follows from the state is
-	// filled in.
+	// Ruleset has the settings of the packet filter; desiredFilter adds what follows
+	// from the state.
 	Ruleset ruleset.Config
-	// Version names the agent's version and settings: they decide what is wired.
+	// Version identifies the agent's version and settings, which decide what is desired.
 	Version string
 }
 
-// Events is where people are informed; *kube.Events is one.
+// Events creates Kubernetes events of the node; *kube.Events is one.
 type Events interface {
 	NodeWarning(reason, message string)
 }
@@ -61,20 +61,20 @@ type Deps struct {
 	// Before runs at the start of a pass, and Compared after a full one that succeeded.
 	Before   func(ctx context.Context) error
 	Compared func(ctx context.Context) error
-	// Missing has the backend check that an interface is still attached.
+	// Missing requests that the backend checks whether its interfaces are attached.
 	Missing func(why string)
-	// Report asks for a report of the node, soon.
+	// Report requests a report of the node.
 	Report func()
 }
 
-// Places that are compared, for people and metrics.
+// Places that are compared, as logs, metrics and the drift table name them.
 const (
 	inLinks  = "link"
 	inFilter = "nftables"
 )
 
-// maxBackoff is the longest pause after what failed on the node itself: a difference is
-// repaired within seconds, also when it could not be for a while.
+// maxBackoff is the longest pause after a failed pass or watch, so that a difference is
+// repaired within seconds of the moment at which it can be.
 const maxBackoff = 5 * time.Second
 
 // Controller compares and repairs. Its methods may be called from any goroutine.
@@ -102,8 +102,7 @@ func New(c Config, d Deps) *Controller {
 	return n
 }
 
-// Start brings the kernel into agreement for the first time. It fails when the primary
-// interface has no link.
+// Start runs the first pass. It fails when the primary interface has no link.
 func (n *Controller) Start(ctx context.Context) error {
 	if err := n.findDevices(ctx); err != nil {
 		return err
@@ -113,7 +112,7 @@ func (n *Controller) Start(ctx context.Context) error {
 	return err
 }
 
-// pass compares everything once: reading it costs a few milliseconds.
+// pass compares and repairs everything once. Reading the kernel takes a few milliseconds.
 func (n *Controller) pass(ctx context.Context, full bool) (next time.Time, err error) {
 	began := time.Now()
 	before := n.Before(ctx)
@@ -124,7 +123,7 @@ func (n *Controller) pass(ctx context.Context, full bool) (next time.Time, err e
 		next = filterNext
 	}
 	if linkErr != nil {
-		n.Missing("the node's links are not as the ledger says")
+		n.Missing("the node's links differ from the ledger")
 	}
 	err = errors.Join(before, linkErr, filterErr)
 	if full && err == nil {
@@ -133,13 +132,13 @@ func (n *Controller) pass(ctx context.Context, full bool) (next time.Time, err e
 	return next, err
 }
 
-// RestoreFilter puts the packet filter back as a whole.
+// RestoreFilter restores the packet filter as a whole.
 func (n *Controller) RestoreFilter(ctx context.Context) error {
 	_, err := n.applyFilter(ctx)
 	return err
 }
 
-// SetUp puts an interface's link, routes and rules in place. It waits up to 30 s for the
+// SetUp configures an interface's link, routes and rules. It waits up to 30 s for the
 // link: the device appears some time after EC2 says that it is attached.
 func (n *Controller) SetUp(ctx context.Context, e ipam.ENI) error {
 	if err := n.findDevice(ctx, e); err != nil {
@@ -149,8 +148,8 @@ func (n *Controller) SetUp(ctx context.Context, e ipam.ENI) error {
 	return err
 }
 
-// Watch listens to the kernel's reports of changes until ctx ends. A watch that breaks
-// is started again, and everything is compared, for something may have been missed.
+// Watch requests a pass at each change that the kernel reports, until ctx ends. A watch
+// that breaks is restarted with a full pass, because changes may have been missed.
 func (n *Controller) Watch(ctx context.Context, what string, watch func(context.Context, func(string)) error) error {
 	again := loop.New(func(ctx context.Context, _ bool) (time.Time, error) {
 		n.Loop.MarkFull()
@@ -165,14 +164,14 @@ func (n *Controller) Watch(ctx context.Context, what string, watch func(context.
 	})
 	again.MaxBackoff = maxBackoff
 	again.Report = func(err error, pause time.Duration) {
-		n.Log.Warn("kernel watch broke, will be started again", "watch", what, "error", err, "pause", pause)
+		n.Log.Warn("kernel watch broke, will be restarted", "watch", what, "error", err, "pause", pause)
 	}
 	return again.Run(ctx)
 }
 
 // applyLinks makes links, addresses, routes, rules and neighbours agree with the
-// state and reports drift. next is when to compare again although nothing happens;
-// zero: no need.
+// state and reports drift. next is when to compare again without an
+// event; zero: no need.
 func (n *Controller) applyLinks(ctx context.Context) (next time.Time, err error) {
 	if err := n.renameDevices(ctx); err != nil {
 		return time.Time{}, err
@@ -187,7 +186,7 @@ func (n *Controller) applyFilter(ctx context.Context) (next time.Time, err error
 	return n.reportDrift(inFilter, list), err
 }
 
-// reportDrift takes what a comparison found and reports what others changed.
+// reportDrift records what a comparison found, and reports drift.
 func (n *Controller) reportDrift(place string, list []hostnet.Drift) (next time.Time) {
 	n.mu.Lock()
 	tracker := n.places[place]
@@ -196,33 +195,33 @@ func (n *Controller) reportDrift(place string, list []hostnet.Drift) (next time.
 	n.mu.Unlock()
 	n.publish(place, current)
 	for _, what := range found.Own {
-		n.Log.Debug("put in place", "where", place, "what", what)
+		n.Log.Debug("applied", "where", place, "what", what)
 	}
 	if len(found.Repaired) > 0 {
-		n.changed(place, found.Repaired, fmt.Sprintf("Another program changed the node's network, and it has been put right: %s. "+
+		n.changed(place, found.Repaired, fmt.Sprintf("Another program changed the node's network, and the change was repaired: %s. "+
 			"If it happens again, look for another program on the node that manages routes, rules or nftables.", drift.Summary(found.Repaired)))
 	}
 	if len(found.Standing) > 0 {
 		n.Report()
-		n.changed(place, found.Standing, fmt.Sprintf("The node's network is not as it should be and cannot be put right from here: %s. "+
-			"A pod whose interface is gone gets a new one when it is deleted and made again.", drift.Summary(found.Standing)))
+		n.changed(place, found.Standing, fmt.Sprintf("The node's network differs from the desired state and the agent cannot repair it: %s. "+
+			"A pod that lost its interface gets a new one when it is deleted and created again.", drift.Summary(found.Standing)))
 		if place == inLinks {
-			n.Missing("a link is not there")
+			n.Missing("a link is missing")
 		}
 	}
 	return found.Next
 }
 
-// changed reports drift: each in the log and the counter, all in one event.
+// changed reports drift: one log line and one count per difference, one event for all.
 func (n *Controller) changed(place string, list []string, message string) {
 	for _, what := range list {
-		n.Log.Warn("the node's network was changed from outside", "where", place, "what", what)
+		n.Log.Warn("the node's network was changed externally", "where", place, "what", what)
 	}
 	n.Drift.WithLabelValues(place).Add(float64(len(list)))
 	n.Events.NodeWarning("NetworkDrift", message)
 }
 
-// publish writes the rows of a place in the drift table.
+// publish replaces the rows of a place in the drift table.
 func (n *Controller) publish(place string, what []string) {
 	state.Replace(n.State, n.Owned.Drift, func(d state.Drift) bool { return d.Place == place }, slices.Collect(func(yield func(state.Drift) bool) {
 		for _, w := range what {
@@ -233,8 +232,9 @@ func (n *Controller) publish(place string, what []string) {
 	}))
 }
 
-// agree records a full comparison that began at a time and succeeded. Lost in a crash,
-// what is damaged before the next one is repaired and not reported.
+// agree records a full comparison that began at a time and succeeded. If the record is
+// lost in a crash, external changes before the next comparison are repaired but not
+// reported.
 func (n *Controller) agree(began time.Time) error {
 	_, err := n.State.Update(func(tx *state.Tx) error {
 		tx.Agree(state.Agreement{At: began, By: n.Version})
@@ -243,10 +243,10 @@ func (n *Controller) agree(began time.Time) error {
 	return err
 }
 
-// expectLeft tells the link edge what an earlier agent left in the kernel, so that
-// damage done since is reported and not only repaired. Only what was complete when a
-// comparison of the same version, settings and boot began counts: the rest may be work
-// that was cut short.
+// expectLeft gives the link edge what an earlier agent left in the kernel, so that
+// external changes since are reported and not only repaired. It has only what was
+// complete when a comparison of the same version, settings and boot began: anything
+// later may be interrupted work.
 func (n *Controller) expectLeft() {
 	agreed := n.State.Agreed
 	if agreed.By != n.Version {

@@ -20,26 +20,26 @@ const (
 	maxOpenPause = time.Minute
 )
 
-// begin records an action and carries it out. Its row is on the disk before the first
+// begin records an action and executes it. Its row is on the disk before the first
 // call to EC2, and stays until settled: a later process finds it there.
 func (p *Pool) begin(ctx context.Context, action cloud.Action, now time.Time) error {
 	action.ID = newID()
 	err := p.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) { return l.Begin(action, now) })
 	if err != nil {
-		if !errors.Is(err, ipam.ErrStale) && ctx.Err() == nil { // in the ledger and not on the disk: not carried out
+		if !errors.Is(err, ipam.ErrStale) && ctx.Err() == nil { // in the ledger and not on the disk: not executed
 			p.settled(ctx, action.ID, cloud.Outcome{}, err)
 		}
 		return fmt.Errorf("begin %s: %w", action, err)
 	}
 	p.Log.Info("begin", "action", action.String(), "why", action.Why, "id", action.ID)
-	// The ledger completed the action (Held, Recent, Began): its row is carried out.
+	// The ledger completed the action (Held, Recent, Began): its row is executed.
 	view, _ := p.State.View(now)
 	for _, row := range view.InFlight {
 		if row.ID == action.ID {
 			action = row
 		}
 	}
-	p.work.Go(func() { p.carryOut(ctx, action) })
+	p.work.Go(func() { p.execute(ctx, action) })
 	return nil
 }
 
@@ -63,8 +63,8 @@ func newID() cloud.ActionID {
 	return cloud.ActionID("tl-" + hex.EncodeToString(b[:]))
 }
 
-// carryOut carries out one action and records its outcome.
-func (p *Pool) carryOut(ctx context.Context, action cloud.Action) {
+// execute executes one action and records its outcome.
+func (p *Pool) execute(ctx context.Context, action cloud.Action) {
 	if action.Kind != cloud.SetUp {
 		out, err := p.EC2.Do(ctx, action)
 		p.ended(ctx, action, out, err)
@@ -83,7 +83,8 @@ func (p *Pool) carryOut(ctx context.Context, action cloud.Action) {
 }
 
 // ended records an outcome once it is known. Until then the action stays in flight:
-// what it fenced is not given out, and when the agent stops the next one recovers it.
+// the addresses that it fences are not assigned, and when the agent stops the next one
+// recovers it.
 func (p *Pool) ended(ctx context.Context, action cloud.Action, out cloud.Outcome, err error) {
 	for pause := openPause; errors.Is(err, ec2.ErrOpen); pause = min(2*pause, maxOpenPause) {
 		p.Log.Warn("the outcome of an action is not known yet", "action", action.String(), "id", action.ID, "error", err, "again", pause)
@@ -99,8 +100,8 @@ func (p *Pool) ended(ctx context.Context, action cloud.Action, out cloud.Outcome
 	p.settled(ctx, action.ID, out, err)
 }
 
-// settled has the ledger take an outcome, and drops the action from the journal in the
-// same append.
+// settled enters an outcome in the ledger and drops the action from the journal, in one
+// append.
 func (p *Pool) settled(ctx context.Context, id cloud.ActionID, out cloud.Outcome, failed error) {
 	// The outcome is a fact whether or not the agent stops.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -126,8 +127,8 @@ func (p *Pool) settled(ctx context.Context, id cloud.ActionID, out cloud.Outcome
 	p.Report()
 }
 
-// Recover finishes what an earlier process had in flight, while calls are served and
-// actions of this process begin. Each outcome is recorded as soon as it is known.
+// Recover finishes the actions that an earlier process had in flight, while calls are
+// served and actions of this process begin. Each outcome is recorded as soon as it is known.
 func (p *Pool) Recover(ctx context.Context) {
 	facts, _ := p.Observer.known()
 	for _, action := range p.State.Begun {

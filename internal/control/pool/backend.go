@@ -14,7 +14,7 @@ import (
 // Backend gives endpoints secondary addresses of ENIs. It implements cni.Backend.
 type Backend struct{ p *Pool }
 
-// Backend is the pool as ADDs see it.
+// Backend is the pool's implementation of cni.Backend.
 func (p *Pool) Backend() Backend { return Backend{p} }
 
 // Assign implements cni.Backend.
@@ -58,21 +58,21 @@ func (b Backend) Explain() error {
 	return c.Err()
 }
 
-// Status implements cni.Backend. A pool that is empty for the moment, or a node that
-// is full, is no reason to refuse: the runtime would report the whole node as not ready
-// and its pods would be evicted. ADDs wait. Nor is a refusal of EC2's while pods run
-// here: a role that lost a permission must not have a fleet evicted.
+// Status implements cni.Backend. It is nil while the pool is empty for a moment and while
+// the node is full: ADDs wait. An error would make the runtime report the whole node as
+// not ready, and its pods would be evicted. So EC2's refusals are no error either while
+// pods run here: a role that lost a permission must not cause evictions on a whole fleet.
 func (b Backend) Status() error {
 	c, n := b.p.condition()
 	if n.Assigned+n.Quarantined > 0 {
-		return nil // what holds up the next pod is reported on that pod
+		return nil // the reason is reported on the pod that waits
 	}
 	switch c.Reason {
 	case ipam.ReasonInvalid:
 		return fmt.Errorf("invalid settings or facts of the node: %s", c.Message)
 	case ipam.ReasonRefused:
 		if !c.CanAdd {
-			return fmt.Errorf("no address is left and EC2 refuses to give more: %s", c.Message)
+			return fmt.Errorf("no address is left and EC2 refuses to assign more: %s", c.Message)
 		}
 	default: // ADDs are served, or wait
 	}

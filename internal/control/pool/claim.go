@@ -12,9 +12,9 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// Claim enters in the ledger which addresses are in use that it did not give out: by
-// pods that another CNI wired, as the kernel's routes and the API server show them, and
-// by endpoints with an address that EC2 did not show when they were adopted.
+// Claim enters in the ledger the addresses in use that it did not assign: those of pods
+// that another CNI wired, by the kernel's routes and the API server, and those of
+// endpoints that were adopted before EC2 showed their address.
 func (p *Pool) Claim(ctx context.Context) error {
 	routed, err := p.Foreign(ctx)
 	if err != nil {
@@ -28,7 +28,7 @@ func (p *Pool) Claim(ctx context.Context) error {
 		return nil
 	})
 	for _, row := range rows {
-		p.Log.Info("an address that was not given out here", "ip", row.Address.Addr, "state", row.Address.State, "pod", row.Address.Holder.String())
+		p.Log.Info("an address in use that this agent did not assign", "ip", row.Address.Addr, "state", row.Address.State, "pod", row.Address.Holder.String())
 	}
 	if len(rows) > 0 {
 		p.Freed()
@@ -37,8 +37,8 @@ func (p *Pool) Claim(ctx context.Context) error {
 	return err
 }
 
-// claimsOf is which addresses pods have by the API server, and by the kernel's routes,
-// which are surer.
+// claimsOf are the addresses that pods have by the API server and by the kernel's routes.
+// The routes take precedence: they show what is wired.
 func claimsOf(pods []kube.Pod, routed map[netip.Addr]string) map[netip.Addr]ipam.Claim {
 	claims := map[netip.Addr]ipam.Claim{}
 	for _, p := range pods {
@@ -54,8 +54,8 @@ func claimsOf(pods []kube.Pod, routed map[netip.Addr]string) map[netip.Addr]ipam
 	return claims
 }
 
-// claimAll adds the endpoints that have no lease to what others claim, and enters it all
-// in the ledger.
+// claimAll adds the addresses of endpoints without a lease to the claims, and enters all
+// of them in the ledger.
 func claimAll(tx *state.Tx, claims map[netip.Addr]ipam.Claim, whole bool, now time.Time) []ipam.Record {
 	for _, e := range tx.Endpoints() {
 		if _, leased := tx.Ledger().Lookup(e.ID); !leased && e.Stage == endpoint.Ready {

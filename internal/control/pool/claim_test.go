@@ -22,7 +22,7 @@ func claim(t *testing.T, s *state.Store, pods []kube.Pod, routed map[netip.Addr]
 
 // The API server lists what AWS's CNI gave to a pod, the kernel shows another's, and the
 // ledger is new.
-func TestAddressesOfPodsThatWereWiredBeforeAreNotGivenOut(t *testing.T) {
+func TestAddressesOfPodsThatWereWiredBeforeAreNotAssigned(t *testing.T) {
 	s := journaled(t, t.TempDir())
 	statetest.Observe(t, s) // 10.0.0.7 and 10.0.0.8
 	listed, routed := netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("10.0.0.8")
@@ -33,7 +33,7 @@ func TestAddressesOfPodsThatWereWiredBeforeAreNotGivenOut(t *testing.T) {
 	claim(t, s, pods, map[netip.Addr]string{routed: "eni1"})
 	statetest.Update(t, s, func(tx *state.Tx) error {
 		if lease, _, err := tx.Ledger().Assign(ipam.Holder{Endpoint: 1}, time.Now()); err == nil {
-			t.Errorf("%s was given out", lease.Addr)
+			t.Errorf("%s was assigned", lease.Addr)
 		}
 		return nil
 	})
@@ -48,7 +48,7 @@ func TestAddressesOfPodsThatWereWiredBeforeAreNotGivenOut(t *testing.T) {
 	}
 }
 
-// A pod whose address EC2 does not show yet is kept, and gets it when EC2 does.
+// A pod is kept while EC2 does not show its address, and holds it once EC2 does.
 func TestAPodAdoptedBeforeEC2ShowsItsAddressGetsIt(t *testing.T) {
 	s := journaled(t, t.TempDir())
 	e := endpoint.Adopt(3, endpoint.Key{ContainerID: "c1", IfName: "eth0"}, endpoint.Pod{}, endpoint.Wire{

@@ -11,8 +11,8 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/imds"
 )
 
-// facts about the node. They are read once; of the primary interface its groups and
-// the VPC's ranges are followed.
+// facts about the node. They are read once, except the groups of the primary interface
+// and the VPC's ranges: follow reads these again.
 type facts struct {
 	identity imds.Identity
 	primary  imds.Interface
@@ -52,7 +52,7 @@ func (o *Observer) ReadLimits(ctx context.Context) error {
 }
 
 // ReadInterfaces observes EC2 for the first time.
-func (o *Observer) ReadInterfaces(ctx context.Context) error { return o.look(ctx, true) }
+func (o *Observer) ReadInterfaces(ctx context.Context) error { return o.readEC2(ctx, true) }
 
 // publish writes the node's row.
 func (o *Observer) publish() {
@@ -63,8 +63,8 @@ func (o *Observer) publish() {
 	})
 }
 
-// follow takes over what people may have changed: the groups of the primary interface,
-// which new ones get, and the ranges of the VPC, which see a pod's own address.
+// follow updates the facts that users may change: the groups of the primary interface,
+// which new interfaces get, and the ranges of the VPC, to which pods send without SNAT.
 func (o *Observer) follow(ctx context.Context, interfaces []ec2.Interface) {
 	was, _ := o.known()
 	groups, ranges := was.primary.Groups, was.primary.VPCv4CIDRs
@@ -80,10 +80,10 @@ func (o *Observer) follow(ctx context.Context, interfaces []ec2.Interface) {
 		ranges = fresh
 	}
 	if !slices.Equal(groups, was.primary.Groups) {
-		o.p.Log.Info("new interfaces get other security groups now", "groups", groups, "was", was.primary.Groups)
+		o.p.Log.Info("security groups of new interfaces changed", "groups", groups, "was", was.primary.Groups)
 	}
 	if !slices.Equal(ranges, was.primary.VPCv4CIDRs) {
-		o.p.Log.Info("the VPC has other ranges now", "ranges", ranges, "was", was.primary.VPCv4CIDRs)
+		o.p.Log.Info("the VPC's ranges changed", "ranges", ranges, "was", was.primary.VPCv4CIDRs)
 	}
 	o.mu.Lock()
 	o.facts.primary.Groups, o.facts.primary.VPCv4CIDRs = groups, ranges

@@ -43,8 +43,8 @@ func gauges() []gauge {
 		{"trunkline_pool_addresses", "Pod addresses the node has or is getting.", func(n ipam.Numbers) float64 { return float64(n.Have) }},
 		{"trunkline_pool_assigned_addresses", "Addresses pods have.", func(n ipam.Numbers) float64 { return float64(n.Assigned) }},
 		{"trunkline_pool_cooling_addresses", "Addresses waiting out their cool-down.", func(n ipam.Numbers) float64 { return float64(n.Cooling) }},
-		{"trunkline_pool_quarantined_addresses", "Addresses whose pod's link may still be there.", func(n ipam.Numbers) float64 { return float64(n.Quarantined) }},
-		{"trunkline_pool_free_addresses", "Addresses that can be given to a pod now.", func(n ipam.Numbers) float64 { return float64(n.Free) }},
+		{"trunkline_pool_quarantined_addresses", "Addresses of removed pods with a link that may still exist.", func(n ipam.Numbers) float64 { return float64(n.Quarantined) }},
+		{"trunkline_pool_free_addresses", "Addresses that can be assigned to a pod now.", func(n ipam.Numbers) float64 { return float64(n.Free) }},
 		{"trunkline_pool_unmet_demand", "Pods that neither the pool nor the plan serves.", func(n ipam.Numbers) float64 { return float64(n.Unmet) }},
 	}
 }

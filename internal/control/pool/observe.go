@@ -26,7 +26,7 @@ const (
 	rechecks     = 3
 )
 
-// Observer compares the ledger with EC2, and follows the facts of the node.
+// Observer compares the ledger with EC2 and keeps the facts of the node up to date.
 type Observer struct {
 	p *Pool
 	// Loop is the loop that observes.
@@ -58,8 +58,8 @@ func newObserver(p *Pool) *Observer {
 	return o
 }
 
-// interval is observeEvery give or take a tenth, by node: a fleet that was started at
-// once does not call EC2 at once.
+// interval is observeEvery, plus or minus a tenth by the node's name, so that a fleet that
+// was started together does not call EC2 at the same time.
 func interval(node string) time.Duration {
 	var seed uint64
 	for _, r := range node {
@@ -68,9 +68,9 @@ func interval(node string) time.Duration {
 	return observeEvery + time.Duration(seed%uint64(observeEvery/5)) - observeEvery/10
 }
 
-// Request has EC2 observed soon: an interface may have been detached from the node, for
-// instance. For the same reason it does so once a minute: the last observation did not
-// help.
+// Request requests an observation of EC2, for instance because an interface may have been
+// detached. Requests for the same reason are limited to one per observeEvery: the last
+// observation did not resolve it.
 func (o *Observer) Request(why string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -81,7 +81,7 @@ func (o *Observer) Request(why string) {
 	o.Loop.Mark()
 }
 
-// survey has EC2 observed soon, subnets and route tables included.
+// survey requests an observation that includes subnets and route tables.
 func (o *Observer) survey(why string) {
 	o.mu.Lock()
 	o.unsure = why
@@ -95,8 +95,8 @@ func (o *Observer) failure() error {
 	return o.failed
 }
 
-// known returns the facts, and the subnets that interfaces may be made in, as they are
-// now: they are asked for before they are known, and some change.
+// known returns the current facts, and the subnets that interfaces may be made in. Both
+// are zero before the first observation.
 func (o *Observer) known() (facts, []ipam.Subnet) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -113,10 +113,10 @@ func (o *Observer) observe(ctx context.Context, full bool) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	o.p.Log.Debug("observing EC2", "survey", unsure, "why", request)
-	err := o.look(ctx, unsure != "")
+	err := o.readEC2(ctx, unsure != "")
 	o.mu.Lock()
 	before := o.failed
-	if o.failed = err; err != nil { // the next pass observes it
+	if o.failed = err; err != nil { // for the next pass
 		o.unsure, o.request = cmp.Or(o.unsure, unsure), cmp.Or(o.request, request)
 	}
 	o.mu.Unlock()
@@ -134,8 +134,8 @@ func (o *Observer) observe(ctx context.Context, full bool) (time.Time, error) {
 	return o.again(), nil
 }
 
-// again asks for another observation soon while EC2 and the ledger differ in a way that
-// a second observation confirms or clears.
+// again returns when to observe EC2 again: soon, while it differs from the ledger and
+// another observation may confirm or clear the difference.
 func (o *Observer) again() time.Time {
 	view, _ := o.p.State.View(time.Now())
 	now := len(view.Differences())
@@ -147,16 +147,16 @@ func (o *Observer) again() time.Time {
 		o.p.Report()
 	}
 	if now == 0 || o.recheck >= rechecks {
-		return time.Time{} // what stays as it is waits for the next regular pass
+		return time.Time{} // a difference that lasts waits for the next regular pass
 	}
 	o.request = "EC2 and the ledger differ"
 	return time.Now().Add(recheckAfter)
 }
 
-// look reads EC2's view of this instance into the ledger. survey has the subnets, route
-// tables and strays read too, which are otherwise read at their interval, or when an
-// interface is in a subnet that is not known.
-func (o *Observer) look(ctx context.Context, survey bool) error {
+// readEC2 reads EC2's view of this instance into the ledger. With survey it also reads
+// subnets, route tables and strays, which are otherwise read at their interval, or when
+// an interface is in a subnet that is not known.
+func (o *Observer) readEC2(ctx context.Context, survey bool) error {
 	o.mu.Lock()
 	survey = survey || time.Since(o.surveyed) >= surveyEvery
 	o.mu.Unlock()
@@ -223,8 +223,8 @@ func (o *Observer) knowsSubnet(id vpc.SubnetID) bool {
 	return slices.ContainsFunc(o.ec2, func(s ec2.Subnet) bool { return s.ID == id })
 }
 
-// report informs people of differences between EC2 and the ledger: the node, and a pod
-// that lost its address at EC2.
+// report reports differences between EC2 and the ledger as events: on the node, and on a
+// pod that lost its address at EC2.
 func (o *Observer) report(drift []ipam.Drift) {
 	_, leases := o.p.State.View(time.Now())
 	for _, d := range drift {

@@ -105,7 +105,7 @@ func doubtful(ctx context.Context, t *testing.T) (p *testPool, api *lossy, done 
 	}
 	view, _ = p.State.View(time.Now())
 	done = make(chan struct{})
-	go func() { defer close(done); p.carryOut(ctx, view.InFlight[0]) }()
+	go func() { defer close(done); p.execute(ctx, view.InFlight[0]) }()
 	time.Sleep(10 * time.Minute) // on the test's own clock
 	synctest.Wait()
 	return p, api, done
@@ -181,7 +181,7 @@ func (*dark) DescribeNetworkInterfaces(context.Context, *sdk.DescribeNetworkInte
 	return nil, errors.New("connection reset by peer")
 }
 
-func TestAnActionWhoseOutcomeCannotBeLearnedDoesNotHoldUpTheOthers(t *testing.T) {
+func TestAnActionWithAnUnknownOutcomeDoesNotBlockOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &dark{lossy{broken: func() bool { return false }}}
 		p := newTestPool(t, api)
@@ -223,7 +223,7 @@ func TestAnActionThatCouldNotBeWrittenIsNotInFlight(t *testing.T) {
 	}
 	view, _ = p.State.View(time.Now())
 	if len(view.InFlight) > 0 || view.ENIs[0].Count(ipam.Free) != 2 {
-		t.Errorf("in flight for ever: %v; addresses %v", view.InFlight, view.ENIs[0].Addresses)
+		t.Errorf("still in flight: %v; addresses %v", view.InFlight, view.ENIs[0].Addresses)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestAnObservationThatFailedIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestPool(t, &dark{lossy{broken: func() bool { return false }}})
 		o := p.Observer
-		o.surveyed, o.request = time.Now().Add(time.Hour), "a link is not there"
+		o.surveyed, o.request = time.Now().Add(time.Hour), "a link is missing"
 		for range 2 {
 			if _, err := o.observe(t.Context(), false); err == nil {
 				t.Error("EC2 does not answer, and it was not called")
@@ -250,7 +250,7 @@ func TestTheSameRequestHasEC2ObservedOnceAMinute(t *testing.T) {
 		o := newTestPool(t, &lossy{broken: func() bool { return false }}).Observer
 		observations := 0
 		for range 120 {
-			o.Request("the node's links are not as the ledger says")
+			o.Request("the node's links differ from the ledger")
 			if o.request != "" {
 				observations++
 			}
@@ -260,7 +260,7 @@ func TestTheSameRequestHasEC2ObservedOnceAMinute(t *testing.T) {
 		if observations != 10 {
 			t.Errorf("%d observations in ten minutes", observations)
 		}
-		if o.Request("a link is not there"); o.request == "" {
+		if o.Request("a link is missing"); o.request == "" {
 			t.Error("a request for another reason is dropped")
 		}
 	})

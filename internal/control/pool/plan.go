@@ -12,7 +12,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
-// plan is one pass: it asks the planner and begins what it says.
+// plan is one pass: it runs the planner and begins its actions.
 func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
 	now := time.Now()
 	p.applyFreeze()
@@ -45,7 +45,7 @@ func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
 	return decision.Next, problems
 }
 
-// canServe reports whether an ADD could be served, or there are pods.
+// canServe reports whether an ADD can be served, or pods are there.
 func canServe(v ipam.View, leases []ipam.Lease) bool {
 	return len(leases) > 0 || slices.ContainsFunc(v.ENIs, func(e ipam.ENIView) bool {
 		return e.Phase == ipam.Ready && e.Count(ipam.Free) > 0
@@ -88,7 +88,7 @@ func (p *Pool) applyFreeze() {
 		want = cloud.FreezeRelease
 	case trunkline.FreezeAll:
 		want = cloud.FreezeAll
-	default: // of a newer version: it asks for something to stop
+	default: // a value of a newer version: the safe reading is a full stop
 		want = cloud.FreezeAll
 	}
 	if have, _ := p.EC2.Brake(); have != want && (want != cloud.BrakeOff || have != cloud.AllocateOnly) {

@@ -3,12 +3,12 @@
 //
 // It reads endpoints (as demand and as holders of addresses) and pods. It alone writes
 // interfaces, addresses, actions, node and pool. It drives edge/ec2 and edge/imds, reads
-// pods and the Node by edge/kube, and the routes of other CNIs by edge/link. What it
-// decides is core/ipam's.
+// pods and the Node by edge/kube, and the routes of other CNIs by edge/link. core/ipam
+// decides.
 //
-// A pass: Plan (plan.go) looks at the ledger and begins actions; each is carried out
-// and its outcome recorded (act.go). Beside it an Observer (observe.go) compares the
-// ledger with EC2. ADDs take addresses by the Backend (backend.go).
+// Plan (plan.go) reads the ledger and begins actions; each is executed and its outcome
+// recorded (act.go). An Observer (observe.go) compares the ledger with EC2. ADDs take
+// addresses through Backend (backend.go).
 package pool
 
 import (
@@ -38,7 +38,7 @@ type Cluster interface {
 	Freeze() (trunkline.Freeze, string)
 }
 
-// Events is where people are informed; *kube.Events is one.
+// Events creates Kubernetes events; *kube.Events is one.
 type Events interface {
 	PodWarning(ref kube.PodRef, uid, reason, message string)
 	NodeWarning(reason, message string)
@@ -65,19 +65,18 @@ type Deps struct {
 	// Foreign are the addresses that the kernel routes to links of another CNI, with
 	// the links' names.
 	Foreign func(ctx context.Context) (map[netip.Addr]string, error)
-	// SetUp puts an interface's link, routes and rules in place.
+	// SetUp configures an interface's link, routes and rules.
 	SetUp func(ctx context.Context, e ipam.ENI) error
 	// Waiting is how many ADDs wait for an address, and since when the first one does.
 	Waiting func() (n int, oldest time.Time)
 	// Freed wakes the ADDs that wait for an address.
 	Freed func()
-	// CompareKernel asks for a comparison of the kernel, and Report for a report of the
-	// node, soon.
+	// CompareKernel requests a comparison of the kernel, Report a report of the node.
 	CompareKernel func()
 	Report        func()
 }
 
-// Pool plans and acts. Its methods may be called from any goroutine.
+// Pool plans and executes. Its methods may be called from any goroutine.
 type Pool struct {
 	Config
 	Deps
@@ -107,15 +106,15 @@ func New(c Config, d Deps) *Pool {
 	return p
 }
 
-// Addressed is closed once an ADD could be served, or pods are there: a full node
-// serves DELs.
+// Addressed is closed once an ADD can be served, or pods are there: a full node serves
+// DELs.
 func (p *Pool) Addressed() <-chan struct{} { return p.addressed }
 
-// Wait returns when no action is being carried out. Actions end with the contexts
+// Wait returns when no action is being executed. Actions end with the contexts
 // that they were begun with; what is in flight at EC2 is in the journal.
 func (p *Pool) Wait() { p.work.Wait() }
 
-// condition is the last plan's.
+// condition returns the condition and numbers of the last plan.
 func (p *Pool) condition() (ipam.Condition, ipam.Numbers) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -112,8 +112,8 @@ func (g Aliased) Gather() ([]*dto.MetricFamily, error) {
 	return families, err
 }
 
-// from makes the alias of a family of ours; nil if it is left out, or has no sample
-// yet and labels that nobody knows.
+// from makes the alias of a family of ours; nil if it is left out, or if it has labels
+// and no sample yet that gives them values.
 func (a alias) from(ours *dto.MetricFamily) *dto.MetricFamily {
 	if a.without != "" {
 		return nil
@@ -162,7 +162,7 @@ func (a alias) counts(m *dto.Metric) bool {
 	return true
 }
 
-// relabel says m's labels in AWS's words; key tells samples apart.
+// relabel translates m's labels to AWS's; samples with the same key are added up.
 func (a alias) relabel(m *dto.Metric) (labels []*dto.LabelPair, key string) {
 	var all []string
 	for _, l := range a.labels {

@@ -42,8 +42,8 @@ func reachable(p state.Pool) metav1.Condition {
 	return c
 }
 
-// driftNow is the condition Drift: true while something differs and is not, or
-// cannot be, put right. What was repaired at once is an event.
+// driftNow is the condition Drift: true while a difference is not, or cannot be,
+// repaired. A difference that was repaired at once is an event.
 func driftNow(atEC2, inKernel []string) metav1.Condition {
 	c := metav1.Condition{
 		Type: trunkline.ConditionDrift, Status: metav1.ConditionFalse, Reason: reasonInSync,
@@ -58,7 +58,7 @@ func driftNow(atEC2, inKernel []string) metav1.Condition {
 	return c
 }
 
-// lastError is what EC2 last refused, as it is reported; nil when nothing stands.
+// lastError is EC2's last refusal; nil once a call of the same action succeeded.
 func lastError(r *state.Refusal) *trunkline.CallError {
 	if r == nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
-// ledger is the node's addresses and plan, for people.
+// ledger is the node's addresses and plan, as introspection and `trunkline show` have them.
 func (r *Reporter) ledger() introspection.Ledger {
 	now := time.Now()
 	view, _ := r.State.View(now)
@@ -45,7 +45,7 @@ func interfaceRow(e ipam.ENIView) introspection.ENI {
 	}
 	switch {
 	case e.Unmanaged:
-		row.Why = "not Trunkline's: it takes a slot of the instance and is left alone"
+		row.Why = "not Trunkline's: it takes a slot of the instance and is not changed"
 	case !e.Missing.IsZero():
 		row.Why = "EC2 has not shown it since " + e.Missing.Format(time.RFC3339)
 	}
@@ -58,11 +58,11 @@ func interfaceRow(e ipam.ENIView) introspection.ENI {
 		}
 		switch ad.State {
 		case ipam.Quarantined:
-			entry.Why = "its pod is going and the link may still be there"
+			entry.Why = "its pod was deleted and the link may still exist"
 		case ipam.Unconfirmed:
-			entry.Why = "EC2 and the agent's record differ; not given out until they agree"
+			entry.Why = "EC2 and the ledger differ; not assigned until they agree"
 		case ipam.Releasing:
-			entry.Why = "on its way back to the subnet"
+			entry.Why = "being unassigned at EC2"
 		case ipam.Free, ipam.Assigned, ipam.Cooling:
 		}
 		row.Addresses = append(row.Addresses, entry)

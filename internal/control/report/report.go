@@ -1,6 +1,6 @@
-// Package report publishes what the node looks like: the status of its NodeNetwork
-// object, its NetworkUnavailable condition, the introspection endpoints and metrics
-// under AWS's names.
+// Package report publishes the state of the node: the status of its NodeNetwork object,
+// its NetworkUnavailable condition, the introspection endpoints and metrics under AWS's
+// names.
 //
 // It reads every table and writes none. It drives edge/kube for the API server, and
 // serves HTTP on the introspection and metrics addresses and on a socket for root.
@@ -25,7 +25,7 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// Cluster is where the node's objects are written; *kube.Cluster is one.
+// Cluster writes the node's objects; *kube.Cluster is one.
 type Cluster interface {
 	Freeze() (trunkline.Freeze, string)
 	WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error
@@ -62,13 +62,13 @@ func New(cfg config.Config, d Deps) *Reporter {
 	return r
 }
 
-// Serving says that calls are served from now on: the node is reported as ready.
+// Serving reports that calls are served from now on: the node is reported as ready.
 func (r *Reporter) Serving() {
 	r.serving.Store(true)
 	r.Loop.MarkFull()
 }
 
-// pass writes what the node looks like to the API server.
+// pass writes the state of the node to the API server.
 func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if !r.serving.Load() {
 		return time.Time{}, nil

@@ -19,8 +19,8 @@ import (
 	"github.com/trunkline/trunkline/api/introspection"
 )
 
-// Serve serves what people and probes ask for until ctx ends: at AWS's addresses, and
-// on the debug socket, which only root can open.
+// Serve serves introspection, probes and metrics at AWS's addresses, and the debug socket,
+// which only root can open, until ctx ends.
 func (r *Reporter) Serve(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -64,7 +64,7 @@ func (r *Reporter) debug() http.Handler {
 	return mux
 }
 
-// open listens at an address. A socket is made anew and opened to root only.
+// open listens at an address. A unix socket replaces an earlier one and is for root only.
 func open(network, address string) (net.Listener, error) {
 	if network != "unix" {
 		return net.Listen(network, address)
@@ -79,7 +79,7 @@ func open(network, address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // by then it may be the next agent's
+	l.SetUnlinkOnClose(false) // the next agent may have replaced it by then
 	return l, os.Chmod(address, 0o600)
 }
 
@@ -117,7 +117,7 @@ func answer(value func() any) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(raw, '\n')) // an error is of the reader
+		_, _ = w.Write(append(raw, '\n')) // fails only when the client is gone
 	}
 }
 

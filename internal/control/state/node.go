@@ -12,23 +12,23 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
-// Node is what the backend knows of the node: the one row of the table "node".
+// Node are the facts of the node, which the backend reads: the one row of the table "node".
 type Node struct {
 	Instance vpc.InstanceID // empty where there is no EC2
 	Type     string         // of the instance
 	Zone     string
-	// PrimaryMAC and PrimaryIP are of the interface by which packets leave that do not
-	// come from a pod's own interface.
+	// PrimaryMAC and PrimaryIP are those of the node's primary interface. Packets that
+	// leave the VPC have its address as their source.
 	PrimaryMAC vpc.MAC
 	PrimaryIP  netip.Addr
 	// PodCIDR is the range that pods get addresses from; invalid where they get those of
 	// interfaces.
 	PodCIDR netip.Prefix
-	// Ranges are destinations that see a pod's own address.
+	// Ranges are the destinations to which pods send without SNAT.
 	Ranges []netip.Prefix
 }
 
-// Pool is what the backend makes of its addresses: the one row of the table "pool".
+// Pool is the state of the backend's addresses: the one row of the table "pool".
 type Pool struct {
 	Decision ipam.Decision // the last plan
 	Brake    cloud.Brake
@@ -56,7 +56,7 @@ type Device struct {
 	Link string // its name, which udev may change
 }
 
-// Drift is a difference in the kernel that cannot be repaired from here.
+// Drift is a difference in the kernel that the agent cannot repair.
 type Drift struct {
 	Place string // "link" or "nftables"
 	What  string
@@ -127,7 +127,7 @@ func (s *Store) Device(mac vpc.MAC) (Device, bool) {
 // Devices are the links of all interfaces.
 func (s *Store) Devices() []Device { return list(s.owned.Devices.All(s.DB.Snapshot())) }
 
-// Drift lists what cannot be repaired in the kernel, sorted.
+// Drift lists the differences in the kernel that cannot be repaired, sorted by place.
 func (s *Store) Drift() []string {
 	var what []string
 	for d := range s.owned.Drift.All(s.DB.Snapshot()) {

@@ -1,5 +1,5 @@
 // Package state holds the tables in which the controllers of a node meet, and the one
-// journal that they survive in.
+// journal from which they are restored.
 //
 //	endpoints                        written by control/cni
 //	interfaces, addresses, actions   written by control/pool, out of its ledger
@@ -42,11 +42,11 @@ type Options struct {
 
 // Store is the agent's state. Its methods may be called from any goroutine.
 type Store struct {
-	// Found is what the journal was like when it was opened.
+	// Found is the condition of the journal when it was opened.
 	Found journal.Opened
 	// Begun are the actions an earlier process had in flight; fixed by Open.
 	Begun []cloud.Action
-	// Agreed is from an earlier process of this boot; fixed by Open.
+	// Agreed is the last agreement of an earlier process of this boot; fixed by Open.
 	Agreed Agreement
 
 	DB         *table.DB
@@ -63,17 +63,17 @@ type Store struct {
 	lastGiven netip.Addr   // guarded by DB.Update
 }
 
-// Agreement says when a full comparison last found the kernel as desired, or made it
-// so, and under which version and settings: what was wired by then and is missing at
-// the next start was removed by someone else.
+// Agreement is when a full comparison last found the kernel as desired, or made it so,
+// and under which version and settings. What was wired by then and is missing at the next
+// start was removed externally.
 type Agreement struct {
 	At time.Time `json:"at"` // when the comparison began
 	By string    `json:"by"` // version and settings of the agent
 }
 
 // Open takes the journal's lock, which an agent that is still stopping may hold for up
-// to a minute, and restores the state. A journal that is damaged or contradicts itself
-// leaves an empty state: EC2 and the kernel fill it. Records of version 1 are
+// to a minute, and restores the state. If the journal is damaged or inconsistent, the
+// state is empty; it is rebuilt from the kernel and EC2. Records of version 1 are
 // converted (see migrate.go).
 func Open(ctx context.Context, o Options) (*Store, error) {
 	j, records, err := openJournal(ctx, o)
@@ -90,7 +90,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s, err = restored(o.Settings, converted)
 	}
 	if err != nil {
-		o.Log.Error("the journal contradicts itself; rebuilding from the kernel and EC2", "error", err)
+		o.Log.Error("the journal is inconsistent; rebuilding from the kernel and EC2", "error", err)
 		changes = nil
 		for _, r := range records {
 			changes = append(changes, journal.Forget(r.Key))
@@ -108,7 +108,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// restored is a store with what records say.
+// restored is a store with the rows of records.
 func restored(settings ipam.Settings, records []journal.Record) (*Store, error) {
 	s := &Store{DB: table.New(), ledger: ipam.New(settings)}
 	var errs [5]error
@@ -167,7 +167,7 @@ func openJournal(ctx context.Context, o Options) (j *journal.Journal, records []
 // Owned are the write handles of the tables that controllers fill.
 func (s *Store) Owned() Owned { return s.owned }
 
-// Close writes what was accepted and gives the journal's lock back.
+// Close writes what was accepted and releases the journal's lock.
 func (s *Store) Close() error { return s.journal.Close() }
 
 // View is the ledger at one moment, with the addresses of endpoints that are being
@@ -192,7 +192,7 @@ func (s *Store) View(now time.Time) (view ipam.View, leases []ipam.Lease) {
 // Endpoints are all endpoints, ordered by ID.
 func (s *Store) Endpoints() []endpoint.Endpoint { return list(s.endpoints.All(s.DB.Snapshot())) }
 
-// EndpointsOf are the endpoints whose link has a name.
+// EndpointsOf are the endpoints with a link of that name.
 func (s *Store) EndpointsOf(link string) []endpoint.Endpoint {
 	return list(s.endpoints.List(s.DB.Snapshot(), EndpointsByLink().Query(link)))
 }
@@ -280,7 +280,7 @@ func (tx *Tx) apply(row ipam.Record) {
 		_, err = tx.s.actions.Insert(tx.txn, *row.Action)
 	case ipam.DropAction:
 		tx.s.actions.Delete(tx.txn, ActionsByID().Query(row.ID))
-	case ipam.PutBackoff, ipam.DropBackoff, ipam.PutGone, ipam.DropGone: // of interest to the ledger only
+	case ipam.PutBackoff, ipam.DropBackoff, ipam.PutGone, ipam.DropGone: // only the ledger uses them
 	}
 	if err != nil {
 		panic("state: ledger record refused: " + err.Error())
@@ -333,7 +333,7 @@ func (tx *Tx) Put(e endpoint.Endpoint) error {
 	return nil
 }
 
-// Delete forgets an endpoint: nothing of it is in the kernel any more. Its ID may be
+// Delete deletes an endpoint. Call it once nothing of it is in the kernel any more. Its ID may be
 // used again.
 func (tx *Tx) Delete(id endpoint.ID) {
 	if tx.s.endpoints.Delete(tx.txn, EndpointsByID().Query(id)) > 0 {
@@ -347,7 +347,7 @@ func (tx *Tx) Endpoints() []endpoint.Endpoint { return list(tx.s.endpoints.All(t
 // Agree records a comparison that ended in agreement.
 func (tx *Tx) Agree(a Agreement) { tx.records = append(tx.records, put(keyAgreed, a)) }
 
-// restore enters what records say. None of it is journaled again.
+// restore enters the rows of records in the tables. None of it is journaled again.
 func (s *Store) restore(tx *Tx, records []journal.Record) error {
 	var rows []ipam.Record
 	lastID := endpoint.ID(0)

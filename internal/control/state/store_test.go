@@ -160,7 +160,7 @@ func TestEndpointsOfAnEarlierBootAreBeingRemoved(t *testing.T) {
 }
 
 // Its ADD was killed: what should hold the pod back may not be in force.
-func TestAnEndpointWhoseADDWasInterruptedIsHeld(t *testing.T) {
+func TestAnEndpointOfAnInterruptedADDIsHeld(t *testing.T) {
 	s, dir := filled(t)
 	e := statetest.Wiring(t, s, "one")
 	if again, _ := reopen(t, s, dir).Endpoint(e.Key); !again.Held() {
@@ -200,7 +200,7 @@ func TestAJournalThatContradictsItselfIsDropped(t *testing.T) {
 }
 
 // testdata/v1.log was written by the release before endpoints: two pods that run, one
-// whose DEL was accepted, one whose ADD was interrupted, a pod that another CNI wired.
+// with an accepted DEL, one with an interrupted ADD, a pod that another CNI wired.
 func TestAJournalOfVersion1IsConverted(t *testing.T) {
 	dir := t.TempDir()
 	raw, err := os.ReadFile("testdata/v1.log")

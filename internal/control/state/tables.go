@@ -31,8 +31,8 @@ func EndpointsByAddress() table.Index[endpoint.Endpoint, netip.Addr] {
 	return table.ByEach("address", func(e endpoint.Endpoint) []netip.Addr { return e.Addresses.List() }, table.Addr).Unique()
 }
 
-// EndpointsByLink finds the endpoints whose link has a name: that of a pod's sandbox,
-// and of older sandboxes of the same pod.
+// EndpointsByLink finds the endpoints with a link of one name: that of a pod's sandbox,
+// and those of older sandboxes of the same pod.
 func EndpointsByLink() table.Index[endpoint.Endpoint, string] {
 	return table.By("link", func(e endpoint.Endpoint) string { return e.Link }, table.String[string])
 }

@@ -61,7 +61,7 @@ func Observe(t testing.TB, s *state.Store) {
 }
 
 // Wiring makes an endpoint of the pod default/NAME, and of the container NAME, that has an
-// address and whose ADD is in flight.
+// address. Its ADD is in flight.
 func Wiring(t testing.TB, s *state.Store, name string) (e endpoint.Endpoint) {
 	t.Helper()
 	Update(t, s, func(tx *state.Tx) error {
