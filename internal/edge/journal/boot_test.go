@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// ofAKilledProcess opens what the file says at this moment, as the next process
-// would after a kill.
-func ofAKilledProcess(t *testing.T, dir string) map[string]string {
+// afterAKill opens a copy of the current file, as the next process would after a kill.
+func afterAKill(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, logName))
 	if err != nil {
@@ -20,11 +19,11 @@ func ofAKilledProcess(t *testing.T, dir string) map[string]string {
 	if err := os.WriteFile(filepath.Join(next, logName), content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, facts := open(t, next, Options{})
-	return facts
+	_, values := open(t, next, Options{})
+	return values
 }
 
-func TestARecordForThisBootIsInTheFileWithoutASync(t *testing.T) {
+func TestARecordForThisBootIsWrittenWithoutASync(t *testing.T) {
 	dir, d := t.TempDir(), &faultyDisk{}
 	j, _ := open(t, dir, Options{disk: d})
 	before := d.syncs.Load()
@@ -32,22 +31,22 @@ func TestARecordForThisBootIsInTheFileWithoutASync(t *testing.T) {
 		if err := j.EnqueueForBoot(put(t, key, 1)).Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := ofAKilledProcess(t, dir); got[key] != "1" {
-			t.Errorf("%s is acknowledged; a kill leaves %v", key, got)
+		if got := afterAKill(t, dir); got[key] != "1" {
+			t.Errorf("%s is acknowledged; after a kill: %v", key, got)
 		}
 	}
-	if n := d.syncs.Load() - before; n > 1 { // one, should a second have passed
+	if n := d.syncs.Load() - before; n > 1 { // one if a second has passed
 		t.Errorf("three records took %d syncs", n)
 	}
 	if err := j.Append(t.Context(), put(t, "d", 1)); err != nil {
 		t.Fatal(err)
 	}
 	if d.syncs.Load() == before {
-		t.Error("a record that is to survive the machine was acknowledged without a sync")
+		t.Error("a record that must survive a power failure was acknowledged without a sync")
 	}
 }
 
-func TestARecordForThisBootIsSyncedAMomentLater(t *testing.T) {
+func TestARecordForThisBootIsSyncedLater(t *testing.T) {
 	d := &faultyDisk{}
 	j, _ := open(t, t.TempDir(), Options{disk: d})
 	before := d.syncs.Load()
@@ -57,7 +56,7 @@ func TestARecordForThisBootIsSyncedAMomentLater(t *testing.T) {
 	d.awaitSync(t, before)
 }
 
-func TestRecordsAreSyncedAMomentLaterAgainOnceTheDiskHasHealed(t *testing.T) {
+func TestLateSyncsResumeAfterADiskFault(t *testing.T) {
 	d := &faultyDisk{}
 	j, _ := open(t, t.TempDir(), Options{disk: d})
 	before := d.syncs.Load()
@@ -65,9 +64,9 @@ func TestRecordsAreSyncedAMomentLaterAgainOnceTheDiskHasHealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.failAt.Store(1)
-	d.awaitSync(t, before) // it does not work
+	d.awaitSync(t, before) // it fails
 	d.failAt.Store(0)
-	if err := j.EnqueueForBoot(put(t, "b", 1)).Wait(t.Context()); err != nil { // mends the file first
+	if err := j.EnqueueForBoot(put(t, "b", 1)).Wait(t.Context()); err != nil { // repairs the file first
 		t.Fatal(err)
 	}
 	d.awaitSync(t, d.syncs.Load())
@@ -83,30 +82,30 @@ func (d *faultyDisk) awaitSync(t *testing.T, n int64) {
 	}
 }
 
-func TestWhatWasAcknowledgedOutlivesASyncThatFailsLater(t *testing.T) {
+func TestAcknowledgedRecordsSurviveALaterFailedSync(t *testing.T) {
 	dir, d := t.TempDir(), &faultyDisk{}
 	j, _ := open(t, dir, Options{disk: d})
 	if err := j.EnqueueForBoot(put(t, "a", 1)).Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.failAt.Store(d.ops.Load() + 2) // the write works, the sync does not
+	d.failAt.Store(d.ops.Load() + 2) // the write succeeds, the sync fails
 	if err := j.Append(t.Context(), put(t, "b", 1)); err == nil {
 		t.Fatal("acknowledged without a sync")
 	}
 	d.failAt.Store(0)
-	if err := j.Append(t.Context(), put(t, "c", 1)); err != nil { // mends the file first
+	if err := j.Append(t.Context(), put(t, "c", 1)); err != nil { // repairs the file first
 		t.Fatal(err)
 	}
-	if got := ofAKilledProcess(t, dir); got["a"] != "1" || got["c"] != "1" {
-		t.Errorf("a and c were acknowledged; the file says %v", got)
+	if got := afterAKill(t, dir); got["a"] != "1" || got["c"] != "1" {
+		t.Errorf("a and c were acknowledged; the file has %v", got)
 	}
 }
 
-func TestAnotherBootIsNoticed(t *testing.T) {
+func TestAnotherBootIsReported(t *testing.T) {
 	dir := t.TempDir()
 	j, _ := open(t, dir, Options{BootID: "monday"})
 	if j.Found.Rebooted {
-		t.Error("an empty journal says it was rebooted")
+		t.Error("an empty journal reports a reboot")
 	}
 	if err := j.Append(t.Context(), put(t, "k", 1)); err != nil {
 		t.Fatal(err)
@@ -114,29 +113,29 @@ func TestAnotherBootIsNoticed(t *testing.T) {
 	_ = j.Close()
 	j, _ = open(t, dir, Options{BootID: "tuesday"})
 	if !j.Found.Rebooted {
-		t.Error("a reboot went unnoticed")
+		t.Error("a reboot is not reported")
 	}
-	// Killed before it wrote down what is no longer true.
+	// Killed before it removed the invalid records.
 	_ = j.Close()
 	j, _ = open(t, dir, Options{BootID: "tuesday"})
 	if !j.Found.Rebooted {
-		t.Error("the reboot is forgotten before anything was written after it")
+		t.Error("the reboot is no longer reported although nothing was written after it")
 	}
 	if err := j.Append(t.Context(), put(t, "l", 2)); err != nil {
 		t.Fatal(err)
 	}
 	_ = j.Close()
-	j, facts := open(t, dir, Options{BootID: "tuesday"})
+	j, values := open(t, dir, Options{BootID: "tuesday"})
 	if j.Found.Rebooted {
 		t.Error("the same boot counts as a reboot")
 	}
-	if facts["k"] != "1" || facts["l"] != "2" {
-		t.Errorf("facts after a reboot: %v", facts)
+	if values["k"] != "1" || values["l"] != "2" {
+		t.Errorf("values after a reboot: %v", values)
 	}
 }
 
-// All that is wired would be taken for lost.
-func TestABootThatNobodyCanNameIsNoReboot(t *testing.T) {
+// A reported reboot discards every attachment, so it must be certain.
+func TestAnUnknownBootIDIsNoReboot(t *testing.T) {
 	for _, ids := range [][2]string{{"monday", ""}, {"", "monday"}} {
 		dir := t.TempDir()
 		j, _ := open(t, dir, Options{BootID: ids[0]})
@@ -150,9 +149,9 @@ func TestABootThatNobodyCanNameIsNoReboot(t *testing.T) {
 	}
 }
 
-// The first append after a reboot fails half way. The next one mends the file, which
-// works, and fails too.
-func TestAFileThatIsMendedDoesNotForgetAReboot(t *testing.T) {
+// The first append after a reboot fails. The next one repairs the file, which succeeds,
+// and fails as well.
+func TestARepairedFileStillReportsAReboot(t *testing.T) {
 	dir := t.TempDir()
 	j, _ := open(t, dir, Options{BootID: "monday"})
 	if err := j.Append(t.Context(), put(t, "k", 1)); err != nil {
@@ -161,16 +160,16 @@ func TestAFileThatIsMendedDoesNotForgetAReboot(t *testing.T) {
 	_ = j.Close()
 	d := &faultyDisk{}
 	j, _ = open(t, dir, Options{BootID: "tuesday", disk: d})
-	const mending = 7 // operations of a rewrite
-	for _, works := range []int64{0, mending} {
-		d.failAt.Store(d.ops.Load() + works + 1)
+	const repair = 7 // operations of a rewrite
+	for _, succeed := range []int64{0, repair} {
+		d.failAt.Store(d.ops.Load() + succeed + 1)
 		if err := j.Append(t.Context(), put(t, "l", 2)); err == nil {
 			t.Fatal("the disk did not fail")
 		}
 	}
 	_ = j.Close()
-	j, facts := open(t, dir, Options{BootID: "tuesday"})
-	if !j.Found.Rebooted || facts["l"] != "" {
-		t.Errorf("rebooted: %v, facts %v; nothing was written after the reboot", j.Found.Rebooted, facts)
+	j, values := open(t, dir, Options{BootID: "tuesday"})
+	if !j.Found.Rebooted || values["l"] != "" {
+		t.Errorf("rebooted: %v, values %v; nothing was written after the reboot", j.Found.Rebooted, values)
 	}
 }

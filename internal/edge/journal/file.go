@@ -24,9 +24,9 @@ type file interface {
 	Close() error
 }
 
-// disk is what the journal asks of the file system; tests make it fail.
+// disk is what the journal needs of the file system; tests inject faults into it.
 type disk interface {
-	// Append opens path for appending, cut to size bytes.
+	// Append opens path for appending, truncated to size bytes.
 	Append(path string, size int64) (file, error)
 	Create(path string) (file, error)
 	Rename(from, to string) error
@@ -60,8 +60,7 @@ func (realDisk) SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// acquire takes the directory's lock. The kernel gives it back when the process
-// dies, however it dies.
+// acquire takes the directory's lock. The kernel releases it when the process ends.
 func acquire(dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -78,8 +77,8 @@ func acquire(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// load reads the log, sets a damaged one aside and leaves a log that ends in a
-// whole line.
+// load reads the log, sets a damaged one aside, and opens a log that ends in a complete
+// line.
 func (j *Journal) load() error {
 	path := filepath.Join(j.dir, logName)
 	content, err := os.ReadFile(path)
@@ -116,8 +115,8 @@ func (j *Journal) setAside(path string, damage error) error {
 	return nil
 }
 
-// write is the journal's goroutine: it gathers the commits that are waiting,
-// makes one line of them and syncs once.
+// write is the journal's goroutine: it writes all queued commits as one line and syncs
+// once.
 func (j *Journal) write() {
 	defer close(j.done)
 	later := time.NewTimer(syncWithin)
@@ -127,33 +126,33 @@ func (j *Journal) write() {
 		select {
 		case <-j.notify:
 			j.commit(j.gather(false))
-			if j.late && !armed {
+			if j.unsynced && !armed {
 				later.Reset(syncWithin)
 				armed = true
 			}
 		case <-later.C:
 			armed = false
-			j.catchUp()
+			j.syncLate()
 		case <-j.stop:
 			j.commit(j.gather(true))
-			j.catchUp()
+			j.syncLate()
 			if j.log != nil {
-				_ = j.log.Close() // every commit was synced
+				_ = j.log.Close() // all commits are synced
 			}
 			return
 		}
 	}
 }
 
-// catchUp syncs what waits for it. If that does not work out, the next commit
-// begins with a rewrite.
-func (j *Journal) catchUp() {
-	if j.late && !j.sick {
-		j.sick = j.sync() != nil
+// syncLate syncs lines written without a sync. If that fails, the next commit begins
+// with a rewrite.
+func (j *Journal) syncLate() {
+	if j.unsynced && !j.torn {
+		j.torn = j.sync() != nil
 	}
 }
 
-// gather takes what waits; with last set nothing more is accepted.
+// gather takes the queued commits; with last set no more are accepted.
 func (j *Journal) gather(last bool) []*commit {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -162,8 +161,8 @@ func (j *Journal) gather(last bool) []*commit {
 	return group
 }
 
-// commit writes one line for a group, and syncs it if one of the group asked for
-// that; the others do not wait for it.
+// commit writes one line for a group, and syncs it if one of the group needs that; the
+// others complete before the sync.
 func (j *Journal) commit(group []*commit) {
 	var records []Record
 	var hard []*commit
@@ -185,28 +184,28 @@ func (j *Journal) commit(group []*commit) {
 	if err != nil {
 		return
 	}
-	j.late = true
+	j.unsynced = true
 	if len(hard) > 0 {
 		err = j.sync()
-		j.sick = err != nil
+		j.torn = err != nil
 		for _, c := range hard {
 			c.pending.end(err)
 		}
 	}
-	if !j.sick && j.size > j.opts.CompactAt && j.size > 4*j.liveSize() {
-		// The records are in the file already. A rewrite that does not work
-		// out leaves the old file in place and is tried again at the next
-		// commit, so its error is nobody's concern.
+	if !j.torn && j.size > j.opts.CompactAt && j.size > 4*j.liveSize() {
+		// A failed rewrite leaves the old file with all records in place and is
+		// repeated at the next commit, so its error is ignored.
 		_ = j.rewrite()
 	}
 }
 
-// store appends records; a file that may end in half a line is rewritten first. The
-// first ones of a boot share their line with its header: both are there, or neither.
+// store appends records; a file that may end in a partial line is rewritten first. The
+// first records of a boot are in one line with its header, so that a crash keeps both or
+// neither.
 func (j *Journal) store(records []Record) error {
-	if j.sick {
+	if j.torn {
 		if err := j.rewrite(); err != nil {
-			return fmt.Errorf("mend journal: %w", err)
+			return fmt.Errorf("repair journal: %w", err)
 		}
 	}
 	l := line{Records: records}
@@ -214,7 +213,7 @@ func (j *Journal) store(records []Record) error {
 		l.Header = &header{Version: formatVersion, BootID: j.opts.BootID}
 	}
 	if err := j.append(l); err != nil {
-		j.sick = true
+		j.torn = true
 		return err
 	}
 	j.boot = j.opts.BootID
@@ -243,50 +242,50 @@ func (j *Journal) append(l line) error {
 	return nil
 }
 
-// sync has all lines on the disk.
+// sync flushes all lines to the disk.
 func (j *Journal) sync() error {
 	if err := j.log.Sync(); err != nil {
 		return fmt.Errorf("sync journal: %w", err)
 	}
-	j.late = false
+	j.unsynced = false
 	return nil
 }
 
-// emit appends one line and syncs.
-func (j *Journal) emit(l line) error {
+// appendSynced appends one line and syncs.
+func (j *Journal) appendSynced(l line) error {
 	if err := j.append(l); err != nil {
 		return err
 	}
 	return j.sync()
 }
 
-// rewrite replaces the log by one that holds the live records only. The old one
-// stays until the new one is whole.
+// rewrite replaces the log by one with the live records only. The old one remains until
+// the new one is complete.
 func (j *Journal) rewrite() error {
 	temp, path := filepath.Join(j.dir, tempName), filepath.Join(j.dir, logName)
 	next, err := j.opts.disk.Create(temp)
 	if err != nil {
 		return fmt.Errorf("create journal: %w", err)
 	}
-	oldLog, oldSize, oldLate := j.log, j.size, j.late
+	oldLog, oldSize, oldUnsynced := j.log, j.size, j.unsynced
 	j.log, j.size = next, 0
-	err = j.emit(line{Header: &header{Version: formatVersion, BootID: j.boot}})
+	err = j.appendSynced(line{Header: &header{Version: formatVersion, BootID: j.boot}})
 	if records := j.records(); err == nil && len(records) > 0 {
-		err = j.emit(line{Records: records})
+		err = j.appendSynced(line{Records: records})
 	}
 	if err == nil {
 		err = j.opts.disk.Rename(temp, path)
 	}
 	if err != nil {
-		j.log, j.size, j.late = oldLog, oldSize, oldLate
+		j.log, j.size, j.unsynced = oldLog, oldSize, oldUnsynced
 		return errors.Join(err, next.Close())
 	}
 	if oldLog != nil {
-		_ = oldLog.Close() // replaced; its content no longer counts
+		_ = oldLog.Close() // replaced: its content is no longer used
 	}
-	j.sick = false
+	j.torn = false
 	if err := j.opts.disk.SyncDir(j.dir); err != nil {
-		j.sick = true
+		j.torn = true
 		return fmt.Errorf("sync journal directory: %w", err)
 	}
 	return nil

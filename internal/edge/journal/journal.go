@@ -1,16 +1,15 @@
-// Package journal keeps small facts across crashes: an append-only file of
-// keyed records with a checksum per line.
+// Package journal stores small records across crashes: an append-only file of keyed
+// records with a checksum per line.
 //
-// A record is a key and a JSON value; the last one written for a key counts, and
-// a record without a value forgets its key. One append is one line and one
-// fsync, and appends that arrive together share both, so a crash can only tear
-// the last line. Records that mean nothing after a reboot may leave the fsync to
-// a moment later (EnqueueForBoot). A file that is damaged anywhere else is set
-// aside and the journal starts empty: its owner rebuilds from the kernel and from
-// EC2.
+// A record is a key and a JSON value; the last one written for a key is valid, and a
+// record without a value removes its key. One append is one line and one fsync, and
+// concurrent appends share both, so a crash can only tear the last line. Records that
+// are invalid after a reboot may be synced later (EnqueueForBoot). A file that is
+// damaged anywhere else is set aside and the journal starts empty: its owner rebuilds
+// from the kernel and from EC2.
 //
-// It touches one directory and takes a lock there, so two agents never write.
-// The agent owns it; what the keys mean is the business of who writes them.
+// It touches one directory and takes a lock there, so that only one agent writes.
+// control/state owns it and defines the keys.
 package journal
 
 import (
@@ -27,7 +26,7 @@ import (
 
 // Errors that callers branch on.
 var (
-	// ErrLocked: another process holds the directory.
+	// ErrLocked: another process holds the directory's lock.
 	ErrLocked = errors.New("journal is locked by another process")
 	// ErrCorrupt: the file was damaged and has been set aside.
 	ErrCorrupt = errors.New("journal is damaged")
@@ -35,7 +34,7 @@ var (
 	ErrClosed = errors.New("journal is closed")
 )
 
-// Record is a fact under a key. A nil Value forgets the key.
+// Record is a value under a key. A nil Value removes the key.
 type Record struct {
 	Key   string          `json:"k"`
 	Value json.RawMessage `json:"v,omitempty"`
@@ -55,29 +54,28 @@ func Forget(key string) Record { return Record{Key: key} }
 
 // Options of Open.
 type Options struct {
-	// BootID names this boot of the machine: /proc/sys/kernel/random/boot_id.
+	// BootID identifies this boot of the machine: /proc/sys/kernel/random/boot_id.
 	BootID string
-	// Now gives the time a damaged file is named after; time.Now when nil.
+	// Now returns the time for the name of a damaged file; time.Now when nil.
 	Now func() time.Time
-	// CompactAt is the file size in bytes from which a file that is mostly
-	// outdated lines is rewritten; 1 MiB when 0.
+	// CompactAt is the size in bytes from which a file of mostly outdated lines is
+	// rewritten; 1 MiB when 0.
 	CompactAt int64
 
 	disk disk
 }
 
-// Opened tells what Open found.
+// Opened is what Open found.
 type Opened struct {
-	// Rebooted: the records were written by another boot, so nothing they say
-	// about links and processes holds any more. Openings say so until the first
-	// append: what is no longer true belongs into that one, or a crash after it
-	// leaves it standing.
+	// Rebooted: the records were written in another boot, so what they record of
+	// links and processes is invalid. It is set until the first append, which must
+	// remove all invalid records: a crash after that append would keep them.
 	Rebooted bool
-	// Torn: the last line was cut by a crash and has been dropped. Its append
+	// Torn: the last line was truncated by a crash and has been dropped. Its append
 	// had not returned.
 	Torn bool
-	// SetAside is the path a damaged file was renamed to, and Damage what was
-	// wrong with it (it wraps ErrCorrupt).
+	// SetAside is the path that a damaged file was renamed to, and Damage the error,
+	// which wraps ErrCorrupt.
 	SetAside string
 	Damage   error
 }
@@ -93,7 +91,7 @@ type Journal struct {
 
 	mu       sync.Mutex
 	incoming []*commit
-	closed   bool // nothing is taken any more
+	closed   bool // records are no longer accepted
 	notify   chan struct{}
 	stop     chan struct{}
 	done     chan struct{}
@@ -103,28 +101,28 @@ type Journal struct {
 	log  file
 	size int64
 	live map[string]json.RawMessage
-	// boot is the one that the log's last header names: of the live records.
+	// boot is the boot id in the last header of the log: that of the live records.
 	boot string
-	// sick is set while the file may hold a half-written line: nothing is
-	// appended before a rewrite has succeeded.
-	sick bool
-	// late is set while the last lines wait for their sync.
-	late bool
+	// torn is set while the file may end in a partial line: nothing is appended
+	// before a rewrite has succeeded.
+	torn bool
+	// unsynced is set while the last lines wait for their sync.
+	unsynced bool
 }
 
-// syncWithin is how long a record for this boot may wait for its sync.
+// syncWithin is the maximum delay of the sync of a record for this boot.
 const syncWithin = time.Second
 
-// commit is one caller's records on their way to the disk.
+// commit is the records of one caller that are not yet on the disk.
 type commit struct {
 	records []Record
-	forBoot bool // may leave the sync to a later moment
+	forBoot bool // complete when written; synced later
 	pending *Pending
 }
 
-// Open locks dir, which is made if missing, and returns the journal in it with
-// the facts it holds, in the order of their keys. A damaged file is not an
-// error: it is set aside and reported in Found. Errors: ErrLocked, I/O.
+// Open locks dir, which is created if missing, and returns the journal in it with its
+// records, sorted by key. A damaged file is not an error: it is set aside and reported
+// in Found. Errors: ErrLocked, I/O.
 func Open(dir string, opts Options) (*Journal, []Record, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -156,7 +154,7 @@ func Open(dir string, opts Options) (*Journal, []Record, error) {
 	return j, records, nil
 }
 
-// Pending is an append on its way to the disk.
+// Pending is an append in flight.
 type Pending struct {
 	done chan struct{}
 	err  error
@@ -178,16 +176,16 @@ func (p *Pending) end(err error) {
 	close(p.done)
 }
 
-// Enqueue puts records in line to be written, all or none of them, and never
-// blocks: it may be called with a lock held, so that the order in the journal is
-// the order of the changes it records.
+// Enqueue queues records to be written, all or none of them, and never blocks: it may be
+// called with a lock held, so that the order in the journal is the order of the changes
+// that it records.
 func (j *Journal) Enqueue(records ...Record) *Pending { return j.enqueue(false, records) }
 
-// EnqueueForBoot is Enqueue for records that outlive this process, however it
-// ends, but need not outlive the machine: what they tell of, such as links and
-// the pods at their ends, dies with it. They are pending until they are written,
-// and synced with the next others or within a second. After a power cut those of
-// the last second may be missing, the latest first.
+// EnqueueForBoot is Enqueue for records that must survive a crash of this process but not
+// of the machine: their objects, such as links and endpoints, do not survive a reboot
+// either. They are pending until they are written, and are synced with the next other
+// records or within a second. After a power failure those of the last second may be
+// missing, the latest first.
 func (j *Journal) EnqueueForBoot(records ...Record) *Pending { return j.enqueue(true, records) }
 
 func (j *Journal) enqueue(forBoot bool, records []Record) *Pending {
@@ -212,9 +210,9 @@ func (j *Journal) enqueue(forBoot bool, records []Record) *Pending {
 }
 
 // Append writes records, all or none of them, and returns once they are on the
-// disk. When ctx ends first, or after an I/O error, a crash decides whether they
-// count: write what may be written again. After an I/O error the next Append
-// mends the file first.
+// disk. If ctx ends first, or after an I/O error, it is undefined whether they survive a
+// crash: the caller must be able to write them again. After an I/O error the next Append
+// repairs the file first.
 func (j *Journal) Append(ctx context.Context, records ...Record) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("append to journal: %w", context.Cause(ctx))
@@ -234,8 +232,7 @@ func check(records []Record) error {
 	return nil
 }
 
-// Close writes what was accepted, gives the lock back and returns. Closing twice
-// is closing once.
+// Close writes the accepted records and releases the lock. It is idempotent.
 func (j *Journal) Close() error {
 	j.stopOnce.Do(func() { close(j.stop) })
 	<-j.done

@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// open opens a journal that is closed with the test and returns its facts.
+// open opens a journal that is closed with the test and returns its records.
 func open(t testing.TB, dir string, opts Options) (*Journal, map[string]string) {
 	t.Helper()
 	j, records, err := Open(dir, opts)
@@ -25,11 +25,11 @@ func open(t testing.TB, dir string, opts Options) (*Journal, map[string]string) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = j.Close() })
-	facts := map[string]string{}
+	values := map[string]string{}
 	for _, r := range records {
-		facts[r.Key] = string(r.Value)
+		values[r.Key] = string(r.Value)
 	}
-	return j, facts
+	return j, values
 }
 
 func put(t testing.TB, key string, value any) Record {
@@ -41,7 +41,7 @@ func put(t testing.TB, key string, value any) Record {
 	return r
 }
 
-func TestLastValueOfAKeyCountsAfterReopening(t *testing.T) {
+func TestTheLastValueOfAKeyIsReadAfterReopening(t *testing.T) {
 	dir := t.TempDir()
 	j, _ := open(t, dir, Options{BootID: "a"})
 	for _, r := range []Record{
@@ -55,9 +55,9 @@ func TestLastValueOfAKeyCountsAfterReopening(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, facts := open(t, dir, Options{BootID: "a"})
-	if diff := cmp.Diff(map[string]string{"pod/1": `"10.0.0.9"`, "null": "null"}, facts); diff != "" {
-		t.Errorf("facts after reopening (-want +got):\n%s", diff)
+	again, values := open(t, dir, Options{BootID: "a"})
+	if diff := cmp.Diff(map[string]string{"pod/1": `"10.0.0.9"`, "null": "null"}, values); diff != "" {
+		t.Errorf("values after reopening (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(Opened{}, again.Found); diff != "" {
 		t.Errorf("found (-want +got):\n%s", diff)
@@ -82,7 +82,7 @@ func TestClosedJournalRefusesRecords(t *testing.T) {
 	}
 }
 
-func TestOneCallersBadRecordDoesNotFailItsNeighbours(t *testing.T) {
+func TestAnInvalidRecordDoesNotFailOtherAppends(t *testing.T) {
 	j, _ := open(t, t.TempDir(), Options{})
 	if err := j.Append(t.Context(), Record{Key: "bad", Value: json.RawMessage("{")}); err == nil {
 		t.Error("a value that is not JSON was accepted")
@@ -95,8 +95,8 @@ func TestOneCallersBadRecordDoesNotFailItsNeighbours(t *testing.T) {
 	}
 }
 
-// A crash can stop a write after any byte. Whatever was acknowledged before the
-// cut line must be there, and the journal must open and take new records.
+// A crash can stop a write after any byte. All records acknowledged before the torn line
+// must be read, and the journal must open and accept new records.
 func TestEveryTruncationKeepsAcknowledgedRecords(t *testing.T) {
 	dir := t.TempDir()
 	j, _ := open(t, dir, Options{BootID: "a"})
@@ -118,9 +118,9 @@ func TestEveryTruncationKeepsAcknowledgedRecords(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(crashed, logName), content[:cut], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		j, facts := open(t, crashed, Options{BootID: "a"})
+		j, values := open(t, crashed, Options{BootID: "a"})
 		if j.Found.Damage != nil {
-			t.Fatalf("cut at byte %d counts as damage: %v", cut, j.Found.Damage)
+			t.Fatalf("cut at byte %d is reported as damage: %v", cut, j.Found.Damage)
 		}
 		acknowledged := 0
 		for i, end := range ends {
@@ -128,24 +128,24 @@ func TestEveryTruncationKeepsAcknowledgedRecords(t *testing.T) {
 				acknowledged = i
 			}
 		}
-		if len(facts) != acknowledged {
-			t.Fatalf("cut at byte %d: %d facts, want %d", cut, len(facts), acknowledged)
+		if len(values) != acknowledged {
+			t.Fatalf("cut at byte %d: %d values, want %d", cut, len(values), acknowledged)
 		}
 		if err := j.Append(t.Context(), put(t, "after", cut)); err != nil {
 			t.Fatal(err)
 		}
 		_ = j.Close()
-		_, facts = open(t, crashed, Options{BootID: "a"})
-		if len(facts) != acknowledged+1 {
-			t.Fatalf("cut at byte %d: %d facts after one more, want %d", cut, len(facts), acknowledged+1)
+		_, values = open(t, crashed, Options{BootID: "a"})
+		if len(values) != acknowledged+1 {
+			t.Fatalf("cut at byte %d: %d values after one more, want %d", cut, len(values), acknowledged+1)
 		}
 	}
 }
 
-func TestDamageInTheMiddleIsSetAsideAndReported(t *testing.T) {
+func TestADamagedFileIsSetAsideAndReported(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		spoil func([]byte) []byte
+		name   string
+		damage func([]byte) []byte
 	}{
 		{"a flipped bit", func(b []byte) []byte { b[len(b)/2] ^= 1; return b }},
 		{"no header", func(b []byte) []byte { return b[bytes.IndexByte(b, '\n')+1:] }},
@@ -172,19 +172,19 @@ func TestDamageInTheMiddleIsSetAsideAndReported(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			spoiled := c.spoil(content)
-			if err := os.WriteFile(path, spoiled, 0o600); err != nil {
+			damaged := c.damage(content)
+			if err := os.WriteFile(path, damaged, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			j, facts := open(t, dir, Options{BootID: "a"})
+			j, values := open(t, dir, Options{BootID: "a"})
 			if !errors.Is(j.Found.Damage, ErrCorrupt) {
 				t.Fatalf("damage: %v, want ErrCorrupt", j.Found.Damage)
 			}
-			if len(facts) != 0 {
-				t.Errorf("facts of a damaged file: %v", facts)
+			if len(values) != 0 {
+				t.Errorf("values of a damaged file: %v", values)
 			}
 			kept, err := os.ReadFile(j.Found.SetAside)
-			if err != nil || !bytes.Equal(kept, spoiled) {
+			if err != nil || !bytes.Equal(kept, damaged) {
 				t.Errorf("the file set aside is not the damaged one: %v", err)
 			}
 			if err := j.Append(t.Context(), put(t, "new", 1)); err != nil {
@@ -194,7 +194,7 @@ func TestDamageInTheMiddleIsSetAsideAndReported(t *testing.T) {
 	}
 }
 
-func TestOutdatedLinesAreCompactedAway(t *testing.T) {
+func TestOutdatedLinesAreRemovedByCompaction(t *testing.T) {
 	dir := t.TempDir()
 	j, _ := open(t, dir, Options{CompactAt: 2048})
 	for i := range 400 {
@@ -206,13 +206,13 @@ func TestOutdatedLinesAreCompactedAway(t *testing.T) {
 		t.Errorf("log has %d bytes after 400 writes to 3 keys", n)
 	}
 	_ = j.Close()
-	_, facts := open(t, dir, Options{})
-	if diff := cmp.Diff(map[string]string{"k0": "399", "k1": "397", "k2": "398"}, facts); diff != "" {
-		t.Errorf("facts (-want +got):\n%s", diff)
+	_, values := open(t, dir, Options{})
+	if diff := cmp.Diff(map[string]string{"k0": "399", "k1": "397", "k2": "398"}, values); diff != "" {
+		t.Errorf("values (-want +got):\n%s", diff)
 	}
 }
 
-func TestAppendsThatArriveTogetherShareASync(t *testing.T) {
+func TestConcurrentAppendsShareASync(t *testing.T) {
 	d := &faultyDisk{hold: make(chan struct{})}
 	j, _ := open(t, t.TempDir(), Options{disk: d})
 	var group sync.WaitGroup
@@ -224,7 +224,7 @@ func TestAppendsThatArriveTogetherShareASync(t *testing.T) {
 	before := d.syncs.Load()
 	d.holding.Store(true)
 	group.Go(func() { appendOne(0) })
-	for d.syncs.Load() == before { // until the first commit is inside its sync
+	for d.syncs.Load() == before { // until the first commit is in its sync
 		runtime.Gosched()
 	}
 	for i := range 64 {
@@ -247,8 +247,8 @@ func waiting(j *Journal) int {
 	return len(j.incoming)
 }
 
-// faultyDisk is a real disk that fails from the failAt-th operation on, until
-// healed.
+// faultyDisk is a real disk that fails from the failAt-th operation on, until failAt is
+// 0 again.
 type faultyDisk struct {
 	realDisk
 	ops     atomic.Int64
@@ -299,7 +299,7 @@ type faultyFile struct {
 	d *faultyDisk
 }
 
-// Write fails as a full disk does: part of the bytes are there.
+// Write fails like a full disk: part of the bytes are written.
 func (f *faultyFile) Write(p []byte) (int, error) {
 	if err := f.d.fail(); err != nil {
 		n, _ := f.file.Write(p[:len(p)/2])
@@ -319,17 +319,17 @@ func (f *faultyFile) Sync() error {
 	return f.file.Sync()
 }
 
-func TestAFullDiskLosesNothingAcknowledgedAndHeals(t *testing.T) {
+func TestAFullDiskLosesNoAcknowledgedRecord(t *testing.T) {
 	for failAt := int64(1); failAt < 12; failAt++ {
-		for _, healed := range []bool{true, false} {
-			t.Run(fmt.Sprintf("operation %d, healed %v", failAt, healed), func(t *testing.T) {
-				fullDisk(t, failAt, healed)
+		for _, recovered := range []bool{true, false} {
+			t.Run(fmt.Sprintf("operation %d, recovered %v", failAt, recovered), func(t *testing.T) {
+				fullDisk(t, failAt, recovered)
 			})
 		}
 	}
 }
 
-func fullDisk(t *testing.T, failAt int64, healed bool) {
+func fullDisk(t *testing.T, failAt int64, recovered bool) {
 	dir, d := t.TempDir(), &faultyDisk{}
 	j, _ := open(t, dir, Options{disk: d, CompactAt: 256})
 	want, maybe := map[string]string{}, map[string]bool{}
@@ -345,30 +345,30 @@ func fullDisk(t *testing.T, failAt int64, healed bool) {
 			want[key] = fmt.Sprint(i)
 			delete(maybe, key)
 		case errors.Is(err, errDisk):
-			maybe[key] = true // a crash decides
+			maybe[key] = true // may or may not be in the file
 		default:
 			t.Fatal(err)
 		}
-		if healed && i == 7 {
+		if recovered && i == 7 {
 			d.failAt.Store(0)
 		}
 	}
-	if healed && len(maybe) > 0 {
-		t.Errorf("records still refused after the disk healed: %v", maybe)
+	if recovered && len(maybe) > 0 {
+		t.Errorf("records still refused after the disk has space again: %v", maybe)
 	}
 	_ = j.Close()
-	again, facts := open(t, dir, Options{})
+	again, values := open(t, dir, Options{})
 	if again.Found.Damage != nil {
 		t.Fatalf("a full disk left damage: %v", again.Found.Damage)
 	}
 	for key, value := range want {
-		if !maybe[key] && facts[key] != value {
-			t.Errorf("%s = %q, acknowledged was %q", key, facts[key], value)
+		if !maybe[key] && values[key] != value {
+			t.Errorf("%s = %q, acknowledged: %q", key, values[key], value)
 		}
 	}
 }
 
-func TestJournalEqualsAMapWhateverIsWrittenAndReopened(t *testing.T) {
+func TestAJournalEqualsAMapAfterAnyOperations(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir := t.TempDir()
 		compactAt := rapid.Int64Range(64, 4096).Draw(rt, "compactAt")
@@ -397,7 +397,7 @@ func TestJournalEqualsAMapWhateverIsWrittenAndReopened(t *testing.T) {
 				var got map[string]string
 				j, got = open(t, dir, Options{CompactAt: compactAt})
 				if diff := cmp.Diff(want, got); diff != "" {
-					rt.Fatalf("facts (-want +got):\n%s", diff)
+					rt.Fatalf("values (-want +got):\n%s", diff)
 				}
 			}
 		}
@@ -430,10 +430,10 @@ func FuzzReplayNeverPanicsAndIsStable(f *testing.F) {
 		}
 		again, err := replay(content[:got.good])
 		if err != nil || again.torn {
-			t.Fatalf("the good part does not replay whole: torn %v, %v", again.torn, err)
+			t.Fatalf("the valid part does not replay completely: torn %v, %v", again.torn, err)
 		}
 		if diff := cmp.Diff(got.live, again.live); diff != "" {
-			t.Fatalf("the good part says something else:\n%s", diff)
+			t.Fatalf("the valid part replays differently:\n%s", diff)
 		}
 	})
 }

@@ -8,20 +8,20 @@ import (
 	"strconv"
 )
 
-// formatVersion is written into every header. Fields are only ever added; a
-// change that an older agent must not read raises it.
+// formatVersion is written into every header. Adding a field keeps it; a change that an
+// older agent cannot read increments it.
 const formatVersion = 1
 
 // sumLen is the length of a line's checksum in hexadecimal digits.
 const sumLen = 8
 
-// line is what one line holds: a header or the records of one commit.
+// line is the content of one line: a header, the records of one commit, or both.
 type line struct {
 	Header  *header  `json:"h,omitempty"`
 	Records []Record `json:"r,omitempty"`
 }
 
-// header begins every file, and the first line of another boot.
+// header is in the first line of a file and in the first line of each boot.
 type header struct {
 	Version int    `json:"version"`
 	BootID  string `json:"boot,omitempty"`
@@ -57,21 +57,21 @@ func decode(raw []byte) (line, error) {
 	}
 	var l line
 	if err := json.Unmarshal(body, &l); err != nil {
-		return line{}, fmt.Errorf("checksum holds but the JSON does not: %w", err)
+		return line{}, fmt.Errorf("checksum matches but the JSON is invalid: %w", err)
 	}
 	return l, nil
 }
 
-// replayed is what a file says.
+// replayed is the content of a file.
 type replayed struct {
 	live   map[string]json.RawMessage
 	bootID string // of the last header
-	good   int64  // bytes up to the end of the last whole line
+	good   int64  // bytes up to the end of the last complete line
 	torn   bool   // bytes after good were dropped
 }
 
-// replay folds a file. A bad last line is a torn append; a bad line with lines
-// after it, a missing header, or a newer format is damage.
+// replay reads a file. An invalid last line is a torn append; an invalid line before the
+// last, a missing header, or a newer format is damage.
 func replay(content []byte) (replayed, error) {
 	out := replayed{live: map[string]json.RawMessage{}}
 	for number := 1; len(content) > 0; number++ {
