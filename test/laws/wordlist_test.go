@@ -97,7 +97,6 @@ func notYet() []string {
 		"docs",
 		"internal/core/ipam",
 		"internal/edge/ec2",
-		"internal/edge/link",
 		"internal/edge/nft",
 		"sim/fabric",
 	}

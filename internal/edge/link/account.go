@@ -8,26 +8,26 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// account is what this process has left in the kernel, and what it is at work on.
-// It tells what others did from what we do: drift is a difference between the
-// kernel and what we left there, whatever is wanted by now. A look at the kernel
-// takes time, during which work goes on; what work was at meanwhile cannot be
-// judged by that look, and is left to the work.
+// account records the objects that this process left in the kernel, and those that its
+// operations in flight change. It distinguishes external changes from our own: drift is a
+// difference between the kernel and what we left there, even if the desired state has
+// changed since. Reading the kernel takes time, during which operations go on; objects
+// that they changed meanwhile cannot be compared with that observation.
 type account struct {
-	mu     sync.Mutex
-	left   map[string]hostnet.Object // by key; watched, for a foreign change to it is drift
-	looked bool                      // before a first look, what is not in left may be an earlier process's
-	open   map[string]int            // works under way on a key
-	ended  map[string]uint64         // when the last one ended, by clock
-	unsure map[string]bool           // work failed: nobody knows what it left; until the next look
-	clock  uint64
+	mu       sync.Mutex
+	left     map[string]hostnet.Object // by key; an external change to one is drift
+	observed bool                      // before the first observation, objects not in left may be an earlier process's
+	open     map[string]int            // operations in flight on a key
+	ended    map[string]uint64         // when the last one ended, by clock
+	unsure   map[string]bool           // an operation failed: its effect is unknown until the next observation
+	clock    uint64
 }
 
 func newAccount() *account {
 	return &account{left: map[string]hostnet.Object{}, open: map[string]int{}, ended: map[string]uint64{}, unsure: map[string]bool{}}
 }
 
-// expect notes what is left in the kernel from now on.
+// expect records objects that are left in the kernel from now on.
 func (a *account) expect(s hostnet.State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -36,7 +36,7 @@ func (a *account) expect(s hostnet.State) {
 	}
 }
 
-// forget notes what is no longer there because of us.
+// forget records objects that we deleted.
 func (a *account) forget(s hostnet.State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,8 +47,8 @@ func (a *account) forget(s hostnet.State) {
 	}
 }
 
-// same reports whether two objects of one key are one: a link is its attachment's,
-// let out or not.
+// same reports whether two objects of one key are the same: a link is identified by its
+// alias, in any admin state.
 func same(a, b hostnet.Object) bool {
 	x, ok := a.(hostnet.Link)
 	y, also := b.(hostnet.Link)
@@ -58,9 +58,9 @@ func same(a, b hostnet.Object) bool {
 	return a == b
 }
 
-// putting begins work that leaves s in the kernel; the returned function ends it.
-// What it puts is expected at once, so that a foreign change right after is heard;
-// a link at the end, for it comes about in several steps.
+// putting begins an operation that leaves s in the kernel; the returned function ends it.
+// Its objects are expected at once, so that an immediate external change is reported;
+// links at the end, because several steps configure them.
 func (a *account) putting(s hostnet.State) (end func(err error)) {
 	rest := s
 	rest.Links = nil
@@ -73,7 +73,7 @@ func (a *account) putting(s hostnet.State) (end func(err error)) {
 	}
 }
 
-// taking begins work that takes s out of the kernel.
+// taking begins an operation that deletes s from the kernel.
 func (a *account) taking(s hostnet.State) (end func(err error)) {
 	return a.work(s, func() { a.forget(s) })
 }
@@ -105,7 +105,7 @@ func (a *account) work(s hostnet.State, change func()) (end func(err error)) {
 	}
 }
 
-// restore takes back what was noted about a key; call it with mu held.
+// restore resets the record of a key; call it with mu held.
 func (a *account) restore(key string, was hostnet.Object) {
 	if was == nil {
 		delete(a.left, key)
@@ -114,15 +114,15 @@ func (a *account) restore(key string, was hostnet.Object) {
 	}
 }
 
-// wanted returns the object that should have a key, nil if none.
-func (a *account) wanted(key string) hostnet.Object {
+// expected returns the object that should have a key, nil if none.
+func (a *account) expected(key string) hostnet.Object {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.left[key]
 }
 
-// renamed reports whether a link that nothing is expected of has the address of one
-// that should be there under another name.
+// renamed reports whether an unexpected link has the MAC of a link that is expected under
+// another name.
 func (a *account) renamed(have hostnet.Link) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,8 +137,7 @@ func (a *account) renamed(have hostnet.Link) bool {
 	return false
 }
 
-// settled is wanted where no work is under way; while it is, nil: what the object is
-// like then is the work's business.
+// settled is expected, but nil while an operation on the key is in flight.
 func (a *account) settled(key string) hostnet.Object {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -148,38 +147,38 @@ func (a *account) settled(key string) hostnet.Object {
 	return a.left[key]
 }
 
-// working reports whether work is under way on a key.
+// working reports whether an operation on a key is in flight.
 func (a *account) working(key string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.open[key] > 0
 }
 
-// look begins a look at the kernel and returns when.
-func (a *account) look() (since uint64) {
+// observe begins an observation of the kernel and returns its time.
+func (a *account) observe() (since uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	maps.DeleteFunc(a.ended, func(_ string, at uint64) bool { return at <= a.clock })
 	return a.clock
 }
 
-// verdict is what to think of a difference.
+// verdict is the cause of a difference.
 type verdict uint8
 
 const (
-	drift  verdict = iota // somebody changed what we left
-	own                   // what is wanted has changed; the pass does the work
-	inWork                // other work is at it, or was during the look: leave it alone
+	external verdict = iota // an external change of what we left
+	own                     // the desired state has changed; this pass applies it
+	inFlight                // an operation is in flight on it, or was during the observation
 )
 
-// judge says what to think of each difference that a look found between the kernel
-// and target, and takes the account over to target, as though all of them were
-// put right already; failed takes that back for one.
-func (a *account) judge(since uint64, target, have hostnet.State, ops []hostnet.Op) (verdicts []verdict, failed func(hostnet.Op)) {
+// attribute returns the cause of each difference between an observation of the kernel and
+// target, and sets the account to target, as if all of them were applied; failed reverts
+// that for one.
+func (a *account) attribute(since uint64, target, have hostnet.State, ops []hostnet.Op) (verdicts []verdict, failed func(hostnet.Op)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	verdicts = make([]verdict, len(ops))
-	gone := map[string]bool{} // wanted, and neither there nor to be had
+	gone := map[string]bool{} // desired, missing, and not repairable
 	for _, o := range target.Objects() {
 		gone[o.Key()] = true
 	}
@@ -206,39 +205,39 @@ func (a *account) judge(since uint64, target, have hostnet.State, ops []hostnet.
 	}
 }
 
-// verdict judges one difference; call it with mu held.
+// verdict returns the cause of one difference; call it with mu held.
 func (a *account) verdict(since uint64, op hostnet.Op) verdict {
 	key := op.Object.Key()
 	was, known := a.left[key]
 	switch {
 	case a.workedOn(op.Object, since):
-		return inWork
+		return inFlight
 	case a.unsure[key]:
 		return own
 	case op.Verb != hostnet.Delete && (!known || was != op.Object):
-		return own // it was not there, or otherwise, when we last left
-	case op.Verb == hostnet.Delete && (known || !a.looked || !a.ourLink(op.Object)):
+		return own // it was missing or different in what we left
+	case op.Verb == hostnet.Delete && (known || !a.observed || !a.ourLink(op.Object)):
 		return own
 	}
-	return drift
+	return external
 }
 
-// busy reports whether work was at an object at any time since.
+// busy reports whether an operation on an object was in flight at any time since.
 func (a *account) busy(o hostnet.Object, since uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.workedOn(o, since)
 }
 
-// workedOn reports whether work was at an object, or at the link it stands on, at any
-// time since: what needs a link that is being wired is that work's to set. Call it with
-// mu held.
+// workedOn reports whether an operation on an object, or on the link it needs, was in
+// flight at any time since: the operation that wires a link also sets its routes and
+// neighbours. Call it with mu held.
 func (a *account) workedOn(o hostnet.Object, since uint64) bool {
 	link := linkUnder(o)
 	return a.worked(o.Key(), since) || link != "" && a.worked(hostnet.Link{Name: link}.Key(), since)
 }
 
-// linkUnder is the name of the link that an object stands on, empty if none.
+// linkUnder returns the name of the link that an object needs, empty if none.
 func linkUnder(o hostnet.Object) string {
 	switch o := o.(type) {
 	case hostnet.Address:
@@ -251,13 +250,14 @@ func linkUnder(o hostnet.Object) string {
 	return ""
 }
 
-// worked reports whether work was at a key at any time since; call it with mu held.
+// worked reports whether an operation on a key was in flight at any time since; call it
+// with mu held.
 func (a *account) worked(key string, since uint64) bool {
 	return a.open[key] > 0 || a.ended[key] > since
 }
 
-// ourLink reports whether what stands on a link is on one that we have taken over:
-// on one that is only now being set up, it is nobody's offence. Call it with mu held.
+// ourLink reports whether an object is on a link that we have set up. On a link that is
+// still being set up, a difference is not drift. Call it with mu held.
 func (a *account) ourLink(o hostnet.Object) bool {
 	link := linkUnder(o)
 	if r, ok := o.(hostnet.Route); ok && r.Ours() {
@@ -266,8 +266,8 @@ func (a *account) ourLink(o hostnet.Object) bool {
 	return link == "" || a.left[hostnet.Link{Name: link}.Key()] != nil
 }
 
-// take makes target what is left, but for what is gone and what work is at; call
-// it with mu held.
+// take records target as left, except objects that are gone or have an operation in
+// flight; call it with mu held.
 func (a *account) take(since uint64, target hostnet.State, gone map[string]bool) {
 	left := make(map[string]hostnet.Object, len(a.left))
 	for _, o := range target.Objects() {
@@ -281,5 +281,5 @@ func (a *account) take(since uint64, target hostnet.State, gone map[string]bool)
 		}
 	}
 	maps.DeleteFunc(a.unsure, func(key string, _ bool) bool { return !a.worked(key, since) })
-	a.left, a.looked = left, true
+	a.left, a.observed = left, true
 }

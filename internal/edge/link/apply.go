@@ -15,18 +15,17 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// applyRounds bounds how often Apply compares again: taking an address away can
-// take others with it.
+// applyRounds bounds the comparisons of one Apply: the kernel can delete other objects
+// together with an address or link, which the next comparison finds.
 const applyRounds = 3
 
-// Apply makes the kernel agree with what is wanted: it reads everything, asks
-// want, and does the difference. It returns what was not as it should be, put
-// right or not; err is for what could not be tried. Applying twice is applying
-// once. Nothing that is not ours is touched. Calls take turns.
+// Apply reads the actual state of the kernel, calls want for the desired one, and applies
+// the difference. It returns every difference, repaired or not; err is of operations that
+// failed. It is idempotent, changes only objects of ours, and serialises its calls.
 //
-// want is asked after the kernel was read. A caller that records a pod before it
-// wires it therefore never sees a pod that is being added pruned as unknown. What
-// Wire, Up or Unwire is at meanwhile is left to them.
+// want is called after the kernel was read. A caller that records a pod before it wires
+// it therefore never has a pod pruned during its ADD. Objects that a Wire, Up or Unwire
+// in flight changes are left to it.
 func (h *Host) Apply(ctx context.Context, want func() hostnet.State) ([]hostnet.Drift, error) {
 	select {
 	case h.applies <- struct{}{}:
@@ -47,25 +46,24 @@ func (h *Host) Apply(ctx context.Context, want func() hostnet.State) ([]hostnet.
 	return p.drifts, errors.Join(p.errs...)
 }
 
-// Expect notes what an earlier process left in the kernel, and this one therefore cannot
-// know. That it is not there, or is otherwise, is somebody's doing. Call it before the
-// first Apply.
+// Expect records the state that an earlier process left in the kernel. Any difference
+// from it is external drift. Call it before the first Apply.
 func (h *Host) Expect(s hostnet.State) { h.account.expect(s) }
 
 // pass is one Apply.
 type pass struct {
 	h       *Host
 	want    func() hostnet.State
-	follows bool            // the round before took away what others may have stood on
+	follows bool            // the previous round deleted objects that others depend on
 	seen    map[string]bool // differences listed in drifts
-	broken  map[string]bool // those that could not be put right
+	broken  map[string]bool // differences with a failed operation
 	drifts  []hostnet.Drift
 	errs    []error
 }
 
-// round compares once and does the difference; acted tells that there was one.
+// round compares once and applies the difference; acted is set if it changed anything.
 func (p *pass) round(ctx context.Context) (acted bool, err error) {
-	since := p.h.account.look()
+	since := p.h.account.observe()
 	have, err := p.h.Read(ctx)
 	if err != nil {
 		return false, fmt.Errorf("read the node's network: %w", err)
@@ -75,23 +73,23 @@ func (p *pass) round(ctx context.Context) (acted bool, err error) {
 		return false, err
 	}
 	ops := hostnet.Diff(target, have)
-	verdicts, failed := p.h.account.judge(since, target, have, ops)
+	verdicts, failed := p.h.account.attribute(since, target, have, ops)
 	follows := p.follows
 	p.follows = false
 	for i, op := range ops {
 		name := op.String()
-		d := hostnet.Drift{Object: op.Object.String(), Was: op.Why, Own: verdicts[i] != drift || follows}
-		if op.Verb != hostnet.Report && verdicts[i] != inWork && !p.broken[name] {
+		d := hostnet.Drift{Object: op.Object.String(), Was: op.Why, Own: verdicts[i] != external || follows}
+		if op.Verb != hostnet.Report && verdicts[i] != inFlight && !p.broken[name] {
 			err := p.h.do(ctx, op)
 			switch {
 			case err == nil:
 				acted, d.Repaired = true, true
-				p.follows = p.follows || uproots(op)
+				p.follows = p.follows || cascades(op)
 			case p.h.account.busy(op.Object, since):
-				d.Own = true // work began meanwhile; its business
+				d.Own = true // an operation began meanwhile
 			case errors.Is(err, errNoLink), errors.Is(err, unix.ENODEV):
 				failed(op)
-				d.Own = true // it went after the look; the next one tells
+				d.Own = true // deleted since the observation; the next round compares again
 			default:
 				failed(op)
 				p.broken[name] = true
@@ -106,9 +104,9 @@ func (p *pass) round(ctx context.Context) (acted bool, err error) {
 	return acted, nil
 }
 
-// uproots reports whether the kernel takes more away with what op does: routes go
-// with the address or the link they need.
-func uproots(op hostnet.Op) bool {
+// cascades reports whether the kernel deletes other objects together with op: routes go
+// with the address or the link that they need.
+func cascades(op hostnet.Op) bool {
 	switch op.Object.(type) {
 	case hostnet.Link:
 		return true
@@ -138,11 +136,11 @@ func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 		return inNS(h.ns, func() error { return writeSysctl(s) })
 	}
 	if l, ok := op.Object.(hostnet.Link); ok && op.Verb == hostnet.Delete {
-		return h.putAway(ctx, l)
+		return h.discard(ctx, l)
 	}
 	m, err := h.messageFor(op)
 	if errors.Is(err, errNoLink) && op.Verb == hostnet.Delete {
-		return nil // it went with its link
+		return nil // deleted with its link
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", op.Verb, op.Object, err)
@@ -161,9 +159,9 @@ func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 	}
 }
 
-// putAway leaves a pod's link that nobody knows to the reaper. Since it was looked at,
-// another may have come by its name: that of the pod's next sandbox, which stays.
-func (h *Host) putAway(ctx context.Context, l hostnet.Link) error {
+// discard puts a pod's link without an endpoint into the trash group. If the name belongs
+// to another link since the observation, that of the pod's next sandbox, it stays.
+func (h *Host) discard(ctx context.Context, l hostnet.Link) error {
 	found, err := h.find(l.Name)
 	if err != nil || found == nil {
 		return err
@@ -175,14 +173,14 @@ func (h *Host) putAway(ctx context.Context, l hostnet.Link) error {
 	if err != nil {
 		return err
 	}
-	h.toReaper(found)
+	h.addDiscarded(found)
 	return firstError(each, unix.ENODEV)
 }
 
 var errNoLink = errors.New("link is gone")
 
-// index finds a link by its name and, if there is one, its address: another may have
-// come by the name.
+// index finds a link by name and, unless it is zero, by MAC: another link can have the
+// name since the observation.
 func (h *Host) index(name string, mac vpc.MAC) (int, error) {
 	a, err := h.find(name)
 	if err == nil && (a == nil || mac != (vpc.MAC{}) && linkOf(a).MAC != mac) {
@@ -194,7 +192,7 @@ func (h *Host) index(name string, mac vpc.MAC) (int, error) {
 	return a.Index, nil
 }
 
-// messageFor is the request that carries out a step.
+// messageFor returns the request for one step.
 func (h *Host) messageFor(op hostnet.Op) (message, error) {
 	index := func(name string) (int, error) { return h.index(name, vpc.MAC{}) }
 	create := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
@@ -229,7 +227,7 @@ func pick(del bool, yes, no uint16) uint16 {
 	return no
 }
 
-// changeLink sets what a wanted link says and leaves the rest.
+// changeLink sets the fields that a desired link specifies.
 func changeLink(index int, l hostnet.Link) message {
 	up := 0
 	switch l.Admin {
@@ -252,7 +250,7 @@ func changeLink(index int, l hostnet.Link) message {
 	return setLink(index, up, "set "+l.String(), attrs...)
 }
 
-// writeSysctl writes a setting of the calling thread's namespace.
+// writeSysctl writes a setting in the calling thread's namespace.
 func writeSysctl(s hostnet.Sysctl) error {
 	err := os.WriteFile(filepath.Join(sysctlRoot, filepath.Clean("/"+s.Name)), []byte(s.Value), 0)
 	if s.Optional && (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)) {
@@ -293,10 +291,10 @@ func InitHost(settings []hostnet.Sysctl) ([]hostnet.Drift, error) {
 	return changed, errors.Join(errs...)
 }
 
-// FindENI returns the name of the link with an ENI's MAC, and waits for one until
-// ctx ends: the device appears some time after EC2 says it is attached.
+// FindENI returns the name of the link with an ENI's MAC, and waits for it until ctx
+// ends: the device appears some time after EC2 reports the attachment.
 func (h *Host) FindENI(ctx context.Context, mac vpc.MAC) (string, error) {
-	events, err := h.listen(unix.RTNLGRP_LINK)
+	events, err := h.subscribe(unix.RTNLGRP_LINK)
 	if err != nil {
 		return "", err
 	}
@@ -312,15 +310,15 @@ func (h *Host) FindENI(ctx context.Context, mac vpc.MAC) (string, error) {
 	}
 }
 
-// linkWithMAC returns the link an ENI shows as.
+// linkWithMAC returns the name of the link with a MAC, empty if there is none.
 func (h *Host) linkWithMAC(ctx context.Context, mac vpc.MAC) (string, error) {
 	names, err := h.Names(ctx)
 	return names[mac], err
 }
 
-// Names returns the names that the node's links have now, by hardware address. Links
-// stacked on another share its address and are passed over. A name does not last:
-// udev gives a device its own some time after it appeared.
+// Names returns the current names of the node's links by hardware address. Links stacked
+// on another share its address and are skipped. A name can change: udev renames a device
+// some time after it appeared.
 func (h *Host) Names(ctx context.Context) (map[vpc.MAC]string, error) {
 	list, err := h.links(ctx)
 	if err != nil {

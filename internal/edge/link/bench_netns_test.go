@@ -13,7 +13,7 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// quantiles reports the middle and the tail of what took how long.
+// quantiles reports the median and the 99th percentile of durations.
 func quantiles(b *testing.B, name string, took []time.Duration) {
 	if len(took) == 0 {
 		return
@@ -23,8 +23,8 @@ func quantiles(b *testing.B, name string, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), name+"-p99-µs")
 }
 
-// BenchmarkPod is the kernel work of an ADD and a DEL, one after the other, with
-// the pod's namespace given; the reaper works meanwhile.
+// BenchmarkPod measures the kernel work of an ADD and then a DEL, in an existing
+// namespace; the reaper runs in parallel.
 func BenchmarkPod(b *testing.B) {
 	h, _ := open(b)
 	r := reap(b, h)
@@ -57,8 +57,8 @@ func BenchmarkPod(b *testing.B) {
 	quantiles(b, "unwire", unwires)
 }
 
-// BenchmarkAddDuringDel is an ADD while 64 links are being deleted, in groups of
-// eight, and alone.
+// BenchmarkAddDuringDel measures an ADD alone, and while 64 links are deleted in groups
+// of eight.
 func BenchmarkAddDuringDel(b *testing.B) {
 	for _, dels := range []int{0, 64} {
 		b.Run(fmt.Sprintf("dels=%d", dels), func(b *testing.B) {
@@ -97,7 +97,7 @@ func BenchmarkAddDuringDel(b *testing.B) {
 	}
 }
 
-// BenchmarkReap is deleting the links of 64 pods, each.
+// BenchmarkReap measures the deletion of 64 pods' links, per link.
 func BenchmarkReap(b *testing.B) {
 	h, _ := open(b)
 	ctx := context.Background()
@@ -117,7 +117,7 @@ func BenchmarkReap(b *testing.B) {
 	quantiles(b, "link", took)
 }
 
-// BenchmarkApply is a full pass over a node of 60 pods that is as it should be.
+// BenchmarkApply measures a full pass over a node of 60 pods without differences.
 func BenchmarkApply(b *testing.B) {
 	h, _ := open(b)
 	var states []hostnet.State
@@ -125,7 +125,7 @@ func BenchmarkApply(b *testing.B) {
 		states = append(states, hostnet.ForEndpoint(p))
 	}
 	want := hostnet.Join(states...)
-	want.Links = nil // made past Wire: their other ends have other addresses
+	want.Links = nil // made without Wire: their other ends have other addresses
 	for b.Loop() {
 		have, err := h.Read(context.Background())
 		if err != nil {

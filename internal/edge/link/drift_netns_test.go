@@ -15,7 +15,7 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// ledger is what a caller of Apply wants, changed before the kernel is.
+// ledger is the desired state of a caller of Apply, changed before the kernel is.
 type ledger struct {
 	mu   sync.Mutex
 	pods map[string]endpoint.Endpoint
@@ -47,7 +47,7 @@ func (l *ledger) want() hostnet.State {
 	return hostnet.Join(states...)
 }
 
-// foreign is what an Apply says others did.
+// foreign returns the external changes that an Apply reports.
 func foreign(t testing.TB, h *Host, want func() hostnet.State) (list []string) {
 	t.Helper()
 	drifts, err := h.Apply(context.Background(), want)
@@ -62,9 +62,9 @@ func foreign(t testing.TB, h *Host, want func() hostnet.State) (list []string) {
 	return list
 }
 
-// Apply runs without a pause while pods live and die; the vandal takes one rule of
-// the one pod that stays.
-func TestOnlyWhatOthersDidIsCalledDrift(t *testing.T) {
+// Apply runs without a pause while pods are added and deleted; one rule of a pod that
+// stays is deleted externally.
+func TestOnlyExternalChangesAreReportedAsDrift(t *testing.T) {
 	h, node := open(t)
 	l := &ledger{pods: map[string]endpoint.Endpoint{}}
 	ctx := context.Background()
@@ -82,7 +82,7 @@ func TestOnlyWhatOthersDidIsCalledDrift(t *testing.T) {
 		churn.Go(func() {
 			for round := range 40 {
 				p := p
-				p = sandbox(p.Pod.Name, p.Addresses.IPv4.String(), endpoint.Key{ContainerID: fmt.Sprint("c", round), IfName: fmt.Sprint("if", round)}) // a pod's end stays until the reaper came
+				p = sandbox(p.Pod.Name, p.Addresses.IPv4.String(), endpoint.Key{ContainerID: fmt.Sprint("c", round), IfName: fmt.Sprint("if", round)}) // the pod's end stays until the reaper has deleted it
 				p.Stage = endpoint.Wiring
 				l.set(p)
 				_, err := h.Wire(ctx, ns, p)
@@ -103,7 +103,7 @@ func TestOnlyWhatOthersDidIsCalledDrift(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { churn.Wait(); close(done) }()
-	passes, vandalised := 0, false
+	passes, damaged := 0, false
 	var found []string
 	for running := true; running; passes++ {
 		select {
@@ -113,22 +113,22 @@ func TestOnlyWhatOthersDidIsCalledDrift(t *testing.T) {
 		}
 		if passes == 20 {
 			ip(t, node, "rule del prio 512 to 10.0.1.1")
-			vandalised = true
+			damaged = true
 		}
 		found = append(found, foreign(t, h, l.want)...)
 	}
-	if !vandalised {
+	if !damaged {
 		t.Fatalf("only %d passes during the churn", passes)
 	}
 	if len(found) != 1 || !strings.HasPrefix(found[0], "rule 512: from all to 10.0.1.1/32") {
-		t.Errorf("in %d passes, what others did: %q; want the one rule", passes, found)
+		t.Errorf("in %d passes, external changes: %q; want the one rule", passes, found)
 	}
 	if left := foreign(t, h, l.want); len(left) > 0 {
 		t.Errorf("afterwards %q", left)
 	}
 }
 
-func TestAnENIThatIsSetUpOrLeavesIsNoDrift(t *testing.T) {
+func TestSetUpAndDetachOfAnENIAreNoDrift(t *testing.T) {
 	h, node := open(t)
 	l := &ledger{pods: map[string]endpoint.Endpoint{}}
 	if got := foreign(t, h, l.want); len(got) > 0 {
@@ -137,7 +137,7 @@ func TestAnENIThatIsSetUpOrLeavesIsNoDrift(t *testing.T) {
 	for range 2 {
 		ip(t, node, "link add eth1 type veth peer name eth1p")
 		ip(t, node, "link set eth1 up")
-		ip(t, node, "addr add 10.0.0.99/24 dev eth1") // the operating system's idea
+		ip(t, node, "addr add 10.0.0.99/24 dev eth1") // as the operating system may configure it
 		l.enis = []hostnet.ENI{{ID: "eni-1", Link: "eth1", Device: 1, Addresses: prefixes("10.0.0.11/24")}}
 		if got := foreign(t, h, l.want); len(got) > 0 {
 			t.Errorf("set-up: %q", got)
@@ -161,8 +161,8 @@ func TestAnENIThatIsSetUpOrLeavesIsNoDrift(t *testing.T) {
 	}
 }
 
-// A wiring that failed half way is ours to clean up.
-func TestWhatAFailedWiringLeftIsNoDrift(t *testing.T) {
+// What a failed Wire leaves is our own change.
+func TestWhatAFailedWireLeavesIsNoDrift(t *testing.T) {
 	h, _ := open(t)
 	l := &ledger{pods: map[string]endpoint.Endpoint{}}
 	foreign(t, h, l.want)
@@ -180,13 +180,13 @@ func TestWhatAFailedWiringLeftIsNoDrift(t *testing.T) {
 	}
 	l.drop(p)
 	if got := foreign(t, h, l.want); len(got) > 0 {
-		t.Errorf("what others did: %q", got)
+		t.Errorf("external changes: %q", got)
 	}
 }
 
-// Between the look at the kernel and what it leads to, the pod's next sandbox may have
-// come by the name of the link.
-func TestWhatIsDueToALinkIsNotDoneToTheNextOneOfItsName(t *testing.T) {
+// Between the observation and the operation, the pod's next sandbox can get a link of the
+// same name.
+func TestAnOperationOnALinkDoesNotChangeItsSuccessor(t *testing.T) {
 	h, _ := open(t)
 	ctx := t.Context()
 	first := pod("web", "10.0.1.7")
@@ -211,19 +211,19 @@ func TestWhatIsDueToALinkIsNotDoneToTheNextOneOfItsName(t *testing.T) {
 		{Verb: hostnet.Delete, Object: old, Why: "belongs to no pod"},
 		{Verb: hostnet.Change, Object: hostnet.ForEndpoint(first).Links[0], Why: "is down"},
 	} {
-		_ = h.do(ctx, op) // may say that its link is gone
+		_ = h.do(ctx, op) // may return that its link is gone
 		correct(t, h, ns, second)
 	}
 }
 
-// The runtime takes a pod's namespace away while a pass is at its route.
-func TestALinkThatGoesDuringAPassFailsNothing(t *testing.T) {
+// The runtime deletes a pod's namespace while a pass repairs its route.
+func TestALinkDeletedDuringAPassIsNoError(t *testing.T) {
 	h, node := open(t)
 	p := pod("web", "10.0.1.7")
 	wire(t, h, testns.New(t, "pod").Open(t), p)
 	ip(t, node, "route del 10.0.1.7")
 	gone := false
-	want := func() hostnet.State { // asked once the kernel was read
+	want := func() hostnet.State { // called after the kernel was read
 		if !gone {
 			ip(t, node, "link del "+p.Link)
 		}
@@ -235,6 +235,6 @@ func TestALinkThatGoesDuringAPassFailsNothing(t *testing.T) {
 	}
 	drifts, err := h.Apply(t.Context(), want)
 	if err != nil || len(drifts) != 1 || !strings.Contains(drifts[0].String(), "is gone") {
-		t.Errorf("the next pass says %v, %v; want that the link is gone", drifts, err)
+		t.Errorf("the next pass returns %v, %v; want that the link is gone", drifts, err)
 	}
 }

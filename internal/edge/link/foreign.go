@@ -7,9 +7,9 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-// Foreign returns the addresses that routes lead to, each alone and without a gateway,
-// by links that are not ours, with the link's name: the pods that another CNI wired,
-// AWS's among them. Which of them matter is the caller's to know.
+// Foreign returns the single addresses that have a route without gateway by a link that
+// is not ours, with the link's name. Pods wired by another CNI, such as AWS's, are among
+// them; the caller selects those it needs.
 func (h *Host) Foreign(ctx context.Context) (map[netip.Addr]string, error) {
 	links, err := h.links(ctx)
 	if err != nil {

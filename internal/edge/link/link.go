@@ -1,12 +1,11 @@
-// Package link makes the kernel's links, addresses, routes, rules and neighbours
-// agree with a hostnet.State, wires pods, and takes their links away again. It is
-// given a network namespace and a desired state; it does not decide.
+// Package link applies a hostnet.State to the kernel's links, addresses, routes, rules
+// and neighbours, wires pods, and deletes their links. It is given a network namespace
+// and a desired state; it does not decide.
 //
-// It speaks rtnetlink and nothing else: no command is run, no path a client names
-// is opened, no package state is kept. Everything happens in the namespace the
-// Host was opened with, and, for the pod's end of a link, in the one whose
-// descriptor the caller holds. It touches only what hostnet calls ours. The agent
-// calls it.
+// It uses rtnetlink only: it runs no command, opens no path that a client names, and
+// keeps no package state. It acts in the namespace that the Host was opened with and,
+// for the pod's end of a link, in the namespace of a descriptor that the caller passes.
+// It changes only objects that hostnet defines as ours. The agent calls it.
 package link
 
 import (
@@ -25,15 +24,14 @@ import (
 
 // Errors that callers branch on.
 var (
-	// ErrInterfaceExists: the pod already has an interface of the wanted name
-	// that this attachment did not make, or the node has a link of the wanted
-	// name that is not ours.
+	// ErrInterfaceExists: the pod already has an interface of that name from another
+	// attachment, or the node has a link of that name that is not ours.
 	ErrInterfaceExists = errors.New("interface exists")
-	// ErrNamespaceGone: the pod's network namespace is no longer there.
+	// ErrNamespaceGone: the pod's network namespace no longer exists.
 	ErrNamespaceGone = errors.New("network namespace is gone")
-	// ErrNotNamespace: the descriptor is no network namespace, or the node's own.
+	// ErrNotNamespace: the descriptor is not a network namespace, or is the node's own.
 	ErrNotNamespace = errors.New("not a pod's network namespace")
-	// ErrNotWired: there is no link of this attachment.
+	// ErrNotWired: the attachment has no link.
 	ErrNotWired = errors.New("not wired")
 )
 
@@ -41,31 +39,32 @@ var (
 type Host struct {
 	ns     *os.File // the node's namespace
 	log    *slog.Logger
-	handle *netlink.Handle // for what is read in bulk
+	handle *netlink.Handle // for dumps
 	conns  chan *conn      // for requests; the capacity bounds how many run at once
 	trash  chan struct{}   // capacity 1: links wait to be deleted
 
 	account *account
-	applies chan struct{} // holds the turn of an Apply
+	applies chan struct{} // capacity 1: serialises Apply
 
 	mu      sync.Mutex
-	trashed map[int]Wired // links put away and not yet reported gone, by index
+	trashed map[int]Wired // discarded links not yet reported as deleted, by index
 
-	// afterStep is called between the steps of Wire; tests stop there as a crash would.
+	// afterStep is called after each step of Wire; tests return an error from it to
+	// simulate a crash.
 	afterStep func(step string) error
 }
 
-// maxRequests is how many netlink requests run at once. The kernel does them one
-// by one under its own lock; more would only queue there.
+// maxRequests is the number of concurrent netlink requests. The kernel serialises them
+// under the rtnl lock, so more would only queue there.
 const maxRequests = 4
 
-// Result is what Wire made.
+// Result is the outcome of Wire.
 type Result struct {
 	Link    string  // the host's end
 	HostMAC vpc.MAC // of the host's end
 	PodMAC  vpc.MAC
 	MTU     int
-	Kept    bool // everything was there already
+	Kept    bool // the link existed already
 }
 
 // Wired is a pod's link as the kernel has it.
@@ -74,13 +73,13 @@ type Wired struct {
 	Link  string
 	Index int
 	Up    bool
-	// Half is set when a crash left the link without its alias: the attachment
-	// is not known.
+	// Half is set when a crash left the link without its alias: the attachment is
+	// unknown.
 	Half bool
-	// Dying is set while the link waits for the reaper; its addresses must not
-	// be given to anybody.
+	// Dying is set while the link waits to be deleted; its addresses must not be
+	// assigned.
 	Dying bool
-	// Table is the route table the pod's first address leaves by.
+	// Table is the route table for packets from the pod's addresses.
 	Table uint32
 }
 
@@ -126,8 +125,8 @@ func (h *Host) Close() error {
 	return h.ns.Close()
 }
 
-// request sends messages to the kernel in one go and returns an error for each,
-// in order. err is for all: the context ended, or the socket broke.
+// request sends messages to the kernel in one batch and returns an error for each, in
+// order. err concerns all of them: the context ended, or the socket failed.
 func (h *Host) request(ctx context.Context, messages ...message) (each []error, err error) {
 	select {
 	case c := <-h.conns:

@@ -18,7 +18,7 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// open returns the network of a namespace of the test's own.
+// open returns the Host of a new namespace.
 func open(t testing.TB) (*Host, *testns.NS) {
 	t.Helper()
 	node := testns.New(t, "node")
@@ -31,7 +31,7 @@ func open(t testing.TB) (*Host, *testns.NS) {
 	return h, node
 }
 
-// ip runs ip(8), which plays the operator and the runtime, in a namespace.
+// ip runs ip(8), as an operator or the runtime would, in a namespace.
 func ip(t testing.TB, ns *testns.NS, args string) string {
 	t.Helper()
 	out, err := tryIP(ns, args)
@@ -50,7 +50,7 @@ func pod(name, addr string) endpoint.Endpoint {
 	return sandbox(name, addr, endpoint.Key{ContainerID: "c-" + name, IfName: "eth0"})
 }
 
-// sandbox is an endpoint of a pod under a key of its own.
+// sandbox returns an endpoint of a pod with a given key.
 func sandbox(name, addr string, key endpoint.Key) endpoint.Endpoint {
 	return endpoint.Adopt(1, key, endpoint.Pod{Namespace: "default", Name: name}, endpoint.Wire{
 		Addresses: endpoint.AddressesOf(netip.MustParseAddr(addr)), Attachment: endpoint.Attachment{Table: hostnet.TableMain},
@@ -68,7 +68,7 @@ func wire(t testing.TB, h *Host, ns *os.File, p endpoint.Endpoint) {
 	}
 }
 
-// eventually waits for what another goroutine or the kernel does.
+// eventually waits for a condition that another goroutine or the kernel fulfils.
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -81,7 +81,7 @@ func eventually(t testing.TB, what string, done func() bool) {
 	t.Fatalf("never: %s", what)
 }
 
-// correct asserts that the kernel has exactly what the pod needs, on both sides.
+// correct asserts that the kernel has exactly the desired state of the pod, on both sides.
 func correct(t testing.TB, h *Host, podNS *os.File, p endpoint.Endpoint) {
 	t.Helper()
 	have, err := h.Read(context.Background())

@@ -11,8 +11,8 @@ import (
 // threadNS is the network namespace of the calling thread.
 const threadNS = "/proc/thread-self/ns/net"
 
-// duplicate returns a descriptor of its own for ns, or for the namespace of the
-// calling thread when ns is nil.
+// duplicate returns a new descriptor of ns, or of the calling thread's namespace when ns
+// is nil.
 func duplicate(ns *os.File) (*os.File, error) {
 	if ns == nil {
 		runtime.LockOSThread()
@@ -26,9 +26,8 @@ func duplicate(ns *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), ns.Name()), nil
 }
 
-// inNS runs fn on a thread that is inside ns. fn must not start goroutines that
-// are meant to be inside too. A thread that cannot be put back where it was dies
-// with its goroutine and is never reused.
+// inNS runs fn on a thread inside ns. Goroutines that fn starts are not inside. A thread
+// that cannot return to its namespace ends with its goroutine and is not reused.
 func inNS(ns *os.File, fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -54,7 +53,8 @@ func inNS(ns *os.File, fn func() error) error {
 	return <-done
 }
 
-// checkPodNS refuses a descriptor that is no network namespace, or the node's own.
+// checkPodNS returns an error for a descriptor that is not a network namespace, or is the
+// node's own.
 func (h *Host) checkPodNS(ns *os.File) error {
 	kind, err := unix.IoctlRetInt(int(ns.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {

@@ -16,7 +16,7 @@ import (
 
 const echoPort = 7
 
-func TestPodsSeeEachOthersOwnAddress(t *testing.T) {
+func TestReceiversSeeThePodsOwnAddress(t *testing.T) {
 	w := newWorld(t)
 	a, b, c := w.pod("a", "10.0.0.12"), w.pod("b", "10.0.0.70"), w.pod("c", "10.0.0.71")
 	for _, ns := range []*guest{a, b, c} {
@@ -40,7 +40,7 @@ func TestPodsSeeEachOthersOwnAddress(t *testing.T) {
 	}
 }
 
-func TestAPodLeavesTheVPCWithTheNodesAddress(t *testing.T) {
+func TestOutsideTheVPCThePodsSourceIsTheNodesAddress(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", "10.0.0.12"), w.pod("b", "10.0.0.70")
 	echo(t, w.client, echoPort)
@@ -56,39 +56,38 @@ func TestAPodOnASecondaryENIUsesThatENI(t *testing.T) {
 	mustSee(t, b.NS, peerAddr+":7", 64, "10.0.0.70")
 	w.ip(w.node, "link set eth1 down")
 	if seen, err := ask(t, b.NS, peerAddr+":7", 64, 3*silence); err == nil {
-		t.Errorf("with its ENI down the pod still talks, seen as %s: it does not use it", seen)
+		t.Errorf("with its ENI down the pod's packets still arrive, seen as %s: it does not use that ENI", seen)
 	}
 }
 
-// nodePort is what kube-proxy does for a NodePort with externalTrafficPolicy
-// Local: translate, and keep the client's address.
+// nodePort returns kube-proxy's rules for a NodePort with externalTrafficPolicy Local:
+// DNAT, and no change of the client's address.
 func nodePort(to string) string {
 	return fmt.Sprintf(`table ip proxy {
 	chain to_pod { type nat hook prerouting priority -100; fib daddr type local udp dport 30007 dnat to %s:7; }
 }`, to)
 }
 
-func TestANodePortAnswersByTheLinkItWasAskedOn(t *testing.T) {
+func TestANodePortRepliesByTheLinkOfTheRequest(t *testing.T) {
 	w := newWorld(t)
 	b := w.pod("b", "10.0.0.70")
 	echo(t, b.NS, echoPort)
 	w.nft(w.node, nodePort("10.0.0.70"))
 	mustSee(t, w.client, nodePrimary+":30007", 64, clientAddr)
 
-	// Without the marks the answer leaves by the pod's own ENI and the client
-	// does not know it.
+	// Without the marks the reply leaves by the pod's own ENI, and the client drops it.
 	w.nft(w.node, "flush chain inet trunkline connmark")
 	w.nft(w.vpc, `table ip guard {
 	chain source { type filter hook prerouting priority -300; iifname "v-nodeeth1" ip daddr 198.51.100.0/24 drop; }
 }`)
 	if _, err := ask(t, w.client, nodePrimary+":30007", 64, 3*silence); err == nil {
-		t.Error("the answer arrives without marks: this test proves nothing")
+		t.Error("the reply arrives without marks: this test proves nothing")
 	}
 	w.apply()
 	mustSee(t, w.client, nodePrimary+":30007", 64, clientAddr)
 }
 
-func TestAPodCannotSendFromAnAddressThatIsNotItsOwn(t *testing.T) {
+func TestAPodCannotSendFromASpoofedSource(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", "10.0.0.12"), w.pod("b", "10.0.0.70")
 	w.pod("c", "10.0.0.71")
@@ -98,7 +97,7 @@ func TestAPodCannotSendFromAnAddressThatIsNotItsOwn(t *testing.T) {
 	send := func(text, src string, mac vpc.MAC) {
 		frame{src: mac, dst: hostB, kind: unix.ETH_P_IP, payload: udp4(src, "10.0.0.12", 9000, text)}.send(t, b.NS)
 	}
-	for _, lie := range []struct {
+	for _, spoof := range []struct {
 		name, src string
 		mac       vpc.MAC
 	}{
@@ -108,11 +107,11 @@ func TestAPodCannotSendFromAnAddressThatIsNotItsOwn(t *testing.T) {
 		{"an outside address", clientAddr, macB},
 		{"its own from another MAC", "10.0.0.70", other},
 	} {
-		send(lie.name, lie.src, lie.mac)
-		send("truth", "10.0.0.70", macB)
-		// The truth is the control: it arrives, and the lie sent before it does not.
-		if text, from := l.hear(patience); text != "truth" || from != "10.0.0.70" {
-			t.Errorf("a packet from %s got through as %q from %s", lie.name, text, from)
+		send(spoof.name, spoof.src, spoof.mac)
+		send("own", "10.0.0.70", macB)
+		// The control: a packet from its own address arrives, the spoofed one before it not.
+		if text, from := l.receive(arrival); text != "own" || from != "10.0.0.70" {
+			t.Errorf("a packet from %s arrived as %q from %s", spoof.name, text, from)
 		}
 	}
 }
@@ -143,14 +142,14 @@ func (w *world) drops() (n int) {
 	return n
 }
 
-func TestAPodCannotLieInARP(t *testing.T) {
+func TestAPodCannotSpoofARP(t *testing.T) {
 	w := newWorld(t)
 	b := w.pod("b", "10.0.0.70")
 	_, mac := b.HostMAC, b.PodMAC
-	everybody := vpc.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	broadcast := vpc.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	other := vpc.MAC{2, 9, 9, 9, 9, 9}
 	ask := func(frameMAC, senderMAC vpc.MAC, sender string) {
-		frame{src: frameMAC, dst: everybody, kind: unix.ETH_P_ARP, payload: arp(1, senderMAC, sender, nodePrimary)}.send(t, b.NS)
+		frame{src: frameMAC, dst: broadcast, kind: unix.ETH_P_ARP, payload: arp(1, senderMAC, sender, nodePrimary)}.send(t, b.NS)
 	}
 	known := func() string { return w.ip(w.node, "neigh show dev "+b.Link) }
 	ask(mac, mac, "10.0.0.99")
@@ -158,13 +157,13 @@ func TestAPodCannotLieInARP(t *testing.T) {
 	ask(other, mac, "10.0.0.97")
 	ask(mac, other, "10.0.0.70")
 	if got := known(); strings.Contains(got, "10.0.0.9") || strings.Contains(got, other.String()) {
-		t.Errorf("the node believed a lie:\n%s", got)
+		t.Errorf("the node accepted a spoofed address:\n%s", got)
 	}
-	// The control: without our table the same messages are believed.
+	// The control: without our table the same messages are accepted.
 	w.nft(w.node, "delete table arp trunkline")
 	ask(mac, mac, "10.0.0.99")
 	if got := known(); !strings.Contains(got, "10.0.0.99") {
-		t.Errorf("without the table the node does not believe either: this test proves nothing:\n%s", got)
+		t.Errorf("without the table the node does not accept it either: this test proves nothing:\n%s", got)
 	}
 }
 
@@ -177,19 +176,19 @@ func TestInstanceMetadataIsRefusedToPods(t *testing.T) {
 	mustSee(t, w.node, imds, 64, nodePrimary)
 	mustSee(t, trusted.NS, imds, 64, nodePrimary)
 	for _, g := range []*guest{a, b} {
-		if seen, err := ask(t, g.NS, imds, 64, patience); !refused(err) {
+		if seen, err := ask(t, g.NS, imds, 64, arrival); !refused(err) {
 			t.Errorf("%s reaches instance metadata: seen as %q, error %v", g.Pod.Name, seen, err)
 		}
 	}
 
-	// A Service that leads there, from a pod and, by NodePort, from outside.
+	// A Service with that backend, from a pod and, by NodePort, from outside.
 	w.nft(w.node, `table ip proxy {
 	chain to_pod { type nat hook prerouting priority -100; ip daddr 172.20.0.9 udp dport 80 dnat to 169.254.169.254:80; fib daddr type local udp dport 30080 dnat to 169.254.169.254:80; }
 	chain hide { type nat hook postrouting priority 100; ct status dnat masquerade; }
 }`)
 	mustSee(t, trusted.NS, "172.20.0.9:80", 64, nodePrimary)
 	for _, g := range []*guest{a, b} {
-		if seen, err := ask(t, g.NS, "172.20.0.9:80", 64, patience); !refused(err) {
+		if seen, err := ask(t, g.NS, "172.20.0.9:80", 64, arrival); !refused(err) {
 			t.Errorf("%s reaches instance metadata by a Service: seen as %q, error %v", g.Pod.Name, seen, err)
 		}
 	}
@@ -205,10 +204,10 @@ func refused(err error) bool {
 	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.EACCES)
 }
 
-// theirs is a table of somebody else.
+// theirs is a foreign table.
 const theirs = "table inet theirs {\n chain c {\n type filter hook forward priority 0;\n }\n}\n"
 
-func TestWhatIsFlushedComesBack(t *testing.T) {
+func TestExternalChangesAreRepaired(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a", "10.0.0.12"), w.pod("b", "10.0.0.70")
 	echo(t, w.client, echoPort)
@@ -222,7 +221,7 @@ func TestWhatIsFlushedComesBack(t *testing.T) {
 		}
 	}
 	if found := w.apply(); len(found) > 0 {
-		t.Fatalf("a node that was just made has drift: %q", found)
+		t.Fatalf("a new node has drift: %q", found)
 	}
 	foreign := []string{
 		"rule add from 10.9.9.9 lookup 77 prio 600", "route add 10.9.9.0/24 dev eth0 table 77", "route add 10.8.8.0/24 dev eth0",
@@ -232,7 +231,7 @@ func TestWhatIsFlushedComesBack(t *testing.T) {
 		w.ip(w.node, f)
 	}
 	w.nft(w.node, theirs)
-	for _, harm := range []struct{ name, ip, nft string }{
+	for _, change := range []struct{ name, ip, nft string }{
 		{"the rules flushed", "rule del prio 512", ""},
 		{"a pod's rule deleted", "rule del from 10.0.0.70 prio 1536", ""},
 		{"the mark's rule deleted", "rule del prio 1024", ""},
@@ -250,51 +249,51 @@ func TestWhatIsFlushedComesBack(t *testing.T) {
 		{"our table deleted", "", "delete table inet trunkline"},
 		{"a chain of ours flushed", "", "flush chain inet trunkline translate"},
 		{"a set of ours flushed", "", "flush set inet trunkline sources4"},
-		{"a rule slipped in", "", "insert rule inet trunkline from_pod accept"},
+		{"a rule inserted", "", "insert rule inet trunkline from_pod accept"},
 		{"a range added", "", "add element inet trunkline kept4 { 198.51.100.0/24 }"},
 	} {
-		t.Run(harm.name, func(t *testing.T) {
-			if harm.ip != "" {
-				if harm.name == "the kernel's subnet route back" {
+		t.Run(change.name, func(t *testing.T) {
+			if change.ip != "" {
+				if change.name == "the kernel's subnet route back" {
 					w.ip(w.node, "route del 10.0.0.0/24 dev eth0")
 				}
-				w.ip(w.node, harm.ip)
+				w.ip(w.node, change.ip)
 			} else {
-				w.nft(w.node, harm.nft)
+				w.nft(w.node, change.nft)
 			}
 			found := w.apply()
 			if len(found) == 0 {
-				t.Error("nobody noticed")
+				t.Error("no difference found")
 			}
 			for _, f := range found {
 				if !strings.HasSuffix(f, "(repaired)") {
 					t.Errorf("not repaired: %s", f)
 				}
 			}
-			if harm.name == "the kernel's subnet route back" {
+			if change.name == "the kernel's subnet route back" {
 				w.ip(w.node, "route add 10.0.0.0/24 dev eth0")
 			}
-			works(harm.name)
+			works(change.name)
 		})
-		if harm.nft == "flush ruleset inet" {
+		if change.nft == "flush ruleset inet" {
 			w.nft(w.node, theirs)
 		}
 	}
 	have := w.ip(w.node, "rule") + w.ip(w.node, "route show table 77") + w.ip(w.node, "route") + w.ip(w.node, "link") + w.ip(w.node, "addr") + w.nft(w.node, "list tables")
 	for _, f := range []string{"from 10.9.9.9 lookup 77", "10.9.9.0/24 dev eth0", "10.8.8.0/24 dev eth0", "tl-foreign", "10.9.9.1/32", "table inet theirs"} {
 		if !strings.Contains(have, f) {
-			t.Errorf("%q of somebody else is gone", f)
+			t.Errorf("the foreign %q is gone", f)
 		}
 	}
 }
 
-func TestPodsTalkIPv6AndCannotLieInItEither(t *testing.T) {
+func TestPodsUseIPv6AndCannotSpoofIt(t *testing.T) {
 	w := newWorld(t)
 	w.sysctl(w.node, "net.ipv6.conf.all.forwarding=1")
 	w.sysctl(w.vpc, "net.ipv6.conf.all.forwarding=1")
-	const nodeOnTheWire = "fe80::ff:fe00:e00" // of the MAC that the world gave eth0
+	const nodeLinkLocal = "fe80::ff:fe00:e00" // of eth0's MAC
 	w.ip(w.vpc, "addr add fd00:ec2::254/128 dev v-node nodad")
-	w.ip(w.vpc, "route add 2600:1f14::/64 via "+nodeOnTheWire+" dev v-node")
+	w.ip(w.vpc, "route add 2600:1f14::/64 via "+nodeLinkLocal+" dev v-node")
 	w.ip(w.node, "route add fd00:ec2::254/128 dev eth0")
 	w.metadata["trusted"] = true
 	a, b, trusted := w.pod("a", "2600:1f14::a"), w.pod("b", "2600:1f14::b"), w.pod("trusted", "2600:1f14::c")
@@ -303,25 +302,25 @@ func TestPodsTalkIPv6AndCannotLieInItEither(t *testing.T) {
 	mustSee(t, b.NS, "[2600:1f14::a]:7", 64, "2600:1f14::b")
 	mustSee(t, b.NS, "[2600:1f14::a]:7", 8852, "2600:1f14::b")
 	mustSee(t, trusted.NS, "[fd00:ec2::254]:80", 64, "2600:1f14::c")
-	if seen, err := ask(t, a.NS, "[fd00:ec2::254]:80", 64, patience); !refused(err) {
+	if seen, err := ask(t, a.NS, "[fd00:ec2::254]:80", 64, arrival); !refused(err) {
 		t.Errorf("a pod reaches instance metadata over IPv6: seen as %q, error %v", seen, err)
 	}
 	w.ip(b.NS, "addr add 2600:1f14::bad/128 dev eth0 nodad preferred_lft 0")
 	w.ip(b.NS, "route add 2600:1f14::a/128 dev eth0 via fe80::1 src 2600:1f14::bad")
 	if seen, err := ask(t, b.NS, "[2600:1f14::a]:7", 64, 3*silence); err == nil {
-		t.Errorf("a packet from an address that is not the pod's got through, seen as %s", seen)
+		t.Errorf("a packet from an address that is not the pod's arrived, seen as %s", seen)
 	}
 }
 
-func TestAPodThatNoElementAllowsSendsNothing(t *testing.T) {
+func TestAPodWithoutElementsSendsNothing(t *testing.T) {
 	w := newWorld(t)
 	a := w.pod("a", "10.0.0.12")
 	echo(t, a.NS, echoPort)
 	b := w.guest("b", "10.0.0.70")
 	w.wire(b)
 	if seen, err := ask(t, b.NS, "10.0.0.12:7", 64, 3*silence); err == nil {
-		t.Errorf("it was seen as %s", seen)
+		t.Errorf("a packet arrived, seen as %s", seen)
 	}
-	w.let(b)
+	w.allowSource(b)
 	mustSee(t, b.NS, "10.0.0.12:7", 64, "10.0.0.70")
 }

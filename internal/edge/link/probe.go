@@ -16,13 +16,13 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-// ErrLacks says that the kernel cannot do what pods' links need. The text names what.
+// ErrLacks: the kernel lacks a feature that pods' links need. The text names it.
 var ErrLacks = errors.New("this kernel lacks a feature")
 
-// Probe tells whether the kernel can wire pods, by wiring one between two network
-// namespaces that are thrown away: a veth pair with alias and group, policy rules,
-// routes in a table of their own, permanent neighbours. The error names the step
-// that failed and, where the kernel says that it has no such thing, wraps ErrLacks.
+// Probe checks that the kernel can wire pods, by wiring one between two temporary network
+// namespaces: a veth pair with alias and group, policy rules, routes in a separate table,
+// permanent neighbours. The error names the step that failed and wraps ErrLacks if the
+// kernel does not support it.
 func Probe(ctx context.Context) error {
 	return probe(ctx, trialEndpoint("tlprobe"))
 }
@@ -37,21 +37,21 @@ func trialEndpoint(link string) endpoint.Endpoint {
 }
 
 func probe(ctx context.Context, e endpoint.Endpoint) error {
-	node, err := throwaway()
+	node, err := temporaryNS()
 	if err != nil {
-		return fmt.Errorf("make a network namespace to try links in: %w", err)
+		return fmt.Errorf("make a temporary network namespace: %w", err)
 	}
 	defer node.Close()
-	pod, err := throwaway()
+	pod, err := temporaryNS()
 	if err != nil {
-		return fmt.Errorf("make a network namespace to try links in: %w", err)
+		return fmt.Errorf("make a temporary network namespace: %w", err)
 	}
 	defer pod.Close()
 	h, err := Open(node, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = h.Close() }() // the namespace goes, and all that is in it
+	defer func() { _ = h.Close() }() // the links end with their namespace
 	_, err = h.Wire(ctx, pod, e)
 	if err == nil {
 		err = h.Up(ctx, e)
@@ -67,15 +67,15 @@ func probe(ctx context.Context, e endpoint.Endpoint) error {
 	return nil
 }
 
-// throwaway makes a network namespace that ends when the returned file is closed.
-func throwaway() (*os.File, error) {
+// temporaryNS makes a network namespace that ends when the returned file is closed.
+func temporaryNS() (*os.File, error) {
 	type result struct {
 		ns  *os.File
 		err error
 	}
 	done := make(chan result, 1)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- result{err: err}
 			return

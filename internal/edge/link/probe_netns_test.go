@@ -21,7 +21,7 @@ import (
 )
 
 // echo serves UDP in a namespace until the test ends and answers with the source
-// address it saw, padded to the size of the question.
+// address it saw, padded to the size of the request.
 func echo(t testing.TB, ns *testns.NS, port int) {
 	t.Helper()
 	echoAt(t, ns, fmt.Sprintf("0.0.0.0:%d", port))
@@ -53,9 +53,9 @@ func echoAt(t testing.TB, ns *testns.NS, addr string) {
 	}()
 }
 
-// ask sends size bytes with DF from a namespace to an address and returns the
-// source address the echo saw, asking again for so long. An error tells what
-// happened instead: a timeout, or the refusal.
+// ask sends size bytes with DF from a namespace to an address and returns the source
+// address that the echo saw. It repeats the request for the given time. The error is a
+// timeout or the refusal.
 func ask(t testing.TB, ns *testns.NS, to string, size int, within time.Duration) (string, error) {
 	t.Helper()
 	var c net.Conn
@@ -74,7 +74,7 @@ func ask(t testing.TB, ns *testns.NS, to string, size int, within time.Duration)
 	defer c.Close()
 	buf := make([]byte, 64<<10)
 	var last error
-	// The first packet may find a link that has just come up.
+	// The first packet may be lost on a link that has just come up.
 	for end := time.Now().Add(within); time.Now().Before(end); {
 		if _, err := c.Write(make([]byte, size)); err != nil {
 			return "", err
@@ -95,10 +95,10 @@ func ask(t testing.TB, ns *testns.NS, to string, size int, within time.Duration)
 	return "", last
 }
 
-// mustSee asserts that a question arrives and which source address it carries.
+// mustSee asserts that a request arrives and with which source address.
 func mustSee(t testing.TB, ns *testns.NS, to string, size int, want string) {
 	t.Helper()
-	got, err := ask(t, ns, to, size, patience)
+	got, err := ask(t, ns, to, size, arrival)
 	if err != nil || got != want {
 		t.Errorf("%s asks %s with %d bytes: seen as %q (%v), want %q", ns.Name, to, size, got, err, want)
 	}
@@ -131,7 +131,7 @@ func (f frame) send(t testing.TB, ns *testns.NS) {
 	})
 }
 
-// udp4 is an IPv4 packet with a UDP datagram without checksum.
+// udp4 returns an IPv4 packet with a UDP datagram without checksum.
 func udp4(src, dst string, port uint16, text string) []byte {
 	s, d := netip.MustParseAddr(src).As4(), netip.MustParseAddr(dst).As4()
 	size := 28 + len(text)
@@ -154,7 +154,7 @@ func udp4(src, dst string, port uint16, text string) []byte {
 	return append(b, text...)
 }
 
-// arp is an ARP message: kind 1 asks who has target.
+// arp is an ARP message; kind 1 is a request for target.
 func arp(kind uint16, senderMAC vpc.MAC, sender, target string) []byte {
 	s, d := netip.MustParseAddr(sender).As4(), netip.MustParseAddr(target).As4()
 	b := []byte{0, 1, 8, 0, 6, 4, byte(kind >> 8), byte(kind)}
@@ -162,7 +162,7 @@ func arp(kind uint16, senderMAC vpc.MAC, sender, target string) []byte {
 	return append(append(b, make([]byte, 6)...), d[:]...)
 }
 
-// listener hears datagrams in a namespace.
+// listener receives datagrams in a namespace.
 type listener struct {
 	c net.PacketConn
 }
@@ -180,8 +180,8 @@ func listen(t testing.TB, ns *testns.NS, port int) *listener {
 	return l
 }
 
-// hear returns the next datagram's text and sender; "" when none comes in time.
-func (l *listener) hear(wait time.Duration) (text, from string) {
+// receive returns the next datagram's text and sender; "" if none arrives in time.
+func (l *listener) receive(wait time.Duration) (text, from string) {
 	buf := make([]byte, 2048)
 	_ = l.c.SetReadDeadline(time.Now().Add(wait))
 	n, a, err := l.c.ReadFrom(buf)

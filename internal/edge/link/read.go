@@ -19,8 +19,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Read returns what the kernel has: links, addresses, permanent neighbours,
-// routes of every table but the kernel's own, and rules. Sysctls are those named.
+// Read returns the actual state of the kernel: links, addresses, permanent neighbours,
+// routes of every table except the local one, rules, and the named sysctls.
 func (h *Host) Read(ctx context.Context, sysctls ...string) (hostnet.State, error) {
 	s, err := readWith(ctx, h.handle)
 	if err != nil {
@@ -70,8 +70,8 @@ func readWith(ctx context.Context, handle *netlink.Handle) (hostnet.State, error
 	return s, nil
 }
 
-// again repeats a dump that the kernel says was overtaken by a change. Part of a dump is
-// none: what it lacks would be taken for gone.
+// again repeats a dump that a concurrent change interrupted. A partial dump is not used:
+// objects missing from it would be taken for deleted.
 func again[T any](ctx context.Context, dump func() ([]T, error)) ([]T, error) {
 	const tries = 20
 	var err error
@@ -84,7 +84,7 @@ func again[T any](ctx context.Context, dump func() ([]T, error)) ([]T, error) {
 			return list, err
 		}
 	}
-	return nil, fmt.Errorf("the kernel's tables changed during each of %d looks: %w", tries, err)
+	return nil, fmt.Errorf("the kernel's tables changed during each of %d dumps: %w", tries, err)
 }
 
 func linkOf(a *netlink.LinkAttrs) hostnet.Link {
@@ -100,14 +100,14 @@ func linkOf(a *netlink.LinkAttrs) hostnet.Link {
 
 func dying(a *netlink.LinkAttrs) bool { return linkOf(a).Dying() }
 
-// find returns the node's link of a name, nil if there is none.
+// find returns the node's link with a name, nil if there is none.
 func (h *Host) find(name string) (*netlink.LinkAttrs, error) {
 	c := <-h.conns
 	defer func() { h.conns <- c }()
 	return c.link(0, name)
 }
 
-// at returns the node's link of an index, nil if there is none.
+// at returns the node's link with an index, nil if there is none.
 func (h *Host) at(index int) (*netlink.LinkAttrs, error) {
 	if index == 0 {
 		return nil, nil
@@ -117,7 +117,7 @@ func (h *Host) at(index int) (*netlink.LinkAttrs, error) {
 	return c.link(index, "")
 }
 
-// wiredOf reads a link as a pod's; Half if its alias does not say that it is one.
+// wiredOf converts a pod's link; Half is set if it has no alias of a pod.
 func wiredOf(a *netlink.LinkAttrs) Wired {
 	have := linkOf(a)
 	mark, marked := hostnet.ParseAlias(have.Alias)
@@ -127,9 +127,9 @@ func wiredOf(a *netlink.LinkAttrs) Wired {
 	}
 }
 
-// Pods returns the links of pods, those of an interrupted ADD and those that
-// wait for the reaper included, each with its attachment: what CNI GC and a
-// restart without a journal need.
+// Pods returns the links of pods with their attachments, including those of interrupted
+// ADDs and those that wait to be deleted. CNI GC and a restart without a journal need
+// them.
 func (h *Host) Pods(ctx context.Context) ([]Wired, error) {
 	list, err := h.podLinks(ctx)
 	if err != nil || len(list) == 0 {
@@ -155,7 +155,7 @@ func (h *Host) Pods(ctx context.Context) ([]Wired, error) {
 	return list, nil
 }
 
-// podLinks is Pods without the tables.
+// podLinks is Pods without Wired.Table.
 func (h *Host) podLinks(ctx context.Context) ([]Wired, error) {
 	links, err := h.links(ctx)
 	if err != nil {
@@ -218,7 +218,7 @@ func readRoutes(ctx context.Context, handle *netlink.Handle, names map[int]strin
 	return nil
 }
 
-// routeOf reads a unicast route with one next hop. Others cannot be ours.
+// routeOf converts a unicast route with one next hop. Others cannot be ours.
 func routeOf(r netlink.Route, f int, names map[int]string) (hostnet.Route, bool) {
 	if r.Table == unix.RT_TABLE_LOCAL || r.Type != unix.RTN_UNICAST || len(r.MultiPath) > 0 {
 		return hostnet.Route{}, false
@@ -230,7 +230,7 @@ func routeOf(r netlink.Route, f int, names map[int]string) (hostnet.Route, bool)
 	if f == unix.AF_INET6 {
 		out.To = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 		if out.Metric == ipv6Metric {
-			out.Metric = 0 // the kernel's, where none was given
+			out.Metric = 0 // the kernel's default
 		}
 	} else if r.Scope == netlink.SCOPE_LINK {
 		out.Scope = hostnet.ScopeLink
@@ -248,7 +248,7 @@ func routeOf(r netlink.Route, f int, names map[int]string) (hostnet.Route, bool)
 	return out, true
 }
 
-// ipv6Metric is what the kernel gives an IPv6 route without one (IP6_RT_PRIO_USER).
+// ipv6Metric is the kernel's metric for IPv6 routes without one (IP6_RT_PRIO_USER).
 const ipv6Metric = 1024
 
 // readRoutes returns the node's routes of one table.
@@ -279,8 +279,8 @@ func readRules(ctx context.Context, handle *netlink.Handle, _ map[int]string, s 
 	return nil
 }
 
-// ruleOf reads a rule that says no more than a hostnet.Rule can. One that selects
-// by more cannot be ours.
+// ruleOf converts a rule with the selectors of hostnet.Rule only. One with others cannot
+// be ours.
 func ruleOf(r netlink.Rule, f vpc.Family) (hostnet.Rule, bool) {
 	if r.IifName != "" || r.OifName != "" || r.Invert || r.Tos != 0 || r.IPProto != 0 || r.Goto > 0 || r.Sport != nil || r.Dport != nil || r.UIDRange != nil {
 		return hostnet.Rule{}, false
@@ -316,8 +316,8 @@ func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 
 const sysctlRoot = "/proc/sys"
 
-// readSysctls reads settings of the calling thread's namespace. One that the
-// kernel does not have is left out.
+// readSysctls reads settings of the calling thread's namespace. Those that the kernel does
+// not have are omitted.
 func readSysctls(names []string) ([]hostnet.Sysctl, error) {
 	var list []hostnet.Sysctl
 	for _, name := range names {

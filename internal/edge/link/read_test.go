@@ -7,11 +7,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-func TestAnInterruptedDumpIsRepeatedAndNeverTakenForWhole(t *testing.T) {
+func TestAnInterruptedDumpIsRepeatedAndNeverReturned(t *testing.T) {
 	interrupted := func(times int) ([]int, error) {
-		looks := 0
+		dumps := 0
 		return again(t.Context(), func() ([]int, error) {
-			if looks++; looks <= times {
+			if dumps++; dumps <= times {
 				return []int{1}, netlink.ErrDumpInterrupted
 			}
 			return []int{1, 2}, nil

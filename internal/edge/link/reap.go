@@ -11,18 +11,18 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-// Discarded signals that Unwire or Apply put links away that wait to be deleted. One
-// signal may stand for many links.
+// Discarded signals that Unwire or Apply discarded links, which wait to be deleted. One
+// signal may be for many links.
 func (h *Host) Discarded() <-chan struct{} { return h.trash }
 
-// DeleteDiscarded deletes the links that were put away, those of an earlier process
-// included, in groups of at most batch(): the kernel holds its lock for a whole group.
-// It calls gone for each link when the kernel has deleted it, by this or with its
-// namespace, and not before: the link's addresses may then be used again. gone must
-// not block. One call may run at a time.
+// DeleteDiscarded deletes the discarded links, those of an earlier process included, in
+// groups of at most batch(): the kernel holds its lock for a whole group. It calls gone
+// for each link after the kernel has deleted it, by this call or with its namespace: the
+// link's addresses may then be used again. gone must not block. Only one call may run at
+// a time.
 func (h *Host) DeleteDiscarded(ctx context.Context, batch func() int, gone func(Wired)) error {
 	for ctx.Err() == nil {
-		away := h.putAwaySoFar() // first: what is not listed after is gone
+		away := h.discardedSoFar() // before the list: a link missing there is deleted
 		all, err := h.podLinks(ctx)
 		if err != nil {
 			return err
@@ -48,13 +48,13 @@ func (h *Host) DeleteDiscarded(ctx context.Context, batch func() int, gone func(
 			h.report(w, gone)
 		}
 		if len(group) == len(dying) {
-			return nil // those put away meanwhile are signalled by Discarded
+			return nil // Discarded signals links discarded meanwhile
 		}
 	}
 	return ctx.Err()
 }
 
-func (h *Host) putAwaySoFar() map[int]Wired {
+func (h *Host) discardedSoFar() map[int]Wired {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return maps.Clone(h.trashed)
@@ -67,9 +67,9 @@ func (h *Host) report(w Wired, gone func(Wired)) {
 	gone(w)
 }
 
-// reap deletes the links of batch and nothing else. They move to a second group
-// first: one that Unwire puts into the trash meanwhile must not be deleted
-// without being reported. A link whose namespace the runtime deleted is gone.
+// reap deletes exactly the links of batch. They move to a second group first: a link that
+// Unwire puts into the trash group meanwhile must not be deleted unreported. A link is
+// also gone if the runtime deleted its namespace.
 func (h *Host) reap(ctx context.Context, batch []Wired) error {
 	moves := make([]message, len(batch))
 	for i, w := range batch {

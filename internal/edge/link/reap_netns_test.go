@@ -15,7 +15,7 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// reaper deletes discarded links until the test ends and notes what is reported.
+// reaper deletes discarded links until the test ends and records the reports.
 type reaper struct {
 	mu   sync.Mutex
 	gone []Wired
@@ -52,7 +52,7 @@ func (r *reaper) count() int {
 
 func many(t testing.TB, h *Host, n int) []endpoint.Endpoint {
 	t.Helper()
-	podNS := testns.New(t, "pods").Open(t) // one namespace: its number does not matter here
+	podNS := testns.New(t, "pods").Open(t) // one namespace for all
 	var list []endpoint.Endpoint
 	for i := range n {
 		name := fmt.Sprintf("web-%d", i)
@@ -84,7 +84,7 @@ func many(t testing.TB, h *Host, n int) []endpoint.Endpoint {
 	return list
 }
 
-func TestUnwireCutsAPodOffAtOnceAndTheReaperReportsItGone(t *testing.T) {
+func TestUnwireDisconnectsAPodAndItsLinkIsReportedOnceDeleted(t *testing.T) {
 	h, node := open(t)
 	pods := many(t, h, 70)
 	for _, p := range pods[:66] {
@@ -125,7 +125,7 @@ func TestUnwireCutsAPodOffAtOnceAndTheReaperReportsItGone(t *testing.T) {
 	}
 }
 
-func TestALinkPutAwayDuringADeletionIsReapedToo(t *testing.T) {
+func TestALinkDiscardedDuringADeletionIsDeletedToo(t *testing.T) {
 	h, node := open(t)
 	pods := many(t, h, 40)
 	r := reap(t, h)
@@ -140,7 +140,7 @@ func TestALinkPutAwayDuringADeletionIsReapedToo(t *testing.T) {
 	}
 }
 
-func TestTheReaperTakesOnlyOurLinks(t *testing.T) {
+func TestOnlyOurLinksAreDeleted(t *testing.T) {
 	h, node := open(t)
 	pods := many(t, h, 2)
 	ip(t, node, "link add theirs type veth peer name theirs2")
@@ -163,7 +163,7 @@ func TestTheRuntimeMayDeleteTheNamespaceFirst(t *testing.T) {
 	}
 	ip(t, podNS, "link delete eth0")
 	if queued, err := h.Unwire(context.Background(), p); queued || err != nil {
-		t.Errorf("Unwire of what is gone: queued %v, %v", queued, err)
+		t.Errorf("Unwire of a deleted link: queued %v, %v", queued, err)
 	}
 	r := reap(t, h)
 	eventually(t, "the link reported gone", func() bool { return r.count() == 1 })
@@ -190,7 +190,7 @@ func TestANewPodOfTheSameNameDoesNotWaitForTheReaper(t *testing.T) {
 	}
 }
 
-func TestPodsTellsWhatTheKernelHas(t *testing.T) {
+func TestPodsReturnsTheLinksOfTheKernel(t *testing.T) {
 	h, _ := open(t)
 	podNS := testns.New(t, "pod").Open(t)
 	p := pod("web", "10.0.1.7")
@@ -202,6 +202,6 @@ func TestPodsTellsWhatTheKernelHas(t *testing.T) {
 	}
 	w := pods[0]
 	if w.ContainerID != "c-web" || w.IfName != "eth0" || w.Addresses[0] != p.Addresses.IPv4 || w.Link != p.Link || w.Table != 3 || !w.Up || w.Half || w.Dying {
-		t.Errorf("Pods tells %+v", w)
+		t.Errorf("Pods returns %+v", w)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message is a netlink request that the kernel acknowledges.
+// message is a netlink request with acknowledgement.
 type message struct {
 	kind  uint16
 	flags uint16
@@ -35,15 +35,15 @@ type conn struct {
 	buf []byte
 }
 
-// A receive buffer takes the answers to a whole batch, about 100 bytes each, and the
-// description of one link, about 2 KiB.
+// A receive buffer holds the acknowledgements of a whole batch, about 100 bytes each, and
+// the description of one link, about 2 KiB.
 const (
 	receiveBuffer = 64 << 10
 	smallBuffer   = 8 << 10 // for the few messages to a pod's namespace
 )
 
-// dial opens a socket in the namespace of the calling thread, with a buffer of so
-// many bytes.
+// dial opens a socket in the namespace of the calling thread, with a buffer of the given
+// size in bytes.
 func dial(buffer int) (*conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -53,18 +53,18 @@ func dial(buffer int) (*conn, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	// Answers without a copy of the question; extended ones where known.
+	// Acknowledgements without a copy of the request, extended ones if supported.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
-	// The kernel answers before send returns; a silent one must not hang us.
+	// The kernel acknowledges before send returns; the timeout bounds a defect.
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
 	return &conn{fd: fd, buf: make([]byte, buffer)}, nil
 }
 
 func (c *conn) close() { _ = unix.Close(c.fd) }
 
-// exchange sends messages in one datagram and collects the acknowledgement of
-// each. The kernel does them in order and goes on past one that it refuses.
+// exchange sends messages in one datagram and collects the acknowledgement of each. The
+// kernel executes them in order and continues after one that fails.
 func (c *conn) exchange(messages []message) ([]error, error) {
 	first := c.seq + 1
 	var out []byte
@@ -89,8 +89,8 @@ func (c *conn) exchange(messages []message) ([]error, error) {
 	return each, nil
 }
 
-// collect notes the acknowledgements in b and returns how many there were. Those
-// of an earlier exchange that broke off are passed over.
+// collect stores the acknowledgements in b and returns their number. Those of an earlier,
+// interrupted exchange are skipped.
 func (c *conn) collect(b []byte, first uint32, messages []message, each []error) int {
 	count := 0
 	for len(b) >= unix.NLMSG_HDRLEN {
@@ -108,8 +108,8 @@ func (c *conn) collect(b []byte, first uint32, messages []message, each []error)
 	return count
 }
 
-// acknowledgement turns an NLMSG_ERROR into an error, with the kernel's own words
-// where it gives any.
+// acknowledgement converts an NLMSG_ERROR into an error, with the kernel's message if
+// there is one.
 func acknowledgement(b []byte, what string) error {
 	code := int32(binary.NativeEndian.Uint32(b[unix.NLMSG_HDRLEN:]))
 	if code == 0 {
@@ -133,11 +133,11 @@ func acknowledgement(b []byte, what string) error {
 	return fmt.Errorf("%s: %w", what, errno)
 }
 
-// skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h: counters are half of
-// what the kernel says of a link.
+// skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h: counters are half of the
+// description of a link.
 const skipStats = 1 << 3
 
-// link returns the link of an index, or with index 0 of a name, in the socket's
+// link returns the link with an index, or with a name if index is 0, in the socket's
 // namespace; nil if there is none.
 func (c *conn) link(index int, name string) (*netlink.LinkAttrs, error) {
 	c.seq++
@@ -178,7 +178,7 @@ func (c *conn) link(index int, name string) (*netlink.LinkAttrs, error) {
 	}
 }
 
-// firstError returns the first of errs that is none of those allowed.
+// firstError returns the first of errs that is not one of those allowed.
 func firstError(errs []error, allowed ...unix.Errno) error {
 next:
 	for _, err := range errs {

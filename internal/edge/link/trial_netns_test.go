@@ -8,7 +8,7 @@ import (
 )
 
 func TestThisKernelCanWirePods(t *testing.T) {
-	for range 3 { // it leaves nothing that a second one would meet
+	for range 3 { // it leaves nothing that would make the next one fail
 		if err := Probe(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -11,15 +11,14 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-// Unwire cuts a pod off at once and leaves its link to the reaper: rules go, the
-// link goes down, which takes routes and neighbours with it, and into the trash
-// group. It takes some 0.1 ms; deleting the link on the spot would take 25.
+// Unwire disconnects a pod at once and discards its link: it deletes the rules, sets the
+// link down, which deletes its routes and neighbours, and puts it into the trash group.
+// It takes about 0.1 ms; deleting the link would take 25.
 //
-// The link is only touched if it belongs to the endpoint (by its key): a late DEL of
-// an old sandbox leaves the newer one's alone. The addresses must still be the
-// endpoint's: their rules are deleted in any case.
-// What is gone already is gone; queued tells whether the reaper will report the
-// link as gone.
+// The link is only changed if it belongs to the endpoint (by its key): a late DEL of an
+// old sandbox does not change the newer one's link. The addresses must still be the
+// endpoint's: their rules are deleted in any case. Missing objects are success; queued is
+// set if DeleteDiscarded will report the link.
 func (h *Host) Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, err error) {
 	state := hostnet.ForEndpoint(e)
 	end := h.account.taking(state)
@@ -38,7 +37,7 @@ func (h *Host) Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, er
 	}
 	for _, r := range state.Rules {
 		if r.Priority == hostnet.RuleFromPod {
-			r.Table = 0 // whichever
+			r.Table = 0 // any
 		}
 		batch = append(batch, ruleMessage(unix.RTM_DELRULE, 0, r))
 	}
@@ -50,22 +49,22 @@ func (h *Host) Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, er
 		return false, fmt.Errorf("unwire %s: %w", e.Name(), err)
 	}
 	if queued {
-		h.toReaper(found)
+		h.addDiscarded(found)
 	}
 	return queued, nil
 }
 
-// toReaper notes a link that was put away and tells the reaper. Should the link
-// go by itself before, with its namespace, it is reported all the same.
-func (h *Host) toReaper(a *netlink.LinkAttrs) {
+// addDiscarded records a discarded link and signals Discarded. A link that is deleted with
+// its namespace before that is reported as well.
+func (h *Host) addDiscarded(a *netlink.LinkAttrs) {
 	h.mu.Lock()
 	h.trashed[a.Index] = wiredOf(a)
 	h.mu.Unlock()
-	h.kick()
+	h.signalDiscarded()
 }
 
-// belongsTo reports whether a found link is the endpoint's: by its alias, or, half
-// made, by its MAC, which follows from the endpoint's key.
+// belongsTo reports whether a link is the endpoint's: by its alias or, if a crash left it
+// without one, by its MAC, which is derived from the endpoint's key.
 func belongsTo(have hostnet.Link, e endpoint.Endpoint) bool {
 	if a, ok := hostnet.ParseAlias(have.Alias); ok {
 		return a.Key == e.Key
@@ -73,8 +72,8 @@ func belongsTo(have hostnet.Link, e endpoint.Endpoint) bool {
 	return have.Ours() && have.MAC == e.HostMAC
 }
 
-// kick tells the reaper that there is work.
-func (h *Host) kick() {
+// signalDiscarded sends on the channel of Discarded unless a signal is pending.
+func (h *Host) signalDiscarded() {
 	select {
 	case h.trash <- struct{}{}:
 	default:

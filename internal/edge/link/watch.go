@@ -17,17 +17,17 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// events is a socket that hears of changes.
+// events is a socket with subscriptions to changes.
 type events struct {
 	f   *os.File
 	buf []byte
 }
 
-// eventBuffer is how much the kernel keeps for a slow listener, in bytes; past
-// it the listener hears ENOBUFS and looks at everything.
+// eventBuffer is the size of the kernel's buffer for a slow reader, in bytes; on overflow
+// the reader gets ENOBUFS, and a full pass follows.
 const eventBuffer = 1 << 20
 
-func (h *Host) listen(groups ...uint) (*events, error) {
+func (h *Host) subscribe(groups ...uint) (*events, error) {
 	e := &events{buf: make([]byte, receiveBuffer)}
 	err := inNS(h.ns, func() error {
 		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
@@ -50,7 +50,7 @@ func (h *Host) listen(groups ...uint) (*events, error) {
 		if e.f != nil {
 			e.f.Close()
 		}
-		return nil, fmt.Errorf("listen to rtnetlink: %w", err)
+		return nil, fmt.Errorf("subscribe to rtnetlink: %w", err)
 	}
 	return e, nil
 }
@@ -76,11 +76,11 @@ func (h *Host) links(ctx context.Context) ([]netlink.Link, error) {
 	return list, nil
 }
 
-// Watch calls dirty, with a reason, when somebody changes what the last Apply,
-// Up or Unwire left, and when the kernel says it could not tell everything. It
-// runs until ctx ends. dirty must not block; what it leads to is Apply.
+// Watch calls dirty, with a reason, when an external change affects the state that the
+// last Apply, Up or Unwire left, and when the kernel lost events. It runs until ctx ends.
+// dirty must not block; the caller then runs Apply.
 func (h *Host) Watch(ctx context.Context, dirty func(why string)) error {
-	e, err := h.listen(
+	e, err := h.subscribe(
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE,
 		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE,
@@ -98,43 +98,43 @@ func (h *Host) Watch(ctx context.Context, dirty func(why string)) error {
 			dirty("more changes than the kernel could report")
 			continue
 		case err != nil:
-			return fmt.Errorf("listen to rtnetlink: %w", err)
+			return fmt.Errorf("receive rtnetlink events: %w", err)
 		}
 		messages, err := parseMessages(b)
 		if err != nil {
-			dirty("a change that cannot be read")
+			dirty("an event that cannot be parsed")
 			continue
 		}
 		for _, m := range messages {
-			if why := h.judge(m); why != "" {
+			if why := h.damage(m); why != "" {
 				dirty(why)
 			}
 		}
 	}
 }
 
-// judge says what a change undid of what should be there; empty if nothing.
-func (h *Host) judge(m rtMessage) string {
+// damage describes how an event differs from the expected state; empty if it does not.
+func (h *Host) damage(m rtMessage) string {
 	switch m.kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		return h.judgeLink(m)
+		return h.linkDamage(m)
 	case unix.RTM_DELROUTE, unix.RTM_NEWROUTE:
-		return h.judgeRoute(m)
+		return h.routeDamage(m)
 	case unix.RTM_DELRULE:
-		if r, ok := m.rule(); ok && h.account.wanted(r.Key()) != nil {
+		if r, ok := m.rule(); ok && h.account.expected(r.Key()) != nil {
 			return r.String() + " was deleted"
 		}
 	case unix.RTM_DELADDR:
-		return h.judgeAddress(m)
+		return h.addressDamage(m)
 	case unix.RTM_DELNEIGH, unix.RTM_NEWNEIGH:
-		return h.judgeNeighbour(m)
+		return h.neighbourDamage(m)
 	}
 	return ""
 }
 
-func (h *Host) judgeLink(m rtMessage) string {
-	// Most of what is heard is our own work on a link, which is not judged: it is not
-	// read either.
+func (h *Host) linkDamage(m rtMessage) string {
+	// Most events are of our own operations on a link, which are ignored: they are not
+	// parsed either.
 	if h.account.working(hostnet.Link{Name: m.linkName()}.Key()) {
 		return ""
 	}
@@ -150,13 +150,13 @@ func (h *Host) judgeLink(m rtMessage) string {
 	if !ok || have.Dying() || m.kind == unix.RTM_NEWLINK && difference(want, have) == "" {
 		return ""
 	}
-	// What is heard may be a moment of our own work that is over by now: a look at
-	// the link tells, and is cheaper than a pass over everything.
+	// The event can be of an own operation that has ended since. Reading the link again
+	// decides, and is cheaper than a full pass.
 	now, err := h.find(have.Name)
 	want, ok = h.account.settled(have.Key()).(hostnet.Link)
 	switch {
 	case !ok:
-		return "" // work on it began meanwhile
+		return "" // an operation on it began meanwhile
 	case err != nil:
 		return have.Name + " has changed"
 	case now == nil:
@@ -165,7 +165,7 @@ func (h *Host) judgeLink(m rtMessage) string {
 	return difference(want, linkOf(now))
 }
 
-// difference says in what a link is not as it should be; empty if in nothing.
+// difference describes how a link differs from the expected one; empty if it does not.
 func difference(want, have hostnet.Link) string {
 	for _, op := range hostnet.Diff(hostnet.State{Links: []hostnet.Link{want}}, hostnet.State{Links: []hostnet.Link{have}}) {
 		return have.Name + " " + op.Why
@@ -173,10 +173,10 @@ func difference(want, have hostnet.Link) string {
 	return ""
 }
 
-func (h *Host) judgeRoute(m rtMessage) string {
+func (h *Host) routeDamage(m rtMessage) string {
 	r, ok := m.route()
 	switch {
-	case !ok || h.account.wanted(r.Key()) == nil:
+	case !ok || h.account.expected(r.Key()) == nil:
 		return ""
 	case m.kind == unix.RTM_DELROUTE:
 		return r.String() + " was deleted"
@@ -186,7 +186,7 @@ func (h *Host) judgeRoute(m rtMessage) string {
 	return ""
 }
 
-// nameOf is empty for a link that is gone, which is told apart.
+// nameOf returns the name of a link; empty if it was deleted, which has its own event.
 func (h *Host) nameOf(index int) string {
 	l, err := h.at(index)
 	if err != nil || l == nil {
@@ -195,33 +195,33 @@ func (h *Host) nameOf(index int) string {
 	return l.Name
 }
 
-func (h *Host) judgeAddress(m rtMessage) string {
+func (h *Host) addressDamage(m rtMessage) string {
 	ip, ok := netip.AddrFromSlice(m.attrs()[unix.IFA_ADDRESS])
 	if !ok {
 		return ""
 	}
 	key := hostnet.Address{Link: h.nameOf(m.index()), Prefix: netip.PrefixFrom(ip, ip.BitLen())}.Key()
-	if h.account.wanted(key) == nil {
+	if h.account.expected(key) == nil {
 		return ""
 	}
 	return key + " was deleted"
 }
 
-func (h *Host) judgeNeighbour(m rtMessage) string {
+func (h *Host) neighbourDamage(m rtMessage) string {
 	attrs := m.attrs()
 	ip, ok := netip.AddrFromSlice(attrs[unix.NDA_DST])
 	if !ok {
 		return ""
 	}
 	key := hostnet.Neighbour{Link: h.nameOf(m.index()), Address: ip}.Key()
-	want, ok := h.account.wanted(key).(hostnet.Neighbour)
+	want, ok := h.account.expected(key).(hostnet.Neighbour)
 	switch {
 	case !ok:
 		return ""
 	case m.kind == unix.RTM_DELNEIGH || m.neighbourState()&unix.NUD_PERMANENT == 0:
 		return key + " is no longer permanent"
 	case !bytes.Equal(attrs[unix.NDA_LLADDR], want.MAC[:]):
-		return key + " leads elsewhere"
+		return key + " has another address"
 	}
 	return ""
 }
@@ -248,7 +248,7 @@ func parseMessages(b []byte) ([]rtMessage, error) {
 	return list, nil
 }
 
-// header sizes by message.
+// headerSize is the size of the fixed header, which precedes the attributes.
 func (m rtMessage) headerSize() int {
 	switch m.kind {
 	case unix.RTM_DELADDR, unix.RTM_NEWADDR:
@@ -280,12 +280,12 @@ func (m rtMessage) u32At(offset int) uint32 {
 	return nl.NativeEndian().Uint32(m.body[offset:])
 }
 
-// index is the link's, in an ifaddrmsg and in an ndmsg.
+// index returns the link's index in an ifaddrmsg or ndmsg.
 func (m rtMessage) index() int { return int(m.u32At(4)) }
 
 func (m rtMessage) neighbourState() uint16 { return uint16(m.u32At(8)) }
 
-// linkName is that of a link message.
+// linkName returns the name in a link message.
 func (m rtMessage) linkName() string {
 	for b := m.body[min(len(m.body), unix.SizeofIfInfomsg):]; len(b) >= unix.SizeofRtAttr; {
 		size, kind := int(nl.NativeEndian().Uint16(b)), nl.NativeEndian().Uint16(b[2:])
@@ -317,7 +317,7 @@ func (m rtMessage) prefix(value []byte, bits uint8) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
-// route reads table, destination, metric and protocol.
+// route parses table, destination, metric and protocol.
 func (m rtMessage) route() (hostnet.Route, bool) {
 	if len(m.body) < unix.SizeofRtMsg {
 		return hostnet.Route{}, false

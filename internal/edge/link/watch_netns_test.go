@@ -21,7 +21,7 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// watcher runs Watch until the test ends and notes what it hears.
+// watcher runs Watch until the test ends and records its reasons.
 type watcher struct {
 	mu   sync.Mutex
 	why  []string
@@ -43,21 +43,21 @@ func watch(t testing.TB, h *Host, node *testns.NS) *watcher {
 		})
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	// Watch hears from the moment it listens: a change that must be heard is
-	// repeated until it is.
+	// Watch has no signal for its subscription: a change is repeated until it is
+	// reported.
 	key := hostnet.Rule{Family: vpc.IPv4, Priority: 9, Table: 9}
 	h.account.expect(hostnet.State{Rules: []hostnet.Rule{key}})
-	eventually(t, "Watch listens", func() bool {
+	eventually(t, "Watch has subscribed", func() bool {
 		ip(t, node, "rule add prio 9 lookup 9")
 		ip(t, node, "rule del prio 9 lookup 9")
-		return len(w.heard()) > 0
+		return len(w.reported()) > 0
 	})
 	h.account.forget(hostnet.State{Rules: []hostnet.Rule{key}})
 	w.settle(t)
 	return w
 }
 
-// settle waits until everything that happened was heard, and forgets it.
+// settle waits until all earlier events are processed; it returns and clears the reasons.
 func (w *watcher) settle(t testing.TB) []string {
 	t.Helper()
 	mark := hostnet.Rule{Family: vpc.IPv4, Priority: 8, Table: 8}
@@ -65,8 +65,8 @@ func (w *watcher) settle(t testing.TB) []string {
 	ip(t, w.node, "rule add prio 8 lookup 8")
 	ip(t, w.node, "rule del prio 8 lookup 8")
 	isMark := func(why string) bool { return strings.HasPrefix(why, "rule 8:") }
-	eventually(t, "the mark heard", func() bool {
-		for _, why := range w.heard() {
+	eventually(t, "the mark is reported", func() bool {
+		for _, why := range w.reported() {
 			if isMark(why) {
 				return true
 			}
@@ -86,13 +86,13 @@ func (w *watcher) settle(t testing.TB) []string {
 	return list
 }
 
-func (w *watcher) heard() []string {
+func (w *watcher) reported() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]string{}, w.why...)
 }
 
-func TestWatchHearsDamageAndNothingElse(t *testing.T) {
+func TestWatchReportsDamageAndNothingElse(t *testing.T) {
 	h, node := open(t)
 	ip(t, node, "link add eth1 type veth peer name eth1p")
 	e := hostnet.ENI{ID: "eni-1", Link: "eth1", Device: 1, Addresses: prefixes("10.0.0.11/24")}
@@ -104,7 +104,7 @@ func TestWatchHearsDamageAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := watch(t, h, node)
-	for _, c := range []struct{ do, hears string }{
+	for _, c := range []struct{ do, want string }{
 		{"rule add prio 700 lookup 70", ""},
 		{"route add 10.9.0.0/16 dev eth1", ""},
 		{"addr add 10.9.9.9/32 dev eth1", ""},
@@ -116,19 +116,19 @@ func TestWatchHearsDamageAndNothingElse(t *testing.T) {
 		{"neigh del 10.0.1.7 dev " + p.Link, "no longer permanent"},
 		{"link set eth1 mtu 1400", "mtu is 1400"},
 		{"link set eth1 mtu 9001", ""},
-		{"neigh replace 10.0.1.7 lladdr 02:09:09:09:09:09 nud permanent dev " + p.Link, "leads elsewhere"},
+		{"neigh replace 10.0.1.7 lladdr 02:09:09:09:09:09 nud permanent dev " + p.Link, "has another address"},
 		{"link set " + p.Link + " down", "is down"},
 		{"link del " + p.Link, "was deleted"},
 	} {
 		ip(t, node, c.do)
-		heard := strings.Join(w.settle(t), "; ")
-		if (c.hears == "") != (heard == "") || !strings.Contains(heard, c.hears) {
-			t.Errorf("after `ip %s` Watch heard %q, want %q", c.do, heard, c.hears)
+		reported := strings.Join(w.settle(t), "; ")
+		if (c.want == "") != (reported == "") || !strings.Contains(reported, c.want) {
+			t.Errorf("after `ip %s` Watch reported %q, want %q", c.do, reported, c.want)
 		}
 	}
 }
 
-func TestWatchDoesNotHearOurOwnWork(t *testing.T) {
+func TestWatchDoesNotReportOwnChanges(t *testing.T) {
 	h, node := open(t)
 	w := watch(t, h, node)
 	podNS := testns.New(t, "pod").Open(t)
@@ -139,18 +139,18 @@ func TestWatchDoesNotHearOurOwnWork(t *testing.T) {
 	}
 	r := reap(t, h)
 	eventually(t, "the link gone", func() bool { return r.count() == 1 })
-	if heard := w.settle(t); len(heard) > 0 {
-		t.Errorf("Watch heard %q", heard)
+	if reported := w.settle(t); len(reported) > 0 {
+		t.Errorf("Watch reported %q", reported)
 	}
 }
 
-func TestWatchThatLagsBehindDoesNotHearOurOwnWork(t *testing.T) {
+func TestALaggingWatchDoesNotReportOwnChanges(t *testing.T) {
 	h, node := open(t)
 	podNS := testns.New(t, "pod").Open(t)
 	first := pod("web", "10.0.1.7")
 	second := sandbox("web", "10.0.1.8", endpoint.Key{ContainerID: "the next sandbox", IfName: "eth0"})
 	var late []rtMessage
-	e, err := h.listen(unix.RTNLGRP_LINK)
+	e, err := h.subscribe(unix.RTNLGRP_LINK)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestWatchThatLagsBehindDoesNotHearOurOwnWork(t *testing.T) {
 	}
 	wire(t, h, testns.New(t, "pod").Open(t), second)
 	ip(t, node, "link add mark type veth peer name markp")
-	for all := false; !all; { // all there is, read when the work is over
+	for all := false; !all; { // all events, read after the operations
 		b, err := e.next(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -174,13 +174,13 @@ func TestWatchThatLagsBehindDoesNotHearOurOwnWork(t *testing.T) {
 		all = bytes.Contains(b, []byte("mark\x00"))
 	}
 	for _, m := range late {
-		if why := h.judge(m); why != "" {
-			t.Errorf("heard late, our own work counts as a change: %s", why)
+		if why := h.damage(m); why != "" {
+			t.Errorf("read late, an own change is reported: %s", why)
 		}
 	}
 	ip(t, node, "link set "+second.Link+" mtu 1400")
-	if why := h.judge(late[0]); !strings.Contains(why, "mtu is 1400") {
-		t.Errorf("a message about a link that was changed since: heard %q", why)
+	if why := h.damage(late[0]); !strings.Contains(why, "mtu is 1400") {
+		t.Errorf("an event of a link that was changed since: reported %q", why)
 	}
 }
 
@@ -233,17 +233,17 @@ func TestInitHostWritesSettingsOnce(t *testing.T) {
 		}
 		missing := []hostnet.Sysctl{{Name: "net/ipv4/conf/eth9/rp_filter", Value: "2", Why: "test"}}
 		if _, err := InitHost(missing); err == nil || !strings.Contains(err.Error(), "eth9") {
-			t.Errorf("a setting that is not there: %v", err)
+			t.Errorf("a missing setting: %v", err)
 		}
 	})
 }
 
-func TestApplyKeepsBothFamiliesAndFindsNothingTheSecondTime(t *testing.T) {
+func TestASecondApplyOfBothFamiliesFindsNothing(t *testing.T) {
 	h, node := open(t)
 	ip(t, node, "link add eth1 type veth peer name eth1p")
 	ip(t, node, "link set eth1 up")
 	ip(t, node, "link set eth1p up")
-	ip(t, node, "addr add 2600:1f14::9/64 dev eth1") // by somebody, with a route to the subnet
+	ip(t, node, "addr add 2600:1f14::9/64 dev eth1") // external, with a route to the subnet
 	e := hostnet.ENI{ID: "eni-1", Link: "eth1", Device: 1, Addresses: prefixes("10.0.0.11/24", "2600:1f14::9/64")}
 	podNS := testns.New(t, "pod").Open(t)
 	p := pod("web", "10.0.1.7")
@@ -258,7 +258,7 @@ func TestApplyKeepsBothFamiliesAndFindsNothingTheSecondTime(t *testing.T) {
 	}
 	for _, d := range first {
 		if !d.Repaired {
-			t.Errorf("not put right: %s", d)
+			t.Errorf("not repaired: %s", d)
 		}
 	}
 	if again, err := h.Apply(context.Background(), want); err != nil || len(again) > 0 {

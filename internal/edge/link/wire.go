@@ -15,14 +15,14 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-// Wire connects a pod to the node: a link with its end in the pod's namespace,
-// the pod's address, routes and neighbour, and the node's rules. The host's end
-// stays down, so that nothing passes before Up.
+// Wire connects a pod to the node: a link with one end in the pod's namespace, the pod's
+// addresses, routes and neighbours, and the node's rules. The host's end stays down, so
+// that no packet passes before Up.
 //
-// It may be called again at any time and after a crash at any instruction: what
-// is right is kept, what is half made or of an older sandbox of the same pod is
-// replaced. It returns ErrInterfaceExists when the pod's interface or the node's
-// link is somebody else's, ErrNamespaceGone when the pod died meanwhile.
+// It is idempotent, also after a crash at any instruction: correct objects are kept,
+// incomplete ones and those of an older sandbox of the same pod are replaced. It returns
+// ErrInterfaceExists if the pod's interface or the node's link is not ours, and
+// ErrNamespaceGone if the pod's namespace was deleted meanwhile.
 func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (_ Result, err error) {
 	if err := h.checkPodNS(podNS); err != nil {
 		return Result{}, err
@@ -60,8 +60,8 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (_
 	return Result{Link: want.Name, HostMAC: e.HostMAC, PodMAC: e.PodMAC, MTU: e.MTU, Kept: kept}, nil
 }
 
-// Up lets a wired pod out: the host's end goes up, and the node gets the route
-// and the neighbour entry that need it up. Calling it again is harmless.
+// Up connects a wired pod: it sets the host's end up, and adds the routes and neighbours
+// that need it up. It is idempotent.
 func (h *Host) Up(ctx context.Context, e endpoint.Endpoint) (err error) {
 	e.Stage = endpoint.Ready
 	state := hostnet.ForEndpoint(e)
@@ -95,8 +95,8 @@ func (h *Host) Up(ctx context.Context, e endpoint.Endpoint) (err error) {
 	return nil
 }
 
-// replaceRoutes sets routes in whose place there is one already: one of ours is
-// replaced, one of somebody else's is an error.
+// replaceRoutes sets routes with keys that exist already: a route of ours is replaced, a
+// foreign one is an error.
 func (h *Host) replaceRoutes(ctx context.Context, routes []hostnet.Route, index int) error {
 	have, err := h.readRoutes(hostnet.TableMain)
 	if err != nil {
@@ -120,7 +120,7 @@ func (h *Host) replaceRoutes(ctx context.Context, routes []hostnet.Route, index 
 	return nil
 }
 
-// related returns those of have that have the key of one of want.
+// related returns the routes of have with a key that occurs in want.
 func related(have, want []hostnet.Route) []hostnet.Route {
 	wanted := map[string]bool{}
 	for _, r := range want {
@@ -144,11 +144,10 @@ type wiring struct {
 	marked bool
 }
 
-// create makes the link. When the kernel says that one of the ends is there, it
-// keeps what this attachment made before, removes what is ours and in the way,
-// and leaves alone what is not ours.
+// create creates the link. If one of the ends exists, it keeps a link of this attachment,
+// deletes another link of ours, and leaves a foreign one unchanged.
 func (w *wiring) create(ctx context.Context) (kept bool, err error) {
-	const tries = 3 // a stale link is removed, and the reaper may remove it first
+	const tries = 3 // a stale link is deleted, here or by DeleteDiscarded
 	for range tries {
 		each, err := w.h.request(ctx, createVeth(w.e, int(w.ns.Fd())))
 		if err != nil {
@@ -157,17 +156,17 @@ func (w *wiring) create(ctx context.Context) (kept bool, err error) {
 		if !errors.Is(each[0], unix.EEXIST) {
 			return false, each[0]
 		}
-		kept, err := w.settle(ctx)
+		kept, err := w.resolve(ctx)
 		if kept || err != nil {
 			return kept, err
 		}
 	}
-	return false, fmt.Errorf("link %s keeps coming back: %w", w.want.Name, ErrInterfaceExists)
+	return false, fmt.Errorf("link %s was created again after each deletion: %w", w.want.Name, ErrInterfaceExists)
 }
 
-// settle decides about what stands in the way of create: true if it is the link
-// that create would make, an error if it must stay, neither if it is gone now.
-func (w *wiring) settle(ctx context.Context) (kept bool, err error) {
+// resolve handles the link or interface that create conflicts with: true if it is the
+// link that create would make, an error if it must stay, neither if it no longer exists.
+func (w *wiring) resolve(ctx context.Context) (kept bool, err error) {
 	found, err := w.h.find(w.want.Name)
 	if err != nil {
 		return false, err
@@ -180,11 +179,11 @@ func (w *wiring) settle(ctx context.Context) (kept bool, err error) {
 	case !have.Ours():
 		return false, fmt.Errorf("link %s of the node is not ours: %w", have.Name, ErrInterfaceExists)
 	case have.MAC == w.want.MAC && !have.Dying() && (have.Alias == "" || have.Alias == w.want.Alias):
-		right, err := w.peerIs(found.Index)
+		same, err := w.peerIs(found.Index)
 		if err != nil {
 			return false, err
 		}
-		if right {
+		if same {
 			w.marked = have.Alias == w.want.Alias
 			return true, nil
 		}
@@ -196,15 +195,15 @@ func (w *wiring) settle(ctx context.Context) (kept bool, err error) {
 	return false, firstError(each, unix.ENODEV)
 }
 
-// podEndTaken explains an EEXIST that the node's end did not cause. If the pod's
-// interface is gone by now there is nothing in the way; one of an earlier sandbox of
-// the same namespace that waits for the reaper is deleted here and now.
+// podEndTaken handles an EEXIST of the pod's end. If the interface no longer exists,
+// there is no conflict; a dying one of an earlier sandbox of the same namespace is deleted
+// at once.
 func (w *wiring) podEndTaken(ctx context.Context) error {
 	found, err := w.podEnd()
 	if err != nil || found == nil {
 		return err
 	}
-	peer, err := w.h.at(found.ParentIndex) // what another namespace calls so is told apart by its address
+	peer, err := w.h.at(found.ParentIndex) // another namespace can have the same index: the MAC decides
 	if err == nil && peer != nil && dying(peer) {
 		a, ok := hostnet.ParseAlias(peer.Alias)
 		if _, podMAC := endpoint.MACs(a.Key); ok && bytes.Equal(found.HardwareAddr, podMAC[:]) {
@@ -227,7 +226,7 @@ func (w *wiring) peerIs(hostIndex int) (bool, error) {
 	return found.ParentIndex == hostIndex && bytes.Equal(found.HardwareAddr, w.e.PodMAC[:]), nil
 }
 
-// podEnd returns the pod's interface of the wanted name, nil if there is none.
+// podEnd returns the pod's interface, nil if there is none.
 func (w *wiring) podEnd() (found *netlink.LinkAttrs, err error) {
 	err = inNS(w.ns, func() error {
 		c, err := dial(smallBuffer)
@@ -241,7 +240,7 @@ func (w *wiring) podEnd() (found *netlink.LinkAttrs, err error) {
 	return found, err
 }
 
-// mark gives the link its alias, which says whose it is.
+// mark sets the link's alias, which identifies its attachment.
 func (w *wiring) mark(ctx context.Context) error {
 	if w.marked {
 		return nil
@@ -260,7 +259,7 @@ func (w *wiring) mark(ctx context.Context) error {
 	return each[0]
 }
 
-// podSide gives the pod's end its addresses, routes and neighbours.
+// podSide sets the pod's end up and adds its addresses, routes and neighbours.
 func (w *wiring) podSide(context.Context) error {
 	var c *conn
 	err := inNS(w.ns, func() (err error) {
@@ -302,8 +301,8 @@ func (w *wiring) podSide(context.Context) error {
 	return nil
 }
 
-// checkPodSide is for a pod that had routes already: they may only be those that
-// an interrupted run of ours made.
+// checkPodSide handles routes that existed already: they must be those of an interrupted
+// Wire.
 func (w *wiring) checkPodSide(side hostnet.State) error {
 	have, err := readPodSide(w.ns)
 	if err != nil {
@@ -317,8 +316,7 @@ func (w *wiring) checkPodSide(side hostnet.State) error {
 	return nil
 }
 
-// rules sets the node's rules for the pod. An equal one of somebody else serves
-// as well.
+// rules adds the node's rules for the pod. An equal foreign rule is accepted.
 func (w *wiring) rules(ctx context.Context, rules []hostnet.Rule) error {
 	var batch []message
 	for _, r := range rules {

@@ -16,7 +16,7 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-func TestWireGivesAPodWhatItNeedsAndHoldsItBack(t *testing.T) {
+func TestAWiredPodIsDisconnectedUntilUp(t *testing.T) {
 	h, node := open(t)
 	podNS := testns.New(t, "pod")
 	p := pod("web", "10.0.1.7")
@@ -53,7 +53,7 @@ func TestWireWorksForIPv6AndBothFamilies(t *testing.T) {
 	}
 }
 
-func TestWireAgainKeepsWhatIsThere(t *testing.T) {
+func TestASecondWireKeepsTheLink(t *testing.T) {
 	h, node := open(t)
 	podNS := testns.New(t, "pod").Open(t)
 	p := pod("web", "10.0.1.7")
@@ -93,7 +93,7 @@ func TestWireConvergesAfterACrashAtAnyStep(t *testing.T) {
 			h.afterStep = nil
 			pods, err := h.Pods(context.Background())
 			if err != nil || len(pods) != 1 || pods[0].Half != (at == "create") {
-				t.Errorf("after the crash the kernel tells %+v, %v", pods, err)
+				t.Errorf("after the crash Pods returns %+v, %v", pods, err)
 			}
 			wire(t, h, podNS, p)
 			correct(t, h, podNS, p)
@@ -101,7 +101,7 @@ func TestWireConvergesAfterACrashAtAnyStep(t *testing.T) {
 	}
 }
 
-func TestWhatACrashedWireLeftIsPruned(t *testing.T) {
+func TestObjectsOfACrashedWireArePruned(t *testing.T) {
 	for _, at := range []string{"create", "mark", "pod", "rules"} {
 		t.Run(at, func(t *testing.T) {
 			h, node := open(t)
@@ -135,14 +135,14 @@ func TestWireReplacesTheLinkOfAnOlderSandbox(t *testing.T) {
 	next := sandbox("db-0", "10.0.1.8", endpoint.Key{ContainerID: "c-second", IfName: "eth0"})
 	wire(t, h, fresh, next)
 
-	// The old sandbox's late DEL leaves the newer one alone.
+	// The old sandbox's late DEL does not change the newer one.
 	if queued, err := h.Unwire(context.Background(), p); queued || err != nil {
 		t.Errorf("Unwire of the old sandbox: queued %v, %v", queued, err)
 	}
 	correct(t, h, fresh, next)
 }
 
-func TestWireLeavesAloneWhatIsNotOurs(t *testing.T) {
+func TestWireDoesNotChangeForeignObjects(t *testing.T) {
 	t.Run("an interface in the pod", func(t *testing.T) {
 		h, node := open(t)
 		podNS := testns.New(t, "pod")
@@ -167,7 +167,7 @@ func TestWireLeavesAloneWhatIsNotOurs(t *testing.T) {
 			t.Error(err)
 		}
 		if got := ip(t, node, "link show "+p.Link); strings.Contains(got, "alias") || strings.Contains(got, "group 3") {
-			t.Errorf("somebody else's link was changed:\n%s", got)
+			t.Errorf("the foreign link was changed:\n%s", got)
 		}
 	})
 	t.Run("another sandbox's interface in the same pod", func(t *testing.T) {
@@ -204,12 +204,12 @@ func TestWireLeavesAloneWhatIsNotOurs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := h.Up(context.Background(), p); err == nil || !strings.Contains(err.Error(), "not ours") {
-			t.Errorf("Up past somebody else's route: %v", err)
+			t.Errorf("Up despite a foreign route: %v", err)
 		}
 	})
 }
 
-func TestWireRefusesADescriptorThatIsNoPod(t *testing.T) {
+func TestWireRefusesADescriptorOfNoPod(t *testing.T) {
 	h, node := open(t)
 	file, err := os.Open("/dev/null")
 	if err != nil {
@@ -230,7 +230,7 @@ func TestUpWithoutWireIsAnError(t *testing.T) {
 	}
 }
 
-func TestThePodsNamespaceMayGoAtAnyTime(t *testing.T) {
+func TestThePodsNamespaceMayBeDeletedAfterAnyStep(t *testing.T) {
 	for _, at := range []string{"create", "mark", "pod", "rules"} {
 		t.Run(at, func(t *testing.T) {
 			h, node := open(t)
@@ -238,7 +238,7 @@ func TestThePodsNamespaceMayGoAtAnyTime(t *testing.T) {
 			p := pod("web", "10.0.1.7")
 			h.afterStep = func(step string) error {
 				if step == at {
-					ip(t, keep, "link delete eth0") // what the death of the namespace does to the link
+					ip(t, keep, "link delete eth0") // as deleting the namespace does
 				}
 				return nil
 			}
@@ -260,8 +260,8 @@ func TestThePodsNamespaceMayGoAtAnyTime(t *testing.T) {
 	}
 }
 
-// The reaper has not come yet, and another sandbox gets the same namespace.
-func TestADyingLinkOfOursIsNotInTheWayOfTheNextSandbox(t *testing.T) {
+// Another sandbox gets the same namespace before the old link is deleted.
+func TestADyingLinkDoesNotBlockTheNextSandbox(t *testing.T) {
 	h, _ := open(t)
 	podNS := testns.New(t, "pod")
 	old, next := pod("old", "10.0.1.7"), pod("next", "10.0.1.8")
@@ -276,8 +276,8 @@ func TestADyingLinkOfOursIsNotInTheWayOfTheNextSandbox(t *testing.T) {
 	if got := r.gone[0]; got.ContainerID != old.Key.ContainerID {
 		t.Errorf("%s is reported gone", got.ContainerID)
 	}
-	// One that is not on its way out is in the way, ours or not.
+	// A link that is not dying blocks it, ours or not.
 	if _, err := h.Wire(context.Background(), podNS.Open(t), pod("third", "10.0.1.9")); !errors.Is(err, ErrInterfaceExists) {
-		t.Errorf("over a living interface: %v, want ErrInterfaceExists", err)
+		t.Errorf("over an existing interface: %v, want ErrInterfaceExists", err)
 	}
 }

@@ -21,10 +21,9 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// world is a VPC of one subnet with a node that has two ENIs, and what lies
-// around: another host in the VPC, one outside behind a router that knows no
-// private address, and instance metadata. Links and addresses of the world are
-// made by ip(8); the node's network is made by the code under test.
+// world is a VPC of one subnet with a node that has two ENIs, another host in the VPC, one
+// outside behind a router without routes to private addresses, and instance metadata.
+// ip(8) makes its links and addresses; the code under test makes the node's network.
 //
 //	client 198.51.100.9 ─┐
 //	                    vpc ── eth0 10.0.0.10 ┐
@@ -60,8 +59,8 @@ func newWorld(t testing.TB) *world {
 	for _, ns := range []*testns.NS{w.vpc, w.node, w.peer, w.client} {
 		w.ip(ns, "link set lo up")
 	}
-	// The router answers for every address, as a VPC's does, and holds the
-	// gateway, the metadata service and the addresses' routes.
+	// The router answers ARP for every address, as a VPC's does, and has the gateway, the
+	// metadata service and the routes to all addresses.
 	w.attach(w.node, "eth0", "02:00:00:00:0e:00", nodePrimary+"/24", "10.0.0.12/32 via "+nodePrimary)
 	w.attach(w.node, "eth1", "02:00:00:00:0e:01", "", eni1Primary, "10.0.0.64/26 via "+eni1Primary)
 	w.attach(w.peer, "eth0", "02:00:00:00:0e:02", peerAddr+"/24")
@@ -70,8 +69,8 @@ func newWorld(t testing.TB) *world {
 	w.ip(w.vpc, "addr add 198.51.100.1/32 dev lo")
 	w.ip(w.vpc, "addr add 169.254.169.254/32 dev lo")
 	w.sysctl(w.vpc, "net.ipv4.ip_forward=1")
-	// The outside knows the node's primary address, as through an internet
-	// gateway, and no pod's.
+	// From outside only the node's primary address is reachable, as by an internet
+	// gateway, and no pod.
 	w.ip(w.vpc, "rule add iif v-client to 10.0.0.64/26 blackhole")
 	for _, ns := range []*testns.NS{w.node, w.peer} {
 		w.ip(ns, "route add default via 10.0.0.1 dev eth0")
@@ -89,8 +88,8 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// attach plugs a guest into the router. The router's end answers ARP for all and
-// has a route to what the guest owns.
+// attach connects a guest to the router. The router's end answers ARP for all addresses
+// and has routes to those of the guest.
 func (w *world) attach(ns *testns.NS, dev, mac, addr string, owns ...string) {
 	end := "v-" + strings.SplitN(ns.Name, "-", 4)[3]
 	if dev != "eth0" {
@@ -155,7 +154,7 @@ func (w *world) wantRules() ruleset.Ruleset {
 	return ruleset.Compile(c)
 }
 
-// apply makes the node as it should be and returns what was wrong.
+// apply applies the node's desired state and returns the differences.
 func (w *world) apply() []string {
 	w.t.Helper()
 	drifts, err := w.host.Apply(context.Background(), w.wantNet)
@@ -178,12 +177,11 @@ func (w *world) pod(name, addr string) *guest {
 	w.t.Helper()
 	g := w.guest(name, addr)
 	w.wire(g)
-	w.let(g)
+	w.allowSource(g)
 	return g
 }
 
-// guest makes a pod that is not wired. Addresses from 10.0.0.64 on are the second
-// ENI's.
+// guest makes a pod that is not wired. Addresses from 10.0.0.64 on are on the second ENI.
 func (w *world) guest(name, addr string) *guest {
 	w.t.Helper()
 	ip := netip.MustParseAddr(addr)
@@ -198,7 +196,7 @@ func (w *world) guest(name, addr string) *guest {
 	return g
 }
 
-// wire lets a pod out before it may send anything; let allows it to.
+// wire connects a pod, which may not send yet.
 func (w *world) wire(g *guest) {
 	w.t.Helper()
 	ctx := context.Background()
@@ -210,7 +208,8 @@ func (w *world) wire(g *guest) {
 	}
 }
 
-func (w *world) let(g *guest) {
+// allowSource adds the pod's anti-spoof elements, so that it may send.
+func (w *world) allowSource(g *guest) {
 	w.t.Helper()
 	if err := w.fire.Put(context.Background(), ruleset.PodOf(g.Endpoint, w.metadata[g.Endpoint.Pod.Name]).Elements()...); err != nil {
 		w.t.Fatal(err)
@@ -240,7 +239,7 @@ func (w *world) run(ns *testns.NS, name string, args ...string) string {
 	return string(out)
 }
 
-// nft feeds a script to nft(8), which plays kube-proxy and vandals.
+// nft runs a script with nft(8), as kube-proxy or an external change would.
 func (w *world) nft(ns *testns.NS, script string) string {
 	w.t.Helper()
 	cmd := exec.Command("ip", "netns", "exec", ns.Name, "nft", "-f", "-")
@@ -252,8 +251,8 @@ func (w *world) nft(ns *testns.NS, script string) string {
 	return string(out)
 }
 
-// patience is how long a packet that must arrive may take.
-const patience = 20 * time.Second
+// arrival is how long a packet that must arrive may take.
+const arrival = 20 * time.Second
 
-// silence is how long a packet that must not arrive is waited for.
+// silence is how long a test waits for a packet that must not arrive.
 const silence = 300 * time.Millisecond
