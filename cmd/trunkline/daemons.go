@@ -31,6 +31,22 @@ func loadAWS(ctx context.Context) (aws.Config, error) {
 	return cfg, nil
 }
 
+// loadNodeAWS returns the SDK's configuration of a node: the zero value without a cloud.
+// Where the backend is not set, a machine without instance metadata has no region, which
+// is an error only if it turns out to be an EC2 instance.
+func loadNodeAWS(ctx context.Context, cfg config.Config) (aws.Config, error) {
+	if cfg.Backend == config.BackendPodCIDR {
+		return aws.Config{}, nil
+	}
+	out, err := loadAWS(ctx)
+	if err != nil && cfg.Backend == config.BackendAuto {
+		if out, err = awsconfig.LoadDefaultConfig(ctx); err != nil {
+			return aws.Config{}, fmt.Errorf("read AWS configuration (credentials): %w", err)
+		}
+	}
+	return out, err
+}
+
 // newRegistry returns a registry with the metrics of the process and of the build.
 func newRegistry(program string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
@@ -67,7 +83,7 @@ func (c agentCmd) Run(p process) error {
 	if err != nil {
 		return err
 	}
-	awsConfig, err := loadAWS(p.ctx)
+	awsConfig, err := loadNodeAWS(p.ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -117,7 +133,7 @@ func (c initCmd) Run(p process) error {
 	if err != nil {
 		return err
 	}
-	awsConfig, err := loadAWS(p.ctx)
+	awsConfig, err := loadNodeAWS(p.ctx, cfg)
 	if err != nil {
 		return err
 	}
