@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -29,7 +30,7 @@ func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.C
 	if err := refusal(probe(ctx, cfg)); err != nil {
 		return err
 	}
-	primary, err := primaryLink(ctx, awsConfig, log)
+	primary, err := primaryLink(ctx, cfg, awsConfig, log)
 	if err != nil {
 		return err
 	}
@@ -43,8 +44,41 @@ func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.C
 	return installPlugin(plugin, filepath.Join(cfg.CNIBinDir, conflist.PluginName), log)
 }
 
-// primaryLink finds the primary interface by its MAC, which instance metadata names.
-func primaryLink(ctx context.Context, awsConfig aws.Config, log *slog.Logger) (string, error) {
+// primaryLink finds the primary interface: on EC2 by the MAC that instance metadata
+// returns, without a cloud by the default route. The init container does not read the
+// Node, so auto is EC2 where metadata answers within its time limit.
+func primaryLink(ctx context.Context, cfg config.Config, awsConfig aws.Config, log *slog.Logger) (string, error) {
+	if cfg.Backend == config.BackendPodCIDR {
+		return defaultRouteLink(ctx, log)
+	}
+	name, err := metadataLink(ctx, awsConfig, log)
+	if err != nil && cfg.Backend == config.BackendAuto {
+		log.Info("instance metadata does not answer; the primary interface is that of the default route", "error", err)
+		return defaultRouteLink(ctx, log)
+	}
+	return name, err
+}
+
+// defaultRouteLink finds the link of the default route.
+func defaultRouteLink(ctx context.Context, log *slog.Logger) (string, error) {
+	host, err := link.Open(nil, log)
+	if err != nil {
+		return "", err
+	}
+	defer host.Close()
+	have, err := host.Read(ctx)
+	if err != nil {
+		return "", err
+	}
+	primary, _, ok := hostnet.Primary(have, nil)
+	if !ok {
+		return "", errors.New("find the primary interface: the node has no IPv4 default route with an address on its link")
+	}
+	return primary.Name, nil
+}
+
+// metadataLink finds the primary interface by its MAC in instance metadata.
+func metadataLink(ctx context.Context, awsConfig aws.Config, log *slog.Logger) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	metadata := imds.New(awsConfig, imds.Options{})
