@@ -75,7 +75,7 @@ type NodeNetworkStatus struct {
 	Brake Freeze `json:"brake,omitempty"`
 
 	// Conditions: Ready (an ADD can be served now), SufficientAddresses (the
-	// node can still grow to what its pods need), EC2Reachable, Drift.
+	// node can still grow to what its pods need), EC2Reachable (not with pod-cidr), Drift.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -83,13 +83,15 @@ type NodeNetworkStatus struct {
 }
 
 // AddressMode is how pods of a node get their addresses.
-// +kubebuilder:validation:Enum=secondary-ip;prefix
+// +kubebuilder:validation:Enum=secondary-ip;prefix;pod-cidr
 type AddressMode string
 
 // Address modes.
 const (
 	ModeSecondaryIP AddressMode = "secondary-ip"
 	ModePrefix      AddressMode = "prefix"
+	// ModePodCIDR: out of node.spec.podCIDR, without EC2.
+	ModePodCIDR AddressMode = "pod-cidr"
 )
 
 // AddressCounts counts pod addresses; primary addresses of ENIs are not among

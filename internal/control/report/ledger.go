@@ -35,6 +35,10 @@ func (r *Reporter) ledger() introspection.Ledger {
 	for _, e := range view.ENIs {
 		out.ENIs = append(out.ENIs, interfaceRow(e))
 	}
+	if range4 := r.State.Node().PodCIDR; range4.IsValid() {
+		out.Pool.WarmTarget = 0 // every address is there already
+		out.ENIs = append(out.ENIs, rangeRow(range4, r.State.Endpoints(), r.State.CoolDowns(), now))
+	}
 	return out
 }
 

@@ -96,13 +96,21 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 		},
 	}
 	for _, e := range ledger.ENIs {
+		if e.ID == rangeID {
+			continue
+		}
 		s.Interfaces = append(s.Interfaces, interfaceOf(e))
 	}
 	view, _ := r.State.View(time.Now())
 	s.Conditions = []metav1.Condition{
 		condition(trunkline.ConditionReady, d.Condition.CanAdd, d.Condition),
 		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
-		reachable(pool), driftNow(view.Differences(), r.State.Drift()),
+		driftNow(view.Differences(), r.State.Drift()),
+	}
+	if node.Instance != "" {
+		s.Conditions = append(s.Conditions, reachable(pool))
+	} else {
+		s.Mode = trunkline.ModePodCIDR
 	}
 	return s
 }

@@ -1,0 +1,39 @@
+package report
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/podcidr"
+)
+
+func TestTheRangeListsTheAddressesThatAreNotFree(t *testing.T) {
+	now := time.Now()
+	at := func(id endpoint.ID, name, addr string, removing bool) endpoint.Endpoint {
+		return endpoint.Adopt(id, endpoint.Key{ContainerID: name, IfName: "eth0"}, endpoint.Pod{Namespace: "default", Name: name},
+			endpoint.Wire{Addresses: endpoint.AddressesOf(netip.MustParseAddr(addr)), Link: "eni" + name}, removing, now)
+	}
+	cool := func(addr string, since time.Time) podcidr.Cooling {
+		return podcidr.Cool(netip.MustParseAddr(addr), since, 30*time.Second)
+	}
+	row := rangeRow(netip.MustParsePrefix("10.244.1.0/24"), []endpoint.Endpoint{
+		at(1, "three", "10.244.1.4", false), at(2, "two", "10.244.1.3", true), at(3, "old", "10.9.0.7", false),
+	}, []podcidr.Cooling{cool("10.244.1.2", now), cool("10.244.1.9", now.Add(-time.Minute)), podcidr.CoolAll(now, time.Minute)}, now)
+	var got []string
+	for _, a := range row.Addresses {
+		got = append(got, strings.TrimSpace(a.Address.String()+" "+a.State+" "+a.Pod+" "+a.Why))
+	}
+	want := []string{
+		"10.9.0.7 assigned default/old outside 10.244.1.0/24: adopted from an earlier registration of the node",
+		"10.244.1.2 cooling",
+		"10.244.1.3 quarantined default/two the pod is being removed and its link may still exist",
+		"10.244.1.4 assigned default/three",
+	}
+	if !slices.Equal(got, want) || row.ID != rangeID || row.CIDR.String() != "10.244.1.0/24" {
+		t.Errorf("%+v\n%q\nwant %q", row, got, want)
+	}
+}
