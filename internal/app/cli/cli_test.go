@@ -102,6 +102,25 @@ func TestTheStatusOfAHealthyCluster(t *testing.T) {
 	golden(t, "status-healthy.txt", out.String())
 }
 
+// Without EC2 there are no interfaces that the controller would collect.
+func TestTheControllerIsExpectedOnlyWhereANodeUsesEC2(t *testing.T) {
+	in := healthy()
+	in.controller = nil
+	in.pods = slices.DeleteFunc(in.pods, func(p corev1.Pod) bool { return p.Labels[nameLabel] == controllerName })
+	in.networks[0].Status.Mode = trunkline.ModePodCIDR
+	if s := summarise(in, now()); s.Ready() {
+		t.Error("ready without the controller, and a node uses EC2")
+	}
+	in.networks[1].Status.Mode = trunkline.ModePodCIDR
+	if s := summarise(in, now()); !s.Ready() {
+		t.Errorf("wrong %v", s.Wrong())
+	}
+	in.networks = nil
+	if s := summarise(in, now()); s.Ready() {
+		t.Error("ready without a report")
+	}
+}
+
 func TestTheStatusGroupsErrorsByObject(t *testing.T) {
 	in := healthy()
 	in.agent.Status.NumberReady = 1

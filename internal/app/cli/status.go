@@ -220,6 +220,9 @@ func (s *Status) workloads(in clusterState) {
 			Updated: int(st.UpdatedNumberScheduled), Available: int(st.NumberAvailable), Images: images(in.pods, agentName),
 		})
 	}
+	if in.controller == nil && withoutEC2(in.networks) {
+		return
+	}
 	if in.controller == nil {
 		s.wrong("Deployment "+controllerName, "is not installed in %s", systemNamespace)
 		return
@@ -233,6 +236,17 @@ func (s *Status) workloads(in clusterState) {
 		Kind: "Deployment", Name: controllerName, Desired: desired, Ready: int(st.ReadyReplicas),
 		Updated: int(st.UpdatedReplicas), Available: int(st.AvailableReplicas), Images: images(in.pods, controllerName),
 	})
+}
+
+// withoutEC2 reports whether no node uses EC2: there are no interfaces that the controller
+// would collect.
+func withoutEC2(networks []trunkline.NodeNetwork) bool {
+	for i := range networks {
+		if networks[i].Status.Mode != trunkline.ModePodCIDR {
+			return false
+		}
+	}
+	return len(networks) > 0
 }
 
 func (s *Status) workload(w Workload) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
@@ -62,13 +63,21 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 			bound[p.Spec.NodeName]++
 		}
 	}
+	networks, _, err := kube.Reports(ctx, c.client)
+	if err != nil {
+		return nil, err
+	}
+	unrouted := map[string]bool{}
+	for i := range networks {
+		unrouted[networks[i].Name] = networks[i].Status.Mode == trunkline.ModePodCIDR
+	}
 	var out []connectivity.Node
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		if n.Spec.Unschedulable || !nodeReady(n) || slices.ContainsFunc(n.Spec.Taints, forbids) {
 			continue
 		}
-		node := connectivity.Node{Name: n.Name, FreePods: int(n.Status.Allocatable.Pods().Value()) - bound[n.Name]}
+		node := connectivity.Node{Name: n.Name, Unrouted: unrouted[n.Name], FreePods: int(n.Status.Allocatable.Pods().Value()) - bound[n.Name]}
 		for _, a := range n.Status.Addresses {
 			ip, err := netip.ParseAddr(a.Address)
 			switch {

@@ -239,6 +239,26 @@ func TestFullNodesAreNotUsed(t *testing.T) {
 	}
 }
 
+// The backend podcidr makes no routes between nodes.
+func TestPathsBetweenNodesWithoutRoutesAreSkipped(t *testing.T) {
+	m := newModel(noFault)
+	m.nodes[0].Unrouted, m.nodes[1].Unrouted = true, true
+	ran := 0
+	for _, c := range run(t, m, options()).Cases {
+		switch {
+		case c.Status == connectivity.Failed:
+			t.Errorf("%s failed: %s", c.Name, c.Reason)
+		case strings.Contains(c.Name, "other-node") && (c.Status != connectivity.Skipped || c.Reason != "routes between nodes come with the routing backends"):
+			t.Errorf("%s is %s: %q", c.Name, c.Status, c.Reason)
+		case strings.Contains(c.Name, "same-node") && c.Status == connectivity.Passed:
+			ran++
+		}
+	}
+	if ran == 0 {
+		t.Error("no case on one node ran")
+	}
+}
+
 func TestThePathMTUCaseIsSkippedWithoutJumboFrames(t *testing.T) {
 	o := options()
 	o.MTU = 1500

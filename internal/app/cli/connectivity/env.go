@@ -64,6 +64,9 @@ type Node struct {
 	// Internal addresses; the first is the primary one. External ones are public.
 	Internal []netip.Addr
 	External []netip.Addr
+	// Unrouted: pods of other nodes cannot be reached from the node's pods, as with the
+	// backend podcidr, which makes no routes between nodes.
+	Unrouted bool
 	// FreePods is how many more pods the node can run.
 	FreePods int
 }

@@ -43,6 +43,9 @@ func prepare(ctx context.Context, c Cluster, o Options) (*Env, error) {
 	switch {
 	case len(usable) == 0:
 		return nil, fmt.Errorf("none of %d ready nodes can run %d more pods", len(nodes), perNode)
+	case e.Nodes[0].Unrouted && len(e.Nodes) > 1:
+		e.Nodes = e.Nodes[:1]
+		e.lack(TwoNodes, "routes between nodes come with the routing backends")
 	case len(nodes) == 1:
 		e.lack(TwoNodes, "the cluster has one ready node")
 	case len(usable) == 1:
