@@ -30,7 +30,7 @@ var version = "dev"
 // program is the command line.
 type program struct {
 	Status       statusCmd       `cmd:"" help:"Show Trunkline's state in a cluster, one screen."`
-	Show         showCmd         `cmd:"" help:"Show addresses, interfaces, the pool or the configuration, with reasons."`
+	Show         showCmd         `cmd:"" help:"Show addresses, interfaces, the pool, the configuration or a table of an agent."`
 	Connectivity connectivityCmd `cmd:"" help:"Test the network of any cluster."`
 	EC2          ec2Cmd          `cmd:"" name:"ec2" help:"Stop Trunkline from changing EC2, and release the stop."`
 	Version      versionCmd      `cmd:"" help:"Print the version."`
@@ -96,7 +96,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Name("trunkline"),
 		kong.Description("Pods with real VPC addresses on Kubernetes.\n\nStart with:\n\n  trunkline status --wait 2m\n\n  trunkline connectivity test"),
 		kong.Writers(stdout, stderr),
-		kong.Vars{"introspection": cli.DefaultIntrospection, "mtu": strconv.Itoa(vpc.MTU), "workload": workloadImage(version)},
+		kong.Vars{"introspection": cli.DefaultIntrospection, "socket": cli.DefaultSocket, "mtu": strconv.Itoa(vpc.MTU), "workload": workloadImage(version)},
 		kong.Exit(func(code int) { exit = code }),
 		kong.ExplicitGroups([]kong.Group{{Key: "daemons", Title: "Commands that the manifests run:"}}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),

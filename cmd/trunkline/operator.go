@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"regexp"
@@ -59,6 +60,7 @@ type showCmd struct {
 	Addresses showAddressesCmd `cmd:"" help:"Every pod address with its state, pod, interface and age."`
 	ENIs      showENIsCmd      `cmd:"" name:"enis" help:"The interfaces of nodes with their address counts."`
 	Pool      showPoolCmd      `cmd:"" help:"Address counts, and the next actions of the plan."`
+	Table     showTableCmd     `cmd:"" help:"A table of an agent, as the agent has it in memory; without a name, the tables."`
 	Config    showConfigCmd    `cmd:"" help:"Every setting of this process, its value and the source of the value."`
 }
 
@@ -122,6 +124,41 @@ type showPoolCmd struct{ ledgerFlags }
 
 // Run shows the pool.
 func (c showPoolCmd) Run(p process) error { return c.show(p, cli.ViewPool) }
+
+type showTableCmd struct {
+	cluster
+	output
+	Name   string `arg:"" optional:"" help:"Name of the table; without one, the names of all are listed."`
+	Node   string `help:"Query the agent of this node through the API server, in place of the one that this runs on." placeholder:"NAME"`
+	Socket string `help:"Socket of this node's agent; its debug socket is beside it." default:"${socket}" env:"TRUNKLINE_SOCKET" type:"path" placeholder:"FILE"`
+}
+
+// Help is shown by --help.
+func (showTableCmd) Help() string {
+	return "On a node it needs root and no API server. Columns are for people and may change from one version to the next.\n\nExamples:\n\n  trunkline show table\n\n  trunkline show table endpoints\n\n  trunkline show table addresses --node ip-10-0-0-5.us-west-2.compute.internal -o json"
+}
+
+// Run shows a table.
+func (c showTableCmd) Run(p process) error {
+	query := cli.TableQuery{Name: c.Name, JSON: c.json()}
+	text, err := c.read(p.ctx, query)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(p.out, text)
+	return err
+}
+
+func (c showTableCmd) read(ctx context.Context, query cli.TableQuery) (string, error) {
+	if c.Node == "" {
+		return cli.ReadLocalTable(ctx, c.Socket, query)
+	}
+	client, err := c.client()
+	if err != nil {
+		return "", err
+	}
+	return cli.ReadTable(ctx, client, c.Node, query)
+}
 
 type showConfigCmd struct {
 	configured

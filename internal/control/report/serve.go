@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/api/introspection"
+	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
 // Serve serves introspection, probes and metrics at AWS's addresses, and the debug socket,
@@ -51,11 +52,20 @@ func (r *Reporter) debug() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	mux.HandleFunc("GET "+introspection.TablesPath, answer(func() any { return r.State.DB.Tables() }))
+	mux.Handle(introspection.TablesPath, Tables(r.State.DB))
+	mux.Handle(introspection.TablesPath+"/", Tables(r.State.DB))
+	return mux
+}
+
+// Tables serves the tables of a database as the debug socket does: their names as JSON,
+// and each under its name, as text or with ?o=json as JSON.
+func Tables(db *table.DB) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+introspection.TablesPath, answer(func() any { return db.Tables() }))
 	mux.HandleFunc("GET "+introspection.TablesPath+"/{name}", func(w http.ResponseWriter, req *http.Request) {
-		print := r.State.DB.Snapshot().Print
+		print := db.Snapshot().Print
 		if req.URL.Query().Get("o") == "json" {
-			print = r.State.DB.Snapshot().PrintJSON
+			print = db.Snapshot().PrintJSON
 		}
 		if err := print(w, req.PathValue("name")); err != nil {
 			http.Error(w, err.Error(), http.StatusNotFound)
