@@ -142,7 +142,7 @@ func (r *resolver) cluster() {
 		r.add("kubernetes.apiPort", strconv.Itoa(k.APIPort), "must be a port, or 0 for any free one")
 	}
 	r.out.APIPort = k.APIPort
-	r.podCIDR()
+	podCIDR(r)
 	services, ok := r.prefix4("kubernetes.serviceCIDR", k.ServiceCIDR, 12, 28)
 	if !ok {
 		return
@@ -162,7 +162,7 @@ func (r *resolver) cluster() {
 }
 
 // podCIDR checks the range that nodes without a cloud get the ranges of their pods from.
-func (r *resolver) podCIDR() {
+func podCIDR(r *resolver) {
 	const field = "kubernetes.podCIDR"
 	text := r.spec.Kubernetes.PodCIDR
 	if !r.out.NoCloud {

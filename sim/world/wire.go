@@ -81,7 +81,7 @@ func (w *World) services(s *cloud.State) []fabric.Service {
 // listen starts the platform's servers inside the fabric's namespace.
 func (w *World) listen(run context.Context) error {
 	if !w.config.NoPlatform {
-		if err := w.listenPlatform(run); err != nil {
+		if err := listenPlatform(run, w); err != nil {
 			return err
 		}
 	}
@@ -101,7 +101,7 @@ func (w *World) listen(run context.Context) error {
 }
 
 // listenPlatform starts EC2, STS and instance metadata inside the fabric's namespace.
-func (w *World) listenPlatform(run context.Context) error {
+func listenPlatform(run context.Context, w *World) error {
 	ns := w.config.Namespace
 	api, err := fabric.ListenIn(ns, "tcp4", APIAddress+":80")
 	if err != nil {
