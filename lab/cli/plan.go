@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/lab/daemon"
@@ -175,7 +176,7 @@ func kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {
 func settings(want daemon.Lab) []string {
 	out := []string{"CLUSTER_NAME=" + spec.ClusterName}
 	if want.NoCloud {
-		return append(out, "TRUNKLINE_EXCLUDE_SNAT_CIDRS="+want.PodCIDR.String())
+		return append(out, "TRUNKLINE_EXCLUDE_SNAT_CIDRS="+want.PodCIDR.String(), fmt.Sprint("TRUNKLINE_MTU=", vpc.MTU))
 	}
 	region := want.World.Region
 	return append(out,

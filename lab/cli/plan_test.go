@@ -161,7 +161,7 @@ func TestALabWithoutACloudHasNeitherRolesNorAddressesOfAWS(t *testing.T) {
 			t.Errorf("the kustomization has %s:\n%s", lacks, text)
 		}
 	}
-	for _, has := range []string{"deploy/overlays/no-cloud", "TRUNKLINE_EXCLUDE_SNAT_CIDRS=10.244.0.0/16"} {
+	for _, has := range []string{"deploy/overlays/no-cloud", "TRUNKLINE_EXCLUDE_SNAT_CIDRS=10.244.0.0/16", "TRUNKLINE_MTU=9001"} {
 		if !strings.Contains(string(text), has) {
 			t.Errorf("the kustomization lacks %s:\n%s", has, text)
 		}

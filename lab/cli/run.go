@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/daemon"
 	labnode "github.com/trunkline/trunkline/lab/node"
 	"github.com/trunkline/trunkline/sim/world"
@@ -150,6 +151,9 @@ func (r running) product() map[string]string {
 	env := r.kubernetes()
 	env["TRUNKLINE_TEST_IMAGE"] = r.Workload
 	env["TRUNKLINE_TEST_EXTERNAL_NAME"] = "ec2." + r.Lab.World.Region + ".amazonaws.com"
+	if r.Lab.NoCloud && len(r.status.Nodes) > 0 { // the resolver knows no names of AWS's services
+		env["TRUNKLINE_TEST_EXTERNAL_NAME"] = vpc.PrivateDNSName(r.status.Nodes[0].Address, r.Lab.World.Region)
+	}
 	if r.Lab.World.VPC.InternetGateway {
 		env["TRUNKLINE_TEST_OUTSIDE"] = world.OutsideAddress
 	}
