@@ -1,5 +1,5 @@
-// Command coredns is CoreDNS with only the plugins that the lab's cluster DNS uses. Only
-// the lab's image recipe builds it.
+// Command coredns is CoreDNS with the plugins the lab's cluster DNS uses and no
+// others. Only the lab's image recipe builds it.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	// The order in which plugins process a request.
+	// The order in which a request passes the plugins.
 	dnsserver.Directives = []string{
 		"reload", "health", "ready", "errors", "cache", "loop", "kubernetes", "forward",
 	}

@@ -1,8 +1,10 @@
-// Command trunkline-kube is the lab's real Kubernetes in one multi-call binary: the first
-// argument, or the name of the binary, selects the component. The lab runs each component
-// as a process of its own, which it can kill, restart and put into namespaces.
+// Command trunkline-kube is the lab's real Kubernetes in one multi-call binary:
+// the first argument (or the name it is called by) picks the component. The lab
+// runs each component as a process of its own, so that one can be killed,
+// restarted and put into its own namespaces.
 //
-// Every component is upstream's unmodified command. Only the lab starts it.
+// It decides nothing and adds nothing: every component is upstream's own
+// command. Only the lab starts it.
 package main
 
 import (
@@ -28,7 +30,7 @@ import (
 )
 
 // components maps each sub-command to the constructor of upstream's command.
-// It does not contain etcd, which parses os.Args itself.
+// etcd is not among them: it parses os.Args itself.
 func components() map[string]func() *cobra.Command {
 	return map[string]func() *cobra.Command{
 		"kube-apiserver":          apiserver.NewAPIServerCommand,
