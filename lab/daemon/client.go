@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// ErrNotRunning: no daemon answers on the lab's socket.
+// ErrNotRunning is returned when no daemon answers on the lab's socket.
 var ErrNotRunning = errors.New("lab is not running")
 
 // Client calls a lab's daemon. It is safe for concurrent use.

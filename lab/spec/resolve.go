@@ -119,6 +119,12 @@ func (r *resolver) account() {
 	r.out.NoCloud = s.Cloud == CloudNone
 	c.Region, c.Account, c.Seed = s.Region, s.Account, s.Seed
 	r.quotas()
+	r.instanceTypes()
+}
+
+// instanceTypes adds the lab's own instance types to those of EC2.
+func (r *resolver) instanceTypes() {
+	s, c := r.spec, &r.out.Cloud
 	r.limits = builtinTypes()
 	for name, t := range s.InstanceTypes {
 		field := "instanceTypes." + name

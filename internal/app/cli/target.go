@@ -78,22 +78,23 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 			continue
 		}
 		node := connectivity.Node{Name: n.Name, Unrouted: unrouted[n.Name], FreePods: int(n.Status.Allocatable.Pods().Value()) - bound[n.Name]}
-		for _, a := range n.Status.Addresses {
-			ip, err := netip.ParseAddr(a.Address)
-			switch {
-			case err != nil:
-			case a.Type == corev1.NodeInternalIP:
-				node.Internal = append(node.Internal, ip)
-			case a.Type == corev1.NodeExternalIP:
-				node.External = append(node.External, ip)
-			}
-		}
+		node.Internal, node.External = nodeAddresses(n, corev1.NodeInternalIP), nodeAddresses(n, corev1.NodeExternalIP)
 		if len(node.Internal) > 0 {
 			out = append(out, node)
 		}
 	}
 	slices.SortFunc(out, func(a, b connectivity.Node) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// nodeAddresses returns the valid addresses of a kind in the Node's status.
+func nodeAddresses(n *corev1.Node, kind corev1.NodeAddressType) (out []netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == kind {
+			out = append(out, ip)
+		}
+	}
+	return out
 }
 
 // forbids reports whether a taint keeps pods off a ready node. The node controller's own

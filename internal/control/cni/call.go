@@ -110,13 +110,13 @@ func (c *Controller) dispatch(ctx context.Context, req *cnirpc.Request, netns *o
 // which have no pods.
 func podOf(args string) (endpoint.Pod, error) {
 	var pod endpoint.Pod
-	refuse := func(why string, list ...any) (endpoint.Pod, error) {
-		return endpoint.Pod{}, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "invalid CNI_ARGS", Details: fmt.Sprintf(why, list...)}
+	refuse := func(why string, list ...any) error {
+		return &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "invalid CNI_ARGS", Details: fmt.Sprintf(why, list...)}
 	}
 	for pair := range strings.SplitSeq(args, ";") {
 		key, value, found := strings.Cut(pair, "=")
 		if !found && pair != "" {
-			return refuse("%q is not KEY=VALUE", pair)
+			return endpoint.Pod{}, refuse("%q is not KEY=VALUE", pair)
 		}
 		switch key {
 		case "K8S_POD_NAMESPACE":
@@ -131,10 +131,10 @@ func podOf(args string) (endpoint.Pod, error) {
 		return pod, nil
 	}
 	if wrong := validation.IsDNS1123Label(pod.Namespace); len(wrong) > 0 {
-		return refuse("K8S_POD_NAMESPACE %q: %s", pod.Namespace, wrong[0])
+		return endpoint.Pod{}, refuse("K8S_POD_NAMESPACE %q: %s", pod.Namespace, wrong[0])
 	}
 	if wrong := validation.IsDNS1123Subdomain(pod.Name); len(wrong) > 0 {
-		return refuse("K8S_POD_NAME %q: %s", pod.Name, wrong[0])
+		return endpoint.Pod{}, refuse("K8S_POD_NAME %q: %s", pod.Name, wrong[0])
 	}
 	return pod, nil
 }

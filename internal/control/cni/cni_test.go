@@ -296,7 +296,8 @@ func TestLinksWithoutEndpointsAreAdopted(t *testing.T) {
 	}
 	h.wires.present = []link.Wired{
 		link1("a", web, "10.0.0.7", false), link1("b", "enib", "10.0.0.8", true),
-		link1("c", "enic", "10.0.0.7", false), link1("d", "enid", "10.0.9.9", false), {Half: true, Link: "enie"},
+		link1("c", "enic", "10.0.0.7", false), link1("d", "enid", "10.0.9.9", false),
+		{Half: true, Link: "enie"},
 	}
 	for range 2 { // the second time changes nothing
 		if err := h.AdoptLinks(t.Context()); err != nil {

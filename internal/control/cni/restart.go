@@ -77,9 +77,9 @@ func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 	if unknown != nil {
 		log.Warn("pod adopted from the kernel, its address is not known at EC2 yet", "error", unknown)
 		c.Backend.Doubted("a pod has an address that EC2 did not show")
-		return nil
+	} else {
+		log.Warn("pod adopted from the kernel", "stage", e.Stage)
 	}
-	log.Warn("pod adopted from the kernel", "stage", e.Stage)
 	return nil
 }
 

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-
 )
 
 var update = flag.Bool("update", false, "write the metrics into docs/compat.md")

@@ -107,7 +107,7 @@ func (r *Reporter) listen(ctx context.Context, network, address string, h http.H
 		return err == nil, nil
 	})
 	if err != nil {
-		return nil //nolint:nilerr // an ordered stop
+		return nil // an ordered stop
 	}
 	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })

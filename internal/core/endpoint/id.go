@@ -18,7 +18,7 @@ type ID uint16
 // a thousand pods, so an ID is not used again for thousands of pods.
 const MaxID ID = 1<<14 - 1
 
-// ErrNoID: every ID is in use.
+// ErrNoID is returned when every ID is in use.
 var ErrNoID = errors.New("every endpoint ID is in use")
 
 // NextID returns the first ID after last that is not in use, and starts again at 1

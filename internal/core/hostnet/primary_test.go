@@ -15,8 +15,10 @@ func TestThePrimaryLinkIsThatOfTheDefaultRouteWithTheLowestMetric(t *testing.T) 
 	have := hostnet.State{
 		Links: []hostnet.Link{{Name: "wlan0"}, {Name: "eth0"}, {Name: "eth1"}},
 		Addresses: []hostnet.Address{
-			{Link: "eth1", Prefix: netip.MustParsePrefix("198.51.100.7/24")}, {Link: "eth0", Prefix: netip.MustParsePrefix("fd00::7/64")},
-			{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/24")}, {Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.8/24")},
+			{Link: "eth1", Prefix: netip.MustParsePrefix("198.51.100.7/24")},
+			{Link: "eth0", Prefix: netip.MustParsePrefix("fd00::7/64")},
+			{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/24")},
+			{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.8/24")},
 		},
 		Routes: []hostnet.Route{
 			route(hostnet.TableMain, netip.MustParsePrefix("10.0.0.0/8"), "eth1", 0), route(2, everything, "eth1", 0),

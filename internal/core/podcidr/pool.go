@@ -9,7 +9,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
-// ErrNoRange: the node has no range for pods, or none that this version can use.
+// ErrNoRange is returned when the node has no range for pods, or none that this version can use.
 var ErrNoRange = fmt.Errorf("%w: the node has no pod CIDR", ipam.ErrNoAddress)
 
 // Reason is the state of a Pool in one CamelCase word, as conditions have it.

@@ -16,7 +16,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-// ErrLacks: the kernel lacks a feature that pods' links need. The text names it.
+// ErrLacks is returned when the kernel lacks a feature that pods' links need. The text names it.
 var ErrLacks = errors.New("this kernel lacks a feature")
 
 // Probe checks that the kernel can wire pods, by wiring one between two temporary network

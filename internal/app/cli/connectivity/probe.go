@@ -108,7 +108,7 @@ func (e *Env) dial(ctx context.Context, p Peer, args ...string) (Result, error) 
 // Output is the output of a command in a pod.
 type Output struct{ Stdout, Stderr string }
 
-// ErrExit: a command ran and exited with a status other than 0.
+// ErrExit is returned when a command ran and exited with a status other than 0.
 var ErrExit = errors.New("command ended with an error status")
 
 // payload is a size and a protocol to transfer it by.
