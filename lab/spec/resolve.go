@@ -119,36 +119,9 @@ func (r *resolver) account() {
 	r.out.NoCloud = s.Cloud == CloudNone
 	c.Region, c.Account, c.Seed = s.Region, s.Account, s.Seed
 	r.quotas()
-	r.instanceTypes()
-}
-
-// instanceTypes adds the lab's own instance types to those of EC2.
-func (r *resolver) instanceTypes() {
-	s, c := r.spec, &r.out.Cloud
 	r.limits = builtinTypes()
-	for name, t := range s.InstanceTypes {
-		field := "instanceTypes." + name
-		if t.ENIs < 1 || t.ENIs > 15 {
-			r.add(field+".enis", strconv.Itoa(t.ENIs), "must be between 1 and 15")
-		}
-		if t.IPv4 < 2 || t.IPv4 > 50 {
-			r.add(field+".ipv4", strconv.Itoa(t.IPv4), "must be between 2 and 50")
-		}
-		if t.IPv6 < 0 || t.IPv6 > 50 {
-			r.add(field+".ipv6", strconv.Itoa(t.IPv6), "must be between 0 and 50")
-		}
-		if t.Branches < 0 {
-			r.add(field+".branches", strconv.Itoa(t.Branches), "must not be negative")
-		}
-		if !typeName.MatchString(name) {
-			r.add("instanceTypes", name, "must be the name of an instance type such as %s", DefaultInstanceType)
-		}
-		l := vpc.Limits{ENIs: t.ENIs, IPv4: t.IPv4, IPv6: t.IPv6, Branches: t.Branches, Nitro: true}
-		if c.Limits == nil {
-			c.Limits = map[string]vpc.Limits{}
-		}
-		c.Limits[name], r.limits[name] = l, l
-	}
+	c.Limits = r.instanceTypes(s.InstanceTypes)
+	maps.Copy(r.limits, c.Limits)
 }
 
 func (r *resolver) quotas() {
