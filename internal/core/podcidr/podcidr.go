@@ -83,7 +83,7 @@ func Next(r netip.Prefix, last netip.Addr, taken func(netip.Addr) bool) (netip.A
 	first := number(r.Masked().Addr()) + reservedFirst
 	start := uint32(0) // offset of the first candidate
 	if last.Is4() && r.Contains(last) && number(last) >= first {
-		start = number(last) - first + 1
+		start = min(number(last)-first+1, size) // after the broadcast address: at the start
 	}
 	for i := range size {
 		if addr := address(first + (start+i)%size); !taken(addr) {

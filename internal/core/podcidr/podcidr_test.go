@@ -30,6 +30,7 @@ func TestTheNextAddressFollowsTheLastOneAndSkipsReservedAndTakenOnes(t *testing.
 		{"the broadcast address is left out", "10.244.1.0/24", "10.244.1.254", "", "10.244.1.2"},
 		{"a last one outside the range is ignored", "10.244.1.0/24", "10.244.9.7", "", "10.244.1.2"},
 		{"a last one that is reserved is ignored", "10.244.1.0/24", "10.244.1.1", "", "10.244.1.2"},
+		{"a last one that is the broadcast address begins again", "10.244.1.0/24", "10.244.1.255", "", "10.244.1.2"},
 		{"a last one of another family is ignored", "10.244.1.0/24", "fd00::7", "", "10.244.1.2"},
 		{"one address is left", "10.244.1.0/29", "10.244.1.2", "10.244.1.3 10.244.1.4 10.244.1.5 10.244.1.6", "10.244.1.2"},
 		{"every address is taken", "10.244.1.4/30", "", "10.244.1.6", ""},
