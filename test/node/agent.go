@@ -10,10 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/app/agent"
@@ -24,8 +26,12 @@ import (
 // agentEnv is set for a process that is to run the agent; it holds the agent's flags.
 const agentEnv = "TL_NODE_AGENT"
 
-// parentFlag is the ID of the process after which the agent exits.
-const parentFlag = "parent"
+// Flags of the process that are not the agent's own.
+const (
+	parentFlag = "parent"  // ID of the process after which the agent exits
+	brakeFlag  = "brake"   // file with the brake in force, see SetBrake
+	bootFlag   = "boot-id" // file that stands for the kernel's, see Reboot
+)
 
 // ServeAgent runs the agent and exits if a Node started this process as one. Otherwise it
 // returns.
@@ -52,7 +58,13 @@ func runAgent(settings string) error {
 	plugin, initialise := flags["init"]
 	_, removed := flags["removed"]
 	go endWith(flags[parentFlag])
-	for _, ours := range []string{"init", "removed", parentFlag} {
+	cluster := noCluster{brake: flags[brakeFlag]}
+	if id := flags[bootFlag]; id != "" {
+		if err := unix.Mount(id, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("cover the kernel's boot ID: %w", err)
+		}
+	}
+	for _, ours := range []string{"init", "removed", parentFlag, brakeFlag, bootFlag} {
 		delete(flags, ours)
 	}
 	cfg, err := config.Load(config.Sources{Flags: flags})
@@ -70,7 +82,10 @@ func runAgent(settings string) error {
 	return agent.Run(ctx, cfg, agent.Deps{
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
 		Removed: func(context.Context) bool { return removed },
-		Cluster: func(func()) (agent.Cluster, agent.Events) { return noCluster{}, noCluster{} },
+		Cluster: func(changed func()) (agent.Cluster, agent.Events) {
+			cluster.changed = changed
+			return cluster, cluster
+		},
 	})
 }
 
@@ -100,16 +115,39 @@ func awaitEnd(pid int) error {
 }
 
 // noCluster stands for a node without Kubernetes, on which every pod exists.
-type noCluster struct{}
+type noCluster struct {
+	brake   string // file
+	changed func()
+}
 
-func (noCluster) Run(ctx context.Context) error { <-ctx.Done(); return nil }
-func (noCluster) Synced() bool                  { return true }
-func (noCluster) Pods() []kube.Pod              { return nil }
+// Run reports changes of the brake until ctx ends.
+func (c noCluster) Run(ctx context.Context) error {
+	last, _ := c.Freeze()
+	_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, false, func(context.Context) (bool, error) {
+		if now, _ := c.Freeze(); now != last {
+			last = now
+			c.changed()
+		}
+		return false, nil
+	})
+	return nil // an ordered stop
+}
+
+// Freeze reads the brake; without a file there is none.
+func (c noCluster) Freeze() (trunkline.Freeze, string) {
+	raw, err := os.ReadFile(c.brake)
+	if err != nil {
+		return trunkline.FreezeNone, ""
+	}
+	return trunkline.Freeze(raw), "test"
+}
+
+func (noCluster) Synced() bool     { return true }
+func (noCluster) Pods() []kube.Pod { return nil }
 func (noCluster) Pod(_ context.Context, ref kube.PodRef, uid string) (kube.Pod, error) {
 	return kube.Pod{PodRef: ref, UID: uid}, nil
 }
-func (noCluster) Node() (kube.Node, bool)            { return kube.Node{}, false }
-func (noCluster) Freeze() (trunkline.Freeze, string) { return trunkline.FreezeNone, "" }
+func (noCluster) Node() (kube.Node, bool) { return kube.Node{}, false }
 func (noCluster) WriteNetwork(context.Context, trunkline.NodeNetworkStatus) error {
 	return nil
 }

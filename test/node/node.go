@@ -64,6 +64,7 @@ type Node struct {
 
 	t      T
 	source string // root of the checkout
+	boots  int    // how often Reboot was called
 }
 
 func spec(namespace, kind string) cloud.Spec {
@@ -181,14 +182,21 @@ func (n *Node) bootNetwork() {
 // when this process ends, even if that is killed.
 func (n *Node) Command(flags ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
+	if n.boots > 0 {
+		flags = append([]string{bootFlag + "=" + n.bootID()}, flags...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	}
 	cmd.Env = append(os.Environ(), agentEnv+"="+strings.Join(append([]string{
-		fmt.Sprint(parentFlag, "=", os.Getpid()), "node-name=node1", "cluster-name=test", "state-dir=" + n.Dir + "/state", "socket=" + n.Dir + "/run/agent.sock",
+		fmt.Sprint(parentFlag, "=", os.Getpid()), "node-name=node1", "cluster-name=test", "state-dir=" + n.Dir + "/state", "socket=" + n.Socket(),
 		"cni-bin-dir=" + n.Dir + "/bin", "cni-conf-dir=" + n.Dir + "/net.d", "cool-down=1s", "add-wait=60s", "cni-version=1.1.0",
-		"metrics-address=127.0.0.1:61678",
+		"metrics-address=127.0.0.1:61678", brakeFlag + "=" + n.brake(),
 	}, flags...), "\n"),
 		"AWS_REGION=us-west-2", "AWS_ENDPOINT_URL_EC2="+n.InsideEndpoint(), "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://169.254.169.254")
 	return cmd
 }
+
+// Socket is the path of the agent's socket.
+func (n *Node) Socket() string { return filepath.Join(n.Dir, "run", "agent.sock") }
 
 // StartAgent runs the agent as a process inside the instance's namespace.
 func (n *Node) StartAgent(flags ...string) {
