@@ -1,0 +1,37 @@
+// Package scenario tests the whole agent by scripts: events and faults in, the agent's
+// tables and the kernel of its node out.
+//
+// Each file of testdata is a script for testscript, with a sentence on top that says what
+// it shows, and the goldens at its end. It has a node of its own (test/node): the agent as
+// a process, the plugin's binary, the embedded VPC, the kernel of a namespace. Nothing in
+// it depends on time: a golden is reached, and a step waits for what it needs.
+//
+//	agent [FLAG...]            start an agent, and wait until it is ready
+//	start [FLAG...]            start an agent and do not wait; ready waits
+//	ready                      wait until the agent is ready
+//	crash, terminate           end the agent by SIGKILL, or by SIGTERM
+//	reboot                     the kernel loses its state; the agent was killed before
+//	add POD...                 ADD one after the other, each but the first once an address
+//	                           is free, and set $POD and $POD_link; "! add" wants an error
+//	begin POD...               ADD in the background
+//	end POD                    the end of a begun ADD, as add
+//	del POD..., check POD...   DEL, CHECK; "! check" wants an error
+//	ping POD TO                TO is a pod or an address; "! ping" wants no answer
+//	ec2 FAULT ACTION [CODE]    fail, throttle, hang or lose-reply; the next call only, or
+//	                           with "always" at the end all calls; "ec2 ok" removes all
+//	brake none|release|all     a Brake object in force
+//	damage PROGRAM ARG...      run ip, nft or conntrack on the node
+//	inside POD PROGRAM ARG...  run a program in a pod
+//	journal damage|remove      what happens to the agent's journal while none runs
+//	log REGEX                  wait until the agent has logged it
+//	table NAME GOLDEN          wait until the agent's table is the golden
+//	kernel GOLDEN              wait until the node's links, rules, routes, neighbours and
+//	                           sets of nftables are the golden
+//	chains GOLDEN              the same with the rules of nftables
+//
+// POD is the name of a pod, or NAME/SANDBOX for another sandbox of it. In goldens,
+// identifiers, MACs, addresses and link names of the node are replaced by names for them:
+// <a> is the address of pod a, <link a> its link, <eni-0> the primary interface, <warm> an
+// address of the pool. `go test -tags netns ./test/scenario -update` rewrites goldens; read
+// every changed line.
+package scenario
