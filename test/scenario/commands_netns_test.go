@@ -17,9 +17,10 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-// settings of every agent: a small pool, so that few addresses stand in a golden.
+// settings of every agent: a small pool, so that few addresses stand in a golden, on one
+// interface, so that it does not depend on EC2's speed which one gives an address.
 func settings(flags []string) []string {
-	return append([]string{"warm-ips=1", "headroom=0"}, flags...)
+	return append([]string{"warm-ips=1", "headroom=0", "max-enis=1"}, flags...)
 }
 
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
