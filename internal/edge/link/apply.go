@@ -54,7 +54,7 @@ func (h *Host) Expect(s hostnet.State) { h.account.expect(s) }
 type pass struct {
 	h       *Host
 	want    func() hostnet.State
-	follows bool            // the previous round deleted objects that others depend on
+	changed map[string]bool // links on which the previous round changed objects that others need
 	seen    map[string]bool // differences listed in drifts
 	broken  map[string]bool // differences with a failed operation
 	drifts  []hostnet.Drift
@@ -74,17 +74,18 @@ func (p *pass) round(ctx context.Context) (acted bool, err error) {
 	}
 	ops := hostnet.Diff(target, have)
 	verdicts, failed := p.h.account.attribute(since, target, have, ops)
-	follows := p.follows
-	p.follows = false
+	changed := p.changed
+	p.changed = map[string]bool{}
 	for i, op := range ops {
 		name := op.String()
-		d := hostnet.Drift{Object: op.Object.String(), Was: op.Why, Own: verdicts[i] != external || follows}
+		d := hostnet.Drift{Object: op.Object.String(), Was: op.Why, Own: verdicts[i] != external || changed[linkUnder(op.Object)]}
 		if op.Verb != hostnet.Report && verdicts[i] != inFlight && !p.broken[name] {
 			err := p.h.do(ctx, op)
 			switch {
 			case err == nil:
 				acted, d.Repaired = true, true
-				p.follows = p.follows || cascades(op)
+				p.changed[cascades(op)] = true
+				delete(p.changed, "")
 			case p.h.account.busy(op.Object, since):
 				d.Own = true // an operation began meanwhile
 			case errors.Is(err, errNoLink), errors.Is(err, unix.ENODEV):
@@ -104,16 +105,18 @@ func (p *pass) round(ctx context.Context) (acted bool, err error) {
 	return acted, nil
 }
 
-// cascades reports whether the kernel deletes other objects together with op: routes go
-// with the address or the link that they need.
-func cascades(op hostnet.Op) bool {
-	switch op.Object.(type) {
+// cascades returns the link on which the kernel may delete other objects together with op:
+// routes go with the address or the link that they need. It is empty if there is none.
+func cascades(op hostnet.Op) string {
+	switch o := op.Object.(type) {
 	case hostnet.Link:
-		return true
+		return o.Name
 	case hostnet.Address:
-		return op.Verb != hostnet.Add
+		if op.Verb != hostnet.Add {
+			return o.Link
+		}
 	}
-	return false
+	return ""
 }
 
 func (h *Host) addSysctls(want []hostnet.Sysctl, have *hostnet.State) error {

@@ -161,6 +161,31 @@ func TestSetUpAndDetachOfAnENIAreNoDrift(t *testing.T) {
 	}
 }
 
+// The kernel deletes the routes of a link that is changed. An external change of another
+// object during the same pass must still be reported.
+func TestAnExternalChangeDuringTheSetUpOfAnENIIsReported(t *testing.T) {
+	h, node := open(t)
+	l := &ledger{pods: map[string]endpoint.Endpoint{}}
+	p := pod("stay", "10.0.1.1")
+	l.set(p)
+	wire(t, h, testns.New(t, "stay").Open(t), p)
+	foreign(t, h, l.want)
+	ip(t, node, "link add eth1 type veth peer name eth1p")
+	l.enis = []hostnet.ENI{{ID: "eni-1", Link: "eth1", Device: 1, Addresses: prefixes("10.0.0.11/24")}}
+	deleted := false
+	got := foreign(t, h, func() hostnet.State { // called once the kernel has been read
+		if !deleted {
+			ip(t, node, "rule del prio 512 to 10.0.1.1")
+			ip(t, node, "route del 10.0.1.1")
+		}
+		deleted = true
+		return l.want()
+	})
+	if all := strings.Join(got, "; "); len(got) != 2 || !strings.Contains(all, "rule 512: from all to 10.0.1.1/32") || !strings.Contains(all, "route 10.0.1.1/32") {
+		t.Errorf("external changes: %q; want the pod's rule and route", got)
+	}
+}
+
 // What a failed Wire leaves is our own change.
 func TestWhatAFailedWireLeavesIsNoDrift(t *testing.T) {
 	h, _ := open(t)
