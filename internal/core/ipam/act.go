@@ -16,10 +16,10 @@ const (
 	maxBackoff = 2 * time.Minute
 )
 
-// Begin records an action of a plan as in flight and fences what it takes away:
+// Begin records an action of a plan as in flight and fences what it releases:
 // addresses become releasing, an interface detaching or deleting. The records must be
-// on the disk before the action is carried out. Begin fails with ErrStale when the
-// ledger has changed since the plan was made (a pod was given an address, another
+// synced to disk before the action is carried out. Begin fails with ErrStale when the
+// ledger has changed since the plan was made (a pod was assigned an address, another
 // action of the same interface is in flight): plan again. The action needs an ID.
 func (l *Ledger) Begin(a cloud.Action, now time.Time) ([]Record, error) {
 	if a.ID == "" {
@@ -41,8 +41,8 @@ func (l *Ledger) Begin(a cloud.Action, now time.Time) ([]Record, error) {
 }
 
 // fence checks a against the ledger, adds what the ledger knows (Subnet, Held, Recent,
-// Attachment) and returns the records of what a takes away. An interface has at most
-// one action in flight.
+// Attachment) and returns the records that fence what a releases. An interface has at
+// most one action in flight.
 func (l *Ledger) fence(a *cloud.Action, now time.Time) ([]Record, error) {
 	if a.Kind == cloud.CreateENI {
 		return nil, nil
@@ -66,7 +66,7 @@ func (l *Ledger) fence(a *cloud.Action, now time.Time) ([]Record, error) {
 		a.Held, a.Recent = sortedAddrs(l.byENI[a.ENI]), l.recent(now)
 		return nil, inPhase(e, Attaching, SettingUp, Ready)
 	case cloud.RestoreAddresses:
-		return nil, l.lost(a)
+		return nil, l.checkMissing(a)
 	case cloud.UnassignAddresses:
 		return l.fenceAddresses(a, now)
 	case cloud.Detach:
@@ -91,7 +91,7 @@ func inPhase(e *ENI, phases ...Phase) error {
 	return fmt.Errorf("the interface is %s: %w", e.Phase, ErrStale)
 }
 
-// recent lists the addresses released so lately that EC2 may still show them.
+// recent lists the addresses released less than staleAfter ago: EC2 may still show them.
 func (l *Ledger) recent(now time.Time) []netip.Addr {
 	var out []netip.Addr
 	for _, addr := range sortedAddrs(l.gone) {
@@ -175,17 +175,17 @@ func (l *Ledger) Settle(id cloud.ActionID, r cloud.Outcome, now time.Time) ([]Re
 	records = append(records, l.clearBackoff(a)...)
 	e := l.enis[a.ENI]
 	if a.Kind != cloud.CreateENI && e == nil {
-		return l.change(now, records...), nil // the interface vanished meanwhile
+		return l.change(now, records...), nil // Observe dropped the interface
 	}
 	switch a.Kind {
 	case cloud.CreateENI:
-		records = append(records, l.created(a, r, now)...)
+		records = append(records, l.recordCreated(a, r, now)...)
 	case cloud.AssignAddresses:
-		records = append(records, l.arrived(a.ENI, r.Addresses, now)...)
+		records = append(records, l.recordAssigned(a.ENI, r.Addresses, now)...)
 	case cloud.RestoreAddresses:
-		records = append(records, l.restored(a.Addresses, now)...)
+		records = append(records, l.recordRestored(a.Addresses, now)...)
 	case cloud.UnassignAddresses:
-		records = append(records, l.left(a.Addresses, now)...)
+		records = append(records, l.recordReleased(a.Addresses, now)...)
 	case cloud.Attach:
 		moved := *e
 		moved.Attachment, moved.Device = r.Attachment, r.Device
@@ -195,7 +195,7 @@ func (l *Ledger) Settle(id cloud.ActionID, r cloud.Outcome, now time.Time) ([]Re
 	case cloud.Detach:
 		records = append(records, advance(*e, Deleting, now))
 	case cloud.DeleteENI:
-		records = append(records, l.left(sortedAddrs(l.byENI[e.ID]), now)...)
+		records = append(records, l.recordReleased(sortedAddrs(l.byENI[e.ID]), now)...)
 		records = append(records, Record{Op: DropENI, ENIID: e.ID},
 			Record{Op: PutGone, Gone: &Gone{ENI: e.ID, At: stamp(now)}})
 	}
@@ -207,9 +207,9 @@ func advance(e ENI, to Phase, now time.Time) Record {
 	return putENI(e)
 }
 
-func (l *Ledger) created(a cloud.Action, r cloud.Outcome, now time.Time) []Record {
+func (l *Ledger) recordCreated(a cloud.Action, r cloud.Outcome, now time.Time) []Record {
 	if _, known := l.enis[r.ENI]; known {
-		return nil // observed before the outcome came
+		return nil // Observe recorded it before the outcome was known
 	}
 	e := ENI{
 		ID: r.ENI, Type: vpc.TypeInterface, Phase: Attaching, Device: -1, MAC: r.MAC, PrimaryIP: r.PrimaryIP,
@@ -218,11 +218,11 @@ func (l *Ledger) created(a cloud.Action, r cloud.Outcome, now time.Time) []Recor
 	if len(e.Groups) == 0 {
 		e.Groups = a.Groups
 	}
-	return append([]Record{putENI(e)}, l.arrived(e.ID, r.Addresses, now)...)
+	return append([]Record{putENI(e)}, l.recordAssigned(e.ID, r.Addresses, now)...)
 }
 
-// arrived records new addresses; known ones keep their state.
-func (l *Ledger) arrived(id vpc.ENIID, addrs []netip.Addr, now time.Time) []Record {
+// recordAssigned adds addresses that EC2 assigned; known ones keep their state.
+func (l *Ledger) recordAssigned(id vpc.ENIID, addrs []netip.Addr, now time.Time) []Record {
 	var records []Record
 	for _, addr := range addrs {
 		if old, ok := l.addresses[addr]; ok && old.State != Unconfirmed {
@@ -236,8 +236,8 @@ func (l *Ledger) arrived(id vpc.ENIID, addrs []netip.Addr, now time.Time) []Reco
 	return records
 }
 
-// left records addresses as released.
-func (l *Ledger) left(addrs []netip.Addr, now time.Time) []Record {
+// recordReleased drops addresses that EC2 released and records when.
+func (l *Ledger) recordReleased(addrs []netip.Addr, now time.Time) []Record {
 	var records []Record
 	for _, addr := range addrs {
 		records = append(records,
@@ -249,7 +249,7 @@ func (l *Ledger) left(addrs []netip.Addr, now time.Time) []Record {
 
 // Fail records that an action failed, drops it and starts a back-off for the scope of
 // the failure. After a definite failure fenced addresses are free again; otherwise
-// they stay fenced and the planner tries again. It fails with ErrUnknown when the
+// they stay fenced and the planner repeats the action. It fails with ErrUnknown when the
 // action is not in flight.
 func (l *Ledger) Fail(id cloud.ActionID, f cloud.Failure, now time.Time) ([]Record, error) {
 	a, ok := l.actions[id]
@@ -264,7 +264,7 @@ func (l *Ledger) Fail(id cloud.ActionID, f cloud.Failure, now time.Time) ([]Reco
 	return l.change(now, append(records, Record{Op: PutBackoff, Backoff: &b})...), nil
 }
 
-// unfence returns to the pool what a fenced and EC2 kept assigned.
+// unfence makes free again what a fenced and EC2 did not release.
 func (l *Ledger) unfence(a cloud.Action, now time.Time) (records []Record) {
 	switch a.Kind {
 	case cloud.UnassignAddresses:
@@ -318,7 +318,7 @@ func failureKey(a cloud.Action, why cloud.FailReason) string {
 	return string(a.Kind) + "/" + string(a.ENI)
 }
 
-// clearBackoff ends the back-offs that the success of a disproves.
+// clearBackoff ends the back-offs with a cause that the success of a rules out.
 func (l *Ledger) clearBackoff(a cloud.Action) []Record {
 	reasons := []cloud.FailReason{cloud.FailOther}
 	switch a.Kind {

@@ -8,24 +8,24 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 )
 
-// ForeignHolder is the holder of an address that Trunkline did not give out: a pod that
-// another CNI wired. The pod may be zero where only the kernel shows the address.
+// ForeignHolder is the holder of an address that Trunkline did not assign: a pod that
+// another CNI wired. The pod is zero if only the kernel shows the address.
 func ForeignHolder(pod endpoint.Pod) Holder { return Holder{Pod: pod} }
 
-// Claim says that a pod has an address which the ledger may not know of, or not as
-// that pod's.
+// Claim is the record that a pod uses an address that the ledger does not have as
+// assigned to that pod.
 type Claim struct {
 	Holder Holder
-	// Made is when the pod was made for which the API server lists the address; zero
-	// where the kernel itself shows it. What was given back after Made is not that
-	// pod's any more, whatever the API server still says.
+	// Made is when the pod was created for which the API server lists the address; zero
+	// if the kernel shows the address. An address released after Made is no longer the
+	// pod's: the API server's status of a pod may be stale.
 	Made time.Time
 }
 
-// Claim says which addresses are in use that were not given out here: all of them,
-// each time. They are assigned to their holders, also when EC2 shows an address only
-// later, and so never given out or back. What a foreign holder had and no longer
-// claims cools down, provided that the claims are whole: every source was read.
+// Claim replaces the claims of the previous call. Each claimed address is assigned to
+// its holder, also if EC2 shows it only later, so it is neither assigned to another pod
+// nor released. If whole is set, which means that every source of claims was read, an
+// address of a foreign holder that is no longer claimed starts a cool-down.
 func (l *Ledger) Claim(claims map[netip.Addr]Claim, whole bool, now time.Time) []Record {
 	l.expire(now)
 	l.claims = maps.Clone(claims)
@@ -38,8 +38,9 @@ func (l *Ledger) Claim(claims map[netip.Addr]Claim, whole bool, now time.Time) [
 	return l.change(now, records...)
 }
 
-// Renewed says that the runtime makes a new sandbox for a pod on this node. The address
-// that only the API server shows for a foreign sandbox of that pod is no longer in use.
+// Renewed records that the runtime creates a new sandbox for a pod on this node. An
+// address that only the API server shows for the pod's foreign sandbox starts a
+// cool-down: that sandbox no longer exists.
 func (l *Ledger) Renewed(pod endpoint.Pod, now time.Time) []Record {
 	if pod.UID == "" {
 		return nil
@@ -58,12 +59,12 @@ func (l *Ledger) Renewed(pod endpoint.Pod, now time.Time) []Record {
 	return l.change(now, records...)
 }
 
-// Unclaim ends the claims of an endpoint whose DEL was accepted.
+// Unclaim ends the claims of an endpoint after its DEL was accepted.
 func (l *Ledger) Unclaim(id endpoint.ID) {
 	maps.DeleteFunc(l.claims, func(_ netip.Addr, c Claim) bool { return !c.Holder.Foreign() && c.Holder.Endpoint == id })
 }
 
-// claimed assigns what is claimed and can be assigned; change calls it.
+// claimed lists the records that assign claimed addresses to their holders.
 func (l *Ledger) claimed(now time.Time) []Record {
 	var records []Record
 	for _, addr := range sortedAddrs(l.claims) {
@@ -82,7 +83,7 @@ func (l *Ledger) claimed(now time.Time) []Record {
 	return records
 }
 
-// claimable reports whether a can be assigned as c says.
+// claimable reports whether a can be assigned to the holder of c.
 func (a Address) claimable(c Claim) bool {
 	switch a.State {
 	case Free, Cooling, Unconfirmed:

@@ -10,7 +10,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
-// claimOf is a claim of default/theirs to addr; made: see ipam.Claim.
+// claimOf is a claim of the foreign pod default/theirs to addr; made: see ipam.Claim.
 func claimOf(addr netip.Addr, made time.Time) map[netip.Addr]ipam.Claim {
 	return map[netip.Addr]ipam.Claim{addr: {Holder: ipam.ForeignHolder(endpoint.Pod{Namespace: "default", Name: "theirs", UID: "uid-theirs"}), Made: made}}
 }
@@ -26,7 +26,7 @@ func stateOf(w *world, addr netip.Addr) ipam.Address {
 	return ipam.Address{}
 }
 
-func TestAClaimedAddressIsGivenToNobodyUntilTheClaimEnds(t *testing.T) {
+func TestAClaimedAddressIsNotAssignedUntilTheClaimEnds(t *testing.T) {
 	w := ready(t)
 	addr := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
 	w.ledger.Claim(claimOf(addr, time.Time{}), true, w.now)
@@ -36,20 +36,20 @@ func TestAClaimedAddressIsGivenToNobodyUntilTheClaimEnds(t *testing.T) {
 			break
 		}
 		if lease.Addr == addr {
-			t.Fatalf("%s was given out while another CNI's pod has it", addr)
+			t.Fatalf("%s was assigned although a pod of another CNI claims it", addr)
 		}
 	}
 	w.ledger.Claim(nil, false, w.now)
 	if got := stateOf(w, addr); got.State != ipam.Assigned {
-		t.Errorf("%s while not everybody could be asked", got.State)
+		t.Errorf("%s after an incomplete read of claims, want assigned", got.State)
 	}
 	w.ledger.Claim(nil, true, w.now)
 	if got := stateOf(w, addr); got.State != ipam.Cooling {
-		t.Errorf("%s when nobody claims it any more, want a cool-down", got.State)
+		t.Errorf("%s without a claim, want a cool-down", got.State)
 	}
 }
 
-func TestAnAddressThatEC2ShowsLateGoesToWhoClaimsIt(t *testing.T) {
+func TestAClaimedAddressThatEC2ShowsLateIsAssignedToItsClaimant(t *testing.T) {
 	w := ready(t)
 	view := w.ledger.View(w.now)
 	late := netip.MustParseAddr("10.0.9.9")
@@ -63,7 +63,7 @@ func TestAnAddressThatEC2ShowsLateGoesToWhoClaimsIt(t *testing.T) {
 		t.Fatalf("the pod has %v, %v; want %s", got.Addr, ok, late)
 	}
 	if got := records[len(records)-1]; got.Op != ipam.PutAddress || got.Address.Holder != holder(1) {
-		t.Errorf("the journal is not told: %+v", got)
+		t.Errorf("the last record is %+v, want the assignment to the claimant", got)
 	}
 }
 
@@ -73,11 +73,11 @@ func TestADELEndsAClaim(t *testing.T) {
 	w.ledger.Claim(map[netip.Addr]ipam.Claim{addr: {Holder: holder(1)}}, true, w.now)
 	w.ledger.Release(holder(1).Endpoint, w.now)
 	if got := stateOf(w, addr); got.State != ipam.Cooling {
-		t.Errorf("%s after the DEL of who claimed it", got.State)
+		t.Errorf("%s after the DEL of its claimant, want a cool-down", got.State)
 	}
 }
 
-func TestWhatAPodGaveBackIsNotItsOwnBecauseTheAPIStillSaysSo(t *testing.T) {
+func TestAReleasedAddressIsNotClaimedByAStalePodStatus(t *testing.T) {
 	w := ready(t)
 	made := w.now.Add(-time.Minute)
 	lease, err := w.add(1)
@@ -87,13 +87,13 @@ func TestWhatAPodGaveBackIsNotItsOwnBecauseTheAPIStillSaysSo(t *testing.T) {
 	w.ledger.Release(holder(1).Endpoint, w.now)
 	w.ledger.Claim(claimOf(lease.Addr, made), true, w.now)
 	if got := stateOf(w, lease.Addr); got.State != ipam.Cooling {
-		t.Errorf("%s, want a cool-down that goes on", got.State)
+		t.Errorf("%s, want the cool-down to continue", got.State)
 	}
 }
 
-// A full node is rebooted after it was taken over: its pods' new sandboxes must not
-// wait for the addresses of the old ones.
-func TestANewSandboxEndsWhatTheAPISaysOfThePodsForeignOne(t *testing.T) {
+// A full node that was migrated from another CNI is rebooted: the pods' new sandboxes
+// must not wait for the addresses of the old ones.
+func TestANewSandboxEndsTheClaimOfThePodsForeignSandbox(t *testing.T) {
 	w := ready(t)
 	addr := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
 	claims := claimOf(addr, w.now.Add(-time.Minute))
@@ -108,11 +108,11 @@ func TestANewSandboxEndsWhatTheAPISaysOfThePodsForeignOne(t *testing.T) {
 	w.ledger.Claim(seen, true, w.now)
 	w.ledger.Renewed(fresh, w.now)
 	if got := stateOf(w, addr); got.State != ipam.Assigned {
-		t.Errorf("%s while the old sandbox is still in the kernel", got.State)
+		t.Errorf("%s while the kernel still has the old sandbox, want assigned", got.State)
 	}
 }
 
-func TestAfterALossEveryAddressStartsInCoolDown(t *testing.T) {
+func TestAfterAJournalLossEveryAddressStartsInCoolDown(t *testing.T) {
 	w := ready(t)
 	var seen []ipam.Observed
 	for _, e := range w.ledger.View(w.now).ENIs {

@@ -2,12 +2,13 @@ package ipam
 
 import "time"
 
-// clockSlack is how far apart the times of two callers may be who came at once.
+// clockSlack is how far back now may go between two calls without being a clock change:
+// concurrent callers read the clock before they take the lock.
 const clockSlack = time.Second
 
-// follow notices a wall clock that was set back. Rows outlive the process and with it
-// the monotonic clock.
-func (l *Ledger) follow(now time.Time) {
+// trackClock detects that the system clock was set back. Rows outlive the process, so
+// they cannot use the monotonic clock.
+func (l *Ledger) trackClock(now time.Time) {
 	now = stamp(now)
 	switch {
 	case now.Before(l.latest.Add(-clockSlack)):
@@ -18,8 +19,9 @@ func (l *Ledger) follow(now time.Time) {
 	}
 }
 
-// rewind moves every time that is in the future back to now: cool-downs and pauses would
-// last for as long as the clock jumped. It makes no records: a restart does it again.
+// rewind moves every time that is in the future back to now. Without it, cool-downs and
+// back-offs would last longer by as much as the clock was set back. It makes no records:
+// Restart repeats it.
 func (l *Ledger) rewind(now time.Time) {
 	back := func(t *time.Time, most time.Time) {
 		if t.After(most) {

@@ -9,7 +9,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Reason is whether the next ADD can be served, and why not, in one word.
+// Reason is why the next ADD can or cannot be served, as one word.
 type Reason string
 
 // Reasons of a condition, usable as the reason of a Kubernetes node condition.
@@ -29,9 +29,9 @@ type Condition struct {
 	// CanAdd: an address is free now.
 	CanAdd bool
 	Reason Reason
-	// Message is a sentence for users, with what to do.
+	// Message is a sentence for users that says what to do.
 	Message string
-	// RetryAt is when it may change without an event; zero: not known.
+	// RetryAt is when the condition may change without an event; zero: not known.
 	RetryAt time.Time
 }
 
@@ -67,13 +67,13 @@ func (c Condition) Err() error {
 	return fmt.Errorf("%w: %s", err, c.Message)
 }
 
-// condition derives from the plan, never from counters alone: what is in flight, what
-// blocks growth, what can still be assigned.
+// condition derives the condition from the numbers and from the plan: what is in
+// flight, what blocks growth, and what can still be assigned.
 func (p *planner) condition() Condition {
 	n := &p.d.Numbers
 	n.Attainable = p.attainable()
-	if n.Free == 0 { // a cool-down that ends serves an ADD, whatever is in flight
-		p.again(p.coolest())
+	if n.Free == 0 { // the end of a cool-down can serve an ADD before EC2 does
+		p.replanAt(p.nextCoolDownEnd())
 	}
 	switch {
 	case n.Free > 0:
@@ -81,7 +81,7 @@ func (p *planner) condition() Condition {
 	case n.Incoming > 0:
 		return Condition{Reason: ReasonGrowing, Message: some(n.Incoming, "is in flight: ", "are in flight: ") + p.inFlight()}
 	case n.Cooling > 0:
-		at := p.coolest()
+		at := p.nextCoolDownEnd()
 		return Condition{
 			Reason: ReasonCooling, RetryAt: at,
 			Message: some(n.Cooling, "cools down, until ", "cool down, the first until ") + at.Format(clock) + p.obstacles(),
@@ -94,18 +94,18 @@ func (p *planner) condition() Condition {
 		return Condition{Reason: ReasonFrozen, Message: "an operator froze EC2 calls, and no address is free; end the freeze"}
 	case p.exhausted():
 		return Condition{
-			Reason: ReasonSubnetExhausted, RetryAt: p.opens,
+			Reason: ReasonSubnetExhausted, RetryAt: p.backoffEnds,
 			Message: "no subnet has enough free addresses" + p.obstacles() + "; release addresses in them, or add a subnet in the zone",
 		}
 	case len(p.blocked) > 0:
-		return Condition{Reason: ReasonRefused, RetryAt: p.opens, Message: "EC2 refuses more addresses" + p.obstacles()}
+		return Condition{Reason: ReasonRefused, RetryAt: p.backoffEnds, Message: "EC2 refuses more addresses" + p.obstacles()}
 	}
 	return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
 		"%d addresses are held, all in use, and no more are allowed (%d pods, %d interfaces)",
 		n.Have, p.s.Limits.MaxPods, p.maxENIs)}
 }
 
-// some is a count of addresses as a phrase.
+// some returns a phrase such as "2 addresses are free".
 func some(n int, one, many string) string {
 	if n == 1 {
 		return "1 address " + one
@@ -113,7 +113,7 @@ func some(n int, one, many string) string {
 	return fmt.Sprintf("%d addresses %s", n, many)
 }
 
-// inFlight names the actions that bring addresses, planned ones included.
+// inFlight names the actions, in flight or planned, that add addresses.
 func (p *planner) inFlight() string {
 	var out []string
 	for _, list := range [][]cloud.Action{p.s.InFlight, p.d.Actions} {
@@ -145,8 +145,8 @@ func (p *planner) obstacles() string {
 	return " (" + strings.Join(out, "; ") + ")"
 }
 
-// coolest is when the first cool-down ends.
-func (p *planner) coolest() time.Time {
+// nextCoolDownEnd is when the first cool-down ends; zero without one.
+func (p *planner) nextCoolDownEnd() time.Time {
 	var first time.Time
 	for _, e := range p.s.ENIs {
 		for _, a := range e.Addresses {
@@ -159,34 +159,34 @@ func (p *planner) coolest() time.Time {
 }
 
 // exhausted reports whether the subnets limit growth: an interface, or the instance,
-// has free slots, and none of the subnets has an address for them.
+// has free slots, and no subnet has free addresses for them.
 func (p *planner) exhausted() bool {
-	wanting := false
+	hasSlots := false
 	for _, e := range p.s.ENIs {
 		if e.pooled() && e.Missing.IsZero() && len(e.Addresses) < p.perENI {
-			if !p.dry(e.Subnet, 1) {
+			if !p.lacks(e.Subnet, 1) {
 				return false
 			}
-			wanting = true
+			hasSlots = true
 		}
 	}
 	if p.d.Numbers.ENIs >= p.maxENIs {
-		return wanting
+		return hasSlots
 	}
 	for _, n := range p.s.Subnets {
-		if !p.dry(n.ID, 2) {
+		if !p.lacks(n.ID, 2) {
 			return false
 		}
-		wanting = true
+		hasSlots = true
 	}
-	return wanting
+	return hasSlots
 }
 
-// dry reports whether a subnet has fewer than want free addresses, by its count or by
-// EC2's last refusal.
-func (p *planner) dry(id vpc.SubnetID, want int) bool {
-	b, paused := p.pauses["subnet/"+string(id)]
-	return paused && b.Reason == cloud.FailSubnetExhausted || p.left(id) < want
+// lacks reports whether a subnet has fewer than want free addresses, by its count or by
+// EC2's last error.
+func (p *planner) lacks(id vpc.SubnetID, want int) bool {
+	b, found := p.backoffs["subnet/"+string(id)]
+	return found && b.Reason == cloud.FailSubnetExhausted || p.freeIn(id) < want
 }
 
 // attainable is how many more pods the node can serve at most: free, cooling and
@@ -196,13 +196,13 @@ func (p *planner) attainable() int {
 	more := max(0, n.Capacity-n.Assigned-n.Quarantined-n.Cooling-n.Free-n.Incoming)
 	known, open := 0, len(p.s.Subnets) == 0
 	for _, s := range p.s.Subnets {
-		if p.dry(s.ID, 1) {
+		if p.lacks(s.ID, 1) {
 			continue
 		}
 		if s.Free < 0 {
 			open = true
 		}
-		known += max(0, p.left(s.ID))
+		known += max(0, p.freeIn(s.ID))
 	}
 	if !open {
 		more = min(more, known)

@@ -29,13 +29,13 @@ type Config struct {
 	// MaxENIs caps the interfaces below the instance's limit; 0 is no cap.
 	MaxENIs int
 
-	// CoolDown is how long a freed address is not given out again.
+	// CoolDown is how long a freed address is not assigned again.
 	CoolDown time.Duration
 	// IdleAfter is how long addresses must have been unneeded before they are
-	// released. Up to half of it is added, by Seed, so that a fleet that shrinks at
-	// once does not release at once.
+	// released. A jitter of up to half of it, from Seed, is added, so that nodes that
+	// become idle at the same time release at different times.
 	IdleAfter time.Duration
-	// ReleaseEvery is the pause between two releases.
+	// ReleaseEvery is the time between two releases.
 	ReleaseEvery time.Duration
 	// ReleaseBatch is the most addresses released by one call.
 	ReleaseBatch int
@@ -44,15 +44,15 @@ type Config struct {
 	// DemandFor is how long a pod that is bound to the node and has sent no ADD counts
 	// as demand.
 	DemandFor time.Duration
-	// Seed of all jitter: a hash of the node's name.
+	// Seed of the jitter: a hash of the node's name.
 	Seed uint64
 }
 
-// DefaultConfig differs from AWS's WARM_ENI_TARGET=1 on purpose: that keeps up to two
+// DefaultConfig does not use AWS's default WARM_ENI_TARGET=1: that keeps up to two
 // whole interfaces of addresses idle on every node, the most common cause of exhausted
-// subnets. Demand is known from the pods bound to the node before their ADD comes, so
-// eight warm addresses with another eight of headroom serve bursts as fast, and steady
-// churn without any call. WARM_ENI_TARGET is honoured when it is set.
+// subnets. Demand is known from the pods bound to the node before their ADD, so eight
+// warm addresses and eight of headroom serve a burst as fast, and constant churn without
+// any EC2 call. WARM_ENI_TARGET applies when it is set.
 func DefaultConfig() Config {
 	return Config{
 		Mode: ModeSecondaryIPv4, Families: []vpc.Family{vpc.IPv4},
@@ -63,7 +63,7 @@ func DefaultConfig() Config {
 }
 
 // Validate names the first invalid value of c. Modes and families without an
-// implementation are refused with ErrUnsupported.
+// implementation are errors that wrap ErrUnsupported.
 func (c Config) Validate() error {
 	if c.Mode != ModeSecondaryIPv4 {
 		return fmt.Errorf("address mode %q: %w; use %q", c.Mode, ErrUnsupported, ModeSecondaryIPv4)
@@ -95,15 +95,15 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Settings returns what New needs of c.
+// Settings returns the part of c that New needs.
 func (c Config) Settings() Settings {
 	return Settings{CoolDown: c.CoolDown, IdleAfter: c.jitter(c.IdleAfter)}
 }
 
-// wholeENIs reports whether warmth is counted in interfaces.
+// wholeENIs reports whether the warm target is counted in interfaces.
 func (c Config) wholeENIs() bool { return c.WarmENIs > 0 && c.WarmIPs == 0 && c.MinIPs == 0 }
 
-// jitter spreads d by up to a half of it, the same for the same seed.
+// jitter adds up to half of d to it; the same seed gives the same result.
 func (c Config) jitter(d time.Duration) time.Duration {
 	x := c.Seed + 0x9e3779b97f4a7c15 // splitmix64
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

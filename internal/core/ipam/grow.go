@@ -12,7 +12,7 @@ import (
 // advance moves interfaces to their next phase, towards Ready or towards deletion.
 func (p *planner) advance() {
 	excess := p.d.Numbers.ENIs - p.s.Limits.ENIs
-	for i := len(p.s.ENIs) - 1; i >= 0; i-- { // unattached ones sort last
+	for i := len(p.s.ENIs) - 1; i >= 0; i-- { // backwards: of unattached interfaces the one with the highest id is discarded first
 		e := p.s.ENIs[i]
 		if !p.free(e) {
 			continue
@@ -38,7 +38,7 @@ func (p *planner) advance() {
 		case Attaching:
 			p.attach(e)
 		case SettingUp:
-			if _, no := p.paused(string(cloud.SetUp) + "/" + string(e.ID)); !no {
+			if _, found := p.backoff(string(cloud.SetUp) + "/" + string(e.ID)); !found {
 				p.do(cloud.Action{Kind: cloud.SetUp, ENI: e.ID, Device: e.Device, Why: "it is on the instance and not set up"})
 			}
 		case Ready, Detaching, Deleting:
@@ -51,20 +51,20 @@ func (p *planner) retry(e ENIView, a cloud.Action) {
 	if !p.mayFree() {
 		return
 	}
-	if _, no := p.paused(string(a.Kind) + "/" + string(e.ID)); !no {
+	if _, found := p.backoff(string(a.Kind) + "/" + string(e.ID)); !found {
 		p.do(a)
 	}
 }
 
-// unattachable reports whether EC2 refuses to attach e because the instance is full,
-// and e is old enough to be deleted.
+// unattachable reports whether EC2 rejected an attachment because the instance has no
+// free slot, and e is old enough to be deleted.
 func (p *planner) unattachable(e ENIView) bool {
-	b, full := p.pauses["interfaces"]
+	b, full := p.backoffs["interfaces"]
 	if !full || b.Reason != cloud.FailENILimit {
 		return false
 	}
 	old := e.Created.Add(p.c.MinENIAge)
-	p.again(old)
+	p.replanAt(old)
 	return !p.now.Before(old)
 }
 
@@ -76,7 +76,7 @@ func (p *planner) attach(e ENIView) {
 	if !p.mayCall() {
 		return
 	}
-	if _, no := p.paused("interfaces", string(cloud.Attach)+"/"+string(e.ID)); no {
+	if _, found := p.backoff("interfaces", string(cloud.Attach)+"/"+string(e.ID)); found {
 		return
 	}
 	for device := range p.s.Limits.ENIs {
@@ -98,7 +98,7 @@ func (p *planner) grow() {
 	if n.Have < p.low && p.mayCall() {
 		why := p.why()
 		short := p.fill(p.high-n.Have, why)
-		// A new interface is made for what is needed, not for headroom alone.
+		// Headroom alone does not justify a new interface.
 		if need := short - (p.high - p.low); need > 0 {
 			p.create(need, short, why)
 		}
@@ -129,8 +129,8 @@ type freeSlots struct {
 }
 
 // fill assigns up to short addresses to interfaces with free slots and returns how
-// many remain. Most slots first is the fewest calls; the last call goes to the
-// interface with the fewest slots that suffice.
+// many are still missing. Interfaces with the most slots come first, for the fewest
+// calls; the last call uses the interface with the fewest slots that suffice.
 func (p *planner) fill(short int, why string) int {
 	open := p.withFreeSlots()
 	for short > 0 && len(open) > 0 {
@@ -142,8 +142,8 @@ func (p *planner) fill(short int, why string) int {
 		}
 		f := open[pick]
 		open = slices.Delete(open, pick, pick+1)
-		// Two interfaces may share a subnet that has too little left for both.
-		take := min(short, f.slots, p.left(f.eni.Subnet))
+		// Two interfaces may share a subnet that has too few addresses for both.
+		take := min(short, f.slots, p.freeIn(f.eni.Subnet))
 		if take <= 0 {
 			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has no free address", f.eni.Subnet))
 			continue
@@ -166,7 +166,7 @@ func (p *planner) withFreeSlots() []freeSlots {
 		if slots <= 0 || !e.pooled() || !p.free(e) {
 			continue
 		}
-		if b, no := p.paused("subnet/"+string(e.Subnet), string(cloud.AssignAddresses)+"/"+string(e.ID)); no {
+		if b, found := p.backoff("subnet/"+string(e.Subnet), string(cloud.AssignAddresses)+"/"+string(e.ID)); found {
 			p.blocked = append(p.blocked, blockedBy(b))
 			continue
 		}
@@ -180,9 +180,9 @@ func blockedBy(b Backoff) string {
 	return fmt.Sprintf("%s, tried %d times, again at %s", cmp.Or(b.Message, string(b.Reason)), b.Tries, b.Until.Format(clock))
 }
 
-// left is how many addresses subnet id still has. One whose count is not known is
-// assumed to have enough; EC2 refuses if not.
-func (p *planner) left(id vpc.SubnetID) int {
+// freeIn is how many addresses of subnet id this plan can still request. A subnet
+// without a known count is assumed to have enough: EC2 rejects the call if it has not.
+func (p *planner) freeIn(id vpc.SubnetID) int {
 	for _, n := range p.s.Subnets {
 		if n.ID == id && n.Free >= 0 {
 			return n.Free - p.taken[id]
@@ -194,7 +194,7 @@ func (p *planner) left(id vpc.SubnetID) int {
 // create plans as many interfaces as need requires, with up to want addresses in
 // all.
 func (p *planner) create(need, want int, why string) {
-	if b, no := p.paused("interfaces"); no {
+	if b, found := p.backoff("interfaces"); found {
 		p.blocked = append(p.blocked, blockedBy(b))
 		return
 	}
@@ -203,9 +203,9 @@ func (p *planner) create(need, want int, why string) {
 		if !ok {
 			return
 		}
-		take := min(want, p.perENI, p.left(n.ID)-1) // one is the interface's own
+		take := min(want, p.perENI, p.freeIn(n.ID)-1) // the interface itself takes one
 		if p.c.wholeENIs() {
-			take = min(p.perENI, p.left(n.ID)-1)
+			take = min(p.perENI, p.freeIn(n.ID)-1)
 		}
 		p.do(cloud.Action{
 			Kind: cloud.CreateENI, Subnet: n.ID, SubnetCIDR: n.CIDR, Groups: p.s.Groups, Count: take,
@@ -221,17 +221,18 @@ func (p *planner) create(need, want int, why string) {
 	}
 }
 
-// subnet picks where the next interface is created: in a subnet with the route table
-// of the node's own, then one with enough addresses, then the one with the most.
+// subnet picks the subnet of the next interface. It prefers a subnet with the route
+// table of the node's own subnet, then one with enough addresses, then the one with the
+// most.
 func (p *planner) subnet(want int) (Subnet, bool) {
 	best, found := Subnet{}, false
 	for _, n := range p.s.Subnets {
-		if b, no := p.paused("subnet/"+string(n.ID), string(cloud.CreateENI)+"/"+string(n.ID)); no {
+		if b, found := p.backoff("subnet/"+string(n.ID), string(cloud.CreateENI)+"/"+string(n.ID)); found {
 			p.blocked = append(p.blocked, blockedBy(b))
 			continue
 		}
-		if p.left(n.ID) < 2 {
-			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has %d free, a new interface needs 2", n.ID, max(0, p.left(n.ID))))
+		if p.freeIn(n.ID) < 2 {
+			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has %d free, a new interface needs 2", n.ID, max(0, p.freeIn(n.ID))))
 			continue
 		}
 		if !found || p.better(n, best, want) {
@@ -245,7 +246,7 @@ func (p *planner) better(a, b Subnet, want int) bool {
 	if a.SameRoutes != b.SameRoutes {
 		return a.SameRoutes
 	}
-	la, lb := p.left(a.ID), p.left(b.ID)
+	la, lb := p.freeIn(a.ID), p.freeIn(b.ID)
 	if (la > want) != (lb > want) {
 		return la > want
 	}

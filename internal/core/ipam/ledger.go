@@ -11,13 +11,14 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// staleAfter is how long a describe of EC2 may still tell of the past: an address
-// given back may be shown, a new one missing. Guarded by our own record.
+// staleAfter is for how long a describe may be stale: it may still show an address that
+// was released, and not yet show a new one. Within it, the ledger's own record of the
+// call takes precedence.
 const staleAfter = time.Minute
 
 // Settings are the fixed properties of a ledger.
 type Settings struct {
-	// CoolDown is how long a freed address is not given out again.
+	// CoolDown is how long a freed address is not assigned again.
 	CoolDown time.Duration
 	// IdleAfter is the window over which View reports the peak of use.
 	IdleAfter time.Duration
@@ -35,14 +36,15 @@ type Ledger struct {
 	byHolder  map[endpoint.ID]netip.Addr // of endpoints
 	actions   map[cloud.ActionID]cloud.Action
 	backoffs  map[string]Backoff
-	gone      map[netip.Addr]time.Time // given back, against stale describes
-	goneENIs  map[vpc.ENIID]time.Time  // deleted, likewise
+	gone      map[netip.Addr]time.Time // released addresses; a stale describe may still show them
+	goneENIs  map[vpc.ENIID]time.Time  // deleted interfaces, likewise
 	claims    map[netip.Addr]Claim     // of the last Claim; not journaled
-	unsure    time.Time                // until when addresses start in a cool-down, see AssumeLost; not journaled
-	use       peak                     // not journaled: a restart waits a full window
-	released  time.Time                // last Begin of a freeing action; not journaled
-	observed  time.Time                // last Observe; not journaled
-	latest    time.Time                // the largest now seen; not journaled
+	// coolNewUntil is until when new addresses start in a cool-down, see AssumeLost; not journaled
+	coolNewUntil time.Time
+	use          peak      // not journaled: after a restart the window is empty
+	released     time.Time // last Begin of a freeing action; not journaled
+	observed     time.Time // last Observe; not journaled
+	latest       time.Time // the largest now seen; not journaled
 }
 
 // New returns an empty ledger.
@@ -60,11 +62,13 @@ func New(s Settings) *Ledger {
 	}
 }
 
-// stamp strips what JSON does not carry, so that a replayed ledger is equal.
+// stamp removes the monotonic reading and the location, which JSON does not carry, so
+// that a replayed ledger is equal.
 func stamp(t time.Time) time.Time { return t.Round(0).UTC() }
 
-// change applies records that the ledger made itself, and then what is claimed of the
-// outcome. They are right by construction, so an error is a defect of this package.
+// change applies records that the ledger made itself, and then the claims that have
+// become applicable. It returns all of these records. They are valid by construction,
+// so an error is a defect of this package.
 func (l *Ledger) change(now time.Time, records ...Record) []Record {
 	l.applyOwn(records)
 	claimed := l.claimed(now)
@@ -86,9 +90,9 @@ func putAddress(a Address) Record { return Record{Op: PutAddress, Address: &a} }
 func putENI(e ENI) Record         { return Record{Op: PutENI, ENI: &e} }
 
 // expire ends cool-downs that are over, each at its own time. It makes no records:
-// Until says it all.
+// replaying the journal gives the same result, because Until is journaled.
 func (l *Ledger) expire(now time.Time) {
-	l.follow(now)
+	l.trackClock(now)
 	var over []*Address
 	for _, a := range l.addresses {
 		if a.State == Cooling && !now.Before(a.Until) {
@@ -103,8 +107,8 @@ func (l *Ledger) expire(now time.Time) {
 	l.use.note(stamp(now), l.inUse(), l.settings.IdleAfter)
 }
 
-// coolest is when the first cool-down ends, zero if there is none.
-func (l *Ledger) coolest() (first time.Time) {
+// nextCoolDownEnd is when the first cool-down ends; zero without one.
+func (l *Ledger) nextCoolDownEnd() (first time.Time) {
 	for _, a := range l.addresses {
 		if a.State == Cooling && (first.IsZero() || a.Until.Before(first)) {
 			first = a.Until
@@ -113,7 +117,7 @@ func (l *Ledger) coolest() (first time.Time) {
 	return first
 }
 
-// inUse counts the addresses that pods have or had a moment ago.
+// inUse counts the addresses that are assigned or cooling down.
 func (l *Ledger) inUse() int {
 	n := 0
 	for _, a := range l.addresses {
@@ -124,10 +128,11 @@ func (l *Ledger) inUse() int {
 	return n
 }
 
-// Assign gives an endpoint an address. One that has an address gets the same again and
-// no records. It packs: the fullest ready interface first, so that others drain; on
-// it the address unused for longest. Errors wrap ErrNoAddress: ErrPoolEmpty or
-// ErrAllCooling; the Plan's condition knows better why and for how long.
+// Assign assigns an address to an endpoint. An endpoint that has one gets the same
+// address and no records. It uses the ready interface with the most addresses in use, so
+// that others become idle and can be removed, and of it the address unused for longest.
+// Errors wrap ErrNoAddress: ErrPoolEmpty or ErrAllCooling; Plan's Condition has the
+// cause and the time of the next attempt.
 func (l *Ledger) Assign(h Holder, now time.Time) (Lease, []Record, error) {
 	if h.Foreign() {
 		return Lease{}, nil, fmt.Errorf("assign to %s: an endpoint is needed", h)
@@ -146,7 +151,7 @@ func (l *Ledger) Assign(h Holder, now time.Time) (Lease, []Record, error) {
 	return l.lease(a), records, nil
 }
 
-// choose picks the address for the next pod.
+// choose returns the address for the next pod.
 func (l *Ledger) choose() (netip.Addr, error) {
 	var best *Address
 	var bestENI *ENI
@@ -174,8 +179,8 @@ func (l *Ledger) choose() (netip.Addr, error) {
 	}
 }
 
-// oldestFree returns the free address of id that was used longest ago, and how
-// many of its addresses are in use and cooling.
+// oldestFree returns the free address of interface id that was used longest ago, and
+// how many addresses of the interface are in use and cooling.
 func (l *Ledger) oldestFree(id vpc.ENIID) (oldest *Address, used, cooling int) {
 	for addr := range l.byENI[id] {
 		a := l.addresses[addr]
@@ -235,9 +240,9 @@ func (l *Ledger) Leases() []Lease {
 	return out
 }
 
-// Release starts the cool-down of an endpoint's address: its link is gone. Until then
-// an endpoint that is being removed keeps its address. Unknown endpoints change
-// nothing.
+// Release starts the cool-down of an endpoint's address. The caller has deleted the
+// link: until then an endpoint that is being removed keeps its address. An endpoint
+// without an address is no error and makes no records.
 func (l *Ledger) Release(id endpoint.ID, now time.Time) []Record {
 	l.Unclaim(id)
 	addr, ok := l.byHolder[id]
@@ -247,7 +252,7 @@ func (l *Ledger) Release(id endpoint.ID, now time.Time) []Record {
 	return l.change(now, putAddress(l.cooled(*l.addresses[addr], now)))
 }
 
-// cooled is an address whose holder is gone, at the start of its cool-down.
+// cooled returns a without its holder and at the start of its cool-down.
 func (l *Ledger) cooled(a Address, now time.Time) Address {
 	a.State, a.Holder = Cooling, Holder{}
 	a.Since, a.Used = stamp(now), stamp(now)
@@ -258,8 +263,9 @@ func (l *Ledger) cooled(a Address, now time.Time) Address {
 	return a
 }
 
-// Return undoes an Assign whose address was never put on a link: free at once,
-// without cool-down. Unknown endpoints change nothing.
+// Return undoes an Assign if the address was never put on a link: the address is free
+// at once, without a cool-down. An endpoint without an address is no error and makes no
+// records.
 func (l *Ledger) Return(id endpoint.ID, now time.Time) []Record {
 	addr, ok := l.byHolder[id]
 	if !ok {
@@ -273,9 +279,9 @@ func (l *Ledger) Return(id endpoint.ID, now time.Time) []Record {
 	return l.change(now, putAddress(a))
 }
 
-// Adopt records that an endpoint has addr, found in the kernel and not in the ledger:
-// the journal was lost, or the node comes from AWS's daemon. The address must be on a
-// known interface. It fails with ErrUnknown, or ErrHeld when another has it.
+// Adopt records that an endpoint has addr, which is in the kernel and not in the ledger:
+// the journal was lost, or AWS's daemon wired the pod. It fails with ErrUnknown if addr
+// is on no interface of the ledger, and with ErrHeld if another endpoint holds it.
 func (l *Ledger) Adopt(h Holder, addr netip.Addr, now time.Time) (Lease, []Record, error) {
 	l.expire(now)
 	a, ok := l.addresses[addr]
@@ -299,15 +305,15 @@ func (l *Ledger) Adopt(h Holder, addr netip.Addr, now time.Time) (Lease, []Recor
 	return l.lease(taken), records, nil
 }
 
-// AssumeLost says that an earlier ledger existed and was lost: any address that EC2
-// shows may have been a pod's a moment ago. Addresses that are observed from now on
-// start in a cool-down.
-func (l *Ledger) AssumeLost(now time.Time) { l.unsure = stamp(now).Add(l.settings.CoolDown) }
+// AssumeLost records that an earlier ledger existed and was lost. A pod may have just
+// released any address that EC2 shows, so addresses that are observed within the next
+// Settings.CoolDown start in a cool-down.
+func (l *Ledger) AssumeLost(now time.Time) { l.coolNewUntil = stamp(now).Add(l.settings.CoolDown) }
 
 // Restart adapts a replayed ledger to a new process and its clock. A cool-down can
-// never last longer than Settings.CoolDown from now, whatever the clock did. A SetUp
-// in flight is forgotten: the kernel's part can simply be done again. Actions at
-// EC2 stay in flight until their outcome is known.
+// never last longer than Settings.CoolDown from now, even if the clock was set back. A
+// SetUp in flight is dropped: configuring the kernel is idempotent and is planned again.
+// Actions at EC2 stay in flight until their outcome is known.
 func (l *Ledger) Restart(now time.Time) []Record {
 	latest := stamp(now).Add(l.settings.CoolDown)
 	records := l.outdated(now)

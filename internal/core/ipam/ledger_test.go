@@ -25,7 +25,7 @@ func ready(t *testing.T) *world {
 	return w
 }
 
-func TestAnOwnerGetsTheSameAddressAgain(t *testing.T) {
+func TestAHolderGetsTheSameAddressAgain(t *testing.T) {
 	w := ready(t)
 	first, err := w.add(1)
 	if err != nil {
@@ -49,7 +49,7 @@ func TestTheDELOfAnOldSandboxFreesNothingOfTheNewOne(t *testing.T) {
 	if a.Addr == b.Addr {
 		t.Fatal("two sandboxes share an address")
 	}
-	for range 2 { // a late repetition as well
+	for range 2 { // the runtime may repeat a DEL
 		w.ledger.Release(old.Endpoint, w.now)
 	}
 	if got, ok := w.ledger.Lookup(fresh.Endpoint); !ok || got.Addr != b.Addr {
@@ -64,7 +64,7 @@ func TestAnADDDuringItsOwnDELGetsAnotherAddress(t *testing.T) {
 	again.Endpoint = 7 // a new endpoint of the same container
 	b, _, err := w.ledger.Assign(again, w.now)
 	if err != nil || b.Addr == a.Addr {
-		t.Fatalf("got %s, %v while the link with %s may be there", b.Addr, err, a.Addr)
+		t.Fatalf("got %s, %v; want another address while the old link may still have %s", b.Addr, err, a.Addr)
 	}
 	w.ledger.Release(holder(1).Endpoint, w.now) // of the first link
 	if got, ok := w.ledger.Lookup(again.Endpoint); !ok || got.Addr != b.Addr {
@@ -89,7 +89,7 @@ func TestTheViewShowsAddressesOfRemovedEndpointsInQuarantine(t *testing.T) {
 		}
 	}
 	if n := plain.ENIs[0].Count(ipam.Quarantined); n != 0 {
-		t.Errorf("the view it was made of has %d in quarantine", n)
+		t.Errorf("the original view has %d addresses in quarantine, want none", n)
 	}
 }
 
@@ -130,11 +130,11 @@ func TestTheAddressUnusedForLongestComesFirst(t *testing.T) {
 		got = append(got, lease.Addr)
 	}
 	if want := []netip.Addr{order[1], order[0], order[2]}; !slices.Equal(got, want) {
-		t.Errorf("given out %v, want %v", got, want)
+		t.Errorf("assigned %v, want %v", got, want)
 	}
 }
 
-// fill has n pods bound, and wired once the pool has grown for them.
+// fill binds n pods, grows the pool for them and adds them.
 func (w *world) fill(n int) {
 	w.t.Helper()
 	for i := range n {
@@ -160,7 +160,7 @@ func TestPodsArePackedOnTheFullestInterface(t *testing.T) {
 	}
 }
 
-func TestACoolDownSurvivesARestartAndNeverGrowsWithTheClock(t *testing.T) {
+func TestACoolDownSurvivesARestartAndAClockSetBack(t *testing.T) {
 	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 2, MaxPods: 10}, nil)
 	w.settle()
 	if _, err := w.add(1); err != nil {
@@ -182,7 +182,7 @@ func TestACoolDownSurvivesARestartAndNeverGrowsWithTheClock(t *testing.T) {
 	if _, _, err := back.Assign(holder(2), w.now.Add(29*time.Second)); !errors.Is(err, ipam.ErrAllCooling) {
 		t.Errorf("29 s after the DEL: %v, want ErrAllCooling", err)
 	}
-	// The clock was set back by a day meanwhile.
+	// The clock is set back by a day.
 	yesterday := w.now.Add(-24 * time.Hour)
 	back.Restart(yesterday)
 	if _, _, err := back.Assign(holder(2), yesterday.Add(31*time.Second)); err != nil {
@@ -218,7 +218,7 @@ func (k keyed) keep(records []ipam.Record) {
 	}
 }
 
-// rebuilds asserts that the journal is the world's ledger.
+// rebuilds asserts that replaying the journal gives the world's ledger.
 func (k keyed) rebuilds(t *testing.T, w *world) {
 	t.Helper()
 	var records []ipam.Record
@@ -234,7 +234,7 @@ func (k keyed) rebuilds(t *testing.T, w *world) {
 	}
 }
 
-func TestAnInterfaceThatIsGoneAtEC2LeavesNothingInAKeyedJournal(t *testing.T) {
+func TestAnInterfaceDroppedByObserveLeavesNothingInAKeyedJournal(t *testing.T) {
 	w := ready(t)
 	kept := keyed{}
 	kept.keep(w.ledger.Records())
@@ -249,8 +249,8 @@ func TestAnInterfaceThatIsGoneAtEC2LeavesNothingInAKeyedJournal(t *testing.T) {
 	kept.rebuilds(t, w)
 }
 
-// Interfaces and addresses come and go for years.
-func TestWhatIsOverDoesNotStayInAKeyedJournal(t *testing.T) {
+// A node runs for years: the journal must not grow with each interface it ever had.
+func TestRecordsOfDeletedObjectsDoNotStayInAKeyedJournal(t *testing.T) {
 	w := ready(t)
 	kept := keyed{}
 	kept.keep(w.ledger.Records())
@@ -283,18 +283,18 @@ func TestWhatIsOverDoesNotStayInAKeyedJournal(t *testing.T) {
 		sizes = append(sizes, len(kept))
 	}
 	if sizes[3] > sizes[0] {
-		t.Errorf("the journal grows with each interface that came and went: %v rows", sizes)
+		t.Errorf("the journal grows with each deleted interface: %v rows", sizes)
 	}
 	kept.keep(w.ledger.Restart(w.now))
 	for key := range kept {
 		if strings.HasPrefix(key, "gone/") || strings.HasPrefix(key, "backoff/") {
-			t.Errorf("%s is kept an hour later", key)
+			t.Errorf("%s is still in the journal after an hour", key)
 		}
 	}
 	kept.rebuilds(t, w)
 }
 
-func TestRecordsThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidRecordsAreRejected(t *testing.T) {
 	w := ready(t)
 	lease, err := w.add(1)
 	if err != nil {
@@ -305,15 +305,15 @@ func TestRecordsThatMakeNoSenseAreRefused(t *testing.T) {
 		"a row that is missing":            {Op: ipam.PutENI},
 		"an address without interface":     {Op: ipam.PutAddress, Address: &ipam.Address{Addr: lease.Addr, ENI: "eni-x"}},
 		"a second address of one endpoint": {Op: ipam.PutAddress, Address: &ipam.Address{Addr: netip.MustParseAddr("10.0.9.9"), ENI: lease.ENI, State: ipam.Assigned, Holder: holder(1)}},
-		"an interface with pods going":     {Op: ipam.DropENI, ENIID: lease.ENI},
+		"the drop of an interface in use":  {Op: ipam.DropENI, ENIID: lease.ENI},
 	} {
 		if err := w.ledger.Replay([]ipam.Record{r}); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("%s was accepted", name)
 		}
 	}
 }
 
-func TestAPlanThatIsOvertakenIsStale(t *testing.T) {
+func TestBeginRejectsActionsThatTheLedgerNoLongerAllows(t *testing.T) {
 	w := ready(t)
 	lease, err := w.add(1)
 	if err != nil {
@@ -344,15 +344,15 @@ func TestAnAdoptedPodKeepsItsAddress(t *testing.T) {
 		t.Errorf("adopting twice: %v", err)
 	}
 	if _, _, err := w.ledger.Adopt(holder(2), free, w.now); !errors.Is(err, ipam.ErrHeld) {
-		t.Errorf("adopting another's: %v, want ErrHeld", err)
+		t.Errorf("adopting an address of another endpoint: %v, want ErrHeld", err)
 	}
 	if _, _, err := w.ledger.Adopt(holder(2), netip.MustParseAddr("192.0.2.1"), w.now); !errors.Is(err, ipam.ErrUnknown) {
-		t.Errorf("adopting what EC2 did not give: %v, want ErrUnknown", err)
+		t.Errorf("adopting an address of no interface: %v, want ErrUnknown", err)
 	}
 }
 
 func TestObserve(t *testing.T) {
-	see := func(w *world, addrs []netip.Addr) []ipam.Drift {
+	observe := func(w *world, addrs []netip.Addr) []ipam.Drift {
 		records, drift := w.ledger.Observe([]ipam.Observed{{ENI: w.row(w.enis["eni-00"]), Attached: true, Addresses: addrs}}, w.now)
 		w.journal(records)
 		return drift
@@ -365,20 +365,20 @@ func TestObserve(t *testing.T) {
 		}
 		return "none"
 	}
-	t.Run("an address that EC2 alone knows is used after a second look", func(t *testing.T) {
+	t.Run("an unknown address is free after a second observation", func(t *testing.T) {
 		w := ready(t)
-		stranger := netip.MustParseAddr("10.0.30.1")
-		shown := append(addrs(w.enis["eni-00"].addrs), stranger)
-		if drift := see(w, shown); len(drift) != 1 || state(w, stranger) != ipam.Unconfirmed {
-			t.Errorf("after one look: %s, drift %v; want unconfirmed and a word about it", state(w, stranger), drift)
+		unknown := netip.MustParseAddr("10.0.30.1")
+		shown := append(addrs(w.enis["eni-00"].addrs), unknown)
+		if drift := observe(w, shown); len(drift) != 1 || state(w, unknown) != ipam.Unconfirmed {
+			t.Errorf("after one observation: %s, drift %v; want unconfirmed and reported", state(w, unknown), drift)
 		}
 		w.now = w.now.Add(10 * time.Second)
-		see(w, shown)
-		if state(w, stranger) != ipam.Free {
-			t.Errorf("after two looks: %s, want free", state(w, stranger))
+		observe(w, shown)
+		if state(w, unknown) != ipam.Free {
+			t.Errorf("after two observations: %s, want free", state(w, unknown))
 		}
 	})
-	t.Run("an address just given back is not taken again from a stale look", func(t *testing.T) {
+	t.Run("a released address in a stale describe is ignored", func(t *testing.T) {
 		w := ready(t)
 		all := addrs(w.enis["eni-00"].addrs)
 		if _, err := w.ledger.Begin(cloud.Action{ID: "u", Kind: cloud.UnassignAddresses, ENI: "eni-00", Addresses: all[:1]}, w.now); err != nil {
@@ -389,32 +389,32 @@ func TestObserve(t *testing.T) {
 		}
 		w.quick = true
 		w.now = w.now.Add(10 * time.Second)
-		see(w, all)
+		observe(w, all)
 		if state(w, all[0]) != "none" {
-			t.Errorf("%s is back as %s", all[0], state(w, all[0]))
+			t.Errorf("%s is %s, want it not in the ledger", all[0], state(w, all[0]))
 		}
 	})
-	t.Run("a missing address is taken from nobody", func(t *testing.T) {
+	t.Run("a missing address in use stays assigned", func(t *testing.T) {
 		w := ready(t)
 		lease, err := w.add(1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.now = w.now.Add(2 * time.Minute)
-		drift := see(w, nil)
+		drift := observe(w, nil)
 		if state(w, lease.Addr) != ipam.Assigned || len(drift) == 0 {
-			t.Errorf("%s is %s, drift %v; want it left to the pod and reported", lease.Addr, state(w, lease.Addr), drift)
+			t.Errorf("%s is %s, drift %v; want it assigned and reported", lease.Addr, state(w, lease.Addr), drift)
 		}
 		if w.ledger.View(w.now).ENIs[0].Count(ipam.Free) != 0 {
-			t.Error("addresses that EC2 does not show can still be given out")
+			t.Error("addresses that EC2 does not show can still be assigned")
 		}
 		w.now = w.now.Add(time.Minute)
-		see(w, nil)
+		observe(w, nil)
 		if got := len(w.ledger.View(w.now).ENIs[0].Addresses); got != 1 {
-			t.Errorf("%d addresses after two looks, want the pod's only", got)
+			t.Errorf("%d addresses after two observations, want the pod's only", got)
 		}
 	})
-	t.Run("an empty look does not drop an interface with pods", func(t *testing.T) {
+	t.Run("an empty describe does not drop an interface with pods", func(t *testing.T) {
 		w := ready(t)
 		if _, err := w.add(1); err != nil {
 			t.Fatal(err)
@@ -430,7 +430,7 @@ func TestObserve(t *testing.T) {
 	})
 }
 
-func TestAfterAnOpenFailureWhatWasFencedStaysFenced(t *testing.T) {
+func TestAddressesStayFencedAfterAFailureWithUnknownOutcome(t *testing.T) {
 	for _, definite := range []bool{true, false} {
 		w := ready(t)
 		addr := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
@@ -449,16 +449,16 @@ func TestAfterAnOpenFailureWhatWasFencedStaysFenced(t *testing.T) {
 			t.Errorf("definite %v: %s, want %s", definite, got, want)
 		}
 		w.now = w.now.Add(time.Minute)
-		asked := slices.ContainsFunc(ipam.Plan(w.snapshot(), w.config, w.now).Actions, func(a cloud.Action) bool {
+		repeated := slices.ContainsFunc(ipam.Plan(w.snapshot(), w.config, w.now).Actions, func(a cloud.Action) bool {
 			return a.Kind == cloud.UnassignAddresses && slices.Contains(a.Addresses, addr)
 		})
-		if asked == definite {
-			t.Errorf("definite %v: asked for again: %v", definite, asked)
+		if repeated == definite {
+			t.Errorf("definite %v: release planned again: %v", definite, repeated)
 		}
 	}
 }
 
-// The executor keeps no lock per interface: it relies on this.
+// The executor has no lock per interface because of this.
 func TestAnInterfaceHasOneActionInFlightAtMost(t *testing.T) {
 	w := ready(t)
 	idle := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr

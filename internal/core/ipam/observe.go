@@ -10,20 +10,20 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Observed is one interface as EC2 describes it. Describes are eventually
-// consistent; the ledger takes nothing from a single one that could hurt a pod.
+// Observed is one interface as EC2 describes it. Describes are eventually consistent,
+// so a single one neither frees nor drops an address that a pod may use.
 type Observed struct {
 	ENI ENI // ID, Type, Primary, Device (-1: not attached), Attachment, MAC, Subnet, SubnetCIDR, PrimaryIP, Groups, Unmanaged, Created
-	// Attached: it is on this instance. One that is not, but carries our tags, is
-	// taken over: attached where the instance has room, else deleted.
+	// Attached: it is attached to this instance. An interface that is not, and carries
+	// our tags, is attached if the instance has a free slot and else deleted.
 	Attached bool
-	// Intent is the id of the action that created it, by its tag.
+	// Intent is the id of the action that created it, from its tag.
 	Intent cloud.ActionID
 	// Addresses are its secondary addresses.
 	Addresses []netip.Addr
 }
 
-// Drift is a difference between the ledger and EC2 that people should know of.
+// Drift is a difference between the ledger and EC2 that is reported to users.
 type Drift struct {
 	ENI     vpc.ENIID
 	Addr    netip.Addr // not valid: the interface itself
@@ -31,18 +31,21 @@ type Drift struct {
 }
 
 // Observe compares the ledger with what EC2 shows of this instance's interfaces,
-// all of them, and takes over what is right:
+// all of them, and records the differences:
 //
-//   - an unknown interface is booked, unless an action in flight will book it;
-//   - an unknown address is unconfirmed, and free once a second look, a while
-//     later, shows it again; never if we gave it back a moment ago;
-//   - an unused address that is not shown is unconfirmed, and dropped once a second
-//     look agrees; an address in use is never taken from a pod: it is reported and,
-//     once a second look agrees, Plan has it assigned to its interface again;
-//   - an interface that stays away is dropped when no pod uses it.
+//   - an unknown interface is recorded, unless an action in flight created it: then
+//     Settle records it;
+//   - an unknown address is unconfirmed, and free once a second observation, at least
+//     confirmAfter later, shows it too; it is ignored if we released it less than
+//     staleAfter ago;
+//   - an unused address that is not shown is unconfirmed, and dropped if a second
+//     observation does not show it either; an address in use stays assigned: it is
+//     reported and, after a second observation, Plan restores it on its interface;
+//   - an interface that two observations, staleAfter apart, do not show is dropped if
+//     no pod uses it.
 //
-// The first look of an empty ledger takes addresses as they are: nothing can be
-// known better.
+// An empty ledger has nothing to compare with: its first observation is recorded
+// without a confirmation.
 func (l *Ledger) Observe(seen []Observed, now time.Time) ([]Record, []Drift) {
 	l.expire(now)
 	first := len(l.enis) == 0
@@ -78,8 +81,8 @@ func (o *observer) report(id vpc.ENIID, addr netip.Addr, format string, args ...
 	o.drift = append(o.drift, Drift{ENI: id, Addr: addr, Message: fmt.Sprintf(format, args...)})
 }
 
-// busy reports whether an action on the interface is in flight: its effect is
-// booked by Settle, and a describe may show any part of it.
+// busy reports whether an action on the interface is in flight. Settle records its
+// effect; until then a describe may show any part of it.
 func (o *observer) busy(id vpc.ENIID) bool {
 	for _, a := range o.l.actions {
 		if a.ENI == id {
@@ -90,12 +93,12 @@ func (o *observer) busy(id vpc.ENIID) bool {
 }
 
 func (o *observer) eni(e Observed) {
-	if _, flying := o.l.actions[e.Intent]; flying && e.Intent != "" {
+	if _, inFlight := o.l.actions[e.Intent]; inFlight && e.Intent != "" {
 		return
 	}
 	row, known := o.l.enis[e.ENI.ID]
 	if at, gone := o.l.goneENIs[e.ENI.ID]; !known && gone && o.now.Sub(at) < staleAfter {
-		return // deleted a moment ago; EC2 has not noticed everywhere
+		return // we deleted it; the describe is stale
 	}
 	if !known {
 		o.adopt(e)
@@ -121,7 +124,7 @@ func (o *observer) eni(e Observed) {
 	}
 }
 
-// adopt books an interface the ledger did not know.
+// adopt records an interface that the ledger does not have.
 func (o *observer) adopt(e Observed) {
 	row := e.ENI
 	row.Missing = time.Time{}
@@ -136,7 +139,7 @@ func (o *observer) adopt(e Observed) {
 	case e.Attached:
 		row.Phase = SettingUp
 	case row.Unmanaged:
-		return // not on the instance and not ours
+		return // neither attached nor ours
 	default:
 		row.Phase, row.Device, row.Attachment = Attaching, -1, ""
 	}
@@ -146,7 +149,7 @@ func (o *observer) adopt(e Observed) {
 	}
 	for _, addr := range e.Addresses {
 		if old, ok := o.l.addresses[addr]; ok {
-			o.report(row.ID, addr, "%s is shown on %s and was on %s", addr, row.ID, old.ENI)
+			o.report(row.ID, addr, "EC2 shows %s on %s, the ledger has it on %s", addr, row.ID, old.ENI)
 			continue
 		}
 		fresh := Address{Addr: addr, ENI: row.ID, State: Unconfirmed, Since: stamp(o.now)}
@@ -157,18 +160,18 @@ func (o *observer) adopt(e Observed) {
 	}
 }
 
-// unused is an address that EC2 shows and nobody has: free, unless a pod may have had
-// it a moment ago by a ledger that was lost.
+// unused returns an address that EC2 shows and no pod holds as free, or in a cool-down
+// if a lost ledger may have assigned it, see AssumeLost.
 func (o *observer) unused(a Address) Address {
 	a.State, a.Since = Free, stamp(o.now)
-	if stamp(o.now).Before(o.l.unsure) {
-		a.State, a.Until = Cooling, o.l.unsure
+	if stamp(o.now).Before(o.l.coolNewUntil) {
+		a.State, a.Until = Cooling, o.l.coolNewUntil
 	}
 	return a
 }
 
-// merge takes over what EC2 knows better. Phases move only where our own record
-// cannot be right.
+// merge returns row with the properties that EC2 decides. It changes the phase only if
+// EC2 contradicts it, and not on a describe that may be stale.
 func (o *observer) merge(row ENI, e Observed) ENI {
 	row.Unmanaged = e.ENI.Unmanaged
 	row.Type = e.ENI.Type
@@ -203,7 +206,7 @@ func (o *observer) shownAddress(id vpc.ENIID, addr netip.Addr) {
 	row, known := o.l.addresses[addr]
 	switch {
 	case known && row.ENI != id:
-		o.report(id, addr, "%s is shown on %s and booked on %s", addr, id, row.ENI)
+		o.report(id, addr, "EC2 shows %s on %s, the ledger has it on %s", addr, id, row.ENI)
 	case known && row.State == Unconfirmed:
 		if o.now.Sub(row.Since) >= confirmAfter {
 			o.put(o.unused(*row))
@@ -218,12 +221,12 @@ func (o *observer) shownAddress(id vpc.ENIID, addr netip.Addr) {
 		if at, gone := o.l.gone[addr]; gone && o.now.Sub(at) < staleAfter {
 			return
 		}
-		o.report(id, addr, "%s is on %s and was not in the ledger; it is used once it is confirmed", addr, id)
+		o.report(id, addr, "%s is on %s and was not in the ledger; it is used after a second observation", addr, id)
 		o.put(Address{Addr: addr, ENI: id, State: Unconfirmed, Since: stamp(o.now), Used: o.l.gone[addr]})
 	}
 }
 
-// confirmAfter is how far apart two looks must be to count as two.
+// confirmAfter is the least time between two observations that confirm a difference.
 const confirmAfter = 5 * time.Second
 
 func (o *observer) missingAddress(row Address) {
@@ -233,14 +236,14 @@ func (o *observer) missingAddress(row Address) {
 		if age < staleAfter {
 			return
 		}
-		o.report(row.ENI, row.Addr, "%s is given to %s and EC2 does not show it on %s; its traffic is lost until it is assigned again", row.Addr, row.Holder, row.ENI)
+		o.report(row.ENI, row.Addr, "%s is assigned to %s and EC2 does not show it on %s; its traffic is lost until EC2 has assigned it again", row.Addr, row.Holder, row.ENI)
 		if row.Missing.IsZero() {
 			row.Missing = stamp(o.now)
 			o.put(row)
 		}
 	case Free:
 		if age >= staleAfter {
-			o.report(row.ENI, row.Addr, "%s is no longer shown on %s; it is not given out", row.Addr, row.ENI)
+			o.report(row.ENI, row.Addr, "EC2 no longer shows %s on %s; no pod gets it", row.Addr, row.ENI)
 			row.State, row.Since = Unconfirmed, stamp(o.now)
 			o.put(row)
 		}
@@ -248,11 +251,11 @@ func (o *observer) missingAddress(row Address) {
 		if age >= confirmAfter {
 			o.records = append(o.records, Record{Op: DropAddress, Addr: row.Addr})
 		}
-	case Cooling, Releasing: // not given out anyhow; when free, or when unassigned, it shows
+	case Cooling, Releasing: // no pod can get it; compared again once its state changes
 	}
 }
 
-// absent handles an interface that EC2 does not show at all.
+// absent handles an interface that EC2 does not show.
 func (o *observer) absent(e *ENI) {
 	if o.busy(e.ID) || e.Phase == Deleting || o.now.Sub(e.Since) < staleAfter {
 		return
@@ -269,12 +272,12 @@ func (o *observer) absent(e *ENI) {
 	}
 	for addr := range o.l.byENI[e.ID] {
 		if a := o.l.addresses[addr]; a.State == Assigned || a.State == Quarantined {
-			o.report(e.ID, netip.Addr{}, "interface %s is gone at EC2; %s and others on it have no network: delete them", e.ID, a.Holder)
+			o.report(e.ID, netip.Addr{}, "interface %s no longer exists at EC2; %s and other pods on it have no network: delete these pods", e.ID, a.Holder)
 			return
 		}
 	}
-	o.report(e.ID, netip.Addr{}, "interface %s is gone at EC2 and was dropped", e.ID)
-	for _, addr := range sortedAddrs(o.l.byENI[e.ID]) { // a keyed journal has a row for each
+	o.report(e.ID, netip.Addr{}, "interface %s no longer exists at EC2; it was dropped from the ledger", e.ID)
+	for _, addr := range sortedAddrs(o.l.byENI[e.ID]) { // so that a keyed journal drops the row of each
 		o.records = append(o.records, Record{Op: DropAddress, Addr: addr})
 	}
 	o.records = append(o.records, Record{Op: DropENI, ENIID: e.ID})

@@ -2,15 +2,16 @@ package ipam
 
 import "time"
 
-// peak is the highest value of a step function over a sliding window: values that
-// may still be the highest, falling, each with the time it ceased to hold.
+// peak is the maximum of a step function over a sliding window. It keeps only earlier
+// values that can still be the maximum, in falling order, each with the time at which
+// it ended.
 type peak struct {
 	start   time.Time // first note
-	now     int       // the value that holds
-	earlier []held
+	now     int       // the current value
+	earlier []step
 }
 
-type held struct {
+type step struct {
 	value int
 	until time.Time
 }
@@ -23,7 +24,7 @@ func (p *peak) note(t time.Time, v int, window time.Duration) {
 		for n := len(p.earlier); n > 0 && p.earlier[n-1].value <= p.now; n-- {
 			p.earlier = p.earlier[:n-1]
 		}
-		p.earlier = append(p.earlier, held{p.now, t})
+		p.earlier = append(p.earlier, step{p.now, t})
 	}
 	p.now = v
 	for len(p.earlier) > 0 && !t.Before(p.earlier[0].until.Add(window)) {
@@ -31,8 +32,8 @@ func (p *peak) note(t time.Time, v int, window time.Duration) {
 	}
 }
 
-// falls is when the highest value will be another although nothing happens, if the
-// value that holds falls at next (zero: never); zero if it will not.
+// falls is when the maximum falls without another event, given that the current value
+// falls at next (zero: never); zero if it does not fall.
 func (p *peak) falls(next time.Time, window time.Duration) time.Time {
 	switch {
 	case len(p.earlier) > 0 && p.earlier[0].value > p.now:

@@ -14,10 +14,10 @@ type Decision struct {
 	// Actions to begin now, in order. Those on different interfaces do not depend
 	// on each other and may run at the same time.
 	Actions []cloud.Action
-	// Next is when to plan again without an event; zero: only on events.
+	// Next is when to plan again if no event occurs before; zero: only on events.
 	Next time.Time
-	// Observe is why EC2 should be observed soon; empty without a reason beyond the
-	// periodic observation.
+	// Observe is why EC2 should be observed before the next periodic observation; empty
+	// without a reason.
 	Observe string
 	// Condition says whether the next ADD can be served.
 	Condition Condition
@@ -33,12 +33,12 @@ type Numbers struct {
 	Assigned    int
 	Quarantined int
 	Cooling     int
-	Free        int // can be given to a pod now
+	Free        int // can be assigned to a pod now
 	Incoming    int // requested, or on an interface that is not ready
 	Releasing   int
 	Unconfirmed int
 	Demand      int // pods without an address that count
-	Unmet       int // of these, how many neither the pool nor this plan serves
+	Unmet       int // pods of Demand without an address in the pool or in this plan
 	Want        int // addresses the plan aims to hold
 	Have        int // addresses held or incoming, without those being released
 	Attainable  int // how many more pods can be served at most, subnets considered
@@ -69,14 +69,15 @@ func (d Decision) String() string {
 	return b.String()
 }
 
-// Plan decides what to do next: grow to what pods need, advance interfaces through
-// their phases, release what has been idle. It is deterministic, and idempotent at
-// its fixpoint: once its actions are settled and nothing else changed, it has no more.
+// Plan decides which actions to begin: it grows the pool to what pods need, advances
+// interfaces through their phases, and releases what has been idle. It is deterministic
+// and reaches a fixpoint: once its actions are settled and nothing else changed, the
+// next plan has none.
 //
-// Growing and releasing share no state: neither stops the other, so an exhausted node
-// recovers as soon as something is free, without a restart. A configuration or a
-// snapshot that asks for what this version cannot do gets no actions and a Condition
-// that says so.
+// Growing and releasing share no state, so neither blocks the other: an exhausted node
+// recovers as soon as an address is free, without a restart. For a configuration or a
+// snapshot that this version does not support, the plan has no actions and its Condition
+// names the cause.
 func Plan(s Snapshot, c Config, now time.Time) Decision {
 	if err := supported(s, c); err != nil {
 		return Decision{Condition: Condition{Reason: ReasonInvalid, Message: err.Error()}}
@@ -114,18 +115,19 @@ type planner struct {
 	now time.Time
 	d   Decision
 
-	perENI  int                        // addresses an interface can hold beside its own
-	maxENIs int                        // interfaces the node may have
-	busy    map[vpc.ENIID]cloud.Action // interfaces with an action in flight or planned
-	devices map[int]bool               // device indexes in use
-	pauses  map[string]Backoff         // back-offs that hold
-	taken   map[vpc.SubnetID]int       // addresses this plan takes from each subnet
-	creates int                        // CreateENI in flight
-	low     int                        // the pool grows when it has fewer,
-	high    int                        // and up to this
-	grew    bool
-	blocked []string  // reasons that growth fell short
-	opens   time.Time // when the first back-off that blocked growth ends
+	perENI   int                        // addresses an interface can hold beside its own
+	maxENIs  int                        // interfaces the node may have
+	busy     map[vpc.ENIID]cloud.Action // interfaces with an action in flight or planned
+	devices  map[int]bool               // device indexes in use
+	backoffs map[string]Backoff         // back-offs that have not ended, by key
+	taken    map[vpc.SubnetID]int       // addresses this plan takes from each subnet
+	creates  int                        // CreateENI in flight
+	low      int                        // the pool grows if it has fewer addresses
+	high     int                        // the pool grows up to this
+	grew     bool
+	blocked  []string // what blocked growth
+	// backoffEnds is when the first back-off ends that applied to this plan.
+	backoffEnds time.Time
 }
 
 // index counts what the node holds and what it should hold.
@@ -137,11 +139,11 @@ func (p *planner) index() {
 	}
 	p.busy = make(map[vpc.ENIID]cloud.Action)
 	p.devices = make(map[int]bool)
-	p.pauses = make(map[string]Backoff)
+	p.backoffs = make(map[string]Backoff)
 	p.taken = make(map[vpc.SubnetID]int)
 	for _, b := range p.s.Backoffs {
 		if p.now.Before(b.Until) {
-			p.pauses[b.Key] = b
+			p.backoffs[b.Key] = b
 		}
 	}
 	n := &p.d.Numbers
@@ -159,7 +161,7 @@ func (p *planner) index() {
 		p.count(e)
 	}
 	for _, a := range p.s.InFlight {
-		p.flying(a)
+		p.countInFlight(a)
 	}
 	n.ENIs += p.creates
 	n.Capacity = max(0, p.maxENIs-others) * p.perENI
@@ -184,8 +186,8 @@ func (p *planner) count(e ENIView) {
 	}
 }
 
-// flying counts an action in flight.
-func (p *planner) flying(a cloud.Action) {
+// countInFlight adds an action in flight to the numbers.
+func (p *planner) countInFlight(a cloud.Action) {
 	switch a.Kind {
 	case cloud.CreateENI:
 		p.creates++
@@ -212,12 +214,12 @@ func (p *planner) wants() {
 			n.Demand++
 		}
 		if !pod.Waiting {
-			p.again(until)
+			p.replanAt(until)
 		}
 	}
 	used := n.Assigned + n.Quarantined
 	n.Have = used + n.Cooling + n.Free + n.Incoming
-	lowWarm, highWarm := p.warmth()
+	lowWarm, highWarm := p.warmTargets()
 	target := func(warm int) int {
 		pods := used + n.Demand + warm
 		if p.s.Limits.MaxPods > 0 {
@@ -229,9 +231,9 @@ func (p *planner) wants() {
 	n.Want = p.high
 }
 
-// warmth returns how many free addresses beyond need the pool keeps: it grows below
-// low, up to high.
-func (p *planner) warmth() (low, high int) {
+// warmTargets returns how many free addresses beyond need the pool keeps: it grows
+// below low, up to high.
+func (p *planner) warmTargets() (low, high int) {
 	if p.c.wholeENIs() {
 		whole := p.c.WarmENIs * p.perENI
 		return whole, whole
@@ -239,21 +241,21 @@ func (p *planner) warmth() (low, high int) {
 	return p.c.WarmIPs, p.c.WarmIPs + p.c.Headroom
 }
 
-// again requests the next plan at t.
-func (p *planner) again(t time.Time) {
+// replanAt requests the next plan at t.
+func (p *planner) replanAt(t time.Time) {
 	if t.After(p.now) && (p.d.Next.IsZero() || t.Before(p.d.Next)) {
 		p.d.Next = t
 	}
 }
 
-// paused returns the back-off that forbids an action, and requests a plan when it
-// ends.
-func (p *planner) paused(keys ...string) (Backoff, bool) {
+// backoff returns the first back-off of the keys that has not ended, and requests a
+// plan when it ends.
+func (p *planner) backoff(keys ...string) (Backoff, bool) {
 	for _, k := range keys {
-		if b, ok := p.pauses[k]; ok {
-			p.again(b.Until)
-			if p.opens.IsZero() || b.Until.Before(p.opens) {
-				p.opens = b.Until
+		if b, ok := p.backoffs[k]; ok {
+			p.replanAt(b.Until)
+			if p.backoffEnds.IsZero() || b.Until.Before(p.backoffEnds) {
+				p.backoffEnds = b.Until
 			}
 			return b, true
 		}
@@ -261,7 +263,7 @@ func (p *planner) paused(keys ...string) (Backoff, bool) {
 	return Backoff{}, false
 }
 
-// do adds an action, completed for the node. Its interface gets no other one in this
+// do adds an action, completed for the node. Its interface gets no other action in this
 // plan.
 func (p *planner) do(a cloud.Action) {
 	p.d.Actions = append(p.d.Actions, p.s.Node.Complete(a, p.now))
@@ -270,7 +272,7 @@ func (p *planner) do(a cloud.Action) {
 	}
 }
 
-// mayCall reports whether the brake allows to change anything at EC2, mayFree whether
+// mayCall reports whether the brake allows calls that allocate at EC2, mayFree whether
 // it allows releases.
 func (p *planner) mayCall() bool { return p.s.Brake.AllowsAllocate() }
 func (p *planner) mayFree() bool { return p.s.Brake.AllowsRelease() }

@@ -28,9 +28,9 @@ func TestABurstOfAHundredPodsUsesTheFewestCalls(t *testing.T) {
 	for n := range 100 {
 		w.bind(n)
 	}
-	// Everything is asked for in the first plan, before any answer.
+	// The first plan requests everything, before any outcome is known.
 	w.begin()
-	var creates, assigns, asked int
+	var creates, assigns, requested int
 	for _, a := range w.decided.Actions {
 		switch a.Kind {
 		case cloud.CreateENI:
@@ -40,10 +40,10 @@ func TestABurstOfAHundredPodsUsesTheFewestCalls(t *testing.T) {
 		default:
 			t.Errorf("unexpected %s", a)
 		}
-		asked += a.Count
+		requested += a.Count
 	}
-	if creates != 3 || assigns != 1 || asked != 56 {
-		t.Errorf("%d creates, %d assigns, %d addresses; want 3, 1 and 56\n%s", creates, assigns, asked, w.decided)
+	if creates != 3 || assigns != 1 || requested != 56 {
+		t.Errorf("%d creates, %d assigns, %d addresses; want 3, 1 and 56\n%s", creates, assigns, requested, w.decided)
 	}
 	w.finishAll()
 	w.settle()
@@ -69,7 +69,7 @@ func TestABurstOfAHundredPodsUsesTheFewestCalls(t *testing.T) {
 	}
 }
 
-func TestPodsThatNeverComeStopBeingDemand(t *testing.T) {
+func TestPodsWithoutAnADDCountAsDemandForALimitedTime(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil)
 	for n := range 20 {
 		w.bind(n)
@@ -120,7 +120,7 @@ func TestAnExhaustedNodeRecoversWithoutARestart(t *testing.T) {
 	if c.Reason != ipam.ReasonSubnetExhausted {
 		t.Errorf("condition = %s, want %s\n%s", c, ipam.ReasonSubnetExhausted, w.decided)
 	}
-	w.subnets[0].size = 100 // someone else's pods went
+	w.subnets[0].size = 100 // another node releases addresses
 	w.pass(3*time.Minute, 5*time.Second)
 	for n := range 7 {
 		if _, err := w.add(n); err != nil {
@@ -128,11 +128,11 @@ func TestAnExhaustedNodeRecoversWithoutARestart(t *testing.T) {
 		}
 	}
 	if served == 0 {
-		t.Errorf("nobody was served before")
+		t.Errorf("no pod was served before the recovery")
 	}
 }
 
-func TestEC2SayingThatASubnetIsFullPausesThatSubnetOnly(t *testing.T) {
+func TestASubnetExhaustedErrorBacksOffThatSubnetOnly(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil, 100, 100)
 	w.refuse = func(a cloud.Action) *cloud.Failure {
 		if a.Subnet == "subnet-0" {
@@ -150,11 +150,11 @@ func TestEC2SayingThatASubnetIsFullPausesThatSubnetOnly(t *testing.T) {
 		}
 	}
 	if got := w.calls[cloud.AssignAddresses]; got != 1 {
-		t.Errorf("%d assigns in the full subnet, want 1 and then a pause", got)
+		t.Errorf("%d assigns in the full subnet, want 1 and then a back-off", got)
 	}
 }
 
-func TestIdleAddressesGoBackAfterTheIdleTimeAndNotBefore(t *testing.T) {
+func TestIdleAddressesAreReleasedAfterTheIdleTimeAndNotBefore(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil)
 	for n := range 50 {
 		w.bind(n)
@@ -182,7 +182,7 @@ func TestIdleAddressesGoBackAfterTheIdleTimeAndNotBefore(t *testing.T) {
 	}
 }
 
-func TestACoolingAddressIsNeitherGivenOutNorReleased(t *testing.T) {
+func TestACoolingAddressIsNeitherAssignedNorReleased(t *testing.T) {
 	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 3, MaxPods: 10}, nil)
 	w.settle()
 	first, err := w.add(0)
@@ -209,7 +209,7 @@ func TestACoolingAddressIsNeitherGivenOutNorReleased(t *testing.T) {
 }
 
 func TestBrakes(t *testing.T) {
-	t.Run("freeze all stops EC2 and not the kernel", func(t *testing.T) {
+	t.Run("freeze all stops EC2 calls and not SetUp", func(t *testing.T) {
 		w := testWorld(t, m5xlarge(), nil)
 		for n := range 20 {
 			w.bind(n)
@@ -225,7 +225,7 @@ func TestBrakes(t *testing.T) {
 		w.begin()
 		for _, a := range w.decided.Actions {
 			if a.Kind != cloud.SetUp {
-				t.Errorf("frozen, and yet: %s", a)
+				t.Errorf("planned under freeze all: %s", a)
 			}
 		}
 		if len(w.decided.Actions) == 0 {
@@ -233,7 +233,7 @@ func TestBrakes(t *testing.T) {
 		}
 	})
 	for _, brake := range []cloud.Brake{cloud.FreezeRelease, cloud.AllocateOnly} {
-		t.Run(string(brake)+" gives nothing back and still grows", func(t *testing.T) {
+		t.Run(string(brake)+" stops releases and not growth", func(t *testing.T) {
 			w := testWorld(t, m5xlarge(), func(c *ipam.Config) { c.WarmIPs, c.Headroom = 1, 0 })
 			w.brake = brake
 			for n := range 30 {
@@ -251,7 +251,7 @@ func TestBrakes(t *testing.T) {
 			w.brake = cloud.BrakeOff
 			w.pass(time.Hour, time.Minute)
 			if w.decided.Numbers.Have > 2 {
-				t.Errorf("have %d once the brake is off, want it to shrink", w.decided.Numbers.Have)
+				t.Errorf("have %d after the brake ended, want at most 2", w.decided.Numbers.Have)
 			}
 		})
 	}
@@ -277,7 +277,7 @@ func TestWarmTargetsOfAWS(t *testing.T) {
 			}
 			w.settle()
 			for n := range c.pods {
-				_, _ = w.add(n) // the last ones have no room with MAX_ENI
+				_, _ = w.add(n) // fails for the last pods with MAX_ENI
 			}
 			w.settle()
 			if w.decided.Numbers.Have != c.have || len(w.enis) != c.enis {
@@ -295,7 +295,7 @@ func TestMaxPodsCapsThePool(t *testing.T) {
 	}
 }
 
-func TestTheSubnetWithTheNodesRoutesComesFirst(t *testing.T) {
+func TestASubnetWithTheNodesRouteTableIsPreferred(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil, 20, 30, 4000)
 	s := w.snapshot()
 	s.Subnets[0].Free, s.Subnets[2].SameRoutes = 0, false
@@ -309,11 +309,11 @@ func TestTheSubnetWithTheNodesRoutesComesFirst(t *testing.T) {
 	}
 	last := d.Actions[len(d.Actions)-1]
 	if last.Subnet != "subnet-2" || !strings.Contains(last.Why, "route table") {
-		t.Errorf("want subnet-2, with a word on routes, once subnet-1 is used up:\n%s", d)
+		t.Errorf("want subnet-2 after subnet-1 is used up, with its route table in the reason:\n%s", d)
 	}
 }
 
-func TestWhatThisVersionCannotDoIsRefusedAndNamed(t *testing.T) {
+func TestUnsupportedOrInvalidInputHasNoActionsAndANamedCause(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil)
 	good := w.snapshot()
 	for _, c := range []struct {
@@ -340,7 +340,7 @@ func TestWhatThisVersionCannotDoIsRefusedAndNamed(t *testing.T) {
 	}
 }
 
-func TestUnmanagedInterfacesTakeASlotAndAreLeftAlone(t *testing.T) {
+func TestUnmanagedInterfacesTakeASlotAndAreNotUsed(t *testing.T) {
 	w := testWorld(t, t3medium(), nil)
 	other := w.makeENI(w.subnets[0], 3)
 	other.attached, other.device = true, 1
@@ -361,12 +361,12 @@ func TestUnmanagedInterfacesTakeASlotAndAreLeftAlone(t *testing.T) {
 	}
 	for _, lease := range w.ledger.Leases() {
 		if lease.ENI == other.id {
-			t.Errorf("%s of the unmanaged interface was given out", lease.Addr)
+			t.Errorf("%s of the unmanaged interface was assigned", lease.Addr)
 		}
 	}
 }
 
-func TestAnInterfaceTheInstanceHasNoRoomForIsDeleted(t *testing.T) {
+func TestAnInterfaceThatTheInstanceCannotAttachIsDeleted(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil)
 	w.refuse = func(a cloud.Action) *cloud.Failure {
 		if a.Kind == cloud.Attach {
@@ -379,7 +379,7 @@ func TestAnInterfaceTheInstanceHasNoRoomForIsDeleted(t *testing.T) {
 	}
 	w.settle()
 	if w.decided.Observe == "" {
-		t.Error("no look at EC2 is asked for, although it disagrees about the limit")
+		t.Error("no observation of EC2 is requested although its attachment limit differs from ours")
 	}
 	w.pending = nil
 	w.pass(10*time.Minute, 5*time.Second)

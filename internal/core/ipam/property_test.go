@@ -34,12 +34,12 @@ func drawLimits(t *rapid.T) ipam.Limits {
 	}
 }
 
-// TestNothingIsEverHeldTwiceAndEverythingIsServedInTheEnd drives a node by random
-// pods, delays, orders of completion and refusals. The world checks at each step
-// that no address has two users, none in use or cooling is given back, no limit is
-// passed and the replayed ledger is equal; at the end, that it comes to rest and
-// that every pod which has room is served.
-func TestNothingIsEverHeldTwiceAndEverythingIsServedInTheEnd(t *testing.T) {
+// TestNoAddressIsHeldTwiceAndAllPodsAreServed drives a node with random pods, delays,
+// orders of completion and refusals. The world checks after each step that no address
+// has two holders, that none in use is released, that no limit is exceeded and that the
+// replayed ledger is equal. At the end the node must reach its fixpoint and have served
+// every pod that it has capacity for.
+func TestNoAddressIsHeldTwiceAndAllPodsAreServed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := drawLimits(t)
 		w := newWorld(t, limits, drawConfig(t), rapid.IntRange(4, 70).Draw(t, "size0"), rapid.IntRange(0, 70).Draw(t, "size1"))
@@ -89,7 +89,7 @@ func TestNothingIsEverHeldTwiceAndEverythingIsServedInTheEnd(t *testing.T) {
 			"wait": func(t *rapid.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 400).Draw(t, "seconds")) * time.Second)
 			},
-			"restart": func(t *rapid.T) { // the journal is all that is left
+			"restart": func(t *rapid.T) { // only the journal is kept
 				w.ledger, w.shadow = w.shadow, ipam.New(w.config.Settings())
 				if err := w.shadow.Replay(w.ledger.Records()); err != nil {
 					t.Fatal(err)
@@ -107,13 +107,13 @@ func TestNothingIsEverHeldTwiceAndEverythingIsServedInTheEnd(t *testing.T) {
 		serve(t, w)
 		w.pass(30*time.Minute, 2*time.Minute)
 		if n := w.begin(); n != 0 {
-			t.Fatalf("not at rest: %s", w.decided)
+			t.Fatalf("not at the fixpoint: %s", w.decided)
 		}
 	})
 }
 
-// serve adds every pending pod and fails if one is left out although there is room
-// for it at EC2.
+// serve adds every pending pod and fails if one gets no address although EC2 has
+// capacity for it.
 func serve(t *rapid.T, w *world) {
 	for range 20 {
 		for _, p := range slices.Clone(w.pending) {
@@ -134,22 +134,22 @@ func serve(t *rapid.T, w *world) {
 	}
 	for _, e := range w.enis {
 		if len(e.addrs) < w.limits.AddressesPerENI-1 && e.subnet.free() > 0 {
-			t.Fatalf("%d pods are not served although %s has room\n%s\n%s", len(w.pending), e.id, w.snapshot(), w.decided)
+			t.Fatalf("%d pods are not served although %s has free slots\n%s\n%s", len(w.pending), e.id, w.snapshot(), w.decided)
 		}
 	}
 	for _, s := range w.subnets {
 		if len(w.enis) < n.MaxENIs && s.free() >= 2 {
-			t.Fatalf("%d pods are not served although %s has room\n%s\n%s", len(w.pending), s.id, w.snapshot(), w.decided)
+			t.Fatalf("%d pods are not served although %s has free addresses\n%s\n%s", len(w.pending), s.id, w.snapshot(), w.decided)
 		}
 	}
 }
 
-// TestAConstantLoadNeverAsksTwiceForTheSame churns pods at a constant number: after
-// the first idle time, nothing more is asked of EC2 either way.
-func TestAConstantLoadNeverAsksTwiceForTheSame(t *testing.T) {
+// TestChurnAtAConstantNumberOfPodsMakesNoCalls: after the first idle time the pool
+// neither grows nor shrinks.
+func TestChurnAtAConstantNumberOfPodsMakesNoCalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, m5xlarge(), drawConfig(t))
-		w.quick = true // the other property replays
+		w.quick = true // TestNoAddressIsHeldTwiceAndAllPodsAreServed replays
 		pods := rapid.IntRange(1, 25).Draw(t, "pods")
 		every := time.Duration(rapid.IntRange(30, 90).Draw(t, "every")) * time.Second
 		batch := rapid.IntRange(1, min(pods, 5)).Draw(t, "batch")
@@ -189,15 +189,15 @@ func TestAConstantLoadNeverAsksTwiceForTheSame(t *testing.T) {
 	})
 }
 
-// TestABurstTakesAsFewCallsAsTheSlowestSearchFinds compares the plan for a burst
-// with an exhaustive search over which interfaces to grow and how many to make.
-func TestABurstTakesAsFewCallsAsTheSlowestSearchFinds(t *testing.T) {
+// TestABurstUsesTheFewestCallsPossible compares the plan for a burst with an exhaustive
+// search over which interfaces to grow and how many to create.
+func TestABurstUsesTheFewestCallsPossible(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := ipam.Limits{ENIs: rapid.IntRange(1, 8).Draw(t, "enis"), AddressesPerENI: rapid.IntRange(2, 15).Draw(t, "perENI")}
 		c := ipam.DefaultConfig()
 		c.WarmIPs, c.Headroom = 0, 0
 		w := newWorld(t, limits, c)
-		var rooms []int
+		var slots []int
 		for range rapid.IntRange(0, limits.ENIs-1).Draw(t, "more") {
 			e := w.makeENI(w.subnets[0], rapid.IntRange(0, limits.AddressesPerENI-1).Draw(t, "full"))
 			e.attached, e.device = true, len(w.enis)-1
@@ -208,7 +208,7 @@ func TestABurstTakesAsFewCallsAsTheSlowestSearchFinds(t *testing.T) {
 		w.settle() // interfaces are set up
 		have := 0
 		for _, e := range w.enis {
-			rooms = append(rooms, limits.AddressesPerENI-1-len(e.addrs))
+			slots = append(slots, limits.AddressesPerENI-1-len(e.addrs))
 			have += len(e.addrs)
 		}
 		pods := rapid.IntRange(0, 120).Draw(t, "pods")
@@ -217,30 +217,30 @@ func TestABurstTakesAsFewCallsAsTheSlowestSearchFinds(t *testing.T) {
 		}
 		w.begin()
 		short := min(pods, limits.ENIs*(limits.AddressesPerENI-1)) - have
-		got, asked := 0, 0
+		got, requested := 0, 0
 		for _, a := range w.decided.Actions {
 			if a.Kind == cloud.AssignAddresses || a.Kind == cloud.CreateENI {
 				got++
-				asked += a.Count
+				requested += a.Count
 			}
 		}
-		if asked != max(0, short) {
-			t.Fatalf("asks for %d addresses, want %d\n%s", asked, short, w.decided)
+		if requested != max(0, short) {
+			t.Fatalf("requests %d addresses, want %d\n%s", requested, short, w.decided)
 		}
-		if want := fewest(rooms, short, limits.AddressesPerENI-1); got != want {
-			t.Fatalf("%d calls for %d addresses with room %v, want %d\n%s", got, short, rooms, want, w.decided)
+		if want := fewest(slots, short, limits.AddressesPerENI-1); got != want {
+			t.Fatalf("%d calls for %d addresses with free slots %v, want %d\n%s", got, short, slots, want, w.decided)
 		}
 	})
 }
 
-// fewest tries every subset of interfaces. Room that is there is used before a new
-// interface is made, for that takes seconds and an address of its own.
-func fewest(rooms []int, short, perENI int) int {
+// fewest is the fewest calls by trying every subset of interfaces. Free slots are used
+// before a new interface is created, which takes seconds and one more address.
+func fewest(slots []int, short, perENI int) int {
 	if short <= 0 {
 		return 0
 	}
-	best, total, usable := len(rooms)+1, 0, 0
-	for _, r := range rooms {
+	best, total, usable := len(slots)+1, 0, 0
+	for _, r := range slots {
 		total += r
 		if r > 0 {
 			usable++
@@ -249,9 +249,9 @@ func fewest(rooms []int, short, perENI int) int {
 	if total < short {
 		return usable + (short-total+perENI-1)/perENI
 	}
-	for set := range 1 << len(rooms) {
+	for set := range 1 << len(slots) {
 		sum, n := 0, 0
-		for i, r := range rooms {
+		for i, r := range slots {
 			if set>>i&1 == 1 {
 				sum += r
 				n++

@@ -14,8 +14,8 @@ import (
 // Op is what a record does to the ledger.
 type Op string
 
-// Operations. Each carries the whole new row or the key of one that went, so
-// applying a record twice is applying it once.
+// Operations. Each carries the whole new row or the key of a row that is dropped, so a
+// record can be applied twice.
 const (
 	PutENI      Op = "eni"
 	DropENI     Op = "eni-gone"
@@ -25,7 +25,7 @@ const (
 	DropAction  Op = "action-gone"
 	PutBackoff  Op = "backoff"
 	DropBackoff Op = "backoff-gone"
-	PutGone     Op = "gone" // what we gave back, remembered against stale describes
+	PutGone     Op = "gone" // what we released; stale describes may still show it
 	DropGone    Op = "gone-forgotten"
 )
 
@@ -44,9 +44,9 @@ type Record struct {
 	Scope   string         `json:"scope,omitempty"` // key of a Backoff
 }
 
-// Key names the row that r is about, unique in a keyed journal: a later record with
-// the same key replaces an earlier one, and replaying the last of each, in the
-// order of their keys, rebuilds the ledger.
+// Key is the key of r's row in a keyed journal: a later record with the same key
+// replaces an earlier one, and replaying the last record of each key, in the order of
+// the keys, rebuilds the ledger.
 func (r Record) Key() string {
 	switch r.Op {
 	case PutENI:
@@ -54,7 +54,7 @@ func (r Record) Key() string {
 	case DropENI:
 		return "eni/" + string(r.ENIID)
 	case PutAddress:
-		return "ip/" + r.Address.Addr.String() // after eni: an address needs its interface
+		return "ip/" + r.Address.Addr.String() // sorts after "eni/": an address needs its interface
 	case DropAddress:
 		return "ip/" + r.Addr.String()
 	case PutAction:
@@ -71,12 +71,12 @@ func (r Record) Key() string {
 	return "unknown/" + string(r.Op)
 }
 
-// Drops reports whether r removes its row: a keyed journal forgets the key.
+// Drops reports whether r removes its row, and with it the key from a keyed journal.
 func (r Record) Drops() bool {
 	return r.Op == DropENI || r.Op == DropAddress || r.Op == DropAction || r.Op == DropBackoff || r.Op == DropGone
 }
 
-// Gone is an address given back to its subnet, or an interface deleted, and when.
+// Gone is an address released to its subnet, or an interface deleted, and when.
 type Gone struct {
 	Addr netip.Addr `json:"addr,omitzero"`
 	ENI  vpc.ENIID  `json:"eni,omitempty"`
@@ -91,8 +91,8 @@ func (g Gone) key() string {
 }
 
 // Replay applies records, oldest first: those that a ledger's methods returned, or
-// those of Records. It stops at the first one that makes no sense and names it;
-// what came before it is applied.
+// those of Records. It stops with an error at the first invalid record; those before it
+// stay applied.
 func (l *Ledger) Replay(records []Record) error {
 	for i, r := range records {
 		if err := l.apply(r); err != nil {
@@ -130,7 +130,8 @@ func (l *Ledger) Records() []Record {
 	return out
 }
 
-// apply makes the change of r. It is the only place that changes rows.
+// apply makes the change of r. Outside of expire and rewind, which make no records, no
+// other function changes rows.
 func (l *Ledger) apply(r Record) error {
 	if !r.whole() {
 		return fmt.Errorf("operation %q: unknown, or its row is missing", string(r.Op))
@@ -162,8 +163,7 @@ func (l *Ledger) apply(r Record) error {
 	return nil
 }
 
-// whole reports whether r is of a known operation and carries the row, or the key,
-// that the operation is about.
+// whole reports whether r has a known operation and the row or the key it needs.
 func (r Record) whole() bool {
 	switch r.Op {
 	case PutENI:
@@ -249,9 +249,9 @@ func (l *Ledger) applyGone(g Gone) {
 	}
 }
 
-// outdated lists what need not be remembered any more: what was given back so long ago
-// that no describe can still show it, and pauses that ended long ago. Put it before
-// what is new: that may be about the same.
+// outdated lists the records that drop what is no longer needed: releases so long ago
+// that no describe can still show them, and back-offs that ended long ago. Callers put
+// them before new records, which may have the same keys.
 func (l *Ledger) outdated(now time.Time) (records []Record) {
 	now = stamp(now)
 	for _, addr := range sortedAddrs(l.gone) {

@@ -9,9 +9,9 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
-// shrunken is a node whose second interface has been idle for so long that it is to
-// go, and where EC2 refuses that.
-func shrunken(t *testing.T, why cloud.FailReason) *world {
+// withRefusedDetach is a node with a second interface that has been idle for longer than
+// the idle time, and an EC2 that refuses to detach it.
+func withRefusedDetach(t *testing.T, why cloud.FailReason) *world {
 	t.Helper()
 	w := testWorld(t, m5xlarge(), nil)
 	w.fill(20)
@@ -33,27 +33,27 @@ func shrunken(t *testing.T, why cloud.FailReason) *world {
 	return w
 }
 
-func TestAnInterfaceThatEC2RefusesToLetGoServesPodsAgain(t *testing.T) {
+func TestAnInterfaceThatEC2RefusesToDetachServesPodsAgain(t *testing.T) {
 	for _, why := range []cloud.FailReason{cloud.FailUnauthorized, cloud.FailFrozen, cloud.FailThrottled} {
-		w := shrunken(t, why)
+		w := withRefusedDetach(t, why)
 		for n := range 20 {
 			if _, err := w.add(100 + n); err != nil {
-				t.Fatalf("%s: pod %d of 20: %v; the interface is on the instance with its addresses\n%s", why, n, err, w.snapshot())
+				t.Fatalf("%s: pod %d of 20: %v; the interface is still attached with its addresses\n%s", why, n, err, w.snapshot())
 			}
 		}
 	}
 }
 
-func TestARefusedDetachIsNotAskedForAgainAtOnce(t *testing.T) {
-	w := shrunken(t, cloud.FailUnauthorized)
+func TestARefusedDetachIsRepeatedWithABackoff(t *testing.T) {
+	w := withRefusedDetach(t, cloud.FailUnauthorized)
 	w.pass(10*time.Minute, time.Second)
 	if n := w.calls[cloud.Detach]; n > 14 {
-		t.Errorf("%d detaches asked for within ten minutes, want pauses that grow to two minutes", n)
+		t.Errorf("%d detach calls within ten minutes, want at most 14: a back-off that grows to two minutes", n)
 	}
 }
 
-func TestAnOpenDetachKeepsItsInterfaceFenced(t *testing.T) {
-	w := shrunken(t, cloud.FailOther)
+func TestADetachWithUnknownOutcomeKeepsItsInterfaceFenced(t *testing.T) {
+	w := withRefusedDetach(t, cloud.FailOther)
 	id := w.ledger.View(w.now).ENIs[1].ID
 	if _, err := w.ledger.Begin(cloud.Action{ID: "open", Kind: cloud.Detach, ENI: id}, w.now); err != nil {
 		t.Fatal(err)
@@ -62,11 +62,11 @@ func TestAnOpenDetachKeepsItsInterfaceFenced(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := w.ledger.View(w.now).ENIs[1]; e.Phase != ipam.Detaching || e.Count(ipam.Free) != 0 {
-		t.Errorf("%s with %d free addresses, want all fenced: it may have left", e.Phase, e.Count(ipam.Free))
+		t.Errorf("%s with %d free addresses, want all fenced: it may be detached", e.Phase, e.Count(ipam.Free))
 	}
 }
 
-func TestTheEndOfACoolDownIsWaitedForAlsoWhenAddressesAreOnTheirWay(t *testing.T) {
+func TestThePlanIsDueAtTheEndOfACoolDownAlsoWithAddressesInFlight(t *testing.T) {
 	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 4, MaxPods: 10}, func(c *ipam.Config) { c.WarmIPs, c.Headroom = 1, 0 })
 	w.settle()
 	if _, err := w.add(1); err != nil {
@@ -78,7 +78,7 @@ func TestTheEndOfACoolDownIsWaitedForAlsoWhenAddressesAreOnTheirWay(t *testing.T
 		t.Fatal("nothing is incoming")
 	}
 	w.now = w.now.Add(time.Second)
-	w.begin() // EC2 takes its time
+	w.begin() // EC2 has not replied
 	over := w.now.Add(-time.Second).Add(w.config.CoolDown)
 	if d := w.decided; d.Numbers.Free != 0 || d.Numbers.Incoming == 0 || d.Next.IsZero() || d.Next.After(over) {
 		t.Errorf("%d free, %d incoming, plan again at %s; want none free, some incoming, and a plan when the cool-down ends at %s",
@@ -86,7 +86,8 @@ func TestTheEndOfACoolDownIsWaitedForAlsoWhenAddressesAreOnTheirWay(t *testing.T
 	}
 }
 
-// setBack sets the clock back by a day, for a journal that is replayed later too.
+// setBack sets the clock of the node and of EC2 back by a day, and has the ledger and its
+// shadow detect that at the same time.
 func (w *world) setBack() {
 	w.now = w.now.Add(-24 * time.Hour)
 	for _, e := range w.enis {
@@ -96,7 +97,7 @@ func (w *world) setBack() {
 	w.shadow.View(w.now)
 }
 
-func TestAClockSetBackDoesNotMakeACoolDownLonger(t *testing.T) {
+func TestAClockSetBackDoesNotExtendACoolDown(t *testing.T) {
 	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 2, MaxPods: 10}, nil)
 	w.settle()
 	if _, err := w.add(1); err != nil {
@@ -110,11 +111,11 @@ func TestAClockSetBackDoesNotMakeACoolDownLonger(t *testing.T) {
 	}
 	w.pass(2*time.Second, time.Second)
 	if _, err := w.add(2); err != nil {
-		t.Errorf("a cool-down after the clock was set back: %v", err)
+		t.Errorf("after a cool-down with the clock set back: %v", err)
 	}
 }
 
-func TestAClockSetBackDoesNotPutARetryOff(t *testing.T) {
+func TestAClockSetBackDoesNotDelayARetry(t *testing.T) {
 	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 4, MaxPods: 10}, nil)
 	w.refuse = func(cloud.Action) *cloud.Failure { return failed(cloud.FailThrottled, "Request limit exceeded.") }
 	w.begin()
@@ -127,7 +128,7 @@ func TestAClockSetBackDoesNotPutARetryOff(t *testing.T) {
 	}
 }
 
-func TestAClockSetBackDoesNotPutAReleaseOff(t *testing.T) {
+func TestAClockSetBackDoesNotDelayARelease(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil)
 	for n := range 20 {
 		w.bind(n)
@@ -137,11 +138,11 @@ func TestAClockSetBackDoesNotPutAReleaseOff(t *testing.T) {
 	w.setBack()
 	w.pass(10*time.Minute, 5*time.Second)
 	if w.calls[cloud.Detach] == 0 {
-		t.Errorf("the idle interface is still there ten minutes after the clock was set back by a day:\n%s\n%s", w.snapshot(), w.decided)
+		t.Errorf("the idle interface is still attached ten minutes after the clock was set back by a day:\n%s\n%s", w.snapshot(), w.decided)
 	}
 }
 
-func TestAnAddressGivenBackBeforeARestartWithTheClockSetBackCanComeAgain(t *testing.T) {
+func TestAReleasedAddressCanBeAssignedAgainAfterARestartWithTheClockSetBack(t *testing.T) {
 	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 4, MaxPods: 10}, nil)
 	w.settle()
 	again := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr
@@ -157,7 +158,7 @@ func TestAnAddressGivenBackBeforeARestartWithTheClockSetBackCanComeAgain(t *test
 	}
 	now := w.now.Add(-24 * time.Hour)
 	back.Restart(now)
-	for range 3 { // somebody assigned it to the interface again
+	for range 3 { // another program assigned it to the interface again
 		now = now.Add(time.Minute)
 		back.Observe([]ipam.Observed{{ENI: w.row(w.enis["eni-00"]), Attached: true, Addresses: addrs(w.enis["eni-00"].addrs)}}, now)
 	}
@@ -166,5 +167,5 @@ func TestAnAddressGivenBackBeforeARestartWithTheClockSetBackCanComeAgain(t *test
 			return
 		}
 	}
-	t.Errorf("%s is not booked though EC2 showed it three times", again)
+	t.Errorf("%s is not free although three observations showed it", again)
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // restore requests addresses of pods that two observations did not show on their
-// interface: they were unassigned externally. EC2 refuses one that another interface
-// has by now, so none is ever held twice.
+// interface: another program unassigned them. EC2 rejects an address that another
+// interface has by now, so no address is on two interfaces.
 func (p *planner) restore() {
 	if !p.mayCall() {
 		return
@@ -20,8 +20,8 @@ func (p *planner) restore() {
 			continue
 		}
 		for _, a := range e.Addresses {
-			if a.State == Assigned && p.s.lost(a) && p.restoreOne(e, a) {
-				break // one per action, so that a refused one blocks no other
+			if a.State == Assigned && p.s.confirmedMissing(a) && p.restoreOne(e, a) {
+				break // one per action: EC2 rejects a call as a whole
 			}
 		}
 	}
@@ -32,20 +32,20 @@ func (p *planner) restoreOne(e ENIView, a Address) bool {
 		Kind: cloud.RestoreAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: []netip.Addr{a.Addr},
 		Why: fmt.Sprintf("%s has it and two observations of EC2 did not show it on %s", a.Holder, e.ID),
 	}
-	_, paused := p.paused(failureKey(action, cloud.FailOther))
+	_, paused := p.backoff(failureKey(action, cloud.FailOther))
 	if !paused {
 		p.do(action)
 	}
 	return !paused
 }
 
-// lost reports whether a second observation confirmed that EC2 does not show an
-// address in use.
-func (v View) lost(a Address) bool {
+// confirmedMissing reports whether a second observation confirmed that EC2 does not
+// show an address in use.
+func (v View) confirmedMissing(a Address) bool {
 	return !a.Missing.IsZero() && v.Observed.Sub(a.Missing) >= confirmAfter
 }
 
-// Differences lists in words where EC2 and the ledger differ.
+// Differences describes, for users, where EC2 and the ledger differ.
 func (v View) Differences() (found []string) {
 	for _, e := range v.ENIs {
 		if !e.Missing.IsZero() {
@@ -63,8 +63,8 @@ func (v View) Differences() (found []string) {
 	return found
 }
 
-// lost checks that what is to be restored is still in use and still missing.
-func (l *Ledger) lost(a *cloud.Action) error {
+// checkMissing checks that the addresses to restore are still in use and missing.
+func (l *Ledger) checkMissing(a *cloud.Action) error {
 	for _, addr := range a.Addresses {
 		row, ok := l.addresses[addr]
 		if !ok || row.ENI != a.ENI || row.State != Assigned || row.Missing.IsZero() {
@@ -74,9 +74,9 @@ func (l *Ledger) lost(a *cloud.Action) error {
 	return nil
 }
 
-// restored records addresses as assigned again. Since is new, because a describe may
-// not show them yet.
-func (l *Ledger) restored(addrs []netip.Addr, now time.Time) []Record {
+// recordRestored records that EC2 has the addresses again. Since becomes now, because a
+// stale describe may not show them yet.
+func (l *Ledger) recordRestored(addrs []netip.Addr, now time.Time) []Record {
 	var records []Record
 	for _, addr := range addrs {
 		if row, ok := l.addresses[addr]; ok && !row.Missing.IsZero() {

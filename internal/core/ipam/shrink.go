@@ -10,8 +10,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
-// shrink releases what has been idle, one release at a time: whole interfaces first,
-// two calls for all their addresses, then single addresses.
+// shrink releases what has been idle, one release at a time. Whole interfaces come
+// first, because two calls release all their addresses, then single addresses.
 func (p *planner) shrink() {
 	if !p.mayFree() {
 		return
@@ -20,19 +20,19 @@ func (p *planner) shrink() {
 	if p.grew || p.releasing() {
 		return
 	}
-	// What was needed at the peak of the idle time is kept, so that a constant load
-	// with churn makes no calls. Removing an interface may go down to where the pool
-	// would grow; releasing single addresses keeps the headroom.
+	// What was needed at the peak of the idle time is kept, so that churn at a constant
+	// number of pods makes no calls. Removing an interface may leave as few addresses as
+	// the low warm target; releasing single addresses keeps the headroom.
 	n := &p.d.Numbers
-	low, high := p.warmth()
+	low, high := p.warmTargets()
 	need := max(p.s.Peak, n.Assigned+n.Quarantined+n.Cooling) + n.Demand
 	least, keep := max(need+low, p.c.MinIPs), max(need+high, p.c.MinIPs)
-	p.again(p.s.PeakFalls)
+	p.replanAt(p.s.PeakFalls)
 	if n.Have < least {
 		return
 	}
 	if at := p.releaseAt(); p.now.Before(at) {
-		p.again(at)
+		p.replanAt(at)
 		return
 	}
 	if p.removeENI(n.Have-least, least) || p.c.wholeENIs() {
@@ -70,13 +70,14 @@ func (p *planner) releasing() bool {
 	return false
 }
 
-// finishReleases repeats releases of addresses that are fenced and still assigned.
+// finishReleases repeats releases with an unknown outcome: their addresses are still
+// fenced.
 func (p *planner) finishReleases() {
 	for _, e := range p.s.ENIs {
 		if !p.free(e) || e.Phase == Detaching || e.Phase == Deleting || e.Count(Releasing) == 0 {
 			continue
 		}
-		if _, no := p.paused(string(cloud.UnassignAddresses) + "/" + string(e.ID)); no {
+		if _, found := p.backoff(string(cloud.UnassignAddresses) + "/" + string(e.ID)); found {
 			continue
 		}
 		var fenced []netip.Addr
@@ -85,7 +86,7 @@ func (p *planner) finishReleases() {
 				fenced = append(fenced, a.Addr)
 			}
 		}
-		p.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "they were fenced for release"})
+		p.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "an earlier release has an unknown outcome"})
 	}
 }
 
@@ -101,7 +102,7 @@ func (p *planner) unused(e ENIView) bool {
 			last = a.Until
 		}
 	}
-	p.again(last)
+	p.replanAt(last)
 	return last.IsZero()
 }
 
@@ -116,10 +117,10 @@ func (p *planner) removeENI(surplus, keep int) bool {
 			continue
 		}
 		if old := e.Created.Add(p.c.MinENIAge); p.now.Before(old) {
-			p.again(old)
+			p.replanAt(old)
 			continue
 		}
-		if _, no := p.paused(string(cloud.Detach) + "/" + string(e.ID)); no {
+		if _, found := p.backoff(string(cloud.Detach) + "/" + string(e.ID)); found {
 			continue
 		}
 		if best < 0 || e.Count(Free) >= p.s.ENIs[best].Count(Free) {
@@ -142,7 +143,7 @@ func (p *planner) removeAddresses(surplus, keep int) {
 		if !e.pooled() || !p.free(e) || e.Count(Free) == 0 {
 			continue
 		}
-		if _, no := p.paused(string(cloud.UnassignAddresses) + "/" + string(e.ID)); no {
+		if _, found := p.backoff(string(cloud.UnassignAddresses) + "/" + string(e.ID)); found {
 			continue
 		}
 		if best < 0 || p.s.ENIs[best].Primary || e.Count(Assigned) <= p.s.ENIs[best].Count(Assigned) {
@@ -159,7 +160,7 @@ func (p *planner) removeAddresses(surplus, keep int) {
 			idle = append(idle, a)
 		}
 	}
-	// Longest unused first: their next holder gets no late packets.
+	// Longest unused first: peers send no more packets of the previous holder to them.
 	slices.SortFunc(idle, func(a, b Address) int {
 		return cmp.Or(a.Used.Compare(b.Used), a.Addr.Compare(b.Addr))
 	})

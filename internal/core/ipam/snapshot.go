@@ -13,20 +13,20 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// View is the ledger at one moment, as a value: what Plan reads, what status and
-// the introspection endpoint print.
+// View is a copy of the ledger at one time, for Plan, status and the introspection
+// endpoint.
 type View struct {
 	ENIs     []ENIView      // the primary first, then by device index and id
 	InFlight []cloud.Action // oldest first
 	Backoffs []Backoff      // by key
-	// Peak is the most addresses in use or cooling at once over IdleAfter, and
-	// PeakSince when the watch began. PeakFalls is when Peak will be lower although
-	// nothing happens; zero if it will not.
+	// Peak is the most addresses in use or cooling at once over IdleAfter, PeakSince when
+	// its measurement began, and PeakFalls when it falls without another event; zero if
+	// it does not.
 	Peak      int
 	PeakSince time.Time
 	PeakFalls time.Time
-	// Released is when addresses or an interface were last given back; zero if not
-	// since the start.
+	// Released is when the last release of addresses or an interface began; zero if none
+	// has since the start.
 	Released time.Time
 	// Observed is when EC2 was last compared with the ledger.
 	Observed time.Time
@@ -36,7 +36,7 @@ type View struct {
 type ENIView struct {
 	ENI
 	Addresses []Address
-	Prefixes  []Prefix // none yet, see Prefix
+	Prefixes  []Prefix // always empty, see Prefix
 }
 
 // Count returns how many addresses are in one of the states.
@@ -53,7 +53,7 @@ func (e ENIView) Count(states ...State) int {
 // View returns a copy of the ledger in which cool-downs that are over have ended.
 func (l *Ledger) View(now time.Time) View {
 	l.expire(now)
-	v := View{Peak: l.use.max(), PeakSince: l.use.start, PeakFalls: l.use.falls(l.coolest(), l.settings.IdleAfter), Released: l.released, Observed: l.observed}
+	v := View{Peak: l.use.max(), PeakSince: l.use.start, PeakFalls: l.use.falls(l.nextCoolDownEnd(), l.settings.IdleAfter), Released: l.released, Observed: l.observed}
 	for _, id := range sortedKeys(l.enis) {
 		e := ENIView{ENI: *l.enis[id]}
 		for _, addr := range sortedAddrs(l.byENI[id]) {
@@ -80,8 +80,8 @@ func (l *Ledger) View(now time.Time) View {
 	return v
 }
 
-// Removing returns the view in which the addresses of endpoints that are being removed
-// are Quarantined: their links may still exist.
+// Removing returns a copy of v with the addresses of endpoints that are being removed
+// as Quarantined: their links may still exist.
 func (v View) Removing(removing func(endpoint.ID) bool) View {
 	v.ENIs = slices.Clone(v.ENIs)
 	for i, e := range v.ENIs {
@@ -101,33 +101,33 @@ type Pending struct {
 	UID       string
 	Namespace string
 	Name      string
-	Bound     time.Time // when it was bound, or first seen
-	Waiting   bool      // its ADD has come and waits
+	Bound     time.Time // when it was bound, or first observed
+	Waiting   bool      // its ADD waits for an address
 }
 
-// Limits is what the node may hold.
+// Limits are the most interfaces, addresses and pods that the node may have.
 type Limits struct {
 	ENIs            int // interfaces of the instance type, the primary included
 	AddressesPerENI int // IPv4 slots per interface, its primary address included
 	MaxPods         int // of the kubelet; 0 is no cap
 }
 
-// Subnet is one a new interface may be made in: in the node's zone, not excluded
-// by tag.
+// Subnet is a subnet in which interfaces may be created: in the node's zone and not
+// excluded by its tags.
 type Subnet struct {
 	ID   vpc.SubnetID
 	CIDR netip.Prefix
-	// Free is its count of free addresses, -1 where nobody has asked yet.
+	// Free is its count of free addresses; -1: not known.
 	Free int
-	// SameRoutes: it shares the route table of the node's own subnet. Pods on
-	// other interfaces would leave the VPC by another way.
+	// SameRoutes: it has the route table of the node's own subnet. With another one,
+	// traffic of its pods may leave the VPC by another route.
 	SameRoutes bool
 }
 
-// Snapshot is everything a plan is made from.
+// Snapshot is the input of Plan.
 type Snapshot struct {
 	View
-	Node         cloud.Node // what actions are completed with
+	Node         cloud.Node // completes the actions
 	Pending      []Pending
 	Limits       Limits
 	Subnets      []Subnet
@@ -136,8 +136,8 @@ type Snapshot struct {
 	Reservations []Reservation // must be empty in this version
 }
 
-// String prints the snapshot for people: one line per interface, then what is
-// under way and what is wanted.
+// String prints the snapshot for users: one line per interface, then the actions in
+// flight and the demand.
 func (s Snapshot) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "limits: %d interfaces x %d addresses, %d pods\n",
@@ -169,7 +169,7 @@ func (s Snapshot) String() string {
 	return b.String()
 }
 
-// clock is how times of day are printed.
+// clock is the format of printed times.
 const clock = "15:04:05"
 
 func (e ENIView) summary() string {

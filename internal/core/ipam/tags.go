@@ -8,7 +8,7 @@ import (
 
 // Manageable reports whether Trunkline may use an interface on or of this instance:
 // the primary one, and those tagged with the instance's id, unless the tag no_manage
-// is "true" or its type carries no addresses of pods. AWS's CNI reads the same tags.
+// is "true" or its type cannot have addresses of pods. AWS's CNI reads the same tags.
 func Manageable(e ENI, tags map[string]string, instance vpc.InstanceID) bool {
 	if tags[vpc.TagNoManage] == "true" || e.Type != vpc.TypeInterface {
 		return false

@@ -10,16 +10,15 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
-// TestNothingThatTimeAloneMakesPossibleNeedsAnEvent brings a node into any state and
-// lets nothing happen any more. Before the time that the last plan named, a new one
-// must say the same: nothing to do, and the same answer for the next ADD. Every
-// second is tried.
-func TestNothingThatTimeAloneMakesPossibleNeedsAnEvent(t *testing.T) {
+// TestNoPlanChangesBeforeItsNextTime brings a node into a random state and then stops
+// all events. Before Decision.Next, a plan made at any second must have no action and
+// the same Condition.CanAdd.
+func TestNoPlanChangesBeforeItsNextTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)
 		c.IdleAfter, c.ReleaseEvery, c.DemandFor = 60*time.Second, 10*time.Second, 2*time.Minute
 		w := newWorld(t, drawLimits(t), c, rapid.IntRange(4, 70).Draw(t, "size"))
-		w.quick = true // the other property replays
+		w.quick = true // TestNoAddressIsHeldTwiceAndAllPodsAreServed replays
 		next := 0
 		var live []int
 		t.Repeat(map[string]func(*rapid.T){
@@ -57,7 +56,7 @@ func TestNothingThatTimeAloneMakesPossibleNeedsAnEvent(t *testing.T) {
 			w.now = w.now.Add(time.Second)
 			due := !was.Next.IsZero() && !w.now.Before(was.Next)
 			if now := ipam.Plan(w.snapshot(), w.config, w.now); !due && (len(now.Actions) > 0 || now.Condition.CanAdd != was.Condition.CanAdd) {
-				t.Fatalf("at %s, without a reason to look before %s:\n%s\nbefore:\n%s\n%s", w.now, was.Next, now, was, w.snapshot())
+				t.Fatalf("the plan changed at %s, before the announced %s:\n%s\nbefore:\n%s\n%s", w.now, was.Next, now, was, w.snapshot())
 			}
 			if due {
 				wakes++
@@ -65,12 +64,12 @@ func TestNothingThatTimeAloneMakesPossibleNeedsAnEvent(t *testing.T) {
 			}
 		}
 		if wakes > 120 {
-			t.Errorf("%d plans in eight minutes in which nothing happened", wakes)
+			t.Errorf("%d plans in eight minutes without an event, want at most 120", wakes)
 		}
 	})
 }
 
-func TestThePlanLooksAgainWhenTheUseOfTheIdleTimeFalls(t *testing.T) {
+func TestThePlanIsDueWhenThePeakOfTheIdleTimeFalls(t *testing.T) {
 	w := testWorld(t, m5xlarge(), func(c *ipam.Config) {
 		c.WarmIPs, c.Headroom, c.CoolDown, c.IdleAfter, c.ReleaseEvery = 1, 0, 30*time.Second, time.Minute, time.Second
 	})
@@ -88,10 +87,10 @@ func TestThePlanLooksAgainWhenTheUseOfTheIdleTimeFalls(t *testing.T) {
 		w.del(n)
 	}
 	w.settle()
-	// Their cool-down ends after 30 s, and the idle time, with its jitter, after that.
+	// The peak falls one idle time, with jitter, after the cool-downs of 30 s end.
 	idle := w.config.Settings().IdleAfter
 	if want := gone.Add(30*time.Second + idle); !w.decided.Next.Equal(want) {
-		t.Errorf("looks again at %s, want %s, %s after the pods went\n%s", w.decided.Next, want, want.Sub(gone), w.decided)
+		t.Errorf("plans again at %s, want %s, %s after the pods were deleted\n%s", w.decided.Next, want, want.Sub(gone), w.decided)
 	}
 	w.now = w.decided.Next
 	if w.begin() == 0 || w.decided.Actions[0].Kind != cloud.UnassignAddresses {

@@ -13,10 +13,10 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
-// TestTranscripts replays testdata/*.txt: commands after ">", what the planner said
-// below them, prose after "#". If this fails, run `go test ./internal/core/ipam
-// -run Transcripts -update`, read the difference, and keep it only if you know what
-// caused it.
+// TestTranscripts replays testdata/*.txt: commands follow ">", the output of the planner
+// is below them, and comments follow "#". If this fails, run `go test
+// ./internal/core/ipam -run Transcripts -update`, and commit the difference only if each
+// change is intended.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -55,7 +55,7 @@ func replay(t *testing.T, script string) string {
 			w = run(t, w, command, &out)
 		case line == "" || strings.HasPrefix(line, "#"):
 			fmt.Fprintln(&out, line)
-		} // anything else is output of before
+		} // other lines are the output of the last update
 	}
 	return out.String()
 }
@@ -80,7 +80,7 @@ func run(t *testing.T, w *world, command string, out *strings.Builder) *world {
 			sizes = append(sizes, n)
 		}
 		return newWorld(t, types[fields[0]], ipam.DefaultConfig(), sizes...)
-	case "bind": // pods become known
+	case "bind": // binds new pods to the node
 		for range number() {
 			w.bind(w.nextPod)
 			w.nextPod++
@@ -107,7 +107,7 @@ func run(t *testing.T, w *world, command string, out *strings.Builder) *world {
 		out.WriteString(w.decided.String())
 	case "finish": // everything in flight
 		w.finishAll()
-	case "settle": // to the fixpoint
+	case "settle": // plan and finish up to the fixpoint
 		w.settle()
 		out.WriteString(w.decided.String())
 	case "wait":

@@ -20,12 +20,12 @@ const (
 	ModePrefixIPv6    Mode = "prefix-ipv6"    // a delegated /80
 )
 
-// Holder says who uses an address: an endpoint, or a pod that another CNI wired.
+// Holder is the user of an address: an endpoint, or a pod that another CNI wired.
 type Holder struct {
 	// Endpoint is 0 for a pod that Trunkline did not wire.
 	Endpoint endpoint.ID  `json:"endpoint,omitempty"`
 	Key      endpoint.Key `json:"key,omitzero"` // of the endpoint
-	Pod      endpoint.Pod `json:"pod,omitzero"` // zero where it is not known
+	Pod      endpoint.Pod `json:"pod,omitzero"` // zero: not known
 }
 
 // HolderOf is the holder of an endpoint's addresses.
@@ -45,33 +45,32 @@ func (h Holder) String() string {
 	return "container/" + h.Key.String()
 }
 
-// State is where an address is in its life.
+// State is the state of an address.
 type State string
 
 // States of an address.
 const (
-	Free        State = "free"        // can be given to a pod
-	Assigned    State = "assigned"    // a pod has it
+	Free        State = "free"        // can be assigned to a pod
+	Assigned    State = "assigned"    // a pod holds it
 	Quarantined State = "quarantined" // of a View only: assigned to an endpoint that is being removed
-	Cooling     State = "cooling"     // unused, waiting out the cool-down
-	Releasing   State = "releasing"   // fenced: on its way back to the subnet, never given out
-	Unconfirmed State = "unconfirmed" // EC2 and the ledger differ: never given out until they agree
+	Cooling     State = "cooling"     // unused, until its cool-down ends
+	Releasing   State = "releasing"   // fenced: its release is in flight or pending; never assigned
+	Unconfirmed State = "unconfirmed" // EC2 and the ledger differ: not assigned until they agree
 )
 
-// Phase is where an interface is in its life.
+// Phase is the phase of an interface.
 type Phase string
 
-// Phases of an interface. Each but Ready names the step that the
-// interface waits for or is going through.
+// Phases of an interface. Each but Ready names the step that is pending or in flight.
 const (
-	Attaching Phase = "attaching" // exists at EC2, not on the instance
-	SettingUp Phase = "settingUp" // on the instance, its link, routes and rules not ready
+	Attaching Phase = "attaching" // exists at EC2, not attached to the instance
+	SettingUp Phase = "settingUp" // attached; its link, routes and rules are not ready
 	Ready     Phase = "ready"     // pods can use its addresses
-	Detaching Phase = "detaching" // leaving the instance, all addresses fenced
-	Deleting  Phase = "deleting"  // off the instance, to be deleted
+	Detaching Phase = "detaching" // to be detached, all addresses fenced
+	Deleting  Phase = "deleting"  // detached, to be deleted
 )
 
-// ENI is an interface as the ledger knows it.
+// ENI is an interface as the ledger records it.
 type ENI struct {
 	ID         vpc.ENIID         `json:"id"`
 	Type       vpc.InterfaceType `json:"type"`
@@ -81,16 +80,16 @@ type ENI struct {
 	MAC        vpc.MAC           `json:"mac"`
 	Subnet     vpc.SubnetID      `json:"subnet"`
 	SubnetCIDR netip.Prefix      `json:"subnetCIDR"`
-	// PrimaryIP is the interface's own address; it is never given to a pod.
+	// PrimaryIP is the interface's own address; it is never assigned to a pod.
 	PrimaryIP netip.Addr            `json:"primaryIP"`
 	Groups    []vpc.SecurityGroupID `json:"groups,omitempty"`
-	// Unmanaged interfaces (tag no_manage, or someone else's) take a slot of the
-	// instance and are otherwise left alone.
+	// Unmanaged interfaces (tag no_manage, or made by another program) take a slot of
+	// the instance; they are never changed.
 	Unmanaged bool      `json:"unmanaged,omitempty"`
 	Phase     Phase     `json:"phase"`
-	Created   time.Time `json:"created"` // by our clock, or by its createdAt tag
+	Created   time.Time `json:"created"` // from its createdAt tag, else when the ledger first recorded it
 	Since     time.Time `json:"since"`   // when it took this phase
-	// Missing is since when EC2 no longer shows it; zero while it does.
+	// Missing is when EC2 was first found not to show it; zero while EC2 shows it.
 	Missing time.Time `json:"missing,omitzero"`
 }
 
@@ -110,17 +109,17 @@ type Address struct {
 	Holder Holder     `json:"holder,omitzero"`
 	Since  time.Time  `json:"since"`          // when it took this state
 	Until  time.Time  `json:"until,omitzero"` // cooling: when it is free again
-	Used   time.Time  `json:"used,omitzero"`  // when a pod last had it; zero: never
-	// Missing is, for an address in use, since when EC2 no longer shows it on its
-	// interface; zero while it does.
+	Used   time.Time  `json:"used,omitzero"`  // when a pod last held it; zero: never
+	// Missing is, for an address in use, when EC2 was first found not to show it on
+	// its interface; zero while EC2 shows it.
 	Missing time.Time `json:"missing,omitzero"`
 }
 
 // Family is the address family of a.
 func (a Address) Family() vpc.Family { return vpc.FamilyOf(a.Addr) }
 
-// Prefix is a delegated prefix of an interface. The type is here so that records
-// and snapshots keep their shape when prefix modes come; nothing makes one yet.
+// Prefix is a delegated prefix of an interface. Prefix modes are not implemented: no
+// code makes one. The type reserves its place in records and snapshots.
 type Prefix struct {
 	Prefix netip.Prefix `json:"prefix"`
 	ENI    vpc.ENIID    `json:"eni"`
@@ -128,22 +127,22 @@ type Prefix struct {
 	Since  time.Time    `json:"since"`
 }
 
-// Reservation keeps an address for a pod that may not exist yet. Plan refuses a
+// Reservation keeps an address for a pod that may not exist yet. Plan rejects a
 // snapshot with reservations in this version, see ErrUnsupported.
 type Reservation struct {
 	Addr      netip.Addr `json:"addr"`
 	Namespace string     `json:"namespace"`
 	Name      string     `json:"name"`
-	Until     time.Time  `json:"until,omitzero"` // zero: for good
+	Until     time.Time  `json:"until,omitzero"` // zero: without an end
 }
 
-// Lease is what ADD needs to wire a pod: the address and the interface it is on.
+// Lease is an assigned address with the properties of its interface that an ADD needs.
 type Lease struct {
 	Holder  Holder       `json:"holder"`
 	Addr    netip.Addr   `json:"addr"`
 	ENI     vpc.ENIID    `json:"eni"`
 	Primary bool         `json:"primary,omitempty"` // the instance's primary interface
-	Device  int          `json:"device"`            // device index; the route table follows from it
+	Device  int          `json:"device"`            // device index; determines the route table
 	MAC     vpc.MAC      `json:"mac"`               // of the interface
 	Subnet  netip.Prefix `json:"subnet"`
 	Gateway netip.Addr   `json:"gateway"` // the subnet's router
@@ -151,8 +150,8 @@ type Lease struct {
 	Family  vpc.Family   `json:"family"`
 }
 
-// Backoff keeps the planner from repeating what failed. Keys are scoped to what
-// the failure was about: one subnet, one interface, one kind of action.
+// Backoff delays the repetition of an action that failed. Its key is the scope of the
+// failure: one subnet, one interface, or one kind of action on one object.
 type Backoff struct {
 	Key     string           `json:"key"`
 	Since   time.Time        `json:"since"`

@@ -29,21 +29,21 @@ type reporter interface {
 	Fatalf(format string, args ...any)
 }
 
-// world is a node driven by ipam against a very small EC2 of its own. It checks
-// after every step what must always hold.
+// world is a node driven by ipam against a simulated EC2. It checks invariants after
+// every step.
 type world struct {
 	t      reporter
 	now    time.Time
 	ledger *ipam.Ledger
 	shadow *ipam.Ledger // rebuilt from records only
-	quick  bool         // do without the shadow
+	quick  bool         // without the shadow
 	config ipam.Config
 	limits ipam.Limits
 	brake  cloud.Brake
 
 	enis    map[vpc.ENIID]*realENI // what EC2 has
 	subnets []*realSubnet
-	owners  map[netip.Addr]endpoint.ID // who was told to use which address
+	owners  map[netip.Addr]endpoint.ID // the endpoint that Assign returned each address for
 	pending []ipam.Pending
 	calls   map[cloud.Kind]int
 	next    int
@@ -67,7 +67,7 @@ type realSubnet struct {
 	id   vpc.SubnetID
 	cidr netip.Prefix
 	used map[netip.Addr]bool
-	size int // addresses it can give in all
+	size int // addresses in total
 }
 
 func (n *realSubnet) free() int { return n.size - len(n.used) }
@@ -177,7 +177,7 @@ func (w *world) journal(records []ipam.Record) {
 	if err := w.shadow.Replay(records); err != nil {
 		w.t.Fatalf("%v", err)
 	}
-	w.shadow.View(w.now) // cool-downs that are over
+	w.shadow.View(w.now) // ends cool-downs that are over
 	w.ledger.View(w.now)
 	want, got := w.ledger.Records(), w.shadow.Records()
 	if !reflect.DeepEqual(want, got) {
@@ -197,7 +197,7 @@ func (w *world) snapshot() ipam.Snapshot {
 	return s
 }
 
-// begin plans once and books every action.
+// begin plans once and begins every action.
 func (w *world) begin() int {
 	w.t.Helper()
 	w.decided = ipam.Plan(w.snapshot(), w.config, w.now)
@@ -206,13 +206,13 @@ func (w *world) begin() int {
 			w.t.Fatalf("%s has no why", a)
 		}
 		if a.Instance != "i-1" {
-			w.t.Fatalf("%s does not say which node it is for", a)
+			w.t.Fatalf("%s has instance %q, want i-1", a, a.Instance)
 		}
 		w.next++
 		a.ID = cloud.ActionID(fmt.Sprintf("act-%03d", w.next))
 		records, err := w.ledger.Begin(a, w.now)
 		if err != nil {
-			w.t.Fatalf("the plan's own action is refused: %v", err)
+			w.t.Fatalf("begin an action of the plan: %v", err)
 		}
 		w.journal(records)
 		w.flights = append(w.flights, w.inFlight(a.ID))
@@ -272,7 +272,7 @@ func (w *world) settle() int {
 	return 0
 }
 
-// pass lets time go by in steps, planning at each.
+// pass advances the clock by d in steps, and settles after each.
 func (w *world) pass(d, step time.Duration) {
 	w.t.Helper()
 	for end := w.now.Add(d); w.now.Before(end); {
@@ -285,7 +285,7 @@ func failed(why cloud.FailReason, text string) *cloud.Failure {
 	return &cloud.Failure{Reason: why, Definite: true, Message: text}
 }
 
-// execute is the small EC2.
+// execute is the simulated EC2.
 func (w *world) execute(a cloud.Action) (cloud.Outcome, *cloud.Failure) {
 	w.t.Helper()
 	if w.refuse != nil {
@@ -331,13 +331,13 @@ func (w *world) execute(a cloud.Action) (cloud.Outcome, *cloud.Failure) {
 	case cloud.RestoreAddresses:
 		for _, addr := range a.Addresses {
 			if e.subnet.used[addr] && !e.addrs[addr] {
-				return cloud.Outcome{}, failed(cloud.FailOther, "InvalidParameterValue") // somebody else has it by now
+				return cloud.Outcome{}, failed(cloud.FailOther, "InvalidParameterValue") // another interface has it by now
 			}
 			e.addrs[addr], e.subnet.used[addr] = true, true
 		}
 	case cloud.UnassignAddresses:
 		for _, addr := range a.Addresses {
-			w.giveBack(e, addr)
+			w.release(e, addr)
 		}
 	case cloud.Detach:
 		if e.device == 0 {
@@ -352,11 +352,11 @@ func (w *world) execute(a cloud.Action) (cloud.Outcome, *cloud.Failure) {
 			w.t.Fatalf("%s: attached", a)
 		}
 		for addr := range e.addrs {
-			w.giveBack(e, addr)
+			w.release(e, addr)
 		}
 		for own := range e.subnet.used {
 			if !w.held(own) {
-				delete(e.subnet.used, own) // its own address: any that nobody holds
+				delete(e.subnet.used, own) // its own address: any that no interface has
 				break
 			}
 		}
@@ -401,19 +401,19 @@ func (w *world) subnet(id vpc.SubnetID) *realSubnet {
 	return nil
 }
 
-func (w *world) giveBack(e *realENI, addr netip.Addr) {
+func (w *world) release(e *realENI, addr netip.Addr) {
 	w.t.Helper()
 	if !e.addrs[addr] {
 		w.t.Fatalf("%s is not on %s", addr, e.id)
 	}
 	if k, used := w.owners[addr]; used {
-		w.t.Fatalf("%s is given back while endpoint %d uses it", addr, k)
+		w.t.Fatalf("%s is released while endpoint %d uses it", addr, k)
 	}
 	delete(e.addrs, addr)
 	delete(e.subnet.used, addr)
 }
 
-// check asserts what must hold at every moment.
+// check asserts the invariants.
 func (w *world) check() {
 	w.t.Helper()
 	v := w.ledger.View(w.now)
@@ -426,11 +426,11 @@ func (w *world) check() {
 			w.t.Fatalf("%s holds %d addresses", e.ID, len(e.Addresses))
 		}
 		for _, a := range e.Addresses {
-			if _, told := w.owners[a.Addr]; told && a.State != ipam.Assigned && a.State != ipam.Quarantined {
-				w.t.Fatalf("%s is in use and booked as %s", a.Addr, a.State)
+			if _, used := w.owners[a.Addr]; used && a.State != ipam.Assigned && a.State != ipam.Quarantined {
+				w.t.Fatalf("%s is in use, the ledger has it as %s", a.Addr, a.State)
 			}
 			if a.State == ipam.Assigned && !w.enis[e.ID].addrs[a.Addr] {
-				w.t.Fatalf("%s is given out and EC2 does not have it on %s", a.Addr, e.ID)
+				w.t.Fatalf("%s is assigned and EC2 does not have it on %s", a.Addr, e.ID)
 			}
 		}
 	}
@@ -438,7 +438,7 @@ func (w *world) check() {
 		w.t.Fatalf("%d interfaces on the instance", attached)
 	}
 	if n := w.decided.Numbers; n.Have > n.Capacity {
-		w.t.Fatalf("holds or asks for %d addresses of %d", n.Have, n.Capacity)
+		w.t.Fatalf("holds or requests %d addresses of %d", n.Have, n.Capacity)
 	}
 }
 
@@ -449,7 +449,7 @@ func holder(n int) ipam.Holder {
 	}
 }
 
-// bind makes a pod pending, as the scheduler does.
+// bind makes a pod pending, as the scheduler does when it binds it.
 func (w *world) bind(n int) {
 	o := holder(n)
 	w.pending = append(w.pending, ipam.Pending{UID: o.Pod.UID, Namespace: o.Pod.Namespace, Name: o.Pod.Name, Bound: w.now})
@@ -468,7 +468,7 @@ func (w *world) add(n int) (ipam.Lease, error) {
 		return lease, err
 	}
 	if k, used := w.owners[lease.Addr]; used && k != o.Endpoint {
-		w.t.Fatalf("%s is given to endpoint %d while endpoint %d uses it", lease.Addr, o.Endpoint, k)
+		w.t.Fatalf("%s is assigned to endpoint %d while endpoint %d uses it", lease.Addr, o.Endpoint, k)
 	}
 	w.owners[lease.Addr] = o.Endpoint
 	w.pending = slices.DeleteFunc(w.pending, func(p ipam.Pending) bool { return p.UID == o.Pod.UID })
@@ -476,7 +476,7 @@ func (w *world) add(n int) (ipam.Lease, error) {
 	return lease, nil
 }
 
-// del is a CNI DEL whose link goes at once.
+// del is a CNI DEL that deletes the link at once.
 func (w *world) del(n int) {
 	w.t.Helper()
 	o := holder(n)
