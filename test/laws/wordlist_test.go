@@ -93,7 +93,6 @@ func exceptions() []allowed {
 // clean fails the test until it is taken out, so the list only becomes shorter.
 func notYet() []string {
 	return []string{
-		"internal/edge/ec2",
 		"internal/edge/nft",
 		"sim/fabric",
 	}

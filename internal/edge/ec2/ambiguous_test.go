@@ -13,7 +13,7 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-func TestAnAddressJustReleasedIsNotTakenForTheEffectOfALostAssign(t *testing.T) {
+func TestARecentlyReleasedAddressIsNotTheEffectOfALostAssign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.attached(4, 1)
@@ -25,12 +25,12 @@ func TestAnAddressJustReleasedIsNotTakenForTheEffectOfALostAssign(t *testing.T) 
 		w.boot()
 		got := w.recoverAll()
 		if len(got) != 1 || ec2.Code(got[0].Err) != ec2.CodeNotCarriedOut {
-			t.Errorf("recovered %+v, want that nothing was assigned", got)
+			t.Errorf("recovered %+v, want CodeNotCarriedOut", got)
 		}
 	})
 }
 
-func TestAStaleDescribeDoesNotProveThatAnAddressIsGone(t *testing.T) {
+func TestAStaleDescribeDoesNotProveThatAnAddressIsUnassigned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.attached(1, 1)
@@ -44,7 +44,7 @@ func TestAStaleDescribeDoesNotProveThatAnAddressIsGone(t *testing.T) {
 		w.set(faults.Plan{})
 		for _, a := range w.describe(eni.ID).Addresses {
 			if slices.Contains(more.Addresses, a) {
-				t.Errorf("%s is reported gone and still there", a)
+				t.Errorf("%s is reported as unassigned and EC2 still has it", a)
 			}
 		}
 	})
@@ -95,17 +95,17 @@ func TestThrottlingSlowsLaterCallsOfTheSameAction(t *testing.T) {
 		began := time.Now()
 		w.created(0)
 		if took := time.Since(began); took < 10*time.Second {
-			t.Errorf("the next create took %s after six throttled ones, want the budget to be pressed", took)
+			t.Errorf("the next create took %s after six throttled ones, want them slowed down by the reduced budget", took)
 		}
 		began = time.Now()
 		w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("a delete took %s; another action's budget must not be", took)
+			t.Errorf("a delete took %s; want the budget of another action unchanged", took)
 		}
 	})
 }
 
-func TestAnActionThatLacksSomethingIsRefusedBeforeAnyCall(t *testing.T) {
+func TestAnIncompleteActionIsRejectedBeforeAnyCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		for _, in := range []cloud.Action{
@@ -128,15 +128,15 @@ func TestAnActionThatLacksSomethingIsRefusedBeforeAnyCall(t *testing.T) {
 	})
 }
 
-func TestAnActionThatNoLedgerRecordedIsRefusedBeforeAnyCall(t *testing.T) {
+func TestAnActionThatWasNotBegunIsRejectedBeforeAnyCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		a := w.withID(w.createAction(1))
-		for name, carry := range map[string]func(context.Context, cloud.Action) (cloud.Outcome, error){
+		for name, execute := range map[string]func(context.Context, cloud.Action) (cloud.Outcome, error){
 			"do": w.Executor.Do, "recover": w.Recover,
 		} {
-			if _, err := carry(t.Context(), a); err == nil || w.wire.count("CreateNetworkInterface") != 0 {
-				t.Errorf("%s: %v; after a crash no record would have it", name, err)
+			if _, err := execute(t.Context(), a); err == nil || w.wire.count("CreateNetworkInterface") != 0 {
+				t.Errorf("%s: %v; want an error and no call: Ledger.Begin has not recorded the action", name, err)
 			}
 		}
 	})

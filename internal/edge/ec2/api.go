@@ -15,7 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// API is exactly the part of the SDK's client that the product uses.
+// API is the part of the SDK's client that the product uses.
 type API interface {
 	CreateNetworkInterface(context.Context, *ec2.CreateNetworkInterfaceInput, ...func(*ec2.Options)) (*ec2.CreateNetworkInterfaceOutput, error)
 	AttachNetworkInterface(context.Context, *ec2.AttachNetworkInterfaceInput, ...func(*ec2.Options)) (*ec2.AttachNetworkInterfaceOutput, error)
@@ -28,21 +28,21 @@ type API interface {
 	DescribeNetworkInterfaces(context.Context, *ec2.DescribeNetworkInterfacesInput, ...func(*ec2.Options)) (*ec2.DescribeNetworkInterfacesOutput, error)
 	DescribeSubnets(context.Context, *ec2.DescribeSubnetsInput, ...func(*ec2.Options)) (*ec2.DescribeSubnetsOutput, error)
 	DescribeRouteTables(context.Context, *ec2.DescribeRouteTablesInput, ...func(*ec2.Options)) (*ec2.DescribeRouteTablesOutput, error)
-	// DescribeInstances is not called here: the controller calls it to find interfaces
-	// of terminated instances.
+	// DescribeInstances is for the controller, which finds interfaces of terminated
+	// instances with it. The executor does not call it.
 	DescribeInstances(context.Context, *ec2.DescribeInstancesInput, ...func(*ec2.Options)) (*ec2.DescribeInstancesOutput, error)
 	DescribeInstanceTypes(context.Context, *ec2.DescribeInstanceTypesInput, ...func(*ec2.Options)) (*ec2.DescribeInstanceTypesOutput, error)
 }
 
-// Clients are two clients of the same EC2: Kept re-uses connections, Fresh opens a
-// new one per call, for reads after a connection that hangs.
+// Clients are two clients of the same EC2: Kept reuses connections, Fresh opens a
+// new connection per call, for reads when a kept connection hangs.
 type Clients struct {
 	Kept, Fresh API
 }
 
 // NewClients builds clients from the SDK's configuration (region, credentials,
-// endpoint). The SDK's own retries are off: the executor retries, because it knows
-// which calls may be repeated.
+// endpoint). The SDK's own retries are off: they would repeat calls that are not
+// idempotent, so the executor retries.
 func NewClients(cfg aws.Config) Clients {
 	build := func(keepAlive bool) API {
 		return newClient(ec2.NewFromConfig(cfg, func(o *ec2.Options) {
@@ -69,9 +69,9 @@ func httpClient(cfg aws.Config, keepAlive bool) aws.HTTPClient {
 	case cfg.HTTPClient == nil:
 		buildable = awshttp.NewBuildableClient()
 	case !ok:
-		return whole{cfg.HTTPClient}
+		return bufferedBody{cfg.HTTPClient}
 	}
-	return whole{buildable.WithDialerOptions(func(d *net.Dialer) {
+	return bufferedBody{buildable.WithDialerOptions(func(d *net.Dialer) {
 		d.Timeout, d.KeepAlive = 3*time.Second, 15*time.Second
 	}).WithTransportOptions(func(t *http.Transport) {
 		t.TLSHandshakeTimeout = 5 * time.Second
@@ -82,16 +82,16 @@ func httpClient(cfg aws.Config, keepAlive bool) aws.HTTPClient {
 	})}
 }
 
-// whole sends each request with a body of known length, from memory. The SDK closes
-// a request's body as soon as the response begins. Go's transport, which does not
-// know the SDK's type of body, may then still be reading it for more, takes the close
-// for a failed write, and drops the connection with the rest of the response.
+// bufferedBody sends each request with a body of known length from memory. The SDK
+// closes a request's body as soon as the response begins. Go's transport may then still
+// be reading the body, because it does not know its length; it treats the close as a
+// failed write and closes the connection before the rest of the response is read.
 // Without this, one in four responses of 62 KB from a server on the same machine was
 // lost. Source: github.com/aws/aws-sdk-go-v2/issues/2737.
-type whole struct{ next aws.HTTPClient }
+type bufferedBody struct{ next aws.HTTPClient }
 
 // Do implements aws.HTTPClient.
-func (w whole) Do(r *http.Request) (*http.Response, error) {
+func (w bufferedBody) Do(r *http.Request) (*http.Response, error) {
 	if r.Body == nil {
 		return w.next.Do(r)
 	}

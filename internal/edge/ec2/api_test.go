@@ -13,9 +13,9 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
-// A long answer that comes at once arrives whole, over a real connection. With
-// the SDK's own HTTP client every fourth of these fails.
-func TestALongResponseThatComesAtOnceIsRead(t *testing.T) {
+// A long response that the server sends at once is read completely, over a real
+// connection. With the SDK's own HTTP client one in four of these reads fails.
+func TestALongResponseSentAtOnceIsRead(t *testing.T) {
 	w := start(t)
 	server := httptest.NewServer(w.wire.handler)
 	defer server.Close()

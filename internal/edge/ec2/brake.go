@@ -11,7 +11,8 @@ import (
 // breakerHolds is how long an open breaker stays open without another failure.
 const breakerHolds = 2 * time.Minute
 
-// brakes are the operator's brake and the breaker, which opens when EC2 keeps failing.
+// brakes are the operator's brake and the circuit breaker, which opens when calls in a
+// row fail for a time.
 type brakes struct {
 	calls int
 	after time.Duration
@@ -28,21 +29,21 @@ func newBrakes(calls int, after time.Duration) *brakes {
 	return &brakes{calls: calls, after: after}
 }
 
-func (b *brakes) put(v cloud.Brake) {
+func (b *brakes) setOperator(v cloud.Brake) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.operator = v
 }
 
-// ofOperator returns the operator's brake.
-func (b *brakes) ofOperator() cloud.Brake {
+// operatorBrake returns the operator's brake.
+func (b *brakes) operatorBrake() cloud.Brake {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.operator
 }
 
-// note counts calls in a row that failed at EC2 itself. Any other answer, a refusal
-// too, shows that EC2 works.
+// note counts calls in a row that got no reply, failed inside EC2 or were throttled. Any
+// other reply resets the count, also a refusal: EC2 processed the call.
 func (b *brakes) note(err error, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,7 +58,8 @@ func (b *brakes) note(err error, now time.Time) {
 	b.last, b.why = now, err.Error()
 }
 
-func (b *brakes) now(now time.Time) (cloud.Brake, string) {
+// inForce returns the brake that applies, with its reason.
+func (b *brakes) inForce(now time.Time) (cloud.Brake, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.operator != cloud.BrakeOff {
@@ -70,9 +72,9 @@ func (b *brakes) now(now time.Time) (cloud.Brake, string) {
 	return cloud.BrakeOff, ""
 }
 
-// allow refuses what the brake in force forbids, with ErrFrozen.
+// allow returns an error that wraps ErrFrozen if the brake in force forbids k.
 func (b *brakes) allow(k cloud.Kind, now time.Time) error {
-	v, why := b.now(now)
+	v, why := b.inForce(now)
 	if !v.Allows(k) {
 		return fmt.Errorf("%w (%s, %s)", ErrFrozen, v, why)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
-// TestABrakeSetWhileAReplyIsLostLeavesTheActionOpen: the addresses may be
-// gone at EC2, so the outcome must not be that nothing happened.
+// TestABrakeSetWhileAReplyIsLostLeavesTheActionOpen: EC2 may have unassigned the
+// addresses, so the failure must not be definite.
 func TestABrakeSetWhileAReplyIsLostLeavesTheActionOpen(t *testing.T) {
 	for _, brake := range []cloud.Brake{cloud.FreezeRelease, cloud.FreezeAll} {
 		t.Run(string(brake), func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestABrakeSetWhileAReplyIsLostLeavesTheActionOpen(t *testing.T) {
 				if open := w.journal.inFlight(); len(open) != 1 || open[0].ID != in.ID {
 					t.Errorf("open in the journal: %v", open)
 				}
-				// While the brake holds it stays open, also after a restart.
+				// The action stays open while the brake is set, also after a restart.
 				if got := w.recoverAll(); !errors.Is(got[0].Err, ec2.ErrOpen) {
 					t.Errorf("recovered under the brake: %+v", got[0])
 				}
@@ -46,7 +46,7 @@ func TestABrakeSetWhileAReplyIsLostLeavesTheActionOpen(t *testing.T) {
 					t.Errorf("recovered: %+v", got[0])
 				}
 				if slices.Contains(w.describe(eni.ID).Addresses, in.Addresses[0]) {
-					t.Errorf("%s is still there", in.Addresses[0])
+					t.Errorf("EC2 still has %s", in.Addresses[0])
 				}
 			})
 		})

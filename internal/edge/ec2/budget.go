@@ -15,9 +15,9 @@ type Budget struct {
 	Burst     int
 }
 
-// DefaultBudget suits a thousand nodes on one account: EC2 refills 5 to 20 tokens a
+// DefaultBudget is for a thousand nodes in one account: EC2 refills 5 to 20 tokens a
 // second per action for all of them together ("Request throttling for the Amazon EC2
-// API"), so a node may burst and then slows down.
+// API"), so a node gets a burst and then a low rate.
 func DefaultBudget(action string) Budget {
 	if strings.HasPrefix(action, "Describe") {
 		return Budget{PerSecond: 2, Burst: 20}
@@ -62,7 +62,8 @@ func (b *budgets) wait(ctx context.Context, action string) (time.Duration, error
 	return time.Since(start), nil
 }
 
-func (b *budgets) learn(action string, throttled bool) {
+// adapt changes the rate of an action after a call of it.
+func (b *budgets) adapt(action string, throttled bool) {
 	l := b.bucket(action)
 	full := rate.Limit(b.of(action).PerSecond)
 	switch {

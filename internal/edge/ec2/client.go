@@ -9,9 +9,9 @@ import (
 // operation is one call of the SDK's client, bound to it.
 type operation[In, Out any] func(context.Context, *In, ...func(*ec2.Options)) (*Out, error)
 
-// client is the SDK's client reduced to API, as functions. With *ec2.Client itself
-// behind an interface the linker keeps all of its 700 operations, because the
-// command line finds methods by reflection: half of the program and of its memory
+// client is the SDK's client reduced to API, as functions. If *ec2.Client itself were
+// the API, the linker would keep all of its 700 operations, because the command line
+// finds methods by reflection: half of the program and of its memory
 // (docs/performance.md).
 type client struct {
 	createNetworkInterface          operation[ec2.CreateNetworkInterfaceInput, ec2.CreateNetworkInterfaceOutput]
@@ -28,7 +28,7 @@ type client struct {
 	describeInstanceTypes           operation[ec2.DescribeInstanceTypesInput, ec2.DescribeInstanceTypesOutput]
 }
 
-// newClient reduces c to what the product uses.
+// newClient reduces c to API.
 func newClient(c *ec2.Client) API {
 	return client{
 		createNetworkInterface:          c.CreateNetworkInterface,

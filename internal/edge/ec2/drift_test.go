@@ -15,15 +15,15 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// other is another client with rights on the account.
+// other is another client with permissions in the account.
 func (n *node) other() *sdk.Client {
 	cfg := n.world.config
 	cfg.HTTPClient = &http.Client{Transport: &wire{handler: n.wire.handler}}
 	return sdk.NewFromConfig(cfg)
 }
 
-// minutes has the node observe EC2 once a minute and act, for k minutes, and returns
-// every difference it reported.
+// minutes observes EC2 and settles once a minute, for k minutes, and returns the drift
+// that was reported.
 func (n *node) minutes(k int) (drift []ipam.Drift) {
 	n.t.Helper()
 	for range k {
@@ -61,7 +61,7 @@ func TestAFreeAddressUnassignedExternallyIsDroppedAndReplaced(t *testing.T) {
 		}
 		for i := range 3 { // no pod may get it before the second observation
 			if lease, err := n.add(i); err == nil && lease.Addr == lost {
-				t.Fatalf("%s was given out though EC2 does not show it", lost)
+				t.Fatalf("%s was assigned although EC2 does not show it", lost)
 			}
 		}
 		n.minutes(3)
@@ -72,7 +72,8 @@ func TestAFreeAddressUnassignedExternallyIsDroppedAndReplaced(t *testing.T) {
 	})
 }
 
-// withLostAddress is a node with a pod that lost its address at EC2.
+// withLostAddress is a node with a pod, after another client unassigned the pod's
+// address.
 func withLostAddress(t *testing.T) (*node, ipam.Lease) {
 	t.Helper()
 	n := startNode(t)
@@ -98,7 +99,7 @@ func TestAPodsAddressUnassignedExternallyIsAssignedAgain(t *testing.T) {
 		}
 		n.minutes(1)
 		if !slices.Contains(n.describe(lease.ENI).Addresses, lease.Addr) {
-			t.Errorf("%s is not back after two observations", lease.Addr)
+			t.Errorf("%s is not assigned again after two observations", lease.Addr)
 		}
 		n.minutes(2)
 		n.agree()
@@ -108,7 +109,7 @@ func TestAPodsAddressUnassignedExternallyIsAssignedAgain(t *testing.T) {
 	})
 }
 
-func TestAPodsAddressTakenByAnotherInterfaceIsNeverHeldTwice(t *testing.T) {
+func TestAPodsAddressAssignedToAnotherInterfaceIsNotAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, lease := withLostAddress(t)
 		_, err := n.other().CreateNetworkInterface(t.Context(), &sdk.CreateNetworkInterfaceInput{
@@ -129,7 +130,7 @@ func TestAPodsAddressTakenByAnotherInterfaceIsNeverHeldTwice(t *testing.T) {
 		n.agree()
 		for i := range 13 {
 			if got, err := n.add(100 + i); err == nil && got.Addr == lease.Addr {
-				t.Fatalf("%s was given out and is on another interface", lease.Addr)
+				t.Fatalf("%s was assigned and is on another interface", lease.Addr)
 			}
 		}
 	})

@@ -13,25 +13,25 @@ import (
 	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
-// What callers branch on when a call was not, or may not have been, carried out.
+// Errors of calls that were not, or may not have been, carried out.
 var (
 	// ErrFrozen: a brake forbids the call; nothing was sent.
 	ErrFrozen = errors.New("EC2 calls are frozen")
-	// ErrOpen: the outcome at EC2 is not known. The action stays in flight, and
-	// Recover finishes it.
+	// ErrOpen: the outcome at EC2 is not known. The action stays in flight until Recover
+	// finishes it.
 	ErrOpen = errors.New("outcome not known yet")
-	// errNotSent: the caller left while the call waited for the budget.
+	// errNotSent: the caller's context ended while the call waited for the budget.
 	errNotSent = errors.New("not sent")
 )
 
-// Error is a call that EC2 refused or that did not get through.
+// Error is a call that EC2 refused or that got no reply.
 type Error struct {
 	Action    string // of the API, such as "CreateNetworkInterface"
-	Object    string // what it was about
-	Code      string // EC2's error code; empty when no answer came
-	Message   string // EC2's
+	Object    string // the interface, subnet or filter of the call
+	Code      string // EC2's error code; empty without a reply
+	Message   string // EC2's error message
 	RequestID string // for AWS's support
-	Status    int    // HTTP status; 0 when no answer came
+	Status    int    // HTTP status; 0 without a reply
 	Err       error
 }
 
@@ -46,7 +46,7 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, ": %v", e.Err)
 		return b.String()
 	case e.Code == "":
-		fmt.Fprintf(&b, ": no answer: %v", e.Err)
+		fmt.Fprintf(&b, ": no reply: %v", e.Err)
 		return b.String()
 	}
 	fmt.Fprintf(&b, ": %s: %s", e.Code, e.Message)
@@ -58,7 +58,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// wrap turns the SDK's error into ours.
+// wrap returns the SDK's error as an *Error.
 func wrap(action, object string, err error) error {
 	if err == nil {
 		return nil
@@ -88,10 +88,10 @@ func Code(err error) string {
 	return ""
 }
 
-// IsNotFound reports whether err says that an object does not exist.
+// IsNotFound reports whether EC2 knows no such object.
 func IsNotFound(err error) bool { return strings.HasSuffix(Code(err), ".NotFound") }
 
-// IsThrottled reports whether EC2 refused for too many calls. Nothing happened.
+// IsThrottled reports whether EC2 throttled the call: it had no effect.
 func IsThrottled(err error) bool {
 	return slices.Contains([]string{
 		"RequestLimitExceeded", "Throttling", "ThrottlingException", "RequestThrottled",
@@ -99,7 +99,7 @@ func IsThrottled(err error) bool {
 	}, Code(err))
 }
 
-// IsAddressLimit reports whether an interface holds all the addresses it can.
+// IsAddressLimit reports whether an interface can hold no more addresses.
 func IsAddressLimit(err error) bool { return Code(err) == "PrivateIpAddressLimitExceeded" }
 
 // IsInterfaceLimit reports whether the instance or the account can have no more
@@ -132,7 +132,7 @@ func IsInUse(err error) bool {
 	}, Code(err))
 }
 
-// FailureOf returns an error of Do or Recover as the planner distinguishes it.
+// FailureOf returns an error of Do or Recover as a failure for the planner.
 func FailureOf(err error) cloud.Failure {
 	f := cloud.Failure{Reason: cloud.FailOther, Definite: !errors.Is(err, ErrOpen), Message: err.Error()}
 	switch {
@@ -155,7 +155,7 @@ func FailureOf(err error) cloud.Failure {
 }
 
 // isAmbiguous reports whether the call may have had its effect although it failed:
-// no answer came, or the server failed.
+// there was no reply, or the server failed.
 func isAmbiguous(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {

@@ -13,11 +13,11 @@ import (
 type execution struct {
 	x       *Executor
 	action  cloud.Action
-	resumed bool // an earlier run may have sent it
+	resumed bool // an earlier run may have sent the call
 	started time.Time
 	// open: a call may have had its effect although its reply was lost.
 	open bool
-	// recheck: EC2 refused a call in a way that may mean the effect is there already.
+	// recheck: EC2 refused a call with an error that may mean that the effect exists.
 	recheck bool
 	// denied is the refusal by policy that caused the recheck; see deniedAsGone.
 	denied *Error
@@ -45,7 +45,7 @@ func (e *execution) run(ctx context.Context) (cloud.Outcome, error) {
 		}
 		if err := e.x.brakes.allow(e.action.Kind, time.Now()); err != nil {
 			if e.open && e.action.Kind == cloud.CreateENI {
-				continue // only repeating the call shows whether the first had its effect
+				continue // only a repeated call shows whether the first had its effect
 			}
 			return cloud.Outcome{}, e.interrupted(err)
 		}
@@ -59,14 +59,14 @@ func (e *execution) run(ctx context.Context) (cloud.Outcome, error) {
 	}
 }
 
-// mustObserve reports whether EC2's state is to be read before the next call. A
-// call that frees something needs no read: repeating it does no harm, and its
-// answer is current, which a describe's is not.
+// mustObserve reports whether EC2's state is read before the next call. A call that
+// releases needs no read: it is idempotent, and its reply is current, while a describe
+// may be stale.
 func (e *execution) mustObserve() bool { return e.recheck || e.open && !e.action.Kind.Frees() }
 
-// interrupted is the error of a run whose context ended or that a brake stopped.
-// What this run or an earlier one may have sent is open: it must not be taken for
-// undone.
+// interrupted is the error of a run that a brake or the end of its context stopped. If
+// this run or an earlier one may have sent a call, the outcome is open: the call may
+// have had its effect.
 func (e *execution) interrupted(err error) error {
 	if e.open || e.resumed {
 		return fmt.Errorf("%s: %w: %w", e.action, ErrOpen, err)
@@ -74,8 +74,8 @@ func (e *execution) interrupted(err error) error {
 	return fmt.Errorf("%s: %w", e.action, err)
 }
 
-// after handles the error of call n. The run is over, with the error returned (nil:
-// the effect is there), or its next round observes or calls again.
+// after handles the error of call n. It returns over if the run ends, with the error of
+// the run (nil: the effect exists). Otherwise the next round observes or calls again.
 func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ error) {
 	switch {
 	case errors.Is(err, errNotSent):
@@ -107,12 +107,12 @@ func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ e
 	return true, err
 }
 
-// transient reports whether waiting resolves err and nothing happened.
+// transient reports whether the call had no effect and err ends with time.
 func (e *execution) transient(err error) bool {
 	switch {
 	case IsThrottled(err):
 		return true
-	case IsNotFound(err): // a new interface may not be known everywhere
+	case IsNotFound(err): // EC2 may not show a new interface yet
 		return time.Since(e.started) < e.x.o.Window
 	case IsInUse(err) || Code(err) == "InvalidParameterValue": // the interface is still detaching
 		return e.action.Kind == cloud.DeleteENI
@@ -120,7 +120,7 @@ func (e *execution) transient(err error) bool {
 	return false
 }
 
-// mayBeDone reports whether err may mean that the effect is there already.
+// mayBeDone reports whether err may mean that the effect exists.
 func (e *execution) mayBeDone(err error) bool {
 	switch e.action.Kind {
 	case cloud.Attach, cloud.Detach:
@@ -134,8 +134,8 @@ func (e *execution) mayBeDone(err error) bool {
 	return false
 }
 
-// deniedAsGone reports whether a refusal by policy may mean that the interface is
-// gone: our grants depend on its tag, and an interface that does not exist has none.
+// deniedAsGone reports whether a refusal by policy may mean that the interface does not
+// exist: our permissions depend on its tag, and such an interface has none.
 // Source: github.com/aws/karpenter-provider-aws/issues/2100.
 func (e *execution) deniedAsGone(err error) bool {
 	switch e.action.Kind {
@@ -146,8 +146,9 @@ func (e *execution) deniedAsGone(err error) bool {
 	return false
 }
 
-// disproveDenial returns err, the end of a run by observation. A refusal by policy
-// that the observation disproves is no longer reported.
+// disproveDenial returns err, the result of a run that an observation ended. It clears a
+// reported refusal by policy if the observation shows that the cause was a missing
+// interface.
 func (e *execution) disproveDenial(err error) error {
 	if e.denied != nil && !errors.Is(err, e.denied) {
 		e.x.refused.note(e.denied.Action, nil, time.Now())

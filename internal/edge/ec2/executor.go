@@ -15,8 +15,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
-// Options of NewExecutor. Clients.Kept and Log are needed; for the rest zero means
-// the default that setDefaults sets.
+// Options of NewExecutor. Clients.Kept and Log are required; for the other fields zero
+// means the default of setDefaults.
 type Options struct {
 	Clients  Clients
 	Log      *slog.Logger
@@ -25,11 +25,11 @@ type Options struct {
 	CallTimeout time.Duration // of one call that changes something
 	ReadTimeout time.Duration // of one read, hedge included
 	HedgeAfter  time.Duration // when a read is sent again on a fresh connection
-	// Window is how long a describe may be out of date: how long an effect is looked
-	// for before it is held not to have happened.
+	// Window is how long a describe may be stale: for so long an effect is searched for
+	// before the call counts as without effect.
 	Window time.Duration
-	// Tries bounds how often a call that EC2 refused for a transient reason is
-	// repeated, with pauses that double from FirstPause to maxPause.
+	// Tries is how often at most a call is made that EC2 refuses for a transient reason,
+	// with back-offs that double from FirstPause to maxPause.
 	Tries      int
 	FirstPause time.Duration
 	// Budget of calls per second and burst, per API action.
@@ -68,11 +68,11 @@ type Executor struct {
 	limits  limitCache
 }
 
-// NewExecutor returns an executor. It fails when an option that is needed is
-// missing or the metrics cannot be registered.
+// NewExecutor returns an executor. It fails if a required option is missing or the
+// metrics cannot be registered.
 func NewExecutor(o Options) (*Executor, error) {
 	if o.Clients.Kept == nil || o.Log == nil {
-		return nil, errors.New("make EC2 executor: clients and log are needed")
+		return nil, errors.New("make EC2 executor: set Options.Clients.Kept and Options.Log")
 	}
 	o.setDefaults()
 	x := &Executor{o: o, metrics: newMetrics()}
@@ -85,14 +85,14 @@ func NewExecutor(o Options) (*Executor, error) {
 }
 
 // Do carries out an action and returns once its outcome is known, or ctx ends.
-// Errors: ErrFrozen and errors of EC2 (*Error) mean that nothing happened, unless
-// they come with ErrOpen: then the outcome is not known, and Recover finds out, in
+// Errors: ErrFrozen and errors of EC2 (*Error) mean that the action had no effect, unless
+// they wrap ErrOpen too: then the outcome is not known, and Recover determines it, in
 // this process or the next.
 //
-// Before the call, the ledger that began the action has its row in the journal,
-// synced; after it, the ledger takes the outcome and drops the row in one append.
-// So the journal has the action for as long as its effect is in doubt. The ledger
-// also keeps at most one action in flight per interface: there is no lock here.
+// Before Do, the ledger has synced the action's row to the journal; after Do, it records
+// the outcome and drops the row in one append. So the journal has the action for as long
+// as its outcome is unknown. The ledger has at most one action in flight per interface,
+// so Do locks no interface.
 //
 // Do handles throttling, interfaces that are still attaching or detaching, and lost
 // replies. Pass the lifetime of the process as ctx rather than a deadline.
@@ -110,15 +110,15 @@ func (x *Executor) Do(ctx context.Context, a cloud.Action) (cloud.Outcome, error
 const recoverWithin = 2 * time.Minute
 
 // Recover finishes an action that is in flight, of an earlier process or of a call to
-// Do that ended with ErrOpen. The action may have been carried out, in part, not at
-// all, or never sent. Looking for a lost effect can take Options.Window: recover
-// several at once, and serve meanwhile. Outcome and error are as of Do; after
-// ErrOpen call it again later.
+// Do that ended with ErrOpen. EC2 may have carried out all of it, a part, or nothing.
+// Searching for the effect can take Options.Window, so callers recover actions
+// concurrently, and serve ADDs meanwhile. Outcome and error are as of Do; after ErrOpen
+// call it again later.
 func (x *Executor) Recover(ctx context.Context, a cloud.Action) (cloud.Outcome, error) {
 	if err := a.Validate(); err != nil {
 		return cloud.Outcome{}, err
 	}
-	if x.brakes.ofOperator() == cloud.FreezeAll {
+	if x.brakes.operatorBrake() == cloud.FreezeAll {
 		return cloud.Outcome{}, fmt.Errorf("%s: %w: %w", a, ErrOpen, ErrFrozen)
 	}
 	ctx, cancel := context.WithTimeout(ctx, recoverWithin)
@@ -132,13 +132,13 @@ func (x *Executor) run(ctx context.Context, a cloud.Action, resumed bool) (cloud
 	e := &execution{x: x, action: a, resumed: resumed, started: time.Now()}
 	out, err := e.run(ctx)
 	if out.Warning != "" {
-		x.o.Log.Warn("EC2 did part of an action", "action", a.String(), "id", a.ID, "warning", out.Warning)
+		x.o.Log.Warn("EC2 carried out part of an action", "action", a.String(), "id", a.ID, "warning", out.Warning)
 	}
 	return out, err
 }
 
-// call makes one call within the budget of its action, counts it and types its
-// error.
+// call makes one call within the budget of its action, counts it and returns its error
+// as an *Error.
 func (x *Executor) call(ctx context.Context, action, object string, timeout time.Duration, f func(context.Context) error) error {
 	waited, err := x.budgets.wait(ctx, action)
 	if err != nil {
@@ -151,10 +151,10 @@ func (x *Executor) call(ctx context.Context, action, object string, timeout time
 	err = wrap(action, object, f(bounded))
 	took := time.Since(start)
 	if cancelled(ctx) && Code(err) == "" && err != nil {
-		return err // the caller left; EC2 did not fail
+		return err // the caller's context ended; EC2 did not fail
 	}
 	x.metrics.called(action, err, took)
-	x.budgets.learn(action, IsThrottled(err))
+	x.budgets.adapt(action, IsThrottled(err))
 	x.brakes.note(err, time.Now())
 	x.refused.note(action, err, time.Now())
 	x.o.Log.Debug("EC2 call", "action", action, "object", object, "took", took, "error", err)
@@ -164,7 +164,7 @@ func (x *Executor) call(ctx context.Context, action, object string, timeout time
 // maxPause is the longest pause before a call is repeated.
 const maxPause = 20 * time.Second
 
-// pause waits before attempt n+1: doubling, with jitter.
+// pause waits before attempt n+1, twice as long as before attempt n, with jitter.
 func (x *Executor) pause(ctx context.Context, n int) error {
 	d := maxPause
 	if n < 6 {
@@ -181,9 +181,9 @@ func (x *Executor) pause(ctx context.Context, n int) error {
 	}
 }
 
-// SetBrake sets the operator's brake and returns at once; calls in flight go on.
-func (x *Executor) SetBrake(b cloud.Brake) { x.brakes.put(b) }
+// SetBrake sets the operator's brake. It does not stop calls in flight.
+func (x *Executor) SetBrake(b cloud.Brake) { x.brakes.setOperator(b) }
 
 // Brake returns the brake in force: the operator's, or AllocateOnly while the
 // breaker is open, with the reason.
-func (x *Executor) Brake() (b cloud.Brake, why string) { return x.brakes.now(time.Now()) }
+func (x *Executor) Brake() (b cloud.Brake, why string) { return x.brakes.inForce(time.Now()) }

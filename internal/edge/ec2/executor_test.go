@@ -17,7 +17,7 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-func TestAnInterfaceLivesFromCreateToDelete(t *testing.T) {
+func TestTheLifeOfAnInterfaceFromCreateToDelete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.created(5)
@@ -45,10 +45,10 @@ func TestAnInterfaceLivesFromCreateToDelete(t *testing.T) {
 	})
 }
 
-// TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice stops the process before a
-// call, after its effect with the reply lost, and after the reply but before the
-// journal took it, for every call of every kind; then a new process recovers.
-func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
+// TestAKillAtAnyPointLeaksNoInterfaceAndNoAddress stops the process before a call, after
+// its effect with the reply lost, and after the reply but before the journal entry, for
+// every call of every kind; then a new process recovers.
+func TestAKillAtAnyPointLeaksNoInterfaceAndNoAddress(t *testing.T) {
 	kinds := []struct {
 		kind    cloud.Kind
 		actions []string
@@ -69,7 +69,7 @@ func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
 		}, func(w *world, in cloud.Action, r recovered) {
 			for _, a := range w.describe(in.ENI).Addresses {
 				if slices.Contains(in.Addresses, a) || r.Err != nil {
-					w.t.Errorf("%s is still there, error %v", a, r.Err)
+					w.t.Errorf("EC2 still has %s, error %v", a, r.Err)
 				}
 			}
 			if n := len(w.describe(in.ENI).Addresses); n != 2 {
@@ -128,7 +128,7 @@ func TestAKillAtAnyPointLeaksNothingAndHoldsNothingTwice(t *testing.T) {
 	}
 }
 
-// kill runs an action until the point and lets the process die there.
+// kill runs an action up to the point and ends its process there.
 func kill(w *world, in cloud.Action, action, point string) {
 	w.t.Helper()
 	ctx, die := context.WithCancel(w.t.Context())
@@ -149,7 +149,7 @@ func kill(w *world, in cloud.Action, action, point string) {
 	} else {
 		w.wire.cut(nil, stop)
 	}
-	_, _ = w.Do(ctx, in) // its answer dies with it
+	_, _ = w.Do(ctx, in) // the killed process loses the result
 	w.wire.cut(nil, nil)
 	w.journal.die(false)
 }
@@ -190,7 +190,7 @@ func TestALostReplyIsResolvedWithoutARestart(t *testing.T) {
 		plan faults.Plan
 	}{
 		{"reply lost", faults.Plan{Calls: []faults.Call{{Action: "*", Do: faults.LoseReply, Count: 1}}}},
-		{"never answered", faults.Plan{Calls: []faults.Call{
+		{"no reply", faults.Plan{Calls: []faults.Call{
 			{Action: "CreateNetworkInterface", Do: faults.HangAfter},
 			{Action: "AttachNetworkInterface", Do: faults.HangAfter},
 			{Action: "AssignPrivateIpAddresses", Do: faults.HangAfter},
@@ -206,7 +206,7 @@ func TestALostReplyIsResolvedWithoutARestart(t *testing.T) {
 		{"still detaching", faults.Plan{Calls: []faults.Call{
 			{Action: "DeleteNetworkInterface", Do: faults.Fail, Code: "InvalidParameterValue", Message: "Network interface is currently in use.", Count: 3},
 		}}},
-		{"new and not known everywhere", faults.Plan{Calls: []faults.Call{
+		{"created and not shown yet", faults.Plan{Calls: []faults.Call{
 			{Action: "AttachNetworkInterface", Do: faults.Fail, Code: "InvalidNetworkInterfaceID.NotFound", Count: 2},
 			{Action: "ModifyNetworkInterfaceAttribute", Do: faults.Fail, Code: "InvalidNetworkInterfaceID.NotFound", Count: 2},
 		}}},
@@ -281,7 +281,7 @@ func TestBrakesRefuseBeforeAnythingIsSent(t *testing.T) {
 		if !errors.Is(err, ec2.ErrFrozen) || !ec2.FailureOf(err).Definite || w.wire.count("DeleteNetworkInterface") != 0 {
 			t.Errorf("delete with releases frozen: %v, want ErrFrozen and no call", err)
 		}
-		w.created(1) // still allowed
+		w.created(1) // allowed by freeze release
 		w.SetBrake(cloud.FreezeAll)
 		if _, err := w.Do(t.Context(), w.withID(w.createAction(1))); !errors.Is(err, ec2.ErrFrozen) {
 			t.Errorf("create with all frozen: %v, want ErrFrozen", err)

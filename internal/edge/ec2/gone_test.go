@@ -10,15 +10,16 @@ import (
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
-// denies answers like EC2 when a grant hangs on the tag of what is not there.
+// denies refuses calls as EC2 does when the permission depends on the tag of an interface
+// that does not exist.
 func denies(action string, nth int) faults.Call {
 	return faults.Call{Action: action, Do: faults.Fail, Code: "UnauthorizedOperation", Status: 403, Nth: nth, Count: -1}
 }
 
-func TestADeletedInterfaceIsGoneAlthoughPolicyDeniesTheCall(t *testing.T) {
+func TestDeletingADeletedInterfaceSucceedsAlthoughPolicyDeniesTheCall(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		before []faults.Call // what happens to the first call
+		before []faults.Call // faults of the first call
 		took   time.Duration // at most
 	}{
 		{"its deletion's reply was lost", []faults.Call{{Action: "DeleteNetworkInterface", Do: faults.LoseReply}}, 5 * time.Second},
@@ -35,7 +36,7 @@ func TestADeletedInterfaceIsGoneAlthoughPolicyDeniesTheCall(t *testing.T) {
 				began := time.Now()
 				w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 				if took := time.Since(began); took > c.took {
-					t.Errorf("it took %s to find out", took)
+					t.Errorf("took %s, want at most %s", took, c.took)
 				}
 				if r, ok := w.LastRefusal(); ok {
 					t.Errorf("%v is reported as a refusal", r.Error)
@@ -45,7 +46,7 @@ func TestADeletedInterfaceIsGoneAlthoughPolicyDeniesTheCall(t *testing.T) {
 	}
 }
 
-func TestAFinishedDetachmentIsDoneAlthoughPolicyDeniesTheCall(t *testing.T) {
+func TestAFinishedDetachmentSucceedsAlthoughPolicyDeniesTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.attached(1, 1)
@@ -62,7 +63,7 @@ func TestAttachingADeletedInterfaceIsNotFound(t *testing.T) {
 		w.set(faults.Plan{Calls: []faults.Call{denies("AttachNetworkInterface", 1)}})
 		_, err := w.Do(t.Context(), w.withID(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
 		if !ec2.IsNotFound(err) {
-			t.Errorf("attach what is gone: %v", err)
+			t.Errorf("attach a deleted interface: %v, want NotFound", err)
 		}
 		if r, ok := w.LastRefusal(); ok {
 			t.Errorf("%v is reported as a refusal", r.Error)

@@ -46,7 +46,7 @@ func (i Interface) On(id vpc.InstanceID) bool {
 		(i.Attachment.Status == "attached" || i.Attachment.Status == "attaching")
 }
 
-// Created is when the interface was made, by its tag; zero without one.
+// Created is when the interface was created, from its tag; zero without one.
 func (i Interface) Created() time.Time {
 	t, err := time.Parse(time.RFC3339, i.Tags[vpc.TagCreatedAt])
 	if err != nil {

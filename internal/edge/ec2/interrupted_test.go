@@ -41,7 +41,7 @@ func TestCoalescedReadsReturnSeparateSlices(t *testing.T) {
 	})
 }
 
-func TestACallThatWasNeverSentLeavesNothingOpen(t *testing.T) {
+func TestACallThatWasNotSentIsNotOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, func(o *ec2.Options) {
 			o.Budget = func(action string) ec2.Budget {
@@ -57,10 +57,10 @@ func TestACallThatWasNeverSentLeavesNothingOpen(t *testing.T) {
 		time.AfterFunc(time.Second, stop) // the agent stops
 		in := w.withID(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1, Held: first.Addresses})
 		if _, err := w.Do(ctx, in); err == nil || errors.Is(err, ec2.ErrOpen) {
-			t.Errorf("assign: %v; want an error and nothing open, for nothing was sent", err)
+			t.Errorf("assign: %v; want an error that is not ErrOpen: no call was sent", err)
 		}
 		if n := w.wire.count("AssignPrivateIpAddresses"); n != 1 {
-			t.Fatalf("%d assigns were sent, want the first alone", n)
+			t.Fatalf("%d assigns were sent, want only the first", n)
 		}
 		if left := w.journal.inFlight(); len(left) != 0 {
 			t.Errorf("the journal still has %v", left)
@@ -81,7 +81,7 @@ func TestAnAttachmentFoundWithoutDeleteOnTerminationIsOpenWhenTheAgentStops(t *t
 		defer stop()
 		_, err := w.Do(ctx, w.withID(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
 		if !errors.Is(err, ec2.ErrOpen) {
-			t.Errorf("attach: %v, want ErrOpen: it is attached and would outlive the instance", err)
+			t.Errorf("attach: %v, want ErrOpen: the interface is attached and would leak with the instance", err)
 		}
 	})
 }

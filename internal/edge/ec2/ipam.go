@@ -6,8 +6,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// This file translates what EC2 describes into what the ledger observes; it decides
-// nothing.
+// This file translates EC2's describes into observations of the ledger.
 
 // ObservedOf translates a described interface. subnets gives the CIDR of its
 // subnet.
@@ -33,9 +32,9 @@ func ObservedOf(i Interface, n cloud.Node, subnets []Subnet) ipam.Observed {
 	}
 }
 
-// SubnetsOf translates the subnets that the node may make interfaces in (see
-// ipam.SubnetAllowed). home is the subnet of its primary interface; of and main are
-// those of RouteTables.
+// SubnetsOf translates the subnets in which the node may create interfaces (see
+// ipam.SubnetAllowed). home is the subnet of its primary interface; of and main are the
+// results of RouteTables.
 func SubnetsOf(all []Subnet, home vpc.SubnetID, cluster string, of map[vpc.SubnetID]vpc.RouteTableID, main vpc.RouteTableID) []ipam.Subnet {
 	table := func(id vpc.SubnetID) vpc.RouteTableID {
 		if t, ok := of[id]; ok {

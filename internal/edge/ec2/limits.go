@@ -12,15 +12,15 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// limitCache keeps the limits of instance types: they do not change.
+// limitCache holds the limits of instance types, which never change.
 type limitCache struct {
 	mu    sync.Mutex
 	known map[string]vpc.Limits
 }
 
 // InstanceLimits returns what an instance type such as "m5.xlarge" can hold. EC2
-// is asked once per type. Source: DescribeInstanceTypes, networkInfo, which does not
-// have the number of branches: it stays 0.
+// is called once per type. Source: DescribeInstanceTypes, networkInfo, which lacks the
+// number of branches: it stays 0.
 func (x *Executor) InstanceLimits(ctx context.Context, instanceType string) (vpc.Limits, error) {
 	x.limits.mu.Lock()
 	known, ok := x.limits.known[instanceType]
@@ -41,7 +41,7 @@ func (x *Executor) InstanceLimits(ctx context.Context, instanceType string) (vpc
 		return vpc.Limits{}, err
 	}
 	if len(found) != 1 || found[0].NetworkInfo == nil {
-		return vpc.Limits{}, fmt.Errorf("limits of instance type %s: EC2 does not know it", instanceType)
+		return vpc.Limits{}, fmt.Errorf("limits of instance type %s: EC2 returned none", instanceType)
 	}
 	n := found[0].NetworkInfo
 	limits := vpc.Limits{
@@ -49,7 +49,7 @@ func (x *Executor) InstanceLimits(ctx context.Context, instanceType string) (vpc
 		IPv6: int(aws.ToInt32(n.Ipv6AddressesPerInterface)), BareMetal: aws.ToBool(found[0].BareMetal),
 		Nitro: found[0].Hypervisor == types.InstanceTypeHypervisorNitro,
 	}
-	// Of several network cards only the default one gets interfaces for pods.
+	// Only the default network card gets interfaces for pods.
 	if card := int(aws.ToInt32(n.DefaultNetworkCardIndex)); len(n.NetworkCards) > 1 {
 		for _, c := range n.NetworkCards {
 			if int(aws.ToInt32(c.NetworkCardIndex)) == card && c.MaximumNetworkInterfaces != nil {
@@ -58,7 +58,7 @@ func (x *Executor) InstanceLimits(ctx context.Context, instanceType string) (vpc
 		}
 	}
 	if limits.ENIs < 1 || limits.IPv4 < 1 {
-		return vpc.Limits{}, fmt.Errorf("limits of instance type %s: EC2 says %d interfaces with %d addresses", instanceType, limits.ENIs, limits.IPv4)
+		return vpc.Limits{}, fmt.Errorf("limits of instance type %s: EC2 returned %d interfaces with %d addresses, both must be positive", instanceType, limits.ENIs, limits.IPv4)
 	}
 	x.limits.mu.Lock()
 	defer x.limits.mu.Unlock()

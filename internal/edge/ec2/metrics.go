@@ -22,14 +22,14 @@ type metrics struct {
 func newMetrics() *metrics {
 	return &metrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "trunkline_ec2_calls_total", Help: "Calls to EC2 by action and error code (OK, none for no answer).",
+			Name: "trunkline_ec2_calls_total", Help: "Calls to EC2 by action and error code (OK, none for no reply).",
 		}, []string{"action", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "trunkline_ec2_call_duration_seconds", Help: "Time of one call to EC2 by action and whether it succeeded.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"action", "ok"}),
 		waited: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "trunkline_ec2_budget_wait_seconds", Help: "Time calls waited for this node's own budget.",
+			Name: "trunkline_ec2_budget_wait_seconds", Help: "Time that calls waited for this node's own budget.",
 			Buckets: []float64{.001, .01, .1, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"action"}),
 		hedged: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -46,9 +46,9 @@ func (m *metrics) register(r prometheus.Registerer, b *brakes) error {
 		return nil
 	}
 	braked := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "trunkline_ec2_brake", Help: "0: none, 1: nothing is given back, 2: nothing is changed.",
+		Name: "trunkline_ec2_brake", Help: "0: none, 1: no releases, 2: no changes.",
 	}, func() float64 {
-		switch v, _ := b.now(time.Now()); v {
+		switch v, _ := b.inForce(time.Now()); v {
 		case cloud.FreezeAll:
 			return 2
 		case cloud.FreezeRelease, cloud.AllocateOnly:
@@ -80,7 +80,8 @@ func (m *metrics) called(action string, err error, took time.Duration) {
 	m.seconds.WithLabelValues(action, ok).Observe(took.Seconds())
 }
 
-// knownCodes bounds the label: the errors that API's methods return.
+// knownCodes are the error codes of API's methods; others are counted as "other", so
+// that the label is bounded.
 func knownCodes() []string {
 	return []string{
 		"AttachmentLimitExceeded", "AuthFailure", "DryRunOperation", "ExpiredToken", "IdempotentParameterMismatch",

@@ -18,7 +18,7 @@ import (
 )
 
 // node drives planner and ledger against the embedded EC2, as the agent does: plan,
-// begin, do, settle. Its ledger survives only as records.
+// begin, do, settle. Only the records of its ledger survive a restart.
 type node struct {
 	*world
 	config  ipam.Config
@@ -81,7 +81,7 @@ func (n *node) plan() ipam.Decision {
 	}, n.config, time.Now())
 }
 
-// round carries out one plan, all its actions at the same time.
+// round carries out one plan, with all its actions concurrently.
 func (n *node) round() int {
 	n.t.Helper()
 	actions := n.begun()
@@ -89,7 +89,7 @@ func (n *node) round() int {
 	var wait sync.WaitGroup
 	for _, a := range actions {
 		wait.Go(func() {
-			out, err := n.carry(a)
+			out, err := n.execute(a)
 			mu.Lock()
 			defer mu.Unlock()
 			n.record(a.ID, out, err)
@@ -99,9 +99,9 @@ func (n *node) round() int {
 	return len(actions)
 }
 
-func (n *node) carry(a cloud.Action) (cloud.Outcome, error) {
+func (n *node) execute(a cloud.Action) (cloud.Outcome, error) {
 	if a.Kind == cloud.SetUp {
-		return cloud.Outcome{}, nil // the kernel's part
+		return cloud.Outcome{}, nil // these tests have no kernel state
 	}
 	return n.Executor.Do(n.t.Context(), a)
 }
@@ -127,10 +127,10 @@ func (n *node) settle() {
 			return
 		}
 	}
-	n.t.Fatal("no rest after 100 rounds")
+	n.t.Fatal("no fixpoint after 100 rounds")
 }
 
-// restart loses everything but the records, and recovers as the agent does.
+// restart keeps only the records, and recovers as the agent does.
 func (n *node) restart() {
 	n.t.Helper()
 	n.ledger = ipam.New(n.config.Settings())
@@ -169,7 +169,7 @@ func holder(i int) ipam.Holder {
 	return ipam.Holder{Endpoint: endpoint.ID(i + 1), Pod: endpoint.Pod{Namespace: "default", Name: fmt.Sprintf("pod-%d", i)}}
 }
 
-// agree fails unless the ledger and EC2 hold the same.
+// agree fails unless the ledger and EC2 have the same interfaces and addresses.
 func (n *node) agree() {
 	n.t.Helper()
 	on, err := n.Interfaces(n.t.Context(), n.instance)
@@ -183,7 +183,7 @@ func (n *node) agree() {
 	for _, i := range on {
 		at := slices.IndexFunc(v.ENIs, func(e ipam.ENIView) bool { return e.ID == i.ID })
 		if at < 0 {
-			n.t.Fatalf("the ledger does not know %s", i.ID)
+			n.t.Fatalf("the ledger does not have %s", i.ID)
 		}
 		for _, a := range v.ENIs[at].Addresses {
 			if !slices.Contains(i.Addresses, a.Addr) {
@@ -236,8 +236,8 @@ func TestFromNoPodsToAHundredAndBack(t *testing.T) {
 	})
 }
 
-// TestANodeKilledAtEveryCallOfABurst kills the agent at the k-th call to EC2 for
-// every k of a burst, lets it recover, and goes on.
+// TestANodeKilledAtEveryCallOfABurst kills the agent at the k-th changing call of a
+// burst, for every k. After its recovery the burst must be served.
 func TestANodeKilledAtEveryCallOfABurst(t *testing.T) {
 	for _, lost := range []string{"request", "reply"} {
 		for k := 1; k <= 10; k++ {
@@ -248,7 +248,7 @@ func TestANodeKilledAtEveryCallOfABurst(t *testing.T) {
 					n.dieAt(k, lost)
 					n.restart()
 					n.settle()
-					time.Sleep(2 * time.Minute) // back-offs of before end
+					time.Sleep(2 * time.Minute) // the back-offs of the killed process end
 					n.settle()
 					for i := range 56 {
 						if _, err := n.add(i); err != nil {
@@ -262,7 +262,7 @@ func TestANodeKilledAtEveryCallOfABurst(t *testing.T) {
 	}
 }
 
-// dieAt plans and acts until the k-th change asked of EC2, which never ends.
+// dieAt plans and acts until the k-th changing call to EC2, which is cut.
 func (n *node) dieAt(k int, lost string) {
 	n.t.Helper()
 	var mu sync.Mutex
@@ -292,8 +292,8 @@ func (n *node) dieAt(k int, lost string) {
 	n.records = kept
 }
 
-// ledgerUntil runs rounds until the process is dead and returns the records that
-// were on the disk by then: no action that was in flight at that moment is settled.
+// ledgerUntil runs rounds until the process is dead and returns the records that were
+// synced to disk by then: no action that was in flight at that time is settled.
 func (n *node) ledgerUntil(mu *sync.Mutex, dead *bool) []ipam.Record {
 	n.t.Helper()
 	for range 20 {
@@ -341,7 +341,7 @@ func (n *node) ledgerUntil(mu *sync.Mutex, dead *bool) []ipam.Record {
 	return n.records
 }
 
-// begun plans and begins, and returns what is to be carried out.
+// begun plans and begins, and returns the begun actions.
 func (n *node) begun() []cloud.Action {
 	n.t.Helper()
 	var out []cloud.Action
@@ -362,14 +362,14 @@ func (n *node) begun() []cloud.Action {
 	return out
 }
 
-func TestStaleDescribesNeverPutAnAddressBack(t *testing.T) {
+func TestStaleDescribesDoNotAddReleasedAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t)
 		n.bind(30)
 		n.settle()
 		n.pending = nil
 		n.set(faults.Plan{DescribeLag: faults.Duration(20 * time.Second)})
-		given := make(map[string]bool)
+		assigned := make(map[string]bool)
 		for round := range 120 {
 			time.Sleep(5 * time.Second)
 			n.settle()
@@ -378,11 +378,11 @@ func TestStaleDescribesNeverPutAnAddressBack(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			eni := n.truth(lease.ENI)
+			eni := n.current(lease.ENI)
 			if !slices.Contains(eni.Addresses, lease.Addr) {
-				t.Fatalf("%s was given out and is not on %s", lease.Addr, lease.ENI)
+				t.Fatalf("%s was assigned and is not on %s", lease.Addr, lease.ENI)
 			}
-			given[lease.Addr.String()] = true
+			assigned[lease.Addr.String()] = true
 			n.keep(n.ledger.Release(lease.Holder.Endpoint, time.Now()))
 		}
 		n.set(faults.Plan{})
@@ -393,14 +393,14 @@ func TestStaleDescribesNeverPutAnAddressBack(t *testing.T) {
 		n.observe()
 		n.settle()
 		n.agree()
-		if len(given) == 0 {
-			t.Error("nothing was given out")
+		if len(assigned) == 0 {
+			t.Error("no address was assigned")
 		}
 	})
 }
 
-// truth describes an interface as it is, past any lag.
-func (n *node) truth(id vpc.ENIID) ec2.Interface {
+// current describes an interface without the injected lag.
+func (n *node) current(id vpc.ENIID) ec2.Interface {
 	n.t.Helper()
 	plan := n.faults.Plan()
 	n.set(faults.Plan{})

@@ -11,17 +11,17 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// CodeNotCarriedOut is the code of an action that Recover found to have had no
-// effect. It is ours, not EC2's.
+// CodeNotCarriedOut is the code of an action that had no effect, as Recover found. EC2
+// does not use it.
 const CodeNotCarriedOut = "Trunkline.NotCarriedOut"
 
-// observe reads from EC2 whether the effect is there. known with a nil error: it
-// is, or it is not needed any more; known with an error: it is not and will not be.
-// Not known and no error: call (again).
+// observe reads from EC2 whether the action had its effect. known with a nil error: the
+// effect exists, or is no longer needed; known with an error: it does not exist and the
+// action has failed. Not known and no error: make the call (again).
 //
-// A describe may be out of date by up to Options.Window. That something is there is
-// believed at once; that it is not, only of a describe so late that it cannot be
-// older than the action.
+// A describe may be stale by up to Options.Window. So what a describe shows exists, but
+// what it does not show is known to be absent only if Options.Window has passed since
+// the action started.
 func (e *execution) observe(ctx context.Context) (out cloud.Outcome, known bool, err error) {
 	e.recheck = false
 	switch e.action.Kind {
@@ -43,7 +43,7 @@ func (e *execution) observe(ctx context.Context) (out cloud.Outcome, known bool,
 	return e.compare(ctx, eni, late)
 }
 
-// compare looks for the effect on the interface that EC2 shows.
+// compare searches for the effect on the interface that EC2 shows.
 func (e *execution) compare(ctx context.Context, eni Interface, late bool) (out cloud.Outcome, known bool, err error) {
 	switch e.action.Kind {
 	case cloud.Attach:
@@ -72,9 +72,9 @@ func (e *execution) compare(ctx context.Context, eni Interface, late bool) (out 
 	return cloud.Outcome{}, false, nil
 }
 
-// interfaceMissing handles an interface that EC2 does not show. After a call of
-// ours that may have deleted it, and a refusal as for what does not exist, that is
-// proof at once.
+// interfaceMissing handles an interface that EC2 does not show. It no longer exists if
+// the describe cannot be stale, or if one of our calls may have deleted it and EC2
+// refused a call as for an interface that does not exist.
 func (e *execution) interfaceMissing(err error, late bool) (known bool, _ error) {
 	expected := e.denied != nil && (e.open || e.resumed)
 	switch {
@@ -97,13 +97,13 @@ func (e *execution) unassigned(eni Interface) bool {
 	return len(left) == 0
 }
 
-// detached reports whether the action's attachment is gone or going.
+// detached reports whether the action's attachment is detached or detaching.
 func (e *execution) detached(eni Interface) bool {
 	a := eni.Attachment
 	return a == nil || a.ID != e.action.Attachment || a.Status == "detaching"
 }
 
-// attached completes an attachment that is there.
+// attached completes an attachment that exists.
 func (e *execution) attached(ctx context.Context, eni Interface) (cloud.Outcome, bool, error) {
 	if !eni.On(e.action.Instance) {
 		known, err := e.elsewhere(eni)
@@ -112,7 +112,7 @@ func (e *execution) attached(ctx context.Context, eni Interface) (cloud.Outcome,
 	if eni.Attachment.DeleteOnTermination {
 		return cloud.Outcome{Attachment: eni.Attachment.ID, Device: eni.Attachment.Device}, true, nil
 	}
-	e.open = true // attached; not deleted with the instance yet
+	e.open = true // attached; not yet deleted with the instance
 	out, err := e.deleteWithInstance(ctx, eni.Attachment.ID, eni.Attachment.Device)
 	return out, err == nil, err
 }
@@ -122,15 +122,15 @@ func (e *execution) elsewhere(eni Interface) (known bool, _ error) {
 	if a := eni.Attachment; a != nil && a.Instance != e.action.Instance && time.Since(e.started) >= e.x.o.Window {
 		return true, &Error{
 			Action: "AttachNetworkInterface", Object: string(e.action.ENI), Code: "InvalidNetworkInterface.InUse",
-			Message: fmt.Sprintf("it is on %s", a.Instance),
+			Message: fmt.Sprintf("it is attached to %s", a.Instance),
 		}
 	}
 	e.open = false
 	return false, nil
 }
 
-// findCreated finds the interface by the action's tag. That EC2 does not show it
-// proves nothing; the client token makes it safe to repeat the call.
+// findCreated finds the interface by the action's tag. If a stale describe does not show
+// it, repeating the call is safe because of the client token.
 func (e *execution) findCreated(ctx context.Context) (cloud.Outcome, bool, error) {
 	found, err := e.x.byTag(ctx, vpc.TagIntent, string(e.action.ID))
 	if err != nil || len(found) == 0 {
@@ -139,8 +139,8 @@ func (e *execution) findCreated(ctx context.Context) (cloud.Outcome, bool, error
 	return created(found[0]), true, nil
 }
 
-// findAssigned looks for addresses beyond those the interface had, for as long as a
-// describe may be stale. There is no client token for this call.
+// findAssigned searches, for as long as a describe may be stale, for addresses that the
+// interface did not have before. The call has no client token.
 func (e *execution) findAssigned(ctx context.Context) (cloud.Outcome, bool, error) {
 	since := time.Now()
 	for n := 0; ; n++ {

@@ -15,11 +15,11 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// read makes a read: coalesced with identical ones in flight, hedged, repeated while
-// EC2 throttles or does not answer. key identifies the request.
+// read makes a read call: coalesced with identical reads in flight, hedged, and repeated
+// while EC2 throttles or does not reply. key identifies the request.
 func read[T any](ctx context.Context, x *Executor, action, key string, ask func(context.Context, API) (T, error)) (T, error) {
 	flight := x.reads.DoChan(action+" "+key, func() (any, error) {
-		// The first caller may leave while others wait for the same answer.
+		// The first caller's context may end while other callers wait for the reply.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*x.o.ReadTimeout)
 		defer cancel()
 		for n := 0; ; n++ {
@@ -44,31 +44,31 @@ func read[T any](ctx context.Context, x *Executor, action, key string, ask func(
 	}
 }
 
-// hedge sends a read, and again on a fresh connection when no answer comes: on a
-// broken path a connection hangs. The first success counts.
+// hedge sends a read, and again on a fresh connection after HedgeAfter without a reply:
+// a kept connection hangs after its path broke. It returns the first success.
 func hedge[T any](ctx context.Context, x *Executor, action, key string, ask func(context.Context, API) (T, error)) (T, error) {
-	type answer struct {
+	type reply struct {
 		got T
 		err error
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.o.ReadTimeout)
-	answers := make(chan answer, 2)
+	replies := make(chan reply, 2)
 	running := 0
 	start := func(api API) {
 		running++
 		go func() {
-			var a answer
-			a.err = x.call(ctx, action, key, x.o.ReadTimeout, func(ctx context.Context) (err error) {
-				a.got, err = ask(ctx, api)
+			var r reply
+			r.err = x.call(ctx, action, key, x.o.ReadTimeout, func(ctx context.Context) (err error) {
+				r.got, err = ask(ctx, api)
 				return err
 			})
-			answers <- a
+			replies <- r
 		}()
 	}
 	defer func() {
 		cancel()
 		for range running {
-			<-answers
+			<-replies
 		}
 	}()
 	start(x.o.Clients.Kept)
@@ -76,10 +76,10 @@ func hedge[T any](ctx context.Context, x *Executor, action, key string, ask func
 	defer late.Stop()
 	for {
 		select {
-		case a := <-answers:
+		case r := <-replies:
 			running--
-			if a.err == nil || running == 0 {
-				return a.got, a.err
+			if r.err == nil || running == 0 {
+				return r.got, r.err
 			}
 		case <-late.C:
 			x.metrics.hedged.WithLabelValues(action).Inc()
@@ -119,9 +119,9 @@ func device(i Interface) int {
 	return i.Attachment.Device
 }
 
-// Seen describes the interfaces on an instance, and those it made that are attached
-// to none: the latter only when all is set, or when one of known is not on the
-// instance. So observing a node where nothing changed is one call.
+// Seen describes the interfaces on an instance and its strays. It reads strays only if
+// all is set, or if one of known is not on the instance, so that an observation of an
+// unchanged node is one call.
 func (x *Executor) Seen(ctx context.Context, id vpc.InstanceID, known []vpc.ENIID, all bool) ([]Interface, error) {
 	found, err := x.Interfaces(ctx, id)
 	if err != nil {
@@ -138,7 +138,8 @@ func (x *Executor) Seen(ctx context.Context, id vpc.InstanceID, known []vpc.ENII
 }
 
 // Strays describes interfaces that this instance made, by their tags, and that are
-// attached to none: what a crash leaves when the journal is lost.
+// attached to no instance: a crash between CreateENI and Attach leaves one if the
+// journal is lost too.
 func (x *Executor) Strays(ctx context.Context, id vpc.InstanceID) ([]Interface, error) {
 	return x.filtered(ctx, filter("tag:"+vpc.TagInstanceID, string(id)), filter("status", "available"))
 }

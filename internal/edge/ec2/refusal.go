@@ -37,8 +37,9 @@ func (r *refusals) note(action string, err error, now time.Time) {
 	}
 }
 
-// refused reports whether an error is a refusal by EC2, rather than expected: the
-// object is gone already, is still attaching or detaching, or no answer came.
+// refused reports whether EC2 refused the call. Not a refusal is an error without a
+// reply, and one that is expected: the object does not exist any more, or is attaching
+// or detaching.
 func refused(e *Error) bool {
 	return e.Code != "" && !IsNotFound(e) && !IsInUse(e) && !slices.Contains([]string{"InvalidParameterValue", CodeNotCarriedOut}, e.Code)
 }

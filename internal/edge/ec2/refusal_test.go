@@ -13,7 +13,7 @@ func TestTheLastRefusalStaysUntilTheSameActionSucceeds(t *testing.T) {
 		w := start(t)
 		eni := w.attached(1, 1)
 		if r, ok := w.LastRefusal(); ok {
-			t.Fatalf("refused before anything was: %v", r.Error)
+			t.Fatalf("a refusal before any refused call: %v", r.Error)
 		}
 		w.set(faults.Plan{Calls: []faults.Call{{Action: "AssignPrivateIpAddresses", Do: faults.Fail, Code: "UnauthorizedOperation", Count: 2}}})
 		for range 2 {
@@ -21,7 +21,7 @@ func TestTheLastRefusalStaysUntilTheSameActionSucceeds(t *testing.T) {
 				t.Fatal("not refused")
 			}
 		}
-		w.describe(eni.ID) // another action's success says nothing
+		w.describe(eni.ID) // the success of another action does not end it
 		r, ok := w.LastRefusal()
 		if !ok || r.Action != "AssignPrivateIpAddresses" || r.Code != "UnauthorizedOperation" || r.Count != 2 || r.RequestID == "" {
 			t.Errorf("%+v, %v", r, ok)

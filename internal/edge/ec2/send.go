@@ -33,7 +33,7 @@ func (e *execution) send(ctx context.Context) (cloud.Outcome, error) {
 		return cloud.Outcome{}, e.detach(ctx)
 	case cloud.DeleteENI:
 		return cloud.Outcome{}, e.delete(ctx)
-	case cloud.SetUp: // Validate refuses it
+	case cloud.SetUp: // Validate rejects it
 	}
 	return cloud.Outcome{}, fmt.Errorf("%s: %w", e.action, cloud.ErrUnsupported)
 }
@@ -45,7 +45,7 @@ func (e *execution) change(ctx context.Context, call string, f func(context.Cont
 	})
 }
 
-// object is what the action is about, for error texts.
+// object is the interface or subnet of the action, for error texts.
 func (e *execution) object() string {
 	if e.action.ENI != "" {
 		return string(e.action.ENI)
@@ -98,7 +98,7 @@ func created(i Interface) cloud.Outcome {
 	return cloud.Outcome{ENI: i.ID, MAC: i.MAC, PrimaryIP: i.Primary, Groups: i.Groups, Addresses: i.Addresses}
 }
 
-// attach attaches the interface and has EC2 delete it with the instance.
+// attach attaches the interface and sets DeleteOnTermination.
 func (e *execution) attach(ctx context.Context) (cloud.Outcome, error) {
 	var reply *ec2.AttachNetworkInterfaceOutput
 	err := e.change(ctx, "AttachNetworkInterface", func(ctx context.Context, api API) (err error) {
@@ -111,12 +111,12 @@ func (e *execution) attach(ctx context.Context) (cloud.Outcome, error) {
 	if err != nil {
 		return cloud.Outcome{}, err
 	}
-	e.open = true // attached; not deleted with the instance yet
+	e.open = true // attached; not yet deleted with the instance
 	return e.deleteWithInstance(ctx, vpc.AttachmentID(aws.ToString(reply.AttachmentId)), e.action.Device)
 }
 
-// deleteWithInstance has EC2 delete the interface when its instance is terminated.
-// A refusal is a warning: the attachment is there.
+// deleteWithInstance sets DeleteOnTermination of the attachment. A refusal is only a
+// warning, because the interface is attached.
 func (e *execution) deleteWithInstance(ctx context.Context, id vpc.AttachmentID, device int) (cloud.Outcome, error) {
 	out := cloud.Outcome{Attachment: id, Device: device}
 	for n := 0; ; n++ {
@@ -135,7 +135,7 @@ func (e *execution) deleteWithInstance(ctx context.Context, id vpc.AttachmentID,
 		case cancelled(ctx):
 			return cloud.Outcome{}, err
 		case !isAmbiguous(err) && !e.transient(err) || n+1 >= e.x.o.Tries:
-			out.Warning = fmt.Sprintf("%s outlives its instance until it is collected: %v", e.action.ENI, err)
+			out.Warning = fmt.Sprintf("%s will leak when its instance is terminated, until the controller deletes it: %v", e.action.ENI, err)
 			return out, nil
 		}
 		if err := e.x.pause(ctx, n); err != nil {
@@ -170,8 +170,8 @@ func (e *execution) assign(ctx context.Context) (cloud.Outcome, error) {
 	return out, nil
 }
 
-// restore assigns addresses by name. EC2 refuses those that another interface has:
-// AllowReassignment stays off.
+// restore assigns the given addresses. EC2 refuses those that another interface has,
+// because AllowReassignment is off.
 func (e *execution) restore(ctx context.Context) error {
 	return e.change(ctx, "AssignPrivateIpAddresses", func(ctx context.Context, api API) error {
 		_, err := api.AssignPrivateIpAddresses(ctx, &ec2.AssignPrivateIpAddressesInput{
@@ -181,7 +181,7 @@ func (e *execution) restore(ctx context.Context) error {
 	})
 }
 
-// addresses are the action's, as EC2 writes them.
+// addresses are the action's addresses in EC2's format.
 func (e *execution) addresses() []string {
 	out := make([]string, len(e.action.Addresses))
 	for i, a := range e.action.Addresses {

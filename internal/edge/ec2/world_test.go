@@ -31,8 +31,8 @@ import (
 
 const region = "us-west-2"
 
-// wire carries requests to the embedded EC2 within the process, so that tests run
-// on a clock of their own. before and after stop a call at its edges.
+// wire carries requests to the embedded EC2 within the process, so that tests run in a
+// synctest bubble. before and after can cut a call before and after it is served.
 type wire struct {
 	handler http.Handler
 
@@ -107,14 +107,15 @@ func (w *wire) cut(before, after func(string) error) {
 	w.before, w.after = before, after
 }
 
-// memory is the journal of the actions in flight. It outlives executors.
-type memory struct {
+// memoryJournal is the journal of the actions in flight. It survives restarts of the
+// executor.
+type memoryJournal struct {
 	mu   sync.Mutex
 	open map[cloud.ActionID]cloud.Action
-	dead bool // the process died: nothing more is written
+	dead bool // the process was killed: writes are lost
 }
 
-func (m *memory) begin(a cloud.Action) {
+func (m *memoryJournal) begin(a cloud.Action) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.dead {
@@ -122,8 +123,8 @@ func (m *memory) begin(a cloud.Action) {
 	}
 }
 
-// end drops an action whose outcome is known.
-func (m *memory) end(id cloud.ActionID, err error) {
+// end drops an action unless its outcome is unknown.
+func (m *memoryJournal) end(id cloud.ActionID, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.dead && !errors.Is(err, ec2.ErrOpen) {
@@ -131,13 +132,13 @@ func (m *memory) end(id cloud.ActionID, err error) {
 	}
 }
 
-func (m *memory) die(dead bool) {
+func (m *memoryJournal) die(dead bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dead = dead
 }
 
-func (m *memory) inFlight() []cloud.Action {
+func (m *memoryJournal) inFlight() []cloud.Action {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.SortedFunc(maps.Values(m.open), func(a, b cloud.Action) int { return a.Began.Compare(b.Began) })
@@ -153,14 +154,14 @@ func (w *world) Do(ctx context.Context, a cloud.Action) (cloud.Outcome, error) {
 	return out, err
 }
 
-// recovered is what became of an action of an earlier process.
+// recovered is an action of an earlier process with the result of Recover.
 type recovered struct {
 	Action  cloud.Action
 	Outcome cloud.Outcome
 	Err     error
 }
 
-// recoverAll recovers what the journal has in flight, all at the same time.
+// recoverAll recovers the actions that the journal has in flight, concurrently.
 func (w *world) recoverAll() []recovered {
 	left := w.journal.inFlight()
 	out := make([]recovered, len(left))
@@ -182,8 +183,8 @@ type world struct {
 	t        *testing.T
 	faults   *faults.Injector
 	wire     *wire
-	fresh    *wire // of hedged reads
-	journal  *memory
+	fresh    *wire // for hedged reads
+	journal  *memoryJournal
 	instance vpc.InstanceID
 	subnet   vpc.SubnetID
 	group    vpc.SecurityGroupID
@@ -216,7 +217,7 @@ func start(t *testing.T, change ...func(*ec2.Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, faults: faults.New(1, nil), journal: &memory{open: map[cloud.ActionID]cloud.Action{}}}
+	w := &world{t: t, faults: faults.New(1, nil), journal: &memoryJournal{open: map[cloud.ActionID]cloud.Action{}}}
 	t.Cleanup(w.faults.Close)
 	handler := query.New(query.Options{Cloud: c, IAM: account, Faults: w.faults, Calls: &faults.Log{}, Region: region}, simec2.Service(c))
 	w.wire, w.fresh = &wire{handler: handler}, &wire{handler: handler}
@@ -261,7 +262,7 @@ func (w *world) boot(change ...func(*ec2.Options)) {
 
 func (w *world) set(p faults.Plan) {
 	w.t.Helper()
-	p.MetadataLag = faults.Duration(time.Minute) // of no service here; it keeps a history for describes to lag in
+	p.MetadataLag = faults.Duration(time.Minute) // unused; makes the simulation keep the history that lagging describes need
 	if err := w.faults.Set(p); err != nil {
 		w.t.Fatal(err)
 	}
