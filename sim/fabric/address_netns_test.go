@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// assign gives the guest an address; whether the fabric agrees is the test's.
+// assign adds an address in the guest, but not to the state.
 func (w *world) assign(id vpc.ENIID, a string) {
 	w.t.Helper()
 	w.guests[id].Do(w.t, func() {
@@ -25,13 +25,13 @@ func TestASecondaryAddressWorksOnceTheStateHasIt(t *testing.T) {
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.0.11")
 	w.serveUDP(b.Name, "10.0.0.11:7000")
 	w.assign("eni-a", "10.0.0.20")
-	w.silent(a, "10.0.0.20", "10.0.0.11:7000") // taken, not given
+	w.silent(a, "10.0.0.20", "10.0.0.11:7000") // in the guest, not in the state
 	w.at("eni-a").Addresses = addrs("10.0.0.10", "10.0.0.20")
 	w.apply()
 	if got := netip.MustParseAddrPort(w.reaches(a, "10.0.0.20", "10.0.0.11:7000")).Addr(); got != addrs("10.0.0.20")[0] {
 		t.Errorf("the receiver saw %s", got)
 	}
-	w.must(ping(b, "", "10.0.0.20", patience))
+	w.must(ping(b, "", "10.0.0.20", replyTimeout))
 }
 
 func TestADelegatedPrefixLeadsToItsPortAsAWhole(t *testing.T) {
@@ -43,38 +43,38 @@ func TestADelegatedPrefixLeadsToItsPortAsAWhole(t *testing.T) {
 	for _, inside := range []string{"10.0.2.32", "10.0.2.39", "10.0.2.47"} {
 		w.assign("eni-a", inside)
 		w.reaches(a, inside, "10.0.16.11:7000")
-		w.must(ping(b, "", inside, patience))
+		w.must(ping(b, "", inside, replyTimeout))
 	}
 	w.assign("eni-a", "10.0.2.48")
 	w.silent(a, "10.0.2.48", "10.0.16.11:7000")
 }
 
-func TestAnAddressMovesToAnotherPortAndPeersNeedNotAskAgain(t *testing.T) {
+func TestAnAddressMovesToAnotherPortWithoutNewARPByItsPeers(t *testing.T) {
 	w := newWorld(t)
 	peer := w.plug("eni-p", "10.0.0.5")
 	w.plug("eni-a", "10.0.0.10", "10.0.0.20")
 	w.plug("eni-b", "10.0.0.11")
 	w.serveTCP(w.guests["eni-a"].Name, "10.0.0.20:7000")
-	old, err := connect(peer, "10.0.0.20:7000", patience)
+	old, err := connect(peer, "10.0.0.20:7000", replyTimeout)
 	w.must(err)
 	defer old.Close()
-	w.must(echo(old, "before", patience))
+	w.must(echo(old, "before", replyTimeout))
 
 	w.at("eni-a").Addresses = addrs("10.0.0.10")
 	w.at("eni-b").Addresses = addrs("10.0.0.11", "10.0.0.20")
 	w.apply()
 	w.assign("eni-b", "10.0.0.20")
 	w.serveTCP(w.guests["eni-b"].Name, "10.0.0.20:7000")
-	fresh, err := connect(peer, "10.0.0.20:7000", patience)
+	fresh, err := connect(peer, "10.0.0.20:7000", replyTimeout)
 	w.must(err)
 	defer fresh.Close()
-	w.must(echo(fresh, "new owner", patience))
+	w.must(echo(fresh, "new owner", replyTimeout))
 	if err := echo(old, "after", silence); err == nil {
-		t.Error("the flow to the old owner went on")
+		t.Error("the flow to the previous port was not ended")
 	}
 }
 
-func TestAnAddressThatLeavesAndComesBackHasLostItsFlows(t *testing.T) {
+func TestRemovingAndAddingAnAddressEndsItsFlows(t *testing.T) {
 	for _, try := range []struct {
 		name   string
 		leaves bool
@@ -84,17 +84,17 @@ func TestAnAddressThatLeavesAndComesBackHasLostItsFlows(t *testing.T) {
 			peer := w.plug("eni-p", "10.0.0.5")
 			w.plug("eni-a", "10.0.0.10", "10.0.0.20")
 			w.serveTCP(w.guests["eni-a"].Name, "10.0.0.20:7000")
-			c, err := connect(peer, "10.0.0.20:7000", patience)
+			c, err := connect(peer, "10.0.0.20:7000", replyTimeout)
 			w.must(err)
 			defer c.Close()
-			w.must(echo(c, "before", patience))
+			w.must(echo(c, "before", replyTimeout))
 			if try.leaves {
 				w.at("eni-a").Addresses = addrs("10.0.0.10")
 			}
 			w.apply()
 			w.at("eni-a").Addresses = addrs("10.0.0.10", "10.0.0.20")
 			w.apply()
-			wait := patience
+			wait := replyTimeout
 			if try.leaves {
 				wait = silence
 			}
@@ -108,16 +108,16 @@ func TestAnAddressThatLeavesAndComesBackHasLostItsFlows(t *testing.T) {
 	}
 }
 
-func TestAFabricTakenOverEndsTheFlowsOfWhatHasMovedMeanwhile(t *testing.T) {
+func TestAReopenedFabricEndsTheFlowsOfAddressesThatMovedSince(t *testing.T) {
 	w := newWorld(t)
 	peer := w.plug("eni-p", "10.0.0.5")
 	w.plug("eni-a", "10.0.0.10", "10.0.0.20")
 	w.serveTCP(w.guests["eni-a"].Name, "10.0.0.20:7000")
 	w.serveTCP(w.guests["eni-a"].Name, "10.0.0.10:7000")
-	moved, err := connect(peer, "10.0.0.20:7000", patience)
+	moved, err := connect(peer, "10.0.0.20:7000", replyTimeout)
 	w.must(err)
 	defer moved.Close()
-	stayed, err := connect(peer, "10.0.0.10:7000", patience)
+	stayed, err := connect(peer, "10.0.0.10:7000", replyTimeout)
 	w.must(err)
 	defer stayed.Close()
 
@@ -127,12 +127,12 @@ func TestAFabricTakenOverEndsTheFlowsOfWhatHasMovedMeanwhile(t *testing.T) {
 	t.Cleanup(func() { _ = next.Close() })
 	w.at("eni-a").Addresses = addrs("10.0.0.10")
 	w.must(next.Apply(t.Context(), w.state))
-	w.must(echo(stayed, "went on", patience))
+	w.must(echo(stayed, "went on", replyTimeout))
 	w.at("eni-a").Addresses = addrs("10.0.0.10", "10.0.0.20")
 	w.must(next.Apply(t.Context(), w.state))
-	w.must(echo(stayed, "still", patience))
+	w.must(echo(stayed, "still", replyTimeout))
 	if err := echo(moved, "ended", silence); err == nil {
-		t.Error("the flow of an address that left went on")
+		t.Error("the flow of a removed address was not ended")
 	}
 }
 
@@ -143,18 +143,18 @@ func TestTwoPortsTalkIPv6AndUnallocatedAddressesAreUnreachable(t *testing.T) {
 	if got := netip.MustParseAddrPort(w.reaches(a, "fd10::a", "[fd10:0:0:1::b]:7000")).Addr(); got != addrs("fd10::a")[0] {
 		t.Errorf("the receiver saw %s", got)
 	}
-	w.must(ping(a, "", "fd10:0:0:1::b", patience))
+	w.must(ping(a, "", "fd10:0:0:1::b", replyTimeout))
 	if err := ping(a, "", "fd10:0:0:1::c", silence); err == nil {
-		t.Error("an unallocated address answered")
+		t.Error("an unallocated address replied")
 	}
 	if w.drops("eni-a").Unroutable == 0 {
-		t.Error("the packet to nowhere was not counted")
+		t.Error("the packet to an unallocated address was not counted")
 	}
 
 	w.at("eni-b").Prefixes = prefixes("fd10:0:0:1:5::/80")
 	w.apply()
 	w.assign("eni-b", "fd10:0:0:1:5::7")
-	w.must(ping(a, "", "fd10:0:0:1:5::7", patience))
+	w.must(ping(a, "", "fd10:0:0:1:5::7", replyTimeout))
 
 	w.assign("eni-a", "fd10::bad")
 	w.silent(a, "fd10::bad", "[fd10:0:0:1::b]:7000")

@@ -17,9 +17,9 @@ import (
 // ErrClosed is returned by a fabric that was closed or destroyed.
 var ErrClosed = errors.New("fabric is closed")
 
-// apply is Apply, in its turn. The order is: links, filter, addresses and
-// routes, and only then what is to go, so that no packet that is allowed before
-// and after is lost between.
+// apply is Apply without the serialization. It changes links, then the filter, then
+// addresses and routes, and deletes last, so that no packet is lost that is allowed both
+// before and after.
 func (f *Fabric) apply(want State) error {
 	if f.link == nil {
 		return ErrClosed
@@ -61,7 +61,7 @@ func (f *Fabric) apply(want State) error {
 	return errors.Join(errs...)
 }
 
-// applyLayer3 does one namespace, and returns the indexes of its devices.
+// applyLayer3 applies the layout of one namespace and returns its device indexes.
 func (f *Fabric) applyLayer3(h *netlink.Handle, want layout, ports map[string]vpc.ENIID) (map[string]int, error) {
 	l, err := newLayer3(h)
 	if err != nil {
@@ -73,7 +73,7 @@ func (f *Fabric) applyLayer3(h *netlink.Handle, want layout, ports map[string]vp
 	return l.index, err
 }
 
-// applyOutside does the outside host's namespace.
+// applyOutside applies the layout of the outside host's namespace.
 func (f *Fabric) applyOutside(want layout) error {
 	ns, err := os.Open(netns.Path(f.internet))
 	if err != nil {
@@ -102,8 +102,8 @@ func (f *Fabric) applyOutside(want layout) error {
 	return err
 }
 
-// recoverOwners reads from the kernel who held which address when an earlier
-// process was here last.
+// recoverOwners reads from the kernel which port held each address in the last State of
+// an earlier process.
 func (f *Fabric) recoverOwners() (map[netip.Prefix]vpc.ENIID, error) {
 	links, err := f.ourLinks()
 	if err != nil {
@@ -129,10 +129,10 @@ func (f *Fabric) recoverOwners() (map[netip.Prefix]vpc.ENIID, error) {
 	return owner, nil
 }
 
-// endFlows forgets the connections of every address that has left the interface
-// that had it: connection state belongs to the interface, not to the address.
+// endFlows deletes the connections of every address that its port no longer holds: on
+// EC2, connection state belongs to the interface, not to the address.
 func (f *Fabric) endFlows(now map[netip.Prefix]vpc.ENIID) error {
-	left := leavers{single: map[netip.Addr]bool{}}
+	left := movedAddresses{single: map[netip.Addr]bool{}}
 	for prefix, was := range f.owner {
 		if now[prefix] == was {
 			continue
@@ -154,9 +154,9 @@ func (f *Fabric) endFlows(now map[netip.Prefix]vpc.ENIID) error {
 	return nil
 }
 
-// endFlowsOf deletes the entries of one family. A list that was interrupted may
-// have missed some.
-func (f *Fabric) endFlowsOf(family netlink.InetFamily, left leavers) error {
+// endFlowsOf deletes the entries of one family. It repeats an interrupted dump, which
+// may lack entries.
+func (f *Fabric) endFlowsOf(family netlink.InetFamily, left movedAddresses) error {
 	_, err := dump(func() ([]struct{}, error) {
 		ended, err := f.link.ConntrackDeleteFilters(netlink.ConntrackTable, family, left)
 		f.changes += int(ended)
@@ -168,18 +168,18 @@ func (f *Fabric) endFlowsOf(family netlink.InetFamily, left leavers) error {
 	return nil
 }
 
-// leavers matches connections from or to the addresses that left.
-type leavers struct {
+// movedAddresses matches connections from or to addresses that left their port.
+type movedAddresses struct {
 	single   map[netip.Addr]bool
 	prefixes []netip.Prefix
 }
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (l leavers) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+func (l movedAddresses) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return l.has(addrOf(flow.Forward.SrcIP)) || l.has(addrOf(flow.Forward.DstIP))
 }
 
-func (l leavers) has(a netip.Addr) bool {
+func (l movedAddresses) has(a netip.Addr) bool {
 	if l.single[a] {
 		return true
 	}

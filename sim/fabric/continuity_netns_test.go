@@ -12,16 +12,16 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// exchange is a stream of datagrams, each sent when the one before it was
-// answered, until stop is closed. It counts what was answered and what was not.
+// exchange is a stream of datagrams, each sent after the reply to the one before or its
+// timeout, until stop is closed. It counts replies and losses.
 type exchange struct {
 	stop           chan struct{}
 	done           chan struct{}
 	answered, lost int
 }
 
-// stream starts an exchange; patience is how long an answer may take.
-func (w *world) stream(from vpc.ENIID, to string, patience time.Duration) *exchange {
+// stream starts an exchange; a reply later than timeout counts as lost.
+func (w *world) stream(from vpc.ENIID, to string, timeout time.Duration) *exchange {
 	w.t.Helper()
 	var c net.Conn
 	w.must(w.guests[from].Run(func() (err error) {
@@ -40,7 +40,7 @@ func (w *world) stream(from vpc.ENIID, to string, patience time.Duration) *excha
 			default:
 			}
 			_, err := c.Write([]byte("?"))
-			_ = c.SetReadDeadline(time.Now().Add(patience))
+			_ = c.SetReadDeadline(time.Now().Add(timeout))
 			if _, failed := c.Read(buffer); errors.Join(err, failed) != nil {
 				e.lost++
 				continue
@@ -57,9 +57,9 @@ func (e *exchange) end() {
 	<-e.done
 }
 
-// TestNoPacketIsLostOrLetThroughWhileTheStateChanges runs one allowed and one
-// refused stream while other things of every kind come and go.
-func TestNoPacketIsLostOrLetThroughWhileTheStateChanges(t *testing.T) {
+// TestStateChangesNeitherDropAllowedPacketsNorPassRefusedOnes runs one allowed and one
+// refused stream while other parts of the state change.
+func TestStateChangesNeitherDropAllowedPacketsNorPassRefusedOnes(t *testing.T) {
 	w := newWorld(t)
 	w.plug("eni-a", "10.0.0.10")
 	w.plug("eni-b", "10.0.16.11")
@@ -70,7 +70,7 @@ func TestNoPacketIsLostOrLetThroughWhileTheStateChanges(t *testing.T) {
 	w.serveUDP(w.guests["eni-b"].Name, "10.0.16.11:7000")
 	w.serveUDP(w.guests["eni-b"].Name, "10.0.16.11:7001")
 	w.reaches(w.guests["eni-a"], "", "10.0.16.11:7000")
-	allowed := w.stream("eni-a", "10.0.16.11:7000", patience)
+	allowed := w.stream("eni-a", "10.0.16.11:7000", replyTimeout)
 	refused := w.stream("eni-a", "10.0.16.11:7001", 2*time.Millisecond)
 	changes := []func(){
 		func() { w.at("eni-c").Addresses = addrs("10.0.0.12", "10.0.0.13") },
@@ -83,8 +83,8 @@ func TestNoPacketIsLostOrLetThroughWhileTheStateChanges(t *testing.T) {
 		func() { w.state.Services = []Service{{Address: vpc.MetadataV4, TCP: []uint16{80}}} },
 		func() { w.state.Internet = &Internet{Hosts: addrs("203.0.113.10")} },
 		func() { w.at("eni-c").Down = true },
-		func() { // another program writes: the tables are read again
-			nft(w, "add table ip stranger")
+		func() { // another program writes, so that the fabric reads its tables again
+			nft(w, "add table ip foreign")
 		},
 		func() {
 			w.at("eni-c").Addresses, w.at("eni-c").Prefixes = addrs("10.0.0.12"), nil
@@ -113,26 +113,26 @@ func TestNoPacketIsLostOrLetThroughWhileTheStateChanges(t *testing.T) {
 func TestCountersSurviveARewriteOfTheTables(t *testing.T) {
 	w := newWorld(t)
 	a := w.plug("eni-a", "10.0.0.10")
-	w.knowGateway("eni-a", "10.0.0.1")
+	w.pinGateway("eni-a", "10.0.0.1")
 	w.assign("eni-a", "10.0.0.66")
 	w.silent(a, "10.0.0.66", "10.0.16.99:7000")
 	before := w.drops("eni-a")
 	if before.Spoofed == 0 {
-		t.Fatal("nothing was counted")
+		t.Fatal("no packet was counted")
 	}
-	nft(w, "add table ip stranger")
+	nft(w, "add table ip foreign")
 	w.apply()
 	if got := w.drops("eni-a"); got.Spoofed < before.Spoofed {
 		t.Errorf("counters after a rewrite: %+v, before: %+v", got, before)
 	}
 	w.silent(a, "10.0.0.66", "10.0.16.99:7000")
 	if got := w.drops("eni-a"); got.Spoofed <= before.Spoofed {
-		t.Errorf("counters do not go on: %+v, before: %+v", got, before)
+		t.Errorf("counters do not increase: %+v, before: %+v", got, before)
 	}
 }
 
-// BenchmarkRoundTrip is one datagram and its answer between two ports, with
-// groups and anti-spoof, through the fabric.
+// BenchmarkRoundTrip is one datagram and its reply between two ports, with groups and
+// anti-spoofing.
 func BenchmarkRoundTrip(b *testing.B) {
 	w := newWorld(b)
 	w.plug("eni-a", "10.0.0.10")
@@ -149,7 +149,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 		if _, err := c.Write([]byte("?")); err != nil {
 			b.Fatal(err)
 		}
-		_ = c.SetReadDeadline(time.Now().Add(patience))
+		_ = c.SetReadDeadline(time.Now().Add(replyTimeout))
 		if _, err := c.Read(buffer); err != nil {
 			b.Fatal(err)
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// discovery answers IPv6 neighbour solicitations for what other ports hold, as
-// proxied ARP does for IPv4: guests take their subnet for a link. The kernel can
-// do it for single addresses on single devices only, and not for a prefix.
+// discovery replies to IPv6 neighbour solicitations for addresses of other ports, as
+// proxied ARP does for IPv4: guests have their subnet on-link. The kernel's NDP proxy
+// supports single addresses on single devices only, not prefixes.
 // Source: RFC 4861, sections 4.3, 4.4 and 7.2.
 type discovery struct {
 	socket *os.File
@@ -24,8 +24,8 @@ type discovery struct {
 	run    sync.WaitGroup
 }
 
-// neighbours is which port may ask on which device, and about which addresses. It is
-// never changed.
+// neighbours are the ports by device, with the holders of all addresses. It is
+// immutable.
 type neighbours struct {
 	ports   map[int]Port // by interface index of the fabric's end
 	owner   map[netip.Prefix]vpc.ENIID
@@ -33,7 +33,7 @@ type neighbours struct {
 	local   map[netip.Addr]bool
 }
 
-// neighbours are the plan's, on devices of these indexes.
+// neighbours of the plan, by the indexes of the devices.
 func (p *plan) neighbours(index map[string]int) *neighbours {
 	k := &neighbours{ports: map[int]Port{}, owner: p.owner, lengths: p.lengths(vpc.IPv6), local: p.local}
 	for name, l := range p.links {
@@ -60,7 +60,7 @@ func openDiscovery() (*discovery, error) {
 	return d, nil
 }
 
-// onlySolicitations has the kernel pass up nothing else.
+// onlySolicitations attaches a socket filter that drops all other packets.
 func onlySolicitations(fd int) error {
 	const load, unlessEqual, done = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
 	filter := []unix.SockFilter{
@@ -74,7 +74,7 @@ func onlySolicitations(fd int) error {
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
-// close ends the answering and waits for it.
+// close stops serve and waits for it.
 func (d *discovery) close() {
 	_ = d.socket.Close()
 	d.run.Wait()
@@ -105,7 +105,7 @@ func (d *discovery) serve() {
 			continue
 		}
 		answer, to := asked.advertisement(link.Addr)
-		_ = raw.Write(func(fd uintptr) bool { // a guest that gets none asks again
+		_ = raw.Write(func(fd uintptr) bool { // a guest without a reply repeats the solicitation
 			_ = unix.Sendto(int(fd), answer, 0, &unix.SockaddrLinklayer{
 				Protocol: link.Protocol, Ifindex: link.Ifindex, Halen: 6, Addr: to,
 			})
@@ -114,8 +114,8 @@ func (d *discovery) serve() {
 	}
 }
 
-// answers reports whether a question from a device is to be answered: the asker is
-// the device's port, and the target is another port's, or the VPC's own.
+// answers reports whether a solicitation from a device gets a reply: its sender is the
+// device's port, and another port or the VPC itself holds the target.
 func (k *neighbours) answers(index int, mac vpc.MAC, q question) bool {
 	asker, ours := k.ports[index]
 	if !ours || asker.MAC != mac {
@@ -138,7 +138,7 @@ func (k *neighbours) holder(a netip.Addr) vpc.ENIID {
 	return ""
 }
 
-// ICMPv6 types, sizes and the hop limit that shows a packet was never routed.
+// ICMPv6 types, sizes and the hop limit that proves that no router forwarded a packet.
 const (
 	solicitation  = 135
 	advertisement = 136
@@ -161,11 +161,11 @@ func parseSolicitation(packet []byte) (question, bool) {
 	return q, !q.target.IsMulticast()
 }
 
-// advertisement is the answer as a packet, and the MAC it goes to.
+// advertisement returns the reply as a packet, and the MAC it is sent to.
 func (q question) advertisement(asker [8]byte) ([]byte, [8]byte) {
 	const override, solicited = 0x20, 0x40
 	flags, to, mac := byte(override|solicited), q.source, asker
-	if q.source.IsUnspecified() { // looking for duplicates: the answer goes to all
+	if q.source.IsUnspecified() { // duplicate address detection: the reply goes to all nodes
 		flags, to = override, netip.IPv6LinkLocalAllNodes()
 		mac = [8]byte{0x33, 0x33, 0, 0, 0, 1}
 	}

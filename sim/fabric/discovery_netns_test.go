@@ -15,7 +15,7 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// onLink gives a guest its IPv6 subnet on-link, as a router advertisement does.
+// onLink adds a guest's on-link IPv6 route, as a router advertisement does.
 func (w *world) onLink(id vpc.ENIID, subnet string) {
 	w.t.Helper()
 	w.guests[id].Do(w.t, func() {
@@ -35,34 +35,34 @@ func TestGuestsOfOneSubnetFindEachOtherByNeighbourDiscovery(t *testing.T) {
 	w.onLink("eni-a", "fd10::/64")
 	w.onLink("eni-b", "fd10::/64")
 	for _, to := range []string{"fd10::11", "fd10::5:0:0:7", "fd10::1"} { // an address, one of a prefix, the gateway
-		w.must(ping(a, "fd10::10", to, patience))
+		w.must(ping(a, "fd10::10", to, replyTimeout))
 	}
 	if err := ping(a, "fd10::10", "fd10::99", silence); err == nil {
-		t.Error("an unallocated address answered")
+		t.Error("an unallocated address replied")
 	}
 	w.eventually("the guest gives up asking for it", func() bool { return w.neighbour6(a, "fd10::99") == netlink.NUD_FAILED })
 	if w.neighbour6(a, "fd10::11")&(netlink.NUD_REACHABLE|netlink.NUD_DELAY|netlink.NUD_STALE|netlink.NUD_PROBE) == 0 {
 		t.Errorf("neighbour state of an allocated one: %#x", w.neighbour6(a, "fd10::11"))
 	}
 
-	// Who asks from an address that is not its own gets no answer.
+	// A solicitation from a spoofed address gets no reply.
 	w.assign("eni-a", "fd10::bad")
 	w.forget6("eni-a")
 	if err := ping(a, "fd10::bad", "fd10::11", silence); err == nil {
-		t.Error("a foreign address was answered")
+		t.Error("the spoofed solicitation got a reply")
 	}
 
-	// An address that leaves is not answered for any more.
+	// A removed address gets no reply.
 	w.at("eni-b").Prefixes = nil
 	w.apply()
 	w.forget6("eni-a")
 	if err := ping(a, "fd10::10", "fd10::5:0:0:7", silence); err == nil {
-		t.Error("an address that left answered")
+		t.Error("a removed address replied")
 	}
 	w.eventually("the guest gives up asking for what left", func() bool { return w.neighbour6(a, "fd10::5:0:0:7") == netlink.NUD_FAILED })
 }
 
-func TestAnAddressThatAnotherHoldsIsADuplicate(t *testing.T) {
+func TestAnAddressOfAnotherPortIsADuplicate(t *testing.T) {
 	w := newWorld(t)
 	w.plug("eni-a", "10.0.0.10", "fd10::10")
 	w.plug("eni-b", "10.0.0.11", "fd10::11")
@@ -90,7 +90,7 @@ func TestAnAddressThatAnotherHoldsIsADuplicate(t *testing.T) {
 	w.eventually("the duplicate is found", func() bool { return state("fd10::11")&unix.IFA_F_DADFAILED != 0 })
 }
 
-// entries6 are the guest's IPv6 neighbours; run it inside the guest.
+// entries6 are the IPv6 neighbours of the calling thread's namespace.
 func (w *world) entries6() []netlink.Neigh {
 	entries, err := netlink.NeighList(0, unix.AF_INET6)
 	w.must(err)

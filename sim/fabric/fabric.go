@@ -25,14 +25,14 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Fabric is one VPC's wire. Its methods may be called from any goroutine; they
+// Fabric is the network of one VPC. Its methods may be called from any goroutine; they
 // run one at a time.
 type Fabric struct {
 	name     string
 	internet string
 	log      *slog.Logger
 
-	turn chan struct{} // holds one token; its holder may use what follows
+	turn chan struct{} // holds one token; its holder may use the fields below
 	ns   *os.File
 	link *netlink.Handle
 	nft  *filter
@@ -40,13 +40,13 @@ type Fabric struct {
 	// owner is the port that had each address after the last Apply, so that the
 	// flows of an address that leaves its interface can be ended.
 	owner map[netip.Prefix]vpc.ENIID
-	// changes counts what Apply asked of the kernel, for tests of idempotence.
+	// changes counts the kernel changes of Apply, for tests of idempotence.
 	changes int
 }
 
-// Open makes the fabric's namespace, or takes over the one of that name that an
-// earlier process left, and prepares its kernel settings. Call Close, or Destroy
-// to take the namespaces away as well.
+// Open makes the fabric's namespace, or opens the one of that name that an earlier
+// process left, and writes its kernel settings. Call Close, or Destroy to delete the
+// namespaces as well.
 func Open(name string, o Options) (*Fabric, error) {
 	f := &Fabric{name: name, internet: o.Internet, log: o.Log, turn: make(chan struct{}, 1)}
 	if f.internet == "" {
@@ -103,7 +103,7 @@ func (f *Fabric) Name() string { return f.name }
 // State with an internet gateway has been applied.
 func (f *Fabric) InternetName() string { return f.internet }
 
-// PortError is the reason why one port is not as it should be. The other ports are.
+// PortError is the error of one port. It does not affect the other ports.
 type PortError struct {
 	Port vpc.ENIID
 	Err  error
@@ -112,13 +112,13 @@ type PortError struct {
 func (e *PortError) Error() string { return fmt.Sprintf("port %s: %v", e.Port, e.Err) }
 func (e *PortError) Unwrap() error { return e.Err }
 
-// ErrGuestMissing is the cause when the namespace a port names does not exist.
+// ErrGuestMissing is the cause when the guest namespace of a port does not exist.
 var ErrGuestMissing = errors.New("guest namespace does not exist")
 
-// ErrVLANUnsupported is the cause when a port asks for a VLAN.
+// ErrVLANUnsupported is the cause when a port has a VLAN.
 var ErrVLANUnsupported = errors.New("VLANs on a port are not supported yet")
 
-// PortErrors returns the errors of single ports out of what Apply returned.
+// PortErrors returns the errors of single ports that are in an error of Apply.
 func PortErrors(err error) map[vpc.ENIID]error {
 	found := map[vpc.ENIID]error{}
 	collectPortErrors(err, found)
@@ -126,7 +126,7 @@ func PortErrors(err error) map[vpc.ENIID]error {
 }
 
 func collectPortErrors(err error, into map[vpc.ENIID]error) {
-	switch e := err.(type) { //nolint:errorlint // walks the tree itself
+	switch e := err.(type) { //nolint:errorlint // walks the error tree itself
 	case nil:
 	case *PortError:
 		into[e.Port] = e.Err
@@ -139,12 +139,11 @@ func collectPortErrors(err error, into map[vpc.ENIID]error) {
 	}
 }
 
-// Apply makes the kernel agree with want. It compares with what is actually
-// there, so it repairs what other programs changed; applied twice it
-// changes nothing the second time. Packets of flows that want still allows are
-// not lost meanwhile. A port that cannot be wired is reported as a *PortError
-// (see PortErrors) and does not stop the others; a State that contradicts itself
-// is refused as a whole before anything is changed.
+// Apply makes the kernel equal to want. It compares want with the kernel's actual state,
+// so it repairs changes of other programs, and a second Apply changes nothing. Packets of
+// flows that the previous State and want allow are not lost. A port that cannot be wired
+// is reported as a *PortError (see PortErrors) and the others are still wired; an invalid
+// State is rejected as a whole before any change.
 func (f *Fabric) Apply(ctx context.Context, want State) error {
 	select {
 	case <-f.turn:
@@ -159,10 +158,10 @@ func (f *Fabric) Apply(ctx context.Context, want State) error {
 type Drops struct {
 	Spoofed    uint64 // from an address or MAC that is not the port's
 	Misrouted  uint64 // to the port for an address that is not its, with the check on
-	Egress     uint64 // no rule of the sending port's groups
-	Ingress    uint64 // no rule of the receiving port's groups
+	Egress     uint64 // allowed by no rule of the sending port's groups
+	Ingress    uint64 // allowed by no rule of the receiving port's groups
 	Unroutable uint64 // to an address that no port holds, or out without a route or a public address
-	Stale      uint64 // of a connection whose state has ended or was never seen
+	Stale      uint64 // in the middle of a connection without state
 	Service    uint64 // to an address of the fabric itself where it does not listen
 }
 
@@ -171,7 +170,7 @@ func (d Drops) Total() uint64 {
 	return d.Spoofed + d.Misrouted + d.Egress + d.Ingress + d.Unroutable + d.Stale + d.Service
 }
 
-// Counters reads the drops of every port of the last State applied.
+// Counters reads the drops of every port of the last applied State.
 func (f *Fabric) Counters() (map[vpc.ENIID]Drops, error) {
 	<-f.turn
 	defer func() { f.turn <- struct{}{} }()
@@ -181,7 +180,7 @@ func (f *Fabric) Counters() (map[vpc.ENIID]Drops, error) {
 	return f.nft.drops()
 }
 
-// Close releases the descriptors and leaves the namespaces as they are.
+// Close closes the descriptors and keeps the namespaces.
 func (f *Fabric) Close() error {
 	<-f.turn
 	defer func() { f.turn <- struct{}{} }()
@@ -206,8 +205,8 @@ func (f *Fabric) release() {
 	}
 }
 
-// Destroy removes every link, both namespaces, and closes the fabric. What is
-// already gone is success.
+// Destroy deletes every link and both namespaces, and closes the fabric. Deleting what
+// does not exist is success.
 func (f *Fabric) Destroy() error {
 	<-f.turn
 	defer func() { f.turn <- struct{}{} }()

@@ -16,8 +16,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// groupsAllow is the slow oracle of the security groups: it reads the State the
-// way the VPC user guide describes them, rule by rule, with no set and no mask.
+// groupsAllow is the slow oracle of the security groups: it evaluates the State rule by
+// rule, as the VPC user guide describes, without sets and masks.
 func groupsAllow(s State, from, to Port, source, target netip.Addr, protocol, port int) bool {
 	return anyAllows(s, from.Groups, func(g Group) []Rule { return g.Egress }, target, to, protocol, port) &&
 		anyAllows(s, to.Groups, func(g Group) []Rule { return g.Ingress }, source, from, protocol, port)
@@ -39,8 +39,8 @@ func anyAllows(s State, of []vpc.SecurityGroupID, way func(Group) []Rule, peer n
 	return false
 }
 
-// anyRule draws a rule that has something to do with the world of the test.
-func anyRule(t *rapid.T, peers []netip.Addr) Rule {
+// drawRule draws a rule with the addresses, groups and ports of the test.
+func drawRule(t *rapid.T, peers []netip.Addr) Rule {
 	r := Rule{Protocol: rapid.SampledFrom([]int{17, 17, 17, 6, 1, -1}).Draw(t, "protocol"), From: -1, To: -1}
 	if r.Protocol == 17 || r.Protocol == 6 {
 		r.From = rapid.SampledFrom([]int{-1, 0, 6999, 7000, 7001}).Draw(t, "from")
@@ -62,14 +62,14 @@ func anyRule(t *rapid.T, peers []netip.Addr) Rule {
 	return r
 }
 
-func someRules(t *rapid.T, name string, peers []netip.Addr) []Rule {
-	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rule { return anyRule(t, peers) }), 0, 3).Draw(t, name)
+func drawRules(t *rapid.T, name string, peers []netip.Addr) []Rule {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Rule { return drawRule(t, peers) }), 0, 3).Draw(t, name)
 }
 
-// TestEveryPacketIsDeliveredOrCountedAsTheGroupsSay draws groups, applies them,
-// sends a datagram from every address to every address, and waits for nothing
-// but the sum: what arrived and what was counted as dropped is what was sent.
-func TestEveryPacketIsDeliveredOrCountedAsTheGroupsSay(t *testing.T) {
+// TestEveryPacketIsDeliveredOrCountedAccordingToTheGroups draws groups, applies them and
+// sends a datagram from every address to every address. It waits until the delivered and
+// the dropped datagrams are as many as were sent, without a timeout per datagram.
+func TestEveryPacketIsDeliveredOrCountedAccordingToTheGroups(t *testing.T) {
 	w := newWorld(t)
 	w.plug("eni-a", "10.0.0.10", "fd10::10")
 	w.plug("eni-b", "10.0.0.11", "fd10::11")
@@ -83,16 +83,16 @@ func TestEveryPacketIsDeliveredOrCountedAsTheGroupsSay(t *testing.T) {
 		"eni-c": addrs("10.0.16.12", "fd10:0:0:1::12", "10.0.17.17", "fd10:0:0:1:5::17"),
 	}
 	arrived := make(chan string, 1000)
-	var everyone []netip.Addr
+	var all []netip.Addr
 	for id, own := range held {
 		for _, a := range own {
-			everyone = append(everyone, a)
+			all = append(all, a)
 			for _, port := range []uint16{7000, 7001} {
 				w.collect(w.guests[id].Name, netip.AddrPortFrom(a, port), arrived)
 			}
 		}
 	}
-	slices.SortFunc(everyone, netip.Addr.Compare)
+	slices.SortFunc(all, netip.Addr.Compare)
 	round := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		round++
@@ -100,8 +100,8 @@ func TestEveryPacketIsDeliveredOrCountedAsTheGroupsSay(t *testing.T) {
 		for n := range 3 {
 			w.state.Groups = append(w.state.Groups, Group{
 				ID:      vpc.SecurityGroupID(fmt.Sprintf("sg-%d", n)),
-				Ingress: someRules(rt, "ingress", everyone),
-				Egress:  someRules(rt, "egress", everyone),
+				Ingress: drawRules(rt, "ingress", all),
+				Egress:  drawRules(rt, "egress", all),
 			})
 		}
 		for n := range w.state.Ports {
@@ -138,7 +138,7 @@ func TestEveryPacketIsDeliveredOrCountedAsTheGroupsSay(t *testing.T) {
 		})
 		for _, word := range slices.Sorted(maps.Keys(want)) {
 			if got[word] != want[word] {
-				rt.Errorf("%s: delivered %v, the groups say %v", word, got[word], want[word])
+				rt.Errorf("%s: delivered %v, want %v by the groups", word, got[word], want[word])
 			}
 		}
 	})
@@ -156,7 +156,7 @@ func (w *world) allDrops() uint64 {
 	return sum
 }
 
-// collect passes on every datagram that arrives at an address.
+// collect sends every datagram that arrives at an address to a channel.
 func (w *world) collect(namespace string, at netip.AddrPort, to chan<- string) {
 	w.t.Helper()
 	c, err := ListenPacketIn(namespace, "udp", at.String())

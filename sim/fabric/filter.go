@@ -13,16 +13,17 @@ import (
 const tableName = "fabric"
 
 // filter makes the kernel's tables equal to the plan's, by difference, in one
-// transaction. It remembers what it wrote, and trusts that as long as the kernel's
-// generation number says that no other program wrote; else it reads the tables again.
+// transaction. It compares with the tables that it wrote last if the kernel's generation
+// number shows that no other program has changed the ruleset since; otherwise it reads
+// the tables from the kernel.
 type filter struct {
 	conn       *nfnetlink.Conn
 	generation uint32 // after our last transaction
 	// written are the tables of our last transaction, nil before the first.
 	written map[nftables.TableName]nftables.Table
-	// unsure is set while the kernel may not have what was written.
-	unsure bool
-	device map[vpc.ENIID]string
+	// outdated is set if the kernel's tables may differ from written.
+	outdated bool
+	device   map[vpc.ENIID]string
 }
 
 func openFilter(ns int) (*filter, error) {
@@ -42,7 +43,7 @@ func (f *filter) apply(want []nftables.Table, device map[vpc.ENIID]string) (int,
 		return 0, err
 	}
 	if now != f.generation {
-		f.unsure = true
+		f.outdated = true
 	}
 	var changes []nftables.Change
 	next := map[nftables.TableName]nftables.Table{}
@@ -56,28 +57,28 @@ func (f *filter) apply(want []nftables.Table, device map[vpc.ENIID]string) (int,
 	}
 	f.device = device
 	if err := f.conn.Commit(changes...); err != nil {
-		f.unsure = true
+		f.outdated = true
 		return len(changes), err
 	}
 	f.written = next
 	if f.generation, err = f.conn.Generation(); err != nil {
-		f.unsure = true
+		f.outdated = true
 		return len(changes), err
 	}
-	f.unsure = false
+	f.outdated = false
 	return len(changes), nil
 }
 
-// diff lists what makes one table of the kernel the wanted one. The first time it
-// starts from nothing, so that counters begin at zero.
+// diff lists the changes that make one table of the kernel equal to want. The first diff
+// replaces the table, so that counters begin at zero.
 func (f *filter) diff(want nftables.Table) ([]nftables.Change, error) {
 	if f.written == nil {
-		// Deleting a table that may not exist takes adding it first.
+		// Deleting a table that does not exist is an error, so it is added first.
 		return append([]nftables.Change{
 			nftables.AddTable{Table: want.TableName}, nftables.DeleteTable{Table: want.TableName},
 		}, nftables.Diff(want, nil)...), nil
 	}
-	if !f.unsure {
+	if !f.outdated {
 		have := f.written[want.TableName]
 		return nftables.Diff(want, &have), nil
 	}
@@ -115,7 +116,7 @@ func (f *filter) drops() (map[vpc.ENIID]Drops, error) {
 	return out, errors.Join(errs...)
 }
 
-// of is the field that a reason counts in.
+// of is the counter of a reason.
 func (d *Drops) of(reason string) *uint64 {
 	switch reason {
 	case dropSpoofed:

@@ -19,8 +19,8 @@ const (
 	protocolSCTP   = 132
 )
 
-// groups adds what the security groups allow: a map from device to a chain per
-// set of groups, each way, and the members of every group that a rule names.
+// groups adds the rules of the security groups: for each direction, a map from device to
+// the chain of its set of groups, and the members of every group that a rule references.
 func (p *plan) groups(r *ruleset) {
 	byID := map[vpc.SecurityGroupID]Group{}
 	for _, g := range p.state.Groups {
@@ -55,7 +55,7 @@ func (p *plan) groups(r *ruleset) {
 	p.members(r)
 }
 
-// setName names a set of groups within the kernel's limits.
+// setName is the name of a set of groups, short enough for the kernel.
 func setName(ids []vpc.SecurityGroupID) string {
 	if len(ids) == 1 {
 		return string(ids[0])
@@ -68,7 +68,7 @@ func setName(ids []vpc.SecurityGroupID) string {
 	return hex.EncodeToString(sum.Sum(nil)[:12])
 }
 
-// allow adds one rule to a chain; the peer is at the end that field loads.
+// allow adds one rule to a chain; field loads the peer's address.
 func (p *plan) allow(r *ruleset, chain string, rule Rule, field func(vpc.Family) nftables.Field) {
 	for _, f := range families() {
 		what, possible := traffic(rule, f)
@@ -96,7 +96,7 @@ func memberSet(id vpc.SecurityGroupID, f vpc.Family, bits int) string {
 	return sized("members-"+string(id), f, bits)
 }
 
-// members fills the sets of addresses of the groups that rules refer to.
+// members fills the address sets of the groups that rules reference.
 func (p *plan) members(r *ruleset) {
 	for _, l := range p.links {
 		for _, id := range l.port.Groups {
@@ -110,8 +110,8 @@ func (p *plan) members(r *ruleset) {
 	}
 }
 
-// traffic matches a rule's protocol and ports. A rule for one family's ICMP
-// matches nothing of the other.
+// traffic matches a rule's protocol and ports. An ICMP rule of one
+// family matches no packet of the other.
 func traffic(rule Rule, f vpc.Family) (match []nftables.Expr, possible bool) {
 	all := rule.From == -1 && rule.To == -1
 	switch rule.Protocol {

@@ -14,9 +14,8 @@ const (
 	servers vpc.SecurityGroupID = "sg-servers"
 )
 
-// guarded is a world with a client and a server with groups that pass what
-// the rules allow and nothing else. The server listens on UDP and TCP 7000, 7001.
-func guarded(t *testing.T, client, server Group) *world {
+// withGroups is a world with a client and a server in the given groups. The server listens on UDP and TCP 7000, 7001.
+func withGroups(t *testing.T, client, server Group) *world {
 	t.Helper()
 	w := newWorld(t)
 	client.ID, server.ID = clients, servers
@@ -55,8 +54,8 @@ func tcp(from, to int, peer string) Rule {
 	return Rule{Protocol: 6, From: from, To: to, Peer: netip.MustParsePrefix(peer)}
 }
 
-func TestAGroupWithoutRulesLetsNothingInOrOut(t *testing.T) {
-	w := guarded(t, Group{}, Group{Ingress: []Rule{udp(7000, 7000, "10.0.0.0/16")}})
+func TestAGroupWithoutRulesAllowsNoTraffic(t *testing.T) {
+	w := withGroups(t, Group{}, Group{Ingress: []Rule{udp(7000, 7000, "10.0.0.0/16")}})
 	c := w.guests["eni-c"]
 	w.silent(c, "", "10.0.16.20:7000")
 	if got := w.drops("eni-c").Egress; got == 0 {
@@ -72,14 +71,14 @@ func TestAGroupWithoutRulesLetsNothingInOrOut(t *testing.T) {
 }
 
 func TestARepliedFlowPassesWithoutARuleForTheReply(t *testing.T) {
-	w := guarded(t, Group{Egress: []Rule{udp(7000, 7000, "10.0.16.0/20")}}, Group{Ingress: []Rule{udp(7000, 7000, "10.0.0.0/20")}})
+	w := withGroups(t, Group{Egress: []Rule{udp(7000, 7000, "10.0.16.0/20")}}, Group{Ingress: []Rule{udp(7000, 7000, "10.0.0.0/20")}})
 	w.reaches(w.guests["eni-c"], "", "10.0.16.20:7000")
-	w.silent(w.guests["eni-s"], "", "10.0.0.10:7000") // the other way there is no rule
+	w.silent(w.guests["eni-s"], "", "10.0.0.10:7000") // no rule allows the other direction
 }
 
 func TestARuleMatchesOnlyItsCIDRProtocolAndPorts(t *testing.T) {
 	all := []Rule{{Protocol: -1, From: -1, To: -1, Peer: prefixes("0.0.0.0/0")[0]}}
-	w := guarded(t, Group{Egress: all}, Group{})
+	w := withGroups(t, Group{Egress: all}, Group{})
 	c := w.guests["eni-c"]
 	for _, try := range []struct {
 		name   string
@@ -113,7 +112,7 @@ func TestAnICMPRuleMatchesTypeAndCode(t *testing.T) {
 		{Protocol: -1, From: -1, To: -1, Peer: prefixes("0.0.0.0/0")[0]},
 		{Protocol: -1, From: -1, To: -1, Peer: prefixes("::/0")[0]},
 	}
-	w := guarded(t, Group{Egress: all}, Group{})
+	w := withGroups(t, Group{Egress: all}, Group{})
 	for _, try := range []struct {
 		name           string
 		protocol, kind int
@@ -134,7 +133,7 @@ func TestAnICMPRuleMatchesTypeAndCode(t *testing.T) {
 		t.Run(try.name, func(t *testing.T) {
 			wait := silence
 			if try.passes {
-				wait = patience
+				wait = replyTimeout
 			}
 			if err := ping(w.guests["eni-c"], "", try.to, wait); (err == nil) != try.passes {
 				t.Errorf("ping: %v, want it to pass: %v", err, try.passes)
@@ -146,17 +145,17 @@ func TestAnICMPRuleMatchesTypeAndCode(t *testing.T) {
 func TestAReferenceToAGroupMeansTheAddressesOfItsPorts(t *testing.T) {
 	fromClients := Rule{Protocol: 17, From: 7000, To: 7000, Group: clients}
 	toServers := Rule{Protocol: 17, From: 7000, To: 7000, Group: servers}
-	w := guarded(t, Group{Egress: []Rule{toServers}}, Group{Ingress: []Rule{fromClients}})
+	w := withGroups(t, Group{Egress: []Rule{toServers}}, Group{Ingress: []Rule{fromClients}})
 	c := w.guests["eni-c"]
 	w.reaches(c, "10.0.0.10", "10.0.16.20:7000")
 	w.reaches(c, "fd10::10", "[fd10:0:0:1::20]:7000")
 
-	// A stranger whose egress allows all is not a member.
-	stranger := w.plug("eni-x", "10.0.0.11")
-	w.silent(stranger, "", "10.0.16.20:7000")
+	// A port in a group that allows all egress is not a member of the client group.
+	other := w.plug("eni-x", "10.0.0.11")
+	w.silent(other, "", "10.0.16.20:7000")
 	w.at("eni-x").Groups = []vpc.SecurityGroupID{open, clients}
 	w.apply()
-	w.reaches(stranger, "", "10.0.16.20:7000") // any of several groups allows
+	w.reaches(other, "", "10.0.16.20:7000") // any of several groups allows
 
 	// A delegated prefix is part of the group as well.
 	w.at("eni-c").Prefixes = prefixes("10.0.1.16/28")
@@ -167,18 +166,18 @@ func TestAReferenceToAGroupMeansTheAddressesOfItsPorts(t *testing.T) {
 	// And a port that leaves the group is dropped.
 	w.at("eni-x").Groups = []vpc.SecurityGroupID{open}
 	w.apply()
-	w.silent(stranger, "", "10.0.16.20:7000")
+	w.silent(other, "", "10.0.16.20:7000")
 }
 
 func TestARevokedRuleKeepsTrackedFlowsAndStopsNewOnes(t *testing.T) {
-	w := guarded(t, Group{Egress: []Rule{tcp(0, 65535, "0.0.0.0/0")}}, Group{Ingress: []Rule{tcp(7000, 7000, "10.0.0.0/16")}})
-	c, err := connect(w.guests["eni-c"], "10.0.16.20:7000", patience)
+	w := withGroups(t, Group{Egress: []Rule{tcp(0, 65535, "0.0.0.0/0")}}, Group{Ingress: []Rule{tcp(7000, 7000, "10.0.0.0/16")}})
+	c, err := connect(w.guests["eni-c"], "10.0.16.20:7000", replyTimeout)
 	w.must(err)
 	defer c.Close()
-	w.must(echo(c, "before", patience))
+	w.must(echo(c, "before", replyTimeout))
 	w.group(servers).Ingress = nil
 	w.apply()
-	w.must(echo(c, "after", patience))
+	w.must(echo(c, "after", replyTimeout))
 	if fresh, err := connect(w.guests["eni-c"], "10.0.16.20:7000", silence); err == nil {
 		fresh.Close()
 		t.Error("a new connection passed after the rule was revoked")

@@ -24,9 +24,9 @@ func (w *world) setMAC(id vpc.ENIID, mac vpc.MAC) {
 	w.carry(id)
 }
 
-// knowGateway pins the gateway in the guest, so that what is judged next is the
-// packet and not the ARP request before it.
-func (w *world) knowGateway(id vpc.ENIID, gateway string) {
+// pinGateway adds a permanent neighbour entry for the gateway in the guest, so that the
+// next packet is sent without an ARP request before it.
+func (w *world) pinGateway(id vpc.ENIID, gateway string) {
 	w.t.Helper()
 	w.guests[id].Do(w.t, func() {
 		l, err := netlink.LinkByName(w.at(id).Device)
@@ -38,14 +38,14 @@ func (w *world) knowGateway(id vpc.ENIID, gateway string) {
 	})
 }
 
-func TestAForeignSourceAddressIsDroppedAndCounted(t *testing.T) {
+func TestASpoofedSourceAddressIsDroppedAndCounted(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.16.11")
 	w.serveUDP(b.Name, "10.0.16.11:7000")
-	w.knowGateway("eni-a", "10.0.0.1")
+	w.pinGateway("eni-a", "10.0.0.1")
 	w.reaches(a, "10.0.0.10", "10.0.16.11:7000")
 	if got := w.drops("eni-a"); got != (Drops{}) {
-		t.Fatalf("drops before anything was forged: %+v", got)
+		t.Fatalf("drops before any spoofed packet: %+v", got)
 	}
 	w.assign("eni-a", "10.0.0.66")
 	w.silent(a, "10.0.0.66", "10.0.16.11:7000")
@@ -54,38 +54,38 @@ func TestAForeignSourceAddressIsDroppedAndCounted(t *testing.T) {
 	}
 }
 
-func TestAForeignMACIsDroppedAndCounted(t *testing.T) {
+func TestASpoofedMACIsDroppedAndCounted(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.16.11")
 	w.serveUDP(b.Name, "10.0.16.11:7000")
 	own := w.at("eni-a").MAC
-	w.knowGateway("eni-a", "10.0.0.1")
+	w.pinGateway("eni-a", "10.0.0.1")
 	w.setMAC("eni-a", vpc.MAC{2, 0xbb, 0, 0, 0, 1})
-	w.knowGateway("eni-a", "10.0.0.1")
+	w.pinGateway("eni-a", "10.0.0.1")
 	w.silent(a, "", "10.0.16.11:7000")
 	if w.drops("eni-a").Spoofed == 0 {
 		t.Error("the drop was not counted")
 	}
 	w.setMAC("eni-a", own)
-	w.knowGateway("eni-a", "10.0.0.1")
+	w.pinGateway("eni-a", "10.0.0.1")
 	w.reaches(a, "", "10.0.16.11:7000")
 }
 
-func TestAForeignSenderGetsNoAnswerToARP(t *testing.T) {
+func TestASpoofedARPRequestGetsNoReply(t *testing.T) {
 	w := newWorld(t)
 	a := w.plug("eni-a", "10.0.0.10")
 	w.plug("eni-b", "10.0.0.11")
 	w.assign("eni-a", "10.0.0.66")
 	if err := ping(a, "10.0.0.66", "10.0.0.11", silence); err == nil {
-		t.Fatal("a ping from a foreign address was answered")
+		t.Fatal("a ping from a spoofed address got a reply")
 	}
 	if got := w.neighbourState(a, "10.0.0.11"); got&(netlink.NUD_INCOMPLETE|netlink.NUD_FAILED) == 0 {
-		t.Errorf("neighbour state %#x: the request was answered", got)
+		t.Errorf("neighbour state %#x: the request got a reply", got)
 	}
 	if w.drops("eni-a").Spoofed == 0 {
 		t.Error("the ARP request was not counted")
 	}
-	w.must(ping(a, "10.0.0.10", "10.0.0.11", patience))
+	w.must(ping(a, "10.0.0.10", "10.0.0.11", replyTimeout))
 }
 
 func TestWithoutTheSourceCheckAPortSendsForOthersWithItsOwnMAC(t *testing.T) {
@@ -100,7 +100,7 @@ func TestWithoutTheSourceCheckAPortSendsForOthersWithItsOwnMAC(t *testing.T) {
 		t.Errorf("the receiver saw %s", got)
 	}
 	w.setMAC("eni-a", vpc.MAC{2, 0xbb, 0, 0, 0, 1})
-	w.knowGateway("eni-a", "10.0.0.1")
+	w.pinGateway("eni-a", "10.0.0.1")
 	w.silent(a, "192.168.9.1", "10.0.16.11:7000")
 }
 
@@ -120,7 +120,7 @@ func TestARouteToAPortNeedsItsCheckOff(t *testing.T) {
 	w.reaches(a, "", "192.168.9.1:7000")
 }
 
-func TestASubnetsRouteTableConcernsThatSubnetOnly(t *testing.T) {
+func TestASubnetsRouteTableAppliesToThatSubnetOnly(t *testing.T) {
 	w := newWorld(t)
 	a, c := w.plug("eni-a", "10.0.0.10", "fd10::10"), w.plug("eni-c", "10.0.16.12")
 	b := w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::11")
@@ -141,7 +141,7 @@ func TestASubnetsRouteTableConcernsThatSubnetOnly(t *testing.T) {
 		t.Error("the packet without a route was not counted")
 	}
 
-	// A more specific blackhole wins, and a target that is gone is one.
+	// A more specific blackhole wins; a target that does not exist is a blackhole too.
 	w.state.Subnets[0].Routes = append(w.state.Subnets[0].Routes,
 		Route{Destination: prefixes("192.168.9.0/24")[0], Target: Target{Blackhole: true}})
 	w.apply()
@@ -172,7 +172,7 @@ func TestOnlyPublicAddressesReachTheInternetAndItSeesThem(t *testing.T) {
 		t.Error("the packet without a public address was not counted")
 	}
 
-	// From outside: the public address, by the groups' leave, and no other.
+	// From outside only the public address is reachable, if the groups allow it.
 	outside := &testnsName{w.fabric.InternetName()}
 	w.serveUDP(a.Name, "10.0.0.10:7000")
 	w.serveUDP(a.Name, "10.0.0.20:7000")
@@ -181,7 +181,7 @@ func TestOnlyPublicAddressesReachTheInternetAndItSeesThem(t *testing.T) {
 		t.Error("an address without a public one was reached from outside")
 	}
 
-	// A subnet without the route has no way out.
+	// A subnet without the route cannot reach the internet.
 	b := w.plug("eni-b", "10.0.16.11")
 	w.at("eni-b").Public = addrs("10.0.16.11")
 	w.apply()
@@ -207,7 +207,7 @@ func internet(t *testing.T) *world {
 	return w
 }
 
-func TestJumboFramesPassInsideAndAreAnsweredAtTheGateway(t *testing.T) {
+func TestJumboFramesPassInsideTheVPCAndAreRejectedAtTheGateway(t *testing.T) {
 	w := internet(t)
 	a := w.plug("eni-a", "10.0.0.10", "fd10::10")
 	w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::11")
@@ -218,19 +218,19 @@ func TestJumboFramesPassInsideAndAreAnsweredAtTheGateway(t *testing.T) {
 		{"[fd10:0:0:1::11]:7000", "[2001:db8::10]:7000"},
 	} {
 		w.serveUDP(w.guests["eni-b"].Name, try.inside)
-		if _, err := ask(a, "", try.inside, 8900, patience); err != nil {
+		if _, err := ask(a, "", try.inside, 8900, replyTimeout); err != nil {
 			t.Errorf("8,900 bytes with DF to %s: %v", try.inside, err)
 		}
-		if _, err := ask(a, "", try.outside, 1400, patience); err != nil {
+		if _, err := ask(a, "", try.outside, 1400, replyTimeout); err != nil {
 			t.Errorf("1,400 bytes with DF to %s: %v", try.outside, err)
 		}
-		if _, err := ask(a, "", try.outside, 8900, patience); !errors.Is(err, unix.EMSGSIZE) {
+		if _, err := ask(a, "", try.outside, 8900, replyTimeout); !errors.Is(err, unix.EMSGSIZE) {
 			t.Errorf("8,900 bytes with DF to %s: %v, want EMSGSIZE from fragmentation-needed", try.outside, err)
 		}
 	}
 }
 
-func TestTheFabricAnswersOnItsServicesPortsAndNoOthers(t *testing.T) {
+func TestOnlyThePortsOfServicesAreReachableInTheFabric(t *testing.T) {
 	w := newWorld(t)
 	a := w.plug("eni-a", "10.0.0.10", "fd10::10")
 	w.state.Services = []Service{
@@ -238,16 +238,16 @@ func TestTheFabricAnswersOnItsServicesPortsAndNoOthers(t *testing.T) {
 		{Address: vpc.MetadataV6, TCP: []uint16{80}},
 		{Address: addrs("10.0.0.2")[0], UDP: []uint16{53}},
 	}
-	w.at("eni-a").Groups = nil // services are past the groups
+	w.at("eni-a").Groups = nil // groups do not apply to services
 	w.apply()
 	w.serveTCP(w.fabric.Name(), "169.254.169.254:80")
 	w.serveTCP(w.fabric.Name(), "169.254.169.254:81")
 	w.serveTCP(w.fabric.Name(), "[fd00:ec2::254]:80")
 	w.serveUDP(w.fabric.Name(), "10.0.0.2:53")
 	for _, to := range []string{"169.254.169.254:80", "[fd00:ec2::254]:80"} {
-		c, err := connect(a, to, patience)
+		c, err := connect(a, to, replyTimeout)
 		w.must(err)
-		w.must(echo(c, "hello", patience))
+		w.must(echo(c, "hello", replyTimeout))
 		w.must(c.Close())
 	}
 	w.reaches(a, "", "10.0.0.2:53")

@@ -12,17 +12,17 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// layer3 makes one namespace's addresses, neighbours, routes and rules equal to
-// a layout. It reads what is there each time and touches only the difference.
+// layer3 makes one namespace's addresses, neighbours, routes and rules equal to a
+// layout. It reads the actual state each time and changes only the difference.
 type layer3 struct {
 	link    *netlink.Handle
 	index   map[string]int // devices by name
 	name    map[int]string
-	ports   map[string]vpc.ENIID // ports by device; an error on a device is that port's
+	ports   map[string]vpc.ENIID // ports by device, for PortErrors
 	changes int
 }
 
-// newLayer3 looks at the devices of the namespace.
+// newLayer3 lists the devices of the namespace.
 func newLayer3(h *netlink.Handle) (*layer3, error) {
 	links, err := dump(h.LinkList)
 	if err != nil {
@@ -36,8 +36,8 @@ func newLayer3(h *netlink.Handle) (*layer3, error) {
 	return l, nil
 }
 
-// dump lists until the kernel reports that nothing changed meanwhile, a few times
-// at most: a list that was interrupted may lack entries.
+// dump repeats a dump, a few times at most, until no change interrupts it: an
+// interrupted dump may lack entries.
 func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 10 {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -47,8 +47,8 @@ func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// apply adds before it deletes. What hangs on a device that does not exist is
-// left out: that device has an error of its own.
+// apply adds before it deletes. It skips entries of a device that does not exist: that
+// device has its own error.
 func (l *layer3) apply(want layout) error {
 	return errors.Join(
 		l.addresses(want),
@@ -88,7 +88,7 @@ func (l *layer3) addresses(want layout) error {
 	return errors.Join(errs...)
 }
 
-// foreign reports whether a device is none the layout speaks of.
+// foreign reports whether the layout does not contain the device.
 func (l *layer3) foreign(device string, want layout) bool {
 	if device == "lo" {
 		return false
@@ -236,8 +236,8 @@ func (l *layer3) rules(want layout) error {
 	return errors.Join(errs...)
 }
 
-// did counts a change and returns its error with the port it concerns: a
-// guest may go while we are at it.
+// did counts a change and returns its error as that of the device's port: a guest may be
+// deleted at the same time.
 func (l *layer3) did(device string, err error, format string, args ...any) error {
 	l.changes++
 	if err == nil {
@@ -265,7 +265,7 @@ func addrOf(ip net.IP) netip.Addr {
 	return a.Unmap()
 }
 
-// prefixOf reads a route's destination; nil is everywhere.
+// prefixOf reads a route's destination; nil is the default route.
 func prefixOf(n *net.IPNet, family int) netip.Prefix {
 	if n == nil {
 		if family == unix.AF_INET {

@@ -14,26 +14,27 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
-// cable is a link to make: our end here, the other end elsewhere.
-type cable struct {
+// linkSpec is a desired veth pair: one end in the fabric's namespace, the peer in
+// another.
+type linkSpec struct {
 	name      string
 	alias     string
 	mtu       int
-	namespace string // of the other end
-	peer      string // its name there
+	namespace string // of the peer
+	peer      string // name of the peer
 	mac       vpc.MAC
 	down      bool
 }
 
-func (l linkPlan) cable() cable {
-	return cable{
+func (l linkPlan) spec() linkSpec {
+	return linkSpec{
 		name: l.name, alias: l.alias(), mtu: vpc.MTU,
 		namespace: l.port.Guest, peer: l.port.Device, mac: l.port.MAC, down: l.port.Down,
 	}
 }
 
-func (f *Fabric) gatewayCable() cable {
-	return cable{
+func (f *Fabric) gatewaySpec() linkSpec {
+	return linkSpec{
 		name: gatewayDevice, alias: aliasPrefix + "internet gateway", mtu: vpc.InternetMTU,
 		namespace: f.internet, peer: outsideDevice, mac: outsideMAC(),
 	}
@@ -54,8 +55,8 @@ func (f *Fabric) ourLinks() (map[string]netlink.Link, error) {
 	return ours, nil
 }
 
-// plug makes the links of a plan and returns those of ours that nothing wants
-// any more. Errors of single ports are *PortError.
+// plug makes the links of a plan and returns those of ours that are not in it. Errors of
+// single ports are *PortError.
 func (f *Fabric) plug(p *plan) (stale []netlink.Link, err error) {
 	have, err := f.ourLinks()
 	if err != nil {
@@ -64,14 +65,14 @@ func (f *Fabric) plug(p *plan) (stale []netlink.Link, err error) {
 	var errs []error
 	var made []string
 	for name, l := range p.links {
-		fresh, err := f.connect(l.cable(), have[name])
+		fresh, err := f.connect(l.spec(), have[name])
 		if err != nil {
 			errs = append(errs, &PortError{Port: l.port.ID, Err: err})
 		}
 		if fresh {
 			made = append(made, name)
 		}
-		if !errors.Is(err, ErrGuestMissing) { // else the other end hangs in what is left of the guest
+		if !errors.Is(err, ErrGuestMissing) { // else the peer is in the deleted guest's old namespace
 			delete(have, name)
 		}
 	}
@@ -89,9 +90,9 @@ func (f *Fabric) plug(p *plan) (stale []netlink.Link, err error) {
 	return stale, errors.Join(append(errs, f.answerAtOnce(made))...)
 }
 
-// connect makes sure the cable is there, leads where it should, and is up or
-// down. It reports whether the link is new.
-func (f *Fabric) connect(c cable, have netlink.Link) (fresh bool, err error) {
+// connect makes the link equal to c: it exists, its peer is in the right namespace, and
+// it is up or down. It reports whether the link is new.
+func (f *Fabric) connect(c linkSpec, have netlink.Link) (fresh bool, err error) {
 	ns, err := os.Open(netns.Path(c.namespace))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("%w: %s", ErrGuestMissing, c.namespace)
@@ -108,7 +109,7 @@ func (f *Fabric) connect(c cable, have netlink.Link) (fresh bool, err error) {
 		have = nil
 	}
 	if have == nil {
-		if have, err = f.lay(c, int(ns.Fd())); err != nil {
+		if have, err = f.makePair(c, int(ns.Fd())); err != nil {
 			return false, err
 		}
 		fresh = true
@@ -125,18 +126,17 @@ func (f *Fabric) connect(c cable, have netlink.Link) (fresh bool, err error) {
 	return fresh, nil
 }
 
-// leadsTo reports whether an existing link is this cable and its other end sits
-// in the namespace of today: a guest that was rebooted has another one of the
-// same name.
-func (f *Fabric) leadsTo(c cable, have netlink.Link, namespace int) bool {
+// leadsTo reports whether an existing link has the properties of c and its peer is in
+// the current namespace: a rebooted guest has a new namespace of the same name.
+func (f *Fabric) leadsTo(c linkSpec, have netlink.Link, namespace int) bool {
 	a := have.Attrs()
 	id, err := f.link.GetNetNsIdByFd(namespace)
 	return err == nil && id >= 0 && a.NetNsID == id && a.Alias == c.alias && a.MTU == c.mtu && a.Group == linkGroup
 }
 
-// lay makes the pair in one message, each end where it belongs, so that nothing
-// is ever seen in another namespace.
-func (f *Fabric) lay(c cable, namespace int) (netlink.Link, error) {
+// makePair makes the veth pair in one message, each end in its own namespace, so that
+// neither end appears in another namespace.
+func (f *Fabric) makePair(c linkSpec, namespace int) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Group = c.name, c.mtu, linkGroup
 	attrs.HardwareAddr = routerMAC().HardwareAddr()
@@ -154,8 +154,8 @@ func (f *Fabric) lay(c cable, namespace int) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find new link %s: %w", c.name, err)
 	}
-	if err := f.link.LinkSetAlias(made, c.alias); err != nil { // not taken at creation
-		return nil, fmt.Errorf("describe link %s: %w", c.name, err)
+	if err := f.link.LinkSetAlias(made, c.alias); err != nil { // the kernel ignores an alias at creation
+		return nil, fmt.Errorf("set alias of link %s: %w", c.name, err)
 	}
 	return made, nil
 }
@@ -168,14 +168,14 @@ func (f *Fabric) connectOutside(have netlink.Link) (bool, error) {
 	if err := writeSysctls(f.internet, hostSysctls()); err != nil {
 		return false, err
 	}
-	fresh, err := f.connect(f.gatewayCable(), have)
+	fresh, err := f.connect(f.gatewaySpec(), have)
 	if err != nil {
 		return fresh, fmt.Errorf("connect the internet gateway: %w", err)
 	}
 	return fresh, nil
 }
 
-// answerAtOnce takes the delay off proxied ARP answers, up to 0.8 s by default.
+// answerAtOnce disables the delay of proxied ARP replies, up to 0.8 s by default.
 func (f *Fabric) answerAtOnce(devices []string) error {
 	if len(devices) == 0 {
 		return nil
@@ -187,8 +187,8 @@ func (f *Fabric) answerAtOnce(devices []string) error {
 	return writeSysctls(f.name, settings)
 }
 
-// unplug deletes links. Many at once go as a group, which the kernel does some
-// sixty times faster than one by one.
+// unplug deletes links. It deletes several as a group, which is some sixty times faster
+// than one by one.
 func (f *Fabric) unplug(links []netlink.Link) error {
 	f.changes += len(links)
 	if len(links) == 1 {

@@ -46,7 +46,7 @@ func family(f vpc.Family) nftables.Match {
 	return nftables.Eq(nftables.NFProto, nftables.NFProtoIPv6())
 }
 
-// within matches an address field against a prefix; one of everything matches the
+// within matches an address field against a prefix; a prefix of length 0 matches the
 // family.
 func within(field nftables.Field, p netip.Prefix) nftables.Match {
 	if p.Bits() == 0 {

@@ -54,7 +54,7 @@ func handleIn(ns *os.File, families ...int) (h *netlink.Handle, err error) {
 // sysctl is a path below /proc/sys and its value.
 type sysctl struct{ path, value string }
 
-// writeSysctls sets what differs, inside the named namespace.
+// writeSysctls sets the values that differ, inside the named namespace.
 func writeSysctls(namespace string, settings []sysctl) error {
 	return netns.DoAt(netns.Path(namespace), func() error {
 		for _, s := range settings {

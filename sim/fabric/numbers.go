@@ -10,21 +10,21 @@ import (
 const (
 	// routeProtocol marks the fabric's routes and rules (rtm_protocol).
 	routeProtocol = 213
-	// rulePriority is where a packet looks into its subnet's table: after the
-	// main table, which holds everything inside the VPC.
+	// rulePriority of the rules for the subnets' tables: after the main table, which has
+	// all routes inside the VPC.
 	rulePriority = 40000
-	// tableBase plus the subnet's position is its route table, and the packet
-	// mark that leads there. A mark rather than the device, so that one rule
-	// serves a subnet, the filter can ask the same question (fib), and an ARP
-	// request, which has no mark, is answered for nothing outside the VPC.
+	// tableBase plus the subnet's position is its route table, and the packet mark that
+	// selects the table. It is a mark and not the device, so that one rule serves a
+	// subnet, the filter can do the same lookup (fib), and ARP requests, which have no
+	// mark, get no reply for addresses outside the VPC.
 	tableBase = 10000
-	// redirectBase and redirectPriority are the same for what a subnet's route
-	// table has inside the VPC: it is asked before the main table.
+	// redirectBase and redirectPriority are the same for routes of a subnet inside the
+	// VPC: their table has priority over the main table.
 	redirectBase     = 20000
 	redirectPriority = 20000
-	// linkGroup marks the fabric's links as ours from the moment they exist.
+	// linkGroup marks the fabric's links as ours from their creation.
 	linkGroup = 0x7b50
-	// linkGroupTrash collects those that are deleted in one go.
+	// linkGroupTrash is the group of links that are deleted together.
 	linkGroupTrash = 0x7b51
 	// prioAntiSpoof is before connection tracking.
 	prioAntiSpoof = -310
@@ -39,9 +39,8 @@ const (
 // aliasPrefix begins the alias of a link; the rest identifies what it was made for.
 const aliasPrefix = "trunkline fabric: "
 
-// Next hops. On every link the other end is reached by the same address, for
-// which there is a permanent neighbour entry; no port holds it, so it never
-// collides with an address of the VPC.
+// Next hops. Every link has the same peer address, with a permanent neighbour entry. No
+// port holds it, so it never collides with an address of the VPC.
 type hops struct{ peer, router netip.Addr }
 
 func nextHops(f vpc.Family) hops {
@@ -58,8 +57,8 @@ func linkLocal(n byte) netip.Addr {
 
 func families() [2]vpc.Family { return [2]vpc.Family{vpc.IPv4, vpc.IPv6} }
 
-// routerMAC is the hardware address of the fabric on every link, so that a peer
-// that moves is still where it was.
+// routerMAC is the hardware address of the fabric on every link, so that guests need no
+// new ARP entry when a peer's address moves to another port.
 func routerMAC() vpc.MAC { return vpc.MAC{0x02, 0x54, 0x4c, 0, 0, 0x01} }
 
 // outsideMAC is the outside host's.
@@ -70,16 +69,16 @@ func routerSysctls() []sysctl {
 	return []sysctl{
 		{"net/ipv4/ip_forward", "1"},
 		{"net/ipv6/conf/all/forwarding", "1"},
-		// Allocated addresses answer to every port of the VPC.
+		// Every port gets ARP replies for all allocated addresses of the VPC.
 		{"net/ipv4/conf/all/proxy_arp", "1"},
 		{"net/ipv4/conf/all/rp_filter", "0"},
 		{"net/ipv4/conf/default/rp_filter", "0"},
 		{"net/ipv4/conf/all/send_redirects", "0"},
 		{"net/ipv4/conf/default/send_redirects", "0"},
 		{"net/ipv6/conf/default/accept_dad", "0"},
-		{"net/ipv6/conf/default/addr_gen_mode", "1"}, // no address but ours
-		// A packet in the middle of a connection without state does not begin
-		// one: state that has ended stays ended.
+		{"net/ipv6/conf/default/addr_gen_mode", "1"}, // no automatic addresses
+		// A packet in the middle of a connection does not create new state for it, so
+		// that deleted state stays deleted.
 		{"net/netfilter/nf_conntrack_tcp_loose", "0"},
 		// TCP windows are checked by the end points only.
 		{"net/netfilter/nf_conntrack_tcp_be_liberal", "1"},

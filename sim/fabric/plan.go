@@ -11,8 +11,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// plan is a State made ready: checked, indexed, and in terms of links, routes
-// and neighbours. Pure.
+// plan is a State that was validated, indexed and translated to links, routes and
+// neighbours. Pure.
 type plan struct {
 	state  State
 	links  map[string]linkPlan // by the fabric end's name
@@ -21,7 +21,7 @@ type plan struct {
 	owner  map[netip.Prefix]vpc.ENIID
 	// local are the addresses the fabric answers for.
 	local map[netip.Addr]bool
-	// gateways are those of them that only answer pings.
+	// gateways are the local addresses that only reply to pings.
 	gateways []netip.Addr
 }
 
@@ -31,8 +31,8 @@ type linkPlan struct {
 	name string // of the fabric end
 }
 
-// alias is what the fabric end carries, so that a link made for something else is
-// recognised as wrong.
+// alias identifies what the link was made for, so that a link of another port is
+// replaced.
 func (l linkPlan) alias() string {
 	return fmt.Sprintf("%s%s %s %s", aliasPrefix, l.port.ID, l.port.MAC, l.port.Device)
 }
@@ -47,8 +47,8 @@ func deviceName(id vpc.ENIID) string {
 	return "eni-" + string(id[len(id)-(longest-len("eni-")):])
 }
 
-// newPlan refuses a State that contradicts itself. Ports that cannot be wired
-// are left out and returned as errors of their own.
+// newPlan rejects an invalid State. It leaves out ports that cannot be wired and returns
+// an error for each.
 func newPlan(s State) (*plan, []*PortError, error) {
 	p := &plan{
 		state: s, links: map[string]linkPlan{}, device: map[vpc.ENIID]string{},
@@ -128,8 +128,8 @@ func (p *plan) inside(prefix netip.Prefix) bool {
 	})
 }
 
-// disjoint refuses prefixes that overlap. In sorted order it is enough to look
-// at neighbours.
+// disjoint rejects prefixes that overlap. In sorted order it is enough to compare each
+// with the next.
 func (p *plan) disjoint() error {
 	held := slices.SortedFunc(maps.Keys(p.owner), func(a, b netip.Prefix) int {
 		if c := a.Addr().Compare(b.Addr()); c != 0 {
@@ -145,7 +145,7 @@ func (p *plan) disjoint() error {
 	return nil
 }
 
-// wirable returns the reason why the port cannot be plugged in, if there is one.
+// wirable returns the reason why the port cannot be wired, if there is one.
 func (p *plan) wirable(port Port) error {
 	if port.Key.VLAN != 0 {
 		return fmt.Errorf("VLAN %d on %s: %w", port.Key.VLAN, port.Key.ENI, ErrVLANUnsupported)
@@ -182,7 +182,7 @@ func holdings(port Port) []netip.Prefix {
 	return out
 }
 
-// gatewayOf is the address the fabric speaks from to a port of the subnet.
+// gatewayOf is the source address of the fabric's own packets to a port of the subnet.
 func (p *plan) gatewayOf(id vpc.SubnetID, f vpc.Family) netip.Addr {
 	for _, prefix := range p.state.Subnets[p.subnet[id]].Prefixes {
 		if vpc.FamilyOf(prefix.Addr()) == f {

@@ -36,11 +36,11 @@ func small() State {
 	}
 }
 
-func TestAStateThatContradictsItselfIsRefusedWithTheReason(t *testing.T) {
+func TestAnInvalidStateIsRejectedWithTheReason(t *testing.T) {
 	for _, try := range []struct {
-		name  string
-		spoil func(*State)
-		want  string
+		name   string
+		change func(*State)
+		want   string
 	}{
 		{"nothing wrong (control)", func(*State) {}, ""},
 		{"an address of two ports", func(s *State) { s.Ports[1].Addresses[0] = netip.MustParseAddr("10.0.0.10") }, "10.0.0.10/32 is held by both eni-1 and eni-2"},
@@ -55,7 +55,7 @@ func TestAStateThatContradictsItselfIsRefusedWithTheReason(t *testing.T) {
 	} {
 		t.Run(try.name, func(t *testing.T) {
 			s := small()
-			try.spoil(&s)
+			try.change(&s)
 			_, refused, err := newPlan(s)
 			if len(refused) > 0 {
 				t.Errorf("single ports refused: %v", refused)
@@ -67,12 +67,12 @@ func TestAStateThatContradictsItselfIsRefusedWithTheReason(t *testing.T) {
 	}
 }
 
-func TestAPortThatCannotBeWiredIsRefusedAloneWithTheReason(t *testing.T) {
+func TestOnlyAPortThatCannotBeWiredIsRejectedWithTheReason(t *testing.T) {
 	for _, try := range []struct {
-		name  string
-		spoil func(*Port)
-		want  string
-		is    error
+		name   string
+		change func(*Port)
+		want   string
+		is     error
 	}{
 		{"a VLAN", func(p *Port) { p.Key = PortKey{ENI: "eni-1", VLAN: 7} }, "VLAN 7 on eni-1", ErrVLANUnsupported},
 		{"another's link", func(p *Port) { p.Key = PortKey{ENI: "eni-1"} }, "on the link of eni-1", ErrVLANUnsupported},
@@ -83,7 +83,7 @@ func TestAPortThatCannotBeWiredIsRefusedAloneWithTheReason(t *testing.T) {
 	} {
 		t.Run(try.name, func(t *testing.T) {
 			s := small()
-			try.spoil(&s.Ports[1])
+			try.change(&s.Ports[1])
 			p, refused, err := newPlan(s)
 			if err != nil || len(refused) != 1 || refused[0].Port != "eni-2" {
 				t.Fatalf("got %v and %v, want eni-2 refused alone", refused, err)
@@ -98,7 +98,7 @@ func TestAPortThatCannotBeWiredIsRefusedAloneWithTheReason(t *testing.T) {
 	}
 }
 
-func TestLinksOfLongIdentifiersAreNamedByTheirEndAndNeverShared(t *testing.T) {
+func TestLinksOfLongIdentifiersHaveUniqueNamesFromTheLastDigits(t *testing.T) {
 	s := small()
 	s.Ports[0].ID, s.Ports[1].ID = "eni-0a1b2c3d4e5f67890", "eni-ffffff3d4e5f67890"
 	p, refused, err := newPlan(s)
@@ -115,7 +115,7 @@ func TestLinksOfLongIdentifiersAreNamedByTheirEndAndNeverShared(t *testing.T) {
 	}
 }
 
-func TestTheLayoutLeadsEveryAddressToItsPortAndTheRestNowhere(t *testing.T) {
+func TestTheLayoutRoutesEveryAddressToItsPortAndTheRestToABlackhole(t *testing.T) {
 	s := small()
 	s.Subnets[1].Routes = []Route{
 		{Destination: netip.MustParsePrefix("192.168.0.0/16"), Target: Target{Port: "eni-1"}},

@@ -12,9 +12,9 @@ import (
 
 const subnetC vpc.SubnetID = "subnet-c" // 10.0.32.0/20, fd10:0:0:2::/64
 
-// inspected is a world where traffic from subnet a to subnet b is led to a port
-// in subnet c.
-func inspected(t *testing.T) *world {
+// redirected is a world with a route that sends traffic from subnet a to subnet b
+// through a port in subnet c.
+func redirected(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	w.state.Subnets = append(w.state.Subnets, Subnet{ID: subnetC, Prefixes: prefixes("10.0.32.0/20", "fd10:0:0:2::/64")})
@@ -44,9 +44,9 @@ func (w *world) forward(id vpc.ENIID, on string) {
 }
 
 func TestARouteInsideTheVPCLeadsThroughItsTarget(t *testing.T) {
-	w := inspected(t)
+	w := redirected(t)
 	a, other := w.guests["eni-a"], w.plug("eni-o", "10.0.32.20")
-	w.silent(a, "", "10.0.16.11:7000") // the machine in between forwards nothing yet
+	w.silent(a, "", "10.0.16.11:7000") // the target does not forward yet
 	w.silent(a, "", "[fd10:0:0:1::11]:7000")
 	w.reaches(other, "", "10.0.16.11:7000") // another subnet's table has no such route
 	w.forward("eni-m", "1")
@@ -58,7 +58,7 @@ func TestARouteInsideTheVPCLeadsThroughItsTarget(t *testing.T) {
 }
 
 func TestARouteInsideTheVPCNeedsItsTargetsCheckOff(t *testing.T) {
-	w := inspected(t)
+	w := redirected(t)
 	w.forward("eni-m", "1")
 	w.reaches(w.guests["eni-a"], "", "10.0.16.11:7000")
 	w.at("eni-m").SourceDestCheck = true
@@ -69,8 +69,8 @@ func TestARouteInsideTheVPCNeedsItsTargetsCheckOff(t *testing.T) {
 	}
 }
 
-func TestARouteInsideTheVPCWhoseTargetIsGoneIsABlackhole(t *testing.T) {
-	w := inspected(t)
+func TestARouteInsideTheVPCWithoutItsTargetIsABlackhole(t *testing.T) {
+	w := redirected(t)
 	w.forward("eni-m", "1")
 	w.reaches(w.guests["eni-a"], "", "10.0.16.11:7000")
 	w.state.Subnets[0].Routes[0].Target = Target{Port: "eni-gone"}
@@ -82,11 +82,11 @@ func TestARouteInsideTheVPCWhoseTargetIsGoneIsABlackhole(t *testing.T) {
 	w.state.Subnets[0].Routes = nil
 	w.apply()
 	w.forward("eni-m", "0")
-	w.reaches(w.guests["eni-a"], "", "10.0.16.11:7000") // and straight again
+	w.reaches(w.guests["eni-a"], "", "10.0.16.11:7000") // direct again
 }
 
-func TestNoRouteLeadsTrafficOutOfItsOwnSubnet(t *testing.T) {
-	w := inspected(t)
+func TestNoRouteRedirectsTrafficInsideItsOwnSubnet(t *testing.T) {
+	w := redirected(t)
 	w.plug("eni-n", "10.0.0.20")
 	w.state.Subnets[0].Routes = append(w.state.Subnets[0].Routes, Route{Destination: prefixes("10.0.0.0/20")[0], Target: Target{Port: "eni-m"}})
 	w.apply()

@@ -18,8 +18,8 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// furnished is a world in which everything a State can hold is used.
-func furnished(t *testing.T) *world {
+// fullWorld is a world that uses every field of State.
+func fullWorld(t *testing.T) *world {
 	w := internet(t)
 	w.plug("eni-a", "10.0.0.10", "fd10::10")
 	w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::11")
@@ -44,7 +44,7 @@ func furnished(t *testing.T) *world {
 }
 
 func TestApplyingTwiceChangesNothing(t *testing.T) {
-	w := furnished(t)
+	w := fullWorld(t)
 	before := w.fabric.changes
 	if before == 0 {
 		t.Fatal("changes are not counted at all")
@@ -60,16 +60,16 @@ func TestApplyingTwiceChangesNothing(t *testing.T) {
 	}
 }
 
-func TestWhatIsRemovedFromTheStateLeavesNothingBehind(t *testing.T) {
+func TestRemovingAllPortsFromTheStateLeavesNoObjects(t *testing.T) {
 	w := newWorld(t)
 	w.apply()
 	empty := w.dump()
 	base := w.state
 	w.state = base
-	filled := furnished(t)
+	filled := fullWorld(t)
 	filled.state = State{CIDRs: base.CIDRs, Subnets: base.Subnets, Groups: base.Groups}
 	if filled.dump() == empty {
-		t.Fatal("the dump does not show what there is")
+		t.Fatal("the dump does not show the objects of the state: the test proves nothing")
 	}
 	filled.apply()
 	if got := filled.dump(); got != empty {
@@ -77,7 +77,7 @@ func TestWhatIsRemovedFromTheStateLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// dump is everything of ours in the fabric's namespace, as text.
+// dump lists all our objects in the fabric's namespace, as text.
 func (w *world) dump() string {
 	w.t.Helper()
 	l, err := newLayer3(w.fabric.link)
@@ -108,7 +108,7 @@ func (w *world) dump() string {
 }
 
 func TestApplyRepairsWhatOtherProgramsChanged(t *testing.T) {
-	w := furnished(t)
+	w := fullWorld(t)
 	a, b := w.guests["eni-a"], w.guests["eni-b"]
 	w.serveUDP(b.Name, "10.0.16.11:7000")
 	link := func(name string) netlink.Link {
@@ -145,18 +145,18 @@ func TestApplyRepairsWhatOtherProgramsChanged(t *testing.T) {
 			w.must(damage.do())
 			w.forget("eni-a")
 			if err := pingOnce(a, "10.0.0.1", "10.0.16.11"); err == nil {
-				t.Fatal("the damage does no harm: the test proves nothing")
+				t.Fatal("the change has no effect: the test proves nothing")
 			}
 			w.apply()
 			w.carry("eni-b")
 			w.forget("eni-a")
-			w.must(ping(a, "", "10.0.0.1", patience))
+			w.must(ping(a, "", "10.0.0.1", replyTimeout))
 			w.reaches(a, "10.0.0.10", "10.0.16.11:7000")
 		})
 	}
 }
 
-// pingOnce is an error unless every address answers.
+// pingOnce returns an error unless every address replies.
 func pingOnce(from *testns.NS, to ...string) error {
 	var errs []error
 	for _, a := range to {
@@ -188,13 +188,13 @@ func TestALinkDeletedFromTheGuestComesBack(t *testing.T) {
 		w.must(netlink.LinkDel(l))
 	})
 	if err := ping(a, "", "10.0.0.11", silence); err == nil {
-		t.Fatal("a guest without its link answered")
+		t.Fatal("a guest without its link replied")
 	}
 	w.apply()
 	w.configure("eni-b")
 	w.carry("eni-b")
 	w.forget("eni-a")
-	w.must(ping(a, "", "10.0.0.11", patience))
+	w.must(ping(a, "", "10.0.0.11", replyTimeout))
 }
 
 func TestAGuestMayRenameItsLink(t *testing.T) {
@@ -210,43 +210,44 @@ func TestAGuestMayRenameItsLink(t *testing.T) {
 	if n := w.fabric.changes - before; n != 0 {
 		t.Errorf("%d changes after a rename", n)
 	}
-	w.must(ping(a, "", "10.0.0.11", patience))
+	w.must(ping(a, "", "10.0.0.11", replyTimeout))
 }
 
 func TestARecreatedGuestNamespaceIsWiredAgain(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.0.11")
-	b.Open(t) // something of the old boot still holds the old namespace
+	b.Open(t) // the descriptor keeps the old namespace alive
 	w.must(netns.Delete(b.Name))
 	if err := w.fabric.Apply(t.Context(), w.state); !errors.Is(PortErrors(err)["eni-b"], ErrGuestMissing) || len(PortErrors(err)) != 1 {
 		t.Fatalf("without the guest's namespace: %v, want ErrGuestMissing for eni-b alone", err)
 	}
 	if _, err := w.fabric.link.LinkByName("eni-b"); err == nil {
-		t.Error("the link into what is left of the old namespace is still there")
+		t.Error("the link into the old namespace still exists")
 	}
 	w.must(netns.Make(b.Name))
 	w.apply()
-	w.rewired("eni-b")
-	w.must(ping(a, "", "10.0.0.11", patience))
+	w.configureNew("eni-b")
+	w.must(ping(a, "", "10.0.0.11", replyTimeout))
 
-	// And once more with no apply between: only the namespace differs.
+	// Again, without an apply between: only the namespace differs.
 	b.Open(t)
 	w.must(netns.Delete(b.Name))
 	w.must(netns.Make(b.Name))
 	w.apply()
-	w.rewired("eni-b")
-	w.must(ping(a, "", "10.0.0.11", patience))
+	w.configureNew("eni-b")
+	w.must(ping(a, "", "10.0.0.11", replyTimeout))
 }
 
-// rewired configures a guest whose link is new, and has eni-a ask for it anew.
-func (w *world) rewired(id vpc.ENIID) {
+// configureNew configures a guest with a new link, and empties eni-a's neighbour table,
+// which has the old one.
+func (w *world) configureNew(id vpc.ENIID) {
 	w.t.Helper()
 	w.configure(id)
 	w.carry(id)
 	w.forget("eni-a")
 }
 
-func TestAPortAttachedElsewhereHasItsLinkThereAndOnlyThere(t *testing.T) {
+func TestAMovedPortHasNoLinkAtItsPreviousGuestAndIndex(t *testing.T) {
 	w := newWorld(t)
 	peer := w.plug("eni-p", "10.0.0.5")
 	first := w.plug("eni-a", "10.0.0.10")
@@ -264,10 +265,10 @@ func TestAPortAttachedElsewhereHasItsLinkThereAndOnlyThere(t *testing.T) {
 		w.apply()
 		w.configure("eni-a")
 		w.carry("eni-a")
-		w.must(ping(peer, "", "10.0.0.10", patience))
+		w.must(ping(peer, "", "10.0.0.10", replyTimeout))
 		move.from.Do(t, func() {
 			if _, err := netlink.LinkByName(old); err == nil {
-				t.Errorf("%s: %s is still where it was", move.name, old)
+				t.Errorf("%s: the previous link %s still exists", move.name, old)
 			}
 		})
 	}
@@ -291,7 +292,7 @@ func TestAPortThatCannotBeWiredDoesNotStopTheOthers(t *testing.T) {
 		w.configure(id)
 		w.carry(id)
 	}
-	w.must(ping(a, "", "10.0.0.11", patience))
+	w.must(ping(a, "", "10.0.0.11", replyTimeout))
 }
 
 func TestADownLinkHasNoCarrierAndComesBack(t *testing.T) {
@@ -304,12 +305,12 @@ func TestADownLinkHasNoCarrierAndComesBack(t *testing.T) {
 		l, err := netlink.LinkByName("eth0")
 		w.must(err)
 		if l.Attrs().RawFlags&unix.IFF_LOWER_UP != 0 {
-			t.Error("the guest still sees a carrier")
+			t.Error("the guest's link still has a carrier")
 		}
 	})
 	for _, to := range []string{"10.0.16.11", "fd10:0:0:1::11"} {
 		if err := ping(a, "", to, silence); err == nil {
-			t.Errorf("%s answered over a link that is down", to)
+			t.Errorf("%s replied over a link that is down", to)
 		}
 	}
 	before := w.fabric.changes
@@ -320,25 +321,25 @@ func TestADownLinkHasNoCarrierAndComesBack(t *testing.T) {
 	w.at("eni-b").Down = false
 	w.apply()
 	w.carry("eni-b")
-	w.must(ping(a, "", "10.0.16.11", patience))
-	w.must(ping(a, "", "fd10:0:0:1::11", patience))
+	w.must(ping(a, "", "10.0.16.11", replyTimeout))
+	w.must(ping(a, "", "fd10:0:0:1::11", replyTimeout))
 }
 
-func TestForeignThingsInTheNamespaceAreLeftAlone(t *testing.T) {
-	w := furnished(t)
+func TestForeignObjectsInTheNamespaceAreNotChanged(t *testing.T) {
+	w := fullWorld(t)
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "stranger"
+	attrs.Name = "foreign"
 	pair := netlink.NewVeth(attrs)
-	pair.PeerName = "stranger2"
+	pair.PeerName = "foreign2"
 	w.must(w.fabric.link.LinkAdd(pair))
 	w.must(w.fabric.link.AddrAdd(pair, &netlink.Addr{IPNet: ipNet(full32("172.31.0.1"))}))
 	w.must(w.fabric.link.LinkSetUp(pair))
 	w.must(w.fabric.link.RouteAdd(&netlink.Route{LinkIndex: pair.Index, Dst: ipNet(prefixes("172.30.0.0/16")[0]), Scope: netlink.SCOPE_LINK}))
-	nft(w, "add table ip stranger")
+	nft(w, "add table ip foreign")
 	w.state.Ports = w.state.Ports[:1]
 	w.state.Internet = nil
 	w.apply()
-	if _, err := w.fabric.link.LinkByName("stranger"); err != nil {
+	if _, err := w.fabric.link.LinkByName("foreign"); err != nil {
 		t.Errorf("the foreign link: %v", err)
 	}
 	if found, err := w.fabric.link.AddrList(pair, unix.AF_INET); err != nil || len(found) != 1 {
@@ -351,11 +352,11 @@ func TestForeignThingsInTheNamespaceAreLeftAlone(t *testing.T) {
 		t.Errorf("tables: %s; want ours and the foreign one", tables)
 	}
 	if _, err := w.fabric.link.LinkByName("eni-b"); err == nil {
-		t.Error("control: the port that left is still there")
+		t.Error("control: the removed port still has its link")
 	}
 }
 
-func TestATakenDeviceNameInTheGuestIsNamed(t *testing.T) {
+func TestADeviceNameInUseInTheGuestIsReported(t *testing.T) {
 	w := newWorld(t)
 	guest := testns.New(t, "a")
 	guest.Do(t, func() {
@@ -368,12 +369,12 @@ func TestATakenDeviceNameInTheGuestIsNamed(t *testing.T) {
 	w.state.Ports = append(w.state.Ports, w.port("eni-a", guest.Name, "10.0.0.10"))
 	err := PortErrors(w.fabric.Apply(t.Context(), w.state))["eni-a"]
 	if !errors.Is(err, unix.EEXIST) {
-		t.Errorf("got %v, want the taken name", err)
+		t.Errorf("got %v, want an error with the name", err)
 	}
 }
 
-func TestDestroyTakesEverythingAlsoFromTheGuests(t *testing.T) {
-	w := furnished(t)
+func TestDestroyDeletesAllLinksAlsoInTheGuests(t *testing.T) {
+	w := fullWorld(t)
 	w.must(w.fabric.Destroy())
 	w.guests["eni-a"].Do(t, func() {
 		if _, err := netlink.LinkByName("eth0"); err == nil {

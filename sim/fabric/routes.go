@@ -18,15 +18,15 @@ type routeKey struct {
 type hop struct {
 	device string
 	via    netip.Addr // on-link
-	source netip.Addr // what we speak from ourselves; zero: any
-	// onward leaves the answer to the tables that are asked later.
+	source netip.Addr // of the fabric's own packets; zero: any
+	// onward continues the lookup in the tables of later rules (throw).
 	onward bool
 }
 
-// lookup is a rule: packets with the mark look into a table at a priority.
+// lookup is a rule: at a priority, packets with the mark use a table.
 type lookup struct{ priority, mark int }
 
-// neighbour is a permanent entry: on a device, an address has a MAC.
+// neighbour is the key of a permanent neighbour entry.
 type neighbour struct {
 	device string
 	addr   netip.Addr
@@ -38,12 +38,12 @@ type address struct {
 	addr   netip.Addr // in full length
 }
 
-// layout is what one namespace's network layer should hold. Pure.
+// layout is the desired network layer of one namespace. Pure.
 type layout struct {
 	addresses  map[address]bool
 	neighbours map[neighbour]vpc.MAC
 	routes     map[routeKey]hop
-	// tables with the rule that leads there, in both families.
+	// tables with the rule that selects each, in both families.
 	tables map[int]lookup
 }
 
@@ -54,9 +54,9 @@ func newLayout() layout {
 	}
 }
 
-// layout of the fabric's namespace. The main table holds the VPC: every address
-// to its port, the rest of the ranges to nowhere. A subnet's tables hold what its
-// route table adds.
+// layout of the fabric's namespace. The main table has the routes inside the VPC: a route
+// to the port of each address, and blackholes for the rest of the ranges. A subnet's
+// tables have the other routes of its route table.
 func (p *plan) layout() layout {
 	l := newLayout()
 	for a := range p.local {
@@ -67,7 +67,7 @@ func (p *plan) layout() layout {
 	}
 	for name, link := range p.links {
 		if link.port.Down {
-			continue // the kernel takes addresses and routes of a link that is down
+			continue // the kernel deletes addresses and routes of a link that is down
 		}
 		l.addEnd(name, link.port.MAC)
 		for _, dst := range holdings(link.port) {
@@ -88,9 +88,9 @@ func (p *plan) layout() layout {
 	return l
 }
 
-// subnetRoutes adds a subnet's routes: those beyond the VPC to a table after the
-// main one, those inside it to one before. Inside its own subnet a packet is not
-// routed on EC2, whatever the table says.
+// subnetRoutes adds a subnet's routes: those beyond the VPC to a table after the main
+// table, those inside it to a table before. EC2 does not route a packet inside its own
+// subnet, even if the route table has such a route.
 // Source: VPC user guide, "Gateway route tables", rules and considerations.
 func (p *plan) subnetRoutes(l layout, n int, subnet Subnet) {
 	for _, entry := range subnet.Routes {
@@ -110,7 +110,7 @@ func (p *plan) subnetRoutes(l layout, n int, subnet Subnet) {
 	}
 }
 
-// addEnd gives a fabric end its address and its peer's neighbour entries.
+// addEnd adds the address of a fabric end and the neighbour entries of its peer.
 func (l layout) addEnd(device string, peer vpc.MAC) {
 	l.addresses[address{device, linkLocal(1)}] = true
 	for _, f := range families() {
@@ -118,7 +118,8 @@ func (l layout) addEnd(device string, peer vpc.MAC) {
 	}
 }
 
-// hopTo resolves a route's target; one that is gone or down is a blackhole.
+// hopTo resolves a route's target; a target that does not exist or is down is a
+// blackhole.
 func (p *plan) hopTo(r Route) hop {
 	via := nextHops(vpc.FamilyOf(r.Destination.Addr())).peer
 	switch {
@@ -145,7 +146,7 @@ func (i *Internet) outsideLayout() layout {
 		l.neighbours[neighbour{outsideDevice, router}] = routerMAC()
 		source, ok := i.host(f)
 		if !ok {
-			continue // without an address of its own it could not answer
+			continue // without an address it could not reply
 		}
 		anywhere := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 		if f == vpc.IPv6 {

@@ -10,7 +10,7 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
-// ruleset is a table that is being made, with its sets and chains by name.
+// ruleset builds a table; its sets and chains are by name.
 type ruleset struct {
 	name   nftables.TableName
 	sets   map[string]*nftables.Set
@@ -61,9 +61,9 @@ func (r *ruleset) rule(chain string, exprs ...nftables.Expr) {
 	c.Rules = append(c.Rules, nftables.NewRule(exprs...))
 }
 
-// base adds a chain that the kernel enters at a hook. Its policy is accept and its
-// last rule drops: a new base chain is live with its policy, and without its rules, a
-// moment before the transaction that makes it is.
+// base adds a chain at a hook. Its policy is accept and its last rule drops: the kernel
+// activates a new base chain with its policy shortly before the rules of the same
+// transaction.
 func (r *ruleset) base(name string, point nftables.Point, priority int) {
 	r.chains[name] = &nftables.Chain{Name: name, Hook: &nftables.Hook{Type: nftables.Filter, Point: point, Priority: priority}}
 }
@@ -146,8 +146,8 @@ func (p *plan) sources(r *ruleset) {
 	}
 }
 
-// lengths of the prefixes that ports hold in a family, single addresses first.
-// Sets of masked addresses are hashes; interval sets would need rebuilding.
+// lengths of the prefixes that ports hold in a family, single addresses first. A set of
+// masked addresses is a hash table; the kernel rebuilds an interval set at each change.
 func (p *plan) lengths(f vpc.Family) []int {
 	whole := addrBits(f)
 	found := map[int]bool{whole: true}
@@ -165,8 +165,8 @@ func sized(name string, f vpc.Family, bits int) string {
 	return name + "-" + f.String() + "-" + strconv.Itoa(bits)
 }
 
-// antispoof is the first chain a packet meets: what comes from a port must carry
-// the port's MAC and one of its addresses.
+// antispoof is the first chain: a packet from a port must have the port's MAC and one of
+// its addresses as source.
 func (p *plan) antispoof(r *ruleset) {
 	const here = "from-port"
 	r.base(here, nftables.Prerouting, prioAntiSpoof)
@@ -179,16 +179,16 @@ func (p *plan) antispoof(r *ruleset) {
 		}
 	}
 	r.rule(here, in("unchecked", nftables.Iifname, nftables.EtherSaddr), gotoChain("routable"))
-	// Neighbour discovery speaks from link-local addresses, or from none while
-	// it looks for duplicates. The kernel never forwards either.
+	// Neighbour discovery uses link-local source addresses, or none for duplicate address
+	// detection. The kernel forwards neither.
 	for _, speaker := range []netip.Prefix{netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("::/128")} {
 		r.rule(here, in("own", nftables.Iifname, nftables.EtherSaddr), within(nftables.IP6Saddr, speaker), verdict(nftables.Accept))
 	}
 	r.drop(here, nftables.Iifname, dropSpoofed)
 }
 
-// routable marks a packet with its subnet's table and drops what leads nowhere,
-// which the routes would do as well but without a count.
+// routable marks a packet with its subnet's table and drops unroutable packets. The
+// routes would drop them too, but without counting them.
 func (p *plan) routable(r *ruleset) {
 	const here = "routable"
 	for _, f := range families() {
@@ -204,12 +204,13 @@ func (p *plan) routable(r *ruleset) {
 	for _, link := range []string{"fe80::/10", "ff00::/8"} {
 		r.rule(here, within(nftables.IP6Daddr, netip.MustParsePrefix(link)), verdict(nftables.Accept))
 	}
-	// Neighbour discovery is answered here and never routed, also when it goes to
-	// one address.
+	// The fabric replies to neighbour discovery and never routes it, also if it is
+	// unicast.
 	for _, kind := range []uint8{solicitation, advertisement} {
 		r.rule(here, icmp(vpc.IPv6, kind), verdict(nftables.Drop))
 	}
-	// Multicast and broadcast are not carried, and too frequent to count.
+	// Multicast and broadcast are not forwarded, and not counted because they are
+	// frequent.
 	r.rule(here, within(nftables.IPDaddr, netip.MustParsePrefix("224.0.0.0/3")), verdict(nftables.Drop))
 	r.rule(here, nftables.SetFromMap{Field: nftables.MetaMark, Key: nftables.KeyOf(nftables.Iifname), Map: "marks"})
 	r.rule(here, nftables.Routed(false), in(dropUnroutable, nftables.Iifname), verdict(nftables.Drop))
@@ -237,7 +238,7 @@ func (p *plan) fromInternet(r *ruleset) {
 		}
 	}
 	r.rule(here, in("hosts-ipv4", nftables.IPSaddr), in("public", nftables.IPDaddr), verdict(nftables.Accept))
-	// IPv6 has no private addresses: every one of a port is reachable.
+	// IPv6 needs no public addresses: every address of a port is reachable.
 	for _, cidr := range p.cidrs(vpc.IPv6) {
 		r.rule(here, in("hosts-ipv6", nftables.IP6Saddr), within(nftables.IP6Daddr, cidr), verdict(nftables.Accept))
 	}
@@ -254,8 +255,8 @@ func (p *plan) cidrs(f vpc.Family) []netip.Prefix {
 	return out
 }
 
-// forward judges what goes from port to port: state first, then the gateway,
-// the destination check and the groups of both ends.
+// forward is the chain for packets between ports: connection state first, then the
+// gateway, the destination check and the groups of both ports.
 func (p *plan) forward(r *ruleset) {
 	const here = "between-ports"
 	r.base(here, nftables.Forward, 0)
@@ -277,8 +278,8 @@ func (p *plan) forward(r *ruleset) {
 	p.groups(r)
 }
 
-// toPort is the destination check: a port takes what is for an address it holds.
-// Whatever else comes by a route table only one without the check takes.
+// toPort is the destination check: a port receives packets to the addresses it holds.
+// Packets that a route table sends to it are accepted only if its check is off.
 func (p *plan) toPort(r *ruleset) {
 	const here = "to-port"
 	for _, f := range families() {
@@ -300,7 +301,7 @@ func (p *plan) toPort(r *ruleset) {
 	r.drop(here, nftables.Oifname, dropMisrouted)
 }
 
-// input judges what is meant for the fabric's own addresses.
+// input is the chain for packets to the fabric's own addresses.
 func (p *plan) input(r *ruleset) {
 	const here = "to-fabric"
 	r.base(here, nftables.Input, 0)
@@ -328,7 +329,7 @@ func (p *plan) input(r *ruleset) {
 	for _, kind := range neighbourDiscovery() {
 		r.rule(here, icmp(vpc.IPv6, kind), verdict(nftables.Accept))
 	}
-	// Listener reports and the like are not worth a count.
+	// Multicast listener reports and similar packets are not counted.
 	r.rule(here, within(nftables.IP6Daddr, netip.MustParsePrefix("ff00::/8")), verdict(nftables.Drop))
 	r.drop(here, nftables.Iifname, dropService)
 }
@@ -343,7 +344,7 @@ func addService(to *nftables.Set, s Service) {
 }
 
 // arp is the table for ARP: a sender must be the port's MAC with one of its
-// addresses, or with none while it looks for duplicates.
+// addresses, or without an address for duplicate address detection.
 func (p *plan) arp() *ruleset {
 	r := newRuleset(nftables.ARP)
 	p.sources(r)
@@ -362,7 +363,7 @@ func (p *plan) arp() *ruleset {
 		r.rule(here, nftables.Lookup{Key: sender, Set: sized("legit", vpc.IPv4, bits)}, verdict(nftables.Accept))
 	}
 	r.rule(here, in("unchecked", nftables.Iifname, nftables.ARPSaddrEther), verdict(nftables.Accept))
-	// A probe for duplicates names no sender (RFC 5227).
+	// A probe for duplicates has no sender address (RFC 5227).
 	r.rule(here, in("own", nftables.Iifname, nftables.ARPSaddrEther),
 		nftables.Eq(nftables.ARPSaddrIP, nftables.Addr(netip.IPv4Unspecified())), verdict(nftables.Accept))
 	r.drop(here, nftables.Iifname, dropSpoofed)

@@ -1,10 +1,10 @@
-// Package fabric is the wire of the embedded VPC: one network namespace per VPC
-// that routes between the interfaces plugged into it, enforces security groups
-// and source checks outside the guest, and knows no bridge.
+// Package fabric is the network of the embedded VPC: one network namespace per VPC that
+// routes between the interfaces connected to it and enforces security groups and source
+// checks outside the guest. It uses no bridge.
 //
-// It is given a State, the whole of what should be, and makes the kernel agree:
-// applying twice is applying once. It decides nothing about EC2 (limits,
-// addresses, permissions); sim/cloud does.
+// The caller passes the complete desired State, and the fabric makes the kernel equal to
+// it, idempotently. sim/cloud makes the decisions of EC2 (limits, addresses,
+// permissions).
 package fabric
 
 import (
@@ -13,32 +13,32 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// State is everything one VPC's wire should be. It is a value: the caller makes
-// a new one for every change.
+// State is the desired network of one VPC. It is a value: the caller makes a new one for
+// every change.
 type State struct {
-	// CIDRs of the VPC, both families. Inside them an address that no port
-	// holds is unreachable and not answered for.
+	// CIDRs of the VPC, both families. Inside them an address that no port holds is
+	// unreachable, and ARP and neighbour discovery get no reply for it.
 	CIDRs []netip.Prefix
 	// Subnets by id; a port names its subnet.
 	Subnets []Subnet
-	// Ports are the plugged interfaces.
+	// Ports are the connected interfaces.
 	Ports []Port
 	// Groups are the security groups that ports name, by id.
 	Groups []Group
-	// Internet, when set, is the internet gateway and what lies behind it.
+	// Internet, when set, is the internet gateway with its outside hosts.
 	Internet *Internet
-	// Services are addresses the platform itself answers from inside the
-	// fabric's namespace to every port, past groups and route tables: instance
-	// metadata, the resolver, the API's endpoint.
+	// Services are addresses of the platform inside the fabric's namespace. Every port
+	// can reach them; groups and route tables do not apply: instance metadata, the
+	// resolver, the API's endpoint.
 	Services []Service
 }
 
-// Subnet is a range whose gateway the fabric answers for.
+// Subnet is a subnet of the VPC; the fabric has its gateway address.
 type Subnet struct {
 	ID       vpc.SubnetID
 	Prefixes []netip.Prefix // one per family at most
-	// Routes of the subnet's route table but the local ones. One inside the VPC's
-	// CIDRs leads traffic to other subnets elsewhere, such as to an inspecting machine.
+	// Routes of the subnet's route table without the local ones. A route inside the
+	// VPC's CIDRs redirects traffic to other subnets, such as to a middlebox.
 	Routes []Route
 }
 
@@ -48,21 +48,20 @@ type Route struct {
 	Target      Target
 }
 
-// Target is where a route leads. Exactly one field is set.
+// Target is the target of a route. Exactly one field is set.
 type Target struct {
 	Internet  bool      // the internet gateway
-	Port      vpc.ENIID // an interface, whose source/dest check must be off to pass
-	Blackhole bool      // the target is gone
+	Port      vpc.ENIID // an interface; it forwards only if its source/dest check is off
+	Blackhole bool      // the target no longer exists
 }
 
-// PortKey is where a packet of a port enters and leaves: the link and, on a
-// trunk, the VLAN.
+// PortKey identifies a port by its link and, on a trunk, its VLAN.
 type PortKey struct {
 	ENI  vpc.ENIID // the interface that owns the link: itself, or its trunk
 	VLAN uint16    // 0: untagged
 }
 
-// Port is an interface plugged into the fabric.
+// Port is an interface connected to the fabric.
 type Port struct {
 	ID     vpc.ENIID
 	Key    PortKey
@@ -75,12 +74,12 @@ type Port struct {
 	Groups    []vpc.SecurityGroupID
 	// SourceDestCheck drops packets from or to an address that is not the port's.
 	SourceDestCheck bool
-	// Public addresses may talk through the internet gateway; on EC2 they are
-	// the private addresses a public one is mapped to.
+	// Public addresses are allowed through the internet gateway; on EC2 they are the
+	// private addresses that have a public one.
 	Public []netip.Addr
 	// Guest is the name of the network namespace that holds the guest's end,
 	// and Device the name the link has there: eth<device index>. A guest may
-	// rename or down its link; the fabric finds it by MAC.
+	// rename its link or set it down; the fabric finds it by MAC.
 	Guest  string
 	Device string
 	// Down cuts the carrier, as an injected fault.

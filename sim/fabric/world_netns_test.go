@@ -34,10 +34,10 @@ const (
 )
 
 const (
-	// patience is how long a packet that should come may take.
-	patience = 30 * time.Second
-	// silence is how long we listen for one that should not. Every use has a
-	// positive control on the same path.
+	// replyTimeout is how long a test waits for an expected packet.
+	replyTimeout = 30 * time.Second
+	// silence is how long a test waits for a packet that must not arrive. Every use has
+	// a positive control on the same path.
 	silence = 300 * time.Millisecond
 )
 
@@ -50,8 +50,8 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	anyone := testns.New(t, "seq") // takes a number that is ours alone
-	f, err := Open(anyone.Name+"-vpc", Options{Internet: anyone.Name + "-net"})
+	unique := testns.New(t, "seq") // reserves a unique name
+	f, err := Open(unique.Name+"-vpc", Options{Internet: unique.Name + "-net"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,8 +96,8 @@ func addrs(texts ...string) []netip.Addr {
 }
 
 // plug adds an instance with one interface and its addresses, applies, and
-// configures the guest the way an instance does: the subnet on-link, a default
-// route by the gateway.
+// configures the guest as an instance does: the subnet on-link, a default route by the
+// gateway.
 func (w *world) plug(id vpc.ENIID, addresses ...string) *testns.NS {
 	w.t.Helper()
 	guest := testns.New(w.t, string(id))
@@ -142,7 +142,7 @@ func (w *world) at(id vpc.ENIID) *Port {
 	return nil
 }
 
-// configure gives the guest's end its addresses and routes.
+// configure adds the addresses and routes of the guest's end.
 func (w *world) configure(id vpc.ENIID) {
 	w.t.Helper()
 	p := w.at(id)
@@ -166,8 +166,8 @@ func (w *world) configure(id vpc.ENIID) {
 	})
 }
 
-// carry waits until the fabric's end carries packets: the kernel starts its
-// queue a moment after the guest sets the other end up.
+// carry waits until the fabric's end is operationally up: the kernel starts its queue
+// shortly after the guest sets its end up.
 func (w *world) carry(id vpc.ENIID) {
 	w.t.Helper()
 	w.eventually("link of "+string(id)+" carries", func() bool {
@@ -177,21 +177,21 @@ func (w *world) carry(id vpc.ENIID) {
 	})
 }
 
-// eventually waits for a condition, for patience at most.
+// eventually waits for a condition, for replyTimeout at most.
 func (w *world) eventually(what string, holds func() bool) {
 	w.t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience); !holds(); <-tick.C {
+	for end := time.Now().Add(replyTimeout); !holds(); <-tick.C {
 		if time.Now().After(end) {
-			w.t.Fatalf("never: %s", what)
+			w.t.Fatalf("not within %s: %s", replyTimeout, what)
 		}
 	}
 }
 
 // addAddress adds an address with its subnet on-link (IPv4, /20) or alone
 // (IPv6), in the namespace of the calling thread. An IPv6 address works only
-// when a worker of the kernel has got round to its local route.
+// after a kernel worker has added its local route.
 func (w *world) addAddress(l netlink.Link, a netip.Addr) {
 	w.t.Helper()
 	bits := 20
@@ -249,7 +249,7 @@ func (w *world) drops(id vpc.ENIID) Drops {
 	return all[id]
 }
 
-// serveUDP answers every datagram in a namespace with the sender's address.
+// serveUDP replies to every datagram in a namespace with the sender's address.
 func (w *world) serveUDP(namespace, address string) {
 	w.t.Helper()
 	c, err := ListenPacketIn(namespace, "udp", address)
@@ -267,7 +267,7 @@ func (w *world) serveUDP(namespace, address string) {
 	}()
 }
 
-// serveTCP greets with the caller's address and then echoes.
+// serveTCP sends the client's address and then echoes.
 func (w *world) serveTCP(namespace, address string) {
 	w.t.Helper()
 	l, err := ListenIn(namespace, "tcp", address)
@@ -324,7 +324,7 @@ func ask(from *testns.NS, source, to string, size int, wait time.Duration) (answ
 	return answer, err
 }
 
-// dontFragment sets DF and has ICMP errors reported to the reader.
+// dontFragment sets DF, and IP_RECVERR so that reads return ICMP errors.
 func dontFragment(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -346,10 +346,10 @@ func dontFragment(c *net.UDPConn) error {
 	return errors.Join(err, set)
 }
 
-// reaches and refuses ask a server once and judge the answer.
+// reaches fails unless a server replies; silent fails if it does.
 func (w *world) reaches(from *testns.NS, source, to string) string {
 	w.t.Helper()
-	answer, err := ask(from, source, to, 1, patience)
+	answer, err := ask(from, source, to, 1, replyTimeout)
 	if err != nil {
 		w.t.Fatalf("%s to %s: %v", source, to, err)
 	}
@@ -361,7 +361,7 @@ func (w *world) silent(from *testns.NS, source, to string) {
 	answer, err := ask(from, source, to, 1, silence)
 	var timeout net.Error
 	if !errors.As(err, &timeout) || !timeout.Timeout() {
-		w.t.Fatalf("%s to %s: got %q, %v; want silence", source, to, answer, err)
+		w.t.Fatalf("%s to %s: got %q, %v; want no reply", source, to, answer, err)
 	}
 }
 
@@ -396,7 +396,7 @@ func echo(c net.Conn, word string, wait time.Duration) error {
 	return nil
 }
 
-// ping sends one ICMP echo and waits for its answer.
+// ping sends one ICMP echo request and waits for the reply.
 func ping(from *testns.NS, source, to string, wait time.Duration) (err error) {
 	return from.Run(func() error {
 		dst := netip.MustParseAddr(to)
@@ -413,7 +413,7 @@ func ping(from *testns.NS, source, to string, wait time.Duration) (err error) {
 			return err
 		}
 		defer c.Close()
-		// A flow of its own each time: the fabric tracks echoes by identifier.
+		// A new flow each time: the fabric tracks echoes by identifier.
 		message := binary.BigEndian.AppendUint32([]byte{request, 0, 0, 0}, rand.Uint32())
 		if dst.Is4() {
 			binary.BigEndian.PutUint16(message[2:], checksum(message))
@@ -464,7 +464,7 @@ func (w *world) neighbourState(in *testns.NS, a string) int {
 // testnsName is a namespace the fabric made.
 type testnsName struct{ name string }
 
-// ask sends one datagram and waits for the answer.
+// ask sends one datagram and waits for the reply.
 func (n *testnsName) ask(to string) error {
 	return netns.DoAt(netns.Path(n.name), func() error {
 		c, err := net.DialTimeout("udp", to, silence)

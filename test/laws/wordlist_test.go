@@ -94,6 +94,5 @@ func exceptions() []allowed {
 func notYet() []string {
 	return []string{
 		"internal/edge/nft",
-		"sim/fabric",
 	}
 }
