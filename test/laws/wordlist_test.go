@@ -88,11 +88,3 @@ func exceptions() []allowed {
 		{"test/laws/words_test.go", re(`.*`), "the samples of the list's own test"},
 	}
 }
-
-// notYet are the folders and files that still hold words of the list. One that is
-// clean fails the test until it is taken out, so the list only becomes shorter.
-func notYet() []string {
-	return []string{
-		"internal/edge/nft",
-	}
-}

@@ -146,26 +146,13 @@ func eachText(t *testing.T, visit func(path string, source []byte)) {
 }
 
 func TestTextsArePlainTechnicalEnglish(t *testing.T) {
-	list, except, folders := words(), exceptions(), notYet()
+	list, except := words(), exceptions()
 	used := make([]bool, len(except))
-	open := map[string]int{}
 	eachText(t, func(path string, source []byte) {
-		uses := find(path, source, list, except, used)
-		for _, folder := range folders {
-			if inside(path, folder) {
-				open[folder] += len(uses)
-				return
-			}
-		}
-		for _, use := range uses {
+		for _, use := range find(path, source, list, except, used) {
 			t.Errorf("%s:%d: %s", path, use.line, use)
 		}
 	})
-	for _, folder := range folders {
-		if open[folder] == 0 {
-			t.Errorf("%s holds no word of the list any more: take it out of notYet", folder)
-		}
-	}
 	for i, e := range except {
 		if !used[i] {
 			t.Errorf("the exception %q below %q (%s) applies to nothing any more: take it out", e.phrase, e.below, e.reason)

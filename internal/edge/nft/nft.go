@@ -1,11 +1,11 @@
-// Package nft makes the kernel's nftables agree with a ruleset.Ruleset, and adds and
-// removes the set elements of single pods, over netlink and without nft(8). It decides
-// nothing, and touches only the tables named hostnet.Table in the namespace it was
-// opened with. app/agent calls it.
+// Package nft makes the kernel's nftables equal to a ruleset.Ruleset, and adds and
+// removes the set elements of single pods, over netlink and without nft(8). core/ruleset
+// decides what the rules are. The package changes only the tables named hostnet.Table,
+// in the network namespace it was opened with. app/agent calls it.
 //
-// Package nfnetlink does the reading and writing. What is here is the product's own:
-// whose change a difference is, which changes of others to report, and what of the
-// ruleset a kernel refuses.
+// Package nfnetlink reads and writes the kernel's tables. This package distinguishes
+// drift from the agent's own changes, reports changes of other programs, and finds which
+// rules of the ruleset a kernel rejects.
 package nft
 
 import (
@@ -101,7 +101,7 @@ func (f *Firewall) commit(ctx context.Context, list func() ([]nftables.Change, e
 	}
 	if err := f.conn.Commit(changes...); err != nil {
 		if !errors.Is(err, unix.ENOENT) {
-			clear(f.left) // the kernel may have made the changes all the same
+			clear(f.left) // the kernel may have made the changes despite the error
 		}
 		return err
 	}

@@ -198,7 +198,7 @@ func list(t testing.TB, ns *testns.NS, what string) string {
 	return nft(t, ns, "list "+what)
 }
 
-func TestDamageIsFoundAndPutRight(t *testing.T) {
+func TestDriftIsFoundAndRepaired(t *testing.T) {
 	f, ns := open(t)
 	c := config(3)
 	if found := apply(t, f, c); len(found) != 2 {

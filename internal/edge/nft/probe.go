@@ -11,9 +11,8 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
-// Probe reports whether the kernel takes rs, by committing it in a network namespace
-// of its own that ends with the call. The error names each table and rule that the
-// kernel refuses.
+// Probe reports whether the kernel accepts rs, by committing it in a temporary network
+// namespace. The error names each table and rule that the kernel rejects.
 func Probe(ctx context.Context, rs ruleset.Ruleset) error {
 	ns, err := netns.New()
 	if err != nil {
@@ -28,7 +27,7 @@ func Probe(ctx context.Context, rs ruleset.Ruleset) error {
 	var errs []error
 	for _, t := range rs.Tables {
 		if whole := f.try(ctx, nftables.Diff(t, nil)...); whole != nil {
-			errs = append(errs, f.culprits(ctx, t, whole))
+			errs = append(errs, f.rejected(ctx, t, whole))
 		}
 	}
 	return errors.Join(errs...)
@@ -38,8 +37,9 @@ func (f *Firewall) try(ctx context.Context, changes ...nftables.Change) error {
 	return f.commit(ctx, func() ([]nftables.Change, error) { return changes, nil }, nil)
 }
 
-// culprits finds what of a refused table is refused, rule by rule.
-func (f *Firewall) culprits(ctx context.Context, t nftables.Table, whole error) error {
+// rejected returns an error for each rule of t that the kernel rejects; whole is the
+// error of the complete table.
+func (f *Firewall) rejected(ctx context.Context, t nftables.Table, whole error) error {
 	bare := t
 	bare.Chains = nil
 	for _, c := range t.Chains {
@@ -47,7 +47,7 @@ func (f *Firewall) culprits(ctx context.Context, t nftables.Table, whole error) 
 		bare.Chains = append(bare.Chains, c)
 	}
 	if err := f.try(ctx, nftables.Diff(bare, nil)...); err != nil {
-		return fmt.Errorf("nftables of this kernel has no family %s, or not its hooks and sets: %w", t.Family, err)
+		return fmt.Errorf("nftables of this kernel has no family %s, or lacks its hooks or sets: %w", t.Family, err)
 	}
 	var errs []error
 	for _, c := range t.Chains {

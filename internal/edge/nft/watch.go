@@ -16,9 +16,9 @@ import (
 // whole ruleset.
 const watchBuffer = 4 << 20
 
-// Watch calls dirty, with a reason, when another program changes a table of ours, and
-// when the kernel could not report everything. It runs until ctx ends. dirty must not
-// block; it leads to Apply.
+// Watch calls dirty, with a reason, when another program changes one of our tables, and
+// when the kernel dropped reports because the receive buffer was full. It runs until ctx
+// ends. dirty must not block; its caller runs Apply soon after.
 func (f *Firewall) Watch(ctx context.Context, dirty func(why string)) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(f.ns.Fd())})
 	if err != nil {
@@ -51,8 +51,8 @@ func (f *Firewall) Watch(ctx context.Context, dirty func(why string)) error {
 	}
 }
 
-// tableNamed is the name of the table that a message is about. All kinds but one, the
-// end of a transaction, have it as their first attribute.
+// tableNamed is the name of the table that a message reports a change of. It is the
+// first attribute of all message types except NFT_MSG_NEWGEN, the end of a transaction.
 func tableNamed(m netlink.Message) string {
 	const header = 4 // struct nfgenmsg
 	if int(m.Header.Type)&0xff == unix.NFT_MSG_NEWGEN || len(m.Data) < header {
