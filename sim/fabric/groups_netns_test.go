@@ -14,7 +14,8 @@ const (
 	servers vpc.SecurityGroupID = "sg-servers"
 )
 
-// withGroups is a world with a client and a server in the given groups. The server listens on UDP and TCP 7000, 7001.
+// withGroups is a world with a client and a server in the given groups. The server listens on
+// UDP and TCP 7000 and 7001.
 func withGroups(t *testing.T, client, server Group) *world {
 	t.Helper()
 	w := newWorld(t)

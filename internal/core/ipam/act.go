@@ -40,7 +40,7 @@ func (l *Ledger) Begin(a cloud.Action, now time.Time) ([]Record, error) {
 	return l.change(now, append(records, Record{Op: PutAction, Action: &a})...), nil
 }
 
-// fence checks a against the ledger, adds what the ledger knows (Subnet, Held, Recent,
+// fence checks a against the ledger, adds what the ledger has (Subnet, Held, Recent,
 // Attachment) and returns the records that fence what a releases. An interface has at
 // most one action in flight.
 func (l *Ledger) fence(a *cloud.Action, now time.Time) ([]Record, error) {

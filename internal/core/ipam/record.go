@@ -29,8 +29,8 @@ const (
 	DropGone    Op = "gone-forgotten"
 )
 
-// Record is one change of the ledger, for the journal. Exactly one field beside
-// Op is set, as its Op says.
+// Record is one change of the ledger, for the journal. Op determines the one other field
+// that is set.
 type Record struct {
 	Op      Op             `json:"op"`
 	ENI     *ENI           `json:"eni,omitempty"`

@@ -88,7 +88,7 @@ func Code(err error) string {
 	return ""
 }
 
-// IsNotFound reports whether EC2 knows no such object.
+// IsNotFound reports whether err is EC2's error for an object that does not exist.
 func IsNotFound(err error) bool { return strings.HasSuffix(Code(err), ".NotFound") }
 
 // IsThrottled reports whether EC2 throttled the call: it had no effect.
