@@ -7,12 +7,14 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
 
 // Queue is a queue of waiting callers. The zero value is ready.
 type Queue struct {
+	trying  sync.Mutex // held during a try and until its caller has left; before mu
 	mu      sync.Mutex
 	waiting []*waiter
 }
@@ -23,8 +25,9 @@ type waiter struct {
 }
 
 // Wait calls try at once if no caller waits, and otherwise when all earlier callers
-// have returned; then again after every Wake until it reports done or an error. It returns try's error, or the cause of the end of ctx. try is
-// never called by two callers at once and must not block.
+// have returned; then again after every Wake until it reports done or an error. It
+// returns try's error, or the cause of the end of ctx. try is never called by two callers
+// at once, must not block, and must not call Len or Oldest.
 func (q *Queue) Wait(ctx context.Context, try func() (done bool, err error)) error {
 	w := &waiter{wake: make(chan struct{}, 1), since: time.Now()}
 	q.join(w)
@@ -38,10 +41,21 @@ func (q *Queue) Wait(ctx context.Context, try func() (done bool, err error)) err
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if done, err := try(); done || err != nil {
+		if done, err := q.try(w, try); done || err != nil {
 			return err
 		}
 	}
+}
+
+// try calls f. If that ends the wait, the caller has left before Len and Oldest return:
+// otherwise it would still count as waiting for what it has already taken.
+func (q *Queue) try(w *waiter, f func() (bool, error)) (done bool, err error) {
+	q.trying.Lock()
+	defer q.trying.Unlock()
+	if done, err = f(); done || err != nil {
+		q.leave(w)
+	}
+	return done, err
 }
 
 // Wake makes the first waiting caller try again. It never blocks.
@@ -51,15 +65,21 @@ func (q *Queue) Wake() {
 	q.wakeFirst()
 }
 
-// Len is the number of waiting callers.
+// Len is the number of waiting callers. It waits for the end of a try: a caller that was
+// served does not count.
 func (q *Queue) Len() int {
+	q.trying.Lock()
+	defer q.trying.Unlock()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.waiting)
 }
 
-// Oldest is the time since which the first caller waits; zero if none does.
+// Oldest is the time since which the first caller waits; zero if none does. It waits for
+// the end of a try, as Len.
 func (q *Queue) Oldest() time.Time {
+	q.trying.Lock()
+	defer q.trying.Unlock()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) == 0 {
@@ -92,11 +112,10 @@ func (q *Queue) join(w *waiter) {
 func (q *Queue) leave(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i, other := range q.waiting {
-		if other == w {
-			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
-			break
-		}
+	i := slices.Index(q.waiting, w)
+	if i < 0 {
+		return // it was served
 	}
+	q.waiting = slices.Delete(q.waiting, i, i+1)
 	q.wakeFirst()
 }

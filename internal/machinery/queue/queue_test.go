@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -48,6 +49,30 @@ func TestTheFirstCallerIsServedFirst(t *testing.T) {
 			t.Error("a caller is left in the queue")
 		}
 	})
+}
+
+// Otherwise the pool would assign an address for an ADD that has one.
+func TestACallerThatWasServedDoesNotCountAsWaiting(t *testing.T) {
+	var q Queue
+	counted, oldest := make(chan int, 1), make(chan time.Time, 1)
+	if err := q.Wait(t.Context(), func() (bool, error) {
+		taken := make(chan struct{})
+		go func() {
+			close(taken)
+			counted <- q.Len()
+			oldest <- q.Oldest()
+		}()
+		<-taken
+		for range 1000 {
+			runtime.Gosched() // the caller has what it waited for and has not left yet
+		}
+		return true, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n, since := <-counted, <-oldest; n != 0 || !since.IsZero() {
+		t.Errorf("%d callers wait since %s, want none", n, since)
+	}
 }
 
 func TestALaterCallerDoesNotOvertake(t *testing.T) {
