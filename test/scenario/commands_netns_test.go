@@ -3,6 +3,7 @@
 package scenario
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"os"
@@ -18,9 +19,10 @@ import (
 )
 
 // settings of every agent: a small pool, so that few addresses stand in a golden, on one
-// interface, so that it does not depend on EC2's speed which one gives an address.
+// interface, so that it does not depend on EC2's speed which one gives an address. An ADD
+// waits longer than any back-off that a script can cause.
 func settings(flags []string) []string {
-	return append([]string{"warm-ips=1", "headroom=0", "max-enis=1"}, flags...)
+	return append([]string{"warm-ips=1", "headroom=0", "max-enis=1", "add-wait=110s"}, flags...)
 }
 
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
@@ -50,24 +52,29 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 		"crash":     plain(func(_ *testscript.TestScript, s *scenario, _ []string) { s.Kill() }),
 		"terminate": plain(func(_ *testscript.TestScript, s *scenario, _ []string) { s.Stop() }),
 		"reboot":    plain(func(_ *testscript.TestScript, s *scenario, _ []string) { s.Reboot() }),
+		"settle":    plain(func(_ *testscript.TestScript, s *scenario, _ []string) { s.Until("a settled pool", s.settled) }),
 		"add":       add,
 		"begin": each(func(_ *testscript.TestScript, s *scenario, p *pod) error {
 			go func() { p.done <- s.Add(p.Pod) }()
 			return nil
 		}),
-		"end": each(func(ts *testscript.TestScript, _ *scenario, p *pod) error { return announce(ts, p, <-p.done) }),
-		"del": each(func(_ *testscript.TestScript, s *scenario, p *pod) error { return s.Del(p.Pod) }),
+		"waits": plain(func(_ *testscript.TestScript, s *scenario, _ []string) { s.Until("a waiting ADD", s.waiting) }),
+		"end":   each(func(ts *testscript.TestScript, _ *scenario, p *pod) error { return announce(ts, p, <-p.done) }),
+		"del":   each(func(_ *testscript.TestScript, s *scenario, p *pod) error { return s.Del(p.Pod) }),
 		"check": each(func(ts *testscript.TestScript, s *scenario, p *pod) error {
 			cni, list := s.CNI()
 			return cni.CheckNetworkList(s.Context(), list, p.RT)
 		}),
-		"ping":    ping,
+		"ping":    plain(ping),
 		"ec2":     plain(ec2),
 		"brake":   plain(brake),
 		"damage":  plain(damage),
 		"inside":  plain(inside),
 		"journal": plain(journal),
 		"log":     plain(awaitLog),
+		"row": plain(func(ts *testscript.TestScript, s *scenario, args []string) {
+			s.awaitMatch(ts, "table "+args[0], args[1:], func() (string, error) { return s.table(args[0]) })
+		}),
 		"table": plain(func(ts *testscript.TestScript, s *scenario, args []string) {
 			s.reach(ts, args[1], func() (string, error) { return s.table(args[0]) })
 		}),
@@ -94,19 +101,12 @@ func expect(ts *testscript.TestScript, neg bool, err error) {
 }
 
 // add adds pods one after the other, each once the pool has an address for it: which
-// interface gives it does not depend on how fast EC2 answers.
+// interface gives it, and how many addresses the pool asks EC2 for, does not depend on how
+// fast EC2 answers.
 func add(ts *testscript.TestScript, neg bool, args []string) {
 	s := of(ts)
-	for n, id := range args {
-		if n > 0 {
-			s.Until("a free address", func() error {
-				text, err := s.table("addresses")
-				if err == nil && !strings.Contains(text, " free ") {
-					err = fmt.Errorf("none in\n%s", text)
-				}
-				return err
-			})
-		}
+	for _, id := range args {
+		s.Until("a free address", s.free)
 		p := s.pod(id)
 		expect(ts, neg, announce(ts, p, s.Add(p.Pod)))
 	}
@@ -130,34 +130,31 @@ func announce(ts *testscript.TestScript, p *pod, err error) error {
 	})
 }
 
-func ping(ts *testscript.TestScript, neg bool, args []string) {
-	s := of(ts)
+func ping(_ *testscript.TestScript, s *scenario, args []string) {
 	to, err := netip.ParseAddr(args[1])
 	if err != nil {
 		to = s.pod(args[1]).Addr
 	}
-	expect(ts, neg, s.pod(args[0]).Ping(to))
+	s.Until("an answer", func() error { return s.pod(args[0]).Ping(to) })
 }
 
-// ec2 injects a fault into the embedded EC2.
+// ec2 adds a fault to those of the embedded EC2, or removes all.
 func ec2(ts *testscript.TestScript, s *scenario, args []string) {
-	plan := faults.Plan{}
 	count, rest := 1, args[1:]
 	if len(rest) > 0 && rest[len(rest)-1] == "always" {
 		count, rest = -1, rest[:len(rest)-1]
 	}
 	switch args[0] {
 	case "ok":
-	case "throttle":
-		plan.Throttle = map[string]faults.Bucket{rest[0]: {Size: 0, Rate: 1e-9}}
+		s.faults = nil
 	case "fail":
-		plan.Calls = []faults.Call{{Action: rest[0], Do: faults.Fail, Code: rest[1], Count: count}}
+		s.faults = append(s.faults, faults.Call{Action: rest[0], Do: faults.Fail, Code: rest[1], Count: count})
 	case "hang", "hang-after", "lose-reply":
-		plan.Calls = []faults.Call{{Action: rest[0], Do: args[0], Count: count}}
+		s.faults = append(s.faults, faults.Call{Action: rest[0], Do: args[0], Count: count})
 	default:
 		ts.Fatalf("ec2 has no fault %s", args[0])
 	}
-	ts.Check(s.Faults().Set(plan))
+	ts.Check(s.Faults().Set(faults.Plan{Calls: s.faults}))
 }
 
 func brake(ts *testscript.TestScript, s *scenario, args []string) {
@@ -181,7 +178,9 @@ func inside(ts *testscript.TestScript, s *scenario, args []string) {
 	ts.Check(err)
 }
 
-// journal damages the agent's journal by a flipped byte, or removes it.
+// journal damages the agent's journal by a flipped byte, or removes it. The byte is in the
+// first line: in the last one it would be an append that a crash cut off, which is no
+// damage.
 func journal(ts *testscript.TestScript, s *scenario, args []string) {
 	path := filepath.Join(s.Dir, "state", "journal", "log")
 	if args[0] == "remove" {
@@ -190,18 +189,26 @@ func journal(ts *testscript.TestScript, s *scenario, args []string) {
 	}
 	raw, err := os.ReadFile(path)
 	ts.Check(err)
-	raw[len(raw)/2] ^= 0xff
+	raw[bytes.IndexByte(raw, '\n')/2] ^= 0xff
 	ts.Check(os.WriteFile(path, raw, 0o600))
 }
 
 // awaitLog waits until the agent has logged what matches.
 func awaitLog(ts *testscript.TestScript, s *scenario, args []string) {
+	s.awaitMatch(ts, "the agent's log", args, func() (string, error) {
+		raw, err := os.ReadFile(filepath.Join(s.Dir, "agent.log"))
+		return string(raw), err
+	})
+}
+
+// awaitMatch waits until a text matches.
+func (s *scenario) awaitMatch(ts *testscript.TestScript, what string, args []string, read func() (string, error)) {
 	pattern, err := regexp.Compile(strings.Join(args, " "))
 	ts.Check(err)
-	s.Until("the agent logs "+pattern.String(), func() error {
-		raw, err := os.ReadFile(filepath.Join(s.Dir, "agent.log"))
-		if err == nil && !pattern.Match(raw) {
-			err = fmt.Errorf("not logged")
+	s.Until("a match in "+what, func() error {
+		text, err := read()
+		if err == nil && !pattern.MatchString(text) {
+			err = fmt.Errorf("nothing matches %s", pattern)
 		}
 		return err
 	})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/app/cli"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/test/node"
 )
 
@@ -31,9 +32,6 @@ func TestMain(m *testing.M) {
 
 // The plugin is built once. Scenarios share nothing else.
 func TestScenarios(t *testing.T) {
-	if os.Getenv("TRUNKLINE_SUITES") != "full" && flag.Lookup("test.run").Value.String() == "" {
-		t.Skip("not every golden is reached on every run yet: `make suites` and -run TestScenarios run them")
-	}
 	plugin := buildPlugin(t)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata", Cmds: commands(), RequireUniqueNames: true,
@@ -69,8 +67,9 @@ type scenario struct {
 	testing.TB
 	*node.Node
 	pods    map[string]*pod
-	added   []*pod       // in the order of their answers
-	goldens []txtar.File // of this run, for -update
+	faults  []faults.Call // in force
+	added   []*pod        // in the order of their answers
+	goldens []txtar.File  // of this run, for -update
 }
 
 // pod is a sandbox of a script.
