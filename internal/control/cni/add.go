@@ -151,6 +151,7 @@ func (a *addition) attach(ctx context.Context) error {
 	timer := time.AfterFunc(reportAfter, func() { a.report(a.c.whyEmpty()) })
 	defer timer.Stop()
 	err := a.c.waiting.Wait(ctx, func() (bool, error) {
+		a.c.Backend.Renewed(a.e.Pod)
 		pending, err := a.c.State.Update(func(tx *state.Tx) error { return a.assign(tx) })
 		if errors.Is(err, ipam.ErrNoAddress) {
 			a.c.metrics.waited.Inc()

@@ -45,6 +45,10 @@ type Backend interface {
 	Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) error
 	// Free returns the addresses of an endpoint to the backend.
 	Free(tx *state.Tx, e endpoint.Endpoint, why Reason, now time.Time)
+	// Renewed reports that the runtime makes a new sandbox for a pod: an address that only
+	// the API server shows for an earlier sandbox is no longer in use. It is called before
+	// each Assign, in no transaction: it holds also when Assign finds no address.
+	Renewed(pod endpoint.Pod)
 	// Explain is why Assign finds no address, and what would help; nil if that is not
 	// known.
 	Explain() error

@@ -29,7 +29,10 @@ import (
 )
 
 // ledger is a backend that gives out the addresses of a store's ledger.
-type ledger struct{ explain, refuse error }
+type ledger struct {
+	state           *state.Store
+	explain, refuse error
+}
 
 func (ledger) Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (Grant, error) {
 	lease, rows, err := tx.Ledger().Assign(ipam.HolderOf(e), now)
@@ -55,6 +58,16 @@ func (ledger) Free(tx *state.Tx, e endpoint.Endpoint, why Reason, now time.Time)
 	case Removed:
 		tx.Ledger().Unclaim(e.ID)
 	}
+}
+
+func (l ledger) Renewed(pod endpoint.Pod) {
+	if l.state == nil {
+		return
+	}
+	_, _ = l.state.Update(func(tx *state.Tx) error {
+		tx.Record(tx.Ledger().Renewed(pod, time.Now())...)
+		return nil
+	})
 }
 func (l ledger) Explain() error { return l.explain }
 func (l ledger) Status() error  { return l.refuse }
@@ -127,7 +140,7 @@ func newHarness(t *testing.T, components ...Component) *harness {
 	s := statetest.Open(t, filepath.Join(dir, "journal"))
 	statetest.Observe(t, s)
 	h.Controller = New(Config{NodeName: "n1", StateDir: dir, LinkPrefix: "eni", MTU: 9001}, Deps{
-		Log: log, State: s, Backend: ledger{}, Links: h.wires, Filter: h.wires, Events: h.events, Components: components,
+		Log: log, State: s, Backend: ledger{state: s}, Links: h.wires, Filter: h.wires, Events: h.events, Components: components,
 		Pods:     kube.NewCluster(kube.Options{Client: client, NodeName: "n1", SnapshotPath: snapshot, Log: log}),
 		Registry: prometheus.NewRegistry(), CompareKernel: func() {},
 		RestoreFilter: func(context.Context) error { return nil },
@@ -204,6 +217,29 @@ func TestARepeatedADDKeepsTheEndpoint(t *testing.T) {
 	second, _ := h.State.Endpoint(key)
 	if second.ID != first.ID || second.Addresses != first.Addresses || second.Generation <= first.Generation || len(h.State.Endpoints()) != 1 {
 		t.Errorf("first %+v, second %+v", first, second)
+	}
+}
+
+// Another CNI wired the pod before, and the node has no other address.
+func TestAnADDThatWaitsEndsTheEarlierSandboxOfItsPod(t *testing.T) {
+	h := newHarness(t)
+	earlier := ipam.Claim{Holder: ipam.ForeignHolder(endpoint.Pod{Namespace: "default", Name: "known", UID: "u1"}), Made: time.Now()}
+	statetest.Update(t, h.State, func(tx *state.Tx) error {
+		tx.Record(tx.Ledger().Claim(map[netip.Addr]ipam.Claim{netip.MustParseAddr("10.0.0.7"): earlier, netip.MustParseAddr("10.0.0.8"): earlier}, true, time.Now())...)
+		return nil
+	})
+	a := addOf("known", "u1").on(h)
+	if err := a.identify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	if err := a.attach(ctx); !errors.Is(err, ipam.ErrNoAddress) {
+		t.Errorf("ADD: %v, want %v", err, ipam.ErrNoAddress)
+	}
+	var table strings.Builder
+	if err := h.State.DB.Snapshot().Print(&table, "addresses"); err != nil || strings.Count(table.String(), string(ipam.Cooling)) != 2 {
+		t.Errorf("%v, the table has\n%s\nwant two addresses in their cool-down", err, &table)
 	}
 }
 

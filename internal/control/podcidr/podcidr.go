@@ -140,6 +140,10 @@ func (c *Controller) Free(tx *state.Tx, e endpoint.Endpoint, why cni.Reason, now
 	}
 }
 
+// Renewed implements cni.Backend. Assign gives a pod the address of its earlier sandbox
+// without it.
+func (c *Controller) Renewed(endpoint.Pod) {}
+
 // Explain implements cni.Backend.
 func (c *Controller) Explain() error { return c.Pool(time.Now()).Err() }
 

@@ -19,7 +19,6 @@ func (p *Pool) Backend() Backend { return Backend{p} }
 
 // Assign implements cni.Backend.
 func (b Backend) Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (cni.Grant, error) {
-	tx.Record(tx.Ledger().Renewed(e.Pod, now)...)
 	lease, rows, err := tx.Ledger().Assign(ipam.HolderOf(e), now)
 	if err != nil {
 		return cni.Grant{}, err
@@ -50,6 +49,15 @@ func (b Backend) Free(tx *state.Tx, e endpoint.Endpoint, why cni.Reason, now tim
 	case cni.LinkGone:
 		tx.Record(tx.Ledger().Release(e.ID, now)...)
 	}
+}
+
+// Renewed implements cni.Backend. The earlier address cools down, and the pod's own ADD
+// may wait for it: on a full node there is no other.
+func (b Backend) Renewed(pod endpoint.Pod) {
+	_, _ = b.p.State.Update(func(tx *state.Tx) error { // f returns no error
+		tx.Record(tx.Ledger().Renewed(pod, time.Now())...)
+		return nil
+	})
 }
 
 // Explain implements cni.Backend.

@@ -1,7 +1,9 @@
 package pool
 
 import (
+	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,4 +65,34 @@ func TestAPodAdoptedBeforeEC2ShowsItsAddressGetsIt(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A node is full, and the runtime makes a new sandbox for a pod that another CNI wired. The
+// ADD waits for the pod's own earlier address, also across a restart of the agent.
+func TestAnADDThatFindsNoAddressEndsTheEarlierSandboxOfItsPod(t *testing.T) {
+	p := newTestPool(t, &lossy{})
+	statetest.Ready(t, p.State, "one") // has 10.0.0.7
+	addr := netip.MustParseAddr("10.0.0.8")
+	web := kube.Pod{PodRef: kube.PodRef{Namespace: "default", Name: "web"}, UID: "u1", Addresses: []netip.Addr{addr}, Created: time.Now()}
+	claim(t, p.State, []kube.Pod{web}, nil)
+	add := func() error {
+		p.Backend().Renewed(endpoint.Pod{Namespace: "default", Name: "web", UID: "u1"})
+		e := endpoint.New(9, endpoint.Key{ContainerID: "c9", IfName: "eth0"}, endpoint.Pod{Namespace: "default", Name: "web", UID: "u1"}, "trunkline", time.Now(), time.Now())
+		_, err := p.State.Update(func(tx *state.Tx) error {
+			_, err := p.Backend().Assign(tx, e, time.Now())
+			return err
+		})
+		return err
+	}
+	if err := add(); !errors.Is(err, ipam.ErrAllCooling) {
+		t.Errorf("ADD: %v, want that its earlier address cools down", err)
+	}
+	var table strings.Builder
+	if err := p.State.DB.Snapshot().Print(&table, "addresses"); err != nil || !strings.Contains(table.String(), string(ipam.Cooling)) {
+		t.Errorf("%v, the table has\n%s", err, &table)
+	}
+	nextProcess(t, p, &lossy{})
+	if view, _ := p.State.View(time.Now()); view.ENIs[0].Count(ipam.Cooling) != 1 {
+		t.Errorf("after a restart: %v, want %s in its cool-down", view.ENIs[0].Addresses, addr)
+	}
 }
