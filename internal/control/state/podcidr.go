@@ -54,11 +54,11 @@ func (tx *Tx) EndCooling(p netip.Prefix) {
 }
 
 // LastGiven is the last address that SetLastGiven stored; invalid if there is none.
-func (tx *Tx) LastGiven() netip.Addr { return tx.s.lastGiven }
+func (tx *Tx) LastGiven() netip.Addr { return tx.private.lastGiven }
 
 // SetLastGiven stores the address after which the next one is searched.
 func (tx *Tx) SetLastGiven(a netip.Addr) {
-	tx.s.lastGiven = a
+	tx.private.lastGiven = a
 	tx.records = append(tx.records, put(keyLastGiven, a))
 }
 

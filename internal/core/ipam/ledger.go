@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -60,6 +61,30 @@ func New(s Settings) *Ledger {
 		gone:      make(map[netip.Addr]time.Time),
 		goneENIs:  make(map[vpc.ENIID]time.Time),
 	}
+}
+
+// Clone returns a copy that shares nothing with the ledger that changes.
+func (l *Ledger) Clone() *Ledger {
+	c := *l
+	c.enis, c.addresses = cloneRows(l.enis), cloneRows(l.addresses)
+	c.byENI = make(map[vpc.ENIID]map[netip.Addr]struct{}, len(l.byENI))
+	for id, of := range l.byENI {
+		c.byENI[id] = maps.Clone(of)
+	}
+	c.byHolder, c.actions, c.backoffs = maps.Clone(l.byHolder), maps.Clone(l.actions), maps.Clone(l.backoffs)
+	c.gone, c.goneENIs, c.claims = maps.Clone(l.gone), maps.Clone(l.goneENIs), maps.Clone(l.claims)
+	c.use.earlier = slices.Clone(l.use.earlier)
+	return &c
+}
+
+// cloneRows copies rows that are changed in place.
+func cloneRows[K comparable, T any](rows map[K]*T) map[K]*T {
+	clone, all := make(map[K]*T, len(rows)), make([]T, 0, len(rows))
+	for key, row := range rows {
+		all = append(all, *row)
+		clone[key] = &all[len(all)-1]
+	}
+	return clone
 }
 
 // stamp removes the monotonic reading and the location, which JSON does not carry, so
