@@ -40,9 +40,10 @@ type Backend interface {
 	// Assign takes addresses for an endpoint that has none. An endpoint that has some
 	// gets the same again. An error that wraps ipam.ErrNoAddress means that waiting may help.
 	Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (Grant, error)
-	// Adopt records an endpoint that was found in the kernel. ipam.ErrHeld means that
-	// another holder has its addresses, ipam.ErrUnknown that they are not known yet.
-	Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) error
+	// Adopt records an endpoint that was found in the kernel and returns its attachment;
+	// until then it has the route table alone. ipam.ErrHeld means that another holder has
+	// its addresses, ipam.ErrUnknown that they are not known yet: the attachment is valid.
+	Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) (endpoint.Attachment, error)
 	// Free returns the addresses of an endpoint to the backend.
 	Free(tx *state.Tx, e endpoint.Endpoint, why Reason, now time.Time)
 	// Renewed reports that the runtime makes a new sandbox for a pod: an address that only

@@ -43,10 +43,11 @@ func (ledger) Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (Grant, e
 	return Grant{endpoint.AddressesOf(lease.Addr), endpoint.Attachment{Kind: endpoint.Secondary, Interface: lease.ENI, Table: hostnet.TableMain}}, nil
 }
 
-func (ledger) Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) error {
+func (ledger) Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) (endpoint.Attachment, error) {
 	_, rows, err := tx.Ledger().Adopt(ipam.HolderOf(e), e.Addresses.Primary(), now)
 	tx.Record(rows...)
-	return err
+	// No other backend has this kind: only Adopt can have given it to an endpoint.
+	return endpoint.Attachment{Kind: endpoint.Branch, Table: e.Attachment.Table}, err
 }
 
 func (ledger) Free(tx *state.Tx, e endpoint.Endpoint, why Reason, now time.Time) {
@@ -342,9 +343,9 @@ func TestLinksWithoutEndpointsAreAdopted(t *testing.T) {
 	}
 	var got []string
 	for _, e := range h.State.Endpoints() {
-		got = append(got, fmt.Sprint(e.Key.ContainerID, " ", e.Name(), " ", e.Stage, " ", e.Addresses.IPv4))
+		got = append(got, fmt.Sprint(e.Key.ContainerID, " ", e.Name(), " ", e.Stage, " ", e.Addresses.IPv4, " ", e.Attachment.Kind))
 	}
-	want := "a default/known ready 10.0.0.7; b container/b removing 10.0.0.8; d container/d ready 10.0.9.9"
+	want := "a default/known ready 10.0.0.7 branch; b container/b removing 10.0.0.8 branch; d container/d ready 10.0.9.9 branch"
 	if s := strings.Join(got, "; "); s != want {
 		t.Errorf("endpoints %s\nwant      %s", s, want)
 	}

@@ -51,13 +51,13 @@ func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 			return err
 		}
 		e = endpoint.Adopt(id, w.Key, pod, endpoint.Wire{
-			Addresses: endpoint.AddressesOf(w.Addresses...), Attachment: endpoint.Attachment{Kind: endpoint.Secondary, Table: w.Table},
+			Addresses: endpoint.AddressesOf(w.Addresses...), Attachment: endpoint.Attachment{Table: w.Table},
 			Link: w.Link, MTU: c.MTU,
 		}, w.Dying, time.Now())
 		if err := tx.Check(e); err != nil {
 			return err
 		}
-		unknown = c.Backend.Adopt(tx, e, time.Now())
+		e.Attachment, unknown = c.Backend.Adopt(tx, e, time.Now())
 		if unknown != nil && !errors.Is(unknown, ipam.ErrUnknown) {
 			return unknown
 		}
@@ -75,8 +75,8 @@ func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 		return err
 	}
 	if unknown != nil {
-		log.Warn("pod adopted from the kernel, its address is not known at EC2 yet", "error", unknown)
-		c.Backend.Doubted("a pod has an address that EC2 did not show")
+		log.Warn("pod adopted from the kernel, the backend does not know its address yet", "error", unknown)
+		c.Backend.Doubted("a pod has an address that is not in the record")
 	} else {
 		log.Warn("pod adopted from the kernel", "stage", e.Stage)
 	}

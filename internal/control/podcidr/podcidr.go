@@ -122,11 +122,11 @@ func (c *Controller) Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (c
 
 // Adopt implements cni.Backend. The endpoint holds its addresses itself, also those
 // outside the range, which an earlier registration of the node may have had.
-func (c *Controller) Adopt(tx *state.Tx, e endpoint.Endpoint, _ time.Time) error {
+func (c *Controller) Adopt(tx *state.Tx, e endpoint.Endpoint, _ time.Time) (endpoint.Attachment, error) {
 	for _, a := range e.Addresses.List() {
 		tx.EndCooling(podcidr.Single(a))
 	}
-	return tx.Check(e)
+	return endpoint.Attachment{Kind: endpoint.Routed, Table: e.Attachment.Table}, tx.Check(e)
 }
 
 // Free implements cni.Backend. Until the link is gone, the endpoint itself holds its

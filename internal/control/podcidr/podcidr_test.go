@@ -221,14 +221,18 @@ func TestWithoutARangeTheBackendSaysWhyAndServesWhatRuns(t *testing.T) {
 		}
 	}
 	adopted := endpoint.Adopt(1, endpoint.Key{ContainerID: "c", IfName: "eth0"}, endpoint.Pod{}, endpoint.Wire{
-		Addresses: endpoint.AddressesOf(netip.MustParseAddr("10.9.0.7")), Link: "eni1",
+		Addresses: endpoint.AddressesOf(netip.MustParseAddr("10.9.0.7")), Link: "eni1", Attachment: endpoint.Attachment{Table: hostnet.TableMain},
 	}, false, time.Now())
 	statetest.Update(t, s, func(tx *state.Tx) error {
-		if err := h.Adopt(tx, adopted, time.Now()); err != nil {
+		var err error
+		if adopted.Attachment, err = h.Adopt(tx, adopted, time.Now()); err != nil {
 			return err
 		}
 		return tx.Put(adopted)
 	})
+	if got, want := s.Endpoints()[0].Attachment, (endpoint.Attachment{Kind: endpoint.Routed, Table: hostnet.TableMain}); got != want {
+		t.Errorf("adopted with %+v, want %+v", got, want)
+	}
 	h.cluster.node.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
 	if err := errors.Join(h.Explain(), h.Status()); err != nil {
 		t.Error(err)

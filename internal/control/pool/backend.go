@@ -33,10 +33,10 @@ func (b Backend) Assign(tx *state.Tx, e endpoint.Endpoint, now time.Time) (cni.G
 }
 
 // Adopt implements cni.Backend.
-func (b Backend) Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) error {
-	_, rows, err := tx.Ledger().Adopt(ipam.HolderOf(e), e.Addresses.Primary(), now)
+func (b Backend) Adopt(tx *state.Tx, e endpoint.Endpoint, now time.Time) (endpoint.Attachment, error) {
+	lease, rows, err := tx.Ledger().Adopt(ipam.HolderOf(e), e.Addresses.Primary(), now)
 	tx.Record(rows...)
-	return err
+	return endpoint.Attachment{Kind: endpoint.Secondary, Interface: lease.ENI, Table: e.Attachment.Table}, err
 }
 
 // Free implements cni.Backend.

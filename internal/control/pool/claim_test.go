@@ -96,3 +96,26 @@ func TestAnADDThatFindsNoAddressEndsTheEarlierSandboxOfItsPod(t *testing.T) {
 		t.Errorf("after a restart: %v, want %s in its cool-down", view.ENIs[0].Addresses, addr)
 	}
 }
+
+func TestAnAdoptedEndpointHasASecondaryAddressOfItsInterface(t *testing.T) {
+	p := newTestPool(t, &lossy{})
+	for addr, want := range map[string]endpoint.Attachment{
+		"10.0.0.7": {Kind: endpoint.Secondary, Interface: "eni-1", Table: 3},
+		"10.0.9.9": {Kind: endpoint.Secondary, Table: 3}, // EC2 has not shown it
+	} {
+		statetest.Update(t, p.State, func(tx *state.Tx) error {
+			id, err := tx.NextID()
+			if err != nil {
+				return err
+			}
+			e := endpoint.Adopt(id, endpoint.Key{ContainerID: addr, IfName: "eth0"}, endpoint.Pod{}, endpoint.Wire{
+				Addresses: endpoint.AddressesOf(netip.MustParseAddr(addr)), Link: "eni1", Attachment: endpoint.Attachment{Table: 3},
+			}, false, time.Now())
+			got, err := p.Backend().Adopt(tx, e, time.Now())
+			if got != want || err != nil && !errors.Is(err, ipam.ErrUnknown) {
+				t.Errorf("%s: %+v, %v, want %+v", addr, got, err, want)
+			}
+			return nil
+		})
+	}
+}
