@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -70,9 +69,9 @@ func defaultRouteLink(ctx context.Context, log *slog.Logger) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	primary, _, ok := hostnet.Primary(have, nil)
-	if !ok {
-		return "", errors.New("find the primary interface: the node has no IPv4 default route with an address on its link")
+	primary, _, err := hostnet.Primary(have, nil)
+	if err != nil {
+		return "", fmt.Errorf("find the primary interface: %w", err)
 	}
 	return primary.Name, nil
 }

@@ -2,7 +2,6 @@ package podcidr
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 
@@ -11,9 +10,6 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/podcidr"
 )
-
-// errNoDefaultRoute: pods' packets would not leave the node.
-var errNoDefaultRoute = errors.New("the node has no IPv4 default route with an address on its link: configure the network of the machine")
 
 // ReadNode reads by which interface the node reaches the network around it, has
 // control/network enter its link, and publishes the node's row. Call it before the first
@@ -24,9 +20,9 @@ func (c *Controller) ReadNode(ctx context.Context) error {
 		return err
 	}
 	node, _ := c.Cluster.Node()
-	primary, addr, ok := hostnet.Primary(have, node.Addresses)
-	if !ok {
-		return errNoDefaultRoute
+	primary, addr, err := hostnet.Primary(have, node.Addresses)
+	if err != nil {
+		return err
 	}
 	if d, known := c.State.Device(primary.MAC); !known || d.Link != primary.Name {
 		if err := c.SetUp(ctx, ipam.ENI{MAC: primary.MAC, Primary: true}); err != nil {

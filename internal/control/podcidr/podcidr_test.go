@@ -350,7 +350,7 @@ func TestTheNodesRowFollowsTheDefaultRouteAndThePodCIDR(t *testing.T) {
 	h := newHarness(s)
 	routes := h.routes
 	h.routes = nil
-	if err := h.ReadNode(t.Context()); err == nil || !strings.Contains(err.Error(), "default route") {
+	if err := h.ReadNode(t.Context()); !errors.Is(err, hostnet.ErrNoDefaultRoute) {
 		t.Errorf("without a default route: %v", err)
 	}
 	h.routes = routes

@@ -1,15 +1,18 @@
 package hostnet
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 )
 
+// ErrNoDefaultRoute is returned when packets of pods would not leave the node.
+var ErrNoDefaultRoute = errors.New("the node has no IPv4 default route with an address on its link: configure the network of the machine")
+
 // Primary returns the link that packets of an IPv4 pod leave the node by, and the node's
 // address on it: the link of the main table's default route with the lowest metric. Of
-// several addresses on the link, one of preferred is returned, or else the first. It
-// returns false when there is no default route, or its link has no address.
-func Primary(have State, preferred []netip.Addr) (link Link, addr netip.Addr, ok bool) {
+// several addresses on the link, one of preferred is returned, or else the first.
+func Primary(have State, preferred []netip.Addr) (link Link, addr netip.Addr, err error) {
 	name := defaultRouteLink(have.Routes)
 	for _, l := range have.Links {
 		if l.Name == name {
@@ -24,7 +27,10 @@ func Primary(have State, preferred []netip.Addr) (link Link, addr netip.Addr, ok
 			addr = a.Prefix.Addr()
 		}
 	}
-	return link, addr, name != "" && link.Name != "" && addr.IsValid()
+	if name == "" || link.Name == "" || !addr.IsValid() {
+		return Link{}, netip.Addr{}, ErrNoDefaultRoute
+	}
+	return link, addr, nil
 }
 
 // defaultRouteLink returns the link of the main table's IPv4 default route with the lowest

@@ -1,6 +1,7 @@
 package hostnet_test
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -29,18 +30,18 @@ func TestThePrimaryLinkIsThatOfTheDefaultRouteWithTheLowestMetric(t *testing.T) 
 	for want, preferred := range map[string][]netip.Addr{
 		"192.0.2.7": nil, "192.0.2.8": {netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("192.0.2.8")},
 	} {
-		if link, addr, ok := hostnet.Primary(have, preferred); !ok || link.Name != "eth0" || addr.String() != want {
-			t.Errorf("%s %s %v, want eth0 %s", link.Name, addr, ok, want)
+		if link, addr, err := hostnet.Primary(have, preferred); err != nil || link.Name != "eth0" || addr.String() != want {
+			t.Errorf("%s %s %v, want eth0 %s", link.Name, addr, err, want)
 		}
 	}
 	without := have
 	without.Routes = have.Routes[:3]
-	if link, _, ok := hostnet.Primary(without, nil); ok {
-		t.Errorf("%s without a default route", link.Name)
+	if link, _, err := hostnet.Primary(without, nil); !errors.Is(err, hostnet.ErrNoDefaultRoute) {
+		t.Errorf("%s, %v without a default route", link.Name, err)
 	}
 	without = have
 	without.Addresses = have.Addresses[:2]
-	if _, addr, ok := hostnet.Primary(without, nil); ok {
-		t.Errorf("%s on a link without an IPv4 address", addr)
+	if _, addr, err := hostnet.Primary(without, nil); !errors.Is(err, hostnet.ErrNoDefaultRoute) {
+		t.Errorf("%s, %v on a link without an IPv4 address", addr, err)
 	}
 }
