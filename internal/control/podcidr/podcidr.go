@@ -168,12 +168,8 @@ func (c *Controller) Doubted(why string) {
 
 // HasRecord reports whether the state is that of an agent which gave out addresses. A
 // node that has pods' links and no record lost its journal.
-func (c *Controller) HasRecord() (has bool) {
-	_, _ = c.State.Update(func(tx *state.Tx) error { // changes no table
-		has = tx.LastGiven().IsValid() || len(tx.CoolDowns()) > 0
-		return nil
-	})
-	return has
+func (c *Controller) HasRecord() bool {
+	return c.State.LastGiven().IsValid() || len(c.State.CoolDowns()) > 0
 }
 
 // AssumeLost starts a cool-down of every address: an earlier record was lost, and pods

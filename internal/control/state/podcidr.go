@@ -62,6 +62,15 @@ func (tx *Tx) SetLastGiven(a netip.Addr) {
 	tx.records = append(tx.records, put(keyLastGiven, a))
 }
 
+// LastGiven is as Tx.LastGiven.
+func (s *Store) LastGiven() (last netip.Addr) {
+	_ = s.DB.Update(func(*table.Txn) error { // changes no table
+		last = s.private.lastGiven
+		return nil
+	})
+	return last
+}
+
 // CoolDowns are all cool-downs, ordered by prefix.
 func (s *Store) CoolDowns() []podcidr.Cooling { return list(s.cooling.All(s.DB.Snapshot())) }
 
