@@ -78,7 +78,7 @@ func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client, owned 
 		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Foreign: a.host.Foreign, Drift: a.metrics.drift.WithLabelValues("ec2"),
 		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
 		Waiting:       func() (int, time.Time) { return a.cni.Waiting() },
-		Freed:         func() { a.cni.Wake() },
+		Wake:          func() { a.cni.Wake() },
 		CompareKernel: func() { a.network.Loop.Mark() },
 		Report:        a.reporter.Loop.Mark,
 	})

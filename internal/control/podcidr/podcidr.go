@@ -52,8 +52,7 @@ type Deps struct {
 	SetUp func(ctx context.Context, e ipam.ENI) error
 	// Waiting is how many ADDs wait for an address, and since when the first one does.
 	Waiting func() (n int, oldest time.Time)
-	// Wake is called when an address may have become free; ADDs that wait for one try
-	// again.
+	// Wake makes the ADDs that wait for an address try again: one may be free.
 	Wake func()
 	// CompareKernel asks for a comparison of the kernel, and Report for a report of the
 	// node, soon.

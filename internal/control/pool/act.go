@@ -121,7 +121,7 @@ func (p *Pool) settled(ctx context.Context, id cloud.ActionID, out cloud.Outcome
 		result = "failed"
 	}
 	p.metrics.actions.WithLabelValues(result).Inc()
-	p.Freed()
+	p.Wake()
 	p.Plan.Mark()
 	p.CompareKernel()
 	p.Report()

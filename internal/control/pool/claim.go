@@ -31,7 +31,7 @@ func (p *Pool) Claim(ctx context.Context) error {
 		p.Log.Info("an address in use that this agent did not assign", "ip", row.Address.Addr, "state", row.Address.State, "pod", row.Address.Holder.String())
 	}
 	if len(rows) > 0 {
-		p.Freed()
+		p.Wake()
 		p.Plan.Mark()
 	}
 	return err

@@ -130,7 +130,7 @@ func (o *Observer) observe(ctx context.Context, full bool) (time.Time, error) {
 	o.p.metrics.observations.Inc()
 	o.p.Plan.Mark()
 	o.p.CompareKernel()
-	o.p.Freed()
+	o.p.Wake()
 	return o.again(), nil
 }
 

@@ -41,7 +41,7 @@ func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
 			problems = errors.Join(problems, err)
 		}
 	}
-	p.Freed() // a cool-down may have ended
+	p.Wake() // a cool-down may have ended
 	return decision.Next, problems
 }
 

@@ -69,8 +69,8 @@ type Deps struct {
 	SetUp func(ctx context.Context, e ipam.ENI) error
 	// Waiting is how many ADDs wait for an address, and since when the first one does.
 	Waiting func() (n int, oldest time.Time)
-	// Freed wakes the ADDs that wait for an address.
-	Freed func()
+	// Wake makes the ADDs that wait for an address try again: one may be free.
+	Wake func()
 	// CompareKernel requests a comparison of the kernel, Report a report of the node.
 	CompareKernel func()
 	Report        func()
