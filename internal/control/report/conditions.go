@@ -42,18 +42,27 @@ func reachable(p state.Pool) metav1.Condition {
 	return c
 }
 
-// driftNow is the condition Drift: true while a difference is not, or cannot be,
+// driftOf is the condition Drift: true while a difference is not, or cannot be,
 // repaired. A difference that was repaired at once is an event.
-func driftNow(atEC2, inKernel []string) metav1.Condition {
+func driftOf(inKernel []string) metav1.Condition {
 	c := metav1.Condition{
 		Type: trunkline.ConditionDrift, Status: metav1.ConditionFalse, Reason: reasonInSync,
-		Message: "EC2, the kernel and the agent's record agree", LastTransitionTime: metav1.Now(),
+		Message: "the kernel and the agent's record agree", LastTransitionTime: metav1.Now(),
 	}
+	if len(inKernel) > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonInKernel, drift.Summary(inKernel)
+	}
+	return c
+}
+
+// driftAtEC2 is driftOf on an EC2 instance. Differences at EC2 are shown first.
+func driftAtEC2(atEC2, inKernel []string) metav1.Condition {
+	c := driftOf(inKernel)
 	switch {
 	case len(atEC2) > 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonAtEC2, drift.Summary(atEC2)
-	case len(inKernel) > 0:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonInKernel, drift.Summary(inKernel)
+	case len(inKernel) == 0:
+		c.Message = "EC2, the kernel and the agent's record agree"
 	}
 	return c
 }

@@ -19,9 +19,11 @@ func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
 		{reachable(state.Pool{}), metav1.ConditionTrue, "EC2Answers", "succeeded"},
 		{reachable(state.Pool{Unobserved: "dial tcp: i/o timeout"}), metav1.ConditionFalse, "EC2Unreachable", "i/o timeout"},
 		{reachable(state.Pool{Unobserved: "UnauthorizedOperation", Refused: true}), metav1.ConditionFalse, "EC2Refuses", "UnauthorizedOperation"},
-		{driftNow(nil, nil), metav1.ConditionFalse, "InSync", "agree"},
-		{driftNow([]string{"EC2 does not show eni-1"}, []string{"rule"}), metav1.ConditionTrue, "DiffersFromEC2", "eni-1"},
-		{driftNow(nil, []string{"rule 1", "rule 2", "rule 3", "rule 4", "rule 5"}), metav1.ConditionTrue, "KernelNotRepaired", "and 2 more"},
+		{driftAtEC2(nil, nil), metav1.ConditionFalse, "InSync", "EC2, the kernel"},
+		{driftOf(nil), metav1.ConditionFalse, "InSync", "the kernel and the agent's record agree"},
+		{driftOf([]string{"rule"}), metav1.ConditionTrue, "KernelNotRepaired", "rule"},
+		{driftAtEC2([]string{"EC2 does not show eni-1"}, []string{"rule"}), metav1.ConditionTrue, "DiffersFromEC2", "eni-1"},
+		{driftAtEC2(nil, []string{"rule 1", "rule 2", "rule 3", "rule 4", "rule 5"}), metav1.ConditionTrue, "KernelNotRepaired", "and 2 more"},
 	} {
 		if c.got.Status != c.status || c.got.Reason != c.reason || !strings.Contains(c.got.Message, c.says) {
 			t.Errorf("%s: %s %s %q, want %s %s with %q", c.got.Type, c.got.Status, c.got.Reason, c.got.Message, c.status, c.reason, c.says)

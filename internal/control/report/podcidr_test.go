@@ -1,12 +1,18 @@
 package report
 
 import (
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/podcidr"
 )
@@ -35,5 +41,32 @@ func TestTheRangeListsTheAddressesThatAreNotFree(t *testing.T) {
 	}
 	if !slices.Equal(got, want) || row.ID != rangeID || row.CIDR.String() != "10.244.1.0/24" {
 		t.Errorf("%+v\n%q\nwant %q", row, got, want)
+	}
+}
+
+// unbraked is a cluster without a Brake.
+type unbraked struct{ Cluster }
+
+func (unbraked) Freeze() (trunkline.Freeze, string) { return trunkline.FreezeNone, "" }
+
+// The journal may be of an agent that had the other backend.
+func TestTheStatusOfANodeWithoutACloudDoesNotMentionEC2(t *testing.T) {
+	s := statetest.Open(t, t.TempDir())
+	statetest.Observe(t, s)
+	statetest.Update(t, s, func(tx *state.Tx) error {
+		later := time.Now().Add(time.Hour)
+		rows, _ := tx.Ledger().Observe(nil, later) // EC2 does not show eni-1
+		tx.Record(rows...)
+		return nil
+	})
+	state.Set(s, s.Owned().Node, state.Node{PodCIDR: netip.MustParsePrefix("10.244.1.0/24")})
+	r := &Reporter{Deps: Deps{State: s, Cluster: unbraked{}}}
+	raw, err := json.MarshalIndent(r.status(), "", " ")
+	if err != nil || strings.Contains(string(raw), "EC2") || !strings.Contains(string(raw), "the kernel and the agent's record agree") {
+		t.Errorf("%v, the status is\n%s", err, raw)
+	}
+	state.Set(s, s.Owned().Node, state.Node{Instance: "i-1"})
+	if c := r.status().Conditions; !slices.ContainsFunc(c, func(c metav1.Condition) bool { return c.Reason == reasonAtEC2 }) {
+		t.Errorf("on an EC2 instance: %+v, want the difference", c)
 	}
 }

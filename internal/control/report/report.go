@@ -95,23 +95,20 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 			Interfaces: int32(d.Numbers.ENIs), InterfaceLimit: int32(d.Numbers.MaxENIs),
 		},
 	}
-	for _, e := range ledger.ENIs {
-		if e.ID == rangeID {
-			continue
-		}
-		s.Interfaces = append(s.Interfaces, interfaceOf(e))
-	}
-	view, _ := r.State.View(time.Now())
 	s.Conditions = []metav1.Condition{
 		condition(trunkline.ConditionReady, d.Condition.CanAdd, d.Condition),
 		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
-		driftNow(view.Differences(), r.State.Drift()),
 	}
-	if node.Instance != "" {
-		s.Conditions = append(s.Conditions, reachable(pool))
-	} else {
+	if node.Instance == "" { // interfaces in the journal are those of an agent with the other backend
 		s.Mode = trunkline.ModePodCIDR
+		s.Conditions = append(s.Conditions, driftOf(r.State.Drift()))
+		return s
 	}
+	for _, e := range ledger.ENIs {
+		s.Interfaces = append(s.Interfaces, interfaceOf(e))
+	}
+	view, _ := r.State.View(time.Now())
+	s.Conditions = append(s.Conditions, driftAtEC2(view.Differences(), r.State.Drift()), reachable(pool))
 	return s
 }
 
