@@ -17,6 +17,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/network"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/imds"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
@@ -43,19 +44,56 @@ func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.C
 	return installPlugin(plugin, filepath.Join(cfg.CNIBinDir, conflist.PluginName), log)
 }
 
+// How long Init waits for instance metadata, and for the link that it names.
+//
+// With the backend auto, a node without a cloud waits in vain, and no pod starts
+// meanwhile. Init does not read spec.providerID of the Node, which names an EC2 instance
+// without metadata: it must not depend on the API server. Taking an EC2 instance with
+// metadata that is down for a moment for a node without a cloud does little harm here.
+// Init only sets rp_filter of the primary interface, which has the default route with the
+// lowest metric unless an operator moved the route; the agent chooses the backend again
+// by itself. A request without an answer ends after 0.5 s (the SDK's limit), so 5 s are
+// several tries. With the backend eni there is no other way to find the link.
+const (
+	autoMetadataWait = 5 * time.Second
+	eniMetadataWait  = 2 * time.Minute
+	linkWait         = 2 * time.Minute
+)
+
 // primaryLink finds the primary interface: on EC2 by the MAC that instance metadata
-// returns, without a cloud by the default route. The init container does not read the
-// Node, so auto is EC2 where metadata answers within its time limit.
+// returns, without a cloud by the default route.
 func primaryLink(ctx context.Context, cfg config.Config, awsConfig aws.Config, log *slog.Logger) (string, error) {
 	if cfg.Backend == config.BackendPodCIDR {
 		return defaultRouteLink(ctx, log)
 	}
-	name, err := metadataLink(ctx, awsConfig, log)
-	if err != nil && cfg.Backend == config.BackendAuto {
+	id, err := awaitIdentity(ctx, cfg.Backend, imds.New(awsConfig, imds.Options{}).Identity)
+	switch {
+	case err == nil:
+		return linkOf(ctx, id.PrimaryMAC, log)
+	case cfg.Backend == config.BackendAuto && ctx.Err() == nil:
 		log.Info("instance metadata does not answer; the primary interface is that of the default route", "error", err)
 		return defaultRouteLink(ctx, log)
 	}
-	return name, err
+	return "", err
+}
+
+// awaitIdentity tries to read instance metadata for as long as the backend needs.
+func awaitIdentity(ctx context.Context, backend string, read func(context.Context) (imds.Identity, error)) (id imds.Identity, err error) {
+	limit := eniMetadataWait
+	if backend == config.BackendAuto {
+		limit = autoMetadataWait
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var failed error
+	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		id, failed = read(ctx)
+		return failed == nil, nil
+	})
+	if err != nil {
+		return imds.Identity{}, fmt.Errorf("read instance metadata for %s: %w", limit, cmp.Or(failed, err))
+	}
+	return id, nil
 }
 
 // defaultRouteLink finds the link of the default route.
@@ -76,28 +114,18 @@ func defaultRouteLink(ctx context.Context, log *slog.Logger) (string, error) {
 	return primary.Name, nil
 }
 
-// metadataLink finds the primary interface by its MAC in instance metadata.
-func metadataLink(ctx context.Context, awsConfig aws.Config, log *slog.Logger) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+// linkOf finds the link of the primary interface.
+func linkOf(ctx context.Context, mac vpc.MAC, log *slog.Logger) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, linkWait)
 	defer cancel()
-	metadata := imds.New(awsConfig, imds.Options{})
-	var id imds.Identity
-	var failed error
-	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
-		id, failed = metadata.Identity(ctx)
-		return failed == nil, nil
-	})
-	if err != nil {
-		return "", fmt.Errorf("read instance metadata: %w", cmp.Or(failed, err))
-	}
 	host, err := link.Open(nil, log)
 	if err != nil {
 		return "", err
 	}
 	defer host.Close()
-	name, err := host.FindENI(ctx, id.PrimaryMAC)
+	name, err := host.FindENI(ctx, mac)
 	if err != nil {
-		return "", fmt.Errorf("find the primary interface %s: %w", id.PrimaryMAC, err)
+		return "", fmt.Errorf("find the primary interface %s: %w", mac, err)
 	}
 	return name, nil
 }

@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/edge/imds"
+)
+
+// metadataAfter answers after some time; a request before that is answered by nothing, or is
+// refused at once.
+func metadataAfter(down time.Duration, silent bool) func(context.Context) (imds.Identity, error) {
+	begin := time.Now()
+	return func(ctx context.Context) (imds.Identity, error) {
+		if time.Since(begin) >= down {
+			return imds.Identity{Instance: "i-1"}, nil
+		}
+		if silent {
+			<-ctx.Done()
+			return imds.Identity{}, ctx.Err()
+		}
+		return imds.Identity{}, errors.New("connection refused")
+	}
+}
+
+func TestInitWaitsForMetadataAsLongAsItsBackendNeeds(t *testing.T) {
+	const never = time.Hour
+	for _, c := range []struct {
+		why     string
+		backend string
+		down    time.Duration
+		silent  bool
+		atMost  time.Duration
+		found   bool
+	}{
+		{"a node without a cloud", config.BackendAuto, never, false, 5 * time.Second, false},
+		{"a network that drops requests", config.BackendAuto, never, true, 5 * time.Second, false},
+		{"an EC2 instance with metadata that is down for a moment", config.BackendAuto, 3 * time.Second, false, 4 * time.Second, true},
+		{"an EC2 instance that must be one", config.BackendENI, time.Minute, false, time.Minute + time.Second, true},
+		{"an EC2 instance without metadata", config.BackendENI, never, false, 2 * time.Minute, false},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				id, err := awaitIdentity(t.Context(), c.backend, metadataAfter(c.down, c.silent))
+				if (err == nil) != c.found || c.found && id.Instance != "i-1" {
+					t.Errorf("%+v, %v", id, err)
+				}
+				if err != nil && !strings.Contains(err.Error(), "read instance metadata for ") {
+					t.Errorf("%q does not say how long it was tried", err)
+				}
+				if took := time.Since(begin); took > c.atMost {
+					t.Errorf("it took %s, want at most %s", took, c.atMost)
+				}
+			})
+		})
+	}
+}
