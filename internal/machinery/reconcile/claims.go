@@ -9,10 +9,7 @@ import (
 )
 
 // claims says who works on which row: the reconciler or direct work, one at a time.
-// wake must be set before use.
 type claims[T any] struct {
-	wake func() // when a row that the reconciler had to leave is free
-
 	mu     sync.Mutex
 	held   map[table.Key]*claim[T]
 	during map[table.Key]T // rows of direct work since watch; nil when not watching
@@ -21,7 +18,6 @@ type claims[T any] struct {
 type claim[T any] struct {
 	row    T
 	direct bool
-	wanted bool          // by the reconciler
 	ended  chan struct{} // closed when it is released
 }
 
@@ -40,8 +36,7 @@ func (c *claims[T]) direct(ctx context.Context, key table.Key, row T) error {
 	}
 }
 
-// try claims a row for the reconciler if it is free. If not, wake is called once it
-// is.
+// try claims a row for the reconciler if it is free.
 func (c *claims[T]) try(key table.Key, row T) bool {
 	return c.take(key, &claim[T]{row: row, ended: make(chan struct{})}) == nil
 }
@@ -51,7 +46,6 @@ func (c *claims[T]) take(key table.Key, mine *claim[T]) (before *claim[T]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if before := c.held[key]; before != nil {
-		before.wanted = before.wanted || !mine.direct
 		return before
 	}
 	if c.held == nil {
@@ -70,9 +64,14 @@ func (c *claims[T]) release(key table.Key) {
 	delete(c.held, key)
 	c.mu.Unlock()
 	close(mine.ended)
-	if mine.wanted {
-		c.wake()
-	}
+}
+
+// busy reports whether direct work on a row is in flight.
+func (c *claims[T]) busy(key table.Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.held[key]
+	return h != nil && h.direct
 }
 
 // watch begins to note the rows of direct work, those under way included.

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,11 +18,11 @@ func TestRowsAreUpdatedBeforeOthersAreDeletedAndTheRestIsPruned(t *testing.T) {
 	equal(t, g.mustPass(true), "update b")
 	g.insert("a", "1")
 	g.remove("b")
-	g.have["x"] = "of an earlier process"
+	g.have["x"] = "theirs"
 	equal(t, g.mustPass(false), "update a", "delete b")
 	equal(t, g.mustPass(true), "prune x")
 	equal(t, g.mustPass(true))
-	equal(t, g.drifts)
+	equal(t, g.drifts, "x is theirs, not wanted")
 }
 
 func TestAFullPassLeavesWhatIsAlreadyAsItShouldBe(t *testing.T) {
@@ -65,7 +66,7 @@ func TestARowThatFailsIsTriedAgainAfterItsOwnBackOff(t *testing.T) {
 		g.refuse["bad"] = false
 		time.Sleep(time.Second)
 		equal(t, g.mustPass(false), "delete bad")
-		if s := g.status("bad"); s != (Status{}) {
+		if s := g.status("bad"); s.Name != "" {
 			t.Errorf("the status is left: %+v", s)
 		}
 	})
@@ -83,7 +84,7 @@ func TestWhatOthersDidToADoneRowIsReportedOnceAndRepaired(t *testing.T) {
 		time.Sleep(time.Second)
 		equal(t, g.mustPass(true), "update a", "update b")
 		equal(t, g.drifts, "a is missing", "b is theirs")
-		if d := g.status("b").Drift; d.What != "b is theirs" || d.Found != time.Now() || d.Repaired != time.Now() {
+		if d := g.status("b").Drift; !slices.Equal(d.What, []string{"b is theirs"}) || d.Found != time.Now() || d.Repaired != time.Now() {
 			t.Errorf("drift %+v", d)
 		}
 		equal(t, g.mustPass(true))
@@ -93,7 +94,7 @@ func TestWhatOthersDidToADoneRowIsReportedOnceAndRepaired(t *testing.T) {
 	})
 }
 
-func TestDriftThatCannotBeRepairedIsReportedOnce(t *testing.T) {
+func TestDriftThatCannotBeRepairedIsReportedOnceItIs(t *testing.T) {
 	for name, set := range map[string]func(g *rig, on bool){
 		"the repair fails":              func(g *rig, on bool) { g.refuse["a"] = on },
 		"the repair changes nothing":    func(g *rig, on bool) { g.stuck["a"] = on },
@@ -125,14 +126,17 @@ func TestDriftThatCannotBeRepairedIsReportedOnce(t *testing.T) {
 						t.Errorf("status %+v", s)
 					}
 				}
-				equal(t, g.drifts, "a is missing, not repaired")
+				equal(t, g.drifts)
+				if d := g.status("a").Drift; !d.Open() || !slices.Equal(d.What, []string{"a is missing"}) {
+					t.Errorf("drift %+v", d)
+				}
 				set(g, false)
 				g.mustPass(true)
 				if s := g.status("a"); s.State != Done || s.Drift.Open() {
 					t.Errorf("status %+v", s)
 				}
 				equal(t, g.mustPass(true))
-				equal(t, g.drifts, "a is missing, not repaired")
+				equal(t, g.drifts, "a is missing")
 			})
 		})
 	}
@@ -353,21 +357,6 @@ func TestDirectWorkWaitsForThePassAndForOtherDirectWork(t *testing.T) {
 	})
 }
 
-func TestBatchesAreUsedWhereTheTargetTakesThem(t *testing.T) {
-	g := &rig{t: t, db: table.New(), target: &target{have: map[string]string{}, refuse: map[string]bool{"b": true}}}
-	g.start(batches{g.target}, Config[want]{BatchSize: 2})
-	for _, key := range []string{"a", "b", "c"} {
-		g.insert(key, "1")
-	}
-	equal(t, g.mustPass(false), "batch of 2", "update a", "update b", "batch of 1", "update c")
-	if a, b := g.status("a"), g.status("b"); a.State != Done || b.State != Failed {
-		t.Errorf("a is %s, b is %s", a.State, b.State)
-	}
-	g.remove("a")
-	g.remove("c")
-	equal(t, g.mustPass(false), "batch of 2", "delete a", "delete c")
-}
-
 func TestAPassThatCannotReadOrPruneIsOwed(t *testing.T) {
 	for _, step := range []string{"read", "prune"} {
 		g := newRig(t, Config[want]{})
@@ -384,51 +373,95 @@ func TestAPassThatCannotReadOrPruneIsOwed(t *testing.T) {
 	}
 }
 
-func TestRunFollowsTheTableRetriesAndRunsFullPasses(t *testing.T) {
+func TestRowsOfDirectWorkAreComparedAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t, Config[want]{Every: 30 * time.Second, Backoff: time.Second})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- g.r.Run(ctx) }()
-		synctest.Wait()
+		g := newRig(t, Config[want]{Recheck: 2 * time.Second})
 		g.insert("a", "1")
-		synctest.Wait()
-		equal(t, g.calls, "update a")
-		g.edit(func() { g.refuse["b"] = true })
-		g.insert("b", "1")
-		synctest.Wait()
-		g.edit(func() { g.refuse["b"] = false })
-		time.Sleep(time.Second)
-		synctest.Wait()
-		equal(t, g.calls, "update a", "update b", "update b")
-		g.edit(func() { delete(g.have, "a") })
-		time.Sleep(30 * time.Second)
-		synctest.Wait()
-		equal(t, g.drifts, "a is missing")
-		g.edit(func() { delete(g.have, "a") })
-		g.r.Full()
-		synctest.Wait()
-		equal(t, g.drifts, "a is missing", "a is missing")
+		g.mustPass(true)
+		end := g.claim("a")
+		if next, err := g.pass(true); err != nil || !next.IsZero() {
+			t.Errorf("nothing differs: next %v, error %v", next, err)
+		}
+		g.have["a"] = "half"
+		if next, err := g.pass(true); err != nil || time.Until(next) != 2*time.Second {
+			t.Errorf("a row differs: next in %s, error %v; want 2s", time.Until(next), err)
+		}
+		g.insert("a", "2")
+		if next, err := g.pass(false); err != nil || time.Until(next) != 2*time.Second {
+			t.Errorf("a row has changed: next in %s, error %v; want 2s", time.Until(next), err)
+		}
+		g.have["a"] = "2"
+		end("2")
+		if next, err := g.pass(true); err != nil || !next.IsZero() {
+			t.Errorf("the work has ended: next %v, error %v", next, err)
+		}
+		equal(t, g.drifts)
+	})
+}
 
-		release, err := g.r.Claim(ctx, want{key: "b"})
+func TestDirectWorkThatFailedIsDoneAgainOrUndone(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	fail := func(key string) {
+		release, err := g.r.Claim(t.Context(), want{key: key})
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.insert("b", "2")
-		synctest.Wait()
-		if g.have["b"] != "1" {
-			t.Errorf("b is %s although it is claimed", g.have["b"])
-		}
+		g.have[key] = "half"
+		g.update(func(txn *table.Txn) error {
+			row := want{key, "1"}
+			rev, err := g.wanted.Insert(txn, row)
+			if err != nil {
+				return err
+			}
+			return g.r.MarkFailed(txn, row, rev, errRefused)
+		})
 		release()
-		synctest.Wait()
-		if g.have["b"] != "2" {
-			t.Errorf("b is %s after the claim has ended, want 2", g.have["b"])
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	}
+	g.mustPass(true)
+	fail("a")
+	if s := g.status("a"); s.State != Failed || s.Error != errRefused.Error() {
+		t.Errorf("status %+v", s)
+	}
+	equal(t, g.mustPass(true), "update a")
+	fail("b")
+	g.remove("b")
+	equal(t, g.mustPass(true), "delete b")
+	equal(t, g.drifts)
+}
+
+func TestOnlyWhatTheFirstFullPassPrunesIsNotReported(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	g.have["x"] = "of an earlier process"
+	equal(t, g.mustPass(true), "prune x")
+	g.have["y"] = "theirs"
+	equal(t, g.mustPass(true), "prune y")
+	equal(t, g.drifts, "y is theirs, not wanted")
+}
+
+// What direct work left is Left until it, the row or the work changes.
+func TestWhatIsLeftInTheTarget(t *testing.T) {
+	g := newRig(t, Config[want]{})
+	left := func() bool {
+		s := g.db.Snapshot()
+		row, rev, _ := g.wanted.Get(s, byWantKey().Query("a"))
+		return g.r.Left(s, row, rev)
+	}
+	g.insert("a", "1")
+	if left() {
+		t.Error("a pending row is left")
+	}
+	g.mustPass(false)
+	if !left() {
+		t.Error("a row that is done is not left")
+	}
+	end := g.claim("a")
+	if left() {
+		t.Error("a row that is worked on is left")
+	}
+	end("2")
+	if !left() {
+		t.Error("what direct work has done is not left")
+	}
 }
 
 func TestStatusesArePrintedWithoutRevisionsAndTimes(t *testing.T) {

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/machinery/table"
@@ -37,7 +38,7 @@ type Status struct {
 // Drift is one episode in which the target differed from a row that was Done. It
 // ends when the target has been read again and agrees with the row.
 type Drift struct {
-	What     string    // how it differed
+	What     []string  // how it differed
 	Found    time.Time // by a full pass
 	Repaired time.Time // zero while it is not
 }
@@ -62,8 +63,12 @@ func (s *Status) enter(state State, now time.Time) {
 	}
 }
 
-// begin makes s the status of a row, or of its deletion, that is not reconciled.
+// begin makes s the status of a row, or of its deletion, that is not reconciled. Drift
+// from another revision ends: what is desired has changed.
 func (s *Status) begin(rev table.Revision, deleting bool, now time.Time) {
+	if s.Revision != rev && s.Drift.Open() {
+		s.Drift = Drift{}
+	}
 	s.enter(Pending, now)
 	s.Revision, s.Deleting = rev, deleting
 	s.Attempts, s.Error, s.Retry = 0, "", time.Time{}
@@ -80,7 +85,8 @@ func (s *Status) fail(why string, now time.Time, pause func(attempts int) time.D
 	s.Error, s.Retry = why, now.Add(pause(s.Attempts))
 }
 
-func byKey() table.Index[Status, table.Key] {
+// ByRow is the primary index of the statuses: the key of the row.
+func ByRow() table.Index[Status, table.Key] {
 	return table.By("key", func(s Status) table.Key { return s.Key }, table.Encoded)
 }
 
@@ -91,10 +97,10 @@ func ByState() table.Index[Status, State] {
 
 func statusSchema(name string) table.Schema[Status] {
 	return table.Schema[Status]{
-		Name: name, Primary: byKey(), Others: []table.Indexer[Status]{ByState()},
+		Name: name, Primary: ByRow(), Others: []table.Indexer[Status]{ByState()},
 		Columns: []string{"ROW", "STATE", "ATTEMPTS", "ERROR", "DRIFT"},
 		Cells: func(s Status) []string {
-			state, drift := string(s.State), s.Drift.What
+			state, drift := string(s.State), strings.Join(s.Drift.What, "; ")
 			if s.Deleting {
 				state += " delete"
 			}

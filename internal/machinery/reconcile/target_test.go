@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,7 +23,6 @@ var errRefused = errors.New("refused")
 
 // target is a target that is a map, and its Ops.
 type target struct {
-	mu     sync.Mutex // for tests in which Run works beside them
 	have   map[string]string
 	refuse map[string]bool // keys, and "read" and "prune"
 	stuck  map[string]bool // keys on which updates succeed and change nothing
@@ -32,58 +30,46 @@ type target struct {
 	during func(call string) // called in each call, before it has its effect
 }
 
-// edit changes the target while Run works.
-func (g *target) edit(change func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	change()
-}
-
-func (g *target) refuses(what string) (refused bool) {
-	g.edit(func() { refused = g.refuse[what] })
-	return refused
-}
-
 func (g *target) call(verb, key string) error {
-	g.edit(func() { g.calls = append(g.calls, verb+" "+key) })
+	g.calls = append(g.calls, verb+" "+key)
 	if g.during != nil {
 		g.during(verb)
 	}
-	if g.refuses(key) {
+	if g.refuse[key] {
 		return fmt.Errorf("%s %s: %w", verb, key, errRefused)
 	}
 	return nil
 }
 
-func (g *target) Update(_ context.Context, w want) error {
-	if err := g.call("update", w.key); err != nil {
-		return err
-	}
-	g.edit(func() {
-		if !g.stuck[w.key] {
+func (g *target) Update(_ context.Context, rows []want) []error {
+	errs := make([]error, len(rows))
+	for i, w := range rows {
+		if errs[i] = g.call("update", w.key); errs[i] == nil && !g.stuck[w.key] {
 			g.have[w.key] = w.value
 		}
-	})
-	return nil
+	}
+	return errs
 }
 
-func (g *target) Delete(_ context.Context, w want) error {
-	if err := g.call("delete", w.key); err != nil {
-		return err
+func (g *target) Delete(_ context.Context, rows []want) []error {
+	errs := make([]error, len(rows))
+	for i, w := range rows {
+		if errs[i] = g.call("delete", w.key); errs[i] == nil {
+			delete(g.have, w.key)
+		}
 	}
-	g.edit(func() { delete(g.have, w.key) })
-	return nil
+	return errs
 }
 
 func (g *target) Read(context.Context) (Actual[want], error) {
-	if g.refuses("read") {
+	if g.refuse["read"] {
 		return nil, errRefused
 	}
 	if g.during != nil {
 		g.during("list") // before the target is listed
 	}
 	list := listing{target: g}
-	g.edit(func() { list.had = maps.Clone(g.have) })
+	list.had = maps.Clone(g.have)
 	if g.during != nil {
 		g.during("read") // after it
 	}
@@ -96,52 +82,31 @@ type listing struct {
 	had    map[string]string
 }
 
-func (l listing) Diff(w want) string {
+func (l listing) Diff(w want) []string {
 	if l.target != nil && l.target.during != nil {
 		l.target.during("diff")
 	}
 	switch value, ok := l.had[w.key]; {
 	case !ok:
-		return w.key + " is missing"
+		return []string{w.key + " is missing"}
 	case value != w.value:
-		return w.key + " is " + value
+		return []string{w.key + " is " + value}
 	}
-	return ""
+	return nil
 }
 
-func (l listing) Prune(_ context.Context, keep []want) error {
-	if l.target.refuses("prune") {
-		return errRefused
+func (l listing) Prune(_ context.Context, keep []want) (what []string, err error) {
+	if l.target.refuse["prune"] {
+		return nil, errRefused
 	}
 	for _, key := range slices.Sorted(maps.Keys(l.had)) {
 		if !slices.ContainsFunc(keep, func(w want) bool { return w.key == key }) {
 			l.target.calls = append(l.target.calls, "prune "+key)
 			delete(l.target.have, key)
+			what = append(what, key+" is "+l.had[key]+", not wanted")
 		}
 	}
-	return nil
-}
-
-// batches is a target that takes many rows in one call.
-type batches struct{ *target }
-
-func (b batches) UpdateBatch(ctx context.Context, rows []want) []error {
-	b.calls = append(b.calls, fmt.Sprintf("batch of %d", len(rows)))
-	var errs []error
-	for _, w := range rows {
-		errs = append(errs, b.Update(ctx, w))
-	}
-	return errs
-}
-
-func (b batches) DeleteBatch(ctx context.Context, rows []want) []error {
-	b.calls = append(b.calls, fmt.Sprintf("batch of %d", len(rows)))
-	for _, w := range rows {
-		if err := b.Delete(ctx, w); err != nil {
-			panic(err) // no test refuses one
-		}
-	}
-	return nil
+	return what, nil
 }
 
 // rig is a reconciler of a target.
@@ -155,7 +120,7 @@ type rig struct {
 	db     *table.DB
 	wanted table.RW[want]
 	r      *Reconciler[want]
-	drifts []string // reported, and whether they were repaired by then
+	drifts []string // reported
 }
 
 func newRig(t interface {
@@ -165,11 +130,6 @@ func newRig(t interface {
 }, cfg Config[want],
 ) *rig {
 	g := &rig{t: t, db: table.New(), target: &target{have: map[string]string{}, refuse: map[string]bool{}, stuck: map[string]bool{}}}
-	g.start(g.target, cfg)
-	return g
-}
-
-func (g *rig) start(ops Ops[want], cfg Config[want]) {
 	var err error
 	g.wanted, err = table.Register(g.db, table.Schema[want]{
 		Name: "wanted", Primary: byWantKey(), Columns: []string{"KEY", "VALUE"},
@@ -178,16 +138,12 @@ func (g *rig) start(ops Ops[want], cfg Config[want]) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	cfg.OnDrift = func(_ want, d Drift) {
-		what := d.What
-		if d.Open() {
-			what += ", not repaired"
-		}
-		g.drifts = append(g.drifts, what)
-	}
-	if g.r, err = New(g.db, g.wanted.Table(), ops, cfg); err != nil {
+	cfg.OnRepaired = func(_ want, d Drift) { g.drifts = append(g.drifts, d.What...) }
+	cfg.OnPruned = func(what []string) { g.drifts = append(g.drifts, what...) }
+	if g.r, err = New(g.db, g.wanted.Table(), g.target, cfg); err != nil {
 		g.t.Fatal(err)
 	}
+	return g
 }
 
 func (g *rig) update(change func(txn *table.Txn) error) {
@@ -248,7 +204,7 @@ func (g *rig) mustPass(full bool) []string {
 }
 
 func (g *rig) status(key string) Status {
-	s, _, _ := g.r.Status().Get(g.db.Snapshot(), byKey().Query(g.wanted.Key(want{key: key})))
+	s, _, _ := g.r.Status().Get(g.db.Snapshot(), ByRow().Query(g.wanted.Key(want{key: key})))
 	return s
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/machinery/table"
@@ -14,38 +15,43 @@ import (
 type sighting[T any] struct {
 	actual  Actual[T]
 	drifted map[table.Key]drifted
+	recheck bool // a row differed that direct work was in flight on
 }
 
 // drifted is a row that was Done and that the target no longer agrees with.
 type drifted struct {
-	what   string
+	what   []string
 	status table.Revision // of the status row that says it was Done
 }
 
 // observe reads the target and judges each row by it. Rows that were worked on
-// directly while the target was read are left to the next full pass.
+// directly while the target was read are compared again after Recheck.
 func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
 	actual, err := r.ops.Read(ctx)
 	if err != nil {
 		return sighting[T]{}, fmt.Errorf("read the actual state for table %s: %w", r.desired.Name(), err)
 	}
-	direct := r.claims.watched() // before the snapshot: what ends in between is in the latter
 	after := r.db.Snapshot()
+	direct := r.claims.watched() // after the snapshot: no direct work that it shows is missing
 	r.collect(after)
-	seen := sighting[T]{actual, map[table.Key]drifted{}}
+	seen := sighting[T]{actual: actual, drifted: map[table.Key]drifted{}}
 	var agree []Status
 	for row, rev := range r.desired.All(after) {
 		key := r.desired.Key(row)
+		what := actual.Diff(row)
 		if _, ok := direct[key]; ok {
+			seen.recheck = seen.recheck || len(what) > 0
 			continue
 		}
-		status, at, _ := r.status.Get(after, byKey().Query(key))
-		what := actual.Diff(row)
+		status, at, _ := r.status.Get(after, ByRow().Query(key))
 		switch done := status.doneAt(rev); {
-		case what == "" && (!done || status.Drift.Open()):
+		case len(what) == 0 && (!done || status.Drift.Open()):
+			if status.Revision == rev {
+				r.repaired(row, status.Drift)
+			}
 			agree = append(agree, r.agreed(after, row, rev))
 			delete(r.dirty, key)
-		case what == "": // and Done, as it should be
+		case len(what) == 0: // and Done, as it should be
 		case !done:
 			r.dirty[key] = row
 		default: // Done before the target was read, for only direct work marks rows meanwhile
@@ -54,6 +60,14 @@ func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
 		}
 	}
 	return seen, r.settle(after, agree)
+}
+
+// repaired reports the end of an episode of drift.
+func (r *Reconciler[T]) repaired(row T, d Drift) {
+	if r.cfg.OnRepaired != nil && d.Open() {
+		d.close(time.Now())
+		r.cfg.OnRepaired(row, d)
+	}
 }
 
 // agreed is the status of a row that the target agrees with.
@@ -83,7 +97,7 @@ func (r *Reconciler[T]) settle(s *table.Snapshot, agree []Status) error {
 			_, _, there := r.desired.Get(txn, r.desired.ByKey(status.Key))
 			_, dirty := r.dirty[status.Key]
 			if !there && !dirty && r.unchanged(txn, s, status.Key) {
-				r.status.Delete(txn, byKey().Query(status.Key))
+				r.status.Delete(txn, ByRow().Query(status.Key))
 			}
 		}
 		return nil
@@ -94,8 +108,8 @@ func (r *Reconciler[T]) settle(s *table.Snapshot, agree []Status) error {
 func (r *Reconciler[T]) unchanged(a, b table.View, key table.Key) bool {
 	_, rowA, _ := r.desired.Get(a, r.desired.ByKey(key))
 	_, rowB, _ := r.desired.Get(b, r.desired.ByKey(key))
-	_, statusA, _ := r.status.Get(a, byKey().Query(key))
-	_, statusB, _ := r.status.Get(b, byKey().Query(key))
+	_, statusA, _ := r.status.Get(a, ByRow().Query(key))
+	_, statusB, _ := r.status.Get(b, ByRow().Query(key))
 	return rowA == rowB && statusA == statusB
 }
 
@@ -106,7 +120,7 @@ type job[T any] struct {
 	rev    table.Revision
 	status Status
 	err    error // of the work
-	found  bool  // drift that was found in this pass
+	drift  Drift // that the work has repaired
 }
 
 type jobKind uint8
@@ -121,7 +135,7 @@ const (
 // by.
 func (r *Reconciler[T]) job(v table.View, key table.Key) (job[T], table.Revision) {
 	row, rev, there := r.desired.Get(v, r.desired.ByKey(key))
-	status, at, has := r.status.Get(v, byKey().Query(key))
+	status, at, has := r.status.Get(v, ByRow().Query(key))
 	j := job[T]{row: row, rev: rev, status: status}
 	switch {
 	case there && status.doneAt(rev):
@@ -137,12 +151,16 @@ func (r *Reconciler[T]) job(v table.View, key table.Key) (job[T], table.Revision
 }
 
 // work does what the dirty rows need, adding before deleting. next is when a row that
-// failed is to be tried again.
-func (r *Reconciler[T]) work(ctx context.Context, drift map[table.Key]drifted) (next time.Time, err error) {
+// failed, or that direct work is in flight on, is to be tried again. removes are the
+// deletions, done or not.
+func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removes []*job[T], next time.Time, err error) {
 	var held []table.Key
+	recheck := seen.recheck
 	for key, row := range r.dirty {
 		if r.claims.try(key, row) {
 			held = append(held, key)
+		} else {
+			recheck = true
 		}
 	}
 	slices.Sort(held)
@@ -151,30 +169,29 @@ func (r *Reconciler[T]) work(ctx context.Context, drift map[table.Key]drifted) (
 			r.claims.release(key)
 		}
 	}()
-	updates, removes, next := r.plan(held, drift)
-	if err := r.record(updates, removes); err != nil {
-		return next, err
+	updates, removes, next := r.plan(held, seen.drifted)
+	if recheck {
+		next = sooner(next, time.Now().Add(r.cfg.Recheck))
 	}
-	r.run(ctx, updates, r.ops.Update, Batcher[T].UpdateBatch)
-	r.run(ctx, removes, r.ops.Delete, Batcher[T].DeleteBatch)
+	if err := r.record(updates, removes); err != nil {
+		return removes, next, err
+	}
+	run(ctx, updates, r.ops.Update)
+	run(ctx, removes, r.ops.Delete)
 	if ctx.Err() != nil {
-		return next, nil // cut short: the rows stay as they were
+		return removes, next, nil // cut short: the rows stay as they were
 	}
 	unverified := r.verify(ctx, updates)
-	for _, jobs := range [][]*job[T]{updates, removes} {
-		for _, j := range jobs {
-			next = sooner(next, r.conclude(j))
-		}
+	for _, j := range slices.Concat(updates, removes) {
+		next = sooner(next, r.conclude(j))
 	}
 	if err := r.record(updates, removes); err != nil {
-		return next, err
+		return removes, next, err
 	}
 	for _, j := range updates {
-		if j.found && r.cfg.OnDrift != nil {
-			r.cfg.OnDrift(j.row, j.status.Drift)
-		}
+		r.repaired(j.row, j.drift)
 	}
-	return next, unverified
+	return removes, next, unverified
 }
 
 // plan says what each of the rows, which nothing else works on, needs now.
@@ -184,8 +201,7 @@ func (r *Reconciler[T]) plan(keys []table.Key, drift map[table.Key]drifted) (upd
 		j, at := r.job(s, key)
 		if d, ok := drift[key]; ok && d.status == at && j.kind == nothing {
 			j.kind = update
-			j.found = !j.status.Drift.Open()
-			if j.found {
+			if !j.status.Drift.Open() {
 				j.status.Drift = Drift{What: d.what, Found: now}
 			}
 		}
@@ -209,38 +225,21 @@ func (r *Reconciler[T]) plan(keys []table.Key, drift map[table.Key]drifted) (upd
 	return updates, removes, next
 }
 
-// run does jobs, in batches if the target takes them, and notes their errors.
-func (r *Reconciler[T]) run(ctx context.Context, jobs []*job[T], one func(context.Context, T) error,
-	many func(Batcher[T], context.Context, []T) []error,
-) {
-	batcher, ok := r.ops.(Batcher[T])
-	if !ok {
-		for _, j := range jobs {
-			if ctx.Err() == nil {
-				j.err = one(ctx, j.row)
-			}
-		}
+// run does jobs in one call and notes their errors.
+func run[T any](ctx context.Context, jobs []*job[T], do func(context.Context, []T) []error) {
+	if len(jobs) == 0 || ctx.Err() != nil {
 		return
 	}
-	size := r.cfg.BatchSize
-	if size <= 0 {
-		size = max(1, len(jobs))
+	rows := make([]T, len(jobs))
+	for i, j := range jobs {
+		rows[i] = j.row
 	}
-	for batch := range slices.Chunk(jobs, size) {
-		if ctx.Err() != nil {
-			return
-		}
-		rows := make([]T, len(batch))
-		for i, j := range batch {
-			rows[i] = j.row
-		}
-		errs := many(batcher, ctx, rows)
-		if errs != nil && len(errs) != len(batch) {
-			errs = slices.Repeat([]error{fmt.Errorf("%d errors for %d rows", len(errs), len(batch))}, len(batch))
-		}
-		for i, err := range errs {
-			batch[i].err = err
-		}
+	errs := do(ctx, rows)
+	if errs != nil && len(errs) != len(jobs) {
+		errs = slices.Repeat([]error{fmt.Errorf("%d errors for %d rows", len(errs), len(jobs))}, len(jobs))
+	}
+	for i, err := range errs {
+		jobs[i].err = err
 	}
 }
 
@@ -259,9 +258,10 @@ func (r *Reconciler[T]) verify(ctx context.Context, updates []*job[T]) error {
 		if !repaired(j) {
 			continue
 		}
-		if what := actual.Diff(j.row); what != "" {
-			j.err = errors.New("it still differs after the repair: " + what)
+		if what := actual.Diff(j.row); len(what) > 0 {
+			j.err = errors.New("it still differs after the repair: " + strings.Join(what, "; "))
 		} else {
+			j.drift = j.status.Drift
 			j.status.Drift.close(time.Now())
 		}
 	}
@@ -293,7 +293,7 @@ func (r *Reconciler[T]) record(updates, removes []*job[T]) error {
 	return r.db.Update(func(txn *table.Txn) error {
 		for _, j := range slices.Concat(updates, removes) {
 			if j.kind == remove && j.status.State == Done {
-				r.status.Delete(txn, byKey().Query(j.status.Key))
+				r.status.Delete(txn, ByRow().Query(j.status.Key))
 				continue
 			}
 			if _, err := r.status.Insert(txn, j.status); err != nil {
