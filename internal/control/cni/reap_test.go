@@ -9,40 +9,42 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
-// deleting notes when discarded links are deleted.
+// deleting sends when and in what groups discarded links are deleted.
 type deleting struct {
 	*wires
-	at      []time.Time
-	batches []int
+	deletions chan deletion
+}
+
+type deletion struct {
+	at    time.Time
+	batch int
 }
 
 func (d *deleting) DeleteDiscarded(_ context.Context, batch func() int, _ func(link.Wired)) error {
-	d.at, d.batches = append(d.at, time.Now()), append(d.batches, batch())
+	d.deletions <- deletion{time.Now(), batch()}
 	return nil
 }
 
 func TestLinksAreDeletedInSmallGroupsBesideADDsAfterABoundedDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &deleting{wires: &wires{trash: make(chan struct{}, 1)}}
+		d := &deleting{&wires{trash: make(chan struct{}, 1)}, make(chan deletion)}
 		c := &Controller{Deps: Deps{Links: d}}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go func() { _ = reaper{c}.run(ctx) }()
-		synctest.Wait() // the pass at the start
-		discard := func() time.Duration {
-			began, n := time.Now(), len(d.at)
+		<-d.deletions // by the pass at the start
+		discard := func() (took time.Duration, batch int) {
+			began := time.Now()
 			d.trash <- struct{}{}
-			for len(d.at) == n {
-				time.Sleep(time.Millisecond) // on the test's own clock
-			}
-			return d.at[n].Sub(began)
+			done := <-d.deletions
+			return done.at.Sub(began), done.batch
 		}
-		if took := discard(); took != gatherFor || d.batches[len(d.batches)-1] != batchAlone {
-			t.Errorf("deleted after %s in groups of %d, want %s and %d", took, d.batches[len(d.batches)-1], gatherFor, batchAlone)
+		if took, batch := discard(); took != gatherFor || batch != batchAlone {
+			t.Errorf("deleted after %s in groups of %d, want %s and %d", took, batch, gatherFor, batchAlone)
 		}
 		leave := c.adds.Enter() // for an address, which only a link that goes frees
-		if took := discard(); took != gatherAtMost || d.batches[len(d.batches)-1] != batchWhileADD {
-			t.Errorf("beside an ADD deleted after %s in groups of %d, want %s and %d", took, d.batches[len(d.batches)-1], gatherAtMost, batchWhileADD)
+		if took, batch := discard(); took != gatherAtMost || batch != batchWhileADD {
+			t.Errorf("beside an ADD deleted after %s in groups of %d, want %s and %d", took, batch, gatherAtMost, batchWhileADD)
 		}
 		leave()
 	})
