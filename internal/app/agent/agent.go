@@ -202,29 +202,35 @@ func (a *agent) construct(ctx context.Context) error {
 		}
 		a.backend = a.eniBackend(executor, metadata, owned)
 	}
-	a.assemble(owned)
+	if err := a.assemble(owned); err != nil {
+		return err
+	}
 	a.planned.Store(a.backend.plan)
 	return nil
 }
 
 // assemble makes the controllers that do not depend on where addresses come from.
-func (a *agent) assemble(owned state.Owned) {
-	a.network = network.New(network.Config{
-		MTU: a.cfg.MTU, ExternalCIDRs: a.cfg.ExternalCIDRs, PodMetadata: a.cfg.PodMetadata, Ruleset: filterConfig(a.cfg), Version: a.identity(),
+func (a *agent) assemble(owned state.Owned) (err error) {
+	a.network, err = network.New(network.Config{
+		MTU: a.cfg.MTU, ExternalCIDRs: a.cfg.ExternalCIDRs, PodMetadata: a.cfg.PodMetadata, Ruleset: filterConfig(a.cfg),
 	}, network.Deps{
 		Log: a.log, State: a.state, Owned: owned, Links: a.host, Filter: a.filter, Events: a.events, Registry: a.deps.Registry, Drift: a.metrics.drift,
 		Before:   a.backend.claim,
 		Compared: func(ctx context.Context) error { return a.cni.ReleaseGone(ctx) },
 		Missing:  a.backend.missing, Report: a.reporter.Loop.Mark,
 	})
+	if err != nil {
+		return err
+	}
 	a.cni = cni.New(cni.Config{
 		NodeName: a.cfg.NodeName, StateDir: a.cfg.StateDir, LinkPrefix: a.cfg.VethPrefix,
 		MTU: cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
 	}, cni.Deps{
 		Log: a.log, State: a.state, Backend: a.backend, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
 		Components: a.deps.Components, Registry: a.deps.Registry,
-		CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
+		Claim: a.network.Claim, CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
 	})
+	return nil
 }
 
 // clusterChanged has the backend plan again: pods or the Node changed.
@@ -283,7 +289,9 @@ func (a *agent) live(ctx context.Context) error {
 		}
 		group.Go(func() error { return l.Run(ctx) })
 	}
-	group.Go(func() error { return a.network.Watch(ctx, "links", a.host.Watch) })
+	group.Go(func() error {
+		return a.network.Watch(ctx, "links", func(ctx context.Context, dirty func(string)) error { return a.host.Watch(ctx, a.network, dirty) })
+	})
 	group.Go(func() error { return a.network.Watch(ctx, "nftables", a.filter.Watch) })
 	group.Go(func() error { return a.cni.Run(ctx) })
 	group.Go(func() error { return a.serve(ctx) })

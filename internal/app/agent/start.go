@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -95,16 +93,6 @@ func (a *agent) quarantineAfterJournalLoss(ctx context.Context) error {
 	}
 	a.log.Warn("an earlier journal was lost: no address is given out before its cool-down is over")
 	return a.backend.assumeLost(ctx)
-}
-
-// identity is the agent's version and a digest of its settings. Both decide what is
-// desired in the kernel.
-func (a *agent) identity() string {
-	sum := sha256.New()
-	for _, row := range a.cfg.Describe() {
-		fmt.Fprintln(sum, row.Name, row.Value)
-	}
-	return a.deps.Version + " " + hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
 // poolConfig is the part of the configuration that the planner uses.

@@ -38,11 +38,12 @@ type addition struct {
 
 	pod     kube.Pod
 	e       endpoint.Endpoint
-	before  endpoint.Endpoint // of the same key, by an earlier ADD; zero if there was none
-	wiring  bool              // the link may exist
-	wired   link.Result       // what Wire made
-	written *journal.Pending  // the last change of the endpoint, queued for the disk
-	leave   func()            // ends the ADD's precedence over DELs
+	before  endpoint.Endpoint              // of the same key, by an earlier ADD; zero if there was none
+	claim   func(endpoint.Endpoint, error) // ends the claim on the kernel; nil if there is none
+	wiring  bool                           // the link may exist
+	wired   link.Result                    // what Wire made
+	written *journal.Pending               // the last change of the endpoint, queued for the disk
+	leave   func()                         // ends the ADD's precedence over DELs
 }
 
 // steps are the steps of an ADD, in order.
@@ -88,6 +89,7 @@ func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf,
 	}
 	a := &addition{c: c, request: req, netns: netns, requested: time.Now(), conf: conf, leave: func() {}}
 	defer func() { a.leave() }()
+	defer a.endClaim(errUnfinished) // if it did not end otherwise
 	if err := c.steps().Run(ctx, a); err != nil {
 		a.report(err)
 		return nil, fmt.Errorf("add pod %s: %w", a.e.Name(), err)
@@ -254,6 +256,9 @@ func (a *addition) wire(ctx context.Context) (err error) {
 			return fmt.Errorf("remove the older link %s: %w", a.e.Link, err)
 		}
 	}
+	if a.claim, err = a.c.Claim(ctx, a.e); err != nil {
+		return err
+	}
 	a.wiring = true
 	a.wired, err = a.c.Links.Wire(ctx, a.netns, a.e)
 	return err
@@ -263,7 +268,18 @@ func (a *addition) unwire(ctx context.Context) error {
 	if !a.wiring {
 		return nil
 	}
+	a.endClaim(errUnfinished)
 	return a.c.detach(ctx, a.e)
+}
+
+var errUnfinished = errors.New("the ADD did not finish")
+
+// endClaim ends the claim on what the endpoint has in the kernel.
+func (a *addition) endClaim(err error) {
+	if a.claim != nil {
+		a.claim(a.e, err)
+		a.claim = nil
+	}
 }
 
 // filter adds the elements by which the packet filter accepts the pod's own address and
@@ -304,7 +320,11 @@ func (a *addition) up(ctx context.Context) error {
 		return err
 	}
 	a.written = pending
-	return a.c.Links.Up(ctx, a.e)
+	if err := a.c.Links.Up(ctx, a.e); err != nil {
+		return err
+	}
+	a.endClaim(nil)
+	return nil
 }
 
 // whyEmpty says why no address is free, in the backend's words.

@@ -121,11 +121,31 @@ type harness struct {
 	wires  *wires
 	events *reported
 	server *kubetest.Server
+
+	mu      sync.Mutex
+	claimed map[endpoint.ID]bool
+	ended   []string // claims: the stage of the endpoint, and whether the work succeeded
+}
+
+// claim notes which endpoints are claimed: a second claim of one would never be granted.
+func (h *harness) claim(_ context.Context, e endpoint.Endpoint) (func(endpoint.Endpoint, error), error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.claimed[e.ID] {
+		return nil, fmt.Errorf("endpoint %d is claimed already", e.ID)
+	}
+	h.claimed[e.ID] = true
+	return func(e endpoint.Endpoint, err error) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.claimed, e.ID)
+		h.ended = append(h.ended, fmt.Sprint(e.Stage, " ", err == nil))
+	}, nil
 }
 
 func newHarness(t *testing.T, components ...Component) *harness {
 	t.Helper()
-	h := &harness{wires: &wires{trash: make(chan struct{}, 1), fail: map[string]error{}}, events: &reported{}, server: kubetest.New(t)}
+	h := &harness{wires: &wires{trash: make(chan struct{}, 1), fail: map[string]error{}}, events: &reported{}, server: kubetest.New(t), claimed: map[endpoint.ID]bool{}}
 	h.server.SetDown(true)
 	client, err := kube.FromREST(h.server.REST())
 	if err != nil {
@@ -143,7 +163,7 @@ func newHarness(t *testing.T, components ...Component) *harness {
 	h.Controller = New(Config{NodeName: "n1", StateDir: dir, LinkPrefix: "eni", MTU: 9001}, Deps{
 		Log: log, State: s, Backend: ledger{state: s}, Links: h.wires, Filter: h.wires, Events: h.events, Components: components,
 		Pods:     kube.NewCluster(kube.Options{Client: client, NodeName: "n1", SnapshotPath: snapshot, Log: log}),
-		Registry: prometheus.NewRegistry(), CompareKernel: func() {},
+		Registry: prometheus.NewRegistry(), CompareKernel: func() {}, Claim: h.claim,
 		RestoreFilter: func(context.Context) error { return nil },
 		Route:         func(e endpoint.Endpoint) endpoint.Endpoint { return e },
 	})
@@ -195,6 +215,9 @@ func TestAnADDAndItsDELTakeTheirStepsInOrder(t *testing.T) {
 	}
 	if got := strings.Join(h.wires.done, " "); got != "wire put up remove unwire" {
 		t.Errorf("steps %q", got)
+	}
+	if got := strings.Join(h.ended, ", "); got != "ready true, removing true" {
+		t.Errorf("claims ended with %q", got)
 	}
 	if left := h.State.Endpoints(); len(left) > 0 {
 		t.Errorf("left %+v", left)
@@ -257,6 +280,9 @@ func TestAFailedADDLeavesNothing(t *testing.T) {
 			}
 			if len(h.events.events) != 1 {
 				t.Errorf("events %q", h.events.events)
+			}
+			if got := strings.Join(h.ended, ", "); got != "wiring false, removing true" && (step != "up" || got != "ready false, removing true") {
+				t.Errorf("claims ended with %q", got)
 			}
 		})
 	}

@@ -39,7 +39,15 @@ func (c *Controller) del(ctx context.Context, key endpoint.Key) error {
 
 // detach records that an endpoint is being removed and removes its filter elements and
 // its link. It is idempotent.
-func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) error {
+func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) (err error) {
+	end, err := c.Claim(ctx, e)
+	if err != nil {
+		return err
+	}
+	gone := e
+	gone.Stage = endpoint.Removing
+	var left error // what was not removed
+	defer func() { end(gone, errors.Join(left, err)) }()
 	if err := c.phase("DEL", "journal", func() error { return c.remove(ctx, e.ID) }); err != nil {
 		return err
 	}
@@ -47,11 +55,10 @@ func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) error {
 	// elements are keyed by link, MAC and address, of which this endpoint has its own.
 	if err := c.phase("DEL", "filter", func() error { return c.Filter.Remove(ctx, c.elements(e)...) }); err != nil {
 		c.Log.Warn("filter elements are left for the next comparison", "pod", e.Name(), "error", err)
-		c.CompareKernel()
+		left = err
 	}
 	var queued bool
 	if err := c.phase("DEL", "unwire", func() (err error) { queued, err = c.Links.Unwire(ctx, e); return err }); err != nil {
-		c.CompareKernel()
 		return err
 	}
 	if !queued {

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -10,26 +11,54 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
 // Families are the address families served.
 func Families() []vpc.Family { return []vpc.Family{vpc.IPv4} }
 
-// desiredLinks is the desired state of all links, addresses, routes, rules and neighbours.
-func (n *Controller) desiredLinks() hostnet.State {
-	states := []hostnet.State{hostnet.ForNode(Families(), n.ExternalCIDRs)}
+// Owners of parts of the desired state.
+const ownerNode = "node"
+
+func interfaceOwner(id vpc.ENIID) string { return "interface " + string(id) }
+
+func endpointOwner(e endpoint.Endpoint) string { return fmt.Sprintf("endpoint %d", e.ID) }
+
+// derive makes the desired state follow from endpoints, interfaces, devices and node. A
+// comparison calls it after it has read the kernel: what an ADD made before is in the
+// state by then.
+func (n *Controller) derive() error {
 	view, _ := n.State.View(time.Now())
+	links := []hostnet.Part{{Owner: ownerNode, State: hostnet.ForNode(Families(), n.ExternalCIDRs)}}
 	for _, e := range view.ENIs {
 		if want, ok := n.interfaceState(e.ENI); ok {
-			states = append(states, want)
+			links = append(links, hostnet.Part{Owner: interfaceOwner(e.ID), State: want})
 		}
 	}
-	for _, e := range n.State.Endpoints() {
-		if e.Wired() {
-			states = append(states, hostnet.ForEndpoint(routed(e, view)))
+	filter := []ruleset.Part{{Owner: ownerNode, Ruleset: ruleset.Compile(n.settings())}}
+	return n.State.DB.Update(func(txn *table.Txn) error {
+		for _, e := range n.State.EndpointsIn(txn) {
+			if e.Wired() {
+				links = append(links, linkPart(routed(e, view)))
+				filter = append(filter, n.filterPart(e))
+			}
 		}
-	}
-	return hostnet.Join(states...)
+		_, err := n.Owned.Links.Replace(txn, links, hostnet.Part.Equal)
+		if err == nil {
+			_, err = n.Owned.Filter.Replace(txn, filter, ruleset.Part.Equal)
+		}
+		return err
+	})
+}
+
+// linkPart is what an endpoint needs of links, routes, rules and neighbours.
+func linkPart(e endpoint.Endpoint) hostnet.Part {
+	return hostnet.Part{Owner: endpointOwner(e), State: hostnet.ForEndpoint(e)}
+}
+
+// filterPart is what an endpoint needs of nftables.
+func (n *Controller) filterPart(e endpoint.Endpoint) ruleset.Part {
+	return ruleset.Part{Owner: endpointOwner(e), Elements: ruleset.PodOf(e, n.PodMetadata).Elements()}
 }
 
 // interfaceState is the desired network of an interface; false if it has none: its link is
@@ -71,12 +100,18 @@ func routed(e endpoint.Endpoint, view ipam.View) endpoint.Endpoint {
 	return e
 }
 
-// desiredFilter is the desired state of our nftables tables.
-func (n *Controller) desiredFilter() ruleset.Ruleset {
+// settings are those of the packet filter, without pods.
+func (n *Controller) settings() ruleset.Config {
 	node := n.State.Node()
 	primary, _ := n.State.Device(node.PrimaryMAC)
 	c := n.Ruleset
 	c.PrimaryLink, c.PrimaryIPv4, c.VPCCIDRs = primary.Link, node.PrimaryIP, node.Ranges
+	return c
+}
+
+// desiredFilter is our nftables tables as a whole.
+func (n *Controller) desiredFilter() ruleset.Ruleset {
+	c := n.settings()
 	for _, e := range n.State.Endpoints() {
 		if e.Wired() {
 			c.Pods = append(c.Pods, ruleset.PodOf(e, n.PodMetadata))

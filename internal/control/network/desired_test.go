@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -20,6 +21,7 @@ import (
 
 // calls records what the controller reports.
 type calls struct {
+	kernel  *kernel
 	events  []string
 	missing []string // requests to the backend
 	reports int
@@ -27,17 +29,35 @@ type calls struct {
 
 func (c *calls) NodeWarning(reason, message string) { c.events = append(c.events, reason+": "+message) }
 
-// newController is a controller without a kernel, over the state of a node with eni-1.
+// newController is a controller of a kernel in memory, over the state of a node with eni-1.
 func newController(t *testing.T) (*Controller, *calls) {
 	t.Helper()
-	s, seen := statetest.Open(t, t.TempDir()), &calls{}
+	s, seen := statetest.Open(t, t.TempDir()), &calls{kernel: newKernel()}
 	statetest.Observe(t, s)
-	return New(Config{MTU: 9001}, Deps{
+	return over(t, s, seen), seen
+}
+
+// over is a controller of an earlier one's kernel.
+func over(t *testing.T, s *state.Store, seen *calls) *Controller {
+	t.Helper()
+	return withEdges(t, s, seen, seen.kernel, firewall{seen.kernel})
+}
+
+// withEdges is a controller that drives the given edges.
+func withEdges(t *testing.T, s *state.Store, seen *calls, links Links, filter Filter) *Controller {
+	t.Helper()
+	n, err := New(Config{MTU: 9001}, Deps{
 		Log: slog.New(slog.DiscardHandler), State: s, Owned: s.Owned(), Events: seen, Registry: prometheus.NewRegistry(),
 		Drift:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "drift"}, []string{"where"}),
 		Missing: func(why string) { seen.missing = append(seen.missing, why) },
 		Report:  func() { seen.reports++ },
-	}), seen
+		Links:   links, Filter: filter,
+		Before: func(context.Context) error { return nil }, Compared: func(context.Context) error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // interfaceNow is eni-1 as the ledger has it.
@@ -146,8 +166,17 @@ func TestDesiredStateFollowsTheTables(t *testing.T) {
 	n, _ := newController(t)
 	hasDevice(n, "eth0")
 	web, db := statetest.Wiring(t, n.State, "web"), statetest.Ready(t, n.State, "db")
+	all := func() (links []hostnet.Link) {
+		if err := n.derive(); err != nil {
+			t.Fatal(err)
+		}
+		for p := range n.Owned.Links.All(n.State.DB.Snapshot()) {
+			links = append(links, p.State.Links...)
+		}
+		return links
+	}
 	links := func() (names []string) {
-		for _, l := range n.desiredLinks().Links {
+		for _, l := range all() {
 			names = append(names, l.Name)
 		}
 		slices.Sort(names)
@@ -158,7 +187,7 @@ func TestDesiredStateFollowsTheTables(t *testing.T) {
 	if got := links(); !slices.Equal(got, want) {
 		t.Errorf("links %q, want %q", got, want)
 	}
-	for _, l := range n.desiredLinks().Links {
+	for _, l := range all() {
 		if l.Name == web.Link && l.Admin == hostnet.AdminUp {
 			t.Errorf("%s is up while its ADD is in flight", l.Name)
 		}

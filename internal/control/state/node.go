@@ -1,13 +1,16 @@
 package state
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
@@ -69,6 +72,9 @@ type Owned struct {
 	Pool    table.RW[Pool]   // the backend
 	Devices table.RW[Device] // control/network
 	Drift   table.RW[Drift]  // control/network
+	// Links and Filter are what is desired of the kernel; control/network derives them.
+	Links  table.RW[hostnet.Part]
+	Filter table.RW[ruleset.Part]
 }
 
 func (o *Owned) register(db *table.DB) (err error) {
@@ -104,7 +110,7 @@ func (o *Owned) register(db *table.DB) (err error) {
 		Columns: []string{"PLACE", "WHAT"},
 		Cells:   func(d Drift) []string { return []string{d.Place, d.What} },
 	})
-	return err
+	return errors.Join(err, o.registerParts(db))
 }
 
 // DevicesByMAC is the primary index of the devices.

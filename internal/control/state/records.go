@@ -15,7 +15,7 @@ const (
 	keyLedger   = "ledger/"   // + ipam.Record.Key
 	keyEndpoint = "endpoint/" // + ID
 	keyLastID   = "last-endpoint-id"
-	keyAgreed   = "kernel/agreed"
+	keyAgreed   = "kernel/parts"
 )
 
 func endpointKey(id endpoint.ID) string { return keyEndpoint + strconv.Itoa(int(id)) }

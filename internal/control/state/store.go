@@ -5,7 +5,7 @@
 //	interfaces, addresses, actions   written by control/pool, out of its ledger
 //	cooling                          written by control/podcidr
 //	node, pool                       written by the backend, one of these two
-//	devices, drift                   written by control/network
+//	devices, drift, links, nftables  written by control/network
 //
 // A change is a transaction over all tables. Its rows go to the journal in the order of
 // the transactions; the lock is never held while waiting for the disk. The package
@@ -68,13 +68,10 @@ type private struct {
 	lastGiven netip.Addr
 }
 
-// Agreement is when a full comparison last found the kernel as desired, or made it so,
-// and under which version and settings. What was wired by then and is missing at the next
-// start was removed externally.
-type Agreement struct {
-	At time.Time `json:"at"` // when the comparison began
-	By string    `json:"by"` // version and settings of the agent
-}
+// Agreement is what a full comparison has last found, or put, in the kernel: a digest of
+// each part of the desired state, by place and owner. What a part of the same digest lacks
+// at the next start was removed externally while no agent ran.
+type Agreement map[string]string
 
 // Open takes the journal's lock, which an agent that is still stopping may hold for up
 // to a minute, and restores the state. If the journal is damaged or inconsistent, the
@@ -142,7 +139,7 @@ func (s *Store) start(now time.Time, log *slog.Logger) error {
 					return err
 				}
 			}
-			s.Agreed = Agreement{}
+			s.Agreed = nil
 			tx.records = append(tx.records, journal.Forget(keyAgreed))
 		}
 		s.Begun = tx.Ledger().View(now).InFlight

@@ -67,9 +67,6 @@ type Drift struct {
 	Object   string // in the syntax of ip(8) or nft(8)
 	Was      string // how it differed
 	Repaired bool
-	// Own: not an external change. The desired state has changed, or an operation of
-	// ours was in flight on the object. Such differences are not reported.
-	Own bool
 }
 
 func (d Drift) String() string {

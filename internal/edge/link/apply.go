@@ -15,125 +15,20 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// applyRounds bounds the comparisons of one Apply: the kernel can delete other objects
-// together with an address or link, which the next comparison finds.
-const applyRounds = 3
-
-// Apply reads the actual state of the kernel, calls want for the desired one, and applies
-// the difference. It returns every difference, repaired or not; err is of operations that
-// failed. It is idempotent, changes only objects of ours, and serialises its calls.
-//
-// want is called after the kernel was read. A caller that records a pod before it wires
-// it therefore never has a pod pruned during its ADD. Objects that a Wire, Up or Unwire
-// in flight changes are left to it.
-func (h *Host) Apply(ctx context.Context, want func() hostnet.State) ([]hostnet.Drift, error) {
-	select {
-	case h.applies <- struct{}{}:
-		defer func() { <-h.applies }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	p := pass{h: h, want: want, seen: map[string]bool{}, broken: map[string]bool{}}
-	for range applyRounds {
-		acted, err := p.round(ctx)
-		if err != nil {
-			return p.drifts, err
-		}
-		if !acted {
-			break
-		}
-	}
-	return p.drifts, errors.Join(p.errs...)
-}
-
-// Expect records the state that an earlier process left in the kernel. Any difference
-// from it is external drift. Call it before the first Apply.
-func (h *Host) Expect(s hostnet.State) { h.account.expect(s) }
-
-// pass is one Apply.
-type pass struct {
-	h       *Host
-	want    func() hostnet.State
-	changed map[string]bool // links on which the previous round changed objects that others need
-	seen    map[string]bool // differences listed in drifts
-	broken  map[string]bool // differences with a failed operation
-	drifts  []hostnet.Drift
-	errs    []error
-}
-
-// round compares once and applies the difference; acted is set if it changed anything.
-func (p *pass) round(ctx context.Context) (acted bool, err error) {
-	since := p.h.account.observe()
-	have, err := p.h.Read(ctx)
-	if err != nil {
-		return false, fmt.Errorf("read the node's network: %w", err)
-	}
-	target := p.want()
-	if err := p.h.addSysctls(target.Sysctls, &have); err != nil {
-		return false, err
-	}
-	ops := hostnet.Diff(target, have)
-	verdicts, failed := p.h.account.attribute(since, target, have, ops)
-	changed := p.changed
-	p.changed = map[string]bool{}
-	for i, op := range ops {
-		name := op.String()
-		d := hostnet.Drift{Object: op.Object.String(), Was: op.Why, Own: verdicts[i] != external || changed[linkUnder(op.Object)]}
-		if op.Verb != hostnet.Report && verdicts[i] != inFlight && !p.broken[name] {
-			err := p.h.do(ctx, op)
-			switch {
-			case err == nil:
-				acted, d.Repaired = true, true
-				p.changed[cascades(op)] = true
-				delete(p.changed, "")
-			case p.h.account.busy(op.Object, since):
-				d.Own = true // an operation began meanwhile
-			case errors.Is(err, errNoLink), errors.Is(err, unix.ENODEV):
-				failed(op)
-				d.Own = true // deleted since the observation; the next round compares again
-			default:
-				failed(op)
-				p.broken[name] = true
-				p.errs = append(p.errs, err)
-			}
-		}
-		if !p.seen[name] {
-			p.seen[name] = true
-			p.drifts = append(p.drifts, d)
-		}
-	}
-	return acted, nil
-}
-
-// cascades returns the link on which the kernel may delete other objects together with op:
-// routes go with the address or the link that they need. It is empty if there is none.
-func cascades(op hostnet.Op) string {
-	switch o := op.Object.(type) {
-	case hostnet.Link:
-		return o.Name
-	case hostnet.Address:
-		if op.Verb != hostnet.Add {
-			return o.Link
-		}
-	}
-	return ""
-}
-
-func (h *Host) addSysctls(want []hostnet.Sysctl, have *hostnet.State) error {
-	if len(want) == 0 {
+// Do carries out one step of hostnet.Diff; a Report step does nothing. It is idempotent.
+// A link is never deleted here: it is discarded, see Discarded. It returns ErrNoLink if a
+// link that the step needs was deleted, or replaced by another, since the kernel was read.
+func (h *Host) Do(ctx context.Context, op hostnet.Op) error {
+	if op.Verb == hostnet.Report {
 		return nil
 	}
-	names := make([]string, len(want))
-	for i, s := range want {
-		names[i] = s.Name
+	err := h.do(ctx, op)
+	if errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("%w: %w", ErrNoLink, err)
 	}
-	return inNS(h.ns, func() (err error) {
-		have.Sysctls, err = readSysctls(names)
-		return err
-	})
+	return err
 }
 
-// do carries out one step.
 func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 	if s, ok := op.Object.(hostnet.Sysctl); ok {
 		return inNS(h.ns, func() error { return writeSysctl(s) })
@@ -142,7 +37,7 @@ func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 		return h.discard(ctx, l)
 	}
 	m, err := h.messageFor(op)
-	if errors.Is(err, errNoLink) && op.Verb == hostnet.Delete {
+	if errors.Is(err, ErrNoLink) && op.Verb == hostnet.Delete {
 		return nil // deleted with its link
 	}
 	if err != nil {
@@ -180,14 +75,15 @@ func (h *Host) discard(ctx context.Context, l hostnet.Link) error {
 	return firstError(each, unix.ENODEV)
 }
 
-var errNoLink = errors.New("link is gone")
+// ErrNoLink is returned when a link was deleted, or replaced by another, since the kernel was read.
+var ErrNoLink = errors.New("link is gone")
 
 // index finds a link by name and, unless it is zero, by MAC: another link can have the
 // name since the observation.
 func (h *Host) index(name string, mac vpc.MAC) (int, error) {
 	a, err := h.find(name)
 	if err == nil && (a == nil || mac != (vpc.MAC{}) && linkOf(a).MAC != mac) {
-		err = errNoLink
+		err = ErrNoLink
 	}
 	if err != nil {
 		return 0, err

@@ -1,6 +1,6 @@
-// Package link applies a hostnet.State to the kernel's links, addresses, routes, rules
-// and neighbours, wires pods, and deletes their links. It is given a network namespace
-// and a desired state; it does not decide.
+// Package link reads the kernel's links, addresses, routes, rules and neighbours, carries
+// out the steps of hostnet.Diff, wires pods, and deletes their links. It is given a network
+// namespace; it does not decide.
 //
 // It uses rtnetlink only: it runs no command, opens no path that a client names, and
 // keeps no package state. It acts in the namespace that the Host was opened with and,
@@ -42,9 +42,6 @@ type Host struct {
 	handle *netlink.Handle // for dumps
 	conns  chan *conn      // for requests; the capacity bounds how many run at once
 	trash  chan struct{}   // capacity 1: links wait to be deleted
-
-	account *account
-	applies chan struct{} // capacity 1: serialises Apply
 
 	mu      sync.Mutex
 	trashed map[int]Wired // discarded links not yet reported as deleted, by index
@@ -92,7 +89,6 @@ func Open(ns *os.File, log *slog.Logger) (*Host, error) {
 	}
 	h := &Host{
 		ns: own, log: log, conns: make(chan *conn, maxRequests), trash: make(chan struct{}, 1), trashed: map[int]Wired{},
-		account: newAccount(), applies: make(chan struct{}, 1),
 	}
 	err = inNS(own, func() error {
 		if h.handle, err = netlink.NewHandle(); err != nil {

@@ -21,8 +21,6 @@ import (
 // set if DeleteDiscarded will report the link.
 func (h *Host) Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, err error) {
 	state := hostnet.ForEndpoint(e)
-	end := h.account.taking(state)
-	defer func() { end(err) }()
 	want := state.Links[0]
 	found, err := h.find(want.Name)
 	if err != nil {

@@ -76,10 +76,21 @@ func (h *Host) links(ctx context.Context) ([]netlink.Link, error) {
 	return list, nil
 }
 
-// Watch calls dirty, with a reason, when an external change affects the state that the
-// last Apply, Up or Unwire left, and when the kernel lost events. It runs until ctx ends.
-// dirty must not block; the caller then runs Apply.
-func (h *Host) Watch(ctx context.Context, dirty func(why string)) error {
+// Expected is what was left in the kernel, which an external change can affect.
+type Expected interface {
+	// Object returns the object that was left with a key of hostnet; nil if there is none,
+	// or if an operation is in flight on it.
+	Object(key string) hostnet.Object
+	// Busy reports whether an operation is in flight on a link.
+	Busy(link string) bool
+	// Named returns the name that the link with a MAC was left with; empty if none.
+	Named(mac vpc.MAC) string
+}
+
+// Watch calls dirty, with a reason, when an external change affects what was left in the
+// kernel, and when the kernel lost events. It runs until ctx ends. dirty must not block;
+// the caller then compares the kernel with the desired state.
+func (h *Host) Watch(ctx context.Context, left Expected, dirty func(why string)) error {
 	e, err := h.subscribe(
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE,
@@ -106,22 +117,28 @@ func (h *Host) Watch(ctx context.Context, dirty func(why string)) error {
 			continue
 		}
 		for _, m := range messages {
-			if why := h.damage(m); why != "" {
+			if why := (watch{h, left}).damage(m); why != "" {
 				dirty(why)
 			}
 		}
 	}
 }
 
+// watch compares events with what was left.
+type watch struct {
+	*Host
+	left Expected
+}
+
 // damage describes how an event differs from the expected state; empty if it does not.
-func (h *Host) damage(m rtMessage) string {
+func (h watch) damage(m rtMessage) string {
 	switch m.kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return h.linkDamage(m)
 	case unix.RTM_DELROUTE, unix.RTM_NEWROUTE:
 		return h.routeDamage(m)
 	case unix.RTM_DELRULE:
-		if r, ok := m.rule(); ok && h.account.expected(r.Key()) != nil {
+		if r, ok := m.rule(); ok && h.left.Object(r.Key()) != nil {
 			return r.String() + " was deleted"
 		}
 	case unix.RTM_DELADDR:
@@ -132,10 +149,10 @@ func (h *Host) damage(m rtMessage) string {
 	return ""
 }
 
-func (h *Host) linkDamage(m rtMessage) string {
+func (h watch) linkDamage(m rtMessage) string {
 	// Most events are of our own operations on a link, which are ignored: they are not
 	// parsed either.
-	if h.account.working(hostnet.Link{Name: m.linkName()}.Key()) {
+	if h.left.Busy(m.linkName()) {
 		return ""
 	}
 	l, err := netlink.LinkDeserialize(nil, m.body)
@@ -143,17 +160,17 @@ func (h *Host) linkDamage(m rtMessage) string {
 		return ""
 	}
 	have := linkOf(l.Attrs())
-	if m.kind == unix.RTM_NEWLINK && h.account.renamed(have) {
+	if m.kind == unix.RTM_NEWLINK && h.renamed(have) {
 		return have.Name + " is the new name of a link"
 	}
-	want, ok := h.account.settled(have.Key()).(hostnet.Link)
+	want, ok := h.left.Object(have.Key()).(hostnet.Link)
 	if !ok || have.Dying() || m.kind == unix.RTM_NEWLINK && difference(want, have) == "" {
 		return ""
 	}
 	// The event can be of an own operation that has ended since. Reading the link again
 	// decides, and is cheaper than a full pass.
 	now, err := h.find(have.Name)
-	want, ok = h.account.settled(have.Key()).(hostnet.Link)
+	want, ok = h.left.Object(have.Key()).(hostnet.Link)
 	switch {
 	case !ok:
 		return "" // an operation on it began meanwhile
@@ -165,6 +182,15 @@ func (h *Host) linkDamage(m rtMessage) string {
 	return difference(want, linkOf(now))
 }
 
+// renamed reports whether a link has the MAC of one that was left with another name.
+func (h watch) renamed(have hostnet.Link) bool {
+	if have.MAC == (vpc.MAC{}) {
+		return false
+	}
+	name := h.left.Named(have.MAC)
+	return name != "" && name != have.Name
+}
+
 // difference describes how a link differs from the expected one; empty if it does not.
 func difference(want, have hostnet.Link) string {
 	for _, op := range hostnet.Diff(hostnet.State{Links: []hostnet.Link{want}}, hostnet.State{Links: []hostnet.Link{have}}) {
@@ -173,10 +199,10 @@ func difference(want, have hostnet.Link) string {
 	return ""
 }
 
-func (h *Host) routeDamage(m rtMessage) string {
+func (h watch) routeDamage(m rtMessage) string {
 	r, ok := m.route()
 	switch {
-	case !ok || h.account.expected(r.Key()) == nil:
+	case !ok || h.left.Object(r.Key()) == nil:
 		return ""
 	case m.kind == unix.RTM_DELROUTE:
 		return r.String() + " was deleted"
@@ -195,26 +221,26 @@ func (h *Host) nameOf(index int) string {
 	return l.Name
 }
 
-func (h *Host) addressDamage(m rtMessage) string {
+func (h watch) addressDamage(m rtMessage) string {
 	ip, ok := netip.AddrFromSlice(m.attrs()[unix.IFA_ADDRESS])
 	if !ok {
 		return ""
 	}
 	key := hostnet.Address{Link: h.nameOf(m.index()), Prefix: netip.PrefixFrom(ip, ip.BitLen())}.Key()
-	if h.account.expected(key) == nil {
+	if h.left.Object(key) == nil {
 		return ""
 	}
 	return key + " was deleted"
 }
 
-func (h *Host) neighbourDamage(m rtMessage) string {
+func (h watch) neighbourDamage(m rtMessage) string {
 	attrs := m.attrs()
 	ip, ok := netip.AddrFromSlice(attrs[unix.NDA_DST])
 	if !ok {
 		return ""
 	}
 	key := hostnet.Neighbour{Link: h.nameOf(m.index()), Address: ip}.Key()
-	want, ok := h.account.expected(key).(hostnet.Neighbour)
+	want, ok := h.left.Object(key).(hostnet.Neighbour)
 	switch {
 	case !ok:
 		return ""

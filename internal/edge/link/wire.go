@@ -31,8 +31,6 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (_
 	state := hostnet.ForEndpoint(e)
 	want := state.Links[0]
 	w := wiring{h: h, e: e, want: want, ns: podNS}
-	end := h.account.putting(state)
-	defer func() { end(err) }()
 
 	kept := false
 	steps := []struct {
@@ -66,8 +64,6 @@ func (h *Host) Up(ctx context.Context, e endpoint.Endpoint) (err error) {
 	e.Stage = endpoint.Ready
 	state := hostnet.ForEndpoint(e)
 	want := state.Links[0]
-	end := h.account.putting(state)
-	defer func() { end(err) }()
 	found, err := h.find(want.Name)
 	if err != nil {
 		return fmt.Errorf("set %s up: %w", e.Name(), err)

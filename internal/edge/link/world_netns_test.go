@@ -144,32 +144,41 @@ func (w *world) wantNet() hostnet.State {
 	return hostnet.Join(states...)
 }
 
-func (w *world) wantRules() ruleset.Ruleset {
+// wantRules is the node's ruleset, as a whole and by its owners.
+func (w *world) wantRules() (whole ruleset.Ruleset, parts []ruleset.Part) {
 	c := ruleset.Config{
 		PrimaryLink: "eth0", PrimaryIPv4: netip.MustParseAddr(nodePrimary), VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")},
 	}
+	parts = []ruleset.Part{{Owner: "node", Ruleset: ruleset.Compile(c)}}
 	for name, g := range w.pods {
-		c.Pods = append(c.Pods, ruleset.PodOf(g.Endpoint, w.metadata[name]))
+		p := ruleset.PodOf(g.Endpoint, w.metadata[name])
+		c.Pods = append(c.Pods, p)
+		parts = append(parts, ruleset.Part{Owner: name, Elements: p.Elements()})
 	}
-	return ruleset.Compile(c)
+	return ruleset.Compile(c), parts
 }
 
 // apply applies the node's desired state and returns the differences.
 func (w *world) apply() []string {
 	w.t.Helper()
-	drifts, err := w.host.Apply(context.Background(), w.wantNet)
+	found, err := w.host.Apply(context.Background(), w.wantNet)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	more, err := w.fire.Apply(context.Background(), w.wantRules)
+	have, err := w.fire.Read(context.Background())
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	var list []string
-	for _, d := range append(drifts, more...) {
-		list = append(list, d.String())
+	whole, parts := w.wantRules()
+	actual := ruleset.NewActual(have)
+	found = append(found, actual.Extra(parts)...)
+	for _, p := range parts {
+		found = append(found, actual.Diff(p)...)
 	}
-	return list
+	if err := w.fire.Apply(context.Background(), func() ruleset.Ruleset { return whole }); err != nil {
+		w.t.Fatal(err)
+	}
+	return found
 }
 
 // pod adds a pod by the steps of an ADD.

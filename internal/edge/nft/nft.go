@@ -3,9 +3,9 @@
 // decides what the rules are. The package changes only the tables named hostnet.Table,
 // in the network namespace it was opened with. app/agent calls it.
 //
-// Package nfnetlink reads and writes the kernel's tables. This package distinguishes
-// drift from the agent's own changes, reports changes of other programs, and finds which
-// rules of the ruleset a kernel rejects.
+// Package nfnetlink reads and writes the kernel's tables. This package makes each change
+// one transaction, reports changes of other programs, and finds which rules of the ruleset
+// a kernel rejects.
 package nft
 
 import (
@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
 
 	"golang.org/x/sys/unix"
 
@@ -35,8 +36,7 @@ type Firewall struct {
 	conn *nfnetlink.Conn
 	sets map[setName]nftables.Set // without elements
 
-	turn chan struct{} // holds one token; its holder may use conn and left
-	left map[nftables.Family]*left
+	turn chan struct{} // holds one token; its holder may use conn
 }
 
 type setName struct {
@@ -58,7 +58,7 @@ func Open(ns *os.File, log *slog.Logger) (*Firewall, error) {
 	}
 	f := &Firewall{
 		ns: own, log: log, conn: conn, sets: map[setName]nftables.Set{},
-		turn: make(chan struct{}, 1), left: map[nftables.Family]*left{},
+		turn: make(chan struct{}, 1),
 	}
 	for _, t := range ruleset.Compile(ruleset.Config{}).Tables {
 		for _, s := range t.Sets {
@@ -86,29 +86,24 @@ func duplicate(ns *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), ns.Name()), nil
 }
 
-// commit lists changes and makes them in one transaction, while no other method does;
-// then committed, if any, records what they left.
-func (f *Firewall) commit(ctx context.Context, list func() ([]nftables.Change, error), committed func()) error {
+// alone calls do while no other method uses the connection.
+func (f *Firewall) alone(ctx context.Context, do func() error) error {
 	select {
 	case <-f.turn:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	defer func() { f.turn <- struct{}{} }()
-	changes, err := list()
+	return do()
+}
+
+// commit makes changes of elements in one transaction.
+func (f *Firewall) commit(ctx context.Context, elements []ruleset.Element, change func(nftables.TableName, nftables.Set) nftables.Change) error {
+	changes, err := f.bySet(elements, change)
 	if err != nil {
 		return err
 	}
-	if err := f.conn.Commit(changes...); err != nil {
-		if !errors.Is(err, unix.ENOENT) {
-			clear(f.left) // the kernel may have made the changes despite the error
-		}
-		return err
-	}
-	if committed != nil {
-		committed()
-	}
-	return nil
+	return f.alone(ctx, func() error { return f.conn.Commit(changes...) })
 }
 
 // Put adds elements, all or none: those of one pod, or of many. Adding one that is
@@ -117,7 +112,7 @@ func (f *Firewall) Put(ctx context.Context, elements ...ruleset.Element) error {
 	add := func(t nftables.TableName, s nftables.Set) nftables.Change {
 		return nftables.AddElements{Table: t, Set: s}
 	}
-	err := f.commit(ctx, func() ([]nftables.Change, error) { return f.bySet(elements, add) }, func() { f.record(elements, true) })
+	err := f.commit(ctx, elements, add)
 	if errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("add %d elements: %w", len(elements), ErrNoTable)
 	}
@@ -132,7 +127,7 @@ func (f *Firewall) Remove(ctx context.Context, elements ...ruleset.Element) erro
 	remove := func(t nftables.TableName, s nftables.Set) nftables.Change {
 		return nftables.DeleteElements{Table: t, Set: s}
 	}
-	err := f.commit(ctx, func() ([]nftables.Change, error) { return f.bySet(elements, remove) }, func() { f.record(elements, false) })
+	err := f.commit(ctx, elements, remove)
 	if errors.Is(err, unix.ENOENT) && len(elements) > 1 {
 		// One is missing, so the kernel deleted none.
 		err = nil
@@ -169,58 +164,66 @@ func (f *Firewall) bySet(elements []ruleset.Element, change func(nftables.TableN
 	return changes, nil
 }
 
+// Read returns our tables as the kernel has them; one that is missing is left out.
+func (f *Firewall) Read(ctx context.Context) (tables []*nftables.Table, err error) {
+	err = f.alone(ctx, func() error {
+		for _, t := range ruleset.Compile(ruleset.Config{}).Tables {
+			have, err := f.conn.Read(t.TableName)
+			if err != nil {
+				return fmt.Errorf("read table %s: %w", t.TableName, err)
+			}
+			if have != nil {
+				tables = append(tables, have)
+			}
+		}
+		return nil
+	})
+	return tables, err
+}
+
 // applyRounds bounds how often Apply reads the kernel again. The second round also
 // verifies that nothing of a large load was lost.
 const applyRounds = 3
 
-// Apply makes our tables be what is wanted and returns what was not, repaired or not.
-// Tables of others are not touched. All that differs, and nothing else, changes in one
-// transaction: no packet meets a half-made table.
+// Apply makes our tables be what is wanted. Tables of others are not touched. All that
+// differs, and nothing else, changes in one transaction: no packet meets a half-made
+// table.
 //
 // want is called when no other change can come between: a caller that records a pod
-// before it Puts its elements never sees them pruned.
-func (f *Firewall) Apply(ctx context.Context, want func() ruleset.Ruleset) ([]hostnet.Drift, error) {
-	var all []hostnet.Drift
+// before it Puts its elements never has them removed.
+func (f *Firewall) Apply(ctx context.Context, want func() ruleset.Ruleset) error {
+	var last []nftables.Change
 	for range applyRounds {
-		var found []hostnet.Drift
-		var rs ruleset.Ruleset
 		var changes []nftables.Change
-		err := f.commit(ctx, func() (_ []nftables.Change, err error) {
-			rs = want()
-			changes, found, err = f.diff(rs)
-			return changes, err
-		}, func() {
-			for _, t := range rs.Tables {
-				f.left[t.Family] = leftOf(t)
+		err := f.alone(ctx, func() (err error) {
+			if changes, err = f.diff(want()); err != nil || len(changes) == 0 {
+				return err
 			}
+			return f.conn.Commit(changes...)
 		})
 		if err != nil {
-			return append(all, found...), fmt.Errorf("apply nftables: %w", err)
+			return fmt.Errorf("apply nftables: %w", err)
 		}
-		if len(found) == 0 {
-			return all, nil
+		switch {
+		case len(changes) == 0:
+			return nil
+		case reflect.DeepEqual(changes, last):
+			return fmt.Errorf("apply nftables: the kernel accepts changes and does not make them: %+v", changes[0])
 		}
-		f.log.Debug("nftables changed", "changes", len(changes), "why", found[0].String())
-		for i := range found {
-			found[i].Repaired = true
-		}
-		all = append(all, found...)
+		f.log.Debug("nftables changed", "changes", len(changes))
+		last = changes
 	}
-	if last := all[len(all)-1]; !last.Own { // else what is wanted changes as fast as Apply reads
-		return all, fmt.Errorf("apply nftables: still not as it should be after %d rounds: %s", applyRounds, last)
-	}
-	return all, nil
+	return nil // what is wanted changes as fast as Apply reads
 }
 
-// diff reads our tables and lists what makes them agree with rs, and what was wrong.
-func (f *Firewall) diff(rs ruleset.Ruleset) (changes []nftables.Change, drifts []hostnet.Drift, err error) {
+// diff reads our tables and lists what makes them agree with rs.
+func (f *Firewall) diff(rs ruleset.Ruleset) (changes []nftables.Change, err error) {
 	for _, t := range rs.Tables {
 		have, err := f.conn.Read(t.TableName)
 		if err != nil {
-			return nil, drifts, err
+			return nil, err
 		}
 		changes = append(changes, nftables.Diff(t, have)...)
-		drifts = append(drifts, f.drifts(t, have)...)
 	}
-	return changes, drifts, nil
+	return changes, nil
 }

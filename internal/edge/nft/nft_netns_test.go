@@ -65,118 +65,28 @@ func podN(i int) ruleset.Pod {
 	}
 }
 
+// apply lists what differs from a configuration, and applies it.
 func apply(t testing.TB, f *Firewall, c ruleset.Config) []string {
 	t.Helper()
-	drifts, err := f.Apply(context.Background(), func() ruleset.Ruleset { return ruleset.Compile(c) })
+	bare := c
+	bare.Pods = nil
+	parts := []ruleset.Part{{Owner: "node", Ruleset: ruleset.Compile(bare)}}
+	for _, p := range c.Pods {
+		parts = append(parts, ruleset.Part{Owner: p.Link, Elements: p.Elements()})
+	}
+	have, err := f.Read(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []string
-	for _, d := range drifts {
-		list = append(list, d.String())
+	actual := ruleset.NewActual(have)
+	list := actual.Extra(parts)
+	for _, p := range parts {
+		list = append(list, actual.Diff(p)...)
+	}
+	if err := f.Apply(context.Background(), func() ruleset.Ruleset { return ruleset.Compile(c) }); err != nil {
+		t.Fatal(err)
 	}
 	return list
-}
-
-// foreign is what an Apply reports as changes of others.
-func foreign(t testing.TB, f *Firewall, want func() ruleset.Ruleset) (list []string) {
-	t.Helper()
-	drifts, err := f.Apply(context.Background(), want)
-	if err != nil {
-		t.Error(err)
-	}
-	for _, d := range drifts {
-		if !d.Own {
-			list = append(list, d.String())
-		}
-	}
-	return list
-}
-
-// Apply runs without a pause while pods come and go, each recorded before its elements
-// are put and forgotten before they are removed; nft(8) deletes one element.
-func TestOnlyWhatOthersDidIsCalledDrift(t *testing.T) {
-	f, ns := open(t)
-	var mu sync.Mutex
-	there := map[int]bool{}
-	want := func() ruleset.Ruleset {
-		mu.Lock()
-		defer mu.Unlock()
-		c := config(3)
-		for i := range there {
-			c.Pods = append(c.Pods, podN(i))
-		}
-		return ruleset.Compile(c)
-	}
-	set := func(i int, is bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		if is {
-			there[i] = true
-		} else {
-			delete(there, i)
-		}
-	}
-	if got := foreign(t, f, want); len(got) > 0 {
-		t.Errorf("the first Apply: %q", got)
-	}
-	var churn sync.WaitGroup
-	for worker := range 3 {
-		churn.Go(func() {
-			for round := range 100 {
-				i := 1000*(worker+1) + round
-				set(i, true)
-				err := f.Put(context.Background(), podN(i).Elements()...)
-				set(i, false)
-				if round%3 > 0 { // the others are left to a pass
-					err = errors.Join(err, f.Remove(context.Background(), podN(i).Elements()...))
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { churn.Wait(); close(done) }()
-	var found []string
-	passes := 0
-	for running := true; running; passes++ {
-		select {
-		case <-done:
-			running = false
-		default:
-		}
-		if passes == 5 {
-			nft(t, ns, "delete element inet trunkline pods4 { 10.0.0.1 }")
-		}
-		found = append(found, foreign(t, f, want)...)
-	}
-	if passes < 6 {
-		t.Fatalf("only %d passes during the churn", passes)
-	}
-	if len(found) != 1 || found[0] != "set pods4 of table trunkline: lacked 1 elements (repaired)" {
-		t.Errorf("in %d passes, what others did: %q; want the one element", passes, found)
-	}
-}
-
-func TestOtherSettingsAreNoDrift(t *testing.T) {
-	f, ns := open(t)
-	c := config(1)
-	apply(t, f, c)
-	c.PrimaryLink, c.VPCCIDRs = "ens5", c.VPCCIDRs[:1]
-	if got := foreign(t, f, func() ruleset.Ruleset { return ruleset.Compile(c) }); len(got) > 0 {
-		t.Errorf("another primary link and fewer CIDRs: %q", got)
-	}
-	c.ExcludeSNAT = nil
-	if got := foreign(t, f, func() ruleset.Ruleset { return ruleset.Compile(c) }); len(got) > 0 {
-		t.Errorf("one exception less: %q", got)
-	}
-	nft(t, ns, "delete table inet trunkline")
-	got := foreign(t, f, func() ruleset.Ruleset { return ruleset.Compile(c) })
-	if len(got) != 1 || got[0] != "table inet trunkline: is missing (repaired)" {
-		t.Errorf("a deleted table: %q", got)
-	}
 }
 
 func TestNetlinkAndTextSayTheSame(t *testing.T) {
@@ -430,7 +340,7 @@ func BenchmarkApply(b *testing.B) {
 	rs := ruleset.Compile(config(60))
 	apply(b, f, config(60))
 	for b.Loop() {
-		if _, err := f.Apply(b.Context(), func() ruleset.Ruleset { return rs }); err != nil {
+		if err := f.Apply(b.Context(), func() ruleset.Ruleset { return rs }); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -34,7 +34,7 @@ func Probe(ctx context.Context, rs ruleset.Ruleset) error {
 }
 
 func (f *Firewall) try(ctx context.Context, changes ...nftables.Change) error {
-	return f.commit(ctx, func() ([]nftables.Change, error) { return changes, nil }, nil)
+	return f.alone(ctx, func() error { return f.conn.Commit(changes...) })
 }
 
 // rejected returns an error for each rule of t that the kernel rejects; whole is the

@@ -43,18 +43,22 @@ func Update(t testing.TB, s *state.Store, f func(tx *state.Tx) error) {
 	}
 }
 
-// Observe enters eni-1 and its addresses, as EC2 shows them, in the ledger.
-func Observe(t testing.TB, s *state.Store) {
-	t.Helper()
-	seen := ipam.Observed{
+// First is eni-1 as EC2 shows it.
+func First() ipam.Observed {
+	return ipam.Observed{
 		ENI: ipam.ENI{
 			ID: "eni-1", Type: vpc.TypeInterface, Primary: true, MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, Subnet: "subnet-1",
 			SubnetCIDR: netip.MustParsePrefix("10.0.0.0/24"), PrimaryIP: netip.MustParseAddr("10.0.0.4"),
 		},
 		Attached: true, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("10.0.0.8")},
 	}
+}
+
+// Observe enters eni-1 and its addresses, as EC2 shows them, in the ledger.
+func Observe(t testing.TB, s *state.Store) {
+	t.Helper()
 	Update(t, s, func(tx *state.Tx) error {
-		rows, _ := tx.Ledger().Observe([]ipam.Observed{seen}, time.Now())
+		rows, _ := tx.Ledger().Observe([]ipam.Observed{First()}, time.Now())
 		tx.Record(rows...)
 		return nil
 	})

@@ -1,0 +1,110 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/machinery/reconcile"
+)
+
+// repairRounds bounds the observations of one repair: the kernel can delete other objects
+// together with an address or link, which the next observation finds.
+const repairRounds = 3
+
+// links makes the kernel's links, addresses, routes, rules and neighbours agree with the
+// table "links".
+type links struct{ n *Controller }
+
+func (l links) Read(ctx context.Context) (reconcile.Actual[hostnet.Part], error) {
+	have, err := l.n.Links.Read(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the node's network: %w", err)
+	}
+	return actualLinks{l, hostnet.NewActual(have)}, l.n.derive()
+}
+
+// Update implements reconcile.Ops.
+func (l links) Update(ctx context.Context, parts []hostnet.Part) []error {
+	return l.repair(ctx, parts, func(have *hostnet.Actual, p hostnet.Part) []hostnet.Op { return have.Diff(p.State) })
+}
+
+// Delete implements reconcile.Ops.
+func (l links) Delete(ctx context.Context, parts []hostnet.Part) []error {
+	var keep []hostnet.Part
+	for p := range l.n.Owned.Links.All(l.n.State.DB.Snapshot()) {
+		keep = append(keep, p)
+	}
+	return l.repair(ctx, parts, func(have *hostnet.Actual, p hostnet.Part) []hostnet.Op { return have.Remove(p.State, keep) })
+}
+
+// repair carries out the steps of each part until the kernel needs none.
+func (l links) repair(ctx context.Context, parts []hostnet.Part, steps func(*hostnet.Actual, hostnet.Part) []hostnet.Op) []error {
+	errs := make([]error, len(parts))
+	for range repairRounds {
+		have, err := l.n.Links.Read(ctx)
+		if err != nil {
+			return l.n.links.failAll(len(parts), fmt.Errorf("read the node's network: %w", err))
+		}
+		actual, acted := hostnet.NewActual(have), false
+		for i, p := range parts {
+			errs[i] = nil
+			for _, op := range steps(actual, p) {
+				changed, err := l.do(ctx, op)
+				acted = acted || changed
+				errs[i] = errors.Join(errs[i], err)
+			}
+		}
+		if !acted {
+			break
+		}
+	}
+	return errs
+}
+
+// do carries out one step. changed is set if the kernel has changed, also by others.
+func (l links) do(ctx context.Context, op hostnet.Op) (changed bool, err error) {
+	if op.Verb == hostnet.Report {
+		return false, errors.New(difference(op))
+	}
+	err = l.n.Links.Do(ctx, op)
+	switch {
+	case errors.Is(err, link.ErrNoLink): // the next observation shows what that changes
+		return true, nil
+	case err != nil:
+		l.n.links.failed = append(l.n.links.failed, err)
+		return false, err
+	}
+	l.n.Log.Debug("applied", "where", inLinks, "what", difference(op))
+	return true, nil
+}
+
+// difference describes what a step repairs.
+func difference(op hostnet.Op) string { return fmt.Sprintf("%s: %s", op.Object, op.Why) }
+
+// actualLinks is what the kernel had when it was read.
+type actualLinks struct {
+	links
+	have *hostnet.Actual
+}
+
+func (a actualLinks) Diff(p hostnet.Part) (differences []string) {
+	for _, op := range a.have.Diff(p.State) {
+		differences = append(differences, difference(op))
+	}
+	return differences
+}
+
+func (a actualLinks) Prune(ctx context.Context, keep []hostnet.Part) (pruned []string, err error) {
+	var errs []error
+	for _, op := range a.have.Extra(keep) {
+		changed, err := a.do(ctx, op)
+		errs = append(errs, err)
+		if changed {
+			pruned = append(pruned, difference(op))
+		}
+	}
+	return pruned, errors.Join(errs...)
+}
