@@ -22,7 +22,21 @@ type Ledger struct {
 	Version string    `json:"version,omitempty"`
 	At      time.Time `json:"at"`
 	ENIs    []ENI     `json:"enis"`
-	Pool    Pool      `json:"pool"`
+	// PodCIDR is node.spec.podCIDR with the pod addresses out of it; nil on nodes that
+	// use EC2.
+	PodCIDR *PodCIDR `json:"podCIDR,omitempty"`
+	// WithoutEC2 says why the node does not use EC2 and what it lacks; empty if it does.
+	WithoutEC2 string `json:"withoutEC2,omitempty"`
+	Pool       Pool   `json:"pool"`
+}
+
+// PodCIDR is the range of a node without EC2.
+type PodCIDR struct {
+	// CIDR is invalid while the Node has no IPv4 range.
+	CIDR  netip.Prefix `json:"cidr,omitzero"`
+	Table int          `json:"table"` // route table of the pods
+	// Addresses that are not free: assigned, quarantined or cooling down.
+	Addresses []Address `json:"addresses"`
 }
 
 // ENI is an interface of the node with the pod addresses on it.

@@ -75,7 +75,8 @@ type NodeNetworkStatus struct {
 	Brake Freeze `json:"brake,omitempty"`
 
 	// Conditions: Ready (an ADD can be served now), SufficientAddresses (the
-	// node can still grow to what its pods need), EC2Reachable (not with pod-cidr), Drift.
+	// node can still grow to what its pods need), EC2Reachable (Unknown with the
+	// reason EC2NotUsed where the node does not use EC2), Drift.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -202,6 +203,10 @@ const (
 	ConditionEC2Reachable        = "EC2Reachable"
 	ConditionDrift               = "Drift"
 )
+
+// ReasonEC2NotUsed is the reason of EC2Reachable, with the status Unknown, on a node with
+// the backend podcidr. It is no error; the message names what the node lacks.
+const ReasonEC2NotUsed = "EC2NotUsed"
 
 // NodeNetworkList is a list of NodeNetworks.
 //

@@ -184,13 +184,14 @@ func (a *agent) open(ctx context.Context) (err error) {
 // construct makes the controllers and hands them to each other.
 func (a *agent) construct(ctx context.Context) error {
 	metadata := imds.New(a.deps.AWS, imds.Options{})
-	name, err := a.choose(ctx, metadata)
+	name, why, err := a.choose(ctx, metadata)
 	if err != nil {
 		return err
 	}
 	owned := a.state.Owned()
 	a.reporter = report.New(a.cfg, report.Deps{
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Registry: a.deps.Registry,
+		Backend: name, BackendWhy: why,
 		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version,
 	})
 	if name == config.BackendPodCIDR {

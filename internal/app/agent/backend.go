@@ -51,7 +51,7 @@ const metadataTimeout = 2 * time.Second
 // choose decides which backend the node has. Where neither instance metadata answers nor
 // the Node is known, it waits: an EC2 node with metadata that is down for a moment must
 // not become a node without a cloud.
-func (a *agent) choose(ctx context.Context, metadata *imds.Client) (name string, err error) {
+func (a *agent) choose(ctx context.Context, metadata *imds.Client) (name, why string, err error) {
 	err = a.untilDone(ctx, "the choice of a backend", func(ctx context.Context) error {
 		node, known := a.cluster.Node()
 		answers := func() bool {
@@ -60,7 +60,6 @@ func (a *agent) choose(ctx context.Context, metadata *imds.Client) (name string,
 			_, err := metadata.Identity(ctx)
 			return err == nil
 		}
-		var why string
 		name, why = a.cfg.BackendFor(node.ProviderID, answers)
 		if name == config.BackendPodCIDR && a.cfg.Backend == config.BackendAuto && !known {
 			return errNodeUnknown
@@ -68,7 +67,7 @@ func (a *agent) choose(ctx context.Context, metadata *imds.Client) (name string,
 		a.log.Info("backend", "name", name, "why", why)
 		return nil
 	})
-	return name, err
+	return name, why, err
 }
 
 // eniBackend gives pods secondary addresses of ENIs.

@@ -121,6 +121,27 @@ func TestTheControllerIsExpectedOnlyWhereANodeUsesEC2(t *testing.T) {
 	}
 }
 
+func TestTheStatusOfNodesWithoutEC2SaysWhatTheyLack(t *testing.T) {
+	in := healthy()
+	in.controller = nil
+	in.pods = slices.DeleteFunc(in.pods, func(p corev1.Pod) bool { return p.Labels[nameLabel] == controllerName })
+	for i := range in.networks {
+		st := &in.networks[i].Status
+		st.Mode, st.InstanceType, st.Addresses.Interfaces, st.Addresses.InterfaceLimit = trunkline.ModePodCIDR, "", 0, 0
+		st.Conditions = append(st.Conditions, metav1.Condition{
+			Type: trunkline.ConditionEC2Reachable, Status: metav1.ConditionUnknown, Reason: trunkline.ReasonEC2NotUsed,
+			Message: "not used by the backend podcidr (set by flag --backend): pods have no VPC addresses",
+		})
+	}
+	s := summarise(in, now())
+	if !s.Ready() {
+		t.Errorf("wrong %v", s.Wrong())
+	}
+	var out bytes.Buffer
+	WriteStatus(&out, s)
+	golden(t, "status-without-ec2.txt", out.String())
+}
+
 func TestTheStatusGroupsErrorsByObject(t *testing.T) {
 	in := healthy()
 	in.agent.Status.NumberReady = 1
@@ -227,6 +248,25 @@ func TestAddressesInterfacesAndPoolAreShownWithReasons(t *testing.T) {
 		}
 	}
 	golden(t, "show.txt", out.String())
+}
+
+func TestWithoutEC2AddressesAreShownWithoutInterfaces(t *testing.T) {
+	a := netip.MustParseAddr
+	ledgers := SingleLedger(introspection.Ledger{
+		Node: "n1", At: now(), WithoutEC2: "not used by the backend podcidr (set by flag --backend): pods have no VPC addresses",
+		PodCIDR: &introspection.PodCIDR{CIDR: netip.MustParsePrefix("10.244.1.0/24"), Table: 254, Addresses: []introspection.Address{
+			{Address: a("10.244.1.2"), State: "assigned", Pod: "default/web-1", Since: now().Add(-time.Minute)},
+			{Address: a("10.244.1.3"), State: "cooling", Until: now().Add(20 * time.Second)},
+		}},
+	})
+	var out bytes.Buffer
+	for _, view := range []View{ViewAddresses, ViewENIs, ViewPool} {
+		WriteLedgers(&out, view, ledgers, false)
+		out.WriteString("\n")
+	}
+	ledgers.Ledgers = append(ledgers.Ledgers, exampleLedger()) // a cluster with both kinds of nodes
+	WriteLedgers(&out, ViewENIs, ledgers, false)
+	golden(t, "show-without-ec2.txt", out.String())
 }
 
 func TestALedgerIsReadFromTheAgentOfThisNode(t *testing.T) {

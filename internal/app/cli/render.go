@@ -71,7 +71,8 @@ func WriteStatus(w io.Writer, s Status) {
 			fmt.Fprintf(w, "  %s: %s\n", n.Node, n.Why)
 		}
 	}
-	writeVersions(w, s.Nodes)
+	perNodes(w, s.Nodes, withoutEC2Line)
+	perNodes(w, s.Nodes, versionsLine)
 	if len(s.Errors) == 0 {
 		fmt.Fprintf(w, "\n%s no errors\n", markGood)
 		return
@@ -105,15 +106,31 @@ func podsLine(s Status) string {
 	return line
 }
 
-// writeVersions writes a line for each distinct set of versions, with its nodes.
-func writeVersions(w io.Writer, nodes []NodePool) {
+// withoutEC2Line says that a node does not use EC2; empty if it does.
+func withoutEC2Line(n NodePool) string {
+	if n.WithoutEC2 == "" {
+		return ""
+	}
+	return "EC2 is " + n.WithoutEC2
+}
+
+// versionsLine is the versions of what runs on a node; empty if they are not known.
+func versionsLine(n NodePool) string {
+	if n.Kernel == "" {
+		return ""
+	}
+	return fmt.Sprintf("plugin %s, CNI %s, kernel %s", cmp.Or(n.Plugin, "not used yet"), n.CNI, n.Kernel)
+}
+
+// perNodes writes each distinct line of the nodes once, with its nodes.
+func perNodes(w io.Writer, nodes []NodePool, of func(NodePool) string) {
 	var lines []string
 	on := map[string][]string{}
 	for _, n := range nodes {
-		if n.Kernel == "" {
+		line := of(n)
+		if line == "" {
 			continue
 		}
-		line := fmt.Sprintf("plugin %s, CNI %s, kernel %s", cmp.Or(n.Plugin, "not used yet"), n.CNI, n.Kernel)
 		if on[line] == nil {
 			lines = append(lines, line)
 		}
@@ -140,8 +157,12 @@ func nodeRow(n NodePool) []string {
 	}
 	c := n.Counts
 	count := func(v int32) string { return fmt.Sprint(v) }
+	interfaces := fmt.Sprintf("%d/%d", c.Interfaces, c.InterfaceLimit)
+	if n.WithoutEC2 != "" {
+		interfaces = "-"
+	}
 	return []string{
-		n.Node, ready, n.Mode, n.InstanceType, fmt.Sprintf("%d/%d", c.Interfaces, c.InterfaceLimit),
+		n.Node, ready, n.Mode, dash(n.InstanceType), interfaces,
 		count(c.Free), count(c.Assigned), count(c.Cooling), count(c.Waiting), count(c.Total), count(c.Limit),
 		n.Agent, n.Age.String() + " ago",
 	}

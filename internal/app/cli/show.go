@@ -118,17 +118,30 @@ func writeAddresses(w io.Writer, ledgers []introspection.Ledger, why bool) {
 	}
 	rows := [][]string{head}
 	for _, l := range ledgers {
+		add := func(a introspection.Address, eni, device, subnet string, table int) {
+			row := []string{l.Node, a.Address.String(), a.State, dash(a.Pod), dash(eni), device, dash(subnet), fmt.Sprint(table), since(a.Since, l.At)}
+			if why {
+				row = append(row, a.Why)
+			}
+			rows = append(rows, row)
+		}
 		for _, e := range l.ENIs {
 			for _, a := range e.Addresses {
-				row := []string{l.Node, a.Address.String(), a.State, dash(a.Pod), e.ID, fmt.Sprint(e.Device), dash(e.Subnet), fmt.Sprint(e.Table), since(a.Since, l.At)}
-				if why {
-					row = append(row, a.Why)
-				}
-				rows = append(rows, row)
+				add(a, e.ID, fmt.Sprint(e.Device), e.Subnet, e.Table)
+			}
+		}
+		if r := l.PodCIDR; r != nil {
+			for _, a := range r.Addresses {
+				add(a, "", "-", "", r.Table)
 			}
 		}
 	}
 	table(w, rows)
+	for _, l := range ledgers {
+		if l.PodCIDR != nil {
+			fmt.Fprintf(w, "%s: addresses of the pod CIDR %s; free ones are not listed\n", l.Node, text(l.PodCIDR.CIDR.IsValid(), l.PodCIDR.CIDR))
+		}
+	}
 }
 
 func writeENIs(w io.Writer, ledgers []introspection.Ledger, why bool) {
@@ -157,7 +170,14 @@ func writeENIs(w io.Writer, ledgers []introspection.Ledger, why bool) {
 			rows = append(rows, row)
 		}
 	}
-	table(w, rows)
+	if len(rows) > 1 {
+		table(w, rows)
+	}
+	for _, l := range ledgers {
+		if l.WithoutEC2 != "" {
+			fmt.Fprintf(w, "%s: no ENIs: EC2 is %s\n", l.Node, l.WithoutEC2)
+		}
+	}
 }
 
 func writePool(w io.Writer, ledgers []introspection.Ledger, why bool) {

@@ -61,7 +61,9 @@ type NodePool struct {
 	Kernel       string                  `json:"kernel,omitempty"`
 	Counts       trunkline.AddressCounts `json:"counts"`
 	Why          string                  `json:"why,omitempty"`
-	Conditions   []ConditionLine         `json:"conditions,omitempty"`
+	// WithoutEC2 says why the node does not use EC2 and what it lacks; empty if it does.
+	WithoutEC2 string          `json:"withoutEC2,omitempty"`
+	Conditions []ConditionLine `json:"conditions,omitempty"`
 }
 
 // ConditionLine is a condition of a node.
@@ -286,6 +288,9 @@ func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
 	row.Age = now.Sub(st.ObservedAt.Time).Round(time.Second)
 	for _, c := range st.Conditions {
 		row.Conditions = append(row.Conditions, ConditionLine{Type: c.Type, Status: string(c.Status), Reason: c.Reason, Why: c.Message})
+		if c.Reason == trunkline.ReasonEC2NotUsed {
+			row.WithoutEC2 = c.Message
+		}
 		if bad(c) {
 			s.wrong(object, "%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message)
 		}
@@ -300,10 +305,13 @@ func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
 }
 
 // bad reports whether a condition is an error: Drift when it is true, the others when
-// they are not.
+// they are not. That a node does not use EC2 is none.
 func bad(c metav1.Condition) bool {
 	if c.Type == trunkline.ConditionDrift {
 		return c.Status == metav1.ConditionTrue
+	}
+	if c.Reason == trunkline.ReasonEC2NotUsed {
+		return false
 	}
 	return c.Status != metav1.ConditionTrue
 }

@@ -42,6 +42,14 @@ func reachable(p state.Pool) metav1.Condition {
 	return c
 }
 
+// notUsed is the condition EC2Reachable of a node that does not use EC2.
+func notUsed(why string) metav1.Condition {
+	return metav1.Condition{
+		Type: trunkline.ConditionEC2Reachable, Status: metav1.ConditionUnknown, Reason: trunkline.ReasonEC2NotUsed,
+		Message: why, LastTransitionTime: metav1.Now(),
+	}
+}
+
 // driftOf is the condition Drift: true while a difference is not, or cannot be,
 // repaired. A difference that was repaired at once is an event.
 func driftOf(inKernel []string) metav1.Condition {

@@ -32,12 +32,14 @@ func (r *Reporter) ledger() introspection.Ledger {
 	for _, action := range append(view.InFlight, pool.Decision.Actions...) {
 		out.Pool.Steps = append(out.Pool.Steps, introspection.Step{What: action.String(), Why: action.Why})
 	}
+	if r.Backend == config.BackendPodCIDR {
+		out.Pool.WarmTarget = 0 // every address is there already
+		out.PodCIDR = podCIDR(r.State.Node().PodCIDR, r.State.Endpoints(), r.State.CoolDowns(), now)
+		out.WithoutEC2 = withoutEC2(r.BackendWhy, r.cfg.Unused(r.Backend))
+		return out // interfaces in the journal are those of an agent with the other backend
+	}
 	for _, e := range view.ENIs {
 		out.ENIs = append(out.ENIs, interfaceRow(e))
-	}
-	if range4 := r.State.Node().PodCIDR; range4.IsValid() {
-		out.Pool.WarmTarget = 0 // every address is there already
-		out.ENIs = append(out.ENIs, rangeRow(range4, r.State.Endpoints(), r.State.CoolDowns(), now))
 	}
 	return out
 }

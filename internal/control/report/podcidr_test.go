@@ -2,6 +2,7 @@ package report
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/podcidr"
 )
@@ -26,7 +28,7 @@ func TestTheRangeListsTheAddressesThatAreNotFree(t *testing.T) {
 	cool := func(addr string, since time.Time) podcidr.Cooling {
 		return podcidr.Cool(netip.MustParseAddr(addr), since, 30*time.Second)
 	}
-	row := rangeRow(netip.MustParsePrefix("10.244.1.0/24"), []endpoint.Endpoint{
+	row := podCIDR(netip.MustParsePrefix("10.244.1.0/24"), []endpoint.Endpoint{
 		at(1, "three", "10.244.1.4", false), at(2, "two", "10.244.1.3", true), at(3, "old", "10.9.0.7", false),
 	}, []podcidr.Cooling{cool("10.244.1.2", now), cool("10.244.1.9", now.Add(-time.Minute)), podcidr.CoolAll(now, time.Minute)}, now)
 	var got []string
@@ -39,7 +41,7 @@ func TestTheRangeListsTheAddressesThatAreNotFree(t *testing.T) {
 		"10.244.1.3 quarantined default/two the pod is being removed and its link may still exist",
 		"10.244.1.4 assigned default/three",
 	}
-	if !slices.Equal(got, want) || row.ID != rangeID || row.CIDR.String() != "10.244.1.0/24" {
+	if !slices.Equal(got, want) || row.CIDR.String() != "10.244.1.0/24" {
 		t.Errorf("%+v\n%q\nwant %q", row, got, want)
 	}
 }
@@ -50,7 +52,7 @@ type unbraked struct{ Cluster }
 func (unbraked) Freeze() (trunkline.Freeze, string) { return trunkline.FreezeNone, "" }
 
 // The journal may be of an agent that had the other backend.
-func TestTheStatusOfANodeWithoutACloudDoesNotMentionEC2(t *testing.T) {
+func TestTheStatusOfANodeWithoutACloudHasNoDifferencesAtEC2(t *testing.T) {
 	s := statetest.Open(t, t.TempDir())
 	statetest.Observe(t, s)
 	statetest.Update(t, s, func(tx *state.Tx) error {
@@ -59,14 +61,44 @@ func TestTheStatusOfANodeWithoutACloudDoesNotMentionEC2(t *testing.T) {
 		tx.Record(rows...)
 		return nil
 	})
-	state.Set(s, s.Owned().Node, state.Node{PodCIDR: netip.MustParsePrefix("10.244.1.0/24")})
-	r := &Reporter{Deps: Deps{State: s, Cluster: unbraked{}}}
+	r := &Reporter{Deps: Deps{State: s, Cluster: unbraked{}, Backend: config.BackendPodCIDR}}
 	raw, err := json.MarshalIndent(r.status(), "", " ")
-	if err != nil || strings.Contains(string(raw), "EC2") || !strings.Contains(string(raw), "the kernel and the agent's record agree") {
+	if err != nil || strings.Contains(string(raw), "eni-1") || !strings.Contains(string(raw), "the kernel and the agent's record agree") {
 		t.Errorf("%v, the status is\n%s", err, raw)
 	}
-	state.Set(s, s.Owned().Node, state.Node{Instance: "i-1"})
+	r.Backend = config.BackendENI
 	if c := r.status().Conditions; !slices.ContainsFunc(c, func(c metav1.Condition) bool { return c.Reason == reasonAtEC2 }) {
 		t.Errorf("on an EC2 instance: %+v, want the difference", c)
+	}
+}
+
+func TestANodeReportsThatItDoesNotUseEC2AndWhichSettingsHaveNoEffect(t *testing.T) {
+	cfg, err := config.Load(config.Sources{Flags: map[string]string{"warm-ips": "4"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := func(backend string) (trunkline.AddressMode, metav1.Condition) {
+		r := New(cfg, Deps{
+			Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Cluster: unbraked{},
+			Backend: backend, BackendWhy: "set by flag --backend",
+		})
+		s := r.status()
+		i := slices.IndexFunc(s.Conditions, func(c metav1.Condition) bool { return c.Type == trunkline.ConditionEC2Reachable })
+		if i < 0 {
+			t.Fatalf("%s: no condition about EC2 among %+v", backend, s.Conditions)
+		}
+		return s.Mode, s.Conditions[i]
+	}
+	mode, c := status(config.BackendPodCIDR)
+	if mode != trunkline.ModePodCIDR || c.Status != metav1.ConditionUnknown || c.Reason != trunkline.ReasonEC2NotUsed {
+		t.Errorf("%s, %+v", mode, c)
+	}
+	for _, want := range []string{"podcidr (set by flag --backend)", "no VPC addresses", "no interfaces", "no warm pool", "brakes stop nothing", "without effect: warm-ips (flag --warm-ips)"} {
+		if !strings.Contains(c.Message, want) {
+			t.Errorf("%q does not say %q", c.Message, want)
+		}
+	}
+	if mode, c := status(config.BackendENI); mode != trunkline.ModeSecondaryIP || c.Status != metav1.ConditionTrue {
+		t.Errorf("with EC2: %s, %+v", mode, c)
 	}
 }

@@ -39,6 +39,9 @@ type Deps struct {
 	State    *state.Store
 	Cluster  Cluster
 	Registry *prometheus.Registry
+	// Backend is where pods get their addresses, config.BackendENI or
+	// config.BackendPodCIDR, and BackendWhy why.
+	Backend, BackendWhy string
 	// Plugin is the version of the plugin that called last, and CNI the version of the
 	// network configuration.
 	Plugin func() string
@@ -99,9 +102,9 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 		condition(trunkline.ConditionReady, d.Condition.CanAdd, d.Condition),
 		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
 	}
-	if node.Instance == "" { // interfaces in the journal are those of an agent with the other backend
+	if why := ledger.WithoutEC2; why != "" {
 		s.Mode = trunkline.ModePodCIDR
-		s.Conditions = append(s.Conditions, driftOf(r.State.Drift()))
+		s.Conditions = append(s.Conditions, driftOf(r.State.Drift()), notUsed(why))
 		return s
 	}
 	for _, e := range ledger.ENIs {

@@ -1,6 +1,9 @@
 package config
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Values of the setting backend.
 const (
@@ -25,4 +28,24 @@ func (c Config) BackendFor(providerID string, metadata func() bool) (backend, wh
 		return BackendENI, "instance metadata answers"
 	}
 	return BackendPodCIDR, "instance metadata does not answer, and spec.providerID of the Node does not begin with " + awsProvider
+}
+
+// onlyENI are the settings that only the backend eni uses.
+func onlyENI() []string {
+	return []string{"warm-ips", "headroom", "warm-enis", "min-ips", "max-enis", "idle-after", "release-every"}
+}
+
+// Unused returns the settings that were set and have no effect with a backend, each with
+// the source of its value.
+func (c Config) Unused(backend string) (out []string) {
+	if backend != BackendPodCIDR {
+		return nil
+	}
+	for _, name := range onlyENI() {
+		origin := c.Origin(name)
+		if strings.HasPrefix(origin, "flag ") || strings.HasPrefix(origin, "environment ") || strings.HasPrefix(origin, "file ") {
+			out = append(out, fmt.Sprintf("%s (%s)", name, origin))
+		}
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -31,5 +32,27 @@ func TestTheBackendFollowsTheSettingThenTheProviderThenMetadata(t *testing.T) {
 	}
 	if _, err := Load(Sources{Flags: map[string]string{"backend": "vxlan"}}); err == nil || !strings.Contains(err.Error(), "must be one of auto, eni, podcidr") {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestSettingsOfTheWarmPoolHaveNoEffectWithoutEC2(t *testing.T) {
+	cfg, err := Load(Sources{
+		Env:   env(map[string]string{"WARM_IP_TARGET": "4", "IP_COOLDOWN_PERIOD": "10s"}), // sets headroom too, which is not a setting of the user's
+		Flags: map[string]string{"max-enis": "2"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"warm-ips (environment WARM_IP_TARGET)", "max-enis (flag --max-enis)"}
+	if got := cfg.Unused(BackendPodCIDR); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := cfg.Unused(BackendENI); got != nil {
+		t.Errorf("with EC2: %q", got)
+	}
+	for _, name := range onlyENI() {
+		if !slices.ContainsFunc(settings(), func(s Setting) bool { return s.Name == name }) {
+			t.Errorf("%s is not a setting", name)
+		}
 	}
 }
