@@ -381,6 +381,9 @@ func (c *testCluster) Interfaces(ctx context.Context, node string) (map[netip.Ad
 	if err != nil {
 		return nil, err
 	}
+	if ledger.PodCIDR != nil {
+		return nil, fmt.Errorf("%w: node %s does not use EC2", connectivity.ErrNoENIs, node)
+	}
 	out := map[netip.Addr]connectivity.ENI{}
 	for _, e := range ledger.ENIs {
 		for _, a := range e.Addresses {

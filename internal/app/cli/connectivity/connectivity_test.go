@@ -38,7 +38,7 @@ type silent struct{}
 func (silent) Step(string)               {}
 func (silent) Done(connectivity.Outcome) {}
 
-func run(t *testing.T, m *model, o connectivity.Options) connectivity.Report {
+func run(t *testing.T, m connectivity.Cluster, o connectivity.Options) connectivity.Report {
 	t.Helper()
 	r, err := connectivity.Run(context.Background(), m, o, silent{})
 	if err != nil {
@@ -256,6 +256,47 @@ func TestPathsBetweenNodesWithoutRoutesAreSkipped(t *testing.T) {
 	}
 	if ran == 0 {
 		t.Error("no case on one node ran")
+	}
+}
+
+// withoutENIs is a model of nodes that do not use EC2. It counts the pods that are added to
+// reach another ENI.
+type withoutENIs struct {
+	*model
+	why     error
+	fillers int
+}
+
+func (m *withoutENIs) Interfaces(context.Context, string) (map[netip.Addr]connectivity.ENI, error) {
+	return nil, m.why
+}
+
+func (m *withoutENIs) Create(ctx context.Context, namespace string, s connectivity.Setup) (map[string]netip.Addr, error) {
+	for _, p := range s.Pods {
+		if strings.HasPrefix(p.Name, "filler-") {
+			m.fillers++
+		}
+	}
+	return m.model.Create(ctx, namespace, s)
+}
+
+// On a node without EC2 no number of pods would reach a second ENI.
+func TestCasesOnENIsAreSkippedWithoutMorePodsWhereThereAreNone(t *testing.T) {
+	m := &withoutENIs{model: newModel(noFault), why: fmt.Errorf("%w: node n1 does not use EC2", connectivity.ErrNoENIs)}
+	skipped := 0
+	for _, c := range run(t, m, options()).Cases {
+		switch {
+		case c.Status == connectivity.Failed:
+			t.Errorf("%s failed: %s", c.Name, c.Reason)
+		case strings.Contains(c.Name, "-eni/"):
+			if c.Status != connectivity.Skipped || c.Reason != m.why.Error() {
+				t.Errorf("%s is %s: %q", c.Name, c.Status, c.Reason)
+			}
+			skipped++
+		}
+	}
+	if skipped == 0 || m.fillers > 0 {
+		t.Errorf("%d cases on ENIs skipped, %d additional pods created", skipped, m.fillers)
 	}
 }
 

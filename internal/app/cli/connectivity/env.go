@@ -40,7 +40,8 @@ type Cluster interface {
 	// Pods returns the pods of the test's namespace.
 	Pods(ctx context.Context, namespace string) ([]corev1.Pod, error)
 	// Interfaces returns the ENI of each pod address on a node, or an error if it
-	// cannot be determined, for instance without Trunkline.
+	// cannot be determined, for instance without Trunkline. The error wraps ErrNoENIs
+	// where pods are not on ENIs.
 	Interfaces(ctx context.Context, node string) (map[netip.Addr]ENI, error)
 	// Health returns the errors of Trunkline's components; empty is healthy. It returns
 	// an error if the state cannot be read.
@@ -56,6 +57,8 @@ var (
 	ErrBusy = errors.New("another connectivity test is running")
 	// ErrTaken: the run no longer owns its namespace.
 	ErrTaken = errors.New("this run cannot continue")
+	// ErrNoENIs: the node's pods have addresses, and no ENIs.
+	ErrNoENIs = errors.New("pods are on no ENI")
 )
 
 // Node is a node of the cluster.

@@ -150,6 +150,9 @@ func (e *Env) findPairs(ctx context.Context) error {
 func (e *Env) locate(ctx context.Context, pods [][]Peer) string {
 	for i, n := range e.Nodes {
 		on, err := e.Cluster.Interfaces(ctx, n.Name)
+		if errors.Is(err, ErrNoENIs) {
+			return err.Error()
+		}
 		if err != nil {
 			return fmt.Sprintf("the ENIs of pods' addresses are unknown: %v", err)
 		}
