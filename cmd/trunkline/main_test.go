@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
@@ -208,6 +209,27 @@ func TestABrakeIsAcceptedOnlyForNodesThatExist(t *testing.T) {
 	s.Refuse("/api/v1/nodes/n3", http.StatusForbidden) // the right to create brakes does not include reading nodes
 	if code, stderr := freeze("n3"); code != 0 {
 		t.Errorf("a node that the user may not read: status %d, %q", code, stderr)
+	}
+}
+
+func TestABrakeOnNodesWithoutEC2SaysThatItStopsNothing(t *testing.T) {
+	s := kubetest.New(t)
+	for name, mode := range map[string]trunkline.AddressMode{"n1": trunkline.ModePodCIDR, "n2": trunkline.ModeSecondaryIP} {
+		s.Put("/api/v1/nodes", &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name}})
+		s.Put("/apis/trunkline.dev/v1alpha1/nodenetworks", &trunkline.NodeNetwork{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "trunkline.dev/v1alpha1", Kind: "NodeNetwork"},
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Status: trunkline.NodeNetworkStatus{Mode: mode},
+		})
+	}
+	for nodes, want := range map[string]bool{"": false, "--node=n1": true, "--node=n2": false, "--node=n1,n2": false} {
+		args := []string{"ec2", "freeze", "--all", "--reason", "test", "--kubeconfig", kubeconfigOf(t, s)}
+		if nodes != "" {
+			args = append(args, nodes)
+		}
+		code, out, stderr := call(args...)
+		if got := strings.Contains(out, "it stops nothing"); code != 0 || got != want {
+			t.Errorf("%q: status %d, said that it stops nothing: %v, want %v\n%s%s", nodes, code, got, want, out, stderr)
+		}
 	}
 }
 

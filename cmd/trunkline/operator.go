@@ -225,6 +225,9 @@ func (c freezeCmd) Run(p process) error {
 	if err == nil {
 		_, err = fmt.Fprintf(p.out, "brake %s is in force: freeze %s\nrelease it with: trunkline ec2 thaw --name %s\n", c.Name, what, c.Name)
 	}
+	if err == nil && cli.StopsNothing(p.ctx, client, c.Node) {
+		_, err = fmt.Fprintln(p.out, "it stops nothing: no node in its scope uses EC2, see trunkline status")
+	}
 	return err
 }
 

@@ -251,6 +251,19 @@ func withoutEC2(networks []trunkline.NodeNetwork) bool {
 	return len(networks) > 0
 }
 
+// StopsNothing reports whether a brake on these nodes, or on every node if there are none,
+// would stop nothing because no report is of a node that uses EC2. It returns false if the
+// reports cannot be read.
+func StopsNothing(ctx context.Context, c *kube.Client, nodes []string) bool {
+	networks, _, err := kube.Reports(ctx, c)
+	if err != nil {
+		return false // the right to create brakes does not include reading reports
+	}
+	return withoutEC2(slices.DeleteFunc(networks, func(n trunkline.NodeNetwork) bool {
+		return len(nodes) > 0 && !slices.Contains(nodes, n.Name)
+	}))
+}
+
 func (s *Status) workload(w Workload) {
 	s.Workloads = append(s.Workloads, w)
 	if w.Ready < w.Desired {
