@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
 	"strconv"
@@ -28,9 +29,10 @@ const agentEnv = "TL_NODE_AGENT"
 
 // Flags of the process that are not the agent's own.
 const (
-	parentFlag = "parent"  // ID of the process after which the agent exits
-	brakeFlag  = "brake"   // file with the brake in force, see SetBrake
-	bootFlag   = "boot-id" // file that stands for the kernel's, see Reboot
+	parentFlag  = "parent"   // ID of the process after which the agent exits
+	brakeFlag   = "brake"    // file with the brake in force, see SetBrake
+	bootFlag    = "boot-id"  // file that stands for the kernel's, see Reboot
+	podCIDRFlag = "pod-cidr" // spec.podCIDR of the Node; without it the Node is not known
 )
 
 // ServeAgent runs the agent and exits if a Node started this process as one. Otherwise it
@@ -59,12 +61,19 @@ func runAgent(settings string) error {
 	_, removed := flags["removed"]
 	go endWith(flags[parentFlag])
 	cluster := noCluster{brake: flags[brakeFlag]}
+	if text := flags[podCIDRFlag]; text != "" {
+		podCIDR, err := netip.ParsePrefix(text)
+		if err != nil {
+			return err
+		}
+		cluster.node = kube.Node{Name: "node1", PodCIDRs: []netip.Prefix{podCIDR}}
+	}
 	if id := flags[bootFlag]; id != "" {
 		if err := unix.Mount(id, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("cover the kernel's boot ID: %w", err)
 		}
 	}
-	for _, ours := range []string{"init", "removed", parentFlag, brakeFlag, bootFlag} {
+	for _, ours := range []string{"init", "removed", parentFlag, brakeFlag, bootFlag, podCIDRFlag} {
 		delete(flags, ours)
 	}
 	cfg, err := config.Load(config.Sources{Flags: flags})
@@ -116,7 +125,8 @@ func awaitEnd(pid int) error {
 
 // noCluster stands for a node without Kubernetes, on which every pod exists.
 type noCluster struct {
-	brake   string // file
+	brake   string    // file
+	node    kube.Node // without a name: not known
 	changed func()
 }
 
@@ -147,7 +157,7 @@ func (noCluster) Pods() []kube.Pod { return nil }
 func (noCluster) Pod(_ context.Context, ref kube.PodRef, uid string) (kube.Pod, error) {
 	return kube.Pod{PodRef: ref, UID: uid}, nil
 }
-func (noCluster) Node() (kube.Node, bool) { return kube.Node{}, false }
+func (c noCluster) Node() (kube.Node, bool) { return c.node, c.node.Name != "" }
 func (noCluster) WriteNetwork(context.Context, trunkline.NodeNetworkStatus) error {
 	return nil
 }

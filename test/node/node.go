@@ -28,6 +28,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/trunkline/trunkline/api/introspection"
+	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/sim/cloud"
@@ -53,6 +54,9 @@ type T interface {
 type Config struct {
 	Type   string // instance type, such as "m5.xlarge"
 	Plugin string // path of a plugin built before, see PluginPath; empty: New builds one
+	// PodCIDR, if valid, is the Node's spec.podCIDR, and the node has no cloud: neither EC2
+	// nor instance metadata answers, and the embedded VPC only carries packets.
+	PodCIDR netip.Prefix
 }
 
 // Node is an instance of an embedded VPC with an agent on it.
@@ -65,6 +69,8 @@ type Node struct {
 	t      T
 	source string // root of the checkout
 	boots  int    // how often Reboot was called
+
+	podCIDR netip.Prefix
 }
 
 func spec(namespace, kind string) cloud.Spec {
@@ -96,11 +102,11 @@ func New(t T, cfg Config) *Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{t: t, NS: testns.New(t, "node"), Dir: t.TempDir(), source: source}
+	n := &Node{t: t, NS: testns.New(t, "node"), Dir: t.TempDir(), source: source, podCIDR: cfg.PodCIDR}
 	seq := testns.New(t, "seq") // for a number unique on this machine
 	n.World, err = world.Start(t.Context(), world.Config{
 		Spec:      spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium")),
-		Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net",
+		Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net", NoPlatform: cfg.PodCIDR.IsValid(),
 		Roles: []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
 	})
 	if err != nil {
@@ -130,7 +136,11 @@ func (n *Node) installPlugin(plugin string) {
 		plugin = n.PluginPath()
 		n.Build("", "./cmd/trunkline-cni", plugin)
 	}
-	initial := n.Command("init=" + plugin)
+	flags := []string{"init=" + plugin}
+	if n.podCIDR.IsValid() { // with auto, init waits for instance metadata
+		flags = append(flags, "backend="+config.BackendPodCIDR)
+	}
+	initial := n.Command(flags...)
 	var output strings.Builder
 	initial.Stdout, initial.Stderr = &output, &output
 	if err := n.NS.Run(initial.Start); err != nil {
@@ -182,6 +192,9 @@ func (n *Node) bootNetwork() {
 // when this process ends, even if that is killed.
 func (n *Node) Command(flags ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
+	if n.podCIDR.IsValid() {
+		flags = append([]string{podCIDRFlag + "=" + n.podCIDR.String()}, flags...)
+	}
 	if n.boots > 0 {
 		flags = append([]string{bootFlag + "=" + n.bootID()}, flags...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -190,8 +203,11 @@ func (n *Node) Command(flags ...string) *exec.Cmd {
 		fmt.Sprint(parentFlag, "=", os.Getpid()), "node-name=node1", "cluster-name=test", "state-dir=" + n.Dir + "/state", "socket=" + n.Socket(),
 		"cni-bin-dir=" + n.Dir + "/bin", "cni-conf-dir=" + n.Dir + "/net.d", "cool-down=1s", "add-wait=60s", "cni-version=1.1.0",
 		"metrics-address=127.0.0.1:61678", brakeFlag + "=" + n.brake(),
-	}, flags...), "\n"),
-		"AWS_REGION=us-west-2", "AWS_ENDPOINT_URL_EC2="+n.InsideEndpoint(), "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://169.254.169.254")
+	}, flags...), "\n"))
+	if n.podCIDR.IsValid() {
+		return cmd
+	}
+	cmd.Env = append(cmd.Env, "AWS_REGION=us-west-2", "AWS_ENDPOINT_URL_EC2="+n.InsideEndpoint(), "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://169.254.169.254")
 	return cmd
 }
 
@@ -293,12 +309,18 @@ func (n *Node) Ledger() introspection.Ledger {
 
 // Count returns how many addresses of the ledger are in a state.
 func Count(b introspection.Ledger, state string) (sum int) {
-	for _, e := range b.ENIs {
-		for _, a := range e.Addresses {
+	count := func(addresses []introspection.Address) {
+		for _, a := range addresses {
 			if a.State == state {
 				sum++
 			}
 		}
+	}
+	for _, e := range b.ENIs {
+		count(e.Addresses)
+	}
+	if b.PodCIDR != nil {
+		count(b.PodCIDR.Addresses)
 	}
 	return sum
 }

@@ -112,7 +112,13 @@ func (a *agent) podCIDRBackend(owned state.Owned) *backend {
 		Report:        a.reporter.Loop.Mark,
 	})
 	return &backend{
-		Backend: c, facts: []fact{{"the node's default route", c.ReadNode}},
+		Backend: c,
+		facts: []fact{
+			// ReadNode enters a device, for which the kernel is compared: that would delete
+			// the links of pods that are not in the state because the journal was lost.
+			{"the links of pods", func(ctx context.Context) error { return a.cni.AdoptLinks(ctx) }},
+			{"the node's default route", c.ReadNode},
+		},
 		known: c.HasRecord, assumeLost: c.AssumeLost,
 		claim: func(context.Context) error { return nil }, missing: func(string) {},
 		addressed: c.Addressed(), recover: func(context.Context) {}, wait: func() {},
