@@ -61,15 +61,20 @@ func (l lab) connectivity(t testing.TB, args ...string) (report, result) {
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	r := result{out.String(), errs.String(), err}
-	text, readErr := os.ReadFile(junit)
-	if readErr != nil {
-		t.Fatalf("connectivity test: %v, %v\n%s", err, readErr, r)
+	return readReport(t, junit, r), r
+}
+
+// readReport reads the JUnit file of a connectivity test with the result r.
+func readReport(t testing.TB, junit string, r result) (rep report) {
+	t.Helper()
+	text, err := os.ReadFile(junit)
+	if err != nil {
+		t.Fatalf("connectivity test: %v, %v\n%s", r.err, err, r)
 	}
-	var rep report
 	if err := xml.Unmarshal(text, &rep); err != nil {
 		t.Fatalf("%s: %v", junit, err)
 	}
-	return rep, r
+	return rep
 }
 
 func connectivityPasses(t *testing.T, l lab) {
