@@ -105,7 +105,7 @@ func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client, owned 
 func (a *agent) podCIDRBackend(owned state.Owned) *backend {
 	c := podcidr.New(podcidr.Config{NodeName: a.cfg.NodeName, CoolDown: a.cfg.CoolDown}, podcidr.Deps{
 		Log: a.log, State: a.state, Owned: owned, Cluster: a.cluster, Links: a.host.Read,
-		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
+		FindDevice:    func(ctx context.Context, e ipam.ENI) error { return a.network.FindDevice(ctx, e) },
 		Waiting:       func() (int, time.Time) { return a.cni.Waiting() },
 		Wake:          func() { a.cni.Wake() },
 		CompareKernel: func() { a.network.Loop.Mark() },
@@ -113,13 +113,8 @@ func (a *agent) podCIDRBackend(owned state.Owned) *backend {
 	})
 	return &backend{
 		Backend: c,
-		facts: []fact{
-			// ReadNode enters a device, for which the kernel is compared: that would delete
-			// the links of pods that are not in the state because the journal was lost.
-			{"the links of pods", func(ctx context.Context) error { return a.cni.AdoptLinks(ctx) }},
-			{"the node's default route", c.ReadNode},
-		},
-		known: c.HasRecord, assumeLost: c.AssumeLost,
+		facts:   []fact{{"the node's default route", c.ReadNode}},
+		known:   c.HasRecord, assumeLost: c.AssumeLost,
 		claim: func(context.Context) error { return nil }, missing: func(string) {},
 		addressed: c.Addressed(), recover: func(context.Context) {}, wait: func() {},
 		plan: c.Loop, loops: map[string]*loop.Loop{"pool": c.Loop},

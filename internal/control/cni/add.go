@@ -197,9 +197,6 @@ func (a *addition) assign(tx *state.Tx) error {
 		err = tx.Put(attached)
 	}
 	if err != nil {
-		if before.ID == 0 {
-			a.c.Backend.Free(tx, e, NeverWired, now)
-		}
 		return err
 	}
 	a.e, a.before = attached, before

@@ -16,7 +16,7 @@ func (n *Controller) findDevices(ctx context.Context) error {
 		if e.Unmanaged || e.Phase != ipam.Ready {
 			continue
 		}
-		if err := n.findDevice(ctx, e.ENI); err != nil {
+		if err := n.FindDevice(ctx, e.ENI); err != nil {
 			n.Log.Warn("an interface has no link on the node", "eni", e.ID, "error", err)
 			if e.Primary {
 				return err
@@ -26,8 +26,8 @@ func (n *Controller) findDevices(ctx context.Context) error {
 	return nil
 }
 
-// findDevice waits for an interface's link and stores its name in the table.
-func (n *Controller) findDevice(ctx context.Context, e ipam.ENI) error {
+// FindDevice waits up to 30 s for an interface's link and stores its name in the table.
+func (n *Controller) FindDevice(ctx context.Context, e ipam.ENI) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	name, err := n.Links.FindENI(ctx, e.MAC)

@@ -168,7 +168,7 @@ func (n *Controller) RestoreFilter(ctx context.Context) error {
 // SetUp configures an interface's link, routes and rules. It waits up to 30 s for the
 // link: the device appears some time after EC2 says that it is attached.
 func (n *Controller) SetUp(ctx context.Context, e ipam.ENI) error {
-	if err := n.findDevice(ctx, e); err != nil {
+	if err := n.FindDevice(ctx, e); err != nil {
 		return err
 	}
 	if _, err := n.compareLinks(ctx); err != nil {

@@ -24,8 +24,10 @@ func (c *Controller) ReadNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d, known := c.State.Device(primary.MAC); !known || d.Link != primary.Name {
-		if err := c.SetUp(ctx, ipam.ENI{MAC: primary.MAC, Primary: true}); err != nil {
+	d, known := c.State.Device(primary.MAC)
+	moved := !known || d.Link != primary.Name
+	if moved {
+		if err := c.FindDevice(ctx, ipam.ENI{MAC: primary.MAC, Primary: true}); err != nil {
 			return err
 		}
 	}
@@ -34,12 +36,14 @@ func (c *Controller) ReadNode(ctx context.Context) error {
 		row.PodCIDR, row.Ranges = r, []netip.Prefix{r}
 	}
 	was := c.State.Node()
-	if was.PrimaryMAC == row.PrimaryMAC && was.PrimaryIP == row.PrimaryIP && was.PodCIDR == row.PodCIDR && slices.Equal(was.Ranges, row.Ranges) {
-		return nil
+	same := was.PrimaryMAC == row.PrimaryMAC && was.PrimaryIP == row.PrimaryIP && was.PodCIDR == row.PodCIDR && slices.Equal(was.Ranges, row.Ranges)
+	if !same {
+		c.Log.Info("node", "link", primary.Name, "ip", addr, "podCIDR", row.PodCIDR)
+		state.Set(c.State, c.Owned.Node, row)
 	}
-	c.Log.Info("node", "link", primary.Name, "ip", addr, "podCIDR", row.PodCIDR)
-	state.Set(c.State, c.Owned.Node, row)
-	c.CompareKernel()
+	if moved || !same {
+		c.CompareKernel()
+	}
 	return nil
 }
 

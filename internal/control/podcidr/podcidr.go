@@ -48,8 +48,8 @@ type Deps struct {
 	Cluster Cluster
 	// Links reads the node's links, addresses and routes.
 	Links func(ctx context.Context, sysctls ...string) (hostnet.State, error)
-	// SetUp finds the link of the interface with a MAC and enters it as a device.
-	SetUp func(ctx context.Context, e ipam.ENI) error
+	// FindDevice finds the link of the interface with a MAC and enters it as a device.
+	FindDevice func(ctx context.Context, e ipam.ENI) error
 	// Waiting is how many ADDs wait for an address, and since when the first one does.
 	Waiting func() (n int, oldest time.Time)
 	// Wake makes the ADDs that wait for an address try again: one may be free.

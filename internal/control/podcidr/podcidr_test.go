@@ -41,7 +41,7 @@ type harness struct {
 	cluster *cluster
 	routes  []hostnet.Route // of the node, by eth0 with the address 192.0.2.7
 
-	woken, changed, compared, setUp int
+	woken, changed, compared, found int
 }
 
 func newHarness(s *state.Store, podCIDRs ...string) *harness {
@@ -59,8 +59,8 @@ func newHarness(s *state.Store, podCIDRs ...string) *harness {
 				Addresses: []hostnet.Address{{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.7/24")}},
 			}, nil
 		},
-		SetUp: func(_ context.Context, e ipam.ENI) error {
-			h.setUp++
+		FindDevice: func(_ context.Context, e ipam.ENI) error {
+			h.found++
 			state.Set(s, owned.Devices, state.Device{MAC: e.MAC, Link: "eth0"})
 			return nil
 		},
@@ -366,8 +366,8 @@ func TestTheNodesRowFollowsTheDefaultRouteAndThePodCIDR(t *testing.T) {
 		if row.Instance != "" || row.PrimaryMAC != (vpc.MAC{2, 0, 0, 0, 0, 7}) || row.PrimaryIP.String() != "192.0.2.7" || row.PodCIDR != podCIDR || podCIDR.IsValid() != slices.Contains(row.Ranges, podCIDR) {
 			t.Errorf("row %+v, want the interface of the default route and %s", row, podCIDR)
 		}
-		if h.compared != before+1 || h.setUp != 1 {
-			t.Errorf("%d comparisons of the kernel, %d set-ups", h.compared-before, h.setUp)
+		if h.compared != before+1 || h.found != 1 {
+			t.Errorf("%d comparisons of the kernel, %d searches for the link", h.compared-before, h.found)
 		}
 	}
 }
