@@ -236,6 +236,7 @@ func (a *addition) giveBack(ctx context.Context) error {
 		return nil
 	})
 	a.c.waiting.Wake()
+	a.c.CompareKernel() // a comparison may have added rules for the endpoint
 	if err != nil {
 		return err
 	}
@@ -280,12 +281,13 @@ func (a *addition) endClaim(err error) {
 }
 
 // filter adds the elements by which the packet filter accepts the pod's own address and
-// MAC. If another program has just removed the table, it is restored as a whole, with
-// this endpoint's elements.
+// MAC. If another program has just removed the table, it is restored first.
 func (a *addition) filter(ctx context.Context) error {
 	err := a.c.Filter.Put(ctx, a.c.elements(a.e)...)
 	if errors.Is(err, nft.ErrNoTable) {
-		err = a.c.RestoreFilter(ctx)
+		if err = a.c.RestoreFilter(ctx); err == nil {
+			err = a.c.Filter.Put(ctx, a.c.elements(a.e)...)
+		}
 	}
 	return err
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/edge/nft"
 )
 
 // ledger is a backend that gives out the addresses of a store's ledger.
@@ -285,6 +286,18 @@ func TestAFailedADDLeavesNothing(t *testing.T) {
 				t.Errorf("claims ended with %q", got)
 			}
 		})
+	}
+}
+
+// Restoring the filter may succeed without the elements of an endpoint that is claimed.
+func TestAnADDFailsWithoutItsElementsInThePacketFilter(t *testing.T) {
+	h := newHarness(t)
+	h.wires.fail["put"] = nft.ErrNoTable
+	if _, failure := h.call(t, request("ADD", "known")); failure == nil {
+		t.Error("it succeeded")
+	}
+	if got := strings.Join(h.wires.done, " "); got != "wire put put remove unwire" {
+		t.Errorf("steps %q", got)
 	}
 }
 

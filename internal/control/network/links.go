@@ -19,39 +19,35 @@ const repairRounds = 3
 type links struct{ n *Controller }
 
 func (l links) Read(ctx context.Context) (reconcile.Actual[hostnet.Part], error) {
-	have, err := l.n.Links.Read(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the node's network: %w", err)
-	}
-	return actualLinks{l, hostnet.NewActual(have)}, l.n.derive()
+	have, _, err := l.observe(ctx)
+	return actualLinks{l, have}, err
 }
 
 // Update implements reconcile.Ops.
 func (l links) Update(ctx context.Context, parts []hostnet.Part) []error {
-	return l.repair(ctx, parts, func(have *hostnet.Actual, p hostnet.Part) []hostnet.Op { return have.Diff(p.State) })
+	return l.repair(ctx, parts, func(have *hostnet.Actual, p hostnet.Part, _ []hostnet.Part) []hostnet.Op { return have.Diff(p.State) })
 }
 
 // Delete implements reconcile.Ops.
 func (l links) Delete(ctx context.Context, parts []hostnet.Part) []error {
-	var keep []hostnet.Part
-	for p := range l.n.Owned.Links.All(l.n.State.DB.Snapshot()) {
-		keep = append(keep, p)
-	}
-	return l.repair(ctx, parts, func(have *hostnet.Actual, p hostnet.Part) []hostnet.Op { return have.Remove(p.State, keep) })
+	return l.repair(ctx, parts, func(have *hostnet.Actual, p hostnet.Part, desired []hostnet.Part) []hostnet.Op {
+		return have.Remove(p.State, desired)
+	})
 }
 
-// repair carries out the steps of each part until the kernel needs none.
-func (l links) repair(ctx context.Context, parts []hostnet.Part, steps func(*hostnet.Actual, hostnet.Part) []hostnet.Op) []error {
+// repair carries out the steps of each part until the kernel needs none. steps is called
+// with what is desired after the kernel was read: whatever an ADD had made by then is in it.
+func (l links) repair(ctx context.Context, parts []hostnet.Part, steps func(have *hostnet.Actual, p hostnet.Part, desired []hostnet.Part) []hostnet.Op) []error {
 	errs := make([]error, len(parts))
 	for range repairRounds {
-		have, err := l.n.Links.Read(ctx)
+		actual, desired, err := l.observe(ctx)
 		if err != nil {
-			return l.n.links.failAll(len(parts), fmt.Errorf("read the node's network: %w", err))
+			return l.n.links.failAll(len(parts), err)
 		}
-		actual, acted := hostnet.NewActual(have), false
+		acted := false
 		for i, p := range parts {
 			errs[i] = nil
-			for _, op := range steps(actual, p) {
+			for _, op := range steps(actual, p, desired) {
 				changed, err := l.do(ctx, op)
 				acted = acted || changed
 				errs[i] = errors.Join(errs[i], err)
@@ -62,6 +58,21 @@ func (l links) repair(ctx context.Context, parts []hostnet.Part, steps func(*hos
 		}
 	}
 	return errs
+}
+
+// observe reads the kernel, and then what is desired.
+func (l links) observe(ctx context.Context) (have *hostnet.Actual, desired []hostnet.Part, err error) {
+	all, err := l.n.Links.Read(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the node's network: %w", err)
+	}
+	if err := l.n.derive(); err != nil {
+		return nil, nil, err
+	}
+	for p := range l.n.Owned.Links.All(l.n.State.DB.Snapshot()) {
+		desired = append(desired, p)
+	}
+	return hostnet.NewActual(all), desired, nil
 }
 
 // do carries out one step. changed is set if the kernel has changed, also by others.

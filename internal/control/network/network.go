@@ -86,6 +86,10 @@ const (
 // repaired within seconds of the moment at which it can be.
 const maxBackoff = 5 * time.Second
 
+// maxRowBackoff is the longest pause between two attempts to repair one owner's part. A
+// pod's link that is gone, for example, stays so until its DEL.
+const maxRowBackoff = 15 * time.Second
+
 // Controller compares and repairs. Its methods may be called from any goroutine.
 type Controller struct {
 	Config
@@ -159,10 +163,10 @@ func (n *Controller) compareLinks(ctx context.Context) (next time.Time, err erro
 	return n.links.compare(ctx)
 }
 
-// RestoreFilter restores the packet filter as a whole.
+// RestoreFilter restores the tables of the packet filter, but for the elements of claimed
+// endpoints.
 func (n *Controller) RestoreFilter(ctx context.Context) error {
-	_, err := n.filter.compare(ctx)
-	return err
+	return n.filter.restore(ctx, ownerNode)
 }
 
 // SetUp configures an interface's link, routes and rules. It waits up to 30 s for the
@@ -171,10 +175,10 @@ func (n *Controller) SetUp(ctx context.Context, e ipam.ENI) error {
 	if err := n.FindDevice(ctx, e); err != nil {
 		return err
 	}
-	if _, err := n.compareLinks(ctx); err != nil {
+	if err := n.renameDevices(ctx); err != nil {
 		return err
 	}
-	return n.links.done(interfaceOwner(e.ID))
+	return n.links.restore(ctx, interfaceOwner(e.ID))
 }
 
 // Watch requests a pass at each change that the kernel reports, until ctx ends. A watch

@@ -36,7 +36,7 @@ func newPlace[T any](n *Controller, name string, rows table.RW[T], text func(T) 
 	}
 	var err error
 	p.Reconciler, err = reconcile.New(n.State.DB, rows.Table(), ops, reconcile.Config[T]{
-		MaxBackoff: maxBackoff,
+		MaxBackoff: maxRowBackoff,
 		OnRepaired: func(_ T, d reconcile.Drift) { add(d.What) },
 		OnPruned:   add,
 	})
@@ -53,6 +53,20 @@ func (p *place[T]) failAll(rows int, err error) []error {
 // is of operations that failed. next is when to compare again without an event; zero: no
 // need.
 func (p *place[T]) compare(ctx context.Context) (next time.Time, err error) {
+	return p.with(ctx, func(ctx context.Context) (time.Time, error) { return p.Pass(ctx, true) })
+}
+
+// restore compares the place without regard to back-offs, for a caller that needs an
+// owner's part in the kernel. It returns an error unless the part is there.
+func (p *place[T]) restore(ctx context.Context, owner string) error {
+	if _, err := p.with(ctx, p.PassNow); err != nil {
+		return err
+	}
+	return p.done(owner)
+}
+
+// with compares by a pass.
+func (p *place[T]) with(ctx context.Context, pass func(context.Context) (time.Time, error)) (next time.Time, err error) {
 	select {
 	case p.n.turn <- struct{}{}:
 		defer func() { <-p.n.turn }()
@@ -60,7 +74,7 @@ func (p *place[T]) compare(ctx context.Context) (next time.Time, err error) {
 		return time.Time{}, ctx.Err()
 	}
 	p.failed, p.repaired = nil, nil
-	next, err = p.Pass(ctx, true)
+	next, err = pass(ctx)
 	if len(p.repaired) > 0 {
 		p.n.changed(p.name, p.repaired, fmt.Sprintf("Another program changed the node's network, and the change was repaired: %s. "+
 			"If it happens again, look for another program on the node that manages routes, rules or nftables.", drift.Summary(p.repaired)))

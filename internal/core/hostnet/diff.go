@@ -219,8 +219,11 @@ func (d *differ) diffAddresses(want, have []Address) {
 	}
 }
 
-// prunes reports whether addresses and neighbours on a link may be deleted.
-func (d *differ) prunes(link string) bool { return d.ours[link] && !d.links[link].Dying() }
+// prunes reports whether addresses and neighbours on a link may be deleted: not if another
+// link has the desired one's name.
+func (d *differ) prunes(link string) bool {
+	return d.ours[link] && !d.blocked[link] && !d.links[link].Dying()
+}
 
 func (d *differ) diffNeighbours(want, have []Neighbour) {
 	found, wanted := index(have), index(want)

@@ -1,6 +1,10 @@
 package hostnet
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
 
 // Part is the part of a node's desired network that one owner needs: the node itself, an
 // interface, or an endpoint. No two parts have an object in common, except that the link
@@ -55,9 +59,12 @@ func NewActual(have State) *Actual {
 func (a *Actual) Diff(part State) []Op { return Diff(part, a.about(part)) }
 
 // Remove returns the steps that delete what the actual state has of a part. Objects that
-// the parts in keep need stay.
+// the parts in keep need stay, and so does a link of the same name with another MAC.
 func (a *Actual) Remove(part State, keep []Part) []Op {
 	kept := objectsOf(keep)
+	part.Links = slices.DeleteFunc(slices.Clone(part.Links), func(l Link) bool {
+		return l.MAC != (vpc.MAC{}) && a.links[l.Name].MAC != l.MAC
+	})
 	var ops []Op
 	for _, op := range Diff(State{}, a.about(part)) {
 		if !kept.needs(op.Object) {

@@ -128,3 +128,18 @@ func TestAPartIsRemovedWithoutWhatOthersNeed(t *testing.T) {
 		}
 	})
 }
+
+// An interface that is gone can have left its name to another one.
+func TestAPartLeavesALinkOfAnotherOwnerAlone(t *testing.T) {
+	eni := func(id vpc.ENIID, mac byte, addr string) hostnet.State {
+		return hostnet.ForENI(hostnet.ENI{ID: id, Link: "eth1", MAC: vpc.MAC{mac}, Device: int(mac), Addresses: []netip.Prefix{netip.MustParsePrefix(addr)}})
+	}
+	gone, have := eni("eni-2", 2, "10.0.0.5/24"), eni("eni-3", 3, "10.0.0.6/24")
+	have.Absent = nil
+	actual := hostnet.NewActual(have)
+	for _, op := range append(actual.Diff(gone), actual.Remove(gone, nil)...) {
+		if op.Verb == hostnet.Delete {
+			t.Errorf("another interface's: %s", op)
+		}
+	}
+}

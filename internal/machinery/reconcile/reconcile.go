@@ -49,7 +49,7 @@ type Actual[T any] interface {
 	// It does no I/O.
 	Diff(row T) []string
 	// Prune removes from the target what was listed, is ours, and is not of a row in
-	// keep, and lists what it removed. It names objects by what is never used twice (an
+	// keep, and lists what it removed. keep may have several versions of a row. It names objects by what is never used twice (an
 	// interface index, a handle), for work under a claim may make a new one of the same
 	// name meanwhile.
 	Prune(ctx context.Context, keep []T) ([]string, error)
@@ -84,6 +84,7 @@ type Reconciler[T any] struct {
 	tracker *table.Tracker[T]
 	dirty   map[table.Key]T // rows that may have work, as last seen
 	pruned  bool            // a full pass has pruned
+	now     bool            // this pass tries failed rows before their back-off is over
 }
 
 // New returns a reconciler of a table, and registers its status table, named after
@@ -135,7 +136,7 @@ func (r *Reconciler[T]) Claim(ctx context.Context, row T) (release func(), err e
 // process has left in the target, and that are marked so, are drift if they differ.
 func (r *Reconciler[T]) MarkDone(txn *table.Txn, row T, rev table.Revision) error {
 	next := r.statusOf(txn, row)
-	next.finish(rev, time.Now())
+	next.finish(rev, row, time.Now())
 	next.Drift.close(next.Since)
 	_, err := r.status.Insert(txn, next)
 	return err
@@ -168,9 +169,21 @@ func (r *Reconciler[T]) statusOf(v table.View, row T) Status {
 	return Status{Key: key, Name: r.desired.KeyText(row)}
 }
 
-// Pass does one pass, a full one if asked: the work of a loop.Loop. Only one may run at a
-// time. next is when a row is to be tried or compared again; zero: no need.
+// Pass does one pass, a full one if asked: the work of a loop.Loop. Only one pass may run
+// at a time. next is when a row is to be tried or compared again; zero: no need.
 func (r *Reconciler[T]) Pass(ctx context.Context, full bool) (next time.Time, err error) {
+	r.now = false
+	return r.pass(ctx, full)
+}
+
+// PassNow does a full pass that tries failed rows at once, whatever their back-off: its
+// caller waits for one of them.
+func (r *Reconciler[T]) PassNow(ctx context.Context) (next time.Time, err error) {
+	r.now = true
+	return r.pass(ctx, true)
+}
+
+func (r *Reconciler[T]) pass(ctx context.Context, full bool) (next time.Time, err error) {
 	if r.tracker == nil {
 		r.tracker = r.desired.Track()
 	}
@@ -205,23 +218,26 @@ func (r *Reconciler[T]) collect(s *table.Snapshot) {
 
 // prune removes from the target what no row wants. What claims were for since the
 // target was read stays: it may not be in the table yet. So does what belongs to rows
-// that this pass deletes, or that are deleted meanwhile: that is not drift.
+// that this pass deletes, or that are deleted meanwhile, and what rows wanted when they
+// were last done: that is not drift.
 func (r *Reconciler[T]) prune(ctx context.Context, actual Actual[T], removed []*job[T]) error {
-	keep := r.claims.watched() // before the table, so that no row falls between
+	claimed := r.claims.watched() // before the table, so that no row falls between
 	s := r.db.Snapshot()
 	r.collect(s)
-	maps.Copy(keep, r.dirty)
+	keep := slices.Collect(maps.Values(claimed))
+	keep = slices.AppendSeq(keep, maps.Values(r.dirty))
 	for _, j := range removed {
-		keep[j.status.Key] = j.row
+		keep = append(keep, j.row)
 	}
 	for row := range r.desired.All(s) {
-		keep[r.desired.Key(row)] = row
+		keep = append(keep, row)
 	}
-	rows := make([]T, 0, len(keep))
-	for _, key := range slices.Sorted(maps.Keys(keep)) {
-		rows = append(rows, keep[key])
+	for status := range r.status.All(s) {
+		if last, ok := status.last.(T); ok {
+			keep = append(keep, last)
+		}
 	}
-	what, err := actual.Prune(ctx, rows)
+	what, err := actual.Prune(ctx, keep)
 	if len(what) > 0 && r.pruned && r.cfg.OnPruned != nil {
 		r.cfg.OnPruned(what)
 	}

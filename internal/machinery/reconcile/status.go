@@ -33,6 +33,18 @@ type Status struct {
 	Retry    time.Time      // when a failed row is tried again
 
 	Drift Drift // the last one; zero if there was none
+
+	last   any            // the row when it was last Done; nil before
+	lastAt table.Revision // its revision
+}
+
+// outdated returns the row when it was last Done, if that was at another revision than
+// rev: the target may have what only that one wanted.
+func (s Status) outdated(rev table.Revision) any {
+	if s.lastAt == rev {
+		return nil
+	}
+	return s.last
 }
 
 // Drift is one episode in which the target differed from a row that was Done. It
@@ -74,9 +86,9 @@ func (s *Status) begin(rev table.Revision, deleting bool, now time.Time) {
 	s.Attempts, s.Error, s.Retry = 0, "", time.Time{}
 }
 
-func (s *Status) finish(rev table.Revision, now time.Time) {
+func (s *Status) finish(rev table.Revision, row any, now time.Time) {
 	s.begin(rev, false, now)
-	s.State, s.Since = Done, now
+	s.State, s.Since, s.last, s.lastAt = Done, now, row, rev
 }
 
 func (s *Status) fail(why string, now time.Time, pause func(attempts int) time.Duration) {

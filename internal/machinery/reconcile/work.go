@@ -45,6 +45,8 @@ func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
 		}
 		status, at, _ := r.status.Get(after, ByRow().Query(key))
 		switch done := status.doneAt(rev); {
+		case len(what) == 0 && status.outdated(rev) != nil:
+			r.dirty[key] = row // what only the earlier one wanted is to be removed
 		case len(what) == 0 && (!done || status.Drift.Open()):
 			if status.Revision == rev {
 				r.repaired(row, status.Drift)
@@ -75,7 +77,7 @@ func (r *Reconciler[T]) agreed(v table.View, row T, rev table.Revision) Status {
 	now := time.Now()
 	s := r.statusOf(v, row)
 	if !s.doneAt(rev) {
-		s.finish(rev, now)
+		s.finish(rev, row, now)
 	}
 	s.Drift.close(now)
 	return s
@@ -151,9 +153,9 @@ func (r *Reconciler[T]) job(v table.View, key table.Key) (job[T], table.Revision
 }
 
 // work does what the dirty rows need, adding before deleting. next is when a row that
-// failed, or that direct work is in flight on, is to be tried again. removes are the
-// deletions, done or not.
-func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removes []*job[T], next time.Time, err error) {
+// failed, or that direct work is in flight on, is to be tried again. removed are the
+// rows, and earlier versions of rows, that it deleted, or tried to.
+func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removed []*job[T], next time.Time, err error) {
 	var held []table.Key
 	recheck := seen.recheck
 	for key, row := range r.dirty {
@@ -177,6 +179,7 @@ func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removes []*
 		return removes, next, err
 	}
 	run(ctx, updates, r.ops.Update)
+	old := r.removeOld(ctx, updates)
 	run(ctx, removes, r.ops.Delete)
 	if ctx.Err() != nil {
 		return removes, next, nil // cut short: the rows stay as they were
@@ -191,7 +194,7 @@ func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removes []*
 	for _, j := range updates {
 		r.repaired(j.row, j.drift)
 	}
-	return removes, next, unverified
+	return slices.Concat(removes, old), next, unverified
 }
 
 // plan says what each of the rows, which nothing else works on, needs now.
@@ -210,7 +213,7 @@ func (r *Reconciler[T]) plan(keys []table.Key, drift map[table.Key]drifted) (upd
 		case j.kind == nothing:
 			delete(r.dirty, key)
 			continue
-		case j.status.State == Failed && same && now.Before(j.status.Retry):
+		case j.status.State == Failed && same && now.Before(j.status.Retry) && !r.now:
 			next = sooner(next, j.status.Retry)
 			continue
 		case !same || j.status.State == Done:
@@ -241,6 +244,21 @@ func run[T any](ctx context.Context, jobs []*job[T], do func(context.Context, []
 	for i, err := range errs {
 		jobs[i].err = err
 	}
+}
+
+// removeOld removes what updated rows wanted when they were last done and do not want now.
+func (r *Reconciler[T]) removeOld(ctx context.Context, updates []*job[T]) (old []*job[T]) {
+	var changed []*job[T]
+	for _, j := range updates {
+		if last, ok := j.status.outdated(j.rev).(T); ok && j.err == nil {
+			changed, old = append(changed, j), append(old, &job[T]{row: last})
+		}
+	}
+	run(ctx, old, r.ops.Delete)
+	for i, j := range changed {
+		j.err = old[i].err
+	}
+	return old
 }
 
 // verify reads the target again where drift has been repaired, and closes the drift
@@ -278,7 +296,7 @@ func (r *Reconciler[T]) conclude(j *job[T]) (retry time.Time) {
 	}
 	delete(r.dirty, j.status.Key)
 	if j.kind == update {
-		j.status.finish(j.rev, now)
+		j.status.finish(j.rev, j.row, now)
 	} else {
 		j.status.State = Done
 	}
