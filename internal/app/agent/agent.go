@@ -229,7 +229,7 @@ func (a *agent) assemble(owned state.Owned) (err error) {
 	}, cni.Deps{
 		Log: a.log, State: a.state, Backend: a.backend, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
 		Components: a.deps.Components, Registry: a.deps.Registry,
-		Claim: a.network.Claim, CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
+		Lock: a.network.Lock, CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
 	})
 	return nil
 }

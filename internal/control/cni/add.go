@@ -39,7 +39,7 @@ type addition struct {
 	pod     kube.Pod
 	e       endpoint.Endpoint
 	before  endpoint.Endpoint              // of the same key, by an earlier ADD; zero if there was none
-	claim   func(endpoint.Endpoint, error) // ends the claim on the kernel; nil if there is none
+	lock    func(endpoint.Endpoint, error) // ends the lock on the kernel; nil if there is none
 	wiring  bool                           // the link may exist
 	wired   link.Result                    // what Wire made
 	written *journal.Pending               // the last change of the endpoint, queued for the disk
@@ -89,7 +89,7 @@ func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf,
 	}
 	a := &addition{c: c, request: req, netns: netns, requested: time.Now(), conf: conf, leave: func() {}}
 	defer func() { a.leave() }()
-	defer a.endClaim(errUnfinished) // if it did not end otherwise
+	defer a.endLock(errUnfinished) // if it did not end otherwise
 	if err := c.steps().Run(ctx, a); err != nil {
 		a.report(err)
 		return nil, fmt.Errorf("add pod %s: %w", a.e.Name(), err)
@@ -254,7 +254,7 @@ func (a *addition) wire(ctx context.Context) (err error) {
 			return fmt.Errorf("remove the older link %s: %w", a.e.Link, err)
 		}
 	}
-	if a.claim, err = a.c.Claim(ctx, a.e); err != nil {
+	if a.lock, err = a.c.Lock(ctx, a.e); err != nil {
 		return err
 	}
 	a.wiring = true
@@ -266,17 +266,17 @@ func (a *addition) unwire(ctx context.Context) error {
 	if !a.wiring {
 		return nil
 	}
-	a.endClaim(errUnfinished)
+	a.endLock(errUnfinished)
 	return a.c.detach(ctx, a.e)
 }
 
 var errUnfinished = errors.New("the ADD did not finish")
 
-// endClaim ends the claim on what the endpoint has in the kernel.
-func (a *addition) endClaim(err error) {
-	if a.claim != nil {
-		a.claim(a.e, err)
-		a.claim = nil
+// endLock ends the lock on what the endpoint has in the kernel.
+func (a *addition) endLock(err error) {
+	if a.lock != nil {
+		a.lock(a.e, err)
+		a.lock = nil
 	}
 }
 
@@ -322,7 +322,7 @@ func (a *addition) up(ctx context.Context) error {
 	if err := a.c.Links.Up(ctx, a.e); err != nil {
 		return err
 	}
-	a.endClaim(nil)
+	a.endLock(nil)
 	return nil
 }
 

@@ -136,9 +136,9 @@ type Deps struct {
 	Events     Events
 	Components []Component
 	Registry   prometheus.Registerer
-	// Claim begins direct work on what an endpoint has in the kernel: comparisons leave it
+	// Lock begins direct work on what an endpoint has in the kernel: comparisons leave it
 	// alone until end is called with the result.
-	Claim func(ctx context.Context, e endpoint.Endpoint) (end func(e endpoint.Endpoint, err error), err error)
+	Lock func(ctx context.Context, e endpoint.Endpoint) (end func(e endpoint.Endpoint, err error), err error)
 	// CompareKernel requests a full comparison of the kernel with the state.
 	CompareKernel func()
 	// RestoreFilter restores the packet filter after another program removed it.

@@ -123,30 +123,30 @@ type harness struct {
 	events *reported
 	server *kubetest.Server
 
-	mu      sync.Mutex
-	claimed map[endpoint.ID]bool
-	ended   []string // claims: the stage of the endpoint, and whether the work succeeded
+	mu     sync.Mutex
+	locked map[endpoint.ID]bool
+	ended  []string // locks: the stage of the endpoint, and whether the work succeeded
 }
 
-// claim notes which endpoints are claimed: a second claim of one would never be granted.
-func (h *harness) claim(_ context.Context, e endpoint.Endpoint) (func(endpoint.Endpoint, error), error) {
+// lock notes which endpoints are locked: a second lock of one would never be granted.
+func (h *harness) lock(_ context.Context, e endpoint.Endpoint) (func(endpoint.Endpoint, error), error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.claimed[e.ID] {
-		return nil, fmt.Errorf("endpoint %d is claimed already", e.ID)
+	if h.locked[e.ID] {
+		return nil, fmt.Errorf("endpoint %d is locked already", e.ID)
 	}
-	h.claimed[e.ID] = true
+	h.locked[e.ID] = true
 	return func(e endpoint.Endpoint, err error) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		delete(h.claimed, e.ID)
+		delete(h.locked, e.ID)
 		h.ended = append(h.ended, fmt.Sprint(e.Stage, " ", err == nil))
 	}, nil
 }
 
 func newHarness(t *testing.T, components ...Component) *harness {
 	t.Helper()
-	h := &harness{wires: &wires{trash: make(chan struct{}, 1), fail: map[string]error{}}, events: &reported{}, server: kubetest.New(t), claimed: map[endpoint.ID]bool{}}
+	h := &harness{wires: &wires{trash: make(chan struct{}, 1), fail: map[string]error{}}, events: &reported{}, server: kubetest.New(t), locked: map[endpoint.ID]bool{}}
 	h.server.SetDown(true)
 	client, err := kube.FromREST(h.server.REST())
 	if err != nil {
@@ -164,7 +164,7 @@ func newHarness(t *testing.T, components ...Component) *harness {
 	h.Controller = New(Config{NodeName: "n1", StateDir: dir, LinkPrefix: "eni", MTU: 9001}, Deps{
 		Log: log, State: s, Backend: ledger{state: s}, Links: h.wires, Filter: h.wires, Events: h.events, Components: components,
 		Pods:     kube.NewCluster(kube.Options{Client: client, NodeName: "n1", SnapshotPath: snapshot, Log: log}),
-		Registry: prometheus.NewRegistry(), CompareKernel: func() {}, Claim: h.claim,
+		Registry: prometheus.NewRegistry(), CompareKernel: func() {}, Lock: h.lock,
 		RestoreFilter: func(context.Context) error { return nil },
 		Route:         func(e endpoint.Endpoint) endpoint.Endpoint { return e },
 	})
@@ -218,7 +218,7 @@ func TestAnADDAndItsDELTakeTheirStepsInOrder(t *testing.T) {
 		t.Errorf("steps %q", got)
 	}
 	if got := strings.Join(h.ended, ", "); got != "ready true, removing true" {
-		t.Errorf("claims ended with %q", got)
+		t.Errorf("locks ended with %q", got)
 	}
 	if left := h.State.Endpoints(); len(left) > 0 {
 		t.Errorf("left %+v", left)
@@ -283,13 +283,13 @@ func TestAFailedADDLeavesNothing(t *testing.T) {
 				t.Errorf("events %q", h.events.events)
 			}
 			if got := strings.Join(h.ended, ", "); got != "wiring false, removing true" && (step != "up" || got != "ready false, removing true") {
-				t.Errorf("claims ended with %q", got)
+				t.Errorf("locks ended with %q", got)
 			}
 		})
 	}
 }
 
-// Restoring the filter may succeed without the elements of an endpoint that is claimed.
+// Restoring the filter may succeed without the elements of an endpoint that is locked.
 func TestAnADDFailsWithoutItsElementsInThePacketFilter(t *testing.T) {
 	h := newHarness(t)
 	h.wires.fail["put"] = nft.ErrNoTable

@@ -40,7 +40,7 @@ func (c *Controller) del(ctx context.Context, key endpoint.Key) error {
 // detach records that an endpoint is being removed and removes its filter elements and
 // its link. It is idempotent.
 func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) (err error) {
-	end, err := c.Claim(ctx, e)
+	end, err := c.Lock(ctx, e)
 	if err != nil {
 		return err
 	}

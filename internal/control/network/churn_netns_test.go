@@ -103,7 +103,7 @@ func (r *real) move(e *endpoint.Endpoint, step func(endpoint.Endpoint, time.Time
 
 // add and del are the kernel work of an ADD and a DEL, in their order.
 func (r *real) add(ctx context.Context, ns *os.File, e *endpoint.Endpoint) error {
-	end, err := r.Claim(ctx, *e)
+	end, err := r.Lock(ctx, *e)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (r *real) add(ctx context.Context, ns *os.File, e *endpoint.Endpoint) error
 }
 
 func (r *real) del(ctx context.Context, e *endpoint.Endpoint) error {
-	end, err := r.Claim(ctx, *e)
+	end, err := r.Lock(ctx, *e)
 	if err != nil {
 		return err
 	}

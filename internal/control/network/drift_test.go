@@ -52,7 +52,7 @@ func (g *rig) mustPass() (next time.Time) {
 func (g *rig) add(name string) (e endpoint.Endpoint, finish func()) {
 	g.t.Helper()
 	e = statetest.Wiring(g.t, g.State, name)
-	end, err := g.Claim(g.t.Context(), e)
+	end, err := g.Lock(g.t.Context(), e)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func (g *rig) pod(name string) endpoint.Endpoint {
 // del does what a DEL does.
 func (g *rig) del(e endpoint.Endpoint) {
 	g.t.Helper()
-	end, err := g.Claim(g.t.Context(), e)
+	end, err := g.Lock(g.t.Context(), e)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestOperationsDuringAPassAreNoDrift(t *testing.T) {
 
 // again is an ADD that the runtime repeats: the link goes down and up again.
 func (g *rig) again(e endpoint.Endpoint) (finish func()) {
-	end, err := g.Claim(g.t.Context(), e)
+	end, err := g.Lock(g.t.Context(), e)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -319,7 +319,7 @@ func TestWhatAFailedOperationLeavesIsNoDrift(t *testing.T) {
 	t.Run("of an ADD", func(t *testing.T) {
 		g := start(t)
 		e := statetest.Wiring(g.t, g.State, "web")
-		end, err := g.Claim(t.Context(), e)
+		end, err := g.Lock(t.Context(), e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -335,7 +335,7 @@ func TestWhatAFailedOperationLeavesIsNoDrift(t *testing.T) {
 		g := start(t)
 		e := g.pod("web")
 		g.mustPass()
-		end, err := g.Claim(t.Context(), e)
+		end, err := g.Lock(t.Context(), e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -353,7 +353,7 @@ func TestWhatAFailedOperationLeavesOfAnEndpointThatStaysIsNoDrift(t *testing.T) 
 	g := start(t)
 	e := g.pod("web")
 	g.mustPass()
-	end, err := g.Claim(t.Context(), e)
+	end, err := g.Lock(t.Context(), e)
 	if err != nil {
 		t.Fatal(err)
 	}

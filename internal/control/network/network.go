@@ -6,7 +6,7 @@
 // with their statuses. It drives edge/link and edge/nft. A comparison reads the kernel,
 // repairs what differs from the rows and reports drift from their status
 // (machinery/reconcile). The kernel work of single ADDs and DELs is in control/cni, under a
-// claim (claim.go).
+// lock (lock.go).
 package network
 
 import (
@@ -104,7 +104,7 @@ type Controller struct {
 	agreed state.Agreement // as journaled; of Start and the loop
 
 	mu   sync.Mutex
-	busy map[string]int // claims in flight, by the endpoint's link
+	busy map[string]int // locks in flight, by the endpoint's link
 }
 
 // New returns the controller. It registers its metrics, and the tables of the statuses.
@@ -163,7 +163,7 @@ func (n *Controller) compareLinks(ctx context.Context) (next time.Time, err erro
 	return n.links.compare(ctx)
 }
 
-// RestoreFilter restores the tables of the packet filter, but for the elements of claimed
+// RestoreFilter restores the tables of the packet filter, but for the elements of locked
 // endpoints.
 func (n *Controller) RestoreFilter(ctx context.Context) error {
 	return n.filter.restore(ctx, ownerNode)

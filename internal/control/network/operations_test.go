@@ -45,12 +45,12 @@ func TestWhatAnEndpointNoLongerWantsIsNoDrift(t *testing.T) {
 	g.converged()
 }
 
-func TestTheRouteOfAClaimedEndpointIsNotDeleted(t *testing.T) {
+func TestTheRouteOfALockedEndpointIsNotDeleted(t *testing.T) {
 	g := start(t)
 	web := g.pod("web")
 	g.mustPass()
 	e := g.attached(web)
-	end, err := g.Claim(t.Context(), e)
+	end, err := g.Lock(t.Context(), e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestTheNextSandboxIsLeftAloneWhileWhatAnEarlierOneLeftIsDeleted(t *testing.
 			}
 			var err error
 			second = g.successor("web")
-			if end, err = g.Claim(t.Context(), second); err != nil {
+			if end, err = g.Lock(t.Context(), second); err != nil {
 				t.Fatal(err)
 			}
 			g.k.wire(second)
@@ -292,7 +292,7 @@ func TestTheNextSandboxIsLeftAloneWhileWhatAnEarlierOneLeftIsDeleted(t *testing.
 		have := g.k.state.Objects()
 		for _, o := range hostnet.ForEndpoint(second).Objects() {
 			if !slices.ContainsFunc(have, func(h hostnet.Object) bool { return h.Key() == o.Key() }) {
-				t.Errorf("wired before read %d: %s of a claimed endpoint was deleted", reads, o)
+				t.Errorf("wired before read %d: %s of a locked endpoint was deleted", reads, o)
 			}
 		}
 		end(second, nil)

@@ -7,17 +7,17 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
-// What direct work pays in a CNI ADD, among 1,000 rows: a claim, and one update that
+// What direct work pays in a CNI ADD, among 1,000 rows: a lock, and one update that
 // inserts the row and records that it is done.
 func BenchmarkDirectWork(b *testing.B) {
 	g := newRig(b, Config[want]{})
 	for i := range 1000 {
-		g.claim(fmt.Sprintf("pod-%04d", i))("1")
+		g.lock(fmt.Sprintf("pod-%04d", i))("1")
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		row := want{fmt.Sprintf("pod-%04d", i%1000), fmt.Sprint(i)}
-		release, err := g.r.Claim(b.Context(), row)
+		release, err := g.r.Lock(b.Context(), row)
 		if err != nil {
 			b.Fatal(err)
 		}

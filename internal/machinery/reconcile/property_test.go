@@ -16,7 +16,7 @@ type play struct {
 	*rig
 	t       *rapid.T
 	damaged map[string]string          // Done rows that were damaged, and how: to be reported once it is repaired
-	open    map[string]func(...string) // claims
+	open    map[string]func(...string) // locks
 }
 
 func (p *play) key() string { return rapid.SampledFrom([]string{"a", "b", "c"}).Draw(p.t, "key") }
@@ -32,18 +32,18 @@ func (p *play) touched(key string) { delete(p.damaged, key) }
 // change is what the owner of the table, or direct work, does.
 func (p *play) change() {
 	key := p.key()
-	end, claimed := p.open[key]
-	switch rapid.SampledFrom([]string{"insert", "remove", "claim", "refuse"}).Draw(p.t, "change") {
+	end, locked := p.open[key]
+	switch rapid.SampledFrom([]string{"insert", "remove", "lock", "refuse"}).Draw(p.t, "change") {
 	case "insert":
 		p.touched(key)
 		p.insert(key, p.value())
 	case "remove":
 		p.touched(key)
 		p.remove(key)
-	case "claim":
-		if !claimed {
+	case "lock":
+		if !locked {
 			p.touched(key)
-			p.open[key] = p.claim(key)
+			p.open[key] = p.lock(key)
 			p.have[key] = "half"
 			return
 		}
@@ -85,7 +85,7 @@ func (p *play) pass(full bool) {
 	}
 	p.during = func(call string) {
 		if call == "update" || call == "delete" {
-			p.during = nil // from here on rows are the reconciler's, and a claim would wait
+			p.during = nil // from here on rows are the reconciler's, and a lock would wait
 			return
 		}
 		if rapid.IntRange(0, 3).Draw(p.t, "work during the "+call) == 0 {

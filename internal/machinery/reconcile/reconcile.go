@@ -11,9 +11,9 @@
 // pending, failed, changed or worked on directly since is never called drift. What is
 // pruned after the first full pass is drift too: no row ever wanted it.
 //
-// A caller on a fast path does the work for a row itself: it claims the row, changes
+// A caller on a fast path does the work for a row itself: it locks the row, changes
 // the target, and records the result in the update that inserts the row. See
-// Reconciler.Claim.
+// Reconciler.Lock.
 //
 // The package knows no technology. It writes its status table and calls the Ops it
 // is given. A controller owns it and calls Pass, by a loop.Loop.
@@ -30,7 +30,7 @@ import (
 )
 
 // Ops changes and reads the target. A reconciler makes one call at a time, but work
-// under a claim goes on beside it. Update and Delete return one error for each row, in
+// under a lock goes on beside it. Update and Delete return one error for each row, in
 // order, or nil when all succeeded.
 type Ops[T any] interface {
 	// Update makes the target as the rows say, whatever it was for their keys before. It
@@ -50,7 +50,7 @@ type Actual[T any] interface {
 	Diff(row T) []string
 	// Prune removes from the target what was listed, is ours, and is not of a row in
 	// keep, and lists what it removed. keep may have several versions of a row. It names objects by what is never used twice (an
-	// interface index, a handle), for work under a claim may make a new one of the same
+	// interface index, a handle), for work under a lock may make a new one of the same
 	// name meanwhile.
 	Prune(ctx context.Context, keep []T) ([]string, error)
 }
@@ -78,7 +78,7 @@ type Reconciler[T any] struct {
 	status  table.RW[Status]
 	ops     Ops[T]
 	cfg     Config[T]
-	claims  claims[T]
+	locks   locks[T]
 
 	// Of the pass that runs:
 	tracker *table.Tracker[T]
@@ -114,25 +114,25 @@ func (r *Reconciler[T]) Status() *table.Table[Status] { return r.status.Table() 
 // since is drift.
 func (r *Reconciler[T]) Left(v table.View, row T, rev table.Revision) bool {
 	status, _, _ := r.status.Get(v, ByRow().Query(r.desired.Key(row)))
-	return status.doneAt(rev) && !r.claims.busy(r.desired.Key(row))
+	return status.doneAt(rev) && !r.locks.busy(r.desired.Key(row))
 }
 
-// Claim reserves a row for direct work: until release is called the reconciler
+// Lock reserves a row for direct work: until release is called the reconciler
 // neither changes nor judges nor prunes what the row, new or old, stands for. If the
-// reconciler, or another claim, is at work on the row, Claim waits.
+// reconciler, or other direct work, has locked the row, Lock waits.
 //
-// The order is: claim; change the target; in one update insert the row and MarkDone,
+// The order is: lock; change the target; in one update insert the row and MarkDone,
 // or delete the row and MarkDeleted; release. Direct work that fails undoes what it
-// did, or leaves it to the next full pass. Claim must not be called in an update.
-func (r *Reconciler[T]) Claim(ctx context.Context, row T) (release func(), err error) {
-	if err := r.claims.direct(ctx, r.desired.Key(row), row); err != nil {
-		return nil, fmt.Errorf("claim %s in table %s: %w", r.desired.KeyText(row), r.desired.Name(), err)
+// did, or leaves it to the next full pass. Lock must not be called in an update.
+func (r *Reconciler[T]) Lock(ctx context.Context, row T) (release func(), err error) {
+	if err := r.locks.direct(ctx, r.desired.Key(row), row); err != nil {
+		return nil, fmt.Errorf("lock %s in table %s: %w", r.desired.KeyText(row), r.desired.Name(), err)
 	}
-	return func() { r.claims.release(r.desired.Key(row)) }, nil
+	return func() { r.locks.release(r.desired.Key(row)) }, nil
 }
 
 // MarkDone records that the target agrees with a row at a revision, as Insert
-// returned it. It belongs to a claim, or to the time before Run: rows that an earlier
+// returned it. It belongs to a lock, or to the time before the first Pass: rows that an earlier
 // process has left in the target, and that are marked so, are drift if they differ.
 func (r *Reconciler[T]) MarkDone(txn *table.Txn, row T, rev table.Revision) error {
 	next := r.statusOf(txn, row)
@@ -144,7 +144,7 @@ func (r *Reconciler[T]) MarkDone(txn *table.Txn, row T, rev table.Revision) erro
 
 // MarkFailed records that direct work on a row failed and what the target has of it is
 // not known. The next pass does the work, or deletes what is there once the row is
-// deleted. It belongs to a claim.
+// deleted. It belongs to a lock.
 func (r *Reconciler[T]) MarkFailed(txn *table.Txn, row T, rev table.Revision, why error) error {
 	next := r.statusOf(txn, row)
 	next.begin(rev, false, time.Now())
@@ -155,7 +155,7 @@ func (r *Reconciler[T]) MarkFailed(txn *table.Txn, row T, rev table.Revision, wh
 }
 
 // MarkDeleted records that the target has nothing left of a row. It belongs to a
-// claim.
+// lock.
 func (r *Reconciler[T]) MarkDeleted(txn *table.Txn, row T) {
 	r.status.Delete(txn, ByRow().Query(r.desired.Key(row)))
 }
@@ -189,8 +189,8 @@ func (r *Reconciler[T]) pass(ctx context.Context, full bool) (next time.Time, er
 	}
 	var seen sighting[T]
 	if full {
-		r.claims.watch()
-		defer r.claims.unwatch()
+		r.locks.watch()
+		defer r.locks.unwatch()
 		if seen, err = r.observe(ctx); err != nil {
 			return time.Time{}, err
 		}
@@ -216,15 +216,15 @@ func (r *Reconciler[T]) collect(s *table.Snapshot) {
 	}
 }
 
-// prune removes from the target what no row wants. What claims were for since the
+// prune removes from the target what no row wants. What locks were for since the
 // target was read stays: it may not be in the table yet. So does what belongs to rows
 // that this pass deletes, or that are deleted meanwhile, and what rows wanted when they
 // were last done: that is not drift.
 func (r *Reconciler[T]) prune(ctx context.Context, actual Actual[T], removed []*job[T]) error {
-	claimed := r.claims.watched() // before the table, so that no row falls between
+	locked := r.locks.watched() // before the table, so that no row falls between
 	s := r.db.Snapshot()
 	r.collect(s)
-	keep := slices.Collect(maps.Values(claimed))
+	keep := slices.Collect(maps.Values(locked))
 	keep = slices.AppendSeq(keep, maps.Values(r.dirty))
 	for _, j := range removed {
 		keep = append(keep, j.row)

@@ -151,17 +151,17 @@ func TestOwnWorkIsNeverCalledDrift(t *testing.T) {
 		{"a row is added", func(g *rig) { g.insert("c", "1") }},
 		{"a row is deleted", func(g *rig) { g.remove("a") }},
 		{"a row is added directly", func(g *rig) {
-			end := g.claim("c")
+			end := g.lock("c")
 			g.have["c"] = "1"
 			end("1")
 		}},
 		{"a row is changed directly", func(g *rig) {
-			end := g.claim("a")
+			end := g.lock("a")
 			g.have["a"] = "2"
 			end("2")
 		}},
 		{"a row is deleted directly", func(g *rig) {
-			end := g.claim("a")
+			end := g.lock("a")
 			delete(g.have, "a")
 			end()
 		}},
@@ -203,7 +203,7 @@ func TestDirectWorkThatBeginsWhileTheTargetIsReadIsNotPruned(t *testing.T) {
 	var end func(value ...string)
 	g.during = func(string) {
 		g.during = nil
-		end = g.claim("a")
+		end = g.lock("a")
 		g.have["a"] = "1"
 	}
 	equal(t, g.mustPass(true))
@@ -223,7 +223,7 @@ func TestDirectWorkOnADamagedRowIsNotRepeated(t *testing.T) {
 			return
 		}
 		if diffs++; diffs == 2 { // a has been judged
-			end := g.claim("a")
+			end := g.lock("a")
 			g.have["a"] = "2"
 			end("2")
 		}
@@ -236,7 +236,7 @@ func TestDirectWorkThatUndoesItselfIsNotDrift(t *testing.T) {
 	g := newRig(t, Config[want]{})
 	g.insert("a", "1")
 	g.mustPass(true)
-	release, err := g.r.Claim(t.Context(), want{key: "a"})
+	release, err := g.r.Lock(t.Context(), want{key: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestDirectWorkWhileAPassJudgesIsNotUndone(t *testing.T) {
 	g.during = func(call string) {
 		if call == "diff" {
 			g.during = nil
-			end := g.claim("a")
+			end := g.lock("a")
 			g.have["a"] = "2"
 			end("2")
 		}
@@ -272,7 +272,7 @@ func TestAPassLeavesDirectWorkAloneUntilItEnds(t *testing.T) {
 	g.insert("a", "1")
 	g.insert("gone", "1")
 	g.mustPass(true)
-	endNew, endOld, endGone := g.claim("new"), g.claim("a"), g.claim("gone")
+	endNew, endOld, endGone := g.lock("new"), g.lock("a"), g.lock("gone")
 	g.have["new"] = "half" // not in the table yet
 	g.have["a"] = "half"
 	delete(g.have, "gone")
@@ -295,7 +295,7 @@ func TestAPassLeavesDirectWorkAloneUntilItEnds(t *testing.T) {
 
 func TestDirectWorkThatFailedIsClearedByTheNextFullPass(t *testing.T) {
 	g := newRig(t, Config[want]{})
-	release, err := g.r.Claim(t.Context(), want{key: "a"})
+	release, err := g.r.Lock(t.Context(), want{key: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,16 +335,16 @@ func TestDirectWorkWaitsForThePassAndForOtherDirectWork(t *testing.T) {
 		<-working
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := g.r.Claim(ctx, want{key: "a"}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "claim a in table wanted") {
+		if _, err := g.r.Lock(ctx, want{key: "a"}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "lock a in table wanted") {
 			t.Errorf("error %v", err)
 		}
 		var order []string
-		claimed := make(chan struct{})
+		locked := make(chan struct{})
 		go func() {
-			end := g.claim("a")
-			order = append(order, "claimed")
+			end := g.lock("a")
+			order = append(order, "locked")
 			end("2")
-			close(claimed)
+			close(locked)
 		}()
 		synctest.Wait()
 		order = append(order, "finished")
@@ -352,8 +352,8 @@ func TestDirectWorkWaitsForThePassAndForOtherDirectWork(t *testing.T) {
 		if err := <-passed; err != nil {
 			t.Fatal(err)
 		}
-		<-claimed
-		equal(t, order, "finished", "claimed")
+		<-locked
+		equal(t, order, "finished", "locked")
 	})
 }
 
@@ -378,7 +378,7 @@ func TestRowsOfDirectWorkAreComparedAgainSoon(t *testing.T) {
 		g := newRig(t, Config[want]{Recheck: 2 * time.Second})
 		g.insert("a", "1")
 		g.mustPass(true)
-		end := g.claim("a")
+		end := g.lock("a")
 		if next, err := g.pass(true); err != nil || !next.IsZero() {
 			t.Errorf("nothing differs: next %v, error %v", next, err)
 		}
@@ -402,7 +402,7 @@ func TestRowsOfDirectWorkAreComparedAgainSoon(t *testing.T) {
 func TestDirectWorkThatFailedIsDoneAgainOrUndone(t *testing.T) {
 	g := newRig(t, Config[want]{})
 	fail := func(key string) {
-		release, err := g.r.Claim(t.Context(), want{key: key})
+		release, err := g.r.Lock(t.Context(), want{key: key})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -454,7 +454,7 @@ func TestWhatIsLeftInTheTarget(t *testing.T) {
 	if !left() {
 		t.Error("a row that is done is not left")
 	}
-	end := g.claim("a")
+	end := g.lock("a")
 	if left() {
 		t.Error("a row that is worked on is left")
 	}

@@ -171,11 +171,11 @@ func (g *rig) remove(key string) {
 	g.update(func(txn *table.Txn) error { g.wanted.Delete(txn, byWantKey().Query(key)); return nil })
 }
 
-// claim begins direct work on a key; the returned function records its result, a
+// lock begins direct work on a key; the returned function records its result, a
 // value or, without one, a deletion, and ends it.
-func (g *rig) claim(key string) (end func(value ...string)) {
+func (g *rig) lock(key string) (end func(value ...string)) {
 	g.t.Helper()
-	release, err := g.r.Claim(context.Background(), want{key: key})
+	release, err := g.r.Lock(context.Background(), want{key: key})
 	if err != nil {
 		g.t.Fatal(err)
 	}

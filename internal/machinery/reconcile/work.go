@@ -32,7 +32,7 @@ func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
 		return sighting[T]{}, fmt.Errorf("read the actual state for table %s: %w", r.desired.Name(), err)
 	}
 	after := r.db.Snapshot()
-	direct := r.claims.watched() // after the snapshot: no direct work that it shows is missing
+	direct := r.locks.watched() // after the snapshot: no direct work that it shows is missing
 	r.collect(after)
 	seen := sighting[T]{actual: actual, drifted: map[table.Key]drifted{}}
 	var agree []Status
@@ -159,7 +159,7 @@ func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removed []*
 	var held []table.Key
 	recheck := seen.recheck
 	for key, row := range r.dirty {
-		if r.claims.try(key, row) {
+		if r.locks.try(key, row) {
 			held = append(held, key)
 		} else {
 			recheck = true
@@ -168,7 +168,7 @@ func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removed []*
 	slices.Sort(held)
 	defer func() {
 		for _, key := range held {
-			r.claims.release(key)
+			r.locks.release(key)
 		}
 	}()
 	updates, removes, next := r.plan(held, seen.drifted)

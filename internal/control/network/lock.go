@@ -11,16 +11,16 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
-// Claim begins direct work on what an endpoint has in the kernel: until end is called,
+// Lock begins direct work on what an endpoint has in the kernel: until end is called,
 // comparisons leave it alone. end records the result: the endpoint as it is wired by then,
 // or being removed when nothing of it is left but its discarded link. With an error, what
 // is in the kernel is not known, and the next comparison does the work.
-func (n *Controller) Claim(ctx context.Context, e endpoint.Endpoint) (end func(e endpoint.Endpoint, err error), err error) {
-	releaseLinks, err := n.links.Claim(ctx, linkPart(e))
+func (n *Controller) Lock(ctx context.Context, e endpoint.Endpoint) (end func(e endpoint.Endpoint, err error), err error) {
+	releaseLinks, err := n.links.Lock(ctx, linkPart(e))
 	if err != nil {
 		return nil, err
 	}
-	releaseFilter, err := n.filter.Claim(ctx, n.filterPart(e))
+	releaseFilter, err := n.filter.Lock(ctx, n.filterPart(e))
 	if err != nil {
 		releaseLinks()
 		return nil, err
@@ -59,10 +59,10 @@ func settle[T any](txn *table.Txn, p *place[T], part T, e endpoint.Endpoint, fai
 	return p.MarkDone(txn, part, rev)
 }
 
-func (n *Controller) count(link string, claims int) {
+func (n *Controller) count(link string, locks int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.busy[link] += claims; n.busy[link] == 0 {
+	if n.busy[link] += locks; n.busy[link] == 0 {
 		delete(n.busy, link)
 	}
 }

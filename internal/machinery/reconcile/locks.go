@@ -8,23 +8,23 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
-// claims says who works on which row: the reconciler or direct work, one at a time.
-type claims[T any] struct {
+// locks says who works on which row: the reconciler or direct work, one at a time.
+type locks[T any] struct {
 	mu     sync.Mutex
-	held   map[table.Key]*claim[T]
+	held   map[table.Key]*lock[T]
 	during map[table.Key]T // rows of direct work since watch; nil when not watching
 }
 
-type claim[T any] struct {
+type lock[T any] struct {
 	row    T
 	direct bool
 	ended  chan struct{} // closed when it is released
 }
 
-// direct claims a row for direct work when it is free.
-func (c *claims[T]) direct(ctx context.Context, key table.Key, row T) error {
+// direct locks a row for direct work when it is free.
+func (c *locks[T]) direct(ctx context.Context, key table.Key, row T) error {
 	for {
-		before := c.take(key, &claim[T]{row: row, direct: true, ended: make(chan struct{})})
+		before := c.take(key, &lock[T]{row: row, direct: true, ended: make(chan struct{})})
 		if before == nil {
 			return nil
 		}
@@ -36,20 +36,20 @@ func (c *claims[T]) direct(ctx context.Context, key table.Key, row T) error {
 	}
 }
 
-// try claims a row for the reconciler if it is free.
-func (c *claims[T]) try(key table.Key, row T) bool {
-	return c.take(key, &claim[T]{row: row, ended: make(chan struct{})}) == nil
+// try locks a row for the reconciler if it is free.
+func (c *locks[T]) try(key table.Key, row T) bool {
+	return c.take(key, &lock[T]{row: row, ended: make(chan struct{})}) == nil
 }
 
-// take puts a claim on a row and returns nil, or returns the claim that is there.
-func (c *claims[T]) take(key table.Key, mine *claim[T]) (before *claim[T]) {
+// take puts a lock on a row and returns nil, or returns the lock that is there.
+func (c *locks[T]) take(key table.Key, mine *lock[T]) (before *lock[T]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if before := c.held[key]; before != nil {
 		return before
 	}
 	if c.held == nil {
-		c.held = map[table.Key]*claim[T]{}
+		c.held = map[table.Key]*lock[T]{}
 	}
 	c.held[key] = mine
 	if mine.direct && c.during != nil {
@@ -58,7 +58,7 @@ func (c *claims[T]) take(key table.Key, mine *claim[T]) (before *claim[T]) {
 	return nil
 }
 
-func (c *claims[T]) release(key table.Key) {
+func (c *locks[T]) release(key table.Key) {
 	c.mu.Lock()
 	mine := c.held[key]
 	delete(c.held, key)
@@ -67,7 +67,7 @@ func (c *claims[T]) release(key table.Key) {
 }
 
 // busy reports whether direct work on a row is in flight.
-func (c *claims[T]) busy(key table.Key) bool {
+func (c *locks[T]) busy(key table.Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.held[key]
@@ -75,7 +75,7 @@ func (c *claims[T]) busy(key table.Key) bool {
 }
 
 // watch begins to note the rows of direct work, those under way included.
-func (c *claims[T]) watch() {
+func (c *locks[T]) watch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.during = map[table.Key]T{}
@@ -87,13 +87,13 @@ func (c *claims[T]) watch() {
 }
 
 // watched returns the rows of direct work since watch.
-func (c *claims[T]) watched() map[table.Key]T {
+func (c *locks[T]) watched() map[table.Key]T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.during)
 }
 
-func (c *claims[T]) unwatch() {
+func (c *locks[T]) unwatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.during = nil
