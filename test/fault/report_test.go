@@ -22,7 +22,8 @@ const report = "test/reports/fault.txt"
 // packages are not part of it.
 func covered() []string {
 	return []string{
-		"api", "cmd/trunkline-cni", "deploy/iam", "internal/app/agent", "internal/core", "internal/edge", "internal/machinery",
+		"api", "cmd/trunkline-cni", "deploy/iam", "internal/app/agent", "internal/control", "internal/core", "internal/edge", "internal/kernel",
+		"internal/machinery",
 		"lab/workload", "sim", "test/fault", "test/node",
 	}
 }
