@@ -39,6 +39,9 @@ func (c *upCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
+	// The lab is up and stays. An interruption from here on must not be reported as that of
+	// a lab that was removed.
+	s.ctx = context.WithoutCancel(s.ctx)
 	st, err := s.status(r.Lab.Name)
 	if err != nil {
 		return err
