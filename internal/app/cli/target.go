@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/trunkline/trunkline/api/introspection"
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -376,7 +377,7 @@ func (c *testCluster) Pods(ctx context.Context, namespace string) ([]corev1.Pod,
 }
 
 // Interfaces implements connectivity.Cluster with the agent's ledger.
-func (c *testCluster) Interfaces(ctx context.Context, node string) (map[netip.Addr]connectivity.ENI, error) {
+func (c *testCluster) Interfaces(ctx context.Context, node string) ([]connectivity.ENI, error) {
 	ledger, err := ReadLedger(ctx, c.client, node)
 	if err != nil {
 		return nil, err
@@ -384,13 +385,19 @@ func (c *testCluster) Interfaces(ctx context.Context, node string) (map[netip.Ad
 	if ledger.PodCIDR != nil {
 		return nil, fmt.Errorf("%w: node %s does not use EC2", connectivity.ErrNoENIs, node)
 	}
-	out := map[netip.Addr]connectivity.ENI{}
-	for _, e := range ledger.ENIs {
+	return interfacesIn(ledger), nil
+}
+
+// interfacesIn returns the interfaces of a ledger.
+func interfacesIn(l introspection.Ledger) (out []connectivity.ENI) {
+	for _, e := range l.ENIs {
+		eni := connectivity.ENI{ID: e.ID, Device: e.Device, Primary: e.Primary}
 		for _, a := range e.Addresses {
-			out[a.Address] = connectivity.ENI{ID: e.ID, Device: e.Device}
+			eni.Pods = append(eni.Pods, a.Address)
 		}
+		out = append(out, eni)
 	}
-	return out, nil
+	return out
 }
 
 // Health implements connectivity.Cluster.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
@@ -249,5 +252,20 @@ func TestStatusOfAnAPIServerThatDoesNotAnswerIsAnError(t *testing.T) {
 	}
 	if s, err := WaitStatus(t.Context(), client, 100*time.Millisecond); err == nil {
 		t.Errorf("no error, and a status of %d workloads and %d nodes", len(s.Workloads), len(s.Nodes))
+	}
+}
+
+func TestInterfacesAreThoseOfTheLedger(t *testing.T) {
+	addr := netip.MustParseAddr
+	got := interfacesIn(introspection.Ledger{ENIs: []introspection.ENI{
+		{ID: "eni-1", Primary: addr("10.0.0.10"), Addresses: []introspection.Address{{Address: addr("10.0.0.20")}, {Address: addr("10.0.0.21")}}},
+		{ID: "eni-2", Device: 1, Primary: addr("10.0.0.11")},
+	}})
+	want := []connectivity.ENI{
+		{ID: "eni-1", Primary: addr("10.0.0.10"), Pods: []netip.Addr{addr("10.0.0.20"), addr("10.0.0.21")}},
+		{ID: "eni-2", Device: 1, Primary: addr("10.0.0.11")},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

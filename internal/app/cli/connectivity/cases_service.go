@@ -2,8 +2,10 @@ package connectivity
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // serviceCases check traffic between pods through ClusterIPs, node ports and host ports.
@@ -89,11 +91,32 @@ func nodePortCase(name string, at int, local bool) Case {
 			via: "node port " + hostport(node, svc.NodePort), args: httpArgs(node, svc.NodePort),
 		}
 		if !local {
-			// The service proxy may translate the source to a node's address.
-			x.want = "the client's or a node's address"
-			x.source = func(a netip.Addr) bool { return a == from.Addr || e.Nodes[0].has(a) || e.Nodes[1].has(a) }
+			reading, cancel := context.WithTimeout(ctx, e.Options.CaseTimeout)
+			defer cancel()
+			own, unknown := interfaceAddresses(reading, e.Cluster, e.Nodes)
+			x.want = "the client's or a node's address" + unknown
+			x.source = func(a netip.Addr) bool {
+				return a == from.Addr || e.Nodes[0].has(a) || e.Nodes[1].has(a) || slices.Contains(own, a)
+			}
 		}
 		return e.check(ctx, x)
 	}
 	return c
+}
+
+// interfaceAddresses returns the primary addresses of the nodes' ENIs. A service proxy
+// that masquerades translates the source to the primary address of the interface by which
+// the packet leaves the node: for a pod on a secondary ENI, that of this ENI. unknown is
+// why the list is not complete; empty if it is.
+func interfaceAddresses(ctx context.Context, c Cluster, nodes []Node) (own []netip.Addr, unknown string) {
+	for _, n := range nodes {
+		enis, err := c.Interfaces(ctx, n.Name)
+		if err != nil && !errors.Is(err, ErrNoENIs) {
+			unknown += fmt.Sprintf(" (the interfaces of %s are unknown: %v)", n.Name, err)
+		}
+		for _, eni := range enis {
+			own = append(own, eni.Primary)
+		}
+	}
+	return own, unknown
 }

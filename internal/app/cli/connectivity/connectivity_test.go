@@ -2,6 +2,7 @@ package connectivity_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -121,7 +122,7 @@ func TestEveryCaseFailsUnderSomeFaultAndReportsWhatWasSentAndReceived(t *testing
 
 func TestEachFaultIsFoundByTheCaseMeantForIt(t *testing.T) {
 	for f, want := range map[fault]string{
-		translated: "pod-to-pod/other-node/1B", wrongServer: "pod-to-service/other-node/1B", blackhole: "pod-to-pod/other-eni/8900B-df",
+		translated: "pod-to-pod/other-node/1B", otherPod: "node-port/remote", wrongServer: "pod-to-service/other-node/1B", blackhole: "pod-to-pod/other-eni/8900B-df",
 		metadataOpen: "metadata/v4-blocked", spoofArrives: "spoof/mac", rawLost: "spoof/source-other-node", leaksPodIP: "outside/source", otherMTU: "outside/path-mtu",
 		namesWrong: "dns/headless", notReady: "node-to-pod/kubelet-probes", agentSick: "health", apiCutOff: "pod-to-api-server",
 		dropping: "operation/unexpected-drops", logging: "operation/error-logs", interrupted: "operation/interrupted-connections",
@@ -163,6 +164,43 @@ func TestATranslatedSourceFailsEveryCaseThatAssertsTheSource(t *testing.T) {
 	}
 }
 
+// The masquerade of a node port translates to the primary address of the client's ENI. The
+// filter selects no case that needs pairs of pods, for which the pods' ENIs are determined.
+func TestNodePortsAnswerClientsOnSecondaryInterfaces(t *testing.T) {
+	for _, filter := range []*regexp.Regexp{nil, regexp.MustCompile(`^node-port/`)} {
+		m := newModel(noFault)
+		m.nodes[0].others, m.nodes[1].others = 4, 4 // the primary ENIs are full
+		o := options()
+		o.Filter = filter
+		ran := 0
+		for _, c := range run(t, m, o).Cases {
+			if !strings.HasPrefix(c.Name, "node-port/") {
+				continue
+			}
+			ran++
+			if c.Status != connectivity.Passed {
+				t.Errorf("filter %v: %s %s: %s", filter, c.Name, c.Status, c.Reason)
+			}
+		}
+		if ran != 3 {
+			t.Errorf("filter %v: %d cases of node ports ran, want 3", filter, ran)
+		}
+	}
+}
+
+// A source that is wrong may be one that the test could not know.
+func TestANodePortFailureNamesTheNodeWithUnknownInterfaces(t *testing.T) {
+	o := options()
+	o.Filter, o.SettleTime = regexp.MustCompile(`^node-port/remote$`), time.Millisecond
+	for fault, want := range map[fault]connectivity.Status{noFault: connectivity.Passed, translated: connectivity.Failed} {
+		m := &withoutENIs{model: newModel(fault), why: errors.New("no running agent")}
+		c := run(t, m, o).Cases[0]
+		if named := strings.Contains(c.Reason, "(the interfaces of n2 are unknown: no running agent)"); c.Status != want || named != (want == connectivity.Failed) {
+			t.Errorf("fault %q: %s: %s", fault, c.Status, c.Reason)
+		}
+	}
+}
+
 // All pods of a node may be on its first interface, however many the test adds.
 func TestCasesThatNeedASecondInterfaceAreSkippedWithoutOne(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -179,7 +217,7 @@ func TestCasesThatNeedASecondInterfaceAreSkippedWithoutOne(t *testing.T) {
 		"one address each": {[2]int{1, 1}, map[string]string{"pod-to-pod/same-eni/1B": "no two pods share an ENI"}},
 	} {
 		m := newModel(noFault)
-		m.perENI = c.perENI
+		m.nodes[0].perENI, m.nodes[1].perENI = c.perENI[0], c.perENI[1]
 		for _, o := range run(t, m, options()).Cases {
 			if o.Status == connectivity.Failed {
 				t.Errorf("%s: %s failed: %s", name, o.Name, o.Reason)
@@ -260,7 +298,7 @@ type withoutENIs struct {
 	fillers int
 }
 
-func (m *withoutENIs) Interfaces(context.Context, string) (map[netip.Addr]connectivity.ENI, error) {
+func (m *withoutENIs) Interfaces(context.Context, string) ([]connectivity.ENI, error) {
 	return nil, m.why
 }
 

@@ -39,10 +39,10 @@ type Cluster interface {
 	Logs(ctx context.Context, namespace, pod string, lines int64) (string, error)
 	// Pods returns the pods of the test's namespace.
 	Pods(ctx context.Context, namespace string) ([]corev1.Pod, error)
-	// Interfaces returns the ENI of each pod address on a node, or an error if it
-	// cannot be determined, for instance without Trunkline. The error wraps ErrNoENIs
-	// where pods are not on ENIs.
-	Interfaces(ctx context.Context, node string) (map[netip.Addr]ENI, error)
+	// Interfaces returns the ENIs of a node, or an error if they cannot be determined,
+	// for instance without Trunkline. The error wraps ErrNoENIs where pods are not on
+	// ENIs.
+	Interfaces(ctx context.Context, node string) ([]ENI, error)
 	// Health returns the errors of Trunkline's components; empty is healthy. It returns
 	// an error if the state cannot be read.
 	Health(ctx context.Context) ([]string, error)
@@ -79,10 +79,14 @@ func (n Node) has(a netip.Addr) bool {
 	return slices.Contains(n.Internal, a) || slices.Contains(n.External, a)
 }
 
-// ENI is the interface an address is on.
+// ENI is an interface of a node.
 type ENI struct {
 	ID     string
 	Device int // index on the instance; 0 is the primary
+	// Primary is the interface's own address. The kernel masquerades to it what leaves
+	// through the interface.
+	Primary netip.Addr
+	Pods    []netip.Addr // addresses for pods
 }
 
 // Service holds the addresses that the API server assigned to a Service.

@@ -24,6 +24,7 @@ const (
 	noFault      fault = ""
 	unreachable  fault = "nothing answers"
 	translated   fault = "every receiver sees a translated source"
+	otherPod     fault = "every receiver sees the address of another pod as the source"
 	wrongServer  fault = "another pod answers"
 	blackhole    fault = "large packets are dropped without an ICMP error"
 	metadataOpen fault = "pods reach instance metadata"
@@ -43,7 +44,7 @@ const (
 
 func faults() []fault {
 	return []fault{
-		unreachable, translated, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
+		unreachable, translated, otherPod, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
 		leaksPodIP, otherMTU, notReady, agentSick, dropping, logging, interrupted, streamKilled, apiCutOff,
 	}
 }
@@ -52,13 +53,12 @@ func faults() []fault {
 // at most one fault.
 type model struct {
 	fault fault
-	nodes []connectivity.Node
+	nodes []modelNode
 
 	mu       sync.Mutex
 	pods     map[string]modelPod
 	services map[string]modelService
 	removed  int
-	perENI   [2]int // addresses per ENI, by node
 	catDev   int
 	claimed  int
 	// atExec is called before each command in a pod, atRemove before each removal,
@@ -69,6 +69,12 @@ type model struct {
 	lost chan error
 	// cached holds DNS answers, like a resolver's cache.
 	cached map[string][]netip.Addr
+}
+
+type modelNode struct {
+	connectivity.Node
+	perENI int // addresses per ENI
+	others int // addresses that the pods of others have
 }
 
 type modelPod struct {
@@ -84,13 +90,23 @@ type modelService struct {
 
 func newModel(f fault) *model {
 	addr := netip.MustParseAddr
-	return &model{fault: f, perENI: [2]int{4, 4}, pods: map[string]modelPod{}, services: map[string]modelService{}, cached: map[string][]netip.Addr{}, nodes: []connectivity.Node{
-		{Name: "n1", Internal: []netip.Addr{addr("10.0.0.10")}, External: []netip.Addr{addr("198.18.0.1")}, FreePods: 50},
-		{Name: "n2", Internal: []netip.Addr{addr("10.0.1.10")}, FreePods: 50},
+	return &model{fault: f, pods: map[string]modelPod{}, services: map[string]modelService{}, cached: map[string][]netip.Addr{}, nodes: []modelNode{
+		{Node: connectivity.Node{Name: "n1", Internal: []netip.Addr{addr("10.0.0.10")}, External: []netip.Addr{addr("198.18.0.1")}, FreePods: 50}, perENI: 4},
+		{Node: connectivity.Node{Name: "n2", Internal: []netip.Addr{addr("10.0.1.10")}, FreePods: 50}, perENI: 4},
 	}}
 }
 
-func (m *model) Nodes(context.Context) ([]connectivity.Node, error) { return m.nodes, nil }
+func (m *model) Nodes(context.Context) (out []connectivity.Node, err error) {
+	for _, n := range m.nodes {
+		out = append(out, n.Node)
+	}
+	return out, nil
+}
+
+// node returns the index of a node.
+func (m *model) node(name string) int {
+	return slices.IndexFunc(m.nodes, func(n modelNode) bool { return n.Name == name })
+}
 
 func (m *model) Create(ctx context.Context, _ string, s connectivity.Setup) (map[string]netip.Addr, error) {
 	if err := ctx.Err(); err != nil {
@@ -100,10 +116,10 @@ func (m *model) Create(ctx context.Context, _ string, s connectivity.Setup) (map
 	defer m.mu.Unlock()
 	out := map[string]netip.Addr{}
 	for _, spec := range s.Pods {
-		n := slices.IndexFunc(m.nodes, func(n connectivity.Node) bool { return n.Name == spec.Node })
+		n := m.node(spec.Node)
 		p := modelPod{PodSpec: spec, addr: m.nodes[n].Internal[0]}
 		if !spec.Host {
-			used := 0
+			used := m.nodes[n].others
 			for _, q := range m.pods {
 				if q.Node == spec.Node && !q.Host {
 					used++
@@ -111,7 +127,7 @@ func (m *model) Create(ctx context.Context, _ string, s connectivity.Setup) (map
 			}
 			p.addr = netip.AddrFrom4([4]byte{10, 0, byte(n), byte(20 + used + 40*m.claimed)}) // other addresses in each run
 			// Addresses of the primary interface are assigned first.
-			p.eni = connectivity.ENI{ID: fmt.Sprintf("eni-%d%d", n, used/m.perENI[n]), Device: used / m.perENI[n]}
+			p.eni = m.interfaceOf(n, used/m.nodes[n].perENI)
 		}
 		m.pods[spec.Name] = p
 		out[spec.Name] = p.addr
@@ -202,14 +218,28 @@ func (m *model) Pods(context.Context, string) ([]corev1.Pod, error) {
 	return out, nil
 }
 
-func (m *model) Interfaces(_ context.Context, node string) (map[netip.Addr]connectivity.ENI, error) {
+// interfaceOf returns the ENI with a device index on node n, without addresses for pods.
+func (m *model) interfaceOf(n, device int) connectivity.ENI {
+	eni := connectivity.ENI{ID: fmt.Sprintf("eni-%d%d", n, device), Device: device, Primary: m.nodes[n].Internal[0]}
+	if device > 0 {
+		eni.Primary = netip.AddrFrom4([4]byte{10, 0, byte(100 + n), byte(device)})
+	}
+	return eni
+}
+
+func (m *model) Interfaces(_ context.Context, node string) ([]connectivity.ENI, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := map[netip.Addr]connectivity.ENI{}
+	var out []connectivity.ENI
 	for _, p := range m.pods {
-		if p.Node == node && !p.Host {
-			out[p.addr] = p.eni
+		if p.Node != node || p.Host {
+			continue
 		}
+		i := slices.IndexFunc(out, func(eni connectivity.ENI) bool { return eni.ID == p.eni.ID })
+		if i < 0 {
+			i, out = len(out), append(out, p.eni)
+		}
+		out[i].Pods = append(out[i].Pods, p.addr)
 	}
 	return out, nil
 }
@@ -292,7 +322,7 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 	if m.fault == unreachable {
 		return failed
 	}
-	node := m.nodes[slices.IndexFunc(m.nodes, func(n connectivity.Node) bool { return n.Name == from.Node })]
+	node := m.nodes[m.node(from.Node)]
 	switch probe {
 	case "imds":
 		if from.Host || m.fault == metadataOpen {
@@ -319,17 +349,30 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 	}
 	to, viaNodePort := m.behind(target)
 	source := from.addr
-	if m.fault == translated || viaNodePort && target.Addr() != to.addr {
-		source = node.Internal[0]
+	if viaNodePort {
+		source = m.masqueraded(from, target.Addr())
 	}
-	if m.fault == translated {
+	switch m.fault {
+	case translated:
 		source = netip.MustParseAddr("192.0.2.66")
-	}
-	if m.fault == wrongServer {
+	case otherPod:
+		source = m.pods["stream-tcp-other-node"].addr
+	case wrongServer:
 		to.Name = "another-pod"
+	default:
 	}
 	at := netip.AddrPortFrom(source, 40000)
 	return connectivity.Result{OK: true, Source: at, Server: &connectivity.Answer{Pod: to.Name, Source: at}}
+}
+
+// masqueraded returns the source of a packet to the node port at an address, after the
+// masquerade of that node: the primary address of the interface by which it leaves. A
+// node forwards the packets of its own pods by the pod's ENI.
+func (m *model) masqueraded(from modelPod, at netip.Addr) netip.Addr {
+	if m.nodes[m.node(from.Node)].Internal[0] == at {
+		return from.eni.Primary
+	}
+	return at
 }
 
 // behind finds the pod at an address, a Service, a node port or a host port.
@@ -350,7 +393,7 @@ func (m *model) behind(target netip.AddrPort) (modelPod, bool) {
 	return modelPod{}, false
 }
 
-func (m *model) beyond(from modelPod, node connectivity.Node, probe string, args []string) connectivity.Result {
+func (m *model) beyond(from modelPod, node modelNode, probe string, args []string) connectivity.Result {
 	if size, _ := strconv.Atoi(argument(args, "size")); probe == "udp" && size+28 > 1500 {
 		if m.fault == blackhole {
 			return connectivity.Result{Kind: "timeout"}

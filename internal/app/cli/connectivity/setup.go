@@ -149,7 +149,7 @@ func (e *Env) findPairs(ctx context.Context) error {
 // locate sets the peers' ENIs. It returns the reason if it cannot.
 func (e *Env) locate(ctx context.Context, pods [][]Peer) string {
 	for i, n := range e.Nodes {
-		on, err := e.Cluster.Interfaces(ctx, n.Name)
+		enis, err := e.Cluster.Interfaces(ctx, n.Name)
 		if errors.Is(err, ErrNoENIs) {
 			return err.Error()
 		}
@@ -157,11 +157,11 @@ func (e *Env) locate(ctx context.Context, pods [][]Peer) string {
 			return fmt.Sprintf("the ENIs of pods' addresses are unknown: %v", err)
 		}
 		for j, p := range pods[i] {
-			eni, ok := on[p.Addr]
-			if !ok {
+			at := slices.IndexFunc(enis, func(eni ENI) bool { return slices.Contains(eni.Pods, p.Addr) })
+			if at < 0 {
 				return fmt.Sprintf("the agent on %s does not list address %s of pod %s", n.Name, p.Addr, p.Pod)
 			}
-			pods[i][j].ENI = eni
+			pods[i][j].ENI = enis[at]
 		}
 		e.Client[i], e.Server[i] = pods[i][0], pods[i][1]
 	}
