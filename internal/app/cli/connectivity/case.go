@@ -53,7 +53,7 @@ func (e *Env) check(ctx context.Context, x exchange) error {
 		sent += " through " + x.via
 	}
 	hints := pathHints(x.from, x.to)
-	r, err := e.dial(ctx, x.from, x.args...)
+	r, err := e.namespace.dial(ctx, x.from, x.args...)
 	if err != nil {
 		return err
 	}
@@ -89,8 +89,8 @@ func placements() []placement {
 	return []placement{
 		{"same-node", nil, func(e *Env) (Peer, Peer) { return e.Client[0], e.Server[0] }},
 		{"other-node", []Need{TwoNodes}, func(e *Env) (Peer, Peer) { return e.Client[0], e.Server[1] }},
-		{"same-eni", []Need{SameENI}, func(e *Env) (Peer, Peer) { return e.SameENI[0], e.SameENI[1] }},
-		{"other-eni", []Need{OtherENI}, func(e *Env) (Peer, Peer) { return e.OtherENI[0], e.OtherENI[1] }},
-		{"other-node-secondary-eni", []Need{TwoNodes, FarENI}, func(e *Env) (Peer, Peer) { return e.FarENI[0], e.FarENI[1] }},
+		{"same-eni", []Need{SameENI}, func(e *Env) (Peer, Peer) { return e.Pairs.SameENI[0], e.Pairs.SameENI[1] }},
+		{"other-eni", []Need{OtherENI}, func(e *Env) (Peer, Peer) { return e.Pairs.OtherENI[0], e.Pairs.OtherENI[1] }},
+		{"other-node-secondary-eni", []Need{TwoNodes, FarENI}, func(e *Env) (Peer, Peer) { return e.Pairs.FarENI[0], e.Pairs.FarENI[1] }},
 	}
 }

@@ -35,7 +35,7 @@ func dnsCases() []Case {
 				for _, s := range e.Server {
 					want = append(want, s.Addr)
 				}
-				return e.resolve(ctx, e.headless+"."+e.Options.Namespace+".svc", func(got []netip.Addr) string {
+				return e.resolve(ctx, e.Services.Headless, func(got []netip.Addr) string {
 					if sameAddrs(got, want) {
 						return ""
 					}
@@ -62,7 +62,7 @@ func dnsCases() []Case {
 // of the given addresses, or an empty string if they are right.
 func (e *Env) resolve(ctx context.Context, name string, mismatch func([]netip.Addr) string) error {
 	for _, p := range e.Client {
-		r, err := e.dial(ctx, p, "dns", name, "--timeout="+dialTimeout.String())
+		r, err := e.namespace.dial(ctx, p, "dns", name, "--timeout="+dialTimeout.String())
 		if err != nil {
 			return err
 		}

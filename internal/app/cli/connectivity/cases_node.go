@@ -47,7 +47,7 @@ func nodeCases() []Case {
 			Name:    "node-to-service",
 			Asserts: "a node reaches a pod through a ClusterIP",
 			Run: func(ctx context.Context, e *Env) error {
-				svc, host := e.Services[e.Server[0].Pod], e.Host[0]
+				svc, host := e.Services.To[e.Server[0].Pod], e.Host[0]
 				return e.check(ctx, exchange{
 					from: host, to: e.Server[0], what: "1 kB by HTTP", via: "ClusterIP " + svc.Address.String(),
 					args: httpArgs(svc.Address, e.Server[0].HTTP), source: host.Node.has, want: "an address of " + host.Node.Name,
@@ -68,7 +68,7 @@ func nodeCases() []Case {
 					return err
 				}
 				p := e.Client[0]
-				r, err := e.dial(ctx, p, httpArgs(svc.Address, 443)...)
+				r, err := e.namespace.dial(ctx, p, httpArgs(svc.Address, 443)...)
 				if err != nil {
 					return err
 				}
@@ -85,7 +85,7 @@ func nodeCases() []Case {
 }
 
 func kubeletProbes(ctx context.Context, e *Env) error {
-	pods, err := e.Cluster.Pods(ctx, e.Options.Namespace)
+	pods, err := e.namespace.pods(ctx)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ func outsideCases(mtu int) []Case {
 		if e.far() == 1 {
 			out = append(out, e.Client[1])
 		}
-		if e.OtherENI != nil {
-			out = append(out, e.OtherENI[0], e.OtherENI[1])
+		if e.Pairs.OtherENI != nil {
+			out = append(out, e.Pairs.OtherENI[0], e.Pairs.OtherENI[1])
 		}
 		return out
 	}
@@ -28,7 +28,7 @@ func outsideCases(mtu int) []Case {
 			Needs:   []Need{OutsideHost},
 			Run: func(ctx context.Context, e *Env) error {
 				for _, p := range senders(e) {
-					r, err := e.dial(ctx, p, "http", e.outside(e.Options.OutsideHTTP), "--size=1000", "--timeout="+dialTimeout.String())
+					r, err := e.namespace.dial(ctx, p, "http", e.outside(e.Options.OutsideHTTP), "--size=1000", "--timeout="+dialTimeout.String())
 					if err != nil {
 						return err
 					}
@@ -50,7 +50,7 @@ func outsideCases(mtu int) []Case {
 			Run: func(ctx context.Context, e *Env) error {
 				for _, p := range senders(e) {
 					n := strconv.Itoa(large)
-					r, err := e.dial(ctx, p, "udp", e.outside(e.Options.OutsideUDP), "--size="+n, "--chunk="+n, "--df", "--timeout="+dialTimeout.String())
+					r, err := e.namespace.dial(ctx, p, "udp", e.outside(e.Options.OutsideUDP), "--size="+n, "--chunk="+n, "--df", "--timeout="+dialTimeout.String())
 					if err != nil {
 						return err
 					}

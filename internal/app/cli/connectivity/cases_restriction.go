@@ -44,11 +44,11 @@ func restrictionCases() []Case {
 func metadataBlocked(ctx context.Context, e *Env, at netip.Addr) error {
 	endpoint := "http://" + strings.TrimSuffix(netip.AddrPortFrom(at, 80).String(), ":80")
 	pods := slices.Clone(e.Client)
-	if e.OtherENI != nil {
-		pods = append(pods, e.OtherENI[1])
+	if e.Pairs.OtherENI != nil {
+		pods = append(pods, e.Pairs.OtherENI[1])
 	}
 	for _, p := range pods {
-		r, err := e.dial(ctx, p, "imds", "--endpoint="+endpoint)
+		r, err := e.namespace.dial(ctx, p, "imds", "--endpoint="+endpoint)
 		if err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func metadataBlocked(ctx context.Context, e *Env, at netip.Addr) error {
 	if at.Is6() {
 		return nil // the node may have no IPv6; the IPv4 case has the control
 	}
-	r, err := e.dial(ctx, e.Host[0], "imds", "--endpoint="+endpoint)
+	r, err := e.namespace.dial(ctx, e.Host[0], "imds", "--endpoint="+endpoint)
 	if err != nil {
 		return err
 	}
@@ -85,14 +85,14 @@ func spoofCase(name, how string, needs []Need, spoofed func(e *Env) []string) Ca
 				"spoof", hostport(to.Addr, to.UDP), "--count=3",
 				"--verify=" + hostport(to.Addr, to.HTTP), "--timeout=" + dialTimeout.String(),
 			}
-			control, err := e.dial(ctx, from, append(slices.Clone(args), "--source="+from.Addr.String())...)
+			control, err := e.namespace.dial(ctx, from, append(slices.Clone(args), "--source="+from.Addr.String())...)
 			if err != nil {
 				return err
 			}
 			if control.Seen == 0 {
 				return &Failure{Sent: fmt.Sprintf("raw datagrams from %s with its own address to %s", from, to), Got: control.summary(), Want: "all of them to arrive: without this control the case proves nothing", Hints: pathHints(from, to)}
 			}
-			r, err := e.dial(ctx, from, append(args, spoofed(e)...)...)
+			r, err := e.namespace.dial(ctx, from, append(args, spoofed(e)...)...)
 			if err != nil {
 				return err
 			}

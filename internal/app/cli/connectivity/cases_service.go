@@ -20,7 +20,7 @@ func serviceCases(mtu int) []Case {
 				Run: func(ctx context.Context, e *Env) error {
 					a, b := pl.pair(e)
 					return both(ctx, a, b, func(ctx context.Context, from, to Peer) error {
-						svc := e.Services[to.Pod]
+						svc := e.Services.To[to.Pod]
 						return e.check(ctx, exchange{
 							from: from, to: to, what: load.what, args: load.args(svc.Address, to.ports),
 							via: "ClusterIP " + svc.Address.String(),
@@ -36,7 +36,7 @@ func serviceCases(mtu int) []Case {
 			Asserts: "a pod reaches itself through its own ClusterIP",
 			Run: func(ctx context.Context, e *Env) error {
 				p := e.Client[0]
-				svc := e.Services[p.Pod]
+				svc := e.Services.To[p.Pod]
 				return e.check(ctx, exchange{
 					from: p, to: p, what: "1 kB by HTTP", via: "ClusterIP " + svc.Address.String(),
 					args:   httpArgs(svc.Address, p.HTTP),
@@ -75,16 +75,17 @@ func nodePortCase(name string, at int, local bool) Case {
 		Asserts: "a node port answers on the node that runs the pod",
 		Needs:   []Need{TwoNodes},
 	}
-	kind := "cluster"
 	switch {
 	case local:
-		kind = "local"
 		c.Asserts = "a node port with externalTrafficPolicy Local answers on its pod's node, and the pod sees the client's own address"
 	case at == 1:
 		c.Asserts = "a node port answers on a node that does not run the pod"
 	}
 	c.Run = func(ctx context.Context, e *Env) error {
-		svc := e.NodePort[kind]
+		svc := e.Services.NodePort
+		if local {
+			svc = e.Services.NodePortLocal
+		}
 		from, node := e.Client[1], e.Nodes[at].Internal[0]
 		x := exchange{
 			from: from, to: e.Server[0], what: "1 kB by HTTP",

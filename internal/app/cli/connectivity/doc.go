@@ -7,6 +7,11 @@
 // reason. Three checks cover the whole run: unexpected drops, error logs and interrupted
 // connections.
 //
+// Run prepares an Env and runs the cases in it. The set-up chooses nodes and creates a
+// client, a server and a host pod on each (setup.go), searches pairs of pods on one and
+// on two ENIs (pairs.go), creates Services (services.go) and streams (streams.go), and
+// records which needs are not met (need.go).
+//
 // It writes to one namespace, which it creates and deletes, and deletes the namespaces
 // of earlier runs that crashed. One run at a time is allowed in a cluster. It accesses
 // the cluster only through the Cluster interface, and the pods only through the JSON

@@ -1,9 +1,6 @@
 package connectivity
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -85,31 +82,6 @@ func (f *Failure) Error() string {
 
 // dialTimeout bounds one dial inside the pod.
 const dialTimeout = 5 * time.Second
-
-// dial runs `workload dial` in p's pod and decodes its last line. A failed dial is a
-// Result that is not OK; an error means that dial could not be run or its output not be
-// decoded.
-func (e *Env) dial(ctx context.Context, p Peer, args ...string) (Result, error) {
-	argv := append([]string{"/workload", "dial"}, args...)
-	ctx, cancel := context.WithTimeout(ctx, e.Options.CaseTimeout)
-	defer cancel()
-	out, err := e.Cluster.Exec(ctx, e.Options.Namespace, p.Pod, argv)
-	if err != nil && len(out.Stdout) == 0 {
-		return Result{}, fmt.Errorf("run %s in pod %s: %w %s", strings.Join(argv, " "), p.Pod, err, strings.TrimSpace(out.Stderr))
-	}
-	lines := strings.Split(strings.TrimSpace(out.Stdout), "\n")
-	var r Result
-	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &r); err != nil {
-		return Result{}, fmt.Errorf("read the answer of %s in pod %s: %w", strings.Join(argv, " "), p.Pod, err)
-	}
-	return r, nil
-}
-
-// Output is the output of a command in a pod.
-type Output struct{ Stdout, Stderr string }
-
-// ErrExit is returned when a command ran and exited with a status other than 0.
-var ErrExit = errors.New("command ended with an error status")
 
 // payload is a size and a protocol to transfer it by.
 type payload struct {

@@ -140,10 +140,10 @@ func perform(ctx context.Context, c Cluster, o Options, p Progress) (outcomes []
 	if err != nil {
 		return nil, fmt.Errorf("prepare the test: %w", err)
 	}
-	w := e.startWatch(ctx, started)
+	drops := watchDrops(ctx, e.namespace, e.Host)
 	p.Step("run")
 	outcomes = e.runAll(ctx, Selected(o), p)
-	return append(outcomes, e.runAll(ctx, operations(w), p)...), ctx.Err()
+	return append(outcomes, e.runAll(ctx, operations(started, drops), p)...), ctx.Err()
 }
 
 // cleanUp deletes the namespace, also after ctx ended.
@@ -200,7 +200,7 @@ func (e *Env) runAll(ctx context.Context, cases []Case, p Progress) []Outcome {
 
 func (e *Env) run(ctx context.Context, c Case) Outcome {
 	o := Outcome{Name: c.Name, Asserts: c.Asserts, Status: Passed}
-	if why, missing := e.missing(c.Needs); missing {
+	if why, missing := e.unmet.first(c.Needs); missing {
 		o.Status, o.Reason = Skipped, why
 		return o
 	}

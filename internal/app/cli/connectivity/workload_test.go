@@ -68,12 +68,11 @@ func newLocal(t *testing.T) (*Env, Peer) {
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	loopback := netip.MustParseAddr("127.0.0.1")
-	e := &Env{Cluster: &local{}, Options: Options{CaseTimeout: 20 * time.Second}}
+	e := &Env{namespace: namespace{cluster: &local{}, timeout: 20 * time.Second}}
 	server := Peer{Pod: "server-1", Addr: loopback, ports: p}
 	e.Client, e.Server = []Peer{{Pod: "client-1", Addr: loopback}}, []Peer{server}
-	e.Nodes = []Node{{Name: "n1"}}
 	for range 3000 { // up to a minute, until it listens
-		if r, err := e.dial(t.Context(), e.Client[0], httpArgs(loopback, p.HTTP)...); err == nil && r.OK {
+		if r, err := e.namespace.dial(t.Context(), e.Client[0], httpArgs(loopback, p.HTTP)...); err == nil && r.OK {
 			return e, server
 		}
 		select {
@@ -109,16 +108,14 @@ func TestTheRealWorkloadsStreamReportsAreDecoded(t *testing.T) {
 	e, server := newLocal(t)
 	for _, proto := range []string{"tcp", "udp"} {
 		port := map[string]int{"tcp": server.TCP, "udp": server.UDP}[proto]
-		out, err := e.Cluster.Exec(t.Context(), "", "", []string{
-			"/workload", "dial", "stream", hostport(server.Addr, port),
-			"--proto=" + proto, "--duration=300ms", "--interval=20ms", "--report=100ms",
-		})
+		out, err := e.namespace.read(t.Context(), "", "/workload", "dial", "stream", hostport(server.Addr, port),
+			"--proto="+proto, "--duration=300ms", "--interval=20ms", "--report=100ms")
 		if err != nil {
-			t.Fatalf("%s: %v\n%s", proto, err, out.Stderr)
+			t.Fatalf("%s: %v\n%s", proto, err, out)
 		}
-		lines := slices.Collect(strings.Lines(out.Stdout))
-		e.Cluster.(*local).log = lines[len(lines)-1]
-		if err := e.streamsKept(t.Context()); err != nil {
+		lines := slices.Collect(strings.Lines(out))
+		e.namespace.cluster.(*local).log = lines[len(lines)-1]
+		if err := newStreams(e.namespace, e.Server).kept(t.Context()); err != nil {
 			t.Errorf("%s: %v", proto, err)
 		}
 	}
@@ -160,12 +157,12 @@ func (l *late) Logs(context.Context, string, string, int64) (string, error) {
 func TestTheFirstReportOfAStreamIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &late{emptyReads: 5}
-		e := &Env{Cluster: l, Nodes: []Node{{Name: "n1"}}, Server: []Peer{{Pod: "server-1", Addr: netip.MustParseAddr("10.0.0.1"), ports: podPorts()}}}
-		if err := e.streamsKept(t.Context()); err != nil {
+		s := newStreams(namespace{cluster: l}, []Peer{{Pod: "server-1", Addr: netip.MustParseAddr("10.0.0.1"), ports: podPorts()}})
+		if err := s.kept(t.Context()); err != nil {
 			t.Error(err)
 		}
 		l.emptyReads = 1000
-		if err := e.streamsKept(t.Context()); err == nil || !strings.Contains(err.Error(), "stream-tcp-same-node has reported nothing for 10s") {
+		if err := s.kept(t.Context()); err == nil || !strings.Contains(err.Error(), "stream-tcp-same-node has reported nothing for 10s") {
 			t.Errorf("a stream that never reported: %v", err)
 		}
 	})
