@@ -80,7 +80,7 @@ func putPod(s *kubetest.Server, namespace, name string) {
 // withExpiry returns a cluster with leases that are renewed often and expire after expiry.
 func withExpiry(c *kube.Client, expiry time.Duration) *testCluster {
 	t := newTestCluster(c, "img")
-	t.renewEvery, t.expiry = 10*time.Millisecond, expiry
+	t.claim.lease.renewEvery, t.claim.lease.expiry = 10*time.Millisecond, expiry
 	return t
 }
 
@@ -155,7 +155,7 @@ func TestTheNamespaceOfAnEarlierRunIsRemoved(t *testing.T) {
 			if pods := s.Keys(podsPath); len(pods) > 0 {
 				t.Errorf("pods %v are left", pods)
 			}
-			if lease, err := run.readLease(t.Context(), "trunkline-test"); err != nil || !run.claim.holds(lease) {
+			if lease, err := run.claim.lease.read(t.Context(), "trunkline-test"); err != nil || !run.claim.lease.holds(lease) {
 				t.Errorf("the lease is %v, %v", lease, err)
 			}
 		})
@@ -223,7 +223,7 @@ func TestOneOfSeveralRunsClaimsALeftoverNamespace(t *testing.T) {
 	if won != 1 {
 		t.Errorf("%d runs claimed the namespace", won)
 	}
-	if lease, err := newTestCluster(client, "img").readLease(ctx, "trunkline-test"); err != nil || lease == nil || holderOf(lease) != "" {
+	if lease, err := newRunLease(client).read(ctx, "trunkline-test"); err != nil || lease == nil || holderOf(lease) != "" {
 		t.Errorf("after the run the lease is %v, %v; want it released", lease, err)
 	}
 }

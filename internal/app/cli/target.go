@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/api/introspection"
@@ -26,9 +24,7 @@ import (
 type testCluster struct {
 	client *kube.Client
 	image  string
-	claim  claim
-	// Interval of the claim's renewals, and the time without one after which it expires.
-	renewEvery, expiry time.Duration
+	claim  *claim
 }
 
 // NewTestCluster returns the cluster of a client for `connectivity test`. image is the
@@ -38,14 +34,33 @@ func NewTestCluster(c *kube.Client, image string) connectivity.Cluster {
 }
 
 func newTestCluster(c *kube.Client, image string) *testCluster {
-	return &testCluster{client: c, image: image, claim: newClaim(), renewEvery: renewEvery, expiry: claimExpiry}
+	return &testCluster{client: c, image: image, claim: newClaim(c)}
 }
 
-// pollEvery is the interval of reads while waiting for a state.
-const pollEvery = 250 * time.Millisecond
+// pollEvery is the interval of reads while waiting for a state; answerTime bounds
+// requests that an interruption does not cancel.
+const (
+	pollEvery  = 250 * time.Millisecond
+	answerTime = 10 * time.Second
+)
 
 func poll(ctx context.Context, ok func(ctx context.Context) (bool, error)) error {
 	return wait.PollUntilContextCancel(ctx, pollEvery, true, ok)
+}
+
+// Claim implements connectivity.Cluster.
+func (c *testCluster) Claim(ctx context.Context, namespace string, step func(string)) (bool, error) {
+	return c.claim.take(ctx, namespace, step)
+}
+
+// Hold implements connectivity.Cluster.
+func (c *testCluster) Hold(ctx context.Context, namespace string) error {
+	return c.claim.lease.hold(ctx, namespace)
+}
+
+// Remove implements connectivity.Cluster.
+func (c *testCluster) Remove(ctx context.Context, namespace string) error {
+	return c.claim.remove(ctx, namespace)
 }
 
 // Nodes implements connectivity.Cluster.
@@ -245,91 +260,6 @@ func notReadyReason(p *corev1.Pod) string {
 	return ""
 }
 
-// answerTime bounds requests that an interruption does not cancel.
-const answerTime = 10 * time.Second
-
-// Remove implements connectivity.Cluster.
-func (c *testCluster) Remove(ctx context.Context, namespace string) error {
-	return c.remove(ctx, namespace, c.claim.uid)
-}
-
-// remove deletes the namespace with this UID and waits until it is deleted. Another
-// namespace of the same name is not changed.
-func (c *testCluster) remove(ctx context.Context, namespace string, uid types.UID) error {
-	if exists, err := c.exists(ctx, namespace, uid); err != nil || !exists {
-		return err
-	}
-	// Pods are deleted first: the namespace controller, if it finds pods that are being
-	// deleted, retries only after half a minute.
-	pods := c.client.Core.CoreV1().Pods(namespace)
-	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("remove the pods of namespace %s: %w", namespace, err)
-	}
-	err := poll(ctx, func(ctx context.Context) (bool, error) { return c.noPods(ctx, namespace, uid), nil })
-	if err != nil {
-		// Delete the namespace without waiting, so that Kubernetes removes it with its
-		// last pod.
-		uninterrupted, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
-		defer cancel()
-		err = errors.Join(err, c.deleteNamespace(uninterrupted, namespace, uid))
-		return fmt.Errorf("wait until the pods of namespace %s are deleted: %w", namespace, err)
-	}
-	if err := c.deleteNamespace(ctx, namespace, uid); err != nil {
-		return err
-	}
-	return c.waitDeleted(ctx, namespace, uid)
-}
-
-// noPods reports whether the namespace has no pods. It returns false if it cannot read
-// them.
-func (c *testCluster) noPods(ctx context.Context, namespace string, uid types.UID) bool {
-	pods := c.client.Core.CoreV1().Pods(namespace)
-	left, err := pods.List(ctx, metav1.ListOptions{})
-	if err != nil || len(left.Items) == 0 {
-		return err == nil
-	}
-	if exists, err := c.exists(ctx, namespace, uid); err != nil || !exists {
-		return err == nil
-	}
-	if slices.ContainsFunc(left.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp == nil }) {
-		// A pod that was being created when the run was interrupted.
-		_ = pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
-	}
-	return false
-}
-
-// exists reports whether the namespace with this UID exists.
-func (c *testCluster) exists(ctx context.Context, namespace string, uid types.UID) (bool, error) {
-	ns, err := c.client.Core.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("get namespace %s: %w", namespace, err)
-	}
-	return ns.UID == uid, nil
-}
-
-func (c *testCluster) deleteNamespace(ctx context.Context, namespace string, uid types.UID) error {
-	err := c.client.Core.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // a conflict: being deleted, or another UID
-		return fmt.Errorf("remove namespace %s: %w", namespace, err)
-	}
-	return nil
-}
-
-// waitDeleted waits until the namespace with this UID is deleted.
-func (c *testCluster) waitDeleted(ctx context.Context, namespace string, uid types.UID) error {
-	err := poll(ctx, func(ctx context.Context) (bool, error) {
-		exists, err := c.exists(ctx, namespace, uid)
-		return err == nil && !exists, nil
-	})
-	if err != nil {
-		return fmt.Errorf("wait until namespace %s is deleted: %w", namespace, err)
-	}
-	return nil
-}
-
 // Service implements connectivity.Cluster.
 func (c *testCluster) Service(ctx context.Context, namespace, name string) (connectivity.Service, error) {
 	svc, err := c.client.Core.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -414,71 +344,5 @@ func (c *testCluster) Health(ctx context.Context) ([]string, error) {
 
 // ErrorLines implements connectivity.Cluster.
 func (c *testCluster) ErrorLines(ctx context.Context, since time.Time) ([]string, error) {
-	core := c.client.Core.CoreV1().Pods(systemNamespace)
-	selector := nameLabel + " in (" + agentName + "," + controllerName + ")"
-	pods, err := core.List(ctx, metav1.ListOptions{LabelSelector: selector})
-	if err != nil {
-		return nil, fmt.Errorf("list Trunkline's pods: %w", err)
-	}
-	if len(pods.Items) == 0 {
-		return nil, fmt.Errorf("no pod in %s has the label %s, so there is no log to read", systemNamespace, selector)
-	}
-	var out []string
-	for i := range pods.Items {
-		p := &pods.Items[i]
-		lines, err := c.errorLines(ctx, p, since, false)
-		if err == nil && crashed(p, since) {
-			// The crash itself is in the log of the previous container.
-			var previous []string
-			previous, err = c.errorLines(ctx, p, since, true)
-			lines = append(previous, lines...)
-		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, lines...)
-	}
-	return out, nil
-}
-
-// crashed reports whether a pod's first container was restarted since a time.
-func crashed(p *corev1.Pod, since time.Time) bool {
-	return slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		t := s.LastTerminationState.Terminated // FinishedAt is truncated to the second
-		return s.Name == p.Spec.Containers[0].Name && t != nil && t.FinishedAt.Add(time.Second).After(since)
-	})
-}
-
-// errorLines returns the error lines in the log of a pod's first container, or of its
-// previous instance.
-func (c *testCluster) errorLines(ctx context.Context, p *corev1.Pod, since time.Time, previous bool) (out []string, err error) {
-	from := metav1.NewTime(since)
-	opts := &corev1.PodLogOptions{Container: p.Spec.Containers[0].Name, SinceTime: &from, Previous: previous}
-	stream, err := c.client.Core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, opts).Stream(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the log of pod %s: %w", p.Name, err)
-	}
-	defer stream.Close()
-	lines := bufio.NewScanner(stream)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if isErrorLine(lines.Text()) {
-			out = append(out, p.Name+": "+lines.Text())
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read the log of pod %s: %w", p.Name, err)
-	}
-	return out, nil
-}
-
-// isErrorLine reports whether a log line is of slog's Error level in either format, or
-// part of a crash of the Go runtime.
-func isErrorLine(line string) bool {
-	for _, mark := range []string{`level=ERROR`, `"level":"ERROR"`, "panic:", "fatal error:", "DATA RACE", "[signal SIG"} {
-		if strings.Contains(line, mark) {
-			return true
-		}
-	}
-	return false
+	return errorLines(ctx, c.client, since)
 }

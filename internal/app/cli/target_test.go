@@ -98,7 +98,7 @@ func TestAPodThatAppearsDuringTheRemovalIsRemovedToo(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	err = newTestCluster(client, "img").remove(ctx, "trunkline-test", uid)
+	err = namespaces{client}.remove(ctx, "trunkline-test", uid)
 	if left := append(s.Keys(podsPath), s.Keys(namespacesPath)...); err != nil || len(left) > 0 {
 		t.Errorf("%v; %v are left", err, left)
 	}
@@ -124,7 +124,8 @@ func TestANamespaceIsDeletedAlthoughItsPodsAreNot(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := newTestCluster(client, "img").remove(ctx, "trunkline-test", uid); err == nil || !strings.Contains(err.Error(), "wait until the pods of namespace trunkline-test are deleted") {
+	err = namespaces{client}.remove(ctx, "trunkline-test", uid)
+	if err == nil || !strings.Contains(err.Error(), "wait until the pods of namespace trunkline-test are deleted") {
 		t.Errorf("%v, want that its pods are not deleted", err)
 	}
 	if left := s.Keys(namespacesPath); len(left) > 0 {
