@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,28 +18,6 @@ import (
 
 // workloadImage is the name of the workload's image on every node.
 const workloadImage = "trunkline.dev/workload:dev"
-
-// runPod starts one pod and waits until it is ready; it is deleted when the test
-// ends.
-func (l lab) runPod(t testing.TB, name string, args ...string) {
-	t.Helper()
-	l.kubectl(t, append([]string{"run", name, "--image", workloadImage, "--restart", "Never", "--"}, args...)...)
-	t.Cleanup(func() { l.remove(t, "pod/"+name) })
-	l.kubectl(t, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
-}
-
-// remove deletes an object and waits until it is gone; an absent one is a success.
-func (l lab) remove(t testing.TB, object string, more ...string) {
-	grace := "--grace-period=1"
-	if slices.Contains(more, "--force") {
-		grace = "--grace-period=0"
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	if r := l.try(ctx, append([]string{"kubectl", "delete", object, "--ignore-not-found", "--wait", grace}, more...)...); r.err != nil {
-		t.Errorf("delete %s: %v\n%s", object, r.err, r)
-	}
-}
 
 func everydayCommandsWork(t *testing.T, l lab) {
 	l.runPod(t, "web", "serve")

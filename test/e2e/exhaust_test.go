@@ -3,15 +3,9 @@
 package e2e
 
 import (
-	"context"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/trunkline/trunkline/lab/workload"
 )
 
 // TestSmallNode is a lab of one t3.medium: 3 interfaces of 6 addresses, 17 pods.
@@ -30,9 +24,8 @@ func TestSmallNode(t *testing.T) {
 
 // exhaustionIsReported creates more pods than there are addresses.
 func exhaustionIsReported(t *testing.T, l lab) {
-	l.apply(t, workload.Crowd)
-	t.Cleanup(func() { l.remove(t, "deployment/crowd") })
-	l.kubectl(t, "scale", "deployment/crowd", "--replicas=16")
+	c := startCrowd(t, l, "crowd", "")
+	c.scale(t, 16)
 
 	eventually(t, 2*time.Minute, "an event reports that there is no address", func(t testing.TB) error {
 		events := l.kubectl(t, "get", "events", "--field-selector", "reason=NetworkNotReady", "-o", "jsonpath={range .items[*]}{.message}{'\\n'}{end}")
@@ -43,7 +36,7 @@ func exhaustionIsReported(t *testing.T, l lab) {
 		return nil
 	})
 	eventually(t, time.Minute, "status reports the exhausted addresses", func(t testing.TB) error {
-		out := l.trunkline(t, "status").String()
+		out := product{l}.run(t, time.Minute, "status").String()
 		if !strings.Contains(out, "all 15 addresses") {
 			return notYet("%s", out)
 		}
@@ -51,41 +44,11 @@ func exhaustionIsReported(t *testing.T, l lab) {
 		return nil
 	})
 
-	l.kubectl(t, "scale", "deployment/crowd", "--replicas=8")
-	l.scaledDown(t, 8)
-	l.kubectl(t, "scale", "deployment/crowd", "--replicas=9")
-	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=180s")
+	c.scale(t, 8)
+	c.scaledDown(t, 8)
+	c.scale(t, 9)
+	c.rolledOut(t, 3*time.Minute)
 	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
-	l.kubectl(t, "scale", "deployment/crowd", "--replicas=0")
-	l.goneWithin(t, time.Minute, "app=crowd")
-}
-
-// scaledDown waits until exactly n pods of the Deployment remain and all of them run.
-func (l lab) scaledDown(t testing.TB, n int) {
-	t.Helper()
-	eventually(t, 3*time.Minute, "the surplus pods are gone", func(t testing.TB) error {
-		running := strings.Fields(l.kubectl(t, "get", "pods", "-l", "app=crowd", "-o", "jsonpath={range .items[*]}{.status.phase}{'\\n'}{end}"))
-		for _, phase := range running {
-			if phase != "Running" {
-				return notYet("%v", running)
-			}
-		}
-		if len(running) != n {
-			return notYet("%d of %d", len(running), n)
-		}
-		return nil
-	})
-}
-
-// trunkline runs the operator's CLI against the lab.
-func (l lab) trunkline(t testing.TB, args ...string) result {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "trunkline"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+l.status(t).Endpoints.Kubeconfig)
-	var out, errs strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	return result{out.String(), errs.String(), err}
+	c.scale(t, 0)
+	c.goneWithin(t, time.Minute)
 }

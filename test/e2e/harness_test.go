@@ -6,18 +6,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trunkline/trunkline/lab/daemon"
 )
@@ -104,6 +104,58 @@ func (l lab) get(t testing.TB, v any, args ...string) {
 	}
 }
 
+// remove deletes an object and waits until it is gone; an absent one is a success.
+func (l lab) remove(t testing.TB, object string, more ...string) {
+	grace := "--grace-period=1"
+	if slices.Contains(more, "--force") {
+		grace = "--grace-period=0"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if r := l.try(ctx, append([]string{"kubectl", "delete", object, "--ignore-not-found", "--wait", grace}, more...)...); r.err != nil {
+		t.Errorf("delete %s: %v\n%s", object, r.err, r)
+	}
+}
+
+// runPod starts one pod and waits until it is ready; it is deleted when the test
+// ends.
+func (l lab) runPod(t testing.TB, name string, args ...string) {
+	t.Helper()
+	l.kubectl(t, append([]string{"run", name, "--image", workloadImage, "--restart", "Never", "--"}, args...)...)
+	t.Cleanup(func() { l.remove(t, "pod/"+name) })
+	l.kubectl(t, "wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
+}
+
+// goneWithin waits until no pod of a selector is left.
+func (l lab) goneWithin(t testing.TB, limit time.Duration, selector string) {
+	t.Helper()
+	eventually(t, limit, "pods of "+selector+" are gone", func(t testing.TB) error {
+		names := strings.Fields(l.kubectl(t, "get", "pods", "-l", selector, "-o", "name"))
+		if len(names) > 0 {
+			return notYet("%d still exist", len(names))
+		}
+		return nil
+	})
+}
+
+// failedSandboxes returns the events of pods with a name prefix about sandboxes that
+// could not be made, were lost or could not be removed. A container process that
+// could not be killed at the first attempt is not a network failure.
+func (l lab) failedSandboxes(t testing.TB, prefix string) []string {
+	t.Helper()
+	var events corev1.EventList
+	l.get(t, &events, "events")
+	var out []string
+	for _, e := range events.Items {
+		bad := slices.Contains([]string{"FailedCreatePodSandBox", "SandboxChanged"}, e.Reason) ||
+			e.Reason == "FailedKillPod" && strings.Contains(e.Message, "KillPodSandbox")
+		if strings.HasPrefix(e.InvolvedObject.Name, prefix) && bad {
+			out = append(out, fmt.Sprintf("%s %s %d times: %s", e.InvolvedObject.Name, e.Reason, max(1, e.Count), e.Message))
+		}
+	}
+	return out
+}
+
 func (l lab) status(t testing.TB) daemon.Status {
 	t.Helper()
 	s, err := daemon.NewClient(daemon.StateDir(l.name)).Status(t.Context())
@@ -111,6 +163,15 @@ func (l lab) status(t testing.TB) daemon.Status {
 		t.Fatalf("status of lab %s: %v", l.name, err)
 	}
 	return s
+}
+
+// nodes returns the nodes in the order of lab.yaml.
+func (l lab) nodes(t testing.TB) (all []node) {
+	t.Helper()
+	for _, n := range l.status(t).Nodes {
+		all = append(all, node{l, n})
+	}
+	return all
 }
 
 var seedFlag = flag.Uint64("seed", 0, "seed of random choices; 0 takes the time")
@@ -128,74 +189,3 @@ func random(t testing.TB) *rand.Rand {
 
 // full reports whether the long suites run, with larger samples.
 func full() bool { return os.Getenv("TRUNKLINE_SUITES") == "full" }
-
-// errNotYet is the error of a condition that does not hold yet.
-var errNotYet = errors.New("not yet")
-
-func notYet(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", errNotYet, fmt.Sprintf(format, args...))
-}
-
-// attemptTimeout is how long an attempt that started in time may run beyond the end
-// of its poll.
-const attemptTimeout = time.Minute
-
-// eventually polls a condition until it holds, and fails with the last error. A fatal
-// failure in an attempt ends only that attempt, because a transient error of the API
-// server decides nothing.
-func eventually(t testing.TB, limit time.Duration, what string, condition func(testing.TB) error) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	ctx, cancel := context.WithDeadline(t.Context(), deadline.Add(attemptTimeout))
-	defer cancel()
-	tick := time.NewTicker(500 * time.Millisecond)
-	defer tick.Stop()
-	var last error
-	for {
-		err := runAttempt(ctx, t, condition)
-		if err == nil {
-			return
-		}
-		if last == nil || ctx.Err() == nil { // the error of a cancelled attempt is not informative
-			last = err
-		}
-		if ctx.Err() != nil || !time.Now().Before(deadline) {
-			t.Fatalf("%s: not within %s: %v", what, limit, last)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// attempt is the testing.TB of one attempt of a poll.
-type attempt struct {
-	testing.TB
-	ctx context.Context
-	err error
-}
-
-// Context ends with the poll.
-func (a *attempt) Context() context.Context { return a.ctx }
-
-func (a *attempt) Fatal(args ...any) { a.Fatalf("%s", fmt.Sprint(args...)) }
-
-func (a *attempt) Fatalf(format string, args ...any) {
-	a.err = fmt.Errorf(format, args...)
-	runtime.Goexit()
-}
-
-func (a *attempt) FailNow() { a.Fatalf("failed") }
-
-// runAttempt evaluates the condition once, on a goroutine that a fatal failure ends.
-func runAttempt(ctx context.Context, t testing.TB, condition func(testing.TB) error) error {
-	a := &attempt{TB: t, ctx: ctx}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		a.err = condition(a)
-	}()
-	<-done
-	return a.err
-}

@@ -13,33 +13,31 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/trunkline/trunkline/lab/daemon"
 )
 
 // Agents are killed with SIGKILL, one after the other, at random moments, while pods
 // are created and deleted on every node and streams run.
 func agentsAreKilled(t *testing.T, l lab) {
 	rng := random(t)
-	nodes := l.status(t).Nodes
-	l.podOn(t, "near", nodes[0].KubeName)
-	far := l.podOn(t, "far", nodes[1].KubeName)
+	nodes := l.nodes(t)
+	nodes[0].startPod(t, "near")
+	far := nodes[1].startPod(t, "far")
 	streams := []stream{
-		l.startStream(t, "tcp", "near", far.String()+":8081"),
-		l.startStream(t, "udp", "near", far.String()+":8082"),
+		startStream(t, l, "tcp", "near", far.String()+":8081"),
+		startStream(t, l, "udp", "near", far.String()+":8082"),
 	}
-	churn := l.startChurn(t, "killed", 5000, 6)
+	churn := startChurn(t, l, "killed", 5000, 6)
 	kills := 6
 	if full() {
 		kills = 60
 	}
 	for range kills {
-		l.killAgent(t, rng, nodes[rng.IntN(len(nodes))])
+		nodes[rng.IntN(len(nodes))].killAgent(t, rng)
 	}
-	before := l.jobPods(t, churn.name, "succeeded")
+	before := churn.succeeded(t)
 	l.kubectl(t, "-n", "kube-system", "rollout", "status", agents, "--timeout=180s")
 	eventually(t, 2*time.Minute, "pods are still created and deleted", func(t testing.TB) error {
-		if now := l.jobPods(t, churn.name, "succeeded"); now < before+12 {
+		if now := churn.succeeded(t); now < before+12 {
 			return notYet("%d more", now-before)
 		}
 		return nil
@@ -52,9 +50,9 @@ func agentsAreKilled(t *testing.T, l lab) {
 	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
 }
 
-// killAgent kills the agent of a node within three seconds, or as soon as it runs
+// killAgent kills the node's agent within three seconds, or as soon as it runs
 // again, and returns when the process is gone.
-func (l lab) killAgent(t testing.TB, rng *rand.Rand, n daemon.NodeStatus) {
+func (n node) killAgent(t testing.TB, rng *rand.Rand) {
 	t.Helper()
 	wait := time.NewTimer(time.Duration(rng.Int64N(int64(3 * time.Second))))
 	defer wait.Stop()
@@ -65,7 +63,7 @@ func (l lab) killAgent(t testing.TB, rng *rand.Rand, n daemon.NodeStatus) {
 	}
 	pid := 0
 	eventually(t, 2*time.Minute, "the agent of "+n.Name+" is killed", func(testing.TB) (err error) {
-		if pid, err = agentOf(n); err != nil {
+		if pid, err = n.agentPID(); err != nil {
 			return err
 		}
 		return unix.Kill(pid, unix.SIGKILL) // if it has ended, the next attempt kills its successor
@@ -79,8 +77,8 @@ func (l lab) killAgent(t testing.TB, rng *rand.Rand, n daemon.NodeStatus) {
 	})
 }
 
-// agentOf finds the agent's process by the node's network namespace.
-func agentOf(n daemon.NodeStatus) (pid int, err error) {
+// agentPID finds the agent's process by the node's network namespace.
+func (n node) agentPID() (pid int, err error) {
 	home, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", n.PID))
 	if err != nil {
 		return 0, notYet("%s is down: %v", n.Name, err)

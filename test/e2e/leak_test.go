@@ -12,21 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/spec"
 )
-
-func tagged(tags map[string]string) []types.TagSpecification {
-	var list []types.Tag
-	for k, v := range tags {
-		list = append(list, types.Tag{Key: aws.String(k), Value: aws.String(v)})
-	}
-	return []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: list}}
-}
 
 // leakedTags are the tags of an interface made by the agent of an instance that no
 // longer exists.
@@ -41,39 +31,41 @@ func leakedTags() map[string]string {
 // observations agree. In a dry run it logs the interface and keeps it. It never
 // deletes interfaces of other owners.
 func leakedInterfacesAreCollected(t *testing.T, l lab) {
-	leaked := l.leak(t, leakedTags())
+	a := l.account(t)
+	leaked := a.leak(t, leakedTags())
 	unmarked, another := leakedTags(), leakedTags()
 	delete(unmarked, vpc.TagManagedBy)
 	another[vpc.TagClusterName] = "another-cluster"
-	foreign := []string{l.leak(t, unmarked), l.leak(t, another)}
+	foreign := []string{a.leak(t, unmarked), a.leak(t, another)}
 	defer func() {
 		for _, id := range append(foreign, leaked) {
-			if l.exists(t, id) {
-				l.deleteInterface(t, id)
+			if a.exists(t, id) {
+				a.deleteInterface(t, id)
 			}
 		}
 	}()
-	t.Cleanup(func() { l.collector(context.Background(), t) })
+	c := collector{l}
+	t.Cleanup(func() { c.restart(context.Background(), t) })
 
-	l.collector(t.Context(), t, "--every=5s", "--dry-run")
+	c.restart(t.Context(), t, "--every=5s", "--dry-run")
 	eventually(t, time.Minute, "the dry run logs what it would delete", func(t testing.TB) error {
-		if !strings.Contains(l.controllerLogs(t), "would delete leaked interface\" eni="+leaked) {
+		if !strings.Contains(c.logs(t), "would delete leaked interface\" eni="+leaked) {
 			return notYet("no line about %s in the controllers' logs", leaked)
 		}
 		return nil
 	})
-	if got := l.metric(t, `trunkline_controller_leaked_interfaces{state="confirmed"}`); got != 1 {
+	if got := c.metric(t, `trunkline_controller_leaked_interfaces{state="confirmed"}`); got != 1 {
 		t.Errorf("%v interfaces are confirmed as leaked, want 1", got)
 	}
-	if !l.exists(t, leaked) {
+	if !a.exists(t, leaked) {
 		t.Errorf("%s was deleted in a dry run", leaked)
 	}
 
-	l.collector(t.Context(), t, "--every=5s")
+	c.restart(t.Context(), t, "--every=5s")
 	waited := false
 	eventually(t, time.Minute, "the leaked interface is deleted", func(t testing.TB) error {
-		there := l.exists(t, leaked)
-		if there && l.metric(t, `trunkline_controller_leaked_interfaces{state="waiting"}`) == 1 {
+		there := a.exists(t, leaked)
+		if there && c.metric(t, `trunkline_controller_leaked_interfaces{state="waiting"}`) == 1 {
 			waited = true
 		}
 		if there {
@@ -84,35 +76,38 @@ func leakedInterfacesAreCollected(t *testing.T, l lab) {
 	if !waited {
 		t.Errorf("%s was never seen waiting for its second confirmation", leaked)
 	}
-	l.deletionIsReported(t, leaked)
+	c.reportsDeletion(t, leaked)
 	for _, id := range foreign {
-		if !l.exists(t, id) {
+		if !a.exists(t, id) {
 			t.Errorf("%s has another owner and was deleted", id)
 		}
 	}
 }
 
-// deletionIsReported checks the event, the log line and the counter of a deletion.
-func (l lab) deletionIsReported(t testing.TB, id string) {
+// collector is the part of the cluster's controllers that deletes leaked interfaces.
+type collector struct{ l lab }
+
+// reportsDeletion checks the event, the log line and the counter of a deletion.
+func (c collector) reportsDeletion(t testing.TB, id string) {
 	t.Helper()
 	eventually(t, 30*time.Second, "event, log and metric report the deletion", func(t testing.TB) error {
 		var events corev1.EventList
-		l.get(t, &events, "events", "-n", "kube-system", "--field-selector", "reason=LeakedInterfaceDeleted")
+		c.l.get(t, &events, "events", "-n", "kube-system", "--field-selector", "reason=LeakedInterfaceDeleted")
 		reported := slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, id) })
 		switch {
 		case !reported:
 			return notYet("no event names %s", id)
-		case !strings.Contains(l.controllerLogs(t), "leaked interface deleted\" eni="+id):
+		case !strings.Contains(c.logs(t), "leaked interface deleted\" eni="+id):
 			return notYet("no log line names %s", id)
-		case l.metric(t, "trunkline_controller_deleted_interfaces_total") != 1:
-			return notYet("the count is %v", l.metric(t, "trunkline_controller_deleted_interfaces_total"))
+		case c.metric(t, "trunkline_controller_deleted_interfaces_total") != 1:
+			return notYet("the count is %v", c.metric(t, "trunkline_controller_deleted_interfaces_total"))
 		}
 		return nil
 	})
 }
 
-// collector restarts the controllers with arguments.
-func (l lab) collector(ctx context.Context, t testing.TB, args ...string) {
+// restart restarts the controllers with arguments.
+func (c collector) restart(ctx context.Context, t testing.TB, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -124,36 +119,31 @@ func (l lab) collector(ctx context.Context, t testing.TB, args ...string) {
 		{"patch", controllers, "--type=json", "-p", `[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":[` + quoted + `]}]`},
 		{"rollout", "status", controllers, "--timeout=100s"},
 	} {
-		if r := l.try(ctx, append([]string{"kubectl", "-n", "kube-system"}, command...)...); r.err != nil {
+		if r := c.l.try(ctx, append([]string{"kubectl", "-n", "kube-system"}, command...)...); r.err != nil {
 			t.Errorf("start the controllers with %v: %v\n%s", args, r.err, r)
 		}
 	}
 }
 
-func (l lab) exists(t testing.TB, id string) bool {
-	t.Helper()
-	return slices.ContainsFunc(l.interfaces(t), func(eni types.NetworkInterface) bool { return aws.ToString(eni.NetworkInterfaceId) == id })
-}
-
 const controllerLabel = "app.kubernetes.io/name=trunkline-controller"
 
-// controllerLogs returns the controllers' last log lines. A controller that ends
+// logs returns the controllers' last log lines. A controller that ends
 // meanwhile ends the command; the next call returns the rest.
-func (l lab) controllerLogs(t testing.TB) string {
+func (c collector) logs(t testing.TB) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	return l.try(ctx, "kubectl", "-n", "kube-system", "logs", "-l", controllerLabel, "--tail=200").stdout
+	return c.l.try(ctx, "kubectl", "-n", "kube-system", "logs", "-l", controllerLabel, "--tail=200").stdout
 }
 
 // metric returns the sum of a metric over the running controllers.
-func (l lab) metric(t testing.TB, series string) float64 {
+func (c collector) metric(t testing.TB, series string) float64 {
 	t.Helper()
-	names := l.kubectl(t, "-n", "kube-system", "get", "pods", "-l", controllerLabel, "--field-selector", "status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")
+	names := c.l.kubectl(t, "-n", "kube-system", "get", "pods", "-l", controllerLabel, "--field-selector", "status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")
 	sum := 0.0
 	for _, pod := range strings.Fields(names) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		r := l.try(ctx, "kubectl", "get", "--raw", "/api/v1/namespaces/kube-system/pods/"+pod+":8080/proxy/metrics")
+		r := c.l.try(ctx, "kubectl", "get", "--raw", "/api/v1/namespaces/kube-system/pods/"+pod+":8080/proxy/metrics")
 		cancel()
 		for lines := bufio.NewScanner(strings.NewReader(r.stdout)); lines.Scan(); {
 			if value, ok := strings.CutPrefix(lines.Text(), series+" "); ok {

@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -26,8 +23,8 @@ func podAddressesAreAssignedInEC2(t *testing.T, l lab) {
 // leftovers: one of each kind is left on a node, or in EC2, and must be named.
 func leftoversAreDetected(t testing.TB, l lab) {
 	t.Helper()
-	n := l.status(t).Nodes[0]
-	inside := func(args ...string) func() { return func() { l.inNode(t, n.Name, args...) } }
+	n := l.nodes(t)[0]
+	inside := func(args ...string) func() { return func() { n.inNetns(t, args...) } }
 	rule := func(verb, way string, priority int) func() {
 		return inside("ip", "rule", verb, way, "192.0.2.1", "priority", strconv.Itoa(priority), "lookup", "main")
 	}
@@ -40,8 +37,8 @@ func leftoversAreDetected(t testing.TB, l lab) {
 		{"a rule from", rule("add", "from", hostnet.RuleFromPod), rule("del", "from", hostnet.RuleFromPod)},
 		{
 			"namespaces",
-			func() { l.run(t, time.Minute, "exec", n.Name, "--", "ip", "netns", "add", "left") },
-			func() { l.run(t, time.Minute, "exec", n.Name, "--", "ip", "netns", "del", "left") },
+			func() { n.exec(t, "ip", "netns", "add", "left") },
+			func() { n.exec(t, "ip", "netns", "del", "left") },
 		},
 	} {
 		left.make()
@@ -51,34 +48,10 @@ func leftoversAreDetected(t testing.TB, l lab) {
 			t.Errorf("a leftover of %s: the check returned %v", left.what, err)
 		}
 	}
-	id := l.leak(t, map[string]string{vpc.TagManagedBy: "trunkline", vpc.TagNoManage: "true"})
+	a := l.account(t)
+	id := a.leak(t, map[string]string{vpc.TagManagedBy: "trunkline", vpc.TagNoManage: "true"})
 	if err := l.stateAgrees(t); err == nil || !strings.Contains(err.Error(), id) {
 		t.Errorf("unowned interface %s: the check returned %v", id, err)
 	}
-	l.deleteInterface(t, id)
-}
-
-// leak makes an unattached interface with tags.
-func (l lab) leak(t testing.TB, tags map[string]string) (id string) {
-	t.Helper()
-	subnet := ""
-	for _, eni := range l.interfaces(t) {
-		if eni.Attachment != nil && aws.ToString(eni.Attachment.InstanceId) != "" {
-			subnet = aws.ToString(eni.SubnetId)
-		}
-	}
-	out, err := l.account(t).CreateNetworkInterface(t.Context(), &ec2.CreateNetworkInterfaceInput{
-		SubnetId: aws.String(subnet), Description: aws.String("leaked by a test"), TagSpecifications: tagged(tags),
-	})
-	if err != nil {
-		t.Fatalf("leak an interface: %v", err)
-	}
-	return aws.ToString(out.NetworkInterface.NetworkInterfaceId)
-}
-
-func (l lab) deleteInterface(t testing.TB, id string) {
-	t.Helper()
-	if _, err := l.account(t).DeleteNetworkInterface(t.Context(), &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String(id)}); err != nil {
-		t.Errorf("delete %s: %v", id, err)
-	}
+	a.deleteInterface(t, id)
 }

@@ -8,55 +8,47 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 
-	"github.com/trunkline/trunkline/internal/app/cli"
-	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/image"
-	"github.com/trunkline/trunkline/lab/workload"
 )
 
 // second is the version that is rolled out and back: the same commit, built with
 // another stamp.
 const second = "second-stamp"
 
-const agents, controllers = "daemonset/trunkline-agent", "deployment/trunkline-controller"
-
 // A version is rolled out with `kubectl apply` and back with `kubectl rollout undo`
 // while the pods of a Job of 200 are created and deleted on every node, a Deployment
 // is scaled, and streams run.
 func versionsRollOutAndBack(t *testing.T, l lab) {
-	l.importSecondVersion(t)
-	nodes := l.status(t).Nodes
-	l.podOn(t, "near", nodes[0].KubeName)
-	far := l.podOn(t, "far", nodes[1].KubeName)
+	nodes := l.nodes(t)
+	importImage(t, l, buildSecondVersion(t))
+	nodes[0].startPod(t, "near")
+	far := nodes[1].startPod(t, "far")
 	streams := []stream{
-		l.startStream(t, "tcp", "near", far.String()+":8081"),
-		l.startStream(t, "udp", "near", far.String()+":8082"),
+		startStream(t, l, "tcp", "near", far.String()+":8081"),
+		startStream(t, l, "udp", "near", far.String()+":8082"),
 	}
-	churn := l.startChurn(t, "rolling", 200, 10)
-	l.apply(t, strings.ReplaceAll(workload.Crowd, "crowd", "rolling-crowd"))
-	t.Cleanup(func() { l.remove(t, "deployment/rolling-crowd") })
+	churn := startChurn(t, l, "rolling", 200, 10)
+	c, p := startCrowd(t, l, "rolling-crowd", ""), product{l}
 
-	first := l.agentVersions(t)
-	l.kubectl(t, "apply", "-k", l.overlay(t, second))
-	l.kubectl(t, "scale", "deployment/rolling-crowd", "--replicas=24")
-	l.mixedVersionsShow(t, first, second)
-	l.rolled(t, second)
-	l.kubectl(t, "rollout", "status", "deployment/rolling-crowd", "--timeout=120s")
+	first := p.agentVersions(t)
+	l.kubectl(t, "apply", "-k", overlay(t, filepath.Join(l.status(t).StateDir, "deploy"), second))
+	c.scale(t, 24)
+	p.mixedVersionsShow(t, first, second)
+	p.rolled(t, second)
+	c.rolledOut(t, 2*time.Minute)
 	l.kubectl(t, "-n", "kube-system", "rollout", "undo", agents)
 	l.kubectl(t, "-n", "kube-system", "rollout", "undo", controllers)
-	l.kubectl(t, "scale", "deployment/rolling-crowd", "--replicas=6")
-	l.mixedVersionsShow(t, first, second)
-	l.rolled(t, first)
+	c.scale(t, 6)
+	p.mixedVersionsShow(t, first, second)
+	p.rolled(t, first)
 
-	meanwhile := l.jobPods(t, churn.name, "succeeded")
+	meanwhile := churn.succeeded(t)
 	t.Logf("%d pods of the Job succeeded meanwhile", meanwhile)
 	if meanwhile == 0 {
 		t.Error("no pod succeeded during the rollouts")
@@ -68,16 +60,16 @@ func versionsRollOutAndBack(t *testing.T, l lab) {
 		}
 	}
 	wholeStreams(t, streams...)
-	l.failuresAreDetected(t, nodes[1])
+	failuresAreDetected(t, l, nodes[1])
 	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
 }
 
 // failuresAreDetected is the deliberate break of the step: a stream to a pod that is
 // deleted, and an ADD without a plugin.
-func (l lab) failuresAreDetected(t testing.TB, n daemon.NodeStatus) {
+func failuresAreDetected(t testing.TB, l lab, n node) {
 	t.Helper()
 	at := strings.TrimSpace(l.kubectl(t, "get", "pod", "far", "-o", "jsonpath={.status.podIP}"))
-	cut := l.startStream(t, "tcp", "near", at+":8081")
+	cut := startStream(t, l, "tcp", "near", at+":8081")
 	l.remove(t, "pod/far")
 	eventually(t, 30*time.Second, "a stream to a deleted pod ends", func(t testing.TB) error {
 		select {
@@ -92,7 +84,7 @@ func (l lab) failuresAreDetected(t testing.TB, n daemon.NodeStatus) {
 	}
 
 	const plugin, away = "/opt/cni/bin/trunkline-cni", "/opt/cni/bin/trunkline-cni.away"
-	l.run(t, time.Minute, "exec", n.Name, "--", "mv", plugin, away)
+	n.exec(t, "mv", plugin, away)
 	restored := false
 	restore := func() {
 		if restored {
@@ -116,14 +108,13 @@ func (l lab) failuresAreDetected(t testing.TB, n daemon.NodeStatus) {
 	l.remove(t, "pod/rolling-broken")
 }
 
-// importSecondVersion builds the product with another stamp and loads its image into
-// every node.
-func (l lab) importSecondVersion(t testing.TB) {
+// buildSecondVersion builds the product with another stamp and returns its image.
+func buildSecondVersion(t testing.TB) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-s -w -X main.version="+second,
 		"-o", dir, "./cmd/trunkline", "./cmd/trunkline-cni")
-	build.Dir = filepath.Dir(l.bin)
+	build.Dir = "../.."
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build with another stamp: %v\n%s", err, out)
@@ -141,6 +132,12 @@ func (l lab) importSecondVersion(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return content
+}
+
+// importImage loads an image into every node.
+func importImage(t testing.TB, l lab, content []byte) {
+	t.Helper()
 	var g errgroup.Group
 	for _, n := range l.status(t).Nodes {
 		g.Go(func() error {
@@ -158,12 +155,11 @@ func (l lab) importSecondVersion(t testing.TB) {
 	}
 }
 
-// overlay returns a directory for `kubectl apply -k`: the lab's manifests with
-// another version.
-func (l lab) overlay(t testing.TB, tag string) string {
+// overlay returns a directory for `kubectl apply -k`: manifests with another version.
+func overlay(t testing.TB, manifests, tag string) string {
 	t.Helper()
 	dir := t.TempDir()
-	base, err := filepath.Rel(dir, filepath.Join(l.status(t).StateDir, "deploy"))
+	base, err := filepath.Rel(dir, manifests)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,80 +168,4 @@ func (l lab) overlay(t testing.TB, tag string) string {
 		t.Fatal(err)
 	}
 	return dir
-}
-
-// productStatus returns the output of `trunkline status -o json`.
-func (l lab) productStatus(t testing.TB) cli.Status {
-	t.Helper()
-	var s cli.Status
-	r := l.trunkline(t, "status", "-o", "json")
-	decode(t, r.stdout, &s)
-	return s
-}
-
-// agentVersions returns the version that all agents report.
-func (l lab) agentVersions(t testing.TB) string {
-	t.Helper()
-	version := ""
-	for _, n := range l.productStatus(t).Nodes {
-		if version != "" && n.Agent != version {
-			t.Fatalf("agents report %s and %s before the rollout", version, n.Agent)
-		}
-		version = n.Agent
-	}
-	return version
-}
-
-// mixedVersionsShow waits until `trunkline status` shows both versions, as images of
-// the DaemonSet and as reported by agents.
-func (l lab) mixedVersionsShow(t testing.TB, one, other string) {
-	t.Helper()
-	eventually(t, 2*time.Minute, "status shows both versions at mid-roll", func(t testing.TB) error {
-		out := l.trunkline(t, "status").String()
-		line, _, _ := strings.Cut(out, "\n")
-		if strings.Count(line, "trunkline.dev/trunkline:") != 2 || !strings.Contains(line, "(rolling)") {
-			return notYet("%s", line)
-		}
-		rows := strings.Fields(out)
-		if !slices.Contains(rows, one) || !slices.Contains(rows, other) {
-			return notYet("no node with %s and another with %s:\n%s", one, other, out)
-		}
-		t.Log(out)
-		return nil
-	})
-}
-
-// rolled waits until every pod of the product runs a version and every agent reports
-// it.
-func (l lab) rolled(t testing.TB, version string) {
-	t.Helper()
-	for _, what := range []string{agents, controllers} {
-		l.kubectl(t, "-n", "kube-system", "rollout", "status", what, "--timeout=180s")
-	}
-	eventually(t, time.Minute, "every agent reports "+version, func(t testing.TB) error {
-		for _, n := range l.productStatus(t).Nodes {
-			if n.Agent != version {
-				return notYet("%s runs %s", n.Node, n.Agent)
-			}
-		}
-		return nil
-	})
-}
-
-// failedSandboxes returns the events of pods with a name prefix about sandboxes that
-// could not be made, were lost or could not be removed. A container process that
-// could not be killed at the first attempt is not a network failure.
-func (l lab) failedSandboxes(t testing.TB, prefix string) []string {
-	t.Helper()
-	var events corev1.EventList
-	l.get(t, &events, "events")
-	var out []string
-	for _, e := range events.Items {
-		bad := slices.Contains([]string{"FailedCreatePodSandBox", "SandboxChanged"}, e.Reason) ||
-			e.Reason == "FailedKillPod" && strings.Contains(e.Message, "KillPodSandbox")
-		if strings.HasPrefix(e.InvolvedObject.Name, prefix) && bad {
-			out = append(out, fmt.Sprintf("%s %s %d times: %s", e.InvolvedObject.Name, e.Reason, max(1, e.Count), e.Message))
-		}
-	}
-	return out
 }

@@ -22,11 +22,11 @@ spec:
   terminationGracePeriodSeconds: 1
   containers: [{name: web, image: "` + workloadImage + `", args: [serve]}]
 `
-	n := l.status(t).Nodes[0]
+	n := l.nodes(t)[0]
 	mirror := "fixed-" + n.KubeName
 	// Written to another folder first, because the kubelet would read an incomplete
 	// file.
-	l.run(t, time.Minute, "exec", n.Name, "--", "sh", "-c", "echo '"+manifest+"' > /var/tmp/fixed && mv /var/tmp/fixed "+file)
+	n.exec(t, "sh", "-c", "echo '"+manifest+"' > /var/tmp/fixed && mv /var/tmp/fixed "+file)
 	t.Cleanup(func() {
 		if r := l.try(context.Background(), "exec", n.Name, "--", "rm", "-f", file); r.err != nil {
 			t.Errorf("remove %s: %v\n%s", file, r.err, r)
@@ -39,12 +39,12 @@ spec:
 		addr, err = netip.ParseAddr(strings.TrimSpace(l.kubectl(t, "get", "pod", mirror, "-o", "jsonpath={.status.podIP}")))
 		return err
 	})
-	if l.holders(t)[addr] == "" {
+	if l.account(t).holders(t)[addr] == "" {
 		t.Errorf("%s has %s, which is not assigned in EC2", mirror, addr)
 	}
 	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })
 
-	l.run(t, time.Minute, "exec", n.Name, "--", "rm", file)
+	n.exec(t, "rm", file)
 	eventually(t, 90*time.Second, mirror+" is gone", func(t testing.TB) error {
 		if left := strings.TrimSpace(l.kubectl(t, "get", "pods", "--field-selector", "metadata.name="+mirror, "-o", "name")); left != "" {
 			return notYet("%s still exists", left)

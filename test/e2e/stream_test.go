@@ -24,7 +24,7 @@ type stream struct {
 }
 
 // startStream starts a stream over "tcp" or "udp" from a pod to an address.
-func (l lab) startStream(t testing.TB, proto, from, target string) stream {
+func startStream(t testing.TB, l lab, proto, from, target string) stream {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := l.process(ctx, "kubectl", "exec", from, "--", "/workload", "dial", "stream", target,

@@ -61,7 +61,6 @@ func oversizeTypes() map[string]oversize {
 		"sim/imds.Instance":             {size{0, 18}, "a record: its fields are the service's metadata categories"},
 		"sim/imds.Interface":            {size{0, 17}, "a record: its fields are the service's categories below network/interfaces/macs"},
 		"sim/world.World":               {size{30, 17}, "services, power and wiring of the embedded VPC; power can become a type of its own"},
-		"test/e2e.lab":                  {size{56, 3}, "every question that an end-to-end test asks a lab; grouped by component they can become small types"},
 	}
 }
 
