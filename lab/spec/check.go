@@ -3,11 +3,10 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
-	"strconv"
+	"slices"
 	"strings"
-
-	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // Problem is one thing wrong with a lab.yaml.
@@ -145,35 +144,5 @@ func known(p *problems, field, name, list string, seen map[string]int) {
 	if _, ok := seen[name]; ok || len(seen) == 0 {
 		return
 	}
-	p.add(field, name, "no such entry in %s (%s)", list, strings.Join(sortedKeys(seen), ", "))
-}
-
-// instanceTypes validates a lab's own instance types and returns their limits; nil if it
-// has none.
-func (p *problems) instanceTypes(types map[string]InstanceType) map[string]vpc.Limits {
-	var limits map[string]vpc.Limits
-	for name, t := range types {
-		field := "instanceTypes." + name
-		if t.ENIs < 1 || t.ENIs > 15 {
-			p.add(field+".enis", strconv.Itoa(t.ENIs), "must be between 1 and 15")
-		}
-		if t.IPv4 < 2 || t.IPv4 > 50 {
-			p.add(field+".ipv4", strconv.Itoa(t.IPv4), "must be between 2 and 50")
-		}
-		if t.IPv6 < 0 || t.IPv6 > 50 {
-			p.add(field+".ipv6", strconv.Itoa(t.IPv6), "must be between 0 and 50")
-		}
-		if t.Branches < 0 {
-			p.add(field+".branches", strconv.Itoa(t.Branches), "must not be negative")
-		}
-		if !typeName.MatchString(name) {
-			p.add("instanceTypes", name, "must be the name of an instance type such as %s", DefaultInstanceType)
-		}
-		l := vpc.Limits{ENIs: t.ENIs, IPv4: t.IPv4, IPv6: t.IPv6, Branches: t.Branches, Nitro: true}
-		if limits == nil {
-			limits = map[string]vpc.Limits{}
-		}
-		limits[name] = l
-	}
-	return limits
+	p.add(field, name, "no such entry in %s (%s)", list, strings.Join(slices.Sorted(maps.Keys(seen)), ", "))
 }

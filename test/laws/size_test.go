@@ -52,7 +52,6 @@ func oversizeTypes() map[string]oversize {
 		"lab/cli.session":               {size{31, 13}, "what all lab commands share; start and stop of the daemon can become a type of its own"},
 		"lab/daemon.lab":                {size{34, 11}, "the lab's state with each phase of `up` as a method; phases can become functions of their inputs"},
 		"lab/node.Config":               {size{38, 0}, "configuration that also builds the node's files and processes; the steps can become a type of their own"},
-		"lab/spec.resolver":             {size{27, 11}, "one check per section of lab.yaml, with shared error positions"},
 		"sim/cloud.Cloud":               {size{35, 9}, "one method per change that EC2 offers, on one account: its breadth is EC2's"},
 		"sim/cloud.Interface":           {size{3, 17}, "a record: its fields are those of EC2's NetworkInterface"},
 		"sim/cloud.change":              {size{32, 3}, "one atomic change of an account; building from a specification can become a type of its own"},
