@@ -16,20 +16,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strings"
-	"sync"
 	"time"
 )
 
-// Cache is a directory of artifacts built from one checkout.
+// Cache holds the artifacts that are built from one checkout.
 type Cache struct {
-	dir    string // absolute
+	store  *store
 	source string // root of the checkout
-	log    *slog.Logger
-
-	mu   sync.Mutex     // guards the following fields
-	used map[string]int // descriptors that lock the artifacts this process uses, by path
 }
 
 // DefaultDir is ${XDG_CACHE_HOME:-$HOME/.cache}/trunkline.
@@ -43,20 +36,15 @@ func DefaultDir() (string, error) {
 
 // Open returns the cache in dir for the checkout at source; see FindSource.
 func Open(dir, source string, log *slog.Logger) (*Cache, error) {
-	dir, err := filepath.Abs(dir)
+	st, err := openStore(dir, log)
 	if err != nil {
 		return nil, err
 	}
-	for _, sub := range []string{"artifacts", "locks", "tmp"} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
-			return nil, err
-		}
-	}
-	return &Cache{dir: dir, source: source, log: log, used: map[string]int{}}, nil
+	return &Cache{store: st, source: source}, nil
 }
 
 // Dir returns the absolute path of the cache.
-func (c *Cache) Dir() string { return c.dir }
+func (c *Cache) Dir() string { return c.store.dir }
 
 // Set holds the absolute paths of the artifacts.
 type Set struct {
@@ -105,49 +93,19 @@ const (
 	Kube     = "kube"
 )
 
-// recipe builds one artifact.
-type recipe struct {
-	name string
-	// key hashes all inputs of the artifact.
-	key func(context.Context) (string, error)
-	// make fills the job's empty directory, reports progress through the job and
-	// returns when its context ends.
-	make func(context.Context, *job) error
-	// fixed returns an artifact that is used without computing the key. May be nil.
-	fixed func() (path string, ok bool)
-	// linked is set if other directories may hold hard links to the artifact's files.
-	linked bool
-}
-
-// job is one run of a recipe.
-type job struct {
-	dir      string // to fill
-	name     string
-	key      string
-	started  time.Time
-	progress func(Progress)
-}
-
-func (j *job) report(p Progress) {
-	p.Artifact, p.Elapsed = j.name, time.Since(j.started)
-	if j.progress != nil {
-		j.progress(p)
-	}
-}
-
 // Ensure returns all artifacts and builds the missing ones. The first build takes ten
 // to fifteen minutes on two cores, nearly all of it for Kubernetes; later calls take
 // well under a second. An interrupted build continues from Go's build cache. Prune does
 // not remove the returned artifacts while this process runs.
 func (c *Cache) Ensure(ctx context.Context, progress func(Progress)) (Set, error) {
-	tool, err := c.toolchain(ctx)
+	recipes, err := c.recipes(ctx)
 	if err != nil {
 		return Set{}, err
 	}
 	at := map[string]string{}
 	set := Set{Keys: map[string]string{}}
-	for _, r := range c.recipes(tool) {
-		path, key, err := c.ensure(ctx, r, progress)
+	for _, r := range recipes {
+		path, key, err := c.store.ensure(ctx, r, progress)
 		if err != nil {
 			return Set{}, fmt.Errorf("make %s: %w", r.name, err)
 		}
@@ -170,7 +128,7 @@ func (c *Cache) Ensure(ctx context.Context, progress func(Progress)) (Set, error
 // directory, once per name and key, and again if a file was changed since, for example
 // through a hard link.
 func (c *Cache) Derive(ctx context.Context, name, key string, fn func(dir string) error) (string, error) {
-	path, _, err := c.ensure(ctx, recipe{
+	path, _, err := c.store.ensure(ctx, recipe{
 		name:   name,
 		key:    func(context.Context) (string, error) { return key, nil },
 		make:   func(_ context.Context, j *job) error { return fn(j.dir) },
@@ -185,44 +143,37 @@ func (c *Cache) Derive(ctx context.Context, name, key string, fn func(dir string
 // NeedsBuild reports whether Kubernetes must be built, so that the caller can announce
 // the long first build.
 func (c *Cache) NeedsBuild(ctx context.Context) (bool, error) {
-	tool, err := c.toolchain(ctx)
+	tool, err := findToolchain(ctx, c.source)
 	if err != nil {
 		return false, err
 	}
-	for _, r := range c.recipes(tool) {
-		if r.name != Kube {
-			continue
-		}
-		key, err := r.key(ctx)
-		if err != nil {
-			return false, err
-		}
-		return c.verify(c.place(r.name, key)) != nil, nil
+	key, err := kubeRecipe(tool).key(ctx)
+	if err != nil {
+		return false, err
 	}
-	return false, nil
+	return verify(c.store.place(Kube, key)) != nil, nil
 }
 
-func (c *Cache) recipes(tool toolchain) []recipe {
+// Prune removes artifacts that are not among the newest of their kind, have not been used
+// recently and are not in use. An artifact is in use if a running process got it from a
+// Cache, or if inUse returns true for the name of its directory. An error of inUse ends
+// Prune. While another process builds or prunes, Prune does nothing.
+func (c *Cache) Prune(ctx context.Context, inUse func(artifact string) (bool, error)) (Freed, error) {
+	return c.store.prune(ctx, time.Now(), inUse)
+}
+
+// recipes returns those of all artifacts, in the order of the builds.
+func (c *Cache) recipes(ctx context.Context) ([]recipe, error) {
+	tool, err := findToolchain(ctx, c.source)
+	if err != nil {
+		return nil, err
+	}
 	return []recipe{
-		c.debianRecipe(),
-		c.productRecipe(tool),
-		c.programsRecipe(tool),
-		c.pluginsRecipe(tool),
-		c.coreDNSRecipe(tool),
-		c.kubeRecipe(tool),
-	}
-}
-
-// stamp returns the version of a product built from sources with this key.
-func stamp(key string) string { return "dev-" + key }
-
-// target returns the platform of the artifacts: the machine's own.
-func target() string { return runtime.GOOS + "/" + runtime.GOARCH }
-
-func (c *Cache) place(name, key string) string {
-	return filepath.Join(c.dir, "artifacts", name+"-"+key)
-}
-
-func keyOf(path, name string) string {
-	return strings.TrimPrefix(filepath.Base(path), name+"-")
+		debian{c.store}.recipe(),
+		productRecipe(tool),
+		programsRecipe(tool),
+		pluginsRecipe(tool),
+		coreDNSRecipe(tool),
+		kubeRecipe(tool),
+	}, nil
 }

@@ -39,7 +39,7 @@ func leftovers(t *testing.T, c *Cache) []string {
 	t.Helper()
 	var out []string
 	for _, dir := range []string{"tmp", "artifacts"} {
-		entries, err := os.ReadDir(filepath.Join(c.dir, dir))
+		entries, err := os.ReadDir(filepath.Join(c.store.dir, dir))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestConcurrentCallersBuildAnArtifactOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			path, _, err := c.ensure(t.Context(), writing(&runs, "x"), nil)
+			path, _, err := c.store.ensure(t.Context(), writing(&runs, "x"), nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -85,14 +85,14 @@ func TestAChangedArtifactIsBuiltAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := open(t)
 			var runs atomic.Int32
-			path, _, err := c.ensure(t.Context(), writing(&runs, "whole"), nil)
+			path, _, err := c.store.ensure(t.Context(), writing(&runs, "whole"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := change(path); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := c.ensure(t.Context(), writing(&runs, "whole"), nil); err != nil {
+			if _, _, err := c.store.ensure(t.Context(), writing(&runs, "whole"), nil); err != nil {
 				t.Fatal(err)
 			}
 			if text, err := os.ReadFile(filepath.Join(path, "file")); err != nil || string(text) != "whole" {
@@ -155,7 +155,7 @@ func TestAFailedOrInterruptedRecipeLeavesNothing(t *testing.T) {
 			r.make = func(ctx context.Context, j *job) error {
 				return errors.Join(write(ctx, j), tc.make(cancel))
 			}
-			if _, _, err := c.ensure(ctx, r, nil); !errors.Is(err, tc.want) {
+			if _, _, err := c.store.ensure(ctx, r, nil); !errors.Is(err, tc.want) {
 				t.Errorf("ensure = %v, want %v", err, tc.want)
 			}
 			if left := leftovers(t, c); len(left) > 0 {
@@ -167,10 +167,10 @@ func TestAFailedOrInterruptedRecipeLeavesNothing(t *testing.T) {
 
 func TestTheFilesOfAKilledBuildAreClearedByTheNextBuild(t *testing.T) {
 	c := open(t)
-	if err := os.MkdirAll(filepath.Join(c.dir, "tmp", "kube-1234", "deep"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(c.store.dir, "tmp", "kube-1234", "deep"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := c.ensure(t.Context(), writing(new(atomic.Int32), "x"), nil); err != nil {
+	if _, _, err := c.store.ensure(t.Context(), writing(new(atomic.Int32), "x"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if left := leftovers(t, c); !slices.Equal(left, []string{"artifacts/thing-0123"}) {
@@ -188,14 +188,14 @@ func TestARecipeThatWritesNothingIsAnError(t *testing.T) {
 
 func TestWaitingForAnotherBuildIsReportedAndEndsWithTheContext(t *testing.T) {
 	c := open(t)
-	unlock, err := c.lock(t.Context(), "build", func() {})
+	unlock, err := c.store.lock(t.Context(), "build", func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	var reported []State
-	_, _, err = c.ensure(ctx, writing(new(atomic.Int32), "x"), func(p Progress) {
+	_, _, err = c.store.ensure(ctx, writing(new(atomic.Int32), "x"), func(p Progress) {
 		reported = append(reported, p.State)
 		cancel()
 	})
@@ -300,7 +300,7 @@ func TestPackagesAreFoundOnAMachineWithoutPackageLists(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
-	key, err := c.debianKey(t.Context())
+	key, err := debian{c.store}.key(t.Context())
 	if err != nil || key == "" {
 		t.Errorf("key %q, %v", key, err)
 	}
@@ -313,11 +313,11 @@ func TestAnOldGoIsRejectedWithItsVersion(t *testing.T) {
 	}
 	t.Setenv("PATH", dir)
 	c := open(t)
-	if _, err := c.toolchain(t.Context()); !errors.Is(err, ErrOldGo) || !strings.Contains(err.Error(), "go is go1.19.8: ") {
-		t.Errorf("toolchain = %v", err)
+	if _, err := findToolchain(t.Context(), c.source); !errors.Is(err, ErrOldGo) || !strings.Contains(err.Error(), "go is go1.19.8: ") {
+		t.Errorf("findToolchain = %v", err)
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := c.toolchain(t.Context()); !errors.Is(err, ErrNoGo) {
+	if _, err := findToolchain(t.Context(), c.source); !errors.Is(err, ErrNoGo) {
 		t.Errorf("without a go command: %v", err)
 	}
 }
@@ -325,7 +325,7 @@ func TestAnOldGoIsRejectedWithItsVersion(t *testing.T) {
 // The real compiler and cache, with a small module instead of the checkout.
 func TestGoBuildWritesABinaryWithItsVersionOrReturnsTheCompilersMessages(t *testing.T) {
 	c := open(t)
-	tool, err := c.toolchain(t.Context())
+	tool, err := findToolchain(t.Context(), c.source)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func TestGoBuildWritesABinaryWithItsVersionOrReturnsTheCompilersMessages(t *test
 	}
 	j := &job{dir: t.TempDir(), name: "tiny", started: time.Now()}
 	b := goBuild{dir: ".", packages: []string{"."}, out: "tiny", ldflags: []string{"-X main.version=dev-77"}}
-	if err := c.goBuild(t.Context(), tool, j, b); err != nil {
+	if err := tool.build(t.Context(), j, b); err != nil {
 		t.Fatal(err)
 	}
 	binary, err := os.ReadFile(filepath.Join(j.dir, "tiny"))
@@ -350,7 +350,7 @@ func TestGoBuildWritesABinaryWithItsVersionOrReturnsTheCompilersMessages(t *test
 	if err := os.WriteFile(filepath.Join(c.source, "main.go"), []byte("package main\n\nfunc main() { y() }\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.goBuild(t.Context(), tool, j, b); err == nil || !strings.Contains(err.Error(), "undefined: y") {
-		t.Errorf("goBuild = %v, want the compiler's messages", err)
+	if err := tool.build(t.Context(), j, b); err == nil || !strings.Contains(err.Error(), "undefined: y") {
+		t.Errorf("build = %v, want the compiler's messages", err)
 	}
 }

@@ -19,30 +19,32 @@ const candidateAge = 24 * time.Hour
 // debianPackages are the packages with containerd, its shims, ctr and runc.
 func debianPackages() []string { return []string{"containerd", "runc"} }
 
-// debianRecipe unpacks Debian's containerd and runc. It installs nothing: no service is
-// started and no file outside the cache is written.
-func (c *Cache) debianRecipe() recipe {
+// debian unpacks Debian's containerd and runc. It installs nothing: no service is started
+// and no file outside the cache is written.
+type debian struct{ store *store }
+
+func (d debian) recipe() recipe {
 	return recipe{
 		name:  Debian,
-		fixed: func() (string, bool) { return c.recent(Debian, candidateAge) },
-		key:   c.debianKey,
-		make:  c.unpackDebian,
+		fixed: func() (string, bool) { return d.store.newest(Debian, candidateAge) },
+		key:   d.key,
+		make:  d.unpack,
 	}
 }
 
-// debianKey hashes the names, versions and checksums of the packages that apt would
+// key hashes the names, versions and checksums of the packages that apt would
 // download. If apt fails, as without a network, it returns the key of the newest
 // unpacked packages.
-func (c *Cache) debianKey(ctx context.Context) (string, error) {
-	uris, err := c.apt(ctx, c.dir, append([]string{"download", "--print-uris"}, debianPackages()...)...)
+func (d debian) key(ctx context.Context) (string, error) {
+	uris, err := d.apt(ctx, d.store.dir, append([]string{"download", "--print-uris"}, debianPackages()...)...)
 	if err != nil {
-		if path, ok := c.recent(Debian, 10*365*24*time.Hour); ok {
+		if path, ok := d.store.newest(Debian, 10*365*24*time.Hour); ok {
 			return keyOf(path, Debian), nil
 		}
 		return "", err
 	}
 	// A line is 'URI' FILE SIZE HASH. The URI depends on the mirror and is left out.
-	h := newHashing(c.source)
+	h := newHashing("")
 	for line := range strings.Lines(uris) {
 		if fields := strings.Fields(line); len(fields) == 4 {
 			h.text(fields[1:]...)
@@ -51,13 +53,14 @@ func (c *Cache) debianKey(ctx context.Context) (string, error) {
 	return h.key()
 }
 
-func (c *Cache) unpackDebian(ctx context.Context, j *job) error {
-	packages, err := os.MkdirTemp(filepath.Join(c.dir, "tmp"), "packages-")
+// unpack fills the directory of a job with the content of the packages.
+func (d debian) unpack(ctx context.Context, j *job) error {
+	packages, err := d.store.temporary("packages-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(packages) }() // on failure, the next build clears tmp
-	if _, err := c.apt(ctx, packages, append([]string{"download"}, debianPackages()...)...); err != nil {
+	if _, err := d.apt(ctx, packages, append([]string{"download"}, debianPackages()...)...); err != nil {
 		return err
 	}
 	debs, err := filepath.Glob(filepath.Join(packages, "*.deb"))
@@ -81,13 +84,13 @@ func (c *Cache) unpackDebian(ctx context.Context, j *job) error {
 // apt runs apt-get in dir, which is also the directory of downloads. If it fails because
 // the machine's package lists are missing, as in most container images, or outdated, apt
 // fetches lists into the cache and tries again. The machine's lists are not changed.
-func (c *Cache) apt(ctx context.Context, dir string, args ...string) (string, error) {
+func (d debian) apt(ctx context.Context, dir string, args ...string) (string, error) {
 	out, err := aptGet(ctx, dir, args...)
 	if err == nil || ctx.Err() != nil || errors.Is(err, errNoApt) {
 		return out, err
 	}
 	own := []string{
-		"-o", "Dir::State::Lists=" + filepath.Join(c.dir, "apt"), "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=",
+		"-o", "Dir::State::Lists=" + filepath.Join(d.store.dir, "apt"), "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=",
 		"-o", "APT::Sandbox::User=root", // the user _apt may lack access to a home directory
 	}
 	if _, updateErr := aptGet(ctx, dir, append(own, "update")...); updateErr != nil {
@@ -141,21 +144,4 @@ func libraryFound(name string) bool {
 		}
 	}
 	return false
-}
-
-// recent returns the newest artifact of a name that is at most age old.
-func (c *Cache) recent(name string, age time.Duration) (path string, ok bool) {
-	candidates, err := filepath.Glob(filepath.Join(c.dir, "artifacts", name+"-*"))
-	if err != nil {
-		return "", false
-	}
-	var youngest time.Time
-	for _, at := range candidates {
-		info, err := os.Stat(filepath.Join(at, manifestName))
-		if err != nil || time.Since(info.ModTime()) > age || !info.ModTime().After(youngest) {
-			continue
-		}
-		youngest, path = info.ModTime(), at
-	}
-	return path, path != ""
 }

@@ -9,6 +9,7 @@ import (
 	"go/version"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,10 +19,11 @@ import (
 // kubernetesVersion is linked into trunkline-kube; nodes report it.
 const kubernetesVersion = "v1.37.1"
 
-// toolchain is the Go installation used for builds.
+// toolchain is a Go installation that builds packages of a checkout.
 type toolchain struct {
 	path    string
 	version string // go1.26.8
+	source  string // root of the checkout
 }
 
 // ErrNoGo is returned if there is no go command.
@@ -33,22 +35,23 @@ const oldestGo = "go1.26"
 // ErrOldGo is returned if the installed Go is older than oldestGo.
 var ErrOldGo = errors.New("this Go is too old: install Go 1.26 or newer (https://go.dev/dl) and put it first on the PATH")
 
-func (c *Cache) toolchain(ctx context.Context) (toolchain, error) {
+// findToolchain returns the installed Go, with which it builds the checkout at source.
+func findToolchain(ctx context.Context, source string) (toolchain, error) {
 	path, err := exec.LookPath("go")
 	if err != nil {
 		return toolchain{}, ErrNoGo
 	}
+	t := toolchain{path: path, source: source}
 	// The installed version, which builds use, not one that go would download.
-	cmd := c.goCommand(ctx, toolchain{path: path}, ".", "env", "GOVERSION")
-	out, err := cmd.Output()
+	out, err := t.command(ctx, ".", "env", "GOVERSION").Output()
 	if err != nil {
 		return toolchain{}, fmt.Errorf("query the version of %s: %w", path, withStderr(err))
 	}
-	found := strings.TrimSpace(string(out))
-	if version.IsValid(found) && version.Compare(found, oldestGo) < 0 {
-		return toolchain{}, fmt.Errorf("%s is %s: %w", path, found, ErrOldGo)
+	t.version = strings.TrimSpace(string(out))
+	if version.IsValid(t.version) && version.Compare(t.version, oldestGo) < 0 {
+		return toolchain{}, fmt.Errorf("%s is %s: %w", path, t.version, ErrOldGo)
 	}
-	return toolchain{path: path, version: found}, nil
+	return t, nil
 }
 
 // goBuild is one `go build` of static, reproducible binaries.
@@ -74,59 +77,64 @@ func (b goBuild) inputs(tool toolchain) []string {
 	return append(b.args(b.out), b.dir, tool.version, target(), "CGO_ENABLED=0")
 }
 
-func (c *Cache) productRecipe(tool toolchain) recipe {
-	return c.goRecipe(Product, tool, []goBuild{
+// stamp returns the version of a product built from sources with this key.
+func stamp(key string) string { return "dev-" + key }
+
+// target returns the platform of the artifacts: the machine's own.
+func target() string { return runtime.GOOS + "/" + runtime.GOARCH }
+
+func productRecipe(tool toolchain) recipe {
+	return tool.recipe(Product, []goBuild{
 		{dir: ".", packages: []string{"./cmd/trunkline", "./cmd/trunkline-cni"}, out: "./", stamped: true},
 	}, "go.mod", "go.sum", "cmd/trunkline", "cmd/trunkline-cni", "internal", "api")
 }
 
-func (c *Cache) programsRecipe(tool toolchain) recipe {
+func programsRecipe(tool toolchain) recipe {
 	builds := []goBuild{
 		{dir: ".", packages: []string{"./lab/workload/cmd/workload"}, out: "workload"},
 		{dir: ".", packages: []string{"./lab/image/cmd/pause"}, out: "pause"},
 	}
-	return c.goRecipe(Programs, tool, builds, "go.mod", "go.sum", "lab/workload", "lab/image/cmd")
+	return tool.recipe(Programs, builds, "go.mod", "go.sum", "lab/workload", "lab/image/cmd")
 }
 
-func (c *Cache) pluginsRecipe(tool toolchain) recipe {
+func pluginsRecipe(tool toolchain) recipe {
 	const at = "github.com/containernetworking/plugins/plugins/"
-	return c.goRecipe(Plugins, tool, []goBuild{{
+	return tool.recipe(Plugins, []goBuild{{
 		dir: "lab/kube", out: "./",
 		packages: []string{at + "meta/portmap", at + "main/ptp", at + "main/loopback", at + "ipam/host-local"},
 	}}, "lab/kube/go.mod", "lab/kube/go.sum")
 }
 
-func (c *Cache) coreDNSRecipe(tool toolchain) recipe {
-	return c.goRecipe(CoreDNS, tool, []goBuild{{
+func coreDNSRecipe(tool toolchain) recipe {
+	return tool.recipe(CoreDNS, []goBuild{{
 		dir: "lab/kube", packages: []string{"./cmd/coredns"}, out: "coredns",
 	}}, "lab/kube/go.mod", "lab/kube/go.sum", "lab/kube/cmd/coredns")
 }
 
-func (c *Cache) kubeRecipe(tool toolchain) recipe {
+func kubeRecipe(tool toolchain) recipe {
 	major, minor, _ := strings.Cut(strings.TrimPrefix(kubernetesVersion, "v"), ".")
 	minor, _, _ = strings.Cut(minor, ".")
 	const in = "-X k8s.io/component-base/version."
-	return c.goRecipe(Kube, tool, []goBuild{{
+	return tool.recipe(Kube, []goBuild{{
 		dir: "lab/kube", packages: []string{"./cmd/trunkline-kube"}, out: "trunkline-kube",
 		ldflags: []string{in + "gitVersion=" + kubernetesVersion, in + "gitMajor=" + major, in + "gitMinor=" + minor},
 	}}, "lab/kube/go.mod", "lab/kube/go.sum", "lab/kube/cmd/trunkline-kube")
 }
 
-// goRecipe returns the recipe of an artifact that consists of builds; the key covers
-// files.
-func (c *Cache) goRecipe(name string, tool toolchain, builds []goBuild, files ...string) recipe {
+// recipe returns the recipe of an artifact that consists of builds; the key covers files.
+func (t toolchain) recipe(name string, builds []goBuild, files ...string) recipe {
 	return recipe{
 		name: name,
 		key: func(context.Context) (string, error) {
-			h := newHashing(c.source)
+			h := newHashing(t.source)
 			for _, b := range builds {
-				h.text(b.inputs(tool)...)
+				h.text(b.inputs(t)...)
 			}
 			return h.files(files...).key()
 		},
 		make: func(ctx context.Context, j *job) error {
 			for _, b := range builds {
-				if err := c.goBuild(ctx, tool, j, b); err != nil {
+				if err := t.build(ctx, j, b); err != nil {
 					return err
 				}
 			}
@@ -135,14 +143,14 @@ func (c *Cache) goRecipe(name string, tool toolchain, builds []goBuild, files ..
 	}
 }
 
-// goBuild runs one build into the job's directory and reports each package that
-// was compiled.
-func (c *Cache) goBuild(ctx context.Context, tool toolchain, j *job, b goBuild) error {
-	total := c.countPackages(ctx, tool, b)
+// build runs one build into the job's directory and reports each package that was
+// compiled.
+func (t toolchain) build(ctx context.Context, j *job, b goBuild) error {
+	total := t.countPackages(ctx, b)
 	if b.stamped {
 		b.ldflags = append([]string{"-X main.version=" + stamp(j.key)}, b.ldflags...)
 	}
-	cmd := c.goCommand(ctx, tool, b.dir, b.args(filepath.Join(j.dir, b.out)+trailing(b.out))...)
+	cmd := t.command(ctx, b.dir, b.args(filepath.Join(j.dir, b.out)+trailing(b.out))...)
 	watch := &buildOutput{report: func(compiled int) {
 		j.report(Progress{State: Making, Compiled: compiled, Packages: total})
 	}}
@@ -155,16 +163,16 @@ func (c *Cache) goBuild(ctx context.Context, tool toolchain, j *job, b goBuild) 
 	}
 	if err != nil {
 		return fmt.Errorf("go build %s in %s: %w\n%s", strings.Join(b.packages, " "),
-			filepath.Join(c.source, b.dir), err, watch.messages())
+			filepath.Join(t.source, b.dir), err, watch.messages())
 	}
 	return nil
 }
 
-// goCommand returns a go command in its own process group, so that cancelling it also
+// command returns a go command in its own process group, so that cancelling it also
 // ends the compilers it started.
-func (c *Cache) goCommand(ctx context.Context, tool toolchain, dir string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, tool.path, args...)
-	cmd.Dir = filepath.Join(c.source, dir)
+func (t toolchain) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, t.path, args...)
+	cmd.Dir = filepath.Join(t.source, dir)
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOTOOLCHAIN=local")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
@@ -174,8 +182,8 @@ func (c *Cache) goCommand(ctx context.Context, tool toolchain, dir string, args 
 
 // countPackages returns the number of packages of a build, for the progress report; 0 if
 // go list fails.
-func (c *Cache) countPackages(ctx context.Context, tool toolchain, b goBuild) int {
-	out, err := c.goCommand(ctx, tool, b.dir, append([]string{"list", "-deps"}, b.packages...)...).Output()
+func (t toolchain) countPackages(ctx context.Context, b goBuild) int {
+	out, err := t.command(ctx, b.dir, append([]string{"list", "-deps"}, b.packages...)...).Output()
 	if err != nil {
 		return 0
 	}

@@ -37,16 +37,9 @@ type Freed struct {
 	Bytes     int64 // of disk space; files with further hard links are not counted
 }
 
-// Prune removes artifacts that are not among the newest of their kind, have not been used
-// recently and are not in use. An artifact is in use if a running process got it from a
-// Cache, or if inUse returns true for the name of its directory. An error of inUse ends
-// Prune. While another process builds or prunes, Prune does nothing.
-func (c *Cache) Prune(ctx context.Context, inUse func(artifact string) (bool, error)) (Freed, error) {
-	return c.pruneAt(ctx, time.Now(), inUse)
-}
-
-func (c *Cache) pruneAt(ctx context.Context, now time.Time, inUse func(string) (bool, error)) (Freed, error) {
-	unlock, err := c.tryLock("build")
+// prune is Cache.Prune at a given time.
+func (s *store) prune(ctx context.Context, now time.Time, inUse func(string) (bool, error)) (Freed, error) {
+	unlock, err := s.tryLock("build")
 	if errors.Is(err, errBusy) {
 		return Freed{}, nil
 	}
@@ -54,21 +47,21 @@ func (c *Cache) pruneAt(ctx context.Context, now time.Time, inUse func(string) (
 		return Freed{}, err
 	}
 	defer unlock()
-	if err := c.clearTemporary(); err != nil {
+	if err := s.clearTemporary(); err != nil {
 		return Freed{}, err
 	}
-	old, err := c.old(now)
+	old, err := s.old(now)
 	freed := Freed{}
 	for _, a := range old {
 		if err := ctx.Err(); err != nil {
 			return freed, err
 		}
-		bytes, removed, err := c.remove(a, inUse)
+		bytes, removed, err := s.remove(a, inUse)
 		if err != nil {
 			return freed, fmt.Errorf("remove %s: %w", a.path, err)
 		}
 		if removed {
-			c.log.Debug("old artifact removed", "path", a.path, "used", a.used, "bytes", bytes)
+			s.log.Debug("old artifact removed", "path", a.path, "used", a.used, "bytes", bytes)
 			freed.Artifacts++
 			freed.Bytes += bytes
 		}
@@ -84,13 +77,13 @@ type candidate struct {
 
 // old lists the artifacts that are neither among the newest of their kind nor recently
 // used.
-func (c *Cache) old(now time.Time) ([]candidate, error) {
-	entries, err := os.ReadDir(filepath.Join(c.dir, "artifacts"))
+func (s *store) old(now time.Time) ([]candidate, error) {
+	entries, err := os.ReadDir(filepath.Join(s.dir, "artifacts"))
 	kinds := map[string][]candidate{}
 	for _, e := range entries {
 		parts := artifactName.FindStringSubmatch(e.Name())
 		if info, err := e.Info(); err == nil && parts != nil && e.IsDir() {
-			at := candidate{filepath.Join(c.dir, "artifacts", e.Name()), info.ModTime()}
+			at := candidate{filepath.Join(s.dir, "artifacts", e.Name()), info.ModTime()}
 			kinds[parts[1]] = append(kinds[parts[1]], at)
 		}
 	}
@@ -109,7 +102,7 @@ func (c *Cache) old(now time.Time) ([]candidate, error) {
 // remove removes an artifact unless it is in use. The caller holds the build lock, so
 // no process builds it at the same time. The artifact is moved first, so that every
 // artifact at its path is complete, also if this process ends during the removal.
-func (c *Cache) remove(a candidate, inUse func(string) (bool, error)) (bytes int64, removed bool, err error) {
+func (s *store) remove(a candidate, inUse func(string) (bool, error)) (bytes int64, removed bool, err error) {
 	fd, err := openDir(a.path)
 	if err != nil {
 		return 0, false, err
@@ -132,7 +125,7 @@ func (c *Cache) remove(a candidate, inUse func(string) (bool, error)) (bytes int
 	if bytes, err = size(a.path); err != nil {
 		return 0, false, err
 	}
-	moved := filepath.Join(c.dir, "tmp", filepath.Base(a.path))
+	moved := filepath.Join(s.dir, "tmp", filepath.Base(a.path))
 	if err := os.Rename(a.path, moved); err != nil {
 		return 0, false, err
 	}
@@ -155,55 +148,4 @@ func size(root string) (bytes int64, err error) {
 		return nil
 	})
 	return bytes, err
-}
-
-// use verifies the artifact at path and protects it from Prune until this process ends,
-// by a lock on its directory.
-func (c *Cache) use(path string) error {
-	fd, err := openDir(path)
-	if err != nil {
-		return err
-	}
-	if err := c.claim(fd, path); err != nil {
-		return errors.Join(err, unix.Close(fd))
-	}
-	c.mu.Lock()
-	before, again := c.used[path]
-	c.used[path] = fd
-	c.mu.Unlock()
-	if again {
-		return unix.Close(before)
-	}
-	return nil
-}
-
-// claim locks the open directory fd, verifies that it is the artifact at path and that
-// the artifact is complete, and records the use.
-func (c *Cache) claim(fd int, path string) error {
-	if err := flock(fd, unix.LOCK_SH); err != nil {
-		return fmt.Errorf("lock %s: %w", path, err)
-	}
-	var open, current unix.Stat_t
-	if err := errors.Join(unix.Fstat(fd, &open), unix.Stat(path, &current)); err != nil {
-		return fmt.Errorf("stat %s: %w", path, err)
-	}
-	if open.Dev != current.Dev || open.Ino != current.Ino {
-		return fmt.Errorf("%s was replaced: %w", path, fs.ErrNotExist)
-	}
-	if err := c.verify(path); err != nil {
-		return err
-	}
-	now := time.Now()
-	_ = os.Chtimes(path, now, now) // fails without effect in another user's cache
-	return nil
-}
-
-// openDir opens a directory for a lock. It returns a descriptor because the garbage
-// collector would close an os.File.
-func openDir(path string) (fd int, err error) {
-	fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return fd, nil
 }

@@ -65,7 +65,7 @@ type user struct {
 }
 
 func startUser(t *testing.T, c *Cache, key string) (user, error) {
-	u := user{cmd: exec.CommandContext(t.Context(), os.Args[0], asUser, c.dir, key), stderr: &strings.Builder{}}
+	u := user{cmd: exec.CommandContext(t.Context(), os.Args[0], asUser, c.store.dir, key), stderr: &strings.Builder{}}
 	u.cmd.Stderr = u.stderr
 	stdin, inErr := u.cmd.StdinPipe()
 	stdout, outErr := u.cmd.StdoutPipe()
@@ -98,7 +98,7 @@ func (u user) end() error {
 // put writes an artifact that was last used ago and is not in use.
 func put(t *testing.T, c *Cache, name string, number int, ago time.Duration) string {
 	t.Helper()
-	path := c.place(name, fmt.Sprintf("%016x", number))
+	path := c.store.place(name, fmt.Sprintf("%016x", number))
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestPruneKeepsTheNewestOfEachKindAndRecentlyUsedArtifacts(t *testing.T) {
 	if keptUnused(Kube) < 7*24*time.Hour {
 		t.Errorf("Kubernetes is kept for %s", keptUnused(Kube))
 	}
-	foreign := filepath.Join(c.dir, "artifacts", "not-an-artifact")
+	foreign := filepath.Join(c.store.dir, "artifacts", "not-an-artifact")
 	if err := os.Mkdir(foreign, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestPruneKeepsTheNewestOfEachKindAndRecentlyUsedArtifacts(t *testing.T) {
 	if freed, err := c.Prune(t.Context(), unused); err != nil || freed != (Freed{}) {
 		t.Errorf("second Prune: %+v, %v", freed, err)
 	}
-	if freed, err := c.pruneAt(t.Context(), time.Now().Add(keptUnused(Kube)), unused); err != nil || freed.Artifacts != 2 {
+	if freed, err := c.store.prune(t.Context(), time.Now().Add(keptUnused(Kube)), unused); err != nil || freed.Artifacts != 2 {
 		t.Errorf("when all are old: %+v, %v; want the fourth of two kinds", freed, err)
 	}
 }
@@ -184,7 +184,7 @@ func TestUsingAnArtifactMakesItTheNewest(t *testing.T) {
 	if _, err := c.Derive(t.Context(), "store", keyOf(oldest, "store"), func(string) error { return errors.New("built again") }); err != nil {
 		t.Fatal(err)
 	}
-	another, err := Open(c.dir, c.source, c.log)
+	another, err := Open(c.store.dir, c.source, c.store.log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestAnArtifactInUseByAProcessIsKeptUntilTheProcessEnds(t *testing.T) {
 					if err := os.Chtimes(u.path, old, old); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := c.pruneAt(t.Context(), nextYear, unused); err != nil || exists(u.path) != used {
+					if _, err := c.store.prune(t.Context(), nextYear, unused); err != nil || exists(u.path) != used {
 						t.Fatalf("%s exists: %t, used: %t; %v", u.path, exists(u.path), used, err)
 					}
 					if !used {
@@ -249,7 +249,7 @@ func TestArtifactsInUseByALabAreKeptAndAnErrorKeepsAll(t *testing.T) {
 func TestPruneDoesNothingDuringABuild(t *testing.T) {
 	c := open(t)
 	oldest := four(t, c, "store", 2*time.Hour)[keptNewest]
-	unlock, err := c.lock(t.Context(), "build", func() {})
+	unlock, err := c.store.lock(t.Context(), "build", func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestPruneDoesNothingDuringABuild(t *testing.T) {
 
 func TestTheFilesOfAKilledPruneAreRemovedByTheNextPrune(t *testing.T) {
 	c := open(t)
-	if err := os.Rename(put(t, c, "store", 1, 0), filepath.Join(c.dir, "tmp", "store-0000000000000001")); err != nil {
+	if err := os.Rename(put(t, c, "store", 1, 0), filepath.Join(c.store.dir, "tmp", "store-0000000000000001")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Prune(t.Context(), unused); err != nil {
@@ -285,17 +285,17 @@ func TestALockOnARemovedArtifactIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := c.claim(fd, path); err != nil {
+	if err := claim(fd, path); err != nil {
 		t.Fatalf("at its path: %v", err)
 	}
-	if err := os.Rename(path, filepath.Join(c.dir, "tmp", "dropped")); err != nil {
+	if err := os.Rename(path, filepath.Join(c.store.dir, "tmp", "dropped")); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.claim(fd, path); err == nil {
+	if err := claim(fd, path); err == nil {
 		t.Error("a removed artifact was claimed")
 	}
 	put(t, c, "store", 1, 0)
-	if err := c.claim(fd, path); err == nil {
+	if err := claim(fd, path); err == nil {
 		t.Error("an artifact that was built again was claimed by the directory it replaced")
 	}
 }
@@ -308,7 +308,7 @@ func TestConcurrentPrunesNeverRemoveAnArtifactInUse(t *testing.T) {
 	var mu sync.Mutex
 	removed := 0
 	for range 2 {
-		another, err := Open(c.dir, c.source, c.log) // its own locks, as in another process
+		another, err := Open(c.store.dir, c.source, c.store.log) // its own locks, as in another process
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -321,7 +321,7 @@ func TestConcurrentPrunesNeverRemoveAnArtifactInUse(t *testing.T) {
 					return
 				case <-tick.C:
 				}
-				freed, err := another.pruneAt(t.Context(), nextYear, unused)
+				freed, err := another.store.prune(t.Context(), nextYear, unused)
 				if err != nil {
 					t.Error(err)
 					return

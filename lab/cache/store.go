@@ -2,41 +2,72 @@ package cache
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// manifestName is a file written last: an artifact with it is complete.
-const manifestName = "MANIFEST.json"
-
-// manifest lists the files of an artifact.
-type manifest struct {
-	Name  string `json:"name"`
-	Key   string `json:"key"`
-	Files []file `json:"files"`
+// store is a directory of artifacts. An artifact at its place is complete. One process at
+// a time changes the store, under the build lock.
+type store struct {
+	dir    string // absolute
+	log    *slog.Logger
+	claims claims
 }
 
-type file struct {
-	Path string      `json:"path"`
-	Size int64       `json:"size"`
-	Mode fs.FileMode `json:"mode"`
-	// Written is the mtime of a file that may be changed through a hard link.
-	Written time.Time `json:"written,omitzero"`
+// openStore returns the store in dir, which it creates if it does not exist.
+func openStore(dir string, log *slog.Logger) (*store, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, sub := range []string{"artifacts", "locks", "tmp"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return &store{dir: dir, log: log, claims: claims{held: map[string]int{}}}, nil
+}
+
+// place returns the path of an artifact.
+func (s *store) place(name, key string) string {
+	return filepath.Join(s.dir, "artifacts", name+"-"+key)
+}
+
+// keyOf returns the key of the artifact at a path.
+func keyOf(path, name string) string {
+	return strings.TrimPrefix(filepath.Base(path), name+"-")
+}
+
+// newest returns the newest artifact of a name that is at most age old.
+func (s *store) newest(name string, age time.Duration) (path string, ok bool) {
+	candidates, err := filepath.Glob(filepath.Join(s.dir, "artifacts", name+"-*"))
+	if err != nil {
+		return "", false
+	}
+	var youngest time.Time
+	for _, at := range candidates {
+		info, err := os.Stat(filepath.Join(at, manifestName))
+		if err != nil || time.Since(info.ModTime()) > age || !info.ModTime().After(youngest) {
+			continue
+		}
+		youngest, path = info.ModTime(), at
+	}
+	return path, path != ""
 }
 
 // ensure returns the path of an artifact, building it if it is missing. The artifact is
 // in use by this process from then on.
-func (c *Cache) ensure(ctx context.Context, r recipe, progress func(Progress)) (path, key string, err error) {
+func (s *store) ensure(ctx context.Context, r recipe, progress func(Progress)) (path, key string, err error) {
 	if r.fixed != nil {
-		if path, ok := r.fixed(); ok && c.use(path) == nil {
+		if path, ok := r.fixed(); ok && s.claims.take(path) == nil {
 			j := &job{name: r.name, started: time.Now(), progress: progress}
 			j.report(Progress{State: Ready})
 			return path, keyOf(path, r.name), nil
@@ -46,9 +77,9 @@ func (c *Cache) ensure(ctx context.Context, r recipe, progress func(Progress)) (
 	if err != nil {
 		return "", "", err
 	}
-	path = c.place(r.name, key)
+	path = s.place(r.name, key)
 	j := &job{name: r.name, key: key, started: time.Now(), progress: progress}
-	if c.use(path) == nil {
+	if s.claims.take(path) == nil {
 		if r.fixed != nil { // the key is unchanged: use it for another candidateAge
 			now := time.Now()
 			_ = os.Chtimes(filepath.Join(path, manifestName), now, now)
@@ -56,28 +87,28 @@ func (c *Cache) ensure(ctx context.Context, r recipe, progress func(Progress)) (
 		j.report(Progress{State: Ready})
 		return path, key, nil
 	}
-	unlock, err := c.lock(ctx, "build", func() { j.report(Progress{State: Waiting}) })
+	unlock, err := s.lock(ctx, "build", func() { j.report(Progress{State: Waiting}) })
 	if err != nil {
 		return "", "", err
 	}
 	defer unlock()
-	if c.use(path) == nil { // another process has built it in the meantime
+	if s.claims.take(path) == nil { // another process has built it in the meantime
 		j.report(Progress{State: Ready})
 		return path, key, nil
 	}
-	if err := c.makeInPlace(ctx, r, j, path); err != nil {
+	if err := s.makeInPlace(ctx, r, j, path); err != nil {
 		return "", "", err
 	}
-	return path, key, c.use(path) // before another process can take the build lock and prune
+	return path, key, s.claims.take(path) // before another process can take the build lock and prune
 }
 
 // makeInPlace runs the recipe in a temporary directory and renames it. The caller holds
 // the build lock, so everything else in tmp was left by killed processes.
-func (c *Cache) makeInPlace(ctx context.Context, r recipe, j *job, path string) (err error) {
-	if err := c.clearTemporary(); err != nil {
+func (s *store) makeInPlace(ctx context.Context, r recipe, j *job, path string) (err error) {
+	if err := s.clearTemporary(); err != nil {
 		return err
 	}
-	j.dir, err = os.MkdirTemp(filepath.Join(c.dir, "tmp"), r.name+"-")
+	j.dir, err = s.temporary(r.name + "-")
 	if err != nil {
 		return err
 	}
@@ -101,13 +132,18 @@ func (c *Cache) makeInPlace(ctx context.Context, r recipe, j *job, path string) 
 	if err := os.Rename(j.dir, path); err != nil {
 		return err
 	}
-	c.log.Debug("artifact built", "artifact", r.name, "path", path, "elapsed", time.Since(j.started))
+	s.log.Debug("artifact built", "artifact", r.name, "path", path, "elapsed", time.Since(j.started))
 	j.report(Progress{State: Made})
 	return nil
 }
 
-func (c *Cache) clearTemporary() error {
-	tmp := filepath.Join(c.dir, "tmp")
+// temporary creates a directory, which the next build removes if this process does not.
+func (s *store) temporary(prefix string) (string, error) {
+	return os.MkdirTemp(filepath.Join(s.dir, "tmp"), prefix)
+}
+
+func (s *store) clearTemporary() error {
+	tmp := filepath.Join(s.dir, "tmp")
 	entries, err := os.ReadDir(tmp)
 	for _, e := range entries {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(tmp, e.Name())))
@@ -115,74 +151,14 @@ func (c *Cache) clearTemporary() error {
 	return err
 }
 
-// seal writes the manifest of a filled directory.
-func seal(dir string, m manifest, linked bool) error {
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(dir, path)
-		f := file{Path: rel, Size: info.Size(), Mode: info.Mode()}
-		if linked {
-			f.Written = info.ModTime()
-		}
-		m.Files = append(m.Files, f)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if len(m.Files) == 0 {
-		return fmt.Errorf("the recipe of %s wrote no file", m.Name)
-	}
-	text, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, manifestName), append(text, '\n'), 0o644)
-}
-
-// verify compares an artifact with its manifest. It returns an error if the artifact is
-// missing, has another key, or a file is missing, changed or of another size or mode.
-func (c *Cache) verify(path string) error {
-	text, err := os.ReadFile(filepath.Join(path, manifestName))
-	if err != nil {
-		return err
-	}
-	var m manifest
-	if err := json.Unmarshal(text, &m); err != nil {
-		return fmt.Errorf("read %s: %w", filepath.Join(path, manifestName), err)
-	}
-	if want := m.Name + "-" + m.Key; filepath.Base(path) != want {
-		return fmt.Errorf("%s holds %s", path, want)
-	}
-	for _, f := range m.Files {
-		info, err := os.Lstat(filepath.Join(path, f.Path))
-		if err != nil {
-			return err
-		}
-		if info.Size() != f.Size || info.Mode() != f.Mode {
-			return fmt.Errorf("%s: %d bytes %s, want %d %s", f.Path, info.Size(), info.Mode(), f.Size, f.Mode)
-		}
-		if !f.Written.IsZero() && !info.ModTime().Equal(f.Written) {
-			return fmt.Errorf("%s: written at %s, want %s", f.Path, info.ModTime(), f.Written)
-		}
-	}
-	return nil
-}
-
 // errBusy is returned if another process holds a lock.
 var errBusy = errors.New("another process has the lock")
 
 // lock takes a named lock between processes and calls waiting every second while another
 // process holds it. The kernel releases the lock when the process ends.
-func (c *Cache) lock(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
+func (s *store) lock(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (done bool, err error) {
-		if unlock, err = c.tryLock(name); !errors.Is(err, errBusy) {
+		if unlock, err = s.tryLock(name); !errors.Is(err, errBusy) {
 			return true, err
 		}
 		waiting()
@@ -192,8 +168,8 @@ func (c *Cache) lock(ctx context.Context, name string, waiting func()) (unlock f
 }
 
 // tryLock is lock without waiting: it returns errBusy instead.
-func (c *Cache) tryLock(name string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(c.dir, "locks", name), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+func (s *store) tryLock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(s.dir, "locks", name), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return nil, err
 	}

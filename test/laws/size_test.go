@@ -48,7 +48,6 @@ func oversizeTypes() map[string]oversize {
 		"internal/edge/ec2.execution":   {size{30, 7}, "one intent from call to proof for every kind of action; one type per kind would separate them"},
 		"internal/edge/journal.Journal": {size{18, 16}, "queue, file and compaction under one lock; the file can become a type of its own"},
 		"internal/edge/link.Host":       {size{34, 8}, "reading, single steps, wiring and removing links over one set of sockets; the watch and the deletion of links can become types of their own"},
-		"lab/cache.Cache":               {size{33, 5}, "one recipe per kind of artifact as a method; recipes can become values"},
 		"lab/cli.session":               {size{31, 13}, "what all lab commands share; start and stop of the daemon can become a type of its own"},
 		"lab/daemon.lab":                {size{34, 11}, "the lab's state with each phase of `up` as a method; phases can become functions of their inputs"},
 		"lab/node.Config":               {size{38, 0}, "configuration that also builds the node's files and processes; the steps can become a type of their own"},
