@@ -41,14 +41,13 @@ func (l *lab) validate(want Lab) error {
 func (l *lab) apply(ctx context.Context, want Lab) PhaseStatus {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	select {
-	case <-ctx.Done():
+	release, err := l.applying.acquire(ctx)
+	if err != nil {
 		return PhaseStatus{State: StateFailed, Error: errInterrupted.Error()}
-	case <-l.applying:
-		defer func() { l.applying <- struct{}{} }()
 	}
+	defer release()
 	l.phases.reset()
-	err := l.setCancel(cancel)
+	err = l.applying.begin(cancel)
 	if err == nil {
 		err = l.converge(ctx, want)
 	}
@@ -86,7 +85,7 @@ func (l *lab) converge(ctx context.Context, want Lab) error {
 				return err
 			}
 			close(booted)
-			return l.awaitRegistered(gctx, want, detail)
+			return l.nodeWait(want, detail).registered(gctx)
 		})
 	})
 	g.Go(func() error {
@@ -94,7 +93,7 @@ func (l *lab) converge(ctx context.Context, want Lab) error {
 			return err
 		}
 		return l.phases.run(PhaseImages, func(detail func(string)) error {
-			return l.importImages(gctx, want, detail)
+			return importImages(gctx, l.machines.running(), want, detail)
 		})
 	})
 	g.Go(func() error {
@@ -105,7 +104,11 @@ func (l *lab) converge(ctx context.Context, want Lab) error {
 			return err
 		}
 		return l.phases.run(PhaseReady, func(detail func(string)) error {
-			return l.awaitReady(gctx, want, detail)
+			if want.Deploy == "" {
+				detail("no network plugin deployed: nodes stay NotReady")
+				return nil
+			}
+			return l.nodeWait(want, detail).ready(gctx)
 		})
 	})
 	return g.Wait()
@@ -121,6 +124,11 @@ func awaitClose(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
+// nodeWait waits for the Node objects of want.
+func (l *lab) nodeWait(want Lab, detail func(string)) nodeWait {
+	return nodeWait{client: l.cp.Client(), machines: l.machines, nodes: want.Nodes, detail: detail}
+}
+
 // deployed runs the phase of the manifests.
 func (l *lab) deployed(ctx context.Context, want Lab) error {
 	if want.Deploy == "" {
@@ -128,7 +136,7 @@ func (l *lab) deployed(ctx context.Context, want Lab) error {
 		return nil
 	}
 	return l.phases.run(PhaseDeploy, func(detail func(string)) error {
-		return l.deploy(ctx, want, detail)
+		return deploy(ctx, want, l.cp.Kubeconfig(), l.options.StateDir, detail)
 	})
 }
 
@@ -145,12 +153,12 @@ func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) 
 				return err
 			}
 		}
-		w, err := l.options.World(ctx, want, powerSwitch{l}, l.log)
+		w, err := l.options.World(ctx, want, l.machines, l.log)
 		if err != nil {
 			return fmt.Errorf("start the embedded VPC: %w", err)
 		}
 		l.setWorld(w)
-		if err := l.writeOperator(w); err != nil {
+		if err := writeOperator(l.options.StateDir, w.Operator()); err != nil {
 			return err
 		}
 	}
@@ -191,9 +199,9 @@ func (l *lab) removeUnwanted(ctx context.Context, want Lab) error {
 			return err
 		}
 	}
-	for name := range l.all() {
+	for _, name := range l.machines.names() {
 		if !wanted[name] {
-			l.drop(name)
+			l.machines.remove(name)
 		}
 	}
 	return nil
@@ -268,7 +276,7 @@ func (l *lab) bootNodes(ctx context.Context, want Lab) error {
 
 // machineFor returns the machine of a node, and creates it if it does not exist.
 func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
-	if m := l.machine(n.Name); m != nil && m.current() != NodeTerminated {
+	if m := l.machines.named(n.Name); m != nil && m.current() != NodeTerminated {
 		return m, nil
 	}
 	instance, err := describe(l.world.State(), n.Name, want.NoCloud)
@@ -283,6 +291,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	if view == "" {
 		view = node.CgroupV1
 	}
+	deleteObject := func(ctx context.Context, kubeName string) error { return deleteNode(ctx, l.cp.Client(), kubeName) }
 	m := newMachine(node.Config{
 		Lab: want.Name, Name: n.Name, StateDir: filepath.Join(l.options.StateDir, "nodes", n.Name),
 		NetNS: netns.Path(NetNS(want.Name, n.Name)), Instance: instance, Cgroup: view, Labels: n.Labels,
@@ -292,16 +301,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 			Runc: want.Parts.Runc, CNI: want.Parts.CNI, PauseImage: want.Parts.PauseImage,
 			Images: want.ImageStore,
 		},
-	}, l.forgetNode, l.log.With("node", n.Name))
-	l.keep(n.Name, m)
+	}, deleteObject, l.log.With("node", n.Name))
+	l.machines.add(m)
 	return m, nil
-}
-
-// Issuer returns the issuer URL of the lab's service-account tokens, in the form of EKS's
-// OIDC providers.
-func (l Lab) Issuer() string {
-	if l.NoCloud {
-		return "https://kubernetes.default.svc.cluster.local"
-	}
-	return "https://oidc.eks." + l.World.Region + ".amazonaws.com/id/" + issuerID(l.Name)
 }

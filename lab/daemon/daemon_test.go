@@ -41,7 +41,7 @@ func serving(t *testing.T, world func(context.Context, Lab, Machines, *slog.Logg
 	l := newLab(Options{Name: "lab", StateDir: dir, Version: "test", World: world}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- l.serve(ctx, listener) }()
+	go func() { done <- serve(ctx, l, listener) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/trunkline/trunkline/sim/iam"
 	"github.com/trunkline/trunkline/sim/world"
 )
 
@@ -25,13 +26,12 @@ func StartWorld(ctx context.Context, l Lab, m Machines, log *slog.Logger) (World
 
 // writeOperator writes the key of the account's operator as an AWS shared credentials
 // file.
-func (l *lab) writeOperator(w World) error {
-	key := w.Operator()
+func writeOperator(stateDir string, key iam.Credentials) error {
 	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", key.AccessKeyID, key.SecretAccessKey)
-	if err := os.WriteFile(l.credentialsPath(), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(credentialsPath(stateDir), []byte(text), 0o600); err != nil {
 		return fmt.Errorf("write the operator's key: %w", err)
 	}
 	return nil
 }
 
-func (l *lab) credentialsPath() string { return filepath.Join(l.options.StateDir, "aws-credentials") }
+func credentialsPath(stateDir string) string { return filepath.Join(stateDir, "aws-credentials") }

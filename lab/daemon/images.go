@@ -3,8 +3,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -13,9 +11,9 @@ import (
 	"github.com/trunkline/trunkline/lab/node"
 )
 
-// importImages imports the images that running nodes lack: nodes concurrently, the images
-// of a node in sequence. New nodes start with the images of the image store.
-func (l *lab) importImages(ctx context.Context, want Lab, detail func(string)) error {
+// importImages imports the images that nodes lack: nodes concurrently, the images of a node
+// in sequence. New nodes start with the images of the image store.
+func importImages(ctx context.Context, nodes []*node.Node, want Lab, detail func(string)) error {
 	stored := imagestore.Images{}
 	if want.ImageStore != "" {
 		var err error
@@ -25,14 +23,10 @@ func (l *lab) importImages(ctx context.Context, want Lab, detail func(string)) e
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	var imported atomic.Int32
-	for _, name := range slices.Sorted(maps.Keys(l.all())) {
-		running := l.machine(name).node()
-		if running == nil {
-			continue
-		}
+	for _, n := range nodes {
 		g.Go(func() error {
-			n, err := importMissing(gctx, running, want.Images, stored)
-			imported.Add(n)
+			count, err := importMissing(gctx, n, want.Images, stored)
+			imported.Add(count)
 			return err
 		})
 	}

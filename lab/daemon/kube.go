@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/trunkline/trunkline/lab/node/component"
 )
@@ -43,62 +44,67 @@ func until(ctx context.Context, check func() (missing string, err error)) error 
 	return err
 }
 
-// awaitNodes polls the Node objects of the lab's running nodes until ok returns true for
-// each.
-func (l *lab) awaitNodes(ctx context.Context, want Lab, verb string, detail func(string), ok func(*corev1.Node) bool) error {
+// nodeWait waits for the Node objects of a lab's machines.
+type nodeWait struct {
+	client   kubernetes.Interface
+	machines *machines
+	nodes    []Node // of the lab; those that are switched off are not waited for
+	detail   func(string)
+}
+
+// registered waits until every node has registered.
+func (w nodeWait) registered(ctx context.Context) error {
+	return w.until(ctx, "registered", func(*corev1.Node) bool { return true })
+}
+
+// ready waits until every node is Ready.
+func (w nodeWait) ready(ctx context.Context) error {
+	return w.until(ctx, "Ready", func(n *corev1.Node) bool {
+		return readyCondition(n).Status == corev1.ConditionTrue
+	})
+}
+
+// until polls the Node objects until each exists and ok returns true for it. condition is
+// what ok checks, in a word.
+func (w nodeWait) until(ctx context.Context, condition string, ok func(*corev1.Node) bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodesDeadline, fmt.Errorf("not within %s", nodesDeadline))
 	defer cancel()
 	last := "" // what was missing at the last successful list
 	return until(ctx, func() (string, error) {
-		list, err := l.cp.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		list, err := w.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return cmp.Or(last, "list nodes: "+err.Error()), nil //nolint:nilerr // the API server may still be starting
 		}
-		have, why := map[string]bool{}, ""
-		for i := range list.Items {
-			n := &list.Items[i]
-			if have[n.Name] = ok(n); !have[n.Name] && why == "" {
-				why = "; " + n.Name + ": " + readyCondition(n).Message
-			}
-		}
-		var missing []string
-		for _, n := range want.Nodes {
-			m := l.machine(n.Name)
-			if m == nil || m.switchedOff() {
-				continue
-			}
-			st := m.status()
-			if st.Error != "" {
-				return "", fmt.Errorf("node %s: %s", n.Name, st.Error)
-			}
-			if !have[st.KubeName] {
-				missing = append(missing, n.Name)
-			}
-		}
-		detail(fmt.Sprintf("%d of %d %s", len(want.Nodes)-len(missing), len(want.Nodes), verb))
-		if len(missing) == 0 {
-			return "", nil
-		}
-		last = strings.Join(missing, ", ") + " not " + verb + why + "; kubelet logs are in " +
-			filepath.Join(l.options.StateDir, "nodes", missing[0], "log")
-		return last, nil
+		last, err = w.missing(list.Items, condition, ok)
+		return last, err
 	})
 }
 
-func (l *lab) awaitRegistered(ctx context.Context, want Lab, detail func(string)) error {
-	return l.awaitNodes(ctx, want, "registered", detail, func(*corev1.Node) bool { return true })
-}
-
-// awaitReady waits until all nodes are Ready. It does not wait if no manifests, and so no
-// network plugin, are deployed: nodes then stay NotReady.
-func (l *lab) awaitReady(ctx context.Context, want Lab, detail func(string)) error {
-	if want.Deploy == "" {
-		detail("no network plugin deployed: nodes stay NotReady")
-		return nil
+// missing reports the progress, and returns which nodes do not meet the condition yet, with
+// the reason; empty if all do.
+func (w nodeWait) missing(have []corev1.Node, condition string, ok func(*corev1.Node) bool) (string, error) {
+	meets, why := map[string]bool{}, ""
+	for i := range have {
+		n := &have[i]
+		if meets[n.Name] = ok(n); !meets[n.Name] && why == "" {
+			why = "; " + n.Name + ": " + readyCondition(n).Message
+		}
 	}
-	return l.awaitNodes(ctx, want, "Ready", detail, func(n *corev1.Node) bool {
-		return readyCondition(n).Status == corev1.ConditionTrue
-	})
+	expected, err := w.machines.expected(w.nodes)
+	if err != nil {
+		return "", err
+	}
+	var names, logs []string
+	for _, st := range expected {
+		if !meets[st.KubeName] {
+			names, logs = append(names, st.Name), append(logs, filepath.Join(st.StateDir, "log"))
+		}
+	}
+	w.detail(fmt.Sprintf("%d of %d %s", len(w.nodes)-len(names), len(w.nodes), condition))
+	if len(names) == 0 {
+		return "", nil
+	}
+	return strings.Join(names, ", ") + " not " + condition + why + "; kubelet logs are in " + logs[0], nil
 }
 
 // readyCondition returns the node's Ready condition; zero if it has none.
@@ -111,13 +117,13 @@ func readyCondition(n *corev1.Node) corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// forgetNode deletes the Node object of a terminated instance, as the cloud's node
+// deleteNode deletes the Node object of a terminated instance, as the cloud's node
 // lifecycle controller does.
-func (l *lab) forgetNode(ctx context.Context, kubeName string) error {
+func deleteNode(ctx context.Context, client kubernetes.Interface, kubeName string) error {
 	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 	defer cancel()
 	return until(ctx, func() (string, error) {
-		err := l.cp.Client().CoreV1().Nodes().Delete(ctx, kubeName, metav1.DeleteOptions{})
+		err := client.CoreV1().Nodes().Delete(ctx, kubeName, metav1.DeleteOptions{})
 		if err == nil || apierrors.IsNotFound(err) {
 			return "", nil
 		}
@@ -125,8 +131,8 @@ func (l *lab) forgetNode(ctx context.Context, kubeName string) error {
 	})
 }
 
-// deploy applies the manifests.
-func (l *lab) deploy(ctx context.Context, want Lab, detail func(string)) error {
+// deploy applies the manifests of want. home is the home directory of kubectl.
+func deploy(ctx context.Context, want Lab, kubeconfig, home string, detail func(string)) error {
 	var last error
 	for try := range deployTries {
 		if try > 0 {
@@ -137,8 +143,8 @@ func (l *lab) deploy(ctx context.Context, want Lab, detail func(string)) error {
 			}
 		}
 		var output bytes.Buffer
-		cmd := exec.CommandContext(ctx, want.Parts.Kube, "kubectl", "--kubeconfig="+l.cp.Kubeconfig(), "apply", "-k", want.Deploy)
-		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + l.options.StateDir, component.Mark(want.Name)}
+		cmd := exec.CommandContext(ctx, want.Parts.Kube, "kubectl", "--kubeconfig="+kubeconfig, "apply", "-k", want.Deploy)
+		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + home, component.Mark(want.Name)}
 		cmd.Stdout, cmd.Stderr = &output, &output
 		if last = cmd.Run(); last == nil {
 			detail(fmt.Sprintf("%d objects from %s", bytes.Count(output.Bytes(), []byte("\n")), want.Deploy))

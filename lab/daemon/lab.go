@@ -1,12 +1,14 @@
 package daemon
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/faults"
@@ -107,6 +109,21 @@ func (l Lab) Validate() error {
 		}
 	}
 	return nil
+}
+
+// Issuer returns the issuer URL of the lab's service-account tokens, in the form of EKS's
+// OIDC providers.
+func (l Lab) Issuer() string {
+	if l.NoCloud {
+		return "https://kubernetes.default.svc.cluster.local"
+	}
+	return "https://oidc.eks." + l.World.Region + ".amazonaws.com/id/" + issuerID(l.Name)
+}
+
+// issuerID returns 32 hex digits that are unique to a lab.
+func issuerID(name string) string {
+	sum := sha256.Sum256([]byte("trunkline-lab/" + name))
+	return strings.ToUpper(fmt.Sprintf("%x", sum[:16]))
 }
 
 // FixedIn returns the fields, by their names in lab.yaml, in which want differs from the

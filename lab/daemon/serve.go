@@ -2,42 +2,26 @@ package daemon
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"maps"
+	"net"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
 
-	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
-	"github.com/trunkline/trunkline/internal/core/vpc"
-	"github.com/trunkline/trunkline/internal/kernel/netns"
-	"github.com/trunkline/trunkline/lab/controlplane"
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
-// lab is the state of a daemon.
-type lab struct {
-	options  Options
-	log      *slog.Logger
-	phases   *phases
-	quit     context.CancelFunc // ends serve
-	applying chan struct{}      // holds one token; its holder may converge
-
-	// world and cp are written by the holder of the token, with mu locked.
-	world World
-	cp    *controlplane.ControlPlane
-
-	mu       sync.Mutex // guards the fields below
-	applied  *Lab
-	machines map[string]*machine
-	closed   bool
-	cancel   context.CancelFunc // ends the running apply
+// Options of a daemon.
+type Options struct {
+	Name     string
+	StateDir string // created if missing; see StateDir
+	Version  string // build stamp, shown in Status
+	// World starts the embedded VPC; StartWorld does.
+	World func(context.Context, Lab, Machines, *slog.Logger) (World, error)
 }
 
 // Serve runs the daemon of a lab until ctx ends or a client stops it. When it returns, all
@@ -76,164 +60,55 @@ func Serve(ctx context.Context, o Options, log *slog.Logger) error {
 		return fmt.Errorf("raise the machine's sysctl limits: %w", err)
 	}
 	l := newLab(o, log)
-	err = l.serve(ctx, listener)
+	err = serve(ctx, l, listener)
 	l.close()
 	return err
 }
 
-func newLab(o Options, log *slog.Logger) *lab {
-	l := &lab{options: o, log: log, phases: newPhases(), machines: map[string]*machine{}, applying: make(chan struct{}, 1)}
-	l.applying <- struct{}{}
-	return l
+var errAnother = errors.New("another daemon of this lab is running")
+
+// lock locks a lab's state directory for one daemon, until it closes the lock or exits. If
+// another daemon holds it, it returns errAnother.
+func lock(stateDir string) (io.Closer, error) {
+	dir, err := os.Open(stateDir)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = errAnother
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", stateDir, err), dir.Close())
+	}
+	return dir, nil
 }
 
-// close shuts the lab down: nodes, control plane, world. Later calls do nothing.
-func (l *lab) close() {
-	l.mu.Lock()
-	closed := l.closed
-	l.closed = true
-	if l.cancel != nil {
-		l.cancel()
+// isLocked reports whether a daemon holds the lock of a state directory.
+func isLocked(stateDir string) bool {
+	locked, err := lock(stateDir)
+	if err == nil {
+		_ = locked.Close() // releases the lock
 	}
-	l.mu.Unlock()
-	if closed {
-		return
-	}
-	<-l.applying // wait for a running apply; none can start after this
-	var g errgroup.Group
-	for _, m := range l.all() {
-		g.Go(func() error { return m.stop(context.Background()) })
-	}
-	if err := g.Wait(); err != nil {
-		l.log.Error("stop nodes", "err", err)
-	}
-	if l.cp != nil {
-		l.cp.Stop()
-	}
-	if l.world != nil {
-		if err := l.world.Close(); err != nil {
-			l.log.Error("stop the embedded VPC", "err", err)
-		}
-	}
-	if err := netns.Delete(NetNS(l.options.Name, "cp")); err != nil {
-		l.log.Error("remove the control plane's namespace", "err", err)
-	}
+	return errors.Is(err, errAnother)
 }
 
-// setCancel records how to cancel the apply that is about to run. It returns an error if
-// the lab is being stopped.
-func (l *lab) setCancel(cancel context.CancelFunc) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return errors.New("the lab is being stopped")
+// listen opens the daemon's socket. It replaces the socket of a dead daemon, and returns
+// errAnother if a daemon answers on it.
+func listen(path string) (net.Listener, error) {
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("listen on %s: %w", path, errAnother)
 	}
-	l.cancel = cancel
-	return nil
-}
-
-func (l *lab) status() Status {
-	st := Status{Name: l.options.Name, Version: l.options.Version, PID: os.Getpid(), StateDir: l.options.StateDir}
-	l.phases.report(&st)
-	for _, m := range l.all() {
-		st.Nodes = append(st.Nodes, m.status())
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
 	}
-	slices.SortFunc(st.Nodes, func(a, b NodeStatus) int { return strings.Compare(a.Name, b.Name) })
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.cp != nil {
-		st.Endpoints.Kubernetes, st.Endpoints.Kubeconfig = l.cp.URL(), l.cp.Kubeconfig()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
 	}
-	if l.world != nil {
-		st.Endpoints.EC2, st.Endpoints.Admin = l.world.Endpoint(), l.world.AdminEndpoint()
-		st.Endpoints.Credentials = l.credentialsPath()
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
-	return st
+	return l, nil
 }
-
-// power performs a power action on a node for a client.
-func (l *lab) power(ctx context.Context, name string, action Power) error {
-	m := l.machine(name)
-	if m == nil {
-		return fmt.Errorf("%w: %s; the lab's nodes are %s", errUnknownNode, name, strings.Join(l.names(), ", "))
-	}
-	l.mu.Lock()
-	up := l.world != nil && l.cp != nil && !l.closed
-	l.mu.Unlock()
-	if !up {
-		return fmt.Errorf("%w: %s %s: the lab is not up", errBadRequest, action, name)
-	}
-	switch action {
-	case PowerStop:
-		return m.stop(ctx)
-	case PowerStart:
-		if err := m.start(ctx); err != nil {
-			return err
-		}
-		return l.world.Plug(ctx, m.config.Instance.ID)
-	case PowerReboot:
-		return l.world.Reboot(ctx, m.config.Instance.ID)
-	case PowerTerminate:
-		return l.world.Terminate(ctx, m.config.Instance.ID)
-	}
-	return fmt.Errorf("%w: action %q: must be stop, start, reboot or terminate", errBadRequest, action)
-}
-
-func (l *lab) setWorld(w World) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.world = w
-}
-
-func (l *lab) setControlPlane(cp *controlplane.ControlPlane) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.cp = cp
-}
-
-func (l *lab) setApplied(want Lab) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.applied = &want
-}
-
-func (l *lab) machine(name string) *machine {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.machines[name]
-}
-
-func (l *lab) machineByID(id vpc.InstanceID) *machine {
-	for _, m := range l.all() {
-		if m.config.Instance.ID == id {
-			return m
-		}
-	}
-	return nil
-}
-
-func (l *lab) all() map[string]*machine {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.machines)
-}
-
-func (l *lab) keep(name string, m *machine) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.machines[name] = m
-}
-
-func (l *lab) drop(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.machines, name)
-}
-
-// issuerID returns 32 hex digits that are unique to a lab.
-func issuerID(name string) string {
-	sum := sha256.Sum256([]byte("trunkline-lab/" + name))
-	return strings.ToUpper(fmt.Sprintf("%x", sum[:16]))
-}
-
-func (l *lab) names() []string { return slices.Sorted(maps.Keys(l.all())) }

@@ -96,25 +96,3 @@ func describe(s *cloud.State, name string, noCloud bool) (node.Instance, error) 
 		Resolver: vpc.Resolver(s.VPC.CIDRs[0]), MaxPods: maxPods, Name: machineName,
 	}, nil
 }
-
-// powerSwitch implements Machines for reboots and terminations through the EC2 API.
-type powerSwitch struct{ lab *lab }
-
-// Reboot switches a machine off and on. It then has a new network namespace.
-func (p powerSwitch) Reboot(ctx context.Context, id vpc.InstanceID) error {
-	m := p.lab.machineByID(id)
-	if m == nil {
-		return fmt.Errorf("reboot %s: %w", id, errUnknownNode)
-	}
-	return m.reboot(ctx)
-}
-
-// Terminate switches a machine off permanently and deletes its Node object, as the cloud's
-// node lifecycle controller does.
-func (p powerSwitch) Terminate(ctx context.Context, id vpc.InstanceID) error {
-	m := p.lab.machineByID(id)
-	if m == nil {
-		return nil // it never booted, or is already terminated
-	}
-	return m.terminate(ctx)
-}
