@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 )
 
 // bootIDHook mounts the node's boot ID into containers. A container has a new /proc with
@@ -21,11 +20,10 @@ func bootIDHook() map[string]any {
 	}
 }
 
-func (c Config) baseSpecPath() string { return filepath.Join(c.StateDir, filepath.Base(baseSpec)) }
-
-// writeBaseSpec writes the runtime's default OCI spec with the hook added.
-func (c Config) writeBaseSpec() error {
-	cmd := exec.Command(filepath.Join(c.Parts.Containerd, "ctr"), "oci", "spec")
+// writeBaseSpec writes the runtime's default OCI spec, which ctr prints, with the hook
+// added.
+func writeBaseSpec(path, ctr string) error {
+	cmd := exec.Command(ctr, "oci", "spec")
 	out, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("%s: %w", cmd, err)
@@ -38,5 +36,5 @@ func (c Config) writeBaseSpec() error {
 	if out, err = json.Marshal(spec); err != nil {
 		return err
 	}
-	return os.WriteFile(c.baseSpecPath(), out, 0o644)
+	return os.WriteFile(path, out, 0o644)
 }

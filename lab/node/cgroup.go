@@ -87,15 +87,22 @@ func onlyV2(trees []Hierarchy) bool {
 // directory in it.
 func CgroupDir(lab string) string { return "tl-" + lab }
 
-func (c Config) cgroupDir(h Hierarchy) string {
-	return filepath.Join(h.Mount, CgroupDir(c.Lab), c.Name)
+// cgroups are a node's directories, one in each of the machine's trees.
+type cgroups struct {
+	trees     []Hierarchy
+	lab, node string
 }
 
-// makeCgroups creates the node's directory in every tree. A new cpuset accepts no
-// processes until the CPUs and memory nodes of its parent are copied into it.
-func (c Config) makeCgroups(trees []Hierarchy) error {
-	for _, h := range trees {
-		dir := c.cgroupDir(h)
+// dir returns the node's directory in a tree.
+func (g cgroups) dir(h Hierarchy) string {
+	return filepath.Join(h.Mount, CgroupDir(g.lab), g.node)
+}
+
+// create creates the node's directory in every tree. A new cpuset accepts no processes
+// until the CPUs and memory nodes of its parent are copied into it.
+func (g cgroups) create() error {
+	for _, h := range g.trees {
+		dir := g.dir(h)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("create cgroup %s: %w", dir, err)
 		}
@@ -151,23 +158,23 @@ func enableControllers(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(strings.Join(on, " ")), 0o644)
 }
 
-// joinCgroups moves a process into the node's directory of every tree.
-func (c Config) joinCgroups(trees []Hierarchy, pid int) error {
-	for _, h := range trees {
-		procs := filepath.Join(c.cgroupDir(h), "cgroup.procs")
+// join moves a process into the node's directory of every tree.
+func (g cgroups) join(pid int) error {
+	for _, h := range g.trees {
+		procs := filepath.Join(g.dir(h), "cgroup.procs")
 		if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0o644); err != nil {
-			return fmt.Errorf("move node %s into %s: %w", c.Name, c.cgroupDir(h), err)
+			return fmt.Errorf("move node %s into %s: %w", g.node, g.dir(h), err)
 		}
 	}
 	return nil
 }
 
-// removeCgroups deletes the node's directories with all cgroups below them. They must
-// have no processes. Deleting the absent is success.
-func (c Config) removeCgroups(trees []Hierarchy) error {
+// remove deletes the node's directories with all cgroups below them. They must have no
+// processes. Deleting the absent is success.
+func (g cgroups) remove() error {
 	var errs []error
-	for _, h := range trees {
-		dir := c.cgroupDir(h)
+	for _, h := range g.trees {
+		dir := g.dir(h)
 		errs = append(errs, RemoveCgroup(dir))
 		// The lab's directory; succeeds only after its last node.
 		_ = unix.Rmdir(filepath.Dir(dir))

@@ -125,16 +125,8 @@ type Parts struct {
 	Images string `json:"images,omitempty"`
 }
 
-// Paths on the machine, below the node's state directory.
-func (c Config) configPath() string { return filepath.Join(c.StateDir, "node.json") }
-func (c Config) rootPath() string   { return filepath.Join(c.StateDir, "root") }
-func (c Config) keysPath() string   { return filepath.Join(c.StateDir, "keys") }
-func (c Config) logPath() string    { return filepath.Join(c.StateDir, "log") }
-func (c Config) bootPath() string   { return filepath.Join(c.StateDir, "boot") }
-
-// disk returns the path of a directory that survives reboots, as the root volume of an
-// instance does.
-func (c Config) disk(path string) string { return filepath.Join(c.StateDir, "disk", path) }
+// dir returns the node's state directory.
+func (c Config) dir() stateDir { return stateDir(c.StateDir) }
 
 // Paths inside the node.
 const (
@@ -177,6 +169,9 @@ func (c Config) validate() error {
 	return nil
 }
 
+// Erase removes the node's disk, keys and logs. The node must be down.
+func (c Config) Erase() error { return os.RemoveAll(c.StateDir) }
+
 // readConfig reads the file written by save.
 func readConfig(path string) (Config, error) {
 	var c Config
@@ -198,12 +193,12 @@ func (c Config) save() error {
 	}
 	k := c.Kubernetes.Keys
 	files := map[string][]byte{
-		c.configPath():                                 b,
-		filepath.Join(c.keysPath(), "ca.crt"):          k.CA,
-		filepath.Join(c.keysPath(), "kubelet.crt"):     k.KubeletCert,
-		filepath.Join(c.keysPath(), "kubelet.key"):     k.KubeletKey,
-		filepath.Join(c.keysPath(), "kubelet.conf"):    k.KubeletKubeconfig,
-		filepath.Join(c.keysPath(), "kube-proxy.conf"): k.ProxyKubeconfig,
+		c.dir().config():                                 b,
+		filepath.Join(c.dir().keys(), "ca.crt"):          k.CA,
+		filepath.Join(c.dir().keys(), "kubelet.crt"):     k.KubeletCert,
+		filepath.Join(c.dir().keys(), "kubelet.key"):     k.KubeletKey,
+		filepath.Join(c.dir().keys(), "kubelet.conf"):    k.KubeletKubeconfig,
+		filepath.Join(c.dir().keys(), "kube-proxy.conf"): k.ProxyKubeconfig,
 	}
 	for path, content := range files {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {

@@ -49,7 +49,7 @@ func TestTheConfigFileHasEverythingExceptTheKeys(t *testing.T) {
 	if err := c.save(); err != nil {
 		t.Fatal(err)
 	}
-	got, err := readConfig(c.configPath())
+	got, err := readConfig(c.dir().config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,11 +59,11 @@ func TestTheConfigFileHasEverythingExceptTheKeys(t *testing.T) {
 		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
 		t.Errorf("the config differs after saving and reading (-want +got):\n%s", d)
 	}
-	key := filepath.Join(c.keysPath(), "kubelet.key")
+	key := filepath.Join(c.dir().keys(), "kubelet.key")
 	if st, err := os.Stat(key); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("kubelet.key: %v, %v; want mode 0600", st, err)
 	}
-	if b, _ := os.ReadFile(c.configPath()); strings.Contains(string(b), "c2VjcmV0") {
+	if b, _ := os.ReadFile(c.dir().config()); strings.Contains(string(b), "c2VjcmV0") {
 		t.Error("the config file holds a key")
 	}
 }
@@ -117,7 +117,7 @@ func TestKubeProxyDoesNotSetTheMachinesConntrackSysctls(t *testing.T) {
 
 func TestTheMachinesFilesAreReadOnlyInANode(t *testing.T) {
 	c := testConfig(t)
-	for _, m := range c.mounts(nil) {
+	for _, m := range (rootFS{config: c}).mounts() {
 		own := strings.HasPrefix(m.source, c.StateDir) || m.fstype != "" || strings.HasPrefix(m.source, "/dev/")
 		if !own && m.flags&readOnly == 0 {
 			t.Errorf("%s of the machine is bound writable on %s", m.source, m.target)
@@ -225,22 +225,22 @@ func TestPluginsOfTheImageDoNotReplaceInstalledOnes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(c.Parts.CNI, "MANIFEST.json"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	own := filepath.Join(c.disk(cniBinDir), "portmap")
+	own := filepath.Join(c.dir().disk().path(cniBinDir), "portmap")
 	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(own, []byte("installed"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.installPlugins(); err != nil {
+	if err := c.dir().disk().installPlugins(c.Parts.CNI); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"loopback": "image", "portmap": "installed"} {
-		if b, _ := os.ReadFile(filepath.Join(c.disk(cniBinDir), name)); string(b) != want {
+		if b, _ := os.ReadFile(filepath.Join(c.dir().disk().path(cniBinDir), name)); string(b) != want {
 			t.Errorf("%s is %q, want the one of the %s", name, b, want)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(c.disk(cniBinDir), "MANIFEST.json")); err == nil {
+	if _, err := os.Stat(filepath.Join(c.dir().disk().path(cniBinDir), "MANIFEST.json")); err == nil {
 		t.Error("a file that is not executable was installed")
 	}
 }

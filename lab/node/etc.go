@@ -38,10 +38,11 @@ func copied() []string {
 	return []string{"ld.so.cache", "ld.so.conf", "protocols", "services", "localtime", "gai.conf", "ethertypes"}
 }
 
-func (c Config) writeEtc(root string) error {
+// writeEtc writes the files and links of the root.
+func (r rootFS) writeEtc(root string) error {
 	dir := filepath.Join(root, "etc")
 	files := map[string][]byte{}
-	for name, text := range c.etc() {
+	for name, text := range r.config.etc() {
 		files[name] = []byte(text)
 	}
 	for _, name := range copied() {
@@ -64,5 +65,5 @@ func (c Config) writeEtc(root string) error {
 			return fmt.Errorf("link /%s of node: %w", link, err)
 		}
 	}
-	return c.writeConf(filepath.Join(root, confDir))
+	return r.writeConf(filepath.Join(root, confDir))
 }

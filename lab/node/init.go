@@ -75,7 +75,7 @@ func enterRoot(configPath string) error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("create the cgroup namespace: %w", err)
 	}
-	if err := c.buildRoot(trees); err != nil {
+	if err := (rootFS{c, trees}).build(); err != nil {
 		return err
 	}
 	// Exec makes the calling thread the leader, which does not inherit the old leader's

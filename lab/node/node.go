@@ -7,28 +7,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/lab/imagestore"
 	"github.com/trunkline/trunkline/lab/node/component"
 )
 
 // Node is a running node. The caller owns its network namespace.
 type Node struct {
-	config Config
-	init   *component.Component
+	config  Config
+	cgroups cgroups
+	init    *component.Component // PID 1
 }
 
 // Start boots a node and returns when its PID 1 runs, without waiting for its programs.
@@ -46,152 +44,90 @@ func Start(c Config, log *slog.Logger) (*Node, error) {
 		c.Cgroup = CgroupV2
 	}
 	c.BootID = newBootID()
-	pid1, err := c.boot(trees, log)
-	if err != nil {
-		return nil, errors.Join(err, c.cleanUp())
+	n := &Node{config: c, cgroups: cgroups{trees: trees, lab: c.Lab, node: c.Name}}
+	if err := n.boot(log); err != nil {
+		return nil, errors.Join(err, n.cleanUp())
 	}
-	return &Node{config: c, init: pid1}, nil
+	return n, nil
 }
 
-func (c Config) boot(trees []Hierarchy, log *slog.Logger) (*component.Component, error) {
-	if err := c.installImages(); err != nil {
+// boot starts PID 1.
+func (n *Node) boot(log *slog.Logger) error {
+	c := n.config
+	if err := c.dir().disk().installImages(c.Parts.Images); err != nil {
 		log.Warn("cannot copy the image store; boot without images", "node", c.Name, "err", err)
 	}
-	if err := c.prepare(trees); err != nil {
-		return nil, fmt.Errorf("prepare node %s: %w", c.Name, err)
+	if err := n.prepare(); err != nil {
+		return fmt.Errorf("prepare node %s: %w", c.Name, err)
 	}
-	pid1, err := c.launch(trees, log)
-	if err != nil {
-		return nil, fmt.Errorf("boot node %s: %w", c.Name, err)
+	if err := n.launch(log); err != nil {
+		return fmt.Errorf("boot node %s: %w", c.Name, err)
 	}
-	return pid1, nil
+	return nil
 }
 
 // prepare writes the files that the node boots from, and creates its cgroups.
-func (c Config) prepare(trees []Hierarchy) error {
-	for _, d := range []string{c.rootPath(), c.logPath(), c.keysPath(), c.bootPath()} {
+func (n *Node) prepare() error {
+	c, dir := n.config, n.config.dir()
+	for _, d := range []string{dir.root(), dir.logs(), dir.keys(), dir.boot()} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
 	}
 	for _, d := range diskDirs() {
-		if err := c.makeOnDisk(d); err != nil {
+		if err := dir.disk().mkdir(d); err != nil {
 			return err
 		}
 	}
 	if err := c.save(); err != nil {
 		return err
 	}
-	if err := c.installPlugins(); err != nil {
+	if err := dir.disk().installPlugins(c.Parts.CNI); err != nil {
 		return fmt.Errorf("install the image's CNI plugins: %w", err)
 	}
-	if err := c.writeBaseSpec(); err != nil {
+	if err := writeBaseSpec(dir.baseSpec(), filepath.Join(c.Parts.Containerd, "ctr")); err != nil {
 		return fmt.Errorf("write the containers' base spec: %w", err)
 	}
 	for path, value := range machineSysctls() {
 		if filepath.Base(path) == "boot_id" {
 			value = c.BootID + "\n"
 		}
-		if err := os.WriteFile(filepath.Join(c.bootPath(), sysctlFile(path)), []byte(value), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir.boot(), sysctlFile(path)), []byte(value), 0o644); err != nil {
 			return err
 		}
 	}
-	return c.makeCgroups(trees)
-}
-
-// makeOnDisk creates a directory of the disk with mode 0755, also under a stricter umask.
-func (c Config) makeOnDisk(dir string) error {
-	at := c.disk("")
-	if err := os.MkdirAll(at, 0o755); err != nil {
-		return err
-	}
-	for name := range strings.SplitSeq(strings.Trim(dir, "/"), "/") {
-		at = filepath.Join(at, name)
-		err := os.Mkdir(at, 0o755)
-		if errors.Is(err, fs.ErrExist) {
-			continue
-		}
-		if err = errors.Join(err, os.Chmod(at, 0o755)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// installPlugins copies the image's plugins to the disk. It does not replace existing
-// files, which an earlier boot or a network's installer wrote. It copies rather than
-// links, because programs in a node may overwrite them.
-func (c Config) installPlugins() error {
-	dir := c.disk(cniBinDir)
-	if err := c.makeOnDisk(cniBinDir); err != nil {
-		return err
-	}
-	plugins, err := os.ReadDir(c.Parts.CNI)
-	if err != nil {
-		return err
-	}
-	for _, p := range plugins {
-		st, err := p.Info()
-		if err != nil {
-			return err
-		}
-		to := filepath.Join(dir, p.Name())
-		if _, err := os.Stat(to); err == nil || st.Mode().Perm()&0o111 == 0 {
-			continue // exists, or is not executable
-		}
-		b, err := os.ReadFile(filepath.Join(c.Parts.CNI, p.Name()))
-		if err != nil {
-			return err
-		}
-		if err := atomicfile.Write(to, b, 0o755); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// installImages copies the image store to a new disk. After an error the node can boot
-// without images, which are then imported.
-func (c Config) installImages() error {
-	root := c.disk(containerdRoot)
-	if _, err := os.Lstat(root); err == nil || c.Parts.Images == "" {
-		return nil
-	}
-	if err := c.makeOnDisk(filepath.Dir(containerdRoot)); err != nil {
-		return err
-	}
-	return imagestore.Copy(c.Parts.Images, root)
+	return n.cgroups.create()
 }
 
 // launch starts PID 1, moves it into its cgroups, and then signals it to continue.
-func (c Config) launch(trees []Hierarchy, log *slog.Logger) (*component.Component, error) {
+func (n *Node) launch(log *slog.Logger) error {
+	c := n.config
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer r.Close()
 	defer w.Close()
 	pid1, err := component.Start(component.Spec{
-		Name: c.Name, Argv: []string{c.Parts.Lab, "node-init", "root", c.configPath()},
+		Name: c.Name, Argv: []string{c.Parts.Lab, "node-init", "root", c.dir().config()},
 		Env: []string{component.Mark(c.Lab)},
-		Log: c.initLog(), NetNS: c.NetNS, Once: true, Grace: 4 * grace, Files: []*os.File{r},
+		Log: c.dir().initLog(), NetNS: c.NetNS, Once: true, Grace: 4 * grace, Files: []*os.File{r},
 		Namespaces: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
 	}, nil, log)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	err = c.joinCgroups(trees, pid1.PID())
+	err = n.cgroups.join(pid1.PID())
 	if err == nil {
 		_, err = w.Write([]byte{1})
 	}
 	if err != nil {
 		pid1.Kill()
-		return nil, err
+		return err
 	}
-	return pid1, nil
+	n.init = pid1
+	return nil
 }
-
-func (c Config) initLog() string { return filepath.Join(c.logPath(), "init.log") }
 
 // newBootID returns a random UUID in the kernel's format.
 func newBootID() string {
@@ -212,34 +148,27 @@ func (n *Node) BootID() string { return n.config.BootID }
 func (n *Node) Done() <-chan struct{} { return n.init.Done() }
 
 // LastLog returns the last lines of PID 1's log, to explain a crash.
-func (n *Node) LastLog() string { return component.Tail(n.config.initLog(), 15) }
+func (n *Node) LastLog() string { return component.Tail(n.config.dir().initLog(), 15) }
 
 // Stop shuts the node down in order and returns when it is down.
 func (n *Node) Stop() error {
 	n.init.Stop()
-	return n.config.cleanUp()
+	return n.cleanUp()
 }
 
 // PowerOff cuts the power: it kills every process of the node. The disk stays.
 func (n *Node) PowerOff() error {
 	n.init.Kill()
-	return n.config.cleanUp()
+	return n.cleanUp()
 }
 
 // cleanUp removes the cgroups. The kernel kills the node's processes with its PID 1, but a
 // cgroup may stay busy for a short time after the last one has ended.
-func (c Config) cleanUp() error {
-	trees, err := Hierarchies()
-	if err != nil {
-		return err
-	}
+func (n *Node) cleanUp() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanUpTimeout)
 	defer cancel()
-	return poll(ctx, func() error { return c.removeCgroups(trees) })
+	return poll(ctx, n.cgroups.remove)
 }
-
-// Erase removes the node's disk, keys and logs. The node must be down.
-func (c Config) Erase() error { return os.RemoveAll(c.StateDir) }
 
 // AwaitRuntime waits until containerd accepts connections. It returns an error if the node
 // crashes.

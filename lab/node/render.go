@@ -161,7 +161,8 @@ func (c Config) proxyConfig() map[string]any {
 }
 
 // writeConf writes the configuration files of the components to dir.
-func (c Config) writeConf(dir string) error {
+func (r rootFS) writeConf(dir string) error {
+	c := r.config
 	runc := binDir + "/runc"
 	if !c.limits() {
 		runc = binDir + "/runc-without-limits"
@@ -174,18 +175,18 @@ func (c Config) writeConf(dir string) error {
 	if err != nil {
 		return fmt.Errorf("render kube-proxy's configuration: %w", err)
 	}
-	config, err := os.ReadFile(c.configPath())
+	config, err := os.ReadFile(c.dir().config())
 	if err != nil {
 		return err
 	}
-	base, err := os.ReadFile(c.baseSpecPath())
+	base, err := os.ReadFile(c.dir().baseSpec())
 	if err != nil {
 		return err
 	}
 	files := map[string][]byte{
 		filepath.Base(baseSpec):      base,
 		"boot_id":                    []byte(c.BootID + "\n"),
-		"containerd.toml":            []byte(containerdConfig(c.Parts.PauseImage, c.snapshotter(), runc)),
+		"containerd.toml":            []byte(containerdConfig(c.Parts.PauseImage, c.dir().disk().snapshotter(), runc)),
 		"kubelet.yaml":               kubelet,
 		"kube-proxy.yaml":            proxy,
 		filepath.Base(nodeConfig):    config,

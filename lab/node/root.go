@@ -27,9 +27,15 @@ const (
 	secure   = unix.MS_NOSUID | unix.MS_NODEV
 )
 
-// mounts returns the mounts of the node's root on top of an empty tmpfs: the machine's
-// programs, read-only, and the node's own files.
-func (c Config) mounts(trees []Hierarchy) []mount {
+// rootFS is a node's root file system, which PID 1 builds before it changes root.
+type rootFS struct {
+	config Config
+	trees  []Hierarchy // of the machine
+}
+
+// mounts returns the mounts of the root on top of an empty tmpfs: the machine's programs,
+// read-only, and the node's own files.
+func (r rootFS) mounts() []mount {
 	list := []mount{
 		{source: "/usr", target: "usr", flags: readOnly},
 		{source: "/etc/alternatives", target: "etc/alternatives", flags: readOnly, optional: true},
@@ -52,42 +58,40 @@ func (c Config) mounts(trees []Hierarchy) []mount {
 		list = append(list, mount{source: "/dev/" + dev, target: "dev/" + dev, optional: true})
 	}
 	// The disk, which survives reboots.
-	for _, dir := range diskDirs() {
-		list = append(list, mount{source: c.disk(dir), target: dir})
+	dir := r.config.dir()
+	for _, name := range diskDirs() {
+		list = append(list, mount{source: dir.disk().path(name), target: name})
 	}
 	list = append(list,
-		mount{source: c.logPath(), target: logDir},
-		mount{source: c.keysPath(), target: keysDir, flags: readOnly},
+		mount{source: dir.logs(), target: logDir},
+		mount{source: dir.keys(), target: keysDir, flags: readOnly},
 	)
-	for name, source := range c.programs() {
+	for name, source := range r.config.Parts.programs() {
 		list = append(list, mount{source: source, target: filepath.Join(binDir, name), flags: readOnly})
 	}
 	for path := range machineSysctls() {
-		list = append(list, mount{source: filepath.Join(c.bootPath(), sysctlFile(path)), target: path, existing: true})
+		list = append(list, mount{source: filepath.Join(dir.boot(), sysctlFile(path)), target: path, existing: true})
 	}
-	return append(list, c.cgroupMounts(trees)...)
+	return append(list, cgroupMounts(r.config.Cgroup, r.trees)...)
 }
 
-// diskDirs returns the directories that are on the node's disk. A network plugin installs
-// itself into the last two.
-func diskDirs() []string { return []string{"var", "root", "opt", "etc/cni"} }
-
-func (c Config) programs() map[string]string {
+// programs returns the paths of the programs on the machine by their names in the node.
+func (p Parts) programs() map[string]string {
 	return map[string]string{
-		"trunkline-kube":          c.Parts.Kube,
-		"trunkline-lab":           c.Parts.Lab,
-		"containerd":              filepath.Join(c.Parts.Containerd, "containerd"),
-		"containerd-shim-runc-v2": filepath.Join(c.Parts.Containerd, "containerd-shim-runc-v2"),
-		"ctr":                     filepath.Join(c.Parts.Containerd, "ctr"),
-		"runc":                    c.Parts.Runc,
+		"trunkline-kube":          p.Kube,
+		"trunkline-lab":           p.Lab,
+		"containerd":              filepath.Join(p.Containerd, "containerd"),
+		"containerd-shim-runc-v2": filepath.Join(p.Containerd, "containerd-shim-runc-v2"),
+		"ctr":                     filepath.Join(p.Containerd, "ctr"),
+		"runc":                    p.Runc,
 	}
 }
 
 // cgroupMounts returns the cgroup mounts. The node sees only its own subtrees, because in
 // its cgroup namespace the root of a new mount is the node's directory.
-func (c Config) cgroupMounts(trees []Hierarchy) []mount {
+func cgroupMounts(view CgroupView, trees []Hierarchy) []mount {
 	const flags = secure | unix.MS_NOEXEC
-	if c.Cgroup == CgroupV2 {
+	if view == CgroupV2 {
 		return []mount{{source: "cgroup2", target: cgroupRoot, fstype: "cgroup2", flags: flags}}
 	}
 	list := []mount{{source: "tmpfs", target: cgroupRoot, fstype: "tmpfs", flags: flags, data: "mode=0755"}}
@@ -120,25 +124,25 @@ func sysctlFile(path string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(path, "proc/sys/"), "/", ".")
 }
 
-// buildRoot mounts the node's root at c.rootPath() and makes it this process's root. It
-// must run in a new mount namespace.
-func (c Config) buildRoot(trees []Hierarchy) error {
+// build mounts the root at its place in the state directory, and makes it this process's
+// root. It must run in a new mount namespace.
+func (r rootFS) build() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	root := c.rootPath()
+	root := r.config.dir().root()
 	if err := unix.Mount("tmpfs", root, "tmpfs", unix.MS_NOSUID, "mode=0755"); err != nil {
 		return fmt.Errorf("mount root of node: %w", err)
 	}
 	if err := mergedUsr(root); err != nil {
 		return err
 	}
-	for _, m := range c.mounts(trees) {
+	for _, m := range r.mounts() {
 		if err := m.apply(root); err != nil {
 			return err
 		}
 	}
-	if err := c.writeEtc(root); err != nil {
+	if err := r.writeEtc(root); err != nil {
 		return err
 	}
 	return pivot(root)
