@@ -1,12 +1,9 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
+	"log/slog"
 	"time"
 
 	"github.com/trunkline/trunkline/lab/cache"
@@ -21,22 +18,20 @@ func (c *buildCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	b := s.board()
+	b := s.console.board()
 	defer b.close()
-	set, err := s.build(b, store)
+	build := s.builder(store, b)
+	set, err := build.programs(s.ctx)
 	if err != nil {
 		return err
 	}
-	images, err := image.ForLab(s.ctx, store, set)
+	images, _, err := build.images(s.ctx, set)
 	if err != nil {
 		return err
 	}
-	if _, err := storeImages(s.ctx, store, set, images); err != nil {
-		return err
-	}
-	s.prune(b, store)
-	if s.json {
-		return s.writeJSON(map[string]any{"version": set.Version, "images": images.All()})
+	build.prune(s.ctx)
+	if s.console.json {
+		return s.console.writeJSON(map[string]any{"version": set.Version, "images": images.All()})
 	}
 	for _, a := range images.All() {
 		b.finish(markDone, "image", a.Refs[0], 0)
@@ -44,81 +39,94 @@ func (c *buildCmd) Run(s *session) error {
 	return nil
 }
 
-// storeImages creates the image store that new nodes start with, and returns its path.
-func storeImages(ctx context.Context, store *cache.Cache, set cache.Set, images image.Lab) (string, error) {
+// builder fills the cache with the programs and images of a lab, and shows the progress.
+type builder struct {
+	store *cache.Cache
+	board *board
+	log   *slog.Logger
+	// inUse reports whether a lab uses an artifact, which then stays in the cache.
+	inUse func(artifact string) (bool, error)
+}
+
+func (s *session) builder(store *cache.Cache, b *board) builder {
+	return builder{store: store, board: b, log: s.log, inUse: s.labs.use}
+}
+
+// images returns the images, and the path of the image store that new nodes start with.
+func (b builder) images(ctx context.Context, set cache.Set) (image.Lab, string, error) {
+	images, err := image.ForLab(ctx, b.store, set)
+	if err != nil {
+		return images, "", err
+	}
 	r := imagestore.Recipe{Containerd: set.Containerd, Runtime: set.Keys[cache.Debian]}
 	for _, a := range images.All() {
 		r.Archives = append(r.Archives, a.Path)
 	}
-	return r.Make(ctx, store)
+	path, err := r.Make(ctx, b.store)
+	return images, path, err
 }
 
-// build builds the programs, and shows each that was not in the cache.
-func (s *session) build(b *board, store *cache.Cache) (cache.Set, error) {
-	if long, err := store.NeedsBuild(s.ctx); err != nil {
+// programs builds the programs, and shows each that was not in the cache.
+func (b builder) programs(ctx context.Context) (cache.Set, error) {
+	if long, err := b.store.NeedsBuild(ctx); err != nil {
 		return cache.Set{}, err
 	} else if long {
-		fmt.Fprintln(b.w, "Building Kubernetes once: 10 to 15 minutes on two cores. After Ctrl-C, the next run continues where it stopped.")
+		fmt.Fprintln(b.board.w, "Building Kubernetes once: 10 to 15 minutes on two cores. After Ctrl-C, the next run continues where it stopped.")
 	}
 	current := ""
 	start := time.Now()
-	set, err := store.Ensure(s.ctx, func(p cache.Progress) {
+	set, err := b.store.Ensure(ctx, func(p cache.Progress) {
 		switch p.State {
 		case cache.Waiting:
-			b.set(p.Artifact, "waiting for another build")
+			b.board.set(p.Artifact, "waiting for another build")
 		case cache.Making:
 			current, start = p.Artifact, time.Now().Add(-p.Elapsed)
-			b.set(p.Artifact, compiled(p))
+			b.board.set(p.Artifact, compiled(p))
 		case cache.Made:
-			b.finish(markDone, p.Artifact, "built", p.Elapsed)
+			b.board.finish(markDone, p.Artifact, "built", p.Elapsed)
 			current = ""
 		case cache.Ready:
 		}
 	})
 	if err != nil && current != "" {
-		b.finish(markFailed, current, "", time.Since(start))
+		b.board.finish(markFailed, current, "", time.Since(start))
 	}
 	return set, err
 }
 
+// prepare builds missing programs and images, from the checkout at source.
+func (b builder) prepare(ctx context.Context, source string) (parts, error) {
+	p := parts{source: source}
+	start := time.Now()
+	var err error
+	if p.set, err = b.programs(ctx); err != nil {
+		return p, err
+	}
+	b.board.set("prepare", "images")
+	if p.images, p.imageStore, err = b.images(ctx, p.set); err != nil {
+		b.board.finish(markFailed, "prepare", "images", time.Since(start))
+		return p, err
+	}
+	b.board.finish(markDone, "prepare", "programs and images, "+p.set.Version, time.Since(start))
+	b.prune(ctx)
+	return p, nil
+}
+
 // prune removes old artifacts that no lab uses from the cache. An error is only logged:
 // the next build tries again.
-func (s *session) prune(b *board, store *cache.Cache) {
+func (b builder) prune(ctx context.Context) {
 	start := time.Now()
-	freed, err := store.Prune(s.ctx, s.used)
-	if err != nil && s.ctx.Err() == nil {
-		s.log.Warn("cannot remove old artifacts from the cache; retrying at the next build", "err", err)
+	freed, err := b.store.Prune(ctx, b.inUse)
+	if err != nil && ctx.Err() == nil {
+		b.log.Warn("cannot remove old artifacts from the cache; retrying at the next build", "err", err)
 	}
 	if n := freed.Artifacts; n > 0 {
 		what := "artifact"
 		if n > 1 {
 			what = plural(what)
 		}
-		b.finish(markDone, "cache", fmt.Sprintf("freed %s: %d old %s that no lab uses", inBytes(freed.Bytes), n, what), time.Since(start))
+		b.board.finish(markDone, "cache", fmt.Sprintf("freed %s: %d old %s that no lab uses", inBytes(freed.Bytes), n, what), time.Since(start))
 	}
-}
-
-// used reports whether a lab of this machine, running or crashed, uses an artifact of
-// the cache: whether a path in its record contains the artifact's directory.
-func (s *session) used(artifact string) (bool, error) {
-	labs, err := s.labs()
-	if err != nil {
-		return false, err
-	}
-	for _, lab := range labs {
-		text, err := os.ReadFile(recordPath(s.stateDir(lab)))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // an up is in progress, and holds what it uses
-		}
-		if err != nil {
-			return false, fmt.Errorf("read the record of lab %s: %w", lab, err)
-		}
-		in := "/" + artifact
-		if bytes.Contains(text, []byte(in+"/")) || bytes.Contains(text, []byte(in+`"`)) {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // inBytes formats a size as 85.0 MiB or 4.9 GiB.

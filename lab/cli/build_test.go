@@ -44,7 +44,7 @@ func oldBuilds(t *testing.T, n int) (store *cache.Cache, programs []string) {
 func pruned(s *session, store *cache.Cache, programs []string) (output string, removed []int) {
 	var out bytes.Buffer
 	b := newBoard(&out, false, time.Now)
-	s.prune(b, store)
+	s.builder(store, b).prune(s.ctx)
 	b.close()
 	for i, path := range programs {
 		if _, err := os.Stat(path); err != nil {
@@ -56,7 +56,7 @@ func pruned(s *session, store *cache.Cache, programs []string) (output string, r
 
 func TestOldBuildsAreRemovedAndTheFreedSpaceIsReported(t *testing.T) {
 	store, programs := oldBuilds(t, 6)
-	s := &session{ctx: t.Context(), stateRoot: filepath.Join(t.TempDir(), "labs"), log: slog.New(slog.DiscardHandler)}
+	s := &session{ctx: t.Context(), labs: labs{root: filepath.Join(t.TempDir(), "labs")}, log: slog.New(slog.DiscardHandler)}
 	output, removed := pruned(s, store, programs)
 	if !regexp.MustCompile(`^✓ cache +[0-9.]+s  freed 9\.0 MiB: 3 old artifacts that no lab uses\n$`).MatchString(output) || fmt.Sprint(removed) != "[3 4 5]" {
 		t.Errorf("removed %v, output %q", removed, output)
@@ -70,8 +70,8 @@ func TestOldBuildsAreRemovedAndTheFreedSpaceIsReported(t *testing.T) {
 func TestArtifactsThatALabUsesAreKeptAlsoThoseOfItsEarlierUps(t *testing.T) {
 	store, programs := oldBuilds(t, 9)
 	want, p := samplePlan(t)
-	s := &session{ctx: t.Context(), stateRoot: t.TempDir(), log: slog.New(slog.DiscardHandler)}
-	if err := os.Mkdir(s.stateDir("half-made"), 0o755); err != nil { // no record yet
+	s := &session{ctx: t.Context(), labs: labs{root: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
+	if err := os.Mkdir(s.labs.stateDir("half-made"), 0o755); err != nil { // no record yet
 		t.Fatal(err)
 	}
 	up := func(kube, product string, fresh bool) {
@@ -90,7 +90,7 @@ func TestArtifactsThatALabUsesAreKeptAlsoThoseOfItsEarlierUps(t *testing.T) {
 	up(programs[8], "/c/p", false)
 	up(programs[7], programs[6], false)
 	up(programs[7], programs[5], false)
-	if r, err := s.load(want.Name); err != nil || len(r.Earlier) != 1 || r.Earlier[0].Kube != programs[8] {
+	if r, err := s.labs.load(want.Name); err != nil || len(r.Earlier) != 1 || r.Earlier[0].Kube != programs[8] {
 		t.Errorf("its earlier programs: %+v, %v", r.Earlier, err)
 	}
 	// 8 runs in nodes that an earlier up booted, 7 in later nodes, 5 is the lab's
@@ -107,8 +107,8 @@ func TestArtifactsThatALabUsesAreKeptAlsoThoseOfItsEarlierUps(t *testing.T) {
 func TestAnUnreadableRecordKeepsEveryArtifactWithoutAnError(t *testing.T) {
 	store, programs := oldBuilds(t, 6)
 	var log bytes.Buffer
-	s := &session{ctx: t.Context(), stateRoot: t.TempDir(), log: slog.New(slog.NewTextHandler(&log, nil))}
-	if err := os.MkdirAll(recordPath(s.stateDir("lab")), 0o755); err != nil {
+	s := &session{ctx: t.Context(), labs: labs{root: t.TempDir()}, log: slog.New(slog.NewTextHandler(&log, nil))}
+	if err := os.MkdirAll(recordPath(s.labs.stateDir("lab")), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	output, removed := pruned(s, store, programs)

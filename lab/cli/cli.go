@@ -8,17 +8,14 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
@@ -26,6 +23,7 @@ import (
 	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/spec"
+	"github.com/trunkline/trunkline/lab/sweep"
 )
 
 // Exit codes, as `trunkline-lab --help` lists them.
@@ -69,25 +67,18 @@ type grammar struct {
 	Serve   serveCmd   `cmd:"" hidden:"" help:"The daemon of one lab; up starts it."`
 }
 
-// session holds the inputs and outputs of a command.
+// session is one run of a command: its inputs, and what every command uses.
 type session struct {
-	ctx     context.Context
-	g       *grammar
-	version string
-	out     io.Writer
-	errs    io.Writer
-	log     *slog.Logger
-	tty     bool // out is a terminal
-	// self is the command by which this program was started, for suggestions in messages.
-	self string
-	// json: the output is one JSON document; written: it has been written.
-	json, written bool
-	// usage prints the help of the command.
-	usage func() error
-	// stateRoot is the directory of the labs' state directories.
-	stateRoot string
+	ctx context.Context
 	// cleanup is the context of work that Ctrl-C does not cancel.
 	cleanup context.Context
+	g       *grammar
+	version string
+	console *console
+	labs    labs
+	log     *slog.Logger
+	// usage prints the help of the command.
+	usage func() error
 }
 
 // Main runs the command line and returns the exit code.
@@ -95,8 +86,9 @@ func Main(args []string, version string, out, errs *os.File) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	s := &session{
-		ctx: ctx, version: version, out: out, errs: errs, stateRoot: daemon.StateRoot,
-		cleanup: context.Background(), tty: term.IsTerminal(int(out.Fd())), self: calledAs(os.Args[0]),
+		ctx: ctx, cleanup: context.Background(), version: version,
+		console: &console{out: out, errs: errs, tty: term.IsTerminal(int(out.Fd()))},
+		labs:    labs{root: daemon.StateRoot, self: calledAs(os.Args[0])},
 	}
 	// A second Ctrl-C ends the process at once.
 	context.AfterFunc(ctx, stop)
@@ -118,22 +110,6 @@ type output struct {
 
 func (o output) wantsJSON() bool { return o.Output == "json" }
 
-// writeJSON writes the JSON document of a command with -o json.
-func (s *session) writeJSON(v any) error {
-	s.written = true
-	enc := json.NewEncoder(s.out)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
-
-// board returns the progress display. With -o json it is on stderr.
-func (s *session) board() *board {
-	if s.json {
-		return newBoard(s.errs, false, time.Now)
-	}
-	return newBoard(s.out, s.tty, time.Now)
-}
-
 func (s *session) main(args []string) (code int) {
 	cacheDir, err := cache.DefaultDir()
 	if err != nil {
@@ -145,13 +121,13 @@ func (s *session) main(args []string) (code int) {
 		kong.Name("trunkline-lab"),
 		kong.Description("An AWS VPC and a real Kubernetes in it, on this machine.\n\n"+rootExamples),
 		kong.Vars{"cache": cacheDir, "version": s.version},
-		kong.Writers(s.out, s.errs),
+		kong.Writers(s.console.out, s.console.errs),
 		kong.Exit(func(code int) { exitCode = code; panic(exitRequest{}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Help(helpWithExamples),
 	)
 	if err != nil {
-		fmt.Fprintln(s.errs, "trunkline-lab:", err)
+		fmt.Fprintln(s.console.errs, "trunkline-lab:", err)
 		return ExitFailed
 	}
 	defer func() {
@@ -167,11 +143,11 @@ func (s *session) main(args []string) (code int) {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		fmt.Fprintf(s.errs, "trunkline-lab: %v\nTry: %s %s--help\n", err, s.self, commandOf(err))
+		fmt.Fprintf(s.console.errs, "trunkline-lab: %v\nTry: %s %s--help\n", err, s.labs.self, commandOf(err))
 		return ExitUsage
 	}
 	if c, ok := parsed.Selected().Target.Interface().(interface{ wantsJSON() bool }); ok {
-		s.json = c.wantsJSON()
+		s.console.json = c.wantsJSON()
 	}
 	level := slog.LevelWarn
 	if s.g.Verbose {
@@ -183,7 +159,7 @@ func (s *session) main(args []string) (code int) {
 		}
 	}
 	s.usage = func() error { return parsed.PrintUsage(false) }
-	s.log = slog.New(slog.NewTextHandler(s.errs, &slog.HandlerOptions{Level: level}))
+	s.log = slog.New(slog.NewTextHandler(s.console.errs, &slog.HandlerOptions{Level: level}))
 	return s.exitCode(parsed.Run(s))
 }
 
@@ -200,14 +176,7 @@ func (s *session) exitCode(err error) int {
 		err = refused(fmt.Errorf("%w: run it as root (sudo)", err))
 	}
 	interrupted := s.ctx.Err() != nil && errors.Is(err, context.Canceled)
-	if interrupted {
-		fmt.Fprintln(s.errs, "interrupted")
-	} else {
-		fmt.Fprintln(s.errs, "trunkline-lab:", err)
-	}
-	if s.json && !s.written {
-		_ = s.writeJSON(map[string]string{"error": err.Error()}) // stderr has it too
-	}
+	s.console.fail(err, interrupted)
 	switch {
 	case interrupted:
 		return ExitInterrupted
@@ -228,6 +197,14 @@ func commandOf(err error) string {
 		return parseErr.Context.Selected().Name + " "
 	}
 	return ""
+}
+
+// lab returns the lab that the command selects.
+func (s *session) lab() (string, error) { return s.labs.selected(s.g.Name) }
+
+// sweepOptions returns what a sweep needs to find all of a lab.
+func (s *session) sweepOptions(lab string) sweep.Options {
+	return sweep.Options{Lab: lab, StateDir: s.labs.stateDir(lab), Log: s.log}
 }
 
 // openCache finds the checkout and opens the cache for it.

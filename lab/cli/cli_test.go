@@ -43,8 +43,9 @@ func TestMain(m *testing.M) {
 				panic(err)
 			}
 			s := &session{
-				ctx: context.Background(), version: "test", out: os.Stdout, errs: os.Stderr,
-				stateRoot: filepath.Join(root, "state"), cleanup: context.Background(), self: "trunkline-lab",
+				ctx: context.Background(), cleanup: context.Background(), version: "test",
+				console: &console{out: os.Stdout, errs: os.Stderr},
+				labs:    labs{root: filepath.Join(root, "state"), self: "trunkline-lab"},
 			}
 			os.Exit(s.main(os.Args[1:]))
 		},
@@ -223,13 +224,13 @@ func TestACommandSelectsTheOnlyLab(t *testing.T) {
 		"lab": {"", nil}, "one": {"", []string{"one"}}, "two": {"two", []string{"one"}},
 		"several labs exist: one, two; choose one with --name": {"", []string{"one", "two"}},
 	} {
-		s := &session{g: &grammar{Name: tc.name}, stateRoot: t.TempDir()}
+		l := labs{root: t.TempDir()}
 		for _, lab := range tc.labs {
-			if err := os.Mkdir(s.stateDir(lab), 0o755); err != nil {
+			if err := os.Mkdir(l.stateDir(lab), 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, err := s.lab()
+		got, err := l.selected(tc.name)
 		if err != nil {
 			got = err.Error()
 		}
@@ -287,11 +288,11 @@ func TestSuggestedCommandsStartTheProgramAsItWasStarted(t *testing.T) {
 	for argv0, want := range map[string]string{
 		"./bin/trunkline-lab": "./bin/trunkline-lab --name x", "/opt/trunkline-lab": "/opt/trunkline-lab --name x", "trunkline-lab": "trunkline-lab --name x",
 	} {
-		if got := (&session{self: calledAs(argv0)}).command("x"); got != want {
+		if got := (labs{self: calledAs(argv0)}).command("x"); got != want {
 			t.Errorf("called as %s: %q, want %q", argv0, got, want)
 		}
 	}
-	if got := (&session{self: "trunkline-lab"}).command(spec.DefaultName); got != "trunkline-lab" {
+	if got := (labs{self: "trunkline-lab"}).command(spec.DefaultName); got != "trunkline-lab" {
 		t.Errorf("the default lab: %q", got)
 	}
 }
@@ -316,11 +317,11 @@ func TestALabWithAHungDaemonIsSwept(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(root) })
 	lab := fmt.Sprintf("t%d", os.Getpid())
-	s := &session{ctx: t.Context(), stateRoot: filepath.Join(root, "labs"), log: slog.New(slog.DiscardHandler)}
-	if err := os.MkdirAll(s.stateDir(lab), 0o755); err != nil {
+	options := sweep.Options{Lab: lab, StateDir: filepath.Join(root, "labs", lab), Log: slog.New(slog.DiscardHandler)}
+	if err := os.MkdirAll(options.StateDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	hung, err := net.Listen("unix", daemon.SocketPath(s.stateDir(lab)))
+	hung, err := net.Listen("unix", daemon.SocketPath(options.StateDir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +334,7 @@ func TestALabWithAHungDaemonIsSwept(t *testing.T) {
 	go func() { _ = left.Wait() }() // killed by the sweep, or with the test
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	report, err := s.takeDown(ctx, lab, 50*time.Millisecond)
+	report, err := takeDown(ctx, options, 50*time.Millisecond)
 	if err != nil || report.Processes != 1 || !report.StateDir {
 		t.Errorf("swept %+v, %v; want its process and its state", report, err)
 	}
@@ -345,7 +346,7 @@ func TestAnInterruptedProgramOfTheDemoCleansUpFirst(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	out := &trigger{on: "runs", do: cancel}
-	d := &tour{s: &session{ctx: ctx, out: out, errs: out}}
+	d := &tour{out: out, errs: out}
 	err := d.program(ctx, "/bin/sh", "-c", `trap 'echo clean; exit 130' INT; echo runs; while :; do sleep 0.05; done`)
 	if !errors.Is(err, context.Canceled) || strings.Count(out.buf.String(), "clean") != 1 {
 		t.Errorf("it returned %v and wrote %q", err, out.buf.String())
@@ -370,7 +371,7 @@ func (t *trigger) Write(p []byte) (int, error) {
 func TestErrorsHaveTheirExitCodes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var errs bytes.Buffer
-	s := &session{ctx: ctx, errs: &errs}
+	s := &session{ctx: ctx, console: &console{errs: &errs}}
 	for _, tc := range []struct {
 		err  error
 		code int

@@ -52,7 +52,7 @@ func (c *demoCmd) Run(s *session) error {
 		if c.SkipTest && step.title == "Connectivity test" {
 			continue
 		}
-		fmt.Fprintf(s.out, "\n── %s\n", step.title)
+		fmt.Fprintf(s.console.out, "\n── %s\n", step.title)
 		err := step.show(s.ctx)
 		if s.ctx.Err() != nil {
 			return s.ctx.Err() // rather than the error of an interrupted program
@@ -74,7 +74,7 @@ const cleanUpTime = 2 * time.Minute
 func (t *tour) program(ctx context.Context, argv ...string) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = withEnv(t.product())
-	cmd.Stdout, cmd.Stderr = t.s.out, t.s.errs
+	cmd.Stdout, cmd.Stderr = t.out, t.errs
 	// In its own process group, so that Ctrl-C in the terminal does not signal it too:
 	// Cancel does.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -113,7 +113,7 @@ func (t *tour) connectivity(ctx context.Context) error {
 }
 
 func (t *tour) nextSteps() {
-	fmt.Fprintf(t.s.out, `
+	fmt.Fprintf(t.out, `
 ── Next steps
   %[1]s kubectl get pods -A -o wide
   %[1]s exec %[2]s -- ip rule               a node's rules; also: nft list ruleset
@@ -126,5 +126,5 @@ To use another kubectl:
 
 Take it down:
   %[1]s down
-`, t.s.command(t.status.Name), t.status.Nodes[0].Name, t.status.Endpoints.Kubeconfig)
+`, t.command, t.status.Nodes[0].Name, t.status.Endpoints.Kubeconfig)
 }

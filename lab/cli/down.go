@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
@@ -34,11 +35,11 @@ func (c *downCmd) Run(s *session) error {
 	var labs []string
 	if c.All {
 		var err error
-		if labs, err = s.labs(); err != nil {
+		if labs, err = s.labs.list(); err != nil {
 			return err
 		}
-		if len(labs) == 0 && !s.json {
-			fmt.Fprintln(s.out, "no lab exists")
+		if len(labs) == 0 && !s.console.json {
+			fmt.Fprintln(s.console.out, "no lab exists")
 			return nil
 		}
 	} else {
@@ -48,37 +49,49 @@ func (c *downCmd) Run(s *session) error {
 		}
 		labs = []string{lab}
 	}
-	b := s.board()
+	b := s.console.board()
 	defer b.close()
 	var all error
 	done := []downResult{}
 	for _, lab := range labs {
 		one := downResult{Lab: lab}
 		var err error
-		if one.Removed, err = s.downOne(b, lab); err != nil {
+		if one.Removed, err = downOne(s.ctx, b, s.sweepOptions(lab)); err != nil {
 			one.Error = err.Error()
 			all = errors.Join(all, fmt.Errorf("take down lab %s: %w", lab, err))
 		}
 		done = append(done, one)
 	}
-	if s.json {
-		all = errors.Join(all, s.writeJSON(map[string]any{"labs": done}))
+	if s.console.json {
+		all = errors.Join(all, s.console.writeJSON(map[string]any{"labs": done}))
 	}
 	return all
 }
 
-func (s *session) downOne(b *board, lab string) (sweep.Report, error) {
+// downOne takes a lab down and shows what was removed.
+func downOne(ctx context.Context, b *board, lab sweep.Options) (sweep.Report, error) {
 	start := time.Now()
-	b.set("down", lab)
-	ctx, cancel := context.WithTimeout(s.ctx, downTime)
+	b.set("down", lab.Lab)
+	ctx, cancel := context.WithTimeout(ctx, downTime)
 	defer cancel()
-	report, err := s.takeDown(ctx, lab, stopTime)
+	report, err := takeDown(ctx, lab, stopTime)
 	if err != nil {
-		b.finish(markFailed, "down", lab, time.Since(start))
+		b.finish(markFailed, "down", lab.Lab, time.Since(start))
 		return report, err
 	}
-	b.finish(markDone, "down", lab+": "+swept(report), time.Since(start))
+	b.finish(markDone, "down", lab.Lab+": "+swept(report), time.Since(start))
 	return report, nil
+}
+
+// takeDown stops the lab's daemon within timeout, if it answers, and sweeps what is left.
+func takeDown(ctx context.Context, lab sweep.Options, timeout time.Duration) (sweep.Report, error) {
+	stop, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := daemon.NewClient(lab.StateDir).Stop(stop)
+	if err != nil && !errors.Is(err, daemon.ErrNotRunning) {
+		lab.Log.Warn("cannot stop the daemon; sweep the lab instead", "lab", lab.Lab, "err", err)
+	}
+	return sweep.Sweep(ctx, lab)
 }
 
 // swept describes what a sweep removed.

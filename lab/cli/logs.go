@@ -20,32 +20,32 @@ func (c *logsCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	stateDir := s.stateDir(lab)
+	stateDir := s.labs.stateDir(lab)
 	logs, err := findLogs(stateDir)
 	if err != nil {
 		return err
 	}
 	if len(logs) == 0 {
-		return s.notRunning(lab)
+		return s.labs.notRunning(lab)
 	}
 	if c.What == "" {
 		return c.list(s, logs)
 	}
-	if s.json {
+	if s.console.json {
 		return coded{fmt.Errorf("logs %s -o json: only the list of logs has a JSON form; omit -o json", c.What), ExitUsage}
 	}
 	chosen := slices.DeleteFunc(slices.Clone(logs), func(l logFile) bool { return !l.matches(c.What) })
 	if len(chosen) == 0 {
-		return fmt.Errorf("lab %s has no log %q; `%s logs` lists them", lab, c.What, s.command(lab))
+		return fmt.Errorf("lab %s has no log %q; `%s logs` lists them", lab, c.What, s.labs.command(lab))
 	}
 	if c.Follow && len(chosen) > 1 {
 		return coded{fmt.Errorf("%q selects %d logs; follow one of %s", c.What, len(chosen), logNames(chosen)), ExitUsage}
 	}
-	return s.printLogs(chosen, c.Follow)
+	return printLogs(s.ctx, s.console.out, chosen, c.Follow)
 }
 
 func (c *logsCmd) list(s *session, logs []logFile) error {
-	if s.json {
+	if s.console.json {
 		type line struct {
 			Name string `json:"name"`
 			Path string `json:"path"`
@@ -54,10 +54,10 @@ func (c *logsCmd) list(s *session, logs []logFile) error {
 		for i, l := range logs {
 			lines[i] = line(l)
 		}
-		return s.writeJSON(lines)
+		return s.console.writeJSON(lines)
 	}
 	for _, l := range logs {
-		fmt.Fprintln(s.out, l.Name)
+		fmt.Fprintln(s.console.out, l.Name)
 	}
 	return nil
 }

@@ -124,14 +124,14 @@ func TestChangesOfFixedFieldsAreListed(t *testing.T) {
 
 func TestAChangeThatARunningLabCannotMakeIsRefusedAndTheRecordKept(t *testing.T) {
 	want, p := samplePlan(t)
-	s := &session{stateRoot: t.TempDir(), self: "bin/trunkline-lab"}
-	if err := os.MkdirAll(s.stateDir(want.Name), 0o755); err != nil {
+	s := &session{labs: labs{root: t.TempDir(), self: "bin/trunkline-lab"}}
+	if err := os.MkdirAll(s.labs.stateDir(want.Name), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := (record{Lab: want}).save(s.stateDir(want.Name)); err != nil {
+	if err := (record{Lab: want}).save(s.labs.stateDir(want.Name)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.checkChange(want); err != nil {
+	if err := (record{Lab: want}).accept(want, ""); err != nil {
 		t.Errorf("the same lab again: %v", err)
 	}
 	r, err := spec.Spec{VPC: spec.VPC{CIDR: "10.8.0.0/16"}}.Resolve()
@@ -142,7 +142,7 @@ func TestAChangeThatARunningLabCannotMakeIsRefusedAndTheRecordKept(t *testing.T)
 	if own := (coded{}); !errors.As(err, &own) || own.code != ExitRefused || !strings.Contains(err.Error(), "differs in subnets, vpc: only nodes can change") {
 		t.Errorf("another VPC: %v", err)
 	}
-	if kept, err := s.load(want.Name); err != nil || kept.Lab.World.VPC.CIDRs[0] != want.World.VPC.CIDRs[0] {
+	if kept, err := s.labs.load(want.Name); err != nil || kept.Lab.World.VPC.CIDRs[0] != want.World.VPC.CIDRs[0] {
 		t.Errorf("the record changed: %v, %v", kept.Lab.World.VPC, err)
 	}
 }

@@ -115,7 +115,7 @@ func (s *session) selectedStatus() (daemon.Status, error) {
 	if err != nil {
 		return daemon.Status{}, err
 	}
-	return s.status(lab)
+	return s.labs.status(s.ctx, lab)
 }
 
 func (s *session) running() (running, error) {
@@ -123,7 +123,7 @@ func (s *session) running() (running, error) {
 	if err != nil {
 		return running{}, err
 	}
-	r, err := s.load(st.Name)
+	r, err := s.labs.load(st.Name)
 	return running{r, st}, err
 }
 
@@ -181,4 +181,16 @@ func execProgram(argv []string, env map[string]string) error {
 		return fmt.Errorf("run %s: %w", argv[0], err)
 	}
 	return fmt.Errorf("run %s: %w", path, syscall.Exec(path, argv, withEnv(env)))
+}
+
+// node finds a node by its name, Kubernetes name or instance ID.
+func node(st daemon.Status, name string) (daemon.NodeStatus, error) {
+	var names []string
+	for _, n := range st.Nodes {
+		if name == n.Name || name == n.KubeName || name == string(n.InstanceID) {
+			return n, nil
+		}
+		names = append(names, n.Name)
+	}
+	return daemon.NodeStatus{}, fmt.Errorf("lab %s has no node %q; its nodes are %s", st.Name, name, strings.Join(names, ", "))
 }

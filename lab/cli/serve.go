@@ -18,8 +18,8 @@ func (c *serveCmd) Run(s *session) error {
 	if s.g.Verbose {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewTextHandler(s.errs, &slog.HandlerOptions{Level: level}))
+	log := slog.New(slog.NewTextHandler(s.console.errs, &slog.HandlerOptions{Level: level}))
 	return daemon.Serve(s.ctx, daemon.Options{
-		Name: lab, StateDir: s.stateDir(lab), Version: s.version, World: daemon.StartWorld,
+		Name: lab, StateDir: s.labs.stateDir(lab), Version: s.version, World: daemon.StartWorld,
 	}, log)
 }

@@ -1,14 +1,10 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/trunkline/trunkline/lab/daemon"
 )
@@ -26,33 +22,19 @@ func (c *statusCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	st, err := s.await(lab, c.Wait)
+	st, err := s.labs.await(s.ctx, lab, c.Wait)
 	if err != nil {
 		return err
 	}
-	if s.json {
-		err = s.writeJSON(st)
+	if s.console.json {
+		err = s.console.writeJSON(st)
 	} else {
-		err = showStatus(s.out, st)
+		err = showStatus(s.console.out, st)
 	}
 	if err == nil && st.State != daemon.StateDone {
 		err = fmt.Errorf("lab %s is not up: %s", lab, reason(st))
 	}
 	return err
-}
-
-// await reads the status until the lab is up or failed, or timeout has passed. With a
-// timeout of 0 it reads it once.
-func (s *session) await(lab string, timeout time.Duration) (st daemon.Status, err error) {
-	pollErr := wait.PollUntilContextTimeout(s.ctx, 250*time.Millisecond, timeout, true, func(context.Context) (bool, error) {
-		st, err = s.status(lab)
-		starting := err == nil && st.State != daemon.StateDone && st.State != daemon.StateFailed
-		return !starting && !errors.Is(err, daemon.ErrNotRunning), nil
-	})
-	if pollErr != nil && s.ctx.Err() != nil {
-		return st, s.ctx.Err()
-	}
-	return st, err // the last status; the caller reports that the lab is not up
 }
 
 func reason(st daemon.Status) string {

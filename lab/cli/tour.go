@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os/exec"
 	"path"
@@ -31,14 +32,15 @@ const demoNamespace = "trunkline-demo"
 // tour shows the parts of a lab that is up.
 type tour struct {
 	running
-	s    *session
-	kube kubernetes.Interface
-	ec2  *ec2.Client
+	out, errs io.Writer
+	command   string // that selects the lab
+	kube      kubernetes.Interface
+	ec2       *ec2.Client
 }
 
 // tour connects to the lab's API server and EC2.
 func (s *session) tour(r record) (*tour, error) {
-	st, err := s.status(r.Lab.Name)
+	st, err := s.labs.status(s.ctx, r.Lab.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -63,12 +65,14 @@ func (s *session) tour(r record) (*tour, error) {
 		return nil, fmt.Errorf("read %s: %w", st.Endpoints.Credentials, err)
 	}
 	api := ec2.NewFromConfig(config, func(o *ec2.Options) { o.BaseEndpoint = aws.String(st.Endpoints.EC2) })
-	return &tour{running: running{r, st}, s: s, kube: kube, ec2: api}, nil
+	return &tour{
+		running: running{r, st}, out: s.console.out, errs: s.console.errs, command: s.labs.command(r.Lab.Name), kube: kube, ec2: api,
+	}, nil
 }
 
 // table prints columns.
 func (t *tour) table(header string, rows []string) error {
-	w := tabwriter.NewWriter(t.s.out, 0, 0, 3, ' ', 0)
+	w := tabwriter.NewWriter(t.out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, header)
 	for _, r := range rows {
 		fmt.Fprintln(w, r)
@@ -178,7 +182,7 @@ func (t *tour) addressPath(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(t.s.out, "pod        %s/%s on %s\naddress    %s\n", pod.Namespace, pod.Name, pod.Spec.NodeName, address)
+	fmt.Fprintf(t.out, "pod        %s/%s on %s\naddress    %s\n", pod.Namespace, pod.Name, pod.Spec.NodeName, address)
 	if err := t.cloudPath(ctx, address); err != nil {
 		return err
 	}
@@ -201,13 +205,13 @@ func (t *tour) cloudPath(ctx context.Context, address netip.Addr) error {
 	for _, g := range e.Groups {
 		groups = append(groups, aws.ToString(g.GroupId)+" "+aws.ToString(g.GroupName))
 	}
-	fmt.Fprintf(t.s.out, "interface  %s (%s), groups %s\n", aws.ToString(e.NetworkInterfaceId), aws.ToString(e.MacAddress), strings.Join(groups, ", "))
+	fmt.Fprintf(t.out, "interface  %s (%s), groups %s\n", aws.ToString(e.NetworkInterfaceId), aws.ToString(e.MacAddress), strings.Join(groups, ", "))
 	subnets, err := t.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: []string{aws.ToString(e.SubnetId)}})
 	if err != nil {
 		return err
 	}
 	for _, s := range subnets.Subnets {
-		fmt.Fprintf(t.s.out, "subnet     %s %s in %s, %d addresses free\n", aws.ToString(s.SubnetId),
+		fmt.Fprintf(t.out, "subnet     %s %s in %s, %d addresses free\n", aws.ToString(s.SubnetId),
 			aws.ToString(s.CidrBlock), aws.ToString(s.AvailabilityZone), aws.ToInt32(s.AvailableIpAddressCount))
 	}
 	return t.cloudRoutes(ctx, aws.ToString(e.SubnetId), aws.ToString(e.VpcId))
@@ -228,7 +232,7 @@ func (t *tour) cloudRoutes(ctx context.Context, subnet, network string) error {
 		}
 		table := tables.RouteTables[0]
 		for _, r := range table.Routes {
-			fmt.Fprintf(t.s.out, "route      %s: %s\n", aws.ToString(table.RouteTableId), routeText(r))
+			fmt.Fprintf(t.out, "route      %s: %s\n", aws.ToString(table.RouteTableId), routeText(r))
 		}
 		return nil
 	}
@@ -266,7 +270,7 @@ func (t *tour) nodePath(ctx context.Context, pod corev1.Pod, address netip.Addr)
 		return err
 	}
 	first, _, _ := strings.Cut(to, "\n")
-	fmt.Fprintf(t.s.out, "to it      %s\n", first)
+	fmt.Fprintf(t.out, "to it      %s\n", first)
 	rules, err := inside("ip", "rule", "show")
 	if err != nil {
 		return err
@@ -278,7 +282,7 @@ func (t *tour) nodePath(ctx context.Context, pod corev1.Pod, address netip.Addr)
 		if !slices.Contains(fields, address.String()) {
 			continue
 		}
-		fmt.Fprintf(t.s.out, "rule       %s\n", line)
+		fmt.Fprintf(t.out, "rule       %s\n", line)
 		if slices.Contains(fields, "from") && fields[len(fields)-2] == "lookup" && fields[slices.Index(fields, "from")+1] == address.String() {
 			table = fields[len(fields)-1]
 		}
@@ -292,7 +296,7 @@ func (t *tour) nodePath(ctx context.Context, pod corev1.Pod, address netip.Addr)
 	}
 	for line := range strings.Lines(out) {
 		if table != "main" || strings.HasPrefix(line, "default") {
-			fmt.Fprintf(t.s.out, "from it    table %s: %s\n", table, strings.TrimSpace(line))
+			fmt.Fprintf(t.out, "from it    table %s: %s\n", table, strings.TrimSpace(line))
 		}
 	}
 	return nil

@@ -6,14 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
-	"github.com/trunkline/trunkline/lab/cache"
 	"github.com/trunkline/trunkline/lab/daemon"
-	"github.com/trunkline/trunkline/lab/image"
 	"github.com/trunkline/trunkline/lab/preflight"
 	"github.com/trunkline/trunkline/lab/spec"
 	"github.com/trunkline/trunkline/lab/sweep"
@@ -42,14 +38,14 @@ func (c *upCmd) Run(s *session) error {
 	// The lab is up and stays. An interruption from here on must not be reported as that of
 	// a lab that was removed.
 	s.ctx = context.WithoutCancel(s.ctx)
-	st, err := s.status(r.Lab.Name)
+	st, err := s.labs.status(s.ctx, r.Lab.Name)
 	if err != nil {
 		return err
 	}
-	if s.json {
-		return s.writeJSON(st)
+	if s.console.json {
+		return s.console.writeJSON(st)
 	}
-	fmt.Fprintf(s.out, `
+	fmt.Fprintf(s.console.out, `
 Lab %[1]s is up. Next:
   %[2]s kubectl get nodes -o wide
   %[2]s trunkline status
@@ -57,7 +53,7 @@ Lab %[1]s is up. Next:
   %[2]s down
 To use another kubectl:
   export KUBECONFIG=%[3]s
-`, r.Lab.Name, s.command(r.Lab.Name), st.Endpoints.Kubeconfig)
+`, r.Lab.Name, s.labs.command(r.Lab.Name), st.Endpoints.Kubeconfig)
 	return nil
 }
 
@@ -95,18 +91,19 @@ func (c *bringUp) up(s *session) (record, error) {
 	if err != nil {
 		return record{}, err
 	}
-	stateDir := s.stateDir(resolved.Name)
+	stateDir := s.labs.stateDir(resolved.Name)
 	client := daemon.NewClient(stateDir)
 	fresh, err := client.NotRunning(s.ctx)
 	if err != nil {
 		return record{}, err
 	}
-	if err := s.preflight(resolved, store.Dir(), fresh); err != nil {
+	at := preflight.Targets{CacheDir: store.Dir(), StateRoot: s.labs.root, Port: resolved.APIPort}
+	if err := checkMachine(s.ctx, resolved, at, fresh); err != nil {
 		return record{}, err
 	}
-	b := s.board()
+	b := s.console.board()
 	defer b.close()
-	p, err := s.prepare(b, store, source)
+	p, err := s.builder(store, b).prepare(s.ctx, source)
 	if err != nil {
 		b.abort(abortReason(s.ctx))
 		return record{}, err
@@ -117,7 +114,7 @@ func (c *bringUp) up(s *session) (record, error) {
 	}
 	rec, err := c.record(s, resolved, p, fresh)
 	if err == nil && fresh {
-		fresh, err = s.startDaemon(s.ctx, resolved.Name)
+		fresh, err = startDaemon(s.ctx, resolved.Name, stateDir)
 	}
 	if err == nil {
 		err = c.converge(s, b, rec, fresh)
@@ -126,7 +123,7 @@ func (c *bringUp) up(s *session) (record, error) {
 		b.abort(abortReason(s.ctx))
 	}
 	if err != nil && fresh && !c.Keep {
-		err = errors.Join(err, s.undo(b, resolved.Name))
+		err = errors.Join(err, undo(s.cleanup, b, s.sweepOptions(resolved.Name), s.labs.command(resolved.Name)))
 	}
 	return rec, err
 }
@@ -139,9 +136,9 @@ func abortReason(ctx context.Context) string {
 	return "aborted"
 }
 
-// preflight refuses an unsuitable machine before anything is created.
-func (s *session) preflight(r spec.Resolved, cacheDir string, fresh bool) error {
-	facts, err := preflight.Probe(s.ctx, preflight.Targets{CacheDir: cacheDir, StateRoot: s.stateRoot, Port: r.APIPort})
+// checkMachine refuses an unsuitable machine before anything is created.
+func checkMachine(ctx context.Context, r spec.Resolved, at preflight.Targets, fresh bool) error {
+	facts, err := preflight.Probe(ctx, at)
 	if err != nil {
 		return fmt.Errorf("probe this machine: %w", err)
 	}
@@ -154,44 +151,24 @@ func (s *session) preflight(r spec.Resolved, cacheDir string, fresh bool) error 
 	return refused(fmt.Errorf("this machine cannot run the lab:\n%w", problems))
 }
 
-// prepare builds missing programs and images.
-func (s *session) prepare(b *board, store *cache.Cache, source string) (parts, error) {
-	p := parts{source: source}
-	start := time.Now()
-	var err error
-	p.set, err = s.build(b, store)
-	if err != nil {
-		return p, err
-	}
-	b.set("prepare", "images")
-	if p.images, err = image.ForLab(s.ctx, store, p.set); err == nil {
-		p.imageStore, err = storeImages(s.ctx, store, p.set, p.images)
-	}
-	if err != nil {
-		b.finish(markFailed, "prepare", "images", time.Since(start))
-		return p, err
-	}
-	b.finish(markDone, "prepare", "programs and images, "+p.set.Version, time.Since(start))
-	s.prune(b, store)
-	return p, nil
-}
-
 // record writes the lab's record and its deploy directory. It first refuses a change that
 // a running lab cannot make.
 func (c *bringUp) record(s *session, r spec.Resolved, p parts, fresh bool) (record, error) {
-	stateDir := s.stateDir(r.Name)
+	stateDir := s.labs.stateDir(r.Name)
 	want, err := plan(r, p, stateDir, !c.NoDeploy)
 	if err != nil {
 		return record{}, err
 	}
 	var earlier []daemon.Parts
 	if !fresh {
-		if err := s.checkChange(want); err != nil {
+		have, err := s.labs.load(want.Name)
+		if err != nil {
 			return record{}, err
 		}
-		if earlier, err = s.earlierParts(want); err != nil {
+		if err := have.accept(want, s.labs.command(want.Name)); err != nil {
 			return record{}, err
 		}
+		earlier = have.partsBefore(want)
 	}
 	if err := os.MkdirAll(filepath.Join(stateDir, "log"), 0o700); err != nil {
 		return record{}, err
@@ -204,42 +181,11 @@ func (c *bringUp) record(s *session, r spec.Resolved, p parts, fresh bool) (reco
 	return rec, errors.Join(writeDeploy(want, p, stateDir), rec.save(stateDir))
 }
 
-// checkChange refuses a change that the running lab of this name cannot make.
-func (s *session) checkChange(want daemon.Lab) error {
-	have, err := s.load(want.Name)
-	if err != nil {
-		return err
-	}
-	fixed, err := have.Lab.FixedIn(want)
-	if err != nil || len(fixed) == 0 {
-		return err
-	}
-	return refused(fmt.Errorf("lab %s is running and differs in %s: only nodes can change while it runs; "+
-		"take it down first (%s down), change it through the EC2 API, or start another lab (--name)",
-		want.Name, strings.Join(fixed, ", "), s.command(want.Name)))
-}
-
-// earlierParts returns the programs that earlier ups gave to the running lab, without
-// those of want.
-func (s *session) earlierParts(want daemon.Lab) ([]daemon.Parts, error) {
-	have, err := s.load(want.Name)
-	if err != nil {
-		return nil, err
-	}
-	var out []daemon.Parts
-	for _, p := range append(have.Earlier, have.Lab.Parts) {
-		if p != want.Parts && !slices.Contains(out, p) {
-			out = append(out, p)
-		}
-	}
-	return out, nil
-}
-
 // converge applies the lab; fresh if it was not running before.
 func (c *bringUp) converge(s *session, b *board, rec record, fresh bool) error {
 	ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
 	defer cancel()
-	stateDir := s.stateDir(rec.Lab.Name)
+	stateDir := s.labs.stateDir(rec.Lab.Name)
 	err := daemon.NewClient(stateDir).Apply(ctx, rec.Lab, func(e daemon.Event) { b.event(e) })
 	if err == nil && rec.Lab.World.VPC.InternetGateway {
 		err = startOutside(ctx, rec, stateDir)
@@ -277,8 +223,7 @@ func (b *board) event(e daemon.Event) {
 // startDaemon starts `serve` in its own session, so that it outlives this command, and
 // waits until it answers. It returns false if the daemon of another up answers; this
 // command must then not remove the lab.
-func (s *session) startDaemon(ctx context.Context, lab string) (ours bool, err error) {
-	stateDir := s.stateDir(lab)
+func startDaemon(ctx context.Context, lab, stateDir string) (ours bool, err error) {
 	program := labProgram(stateDir)
 	if err := copySelf(program); err != nil {
 		return true, fmt.Errorf("copy trunkline-lab into the state directory: %w", err)
@@ -305,29 +250,17 @@ func copySelf(path string) error {
 	return atomicfile.WriteFrom(path, in, 0o755)
 }
 
-// undo removes a lab that did not come up. It has its own timeout, because the command's
-// context may have ended.
-func (s *session) undo(b *board, lab string) error {
-	ctx, cancel := context.WithTimeout(s.cleanup, downTime)
+// undo removes a lab that did not come up, within its own timeout: ctx is not the context of
+// the command, which may have ended. command selects the lab.
+func undo(ctx context.Context, b *board, lab sweep.Options, command string) error {
+	ctx, cancel := context.WithTimeout(ctx, downTime)
 	defer cancel()
 	start := time.Now()
 	b.set("clean up", "")
-	_, err := s.takeDown(ctx, lab, stopTime)
-	if err != nil {
+	if _, err := takeDown(ctx, lab, stopTime); err != nil {
 		b.finish(markFailed, "clean up", err.Error(), time.Since(start))
-		return fmt.Errorf("clean up: %w; finish it with: %s down", err, s.command(lab))
+		return fmt.Errorf("clean up: %w; finish it with: %s down", err, command)
 	}
 	b.finish(markDone, "clean up", "removed", time.Since(start))
 	return nil
-}
-
-// takeDown stops the lab's daemon within timeout, if it answers, and sweeps what is left.
-func (s *session) takeDown(ctx context.Context, lab string, timeout time.Duration) (sweep.Report, error) {
-	stop, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	err := daemon.NewClient(s.stateDir(lab)).Stop(stop)
-	if err != nil && !errors.Is(err, daemon.ErrNotRunning) {
-		s.log.Warn("cannot stop the daemon; sweep the lab instead", "lab", lab, "err", err)
-	}
-	return sweep.Sweep(ctx, sweep.Options{Lab: lab, StateDir: s.stateDir(lab), Log: s.log})
 }
