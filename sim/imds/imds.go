@@ -31,24 +31,34 @@ type Instance struct {
 	Image        string // "ami-…"
 	Architecture string // of the identity document; empty: "x86_64"
 	Account      string
-	Region       string
-	Zone         string // "us-west-2a"
-	ZoneID       string // "usw2-az1"
+	Placement    Placement
 	Reservation  string // "r-…"
 	Launched     time.Time
 	// Hostname is the private DNS name, "ip-10-0-1-5.us-west-2.compute.internal".
 	Hostname string
 	// Domain of AWS's services; empty: "amazonaws.com".
 	Domain string
-	// Role is the name of the instance profile's role; empty: none.
-	Role string
-	// Profile is the instance profile's ARN and id.
-	ProfileARN, ProfileID string
-	UserData              string
-	Tags                  map[string]string // shown when not nil
+	// Role is that of the instance profile; its zero value is none.
+	Role     Role
+	UserData string
+	Tags     map[string]string // shown when not nil
 	// Interfaces in order of device index; the first is the primary.
 	Interfaces []Interface
 	Options    Options
+}
+
+// Placement is where an instance runs: the category meta-data/placement.
+type Placement struct {
+	Region string // "us-west-2"
+	Zone   string // "us-west-2a"
+	ZoneID string // "usw2-az1"
+}
+
+// Role is an instance's IAM role with its instance profile: the category
+// meta-data/iam.
+type Role struct {
+	Name                  string // empty: the instance has none
+	ProfileARN, ProfileID string
 }
 
 // Interface is one attached interface.
@@ -57,13 +67,11 @@ type Interface struct {
 	MAC          vpc.MAC
 	DeviceNumber int
 	NetworkCard  int
-	VPC          vpc.ID
-	Subnet       vpc.SubnetID
+	VPC          VPC
+	Subnet       Subnet
 	Hostname     string // its private DNS name
 	Owner        string // account
-	// Groups and their names, index by index.
-	Groups     []vpc.SecurityGroupID
-	GroupNames []string
+	Groups       []Group
 	// Addresses, primary first, and delegated prefixes.
 	IPv4         []netip.Addr
 	IPv6         []netip.Addr
@@ -71,9 +79,24 @@ type Interface struct {
 	IPv6Prefixes []netip.Prefix
 	// Public is the public address of a private one.
 	Public map[netip.Addr]netip.Addr
-	// Ranges of the subnet and the VPC, both families, primary first.
-	SubnetCIDRs []netip.Prefix
-	VPCCIDRs    []netip.Prefix
+}
+
+// VPC is the VPC of an interface, with its ranges of both families, primary first.
+type VPC struct {
+	ID    vpc.ID
+	CIDRs []netip.Prefix
+}
+
+// Subnet is the subnet of an interface, with its ranges of both families.
+type Subnet struct {
+	ID    vpc.SubnetID
+	CIDRs []netip.Prefix
+}
+
+// Group is a security group of an interface.
+type Group struct {
+	ID   vpc.SecurityGroupID
+	Name string
 }
 
 // Options are an instance's metadata options.

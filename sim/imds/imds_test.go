@@ -39,20 +39,20 @@ func newYear() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
 func node() Instance {
 	return Instance{
 		ID: "i-0123456789abcdef0", Type: "m5.xlarge", Image: "ami-0abc", Account: "111122223333",
-		Region: "us-west-2", Zone: "us-west-2a", ZoneID: "usw2-az1", Reservation: "r-0abc", Launched: newYear(),
-		Hostname: "ip-10-0-1-5.us-west-2.compute.internal", Role: "node",
-		ProfileARN: "arn:aws:iam::111122223333:instance-profile/node", ProfileID: "AIPA0000",
+		Placement: Placement{Region: "us-west-2", Zone: "us-west-2a", ZoneID: "usw2-az1"}, Reservation: "r-0abc", Launched: newYear(),
+		Hostname: "ip-10-0-1-5.us-west-2.compute.internal",
+		Role:     Role{Name: "node", ProfileARN: "arn:aws:iam::111122223333:instance-profile/node", ProfileID: "AIPA0000"},
 		Interfaces: []Interface{
 			{
-				ID: "eni-1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, VPC: "vpc-1", Subnet: "subnet-1", Owner: "111122223333",
-				Hostname: "ip-10-0-1-5.us-west-2.compute.internal",
-				Groups:   []vpc.SecurityGroupID{"sg-1", "sg-2"}, GroupNames: []string{"nodes", "cluster"},
+				ID: "eni-1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, Owner: "111122223333",
+				Hostname:     "ip-10-0-1-5.us-west-2.compute.internal",
+				Groups:       []Group{{"sg-1", "nodes"}, {"sg-2", "cluster"}},
 				IPv4:         []netip.Addr{netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("10.0.1.6")},
 				IPv6:         []netip.Addr{netip.MustParseAddr("fd10::5")},
 				IPv4Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.2.16/28")},
 				Public:       map[netip.Addr]netip.Addr{netip.MustParseAddr("10.0.1.5"): netip.MustParseAddr("203.0.113.77")},
-				SubnetCIDRs:  []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19"), netip.MustParsePrefix("fd10::/64")},
-				VPCCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("100.64.0.0/16"), netip.MustParsePrefix("fd10::/56")},
+				Subnet:       Subnet{"subnet-1", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19"), netip.MustParsePrefix("fd10::/64")}},
+				VPC:          VPC{"vpc-1", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("100.64.0.0/16"), netip.MustParsePrefix("fd10::/56")}},
 			},
 			{ID: "eni-2", MAC: vpc.MAC{2, 0, 0, 0, 0, 2}, DeviceNumber: 1, IPv4: []netip.Addr{netip.MustParseAddr("10.0.1.9")}},
 		},
@@ -177,7 +177,7 @@ func TestEveryPathThatNodesRead(t *testing.T) {
 
 func TestMissingPathsAreNotFound(t *testing.T) {
 	s := newService(t)
-	s.change(func(i *Instance) { i.Role = "" })
+	s.change(func(i *Instance) { i.Role = Role{} })
 	const macs = "/latest/meta-data/network/interfaces/macs/"
 	for _, path := range []string{
 		"/latest/meta-data/nothing", "/latest/meta-data/instance-id/", "/latest/meta-data/instance-id/x", "/older/meta-data",
@@ -343,7 +343,7 @@ func TestAWSSDKClientReadsMetadata(t *testing.T) {
 		t.Errorf("identity document: %+v", document)
 	}
 	info, err := client.GetIAMInfo(ctx, nil)
-	if err != nil || info.InstanceProfileArn != local.ProfileARN {
+	if err != nil || info.InstanceProfileArn != local.Role.ProfileARN {
 		t.Errorf("role: %+v, %v", info, err)
 	}
 	region, err := client.GetRegion(ctx, nil)

@@ -73,7 +73,7 @@ func tree(i Instance, source Source, now func() time.Time) dir {
 		},
 		"user-data": value(i.UserData),
 	}
-	if i.Role != "" {
+	if i.Role.Name != "" {
 		root["meta-data"].(dir)["iam"] = roleTree(i, source, now)
 	}
 	return root
@@ -96,9 +96,9 @@ func metadata(i Instance) dir {
 		"reservation-id":      value(i.Reservation),
 		"system":              value("nitro"),
 		"placement": dir{
-			"availability-zone":    value(i.Zone),
-			"availability-zone-id": value(i.ZoneID),
-			"region":               value(i.Region),
+			"availability-zone":    value(i.Placement.Zone),
+			"availability-zone-id": value(i.Placement.ZoneID),
+			"region":               value(i.Placement.Region),
 		},
 		"services": dir{"domain": value(domain), "partition": value("aws")},
 		"tags":     dir{"instance": tagTree(i.Tags)},
@@ -111,7 +111,7 @@ func metadata(i Instance) dir {
 		d["mac"] = value(primary.MAC.String())
 		d["local-ipv4"] = value(first(primary.IPv4))
 		d["ipv6"] = value(first(primary.IPv6))
-		d["security-groups"] = value(strings.Join(primary.GroupNames, "\n"))
+		d["security-groups"] = value(lines(primary.Groups, Group.name))
 		if len(primary.IPv4) > 0 {
 			if public, ok := primary.Public[primary.IPv4[0]]; ok {
 				d["public-ipv4"] = value(public.String())
@@ -138,28 +138,28 @@ func tagTree(tags map[string]string) dir {
 // interfaceTree returns network/interfaces/macs/<mac>. Source: EC2 user guide,
 // "Instance metadata categories".
 func interfaceTree(f Interface) dir {
-	subnet4, subnet6 := split(f.SubnetCIDRs)
-	vpc4, vpc6 := split(f.VPCCIDRs)
+	subnet4, subnet6 := split(f.Subnet.CIDRs)
+	vpc4, vpc6 := split(f.VPC.CIDRs)
 	d := dir{
 		"device-number":           value(strconv.Itoa(f.DeviceNumber)),
 		"interface-id":            value(string(f.ID)),
-		"ipv4-prefix":             value(lines(f.IPv4Prefixes)),
-		"ipv6-prefix":             value(lines(f.IPv6Prefixes)),
-		"ipv6s":                   value(lines(f.IPv6)),
+		"ipv4-prefix":             value(lines(f.IPv4Prefixes, netip.Prefix.String)),
+		"ipv6-prefix":             value(lines(f.IPv6Prefixes, netip.Prefix.String)),
+		"ipv6s":                   value(lines(f.IPv6, netip.Addr.String)),
 		"local-hostname":          value(f.Hostname),
-		"local-ipv4s":             value(lines(f.IPv4)),
+		"local-ipv4s":             value(lines(f.IPv4, netip.Addr.String)),
 		"mac":                     value(f.MAC.String()),
 		"network-card":            value(strconv.Itoa(f.NetworkCard)),
 		"owner-id":                value(f.Owner),
-		"security-group-ids":      value(lines(named(f.Groups))),
-		"security-groups":         value(strings.Join(f.GroupNames, "\n")),
-		"subnet-id":               value(string(f.Subnet)),
+		"security-group-ids":      value(lines(f.Groups, Group.id)),
+		"security-groups":         value(lines(f.Groups, Group.name)),
+		"subnet-id":               value(string(f.Subnet.ID)),
 		"subnet-ipv4-cidr-block":  value(head(subnet4)),
-		"subnet-ipv6-cidr-blocks": value(lines(subnet6)),
-		"vpc-id":                  value(string(f.VPC)),
+		"subnet-ipv6-cidr-blocks": value(lines(subnet6, netip.Prefix.String)),
+		"vpc-id":                  value(string(f.VPC.ID)),
 		"vpc-ipv4-cidr-block":     value(head(vpc4)),
-		"vpc-ipv4-cidr-blocks":    value(lines(vpc4)),
-		"vpc-ipv6-cidr-blocks":    value(lines(vpc6)),
+		"vpc-ipv4-cidr-blocks":    value(lines(vpc4, netip.Prefix.String)),
+		"vpc-ipv6-cidr-blocks":    value(lines(vpc6, netip.Prefix.String)),
 	}
 	if len(f.Public) > 0 {
 		var publics []netip.Addr
@@ -170,7 +170,7 @@ func interfaceTree(f Interface) dir {
 				associations[public.String()] = value(private.String())
 			}
 		}
-		d["public-ipv4s"] = value(lines(publics))
+		d["public-ipv4s"] = value(lines(publics, netip.Addr.String))
 		d["ipv4-associations"] = associations
 	}
 	return d
@@ -182,9 +182,9 @@ func roleTree(i Instance, source Source, now func() time.Time) dir {
 		"info": document(func() (string, bool) {
 			return indented(struct {
 				Code, LastUpdated, InstanceProfileArn, InstanceProfileId string // AWS's JSON names
-			}{"Success", stamp(now()), i.ProfileARN, i.ProfileID})
+			}{"Success", stamp(now()), i.Role.ProfileARN, i.Role.ProfileID})
 		}),
-		"security-credentials": dir{i.Role: document(func() (string, bool) {
+		"security-credentials": dir{i.Role.Name: document(func() (string, bool) {
 			c, ok := source.Credentials(i.ID)
 			if !ok {
 				return "", false
@@ -223,9 +223,9 @@ func identity(i Instance) (string, bool) {
 		Region       string    `json:"region"`
 		Version      string    `json:"version"`
 	}{
-		AccountID: i.Account, Architecture: architecture, Zone: i.Zone, Image: i.Image,
+		AccountID: i.Account, Architecture: architecture, Zone: i.Placement.Zone, Image: i.Image,
 		Instance: string(i.ID), Type: i.Type, Pending: stamp(i.Launched), Private: private,
-		Region: i.Region, Version: "2017-09-30",
+		Region: i.Placement.Region, Version: "2017-09-30",
 	})
 }
 
@@ -262,25 +262,14 @@ func split(all []netip.Prefix) (v4, v6 []netip.Prefix) {
 	return v4, v6
 }
 
-type stringer interface{ String() string }
-
 // lines prints one item per line.
-func lines[T stringer](items []T) string {
+func lines[T any](items []T, text func(T) string) string {
 	out := make([]string, len(items))
 	for n, item := range items {
-		out[n] = item.String()
+		out[n] = text(item)
 	}
 	return strings.Join(out, "\n")
 }
 
-type name string
-
-func (n name) String() string { return string(n) }
-
-func named[T ~string](ids []T) []name {
-	out := make([]name, len(ids))
-	for n, id := range ids {
-		out[n] = name(id)
-	}
-	return out
-}
+func (g Group) id() string   { return string(g.ID) }
+func (g Group) name() string { return g.Name }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,13 +37,13 @@ func (m metadata) ByAddress(a netip.Addr) (imds.Instance, bool) {
 func describe(s *cloud.State, n *cloud.Instance) imds.Instance {
 	zone := s.Subnets[n.Subnet].Zone
 	out := imds.Instance{
-		ID: n.ID, Type: n.Type, Image: ec2.ImageID, Account: s.Account, Region: s.Region,
-		Zone: zone, ZoneID: ec2.ZoneID(zone), Reservation: ec2.ReservationID(n.ID), Launched: n.Launched,
-		Role: n.Role, Tags: maps.Clone(n.Tags),
+		ID: n.ID, Type: n.Type, Image: ec2.ImageID, Account: s.Account,
+		Placement:   imds.Placement{Region: s.Region, Zone: zone, ZoneID: ec2.ZoneID(zone)},
+		Reservation: ec2.ReservationID(n.ID), Launched: n.Launched, Tags: maps.Clone(n.Tags),
 		Options: imds.Options{TokensRequired: n.Metadata.TokensRequired, HopLimit: n.Metadata.HopLimit, IPv6: n.Metadata.IPv6},
 	}
 	if n.Role != "" {
-		out.ProfileARN, out.ProfileID = ec2.ProfileARN(s.Account, n.Role), ec2.ProfileID(n.Role)
+		out.Role = imds.Role{Name: n.Role, ProfileARN: ec2.ProfileARN(s.Account, n.Role), ProfileID: ec2.ProfileID(n.Role)}
 	}
 	for _, i := range s.InterfacesOf(n.ID) {
 		if i.Attachment.Status != cloud.Attached && i.Attachment.DeviceIndex != 0 {
@@ -60,18 +61,18 @@ func describeInterface(s *cloud.State, i *cloud.Interface) imds.Interface {
 	n := s.Subnets[i.Subnet]
 	out := imds.Interface{
 		ID: i.ID, MAC: i.MAC, DeviceNumber: i.Attachment.DeviceIndex, NetworkCard: i.Attachment.NetworkCard,
-		VPC: s.VPC.ID, Subnet: i.Subnet, Hostname: vpc.PrivateDNSName(i.IPv4[0], s.Region), Owner: s.Account,
-		Groups: i.Groups, IPv4: i.IPv4, IPv6: i.IPv6, IPv4Prefixes: i.IPv4Prefixes, IPv6Prefixes: i.IPv6Prefixes,
-		SubnetCIDRs: []netip.Prefix{n.CIDR}, VPCCIDRs: append([]netip.Prefix(nil), s.VPC.CIDRs...),
+		VPC: imds.VPC{ID: s.VPC.ID, CIDRs: slices.Clone(s.VPC.CIDRs)}, Subnet: imds.Subnet{ID: n.ID, CIDRs: []netip.Prefix{n.CIDR}},
+		Hostname: vpc.PrivateDNSName(i.IPv4[0], s.Region), Owner: s.Account,
+		IPv4: i.IPv4, IPv6: i.IPv6, IPv4Prefixes: i.IPv4Prefixes, IPv6Prefixes: i.IPv6Prefixes,
 	}
 	if n.CIDR6.IsValid() {
-		out.SubnetCIDRs = append(out.SubnetCIDRs, n.CIDR6)
+		out.Subnet.CIDRs = append(out.Subnet.CIDRs, n.CIDR6)
 	}
 	if s.VPC.CIDR6.IsValid() {
-		out.VPCCIDRs = append(out.VPCCIDRs, s.VPC.CIDR6)
+		out.VPC.CIDRs = append(out.VPC.CIDRs, s.VPC.CIDR6)
 	}
 	for _, id := range i.Groups {
-		out.GroupNames = append(out.GroupNames, s.Groups[id].Name)
+		out.Groups = append(out.Groups, imds.Group{ID: id, Name: s.Groups[id].Name})
 	}
 	return out
 }

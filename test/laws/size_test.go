@@ -53,8 +53,6 @@ func oversizeTypes() map[string]oversize {
 		"sim/cloud.change":              {size{32, 3}, "one atomic change of an account; building from a specification can become a type of its own"},
 		"sim/fabric.plan":               {size{26, 7}, "links, routes and rules of one state; rule sets can become a type of their own"},
 		"sim/fabric.world":              {size{32, 4}, "hosts, streams and packets of the fabric's tests; a host can become a type of its own"},
-		"sim/imds.Instance":             {size{0, 18}, "a record: its fields are the service's metadata categories"},
-		"sim/imds.Interface":            {size{0, 17}, "a record: its fields are the service's categories below network/interfaces/macs"},
 		"sim/world.World":               {size{30, 17}, "services, power and wiring of the embedded VPC; power can become a type of its own"},
 	}
 }

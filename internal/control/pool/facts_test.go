@@ -24,11 +24,11 @@ type machine struct {
 
 func (m *machine) ByAddress(netip.Addr) (simimds.Instance, bool) {
 	return simimds.Instance{
-		ID: "i-1", Type: "t3.medium", Account: "111122223333", Region: "us-west-2", Zone: "us-west-2a",
+		ID: "i-1", Type: "t3.medium", Account: "111122223333", Placement: simimds.Placement{Region: "us-west-2", Zone: "us-west-2a"},
 		Interfaces: []simimds.Interface{{
-			ID: "eni-1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, VPC: "vpc-1", Subnet: "subnet-1", Groups: []vpc.SecurityGroupID{"sg-1"},
-			IPv4: []netip.Addr{netip.MustParseAddr("10.0.0.5")}, SubnetCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19")},
-			VPCCIDRs: *m.ranges.Load(),
+			ID: "eni-1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, Groups: []simimds.Group{{ID: "sg-1"}},
+			IPv4: []netip.Addr{netip.MustParseAddr("10.0.0.5")}, VPC: simimds.VPC{ID: "vpc-1", CIDRs: *m.ranges.Load()},
+			Subnet: simimds.Subnet{ID: "subnet-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19")}},
 		}},
 	}, true
 }

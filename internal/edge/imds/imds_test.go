@@ -37,14 +37,15 @@ func m5xlarge() simimds.Instance {
 	prefix := netip.MustParsePrefix
 	eni := func(id vpc.ENIID, mac vpc.MAC, device int, addrs ...netip.Addr) simimds.Interface {
 		return simimds.Interface{
-			ID: id, MAC: mac, DeviceNumber: device, VPC: "vpc-1", Subnet: "subnet-1", Owner: "111122223333",
-			Groups: []vpc.SecurityGroupID{"sg-1", "sg-2"}, GroupNames: []string{"node", "more"}, IPv4: addrs,
-			SubnetCIDRs: []netip.Prefix{prefix("10.0.0.0/19")}, VPCCIDRs: []netip.Prefix{prefix("10.0.0.0/16"), prefix("100.64.0.0/16")},
+			ID: id, MAC: mac, DeviceNumber: device, Owner: "111122223333",
+			Groups: []simimds.Group{{ID: "sg-1", Name: "node"}, {ID: "sg-2", Name: "more"}}, IPv4: addrs,
+			Subnet: simimds.Subnet{ID: "subnet-1", CIDRs: []netip.Prefix{prefix("10.0.0.0/19")}},
+			VPC:    simimds.VPC{ID: "vpc-1", CIDRs: []netip.Prefix{prefix("10.0.0.0/16"), prefix("100.64.0.0/16")}},
 		}
 	}
 	return simimds.Instance{
-		ID: "i-0123456789abcdef0", Type: "m5.xlarge", Account: "111122223333", Region: "us-west-2", Zone: "us-west-2a",
-		ZoneID: "usw2-az1", Launched: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		ID: "i-0123456789abcdef0", Type: "m5.xlarge", Account: "111122223333",
+		Placement: simimds.Placement{Region: "us-west-2", Zone: "us-west-2a", ZoneID: "usw2-az1"}, Launched: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		Interfaces: []simimds.Interface{
 			eni("eni-1", first, 0, netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")),
 			eni("eni-2", second, 1, netip.MustParseAddr("10.0.0.7")),
