@@ -41,7 +41,7 @@ func (f *Fabric) apply(want State) error {
 	errs = append(errs, writeSysctls(f.name, routerSysctls()))
 	stale, err := f.plug(p)
 	errs = append(errs, err)
-	changed, err := f.nft.apply(p.tables(), p.device)
+	changed, err := f.nft.apply(tables(p), p.device)
 	f.changes += changed
 	errs = append(errs, err)
 	index, err := f.applyLayer3(f.link, p.layout(), p.ports())

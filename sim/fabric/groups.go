@@ -19,18 +19,25 @@ const (
 	protocolSCTP   = 132
 )
 
-// groups adds the rules of the security groups: for each direction, a map from device to
-// the chain of its set of groups, and the members of every group that a rule references.
-func (p *plan) groups(r *ruleset) {
+// groupRules are the rules of the security groups: for each direction, a map from device
+// to the chain of its set of groups, and the members of every group that a rule
+// references.
+type groupRules struct {
+	*ruleset
+	plan *plan
+}
+
+// build adds the rules to the table.
+func (g *groupRules) build() {
 	byID := map[vpc.SecurityGroupID]Group{}
-	for _, g := range p.state.Groups {
-		byID[g.ID] = g
+	for _, group := range g.plan.state.Groups {
+		byID[group.ID] = group
 	}
-	egress, ingress := r.set("egress", nftables.TypeIfname), r.set("ingress", nftables.TypeIfname)
+	egress, ingress := g.set("egress", nftables.TypeIfname), g.set("ingress", nftables.TypeIfname)
 	for _, s := range []*nftables.Set{egress, ingress} {
 		s.Value = []nftables.Type{nftables.TypeVerdict}
 	}
-	for name, l := range p.links {
+	for name, l := range g.plan.links {
 		ids := slices.Clone(l.port.Groups)
 		slices.Sort(ids)
 		ids = slices.Compact(ids)
@@ -38,21 +45,21 @@ func (p *plan) groups(r *ruleset) {
 		device := nftables.Ifname(name)
 		egress.Elements = append(egress.Elements, nftables.Element{Key: device, Verdict: jumpTo(out)})
 		ingress.Elements = append(ingress.Elements, nftables.Element{Key: device, Verdict: jumpTo(in)})
-		if _, made := r.chains[out]; made {
+		if _, made := g.chains[out]; made {
 			continue
 		}
 		for _, id := range ids {
 			for _, rule := range byID[id].Egress {
-				p.allow(r, out, rule, destination)
+				g.allow(out, rule, destination)
 			}
 			for _, rule := range byID[id].Ingress {
-				p.allow(r, in, rule, source)
+				g.allow(in, rule, source)
 			}
 		}
-		r.drop(out, nftables.Iifname, dropEgress)
-		r.drop(in, nftables.Oifname, dropIngress)
+		g.drop(out, nftables.Iifname, dropEgress)
+		g.drop(in, nftables.Oifname, dropIngress)
 	}
-	p.members(r)
+	g.members()
 }
 
 // setName is the name of a set of groups, short enough for the kernel.
@@ -69,14 +76,14 @@ func setName(ids []vpc.SecurityGroupID) string {
 }
 
 // allow adds one rule to a chain; field loads the peer's address.
-func (p *plan) allow(r *ruleset, chain string, rule Rule, field func(vpc.Family) nftables.Field) {
+func (g *groupRules) allow(chain string, rule Rule, field func(vpc.Family) nftables.Field) {
 	for _, f := range families() {
 		what, possible := traffic(rule, f)
 		if !possible {
 			continue
 		}
 		pass := func(peer nftables.Expr) {
-			r.rule(chain, slices.Concat([]nftables.Expr{peer}, what, []nftables.Expr{verdict(nftables.Return)})...)
+			g.rule(chain, slices.Concat([]nftables.Expr{peer}, what, []nftables.Expr{verdict(nftables.Return)})...)
 		}
 		if rule.Group == "" {
 			if vpc.FamilyOf(rule.Peer.Addr()) == f {
@@ -84,9 +91,9 @@ func (p *plan) allow(r *ruleset, chain string, rule Rule, field func(vpc.Family)
 			}
 			continue
 		}
-		for _, bits := range p.lengths(f) {
+		for _, bits := range g.plan.lengths(f) {
 			name := memberSet(rule.Group, f, bits)
-			r.set(name, addrType(f))
+			g.set(name, addrType(f))
 			pass(nftables.Lookup{Key: nftables.Key{nftables.Bits(field(f), bits)}, Set: name})
 		}
 	}
@@ -97,11 +104,11 @@ func memberSet(id vpc.SecurityGroupID, f vpc.Family, bits int) string {
 }
 
 // members fills the address sets of the groups that rules reference.
-func (p *plan) members(r *ruleset) {
-	for _, l := range p.links {
+func (g *groupRules) members() {
+	for _, l := range g.plan.links {
 		for _, id := range l.port.Groups {
 			for _, held := range holdings(l.port) {
-				s, referred := r.sets[memberSet(id, vpc.FamilyOf(held.Addr()), held.Bits())]
+				s, referred := g.sets[memberSet(id, vpc.FamilyOf(held.Addr()), held.Bits())]
 				if referred {
 					add(s, nftables.Addr(held.Addr()))
 				}

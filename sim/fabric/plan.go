@@ -191,3 +191,29 @@ func (p *plan) gatewayOf(id vpc.SubnetID, f vpc.Family) netip.Addr {
 	}
 	return netip.Addr{}
 }
+
+// lengths of the prefixes that ports hold in a family, single addresses first. A set of
+// masked addresses is a hash table; the kernel rebuilds an interval set at each change.
+func (p *plan) lengths(f vpc.Family) []int {
+	whole := addrBits(f)
+	found := map[int]bool{whole: true}
+	for held := range p.owner {
+		if vpc.FamilyOf(held.Addr()) == f {
+			found[held.Bits()] = true
+		}
+	}
+	sorted := slices.Sorted(maps.Keys(found))
+	slices.Reverse(sorted)
+	return sorted
+}
+
+// cidrs are the VPC's ranges of a family.
+func (p *plan) cidrs(f vpc.Family) []netip.Prefix {
+	var out []netip.Prefix
+	for _, cidr := range p.state.CIDRs {
+		if vpc.FamilyOf(cidr.Addr()) == f {
+			out = append(out, cidr)
+		}
+	}
+	return out
+}
