@@ -5,57 +5,43 @@ package fabric
 import (
 	"net/netip"
 	"testing"
-
-	"github.com/trunkline/trunkline/internal/core/vpc"
-	"github.com/vishvananda/netlink"
 )
-
-// assign adds an address in the guest, but not to the state.
-func (w *world) assign(id vpc.ENIID, a string) {
-	w.t.Helper()
-	w.guests[id].Do(w.t, func() {
-		l, err := netlink.LinkByName(w.at(id).Device)
-		w.must(err)
-		w.addAddress(l, netip.MustParseAddr(a))
-	})
-}
 
 func TestASecondaryAddressWorksOnceTheStateHasIt(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.0.11")
-	w.serveUDP(b.Name, "10.0.0.11:7000")
-	w.assign("eni-a", "10.0.0.20")
-	w.silent(a, "10.0.0.20", "10.0.0.11:7000") // in the guest, not in the state
+	b.serveUDP("10.0.0.11:7000")
+	a.assign("10.0.0.20")
+	a.silent("10.0.0.20", "10.0.0.11:7000") // in the guest, not in the state
 	w.at("eni-a").Addresses = addrs("10.0.0.10", "10.0.0.20")
 	w.apply()
-	if got := netip.MustParseAddrPort(w.reaches(a, "10.0.0.20", "10.0.0.11:7000")).Addr(); got != addrs("10.0.0.20")[0] {
+	if got := netip.MustParseAddrPort(a.reaches("10.0.0.20", "10.0.0.11:7000")).Addr(); got != addrs("10.0.0.20")[0] {
 		t.Errorf("the receiver saw %s", got)
 	}
-	w.must(ping(b, "", "10.0.0.20", replyTimeout))
+	w.must(b.ping("", "10.0.0.20", replyTimeout))
 }
 
 func TestADelegatedPrefixLeadsToItsPortAsAWhole(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.16.11")
-	w.serveUDP(b.Name, "10.0.16.11:7000")
+	b.serveUDP("10.0.16.11:7000")
 	w.at("eni-a").Prefixes = prefixes("10.0.2.32/28")
 	w.apply()
 	for _, inside := range []string{"10.0.2.32", "10.0.2.39", "10.0.2.47"} {
-		w.assign("eni-a", inside)
-		w.reaches(a, inside, "10.0.16.11:7000")
-		w.must(ping(b, "", inside, replyTimeout))
+		a.assign(inside)
+		a.reaches(inside, "10.0.16.11:7000")
+		w.must(b.ping("", inside, replyTimeout))
 	}
-	w.assign("eni-a", "10.0.2.48")
-	w.silent(a, "10.0.2.48", "10.0.16.11:7000")
+	a.assign("10.0.2.48")
+	a.silent("10.0.2.48", "10.0.16.11:7000")
 }
 
 func TestAnAddressMovesToAnotherPortWithoutNewARPByItsPeers(t *testing.T) {
 	w := newWorld(t)
 	peer := w.plug("eni-p", "10.0.0.5")
-	w.plug("eni-a", "10.0.0.10", "10.0.0.20")
-	w.plug("eni-b", "10.0.0.11")
-	w.serveTCP(w.guests["eni-a"].Name, "10.0.0.20:7000")
-	old, err := connect(peer, "10.0.0.20:7000", replyTimeout)
+	a, b := w.plug("eni-a", "10.0.0.10", "10.0.0.20"), w.plug("eni-b", "10.0.0.11")
+	a.serveTCP("10.0.0.20:7000")
+	old, err := peer.connect("10.0.0.20:7000", replyTimeout)
 	w.must(err)
 	defer old.Close()
 	w.must(echo(old, "before", replyTimeout))
@@ -63,9 +49,9 @@ func TestAnAddressMovesToAnotherPortWithoutNewARPByItsPeers(t *testing.T) {
 	w.at("eni-a").Addresses = addrs("10.0.0.10")
 	w.at("eni-b").Addresses = addrs("10.0.0.11", "10.0.0.20")
 	w.apply()
-	w.assign("eni-b", "10.0.0.20")
-	w.serveTCP(w.guests["eni-b"].Name, "10.0.0.20:7000")
-	fresh, err := connect(peer, "10.0.0.20:7000", replyTimeout)
+	b.assign("10.0.0.20")
+	b.serveTCP("10.0.0.20:7000")
+	fresh, err := peer.connect("10.0.0.20:7000", replyTimeout)
 	w.must(err)
 	defer fresh.Close()
 	w.must(echo(fresh, "new owner", replyTimeout))
@@ -82,9 +68,8 @@ func TestRemovingAndAddingAnAddressEndsItsFlows(t *testing.T) {
 		t.Run(try.name, func(t *testing.T) {
 			w := newWorld(t)
 			peer := w.plug("eni-p", "10.0.0.5")
-			w.plug("eni-a", "10.0.0.10", "10.0.0.20")
-			w.serveTCP(w.guests["eni-a"].Name, "10.0.0.20:7000")
-			c, err := connect(peer, "10.0.0.20:7000", replyTimeout)
+			w.plug("eni-a", "10.0.0.10", "10.0.0.20").serveTCP("10.0.0.20:7000")
+			c, err := peer.connect("10.0.0.20:7000", replyTimeout)
 			w.must(err)
 			defer c.Close()
 			w.must(echo(c, "before", replyTimeout))
@@ -111,13 +96,13 @@ func TestRemovingAndAddingAnAddressEndsItsFlows(t *testing.T) {
 func TestAReopenedFabricEndsTheFlowsOfAddressesThatMovedSince(t *testing.T) {
 	w := newWorld(t)
 	peer := w.plug("eni-p", "10.0.0.5")
-	w.plug("eni-a", "10.0.0.10", "10.0.0.20")
-	w.serveTCP(w.guests["eni-a"].Name, "10.0.0.20:7000")
-	w.serveTCP(w.guests["eni-a"].Name, "10.0.0.10:7000")
-	moved, err := connect(peer, "10.0.0.20:7000", replyTimeout)
+	a := w.plug("eni-a", "10.0.0.10", "10.0.0.20")
+	a.serveTCP("10.0.0.20:7000")
+	a.serveTCP("10.0.0.10:7000")
+	moved, err := peer.connect("10.0.0.20:7000", replyTimeout)
 	w.must(err)
 	defer moved.Close()
-	stayed, err := connect(peer, "10.0.0.10:7000", replyTimeout)
+	stayed, err := peer.connect("10.0.0.10:7000", replyTimeout)
 	w.must(err)
 	defer stayed.Close()
 
@@ -139,12 +124,12 @@ func TestAReopenedFabricEndsTheFlowsOfAddressesThatMovedSince(t *testing.T) {
 func TestTwoPortsTalkIPv6AndUnallocatedAddressesAreUnreachable(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10", "fd10::a"), w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::b")
-	w.serveUDP(b.Name, "[fd10:0:0:1::b]:7000")
-	if got := netip.MustParseAddrPort(w.reaches(a, "fd10::a", "[fd10:0:0:1::b]:7000")).Addr(); got != addrs("fd10::a")[0] {
+	b.serveUDP("[fd10:0:0:1::b]:7000")
+	if got := netip.MustParseAddrPort(a.reaches("fd10::a", "[fd10:0:0:1::b]:7000")).Addr(); got != addrs("fd10::a")[0] {
 		t.Errorf("the receiver saw %s", got)
 	}
-	w.must(ping(a, "", "fd10:0:0:1::b", replyTimeout))
-	if err := ping(a, "", "fd10:0:0:1::c", silence); err == nil {
+	w.must(a.ping("", "fd10:0:0:1::b", replyTimeout))
+	if err := a.ping("", "fd10:0:0:1::c", silence); err == nil {
 		t.Error("an unallocated address replied")
 	}
 	if w.drops("eni-a").Unroutable == 0 {
@@ -153,11 +138,11 @@ func TestTwoPortsTalkIPv6AndUnallocatedAddressesAreUnreachable(t *testing.T) {
 
 	w.at("eni-b").Prefixes = prefixes("fd10:0:0:1:5::/80")
 	w.apply()
-	w.assign("eni-b", "fd10:0:0:1:5::7")
-	w.must(ping(a, "", "fd10:0:0:1:5::7", replyTimeout))
+	b.assign("fd10:0:0:1:5::7")
+	w.must(a.ping("", "fd10:0:0:1:5::7", replyTimeout))
 
-	w.assign("eni-a", "fd10::bad")
-	w.silent(a, "fd10::bad", "[fd10:0:0:1::b]:7000")
+	a.assign("fd10::bad")
+	a.silent("fd10::bad", "[fd10:0:0:1::b]:7000")
 	if w.drops("eni-a").Spoofed == 0 {
 		t.Error("the foreign source address was not counted")
 	}

@@ -20,35 +20,25 @@ type exchange struct {
 	answered, lost int
 }
 
-// stream starts an exchange; a reply later than timeout counts as lost.
-func (w *world) stream(from vpc.ENIID, to string, timeout time.Duration) *exchange {
-	w.t.Helper()
-	var c net.Conn
-	w.must(w.guests[from].Run(func() (err error) {
-		c, err = net.Dial("udp", to)
-		return err
-	}))
-	e := &exchange{stop: make(chan struct{}), done: make(chan struct{})}
-	go func() {
-		defer close(e.done)
-		defer c.Close()
-		buffer := make([]byte, 64)
-		for {
-			select {
-			case <-e.stop:
-				return
-			default:
-			}
-			_, err := c.Write([]byte("?"))
-			_ = c.SetReadDeadline(time.Now().Add(timeout))
-			if _, failed := c.Read(buffer); errors.Join(err, failed) != nil {
-				e.lost++
-				continue
-			}
-			e.answered++
+// run sends datagrams and counts until stop is closed.
+func (e *exchange) run(c net.Conn, timeout time.Duration) {
+	defer close(e.done)
+	defer c.Close()
+	buffer := make([]byte, 64)
+	for {
+		select {
+		case <-e.stop:
+			return
+		default:
 		}
-	}()
-	return e
+		_, err := c.Write([]byte("?"))
+		_ = c.SetReadDeadline(time.Now().Add(timeout))
+		if _, failed := c.Read(buffer); errors.Join(err, failed) != nil {
+			e.lost++
+			continue
+		}
+		e.answered++
+	}
 }
 
 // end stops the exchange and waits for it.
@@ -61,17 +51,16 @@ func (e *exchange) end() {
 // refused stream while other parts of the state change.
 func TestStateChangesNeitherDropAllowedPacketsNorPassRefusedOnes(t *testing.T) {
 	w := newWorld(t)
-	w.plug("eni-a", "10.0.0.10")
-	w.plug("eni-b", "10.0.16.11")
+	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.16.11")
 	w.plug("eni-c", "10.0.0.12")
 	w.state.Groups = append(w.state.Groups, Group{ID: servers, Egress: w.state.Groups[0].Egress, Ingress: []Rule{udp(7000, 7000, "10.0.0.0/16")}})
 	w.at("eni-b").Groups = []vpc.SecurityGroupID{servers}
 	w.apply()
-	w.serveUDP(w.guests["eni-b"].Name, "10.0.16.11:7000")
-	w.serveUDP(w.guests["eni-b"].Name, "10.0.16.11:7001")
-	w.reaches(w.guests["eni-a"], "", "10.0.16.11:7000")
-	allowed := w.stream("eni-a", "10.0.16.11:7000", replyTimeout)
-	refused := w.stream("eni-a", "10.0.16.11:7001", 2*time.Millisecond)
+	b.serveUDP("10.0.16.11:7000")
+	b.serveUDP("10.0.16.11:7001")
+	a.reaches("", "10.0.16.11:7000")
+	allowed := a.stream("10.0.16.11:7000", replyTimeout)
+	refused := a.stream("10.0.16.11:7001", 2*time.Millisecond)
 	changes := []func(){
 		func() { w.at("eni-c").Addresses = addrs("10.0.0.12", "10.0.0.13") },
 		func() { w.at("eni-c").Prefixes = prefixes("10.0.3.16/28", "fd10::5:0:0:0/80") },
@@ -113,9 +102,9 @@ func TestStateChangesNeitherDropAllowedPacketsNorPassRefusedOnes(t *testing.T) {
 func TestCountersSurviveARewriteOfTheTables(t *testing.T) {
 	w := newWorld(t)
 	a := w.plug("eni-a", "10.0.0.10")
-	w.pinGateway("eni-a", "10.0.0.1")
-	w.assign("eni-a", "10.0.0.66")
-	w.silent(a, "10.0.0.66", "10.0.16.99:7000")
+	a.pinGateway("10.0.0.1")
+	a.assign("10.0.0.66")
+	a.silent("10.0.0.66", "10.0.16.99:7000")
 	before := w.drops("eni-a")
 	if before.Spoofed == 0 {
 		t.Fatal("no packet was counted")
@@ -125,7 +114,7 @@ func TestCountersSurviveARewriteOfTheTables(t *testing.T) {
 	if got := w.drops("eni-a"); got.Spoofed < before.Spoofed {
 		t.Errorf("counters after a rewrite: %+v, before: %+v", got, before)
 	}
-	w.silent(a, "10.0.0.66", "10.0.16.99:7000")
+	a.silent("10.0.0.66", "10.0.16.99:7000")
 	if got := w.drops("eni-a"); got.Spoofed <= before.Spoofed {
 		t.Errorf("counters do not increase: %+v, before: %+v", got, before)
 	}
@@ -135,11 +124,10 @@ func TestCountersSurviveARewriteOfTheTables(t *testing.T) {
 // anti-spoofing.
 func BenchmarkRoundTrip(b *testing.B) {
 	w := newWorld(b)
-	w.plug("eni-a", "10.0.0.10")
-	w.plug("eni-b", "10.0.16.11")
-	w.serveUDP(w.guests["eni-b"].Name, "10.0.16.11:7000")
+	from, to := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.16.11")
+	to.serveUDP("10.0.16.11:7000")
 	var c net.Conn
-	w.must(w.guests["eni-a"].Run(func() (err error) {
+	w.must(from.Run(func() (err error) {
 		c, err = net.Dial("udp", netip.MustParseAddrPort("10.0.16.11:7000").String())
 		return err
 	}))

@@ -5,11 +5,9 @@ package fabric
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -76,8 +74,8 @@ func TestEveryPacketIsDeliveredOrCountedAccordingToTheGroups(t *testing.T) {
 	w.plug("eni-c", "10.0.16.12", "fd10:0:0:1::12")
 	w.at("eni-c").Prefixes = prefixes("10.0.17.16/28", "fd10:0:0:1:5::/80")
 	w.apply()
-	w.assign("eni-c", "10.0.17.17")
-	w.assign("eni-c", "fd10:0:0:1:5::17")
+	w.guests["eni-c"].assign("10.0.17.17")
+	w.guests["eni-c"].assign("fd10:0:0:1:5::17")
 	held := map[vpc.ENIID][]netip.Addr{
 		"eni-a": addrs("10.0.0.10", "fd10::10"), "eni-b": addrs("10.0.0.11", "fd10::11"),
 		"eni-c": addrs("10.0.16.12", "fd10:0:0:1::12", "10.0.17.17", "fd10:0:0:1:5::17"),
@@ -88,7 +86,7 @@ func TestEveryPacketIsDeliveredOrCountedAccordingToTheGroups(t *testing.T) {
 		for _, a := range own {
 			all = append(all, a)
 			for _, port := range []uint16{7000, 7001} {
-				w.collect(w.guests[id].Name, netip.AddrPortFrom(a, port), arrived)
+				w.guests[id].collect(netip.AddrPortFrom(a, port), arrived)
 			}
 		}
 	}
@@ -122,7 +120,7 @@ func TestEveryPacketIsDeliveredOrCountedAccordingToTheGroups(t *testing.T) {
 						}
 						for _, port := range []uint16{7000, 7001} {
 							word := fmt.Sprintf("%d %s>%s:%d", round, source, target, port)
-							w.must(w.send(from, source, netip.AddrPortFrom(target, port), word))
+							w.must(w.guests[from].send(source, netip.AddrPortFrom(target, port), word))
 							want[word] = groupsAllow(w.state, *w.at(from), *w.at(to), source, target, 17, int(port))
 						}
 					}
@@ -154,36 +152,4 @@ func (w *world) allDrops() uint64 {
 		sum += d.Total()
 	}
 	return sum
-}
-
-// collect sends every datagram that arrives at an address to a channel.
-func (w *world) collect(namespace string, at netip.AddrPort, to chan<- string) {
-	w.t.Helper()
-	c, err := ListenPacketIn(namespace, "udp", at.String())
-	w.must(err)
-	w.t.Cleanup(func() { c.Close() })
-	go func() {
-		buffer := make([]byte, 256)
-		for {
-			n, _, err := c.ReadFrom(buffer)
-			if err != nil {
-				return
-			}
-			to <- string(buffer[:n])
-		}
-	}()
-}
-
-// send sends one datagram from an address, from a port of its own.
-func (w *world) send(from vpc.ENIID, source netip.Addr, to netip.AddrPort, word string) error {
-	return w.guests[from].Run(func() error {
-		d := net.Dialer{Timeout: time.Second, LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, 0))}
-		c, err := d.Dial("udp", to.String())
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		_, err = c.Write([]byte(word))
-		return err
-	})
 }

@@ -21,18 +21,18 @@ func withGroups(t *testing.T, client, server Group) *world {
 	w := newWorld(t)
 	client.ID, server.ID = clients, servers
 	w.state.Groups = append(w.state.Groups, client, server)
-	w.plug("eni-c", "10.0.0.10", "fd10::10")
-	w.plug("eni-s", "10.0.16.20", "fd10:0:0:1::20")
+	c := w.plug("eni-c", "10.0.0.10", "fd10::10")
+	s := w.plug("eni-s", "10.0.16.20", "fd10:0:0:1::20")
 	w.at("eni-c").Groups = []vpc.SecurityGroupID{clients}
 	w.at("eni-s").Groups = []vpc.SecurityGroupID{servers}
 	w.apply()
 	for _, a := range []string{"10.0.16.20", "[fd10:0:0:1::20]"} {
 		for _, port := range []string{":7000", ":7001"} {
-			w.serveUDP(w.guests["eni-s"].Name, a+port)
-			w.serveTCP(w.guests["eni-s"].Name, a+port)
+			s.serveUDP(a + port)
+			s.serveTCP(a + port)
 		}
 	}
-	w.serveUDP(w.guests["eni-c"].Name, "10.0.0.10:7000")
+	c.serveUDP("10.0.0.10:7000")
 	return w
 }
 
@@ -58,14 +58,14 @@ func tcp(from, to int, peer string) Rule {
 func TestAGroupWithoutRulesAllowsNoTraffic(t *testing.T) {
 	w := withGroups(t, Group{}, Group{Ingress: []Rule{udp(7000, 7000, "10.0.0.0/16")}})
 	c := w.guests["eni-c"]
-	w.silent(c, "", "10.0.16.20:7000")
+	c.silent("", "10.0.16.20:7000")
 	if got := w.drops("eni-c").Egress; got == 0 {
 		t.Error("the drop was not counted at the sender's egress")
 	}
 	w.group(clients).Egress = []Rule{udp(7000, 7001, "0.0.0.0/0")}
 	w.apply()
-	w.reaches(c, "", "10.0.16.20:7000") // control: the sender's egress was the cause
-	w.silent(c, "", "10.0.16.20:7001")  // allowed out, not in
+	c.reaches("", "10.0.16.20:7000") // control: the sender's egress was the cause
+	c.silent("", "10.0.16.20:7001")  // allowed out, not in
 	if got := w.drops("eni-s").Ingress; got == 0 {
 		t.Error("the drop was not counted at the receiver's ingress")
 	}
@@ -73,8 +73,8 @@ func TestAGroupWithoutRulesAllowsNoTraffic(t *testing.T) {
 
 func TestARepliedFlowPassesWithoutARuleForTheReply(t *testing.T) {
 	w := withGroups(t, Group{Egress: []Rule{udp(7000, 7000, "10.0.16.0/20")}}, Group{Ingress: []Rule{udp(7000, 7000, "10.0.0.0/20")}})
-	w.reaches(w.guests["eni-c"], "", "10.0.16.20:7000")
-	w.silent(w.guests["eni-s"], "", "10.0.0.10:7000") // no rule allows the other direction
+	w.guests["eni-c"].reaches("", "10.0.16.20:7000")
+	w.guests["eni-s"].silent("", "10.0.0.10:7000") // no rule allows the other direction
 }
 
 func TestARuleMatchesOnlyItsCIDRProtocolAndPorts(t *testing.T) {
@@ -100,9 +100,9 @@ func TestARuleMatchesOnlyItsCIDRProtocolAndPorts(t *testing.T) {
 		w.apply()
 		t.Run(try.name, func(*testing.T) {
 			if try.passes {
-				w.reaches(c, "", "10.0.16.20:7000")
+				c.reaches("", "10.0.16.20:7000")
 			} else {
-				w.silent(c, "", "10.0.16.20:7000")
+				c.silent("", "10.0.16.20:7000")
 			}
 		})
 	}
@@ -136,7 +136,7 @@ func TestAnICMPRuleMatchesTypeAndCode(t *testing.T) {
 			if try.passes {
 				wait = replyTimeout
 			}
-			if err := ping(w.guests["eni-c"], "", try.to, wait); (err == nil) != try.passes {
+			if err := w.guests["eni-c"].ping("", try.to, wait); (err == nil) != try.passes {
 				t.Errorf("ping: %v, want it to pass: %v", err, try.passes)
 			}
 		})
@@ -148,38 +148,38 @@ func TestAReferenceToAGroupMeansTheAddressesOfItsPorts(t *testing.T) {
 	toServers := Rule{Protocol: 17, From: 7000, To: 7000, Group: servers}
 	w := withGroups(t, Group{Egress: []Rule{toServers}}, Group{Ingress: []Rule{fromClients}})
 	c := w.guests["eni-c"]
-	w.reaches(c, "10.0.0.10", "10.0.16.20:7000")
-	w.reaches(c, "fd10::10", "[fd10:0:0:1::20]:7000")
+	c.reaches("10.0.0.10", "10.0.16.20:7000")
+	c.reaches("fd10::10", "[fd10:0:0:1::20]:7000")
 
 	// A port in a group that allows all egress is not a member of the client group.
 	other := w.plug("eni-x", "10.0.0.11")
-	w.silent(other, "", "10.0.16.20:7000")
+	other.silent("", "10.0.16.20:7000")
 	w.at("eni-x").Groups = []vpc.SecurityGroupID{open, clients}
 	w.apply()
-	w.reaches(other, "", "10.0.16.20:7000") // any of several groups allows
+	other.reaches("", "10.0.16.20:7000") // any of several groups allows
 
 	// A delegated prefix is part of the group as well.
 	w.at("eni-c").Prefixes = prefixes("10.0.1.16/28")
 	w.apply()
-	w.assign("eni-c", "10.0.1.17")
-	w.reaches(c, "10.0.1.17", "10.0.16.20:7000")
+	c.assign("10.0.1.17")
+	c.reaches("10.0.1.17", "10.0.16.20:7000")
 
 	// And a port that leaves the group is dropped.
 	w.at("eni-x").Groups = []vpc.SecurityGroupID{open}
 	w.apply()
-	w.silent(other, "", "10.0.16.20:7000")
+	other.silent("", "10.0.16.20:7000")
 }
 
 func TestARevokedRuleKeepsTrackedFlowsAndStopsNewOnes(t *testing.T) {
 	w := withGroups(t, Group{Egress: []Rule{tcp(0, 65535, "0.0.0.0/0")}}, Group{Ingress: []Rule{tcp(7000, 7000, "10.0.0.0/16")}})
-	c, err := connect(w.guests["eni-c"], "10.0.16.20:7000", replyTimeout)
+	c, err := w.guests["eni-c"].connect("10.0.16.20:7000", replyTimeout)
 	w.must(err)
 	defer c.Close()
 	w.must(echo(c, "before", replyTimeout))
 	w.group(servers).Ingress = nil
 	w.apply()
 	w.must(echo(c, "after", replyTimeout))
-	if fresh, err := connect(w.guests["eni-c"], "10.0.16.20:7000", silence); err == nil {
+	if fresh, err := w.guests["eni-c"].connect("10.0.16.20:7000", silence); err == nil {
 		fresh.Close()
 		t.Error("a new connection passed after the rule was revoked")
 	}

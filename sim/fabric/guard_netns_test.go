@@ -13,42 +13,17 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// setMAC changes the hardware address of a guest's end.
-func (w *world) setMAC(id vpc.ENIID, mac vpc.MAC) {
-	w.t.Helper()
-	w.guests[id].Do(w.t, func() {
-		l, err := netlink.LinkByName(w.at(id).Device)
-		w.must(err)
-		w.must(netlink.LinkSetHardwareAddr(l, mac.HardwareAddr()))
-	})
-	w.carry(id)
-}
-
-// pinGateway adds a permanent neighbour entry for the gateway in the guest, so that the
-// next packet is sent without an ARP request before it.
-func (w *world) pinGateway(id vpc.ENIID, gateway string) {
-	w.t.Helper()
-	w.guests[id].Do(w.t, func() {
-		l, err := netlink.LinkByName(w.at(id).Device)
-		w.must(err)
-		w.must(netlink.NeighSet(&netlink.Neigh{
-			LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT,
-			IP: netip.MustParseAddr(gateway).AsSlice(), HardwareAddr: routerMAC().HardwareAddr(),
-		}))
-	})
-}
-
 func TestASpoofedSourceAddressIsDroppedAndCounted(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.16.11")
-	w.serveUDP(b.Name, "10.0.16.11:7000")
-	w.pinGateway("eni-a", "10.0.0.1")
-	w.reaches(a, "10.0.0.10", "10.0.16.11:7000")
+	b.serveUDP("10.0.16.11:7000")
+	a.pinGateway("10.0.0.1")
+	a.reaches("10.0.0.10", "10.0.16.11:7000")
 	if got := w.drops("eni-a"); got != (Drops{}) {
 		t.Fatalf("drops before any spoofed packet: %+v", got)
 	}
-	w.assign("eni-a", "10.0.0.66")
-	w.silent(a, "10.0.0.66", "10.0.16.11:7000")
+	a.assign("10.0.0.66")
+	a.silent("10.0.0.66", "10.0.16.11:7000")
 	if w.drops("eni-a").Spoofed == 0 {
 		t.Error("the drop was not counted")
 	}
@@ -57,67 +32,70 @@ func TestASpoofedSourceAddressIsDroppedAndCounted(t *testing.T) {
 func TestASpoofedMACIsDroppedAndCounted(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.16.11")
-	w.serveUDP(b.Name, "10.0.16.11:7000")
+	b.serveUDP("10.0.16.11:7000")
 	own := w.at("eni-a").MAC
-	w.pinGateway("eni-a", "10.0.0.1")
-	w.setMAC("eni-a", vpc.MAC{2, 0xbb, 0, 0, 0, 1})
-	w.pinGateway("eni-a", "10.0.0.1")
-	w.silent(a, "", "10.0.16.11:7000")
+	a.pinGateway("10.0.0.1")
+	a.setMAC(vpc.MAC{2, 0xbb, 0, 0, 0, 1})
+	w.carry("eni-a")
+	a.pinGateway("10.0.0.1")
+	a.silent("", "10.0.16.11:7000")
 	if w.drops("eni-a").Spoofed == 0 {
 		t.Error("the drop was not counted")
 	}
-	w.setMAC("eni-a", own)
-	w.pinGateway("eni-a", "10.0.0.1")
-	w.reaches(a, "", "10.0.16.11:7000")
+	a.setMAC(own)
+	w.carry("eni-a")
+	a.pinGateway("10.0.0.1")
+	a.reaches("", "10.0.16.11:7000")
 }
 
 func TestASpoofedARPRequestGetsNoReply(t *testing.T) {
 	w := newWorld(t)
 	a := w.plug("eni-a", "10.0.0.10")
 	w.plug("eni-b", "10.0.0.11")
-	w.assign("eni-a", "10.0.0.66")
-	if err := ping(a, "10.0.0.66", "10.0.0.11", silence); err == nil {
+	a.assign("10.0.0.66")
+	if err := a.ping("10.0.0.66", "10.0.0.11", silence); err == nil {
 		t.Fatal("a ping from a spoofed address got a reply")
 	}
-	if got := w.neighbourState(a, "10.0.0.11"); got&(netlink.NUD_INCOMPLETE|netlink.NUD_FAILED) == 0 {
+	if got := a.neighbour("10.0.0.11"); got&(netlink.NUD_INCOMPLETE|netlink.NUD_FAILED) == 0 {
 		t.Errorf("neighbour state %#x: the request got a reply", got)
 	}
 	if w.drops("eni-a").Spoofed == 0 {
 		t.Error("the ARP request was not counted")
 	}
-	w.must(ping(a, "10.0.0.10", "10.0.0.11", replyTimeout))
+	w.must(a.ping("10.0.0.10", "10.0.0.11", replyTimeout))
 }
 
 func TestWithoutTheSourceCheckAPortSendsForOthersWithItsOwnMAC(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.16.11")
-	w.serveUDP(b.Name, "10.0.16.11:7000")
+	b.serveUDP("10.0.16.11:7000")
 	w.at("eni-a").SourceDestCheck = false
 	w.state.Subnets[1].Routes = []Route{{Destination: prefixes("192.168.9.0/24")[0], Target: Target{Port: "eni-a"}}}
 	w.apply()
-	w.assign("eni-a", "192.168.9.1")
-	if got := netip.MustParseAddrPort(w.reaches(a, "192.168.9.1", "10.0.16.11:7000")).Addr(); got != addrs("192.168.9.1")[0] {
+	a.assign("192.168.9.1")
+	if got := netip.MustParseAddrPort(a.reaches("192.168.9.1", "10.0.16.11:7000")).Addr(); got != addrs("192.168.9.1")[0] {
 		t.Errorf("the receiver saw %s", got)
 	}
-	w.setMAC("eni-a", vpc.MAC{2, 0xbb, 0, 0, 0, 1})
-	w.pinGateway("eni-a", "10.0.0.1")
-	w.silent(a, "192.168.9.1", "10.0.16.11:7000")
+	a.setMAC(vpc.MAC{2, 0xbb, 0, 0, 0, 1})
+	w.carry("eni-a")
+	a.pinGateway("10.0.0.1")
+	a.silent("192.168.9.1", "10.0.16.11:7000")
 }
 
 func TestARouteToAPortNeedsItsCheckOff(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.plug("eni-a", "10.0.0.10"), w.plug("eni-b", "10.0.16.11")
-	w.assign("eni-b", "192.168.9.1")
+	b.assign("192.168.9.1")
 	w.state.Subnets[0].Routes = []Route{{Destination: prefixes("192.168.9.0/24")[0], Target: Target{Port: "eni-b"}}}
 	w.apply()
-	w.serveUDP(b.Name, "192.168.9.1:7000")
-	w.silent(a, "", "192.168.9.1:7000")
+	b.serveUDP("192.168.9.1:7000")
+	a.silent("", "192.168.9.1:7000")
 	if w.drops("eni-b").Misrouted == 0 {
 		t.Error("the drop was not counted at the receiving port")
 	}
 	w.at("eni-b").SourceDestCheck = false
 	w.apply()
-	w.reaches(a, "", "192.168.9.1:7000")
+	a.reaches("", "192.168.9.1:7000")
 }
 
 func TestASubnetsRouteTableAppliesToThatSubnetOnly(t *testing.T) {
@@ -125,18 +103,18 @@ func TestASubnetsRouteTableAppliesToThatSubnetOnly(t *testing.T) {
 	a, c := w.plug("eni-a", "10.0.0.10", "fd10::10"), w.plug("eni-c", "10.0.16.12")
 	b := w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::11")
 	w.at("eni-b").SourceDestCheck = false
-	w.assign("eni-b", "192.168.9.1")
-	w.assign("eni-b", "fd99::1")
+	b.assign("192.168.9.1")
+	b.assign("fd99::1")
 	w.state.Subnets[0].Routes = []Route{
 		{Destination: prefixes("192.168.0.0/16")[0], Target: Target{Port: "eni-b"}},
 		{Destination: prefixes("fd99::/64")[0], Target: Target{Port: "eni-b"}},
 	}
 	w.apply()
-	w.serveUDP(b.Name, "192.168.9.1:7000")
-	w.serveUDP(b.Name, "[fd99::1]:7000")
-	w.reaches(a, "", "192.168.9.1:7000")
-	w.reaches(a, "", "[fd99::1]:7000")
-	w.silent(c, "", "192.168.9.1:7000")
+	b.serveUDP("192.168.9.1:7000")
+	b.serveUDP("[fd99::1]:7000")
+	a.reaches("", "192.168.9.1:7000")
+	a.reaches("", "[fd99::1]:7000")
+	c.silent("", "192.168.9.1:7000")
 	if w.drops("eni-c").Unroutable == 0 {
 		t.Error("the packet without a route was not counted")
 	}
@@ -145,13 +123,13 @@ func TestASubnetsRouteTableAppliesToThatSubnetOnly(t *testing.T) {
 	w.state.Subnets[0].Routes = append(w.state.Subnets[0].Routes,
 		Route{Destination: prefixes("192.168.9.0/24")[0], Target: Target{Blackhole: true}})
 	w.apply()
-	w.silent(a, "", "192.168.9.1:7000")
+	a.silent("", "192.168.9.1:7000")
 	w.state.Subnets[0].Routes = w.state.Subnets[0].Routes[:2]
 	w.apply()
-	w.reaches(a, "", "192.168.9.1:7000")
+	a.reaches("", "192.168.9.1:7000")
 	w.state.Subnets[0].Routes[0].Target = Target{Port: "eni-gone"}
 	w.apply()
-	w.silent(a, "", "192.168.9.1:7000")
+	a.silent("", "192.168.9.1:7000")
 }
 
 func TestOnlyPublicAddressesReachTheInternetAndItSeesThem(t *testing.T) {
@@ -160,32 +138,30 @@ func TestOnlyPublicAddressesReachTheInternetAndItSeesThem(t *testing.T) {
 	w.at("eni-a").Addresses = addrs("10.0.0.10", "fd10::10", "10.0.0.20")
 	w.at("eni-a").Public = addrs("10.0.0.10")
 	w.apply()
-	w.assign("eni-a", "10.0.0.20")
-	if got := netip.MustParseAddrPort(w.reaches(a, "10.0.0.10", "203.0.113.10:7000")).Addr(); got != addrs("10.0.0.10")[0] {
+	a.assign("10.0.0.20")
+	if got := netip.MustParseAddrPort(a.reaches("10.0.0.10", "203.0.113.10:7000")).Addr(); got != addrs("10.0.0.10")[0] {
 		t.Errorf("the outside host saw %s", got)
 	}
-	if got := netip.MustParseAddrPort(w.reaches(a, "fd10::10", "[2001:db8::10]:7000")).Addr(); got != addrs("fd10::10")[0] {
+	if got := netip.MustParseAddrPort(a.reaches("fd10::10", "[2001:db8::10]:7000")).Addr(); got != addrs("fd10::10")[0] {
 		t.Errorf("the outside host saw %s", got)
 	}
-	w.silent(a, "10.0.0.20", "203.0.113.10:7000")
+	a.silent("10.0.0.20", "203.0.113.10:7000")
 	if w.drops("eni-a").Unroutable == 0 {
 		t.Error("the packet without a public address was not counted")
 	}
 
 	// From outside only the public address is reachable, if the groups allow it.
-	outside := &testnsName{w.fabric.InternetName()}
-	w.serveUDP(a.Name, "10.0.0.10:7000")
-	w.serveUDP(a.Name, "10.0.0.20:7000")
-	w.must(outside.ask("10.0.0.10:7000"))
-	if err := outside.ask("10.0.0.20:7000"); err == nil {
-		t.Error("an address without a public one was reached from outside")
-	}
+	outside := w.host(w.fabric.InternetName())
+	a.serveUDP("10.0.0.10:7000")
+	a.serveUDP("10.0.0.20:7000")
+	outside.reaches("", "10.0.0.10:7000")
+	outside.silent("", "10.0.0.20:7000")
 
 	// A subnet without the route cannot reach the internet.
 	b := w.plug("eni-b", "10.0.16.11")
 	w.at("eni-b").Public = addrs("10.0.16.11")
 	w.apply()
-	w.silent(b, "", "203.0.113.10:7000")
+	b.silent("", "203.0.113.10:7000")
 }
 
 // internet is a world with an outside host that subnet a has a route to.
@@ -202,29 +178,30 @@ func internet(t *testing.T) *world {
 		w.must(err)
 		return l.Attrs().OperState == netlink.OperUp
 	})
-	w.serveUDP(w.fabric.InternetName(), "203.0.113.10:7000")
-	w.serveUDP(w.fabric.InternetName(), "[2001:db8::10]:7000")
+	outside := w.host(w.fabric.InternetName())
+	outside.serveUDP("203.0.113.10:7000")
+	outside.serveUDP("[2001:db8::10]:7000")
 	return w
 }
 
 func TestJumboFramesPassInsideTheVPCAndAreRejectedAtTheGateway(t *testing.T) {
 	w := internet(t)
 	a := w.plug("eni-a", "10.0.0.10", "fd10::10")
-	w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::11")
+	b := w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::11")
 	w.at("eni-a").Public = addrs("10.0.0.10")
 	w.apply()
 	for _, try := range []struct{ inside, outside string }{
 		{"10.0.16.11:7000", "203.0.113.10:7000"},
 		{"[fd10:0:0:1::11]:7000", "[2001:db8::10]:7000"},
 	} {
-		w.serveUDP(w.guests["eni-b"].Name, try.inside)
-		if _, err := ask(a, "", try.inside, 8900, replyTimeout); err != nil {
+		b.serveUDP(try.inside)
+		if _, err := a.ask("", try.inside, 8900, replyTimeout); err != nil {
 			t.Errorf("8,900 bytes with DF to %s: %v", try.inside, err)
 		}
-		if _, err := ask(a, "", try.outside, 1400, replyTimeout); err != nil {
+		if _, err := a.ask("", try.outside, 1400, replyTimeout); err != nil {
 			t.Errorf("1,400 bytes with DF to %s: %v", try.outside, err)
 		}
-		if _, err := ask(a, "", try.outside, 8900, replyTimeout); !errors.Is(err, unix.EMSGSIZE) {
+		if _, err := a.ask("", try.outside, 8900, replyTimeout); !errors.Is(err, unix.EMSGSIZE) {
 			t.Errorf("8,900 bytes with DF to %s: %v, want EMSGSIZE from fragmentation-needed", try.outside, err)
 		}
 	}
@@ -240,18 +217,19 @@ func TestOnlyThePortsOfServicesAreReachableInTheFabric(t *testing.T) {
 	}
 	w.at("eni-a").Groups = nil // groups do not apply to services
 	w.apply()
-	w.serveTCP(w.fabric.Name(), "169.254.169.254:80")
-	w.serveTCP(w.fabric.Name(), "169.254.169.254:81")
-	w.serveTCP(w.fabric.Name(), "[fd00:ec2::254]:80")
-	w.serveUDP(w.fabric.Name(), "10.0.0.2:53")
+	platform := w.host(w.fabric.Name())
+	platform.serveTCP("169.254.169.254:80")
+	platform.serveTCP("169.254.169.254:81")
+	platform.serveTCP("[fd00:ec2::254]:80")
+	platform.serveUDP("10.0.0.2:53")
 	for _, to := range []string{"169.254.169.254:80", "[fd00:ec2::254]:80"} {
-		c, err := connect(a, to, replyTimeout)
+		c, err := a.connect(to, replyTimeout)
 		w.must(err)
 		w.must(echo(c, "hello", replyTimeout))
 		w.must(c.Close())
 	}
-	w.reaches(a, "", "10.0.0.2:53")
-	if c, err := connect(a, "169.254.169.254:81", silence); err == nil {
+	a.reaches("", "10.0.0.2:53")
+	if c, err := a.connect("169.254.169.254:81", silence); err == nil {
 		c.Close()
 		t.Error("a port that is no service was reached")
 	}

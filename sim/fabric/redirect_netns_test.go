@@ -4,7 +4,6 @@ package fabric
 
 import (
 	"net/netip"
-	"os"
 	"testing"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -18,12 +17,11 @@ func redirected(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	w.state.Subnets = append(w.state.Subnets, Subnet{ID: subnetC, Prefixes: prefixes("10.0.32.0/20", "fd10:0:0:2::/64")})
-	w.plug("eni-a", "10.0.0.10", "fd10::10")
-	w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::11")
+	a, b := w.plug("eni-a", "10.0.0.10", "fd10::10"), w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::11")
 	w.plug("eni-m", "10.0.32.12", "fd10:0:0:2::12")
-	w.serveUDP(w.guests["eni-b"].Name, "10.0.16.11:7000")
-	w.serveUDP(w.guests["eni-b"].Name, "[fd10:0:0:1::11]:7000")
-	w.serveUDP(w.guests["eni-a"].Name, "10.0.0.10:7000")
+	b.serveUDP("10.0.16.11:7000")
+	b.serveUDP("[fd10:0:0:1::11]:7000")
+	a.serveUDP("10.0.0.10:7000")
 	w.at("eni-m").SourceDestCheck = false
 	w.state.Subnets[0].Routes = []Route{
 		{Destination: prefixes("10.0.16.0/20")[0], Target: Target{Port: "eni-m"}},
@@ -33,25 +31,15 @@ func redirected(t *testing.T) *world {
 	return w
 }
 
-// forward turns forwarding in a guest on or off.
-func (w *world) forward(id vpc.ENIID, on string) {
-	w.t.Helper()
-	w.guests[id].Do(w.t, func() {
-		for _, path := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-			w.must(os.WriteFile("/proc/sys/"+path, []byte(on), 0))
-		}
-	})
-}
-
 func TestARouteInsideTheVPCLeadsThroughItsTarget(t *testing.T) {
 	w := redirected(t)
 	a, other := w.guests["eni-a"], w.plug("eni-o", "10.0.32.20")
-	w.silent(a, "", "10.0.16.11:7000") // the target does not forward yet
-	w.silent(a, "", "[fd10:0:0:1::11]:7000")
-	w.reaches(other, "", "10.0.16.11:7000") // another subnet's table has no such route
-	w.forward("eni-m", "1")
+	a.silent("", "10.0.16.11:7000") // the target does not forward yet
+	a.silent("", "[fd10:0:0:1::11]:7000")
+	other.reaches("", "10.0.16.11:7000") // another subnet's table has no such route
+	w.guests["eni-m"].forward("1")
 	for to, from := range map[string]string{"10.0.16.11:7000": "10.0.0.10", "[fd10:0:0:1::11]:7000": "fd10::10"} {
-		if got := netip.MustParseAddrPort(w.reaches(a, from, to)).Addr().String(); got != from {
+		if got := netip.MustParseAddrPort(a.reaches(from, to)).Addr().String(); got != from {
 			t.Errorf("%s saw %s, want %s", to, got, from)
 		}
 	}
@@ -59,11 +47,11 @@ func TestARouteInsideTheVPCLeadsThroughItsTarget(t *testing.T) {
 
 func TestARouteInsideTheVPCNeedsItsTargetsCheckOff(t *testing.T) {
 	w := redirected(t)
-	w.forward("eni-m", "1")
-	w.reaches(w.guests["eni-a"], "", "10.0.16.11:7000")
+	w.guests["eni-m"].forward("1")
+	w.guests["eni-a"].reaches("", "10.0.16.11:7000")
 	w.at("eni-m").SourceDestCheck = true
 	w.apply()
-	w.silent(w.guests["eni-a"], "", "10.0.16.11:7000")
+	w.guests["eni-a"].silent("", "10.0.16.11:7000")
 	if w.drops("eni-m").Misrouted == 0 {
 		t.Error("the drop was not counted at the target")
 	}
@@ -71,24 +59,24 @@ func TestARouteInsideTheVPCNeedsItsTargetsCheckOff(t *testing.T) {
 
 func TestARouteInsideTheVPCWithoutItsTargetIsABlackhole(t *testing.T) {
 	w := redirected(t)
-	w.forward("eni-m", "1")
-	w.reaches(w.guests["eni-a"], "", "10.0.16.11:7000")
+	w.guests["eni-m"].forward("1")
+	w.guests["eni-a"].reaches("", "10.0.16.11:7000")
 	w.state.Subnets[0].Routes[0].Target = Target{Port: "eni-gone"}
 	w.apply()
-	w.silent(w.guests["eni-a"], "", "10.0.16.11:7000")
+	w.guests["eni-a"].silent("", "10.0.16.11:7000")
 	if w.drops("eni-a").Unroutable == 0 {
 		t.Error("the drop was not counted at the sender")
 	}
 	w.state.Subnets[0].Routes = nil
 	w.apply()
-	w.forward("eni-m", "0")
-	w.reaches(w.guests["eni-a"], "", "10.0.16.11:7000") // direct again
+	w.guests["eni-m"].forward("0")
+	w.guests["eni-a"].reaches("", "10.0.16.11:7000") // direct again
 }
 
 func TestNoRouteRedirectsTrafficInsideItsOwnSubnet(t *testing.T) {
 	w := redirected(t)
-	w.plug("eni-n", "10.0.0.20")
+	n := w.plug("eni-n", "10.0.0.20")
 	w.state.Subnets[0].Routes = append(w.state.Subnets[0].Routes, Route{Destination: prefixes("10.0.0.0/20")[0], Target: Target{Port: "eni-m"}})
 	w.apply()
-	w.reaches(w.guests["eni-n"], "", "10.0.0.10:7000")
+	n.reaches("", "10.0.0.10:7000")
 }

@@ -110,7 +110,7 @@ func (w *world) dump() string {
 func TestApplyRepairsWhatOtherProgramsChanged(t *testing.T) {
 	w := fullWorld(t)
 	a, b := w.guests["eni-a"], w.guests["eni-b"]
-	w.serveUDP(b.Name, "10.0.16.11:7000")
+	b.serveUDP("10.0.16.11:7000")
 	link := func(name string) netlink.Link {
 		l, err := w.fabric.link.LinkByName(name)
 		w.must(err)
@@ -143,38 +143,26 @@ func TestApplyRepairsWhatOtherProgramsChanged(t *testing.T) {
 	} {
 		t.Run(damage.name, func(*testing.T) {
 			w.must(damage.do())
-			w.forget("eni-a")
+			a.forget()
 			if err := pingOnce(a, "10.0.0.1", "10.0.16.11"); err == nil {
 				t.Fatal("the change has no effect: the test proves nothing")
 			}
 			w.apply()
 			w.carry("eni-b")
-			w.forget("eni-a")
-			w.must(ping(a, "", "10.0.0.1", replyTimeout))
-			w.reaches(a, "10.0.0.10", "10.0.16.11:7000")
+			a.forget()
+			w.must(a.ping("", "10.0.0.1", replyTimeout))
+			a.reaches("10.0.0.10", "10.0.16.11:7000")
 		})
 	}
 }
 
 // pingOnce returns an error unless every address replies.
-func pingOnce(from *testns.NS, to ...string) error {
+func pingOnce(from *guest, to ...string) error {
 	var errs []error
 	for _, a := range to {
-		errs = append(errs, ping(from, "", a, silence))
+		errs = append(errs, from.ping("", a, silence))
 	}
 	return errors.Join(errs...)
-}
-
-// forget empties the guest's neighbour table.
-func (w *world) forget(id vpc.ENIID) {
-	w.t.Helper()
-	w.guests[id].Do(w.t, func() {
-		entries, err := netlink.NeighList(0, unix.AF_INET)
-		w.must(err)
-		for _, e := range entries {
-			_ = netlink.NeighDel(&e) // it may expire by itself
-		}
-	})
 }
 
 func full32(a string) netip.Prefix { return full(netip.MustParseAddr(a)) }
@@ -187,14 +175,13 @@ func TestALinkDeletedFromTheGuestComesBack(t *testing.T) {
 		w.must(err)
 		w.must(netlink.LinkDel(l))
 	})
-	if err := ping(a, "", "10.0.0.11", silence); err == nil {
+	if err := a.ping("", "10.0.0.11", silence); err == nil {
 		t.Fatal("a guest without its link replied")
 	}
 	w.apply()
 	w.configure("eni-b")
-	w.carry("eni-b")
-	w.forget("eni-a")
-	w.must(ping(a, "", "10.0.0.11", replyTimeout))
+	a.forget()
+	w.must(a.ping("", "10.0.0.11", replyTimeout))
 }
 
 func TestAGuestMayRenameItsLink(t *testing.T) {
@@ -210,7 +197,7 @@ func TestAGuestMayRenameItsLink(t *testing.T) {
 	if n := w.fabric.changes - before; n != 0 {
 		t.Errorf("%d changes after a rename", n)
 	}
-	w.must(ping(a, "", "10.0.0.11", replyTimeout))
+	w.must(a.ping("", "10.0.0.11", replyTimeout))
 }
 
 func TestARecreatedGuestNamespaceIsWiredAgain(t *testing.T) {
@@ -227,7 +214,7 @@ func TestARecreatedGuestNamespaceIsWiredAgain(t *testing.T) {
 	w.must(netns.Make(b.Name))
 	w.apply()
 	w.configureNew("eni-b")
-	w.must(ping(a, "", "10.0.0.11", replyTimeout))
+	w.must(a.ping("", "10.0.0.11", replyTimeout))
 
 	// Again, without an apply between: only the namespace differs.
 	b.Open(t)
@@ -235,7 +222,7 @@ func TestARecreatedGuestNamespaceIsWiredAgain(t *testing.T) {
 	w.must(netns.Make(b.Name))
 	w.apply()
 	w.configureNew("eni-b")
-	w.must(ping(a, "", "10.0.0.11", replyTimeout))
+	w.must(a.ping("", "10.0.0.11", replyTimeout))
 }
 
 // configureNew configures a guest with a new link, and empties eni-a's neighbour table,
@@ -243,18 +230,17 @@ func TestARecreatedGuestNamespaceIsWiredAgain(t *testing.T) {
 func (w *world) configureNew(id vpc.ENIID) {
 	w.t.Helper()
 	w.configure(id)
-	w.carry(id)
-	w.forget("eni-a")
+	w.guests["eni-a"].forget()
 }
 
 func TestAMovedPortHasNoLinkAtItsPreviousGuestAndIndex(t *testing.T) {
 	w := newWorld(t)
 	peer := w.plug("eni-p", "10.0.0.5")
 	first := w.plug("eni-a", "10.0.0.10")
-	second := testns.New(t, "second")
+	second := newGuest(t, "second")
 	for _, move := range []struct {
 		name, device string
-		to, from     *testns.NS
+		to, from     *guest
 	}{
 		{"another index of the same guest", "eth3", first, first},
 		{"another guest", "eth3", second, first},
@@ -264,8 +250,7 @@ func TestAMovedPortHasNoLinkAtItsPreviousGuestAndIndex(t *testing.T) {
 		w.guests["eni-a"] = move.to
 		w.apply()
 		w.configure("eni-a")
-		w.carry("eni-a")
-		w.must(ping(peer, "", "10.0.0.10", replyTimeout))
+		w.must(peer.ping("", "10.0.0.10", replyTimeout))
 		move.from.Do(t, func() {
 			if _, err := netlink.LinkByName(old); err == nil {
 				t.Errorf("%s: the previous link %s still exists", move.name, old)
@@ -276,7 +261,7 @@ func TestAMovedPortHasNoLinkAtItsPreviousGuestAndIndex(t *testing.T) {
 
 func TestAPortThatCannotBeWiredDoesNotStopTheOthers(t *testing.T) {
 	w := newWorld(t)
-	a, b := testns.New(t, "a"), testns.New(t, "b")
+	a, b := newGuest(t, "a"), newGuest(t, "b")
 	w.guests["eni-a"], w.guests["eni-b"] = a, b
 	tagged := w.port("eni-v", "nowhere", "10.0.0.30")
 	tagged.Key.VLAN = 7
@@ -290,9 +275,8 @@ func TestAPortThatCannotBeWiredDoesNotStopTheOthers(t *testing.T) {
 	}
 	for _, id := range []vpc.ENIID{"eni-a", "eni-b"} {
 		w.configure(id)
-		w.carry(id)
 	}
-	w.must(ping(a, "", "10.0.0.11", replyTimeout))
+	w.must(a.ping("", "10.0.0.11", replyTimeout))
 }
 
 func TestADownLinkHasNoCarrierAndComesBack(t *testing.T) {
@@ -309,7 +293,7 @@ func TestADownLinkHasNoCarrierAndComesBack(t *testing.T) {
 		}
 	})
 	for _, to := range []string{"10.0.16.11", "fd10:0:0:1::11"} {
-		if err := ping(a, "", to, silence); err == nil {
+		if err := a.ping("", to, silence); err == nil {
 			t.Errorf("%s replied over a link that is down", to)
 		}
 	}
@@ -321,8 +305,8 @@ func TestADownLinkHasNoCarrierAndComesBack(t *testing.T) {
 	w.at("eni-b").Down = false
 	w.apply()
 	w.carry("eni-b")
-	w.must(ping(a, "", "10.0.16.11", replyTimeout))
-	w.must(ping(a, "", "fd10:0:0:1::11", replyTimeout))
+	w.must(a.ping("", "10.0.16.11", replyTimeout))
+	w.must(a.ping("", "fd10:0:0:1::11", replyTimeout))
 }
 
 func TestForeignObjectsInTheNamespaceAreNotChanged(t *testing.T) {
