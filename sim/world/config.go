@@ -54,6 +54,23 @@ type Config struct {
 	Now func() time.Time
 }
 
+// withDefaults fills the fields that have a default.
+func (c Config) withDefaults() Config {
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:0"
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if len(c.Outside) == 0 {
+		c.Outside = []netip.Addr{netip.MustParseAddr(OutsideAddress)}
+	}
+	return c
+}
+
 // Machines switches the machines of instances. Both methods are level-triggered: they
 // may be called again for the same instance, and return when the machine is off, or
 // on again.

@@ -1,29 +1,29 @@
 package world
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
-	"github.com/trunkline/trunkline/sim/dns"
 	"github.com/trunkline/trunkline/sim/ec2"
-	"github.com/trunkline/trunkline/sim/iam"
+	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/sim/imds"
 )
 
 // metadata is the account as instance metadata returns it, possibly with a lag.
-type metadata struct{ w *World }
+type metadata struct {
+	account *cloud.Cloud
+	faults  *faults.Injector
+	*profiles
+}
 
 // ByAddress implements imds.Source.
 func (m metadata) ByAddress(a netip.Addr) (imds.Instance, bool) {
-	s := m.w.cloud.StateAgo(time.Duration(m.w.faults.Plan().MetadataLag))
-	owner := m.w.State().Owner(a) // the caller is identified without lag
+	s := m.account.StateAgo(time.Duration(m.faults.Plan().MetadataLag))
+	owner := m.account.State().Owner(a) // the caller is identified without lag
 	if owner == nil || owner.Attachment == nil {
 		return imds.Instance{}, false
 	}
@@ -75,96 +75,4 @@ func describeInterface(s *cloud.State, i *cloud.Interface) imds.Interface {
 		out.Groups = append(out.Groups, imds.Group{ID: id, Name: s.Groups[id].Name})
 	}
 	return out
-}
-
-// Lifetime of the credentials in instance metadata, and how long before their expiry
-// they are replaced.
-const (
-	profileLife  = 6 * time.Hour
-	profileRenew = 30 * time.Minute
-)
-
-// profiles are the credentials of each instance's role. The zero value is ready.
-type profiles struct {
-	mu      sync.Mutex // guards current
-	current map[vpc.InstanceID]iam.Credentials
-}
-
-// forget drops a terminated instance's credentials; issued ones expire.
-func (p *profiles) forget(id vpc.InstanceID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.current, id)
-}
-
-// Credentials implements imds.Source.
-func (m metadata) Credentials(id vpc.InstanceID) (imds.Credentials, bool) {
-	n := m.w.State().Instances[id]
-	if n == nil || n.Role == "" {
-		return imds.Credentials{}, false
-	}
-	p := &m.w.profiles
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c := p.current[id]
-	if c.Expires.Sub(m.w.config.Now()) < profileRenew {
-		s := m.w.State()
-		made, _, err := m.w.iam.Issue(iam.Session{
-			Role: n.Role, Name: string(id), Lifetime: profileLife,
-			Instance: fmt.Sprintf("arn:aws:ec2:%s:%s:instance/%s", s.Region, s.Account, id),
-		})
-		if err != nil {
-			m.w.log.Error("no credentials for instance", "instance", string(id), "err", err)
-			return imds.Credentials{}, false
-		}
-		if p.current == nil {
-			p.current = map[vpc.InstanceID]iam.Credentials{}
-		}
-		p.current[id], c = made, made
-	}
-	return imds.Credentials{
-		AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey, Token: c.Token, Updated: c.Issued, Expires: c.Expires,
-	}, true
-}
-
-// staticNames are the names of AWS's services.
-func (w *World) staticNames() dns.Static {
-	api := []netip.Addr{netip.MustParseAddr(APIAddress)}
-	out := dns.Static{}
-	if w.config.NoPlatform {
-		return out
-	}
-	for _, service := range []string{"ec2", "sts"} {
-		out[service+"."+w.config.Spec.Region+".amazonaws.com."] = api
-	}
-	out["sts.amazonaws.com."] = api
-	return out
-}
-
-// names are the private DNS names of assigned addresses.
-type names struct{ w *World }
-
-// Forward implements dns.Names.
-func (n names) Forward(name string) ([]netip.Addr, bool) {
-	label, domain, _ := strings.Cut(strings.TrimSuffix(name, "."), ".")
-	rest, ok := strings.CutPrefix(label, "ip-")
-	if !ok {
-		return nil, false
-	}
-	a, err := netip.ParseAddr(strings.ReplaceAll(rest, "-", "."))
-	if err != nil || !a.Is4() || vpc.PrivateDNSName(a, n.w.config.Spec.Region) != label+"."+domain {
-		return nil, false
-	}
-	if n.w.State().Owner(a) == nil {
-		return nil, false
-	}
-	return []netip.Addr{a}, true
-}
-
-// Reverse implements dns.Names.
-func (n names) Reverse(a netip.Addr) (string, bool) {
-	if !a.Is4() || n.w.State().Owner(a) == nil {
-		return "", false
-	}
-	return vpc.PrivateDNSName(a, n.w.config.Spec.Region) + ".", true
 }

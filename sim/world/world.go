@@ -4,21 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/dns"
 	"github.com/trunkline/trunkline/sim/ec2"
-	"github.com/trunkline/trunkline/sim/fabric"
 	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/sim/iam"
+	"github.com/trunkline/trunkline/sim/imds"
 	"github.com/trunkline/trunkline/sim/query"
 	"github.com/trunkline/trunkline/sim/sts"
 )
@@ -27,42 +24,34 @@ import (
 // concurrent use.
 type World struct {
 	config   Config
-	log      *slog.Logger
 	cloud    *cloud.Cloud
 	iam      *iam.Account
 	sts      *sts.STS
 	faults   *faults.Injector
 	calls    faults.Log
 	api      http.Handler
-	fabric   *fabric.Fabric // nil without a fabric
-	local    net.Listener
 	operator iam.Credentials
-	profiles profiles
-	power    power
 
-	turn chan struct{} // a semaphore of one: serialises sync
-	stop context.CancelFunc
-	run  *errgroup.Group
-	once sync.Once
-	down error
+	wiring  *wiring // nil without a fabric
+	power   *power
+	servers *servers
+	local   net.Listener
+	closing func() error // closes, once
 }
 
 // Start makes the account and everything around it, and returns when the API answers
 // and every guest with an existing namespace has its links. Call Close to end it.
-func Start(ctx context.Context, c Config) (_ *World, err error) {
+func Start(ctx context.Context, c Config) (*World, error) {
 	c = c.withDefaults()
-	w := &World{
-		config: c, log: c.Log, turn: make(chan struct{}, 1),
-		faults: faults.New(c.Spec.Seed, c.Now), power: newPower(),
-	}
-	w.turn <- struct{}{}
+	w := &World{config: c, faults: faults.New(c.Spec.Seed, c.Now)}
 	if err := w.build(); err != nil {
 		return nil, fmt.Errorf("start world: %w", err)
 	}
-	runCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	w.stop = stop
-	w.run, runCtx = errgroup.WithContext(runCtx)
-	if err := w.start(ctx, runCtx); err != nil {
+	w.power = newPower(w.cloud, c, w.Plug)
+	w.closing = sync.OnceValue(w.shutDown)
+	var run context.Context
+	w.servers, run = newServers(ctx, c.Log)
+	if err := w.start(ctx, run); err != nil {
 		return nil, errors.Join(fmt.Errorf("start world: %w", err), w.Close())
 	}
 	return w, nil
@@ -81,8 +70,8 @@ func (w *World) build() (err error) {
 		}
 	}
 	for _, i := range c.Spec.Instances {
-		if r, ok := w.iam.Role(i.Role); i.Role != "" && (!ok || !r.Instances) {
-			return fmt.Errorf("instance %s: role %q does not exist, or instances may not have it", i.Name, i.Role)
+		if err := w.checkRole(i); err != nil {
+			return fmt.Errorf("instance %s: %w", i.Name, err)
 		}
 	}
 	if w.operator, err = w.iam.AddUser("operator", []byte(everything)); err != nil {
@@ -131,55 +120,55 @@ func (w *World) start(ctx, run context.Context) (err error) {
 	mux := http.NewServeMux()
 	mux.Handle("/admin/", faults.Handler(w.faults, &w.calls))
 	mux.Handle("/", w.api)
-	w.serve(run, w.local, mux)
+	w.servers.serve(run, w.local, mux)
 	if w.config.Namespace != "" {
-		if w.fabric, err = fabric.Open(w.config.Namespace, fabric.Options{Internet: w.config.Internet, Log: w.log}); err != nil {
+		if w.wiring, err = newWiring(w.cloud, w.faults, w.config); err != nil {
 			return err
 		}
-		if err := w.sync(ctx); err != nil && !onlyPorts(err) {
+		if err := w.wiring.sync(ctx); err != nil && !onlyPorts(err) {
 			return err
 		}
-		if err := w.listen(run); err != nil {
+		if err := w.serveInside(run); err != nil {
 			return err
 		}
-		w.run.Go(func() error { return w.followAccount(run) })
+		w.servers.group.Go(func() error { return w.wiring.follow(run) })
 	}
-	w.run.Go(func() error { return w.followPower(run) })
+	w.servers.group.Go(func() error { return w.power.follow(run) })
 	return nil
 }
 
-// serve serves HTTP on l until run ends.
-func (w *World) serve(run context.Context, l net.Listener, h http.Handler) {
-	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
-		ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelDebug),
-	}
-	w.run.Go(func() error {
-		stop := context.AfterFunc(run, func() { _ = server.Close() })
-		defer stop()
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)
+// serveInside starts the platform's servers inside the fabric's namespace.
+func (w *World) serveInside(run context.Context) error {
+	c, inside := w.config, platform{w.config.Namespace, w.servers}
+	known := dns.Chain{names{w.cloud, c.Spec.Region}}
+	if !c.NoPlatform {
+		known = append(dns.Chain{serviceNames(c.Spec.Region)}, known...)
+		if err := inside.serveAPI(run, w.api); err != nil {
+			return err
 		}
-		return nil
-	})
+		source := metadata{w.cloud, w.faults, newProfiles(w.cloud, w.iam, c)}
+		if err := inside.serveMetadata(run, imds.New(source, imds.Config{Log: c.Log, Now: c.Now})); err != nil {
+			return err
+		}
+	}
+	return inside.serveNames(run, vpc.Resolver(w.State().VPC.CIDRs[0]), dns.New(known, c.Log))
 }
 
 // Close stops everything and removes the fabric's namespaces. Further calls return
 // the same error.
-func (w *World) Close() error {
-	w.once.Do(func() {
-		w.stop()
-		w.faults.Close()
-		err := w.run.Wait()
-		if w.local != nil {
-			_ = w.local.Close() // already closed if it was served
-		}
-		if w.fabric != nil {
-			err = errors.Join(err, w.fabric.Destroy())
-		}
-		w.down = err
-	})
-	return w.down
+func (w *World) Close() error { return w.closing() }
+
+func (w *World) shutDown() error {
+	w.servers.stop()
+	w.faults.Close()
+	err := w.servers.group.Wait()
+	if w.local != nil {
+		_ = w.local.Close() // already closed if it was served
+	}
+	if w.wiring != nil {
+		err = errors.Join(err, w.wiring.fabric.Destroy())
+	}
+	return err
 }
 
 // Cloud is the account.
@@ -217,18 +206,41 @@ func (w *World) Trust(issuer string, keys []byte) error {
 	return w.sts.Trust(sts.Issuer{URL: issuer, Keys: keys})
 }
 
-func (c Config) withDefaults() Config {
-	if c.Listen == "" {
-		c.Listen = "127.0.0.1:0"
+// Launch runs an instance, as RunInstances would. Its links are added when its
+// namespace exists; see Plug.
+func (w *World) Launch(spec cloud.InstanceSpec) error {
+	if err := w.checkRole(spec); err != nil {
+		return fmt.Errorf("launch %s: %w", spec.Name, err)
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
+	_, err := w.cloud.Launch(spec)
+	return err
+}
+
+// checkRole refuses an instance with a role that does not exist or that instances may
+// not have.
+func (w *World) checkRole(i cloud.InstanceSpec) error {
+	if r, ok := w.iam.Role(i.Role); i.Role != "" && (!ok || !r.Instances) {
+		return fmt.Errorf("role %q does not exist, or instances may not have it", i.Role)
 	}
-	if c.Now == nil {
-		c.Now = time.Now
+	return nil
+}
+
+// Plug moves the links of an instance, or of the named Host, into its namespace now,
+// which may be a new one. Its error concerns that machine alone.
+func (w *World) Plug(ctx context.Context, id vpc.InstanceID) error {
+	if w.wiring == nil {
+		return nil
 	}
-	if len(c.Outside) == 0 {
-		c.Outside = []netip.Addr{netip.MustParseAddr(OutsideAddress)}
-	}
-	return c
+	return w.wiring.plug(ctx, id)
+}
+
+// Reboot does what RebootInstances does and returns when the machine is on again with
+// its links. An error of the machine is returned at once, but the reboot is retried.
+func (w *World) Reboot(ctx context.Context, id vpc.InstanceID) error { return w.power.reboot(ctx, id) }
+
+// Terminate does what TerminateInstances does and returns when the machine is off
+// permanently. An error of the machine is returned at once, but the termination is
+// retried.
+func (w *World) Terminate(ctx context.Context, id vpc.InstanceID) error {
+	return w.power.terminate(ctx, id)
 }

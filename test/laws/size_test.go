@@ -51,7 +51,6 @@ func oversizeTypes() map[string]oversize {
 		"sim/cloud.Cloud":               {size{35, 9}, "one method per change that EC2 offers, on one account: its breadth is EC2's"},
 		"sim/cloud.Interface":           {size{3, 17}, "a record: its fields are those of EC2's NetworkInterface"},
 		"sim/cloud.change":              {size{32, 3}, "one atomic change of an account; building from a specification can become a type of its own"},
-		"sim/world.World":               {size{30, 17}, "services, power and wiring of the embedded VPC; power can become a type of its own"},
 	}
 }
 

@@ -4,36 +4,45 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
-	"github.com/trunkline/trunkline/sim/dns"
 	"github.com/trunkline/trunkline/sim/fabric"
 	"github.com/trunkline/trunkline/sim/faults"
-	"github.com/trunkline/trunkline/sim/imds"
-)
-
-// Addresses of the platform.
-const (
-	// APIAddress is the address of EC2 and STS inside the VPC, on TCP port 80
-	// (TEST-NET-2 of RFC 5737).
-	APIAddress = "198.51.100.2"
-	// OutsideAddress is the outside host (TEST-NET-3 of RFC 5737).
-	OutsideAddress = "203.0.113.10"
 )
 
 // resync is the interval between full checks of the fabric, which repair external
 // changes.
 const resync = 5 * time.Second
 
+// wiring keeps the fabric equal to the account, and completes attachments and
+// detachments when their link is added or removed.
+type wiring struct {
+	account *cloud.Cloud
+	faults  *faults.Injector
+	fabric  *fabric.Fabric
+	config  Config
+	turn    chan struct{} // a semaphore of one: serialises sync
+}
+
+// newWiring opens the fabric, without links yet.
+func newWiring(account *cloud.Cloud, injector *faults.Injector, c Config) (*wiring, error) {
+	f, err := fabric.Open(c.Namespace, fabric.Options{Internet: c.Internet, Log: c.Log})
+	if err != nil {
+		return nil, err
+	}
+	w := &wiring{account: account, faults: injector, fabric: f, config: c, turn: make(chan struct{}, 1)}
+	w.turn <- struct{}{}
+	return w, nil
+}
+
 // want returns the topology that the account and the faults request now, and the end
 // of the next injected attach delay, if one is pending.
-func (w *World) want(s *cloud.State, plan faults.Plan) (fabric.State, time.Time) {
+func (w *wiring) want(s *cloud.State, plan faults.Plan) (fabric.State, time.Time) {
 	f := topology(s)
-	f.Services = w.services(s)
+	f.Services = services(s, w.config)
 	if s.Gateway != "" {
 		f.Internet = &fabric.Internet{Hosts: w.config.Outside}
 	}
@@ -64,64 +73,9 @@ func attachDue(a *cloud.Attachment, plan faults.Plan) time.Time {
 	return a.Since.Add(time.Duration(plan.AttachTime))
 }
 
-// services are the platform's own addresses inside the VPC.
-func (w *World) services(s *cloud.State) []fabric.Service {
-	resolver := fabric.Service{Address: vpc.Resolver(s.VPC.CIDRs[0]), TCP: []uint16{53}, UDP: []uint16{53}}
-	if w.config.NoPlatform {
-		return []fabric.Service{resolver}
-	}
-	return []fabric.Service{
-		{Address: vpc.MetadataV4, TCP: []uint16{80}},
-		{Address: vpc.MetadataV6, TCP: []uint16{80}},
-		{Address: netip.MustParseAddr(APIAddress), TCP: []uint16{80}},
-		resolver,
-	}
-}
-
-// listen starts the platform's servers inside the fabric's namespace.
-func (w *World) listen(run context.Context) error {
-	if !w.config.NoPlatform {
-		if err := listenPlatform(run, w); err != nil {
-			return err
-		}
-	}
-	ns := w.config.Namespace
-	at := netip.AddrPortFrom(vpc.Resolver(w.State().VPC.CIDRs[0]), 53).String()
-	tcp, err := fabric.ListenIn(ns, "tcp4", at)
-	if err != nil {
-		return err
-	}
-	udp, err := fabric.ListenPacketIn(ns, "udp4", at)
-	if err != nil {
-		return errors.Join(err, tcp.Close())
-	}
-	resolver := dns.New(dns.Chain{w.staticNames(), names{w}}, w.log)
-	w.run.Go(func() error { return resolver.Serve(run, udp, tcp) })
-	return nil
-}
-
-// listenPlatform starts EC2, STS and instance metadata inside the fabric's namespace.
-func listenPlatform(run context.Context, w *World) error {
-	ns := w.config.Namespace
-	api, err := fabric.ListenIn(ns, "tcp4", APIAddress+":80")
-	if err != nil {
-		return err
-	}
-	w.serve(run, api, w.api)
-	metadata := imds.New(metadata{w}, imds.Config{Log: w.log, Now: w.config.Now})
-	for network, a := range map[string]netip.Addr{"tcp4": vpc.MetadataV4, "tcp6": vpc.MetadataV6} {
-		l, err := fabric.ListenIn(ns, network, netip.AddrPortFrom(a, 80).String())
-		if err != nil {
-			return err
-		}
-		w.run.Go(func() error { return metadata.Serve(run, l) })
-	}
-	return nil
-}
-
-// followAccount applies the account to the fabric until ctx ends.
-func (w *World) followAccount(ctx context.Context) error {
-	changed, stop := w.cloud.Watch()
+// follow applies the account to the fabric until ctx ends.
+func (w *wiring) follow(ctx context.Context) error {
+	changed, stop := w.account.Watch()
 	defer stop()
 	planned, stopPlan := w.faults.Watch()
 	defer stopPlan()
@@ -143,8 +97,8 @@ func (w *World) followAccount(ctx context.Context) error {
 }
 
 // pause is how long the fabric needs no check if nothing changes.
-func (w *World) pause() time.Duration {
-	_, next := w.want(w.State(), w.faults.Plan())
+func (w *wiring) pause() time.Duration {
+	_, next := w.want(w.account.State(), w.faults.Plan())
 	if next.IsZero() {
 		return resync
 	}
@@ -153,16 +107,16 @@ func (w *World) pause() time.Duration {
 
 // report logs what could not be applied. The namespace of a guest that is switched
 // off does not exist, which is expected.
-func (w *World) report(err error) {
+func (w *wiring) report(err error) {
 	for id, cause := range fabric.PortErrors(err) {
 		if errors.Is(cause, fabric.ErrGuestMissing) {
-			w.log.Debug("guest is off", "eni", string(id))
+			w.config.Log.Debug("guest is off", "eni", string(id))
 			continue
 		}
-		w.log.Warn("interface could not be added to the fabric, retrying", "eni", string(id), "err", cause)
+		w.config.Log.Warn("interface could not be added to the fabric, retrying", "eni", string(id), "err", cause)
 	}
 	if !onlyPorts(err) {
-		w.log.Error("the account could not be applied to the fabric", "err", err)
+		w.config.Log.Error("the account could not be applied to the fabric", "err", err)
 	}
 }
 
@@ -182,17 +136,14 @@ func onlyPorts(err error) bool {
 
 // sync applies the account to the fabric once, and then completes attachments and
 // detachments. It returns the fabric's error.
-func (w *World) sync(ctx context.Context) error {
-	if w.fabric == nil {
-		return nil
-	}
+func (w *wiring) sync(ctx context.Context) error {
 	select {
 	case <-w.turn:
 	case <-ctx.Done():
 		return fmt.Errorf("apply the account to the fabric: %w", ctx.Err())
 	}
 	defer func() { w.turn <- struct{}{} }()
-	s := w.State()
+	s := w.account.State()
 	want, _ := w.want(s, w.faults.Plan())
 	err := w.fabric.Apply(ctx, want)
 	if err != nil && !onlyPorts(err) {
@@ -204,7 +155,7 @@ func (w *World) sync(ctx context.Context) error {
 
 // complete finishes attachments with their link in the guest, and detachments with
 // their link removed.
-func (w *World) complete(s *cloud.State, want fabric.State, failed map[vpc.ENIID]error) {
+func (w *wiring) complete(s *cloud.State, want fabric.State, failed map[vpc.ENIID]error) {
 	plugged := map[vpc.ENIID]bool{}
 	for _, p := range want.Ports {
 		plugged[p.ID] = failed[p.ID] == nil
@@ -214,19 +165,19 @@ func (w *World) complete(s *cloud.State, want fabric.State, failed map[vpc.ENIID
 		switch a := i.Attachment; {
 		case a == nil:
 		case a.Status == cloud.Attaching && plugged[i.ID]:
-			err = w.cloud.FinishAttach(a.ID)
+			err = w.account.FinishAttach(a.ID)
 		case a.Status == cloud.Detaching:
-			err = w.cloud.FinishDetach(a.ID)
+			err = w.account.FinishDetach(a.ID)
 		}
 		if err != nil {
-			w.log.Error("attachment cannot be completed", "eni", string(i.ID), "err", err)
+			w.config.Log.Error("attachment cannot be completed", "eni", string(i.ID), "err", err)
 		}
 	}
 }
 
-// Plug moves the links of an instance, or of the named Host, into its namespace now,
-// which may be a new one. Its error concerns that machine alone.
-func (w *World) Plug(ctx context.Context, id vpc.InstanceID) error {
+// plug moves the links of an instance into its namespace now. Its error concerns that
+// machine alone.
+func (w *wiring) plug(ctx context.Context, id vpc.InstanceID) error {
 	err := w.sync(ctx)
 	if err == nil {
 		return nil
@@ -235,7 +186,7 @@ func (w *World) Plug(ctx context.Context, id vpc.InstanceID) error {
 		return fmt.Errorf("plug %s: %w", id, err)
 	}
 	failed := fabric.PortErrors(err)
-	for _, i := range w.State().InterfacesOf(id) {
+	for _, i := range w.account.State().InterfacesOf(id) {
 		if cause := failed[i.ID]; cause != nil {
 			return fmt.Errorf("plug %s into %s: %w", i.ID, id, cause)
 		}
