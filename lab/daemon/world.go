@@ -70,10 +70,10 @@ func hostInterface(s *cloud.State, name string) (*cloud.Interface, error) {
 // primary returns the configuration of an interface that DHCP would provide.
 func primary(s *cloud.State, eni *cloud.Interface) (node.Primary, error) {
 	subnet := s.Subnets[eni.Subnet]
-	if subnet == nil || len(eni.IPv4) == 0 {
+	if subnet == nil || len(eni.IPv4.Addresses) == 0 {
 		return node.Primary{}, fmt.Errorf("interface %s has no subnet or address", eni.ID)
 	}
-	return node.Primary{MAC: eni.MAC, Address: eni.IPv4[0], Subnet: subnet.CIDR}, nil
+	return node.Primary{MAC: eni.MAC, Address: eni.IPv4.Addresses[0], Subnet: subnet.CIDR}, nil
 }
 
 // describe returns a node's instance as its metadata describes it.

@@ -4,11 +4,11 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Attach starts to attach an interface to an instance at a device index. The
+// Attach starts to attach the interface to an instance at a device index. The
 // attachment is "attaching" until FinishAttach.
-func (c *Cloud) Attach(id vpc.ENIID, to vpc.InstanceID, index, card int) (*Attachment, error) {
+func (h InterfaceHandle) Attach(to vpc.InstanceID, index, card int) (*Attachment, error) {
 	var made *Attachment
-	err := c.modify(id, func(ch *change, i *Interface) error {
+	err := h.modify(func(ch *change, i *Interface) error {
 		n := ch.Instances[to]
 		if n == nil {
 			return KindInstance.NotFound(string(to))
@@ -20,7 +20,7 @@ func (c *Cloud) Attach(id vpc.ENIID, to vpc.InstanceID, index, card int) (*Attac
 			ID: vpc.AttachmentID(ch.newID("eni-attach-")), Instance: to,
 			DeviceIndex: index, NetworkCard: card, Status: Attaching, Since: ch.now,
 		}
-		if c.instant {
+		if h.cloud.instant {
 			i.Attachment.Status = Attached
 		}
 		made = i.Attachment
@@ -29,6 +29,7 @@ func (c *Cloud) Attach(id vpc.ENIID, to vpc.InstanceID, index, card int) (*Attac
 	return made, err
 }
 
+// canAttach refuses what EC2 does not attach.
 func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
 	attached := ch.InterfacesOf(n.ID)
 	switch {
@@ -77,7 +78,7 @@ func (c *Cloud) FinishAttach(id vpc.AttachmentID) error {
 // Detaching twice is a success.
 func (c *Cloud) Detach(id vpc.AttachmentID) error {
 	return c.apply(func(ch *change) error {
-		i := ch.attachedAs(id)
+		i := ch.AttachmentOwner(id)
 		if i == nil {
 			return KindAttachment.NotFound(string(id))
 		}
@@ -102,7 +103,7 @@ func (c *Cloud) Detach(id vpc.AttachmentID) error {
 // nothing if the attachment no longer exists.
 func (c *Cloud) FinishDetach(id vpc.AttachmentID) error {
 	return c.apply(func(ch *change) error {
-		i := ch.attachedAs(id)
+		i := ch.AttachmentOwner(id)
 		if i == nil || i.Attachment.Status != Detaching {
 			return nil
 		}
@@ -113,7 +114,8 @@ func (c *Cloud) FinishDetach(id vpc.AttachmentID) error {
 	})
 }
 
-func (s *State) attachedAs(id vpc.AttachmentID) *Interface {
+// AttachmentOwner returns the interface with an attachment id, or nil.
+func (s *State) AttachmentOwner(id vpc.AttachmentID) *Interface {
 	for _, i := range s.Interfaces {
 		if i.Attachment != nil && i.Attachment.ID == id {
 			return i
@@ -121,6 +123,3 @@ func (s *State) attachedAs(id vpc.AttachmentID) *Interface {
 	}
 	return nil
 }
-
-// AttachmentOwner returns the interface with an attachment id, or nil.
-func (s *State) AttachmentOwner(id vpc.AttachmentID) *Interface { return s.attachedAs(id) }

@@ -36,29 +36,33 @@ func New(spec Spec, opts Options) (*Cloud, error) {
 		Groups: map[vpc.SecurityGroupID]*Group{}, Instances: map[vpc.InstanceID]*Instance{},
 		Hosts: map[string]*Host{}, Interfaces: map[vpc.ENIID]*Interface{},
 	}
-	ch := &change{State: s, cloud: c, now: c.now()}
-	if err := ch.build(spec); err != nil {
+	b := builder{&change{State: s, cloud: c, now: c.now()}}
+	if err := b.build(spec); err != nil {
 		return nil, err
 	}
-	c.publish(s, ch.now)
+	c.publish(s, b.now)
 	return c, nil
 }
 
+// builder is the first change of an account: it makes what a Spec describes, and
+// resolves the names by which the parts of a Spec refer to one another.
+type builder struct{ *change }
+
 // build fills an empty account. IDs are drawn in the order of the Spec.
-func (ch *change) build(spec Spec) error {
+func (b builder) build(spec Spec) error {
 	stages := []func() error{
 		func() error { return checkIdentity(spec) },
-		func() error { return ch.buildVPC(spec.VPC) },
-		func() error { return ch.buildTables(spec.RouteTables) },
+		func() error { return b.addVPC(spec.VPC) },
+		func() error { return b.addTables(spec.RouteTables) },
 		func() error {
-			return each("subnet", spec.Subnets, func(n SubnetSpec) string { return n.Name }, ch.buildSubnet)
+			return each("subnet", spec.Subnets, func(n SubnetSpec) string { return n.Name }, b.addSubnet)
 		},
-		func() error { return ch.buildGroups(spec.Groups) },
+		func() error { return b.addGroups(spec.Groups) },
 		func() error {
-			return each("instance", spec.Instances, func(n InstanceSpec) string { return n.Name }, ch.buildInstance)
+			return each("instance", spec.Instances, func(n InstanceSpec) string { return n.Name }, b.addInstance)
 		},
 		func() error {
-			return each("host", spec.Hosts, func(h HostSpec) string { return h.Name }, ch.buildHost)
+			return each("host", spec.Hosts, func(h HostSpec) string { return h.Name }, b.addHost)
 		},
 	}
 	for _, stage := range stages {
@@ -69,8 +73,8 @@ func (ch *change) build(spec Spec) error {
 	return nil
 }
 
-func (ch *change) buildInstance(spec InstanceSpec) error {
-	_, err := ch.launch(spec)
+func (b builder) addInstance(spec InstanceSpec) error {
+	_, err := b.launch(spec)
 	return err
 }
 
@@ -100,7 +104,7 @@ func checkIdentity(spec Spec) error {
 	return nil
 }
 
-func (ch *change) buildVPC(spec VPCSpec) error {
+func (b builder) addVPC(spec VPCSpec) error {
 	if len(spec.CIDRs) == 0 {
 		return errors.New("vpc: no CIDR")
 	}
@@ -112,14 +116,14 @@ func (ch *change) buildVPC(spec VPCSpec) error {
 	if spec.CIDR6.IsValid() && (spec.CIDR6.Bits() != 56 || spec.CIDR6 != spec.CIDR6.Masked()) {
 		return fmt.Errorf("vpc: CIDR %s: want an IPv6 /56", spec.CIDR6)
 	}
-	ch.VPC = VPC{ID: vpc.ID(ch.newID("vpc-")), CIDRs: spec.CIDRs, CIDR6: spec.CIDR6, Tags: Tags{}}
+	b.VPC = VPC{ID: vpc.ID(b.newID("vpc-")), CIDRs: spec.CIDRs, CIDR6: spec.CIDR6, Tags: Tags{}}
 	if spec.InternetGateway {
-		ch.Gateway, ch.GatewayTags = vpc.GatewayID(ch.newID("igw-")), Tags{}
+		b.Gateway, b.GatewayTags = vpc.GatewayID(b.newID("igw-")), Tags{}
 	}
-	return nameTags(ch.VPC.Tags, spec.Name, spec.Tags)
+	return nameTags(b.VPC.Tags, spec.Name, spec.Tags)
 }
 
-func (ch *change) buildTables(specs []RouteTableSpec) error {
+func (b builder) addTables(specs []RouteTableSpec) error {
 	tables := slices.Clone(specs)
 	if len(tables) == 0 {
 		tables = []RouteTableSpec{{Name: "main", Main: true}}
@@ -133,14 +137,14 @@ func (ch *change) buildTables(specs []RouteTableSpec) error {
 	for n := range tables {
 		tables[n].Main = n == main
 	}
-	return each("route table", tables, func(t RouteTableSpec) string { return t.Name }, ch.buildTable)
+	return each("route table", tables, func(t RouteTableSpec) string { return t.Name }, b.addTable)
 }
 
-func (ch *change) buildTable(spec RouteTableSpec) error {
-	t := &RouteTable{ID: vpc.RouteTableID(ch.newID("rtb-")), Name: spec.Name, Main: spec.Main, Tags: Tags{}}
-	locals := ch.VPC.CIDRs
-	if ch.VPC.CIDR6.IsValid() {
-		locals = append(locals[:len(locals):len(locals)], ch.VPC.CIDR6)
+func (b builder) addTable(spec RouteTableSpec) error {
+	t := &RouteTable{ID: vpc.RouteTableID(b.newID("rtb-")), Name: spec.Name, Main: spec.Main, Tags: Tags{}}
+	locals := b.VPC.CIDRs
+	if b.VPC.CIDR6.IsValid() {
+		locals = append(locals[:len(locals):len(locals)], b.VPC.CIDR6)
 	}
 	for _, p := range locals {
 		t.Routes = append(t.Routes, Route{Destination: p, Gateway: LocalGateway, Origin: "CreateRouteTable"})
@@ -149,27 +153,30 @@ func (ch *change) buildTable(spec RouteTableSpec) error {
 		if r.Gateway != "igw" {
 			return fmt.Errorf("route %s: target %q: want igw", r.Destination, r.Gateway)
 		}
-		if ch.Gateway == "" {
+		if b.Gateway == "" {
 			return fmt.Errorf("route %s: the VPC has no internet gateway", r.Destination)
 		}
-		t.Routes = append(t.Routes, Route{Destination: r.Destination.Masked(), Gateway: ch.Gateway, Origin: "CreateRoute"})
+		t.Routes = append(t.Routes, Route{Destination: r.Destination.Masked(), Gateway: b.Gateway, Origin: "CreateRoute"})
 	}
-	ch.RouteTables[t.ID] = t
+	b.RouteTables[t.ID] = t
 	return nameTags(t.Tags, spec.Name, spec.Tags)
 }
 
-func (ch *change) buildSubnet(spec SubnetSpec) error {
+func (b builder) addSubnet(spec SubnetSpec) error {
 	n := &Subnet{
-		ID: vpc.SubnetID(ch.newID("subnet-")), Name: spec.Name, Zone: spec.Zone,
+		ID: vpc.SubnetID(b.newID("subnet-")), Name: spec.Name, Zone: spec.Zone,
 		CIDR: spec.CIDR, CIDR6: spec.CIDR6, Public: spec.Public, AssignIPv6: spec.AssignIPv6, Tags: Tags{},
 	}
-	if err := ch.checkRanges(n); err != nil {
+	if err := checkRange4(n.CIDR, b.VPC); err != nil {
 		return err
 	}
-	if len(spec.Zone) != len(ch.Region)+1 || spec.Zone[:len(ch.Region)] != ch.Region {
-		return fmt.Errorf("zone %q: want %s and one letter", spec.Zone, ch.Region)
+	if err := errors.Join(checkRange6(n.CIDR6, b.VPC), checkOverlap(n, b.Subnets)); err != nil {
+		return err
 	}
-	for _, t := range Sorted(ch.RouteTables) {
+	if len(spec.Zone) != len(b.Region)+1 || spec.Zone[:len(b.Region)] != b.Region {
+		return fmt.Errorf("zone %q: want %s and one letter", spec.Zone, b.Region)
+	}
+	for _, t := range Sorted(b.RouteTables) {
 		if t.Name == spec.RouteTable || (spec.RouteTable == "" && t.Main) {
 			n.Table, n.Explicit = t.ID, spec.RouteTable != ""
 		}
@@ -177,37 +184,34 @@ func (ch *change) buildSubnet(spec SubnetSpec) error {
 	if n.Table == "" {
 		return fmt.Errorf("route table %q: no such table", spec.RouteTable)
 	}
-	ch.Subnets[n.ID] = n
+	b.Subnets[n.ID] = n
 	return nameTags(n.Tags, spec.Name, spec.Tags)
 }
 
-// checkRanges refuses a subnet that is outside its VPC or overlaps another one.
-func (ch *change) checkRanges(n *Subnet) error {
-	if !n.CIDR.IsValid() || !n.CIDR.Addr().Is4() || n.CIDR != n.CIDR.Masked() || n.CIDR.Bits() > 28 {
-		return fmt.Errorf("CIDR %s: want an IPv4 network between /16 and /28", n.CIDR)
+// checkRange4 refuses a subnet's IPv4 range that is outside its VPC.
+func checkRange4(p netip.Prefix, in VPC) error {
+	if !p.IsValid() || !p.Addr().Is4() || p != p.Masked() || p.Bits() > 28 {
+		return fmt.Errorf("CIDR %s: want an IPv4 network between /16 and /28", p)
 	}
-	inside := false
-	for _, p := range ch.VPC.CIDRs {
-		inside = inside || (p.Contains(n.CIDR.Addr()) && p.Bits() <= n.CIDR.Bits())
+	for _, whole := range in.CIDRs {
+		if whole.Contains(p.Addr()) && whole.Bits() <= p.Bits() {
+			return nil
+		}
 	}
-	if !inside {
-		return fmt.Errorf("CIDR %s: outside the VPC", n.CIDR)
-	}
-	return errors.Join(ch.checkRange6(n), ch.checkOverlap(n))
+	return fmt.Errorf("CIDR %s: outside the VPC", p)
 }
 
 // checkRange6 refuses an IPv6 range that is not a /64 of the VPC's.
-func (ch *change) checkRange6(n *Subnet) error {
-	p := n.CIDR6
-	if p.IsValid() && (p.Bits() != 64 || p != p.Masked() || !ch.VPC.CIDR6.IsValid() || !ch.VPC.CIDR6.Contains(p.Addr())) {
+func checkRange6(p netip.Prefix, in VPC) error {
+	if p.IsValid() && (p.Bits() != 64 || p != p.Masked() || !in.CIDR6.IsValid() || !in.CIDR6.Contains(p.Addr())) {
 		return fmt.Errorf("CIDR %s: want a /64 of the VPC's IPv6 range", p)
 	}
 	return nil
 }
 
 // checkOverlap refuses a subnet that overlaps another one.
-func (ch *change) checkOverlap(n *Subnet) error {
-	for _, o := range ch.Subnets {
+func checkOverlap(n *Subnet, others map[vpc.SubnetID]*Subnet) error {
+	for _, o := range others {
 		for _, pair := range [][2]netip.Prefix{{o.CIDR, n.CIDR}, {o.CIDR6, n.CIDR6}} {
 			if pair[0].IsValid() && pair[1].IsValid() && pair[0].Overlaps(pair[1]) {
 				return fmt.Errorf("CIDR %s: overlaps subnet %q (%s)", pair[1], o.Name, pair[0])
@@ -217,9 +221,9 @@ func (ch *change) checkOverlap(n *Subnet) error {
 	return nil
 }
 
-// buildGroups makes all groups before their rules, because rules refer to groups by
+// addGroups makes all groups before their rules, because rules refer to groups by
 // name.
-func (ch *change) buildGroups(specs []GroupSpec) error {
+func (b builder) addGroups(specs []GroupSpec) error {
 	all := []GroupSpec{{Name: defaultGroup, Description: "default VPC security group", Ingress: []RuleSpec{
 		{Protocol: "-1", Groups: []string{defaultGroup}},
 	}}}
@@ -233,41 +237,41 @@ func (ch *change) buildGroups(specs []GroupSpec) error {
 	}
 	name := func(g GroupSpec) string { return g.Name }
 	err := each("group", all, name, func(g GroupSpec) error {
-		made := &Group{ID: vpc.SecurityGroupID(ch.newID("sg-")), Name: g.Name, Description: g.Description, Tags: Tags{}}
-		ch.Groups[made.ID] = made
+		made := &Group{ID: vpc.SecurityGroupID(b.newID("sg-")), Name: g.Name, Description: g.Description, Tags: Tags{}}
+		b.Groups[made.ID] = made
 		return mergeTags(made.Tags, g.Tags)
 	})
 	if err != nil {
 		return err
 	}
-	return each("group", all, name, ch.buildRules)
+	return each("group", all, name, b.addRules)
 }
 
-func (ch *change) buildRules(spec GroupSpec) error {
-	g := ch.GroupNamed(spec.Name)
+func (b builder) addRules(spec GroupSpec) error {
+	g := b.GroupNamed(spec.Name)
 	if spec.Egress == nil {
 		spec.Egress = []RuleSpec{{Protocol: "-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
-		if ch.VPC.CIDR6.IsValid() {
+		if b.VPC.CIDR6.IsValid() {
 			spec.Egress[0].CIDRs = append(spec.Egress[0].CIDRs, netip.MustParsePrefix("::/0"))
 		}
 	}
 	for d, specs := range map[Direction][]RuleSpec{Ingress: spec.Ingress, Egress: spec.Egress} {
-		rules, err := ch.rulesOf(specs)
+		rules, err := b.rulesOf(specs)
 		if err != nil {
 			return err
 		}
 		*g.rules(d) = rules
 	}
 	for n := range g.Ingress {
-		g.Ingress[n].ID = ch.newID("sgr-")
+		g.Ingress[n].ID = b.newID("sgr-")
 	}
 	for n := range g.Egress {
-		g.Egress[n].ID = ch.newID("sgr-")
+		g.Egress[n].ID = b.newID("sgr-")
 	}
 	return nil
 }
 
-func (ch *change) rulesOf(specs []RuleSpec) ([]Rule, error) {
+func (b builder) rulesOf(specs []RuleSpec) ([]Rule, error) {
 	var out []Rule
 	for _, s := range specs {
 		r := Rule{From: s.From, To: s.To, Note: s.Note}
@@ -287,7 +291,7 @@ func (ch *change) rulesOf(specs []RuleSpec) ([]Rule, error) {
 		}
 		r.Peer = netip.Prefix{}
 		for _, name := range s.Groups {
-			peer := ch.GroupNamed(name)
+			peer := b.GroupNamed(name)
 			if peer == nil {
 				return nil, fmt.Errorf("rule: group %q: no such group", name)
 			}
@@ -298,29 +302,29 @@ func (ch *change) rulesOf(specs []RuleSpec) ([]Rule, error) {
 	return out, nil
 }
 
-func (ch *change) buildHost(spec HostSpec) error {
-	n := ch.SubnetNamed(spec.Subnet)
+func (b builder) addHost(spec HostSpec) error {
+	n := b.SubnetNamed(spec.Subnet)
 	if n == nil {
 		return KindSubnet.NotFound(spec.Subnet)
 	}
-	groups, err := ch.groupIDs(spec.Groups)
+	groups, err := b.groupIDs(spec.Groups)
 	if err != nil {
 		return err
 	}
-	i, err := ch.createInterface(NewInterface{
+	i, err := b.createInterface(NewInterface{
 		Subnet: n.ID, Groups: groups, Primary: spec.Address,
 		Description: spec.Description, Tags: spec.Tags,
 	})
 	if err != nil {
 		return err
 	}
-	ch.Hosts[spec.Name] = &Host{Name: spec.Name, Namespace: spec.Namespace}
-	i.RequesterManaged, i.Requester = true, requester(ch.newID(""))
+	b.Hosts[spec.Name] = &Host{Name: spec.Name, Namespace: spec.Namespace}
+	i.Requester = Requester{ID: requester(b.newID("")), Managed: true}
 	i.Attachment = &Attachment{
-		ID: vpc.AttachmentID(ch.newID("ela-attach-")), Host: spec.Name, DeviceIndex: 1,
-		Status: Attaching, Since: ch.now,
+		ID: vpc.AttachmentID(b.newID("ela-attach-")), Host: spec.Name, DeviceIndex: 1,
+		Status: Attaching, Since: b.now,
 	}
-	if ch.cloud.instant {
+	if b.cloud.instant {
 		i.Attachment.Status = Attached
 	}
 	return nil

@@ -8,9 +8,7 @@
 package cloud
 
 import (
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,7 +26,8 @@ type Options struct {
 	Instant bool
 }
 
-// Cloud is the account. Make it with New.
+// Cloud is the account. Make it with New. What EC2 changes about one interface, group or
+// route table are methods of its handle.
 type Cloud struct {
 	now     func() time.Time
 	instant bool
@@ -38,19 +37,9 @@ type Cloud struct {
 
 	mu       sync.Mutex // serialises changes; guards what follows
 	rng      *rand.Rand
-	history  []version // oldest first, never empty
-	retain   time.Duration
+	history  history
 	watchers map[chan struct{}]struct{}
 }
-
-// version is a State and the time from which it was current.
-type version struct {
-	since time.Time
-	state *State
-}
-
-// maxHistory bounds the history, whatever Retain asks for.
-const maxHistory = 4096
 
 // State returns the current account.
 func (c *Cloud) State() *State { return c.current.Load() }
@@ -60,7 +49,7 @@ func (c *Cloud) State() *State { return c.current.Load() }
 func (c *Cloud) Retain(age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.retain = age
+	c.history.retain = age
 }
 
 // StateAgo returns the account as it was lag ago, or the oldest State retained
@@ -72,12 +61,7 @@ func (c *Cloud) StateAgo(lag time.Duration) *State {
 	at := c.now().Add(-lag)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := len(c.history) - 1; i > 0; i-- {
-		if !c.history[i].since.After(at) {
-			return c.history[i].state
-		}
-	}
-	return c.history[0].state
+	return c.history.at(at)
 }
 
 // Watch returns a channel that receives a token after the account changed, and a
@@ -92,14 +76,6 @@ func (c *Cloud) Watch() (changed <-chan struct{}, stop func()) {
 		defer c.mu.Unlock()
 		delete(c.watchers, ch)
 	}
-}
-
-// change is one atomic change: a State of its own. Its maps may be written; its
-// entities must be replaced, never changed in place.
-type change struct {
-	*State
-	cloud *Cloud
-	now   time.Time
 }
 
 // apply runs fn on a copy of the account and publishes the copy unless fn returns an
@@ -119,28 +95,11 @@ func (c *Cloud) apply(fn func(*change) error) error {
 // publish makes s current. The caller holds mu.
 func (c *Cloud) publish(s *State, now time.Time) {
 	c.current.Store(s)
-	c.history = append(c.history, version{now, s})
-	drop := max(0, len(c.history)-maxHistory)
-	for drop < len(c.history)-1 && !c.history[drop+1].since.After(now.Add(-c.retain)) {
-		drop++
-	}
-	c.history = slices.Delete(c.history, 0, drop)
+	c.history.add(s, now)
 	for ch := range c.watchers {
 		select {
 		case ch <- struct{}{}:
 		default: // a token is pending
 		}
 	}
-}
-
-// fork copies the maps and shares the entities.
-func (s *State) fork() *State {
-	n := *s
-	n.Subnets = maps.Clone(s.Subnets)
-	n.RouteTables = maps.Clone(s.RouteTables)
-	n.Groups = maps.Clone(s.Groups)
-	n.Instances = maps.Clone(s.Instances)
-	n.Hosts = maps.Clone(s.Hosts)
-	n.Interfaces = maps.Clone(s.Interfaces)
-	return &n
 }

@@ -81,13 +81,13 @@ func check(t interface{ Fatalf(string, ...any) }, s *cloud.State) {
 		used[n.ID]++
 	}
 	for _, i := range s.Interfaces {
-		if len(i.IPv4) == 0 {
+		if len(i.IPv4.Addresses) == 0 {
 			t.Fatalf("%s has no primary address", i.ID)
 		}
-		for _, a := range i.IPv4 {
+		for _, a := range i.IPv4.Addresses {
 			take(a, i)
 		}
-		for _, p := range i.IPv4Prefixes {
+		for _, p := range i.IPv4.Prefixes {
 			if p.Bits() != vpc.DelegatedPrefix4 || p != p.Masked() {
 				t.Fatalf("prefix %s of %s is no aligned /28", p, i.ID)
 			}
@@ -95,13 +95,13 @@ func check(t interface{ Fatalf(string, ...any) }, s *cloud.State) {
 				take(a, i)
 			}
 		}
-		for _, a := range i.IPv6 {
+		for _, a := range i.IPv6.Addresses {
 			if other, taken := owner[a]; taken {
 				t.Fatalf("%s belongs to %s and to %s", a, other, i.ID)
 			}
 			owner[a] = i.ID
 		}
-		blocks = append(blocks, i.IPv6Prefixes...)
+		blocks = append(blocks, i.IPv6.Prefixes...)
 	}
 	for n, p := range blocks {
 		for _, o := range blocks[:n] {
@@ -133,7 +133,7 @@ func checkInstance(t interface{ Fatalf(string, ...any) }, s *cloud.State, n *clo
 	}
 	seen := map[int]bool{}
 	for _, i := range attached {
-		if len(i.IPv4)+len(i.IPv4Prefixes) > n.Limits.IPv4 || len(i.IPv6)+len(i.IPv6Prefixes) > n.Limits.IPv6 {
+		if len(i.IPv4.Addresses)+len(i.IPv4.Prefixes) > n.Limits.IPv4 || len(i.IPv6.Addresses)+len(i.IPv6.Prefixes) > n.Limits.IPv6 {
 			t.Fatalf("%s on %s holds more than %d addresses", i.ID, n.Type, n.Limits.IPv4)
 		}
 		if seen[i.Attachment.DeviceIndex] {
@@ -194,9 +194,9 @@ func step(t *rapid.T, c *cloud.Cloud) error {
 		_, err := c.CreateInterface(w)
 		return err
 	case 1:
-		return c.DeleteInterface(i.ID)
+		return c.Interface(i.ID).Delete()
 	case 2:
-		_, err := c.Attach(i.ID, n.ID, rapid.IntRange(0, 4).Draw(t, "index"), 0)
+		_, err := c.Interface(i.ID).Attach(n.ID, rapid.IntRange(0, 4).Draw(t, "index"), 0)
 		return err
 	case 3:
 		if i.Attachment == nil {
@@ -207,26 +207,26 @@ func step(t *rapid.T, c *cloud.Cloud) error {
 		}
 		return c.Detach(i.Attachment.ID)
 	case 4:
-		_, err := c.AssignIPv4(i.ID, cloud.Want{Count: count.Draw(t, "count")})
+		_, err := c.Interface(i.ID).AssignIPv4(cloud.Want{Count: count.Draw(t, "count")})
 		return err
 	case 5:
-		_, err := c.AssignIPv4(i.ID, cloud.Want{
+		_, err := c.Interface(i.ID).AssignIPv4(cloud.Want{
 			Addresses: rapid.SliceOfN(address, 1, 4).Draw(t, "addresses"), Reassign: rapid.Bool().Draw(t, "reassign"),
 		})
 		return err
 	case 13: // an address that is already assigned
 		other := pick(t, "other", cloud.Sorted(s.Interfaces))
-		_, err := c.AssignIPv4(i.ID, cloud.Want{Addresses: []netip.Addr{pick(t, "held", other.IPv4)}, Reassign: true})
+		_, err := c.Interface(i.ID).AssignIPv4(cloud.Want{Addresses: []netip.Addr{pick(t, "held", other.IPv4.Addresses)}, Reassign: true})
 		return err
 	case 6:
-		_, err := c.AssignIPv4(i.ID, cloud.Want{PrefixCount: rapid.IntRange(1, 3).Draw(t, "count")})
+		_, err := c.Interface(i.ID).AssignIPv4(cloud.Want{PrefixCount: rapid.IntRange(1, 3).Draw(t, "count")})
 		return err
 	case 7, 12:
-		return c.UnassignIPv4(i.ID, i.IPv4[len(i.IPv4)-1:], nil)
+		return c.Interface(i.ID).UnassignIPv4(i.IPv4.Addresses[len(i.IPv4.Addresses)-1:], nil)
 	case 8:
-		return c.UnassignIPv4(i.ID, nil, i.IPv4Prefixes)
+		return c.Interface(i.ID).UnassignIPv4(nil, i.IPv4.Prefixes)
 	case 9, 10, 11:
-		_, err := c.AssignIPv6(i.ID, cloud.Want{Count: count.Draw(t, "count"), PrefixCount: rapid.IntRange(0, 1).Draw(t, "prefixes")})
+		_, err := c.Interface(i.ID).AssignIPv6(cloud.Want{Count: count.Draw(t, "count"), PrefixCount: rapid.IntRange(0, 1).Draw(t, "prefixes")})
 		return err
 	default:
 		return c.Terminate([]vpc.InstanceID{n.ID})
@@ -241,9 +241,9 @@ func TestFragmentedSubnetHasAddressesButNoPrefix(t *testing.T) {
 		create(t, c, cloud.NewInterface{Subnet: tiny.ID, Primary: netip.MustParseAddr(a)})
 	}
 	i := create(t, c, cloud.NewInterface{Subnet: tiny.ID, Primary: netip.MustParseAddr("10.0.1.5")})
-	_, err := c.AssignIPv4(i.ID, cloud.Want{PrefixCount: 1})
+	_, err := c.Interface(i.ID).AssignIPv4(cloud.Want{PrefixCount: 1})
 	wantCode(t, err, "InsufficientCidrBlocks", "The specified subnet does not have enough free cidr blocks to satisfy the request.")
-	if _, err := c.AssignIPv4(i.ID, cloud.Want{Count: 10}); err != nil {
+	if _, err := c.Interface(i.ID).AssignIPv4(cloud.Want{Count: 10}); err != nil {
 		t.Fatalf("single addresses are free: %v", err)
 	}
 }
@@ -256,16 +256,16 @@ func TestFullSubnetIsRefusedWithEC2sErrors(t *testing.T) {
 	if free := c.State().FreeIPv4(tiny); free != 0 {
 		t.Fatalf("%d addresses are free, want none of 59", free)
 	}
-	_, err := c.AssignIPv4(j.ID, cloud.Want{Count: 1})
+	_, err := c.Interface(j.ID).AssignIPv4(cloud.Want{Count: 1})
 	wantCode(t, err, "InsufficientFreeAddressesInSubnet", "The specified subnet does not have enough free addresses to satisfy the request.")
-	_, err = c.AssignIPv4(j.ID, cloud.Want{PrefixCount: 1})
+	_, err = c.Interface(j.ID).AssignIPv4(cloud.Want{PrefixCount: 1})
 	wantCode(t, err, "InvalidParameterValue", "There aren't sufficient free Ipv4 addresses or prefixes")
-	if err := c.UnassignIPv4(i.ID, i.IPv4[1:2], nil); err != nil {
+	if err := c.Interface(i.ID).UnassignIPv4(i.IPv4.Addresses[1:2], nil); err != nil {
 		t.Fatal(err)
 	}
-	got, err := c.AssignIPv4(j.ID, cloud.Want{Count: 1})
-	if err != nil || got.Addresses[0] != i.IPv4[1] {
-		t.Fatalf("got %v, %v; want the one address that was freed, %s", got, err, i.IPv4[1])
+	got, err := c.Interface(j.ID).AssignIPv4(cloud.Want{Count: 1})
+	if err != nil || got.Addresses[0] != i.IPv4.Addresses[1] {
+		t.Fatalf("got %v, %v; want the one address that was freed, %s", got, err, i.IPv4.Addresses[1])
 	}
 }
 
@@ -275,18 +275,18 @@ func TestAddressLimitsFollowTheInstanceType(t *testing.T) {
 	one, old := s.InstanceNamed("one"), s.InstanceNamed("old") // t3.medium and t2.medium: 3 × 6
 	for index := 1; index <= 2; index++ {
 		i := create(t, c, cloud.NewInterface{Subnet: one.Subnet, IPv4: cloud.Want{Count: 5}})
-		if _, err := c.Attach(i.ID, one.ID, index, 0); err != nil {
+		if _, err := c.Interface(i.ID).Attach(one.ID, index, 0); err != nil {
 			t.Fatal(err)
 		}
-		_, err := c.AssignIPv4(i.ID, cloud.Want{Count: 1})
+		_, err := c.Interface(i.ID).AssignIPv4(cloud.Want{Count: 1})
 		wantCode(t, err, "PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
 	}
 	more := create(t, c, cloud.NewInterface{Subnet: one.Subnet})
-	_, err := c.Attach(more.ID, one.ID, 3, 0)
+	_, err := c.Interface(more.ID).Attach(one.ID, 3, 0)
 	wantCode(t, err, "AttachmentLimitExceeded", "Interface count 4 exceeds the limit for t3.medium")
-	_, err = c.Attach(more.ID, old.ID, 0, 0)
+	_, err = c.Interface(more.ID).Attach(old.ID, 0, 0)
 	wantCode(t, err, "InvalidParameterValue", "Instance '"+string(old.ID)+"' already has an interface attached at device index '0'.")
-	_, err = c.AssignIPv4(s.Primary(old.ID).ID, cloud.Want{PrefixCount: 1})
+	_, err = c.Interface(s.Primary(old.ID).ID).AssignIPv4(cloud.Want{PrefixCount: 1})
 	wantCode(t, err, "UnsupportedOperation", "")
 }
 
@@ -295,16 +295,16 @@ func TestReassignmentMovesAnAddress(t *testing.T) {
 	subnet := c.State().SubnetNamed("a").ID
 	from := create(t, c, cloud.NewInterface{Subnet: subnet, IPv4: cloud.Want{Count: 1}})
 	to := create(t, c, cloud.NewInterface{Subnet: subnet})
-	a := from.IPv4[1]
-	_, err := c.AssignIPv4(to.ID, cloud.Want{Addresses: []netip.Addr{a}})
+	a := from.IPv4.Addresses[1]
+	_, err := c.Interface(to.ID).AssignIPv4(cloud.Want{Addresses: []netip.Addr{a}})
 	wantCode(t, err, "InvalidParameterValue", "")
-	if _, err := c.AssignIPv4(to.ID, cloud.Want{Addresses: []netip.Addr{a}, Reassign: true}); err != nil {
+	if _, err := c.Interface(to.ID).AssignIPv4(cloud.Want{Addresses: []netip.Addr{a}, Reassign: true}); err != nil {
 		t.Fatal(err)
 	}
 	if owner := c.State().Owner(a); owner.ID != to.ID {
 		t.Fatalf("%s belongs to %s, want %s", a, owner.ID, to.ID)
 	}
-	_, err = c.AssignIPv4(to.ID, cloud.Want{Addresses: from.IPv4[:1], Reassign: true})
+	_, err = c.Interface(to.ID).AssignIPv4(cloud.Want{Addresses: from.IPv4.Addresses[:1], Reassign: true})
 	wantCode(t, err, "InvalidParameterValue", "")
 }
 
@@ -312,7 +312,7 @@ func TestAttachmentIsAttachedOnlyAfterFinishAttach(t *testing.T) {
 	c := newCloud(t, cloud.Options{})
 	one := c.State().InstanceNamed("one")
 	i := create(t, c, cloud.NewInterface{Subnet: one.Subnet})
-	a, err := c.Attach(i.ID, one.ID, 1, 0)
+	a, err := c.Interface(i.ID).Attach(one.ID, 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,11 +326,11 @@ func TestAttachmentIsAttachedOnlyAfterFinishAttach(t *testing.T) {
 	if err := c.Detach(a.ID); err != nil || status() != cloud.Detaching {
 		t.Fatalf("status %s (%v), want detaching", status(), err)
 	}
-	wantCode(t, c.DeleteInterface(i.ID), "InvalidParameterValue", "Network interface '"+string(i.ID)+"' is currently in use.")
-	if err := errors.Join(c.FinishDetach(a.ID), c.DeleteInterface(i.ID)); err != nil {
+	wantCode(t, c.Interface(i.ID).Delete(), "InvalidParameterValue", "Network interface '"+string(i.ID)+"' is currently in use.")
+	if err := errors.Join(c.FinishDetach(a.ID), c.Interface(i.ID).Delete()); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, c.DeleteInterface(i.ID), "InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '"+string(i.ID)+"' does not exist")
+	wantCode(t, c.Interface(i.ID).Delete(), "InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '"+string(i.ID)+"' does not exist")
 }
 
 func TestTerminationDeletesOnlyMarkedInterfaces(t *testing.T) {
@@ -340,12 +340,12 @@ func TestTerminationDeletesOnlyMarkedInterfaces(t *testing.T) {
 	var kept []vpc.ENIID
 	for index := 1; index <= 2; index++ {
 		i := create(t, c, cloud.NewInterface{Subnet: one.Subnet})
-		a, err := c.Attach(i.ID, one.ID, index, 0)
+		a, err := c.Interface(i.ID).Attach(one.ID, index, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if index == 2 {
-			if err := c.SetDeleteOnTermination(i.ID, a.ID, true); err != nil {
+			if err := c.Interface(i.ID).SetDeleteOnTermination(a.ID, true); err != nil {
 				t.Fatal(err)
 			}
 		} else {
@@ -393,7 +393,7 @@ func TestTheSameSeedMakesTheSameWorld(t *testing.T) {
 		var out []string
 		for _, i := range cloud.Sorted(c.State().Interfaces) {
 			out = append(out, string(i.ID), i.MAC.String())
-			for _, a := range i.IPv4 {
+			for _, a := range i.IPv4.Addresses {
 				out = append(out, a.String())
 			}
 		}

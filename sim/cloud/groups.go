@@ -100,12 +100,21 @@ func (g *Group) rules(d Direction) *[]Rule {
 	return &g.Ingress
 }
 
-// Authorize adds rules to a group and returns them with their ids. If one rule cannot
+// GroupHandle changes the rules of one security group.
+type GroupHandle struct {
+	cloud *Cloud
+	id    vpc.SecurityGroupID
+}
+
+// Group returns the handle of a security group, which need not exist.
+func (c *Cloud) Group(id vpc.SecurityGroupID) GroupHandle { return GroupHandle{c, id} }
+
+// Authorize adds rules and returns them with their ids. If one rule cannot
 // be added, none is.
-func (c *Cloud) Authorize(id vpc.SecurityGroupID, d Direction, rules []Rule) ([]Rule, error) {
+func (h GroupHandle) Authorize(d Direction, rules []Rule) ([]Rule, error) {
 	added := slices.Clone(rules)
-	err := c.apply(func(ch *change) error {
-		g, err := ch.group(id)
+	err := h.cloud.apply(func(ch *change) error {
+		g, err := ch.group(h.id)
 		if err != nil {
 			return err
 		}
@@ -132,7 +141,7 @@ func (c *Cloud) Authorize(id vpc.SecurityGroupID, d Direction, rules []Rule) ([]
 			added[n] = r
 			*list = append(*list, r)
 		}
-		ch.Groups[id] = g
+		ch.Groups[h.id] = g
 		return nil
 	})
 	return added, err
@@ -151,9 +160,9 @@ func countRules(list []Rule, r Rule) int {
 }
 
 // Revoke removes rules that match exactly.
-func (c *Cloud) Revoke(id vpc.SecurityGroupID, d Direction, rules []Rule) error {
-	return c.apply(func(ch *change) error {
-		g, err := ch.group(id)
+func (h GroupHandle) Revoke(d Direction, rules []Rule) error {
+	return h.cloud.apply(func(ch *change) error {
+		g, err := ch.group(h.id)
 		if err != nil {
 			return err
 		}
@@ -169,15 +178,15 @@ func (c *Cloud) Revoke(id vpc.SecurityGroupID, d Direction, rules []Rule) error 
 			}
 			*list = slices.Delete(*list, i, i+1)
 		}
-		ch.Groups[id] = g
+		ch.Groups[h.id] = g
 		return nil
 	})
 }
 
 // RevokeIDs removes rules by their ids.
-func (c *Cloud) RevokeIDs(id vpc.SecurityGroupID, d Direction, ids []string) error {
-	return c.apply(func(ch *change) error {
-		g, err := ch.group(id)
+func (h GroupHandle) RevokeIDs(d Direction, ids []string) error {
+	return h.cloud.apply(func(ch *change) error {
+		g, err := ch.group(h.id)
 		if err != nil {
 			return err
 		}
@@ -189,7 +198,7 @@ func (c *Cloud) RevokeIDs(id vpc.SecurityGroupID, d Direction, ids []string) err
 			}
 			*list = slices.Delete(*list, i, i+1)
 		}
-		ch.Groups[id] = g
+		ch.Groups[h.id] = g
 		return nil
 	})
 }

@@ -36,9 +36,6 @@ func (w Want) size() int {
 	return w.Count + len(w.Addresses) + w.PrefixCount + len(w.Prefixes)
 }
 
-// unattachedSlots is how many addresses an unattached interface may hold.
-const unattachedSlots = 50
-
 // CreateInterface makes an interface in a subnet and assigns its addresses.
 func (c *Cloud) CreateInterface(w NewInterface) (*Interface, error) {
 	var made *Interface
@@ -70,72 +67,59 @@ func (ch *change) createInterface(w NewInterface) (*Interface, error) {
 	i := &Interface{
 		ID: vpc.ENIID(ch.newID("eni-")), Type: w.Type, Subnet: w.Subnet, MAC: ch.newMAC(),
 		Description: w.Description, Groups: slices.Clone(w.Groups), SourceDestCheck: true,
-		Tracking: w.Tracking, Requester: w.Requester, Tags: Tags{},
+		Tracking: w.Tracking, Requester: Requester{ID: w.Requester}, Tags: Tags{},
 	}
 	if err := mergeTags(i.Tags, w.Tags); err != nil {
 		return nil, err
 	}
-	p := ch.pool(n, ch.cloud.rng)
-	primary, err := ch.primary(p, w.Primary)
+	assign := ch.assignment(i)
+	primary, err := assign.pool.primary(w.Primary)
 	if err != nil {
 		return nil, err
 	}
-	i.IPv4 = []netip.Addr{primary}
+	i.IPv4.Addresses = []netip.Addr{primary}
 	if n.AssignIPv6 && w.IPv6.size() == 0 {
 		w.IPv6.Count = 1
 	}
-	slots := vpc.Limits{IPv4: unattachedSlots, IPv6: unattachedSlots, Nitro: true}
-	if _, err := ch.fill4(i, p, w.IPv4, slots); err != nil {
+	if _, err := assign.ipv4(w.IPv4); err != nil {
 		return nil, err
 	}
-	if _, err := ch.fill6(i, p, w.IPv6, slots); err != nil {
+	if _, err := assign.ipv6(w.IPv6); err != nil {
 		return nil, err
 	}
 	ch.Interfaces[i.ID] = i
 	return i, nil
 }
 
-// primary assigns the requested address, or any.
-func (ch *change) primary(p *pool, asked netip.Addr) (netip.Addr, error) {
-	if !asked.IsValid() {
-		return p.next4()
-	}
-	if !p.subnet.CIDR.Contains(asked) {
-		return netip.Addr{}, InvalidParameter("Address %s does not fall within the subnet's address range", asked)
-	}
-	if !p.claim(asked) {
-		return netip.Addr{}, addressInUse(p, asked)
-	}
-	return asked, nil
+// InterfaceHandle changes one interface.
+type InterfaceHandle struct {
+	cloud *Cloud
+	id    vpc.ENIID
 }
 
-func addressInUse(p *pool, a netip.Addr) *Error {
-	if vpc.Reserved(p.subnet.CIDR, a) {
-		return InvalidParameter("Address %s is in subnet's reserved address range", a)
-	}
-	return Errorf("InvalidIPAddress.InUse", "The specified address is already in use.")
-}
+// Interface returns the handle of an interface, which need not exist.
+func (c *Cloud) Interface(id vpc.ENIID) InterfaceHandle { return InterfaceHandle{c, id} }
 
-// DeleteInterface deletes an unattached interface.
-func (c *Cloud) DeleteInterface(id vpc.ENIID) error {
-	return c.apply(func(ch *change) error {
-		i := ch.Interfaces[id]
+// Delete deletes an unattached interface.
+func (h InterfaceHandle) Delete() error {
+	return h.cloud.apply(func(ch *change) error {
+		i := ch.Interfaces[h.id]
 		switch {
 		case i == nil:
-			return KindInterface.NotFound(string(id))
-		case i.RequesterManaged:
-			return Errorf("OperationNotPermitted", "You do not have permission to access the specified resource.")
+			return KindInterface.NotFound(string(h.id))
+		case i.Requester.Managed:
+			return notPermitted()
 		case i.Attachment != nil:
-			return InvalidParameter("Network interface '%s' is currently in use.", id)
+			return InvalidParameter("Network interface '%s' is currently in use.", h.id)
 		}
-		delete(ch.Interfaces, id)
+		delete(ch.Interfaces, h.id)
 		return nil
 	})
 }
 
-// SetGroups replaces an interface's security groups.
-func (c *Cloud) SetGroups(id vpc.ENIID, groups []vpc.SecurityGroupID) error {
-	return c.modify(id, func(ch *change, i *Interface) error {
+// SetGroups replaces the security groups.
+func (h InterfaceHandle) SetGroups(groups []vpc.SecurityGroupID) error {
+	return h.modify(func(ch *change, i *Interface) error {
 		if len(groups) == 0 {
 			return MissingParameter("groupId")
 		}
@@ -144,25 +128,25 @@ func (c *Cloud) SetGroups(id vpc.ENIID, groups []vpc.SecurityGroupID) error {
 	})
 }
 
-// SetDescription replaces an interface's description.
-func (c *Cloud) SetDescription(id vpc.ENIID, text string) error {
-	return c.modify(id, func(_ *change, i *Interface) error {
+// SetDescription replaces the description.
+func (h InterfaceHandle) SetDescription(text string) error {
+	return h.modify(func(_ *change, i *Interface) error {
 		i.Description = text
 		return nil
 	})
 }
 
 // SetSourceDestCheck turns the source/destination check on or off.
-func (c *Cloud) SetSourceDestCheck(id vpc.ENIID, on bool) error {
-	return c.modify(id, func(_ *change, i *Interface) error {
+func (h InterfaceHandle) SetSourceDestCheck(on bool) error {
+	return h.modify(func(_ *change, i *Interface) error {
 		i.SourceDestCheck = on
 		return nil
 	})
 }
 
-// SetDeleteOnTermination sets whether an interface is deleted with its instance.
-func (c *Cloud) SetDeleteOnTermination(id vpc.ENIID, attachment vpc.AttachmentID, on bool) error {
-	return c.modify(id, func(_ *change, i *Interface) error {
+// SetDeleteOnTermination sets whether the interface is deleted with its instance.
+func (h InterfaceHandle) SetDeleteOnTermination(attachment vpc.AttachmentID, on bool) error {
+	return h.modify(func(_ *change, i *Interface) error {
 		if i.Attachment == nil || i.Attachment.ID != attachment {
 			return KindAttachment.NotFound(string(attachment))
 		}
@@ -171,21 +155,25 @@ func (c *Cloud) SetDeleteOnTermination(id vpc.ENIID, attachment vpc.AttachmentID
 	})
 }
 
-// modify runs fn on a copy of an interface that the account's users may modify.
-func (c *Cloud) modify(id vpc.ENIID, fn func(*change, *Interface) error) error {
-	return c.apply(func(ch *change) error {
-		i := ch.Interfaces[id]
+// modify runs fn on a copy of the interface, if the account's users may modify it.
+func (h InterfaceHandle) modify(fn func(*change, *Interface) error) error {
+	return h.cloud.apply(func(ch *change) error {
+		i := ch.Interfaces[h.id]
 		if i == nil {
-			return KindInterface.NotFound(string(id))
+			return KindInterface.NotFound(string(h.id))
 		}
-		if i.RequesterManaged {
-			return Errorf("OperationNotPermitted", "You do not have permission to access the specified resource.")
+		if i.Requester.Managed {
+			return notPermitted()
 		}
 		i = i.clone()
 		if err := fn(ch, i); err != nil {
 			return err
 		}
-		ch.Interfaces[id] = i
+		ch.Interfaces[h.id] = i
 		return nil
 	})
+}
+
+func notPermitted() *Error {
+	return Errorf("OperationNotPermitted", "You do not have permission to access the specified resource.")
 }

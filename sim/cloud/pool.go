@@ -32,16 +32,16 @@ func (s *State) pool(n *Subnet, rng *rand.Rand) *pool {
 		if i.Subnet != n.ID {
 			continue
 		}
-		for _, a := range i.IPv4 {
+		for _, a := range i.IPv4.Addresses {
 			p.take(p.offset(a))
 		}
-		for _, b := range i.IPv4Prefixes {
+		for _, b := range i.IPv4.Prefixes {
 			p.takeBlock(p.offset(b.Addr()))
 		}
-		for _, a := range i.IPv6 {
+		for _, a := range i.IPv6.Addresses {
 			p.used6[a] = true
 		}
-		for _, b := range i.IPv6Prefixes {
+		for _, b := range i.IPv6.Prefixes {
 			p.taken6[b] = true
 		}
 	}
@@ -95,6 +95,27 @@ func (p *pool) claim(a netip.Addr) bool {
 		p.used6[a] = true
 	}
 	return true
+}
+
+// primary assigns the requested address, or any free one if none is requested.
+func (p *pool) primary(requested netip.Addr) (netip.Addr, error) {
+	if !requested.IsValid() {
+		return p.next4()
+	}
+	if !p.subnet.CIDR.Contains(requested) {
+		return netip.Addr{}, outsideSubnet(requested)
+	}
+	if !p.claim(requested) {
+		return netip.Addr{}, addressInUse(p, requested)
+	}
+	return requested, nil
+}
+
+func addressInUse(p *pool, a netip.Addr) *Error {
+	if vpc.Reserved(p.subnet.CIDR, a) {
+		return InvalidParameter("Address %s is in subnet's reserved address range", a)
+	}
+	return Errorf("InvalidIPAddress.InUse", "The specified address is already in use.")
 }
 
 // next4 assigns any free address.

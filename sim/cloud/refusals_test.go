@@ -64,19 +64,19 @@ func TestRefusedCallsReturnEC2sErrorsAndChangeNothing(t *testing.T) {
 		"attach a trunk to a type without trunks": {
 			attach(c, trunk.ID, one, 1, 0), "UnsupportedOperation", "Instance type t3.medium does not support trunk interfaces.",
 		},
-		"delete an interface managed by AWS": {c.DeleteInterface(aws.ID), "OperationNotPermitted", "You do not have permission to access the specified resource."},
-		"modify an interface managed by AWS": {c.SetDescription(aws.ID, "mine"), "OperationNotPermitted", "You do not have permission to access the specified resource."},
+		"delete an interface managed by AWS": {c.Interface(aws.ID).Delete(), "OperationNotPermitted", "You do not have permission to access the specified resource."},
+		"modify an interface managed by AWS": {c.Interface(aws.ID).SetDescription("mine"), "OperationNotPermitted", "You do not have permission to access the specified resource."},
 		"detach an interface managed by AWS": {c.Detach(aws.Attachment.ID), "OperationNotPermitted", "You are not allowed to manage 'ela-attach' attachments."},
 		"detach the primary interface": {
 			c.Detach(c.State().Primary(one).Attachment.ID), "OperationNotPermitted",
 			"The network interface at device index 0 and networkCard index 0 cannot be detached.",
 		},
 		"route to an instance with several interfaces": {
-			c.CreateRoute(table, prefix("192.0.2.0/24"), cloud.RouteTarget{Instance: one}), "InvalidInstanceID",
+			c.RouteTable(table).CreateRoute(prefix("192.0.2.0/24"), cloud.RouteTarget{Instance: one}), "InvalidInstanceID",
 			"There are multiple interfaces attached to instance '" + string(one) + "'. Please specify an interface ID for the operation instead.",
 		},
 		"set more groups than the quota": {
-			c.SetGroups(here.ID, []vpc.SecurityGroupID{node, c.State().GroupNamed("default").ID}), "SecurityGroupsPerInterfaceLimitExceeded", "",
+			c.Interface(here.ID).SetGroups([]vpc.SecurityGroupID{node, c.State().GroupNamed("default").ID}), "SecurityGroupsPerInterfaceLimitExceeded", "",
 		},
 		"allow a group that does not exist": {
 			authorize(c, node, cloud.Rule{Protocol: -1, From: -1, To: -1, Group: "sg-00000000000000001"}), "InvalidGroup.NotFound",
@@ -86,11 +86,11 @@ func TestRefusedCallsReturnEC2sErrorsAndChangeNothing(t *testing.T) {
 			c.Reboot([]vpc.InstanceID{one, two}), "IncorrectState", "The instance '" + string(two) + "' is not in the 'running' state.",
 		},
 		"delete a local route": {
-			c.DeleteRoute(table, prefix("10.0.0.0/16")), "InvalidParameterValue",
+			c.RouteTable(table).DeleteRoute(prefix("10.0.0.0/16")), "InvalidParameterValue",
 			"cannot remove local route 10.0.0.0/16 in route table " + string(table),
 		},
 		"name a group twice": {
-			c.SetGroups(here.ID, []vpc.SecurityGroupID{node, node}), "InvalidParameterValue",
+			c.Interface(here.ID).SetGroups([]vpc.SecurityGroupID{node, node}), "InvalidParameterValue",
 			"Value (" + string(node) + ") for parameter groupId is invalid. Duplicate group.",
 		},
 	} {
@@ -105,12 +105,12 @@ func TestRefusedCallsReturnEC2sErrorsAndChangeNothing(t *testing.T) {
 }
 
 func attach(c *cloud.Cloud, eni vpc.ENIID, to vpc.InstanceID, index, card int) error {
-	_, err := c.Attach(eni, to, index, card)
+	_, err := c.Interface(eni).Attach(to, index, card)
 	return err
 }
 
 func authorize(c *cloud.Cloud, group vpc.SecurityGroupID, r cloud.Rule) error {
-	_, err := c.Authorize(group, cloud.Ingress, []cloud.Rule{r})
+	_, err := c.Group(group).Authorize(cloud.Ingress, []cloud.Rule{r})
 	return err
 }
 
@@ -125,7 +125,7 @@ func TestInterfaceQuotaIsEnforced(t *testing.T) {
 	last := create(t, c, w)
 	_, err = c.CreateInterface(w)
 	wantCode(t, err, "NetworkInterfaceLimitExceeded", "")
-	if err := c.DeleteInterface(last.ID); err != nil {
+	if err := c.Interface(last.ID).Delete(); err != nil {
 		t.Fatal(err)
 	}
 	create(t, c, w)
@@ -162,7 +162,7 @@ func TestFirstAndLastPrefixOfAnIPv6SubnetAreReserved(t *testing.T) {
 	for p, good := range map[string]bool{
 		"2600:1f14:abc:de00::/80": false, "2600:1f14:abc:de00:ffff::/80": false, "2600:1f14:abc:de00:1::/80": true,
 	} {
-		_, err := c.AssignIPv6(i.ID, cloud.Want{Prefixes: []netip.Prefix{prefix(p)}})
+		_, err := c.Interface(i.ID).AssignIPv6(cloud.Want{Prefixes: []netip.Prefix{prefix(p)}})
 		if good && err != nil {
 			t.Errorf("%s: %v", p, err)
 		}

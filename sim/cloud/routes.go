@@ -29,14 +29,12 @@ const LocalGateway vpc.GatewayID = "local"
 
 // Active reports whether a route's target exists and is attached; otherwise the
 // route is a blackhole.
-func (s *State) Active(r Route) bool { return !s.blackholed(r) }
-
-func (s *State) blackholed(r Route) bool {
+func (s *State) Active(r Route) bool {
 	if r.Interface == "" {
-		return r.Gateway != LocalGateway && r.Gateway != s.Gateway
+		return r.Gateway == LocalGateway || r.Gateway == s.Gateway
 	}
 	i := s.Interfaces[r.Interface]
-	return i == nil || i.Attachment == nil
+	return i != nil && i.Attachment != nil
 }
 
 // RouteTarget is the target that a request names. Exactly one field is set.
@@ -46,11 +44,20 @@ type RouteTarget struct {
 	Instance  vpc.InstanceID // its only interface
 }
 
-// CreateRoute adds a route to a table. Creating a route that exists with the same
+// RouteTableHandle changes the routes of one route table.
+type RouteTableHandle struct {
+	cloud *Cloud
+	id    vpc.RouteTableID
+}
+
+// RouteTable returns the handle of a route table, which need not exist.
+func (c *Cloud) RouteTable(id vpc.RouteTableID) RouteTableHandle { return RouteTableHandle{c, id} }
+
+// CreateRoute adds a route. Creating a route that exists with the same
 // target is a success, as on EC2.
-func (c *Cloud) CreateRoute(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) error {
-	return c.apply(func(ch *change) error {
-		t, r, err := ch.route(id, dst, to)
+func (h RouteTableHandle) CreateRoute(dst netip.Prefix, to RouteTarget) error {
+	return h.cloud.apply(func(ch *change) error {
+		t, r, err := ch.route(h.id, dst, to)
 		if err != nil {
 			return err
 		}
@@ -64,15 +71,15 @@ func (c *Cloud) CreateRoute(id vpc.RouteTableID, dst netip.Prefix, to RouteTarge
 			return Errorf("RouteLimitExceeded", "The maximum number of routes has been reached.")
 		}
 		t.Routes = append(t.Routes, r)
-		ch.RouteTables[id] = t
+		ch.RouteTables[h.id] = t
 		return nil
 	})
 }
 
 // ReplaceRoute changes the target of an existing route.
-func (c *Cloud) ReplaceRoute(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) error {
-	return c.apply(func(ch *change) error {
-		t, r, err := ch.route(id, dst, to)
+func (h RouteTableHandle) ReplaceRoute(dst netip.Prefix, to RouteTarget) error {
+	return h.cloud.apply(func(ch *change) error {
+		t, r, err := ch.route(h.id, dst, to)
 		if err != nil {
 			return err
 		}
@@ -82,28 +89,28 @@ func (c *Cloud) ReplaceRoute(id vpc.RouteTableID, dst netip.Prefix, to RouteTarg
 				"Use CreateRoute instead.", dst)
 		}
 		t.Routes[i] = r
-		ch.RouteTables[id] = t
+		ch.RouteTables[h.id] = t
 		return nil
 	})
 }
 
 // DeleteRoute removes a route.
-func (c *Cloud) DeleteRoute(id vpc.RouteTableID, dst netip.Prefix) error {
-	return c.apply(func(ch *change) error {
-		t, err := ch.table(id)
+func (h RouteTableHandle) DeleteRoute(dst netip.Prefix) error {
+	return h.cloud.apply(func(ch *change) error {
+		t, err := ch.table(h.id)
 		if err != nil {
 			return err
 		}
 		i := t.index(dst)
 		if i < 0 {
 			return Errorf("InvalidRoute.NotFound",
-				"no route with destination-cidr-block %s in route table %s", dst, id)
+				"no route with destination-cidr-block %s in route table %s", dst, h.id)
 		}
 		if t.Routes[i].Gateway == LocalGateway {
-			return InvalidParameter("cannot remove local route %s in route table %s", dst, id)
+			return InvalidParameter("cannot remove local route %s in route table %s", dst, h.id)
 		}
 		t.Routes = slices.Delete(t.Routes, i, i+1)
-		ch.RouteTables[id] = t
+		ch.RouteTables[h.id] = t
 		return nil
 	})
 }
@@ -174,13 +181,13 @@ func (ch *change) onlyInterface(id vpc.InstanceID) (vpc.ENIID, error) {
 	if ch.Instances[id] == nil {
 		return "", KindInstance.NotFound(string(id))
 	}
-	is := ch.InterfacesOf(id)
-	if len(is) != 1 {
+	all := ch.InterfacesOf(id)
+	if len(all) != 1 {
 		return "", Errorf("InvalidInstanceID",
 			"There are multiple interfaces attached to instance '%s'. "+
 				"Please specify an interface ID for the operation instead.", id)
 	}
-	return is[0].ID, nil
+	return all[0].ID, nil
 }
 
 func (t *RouteTable) index(dst netip.Prefix) int {

@@ -15,28 +15,28 @@ func TestRoutesAndRulesHaveQuotas(t *testing.T) {
 	}
 	table := cloud.Sorted(c.State().RouteTables)[0].ID
 	to := cloud.RouteTarget{Gateway: c.State().Gateway}
-	if err := c.CreateRoute(table, prefix("0.0.0.0/0"), to); err != nil {
+	if err := c.RouteTable(table).CreateRoute(prefix("0.0.0.0/0"), to); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.CreateRoute(table, prefix("0.0.0.0/0"), to); err != nil {
+	if err := c.RouteTable(table).CreateRoute(prefix("0.0.0.0/0"), to); err != nil {
 		t.Fatalf("create the same route again: %v", err)
 	}
-	wantCode(t, c.CreateRoute(table, prefix("192.0.2.0/24"), to), "RouteLimitExceeded", "The maximum number of routes has been reached.")
+	wantCode(t, c.RouteTable(table).CreateRoute(prefix("192.0.2.0/24"), to), "RouteLimitExceeded", "The maximum number of routes has been reached.")
 	group := c.State().GroupNamed("node").ID
 	rule := func(port int) cloud.Rule {
 		return cloud.Rule{Protocol: 6, From: port, To: port, Peer: prefix("0.0.0.0/0")}
 	}
-	if _, err := c.Authorize(group, cloud.Ingress, []cloud.Rule{rule(80), rule(81)}); err != nil {
+	if _, err := c.Group(group).Authorize(cloud.Ingress, []cloud.Rule{rule(80), rule(81)}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Authorize(group, cloud.Ingress, []cloud.Rule{rule(82)})
+	_, err = c.Group(group).Authorize(cloud.Ingress, []cloud.Rule{rule(82)})
 	wantCode(t, err, "RulesPerSecurityGroupLimitExceeded", "The maximum number of rules per security group has been reached.")
-	_, err = c.Authorize(group, cloud.Ingress, []cloud.Rule{rule(80)})
+	_, err = c.Group(group).Authorize(cloud.Ingress, []cloud.Rule{rule(80)})
 	wantCode(t, err, "InvalidPermission.Duplicate", `the specified rule "peer: 0.0.0.0/0, TCP, from port: 80, to port: 80, ALLOW" already exists`)
-	if err := c.Revoke(group, cloud.Ingress, []cloud.Rule{rule(80)}); err != nil {
+	if err := c.Group(group).Revoke(cloud.Ingress, []cloud.Rule{rule(80)}); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, c.Revoke(group, cloud.Ingress, []cloud.Rule{rule(80)}), "InvalidPermission.NotFound", "The specified rule does not exist in this security group.")
+	wantCode(t, c.Group(group).Revoke(cloud.Ingress, []cloud.Rule{rule(80)}), "InvalidPermission.NotFound", "The specified rule does not exist in this security group.")
 }
 
 func TestRouteInsideTheVPCMustBeAWholeSubnetToAnInterface(t *testing.T) {
@@ -55,7 +55,7 @@ func TestRouteInsideTheVPCMustBeAWholeSubnetToAnInterface(t *testing.T) {
 		"10.0.1.0/26":             {cloud.RouteTarget{Gateway: s.Gateway}, "Route target is not supported. This route only supports interface and instance targets."},
 		"10.0.2.0/25":             {eni, "The destination CIDR block 10.0.2.0/25 is within the VPC's CIDR block 10.0.0.0/16 and is not that of a subnet."},
 	} {
-		err := c.CreateRoute(table, prefix(dst), test.to)
+		err := c.RouteTable(table).CreateRoute(prefix(dst), test.to)
 		if test.message == "" {
 			if err != nil {
 				t.Errorf("%s: %v", dst, err)
@@ -87,7 +87,7 @@ func TestRulePortsAreCheckedByProtocol(t *testing.T) {
 		{protocol: -1, from: 80, to: 81, keptFrom: -1, keptTo: -1},
 	} {
 		rule := cloud.Rule{Protocol: test.protocol, From: test.from, To: test.to, Peer: prefix("192.0.2.0/24")}
-		made, err := c.Authorize(group, cloud.Ingress, []cloud.Rule{rule})
+		made, err := c.Group(group).Authorize(cloud.Ingress, []cloud.Rule{rule})
 		if test.code != "" {
 			wantCode(t, err, test.code, test.message)
 			continue
@@ -96,11 +96,11 @@ func TestRulePortsAreCheckedByProtocol(t *testing.T) {
 			t.Errorf("%+v is stored as %+v (%v)", rule, made, err)
 		}
 		// The original rule matches the stored one.
-		if err := c.Revoke(group, cloud.Ingress, []cloud.Rule{rule}); err != nil {
+		if err := c.Group(group).Revoke(cloud.Ingress, []cloud.Rule{rule}); err != nil {
 			t.Errorf("revoke %+v: %v", rule, err)
 		}
 	}
 	twice := cloud.Rule{Protocol: 6, From: 80, To: 80, Peer: prefix("192.0.2.0/24")}
-	_, err := c.Authorize(group, cloud.Ingress, []cloud.Rule{twice, twice})
+	_, err := c.Group(group).Authorize(cloud.Ingress, []cloud.Rule{twice, twice})
 	wantCode(t, err, "InvalidParameterValue", "The same permission must not appear multiple times")
 }

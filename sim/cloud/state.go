@@ -120,25 +120,30 @@ type Tracking struct {
 	TCPEstablished, UDPStream, UDP int
 }
 
+// Requester is the caller that made an interface.
+type Requester struct {
+	ID string // the principal id
+	// Managed interfaces are made by an AWS service; the account's users may not modify
+	// them.
+	Managed bool
+}
+
 // Interface is an elastic network interface (ENI).
 type Interface struct {
-	ID               vpc.ENIID
-	Type             vpc.InterfaceType
-	Subnet           vpc.SubnetID
-	MAC              vpc.MAC
-	Description      string
-	IPv4             []netip.Addr // primary first, never empty
-	IPv4Prefixes     []netip.Prefix
-	IPv6             []netip.Addr
-	IPv6Prefixes     []netip.Prefix
-	Groups           []vpc.SecurityGroupID
-	SourceDestCheck  bool
-	RequesterManaged bool
-	Requester        string // the principal id of the caller that made it
-	Tracking         *Tracking
-	Public           bool // the primary address is routed through the internet gateway
-	Attachment       *Attachment
-	Tags             Tags
+	ID              vpc.ENIID
+	Type            vpc.InterfaceType
+	Subnet          vpc.SubnetID
+	MAC             vpc.MAC
+	Description     string
+	IPv4            Assigned // the primary address is first and always there
+	IPv6            Assigned
+	Groups          []vpc.SecurityGroupID
+	SourceDestCheck bool
+	Requester       Requester
+	Tracking        *Tracking
+	Public          bool // the primary address is routed through the internet gateway
+	Attachment      *Attachment
+	Tags            Tags
 }
 
 // Status is the interface's status as EC2 names it: "available" or "in-use".
@@ -152,17 +157,12 @@ func (i *Interface) Status() string {
 // Holds reports whether a is one of the interface's addresses or inside one of its
 // delegated prefixes.
 func (i *Interface) Holds(a netip.Addr) bool {
-	in := func(p netip.Prefix) bool { return p.Contains(a) }
-	return slices.Contains(i.IPv4, a) || slices.Contains(i.IPv6, a) ||
-		slices.ContainsFunc(i.IPv4Prefixes, in) || slices.ContainsFunc(i.IPv6Prefixes, in)
+	return i.IPv4.holds(a) || i.IPv6.holds(a)
 }
 
 func (i *Interface) clone() *Interface {
 	n := *i
-	n.IPv4 = slices.Clone(i.IPv4)
-	n.IPv4Prefixes = slices.Clone(i.IPv4Prefixes)
-	n.IPv6 = slices.Clone(i.IPv6)
-	n.IPv6Prefixes = slices.Clone(i.IPv6Prefixes)
+	n.IPv4, n.IPv6 = i.IPv4.clone(), i.IPv6.clone()
 	n.Groups = slices.Clone(i.Groups)
 	n.Tags = maps.Clone(i.Tags)
 	if i.Attachment != nil {

@@ -62,7 +62,7 @@ func (a *api) assignIPv4(_ *query.Call, r *assignIPv4) (*assignedIPv4, error) {
 	if p.err != nil {
 		return nil, p.err
 	}
-	got, err := a.cloud.AssignIPv4(vpc.ENIID(r.Interface), w)
+	got, err := a.cloud.Interface(vpc.ENIID(r.Interface)).AssignIPv4(w)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (a *api) unassignIPv4(_ *query.Call, r *unassignIPv4) (*returned, error) {
 	case len(addresses)+len(prefixes) == 0:
 		return nil, cloud.MissingParameter("privateIpAddress or ipv4Prefix")
 	}
-	return done(a.cloud.UnassignIPv4(vpc.ENIID(r.Interface), addresses, prefixes))
+	return done(a.cloud.Interface(vpc.ENIID(r.Interface)).UnassignIPv4(addresses, prefixes))
 }
 
 type assignIPv6 struct {
@@ -120,7 +120,7 @@ func (a *api) assignIPv6(_ *query.Call, r *assignIPv6) (*assignedIPv6, error) {
 	if p.err != nil {
 		return nil, p.err
 	}
-	got, err := a.cloud.AssignIPv6(vpc.ENIID(r.Interface), w)
+	got, err := a.cloud.Interface(vpc.ENIID(r.Interface)).AssignIPv6(w)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func (a *api) unassignIPv6(_ *query.Call, r *unassignIPv6) (*unassignedIPv6, err
 	case len(addresses)+len(prefixes) == 0:
 		return nil, cloud.MissingParameter("ipv6Addresses or ipv6Prefix")
 	}
-	if err := a.cloud.UnassignIPv6(vpc.ENIID(r.Interface), addresses, prefixes); err != nil {
+	if err := a.cloud.Interface(vpc.ENIID(r.Interface)).UnassignIPv6(addresses, prefixes); err != nil {
 		return nil, err
 	}
 	return &unassignedIPv6{Interface: r.Interface, Addresses: r.Addresses, Prefixes: r.Prefixes}, nil

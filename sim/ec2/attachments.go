@@ -44,7 +44,7 @@ func permitAttach(c *query.Call, r *attachInterface) ([]iam.Request, error) {
 }
 
 func (a *api) attach(_ *query.Call, r *attachInterface) (*attached, error) {
-	made, err := a.cloud.Attach(vpc.ENIID(r.Interface), vpc.InstanceID(r.Instance), r.DeviceIndex, r.NetworkCard)
+	made, err := a.cloud.Interface(vpc.ENIID(r.Interface)).Attach(vpc.InstanceID(r.Instance), r.DeviceIndex, r.NetworkCard)
 	if err != nil {
 		return nil, err
 	}

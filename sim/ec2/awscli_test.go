@@ -61,12 +61,12 @@ func furnish(t *testing.T, c *cloud.Cloud) {
 		Tracking: &cloud.Tracking{TCPEstablished: 350},
 		Tags:     cloud.Tags{"node.k8s.amazonaws.com/instance_id": string(n.ID)},
 	}))
-	ok[*cloud.Attachment](t)(c.Attach(made.ID, n.ID, 1, 0))
-	ok[cloud.Assigned](t)(c.AssignIPv4(made.ID, cloud.Want{PrefixCount: 1}))
+	ok[*cloud.Attachment](t)(c.Interface(made.ID).Attach(n.ID, 1, 0))
+	ok[cloud.Assigned](t)(c.Interface(made.ID).AssignIPv4(cloud.Want{PrefixCount: 1}))
 	for _, table := range s.RouteTables {
 		if table.Name == "private" {
 			dst := netip.MustParsePrefix("10.9.0.0/16")
-			if err := c.CreateRoute(table.ID, dst, cloud.RouteTarget{Interface: made.ID}); err != nil {
+			if err := c.RouteTable(table.ID).CreateRoute(dst, cloud.RouteTarget{Interface: made.ID}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -82,7 +82,7 @@ func furnishGroup(t *testing.T, c *cloud.Cloud, id vpc.SecurityGroupID) {
 	if err := c.Tag([]string{string(id)}, cloud.Tags{"Owner": "platform"}); err != nil {
 		t.Fatal(err)
 	}
-	ok[[]cloud.Rule](t)(c.Authorize(id, cloud.Ingress, []cloud.Rule{
+	ok[[]cloud.Rule](t)(c.Group(id).Authorize(cloud.Ingress, []cloud.Rule{
 		{Protocol: 6, From: 443, To: 443, Peer: prefix("192.0.2.0/24"), Note: "office"},
 		{Protocol: 6, From: 443, To: 443, Peer: prefix("2001:db8::/32"), Note: "office"},
 		{Protocol: 1, From: 8, To: -1, Peer: prefix("10.0.0.0/16")},

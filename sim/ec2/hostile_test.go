@@ -57,7 +57,7 @@ func strange(s *cloud.State) []string {
 		strings.Repeat("A", 70), "a\nb", "<x>", "aws:x",
 	}
 	for _, i := range cloud.Sorted(s.Interfaces) {
-		out = append(out, string(i.ID), i.IPv4[0].String())
+		out = append(out, string(i.ID), i.IPv4.Addresses[0].String())
 		if i.Attachment != nil {
 			out = append(out, string(i.Attachment.ID))
 		}

@@ -171,9 +171,9 @@ func instanceAttributes(s *cloud.State) attributes[*cloud.Instance] {
 		"subnet-id":           func(n instance) []string { return one(string(n.Subnet)) },
 		"vpc-id":              func(instance) []string { return one(string(s.VPC.ID)) },
 		"owner-id":            func(instance) []string { return one(s.Account) },
-		"private-ip-address":  primary(func(i *cloud.Interface) []string { return one(i.IPv4[0].String()) }),
+		"private-ip-address":  primary(func(i *cloud.Interface) []string { return one(i.IPv4.Addresses[0].String()) }),
 		"private-dns-name": primary(func(i *cloud.Interface) []string {
-			return one(vpc.PrivateDNSName(i.IPv4[0], s.Region))
+			return one(vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region))
 		}),
 		"instance.group-id": primary(func(i *cloud.Interface) []string { return each(i.Groups, groupText) }),
 		"network-interface.network-interface-id": func(n instance) []string {
@@ -210,10 +210,10 @@ func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 		if i.Attachment.DeviceIndex != 0 {
 			continue
 		}
-		x.PrivateIP, x.PrivateDNSName = i.IPv4[0].String(), vpc.PrivateDNSName(i.IPv4[0], s.Region)
+		x.PrivateIP, x.PrivateDNSName = i.IPv4.Addresses[0].String(), vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region)
 		x.SourceDestCheck, x.Groups = &i.SourceDestCheck, groupsXML(s, i.Groups)
-		if len(i.IPv6) > 0 {
-			x.IPv6 = i.IPv6[0].String()
+		if len(i.IPv6.Addresses) > 0 {
+			x.IPv6 = i.IPv6.Addresses[0].String()
 		}
 	}
 	return x
@@ -250,10 +250,10 @@ func newInstanceInterfaceXML(s *cloud.State, i *cloud.Interface) instanceInterfa
 	at := i.Attachment
 	return instanceInterfaceXML{
 		ID: string(i.ID), Subnet: string(i.Subnet), VPC: string(s.VPC.ID), Description: i.Description,
-		Owner: s.Account, Status: i.Status(), MAC: i.MAC.String(), PrivateIP: i.IPv4[0].String(),
-		PrivateDNSName: vpc.PrivateDNSName(i.IPv4[0], s.Region), SourceDestCheck: i.SourceDestCheck,
-		Groups: groupsXML(s, i.Groups), PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i.IPv6),
-		IPv4Prefixes: ipv4Prefixes(i.IPv4Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6Prefixes), Type: string(i.Type),
+		Owner: s.Account, Status: i.Status(), MAC: i.MAC.String(), PrivateIP: i.IPv4.Addresses[0].String(),
+		PrivateDNSName: vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region), SourceDestCheck: i.SourceDestCheck,
+		Groups: groupsXML(s, i.Groups), PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i.IPv6.Addresses),
+		IPv4Prefixes: ipv4Prefixes(i.IPv4.Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6.Prefixes), Type: string(i.Type),
 		Attachment: instanceAttachmentXML{
 			ID: string(at.ID), DeviceIndex: at.DeviceIndex, NetworkCard: at.NetworkCard, Status: string(at.Status),
 			AttachTime: at.Since.Truncate(time.Second), DeleteOnTermination: at.DeleteOnTermination,

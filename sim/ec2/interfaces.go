@@ -24,7 +24,7 @@ func (a *api) interfaceActions() []query.Action {
 			Name: "DeleteNetworkInterface", Page: page("DeleteNetworkInterface"),
 			Permit: permitInterface[deleteInterface],
 			Do: func(_ *query.Call, r *deleteInterface) (*returned, error) {
-				return done(a.cloud.DeleteInterface(vpc.ENIID(r.ID)))
+				return done(a.cloud.Interface(vpc.ENIID(r.ID)).Delete())
 			},
 		}),
 		query.Handle(query.Spec[modifyInterface, returned]{
@@ -81,13 +81,13 @@ func interfaceAttributes(s *cloud.State) attributes[*cloud.Interface] {
 		"interface-type":       func(i eni) []string { return one(string(i.Type)) },
 		"mac-address":          func(i eni) []string { return one(i.MAC.String()) },
 		"owner-id":             func(eni) []string { return one(s.Account) },
-		"private-ip-address":   func(i eni) []string { return one(i.IPv4[0].String()) },
-		"requester-id":         func(i eni) []string { return maybe(i.Requester) },
-		"requester-managed":    func(i eni) []string { return yesNo(i.RequesterManaged) },
+		"private-ip-address":   func(i eni) []string { return one(i.IPv4.Addresses[0].String()) },
+		"requester-id":         func(i eni) []string { return maybe(i.Requester.ID) },
+		"requester-managed":    func(i eni) []string { return yesNo(i.Requester.Managed) },
 		"source-dest-check":    func(i eni) []string { return yesNo(i.SourceDestCheck) },
-		"addresses.primary":    func(i eni) []string { return []string{"true", "false"}[:min(2, len(i.IPv4))] },
-		"ipv4-prefix":          func(i eni) []string { return each(i.IPv4Prefixes, netip.Prefix.String) },
-		"ipv6-prefix":          func(i eni) []string { return each(i.IPv6Prefixes, netip.Prefix.String) },
+		"addresses.primary":    func(i eni) []string { return []string{"true", "false"}[:min(2, len(i.IPv4.Addresses))] },
+		"ipv4-prefix":          func(i eni) []string { return each(i.IPv4.Prefixes, netip.Prefix.String) },
+		"ipv6-prefix":          func(i eni) []string { return each(i.IPv6.Prefixes, netip.Prefix.String) },
 		"group-id":             func(i eni) []string { return each(i.Groups, groupText) },
 		"group-name":           func(i eni) []string { return each(groupsXML(s, i.Groups), groupXML.name) },
 		"attachment.status":    attachment(func(a *cloud.Attachment) []string { return one(string(a.Status)) }),
@@ -99,8 +99,8 @@ func interfaceAttributes(s *cloud.State) attributes[*cloud.Interface] {
 		"attachment.delete-on-termination": attachment(func(a *cloud.Attachment) []string {
 			return yesNo(a.DeleteOnTermination)
 		}),
-		"addresses.private-ip-address": func(i eni) []string { return each(i.IPv4, netip.Addr.String) },
-		"ipv6-addresses.ipv6-address":  func(i eni) []string { return each(i.IPv6, netip.Addr.String) },
+		"addresses.private-ip-address": func(i eni) []string { return each(i.IPv4.Addresses, netip.Addr.String) },
+		"ipv6-addresses.ipv6-address":  func(i eni) []string { return each(i.IPv6.Addresses, netip.Addr.String) },
 	}
 }
 
@@ -302,18 +302,18 @@ func permitModify(c *query.Call, r *modifyInterface) ([]iam.Request, error) {
 func (a *api) modify(_ *query.Call, r *modifyInterface) (*returned, error) {
 	p := &parser{}
 	p.exclusive(r.Attachment != nil, r.Description != nil, len(r.Groups) > 0, r.SourceDestCheck != nil)
-	id := vpc.ENIID(r.ID)
+	eni := a.cloud.Interface(vpc.ENIID(r.ID))
 	switch {
 	case p.err != nil:
 		return nil, p.err
 	case r.Attachment != nil && r.Attachment.DeleteOnTermination != nil:
-		return done(a.cloud.SetDeleteOnTermination(id, vpc.AttachmentID(r.Attachment.ID), *r.Attachment.DeleteOnTermination))
+		return done(eni.SetDeleteOnTermination(vpc.AttachmentID(r.Attachment.ID), *r.Attachment.DeleteOnTermination))
 	case r.Description != nil:
-		return done(a.cloud.SetDescription(id, r.Description.Value))
+		return done(eni.SetDescription(r.Description.Value))
 	case len(r.Groups) > 0:
-		return done(a.cloud.SetGroups(id, groupIDs(r.Groups)))
+		return done(eni.SetGroups(groupIDs(r.Groups)))
 	case r.SourceDestCheck != nil:
-		return done(a.cloud.SetSourceDestCheck(id, r.SourceDestCheck.Value))
+		return done(eni.SetSourceDestCheck(r.SourceDestCheck.Value))
 	}
 	return nil, cloud.Errorf("InvalidParameterCombination", "No attributes specified.")
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func (a *api) routeActions() []query.Action {
-	put := func(name string, do func(vpc.RouteTableID, netip.Prefix, cloud.RouteTarget) error) query.Action {
+	put := func(name string, do func(cloud.RouteTableHandle, netip.Prefix, cloud.RouteTarget) error) query.Action {
 		return query.Handle(query.Spec[putRoute, returned]{
 			Name: name, Page: page(name), Permit: permitTable[putRoute],
 			Do: func(_ *query.Call, r *putRoute) (*returned, error) {
@@ -18,7 +18,7 @@ func (a *api) routeActions() []query.Action {
 				if err != nil {
 					return nil, err
 				}
-				return done(do(vpc.RouteTableID(r.Table), dst, to))
+				return done(do(a.cloud.RouteTable(vpc.RouteTableID(r.Table)), dst, to))
 			},
 		})
 	}
@@ -27,8 +27,8 @@ func (a *api) routeActions() []query.Action {
 			Name: "DescribeRouteTables", Page: page("DescribeRouteTables"), ReadOnly: true,
 			Permit: onAnyResource[describeTables], Do: listTables,
 		}),
-		put("CreateRoute", a.cloud.CreateRoute),
-		put("ReplaceRoute", a.cloud.ReplaceRoute),
+		put("CreateRoute", cloud.RouteTableHandle.CreateRoute),
+		put("ReplaceRoute", cloud.RouteTableHandle.ReplaceRoute),
 		query.Handle(query.Spec[deleteRoute, returned]{
 			Name: "DeleteRoute", Page: page("DeleteRoute"), Permit: permitTable[deleteRoute],
 			Do: func(_ *query.Call, r *deleteRoute) (*returned, error) {
@@ -36,7 +36,7 @@ func (a *api) routeActions() []query.Action {
 				if err != nil {
 					return nil, err
 				}
-				return done(a.cloud.DeleteRoute(vpc.RouteTableID(r.Table), dst))
+				return done(a.cloud.RouteTable(vpc.RouteTableID(r.Table)).DeleteRoute(dst))
 			},
 		}),
 	}

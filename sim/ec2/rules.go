@@ -162,7 +162,7 @@ func (a *api) authorize(c *query.Call, r *authorizeGroup, d cloud.Direction) (*a
 	if len(rules) == 0 {
 		return nil, cloud.MissingParameter("ipPermissions")
 	}
-	made, err := a.cloud.Authorize(vpc.SecurityGroupID(r.Group), d, rules)
+	made, err := a.cloud.Group(vpc.SecurityGroupID(r.Group)).Authorize(d, rules)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (a *api) revoke(r *revokeGroup, d cloud.Direction) (*returned, error) {
 	case len(r.Rules) > 0 && len(r.Permissions) > 0:
 		return nil, cloud.Errorf("InvalidParameterCombination", "The parameter securityGroupRuleIds may not be used in combination with ipPermissions")
 	case len(r.Rules) > 0:
-		return done(a.cloud.RevokeIDs(group, d, r.Rules))
+		return done(a.cloud.Group(group).RevokeIDs(d, r.Rules))
 	}
 	rules, err := rulesOf(a.cloud.State(), r.Permissions)
 	if err != nil {
@@ -188,7 +188,7 @@ func (a *api) revoke(r *revokeGroup, d cloud.Direction) (*returned, error) {
 	if len(rules) == 0 {
 		return nil, cloud.MissingParameter("ipPermissions")
 	}
-	return done(a.cloud.Revoke(group, d, rules))
+	return done(a.cloud.Group(group).Revoke(d, rules))
 }
 
 // rulesOf expands permissions into rules.

@@ -100,11 +100,11 @@ func newInterfaceXML(s *cloud.State, i *cloud.Interface) interfaceXML {
 	x := interfaceXML{
 		ID: string(i.ID), Subnet: string(i.Subnet), VPC: string(s.VPC.ID),
 		Zone: n.Zone, ZoneID: ZoneID(n.Zone), Description: i.Description, Owner: s.Account,
-		Requester: i.Requester, RequesterManaged: i.RequesterManaged, Status: i.Status(),
-		MAC: i.MAC.String(), PrivateIP: i.IPv4[0].String(), PrivateDNSName: vpc.PrivateDNSName(i.IPv4[0], s.Region),
+		Requester: i.Requester.ID, RequesterManaged: i.Requester.Managed, Status: i.Status(),
+		MAC: i.MAC.String(), PrivateIP: i.IPv4.Addresses[0].String(), PrivateDNSName: vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region),
 		SourceDestCheck: i.SourceDestCheck, Groups: groupsXML(s, i.Groups), Tags: tagsXML(i.Tags),
-		PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i.IPv6),
-		IPv4Prefixes: ipv4Prefixes(i.IPv4Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6Prefixes),
+		PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i.IPv6.Addresses),
+		IPv4Prefixes: ipv4Prefixes(i.IPv4.Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6.Prefixes),
 		Type: string(i.Type),
 	}
 	if a := i.Attachment; a != nil {
@@ -133,7 +133,7 @@ func newAttachmentXML(s *cloud.State, a *cloud.Attachment) *attachmentXML {
 
 func privateAddresses(s *cloud.State, i *cloud.Interface) []privateAddressXML {
 	var out []privateAddressXML
-	for n, a := range i.IPv4 {
+	for n, a := range i.IPv4.Addresses {
 		out = append(out, privateAddressXML{a.String(), vpc.PrivateDNSName(a, s.Region), n == 0})
 	}
 	return out

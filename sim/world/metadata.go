@@ -62,8 +62,8 @@ func describeInterface(s *cloud.State, i *cloud.Interface) imds.Interface {
 	out := imds.Interface{
 		ID: i.ID, MAC: i.MAC, DeviceNumber: i.Attachment.DeviceIndex, NetworkCard: i.Attachment.NetworkCard,
 		VPC: imds.VPC{ID: s.VPC.ID, CIDRs: slices.Clone(s.VPC.CIDRs)}, Subnet: imds.Subnet{ID: n.ID, CIDRs: []netip.Prefix{n.CIDR}},
-		Hostname: vpc.PrivateDNSName(i.IPv4[0], s.Region), Owner: s.Account,
-		IPv4: i.IPv4, IPv6: i.IPv6, IPv4Prefixes: i.IPv4Prefixes, IPv6Prefixes: i.IPv6Prefixes,
+		Hostname: vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region), Owner: s.Account,
+		IPv4: i.IPv4.Addresses, IPv6: i.IPv6.Addresses, IPv4Prefixes: i.IPv4.Prefixes, IPv6Prefixes: i.IPv6.Prefixes,
 	}
 	if n.CIDR6.IsValid() {
 		out.Subnet.CIDRs = append(out.Subnet.CIDRs, n.CIDR6)

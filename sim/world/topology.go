@@ -50,10 +50,10 @@ func port(s *cloud.State, i *cloud.Interface) (fabric.Port, bool) {
 	if i.Attachment.Host != "" {
 		p.Device = "eth0" // the machine's only interface, whatever its device index at AWS
 	}
-	p.Addresses = append(append(p.Addresses, i.IPv4...), i.IPv6...)
-	p.Prefixes = append(append(p.Prefixes, i.IPv4Prefixes...), i.IPv6Prefixes...)
+	p.Addresses = append(append(p.Addresses, i.IPv4.Addresses...), i.IPv6.Addresses...)
+	p.Prefixes = append(append(p.Prefixes, i.IPv4.Prefixes...), i.IPv6.Prefixes...)
 	if i.Public {
-		p.Public = []netip.Addr{i.IPv4[0]}
+		p.Public = []netip.Addr{i.IPv4.Addresses[0]}
 	}
 	return p, true
 }

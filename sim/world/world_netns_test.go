@@ -93,7 +93,7 @@ func (l *lab) boot() {
 		if link == nil {
 			l.t.Fatalf("no link with %s in %s", primary.MAC, l.guest.Name)
 		}
-		address := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(primary.IPv4[0], subnet.CIDR.Bits()))}
+		address := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(primary.IPv4.Addresses[0], subnet.CIDR.Bits()))}
 		if err := errors.Join(netlink.AddrAdd(link, address), netlink.LinkSetUp(link), netlink.RouteAdd(&netlink.Route{
 			LinkIndex: link.Attrs().Index, Gw: net.IP(vpc.Gateway(subnet.CIDR).AsSlice()),
 		})); err != nil {
@@ -291,7 +291,7 @@ func TestResolverAnswersForTheAPIAndPrivateNames(t *testing.T) {
 		})
 		return c, err
 	}}
-	primary := l.State().Primary(l.node.ID).IPv4[0]
+	primary := l.State().Primary(l.node.ID).IPv4.Addresses[0]
 	for name, want := range map[string]string{
 		"ec2.us-west-2.amazonaws.com":            world.APIAddress,
 		"sts.us-west-2.amazonaws.com":            world.APIAddress,

@@ -44,11 +44,11 @@ func TestAddressesLostAtEC2AreRestored(t *testing.T) {
 	}
 	wait(t, settled)
 	for _, i := range n.State().Interfaces {
-		for _, a := range i.IPv4 {
+		for _, a := range i.IPv4.Addresses {
 			var err error
 			switch a {
 			case stripped.Addr:
-				err = n.Cloud().UnassignIPv4(i.ID, []netip.Addr{a}, nil)
+				err = n.Cloud().Interface(i.ID).UnassignIPv4([]netip.Addr{a}, nil)
 			case cut.Addr:
 				err = n.Cloud().Detach(i.Attachment.ID)
 			}

@@ -142,7 +142,7 @@ func foreign(t *testing.T, n *node.Node, p *node.Pod, addr netip.Addr, link stri
 func TestForeignWiredPodsKeepTheirAddressesAndLinks(t *testing.T) {
 	n := node.New(t, node.Config{})
 	primary := n.State().Primary(n.State().InstanceNamed("node1").ID)
-	had, err := n.Cloud().AssignIPv4(primary.ID, cloud.Want{Count: 3})
+	had, err := n.Cloud().Interface(primary.ID).AssignIPv4(cloud.Want{Count: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -377,7 +377,7 @@ func TestPortmapIsChained(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	primary := n.State().Primary(n.State().InstanceNamed("node1").ID).IPv4[0]
+	primary := n.State().Primary(n.State().InstanceNamed("node1").ID).IPv4.Addresses[0]
 	other := n.NewPod("client")
 	if err := n.Add(other); err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ func TestWithoutACloudPodsGetAddressesOfTheNodesPodCIDR(t *testing.T) {
 			t.Errorf("%s is %+v", p.Addr, got)
 		}
 	}
-	self := n.State().Primary(n.State().InstanceNamed("node1").ID).IPv4[0]
+	self := n.State().Primary(n.State().InstanceNamed("node1").ID).IPv4.Addresses[0]
 	host := &node.Pod{NS: n.NS, Addr: self}
 	outside := netip.MustParseAddr("10.0.0.1") // the VPC's gateway, which knows no pods' addresses
 	for _, c := range []struct {

@@ -99,9 +99,9 @@ func (v *victim) damageAtEC2(p *node.Pod) []damage {
 	return []damage{
 		{
 			"an address is lost",
-			func() error { return c.UnassignIPv4(eni, []netip.Addr{p.Addr}, nil) },
+			func() error { return c.Interface(eni).UnassignIPv4([]netip.Addr{p.Addr}, nil) },
 			func() error {
-				_, err := c.AssignIPv4(eni, cloud.Want{Addresses: []netip.Addr{p.Addr}})
+				_, err := c.Interface(eni).AssignIPv4(cloud.Want{Addresses: []netip.Addr{p.Addr}})
 				return err
 			},
 			p.Addr.String() + " of pod far is lost",
@@ -112,7 +112,7 @@ func (v *victim) damageAtEC2(p *node.Pod) []damage {
 				detached, err = c.CreateInterface(cloud.NewInterface{Subnet: v.State().Interfaces[eni].Subnet})
 				return err
 			},
-			func() error { return c.DeleteInterface(detached.ID) },
+			func() error { return c.Interface(detached.ID).Delete() },
 			"it leaked",
 		},
 	}
@@ -253,7 +253,7 @@ func TestAgentThatEndsByItselfIsDetected(t *testing.T) {
 func TestDifferenceBetweenLedgerAndEC2IsDetected(t *testing.T) {
 	v := newVictim(t, "")
 	eni := v.State().Primary(v.State().InstanceNamed("node1").ID).ID
-	if _, err := v.Cloud().AssignIPv4(eni, cloud.Want{Count: 1}); err != nil {
+	if _, err := v.Cloud().Interface(eni).AssignIPv4(cloud.Want{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	v.replace() // the next agent checks EC2 at its start

@@ -65,7 +65,7 @@ func (v *victim) observeOutside() (s observation, err error) {
 			s.detached = append(s.detached, id)
 			continue
 		}
-		s.ec2[id] = i.IPv4[1:]
+		s.ec2[id] = i.IPv4.Addresses[1:]
 	}
 	if s.kernel, err = v.observeKernel(); err != nil {
 		return s, err

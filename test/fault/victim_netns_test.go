@@ -200,9 +200,9 @@ func (v *victim) oldENI() vpc.ENIID {
 	for slices.ContainsFunc(taken, func(i *cloud.Interface) bool { return i.Attachment.DeviceIndex == device }) {
 		device++
 	}
-	at, err := v.Cloud().Attach(eni.ID, instance.ID, device, 0)
+	at, err := v.Cloud().Interface(eni.ID).Attach(instance.ID, device, 0)
 	if err == nil {
-		err = v.Cloud().SetDeleteOnTermination(eni.ID, at.ID, true)
+		err = v.Cloud().Interface(eni.ID).SetDeleteOnTermination(at.ID, true)
 	}
 	if err != nil {
 		v.t.Fatal(err)

@@ -48,9 +48,6 @@ func oversizeTypes() map[string]oversize {
 		"internal/edge/ec2.execution":   {size{30, 7}, "one intent from call to proof for every kind of action; one type per kind would separate them"},
 		"internal/edge/journal.Journal": {size{18, 16}, "queue, file and compaction under one lock; the file can become a type of its own"},
 		"internal/edge/link.Host":       {size{34, 8}, "reading, single steps, wiring and removing links over one set of sockets; the watch and the deletion of links can become types of their own"},
-		"sim/cloud.Cloud":               {size{35, 9}, "one method per change that EC2 offers, on one account: its breadth is EC2's"},
-		"sim/cloud.Interface":           {size{3, 17}, "a record: its fields are those of EC2's NetworkInterface"},
-		"sim/cloud.change":              {size{32, 3}, "one atomic change of an account; building from a specification can become a type of its own"},
 	}
 }
 

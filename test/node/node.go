@@ -176,7 +176,7 @@ func (n *Node) bootNetwork() {
 				err = errors.Join(err, netlink.LinkSetUp(l))
 			}
 			if l.Attrs().HardwareAddr.String() == primary.MAC.String() {
-				address := &netlink.Addr{IPNet: &net.IPNet{IP: primary.IPv4[0].AsSlice(), Mask: net.CIDRMask(subnet.CIDR.Bits(), 32)}}
+				address := &netlink.Addr{IPNet: &net.IPNet{IP: primary.IPv4.Addresses[0].AsSlice(), Mask: net.CIDRMask(subnet.CIDR.Bits(), 32)}}
 				err = errors.Join(err, netlink.AddrAdd(l, address), netlink.LinkSetUp(l), netlink.RouteAdd(&netlink.Route{
 					LinkIndex: l.Attrs().Index, Gw: net.IP(vpc.Gateway(subnet.CIDR).AsSlice()),
 				}))
@@ -421,7 +421,7 @@ func (p *Pod) Ping(to netip.Addr) error {
 // InVPC reports whether the address is a secondary address of an interface in EC2.
 func (n *Node) InVPC(a netip.Addr) bool {
 	for _, i := range n.State().Interfaces {
-		for _, have := range i.IPv4[1:] {
+		for _, have := range i.IPv4.Addresses[1:] {
 			if have == a {
 				return true
 			}

@@ -30,7 +30,7 @@ func (s *scenario) names() names {
 			name = fmt.Sprint("eni-", i.Attachment.DeviceIndex)
 		}
 		n[string(i.ID)], n[i.MAC.String()] = "<"+name+">", "<mac "+name+">"
-		for k, a := range i.IPv4 {
+		for k, a := range i.IPv4.Addresses {
 			n[a.String()] = "<warm>"
 			if k == 0 {
 				n[a.String()] = "<ip " + name + ">"
