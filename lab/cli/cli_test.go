@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,11 +34,16 @@ import (
 func update() bool { return flag.Lookup("update").Value.String() == "true" }
 
 // TestMain makes trunkline-lab a command of the scripts, with a state directory of the
-// test, so that scripts do not see the labs of this machine.
+// test, so that scripts do not see the labs of this machine. Only down also removes
+// processes, namespaces and cgroups, which it finds by the lab's name: a script must name a
+// lab that no user has.
 func TestMain(m *testing.M) {
 	flag.Bool("update", false, "write golden files")
 	testscript.Main(m, map[string]func(){
 		"trunkline-lab": func() {
+			if slices.Contains(os.Args, "down") && slices.IndexFunc(os.Args, func(arg string) bool { return arg == "--name" || arg == "--all" || arg == "--help" }) < 0 {
+				panic("this down would remove the user's lab: use --name")
+			}
 			root, err := os.Getwd()
 			if err != nil {
 				panic(err)
