@@ -47,7 +47,6 @@ func oversizeTypes() map[string]oversize {
 		"internal/core/ipam_test.world": {size{23, 18}, "the model of EC2 and of the node in one type; the faults it injects can become a type of their own"},
 		"internal/edge/ec2.execution":   {size{30, 7}, "one intent from call to proof for every kind of action; one type per kind would separate them"},
 		"internal/edge/journal.Journal": {size{18, 16}, "queue, file and compaction under one lock; the file can become a type of its own"},
-		"internal/edge/link.Host":       {size{34, 8}, "reading, single steps, wiring and removing links over one set of sockets; the watch and the deletion of links can become types of their own"},
 	}
 }
 

@@ -160,7 +160,7 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 
 // open opens the edges that need no answer from outside: kernel sockets, the journal.
 func (a *agent) open(ctx context.Context) (err error) {
-	if a.host, err = link.Open(nil, a.log); err != nil {
+	if a.host, err = link.Open(nil); err != nil {
 		return fmt.Errorf("open the node's links: %w", err)
 	}
 	if a.filter, err = nft.Open(nil, a.log); err != nil {

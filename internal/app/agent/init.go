@@ -64,15 +64,15 @@ const (
 // returns, without a cloud by the default route.
 func primaryLink(ctx context.Context, cfg config.Config, awsConfig aws.Config, log *slog.Logger) (string, error) {
 	if cfg.Backend == config.BackendPodCIDR {
-		return defaultRouteLink(ctx, log)
+		return defaultRouteLink(ctx)
 	}
 	id, err := awaitIdentity(ctx, cfg.Backend, imds.New(awsConfig, imds.Options{}).Identity)
 	switch {
 	case err == nil:
-		return linkOf(ctx, id.PrimaryMAC, log)
+		return linkOf(ctx, id.PrimaryMAC)
 	case cfg.Backend == config.BackendAuto && ctx.Err() == nil:
 		log.Info("instance metadata does not answer; the primary interface is that of the default route", "error", err)
-		return defaultRouteLink(ctx, log)
+		return defaultRouteLink(ctx)
 	}
 	return "", err
 }
@@ -97,8 +97,8 @@ func awaitIdentity(ctx context.Context, backend string, read func(context.Contex
 }
 
 // defaultRouteLink finds the link of the default route.
-func defaultRouteLink(ctx context.Context, log *slog.Logger) (string, error) {
-	host, err := link.Open(nil, log)
+func defaultRouteLink(ctx context.Context) (string, error) {
+	host, err := link.Open(nil)
 	if err != nil {
 		return "", err
 	}
@@ -115,10 +115,10 @@ func defaultRouteLink(ctx context.Context, log *slog.Logger) (string, error) {
 }
 
 // linkOf finds the link of the primary interface.
-func linkOf(ctx context.Context, mac vpc.MAC, log *slog.Logger) (string, error) {
+func linkOf(ctx context.Context, mac vpc.MAC) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, linkWait)
 	defer cancel()
-	host, err := link.Open(nil, log)
+	host, err := link.Open(nil)
 	if err != nil {
 		return "", err
 	}

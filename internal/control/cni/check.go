@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -76,7 +75,7 @@ func (c *Controller) check(ctx context.Context, key endpoint.Key, conf netConf, 
 	}
 	drift = append(drift, missing("on the node", hostnet.ForEndpoint(c.Route(e)), have)...)
 	if netns != nil {
-		inside, err := readInside(ctx, netns, c.Log)
+		inside, err := readInside(ctx, netns)
 		if err != nil {
 			return err
 		}
@@ -89,8 +88,8 @@ func (c *Controller) check(ctx context.Context, key endpoint.Key, conf netConf, 
 	return nil
 }
 
-func readInside(ctx context.Context, netns *os.File, log *slog.Logger) (hostnet.State, error) {
-	pod, err := link.Open(netns, log)
+func readInside(ctx context.Context, netns *os.File) (hostnet.State, error) {
+	pod, err := link.Open(netns)
 	if err != nil {
 		return hostnet.State{}, err
 	}

@@ -41,7 +41,7 @@ func onKernel(t *testing.T) *real {
 	r := &real{t: t, node: testns.New(t, "node"), seen: &calls{}}
 	log := slog.New(slog.DiscardHandler)
 	var err error
-	if r.host, err = link.Open(r.node.Open(t), log); err != nil {
+	if r.host, err = link.Open(r.node.Open(t)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.host.Close() })

@@ -36,14 +36,14 @@ func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 	if l, ok := op.Object.(hostnet.Link); ok && op.Verb == hostnet.Delete {
 		return h.discard(ctx, l)
 	}
-	m, err := h.messageFor(op)
+	m, err := messageFor(op, h.sockets.index)
 	if errors.Is(err, ErrNoLink) && op.Verb == hostnet.Delete {
 		return nil // deleted with its link
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", op.Verb, op.Object, err)
 	}
-	each, err := h.request(ctx, m)
+	each, err := h.sockets.request(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -60,40 +60,28 @@ func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 // discard puts a pod's link without an endpoint into the trash group. If the name belongs
 // to another link since the observation, that of the pod's next sandbox, it stays.
 func (h *Host) discard(ctx context.Context, l hostnet.Link) error {
-	found, err := h.find(l.Name)
+	found, err := h.sockets.find(l.Name)
 	if err != nil || found == nil {
 		return err
 	}
 	if have := linkOf(found); have.MAC != l.MAC || have.Alias != l.Alias {
 		return nil
 	}
-	each, err := h.request(ctx, setLink(found.Index, -1, "take link "+l.Name+" down", group(hostnet.LinkGroupTrash)))
+	each, err := h.sockets.request(ctx, discardLink(found))
 	if err != nil {
 		return err
 	}
-	h.addDiscarded(found)
+	h.trash.add(found)
 	return firstError(each, unix.ENODEV)
 }
 
 // ErrNoLink is returned when a link was deleted, or replaced by another, since the kernel was read.
 var ErrNoLink = errors.New("link is gone")
 
-// index finds a link by name and, unless it is zero, by MAC: another link can have the
-// name since the observation.
-func (h *Host) index(name string, mac vpc.MAC) (int, error) {
-	a, err := h.find(name)
-	if err == nil && (a == nil || mac != (vpc.MAC{}) && linkOf(a).MAC != mac) {
-		err = ErrNoLink
-	}
-	if err != nil {
-		return 0, err
-	}
-	return a.Index, nil
-}
-
-// messageFor returns the request for one step.
-func (h *Host) messageFor(op hostnet.Op) (message, error) {
-	index := func(name string) (int, error) { return h.index(name, vpc.MAC{}) }
+// messageFor returns the request for one step. find returns a link's index by name and,
+// unless it is zero, MAC.
+func messageFor(op hostnet.Op, find func(name string, mac vpc.MAC) (int, error)) (message, error) {
+	index := func(name string) (int, error) { return find(name, vpc.MAC{}) }
 	create := uint16(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
 	if op.Verb == hostnet.Change {
 		create = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
@@ -101,7 +89,7 @@ func (h *Host) messageFor(op hostnet.Op) (message, error) {
 	del := op.Verb == hostnet.Delete
 	switch o := op.Object.(type) {
 	case hostnet.Link:
-		i, err := h.index(o.Name, o.MAC)
+		i, err := find(o.Name, o.MAC)
 		return changeLink(i, o), err
 	case hostnet.Address:
 		i, err := index(o.Link)
@@ -193,14 +181,14 @@ func InitHost(settings []hostnet.Sysctl) ([]hostnet.Drift, error) {
 // FindENI returns the name of the link with an ENI's MAC, and waits for it until ctx
 // ends: the device appears some time after EC2 reports the attachment.
 func (h *Host) FindENI(ctx context.Context, mac vpc.MAC) (string, error) {
-	events, err := h.subscribe(unix.RTNLGRP_LINK)
+	events, err := subscribe(h.ns, unix.RTNLGRP_LINK)
 	if err != nil {
 		return "", err
 	}
 	defer events.close()
 	for {
-		name, err := h.linkWithMAC(ctx, mac)
-		if name != "" || err != nil {
+		names, err := h.Names(ctx)
+		if name := names[mac]; name != "" || err != nil {
 			return name, err
 		}
 		if _, err := events.next(ctx); err != nil && !errors.Is(err, unix.ENOBUFS) {
@@ -209,17 +197,11 @@ func (h *Host) FindENI(ctx context.Context, mac vpc.MAC) (string, error) {
 	}
 }
 
-// linkWithMAC returns the name of the link with a MAC, empty if there is none.
-func (h *Host) linkWithMAC(ctx context.Context, mac vpc.MAC) (string, error) {
-	names, err := h.Names(ctx)
-	return names[mac], err
-}
-
 // Names returns the current names of the node's links by hardware address. Links stacked
 // on another share its address and are skipped. A name can change: udev renames a device
 // some time after it appeared.
 func (h *Host) Names(ctx context.Context) (map[vpc.MAC]string, error) {
-	list, err := h.links(ctx)
+	list, err := h.sockets.links(ctx)
 	if err != nil {
 		return nil, err
 	}

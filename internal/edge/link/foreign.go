@@ -11,7 +11,7 @@ import (
 // is not ours, with the link's name. Pods wired by another CNI, such as AWS's, are among
 // them; the caller selects those it needs.
 func (h *Host) Foreign(ctx context.Context) (map[netip.Addr]string, error) {
-	links, err := h.links(ctx)
+	links, err := h.sockets.links(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -22,7 +22,7 @@ func (h *Host) Foreign(ctx context.Context) (map[netip.Addr]string, error) {
 		}
 	}
 	var s hostnet.State
-	if err := readRoutes(ctx, h.handle, names, &s); err != nil {
+	if err := readRoutes(ctx, h.sockets.dump, names, &s); err != nil {
 		return nil, err
 	}
 	foreign := map[netip.Addr]string{}

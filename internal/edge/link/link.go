@@ -9,14 +9,9 @@
 package link
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"sync"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -37,23 +32,14 @@ var (
 
 // Host is the node's network. Its methods may be called from many goroutines.
 type Host struct {
-	ns     *os.File // the node's namespace
-	log    *slog.Logger
-	handle *netlink.Handle // for dumps
-	conns  chan *conn      // for requests; the capacity bounds how many run at once
-	trash  chan struct{}   // capacity 1: links wait to be deleted
-
-	mu      sync.Mutex
-	trashed map[int]Wired // discarded links not yet reported as deleted, by index
+	ns      *os.File // the node's namespace
+	sockets *sockets
+	trash   *trash
 
 	// afterStep is called after each step of Wire; tests return an error from it to
 	// simulate a crash.
 	afterStep func(step string) error
 }
-
-// maxRequests is the number of concurrent netlink requests. The kernel serialises them
-// under the rtnl lock, so more would only queue there.
-const maxRequests = 4
 
 // Result is the outcome of Wire.
 type Result struct {
@@ -82,53 +68,20 @@ type Wired struct {
 
 // Open returns the network of the namespace that ns names; the descriptor is
 // duplicated. A nil ns is the namespace of the calling thread.
-func Open(ns *os.File, log *slog.Logger) (*Host, error) {
+func Open(ns *os.File) (*Host, error) {
 	own, err := duplicate(ns)
 	if err != nil {
 		return nil, fmt.Errorf("open the node's network namespace: %w", err)
 	}
-	h := &Host{
-		ns: own, log: log, conns: make(chan *conn, maxRequests), trash: make(chan struct{}, 1), trashed: map[int]Wired{},
-	}
-	err = inNS(own, func() error {
-		if h.handle, err = netlink.NewHandle(); err != nil {
-			return err
-		}
-		for range maxRequests {
-			c, err := dial(receiveBuffer)
-			if err != nil {
-				return err
-			}
-			h.conns <- c
-		}
-		return nil
-	})
+	s, err := openSockets(own)
 	if err != nil {
-		_ = h.Close()
-		return nil, fmt.Errorf("open rtnetlink: %w", err)
+		return nil, errors.Join(fmt.Errorf("open rtnetlink: %w", err), own.Close())
 	}
-	return h, nil
+	return &Host{ns: own, sockets: s, trash: newTrash(s)}, nil
 }
 
 // Close releases the sockets. No other method may be running.
 func (h *Host) Close() error {
-	for len(h.conns) > 0 {
-		(<-h.conns).close()
-	}
-	if h.handle != nil {
-		h.handle.Close()
-	}
+	h.sockets.close()
 	return h.ns.Close()
-}
-
-// request sends messages to the kernel in one batch and returns an error for each, in
-// order. err concerns all of them: the context ended, or the socket failed.
-func (h *Host) request(ctx context.Context, messages ...message) (each []error, err error) {
-	select {
-	case c := <-h.conns:
-		defer func() { h.conns <- c }()
-		return c.exchange(messages)
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }

@@ -4,7 +4,6 @@ package link
 
 import (
 	"context"
-	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,7 +21,7 @@ import (
 func open(t testing.TB) (*Host, *testns.NS) {
 	t.Helper()
 	node := testns.New(t, "node")
-	h, err := Open(node.Open(t), slog.New(slog.DiscardHandler))
+	h, err := Open(node.Open(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func inNS(ns *os.File, fn func() error) error {
 
 // checkPodNS returns an error for a descriptor that is not a network namespace, or is the
 // node's own.
-func (h *Host) checkPodNS(ns *os.File) error {
+func checkPodNS(ns, nodeNS *os.File) error {
 	kind, err := unix.IoctlRetInt(int(ns.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
 		return fmt.Errorf("descriptor of %s: %w", ns.Name(), ErrNotNamespace)
@@ -64,7 +64,7 @@ func (h *Host) checkPodNS(ns *os.File) error {
 	if err := unix.Fstat(int(ns.Fd()), &pod); err != nil {
 		return fmt.Errorf("stat the pod's network namespace: %w", err)
 	}
-	if err := unix.Fstat(int(h.ns.Fd()), &node); err != nil {
+	if err := unix.Fstat(int(nodeNS.Fd()), &node); err != nil {
 		return fmt.Errorf("stat the node's network namespace: %w", err)
 	}
 	if pod.Dev == node.Dev && pod.Ino == node.Ino {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"runtime"
@@ -47,7 +46,7 @@ func probe(ctx context.Context, e endpoint.Endpoint) error {
 		return fmt.Errorf("make a temporary network namespace: %w", err)
 	}
 	defer pod.Close()
-	h, err := Open(node, slog.New(slog.DiscardHandler))
+	h, err := Open(node)
 	if err != nil {
 		return err
 	}

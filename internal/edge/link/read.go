@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -22,7 +21,7 @@ import (
 // Read returns the actual state of the kernel: links, addresses, permanent neighbours,
 // routes of every table except the local one, rules, and the named sysctls.
 func (h *Host) Read(ctx context.Context, sysctls ...string) (hostnet.State, error) {
-	s, err := readWith(ctx, h.handle)
+	s, err := readWith(ctx, h.sockets.dump)
 	if err != nil {
 		return s, err
 	}
@@ -70,23 +69,6 @@ func readWith(ctx context.Context, handle *netlink.Handle) (hostnet.State, error
 	return s, nil
 }
 
-// again repeats a dump that a concurrent change interrupted. A partial dump is not used:
-// objects missing from it would be taken for deleted.
-func again[T any](ctx context.Context, dump func() ([]T, error)) ([]T, error) {
-	const tries = 20
-	var err error
-	for range tries {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		var list []T
-		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return list, err
-		}
-	}
-	return nil, fmt.Errorf("the kernel's tables changed during each of %d dumps: %w", tries, err)
-}
-
 func linkOf(a *netlink.LinkAttrs) hostnet.Link {
 	l := hostnet.Link{Name: a.Name, MTU: a.MTU, Admin: hostnet.AdminDown, Alias: a.Alias, Group: a.Group}
 	if len(a.HardwareAddr) == len(l.MAC) {
@@ -99,23 +81,6 @@ func linkOf(a *netlink.LinkAttrs) hostnet.Link {
 }
 
 func dying(a *netlink.LinkAttrs) bool { return linkOf(a).Dying() }
-
-// find returns the node's link with a name, nil if there is none.
-func (h *Host) find(name string) (*netlink.LinkAttrs, error) {
-	c := <-h.conns
-	defer func() { h.conns <- c }()
-	return c.link(0, name)
-}
-
-// at returns the node's link with an index, nil if there is none.
-func (h *Host) at(index int) (*netlink.LinkAttrs, error) {
-	if index == 0 {
-		return nil, nil
-	}
-	c := <-h.conns
-	defer func() { h.conns <- c }()
-	return c.link(index, "")
-}
 
 // wiredOf converts a pod's link; Half is set if it has no alias of a pod.
 func wiredOf(a *netlink.LinkAttrs) Wired {
@@ -131,12 +96,16 @@ func wiredOf(a *netlink.LinkAttrs) Wired {
 // ADDs and those that wait to be deleted. CNI GC and a restart without a journal need
 // them.
 func (h *Host) Pods(ctx context.Context) ([]Wired, error) {
-	list, err := h.podLinks(ctx)
-	if err != nil || len(list) == 0 {
+	links, err := h.sockets.links(ctx)
+	if err != nil {
 		return nil, err
 	}
+	list := podLinks(links)
+	if len(list) == 0 {
+		return nil, nil
+	}
 	var s hostnet.State
-	if err := readRules(ctx, h.handle, nil, &s); err != nil {
+	if err := readRules(ctx, h.sockets.dump, nil, &s); err != nil {
 		return nil, err
 	}
 	tables := map[netip.Addr]uint32{}
@@ -155,19 +124,14 @@ func (h *Host) Pods(ctx context.Context) ([]Wired, error) {
 	return list, nil
 }
 
-// podLinks is Pods without Wired.Table.
-func (h *Host) podLinks(ctx context.Context) ([]Wired, error) {
-	links, err := h.links(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var list []Wired
+// podLinks selects pods' links; their Wired.Table is not known.
+func podLinks(links []netlink.Link) (list []Wired) {
 	for _, l := range links {
 		if w := wiredOf(l.Attrs()); !w.Half || linkOf(l.Attrs()).Group == hostnet.LinkGroupPod || w.Dying {
 			list = append(list, w)
 		}
 	}
-	return list, nil
+	return list
 }
 
 func readAddresses(ctx context.Context, handle *netlink.Handle, names map[int]string, s *hostnet.State) error {
@@ -250,15 +214,6 @@ func routeOf(r netlink.Route, f int, names map[int]string) (hostnet.Route, bool)
 
 // ipv6Metric is the kernel's metric for IPv6 routes without one (IP6_RT_PRIO_USER).
 const ipv6Metric = 1024
-
-// readRoutes returns the node's routes of one table.
-func (h *Host) readRoutes(table uint32) ([]hostnet.Route, error) {
-	s, err := h.Read(context.Background())
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(s.Routes, func(r hostnet.Route) bool { return r.Table != table }), nil
-}
 
 func readRules(ctx context.Context, handle *netlink.Handle, _ map[int]string, s *hostnet.State) error {
 	for _, f := range []vpc.Family{vpc.IPv4, vpc.IPv6} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
@@ -22,7 +21,7 @@ import (
 func (h *Host) Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, err error) {
 	state := hostnet.ForEndpoint(e)
 	want := state.Links[0]
-	found, err := h.find(want.Name)
+	found, err := h.sockets.find(want.Name)
 	if err != nil {
 		return false, fmt.Errorf("unwire %s: %w", e.Name(), err)
 	}
@@ -30,7 +29,7 @@ func (h *Host) Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, er
 	if found != nil && belongsTo(linkOf(found), e) {
 		queued = true
 		if !dying(found) {
-			batch = append(batch, setLink(found.Index, -1, "take link "+want.Name+" down", group(hostnet.LinkGroupTrash)))
+			batch = append(batch, discardLink(found))
 		}
 	}
 	for _, r := range state.Rules {
@@ -39,7 +38,7 @@ func (h *Host) Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, er
 		}
 		batch = append(batch, ruleMessage(unix.RTM_DELRULE, 0, r))
 	}
-	each, err := h.request(ctx, batch...)
+	each, err := h.sockets.request(ctx, batch...)
 	if err == nil {
 		err = firstError(each, unix.ENOENT, unix.ENODEV, unix.ESRCH)
 	}
@@ -47,18 +46,9 @@ func (h *Host) Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, er
 		return false, fmt.Errorf("unwire %s: %w", e.Name(), err)
 	}
 	if queued {
-		h.addDiscarded(found)
+		h.trash.add(found)
 	}
 	return queued, nil
-}
-
-// addDiscarded records a discarded link and signals Discarded. A link that is deleted with
-// its namespace before that is reported as well.
-func (h *Host) addDiscarded(a *netlink.LinkAttrs) {
-	h.mu.Lock()
-	h.trashed[a.Index] = wiredOf(a)
-	h.mu.Unlock()
-	h.signalDiscarded()
 }
 
 // belongsTo reports whether a link is the endpoint's: by its alias or, if a crash left it
@@ -68,12 +58,4 @@ func belongsTo(have hostnet.Link, e endpoint.Endpoint) bool {
 		return a.Key == e.Key
 	}
 	return have.Ours() && have.MAC == e.HostMAC
-}
-
-// signalDiscarded sends on the channel of Discarded unless a signal is pending.
-func (h *Host) signalDiscarded() {
-	select {
-	case h.trash <- struct{}{}:
-	default:
-	}
 }

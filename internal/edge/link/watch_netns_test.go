@@ -185,7 +185,7 @@ func TestALaggingWatchDoesNotReportOwnChanges(t *testing.T) {
 	first := pod("web", "10.0.1.7")
 	second := sandbox("web", "10.0.1.8", endpoint.Key{ContainerID: "the next sandbox", IfName: "eth0"})
 	var late []rtMessage
-	e, err := h.subscribe(unix.RTNLGRP_LINK)
+	e, err := subscribe(h.ns, unix.RTNLGRP_LINK)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,12 +211,12 @@ func TestALaggingWatchDoesNotReportOwnChanges(t *testing.T) {
 	l := &left{objects: map[string]hostnet.Object{}}
 	l.expect(hostnet.ForEndpoint(second))
 	for _, m := range late {
-		if why := (watch{h, l}).damage(m); why != "" {
+		if why := (watch{h.sockets, l}).damage(m); why != "" {
 			t.Errorf("read late, an own change is reported: %s", why)
 		}
 	}
 	ip(t, node, "link set "+second.Link+" mtu 1400")
-	if why := (watch{h, l}).damage(late[0]); !strings.Contains(why, "mtu is 1400") {
+	if why := (watch{h.sockets, l}).damage(late[0]); !strings.Contains(why, "mtu is 1400") {
 		t.Errorf("an event of a link that was changed since: reported %q", why)
 	}
 }

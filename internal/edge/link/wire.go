@@ -24,13 +24,13 @@ import (
 // ErrInterfaceExists if the pod's interface or the node's link is not ours, and
 // ErrNamespaceGone if the pod's namespace was deleted meanwhile.
 func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (_ Result, err error) {
-	if err := h.checkPodNS(podNS); err != nil {
+	if err := checkPodNS(podNS, h.ns); err != nil {
 		return Result{}, err
 	}
 	e.Stage = endpoint.Wiring // routes and neighbours need the link up
 	state := hostnet.ForEndpoint(e)
 	want := state.Links[0]
-	w := wiring{h: h, e: e, want: want, ns: podNS}
+	w := wiring{sockets: h.sockets, e: e, want: want, ns: podNS}
 
 	kept := false
 	steps := []struct {
@@ -64,7 +64,7 @@ func (h *Host) Up(ctx context.Context, e endpoint.Endpoint) (err error) {
 	e.Stage = endpoint.Ready
 	state := hostnet.ForEndpoint(e)
 	want := state.Links[0]
-	found, err := h.find(want.Name)
+	found, err := h.sockets.find(want.Name)
 	if err != nil {
 		return fmt.Errorf("set %s up: %w", e.Name(), err)
 	}
@@ -78,7 +78,7 @@ func (h *Host) Up(ctx context.Context, e endpoint.Endpoint) (err error) {
 	for _, r := range state.Routes {
 		batch = append(batch, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, found.Index, r))
 	}
-	each, err := h.request(ctx, batch...)
+	each, err := h.sockets.request(ctx, batch...)
 	if err == nil {
 		err = firstError(each, unix.EEXIST)
 	}
@@ -94,14 +94,14 @@ func (h *Host) Up(ctx context.Context, e endpoint.Endpoint) (err error) {
 // replaceRoutes sets routes with keys that exist already: a route of ours is replaced, a
 // foreign one is an error.
 func (h *Host) replaceRoutes(ctx context.Context, routes []hostnet.Route, index int) error {
-	have, err := h.readRoutes(hostnet.TableMain)
+	have, err := h.Read(ctx)
 	if err != nil {
 		return err
 	}
-	for _, op := range hostnet.Diff(hostnet.State{Routes: routes}, hostnet.State{Routes: related(have, routes)}) {
+	for _, op := range hostnet.Diff(hostnet.State{Routes: routes}, hostnet.State{Routes: related(have.Routes, routes)}) {
 		switch op.Verb {
 		case hostnet.Add, hostnet.Change:
-			each, err := h.request(ctx, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, index, op.Object.(hostnet.Route)))
+			each, err := h.sockets.request(ctx, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, index, op.Object.(hostnet.Route)))
 			if err == nil {
 				err = firstError(each)
 			}
@@ -133,11 +133,11 @@ func related(have, want []hostnet.Route) []hostnet.Route {
 
 // wiring is one run of Wire.
 type wiring struct {
-	h      *Host
-	e      endpoint.Endpoint
-	want   hostnet.Link
-	ns     *os.File
-	marked bool
+	sockets *sockets // of the node's namespace
+	e       endpoint.Endpoint
+	want    hostnet.Link
+	ns      *os.File // the pod's namespace
+	marked  bool
 }
 
 // create creates the link. If one of the ends exists, it keeps a link of this attachment,
@@ -145,7 +145,7 @@ type wiring struct {
 func (w *wiring) create(ctx context.Context) (kept bool, err error) {
 	const tries = 3 // a stale link is deleted, here or by DeleteDiscarded
 	for range tries {
-		each, err := w.h.request(ctx, createVeth(w.e, int(w.ns.Fd())))
+		each, err := w.sockets.request(ctx, createVeth(w.e, int(w.ns.Fd())))
 		if err != nil {
 			return false, err
 		}
@@ -163,7 +163,7 @@ func (w *wiring) create(ctx context.Context) (kept bool, err error) {
 // resolve handles the link or interface that create conflicts with: true if it is the
 // link that create would make, an error if it must stay, neither if it no longer exists.
 func (w *wiring) resolve(ctx context.Context) (kept bool, err error) {
-	found, err := w.h.find(w.want.Name)
+	found, err := w.sockets.find(w.want.Name)
 	if err != nil {
 		return false, err
 	}
@@ -184,7 +184,7 @@ func (w *wiring) resolve(ctx context.Context) (kept bool, err error) {
 			return true, nil
 		}
 	}
-	each, err := w.h.request(ctx, deleteLink(found.Index, "delete stale link "+have.Name))
+	each, err := w.sockets.request(ctx, deleteLink(found.Index, "delete stale link "+have.Name))
 	if err != nil {
 		return false, err
 	}
@@ -199,11 +199,11 @@ func (w *wiring) podEndTaken(ctx context.Context) error {
 	if err != nil || found == nil {
 		return err
 	}
-	peer, err := w.h.at(found.ParentIndex) // another namespace can have the same index: the MAC decides
+	peer, err := w.sockets.at(found.ParentIndex) // another namespace can have the same index: the MAC decides
 	if err == nil && peer != nil && dying(peer) {
 		a, ok := hostnet.ParseAlias(peer.Alias)
 		if _, podMAC := endpoint.MACs(a.Key); ok && bytes.Equal(found.HardwareAddr, podMAC[:]) {
-			each, err := w.h.request(ctx, deleteLink(peer.Index, "delete dying link "+peer.Name))
+			each, err := w.sockets.request(ctx, deleteLink(peer.Index, "delete dying link "+peer.Name))
 			if err != nil {
 				return err
 			}
@@ -245,7 +245,7 @@ func (w *wiring) mark(ctx context.Context) error {
 	if !w.e.Addresses.IPv6.IsValid() {
 		attrs = append(attrs, noLinkLocal())
 	}
-	each, err := w.h.request(ctx, setLink(0, 0, "mark link "+w.want.Name, attrs...))
+	each, err := w.sockets.request(ctx, setLink(0, 0, "mark link "+w.want.Name, attrs...))
 	if err != nil {
 		return err
 	}
@@ -318,7 +318,7 @@ func (w *wiring) rules(ctx context.Context, rules []hostnet.Rule) error {
 	for _, r := range rules {
 		batch = append(batch, ruleMessage(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r))
 	}
-	each, err := w.h.request(ctx, batch...)
+	each, err := w.sockets.request(ctx, batch...)
 	if err != nil {
 		return err
 	}

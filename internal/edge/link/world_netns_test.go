@@ -115,7 +115,7 @@ func (w *world) start() {
 	w.t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	var err error
-	if w.host, err = link.Open(w.node.Open(w.t), log); err != nil {
+	if w.host, err = link.Open(w.node.Open(w.t)); err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { w.host.Close() })

@@ -63,11 +63,11 @@ func many(t testing.TB, h *Host, n int) []endpoint.Endpoint {
 			continue
 		}
 		// Only the first can have the namespace's default route.
-		each, err := h.request(context.Background(), createVeth(p, int(podNS.Fd())))
+		each, err := h.sockets.request(context.Background(), createVeth(p, int(podNS.Fd())))
 		if err == nil {
 			err = firstError(each)
 		}
-		w := wiring{h: h, e: p, want: hostnet.ForEndpoint(p).Links[0]}
+		w := wiring{sockets: h.sockets, e: p, want: hostnet.ForEndpoint(p).Links[0]}
 		if err == nil {
 			err = w.mark(context.Background())
 		}
