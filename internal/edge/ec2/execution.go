@@ -7,13 +7,16 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// execution is one action being carried out.
+// execution is one action being carried out. It decides, from what is known of the
+// effect at EC2, whether to observe, to call or to end.
 type execution struct {
 	x       *Executor
-	action  cloud.Action
-	resumed bool // an earlier run may have sent the call
+	sender  sender
+	action  cloud.Action // its addresses are narrowed to those that are left
+	resumed bool         // an earlier run may have sent the call
 	started time.Time
 	// open: a call may have had its effect although its reply was lost.
 	open bool
@@ -74,6 +77,54 @@ func (e *execution) interrupted(err error) error {
 	return fmt.Errorf("%s: %w", e.action, err)
 }
 
+// send makes the action's call.
+func (e *execution) send(ctx context.Context) (cloud.Outcome, error) {
+	switch e.action.Kind {
+	case cloud.CreateENI:
+		return e.sender.create(ctx, e.action)
+	case cloud.Attach:
+		id, err := e.sender.attach(ctx, e.action)
+		if err != nil {
+			return cloud.Outcome{}, err
+		}
+		return e.completeAttachment(ctx, id, e.action.Device)
+	case cloud.AssignAddresses:
+		return e.sender.assign(ctx, e.action)
+	case cloud.RestoreAddresses:
+		return cloud.Outcome{}, e.sender.restore(ctx, e.action)
+	case cloud.UnassignAddresses:
+		return cloud.Outcome{}, e.sender.unassign(ctx, e.action)
+	case cloud.Detach:
+		return cloud.Outcome{}, e.sender.detach(ctx, e.action)
+	case cloud.DeleteENI:
+		return cloud.Outcome{}, e.sender.delete(ctx, e.action)
+	case cloud.SetUp: // Validate rejects it
+	}
+	return cloud.Outcome{}, fmt.Errorf("%s: %w", e.action, cloud.ErrUnsupported)
+}
+
+// completeAttachment sets DeleteOnTermination of the attachment. A refusal is only a
+// warning, because the interface is attached.
+func (e *execution) completeAttachment(ctx context.Context, id vpc.AttachmentID, device int) (cloud.Outcome, error) {
+	e.open = true // attached; not yet deleted with the instance
+	out := cloud.Outcome{Attachment: id, Device: device}
+	for n := 0; ; n++ {
+		err := e.sender.deleteOnTermination(ctx, e.action.ENI, id)
+		switch {
+		case err == nil:
+			return out, nil
+		case cancelled(ctx):
+			return cloud.Outcome{}, err
+		case !isAmbiguous(err) && !e.transient(err) || n+1 >= e.x.o.Tries:
+			out.Warning = fmt.Sprintf("%s will leak when its instance is terminated, until the controller deletes it: %v", e.action.ENI, err)
+			return out, nil
+		}
+		if err := e.x.pause(ctx, n); err != nil {
+			return cloud.Outcome{}, &Error{Action: "ModifyNetworkInterfaceAttribute", Object: string(e.action.ENI), Err: err}
+		}
+	}
+}
+
 // after handles the error of call n. It returns over if the run ends, with the error of
 // the run (nil: the effect exists). Otherwise the next round observes or calls again.
 func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ error) {
@@ -92,10 +143,10 @@ func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ e
 		if n+1 < e.x.o.Tries || e.open && e.action.Kind == cloud.CreateENI {
 			return false, nil
 		}
-	case e.mayBeDone(err):
+	case mayBeDone(e.action.Kind, err):
 		if n+1 < e.x.o.Tries {
 			e.recheck = true
-			if e.deniedAsGone(err) {
+			if deniedAsGone(e.action.Kind, err) {
 				errors.As(err, &e.denied)
 			}
 			return false, nil
@@ -121,14 +172,14 @@ func (e *execution) transient(err error) bool {
 }
 
 // mayBeDone reports whether err may mean that the effect exists.
-func (e *execution) mayBeDone(err error) bool {
-	switch e.action.Kind {
+func mayBeDone(k cloud.Kind, err error) bool {
+	switch k {
 	case cloud.Attach, cloud.Detach:
-		return IsInUse(err) || Code(err) == "InvalidParameterValue" || e.deniedAsGone(err)
+		return IsInUse(err) || Code(err) == "InvalidParameterValue" || deniedAsGone(k, err)
 	case cloud.UnassignAddresses, cloud.RestoreAddresses:
 		return Code(err) == "InvalidParameterValue"
 	case cloud.DeleteENI:
-		return e.deniedAsGone(err)
+		return deniedAsGone(k, err)
 	case cloud.CreateENI, cloud.SetUp, cloud.AssignAddresses:
 	}
 	return false
@@ -137,8 +188,8 @@ func (e *execution) mayBeDone(err error) bool {
 // deniedAsGone reports whether a refusal by policy may mean that the interface does not
 // exist: our permissions depend on its tag, and such an interface has none.
 // Source: github.com/aws/karpenter-provider-aws/issues/2100.
-func (e *execution) deniedAsGone(err error) bool {
-	switch e.action.Kind {
+func deniedAsGone(k cloud.Kind, err error) bool {
+	switch k {
 	case cloud.Attach, cloud.Detach, cloud.DeleteENI:
 		return Code(err) == "UnauthorizedOperation"
 	case cloud.CreateENI, cloud.SetUp, cloud.AssignAddresses, cloud.RestoreAddresses, cloud.UnassignAddresses:

@@ -129,7 +129,7 @@ func (x *Executor) Recover(ctx context.Context, a cloud.Action) (cloud.Outcome, 
 func (x *Executor) run(ctx context.Context, a cloud.Action, resumed bool) (cloud.Outcome, error) {
 	x.metrics.open.Inc()
 	defer x.metrics.open.Dec()
-	e := &execution{x: x, action: a, resumed: resumed, started: time.Now()}
+	e := &execution{x: x, sender: sender{x}, action: a, resumed: resumed, started: time.Now()}
 	out, err := e.run(ctx)
 	if out.Warning != "" {
 		x.o.Log.Warn("EC2 carried out part of an action", "action", a.String(), "id", a.ID, "warning", out.Warning)

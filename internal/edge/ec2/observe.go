@@ -56,11 +56,15 @@ func (e *execution) compare(ctx context.Context, eni Interface, late bool) (out 
 			return cloud.Outcome{}, true, nil
 		}
 	case cloud.UnassignAddresses:
-		if e.unassigned(eni) && late {
+		left := both(e.action.Addresses, eni.Addresses)
+		switch {
+		case len(left) > 0:
+			e.action.Addresses = left
+		case late:
 			return cloud.Outcome{}, true, nil
 		}
 	case cloud.Detach:
-		if e.detached(eni) && late {
+		if detached(eni, e.action.Attachment) && late {
 			return cloud.Outcome{}, true, nil
 		}
 	case cloud.CreateENI, cloud.SetUp, cloud.AssignAddresses, cloud.DeleteENI:
@@ -86,21 +90,10 @@ func (e *execution) interfaceMissing(err error, late bool) (known bool, _ error)
 	return true, err
 }
 
-// unassigned reports whether the interface has none of the action's addresses. If
-// it has some, the action is narrowed to them.
-func (e *execution) unassigned(eni Interface) bool {
-	gone := without(e.action.Addresses, eni.Addresses)
-	left := without(e.action.Addresses, gone)
-	if len(left) > 0 {
-		e.action.Addresses = left
-	}
-	return len(left) == 0
-}
-
-// detached reports whether the action's attachment is detached or detaching.
-func (e *execution) detached(eni Interface) bool {
+// detached reports whether an attachment is detached or detaching.
+func detached(eni Interface, id vpc.AttachmentID) bool {
 	a := eni.Attachment
-	return a == nil || a.ID != e.action.Attachment || a.Status == "detaching"
+	return a == nil || a.ID != id || a.Status == "detaching"
 }
 
 // attached completes an attachment that exists.
@@ -112,8 +105,7 @@ func (e *execution) attached(ctx context.Context, eni Interface) (cloud.Outcome,
 	if eni.Attachment.DeleteOnTermination {
 		return cloud.Outcome{Attachment: eni.Attachment.ID, Device: eni.Attachment.Device}, true, nil
 	}
-	e.open = true // attached; not yet deleted with the instance
-	out, err := e.deleteWithInstance(ctx, eni.Attachment.ID, eni.Attachment.Device)
+	out, err := e.completeAttachment(ctx, eni.Attachment.ID, eni.Attachment.Device)
 	return out, err == nil, err
 }
 
@@ -173,4 +165,9 @@ func (e *execution) findAssigned(ctx context.Context) (cloud.Outcome, bool, erro
 // without returns those of list that are not among others.
 func without(list, others []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return slices.Contains(others, a) })
+}
+
+// both returns those of list that are among others.
+func both(list, others []netip.Addr) []netip.Addr {
+	return without(list, without(list, others))
 }
