@@ -29,7 +29,7 @@ func ownedCalls() []owned {
 		}},
 		{What: "os.Rename", Why: atomicWhy, Except: map[string]string{
 			"internal/edge/cnirpc/spool.go": "the plugin links the standard library and CNI's packages only",
-			"internal/edge/journal/file.go": "the journal syncs its directory too, and tests make each step fail",
+			"internal/edge/journal/disk.go": "the journal syncs its directory too, and tests make each step fail",
 			"lab/cache/prune.go":            "it moves a directory",
 			"lab/cache/store.go":            "it moves a directory",
 			"lab/imagestore/copy.go":        "it moves a directory",

@@ -45,7 +45,6 @@ func oversizeTypes() map[string]oversize {
 		"internal/core/ipam.Ledger":     {size{52, 15}, "addresses, in-flight actions and fences change together; fences and leases can become types of their own"},
 		"internal/core/ipam.planner":    {size{42, 15}, "state of one call of Plan; growing, releasing and restoring share its counts"},
 		"internal/core/ipam_test.world": {size{23, 18}, "the model of EC2 and of the node in one type; the faults it injects can become a type of their own"},
-		"internal/edge/journal.Journal": {size{18, 16}, "queue, file and compaction under one lock; the file can become a type of its own"},
 	}
 }
 

@@ -160,7 +160,7 @@ func TestARepairedFileStillReportsAReboot(t *testing.T) {
 	_ = j.Close()
 	d := &faultyDisk{}
 	j, _ = open(t, dir, Options{BootID: "tuesday", disk: d})
-	const repair = 7 // operations of a rewrite
+	const repair = 5 // operations of a rewrite
 	for _, succeed := range []int64{0, repair} {
 		d.failAt.Store(d.ops.Load() + succeed + 1)
 		if err := j.Append(t.Context(), put(t, "l", 2)); err == nil {

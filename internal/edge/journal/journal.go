@@ -17,9 +17,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"sync"
 	"time"
 )
@@ -85,40 +83,16 @@ type Journal struct {
 	// Found is what Open found; it does not change.
 	Found Opened
 
-	dir  string
-	opts Options
-	lock *os.File
-
-	mu       sync.Mutex
-	incoming []*commit
-	closed   bool // records are no longer accepted
-	notify   chan struct{}
+	lock     *os.File
+	queue    *queue
 	stop     chan struct{}
-	done     chan struct{}
 	stopOnce sync.Once
-
-	// Owned by the writer goroutine.
-	log  file
-	size int64
-	live map[string]json.RawMessage
-	// boot is the boot id in the last header of the log: that of the live records.
-	boot string
-	// torn is set while the file may end in a partial line: nothing is appended
-	// before a rewrite has succeeded.
-	torn bool
-	// unsynced is set while the last lines wait for their sync.
-	unsynced bool
+	done     chan struct{}
+	log      *log // of the writer goroutine
 }
 
 // syncWithin is the maximum delay of the sync of a record for this boot.
 const syncWithin = time.Second
-
-// commit is the records of one caller that are not yet on the disk.
-type commit struct {
-	records []Record
-	forBoot bool // complete when written; synced later
-	pending *Pending
-}
 
 // Open locks dir, which is created if missing, and returns the journal in it with its
 // records, sorted by key. A damaged file is not an error: it is set aside and reported
@@ -140,40 +114,14 @@ func Open(dir string, opts Options) (*Journal, []Record, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	j := &Journal{
-		dir: dir, opts: opts, lock: lock,
-		notify: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
-		live: map[string]json.RawMessage{}, boot: opts.BootID,
+	l, found, err := openLog(dir, opts)
+	if err != nil {
+		return nil, nil, errors.Join(err, lock.Close())
 	}
-	if err := j.load(); err != nil {
-		lock.Close()
-		return nil, nil, err
-	}
-	records := j.records()
+	j := &Journal{Found: found, lock: lock, queue: newQueue(), stop: make(chan struct{}), done: make(chan struct{}), log: l}
+	records := l.records()
 	go j.write()
 	return j, records, nil
-}
-
-// Pending is an append in flight.
-type Pending struct {
-	done chan struct{}
-	err  error
-}
-
-// Wait returns once the records are on the disk (of EnqueueForBoot: written), or
-// ctx ends. It may be called more than once.
-func (p *Pending) Wait(ctx context.Context) error {
-	select {
-	case <-p.done:
-		return p.err
-	case <-ctx.Done():
-		return fmt.Errorf("append to journal: %w", context.Cause(ctx))
-	}
-}
-
-func (p *Pending) end(err error) {
-	p.err = err
-	close(p.done)
 }
 
 // Enqueue queues records to be written, all or none of them, and never blocks: it may be
@@ -190,21 +138,12 @@ func (j *Journal) EnqueueForBoot(records ...Record) *Pending { return j.enqueue(
 
 func (j *Journal) enqueue(forBoot bool, records []Record) *Pending {
 	p := &Pending{done: make(chan struct{})}
-	if p.err = check(records); p.err != nil || len(records) == 0 {
-		close(p.done)
-		return p
+	err := check(records)
+	if err == nil && len(records) > 0 {
+		err = j.queue.add(&commit{records: records, forBoot: forBoot, pending: p})
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.closed {
-		p.err = ErrClosed
-		close(p.done)
-		return p
-	}
-	j.incoming = append(j.incoming, &commit{records: records, forBoot: forBoot, pending: p})
-	select {
-	case j.notify <- struct{}{}:
-	default:
+	if err != nil || len(records) == 0 {
+		p.end(err)
 	}
 	return p
 }
@@ -239,10 +178,60 @@ func (j *Journal) Close() error {
 	return j.lock.Close()
 }
 
-func (j *Journal) records() []Record {
-	out := make([]Record, 0, len(j.live))
-	for _, key := range slices.Sorted(maps.Keys(j.live)) {
-		out = append(out, Record{Key: key, Value: j.live[key]})
+// write is the journal's goroutine: it writes all queued commits as one line and syncs
+// once.
+func (j *Journal) write() {
+	defer close(j.done)
+	later := time.NewTimer(syncWithin)
+	defer later.Stop()
+	armed := true
+	for {
+		select {
+		case <-j.queue.added:
+			j.commit(j.queue.take())
+			if j.log.unsynced && !armed {
+				later.Reset(syncWithin)
+				armed = true
+			}
+		case <-later.C:
+			armed = false
+			_ = j.log.sync() // after an error the next commit rewrites the file
+		case <-j.stop:
+			j.commit(j.queue.close())
+			j.log.close()
+			return
+		}
 	}
-	return out
+}
+
+// commit writes one line for a group, and syncs it if one of the group needs that; the
+// others complete before the sync.
+func (j *Journal) commit(group []*commit) {
+	var records []Record
+	var hard []*commit
+	for _, c := range group {
+		records = append(records, c.records...)
+		if !c.forBoot {
+			hard = append(hard, c)
+		}
+	}
+	if len(records) == 0 {
+		return
+	}
+	err := j.log.store(records)
+	for _, c := range group {
+		if c.forBoot || err != nil {
+			c.pending.end(err)
+		}
+	}
+	if err != nil {
+		return
+	}
+	if len(hard) > 0 {
+		err = j.log.sync()
+		for _, c := range hard {
+			c.pending.end(err)
+		}
+	}
+	j.log.compact()
 }

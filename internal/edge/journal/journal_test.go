@@ -242,9 +242,9 @@ func TestConcurrentAppendsShareASync(t *testing.T) {
 }
 
 func waiting(j *Journal) int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return len(j.incoming)
+	j.queue.mu.Lock()
+	defer j.queue.mu.Unlock()
+	return len(j.queue.waiting)
 }
 
 // faultyDisk is a real disk that fails from the failAt-th operation on, until failAt is
