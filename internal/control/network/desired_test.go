@@ -165,7 +165,7 @@ func TestOnlyAnAttachedInterfaceOfOursWithALinkHasAStateOfItsOwn(t *testing.T) {
 func TestDesiredStateFollowsTheTables(t *testing.T) {
 	n, _ := newController(t)
 	hasDevice(n, "eth0")
-	web, db := statetest.Wiring(t, n.State, "web"), statetest.Ready(t, n.State, "db")
+	web, db := statetest.Wiring(t, n.State, "web", "web"), statetest.Ready(t, n.State, "db")
 	all := func() (links []hostnet.Link) {
 		if err := n.derive(); err != nil {
 			t.Fatal(err)

@@ -51,7 +51,7 @@ func (g *rig) mustPass() (next time.Time) {
 // add does what an ADD does, up to its last step.
 func (g *rig) add(name string) (e endpoint.Endpoint, finish func()) {
 	g.t.Helper()
-	e = statetest.Wiring(g.t, g.State, name)
+	e = statetest.Wiring(g.t, g.State, name, name)
 	end, err := g.Lock(g.t.Context(), e)
 	if err != nil {
 		g.t.Fatal(err)
@@ -318,7 +318,7 @@ func TestObjectsThatNothingWantsAreReportedAndDeleted(t *testing.T) {
 func TestWhatAFailedOperationLeavesIsNoDrift(t *testing.T) {
 	t.Run("of an ADD", func(t *testing.T) {
 		g := start(t)
-		e := statetest.Wiring(g.t, g.State, "web")
+		e := statetest.Wiring(g.t, g.State, "web", "web")
 		end, err := g.Lock(t.Context(), e)
 		if err != nil {
 			t.Fatal(err)

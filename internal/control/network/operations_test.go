@@ -205,39 +205,12 @@ func secondAt(device int) ipam.Observed {
 	}
 }
 
-// successor makes an endpoint of the next sandbox of a pod: its link has the same name.
-func (g *rig) successor(name string) (e endpoint.Endpoint) {
-	g.t.Helper()
-	statetest.Update(g.t, g.State, func(tx *state.Tx) error {
-		id, err := tx.NextID()
-		if err != nil {
-			return err
-		}
-		key, pod := endpoint.Key{ContainerID: name + "-2", IfName: "eth0"}, endpoint.Pod{Namespace: "default", Name: name}
-		e = endpoint.New(id, key, pod, "trunkline", time.Now(), time.Now())
-		lease, rows, err := tx.Ledger().Assign(ipam.HolderOf(e), time.Now())
-		if err != nil {
-			return err
-		}
-		tx.Record(rows...)
-		e, err = e.Attach(endpoint.Wire{
-			Addresses: endpoint.AddressesOf(lease.Addr), Link: endpoint.LinkName(endpoint.DefaultLinkPrefix, "default", name), MTU: vpc.MTU,
-			Attachment: endpoint.Attachment{Kind: endpoint.Secondary, Interface: lease.ENI, Table: hostnet.TableMain},
-		}, time.Now())
-		if err != nil {
-			return err
-		}
-		return tx.Put(e)
-	})
-	return e
-}
-
 func TestAnEndpointWithoutALinkLeavesThatOfAnEarlierSandboxAlone(t *testing.T) {
 	g := start(t)
 	g.pod("web")
 	g.mustPass()
 	neighbours := len(g.k.state.Neighbours)
-	g.successor("web")
+	statetest.Wiring(t, g.State, "web", "web-2") // the link of the next sandbox has the same name
 	g.mustPass()
 	if len(g.k.state.Neighbours) != neighbours {
 		t.Errorf("neighbours %v", g.k.state.Neighbours)
@@ -262,7 +235,7 @@ func (b beforeRead) Read(ctx context.Context, sysctls ...string) (hostnet.State,
 func TestTheNextSandboxIsLeftAloneWhileWhatAnEarlierOneLeftIsDeleted(t *testing.T) {
 	for reads := 1; reads <= 4; reads++ {
 		g := start(t)
-		first := statetest.Wiring(t, g.State, "web")
+		first := statetest.Wiring(t, g.State, "web", "web")
 		g.mustPass()
 		statetest.Update(t, g.State, func(tx *state.Tx) error {
 			tx.Record(tx.Ledger().Return(first.ID, time.Now())...)
@@ -277,7 +250,7 @@ func TestTheNextSandboxIsLeftAloneWhileWhatAnEarlierOneLeftIsDeleted(t *testing.
 				return
 			}
 			var err error
-			second = g.successor("web")
+			second = statetest.Wiring(t, g.State, "web", "web-2")
 			if end, err = g.Lock(t.Context(), second); err != nil {
 				t.Fatal(err)
 			}

@@ -162,7 +162,7 @@ func TestEndpointsOfAnEarlierBootAreBeingRemoved(t *testing.T) {
 // Its ADD was killed: what should hold the pod back may not be in force.
 func TestAnEndpointOfAnInterruptedADDIsHeld(t *testing.T) {
 	s, dir := filled(t)
-	e := statetest.Wiring(t, s, "one")
+	e := statetest.Wiring(t, s, "one", "one")
 	if again, _ := reopen(t, s, dir).Endpoint(e.Key); !again.Held() {
 		t.Error("its link would be set up at the next start")
 	}

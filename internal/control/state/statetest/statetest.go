@@ -64,16 +64,16 @@ func Observe(t testing.TB, s *state.Store) {
 	})
 }
 
-// Wiring makes an endpoint of the pod default/NAME, and of the container NAME, that has an
-// address. Its ADD is in flight.
-func Wiring(t testing.TB, s *state.Store, name string) (e endpoint.Endpoint) {
+// Wiring makes an endpoint of a container of the pod default/NAME that has an address. Its
+// ADD is in flight.
+func Wiring(t testing.TB, s *state.Store, name, container string) (e endpoint.Endpoint) {
 	t.Helper()
 	Update(t, s, func(tx *state.Tx) error {
 		id, err := tx.NextID()
 		if err != nil {
 			return err
 		}
-		key, pod := endpoint.Key{ContainerID: name, IfName: "eth0"}, endpoint.Pod{Namespace: "default", Name: name}
+		key, pod := endpoint.Key{ContainerID: container, IfName: "eth0"}, endpoint.Pod{Namespace: "default", Name: name}
 		e = endpoint.New(id, key, pod, "trunkline", time.Now(), time.Now())
 		lease, rows, err := tx.Ledger().Assign(ipam.HolderOf(e), time.Now())
 		if err != nil {
@@ -92,10 +92,10 @@ func Wiring(t testing.TB, s *state.Store, name string) (e endpoint.Endpoint) {
 	return e
 }
 
-// Ready is Wiring, and the ADD was answered.
+// Ready is Wiring of the container NAME, and the ADD was answered.
 func Ready(t testing.TB, s *state.Store, name string) endpoint.Endpoint {
 	t.Helper()
-	return step(t, s, Wiring(t, s, name), endpoint.Endpoint.Complete)
+	return step(t, s, Wiring(t, s, name, name), endpoint.Endpoint.Complete)
 }
 
 // Remove accepts the DEL of an endpoint.
