@@ -34,9 +34,9 @@ func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.C
 	if err != nil {
 		return err
 	}
-	changed, err := link.InitHost(hostnet.Sysctls(primary, network.Families()))
-	for _, d := range changed {
-		log.Info("kernel setting", "what", d.String())
+	made, err := link.InitHost(hostnet.Sysctls(primary, network.Families()))
+	for _, op := range made {
+		log.Info("kernel setting", "what", op.String())
 	}
 	if err != nil {
 		return fmt.Errorf("kernel settings: %w", err)

@@ -62,20 +62,6 @@ type Op struct {
 
 func (o Op) String() string { return fmt.Sprintf("%s %s: %s", o.Verb, o.Object, o.Why) }
 
-// Drift is a difference between the desired and the actual state of a node.
-type Drift struct {
-	Object   string // in the syntax of ip(8) or nft(8)
-	Was      string // how it differed
-	Repaired bool
-}
-
-func (d Drift) String() string {
-	if d.Repaired {
-		return fmt.Sprintf("%s: %s (repaired)", d.Object, d.Was)
-	}
-	return fmt.Sprintf("%s: %s", d.Object, d.Was)
-}
-
 // Diff returns the steps that make have equal want. Additions come before deletions:
 // an object is added after those it depends on, and deleted before them. Only objects
 // of ours are changed or deleted. An equal foreign object satisfies a desired one; a

@@ -150,9 +150,9 @@ func writeSysctl(s hostnet.Sysctl) error {
 }
 
 // InitHost writes the settings of a node, in the namespace of the calling thread.
-// The privileged init container runs it once, before the agent starts. It returns
-// what it changed, and an error that names every setting it could not write.
-func InitHost(settings []hostnet.Sysctl) ([]hostnet.Drift, error) {
+// The privileged init container runs it once, before the agent starts. It returns the
+// steps that it made, and an error that names every setting it could not write.
+func InitHost(settings []hostnet.Sysctl) (made []hostnet.Op, _ error) {
 	names := make([]string, len(settings))
 	for i, s := range settings {
 		names[i] = s.Name
@@ -161,7 +161,6 @@ func InitHost(settings []hostnet.Sysctl) ([]hostnet.Drift, error) {
 	if err != nil {
 		return nil, err
 	}
-	var changed []hostnet.Drift
 	var errs []error
 	for _, op := range hostnet.Diff(hostnet.State{Sysctls: settings}, hostnet.State{Sysctls: have}) {
 		s := op.Object.(hostnet.Sysctl)
@@ -173,9 +172,9 @@ func InitHost(settings []hostnet.Sysctl) ([]hostnet.Drift, error) {
 			errs = append(errs, err)
 			continue
 		}
-		changed = append(changed, hostnet.Drift{Object: s.String(), Was: op.Why, Repaired: true})
+		made = append(made, op)
 	}
-	return changed, errors.Join(errs...)
+	return made, errors.Join(errs...)
 }
 
 // FindENI returns the name of the link with an ENI's MAC, and waits for it until ctx
