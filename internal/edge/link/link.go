@@ -5,7 +5,8 @@
 // It uses rtnetlink only: it runs no command, opens no path that a client names, and
 // keeps no package state. It acts in the namespace that the Host was opened with and,
 // for the pod's end of a link, in the namespace of a descriptor that the caller passes.
-// It changes only objects that hostnet defines as ours. The agent calls it.
+// It changes only objects that hostnet defines as ours. control/network compares and
+// repairs with it, control/cni wires pods.
 package link
 
 import (

@@ -1,7 +1,8 @@
 // Package nft makes the kernel's nftables equal to a ruleset.Ruleset, and adds and
 // removes the set elements of single pods, over netlink and without nft(8). core/ruleset
 // decides what the rules are. The package changes only the tables named hostnet.Table,
-// in the network namespace it was opened with. app/agent calls it.
+// in the network namespace it was opened with. control/network compares and applies the
+// whole, control/cni adds and removes the elements of a pod.
 //
 // Package nfnetlink reads and writes the kernel's tables. This package makes each change
 // one transaction, reports changes of other programs, and finds which rules of the ruleset
@@ -34,7 +35,9 @@ type Firewall struct {
 	ns   *os.File
 	log  *slog.Logger
 	conn *nfnetlink.Conn
-	sets map[setName]nftables.Set // without elements
+	// tables and sets are all of a ruleset; the sets have no elements.
+	tables []nftables.TableName
+	sets   map[setName]nftables.Set
 
 	turn chan struct{} // holds one token; its holder may use conn
 }
@@ -61,6 +64,7 @@ func Open(ns *os.File, log *slog.Logger) (*Firewall, error) {
 		turn: make(chan struct{}, 1),
 	}
 	for _, t := range ruleset.Compile(ruleset.Config{}).Tables {
+		f.tables = append(f.tables, t.TableName)
 		for _, s := range t.Sets {
 			f.sets[setName{t.Family, s.Name}] = s.With()
 		}
@@ -167,10 +171,10 @@ func (f *Firewall) bySet(elements []ruleset.Element, change func(nftables.TableN
 // Read returns our tables as the kernel has them; one that is missing is left out.
 func (f *Firewall) Read(ctx context.Context) (tables []*nftables.Table, err error) {
 	err = f.alone(ctx, func() error {
-		for _, t := range ruleset.Compile(ruleset.Config{}).Tables {
-			have, err := f.conn.Read(t.TableName)
+		for _, name := range f.tables {
+			have, err := f.conn.Read(name)
 			if err != nil {
-				return fmt.Errorf("read table %s: %w", t.TableName, err)
+				return fmt.Errorf("read table %s: %w", name, err)
 			}
 			if have != nil {
 				tables = append(tables, have)
