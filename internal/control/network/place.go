@@ -53,7 +53,7 @@ func (p *place[T]) failAll(rows int, err error) []error {
 // is of operations that failed. next is when to compare again without an event; zero: no
 // need.
 func (p *place[T]) compare(ctx context.Context) (next time.Time, err error) {
-	return p.with(ctx, func(ctx context.Context) (time.Time, error) { return p.Pass(ctx, true) })
+	return p.with(ctx, p.Pass)
 }
 
 // restore compares the place without regard to back-offs, for a caller that needs an

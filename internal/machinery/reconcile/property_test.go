@@ -77,12 +77,9 @@ func (p *play) damage() {
 	}
 }
 
-func (p *play) pass(full bool) {
+func (p *play) pass() {
 	p.drifts = nil
 	due := maps.Clone(p.damaged)
-	if !full { // only what a full pass has found is repaired
-		maps.DeleteFunc(due, func(key, _ string) bool { return !p.status(key).Drift.Open() })
-	}
 	p.during = func(call string) {
 		if call == "update" || call == "delete" {
 			p.during = nil // from here on rows are the reconciler's, and a lock would wait
@@ -92,7 +89,7 @@ func (p *play) pass(full bool) {
 			p.change()
 		}
 	}
-	if _, err := p.r.Pass(p.t.Context(), full); err != nil {
+	if _, err := p.r.Pass(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
 	p.during = nil
@@ -118,11 +115,10 @@ func TestAnyHistoryConvergesAndOnlyDamageIsReportedAndOnce(t *testing.T) {
 		rapid.Check(struct{ testing.TB }{t}, func(t *rapid.T) {
 			p := &play{rig: newRig(t, Config[want]{MaxBackoff: 4 * time.Second}), t: t, damaged: map[string]string{}, open: map[string]func(...string){}}
 			t.Repeat(map[string]func(*rapid.T){
-				"change":    func(t *rapid.T) { p.t = t; p.change() },
-				"damage":    func(t *rapid.T) { p.t = t; p.damage() },
-				"pass":      func(t *rapid.T) { p.t = t; p.pass(false) },
-				"full pass": func(t *rapid.T) { p.t = t; p.pass(true) },
-				"wait":      func(*rapid.T) { time.Sleep(4 * time.Second) },
+				"change": func(t *rapid.T) { p.t = t; p.change() },
+				"damage": func(t *rapid.T) { p.t = t; p.damage() },
+				"pass":   func(t *rapid.T) { p.t = t; p.pass() },
+				"wait":   func(*rapid.T) { time.Sleep(4 * time.Second) },
 			})
 			for _, key := range slices.Sorted(maps.Keys(p.open)) {
 				delete(p.have, key)
@@ -130,7 +126,7 @@ func TestAnyHistoryConvergesAndOnlyDamageIsReportedAndOnce(t *testing.T) {
 			}
 			p.refuse = map[string]bool{}
 			time.Sleep(4 * time.Second)
-			p.mustPass(true)
+			p.mustPass()
 			desired := map[string]string{}
 			for w := range p.wanted.All(p.db.Snapshot()) {
 				desired[w.key] = w.value
@@ -141,8 +137,8 @@ func TestAnyHistoryConvergesAndOnlyDamageIsReportedAndOnce(t *testing.T) {
 			if !maps.Equal(p.have, desired) || p.r.Status().Len(p.db.Snapshot()) != len(desired) {
 				t.Fatalf("the target has %v and %d statuses, want %v", p.have, p.r.Status().Len(p.db.Snapshot()), desired)
 			}
-			if calls := p.mustPass(true); len(calls) != 0 || len(p.r.dirty) != 0 {
-				t.Fatalf("at the fixpoint a full pass called %q, and %d rows are dirty", calls, len(p.r.dirty))
+			if calls := p.mustPass(); len(calls) != 0 || len(p.r.dirty) != 0 {
+				t.Fatalf("at the fixpoint a pass called %q, and %d rows are dirty", calls, len(p.r.dirty))
 			}
 		})
 	})

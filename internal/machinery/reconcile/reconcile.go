@@ -1,15 +1,15 @@
 // Package reconcile makes a target, such as the kernel, agree with the rows of a
 // table, and says for each row in a status table how that went.
 //
-// It is level-triggered: a change of the table only marks its row; a pass reads the
-// row again. A full pass reads the target's actual state, repairs what differs and
-// prunes what no row wants. Rows are added before others are deleted. A row that failed
-// is tried again after a back-off of its own.
+// It is level-triggered: a change of the table only asks for a pass. A pass reads the
+// target's actual state and the rows, repairs what differs and prunes what no row wants.
+// Rows are added before others are deleted. A row that failed is tried again after a
+// back-off of its own.
 //
 // Drift is judged by status: a row that was Done at its present revision, and that
 // the target no longer agrees with, was changed by another program. A row that is
 // pending, failed, changed or worked on directly since is never called drift. What is
-// pruned after the first full pass is drift too: no row ever wanted it.
+// pruned after the first pass is drift too: no row ever wanted it.
 //
 // A caller on a fast path does the work for a row itself: it locks the row, changes
 // the target, and records the result in the update that inserts the row. See
@@ -49,9 +49,9 @@ type Actual[T any] interface {
 	// It does no I/O.
 	Diff(row T) []string
 	// Prune removes from the target what was listed, is ours, and is not of a row in
-	// keep, and lists what it removed. keep may have several versions of a row. It names objects by what is never used twice (an
-	// interface index, a handle), for work under a lock may make a new one of the same
-	// name meanwhile.
+	// keep, and lists what it removed. keep may have several versions of a row. It names
+	// objects by what is never used twice (an interface index, a handle), for work under a
+	// lock may make a new one of the same name meanwhile.
 	Prune(ctx context.Context, keep []T) ([]string, error)
 }
 
@@ -66,7 +66,7 @@ type Config[T any] struct {
 	// OnRepaired is called at the end of each episode of drift. Drift that cannot be
 	// repaired is in the status of its row. May be nil.
 	OnRepaired func(row T, d Drift)
-	// OnPruned is called with what was pruned after the first full pass. What that one
+	// OnPruned is called with what was pruned after the first pass. What that one
 	// prunes an earlier process may have left. May be nil.
 	OnPruned func(what []string)
 }
@@ -83,7 +83,7 @@ type Reconciler[T any] struct {
 	// Of the pass that runs:
 	tracker *table.Tracker[T]
 	dirty   map[table.Key]T // rows that may have work, as last seen
-	pruned  bool            // a full pass has pruned
+	pruned  bool            // a pass has pruned
 	now     bool            // this pass tries failed rows before their back-off is over
 }
 
@@ -123,7 +123,7 @@ func (r *Reconciler[T]) Left(v table.View, row T, rev table.Revision) bool {
 //
 // The order is: lock; change the target; in one update insert the row and MarkDone,
 // or delete the row and MarkDeleted; release. Direct work that fails undoes what it
-// did, or leaves it to the next full pass. Lock must not be called in an update.
+// did, or leaves it to the next pass. Lock must not be called in an update.
 func (r *Reconciler[T]) Lock(ctx context.Context, row T) (release func(), err error) {
 	if err := r.locks.direct(ctx, r.desired.Key(row), row); err != nil {
 		return nil, fmt.Errorf("lock %s in table %s: %w", r.desired.KeyText(row), r.desired.Name(), err)
@@ -169,36 +169,33 @@ func (r *Reconciler[T]) statusOf(v table.View, row T) Status {
 	return Status{Key: key, Name: r.desired.KeyText(row)}
 }
 
-// Pass does one pass, a full one if asked: the work of a loop.Loop. Only one pass may run
-// at a time. next is when a row is to be tried or compared again; zero: no need.
-func (r *Reconciler[T]) Pass(ctx context.Context, full bool) (next time.Time, err error) {
+// Pass reads the target, repairs what differs from the rows and prunes what no row wants:
+// the work of a loop.Loop. Only one pass may run at a time. next is when a row is to be
+// tried or compared again; zero: no need.
+func (r *Reconciler[T]) Pass(ctx context.Context) (next time.Time, err error) {
 	r.now = false
-	return r.pass(ctx, full)
+	return r.pass(ctx)
 }
 
-// PassNow does a full pass that tries failed rows at once, whatever their back-off: its
-// caller waits for one of them.
+// PassNow is a Pass that tries failed rows at once, whatever their back-off: its caller
+// waits for one of them.
 func (r *Reconciler[T]) PassNow(ctx context.Context) (next time.Time, err error) {
 	r.now = true
-	return r.pass(ctx, true)
+	return r.pass(ctx)
 }
 
-func (r *Reconciler[T]) pass(ctx context.Context, full bool) (next time.Time, err error) {
+func (r *Reconciler[T]) pass(ctx context.Context) (next time.Time, err error) {
 	if r.tracker == nil {
 		r.tracker = r.desired.Track()
 	}
-	var seen sighting[T]
-	if full {
-		r.locks.watch()
-		defer r.locks.unwatch()
-		if seen, err = r.observe(ctx); err != nil {
-			return time.Time{}, err
-		}
-	} else {
-		r.collect(r.db.Snapshot())
+	r.locks.watch()
+	defer r.locks.unwatch()
+	seen, err := r.observe(ctx)
+	if err != nil {
+		return time.Time{}, err
 	}
 	removed, next, err := r.work(ctx, seen)
-	if err != nil || !full || ctx.Err() != nil {
+	if err != nil || ctx.Err() != nil {
 		return next, err
 	}
 	return next, r.prune(ctx, seen.actual, removed)

@@ -15,22 +15,21 @@ import (
 func TestRowsAreUpdatedBeforeOthersAreDeletedAndTheRestIsPruned(t *testing.T) {
 	g := newRig(t, Config[want]{})
 	g.insert("b", "1")
-	equal(t, g.mustPass(true), "update b")
+	equal(t, g.mustPass(), "update b")
 	g.insert("a", "1")
 	g.remove("b")
 	g.have["x"] = "theirs"
-	equal(t, g.mustPass(false), "update a", "delete b")
-	equal(t, g.mustPass(true), "prune x")
-	equal(t, g.mustPass(true))
+	equal(t, g.mustPass(), "update a", "delete b", "prune x")
+	equal(t, g.mustPass())
 	equal(t, g.drifts, "x is theirs, not wanted")
 }
 
-func TestAFullPassLeavesWhatIsAlreadyAsItShouldBe(t *testing.T) {
+func TestAPassLeavesWhatIsAlreadyAsItShouldBe(t *testing.T) {
 	g := newRig(t, Config[want]{})
 	g.have["a"], g.have["b"] = "1", "old"
 	g.insert("a", "1")
 	g.insert("b", "1")
-	equal(t, g.mustPass(true), "update b")
+	equal(t, g.mustPass(), "update b")
 	if a, b := g.status("a"), g.status("b"); a.State != Done || b.State != Done {
 		t.Errorf("a is %s, b is %s", a.State, b.State)
 	}
@@ -44,12 +43,12 @@ func TestARowThatFailsIsTriedAgainAfterItsOwnBackOff(t *testing.T) {
 		g.refuse["bad"] = true
 		g.insert("bad", "1")
 		for i, want := range []time.Duration{time.Second, 3 * time.Second, 6 * time.Second} { // 1, 2 and 3 s apart
-			next, err := g.pass(false)
+			next, err := g.pass()
 			if err != nil || next.Sub(start) != want {
 				t.Fatalf("attempt %d: next at %s, error %v; want %s", i+1, next.Sub(start), err, want)
 			}
 			g.insert("good", next.String())
-			equal(t, g.mustPass(false), "update good") // and not bad
+			equal(t, g.mustPass(), "update good") // and not bad
 			time.Sleep(time.Until(next))
 		}
 		s := g.status("bad")
@@ -57,15 +56,15 @@ func TestARowThatFailsIsTriedAgainAfterItsOwnBackOff(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		g.insert("bad", "2") // is tried at once
-		equal(t, g.mustPass(false), "update bad")
+		equal(t, g.mustPass(), "update bad")
 		g.remove("bad")
 		g.calls = nil
-		if next, err := g.pass(false); err != nil || time.Until(next) != time.Second || !g.status("bad").Deleting {
+		if next, err := g.pass(); err != nil || time.Until(next) != time.Second || !g.status("bad").Deleting {
 			t.Errorf("a deletion that fails: next in %s, error %v, status %+v", time.Until(next), err, g.status("bad"))
 		}
 		g.refuse["bad"] = false
 		time.Sleep(time.Second)
-		equal(t, g.mustPass(false), "delete bad")
+		equal(t, g.mustPass(), "delete bad")
 		if s := g.status("bad"); s.Name != "" {
 			t.Errorf("the status is left: %+v", s)
 		}
@@ -77,19 +76,18 @@ func TestWhatOthersDidToADoneRowIsReportedOnceAndRepaired(t *testing.T) {
 		g := newRig(t, Config[want]{})
 		g.insert("a", "1")
 		g.insert("b", "1")
-		g.mustPass(true)
+		g.mustPass()
 		delete(g.have, "a")
 		g.have["b"] = "theirs"
-		equal(t, g.mustPass(false)) // only a full pass looks
 		time.Sleep(time.Second)
-		equal(t, g.mustPass(true), "update a", "update b")
+		equal(t, g.mustPass(), "update a", "update b")
 		equal(t, g.drifts, "a is missing", "b is theirs")
 		if d := g.status("b").Drift; !slices.Equal(d.What, []string{"b is theirs"}) || d.Found != time.Now() || d.Repaired != time.Now() {
 			t.Errorf("drift %+v", d)
 		}
-		equal(t, g.mustPass(true))
+		equal(t, g.mustPass())
 		delete(g.have, "a") // another episode
-		g.mustPass(true)
+		g.mustPass()
 		equal(t, g.drifts, "a is missing", "b is theirs", "a is missing")
 	})
 }
@@ -104,22 +102,22 @@ func TestDriftThatCannotBeRepairedIsReportedOnceItIs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newRig(t, Config[want]{})
 				g.insert("a", "1")
-				g.mustPass(true)
+				g.mustPass()
 				delete(g.have, "a")
 				if set == nil {
 					g.stuck["a"] = true
 					g.during = func(call string) { g.refuse["read"] = call == "update" }
-					if _, err := g.pass(true); !errors.Is(err, errRefused) {
+					if _, err := g.pass(); !errors.Is(err, errRefused) {
 						t.Errorf("error %v", err)
 					}
 					g.during, g.refuse["read"] = nil, false
-					g.mustPass(true)
+					g.mustPass()
 					time.Sleep(time.Minute)
 					set = func(g *rig, _ bool) { g.stuck["a"] = false }
 				} else {
 					set(g, true)
 					for range 3 {
-						g.mustPass(true)
+						g.mustPass()
 						time.Sleep(time.Minute)
 					}
 					if s := g.status("a"); s.State != Failed || s.Attempts != 3 {
@@ -131,11 +129,11 @@ func TestDriftThatCannotBeRepairedIsReportedOnceItIs(t *testing.T) {
 					t.Errorf("drift %+v", d)
 				}
 				set(g, false)
-				g.mustPass(true)
+				g.mustPass()
 				if s := g.status("a"); s.State != Done || s.Drift.Open() {
 					t.Errorf("status %+v", s)
 				}
-				equal(t, g.mustPass(true))
+				equal(t, g.mustPass())
 				equal(t, g.drifts, "a is missing")
 			})
 		})
@@ -145,7 +143,7 @@ func TestDriftThatCannotBeRepairedIsReportedOnceItIs(t *testing.T) {
 func TestOwnWorkIsNeverCalledDrift(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		work func(g *rig) // done while a full pass reads the target
+		work func(g *rig) // done while a pass reads the target
 	}{
 		{"a row is changed", func(g *rig) { g.insert("a", "2") }},
 		{"a row is added", func(g *rig) { g.insert("c", "1") }},
@@ -172,21 +170,21 @@ func TestOwnWorkIsNeverCalledDrift(t *testing.T) {
 	}
 }
 
-// duringAPass does work at one point of a full pass, and checks that all agrees after
+// duringAPass does work at one point of a pass, and checks that all agrees after
 // the next one and that no drift was reported.
 func duringAPass(t *testing.T, when string, work func(g *rig)) {
 	g := newRig(t, Config[want]{})
 	g.insert("a", "1")
 	g.insert("b", "1")
-	g.mustPass(true)
+	g.mustPass()
 	g.during = func(call string) {
 		if call == when {
 			g.during = nil
 			work(g)
 		}
 	}
-	g.mustPass(true)
-	g.mustPass(true)
+	g.mustPass()
+	g.mustPass()
 	equal(t, g.drifts)
 	for w := range g.wanted.All(g.db.Snapshot()) {
 		if g.have[w.key] != w.value || g.status(w.key).State != Done {
@@ -206,16 +204,16 @@ func TestDirectWorkThatBeginsWhileTheTargetIsReadIsNotPruned(t *testing.T) {
 		end = g.lock("a")
 		g.have["a"] = "1"
 	}
-	equal(t, g.mustPass(true))
+	equal(t, g.mustPass())
 	end("1")
-	equal(t, g.mustPass(true))
+	equal(t, g.mustPass())
 }
 
 func TestDirectWorkOnADamagedRowIsNotRepeated(t *testing.T) {
 	g := newRig(t, Config[want]{})
 	g.insert("a", "1")
 	g.insert("b", "1")
-	g.mustPass(true)
+	g.mustPass()
 	g.have["a"] = "theirs"
 	diffs := 0
 	g.during = func(call string) {
@@ -228,14 +226,14 @@ func TestDirectWorkOnADamagedRowIsNotRepeated(t *testing.T) {
 			end("2")
 		}
 	}
-	equal(t, g.mustPass(true))
+	equal(t, g.mustPass())
 	equal(t, g.drifts)
 }
 
 func TestDirectWorkThatUndoesItselfIsNotDrift(t *testing.T) {
 	g := newRig(t, Config[want]{})
 	g.insert("a", "1")
-	g.mustPass(true)
+	g.mustPass()
 	release, err := g.r.Lock(t.Context(), want{key: "a"})
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +245,7 @@ func TestDirectWorkThatUndoesItselfIsNotDrift(t *testing.T) {
 			release()
 		}
 	}
-	equal(t, g.mustPass(true))
+	equal(t, g.mustPass())
 	equal(t, g.drifts)
 }
 
@@ -263,37 +261,37 @@ func TestDirectWorkWhileAPassJudgesIsNotUndone(t *testing.T) {
 			end("2")
 		}
 	}
-	equal(t, g.mustPass(true))
-	equal(t, g.mustPass(false)) // the result of the direct work is recorded
+	equal(t, g.mustPass())
+	equal(t, g.mustPass()) // the result of the direct work is recorded
 }
 
 func TestAPassLeavesDirectWorkAloneUntilItEnds(t *testing.T) {
 	g := newRig(t, Config[want]{})
 	g.insert("a", "1")
 	g.insert("gone", "1")
-	g.mustPass(true)
+	g.mustPass()
 	endNew, endOld, endGone := g.lock("new"), g.lock("a"), g.lock("gone")
 	g.have["new"] = "half" // not in the table yet
 	g.have["a"] = "half"
 	delete(g.have, "gone")
-	equal(t, g.mustPass(true)) // neither repaired nor pruned
-	g.insert("a", "3")         // the owner wants something else meanwhile
-	equal(t, g.mustPass(false))
+	equal(t, g.mustPass()) // neither repaired nor pruned
+	g.insert("a", "3")     // the owner wants something else meanwhile
+	equal(t, g.mustPass())
 	g.have["new"], g.have["a"] = "1", "2"
 	endNew("1")
 	endOld("2")
 	endGone()
-	equal(t, g.mustPass(true)) // direct work is not repeated
+	equal(t, g.mustPass()) // direct work is not repeated
 	equal(t, g.drifts)
 	if s := g.status("new"); s.State != Done {
 		t.Errorf("status %+v", s)
 	}
 	g.have["new"] = "theirs" // what was done directly is judged as the rest
-	equal(t, g.mustPass(true), "update new")
+	equal(t, g.mustPass(), "update new")
 	equal(t, g.drifts, "new is theirs")
 }
 
-func TestDirectWorkThatFailedIsClearedByTheNextFullPass(t *testing.T) {
+func TestDirectWorkThatFailedIsClearedByTheNextPass(t *testing.T) {
 	g := newRig(t, Config[want]{})
 	release, err := g.r.Lock(t.Context(), want{key: "a"})
 	if err != nil {
@@ -301,7 +299,7 @@ func TestDirectWorkThatFailedIsClearedByTheNextFullPass(t *testing.T) {
 	}
 	g.have["a"] = "half"
 	release()
-	equal(t, g.mustPass(true), "prune a")
+	equal(t, g.mustPass(), "prune a")
 	equal(t, g.drifts)
 }
 
@@ -320,7 +318,7 @@ func TestRowsThatAnEarlierProcessLeftAreJudged(t *testing.T) {
 		}
 		return nil
 	})
-	equal(t, g.mustPass(true), "update b")
+	equal(t, g.mustPass(), "update b")
 	equal(t, g.drifts, "b is missing")
 }
 
@@ -329,9 +327,14 @@ func TestDirectWorkWaitsForThePassAndForOtherDirectWork(t *testing.T) {
 		g := newRig(t, Config[want]{})
 		g.insert("a", "1")
 		working, finish := make(chan struct{}), make(chan struct{})
-		g.during = func(string) { close(working); <-finish }
+		g.during = func(call string) {
+			if call == "update" {
+				close(working)
+				<-finish
+			}
+		}
 		passed := make(chan error)
-		go func() { _, err := g.pass(false); passed <- err }()
+		go func() { _, err := g.pass(); passed <- err }()
 		<-working
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -362,11 +365,11 @@ func TestAPassThatCannotReadOrPruneIsOwed(t *testing.T) {
 		g := newRig(t, Config[want]{})
 		g.insert("a", "1")
 		g.refuse[step] = true
-		if _, err := g.pass(true); !errors.Is(err, errRefused) {
+		if _, err := g.pass(); !errors.Is(err, errRefused) {
 			t.Errorf("error %v", err)
 		}
 		g.refuse[step] = false
-		g.mustPass(true)
+		g.mustPass()
 		if g.have["a"] != "1" || g.status("a").State != Done {
 			t.Errorf("the target has %v, status %+v", g.have, g.status("a"))
 		}
@@ -377,22 +380,22 @@ func TestRowsOfDirectWorkAreComparedAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config[want]{Recheck: 2 * time.Second})
 		g.insert("a", "1")
-		g.mustPass(true)
+		g.mustPass()
 		end := g.lock("a")
-		if next, err := g.pass(true); err != nil || !next.IsZero() {
+		if next, err := g.pass(); err != nil || !next.IsZero() {
 			t.Errorf("nothing differs: next %v, error %v", next, err)
 		}
 		g.have["a"] = "half"
-		if next, err := g.pass(true); err != nil || time.Until(next) != 2*time.Second {
+		if next, err := g.pass(); err != nil || time.Until(next) != 2*time.Second {
 			t.Errorf("a row differs: next in %s, error %v; want 2s", time.Until(next), err)
 		}
 		g.insert("a", "2")
-		if next, err := g.pass(false); err != nil || time.Until(next) != 2*time.Second {
+		if next, err := g.pass(); err != nil || time.Until(next) != 2*time.Second {
 			t.Errorf("a row has changed: next in %s, error %v; want 2s", time.Until(next), err)
 		}
 		g.have["a"] = "2"
 		end("2")
-		if next, err := g.pass(true); err != nil || !next.IsZero() {
+		if next, err := g.pass(); err != nil || !next.IsZero() {
 			t.Errorf("the work has ended: next %v, error %v", next, err)
 		}
 		equal(t, g.drifts)
@@ -417,24 +420,24 @@ func TestDirectWorkThatFailedIsDoneAgainOrUndone(t *testing.T) {
 		})
 		release()
 	}
-	g.mustPass(true)
+	g.mustPass()
 	fail("a")
 	if s := g.status("a"); s.State != Failed || s.Error != errRefused.Error() {
 		t.Errorf("status %+v", s)
 	}
-	equal(t, g.mustPass(true), "update a")
+	equal(t, g.mustPass(), "update a")
 	fail("b")
 	g.remove("b")
-	equal(t, g.mustPass(true), "delete b")
+	equal(t, g.mustPass(), "delete b")
 	equal(t, g.drifts)
 }
 
-func TestOnlyWhatTheFirstFullPassPrunesIsNotReported(t *testing.T) {
+func TestOnlyWhatTheFirstPassPrunesIsNotReported(t *testing.T) {
 	g := newRig(t, Config[want]{})
 	g.have["x"] = "of an earlier process"
-	equal(t, g.mustPass(true), "prune x")
+	equal(t, g.mustPass(), "prune x")
 	g.have["y"] = "theirs"
-	equal(t, g.mustPass(true), "prune y")
+	equal(t, g.mustPass(), "prune y")
 	equal(t, g.drifts, "y is theirs, not wanted")
 }
 
@@ -450,7 +453,7 @@ func TestWhatIsLeftInTheTarget(t *testing.T) {
 	if left() {
 		t.Error("a pending row is left")
 	}
-	g.mustPass(false)
+	g.mustPass()
 	if !left() {
 		t.Error("a row that is done is not left")
 	}
@@ -469,13 +472,13 @@ func TestStatusesArePrintedWithoutRevisionsAndTimes(t *testing.T) {
 	g.insert("a", "1")
 	g.insert("b", "1")
 	g.insert("c", "1")
-	g.mustPass(true)
+	g.mustPass()
 	delete(g.have, "a")
 	g.refuse["b"] = true
 	g.insert("b", "2")
 	g.refuse["c"] = true
 	g.remove("c")
-	g.mustPass(true)
+	g.mustPass()
 	var text strings.Builder
 	if err := g.db.Snapshot().Print(&text, "wanted-status"); err != nil {
 		t.Fatal(err)

@@ -51,7 +51,7 @@ func (s Status) outdated(rev table.Revision) any {
 // ends when the target has been read again and agrees with the row.
 type Drift struct {
 	What     []string  // how it differed
-	Found    time.Time // by a full pass
+	Found    time.Time // by a pass
 	Repaired time.Time // zero while it is not
 }
 

@@ -197,15 +197,13 @@ func (g *rig) lock(key string) (end func(value ...string)) {
 	}
 }
 
-func (g *rig) pass(full bool) (next time.Time, err error) {
-	return g.r.Pass(context.Background(), full)
-}
+func (g *rig) pass() (next time.Time, err error) { return g.r.Pass(context.Background()) }
 
 // mustPass does a pass and returns what it called.
-func (g *rig) mustPass(full bool) []string {
+func (g *rig) mustPass() []string {
 	g.t.Helper()
 	g.calls = nil
-	if _, err := g.pass(full); err != nil {
+	if _, err := g.pass(); err != nil {
 		g.t.Fatal(err)
 	}
 	return g.calls

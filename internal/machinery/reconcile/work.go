@@ -11,7 +11,7 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
-// sighting is what a full pass found in the target.
+// sighting is what a pass found in the target.
 type sighting[T any] struct {
 	actual  Actual[T]
 	drifted map[table.Key]drifted
@@ -262,7 +262,7 @@ func (r *Reconciler[T]) removeOld(ctx context.Context, updates []*job[T]) (old [
 }
 
 // verify reads the target again where drift has been repaired, and closes the drift
-// or notes how the target still differs. If it cannot, the next full pass will.
+// or notes how the target still differs. If it cannot, the next pass will.
 func (r *Reconciler[T]) verify(ctx context.Context, updates []*job[T]) error {
 	repaired := func(j *job[T]) bool { return j.err == nil && j.status.Drift.Open() }
 	if !slices.ContainsFunc(updates, repaired) {
