@@ -152,7 +152,7 @@ func (n *Controller) pass(ctx context.Context, full bool) (next time.Time, err e
 	if full && err == nil {
 		err = errors.Join(n.agree(), n.Compared(ctx))
 	}
-	return sooner(next, filterNext), err
+	return loop.Sooner(next, filterNext), err
 }
 
 // compareLinks compares links, addresses, routes, rules and neighbours.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/drift"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
 	"github.com/trunkline/trunkline/internal/machinery/reconcile"
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
@@ -79,7 +80,7 @@ func (p *place[T]) with(ctx context.Context, pass func(context.Context) (time.Ti
 		p.n.changed(p.name, p.repaired, fmt.Sprintf("Another program changed the node's network, and the change was repaired: %s. "+
 			"If it happens again, look for another program on the node that manages routes, rules or nftables.", drift.Summary(p.repaired)))
 	}
-	return sooner(next, p.reportStanding()), errors.Join(append(p.failed, err)...)
+	return loop.Sooner(next, p.reportStanding()), errors.Join(append(p.failed, err)...)
 }
 
 // reportStanding enters the rows that cannot be reconciled for some time in the drift
@@ -89,7 +90,7 @@ func (p *place[T]) reportStanding() (next time.Time) {
 	var standing []string
 	for s := range p.Status().List(p.n.State.DB.Snapshot(), reconcile.ByState().Query(reconcile.Failed)) {
 		if at := s.Since.Add(drift.Standing); now.Before(at) {
-			next = sooner(next, at)
+			next = loop.Sooner(next, at)
 		} else {
 			standing = append(standing, s.Error)
 		}
@@ -140,12 +141,4 @@ func (n *Controller) publish(place string, what []string) (found []string) {
 	}
 	state.Replace(n.State, n.Owned.Drift, func(d state.Drift) bool { return d.Place == place }, rows)
 	return found
-}
-
-// sooner is the earlier of two times; zero is no time.
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

@@ -150,3 +150,11 @@ func (l *Loop) wait(ctx context.Context, earliest, latest time.Time) (mark, bool
 	}
 	return event, true
 }
+
+// Sooner returns the earlier of two times at which a pass is wanted; zero: none.
+func Sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -8,7 +8,7 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
-// locks says who works on which row: the reconciler or direct work, one at a time.
+// locks are the rows in work: each by the reconciler or by direct work.
 type locks[T any] struct {
 	mu     sync.Mutex
 	held   map[table.Key]*lock[T]

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/machinery/loop"
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
@@ -173,7 +174,7 @@ func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removed []*
 	}()
 	updates, removes, next := r.plan(held, seen.drifted)
 	if recheck {
-		next = sooner(next, time.Now().Add(r.cfg.Recheck))
+		next = loop.Sooner(next, time.Now().Add(r.cfg.Recheck))
 	}
 	if err := r.record(updates, removes); err != nil {
 		return removes, next, err
@@ -186,7 +187,7 @@ func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removed []*
 	}
 	unverified := r.verify(ctx, updates)
 	for _, j := range slices.Concat(updates, removes) {
-		next = sooner(next, r.conclude(j))
+		next = loop.Sooner(next, r.conclude(j))
 	}
 	if err := r.record(updates, removes); err != nil {
 		return removes, next, err
@@ -214,7 +215,7 @@ func (r *Reconciler[T]) plan(keys []table.Key, drift map[table.Key]drifted) (upd
 			delete(r.dirty, key)
 			continue
 		case j.status.State == Failed && same && now.Before(j.status.Retry) && !r.now:
-			next = sooner(next, j.status.Retry)
+			next = loop.Sooner(next, j.status.Retry)
 			continue
 		case !same || j.status.State == Done:
 			j.status.begin(j.rev, j.kind == remove, now)
@@ -331,12 +332,4 @@ func (r *Reconciler[T]) pause(attempts int) time.Duration {
 		}
 	}
 	return min(p, r.cfg.MaxBackoff)
-}
-
-// sooner is the earlier of two times; zero is no time.
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
