@@ -18,7 +18,11 @@ const repairRounds = 3
 // table "links".
 type links struct{ n *Controller }
 
+// Read implements reconcile.Ops. What is desired names links as the kernel does now.
 func (l links) Read(ctx context.Context) (reconcile.Actual[hostnet.Part], error) {
+	if err := l.n.renameDevices(ctx); err != nil {
+		return nil, err
+	}
 	have, _, err := l.observe(ctx)
 	return actualLinks{l, have}, err
 }

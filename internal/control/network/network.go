@@ -142,7 +142,7 @@ func (n *Controller) Start(ctx context.Context) error {
 func (n *Controller) pass(ctx context.Context, full bool) (next time.Time, err error) {
 	began := time.Now()
 	before := n.Before(ctx)
-	next, linkErr := n.compareLinks(ctx)
+	next, linkErr := n.links.compare(ctx)
 	filterNext, filterErr := n.filter.compare(ctx)
 	n.passes.Observe(time.Since(began).Seconds())
 	if linkErr != nil {
@@ -155,14 +155,6 @@ func (n *Controller) pass(ctx context.Context, full bool) (next time.Time, err e
 	return loop.Sooner(next, filterNext), err
 }
 
-// compareLinks compares links, addresses, routes, rules and neighbours.
-func (n *Controller) compareLinks(ctx context.Context) (next time.Time, err error) {
-	if err := n.renameDevices(ctx); err != nil {
-		return time.Time{}, err
-	}
-	return n.links.compare(ctx)
-}
-
 // RestoreFilter restores the tables of the packet filter, but for the elements of locked
 // endpoints.
 func (n *Controller) RestoreFilter(ctx context.Context) error {
@@ -173,9 +165,6 @@ func (n *Controller) RestoreFilter(ctx context.Context) error {
 // link: the device appears some time after EC2 says that it is attached.
 func (n *Controller) SetUp(ctx context.Context, e ipam.ENI) error {
 	if err := n.FindDevice(ctx, e); err != nil {
-		return err
-	}
-	if err := n.renameDevices(ctx); err != nil {
 		return err
 	}
 	return n.links.restore(ctx, interfaceOwner(e.ID))
