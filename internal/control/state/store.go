@@ -99,10 +99,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		}
 		s, err = restored(o.Settings, nil)
 	}
-	err = errors.Join(err, j.Append(ctx, changes...))
 	if err == nil {
 		s.Found, s.journal = j.Found, j
-		err = s.start(now, o.Log)
+		err = s.start(ctx, now, changes, o.Log)
 	}
 	if err != nil {
 		return nil, errors.Join(err, j.Close())
@@ -125,10 +124,12 @@ func restored(settings ipam.Settings, records []journal.Record) (*Store, error) 
 	return s, s.transact(func(tx *Tx) error { return tx.restore(records) })
 }
 
-// start adapts what was restored to this process, and to this boot.
-func (s *Store) start(now time.Time, log *slog.Logger) error {
-	_, err := s.Update(func(tx *Tx) error { // the first append, see journal.Opened
+// start adapts what was restored to this process, and to this boot, and journals that with
+// what was converted in one append: it is the first one, see journal.Opened.
+func (s *Store) start(ctx context.Context, now time.Time, converted []journal.Record, log *slog.Logger) error {
+	pending, err := s.Update(func(tx *Tx) error {
 		tx.Durable()
+		tx.records = append(tx.records, converted...)
 		tx.Record(tx.Ledger().Restart(now)...)
 		if s.Found.Rebooted {
 			for _, e := range tx.Endpoints() {
@@ -145,7 +146,10 @@ func (s *Store) start(now time.Time, log *slog.Logger) error {
 		s.Begun = tx.Ledger().View(now).InFlight
 		return nil
 	})
-	return err
+	if err != nil || len(converted) == 0 {
+		return err
+	}
+	return pending.Wait(ctx)
 }
 
 func openJournal(ctx context.Context, o Options) (j *journal.Journal, records []journal.Record, err error) {

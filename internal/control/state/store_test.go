@@ -243,4 +243,44 @@ func TestAJournalOfVersion1IsConverted(t *testing.T) {
 	}
 }
 
+// A crash must not keep what a conversion wrote without what the reboot invalidated.
+func TestAConversionAfterARebootIsOneWrite(t *testing.T) {
+	raw, err := os.ReadFile("testdata/v1.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "log")
+	write := func(content []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(raw)
+	open := func() *state.Store { return statetest.Open(t, dir) } // not of boot v1
+	if err := open().Close(); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := len(raw) + 1; at <= len(whole); at++ {
+		if whole[at-1] != '\n' {
+			continue
+		}
+		write(whole[:at])
+		s := open()
+		for _, e := range s.Endpoints() {
+			if e.Stage != endpoint.Removing {
+				t.Errorf("killed after %d of %d bytes: %s of an earlier boot is %q", at, len(whole), e.Name(), e.Stage)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
