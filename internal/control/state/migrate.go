@@ -31,6 +31,9 @@ const (
 	keyIntentV1 = "ec2/"
 )
 
+// keyAgreedTime kept when the kernel last agreed, before the digests of keyAgreed.
+const keyAgreedTime = "kernel/agreed"
+
 // ownerV1 is who an address was given to. The container of a pod that another CNI wired
 // was foreignV1.
 type ownerV1 struct {
@@ -82,7 +85,13 @@ func migrate(records []journal.Record, linkPrefix string, now time.Time) (conver
 		return nil, nil, err
 	}
 	converted, joined, err := joinIntents(converted)
-	return converted, append(changes, joined...), err
+	changes = append(changes, joined...)
+	for _, r := range records {
+		if r.Key == keyAgreedTime {
+			changes = append(changes, journal.Forget(r.Key))
+		}
+	}
+	return converted, changes, err
 }
 
 // joinIntents completes actions in flight with what version 1 kept of them beside the

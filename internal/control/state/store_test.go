@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -280,6 +281,35 @@ func TestAConversionAfterARebootIsOneWrite(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestWhatNoVersionReadsIsForgottenAndOtherKeysStay(t *testing.T) {
+	dir := t.TempDir()
+	j, _, err := journal.Open(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := []journal.Record{
+		{Key: "kernel/agreed", Value: json.RawMessage(`{"at":"2026-01-02T03:04:05Z"}`)},
+		{Key: "of-a-newer-version", Value: json.RawMessage(`1`)},
+	}
+	if err := errors.Join(j.Append(t.Context(), records...), j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := statetest.Open(t, dir).Close(); err != nil {
+		t.Fatal(err)
+	}
+	j, left, err := journal.Open(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	has := func(r journal.Record) bool {
+		return slices.ContainsFunc(left, func(l journal.Record) bool { return l.Key == r.Key })
+	}
+	if has(records[0]) || !has(records[1]) {
+		t.Errorf("left: %s", left)
 	}
 }
 
