@@ -180,7 +180,7 @@ func InitHost(settings []hostnet.Sysctl) (made []hostnet.Op, _ error) {
 // FindENI returns the name of the link with an ENI's MAC, and waits for it until ctx
 // ends: the device appears some time after EC2 reports the attachment.
 func (h *Host) FindENI(ctx context.Context, mac vpc.MAC) (string, error) {
-	events, err := subscribe(h.ns, unix.RTNLGRP_LINK)
+	events, err := subscribe(h.ns, nil, unix.RTNLGRP_LINK)
 	if err != nil {
 		return "", err
 	}

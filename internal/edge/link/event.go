@@ -13,6 +13,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/portfilter"
 )
 
 // events is a socket with subscriptions to changes.
@@ -25,8 +26,9 @@ type events struct {
 // the reader gets ENOBUFS, and a full pass follows.
 const eventBuffer = 1 << 20
 
-// subscribe opens a socket for the changes in a namespace, of the given groups.
-func subscribe(ns *os.File, groups ...uint) (*events, error) {
+// subscribe opens a socket for the changes in a namespace, of the given groups. It drops
+// those with the port of one of our own sockets.
+func subscribe(ns *os.File, own []uint32, groups ...uint) (*events, error) {
 	e := &events{buf: make([]byte, receiveBuffer)}
 	err := inNS(ns, func() error {
 		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
@@ -38,6 +40,9 @@ func subscribe(ns *os.File, groups ...uint) (*events, error) {
 			return err
 		}
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventBuffer)
+		if err := portfilter.Attach(fd, own...); err != nil {
+			return err
+		}
 		for _, g := range groups {
 			if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(g)); err != nil {
 				return err

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/portfilter"
 )
 
 // sockets are the rtnetlink sockets of one network namespace. Their methods may be called
@@ -16,6 +17,7 @@ import (
 type sockets struct {
 	dump  *netlink.Handle
 	conns chan *conn // for requests; the capacity bounds how many run at once
+	ports []uint32   // netlink port IDs of conns
 }
 
 // maxRequests is the number of concurrent netlink requests. The kernel serialises them
@@ -34,6 +36,11 @@ func openSockets(ns *os.File) (*sockets, error) {
 				return err
 			}
 			s.conns <- c
+			port, err := portfilter.Of(c.fd)
+			if err != nil {
+				return err
+			}
+			s.ports = append(s.ports, port)
 		}
 		return nil
 	})

@@ -29,8 +29,7 @@ type Expected interface {
 // kernel, and when the kernel lost events. It runs until ctx ends. dirty must not block;
 // the caller then compares the kernel with the desired state.
 func (h *Host) Watch(ctx context.Context, left Expected, dirty func(why string)) error {
-	e, err := subscribe(
-		h.ns,
+	e, err := subscribe(h.ns, h.sockets.ports,
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE,
 		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE,

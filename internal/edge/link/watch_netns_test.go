@@ -179,13 +179,35 @@ func TestWatchDoesNotReportOwnChanges(t *testing.T) {
 	}
 }
 
+func TestEventsOfOwnRequestsAreNotDelivered(t *testing.T) {
+	h, node := open(t)
+	e, err := subscribe(h.ns, h.sockets.ports, unix.RTNLGRP_IPV4_RULE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	wire(t, h, testns.New(t, "pod").Open(t), pod("web", "10.0.1.7")) // adds rules
+	ip(t, node, "rule add priority 9 table 9")
+	b, err := e.next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := parseMessages(b)
+	if err != nil || len(messages) == 0 {
+		t.Fatalf("%d messages, %v", len(messages), err)
+	}
+	if r, ok := messages[0].rule(); !ok || r.Priority != 9 {
+		t.Errorf("the first event delivered is of rule %s, want that of the other program", r)
+	}
+}
+
 func TestALaggingWatchDoesNotReportOwnChanges(t *testing.T) {
 	h, node := open(t)
 	podNS := testns.New(t, "pod").Open(t)
 	first := pod("web", "10.0.1.7")
 	second := sandbox("web", "10.0.1.8", endpoint.Key{ContainerID: "the next sandbox", IfName: "eth0"})
 	var late []rtMessage
-	e, err := subscribe(h.ns, unix.RTNLGRP_LINK)
+	e, err := subscribe(h.ns, nil, unix.RTNLGRP_LINK)
 	if err != nil {
 		t.Fatal(err)
 	}

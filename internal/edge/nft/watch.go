@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/kernel/portfilter"
 )
 
 // watchBuffer is the size of the listener's receive buffer in bytes: the reports of a
@@ -25,6 +26,15 @@ func (f *Firewall) Watch(ctx context.Context, dirty func(why string)) error {
 		return fmt.Errorf("listen to nftables: %w", err)
 	}
 	defer func() { _ = c.Close() }()
+	// The kernel withholds reports of our own changes; a port that the connection has used
+	// since is recognised below.
+	own, err := portfilter.Without(f.conn.Ports()...)
+	if err == nil {
+		err = c.SetBPF(own)
+	}
+	if err != nil {
+		return fmt.Errorf("listen to nftables: %w", err)
+	}
 	if err := c.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
 		return fmt.Errorf("listen to nftables: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
+	"github.com/trunkline/trunkline/internal/kernel/portfilter"
 )
 
 // ErrChanged is returned when a table is not as it was when its changes were made.
@@ -76,17 +78,22 @@ func (c *Conn) recordPort(s *netlink.Conn) error {
 	}
 	var inner error
 	err = raw.Control(func(fd uintptr) {
-		address, err := unix.Getsockname(int(fd))
-		if inner = err; err != nil {
-			return
-		}
-		if a, ok := address.(*unix.SockaddrNetlink); ok {
+		var port uint32
+		if port, inner = portfilter.Of(int(fd)); inner == nil {
 			c.mu.Lock()
-			c.ports[a.Pid] = true
+			c.ports[port] = true
 			c.mu.Unlock()
 		}
 	})
 	return errors.Join(err, inner)
+}
+
+// Ports are the netlink port IDs that the Conn has used until now. Any goroutine may call
+// it.
+func (c *Conn) Ports() []uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.ports))
 }
 
 // Wrote reports whether a netlink port id is that of this Conn, so that a listener
