@@ -37,15 +37,10 @@ func EndpointsByLink() table.Index[endpoint.Endpoint, string] {
 	return table.By("link", func(e endpoint.Endpoint) string { return e.Link }, table.String[string])
 }
 
-// EndpointsByStage lists the endpoints of a stage.
-func EndpointsByStage() table.Index[endpoint.Endpoint, endpoint.Stage] {
-	return table.By("stage", func(e endpoint.Endpoint) endpoint.Stage { return e.Stage }, table.String[endpoint.Stage])
-}
-
 func endpointSchema() table.Schema[endpoint.Endpoint] {
 	return table.Schema[endpoint.Endpoint]{
 		Name: "endpoints", Primary: EndpointsByID(),
-		Others:  []table.Indexer[endpoint.Endpoint]{EndpointsByKey(), EndpointsByAddress(), EndpointsByLink(), EndpointsByStage()},
+		Others:  []table.Indexer[endpoint.Endpoint]{EndpointsByKey(), EndpointsByAddress(), EndpointsByLink()},
 		Columns: []string{"ID", "POD", "CONTAINER", "STAGE", "IPV4", "IPV6", "KIND", "INTERFACE", "TABLE", "LINK", "GENERATION"},
 		Cells: func(e endpoint.Endpoint) []string {
 			return []string{

@@ -3,6 +3,8 @@ package table
 import (
 	"cmp"
 	"slices"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
 )
 
 // Change is a row that was inserted, replaced or deleted.
@@ -26,6 +28,10 @@ type Tracker[T any] struct {
 func (t *Table[T]) Track() *Tracker[T] {
 	t.db.writing.Lock() // so that no running update deletes a row without burying it
 	defer t.db.writing.Unlock()
+	if !t.tracked {
+		t.tracked = true
+		t.db.replace(t.slot, t.in(t.db.Snapshot()).(*version[T]).byRevision())
+	}
 	tr := &Tracker[T]{table: t, began: t.db.current.Load().revision}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,7 +54,7 @@ func (tr *Tracker[T]) Next(s *Snapshot) []Change[T] {
 			changes = append(changes, Change[T]{e.row, e.revision, true})
 		}
 	}
-	live := now.root(len(now.trees) - revisions).Iterator()
+	live := now.byRevision().root(len(now.trees) - revisions).Iterator()
 	live.SeekLowerBound(Number(nil, tr.last+1))
 	for _, e, ok := live.Next(); ok; _, e, ok = live.Next() {
 		changes = append(changes, Change[T]{e.row, e.revision, false})
@@ -57,6 +63,22 @@ func (tr *Tracker[T]) Next(s *Snapshot) []Change[T] {
 	tr.last = s.Revision()
 	tr.table.acknowledge(tr, tr.last)
 	return changes
+}
+
+// byRevision is the version with all rows in its tree by revision, which a table has
+// from its first tracker on.
+func (v *version[T]) byRevision() *version[T] {
+	if v.tracked {
+		return v
+	}
+	rows := iradix.New[*entry[T]]().Txn()
+	all := v.root(0).Iterator()
+	for _, e, ok := all.Next(); ok; _, e, ok = all.Next() {
+		rows.Insert(Number(nil, e.revision), e)
+	}
+	next := &version[T]{trees: slices.Clone(v.trees), tracked: true, collected: v.collected}
+	next.trees[len(next.trees)-revisions] = rows.CommitOnly()
+	return next
 }
 
 // Close frees the deleted rows that are kept for the tracker. Next must not be

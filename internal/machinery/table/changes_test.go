@@ -59,6 +59,24 @@ func TestWhatCameAndWentIsDeletedAndWhatCameBackIsNot(t *testing.T) {
 	wantChanges(t, tr.Next(db.Snapshot()), "-a@3", "b@5")
 }
 
+// Rows are kept by revision from the first tracker on; neither a row nor a snapshot from
+// before is missing.
+func TestALateTrackerListsRowsAndSnapshotsFromBeforeIt(t *testing.T) {
+	db := New()
+	pods := register(t, db, "pods")
+	insert(t, db, pods, newPod("b", "n1"), newPod("a", "n1"))
+	insert(t, db, pods, newPod("b", "n2"))
+	before := db.Snapshot()
+	tr := pods.Track()
+	defer tr.Close()
+	wantChanges(t, tr.Next(before), "a@2", "b@3")
+	insert(t, db, pods, newPod("a", "n2"))
+	wantChanges(t, tr.Next(db.Snapshot()), "a@4")
+	second := pods.Track()
+	defer second.Close()
+	wantChanges(t, second.Next(db.Snapshot()), "b@3", "a@4")
+}
+
 func TestAnOldSnapshotHasNoNewChanges(t *testing.T) {
 	db := New()
 	pods := register(t, db, "pods")

@@ -18,6 +18,7 @@ package table
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -114,7 +115,7 @@ func (db *DB) Update(change func(txn *Txn) error) error {
 	if len(txn.drafts) == 0 {
 		return nil
 	}
-	next := &state{revision: txn.revision, tables: base.tables, contents: append([]any(nil), base.contents...)}
+	next := &state{revision: txn.revision, tables: base.tables, contents: slices.Clone(base.contents)}
 	for slot, d := range txn.drafts {
 		next.contents[slot] = d.commit(txn.revision)
 	}
@@ -123,6 +124,14 @@ func (db *DB) Update(change func(txn *Txn) error) error {
 		d.notify()
 	}
 	return nil
+}
+
+// replace stores another form of a table's present content. The caller holds writing.
+func (db *DB) replace(slot int, content any) {
+	old := db.current.Load()
+	next := &state{revision: old.revision, tables: old.tables, contents: slices.Clone(old.contents)}
+	next.contents[slot] = content
+	db.current.Store(next)
 }
 
 func (txn *Txn) content(db *DB, slot int) any {

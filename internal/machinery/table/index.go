@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Index finds rows of T by keys of type K. Make one with By or ByEach, give it to
@@ -102,6 +103,7 @@ const (
 
 // String encodes strings, ordered by bytes.
 func String[K ~string](b []byte, key K) []byte {
+	b = slices.Grow(b, len(key)+1)
 	for i := range len(key) {
 		if c := key[i]; c > 1 {
 			b = append(b, c)

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
 )
@@ -38,6 +39,9 @@ type Table[T any] struct {
 	indexes []indexSpec[T] // the primary one first
 	pointer bool           // T is a pointer
 	empty   *version[T]
+
+	tracked bool          // rows are kept by revision; guarded by db.writing
+	watched atomic.Uint64 // the first Revision whose changes close watch channels; zero if there is none
 
 	mu       sync.Mutex
 	trackers map[*Tracker[T]]Revision // up to where each has seen deletions
@@ -149,8 +153,14 @@ func (t *Table[T]) All(v View) iter.Seq2[T, Revision] { return t.List(v, Query[T
 func (t *Table[T]) Len(s *Snapshot) int { return t.version(s).trees[0].Len() }
 
 // Watch returns a channel that is closed when something changes, after the
-// snapshot, in what a query finds. It may also close when it did not: query again.
+// snapshot, in what a query finds. It may also close when it did not: query again. The
+// first Watch of a table waits for a running Update, so it must not be called in one.
 func (t *Table[T]) Watch(s *Snapshot, q Query[T]) <-chan struct{} {
+	if !t.watchedSince(s) {
+		changed := make(chan struct{})
+		close(changed)
+		return changed
+	}
 	i := t.indexOf(q)
 	root := t.version(s).trees[i].Root()
 	if q.kind == exact && t.indexes[i].unique {
@@ -162,6 +172,17 @@ func (t *Table[T]) Watch(s *Snapshot, q Query[T]) <-chan struct{} {
 		prefix = q.key
 	}
 	return root.Iterator().SeekPrefixWatch(prefix)
+}
+
+// watchedSince makes changes close watch channels from now on, and reports whether all
+// changes after the snapshot do. Tables that nothing watches save the bookkeeping.
+func (t *Table[T]) watchedSince(s *Snapshot) bool {
+	if t.watched.Load() == 0 {
+		t.db.writing.Lock() // so that a running update is before, or closes channels
+		t.watched.CompareAndSwap(0, uint64(t.db.current.Load().revision)+1)
+		t.db.writing.Unlock()
+	}
+	return uint64(s.Revision())+1 >= t.watched.Load()
 }
 
 // Insert adds a row, or replaces the one with its primary key, and returns the
@@ -288,7 +309,8 @@ type entry[T any] struct {
 // version is the content of a table at one time; it never changes. Its trees are
 // one for each index, then two more.
 type version[T any] struct {
-	trees []*iradix.Tree[*entry[T]]
+	trees   []*iradix.Tree[*entry[T]]
+	tracked bool // the tree by revision has all rows
 	// collected is up to where the trackers had seen deletions when the graveyard
 	// was last cleared.
 	collected Revision
@@ -338,7 +360,7 @@ func (d *draft[T]) root(index int) *iradix.Node[*entry[T]] {
 func (d *draft[T]) tree(index int) *iradix.Txn[*entry[T]] {
 	if d.trees[index] == nil {
 		d.trees[index] = d.base.trees[index].Txn()
-		d.trees[index].TrackMutate(true)
+		d.trees[index].TrackMutate(d.table.watched.Load() != 0)
 	}
 	return d.trees[index]
 }
@@ -395,10 +417,12 @@ func (d *draft[T]) insert(row T, rev Revision) {
 			d.tree(i).Insert(key, e)
 		}
 	}
-	if update {
-		d.revisions().Delete(Number(nil, old.revision))
+	if d.table.tracked {
+		if update {
+			d.revisions().Delete(Number(nil, old.revision))
+		}
+		d.revisions().Insert(Number(nil, rev), e)
 	}
-	d.revisions().Insert(Number(nil, rev), e)
 	if _, ok := d.get(len(d.trees)-graveyard, primary); ok {
 		d.tree(len(d.trees) - graveyard).Delete(primary)
 	}
@@ -417,12 +441,14 @@ func (d *draft[T]) delete(row T) bool {
 			d.tree(i).Delete(key)
 		}
 	}
-	d.revisions().Delete(Number(nil, old.revision))
+	if d.table.tracked {
+		d.revisions().Delete(Number(nil, old.revision))
+	}
 	return true
 }
 
 func (d *draft[T]) commit(limit Revision) any {
-	next := &version[T]{trees: slices.Clone(d.base.trees), collected: d.collect(limit)}
+	next := &version[T]{trees: slices.Clone(d.base.trees), tracked: d.base.tracked, collected: d.collect(limit)}
 	for i, tree := range d.trees {
 		if tree != nil {
 			next.trees[i] = tree.CommitOnly()
@@ -432,6 +458,9 @@ func (d *draft[T]) commit(limit Revision) any {
 }
 
 func (d *draft[T]) notify() {
+	if d.table.watched.Load() == 0 {
+		return
+	}
 	for _, tree := range d.trees {
 		if tree != nil {
 			tree.Notify()

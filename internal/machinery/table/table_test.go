@@ -296,6 +296,35 @@ func TestAWatchClosesWhenItsQueryFindsSomethingElse(t *testing.T) {
 	}
 }
 
+// Changes close watch channels from the table's first Watch on: a snapshot from before is
+// reported as changed, because it may be.
+func TestTheFirstWatchOfAnOldSnapshotClosesAtOnce(t *testing.T) {
+	db := New()
+	pods := register(t, db, "pods")
+	insert(t, db, pods, newPod("a", "n1"))
+	old := db.Snapshot()
+	insert(t, db, pods, newPod("a", "n2"))
+	closed := func(c <-chan struct{}) bool {
+		select {
+		case <-c:
+			return true
+		default:
+			return false
+		}
+	}
+	if !closed(pods.Watch(old, Query[*pod]{})) {
+		t.Error("a change after the snapshot and before the watch is missed")
+	}
+	changed := pods.Watch(db.Snapshot(), Query[*pod]{})
+	if closed(changed) {
+		t.Error("closed without a change")
+	}
+	insert(t, db, pods, newPod("a", "n3"))
+	if !closed(changed) {
+		t.Error("a change after the watch is missed")
+	}
+}
+
 func TestReplaceChangesOnlyWhatDiffers(t *testing.T) {
 	db := New()
 	pods := register(t, db, "pods")
