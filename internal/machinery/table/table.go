@@ -41,7 +41,7 @@ type Table[T any] struct {
 	empty   *version[T]
 
 	tracked bool          // rows are kept by revision; guarded by db.writing
-	watched atomic.Uint64 // the first Revision whose changes close watch channels; zero if there is none
+	watched atomic.Uint64 // changes from this Revision on close watch channels; zero if none do
 
 	mu       sync.Mutex
 	trackers map[*Tracker[T]]Revision // up to where each has seen deletions
