@@ -54,18 +54,18 @@ func (tx *Tx) EndCooling(p netip.Prefix) {
 }
 
 // LastGiven is the last address that SetLastGiven stored; invalid if there is none.
-func (tx *Tx) LastGiven() netip.Addr { return tx.private.lastGiven }
+func (tx *Tx) LastGiven() netip.Addr { return tx.last.addr }
 
 // SetLastGiven stores the address after which the next one is searched.
 func (tx *Tx) SetLastGiven(a netip.Addr) {
-	tx.private.lastGiven = a
+	tx.last.addr = a
 	tx.records = append(tx.records, put(keyLastGiven, a))
 }
 
 // LastGiven is as Tx.LastGiven.
 func (s *Store) LastGiven() (last netip.Addr) {
 	_ = s.DB.Update(func(*table.Txn) error { // changes no table
-		last = s.private.lastGiven
+		last = s.last.addr
 		return nil
 	})
 	return last

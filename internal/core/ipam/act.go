@@ -25,7 +25,7 @@ func (l *Ledger) Begin(a cloud.Action, now time.Time) ([]Record, error) {
 	if a.ID == "" {
 		return nil, fmt.Errorf("begin %s: the action has no id", a)
 	}
-	if _, ok := l.actions[a.ID]; ok {
+	if _, ok := l.rows.actions[a.ID]; ok {
 		return nil, fmt.Errorf("begin %s: %s is in flight: %w", a, a.ID, ErrStale)
 	}
 	l.expire(now)
@@ -35,7 +35,7 @@ func (l *Ledger) Begin(a cloud.Action, now time.Time) ([]Record, error) {
 	}
 	a.Began = stamp(now)
 	if a.Kind == cloud.UnassignAddresses || a.Kind == cloud.Detach {
-		l.released = a.Began
+		l.volatile.released = a.Began
 	}
 	return l.change(now, append(records, Record{Op: PutAction, Action: &a})...), nil
 }
@@ -47,14 +47,12 @@ func (l *Ledger) fence(a *cloud.Action, now time.Time) ([]Record, error) {
 	if a.Kind == cloud.CreateENI {
 		return nil, nil
 	}
-	e, ok := l.enis[a.ENI]
+	e, ok := l.rows.enis[a.ENI]
 	if !ok {
 		return nil, fmt.Errorf("interface: %w", ErrStale)
 	}
-	for _, other := range l.actions {
-		if other.ENI == a.ENI {
-			return nil, fmt.Errorf("%s is in flight: %w", other, ErrStale)
-		}
+	if other, busy := l.rows.inFlightOn(a.ENI); busy {
+		return nil, fmt.Errorf("%s is in flight: %w", other, ErrStale)
 	}
 	a.Subnet = e.Subnet
 	switch a.Kind {
@@ -63,7 +61,7 @@ func (l *Ledger) fence(a *cloud.Action, now time.Time) ([]Record, error) {
 	case cloud.SetUp:
 		return nil, inPhase(e, SettingUp)
 	case cloud.AssignAddresses:
-		a.Held, a.Recent = sortedAddrs(l.byENI[a.ENI]), l.recent(now)
+		a.Held, a.Recent = l.rows.addresses.of(a.ENI), l.rows.released.recentAddresses(now)
 		return nil, inPhase(e, Attaching, SettingUp, Ready)
 	case cloud.RestoreAddresses:
 		return nil, l.checkMissing(a)
@@ -91,21 +89,10 @@ func inPhase(e *ENI, phases ...Phase) error {
 	return fmt.Errorf("the interface is %s: %w", e.Phase, ErrStale)
 }
 
-// recent lists the addresses released less than staleAfter ago: EC2 may still show them.
-func (l *Ledger) recent(now time.Time) []netip.Addr {
-	var out []netip.Addr
-	for _, addr := range sortedAddrs(l.gone) {
-		if now.Sub(l.gone[addr]) < staleAfter {
-			out = append(out, addr)
-		}
-	}
-	return out
-}
-
 func (l *Ledger) fenceAddresses(a *cloud.Action, now time.Time) ([]Record, error) {
 	var records []Record
 	for _, addr := range a.Addresses {
-		row, ok := l.addresses[addr]
+		row, ok := l.rows.addresses.rows[addr]
 		if !ok || row.ENI != a.ENI {
 			return nil, fmt.Errorf("%s: %w", addr, ErrStale)
 		}
@@ -138,8 +125,8 @@ func (l *Ledger) fenceENI(e *ENI, to Phase, now time.Time) ([]Record, error) {
 		return nil, err
 	}
 	var records []Record
-	for _, addr := range sortedAddrs(l.byENI[e.ID]) {
-		row := *l.addresses[addr]
+	for _, addr := range l.rows.addresses.of(e.ID) {
+		row := *l.rows.addresses.rows[addr]
 		switch row.State {
 		case Assigned, Quarantined, Cooling:
 			return nil, fmt.Errorf("%s is %s: %w", addr, row.State, ErrStale)
@@ -156,8 +143,8 @@ func (l *Ledger) fenceENI(e *ENI, to Phase, now time.Time) ([]Record, error) {
 
 // freeOf lists the free addresses of an interface.
 func (l *Ledger) freeOf(id vpc.ENIID) (out []netip.Addr) {
-	for _, addr := range sortedAddrs(l.byENI[id]) {
-		if l.addresses[addr].State == Free {
+	for _, addr := range l.rows.addresses.of(id) {
+		if l.rows.addresses.rows[addr].State == Free {
 			out = append(out, addr)
 		}
 	}
@@ -167,19 +154,19 @@ func (l *Ledger) freeOf(id vpc.ENIID) (out []netip.Addr) {
 // Settle records the effect of an action that succeeded and drops the action. It
 // fails with ErrUnknown when the action is not in flight.
 func (l *Ledger) Settle(id cloud.ActionID, r cloud.Outcome, now time.Time) ([]Record, error) {
-	a, ok := l.actions[id]
+	a, ok := l.rows.actions[id]
 	if !ok {
 		return nil, fmt.Errorf("settle action %s: %w", id, ErrUnknown)
 	}
-	records := append(l.outdated(now), Record{Op: DropAction, ID: id})
-	records = append(records, l.clearBackoff(a)...)
-	e := l.enis[a.ENI]
+	records := append(l.rows.outdated(now), Record{Op: DropAction, ID: id})
+	records = append(records, l.clearBackoff(*a)...)
+	e := l.rows.enis[a.ENI]
 	if a.Kind != cloud.CreateENI && e == nil {
 		return l.change(now, records...), nil // Observe dropped the interface
 	}
 	switch a.Kind {
 	case cloud.CreateENI:
-		records = append(records, l.recordCreated(a, r, now)...)
+		records = append(records, l.recordCreated(*a, r, now)...)
 	case cloud.AssignAddresses:
 		records = append(records, l.recordAssigned(a.ENI, r.Addresses, now)...)
 	case cloud.RestoreAddresses:
@@ -195,7 +182,7 @@ func (l *Ledger) Settle(id cloud.ActionID, r cloud.Outcome, now time.Time) ([]Re
 	case cloud.Detach:
 		records = append(records, advance(*e, Deleting, now))
 	case cloud.DeleteENI:
-		records = append(records, l.recordReleased(sortedAddrs(l.byENI[e.ID]), now)...)
+		records = append(records, l.recordReleased(l.rows.addresses.of(e.ID), now)...)
 		records = append(records, Record{Op: DropENI, ENIID: e.ID},
 			Record{Op: PutGone, Gone: &Gone{ENI: e.ID, At: stamp(now)}})
 	}
@@ -208,7 +195,7 @@ func advance(e ENI, to Phase, now time.Time) Record {
 }
 
 func (l *Ledger) recordCreated(a cloud.Action, r cloud.Outcome, now time.Time) []Record {
-	if _, known := l.enis[r.ENI]; known {
+	if _, known := l.rows.enis[r.ENI]; known {
 		return nil // Observe recorded it before the outcome was known
 	}
 	e := ENI{
@@ -225,13 +212,13 @@ func (l *Ledger) recordCreated(a cloud.Action, r cloud.Outcome, now time.Time) [
 func (l *Ledger) recordAssigned(id vpc.ENIID, addrs []netip.Addr, now time.Time) []Record {
 	var records []Record
 	for _, addr := range addrs {
-		if old, ok := l.addresses[addr]; ok && old.State != Unconfirmed {
+		if old, ok := l.rows.addresses.rows[addr]; ok && old.State != Unconfirmed {
 			continue
 		}
-		if old, ok := l.addresses[addr]; ok && old.ENI != id {
+		if old, ok := l.rows.addresses.rows[addr]; ok && old.ENI != id {
 			records = append(records, Record{Op: DropAddress, Addr: addr})
 		}
-		records = append(records, putAddress(Address{Addr: addr, ENI: id, State: Free, Since: stamp(now), Used: l.gone[addr]}))
+		records = append(records, putAddress(Address{Addr: addr, ENI: id, State: Free, Since: stamp(now), Used: l.rows.released.addresses[addr]}))
 	}
 	return records
 }
@@ -252,15 +239,15 @@ func (l *Ledger) recordReleased(addrs []netip.Addr, now time.Time) []Record {
 // they stay fenced and the planner repeats the action. It fails with ErrUnknown when the
 // action is not in flight.
 func (l *Ledger) Fail(id cloud.ActionID, f cloud.Failure, now time.Time) ([]Record, error) {
-	a, ok := l.actions[id]
+	a, ok := l.rows.actions[id]
 	if !ok {
 		return nil, fmt.Errorf("fail action %s: %w", id, ErrUnknown)
 	}
-	records := append(l.outdated(now), Record{Op: DropAction, ID: id})
+	records := append(l.rows.outdated(now), Record{Op: DropAction, ID: id})
 	if f.Definite {
-		records = append(records, l.unfence(a, now)...)
+		records = append(records, l.unfence(*a, now)...)
 	}
-	b := l.nextBackoff(a, f, now)
+	b := l.nextBackoff(*a, f, now)
 	return l.change(now, append(records, Record{Op: PutBackoff, Backoff: &b})...), nil
 }
 
@@ -269,14 +256,14 @@ func (l *Ledger) unfence(a cloud.Action, now time.Time) (records []Record) {
 	switch a.Kind {
 	case cloud.UnassignAddresses:
 	case cloud.Detach:
-		if e := l.enis[a.ENI]; e != nil && e.Phase == Detaching && a.From != "" {
+		if e := l.rows.enis[a.ENI]; e != nil && e.Phase == Detaching && a.From != "" {
 			records = append(records, advance(*e, Phase(a.From), now))
 		}
 	case cloud.CreateENI, cloud.Attach, cloud.SetUp, cloud.AssignAddresses, cloud.RestoreAddresses, cloud.DeleteENI:
 		return nil
 	}
 	for _, addr := range a.Addresses {
-		if row, ok := l.addresses[addr]; ok && row.State == Releasing {
+		if row, ok := l.rows.addresses.rows[addr]; ok && row.State == Releasing {
 			back := *row
 			back.State, back.Since = Free, stamp(now)
 			records = append(records, putAddress(back))
@@ -287,7 +274,10 @@ func (l *Ledger) unfence(a cloud.Action, now time.Time) (records []Record) {
 
 func (l *Ledger) nextBackoff(a cloud.Action, f cloud.Failure, now time.Time) Backoff {
 	key := failureKey(a, f.Reason)
-	tries := l.backoffs[key].Tries + 1
+	tries := 1
+	if last := l.rows.backoffs[key]; last != nil {
+		tries += last.Tries
+	}
 	pause := maxBackoff
 	if tries < 7 {
 		pause = min(minBackoff<<(tries-1), maxBackoff)
@@ -332,7 +322,7 @@ func (l *Ledger) clearBackoff(a cloud.Action) []Record {
 	}
 	var records []Record
 	for _, why := range reasons {
-		if key := failureKey(a, why); l.backoffs[key].Key != "" {
+		if key := failureKey(a, why); l.rows.backoffs[key] != nil {
 			records = append(records, Record{Op: DropBackoff, Scope: key})
 		}
 	}

@@ -3,6 +3,7 @@ package ipam
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
@@ -22,17 +23,20 @@ type Claim struct {
 	Made time.Time
 }
 
+// claims are the claims of addresses. They are replaced, never changed in place.
+type claims map[netip.Addr]Claim
+
 // Claim replaces the claims of the previous call. Each claimed address is assigned to
 // its holder, also if EC2 shows it only later, so it is neither assigned to another pod
 // nor released. If whole is set, which means that every source of claims was read, an
 // address of a foreign holder that is no longer claimed starts a cool-down.
-func (l *Ledger) Claim(claims map[netip.Addr]Claim, whole bool, now time.Time) []Record {
+func (l *Ledger) Claim(claimed map[netip.Addr]Claim, whole bool, now time.Time) []Record {
 	l.expire(now)
-	l.claims = maps.Clone(claims)
+	l.volatile.claims = maps.Clone(claimed)
 	var records []Record
-	for _, a := range l.sortedAddresses() {
-		if _, still := claims[a.Addr]; whole && !still && a.State == Assigned && a.Holder.Foreign() {
-			records = append(records, putAddress(l.cooled(a, now)))
+	for _, a := range l.rows.addresses.ofForeign() {
+		if _, still := claimed[a.Addr]; whole && !still {
+			records = append(records, putAddress(a.cooled(now, l.settings.CoolDown)))
 		}
 	}
 	return l.change(now, records...)
@@ -46,11 +50,11 @@ func (l *Ledger) Renewed(pod endpoint.Pod, now time.Time) []Record {
 		return nil
 	}
 	var records []Record
-	for _, a := range l.sortedAddresses() {
-		c, claimed := l.claims[a.Addr]
+	for _, a := range l.rows.addresses.ofForeign() {
+		c, claimed := l.volatile.claims[a.Addr]
 		seen := claimed && c.Made.IsZero()
-		if a.State == Assigned && a.Holder.Foreign() && a.Holder.Pod.UID == pod.UID && !seen {
-			records = append(records, putAddress(l.cooled(a, now)))
+		if a.Holder.Pod.UID == pod.UID && !seen {
+			records = append(records, putAddress(a.cooled(now, l.settings.CoolDown)))
 		}
 	}
 	if records == nil {
@@ -60,26 +64,39 @@ func (l *Ledger) Renewed(pod endpoint.Pod, now time.Time) []Record {
 }
 
 // Unclaim ends the claims of an endpoint after its DEL was accepted.
-func (l *Ledger) Unclaim(id endpoint.ID) {
-	maps.DeleteFunc(l.claims, func(_ netip.Addr, c Claim) bool { return !c.Holder.Foreign() && c.Holder.Endpoint == id })
+func (l *Ledger) Unclaim(id endpoint.ID) { l.volatile.claims = l.volatile.claims.without(id) }
+
+// without are the claims of others than an endpoint.
+func (c claims) without(id endpoint.ID) claims {
+	var of []netip.Addr
+	for addr, claim := range c {
+		if !claim.Holder.Foreign() && claim.Holder.Endpoint == id {
+			of = append(of, addr)
+		}
+	}
+	if of == nil {
+		return c
+	}
+	kept := maps.Clone(c)
+	for _, addr := range of {
+		delete(kept, addr)
+	}
+	return kept
 }
 
-// claimed lists the records that assign claimed addresses to their holders.
-func (l *Ledger) claimed(now time.Time) []Record {
-	var records []Record
-	for _, addr := range sortedAddrs(l.claims) {
-		c := l.claims[addr]
-		row, known := l.addresses[addr]
-		if !known || !row.claimable(c) {
+// due lists the records that assign claimed addresses to their holders.
+func (c claims) due(s *rows, now time.Time) (records []Record) {
+	for addr, claim := range c {
+		row, known := s.addresses.rows[addr]
+		if !known || !row.claimable(claim) {
 			continue
 		}
-		if other, holds := l.byHolder[c.Holder.Endpoint]; holds && other != addr {
+		if other, holds := s.addresses.byHolder[claim.Holder.Endpoint]; holds && other != addr {
 			continue
 		}
-		taken := *row
-		taken.State, taken.Holder, taken.Since, taken.Until = Assigned, c.Holder, stamp(now), time.Time{}
-		records = append(records, putAddress(taken))
+		records = append(records, putAddress(row.assigned(claim.Holder, now)))
 	}
+	slices.SortFunc(records, func(a, b Record) int { return a.Address.Addr.Compare(b.Address.Addr) })
 	return records
 }
 

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -48,18 +49,18 @@ type Drift struct {
 // without a confirmation.
 func (l *Ledger) Observe(seen []Observed, now time.Time) ([]Record, []Drift) {
 	l.expire(now)
-	first := len(l.enis) == 0
+	first := len(l.rows.enis) == 0
 	o := observer{l: l, now: now, first: first, shown: make(map[vpc.ENIID]bool)}
 	for _, e := range seen {
 		o.shown[e.ENI.ID] = true
 		o.eni(e)
 	}
-	for _, id := range sortedKeys(l.enis) {
+	for _, id := range slices.Sorted(maps.Keys(l.rows.enis)) {
 		if !o.shown[id] {
-			o.absent(l.enis[id])
+			o.absent(l.rows.enis[id])
 		}
 	}
-	l.observed = stamp(now)
+	l.volatile.observed = stamp(now)
 	if len(o.records) == 0 {
 		return nil, o.drift
 	}
@@ -84,20 +85,16 @@ func (o *observer) report(id vpc.ENIID, addr netip.Addr, format string, args ...
 // busy reports whether an action on the interface is in flight. Settle records its
 // effect; until then a describe may show any part of it.
 func (o *observer) busy(id vpc.ENIID) bool {
-	for _, a := range o.l.actions {
-		if a.ENI == id {
-			return true
-		}
-	}
-	return false
+	_, busy := o.l.rows.inFlightOn(id)
+	return busy
 }
 
 func (o *observer) eni(e Observed) {
-	if _, inFlight := o.l.actions[e.Intent]; inFlight && e.Intent != "" {
+	if _, inFlight := o.l.rows.actions[e.Intent]; inFlight && e.Intent != "" {
 		return
 	}
-	row, known := o.l.enis[e.ENI.ID]
-	if at, gone := o.l.goneENIs[e.ENI.ID]; !known && gone && o.now.Sub(at) < staleAfter {
+	row, known := o.l.rows.enis[e.ENI.ID]
+	if !known && o.l.rows.released.recent(Gone{ENI: e.ENI.ID}, o.now) {
 		return // we deleted it; the describe is stale
 	}
 	if !known {
@@ -117,9 +114,9 @@ func (o *observer) eni(e Observed) {
 	for _, addr := range e.Addresses {
 		o.shownAddress(row.ID, addr)
 	}
-	for _, addr := range sortedAddrs(o.l.byENI[row.ID]) {
+	for _, addr := range o.l.rows.addresses.of(row.ID) {
 		if !slices.Contains(e.Addresses, addr) {
-			o.missingAddress(*o.l.addresses[addr])
+			o.missingAddress(*o.l.rows.addresses.rows[addr])
 		}
 	}
 }
@@ -148,7 +145,7 @@ func (o *observer) adopt(e Observed) {
 		o.report(row.ID, netip.Addr{}, "interface %s was not in the ledger; it is now", row.ID)
 	}
 	for _, addr := range e.Addresses {
-		if old, ok := o.l.addresses[addr]; ok {
+		if old, ok := o.l.rows.addresses.rows[addr]; ok {
 			o.report(row.ID, addr, "EC2 shows %s on %s, the ledger has it on %s", addr, row.ID, old.ENI)
 			continue
 		}
@@ -164,8 +161,8 @@ func (o *observer) adopt(e Observed) {
 // if a lost ledger may have assigned it, see AssumeLost.
 func (o *observer) unused(a Address) Address {
 	a.State, a.Since = Free, stamp(o.now)
-	if stamp(o.now).Before(o.l.coolNewUntil) {
-		a.State, a.Until = Cooling, o.l.coolNewUntil
+	if stamp(o.now).Before(o.l.volatile.coolNewUntil) {
+		a.State, a.Until = Cooling, o.l.volatile.coolNewUntil
 	}
 	return a
 }
@@ -203,7 +200,7 @@ func equalENI(a, b ENI) bool {
 }
 
 func (o *observer) shownAddress(id vpc.ENIID, addr netip.Addr) {
-	row, known := o.l.addresses[addr]
+	row, known := o.l.rows.addresses.rows[addr]
 	switch {
 	case known && row.ENI != id:
 		o.report(id, addr, "EC2 shows %s on %s, the ledger has it on %s", addr, id, row.ENI)
@@ -218,11 +215,11 @@ func (o *observer) shownAddress(id vpc.ENIID, addr netip.Addr) {
 			o.put(back)
 		}
 	default:
-		if at, gone := o.l.gone[addr]; gone && o.now.Sub(at) < staleAfter {
+		if o.l.rows.released.recent(Gone{Addr: addr}, o.now) {
 			return
 		}
 		o.report(id, addr, "%s is on %s and was not in the ledger; it is used after a second observation", addr, id)
-		o.put(Address{Addr: addr, ENI: id, State: Unconfirmed, Since: stamp(o.now), Used: o.l.gone[addr]})
+		o.put(Address{Addr: addr, ENI: id, State: Unconfirmed, Since: stamp(o.now), Used: o.l.rows.released.addresses[addr]})
 	}
 }
 
@@ -270,14 +267,14 @@ func (o *observer) absent(e *ENI) {
 	if o.now.Sub(e.Missing) < staleAfter {
 		return
 	}
-	for addr := range o.l.byENI[e.ID] {
-		if a := o.l.addresses[addr]; a.State == Assigned || a.State == Quarantined {
+	for _, addr := range o.l.rows.addresses.of(e.ID) {
+		if a := o.l.rows.addresses.rows[addr]; a.State == Assigned || a.State == Quarantined {
 			o.report(e.ID, netip.Addr{}, "interface %s no longer exists at EC2; %s and other pods on it have no network: delete these pods", e.ID, a.Holder)
 			return
 		}
 	}
 	o.report(e.ID, netip.Addr{}, "interface %s no longer exists at EC2; it was dropped from the ledger", e.ID)
-	for _, addr := range sortedAddrs(o.l.byENI[e.ID]) { // so that a keyed journal drops the row of each
+	for _, addr := range o.l.rows.addresses.of(e.ID) { // so that a keyed journal drops the row of each
 		o.records = append(o.records, Record{Op: DropAddress, Addr: addr})
 	}
 	o.records = append(o.records, Record{Op: DropENI, ENIID: e.ID})

@@ -4,7 +4,7 @@ import "time"
 
 // peak is the maximum of a step function over a sliding window. It keeps only earlier
 // values that can still be the maximum, in falling order, each with the time at which
-// it ended.
+// it ended. A copy keeps its values: the list is replaced, never changed in place.
 type peak struct {
 	start   time.Time // first note
 	now     int       // the current value
@@ -21,10 +21,11 @@ func (p *peak) note(t time.Time, v int, window time.Duration) {
 	if p.start.IsZero() {
 		p.start = t
 	} else if v != p.now {
-		for n := len(p.earlier); n > 0 && p.earlier[n-1].value <= p.now; n-- {
-			p.earlier = p.earlier[:n-1]
+		n := len(p.earlier)
+		for n > 0 && p.earlier[n-1].value <= p.now {
+			n--
 		}
-		p.earlier = append(p.earlier, step{p.now, t})
+		p.earlier = append(p.earlier[:n:n], step{p.now, t}) // into a new array
 	}
 	p.now = v
 	for len(p.earlier) > 0 && !t.Before(p.earlier[0].until.Add(window)) {

@@ -1,10 +1,7 @@
 package ipam
 
 import (
-	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
@@ -30,7 +27,7 @@ const (
 )
 
 // Record is one change of the ledger, for the journal. Op determines the one other field
-// that is set.
+// that is set. The ledger keeps the row: it must not be changed once applied.
 type Record struct {
 	Op      Op             `json:"op"`
 	ENI     *ENI           `json:"eni,omitempty"`
@@ -76,6 +73,24 @@ func (r Record) Drops() bool {
 	return r.Op == DropENI || r.Op == DropAddress || r.Op == DropAction || r.Op == DropBackoff || r.Op == DropGone
 }
 
+// drop is the record that drops the row of r.
+func (r Record) drop() Record {
+	switch r.Op {
+	case PutENI:
+		return Record{Op: DropENI, ENIID: r.ENI.ID}
+	case PutAddress:
+		return Record{Op: DropAddress, Addr: r.Address.Addr}
+	case PutAction:
+		return Record{Op: DropAction, ID: r.Action.ID}
+	case PutBackoff:
+		return Record{Op: DropBackoff, Scope: r.Backoff.Key}
+	case PutGone:
+		return Record{Op: DropGone, Gone: r.Gone}
+	case DropENI, DropAddress, DropAction, DropBackoff, DropGone:
+	}
+	return r
+}
+
 // Gone is an address released to its subnet, or an interface deleted, and when.
 type Gone struct {
 	Addr netip.Addr `json:"addr,omitzero"`
@@ -90,78 +105,8 @@ func (g Gone) key() string {
 	return g.Addr.String()
 }
 
-// Replay applies records, oldest first: those that a ledger's methods returned, or
-// those of Records. It stops with an error at the first invalid record; those before it
-// stay applied.
-func (l *Ledger) Replay(records []Record) error {
-	for i, r := range records {
-		if err := l.apply(r); err != nil {
-			return fmt.Errorf("replay record %d of %d: %w", i+1, len(records), err)
-		}
-	}
-	return nil
-}
-
-// Records returns the shortest list of records that rebuilds the ledger: what a
-// journal is compacted to. The order is stable.
-func (l *Ledger) Records() []Record {
-	var out []Record
-	for _, id := range sortedKeys(l.enis) {
-		e := *l.enis[id]
-		out = append(out, Record{Op: PutENI, ENI: &e})
-	}
-	for _, a := range l.sortedAddresses() {
-		out = append(out, Record{Op: PutAddress, Address: &a})
-	}
-	for _, id := range sortedKeys(l.actions) {
-		a := l.actions[id]
-		out = append(out, Record{Op: PutAction, Action: &a})
-	}
-	for _, key := range sortedKeys(l.backoffs) {
-		b := l.backoffs[key]
-		out = append(out, Record{Op: PutBackoff, Backoff: &b})
-	}
-	for _, addr := range sortedAddrs(l.gone) {
-		out = append(out, Record{Op: PutGone, Gone: &Gone{Addr: addr, At: l.gone[addr]}})
-	}
-	for _, id := range sortedKeys(l.goneENIs) {
-		out = append(out, Record{Op: PutGone, Gone: &Gone{ENI: id, At: l.goneENIs[id]}})
-	}
-	return out
-}
-
-// apply makes the change of r. Outside of expire and rewind, which make no records, no
-// other function changes rows.
-func (l *Ledger) apply(r Record) error {
-	if !r.whole() {
-		return fmt.Errorf("operation %q: unknown, or its row is missing", string(r.Op))
-	}
-	switch r.Op {
-	case PutENI:
-		e := *r.ENI
-		l.enis[e.ID] = &e
-	case DropENI:
-		return l.applyDropENI(r.ENIID)
-	case PutAddress:
-		return l.applyAddress(*r.Address)
-	case DropAddress:
-		l.applyDropAddress(r.Addr)
-	case PutAction:
-		l.actions[r.Action.ID] = *r.Action
-	case DropAction:
-		delete(l.actions, r.ID)
-	case PutBackoff:
-		l.backoffs[r.Backoff.Key] = *r.Backoff
-	case DropBackoff:
-		delete(l.backoffs, r.Scope)
-	case PutGone:
-		l.applyGone(*r.Gone)
-	case DropGone:
-		delete(l.gone, r.Gone.Addr)
-		delete(l.goneENIs, r.Gone.ENI)
-	}
-	return nil
-}
+func putAddress(a Address) Record { return Record{Op: PutAddress, Address: &a} }
+func putENI(e ENI) Record         { return Record{Op: PutENI, ENI: &e} }
 
 // whole reports whether r has a known operation and the row or the key it needs.
 func (r Record) whole() bool {
@@ -186,115 +131,4 @@ func (r Record) whole() bool {
 		return r.Gone != nil && r.Gone.Addr.IsValid() != (r.Gone.ENI != "")
 	}
 	return false
-}
-
-func (l *Ledger) applyDropENI(id vpc.ENIID) error {
-	for addr := range l.byENI[id] {
-		a := l.addresses[addr]
-		if a.State == Assigned {
-			return fmt.Errorf("drop %s: %s is assigned to %s", id, addr, a.Holder)
-		}
-		l.applyDropAddress(addr)
-	}
-	delete(l.enis, id)
-	delete(l.byENI, id)
-	return nil
-}
-
-func (l *Ledger) applyAddress(a Address) error {
-	if l.enis[a.ENI] == nil {
-		return fmt.Errorf("address %s: interface %s: %w", a.Addr, a.ENI, ErrUnknown)
-	}
-	if old, ok := l.addresses[a.Addr]; ok {
-		if old.ENI != a.ENI {
-			return fmt.Errorf("address %s: on %s, was on %s", a.Addr, a.ENI, old.ENI)
-		}
-		l.dropHolder(*old)
-	}
-	if a.State == Assigned && !a.Holder.Foreign() {
-		if other, ok := l.byHolder[a.Holder.Endpoint]; ok && other != a.Addr {
-			return fmt.Errorf("address %s: endpoint %d of %s holds %s already", a.Addr, a.Holder.Endpoint, a.Holder, other)
-		}
-		l.byHolder[a.Holder.Endpoint] = a.Addr
-	}
-	l.addresses[a.Addr] = &a
-	if l.byENI[a.ENI] == nil {
-		l.byENI[a.ENI] = make(map[netip.Addr]struct{})
-	}
-	l.byENI[a.ENI][a.Addr] = struct{}{}
-	return nil
-}
-
-func (l *Ledger) applyDropAddress(addr netip.Addr) {
-	a, ok := l.addresses[addr]
-	if !ok {
-		return
-	}
-	l.dropHolder(*a)
-	delete(l.byENI[a.ENI], addr)
-	delete(l.addresses, addr)
-}
-
-func (l *Ledger) dropHolder(a Address) {
-	if a.State == Assigned && !a.Holder.Foreign() {
-		delete(l.byHolder, a.Holder.Endpoint)
-	}
-}
-
-func (l *Ledger) applyGone(g Gone) {
-	if g.ENI != "" {
-		l.goneENIs[g.ENI] = g.At
-	} else {
-		l.gone[g.Addr] = g.At
-	}
-}
-
-// outdated lists the records that drop what is no longer needed: releases so long ago
-// that no describe can still show them, and back-offs that ended long ago. Callers put
-// them before new records, which may have the same keys.
-func (l *Ledger) outdated(now time.Time) (records []Record) {
-	now = stamp(now)
-	for _, addr := range sortedAddrs(l.gone) {
-		if at := l.gone[addr]; now.Sub(at) > 2*staleAfter {
-			records = append(records, Record{Op: DropGone, Gone: &Gone{Addr: addr, At: at}})
-		}
-	}
-	for _, id := range sortedKeys(l.goneENIs) {
-		if at := l.goneENIs[id]; now.Sub(at) > 2*staleAfter {
-			records = append(records, Record{Op: DropGone, Gone: &Gone{ENI: id, At: at}})
-		}
-	}
-	for _, key := range sortedKeys(l.backoffs) {
-		if now.Sub(l.backoffs[key].Until) > 10*maxBackoff {
-			records = append(records, Record{Op: DropBackoff, Scope: key})
-		}
-	}
-	return records
-}
-
-func (l *Ledger) sortedAddresses() []Address {
-	out := make([]Address, 0, len(l.addresses))
-	for _, a := range l.addresses {
-		out = append(out, *a)
-	}
-	slices.SortFunc(out, func(a, b Address) int { return a.Addr.Compare(b.Addr) })
-	return out
-}
-
-func sortedKeys[K ~string, V any](m map[K]V) []K {
-	keys := make([]K, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b K) int { return strings.Compare(string(a), string(b)) })
-	return keys
-}
-
-func sortedAddrs[V any](m map[netip.Addr]V) []netip.Addr {
-	keys := make([]netip.Addr, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, netip.Addr.Compare)
-	return keys
 }

@@ -66,7 +66,7 @@ func (v View) Differences() (found []string) {
 // checkMissing checks that the addresses to restore are still in use and missing.
 func (l *Ledger) checkMissing(a *cloud.Action) error {
 	for _, addr := range a.Addresses {
-		row, ok := l.addresses[addr]
+		row, ok := l.rows.addresses.rows[addr]
 		if !ok || row.ENI != a.ENI || row.State != Assigned || row.Missing.IsZero() {
 			return fmt.Errorf("%s: %w", addr, ErrStale)
 		}
@@ -79,7 +79,7 @@ func (l *Ledger) checkMissing(a *cloud.Action) error {
 func (l *Ledger) recordRestored(addrs []netip.Addr, now time.Time) []Record {
 	var records []Record
 	for _, addr := range addrs {
-		if row, ok := l.addresses[addr]; ok && !row.Missing.IsZero() {
+		if row, ok := l.rows.addresses.rows[addr]; ok && !row.Missing.IsZero() {
 			back := *row
 			back.Missing, back.Since = time.Time{}, stamp(now)
 			records = append(records, putAddress(back))

@@ -3,6 +3,7 @@ package ipam
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -53,29 +54,24 @@ func (e ENIView) Count(states ...State) int {
 // View returns a copy of the ledger in which cool-downs that are over have ended.
 func (l *Ledger) View(now time.Time) View {
 	l.expire(now)
-	v := View{Peak: l.use.max(), PeakSince: l.use.start, PeakFalls: l.use.falls(l.nextCoolDownEnd(), l.settings.IdleAfter), Released: l.released, Observed: l.observed}
-	for _, id := range sortedKeys(l.enis) {
-		e := ENIView{ENI: *l.enis[id]}
-		for _, addr := range sortedAddrs(l.byENI[id]) {
-			e.Addresses = append(e.Addresses, *l.addresses[addr])
+	use := l.volatile.use
+	v := View{
+		Peak: use.max(), PeakSince: use.start, PeakFalls: use.falls(l.rows.addresses.nextCoolDownEnd(), l.settings.IdleAfter),
+		Released: l.volatile.released, Observed: l.volatile.observed,
+	}
+	for _, row := range slices.SortedFunc(maps.Values(l.rows.enis), byOrder) {
+		e := ENIView{ENI: *row}
+		for _, addr := range l.rows.addresses.holding(row.ID).all {
+			e.Addresses = append(e.Addresses, *l.rows.addresses.rows[addr])
 		}
 		v.ENIs = append(v.ENIs, e)
 	}
-	slices.SortFunc(v.ENIs, func(a, b ENIView) int {
-		switch {
-		case before(&a.ENI, &b.ENI):
-			return -1
-		case before(&b.ENI, &a.ENI):
-			return 1
-		}
-		return 0
-	})
-	for _, id := range sortedKeys(l.actions) {
-		v.InFlight = append(v.InFlight, l.actions[id])
+	for _, id := range slices.Sorted(maps.Keys(l.rows.actions)) {
+		v.InFlight = append(v.InFlight, *l.rows.actions[id])
 	}
 	slices.SortStableFunc(v.InFlight, func(a, b cloud.Action) int { return a.Began.Compare(b.Began) })
-	for _, key := range sortedKeys(l.backoffs) {
-		v.Backoffs = append(v.Backoffs, l.backoffs[key])
+	for _, key := range slices.Sorted(maps.Keys(l.rows.backoffs)) {
+		v.Backoffs = append(v.Backoffs, *l.rows.backoffs[key])
 	}
 	return v
 }

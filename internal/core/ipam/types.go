@@ -118,6 +118,32 @@ type Address struct {
 // Family is the address family of a.
 func (a Address) Family() vpc.Family { return vpc.FamilyOf(a.Addr) }
 
+// assigned is a once h has it.
+func (a Address) assigned(h Holder, now time.Time) Address {
+	a.State, a.Holder, a.Since, a.Until = Assigned, h, stamp(now), time.Time{}
+	return a
+}
+
+// cooled is a without its holder and at the start of its cool-down.
+func (a Address) cooled(now time.Time, coolDown time.Duration) Address {
+	a.State, a.Holder = Cooling, Holder{}
+	a.Since, a.Used = stamp(now), stamp(now)
+	a.Until = a.Since.Add(coolDown)
+	if !a.Missing.IsZero() {
+		a.State, a.Until, a.Missing = Unconfirmed, time.Time{}, time.Time{}
+	}
+	return a
+}
+
+// returned is a without its holder, which never used it.
+func (a Address) returned(now time.Time) Address {
+	a.State, a.Holder, a.Since = Free, Holder{}, stamp(now)
+	if !a.Missing.IsZero() {
+		a.State, a.Missing = Unconfirmed, time.Time{}
+	}
+	return a
+}
+
 // Prefix is a delegated prefix of an interface. Prefix modes are not implemented: no
 // code makes one. The type reserves its place in records and snapshots.
 type Prefix struct {
