@@ -125,6 +125,14 @@ func (s *addresses) holding(id vpc.ENIID) holding {
 // of lists the addresses of an interface, ordered.
 func (s *addresses) of(id vpc.ENIID) []netip.Addr { return slices.Clone(s.holding(id).all) }
 
+// freeOf lists the free addresses of an interface, ordered.
+func (s *addresses) freeOf(id vpc.ENIID) (out []netip.Addr) {
+	for _, free := range s.holding(id).free {
+		out = insert(out, free.addr, netip.Addr.Compare)
+	}
+	return out
+}
+
 // heldBy is the address of an endpoint.
 func (s *addresses) heldBy(id endpoint.ID) (*Address, bool) {
 	addr, ok := s.byHolder[id]

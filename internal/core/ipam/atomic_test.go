@@ -160,7 +160,7 @@ func TestAFailedTransactionLeavesTheLedgerAsItWas(t *testing.T) {
 		c.observe(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) {
-				if err := c.ledger.CheckIndexes(); err != nil {
+				if err := ipam.CheckIndexes(c.ledger); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -171,7 +171,7 @@ func TestAFailedTransactionLeavesTheLedgerAsItWas(t *testing.T) {
 				}
 			},
 			"refuse": func(t *rapid.T) {
-				before, now := c.ledger.Dump(), c.now
+				before, now := ipam.Dump(c.ledger), c.now
 				err := c.ledger.Atomic(func() error {
 					for range rapid.IntRange(1, 4).Draw(t, "changes") {
 						c.draw(t)
@@ -181,7 +181,7 @@ func TestAFailedTransactionLeavesTheLedgerAsItWas(t *testing.T) {
 				if !errors.Is(err, refused) {
 					t.Fatalf("the transaction returned %v", err)
 				}
-				if diff := cmp.Diff(before, c.ledger.Dump()); diff != "" {
+				if diff := cmp.Diff(before, ipam.Dump(c.ledger)); diff != "" {
 					t.Fatalf("the failed transaction left (-before +after):\n%s", diff)
 				}
 				c.now = now
@@ -192,7 +192,7 @@ func TestAFailedTransactionLeavesTheLedgerAsItWas(t *testing.T) {
 
 func TestAPanicInATransactionLeavesTheLedgerAsItWas(t *testing.T) {
 	w := ready(t)
-	before := w.ledger.Dump()
+	before := ipam.Dump(w.ledger)
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -204,7 +204,7 @@ func TestAPanicInATransactionLeavesTheLedgerAsItWas(t *testing.T) {
 			panic("a defect of the caller")
 		})
 	}()
-	if diff := cmp.Diff(before, w.ledger.Dump()); diff != "" {
+	if diff := cmp.Diff(before, ipam.Dump(w.ledger)); diff != "" {
 		t.Errorf("the panic left (-before +after):\n%s", diff)
 	}
 }

@@ -13,17 +13,14 @@ const clockSlack = time.Second
 // that a replayed ledger is equal.
 func stamp(t time.Time) time.Time { return t.Round(0).UTC() }
 
-// trackClock detects that the system clock was set back. Rows outlive the process, so
-// they cannot use the monotonic clock.
-func (l *Ledger) trackClock(now time.Time) {
-	now = stamp(now)
-	switch latest := l.volatile.latest; {
-	case now.Before(latest.Add(-clockSlack)):
-		l.rewind(now)
-		l.volatile.latest = now
-	case now.After(latest):
-		l.volatile.latest = now
+// setBack reports whether the system clock was set back since the last call. Rows outlive
+// the process, so they cannot use the monotonic clock.
+func (v *volatile) setBack(now time.Time) bool {
+	back := now.Before(v.latest.Add(-clockSlack))
+	if back || now.After(v.latest) {
+		v.latest = now
 	}
+	return back
 }
 
 // rewind moves every time that is in the future back to now. Without it, cool-downs and

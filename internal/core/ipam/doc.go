@@ -6,6 +6,11 @@
 // takes a [Snapshot] of the ledger with demand and limits, and returns the actions to
 // begin, the reason of each, when to plan again, and whether the next ADD can be served.
 //
+// A Ledger has the journaled rows (rows.go), with the indexes of their addresses, and what
+// a new process begins without (volatile, in ledger.go). Each step of an action is computed
+// as records before any of it is applied: its begin by a fence, its end by a completion.
+// [Ledger.Atomic] undoes what a failed transaction changed.
+//
 // The package is pure: it has no I/O, no clock (now is an argument), no goroutine and no
 // lock. The agent locks the Ledger and calls both:
 //

@@ -11,7 +11,7 @@ import (
 )
 
 // Dump prints everything that a ledger remembers.
-func (l *Ledger) Dump() string {
+func Dump(l *Ledger) string {
 	out := fmt.Sprintf("%+v\n", l.volatile)
 	for _, r := range l.Records() {
 		raw, err := json.Marshal(r)
@@ -21,7 +21,7 @@ func (l *Ledger) Dump() string {
 }
 
 // CheckIndexes compares what the ledger has counted and ordered with a walk over all rows.
-func (l *Ledger) CheckIndexes() error {
+func CheckIndexes(l *Ledger) error {
 	s := &l.rows.addresses
 	inUse, holders, foreign, firstEnd := 0, 0, 0, time.Time{}
 	byENI := map[vpc.ENIID][]*Address{}

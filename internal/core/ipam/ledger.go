@@ -91,7 +91,9 @@ func (l *Ledger) noteUse(at time.Time) {
 // expire ends cool-downs that are over, each at its own time. The caller journals no
 // records of it: replaying the journal gives the same result, because Until is journaled.
 func (l *Ledger) expire(now time.Time) {
-	l.trackClock(now)
+	if at := stamp(now); l.volatile.setBack(at) {
+		l.rewind(at)
+	}
 	for {
 		end := l.rows.addresses.nextCoolDownEnd()
 		if end.IsZero() || now.Before(end) {

@@ -49,8 +49,10 @@ type Drift struct {
 // without a confirmation.
 func (l *Ledger) Observe(seen []Observed, now time.Time) ([]Record, []Drift) {
 	l.expire(now)
-	first := len(l.rows.enis) == 0
-	o := observer{l: l, now: now, first: first, shown: make(map[vpc.ENIID]bool)}
+	o := observer{
+		rows: &l.rows, now: now, first: len(l.rows.enis) == 0, coolNewUntil: l.volatile.coolNewUntil,
+		shown: make(map[vpc.ENIID]bool),
+	}
 	for _, e := range seen {
 		o.shown[e.ENI.ID] = true
 		o.eni(e)
@@ -67,13 +69,15 @@ func (l *Ledger) Observe(seen []Observed, now time.Time) ([]Record, []Drift) {
 	return l.change(now, o.records...), o.drift
 }
 
+// observer compares rows with an observation and collects the records of the differences.
 type observer struct {
-	l       *Ledger
-	now     time.Time
-	first   bool
-	shown   map[vpc.ENIID]bool
-	records []Record
-	drift   []Drift
+	rows         *rows
+	now          time.Time
+	first        bool      // there is nothing to compare with
+	coolNewUntil time.Time // of the ledger
+	shown        map[vpc.ENIID]bool
+	records      []Record
+	drift        []Drift
 }
 
 func (o *observer) put(a Address) { o.records = append(o.records, putAddress(a)) }
@@ -85,16 +89,16 @@ func (o *observer) report(id vpc.ENIID, addr netip.Addr, format string, args ...
 // busy reports whether an action on the interface is in flight. Settle records its
 // effect; until then a describe may show any part of it.
 func (o *observer) busy(id vpc.ENIID) bool {
-	_, busy := o.l.rows.inFlightOn(id)
+	_, busy := o.rows.inFlightOn(id)
 	return busy
 }
 
 func (o *observer) eni(e Observed) {
-	if _, inFlight := o.l.rows.actions[e.Intent]; inFlight && e.Intent != "" {
+	if _, inFlight := o.rows.actions[e.Intent]; inFlight && e.Intent != "" {
 		return
 	}
-	row, known := o.l.rows.enis[e.ENI.ID]
-	if !known && o.l.rows.released.recent(Gone{ENI: e.ENI.ID}, o.now) {
+	row, known := o.rows.enis[e.ENI.ID]
+	if !known && o.rows.released.recent(Gone{ENI: e.ENI.ID}, o.now) {
 		return // we deleted it; the describe is stale
 	}
 	if !known {
@@ -114,9 +118,9 @@ func (o *observer) eni(e Observed) {
 	for _, addr := range e.Addresses {
 		o.shownAddress(row.ID, addr)
 	}
-	for _, addr := range o.l.rows.addresses.of(row.ID) {
+	for _, addr := range o.rows.addresses.of(row.ID) {
 		if !slices.Contains(e.Addresses, addr) {
-			o.missingAddress(*o.l.rows.addresses.rows[addr])
+			o.missingAddress(*o.rows.addresses.rows[addr])
 		}
 	}
 }
@@ -145,7 +149,7 @@ func (o *observer) adopt(e Observed) {
 		o.report(row.ID, netip.Addr{}, "interface %s was not in the ledger; it is now", row.ID)
 	}
 	for _, addr := range e.Addresses {
-		if old, ok := o.l.rows.addresses.rows[addr]; ok {
+		if old, ok := o.rows.addresses.rows[addr]; ok {
 			o.report(row.ID, addr, "EC2 shows %s on %s, the ledger has it on %s", addr, row.ID, old.ENI)
 			continue
 		}
@@ -161,8 +165,8 @@ func (o *observer) adopt(e Observed) {
 // if a lost ledger may have assigned it, see AssumeLost.
 func (o *observer) unused(a Address) Address {
 	a.State, a.Since = Free, stamp(o.now)
-	if stamp(o.now).Before(o.l.volatile.coolNewUntil) {
-		a.State, a.Until = Cooling, o.l.volatile.coolNewUntil
+	if stamp(o.now).Before(o.coolNewUntil) {
+		a.State, a.Until = Cooling, o.coolNewUntil
 	}
 	return a
 }
@@ -200,7 +204,7 @@ func equalENI(a, b ENI) bool {
 }
 
 func (o *observer) shownAddress(id vpc.ENIID, addr netip.Addr) {
-	row, known := o.l.rows.addresses.rows[addr]
+	row, known := o.rows.addresses.rows[addr]
 	switch {
 	case known && row.ENI != id:
 		o.report(id, addr, "EC2 shows %s on %s, the ledger has it on %s", addr, id, row.ENI)
@@ -215,11 +219,11 @@ func (o *observer) shownAddress(id vpc.ENIID, addr netip.Addr) {
 			o.put(back)
 		}
 	default:
-		if o.l.rows.released.recent(Gone{Addr: addr}, o.now) {
+		if o.rows.released.recent(Gone{Addr: addr}, o.now) {
 			return
 		}
 		o.report(id, addr, "%s is on %s and was not in the ledger; it is used after a second observation", addr, id)
-		o.put(Address{Addr: addr, ENI: id, State: Unconfirmed, Since: stamp(o.now), Used: o.l.rows.released.addresses[addr]})
+		o.put(Address{Addr: addr, ENI: id, State: Unconfirmed, Since: stamp(o.now), Used: o.rows.released.addresses[addr]})
 	}
 }
 
@@ -267,14 +271,14 @@ func (o *observer) absent(e *ENI) {
 	if o.now.Sub(e.Missing) < staleAfter {
 		return
 	}
-	for _, addr := range o.l.rows.addresses.of(e.ID) {
-		if a := o.l.rows.addresses.rows[addr]; a.State == Assigned || a.State == Quarantined {
+	for _, addr := range o.rows.addresses.of(e.ID) {
+		if a := o.rows.addresses.rows[addr]; a.State == Assigned || a.State == Quarantined {
 			o.report(e.ID, netip.Addr{}, "interface %s no longer exists at EC2; %s and other pods on it have no network: delete these pods", e.ID, a.Holder)
 			return
 		}
 	}
 	o.report(e.ID, netip.Addr{}, "interface %s no longer exists at EC2; it was dropped from the ledger", e.ID)
-	for _, addr := range o.l.rows.addresses.of(e.ID) { // so that a keyed journal drops the row of each
+	for _, addr := range o.rows.addresses.of(e.ID) { // so that a keyed journal drops the row of each
 		o.records = append(o.records, Record{Op: DropAddress, Addr: addr})
 	}
 	o.records = append(o.records, Record{Op: DropENI, ENIID: e.ID})

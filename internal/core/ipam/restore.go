@@ -3,7 +3,6 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
 )
@@ -61,29 +60,4 @@ func (v View) Differences() (found []string) {
 		}
 	}
 	return found
-}
-
-// checkMissing checks that the addresses to restore are still in use and missing.
-func (l *Ledger) checkMissing(a *cloud.Action) error {
-	for _, addr := range a.Addresses {
-		row, ok := l.rows.addresses.rows[addr]
-		if !ok || row.ENI != a.ENI || row.State != Assigned || row.Missing.IsZero() {
-			return fmt.Errorf("%s: %w", addr, ErrStale)
-		}
-	}
-	return nil
-}
-
-// recordRestored records that EC2 has the addresses again. Since becomes now, because a
-// stale describe may not show them yet.
-func (l *Ledger) recordRestored(addrs []netip.Addr, now time.Time) []Record {
-	var records []Record
-	for _, addr := range addrs {
-		if row, ok := l.rows.addresses.rows[addr]; ok && !row.Missing.IsZero() {
-			back := *row
-			back.Missing, back.Since = time.Time{}, stamp(now)
-			records = append(records, putAddress(back))
-		}
-	}
-	return records
 }

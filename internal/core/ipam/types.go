@@ -101,6 +101,12 @@ func (e ENI) pooled() bool {
 	return e.Phase == Attaching || e.Phase == SettingUp || e.Phase == Ready
 }
 
+// moved is e in another phase.
+func (e ENI) moved(to Phase, now time.Time) ENI {
+	e.Phase, e.Since = to, stamp(now)
+	return e
+}
+
 // Address is one secondary address of an interface.
 type Address struct {
 	Addr   netip.Addr `json:"addr"`
