@@ -42,7 +42,6 @@ type oversize struct {
 // oversizeTypes are all of them, by package folder and name.
 func oversizeTypes() map[string]oversize {
 	return map[string]oversize{
-		"internal/core/ipam.planner":    {size{42, 15}, "state of one call of Plan; growing, releasing and restoring share its counts"},
 		"internal/core/ipam_test.world": {size{23, 18}, "the model of EC2 and of the node in one type; the faults it injects can become a type of their own"},
 	}
 }

@@ -2,11 +2,7 @@ package ipam
 
 import (
 	"fmt"
-	"strings"
 	"time"
-
-	"github.com/trunkline/trunkline/internal/core/cloud"
-	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // Reason is why the next ADD can or cannot be served, as one word.
@@ -70,39 +66,39 @@ func (c Condition) Err() error {
 // condition derives the condition from the numbers and from the plan: what is in
 // flight, what blocks growth, and what can still be assigned.
 func (p *planner) condition() Condition {
-	n := &p.d.Numbers
-	n.Attainable = p.attainable()
+	p.numbers.Attainable = p.attainable()
+	n := p.numbers
 	if n.Free == 0 { // the end of a cool-down can serve an ADD before EC2 does
-		p.replanAt(p.nextCoolDownEnd())
+		p.schedule.at(p.s.nextCoolDownEnd())
 	}
 	switch {
 	case n.Free > 0:
 		return Condition{CanAdd: true, Reason: ReasonReady, Message: some(n.Free, "is free", "are free")}
 	case n.Incoming > 0:
-		return Condition{Reason: ReasonGrowing, Message: some(n.Incoming, "is in flight: ", "are in flight: ") + p.inFlight()}
+		return Condition{Reason: ReasonGrowing, Message: some(n.Incoming, "is in flight: ", "are in flight: ") + p.steps.adding()}
 	case n.Cooling > 0:
-		at := p.nextCoolDownEnd()
+		at := p.s.nextCoolDownEnd()
 		return Condition{
 			Reason: ReasonCooling, RetryAt: at,
-			Message: some(n.Cooling, "cools down, until ", "cool down, the first until ") + at.Format(clock) + p.obstacles(),
+			Message: some(n.Cooling, "cools down, until ", "cool down, the first until ") + at.Format(clock) + p.blocked.String(),
 		}
 	case n.Assigned+n.Quarantined >= n.Capacity:
 		return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
 			"all %d addresses that this instance type allows (%d interfaces x %d) are in use; remove pods, or use a larger instance type",
-			n.Capacity, p.maxENIs, p.perENI)}
-	case !p.mayCall():
+			n.Capacity, p.numbers.MaxENIs, p.s.Limits.perENI())}
+	case !p.s.Brake.AllowsAllocate():
 		return Condition{Reason: ReasonFrozen, Message: "an operator froze EC2 calls, and no address is free; end the freeze"}
 	case p.exhausted():
 		return Condition{
-			Reason: ReasonSubnetExhausted, RetryAt: p.backoffEnds,
-			Message: "no subnet has enough free addresses" + p.obstacles() + "; release addresses in them, or add a subnet in the zone",
+			Reason: ReasonSubnetExhausted, RetryAt: p.pauses.ends,
+			Message: "no subnet has enough free addresses" + p.blocked.String() + "; release addresses in them, or add a subnet in the zone",
 		}
 	case len(p.blocked) > 0:
-		return Condition{Reason: ReasonRefused, RetryAt: p.backoffEnds, Message: "EC2 refuses more addresses" + p.obstacles()}
+		return Condition{Reason: ReasonRefused, RetryAt: p.pauses.ends, Message: "EC2 refuses more addresses" + p.blocked.String()}
 	}
 	return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
 		"%d addresses are held, all in use, and no more are allowed (%d pods, %d interfaces)",
-		n.Have, p.s.Limits.MaxPods, p.maxENIs)}
+		n.Have, p.s.Limits.MaxPods, p.numbers.MaxENIs)}
 }
 
 // some returns a phrase such as "2 addresses are free".
@@ -113,42 +109,9 @@ func some(n int, one, many string) string {
 	return fmt.Sprintf("%d addresses %s", n, many)
 }
 
-// inFlight names the actions, in flight or planned, that add addresses.
-func (p *planner) inFlight() string {
-	var out []string
-	for _, list := range [][]cloud.Action{p.s.InFlight, p.d.Actions} {
-		for _, a := range list {
-			if !a.Kind.Frees() {
-				out = append(out, a.String())
-			}
-		}
-	}
-	if len(out) == 0 {
-		return "an interface is not ready yet"
-	}
-	return strings.Join(out, ", ")
-}
-
-// obstacles lists what blocks growth, each once.
-func (p *planner) obstacles() string {
-	if len(p.blocked) == 0 {
-		return ""
-	}
-	seen := make(map[string]bool)
-	var out []string
-	for _, b := range p.blocked {
-		if !seen[b] {
-			seen[b] = true
-			out = append(out, b)
-		}
-	}
-	return " (" + strings.Join(out, "; ") + ")"
-}
-
 // nextCoolDownEnd is when the first cool-down ends; zero without one.
-func (p *planner) nextCoolDownEnd() time.Time {
-	var first time.Time
-	for _, e := range p.s.ENIs {
+func (v View) nextCoolDownEnd() (first time.Time) {
+	for _, e := range v.ENIs {
 		for _, a := range e.Addresses {
 			if a.State == Cooling && e.pooled() && (first.IsZero() || a.Until.Before(first)) {
 				first = a.Until
@@ -163,18 +126,18 @@ func (p *planner) nextCoolDownEnd() time.Time {
 func (p *planner) exhausted() bool {
 	hasSlots := false
 	for _, e := range p.s.ENIs {
-		if e.pooled() && e.Missing.IsZero() && len(e.Addresses) < p.perENI {
-			if !p.lacks(e.Subnet, 1) {
+		if e.pooled() && e.Missing.IsZero() && len(e.Addresses) < p.s.Limits.perENI() {
+			if !p.budget.lacks(e.Subnet, 1) {
 				return false
 			}
 			hasSlots = true
 		}
 	}
-	if p.d.Numbers.ENIs >= p.maxENIs {
+	if p.numbers.ENIs >= p.numbers.MaxENIs {
 		return hasSlots
 	}
 	for _, n := range p.s.Subnets {
-		if !p.lacks(n.ID, 2) {
+		if !p.budget.lacks(n.ID, 2) {
 			return false
 		}
 		hasSlots = true
@@ -182,34 +145,14 @@ func (p *planner) exhausted() bool {
 	return hasSlots
 }
 
-// lacks reports whether a subnet has fewer than want free addresses, by its count or by
-// EC2's last error.
-func (p *planner) lacks(id vpc.SubnetID, want int) bool {
-	b, found := p.backoffs["subnet/"+string(id)]
-	return found && b.Reason == cloud.FailSubnetExhausted || p.freeIn(id) < want
-}
-
 // attainable is how many more pods the node can serve at most: free, cooling and
 // incoming addresses, and what limits and subnets still allow.
 func (p *planner) attainable() int {
-	n := p.d.Numbers
-	more := max(0, n.Capacity-n.Assigned-n.Quarantined-n.Cooling-n.Free-n.Incoming)
-	known, open := 0, len(p.s.Subnets) == 0
-	for _, s := range p.s.Subnets {
-		if p.lacks(s.ID, 1) {
-			continue
-		}
-		if s.Free < 0 {
-			open = true
-		}
-		known += max(0, p.freeIn(s.ID))
-	}
-	if !open {
-		more = min(more, known)
-	}
-	total := n.Free + n.Cooling + n.Incoming + more
+	n := p.numbers
+	have := n.Free + n.Cooling + n.Incoming
+	total := have + p.budget.attainable(max(0, n.Capacity-n.used()-have))
 	if p.s.Limits.MaxPods > 0 {
-		total = min(total, max(0, p.s.Limits.MaxPods-n.Assigned-n.Quarantined))
+		total = min(total, max(0, p.s.Limits.MaxPods-n.used()))
 	}
 	return total
 }

@@ -11,6 +11,10 @@
 // as records before any of it is applied: its begin by a fence, its end by a completion.
 // [Ledger.Atomic] undoes what a failed transaction changed.
 //
+// Plan runs its phases one after the other: advance, restore, grow, shrink, condition. They
+// share the steps of the plan, the budget of the subnets, the pauses of what failed and the
+// schedule of the next plan, each in a file of its own.
+//
 // The package is pure: it has no I/O, no clock (now is an argument), no goroutine and no
 // lock. The agent locks the Ledger and calls both:
 //

@@ -6,100 +6,20 @@ import (
 	"slices"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
-	"github.com/trunkline/trunkline/internal/core/vpc"
 )
-
-// advance moves interfaces to their next phase, towards Ready or towards deletion.
-func (p *planner) advance() {
-	excess := p.d.Numbers.ENIs - p.s.Limits.ENIs
-	for i := len(p.s.ENIs) - 1; i >= 0; i-- { // backwards: of unattached interfaces the one with the highest id is discarded first
-		e := p.s.ENIs[i]
-		if !p.free(e) {
-			continue
-		}
-		switch e.Phase {
-		case Attaching:
-			if excess > 0 || p.unattachable(e) {
-				p.discard(e)
-				excess--
-			}
-		case Deleting:
-			p.retry(e, cloud.Action{Kind: cloud.DeleteENI, ENI: e.ID, Why: "it is detached"})
-		case Detaching:
-			p.retry(e, cloud.Action{Kind: cloud.Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was fenced for removal and is still attached"})
-		case SettingUp, Ready:
-		}
-	}
-	for _, e := range p.s.ENIs {
-		if !p.free(e) {
-			continue
-		}
-		switch e.Phase {
-		case Attaching:
-			p.attach(e)
-		case SettingUp:
-			if _, found := p.backoff(string(cloud.SetUp) + "/" + string(e.ID)); !found {
-				p.do(cloud.Action{Kind: cloud.SetUp, ENI: e.ID, Device: e.Device, Why: "it is on the instance and not set up"})
-			}
-		case Ready, Detaching, Deleting:
-		}
-	}
-}
-
-// retry plans a release of e, unless a brake or a back-off forbids it.
-func (p *planner) retry(e ENIView, a cloud.Action) {
-	if !p.mayFree() {
-		return
-	}
-	if _, found := p.backoff(string(a.Kind) + "/" + string(e.ID)); !found {
-		p.do(a)
-	}
-}
-
-// unattachable reports whether EC2 rejected an attachment because the instance has no
-// free slot, and e is old enough to be deleted.
-func (p *planner) unattachable(e ENIView) bool {
-	b, full := p.backoffs["interfaces"]
-	if !full || b.Reason != cloud.FailENILimit {
-		return false
-	}
-	old := e.Created.Add(p.c.MinENIAge)
-	p.replanAt(old)
-	return !p.now.Before(old)
-}
-
-func (p *planner) discard(e ENIView) {
-	p.retry(e, cloud.Action{Kind: cloud.DeleteENI, ENI: e.ID, Why: "the instance can attach no more interfaces"})
-}
-
-func (p *planner) attach(e ENIView) {
-	if !p.mayCall() {
-		return
-	}
-	if _, found := p.backoff("interfaces", string(cloud.Attach)+"/"+string(e.ID)); found {
-		return
-	}
-	for device := range p.s.Limits.ENIs {
-		if !p.devices[device] {
-			p.devices[device] = true
-			p.do(cloud.Action{Kind: cloud.Attach, ENI: e.ID, Device: device, Why: "it exists and is not on the instance"})
-			return
-		}
-	}
-}
 
 // grow requests the missing addresses in the fewest calls: first on interfaces with
 // free slots, one call each; then on new interfaces, created with their addresses.
 func (p *planner) grow() {
-	n := &p.d.Numbers
-	if n.Have < p.low && !p.mayCall() {
+	n := &p.numbers
+	if n.Have < p.want.low && !p.s.Brake.AllowsAllocate() {
 		p.blocked = append(p.blocked, fmt.Sprintf("brake %q", string(p.s.Brake)))
 	}
-	if n.Have < p.low && p.mayCall() {
+	if n.Have < p.want.low && p.s.Brake.AllowsAllocate() {
 		why := p.why()
-		short := p.fill(p.high-n.Have, why)
+		short := p.fill(p.want.high-n.Have, why)
 		// Headroom alone does not justify a new interface.
-		if need := short - (p.high - p.low); need > 0 {
+		if need := short - (p.want.high - p.want.low); need > 0 {
 			p.create(need, short, why)
 		}
 	}
@@ -108,8 +28,8 @@ func (p *planner) grow() {
 
 // why is the reason the pool grows.
 func (p *planner) why() string {
-	n := p.d.Numbers
-	s := fmt.Sprintf("%d addresses are wanted and %d held: ", p.high, n.Have)
+	n := p.numbers
+	s := fmt.Sprintf("%d addresses are wanted and %d held: ", p.want.high, n.Have)
 	if n.Demand > 0 {
 		s += fmt.Sprintf("%d pods have none yet, ", n.Demand)
 	}
@@ -143,16 +63,12 @@ func (p *planner) fill(short int, why string) int {
 		f := open[pick]
 		open = slices.Delete(open, pick, pick+1)
 		// Two interfaces may share a subnet that has too few addresses for both.
-		take := min(short, f.slots, p.freeIn(f.eni.Subnet))
+		take := min(short, f.slots, p.budget.free(f.eni.Subnet))
 		if take <= 0 {
 			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has no free address", f.eni.Subnet))
 			continue
 		}
-		p.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: f.eni.ID, Subnet: f.eni.Subnet, Count: take, Why: why})
-		p.taken[f.eni.Subnet] += take
-		p.d.Numbers.Have += take
-		p.d.Numbers.Incoming += take
-		p.grew = true
+		p.request(cloud.Action{Kind: cloud.AssignAddresses, ENI: f.eni.ID, Subnet: f.eni.Subnet, Count: take, Why: why})
 		short -= take
 	}
 	return short
@@ -162,12 +78,12 @@ func (p *planner) fill(short int, why string) int {
 func (p *planner) withFreeSlots() []freeSlots {
 	var out []freeSlots
 	for _, e := range p.s.ENIs {
-		slots := p.perENI - len(e.Addresses)
-		if slots <= 0 || !e.pooled() || !p.free(e) {
+		slots := p.s.Limits.perENI() - len(e.Addresses)
+		if slots <= 0 || !e.pooled() || !p.steps.free(e) {
 			continue
 		}
-		if b, found := p.backoff("subnet/"+string(e.Subnet), string(cloud.AssignAddresses)+"/"+string(e.ID)); found {
-			p.blocked = append(p.blocked, blockedBy(b))
+		if b, found := p.pauses.apply("subnet/"+string(e.Subnet), string(cloud.AssignAddresses)+"/"+string(e.ID)); found {
+			p.blocked = append(p.blocked, b.obstacle())
 			continue
 		}
 		out = append(out, freeSlots{e, slots})
@@ -176,82 +92,42 @@ func (p *planner) withFreeSlots() []freeSlots {
 	return out
 }
 
-func blockedBy(b Backoff) string {
+// obstacle describes b as what blocks growth.
+func (b Backoff) obstacle() string {
 	return fmt.Sprintf("%s, tried %d times, again at %s", cmp.Or(b.Message, string(b.Reason)), b.Tries, b.Until.Format(clock))
-}
-
-// freeIn is how many addresses of subnet id this plan can still request. A subnet
-// without a known count is assumed to have enough: EC2 rejects the call if it has not.
-func (p *planner) freeIn(id vpc.SubnetID) int {
-	for _, n := range p.s.Subnets {
-		if n.ID == id && n.Free >= 0 {
-			return n.Free - p.taken[id]
-		}
-	}
-	return 1 << 16
 }
 
 // create plans as many interfaces as need requires, with up to want addresses in
 // all.
 func (p *planner) create(need, want int, why string) {
-	if b, found := p.backoff("interfaces"); found {
-		p.blocked = append(p.blocked, blockedBy(b))
+	if b, found := p.pauses.apply("interfaces"); found {
+		p.blocked = append(p.blocked, b.obstacle())
 		return
 	}
-	for slots := p.maxENIs - p.d.Numbers.ENIs; slots > 0 && need > 0 && p.perENI > 0; slots-- {
-		n, ok := p.subnet(min(want, p.perENI))
+	perENI := p.s.Limits.perENI()
+	for slots := p.numbers.MaxENIs - p.numbers.ENIs; slots > 0 && need > 0 && perENI > 0; slots-- {
+		n, ok, ruledOut := p.budget.pick(min(want, perENI))
+		p.blocked = append(p.blocked, ruledOut...)
 		if !ok {
 			return
 		}
-		take := min(want, p.perENI, p.freeIn(n.ID)-1) // the interface itself takes one
+		take := min(want, perENI, p.budget.free(n.ID)-1) // the interface itself takes one
 		if p.c.wholeENIs() {
-			take = min(p.perENI, p.freeIn(n.ID)-1)
+			take = min(perENI, p.budget.free(n.ID)-1)
 		}
-		p.do(cloud.Action{
+		p.request(cloud.Action{
 			Kind: cloud.CreateENI, Subnet: n.ID, SubnetCIDR: n.CIDR, Groups: p.s.Groups, Count: take,
 			Why: why + suffix(!n.SameRoutes, "; no subnet with the node's route table has enough free addresses"),
 		})
-		p.taken[n.ID] += take + 1
-		p.d.Numbers.ENIs++
-		p.d.Numbers.Have += take
-		p.d.Numbers.Incoming += take
-		p.grew = true
 		need -= take
 		want -= take
 	}
 }
 
-// subnet picks the subnet of the next interface. It prefers a subnet with the route
-// table of the node's own subnet, then one with enough addresses, then the one with the
-// most.
-func (p *planner) subnet(want int) (Subnet, bool) {
-	best, found := Subnet{}, false
-	for _, n := range p.s.Subnets {
-		if b, found := p.backoff("subnet/"+string(n.ID), string(cloud.CreateENI)+"/"+string(n.ID)); found {
-			p.blocked = append(p.blocked, blockedBy(b))
-			continue
-		}
-		if p.freeIn(n.ID) < 2 {
-			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has %d free, a new interface needs 2", n.ID, max(0, p.freeIn(n.ID))))
-			continue
-		}
-		if !found || p.better(n, best, want) {
-			best, found = n, true
-		}
-	}
-	return best, found
-}
-
-func (p *planner) better(a, b Subnet, want int) bool {
-	if a.SameRoutes != b.SameRoutes {
-		return a.SameRoutes
-	}
-	la, lb := p.freeIn(a.ID), p.freeIn(b.ID)
-	if (la > want) != (lb > want) {
-		return la > want
-	}
-	if la != lb {
-		return la > lb
-	}
-	return a.ID < b.ID
+// request plans an action that adds addresses.
+func (p *planner) request(a cloud.Action) {
+	p.steps.do(a)
+	p.budget.take(a)
+	p.numbers.addInFlight(a)
+	p.numbers.Have += a.Count
 }

@@ -82,15 +82,16 @@ func Plan(s Snapshot, c Config, now time.Time) Decision {
 	if err := supported(s, c); err != nil {
 		return Decision{Condition: Condition{Reason: ReasonInvalid, Message: err.Error()}}
 	}
-	p := &planner{s: s, c: c, now: now}
-	p.index()
+	p := newPlanner(s, c, now)
 	p.advance()
 	p.restore()
 	p.grow()
 	p.shrink()
-	p.observe()
-	p.d.Condition = p.condition()
-	return p.d
+	condition := p.condition()
+	return Decision{
+		Actions: p.steps.planned, Next: p.schedule.next, Observe: s.contradiction(),
+		Condition: condition, Numbers: p.numbers,
+	}
 }
 
 func supported(s Snapshot, c Config) error {
@@ -108,69 +109,64 @@ func supported(s Snapshot, c Config) error {
 	return nil
 }
 
-// planner is the working state of one Plan.
+// planner is the working state of one Plan. Its parts keep what the phases of a plan
+// share: each phase adds steps, and takes from the budget.
 type planner struct {
-	s   Snapshot
-	c   Config
-	now time.Time
-	d   Decision
-
-	perENI   int                        // addresses an interface can hold beside its own
-	maxENIs  int                        // interfaces the node may have
-	busy     map[vpc.ENIID]cloud.Action // interfaces with an action in flight or planned
-	devices  map[int]bool               // device indexes in use
-	backoffs map[string]Backoff         // back-offs that have not ended, by key
-	taken    map[vpc.SubnetID]int       // addresses this plan takes from each subnet
-	creates  int                        // CreateENI in flight
-	low      int                        // the pool grows if it has fewer addresses
-	high     int                        // the pool grows up to this
-	grew     bool
-	blocked  []string // what blocked growth
-	// backoffEnds is when the first back-off ends that applied to this plan.
-	backoffEnds time.Time
+	s        Snapshot
+	c        Config
+	numbers  Numbers // what the node holds, with what is in flight and planned
+	want     target
+	schedule *schedule
+	pauses   *pauses
+	budget   *budget
+	steps    *steps
+	blocked  obstacles
 }
 
-// index counts what the node holds and what it should hold.
-func (p *planner) index() {
-	p.perENI = p.s.Limits.AddressesPerENI - 1
-	p.maxENIs = p.s.Limits.ENIs
-	if p.c.MaxENIs > 0 {
-		p.maxENIs = min(p.maxENIs, p.c.MaxENIs)
-	}
-	p.busy = make(map[vpc.ENIID]cloud.Action)
-	p.devices = make(map[int]bool)
-	p.backoffs = make(map[string]Backoff)
-	p.taken = make(map[vpc.SubnetID]int)
-	for _, b := range p.s.Backoffs {
-		if p.now.Before(b.Until) {
-			p.backoffs[b.Key] = b
+func newPlanner(s Snapshot, c Config, now time.Time) *planner {
+	p := &planner{s: s, c: c, schedule: &schedule{now: now}, steps: newSteps(s, now)}
+	p.pauses = newPauses(s.Backoffs, p.schedule)
+	p.budget = newBudget(s, p.pauses)
+	p.numbers = s.numbers(c)
+	for _, pod := range s.Pending {
+		until := pod.Bound.Add(c.DemandFor)
+		if pod.Waiting || now.Before(until) {
+			p.numbers.Demand++
+		}
+		if !pod.Waiting {
+			p.schedule.at(until)
 		}
 	}
-	n := &p.d.Numbers
-	n.MaxENIs = p.maxENIs
-	others := 0
-	for _, e := range p.s.ENIs {
+	p.want = c.target(p.numbers, s.Limits)
+	p.numbers.Want = p.want.high
+	return p
+}
+
+// numbers counts what the node holds, with what is in flight.
+func (s Snapshot) numbers(c Config) (n Numbers) {
+	n.MaxENIs = s.Limits.ENIs
+	if c.MaxENIs > 0 {
+		n.MaxENIs = min(n.MaxENIs, c.MaxENIs)
+	}
+	usable := n.MaxENIs
+	for _, e := range s.ENIs {
 		n.ENIs++
-		if e.Device >= 0 {
-			p.devices[e.Device] = true
-		}
 		if e.Unmanaged || e.Type != vpc.TypeInterface {
-			others++
+			usable--
 			continue
 		}
-		p.count(e)
+		n.add(e)
 	}
-	for _, a := range p.s.InFlight {
-		p.countInFlight(a)
+	for _, a := range s.InFlight {
+		n.addInFlight(a)
 	}
-	n.ENIs += p.creates
-	n.Capacity = max(0, p.maxENIs-others) * p.perENI
-	p.wants()
+	n.Capacity = max(0, usable) * s.Limits.perENI()
+	n.Have = n.used() + n.Cooling + n.Free + n.Incoming
+	return n
 }
 
-// count adds the addresses of a managed interface to the numbers.
-func (p *planner) count(e ENIView) {
-	n := &p.d.Numbers
+// add adds the addresses of a managed interface.
+func (n *Numbers) add(e ENIView) {
 	n.Assigned += e.Count(Assigned)
 	n.Quarantined += e.Count(Quarantined)
 	n.Releasing += e.Count(Releasing)
@@ -186,115 +182,58 @@ func (p *planner) count(e ENIView) {
 	}
 }
 
-// countInFlight adds an action in flight to the numbers.
-func (p *planner) countInFlight(a cloud.Action) {
+// addInFlight adds what an action in flight requests.
+func (n *Numbers) addInFlight(a cloud.Action) {
 	switch a.Kind {
 	case cloud.CreateENI:
-		p.creates++
-		p.d.Numbers.Incoming += a.Count
-		p.taken[a.Subnet] += a.Count + 1
+		n.ENIs++
+		n.Incoming += a.Count
 	case cloud.AssignAddresses:
-		p.d.Numbers.Incoming += a.Count
-		p.taken[a.Subnet] += a.Count
-	case cloud.Attach:
-		p.devices[a.Device] = true
-	case cloud.SetUp, cloud.RestoreAddresses, cloud.UnassignAddresses, cloud.Detach, cloud.DeleteENI:
-	}
-	if a.ENI != "" {
-		p.busy[a.ENI] = a
+		n.Incoming += a.Count
+	case cloud.Attach, cloud.SetUp, cloud.RestoreAddresses, cloud.UnassignAddresses, cloud.Detach, cloud.DeleteENI:
 	}
 }
 
-// wants computes how many addresses the node should hold.
-func (p *planner) wants() {
-	n := &p.d.Numbers
-	for _, pod := range p.s.Pending {
-		until := pod.Bound.Add(p.c.DemandFor)
-		if pod.Waiting || p.now.Before(until) {
-			n.Demand++
+// used counts the addresses that pods have or had until their links are gone.
+func (n Numbers) used() int { return n.Assigned + n.Quarantined }
+
+// target is a number of addresses: the pool grows below low, up to high.
+type target struct{ low, high int }
+
+// target is how many addresses the node should hold.
+func (c Config) target(n Numbers, limits Limits) target {
+	want := func(warm int) int {
+		pods := n.used() + n.Demand + warm
+		if limits.MaxPods > 0 {
+			pods = max(n.used(), min(pods, limits.MaxPods))
 		}
-		if !pod.Waiting {
-			p.replanAt(until)
-		}
+		return min(max(pods+n.Cooling, c.MinIPs), max(n.Capacity, n.used()))
 	}
-	used := n.Assigned + n.Quarantined
-	n.Have = used + n.Cooling + n.Free + n.Incoming
-	lowWarm, highWarm := p.warmTargets()
-	target := func(warm int) int {
-		pods := used + n.Demand + warm
-		if p.s.Limits.MaxPods > 0 {
-			pods = max(used, min(pods, p.s.Limits.MaxPods))
-		}
-		return min(max(pods+n.Cooling, p.c.MinIPs), max(n.Capacity, used))
-	}
-	p.low, p.high = target(lowWarm), target(highWarm)
-	n.Want = p.high
+	warm := c.warm(limits)
+	return target{low: want(warm.low), high: want(warm.high)}
 }
 
-// warmTargets returns how many free addresses beyond need the pool keeps: it grows
-// below low, up to high.
-func (p *planner) warmTargets() (low, high int) {
-	if p.c.wholeENIs() {
-		whole := p.c.WarmENIs * p.perENI
-		return whole, whole
+// warm is how many free addresses beyond need the pool keeps.
+func (c Config) warm(limits Limits) target {
+	if c.wholeENIs() {
+		whole := c.WarmENIs * limits.perENI()
+		return target{whole, whole}
 	}
-	return p.c.WarmIPs, p.c.WarmIPs + p.c.Headroom
+	return target{c.WarmIPs, c.WarmIPs + c.Headroom}
 }
 
-// replanAt requests the next plan at t.
-func (p *planner) replanAt(t time.Time) {
-	if t.After(p.now) && (p.d.Next.IsZero() || t.Before(p.d.Next)) {
-		p.d.Next = t
-	}
-}
-
-// backoff returns the first back-off of the keys that has not ended, and requests a
-// plan when it ends.
-func (p *planner) backoff(keys ...string) (Backoff, bool) {
-	for _, k := range keys {
-		if b, ok := p.backoffs[k]; ok {
-			p.replanAt(b.Until)
-			if p.backoffEnds.IsZero() || b.Until.Before(p.backoffEnds) {
-				p.backoffEnds = b.Until
-			}
-			return b, true
-		}
-	}
-	return Backoff{}, false
-}
-
-// do adds an action, completed for the node. Its interface gets no other action in this
-// plan.
-func (p *planner) do(a cloud.Action) {
-	p.d.Actions = append(p.d.Actions, p.s.Node.Complete(a, p.now))
-	if a.ENI != "" {
-		p.busy[a.ENI] = a
-	}
-}
-
-// mayCall reports whether the brake allows calls that allocate at EC2, mayFree whether
-// it allows releases.
-func (p *planner) mayCall() bool { return p.s.Brake.AllowsAllocate() }
-func (p *planner) mayFree() bool { return p.s.Brake.AllowsRelease() }
-
-// free reports whether e exists at EC2 and has no action in flight or planned.
-func (p *planner) free(e ENIView) bool {
-	_, busy := p.busy[e.ID]
-	return !busy && !e.Unmanaged && e.Type == vpc.TypeInterface && e.Missing.IsZero()
-}
-
-// observe requests an observation of EC2 after a failure that shows a difference
-// from the ledger.
-func (p *planner) observe() {
-	for _, b := range p.s.Backoffs {
-		if b.Since.Before(p.s.Observed) {
+// contradiction is why EC2 should be observed: a failure since the last observation that
+// shows a difference from the ledger. Empty without one.
+func (v View) contradiction() string {
+	for _, b := range v.Backoffs {
+		if b.Since.Before(v.Observed) {
 			continue
 		}
 		switch b.Reason {
 		case cloud.FailAddressLimit, cloud.FailNotFound, cloud.FailENILimit:
-			p.d.Observe = fmt.Sprintf("%s: EC2 and the ledger differ: %s", b.Key, b.Message)
-			return
+			return fmt.Sprintf("%s: EC2 and the ledger differ: %s", b.Key, b.Message)
 		case cloud.FailSubnetExhausted, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailFrozen, cloud.FailOther:
 		}
 	}
+	return ""
 }

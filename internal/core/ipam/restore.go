@@ -11,11 +11,11 @@ import (
 // interface: another program unassigned them. EC2 rejects an address that another
 // interface has by now, so no address is on two interfaces.
 func (p *planner) restore() {
-	if !p.mayCall() {
+	if !p.s.Brake.AllowsAllocate() {
 		return
 	}
 	for _, e := range p.s.ENIs {
-		if !p.free(e) || e.Phase != Ready {
+		if !p.steps.free(e) || e.Phase != Ready {
 			continue
 		}
 		for _, a := range e.Addresses {
@@ -31,9 +31,9 @@ func (p *planner) restoreOne(e ENIView, a Address) bool {
 		Kind: cloud.RestoreAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: []netip.Addr{a.Addr},
 		Why: fmt.Sprintf("%s has it and two observations of EC2 did not show it on %s", a.Holder, e.ID),
 	}
-	_, paused := p.backoff(failureKey(action, cloud.FailOther))
+	_, paused := p.pauses.apply(failureKey(action, cloud.FailOther))
 	if !paused {
-		p.do(action)
+		p.steps.do(action)
 	}
 	return !paused
 }

@@ -13,71 +13,73 @@ import (
 // shrink releases what has been idle, one release at a time. Whole interfaces come
 // first, because two calls release all their addresses, then single addresses.
 func (p *planner) shrink() {
-	if !p.mayFree() {
+	if !p.s.Brake.AllowsRelease() {
 		return
 	}
-	p.finishReleases()
-	if p.grew || p.releasing() {
+	r := releaser{enis: p.s.ENIs, c: p.c, have: p.numbers.Have, schedule: p.schedule, pauses: p.pauses, steps: p.steps}
+	r.finishReleases()
+	if p.steps.growing() || p.steps.releasing() {
 		return
 	}
 	// What was needed at the peak of the idle time is kept, so that churn at a constant
 	// number of pods makes no calls. Removing an interface may leave as few addresses as
 	// the low warm target; releasing single addresses keeps the headroom.
-	n := &p.d.Numbers
-	low, high := p.warmTargets()
-	need := max(p.s.Peak, n.Assigned+n.Quarantined+n.Cooling) + n.Demand
-	least, keep := max(need+low, p.c.MinIPs), max(need+high, p.c.MinIPs)
-	p.replanAt(p.s.PeakFalls)
+	n, warm := p.numbers, p.c.warm(p.s.Limits)
+	need := max(p.s.Peak, n.used()+n.Cooling) + n.Demand
+	least, keep := max(need+warm.low, p.c.MinIPs), max(need+warm.high, p.c.MinIPs)
+	p.schedule.at(p.s.PeakFalls)
 	if n.Have < least {
 		return
 	}
-	if at := p.releaseAt(); p.now.Before(at) {
-		p.replanAt(at)
+	if at := p.s.releaseAt(p.c); p.schedule.now.Before(at) {
+		p.schedule.at(at)
 		return
 	}
-	if p.removeENI(n.Have-least, least) || p.c.wholeENIs() {
+	if r.removeENI(least) || p.c.wholeENIs() {
 		return
 	}
-	if surplus := n.Have - keep; surplus >= max(1, p.c.Headroom/2) {
-		p.removeAddresses(surplus, keep)
+	if n.Have-keep >= max(1, p.c.Headroom/2) {
+		r.removeAddresses(keep)
 	}
 }
 
 // releaseAt is the earliest time of the next release.
-func (p *planner) releaseAt() time.Time {
-	at := p.s.PeakSince.Add(p.c.jitter(p.c.IdleAfter))
-	if p.s.Released.IsZero() {
+func (v View) releaseAt(c Config) time.Time {
+	at := v.PeakSince.Add(c.jitter(c.IdleAfter))
+	if v.Released.IsZero() {
 		return at
 	}
-	if next := p.s.Released.Add(p.c.jitter(p.c.ReleaseEvery)); next.After(at) {
+	if next := v.Released.Add(c.jitter(c.ReleaseEvery)); next.After(at) {
 		return next
 	}
 	return at
 }
 
-// releasing reports whether a release is in flight or planned.
-func (p *planner) releasing() bool {
-	for _, a := range p.s.InFlight {
-		if a.Kind.Frees() {
-			return true
-		}
-	}
-	for _, a := range p.d.Actions {
-		if a.Kind.Frees() {
-			return true
-		}
-	}
-	return false
+// releaser picks what to release.
+type releaser struct {
+	enis     []ENIView
+	c        Config
+	have     int // addresses held or incoming
+	schedule *schedule
+	pauses   *pauses
+	steps    *steps
+}
+
+// paused reports whether an earlier release of this kind failed and is not to be repeated
+// yet.
+func (r *releaser) paused(e ENIView, kind cloud.Kind) bool {
+	_, paused := r.pauses.apply(string(kind) + "/" + string(e.ID))
+	return paused
 }
 
 // finishReleases repeats releases with an unknown outcome: their addresses are still
 // fenced.
-func (p *planner) finishReleases() {
-	for _, e := range p.s.ENIs {
-		if !p.free(e) || e.Phase == Detaching || e.Phase == Deleting || e.Count(Releasing) == 0 {
+func (r *releaser) finishReleases() {
+	for _, e := range r.enis {
+		if !r.steps.free(e) || e.Phase == Detaching || e.Phase == Deleting || e.Count(Releasing) == 0 {
 			continue
 		}
-		if _, found := p.backoff(string(cloud.UnassignAddresses) + "/" + string(e.ID)); found {
+		if r.paused(e, cloud.UnassignAddresses) {
 			continue
 		}
 		var fenced []netip.Addr
@@ -86,13 +88,13 @@ func (p *planner) finishReleases() {
 				fenced = append(fenced, a.Addr)
 			}
 		}
-		p.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "an earlier release has an unknown outcome"})
+		r.steps.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "an earlier release has an unknown outcome"})
 	}
 }
 
 // unused reports whether no address of e is in use or cooling down; it requests a plan
 // when the last cool-down ends.
-func (p *planner) unused(e ENIView) bool {
+func (r *releaser) unused(e ENIView) bool {
 	if e.Count(Assigned, Quarantined) > 0 {
 		return false
 	}
@@ -102,58 +104,58 @@ func (p *planner) unused(e ENIView) bool {
 			last = a.Until
 		}
 	}
-	p.replanAt(last)
+	r.schedule.at(last)
 	return last.IsZero()
 }
 
-// removeENI detaches one idle interface that the node does not need.
-func (p *planner) removeENI(surplus, keep int) bool {
+// removeENI detaches one idle interface without which the node has keep addresses or more.
+func (r *releaser) removeENI(keep int) bool {
 	best := -1
-	for i, e := range p.s.ENIs {
-		if e.Phase != Ready || e.Primary || !p.free(e) || !p.unused(e) {
+	for i, e := range r.enis {
+		if e.Phase != Ready || e.Primary || !r.steps.free(e) || !r.unused(e) {
 			continue
 		}
-		if e.Count(Free) > surplus {
+		if e.Count(Free) > r.have-keep {
 			continue
 		}
-		if old := e.Created.Add(p.c.MinENIAge); p.now.Before(old) {
-			p.replanAt(old)
+		if old := e.Created.Add(r.c.MinENIAge); r.schedule.now.Before(old) {
+			r.schedule.at(old)
 			continue
 		}
-		if _, found := p.backoff(string(cloud.Detach) + "/" + string(e.ID)); found {
+		if r.paused(e, cloud.Detach) {
 			continue
 		}
-		if best < 0 || e.Count(Free) >= p.s.ENIs[best].Count(Free) {
+		if best < 0 || e.Count(Free) >= r.enis[best].Count(Free) {
 			best = i
 		}
 	}
 	if best < 0 {
 		return false
 	}
-	e := p.s.ENIs[best]
-	p.do(cloud.Action{Kind: cloud.Detach, ENI: e.ID, Attachment: e.Attachment, Why: p.idle(keep) + ", and no pod uses this interface"})
+	e := r.enis[best]
+	r.steps.do(cloud.Action{Kind: cloud.Detach, ENI: e.ID, Attachment: e.Attachment, Why: r.idle(keep) + ", and no pod uses this interface"})
 	return true
 }
 
-// removeAddresses releases idle addresses of the interface with the fewest pods, so
-// that the whole interface can be removed later.
-func (p *planner) removeAddresses(surplus, keep int) {
+// removeAddresses releases idle addresses beyond keep of the interface with the fewest
+// pods, so that the whole interface can be removed later.
+func (r *releaser) removeAddresses(keep int) {
 	best := -1
-	for i, e := range p.s.ENIs {
-		if !e.pooled() || !p.free(e) || e.Count(Free) == 0 {
+	for i, e := range r.enis {
+		if !e.pooled() || !r.steps.free(e) || e.Count(Free) == 0 {
 			continue
 		}
-		if _, found := p.backoff(string(cloud.UnassignAddresses) + "/" + string(e.ID)); found {
+		if r.paused(e, cloud.UnassignAddresses) {
 			continue
 		}
-		if best < 0 || p.s.ENIs[best].Primary || e.Count(Assigned) <= p.s.ENIs[best].Count(Assigned) {
+		if best < 0 || r.enis[best].Primary || e.Count(Assigned) <= r.enis[best].Count(Assigned) {
 			best = i
 		}
 	}
 	if best < 0 {
 		return
 	}
-	e := p.s.ENIs[best]
+	e := r.enis[best]
 	var idle []Address
 	for _, a := range e.Addresses {
 		if a.State == Free {
@@ -164,15 +166,15 @@ func (p *planner) removeAddresses(surplus, keep int) {
 	slices.SortFunc(idle, func(a, b Address) int {
 		return cmp.Or(a.Used.Compare(b.Used), a.Addr.Compare(b.Addr))
 	})
-	idle = idle[:min(len(idle), surplus, p.c.ReleaseBatch)]
-	act := cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Why: p.idle(keep)}
+	idle = idle[:min(len(idle), r.have-keep, r.c.ReleaseBatch)]
+	act := cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Why: r.idle(keep)}
 	for _, a := range idle {
 		act.Addresses = append(act.Addresses, a.Addr)
 	}
-	p.do(act)
+	r.steps.do(act)
 }
 
-func (p *planner) idle(keep int) string {
+func (r *releaser) idle(keep int) string {
 	return fmt.Sprintf("%d addresses are held and no more than %d were needed for %s",
-		p.d.Numbers.Have, keep, p.c.IdleAfter)
+		r.have, keep, r.c.IdleAfter)
 }

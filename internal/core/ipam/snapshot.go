@@ -108,6 +108,9 @@ type Limits struct {
 	MaxPods         int // of the kubelet; 0 is no cap
 }
 
+// perENI is how many addresses an interface can hold beside its own.
+func (l Limits) perENI() int { return l.AddressesPerENI - 1 }
+
 // Subnet is a subnet in which interfaces may be created: in the node's zone and not
 // excluded by its tags.
 type Subnet struct {

@@ -1,0 +1,49 @@
+package ipam
+
+import "time"
+
+// schedule is when to plan again if no event occurs before.
+type schedule struct {
+	now  time.Time
+	next time.Time // zero: only on events
+}
+
+// at requests a plan at t. A time that has passed is no request.
+func (s *schedule) at(t time.Time) {
+	if t.After(s.now) && (s.next.IsZero() || t.Before(s.next)) {
+		s.next = t
+	}
+}
+
+// pauses are the back-offs that have not ended.
+type pauses struct {
+	active map[string]Backoff // by key
+	// ends is when the first back-off ends that applied to this plan.
+	ends     time.Time
+	schedule *schedule
+}
+
+func newPauses(all []Backoff, s *schedule) *pauses {
+	p := &pauses{active: make(map[string]Backoff), schedule: s}
+	for _, b := range all {
+		if s.now.Before(b.Until) {
+			p.active[b.Key] = b
+		}
+	}
+	return p
+}
+
+// apply returns the first of the keys that is paused, and requests a plan when its
+// back-off ends.
+func (p *pauses) apply(keys ...string) (Backoff, bool) {
+	for _, k := range keys {
+		if b, ok := p.active[k]; ok {
+			p.schedule.at(b.Until)
+			if p.ends.IsZero() || b.Until.Before(p.ends) {
+				p.ends = b.Until
+			}
+			return b, true
+		}
+	}
+	return Backoff{}, false
+}
