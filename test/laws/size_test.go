@@ -41,9 +41,7 @@ type oversize struct {
 
 // oversizeTypes are all of them, by package folder and name.
 func oversizeTypes() map[string]oversize {
-	return map[string]oversize{
-		"internal/core/ipam_test.world": {size{23, 18}, "the model of EC2 and of the node in one type; the faults it injects can become a type of their own"},
-	}
+	return map[string]oversize{}
 }
 
 // configurationName matches types that hold configuration: they have a field for

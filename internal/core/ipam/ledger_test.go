@@ -353,7 +353,7 @@ func TestAnAdoptedPodKeepsItsAddress(t *testing.T) {
 
 func TestObserve(t *testing.T) {
 	observe := func(w *world, addrs []netip.Addr) []ipam.Drift {
-		records, drift := w.ledger.Observe([]ipam.Observed{{ENI: w.row(w.enis["eni-00"]), Attached: true, Addresses: addrs}}, w.now)
+		records, drift := w.ledger.Observe([]ipam.Observed{{ENI: w.ec2.enis["eni-00"].row(), Attached: true, Addresses: addrs}}, w.now)
 		w.journal(records)
 		return drift
 	}
@@ -368,7 +368,7 @@ func TestObserve(t *testing.T) {
 	t.Run("an unknown address is free after a second observation", func(t *testing.T) {
 		w := ready(t)
 		unknown := netip.MustParseAddr("10.0.30.1")
-		shown := append(addrs(w.enis["eni-00"].addrs), unknown)
+		shown := append(addrs(w.ec2.enis["eni-00"].addrs), unknown)
 		if drift := observe(w, shown); len(drift) != 1 || state(w, unknown) != ipam.Unconfirmed {
 			t.Errorf("after one observation: %s, drift %v; want unconfirmed and reported", state(w, unknown), drift)
 		}
@@ -380,7 +380,7 @@ func TestObserve(t *testing.T) {
 	})
 	t.Run("a released address in a stale describe is ignored", func(t *testing.T) {
 		w := ready(t)
-		all := addrs(w.enis["eni-00"].addrs)
+		all := addrs(w.ec2.enis["eni-00"].addrs)
 		if _, err := w.ledger.Begin(cloud.Action{ID: "u", Kind: cloud.UnassignAddresses, ENI: "eni-00", Addresses: all[:1]}, w.now); err != nil {
 			t.Fatal(err)
 		}

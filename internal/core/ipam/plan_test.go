@@ -15,8 +15,8 @@ import (
 func TestAFreshNodeFillsThePrimaryInterfaceWithOneCall(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil)
 	w.settle()
-	if got := w.calls[cloud.AssignAddresses]; got != 1 || len(w.enis) != 1 {
-		t.Errorf("%d assign calls, %d interfaces, want one call and the primary only", got, len(w.enis))
+	if got := w.ec2.calls[cloud.AssignAddresses]; got != 1 || len(w.ec2.enis) != 1 {
+		t.Errorf("%d assign calls, %d interfaces, want one call and the primary only", got, len(w.ec2.enis))
 	}
 	if !w.decided.Condition.CanAdd {
 		t.Errorf("condition = %s, want the next ADD served", w.decided.Condition)
@@ -47,8 +47,8 @@ func TestABurstOfAHundredPodsUsesTheFewestCalls(t *testing.T) {
 	}
 	w.finishAll()
 	w.settle()
-	if w.calls[cloud.CreateENI] != 3 || w.calls[cloud.Attach] != 3 || w.calls[cloud.AssignAddresses] != 1 {
-		t.Errorf("calls = %v, want 3 creates, 3 attaches and 1 assign", w.calls)
+	if w.ec2.calls[cloud.CreateENI] != 3 || w.ec2.calls[cloud.Attach] != 3 || w.ec2.calls[cloud.AssignAddresses] != 1 {
+		t.Errorf("calls = %v, want 3 creates, 3 attaches and 1 assign", w.ec2.calls)
 	}
 	served := 0
 	for n := range 100 {
@@ -120,7 +120,7 @@ func TestAnExhaustedNodeRecoversWithoutARestart(t *testing.T) {
 	if c.Reason != ipam.ReasonSubnetExhausted {
 		t.Errorf("condition = %s, want %s\n%s", c, ipam.ReasonSubnetExhausted, w.decided)
 	}
-	w.subnets[0].size = 100 // another node releases addresses
+	w.ec2.subnets[0].size = 100 // another node releases addresses
 	w.pass(3*time.Minute, 5*time.Second)
 	for n := range 7 {
 		if _, err := w.add(n); err != nil {
@@ -134,7 +134,7 @@ func TestAnExhaustedNodeRecoversWithoutARestart(t *testing.T) {
 
 func TestASubnetExhaustedErrorBacksOffThatSubnetOnly(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil, 100, 100)
-	w.refuse = func(a cloud.Action) *cloud.Failure {
+	w.ec2.refuse = func(a cloud.Action) *cloud.Failure {
 		if a.Subnet == "subnet-0" {
 			return failed(cloud.FailSubnetExhausted, "InsufficientFreeAddressesInSubnet")
 		}
@@ -149,7 +149,7 @@ func TestASubnetExhaustedErrorBacksOffThatSubnetOnly(t *testing.T) {
 			t.Fatalf("pod %d: %v\n%s", n, err, w.decided)
 		}
 	}
-	if got := w.calls[cloud.AssignAddresses]; got != 1 {
+	if got := w.ec2.calls[cloud.AssignAddresses]; got != 1 {
 		t.Errorf("%d assigns in the full subnet, want 1 and then a back-off", got)
 	}
 }
@@ -170,12 +170,12 @@ func TestIdleAddressesAreReleasedAfterTheIdleTimeAndNotBefore(t *testing.T) {
 		w.del(n)
 	}
 	w.pass(w.config.IdleAfter-10*time.Second, 10*time.Second)
-	if len(w.enis) != 4 {
-		t.Fatalf("%d interfaces before the idle time is over, want all 4", len(w.enis))
+	if len(w.ec2.enis) != 4 {
+		t.Fatalf("%d interfaces before the idle time is over, want all 4", len(w.ec2.enis))
 	}
 	w.pass(15*time.Minute, 10*time.Second)
-	if len(w.enis) != 2 && len(w.enis) != 1 {
-		t.Errorf("%d interfaces long after, want 1 or 2\n%s", len(w.enis), w.snapshot())
+	if len(w.ec2.enis) != 2 && len(w.ec2.enis) != 1 {
+		t.Errorf("%d interfaces long after, want 1 or 2\n%s", len(w.ec2.enis), w.snapshot())
 	}
 	if got, most := w.decided.Numbers.Have, w.config.WarmIPs+w.config.Headroom+w.config.Headroom/2; got > most {
 		t.Errorf("%d addresses held for no pods, want at most %d", got, most)
@@ -245,8 +245,8 @@ func TestBrakes(t *testing.T) {
 			}
 			w.pending = nil
 			w.pass(time.Hour, time.Minute)
-			if w.calls[cloud.Detach]+w.calls[cloud.UnassignAddresses] != 0 {
-				t.Errorf("calls = %v", w.calls)
+			if w.ec2.calls[cloud.Detach]+w.ec2.calls[cloud.UnassignAddresses] != 0 {
+				t.Errorf("calls = %v", w.ec2.calls)
 			}
 			w.brake = cloud.BrakeOff
 			w.pass(time.Hour, time.Minute)
@@ -280,8 +280,8 @@ func TestWarmTargetsOfAWS(t *testing.T) {
 				_, _ = w.add(n) // fails for the last pods with MAX_ENI
 			}
 			w.settle()
-			if w.decided.Numbers.Have != c.have || len(w.enis) != c.enis {
-				t.Errorf("have %d on %d interfaces, want %d on %d\n%s", w.decided.Numbers.Have, len(w.enis), c.have, c.enis, w.decided)
+			if w.decided.Numbers.Have != c.have || len(w.ec2.enis) != c.enis {
+				t.Errorf("have %d on %d interfaces, want %d on %d\n%s", w.decided.Numbers.Have, len(w.ec2.enis), c.have, c.enis, w.decided)
 			}
 		})
 	}
@@ -342,12 +342,12 @@ func TestUnsupportedOrInvalidInputHasNoActionsAndANamedCause(t *testing.T) {
 
 func TestUnmanagedInterfacesTakeASlotAndAreNotUsed(t *testing.T) {
 	w := testWorld(t, t3medium(), nil)
-	other := w.makeENI(w.subnets[0], 3)
+	other := w.ec2.makeENI(w.ec2.subnets[0], 3, w.now)
 	other.attached, other.device = true, 1
-	row := w.row(other)
+	row := other.row()
 	row.Unmanaged = true
 	records, _ := w.ledger.Observe([]ipam.Observed{
-		{ENI: w.row(w.enis["eni-00"]), Attached: true, Addresses: addrs(w.enis["eni-00"].addrs)},
+		{ENI: w.ec2.enis["eni-00"].row(), Attached: true, Addresses: addrs(w.ec2.enis["eni-00"].addrs)},
 		{ENI: row, Attached: true, Addresses: addrs(other.addrs)},
 	}, w.now)
 	w.journal(records)
@@ -356,8 +356,8 @@ func TestUnmanagedInterfacesTakeASlotAndAreNotUsed(t *testing.T) {
 	}
 	w.settle()
 	w.pass(10*time.Minute, 10*time.Second)
-	if w.decided.Numbers.Capacity != 10 || len(w.enis) != 3 {
-		t.Errorf("capacity %d on %d interfaces, want 10 on 3", w.decided.Numbers.Capacity, len(w.enis))
+	if w.decided.Numbers.Capacity != 10 || len(w.ec2.enis) != 3 {
+		t.Errorf("capacity %d on %d interfaces, want 10 on 3", w.decided.Numbers.Capacity, len(w.ec2.enis))
 	}
 	for _, lease := range w.ledger.Leases() {
 		if lease.ENI == other.id {
@@ -368,7 +368,7 @@ func TestUnmanagedInterfacesTakeASlotAndAreNotUsed(t *testing.T) {
 
 func TestAnInterfaceThatTheInstanceCannotAttachIsDeleted(t *testing.T) {
 	w := testWorld(t, m5xlarge(), nil)
-	w.refuse = func(a cloud.Action) *cloud.Failure {
+	w.ec2.refuse = func(a cloud.Action) *cloud.Failure {
 		if a.Kind == cloud.Attach {
 			return failed(cloud.FailENILimit, "AttachmentLimitExceeded")
 		}
@@ -383,8 +383,8 @@ func TestAnInterfaceThatTheInstanceCannotAttachIsDeleted(t *testing.T) {
 	}
 	w.pending = nil
 	w.pass(10*time.Minute, 5*time.Second)
-	if len(w.enis) != 1 {
-		t.Errorf("%d interfaces, want the unattachable one deleted\n%s", len(w.enis), w.snapshot())
+	if len(w.ec2.enis) != 1 {
+		t.Errorf("%d interfaces, want the unattachable one deleted\n%s", len(w.ec2.enis), w.snapshot())
 	}
 }
 

@@ -44,7 +44,7 @@ func TestNoAddressIsHeldTwiceAndAllPodsAreServed(t *testing.T) {
 		limits := drawLimits(t)
 		w := newWorld(t, limits, drawConfig(t), rapid.IntRange(4, 70).Draw(t, "size0"), rapid.IntRange(0, 70).Draw(t, "size1"))
 		refusals := rapid.IntRange(0, 6).Draw(t, "refusals")
-		w.refuse = func(a cloud.Action) *cloud.Failure {
+		w.ec2.refuse = func(a cloud.Action) *cloud.Failure {
 			if refusals == 0 || !rapid.Bool().Draw(t, "refuse") {
 				return nil
 			}
@@ -129,16 +129,16 @@ func serve(t *rapid.T, w *world) {
 		return
 	}
 	n := w.decided.Numbers
-	if w.limits.MaxPods > 0 && n.Assigned >= w.limits.MaxPods {
+	if w.ec2.limits.MaxPods > 0 && n.Assigned >= w.ec2.limits.MaxPods {
 		return
 	}
-	for _, e := range w.enis {
-		if len(e.addrs) < w.limits.AddressesPerENI-1 && e.subnet.free() > 0 {
+	for _, e := range w.ec2.enis {
+		if len(e.addrs) < w.ec2.limits.AddressesPerENI-1 && e.subnet.free() > 0 {
 			t.Fatalf("%d pods are not served although %s has free slots\n%s\n%s", len(w.pending), e.id, w.snapshot(), w.decided)
 		}
 	}
-	for _, s := range w.subnets {
-		if len(w.enis) < n.MaxENIs && s.free() >= 2 {
+	for _, s := range w.ec2.subnets {
+		if len(w.ec2.enis) < n.MaxENIs && s.free() >= 2 {
 			t.Fatalf("%d pods are not served although %s has free addresses\n%s\n%s", len(w.pending), s.id, w.snapshot(), w.decided)
 		}
 	}
@@ -181,10 +181,10 @@ func TestChurnAtAConstantNumberOfPodsMakesNoCalls(t *testing.T) {
 			}
 		}
 		churn(8 * time.Minute)
-		w.calls = make(map[cloud.Kind]int)
+		w.ec2.calls = make(map[cloud.Kind]int)
 		churn(6 * time.Minute)
-		if len(w.calls) != 0 {
-			t.Fatalf("calls in the steady state: %v\n%s\n%s", w.calls, w.snapshot(), w.decided)
+		if len(w.ec2.calls) != 0 {
+			t.Fatalf("calls in the steady state: %v\n%s\n%s", w.ec2.calls, w.snapshot(), w.decided)
 		}
 	})
 }
@@ -199,15 +199,15 @@ func TestABurstUsesTheFewestCallsPossible(t *testing.T) {
 		w := newWorld(t, limits, c)
 		var slots []int
 		for range rapid.IntRange(0, limits.ENIs-1).Draw(t, "more") {
-			e := w.makeENI(w.subnets[0], rapid.IntRange(0, limits.AddressesPerENI-1).Draw(t, "full"))
-			e.attached, e.device = true, len(w.enis)-1
+			e := w.ec2.makeENI(w.ec2.subnets[0], rapid.IntRange(0, limits.AddressesPerENI-1).Draw(t, "full"), w.now)
+			e.attached, e.device = true, len(w.ec2.enis)-1
 		}
 		w.ledger = ipam.New(c.Settings())
 		w.shadow = ipam.New(c.Settings())
 		w.observe()
 		w.settle() // interfaces are set up
 		have := 0
-		for _, e := range w.enis {
+		for _, e := range w.ec2.enis {
 			slots = append(slots, limits.AddressesPerENI-1-len(e.addrs))
 			have += len(e.addrs)
 		}

@@ -18,13 +18,13 @@ func withRefusedDetach(t *testing.T, why cloud.FailReason) *world {
 	for n := range 20 {
 		w.del(n)
 	}
-	w.refuse = func(a cloud.Action) *cloud.Failure {
+	w.ec2.refuse = func(a cloud.Action) *cloud.Failure {
 		if a.Kind == cloud.Detach {
 			return failed(why, "You are not authorized to perform this operation.")
 		}
 		return nil
 	}
-	for w.calls[cloud.Detach] == 0 {
+	for w.ec2.calls[cloud.Detach] == 0 {
 		w.now = w.now.Add(5 * time.Second)
 		for w.begin() > 0 {
 			w.finishAll()
@@ -47,7 +47,7 @@ func TestAnInterfaceThatEC2RefusesToDetachServesPodsAgain(t *testing.T) {
 func TestARefusedDetachIsRepeatedWithABackoff(t *testing.T) {
 	w := withRefusedDetach(t, cloud.FailUnauthorized)
 	w.pass(10*time.Minute, time.Second)
-	if n := w.calls[cloud.Detach]; n > 14 {
+	if n := w.ec2.calls[cloud.Detach]; n > 14 {
 		t.Errorf("%d detach calls within ten minutes, want at most 14: a back-off that grows to two minutes", n)
 	}
 }
@@ -90,7 +90,7 @@ func TestThePlanIsDueAtTheEndOfACoolDownAlsoWithAddressesInFlight(t *testing.T) 
 // shadow detect that at the same time.
 func (w *world) setBack() {
 	w.now = w.now.Add(-24 * time.Hour)
-	for _, e := range w.enis {
+	for _, e := range w.ec2.enis {
 		e.born = e.born.Add(-24 * time.Hour)
 	}
 	w.ledger.View(w.now)
@@ -117,10 +117,10 @@ func TestAClockSetBackDoesNotExtendACoolDown(t *testing.T) {
 
 func TestAClockSetBackDoesNotDelayARetry(t *testing.T) {
 	w := testWorld(t, ipam.Limits{ENIs: 1, AddressesPerENI: 4, MaxPods: 10}, nil)
-	w.refuse = func(cloud.Action) *cloud.Failure { return failed(cloud.FailThrottled, "Request limit exceeded.") }
+	w.ec2.refuse = func(cloud.Action) *cloud.Failure { return failed(cloud.FailThrottled, "Request limit exceeded.") }
 	w.begin()
 	w.finishAll()
-	w.refuse = nil
+	w.ec2.refuse = nil
 	w.setBack()
 	w.pass(3*time.Minute, time.Second)
 	if _, err := w.add(1); err != nil {
@@ -137,7 +137,7 @@ func TestAClockSetBackDoesNotDelayARelease(t *testing.T) {
 	w.pending = nil
 	w.setBack()
 	w.pass(10*time.Minute, 5*time.Second)
-	if w.calls[cloud.Detach] == 0 {
+	if w.ec2.calls[cloud.Detach] == 0 {
 		t.Errorf("the idle interface is still attached ten minutes after the clock was set back by a day:\n%s\n%s", w.snapshot(), w.decided)
 	}
 }
@@ -160,7 +160,7 @@ func TestAReleasedAddressCanBeAssignedAgainAfterARestartWithTheClockSetBack(t *t
 	back.Restart(now)
 	for range 3 { // another program assigned it to the interface again
 		now = now.Add(time.Minute)
-		back.Observe([]ipam.Observed{{ENI: w.row(w.enis["eni-00"]), Attached: true, Addresses: addrs(w.enis["eni-00"].addrs)}}, now)
+		back.Observe([]ipam.Observed{{ENI: w.ec2.enis["eni-00"].row(), Attached: true, Addresses: addrs(w.ec2.enis["eni-00"].addrs)}}, now)
 	}
 	for _, a := range back.View(now).ENIs[0].Addresses {
 		if a.Addr == again && a.State == ipam.Free {

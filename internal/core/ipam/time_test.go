@@ -40,10 +40,10 @@ func TestNoPlanChangesBeforeItsNextTime(t *testing.T) {
 			"settle": func(*rapid.T) { w.settle() },
 			"refused": func(t *rapid.T) {
 				why := rapid.SampledFrom([]cloud.FailReason{cloud.FailOther, cloud.FailSubnetExhausted, cloud.FailENILimit}).Draw(t, "why")
-				w.refuse = func(a cloud.Action) *cloud.Failure { return failed(why, "no") }
+				w.ec2.refuse = func(a cloud.Action) *cloud.Failure { return failed(why, "no") }
 				w.begin()
 				w.finishAll()
-				w.refuse = nil
+				w.ec2.refuse = nil
 			},
 			"wait": func(t *rapid.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 100).Draw(t, "seconds")) * time.Second)

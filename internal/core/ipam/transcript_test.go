@@ -42,30 +42,39 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
+// transcript is a node that commands drive, and what it has printed.
+type transcript struct {
+	*testing.T
+	w       *world
+	out     strings.Builder
+	nextPod int
+	live    []int // pods with an address, oldest first
+}
+
 // replay runs the commands of a transcript and returns it with their output.
 func replay(t *testing.T, script string) string {
-	var out strings.Builder
-	var w *world
+	tr := &transcript{T: t}
 	for line := range strings.Lines(script) {
 		line = strings.TrimSuffix(line, "\n")
 		command, isCommand := strings.CutPrefix(line, "> ")
 		switch {
 		case isCommand:
-			fmt.Fprintln(&out, line)
-			w = run(t, w, command, &out)
+			fmt.Fprintln(&tr.out, line)
+			tr.run(command)
 		case line == "" || strings.HasPrefix(line, "#"):
-			fmt.Fprintln(&out, line)
+			fmt.Fprintln(&tr.out, line)
 		} // other lines are the output of the last update
 	}
-	return out.String()
+	return tr.out.String()
 }
 
 // run executes one command.
-func run(t *testing.T, w *world, command string, out *strings.Builder) *world {
+func (tr *transcript) run(command string) {
+	w, out := tr.w, &tr.out
 	word, rest, _ := strings.Cut(command, " ")
 	number := func() (n int) {
 		if _, err := fmt.Sscan(rest, &n); err != nil {
-			t.Fatalf("%s: %v", command, err)
+			tr.Fatalf("%s: %v", command, err)
 		}
 		return n
 	}
@@ -79,11 +88,11 @@ func run(t *testing.T, w *world, command string, out *strings.Builder) *world {
 			_, _ = fmt.Sscan(f, &n)
 			sizes = append(sizes, n)
 		}
-		return newWorld(t, types[fields[0]], ipam.DefaultConfig(), sizes...)
+		tr.w = newWorld(tr, types[fields[0]], ipam.DefaultConfig(), sizes...)
 	case "bind": // binds new pods to the node
 		for range number() {
-			w.bind(w.nextPod)
-			w.nextPod++
+			w.bind(tr.nextPod)
+			tr.nextPod++
 		}
 	case "add": // ADDs of pods that are bound, oldest first
 		for range number() {
@@ -94,13 +103,13 @@ func run(t *testing.T, w *world, command string, out *strings.Builder) *world {
 				fmt.Fprintln(out, err)
 				break
 			}
-			w.live = append(w.live, n)
+			tr.live = append(tr.live, n)
 			fmt.Fprintf(out, "%s on %s\n", lease.Addr, lease.ENI)
 		}
 	case "del": // DELs, oldest first
 		for range number() {
-			w.del(w.live[0])
-			w.live = w.live[1:]
+			w.del(tr.live[0])
+			tr.live = tr.live[1:]
 		}
 	case "plan": // plan and begin
 		w.begin()
@@ -113,7 +122,7 @@ func run(t *testing.T, w *world, command string, out *strings.Builder) *world {
 	case "wait":
 		d, err := time.ParseDuration(rest)
 		if err != nil {
-			t.Fatal(err)
+			tr.Fatal(err)
 		}
 		w.pass(d, 10*time.Second)
 	case "brake":
@@ -121,7 +130,6 @@ func run(t *testing.T, w *world, command string, out *strings.Builder) *world {
 	case "show":
 		out.WriteString(w.snapshot().String())
 	default:
-		t.Fatalf("unknown command %q", command)
+		tr.Fatalf("unknown command %q", command)
 	}
-	return w
 }

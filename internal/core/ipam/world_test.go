@@ -29,7 +29,7 @@ type reporter interface {
 	Fatalf(format string, args ...any)
 }
 
-// world is a node driven by ipam against a simulated EC2. It checks invariants after
+// world is a node driven by ipam against a simulation of EC2. It checks invariants after
 // every step.
 type world struct {
 	t      reporter
@@ -38,134 +38,29 @@ type world struct {
 	shadow *ipam.Ledger // rebuilt from records only
 	quick  bool         // without the shadow
 	config ipam.Config
-	limits ipam.Limits
 	brake  cloud.Brake
+	ec2    *simulation
 
-	enis    map[vpc.ENIID]*realENI // what EC2 has
-	subnets []*realSubnet
 	owners  map[netip.Addr]endpoint.ID // the endpoint that Assign returned each address for
 	pending []ipam.Pending
-	calls   map[cloud.Kind]int
-	next    int
-	nextPod int
-	live    []int
 	decided ipam.Decision
 	flights []cloud.Action
-	refuse  func(cloud.Action) *cloud.Failure // injected
 }
-
-type realENI struct {
-	id       vpc.ENIID
-	subnet   *realSubnet
-	attached bool
-	device   int
-	addrs    map[netip.Addr]bool
-	born     time.Time
-}
-
-type realSubnet struct {
-	id   vpc.SubnetID
-	cidr netip.Prefix
-	used map[netip.Addr]bool
-	size int // addresses in total
-}
-
-func (n *realSubnet) free() int { return n.size - len(n.used) }
-
-func (n *realSubnet) take() (netip.Addr, bool) {
-	if n.free() <= 0 {
-		return netip.Addr{}, false
-	}
-	a := n.cidr.Addr()
-	for range 4 {
-		a = a.Next()
-	}
-	for n.used[a] {
-		a = a.Next()
-	}
-	n.used[a] = true
-	return a, true
-}
-
-// m5xlarge holds 4 interfaces with 15 addresses; t3medium 3 with 6.
-func m5xlarge() ipam.Limits { return ipam.Limits{ENIs: 4, AddressesPerENI: 15, MaxPods: 58} }
-func t3medium() ipam.Limits { return ipam.Limits{ENIs: 3, AddressesPerENI: 6, MaxPods: 17} }
 
 func newWorld(t reporter, limits ipam.Limits, config ipam.Config, sizes ...int) *world {
 	w := &world{
-		t: t, now: epoch, config: config, limits: limits,
-		ledger: ipam.New(config.Settings()), shadow: ipam.New(config.Settings()),
-		enis: make(map[vpc.ENIID]*realENI), owners: make(map[netip.Addr]endpoint.ID), calls: make(map[cloud.Kind]int),
+		t: t, now: epoch, config: config, ec2: newSimulation(t, limits, sizes...),
+		ledger: ipam.New(config.Settings()), shadow: ipam.New(config.Settings()), owners: make(map[netip.Addr]endpoint.ID),
 	}
-	if len(sizes) == 0 {
-		sizes = []int{4000}
-	}
-	for i, size := range sizes {
-		w.subnets = append(w.subnets, &realSubnet{
-			id:   vpc.SubnetID(fmt.Sprintf("subnet-%d", i)),
-			cidr: netip.MustParsePrefix(fmt.Sprintf("10.0.%d.0/19", i*32)), used: make(map[netip.Addr]bool), size: size,
-		})
-	}
-	primary := w.makeENI(w.subnets[0], 0)
-	primary.attached = true
+	w.ec2.makeENI(w.ec2.subnets[0], 0, w.now).attached = true
 	w.observe()
 	return w
 }
 
-func (w *world) makeENI(n *realSubnet, count int) *realENI {
-	e := &realENI{id: vpc.ENIID(fmt.Sprintf("eni-%02d", w.next)), subnet: n, device: -1, addrs: make(map[netip.Addr]bool), born: w.now}
-	w.next++
-	if _, ok := n.take(); !ok {
-		w.t.Fatalf("subnet %s has no address for %s", n.id, e.id)
-	}
-	if len(w.enis) == 0 {
-		e.device = 0
-	}
-	w.enis[e.id] = e
-	for range count {
-		a, ok := n.take()
-		if !ok {
-			w.t.Fatalf("subnet %s has no address", n.id)
-		}
-		e.addrs[a] = true
-	}
-	return e
-}
-
 func (w *world) observe() []ipam.Drift {
-	var seen []ipam.Observed
-	for _, id := range w.ids() {
-		e := w.enis[id]
-		seen = append(seen, ipam.Observed{ENI: w.row(e), Attached: e.attached, Addresses: addrs(e.addrs)})
-	}
-	records, drift := w.ledger.Observe(seen, w.now)
+	records, drift := w.ledger.Observe(w.ec2.describe(), w.now)
 	w.journal(records)
 	return drift
-}
-
-func (w *world) ids() []vpc.ENIID {
-	var out []vpc.ENIID
-	for id := range w.enis {
-		out = append(out, id)
-	}
-	slices.Sort(out)
-	return out
-}
-
-func addrs(m map[netip.Addr]bool) []netip.Addr {
-	var out []netip.Addr
-	for a := range m {
-		out = append(out, a)
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
-}
-
-func (w *world) row(e *realENI) ipam.ENI {
-	return ipam.ENI{
-		ID: e.id, Type: vpc.TypeInterface, Primary: e.device == 0, Device: e.device, Subnet: e.subnet.id,
-		SubnetCIDR: e.subnet.cidr, PrimaryIP: e.subnet.cidr.Addr().Next(), Created: e.born,
-	}
 }
 
 // journal replays records into the shadow and compares it with the ledger.
@@ -188,10 +83,10 @@ func (w *world) journal(records []ipam.Record) {
 
 func (w *world) snapshot() ipam.Snapshot {
 	s := ipam.Snapshot{
-		Node: cloud.Node{Instance: "i-1", Cluster: "lab"}, View: w.ledger.View(w.now), Pending: slices.Clone(w.pending), Limits: w.limits,
+		Node: cloud.Node{Instance: "i-1", Cluster: "lab"}, View: w.ledger.View(w.now), Pending: slices.Clone(w.pending), Limits: w.ec2.limits,
 		Groups: []vpc.SecurityGroupID{"sg-1"}, Brake: w.brake,
 	}
-	for _, n := range w.subnets {
+	for _, n := range w.ec2.subnets {
 		s.Subnets = append(s.Subnets, ipam.Subnet{ID: n.id, CIDR: n.cidr, Free: n.free(), SameRoutes: true})
 	}
 	return s
@@ -208,8 +103,7 @@ func (w *world) begin() int {
 		if a.Instance != "i-1" {
 			w.t.Fatalf("%s has instance %q, want i-1", a, a.Instance)
 		}
-		w.next++
-		a.ID = cloud.ActionID(fmt.Sprintf("act-%03d", w.next))
+		a.ID = cloud.ActionID(fmt.Sprintf("act-%03d", w.ec2.number()+1))
 		records, err := w.ledger.Begin(a, w.now)
 		if err != nil {
 			w.t.Fatalf("begin an action of the plan: %v", err)
@@ -236,8 +130,8 @@ func (w *world) finish(i int) {
 	w.t.Helper()
 	a := w.flights[i]
 	w.flights = slices.Delete(w.flights, i, i+1)
-	w.calls[a.Kind]++
-	result, failure := w.execute(a)
+	w.checkRelease(a)
+	result, failure := w.ec2.execute(a, w.now)
 	var records []ipam.Record
 	var err error
 	if failure != nil {
@@ -281,160 +175,61 @@ func (w *world) pass(d, step time.Duration) {
 	}
 }
 
-func failed(why cloud.FailReason, text string) *cloud.Failure {
-	return &cloud.Failure{Reason: why, Definite: true, Message: text}
-}
-
-// execute is the simulated EC2.
-func (w *world) execute(a cloud.Action) (cloud.Outcome, *cloud.Failure) {
+// checkRelease asserts that an action takes no address from a pod, and no interface too
+// early.
+func (w *world) checkRelease(a cloud.Action) {
 	w.t.Helper()
-	if w.refuse != nil {
-		if f := w.refuse(a); f != nil {
-			return cloud.Outcome{}, f
-		}
-	}
-	e := w.enis[a.ENI]
-	if a.Kind != cloud.CreateENI && e == nil {
-		w.t.Fatalf("%s: EC2 does not know it", a)
+	e, released := w.ec2.enis[a.ENI], a.Addresses
+	if e == nil {
+		return // EC2 rejects it
 	}
 	switch a.Kind {
-	case cloud.CreateENI:
-		n := w.subnet(a.Subnet)
-		if n.free() < a.Count+1 {
-			return cloud.Outcome{}, failed(cloud.FailSubnetExhausted, "InsufficientFreeAddressesInSubnet")
-		}
-		if a.Count > w.limits.AddressesPerENI-1 {
-			w.t.Fatalf("%s: more than an interface holds", a)
-		}
-		e := w.makeENI(n, a.Count)
-		return cloud.Outcome{ENI: e.id, Addresses: addrs(e.addrs)}, nil
-	case cloud.Attach:
-		return w.attach(a, e)
-	case cloud.SetUp:
-		if !e.attached {
-			w.t.Fatalf("%s: not attached", a)
-		}
-	case cloud.AssignAddresses:
-		if len(e.addrs)+a.Count > w.limits.AddressesPerENI-1 {
-			w.t.Fatalf("%s: more than the interface holds", a)
-		}
-		if e.subnet.free() < a.Count {
-			return cloud.Outcome{}, failed(cloud.FailSubnetExhausted, "InsufficientFreeAddressesInSubnet")
-		}
-		var got []netip.Addr
-		for range a.Count {
-			addr, _ := e.subnet.take()
-			e.addrs[addr] = true
-			got = append(got, addr)
-		}
-		return cloud.Outcome{Addresses: got}, nil
-	case cloud.RestoreAddresses:
-		for _, addr := range a.Addresses {
-			if e.subnet.used[addr] && !e.addrs[addr] {
-				return cloud.Outcome{}, failed(cloud.FailOther, "InvalidParameterValue") // another interface has it by now
-			}
-			e.addrs[addr], e.subnet.used[addr] = true, true
-		}
-	case cloud.UnassignAddresses:
-		for _, addr := range a.Addresses {
-			w.release(e, addr)
-		}
 	case cloud.Detach:
 		if e.device == 0 {
 			w.t.Fatalf("%s: the primary interface", a)
 		}
-		if w.now.Sub(e.born) < w.config.MinENIAge {
-			w.t.Fatalf("%s: only %s old", a, w.now.Sub(e.born))
+		if age := w.now.Sub(e.born); age < w.config.MinENIAge {
+			w.t.Fatalf("%s: only %s old", a, age)
 		}
-		e.attached, e.device = false, -1
+		return
 	case cloud.DeleteENI:
-		if e.attached {
-			w.t.Fatalf("%s: attached", a)
-		}
-		for addr := range e.addrs {
-			w.release(e, addr)
-		}
-		for own := range e.subnet.used {
-			if !w.held(own) {
-				delete(e.subnet.used, own) // its own address: any that no interface has
-				break
-			}
-		}
-		delete(w.enis, e.id)
+		released = addrs(e.addrs)
+	case cloud.UnassignAddresses:
+	default:
+		return
 	}
-	return cloud.Outcome{}, nil
-}
-
-func (w *world) held(a netip.Addr) bool {
-	for _, e := range w.enis {
-		if e.addrs[a] {
-			return true
+	for _, addr := range released {
+		if k, used := w.owners[addr]; used {
+			w.t.Fatalf("%s is released while endpoint %d uses it", addr, k)
 		}
 	}
-	return false
-}
-
-func (w *world) attach(a cloud.Action, e *realENI) (cloud.Outcome, *cloud.Failure) {
-	n := 0
-	for _, other := range w.enis {
-		if other.attached {
-			n++
-			if other.device == a.Device {
-				w.t.Fatalf("%s: device is taken by %s", a, other.id)
-			}
-		}
-	}
-	if n >= w.limits.ENIs {
-		return cloud.Outcome{}, failed(cloud.FailENILimit, "AttachmentLimitExceeded")
-	}
-	e.attached, e.device = true, a.Device
-	return cloud.Outcome{Attachment: vpc.AttachmentID("attach-" + string(e.id)), Device: a.Device}, nil
-}
-
-func (w *world) subnet(id vpc.SubnetID) *realSubnet {
-	for _, n := range w.subnets {
-		if n.id == id {
-			return n
-		}
-	}
-	w.t.Fatalf("no subnet %s", id)
-	return nil
-}
-
-func (w *world) release(e *realENI, addr netip.Addr) {
-	w.t.Helper()
-	if !e.addrs[addr] {
-		w.t.Fatalf("%s is not on %s", addr, e.id)
-	}
-	if k, used := w.owners[addr]; used {
-		w.t.Fatalf("%s is released while endpoint %d uses it", addr, k)
-	}
-	delete(e.addrs, addr)
-	delete(e.subnet.used, addr)
 }
 
 // check asserts the invariants.
 func (w *world) check() {
 	w.t.Helper()
+	if err := ipam.CheckIndexes(w.ledger); err != nil {
+		w.t.Fatalf("%v", err)
+	}
 	v := w.ledger.View(w.now)
 	attached := 0
 	for _, e := range v.ENIs {
 		if e.Device >= 0 {
 			attached++
 		}
-		if len(e.Addresses) > w.limits.AddressesPerENI-1 {
+		if len(e.Addresses) > w.ec2.limits.AddressesPerENI-1 {
 			w.t.Fatalf("%s holds %d addresses", e.ID, len(e.Addresses))
 		}
 		for _, a := range e.Addresses {
 			if _, used := w.owners[a.Addr]; used && a.State != ipam.Assigned && a.State != ipam.Quarantined {
 				w.t.Fatalf("%s is in use, the ledger has it as %s", a.Addr, a.State)
 			}
-			if a.State == ipam.Assigned && !w.enis[e.ID].addrs[a.Addr] {
+			if a.State == ipam.Assigned && !w.ec2.enis[e.ID].addrs[a.Addr] {
 				w.t.Fatalf("%s is assigned and EC2 does not have it on %s", a.Addr, e.ID)
 			}
 		}
 	}
-	if attached > w.limits.ENIs {
+	if attached > w.ec2.limits.ENIs {
 		w.t.Fatalf("%d interfaces on the instance", attached)
 	}
 	if n := w.decided.Numbers; n.Have > n.Capacity {
