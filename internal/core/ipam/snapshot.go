@@ -37,7 +37,6 @@ type View struct {
 type ENIView struct {
 	ENI
 	Addresses []Address
-	Prefixes  []Prefix // always empty, see Prefix
 }
 
 // Count returns how many addresses are in one of the states.

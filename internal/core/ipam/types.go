@@ -150,15 +150,6 @@ func (a Address) returned(now time.Time) Address {
 	return a
 }
 
-// Prefix is a delegated prefix of an interface. Prefix modes are not implemented: no
-// code makes one. The type reserves its place in records and snapshots.
-type Prefix struct {
-	Prefix netip.Prefix `json:"prefix"`
-	ENI    vpc.ENIID    `json:"eni"`
-	State  State        `json:"state"`
-	Since  time.Time    `json:"since"`
-}
-
 // Reservation keeps an address for a pod that may not exist yet. Plan rejects a
 // snapshot with reservations in this version, see ErrUnsupported.
 type Reservation struct {
