@@ -32,18 +32,6 @@ func (s size) within(bound size) bool {
 
 func lawfulSize() size { return size{maxMethods, maxFields} }
 
-// oversize is a type that is over the bounds today. It may shrink, not grow; once
-// it is within the bounds its entry must go.
-type oversize struct {
-	size
-	why string
-}
-
-// oversizeTypes are all of them, by package folder and name.
-func oversizeTypes() map[string]oversize {
-	return map[string]oversize{}
-}
-
 // configurationName matches types that hold configuration: they have a field for
 // each setting.
 var configurationName = regexp.MustCompile(`(Config|Options|^options)$`)
@@ -140,30 +128,13 @@ func (s sizes) of() map[string]size {
 	return all
 }
 
-// judge compares types with the bounds and with the list of those that are over
-// them; it returns one sentence per violation.
-func judge(types map[string]size, listed map[string]oversize) (problems []string) {
+// judge compares types with the bounds; it returns one sentence per violation.
+func judge(types map[string]size) (problems []string) {
 	for _, name := range slices.Sorted(maps.Keys(types)) {
-		got := types[name]
-		known, isListed := listed[name]
-		switch {
-		case got.within(lawfulSize()) && isListed:
-			problems = append(problems, fmt.Sprintf("%s is within the bounds now (%s): remove it from oversizeTypes", name, got))
-		case got.within(lawfulSize()):
-		case !isListed:
+		if got := types[name]; !got.within(lawfulSize()) {
 			problems = append(problems, fmt.Sprintf(
 				"%s has %s; the bounds are %d and %d: split it by responsibility, because a reader must know every field and method to change one safely",
 				name, got, maxMethods, maxFields))
-		case !got.within(known.size):
-			problems = append(problems, fmt.Sprintf("%s has grown to %s from %s: a type over the bounds may only shrink", name, got, known.size))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(listed)) {
-		if _, exists := types[name]; !exists {
-			problems = append(problems, name+" does not exist any more: remove it from oversizeTypes")
-		}
-		if listed[name].why == "" {
-			problems = append(problems, name+" is listed in oversizeTypes without a reason")
 		}
 	}
 	return problems
@@ -182,30 +153,22 @@ func TestTypesAreSmallEnoughToRead(t *testing.T) {
 	if len(types) < 300 {
 		t.Fatalf("%d types found: the law would hold for little", len(types))
 	}
-	for _, problem := range judge(types, oversizeTypes()) {
+	for _, problem := range judge(types) {
 		t.Error(problem)
 	}
 }
 
 // The law must be able to fail, in every way it can.
 func TestALargeTypeIsCaught(t *testing.T) {
-	large, small := size{maxMethods + 1, 3}, size{maxMethods, maxFields}
 	for name, c := range map[string]struct {
-		types  map[string]size
-		listed map[string]oversize
-		want   string
+		size size
+		want string
 	}{
-		"both bounds reached":    {map[string]size{"a.T": small}, nil, ""},
-		"too many methods":       {map[string]size{"a.T": large}, nil, "a.T has 26 methods, 3 fields; the bounds are 25 and 15"},
-		"too many fields":        {map[string]size{"a.T": {0, maxFields + 1}}, nil, "a.T has 0 methods, 16 fields"},
-		"listed":                 {map[string]size{"a.T": large}, map[string]oversize{"a.T": {large, "a reason"}}, ""},
-		"listed, shrinks":        {map[string]size{"a.T": large}, map[string]oversize{"a.T": {size{40, 3}, "a reason"}}, ""},
-		"listed, grows":          {map[string]size{"a.T": {26, 4}}, map[string]oversize{"a.T": {large, "a reason"}}, "may only shrink"},
-		"listed, within bounds":  {map[string]size{"a.T": small}, map[string]oversize{"a.T": {large, "a reason"}}, "remove it from oversizeTypes"},
-		"listed, does not exist": {nil, map[string]oversize{"a.T": {large, "a reason"}}, "does not exist any more"},
-		"listed, no reason":      {map[string]size{"a.T": large}, map[string]oversize{"a.T": {large, ""}}, "without a reason"},
+		"both bounds reached": {size{maxMethods, maxFields}, ""},
+		"too many methods":    {size{maxMethods + 1, 3}, "a.T has 26 methods, 3 fields; the bounds are 25 and 15"},
+		"too many fields":     {size{0, maxFields + 1}, "a.T has 0 methods, 16 fields"},
 	} {
-		problems := judge(c.types, c.listed)
+		problems := judge(map[string]size{"a.T": c.size})
 		if c.want == "" && len(problems) > 0 || c.want != "" && (len(problems) != 1 || !strings.Contains(problems[0], c.want)) {
 			t.Errorf("%s: %q, want one that contains %q", name, problems, c.want)
 		}
