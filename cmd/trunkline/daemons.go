@@ -12,6 +12,8 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/trunkline/trunkline/internal/app/agent"
 	"github.com/trunkline/trunkline/internal/app/controller"
@@ -59,18 +61,28 @@ func newRegistry(program string) *prometheus.Registry {
 	return r
 }
 
+func agentCommand() *cobra.Command {
+	return leaf(&agentCmd{}, &cobra.Command{
+		Use:     "agent",
+		GroupID: daemons,
+		Short:   "Run the node's agent (in the DaemonSet).",
+		Example: lines("trunkline agent --warm-ips=4 --log-level=debug", "WARM_IP_TARGET=4 trunkline agent"),
+	})
+}
+
 type agentCmd struct {
 	configured
-	Endpoint string `help:"API server to use instead of the Service's address, so that no kube-proxy is needed." env:"CLUSTER_ENDPOINT" placeholder:"URL"`
+	endpoint string
 }
 
-// Help is shown by --help.
-func (agentCmd) Help() string {
-	return "Examples:\n\n  trunkline agent --warm-ips=4 --log-level=debug\n\n  WARM_IP_TARGET=4 trunkline agent"
+func (c *agentCmd) bind(f *pflag.FlagSet) {
+	f.StringVar(&c.endpoint, "endpoint", "", "`URL` of the API server to use instead of the Service's address, so that no kube-proxy is needed.")
+	orVariable(f, "endpoint", "CLUSTER_ENDPOINT")
+	c.configured.bind(f)
 }
 
-// Run runs the agent until the process receives SIGINT or SIGTERM.
-func (c agentCmd) Run(p process) error {
+// run runs the agent until the process receives SIGINT or SIGTERM.
+func (c *agentCmd) run(p process) error {
 	cfg, err := c.load()
 	if err != nil {
 		return err
@@ -79,7 +91,7 @@ func (c agentCmd) Run(p process) error {
 	if cfg.NodeName == "" {
 		return errors.New("node-name is not set: set it in the environment as NODE_NAME, as the manifests do, or with --node-name")
 	}
-	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.Endpoint, UserAgent: "trunkline-agent/" + version})
+	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.endpoint, UserAgent: "trunkline-agent/" + version})
 	if err != nil {
 		return err
 	}
@@ -117,18 +129,28 @@ func removed(client *kube.Client, cfg config.Config, log *slog.Logger) func(cont
 	}
 }
 
+func initCommand() *cobra.Command {
+	return leaf(&initCmd{}, &cobra.Command{
+		Use:     "init",
+		GroupID: daemons,
+		Short:   "Prepare a node: kernel settings and the plugin (privileged, before the agent).",
+		Example: "trunkline init --plugin=/trunkline-cni --cni-bin-dir=/opt/cni/bin",
+	})
+}
+
 type initCmd struct {
 	configured
-	Plugin string `help:"CNI plugin binary to install." default:"/trunkline-cni" type:"path"`
+	plugin filePath
 }
 
-// Help is shown by --help.
-func (initCmd) Help() string {
-	return "Example:\n\n  trunkline init --plugin=/trunkline-cni --cni-bin-dir=/opt/cni/bin"
+func (c *initCmd) bind(f *pflag.FlagSet) {
+	c.plugin = "/trunkline-cni"
+	f.Var(&c.plugin, "plugin", "CNI plugin binary to install.")
+	c.configured.bind(f)
 }
 
-// Run prepares the node.
-func (c initCmd) Run(p process) error {
+// run prepares the node.
+func (c *initCmd) run(p process) error {
 	cfg, err := c.load()
 	if err != nil {
 		return err
@@ -137,20 +159,25 @@ func (c initCmd) Run(p process) error {
 	if err != nil {
 		return err
 	}
-	return agent.Init(p.ctx, cfg, c.Plugin, awsConfig, newLogger(p.err, cfg.LogLevel))
+	return agent.Init(p.ctx, cfg, string(c.plugin), awsConfig, newLogger(p.err, cfg.LogLevel))
+}
+
+func uninstallCommand() *cobra.Command {
+	return leaf(&uninstallCmd{}, &cobra.Command{
+		Use:     "uninstall",
+		GroupID: daemons,
+		Short:   "Remove this node's CNI configuration before the agent is removed permanently.",
+		Long:    "The kubelet then reports the node as not ready; pods that run keep running.",
+		Example: "kubectl exec -n kube-system trunkline-agent-x2k4d -- /trunkline uninstall",
+	})
 }
 
 type uninstallCmd struct {
 	configured
 }
 
-// Help is shown by --help.
-func (uninstallCmd) Help() string {
-	return "The kubelet then reports the node as not ready; pods that run keep running.\n\nExample:\n\n  kubectl exec -n kube-system trunkline-agent-x2k4d -- /trunkline uninstall"
-}
-
-// Run removes the conflist.
-func (c uninstallCmd) Run(process) error {
+// run removes the conflist.
+func (c *uninstallCmd) run(process) error {
 	cfg, err := c.load()
 	if err != nil {
 		return err
@@ -158,32 +185,47 @@ func (c uninstallCmd) Run(process) error {
 	return agent.Uninstall(cfg)
 }
 
+func controllerCommand() *cobra.Command {
+	return leaf(&controllerCmd{}, &cobra.Command{
+		Use:     "controller",
+		GroupID: daemons,
+		Short:   "Run the cluster's controller (in the Deployment).",
+		Example: lines("trunkline controller --dry-run --every=30s", "trunkline controller --cap=5 --share=0.1"),
+	})
+}
+
 type controllerCmd struct {
 	configured
-	Endpoint string        `help:"API server to use instead of the Service's address." env:"CLUSTER_ENDPOINT" placeholder:"URL"`
-	Listen   string        `help:"Address of /healthz, /readyz and /metrics." default:":8080"`
-	Every    time.Duration `help:"Interval between two searches for leaked interfaces; two consecutive ones must find an interface before it is deleted." default:"2m"`
-	Cap      int           `help:"Maximum number of leaked interfaces deleted in one pass." default:"25"`
-	Share    float64       `help:"Delete nothing and raise an alarm when more than this share of the interfaces has leaked." default:"0.2"`
-	DryRun   bool          `help:"Log what would be deleted and delete nothing." env:"TRUNKLINE_COLLECT_DRY_RUN"`
+	endpoint, listen string
+	every            time.Duration
+	cap              int
+	share            float64
+	dryRun           bool
 }
 
-// Help is shown by --help.
-func (controllerCmd) Help() string {
-	return "Examples:\n\n  trunkline controller --dry-run --every=30s\n\n  trunkline controller --cap=5 --share=0.1"
+func (c *controllerCmd) bind(f *pflag.FlagSet) {
+	f.StringVar(&c.endpoint, "endpoint", "", "`URL` of the API server to use instead of the Service's address.")
+	orVariable(f, "endpoint", "CLUSTER_ENDPOINT")
+	f.StringVar(&c.listen, "listen", ":8080", "Address of /healthz, /readyz and /metrics.")
+	f.DurationVar(&c.every, "every", 2*time.Minute, "Interval between two searches for leaked interfaces; two consecutive ones must find an interface before it is deleted.")
+	f.IntVar(&c.cap, "cap", 25, "Maximum number of leaked interfaces deleted in one pass.")
+	f.Float64Var(&c.share, "share", 0.2, "Delete nothing and raise an alarm when more than this share of the interfaces has leaked.")
+	f.BoolVar(&c.dryRun, "dry-run", false, "Log what would be deleted and delete nothing.")
+	orVariable(f, "dry-run", "TRUNKLINE_COLLECT_DRY_RUN")
+	c.configured.bind(f)
 }
 
-// Run runs the controller until the process receives SIGINT or SIGTERM.
-func (c controllerCmd) Run(p process) error {
-	if c.Cap < 1 || c.Share <= 0 || c.Share > 1 || c.Every < time.Second {
-		return fmt.Errorf("--cap %d, --share %g, --every %s: --cap must be at least 1, --share in (0, 1], --every at least 1s", c.Cap, c.Share, c.Every)
+// run runs the controller until the process receives SIGINT or SIGTERM.
+func (c *controllerCmd) run(p process) error {
+	if c.cap < 1 || c.share <= 0 || c.share > 1 || c.every < time.Second {
+		return fmt.Errorf("--cap %d, --share %g, --every %s: --cap must be at least 1, --share in (0, 1], --every at least 1s", c.cap, c.share, c.every)
 	}
 	cfg, err := c.load()
 	if err != nil {
 		return err
 	}
 	log := newLogger(p.err, cfg.LogLevel)
-	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.Endpoint, UserAgent: "trunkline-controller/" + version})
+	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.endpoint, UserAgent: "trunkline-controller/" + version})
 	if err != nil {
 		return err
 	}
@@ -197,11 +239,11 @@ func (c controllerCmd) Run(p process) error {
 		return err
 	}
 	policy := leak.DefaultPolicy(cfg.ClusterName)
-	policy.Cap, policy.AlarmShare = c.Cap, c.Share
+	policy.Cap, policy.AlarmShare = c.cap, c.share
 	log.Info("controller starts", "version", version, "cluster", cfg.ClusterName)
 	return controller.Run(p.ctx, controller.Options{
 		Client: client, EC2: fleet, PodName: cfg.PodName, Namespace: cfg.PodNamespace, Cluster: cfg.ClusterName,
-		Policy: policy, DryRun: c.DryRun, Every: c.Every, Listen: c.Listen, Registry: registry, Log: log,
+		Policy: policy, DryRun: c.dryRun, Every: c.every, Listen: c.listen, Registry: registry, Log: log,
 	})
 }
 

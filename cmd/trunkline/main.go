@@ -13,65 +13,34 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime"
-	"strconv"
 	"syscall"
 
-	"github.com/alecthomas/kong"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
 	"github.com/trunkline/trunkline/internal/app/cli"
-	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 // version is set by the linker.
 var version = "dev"
 
-// program is the command line.
-type program struct {
-	Status       statusCmd       `cmd:"" help:"Show Trunkline's state in a cluster, one screen."`
-	Show         showCmd         `cmd:"" help:"Show addresses, interfaces, the pool, the configuration or a table of an agent."`
-	Connectivity connectivityCmd `cmd:"" help:"Test the network of any cluster."`
-	EC2          ec2Cmd          `cmd:"" name:"ec2" help:"Stop Trunkline from changing EC2, and release the stop."`
-	Version      versionCmd      `cmd:"" help:"Print the version."`
-
-	Agent      agentCmd      `cmd:"" help:"Run the node's agent (in the DaemonSet)." group:"daemons"`
-	Init       initCmd       `cmd:"" help:"Prepare a node: kernel settings and the plugin (privileged, before the agent)." group:"daemons"`
-	Uninstall  uninstallCmd  `cmd:"" help:"Remove this node's CNI configuration before the agent is removed permanently." group:"daemons"`
-	Controller controllerCmd `cmd:"" help:"Run the cluster's controller (in the Deployment)." group:"daemons"`
-}
-
 // process is the part of the process's environment that commands use.
 type process struct {
 	ctx      context.Context
+	args     []string
 	out, err io.Writer
 }
 
 // errFailed ends the program with status 1. The command has already printed why.
 var errFailed = errors.New("failed")
 
-// usageError is an error in a command line that parses, such as a value out of range.
+// usageError is an error in the command line, such as an unknown flag or a value out of range.
 type usageError struct{ error }
 
 func wrongUsage(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
-}
-
-// output is the flag for the output format.
-type output struct {
-	Output string `short:"o" help:"Output format: text or json." enum:"text,json" default:"text"`
-}
-
-func (o output) json() bool { return o.Output == "json" }
-
-// cluster holds the flags that select a cluster.
-type cluster struct {
-	Kubeconfig string `help:"Kubeconfig file; else $KUBECONFIG, ~/.kube/config, or the pod's own account." type:"path" placeholder:"FILE"`
-	Context    string `help:"Context of the kubeconfig." placeholder:"NAME"`
-}
-
-func (c cluster) client() (*kube.Client, error) {
-	return kube.NewClient(kube.Access{Kubeconfig: c.Kubeconfig, Context: c.Context, UserAgent: "trunkline/" + version})
 }
 
 // keepMainThread locks the main goroutine to the process's main thread, so that no
@@ -89,55 +58,27 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var p program
-	p.Agent.Settings, p.Init.Settings, p.Uninstall.Settings, p.Controller.Settings, p.Show.Config.Settings = settingFlags(), settingFlags(), settingFlags(), settingFlags(), settingFlags()
-	exit := -1
-	parser, err := kong.New(&p,
-		kong.Name("trunkline"),
-		kong.Description("Pods with real VPC addresses on Kubernetes.\n\nStart with:\n\n  trunkline status --wait 2m\n\n  trunkline connectivity test"),
-		kong.Writers(stdout, stderr),
-		kong.Vars{"introspection": cli.DefaultIntrospection, "socket": cli.DefaultSocket, "mtu": strconv.Itoa(vpc.MTU), "workload": workloadImage(version)},
-		kong.Exit(func(code int) { exit = code }),
-		kong.ExplicitGroups([]kong.Group{{Key: "daemons", Title: "Commands that the manifests run:"}}),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
-	)
-	if err != nil {
-		fmt.Fprintln(stderr, "trunkline:", err)
-		return 2
-	}
-	if len(args) == 0 {
-		args = []string{"--help"}
-	}
-	command, err := parser.Parse(args)
-	if exit >= 0 { // --help
-		return exit
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "trunkline: %v\ntry: trunkline --help\n", err)
-		return 2
-	}
-	err = command.Run(process{ctx: ctx, out: stdout, err: stderr})
+	root := program()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
 	if errors.Is(err, errFailed) {
 		return 1
 	}
-	if c, ok := command.Selected().Target.Interface().(interface{ json() bool }); ok && c.json() {
+	if o := cmd.Flags().Lookup("output"); o != nil && o.Value.String() == "json" {
 		_ = cli.WriteJSON(stdout, map[string]string{"error": err.Error()}) // stderr has it too
 	}
-	return reportError(ctx, stderr, err)
-}
-
-// reportError prints why a command failed and returns the exit status.
-func reportError(ctx context.Context, stderr io.Writer, err error) int {
-	var usage usageError
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		fmt.Fprintln(stderr, "trunkline: interrupted")
 		return 130
 	}
 	fmt.Fprintln(stderr, "trunkline:", err)
-	if errors.As(err, &usage) {
+	if usage := (usageError{}); errors.As(err, &usage) {
+		fmt.Fprintf(stderr, "try: %s --help\n", cmd.CommandPath())
 		return 2
 	}
 	return 1
@@ -156,10 +97,16 @@ func workloadImage(version string) string {
 	return "trunkline.dev/workload:" + tag
 }
 
+func versionCommand() *cobra.Command {
+	return leaf(versionCmd{}, &cobra.Command{Use: "version", Short: "Print the version."})
+}
+
 type versionCmd struct{}
 
-// Run prints the version.
-func (versionCmd) Run(p process) error {
+func (versionCmd) bind(*pflag.FlagSet) {}
+
+// run prints the version.
+func (versionCmd) run(p process) error {
 	_, err := fmt.Fprintln(p.out, "trunkline", version)
 	return err
 }

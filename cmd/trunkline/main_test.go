@@ -7,12 +7,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/alecthomas/kong"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -33,38 +33,38 @@ func call(args ...string) (int, string, string) {
 
 func TestEveryCommandHasHelpAndCommandsWithFlagsHaveExamples(t *testing.T) {
 	seen := 0
-	var walk func(typ reflect.Type, path []string)
-	walk = func(typ reflect.Type, path []string) {
-		for i := range typ.NumField() {
-			f := typ.Field(i)
-			if _, ok := f.Tag.Lookup("cmd"); !ok {
-				continue
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.Short == "" {
+			t.Errorf("%s has no help", cmd.CommandPath())
+		}
+		for _, c := range cmd.Commands() {
+			walk(c)
+		}
+		if cmd.HasSubCommands() {
+			return
+		}
+		seen++
+		code, out, err := call(append(strings.Fields(cmd.CommandPath())[1:], "--help")...)
+		if code != 0 || err != "" || !strings.Contains(out, "Usage: "+cmd.CommandPath()) {
+			t.Errorf("%s --help: status %d, %q", cmd.CommandPath(), code, err)
+		}
+		own := 0
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Name == "help" {
+				return
 			}
-			name := f.Tag.Get("name")
-			if name == "" {
-				name = strings.ToLower(f.Name)
+			own++
+			if f.Usage == "" || !strings.Contains(out, "--"+f.Name) != f.Hidden {
+				t.Errorf("%s --help does not explain --%s", cmd.CommandPath(), f.Name)
 			}
-			at := append(append([]string(nil), path...), name)
-			if f.Tag.Get("help") == "" {
-				t.Errorf("%v has no help", at)
-			}
-			_, leaf := reflect.New(f.Type).Interface().(interface{ Run(process) error })
-			if !leaf {
-				walk(f.Type, at)
-				continue
-			}
-			seen++
-			code, out, err := call(append(at, "--help")...)
-			if code != 0 || err != "" || !strings.Contains(out, "Usage: trunkline "+strings.Join(at, " ")) {
-				t.Errorf("%v --help: status %d, %q", at, code, err)
-			}
-			_, examples, _ := strings.Cut(out, "Example")
-			if f.Type.NumField() > 0 && !strings.Contains(examples, "trunkline "+strings.Join(at, " ")) {
-				t.Errorf("%v --help shows no example", at)
-			}
+		})
+		_, examples, _ := strings.Cut(out, "Examples:")
+		if own > 0 && !strings.Contains(examples, cmd.CommandPath()) {
+			t.Errorf("%s --help shows no example", cmd.CommandPath())
 		}
 	}
-	walk(reflect.TypeFor[program](), nil)
+	walk(program())
 	if seen < 12 {
 		t.Errorf("only %d commands found", seen)
 	}
@@ -91,6 +91,9 @@ func TestInvalidCommandLinesAreRefusedWithAReason(t *testing.T) {
 		{"connectivity test --external-name -x", 2, "--external-name"},
 		{"connectivity test --image=", 2, `--image "": must be the name`},
 		{"connectivity test --kubeconfig testdata/none --junit-file x", 1, "testdata/none"},
+		{"show poool", 2, "unexpected argument poool, did you mean pool?\ntry: trunkline show --help\n"},
+		{"show", 2, "expected one of addresses, config, enis, pool, table"},
+		{"show table a b", 2, "unexpected argument b"},
 		{"show pool --local --node n1", 2, "--local"},
 		{"ec2 freeze --reason x", 2, "--release"},
 		{"ec2 freeze --all --release --reason x", 2, "--all"},
@@ -149,29 +152,27 @@ func TestTheCasesCanBeListedAndFilteredWithoutACluster(t *testing.T) {
 }
 
 func TestEverySettingIsAFlag(t *testing.T) {
-	flags := settingFlags()
-	var c struct {
-		Settings kong.Plugins `embed:""`
-	}
-	c.Settings = flags
-	parser, err := kong.New(&c)
-	if err != nil {
-		t.Fatal(err)
+	parse := func(args ...string) map[string]string {
+		t.Helper()
+		var c configured
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		c.bind(flags)
+		if err := flags.Parse(args); err != nil {
+			t.Fatal(err)
+		}
+		return c.given
 	}
 	var args []string
 	for _, s := range config.Settings() {
 		args = append(args, "--"+s.Name+"=value of "+s.Name)
 	}
-	if _, err := parser.Parse(args); err != nil {
-		t.Fatal(err)
-	}
-	got := givenFlags(flags)
+	got := parse(args...)
 	for _, s := range config.Settings() {
 		if got[s.Name] != "value of "+s.Name {
 			t.Errorf("%s = %q", s.Name, got[s.Name])
 		}
 	}
-	if given := givenFlags(settingFlags()); len(given) != 0 {
+	if given := parse(); len(given) != 0 {
 		t.Errorf("flags that were not given count as given: %v", given)
 	}
 }

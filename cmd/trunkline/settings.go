@@ -5,69 +5,65 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/alecthomas/kong"
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
 	"github.com/trunkline/trunkline/internal/core/config"
 )
 
-// settingFlags returns one flag per setting of core/config, as a struct type built at
-// run time: kong reads flags from struct tags.
-func settingFlags() kong.Plugins {
-	var fields []reflect.StructField
-	for i, s := range config.Settings() {
-		doc := s.Doc
+// configured holds the flags for settings, which every daemon has.
+type configured struct {
+	file  filePath
+	given map[string]string // by name, the settings that are in the command line
+}
+
+// bind declares the flag of the file, and one flag per setting of core/config.
+func (c *configured) bind(f *pflag.FlagSet) {
+	f.Var(&c.file, "config", "Configuration file, lines of 'name: value' in YAML.")
+	c.given = map[string]string{}
+	for _, s := range config.Settings() {
+		doc := strings.ReplaceAll(s.Doc, "`", "'") // pflag takes a quoted word for the value's name
 		if s.Default != "" {
 			doc += " Default " + s.Default + "."
 		}
 		doc += " [" + strings.Join(append([]string{s.Env()}, s.Aliases...), ", ") + "]"
-		// kong interpolates ${…} and splits tags at quotes.
-		doc = strings.NewReplacer(`"`, "'", "`", "'", "$", "$$").Replace(doc)
-		fields = append(fields, reflect.StructField{
-			Name: fmt.Sprintf("S%d", i),
-			Type: reflect.TypeFor[*string](),
-			Tag:  reflect.StructTag(fmt.Sprintf("name:%q help:%q placeholder:\"VALUE\"", s.Name, doc)),
-		})
+		f.Var(settingValue{s.Name, c.given}, s.Name, doc)
 	}
-	return kong.Plugins{reflect.New(reflect.StructOf(fields)).Interface()}
 }
 
-// givenFlags returns the settings that were given as flags.
-func givenFlags(plugins kong.Plugins) map[string]string {
-	out := map[string]string{}
-	v := reflect.ValueOf(plugins[0]).Elem()
-	for i, s := range config.Settings() {
-		if p, ok := v.Field(i).Interface().(*string); ok && p != nil {
-			out[s.Name] = *p
-		}
-	}
-	return out
+// settingValue stores a flag's value among those that are given, unread: core/config reads
+// the values of all sources.
+type settingValue struct {
+	name  string
+	given map[string]string
 }
 
-// configured holds the flags for settings, which every daemon has.
-type configured struct {
-	Config   string       `help:"Configuration file, lines of 'name: value' in YAML." type:"path" placeholder:"FILE"`
-	Settings kong.Plugins `embed:""`
+func (s settingValue) Set(text string) error {
+	s.given[s.name] = text
+	return nil
 }
 
-func (c configured) load() (config.Config, error) {
-	src := config.Sources{Flags: givenFlags(c.Settings), Env: os.LookupEnv, FileName: c.Config}
-	if c.Config != "" {
-		text, err := os.ReadFile(c.Config)
+func (s settingValue) String() string { return s.given[s.name] }
+
+func (settingValue) Type() string { return "VALUE" }
+
+func (c *configured) load() (config.Config, error) {
+	src := config.Sources{Flags: c.given, Env: os.LookupEnv, FileName: string(c.file)}
+	if c.file != "" {
+		text, err := os.ReadFile(string(c.file))
 		if err != nil {
 			return config.Config{}, fmt.Errorf("read settings: %w", err)
 		}
 		var values map[string]any
 		if err := yaml.UnmarshalStrict(text, &values); err != nil {
-			return config.Config{}, fmt.Errorf("read settings from %s, lines of 'name: value' in YAML: %w", c.Config, err)
+			return config.Config{}, fmt.Errorf("read settings from %s, lines of 'name: value' in YAML: %w", c.file, err)
 		}
 		if src.File, err = fileValues(values); err != nil {
-			return config.Config{}, fmt.Errorf("read settings from %s:\n%w", c.Config, err)
+			return config.Config{}, fmt.Errorf("read settings from %s:\n%w", c.file, err)
 		}
 	}
 	cfg, err := config.Load(src)

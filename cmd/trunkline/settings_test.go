@@ -38,7 +38,7 @@ func TestAFileSetsValuesAsFlagsDo(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := configured{Config: path, Settings: settingFlags()}.load()
+	cfg, err := (&configured{file: filePath(path)}).load()
 	if err != nil {
 		t.Fatal(err)
 	}
