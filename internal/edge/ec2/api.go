@@ -45,19 +45,19 @@ type Clients struct {
 // idempotent, so the executor retries.
 func NewClients(cfg aws.Config) Clients {
 	build := func(keepAlive bool) API {
-		return newClient(ec2.NewFromConfig(cfg, func(o *ec2.Options) {
+		return ec2.NewFromConfig(cfg, func(o *ec2.Options) {
 			o.Retryer = aws.NopRetryer{}
 			o.HTTPClient = httpClient(cfg, keepAlive)
-		}))
+		})
 	}
 	return Clients{Kept: build(true), Fresh: build(false)}
 }
 
 // NewReader builds a client for reads outside the executor, with the SDK's retries.
 func NewReader(cfg aws.Config) API {
-	return newClient(ec2.NewFromConfig(cfg, func(o *ec2.Options) {
+	return ec2.NewFromConfig(cfg, func(o *ec2.Options) {
 		o.HTTPClient = httpClient(cfg, true)
-	}))
+	})
 }
 
 // httpClient has a timeout for every stage of a connection; the context bounds a
