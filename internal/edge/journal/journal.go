@@ -73,7 +73,7 @@ type Opened struct {
 	// had not returned.
 	Torn bool
 	// SetAside is the path that a damaged file was renamed to, and Damage the error,
-	// which wraps ErrCorrupt.
+	// which wraps ErrCorrupt. They are set again at each Open until a record is written.
 	SetAside string
 	Damage   error
 }

@@ -16,6 +16,8 @@ const (
 	logName  = "log"
 	tempName = "log.tmp"
 	lockName = "lock"
+	// asideInfix is in the name of a damaged log between its old name and the time.
+	asideInfix = ".damaged-"
 )
 
 // log is the journal's file and the records that it holds. One goroutine at a time may
@@ -54,6 +56,9 @@ func openLog(dir string, opts Options) (*log, Opened, error) {
 	}
 	l.live = was.live
 	found := Opened{Torn: was.torn}
+	if len(was.live) == 0 {
+		found.SetAside, found.Damage = damagedBefore(path)
+	}
 	if was.good == 0 {
 		return l, found, l.rewrite()
 	}
@@ -67,11 +72,22 @@ func openLog(dir string, opts Options) (*log, Opened, error) {
 }
 
 func (l *log) setAside(path string) (aside string, err error) {
-	aside = path + ".damaged-" + l.opts.Now().UTC().Format("20060102T150405.000000000Z")
+	aside = path + asideInfix + l.opts.Now().UTC().Format("20060102T150405.000000000Z")
 	if err := l.opts.disk.Rename(path, aside); err != nil {
 		return "", fmt.Errorf("set damaged journal aside: %w", err)
 	}
 	return aside, nil
+}
+
+// damagedBefore returns the file that was last set aside, and the error; nil if there is
+// none. Only a log without records depends on it: an earlier process found the damage, and
+// stopped before it wrote a record.
+func damagedBefore(path string) (aside string, damage error) {
+	all, _ := filepath.Glob(path + asideInfix + "*") // sorted, so by time
+	if len(all) == 0 {
+		return "", nil
+	}
+	return all[len(all)-1], fmt.Errorf("%w: it was set aside, and no record has been written since", ErrCorrupt)
 }
 
 // records returns the live records, sorted by key.
