@@ -208,3 +208,23 @@ func TestAPanicInATransactionLeavesTheLedgerAsItWas(t *testing.T) {
 		t.Errorf("the panic left (-before +after):\n%s", diff)
 	}
 }
+
+func TestATransactionInATransactionPanics(t *testing.T) {
+	w := ready(t)
+	before := ipam.Dump(w.ledger)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the inner transaction was accepted")
+			}
+		}()
+		_ = w.ledger.Atomic(func() error {
+			w.ledger.Assign(holder(1), w.now)
+			_ = w.ledger.Atomic(func() error { return nil })
+			return errors.New("refused by the test")
+		})
+	}()
+	if diff := cmp.Diff(before, ipam.Dump(w.ledger)); diff != "" {
+		t.Errorf("the outer transaction, which failed, left (-before +after):\n%s", diff)
+	}
+}

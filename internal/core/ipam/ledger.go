@@ -42,7 +42,7 @@ type volatile struct {
 func New(s Settings) *Ledger { return &Ledger{settings: s, rows: newRows()} }
 
 // Atomic runs f as a transaction: if f returns an error or panics, the ledger is as it
-// was before. Transactions do not nest. The cost is that of what f changes.
+// was before. A transaction in a transaction panics. The cost is that of what f changes.
 func (l *Ledger) Atomic(f func() error) error {
 	before, keep := l.volatile, false
 	l.rows.begin()

@@ -36,8 +36,13 @@ func newRows() rows {
 	}
 }
 
-// begin starts a transaction.
-func (s *rows) begin() { s.undoing, s.undo = true, nil }
+// begin starts a transaction. It panics in another one, which would lose its inverses.
+func (s *rows) begin() {
+	if s.undoing {
+		panic("ipam: a transaction was begun in another one")
+	}
+	s.undoing, s.undo = true, nil
+}
 
 // end ends a transaction and undoes it unless keep is set.
 func (s *rows) end(keep bool) {
