@@ -94,9 +94,9 @@ func (l *Ledger) expire(now time.Time) {
 	if at := stamp(now); l.volatile.setBack(at) {
 		l.rewind(at)
 	}
-	for {
+	for len(l.rows.addresses.cooling) > 0 {
 		end := l.rows.addresses.nextCoolDownEnd()
-		if end.IsZero() || now.Before(end) {
+		if now.Before(end) {
 			break
 		}
 		l.rows.endFirstCoolDown()

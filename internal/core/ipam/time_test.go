@@ -1,6 +1,7 @@
 package ipam_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // TestNoPlanChangesBeforeItsNextTime brings a node into a random state and then stops
@@ -95,5 +97,23 @@ func TestThePlanIsDueWhenThePeakOfTheIdleTimeFalls(t *testing.T) {
 	w.now = w.decided.Next
 	if w.begin() == 0 || w.decided.Actions[0].Kind != cloud.UnassignAddresses {
 		t.Errorf("at that time: %s", w.decided)
+	}
+}
+
+// A row without an end must not keep the cool-downs after it from ending.
+func TestACoolDownWithoutAnEndIsOver(t *testing.T) {
+	l := ipam.New(ipam.DefaultConfig().Settings())
+	address := func(addr string, until time.Time) ipam.Record {
+		return ipam.Record{Op: ipam.PutAddress, Address: &ipam.Address{Addr: netip.MustParseAddr(addr), ENI: "eni-1", State: ipam.Cooling, Until: until}}
+	}
+	err := l.Replay([]ipam.Record{
+		{Op: ipam.PutENI, ENI: &ipam.ENI{ID: "eni-1", Type: vpc.TypeInterface, Primary: true, Phase: ipam.Ready}},
+		address("10.0.0.7", time.Time{}), address("10.0.0.8", epoch),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := l.View(epoch.Add(time.Second)).ENIs[0]; e.Count(ipam.Free) != 2 {
+		t.Errorf("both cool-downs are over; the addresses are %v", e.Addresses)
 	}
 }
