@@ -145,6 +145,9 @@ func (c *changes) observe(t *rapid.T) {
 				o.Addresses = append(o.Addresses, netip.AddrFrom4([4]byte{10, 0, byte('0' + n), byte(10 + i)}))
 			}
 		}
+		if rapid.IntRange(0, 4).Draw(t, "moved") == 0 { // and still shown on its old interface
+			o.Addresses = append(o.Addresses, drawAddress(t, drawENI(t)))
+		}
 		seen = append(seen, o)
 	}
 	c.ledger.Observe(seen, c.now)

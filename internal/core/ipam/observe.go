@@ -51,7 +51,7 @@ func (l *Ledger) Observe(seen []Observed, now time.Time) ([]Record, []Drift) {
 	l.expire(now)
 	o := observer{
 		rows: &l.rows, now: now, first: len(l.rows.enis) == 0, coolNewUntil: l.volatile.coolNewUntil,
-		shown: make(map[vpc.ENIID]bool),
+		shown: make(map[vpc.ENIID]bool), added: make(map[netip.Addr]vpc.ENIID),
 	}
 	for _, e := range seen {
 		o.shown[e.ENI.ID] = true
@@ -76,11 +76,25 @@ type observer struct {
 	first        bool      // there is nothing to compare with
 	coolNewUntil time.Time // of the ledger
 	shown        map[vpc.ENIID]bool
+	added        map[netip.Addr]vpc.ENIID // addresses that the ledger did not have
 	records      []Record
 	drift        []Drift
 }
 
 func (o *observer) put(a Address) { o.records = append(o.records, putAddress(a)) }
+
+// add records an address that the ledger does not have. A describe may show one that was
+// moved on both interfaces: it is recorded once only one of them shows it.
+func (o *observer) add(a Address) {
+	on, twice := o.added[a.Addr]
+	if twice && on != a.ENI {
+		o.report(a.ENI, a.Addr, "EC2 shows %s on %s and on %s; no pod gets it until only one has it", a.Addr, on, a.ENI)
+		o.records = slices.DeleteFunc(o.records, func(r Record) bool { return r.Op == PutAddress && r.Address.Addr == a.Addr })
+		return
+	}
+	o.added[a.Addr] = a.ENI
+	o.put(a)
+}
 
 func (o *observer) report(id vpc.ENIID, addr netip.Addr, format string, args ...any) {
 	o.drift = append(o.drift, Drift{ENI: id, Addr: addr, Message: fmt.Sprintf(format, args...)})
@@ -157,7 +171,7 @@ func (o *observer) adopt(e Observed) {
 		if o.first {
 			fresh = o.unused(fresh)
 		}
-		o.put(fresh)
+		o.add(fresh)
 	}
 }
 
@@ -223,7 +237,7 @@ func (o *observer) shownAddress(id vpc.ENIID, addr netip.Addr) {
 			return
 		}
 		o.report(id, addr, "%s is on %s and was not in the ledger; it is used after a second observation", addr, id)
-		o.put(Address{Addr: addr, ENI: id, State: Unconfirmed, Since: stamp(o.now), Used: o.rows.released.addresses[addr]})
+		o.add(Address{Addr: addr, ENI: id, State: Unconfirmed, Since: stamp(o.now), Used: o.rows.released.addresses[addr]})
 	}
 }
 
