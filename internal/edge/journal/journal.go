@@ -83,12 +83,13 @@ type Journal struct {
 	// Found is what Open found; it does not change.
 	Found Opened
 
-	lock     *os.File
-	queue    *queue
-	stop     chan struct{}
-	stopOnce sync.Once
-	done     chan struct{}
-	log      *log // of the writer goroutine
+	lock    *os.File
+	queue   *queue
+	stop    chan struct{}
+	done    chan struct{}
+	closing sync.Once
+	closed  error // of the close
+	log     *log  // of the writer goroutine
 }
 
 // syncWithin is the maximum delay of the sync of a record for this boot.
@@ -173,9 +174,12 @@ func check(records []Record) error {
 
 // Close writes the accepted records and releases the lock. It is idempotent.
 func (j *Journal) Close() error {
-	j.stopOnce.Do(func() { close(j.stop) })
-	<-j.done
-	return j.lock.Close()
+	j.closing.Do(func() {
+		close(j.stop)
+		<-j.done
+		j.closed = j.lock.Close()
+	})
+	return j.closed
 }
 
 // write is the journal's goroutine: it writes all queued commits as one line and syncs
