@@ -254,6 +254,7 @@ type faultyDisk struct {
 	ops     atomic.Int64
 	failAt  atomic.Int64 // 0: never
 	syncs   atomic.Int64
+	open    atomic.Int64 // files
 	holding atomic.Bool
 	hold    chan struct{}
 }
@@ -269,6 +270,7 @@ func (d *faultyDisk) fail() error {
 
 func (d *faultyDisk) Append(path string, size int64) (file, error) {
 	f, err := d.realDisk.Append(path, size)
+	d.open.Add(1)
 	return &faultyFile{f, d}, err
 }
 
@@ -277,6 +279,7 @@ func (d *faultyDisk) Create(path string) (file, error) {
 		return nil, err
 	}
 	f, err := d.realDisk.Create(path)
+	d.open.Add(1)
 	return &faultyFile{f, d}, err
 }
 
@@ -306,6 +309,11 @@ func (f *faultyFile) Write(p []byte) (int, error) {
 		return n, err
 	}
 	return f.file.Write(p)
+}
+
+func (f *faultyFile) Close() error {
+	f.d.open.Add(-1)
+	return f.file.Close()
 }
 
 func (f *faultyFile) Sync() error {

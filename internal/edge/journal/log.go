@@ -52,7 +52,7 @@ func openLog(dir string, opts Options) (*log, Opened, error) {
 		if err != nil {
 			return nil, Opened{}, err
 		}
-		return l, Opened{SetAside: aside, Damage: damage}, l.rewrite()
+		return l, Opened{SetAside: aside, Damage: damage}, l.create()
 	}
 	l.live = was.live
 	found := Opened{Torn: was.torn}
@@ -60,7 +60,7 @@ func openLog(dir string, opts Options) (*log, Opened, error) {
 		found.SetAside, found.Damage = damagedBefore(path)
 	}
 	if was.good == 0 {
-		return l, found, l.rewrite()
+		return l, found, l.create()
 	}
 	l.boot = was.bootID
 	found.Rebooted = len(was.live) > 0 && was.bootID != "" && opts.BootID != "" && was.bootID != opts.BootID
@@ -153,6 +153,15 @@ func (l *log) liveSize() int64 {
 		n += int64(len(k) + len(v) + 16)
 	}
 	return n
+}
+
+// create is the first rewrite. After an error no file is open.
+func (l *log) create() error {
+	err := l.rewrite()
+	if err != nil && l.file != nil {
+		return errors.Join(err, l.file.Close())
+	}
+	return err
 }
 
 // rewrite replaces the file by one with the live records only. The old one remains until
