@@ -361,3 +361,34 @@ func TestProbeNamesTheRuleThatTheKernelRefuses(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// The connection gets a new port after each transaction that fails.
+func TestWatchListensAfterManyFailedTransactions(t *testing.T) {
+	f, ns := open(t)
+	apply(t, f, config(1))
+	absent := podN(9).Elements()[0]
+	for range 520 { // every second port is new; a filter names at most 255
+		if err := f.Remove(t.Context(), absent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heard := make(chan string, 1000)
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { ended <- f.Watch(ctx, func(why string) { heard <- why }) }()
+	defer cancel()
+	for range 1000 { // until it listens
+		nft(t, ns, "add element inet trunkline metadata4 { 10.9.9.9 }\n")
+		nft(t, ns, "delete element inet trunkline metadata4 { 10.9.9.9 }\n")
+		select {
+		case <-heard:
+			cancel()
+			<-ended
+			return
+		case err := <-ended:
+			t.Fatal(err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	t.Error("a change by nft(8) is not heard")
+}

@@ -26,9 +26,9 @@ func (f *Firewall) Watch(ctx context.Context, dirty func(why string)) error {
 		return fmt.Errorf("listen to nftables: %w", err)
 	}
 	defer func() { _ = c.Close() }()
-	// The kernel withholds reports of our own changes; a port that the connection has used
-	// since is recognised below.
-	own, err := portfilter.Without(f.conn.Ports()...)
+	// The kernel withholds reports of our own changes; a port that the connection uses
+	// before or after is recognised below.
+	own, err := portfilter.Without(f.conn.Port())
 	if err == nil {
 		err = c.SetBPF(own)
 	}

@@ -12,7 +12,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -29,7 +28,7 @@ import (
 var ErrChanged = errors.New("nftables table has changed meanwhile")
 
 // Conn is a connection to the nftables of one network namespace. All methods but
-// Wrote are for one goroutine at a time.
+// Port and Wrote are for one goroutine at a time.
 type Conn struct {
 	ns     int
 	batch  *nft.Conn
@@ -37,7 +36,8 @@ type Conn struct {
 	setID  uint32        // of the last set added
 
 	mu    sync.Mutex
-	ports map[uint32]bool // netlink port ids of this Conn's sockets
+	port  uint32          // netlink port id of the newest socket
+	ports map[uint32]bool // of all sockets of this Conn until now
 }
 
 // Dial connects to the namespace that the descriptor ns refers to. The descriptor
@@ -81,19 +81,19 @@ func (c *Conn) recordPort(s *netlink.Conn) error {
 		var port uint32
 		if port, inner = portfilter.Of(int(fd)); inner == nil {
 			c.mu.Lock()
-			c.ports[port] = true
+			c.port, c.ports[port] = port, true
 			c.mu.Unlock()
 		}
 	})
 	return errors.Join(err, inner)
 }
 
-// Ports are the netlink port IDs that the Conn has used until now. Any goroutine may call
-// it.
-func (c *Conn) Ports() []uint32 {
+// Port is the netlink port ID of the Conn's socket. It changes when a transaction fails.
+// Any goroutine may call it.
+func (c *Conn) Port() uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Collect(maps.Keys(c.ports))
+	return c.port
 }
 
 // Wrote reports whether a netlink port id is that of this Conn, so that a listener
