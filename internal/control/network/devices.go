@@ -38,7 +38,9 @@ func (n *Controller) FindDevice(ctx context.Context, e ipam.ENI) error {
 	return nil
 }
 
-// renameDevices stores the current names of the interfaces' links in the table.
+// renameDevices stores the current names of the interfaces' links in the table, and
+// requests a pass if one is new: the present one may have judged the interface already, and
+// the kernel's event is ignored once the new name is desired.
 func (n *Controller) renameDevices(ctx context.Context) error {
 	names, err := n.Links.Names(ctx)
 	if err != nil {
@@ -49,6 +51,7 @@ func (n *Controller) renameDevices(ctx context.Context) error {
 			n.Log.Info("an interface was renamed", "eni", d.ENI, "was", d.Link, "link", name)
 			d.Link = name
 			state.Set(n.State, n.Owned.Devices, d)
+			n.Loop.Mark()
 		}
 	}
 	return nil

@@ -1,11 +1,13 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -431,4 +433,32 @@ func TestWatchesExpectWhatIsLeftInTheKernel(t *testing.T) {
 	if o := g.Object(want.Rules[0].Key()); o != nil || g.Named(e.HostMAC) != "" {
 		t.Errorf("after the DEL: %v", o)
 	}
+}
+
+// The kernel's event of the rename is ignored once the new name is desired.
+func TestARenameDuringARepairIsComparedSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t)
+		web := g.pod("web")
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() { _ = g.Loop.Run(ctx) })
+		synctest.Wait() // the first pass has ended
+		g.k.remove(hostnet.ForEndpoint(web).Rules[0].Key())
+		g.k.during = func(string) {
+			g.k.during = nil
+			g.k.remove("link eth0")
+			g.k.put(renamed())
+		}
+		g.Loop.Mark()
+		time.Sleep(5 * time.Second)
+		if name := g.Named(renamed().MAC); name != renamed().Name || g.Object(renamed().Key()) == nil {
+			t.Errorf("the interface is desired as %s, and has not been compared under this name", name)
+		}
+		cancel()
+		done.Wait()
+		if err := g.State.Close(); err != nil { // its goroutines belong to the bubble
+			t.Error(err)
+		}
+	})
 }
