@@ -1,6 +1,8 @@
 package laws
 
 import (
+	"go/ast"
+	"go/token"
 	"os"
 	"path"
 	"path/filepath"
@@ -11,10 +13,12 @@ import (
 )
 
 var (
-	fenced = regexp.MustCompile("(?s)```.*?```")
-	quoted = regexp.MustCompile("`([\\w./-]+)`(?: \\(((?:\\w+\\.go(?:, )?)+)\\))?")
-	linked = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
-	member = regexp.MustCompile(`(\.[A-Z]\w*)+$`) // of a package
+	fenced     = regexp.MustCompile("(?s)```.*?```")
+	quoted     = regexp.MustCompile("`([\\w./-]+)`(?: \\(((?:\\w+\\.go(?:, )?)+)\\))?")
+	linked     = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+	item       = regexp.MustCompile("^`([\\w./]+)`:")
+	member     = regexp.MustCompile(`(\.[A-Z]\w*)+$`) // of a package
+	identifier = regexp.MustCompile("`([A-Za-z]\\w*)`")
 )
 
 // planned are packages that docs/map.md says to add.
@@ -78,6 +82,51 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	} {
 		if got := missingPaths(base, "docs", sample); len(got) != want {
 			t.Errorf("%s: missing %q, want %d", sample, got, want)
+		}
+	}
+}
+
+// declared returns the functions and methods of a file.
+func declared(f *ast.File) (names []string) {
+	for _, d := range f.Decls {
+		if d, ok := d.(*ast.FuncDecl); ok {
+			names = append(names, d.Name.Name)
+		}
+	}
+	return names
+}
+
+// A reader follows one ADD by the files that docs/life-of-a-pod.md lists.
+func TestTheFilesOfAnADDHaveWhatTheDocumentNames(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join(root(t), "docs/life-of-a-pod.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed [][2]string // a file, and what is said about it
+	for _, part := range regexp.MustCompile(`\n\d+\. `).Split(string(source), -1)[1:] {
+		part, _, _ = strings.Cut(part, "\n\n")
+		if m := item.FindStringSubmatch(part); m != nil {
+			listed = append(listed, [2]string{m[1], part})
+		}
+	}
+	if len(listed) < 5 || len(listed) > 8 {
+		t.Fatalf("%d files are listed, want 5 to 8", len(listed))
+	}
+	functions := map[string][]string{}
+	sources(t, "internal", func(name string, _ []byte, f *ast.File, _ *token.FileSet) { functions[name] = declared(f) })
+	var all []string
+	for _, m := range listed {
+		for _, name := range identifier.FindAllStringSubmatch(m[1], -1) {
+			if !slices.Contains(functions[m[0]], name[1]) {
+				t.Errorf("%s does not declare %s", m[0], name[1])
+			}
+			all = append(all, name[1])
+		}
+	}
+	// From the request to the answer.
+	for _, name := range []string{"Handle", "add", "Update", "Assign", "Attach", "Wire", "Put", "Up", "result", "answer"} {
+		if !slices.Contains(all, name) {
+			t.Errorf("the list does not name %s: %q", name, all)
 		}
 	}
 }

@@ -5,11 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
@@ -324,6 +329,44 @@ func (a *addition) up(ctx context.Context) error {
 	}
 	a.endLock(nil)
 	return nil
+}
+
+// checkVersion refuses a CNI version that no result can be converted to.
+func checkVersion(version string) error {
+	if _, err := (&current.Result{CNIVersion: current.ImplementedSpecVersion}).GetAsVersion(version); err != nil {
+		return &cnirpc.Error{
+			Code: cnirpc.CodeIncompatible, Msg: "the agent has no result format for the configuration's cniVersion", Details: fmt.Sprintf("%q: %v", version, err),
+		}
+	}
+	return nil
+}
+
+// result is the CNI result of an ADD at the configuration's version.
+func result(e endpoint.Endpoint, sandbox, version string) (json.RawMessage, error) {
+	podEnd := 1 // index of the pod's end
+	r := &current.Result{
+		CNIVersion: current.ImplementedSpecVersion,
+		Interfaces: []*current.Interface{
+			{Name: e.Link, Mac: e.HostMAC.String(), Mtu: e.MTU},
+			{Name: e.Key.IfName, Mac: e.PodMAC.String(), Mtu: e.MTU, Sandbox: sandbox},
+		},
+	}
+	for _, addr := range e.Addresses.List() {
+		bits := addr.BitLen()
+		gateway, everywhere := net.ParseIP(hostnet.PodGateway4), net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+		if addr.Is6() {
+			gateway, everywhere = net.ParseIP(hostnet.PodGateway6), net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+		}
+		r.IPs = append(r.IPs, &current.IPConfig{
+			Interface: &podEnd, Address: net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(bits, bits)}, Gateway: gateway,
+		})
+		r.Routes = append(r.Routes, &types.Route{Dst: everywhere, GW: gateway})
+	}
+	converted, err := r.GetAsVersion(version)
+	if err != nil {
+		return nil, &cnirpc.Error{Code: cnirpc.CodeIncompatible, Msg: "the result cannot be converted to the configuration's cniVersion", Details: err.Error()}
+	}
+	return json.Marshal(converted)
 }
 
 // whyEmpty says why no address is free, in the backend's words.

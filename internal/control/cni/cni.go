@@ -7,8 +7,9 @@
 // by edge/cnirpc. An ADD changes the kernel directly, without a reconciler, and its result
 // enters the tables; control/network compares the whole kernel with them.
 //
-// One ADD, in reading order: Handle (call.go), add (add.go), Backend.Assign, link.Wire,
-// the filter's Put, link.Up.
+// app/agent passes Handle to cniserver and calls Run. One ADD, in reading order: Handle
+// (call.go), add (add.go), Backend.Assign, link.Wire, the filter's Put, link.Up, result
+// (add.go).
 package cni
 
 import (
