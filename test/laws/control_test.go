@@ -202,19 +202,49 @@ var (
 	allOrNone    = regexp.MustCompile(`\b(no|every) table\b`)
 )
 
+// tablesOf returns the tables that a method of state.Store reads.
+func tablesOf(method string) []string {
+	return map[string][]string{
+		"Endpoint": {"endpoints"}, "Endpoints": {"endpoints"}, "EndpointsOf": {"endpoints"}, "EndpointsIn": {"endpoints"},
+		"View": {"interfaces", "addresses"}, "CoolDowns": {"cooling"}, "Device": {"devices"}, "Devices": {"devices"},
+		"Drift": {"drift"}, "Node": {"node"}, "Pool": {"pool"},
+	}[method]
+}
+
+// tablesRead returns the tables that files read by methods of a field State.
+func tablesRead(files []*ast.File) (names []string) {
+	for _, f := range files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if of, ok := s.X.(*ast.SelectorExpr); ok && of.Sel.Name == "State" {
+					names = append(names, tablesOf(s.Sel.Name)...)
+				}
+			}
+			return true
+		})
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // commentFaults returns what is wrong with the package comment of a controller: what it
-// omits of its tables and edges. It may name edges that it is given as interfaces.
-func commentFaults(comment string, tables, edges []string) (wrong []string) {
+// omits of its tables and edges, of which it must name those in read and in edges. It may
+// name edges that it is given as interfaces.
+func commentFaults(comment string, tables, read, edges []string) (wrong []string) {
 	if !readsTables.MatchString(comment) {
 		wrong = append(wrong, "does not say which tables it reads")
 	}
 	if !writesTables.MatchString(comment) {
 		wrong = append(wrong, "does not say which tables it writes")
 	}
-	if !allOrNone.MatchString(comment) && !slices.ContainsFunc(tables, func(name string) bool {
-		return regexp.MustCompile(`\b` + name + `\b`).MatchString(comment)
-	}) {
+	named := func(name string) bool { return regexp.MustCompile(`\b` + name + `\b`).MatchString(comment) }
+	if !allOrNone.MatchString(comment) && !slices.ContainsFunc(tables, named) {
 		wrong = append(wrong, "names no table, of "+strings.Join(tables, ", "))
+	}
+	for _, name := range read {
+		if !named(name) && !strings.Contains(comment, "every table") {
+			wrong = append(wrong, "does not name the table "+name+", which it reads")
+		}
 	}
 	if !drivesEdges.MatchString(comment) {
 		wrong = append(wrong, "does not say which edges it drives")
@@ -258,7 +288,7 @@ func TestAControllersCommentNamesItsTablesAndEdges(t *testing.T) {
 		for _, f := range p.parsed(t) {
 			comment += f.Doc.Text()
 		}
-		for _, wrong := range commentFaults(comment, tables, p.edges()) {
+		for _, wrong := range commentFaults(comment, tables, tablesRead(p.parsed(t)), p.edges()) {
 			t.Errorf("%s: the package comment %s: controllers meet in tables, so a reader starts with who writes which", p.path(), wrong)
 		}
 	}
@@ -266,19 +296,25 @@ func TestAControllersCommentNamesItsTablesAndEdges(t *testing.T) {
 
 func TestACommentWithoutTablesOrEdgesFailsTheLaw(t *testing.T) {
 	tables, edges := []string{"endpoints", "addresses"}, []string{"link"}
+	f, err := parser.ParseFile(token.NewFileSet(), "f.go", "package p\nfunc f() { c.State.Endpoint(key); c.State.Update(nil); tx.Endpoints() }", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := tablesRead([]*ast.File{f})
 	for comment, want := range map[string]int{
 		"It reads endpoints, writes no table and drives edge/link.":                 0,
-		"It reads and writes addresses. It drives edge/link.":                       0,
+		"It reads endpoints and writes addresses. It drives edge/link.":             0,
 		"It reads endpoints and drives edge/link.":                                  1,
 		"It writes endpoints and drives edge/link.":                                 1,
-		"It reads and writes state and drives edge/link.":                           1,
+		"It reads and writes state and drives edge/link.":                           2,
 		"It reads and writes endpoints, by edge/link.":                              1,
 		"It reads and writes endpoints and drives the links.":                       1,
 		"It reads every table and writes none. It drives edge/kube and edge/link.":  0,
 		"It reads and writes endpoints and drives edge/linker.":                     1,
-		"Package cni answers the plugin's calls: ADD, DEL, CHECK, STATUS and GC.\n": 5,
+		"It reads and writes addresses by the endpoint, and drives edge/link.":      1,
+		"Package cni answers the plugin's calls: ADD, DEL, CHECK, STATUS and GC.\n": 6,
 	} {
-		if got := commentFaults(comment, tables, edges); len(got) != want {
+		if got := commentFaults(comment, tables, read, edges); len(got) != want {
 			t.Errorf("%q: faults %q, want %d", comment, got, want)
 		}
 	}

@@ -1,10 +1,10 @@
 // Package agent is the node daemon: it constructs the controllers of a node, connects
 // them and starts them in order.
 //
-// It decides nothing. control/cni answers the plugin, control/pool keeps the addresses,
-// control/network keeps the kernel's state, control/report publishes, and all of them
-// meet in the tables of control/state. cmd/trunkline calls Run and, in the privileged init
-// container, Init.
+// It decides nothing. control/cni answers the plugin, control/pool or control/podcidr is the
+// backend, control/network keeps the kernel's state, control/report publishes, and all of
+// them meet in the tables of control/state. cmd/trunkline calls Run and, in the privileged
+// init container, Init.
 package agent
 
 import (

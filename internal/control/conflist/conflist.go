@@ -4,6 +4,7 @@
 // It reads no table and writes none. It drives the configuration directory on the
 // host's file system. The runtime reports the node's network as ready while the file is
 // there, so it is written once calls are served, and stays while an agent is replaced.
+// app/agent calls it.
 package conflist
 
 import (

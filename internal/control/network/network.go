@@ -1,12 +1,15 @@
 // Package network makes the node's links, addresses, routes, rules, neighbours and
 // nftables agree with the state.
 //
-// It reads endpoints, interfaces and node. It alone writes devices, drift, and the desired
-// state of the kernel: the tables links and nftables, a row for each owner (desired.go),
-// with their statuses. It drives edge/link and edge/nft. A comparison reads the kernel,
-// repairs what differs from the rows and reports drift from their status
-// (machinery/reconcile). The kernel work of single ADDs and DELs is in control/cni, under a
-// lock (lock.go).
+// It reads the tables endpoints, interfaces, addresses and node. It alone writes devices,
+// drift, and the desired state of the kernel: the tables links and nftables, a row for each
+// owner (desired.go), with their statuses. It drives edge/link and edge/nft. A comparison
+// reads the kernel, repairs what differs from the rows and reports drift from their status
+// (machinery/reconcile).
+//
+// app/agent runs the loop and the watches of the kernel. The kernel work of single ADDs and
+// DELs is in control/cni, under a lock (lock.go). The backend has the links of interfaces
+// found and set up (devices.go, SetUp).
 package network
 
 import (

@@ -2,11 +2,11 @@
 // the node (node.spec.podCIDRs): the backend of nodes without a cloud. It asks nothing of
 // EC2 or instance metadata.
 //
-// It reads the endpoints, which hold the addresses in use. It alone writes cooling, node
-// and pool, and the last address given. It drives no edge: it reads the Node and its pods
-// by edge/kube, and the default route by edge/link. control/cni calls it within its
-// transactions, and wires endpoints by the main route table. Routes between nodes are not
-// made here.
+// It reads endpoints, which hold the addresses in use, and devices. It alone writes
+// cooling, node and pool, and the last address given. It drives no edge: it reads the Node
+// and its pods by edge/kube, and the default route by edge/link. control/cni calls it within
+// its transactions, and wires endpoints by the main route table; app/agent reads the node's
+// facts with it and runs its loop. Routes between nodes are not made here.
 package podcidr
 
 import (

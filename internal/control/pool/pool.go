@@ -1,14 +1,14 @@
 // Package pool is the backend that gives pods VPC addresses: it keeps the node's
 // interfaces and addresses at EC2 as ipam.Plan says.
 //
-// It reads endpoints (as demand and as holders of addresses) and pods. It alone writes
-// interfaces, addresses, actions, node and pool. It drives edge/ec2 and edge/imds, reads
-// pods and the Node by edge/kube, and the routes of other CNIs by edge/link. core/ipam
-// decides.
+// It reads endpoints, which hold addresses. Demand is the pods bound to the node, by
+// edge/kube, and the ADDs that wait, by control/cni. It alone writes interfaces, addresses,
+// actions, node and pool. It drives edge/ec2 and edge/imds, reads the Node by edge/kube, and
+// the routes of other CNIs by edge/link. core/ipam decides.
 //
 // Plan (plan.go) reads the ledger and begins actions; each is executed and its outcome
-// recorded (act.go). An Observer (observe.go) compares the ledger with EC2. ADDs take
-// addresses through Backend (backend.go).
+// recorded (act.go). An Observer (observe.go) compares the ledger with EC2. control/cni
+// takes addresses for ADDs through Backend (backend.go); app/agent runs the loops.
 package pool
 
 import (

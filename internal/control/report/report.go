@@ -4,6 +4,8 @@
 //
 // It reads every table and writes none. It drives edge/kube for the API server, and
 // serves HTTP on the introspection and metrics addresses and on a socket for root.
+// app/agent runs its loop and its servers; other controllers request a report by marking
+// the loop.
 package report
 
 import (

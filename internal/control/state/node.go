@@ -65,8 +65,8 @@ type Drift struct {
 	What  string
 }
 
-// Owned are the write handles of the tables that controllers fill. The application
-// gives each to the one controller that writes it.
+// Owned are the write handles of the tables that controllers fill. Each has one writer,
+// named beside it.
 type Owned struct {
 	Node    table.RW[Node]   // the backend
 	Pool    table.RW[Pool]   // the backend

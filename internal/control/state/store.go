@@ -5,7 +5,8 @@
 //	interfaces, addresses, actions   written by control/pool, out of its ledger
 //	cooling                          written by control/podcidr
 //	node, pool                       written by the backend, one of these two
-//	devices, drift, links, nftables  written by control/network
+//	devices, drift, links, nftables  written by control/network, with the statuses
+//	                                 links-status and nftables-status
 //
 // A change is a transaction over all tables. Its rows go to the journal in the order of
 // the transactions; the lock is never held while waiting for the disk. The package
