@@ -43,9 +43,9 @@ func (d disk) mkdir(dir string) error {
 	return nil
 }
 
-// installPlugins copies the plugins of the node's image, the directory from, to the disk. It does not replace existing
-// files, which an earlier boot or a network's installer wrote. It copies rather than
-// links, because programs in a node may overwrite them.
+// installPlugins copies the plugins of the node's image, the directory from, to the disk.
+// It does not replace existing files, which an earlier boot or a network's installer wrote.
+// It copies rather than links, because programs in a node may overwrite them.
 func (d disk) installPlugins(from string) error {
 	if err := d.mkdir(cniBinDir); err != nil {
 		return err
@@ -74,8 +74,8 @@ func (d disk) installPlugins(from string) error {
 	return nil
 }
 
-// installImages copies an image store, if there is one, to a new disk. After an error the node can boot
-// without images, which are then imported.
+// installImages copies an image store, if there is one, to a new disk. After an error the
+// node can boot without images, which are then imported.
 func (d disk) installImages(store string) error {
 	root := d.path(containerdRoot)
 	if _, err := os.Lstat(root); err == nil || store == "" {

@@ -63,10 +63,11 @@ type Store struct {
 	last    last         // guarded by DB.Update
 }
 
-// last is what was last taken. A transaction changes a copy.
+// last holds the last endpoint ID and pod CIDR address that were given out: the search for
+// the next one starts there. A transaction changes a copy.
 type last struct {
 	id   endpoint.ID
-	addr netip.Addr // of SetLastGiven
+	addr netip.Addr // see SetLastGiven
 }
 
 // Agreement is what a full comparison has last found, or put, in the kernel: a digest of

@@ -11,8 +11,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// addresses are the secondary addresses of all interfaces, with what a search of all
-// rows would find: only put and drop change them, so rows and indexes agree.
+// addresses are the secondary addresses of all interfaces, with indexes. Only put and
+// drop change them, so that rows and indexes agree.
 type addresses struct {
 	rows     map[netip.Addr]*Address // a stored row is replaced, never changed
 	byENI    map[vpc.ENIID]*holding
@@ -21,7 +21,7 @@ type addresses struct {
 	cooling  []timed                    // by the end of the cool-down
 }
 
-// holding is what one interface has.
+// holding is the index of the addresses of one interface.
 type holding struct {
 	all    []netip.Addr // ordered
 	states map[State]int

@@ -66,7 +66,7 @@ func (l *Ledger) Renewed(pod endpoint.Pod, now time.Time) []Record {
 // Unclaim ends the claims of an endpoint after its DEL was accepted.
 func (l *Ledger) Unclaim(id endpoint.ID) { l.volatile.claims = l.volatile.claims.without(id) }
 
-// without are the claims of others than an endpoint.
+// without returns the claims less those of an endpoint.
 func (c claims) without(id endpoint.ID) claims {
 	var of []netip.Addr
 	for addr, claim := range c {

@@ -14,8 +14,7 @@ const (
 	maxBackoff = 2 * time.Minute
 )
 
-// completion is the end of an action, by success or failure: it collects the records of what the action did or did
-// not do.
+// completion computes the records of an action that ended, by success or failure.
 type completion struct {
 	rows    *rows
 	now     time.Time

@@ -6,9 +6,10 @@
 // takes a [Snapshot] of the ledger with demand and limits, and returns the actions to
 // begin, the reason of each, when to plan again, and whether the next ADD can be served.
 //
-// A Ledger has the journaled rows (rows.go), with the indexes of their addresses, and what
-// a new process begins without (volatile, in ledger.go). Each step of an action is computed
-// as records before any of it is applied: its begin by a fence, its end by a completion.
+// A Ledger has a journaled part (rows.go), with indexes of the addresses (addresses.go),
+// and a part that is empty in a new process (volatile, in ledger.go). The records of an
+// action that begins (fence.go) or ends (completion.go) are computed before any of them is
+// applied.
 // [Ledger.Atomic] undoes what a failed transaction changed.
 //
 // Plan runs its phases one after the other: advance, restore, grow, shrink, condition. They

@@ -8,8 +8,8 @@ import (
 	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
-// fence is the begin of an action: it checks the action against the rows, adds what they
-// have (Subnet, Held, Recent, Attachment), and collects the records that fence what the
+// fence computes the records of an action that begins: it checks the action against the
+// rows, completes it from them (Subnet, Held, Recent, Attachment), and fences what the
 // action releases.
 type fence struct {
 	rows    *rows

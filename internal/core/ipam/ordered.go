@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// timed is an address at a time, in a list ordered by byTime.
+// timed is an entry of a list of addresses that byTime orders.
 type timed struct {
 	at   time.Time
 	addr netip.Addr

@@ -14,8 +14,8 @@ import (
 // call takes precedence.
 const staleAfter = time.Minute
 
-// releases are when addresses were released to their subnets and interfaces deleted:
-// a stale describe may still show them.
+// releases holds the times at which addresses were released to their subnets and
+// interfaces were deleted: until staleAfter has passed, a describe may still show them.
 type releases struct {
 	addresses map[netip.Addr]time.Time
 	enis      map[vpc.ENIID]time.Time

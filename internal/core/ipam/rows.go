@@ -12,9 +12,9 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// rows are what the journal has of a ledger. Only apply changes them, and a stored row
-// is replaced, never changed in place. So each change has an inverse, which is a record
-// too: what a failed transaction changed is undone by applying the inverses.
+// rows are the journaled part of a ledger. Only apply changes them, and a stored row is
+// replaced, never changed in place. So each change has an inverse, which is a record too: a
+// failed transaction is undone by applying the inverses of its changes.
 type rows struct {
 	enis      map[vpc.ENIID]*ENI
 	addresses addresses

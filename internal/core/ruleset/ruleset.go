@@ -1,11 +1,11 @@
 // Package ruleset decides which packets of pods are dropped, marked or translated. It
 // compiles a node's settings and pods into the tables of package nftables, and lists
-// the set elements that one pod needs. Trace follows packets through the tables in
-// memory, as an oracle for its tests.
+// the set elements that one pod needs. Its tests follow packets through the tables in
+// memory (trace_test.go).
 //
-// It is pure; edge/nft makes the kernel agree, and app/agent calls both. Chains are
-// static and name no pod: pods are elements of sets, so adding one is one small
-// message.
+// It is pure. control/network compiles, and compares the result with the kernel by
+// edge/nft; control/cni adds and removes the elements of single pods. Chains are static and
+// name no pod: pods are elements of sets, so adding one is one small message.
 package ruleset
 
 import (

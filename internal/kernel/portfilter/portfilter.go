@@ -3,8 +3,8 @@
 //
 // The kernel writes the port ID of the socket that requested a change into the
 // notification (nlmsg_pid of netlink(7)); a notification without one has port 0 and is
-// always delivered. The package decides nothing and is used by edge/link and
-// kernel/nfnetlink.
+// always delivered. The package decides nothing and is used by edge/link, edge/nft
+// and kernel/nfnetlink.
 package portfilter
 
 import (
