@@ -130,3 +130,37 @@ func TestTheFilesOfAnADDHaveWhatTheDocumentNames(t *testing.T) {
 		}
 	}
 }
+
+var wordOf = regexp.MustCompile(`[A-Za-z]\w*`)
+
+// The guides name functions to change or to copy, folders, and words of messages.
+func TestTheGuidesNameIdentifiersThatExist(t *testing.T) {
+	known := map[string]bool{}
+	allSources(t, ".", func(file string, _ []byte, f *ast.File, _ *token.FileSet) {
+		for _, folder := range strings.Split(path.Dir(filepath.ToSlash(file)), "/") {
+			known[folder] = true
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Ident:
+				known[n.Name] = true
+			case *ast.BasicLit:
+				for _, word := range wordOf.FindAllString(n.Value, -1) {
+					known[word] = true
+				}
+			}
+			return true
+		})
+	})
+	for _, name := range []string{"CONTRIBUTING.md", "docs/map.md", "docs/life-of-a-pod.md"} {
+		source, err := os.ReadFile(filepath.Join(root(t), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range identifier.FindAllStringSubmatch(fenced.ReplaceAllString(string(source), ""), -1) {
+			if !known[m[1]] {
+				t.Errorf("%s names %s, which no Go file has", name, m[1])
+			}
+		}
+	}
+}
