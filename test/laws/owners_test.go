@@ -37,12 +37,9 @@ func ownedCalls() []owned {
 		{What: "github.com/google/renameio/v2", Why: atomicWhy, Except: map[string]string{
 			"internal/kernel/atomicfile/": "the owner",
 		}},
-		{What: "unix.Setns", Why: netnsWhy, Except: map[string]string{
-			"internal/edge/link/netns.go": "it came before the package",
-		}},
+		{What: "unix.Setns", Why: netnsWhy},
 		{What: "unix.Unshare", Why: netnsWhy, Except: map[string]string{
-			"internal/edge/link/probe.go": "it came before the package",
-			"lab/node/init.go":            "it makes a cgroup namespace for a thread that executes",
+			"lab/node/init.go": "it makes a cgroup namespace for a thread that executes",
 		}},
 		{What: "github.com/vishvananda/netns", Why: netnsWhy, Except: map[string]string{
 			"internal/kernel/netns/": "the owner",

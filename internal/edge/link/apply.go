@@ -13,6 +13,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // Do carries out one step of hostnet.Diff; a Report step does nothing. It is idempotent.
@@ -31,7 +32,7 @@ func (h *Host) Do(ctx context.Context, op hostnet.Op) error {
 
 func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 	if s, ok := op.Object.(hostnet.Sysctl); ok {
-		return inNS(h.ns, func() error { return writeSysctl(s) })
+		return netns.Do(h.ns, func() error { return writeSysctl(s) })
 	}
 	if l, ok := op.Object.(hostnet.Link); ok && op.Verb == hostnet.Delete {
 		return h.discard(ctx, l)

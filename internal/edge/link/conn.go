@@ -1,10 +1,10 @@
 package link
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -30,38 +30,47 @@ func (m message) serialize(seq uint32) []byte {
 // conn is an rtnetlink socket of the namespace it was dialled in. One exchange
 // at a time.
 type conn struct {
-	fd  int
-	seq uint32
-	buf []byte
+	socket *nl.NetlinkSocket
+	seq    uint32
 }
 
-// A receive buffer holds the acknowledgements of a whole batch, about 100 bytes each, and
-// the description of one link, about 2 KiB.
-const (
-	receiveBuffer = 64 << 10
-	smallBuffer   = 8 << 10 // for the few messages to a pod's namespace
-)
-
-// dial opens a socket in the namespace of the calling thread, with a buffer of the given
-// size in bytes.
-func dial(buffer int) (*conn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+// dial opens a socket in the namespace of the calling thread.
+func dial() (*conn, error) {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		_ = unix.Close(fd)
-		return nil, err
-	}
 	// Acknowledgements without a copy of the request, extended ones if supported.
-	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
-	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
+	_ = s.SetExtAck(true)
 	// The kernel acknowledges before send returns; the timeout bounds a defect.
-	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
-	return &conn{fd: fd, buf: make([]byte, buffer)}, nil
+	_ = s.SetReceiveTimeout(&unix.Timeval{Sec: 10})
+	return &conn{socket: s}, nil
 }
 
-func (c *conn) close() { _ = unix.Close(c.fd) }
+func (c *conn) close() { c.socket.Close() }
+
+// send sends messages in one datagram.
+func (c *conn) send(datagram []byte) error {
+	if err := unix.Sendto(c.socket.GetFd(), datagram, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("send to rtnetlink: %w", err)
+	}
+	return nil
+}
+
+// receive returns the messages of the next datagram.
+func (c *conn) receive() ([]syscall.NetlinkMessage, error) {
+	for {
+		messages, _, err := c.socket.Receive()
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("receive from rtnetlink: %w", err)
+		}
+		return messages, nil
+	}
+}
 
 // exchange sends messages in one datagram and collects the acknowledgement of each. The
 // kernel executes them in order and continues after one that fails.
@@ -72,56 +81,44 @@ func (c *conn) exchange(messages []message) ([]error, error) {
 		c.seq++
 		out = append(out, m.serialize(c.seq)...)
 	}
-	if err := unix.Sendto(c.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, fmt.Errorf("send to rtnetlink: %w", err)
+	if err := c.send(out); err != nil {
+		return nil, err
 	}
 	each := make([]error, len(messages))
 	for answered := 0; answered < len(messages); {
-		n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
+		answers, err := c.receive()
 		if err != nil {
-			return nil, fmt.Errorf("receive from rtnetlink: %w", err)
+			return nil, err
 		}
-		answered += c.collect(c.buf[:n], first, messages, each)
+		for _, answer := range answers {
+			// Those of an earlier, interrupted exchange are skipped.
+			i := int(answer.Header.Seq - first)
+			if answer.Header.Type == unix.NLMSG_ERROR && i >= 0 && i < len(messages) {
+				each[i] = acknowledgement(answer, messages[i].what)
+				answered++
+			}
+		}
 	}
 	return each, nil
 }
 
-// collect stores the acknowledgements in b and returns their number. Those of an earlier,
-// interrupted exchange are skipped.
-func (c *conn) collect(b []byte, first uint32, messages []message, each []error) int {
-	count := 0
-	for len(b) >= unix.NLMSG_HDRLEN {
-		size := int(binary.NativeEndian.Uint32(b))
-		if size < unix.NLMSG_HDRLEN || size > len(b) {
-			return count
-		}
-		i := int(binary.NativeEndian.Uint32(b[8:]) - first)
-		if binary.NativeEndian.Uint16(b[4:]) == unix.NLMSG_ERROR && i >= 0 && i < len(messages) {
-			each[i] = acknowledgement(b[:size], messages[i].what)
-			count++
-		}
-		b = b[min((size+3)&^3, len(b)):]
-	}
-	return count
-}
-
 // acknowledgement converts an NLMSG_ERROR into an error, with the kernel's message if
 // there is one.
-func acknowledgement(b []byte, what string) error {
-	code := int32(binary.NativeEndian.Uint32(b[unix.NLMSG_HDRLEN:]))
+func acknowledgement(answer syscall.NetlinkMessage, what string) error {
+	if len(answer.Data) < 4 {
+		return fmt.Errorf("%s: short acknowledgement of rtnetlink", what)
+	}
+	code := int32(binary.NativeEndian.Uint32(answer.Data))
 	if code == 0 {
 		return nil
 	}
 	errno := unix.Errno(-code)
-	const fixed = unix.NLMSG_HDRLEN + 4 + unix.NLMSG_HDRLEN
-	flags := binary.NativeEndian.Uint16(b[6:])
-	if flags&unix.NLM_F_ACK_TLVS == 0 || flags&unix.NLM_F_CAPPED == 0 || len(b) < fixed {
+	const fixed = 4 + unix.NLMSG_HDRLEN
+	flags := answer.Header.Flags
+	if flags&unix.NLM_F_ACK_TLVS == 0 || flags&unix.NLM_F_CAPPED == 0 || len(answer.Data) < fixed {
 		return fmt.Errorf("%s: %w", what, errno)
 	}
-	attrs, err := nl.ParseRouteAttr(b[fixed:])
+	attrs, err := nl.ParseRouteAttr(answer.Data[fixed:])
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, errno)
 	}
@@ -152,29 +149,30 @@ func (c *conn) link(index int, name string) (*netlink.LinkAttrs, error) {
 		what = func() string { return "find link " + name }
 		req.Data = append(req.Data, text(unix.IFLA_IFNAME, name))
 	}
-	if err := unix.Sendto(c.fd, req.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, fmt.Errorf("send to rtnetlink: %w", err)
+	if err := c.send(req.Serialize()); err != nil {
+		return nil, err
 	}
 	for {
-		n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return nil, fmt.Errorf("receive from rtnetlink: %w", err)
-		case n < unix.NLMSG_HDRLEN+unix.SizeofIfInfomsg || binary.NativeEndian.Uint32(c.buf[8:]) != c.seq:
-			continue
-		case binary.NativeEndian.Uint16(c.buf[4:]) == unix.NLMSG_ERROR:
-			if err := acknowledgement(c.buf[:n], what()); !errors.Is(err, unix.ENODEV) {
-				return nil, err
-			}
-			return nil, nil
-		}
-		l, err := netlink.LinkDeserialize(nil, bytes.Clone(c.buf[unix.NLMSG_HDRLEN:n]))
+		answers, err := c.receive()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", what(), err)
+			return nil, err
 		}
-		return l.Attrs(), nil
+		for _, answer := range answers {
+			switch {
+			case answer.Header.Seq != c.seq:
+				continue
+			case answer.Header.Type == unix.NLMSG_ERROR:
+				if err := acknowledgement(answer, what()); !errors.Is(err, unix.ENODEV) {
+					return nil, err
+				}
+				return nil, nil
+			}
+			l, err := netlink.LinkDeserialize(nil, answer.Data)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", what(), err)
+			}
+			return l.Attrs(), nil
+		}
 	}
 }
 

@@ -2,25 +2,21 @@ package link
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/internal/kernel/portfilter"
 )
 
 // events is a socket with subscriptions to changes.
-type events struct {
-	f   *os.File
-	buf []byte
-}
+type events struct{ socket *nl.NetlinkSocket }
 
 // eventBuffer is the size of the kernel's buffer for a slow reader, in bytes; on overflow
 // the reader gets ENOBUFS, and a full pass follows.
@@ -29,47 +25,45 @@ const eventBuffer = 1 << 20
 // subscribe opens a socket for the changes in a namespace, of the given groups. It drops
 // those with the port of one of our own sockets.
 func subscribe(ns *os.File, own []uint32, groups ...uint) (*events, error) {
-	e := &events{buf: make([]byte, receiveBuffer)}
-	err := inNS(ns, func() error {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-		if err != nil {
+	e := &events{}
+	err := netns.Do(ns, func() (err error) {
+		if e.socket, err = nl.Subscribe(unix.NETLINK_ROUTE); err != nil {
 			return err
 		}
-		e.f = os.NewFile(uintptr(fd), "rtnetlink")
-		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		_ = e.socket.SetReceiveBufferSize(eventBuffer, true)
+		if err := portfilter.Attach(e.socket.GetFd(), own...); err != nil {
 			return err
 		}
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventBuffer)
-		if err := portfilter.Attach(fd, own...); err != nil {
-			return err
-		}
-		for _, g := range groups {
-			if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(g)); err != nil {
+		for _, g := range groups { // not in Subscribe, which knows the first 32 only
+			if err := unix.SetsockoptInt(e.socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, int(g)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		if e.f != nil {
-			e.f.Close()
+		if e.socket != nil {
+			e.close()
 		}
 		return nil, fmt.Errorf("subscribe to rtnetlink: %w", err)
 	}
 	return e, nil
 }
 
-func (e *events) close() { e.f.Close() }
+func (e *events) close() { e.socket.Close() }
 
-// next waits for messages until ctx ends.
-func (e *events) next(ctx context.Context) ([]byte, error) {
-	stop := context.AfterFunc(ctx, func() { _ = e.f.SetReadDeadline(time.Unix(1, 0)) })
+// next waits for messages. When ctx ends it closes the socket.
+func (e *events) next(ctx context.Context) (list []rtMessage, err error) {
+	stop := context.AfterFunc(ctx, e.close)
 	defer stop()
-	n, err := e.f.Read(e.buf)
+	messages, _, err := e.socket.Receive()
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return e.buf[:max(n, 0)], err
+	for _, m := range messages {
+		list = append(list, rtMessage{kind: m.Header.Type, flags: m.Header.Flags, body: m.Data})
+	}
+	return list, err
 }
 
 // rtMessage is one message of rtnetlink.
@@ -77,21 +71,6 @@ type rtMessage struct {
 	kind  uint16
 	flags uint16
 	body  []byte
-}
-
-func parseMessages(b []byte) ([]rtMessage, error) {
-	var list []rtMessage
-	for len(b) >= unix.NLMSG_HDRLEN {
-		size := int(nl.NativeEndian().Uint32(b))
-		if size < unix.NLMSG_HDRLEN || size > len(b) {
-			return list, errors.New("short netlink message")
-		}
-		list = append(list, rtMessage{
-			kind: nl.NativeEndian().Uint16(b[4:]), flags: nl.NativeEndian().Uint16(b[6:]), body: b[unix.NLMSG_HDRLEN:size],
-		})
-		b = b[min((size+3)&^3, len(b)):]
-	}
-	return list, nil
 }
 
 // headerSize is the size of the fixed header, which precedes the attributes.

@@ -26,33 +26,6 @@ func duplicate(ns *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), ns.Name()), nil
 }
 
-// inNS runs fn on a thread inside ns. Goroutines that fn starts are not inside. A thread
-// that cannot return to its namespace ends with its goroutine and is not reused.
-func inNS(ns *os.File, fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		origin, err := os.Open(threadNS)
-		if err != nil {
-			runtime.UnlockOSThread()
-			done <- err
-			return
-		}
-		defer origin.Close()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			runtime.UnlockOSThread()
-			done <- fmt.Errorf("enter the network namespace: %w", err)
-			return
-		}
-		err = fn()
-		if unix.Setns(int(origin.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
-}
-
 // checkPodNS returns an error for a descriptor that is not a network namespace, or is the
 // node's own.
 func checkPodNS(ns, nodeNS *os.File) error {

@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // ErrLacks is returned when the kernel lacks a feature that pods' links need. The text names it.
@@ -36,14 +35,14 @@ func trialEndpoint(link string) endpoint.Endpoint {
 }
 
 func probe(ctx context.Context, e endpoint.Endpoint) error {
-	node, err := temporaryNS()
+	node, err := netns.New()
 	if err != nil {
-		return fmt.Errorf("make a temporary network namespace: %w", err)
+		return err
 	}
 	defer node.Close()
-	pod, err := temporaryNS()
+	pod, err := netns.New()
 	if err != nil {
-		return fmt.Errorf("make a temporary network namespace: %w", err)
+		return err
 	}
 	defer pod.Close()
 	h, err := Open(node)
@@ -64,24 +63,4 @@ func probe(ctx context.Context, e endpoint.Endpoint) error {
 		return fmt.Errorf("wire a pod for trial: %w", err)
 	}
 	return nil
-}
-
-// temporaryNS makes a network namespace that ends when the returned file is closed.
-func temporaryNS() (*os.File, error) {
-	type result struct {
-		ns  *os.File
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- result{err: err}
-			return
-		}
-		ns, err := os.Open(threadNS)
-		done <- result{ns, err}
-	}()
-	r := <-done
-	return r.ns, r.err
 }

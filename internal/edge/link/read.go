@@ -16,6 +16,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // Read returns the actual state of the kernel: links, addresses, permanent neighbours,
@@ -26,7 +27,7 @@ func (h *Host) Read(ctx context.Context, sysctls ...string) (hostnet.State, erro
 		return s, err
 	}
 	if len(sysctls) > 0 {
-		err = inNS(h.ns, func() error {
+		err = netns.Do(h.ns, func() error {
 			s.Sysctls, err = readSysctls(sysctls)
 			return err
 		})
@@ -36,7 +37,7 @@ func (h *Host) Read(ctx context.Context, sysctls ...string) (hostnet.State, erro
 
 // readPodSide reads a pod's namespace.
 func readPodSide(ns *os.File) (s hostnet.State, err error) {
-	err = inNS(ns, func() error {
+	err = netns.Do(ns, func() error {
 		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			return err

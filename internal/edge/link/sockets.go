@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/internal/kernel/portfilter"
 )
 
@@ -26,17 +27,17 @@ const maxRequests = 4
 
 func openSockets(ns *os.File) (*sockets, error) {
 	s := &sockets{conns: make(chan *conn, maxRequests)}
-	err := inNS(ns, func() (err error) {
+	err := netns.Do(ns, func() (err error) {
 		if s.dump, err = netlink.NewHandle(); err != nil {
 			return err
 		}
 		for range maxRequests {
-			c, err := dial(receiveBuffer)
+			c, err := dial()
 			if err != nil {
 				return err
 			}
 			s.conns <- c
-			port, err := portfilter.Of(c.fd)
+			port, err := portfilter.Of(c.socket.GetFd())
 			if err != nil {
 				return err
 			}

@@ -39,7 +39,7 @@ func (h *Host) Watch(ctx context.Context, left Expected, dirty func(why string))
 	}
 	defer e.close()
 	for {
-		b, err := e.next(ctx)
+		messages, err := e.next(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -48,11 +48,6 @@ func (h *Host) Watch(ctx context.Context, left Expected, dirty func(why string))
 			continue
 		case err != nil:
 			return fmt.Errorf("receive rtnetlink events: %w", err)
-		}
-		messages, err := parseMessages(b)
-		if err != nil {
-			dirty("an event that cannot be parsed")
-			continue
 		}
 		for _, m := range messages {
 			if why := (watch{h.sockets, left}).damage(m); why != "" {

@@ -3,11 +3,11 @@
 package link
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -188,11 +188,7 @@ func TestEventsOfOwnRequestsAreNotDelivered(t *testing.T) {
 	defer e.close()
 	wire(t, h, testns.New(t, "pod").Open(t), pod("web", "10.0.1.7")) // adds rules
 	ip(t, node, "rule add priority 9 table 9")
-	b, err := e.next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	messages, err := parseMessages(b)
+	messages, err := e.next(t.Context())
 	if err != nil || len(messages) == 0 {
 		t.Fatalf("%d messages, %v", len(messages), err)
 	}
@@ -219,16 +215,12 @@ func TestALaggingWatchDoesNotReportOwnChanges(t *testing.T) {
 	wire(t, h, testns.New(t, "pod").Open(t), second)
 	ip(t, node, "link add mark type veth peer name markp")
 	for all := false; !all; { // all events, read after the operations
-		b, err := e.next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		messages, err := parseMessages(bytes.Clone(b))
+		messages, err := e.next(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		late = append(late, messages...)
-		all = bytes.Contains(b, []byte("mark\x00"))
+		all = slices.ContainsFunc(messages, func(m rtMessage) bool { return m.linkName() == "mark" })
 	}
 	l := &left{objects: map[string]hostnet.Object{}}
 	l.expect(hostnet.ForEndpoint(second))

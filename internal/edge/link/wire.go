@@ -13,6 +13,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // Wire connects a pod to the node: a link with one end in the pod's namespace, the pod's
@@ -224,8 +225,8 @@ func (w *wiring) peerIs(hostIndex int) (bool, error) {
 
 // podEnd returns the pod's interface, nil if there is none.
 func (w *wiring) podEnd() (found *netlink.LinkAttrs, err error) {
-	err = inNS(w.ns, func() error {
-		c, err := dial(smallBuffer)
+	err = netns.Do(w.ns, func() error {
+		c, err := dial()
 		if err != nil {
 			return err
 		}
@@ -258,8 +259,8 @@ func (w *wiring) mark(ctx context.Context) error {
 // podSide sets the pod's end up and adds its addresses, routes and neighbours.
 func (w *wiring) podSide(context.Context) error {
 	var c *conn
-	err := inNS(w.ns, func() (err error) {
-		c, err = dial(smallBuffer)
+	err := netns.Do(w.ns, func() (err error) {
+		c, err = dial()
 		return err
 	})
 	if err != nil {
