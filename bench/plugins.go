@@ -15,8 +15,10 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// parallel is the number of ADDs at once in cni.add10.
-const parallel = 10
+const (
+	parallel = 10 // ADDs at once in cni.add10
+	bursts   = 3  // of them in a round
+)
 
 // plugin is a CNI plugin, called as container runtimes do: a process in the node's
 // namespace with the configuration on stdin.
@@ -121,9 +123,11 @@ func plugins(r *run, o Options) []Result {
 			rest(n, parallel)
 			adds := p.each(r, "ADD", pods)
 			dels := p.each(r, "DEL", pods)
-			rest(n, parallel)
-			rate[side] = append(rate[side], p.burst(r, pods))
-			p.each(r, "DEL", pods)
+			for range bursts {
+				rest(n, parallel)
+				rate[side] = append(rate[side], p.burst(r, pods))
+				p.each(r, "DEL", pods)
+			}
 			add[side], del[side] = append(add[side], quantile(adds, 0.5)), append(del[side], quantile(dels, 0.5))
 		}
 	}

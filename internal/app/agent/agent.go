@@ -130,6 +130,7 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	if err := refusal(probe(ctx, cfg)); err != nil {
 		return err
 	}
+	collectLess()
 	a := &agent{cfg: cfg, deps: deps, log: deps.Log, began: time.Now(), metrics: newMetrics(deps.Registry)}
 	if err := a.open(ctx); err != nil {
 		return errors.Join(err, a.close())
