@@ -101,7 +101,7 @@ const maxBackoff = 5 * time.Second
 func New(c Config, d Deps) *Pool {
 	p := &Pool{Config: c, Deps: d, metrics: newMetrics(d.Registry, d.State), addressed: make(chan struct{})}
 	p.Plan = loop.New(p.plan)
-	p.Plan.MinInterval, p.Plan.Every, p.Plan.MaxBackoff = 50*time.Millisecond, 30*time.Second, maxBackoff
+	p.Plan.MinInterval, p.Plan.Every, p.Plan.MaxBackoff = 20*time.Millisecond, 30*time.Second, maxBackoff
 	p.Observer = newObserver(p)
 	return p
 }
