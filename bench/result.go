@@ -20,7 +20,7 @@ type Result struct {
 	Baseline *float64 `json:"baseline"`
 	Ratio    *float64 `json:"ratio"`
 
-	spread [2]float64 // first and third quartile of the rounds; equal: one round
+	spread [2]float64 // first and third quartile; equal: one sample
 	budget budget
 	note   string
 }
@@ -63,14 +63,15 @@ func single(name, unit string, value float64, b budget, note string) Result {
 	return Result{Name: name, Value: value, Unit: unit, spread: [2]float64{value, value}, budget: b, note: note}
 }
 
-// compared is the median of the rounds, with that of the baseline.
+// compared is the median of the samples, one or more for each round, with that of the
+// baseline.
 func compared(name, unit string, ours, theirs []float64, b budget) Result {
 	value, baseline := quantile(ours, 0.5), quantile(theirs, 0.5)
 	ratio := value / baseline
 	return Result{
 		Name: name, Value: value, Unit: unit, Baseline: &baseline, Ratio: &ratio, budget: b,
 		spread: [2]float64{quantile(ours, 0.25), quantile(ours, 0.75)},
-		note:   fmt.Sprintf("%d rounds; baseline %.3g–%.3g", len(ours), quantile(theirs, 0.25), quantile(theirs, 0.75)),
+		note:   fmt.Sprintf("median of %d; baseline %.3g–%.3g", len(ours), quantile(theirs, 0.25), quantile(theirs, 0.75)),
 	}
 }
 
