@@ -44,7 +44,15 @@ type actualFilter struct {
 	have *ruleset.Actual
 }
 
-func (a actualFilter) Diff(p ruleset.Part) []string { return a.have.Diff(p) }
+// Diff implements reconcile.Actual.
+func (a actualFilter) Diff(p ruleset.Part) (differences []string) {
+	for _, d := range a.have.Diff(p) {
+		if d.Why != "" {
+			differences = append(differences, d.String())
+		}
+	}
+	return differences
+}
 
 func (a actualFilter) Prune(ctx context.Context, keep []ruleset.Part) ([]string, error) {
 	pruned := a.have.Extra(keep)

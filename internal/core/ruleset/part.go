@@ -41,36 +41,64 @@ func NewActual(tables []*nftables.Table) *Actual {
 	return a
 }
 
+// Difference is a table, or a set without which the table is complete, that differs from a
+// part.
+type Difference struct {
+	Object string // the same for every difference of it
+	// Why is the difference, for messages; empty if a set cannot be compared, because its
+	// table differs.
+	Why string
+}
+
+func (d Difference) String() string { return d.Object + ": " + d.Why }
+
 // Diff lists how the actual tables differ from a part. A difference of a table is one of
 // the node's part only.
-func (a *Actual) Diff(p Part) (differences []string) {
+func (a *Actual) Diff(p Part) (differences []Difference) {
 	for _, t := range p.Ruleset.Tables {
 		have := a.tables[t.Family]
-		if difference := frameDifference(t, have); difference != "" {
-			differences = append(differences, fmt.Sprintf("table %s: %s", t.TableName, difference))
-			continue
+		frame := frameDifference(t, have)
+		if frame != "" {
+			differences = append(differences, Difference{"table " + t.TableName.String(), frame})
 		}
 		for _, s := range t.Sets {
-			if missing, extra := nftables.DiffElements(s.Elements, have.Set(s.Name).Elements); s.Interval && len(missing)+len(extra) > 0 {
-				differences = append(differences, fmt.Sprintf("set %s of table %s: had other ranges", s.Name, hostnet.Table))
+			if !s.Interval {
+				continue
+			}
+			if frame != "" {
+				differences = append(differences, Difference{Object: setText(s.Name)})
+			} else if missing, extra := nftables.DiffElements(s.Elements, have.Set(s.Name).Elements); len(missing)+len(extra) > 0 {
+				differences = append(differences, Difference{setText(s.Name), "had other ranges"})
 			}
 		}
 	}
+	return append(differences, a.diffElements(p.Elements)...)
+}
+
+// diffElements lists the sets that lack elements, or are not there.
+func (a *Actual) diffElements(want []Element) (differences []Difference) {
 	var sets []string
-	missing := map[string]int{}
-	for _, e := range p.Elements {
-		if t := a.tables[e.Family]; t == nil || t.Set(e.Set) == nil || a.elements[e] {
+	missing, compared := map[string]int{}, map[string]bool{}
+	for _, e := range want {
+		if a.elements[e] {
 			continue
 		}
 		if missing[e.Set]++; missing[e.Set] == 1 {
-			sets = append(sets, e.Set)
+			t := a.tables[e.Family]
+			sets, compared[e.Set] = append(sets, e.Set), t != nil && t.Set(e.Set) != nil
 		}
 	}
 	for _, s := range sets {
-		differences = append(differences, fmt.Sprintf("set %s of table %s: lacked %d elements", s, hostnet.Table, missing[s]))
+		d := Difference{Object: setText(s)}
+		if compared[s] {
+			d.Why = fmt.Sprintf("lacked %d elements", missing[s])
+		}
+		differences = append(differences, d)
 	}
 	return differences
 }
+
+func setText(name string) string { return fmt.Sprintf("set %s of table %s", name, hostnet.Table) }
 
 // Extra lists the sets that have elements of no part. Sets of ranges are compared by Diff.
 func (a *Actual) Extra(parts []Part) (differences []string) {
@@ -92,7 +120,7 @@ func (a *Actual) Extra(parts []Part) (differences []string) {
 		}
 	}
 	for set, n := range extra {
-		differences = append(differences, fmt.Sprintf("set %s of table %s: had %d elements too many", set, hostnet.Table, n))
+		differences = append(differences, fmt.Sprintf("%s: had %d elements too many", setText(set), n))
 	}
 	slices.Sort(differences)
 	return differences

@@ -310,3 +310,34 @@ func TestTheRulesetReadsLikeNFT(t *testing.T) {
 		t.Errorf("testdata/ruleset.nft (-want +got):\n%s", diff)
 	}
 }
+
+func TestASetIsNotComparedWhileItsTableDiffers(t *testing.T) {
+	c := config()
+	node := Part{Owner: "node", Ruleset: Compile(Config{PrimaryLink: c.PrimaryLink, PrimaryIPv4: c.PrimaryIPv4, VPCCIDRs: c.VPCCIDRs})}
+	pod := Part{Owner: "pod", Elements: c.Pods[0].Elements()}
+	var tables []*nftables.Table
+	for _, t := range node.Ruleset.Tables {
+		tables = append(tables, &t)
+	}
+	text := func(p Part, tables []*nftables.Table) (list []string) {
+		for _, d := range NewActual(tables).Diff(p) {
+			list = append(list, d.String())
+		}
+		return list
+	}
+	for _, tc := range []struct {
+		name   string
+		part   Part
+		tables []*nftables.Table
+		want   []string
+	}{
+		{"as desired", node, tables, nil},
+		{"no table, the node", node, nil, []string{"table inet trunkline: is missing", "set kept4 of table trunkline: ", "table arp trunkline: is missing"}},
+		{"no table, a pod", pod, nil, []string{"set sources4 of table trunkline: ", "set pods4 of table trunkline: ", "set sources of table trunkline: "}},
+		{"no element", pod, tables, []string{"set sources4 of table trunkline: lacked 1 elements", "set pods4 of table trunkline: lacked 1 elements", "set sources of table trunkline: lacked 1 elements"}},
+	} {
+		if diff := cmp.Diff(tc.want, text(tc.part, tc.tables)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
+		}
+	}
+}

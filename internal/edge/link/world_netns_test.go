@@ -173,7 +173,11 @@ func (w *world) apply() []string {
 	actual := ruleset.NewActual(have)
 	found = append(found, actual.Extra(parts)...)
 	for _, p := range parts {
-		found = append(found, actual.Diff(p)...)
+		for _, d := range actual.Diff(p) {
+			if d.Why != "" {
+				found = append(found, d.String())
+			}
+		}
 	}
 	if err := w.fire.Apply(context.Background(), func() ruleset.Ruleset { return whole }); err != nil {
 		w.t.Fatal(err)

@@ -81,7 +81,11 @@ func apply(t testing.TB, f *Firewall, c ruleset.Config) []string {
 	actual := ruleset.NewActual(have)
 	list := actual.Extra(parts)
 	for _, p := range parts {
-		list = append(list, actual.Diff(p)...)
+		for _, d := range actual.Diff(p) {
+			if d.Why != "" {
+				list = append(list, d.String())
+			}
+		}
 	}
 	if err := f.Apply(context.Background(), func() ruleset.Ruleset { return ruleset.Compile(c) }); err != nil {
 		t.Fatal(err)
