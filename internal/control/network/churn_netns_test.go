@@ -228,3 +228,59 @@ func TestOnlyExternalChangesAreReportedDuringChurn(t *testing.T) {
 		t.Errorf("afterwards the kernel differs: %v", ops)
 	}
 }
+
+// A route of another program stays in the place of a pod's: first since the pod's route was
+// replaced, then since before the row was done at its present revision.
+func TestChangesBesideAForeignRouteThatLastsAreRepairedAndReported(t *testing.T) {
+	r := onKernel(t)
+	ctx := t.Context()
+	web, err := r.attach("web", "w", netip.MustParseAddr("10.0.1.1"))
+	if err == nil {
+		err = r.add(ctx, testns.New(t, "web").Open(t), &web)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const conflict = "conflicts with route 10.0.1.1/32 dev eth0 table main scope link proto 4, which is not ours"
+	compare := func(what string, events ...string) {
+		t.Helper()
+		r.seen.events = nil
+		if _, err := r.pass(ctx, true); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.seen.events) != len(events) {
+			t.Fatalf("%s: events %q, want %q", what, r.seen.events, events)
+		}
+		for i, event := range events {
+			if got := r.seen.events[i]; !strings.Contains(got, event) || strings.Contains(got, conflict) || strings.Contains(got, ";") {
+				t.Errorf("%s: event %q, want %q alone", what, got, event)
+			}
+		}
+		if err := r.links.done(endpointOwner(web)); err == nil || !strings.Contains(err.Error(), conflict) {
+			t.Errorf("%s: the status has %v, want %q", what, err, conflict)
+		}
+	}
+	deleted := func() {
+		t.Helper()
+		r.ip("rule del prio 512 to 10.0.1.1")
+		compare("the rule to the pod is deleted", "rule 512: from all to 10.0.1.1/32 lookup main proto 211: is missing (repaired)")
+		r.ip("rule del prio 1536 from 10.0.1.1")
+		compare("the rule from the pod is deleted", "rule 1536: from 10.0.1.1/32 lookup 2 proto 211: is missing (repaired)")
+		compare("the next comparison")
+	}
+	r.ip("route replace 10.0.1.1/32 dev eth0 proto 4")
+	compare("the route is replaced")
+	deleted()
+	end, err := r.Lock(ctx, web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end(web, errors.New("stopped"))
+	compare("an operation failed")
+	deleted()
+	r.ip("route del 10.0.1.1/32 proto 4")
+	r.seen.events = nil
+	if err := r.links.restore(ctx, endpointOwner(web)); err != nil || len(r.seen.events) > 0 {
+		t.Errorf("in the end: %v, events %q, want none", err, r.seen.events)
+	}
+}

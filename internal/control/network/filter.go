@@ -45,11 +45,13 @@ type actualFilter struct {
 }
 
 // Diff implements reconcile.Actual.
-func (a actualFilter) Diff(p ruleset.Part) (differences []string) {
+func (a actualFilter) Diff(p ruleset.Part) (differences []reconcile.Difference) {
 	for _, d := range a.have.Diff(p) {
+		r := reconcile.Difference{Object: d.Object}
 		if d.Why != "" {
-			differences = append(differences, d.String())
+			r.Text = d.String()
 		}
+		differences = append(differences, r)
 	}
 	return differences
 }

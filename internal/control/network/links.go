@@ -105,9 +105,17 @@ type actualLinks struct {
 	have *hostnet.Actual
 }
 
-func (a actualLinks) Diff(p hostnet.Part) (differences []string) {
+// Diff implements reconcile.Actual. An object is identified by its key, not by what it is:
+// a route that conflicts with another one is the same difference once it is missing. What is
+// on a link that is not usable cannot be compared.
+func (a actualLinks) Diff(p hostnet.Part) (differences []reconcile.Difference) {
 	for _, op := range a.have.Diff(p.State) {
-		differences = append(differences, difference(op))
+		differences = append(differences, reconcile.Difference{Object: op.Object.Key(), Text: difference(op)})
+		if l, ok := op.Object.(hostnet.Link); ok && op.Verb == hostnet.Report {
+			for _, o := range p.State.On(l.Name) {
+				differences = append(differences, reconcile.Difference{Object: o.Key()})
+			}
+		}
 	}
 	return differences
 }

@@ -38,7 +38,7 @@ func newPlace[T any](n *Controller, name string, rows table.RW[T], text func(T) 
 	var err error
 	p.Reconciler, err = reconcile.New(n.State.DB, rows.Table(), ops, reconcile.Config[T]{
 		MaxBackoff: maxRowBackoff,
-		OnRepaired: func(_ T, d reconcile.Drift) { add(d.What) },
+		OnRepaired: func(_ T, d reconcile.Drift) { add(d.Texts()) },
 		OnPruned:   add,
 	})
 	return p, err

@@ -250,6 +250,26 @@ func (s State) String() string {
 	return strings.Join(lines, "\n")
 }
 
+// On lists the addresses, neighbours and routes on a link.
+func (s State) On(link string) (all []Object) {
+	for _, a := range s.Addresses {
+		if a.Link == link {
+			all = append(all, a)
+		}
+	}
+	for _, n := range s.Neighbours {
+		if n.Link == link {
+			all = append(all, n)
+		}
+	}
+	for _, r := range s.Routes {
+		if r.Link == link {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
 // Objects lists everything in the state but Absent.
 func (s State) Objects() []Object {
 	var all []Object

@@ -16,7 +16,7 @@ func BenchmarkDirectWork(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		row := want{fmt.Sprintf("pod-%04d", i%1000), fmt.Sprint(i)}
+		row := want{key: fmt.Sprintf("pod-%04d", i%1000), value: fmt.Sprint(i)}
 		release, err := g.r.Lock(b.Context(), row)
 		if err != nil {
 			b.Fatal(err)

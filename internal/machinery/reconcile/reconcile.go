@@ -6,10 +6,13 @@
 // Rows are added before others are deleted. A row that failed is tried again after a
 // back-off of its own.
 //
-// Drift is judged by status: a row that was Done at its present revision, and that
-// the target no longer agrees with, was changed by another program. A row that is
-// pending, failed, changed or worked on directly since is never called drift. What is
-// pruned after the first pass is drift too: no row ever wanted it.
+// Drift is judged by status and object. A status knows the objects in which the target
+// still differed when it was read after the last attempt; of a row that is Done, there is
+// none. An object of the row that differs later, and is not one of them, was changed by
+// another program. It is repaired at once, and reported when a reading shows that it is;
+// the others stay in the status until they end. Nothing is known of a row that was changed,
+// or of direct work on it that failed: what differs then is not drift. What is pruned after
+// the first pass is drift too: no row ever wanted it.
 //
 // A caller on a fast path does the work for a row itself: it locks the row, changes
 // the target, and records the result in the update that inserts the row. See
@@ -45,14 +48,24 @@ type Ops[T any] interface {
 
 // Actual is what a target had when it was read.
 type Actual[T any] interface {
-	// Diff lists, for people, how the target differs from row; empty if it does not.
+	// Diff lists the objects in which the target differs from row; empty if it does not.
 	// It does no I/O.
-	Diff(row T) []string
+	Diff(row T) []Difference
 	// Prune removes from the target what was listed, is ours, and is not of a row in
 	// keep, and lists what it removed. keep may have several versions of a row. It names
 	// objects by what is never used twice (an interface index, a handle), for work under a
 	// lock may make a new one of the same name meanwhile.
 	Prune(ctx context.Context, keep []T) ([]string, error)
+}
+
+// Difference is an object in which a target differs from a row.
+type Difference struct {
+	// Object identifies it among the objects of the row, in whichever way it differs.
+	Object string
+	// Text says for people how it differs, and names the object first. It is empty if the
+	// object cannot be compared as long as another one differs: a route on a link that is
+	// gone. Such an object is neither right nor, by itself, a reason to work.
+	Text string
 }
 
 // Config says when a reconciler works again, and receives what it found.
@@ -63,8 +76,8 @@ type Config[T any] struct {
 	// Recheck is when a row is compared again that differed during direct work. Zero
 	// means one second.
 	Recheck time.Duration
-	// OnRepaired is called at the end of each episode of drift. Drift that cannot be
-	// repaired is in the status of its row. May be nil.
+	// OnRepaired is called with drift that has been repaired, once for each object. Drift
+	// that cannot be repaired is in the status of its row. May be nil.
 	OnRepaired func(row T, d Drift)
 	// OnPruned is called with what was pruned after the first pass. What that one
 	// prunes an earlier process may have left. May be nil.
@@ -207,7 +220,7 @@ func (r *Reconciler[T]) collect(s *table.Snapshot) {
 		r.dirty[r.desired.Key(c.Row)] = c.Row
 	}
 	for key := range r.dirty {
-		if j, _ := r.job(s, key); j.kind == nothing {
+		if r.job(s, key).kind == nothing {
 			delete(r.dirty, key)
 		}
 	}

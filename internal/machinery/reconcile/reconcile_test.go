@@ -82,7 +82,7 @@ func TestWhatOthersDidToADoneRowIsReportedOnceAndRepaired(t *testing.T) {
 		time.Sleep(time.Second)
 		equal(t, g.mustPass(), "update a", "update b")
 		equal(t, g.drifts, "a is missing", "b is theirs")
-		if d := g.status("b").Drift; !slices.Equal(d.What, []string{"b is theirs"}) || d.Found != time.Now() || d.Repaired != time.Now() {
+		if d := g.status("b").Drift; !slices.Equal(d.Texts(), []string{"b is theirs"}) || d.Found != time.Now() || d.Repaired != time.Now() {
 			t.Errorf("drift %+v", d)
 		}
 		equal(t, g.mustPass())
@@ -125,7 +125,7 @@ func TestDriftThatCannotBeRepairedIsReportedOnceItIs(t *testing.T) {
 					}
 				}
 				equal(t, g.drifts)
-				if d := g.status("a").Drift; !d.Open() || !slices.Equal(d.What, []string{"a is missing"}) {
+				if d := g.status("a").Drift; !d.Open() || !slices.Equal(d.Texts(), []string{"a is missing"}) {
 					t.Errorf("drift %+v", d)
 				}
 				set(g, false)
@@ -307,7 +307,7 @@ func TestRowsThatAnEarlierProcessLeftAreJudged(t *testing.T) {
 	g := newRig(t, Config[want]{})
 	g.have["a"] = "1"
 	g.update(func(txn *table.Txn) error {
-		for _, row := range []want{{"a", "1"}, {"b", "1"}} {
+		for _, row := range []want{{key: "a", value: "1"}, {key: "b", value: "1"}} {
 			rev, err := g.wanted.Insert(txn, row)
 			if err != nil {
 				return err
@@ -411,7 +411,7 @@ func TestDirectWorkThatFailedIsDoneAgainOrUndone(t *testing.T) {
 		}
 		g.have[key] = "half"
 		g.update(func(txn *table.Txn) error {
-			row := want{key, "1"}
+			row := want{key: key, value: "1"}
 			rev, err := g.wanted.Insert(txn, row)
 			if err != nil {
 				return err

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,14 +16,7 @@ import (
 // sighting is what a pass found in the target.
 type sighting[T any] struct {
 	actual  Actual[T]
-	drifted map[table.Key]drifted
 	recheck bool // a row differed that direct work was in flight on
-}
-
-// drifted is a row that was Done and that the target no longer agrees with.
-type drifted struct {
-	what   []string
-	status table.Revision // of the status row that says it was Done
 }
 
 // observe reads the target and judges each row by it. Rows that were worked on
@@ -32,64 +26,50 @@ func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
 	if err != nil {
 		return sighting[T]{}, fmt.Errorf("read the actual state for table %s: %w", r.desired.Name(), err)
 	}
-	after := r.db.Snapshot()
+	after, now := r.db.Snapshot(), time.Now()
 	direct := r.locks.watched() // after the snapshot: no direct work that it shows is missing
 	r.collect(after)
-	seen := sighting[T]{actual: actual, drifted: map[table.Key]drifted{}}
-	var agree []Status
+	seen := sighting[T]{actual: actual}
+	var judged []Status
 	for row, rev := range r.desired.All(after) {
 		key := r.desired.Key(row)
-		what := actual.Diff(row)
+		found := actual.Diff(row)
 		if _, ok := direct[key]; ok {
-			seen.recheck = seen.recheck || len(what) > 0
+			seen.recheck = seen.recheck || len(found) > 0
 			continue
 		}
-		status, at, _ := r.status.Get(after, ByRow().Query(key))
-		switch done := status.doneAt(rev); {
-		case len(what) == 0 && status.outdated(rev) != nil:
-			r.dirty[key] = row // what only the earlier one wanted is to be removed
-		case len(what) == 0 && (!done || status.Drift.Open()):
-			if status.Revision == rev {
-				r.repaired(row, status.Drift)
-			}
-			agree = append(agree, r.agreed(after, row, rev))
+		status := r.statusOf(after, row)
+		repaired, changed := status.see(rev, found, now)
+		r.repaired(row, repaired)
+		switch {
+		case status.doneAt(rev): // also if it cannot be compared
+		case len(found) > 0 || status.outdated(rev) != nil: // what only the earlier one wanted is to be removed
+			r.dirty[key] = row
+		default:
+			status.finish(rev, row, now)
+			changed = true
 			delete(r.dirty, key)
-		case len(what) == 0: // and Done, as it should be
-		case !done:
-			r.dirty[key] = row
-		default: // Done before the target was read, for only direct work marks rows meanwhile
-			seen.drifted[key] = drifted{what, at}
-			r.dirty[key] = row
+		}
+		if changed {
+			judged = append(judged, status)
 		}
 	}
-	return seen, r.settle(after, agree)
+	return seen, r.settle(after, judged)
 }
 
-// repaired reports the end of an episode of drift.
+// repaired reports drift that a reading of the target has no more.
 func (r *Reconciler[T]) repaired(row T, d Drift) {
-	if r.cfg.OnRepaired != nil && d.Open() {
-		d.close(time.Now())
+	if r.cfg.OnRepaired != nil && !d.Repaired.IsZero() {
 		r.cfg.OnRepaired(row, d)
 	}
 }
 
-// agreed is the status of a row that the target agrees with.
-func (r *Reconciler[T]) agreed(v table.View, row T, rev table.Revision) Status {
-	now := time.Now()
-	s := r.statusOf(v, row)
-	if !s.doneAt(rev) {
-		s.finish(rev, row, now)
-	}
-	s.Drift.close(now)
-	return s
-}
-
-// settle records the statuses of rows that need no work, and drops those of rows that
+// settle records the statuses of rows that were judged, and drops those of rows that
 // are gone, about which nothing is left to do but to prune. What has changed since the
 // snapshot stays: direct work has recorded its result.
-func (r *Reconciler[T]) settle(s *table.Snapshot, agree []Status) error {
+func (r *Reconciler[T]) settle(s *table.Snapshot, judged []Status) error {
 	return r.db.Update(func(txn *table.Txn) error {
-		for _, status := range agree {
+		for _, status := range judged {
 			if r.unchanged(txn, s, status.Key) {
 				if _, err := r.status.Insert(txn, status); err != nil {
 					return err
@@ -118,12 +98,12 @@ func (r *Reconciler[T]) unchanged(a, b table.View, key table.Key) bool {
 
 // job is the work that one row needs.
 type job[T any] struct {
-	kind   jobKind
-	row    T
-	rev    table.Revision
-	status Status
-	err    error // of the work
-	drift  Drift // that the work has repaired
+	kind     jobKind
+	row      T
+	rev      table.Revision
+	status   Status
+	err      error // of the work
+	repaired Drift
 }
 
 type jobKind uint8
@@ -134,15 +114,13 @@ const (
 	remove
 )
 
-// job says what a row needs by a view, and the revision of the status it was judged
-// by.
-func (r *Reconciler[T]) job(v table.View, key table.Key) (job[T], table.Revision) {
+// job says what a row needs by a view.
+func (r *Reconciler[T]) job(v table.View, key table.Key) job[T] {
 	row, rev, there := r.desired.Get(v, r.desired.ByKey(key))
-	status, at, has := r.status.Get(v, ByRow().Query(key))
+	status, _, has := r.status.Get(v, ByRow().Query(key))
 	j := job[T]{row: row, rev: rev, status: status}
 	switch {
 	case there && status.doneAt(rev):
-		return j, at
 	case there:
 		j.kind = update
 		j.status = r.statusOf(v, row)
@@ -150,7 +128,7 @@ func (r *Reconciler[T]) job(v table.View, key table.Key) (job[T], table.Revision
 		j.kind = remove
 		j.row, j.rev = r.dirty[key], status.Revision
 	}
-	return j, at
+	return j
 }
 
 // work does what the dirty rows need, adding before deleting. next is when a row that
@@ -172,7 +150,7 @@ func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removed []*
 			r.locks.release(key)
 		}
 	}()
-	updates, removes, next := r.plan(held, seen.drifted)
+	updates, removes, next := r.plan(held)
 	if recheck {
 		next = loop.Sooner(next, time.Now().Add(r.cfg.Recheck))
 	}
@@ -182,10 +160,10 @@ func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removed []*
 	run(ctx, updates, r.ops.Update)
 	old := r.removeOld(ctx, updates)
 	run(ctx, removes, r.ops.Delete)
+	unverified := r.verify(ctx, updates)
 	if ctx.Err() != nil {
 		return removes, next, nil // cut short: the rows stay as they were
 	}
-	unverified := r.verify(ctx, updates)
 	for _, j := range slices.Concat(updates, removes) {
 		next = loop.Sooner(next, r.conclude(j))
 	}
@@ -193,22 +171,16 @@ func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removed []*
 		return removes, next, err
 	}
 	for _, j := range updates {
-		r.repaired(j.row, j.drift)
+		r.repaired(j.row, j.repaired)
 	}
 	return slices.Concat(removes, old), next, unverified
 }
 
 // plan says what each of the rows, which nothing else works on, needs now.
-func (r *Reconciler[T]) plan(keys []table.Key, drift map[table.Key]drifted) (updates, removes []*job[T], next time.Time) {
+func (r *Reconciler[T]) plan(keys []table.Key) (updates, removes []*job[T], next time.Time) {
 	now, s := time.Now(), r.db.Snapshot()
 	for _, key := range keys {
-		j, at := r.job(s, key)
-		if d, ok := drift[key]; ok && d.status == at && j.kind == nothing {
-			j.kind = update
-			if !j.status.Drift.Open() {
-				j.status.Drift = Drift{What: d.what, Found: now}
-			}
-		}
+		j := r.job(s, key)
 		same := j.status.Revision == j.rev && j.status.Deleting == (j.kind == remove)
 		switch {
 		case j.kind == nothing:
@@ -217,9 +189,10 @@ func (r *Reconciler[T]) plan(keys []table.Key, drift map[table.Key]drifted) (upd
 		case j.status.State == Failed && same && now.Before(j.status.Retry) && !r.now:
 			next = loop.Sooner(next, j.status.Retry)
 			continue
-		case !same || j.status.State == Done:
+		case !same:
 			j.status.begin(j.rev, j.kind == remove, now)
 		}
+		j.status.known, j.status.left = false, nil // until the attempt is verified
 		if j.kind == update {
 			updates = append(updates, &j)
 		} else {
@@ -262,26 +235,28 @@ func (r *Reconciler[T]) removeOld(ctx context.Context, updates []*job[T]) (old [
 	return old
 }
 
-// verify reads the target again where drift has been repaired, and closes the drift
-// or notes how the target still differs. If it cannot, the next pass will.
+// verify reads the target again after updates, and notes what they left different and
+// which drift they have repaired. If it cannot, they have failed, and what they left is not
+// known.
 func (r *Reconciler[T]) verify(ctx context.Context, updates []*job[T]) error {
-	repaired := func(j *job[T]) bool { return j.err == nil && j.status.Drift.Open() }
-	if !slices.ContainsFunc(updates, repaired) {
+	if len(updates) == 0 {
 		return nil
 	}
 	actual, err := r.ops.Read(ctx)
 	if err != nil {
-		return fmt.Errorf("read what became of repairs to table %s: %w", r.desired.Name(), err)
-	}
-	for _, j := range updates {
-		if !repaired(j) {
-			continue
+		err = fmt.Errorf("read what became of updates from table %s: %w", r.desired.Name(), err)
+		for _, j := range updates {
+			j.err = cmp.Or(j.err, err)
 		}
-		if what := actual.Diff(j.row); len(what) > 0 {
-			j.err = errors.New("it still differs after the repair: " + strings.Join(what, "; "))
-		} else {
-			j.drift = j.status.Drift
-			j.status.Drift.close(time.Now())
+		return err
+	}
+	now := time.Now()
+	for _, j := range updates {
+		found := actual.Diff(j.row)
+		j.status.known, j.status.left = true, found
+		j.repaired = j.status.Drift.repair(found, now)
+		if j.err == nil && len(found) > 0 {
+			j.err = errors.New("it still differs after the update: " + strings.Join(texts(found), "; "))
 		}
 	}
 	return nil
