@@ -22,8 +22,8 @@ var errStopped = errors.New("stopped while starting")
 var errNodeUnknown = errors.New("instance metadata does not answer, and the API server has not shown the Node yet")
 
 // collectLess has the garbage collector run when the heap has tripled, not doubled: it took
-// 14 % of the processor time of a burst of ADDs, and the heap is a quarter of the agent's
-// memory. A GOGC that is set in the environment stays.
+// 14 % of the agent's processor time in bursts of ADDs and DELs, and the heap is a quarter of
+// the agent's memory. A GOGC that is set in the environment stays.
 func collectLess() {
 	const byDefault, less = 100, 200
 	if before := debug.SetGCPercent(less); before != byDefault {

@@ -318,3 +318,18 @@ func TestEqualEventsAreCountedOnOneObject(t *testing.T) {
 		return len(keys) == 1 && w.Get(events, keys[0], &e) && e.Count == 3 && e.InvolvedObject.UID == "u1" && e.Source.Component == kube.Component
 	})
 }
+
+func TestAnEventMadeBeforeRunIsSent(t *testing.T) {
+	w := newWorld(t)
+	client, err := kube.FromREST(w.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := kube.NewEvents(client.Core, "n1")
+	e.NodeWarning("Refused", "no address")
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan struct{})
+	defer func() { cancel(); <-ran }()
+	go func() { defer close(ran); e.Run(ctx) }()
+	w.until(t, "the event", func() bool { return len(w.Keys("/api/v1/events")) == 1 })
+}

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -20,28 +21,29 @@ const Component = "trunkline"
 // the kubelet's are. No method blocks: an event that cannot be written is dropped.
 type Events struct {
 	broadcaster record.EventBroadcaster
+	sender      watch.Interface
 	recorder    record.EventRecorderLogger
-	sink        typedcore.EventInterface
 	node        string
 }
 
 // NewEvents returns a writer of events that come from node (empty: from no node).
-// They are sent while Run runs. A Cluster has its own.
+// They are sent at once, until the context of Run ends; the caller must call Run. A Cluster
+// has its own.
 func NewEvents(c kubernetes.Interface, node string) *Events {
 	b := record.NewBroadcaster()
 	return &Events{
 		broadcaster: b,
-		recorder:    b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Component, Host: node}),
-		sink:        c.CoreV1().Events(""),
-		node:        node,
+		// Here and not in Run: the broadcaster drops events that it has no receiver for.
+		sender:   b.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.CoreV1().Events("")}),
+		recorder: b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Component, Host: node}),
+		node:     node,
 	}
 }
 
-// Run sends events until ctx ends.
+// Run waits until ctx ends, and then stops the sending of events.
 func (e *Events) Run(ctx context.Context) {
-	watch := e.broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: e.sink})
 	<-ctx.Done()
-	watch.Stop()
+	e.sender.Stop()
 	e.broadcaster.Shutdown()
 }
 

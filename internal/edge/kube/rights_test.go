@@ -34,6 +34,9 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	if err := w.cluster.SetNetworkUnavailable(t.Context(), false, "TrunklineReady", "ready"); err != nil {
 		t.Fatal(err)
 	}
+	for range 2 { // the second is counted on the first
+		w.cluster.Events().PodWarning(ref, "uid-new", "NetworkNotReady", "no address")
+	}
 	client, err := kube.FromREST(w.REST())
 	if err != nil {
 		t.Fatal(err)
@@ -44,8 +47,6 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	granted := kubetest.Granted(t, "../../../deploy/base/agent-rbac.yaml")
 	deadline := time.After(time.Minute)
 	for !slices.Equal(w.Used(), granted) { // watches and events are asynchronous
-		// The second is counted on the first. Those before Events runs are dropped.
-		w.cluster.Events().PodWarning(ref, "uid-new", "NetworkNotReady", "no address")
 		select {
 		case <-deadline:
 			t.Fatalf("used:    %q\ngranted: %q", w.Used(), granted)
