@@ -94,6 +94,9 @@ func spec(namespace, kind string) cloud.Spec {
 // DaemonSet's init container does. It does not start the agent.
 func New(t T, cfg Config) *Node {
 	t.Helper()
+	if _, ok := os.LookupEnv(agentEnv); ok {
+		t.Fatal("this process was started to be a node's agent, and has not called node.ServeAgent first: it would start itself without end")
+	}
 	source, err := cache.FindSource(".")
 	if err != nil {
 		t.Fatal(err)
