@@ -84,19 +84,21 @@ func (c claims) without(id endpoint.ID) claims {
 	return kept
 }
 
-// due lists the records that assign claimed addresses to their holders.
+// due lists the records that assign claimed addresses to their holders, ordered by address.
+// An endpoint has one address: of several that are claimed for it, the first.
 func (c claims) due(s *rows, now time.Time) (records []Record) {
-	for addr, claim := range c {
+	given := map[endpoint.ID]bool{}
+	for _, addr := range slices.SortedFunc(maps.Keys(c), netip.Addr.Compare) {
 		row, known := s.addresses.rows[addr]
-		if !known || !row.claimable(claim) {
-			continue
+		if claim := c[addr]; known && row.claimable(claim) {
+			other, holds := s.addresses.byHolder[claim.Holder.Endpoint]
+			if (holds && other != addr) || given[claim.Holder.Endpoint] {
+				continue
+			}
+			given[claim.Holder.Endpoint] = !claim.Holder.Foreign()
+			records = append(records, putAddress(row.assigned(claim.Holder, now)))
 		}
-		if other, holds := s.addresses.byHolder[claim.Holder.Endpoint]; holds && other != addr {
-			continue
-		}
-		records = append(records, putAddress(row.assigned(claim.Holder, now)))
 	}
-	slices.SortFunc(records, func(a, b Record) int { return a.Address.Addr.Compare(b.Address.Addr) })
 	return records
 }
 

@@ -67,6 +67,18 @@ func TestAClaimedAddressThatEC2ShowsLateIsAssignedToItsClaimant(t *testing.T) {
 	}
 }
 
+func TestOfTwoAddressesThatAreClaimedForAnEndpointItGetsTheFirst(t *testing.T) {
+	w := ready(t)
+	free := w.ledger.View(w.now).ENIs[0].Addresses
+	w.ledger.Claim(map[netip.Addr]ipam.Claim{free[1].Addr: {Holder: holder(1)}, free[0].Addr: {Holder: holder(1)}}, true, w.now)
+	if got, ok := w.ledger.Lookup(holder(1).Endpoint); !ok || got.Addr != free[0].Addr {
+		t.Errorf("the endpoint has %v, %v; want %s", got.Addr, ok, free[0].Addr)
+	}
+	if got := stateOf(w, free[1].Addr); got.State != ipam.Free {
+		t.Errorf("%s, which it does not need, is %s", free[1].Addr, got.State)
+	}
+}
+
 func TestADELEndsAClaim(t *testing.T) {
 	w := ready(t)
 	addr := w.ledger.View(w.now).ENIs[0].Addresses[0].Addr

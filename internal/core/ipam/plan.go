@@ -98,10 +98,6 @@ func supported(s Snapshot, c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	if len(s.Reservations) > 0 {
-		return fmt.Errorf("reservation of %s for %s/%s: %w",
-			s.Reservations[0].Addr, s.Reservations[0].Namespace, s.Reservations[0].Name, ErrUnsupported)
-	}
 	if s.Limits.ENIs < 1 || s.Limits.AddressesPerENI < 1 {
 		return fmt.Errorf("limits of the instance type: %d interfaces with %d addresses; they are not known yet",
 			s.Limits.ENIs, s.Limits.AddressesPerENI)

@@ -323,9 +323,6 @@ func TestUnsupportedOrInvalidInputHasNoActionsAndANamedCause(t *testing.T) {
 	}{
 		{"prefix mode", func(_ *ipam.Snapshot, c *ipam.Config) { c.Mode = ipam.ModePrefixIPv4 }, "prefix-ipv4"},
 		{"IPv6", func(_ *ipam.Snapshot, c *ipam.Config) { c.Families = []vpc.Family{vpc.IPv6} }, "ipv6"},
-		{"reservations", func(s *ipam.Snapshot, _ *ipam.Config) {
-			s.Reservations = []ipam.Reservation{{Namespace: "a", Name: "b"}}
-		}, "reservation"},
 		{"unknown limits", func(s *ipam.Snapshot, _ *ipam.Config) { s.Limits = ipam.Limits{} }, "limits"},
 		{"a negative target", func(_ *ipam.Snapshot, c *ipam.Config) { c.WarmIPs = -1 }, "warm IP target -1"},
 	} {

@@ -125,13 +125,12 @@ type Subnet struct {
 // Snapshot is the input of Plan.
 type Snapshot struct {
 	View
-	Node         cloud.Node // completes the actions
-	Pending      []Pending
-	Limits       Limits
-	Subnets      []Subnet
-	Groups       []vpc.SecurityGroupID // security groups of new interfaces
-	Brake        cloud.Brake
-	Reservations []Reservation // must be empty in this version
+	Node    cloud.Node // completes the actions
+	Pending []Pending
+	Limits  Limits
+	Subnets []Subnet
+	Groups  []vpc.SecurityGroupID // security groups of new interfaces
+	Brake   cloud.Brake
 }
 
 // String prints the snapshot for users: one line per interface, then the actions in

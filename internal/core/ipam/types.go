@@ -150,15 +150,6 @@ func (a Address) returned(now time.Time) Address {
 	return a
 }
 
-// Reservation keeps an address for a pod that may not exist yet. Plan rejects a
-// snapshot with reservations in this version, see ErrUnsupported.
-type Reservation struct {
-	Addr      netip.Addr `json:"addr"`
-	Namespace string     `json:"namespace"`
-	Name      string     `json:"name"`
-	Until     time.Time  `json:"until,omitzero"` // zero: without an end
-}
-
 // Lease is an assigned address with the properties of its interface that an ADD needs.
 type Lease struct {
 	Holder  Holder       `json:"holder"`
