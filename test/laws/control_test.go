@@ -319,3 +319,60 @@ func TestACommentWithoutTablesOrEdgesFailsTheLaw(t *testing.T) {
 		}
 	}
 }
+
+// handlesTaken returns the methods by which files take write handles from the store. Those
+// are the methods of that name and of no argument, as state.Store has them.
+func handlesTaken(files []*ast.File, methods []string) (taken []string) {
+	for _, f := range files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && len(call.Args) == 0 {
+				if s, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains(methods, s.Sel.Name) {
+					taken = append(taken, s.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+	return taken
+}
+
+// handleMethods returns the methods of the store that return write handles: each has the
+// name of its result, such as BackendTables.
+func handleMethods(files []*ast.File) (names []string) {
+	for _, f := range files {
+		for _, d := range f.Decls {
+			if m, ok := d.(*ast.FuncDecl); ok && m.Recv != nil && m.Type.Results != nil && len(m.Type.Results.List) == 1 &&
+				strings.HasSuffix(m.Name.Name, "Tables") && typeName(m.Type.Results.List[0].Type) == m.Name.Name {
+				names = append(names, m.Name.Name)
+			}
+		}
+	}
+	return names
+}
+
+func TestOnlyTheAgentHandsOutWriteHandles(t *testing.T) {
+	all := packages(t)
+	of := slices.IndexFunc(all, func(p pkg) bool { return p.ImportPath == control+"state" })
+	if of < 0 {
+		t.Fatal("package internal/control/state not found: the check is not valid")
+	}
+	methods := handleMethods(all[of].parsed(t))
+	found := false
+	for _, p := range all {
+		for _, name := range handlesTaken(p.parsed(t), methods) {
+			if found = true; p.ImportPath != module+"/internal/app/agent" {
+				t.Errorf("%s calls %s: app/agent passes each controller the write handles of its own tables, so that a table has one writer", p.path(), name)
+			}
+		}
+	}
+	if !found {
+		t.Errorf("no package takes a write handle by one of %q: the check is not valid", methods)
+	}
+	f, err := parser.ParseFile(token.NewFileSet(), "f.go", "package p\nfunc f(s *state.Store) state.XTables { return s.XTables() }", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := handlesTaken([]*ast.File{f}, []string{"XTables"}); !slices.Equal(got, []string{"XTables"}) {
+		t.Errorf("handles that the sample takes: %q, want XTables", got)
+	}
+}

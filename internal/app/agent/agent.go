@@ -189,22 +189,21 @@ func (a *agent) construct(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	owned := a.state.Owned()
 	a.reporter = report.New(a.cfg, report.Deps{
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
 		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version,
 	})
 	if name == config.BackendPodCIDR {
-		a.backend = a.podCIDRBackend(owned)
+		a.backend = a.podCIDRBackend()
 	} else {
 		executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(a.deps.AWS), Log: a.log, Registry: a.deps.Registry})
 		if err != nil {
 			return err
 		}
-		a.backend = a.eniBackend(executor, metadata, owned)
+		a.backend = a.eniBackend(executor, metadata)
 	}
-	if err := a.assemble(owned); err != nil {
+	if err := a.assemble(); err != nil {
 		return err
 	}
 	a.planned.Store(a.backend.plan)
@@ -212,11 +211,11 @@ func (a *agent) construct(ctx context.Context) error {
 }
 
 // assemble makes the controllers that do not depend on where addresses come from.
-func (a *agent) assemble(owned state.Owned) (err error) {
+func (a *agent) assemble() (err error) {
 	a.network, err = network.New(network.Config{
 		MTU: a.cfg.MTU, ExternalCIDRs: a.cfg.ExternalCIDRs, PodMetadata: a.cfg.PodMetadata, Ruleset: filterConfig(a.cfg),
 	}, network.Deps{
-		Log: a.log, State: a.state, Owned: owned, Links: a.host, Filter: a.filter, Events: a.events, Registry: a.deps.Registry, Drift: a.metrics.drift,
+		Log: a.log, State: a.state, Owned: a.state.NetworkTables(), Links: a.host, Filter: a.filter, Events: a.events, Registry: a.deps.Registry, Drift: a.metrics.drift,
 		Before:   a.backend.claim,
 		Compared: func(ctx context.Context) error { return a.cni.ReleaseGone(ctx) },
 		Missing:  a.backend.missing, Report: a.reporter.Loop.Mark,

@@ -71,9 +71,9 @@ func (a *agent) choose(ctx context.Context, metadata *imds.Client) (name, why st
 }
 
 // eniBackend gives pods secondary addresses of ENIs.
-func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client, owned state.Owned) *backend {
+func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client) *backend {
 	p := pool.New(pool.Config{NodeName: a.cfg.NodeName, ClusterName: a.cfg.ClusterName, IPAM: poolConfig(a.cfg)}, pool.Deps{
-		Log: a.log, State: a.state, Owned: owned, EC2: executor, Metadata: metadata,
+		Log: a.log, State: a.state, Owned: a.state.BackendTables(), EC2: executor, Metadata: metadata,
 		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Foreign: a.host.Foreign, Drift: a.metrics.drift.WithLabelValues("ec2"),
 		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
 		Waiting:       func() (int, time.Time) { return a.cni.Waiting() },
@@ -102,9 +102,9 @@ func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client, owned 
 }
 
 // podCIDRBackend gives pods addresses of node.spec.podCIDRs; it needs no cloud.
-func (a *agent) podCIDRBackend(owned state.Owned) *backend {
+func (a *agent) podCIDRBackend() *backend {
 	c := podcidr.New(podcidr.Config{NodeName: a.cfg.NodeName, CoolDown: a.cfg.CoolDown}, podcidr.Deps{
-		Log: a.log, State: a.state, Owned: owned, Cluster: a.cluster, Links: a.host.Read,
+		Log: a.log, State: a.state, Owned: a.state.BackendTables(), Cluster: a.cluster, Links: a.host.Read,
 		FindDevice:    func(ctx context.Context, e ipam.ENI) error { return a.network.FindDevice(ctx, e) },
 		Waiting:       func() (int, time.Time) { return a.cni.Waiting() },
 		Wake:          func() { a.cni.Wake() },

@@ -79,8 +79,8 @@ func scraped(t *testing.T) map[string]*dto.MetricFamily {
 		t.Fatal(err)
 	}
 	a.reporter = report.New(a.cfg, report.Deps{State: a.state, Cluster: quiet{}, Registry: r, Log: log})
-	a.backend = a.eniBackend(executor, nil, a.state.Owned())
-	a.assemble(a.state.Owned())
+	a.backend = a.eniBackend(executor, nil)
+	a.assemble()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "trunkline_build_info", ConstLabels: prometheus.Labels{"program": "agent", "version": "v9"}})
 	build.Set(1)
 	r.MustRegister(build)
@@ -91,7 +91,7 @@ func scraped(t *testing.T) map[string]*dto.MetricFamily {
 		}
 	}
 	statetest.Ready(t, a.state, "one")
-	state.Set(a.state, a.state.Owned().Pool, state.Pool{Decision: ipam.Decision{Numbers: ipam.Numbers{ENIs: 1, MaxENIs: 3, Capacity: 15, Have: 2, Assigned: 1}}})
+	state.Set(a.state, a.state.BackendTables().Pool, state.Pool{Decision: ipam.Decision{Numbers: ipam.Numbers{ENIs: 1, MaxENIs: 3, Capacity: 15, Have: 2, Assigned: 1}}})
 	for _, call := range []cnirpc.Request{ // two ADDs without a namespace, the DEL of an unknown container
 		{Command: "ADD", ContainerID: "c", Config: []byte("{}")}, {Command: "ADD", ContainerID: "c", Config: []byte("{}")}, {Command: "DEL", ContainerID: "c", Config: []byte("{}")},
 	} {

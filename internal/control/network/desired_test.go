@@ -47,7 +47,7 @@ func over(t *testing.T, s *state.Store, seen *calls) *Controller {
 func withEdges(t *testing.T, s *state.Store, seen *calls, links Links, filter Filter) *Controller {
 	t.Helper()
 	n, err := New(Config{MTU: 9001}, Deps{
-		Log: slog.New(slog.DiscardHandler), State: s, Owned: s.Owned(), Events: seen, Registry: prometheus.NewRegistry(),
+		Log: slog.New(slog.DiscardHandler), State: s, Owned: s.NetworkTables(), Events: seen, Registry: prometheus.NewRegistry(),
 		Drift:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "drift"}, []string{"where"}),
 		Missing: func(why string) { seen.missing = append(seen.missing, why) },
 		Report:  func() { seen.reports++ },
@@ -205,7 +205,7 @@ func TestDesiredStateFollowsTheTables(t *testing.T) {
 func TestTheDesiredFilterHasTheNodesFactsAndItsWiredPods(t *testing.T) {
 	n, _ := newController(t)
 	hasDevice(n, "eth0")
-	state.Set(n.State, n.Owned.Node, state.Node{
+	state.Set(n.State, n.State.BackendTables().Node, state.Node{
 		PrimaryMAC: vpc.MAC{2, 0, 0, 0, 0, 1}, PrimaryIP: netip.MustParseAddr("10.0.0.4"), Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")},
 	})
 	n.Ruleset.ExcludeSNAT = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}

@@ -64,7 +64,7 @@ type Filter interface {
 type Deps struct {
 	Log      *slog.Logger
 	State    *state.Store
-	Owned    state.Owned
+	Owned    state.NetworkTables
 	Links    Links
 	Filter   Filter
 	Events   Events

@@ -44,7 +44,7 @@ type Config struct {
 type Deps struct {
 	Log     *slog.Logger
 	State   *state.Store
-	Owned   state.Owned
+	Owned   state.BackendTables
 	Cluster Cluster
 	// Links reads the node's links, addresses and routes.
 	Links func(ctx context.Context, sysctls ...string) (hostnet.State, error)

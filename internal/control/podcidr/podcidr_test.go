@@ -50,9 +50,8 @@ func newHarness(s *state.Store, podCIDRs ...string) *harness {
 		h.cluster.node.PodCIDRs = append(h.cluster.node.PodCIDRs, netip.MustParsePrefix(p))
 	}
 	h.routes = []hostnet.Route{{Table: hostnet.TableMain, To: netip.MustParsePrefix("0.0.0.0/0"), Link: "eth0"}}
-	owned := s.Owned()
 	h.Controller = New(Config{NodeName: "n1", CoolDown: coolDown}, Deps{
-		Log: slog.New(slog.DiscardHandler), State: s, Owned: owned, Cluster: h.cluster,
+		Log: slog.New(slog.DiscardHandler), State: s, Owned: s.BackendTables(), Cluster: h.cluster,
 		Links: func(context.Context, ...string) (hostnet.State, error) {
 			return hostnet.State{
 				Links: []hostnet.Link{{Name: "eth0", MAC: vpc.MAC{2, 0, 0, 0, 0, 7}}}, Routes: h.routes,
@@ -61,7 +60,7 @@ func newHarness(s *state.Store, podCIDRs ...string) *harness {
 		},
 		FindDevice: func(_ context.Context, e ipam.ENI) error {
 			h.found++
-			state.Set(s, owned.Devices, state.Device{MAC: e.MAC, Link: "eth0"})
+			state.Set(s, s.NetworkTables().Devices, state.Device{MAC: e.MAC, Link: "eth0"})
 			return nil
 		},
 		Waiting: func() (int, time.Time) { return 4, time.Time{} },

@@ -55,7 +55,7 @@ type Config struct {
 type Deps struct {
 	Log      *slog.Logger
 	State    *state.Store
-	Owned    state.Owned
+	Owned    state.BackendTables
 	EC2      *ec2.Executor
 	Metadata *imds.Client
 	Cluster  Cluster

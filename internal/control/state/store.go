@@ -51,7 +51,7 @@ type Store struct {
 	Agreed Agreement
 
 	DB         *table.DB
-	owned      Owned
+	owned      handles
 	endpoints  table.RW[endpoint.Endpoint]
 	interfaces table.RW[ipam.ENI]
 	addresses  table.RW[ipam.Address]
@@ -172,9 +172,6 @@ func openJournal(ctx context.Context, o Options) (j *journal.Journal, records []
 	}
 }
 
-// Owned are the write handles of the tables that controllers fill.
-func (s *Store) Owned() Owned { return s.owned }
-
 // Close writes what was accepted and releases the journal's lock.
 func (s *Store) Close() error { return s.journal.Close() }
 
@@ -199,6 +196,9 @@ func (s *Store) View(now time.Time) (view ipam.View, leases []ipam.Lease) {
 
 // Endpoints are all endpoints, ordered by ID.
 func (s *Store) Endpoints() []endpoint.Endpoint { return list(s.endpoints.All(s.DB.Snapshot())) }
+
+// EndpointsIn are the endpoints of a view, ordered by ID.
+func (s *Store) EndpointsIn(v table.View) []endpoint.Endpoint { return list(s.endpoints.All(v)) }
 
 // EndpointsOf are the endpoints with a link of that name.
 func (s *Store) EndpointsOf(link string) []endpoint.Endpoint {
