@@ -207,7 +207,7 @@ func tablesOf(method string) []string {
 	return map[string][]string{
 		"Endpoint": {"endpoints"}, "Endpoints": {"endpoints"}, "EndpointsOf": {"endpoints"}, "EndpointsIn": {"endpoints"},
 		"View": {"interfaces", "addresses"}, "CoolDowns": {"cooling"}, "Device": {"devices"}, "Devices": {"devices"},
-		"Drift": {"drift"}, "Node": {"node"}, "Pool": {"pool"},
+		"Drift": {"drift"}, "Node": {"node"}, "Pool": {"pool"}, "Waiting": {"waiting"},
 	}[method]
 }
 

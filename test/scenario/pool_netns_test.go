@@ -5,6 +5,7 @@ package scenario
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/ipam"
@@ -43,9 +44,8 @@ func (s *scenario) settled() error {
 
 // waiting returns nil if an ADD waits for an address.
 func (s *scenario) waiting() error {
-	var ledger introspection.Ledger
-	err := s.Get(introspection.LedgerPath, &ledger)
-	if err == nil && ledger.Pool.Waiting == 0 {
+	text, err := s.table("waiting")
+	if err == nil && strings.Count(text, "\n") < 2 {
 		err = errors.New("no ADD waits")
 	}
 	return err

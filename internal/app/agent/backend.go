@@ -76,7 +76,6 @@ func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client) *backe
 		Log: a.log, State: a.state, Owned: a.state.BackendTables(), EC2: executor, Metadata: metadata,
 		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Foreign: a.host.Foreign, Drift: a.metrics.drift.WithLabelValues("ec2"),
 		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
-		Waiting:       func() (int, time.Time) { return a.cni.Waiting() },
 		Wake:          func() { a.cni.Wake() },
 		CompareKernel: func() { a.network.Loop.Mark() },
 		Report:        a.reporter.Loop.Mark,
@@ -106,7 +105,6 @@ func (a *agent) podCIDRBackend() *backend {
 	c := podcidr.New(podcidr.Config{NodeName: a.cfg.NodeName, CoolDown: a.cfg.CoolDown}, podcidr.Deps{
 		Log: a.log, State: a.state, Owned: a.state.BackendTables(), Cluster: a.cluster, Links: a.host.Read,
 		FindDevice:    func(ctx context.Context, e ipam.ENI) error { return a.network.FindDevice(ctx, e) },
-		Waiting:       func() (int, time.Time) { return a.cni.Waiting() },
 		Wake:          func() { a.cni.Wake() },
 		CompareKernel: func() { a.network.Loop.Mark() },
 		Report:        a.reporter.Loop.Mark,

@@ -157,25 +157,46 @@ func (a *addition) admit(ctx context.Context) error {
 func (a *addition) attach(ctx context.Context) error {
 	timer := time.AfterFunc(reportAfter, func() { a.report(a.c.whyEmpty()) })
 	defer timer.Stop()
-	err := a.c.waiting.Wait(ctx, func() (bool, error) {
-		a.c.Backend.Renewed(a.e.Pod)
-		pending, err := a.c.State.Update(func(tx *state.Tx) error { return a.assign(tx) })
-		if errors.Is(err, ipam.ErrNoAddress) {
-			a.c.metrics.waited.Inc()
-			a.c.Backend.Demanded()
-			return false, nil
-		}
-		a.written = pending
-		return err == nil, err
-	})
-	if err != nil && ctx.Err() != nil && !errors.Is(err, cniserver.ErrPluginGone) {
+	arrived := time.Now()
+	err := a.c.queue.Wait(ctx, a.take, func() { a.wait(arrived) })
+	if err == nil {
+		return nil
+	}
+	state.Delete(a.c.State, a.c.Owned.Waiting, state.WaitingByKey().Query(a.e.Key))
+	if ctx.Err() != nil && !errors.Is(err, cniserver.ErrPluginGone) {
 		return errors.Join(a.c.whyEmpty(), err)
 	}
 	return err
 }
 
-// assign attaches the endpoint within a transaction. When the runtime repeats an ADD,
-// the endpoint of its key is wired again.
+// take takes an address if one is free.
+func (a *addition) take() (done bool, err error) {
+	a.c.Backend.Renewed(a.e.Pod)
+	pending, err := a.c.State.Update(a.assign)
+	if errors.Is(err, ipam.ErrNoAddress) {
+		a.c.metrics.waited.Inc()
+		a.c.Backend.Demanded()
+		return false, nil
+	}
+	a.written = pending
+	return err == nil, err
+}
+
+// wait enters the ADD in the table of those that wait, where the backend finds its demand:
+// no address was free when it arrived, or for an earlier one that waits. ADDs that have not
+// tried yet are entered too, because each of them needs an address of its own; a repeated ADD
+// is not, because its endpoint has one.
+func (a *addition) wait(since time.Time) {
+	if e, ok := a.c.State.Endpoint(a.e.Key); ok && e.Wired() {
+		return
+	}
+	state.Set(a.c.State, a.c.Owned.Waiting, state.Waiting{Key: a.e.Key, Pod: a.e.Pod, Since: since})
+	a.c.Backend.Demanded()
+}
+
+// assign attaches the endpoint within a transaction, in which the ADD stops waiting: an ADD
+// never counts as demand beside its own address. When the runtime repeats an ADD, the
+// endpoint of its key is wired again.
 func (a *addition) assign(tx *state.Tx) error {
 	now := time.Now()
 	e := a.e
@@ -204,6 +225,7 @@ func (a *addition) assign(tx *state.Tx) error {
 	if err != nil {
 		return err
 	}
+	a.c.Owned.Waiting.Delete(tx.Txn(), state.WaitingByKey().Query(e.Key))
 	a.e, a.before = attached, before
 	return nil
 }
@@ -240,7 +262,7 @@ func (a *addition) giveBack(ctx context.Context) error {
 		tx.Delete(a.e.ID)
 		return nil
 	})
-	a.c.waiting.Wake()
+	a.c.queue.Wake()
 	a.c.CompareKernel() // a comparison may have added rules for the endpoint
 	if err != nil {
 		return err

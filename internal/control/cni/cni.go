@@ -1,7 +1,7 @@
 // Package cni answers the plugin's calls: ADD, DEL, CHECK, STATUS and GC.
 //
 // It decides when an endpoint begins and ends and carries out each step of it. It alone
-// writes endpoints. It reads pods by edge/kube, asks the backend for addresses, drives
+// writes endpoints, and waiting: the ADDs that wait for an address. It reads pods by edge/kube, asks the backend for addresses, drives
 // edge/link for the links of single endpoints and edge/nft for their filter elements, and
 // waits for edge/journal before an answer. The calls and the plugin's spool of DELs come
 // by edge/cnirpc. An ADD changes the kernel directly, without a reconciler, and its result
@@ -130,6 +130,7 @@ type Config struct {
 type Deps struct {
 	Log        *slog.Logger
 	State      *state.Store
+	Owned      state.CNITables
 	Backend    Backend
 	Links      Links
 	Filter     Filter
@@ -155,9 +156,9 @@ type Controller struct {
 	Deps
 	metrics metrics
 
-	calls   serial.Keys[endpoint.Key]
-	waiting queue.Queue   // ADDs that wait for an address
-	adds    priority.Gate // ADDs in flight: DELs yield to them
+	calls serial.Keys[endpoint.Key]
+	queue queue.Queue   // ADDs that take an address, or wait for one
+	adds  priority.Gate // ADDs in flight: DELs yield to them
 
 	mu     sync.Mutex
 	plugin string // version of the plugin that called last
@@ -177,10 +178,7 @@ func (c *Controller) Run(ctx context.Context) error {
 }
 
 // Wake makes the ADDs that wait for an address try again: one may be free.
-func (c *Controller) Wake() { c.waiting.Wake() }
-
-// Waiting is how many ADDs wait for an address, and since when the first one does.
-func (c *Controller) Waiting() (n int, oldest time.Time) { return c.waiting.Len(), c.waiting.Oldest() }
+func (c *Controller) Wake() { c.queue.Wake() }
 
 // Plugin is the version of the plugin that called last.
 func (c *Controller) Plugin() string {

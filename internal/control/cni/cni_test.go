@@ -162,7 +162,7 @@ func newHarness(t *testing.T, components ...Component) *harness {
 	s := statetest.Open(t, filepath.Join(dir, "journal"))
 	statetest.Observe(t, s)
 	h.Controller = New(Config{NodeName: "n1", StateDir: dir, LinkPrefix: "eni", MTU: 9001}, Deps{
-		Log: log, State: s, Backend: ledger{state: s}, Links: h.wires, Filter: h.wires, Events: h.events, Components: components,
+		Log: log, State: s, Owned: s.CNITables(), Backend: ledger{state: s}, Links: h.wires, Filter: h.wires, Events: h.events, Components: components,
 		Pods:     kube.NewCluster(kube.Options{Client: client, NodeName: "n1", SnapshotPath: snapshot, Log: log}),
 		Registry: prometheus.NewRegistry(), CompareKernel: func() {}, Lock: h.lock,
 		RestoreFilter: func(context.Context) error { return nil },
@@ -186,12 +186,18 @@ func (a *addition) on(h *harness) *addition {
 
 func (h *harness) call(t *testing.T, req *cnirpc.Request) (json.RawMessage, *cnirpc.Error) {
 	t.Helper()
+	return h.Handle(t.Context(), req, selfNetns(t))
+}
+
+// selfNetns is the test's own network namespace, until it ends.
+func selfNetns(t *testing.T) *os.File {
+	t.Helper()
 	netns, err := os.Open("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer netns.Close()
-	return h.Handle(t.Context(), req, netns)
+	t.Cleanup(func() { _ = netns.Close() })
+	return netns
 }
 
 func request(command, pod string) *cnirpc.Request {

@@ -100,7 +100,7 @@ func (c *Controller) release(id endpoint.ID) {
 		return nil
 	})
 	if released {
-		c.waiting.Wake() // a cool-down of zero frees the addresses at once
+		c.queue.Wake() // a cool-down of zero frees the addresses at once
 		c.Backend.Demanded()
 	}
 }

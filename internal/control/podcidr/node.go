@@ -47,9 +47,10 @@ func (c *Controller) ReadNode(ctx context.Context) error {
 	return nil
 }
 
-// publish writes the pool's row.
+// publish writes the row of a pool, which was read before: an ADD that waits now is not
+// among its assigned addresses.
 func (c *Controller) publish(p podcidr.Pool) {
-	waiting, _ := c.Waiting()
+	waiting := len(c.State.Waiting())
 	have := p.Free + p.Cooling + p.Quarantined + p.Assigned
 	d := ipam.Decision{
 		Next:      p.NextFree,

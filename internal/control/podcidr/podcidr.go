@@ -2,7 +2,7 @@
 // the node (node.spec.podCIDRs): the backend of nodes without a cloud. It asks nothing of
 // EC2 or instance metadata.
 //
-// It reads endpoints, which hold the addresses in use, and devices. It alone writes
+// It reads endpoints, which hold the addresses in use, waiting and devices. It alone writes
 // cooling, node and pool, and the last address given. It drives no edge: it reads the Node
 // and its pods by edge/kube, and the default route by edge/link. control/cni calls it within
 // its transactions, and wires endpoints by the main route table; app/agent reads the node's
@@ -50,8 +50,6 @@ type Deps struct {
 	Links func(ctx context.Context, sysctls ...string) (hostnet.State, error)
 	// FindDevice finds the link of the interface with a MAC and enters it as a device.
 	FindDevice func(ctx context.Context, e ipam.ENI) error
-	// Waiting is how many ADDs wait for an address, and since when the first one does.
-	Waiting func() (n int, oldest time.Time)
 	// Wake makes the ADDs that wait for an address try again: one may be free.
 	Wake func()
 	// CompareKernel asks for a comparison of the kernel, and Report for a report of the

@@ -63,8 +63,7 @@ func newHarness(s *state.Store, podCIDRs ...string) *harness {
 			state.Set(s, s.NetworkTables().Devices, state.Device{MAC: e.MAC, Link: "eth0"})
 			return nil
 		},
-		Waiting: func() (int, time.Time) { return 4, time.Time{} },
-		Wake:    func() { h.woken++ }, Report: func() { h.changed++ }, CompareKernel: func() { h.compared++ },
+		Wake: func() { h.woken++ }, Report: func() { h.changed++ }, CompareKernel: func() { h.compared++ },
 	})
 	return h
 }
@@ -382,6 +381,9 @@ func TestThePoolsRowCountsWhatTheNodeHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	must[endpoint.Endpoint](t)(h.del(two, now))
+	for _, container := range []string{"a", "b", "c", "d"} {
+		state.Set(s, s.CNITables().Waiting, state.Waiting{Key: endpoint.Key{ContainerID: container, IfName: "eth0"}, Since: now})
+	}
 	must[time.Time](t)(h.pass(t.Context(), now))
 	d := s.Pool().Decision
 	if n := d.Numbers; n.Assigned != 1 || n.Quarantined != 1 || n.Cooling != 1 || n.Free != 250 || n.Capacity != 253 || n.Attainable != 252 || n.Demand != 4 {

@@ -8,6 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -60,5 +63,82 @@ func TestAPodThatWaitedLongForANodeIsDemandOnceItIsBound(t *testing.T) {
 	}
 	if !slices.ContainsFunc(s.Pending, func(p ipam.Pending) bool { return p.Name == "scheduled" && p.Bound.Unix() == now.Unix() }) {
 		t.Errorf("pending %+v", s.Pending)
+	}
+}
+
+// node is a cluster with pods. It calls on while the pool reads the Node.
+type node struct {
+	quiet
+	pods []kube.Pod
+	on   func()
+}
+
+func (n *node) Pods() []kube.Pod { return n.pods }
+
+func (n *node) Node() (kube.Node, bool) {
+	if n.on != nil {
+		n.on()
+	}
+	return n.quiet.Node()
+}
+
+func bound(name string, at time.Time) kube.Pod {
+	return kube.Pod{PodRef: kube.PodRef{Namespace: "default", Name: name}, UID: "uid-" + name, Bound: at}
+}
+
+// waits enters an ADD of a container of the pod default/NAME in the table.
+func (p *testPool) waits(container, name string, since time.Time) endpoint.Key {
+	row := state.Waiting{Key: endpoint.Key{ContainerID: container, IfName: "eth0"}, Since: since}
+	if name != "" {
+		row.Pod = endpoint.Pod{Namespace: "default", Name: name, UID: "uid-" + name}
+	}
+	state.Set(p.State, p.State.CNITables().Waiting, row)
+	return row.Key
+}
+
+func TestDemandIsEachADDThatWaitsAndEachPodWithoutOne(t *testing.T) {
+	now := time.Now()
+	old := now.Add(-time.Hour)
+	for name, c := range map[string]struct {
+		pods []kube.Pod
+		adds map[string]string // pods by container
+		want int
+	}{
+		"a pod and its ADD":                           {[]kube.Pod{bound("a", now)}, map[string]string{"a1": "a"}, 1},
+		"a pod that came long ago, and its ADD":       {[]kube.Pod{bound("a", old)}, map[string]string{"a1": "a"}, 1},
+		"a pod that came long ago, and another's ADD": {[]kube.Pod{bound("a", old), bound("b", now)}, map[string]string{"b1": "b"}, 1},
+		"a pod, and an ADD of one that is not shown":  {[]kube.Pod{bound("a", now)}, map[string]string{"b1": "b"}, 2},
+		"ADDs without a pod":                          {nil, map[string]string{"x": "", "y": ""}, 2},
+		"a pod with two sandboxes":                    {[]kube.Pod{bound("a", now)}, map[string]string{"a1": "a", "a2": "a"}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newTestPool(t, &lossy{broken: func() bool { return false }})
+			p.Cluster, p.Observer.facts.limits = &node{pods: c.pods}, vpc.Limits{ENIs: 4, IPv4: 15}
+			for container, pod := range c.adds {
+				p.waits(container, pod, now)
+			}
+			s := p.snapshot(now)
+			if n := ipam.Plan(s, p.IPAM, now).Numbers.Demand; n != c.want {
+				t.Errorf("demand %d of %+v, want %d", n, s.Pending, c.want)
+			}
+		})
+	}
+}
+
+// The ADD takes its address while the pool reads what the planner needs.
+func TestAnADDIsNotDemandBesideItsOwnAddress(t *testing.T) {
+	now := time.Now()
+	p := newTestPool(t, &lossy{broken: func() bool { return false }})
+	key := p.waits("a1", "a", now)
+	p.Cluster, p.Observer.facts.limits = &node{on: func() {
+		statetest.Update(t, p.State, func(tx *state.Tx) error {
+			e := endpoint.New(1, key, endpoint.Pod{Namespace: "default", Name: "a", UID: "uid-a"}, "trunkline", now, now)
+			_, err := p.Backend().Assign(tx, e, now)
+			p.State.CNITables().Waiting.Delete(tx.Txn(), state.WaitingByKey().Query(key))
+			return err
+		})
+	}}, vpc.Limits{ENIs: 4, IPv4: 15}
+	if n := ipam.Plan(p.snapshot(now), p.IPAM, now).Numbers; n.Demand+n.Assigned > 1 {
+		t.Errorf("one ADD is a demand of %d beside %d assigned addresses", n.Demand, n.Assigned)
 	}
 }

@@ -75,7 +75,7 @@ func poolOf(t *testing.T, dir string, s *state.Store, api ec2.API) *testPool {
 	nothing := func() {}
 	return &testPool{dir: dir, Pool: New(Config{NodeName: "n1", IPAM: ipam.DefaultConfig()}, Deps{
 		Log: log, State: s, Owned: s.BackendTables(), EC2: x, Cluster: quiet{}, Events: quiet{}, Registry: prometheus.NewRegistry(), Drift: prometheus.NewCounter(prometheus.CounterOpts{}),
-		Waiting: func() (int, time.Time) { return 0, time.Time{} }, Wake: nothing, CompareKernel: nothing, Report: nothing,
+		Wake: nothing, CompareKernel: nothing, Report: nothing,
 	})}
 }
 

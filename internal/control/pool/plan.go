@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -52,30 +51,39 @@ func canServe(v ipam.View, leases []ipam.Lease) bool {
 	})
 }
 
-// snapshot is what the planner reads.
+// snapshot is what the planner reads. It reads the ledger before the ADDs that wait: one that
+// waits afterwards had no address before, so its demand comes on top of what the ledger
+// shows as assigned. In the other order, an ADD that takes its address between the two reads
+// would count as demand and as an assigned address.
 func (p *Pool) snapshot(now time.Time) ipam.Snapshot {
 	view, leases := p.State.View(now)
-	addressed := map[string]bool{}
-	for _, l := range leases {
-		addressed[l.Holder.String()] = true
-	}
 	facts, subnets := p.Observer.known()
 	brake, _ := p.EC2.Brake()
 	node, _ := p.Cluster.Node()
-	s := ipam.Snapshot{
+	return ipam.Snapshot{
 		View: view, Subnets: subnets, Groups: facts.primary.Groups, Brake: brake, Node: facts.node,
-		Limits: ipam.Limits{ENIs: facts.limits.ENIs, AddressesPerENI: facts.limits.IPv4, MaxPods: node.MaxPods},
+		Limits:  ipam.Limits{ENIs: facts.limits.ENIs, AddressesPerENI: facts.limits.IPv4, MaxPods: node.MaxPods},
+		Pending: p.pending(leases),
 	}
-	waiting, oldest := p.Waiting()
+}
+
+// pending are the ADDs that wait, also of pods that the watch has not shown, and the pods
+// that have neither an address nor such an ADD.
+func (p *Pool) pending(leases []ipam.Lease) (all []ipam.Pending) {
+	addressed, waits := map[string]bool{}, map[string]bool{}
+	for _, l := range leases {
+		addressed[l.Holder.String()] = true
+	}
+	for _, w := range p.State.Waiting() {
+		waits[w.Pod.UID] = true
+		all = append(all, ipam.Pending{UID: w.Pod.UID, Namespace: w.Pod.Namespace, Name: w.Pod.Name, Bound: w.Since, Waiting: true})
+	}
 	for _, pod := range p.Cluster.Pods() {
-		if pod.WantsAddress() && !pod.Deleting && !addressed[pod.Namespace+"/"+pod.Name] {
-			s.Pending = append(s.Pending, ipam.Pending{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Bound: pod.Bound, Waiting: waiting > 0})
+		if pod.WantsAddress() && !pod.Deleting && !waits[pod.UID] && !addressed[pod.Namespace+"/"+pod.Name] {
+			all = append(all, ipam.Pending{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Bound: pod.Bound})
 		}
 	}
-	for i := len(s.Pending); i < waiting; i++ { // ADDs of pods that the watch has not shown
-		s.Pending = append(s.Pending, ipam.Pending{UID: fmt.Sprint("add-", i), Name: fmt.Sprint("ADD ", i+1), Bound: oldest, Waiting: true})
-	}
-	return s
+	return all
 }
 
 // applyFreeze sets the brake that the cluster's Brake objects ask for.

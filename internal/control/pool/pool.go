@@ -1,9 +1,9 @@
 // Package pool is the backend that gives pods VPC addresses: it keeps the node's
 // interfaces and addresses at EC2 as ipam.Plan says.
 //
-// It reads endpoints, which hold addresses. Demand is the pods bound to the node, by
-// edge/kube, and the ADDs that wait, by control/cni. It alone writes interfaces, addresses,
-// actions, node and pool. It drives edge/ec2 and edge/imds, reads the Node by edge/kube, and
+// It reads endpoints, which hold addresses, and interfaces. Demand is the pods bound to the
+// node, by edge/kube, and the ADDs of the table waiting. It alone writes interfaces,
+// addresses, actions, node and pool. It drives edge/ec2 and edge/imds, reads the Node by edge/kube, and
 // the routes of other CNIs by edge/link. core/ipam decides.
 //
 // Plan (plan.go) reads the ledger and begins actions; each is executed and its outcome
@@ -67,8 +67,6 @@ type Deps struct {
 	Foreign func(ctx context.Context) (map[netip.Addr]string, error)
 	// SetUp configures an interface's link, routes and rules.
 	SetUp func(ctx context.Context, e ipam.ENI) error
-	// Waiting is how many ADDs wait for an address, and since when the first one does.
-	Waiting func() (n int, oldest time.Time)
 	// Wake makes the ADDs that wait for an address try again: one may be free.
 	Wake func()
 	// CompareKernel requests a comparison of the kernel, Report a report of the node.

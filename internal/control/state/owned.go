@@ -10,13 +10,17 @@ import (
 // app/agent takes them from the store and passes each controller its own: no controller can
 // write the table of another one.
 type handles struct {
+	cni     CNITables
 	backend BackendTables
 	network NetworkTables
 }
 
 func (h *handles) register(db *table.DB) error {
-	return errors.Join(h.backend.register(db), h.network.register(db))
+	return errors.Join(h.cni.register(db), h.backend.register(db), h.network.register(db))
 }
+
+// CNITables are the write handles for control/cni.
+func (s *Store) CNITables() CNITables { return s.owned.cni }
 
 // BackendTables are the write handles for the node's backend.
 func (s *Store) BackendTables() BackendTables { return s.owned.backend }
@@ -43,6 +47,15 @@ func Set[T any](s *Store, owned table.RW[T], rows ...T) {
 	if err != nil { // these tables have no unique index beside the primary one
 		panic("state: " + err.Error())
 	}
+}
+
+// Delete deletes the rows that a query finds in a table that a controller owns, in a
+// transaction of their own.
+func Delete[T any](s *Store, owned table.RW[T], q table.Query[T]) {
+	_ = s.DB.Update(func(txn *table.Txn) error { // f returns no error
+		owned.Delete(txn, q)
+		return nil
+	})
 }
 
 // Replace makes rows the ones of a table that belong to a part of it, and leaves the

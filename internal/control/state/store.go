@@ -1,7 +1,7 @@
 // Package state holds the tables in which the controllers of a node meet, and the one
 // journal from which they are restored.
 //
-//	endpoints                        written by control/cni
+//	endpoints, waiting               written by control/cni
 //	interfaces, addresses, actions   written by control/pool, out of its ledger
 //	cooling                          written by control/podcidr
 //	node, pool                       written by the backend, one of these two
@@ -265,6 +265,10 @@ type Tx struct {
 	records []journal.Record
 	durable bool
 }
+
+// Txn is the transaction of the tables alone: for those that a controller writes by handles
+// of its own. Their rows are not journaled.
+func (tx *Tx) Txn() *table.Txn { return tx.txn }
 
 // Durable makes the transaction wait for the disk: its records must outlive a power
 // cut. Others survive the process, not the machine: which endpoint has which address

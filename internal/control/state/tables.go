@@ -21,9 +21,11 @@ func EndpointsByID() table.Index[endpoint.Endpoint, endpoint.ID] {
 // EndpointsByKey finds the endpoints of an attachment: one in use at most, and those
 // that are being removed.
 func EndpointsByKey() table.Index[endpoint.Endpoint, endpoint.Key] {
-	return table.By("key", func(e endpoint.Endpoint) endpoint.Key { return e.Key }, func(b []byte, k endpoint.Key) []byte {
-		return table.String(table.String(b, k.ContainerID), k.IfName)
-	})
+	return table.By("key", func(e endpoint.Endpoint) endpoint.Key { return e.Key }, appendKey)
+}
+
+func appendKey(b []byte, k endpoint.Key) []byte {
+	return table.String(table.String(b, k.ContainerID), k.IfName)
 }
 
 // EndpointsByAddress finds the endpoint that has an address.

@@ -90,14 +90,14 @@ func (v View) Removing(removing func(endpoint.ID) bool) View {
 	return v
 }
 
-// Pending is a pod bound to the node that has no address yet. Pods on the host
-// network are not among them.
+// Pending is an ADD that waits for an address, or a pod bound to the node that has neither
+// an address nor such an ADD. Pods on the host network are not among them.
 type Pending struct {
 	UID       string
 	Namespace string
 	Name      string
-	Bound     time.Time // when it was bound, or first observed
-	Waiting   bool      // its ADD waits for an address
+	Bound     time.Time // when the pod was bound or first observed, or since when the ADD waits
+	Waiting   bool      // it is an ADD that waits for an address
 }
 
 // Limits are the most interfaces, addresses and pods that the node may have.

@@ -9,53 +9,51 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 )
 
-// Queue is a queue of waiting callers. The zero value is ready.
+// Queue is a queue of callers. The zero value is ready.
 type Queue struct {
-	trying  sync.Mutex // held during a try and until its caller has left; before mu
 	mu      sync.Mutex
-	waiting []*waiter
+	callers []*caller
+	// exhausted is closed once a try was not done. The first caller of an empty queue makes
+	// another one: while it is open, no caller is known to wait.
+	exhausted chan struct{}
 }
 
-type waiter struct {
-	wake  chan struct{} // holds one; sent to when it is worth trying
-	since time.Time
+type caller struct {
+	wake      chan struct{} // holds one; sent to when it is worth trying
+	exhausted <-chan struct{}
 }
 
 // Wait calls try at once if no caller waits, and otherwise when all earlier callers
 // have returned; then again after every Wake until it reports done or an error. It
 // returns try's error, or the cause of the end of ctx. try is never called by two callers
-// at once, must not block, and must not call Len or Oldest.
-func (q *Queue) Wait(ctx context.Context, try func() (done bool, err error)) error {
-	w := &waiter{wake: make(chan struct{}, 1), since: time.Now()}
-	q.join(w)
-	defer q.leave(w)
+// at once and must not block.
+//
+// Once it is known that the caller has to wait, Wait calls waits, once: after a try that was
+// not done, its own or that of an earlier caller, whether or not the caller has tried itself.
+// So it does not call waits if the first try of each caller is done.
+func (q *Queue) Wait(ctx context.Context, try func() (done bool, err error), waits func()) error {
+	c := q.join()
+	defer q.leave(c)
 	for {
 		select {
-		case <-w.wake:
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-c.exhausted:
+			c.exhausted = nil
+			waits()
+			continue
+		case <-c.wake:
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if done, err := q.try(w, try); done || err != nil {
+		if done, err := try(); done || err != nil {
 			return err
 		}
+		q.exhaust()
 	}
-}
-
-// try calls f. If that ends the wait, the caller has left before Len and Oldest return:
-// otherwise it would still count as waiting for what it has already taken.
-func (q *Queue) try(w *waiter, f func() (bool, error)) (done bool, err error) {
-	q.trying.Lock()
-	defer q.trying.Unlock()
-	if done, err = f(); done || err != nil {
-		q.leave(w)
-	}
-	return done, err
 }
 
 // Wake makes the first waiting caller try again. It never blocks.
@@ -65,57 +63,47 @@ func (q *Queue) Wake() {
 	q.wakeFirst()
 }
 
-// Len is the number of waiting callers. It waits for the end of a try: a caller that was
-// served does not count.
-func (q *Queue) Len() int {
-	q.trying.Lock()
-	defer q.trying.Unlock()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.waiting)
-}
-
-// Oldest is the time since which the first caller waits; zero if none does. It waits for
-// the end of a try, as Len.
-func (q *Queue) Oldest() time.Time {
-	q.trying.Lock()
-	defer q.trying.Unlock()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.waiting) == 0 {
-		return time.Time{}
-	}
-	return q.waiting[0].since
-}
-
 func (q *Queue) wakeFirst() {
-	if len(q.waiting) == 0 {
+	if len(q.callers) == 0 {
 		return
 	}
 	select {
-	case q.waiting[0].wake <- struct{}{}:
+	case q.callers[0].wake <- struct{}{}:
 	default: // already woken
 	}
 }
 
-func (q *Queue) join(w *waiter) {
+func (q *Queue) join() *caller {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.waiting = append(q.waiting, w)
-	if len(q.waiting) == 1 {
+	if len(q.callers) == 0 {
+		q.exhausted = make(chan struct{})
+	}
+	c := &caller{wake: make(chan struct{}, 1), exhausted: q.exhausted}
+	q.callers = append(q.callers, c)
+	if len(q.callers) == 1 {
 		q.wakeFirst()
+	}
+	return c
+}
+
+// exhaust makes every caller, and those that join until the queue is empty, call waits.
+func (q *Queue) exhaust() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	select {
+	case <-q.exhausted:
+	default:
+		close(q.exhausted)
 	}
 }
 
 // leave wakes the next caller: the supply may suffice for two, and a caller that
 // gave up may have consumed a wake.
-func (q *Queue) leave(w *waiter) {
+func (q *Queue) leave(c *caller) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	i := slices.Index(q.waiting, w)
-	if i < 0 {
-		return // it was served
-	}
-	q.waiting = slices.Delete(q.waiting, i, i+1)
+	i := slices.Index(q.callers, c)
+	q.callers = slices.Delete(q.callers, i, i+1)
 	q.wakeFirst()
 }

@@ -3,19 +3,21 @@ package queue
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+func nothing() {}
+
 func TestTheFirstCallerIsServedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queue
 		var stock int
-		var served []int
+		var served, waits []int
 		var group sync.WaitGroup
 		for i := range 4 {
 			group.Go(func() {
@@ -26,15 +28,15 @@ func TestTheFirstCallerIsServedFirst(t *testing.T) {
 					stock--
 					served = append(served, i)
 					return true, nil
-				}); err != nil {
+				}, func() { waits = append(waits, i) }); err != nil {
 					t.Error(err)
 				}
 			})
 			synctest.Wait()
 			time.Sleep(time.Second)
 		}
-		if q.Len() != 4 || time.Since(q.Oldest()) != 4*time.Second {
-			t.Errorf("%d wait, the first for %s", q.Len(), time.Since(q.Oldest()))
+		if !slices.Equal(waits, []int{0, 1, 2, 3}) {
+			t.Errorf("%v wait, want each of them, also those that have not tried", waits)
 		}
 		stock = 3
 		q.Wake() // one wake serves as many as there is stock for
@@ -45,34 +47,10 @@ func TestTheFirstCallerIsServedFirst(t *testing.T) {
 		stock = 1
 		q.Wake()
 		group.Wait()
-		if q.Len() != 0 || !q.Oldest().IsZero() {
-			t.Error("a caller is left in the queue")
+		if len(waits) != 4 {
+			t.Errorf("%v, want that each waits once", waits)
 		}
 	})
-}
-
-// Otherwise the pool would assign an address for an ADD that has one.
-func TestACallerThatWasServedDoesNotCountAsWaiting(t *testing.T) {
-	var q Queue
-	counted, oldest := make(chan int, 1), make(chan time.Time, 1)
-	if err := q.Wait(t.Context(), func() (bool, error) {
-		taken := make(chan struct{})
-		go func() {
-			close(taken)
-			counted <- q.Len()
-			oldest <- q.Oldest()
-		}()
-		<-taken
-		for range 1000 {
-			runtime.Gosched() // the caller has what it waited for and has not left yet
-		}
-		return true, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if n, since := <-counted, <-oldest; n != 0 || !since.IsZero() {
-		t.Errorf("%d callers wait since %s, want none", n, since)
-	}
 }
 
 func TestALaterCallerDoesNotOvertake(t *testing.T) {
@@ -89,10 +67,10 @@ func TestALaterCallerDoesNotOvertake(t *testing.T) {
 			}
 		}
 		var group sync.WaitGroup
-		group.Go(func() { _ = q.Wait(t.Context(), try("early")) })
+		group.Go(func() { _ = q.Wait(t.Context(), try("early"), nothing) })
 		synctest.Wait()
 		open = true // not woken yet
-		group.Go(func() { _ = q.Wait(t.Context(), try("late")) })
+		group.Go(func() { _ = q.Wait(t.Context(), try("late"), nothing) })
 		synctest.Wait()
 		if len(served) != 0 {
 			t.Fatalf("%v overtook", served)
@@ -113,19 +91,80 @@ func TestACallerThatGivesUpPassesItsWakeOn(t *testing.T) {
 		var group sync.WaitGroup
 		never := func() (bool, error) { return false, nil }
 		group.Go(func() {
-			if err := q.Wait(ctx, never); !errors.Is(err, gone) {
+			if err := q.Wait(ctx, never, nothing); !errors.Is(err, gone) {
 				t.Errorf("gave up with %v", err)
 			}
 		})
 		synctest.Wait()
 		tries := 0
-		group.Go(func() { _ = q.Wait(t.Context(), func() (bool, error) { tries++; return tries == 2, nil }) })
+		group.Go(func() { _ = q.Wait(t.Context(), func() (bool, error) { tries++; return tries == 2, nil }, nothing) })
 		synctest.Wait()
 		cancel(gone)
 		synctest.Wait()
 		if tries != 1 {
 			t.Errorf("the next one tried %d times, want once", tries)
 		}
+		q.Wake()
+		group.Wait()
+	})
+}
+
+// The second caller arrives during the first one's try, and waits only if that fails.
+func TestACallerWaitsOnceATryWasNotDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q Queue
+		var group sync.WaitGroup
+		var waits atomic.Int32
+		result := make(chan bool)
+		arrive := func(callers int) {
+			for range callers {
+				group.Go(func() {
+					_ = q.Wait(t.Context(), func() (bool, error) { return <-result, nil }, func() { waits.Add(1) })
+				})
+				synctest.Wait()
+			}
+		}
+		for _, c := range []struct {
+			results []bool
+			want    int32
+		}{
+			{[]bool{true, true}, 0},
+			{[]bool{false, true, true}, 2},
+			{[]bool{true, false, true}, 1},
+			{[]bool{true, true}, 0}, // the queue was empty since the last failure
+		} {
+			waits.Store(0)
+			arrive(2)
+			for _, done := range c.results {
+				result <- done
+				synctest.Wait()
+				if !done {
+					q.Wake()
+				}
+			}
+			group.Wait()
+			if got := waits.Load(); got != c.want {
+				t.Errorf("%d callers wait with the results %v, want %d", got, c.results, c.want)
+			}
+		}
+	})
+}
+
+func TestACallerThatArrivesBehindOneThatWaitsHasToWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q Queue
+		open, waits := false, 0
+		var group sync.WaitGroup
+		for range 2 {
+			group.Go(func() { _ = q.Wait(t.Context(), func() (bool, error) { return open, nil }, func() { waits++ }) })
+			synctest.Wait()
+		}
+		q.Wake() // fails again
+		synctest.Wait()
+		if waits != 2 {
+			t.Errorf("waits was called %d times for two callers, want once for each", waits)
+		}
+		open = true
 		q.Wake()
 		group.Wait()
 	})
