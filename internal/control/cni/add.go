@@ -163,6 +163,7 @@ func (a *addition) attach(ctx context.Context) error {
 		return nil
 	}
 	state.Delete(a.c.State, a.c.Owned.Waiting, state.WaitingByKey().Query(a.e.Key))
+	a.c.Backend.Demanded()
 	if ctx.Err() != nil && !errors.Is(err, cniserver.ErrPluginGone) {
 		return errors.Join(a.c.whyEmpty(), err)
 	}
@@ -175,7 +176,6 @@ func (a *addition) take() (done bool, err error) {
 	pending, err := a.c.State.Update(a.assign)
 	if errors.Is(err, ipam.ErrNoAddress) {
 		a.c.metrics.waited.Inc()
-		a.c.Backend.Demanded()
 		return false, nil
 	}
 	a.written = pending

@@ -56,7 +56,7 @@ type Backend interface {
 	Explain() error
 	// Status is why no pod can be wired at all; nil while ADDs are served or wait.
 	Status() error
-	// Demanded reports that an ADD waits, or that one took an address.
+	// Demanded reports that an ADD waits or gave up, or that one took an address.
 	Demanded()
 	// Doubted reports that the kernel has an address that the backend does not know.
 	Doubted(why string)

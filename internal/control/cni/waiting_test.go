@@ -12,7 +12,6 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
-	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/machinery/table"
@@ -199,27 +198,36 @@ func TestAnADDThatGetsItsAddressAtOnceDoesNotWriteTheTable(t *testing.T) {
 	}
 }
 
-// counted is a backend that counts the ADDs that the planner is called for.
+// counted is a backend that notes which ADDs wait when the planner is called for them.
 type counted struct {
 	Backend
 	waiting func() int
+	tries   chan struct{}
 	saw     []int // ADDs in the table, at each call of Demanded
 }
 
+func (c *counted) Renewed(endpoint.Pod) { c.tries <- struct{}{} } // before each try
+
 func (c *counted) Demanded() { c.saw = append(c.saw, c.waiting()) }
 
-// Otherwise the plan that an ADD causes would be made without it.
-func TestAnADDIsInTheTableBeforeThePlannerIsCalledForIt(t *testing.T) {
+// The plan that an ADD causes has it as demand, until it gives up. A further try that finds
+// no address changes nothing that the planner reads; as each plan wakes the first ADD,
+// planning for each try would never end.
+func TestThePlannerIsCalledOnceForAnADDThatWaits(t *testing.T) {
 	h, _ := full(t)
-	c := &counted{Backend: h.Backend, waiting: func() int { return len(h.State.Waiting()) }}
+	c := &counted{Backend: h.Backend, tries: make(chan struct{}, 1), waiting: func() int { return len(h.State.Waiting()) }}
 	h.Backend = c
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	a := addOf("known", "u1").on(h)
-	if err := errors.Join(a.identify(ctx), a.attach(ctx)); !errors.Is(err, ipam.ErrNoAddress) {
-		t.Fatalf("attach: %v, want %v", err, ipam.ErrNoAddress)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	answered := h.begin(t, ctx, "c1", "")
+	h.untilWaiting(t, "c1")
+	for range 3 {
+		<-c.tries
+		h.Wake()
 	}
-	if len(c.saw) == 0 || c.saw[len(c.saw)-1] != 1 {
-		t.Errorf("ADDs in the table at each call of Demanded: %v, want one at the last call", c.saw)
+	<-c.tries
+	cancel(cniserver.ErrPluginGone)
+	<-answered
+	if !slices.Equal(c.saw, []int{1, 0}) {
+		t.Errorf("ADDs in the table at each call of Demanded: %v, want one while it waits and one after it gave up", c.saw)
 	}
 }

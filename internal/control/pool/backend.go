@@ -54,10 +54,15 @@ func (b Backend) Free(tx *state.Tx, e endpoint.Endpoint, why cni.Reason, now tim
 // Renewed implements cni.Backend. The earlier address cools down, and the pod's own ADD
 // may wait for it: on a full node there is no other.
 func (b Backend) Renewed(pod endpoint.Pod) {
+	var rows []ipam.Record
 	_, _ = b.p.State.Update(func(tx *state.Tx) error { // f returns no error
-		tx.Record(tx.Ledger().Renewed(pod, time.Now())...)
+		rows = tx.Ledger().Renewed(pod, time.Now())
+		tx.Record(rows...)
 		return nil
 	})
+	if len(rows) > 0 {
+		b.p.Plan.Mark() // the cool-down has an end
+	}
 }
 
 // Explain implements cni.Backend.
