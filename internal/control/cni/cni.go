@@ -1,11 +1,12 @@
 // Package cni answers the plugin's calls: ADD, DEL, CHECK, STATUS and GC.
 //
 // It decides when an endpoint begins and ends and carries out each step of it. It alone
-// writes endpoints, and waiting: the ADDs that wait for an address. It reads pods by edge/kube, asks the backend for addresses, drives
-// edge/link for the links of single endpoints and edge/nft for their filter elements, and
-// waits for edge/journal before an answer. The calls and the plugin's spool of DELs come
-// by edge/cnirpc. An ADD changes the kernel directly, without a reconciler, and its result
-// enters the tables; control/network compares the whole kernel with them.
+// writes endpoints, and waiting: the ADDs that wait for an address. It reads pods by
+// edge/kube, asks the backend for addresses, drives edge/link for the links of single
+// endpoints and edge/nft for their filter elements, and waits for edge/journal before an
+// answer. The calls and the plugin's spool of DELs come by edge/cnirpc. An ADD changes the
+// kernel directly, without a reconciler, and its result enters the tables; control/network
+// compares the whole kernel with them.
 //
 // app/agent passes Handle to cniserver and calls Run. One ADD, in reading order: Handle
 // (call.go), add (add.go), Backend.Assign, link.Wire, the filter's Put, link.Up, result

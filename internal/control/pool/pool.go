@@ -3,8 +3,8 @@
 //
 // It reads endpoints, which hold addresses, and interfaces. Demand is the pods bound to the
 // node, by edge/kube, and the ADDs of the table waiting. It alone writes interfaces,
-// addresses, actions, node and pool. It drives edge/ec2 and edge/imds, reads the Node by edge/kube, and
-// the routes of other CNIs by edge/link. core/ipam decides.
+// addresses, actions, node and pool. It drives edge/ec2 and edge/imds, reads the Node by
+// edge/kube, and the routes of other CNIs by edge/link. core/ipam decides.
 //
 // Plan (plan.go) reads the ledger and begins actions; each is executed and its outcome
 // recorded (act.go). An Observer (observe.go) compares the ledger with EC2. control/cni
