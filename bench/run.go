@@ -25,10 +25,6 @@ type Options struct {
 
 // Run measures. With an error it returns the results measured before.
 func Run(ctx context.Context, o Options) ([]Result, error) {
-	// A goroutine that waits for a plugin in a system call keeps its P until the runtime's
-	// monitor takes it, up to 10 ms later. With one P per processor, two of ten plugins
-	// started, and the others 17 ms after them.
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2 * parallel))
 	beds := []func(*run, Options) []Result{plugins, amid}
 	if !o.Short {
 		beds = append(beds, lab)
