@@ -38,7 +38,7 @@ func serving(t *testing.T, world func(context.Context, Lab, Machines, *slog.Logg
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLab(Options{Name: "lab", StateDir: dir, Version: "test", World: world}, slog.New(slog.DiscardHandler))
+	l := newLab(Options{Name: smallLab().Name, StateDir: dir, Version: "test", World: world}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, l, listener) }()
@@ -58,7 +58,7 @@ func noWorld(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, err
 
 func smallLab() Lab {
 	return Lab{
-		Name:  "lab",
+		Name:  "unit",
 		World: cloud.Spec{Region: "us-west-2", VPC: cloud.VPCSpec{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
 		Parts: Parts{Kube: "/p/k", Lab: "/p/l", Containerd: "/p/c", Runc: "/p/r", CNI: "/p/n"},
 	}
@@ -329,7 +329,7 @@ func TestInvalidLabsAreRefused(t *testing.T) {
 		want   string
 	}{
 		"name":          {func(l *Lab) { l.Name = "Lab!" }, `"Lab!"`},
-		"another lab":   {func(l *Lab) { l.Name = "other" }, "this daemon is that of lab lab"},
+		"another lab":   {func(l *Lab) { l.Name = "other" }, "this daemon is that of lab unit"},
 		"unknown node":  {func(l *Lab) { l.Nodes = []Node{{Name: "node7"}} }, `"node7"`},
 		"relative path": {func(l *Lab) { l.Parts.Runc = "runc" }, "parts.runc"},
 	} {
@@ -342,7 +342,7 @@ func TestInvalidLabsAreRefused(t *testing.T) {
 }
 
 func TestARunningLabRefusesAnotherNetworkAndAcceptsOtherNodes(t *testing.T) {
-	l := newLab(Options{Name: "lab"}, slog.New(slog.DiscardHandler))
+	l := newLab(Options{Name: smallLab().Name}, slog.New(slog.DiscardHandler))
 	running := smallLab()
 	l.setApplied(running)
 	more := smallLab()

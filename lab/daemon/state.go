@@ -31,7 +31,8 @@ func newLab(o Options, log *slog.Logger) *lab {
 	return &lab{options: o, log: log, phases: newPhases(), applying: newApplyLock(), machines: newMachines()}
 }
 
-// close shuts the lab down: nodes, control plane, world. Later calls do nothing.
+// close shuts the lab down: nodes, control plane, world. Later calls do nothing. It removes
+// only what this process has started.
 func (l *lab) close() {
 	if first := l.applying.close(); !first {
 		return
@@ -42,12 +43,13 @@ func (l *lab) close() {
 	if l.cp != nil {
 		l.cp.Stop()
 	}
-	if l.world != nil {
-		if err := l.world.Close(); err != nil {
-			l.log.Error("stop the embedded VPC", "err", err)
-		}
+	if l.world == nil {
+		return // and a namespace of this name is another program's
 	}
-	if err := netns.Delete(NetNS(l.options.Name, "cp")); err != nil {
+	if err := l.world.Close(); err != nil {
+		l.log.Error("stop the embedded VPC", "err", err)
+	}
+	if err := netns.Delete(NetNS(l.options.Name, "cp")); err != nil { // made by the world
 		l.log.Error("remove the control plane's namespace", "err", err)
 	}
 }
