@@ -131,13 +131,19 @@ func selected(f *ast.File, path string) (names []string) {
 	return names
 }
 
+// controllerNamed returns the package internal/control/NAME.
+func controllerNamed(t *testing.T, all []pkg, name string) pkg {
+	t.Helper()
+	of := slices.IndexFunc(all, func(p pkg) bool { return p.ImportPath == control+name })
+	if of < 0 {
+		t.Fatalf("package internal/control/%s not found: the check is not valid", name)
+	}
+	return all[of]
+}
+
 func TestBackendsTakeOnlyTypesFromTheController(t *testing.T) {
 	all := packages(t)
-	of := slices.IndexFunc(all, func(p pkg) bool { return p.ImportPath == control+"cni" })
-	if of < 0 {
-		t.Fatal("package internal/control/cni not found: the check is not valid")
-	}
-	denied := behaviour(all[of].parsed(t))
+	denied := behaviour(controllerNamed(t, all, "cni").parsed(t))
 	if !slices.Contains(denied, "New") {
 		t.Errorf("exported functions of control/cni: %q; want New among them", denied)
 	}
@@ -272,11 +278,7 @@ func (p pkg) edges() (list []string) {
 
 func TestAControllersCommentNamesItsTablesAndEdges(t *testing.T) {
 	all := packages(t)
-	of := slices.IndexFunc(all, func(p pkg) bool { return p.ImportPath == control+"state" })
-	if of < 0 {
-		t.Fatal("package internal/control/state not found: the check is not valid")
-	}
-	tables := tableNames(all[of].parsed(t))
+	tables := tableNames(controllerNamed(t, all, "state").parsed(t))
 	if !slices.Contains(tables, "endpoints") {
 		t.Fatalf("tables of control/state: %q; want endpoints among them", tables)
 	}
@@ -352,11 +354,7 @@ func handleMethods(files []*ast.File) (names []string) {
 
 func TestOnlyTheAgentHandsOutWriteHandles(t *testing.T) {
 	all := packages(t)
-	of := slices.IndexFunc(all, func(p pkg) bool { return p.ImportPath == control+"state" })
-	if of < 0 {
-		t.Fatal("package internal/control/state not found: the check is not valid")
-	}
-	methods := handleMethods(all[of].parsed(t))
+	methods := handleMethods(controllerNamed(t, all, "state").parsed(t))
 	found := false
 	for _, p := range all {
 		for _, name := range handlesTaken(p.parsed(t), methods) {

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 )
@@ -51,15 +50,9 @@ func TestAChangeBesideAForeignRouteThatLastsIsRepairedAndReported(t *testing.T) 
 }
 
 func TestASetOfATableThatIsMissingIsNotRepaired(t *testing.T) {
-	s, seen := statetest.Open(t, t.TempDir()), &calls{kernel: newKernel()}
-	statetest.Observe(t, s)
-	times := 0
-	g := &rig{withEdges(t, s, seen, seen.kernel, refusing{firewall{seen.kernel}, &times}), t, seen, seen.kernel}
-	if err := g.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	g, times := refusingFilter(t)
 	g.k.nft(g.pod("web"), false)
-	times = 2
+	*times = 2
 	compare := func() {
 		t.Helper()
 		if _, err := g.pass(t.Context(), true); err == nil {

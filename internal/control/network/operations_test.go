@@ -76,16 +76,23 @@ func (f refusing) Apply(ctx context.Context, want func() ruleset.Ruleset) error 
 	return f.firewall.Apply(ctx, want)
 }
 
-// An ADD must not go on without a packet filter: it restores the filter at once, or fails.
-func TestTheFilterIsRestoredDuringABackOffOrItsADDFails(t *testing.T) {
+// refusingFilter is a started rig with a packet filter that refuses the given number of changes.
+func refusingFilter(t *testing.T) (g *rig, times *int) {
+	t.Helper()
 	s, seen := statetest.Open(t, t.TempDir()), &calls{kernel: newKernel()}
 	statetest.Observe(t, s)
-	times := 0
-	g := &rig{withEdges(t, s, seen, seen.kernel, refusing{firewall{seen.kernel}, &times}), t, seen, seen.kernel}
+	times = new(int)
+	g = &rig{withEdges(t, s, seen, seen.kernel, refusing{firewall{seen.kernel}, times}), t, seen, seen.kernel}
 	if err := g.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	g.k.rules, times = ruleset.Ruleset{}, 3 // another program flushed it, and repairs fail
+	return g, times
+}
+
+// An ADD must not go on without a packet filter: it restores the filter at once, or fails.
+func TestTheFilterIsRestoredDuringABackOffOrItsADDFails(t *testing.T) {
+	g, times := refusingFilter(t)
+	g.k.rules, *times = ruleset.Ruleset{}, 3 // another program flushed it, and repairs fail
 	if _, err := g.pass(t.Context(), true); err == nil {
 		t.Fatal("the pass succeeded")
 	}
