@@ -82,7 +82,7 @@ func (l links) observe(ctx context.Context) (have *hostnet.Actual, desired []hos
 // do carries out one step. changed is set if the kernel has changed, also by others.
 func (l links) do(ctx context.Context, op hostnet.Op) (changed bool, err error) {
 	if op.Verb == hostnet.Report {
-		return false, errors.New(difference(op))
+		return false, errors.New(op.Difference())
 	}
 	err = l.n.Links.Do(ctx, op)
 	switch {
@@ -92,12 +92,9 @@ func (l links) do(ctx context.Context, op hostnet.Op) (changed bool, err error) 
 		l.n.links.failed = append(l.n.links.failed, err)
 		return false, err
 	}
-	l.n.Log.Debug("applied", "where", inLinks, "what", difference(op))
+	l.n.Log.Debug("applied", "where", inLinks, "what", op.Difference())
 	return true, nil
 }
-
-// difference describes what a step repairs.
-func difference(op hostnet.Op) string { return fmt.Sprintf("%s: %s", op.Object, op.Why) }
 
 // actualLinks is what the kernel had when it was read.
 type actualLinks struct {
@@ -105,17 +102,10 @@ type actualLinks struct {
 	have *hostnet.Actual
 }
 
-// Diff implements reconcile.Actual. An object is identified by its key, not by what it is:
-// a route that conflicts with another one is the same difference once it is missing. What is
-// on a link that is not usable cannot be compared.
+// Diff implements reconcile.Actual.
 func (a actualLinks) Diff(p hostnet.Part) (differences []reconcile.Difference) {
-	for _, op := range a.have.Diff(p.State) {
-		differences = append(differences, reconcile.Difference{Object: op.Object.Key(), Text: difference(op)})
-		if l, ok := op.Object.(hostnet.Link); ok && op.Verb == hostnet.Report {
-			for _, o := range p.State.On(l.Name) {
-				differences = append(differences, reconcile.Difference{Object: o.Key()})
-			}
-		}
+	for _, d := range a.have.Differences(p.State) {
+		differences = append(differences, reconcile.Difference{Object: d.Object, Text: d.Why})
 	}
 	return differences
 }
@@ -126,7 +116,7 @@ func (a actualLinks) Prune(ctx context.Context, keep []hostnet.Part) (pruned []s
 		changed, err := a.do(ctx, op)
 		errs = append(errs, err)
 		if changed {
-			pruned = append(pruned, difference(op))
+			pruned = append(pruned, op.Difference())
 		}
 	}
 	return pruned, errors.Join(errs...)

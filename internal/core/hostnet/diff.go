@@ -60,7 +60,10 @@ type Op struct {
 	Why    string // the difference that was found, for messages
 }
 
-func (o Op) String() string { return fmt.Sprintf("%s %s: %s", o.Verb, o.Object, o.Why) }
+func (o Op) String() string { return o.Verb.String() + " " + o.Difference() }
+
+// Difference describes what the step repairs: the object, and how it differs.
+func (o Op) Difference() string { return fmt.Sprintf("%s: %s", o.Object, o.Why) }
 
 // Diff returns the steps that make have equal want. Additions come before deletions:
 // an object is added after those it depends on, and deleted before them. Only objects

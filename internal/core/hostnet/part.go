@@ -58,6 +58,29 @@ func NewActual(have State) *Actual {
 // neighbours on its links.
 func (a *Actual) Diff(part State) []Op { return Diff(part, a.about(part)) }
 
+// Difference is an object that differs from a part, or that cannot be compared.
+type Difference struct {
+	// Object is its key: a route that conflicts with another one is the same difference
+	// once it is missing.
+	Object string
+	// Why is the difference, for messages; empty if the object cannot be compared, because
+	// it is on a link that is not usable.
+	Why string
+}
+
+// Differences lists how the actual state differs from one part.
+func (a *Actual) Differences(part State) (differences []Difference) {
+	for _, op := range a.Diff(part) {
+		differences = append(differences, Difference{Object: op.Object.Key(), Why: op.Difference()})
+		if l, ok := op.Object.(Link); ok && op.Verb == Report {
+			for _, o := range part.On(l.Name) {
+				differences = append(differences, Difference{Object: o.Key()})
+			}
+		}
+	}
+	return differences
+}
+
 // Remove returns the steps that delete what the actual state has of a part. Objects that
 // the parts in keep need stay, and so does a link of the same name with another MAC.
 func (a *Actual) Remove(part State, keep []Part) []Op {

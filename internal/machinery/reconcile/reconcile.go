@@ -203,15 +203,15 @@ func (r *Reconciler[T]) pass(ctx context.Context) (next time.Time, err error) {
 	}
 	r.locks.watch()
 	defer r.locks.unwatch()
-	seen, err := r.observe(ctx)
+	read, err := r.observe(ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
-	removed, next, err := r.work(ctx, seen)
+	removed, next, err := r.work(ctx, read)
 	if err != nil || ctx.Err() != nil {
 		return next, err
 	}
-	return next, r.prune(ctx, seen.actual, removed)
+	return next, r.prune(ctx, read.actual, removed)
 }
 
 // collect notes the rows that have changed.

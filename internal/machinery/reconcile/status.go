@@ -142,10 +142,10 @@ func (s *Status) begin(rev table.Revision, deleting bool, now time.Time) {
 	s.known, s.left = false, nil
 }
 
-// see judges a row, at a revision, by what a reading of the target found. What differs and
+// judge judges a row, at a revision, by what a reading of the target found. What differs and
 // was not left so is drift, and a reason to work at once. What was left so and agrees by now
 // is drift if it differs again.
-func (s *Status) see(rev table.Revision, found []Difference, now time.Time) (repaired Drift, changed bool) {
+func (s *Status) judge(rev table.Revision, found []Difference, now time.Time) (repaired Drift, changed bool) {
 	if s.Revision != rev || s.Deleting {
 		return Drift{}, false
 	}

@@ -13,33 +13,33 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
-// sighting is what a pass found in the target.
-type sighting[T any] struct {
+// reading is what a pass found in the target.
+type reading[T any] struct {
 	actual  Actual[T]
 	recheck bool // a row differed that direct work was in flight on
 }
 
 // observe reads the target and judges each row by it. Rows that were worked on
 // directly while the target was read are compared again after Recheck.
-func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
+func (r *Reconciler[T]) observe(ctx context.Context) (reading[T], error) {
 	actual, err := r.ops.Read(ctx)
 	if err != nil {
-		return sighting[T]{}, fmt.Errorf("read the actual state for table %s: %w", r.desired.Name(), err)
+		return reading[T]{}, fmt.Errorf("read the actual state for table %s: %w", r.desired.Name(), err)
 	}
 	after, now := r.db.Snapshot(), time.Now()
 	direct := r.locks.watched() // after the snapshot: no direct work that it shows is missing
 	r.collect(after)
-	seen := sighting[T]{actual: actual}
+	read := reading[T]{actual: actual}
 	var judged []Status
 	for row, rev := range r.desired.All(after) {
 		key := r.desired.Key(row)
 		found := actual.Diff(row)
 		if _, ok := direct[key]; ok {
-			seen.recheck = seen.recheck || len(found) > 0
+			read.recheck = read.recheck || len(found) > 0
 			continue
 		}
 		status := r.statusOf(after, row)
-		repaired, changed := status.see(rev, found, now)
+		repaired, changed := status.judge(rev, found, now)
 		r.repaired(row, repaired)
 		switch {
 		case status.doneAt(rev): // also if it cannot be compared
@@ -54,7 +54,7 @@ func (r *Reconciler[T]) observe(ctx context.Context) (sighting[T], error) {
 			judged = append(judged, status)
 		}
 	}
-	return seen, r.settle(after, judged)
+	return read, r.settle(after, judged)
 }
 
 // repaired reports drift that a reading of the target has no more.
@@ -134,9 +134,9 @@ func (r *Reconciler[T]) job(v table.View, key table.Key) job[T] {
 // work does what the dirty rows need, adding before deleting. next is when a row that
 // failed, or that direct work is in flight on, is to be tried again. removed are the
 // rows, and earlier versions of rows, that it deleted, or tried to.
-func (r *Reconciler[T]) work(ctx context.Context, seen sighting[T]) (removed []*job[T], next time.Time, err error) {
+func (r *Reconciler[T]) work(ctx context.Context, read reading[T]) (removed []*job[T], next time.Time, err error) {
 	var held []table.Key
-	recheck := seen.recheck
+	recheck := read.recheck
 	for key, row := range r.dirty {
 		if r.locks.try(key, row) {
 			held = append(held, key)
