@@ -184,7 +184,7 @@ func TestShippedPoliciesGrantExactlyWhatIsNeeded(t *testing.T) {
 		}
 		for _, g := range document.grants() {
 			err := try(document.without(t, g))
-			if !isCode(err, "UnauthorizedOperation") || !strings.Contains(err.Error(), "perform: "+g.action+" on resource") {
+			if !isCode(err, "UnauthorizedOperation") || !strings.Contains(err.Error(), "perform: "+g.action+" ") {
 				t.Errorf("%s without %s of statement %d: %v, want a refusal that names the action", path, g.action, g.statement, err)
 			}
 		}

@@ -54,8 +54,9 @@ type Principal struct {
 
 // Account holds roles, users and unexpired credentials.
 type Account struct {
-	number string
-	now    func() time.Time
+	number  string
+	now     func() time.Time
+	sealing [32]byte // key of encoded authorization messages
 
 	mu    sync.Mutex // guards what follows
 	rng   *rand.Rand
@@ -80,7 +81,7 @@ func New(number string, seed uint64, now func() time.Time) *Account {
 		now = time.Now
 	}
 	return &Account{
-		number: number, now: now, rng: rand.New(rand.NewPCG(seed, 0x69616d)),
+		number: number, now: now, sealing: newSealing(number, seed), rng: rand.New(rand.NewPCG(seed, 0x69616d)),
 		roles: map[string]*role{}, keys: map[string]key{},
 	}
 }
@@ -189,20 +190,24 @@ func (a *Account) Find(accessKeyID string) (Credentials, Principal, bool) {
 
 // DeniedError names the refused request of a call.
 type DeniedError struct {
-	Principal string
-	Request   Request
-	Explicit  bool
+	Principal   string // ARN
+	PrincipalID string
+	Request     Request
+	Explicit    bool
 }
 
+// Error is AWS's text. It names no resource for actions that take none. Source: IAM user
+// guide, "Troubleshoot access denied error messages".
 func (e *DeniedError) Error() string {
-	why := "no identity-based policy allows the " + e.Request.Action + " action"
-	if e.Explicit {
-		why = "an explicit deny in an identity-based policy"
-		return fmt.Sprintf("User: %s is not authorized to perform: %s on resource: %s with %s",
-			e.Principal, e.Request.Action, e.Request.Resource, why)
+	on := " on resource: " + e.Request.Resource
+	if e.Request.Resource == "*" {
+		on = ""
 	}
-	return fmt.Sprintf("User: %s is not authorized to perform: %s on resource: %s because %s",
-		e.Principal, e.Request.Action, e.Request.Resource, why)
+	why := "because no identity-based policy allows the " + e.Request.Action + " action"
+	if e.Explicit {
+		why = "with an explicit deny in an identity-based policy"
+	}
+	return fmt.Sprintf("User: %s is not authorized to perform: %s%s %s", e.Principal, e.Request.Action, on, why)
 }
 
 // Authorize returns nil if p is allowed all of the requests, else a *DeniedError for
@@ -214,7 +219,7 @@ func (p Principal) Authorize(requests []Request) error {
 			verdict = max(verdict, policy.Decide(r))
 		}
 		if verdict != Allow {
-			return &DeniedError{Principal: p.ARN, Request: r, Explicit: verdict == Deny}
+			return &DeniedError{Principal: p.ARN, PrincipalID: p.ID, Request: r, Explicit: verdict == Deny}
 		}
 	}
 	return nil

@@ -16,6 +16,8 @@ type Call struct {
 	// State is the account that this call may see: for read-only actions possibly an
 	// older one, by an injected lag.
 	State *cloud.State
+
+	refusals refusals
 }
 
 // Action is one row of a service's table. Make it with Handle.

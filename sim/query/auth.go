@@ -1,9 +1,7 @@
 package query
 
 import (
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/trunkline/trunkline/sim/cloud"
@@ -17,7 +15,7 @@ func (s *Server) authenticate(req *request) error {
 	if req.action.Anonymous {
 		return nil
 	}
-	a, err := sigv4.Parse(req.http.Header.Get("Authorization"))
+	a, err := req.authorization()
 	if err != nil {
 		return refuse(req, err)
 	}
@@ -78,10 +76,18 @@ func refuse(req *request, why error) error {
 	}
 }
 
-// unauthorized returns the error for a refusal by policy. The encoded message, which
-// on EC2 only administrators of the account can decode, contains the request and its
-// condition keys.
-func unauthorized(req *request, err error) error {
+// authorization reads a request's signature: of the header, or of a presigned address.
+func (req *request) authorization() (sigv4.Authorization, error) {
+	if len(req.presigned) > 0 && req.http.Header.Get("Authorization") == "" {
+		return sigv4.ParseQuery(req.presigned)
+	}
+	return sigv4.Parse(req.http.Header.Get("Authorization"))
+}
+
+// unauthorized returns the error for a refusal by policy. On EC2, a refusal of access
+// to a resource carries an encoded message with the request and its condition keys,
+// which sts:DecodeAuthorizationMessage decodes.
+func (s *Server) unauthorized(req *request, err error) error {
 	var denied *iam.DeniedError
 	if !errors.As(err, &denied) {
 		return err
@@ -89,11 +95,13 @@ func unauthorized(req *request, err error) error {
 	if req.table.Name == "sts" {
 		return &cloud.Error{Code: "AccessDenied", Message: denied.Error(), Status: http.StatusForbidden}
 	}
-	detail := fmt.Sprintf("%s %s %v", denied.Request.Action, denied.Request.Resource, denied.Request.Keys)
-	return &cloud.Error{
-		Code: "UnauthorizedOperation",
-		Message: "You are not authorized to perform this operation. " + denied.Error() +
-			". Encoded authorization failure message: " + base64.RawURLEncoding.EncodeToString([]byte(detail)),
-		Status: http.StatusForbidden,
+	text := "You are not authorized to perform this operation. " + denied.Error()
+	if denied.Request.Resource != "*" {
+		encoded, err := s.options.IAM.EncodeMessage(denied)
+		if err != nil {
+			return err
+		}
+		text += ". Encoded authorization failure message: " + encoded
 	}
+	return &cloud.Error{Code: "UnauthorizedOperation", Message: text, Status: http.StatusForbidden}
 }

@@ -26,10 +26,11 @@ const maxBody = 1 << 20
 
 // Service is one AWS service: its table of actions and its dialect.
 type Service struct {
-	Name    string // of the credential scope: "ec2" or "sts"
-	Version string // the API version its clients send
-	Actions []Action
-	Dialect Dialect
+	Name     string // of the credential scope: "ec2" or "sts"
+	Version  string // the API version its clients send
+	Actions  []Action
+	Refusals []Refusal
+	Dialect  Dialect
 }
 
 // Server serves the Query protocol for several services on one address; the Version
@@ -44,7 +45,8 @@ type Server struct {
 
 type table struct {
 	Service
-	byName map[string]Action
+	byName   map[string]Action
+	refusals refusals
 }
 
 // Options configure a Server; all are required except Log.
@@ -69,7 +71,7 @@ func New(o Options, services ...Service) *Server {
 		s.options.Log = slog.New(slog.DiscardHandler)
 	}
 	for _, service := range services {
-		t := &table{Service: service, byName: map[string]Action{}}
+		t := &table{Service: service, byName: map[string]Action{}, refusals: newRefusals(service.Refusals)}
 		for _, a := range service.Actions {
 			if _, twice := t.byName[a.Name]; twice {
 				panic("query: action " + a.Name + " is in the table twice")
@@ -83,9 +85,12 @@ func New(o Options, services ...Service) *Server {
 
 // request is one call in flight.
 type request struct {
-	http   *http.Request
-	body   []byte
-	form   url.Values
+	http *http.Request
+	body []byte
+	form url.Values
+	// presigned are the parameters of a presigned address that sign it.
+	presigned url.Values
+
 	table  *table
 	action Action
 	call   *Call
@@ -148,7 +153,7 @@ func (s *Server) read(req *request) error {
 	}
 	name, version := req.form.Get("Action"), req.form.Get("Version")
 	if name == "" {
-		return cloud.MissingParameter("Action")
+		return cloud.Errorf("MissingAction", "The request is missing an action or a required parameter.")
 	}
 	if req.table = s.services[version]; req.table == nil {
 		return cloud.Errorf("NoSuchVersion", "The requested version (%s) is not valid.", version)
@@ -160,27 +165,59 @@ func (s *Server) read(req *request) error {
 	}
 	// Not before: calls are counted by action, and only known actions are bounded.
 	req.action, req.call.Action, req.record.Action = action, name, name
+	req.call.refusals = req.table.refusals
 	return nil
 }
 
 // formType is the one content type of the protocol.
 const formType = "application/x-www-form-urlencoded"
 
-// readForm reads the body of a request and refuses anything but a form.
-func (req *request) readForm() (err error) {
+// presignPrefix is that of the parameters that sign an address.
+const presignPrefix = "X-Amz-"
+
+func invalidRequest(status int, format string, args ...any) error {
+	return &cloud.Error{Code: "InvalidRequest", Message: fmt.Sprintf(format, args...), Status: status}
+}
+
+// readForm reads the parameters of a request: those of the address of a GET, which may
+// be presigned, or the form in the body of a POST.
+func (req *request) readForm() error {
+	switch req.http.Method {
+	case http.MethodGet:
+		return req.readAddress()
+	case http.MethodPost:
+		return req.readBody()
+	default:
+		return invalidRequest(http.StatusMethodNotAllowed, "The request method %s is not supported; use GET or POST.", req.http.Method)
+	}
+}
+
+func (req *request) readAddress() (err error) {
+	if req.form, err = url.ParseQuery(req.http.URL.RawQuery); err != nil {
+		return malformedQuery(err)
+	}
+	req.presigned = url.Values{}
+	for name, values := range req.form {
+		if strings.HasPrefix(name, presignPrefix) {
+			req.presigned[name] = values
+			delete(req.form, name)
+		}
+	}
+	return nil
+}
+
+func malformedQuery(err error) error {
+	return cloud.Errorf("MalformedQueryString", "The query string is malformed: %v", err)
+}
+
+func (req *request) readBody() (err error) {
 	r := req.http
-	invalid := func(status int, format string, args ...any) error {
-		return &cloud.Error{Code: "InvalidRequest", Message: fmt.Sprintf(format, args...), Status: status}
-	}
-	if r.Method != http.MethodPost {
-		return invalid(http.StatusMethodNotAllowed, "The request method %s is not supported; use POST.", r.Method)
-	}
 	given := r.Header.Get("Content-Type")
 	if media, _, err := mime.ParseMediaType(given); err != nil || media != formType {
-		return invalid(http.StatusUnsupportedMediaType, "The content type %s is not supported; use %s.", given, formType)
+		return invalidRequest(http.StatusUnsupportedMediaType, "The content type %s is not supported; use %s.", given, formType)
 	}
 	if r.URL.RawQuery != "" {
-		return invalid(http.StatusBadRequest, "Parameters in the address are not supported; send them in the body.")
+		return invalidRequest(http.StatusBadRequest, "Parameters in the address are not supported; send them in the body.")
 	}
 	if req.body, err = io.ReadAll(io.LimitReader(r.Body, maxBody+1)); err != nil {
 		return faults.ErrNoReply // the client disconnected before the end of the body
@@ -189,7 +226,7 @@ func (req *request) readForm() (err error) {
 		return &cloud.Error{Code: "RequestEntityTooLarge", Message: fmt.Sprintf("The request is longer than %d bytes.", maxBody), Status: http.StatusRequestEntityTooLarge}
 	}
 	if req.form, err = url.ParseQuery(string(req.body)); err != nil {
-		return cloud.Errorf("MalformedQueryString", "The query string is malformed: %v", err)
+		return malformedQuery(err)
 	}
 	return nil
 }
@@ -208,13 +245,16 @@ func (s *Server) view(a Action) *cloud.State {
 // dispatch decodes the request, checks permission and runs the handler.
 func (s *Server) dispatch(req *request) ([]byte, error) {
 	message := req.action.newRequest()
+	if err := req.table.refusals.check(req.action.Name, req.form); err != nil {
+		return nil, err
+	}
 	if err := Decode(req.form, message); err != nil {
 		return nil, err
 	}
 	if req.action.permit != nil {
 		wanted, wrong := req.action.permit(req.call, message)
 		if err := req.call.Principal.Authorize(wanted); err != nil {
-			return nil, unauthorized(req, err)
+			return nil, s.unauthorized(req, err)
 		}
 		if wrong != nil {
 			return nil, wrong

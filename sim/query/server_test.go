@@ -82,12 +82,15 @@ func TestInvalidRequestsAreRefusedWithTheirErrorCode(t *testing.T) {
 		status                            int
 		want                              string
 	}{
-		"by GET":                         {"GET", "/?" + good, formType, "", 405, "InvalidRequest: The request method GET is not supported; use POST."},
-		"by DELETE":                      {"DELETE", "/", formType, good, 405, "InvalidRequest: The request method DELETE is not supported; use POST."},
+		"by PUT":                         {"PUT", "/?" + good, formType, "", 405, "InvalidRequest: The request method PUT is not supported; use GET or POST."},
+		"by GET, malformed":              {"GET", "/?" + good + "&Text%zz=1", "", "", 400, `MalformedQueryString: The query string is malformed: invalid URL escape "%zz"`},
+		"by GET, unsigned":               {"GET", "/?Action=Signed&Version=1", "", "", 403, "MissingAuthenticationToken: Request is missing Authentication Token"},
+		"by GET, badly presigned":        {"GET", "/?Action=Signed&Version=1&X-Amz-Algorithm=none", "", "", 400, "IncompleteSignature: authorization header is malformed: algorithm is not AWS4-HMAC-SHA256"},
+		"by DELETE":                      {"DELETE", "/", formType, good, 405, "InvalidRequest: The request method DELETE is not supported; use GET or POST."},
 		"as JSON":                        {"POST", "/", "application/x-amz-json-1.1", `{"Action": "Echo"}`, 415, "InvalidRequest: The content type application/x-amz-json-1.1 is not supported; use application/x-www-form-urlencoded."},
 		"of no type":                     {"POST", "/", "", good, 415, "InvalidRequest: The content type  is not supported; use application/x-www-form-urlencoded."},
 		"of a malformed type":            {"POST", "/", ";;", good, 415, "InvalidRequest: The content type ;; is not supported; use application/x-www-form-urlencoded."},
-		"empty":                          {"POST", "/", formType, "", 400, "MissingParameter: The request must contain the parameter Action"},
+		"empty":                          {"POST", "/", formType, "", 400, "MissingAction: The request is missing an action or a required parameter."},
 		"too long":                       {"POST", "/", formType, good + strings.Repeat("x", 2<<20), 413, "RequestEntityTooLarge: The request is longer than 1048576 bytes."},
 		"with a malformed form":          {"POST", "/", formType, good + "&Text%zz=1", 400, `MalformedQueryString: The query string is malformed: invalid URL escape "%zz"`},
 		"with parameters in the address": {"POST", "/?Text=hidden", formType, good, 400, "InvalidRequest: Parameters in the address are not supported; send them in the body."},
@@ -110,6 +113,9 @@ func TestInvalidRequestsAreRefusedWithTheirErrorCode(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", text, test.want)
 			}
 		})
+	}
+	if status, answer := s.send(t, "GET", "/?"+good, "", ""); status != 200 || !strings.Contains(answer, "<Text>hello</Text>") {
+		t.Errorf("a valid request by GET: %d %s", status, answer)
 	}
 	if status, answer := s.send(t, "POST", "/", formType, good); status != 200 || !strings.Contains(answer, "<Text>hello</Text>") {
 		t.Errorf("a valid request afterwards: %d %s", status, answer)

@@ -1,5 +1,6 @@
 // Package sts is the part of AWS's Security Token Service that a node and its pods
-// need: AssumeRoleWithWebIdentity for service accounts and GetCallerIdentity. It
+// need: AssumeRoleWithWebIdentity for service accounts, GetCallerIdentity, and
+// DecodeAuthorizationMessage for the refusals of EC2. It
 // decides which service account may assume a role; sim/iam issues the credentials,
 // and sim/world serves it next to EC2, over the same protocol.
 //
@@ -7,6 +8,7 @@
 package sts
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -81,7 +83,7 @@ func (s *STS) Service() query.Service {
 		return "https://docs.aws.amazon.com/STS/latest/APIReference/API_" + action + ".html"
 	}
 	return query.Service{
-		Name: "sts", Version: Version, Dialect: query.Query,
+		Name: "sts", Version: Version, Dialect: query.Query, Refusals: refusals(),
 		Actions: []query.Action{
 			query.Handle(query.Spec[webIdentity, assumed]{
 				Name: "AssumeRoleWithWebIdentity", Page: page("AssumeRoleWithWebIdentity"),
@@ -93,8 +95,44 @@ func (s *STS) Service() query.Service {
 					return &identity{ARN: c.Principal.ARN, ID: c.Principal.ID, Account: c.Principal.Account}, nil
 				},
 			}),
+			query.Handle(query.Spec[encodedMessage, decodedMessage]{
+				Name: "DecodeAuthorizationMessage", Page: page("DecodeAuthorizationMessage"),
+				Permit: permitDecode, Do: s.decode,
+			}),
 		},
 	}
+}
+
+// refusals are the parameters of AWS's API that this service does not take.
+func refusals() []query.Refusal {
+	return []query.Refusal{
+		{Action: "AssumeRoleWithWebIdentity", Parameter: "Policy", Reason: "sessions have the policies of their role"},
+		{Action: "AssumeRoleWithWebIdentity", Parameter: "PolicyArns", Reason: "sessions have the policies of their role"},
+		{Action: "AssumeRoleWithWebIdentity", Parameter: "ProviderId", Reason: "the issuers are OpenID Connect providers, which the token names"},
+	}
+}
+
+type encodedMessage struct {
+	Text string `q:"EncodedMessage,required"`
+}
+
+type decodedMessage struct {
+	Text string `q:"DecodedMessage"`
+}
+
+// permitDecode requires permission for the action, which takes no resource.
+func permitDecode(c *query.Call, _ *encodedMessage) ([]iam.Request, error) {
+	return []iam.Request{{Action: "sts:DecodeAuthorizationMessage", Resource: "*", Keys: map[string][]string{
+		"aws:principalarn": {c.Principal.ARN}, "aws:principalaccount": {c.Principal.Account},
+	}}}, nil
+}
+
+func (s *STS) decode(_ *query.Call, r *encodedMessage) (*decodedMessage, error) {
+	text, err := s.iam.DecodeMessage(r.Text)
+	if errors.Is(err, iam.ErrMessage) {
+		return nil, cloud.Errorf("InvalidAuthorizationMessageException", "Message is not valid")
+	}
+	return &decodedMessage{text}, err
 }
 
 type identity struct {

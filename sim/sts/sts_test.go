@@ -14,6 +14,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
@@ -41,21 +42,28 @@ const (
 // service is STS over an account with one role that trusts one service account.
 type service struct {
 	*awssts.Client
-	sts *sts.STS
-	iam *iam.Account
-	url string
+	sts     *sts.STS
+	iam     *iam.Account
+	handler http.Handler
+	url     string
 }
 
 func start(t *testing.T) *service {
+	t.Helper()
+	return startFor(t)
+}
+
+func startFor(t testing.TB) *service {
 	t.Helper()
 	account := iam.New("111122223333", 1, nil)
 	if err := account.AddRole(iam.Role{Name: "controller", Trust: []iam.Trust{{Issuer: issuer, Subject: subject}}}); err != nil {
 		t.Fatal(err)
 	}
 	s := &service{sts: sts.New(account, nil), iam: account}
-	server := httptest.NewServer(query.New(query.Options{
+	s.handler = query.New(query.Options{
 		IAM: account, Cloud: emptyCloud(t), Faults: faults.New(1, nil), Calls: &faults.Log{}, Region: "us-west-2",
-	}, s.sts.Service()))
+	}, s.sts.Service())
+	server := httptest.NewServer(s.handler)
 	t.Cleanup(server.Close)
 	s.url = server.URL
 	s.Client = s.as(aws.AnonymousCredentials{})
@@ -282,7 +290,7 @@ func wantCode(t *testing.T, err error, code string) {
 	}
 }
 
-func emptyCloud(t *testing.T) *cloud.Cloud {
+func emptyCloud(t testing.TB) *cloud.Cloud {
 	t.Helper()
 	c, err := cloud.New(cloud.Spec{Region: "us-west-2", Account: "111122223333", VPC: cloud.VPCSpec{CIDRs: vpcCIDRs()}}, cloud.Options{})
 	if err != nil {

@@ -85,9 +85,9 @@ func TestModifiedRequestsAreRefused(t *testing.T) {
 		want error
 	}{
 		"the wrong secret":              {nil, sigv4.Key{Secret: "other", Token: "token"}, then(), sigv4.ErrSignature},
-		"the wrong token":               {nil, sigv4.Key{Secret: "secret", Token: "other"}, then(), sigv4.ErrSignature},
-		"no token":                      {func(r *http.Request) { r.Header.Del("X-Amz-Security-Token") }, good, then(), sigv4.ErrSignature},
-		"a token that is not the key's": {nil, sigv4.Key{Secret: "secret"}, then(), sigv4.ErrSignature},
+		"the wrong token":               {nil, sigv4.Key{Secret: "secret", Token: "other"}, then(), sigv4.ErrToken},
+		"no token":                      {func(r *http.Request) { r.Header.Del("X-Amz-Security-Token") }, good, then(), sigv4.ErrToken},
+		"a token that is not the key's": {nil, sigv4.Key{Secret: "secret"}, then(), sigv4.ErrToken},
 		"another body":                  {func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("Action=TerminateInstances")) }, good, then(), sigv4.ErrSignature},
 		"another host":                  {func(r *http.Request) { r.Host = "evil" }, good, then(), sigv4.ErrSignature},
 		"another header":                {header("X-Odd", "three"), good, then(), sigv4.ErrSignature},
