@@ -32,11 +32,12 @@ func (a *Assigned) add(more Assigned) {
 	a.Prefixes = append(a.Prefixes, more.Prefixes...)
 }
 
-// removeAddress removes an address of an interface.
+// removeAddress removes an address of an interface. Clients such as Netflix's Titus
+// match the text of its error.
 func (a *Assigned) removeAddress(from vpc.ENIID, address netip.Addr) error {
 	k := slices.Index(a.Addresses, address)
 	if k < 0 {
-		return InvalidParameter("Some of the addresses [%s] are not assigned to interface %s", address, from)
+		return InvalidParameter("Some of the specified addresses are not assigned to interface %s", from)
 	}
 	a.Addresses = slices.Delete(a.Addresses, k, k+1)
 	return nil
@@ -98,6 +99,9 @@ func (h InterfaceHandle) UnassignIPv4(addresses []netip.Addr, prefixes []netip.P
 func (h InterfaceHandle) UnassignIPv6(addresses []netip.Addr, prefixes []netip.Prefix) error {
 	return h.modify(func(_ *change, i *Interface) error {
 		for _, a := range addresses {
+			if i.PrimaryIPv6 && a == i.IPv6.Addresses[0] {
+				return InvalidParameter("The primary IPv6 address of an interface cannot be unassigned: %s", a)
+			}
 			if err := i.IPv6.removeAddress(h.id, a); err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@ package cloud
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -55,6 +56,9 @@ func (a assignment) ipv4(w Want) (Assigned, error) {
 	if w.Count > a.pool.free {
 		return got, insufficientAddresses()
 	}
+	if err := a.checkMoves(w); err != nil {
+		return got, err
+	}
 	for _, address := range w.Addresses {
 		if err := a.claim4(address, w.Reassign); err != nil {
 			return got, err
@@ -88,6 +92,25 @@ func (a assignment) ipv4(w Want) (Assigned, error) {
 	}
 	a.to.IPv4.add(got)
 	return got, checkSlots(a.to, a.limits)
+}
+
+// checkMoves refuses addresses that other interfaces hold unless w allows to reassign
+// them. Clients parse the list of addresses. Source: the comments of Ansible's module
+// ec2_eni show the response.
+func (a assignment) checkMoves(w Want) error {
+	if w.Reassign {
+		return nil
+	}
+	var held []string
+	for _, address := range w.Addresses {
+		if owner := a.ch.Owner(address); owner != nil && owner.ID != a.to.ID {
+			held = append(held, address.String())
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	return InvalidParameter("[%s] assigned, but move is not allowed.", strings.Join(held, ", "))
 }
 
 // claim4 assigns one named address: a free one or, with reassign, a secondary address

@@ -1,6 +1,8 @@
 package cloud
 
 import (
+	"strings"
+
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -56,7 +58,18 @@ func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
 	if len(attached) >= n.Limits.ENIs {
 		return Errorf("AttachmentLimitExceeded", "Interface count %d exceeds the limit for %s", len(attached)+1, n.Type)
 	}
+	if count := i.IPv4.slots(); count > n.Limits.IPv4 {
+		return tooManyToAttach(i, n, count)
+	}
 	return checkSlots(i, n.Limits)
+}
+
+// tooManyToAttach is EC2's error for an interface that holds more addresses than the
+// instance type takes on one. It names the interface by its id's digits. Source:
+// github.com/cilium/cilium/issues/9730.
+func tooManyToAttach(i *Interface, n *Instance, count int) *Error {
+	digits := strings.TrimPrefix(string(i.ID), "eni-")
+	return Errorf("InvalidInterface.IpAddressLimitExceeded", "Address count %d on interface-%s exceeds the limit for %s", count, digits, n.Type)
 }
 
 // FinishAttach marks an attachment as attached: its link is in the guest. It does

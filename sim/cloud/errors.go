@@ -38,7 +38,8 @@ const (
 	KindAttachment Kind = "network-interface-attachment"
 )
 
-// words are the error code, the noun and the id prefix EC2 uses for a kind.
+// words are the stem of the error codes, the noun and the id prefix EC2 uses for a
+// kind.
 func (k Kind) words() (code, noun, prefix string) {
 	switch k {
 	case KindInterface:
@@ -56,7 +57,7 @@ func (k Kind) words() (code, noun, prefix string) {
 	case KindTable:
 		return "InvalidRouteTableID", "routeTable ID", "rtb-"
 	case KindGateway:
-		return "InvalidGatewayID", "gateway ID", "igw-"
+		return "InvalidInternetGatewayID", "internetGateway ID", "igw-"
 	case KindAttachment:
 		return "InvalidAttachmentID", "attachment ID", "eni-attach-"
 	default:
@@ -64,23 +65,50 @@ func (k Kind) words() (code, noun, prefix string) {
 	}
 }
 
-// NotFound is EC2's error for an unknown id. It quotes the id, which clients parse.
-func (k Kind) NotFound(id string) *Error {
+// NotFound is EC2's error for unknown ids. It quotes the ids, which clients parse.
+// Source for several instances: github.com/getmoto/moto/issues/4903.
+func (k Kind) NotFound(ids ...string) *Error {
 	code, noun, _ := k.words()
-	return Errorf(code+".NotFound", "The %s '%s' does not exist", noun, id)
+	if len(ids) > 1 {
+		return Errorf(code+".NotFound", "The %ss '%s' do not exist", noun, strings.Join(ids, ", "))
+	}
+	return Errorf(code+".NotFound", "The %s '%s' does not exist", noun, strings.Join(ids, ", "))
+}
+
+// NoGroupForInterface is EC2's error for a new interface with an unknown group. Other
+// calls answer KindGroup.NotFound. Sources: github.com/aws/amazon-vpc-cni-k8s/issues/343,
+// github.com/hashicorp/terraform-provider-aws/issues/3372.
+func NoGroupForInterface(id string) *Error {
+	return Errorf("InvalidSecurityGroupID.NotFound", "The securityGroup ID '%s' does not exist", id)
 }
 
 // CheckID refuses an id that is malformed for this kind.
 func (k Kind) CheckID(id string) error {
-	code, _, prefix := k.words()
+	_, _, prefix := k.words()
 	digits, ok := strings.CutPrefix(id, prefix)
 	if ok && (len(digits) == 8 || len(digits) == 17) && strings.Trim(digits, "0123456789abcdef") == "" {
 		return nil
 	}
-	if k == KindGroup {
-		code = "InvalidGroupId"
+	return Errorf(k.malformed(), "Invalid id: %q (expecting %q)", id, prefix+"...")
+}
+
+// malformed is EC2's error code for a malformed id. For some kinds it is spelled
+// differently from the code for an unknown id. Source: EC2 API reference, "Error
+// codes".
+func (k Kind) malformed() string {
+	switch k {
+	case KindInterface:
+		return "InvalidNetworkInterfaceId.Malformed"
+	case KindAttachment:
+		return "InvalidNetworkInterfaceAttachmentId.Malformed"
+	case KindTable:
+		return "InvalidRouteTableId.Malformed"
+	case KindGroup:
+		return "InvalidGroupId.Malformed"
+	default:
+		code, _, _ := k.words()
+		return code + ".Malformed"
 	}
-	return Errorf(code+".Malformed", "Invalid id: %q (expecting %q)", id, prefix+"...")
 }
 
 // MissingParameter is the error for an absent required parameter.

@@ -123,6 +123,9 @@ func (h GroupHandle) Authorize(d Direction, rules []Rule) ([]Rule, error) {
 			if r, err = r.withPorts(); err != nil {
 				return err
 			}
+			if err := mergeTags(Tags{}, r.Tags); err != nil {
+				return err
+			}
 			if slices.ContainsFunc(added[:n], r.same) {
 				return InvalidParameter("The same permission must not appear multiple times")
 			}
@@ -159,9 +162,10 @@ func countRules(list []Rule, r Rule) int {
 	return n
 }
 
-// Revoke removes rules that match exactly.
-func (h GroupHandle) Revoke(d Direction, rules []Rule) error {
-	return h.cloud.apply(func(ch *change) error {
+// Revoke removes rules that match exactly, and returns them.
+func (h GroupHandle) Revoke(d Direction, rules []Rule) ([]Rule, error) {
+	var removed []Rule
+	err := h.cloud.apply(func(ch *change) error {
 		g, err := ch.group(h.id)
 		if err != nil {
 			return err
@@ -176,16 +180,19 @@ func (h GroupHandle) Revoke(d Direction, rules []Rule) error {
 				return Errorf("InvalidPermission.NotFound",
 					"The specified rule does not exist in this security group.")
 			}
+			removed = append(removed, (*list)[i])
 			*list = slices.Delete(*list, i, i+1)
 		}
 		ch.Groups[h.id] = g
 		return nil
 	})
+	return removed, err
 }
 
-// RevokeIDs removes rules by their ids.
-func (h GroupHandle) RevokeIDs(d Direction, ids []string) error {
-	return h.cloud.apply(func(ch *change) error {
+// RevokeIDs removes rules by their ids, and returns them.
+func (h GroupHandle) RevokeIDs(d Direction, ids []string) ([]Rule, error) {
+	var removed []Rule
+	err := h.cloud.apply(func(ch *change) error {
 		g, err := ch.group(h.id)
 		if err != nil {
 			return err
@@ -196,11 +203,13 @@ func (h GroupHandle) RevokeIDs(d Direction, ids []string) error {
 			if i < 0 {
 				return KindRule.NotFound(rule)
 			}
+			removed = append(removed, (*list)[i])
 			*list = slices.Delete(*list, i, i+1)
 		}
 		ch.Groups[h.id] = g
 		return nil
 	})
+	return removed, err
 }
 
 // group returns a copy of a group that may be modified.

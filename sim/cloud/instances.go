@@ -10,11 +10,11 @@ import (
 // FinishTerminate. Terminating a terminated instance is a success.
 func (c *Cloud) Terminate(ids []vpc.InstanceID) error {
 	return c.apply(func(ch *change) error {
+		if err := ch.checkInstances(ids); err != nil {
+			return err
+		}
 		for _, id := range ids {
 			n := ch.Instances[id]
-			if n == nil {
-				return KindInstance.NotFound(string(id))
-			}
 			if n.State == Terminated {
 				continue
 			}
@@ -27,6 +27,20 @@ func (c *Cloud) Terminate(ids []vpc.InstanceID) error {
 		}
 		return nil
 	})
+}
+
+// checkInstances refuses ids of instances that do not exist.
+func (s *State) checkInstances(ids []vpc.InstanceID) error {
+	var missing []string
+	for _, id := range ids {
+		if s.Instances[id] == nil {
+			missing = append(missing, string(id))
+		}
+	}
+	if len(missing) > 0 {
+		return KindInstance.NotFound(missing...)
+	}
+	return nil
 }
 
 // FinishTerminate marks an instance as terminated: its machine is off. Its interfaces
@@ -53,7 +67,7 @@ func (ch *change) finishTerminate(n *Instance) {
 			continue
 		}
 		i = i.clone()
-		i.Attachment, i.Public = nil, false
+		i.Attachment, i.Public = nil, nil
 		ch.Interfaces[i.ID] = i
 	}
 }
@@ -62,11 +76,11 @@ func (ch *change) finishTerminate(n *Instance) {
 // rebooted.
 func (c *Cloud) Reboot(ids []vpc.InstanceID) error {
 	return c.apply(func(ch *change) error {
+		if err := ch.checkInstances(ids); err != nil {
+			return err
+		}
 		for _, id := range ids {
 			n := ch.Instances[id]
-			if n == nil {
-				return KindInstance.NotFound(string(id))
-			}
 			if n.State != Running {
 				return Errorf("IncorrectState", "The instance '%s' is not in the 'running' state.", id)
 			}
@@ -115,7 +129,9 @@ func (ch *change) launch(spec InstanceSpec) (*Instance, error) {
 		return nil, err
 	}
 	ch.Instances[made.ID] = made
-	i.Public = n.Public
+	if n.Public {
+		ch.makePublic(i)
+	}
 	i.Attachment = &Attachment{
 		ID: vpc.AttachmentID(ch.newID("eni-attach-")), Instance: made.ID,
 		Status: Attaching, Since: ch.now, DeleteOnTermination: true,

@@ -16,6 +16,7 @@ type NewInterface struct {
 	Primary     netip.Addr            // zero: any free address
 	IPv4        Want
 	IPv6        Want
+	PrimaryIPv6 bool // make the first IPv6 address the primary one
 	Tracking    *Tracking
 	Tags        Tags
 	Requester   string
@@ -58,6 +59,11 @@ func (ch *change) createInterface(w NewInterface) (*Interface, error) {
 	if len(w.Groups) == 0 {
 		w.Groups = []vpc.SecurityGroupID{ch.GroupNamed(defaultGroup).ID}
 	}
+	for _, id := range w.Groups {
+		if ch.Groups[id] == nil {
+			return nil, NoGroupForInterface(string(id))
+		}
+	}
 	if err := ch.checkGroups(w.Groups); err != nil {
 		return nil, err
 	}
@@ -86,6 +92,11 @@ func (ch *change) createInterface(w NewInterface) (*Interface, error) {
 	}
 	if _, err := assign.ipv6(w.IPv6); err != nil {
 		return nil, err
+	}
+	if w.PrimaryIPv6 {
+		if err := ch.enablePrimaryIPv6(i); err != nil {
+			return nil, err
+		}
 	}
 	ch.Interfaces[i.ID] = i
 	return i, nil

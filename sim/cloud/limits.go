@@ -25,7 +25,7 @@ func typeLimits() map[string]vpc.Limits {
 		"t3.xlarge": nitro(4, 15, 0), "t3.2xlarge": nitro(4, 15, 0),
 		"t4g.medium": nitro(3, 6, 0), "t4g.large": nitro(3, 12, 0),
 		"m6g.medium": nitro(2, 4, 4), "c6g.medium": nitro(2, 4, 4), "r6g.medium": nitro(2, 4, 4),
-		"m5.metal": metal(15, 50, 120), "c5.metal": metal(15, 50, 107), "r5.metal": metal(15, 50, 107),
+		"m5.metal": metal(15, 50, 120), "c5.metal": metal(15, 50, 107), "r5.metal": metal(15, 50, 120),
 	}
 	for _, family := range []string{"m5", "c5", "r5", "m6i", "c6i", "r6i", "m6g", "c6g", "r6g"} {
 		m[family+".large"] = nitro(3, 10, 9)
@@ -37,6 +37,10 @@ func typeLimits() map[string]vpc.Limits {
 		m[family+".8xlarge"] = nitro(8, 30, 54)
 		m[family+".12xlarge"] = nitro(8, 30, 54)
 		m[family+".16xlarge"] = nitro(15, 50, 107)
+	}
+	for _, family := range []string{"m6i", "c6i", "r6i"} {
+		m[family+".8xlarge"] = nitro(8, 30, 84)
+		m[family+".12xlarge"] = nitro(8, 30, 114)
 	}
 	m["c5.9xlarge"], m["c5.12xlarge"], m["c5.18xlarge"] = nitro(8, 30, 54), nitro(8, 30, 54), nitro(15, 50, 107)
 	m["m5.24xlarge"], m["c5.24xlarge"], m["r5.24xlarge"] = nitro(15, 50, 107), nitro(15, 50, 107), nitro(15, 50, 107)

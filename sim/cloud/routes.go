@@ -139,7 +139,7 @@ func (ch *change) route(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) (
 	switch {
 	case to.Gateway != "":
 		if to.Gateway != ch.Gateway {
-			return nil, Route{}, KindGateway.NotFound(string(to.Gateway))
+			return nil, Route{}, noGateway(to.Gateway)
 		}
 		r.Gateway = to.Gateway
 	case to.Interface != "":
@@ -151,6 +151,13 @@ func (ch *change) route(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) (
 		r.Interface, err = ch.onlyInterface(to.Instance)
 	}
 	return t, r, err
+}
+
+// noGateway is EC2's error for a route to an unknown gateway. Actions on internet
+// gateways answer KindGateway.NotFound. Source:
+// github.com/devopsacademyau/academy/pull/906, which shows the response to CreateRoute.
+func noGateway(id vpc.GatewayID) *Error {
+	return Errorf("InvalidGatewayID.NotFound", "The gateway ID '%s' does not exist", id)
 }
 
 // checkInside refuses a route for a destination inside the VPC, except a route of a

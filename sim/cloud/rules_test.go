@@ -33,10 +33,11 @@ func TestRoutesAndRulesHaveQuotas(t *testing.T) {
 	wantCode(t, err, "RulesPerSecurityGroupLimitExceeded", "The maximum number of rules per security group has been reached.")
 	_, err = c.Group(group).Authorize(cloud.Ingress, []cloud.Rule{rule(80)})
 	wantCode(t, err, "InvalidPermission.Duplicate", `the specified rule "peer: 0.0.0.0/0, TCP, from port: 80, to port: 80, ALLOW" already exists`)
-	if err := c.Group(group).Revoke(cloud.Ingress, []cloud.Rule{rule(80)}); err != nil {
+	if _, err := c.Group(group).Revoke(cloud.Ingress, []cloud.Rule{rule(80)}); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, c.Group(group).Revoke(cloud.Ingress, []cloud.Rule{rule(80)}), "InvalidPermission.NotFound", "The specified rule does not exist in this security group.")
+	_, err = c.Group(group).Revoke(cloud.Ingress, []cloud.Rule{rule(80)})
+	wantCode(t, err, "InvalidPermission.NotFound", "The specified rule does not exist in this security group.")
 }
 
 func TestRouteInsideTheVPCMustBeAWholeSubnetToAnInterface(t *testing.T) {
@@ -96,7 +97,7 @@ func TestRulePortsAreCheckedByProtocol(t *testing.T) {
 			t.Errorf("%+v is stored as %+v (%v)", rule, made, err)
 		}
 		// The original rule matches the stored one.
-		if err := c.Group(group).Revoke(cloud.Ingress, []cloud.Rule{rule}); err != nil {
+		if _, err := c.Group(group).Revoke(cloud.Ingress, []cloud.Rule{rule}); err != nil {
 			t.Errorf("revoke %+v: %v", rule, err)
 		}
 	}

@@ -141,7 +141,8 @@ type Interface struct {
 	SourceDestCheck bool
 	Requester       Requester
 	Tracking        *Tracking
-	Public          bool // the primary address is routed through the internet gateway
+	PrimaryIPv6     bool            // the first IPv6 address is the primary one and cannot be removed
+	Public          []PublicAddress // of its private addresses
 	Attachment      *Attachment
 	Tags            Tags
 }
@@ -165,6 +166,7 @@ func (i *Interface) clone() *Interface {
 	n.IPv4, n.IPv6 = i.IPv4.clone(), i.IPv6.clone()
 	n.Groups = slices.Clone(i.Groups)
 	n.Tags = maps.Clone(i.Tags)
+	n.Public = slices.Clone(i.Public)
 	if i.Attachment != nil {
 		a := *i.Attachment
 		n.Attachment = &a

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -77,10 +78,41 @@ func (s *State) Resources() []Resource {
 	for _, g := range Sorted(s.Groups) {
 		out = append(out, Resource{string(g.ID), KindGroup, g.Tags})
 	}
+	out = append(out, s.ruleResources()...)
 	for _, n := range Sorted(s.Subnets) {
 		out = append(out, Resource{string(n.ID), KindSubnet, n.Tags})
 	}
 	return append(out, Resource{string(s.VPC.ID), KindVPC, s.VPC.Tags})
+}
+
+// ruleResources lists the rules of all groups, ordered by id.
+func (s *State) ruleResources() []Resource {
+	rules := map[string]Resource{}
+	for _, g := range s.Groups {
+		for _, r := range slices.Concat(g.Ingress, g.Egress) {
+			rules[r.ID] = Resource{r.ID, KindRule, r.Tags}
+		}
+	}
+	return Sorted(rules)
+}
+
+// setRuleTags replaces the tags of a rule; false if no group has it.
+func (ch *change) setRuleTags(id string, tags Tags) bool {
+	for _, g := range ch.Groups {
+		for _, d := range []Direction{Ingress, Egress} {
+			k := slices.IndexFunc(*g.rules(d), func(r Rule) bool { return r.ID == id })
+			if k < 0 {
+				continue
+			}
+			n := *g
+			rules := slices.Clone(*g.rules(d))
+			rules[k].Tags = tags
+			*n.rules(d) = rules
+			ch.Groups[g.ID] = &n
+			return true
+		}
+	}
+	return false
 }
 
 // Tag adds or overwrites tags of resources. If one id is unknown, no resource is
@@ -147,6 +179,7 @@ func (ch *change) setTags(id string, tags Tags) {
 		n := *ch.Subnets[vpc.SubnetID(id)]
 		n.Tags = tags
 		ch.Subnets[n.ID] = &n
+	case ch.setRuleTags(id, tags):
 	case id == string(ch.Gateway):
 		ch.GatewayTags = tags
 	default:

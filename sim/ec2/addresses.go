@@ -55,7 +55,7 @@ func (a *api) assignIPv4(_ *query.Call, r *assignIPv4) (*assignedIPv4, error) {
 	p := &parser{}
 	w := cloud.Want{
 		Count: r.Count, PrefixCount: r.PrefixCount, Reassign: r.Reassign,
-		Addresses: p.addrs("privateIpAddress", r.Addresses), Prefixes: p.prefixes("ipv4Prefix", r.Prefixes),
+		Addresses: p.addrs(r.Addresses), Prefixes: p.prefixes("ipv4Prefix", r.Prefixes),
 	}
 	p.count(r.Count, r.PrefixCount)
 	p.exclusive(r.Count > 0, len(r.Addresses) > 0, r.PrefixCount > 0, len(r.Prefixes) > 0)
@@ -83,7 +83,7 @@ func (r unassignIPv4) interfaceID() string { return r.Interface }
 
 func (a *api) unassignIPv4(_ *query.Call, r *unassignIPv4) (*returned, error) {
 	p := &parser{}
-	addresses, prefixes := p.addrs("privateIpAddress", r.Addresses), p.prefixes("ipv4Prefix", r.Prefixes)
+	addresses, prefixes := p.addrs(r.Addresses), p.prefixes("ipv4Prefix", r.Prefixes)
 	switch {
 	case p.err != nil:
 		return nil, p.err
@@ -113,7 +113,7 @@ func (a *api) assignIPv6(_ *query.Call, r *assignIPv6) (*assignedIPv6, error) {
 	p := &parser{}
 	w := cloud.Want{
 		Count: r.Count, PrefixCount: r.PrefixCount,
-		Addresses: p.addrs("ipv6Addresses", r.Addresses), Prefixes: p.prefixes("ipv6Prefix", r.Prefixes),
+		Addresses: p.addrs(r.Addresses), Prefixes: p.prefixes("ipv6Prefix", r.Prefixes),
 	}
 	p.count(r.Count, r.PrefixCount)
 	p.exclusive(r.Count > 0, len(r.Addresses) > 0, r.PrefixCount > 0, len(r.Prefixes) > 0)
@@ -146,7 +146,7 @@ type unassignedIPv6 struct {
 
 func (a *api) unassignIPv6(_ *query.Call, r *unassignIPv6) (*unassignedIPv6, error) {
 	p := &parser{}
-	addresses, prefixes := p.addrs("ipv6Addresses", r.Addresses), p.prefixes("ipv6Prefix", r.Prefixes)
+	addresses, prefixes := p.addrs(r.Addresses), p.prefixes("ipv6Prefix", r.Prefixes)
 	switch {
 	case p.err != nil:
 		return nil, p.err

@@ -29,7 +29,7 @@ type api struct {
 func Service(c *cloud.Cloud) query.Service {
 	a := &api{cloud: c, tokens: newTokens()}
 	return query.Service{
-		Name: "ec2", Version: Version, Dialect: query.EC2,
+		Name: "ec2", Version: Version, Dialect: query.EC2, Refusals: refusals(),
 		Actions: slices.Concat(
 			a.interfaceActions(), a.attachmentActions(), a.addressActions(), a.tagActions(),
 			a.networkActions(), a.groupActions(), a.routeActions(), a.instanceActions(),

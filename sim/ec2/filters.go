@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/query"
 )
 
 // Filter is one filter of a describe: an item passes if it has one of the values, in
@@ -25,12 +26,15 @@ type attributes[T any] map[string]func(T) []string
 
 // keep returns the items that pass all filters. A filter that EC2 does not have for
 // the kind is refused.
-func keep[T any](items []T, filters []Filter, attrs attributes[T], tags func(T) cloud.Tags) ([]T, error) {
+func keep[T any](c *query.Call, items []T, filters []Filter, attrs attributes[T], tags func(T) cloud.Tags) ([]T, error) {
 	values := 0
 	for _, f := range filters {
 		values += len(f.Values)
 		byTag := tags != nil && (f.Name == "tag-key" || strings.HasPrefix(f.Name, "tag:"))
 		if attrs[f.Name] == nil && !byTag {
+			if err := c.RefuseFilter(f.Name); err != nil {
+				return nil, err
+			}
 			return nil, cloud.InvalidParameter("The filter '%s' is invalid", f.Name)
 		}
 		if len(f.Values) == 0 {

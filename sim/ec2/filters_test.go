@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -24,12 +25,24 @@ type filtered struct {
 	filters map[string]string
 }
 
+// notShown is the path of values that a response does not show. A test of its own
+// has their filters.
+const notShown = "-"
+
 func documentedFilters() map[string]filtered {
 	permission := func(in, prefix string) map[string]string {
 		return map[string]string{
 			prefix + "protocol": in + ".IpProtocol", prefix + "from-port": in + ".FromPort", prefix + "to-port": in + ".ToPort",
 			prefix + "cidr": in + ".IpRanges.CidrIp", prefix + "ipv6-cidr": in + ".Ipv6Ranges.CidrIpv6",
 			prefix + "group-id": in + ".UserIdGroupPairs.GroupId", prefix + "user-id": in + ".UserIdGroupPairs.UserId",
+			prefix + "group-name": notShown, prefix + "prefix-list-id": in + ".PrefixListIds.PrefixListId",
+		}
+	}
+	instances := filtered{"Reservations", map[string]string{}}
+	for name, path := range shownByInstances() {
+		instances.filters[name] = "Instances." + path
+		if path == notShown {
+			instances.filters[name] = notShown
 		}
 	}
 	groups := filtered{"SecurityGroups", map[string]string{
@@ -45,21 +58,30 @@ func documentedFilters() map[string]filtered {
 			"attachment.device-index": "Attachment.DeviceIndex", "attachment.instance-id": "Attachment.InstanceId",
 			"attachment.status": "Attachment.Status", "availability-zone": "AvailabilityZone", "description": "Description",
 			"group-id": "Groups.GroupId", "group-name": "Groups.GroupName", "interface-type": "InterfaceType",
-			"ipv4-prefix": "Ipv4Prefixes.Ipv4Prefix", "ipv6-addresses.ipv6-address": "Ipv6Addresses.Ipv6Address",
-			"ipv6-prefix": "Ipv6Prefixes.Ipv6Prefix", "mac-address": "MacAddress", "network-interface-id": "NetworkInterfaceId",
+			"ipv6-addresses.ipv6-address": "Ipv6Addresses.Ipv6Address", "mac-address": "MacAddress", "network-interface-id": "NetworkInterfaceId",
 			"owner-id": "OwnerId", "private-ip-address": "PrivateIpAddress", "requester-id": "RequesterId",
 			"requester-managed": "RequesterManaged", "source-dest-check": "SourceDestCheck", "status": "Status",
-			"subnet-id": "SubnetId", "vpc-id": "VpcId",
+			"subnet-id": "SubnetId", "vpc-id": "VpcId", "availability-zone-id": "AvailabilityZoneId", "private-dns-name": "PrivateDnsName",
+			"addresses.association.owner-id":  "PrivateIpAddresses.Association.IpOwnerId",
+			"addresses.association.public-ip": "PrivateIpAddresses.Association.PublicIp",
+			"association.allocation-id":       "Association.AllocationId", "association.association-id": "Association.AssociationId",
+			"association.ip-owner-id": "Association.IpOwnerId", "association.public-dns-name": "Association.PublicDnsName",
+			"association.public-ip": "Association.PublicIp", "attachment.attach-time": "Attachment.AttachTime",
+			"attachment.instance-owner-id": "Attachment.InstanceOwnerId", "operator.managed": "Operator.Managed",
+			"operator.principal": "Operator.Principal",
 		}},
-		"DescribeInstances": {"Reservations", map[string]string{
-			"availability-zone": "Instances.Placement.AvailabilityZone", "instance-id": "Instances.InstanceId",
-			"instance-state-name": "Instances.State.Name", "instance-type": "Instances.InstanceType",
-			"instance.group-id": "Instances.SecurityGroups.GroupId", "network-interface.network-interface-id": "Instances.NetworkInterfaces.NetworkInterfaceId",
-			"owner-id": "OwnerId", "private-dns-name": "Instances.PrivateDnsName", "private-ip-address": "Instances.PrivateIpAddress",
-			"subnet-id": "Instances.SubnetId", "vpc-id": "Instances.VpcId",
-		}},
+		"DescribeInstances": instances,
 		"DescribeInstanceTypes": {"InstanceTypes", map[string]string{
 			"bare-metal": "BareMetal", "hypervisor": "Hypervisor", "instance-type": "InstanceType",
+			"memory-info.size-in-mib":  "MemoryInfo.SizeInMiB",
+			"network-info.ena-support": "NetworkInfo.EnaSupport", "network-info.ipv4-addresses-per-interface": "NetworkInfo.Ipv4AddressesPerInterface",
+			"network-info.ipv6-addresses-per-interface": "NetworkInfo.Ipv6AddressesPerInterface",
+			"network-info.ipv6-supported":               "NetworkInfo.Ipv6Supported", "network-info.maximum-network-cards": "NetworkInfo.MaximumNetworkCards",
+			"network-info.maximum-network-interfaces": "NetworkInfo.MaximumNetworkInterfaces",
+			"network-info.network-performance":        "NetworkInfo.NetworkPerformance",
+			"processor-info.supported-architecture":   "ProcessorInfo.SupportedArchitectures",
+			"vcpu-info.default-cores":                 "VCpuInfo.DefaultCores", "vcpu-info.default-threads-per-core": "VCpuInfo.DefaultThreadsPerCore",
+			"vcpu-info.default-vcpus": "VCpuInfo.DefaultVCpus",
 		}},
 		"DescribeSubnets": {"Subnets", map[string]string{
 			"availability-zone": "AvailabilityZone", "availability-zone-id": "AvailabilityZoneId",
@@ -69,15 +91,27 @@ func documentedFilters() map[string]filtered {
 			"ipv6-cidr-block-association.state":           "Ipv6CidrBlockAssociationSet.Ipv6CidrBlockState.State",
 			"ipv6-native":                                 "Ipv6Native", "map-customer-owned-ip-on-launch": "MapCustomerOwnedIpOnLaunch",
 			"map-public-ip-on-launch": "MapPublicIpOnLaunch", "owner-id": "OwnerId", "state": "State", "subnet-arn": "SubnetArn",
-			"subnet-id": "SubnetId", "vpc-id": "VpcId",
+			"subnet-id": "SubnetId", "vpc-id": "VpcId", "outpost-arn": "OutpostArn", "customer-owned-ipv4-pool": "CustomerOwnedIpv4Pool",
+			"enable-lni-at-device-index": "EnableLniAtDeviceIndex", "availabilityZone": "AvailabilityZone",
+			"availabilityZoneId": "AvailabilityZoneId", "cidr": "CidrBlock", "cidrBlock": "CidrBlock", "defaultForAz": "DefaultForAz",
+			"private-dns-name-options-on-launch.hostname-type":                        "PrivateDnsNameOptionsOnLaunch.HostnameType",
+			"private-dns-name-options-on-launch.enable-resource-name-dns-a-record":    "PrivateDnsNameOptionsOnLaunch.EnableResourceNameDnsARecord",
+			"private-dns-name-options-on-launch.enable-resource-name-dns-aaaa-record": "PrivateDnsNameOptionsOnLaunch.EnableResourceNameDnsAAAARecord",
 		}},
 		"DescribeVpcs": {"Vpcs", map[string]string{
-			"cidr": "CidrBlock", "cidr-block-association.cidr-block": "CidrBlockAssociationSet.CidrBlock",
+			"cidr-block-association.association-id": "CidrBlockAssociationSet.AssociationId",
+			"cidr-block-association.state":          "CidrBlockAssociationSet.CidrBlockState.State", "dhcp-options-id": "DhcpOptionsId",
+			"ipv6-cidr-block-association.association-id":  "Ipv6CidrBlockAssociationSet.AssociationId",
+			"ipv6-cidr-block-association.ipv6-cidr-block": "Ipv6CidrBlockAssociationSet.Ipv6CidrBlock",
+			"ipv6-cidr-block-association.ipv6-pool":       "Ipv6CidrBlockAssociationSet.Ipv6Pool",
+			"ipv6-cidr-block-association.state":           "Ipv6CidrBlockAssociationSet.Ipv6CidrBlockState.State",
+			"cidr":                                        "CidrBlock", "cidr-block-association.cidr-block": "CidrBlockAssociationSet.CidrBlock",
 			"is-default": "IsDefault", "owner-id": "OwnerId", "state": "State", "vpc-id": "VpcId",
 		}},
 		"DescribeAvailabilityZones": {"AvailabilityZones", map[string]string{
 			"opt-in-status": "OptInStatus", "region-name": "RegionName", "state": "State", "zone-id": "ZoneId",
-			"zone-name": "ZoneName", "zone-type": "ZoneType",
+			"zone-name": "ZoneName", "zone-type": "ZoneType", "group-name": "GroupName", "message": "Messages.Message",
+			"parent-zone-id": "ParentZoneId", "parent-zone-name": "ParentZoneName",
 		}},
 		"DescribeSecurityGroupRules": {"SecurityGroupRules", map[string]string{
 			"group-id": "GroupId", "security-group-rule-id": "SecurityGroupRuleId",
@@ -87,6 +121,9 @@ func documentedFilters() map[string]filtered {
 			"association.route-table-id": "Associations.RouteTableId", "association.subnet-id": "Associations.SubnetId",
 			"owner-id": "OwnerId", "route-table-id": "RouteTableId", "route.destination-cidr-block": "Routes.DestinationCidrBlock",
 			"route.destination-ipv6-cidr-block": "Routes.DestinationIpv6CidrBlock", "route.gateway-id": "Routes.GatewayId",
+			"association.gateway-id": "Associations.GatewayId", "route.destination-prefix-list-id": "Routes.DestinationPrefixListId",
+			"route.egress-only-internet-gateway-id": "Routes.EgressOnlyInternetGatewayId", "route.nat-gateway-id": "Routes.NatGatewayId",
+			"route.transit-gateway-id": "Routes.TransitGatewayId", "route.vpc-peering-connection-id": "Routes.VpcPeeringConnectionId",
 			"route.instance-id": "Routes.InstanceId", "route.origin": "Routes.Origin", "route.state": "Routes.State", "vpc-id": "VpcId",
 		}},
 		"DescribeTags": {"Tags", map[string]string{
@@ -110,6 +147,9 @@ func at(v reflect.Value, path string) []string {
 		}
 		return out
 	default: // a structure, or a value
+	}
+	if at, ok := v.Interface().(time.Time); ok {
+		return []string{at.UTC().Format("2006-01-02T15:04:05.000Z")}
 	}
 	if path == "" {
 		if text := fmt.Sprint(v.Interface()); text != "" {
@@ -151,6 +191,9 @@ func TestEveryFilterPassesTheItemsThatShowItsValue(t *testing.T) {
 			t.Errorf("%s: nothing to filter", action)
 		}
 		for filter, path := range d.filters {
+			if path == notShown {
+				continue
+			}
 			values := map[string]bool{}
 			for _, item := range all {
 				for _, v := range at(item, path) {

@@ -3,23 +3,12 @@ package ec2
 import (
 	"strconv"
 
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/query"
 )
 
 func (a *api) groupActions() []query.Action {
-	authorize := func(name string, d cloud.Direction) query.Action {
-		return query.Handle(query.Spec[authorizeGroup, authorizedGroup]{
-			Name: name, Page: page(name), Permit: permitGroup[authorizeGroup],
-			Do: func(c *query.Call, r *authorizeGroup) (*authorizedGroup, error) { return a.authorize(c, r, d) },
-		})
-	}
-	revoke := func(name string, d cloud.Direction) query.Action {
-		return query.Handle(query.Spec[revokeGroup, returned]{
-			Name: name, Page: page(name), Permit: permitGroup[revokeGroup],
-			Do: func(_ *query.Call, r *revokeGroup) (*returned, error) { return a.revoke(r, d) },
-		})
-	}
 	return []query.Action{
 		query.Handle(query.Spec[describeGroups, groupList]{
 			Name: "DescribeSecurityGroups", Page: page("DescribeSecurityGroups"), ReadOnly: true,
@@ -29,10 +18,30 @@ func (a *api) groupActions() []query.Action {
 			Name: "DescribeSecurityGroupRules", Page: page("DescribeSecurityGroupRules"), ReadOnly: true,
 			Permit: onAnyResource[describeRules], Do: listRules,
 		}),
-		authorize("AuthorizeSecurityGroupIngress", cloud.Ingress),
-		authorize("AuthorizeSecurityGroupEgress", cloud.Egress),
-		revoke("RevokeSecurityGroupIngress", cloud.Ingress),
-		revoke("RevokeSecurityGroupEgress", cloud.Egress),
+		query.Handle(query.Spec[authorizeIngress, authorizedGroup]{
+			Name: "AuthorizeSecurityGroupIngress", Page: page("AuthorizeSecurityGroupIngress"), Permit: permitRules[authorizeIngress],
+			Do: func(c *query.Call, r *authorizeIngress) (*authorizedGroup, error) {
+				return a.authorize(c, r.wanted(), cloud.Ingress)
+			},
+		}),
+		query.Handle(query.Spec[authorizeEgress, authorizedGroup]{
+			Name: "AuthorizeSecurityGroupEgress", Page: page("AuthorizeSecurityGroupEgress"), Permit: permitRules[authorizeEgress],
+			Do: func(c *query.Call, r *authorizeEgress) (*authorizedGroup, error) {
+				return a.authorize(c, r.wanted(), cloud.Egress)
+			},
+		}),
+		query.Handle(query.Spec[revokeIngress, revokedGroup]{
+			Name: "RevokeSecurityGroupIngress", Page: page("RevokeSecurityGroupIngress"), Permit: permitRules[revokeIngress],
+			Do: func(c *query.Call, r *revokeIngress) (*revokedGroup, error) {
+				return a.revoke(c, r.wanted(), cloud.Ingress)
+			},
+		}),
+		query.Handle(query.Spec[revokeEgress, revokedGroup]{
+			Name: "RevokeSecurityGroupEgress", Page: page("RevokeSecurityGroupEgress"), Permit: permitRules[revokeEgress],
+			Do: func(c *query.Call, r *revokeEgress) (*revokedGroup, error) {
+				return a.revoke(c, r.wanted(), cloud.Egress)
+			},
+		}),
 	}
 }
 
@@ -82,6 +91,7 @@ type describeGroups struct {
 	query.DryRun
 	Page
 	IDs     []string `q:"GroupId"`
+	Names   []string `q:"GroupName"`
 	Filters []Filter `q:"Filter"`
 }
 
@@ -91,6 +101,9 @@ type groupList struct {
 }
 
 func listGroups(c *query.Call, r *describeGroups) (*groupList, error) {
+	if len(r.Names) > 0 {
+		return nil, noDefaultVPC()
+	}
 	out, next, err := listPage(c, listing[*cloud.Group]{
 		kind: cloud.KindGroup, set: "group", all: cloud.Sorted(c.State.Groups), ids: r.IDs, filters: r.Filters, page: r.Page,
 		id:    func(g *cloud.Group) string { return string(g.ID) },
@@ -115,7 +128,7 @@ func groupAttributes(s *cloud.State) attributes[*cloud.Group] {
 		"":        func(g group) []cloud.Rule { return g.Ingress },
 		"egress.": func(g group) []cloud.Rule { return g.Egress },
 	} {
-		for name, values := range permissionAttributes() {
+		for name, values := range permissionAttributes(s) {
 			out[prefix+"ip-permission."+name] = func(g group) []string {
 				var all []string
 				for _, p := range permissions(s, rules(g)) {
@@ -129,14 +142,14 @@ func groupAttributes(s *cloud.State) attributes[*cloud.Group] {
 }
 
 // permissionAttributes are the filter values of one entry of a group.
-func permissionAttributes() attributes[permissionXML] {
+func permissionAttributes(s *cloud.State) attributes[permissionXML] {
 	number := func(n *int) []string {
 		if n == nil {
 			return nil
 		}
 		return one(strconv.Itoa(*n))
 	}
-	return attributes[permissionXML]{
+	return merged(attributes[permissionXML]{
 		"protocol":  func(p permissionXML) []string { return one(p.Protocol) },
 		"from-port": func(p permissionXML) []string { return number(p.From) },
 		"to-port":   func(p permissionXML) []string { return number(p.To) },
@@ -144,7 +157,16 @@ func permissionAttributes() attributes[permissionXML] {
 		"ipv6-cidr": func(p permissionXML) []string { return each(p.Ranges6, func(x range6XML) string { return x.CIDR }) },
 		"group-id":  func(p permissionXML) []string { return each(p.Groups, func(x pairXML) string { return x.Group }) },
 		"user-id":   func(p permissionXML) []string { return each(p.Groups, func(x pairXML) string { return x.Owner }) },
-	}
+		"group-name": func(p permissionXML) []string {
+			var names []string
+			for _, x := range p.Groups {
+				if g := s.Groups[vpc.SecurityGroupID(x.Group)]; g != nil {
+					names = append(names, g.Name)
+				}
+			}
+			return names
+		},
+	}, absent[permissionXML]("prefix-list-id"))
 }
 
 func newSecurityGroupXML(c *query.Call, g *cloud.Group) securityGroupXML {

@@ -22,13 +22,13 @@ func (a *api) instanceActions() []query.Action {
 			Permit: onAnyResource[describeTypes], Do: a.listTypes,
 		}),
 		query.Handle(query.Spec[nameInstances, returned]{
-			Name: "RebootInstances", Page: page("RebootInstances"), Permit: permitInstances,
+			Name: "RebootInstances", Page: page("RebootInstances"), Permit: permitReboot,
 			Do: func(_ *query.Call, r *nameInstances) (*returned, error) {
-				return done(a.cloud.Reboot(r.instanceIDs()))
+				return done(a.cloud.Reboot(instanceIDs(r.IDs)))
 			},
 		}),
-		query.Handle(query.Spec[nameInstances, terminatedList]{
-			Name: "TerminateInstances", Page: page("TerminateInstances"), Permit: permitInstances, Do: a.terminate,
+		query.Handle(query.Spec[terminateInstances, terminatedList]{
+			Name: "TerminateInstances", Page: page("TerminateInstances"), Permit: permitTerminate, Do: a.terminate,
 		}),
 	}
 }
@@ -38,6 +38,8 @@ type describeInstances struct {
 	Page
 	IDs     []string `q:"InstanceId"`
 	Filters []Filter `q:"Filter"`
+	// Managed has no effect: no instance is hidden.
+	Managed bool `q:"IncludeManagedResources"`
 }
 
 type stateXML struct {
@@ -64,6 +66,7 @@ type metadataXML struct {
 	HopLimit int    `q:"httpPutResponseHopLimit"`
 	Endpoint string `q:"httpEndpoint"`
 	IPv6     string `q:"httpProtocolIpv6"`
+	Tags     string `q:"instanceMetadataTags"`
 }
 
 type profileXML struct {
@@ -92,18 +95,25 @@ type instanceInterfaceXML struct {
 	PrivateDNSName  string                `q:"privateDnsName,omitempty"`
 	SourceDestCheck bool                  `q:"sourceDestCheck"`
 	Groups          []groupXML            `q:"groupSet"`
+	Public          *publicXML            `q:"association"`
 	Attachment      instanceAttachmentXML `q:"attachment"`
 	PrivateIPs      []privateAddressXML   `q:"privateIpAddressesSet"`
 	IPv4Prefixes    []ipv4PrefixXML       `q:"ipv4PrefixSet,omitempty"`
 	IPv6            []ipv6AddressXML      `q:"ipv6AddressesSet"`
 	IPv6Prefixes    []ipv6PrefixXML       `q:"ipv6PrefixSet,omitempty"`
 	Type            string                `q:"interfaceType"`
+	Operator        operatorXML           `q:"operator"`
+}
+
+type monitoringXML struct {
+	State string `q:"state"`
 }
 
 // instanceXML is Instance. Source: API_Instance.html.
 type instanceXML struct {
 	ID              string                 `q:"instanceId"`
 	Image           string                 `q:"imageId"`
+	LaunchIndex     int                    `q:"amiLaunchIndex"`
 	State           stateXML               `q:"instanceState"`
 	PrivateDNSName  string                 `q:"privateDnsName"`
 	Type            string                 `q:"instanceType"`
@@ -112,6 +122,8 @@ type instanceXML struct {
 	Subnet          string                 `q:"subnetId,omitempty"`
 	VPC             string                 `q:"vpcId,omitempty"`
 	PrivateIP       string                 `q:"privateIpAddress,omitempty"`
+	PublicDNSName   string                 `q:"dnsName"`
+	PublicIP        string                 `q:"ipAddress,omitempty"`
 	IPv6            string                 `q:"ipv6Address,omitempty"`
 	SourceDestCheck *bool                  `q:"sourceDestCheck"`
 	Groups          []groupXML             `q:"groupSet"`
@@ -122,7 +134,13 @@ type instanceXML struct {
 	Profile         *profileXML            `q:"iamInstanceProfile"`
 	Interfaces      []instanceInterfaceXML `q:"networkInterfaceSet"`
 	Metadata        metadataXML            `q:"metadataOptions"`
-	Tags            []tagXML               `q:"tagSet,omitempty"`
+	Monitoring      monitoringXML          `q:"monitoring"`
+	Operator        operatorXML            `q:"operator"`
+	Platform        string                 `q:"platformDetails"`
+	Usage           string                 `q:"usageOperation"`
+	// Volumes is always empty: there are no volumes here.
+	Volumes []struct{} `q:"blockDeviceMapping"`
+	Tags    []tagXML   `q:"tagSet,omitempty"`
 }
 
 type reservationXML struct {
@@ -163,7 +181,7 @@ func instanceAttributes(s *cloud.State) attributes[*cloud.Instance] {
 			return f(i)
 		}
 	}
-	return attributes[instance]{
+	return merged(shownAttributes(s), absentAttributes(), ofInterfaces(s), attributes[instance]{
 		"instance-id":         func(n instance) []string { return one(string(n.ID)) },
 		"instance-state-name": func(n instance) []string { return one(string(n.State)) },
 		"instance-type":       func(n instance) []string { return one(n.Type) },
@@ -176,10 +194,7 @@ func instanceAttributes(s *cloud.State) attributes[*cloud.Instance] {
 			return one(vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region))
 		}),
 		"instance.group-id": primary(func(i *cloud.Interface) []string { return each(i.Groups, groupText) }),
-		"network-interface.network-interface-id": func(n instance) []string {
-			return each(s.InterfacesOf(n.ID), func(i *cloud.Interface) string { return string(i.ID) })
-		},
-	}
+	})
 }
 
 // ReservationID returns the reservation in which an instance was started.
@@ -195,8 +210,9 @@ func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 		ID: string(n.ID), Image: ImageID, State: newStateXML(n.State), Type: n.Type,
 		Launched:     n.Launched.Truncate(time.Second),
 		Placement:    placementXML{Zone: zone, ZoneID: ZoneID(zone), Tenancy: "default"},
-		Architecture: "x86_64", Hypervisor: "xen", Virtualization: "hvm", ENA: n.Limits.Nitro,
-		Metadata: newMetadataXML(n.Metadata), Tags: tagsXML(n.Tags),
+		Architecture: Architecture(n.Type), Hypervisor: "xen", Virtualization: "hvm", ENA: n.Limits.Nitro,
+		Metadata: newMetadataXML(n.Metadata), Tags: tagsXML(n.Tags), Monitoring: monitoringXML{"disabled"},
+		Platform: "Linux/UNIX", Usage: "RunInstances",
 	}
 	if n.Role != "" {
 		x.Profile = &profileXML{ProfileARN(s.Account, n.Role), ProfileID(n.Role)}
@@ -211,6 +227,9 @@ func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 			continue
 		}
 		x.PrivateIP, x.PrivateDNSName = i.IPv4.Addresses[0].String(), vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region)
+		if p := newPublicXML(s, i, i.IPv4.Addresses[0]); p != nil {
+			x.PublicIP, x.PublicDNSName = p.Address, p.DNSName
+		}
 		x.SourceDestCheck, x.Groups = &i.SourceDestCheck, groupsXML(s, i.Groups)
 		if len(i.IPv6.Addresses) > 0 {
 			x.IPv6 = i.IPv6.Addresses[0].String()
@@ -236,7 +255,7 @@ func ProfileID(role string) string {
 }
 
 func newMetadataXML(o cloud.MetadataOptions) metadataXML {
-	x := metadataXML{State: "applied", Tokens: "optional", HopLimit: o.HopLimit, Endpoint: "enabled", IPv6: "disabled"}
+	x := metadataXML{State: "applied", Tokens: "optional", HopLimit: o.HopLimit, Endpoint: "enabled", IPv6: "disabled", Tags: "enabled"}
 	if o.TokensRequired {
 		x.Tokens = "required"
 	}
@@ -252,8 +271,9 @@ func newInstanceInterfaceXML(s *cloud.State, i *cloud.Interface) instanceInterfa
 		ID: string(i.ID), Subnet: string(i.Subnet), VPC: string(s.VPC.ID), Description: i.Description,
 		Owner: s.Account, Status: i.Status(), MAC: i.MAC.String(), PrivateIP: i.IPv4.Addresses[0].String(),
 		PrivateDNSName: vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region), SourceDestCheck: i.SourceDestCheck,
-		Groups: groupsXML(s, i.Groups), PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i.IPv6.Addresses),
+		Groups: groupsXML(s, i.Groups), PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i),
 		IPv4Prefixes: ipv4Prefixes(i.IPv4.Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6.Prefixes), Type: string(i.Type),
+		Public: newPublicXML(s, i, i.IPv4.Addresses[0]),
 		Attachment: instanceAttachmentXML{
 			ID: string(at.ID), DeviceIndex: at.DeviceIndex, NetworkCard: at.NetworkCard, Status: string(at.Status),
 			AttachTime: at.Since.Truncate(time.Second), DeleteOnTermination: at.DeleteOnTermination,
@@ -266,18 +286,46 @@ type nameInstances struct {
 	IDs []string `q:"InstanceId,required"`
 }
 
-func (r nameInstances) instanceIDs() []vpc.InstanceID {
+type terminateInstances struct {
+	query.DryRun
+	IDs []string `q:"InstanceId"`
+	// Force and SkipShutdown have no effect: the power of a guest is cut at once.
+	Force        bool `q:"Force"`
+	SkipShutdown bool `q:"SkipOsShutdown"`
+}
+
+func instanceIDs(ids []string) []vpc.InstanceID {
 	var out []vpc.InstanceID
-	for _, id := range r.IDs {
+	for _, id := range ids {
 		out = append(out, vpc.InstanceID(id))
 	}
 	return out
 }
 
-func permitInstances(c *query.Call, r *nameInstances) ([]iam.Request, error) {
+func permitReboot(c *query.Call, r *nameInstances) ([]iam.Request, error) {
+	return permitInstances(c, r.IDs)
+}
+
+func permitTerminate(c *query.Call, r *terminateInstances) ([]iam.Request, error) {
+	if len(r.IDs) == 0 {
+		return nil, cloud.Errorf("InvalidParameterCombination", "No instances specified")
+	}
+	return permitInstances(c, r.IDs)
+}
+
+// permitInstances requires permission for instances. One error names all that do not
+// exist.
+func permitInstances(c *query.Call, ids []string) ([]iam.Request, error) {
 	q := &authorization{call: c}
-	for _, id := range r.IDs {
+	var missing []string
+	for _, id := range ids {
 		q.instance(id)
+		if c.State.Instances[vpc.InstanceID(id)] == nil {
+			missing = append(missing, id)
+		}
+	}
+	if len(missing) > 0 && !q.malformed {
+		q.err = cloud.KindInstance.NotFound(missing...)
 	}
 	return q.result()
 }
@@ -292,12 +340,13 @@ type terminatedList struct {
 	Instances []stateChangeXML `q:"instancesSet"`
 }
 
-func (a *api) terminate(c *query.Call, r *nameInstances) (*terminatedList, error) {
-	if err := a.cloud.Terminate(r.instanceIDs()); err != nil {
+func (a *api) terminate(c *query.Call, r *terminateInstances) (*terminatedList, error) {
+	ids := instanceIDs(r.IDs)
+	if err := a.cloud.Terminate(ids); err != nil {
 		return nil, err
 	}
 	out, after := &terminatedList{}, a.cloud.State()
-	for _, id := range r.instanceIDs() {
+	for _, id := range ids {
 		out.Instances = append(out.Instances, stateChangeXML{
 			ID: string(id), Current: newStateXML(after.Instances[id].State), Previous: newStateXML(c.State.Instances[id].State),
 		})
@@ -310,6 +359,8 @@ type describeTypes struct {
 	Page
 	Types   []string `q:"InstanceType"`
 	Filters []Filter `q:"Filter"`
+	// Unsupported has no effect: the region supports every type that the account knows.
+	Unsupported bool `q:"IncludeUnsupportedInRegion"`
 }
 
 type cardXML struct {
@@ -336,6 +387,10 @@ type typeXML struct {
 	BareMetal  bool       `q:"bareMetal"`
 	Hypervisor string     `q:"hypervisor,omitempty"`
 	Network    networkXML `q:"networkInfo"`
+	// A type that lab.yaml invents has no CPUs and no memory.
+	CPUs      *cpuXML      `q:"vCpuInfo"`
+	Memory    *memoryXML   `q:"memoryInfo"`
+	Processor processorXML `q:"processorInfo"`
 }
 
 type typeList struct {
@@ -358,7 +413,7 @@ func (a *api) listTypes(c *query.Call, r *describeTypes) (*typeList, error) {
 		all = append(all, newTypeXML(name, l))
 	}
 	items, next, err := listing[typeXML]{
-		all: all, filters: r.Filters, page: r.Page, most: smallPage,
+		all: all, filters: r.Filters, page: r.Page, most: smallPage, strict: true,
 		id:    func(t typeXML) string { return t.Name },
 		attrs: typeAttributes(),
 	}.list(c)
@@ -367,11 +422,11 @@ func (a *api) listTypes(c *query.Call, r *describeTypes) (*typeList, error) {
 
 // typeAttributes are the filters of DescribeInstanceTypes.
 func typeAttributes() attributes[typeXML] {
-	return attributes[typeXML]{
+	return merged(hardwareAttributes(), attributes[typeXML]{
 		"instance-type": func(t typeXML) []string { return one(t.Name) },
 		"bare-metal":    func(t typeXML) []string { return yesNo(t.BareMetal) },
 		"hypervisor":    func(t typeXML) []string { return maybe(t.Hypervisor) },
-	}
+	})
 }
 
 func newTypeXML(name string, l vpc.Limits) typeXML {
@@ -385,6 +440,11 @@ func newTypeXML(name string, l vpc.Limits) typeXML {
 	}
 	if l.BareMetal {
 		t.Hypervisor = ""
+	}
+	t.Processor.Architectures = one(Architecture(name))
+	if h, ok := hardwareOf(name); ok {
+		t.CPUs = &cpuXML{Default: h.cpus, Cores: h.cpus / h.threads, ThreadsPerCore: h.threads}
+		t.Memory = &memoryXML{MiB: h.mib}
 	}
 	return t
 }

@@ -2,6 +2,7 @@ package ec2
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -43,6 +44,8 @@ type describeInterfaces struct {
 	Page
 	IDs     []string `q:"NetworkInterfaceId"`
 	Filters []Filter `q:"Filter"`
+	// Managed has no effect: no interface is hidden.
+	Managed bool `q:"IncludeManagedResources"`
 }
 
 type interfaceList struct {
@@ -71,7 +74,7 @@ func interfaceAttributes(s *cloud.State) attributes[*cloud.Interface] {
 			return f(i.Attachment)
 		}
 	}
-	return attributes[eni]{
+	return merged(publicAttributes(s), placeAttributes(s), attributes[eni]{
 		"network-interface-id": func(i eni) []string { return one(string(i.ID)) },
 		"subnet-id":            func(i eni) []string { return one(string(i.Subnet)) },
 		"vpc-id":               func(eni) []string { return one(string(s.VPC.ID)) },
@@ -86,8 +89,6 @@ func interfaceAttributes(s *cloud.State) attributes[*cloud.Interface] {
 		"requester-managed":    func(i eni) []string { return yesNo(i.Requester.Managed) },
 		"source-dest-check":    func(i eni) []string { return yesNo(i.SourceDestCheck) },
 		"addresses.primary":    func(i eni) []string { return []string{"true", "false"}[:min(2, len(i.IPv4.Addresses))] },
-		"ipv4-prefix":          func(i eni) []string { return each(i.IPv4.Prefixes, netip.Prefix.String) },
-		"ipv6-prefix":          func(i eni) []string { return each(i.IPv6.Prefixes, netip.Prefix.String) },
 		"group-id":             func(i eni) []string { return each(i.Groups, groupText) },
 		"group-name":           func(i eni) []string { return each(groupsXML(s, i.Groups), groupXML.name) },
 		"attachment.status":    attachment(func(a *cloud.Attachment) []string { return one(string(a.Status)) }),
@@ -101,7 +102,7 @@ func interfaceAttributes(s *cloud.State) attributes[*cloud.Interface] {
 		}),
 		"addresses.private-ip-address": func(i eni) []string { return each(i.IPv4.Addresses, netip.Addr.String) },
 		"ipv6-addresses.ipv6-address":  func(i eni) []string { return each(i.IPv6.Addresses, netip.Addr.String) },
-	}
+	})
 }
 
 func groupText(id vpc.SecurityGroupID) string { return string(id) }
@@ -160,6 +161,7 @@ type createInterface struct {
 	IPv6            []ipv6Request       `q:"Ipv6Addresses"`
 	IPv6PrefixCount int                 `q:"Ipv6PrefixCount"`
 	IPv6Prefixes    []ipv6PrefixRequest `q:"Ipv6Prefix"`
+	PrimaryIPv6     bool                `q:"EnablePrimaryIpv6"`
 	Tracking        *trackingRequest    `q:"ConnectionTrackingSpecification"`
 	Tags            []TagSpecification  `q:"TagSpecification"`
 }
@@ -181,7 +183,7 @@ func permitCreate(c *query.Call, r *createInterface) ([]iam.Request, error) {
 	q.require(cloud.KindInterface, "*", where, tagging(tags))
 	q.subnet(r.Subnet)
 	for _, id := range r.Groups {
-		q.group(id)
+		q.groupOr(id, cloud.NoGroupForInterface(id))
 	}
 	if len(tags) > 0 {
 		create := ask(c, cloud.KindInterface, "*", where, tagging(tags), keys{"ec2:createaction": {c.Action}})
@@ -213,7 +215,7 @@ func (r *createInterface) wanted() (w cloud.NewInterface, err error) {
 	p := &parser{}
 	w = cloud.NewInterface{
 		Subnet: vpc.SubnetID(r.Subnet), Description: r.Description, Groups: groupIDs(r.Groups),
-		Type: vpc.InterfaceType(r.Type), Tracking: r.Tracking.tracking(p),
+		Type: vpc.InterfaceType(r.Type), Tracking: r.Tracking.tracking(p), PrimaryIPv6: r.PrimaryIPv6,
 		IPv4: cloud.Want{Count: r.SecondaryCount, PrefixCount: r.IPv4PrefixCount},
 		IPv6: cloud.Want{Count: r.IPv6Count, PrefixCount: r.IPv6PrefixCount},
 	}
@@ -222,9 +224,9 @@ func (r *createInterface) wanted() (w cloud.NewInterface, err error) {
 	default:
 		return w, cloud.InvalidParameter("Value (%s) for parameter interfaceType is invalid.", r.Type)
 	}
-	w.Primary = p.addr("privateIpAddress", r.Primary)
+	w.Primary = p.addr(r.Primary)
 	for _, one := range r.Addresses {
-		address := p.addr("privateIpAddresses", one.Address)
+		address := p.addr(one.Address)
 		switch {
 		case !one.Primary:
 			w.IPv4.Addresses = append(w.IPv4.Addresses, address)
@@ -238,7 +240,7 @@ func (r *createInterface) wanted() (w cloud.NewInterface, err error) {
 		w.IPv4.Prefixes = append(w.IPv4.Prefixes, p.prefix("ipv4Prefix", one.Prefix))
 	}
 	for _, one := range r.IPv6 {
-		w.IPv6.Addresses = append(w.IPv6.Addresses, p.addr("ipv6Addresses", one.Address))
+		w.IPv6.Addresses = append(w.IPv6.Addresses, p.addr(one.Address))
 	}
 	for _, one := range r.IPv6Prefixes {
 		w.IPv6.Prefixes = append(w.IPv6.Prefixes, p.prefix("ipv6Prefix", one.Prefix))
@@ -287,6 +289,9 @@ type modifyInterface struct {
 	Description     *textValue        `q:"Description"`
 	Groups          []string          `q:"SecurityGroupId"`
 	SourceDestCheck *boolValue        `q:"SourceDestCheck"`
+	Public          *bool             `q:"AssociatePublicIpAddress"`
+	PrimaryIPv6     *bool             `q:"EnablePrimaryIpv6"`
+	Tracking        *trackingRequest  `q:"ConnectionTrackingSpecification"`
 }
 
 func permitModify(c *query.Call, r *modifyInterface) ([]iam.Request, error) {
@@ -301,12 +306,16 @@ func permitModify(c *query.Call, r *modifyInterface) ([]iam.Request, error) {
 // modify changes one attribute; EC2 accepts only one in a call.
 func (a *api) modify(_ *query.Call, r *modifyInterface) (*returned, error) {
 	p := &parser{}
-	p.exclusive(r.Attachment != nil, r.Description != nil, len(r.Groups) > 0, r.SourceDestCheck != nil)
+	p.exclusive(r.Attachment != nil, r.Description != nil, len(r.Groups) > 0, r.SourceDestCheck != nil,
+		r.Public != nil, r.PrimaryIPv6 != nil, r.Tracking != nil)
+	tracking := r.Tracking.tracking(p)
 	eni := a.cloud.Interface(vpc.ENIID(r.ID))
 	switch {
 	case p.err != nil:
 		return nil, p.err
-	case r.Attachment != nil && r.Attachment.DeleteOnTermination != nil:
+	case r.Attachment != nil && r.Attachment.DeleteOnTermination == nil:
+		return nil, cloud.MissingParameter("attachment.deleteOnTermination")
+	case r.Attachment != nil:
 		return done(eni.SetDeleteOnTermination(vpc.AttachmentID(r.Attachment.ID), *r.Attachment.DeleteOnTermination))
 	case r.Description != nil:
 		return done(eni.SetDescription(r.Description.Value))
@@ -314,8 +323,19 @@ func (a *api) modify(_ *query.Call, r *modifyInterface) (*returned, error) {
 		return done(eni.SetGroups(groupIDs(r.Groups)))
 	case r.SourceDestCheck != nil:
 		return done(eni.SetSourceDestCheck(r.SourceDestCheck.Value))
+	case r.Public != nil:
+		return done(eni.SetAssociatePublic(*r.Public))
+	case tracking != nil:
+		return done(eni.SetTracking(tracking))
+	case r.PrimaryIPv6 != nil:
+		return done(eni.SetPrimaryIPv6(*r.PrimaryIPv6))
 	}
-	return nil, cloud.Errorf("InvalidParameterCombination", "No attributes specified.")
+	return nil, noAttributes()
+}
+
+// noAttributes is the error for a call that names no attribute.
+func noAttributes() error {
+	return cloud.Errorf("InvalidParameterCombination", "No attributes specified.")
 }
 
 type describeAttribute struct {
@@ -338,6 +358,7 @@ type interfaceAttribute struct {
 	Description     *textXML       `q:"description"`
 	Groups          []groupXML     `q:"groupSet,omitempty"`
 	SourceDestCheck *boolXML       `q:"sourceDestCheck"`
+	Public          *bool          `q:"associatePublicIpAddress"`
 }
 
 func readAttribute(c *query.Call, r *describeAttribute) (*interfaceAttribute, error) {
@@ -360,9 +381,14 @@ func readAttribute(c *query.Call, r *describeAttribute) (*interfaceAttribute, er
 		out.Groups = groupsXML(c.State, i.Groups)
 	case "sourceDestCheck":
 		out.SourceDestCheck = &boolXML{i.SourceDestCheck}
+	case "associatePublicIpAddress":
+		on := slices.ContainsFunc(i.Public, func(p cloud.PublicAddress) bool { return p.Owner == cloud.AmazonPool })
+		out.Public = &on
+	case "":
+		return nil, noAttributes()
 	default:
 		return nil, cloud.InvalidParameter("Value (%s) for parameter attribute is invalid. "+
-			"Expected one of: attachment, description, groupSet, sourceDestCheck", r.Attribute)
+			"Expected one of: associatePublicIpAddress, attachment, description, groupSet, sourceDestCheck", r.Attribute)
 	}
 	return out, nil
 }

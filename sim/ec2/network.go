@@ -1,7 +1,6 @@
 package ec2
 
 import (
-	"net/netip"
 	"slices"
 	"strconv"
 
@@ -103,7 +102,7 @@ func subnetAttributes(c *query.Call) attributes[*cloud.Subnet] {
 	ipv6 := func(f func(subnetIPv6XML) string) func(subnet) []string {
 		return func(n subnet) []string { return each(newSubnetXML(c, n).IPv6, f) }
 	}
-	return attributes[subnet]{
+	all := attributes[subnet]{
 		"subnet-id":                       func(n subnet) []string { return one(string(n.ID)) },
 		"subnet-arn":                      func(n subnet) []string { return one(arn(c, cloud.KindSubnet, string(n.ID))) },
 		"vpc-id":                          func(subnet) []string { return one(string(s.VPC.ID)) },
@@ -122,7 +121,18 @@ func subnetAttributes(c *query.Call) attributes[*cloud.Subnet] {
 		"ipv6-cidr-block-association.association-id":  ipv6(func(x subnetIPv6XML) string { return x.ID }),
 		"ipv6-cidr-block-association.ipv6-cidr-block": ipv6(func(x subnetIPv6XML) string { return x.CIDR }),
 		"ipv6-cidr-block-association.state":           ipv6(func(x subnetIPv6XML) string { return x.State.State }),
+
+		"private-dns-name-options-on-launch.hostname-type":                        func(n subnet) []string { return one(newSubnetXML(c, n).Hostnames.Type) },
+		"private-dns-name-options-on-launch.enable-resource-name-dns-a-record":    func(n subnet) []string { return yesNo(newSubnetXML(c, n).Hostnames.HasA) },
+		"private-dns-name-options-on-launch.enable-resource-name-dns-aaaa-record": func(n subnet) []string { return yesNo(newSubnetXML(c, n).Hostnames.HasA6) },
 	}
+	for alias, name := range map[string]string{
+		"availabilityZone": "availability-zone", "availabilityZoneId": "availability-zone-id",
+		"cidr": "cidr-block", "cidrBlock": "cidr-block", "defaultForAz": "default-for-az",
+	} {
+		all[alias] = all[name]
+	}
+	return merged(all, absent[subnet]("customer-owned-ipv4-pool", "enable-lni-at-device-index", "outpost-arn"))
 }
 
 func newSubnetXML(c *query.Call, n *cloud.Subnet) subnetXML {
@@ -158,6 +168,7 @@ type vpcIPv6XML struct {
 	ID    string       `q:"associationId"`
 	CIDR  string       `q:"ipv6CidrBlock"`
 	State cidrStateXML `q:"ipv6CidrBlockState"`
+	Pool  string       `q:"ipv6Pool"`
 }
 
 // vpcXML is Vpc. Source: API_Vpc.html.
@@ -194,6 +205,12 @@ func listVPCs(c *query.Call, r *describeVPCs) (*vpcList, error) {
 // vpcAttributes are the filters of DescribeVpcs.
 func vpcAttributes(s *cloud.State) attributes[*cloud.VPC] {
 	type network = *cloud.VPC
+	ipv4 := func(f func(vpcCIDRXML) string) func(network) []string {
+		return func(v network) []string { return each(newVPCXML(s, v).CIDRs, f) }
+	}
+	ipv6 := func(f func(vpcIPv6XML) string) func(network) []string {
+		return func(v network) []string { return each(newVPCXML(s, v).IPv6, f) }
+	}
 	return attributes[network]{
 		"vpc-id":     func(v network) []string { return one(string(v.ID)) },
 		"cidr":       func(v network) []string { return one(v.CIDRs[0].String()) },
@@ -201,7 +218,15 @@ func vpcAttributes(s *cloud.State) attributes[*cloud.VPC] {
 		"state":      func(network) []string { return one("available") },
 		"is-default": func(network) []string { return yesNo(false) },
 
-		"cidr-block-association.cidr-block": func(v network) []string { return each(v.CIDRs, netip.Prefix.String) },
+		"dhcp-options-id": func(v network) []string { return one(newVPCXML(s, v).DHCP) },
+
+		"cidr-block-association.association-id":       ipv4(func(x vpcCIDRXML) string { return x.ID }),
+		"cidr-block-association.cidr-block":           ipv4(func(x vpcCIDRXML) string { return x.CIDR }),
+		"cidr-block-association.state":                ipv4(func(x vpcCIDRXML) string { return x.State.State }),
+		"ipv6-cidr-block-association.association-id":  ipv6(func(x vpcIPv6XML) string { return x.ID }),
+		"ipv6-cidr-block-association.ipv6-cidr-block": ipv6(func(x vpcIPv6XML) string { return x.CIDR }),
+		"ipv6-cidr-block-association.ipv6-pool":       ipv6(func(x vpcIPv6XML) string { return x.Pool }),
+		"ipv6-cidr-block-association.state":           ipv6(func(x vpcIPv6XML) string { return x.State.State }),
 	}
 }
 
@@ -217,7 +242,7 @@ func newVPCXML(s *cloud.State, v *cloud.VPC) vpcXML {
 		})
 	}
 	if v.CIDR6.IsValid() {
-		x.IPv6 = []vpcIPv6XML{{ID: "vpc-cidr-assoc-6" + id[1:], CIDR: v.CIDR6.String(), State: cidrStateXML{"associated"}}}
+		x.IPv6 = []vpcIPv6XML{{ID: "vpc-cidr-assoc-6" + id[1:], CIDR: v.CIDR6.String(), State: cidrStateXML{"associated"}, Pool: "Amazon"}}
 	}
 	return x
 }
@@ -277,18 +302,19 @@ func listZones(c *query.Call, r *describeZones) (*zoneList, error) {
 		}
 	}
 	var err error
-	out.Zones, err = keep(out.Zones, r.Filters, zoneAttributes(), nil)
+	out.Zones, err = keep(c, out.Zones, r.Filters, zoneAttributes(), nil)
 	return out, err
 }
 
 // zoneAttributes are the filters of DescribeAvailabilityZones.
 func zoneAttributes() attributes[zoneXML] {
-	return attributes[zoneXML]{
+	return merged(absent[zoneXML]("message", "parent-zone-id", "parent-zone-name"), attributes[zoneXML]{
+		"group-name":    func(z zoneXML) []string { return one(z.Group) },
 		"zone-name":     func(z zoneXML) []string { return one(z.Name) },
 		"zone-id":       func(z zoneXML) []string { return one(z.ID) },
 		"zone-type":     func(z zoneXML) []string { return one(z.Type) },
 		"region-name":   func(z zoneXML) []string { return one(z.Region) },
 		"state":         func(z zoneXML) []string { return one(z.State) },
 		"opt-in-status": func(z zoneXML) []string { return one(z.OptIn) },
-	}
+	})
 }

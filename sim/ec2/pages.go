@@ -35,7 +35,8 @@ type listing[T any] struct {
 	attrs   attributes[T]
 	tags    func(T) cloud.Tags
 	page    Page
-	most    int // items on a page; zero is maxPage
+	most    int  // items on a page; zero is maxPage
+	strict  bool // a request for more items than most is refused
 }
 
 // listPage returns one page of a listing, converted by show, and the token of the
@@ -51,7 +52,7 @@ func (l listing[T]) list(c *query.Call) (items []T, next string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if items, err = keep(items, l.filters, l.attrs, l.tags); err != nil {
+	if items, err = keep(c, items, l.filters, l.attrs, l.tags); err != nil {
 		return nil, "", err
 	}
 	return l.cut(c, items)
@@ -66,13 +67,20 @@ func (l listing[T]) selected() ([]T, error) {
 		return nil, cloud.Errorf("InvalidParameterCombination",
 			"The parameter %sSet cannot be used with the parameter maxResults", l.set)
 	}
+	var missing []string
 	for _, id := range l.ids {
 		if err := l.kind.CheckID(id); err != nil {
 			return nil, err
 		}
 		if !slices.ContainsFunc(l.all, func(item T) bool { return l.id(item) == id }) {
-			return nil, l.kind.NotFound(id)
+			missing = append(missing, id)
 		}
+	}
+	switch {
+	case len(missing) > 0 && l.kind == cloud.KindInstance:
+		return nil, l.kind.NotFound(missing...)
+	case len(missing) > 0: // whether EC2 names all ids of other kinds is not known
+		return nil, l.kind.NotFound(missing[0])
 	}
 	return slices.DeleteFunc(slices.Clone(l.all), func(item T) bool {
 		return !slices.Contains(l.ids, l.id(item))
@@ -102,7 +110,8 @@ func (l listing[T]) cut(c *query.Call, items []T) ([]T, string, error) {
 }
 
 // size returns the number of items on the page. A request for more than EC2's maximum
-// is valid: the page then has the maximum.
+// is valid and gets the maximum, except of a strict listing; the text of that error is
+// ours.
 func (l listing[T]) size() (int, error) {
 	most := l.most
 	if most == 0 {
@@ -114,6 +123,8 @@ func (l listing[T]) size() (int, error) {
 		return most, nil
 	case *m < minPage:
 		return 0, cloud.InvalidParameter("Value ( %d ) for parameter maxResults is invalid. Expecting a value greater than %d.", *m, minPage)
+	case l.strict && *m > most:
+		return 0, cloud.InvalidParameter("Value ( %d ) for parameter maxResults is invalid. Expecting a value of at most %d.", *m, most)
 	}
 	return min(*m, most), nil
 }

@@ -17,14 +17,15 @@ func (p *parser) fail(err error) {
 	}
 }
 
-// addr reads an address; the empty string is the zero value.
-func (p *parser) addr(parameter, s string) netip.Addr {
+// addr reads an address; the empty string is the zero value. Source of the error:
+// github.com/hashicorp/terraform-provider-aws/issues/23114.
+func (p *parser) addr(s string) netip.Addr {
 	if s == "" {
 		return netip.Addr{}
 	}
 	a, err := netip.ParseAddr(s)
 	if err != nil || a.Zone() != "" {
-		p.fail(cloud.InvalidParameter("Value (%s) for parameter %s is invalid. Invalid IP address.", s, parameter))
+		p.fail(cloud.InvalidParameter("invalid value for parameter address: %s", s))
 	}
 	return a
 }
@@ -38,10 +39,19 @@ func (p *parser) prefix(parameter, s string) netip.Prefix {
 	return c
 }
 
-func (p *parser) addrs(parameter string, list []string) []netip.Addr {
+// block reads a CIDR of one family; host bits are cleared, as EC2 does.
+func (p *parser) block(parameter, s string, is4 bool) netip.Prefix {
+	c := p.prefix(parameter, s)
+	if p.err == nil && c.Addr().Is4() != is4 {
+		p.fail(cloud.InvalidParameter("Value (%s) for parameter %s is invalid. This is not a valid CIDR block.", s, parameter))
+	}
+	return c.Masked()
+}
+
+func (p *parser) addrs(list []string) []netip.Addr {
 	var out []netip.Addr
 	for _, s := range list {
-		if a := p.addr(parameter, s); a.IsValid() {
+		if a := p.addr(s); a.IsValid() {
 			out = append(out, a)
 		}
 	}

@@ -146,13 +146,19 @@ func (q *authorization) instance(id string) {
 		keys{"ec2:instanceid": {id}, "ec2:instancetype": {n.Type}})
 }
 
-func (q *authorization) group(id string) {
+func (q *authorization) group(id string) { q.groupOr(id, cloud.KindGroup.NotFound(id)) }
+
+// groupOr adds a group; unknown is the call's error if it does not exist.
+func (q *authorization) groupOr(id string, unknown error) {
 	if !q.wellFormed(cloud.KindGroup, id) {
 		return
 	}
 	g := q.call.State.Groups[vpc.SecurityGroupID(id)]
 	if g == nil {
-		q.missing(cloud.KindGroup, id)
+		q.require(cloud.KindGroup, id)
+		if q.err == nil {
+			q.err = unknown
+		}
 		return
 	}
 	q.require(cloud.KindGroup, id, tagged(g.Tags), ofVPC(q.call), keys{"ec2:securitygroupid": {id}})

@@ -61,7 +61,7 @@ func TestMissingResourceIsReportedOnlyToCallersWithAccessToAll(t *testing.T) {
 		{"name a malformed id", func(c *awsec2.Client) error {
 			_, err := c.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String("eni-x")})
 			return err
-		}, "InvalidNetworkInterfaceID.Malformed", "InvalidNetworkInterfaceID.Malformed", "InvalidNetworkInterfaceID.Malformed"},
+		}, "InvalidNetworkInterfaceId.Malformed", "InvalidNetworkInterfaceId.Malformed", "InvalidNetworkInterfaceId.Malformed"},
 	} {
 		for _, who := range []struct {
 			name   string

@@ -127,7 +127,7 @@ func tableAttributes(s *cloud.State) attributes[*cloud.RouteTable] {
 			return out
 		}
 	}
-	return attributes[table]{
+	return merged(attributes[table]{
 		"route-table-id":                         func(t table) []string { return one(string(t.ID)) },
 		"vpc-id":                                 func(table) []string { return one(string(s.VPC.ID)) },
 		"owner-id":                               func(table) []string { return one(s.Account) },
@@ -141,7 +141,10 @@ func tableAttributes(s *cloud.State) attributes[*cloud.RouteTable] {
 		"route.instance-id":                      each(func(r routeXML) string { return r.Instance }),
 		"route.origin":                           each(func(r routeXML) string { return r.Origin }),
 		"route.state":                            each(func(r routeXML) string { return r.State }),
-	}
+	}, absent[table](
+		"association.gateway-id", "route.destination-prefix-list-id", "route.egress-only-internet-gateway-id",
+		"route.nat-gateway-id", "route.transit-gateway-id", "route.vpc-peering-connection-id",
+	))
 }
 
 func newRouteXML(s *cloud.State, r cloud.Route) routeXML {
@@ -189,6 +192,7 @@ type putRoute struct {
 	Gateway   string `q:"GatewayId"`
 	Interface string `q:"NetworkInterfaceId"`
 	Instance  string `q:"InstanceId"`
+	NAT       string `q:"NatGatewayId"`
 }
 
 func (r putRoute) tableID() string { return r.Table }
@@ -214,8 +218,11 @@ func (r *putRoute) wanted() (netip.Prefix, cloud.RouteTarget, error) {
 		Gateway: vpc.GatewayID(r.Gateway), Interface: vpc.ENIID(r.Interface), Instance: vpc.InstanceID(r.Instance),
 	}
 	p := &parser{}
-	p.exclusive(r.Gateway != "", r.Interface != "", r.Instance != "")
-	if to == (cloud.RouteTarget{}) {
+	p.exclusive(r.Gateway != "", r.Interface != "", r.Instance != "", r.NAT != "")
+	switch {
+	case r.NAT != "":
+		p.fail(noNATGateway(r.NAT))
+	case to == (cloud.RouteTarget{}):
 		p.fail(cloud.MissingParameter("gatewayId, networkInterfaceId or instanceId"))
 	}
 	if p.err != nil {
@@ -225,6 +232,12 @@ func (r *putRoute) wanted() (netip.Prefix, cloud.RouteTarget, error) {
 	return dst, to, err
 }
 
+// noNATGateway is EC2's error for an unknown NAT gateway: there are none here. Source:
+// github.com/boto/boto3/issues/779.
+func noNATGateway(id string) error {
+	return cloud.Errorf("InvalidNatGatewayID.NotFound", "The natGateway ID '%s' does not exist", id)
+}
+
 // destination reads a route's destination; host bits are cleared, as EC2 does.
 func destination(cidr, cidr6 string) (netip.Prefix, error) {
 	p := &parser{}
@@ -232,9 +245,9 @@ func destination(cidr, cidr6 string) (netip.Prefix, error) {
 	var dst netip.Prefix
 	switch {
 	case cidr != "":
-		dst = p.rulePeer("destinationCidrBlock", cidr, true)
+		dst = p.block("destinationCidrBlock", cidr, true)
 	case cidr6 != "":
-		dst = p.rulePeer("destinationIpv6CidrBlock", cidr6, false)
+		dst = p.block("destinationIpv6CidrBlock", cidr6, false)
 	default:
 		p.fail(cloud.MissingParameter("destinationCidrBlock"))
 	}

@@ -3,11 +3,9 @@ package ec2
 import (
 	"net/netip"
 	"regexp"
-	"strconv"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
-	"github.com/trunkline/trunkline/sim/iam"
 	"github.com/trunkline/trunkline/sim/query"
 )
 
@@ -100,97 +98,6 @@ func ruleAttributes() attributes[ruleXML] {
 	}
 }
 
-type rangeRequest struct {
-	CIDR string `q:"CidrIp"`
-	Note string `q:"Description"`
-}
-
-type range6Request struct {
-	CIDR string `q:"CidrIpv6"`
-	Note string `q:"Description"`
-}
-
-type pairRequest struct {
-	Group string `q:"GroupId"`
-	Owner string `q:"UserId"`
-	Note  string `q:"Description"`
-}
-
-type permissionRequest struct {
-	Protocol string          `q:"IpProtocol"`
-	From     *int            `q:"FromPort"`
-	To       *int            `q:"ToPort"`
-	Groups   []pairRequest   `q:"Groups"`
-	Ranges   []rangeRequest  `q:"IpRanges"`
-	Ranges6  []range6Request `q:"Ipv6Ranges"`
-}
-
-type authorizeGroup struct {
-	query.DryRun
-	Group       string              `q:"GroupId,required"`
-	Permissions []permissionRequest `q:"IpPermissions"`
-}
-
-func (r authorizeGroup) groupID() string { return r.Group }
-
-type authorizedGroup struct {
-	Return bool      `q:"return"`
-	Rules  []ruleXML `q:"securityGroupRuleSet"`
-}
-
-type revokeGroup struct {
-	query.DryRun
-	Group       string              `q:"GroupId,required"`
-	Permissions []permissionRequest `q:"IpPermissions"`
-	Rules       []string            `q:"SecurityGroupRuleId"`
-}
-
-func (r revokeGroup) groupID() string { return r.Group }
-
-// permitGroup requires permission for the one group that a request names.
-func permitGroup[Req interface{ groupID() string }](c *query.Call, r *Req) ([]iam.Request, error) {
-	q := &authorization{call: c}
-	q.group((*r).groupID())
-	return q.result()
-}
-
-func (a *api) authorize(c *query.Call, r *authorizeGroup, d cloud.Direction) (*authorizedGroup, error) {
-	rules, err := rulesOf(c.State, r.Permissions)
-	if err != nil {
-		return nil, err
-	}
-	if len(rules) == 0 {
-		return nil, cloud.MissingParameter("ipPermissions")
-	}
-	made, err := a.cloud.Group(vpc.SecurityGroupID(r.Group)).Authorize(d, rules)
-	if err != nil {
-		return nil, err
-	}
-	out := &authorizedGroup{Return: true}
-	for _, rule := range made {
-		out.Rules = append(out.Rules, newRuleXML(c, vpc.SecurityGroupID(r.Group), d, rule))
-	}
-	return out, nil
-}
-
-func (a *api) revoke(r *revokeGroup, d cloud.Direction) (*returned, error) {
-	group := vpc.SecurityGroupID(r.Group)
-	switch {
-	case len(r.Rules) > 0 && len(r.Permissions) > 0:
-		return nil, cloud.Errorf("InvalidParameterCombination", "The parameter securityGroupRuleIds may not be used in combination with ipPermissions")
-	case len(r.Rules) > 0:
-		return done(a.cloud.Group(group).RevokeIDs(d, r.Rules))
-	}
-	rules, err := rulesOf(a.cloud.State(), r.Permissions)
-	if err != nil {
-		return nil, err
-	}
-	if len(rules) == 0 {
-		return nil, cloud.MissingParameter("ipPermissions")
-	}
-	return done(a.cloud.Group(group).Revoke(d, rules))
-}
-
 // rulesOf expands permissions into rules.
 func rulesOf(s *cloud.State, list []permissionRequest) ([]cloud.Rule, error) {
 	var out []cloud.Rule
@@ -201,17 +108,23 @@ func rulesOf(s *cloud.State, list []permissionRequest) ([]cloud.Rule, error) {
 			return nil, err
 		}
 		for _, peer := range one.Ranges {
-			r.Peer, r.Note = p.rulePeer("cidrIp", peer.CIDR, true), p.ruleNote(peer.Note)
+			r.Peer, r.Note = p.rulePeer(peer.CIDR, true), p.ruleNote(peer.Note)
 			out = append(out, r)
 		}
 		for _, peer := range one.Ranges6 {
-			r.Peer, r.Note = p.rulePeer("cidrIpv6", peer.CIDR, false), p.ruleNote(peer.Note)
+			r.Peer, r.Note = p.rulePeer(peer.CIDR, false), p.ruleNote(peer.Note)
 			out = append(out, r)
+		}
+		if len(one.Lists) > 0 { // there are no prefix lists here
+			return nil, cloud.Errorf("InvalidPrefixListID.NotFound", "The prefix list ID '%s' does not exist", one.Lists[0].ID)
 		}
 		r.Peer = netip.Prefix{}
 		for _, peer := range one.Groups {
-			if peer.Owner != "" && peer.Owner != s.Account {
-				return nil, cloud.Errorf("InvalidGroup.NotFound", "The security group '%s' does not exist", peer.Group)
+			if peer.Group == "" && peer.Name != "" {
+				return nil, noDefaultVPC()
+			}
+			if peer.Owner != "" && peer.Owner != s.Account || peer.VPC != "" && peer.VPC != string(s.VPC.ID) {
+				return nil, cloud.KindGroup.NotFound(peer.Group)
 			}
 			r.Group, r.Note = vpc.SecurityGroupID(peer.Group), p.ruleNote(peer.Note)
 			if err := cloud.KindGroup.CheckID(peer.Group); err != nil {
@@ -264,11 +177,12 @@ func (p *parser) ruleNote(text string) string {
 	return text
 }
 
-// rulePeer reads a rule's CIDR; host bits are cleared, as EC2 does.
-func (p *parser) rulePeer(parameter, s string, is4 bool) netip.Prefix {
-	c := p.prefix(parameter, s)
-	if p.err == nil && c.Addr().Is4() != is4 {
-		p.fail(cloud.InvalidParameter("CIDR block %s is malformed", strconv.Quote(s)))
+// rulePeer reads a rule's CIDR; host bits are cleared, as EC2 does. Source of the error:
+// github.com/aws/aws-cli/issues/2428.
+func (p *parser) rulePeer(s string, is4 bool) netip.Prefix {
+	c, err := netip.ParsePrefix(s)
+	if err != nil || c.Addr().Is4() != is4 {
+		p.fail(cloud.InvalidParameter("CIDR block %s is malformed", s))
 	}
 	return c.Masked()
 }

@@ -49,9 +49,10 @@ type trackingXML struct {
 }
 
 type privateAddressXML struct {
-	Address string `q:"privateIpAddress"`
-	DNSName string `q:"privateDnsName,omitempty"`
-	Primary bool   `q:"primary"`
+	Address string     `q:"privateIpAddress"`
+	DNSName string     `q:"privateDnsName,omitempty"`
+	Primary bool       `q:"primary"`
+	Public  *publicXML `q:"association"`
 }
 
 type ipv6AddressXML struct {
@@ -85,6 +86,7 @@ type interfaceXML struct {
 	PrivateDNSName   string              `q:"privateDnsName,omitempty"`
 	SourceDestCheck  bool                `q:"sourceDestCheck"`
 	Groups           []groupXML          `q:"groupSet"`
+	Public           *publicXML          `q:"association"`
 	Attachment       *attachmentXML      `q:"attachment"`
 	Tracking         *trackingXML        `q:"connectionTrackingConfiguration"`
 	Tags             []tagXML            `q:"tagSet"`
@@ -93,6 +95,7 @@ type interfaceXML struct {
 	IPv6             []ipv6AddressXML    `q:"ipv6AddressesSet"`
 	IPv6Prefixes     []ipv6PrefixXML     `q:"ipv6PrefixSet,omitempty"`
 	Type             string              `q:"interfaceType"`
+	Operator         operatorXML         `q:"operator"`
 }
 
 func newInterfaceXML(s *cloud.State, i *cloud.Interface) interfaceXML {
@@ -103,9 +106,9 @@ func newInterfaceXML(s *cloud.State, i *cloud.Interface) interfaceXML {
 		Requester: i.Requester.ID, RequesterManaged: i.Requester.Managed, Status: i.Status(),
 		MAC: i.MAC.String(), PrivateIP: i.IPv4.Addresses[0].String(), PrivateDNSName: vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region),
 		SourceDestCheck: i.SourceDestCheck, Groups: groupsXML(s, i.Groups), Tags: tagsXML(i.Tags),
-		PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i.IPv6.Addresses),
+		PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i),
 		IPv4Prefixes: ipv4Prefixes(i.IPv4.Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6.Prefixes),
-		Type: string(i.Type),
+		Type: string(i.Type), Public: newPublicXML(s, i, i.IPv4.Addresses[0]),
 	}
 	if a := i.Attachment; a != nil {
 		x.Attachment = newAttachmentXML(s, a)
@@ -134,15 +137,15 @@ func newAttachmentXML(s *cloud.State, a *cloud.Attachment) *attachmentXML {
 func privateAddresses(s *cloud.State, i *cloud.Interface) []privateAddressXML {
 	var out []privateAddressXML
 	for n, a := range i.IPv4.Addresses {
-		out = append(out, privateAddressXML{a.String(), vpc.PrivateDNSName(a, s.Region), n == 0})
+		out = append(out, privateAddressXML{a.String(), vpc.PrivateDNSName(a, s.Region), n == 0, newPublicXML(s, i, a)})
 	}
 	return out
 }
 
-func ipv6Addresses(list []netip.Addr) []ipv6AddressXML {
+func ipv6Addresses(i *cloud.Interface) []ipv6AddressXML {
 	var out []ipv6AddressXML
-	for _, a := range list {
-		out = append(out, ipv6AddressXML{Address: a.String()})
+	for n, a := range i.IPv6.Addresses {
+		out = append(out, ipv6AddressXML{Address: a.String(), Primary: n == 0 && i.PrimaryIPv6})
 	}
 	return out
 }

@@ -82,7 +82,7 @@ func kindOf(id string) (kind cloud.Kind, ok bool) {
 	prefix, _, _ := strings.Cut(id, "-")
 	kinds := map[string]cloud.Kind{
 		"eni": cloud.KindInterface, "subnet": cloud.KindSubnet, "vpc": cloud.KindVPC, "i": cloud.KindInstance,
-		"sg": cloud.KindGroup, "rtb": cloud.KindTable, "igw": cloud.KindGateway,
+		"sg": cloud.KindGroup, "sgr": cloud.KindRule, "rtb": cloud.KindTable, "igw": cloud.KindGateway,
 	}
 	kind, ok = kinds[prefix]
 	return kind, ok

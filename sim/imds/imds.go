@@ -77,8 +77,9 @@ type Interface struct {
 	IPv6         []netip.Addr
 	IPv4Prefixes []netip.Prefix
 	IPv6Prefixes []netip.Prefix
-	// Public is the public address of a private one.
-	Public map[netip.Addr]netip.Addr
+	// Public is the public address of a private one, and PublicNames its DNS name.
+	Public      map[netip.Addr]netip.Addr
+	PublicNames map[netip.Addr]string
 }
 
 // VPC is the VPC of an interface, with its ranges of both families, primary first.

@@ -115,6 +115,7 @@ func metadata(i Instance) dir {
 		if len(primary.IPv4) > 0 {
 			if public, ok := primary.Public[primary.IPv4[0]]; ok {
 				d["public-ipv4"] = value(public.String())
+				d["public-hostname"] = value(primary.PublicNames[primary.IPv4[0]])
 			}
 		}
 		macs := dir{}
@@ -171,6 +172,9 @@ func interfaceTree(f Interface) dir {
 			}
 		}
 		d["public-ipv4s"] = value(lines(publics, netip.Addr.String))
+		if len(f.IPv4) > 0 {
+			d["public-hostname"] = value(f.PublicNames[f.IPv4[0]])
+		}
 		d["ipv4-associations"] = associations
 	}
 	return d

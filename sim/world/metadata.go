@@ -37,7 +37,7 @@ func (m metadata) ByAddress(a netip.Addr) (imds.Instance, bool) {
 func describe(s *cloud.State, n *cloud.Instance) imds.Instance {
 	zone := s.Subnets[n.Subnet].Zone
 	out := imds.Instance{
-		ID: n.ID, Type: n.Type, Image: ec2.ImageID, Account: s.Account,
+		ID: n.ID, Type: n.Type, Image: ec2.ImageID, Account: s.Account, Architecture: ec2.Architecture(n.Type),
 		Placement:   imds.Placement{Region: s.Region, Zone: zone, ZoneID: ec2.ZoneID(zone)},
 		Reservation: ec2.ReservationID(n.ID), Launched: n.Launched, Tags: maps.Clone(n.Tags),
 		Options: imds.Options{TokensRequired: n.Metadata.TokensRequired, HopLimit: n.Metadata.HopLimit, IPv6: n.Metadata.IPv6},
@@ -70,6 +70,13 @@ func describeInterface(s *cloud.State, i *cloud.Interface) imds.Interface {
 	}
 	if s.VPC.CIDR6.IsValid() {
 		out.VPC.CIDRs = append(out.VPC.CIDRs, s.VPC.CIDR6)
+	}
+	for _, p := range i.Public {
+		if out.Public == nil {
+			out.Public, out.PublicNames = map[netip.Addr]netip.Addr{}, map[netip.Addr]string{}
+		}
+		out.Public[p.Private] = p.Public
+		out.PublicNames[p.Private] = cloud.PublicDNSName(p.Public, s.Region)
 	}
 	for _, id := range i.Groups {
 		out.Groups = append(out.Groups, imds.Group{ID: id, Name: s.Groups[id].Name})

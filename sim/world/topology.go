@@ -52,8 +52,8 @@ func port(s *cloud.State, i *cloud.Interface) (fabric.Port, bool) {
 	}
 	p.Addresses = append(append(p.Addresses, i.IPv4.Addresses...), i.IPv6.Addresses...)
 	p.Prefixes = append(append(p.Prefixes, i.IPv4.Prefixes...), i.IPv6.Prefixes...)
-	if i.Public {
-		p.Public = []netip.Addr{i.IPv4.Addresses[0]}
+	for _, public := range i.Public {
+		p.Public = append(p.Public, public.Private)
 	}
 	return p, true
 }
