@@ -99,8 +99,14 @@ func IsThrottled(err error) bool {
 	}, Code(err))
 }
 
-// IsAddressLimit reports whether an interface can hold no more addresses.
-func IsAddressLimit(err error) bool { return Code(err) == "PrivateIpAddressLimitExceeded" }
+// IsAddressLimit reports whether an interface can hold no more addresses: at assign, or
+// at attach because it holds more than the instance type takes. Source of the second:
+// github.com/cilium/cilium/issues/9730.
+func IsAddressLimit(err error) bool {
+	return slices.Contains([]string{
+		"PrivateIpAddressLimitExceeded", "InvalidInterface.IpAddressLimitExceeded",
+	}, Code(err))
+}
 
 // IsInterfaceLimit reports whether the instance or the account can have no more
 // interfaces.

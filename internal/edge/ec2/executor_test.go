@@ -330,7 +330,7 @@ func TestRefusalsOfEC2AreTypedAndDefinite(t *testing.T) {
 			t.Fatalf("subnets of the zone: %v, %v; want 2", subnets, err)
 		}
 		tiny := subnets[slices.IndexFunc(subnets, func(s ec2.Subnet) bool { return s.ID != w.subnet })]
-		eni := w.attached(14, 1)
+		eni, full := w.attached(14, 1), w.created(15)
 		for _, c := range []struct {
 			name string
 			in   cloud.Action
@@ -338,6 +338,7 @@ func TestRefusalsOfEC2AreTypedAndDefinite(t *testing.T) {
 		}{
 			{"a subnet without enough addresses", cloud.Action{Kind: cloud.CreateENI, Instance: w.instance, Subnet: tiny.ID, Groups: []vpc.SecurityGroupID{w.group}, Count: 13}, ec2.IsSubnetExhausted},
 			{"an interface that is full", cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1, Held: eni.Addresses}, ec2.IsAddressLimit},
+			{"an interface with more addresses than the instance takes", cloud.Action{Kind: cloud.Attach, ENI: full.ID, Instance: w.instance, Device: 2}, ec2.IsAddressLimit},
 			{"an interface that does not exist", cloud.Action{Kind: cloud.AssignAddresses, ENI: "eni-00000000000000001", Count: 1}, ec2.IsNotFound},
 		} {
 			_, err := w.Do(t.Context(), w.withID(c.in))

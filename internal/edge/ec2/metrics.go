@@ -87,7 +87,7 @@ func knownCodes() []string {
 		"AttachmentLimitExceeded", "AuthFailure", "DryRunOperation", "ExpiredToken", "IdempotentParameterMismatch",
 		"IncorrectState", "InsufficientCapacity", "InsufficientCidrBlocks", "InsufficientFreeAddressesInSubnet",
 		"InternalError", "InvalidAttachmentID.NotFound", "InvalidGroup.NotFound", "InvalidInstanceID.NotFound",
-		"InvalidNetworkInterface.InUse", "InvalidNetworkInterfaceID.NotFound", "InvalidParameterCombination",
+		"InvalidInterface.IpAddressLimitExceeded", "InvalidNetworkInterface.InUse", "InvalidNetworkInterfaceID.NotFound", "InvalidParameterCombination",
 		"InvalidParameterValue", "InvalidSecurityGroupID.NotFound", "InvalidSubnetID.NotFound",
 		"NetworkInterfaceLimitExceeded", "PrivateIpAddressLimitExceeded", "RequestExpired", "RequestLimitExceeded",
 		"SignatureDoesNotMatch", "Throttling", "Unavailable", "UnauthorizedOperation",
