@@ -51,6 +51,7 @@ func node() Instance {
 				IPv6:         []netip.Addr{netip.MustParseAddr("fd10::5")},
 				IPv4Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.2.16/28")},
 				Public:       map[netip.Addr]netip.Addr{netip.MustParseAddr("10.0.1.5"): netip.MustParseAddr("203.0.113.77")},
+				PublicNames:  map[netip.Addr]string{netip.MustParseAddr("10.0.1.5"): "ec2-203-0-113-77.us-west-2.compute.amazonaws.com"},
 				Subnet:       Subnet{"subnet-1", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19"), netip.MustParsePrefix("fd10::/64")}},
 				VPC:          VPC{"vpc-1", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("100.64.0.0/16"), netip.MustParsePrefix("fd10::/56")}},
 			},
@@ -131,6 +132,7 @@ func TestEveryPathThatNodesRead(t *testing.T) {
 		"/latest/meta-data/local-ipv4":                     "10.0.1.5",
 		"/latest/meta-data/ipv6":                           "fd10::5",
 		"/latest/meta-data/public-ipv4":                    "203.0.113.77",
+		"/latest/meta-data/public-hostname":                "ec2-203-0-113-77.us-west-2.compute.amazonaws.com",
 		"/latest/meta-data/hostname":                       "ip-10-0-1-5.us-west-2.compute.internal",
 		"/latest/meta-data/local-hostname":                 "ip-10-0-1-5.us-west-2.compute.internal",
 		"/latest/meta-data/security-groups":                "nodes\ncluster",
@@ -143,7 +145,7 @@ func TestEveryPathThatNodesRead(t *testing.T) {
 		"/latest/meta-data/network/interfaces/macs":        "02:00:00:00:00:01/\n02:00:00:00:00:02/",
 		"/latest/meta-data/network/interfaces/macs/":       "02:00:00:00:00:01/\n02:00:00:00:00:02/",
 		mac: "device-number\ninterface-id\nipv4-associations/\nipv4-prefix\nipv6s\nlocal-hostname\nlocal-ipv4s\nmac\nnetwork-card\n" +
-			"owner-id\npublic-ipv4s\nsecurity-group-ids\nsecurity-groups\nsubnet-id\nsubnet-ipv4-cidr-block\nsubnet-ipv6-cidr-blocks\n" +
+			"owner-id\npublic-hostname\npublic-ipv4s\nsecurity-group-ids\nsecurity-groups\nsubnet-id\nsubnet-ipv4-cidr-block\nsubnet-ipv6-cidr-blocks\n" +
 			"vpc-id\nvpc-ipv4-cidr-block\nvpc-ipv4-cidr-blocks\nvpc-ipv6-cidr-blocks",
 		mac + "/interface-id":                         "eni-1",
 		mac + "/device-number":                        "0",
@@ -162,10 +164,11 @@ func TestEveryPathThatNodesRead(t *testing.T) {
 		mac + "/vpc-ipv4-cidr-blocks":                 "10.0.0.0/16\n100.64.0.0/16",
 		mac + "/vpc-ipv6-cidr-blocks":                 "fd10::/56",
 		mac + "/public-ipv4s":                         "203.0.113.77",
+		mac + "/public-hostname":                      "ec2-203-0-113-77.us-west-2.compute.amazonaws.com",
 		mac + "/ipv4-associations/203.0.113.77":       "10.0.1.5",
 		"/latest/meta-data/iam":                       "info\nsecurity-credentials/",
 		"/latest/meta-data/iam/security-credentials/": "node",
-		"/latest/dynamic/instance-identity":           "document",
+		"/latest/dynamic/instance-identity":           "document\npkcs7\nrsa2048\nsignature",
 		"/latest/meta-data/network/interfaces/macs/02:00:00:00:00:02/device-number": "1",
 	} {
 		r := s.do("GET", path, headerToken, token)

@@ -32,6 +32,7 @@ type Server struct {
 	log    *slog.Logger
 	now    func() time.Time
 	tokens tokens
+	signer signer
 }
 
 // Config of a server; the zero value is complete.
@@ -226,7 +227,7 @@ func (s *Server) lookup(i Instance, p string) (string, bool) {
 	if !isVersion(version) {
 		return "", false
 	}
-	root := tree(i, s.source, s.now)
+	root := s.tree(i)
 	if rest == "" { // the only listing without slashes
 		return strings.ReplaceAll(root.list(), "/", ""), true
 	}

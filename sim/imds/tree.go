@@ -65,16 +65,14 @@ func (d dir) list() string {
 }
 
 // tree returns everything below a version.
-func tree(i Instance, source Source, now func() time.Time) dir {
+func (s *Server) tree(i Instance) dir {
 	root := dir{
 		"meta-data": metadata(i),
-		"dynamic": dir{
-			"instance-identity": dir{"document": document(func() (string, bool) { return identity(i) })},
-		},
+		"dynamic":   dir{"instance-identity": identityTree(i, s)},
 		"user-data": value(i.UserData),
 	}
 	if i.Role.Name != "" {
-		root["meta-data"].(dir)["iam"] = roleTree(i, source, now)
+		root["meta-data"].(dir)["iam"] = roleTree(i, s.source, s.now)
 	}
 	return root
 }
