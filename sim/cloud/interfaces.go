@@ -56,15 +56,8 @@ func (ch *change) createInterface(w NewInterface) (*Interface, error) {
 		return nil, Errorf("NetworkInterfaceLimitExceeded",
 			"The maximum number of network interfaces has been reached.")
 	}
-	if len(w.Groups) == 0 {
-		w.Groups = []vpc.SecurityGroupID{ch.GroupNamed(defaultGroup).ID}
-	}
-	for _, id := range w.Groups {
-		if ch.Groups[id] == nil {
-			return nil, NoGroupForInterface(string(id))
-		}
-	}
-	if err := ch.checkGroups(w.Groups); err != nil {
+	groups, err := ch.groupsOfNew(w)
+	if err != nil {
 		return nil, err
 	}
 	if w.Type == "" {
@@ -72,7 +65,7 @@ func (ch *change) createInterface(w NewInterface) (*Interface, error) {
 	}
 	i := &Interface{
 		ID: vpc.ENIID(ch.newID("eni-")), Type: w.Type, Subnet: w.Subnet, MAC: ch.newMAC(),
-		Description: w.Description, Groups: slices.Clone(w.Groups), SourceDestCheck: true,
+		Description: w.Description, Groups: groups, SourceDestCheck: true,
 		Tracking: w.Tracking, Requester: Requester{ID: w.Requester}, Tags: Tags{},
 	}
 	if err := mergeTags(i.Tags, w.Tags); err != nil {
@@ -100,6 +93,20 @@ func (ch *change) createInterface(w NewInterface) (*Interface, error) {
 	}
 	ch.Interfaces[i.ID] = i
 	return i, nil
+}
+
+// groupsOfNew returns the groups of a new interface: those of w, or the VPC's default
+// group.
+func (ch *change) groupsOfNew(w NewInterface) ([]vpc.SecurityGroupID, error) {
+	if len(w.Groups) == 0 {
+		return []vpc.SecurityGroupID{ch.GroupNamed(defaultGroup).ID}, nil
+	}
+	for _, id := range w.Groups {
+		if ch.Groups[id] == nil {
+			return nil, NoGroupForInterface(string(id))
+		}
+	}
+	return slices.Clone(w.Groups), ch.checkGroups(w.Groups)
 }
 
 // InterfaceHandle changes one interface.

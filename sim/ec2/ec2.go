@@ -3,8 +3,9 @@
 //
 // A message is a Go struct with tags that name its members on the wire. That table is
 // the only description of the messages, and a test compares every member with AWS's
-// own SDK in both directions. A member that the struct lacks is refused in a request
-// and absent from a response. sim/world serves the API through sim/query.
+// own SDK in both directions. A member that the struct lacks is absent from a response;
+// in a request it is refused, and refusals.go has the reason. A new action or filter
+// adds its own reasons there. sim/world serves the API through sim/query.
 //
 // Source: EC2 API reference, version 2016-11-15; each action names its page.
 package ec2
