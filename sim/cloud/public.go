@@ -7,8 +7,8 @@ import (
 )
 
 // PublicAddress is a public IPv4 address, which the internet gateway translates to one
-// private address of an interface. The fabric translates nothing: it lets the private
-// address through the gateway.
+// private address of an interface. The fabric translates nothing: it allows the
+// private address through the gateway.
 type PublicAddress struct {
 	Private, Public netip.Addr
 	Owner           string // AmazonPool, or the account of an elastic address

@@ -212,7 +212,7 @@ func TestRulesAreTaggedOnCreationAndLater(t *testing.T) {
 	}
 }
 
-func TestPrimaryIPv6AddressIsEnabledForGood(t *testing.T) {
+func TestPrimaryIPv6AddressCannotBeDisabled(t *testing.T) {
 	a := start(t, seeded())
 	made := a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a"), EnablePrimaryIpv6: aws.Bool(true)})
 	if len(made.Ipv6Addresses) != 1 || !*made.Ipv6Addresses[0].IsPrimaryIpv6 {

@@ -6,8 +6,7 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// shownAttributes are the filters of DescribeInstances whose values are members of the
-// response.
+// shownAttributes are the filters of DescribeInstances on members of the response.
 func shownAttributes(s *cloud.State) attributes[*cloud.Instance] {
 	type instance = *cloud.Instance
 	shown := func(f func(instanceXML) []string) func(instance) []string {

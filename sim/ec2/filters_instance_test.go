@@ -67,8 +67,8 @@ func shownByInstances() map[string]string {
 	return out
 }
 
-// notShownOfInterfaces are DescribeInstances' filters on an instance's interfaces whose
-// values only DescribeNetworkInterfaces shows, with their path there.
+// notShownOfInterfaces are DescribeInstances' filters on members of an interface that
+// only DescribeNetworkInterfaces shows, with their path there.
 func notShownOfInterfaces() map[string]string {
 	return map[string]string{
 		"addresses.association.allocation-id":     "PrivateIpAddresses.Association.AllocationId",
@@ -123,7 +123,7 @@ func TestGroupsAndReservationsAreFilteredByWhatTheyDoNotShow(t *testing.T) {
 		want                        int
 	}{
 		{"DescribeSecurityGroups", "SecurityGroups", "ip-permission.group-name", "control-plane", 1},
-		{"DescribeSecurityGroups", "SecurityGroups", "ip-permission.group-name", "nobody", 0},
+		{"DescribeSecurityGroups", "SecurityGroups", "ip-permission.group-name", "missing", 0},
 		{"DescribeSecurityGroups", "SecurityGroups", "egress.ip-permission.group-name", "control-plane", 0},
 		{"DescribeInstances", "Reservations", "reservation-id", at(reservation, "ReservationId")[0], 1},
 		{"DescribeInstances", "Reservations", "owner-id", "111122223333", 2},

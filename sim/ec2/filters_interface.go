@@ -29,7 +29,7 @@ func absent[T any](names ...string) attributes[T] {
 	return out
 }
 
-// always are filters whose value is the same for every item.
+// always are filters with the same value for every item.
 func always[T any](values map[string]string) attributes[T] {
 	out := attributes[T]{}
 	for name, value := range values {

@@ -97,7 +97,7 @@ func captured(t *testing.T, call func(*awssts.Client) error) url.Values {
 	return <-sent
 }
 
-// caller is a user whose policy allows what a test names.
+// caller returns the key of a user with permission for one action.
 func (s *service) caller(t *testing.T, action string) iam.Credentials {
 	t.Helper()
 	key, err := s.iam.AddUser("user", []byte(`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "`+action+`", "Resource": "*"}}`))
