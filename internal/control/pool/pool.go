@@ -129,6 +129,7 @@ func (p *Pool) publish() {
 	if brake != cloud.BrakeOff {
 		row.Brake, row.BrakeReason = brake, why
 	}
+	row.Skipped = p.Observer.skippedNow()
 	if failed := p.Observer.failure(); failed != nil {
 		row.Unobserved, row.Refused = failed.Error(), ec2.Code(failed) != ""
 	}

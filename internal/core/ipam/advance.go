@@ -7,7 +7,7 @@ func (p *planner) advance() {
 	excess := p.numbers.ENIs - p.s.Limits.ENIs
 	for i := len(p.s.ENIs) - 1; i >= 0; i-- { // backwards: of unattached interfaces the one with the highest id is discarded first
 		e := p.s.ENIs[i]
-		if !p.steps.free(e) {
+		if !p.steps.free(e) || e.Kept() != "" {
 			continue
 		}
 		switch e.Phase {

@@ -27,8 +27,8 @@ type Decision struct {
 // Numbers are counts for status and metrics. Addresses are secondary ones, those
 // of unmanaged interfaces excluded.
 type Numbers struct {
-	ENIs        int // interfaces of the instance in any phase, unmanaged ones included
-	MaxENIs     int // limit of the instance type, or the configured cap below it
+	ENIs        int // interfaces of the default network card in any phase, unmanaged ones included
+	MaxENIs     int // its limit, or the configured cap below it
 	Capacity    int // addresses the node can hold at most
 	Assigned    int
 	Quarantined int
@@ -37,6 +37,8 @@ type Numbers struct {
 	Incoming    int // requested, or on an interface that is not ready
 	Releasing   int
 	Unconfirmed int
+	Prefixes    int // IPv4 prefixes: each takes a slot of an address
+	Claimed     int // pods of another CNI on addresses that are not counted, such as those of prefixes
 	Demand      int // pods without an address that count
 	Unmet       int // pods of Demand without an address in the pool or in this plan
 	Want        int // addresses the plan aims to hold
@@ -146,8 +148,12 @@ func (s Snapshot) numbers(c Config) (n Numbers) {
 	}
 	usable := n.MaxENIs
 	for _, e := range s.ENIs {
+		n.Claimed += len(e.Claimed)
+		if e.Card != vpc.DefaultCard {
+			continue // it takes no slot of the default card
+		}
 		n.ENIs++
-		if e.Unmanaged || e.Type != vpc.TypeInterface {
+		if !e.managed() {
 			usable--
 			continue
 		}
@@ -156,7 +162,7 @@ func (s Snapshot) numbers(c Config) (n Numbers) {
 	for _, a := range s.InFlight {
 		n.addInFlight(a)
 	}
-	n.Capacity = max(0, usable) * s.Limits.perENI()
+	n.Capacity = max(0, max(0, usable)*s.Limits.perENI()-n.Prefixes)
 	n.Have = n.used() + n.Cooling + n.Free + n.Incoming
 	return n
 }
@@ -167,6 +173,7 @@ func (n *Numbers) add(e ENIView) {
 	n.Quarantined += e.Count(Quarantined)
 	n.Releasing += e.Count(Releasing)
 	n.Unconfirmed += e.Count(Unconfirmed)
+	n.Prefixes += e.prefixes4()
 	if !e.pooled() || !e.Missing.IsZero() {
 		return
 	}
@@ -201,7 +208,7 @@ func (c Config) target(n Numbers, limits Limits) target {
 	want := func(warm int) int {
 		pods := n.used() + n.Demand + warm
 		if limits.MaxPods > 0 {
-			pods = max(n.used(), min(pods, limits.MaxPods))
+			pods = max(n.used(), min(pods, limits.MaxPods-n.Claimed))
 		}
 		return min(max(pods+n.Cooling, c.MinIPs), max(n.Capacity, n.used()))
 	}
