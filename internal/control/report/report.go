@@ -93,7 +93,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 	s := trunkline.NodeNetworkStatus{
 		ObservedAt: metav1.Now(), InstanceID: ledger.Instance, InstanceType: node.Type, Zone: node.Zone,
 		Mode: trunkline.ModeSecondaryIP, Why: d.Condition.Message, Brake: freeze,
-		LastError: lastError(pool.Refusal),
+		LastError: lastError(pool.Refusal), NotUsed: pool.Skipped,
 		Addresses: trunkline.AddressCounts{
 			Total: int32(ledger.Pool.Total), Assigned: int32(ledger.Pool.Assigned), Cooling: int32(ledger.Pool.Cooling), Free: int32(ledger.Pool.Free),
 			WarmTarget: int32(ledger.Pool.WarmTarget), Waiting: int32(ledger.Pool.Waiting), Limit: int32(ledger.Pool.Limit),
@@ -119,8 +119,11 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 
 func interfaceOf(e introspection.ENI) trunkline.Interface {
 	out := trunkline.Interface{
-		ID: e.ID, MAC: e.MAC, SubnetID: e.Subnet, DeviceIndex: int32(e.Device), PrimaryAddress: e.Primary.String(), Why: e.Why,
+		ID: e.ID, MAC: e.MAC, SubnetID: e.Subnet, NetworkCard: int32(e.Card), DeviceIndex: int32(e.Device), Why: e.Why,
 		State: trunkline.InterfaceReady,
+	}
+	if e.Primary.IsValid() {
+		out.PrimaryAddress = e.Primary.String()
 	}
 	switch ipam.Phase(e.State) {
 	case ipam.Attaching, ipam.SettingUp:
