@@ -9,6 +9,7 @@ type Limits struct {
 	IPv4      int // IPv4 slots per interface, the primary address included
 	IPv6      int // IPv6 slots per interface
 	Branches  int // branch interfaces; 0 where the type cannot trunk
+	EFAs      int // Elastic Fabric Adapters, on all cards together; 0 where the type has none
 	Nitro     bool
 	BareMetal bool
 }
