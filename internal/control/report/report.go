@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -113,7 +114,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 		s.Interfaces = append(s.Interfaces, interfaceOf(e))
 	}
 	view, _ := r.State.View(time.Now())
-	s.Conditions = append(s.Conditions, driftAtEC2(view.Differences(), r.State.Drift()), reachable(pool))
+	s.Conditions = append(s.Conditions, driftAtEC2(view.Differences(), slices.Concat(pool.Local, r.State.Drift())), reachable(pool))
 	return s
 }
 

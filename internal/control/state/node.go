@@ -37,6 +37,8 @@ type Pool struct {
 	BrakeReason string
 	// Unobserved says why EC2 could not be observed the last time; empty if it could.
 	Unobserved string
+	// Local are addresses of pods that the node itself has, each with what to do.
+	Local []string
 	// Skipped are objects that EC2 describes and that are not used, each with the reason.
 	Skipped []string
 	// Refused reports whether EC2 answered that, and Refusal is the last call that it

@@ -13,6 +13,10 @@ import (
 // another CNI wired. The pod is zero if only the kernel shows the address.
 func ForeignHolder(pod endpoint.Pod) Holder { return Holder{Pod: pod} }
 
+// NodeHolder is the holder of an address that another program configured on a link of the
+// node.
+func NodeHolder(link string) Holder { return Holder{Link: link} }
+
 // Claim is the record that a pod uses an address that the ledger does not have as
 // assigned to that pod.
 type Claim struct {

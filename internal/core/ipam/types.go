@@ -20,12 +20,15 @@ const (
 	ModePrefixIPv6    Mode = "prefix-ipv6"    // a delegated /80
 )
 
-// Holder is the user of an address: an endpoint, or a pod that another CNI wired.
+// Holder is the user of an address: an endpoint, a pod that another CNI wired, or the node.
 type Holder struct {
 	// Endpoint is 0 for a pod that Trunkline did not wire.
 	Endpoint endpoint.ID  `json:"endpoint,omitempty"`
 	Key      endpoint.Key `json:"key,omitzero"` // of the endpoint
 	Pod      endpoint.Pod `json:"pod,omitzero"` // zero: not known
+	// Link is the node's link on which another program configured the address: the node
+	// itself has it, and a pod of that address would be unreachable. Empty: it has not.
+	Link string `json:"link,omitempty"`
 }
 
 // HolderOf is the holder of an endpoint's addresses.
@@ -37,6 +40,8 @@ func (h Holder) Foreign() bool { return h.Endpoint == 0 }
 // String names the holder's pod, or its container where the pod is not known.
 func (h Holder) String() string {
 	switch {
+	case h.Link != "":
+		return "the node itself, on " + h.Link
 	case h.Pod.Name != "":
 		return h.Pod.String()
 	case h.Foreign():
