@@ -37,8 +37,6 @@ type Numbers struct {
 	Incoming    int // requested, or on an interface that is not ready
 	Releasing   int
 	Unconfirmed int
-	Prefixes    int // IPv4 prefixes: each takes a slot of an address
-	Claimed     int // pods of another CNI on addresses that are not counted, such as those of prefixes
 	Demand      int // pods without an address that count
 	Unmet       int // pods of Demand without an address in the pool or in this plan
 	Want        int // addresses the plan aims to hold
@@ -135,7 +133,7 @@ func newPlanner(s Snapshot, c Config, now time.Time) *planner {
 			p.schedule.at(until)
 		}
 	}
-	p.want = c.target(p.numbers, s.Limits)
+	p.want = c.target(p.numbers, s.Limits, s.claimed())
 	p.numbers.Want = p.want.high
 	return p
 }
@@ -148,7 +146,6 @@ func (s Snapshot) numbers(c Config) (n Numbers) {
 	}
 	usable := n.MaxENIs
 	for _, e := range s.ENIs {
-		n.Claimed += len(e.Claimed)
 		if e.Card != vpc.DefaultCard {
 			continue // it takes no slot of the default card
 		}
@@ -162,7 +159,7 @@ func (s Snapshot) numbers(c Config) (n Numbers) {
 	for _, a := range s.InFlight {
 		n.addInFlight(a)
 	}
-	n.Capacity = max(0, max(0, usable)*s.Limits.perENI()-n.Prefixes)
+	n.Capacity = max(0, max(0, usable)*s.Limits.perENI()-s.prefixes4())
 	n.Have = n.used() + n.Cooling + n.Free + n.Incoming
 	return n
 }
@@ -173,7 +170,6 @@ func (n *Numbers) add(e ENIView) {
 	n.Quarantined += e.Count(Quarantined)
 	n.Releasing += e.Count(Releasing)
 	n.Unconfirmed += e.Count(Unconfirmed)
-	n.Prefixes += e.prefixes4()
 	if !e.pooled() || !e.Missing.IsZero() {
 		return
 	}
@@ -203,12 +199,13 @@ func (n Numbers) used() int { return n.Assigned + n.Quarantined }
 // target is a number of addresses: the pool grows below low, up to high.
 type target struct{ low, high int }
 
-// target is how many addresses the node should hold.
-func (c Config) target(n Numbers, limits Limits) target {
+// target is how many addresses the node should hold. claimed counts the pods on addresses
+// that are not in n.
+func (c Config) target(n Numbers, limits Limits, claimed int) target {
 	want := func(warm int) int {
 		pods := n.used() + n.Demand + warm
 		if limits.MaxPods > 0 {
-			pods = max(n.used(), min(pods, limits.MaxPods-n.Claimed))
+			pods = max(n.used(), min(pods, limits.MaxPods-claimed))
 		}
 		return min(max(pods+n.Cooling, c.MinIPs), max(n.Capacity, n.used()))
 	}

@@ -109,5 +109,24 @@ func (e ENIView) Kept() string {
 	return ""
 }
 
+// prefixes4 counts the IPv4 prefixes on managed interfaces of the default network card:
+// each takes a slot of an address.
+func (v View) prefixes4() (n int) {
+	for _, e := range v.ENIs {
+		if e.Card == vpc.DefaultCard && e.managed() {
+			n += e.prefixes4()
+		}
+	}
+	return n
+}
+
+// claimed counts the pods on addresses that are not in the ledger, such as those of prefixes.
+func (v View) claimed() (n int) {
+	for _, e := range v.ENIs {
+		n += len(e.Claimed)
+	}
+	return n
+}
+
 // slots is how many addresses the interface can still take.
 func (e ENIView) slots(l Limits) int { return l.perENI() - len(e.Addresses) - e.prefixes4() }

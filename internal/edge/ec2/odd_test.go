@@ -22,8 +22,8 @@ import (
 	simcloud "github.com/trunkline/trunkline/sim/cloud"
 )
 
-// roomy gives the node's subnet room for the largest instance type.
-func roomy(s *simcloud.Spec) {
+// large gives the node a subnet with enough addresses for the largest instance type.
+func large(s *simcloud.Spec) {
 	s.VPC.CIDR6 = netip.MustParsePrefix("2001:db8::/56")
 	s.Subnets[0].CIDR = netip.MustParsePrefix("10.0.16.0/20")
 }
@@ -39,7 +39,7 @@ func TestANodeOfEachTypeServesItsPods(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := nodeOn(t, startWith(t, func(s *simcloud.Spec) {
-					roomy(s)
+					large(s)
 					s.Instances[0].Type = kind
 					for card := 1; card < want.cards; card++ {
 						s.Instances[0].Interfaces = append(s.Instances[0].Interfaces, simcloud.LaunchInterface{Card: card, Device: card % 2, Type: vpc.TypeEFAOnly})
@@ -73,11 +73,11 @@ func TestANodeOfEachTypeServesItsPods(t *testing.T) {
 	}
 }
 
-// Before, the IPv6-only subnet failed every look of every agent of its zone.
+// Before, the IPv6-only subnet failed every observation by every agent of its zone.
 func TestANodeWorksBesideObjectsThatItCannotUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := nodeOn(t, startWith(t, func(s *simcloud.Spec) {
-			roomy(s)
+			large(s)
 			s.Subnets = append(s.Subnets, simcloud.SubnetSpec{
 				Name: "six", Zone: region + "a", CIDR6: netip.MustParsePrefix("2001:db8:0:1::/64"), Tags: map[string]string{vpc.TagSubnetRole: ""},
 			})
