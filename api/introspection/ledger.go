@@ -41,8 +41,11 @@ type PodCIDR struct {
 
 // ENI is an interface of the node with the pod addresses on it.
 type ENI struct {
-	ID     string `json:"id"`
-	Device int    `json:"device"` // index on the instance; 0 is the primary, -1 not attached
+	ID string `json:"id"`
+	// Card is the network card. Device is the index on it: 0 on card 0 is the primary, -1
+	// is not attached.
+	Card   int    `json:"card,omitempty"`
+	Device int    `json:"device"`
 	MAC    string `json:"mac,omitempty"`
 	Subnet string `json:"subnet,omitempty"`
 	// CIDR is the subnet's range, Primary the interface's own address.
@@ -52,9 +55,14 @@ type ENI struct {
 	// phase alone does not.
 	State string `json:"state"`
 	Why   string `json:"why,omitempty"`
-	// Table is the route table of the interface; 254 for the primary.
+	// Table is the route table of the interface; 254 for the primary, 0 for one on another
+	// network card, which has none of ours.
 	Table     int       `json:"table,omitempty"`
 	Addresses []Address `json:"addresses"`
+	// Prefixes are delegated to it, and Foreign counts the pods of another CNI that use
+	// addresses of it.
+	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
+	Foreign  int            `json:"foreign,omitempty"`
 }
 
 // Address is one pod address.

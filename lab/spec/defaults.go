@@ -53,13 +53,18 @@ func (s Spec) withSubnetDefaults() Spec {
 			s.Subnets[i].Public = new(*s.VPC.InternetGateway)
 		}
 	}
-	if len(s.Subnets) > 0 {
-		setDefault(&s.ControlPlane.Subnet, s.Subnets[0].Name)
+	if for4 := s.subnets4(); len(for4) > 0 {
+		setDefault(&s.ControlPlane.Subnet, for4[0].Name)
 	}
 	if s.ControlPlane.Groups == nil {
 		s.ControlPlane.Groups = []string{groupCluster}
 	}
 	return s
+}
+
+// subnets4 are the subnets in which machines can be: not those that are IPv6-only.
+func (s Spec) subnets4() []Subnet {
+	return slices.DeleteFunc(slices.Clone(s.Subnets), func(n Subnet) bool { return n.CIDR == "" && n.CIDR6 != "" })
 }
 
 func (s Spec) withNodeDefaults() Spec {
@@ -75,8 +80,8 @@ func (s Spec) withNodeDefaults() Spec {
 			setDefault(&n.Role, DefaultRole)
 		}
 		setDefault(&n.Cgroup, CgroupV1)
-		if len(s.Subnets) > 0 {
-			setDefault(&n.Subnet, s.Subnets[i%len(s.Subnets)].Name)
+		if for4 := s.subnets4(); len(for4) > 0 {
+			setDefault(&n.Subnet, for4[i%len(for4)].Name)
 		}
 		if n.Groups == nil {
 			n.Groups = []string{groupNodes}

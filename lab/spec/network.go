@@ -89,9 +89,11 @@ func (n *network) subnet(field string, sub Subnet) cloud.SubnetSpec {
 	out := cloud.SubnetSpec{
 		Name: sub.Name, Zone: sub.Zone, RouteTable: sub.RouteTable, Public: *sub.Public,
 	}
-	if cidr, ok := n.prefix4(field+"cidr", sub.CIDR, 16, 28); ok {
-		n.fits(field+"cidr", cidr)
-		out.CIDR = cidr
+	if sub.CIDR != "" || sub.CIDR6 == "" {
+		if cidr, ok := n.prefix4(field+"cidr", sub.CIDR, 16, 28); ok {
+			n.fits(field+"cidr", cidr)
+			out.CIDR = cidr
+		}
 	}
 	if cidr6, ok := n.prefix6(field+"cidr6", sub.CIDR6, 64); ok {
 		n.fits6(field+"cidr6", cidr6)
@@ -184,6 +186,9 @@ func (n *network) primaryAddress(field, text, subnet string) netip.Addr {
 	}
 	n.needed[i]++
 	cidr := n.subnets[i].CIDR
+	if !cidr.IsValid() && n.subnets[i].CIDR6.IsValid() {
+		n.add(strings.TrimSuffix(field, "address")+"subnet", subnet, "is an IPv6-only subnet: the lab's machines need an IPv4 address")
+	}
 	a := n.address(field, text, cidr)
 	if !a.IsValid() || !cidr.IsValid() {
 		return a

@@ -101,8 +101,9 @@ func (m *members) node(field string, n Node) {
 	namespace := NodeNamespace(m.lab, n.Name)
 	m.instances = append(m.instances, cloud.InstanceSpec{
 		Name: n.Name, Type: n.Type, Subnet: n.Subnet, Groups: n.Groups,
-		Address: m.network.primaryAddress(field+"address", n.Address, n.Subnet),
-		Role:    n.Role, Namespace: namespace, Metadata: metadata(m.problems, field+"imds", n.IMDS),
+		Address:     m.network.primaryAddress(field+"address", n.Address, n.Subnet),
+		PrimaryType: vpc.InterfaceType(n.PrimaryType), Interfaces: m.interfaces(field, n),
+		Role: n.Role, Namespace: namespace, Metadata: metadata(m.problems, field+"imds", n.IMDS),
 		// EKS and AWS's components recognise a cluster's instances by this tag.
 		Tags: map[string]string{"kubernetes.io/cluster/" + ClusterName: "owned"},
 	})
@@ -110,6 +111,29 @@ func (m *members) node(field string, n Node) {
 		Name: n.Name, Namespace: namespace, Type: n.Type, Subnet: n.Subnet,
 		Cgroup: n.Cgroup, Labels: n.Labels, MaxPods: limits.MaxPods(),
 	})
+}
+
+// interfaces checks the interfaces that a node is launched with; the embedded EC2 checks
+// their numbers against the instance type.
+func (m *members) interfaces(field string, n Node) (out []cloud.LaunchInterface) {
+	kind := func(field, text string, allowed ...vpc.InterfaceType) vpc.InterfaceType {
+		if t := vpc.InterfaceType(text); text != "" && !slices.Contains(allowed, t) {
+			m.add(field, text, "must be one of %v", allowed)
+		}
+		return vpc.InterfaceType(text)
+	}
+	kind(field+"primaryType", n.PrimaryType, vpc.TypeInterface, vpc.TypeEFA)
+	for i, e := range n.Interfaces {
+		at := fmt.Sprintf("%sinterfaces[%d].", field, i)
+		out = append(out, cloud.LaunchInterface{
+			Card: e.Card, Device: e.Device, Type: kind(at+"type", e.Type, vpc.TypeInterface, vpc.TypeEFA, vpc.TypeEFAOnly),
+			Addresses: e.Addresses, Prefixes: e.Prefixes, Tags: e.Tags,
+		})
+		if e.Addresses < 0 || e.Prefixes < 0 {
+			m.add(at+"addresses", fmt.Sprint(e.Addresses, e.Prefixes), "addresses and prefixes must not be negative")
+		}
+	}
+	return out
 }
 
 // role reports a role that an instance cannot have, and what a node without a cloud cannot

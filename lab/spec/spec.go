@@ -69,7 +69,7 @@ type VPC struct {
 type Subnet struct {
 	Name  string `json:"name"`
 	Zone  string `json:"zone"`
-	CIDR  string `json:"cidr"`
+	CIDR  string `json:"cidr,omitempty"`  // empty, with a cidr6: an IPv6-only subnet
 	CIDR6 string `json:"cidr6,omitempty"` // a /64
 	// RouteTable by name; empty is the main one.
 	RouteTable string `json:"routeTable,omitempty"`
@@ -125,6 +125,10 @@ type Node struct {
 	Subnet  string   `json:"subnet,omitempty"` // default: the subnets in turn
 	Groups  []string `json:"groups,omitempty"` // default nodes
 	Address string   `json:"address,omitempty"`
+	// PrimaryType is interface or efa; default interface. Interfaces are those that the
+	// instance is launched with beside the primary one.
+	PrimaryType string      `json:"primaryType,omitempty"`
+	Interfaces  []Interface `json:"interfaces,omitempty"`
 	// Role of the instance profile.
 	Role string `json:"role,omitempty"`
 	// Cgroup is the node's cgroup version: v1 (the machine's own hierarchy) or v2.
@@ -132,6 +136,17 @@ type Node struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// IMDS is the instance's metadata service.
 	IMDS *IMDS `json:"imds,omitempty"`
+}
+
+// Interface is an interface of an instance beside the primary one.
+type Interface struct {
+	Card   int    `json:"card,omitempty"` // network card
+	Device int    `json:"device"`         // index on the card
+	Type   string `json:"type,omitempty"` // interface, efa or efa-only; default interface
+	// Addresses are secondary IPv4 addresses, Prefixes delegated IPv4 ones: how many.
+	Addresses int               `json:"addresses,omitempty"`
+	Prefixes  int               `json:"prefixes,omitempty"`
+	Tags      map[string]string `json:"tags,omitempty"`
 }
 
 // IMDS are an instance's metadata options.

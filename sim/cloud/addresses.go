@@ -61,6 +61,9 @@ func (h InterfaceHandle) AssignIPv4(w Want) (got Assigned, err error) {
 		if w.size() == 0 {
 			return MissingParameter("secondaryPrivateIpAddressCount or privateIpAddress")
 		}
+		if !i.PrimaryIPv4().IsValid() {
+			return Errorf("UnsupportedOperation", "The network interface '%s' does not support IPv4 addresses.", h.id)
+		}
 		got, err = ch.assignment(i).ipv4(w)
 		return err
 	})
@@ -84,7 +87,7 @@ func (h InterfaceHandle) AssignIPv6(w Want) (got Assigned, err error) {
 func (h InterfaceHandle) UnassignIPv4(addresses []netip.Addr, prefixes []netip.Prefix) error {
 	return h.modify(func(_ *change, i *Interface) error {
 		for _, a := range addresses {
-			if a == i.IPv4.Addresses[0] {
+			if a == i.PrimaryIPv4() {
 				return InvalidParameter("The primary IP address of an interface cannot be unassigned: %s", a)
 			}
 			if err := i.IPv4.removeAddress(h.id, a); err != nil {

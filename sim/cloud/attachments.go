@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -16,6 +17,9 @@ func (h InterfaceHandle) Attach(to vpc.InstanceID, index, card int) (*Attachment
 			return KindInstance.NotFound(string(to))
 		}
 		if err := ch.canAttach(i, n, index, card); err != nil {
+			return err
+		}
+		if err := ch.checkEFA(i, n, false); err != nil {
 			return err
 		}
 		i.Attachment = &Attachment{
@@ -45,18 +49,19 @@ func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
 		return Errorf("IncorrectState", "The instance '%s' is not in a valid state for this operation: %s", n.ID, n.State)
 	case ch.Subnets[i.Subnet].Zone != ch.Subnets[n.Subnet].Zone:
 		return InvalidParameter("You may not attach a network interface to an instance if they are not in the same availability zone")
-	case card != 0:
+	case card < 0 || card >= max(1, n.Limits.Cards):
 		return InvalidParameter("Network card index %d is not valid for instance type %s", card, n.Type)
 	case index < 0 || index > 15:
 		return InvalidParameter("Value (%d) for parameter deviceIndex is invalid.", index)
 	}
-	for _, o := range attached {
+	onCard := slices.DeleteFunc(attached, func(o *Interface) bool { return o.Attachment.NetworkCard != card })
+	for _, o := range onCard {
 		if o.Attachment.DeviceIndex == index {
 			return InvalidParameter("Instance '%s' already has an interface attached at device index '%d'.", n.ID, index)
 		}
 	}
-	if len(attached) >= n.Limits.ENIs {
-		return Errorf("AttachmentLimitExceeded", "Interface count %d exceeds the limit for %s", len(attached)+1, n.Type)
+	if len(onCard) >= n.Limits.ENIs {
+		return Errorf("AttachmentLimitExceeded", "Interface count %d exceeds the limit for %s", len(onCard)+1, n.Type)
 	}
 	if count := i.IPv4.slots(); count > n.Limits.IPv4 {
 		return tooManyToAttach(i, n, count)
@@ -71,6 +76,29 @@ func tooManyToAttach(i *Interface, n *Instance, count int) *Error {
 	digits := strings.TrimPrefix(string(i.ID), "eni-")
 	return Errorf("InvalidInterface.IpAddressLimitExceeded", "Address count %d on interface-%s exceeds the limit for %s", count, digits, n.Type)
 }
+
+// checkEFA refuses an EFA that the instance cannot have. Source: EC2 user guide, "Create and
+// attach an Elastic Fabric Adapter": a running instance must be stopped first.
+func (ch *change) checkEFA(i *Interface, n *Instance, launching bool) error {
+	if !isEFA(i.Type) {
+		return nil
+	}
+	if !launching && n.State != Stopped {
+		return Errorf("IncorrectState", "The instance '%s' must be stopped before an Elastic Fabric Adapter can be attached to it.", n.ID)
+	}
+	have := 0
+	for _, o := range ch.InterfacesOf(n.ID) {
+		if isEFA(o.Type) {
+			have++
+		}
+	}
+	if have >= n.Limits.EFAs {
+		return Errorf("AttachmentLimitExceeded", "Elastic Fabric Adapter count %d exceeds the limit for %s", have+1, n.Type)
+	}
+	return nil
+}
+
+func isEFA(t vpc.InterfaceType) bool { return t == vpc.TypeEFA || t == vpc.TypeEFAOnly }
 
 // FinishAttach marks an attachment as attached: its link is in the guest. It does
 // nothing if the attachment is no longer "attaching".
@@ -98,7 +126,7 @@ func (c *Cloud) Detach(id vpc.AttachmentID) error {
 		if i.Attachment.Host != "" {
 			return Errorf("OperationNotPermitted", "You are not allowed to manage 'ela-attach' attachments.")
 		}
-		if i.Attachment.DeviceIndex == 0 {
+		if i.Attachment.Primary() {
 			return Errorf("OperationNotPermitted",
 				"The network interface at device index 0 and networkCard index 0 cannot be detached.")
 		}

@@ -165,10 +165,12 @@ func (b builder) addTable(spec RouteTableSpec) error {
 func (b builder) addSubnet(spec SubnetSpec) error {
 	n := &Subnet{
 		ID: vpc.SubnetID(b.newID("subnet-")), Name: spec.Name, Zone: spec.Zone,
-		CIDR: spec.CIDR, CIDR6: spec.CIDR6, Public: spec.Public, AssignIPv6: spec.AssignIPv6, Tags: Tags{},
+		CIDR: spec.CIDR, CIDR6: spec.CIDR6, Public: spec.Public, AssignIPv6: spec.AssignIPv6 || !spec.CIDR.IsValid(), Tags: Tags{},
 	}
-	if err := checkRange4(n.CIDR, b.VPC); err != nil {
-		return err
+	if n.CIDR.IsValid() || !n.CIDR6.IsValid() {
+		if err := checkRange4(n.CIDR, b.VPC); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(checkRange6(n.CIDR6, b.VPC), checkOverlap(n, b.Subnets)); err != nil {
 		return err
@@ -312,19 +314,19 @@ func (b builder) addHost(spec HostSpec) error {
 		return err
 	}
 	i, err := b.createInterface(NewInterface{
-		Subnet: n.ID, Groups: groups, Primary: spec.Address,
+		Subnet: n.ID, Groups: groups, Primary: spec.Address, Type: spec.Type,
 		Description: spec.Description, Tags: spec.Tags,
 	})
 	if err != nil {
 		return err
 	}
 	b.Hosts[spec.Name] = &Host{Name: spec.Name, Namespace: spec.Namespace}
-	i.Requester = Requester{ID: requester(b.newID("")), Managed: true}
+	i.Requester, i.Operator = Requester{ID: requester(b.newID("")), Managed: true}, spec.Operator
 	i.Attachment = &Attachment{
 		ID: vpc.AttachmentID(b.newID("ela-attach-")), Host: spec.Name, DeviceIndex: 1,
 		Status: Attaching, Since: b.now,
 	}
-	if b.cloud.instant {
+	if b.cloud.instant || spec.Namespace == "" {
 		i.Attachment.Status = Attached
 	}
 	return nil

@@ -116,7 +116,7 @@ func (ch *change) launch(spec InstanceSpec) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i, err := ch.createInterface(NewInterface{Subnet: n.ID, Groups: groups, Primary: spec.Address})
+	i, err := ch.createInterface(NewInterface{Subnet: n.ID, Groups: groups, Primary: spec.Address, Type: spec.PrimaryType})
 	if err != nil {
 		return nil, err
 	}
@@ -129,17 +129,46 @@ func (ch *change) launch(spec InstanceSpec) (*Instance, error) {
 		return nil, err
 	}
 	ch.Instances[made.ID] = made
+	if i.Type == vpc.TypeEFAOnly {
+		return nil, InvalidParameter("An EFA-only network interface cannot be the primary network interface.")
+	}
 	if n.Public {
 		ch.makePublic(i)
 	}
-	i.Attachment = &Attachment{
-		ID: vpc.AttachmentID(ch.newID("eni-attach-")), Instance: made.ID,
-		Status: Attaching, Since: ch.now, DeleteOnTermination: true,
+	if err := ch.launchWith(i, made, 0, vpc.DefaultCard); err != nil {
+		return nil, err
 	}
-	if ch.cloud.instant {
-		i.Attachment.Status = Attached
+	for _, more := range spec.Interfaces {
+		i, err := ch.createInterface(NewInterface{
+			Subnet: n.ID, Groups: groups, Type: more.Type, Tags: more.Tags,
+			IPv4: Want{Count: more.Addresses, PrefixCount: more.Prefixes},
+		})
+		if err != nil {
+			return nil, err
+		}
+		if err := ch.launchWith(i, made, more.Device, more.Card); err != nil {
+			return nil, err
+		}
 	}
 	return made, nil
+}
+
+// launchWith attaches a new interface to an instance that is being launched.
+func (ch *change) launchWith(i *Interface, n *Instance, index, card int) error {
+	if err := ch.canAttach(i, n, index, card); err != nil {
+		return err
+	}
+	if err := ch.checkEFA(i, n, true); err != nil {
+		return err
+	}
+	i.Attachment = &Attachment{
+		ID: vpc.AttachmentID(ch.newID("eni-attach-")), Instance: n.ID, DeviceIndex: index, NetworkCard: card,
+		Status: Attaching, Since: ch.now, DeleteOnTermination: true,
+	}
+	if ch.cloud.instant || i.Type == vpc.TypeEFAOnly { // it has no link in the fabric
+		i.Attachment.Status = Attached
+	}
+	return nil
 }
 
 // groupIDs resolves group names of a Spec.

@@ -71,19 +71,7 @@ func (ch *change) createInterface(w NewInterface) (*Interface, error) {
 	if err := mergeTags(i.Tags, w.Tags); err != nil {
 		return nil, err
 	}
-	assign := ch.assignment(i)
-	primary, err := assign.pool.primary(w.Primary)
-	if err != nil {
-		return nil, err
-	}
-	i.IPv4.Addresses = []netip.Addr{primary}
-	if n.AssignIPv6 && w.IPv6.size() == 0 {
-		w.IPv6.Count = 1
-	}
-	if _, err := assign.ipv4(w.IPv4); err != nil {
-		return nil, err
-	}
-	if _, err := assign.ipv6(w.IPv6); err != nil {
+	if err := ch.firstAddresses(i, n, w); err != nil {
 		return nil, err
 	}
 	if w.PrimaryIPv6 {
@@ -107,6 +95,36 @@ func (ch *change) groupsOfNew(w NewInterface) ([]vpc.SecurityGroupID, error) {
 		}
 	}
 	return slices.Clone(w.Groups), ch.checkGroups(w.Groups)
+}
+
+// firstAddresses assigns the addresses of a new interface. An EFA-only interface has none,
+// and in an IPv6-only subnet there are no IPv4 addresses. Source: EC2 user guide, "Elastic
+// Fabric Adapter"; VPC user guide, "Subnet types".
+func (ch *change) firstAddresses(i *Interface, n *Subnet, w NewInterface) error {
+	wants4 := w.Primary.IsValid() || w.IPv4.size() > 0
+	assign := ch.assignment(i)
+	switch {
+	case i.Type == vpc.TypeEFAOnly && (wants4 || w.IPv6.size() > 0):
+		return Errorf("InvalidParameterCombination", "EFA-only network interfaces do not support IP addresses.")
+	case i.Type == vpc.TypeEFAOnly:
+		return nil
+	case !n.CIDR.IsValid() && wants4:
+		return Errorf("InvalidParameterCombination", "The subnet '%s' is an IPv6 only subnet: IPv4 addresses are not supported.", n.ID)
+	case n.CIDR.IsValid():
+		primary, err := assign.pool.primary(w.Primary)
+		if err != nil {
+			return err
+		}
+		i.IPv4.Addresses = []netip.Addr{primary}
+		if _, err := assign.ipv4(w.IPv4); err != nil {
+			return err
+		}
+	}
+	if n.AssignIPv6 && w.IPv6.size() == 0 {
+		w.IPv6.Count = 1
+	}
+	_, err := assign.ipv6(w.IPv6)
+	return err
 }
 
 // InterfaceHandle changes one interface.

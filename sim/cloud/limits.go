@@ -4,7 +4,10 @@ import "github.com/trunkline/trunkline/internal/core/vpc"
 
 // typeLimits returns the limits of each instance type. Source: EC2 user guide,
 // "Maximum IP addresses per network interface"; branches per size as AWS's VPC
-// resource controller lists them.
+// resource controller lists them. Those with several network cards: AWS's VPC CNI,
+// pkg/vpc/vpc_ip_resource_limit.go, and EC2 user guide, "Network cards" and "Maximize
+// network bandwidth on instances with multiple network cards"; how many branches these
+// have is not known here.
 func typeLimits() map[string]vpc.Limits {
 	nitro := func(enis, addresses, branches int) vpc.Limits {
 		return vpc.Limits{ENIs: enis, IPv4: addresses, IPv6: addresses, Branches: branches, Nitro: true}
@@ -44,7 +47,17 @@ func typeLimits() map[string]vpc.Limits {
 	}
 	m["c5.9xlarge"], m["c5.12xlarge"], m["c5.18xlarge"] = nitro(8, 30, 54), nitro(8, 30, 54), nitro(15, 50, 107)
 	m["m5.24xlarge"], m["c5.24xlarge"], m["r5.24xlarge"] = nitro(15, 50, 107), nitro(15, 50, 107), nitro(15, 50, 107)
+	m["c7gn.16xlarge"] = withEFAs(1, nitro(15, 50, 107))
+	m["p5.48xlarge"] = withEFAs(32, nitro(2, 50, 0))
+	m["trn1.32xlarge"] = withEFAs(8, nitro(5, 50, 0))
+	m["hpc7a.96xlarge"] = withEFAs(2, nitro(2, 50, 0))
 	return m
+}
+
+// withEFAs are the limits of a type with as many network cards as EFAs.
+func withEFAs(cards int, ofCard vpc.Limits) vpc.Limits {
+	ofCard.Cards, ofCard.EFAs = cards, cards
+	return ofCard
 }
 
 // TypeLimits returns every instance type known to the account.

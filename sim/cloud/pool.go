@@ -20,13 +20,13 @@ type pool struct {
 }
 
 func (s *State) pool(n *Subnet, rng *rand.Rand) *pool {
-	size := 1 << (32 - n.CIDR.Bits())
-	p := &pool{
-		subnet: n, used: make([]bool, size), free: size, rng: rng,
-		used6: map[netip.Addr]bool{}, taken6: map[netip.Prefix]bool{},
-	}
-	for _, offset := range []int{0, 1, 2, 3, size - 1} { // vpc.Reserved
-		p.take(offset)
+	p := &pool{subnet: n, rng: rng, used6: map[netip.Addr]bool{}, taken6: map[netip.Prefix]bool{}}
+	if n.CIDR.IsValid() {
+		size := 1 << (32 - n.CIDR.Bits())
+		p.used, p.free = make([]bool, size), size
+		for _, offset := range []int{0, 1, 2, 3, size - 1} { // vpc.Reserved
+			p.take(offset)
+		}
 	}
 	for _, i := range s.Interfaces {
 		if i.Subnet != n.ID {

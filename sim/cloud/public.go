@@ -40,10 +40,11 @@ func PublicDNSName(public netip.Addr, region string) string {
 	return name + "." + region + ".compute.amazonaws.com"
 }
 
-// makePublic gives the primary address a public one from EC2's pool unless it has one.
+// makePublic gives the primary IPv4 address, if there is one, a public one from EC2's pool
+// unless it has one.
 func (ch *change) makePublic(i *Interface) {
-	private := i.IPv4.Addresses[0]
-	if _, ok := i.PublicOf(private); ok {
+	private := i.PrimaryIPv4()
+	if _, ok := i.PublicOf(private); ok || !private.IsValid() {
 		return
 	}
 	used := map[netip.Addr]bool{}

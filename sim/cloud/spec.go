@@ -39,8 +39,8 @@ type VPCSpec struct {
 // SubnetSpec is a subnet of one zone.
 type SubnetSpec struct {
 	Name       string
-	Zone       string // such as "us-west-2a"
-	CIDR       netip.Prefix
+	Zone       string       // such as "us-west-2a"
+	CIDR       netip.Prefix // IPv4, or the zero prefix in an IPv6-only subnet
 	CIDR6      netip.Prefix // a /64, or the zero prefix for none
 	RouteTable string       // by name; empty is the main table
 	// Public routes the primary interface of an instance started here through the
@@ -102,18 +102,38 @@ type InstanceSpec struct {
 	Namespace string
 	Metadata  MetadataOptions
 	Tags      map[string]string
+	// PrimaryType is the type of the primary interface; empty is vpc.TypeInterface.
+	PrimaryType vpc.InterfaceType
+	// Interfaces are the others that it is launched with.
+	Interfaces []LaunchInterface
+}
+
+// LaunchInterface is an interface that an instance is launched with beside the primary one,
+// in the same subnet and groups. EC2 attaches EFAs at launch or to a stopped instance only.
+type LaunchInterface struct {
+	Card, Device int
+	Type         vpc.InterfaceType // empty: vpc.TypeInterface
+	Addresses    int               // secondary IPv4 addresses
+	Prefixes     int               // delegated IPv4 prefixes
+	Tags         map[string]string
 }
 
 // HostSpec is a machine operated by AWS that has an interface in the VPC without
-// being one of the account's instances, such as the control plane of an EKS cluster.
+// being one of the account's instances, such as the control plane of an EKS cluster, a
+// NAT gateway or a Lambda function.
 type HostSpec struct {
 	Name        string
 	Subnet      string // by name
 	Groups      []string
 	Address     netip.Addr // zero: EC2 chooses
-	Namespace   string     // see InstanceSpec.Namespace
+	Namespace   string     // see InstanceSpec.Namespace; empty: the fabric does not have it
 	Description string     // such as "Amazon EKS trunkline-lab"
-	Tags        map[string]string
+	// Type of the interface, such as nat_gateway or lambda; empty is vpc.TypeInterface.
+	Type vpc.InterfaceType
+	// Operator is the service provider that manages the interface, as operator.principal
+	// names it; empty is none.
+	Operator string
+	Tags     map[string]string
 }
 
 // MetadataOptions are the instance's metadata options. The zero value is not

@@ -47,7 +47,7 @@ type Subnet struct {
 	ID         vpc.SubnetID
 	Name       string
 	Zone       string
-	CIDR       netip.Prefix
+	CIDR       netip.Prefix // invalid in an IPv6-only subnet
 	CIDR6      netip.Prefix // invalid when the subnet has none
 	Table      vpc.RouteTableID
 	Explicit   bool // Table is associated explicitly, not the main table by default
@@ -135,16 +135,31 @@ type Interface struct {
 	Subnet          vpc.SubnetID
 	MAC             vpc.MAC
 	Description     string
-	IPv4            Assigned // the primary address is first and always there
+	IPv4            Assigned // the primary address is first; see PrimaryIPv4
 	IPv6            Assigned
 	Groups          []vpc.SecurityGroupID
 	SourceDestCheck bool
 	Requester       Requester
+	Operator        string // the service provider that manages it; empty: none
 	Tracking        *Tracking
 	PrimaryIPv6     bool            // the first IPv6 address is the primary one and cannot be removed
 	Public          []PublicAddress // of its private addresses
 	Attachment      *Attachment
 	Tags            Tags
+}
+
+// PrimaryIPv4 is the primary private address; invalid for an EFA-only interface and in an
+// IPv6-only subnet.
+func (i *Interface) PrimaryIPv4() netip.Addr {
+	if len(i.IPv4.Addresses) == 0 {
+		return netip.Addr{}
+	}
+	return i.IPv4.Addresses[0]
+}
+
+// Primary reports whether the attachment is that of an instance's primary interface.
+func (a *Attachment) Primary() bool {
+	return a.Instance != "" && a.DeviceIndex == 0 && a.NetworkCard == vpc.DefaultCard
 }
 
 // Status is the interface's status as EC2 names it: "available" or "in-use".
@@ -184,8 +199,8 @@ func Sorted[K cmp.Ordered, V any](m map[K]V) []V {
 	return out
 }
 
-// InterfacesOf returns the interfaces of an instance in any attachment state, lowest
-// device index first.
+// InterfacesOf returns the interfaces of an instance in any attachment state, ordered by
+// network card and device index: the primary one is the first.
 func (s *State) InterfacesOf(id vpc.InstanceID) []*Interface {
 	var out []*Interface
 	for _, i := range s.Interfaces {
@@ -194,15 +209,18 @@ func (s *State) InterfacesOf(id vpc.InstanceID) []*Interface {
 		}
 	}
 	slices.SortFunc(out, func(a, b *Interface) int {
-		return cmp.Compare(a.Attachment.DeviceIndex, b.Attachment.DeviceIndex)
+		return cmp.Or(
+			cmp.Compare(a.Attachment.NetworkCard, b.Attachment.NetworkCard),
+			cmp.Compare(a.Attachment.DeviceIndex, b.Attachment.DeviceIndex),
+		)
 	})
 	return out
 }
 
-// Primary returns the interface at device index 0 of an instance, or nil.
+// Primary returns the primary interface of an instance, or nil.
 func (s *State) Primary(id vpc.InstanceID) *Interface {
 	for _, i := range s.InterfacesOf(id) {
-		if i.Attachment.DeviceIndex == 0 {
+		if i.Attachment.Primary() {
 			return i
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
@@ -64,13 +63,10 @@ func publicAttributes(s *cloud.State) attributes[*cloud.Interface] {
 // attachment.
 func placeAttributes(s *cloud.State) attributes[*cloud.Interface] {
 	type eni = *cloud.Interface
-	return merged(attributes[eni]{
+	return attributes[eni]{
 		"availability-zone-id": func(i eni) []string { return one(ZoneID(s.Subnets[i.Subnet].Zone)) },
 		"private-dns-name": func(i eni) []string {
-			if len(i.IPv4.Addresses) == 0 {
-				return nil
-			}
-			return one(vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region))
+			return maybe(DNSName(i.PrimaryIPv4(), s.Region))
 		},
 		"attachment.attach-time": func(i eni) []string {
 			if i.Attachment == nil {
@@ -84,7 +80,9 @@ func placeAttributes(s *cloud.State) attributes[*cloud.Interface] {
 			}
 			return one(newAttachmentXML(s, i.Attachment).InstanceOwner)
 		},
-	}, always[eni](map[string]string{"operator.managed": "false"}), absent[eni]("operator.principal"))
+		"operator.managed":   func(i eni) []string { return yesNo(i.Operator != "") },
+		"operator.principal": func(i eni) []string { return maybe(i.Operator) },
+	}
 }
 
 // ofInterfaces are DescribeInstances' filters on an instance's interfaces, with the
@@ -127,7 +125,8 @@ func ofInterfaces(s *cloud.State) attributes[*cloud.Instance] {
 	own = merged(own, absent[eni](
 		"addresses.association.allocation-id", "addresses.association.association-id", "addresses.association.carrier-ip",
 		"addresses.association.customer-owned-ip", "association.carrier-ip", "association.customer-owned-ip", "outpost-arn",
-	), always[eni](map[string]string{"deny-all-igw-traffic": "false", "ipv6-native": "false"}))
+	), always[eni](map[string]string{"deny-all-igw-traffic": "false"}))
+	own["ipv6-native"] = func(i eni) []string { return yesNo(!s.Subnets[i.Subnet].CIDR.IsValid()) }
 	out := attributes[*cloud.Instance]{}
 	for name, values := range own {
 		out["network-interface."+name] = func(n *cloud.Instance) []string {

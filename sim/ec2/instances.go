@@ -91,7 +91,7 @@ type instanceInterfaceXML struct {
 	Owner           string                `q:"ownerId"`
 	Status          string                `q:"status"`
 	MAC             string                `q:"macAddress"`
-	PrivateIP       string                `q:"privateIpAddress"`
+	PrivateIP       string                `q:"privateIpAddress,omitempty"`
 	PrivateDNSName  string                `q:"privateDnsName,omitempty"`
 	SourceDestCheck bool                  `q:"sourceDestCheck"`
 	Groups          []groupXML            `q:"groupSet"`
@@ -189,11 +189,9 @@ func instanceAttributes(s *cloud.State) attributes[*cloud.Instance] {
 		"subnet-id":           func(n instance) []string { return one(string(n.Subnet)) },
 		"vpc-id":              func(instance) []string { return one(string(s.VPC.ID)) },
 		"owner-id":            func(instance) []string { return one(s.Account) },
-		"private-ip-address":  primary(func(i *cloud.Interface) []string { return one(i.IPv4.Addresses[0].String()) }),
-		"private-dns-name": primary(func(i *cloud.Interface) []string {
-			return one(vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region))
-		}),
-		"instance.group-id": primary(func(i *cloud.Interface) []string { return each(i.Groups, groupText) }),
+		"private-ip-address":  primary(func(i *cloud.Interface) []string { return maybe(addressText(i.PrimaryIPv4())) }),
+		"private-dns-name":    primary(func(i *cloud.Interface) []string { return maybe(DNSName(i.PrimaryIPv4(), s.Region)) }),
+		"instance.group-id":   primary(func(i *cloud.Interface) []string { return each(i.Groups, groupText) }),
 	})
 }
 
@@ -223,11 +221,11 @@ func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 	x.Subnet, x.VPC = string(n.Subnet), string(s.VPC.ID)
 	for _, i := range s.InterfacesOf(n.ID) {
 		x.Interfaces = append(x.Interfaces, newInstanceInterfaceXML(s, i))
-		if i.Attachment.DeviceIndex != 0 {
+		if !i.Attachment.Primary() {
 			continue
 		}
-		x.PrivateIP, x.PrivateDNSName = i.IPv4.Addresses[0].String(), vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region)
-		if p := newPublicXML(s, i, i.IPv4.Addresses[0]); p != nil {
+		x.PrivateIP, x.PrivateDNSName = addressText(i.PrimaryIPv4()), DNSName(i.PrimaryIPv4(), s.Region)
+		if p := newPublicXML(s, i, i.PrimaryIPv4()); p != nil {
 			x.PublicIP, x.PublicDNSName = p.Address, p.DNSName
 		}
 		x.SourceDestCheck, x.Groups = &i.SourceDestCheck, groupsXML(s, i.Groups)
@@ -269,11 +267,11 @@ func newInstanceInterfaceXML(s *cloud.State, i *cloud.Interface) instanceInterfa
 	at := i.Attachment
 	return instanceInterfaceXML{
 		ID: string(i.ID), Subnet: string(i.Subnet), VPC: string(s.VPC.ID), Description: i.Description,
-		Owner: s.Account, Status: i.Status(), MAC: i.MAC.String(), PrivateIP: i.IPv4.Addresses[0].String(),
-		PrivateDNSName: vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region), SourceDestCheck: i.SourceDestCheck,
+		Owner: s.Account, Status: i.Status(), MAC: i.MAC.String(), PrivateIP: addressText(i.PrimaryIPv4()),
+		PrivateDNSName: DNSName(i.PrimaryIPv4(), s.Region), SourceDestCheck: i.SourceDestCheck,
 		Groups: groupsXML(s, i.Groups), PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i),
 		IPv4Prefixes: ipv4Prefixes(i.IPv4.Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6.Prefixes), Type: string(i.Type),
-		Public: newPublicXML(s, i, i.IPv4.Addresses[0]),
+		Operator: newOperatorXML(i), Public: newPublicXML(s, i, i.PrimaryIPv4()),
 		Attachment: instanceAttachmentXML{
 			ID: string(at.ID), DeviceIndex: at.DeviceIndex, NetworkCard: at.NetworkCard, Status: string(at.Status),
 			AttachTime: at.Since.Truncate(time.Second), DeleteOnTermination: at.DeleteOnTermination,
@@ -369,6 +367,11 @@ type cardXML struct {
 	Interfaces  int    `q:"maximumNetworkInterfaces"`
 }
 
+type efaXML struct {
+	Maximum int `q:"maximumEfaInterfaces"`
+}
+
+// networkXML is NetworkInfo. Its maximum of interfaces is of all cards together.
 type networkXML struct {
 	Interfaces  int       `q:"maximumNetworkInterfaces"`
 	Cards       int       `q:"maximumNetworkCards"`
@@ -378,6 +381,8 @@ type networkXML struct {
 	IPv6        int       `q:"ipv6AddressesPerInterface"`
 	HasIPv6     bool      `q:"ipv6Supported"`
 	ENA         string    `q:"enaSupport"`
+	HasEFA      bool      `q:"efaSupported"`
+	EFA         *efaXML   `q:"efaInfo"`
 	Performance string    `q:"networkPerformance"`
 }
 
@@ -430,11 +435,17 @@ func typeAttributes() attributes[typeXML] {
 }
 
 func newTypeXML(name string, l vpc.Limits) typeXML {
+	cards := max(1, l.Cards)
 	t := typeXML{Name: name, BareMetal: l.BareMetal, Hypervisor: "xen", Network: networkXML{
-		Interfaces: l.ENIs, Cards: 1, IPv4: l.IPv4, IPv6: l.IPv6, HasIPv6: l.IPv6 > 0,
-		ENA: "unsupported", Performance: "Up to 10 Gigabit",
-		CardList: []cardXML{{Performance: "Up to 10 Gigabit", Interfaces: l.ENIs}},
+		Interfaces: cards * l.ENIs, Cards: cards, IPv4: l.IPv4, IPv6: l.IPv6, HasIPv6: l.IPv6 > 0,
+		ENA: "unsupported", HasEFA: l.EFAs > 0, Performance: "Up to 10 Gigabit",
 	}}
+	for card := range cards {
+		t.Network.CardList = append(t.Network.CardList, cardXML{Index: card, Performance: "Up to 10 Gigabit", Interfaces: l.ENIs})
+	}
+	if l.EFAs > 0 {
+		t.Network.EFA = &efaXML{l.EFAs}
+	}
 	if l.Nitro {
 		t.Hypervisor, t.Network.ENA = "nitro", "required"
 	}

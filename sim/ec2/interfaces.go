@@ -84,7 +84,7 @@ func interfaceAttributes(s *cloud.State) attributes[*cloud.Interface] {
 		"interface-type":       func(i eni) []string { return one(string(i.Type)) },
 		"mac-address":          func(i eni) []string { return one(i.MAC.String()) },
 		"owner-id":             func(eni) []string { return one(s.Account) },
-		"private-ip-address":   func(i eni) []string { return one(i.IPv4.Addresses[0].String()) },
+		"private-ip-address":   func(i eni) []string { return maybe(addressText(i.PrimaryIPv4())) },
 		"requester-id":         func(i eni) []string { return maybe(i.Requester.ID) },
 		"requester-managed":    func(i eni) []string { return yesNo(i.Requester.Managed) },
 		"source-dest-check":    func(i eni) []string { return yesNo(i.SourceDestCheck) },
@@ -220,7 +220,7 @@ func (r *createInterface) wanted() (w cloud.NewInterface, err error) {
 		IPv6: cloud.Want{Count: r.IPv6Count, PrefixCount: r.IPv6PrefixCount},
 	}
 	switch w.Type {
-	case "", vpc.TypeInterface, vpc.TypeTrunk, vpc.TypeBranch:
+	case "", vpc.TypeInterface, vpc.TypeTrunk, vpc.TypeBranch, vpc.TypeEFA, vpc.TypeEFAOnly:
 	default:
 		return w, cloud.InvalidParameter("Value (%s) for parameter interfaceType is invalid.", r.Type)
 	}

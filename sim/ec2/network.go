@@ -1,6 +1,7 @@
 package ec2
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 
@@ -64,7 +65,7 @@ type subnetXML struct {
 	State         string          `q:"state"`
 	Owner         string          `q:"ownerId"`
 	VPC           string          `q:"vpcId"`
-	CIDR          string          `q:"cidrBlock"`
+	CIDR          string          `q:"cidrBlock,omitempty"`
 	IPv6          []subnetIPv6XML `q:"ipv6CidrBlockAssociationSet"`
 	Free          int             `q:"availableIpAddressCount"`
 	Zone          string          `q:"availabilityZone"`
@@ -108,12 +109,12 @@ func subnetAttributes(c *query.Call) attributes[*cloud.Subnet] {
 		"vpc-id":                          func(subnet) []string { return one(string(s.VPC.ID)) },
 		"availability-zone":               func(n subnet) []string { return one(n.Zone) },
 		"availability-zone-id":            func(n subnet) []string { return one(ZoneID(n.Zone)) },
-		"cidr-block":                      func(n subnet) []string { return one(n.CIDR.String()) },
+		"cidr-block":                      func(n subnet) []string { return maybe(prefixText(n.CIDR)) },
 		"owner-id":                        func(subnet) []string { return one(s.Account) },
 		"state":                           func(subnet) []string { return one("available") },
 		"default-for-az":                  func(subnet) []string { return yesNo(false) },
 		"enable-dns64":                    func(subnet) []string { return yesNo(false) },
-		"ipv6-native":                     func(subnet) []string { return yesNo(false) },
+		"ipv6-native":                     func(n subnet) []string { return yesNo(!n.CIDR.IsValid()) },
 		"map-customer-owned-ip-on-launch": func(subnet) []string { return yesNo(false) },
 		"map-public-ip-on-launch":         func(n subnet) []string { return yesNo(n.Public) },
 		"available-ip-address-count":      func(n subnet) []string { return one(strconv.Itoa(s.FreeIPv4(n))) },
@@ -135,10 +136,19 @@ func subnetAttributes(c *query.Call) attributes[*cloud.Subnet] {
 	return merged(all, absent[subnet]("customer-owned-ipv4-pool", "enable-lni-at-device-index", "outpost-arn"))
 }
 
+// prefixText is a range in EC2's form; empty without one: an IPv6-only subnet has no
+// cidrBlock. Source: AWS CLI reference, ec2 create-subnet, the example of an IPv6-only subnet.
+func prefixText(p netip.Prefix) string {
+	if !p.IsValid() {
+		return ""
+	}
+	return p.String()
+}
+
 func newSubnetXML(c *query.Call, n *cloud.Subnet) subnetXML {
 	x := subnetXML{
 		ID: string(n.ID), ARN: arn(c, cloud.KindSubnet, string(n.ID)), State: "available",
-		Owner: c.State.Account, VPC: string(c.State.VPC.ID), CIDR: n.CIDR.String(), Free: c.State.FreeIPv4(n),
+		Owner: c.State.Account, VPC: string(c.State.VPC.ID), CIDR: prefixText(n.CIDR), Free: c.State.FreeIPv4(n), OnlyIPv6: !n.CIDR.IsValid(),
 		Zone: n.Zone, ZoneID: ZoneID(n.Zone), Public: n.Public, AssignIPv6: n.AssignIPv6, Tags: tagsXML(n.Tags),
 		Hostnames: hostnamesXML{Type: "ip-name"}, PublicAccess: publicAccessXML{"off"},
 	}

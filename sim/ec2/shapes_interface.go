@@ -68,6 +68,14 @@ type ipv6PrefixXML struct {
 	Prefix string `q:"ipv6Prefix"`
 }
 
+// operatorXML is OperatorResponse: the service provider that manages a resource.
+type operatorXML struct {
+	Managed   bool   `q:"managed"`
+	Principal string `q:"principal,omitempty"`
+}
+
+func newOperatorXML(i *cloud.Interface) operatorXML { return operatorXML{i.Operator != "", i.Operator} }
+
 // interfaceXML is NetworkInterface.
 // Source: API_NetworkInterface.html.
 type interfaceXML struct {
@@ -80,9 +88,10 @@ type interfaceXML struct {
 	Owner            string              `q:"ownerId"`
 	Requester        string              `q:"requesterId,omitempty"`
 	RequesterManaged bool                `q:"requesterManaged"`
+	OnlyIPv6         *bool               `q:"ipv6Native"` // absent unless true
 	Status           string              `q:"status"`
 	MAC              string              `q:"macAddress"`
-	PrivateIP        string              `q:"privateIpAddress"`
+	PrivateIP        string              `q:"privateIpAddress,omitempty"`
 	PrivateDNSName   string              `q:"privateDnsName,omitempty"`
 	SourceDestCheck  bool                `q:"sourceDestCheck"`
 	Groups           []groupXML          `q:"groupSet"`
@@ -104,19 +113,38 @@ func newInterfaceXML(s *cloud.State, i *cloud.Interface) interfaceXML {
 		ID: string(i.ID), Subnet: string(i.Subnet), VPC: string(s.VPC.ID),
 		Zone: n.Zone, ZoneID: ZoneID(n.Zone), Description: i.Description, Owner: s.Account,
 		Requester: i.Requester.ID, RequesterManaged: i.Requester.Managed, Status: i.Status(),
-		MAC: i.MAC.String(), PrivateIP: i.IPv4.Addresses[0].String(), PrivateDNSName: vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region),
+		MAC: i.MAC.String(), PrivateIP: addressText(i.PrimaryIPv4()), PrivateDNSName: DNSName(i.PrimaryIPv4(), s.Region),
 		SourceDestCheck: i.SourceDestCheck, Groups: groupsXML(s, i.Groups), Tags: tagsXML(i.Tags),
 		PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i),
 		IPv4Prefixes: ipv4Prefixes(i.IPv4.Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6.Prefixes),
-		Type: string(i.Type), Public: newPublicXML(s, i, i.IPv4.Addresses[0]),
+		Type: string(i.Type), Operator: newOperatorXML(i), Public: newPublicXML(s, i, i.PrimaryIPv4()),
 	}
 	if a := i.Attachment; a != nil {
 		x.Attachment = newAttachmentXML(s, a)
+	}
+	if !n.CIDR.IsValid() {
+		x.OnlyIPv6 = new(true)
 	}
 	if t := i.Tracking; t != nil {
 		x.Tracking = &trackingXML{unlessZero(t.TCPEstablished), unlessZero(t.UDPStream), unlessZero(t.UDP)}
 	}
 	return x
+}
+
+// addressText is an address in EC2's form; empty without one.
+func addressText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+// DNSName is the private DNS name of a primary private address; empty without one.
+func DNSName(a netip.Addr, region string) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return vpc.PrivateDNSName(a, region)
 }
 
 // serviceOwner is the account that EC2 reports for machines operated by AWS.

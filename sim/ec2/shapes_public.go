@@ -14,11 +14,6 @@ type publicXML struct {
 	Address string `q:"publicIp"`
 }
 
-// operatorXML is OperatorResponse: a service that manages the resource.
-type operatorXML struct {
-	Managed bool `q:"managed"`
-}
-
 // newPublicXML shows the public address of a private one; nil if it has none.
 func newPublicXML(s *cloud.State, i *cloud.Interface, private netip.Addr) *publicXML {
 	p, ok := i.PublicOf(private)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/ec2"
 	"github.com/trunkline/trunkline/sim/faults"
@@ -46,7 +45,7 @@ func describe(s *cloud.State, n *cloud.Instance) imds.Instance {
 		out.Role = imds.Role{Name: n.Role, ProfileARN: ec2.ProfileARN(s.Account, n.Role), ProfileID: ec2.ProfileID(n.Role)}
 	}
 	for _, i := range s.InterfacesOf(n.ID) {
-		if i.Attachment.Status != cloud.Attached && i.Attachment.DeviceIndex != 0 {
+		if i.Attachment.Status != cloud.Attached && !i.Attachment.Primary() {
 			continue
 		}
 		out.Interfaces = append(out.Interfaces, describeInterface(s, i))
@@ -61,12 +60,9 @@ func describeInterface(s *cloud.State, i *cloud.Interface) imds.Interface {
 	n := s.Subnets[i.Subnet]
 	out := imds.Interface{
 		ID: i.ID, MAC: i.MAC, DeviceNumber: i.Attachment.DeviceIndex, NetworkCard: i.Attachment.NetworkCard,
-		VPC: imds.VPC{ID: s.VPC.ID, CIDRs: slices.Clone(s.VPC.CIDRs)}, Subnet: imds.Subnet{ID: n.ID, CIDRs: []netip.Prefix{n.CIDR}},
-		Hostname: vpc.PrivateDNSName(i.IPv4.Addresses[0], s.Region), Owner: s.Account,
+		VPC: imds.VPC{ID: s.VPC.ID, CIDRs: slices.Clone(s.VPC.CIDRs)}, Subnet: imds.Subnet{ID: n.ID, CIDRs: rangesOf(n)},
+		Hostname: ec2.DNSName(i.PrimaryIPv4(), s.Region), Owner: s.Account,
 		IPv4: i.IPv4.Addresses, IPv6: i.IPv6.Addresses, IPv4Prefixes: i.IPv4.Prefixes, IPv6Prefixes: i.IPv6.Prefixes,
-	}
-	if n.CIDR6.IsValid() {
-		out.Subnet.CIDRs = append(out.Subnet.CIDRs, n.CIDR6)
 	}
 	if s.VPC.CIDR6.IsValid() {
 		out.VPC.CIDRs = append(out.VPC.CIDRs, s.VPC.CIDR6)

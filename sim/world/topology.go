@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/fabric"
 )
@@ -17,10 +18,7 @@ func topology(s *cloud.State) fabric.State {
 		f.CIDRs = append(f.CIDRs, s.VPC.CIDR6)
 	}
 	for _, n := range cloud.Sorted(s.Subnets) {
-		sub := fabric.Subnet{ID: n.ID, Prefixes: []netip.Prefix{n.CIDR}, Routes: fabricRoutes(s, n)}
-		if n.CIDR6.IsValid() {
-			sub.Prefixes = append(sub.Prefixes, n.CIDR6)
-		}
+		sub := fabric.Subnet{ID: n.ID, Prefixes: rangesOf(n), Routes: fabricRoutes(s, n)}
 		f.Subnets = append(f.Subnets, sub)
 	}
 	for _, g := range cloud.Sorted(s.Groups) {
@@ -36,16 +34,30 @@ func topology(s *cloud.State) fabric.State {
 	return f
 }
 
+// devicesPerCard is more than the highest device index of a network card: no two links of a
+// machine have the same name.
+const devicesPerCard = 16
+
+// rangesOf are the ranges of a subnet, IPv4 first.
+func rangesOf(n *cloud.Subnet) (out []netip.Prefix) {
+	for _, p := range []netip.Prefix{n.CIDR, n.CIDR6} {
+		if p.IsValid() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
 // port returns an interface as a port of the fabric; false if it is not plugged.
 func port(s *cloud.State, i *cloud.Interface) (fabric.Port, bool) {
 	guest := guest(s, i)
-	if guest == "" || i.Attachment.Status == cloud.Detaching {
+	if guest == "" || i.Attachment.Status == cloud.Detaching || i.Type == vpc.TypeEFAOnly { // which has no link
 		return fabric.Port{}, false
 	}
 	p := fabric.Port{
 		ID: i.ID, Key: fabric.PortKey{ENI: i.ID}, Subnet: i.Subnet, MAC: i.MAC,
 		Groups: i.Groups, SourceDestCheck: i.SourceDestCheck,
-		Guest: guest, Device: fmt.Sprintf("eth%d", i.Attachment.DeviceIndex),
+		Guest: guest, Device: fmt.Sprintf("eth%d", i.Attachment.NetworkCard*devicesPerCard+i.Attachment.DeviceIndex),
 	}
 	if i.Attachment.Host != "" {
 		p.Device = "eth0" // the machine's only interface, whatever its device index at AWS

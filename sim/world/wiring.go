@@ -67,7 +67,7 @@ func (w *wiring) want(s *cloud.State, plan faults.Plan) (fabric.State, time.Time
 // attachDue is when an attachment may be added to the fabric. Faults do not delay
 // primary interfaces, which machines have at their start.
 func attachDue(a *cloud.Attachment, plan faults.Plan) time.Time {
-	if a.Status != cloud.Attaching || a.DeviceIndex == 0 || a.Host != "" {
+	if a.Status != cloud.Attaching || a.Primary() || a.Host != "" {
 		return time.Time{}
 	}
 	return a.Since.Add(time.Duration(plan.AttachTime))

@@ -63,6 +63,11 @@ type NodeNetworkStatus struct {
 	// +listType=map
 	// +listMapKey=id
 	Interfaces []Interface `json:"interfaces,omitempty"`
+	// NotUsed are objects that EC2 describes and that the agent cannot use, each with
+	// the reason: "subnet subnet-0a1b2c3d: it has no IPv4 range: it is IPv6-only".
+	// +optional
+	// +listType=atomic
+	NotUsed []string `json:"notUsed,omitempty"`
 	// Versions of the programs on the node.
 	// +optional
 	Versions Versions `json:"versions,omitempty"`
@@ -112,9 +117,9 @@ type AddressCounts struct {
 	Waiting int32 `json:"waiting"`
 	// Limit is the maximum number of pod addresses of the instance type.
 	Limit int32 `json:"limit"`
-	// Interfaces is the number of ENIs, the primary included.
+	// Interfaces is the number of ENIs on network card 0, the primary included.
 	Interfaces int32 `json:"interfaces"`
-	// InterfaceLimit is the maximum number of ENIs of the instance type.
+	// InterfaceLimit is the maximum number of ENIs on network card 0.
 	InterfaceLimit int32 `json:"interfaceLimit"`
 }
 
@@ -140,7 +145,10 @@ type Interface struct {
 	// SubnetID the interface is in.
 	// +optional
 	SubnetID string `json:"subnetID,omitempty"`
-	// DeviceIndex on the instance; 0 is the primary.
+	// NetworkCard of the instance; pods get addresses on card 0 only.
+	// +optional
+	NetworkCard int32 `json:"networkCard,omitempty"`
+	// DeviceIndex on the network card; 0 on card 0 is the primary.
 	DeviceIndex int32 `json:"deviceIndex"`
 	// PrimaryAddress of the interface; never assigned to a pod.
 	// +optional

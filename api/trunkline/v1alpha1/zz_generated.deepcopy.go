@@ -201,6 +201,11 @@ func (in *NodeNetworkStatus) DeepCopyInto(out *NodeNetworkStatus) {
 		*out = make([]Interface, len(*in))
 		copy(*out, *in)
 	}
+	if in.NotUsed != nil {
+		in, out := &in.NotUsed, &out.NotUsed
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	out.Versions = in.Versions
 	if in.LastError != nil {
 		in, out := &in.LastError, &out.LastError

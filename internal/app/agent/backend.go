@@ -74,7 +74,7 @@ func (a *agent) choose(ctx context.Context, metadata *imds.Client) (name, why st
 func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client) *backend {
 	p := pool.New(pool.Config{NodeName: a.cfg.NodeName, ClusterName: a.cfg.ClusterName, IPAM: poolConfig(a.cfg)}, pool.Deps{
 		Log: a.log, State: a.state, Owned: a.state.BackendTables(), EC2: executor, Metadata: metadata,
-		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Foreign: a.host.Foreign, Drift: a.metrics.drift.WithLabelValues("ec2"),
+		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Used: a.host.Used, Drift: a.metrics.drift.WithLabelValues("ec2"),
 		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },
 		Wake:          func() { a.cni.Wake() },
 		CompareKernel: func() { a.network.Loop.Mark() },

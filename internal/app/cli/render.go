@@ -71,6 +71,11 @@ func WriteStatus(w io.Writer, s Status) {
 			fmt.Fprintf(w, "  %s: %s\n", n.Node, n.Why)
 		}
 	}
+	for _, n := range s.Nodes {
+		for _, note := range n.Notes {
+			fmt.Fprintf(w, "  %s: %s\n", n.Node, note)
+		}
+	}
 	perNodes(w, s.Nodes, withoutEC2Line)
 	perNodes(w, s.Nodes, versionsLine)
 	if len(s.Errors) == 0 {

@@ -62,7 +62,9 @@ type NodePool struct {
 	Counts       trunkline.AddressCounts `json:"counts"`
 	Why          string                  `json:"why,omitempty"`
 	// WithoutEC2 says why the node does not use EC2 and what it lacks; empty if it does.
-	WithoutEC2 string          `json:"withoutEC2,omitempty"`
+	WithoutEC2 string `json:"withoutEC2,omitempty"`
+	// Notes say which interfaces and subnets are not used, or kept, and why.
+	Notes      []string        `json:"notes,omitempty"`
 	Conditions []ConditionLine `json:"conditions,omitempty"`
 }
 
@@ -298,7 +300,7 @@ func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
 	row.Agent, row.Counts, row.Why = st.Versions.Agent, st.Addresses, st.Why
 	row.Plugin, row.CNI, row.Kernel = st.Versions.Plugin, st.Versions.CNI, st.Versions.Kernel
 	s.PodsManaged += int(st.Addresses.Assigned)
-	row.Age = now.Sub(st.ObservedAt.Time).Round(time.Second)
+	row.Age, row.Notes = now.Sub(st.ObservedAt.Time).Round(time.Second), notes(st)
 	for _, c := range st.Conditions {
 		row.Conditions = append(row.Conditions, ConditionLine{Type: c.Type, Status: string(c.Status), Reason: c.Reason, Why: c.Message})
 		if c.Reason == trunkline.ReasonEC2NotUsed {

@@ -31,7 +31,7 @@ func (n *Controller) derive() error {
 	view, _ := n.State.View(time.Now())
 	links := []hostnet.Part{{Owner: ownerNode, State: hostnet.ForNode(Families(), n.ExternalCIDRs)}}
 	for _, e := range view.ENIs {
-		if want, ok := n.interfaceState(e.ENI); ok {
+		if want, ok := n.interfaceState(e); ok {
 			links = append(links, hostnet.Part{Owner: interfaceOwner(e.ID), State: want})
 		}
 	}
@@ -63,16 +63,22 @@ func (n *Controller) filterPart(e endpoint.Endpoint) ruleset.Part {
 
 // interfaceState is the desired network of an interface; false if it has none: its link is
 // not known, it is not ours, or it is being attached, detached or deleted.
-func (n *Controller) interfaceState(e ipam.ENI) (hostnet.State, bool) {
+func (n *Controller) interfaceState(e ipam.ENIView) (hostnet.State, bool) {
 	found, ok := n.State.Device(e.MAC)
 	if !ok || e.Unmanaged || e.Phase == ipam.Attaching || e.Phase == ipam.Detaching || e.Phase == ipam.Deleting {
 		return hostnet.State{}, false
 	}
-	return hostnet.ForENI(hostnet.ENI{
+	want := hostnet.ForENI(hostnet.ENI{
 		ID: e.ID, Link: found.Link, MAC: e.MAC, Device: e.Device, MTU: n.MTU,
 		Addresses: []netip.Prefix{netip.PrefixFrom(e.PrimaryIP, e.SubnetCIDR.Bits())},
 		Gateways:  []netip.Addr{vpc.Gateway(e.SubnetCIDR)},
-	}), true
+	})
+	for _, a := range e.Addresses {
+		if a.State == ipam.Assigned && a.Holder.Link == found.Link && a.Holder.Foreign() {
+			want.Leave = append(want.Leave, hostnet.Address{Link: found.Link, Prefix: netip.PrefixFrom(a.Addr, a.Addr.BitLen())})
+		}
+	}
+	return want, true
 }
 
 // Route returns an endpoint with the interface and route table that hold its addresses

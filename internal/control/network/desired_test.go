@@ -61,13 +61,13 @@ func withEdges(t *testing.T, s *state.Store, seen *calls, links Links, filter Fi
 }
 
 // interfaceNow is eni-1 as the ledger has it.
-func interfaceNow(t *testing.T, s *state.Store) ipam.ENI {
+func interfaceNow(t *testing.T, s *state.Store) ipam.ENIView {
 	t.Helper()
 	view, _ := s.View(time.Now())
 	if len(view.ENIs) != 1 {
 		t.Fatalf("interfaces %+v, want eni-1", view.ENIs)
 	}
-	return view.ENIs[0].ENI
+	return view.ENIs[0]
 }
 
 // moved is the ledger as it is once eni-1 was attached again at device index 3.
@@ -146,6 +146,12 @@ func TestOnlyAnAttachedInterfaceOfOursWithALinkHasAStateOfItsOwn(t *testing.T) {
 		return r.Table == (hostnet.ENI{Device: 2}).Table() && r.Via == netip.MustParseAddr("10.0.0.1")
 	}) {
 		t.Errorf("routes %v, want one by the subnet's router in its own table", got.Routes)
+	}
+	local := netip.MustParseAddr("10.0.0.7") // nm-cloud-setup put it on the link
+	e.Addresses[0].State, e.Addresses[0].Holder = ipam.Assigned, ipam.NodeHolder("eth7")
+	got, _ = n.interfaceState(e)
+	if len(got.Leave) != 1 || got.Leave[0].Prefix.Addr() != local {
+		t.Errorf("leaves %v, want %s", got.Leave, local)
 	}
 	for phase, want := range map[ipam.Phase]bool{
 		ipam.Attaching: false, ipam.SettingUp: true, ipam.Ready: true, ipam.Detaching: false, ipam.Deleting: false,

@@ -10,17 +10,18 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
 // Claim enters in the ledger the addresses in use that it did not assign: those of pods
-// that another CNI wired, by the kernel's routes and the API server, and those of
-// endpoints that were adopted before EC2 showed their address.
+// that another CNI wired, by the kernel's routes and the API server, those that the node
+// itself has, and those of endpoints that were adopted before EC2 showed their address.
 func (p *Pool) Claim(ctx context.Context) error {
-	routed, err := p.Foreign(ctx)
+	used, err := p.Used(ctx)
 	if err != nil {
-		return fmt.Errorf("find pods of another CNI: %w", err)
+		return fmt.Errorf("find addresses in use: %w", err)
 	}
-	claims := claimsOf(p.Cluster.Pods(), routed)
+	claims := claimsOf(p.Cluster.Pods(), used)
 	var rows []ipam.Record
 	_, err = p.State.Update(func(tx *state.Tx) error {
 		tx.Durable()
@@ -34,12 +35,13 @@ func (p *Pool) Claim(ctx context.Context) error {
 		p.Wake()
 		p.Plan.Mark()
 	}
+	p.noteLocal(used.Local)
 	return err
 }
 
-// claimsOf are the addresses that pods have by the API server and by the kernel's routes.
-// The routes take precedence: they show what is wired.
-func claimsOf(pods []kube.Pod, routed map[netip.Addr]string) map[netip.Addr]ipam.Claim {
+// claimsOf are the addresses that pods have by the API server and by the kernel's routes, and
+// those that the node has. The kernel takes precedence: it shows what is wired.
+func claimsOf(pods []kube.Pod, used link.Used) map[netip.Addr]ipam.Claim {
 	claims := map[netip.Addr]ipam.Claim{}
 	for _, p := range pods {
 		for _, addr := range p.Addresses {
@@ -48,8 +50,11 @@ func claimsOf(pods []kube.Pod, routed map[netip.Addr]string) map[netip.Addr]ipam
 			}
 		}
 	}
-	for addr := range routed {
+	for addr := range used.Routed {
 		claims[addr] = ipam.Claim{Holder: claims[addr].Holder} // the pod, where the API server names it
+	}
+	for addr, on := range used.Local {
+		claims[addr] = ipam.Claim{Holder: ipam.NodeHolder(on)}
 	}
 	return claims
 }

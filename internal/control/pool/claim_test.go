@@ -12,12 +12,13 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
-func claim(t *testing.T, s *state.Store, pods []kube.Pod, routed map[netip.Addr]string) {
+func claim(t *testing.T, s *state.Store, pods []kube.Pod, used link.Used) {
 	t.Helper()
 	statetest.Update(t, s, func(tx *state.Tx) error {
-		claimAll(tx, claimsOf(pods, routed), true, time.Now())
+		claimAll(tx, claimsOf(pods, used), true, time.Now())
 		return nil
 	})
 }
@@ -32,7 +33,7 @@ func TestAddressesOfPodsThatWereWiredBeforeAreNotAssigned(t *testing.T) {
 		{PodRef: kube.PodRef{Namespace: "default", Name: "web"}, UID: "u1", Addresses: []netip.Addr{listed}, Created: time.Now()},
 		{PodRef: kube.PodRef{Namespace: "default", Name: "ended"}, UID: "u2", Addresses: []netip.Addr{routed}, Done: true},
 	}
-	claim(t, s, pods, map[netip.Addr]string{routed: "eni1"})
+	claim(t, s, pods, link.Used{Routed: map[netip.Addr]string{routed: "eni1"}})
 	statetest.Update(t, s, func(tx *state.Tx) error {
 		if lease, _, err := tx.Ledger().Assign(ipam.Holder{Endpoint: 1}, time.Now()); err == nil {
 			t.Errorf("%s was assigned", lease.Addr)
@@ -43,7 +44,7 @@ func TestAddressesOfPodsThatWereWiredBeforeAreNotAssigned(t *testing.T) {
 	if len(leases) != 2 || leases[0].Holder.String() != "default/web" {
 		t.Errorf("leases %+v, want that of default/web and one of a pod without a name", leases)
 	}
-	claim(t, s, pods[:1], nil)
+	claim(t, s, pods[:1], link.Used{})
 	view, _ := s.View(time.Now())
 	if got := view.ENIs[0].Addresses; got[0].State != ipam.Assigned || got[1].State != ipam.Cooling {
 		t.Errorf("once a link is gone: %v", got)
@@ -57,7 +58,7 @@ func TestAPodAdoptedBeforeEC2ShowsItsAddressGetsIt(t *testing.T) {
 		Addresses: endpoint.AddressesOf(netip.MustParseAddr("10.0.0.7")), Link: "eni1",
 	}, false, time.Now())
 	statetest.Update(t, s, func(tx *state.Tx) error { return tx.Put(e) })
-	claim(t, s, nil, nil)
+	claim(t, s, nil, link.Used{})
 	statetest.Observe(t, s)
 	statetest.Update(t, s, func(tx *state.Tx) error {
 		if got, ok := tx.Ledger().Lookup(e.ID); !ok || got.Addr != e.Addresses.IPv4 {
@@ -74,7 +75,7 @@ func TestAnADDThatFindsNoAddressEndsTheEarlierSandboxOfItsPod(t *testing.T) {
 	statetest.Ready(t, p.State, "one") // has 10.0.0.7
 	addr := netip.MustParseAddr("10.0.0.8")
 	web := kube.Pod{PodRef: kube.PodRef{Namespace: "default", Name: "web"}, UID: "u1", Addresses: []netip.Addr{addr}, Created: time.Now()}
-	claim(t, p.State, []kube.Pod{web}, nil)
+	claim(t, p.State, []kube.Pod{web}, link.Used{})
 	add := func() error {
 		p.Backend().Renewed(endpoint.Pod{Namespace: "default", Name: "web", UID: "u1"})
 		e := endpoint.New(9, endpoint.Key{ContainerID: "c9", IfName: "eth0"}, endpoint.Pod{Namespace: "default", Name: "web", UID: "u1"}, "trunkline", time.Now(), time.Now())

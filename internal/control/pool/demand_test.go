@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
+	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
 func TestAPodThatWaitedLongForANodeIsDemandOnceItIsBound(t *testing.T) {
@@ -140,5 +142,25 @@ func TestAnADDIsNotDemandBesideItsOwnAddress(t *testing.T) {
 	}}, vpc.Limits{ENIs: 4, IPv4: 15}
 	if n := ipam.Plan(p.snapshot(now), p.IPAM, now).Numbers; n.Demand+n.Assigned > 1 {
 		t.Errorf("one ADD is a demand of %d beside %d assigned addresses", n.Demand, n.Assigned)
+	}
+}
+
+// AWS's CNI gave it an address of a delegated prefix, which the ledger does not have.
+func TestAPodOnAnAddressOfAPrefixIsNotDemand(t *testing.T) {
+	now := time.Now()
+	p := newTestPool(t, &lossy{broken: func() bool { return false }})
+	theirs := bound("a", now)
+	theirs.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.33")}
+	p.Cluster, p.Observer.facts.limits = &node{pods: []kube.Pod{theirs, bound("b", now)}}, vpc.Limits{ENIs: 4, IPv4: 15}
+	statetest.Update(t, p.State, func(tx *state.Tx) error {
+		seen := statetest.First()
+		seen.ENI.Prefixes = ipam.PrefixesOf([]netip.Prefix{netip.MustParsePrefix("10.0.0.32/28")})
+		rows, _ := tx.Ledger().Observe([]ipam.Observed{seen}, now)
+		tx.Record(rows...)
+		return nil
+	})
+	claim(t, p.State, []kube.Pod{theirs}, link.Used{})
+	if s := p.snapshot(now); len(s.Pending) != 1 || s.Pending[0].Name != "b" {
+		t.Errorf("pending %+v, want b alone", s.Pending)
 	}
 }

@@ -75,12 +75,14 @@ func (l ledgerMetrics) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (l ledgerMetrics) Collect(to chan<- prometheus.Metric) {
 	view, _ := l.state.View(time.Now())
+	prefixes := 0
 	for _, e := range view.ENIs {
+		prefixes += len(e.Prefixes)
 		if !e.Unmanaged {
 			to <- prometheus.MustNewConstMetric(l.perENI(), prometheus.GaugeValue, float64(e.Count(ipam.Assigned)), string(e.ID))
 		}
 	}
-	to <- prometheus.MustNewConstMetric(l.prefixes(), prometheus.GaugeValue, 0) // ipam has no prefix mode; AWS's name is served from it
+	to <- prometheus.MustNewConstMetric(l.prefixes(), prometheus.GaugeValue, float64(prefixes))
 	kinds := map[cloud.Kind]int{
 		cloud.CreateENI: 0, cloud.Attach: 0, cloud.SetUp: 0, cloud.AssignAddresses: 0, cloud.RestoreAddresses: 0,
 		cloud.UnassignAddresses: 0, cloud.Detach: 0, cloud.DeleteENI: 0,

@@ -37,7 +37,8 @@ type Observer struct {
 	ec2      []ec2.Subnet  // as EC2 describes them
 	subnets  []ipam.Subnet // those that interfaces may be made in
 	surveyed time.Time
-	failed   error  // of the last observation
+	failed   error // of the last observation
+	skipped  []ec2.Skipped
 	unsure   string // why a survey is due; empty: none is
 	request  string // why an observation is due; empty: none is
 	asked    asked  // the last request
@@ -186,9 +187,12 @@ func (o *Observer) readEC2(ctx context.Context, survey bool) error {
 	o.mu.Lock()
 	subnets := o.ec2
 	o.mu.Unlock()
+	o.skip(ec2.SkippedOf(interfaces, subnets))
 	var seen []ipam.Observed
 	for _, i := range interfaces {
-		seen = append(seen, ec2.ObservedOf(i, known.node, subnets))
+		if i.ID != "" {
+			seen = append(seen, ec2.ObservedOf(i, known.node, subnets))
+		}
 	}
 	var drift []ipam.Drift
 	err = o.p.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) {
@@ -197,6 +201,32 @@ func (o *Observer) readEC2(ctx context.Context, survey bool) error {
 	})
 	o.report(drift)
 	return err
+}
+
+// skip replaces what of the described objects is not used. Each is logged when it appears.
+func (o *Observer) skip(now []ec2.Skipped) {
+	o.mu.Lock()
+	before := o.skipped
+	o.skipped = now
+	o.mu.Unlock()
+	for _, s := range now {
+		if !slices.Contains(before, s) {
+			o.p.Log.Warn("an object at EC2 is not used", "object", s.Object, "why", s.Why)
+		}
+	}
+	if !slices.Equal(before, now) {
+		o.p.Report()
+	}
+}
+
+// skippedNow is what of the described objects is not used, as sentences.
+func (o *Observer) skippedNow() (out []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range o.skipped {
+		out = append(out, s.Object+": "+s.Why)
+	}
+	return out
 }
 
 // readSubnets reads the subnets that interfaces may be made in, and their routes.

@@ -63,16 +63,21 @@ func (p *Pool) snapshot(now time.Time) ipam.Snapshot {
 	return ipam.Snapshot{
 		View: view, Subnets: subnets, Groups: facts.primary.Groups, Brake: brake, Node: facts.node,
 		Limits:  ipam.Limits{ENIs: facts.limits.ENIs, AddressesPerENI: facts.limits.IPv4, MaxPods: node.MaxPods},
-		Pending: p.pending(leases),
+		Pending: p.pending(view, leases),
 	}
 }
 
 // pending are the ADDs that wait, also of pods that the watch has not shown, and the pods
 // that have neither an address nor such an ADD.
-func (p *Pool) pending(leases []ipam.Lease) (all []ipam.Pending) {
+func (p *Pool) pending(view ipam.View, leases []ipam.Lease) (all []ipam.Pending) {
 	addressed, waits := map[string]bool{}, map[string]bool{}
 	for _, l := range leases {
 		addressed[l.Holder.String()] = true
+	}
+	for _, e := range view.ENIs {
+		for _, c := range e.Claimed { // such as one of a prefix
+			addressed[c.Holder.String()] = true
+		}
 	}
 	for _, w := range p.State.Waiting() {
 		waits[w.Pod.UID] = true

@@ -4,7 +4,7 @@
 // It reads endpoints, which hold addresses, and interfaces. Demand is the pods bound to the
 // node, by edge/kube, and the ADDs of the table waiting. It alone writes interfaces,
 // addresses, actions, node and pool. It drives edge/ec2 and edge/imds, reads the Node by
-// edge/kube, and the routes of other CNIs by edge/link. core/ipam decides.
+// edge/kube, and the addresses in use on the node by edge/link. core/ipam decides.
 //
 // Plan (plan.go) reads the ledger and begins actions; each is executed and its outcome
 // recorded (act.go). An Observer (observe.go) compares the ledger with EC2. control/cni
@@ -14,7 +14,6 @@ package pool
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -27,6 +26,7 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
 	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
@@ -62,9 +62,8 @@ type Deps struct {
 	Events   Events
 	Registry prometheus.Registerer
 	Drift    prometheus.Counter // differences between the ledger and EC2
-	// Foreign are the addresses that the kernel routes to links of another CNI, with
-	// the links' names.
-	Foreign func(ctx context.Context) (map[netip.Addr]string, error)
+	// Used are the addresses in use on the node that are not our endpoints'.
+	Used func(ctx context.Context) (link.Used, error)
 	// SetUp configures an interface's link, routes and rules.
 	SetUp func(ctx context.Context, e ipam.ENI) error
 	// Wake makes the ADDs that wait for an address try again: one may be free.
@@ -90,6 +89,7 @@ type Pool struct {
 
 	mu       sync.Mutex
 	decision ipam.Decision
+	local    []localAddress // addresses of the ledger that the node itself has
 }
 
 // maxBackoff is the longest pause after a plan that failed.
@@ -124,11 +124,15 @@ func (p *Pool) publish() {
 	row := state.Pool{}
 	p.mu.Lock()
 	row.Decision = p.decision
+	for _, a := range p.local {
+		row.Local = append(row.Local, a.String())
+	}
 	p.mu.Unlock()
 	brake, why := p.EC2.Brake()
 	if brake != cloud.BrakeOff {
 		row.Brake, row.BrakeReason = brake, why
 	}
+	row.Skipped = p.Observer.skippedNow()
 	if failed := p.Observer.failure(); failed != nil {
 		row.Unobserved, row.Refused = failed.Error(), ec2.Code(failed) != ""
 	}

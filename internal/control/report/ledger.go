@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // ledger is the node's addresses and plan, as introspection and `trunkline show` have them.
@@ -46,14 +48,22 @@ func (r *Reporter) ledger() introspection.Ledger {
 
 func interfaceRow(e ipam.ENIView) introspection.ENI {
 	row := introspection.ENI{
-		ID: string(e.ID), Device: e.Device, MAC: e.MAC.String(), Subnet: string(e.Subnet), CIDR: e.SubnetCIDR, Primary: e.PrimaryIP,
-		State: string(e.Phase), Table: int(hostnet.ENI{Device: e.Device}.Table()), Addresses: []introspection.Address{},
+		ID: string(e.ID), Card: e.Card, Device: e.Device, MAC: e.MAC.String(), Subnet: string(e.Subnet), CIDR: e.SubnetCIDR, Primary: e.PrimaryIP,
+		State: string(e.Phase), Addresses: []introspection.Address{}, Foreign: e.Foreign(),
+	}
+	if e.Card == vpc.DefaultCard {
+		row.Table = int(hostnet.ENI{Device: e.Device}.Table())
+	}
+	for _, p := range e.Prefixes {
+		row.Prefixes = append(row.Prefixes, p.CIDR)
 	}
 	switch {
 	case e.Unmanaged:
-		row.Why = "not Trunkline's: it takes a slot of the instance and is not changed"
+		row.Why = "not used and not changed: " + cmp.Or(e.WhyUnmanaged, "it is not Trunkline's")
 	case !e.Missing.IsZero():
 		row.Why = "EC2 has not shown it since " + e.Missing.Format(time.RFC3339)
+	default:
+		row.Why = e.Kept()
 	}
 	for _, ad := range e.Addresses {
 		entry := introspection.Address{
@@ -103,7 +113,7 @@ func (r *Reporter) awsENIs() any {
 		ENIs        map[string]eni
 	}{ledger.Pool.Total, ledger.Pool.Assigned, map[string]eni{}}
 	for _, e := range ledger.ENIs {
-		row := eni{ID: e.ID, IsPrimary: e.Device == 0, DeviceNumber: e.Device, SubnetID: e.Subnet, AvailableIPv4Cidrs: map[string]cidrInfo{}}
+		row := eni{ID: e.ID, IsPrimary: e.Device == 0 && e.Card == vpc.DefaultCard, DeviceNumber: e.Device, SubnetID: e.Subnet, AvailableIPv4Cidrs: map[string]cidrInfo{}}
 		for _, ad := range e.Addresses {
 			entry := addressInfo{Address: ad.Address.String()}
 			if ad.State == "assigned" {
@@ -112,6 +122,11 @@ func (r *Reporter) awsENIs() any {
 			}
 			cidr := ad.Address.String() + "/32"
 			row.AvailableIPv4Cidrs[cidr] = cidrInfo{Cidr: cidr, IPAddresses: map[string]addressInfo{entry.Address: entry}}
+		}
+		for _, p := range e.Prefixes {
+			if p.Addr().Is4() {
+				row.AvailableIPv4Cidrs[p.String()] = cidrInfo{Cidr: p.String(), IPAddresses: map[string]addressInfo{}, IsPrefix: true}
+			}
 		}
 		out.ENIs[e.ID] = row
 	}

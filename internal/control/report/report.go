@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -93,7 +94,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 	s := trunkline.NodeNetworkStatus{
 		ObservedAt: metav1.Now(), InstanceID: ledger.Instance, InstanceType: node.Type, Zone: node.Zone,
 		Mode: trunkline.ModeSecondaryIP, Why: d.Condition.Message, Brake: freeze,
-		LastError: lastError(pool.Refusal),
+		LastError: lastError(pool.Refusal), NotUsed: pool.Skipped,
 		Addresses: trunkline.AddressCounts{
 			Total: int32(ledger.Pool.Total), Assigned: int32(ledger.Pool.Assigned), Cooling: int32(ledger.Pool.Cooling), Free: int32(ledger.Pool.Free),
 			WarmTarget: int32(ledger.Pool.WarmTarget), Waiting: int32(ledger.Pool.Waiting), Limit: int32(ledger.Pool.Limit),
@@ -113,14 +114,17 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 		s.Interfaces = append(s.Interfaces, interfaceOf(e))
 	}
 	view, _ := r.State.View(time.Now())
-	s.Conditions = append(s.Conditions, driftAtEC2(view.Differences(), r.State.Drift()), reachable(pool))
+	s.Conditions = append(s.Conditions, driftAtEC2(view.Differences(), slices.Concat(pool.Local, r.State.Drift())), reachable(pool))
 	return s
 }
 
 func interfaceOf(e introspection.ENI) trunkline.Interface {
 	out := trunkline.Interface{
-		ID: e.ID, MAC: e.MAC, SubnetID: e.Subnet, DeviceIndex: int32(e.Device), PrimaryAddress: e.Primary.String(), Why: e.Why,
+		ID: e.ID, MAC: e.MAC, SubnetID: e.Subnet, NetworkCard: int32(e.Card), DeviceIndex: int32(e.Device), Why: e.Why,
 		State: trunkline.InterfaceReady,
+	}
+	if e.Primary.IsValid() {
+		out.PrimaryAddress = e.Primary.String()
 	}
 	switch ipam.Phase(e.State) {
 	case ipam.Attaching, ipam.SettingUp:

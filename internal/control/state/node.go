@@ -37,6 +37,10 @@ type Pool struct {
 	BrakeReason string
 	// Unobserved says why EC2 could not be observed the last time; empty if it could.
 	Unobserved string
+	// Local are addresses of pods that the node itself has, each with what to do.
+	Local []string
+	// Skipped are objects that EC2 describes and that are not used, each with the reason.
+	Skipped []string
 	// Refused reports whether EC2 answered that, and Refusal is the last call that it
 	// refused; nil once a call of the same action has succeeded.
 	Refused bool
@@ -68,9 +72,9 @@ func (b *BackendTables) register(db *table.DB) error {
 	})
 	b.Pool, errs[1] = table.Register(db, table.Schema[Pool]{
 		Name: "pool", Primary: table.By("pool", func(Pool) string { return "" }, table.String[string]),
-		Columns: []string{"CONDITION", "BRAKE", "EC2"},
+		Columns: []string{"CONDITION", "BRAKE", "EC2", "NOT USED"},
 		Cells: func(p Pool) []string {
-			return []string{p.Decision.Condition.String(), strings.TrimSpace(string(p.Brake) + " " + p.BrakeReason), p.Unobserved}
+			return []string{p.Decision.Condition.String(), strings.TrimSpace(string(p.Brake) + " " + p.BrakeReason), p.Unobserved, strings.Join(p.Skipped, "; ")}
 		},
 	})
 	return errors.Join(errs[:]...)

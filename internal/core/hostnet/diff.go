@@ -75,7 +75,7 @@ func Diff(want, have State) []Op {
 	d := differ{links: map[string]Link{}, ours: map[string]bool{}, blocked: map[string]bool{}}
 	d.diffSysctls(want.Sysctls, have.Sysctls)
 	d.diffLinks(want.Links, have.Links)
-	d.diffAddresses(want.Addresses, have.Addresses)
+	d.diffAddresses(want, have.Addresses)
 	d.diffNeighbours(want.Neighbours, have.Neighbours)
 	d.diffRoutes(want, have.Routes)
 	d.diffRules(want.Rules, have.Rules)
@@ -183,8 +183,9 @@ func (l Link) difference(h Link) string {
 	return ""
 }
 
-func (d *differ) diffAddresses(want, have []Address) {
-	found, wanted := index(have), index(want)
+func (d *differ) diffAddresses(desired State, have []Address) {
+	want := desired.Addresses
+	found, wanted, left := index(have), index(want), index(desired.Leave)
 	for _, w := range want {
 		if d.blocked[w.Link] {
 			continue
@@ -201,6 +202,9 @@ func (d *differ) diffAddresses(want, have []Address) {
 		}
 	}
 	for _, h := range have {
+		if _, leave := left[h.Key()]; leave {
+			continue
+		}
 		if _, keep := wanted[h.Key()]; keep || !d.prunes(h.Link) || h.Prefix.Addr().IsLinkLocalUnicast() {
 			continue
 		}

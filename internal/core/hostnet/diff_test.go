@@ -405,3 +405,23 @@ func drawFound(t *rapid.T, want State) State {
 	}
 	return s
 }
+
+// The program that configured it would configure it again.
+func TestAnAddressThatAnotherProgramConfiguredIsLeft(t *testing.T) {
+	want := ForENI(ENI{ID: "eni-1", Link: "eth1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, Device: 1, Addresses: []netip.Prefix{prefix("10.0.32.9/19")}})
+	have := want
+	have.Absent = nil
+	theirs := Address{Link: "eth1", Prefix: prefix("10.0.32.77/19")}
+	have.Addresses = append(slices.Clone(want.Addresses), theirs)
+	if ops := Diff(want, have); len(ops) != 1 || ops[0].Verb != Delete {
+		t.Fatalf("%v, want that an old address is deleted", ops)
+	}
+	want.Leave = []Address{{Link: "eth1", Prefix: prefix("10.0.32.77/32")}}
+	if ops := Diff(want, have); len(ops) != 0 {
+		t.Errorf("%v", ops)
+	}
+	have.Addresses = want.Addresses
+	if ops := Diff(want, have); len(ops) != 0 {
+		t.Errorf("once it is gone: %v", ops)
+	}
+}

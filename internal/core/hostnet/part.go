@@ -19,7 +19,7 @@ func (p Part) Equal(o Part) bool {
 	a, b := p.State, o.State
 	return p.Owner == o.Owner && slices.Equal(a.Links, b.Links) && slices.Equal(a.Addresses, b.Addresses) &&
 		slices.Equal(a.Routes, b.Routes) && slices.Equal(a.Rules, b.Rules) && slices.Equal(a.Neighbours, b.Neighbours) &&
-		slices.Equal(a.Sysctls, b.Sysctls) && slices.Equal(a.Absent, b.Absent)
+		slices.Equal(a.Sysctls, b.Sysctls) && slices.Equal(a.Absent, b.Absent) && slices.Equal(a.Leave, b.Leave)
 }
 
 // Actual is the actual state of a node's network, indexed for the comparison with parts.

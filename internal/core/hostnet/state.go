@@ -27,6 +27,9 @@ type State struct {
 	// Absent, in a desired state, are routes that must not exist although the kernel
 	// made them: the subnet route of a secondary ENI.
 	Absent []Route
+	// Leave, in a desired state, are addresses on our links that another program
+	// configured: Diff neither adds nor deletes them, because it would do so again.
+	Leave []Address
 }
 
 // Admin is the administrative state of a link.
@@ -233,6 +236,7 @@ func Join(states ...State) State {
 		s.Neighbours = append(s.Neighbours, o.Neighbours...)
 		s.Sysctls = append(s.Sysctls, o.Sysctls...)
 		s.Absent = append(s.Absent, o.Absent...)
+		s.Leave = append(s.Leave, o.Leave...)
 	}
 	return s
 }

@@ -20,7 +20,7 @@ func (l *Ledger) Begin(a cloud.Action, now time.Time) ([]Record, error) {
 		return nil, fmt.Errorf("begin %s: %s is in flight: %w", a, a.ID, ErrStale)
 	}
 	l.expire(now)
-	f := fence{rows: &l.rows, now: now, action: a}
+	f := fence{rows: &l.rows, claimed: l.volatile.claims.unassigned(&l.rows), now: now, action: a}
 	if err := f.build(); err != nil {
 		return nil, fmt.Errorf("begin %s: %w", f.action, err)
 	}

@@ -139,6 +139,12 @@ func (s *addresses) heldBy(id endpoint.ID) (*Address, bool) {
 	return s.rows[addr], ok
 }
 
+// holdsOther reports whether an endpoint has an address other than addr.
+func (s *addresses) holdsOther(id endpoint.ID, addr netip.Addr) bool {
+	held, ok := s.byHolder[id]
+	return ok && held != addr
+}
+
 // ofForeign lists the addresses of pods that Trunkline did not wire, ordered.
 func (s *addresses) ofForeign() []*Address {
 	out := make([]*Address, 0, len(s.foreign))

@@ -4,10 +4,30 @@ import "github.com/trunkline/trunkline/internal/core/cloud"
 
 // advance moves interfaces to their next phase, towards Ready or towards deletion.
 func (p *planner) advance() {
+	p.discard()
+	for _, e := range p.s.ENIs {
+		if !p.steps.free(e) {
+			continue
+		}
+		switch e.Phase {
+		case Attaching:
+			p.attach(e)
+		case SettingUp:
+			if _, found := p.pauses.apply(string(cloud.SetUp) + "/" + string(e.ID)); !found {
+				p.steps.do(cloud.Action{Kind: cloud.SetUp, ENI: e.ID, Device: e.Device, Why: "it is on the instance and not set up"})
+			}
+		case Ready, Detaching, Deleting:
+		}
+	}
+}
+
+// discard continues the removal of interfaces, and removes unattached ones for which the
+// instance has no slot. An interface that is kept is spared in any phase.
+func (p *planner) discard() {
 	excess := p.numbers.ENIs - p.s.Limits.ENIs
 	for i := len(p.s.ENIs) - 1; i >= 0; i-- { // backwards: of unattached interfaces the one with the highest id is discarded first
 		e := p.s.ENIs[i]
-		if !p.steps.free(e) {
+		if !p.steps.free(e) || e.Kept() != "" {
 			continue
 		}
 		switch e.Phase {
@@ -21,20 +41,6 @@ func (p *planner) advance() {
 		case Detaching:
 			p.retry(e, cloud.Action{Kind: cloud.Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was fenced for removal and is still attached"})
 		case SettingUp, Ready:
-		}
-	}
-	for _, e := range p.s.ENIs {
-		if !p.steps.free(e) {
-			continue
-		}
-		switch e.Phase {
-		case Attaching:
-			p.attach(e)
-		case SettingUp:
-			if _, found := p.pauses.apply(string(cloud.SetUp) + "/" + string(e.ID)); !found {
-				p.steps.do(cloud.Action{Kind: cloud.SetUp, ENI: e.ID, Device: e.Device, Why: "it is on the instance and not set up"})
-			}
-		case Ready, Detaching, Deleting:
 		}
 	}
 }

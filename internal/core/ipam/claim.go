@@ -13,6 +13,10 @@ import (
 // another CNI wired. The pod is zero if only the kernel shows the address.
 func ForeignHolder(pod endpoint.Pod) Holder { return Holder{Pod: pod} }
 
+// NodeHolder is the holder of an address that another program configured on a link of the
+// node.
+func NodeHolder(link string) Holder { return Holder{Link: link} }
+
 // Claim is the record that a pod uses an address that the ledger does not have as
 // assigned to that pod.
 type Claim struct {
@@ -23,8 +27,13 @@ type Claim struct {
 	Made time.Time
 }
 
+// holds reports whether the holder of c uses a, if c is not outdated.
+func (c Claim) holds(a Address) bool { return c.Made.IsZero() || !a.Used.After(c.Made) }
+
 // claims are the claims of addresses. They are replaced, never changed in place.
 type claims map[netip.Addr]Claim
+
+func (c claims) ordered() []netip.Addr { return slices.SortedFunc(maps.Keys(c), netip.Addr.Compare) }
 
 // Claim replaces the claims of the previous call. Each claimed address is assigned to
 // its holder, also if EC2 shows it only later, so it is neither assigned to another pod
@@ -88,16 +97,19 @@ func (c claims) without(id endpoint.ID) claims {
 // An endpoint has one address: of several that are claimed for it, the first.
 func (c claims) due(s *rows, now time.Time) (records []Record) {
 	given := map[endpoint.ID]bool{}
-	for _, addr := range slices.SortedFunc(maps.Keys(c), netip.Addr.Compare) {
+	for _, addr := range c.ordered() {
+		holder := c[addr].Holder
 		row, known := s.addresses.rows[addr]
-		if claim := c[addr]; known && row.claimable(claim) {
-			other, holds := s.addresses.byHolder[claim.Holder.Endpoint]
-			if (holds && other != addr) || given[claim.Holder.Endpoint] {
+		if !known || !row.claimable(c[addr]) {
+			continue
+		}
+		if !holder.Foreign() {
+			if given[holder.Endpoint] || s.addresses.holdsOther(holder.Endpoint, addr) {
 				continue
 			}
-			given[claim.Holder.Endpoint] = !claim.Holder.Foreign()
-			records = append(records, putAddress(row.assigned(claim.Holder, now)))
+			given[holder.Endpoint] = true
 		}
+		records = append(records, putAddress(row.assigned(holder, now)))
 	}
 	return records
 }
@@ -106,7 +118,7 @@ func (c claims) due(s *rows, now time.Time) (records []Record) {
 func (a Address) claimable(c Claim) bool {
 	switch a.State {
 	case Free, Cooling, Unconfirmed:
-		return c.Made.IsZero() || !a.Used.After(c.Made)
+		return c.holds(a)
 	case Assigned:
 		return a.Holder.Foreign() && a.Holder != c.Holder
 	case Quarantined, Releasing:

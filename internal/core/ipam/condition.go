@@ -84,8 +84,8 @@ func (p *planner) condition() Condition {
 		}
 	case n.Assigned+n.Quarantined >= n.Capacity:
 		return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
-			"all %d addresses that this instance type allows (%d interfaces x %d) are in use; remove pods, or use a larger instance type",
-			n.Capacity, p.numbers.MaxENIs, p.s.Limits.perENI())}
+			"all %d addresses that this instance type allows (%d interfaces x %d%s) are in use; remove pods, or use a larger instance type",
+			n.Capacity, p.numbers.MaxENIs, p.s.Limits.perENI(), suffix(p.s.prefixes4() > 0, fmt.Sprintf(", less %d prefixes", p.s.prefixes4())))}
 	case !p.s.Brake.AllowsAllocate():
 		return Condition{Reason: ReasonFrozen, Message: "an operator froze EC2 calls, and no address is free; end the freeze"}
 	case p.exhausted():
@@ -126,7 +126,7 @@ func (v View) nextCoolDownEnd() (first time.Time) {
 func (p *planner) exhausted() bool {
 	hasSlots := false
 	for _, e := range p.s.ENIs {
-		if e.pooled() && e.Missing.IsZero() && len(e.Addresses) < p.s.Limits.perENI() {
+		if e.pooled() && e.Missing.IsZero() && e.slots(p.s.Limits) > 0 {
 			if !p.budget.lacks(e.Subnet, 1) {
 				return false
 			}
@@ -152,7 +152,7 @@ func (p *planner) attainable() int {
 	have := n.Free + n.Cooling + n.Incoming
 	total := have + p.budget.attainable(max(0, n.Capacity-n.used()-have))
 	if p.s.Limits.MaxPods > 0 {
-		total = min(total, max(0, p.s.Limits.MaxPods-n.used()))
+		total = min(total, max(0, p.s.Limits.MaxPods-n.used()-p.s.claimed()))
 	}
 	return total
 }

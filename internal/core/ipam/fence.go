@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // fence computes the records of an action that begins: it checks the action against the
@@ -13,6 +14,7 @@ import (
 // action releases.
 type fence struct {
 	rows    *rows
+	claimed map[vpc.ENIID][]Claimed
 	now     time.Time
 	action  cloud.Action
 	records []Record
@@ -78,8 +80,10 @@ func (f *fence) checkMissing() error {
 	return nil
 }
 
-// addresses fences the addresses of the action.
+// addresses fences the addresses of the action. What a pod uses, and the free addresses
+// of an interface that is kept, are not released.
 func (f *fence) addresses() error {
+	of := f.rows.view(*f.rows.enis[f.action.ENI], f.claimed[f.action.ENI])
 	for _, addr := range f.action.Addresses {
 		row, ok := f.rows.addresses.rows[addr]
 		if !ok || row.ENI != f.action.ENI {
@@ -87,7 +91,13 @@ func (f *fence) addresses() error {
 		}
 		switch row.State {
 		case Releasing:
+			if !slices.Contains(of.unclaimed(Releasing), addr) {
+				return fmt.Errorf("%s is in use: %w", addr, ErrStale)
+			}
 		case Free:
+			if why := of.Kept(); why != "" {
+				return fmt.Errorf("%s: the interface is %s: %w", addr, why, ErrStale)
+			}
 			f.release(*row)
 		case Assigned, Quarantined, Cooling, Unconfirmed:
 			return fmt.Errorf("%s is %s: %w", addr, row.State, ErrStale)
@@ -100,6 +110,9 @@ func (f *fence) addresses() error {
 func (f *fence) eni(e *ENI, from, to Phase) error {
 	if e.Primary || e.Unmanaged {
 		return fmt.Errorf("primary and unmanaged interfaces are never removed: %w", ErrStale)
+	}
+	if why := f.rows.view(*e, f.claimed[e.ID]).Kept(); why != "" {
+		return fmt.Errorf("the interface is %s: %w", why, ErrStale)
 	}
 	if e.Phase == to {
 		return nil

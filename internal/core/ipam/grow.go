@@ -78,7 +78,7 @@ func (p *planner) fill(short int, why string) int {
 func (p *planner) withFreeSlots() []freeSlots {
 	var out []freeSlots
 	for _, e := range p.s.ENIs {
-		slots := p.s.Limits.perENI() - len(e.Addresses)
+		slots := e.slots(p.s.Limits)
 		if slots <= 0 || !e.pooled() || !p.steps.free(e) {
 			continue
 		}

@@ -14,7 +14,9 @@ import (
 // Observed is one interface as EC2 describes it. Describes are eventually consistent,
 // so a single one neither frees nor drops an address that a pod may use.
 type Observed struct {
-	ENI ENI // ID, Type, Primary, Device (-1: not attached), Attachment, MAC, Subnet, SubnetCIDR, PrimaryIP, Groups, Unmanaged, Created
+	// ENI has ID, Type, Primary, Card, Device (-1: not attached), Attachment, MAC, Subnet,
+	// SubnetCIDR, PrimaryIP, Groups, Prefixes, Unmanaged, WhyUnmanaged, Created.
+	ENI ENI
 	// Attached: it is attached to this instance. An interface that is not, and carries
 	// our tags, is attached if the instance has a free slot and else deleted.
 	Attached bool
@@ -43,14 +45,17 @@ type Drift struct {
 //     observation does not show it either; an address in use stays assigned: it is
 //     reported and, after a second observation, Plan restores it on its interface;
 //   - an interface that two observations, staleAfter apart, do not show is dropped if
-//     no pod uses it.
+//     no pod uses it, and so is a prefix;
+//   - an interface that was to be removed is not, if it turns out that it has a prefix or
+//     that a pod of another CNI uses it.
 //
 // An empty ledger has nothing to compare with: its first observation is recorded
 // without a confirmation.
 func (l *Ledger) Observe(seen []Observed, now time.Time) ([]Record, []Drift) {
 	l.expire(now)
 	o := observer{
-		rows: &l.rows, now: now, first: len(l.rows.enis) == 0, coolNewUntil: l.volatile.coolNewUntil,
+		rows: &l.rows, claimed: l.volatile.claims.unassigned(&l.rows), now: now,
+		first: len(l.rows.enis) == 0, coolNewUntil: l.volatile.coolNewUntil,
 		shown: make(map[vpc.ENIID]bool), added: make(map[netip.Addr]vpc.ENIID),
 	}
 	for _, e := range seen {
@@ -72,6 +77,7 @@ func (l *Ledger) Observe(seen []Observed, now time.Time) ([]Record, []Drift) {
 // observer compares rows with an observation and collects the records of the differences.
 type observer struct {
 	rows         *rows
+	claimed      map[vpc.ENIID][]Claimed
 	now          time.Time
 	first        bool      // there is nothing to compare with
 	coolNewUntil time.Time // of the ledger
@@ -122,7 +128,7 @@ func (o *observer) eni(e Observed) {
 	if o.busy(row.ID) {
 		return
 	}
-	fresh := o.merge(*row, e)
+	fresh := o.keep(o.merge(*row, e), e)
 	if !equalENI(fresh, *row) {
 		o.records = append(o.records, putENI(fresh))
 	}
@@ -188,9 +194,10 @@ func (o *observer) unused(a Address) Address {
 // merge returns row with the properties that EC2 decides. It changes the phase only if
 // EC2 contradicts it, and not on a describe that may be stale.
 func (o *observer) merge(row ENI, e Observed) ENI {
-	row.Unmanaged = e.ENI.Unmanaged
+	row.Unmanaged, row.WhyUnmanaged = e.ENI.Unmanaged, e.ENI.WhyUnmanaged
 	row.Type = e.ENI.Type
 	row.Missing = time.Time{}
+	row.Prefixes = o.prefixes(row, e.ENI.Prefixes)
 	if len(e.ENI.Groups) > 0 {
 		row.Groups = e.ENI.Groups
 	}
@@ -198,23 +205,70 @@ func (o *observer) merge(row ENI, e Observed) ENI {
 	switch {
 	case e.Attached && row.Phase == Attaching:
 		row.Phase, row.Since = SettingUp, stamp(o.now)
-		row.Attachment, row.Device = e.ENI.Attachment, e.ENI.Device
+		row.Attachment, row.Card, row.Device = e.ENI.Attachment, e.ENI.Card, e.ENI.Device
 	case !e.Attached && settled && (row.Phase == Ready || row.Phase == SettingUp) && !row.Primary:
 		o.report(row.ID, netip.Addr{}, "interface %s is no longer attached to this instance", row.ID)
-		row.Phase, row.Since, row.Device, row.Attachment = Attaching, stamp(o.now), -1, ""
+		row.Phase, row.Since, row.Card, row.Device, row.Attachment = Attaching, stamp(o.now), vpc.DefaultCard, -1, ""
 	case !e.Attached && settled && row.Phase == Detaching:
 		row.Phase, row.Since = Deleting, stamp(o.now)
 	}
 	return row
 }
 
-func equalENI(a, b ENI) bool {
-	if !slices.Equal(a.Groups, b.Groups) {
-		return false
+// prefixes are those of row after an observation. One that is not shown stays until it
+// was missing for staleAfter, and for as long as pods use addresses of it.
+func (o *observer) prefixes(row ENI, shown []Prefix) []Prefix {
+	fresh := slices.Clone(shown)
+	for _, old := range row.Prefixes {
+		switch {
+		case slices.ContainsFunc(shown, func(p Prefix) bool { return p.CIDR == old.CIDR }):
+			continue
+		case old.Missing.IsZero():
+			o.report(row.ID, netip.Addr{}, "EC2 does not show prefix %s on %s", old.CIDR, row.ID)
+			old.Missing = stamp(o.now)
+		case o.now.Sub(old.Missing) >= staleAfter && !o.uses(row.ID, old.CIDR):
+			continue
+		}
+		fresh = append(fresh, old)
 	}
-	a.Groups, b.Groups = nil, nil
-	return a.ID == b.ID && a.Type == b.Type && a.Phase == b.Phase && a.Device == b.Device &&
-		a.Attachment == b.Attachment && a.Unmanaged == b.Unmanaged && a.Missing.Equal(b.Missing)
+	slices.SortFunc(fresh, func(a, b Prefix) int { return a.CIDR.Compare(b.CIDR) })
+	return fresh
+}
+
+// uses reports whether a pod uses an address of a prefix of the interface.
+func (o *observer) uses(id vpc.ENIID, prefix netip.Prefix) bool {
+	return slices.ContainsFunc(o.claimed[id], func(c Claimed) bool { return prefix.Contains(c.Addr) })
+}
+
+// keep returns row so that it is not removed if it is to be kept, see ENIView.Kept. Its
+// addresses were fenced: those that EC2 shows are usable again after a confirmation.
+func (o *observer) keep(row ENI, e Observed) ENI {
+	why := o.rows.view(row, o.claimed[row.ID]).Kept()
+	switch {
+	case why == "":
+		return row
+	case row.Phase == Detaching && e.Attached:
+		row = row.moved(SettingUp, o.now)
+	case (row.Phase == Detaching || row.Phase == Deleting) && !e.Attached:
+		row = row.moved(Attaching, o.now)
+		row.Device, row.Attachment = -1, ""
+	default:
+		return row
+	}
+	o.report(row.ID, netip.Addr{}, "interface %s was to be removed; it is %s", row.ID, why)
+	for _, addr := range o.rows.addresses.of(row.ID) {
+		if a := *o.rows.addresses.rows[addr]; a.State == Releasing && slices.Contains(e.Addresses, addr) {
+			a.State, a.Since = Unconfirmed, stamp(o.now)
+			o.put(a)
+		}
+	}
+	return row
+}
+
+func equalENI(a, b ENI) bool {
+	return a.ID == b.ID && a.Type == b.Type && a.Phase == b.Phase && a.Card == b.Card && a.Device == b.Device &&
+		a.Attachment == b.Attachment && a.Unmanaged == b.Unmanaged && a.WhyUnmanaged == b.WhyUnmanaged &&
+		a.Missing.Equal(b.Missing) && slices.Equal(a.Groups, b.Groups) && slices.EqualFunc(a.Prefixes, b.Prefixes, Prefix.equal)
 }
 
 func (o *observer) shownAddress(id vpc.ENIID, addr netip.Addr) {
@@ -290,6 +344,10 @@ func (o *observer) absent(e *ENI) {
 			o.report(e.ID, netip.Addr{}, "interface %s no longer exists at EC2; %s and other pods on it have no network: delete these pods", e.ID, a.Holder)
 			return
 		}
+	}
+	if claimed := o.claimed[e.ID]; len(claimed) > 0 {
+		o.report(e.ID, netip.Addr{}, "interface %s no longer exists at EC2; %s at %s and other pods on it have no network: delete these pods", e.ID, claimed[0].Holder, claimed[0].Addr)
+		return
 	}
 	o.report(e.ID, netip.Addr{}, "interface %s no longer exists at EC2; it was dropped from the ledger", e.ID)
 	for _, addr := range o.rows.addresses.of(e.ID) { // so that a keyed journal drops the row of each

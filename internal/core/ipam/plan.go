@@ -27,8 +27,8 @@ type Decision struct {
 // Numbers are counts for status and metrics. Addresses are secondary ones, those
 // of unmanaged interfaces excluded.
 type Numbers struct {
-	ENIs        int // interfaces of the instance in any phase, unmanaged ones included
-	MaxENIs     int // limit of the instance type, or the configured cap below it
+	ENIs        int // interfaces of the default network card in any phase, unmanaged ones included
+	MaxENIs     int // its limit, or the configured cap below it
 	Capacity    int // addresses the node can hold at most
 	Assigned    int
 	Quarantined int
@@ -133,7 +133,7 @@ func newPlanner(s Snapshot, c Config, now time.Time) *planner {
 			p.schedule.at(until)
 		}
 	}
-	p.want = c.target(p.numbers, s.Limits)
+	p.want = c.target(p.numbers, s.Limits, s.claimed())
 	p.numbers.Want = p.want.high
 	return p
 }
@@ -146,8 +146,11 @@ func (s Snapshot) numbers(c Config) (n Numbers) {
 	}
 	usable := n.MaxENIs
 	for _, e := range s.ENIs {
+		if e.Card != vpc.DefaultCard {
+			continue // it takes no slot of the default card
+		}
 		n.ENIs++
-		if e.Unmanaged || e.Type != vpc.TypeInterface {
+		if !e.managed() {
 			usable--
 			continue
 		}
@@ -156,7 +159,7 @@ func (s Snapshot) numbers(c Config) (n Numbers) {
 	for _, a := range s.InFlight {
 		n.addInFlight(a)
 	}
-	n.Capacity = max(0, usable) * s.Limits.perENI()
+	n.Capacity = max(0, max(0, usable)*s.Limits.perENI()-s.prefixes4())
 	n.Have = n.used() + n.Cooling + n.Free + n.Incoming
 	return n
 }
@@ -196,12 +199,13 @@ func (n Numbers) used() int { return n.Assigned + n.Quarantined }
 // target is a number of addresses: the pool grows below low, up to high.
 type target struct{ low, high int }
 
-// target is how many addresses the node should hold.
-func (c Config) target(n Numbers, limits Limits) target {
+// target is how many addresses the node should hold. claimed counts the pods on addresses
+// that are not in n.
+func (c Config) target(n Numbers, limits Limits, claimed int) target {
 	want := func(warm int) int {
 		pods := n.used() + n.Demand + warm
 		if limits.MaxPods > 0 {
-			pods = max(n.used(), min(pods, limits.MaxPods))
+			pods = max(n.used(), min(pods, limits.MaxPods-claimed))
 		}
 		return min(max(pods+n.Cooling, c.MinIPs), max(n.Capacity, n.used()))
 	}

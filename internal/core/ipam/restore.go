@@ -50,6 +50,11 @@ func (v View) Differences() (found []string) {
 		if !e.Missing.IsZero() {
 			found = append(found, fmt.Sprintf("EC2 does not show interface %s", e.ID))
 		}
+		for _, p := range e.Prefixes {
+			if !p.Missing.IsZero() {
+				found = append(found, fmt.Sprintf("EC2 does not show prefix %s on %s", p.CIDR, e.ID))
+			}
+		}
 		for _, a := range e.Addresses {
 			switch {
 			case !a.Missing.IsZero():

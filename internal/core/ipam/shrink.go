@@ -73,7 +73,7 @@ func (r *releaser) paused(e ENIView, kind cloud.Kind) bool {
 }
 
 // finishReleases repeats releases with an unknown outcome: their addresses are still
-// fenced.
+// fenced. Those that a pod turned out to use are not released.
 func (r *releaser) finishReleases() {
 	for _, e := range r.enis {
 		if !r.steps.free(e) || e.Phase == Detaching || e.Phase == Deleting || e.Count(Releasing) == 0 {
@@ -82,14 +82,23 @@ func (r *releaser) finishReleases() {
 		if r.paused(e, cloud.UnassignAddresses) {
 			continue
 		}
-		var fenced []netip.Addr
-		for _, a := range e.Addresses {
-			if a.State == Releasing {
-				fenced = append(fenced, a.Addr)
-			}
+		fenced := e.unclaimed(Releasing)
+		if len(fenced) == 0 {
+			continue
 		}
 		r.steps.do(cloud.Action{Kind: cloud.UnassignAddresses, ENI: e.ID, Subnet: e.Subnet, Addresses: fenced, Why: "an earlier release has an unknown outcome"})
 	}
+}
+
+// unclaimed lists the addresses in a state that no claim names.
+func (e ENIView) unclaimed(in State) (out []netip.Addr) {
+	for _, a := range e.Addresses {
+		claimed := slices.ContainsFunc(e.Claimed, func(c Claimed) bool { return c.Addr == a.Addr })
+		if a.State == in && !claimed {
+			out = append(out, a.Addr)
+		}
+	}
+	return out
 }
 
 // unused reports whether no address of e is in use or cooling down; it requests a plan
@@ -112,7 +121,7 @@ func (r *releaser) unused(e ENIView) bool {
 func (r *releaser) removeENI(keep int) bool {
 	best := -1
 	for i, e := range r.enis {
-		if e.Phase != Ready || e.Primary || !r.steps.free(e) || !r.unused(e) {
+		if e.Phase != Ready || e.Primary || !r.steps.free(e) || e.Kept() != "" || !r.unused(e) {
 			continue
 		}
 		if e.Count(Free) > r.have-keep {
@@ -142,7 +151,7 @@ func (r *releaser) removeENI(keep int) bool {
 func (r *releaser) removeAddresses(keep int) {
 	best := -1
 	for i, e := range r.enis {
-		if !e.pooled() || !r.steps.free(e) || e.Count(Free) == 0 {
+		if !e.pooled() || !r.steps.free(e) || e.Kept() != "" || e.Count(Free) == 0 {
 			continue
 		}
 		if r.paused(e, cloud.UnassignAddresses) {

@@ -47,8 +47,10 @@ type realENI struct {
 	id       vpc.ENIID
 	subnet   *realSubnet
 	attached bool
-	device   int
+	card     int
+	device   int // on its card
 	addrs    map[netip.Addr]bool
+	prefixes []netip.Prefix // delegated by another program
 	born     time.Time
 }
 
@@ -104,7 +106,10 @@ func (s *simulation) makeENI(n *realSubnet, count int, now time.Time) *realENI {
 func (s *simulation) describe() (seen []ipam.Observed) {
 	for _, id := range slices.Sorted(maps.Keys(s.enis)) {
 		e := s.enis[id]
-		seen = append(seen, ipam.Observed{ENI: e.row(), Attached: e.attached, Addresses: addrs(e.addrs)})
+		row := e.row()
+		row.WhyUnmanaged = ipam.WhyUnmanaged(row, map[string]string{vpc.TagInstanceID: "i-1"}, "i-1")
+		row.Unmanaged = row.WhyUnmanaged != ""
+		seen = append(seen, ipam.Observed{ENI: row, Attached: e.attached, Addresses: addrs(e.addrs)})
 	}
 	return seen
 }
@@ -120,8 +125,8 @@ func addrs(m map[netip.Addr]bool) []netip.Addr {
 
 func (e *realENI) row() ipam.ENI {
 	return ipam.ENI{
-		ID: e.id, Type: vpc.TypeInterface, Primary: e.device == 0, Device: e.device, Subnet: e.subnet.id,
-		SubnetCIDR: e.subnet.cidr, PrimaryIP: e.subnet.cidr.Addr().Next(), Created: e.born,
+		ID: e.id, Type: vpc.TypeInterface, Primary: e.device == 0 && e.card == 0, Card: e.card, Device: e.device, Subnet: e.subnet.id,
+		SubnetCIDR: e.subnet.cidr, PrimaryIP: e.subnet.cidr.Addr().Next(), Prefixes: ipam.PrefixesOf(e.prefixes), Created: e.born,
 	}
 }
 
@@ -160,7 +165,7 @@ func (s *simulation) execute(a cloud.Action, now time.Time) (cloud.Outcome, *clo
 			s.t.Fatalf("%s: not attached", a)
 		}
 	case cloud.AssignAddresses:
-		if len(e.addrs)+a.Count > s.limits.AddressesPerENI-1 {
+		if len(e.addrs)+len(e.prefixes)+a.Count > s.limits.AddressesPerENI-1 {
 			s.t.Fatalf("%s: more than the interface holds", a)
 		}
 		if e.subnet.free() < a.Count {
@@ -216,7 +221,7 @@ func (s *simulation) held(a netip.Addr) bool {
 func (s *simulation) attach(a cloud.Action, e *realENI) (cloud.Outcome, *cloud.Failure) {
 	n := 0
 	for _, other := range s.enis {
-		if other.attached {
+		if other.attached && other.card == 0 {
 			n++
 			if other.device == a.Device {
 				s.t.Fatalf("%s: device is taken by %s", a, other.id)

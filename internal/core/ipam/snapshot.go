@@ -37,6 +37,8 @@ type View struct {
 type ENIView struct {
 	ENI
 	Addresses []Address
+	// Claimed are other addresses of it that pods use.
+	Claimed []Claimed
 }
 
 // Count returns how many addresses are in one of the states.
@@ -58,12 +60,9 @@ func (l *Ledger) View(now time.Time) View {
 		Peak: use.max(), PeakSince: use.start, PeakFalls: use.falls(l.rows.addresses.nextCoolDownEnd(), l.settings.IdleAfter),
 		Released: l.volatile.released, Observed: l.volatile.observed,
 	}
+	claimed := l.volatile.claims.unassigned(&l.rows)
 	for _, row := range slices.SortedFunc(maps.Values(l.rows.enis), byOrder) {
-		e := ENIView{ENI: *row}
-		for _, addr := range l.rows.addresses.holding(row.ID).all {
-			e.Addresses = append(e.Addresses, *l.rows.addresses.rows[addr])
-		}
-		v.ENIs = append(v.ENIs, e)
+		v.ENIs = append(v.ENIs, l.rows.view(*row, claimed[row.ID]))
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.rows.actions)) {
 		v.InFlight = append(v.InFlight, *l.rows.actions[id])
@@ -71,6 +70,15 @@ func (l *Ledger) View(now time.Time) View {
 	slices.SortStableFunc(v.InFlight, func(a, b cloud.Action) int { return a.Began.Compare(b.Began) })
 	for _, key := range slices.Sorted(maps.Keys(l.rows.backoffs)) {
 		v.Backoffs = append(v.Backoffs, *l.rows.backoffs[key])
+	}
+	return v
+}
+
+// view is an interface as it is in a View.
+func (s *rows) view(e ENI, claimed []Claimed) ENIView {
+	v := ENIView{ENI: e, Claimed: claimed}
+	for _, addr := range s.addresses.holding(e.ID).all {
+		v.Addresses = append(v.Addresses, *s.addresses.rows[addr])
 	}
 	return v
 }
@@ -102,7 +110,7 @@ type Pending struct {
 
 // Limits are the most interfaces, addresses and pods that the node may have.
 type Limits struct {
-	ENIs            int // interfaces of the instance type, the primary included
+	ENIs            int // interfaces of the default network card, the primary included
 	AddressesPerENI int // IPv4 slots per interface, its primary address included
 	MaxPods         int // of the kubelet; 0 is no cap
 }
@@ -172,6 +180,9 @@ const clock = "15:04:05"
 func (e ENIView) summary() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s device %d %s", e.Phase, e.Device, e.Subnet)
+	if e.Card != vpc.DefaultCard {
+		fmt.Fprintf(&b, " card %d", e.Card)
+	}
 	if e.Primary {
 		b.WriteString(" primary")
 	}
@@ -193,6 +204,9 @@ func (e ENIView) summary() string {
 	}
 	if len(e.Addresses) == 0 {
 		b.WriteString(": no addresses")
+	}
+	if why := e.Kept(); why != "" {
+		b.WriteString("; " + why)
 	}
 	return b.String()
 }

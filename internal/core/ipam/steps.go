@@ -17,13 +17,13 @@ type steps struct {
 	inFlight []cloud.Action
 	planned  []cloud.Action
 	busy     map[vpc.ENIID]bool
-	devices  map[int]bool // in use
+	devices  map[int]bool // in use on the default network card
 }
 
 func newSteps(s Snapshot, now time.Time) *steps {
 	t := &steps{node: s.Node, now: now, inFlight: s.InFlight, busy: make(map[vpc.ENIID]bool), devices: make(map[int]bool)}
 	for _, e := range s.ENIs {
-		if e.Device >= 0 {
+		if e.Device >= 0 && e.Card == vpc.DefaultCard {
 			t.devices[e.Device] = true
 		}
 	}
@@ -51,10 +51,10 @@ func (t *steps) do(a cloud.Action) {
 
 // free reports whether e exists at EC2 and has no action in flight or planned.
 func (t *steps) free(e ENIView) bool {
-	return !t.busy[e.ID] && !e.Unmanaged && e.Type == vpc.TypeInterface && e.Missing.IsZero()
+	return !t.busy[e.ID] && e.managed() && e.Missing.IsZero()
 }
 
-// device is the first free device index of the instance.
+// device is the first free device index of the default network card.
 func (t *steps) device(limit int) (int, bool) {
 	for device := range limit {
 		if !t.devices[device] {

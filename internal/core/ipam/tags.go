@@ -1,19 +1,35 @@
 package ipam
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Manageable reports whether Trunkline may use an interface on or of this instance:
-// the primary one, and those tagged with the instance's id, unless the tag no_manage
-// is "true" or its type cannot have addresses of pods. AWS's CNI reads the same tags.
-func Manageable(e ENI, tags map[string]string, instance vpc.InstanceID) bool {
-	if tags[vpc.TagNoManage] == "true" || e.Type != vpc.TypeInterface {
-		return false
+// WhyUnmanaged is why Trunkline may not use an interface on or of this instance; empty if
+// it may. It uses the primary one, and those on the default network card that are tagged
+// with the instance's id, unless the tag no_manage is "true" or its type cannot have
+// addresses of pods. AWS's CNI reads the same tags.
+func WhyUnmanaged(e ENI, tags map[string]string, instance vpc.InstanceID) string {
+	switch {
+	case e.Card != vpc.DefaultCard:
+		return fmt.Sprintf("it is not on network card %d, and pods get addresses on that one only", vpc.DefaultCard)
+	case tags[vpc.TagNoManage] == "true":
+		return "its tag " + vpc.TagNoManage + " is true"
+	case !carriesPods(e):
+		return fmt.Sprintf("its type is %q", e.Type)
+	case e.Primary || tags[vpc.TagInstanceID] == string(instance):
+		return ""
 	}
-	return e.Primary || tags[vpc.TagInstanceID] == string(instance)
+	return "another program made it: its tag " + vpc.TagInstanceID + " does not name this instance"
+}
+
+// carriesPods reports whether an interface of this type can have addresses of pods. An
+// EFA is kept for the program that it was attached for, unless it is the primary
+// interface, which is never detached.
+func carriesPods(e ENI) bool {
+	return e.Type == vpc.TypeInterface || e.Type == vpc.TypeEFA && e.Primary
 }
 
 // SubnetAllowed reports whether the tags of a subnet allow interfaces for pods in it,

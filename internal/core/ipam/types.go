@@ -20,12 +20,15 @@ const (
 	ModePrefixIPv6    Mode = "prefix-ipv6"    // a delegated /80
 )
 
-// Holder is the user of an address: an endpoint, or a pod that another CNI wired.
+// Holder is the user of an address: an endpoint, a pod that another CNI wired, or the node.
 type Holder struct {
 	// Endpoint is 0 for a pod that Trunkline did not wire.
 	Endpoint endpoint.ID  `json:"endpoint,omitempty"`
 	Key      endpoint.Key `json:"key,omitzero"` // of the endpoint
 	Pod      endpoint.Pod `json:"pod,omitzero"` // zero: not known
+	// Link is the node's link on which another program configured the address: the node
+	// itself has it, and a pod of that address would be unreachable. Empty: it has not.
+	Link string `json:"link,omitempty"`
 }
 
 // HolderOf is the holder of an endpoint's addresses.
@@ -37,6 +40,8 @@ func (h Holder) Foreign() bool { return h.Endpoint == 0 }
 // String names the holder's pod, or its container where the pod is not known.
 func (h Holder) String() string {
 	switch {
+	case h.Link != "":
+		return "the node itself, on " + h.Link
 	case h.Pod.Name != "":
 		return h.Pod.String()
 	case h.Foreign():
@@ -72,30 +77,41 @@ const (
 
 // ENI is an interface as the ledger records it.
 type ENI struct {
-	ID         vpc.ENIID         `json:"id"`
-	Type       vpc.InterfaceType `json:"type"`
-	Primary    bool              `json:"primary,omitempty"`
-	Device     int               `json:"device"` // device index on the instance, -1 before attach
-	Attachment vpc.AttachmentID  `json:"attachment,omitempty"`
-	MAC        vpc.MAC           `json:"mac"`
-	Subnet     vpc.SubnetID      `json:"subnet"`
-	SubnetCIDR netip.Prefix      `json:"subnetCIDR"`
+	ID      vpc.ENIID         `json:"id"`
+	Type    vpc.InterfaceType `json:"type"`
+	Primary bool              `json:"primary,omitempty"`
+	// Card is the network card of the instance, and Device the device index on it, -1
+	// before attach. Pods get addresses on vpc.DefaultCard only.
+	Card       int              `json:"card,omitempty"`
+	Device     int              `json:"device"`
+	Attachment vpc.AttachmentID `json:"attachment,omitempty"`
+	MAC        vpc.MAC          `json:"mac"`
+	Subnet     vpc.SubnetID     `json:"subnet"`
+	SubnetCIDR netip.Prefix     `json:"subnetCIDR"`
 	// PrimaryIP is the interface's own address; it is never assigned to a pod.
 	PrimaryIP netip.Addr            `json:"primaryIP"`
 	Groups    []vpc.SecurityGroupID `json:"groups,omitempty"`
+	// Prefixes are delegated to it. Another CNI's pods use their addresses.
+	Prefixes []Prefix `json:"prefixes,omitempty"`
 	// Unmanaged interfaces (tag no_manage, or made by another program) take a slot of
-	// the instance; they are never changed.
-	Unmanaged bool      `json:"unmanaged,omitempty"`
-	Phase     Phase     `json:"phase"`
-	Created   time.Time `json:"created"` // from its createdAt tag, else when the ledger first recorded it
-	Since     time.Time `json:"since"`   // when it took this phase
+	// the instance; they are never changed. WhyUnmanaged says why it is one; a journal of
+	// an earlier version has no reason until the next observation.
+	Unmanaged    bool   `json:"unmanaged,omitempty"`
+	WhyUnmanaged string `json:"whyUnmanaged,omitempty"`
+
+	Phase   Phase     `json:"phase"`
+	Created time.Time `json:"created"` // from its createdAt tag, else when the ledger first recorded it
+	Since   time.Time `json:"since"`   // when it took this phase
 	// Missing is when EC2 was first found not to show it; zero while EC2 shows it.
 	Missing time.Time `json:"missing,omitzero"`
 }
 
+// managed reports whether Trunkline changes e.
+func (e ENI) managed() bool { return !e.Unmanaged && carriesPods(e) }
+
 // pooled reports whether pods may get addresses of e, now or once it is ready.
 func (e ENI) pooled() bool {
-	if e.Unmanaged || e.Type != vpc.TypeInterface {
+	if !e.managed() {
 		return false
 	}
 	return e.Phase == Attaching || e.Phase == SettingUp || e.Phase == Ready

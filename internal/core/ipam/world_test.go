@@ -185,6 +185,9 @@ func (w *world) checkRelease(a cloud.Action) {
 	}
 	switch a.Kind {
 	case cloud.Detach:
+		if len(e.prefixes) > 0 {
+			w.t.Fatalf("%s: pods of another CNI have addresses of %v", a, e.prefixes)
+		}
 		if e.device == 0 {
 			w.t.Fatalf("%s: the primary interface", a)
 		}
@@ -214,7 +217,7 @@ func (w *world) check() {
 	v := w.ledger.View(w.now)
 	attached := 0
 	for _, e := range v.ENIs {
-		if e.Device >= 0 {
+		if e.Device >= 0 && e.Card == 0 {
 			attached++
 		}
 		if len(e.Addresses) > w.ec2.limits.AddressesPerENI-1 {

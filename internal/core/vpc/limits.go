@@ -4,10 +4,12 @@ package vpc
 // on each of them, per family. Source: EC2 user guide, "Maximum IP addresses
 // per network interface"; at run time DescribeInstanceTypes is authoritative.
 type Limits struct {
-	ENIs      int // interfaces, the primary included
+	ENIs      int // interfaces of the default network card, the primary included
+	Cards     int // network cards, each with as many interfaces; 0 is one
 	IPv4      int // IPv4 slots per interface, the primary address included
 	IPv6      int // IPv6 slots per interface
 	Branches  int // branch interfaces; 0 where the type cannot trunk
+	EFAs      int // Elastic Fabric Adapters, on all cards together; 0 where the type has none
 	Nitro     bool
 	BareMetal bool
 }

@@ -37,12 +37,21 @@ type (
 type InterfaceType string
 
 // Interface types. A trunk carries branches by VLAN; pods' secondary addresses
-// sit on plain interfaces.
+// sit on plain interfaces. An EFA is a plain interface with a second device that
+// bypasses the kernel, and an EFA-only interface is that device alone: it has no IP
+// address and is never the primary one. Source: EC2 user guide, "Elastic Fabric Adapter".
 const (
 	TypeInterface InterfaceType = "interface"
+	TypeEFA       InterfaceType = "efa"
+	TypeEFAOnly   InterfaceType = "efa-only"
 	TypeTrunk     InterfaceType = "trunk"
 	TypeBranch    InterfaceType = "branch"
 )
+
+// DefaultCard is the network card of an instance's primary interface, and of an
+// interface that is attached without naming a card. Source: EC2 API reference,
+// AttachNetworkInterface, NetworkCardIndex.
+const DefaultCard = 0
 
 // Family is an address family.
 type Family uint8

@@ -1,6 +1,7 @@
 package ec2
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
@@ -26,24 +27,49 @@ type Interface struct {
 	Prefixes    []netip.Prefix        `json:"prefixes,omitempty"`  // delegated, both families
 	Groups      []vpc.SecurityGroupID `json:"groups,omitempty"`
 	Tags        map[string]string     `json:"tags,omitempty"`
+	// Manager is the AWS service that manages the interface; empty for the account's own.
+	// EC2 refuses changes of such an interface by the account's users.
+	Manager string `json:"manager,omitempty"`
 	// Attachment is nil when the interface is attached to no instance.
 	Attachment *Attachment `json:"attachment,omitempty"`
+	// Unreadable lists what of the description could not be read. It is left out above.
+	Unreadable []string `json:"unreadable,omitempty"`
 }
 
 // Attachment is how an interface is attached to an instance.
 type Attachment struct {
 	ID                  vpc.AttachmentID `json:"id"`
 	Instance            vpc.InstanceID   `json:"instance"`
-	Device              int              `json:"device"`
 	Card                int              `json:"card"`
+	Device              int              `json:"device"` // on the card; -1: not known
 	Status              string           `json:"status"` // attaching, attached, detaching, detached
 	DeleteOnTermination bool             `json:"deleteOnTermination"`
 }
 
-// On reports whether the interface is attached or attaching to the instance.
+// On reports whether the interface is attached or attaching to the instance. A status that
+// is not known counts as attached: the interface is not taken for one that was detached.
 func (i Interface) On(id vpc.InstanceID) bool {
 	return i.Attachment != nil && i.Attachment.Instance == id &&
-		(i.Attachment.Status == "attached" || i.Attachment.Status == "attaching")
+		i.Attachment.Status != "detaching" && i.Attachment.Status != "detached"
+}
+
+// primary reports whether it is the primary interface of the instance.
+func (i Interface) primary(id vpc.InstanceID) bool {
+	return i.On(id) && i.Attachment.Device == 0 && i.Attachment.Card == vpc.DefaultCard
+}
+
+func (i Interface) card() int {
+	if i.Attachment == nil {
+		return vpc.DefaultCard
+	}
+	return i.Attachment.Card
+}
+
+func (i Interface) device() int {
+	if i.Attachment == nil {
+		return -1
+	}
+	return i.Attachment.Device
 }
 
 // Created is when the interface was created, from its tag; zero without one.
@@ -55,61 +81,88 @@ func (i Interface) Created() time.Time {
 	return t
 }
 
-func readInterface(n types.NetworkInterface) (Interface, error) {
-	id := aws.ToString(n.NetworkInterfaceId)
-	mac, err := vpc.ParseMAC(aws.ToString(n.MacAddress))
-	if err != nil {
-		return Interface{}, fmt.Errorf("read interface %s: %w", id, err)
-	}
+// readInterface reads a description. What cannot be read is listed in Unreadable: one
+// odd interface must not keep the others from being seen.
+func readInterface(n types.NetworkInterface) Interface {
 	out := Interface{
-		ID: vpc.ENIID(id), Type: vpc.InterfaceType(n.InterfaceType), Status: string(n.Status),
+		ID: vpc.ENIID(aws.ToString(n.NetworkInterfaceId)), Type: vpc.InterfaceType(n.InterfaceType), Status: string(n.Status),
 		Description: aws.ToString(n.Description), Subnet: vpc.SubnetID(aws.ToString(n.SubnetId)),
-		VPC: vpc.ID(aws.ToString(n.VpcId)), Zone: aws.ToString(n.AvailabilityZone), MAC: mac,
-		Tags: readTags(n.TagSet),
+		VPC: vpc.ID(aws.ToString(n.VpcId)), Zone: aws.ToString(n.AvailabilityZone),
+		Tags: readTags(n.TagSet), Manager: manager(n),
 	}
 	if out.Type == "" {
 		out.Type = vpc.TypeInterface
 	}
-	for _, a := range n.PrivateIpAddresses {
-		addr, err := netip.ParseAddr(aws.ToString(a.PrivateIpAddress))
-		if err != nil {
-			return Interface{}, fmt.Errorf("read interface %s: %w", id, err)
-		}
-		if aws.ToBool(a.Primary) {
-			out.Primary = addr
-		} else {
-			out.Addresses = append(out.Addresses, addr)
-		}
+	var err error
+	if out.MAC, err = vpc.ParseMAC(aws.ToString(n.MacAddress)); err != nil {
+		out.unreadable("MAC", err)
 	}
-	for _, p := range prefixes(n) {
-		prefix, err := netip.ParsePrefix(p)
-		if err != nil {
-			return Interface{}, fmt.Errorf("read interface %s: %w", id, err)
-		}
-		out.Prefixes = append(out.Prefixes, prefix)
-	}
+	out.readAddresses(n)
+	out.readPrefixes(n)
 	for _, g := range n.Groups {
 		out.Groups = append(out.Groups, vpc.SecurityGroupID(aws.ToString(g.GroupId)))
 	}
 	if a := n.Attachment; a != nil {
 		out.Attachment = &Attachment{
 			ID: vpc.AttachmentID(aws.ToString(a.AttachmentId)), Instance: vpc.InstanceID(aws.ToString(a.InstanceId)),
-			Device: int(aws.ToInt32(a.DeviceIndex)), Card: int(aws.ToInt32(a.NetworkCardIndex)),
+			Card: int(aws.ToInt32(a.NetworkCardIndex)), Device: -1,
 			Status: string(a.Status), DeleteOnTermination: aws.ToBool(a.DeleteOnTermination),
 		}
-	}
-	return out, nil
-}
-
-func prefixes(n types.NetworkInterface) []string {
-	var out []string
-	for _, p := range n.Ipv4Prefixes {
-		out = append(out, aws.ToString(p.Ipv4Prefix))
-	}
-	for _, p := range n.Ipv6Prefixes {
-		out = append(out, aws.ToString(p.Ipv6Prefix))
+		if a.DeviceIndex != nil {
+			out.Attachment.Device = int(*a.DeviceIndex)
+		}
 	}
 	return out
+}
+
+func (i *Interface) unreadable(what string, err error) {
+	i.Unreadable = append(i.Unreadable, fmt.Sprintf("%s: %v", what, err))
+}
+
+// manager is the AWS service that manages an interface. Source: EC2 API reference,
+// NetworkInterface: operator, requesterManaged, requesterId.
+func manager(n types.NetworkInterface) string {
+	switch {
+	case n.Operator != nil && aws.ToBool(n.Operator.Managed):
+		return cmp.Or(aws.ToString(n.Operator.Principal), "an AWS service")
+	case aws.ToBool(n.RequesterManaged):
+		return cmp.Or(aws.ToString(n.RequesterId), "an AWS service")
+	}
+	return ""
+}
+
+// readAddresses reads the IPv4 addresses. An interface of an IPv6-only subnet and an
+// EFA-only interface have none.
+func (i *Interface) readAddresses(n types.NetworkInterface) {
+	for _, a := range n.PrivateIpAddresses {
+		addr, err := netip.ParseAddr(aws.ToString(a.PrivateIpAddress))
+		switch {
+		case err != nil:
+			i.unreadable("private address", err)
+		case aws.ToBool(a.Primary):
+			i.Primary = addr
+		default:
+			i.Addresses = append(i.Addresses, addr)
+		}
+	}
+}
+
+func (i *Interface) readPrefixes(n types.NetworkInterface) {
+	var all []string
+	for _, p := range n.Ipv4Prefixes {
+		all = append(all, aws.ToString(p.Ipv4Prefix))
+	}
+	for _, p := range n.Ipv6Prefixes {
+		all = append(all, aws.ToString(p.Ipv6Prefix))
+	}
+	for _, text := range all {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			i.unreadable("prefix", err)
+			continue
+		}
+		i.Prefixes = append(i.Prefixes, prefix.Masked())
+	}
 }
 
 func readTags(tags []types.Tag) map[string]string {
@@ -128,22 +181,36 @@ type Subnet struct {
 	ID   vpc.SubnetID
 	VPC  vpc.ID
 	Zone string
-	CIDR netip.Prefix
-	Free int // free IPv4 addresses when it was read; -1: not known
+	CIDR netip.Prefix // invalid in an IPv6-only subnet
+	Free int          // free IPv4 addresses when it was read; -1: not known
 	Tags map[string]string
+	// Unusable is why no interface for pods can be made in it; empty if one can.
+	Unusable string
 }
 
-func readSubnet(n types.Subnet) (Subnet, error) {
-	cidr, err := netip.ParsePrefix(aws.ToString(n.CidrBlock))
-	if err != nil {
-		return Subnet{}, fmt.Errorf("read subnet %s: %w", aws.ToString(n.SubnetId), err)
-	}
-	free := -1
-	if n.AvailableIpAddressCount != nil {
-		free = int(*n.AvailableIpAddressCount)
-	}
-	return Subnet{
+func readSubnet(n types.Subnet) Subnet {
+	out := Subnet{
 		ID: vpc.SubnetID(aws.ToString(n.SubnetId)), VPC: vpc.ID(aws.ToString(n.VpcId)),
-		Zone: aws.ToString(n.AvailabilityZone), CIDR: cidr, Free: free, Tags: readTags(n.Tags),
-	}, nil
+		Zone: aws.ToString(n.AvailabilityZone), Free: -1, Tags: readTags(n.Tags),
+	}
+	if n.AvailableIpAddressCount != nil {
+		out.Free = int(*n.AvailableIpAddressCount)
+	}
+	if n.CidrBlock != nil {
+		cidr, err := netip.ParsePrefix(*n.CidrBlock)
+		if err != nil {
+			out.Unusable = fmt.Sprintf("its IPv4 range cannot be read: %v", err)
+		}
+		out.CIDR = cidr
+	}
+	switch {
+	case out.ID == "":
+		out.Unusable = "EC2 described it without an id"
+	case out.Unusable != "":
+	case aws.ToString(n.CidrBlock) == "":
+		out.CIDR, out.Unusable = netip.Prefix{}, "it has no IPv4 range: it is IPv6-only"
+	case n.State != "" && n.State != types.SubnetStateAvailable:
+		out.Unusable = fmt.Sprintf("its state is %q", n.State)
+	}
+	return out
 }

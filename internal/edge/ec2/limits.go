@@ -18,8 +18,8 @@ type limitCache struct {
 	known map[string]vpc.Limits
 }
 
-// InstanceLimits returns what an instance type such as "m5.xlarge" can hold. EC2
-// is called once per type. Source: DescribeInstanceTypes, networkInfo, which lacks the
+// InstanceLimits returns what an instance type such as "m5.xlarge" can hold on its
+// default network card. EC2 is called once per type. Source: DescribeInstanceTypes, networkInfo, which lacks the
 // number of branches: it stays 0.
 func (x *Executor) InstanceLimits(ctx context.Context, instanceType string) (vpc.Limits, error) {
 	x.limits.mu.Lock()
@@ -47,14 +47,12 @@ func (x *Executor) InstanceLimits(ctx context.Context, instanceType string) (vpc
 	limits := vpc.Limits{
 		ENIs: int(aws.ToInt32(n.MaximumNetworkInterfaces)), IPv4: int(aws.ToInt32(n.Ipv4AddressesPerInterface)),
 		IPv6: int(aws.ToInt32(n.Ipv6AddressesPerInterface)), BareMetal: aws.ToBool(found[0].BareMetal),
-		Nitro: found[0].Hypervisor == types.InstanceTypeHypervisorNitro,
+		Nitro: found[0].Hypervisor == types.InstanceTypeHypervisorNitro, Cards: max(1, len(n.NetworkCards)),
 	}
-	// Only the default network card gets interfaces for pods.
-	if card := int(aws.ToInt32(n.DefaultNetworkCardIndex)); len(n.NetworkCards) > 1 {
-		for _, c := range n.NetworkCards {
-			if int(aws.ToInt32(c.NetworkCardIndex)) == card && c.MaximumNetworkInterfaces != nil {
-				limits.ENIs = int(*c.MaximumNetworkInterfaces)
-			}
+	// The type's maximum is of all its network cards together.
+	for _, c := range n.NetworkCards {
+		if aws.ToInt32(c.NetworkCardIndex) == vpc.DefaultCard && c.MaximumNetworkInterfaces != nil {
+			limits.ENIs = int(*c.MaximumNetworkInterfaces)
 		}
 	}
 	if limits.ENIs < 1 || limits.IPv4 < 1 {

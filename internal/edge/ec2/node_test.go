@@ -26,11 +26,15 @@ type node struct {
 	records []ipam.Record
 	pending []ipam.Pending
 	me      cloud.Node
+	kind    string // the instance type
 	actions int
 }
 
-func startNode(t *testing.T) *node {
-	n := &node{world: start(t), config: ipam.DefaultConfig()}
+func startNode(t *testing.T) *node { return nodeOn(t, start(t), "m5.xlarge") }
+
+// nodeOn is a node on an instance of a world.
+func nodeOn(t *testing.T, w *world, kind string) *node {
+	n := &node{world: w, config: ipam.DefaultConfig(), kind: kind}
 	n.me = cloud.Node{Instance: n.instance, Cluster: "lab"}
 	n.ledger = ipam.New(n.config.Settings())
 	n.observe()
@@ -68,7 +72,7 @@ func (n *node) plan() ipam.Decision {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	limits, err := n.InstanceLimits(n.t.Context(), "m5.xlarge")
+	limits, err := n.InstanceLimits(n.t.Context(), n.kind)
 	if err != nil {
 		n.t.Fatal(err)
 	}

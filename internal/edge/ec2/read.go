@@ -1,6 +1,7 @@
 package ec2
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,18 +106,13 @@ func (x *Executor) Interface(ctx context.Context, id vpc.ENIID) (Interface, erro
 	return found[0], nil
 }
 
-// Interfaces describes all interfaces on an instance, by device index.
+// Interfaces describes all interfaces on an instance, by network card and device index.
 func (x *Executor) Interfaces(ctx context.Context, id vpc.InstanceID) ([]Interface, error) {
 	found, err := x.filtered(ctx, filter("attachment.instance-id", string(id)))
-	slices.SortFunc(found, func(a, b Interface) int { return device(a) - device(b) })
+	slices.SortFunc(found, func(a, b Interface) int {
+		return cmp.Or(cmp.Compare(a.card(), b.card()), cmp.Compare(a.device(), b.device()))
+	})
 	return found, err
-}
-
-func device(i Interface) int {
-	if i.Attachment == nil {
-		return -1
-	}
-	return i.Attachment.Device
 }
 
 // Seen describes the interfaces on an instance and its strays. It reads strays only if
@@ -179,11 +175,7 @@ func interfaces(ctx context.Context, api API, req *ec2.DescribeNetworkInterfaces
 			return nil, err
 		}
 		for _, n := range page.NetworkInterfaces {
-			eni, err := readInterface(n)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, eni)
+			out = append(out, readInterface(n))
 		}
 		if aws.ToString(page.NextToken) == "" {
 			return out, nil
@@ -205,11 +197,7 @@ func (x *Executor) Subnets(ctx context.Context, id vpc.ID, zone string) ([]Subne
 				return nil, err
 			}
 			for _, n := range page.Subnets {
-				subnet, err := readSubnet(n)
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, subnet)
+				out = append(out, readSubnet(n))
 			}
 			if aws.ToString(page.NextToken) == "" {
 				return out, nil

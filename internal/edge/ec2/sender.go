@@ -3,9 +3,11 @@ package ec2
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -40,9 +42,12 @@ func (s sender) create(ctx context.Context, a cloud.Action) (cloud.Outcome, erro
 	if reply.NetworkInterface == nil {
 		return cloud.Outcome{}, &Error{Action: "CreateNetworkInterface", Err: errors.New("the reply holds no interface")}
 	}
-	made, err := readInterface(*reply.NetworkInterface)
-	if err != nil {
-		return cloud.Outcome{}, err
+	made := readInterface(*reply.NetworkInterface)
+	if made.ID == "" || len(made.Unreadable) > 0 {
+		return cloud.Outcome{}, &Error{
+			Action: "CreateNetworkInterface", Object: string(made.ID),
+			Err: fmt.Errorf("the reply's interface cannot be read: %s", strings.Join(made.Unreadable, "; ")),
+		}
 	}
 	return created(made), nil
 }

@@ -194,6 +194,12 @@ type world struct {
 
 func start(t *testing.T, change ...func(*ec2.Options)) *world {
 	t.Helper()
+	return startWith(t, func(*simcloud.Spec) {}, change...)
+}
+
+// startWith is start with another account.
+func startWith(t *testing.T, edit func(*simcloud.Spec), change ...func(*ec2.Options)) *world {
+	t.Helper()
 	spec := simcloud.Spec{
 		Region: region, Account: "111122223333", Seed: 7,
 		VPC: simcloud.VPCSpec{Name: "lab", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
@@ -208,6 +214,7 @@ func start(t *testing.T, change ...func(*ec2.Options)) *world {
 		Groups:    []simcloud.GroupSpec{{Name: "node", Description: "nodes"}},
 		Instances: []simcloud.InstanceSpec{{Name: "node1", Type: "m5.xlarge", Subnet: "a", Groups: []string{"node"}, Metadata: simcloud.DefaultMetadata()}},
 	}
+	edit(&spec)
 	c, err := simcloud.New(spec, simcloud.Options{Instant: true})
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +238,7 @@ func start(t *testing.T, change ...func(*ec2.Options)) *world {
 		w.instance = id
 	}
 	primary, err := w.Interfaces(t.Context(), w.instance)
-	if err != nil || len(primary) != 1 {
+	if err != nil || len(primary) == 0 {
 		t.Fatalf("interfaces of the instance: %v, %v", primary, err)
 	}
 	w.subnet, w.group = primary[0].Subnet, primary[0].Groups[0]

@@ -21,8 +21,39 @@ func TestPodsThatAnotherCNIWiredAreFound(t *testing.T) {
 	} {
 		ip(t, node, do)
 	}
-	found, err := h.Foreign(t.Context())
-	if got := slices.Collect(maps.Keys(found)); err != nil || !slices.Equal(got, []netip.Addr{netip.MustParseAddr("10.0.0.7")}) {
+	used, err := h.Used(t.Context())
+	if got := slices.Collect(maps.Keys(used.Routed)); err != nil || !slices.Equal(got, []netip.Addr{netip.MustParseAddr("10.0.0.7")}) {
 		t.Errorf("%v, %v: want 10.0.0.7 alone", got, err)
+	}
+}
+
+// nm-cloud-setup puts the secondary addresses of every interface on its link.
+func TestAddressesThatTheNodeItselfHasAreFound(t *testing.T) {
+	h, node := open(t)
+	for _, do := range []string{
+		"link add eth1 type veth peer name other", "link set other up", "link set eth1 up", "link set eth1 alias trunkline:eni/eni-1",
+		"address add 10.0.0.20/24 dev eth1", "address add 10.0.0.21/32 dev eth1",
+	} {
+		ip(t, node, do)
+	}
+	local := func(addr string) string {
+		t.Helper()
+		used, err := h.Used(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if on, routed := used.Routed[netip.MustParseAddr(addr)]; routed {
+			t.Errorf("%s counts as routed to %s", addr, on)
+		}
+		return used.Local[netip.MustParseAddr(addr)]
+	}
+	for addr, want := range map[string]string{"10.0.0.20": "eth1", "10.0.0.21": "eth1", "10.0.0.22": "", "10.0.0.255": ""} {
+		if got := local(addr); got != want {
+			t.Errorf("%s is on %q, want %q", addr, got, want)
+		}
+	}
+	ip(t, node, "address del 10.0.0.21/32 dev eth1")
+	if got := local("10.0.0.21"); got != "" {
+		t.Errorf("a removed address is on %q", got)
 	}
 }

@@ -76,6 +76,8 @@ func (w watch) damage(m rtMessage) string {
 		}
 	case unix.RTM_DELADDR:
 		return w.addressDamage(m)
+	case unix.RTM_NEWADDR:
+		return w.addressAdded(m)
 	case unix.RTM_DELNEIGH, unix.RTM_NEWNEIGH:
 		return w.neighbourDamage(m)
 	}
@@ -164,6 +166,20 @@ func (w watch) addressDamage(m rtMessage) string {
 		return ""
 	}
 	return key + " was deleted"
+}
+
+// addressAdded describes an IPv4 address that is not expected on the node. It may be one of
+// pods, which then no pod can have.
+func (w watch) addressAdded(m rtMessage) string {
+	ip, ok := netip.AddrFromSlice(m.attrs()[unix.IFA_LOCAL])
+	if !ok || !ip.Is4() {
+		return ""
+	}
+	added := hostnet.Address{Link: w.nameOf(m.index()), Prefix: netip.PrefixFrom(ip, ip.BitLen())}
+	if w.left.Object(added.Key()) != nil {
+		return ""
+	}
+	return added.Key() + " was added"
 }
 
 func (w watch) neighbourDamage(m rtMessage) string {
