@@ -147,7 +147,7 @@ func (p Policy) applies(e Interface) bool {
 }
 
 // Mark is the value of vpc.TagManagedBy on interfaces created by Trunkline.
-const Mark = "trunkline"
+const Mark = vpc.ManagedBy
 
 // leaked reports whether an interface has no owner, with the reason.
 func (in Input) leaked(e Interface, reports map[vpc.InstanceID]Report) (bool, string) {

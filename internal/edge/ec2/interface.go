@@ -26,6 +26,9 @@ type Interface struct {
 	Prefixes    []netip.Prefix        `json:"prefixes,omitempty"`  // delegated, both families
 	Groups      []vpc.SecurityGroupID `json:"groups,omitempty"`
 	Tags        map[string]string     `json:"tags,omitempty"`
+	// Requester is the id of the principal that created it, such as "AROA…:i-…" for the
+	// role of an instance; for others the alias or the account of a service.
+	Requester string `json:"requester,omitempty"`
 	// Attachment is nil when the interface is attached to no instance.
 	Attachment *Attachment `json:"attachment,omitempty"`
 }
@@ -65,7 +68,7 @@ func readInterface(n types.NetworkInterface) (Interface, error) {
 		ID: vpc.ENIID(id), Type: vpc.InterfaceType(n.InterfaceType), Status: string(n.Status),
 		Description: aws.ToString(n.Description), Subnet: vpc.SubnetID(aws.ToString(n.SubnetId)),
 		VPC: vpc.ID(aws.ToString(n.VpcId)), Zone: aws.ToString(n.AvailabilityZone), MAC: mac,
-		Tags: readTags(n.TagSet),
+		Tags: readTags(n.TagSet), Requester: aws.ToString(n.RequesterId),
 	}
 	if out.Type == "" {
 		out.Type = vpc.TypeInterface

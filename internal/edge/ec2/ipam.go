@@ -28,7 +28,8 @@ func ObservedOf(i Interface, n cloud.Node, subnets []Subnet) ipam.Observed {
 	otherCard := i.Attachment != nil && i.Attachment.Card > 0
 	row.Unmanaged = otherCard || !ipam.Manageable(row, i.Tags, n.Instance)
 	return ipam.Observed{
-		ENI: row, Attached: attached, Intent: cloud.ActionID(i.Tags[vpc.TagIntent]), Addresses: i.Addresses,
+		ENI: row, Attached: attached, NotOurs: ipam.Provenance(i.Tags, i.Requester, n),
+		Intent: cloud.ActionID(i.Tags[vpc.TagIntent]), Addresses: i.Addresses,
 	}
 }
 
