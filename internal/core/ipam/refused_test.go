@@ -2,6 +2,7 @@ package ipam_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +56,13 @@ func TestARefusedDetachIsRepeatedWithABackoff(t *testing.T) {
 // A permission does not come back by itself.
 func TestARefusalForPermissionIsRepeatedAfterMinutes(t *testing.T) {
 	w := withRefusedDetach(t, cloud.FailUnauthorized)
+	view := w.ledger.View(w.now)
+	if why := view.Denied(view.ENIs[1].ID); !strings.Contains(why, "EC2 refuses Detach for permission: You are not authorized") || !strings.Contains(why, "tried 1 times, again at") {
+		t.Errorf("the interface says %q", why)
+	}
+	if why := view.Denied(view.ENIs[0].ID); why != "" {
+		t.Errorf("the other interface says %q", why)
+	}
 	w.pass(time.Hour, time.Second)
 	if n := w.ec2.calls[cloud.Detach]; n < 5 || n > 9 {
 		t.Errorf("%d detach calls within an hour, want 5 to 9: pauses of 1, 2, 4, 8 and then 16 minutes", n)
