@@ -428,13 +428,20 @@ func TestPoliciesHaveNoWildcardActionsAndConditionsOnInterfaces(t *testing.T) {
 		if err := dec.Decode(&p); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
+		interfaces := false
 		for _, s := range p.Statement {
+			for _, r := range list(s.Resource) {
+				if r != "*" && !strings.HasPrefix(r, "arn:*:ec2:*:*:") {
+					t.Errorf("%s: %s names %s, want the ARN of every partition", file, s.Sid, r)
+				}
+			}
 			for _, a := range list(s.Action) {
 				if strings.Contains(a, "*") {
 					t.Errorf("%s: %s allows %s", file, s.Sid, a)
 				}
 				describe := strings.HasPrefix(a, "ec2:Describe")
-				onInterface := slices.Contains(list(s.Resource), "arn:aws:ec2:*:*:network-interface/*")
+				onInterface := slices.Contains(list(s.Resource), "arn:*:ec2:*:*:network-interface/*")
+				interfaces = interfaces || onInterface
 				if slices.Contains(list(s.Resource), "*") && !describe {
 					t.Errorf("%s: %s allows %s on all resources", file, s.Sid, a)
 				}
@@ -442,6 +449,9 @@ func TestPoliciesHaveNoWildcardActionsAndConditionsOnInterfaces(t *testing.T) {
 					t.Errorf("%s: %s allows %s on interfaces without a condition", file, s.Sid, a)
 				}
 			}
+		}
+		if !interfaces {
+			t.Errorf("%s has no statement on interfaces: the test checks nothing", file)
 		}
 	}
 }

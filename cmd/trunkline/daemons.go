@@ -252,5 +252,6 @@ func newFleet(cfg aws.Config, r prometheus.Registerer, log *slog.Logger) (contro
 	if err != nil {
 		return controller.Fleet{}, err
 	}
-	return controller.Fleet{Read: ec2.NewReader(cfg), Executor: executor}, nil
+	client := ec2.NewReader(cfg)
+	return controller.Fleet{Read: client, Tag: client, Executor: executor}, nil
 }

@@ -116,7 +116,10 @@ func roles(source, issuer string) ([]iam.Role, error) {
 	}
 	return []iam.Role{
 		{Name: spec.DefaultRole, Policies: nodes, Instances: true},
-		{Name: roleController, Policies: controller, Trust: []iam.Trust{{Issuer: issuer, Subject: controllerSubject}}},
+		{
+			Name: roleController, Policies: controller, Tags: map[string]string{vpc.TagClusterName: spec.ClusterName},
+			Trust: []iam.Trust{{Issuer: issuer, Subject: controllerSubject}},
+		},
 	}, nil
 }
 

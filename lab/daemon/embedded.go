@@ -16,6 +16,7 @@ func StartWorld(ctx context.Context, l Lab, m Machines, log *slog.Logger) (World
 	w, err := world.Start(ctx, world.Config{
 		Spec: l.World, Roles: l.Roles, Faults: l.Faults,
 		Namespace: NetNS(l.Name, "vpc"), Internet: NetNS(l.Name, "net"), NoPlatform: l.NoCloud,
+		BindPrimaries: true,
 		Machines: m, Log: log.With("component", "world"),
 	})
 	if err != nil {

@@ -321,7 +321,7 @@ func (b builder) addHost(spec HostSpec) error {
 		return err
 	}
 	b.Hosts[spec.Name] = &Host{Name: spec.Name, Namespace: spec.Namespace}
-	i.Requester, i.Operator = Requester{ID: requester(b.newID("")), Managed: true}, spec.Operator
+	i.Requester = Requester{ID: requester(b.newID("")), Managed: true, Operator: spec.Operator}
 	i.Attachment = &Attachment{
 		ID: vpc.AttachmentID(b.newID("ela-attach-")), Host: spec.Name, DeviceIndex: 1,
 		Status: Attaching, Since: b.now,

@@ -126,6 +126,8 @@ type Requester struct {
 	// Managed interfaces are made by an AWS service; the account's users may not modify
 	// them.
 	Managed bool
+	// Operator is the service provider that manages it since; empty without one.
+	Operator string
 }
 
 // Interface is an elastic network interface (ENI).
@@ -140,7 +142,6 @@ type Interface struct {
 	Groups          []vpc.SecurityGroupID
 	SourceDestCheck bool
 	Requester       Requester
-	Operator        string // the service provider that manages it; empty: none
 	Tracking        *Tracking
 	PrimaryIPv6     bool            // the first IPv6 address is the primary one and cannot be removed
 	Public          []PublicAddress // of its private addresses

@@ -80,8 +80,8 @@ func placeAttributes(s *cloud.State) attributes[*cloud.Interface] {
 			}
 			return one(newAttachmentXML(s, i.Attachment).InstanceOwner)
 		},
-		"operator.managed":   func(i eni) []string { return yesNo(i.Operator != "") },
-		"operator.principal": func(i eni) []string { return maybe(i.Operator) },
+		"operator.managed":   func(i eni) []string { return yesNo(i.Requester.Operator != "") },
+		"operator.principal": func(i eni) []string { return maybe(i.Requester.Operator) },
 	}
 }
 

@@ -294,9 +294,18 @@ type modifyInterface struct {
 	Tracking        *trackingRequest  `q:"ConnectionTrackingSpecification"`
 }
 
+// permitModify requires permission for the interface, its new groups, and for the instance
+// of the attachment that changes. Source: Service Authorization Reference, EC2; AWS's CNI
+// grants the action on instances as well (amazon-vpc-cni-k8s, docs/iam-policy.md).
 func permitModify(c *query.Call, r *modifyInterface) ([]iam.Request, error) {
 	q := &authorization{call: c}
 	q.eni(r.ID)
+	if r.Attachment != nil {
+		owner := c.State.AttachmentOwner(vpc.AttachmentID(r.Attachment.ID))
+		if owner != nil && owner.Attachment.Instance != "" {
+			q.instance(string(owner.Attachment.Instance))
+		}
+	}
 	for _, id := range r.Groups {
 		q.group(id)
 	}

@@ -21,13 +21,8 @@ func arn(c *query.Call, kind cloud.Kind, id string) string {
 
 // requestKeys returns the condition keys of every request.
 func requestKeys(c *query.Call) keys {
-	k := keys{
-		"aws:requestedregion": {c.State.Region}, "ec2:region": {c.State.Region},
-		"aws:principalarn": {c.Principal.ARN}, "aws:principalaccount": {c.Principal.Account},
-	}
-	if c.Principal.Instance != "" {
-		k["ec2:sourceinstancearn"] = []string{c.Principal.Instance}
-	}
+	k := keys(c.Principal.Keys())
+	k["aws:requestedregion"], k["ec2:region"] = []string{c.State.Region}, []string{c.State.Region}
 	return k
 }
 

@@ -127,7 +127,10 @@ func (a *account) nodeCalls(ctx context.Context, c *awsec2.Client) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.ModifyNetworkInterfaceAttribute(ctx, &awsec2.ModifyNetworkInterfaceAttributeInput{NetworkInterfaceId: id, Groups: []string{group}}); err != nil {
+	if _, err := c.ModifyNetworkInterfaceAttribute(ctx, &awsec2.ModifyNetworkInterfaceAttributeInput{
+		NetworkInterfaceId: id,
+		Attachment:         &types.NetworkInterfaceAttachmentChanges{AttachmentId: attached.AttachmentId, DeleteOnTermination: aws.Bool(true)},
+	}); err != nil {
 		return err
 	}
 	got, err := c.AssignPrivateIpAddresses(ctx, &awsec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: id, SecondaryPrivateIpAddressCount: aws.Int32(1)})
@@ -146,15 +149,19 @@ func (a *account) nodeCalls(ctx context.Context, c *awsec2.Client) error {
 	return err
 }
 
-// controllerCalls makes the calls that collect one leaked interface.
+// controllerCalls makes the calls that collect one leaked interface and bind a primary one.
 func (a *account) controllerCalls(ctx context.Context, c *awsec2.Client) error {
 	leaked, err := a.CreateNetworkInterface(ctx, &awsec2.CreateNetworkInterfaceInput{
 		SubnetId: a.subnet("a"),
 		TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: []types.Tag{
-			{Key: aws.String(vpc.TagManagedBy), Value: aws.String("trunkline")},
+			{Key: aws.String(vpc.TagManagedBy), Value: aws.String("trunkline")}, {Key: aws.String(vpc.TagClusterName), Value: aws.String("prod")},
 		}}},
 	})
 	if err != nil {
+		return err
+	}
+	node := a.instance("node1")
+	if err := bind(ctx, c, string(a.cloud.State().Primary(node.ID).ID), node.ID); err != nil {
 		return err
 	}
 	if _, err := c.DescribeInstances(ctx, &awsec2.DescribeInstancesInput{}); err != nil {
@@ -170,14 +177,19 @@ func (a *account) controllerCalls(ctx context.Context, c *awsec2.Client) error {
 // Each document in deploy/iam allows the calls of its program, and every grant is
 // needed: without any one of them a call is refused, with the action in the error.
 func TestShippedPoliciesGrantExactlyWhatIsNeeded(t *testing.T) {
-	for path, calls := range map[string]func(*account, context.Context, *awsec2.Client) error{
-		"../../deploy/iam/node-policy.json":       (*account).nodeCalls,
-		"../../deploy/iam/controller-policy.json": (*account).controllerCalls,
+	for path, program := range map[string]struct {
+		as    func(*account, []byte) *awsec2.Client
+		calls func(*account, context.Context, *awsec2.Client) error
+	}{
+		"../../deploy/iam/node-policy.json": {func(a *account, policy []byte) *awsec2.Client {
+			return a.asNode("node1", policy)
+		}, (*account).nodeCalls},
+		"../../deploy/iam/controller-policy.json": {(*account).asController, (*account).controllerCalls},
 	} {
 		document := load(t, path)
 		try := func(policy []byte) error {
 			a := start(t, seeded())
-			return calls(a, t.Context(), a.as(iam.Role{Name: "shipped", Policies: map[string][]byte{"p": policy}}))
+			return program.calls(a, t.Context(), program.as(a, policy))
 		}
 		if err := try(document.without(t, grant{-1, ""})); err != nil {
 			t.Errorf("%s does not allow a call: %v", path, err)
@@ -191,18 +203,40 @@ func TestShippedPoliciesGrantExactlyWhatIsNeeded(t *testing.T) {
 	}
 }
 
+// asNode returns a client with the credentials of a node's instance.
+func (a *account) asNode(name string, policy []byte) *awsec2.Client {
+	return a.asInstance(iam.Role{Name: "node", Policies: map[string][]byte{"p": policy}}, a.instance(name).ID)
+}
+
+// asController returns a client with the controller's credentials in the cluster "prod".
+func (a *account) asController(policy []byte) *awsec2.Client {
+	return a.as(iam.Role{
+		Name: "controller", Policies: map[string][]byte{"p": policy}, Tags: map[string]string{vpc.TagClusterName: "prod"},
+	})
+}
+
+// document reads a policy document of deploy/iam.
+func document(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/iam/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// bind tags an interface with an instance's id.
+func bind(ctx context.Context, c *awsec2.Client, eni string, to vpc.InstanceID) error {
+	_, err := c.CreateTags(ctx, &awsec2.CreateTagsInput{
+		Resources: []string{eni}, Tags: []types.Tag{{Key: aws.String(vpc.TagInstanceID), Value: aws.String(string(to))}},
+	})
+	return err
+}
+
 // The shipped policies apply only to interfaces with the expected tags.
 func TestShippedPoliciesExcludeForeignInterfaces(t *testing.T) {
 	a := start(t, seeded())
-	document := func(path string) []byte {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	node := a.as(iam.Role{Name: "node-shipped", Policies: map[string][]byte{"p": document("../../deploy/iam/node-policy.json")}})
-	controller := a.as(iam.Role{Name: "controller-shipped", Policies: map[string][]byte{"p": document("../../deploy/iam/controller-policy.json")}})
+	node, controller := a.asNode("node1", document(t, "node-policy")), a.asController(document(t, "controller-policy"))
 	foreign := a.create(t, &awsec2.CreateNetworkInterfaceInput{SubnetId: a.subnet("a")}).NetworkInterfaceId
 	for _, c := range []*awsec2.Client{node, controller} {
 		_, err := c.DeleteNetworkInterface(t.Context(), &awsec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: foreign})

@@ -74,7 +74,9 @@ type operatorXML struct {
 	Principal string `q:"principal,omitempty"`
 }
 
-func newOperatorXML(i *cloud.Interface) operatorXML { return operatorXML{i.Operator != "", i.Operator} }
+func newOperatorXML(i *cloud.Interface) operatorXML {
+	return operatorXML{i.Requester.Operator != "", i.Requester.Operator}
+}
 
 // interfaceXML is NetworkInterface.
 // Source: API_NetworkInterface.html.

@@ -10,6 +10,7 @@ import (
 	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go"
 
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/ec2"
 	"github.com/trunkline/trunkline/sim/faults"
@@ -90,12 +91,31 @@ func start(t *testing.T, spec cloud.Spec) *account {
 }
 
 // as returns a client with temporary credentials of a role.
-func (a *account) as(r iam.Role) *awsec2.Client {
+func (a *account) as(r iam.Role) *awsec2.Client { return a.asSession(r, "session") }
+
+// asSession returns a client with temporary credentials that name their session.
+func (a *account) asSession(r iam.Role, name string) *awsec2.Client {
+	return a.issued(r, iam.Session{Name: name})
+}
+
+// asInstance returns a client with the credentials that metadata gives to an instance with
+// a role: its id is the name of the session.
+func (a *account) asInstance(r iam.Role, id vpc.InstanceID) *awsec2.Client {
+	a.t.Helper()
+	s := a.cloud.State()
+	return a.issued(r, iam.Session{Name: string(id), Instance: iam.Instance{
+		ARN: "arn:aws:ec2:" + s.Region + ":" + s.Account + ":instance/" + string(id), VPC: string(s.VPC.ID),
+	}})
+}
+
+// issued returns a client with the credentials of a session of a role.
+func (a *account) issued(r iam.Role, s iam.Session) *awsec2.Client {
 	a.t.Helper()
 	if err := a.iam.AddRole(r); err != nil {
 		a.t.Fatal(err)
 	}
-	c, _, err := a.iam.Issue(iam.Session{Role: r.Name, Name: "session", Lifetime: time.Hour})
+	s.Role, s.Lifetime = r.Name, time.Hour
+	c, _, err := a.iam.Issue(s)
 	if err != nil {
 		a.t.Fatal(err)
 	}

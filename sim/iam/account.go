@@ -22,6 +22,8 @@ type Role struct {
 	// Trust lists the Kubernetes service accounts that may assume the role with
 	// a web identity.
 	Trust []Trust
+	// Tags are the role's tags, the condition keys aws:PrincipalTag/… of its sessions.
+	Tags map[string]string
 }
 
 // Trust is one statement of a role's trust policy for a web identity.
@@ -45,11 +47,34 @@ type Principal struct {
 	ARN     string // arn:aws:sts::…:assumed-role/role/session, or …:user/name
 	ID      string // unique id: AROA…:session, or AIDA…
 	Account string
-	// Instance is the ARN of the instance that the credentials were issued to; empty
-	// otherwise. It is the condition key ec2:SourceInstanceARN.
-	Instance string
+	// Instance is the instance that the credentials were issued to; zero for others.
+	Instance Instance
+	Tags     map[string]string // of its role
 	role     string
 	policies []*Policy
+}
+
+// Instance is the instance to which its metadata service issues credentials.
+type Instance struct {
+	ARN string // the condition key ec2:SourceInstanceARN
+	VPC string // its id, the condition key aws:Ec2InstanceSourceVpc
+}
+
+// Keys are the condition keys of p, in every request that it signs. Those of an instance
+// are absent from other credentials. Source: IAM user guide, "AWS global condition context
+// keys"; aws:userid of an instance's role is "AROA…:i-…".
+func (p Principal) Keys() map[string][]string {
+	k := map[string][]string{
+		"aws:principalarn": {p.ARN}, "aws:principalaccount": {p.Account}, "aws:userid": {p.ID},
+	}
+	if p.Instance != (Instance{}) {
+		k["ec2:sourceinstancearn"] = []string{p.Instance.ARN}
+		k["aws:ec2instancesourcevpc"] = []string{p.Instance.VPC}
+	}
+	for name, v := range p.Tags {
+		k["aws:principaltag/"+name] = []string{v}
+	}
+	return k
 }
 
 // Account holds roles, users and unexpired credentials.
@@ -147,7 +172,7 @@ type Session struct {
 	Role     string
 	Name     string // the instance id, or the caller's RoleSessionName
 	Lifetime time.Duration
-	Instance string // ARN of the instance; see Principal.Instance
+	Instance Instance // see Principal.Instance
 }
 
 // Issue makes temporary credentials of a role. It forgets expired ones.
@@ -183,7 +208,7 @@ func (a *Account) Find(accessKeyID string) (Credentials, Principal, bool) {
 	defer a.mu.Unlock()
 	k, ok := a.keys[accessKeyID]
 	if r := a.roles[k.principal.role]; ok && r != nil {
-		k.principal.policies = r.policies
+		k.principal.policies, k.principal.Tags = r.policies, r.Tags
 	}
 	return k.Credentials, k.principal, ok
 }

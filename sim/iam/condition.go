@@ -13,13 +13,13 @@ import (
 // condition holds if one of its values matches.
 type condition struct {
 	key      string
-	match    func(pattern, value string) bool
+	match    func(pattern glyphs, value string) bool
 	negate   bool // StringNotEquals, StringNotLike: no value may match
 	forAll   bool // ForAllValues: every value of the request must match
 	forAny   bool // ForAnyValue: one value of the request must match
 	ifExists bool // …IfExists: an absent key holds
 	null     bool // Null: compares the key's absence with values
-	values   []string
+	values   []pattern
 }
 
 func parseConditions(raw json.RawMessage) ([]condition, error) {
@@ -43,7 +43,7 @@ func parseConditions(raw json.RawMessage) ([]condition, error) {
 			if !knownKey(c.key) {
 				return nil, fmt.Errorf("%s: condition key %s is not supported", op, key)
 			}
-			if c.values, err = values(keys[key]); err != nil {
+			if c.values, err = patterns(keys[key]); err != nil {
 				return nil, fmt.Errorf("%s: %s: %w", op, key, err)
 			}
 			if err := c.check(); err != nil {
@@ -51,6 +51,22 @@ func parseConditions(raw json.RawMessage) ([]condition, error) {
 			}
 			out = append(out, c)
 		}
+	}
+	return out, nil
+}
+
+func patterns(raw json.RawMessage) ([]pattern, error) {
+	list, err := values(raw)
+	if err != nil {
+		return nil, err
+	}
+	var out []pattern
+	for _, text := range list {
+		p, err := parsePattern(text)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
 	}
 	return out, nil
 }
@@ -66,18 +82,19 @@ func operator(name string) (condition, error) {
 		c.forAny, base = true, strings.TrimPrefix(base, "ForAnyValue:")
 	}
 	base, c.ifExists = strings.CutSuffix(base, "IfExists")
-	equal := func(a, b string) bool { return a == b }
 	switch base {
 	case "StringEquals":
-		c.match = equal
+		c.match = glyphs.equal
 	case "StringNotEquals":
-		c.match, c.negate = equal, true
+		c.match, c.negate = glyphs.equal, true
 	case "StringEqualsIgnoreCase":
-		c.match = strings.EqualFold
-	case "StringLike", "ArnEquals", "ArnLike": // the last two accept wildcards as well
-		c.match = Like
+		c.match = glyphs.equalFold
+	case "StringLike":
+		c.match = glyphs.like
 	case "StringNotLike":
-		c.match, c.negate = Like, true
+		c.match, c.negate = glyphs.like, true
+	case "ArnEquals", "ArnLike": // they behave the same
+		c.match = glyphs.arnLike
 	case "Null":
 		c.null = true
 	default:
@@ -94,23 +111,27 @@ func (c *condition) check() error {
 		return errors.New("no value")
 	}
 	for _, v := range c.values {
-		if c.null && v != "true" && v != "false" {
-			return fmt.Errorf("value %q, want \"true\" or \"false\"", v)
+		if c.null && v.text != "true" && v.text != "false" {
+			return fmt.Errorf("value %q, want \"true\" or \"false\"", v.text)
 		}
 	}
 	return nil
 }
 
+// tagKeys is the key that has several values: the keys of a request's tags.
+const tagKeys = "aws:tagkeys"
+
 // knownKey reports whether requests carry a key. A condition on a key that is never
 // set would silently be false.
 func knownKey(key string) bool {
-	for _, tag := range []string{"aws:resourcetag/", "aws:requesttag/", "ec2:resourcetag/"} {
+	for _, tag := range []string{"aws:resourcetag/", "aws:requesttag/", "aws:principaltag/", "ec2:resourcetag/"} {
 		if strings.HasPrefix(key, tag) && len(key) > len(tag) {
 			return true
 		}
 	}
 	switch key {
-	case "aws:tagkeys", "aws:requestedregion", "aws:principalarn", "aws:principalaccount",
+	case tagKeys, "aws:requestedregion", "aws:principalarn", "aws:principalaccount", "aws:userid",
+		"aws:ec2instancesourcevpc",
 		"ec2:region", "ec2:vpc", "ec2:subnet", "ec2:availabilityzone", "ec2:createaction",
 		"ec2:networkinterfaceid", "ec2:instanceid", "ec2:instancetype", "ec2:securitygroupid",
 		"ec2:sourceinstancearn":
@@ -134,21 +155,21 @@ func (c *condition) holds(keys map[string][]string) bool {
 	have, present := keys[c.key]
 	switch {
 	case c.null:
-		return slices.Contains(c.values, fmt.Sprint(!present))
+		return slices.ContainsFunc(c.values, func(v pattern) bool { return v.text == fmt.Sprint(!present) })
 	case !present && (c.ifExists || c.forAll):
 		return true
 	case !present:
 		return c.negate && !c.forAny
 	case c.forAll:
-		return !slices.ContainsFunc(have, func(v string) bool { return !c.matchesOne(v) })
+		return !slices.ContainsFunc(have, func(v string) bool { return !c.matchesOne(v, keys) })
 	default:
-		return slices.ContainsFunc(have, c.matchesOne)
+		return slices.ContainsFunc(have, func(v string) bool { return c.matchesOne(v, keys) })
 	}
 }
 
 // matchesOne reports whether one value of the request matches any value of the
-// policy.
-func (c *condition) matchesOne(value string) bool {
-	hit := slices.ContainsFunc(c.values, func(pattern string) bool { return c.match(pattern, value) })
+// policy. A variable without a value matches none, so an inverted operator holds.
+func (c *condition) matchesOne(value string, keys map[string][]string) bool {
+	hit := slices.ContainsFunc(c.values, func(p pattern) bool { return c.match(p.expand(keys), value) })
 	return hit != c.negate
 }

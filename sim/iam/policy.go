@@ -6,8 +6,8 @@
 // with anything else is refused when it is loaded, because skipping an element would
 // enforce another policy than AWS. sim/ec2 and sim/sts call it.
 //
-// Source: IAM user guide, "IAM JSON policy element reference" and "Policy
-// evaluation logic".
+// Source: IAM user guide, "IAM JSON policy element reference", "Policy evaluation logic"
+// and, for policy variables (pattern.go), "IAM policy elements: Variables and tags".
 package iam
 
 import (
@@ -29,7 +29,7 @@ type Policy struct {
 type statement struct {
 	deny       bool
 	actions    []string
-	resources  []string
+	resources  []pattern
 	conditions []condition
 }
 
@@ -106,9 +106,9 @@ func parseStatement(raw json.RawMessage) (s statement, err error) {
 		case "Effect":
 			err = json.Unmarshal(raw, &effect)
 		case "Action":
-			s.actions, err = values(raw)
+			s.actions, err = plain(raw)
 		case "Resource":
-			s.resources, err = values(raw)
+			s.resources, err = parseResources(raw)
 		case "Condition":
 			s.conditions, err = parseConditions(raw)
 		default:
@@ -140,12 +140,38 @@ func (s *statement) check(effect string) error {
 			return fmt.Errorf("element Action: %q, want service:action", a)
 		}
 	}
-	for _, r := range s.resources {
-		if r != "*" && !strings.HasPrefix(r, "arn:") {
-			return fmt.Errorf("element Resource: %q, want an ARN or \"*\"", r)
+	return nil
+}
+
+// parseResources decodes the Resource element. The partition may have a wildcard, as in
+// AWS's managed policies ("arn:*:ec2:…"); the service may not, and a variable may stand
+// only in the last part. Source: IAM user guide, "IAM JSON policy elements: Resource".
+func parseResources(raw json.RawMessage) ([]pattern, error) {
+	list, err := values(raw)
+	if err != nil {
+		return nil, err
+	}
+	var out []pattern
+	for _, r := range list {
+		p, err := parsePattern(r)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+		if r == "*" {
+			continue
+		}
+		parts := strings.SplitN(r, ":", 6)
+		switch {
+		case len(parts) < 6 || parts[0] != "arn":
+			return nil, fmt.Errorf("%q, want an ARN or \"*\"", r)
+		case strings.ContainsAny(parts[2], "*?"):
+			return nil, fmt.Errorf("%q: the service must be without wildcards", r)
+		case strings.Contains(strings.Join(parts[:5], ":"), "${"):
+			return nil, fmt.Errorf("%q: a policy variable before the resource", r)
 		}
 	}
-	return nil
+	return out, nil
 }
 
 // object decodes a JSON object. It refuses trailing data and duplicate keys, of which
@@ -187,6 +213,17 @@ func object(raw []byte) (map[string]json.RawMessage, error) {
 	return out, nil
 }
 
+// plain decodes a string or a list of strings that IAM does not search for variables.
+func plain(raw json.RawMessage) ([]string, error) {
+	list, err := values(raw)
+	for _, v := range list {
+		if strings.Contains(v, "${") {
+			return nil, fmt.Errorf("%q: a policy variable is not replaced here", v)
+		}
+	}
+	return list, err
+}
+
 // values decodes a string or a list of strings.
 func values(raw json.RawMessage) ([]string, error) {
 	var list []string
@@ -196,11 +233,6 @@ func values(raw json.RawMessage) ([]string, error) {
 			return nil, errors.New("want a string or a list of strings")
 		}
 		list = []string{one}
-	}
-	for _, v := range list {
-		if strings.Contains(v, "${") {
-			return nil, fmt.Errorf("%q: policy variables are not supported", v)
-		}
 	}
 	return list, nil
 }
@@ -245,7 +277,7 @@ func (s *statement) matches(r Request) bool {
 	action := func(pattern string) bool {
 		return Like(strings.ToLower(pattern), strings.ToLower(r.Action))
 	}
-	resource := func(pattern string) bool { return Like(pattern, r.Resource) }
+	resource := func(p pattern) bool { return p.expand(r.Keys).like(r.Resource) }
 	if !slices.ContainsFunc(s.actions, action) || !slices.ContainsFunc(s.resources, resource) {
 		return false
 	}
@@ -255,27 +287,4 @@ func (s *statement) matches(r Request) bool {
 		}
 	}
 	return true
-}
-
-// Like reports whether s matches a pattern in which * stands for any sequence of
-// characters and ? for one.
-func Like(pattern, s string) bool {
-	star, mark := -1, 0
-	p, i := 0, 0
-	for i < len(s) {
-		switch {
-		case p < len(pattern) && pattern[p] == '*':
-			star, mark = p, i
-			p++
-		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == s[i]):
-			p++
-			i++
-		case star >= 0:
-			mark++
-			p, i = star+1, mark
-		default:
-			return false
-		}
-	}
-	return strings.Trim(pattern[p:], "*") == ""
 }

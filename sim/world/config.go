@@ -38,6 +38,11 @@ type Config struct {
 	// Outside are the outside host's addresses; empty is 203.0.113.10.
 	Outside []netip.Addr
 
+	// BindPrimaries tags the primary interface of each instance with the instance's id at
+	// its launch, which AWS does not do: on a node that AWS's CNI daemon served before, the
+	// daemon did it, and on others Trunkline's controller does it (ADR 0024).
+	BindPrimaries bool
+
 	// NoPlatform leaves out what only a cloud has: instance metadata, EC2 and STS do not
 	// answer inside the VPC, and have no names there. The resolver stays.
 	NoPlatform bool

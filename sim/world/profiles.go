@@ -49,7 +49,9 @@ func (p *profiles) Credentials(id vpc.InstanceID) (imds.Credentials, bool) {
 	if c.Expires.Sub(p.now()) < profileRenew {
 		made, _, err := p.iam.Issue(iam.Session{
 			Role: n.Role, Name: string(id), Lifetime: profileLife,
-			Instance: fmt.Sprintf("arn:aws:ec2:%s:%s:instance/%s", s.Region, s.Account, id),
+			Instance: iam.Instance{
+				ARN: fmt.Sprintf("arn:aws:ec2:%s:%s:instance/%s", s.Region, s.Account, id), VPC: string(s.VPC.ID),
+			},
 		})
 		if err != nil {
 			p.log.Error("no credentials for instance", "instance", string(id), "err", err)

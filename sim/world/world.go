@@ -74,6 +74,11 @@ func (w *World) build() (err error) {
 			return fmt.Errorf("instance %s: %w", i.Name, err)
 		}
 	}
+	for id := range w.State().Instances {
+		if err := w.bindPrimary(id); err != nil {
+			return err
+		}
+	}
 	if w.operator, err = w.iam.AddUser("operator", []byte(everything)); err != nil {
 		return err
 	}
@@ -212,8 +217,20 @@ func (w *World) Launch(spec cloud.InstanceSpec) error {
 	if err := w.checkRole(spec); err != nil {
 		return fmt.Errorf("launch %s: %w", spec.Name, err)
 	}
-	_, err := w.cloud.Launch(spec)
-	return err
+	made, err := w.cloud.Launch(spec)
+	if err != nil {
+		return err
+	}
+	return w.bindPrimary(made.ID)
+}
+
+// bindPrimary does what Config.BindPrimaries says.
+func (w *World) bindPrimary(id vpc.InstanceID) error {
+	if !w.config.BindPrimaries {
+		return nil
+	}
+	primary := w.State().Primary(id)
+	return w.cloud.Tag([]string{string(primary.ID)}, cloud.Tags{vpc.TagInstanceID: string(id)})
 }
 
 // checkRole refuses an instance with a role that does not exist or that instances may

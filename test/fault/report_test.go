@@ -2,6 +2,7 @@ package fault
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -141,11 +142,20 @@ func callsWithoutPoint(t *testing.T, section string) (missing []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	actions := slices.Compact(slices.Sorted(slices.Values(regexp.MustCompile(`"ec2:[A-Z][A-Za-z]+"`).FindAllString(string(raw), -1))))
-	for _, quoted := range actions {
-		action := strings.TrimPrefix(strings.Trim(quoted, `"`), "ec2:")
-		if action == "CreateTags" || action == "CreateAction" {
-			continue // a part of CreateNetworkInterface; a key of a condition
+	var policy struct {
+		Statement []struct{ Action json.RawMessage }
+	}
+	if err := json.Unmarshal(raw, &policy); err != nil {
+		t.Fatal(err)
+	}
+	var granted []string // not the keys of conditions
+	for _, s := range policy.Statement {
+		granted = append(granted, regexp.MustCompile(`ec2:[A-Z][A-Za-z]+`).FindAllString(string(s.Action), -1)...)
+	}
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(granted))) {
+		action := strings.TrimPrefix(name, "ec2:")
+		if action == "CreateTags" {
+			continue // a part of CreateNetworkInterface
 		}
 		for _, when := range []string{"before", "after"} {
 			if !strings.Contains(section, fmt.Sprintf("%s 1, %s its effect: ok;", action, when)) {

@@ -57,6 +57,9 @@ type Config struct {
 	// PodCIDR, if valid, is the Node's spec.podCIDR, and the node has no cloud: neither EC2
 	// nor instance metadata answers, and the embedded VPC only carries packets.
 	PodCIDR netip.Prefix
+	// UnboundPrimary leaves the primary interface without the instance's tag, as
+	// RunInstances does; see world.Config.BindPrimaries.
+	UnboundPrimary bool
 }
 
 // Node is an instance of an embedded VPC with an agent on it.
@@ -110,7 +113,8 @@ func New(t T, cfg Config) *Node {
 	n.World, err = world.Start(t.Context(), world.Config{
 		Spec:      spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium")),
 		Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net", NoPlatform: cfg.PodCIDR.IsValid(),
-		Roles: []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
+		BindPrimaries: !cfg.UnboundPrimary,
+		Roles:         []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
 	})
 	if err != nil {
 		t.Fatal(err)

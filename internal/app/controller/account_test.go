@@ -15,6 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
@@ -72,7 +73,13 @@ func newRealRig(t *testing.T, policy string) *realRig {
 	}
 	r.alive = r.cloud.State().InstanceNamed("alive").ID
 	account := iam.New(spec.Account, 1, nil)
-	key, err := account.AddUser("controller", []byte(policy))
+	err = account.AddRole(iam.Role{
+		Name: "controller", Policies: map[string][]byte{"p": []byte(policy)}, Tags: map[string]string{vpc.TagClusterName: "c"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, _, err := account.Issue(iam.Session{Role: "controller", Name: "session", Lifetime: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,20 +89,21 @@ func newRealRig(t *testing.T, policy string) *realRig {
 	t.Cleanup(api.Close)
 	config := aws.Config{
 		Region: spec.Region, BaseEndpoint: aws.String(api.URL),
-		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, ""),
+		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, key.Token),
 	}
 	log := slog.New(slog.DiscardHandler)
 	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(config), Log: log, FirstPause: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.fleet = Fleet{Read: sdk.NewFromConfig(config), Executor: executor}
-	client, err := kube.FromREST(r.REST())
+	client := sdk.NewFromConfig(config)
+	r.fleet = Fleet{Read: client, Tag: client, Executor: executor}
+	cluster, err := kube.FromREST(r.REST())
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.c, err = newCollector(Options{
-		Client: client, EC2: r.fleet, PodName: "controller-1", Namespace: "kube-system", Cluster: "c",
+		Client: cluster, EC2: r.fleet, PodName: "controller-1", Namespace: "kube-system", Cluster: "c",
 		Policy: leak.DefaultPolicy("c"), Every: time.Minute, Registry: prometheus.NewRegistry(), Log: log,
 	}, r.events)
 	if err != nil {
@@ -130,6 +138,14 @@ func (r *realRig) make(n int, owner vpc.InstanceID, change map[string]string) (i
 		ids = append(ids, eni.ID)
 	}
 	return ids
+}
+
+// node adds the Node of an instance.
+func (r *realRig) node(name string, id vpc.InstanceID) {
+	r.Put(nodes, &corev1.Node{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.NodeSpec{ProviderID: "aws:///us-west-2a/" + string(id)},
+	})
 }
 
 func (r *realRig) set(p faults.Plan) {
@@ -220,6 +236,7 @@ func TestWithTheShippedPolicyOnlyLeaksAreDeletedAndInTheSecondPass(t *testing.T)
 func TestAnInterfaceMissingFromItsNodesReportIsDeletedAndAReportedOneIsKept(t *testing.T) {
 	r := newRealRig(t, shippedPolicy(t))
 	disowned, claimed := r.make(1, r.alive, nil), r.make(1, r.alive, nil)
+	r.node("n1", r.alive)
 	r.Put(nets, &trunkline.NodeNetwork{
 		TypeMeta: metav1.TypeMeta{APIVersion: "trunkline.dev/v1alpha1", Kind: "NodeNetwork"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"},
 		Status: trunkline.NodeNetworkStatus{

@@ -112,8 +112,8 @@ func (c *collector) pass(ctx context.Context, now time.Time) (leak.Decision, err
 	return d, err
 }
 
-// read reads the inputs of a decision: reports, brakes, interfaces and instances. On an
-// error the returned input is incomplete.
+// read reads the inputs of a decision: reports, nodes, brakes, interfaces and instances. On
+// an error the returned input is incomplete.
 func (c *collector) read(ctx context.Context, now time.Time) (leak.Input, trunkline.Freeze, string, error) {
 	in := leak.Input{Now: now, Policy: c.o.Policy, Seen: c.seen}
 	ctx, cancel := context.WithTimeout(ctx, c.readTimeout)
@@ -125,25 +125,40 @@ func (c *collector) read(ctx context.Context, now time.Time) (leak.Input, trunkl
 		return in, trunkline.FreezeAll, "", err
 	}
 	freeze, why := kube.Strictest(brakes, "")
+	nodes, err := kube.Nodes(ctx, c.o.Client)
+	if err != nil {
+		return in, freeze, why, err
+	}
 	if in.Interfaces, err = c.o.EC2.Interfaces(ctx, c.o.Cluster); err != nil {
 		return in, freeze, why, err
 	}
 	if in.Instances, err = c.o.EC2.Instances(ctx, owners(in.Interfaces)); err != nil {
 		return in, freeze, why, err
 	}
-	for i := range networks {
-		in.Reports = append(in.Reports, reportOf(&networks[i]))
-	}
+	in.Reports = c.reports(networks, instancesOf(nodes))
 	in.Complete = true
 	return in, freeze, why, nil
 }
 
-func reportOf(n *trunkline.NodeNetwork) leak.Report {
-	r := leak.Report{Instance: vpc.InstanceID(n.Status.InstanceID), At: n.Status.ObservedAt.Time, Owns: map[vpc.ENIID]bool{}}
-	for _, i := range n.Status.Interfaces {
-		r.Owns[vpc.ENIID(i.ID)] = true
+// reports returns what the nodes report of their own instances. A report is about the
+// instance of its Node: the agent of another node cannot write it, and cannot disown the
+// interfaces of another instance by naming it. A report that names another instance than
+// its Node is that of a replaced node, or false; it is ignored, which deletes nothing.
+func (c *collector) reports(networks []trunkline.NodeNetwork, of map[string]vpc.InstanceID) []leak.Report {
+	var out []leak.Report
+	for _, n := range networks {
+		instance, named := of[n.Name], vpc.InstanceID(n.Status.InstanceID)
+		if instance == "" || named != instance {
+			c.o.Log.Warn("report ignored: it names another instance than its Node", "node", n.Name, "report", string(named), "instance", string(instance))
+			continue
+		}
+		r := leak.Report{Instance: instance, At: n.Status.ObservedAt.Time, Owns: map[vpc.ENIID]bool{}}
+		for _, i := range n.Status.Interfaces {
+			r.Owns[vpc.ENIID(i.ID)] = true
+		}
+		out = append(out, r)
 	}
-	return r
+	return out
 }
 
 func (c *collector) deleteAll(ctx context.Context, list []leak.Verdict) error {

@@ -134,7 +134,10 @@ func (r *rig) pass(t *testing.T) leak.Decision {
 	return d
 }
 
-const nets = "/apis/trunkline.dev/v1alpha1/nodenetworks"
+const (
+	nets  = "/apis/trunkline.dev/v1alpha1/nodenetworks"
+	nodes = "/api/v1/nodes"
+)
 
 func TestALeakIsDeletedInTheSecondPassAndOwnedInterfacesAreKept(t *testing.T) {
 	r := newRig(t)
@@ -142,6 +145,10 @@ func TestALeakIsDeletedInTheSecondPassAndOwnedInterfacesAreKept(t *testing.T) {
 	r.fleet.add("eni-used", "i-alive", "in-use")
 	r.fleet.add("eni-disowned", "i-alive", "available")
 	r.fleet.add("eni-claimed", "i-alive", "available")
+	r.Put(nodes, &corev1.Node{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+		Spec: corev1.NodeSpec{ProviderID: "aws:///us-west-2a/i-alive"},
+	})
 	r.Put(nets, &trunkline.NodeNetwork{
 		TypeMeta: metav1.TypeMeta{APIVersion: "trunkline.dev/v1alpha1", Kind: "NodeNetwork"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"},
 		Status: trunkline.NodeNetworkStatus{InstanceID: "i-alive", ObservedAt: metav1.NewTime(r.at), Interfaces: []trunkline.Interface{{ID: "eni-claimed"}}},

@@ -1,6 +1,6 @@
 // Package controller is the cluster daemon: an elected leader that deletes leaked
-// interfaces, creates AWS's CNINode objects and deletes the reports of nodes that no
-// longer exist.
+// interfaces, tags the primary interfaces of nodes with their instances, creates AWS's
+// CNINode objects and deletes the reports of nodes that no longer exist.
 //
 // It connects the parts: core/leak decides what leaked, edge/ec2 deletes, edge/kube
 // reads and writes the API. cmd/trunkline calls Run. Every loop lists and compares; no

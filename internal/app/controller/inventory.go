@@ -24,6 +24,11 @@ type EC2 interface {
 	Interfaces(ctx context.Context, cluster string) ([]leak.Interface, error)
 	// Instances returns which of the given instances exist.
 	Instances(ctx context.Context, ids []vpc.InstanceID) (leak.Instances, error)
+	// Primaries returns the primary interfaces of the given instances.
+	Primaries(ctx context.Context, ids []vpc.InstanceID) ([]Primary, error)
+	// Bind tags an interface with the id of an instance, so that the role of the instance
+	// may change it (deploy/iam/node-policy.json).
+	Bind(ctx context.Context, id vpc.ENIID, to vpc.InstanceID) error
 	// Delete deletes a detached interface; EC2 refuses to delete an attached one.
 	// Deleting one that does not exist succeeds.
 	Delete(ctx context.Context, id vpc.ENIID) error
@@ -35,10 +40,16 @@ type Describer interface {
 	DescribeInstances(context.Context, *sdk.DescribeInstancesInput, ...func(*sdk.Options)) (*sdk.DescribeInstancesOutput, error)
 }
 
-// Fleet implements EC2: it reads with the SDK, and deletes through the executor, which
-// adds budgets, brakes and the handling of lost replies.
+// Tagger is the part of the SDK's client that binds.
+type Tagger interface {
+	CreateTags(context.Context, *sdk.CreateTagsInput, ...func(*sdk.Options)) (*sdk.CreateTagsOutput, error)
+}
+
+// Fleet implements EC2: it reads and tags with the SDK, and deletes through the executor,
+// which adds budgets, brakes and the handling of lost replies.
 type Fleet struct {
 	Read     Describer
+	Tag      Tagger
 	Executor *ec2.Executor
 }
 
@@ -55,26 +66,90 @@ func (f Fleet) Interfaces(ctx context.Context, cluster string) ([]leak.Interface
 	if cluster != "" {
 		filters = append(filters, types.Filter{Name: aws.String("tag:" + vpc.TagClusterName), Values: []string{cluster}})
 	}
-	req := &sdk.DescribeNetworkInterfacesInput{Filters: filters, MaxResults: aws.Int32(pageSize)}
+	found, err := f.described(ctx, filters)
+	if err != nil {
+		return nil, fmt.Errorf("describe our interfaces: %w", err)
+	}
 	var out []leak.Interface
+	for _, n := range found {
+		out = append(out, leak.Interface{ID: vpc.ENIID(aws.ToString(n.NetworkInterfaceId)), Status: string(n.Status), Tags: tagsOf(n)})
+	}
+	return out, nil
+}
+
+// described returns the interfaces that match all filters. On an error some may be missing.
+func (f Fleet) described(ctx context.Context, filters []types.Filter) ([]types.NetworkInterface, error) {
+	req := &sdk.DescribeNetworkInterfacesInput{Filters: filters, MaxResults: aws.Int32(pageSize)}
+	var out []types.NetworkInterface
 	for range maxPages {
 		page, err := f.Read.DescribeNetworkInterfaces(ctx, req)
 		if err != nil {
-			return nil, fmt.Errorf("describe our interfaces, %d read so far: %w", len(out), err)
+			return nil, fmt.Errorf("%d read so far: %w", len(out), err)
 		}
-		for _, n := range page.NetworkInterfaces {
-			eni := leak.Interface{ID: vpc.ENIID(aws.ToString(n.NetworkInterfaceId)), Status: string(n.Status), Tags: map[string]string{}}
-			for _, t := range n.TagSet {
-				eni.Tags[aws.ToString(t.Key)] = aws.ToString(t.Value)
-			}
-			out = append(out, eni)
-		}
+		out = append(out, page.NetworkInterfaces...)
 		if aws.ToString(page.NextToken) == "" {
 			return out, nil
 		}
 		req.NextToken = page.NextToken
 	}
-	return nil, fmt.Errorf("describe our interfaces: more than %d pages", maxPages)
+	return nil, fmt.Errorf("more than %d pages", maxPages)
+}
+
+func tagsOf(n types.NetworkInterface) map[string]string {
+	out := map[string]string{}
+	for _, t := range n.TagSet {
+		out[aws.ToString(t.Key)] = aws.ToString(t.Value)
+	}
+	return out
+}
+
+// Primary is the primary interface of an instance.
+type Primary struct {
+	ID       vpc.ENIID
+	Instance vpc.InstanceID // that it is attached to
+	BoundTo  vpc.InstanceID // by its tag; empty without one
+}
+
+// Primaries implements EC2.
+func (f Fleet) Primaries(ctx context.Context, ids []vpc.InstanceID) ([]Primary, error) {
+	var out []Primary
+	for batch := range slices.Chunk(ids, instanceBatch) {
+		found, err := f.described(ctx, []types.Filter{
+			{Name: aws.String("attachment.instance-id"), Values: texts(batch)},
+			{Name: aws.String("attachment.device-index"), Values: []string{"0"}},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("describe primary interfaces: %w", err)
+		}
+		for _, n := range found {
+			a := n.Attachment
+			if a == nil || aws.ToInt32(a.DeviceIndex) != 0 || aws.ToInt32(a.NetworkCardIndex) != 0 {
+				continue
+			}
+			out = append(out, Primary{
+				ID: vpc.ENIID(aws.ToString(n.NetworkInterfaceId)), Instance: vpc.InstanceID(aws.ToString(a.InstanceId)),
+				BoundTo: vpc.InstanceID(tagsOf(n)[vpc.TagInstanceID]),
+			})
+		}
+	}
+	return out, nil
+}
+
+// Bind implements EC2.
+func (f Fleet) Bind(ctx context.Context, id vpc.ENIID, to vpc.InstanceID) error {
+	_, err := f.Tag.CreateTags(ctx, &sdk.CreateTagsInput{
+		Resources: []string{string(id)},
+		Tags:      []types.Tag{{Key: aws.String(vpc.TagInstanceID), Value: aws.String(string(to))}},
+	})
+	return err
+}
+
+func texts(ids []vpc.InstanceID) []string {
+	out := make([]string, len(ids))
+	for i, id := range ids {
+		out[i] = string(id)
+	}
+	return out
 }
 
 // Instances implements EC2. A terminated instance counts as not existing: EC2 has
@@ -82,12 +157,8 @@ func (f Fleet) Interfaces(ctx context.Context, cluster string) ([]leak.Interface
 func (f Fleet) Instances(ctx context.Context, ids []vpc.InstanceID) (leak.Instances, error) {
 	exist := leak.Instances{}
 	for batch := range slices.Chunk(ids, instanceBatch) {
-		values := make([]string, len(batch))
-		for i, id := range batch {
-			values[i] = string(id)
-		}
 		// A filter, not InstanceIds: one unknown ID there would fail the whole call.
-		req := &sdk.DescribeInstancesInput{Filters: []types.Filter{{Name: aws.String("instance-id"), Values: values}}}
+		req := &sdk.DescribeInstancesInput{Filters: []types.Filter{{Name: aws.String("instance-id"), Values: texts(batch)}}}
 		if err := f.page(ctx, req, exist); err != nil {
 			return nil, err
 		}

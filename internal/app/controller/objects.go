@@ -3,8 +3,8 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,13 +23,13 @@ func syncObjects(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := o.Client.Core.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := kube.Nodes(ctx, o.Client)
 	if err != nil {
-		return fmt.Errorf("list nodes: %w", err)
+		return err
 	}
 	exists := map[string]bool{}
-	for i := range nodes.Items {
-		exists[nodes.Items[i].Name] = true
+	for i := range nodes {
+		exists[nodes[i].Name] = true
 	}
 	var errs []error
 	for i := range reports {
@@ -46,8 +46,8 @@ func syncObjects(ctx context.Context, o Options) error {
 	for i := range have {
 		known[have[i].Name] = true
 	}
-	for i := range nodes.Items {
-		if n := &nodes.Items[i]; !known[n.Name] {
+	for i := range nodes {
+		if n := &nodes[i]; !known[n.Name] {
 			errs = append(errs, kube.CreateCNINode(ctx, o.Client, cniNode(n, o.Cluster)))
 		}
 	}
@@ -68,9 +68,29 @@ func cniNode(n *corev1.Node, cluster string) vpcresources.CNINode {
 	if cluster != "" {
 		out.Spec.Tags[vpc.TagClusterName] = cluster
 	}
-	// providerID is aws:///zone/i-…
-	if id := path.Base(n.Spec.ProviderID); n.Spec.ProviderID != "" {
-		out.Spec.Tags[vpc.TagInstanceID] = id
+	if id := instanceOf(n); id != "" {
+		out.Spec.Tags[vpc.TagInstanceID] = string(id)
+	}
+	return out
+}
+
+// instanceOf returns the instance of a Node by its providerID, aws:///zone/i-…; empty
+// without one. Kubernetes does not allow to change a providerID.
+func instanceOf(n *corev1.Node) vpc.InstanceID {
+	id := path.Base(n.Spec.ProviderID)
+	if !strings.HasPrefix(n.Spec.ProviderID, "aws://") || !strings.HasPrefix(id, "i-") {
+		return ""
+	}
+	return vpc.InstanceID(id)
+}
+
+// instancesOf returns the instances of Nodes by the Nodes' names.
+func instancesOf(nodes []corev1.Node) map[string]vpc.InstanceID {
+	out := map[string]vpc.InstanceID{}
+	for i := range nodes {
+		if id := instanceOf(&nodes[i]); id != "" {
+			out[nodes[i].Name] = id
+		}
 	}
 	return out
 }

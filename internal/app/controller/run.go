@@ -135,7 +135,18 @@ func lead(ctx context.Context, o Options, c *collector) {
 		}, syncInterval)
 		return nil
 	})
-	_ = g.Wait() // both return nil
+	bind := newBinder(o)
+	g.Go(func() error {
+		wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, readTimeout)
+			defer cancel()
+			if err := bind.pass(ctx, time.Now()); err != nil {
+				o.Log.Warn("primary interfaces not tagged with their instances, retrying", "err", err)
+			}
+		}, syncInterval)
+		return nil
+	})
+	_ = g.Wait() // all return nil
 }
 
 // serve serves /healthz, /readyz and /metrics until ctx ends.

@@ -41,7 +41,11 @@ func (r *Reporter) ledger() introspection.Ledger {
 		return out // interfaces in the journal are those of an agent with the other backend
 	}
 	for _, e := range view.ENIs {
-		out.ENIs = append(out.ENIs, interfaceRow(e))
+		row := interfaceRow(e)
+		if row.Why == "" {
+			row.Why = view.Denied(e.ID)
+		}
+		out.ENIs = append(out.ENIs, row)
 	}
 	return out
 }

@@ -40,7 +40,7 @@ func (n Node) tags(t time.Time) map[string]string {
 	}
 	out[vpc.TagInstanceID] = string(n.Instance)
 	out[vpc.TagCreatedAt] = t.UTC().Format(time.RFC3339)
-	out[vpc.TagManagedBy] = "trunkline"
+	out[vpc.TagManagedBy] = vpc.ManagedBy
 	if n.Cluster != "" {
 		out[vpc.TagClusterName] = n.Cluster
 		out[vpc.TagOwner] = vpc.OwnerVPCCNI

@@ -8,11 +8,23 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Back-off after a failed action: the first pause and the longest, doubling.
+// Back-off after a failed action: the first pause and the longest, doubling. A refusal for
+// permission lasts until an operator changes a policy or a tag, so its pauses are longer.
 const (
-	minBackoff = 2 * time.Second
-	maxBackoff = 2 * time.Minute
+	minBackoff       = 2 * time.Second
+	maxBackoff       = 2 * time.Minute
+	minDeniedBackoff = time.Minute
+	maxDeniedBackoff = 16 * time.Minute
 )
+
+// pauseAfter is the pause after a number of failures in a row.
+func pauseAfter(why cloud.FailReason, tries int) time.Duration {
+	first, longest := minBackoff, maxBackoff
+	if why == cloud.FailUnauthorized {
+		first, longest = minDeniedBackoff, maxDeniedBackoff
+	}
+	return min(first<<min(tries-1, 10), longest)
+}
 
 // completion computes the records of an action that ended, by success or failure.
 type completion struct {
@@ -140,12 +152,8 @@ func (c *completion) backOff(f cloud.Failure) {
 	if last := c.rows.backoffs[key]; last != nil {
 		tries += last.Tries
 	}
-	pause := maxBackoff
-	if tries < 7 {
-		pause = min(minBackoff<<(tries-1), maxBackoff)
-	}
 	c.records = append(c.records, Record{Op: PutBackoff, Backoff: &Backoff{
-		Key: key, Since: stamp(c.now), Until: stamp(c.now).Add(pause), Tries: tries,
+		Key: key, Since: stamp(c.now), Until: stamp(c.now).Add(pauseAfter(f.Reason, tries)), Tries: tries,
 		Reason: f.Reason, Message: f.Message,
 	}})
 }

@@ -17,9 +17,12 @@ type Observed struct {
 	// ENI has ID, Type, Primary, Card, Device (-1: not attached), Attachment, MAC, Subnet,
 	// SubnetCIDR, PrimaryIP, Groups, Prefixes, Unmanaged, WhyUnmanaged, Created.
 	ENI ENI
-	// Attached: it is attached to this instance. An interface that is not, and carries
-	// our tags, is attached if the instance has a free slot and else deleted.
+	// Attached: it is attached to this instance. An interface that is not, and is ours, is
+	// attached if the instance has a free slot and else deleted.
 	Attached bool
+	// NotOurs is why an interface that is not attached is not ours, although it has the tag
+	// of this instance; see Provenance. Empty: it is ours.
+	NotOurs string
 	// Intent is the id of the action that created it, from its tag.
 	Intent cloud.ActionID
 	// Addresses are its secondary addresses.
@@ -37,7 +40,7 @@ type Drift struct {
 // all of them, and records the differences:
 //
 //   - an unknown interface is recorded, unless an action in flight created it: then
-//     Settle records it;
+//     Settle records it; one that is neither attached nor ours is reported only;
 //   - an unknown address is unconfirmed, and free once a second observation, at least
 //     confirmAfter later, shows it too; it is ignored if we released it less than
 //     staleAfter ago;
@@ -161,6 +164,9 @@ func (o *observer) adopt(e Observed) {
 		row.Phase = SettingUp
 	case row.Unmanaged:
 		return // neither attached nor ours
+	case e.NotOurs != "":
+		o.report(row.ID, netip.Addr{}, "interface %s has the tag of this instance, but %s: it is neither used nor deleted; delete it, or correct its tags", row.ID, e.NotOurs)
+		return
 	default:
 		row.Phase, row.Device, row.Attachment = Attaching, -1, ""
 	}

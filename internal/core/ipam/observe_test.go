@@ -2,9 +2,12 @@ package ipam_test
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -49,5 +52,68 @@ func TestAnAddressThatIsShownOnTwoInterfacesIsNotGivenOut(t *testing.T) {
 				t.Errorf("only eni-1 shows %s: it is on %q", moved, on(l, now))
 			}
 		})
+	}
+}
+
+func TestAnInterfaceOfAnotherMakerIsReportedAndNeitherAdoptedNorDeleted(t *testing.T) {
+	w := testWorld(t, m5xlarge(), nil)
+	w.settle()
+	stray := ipam.Observed{
+		ENI:     ipam.ENI{ID: "eni-planted", Type: vpc.TypeInterface, Device: -1, PrimaryIP: netip.MustParseAddr("10.0.0.77")},
+		NotOurs: `it was made for cluster "other"`,
+	}
+	seen := []ipam.Observed{{ENI: w.ec2.enis["eni-00"].row(), Attached: true, Addresses: addrs(w.ec2.enis["eni-00"].addrs)}, stray}
+	for range 3 {
+		w.now = w.now.Add(10 * time.Minute)
+		records, drift := w.ledger.Observe(seen, w.now)
+		if slices.ContainsFunc(records, func(r ipam.Record) bool { return r.Op == ipam.PutENI }) {
+			t.Fatalf("recorded: %v", records)
+		}
+		if len(drift) != 1 || drift[0].ENI != "eni-planted" || !strings.Contains(drift[0].Message, `cluster "other"`) || !strings.Contains(drift[0].Message, "neither used nor deleted") {
+			t.Fatalf("reported: %v", drift)
+		}
+	}
+	stray.NotOurs = ""
+	w.ledger.Observe(append(seen[:1:1], stray), w.now)
+	if n := len(w.ledger.View(w.now).ENIs); n != 2 {
+		t.Errorf("%d interfaces, want the same one adopted once it is ours", n)
+	}
+	// What is attached to the instance takes a slot of it, by any creator.
+	other := stray
+	other.ENI.ID, other.ENI.Device, other.ENI.Unmanaged, other.Attached, other.NotOurs = "eni-attached", 3, true, true, "it has no tag"
+	w.ledger.Observe(append(seen[:1:1], stray, other), w.now)
+	if n := len(w.ledger.View(w.now).ENIs); n != 3 {
+		t.Errorf("%d interfaces, want that of another program on the instance among them", n)
+	}
+}
+
+func TestAnInterfaceIsOursByItsTagsAndItsCreator(t *testing.T) {
+	me := cloud.Node{Instance: "i-1", Cluster: "prod"}
+	ours := func(change ...string) map[string]string {
+		tags := map[string]string{vpc.TagManagedBy: vpc.ManagedBy, vpc.TagClusterName: "prod", vpc.TagInstanceID: "i-1"}
+		for n := 0; n < len(change); n += 2 {
+			tags[change[n]] = change[n+1]
+		}
+		return tags
+	}
+	for _, c := range []struct {
+		name      string
+		tags      map[string]string
+		requester string
+		want      string // part of the reason
+	}{
+		{"made by this instance", ours(), "AROA1:i-1", ""},
+		{"made by another role's session", ours(), "AROA1:1700000000", ""},
+		{"made by a user", ours(), "AIDA1", ""},
+		{"creator not shown", ours(), "", ""},
+		{"tagged with our id by another instance", ours(), "AROA1:i-2", "instance i-2 made it"},
+		{"made by AWS's daemon", map[string]string{vpc.TagInstanceID: "i-1"}, "AROA1:i-1", "no tag trunkline.dev/managed-by"},
+		{"of another cluster", ours(vpc.TagClusterName, "test"), "AROA1:i-1", `cluster "test"`},
+		{"of no cluster", ours(vpc.TagClusterName, ""), "AROA1:i-1", `cluster ""`},
+	} {
+		got := ipam.Provenance(c.tags, c.requester, me)
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
 	}
 }

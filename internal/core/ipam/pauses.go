@@ -1,6 +1,26 @@
 package ipam
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/cloud"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// Denied says which actions on an interface EC2 refused for permission, and when they are
+// repeated; empty without any.
+func (v View) Denied(id vpc.ENIID) string {
+	var out []string
+	for _, b := range v.Backoffs {
+		kind, object, _ := strings.Cut(b.Key, "/")
+		if b.Reason == cloud.FailUnauthorized && object == string(id) {
+			out = append(out, fmt.Sprintf("EC2 refuses %s for permission: %s", kind, b.obstacle()))
+		}
+	}
+	return strings.Join(out, "; ")
+}
 
 // schedule is when to plan again if no event occurs before.
 type schedule struct {

@@ -2,6 +2,7 @@ package ipam_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,10 +46,48 @@ func TestAnInterfaceThatEC2RefusesToDetachServesPodsAgain(t *testing.T) {
 }
 
 func TestARefusedDetachIsRepeatedWithABackoff(t *testing.T) {
-	w := withRefusedDetach(t, cloud.FailUnauthorized)
+	w := withRefusedDetach(t, cloud.FailThrottled)
 	w.pass(10*time.Minute, time.Second)
 	if n := w.ec2.calls[cloud.Detach]; n > 14 {
 		t.Errorf("%d detach calls within ten minutes, want at most 14: a back-off that grows to two minutes", n)
+	}
+}
+
+// A permission does not come back by itself.
+func TestARefusalForPermissionIsRepeatedAfterMinutes(t *testing.T) {
+	w := withRefusedDetach(t, cloud.FailUnauthorized)
+	view := w.ledger.View(w.now)
+	if why := view.Denied(view.ENIs[1].ID); !strings.Contains(why, "EC2 refuses Detach for permission: You are not authorized") || !strings.Contains(why, "tried 1 times, again at") {
+		t.Errorf("the interface says %q", why)
+	}
+	if why := view.Denied(view.ENIs[0].ID); why != "" {
+		t.Errorf("the other interface says %q", why)
+	}
+	w.pass(time.Hour, time.Second)
+	if n := w.ec2.calls[cloud.Detach]; n < 5 || n > 9 {
+		t.Errorf("%d detach calls within an hour, want 5 to 9: pauses of 1, 2, 4, 8 and then 16 minutes", n)
+	}
+	w.ec2.refuse = nil
+	w.pass(17*time.Minute, time.Second)
+	if n := len(w.ledger.View(w.now).ENIs); n != 1 {
+		t.Errorf("%d interfaces a quarter of an hour after the permission was granted, want 1\n%s", n, w.snapshot())
+	}
+}
+
+// EC2 decides on the tags of one interface: its refusal pauses nothing else.
+func TestARefusalForPermissionOnThePrimaryInterfaceGrowsTheOthers(t *testing.T) {
+	w := testWorld(t, m5xlarge(), nil)
+	w.ec2.refuse = func(a cloud.Action) *cloud.Failure {
+		if a.Kind == cloud.AssignAddresses && a.ENI == "eni-00" {
+			return failed(cloud.FailUnauthorized, "You are not authorized to perform this operation.")
+		}
+		return nil
+	}
+	w.settle()
+	for n := range 5 {
+		if _, err := w.add(n); err != nil {
+			t.Fatalf("pod %d: %v\n%s", n, err, w.snapshot())
+		}
 	}
 }
 

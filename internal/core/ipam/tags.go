@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -30,6 +31,23 @@ func WhyUnmanaged(e ENI, tags map[string]string, instance vpc.InstanceID) string
 // interface, which is never detached.
 func carriesPods(e ENI) bool {
 	return e.Type == vpc.TypeInterface || e.Type == vpc.TypeEFA && e.Primary
+}
+
+// Provenance returns why an interface that has the node's tag, and is attached to no
+// instance, was not made by this node's agent; empty if it was. Any principal that may
+// tag can write a tag, so the id of the interface's creator counts as well: for the role of
+// an instance, EC2 shows "AROA…:i-…", which only EC2 writes. Credentials of another kind
+// name no instance.
+func Provenance(tags map[string]string, requester string, n cloud.Node) string {
+	switch _, session, _ := strings.Cut(requester, ":"); {
+	case tags[vpc.TagManagedBy] != vpc.ManagedBy:
+		return fmt.Sprintf("it has no tag %s=%s", vpc.TagManagedBy, vpc.ManagedBy)
+	case tags[vpc.TagClusterName] != n.Cluster:
+		return fmt.Sprintf("it was made for cluster %q", tags[vpc.TagClusterName])
+	case strings.HasPrefix(session, "i-") && session != string(n.Instance):
+		return "instance " + session + " made it"
+	}
+	return ""
 }
 
 // SubnetAllowed reports whether the tags of a subnet allow interfaces for pods in it,

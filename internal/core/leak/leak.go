@@ -50,7 +50,9 @@ type Policy struct {
 	Passes  int           // consecutive passes that must find no owner, at least 2
 	Cap     int           // maximum deletions per pass
 	// A pass halts with an alarm when more than AlarmAbove interfaces have leaked and
-	// they are more than AlarmShare (0–1) of the cluster's interfaces.
+	// they are more than AlarmShare (0–1) of the cluster's interfaces. An instance that
+	// exists counts for AlarmAbove at most: the credentials of a node, once stolen, make
+	// any number of interfaces, and must not halt the collection of all others.
 	AlarmShare float64
 	AlarmAbove int
 }
@@ -112,7 +114,7 @@ func Plan(in Input) Decision {
 	for _, r := range in.Reports {
 		reports[r.Instance] = r
 	}
-	ours := 0
+	ours, leaksOf := 0, map[vpc.InstanceID]int{}
 	for _, eni := range in.Interfaces {
 		if !in.Policy.applies(eni) {
 			continue
@@ -129,9 +131,17 @@ func Plan(in Input) Decision {
 		}
 		seen.Passes++
 		d.Seen[eni.ID] = seen
+		leaksOf[vpc.InstanceID(eni.Tags[vpc.TagInstanceID])]++
 		d.Wait = append(d.Wait, Verdict{eni.ID, why})
 	}
-	if leaked := len(d.Wait); leaked > in.Policy.AlarmAbove && float64(leaked) > in.Policy.AlarmShare*float64(ours) {
+	leaked := 0
+	for owner, n := range leaksOf {
+		if in.Instances[owner] {
+			n = min(n, in.Policy.AlarmAbove)
+		}
+		leaked += n
+	}
+	if leaked > in.Policy.AlarmAbove && float64(leaked) > in.Policy.AlarmShare*float64(ours) {
 		d.Alarm = true
 		d.Halt = fmt.Sprintf("%d of %d interfaces look leaked, more than %.0f %%: an operator must check them first", leaked, ours, in.Policy.AlarmShare*100)
 		return d
@@ -147,7 +157,7 @@ func (p Policy) applies(e Interface) bool {
 }
 
 // Mark is the value of vpc.TagManagedBy on interfaces created by Trunkline.
-const Mark = "trunkline"
+const Mark = vpc.ManagedBy
 
 // leaked reports whether an interface has no owner, with the reason.
 func (in Input) leaked(e Interface, reports map[vpc.InstanceID]Report) (bool, string) {

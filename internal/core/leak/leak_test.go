@@ -103,6 +103,25 @@ func TestAnIncompleteInventoryDeletesNothingAndKeepsObservations(t *testing.T) {
 	}
 }
 
+// Stolen credentials of one node make interfaces for that node alone. They must not halt the
+// collection of the leaks of all others.
+func TestTheLeaksOfOneNodeDoNotHaltTheCollector(t *testing.T) {
+	in := leak.Input{Now: now(), Policy: leak.DefaultPolicy("c"), Complete: true, Instances: leak.Instances{"i-1": true}, Reports: []leak.Report{{Instance: "i-1", At: now()}}, Seen: map[vpc.ENIID]leak.Observation{}}
+	for n := range 40 {
+		e := eni(fmt.Sprintf("e%02d", n))
+		in.Interfaces = append(in.Interfaces, e)
+		in.Seen[e.ID] = leak.Observation{First: now().Add(-time.Hour), Passes: 1}
+	}
+	if d := leak.Plan(in); d.Alarm || len(d.Delete) != in.Policy.Cap {
+		t.Errorf("40 leaks of one node: %s, want %d deleted", d, in.Policy.Cap)
+	}
+	in.Instances = leak.Instances{} // it no longer exists: EC2 may have listed too few instances
+	in.Reports = nil
+	if d := leak.Plan(in); !d.Alarm || len(d.Delete) != 0 {
+		t.Errorf("40 leaks of an instance that EC2 does not list: %s, want an alarm", d)
+	}
+}
+
 func TestAPassThatWouldDeleteTooLargeAShareHaltsWithAnAlarm(t *testing.T) {
 	in := leak.Input{Now: now(), Policy: leak.DefaultPolicy("c"), Complete: true, Seen: map[vpc.ENIID]leak.Observation{}}
 	for i := range 20 {

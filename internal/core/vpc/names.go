@@ -18,8 +18,10 @@ const (
 
 // Our own tags.
 const (
-	// TagManagedBy marks an interface that Trunkline created and may delete.
+	// TagManagedBy marks an interface that Trunkline created and may delete; its value is
+	// ManagedBy.
 	TagManagedBy = "trunkline.dev/managed-by"
+	ManagedBy    = "trunkline"
 	// TagIntent holds the id of the journaled intent that created the interface, so
 	// that the effect of a call with a lost reply is found.
 	TagIntent = "trunkline.dev/intent"

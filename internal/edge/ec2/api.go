@@ -53,8 +53,9 @@ func NewClients(cfg aws.Config) Clients {
 	return Clients{Kept: build(true), Fresh: build(false)}
 }
 
-// NewReader builds a client for reads outside the executor, with the SDK's retries.
-func NewReader(cfg aws.Config) API {
+// NewReader builds a client for calls outside the executor, with the SDK's retries: reads,
+// and tags.
+func NewReader(cfg aws.Config) *ec2.Client {
 	return ec2.NewFromConfig(cfg, func(o *ec2.Options) {
 		o.HTTPClient = httpClient(cfg, true)
 	})

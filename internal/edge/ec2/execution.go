@@ -20,6 +20,8 @@ type execution struct {
 	started time.Time
 	// open: a call may have had its effect although its reply was lost.
 	open bool
+	// unanswered: a call of this run got no reply.
+	unanswered bool
 	// recheck: EC2 refused a call with an error that may mean that the effect exists.
 	recheck bool
 	// denied is the refusal by policy that caused the recheck; see deniedAsGone.
@@ -132,7 +134,7 @@ func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ e
 	case errors.Is(err, errNotSent):
 		return true, e.interrupted(err)
 	case isAmbiguous(err):
-		e.open = true
+		e.open, e.unanswered = true, true
 		if cancelled(ctx) {
 			return true, e.interrupted(err)
 		}
@@ -202,7 +204,7 @@ func deniedAsGone(k cloud.Kind, err error) bool {
 // interface.
 func (e *execution) disproveDenial(err error) error {
 	if e.denied != nil && !errors.Is(err, e.denied) {
-		e.x.refused.note(e.denied.Action, nil, time.Now())
+		e.x.refused.note(e.denied.Action, e.denied.Object, nil, time.Now())
 	}
 	return err
 }

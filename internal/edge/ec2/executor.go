@@ -156,7 +156,7 @@ func (x *Executor) call(ctx context.Context, action, object string, timeout time
 	x.metrics.called(action, err, took)
 	x.budgets.adapt(action, IsThrottled(err))
 	x.brakes.note(err, time.Now())
-	x.refused.note(action, err, time.Now())
+	x.refused.note(action, object, err, time.Now())
 	x.o.Log.Debug("EC2 call", "action", action, "object", object, "took", took, "error", err)
 	return err
 }

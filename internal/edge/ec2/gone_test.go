@@ -102,3 +102,32 @@ func TestAMissingPermissionIsReportedWithinAMinute(t *testing.T) {
 		})
 	}
 }
+
+// Before the cure the agent sent each refused call five times, every 38 seconds.
+func TestACallThatPolicyDeniesIsSentOnceWhereNothingElseExplainsTheRefusal(t *testing.T) {
+	for action, in := range map[string]func(*world) cloud.Action{
+		"DeleteNetworkInterface": func(w *world) cloud.Action { return cloud.Action{Kind: cloud.DeleteENI, ENI: w.created(1).ID} },
+		"DetachNetworkInterface": func(w *world) cloud.Action {
+			eni := w.attached(1, 1)
+			return cloud.Action{Kind: cloud.Detach, ENI: eni.ID, Attachment: eni.Attachment.ID}
+		},
+		"AssignPrivateIpAddresses": func(w *world) cloud.Action {
+			return cloud.Action{Kind: cloud.AssignAddresses, ENI: w.created(1).ID, Count: 1}
+		},
+	} {
+		t.Run(action, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t)
+				prepared := in(w)
+				w.set(faults.Plan{Calls: []faults.Call{denies(action, 1)}})
+				before := w.wire.count(action)
+				if _, err := w.Do(t.Context(), w.withID(prepared)); !ec2.IsUnauthorized(err) {
+					t.Errorf("refused with %v", err)
+				}
+				if n := w.wire.count(action) - before; n != 1 {
+					t.Errorf("%d calls, want 1", n)
+				}
+			})
+		})
+	}
+}

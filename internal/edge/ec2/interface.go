@@ -30,6 +30,9 @@ type Interface struct {
 	// Manager is the AWS service that manages the interface; empty for the account's own.
 	// EC2 refuses changes of such an interface by the account's users.
 	Manager string `json:"manager,omitempty"`
+	// Requester is the id of the principal that created it, such as "AROA…:i-…" for the
+	// role of an instance; for others the alias or the account of a service.
+	Requester string `json:"requester,omitempty"`
 	// Attachment is nil when the interface is attached to no instance.
 	Attachment *Attachment `json:"attachment,omitempty"`
 	// Unreadable lists what of the description could not be read. It is left out above.
@@ -88,7 +91,7 @@ func readInterface(n types.NetworkInterface) Interface {
 		ID: vpc.ENIID(aws.ToString(n.NetworkInterfaceId)), Type: vpc.InterfaceType(n.InterfaceType), Status: string(n.Status),
 		Description: aws.ToString(n.Description), Subnet: vpc.SubnetID(aws.ToString(n.SubnetId)),
 		VPC: vpc.ID(aws.ToString(n.VpcId)), Zone: aws.ToString(n.AvailabilityZone),
-		Tags: readTags(n.TagSet), Manager: manager(n),
+		Tags: readTags(n.TagSet), Manager: manager(n), Requester: aws.ToString(n.RequesterId),
 	}
 	if out.Type == "" {
 		out.Type = vpc.TypeInterface

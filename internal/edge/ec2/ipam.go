@@ -30,7 +30,8 @@ func ObservedOf(i Interface, n cloud.Node, subnets []Subnet) ipam.Observed {
 	row.WhyUnmanaged = cmp.Or(ipam.WhyUnmanaged(row, i.Tags, n.Instance), i.whyUnusable(row.Primary))
 	row.Unmanaged = row.WhyUnmanaged != ""
 	return ipam.Observed{
-		ENI: row, Attached: i.On(n.Instance), Intent: cloud.ActionID(i.Tags[vpc.TagIntent]), Addresses: i.Addresses,
+		ENI: row, Attached: i.On(n.Instance), NotOurs: ipam.Provenance(i.Tags, i.Requester, n),
+		Intent: cloud.ActionID(i.Tags[vpc.TagIntent]), Addresses: i.Addresses,
 	}
 }
 

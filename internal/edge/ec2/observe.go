@@ -70,10 +70,17 @@ func (e *execution) compare(ctx context.Context, eni Interface, late bool) (out 
 	case cloud.CreateENI, cloud.SetUp, cloud.AssignAddresses, cloud.DeleteENI:
 	}
 	e.open = false
-	if e.denied != nil && late { // the interface exists, so the refusal is about permissions
+	if e.deniedPermission(late) {
 		return cloud.Outcome{}, true, e.denied
 	}
 	return cloud.Outcome{}, false, nil
+}
+
+// deniedPermission reports whether a refusal by policy is about permissions, and not about an
+// interface that does not exist: EC2 shows the interface, and either the describe cannot be
+// stale, or the interface is not new and no earlier call can have deleted or detached it.
+func (e *execution) deniedPermission(late bool) bool {
+	return e.denied != nil && (late || e.action.Kind.Frees() && !e.unanswered && !e.resumed)
 }
 
 // interfaceMissing handles an interface that EC2 does not show. It no longer exists if

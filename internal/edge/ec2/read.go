@@ -133,9 +133,9 @@ func (x *Executor) Seen(ctx context.Context, id vpc.InstanceID, known []vpc.ENII
 	return append(found, strays...), err
 }
 
-// Strays describes interfaces that this instance made, by their tags, and that are
-// attached to no instance: a crash between CreateENI and Attach leaves one if the
-// journal is lost too.
+// Strays describes interfaces with this instance's tag that are attached to no instance:
+// a crash between CreateENI and Attach leaves one if the journal is lost too. Others may
+// have written the tag; see ipam.Provenance.
 func (x *Executor) Strays(ctx context.Context, id vpc.InstanceID) ([]Interface, error) {
 	return x.filtered(ctx, filter("tag:"+vpc.TagInstanceID, string(id)), filter("status", "available"))
 }

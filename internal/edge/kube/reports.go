@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,15 @@ func Reports(ctx context.Context, c *Client) ([]trunkline.NodeNetwork, []trunkli
 		return nil, nil, fmt.Errorf("list Brakes: %w", err)
 	}
 	return networks.Items, brakes.Items, nil
+}
+
+// Nodes lists every Node.
+func Nodes(ctx context.Context, c *Client) ([]corev1.Node, error) {
+	nodes, err := c.Core.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	return nodes.Items, nil
 }
 
 func list(c rest.Interface, resource string) *rest.Request {
