@@ -27,6 +27,14 @@ func otherFirst(name, why string) Problem {
 	return Problem{ReasonOtherFirst, fmt.Sprintf("%s sorts before %s, so the container runtime uses it: %s", name, FileName, why)}
 }
 
+// NotWritten is the problem of a directory in which the configuration cannot be written.
+// The error is in the agent's log: it has the name of a temporary file, another one for
+// each try, and each would be a new problem.
+func NotWritten(confDir string) Problem {
+	return Problem{ReasonNotWritten, fmt.Sprintf(
+		"%s, or a file that sorts before it, cannot be read or written in %s: see the log of the node's agent, and check the disk", FileName, confDir)}
+}
+
 // NotCalled is the problem of pods that wait although the runtime never called the plugin.
 func NotCalled(pods []string, confDir string) Problem {
 	const shown = 3
