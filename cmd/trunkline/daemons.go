@@ -140,12 +140,14 @@ func initCommand() *cobra.Command {
 
 type initCmd struct {
 	configured
-	plugin filePath
+	plugin    filePath
+	reference string
 }
 
 func (c *initCmd) bind(f *pflag.FlagSet) {
 	c.plugin = "/trunkline-cni"
 	f.Var(&c.plugin, "plugin", "CNI plugin binary to install.")
+	f.StringVar(&c.reference, "reference-plugins", "/reference-plugins", "`directory` with CNI's reference plugins loopback and portmap, to install where the node has none or older ones; empty: none.")
 	c.configured.bind(f)
 }
 
@@ -159,7 +161,8 @@ func (c *initCmd) run(p process) error {
 	if err != nil {
 		return err
 	}
-	return agent.Init(p.ctx, cfg, string(c.plugin), awsConfig, newLogger(p.err, cfg.LogLevel))
+	programs := agent.Programs{Plugin: string(c.plugin), Reference: c.reference}
+	return agent.Init(p.ctx, cfg, programs, awsConfig, newLogger(p.err, cfg.LogLevel))
 }
 
 func uninstallCommand() *cobra.Command {

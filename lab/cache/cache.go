@@ -56,6 +56,7 @@ type Set struct {
 	Runc       string
 	Trunkline  string
 	Plugin     string // trunkline-cni
+	Reference  string // directory of the reference plugins in the product's image
 	Workload   string
 	Pause      string
 	// Keys by artifact name, for artifacts derived from them.
@@ -85,10 +86,10 @@ type Progress struct {
 
 // Artifact names, in the order of the builds.
 const (
-	Debian   = "debian"   // containerd and runc
-	Product  = "product"  // trunkline, trunkline-cni
-	Programs = "programs" // workload and pause
-	Plugins  = "cni-plugins"
+	Debian   = "debian"      // containerd and runc
+	Product  = "product"     // trunkline, trunkline-cni, reference-plugins
+	Programs = "programs"    // workload and pause
+	Plugins  = "cni-plugins" // of the nodes' image
 	CoreDNS  = "coredns"
 	Kube     = "kube"
 )
@@ -119,6 +120,7 @@ func (c *Cache) Ensure(ctx context.Context, progress func(Progress)) (Set, error
 	set.Runc = filepath.Join(at[Debian], "usr", "sbin", "runc")
 	set.Trunkline = filepath.Join(at[Product], "trunkline")
 	set.Plugin = filepath.Join(at[Product], "trunkline-cni")
+	set.Reference = filepath.Join(at[Product], "reference-plugins")
 	set.Workload = filepath.Join(at[Programs], "workload")
 	set.Pause = filepath.Join(at[Programs], "pause")
 	return set, nil

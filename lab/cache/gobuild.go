@@ -83,10 +83,20 @@ func stamp(key string) string { return "dev-" + key }
 // target returns the platform of the artifacts: the machine's own.
 func target() string { return runtime.GOOS + "/" + runtime.GOARCH }
 
+// referenceVersion is the release of the reference plugins that deploy/plugins pins.
+const referenceVersion = "v1.9.1"
+
+// productRecipe builds the content of the product's image. The reference plugins in it
+// print their release, by which a node's own are compared with them.
 func productRecipe(tool toolchain) recipe {
+	const reference = "github.com/containernetworking/plugins/"
 	return tool.recipe(Product, []goBuild{
 		{dir: ".", packages: []string{"./cmd/trunkline", "./cmd/trunkline-cni"}, out: "./", stamped: true},
-	}, "go.mod", "go.sum", "cmd/trunkline", "cmd/trunkline-cni", "internal", "api")
+		{
+			dir: "deploy/plugins", packages: []string{reference + "plugins/main/loopback", reference + "plugins/meta/portmap"}, out: "reference-plugins/",
+			ldflags: []string{"-X " + reference + "pkg/utils/buildversion.BuildVersion=" + referenceVersion},
+		},
+	}, "go.mod", "go.sum", "cmd/trunkline", "cmd/trunkline-cni", "internal", "api", "deploy/plugins/go.mod", "deploy/plugins/go.sum")
 }
 
 func programsRecipe(tool toolchain) recipe {

@@ -291,6 +291,10 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	if view == "" {
 		view = node.CgroupV1
 	}
+	plugins := want.Parts.CNI
+	if n.NoCNIPlugins {
+		plugins = ""
+	}
 	deleteObject := func(ctx context.Context, kubeName string) error { return deleteNode(ctx, l.cp.Client(), kubeName) }
 	m := newMachine(node.Config{
 		Lab: want.Name, Name: n.Name, StateDir: filepath.Join(l.options.StateDir, "nodes", n.Name),
@@ -298,7 +302,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 		Kubernetes: node.Kubernetes{Server: l.cp.Server(), ClusterDNS: want.ClusterDNS, Keys: node.Keys(keys)},
 		Parts: node.Parts{
 			Kube: want.Parts.Kube, Lab: want.Parts.Lab, Containerd: want.Parts.Containerd,
-			Runc: want.Parts.Runc, CNI: want.Parts.CNI, PauseImage: want.Parts.PauseImage,
+			Runc: want.Parts.Runc, CNI: plugins, PauseImage: want.Parts.PauseImage,
 			Images: want.ImageStore,
 		},
 	}, deleteObject, l.log.With("node", n.Name))

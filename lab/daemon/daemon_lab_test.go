@@ -81,7 +81,7 @@ func testLab(t *testing.T, nodes int) daemon.Lab {
 		Images: []daemon.Image{{Path: archive, Refs: []string{pauseImage}}},
 	}
 	for _, n := range r.Nodes {
-		l.Nodes = append(l.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels})
+		l.Nodes = append(l.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels, NoCNIPlugins: n.NoCNIPlugins})
 	}
 	return l
 }

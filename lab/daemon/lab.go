@@ -58,6 +58,8 @@ type Node struct {
 	Cgroup string `json:"cgroup,omitempty"`
 	// Labels of the Node object beyond those of the instance.
 	Labels map[string]string `json:"labels,omitempty"`
+	// NoCNIPlugins: the node's image has none of CNI's reference plugins.
+	NoCNIPlugins bool `json:"noCNIPlugins,omitempty"`
 }
 
 // Parts are the lab's programs, built or unpacked by lab/cache. Every path is absolute.
@@ -67,7 +69,7 @@ type Parts struct {
 	Containerd string `json:"containerd"` // directory of containerd, ctr and containerd-shim-runc-v2
 	Runc       string `json:"runc"`
 	// CNI is a directory of CNI's reference plugins, including loopback. Nodes have them
-	// in /opt/cni/bin.
+	// in /opt/cni/bin, except those with NoCNIPlugins.
 	CNI string `json:"cni"`
 	// PauseImage is the reference of the sandbox image, which must be in Images.
 	PauseImage string `json:"pauseImage"`

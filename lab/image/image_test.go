@@ -128,15 +128,17 @@ func TestAnInvalidReferenceIsRefused(t *testing.T) {
 func TestTheLabsImagesAreBuiltOnceAndTaggedWithTheirVersion(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
-	if err := os.WriteFile(program, []byte("x"), 0o755); err != nil {
-		t.Fatal(err)
+	for _, file := range []string{program, filepath.Join(dir, "loopback"), filepath.Join(dir, "portmap")} {
+		if err := os.WriteFile(file, []byte("x"), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	store, err := cache.Open(dir, dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	set := cache.Set{
-		Version: "dev-abc", CoreDNS: program, Trunkline: program, Plugin: program, Workload: program, Pause: program,
+		Version: "dev-abc", CoreDNS: program, Trunkline: program, Plugin: program, Reference: dir, Workload: program, Pause: program,
 		Keys: map[string]string{cache.Product: "abc", cache.Programs: "def", cache.CoreDNS: "ghi"},
 	}
 	first, err := ForLab(t.Context(), store, set)

@@ -31,7 +31,7 @@ type Archive struct {
 
 // Lab holds the images of the lab.
 type Lab struct {
-	Trunkline Archive // /trunkline and /trunkline-cni
+	Trunkline Archive // /trunkline, /trunkline-cni and /reference-plugins
 	Workload  Archive
 	CoreDNS   Archive
 	Pause     Archive
@@ -98,7 +98,11 @@ func (r Recipe) key(from string, refs []string) (string, error) {
 
 func trunklineRecipe(set cache.Set) Recipe {
 	return Recipe{
-		Files:      map[string]string{"/trunkline": set.Trunkline, "/trunkline-cni": set.Plugin},
+		Files: map[string]string{
+			"/trunkline": set.Trunkline, "/trunkline-cni": set.Plugin,
+			"/reference-plugins/loopback": filepath.Join(set.Reference, "loopback"),
+			"/reference-plugins/portmap":  filepath.Join(set.Reference, "portmap"),
+		},
 		Dirs:       []string{"/tmp"},
 		Entrypoint: []string{"/trunkline"},
 		Labels:     map[string]string{"org.opencontainers.image.version": set.Version},

@@ -117,7 +117,10 @@ type Parts struct {
 	Containerd string `json:"containerd"` // directory of containerd and its shim
 	Runc       string `json:"runc"`
 	// CNI is a directory of the plugins that the node has in /opt/cni/bin, as with EKS's
-	// node image. It must contain loopback, which containerd 1.6 calls for every pod.
+	// image AL2. Without loopback, which containerd 1.6 calls for every pod, none starts.
+	// Empty: the node has no plugins, as with EKS's image AL2023 since February 2024
+	// (awslabs/amazon-eks-ami, pull request 1610, and install-worker.sh, which makes the
+	// empty directory).
 	CNI        string `json:"cni"`
 	PauseImage string `json:"pauseImage"`
 	// Images is the image store that is copied to a new disk; see lab/imagestore. Empty
@@ -153,7 +156,7 @@ func (c Config) validate() error {
 		"parts.lab":          filepath.IsAbs(c.Parts.Lab),
 		"parts.containerd":   filepath.IsAbs(c.Parts.Containerd),
 		"parts.runc":         filepath.IsAbs(c.Parts.Runc),
-		"parts.cni":          filepath.IsAbs(c.Parts.CNI),
+		"parts.cni":          c.Parts.CNI == "" || filepath.IsAbs(c.Parts.CNI),
 		"parts.pauseImage":   c.Parts.PauseImage != "",
 		"kubernetes.dns":     c.Kubernetes.ClusterDNS.IsValid(),
 		"instance.zone/type": c.Instance.Zone != "" && c.Instance.Type != "" && c.Instance.Region != "",

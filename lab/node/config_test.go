@@ -214,6 +214,20 @@ func TestBootIDsAreRandomUUIDs(t *testing.T) {
 	}
 }
 
+func TestAnImageWithoutPluginsHasAnEmptyDirectory(t *testing.T) {
+	c := testConfig(t)
+	c.Parts.CNI = ""
+	if err := c.validate(); err != nil {
+		t.Error(err)
+	}
+	if err := c.dir().disk().installPlugins(c.Parts.CNI); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(c.dir().disk().path(cniBinDir)); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v; want an empty directory", left, err)
+	}
+}
+
 func TestPluginsOfTheImageDoNotReplaceInstalledOnes(t *testing.T) {
 	c := testConfig(t)
 	c.Parts.CNI = t.TempDir()

@@ -45,10 +45,14 @@ func (d disk) mkdir(dir string) error {
 
 // installPlugins copies the plugins of the node's image, the directory from, to the disk.
 // It does not replace existing files, which an earlier boot or a network's installer wrote.
-// It copies rather than links, because programs in a node may overwrite them.
+// It copies rather than links, because programs in a node may overwrite them. Without
+// plugins the directory is empty.
 func (d disk) installPlugins(from string) error {
 	if err := d.mkdir(cniBinDir); err != nil {
 		return err
+	}
+	if from == "" {
+		return nil
 	}
 	plugins, err := os.ReadDir(from)
 	if err != nil {

@@ -110,6 +110,7 @@ func (m *members) node(field string, n Node) {
 	m.nodes = append(m.nodes, ResolvedNode{
 		Name: n.Name, Namespace: namespace, Type: n.Type, Subnet: n.Subnet,
 		Cgroup: n.Cgroup, Labels: n.Labels, MaxPods: limits.MaxPods(),
+		NoCNIPlugins: n.CNIPlugins != nil && !*n.CNIPlugins,
 	})
 }
 

@@ -31,6 +31,8 @@ type ResolvedNode struct {
 	Cgroup    string // v1 or v2
 	Labels    map[string]string
 	MaxPods   int
+	// NoCNIPlugins: the node's image has none of CNI's reference plugins.
+	NoCNIPlugins bool
 }
 
 // Resolve applies defaults and validates s. It returns the lab, or all problems joined;

@@ -132,8 +132,11 @@ type Node struct {
 	// Role of the instance profile.
 	Role string `json:"role,omitempty"`
 	// Cgroup is the node's cgroup version: v1 (the machine's own hierarchy) or v2.
-	Cgroup string            `json:"cgroup,omitempty"`
-	Labels map[string]string `json:"labels,omitempty"`
+	Cgroup string `json:"cgroup,omitempty"`
+	// CNIPlugins: the node's image has CNI's reference plugins in /opt/cni/bin, unless
+	// false. EKS's AL2023 has none.
+	CNIPlugins *bool             `json:"cniPlugins,omitempty"`
+	Labels     map[string]string `json:"labels,omitempty"`
 	// IMDS is the instance's metadata service.
 	IMDS *IMDS `json:"imds,omitempty"`
 }

@@ -45,6 +45,20 @@ func TestAnEmptyFileIsTheDefaultLab(t *testing.T) {
 	}
 }
 
+func TestANodeHasCNIPluginsUnlessItsFieldIsFalse(t *testing.T) {
+	for yaml, without := range map[string]bool{
+		"nodes: [{}]": false, "nodes: [{cniPlugins: true}]": false, "nodes: [{cniPlugins: false}]": true,
+	} {
+		s, err := Parse([]byte(yaml))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := s.Resolve(); err != nil || r.Nodes[0].NoCNIPlugins != without {
+			t.Errorf("%s: %+v, %v; want without plugins: %v", yaml, r.Nodes, err, without)
+		}
+	}
+}
+
 func TestAnInvalidListIsReportedOnceAndNotAtEveryReference(t *testing.T) {
 	for _, yaml := range []string{"subnets: []", "vpc: {cidr: 'fd00::/16'}"} {
 		s, err := Parse([]byte(yaml))

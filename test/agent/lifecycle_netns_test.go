@@ -16,7 +16,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
-	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
 	"github.com/trunkline/trunkline/api/introspection"
@@ -348,52 +347,6 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// The upstream portmap plugin, if installed, is chained after ours, for hostPort.
-func TestPortmapIsChained(t *testing.T) {
-	n := node.New(t, node.Config{})
-	portmap := filepath.Join(n.Dir, "bin", "portmap")
-	n.Build("lab/kube", "github.com/containernetworking/plugins/plugins/meta/portmap", portmap)
-	n.StartAgent()
-	n.UntilReady()
-	p := n.NewPod("web")
-	p.RT.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
-	cni, list := n.CNI()
-	// portmap must run in the node's namespace, which it modifies.
-	var result types.Result
-	if err := n.NS.Run(func() (err error) { result, err = cni.AddNetworkList(t.Context(), list, p.RT); return err }); err != nil {
-		t.Fatal(err)
-	}
-	got, err := current.NewResultFromResult(result)
-	if err != nil || len(got.IPs) != 1 {
-		t.Fatalf("the chain's result lacks the pod's address: %v, %v", result, err)
-	}
-	if err := n.NS.Run(func() error { return cni.CheckNetworkList(t.Context(), list, p.RT) }); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	var l net.Listener
-	if err := p.Run(func() (err error) { l, err = net.Listen("tcp", ":80"); return err }); err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	primary := n.State().Primary(n.State().InstanceNamed("node1").ID).IPv4.Addresses[0]
-	other := n.NewPod("client")
-	if err := n.Add(other); err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Run(func() error {
-		conn, err := net.DialTimeout("tcp", primary.String()+":8080", 5*time.Second)
-		if err == nil {
-			conn.Close()
-		}
-		return err
-	}); err != nil {
-		t.Errorf("hostPort: %v", err)
-	}
-	if err := n.NS.Run(func() error { return cni.DelNetworkList(t.Context(), list, p.RT) }); err != nil {
-		t.Errorf("DEL: %v", err)
-	}
 }
 
 // A damaged journal is set aside; the pods are recovered from the kernel and EC2.

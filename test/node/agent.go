@@ -29,10 +29,11 @@ const agentEnv = "TL_NODE_AGENT"
 
 // Flags of the process that are not the agent's own.
 const (
-	parentFlag  = "parent"   // ID of the process after which the agent exits
-	brakeFlag   = "brake"    // file with the brake in force, see SetBrake
-	bootFlag    = "boot-id"  // file that stands for the kernel's, see Reboot
-	podCIDRFlag = "pod-cidr" // spec.podCIDR of the Node; without it the Node is not known
+	parentFlag    = "parent"            // ID of the process after which the agent exits
+	brakeFlag     = "brake"             // file with the brake in force, see SetBrake
+	bootFlag      = "boot-id"           // file that stands for the kernel's, see Reboot
+	referenceFlag = "reference-plugins" // directory of the reference plugins that init installs
+	podCIDRFlag   = "pod-cidr"          // spec.podCIDR of the Node; without it the Node is not known
 )
 
 // ServeAgent runs the agent and exits if a Node started this process as one. Otherwise it
@@ -58,6 +59,7 @@ func runAgent(settings string) error {
 		flags[key] = value
 	}
 	plugin, initialise := flags["init"]
+	reference := flags[referenceFlag]
 	_, removed := flags["removed"]
 	go endWith(flags[parentFlag])
 	cluster := noCluster{brake: flags[brakeFlag]}
@@ -73,7 +75,7 @@ func runAgent(settings string) error {
 			return fmt.Errorf("cover the kernel's boot ID: %w", err)
 		}
 	}
-	for _, ours := range []string{"init", "removed", parentFlag, brakeFlag, bootFlag, podCIDRFlag} {
+	for _, ours := range []string{"init", "removed", referenceFlag, parentFlag, brakeFlag, bootFlag, podCIDRFlag} {
 		delete(flags, ours)
 	}
 	cfg, err := config.Load(config.Sources{Flags: flags})
@@ -86,7 +88,7 @@ func runAgent(settings string) error {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if initialise {
-		return agent.Init(ctx, cfg, plugin, aws, log)
+		return agent.Init(ctx, cfg, agent.Programs{Plugin: plugin, Reference: reference}, aws, log)
 	}
 	return agent.Run(ctx, cfg, agent.Deps{
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,

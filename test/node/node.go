@@ -54,6 +54,9 @@ type T interface {
 type Config struct {
 	Type   string // instance type, such as "m5.xlarge"
 	Plugin string // path of a plugin built before, see PluginPath; empty: New builds one
+	// Reference: New builds the reference plugins of the product's image, and init
+	// installs them.
+	Reference bool
 	// PodCIDR, if valid, is the Node's spec.podCIDR, and the node has no cloud: neither EC2
 	// nor instance metadata answers, and the embedded VPC only carries packets.
 	PodCIDR netip.Prefix
@@ -130,20 +133,28 @@ func New(t T, cfg Config) *Node {
 			t.Fatal(err)
 		}
 	}
-	n.installPlugin(cfg.Plugin)
+	n.installPlugin(cfg)
 	return n
 }
 
 // PluginPath is the path of the plugin that New built, if Config named none.
 func (n *Node) PluginPath() string { return filepath.Join(n.Dir, "trunkline-cni") }
 
-func (n *Node) installPlugin(plugin string) {
+func (n *Node) installPlugin(cfg Config) {
 	n.t.Helper()
+	plugin := cfg.Plugin
 	if plugin == "" {
 		plugin = n.PluginPath()
 		n.Build("", "./cmd/trunkline-cni", plugin)
 	}
 	flags := []string{"init=" + plugin}
+	if cfg.Reference {
+		dir := filepath.Join(n.Dir, "reference")
+		for _, pkg := range []string{"main/loopback", "meta/portmap"} {
+			n.Build("deploy/plugins", "github.com/containernetworking/plugins/plugins/"+pkg, filepath.Join(dir, filepath.Base(pkg)))
+		}
+		flags = append(flags, referenceFlag+"="+dir)
+	}
 	if n.podCIDR.IsValid() { // with auto, init waits for instance metadata
 		flags = append(flags, "backend="+config.BackendPodCIDR)
 	}

@@ -81,7 +81,8 @@ type NodeNetworkStatus struct {
 
 	// Conditions: Ready (an ADD can be served now), SufficientAddresses (the
 	// node can still grow to what its pods need), EC2Reachable (Unknown with the
-	// reason EC2NotUsed where the node does not use EC2), Drift.
+	// reason EC2NotUsed where the node does not use EC2), Drift, CNIConfigured (the
+	// container runtime wires new pods by the plugin).
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -210,6 +211,7 @@ const (
 	ConditionSufficientAddresses = "SufficientAddresses"
 	ConditionEC2Reachable        = "EC2Reachable"
 	ConditionDrift               = "Drift"
+	ConditionCNIConfigured       = "CNIConfigured"
 )
 
 // ReasonEC2NotUsed is the reason of EC2Reachable, with the status Unknown, on a node with

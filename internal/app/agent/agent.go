@@ -31,6 +31,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/report"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/edge/cniplugin"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
@@ -175,7 +176,11 @@ func (a *agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	a.cluster, a.events = a.deps.Cluster(a.clusterChanged)
-	a.conflist = conflist.New(a.cfg, func() string { node, _ := a.cluster.Node(); return node.Runtime }, a.log)
+	a.conflist = conflist.New(a.cfg, conflist.Deps{
+		Runtime:   func() string { node, _ := a.cluster.Node(); return node.Runtime },
+		Supported: new(cniplugin.Asker).Supported, Called: func() bool { return a.cni.Plugin() != "" },
+		Pods: a.cluster.Pods, Changed: func() { a.reporter.Loop.Mark() }, Events: a.events, Log: a.log,
+	})
 	if err := a.conflist.RemoveLeftovers(); err != nil { // the journal's lock is held: no other agent writes there
 		a.log.Warn("incomplete conflist files of an earlier agent were not removed", "error", err)
 	}
@@ -192,7 +197,7 @@ func (a *agent) construct(ctx context.Context) error {
 	a.reporter = report.New(a.cfg, report.Deps{
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
-		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version,
+		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Problems: a.conflist.Problems,
 	})
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()
@@ -324,10 +329,10 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.Serve(ctx, l) })
-	if err := a.conflist.Write(); err != nil {
+	if err := a.conflist.Write(ctx); err != nil {
 		return errors.Join(err, group.Wait())
 	}
-	keep := loop.New(func(context.Context, bool) (time.Time, error) { return time.Time{}, a.conflist.Write() })
+	keep := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, a.conflist.Write(ctx) })
 	keep.Every, keep.MaxBackoff = conflistEvery, conflistEvery
 	keep.Report = func(err error, pause time.Duration) {
 		a.log.Warn("conflist not written, will be retried", "error", err, "pause", pause)

@@ -18,15 +18,23 @@ import (
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/cniplugin"
 	"github.com/trunkline/trunkline/internal/edge/imds"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
+// Programs are what Init installs on the node.
+type Programs struct {
+	Plugin string // file of the plugin
+	// Reference is the directory of CNI's reference plugins; empty: none are installed.
+	Reference string
+}
+
 // Init prepares the node in the privileged init container: it writes the kernel
-// settings and installs the plugin from the file plugin. It may run again at any time,
-// also while pods are being wired.
-func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.Config, log *slog.Logger) error {
+// settings and installs the plugin and the reference plugins that the node lacks. It may
+// run again at any time, also while pods are being wired.
+func Init(ctx context.Context, cfg config.Config, programs Programs, awsConfig aws.Config, log *slog.Logger) error {
 	if err := refusal(probe(ctx, cfg)); err != nil {
 		return err
 	}
@@ -41,7 +49,12 @@ func Init(ctx context.Context, cfg config.Config, plugin string, awsConfig aws.C
 	if err != nil {
 		return fmt.Errorf("kernel settings: %w", err)
 	}
-	return installPlugin(plugin, filepath.Join(cfg.CNIBinDir, conflist.PluginName), log)
+	if programs.Reference != "" {
+		if err := installReference(ctx, programs.Reference, cfg.CNIBinDir, log); err != nil {
+			return err
+		}
+	}
+	return installPlugin(programs.Plugin, filepath.Join(cfg.CNIBinDir, conflist.PluginName), log)
 }
 
 // How long Init waits for instance metadata, and for the link that it names.
@@ -151,4 +164,37 @@ func installPlugin(from, to string, log *slog.Logger) error {
 	}
 	log.Info("plugin installed", "path", to, "bytes", len(binary))
 	return nil
+}
+
+// The reference plugins that pods need: containerd calls loopback for every sandbox
+// (go-cni, WithLoNetwork; since 2.0 it can do without, by use_internal_loopback, which is
+// off by default), and our conflist chains portmap for hostPort. EKS's image AL2023 has
+// none since February 2024 (awslabs/amazon-eks-ami, pull request 1610).
+const (
+	loopbackPlugin = "loopback"
+	portmapPlugin  = "portmap"
+)
+
+// installReference installs the reference plugins that the node lacks or has in an older
+// version. Without loopback no pod could start, so Init fails; without portmap only pods
+// with a hostPort cannot, which the agent reports (see control/conflist).
+func installReference(ctx context.Context, from, to string, log *slog.Logger) error {
+	for _, name := range []string{loopbackPlugin, portmapPlugin} {
+		at := filepath.Join(to, name)
+		outcome, err := cniplugin.Install(ctx, filepath.Join(from, name), at)
+		switch {
+		case err == nil:
+			log.Info("reference plugin", "path", at, "installed", outcome.Installed, "why", outcome.Why)
+		case name == loopbackPlugin && !exists(at):
+			return fmt.Errorf("the node has no %s, without which the container runtime starts no pod, and it cannot be installed: %w; install CNI's reference plugins in %s", at, err, to)
+		default:
+			log.Error("reference plugin not installed", "path", at, "error", err)
+		}
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

@@ -3,6 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -58,6 +62,49 @@ func TestInitWaitsForMetadataAsLongAsItsBackendNeeds(t *testing.T) {
 					t.Errorf("it took %s, want at most %s", took, c.atMost)
 				}
 			})
+		})
+	}
+}
+
+// programs makes files that stand for plugins.
+func programs(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Without loopback no pod would start, so init must not succeed; without portmap only
+// pods with a hostPort cannot, which the agent reports.
+func TestInitIsRefusedOnlyIfTheNodeHasNoLoopback(t *testing.T) {
+	for _, c := range []struct {
+		what          string
+		shipped, have []string
+		says          string // empty: it succeeds
+	}{
+		{"both are shipped", []string{"loopback", "portmap"}, nil, ""},
+		{"the node has both", nil, []string{"loopback", "portmap"}, ""},
+		{"portmap is nowhere", []string{"loopback"}, nil, ""},
+		{"loopback is nowhere", []string{"portmap"}, nil, "/loopback, without which the container runtime starts no pod"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			from, to := t.TempDir(), filepath.Join(t.TempDir(), "bin")
+			programs(t, from, c.shipped...)
+			programs(t, to, c.have...)
+			err := installReference(t.Context(), from, to, slog.New(slog.DiscardHandler))
+			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Fatalf("%v, want %q", err, c.says)
+			}
+			for _, name := range slices.Concat(c.shipped, c.have) {
+				if err == nil && !exists(filepath.Join(to, name)) {
+					t.Errorf("the node has no %s", name)
+				}
+			}
 		})
 	}
 }

@@ -210,6 +210,8 @@ func TestDriftIsAnErrorWhenTrueAndOtherConditionsWhenNotTrue(t *testing.T) {
 		{trunkline.ConditionReady, metav1.ConditionUnknown, true},
 		{trunkline.ConditionDrift, metav1.ConditionTrue, true},
 		{trunkline.ConditionDrift, metav1.ConditionFalse, false},
+		{trunkline.ConditionCNIConfigured, metav1.ConditionTrue, false},
+		{trunkline.ConditionCNIConfigured, metav1.ConditionFalse, true},
 	} {
 		if got := bad(metav1.Condition{Type: c.kind, Status: c.status}); got != c.want {
 			t.Errorf("%s=%s: an error %v, want %v", c.kind, c.status, got, c.want)

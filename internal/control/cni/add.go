@@ -144,6 +144,9 @@ func (a *addition) identify(ctx context.Context) error {
 }
 
 func (a *addition) admit(ctx context.Context) error {
+	if err := a.conf.unserved(); err != nil {
+		return err
+	}
 	for _, component := range a.c.Components {
 		if err := component.Admit(ctx, a.pod); err != nil {
 			return &cnirpc.Error{Code: cnirpc.CodeRefused, Msg: "the pod was refused", Details: err.Error()}

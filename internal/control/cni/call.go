@@ -24,6 +24,35 @@ type netConf struct {
 	// had for them.
 	ValidAttachments json.RawMessage `json:"cni.dev/valid-attachments"`
 	Attachments      json.RawMessage `json:"cni.dev/attachments"`
+	RuntimeConfig    json.RawMessage `json:"runtimeConfig"`
+}
+
+// unserved refuses a pod with hostPorts that nothing on the node would serve. The runtime
+// sends them to our plugin only where no portmap is chained; see control/conflist.
+func (c netConf) unserved() error {
+	if c.RuntimeConfig == nil {
+		return nil
+	}
+	var conf struct {
+		PortMappings []struct {
+			HostPort int    `json:"hostPort"`
+			Protocol string `json:"protocol"`
+		} `json:"portMappings"`
+	}
+	if err := json.Unmarshal(c.RuntimeConfig, &conf); err != nil {
+		return &cnirpc.Error{Code: cnirpc.CodeInvalidConfig, Msg: "runtimeConfig cannot be read", Details: err.Error()}
+	}
+	var ports []string
+	for _, m := range conf.PortMappings {
+		ports = append(ports, fmt.Sprintf("%d/%s", m.HostPort, m.Protocol))
+	}
+	if len(ports) == 0 {
+		return nil
+	}
+	return &cnirpc.Error{
+		Code: cnirpc.CodeRefused, Msg: "the pod has a hostPort, and the node no usable portmap plugin",
+		Details: fmt.Sprintf("hostPort %s would be lost; `trunkline status` says what is wrong with portmap on this node", strings.Join(ports, ", ")),
+	}
 }
 
 // valid are the attachments that a GC must leave. An empty list leaves none. Without a

@@ -53,6 +53,25 @@ func TestABadCallIsRefusedAndTouchesNothing(t *testing.T) {
 	}
 }
 
+func TestOnlyHostPortsInTheRuntimesConfigurationAreRefused(t *testing.T) {
+	for config, refused := range map[string]bool{
+		`{}`:                                    false,
+		`{"runtimeConfig":{}}`:                  false,
+		`{"runtimeConfig":{"portMappings":[]}}`: false,
+		`{"runtimeConfig":{"portMappings":null,"dns":{}}}`:                      false,
+		`{"runtimeConfig":{"portMappings":[{"hostPort":53,"protocol":"udp"}]}}`: true,
+		`{"runtimeConfig":7}`: true,
+	} {
+		var conf netConf
+		if err := json.Unmarshal([]byte(config), &conf); err != nil {
+			t.Fatal(err)
+		}
+		if err := conf.unserved(); (err != nil) != refused {
+			t.Errorf("%s: %v, refused should be %v", config, err, refused)
+		}
+	}
+}
+
 func TestGCLeavesWhatTheRuntimeNames(t *testing.T) {
 	for name, c := range map[string]struct {
 		config string

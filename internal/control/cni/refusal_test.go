@@ -70,6 +70,12 @@ func TestEveryRefusalSaysWhatWhyAndWhatToDo(t *testing.T) {
 		"a component that is not ready": {
 			refused(func(h *harness, a *addition) error { return a.on(h).ready(t.Context()) }, late{}), cnirpc.CodeTryAgain, "policy of default/web is not loaded yet", "tries again",
 		},
+		"a hostPort that nothing serves": {
+			refused(func(h *harness, a *addition) error {
+				a.conf.RuntimeConfig = []byte(`{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`)
+				return a.on(h).admit(t.Context())
+			}), cnirpc.CodeRefused, "hostPort 8080/tcp would be lost", "Change what the reason names",
+		},
 		"a static pod without its mirror": {
 			refused(func(h *harness, a *addition) error { return a.on(h).identify(t.Context()) }), cnirpc.CodeTryAgain, "mirror", "tries again",
 		},

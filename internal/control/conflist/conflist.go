@@ -1,79 +1,108 @@
 // Package conflist keeps the node's CNI network configuration in place: the file that
-// has the container runtime call the plugin.
+// has the container runtime call the plugin, and what stands in its way.
 //
-// It reads no table and writes none. It drives the configuration directory on the
-// host's file system. The runtime reports the node's network as ready while the file is
-// there, so it is written once calls are served, and stays while an agent is replaced.
-// app/agent calls it.
+// It reads no table and writes none. It drives the configuration directory on the host's
+// file system, asks the plugins that the configuration chains by edge/cniplugin, and reads
+// the node's pods by edge/kube. The runtime reports the node's network as ready while the file is there, so it is written
+// once calls are served, and stays while an agent is replaced. app/agent calls it.
 package conflist
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
+	"slices"
+	"sync"
+	"time"
 
+	"github.com/trunkline/trunkline/internal/core/cniconf"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
 // Names on the node.
 const (
-	FileName   = "10-trunkline.conflist"
-	PluginName = "trunkline-cni"
+	FileName   = cniconf.FileName
+	PluginName = cniconf.PluginName
+	portmap    = "portmap"
 )
 
-// File is the configuration file.
+// Events creates Kubernetes events; *kube.Events is one.
+type Events interface {
+	NodeWarning(reason, message string)
+}
+
+// Deps is what the file is written with.
+type Deps struct {
+	// Runtime is the container runtime as the kubelet reports it, such as
+	// "containerd://1.6.20"; empty while it is not known.
+	Runtime func() string
+	// Supported are the CNI versions of the plugin at a path; cniplugin.Asker's is one.
+	Supported func(ctx context.Context, path string) ([]string, error)
+	// Called reports whether the runtime has called the plugin since the agent began to
+	// serve, and Pods are the pods of the node.
+	Called func() bool
+	Pods   func() []kube.Pod
+	// Changed is called when the problems changed.
+	Changed func()
+	Events  Events
+	Log     *slog.Logger
+}
+
+// File is the configuration file. Write is called by one goroutine at a time; the other
+// methods may be called from any.
 type File struct {
 	cfg config.Config
-	// runtime is the container runtime as the kubelet reports it, such as
-	// "containerd://1.6.20"; empty while it is not known.
-	runtime func() string
-	log     *slog.Logger
+	Deps
+	serving time.Time // when Write was first called
+
+	mu       sync.Mutex // guards the following fields
+	version  string     // CNI version of the file; empty before it was first written
+	problems []cniconf.Problem
 }
 
 // New returns the file of a node.
-func New(cfg config.Config, runtime func() string, log *slog.Logger) *File {
-	return &File{cfg: cfg, runtime: runtime, log: log}
-}
+func New(cfg config.Config, d Deps) *File { return &File{cfg: cfg, Deps: d} }
 
 func path(cfg config.Config) string { return filepath.Join(cfg.CNIConfDir, FileName) }
 
 // Version is the CNI version in the file.
-func (f *File) Version() string { return versionFor(f.cfg.CNIVersion, f.runtime()) }
-
-// versionFor is the highest CNI version the node's runtime takes: containerd refuses
-// 1.1.0 results before 2.0 (its libcni says "unsupported CNI result version"). About
-// other runtimes nothing is known, so they get what all take.
-func versionFor(configured, runtime string) string {
-	if configured != "auto" {
-		return configured
+func (f *File) Version() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.version == "" {
+		return cniconf.Choose(f.cfg.CNIVersion, f.Runtime(), nil).Version
 	}
-	name, version, _ := strings.Cut(runtime, "://")
-	major, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
-	if n, err := strconv.Atoi(major); name == "containerd" && err == nil && n >= 2 {
-		return "1.1.0"
-	}
-	return "1.0.0"
+	return f.version
 }
 
-// content is the network configuration of a node. withPortmap chains upstream's
-// portmap, for hostPort.
+// Problems are what the last Write found: why new pods may not be wired as they should.
+func (f *File) Problems() []cniconf.Problem {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.problems)
+}
+
+// content is the network configuration of a node. withPortmap chains upstream's portmap,
+// for hostPort. Without it the runtime is asked to send a pod's hostPorts to our plugin,
+// so that the agent refuses the pod instead of losing them.
 func content(cfg config.Config, version string, withPortmap bool) ([]byte, error) {
-	plugins := []map[string]any{{
+	hostPorts := map[string]bool{"portMappings": true}
+	own := map[string]any{
 		"type": PluginName, "socket": cfg.Socket, "spool": filepath.Join(cfg.StateDir, "spool"),
 		"addWaitSeconds": cfg.AddWait.Seconds(), "delWaitSeconds": cfg.DelWait.Seconds(),
-	}}
+	}
+	plugins := []map[string]any{own}
 	if withPortmap {
-		plugins = append(plugins, map[string]any{
-			"type": "portmap", "snat": true, "capabilities": map[string]bool{"portMappings": true},
-		})
+		plugins = append(plugins, map[string]any{"type": portmap, "snat": true, "capabilities": hostPorts})
+	} else {
+		own["capabilities"] = hostPorts
 	}
 	out, err := json.MarshalIndent(map[string]any{
 		"cniVersion": version, "name": config.NetworkName, "plugins": plugins,
@@ -81,37 +110,81 @@ func content(cfg config.Config, version string, withPortmap bool) ([]byte, error
 	return append(out, '\n'), err
 }
 
-// Write puts the file in place when it is not there as it should be.
-func (f *File) Write() error {
-	_, err := os.Stat(filepath.Join(f.cfg.CNIBinDir, "portmap"))
-	version := f.Version()
-	want, jsonErr := content(f.cfg, version, err == nil)
-	if jsonErr != nil {
-		return fmt.Errorf("write conflist: %w", jsonErr)
+// Write puts the file in place when it is not there as it should be, replaces the
+// configuration of the AWS VPC CNI if the runtime would use it instead, and looks for
+// other problems. New problems are events on the node. It must not be called before calls
+// are served.
+func (f *File) Write(ctx context.Context) error {
+	if f.serving.IsZero() {
+		f.serving = time.Now()
 	}
-	if have, err := os.ReadFile(path(f.cfg)); err == nil && bytes.Equal(have, want) {
+	chain, problems := f.chain(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err() // the agent stops: portmap may not have been asked
+	}
+	want, err := content(f.cfg, chain.version, chain.portmap)
+	if err != nil {
+		return fmt.Errorf("write conflist: %w", err)
+	}
+	if err = os.MkdirAll(f.cfg.CNIConfDir, 0o755); err == nil {
+		err = f.put(FileName, want, chain.version)
+	}
+	found, othersErr := f.takeOver(want, chain.version)
+	problems = append(problems, found...)
+	if err = errors.Join(err, othersErr); err != nil {
+		err = fmt.Errorf("write conflist: %w", err)
+		problems = append(problems, cniconf.NotWritten(f.cfg.CNIConfDir))
+	}
+	f.report(chain.version, append(problems, f.notCalled(time.Now())...))
+	return err
+}
+
+// put writes one file of the directory if it has other content.
+func (f *File) put(name string, want []byte, version string) error {
+	at := filepath.Join(f.cfg.CNIConfDir, name)
+	if have, err := os.ReadFile(at); err == nil && bytes.Equal(have, want) {
 		return nil
 	}
-	if err := os.MkdirAll(f.cfg.CNIConfDir, 0o755); err != nil {
-		return fmt.Errorf("write conflist: %w", err)
+	if err := atomicfile.Write(at, want, 0o644); err != nil {
+		return err
 	}
-	if err := atomicfile.Write(path(f.cfg), want, 0o644); err != nil {
-		return fmt.Errorf("write conflist: %w", err)
-	}
-	f.log.Info("conflist written", "path", path(f.cfg), "cniVersion", version)
+	f.Log.Info("conflist written", "path", at, "cniVersion", version)
 	return nil
 }
 
-// RemoveLeftovers removes what an agent left that was killed while it wrote the file.
-// No other process may be writing it.
-func (f *File) RemoveLeftovers() error { return atomicfile.RemoveLeftovers(path(f.cfg)) }
-
-// Remove takes the file away, on a stop that is meant to last: the runtime then reports
-// that the node's network is not ready. A file that is not there is no error.
-func Remove(cfg config.Config) error {
-	err := os.Remove(path(cfg))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove conflist: %w", err)
+// report keeps what a Write found, and creates an event for each problem that the last
+// one did not find. An event that the API server lost is in the condition still.
+func (f *File) report(version string, problems []cniconf.Problem) {
+	f.mu.Lock()
+	before := f.problems
+	f.version, f.problems = version, problems
+	f.mu.Unlock()
+	if !slices.Equal(problems, before) {
+		f.Changed()
 	}
-	return nil
+	for _, p := range cniconf.New(problems, before) {
+		f.Log.Error("new pods may not be wired", "reason", p.Reason, "problem", p.Message)
+		f.Events.NodeWarning(p.Reason, p.Message)
+	}
+}
+
+// uncalledAfter is how long a pod waits, and the agent serves, before it counts that the
+// runtime did not call the plugin: the kubelet makes a sandbox again every 10 s or so.
+const uncalledAfter = time.Minute
+
+// notCalled is the problem of pods without an address of which the plugin never heard.
+func (f *File) notCalled(now time.Time) []cniconf.Problem {
+	if f.Called() || now.Sub(f.serving) < uncalledAfter {
+		return nil
+	}
+	var waiting []string
+	for _, p := range f.Pods() {
+		if p.WantsAddress() && !p.Deleting && len(p.Addresses) == 0 && now.Sub(p.Bound) >= uncalledAfter {
+			waiting = append(waiting, p.String())
+		}
+	}
+	if len(waiting) == 0 {
+		return nil
+	}
+	return []cniconf.Problem{cniconf.NotCalled(waiting, f.cfg.CNIConfDir)}
 }

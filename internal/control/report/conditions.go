@@ -1,10 +1,13 @@
 package report
 
 import (
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/cniconf"
 	"github.com/trunkline/trunkline/internal/core/drift"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
@@ -17,6 +20,7 @@ const (
 	reasonInSync      = "InSync"
 	reasonAtEC2       = "DiffersFromEC2"
 	reasonInKernel    = "KernelNotRepaired"
+	reasonInUse       = "PluginInUse"
 )
 
 func condition(kind string, holds bool, c ipam.Condition) metav1.Condition {
@@ -48,6 +52,23 @@ func notUsed(why string) metav1.Condition {
 		Type: trunkline.ConditionEC2Reachable, Status: metav1.ConditionUnknown, Reason: trunkline.ReasonEC2NotUsed,
 		Message: why, LastTransitionTime: metav1.Now(),
 	}
+}
+
+// configured is the condition CNIConfigured.
+func configured(problems []cniconf.Problem) metav1.Condition {
+	c := metav1.Condition{
+		Type: trunkline.ConditionCNIConfigured, Status: metav1.ConditionTrue, Reason: reasonInUse,
+		Message: "the container runtime uses Trunkline's configuration", LastTransitionTime: metav1.Now(),
+	}
+	if len(problems) == 0 {
+		return c
+	}
+	var all []string
+	for _, p := range problems {
+		all = append(all, p.Message)
+	}
+	c.Status, c.Reason, c.Message = metav1.ConditionFalse, problems[0].Reason, strings.Join(all, "; ")
+	return c
 }
 
 // driftOf is the condition Drift: true while a difference is not, or cannot be,

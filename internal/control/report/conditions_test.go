@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/cniconf"
 )
 
 func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
@@ -24,6 +25,8 @@ func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
 		{driftOf([]string{"rule"}), metav1.ConditionTrue, "KernelNotRepaired", "rule"},
 		{driftAtEC2([]string{"EC2 does not show eni-1"}, []string{"rule"}), metav1.ConditionTrue, "DiffersFromEC2", "eni-1"},
 		{driftAtEC2(nil, []string{"rule 1", "rule 2", "rule 3", "rule 4", "rule 5"}), metav1.ConditionTrue, "KernelNotRepaired", "and 2 more"},
+		{configured(nil), metav1.ConditionTrue, "PluginInUse", "uses Trunkline's configuration"},
+		{configured([]cniconf.Problem{{Reason: "A", Message: "05-x.conflist"}, {Reason: "B", Message: "portmap"}}), metav1.ConditionFalse, "A", "05-x.conflist; portmap"},
 	} {
 		if c.got.Status != c.status || c.got.Reason != c.reason || !strings.Contains(c.got.Message, c.says) {
 			t.Errorf("%s: %s %s %q, want %s %s with %q", c.got.Type, c.got.Status, c.got.Reason, c.got.Message, c.status, c.reason, c.says)

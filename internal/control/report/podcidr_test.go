@@ -14,6 +14,7 @@ import (
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/cniconf"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/podcidr"
@@ -52,6 +53,8 @@ type unbraked struct{ Cluster }
 func (unbraked) Freeze() (trunkline.Freeze, string) { return trunkline.FreezeNone, "" }
 
 // The journal may be of an agent that had the other backend.
+func noProblems() []cniconf.Problem { return nil }
+
 func TestTheStatusOfANodeWithoutACloudHasNoDifferencesAtEC2(t *testing.T) {
 	s := statetest.Open(t, t.TempDir())
 	statetest.Observe(t, s)
@@ -61,7 +64,7 @@ func TestTheStatusOfANodeWithoutACloudHasNoDifferencesAtEC2(t *testing.T) {
 		tx.Record(rows...)
 		return nil
 	})
-	r := &Reporter{Deps: Deps{State: s, Cluster: unbraked{}, Backend: config.BackendPodCIDR}}
+	r := &Reporter{Deps: Deps{State: s, Cluster: unbraked{}, Backend: config.BackendPodCIDR, Problems: noProblems}}
 	raw, err := json.MarshalIndent(r.status(), "", " ")
 	if err != nil || strings.Contains(string(raw), "eni-1") || !strings.Contains(string(raw), "the kernel and the agent's record agree") {
 		t.Errorf("%v, the status is\n%s", err, raw)
@@ -80,7 +83,7 @@ func TestANodeReportsThatItDoesNotUseEC2AndWhichSettingsHaveNoEffect(t *testing.
 	status := func(backend string) (trunkline.AddressMode, metav1.Condition) {
 		r := New(cfg, Deps{
 			Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Cluster: unbraked{},
-			Backend: backend, BackendWhy: "set by flag --backend",
+			Backend: backend, BackendWhy: "set by flag --backend", Problems: noProblems,
 		})
 		s := r.status()
 		i := slices.IndexFunc(s.Conditions, func(c metav1.Condition) bool { return c.Type == trunkline.ConditionEC2Reachable })

@@ -23,6 +23,7 @@ import (
 	"github.com/trunkline/trunkline/api/introspection"
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/cniconf"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
@@ -49,6 +50,9 @@ type Deps struct {
 	// network configuration.
 	Plugin func() string
 	CNI    func() string
+	// Problems are why the container runtime may not wire new pods by the plugin as it
+	// should; none is good.
+	Problems func() []cniconf.Problem
 }
 
 // Reporter publishes. Its methods may be called from any goroutine.
@@ -104,6 +108,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 	s.Conditions = []metav1.Condition{
 		condition(trunkline.ConditionReady, d.Condition.CanAdd, d.Condition),
 		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
+		configured(r.Problems()),
 	}
 	if why := ledger.WithoutEC2; why != "" {
 		s.Mode = trunkline.ModePodCIDR

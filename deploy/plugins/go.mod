@@ -1,0 +1,23 @@
+// CNI's reference plugins in the product's image, which init installs on nodes that have
+// none: see docs/adr/0022-install-the-reference-plugins-that-a-node-lacks.md. They are
+// programs of their own, and the product links none of these modules.
+module github.com/trunkline/trunkline/deploy/plugins
+
+go 1.26.0
+
+require (
+	github.com/containernetworking/cni v1.3.0 // indirect
+	github.com/containernetworking/plugins v1.9.1 // indirect
+	github.com/coreos/go-iptables v0.8.0 // indirect
+	github.com/mattn/go-shellwords v1.0.12 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
+	github.com/vishvananda/netlink v1.3.1 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
+	golang.org/x/sys v0.35.0 // indirect
+	sigs.k8s.io/knftables v0.0.18 // indirect
+)
+
+tool (
+	github.com/containernetworking/plugins/plugins/main/loopback
+	github.com/containernetworking/plugins/plugins/meta/portmap
+)

@@ -1,0 +1,179 @@
+package conflist
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/trunkline/trunkline/internal/core/cniconf"
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
+)
+
+// keptSuffix is appended to the name of a configuration of the AWS VPC CNI that ours
+// replaced. The runtime loads no file of that extension.
+const keptSuffix = ".before-trunkline"
+
+// reasonReplaced is the reason of the event about that.
+const reasonReplaced = "AWSConfigurationReplaced"
+
+// takeOver deals with the files that the runtime would use instead of ours. One of the AWS
+// VPC CNI gets our content by rename, after its own was kept: at no moment does the runtime
+// find no configuration, or one that cannot be read. It returns what is wrong with others.
+func (f *File) takeOver(want []byte, version string) ([]cniconf.Problem, error) {
+	files, err := read(f.cfg.CNIConfDir)
+	if err != nil {
+		return nil, err
+	}
+	verdict := cniconf.Judge(files)
+	for _, name := range verdict.Refresh {
+		if _, statErr := os.Stat(kept(f.cfg, name)); statErr == nil { // otherwise it is not by Write
+			err = errors.Join(err, f.put(name, want, version))
+		}
+	}
+	for _, file := range verdict.Keep {
+		err = errors.Join(err, f.replace(file, want, version))
+	}
+	return verdict.Problems, err
+}
+
+// replace keeps a file's content aside and replaces it by ours.
+func (f *File) replace(file cniconf.File, want []byte, version string) error {
+	from := filepath.Join(f.cfg.CNIConfDir, file.Name)
+	original, err := os.ReadFile(from)
+	if err == nil {
+		err = atomicfile.Write(kept(f.cfg, file.Name), original, 0o644)
+	}
+	if err == nil {
+		err = f.put(file.Name, want, version)
+	}
+	if err != nil {
+		return fmt.Errorf("replace %s of the AWS VPC CNI: %w", file.Name, err)
+	}
+	message := fmt.Sprintf("the container runtime used %s of the AWS VPC CNI; Trunkline replaced it and kept its content in %s. If the DaemonSet aws-node still exists, remove it",
+		from, kept(f.cfg, file.Name))
+	if dropped := file.Dropped(); len(dropped) > 0 {
+		message += "; no longer called for new pods: " + strings.Join(dropped, ", ")
+	}
+	f.Log.Warn("configuration of the AWS VPC CNI replaced", "path", from, "kept", kept(f.cfg, file.Name), "dropped", file.Dropped())
+	f.Events.NodeWarning(reasonReplaced, message)
+	return nil
+}
+
+func kept(cfg config.Config, name string) string {
+	return filepath.Join(cfg.CNIConfDir, name+keptSuffix)
+}
+
+// read reads the files that the runtime loads, sorted by name. A directory that does not
+// exist has none.
+func read(dir string) (files []cniconf.File, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list configurations: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() || !cniconf.Loaded(e.Name()) {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && e.Type().IsRegular():
+			continue // removed since
+		case err != nil:
+			files = append(files, cniconf.Unreadable(e.Name(), "it cannot be read: "+err.Error()))
+		default:
+			files = append(files, cniconf.Parse(e.Name(), content))
+		}
+	}
+	return files, nil
+}
+
+// ours are the names of our file and of those that it replaced, as far as they have our
+// content; replaced are the names of all files that were kept.
+func ours(cfg config.Config) (ours, replaced []string, err error) {
+	files, err := read(cfg.CNIConfDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, file := range files {
+		_, statErr := os.Stat(kept(cfg, file.Name))
+		if file.Name == FileName || file.Owner == cniconf.Ours && statErr == nil {
+			ours = append(ours, file.Name)
+		}
+	}
+	entries, err := os.ReadDir(cfg.CNIConfDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ours, nil, nil
+	}
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), keptSuffix); ok {
+			replaced = append(replaced, name)
+		}
+	}
+	return ours, replaced, err
+}
+
+// RemoveLeftovers removes what an agent left that was killed while it wrote a file. No
+// other process may be writing it.
+func (f *File) RemoveLeftovers() error {
+	_, replaced, err := ours(f.cfg)
+	err = errors.Join(err, atomicfile.RemoveLeftovers(path(f.cfg)))
+	for _, name := range replaced {
+		err = errors.Join(err, atomicfile.RemoveLeftovers(filepath.Join(f.cfg.CNIConfDir, name)), atomicfile.RemoveLeftovers(kept(f.cfg, name)))
+	}
+	return err
+}
+
+// Remove takes our configuration away, on a stop that is meant to last: the runtime then
+// reports that the node's network is not ready. What was kept of the AWS VPC CNI stays. A
+// configuration that is not there is no error.
+func Remove(cfg config.Config) error {
+	names, _, err := ours(cfg)
+	for _, name := range names {
+		if e := os.Remove(filepath.Join(cfg.CNIConfDir, name)); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove conflist: %w", err)
+	}
+	return nil
+}
+
+// Restore is Remove for a node that the AWS VPC CNI takes over again: its configurations
+// are put back as they were, each by rename over ours, so that the runtime always finds
+// one. One that its daemon has written again meanwhile stays. It returns their names;
+// without any it did what Remove does. It may be repeated after an error. The agent must
+// have stopped, because it would replace them again.
+func Restore(cfg config.Config) (restored []string, err error) {
+	own, replaced, err := ours(cfg)
+	for _, name := range replaced {
+		at := filepath.Join(cfg.CNIConfDir, name)
+		if _, statErr := os.Stat(at); statErr == nil && !slices.Contains(own, name) {
+			err = errors.Join(err, os.Remove(kept(cfg, name)))
+		} else if e := putBack(kept(cfg, name), at); e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		restored = append(restored, name)
+	}
+	if err != nil {
+		return restored, fmt.Errorf("restore the configuration of the AWS VPC CNI: %w", err)
+	}
+	return restored, Remove(cfg)
+}
+
+func putBack(kept, at string) error {
+	original, err := os.ReadFile(kept)
+	if err == nil {
+		err = atomicfile.Write(at, original, 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	return os.Remove(kept)
+}

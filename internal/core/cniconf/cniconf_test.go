@@ -1,0 +1,98 @@
+package cniconf
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const aws = `{"cniVersion":"0.4.0","name":"aws-cni","disableCheck":true,"plugins":[{"type":"aws-cni"},{"type":"egress-cni"},{"type":"portmap"}]}`
+
+func TestAFileIsRecognisedByItsContent(t *testing.T) {
+	for _, c := range []struct {
+		name, content string
+		owner         Owner
+		why           string // part of it
+	}{
+		{"10-aws.conflist", aws, AWS, ""},
+		{"05-renamed.conflist", aws, AWS, ""},
+		{"10-trunkline.conflist", `{"name":"trunkline","plugins":[{"type":"trunkline-cni"}]}`, Ours, ""},
+		{"10-aws.conflist", `{"name":"trunkline","plugins":[{"type":"trunkline-cni"},{"type":"portmap"}]}`, Ours, ""},
+		{"00-multus.conf", `{"name":"multus","type":"multus","delegates":[{"type":"aws-cni"}]}`, Other, ""},
+		{"10-flannel.conflist", `{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"aws-cni"}]}`, Other, ""},
+		{"a.conflist", ``, Invalid, "not valid JSON"},
+		{"a.conflist", `{"name":"a","plugins":[]}`, Invalid, "no plugins"},
+		{"a.conflist", `{"plugins":[{"type":"x"}]}`, Invalid, "no name"},
+		{"a.conflist", `{"name":"a","plugins":[{"type":"x"},{}]}`, Invalid, "no type"},
+		{"a.conf", aws, Invalid, "no type"}, // a list in a file for one plugin
+		{"a.json", `{"type":"bridge"}`, Other, ""},
+	} {
+		got := Parse(c.name, []byte(c.content))
+		if got.Owner != c.owner || !strings.Contains(got.Why, c.why) || (got.Why == "") != (c.why == "") {
+			t.Errorf("%s %s: %+v, want owner %d and %q", c.name, c.content, got, c.owner, c.why)
+		}
+	}
+}
+
+func TestOnlyFilesThatTheRuntimeUsesInsteadOfOursMatter(t *testing.T) {
+	other := `{"name":"x","plugins":[{"type":"bridge"}]}`
+	for _, c := range []struct {
+		what, name, content string
+		keep, refresh       bool
+		problem             string // part of it
+	}{
+		{"AWS's", "10-aws.conflist", aws, true, false, ""},
+		{"AWS's, sorted after ours", "20-aws.conflist", aws, false, false, ""},
+		{"AWS's, kept", "10-aws.conflist.before-trunkline", aws, false, false, ""},
+		{"AWS's with a mesh's plugin", "10-aws.conflist", strings.Replace(aws, `{"type":"portmap"}`, `{"type":"istio-cni"}`, 1), false, false, "istio-cni"},
+		{"ours in the place of AWS's", "10-aws.conflist", `{"name":"trunkline","plugins":[{"type":"trunkline-cni"}]}`, false, true, ""},
+		{"another's", "05-bridge.conflist", other, false, false, "call bridge for new pods"},
+		{"another's, sorted after ours", "87-podman.conflist", other, false, false, ""},
+		{"a broken one", "05-broken.conflist", "{", false, false, "refuses every pod"},
+		{"a broken one after ours", "87-broken.conflist", "{", false, false, ""},
+		{"a file of another extension", "05-README", other, false, false, ""},
+		{"our own", FileName, `{"name":"trunkline","plugins":[{"type":"trunkline-cni"}]}`, false, false, ""},
+	} {
+		v := Judge([]File{Parse(c.name, []byte(c.content))})
+		if (len(v.Keep) == 1) != c.keep || (len(v.Refresh) == 1) != c.refresh || (len(v.Problems) == 1) != (c.problem != "") {
+			t.Errorf("%s: %+v", c.what, v)
+			continue
+		}
+		if c.problem != "" && (!strings.Contains(v.Problems[0].Message, c.problem) || !strings.Contains(v.Problems[0].Message, c.name)) {
+			t.Errorf("%s: %q does not name the file and %q", c.what, v.Problems[0].Message, c.problem)
+		}
+	}
+}
+
+func TestPluginsThatOurConfigurationDropsAreNamed(t *testing.T) {
+	f := File{Plugins: []string{"aws-cni", "egress-cni", "portmap", "bandwidth", "tuning"}}
+	if got := f.Dropped(); !slices.Equal(got, []string{"bandwidth", "tuning"}) {
+		t.Errorf("dropped %v", got)
+	}
+}
+
+func TestANewProblemIsOneThatWasNotThere(t *testing.T) {
+	a, b := Problem{"A", "a"}, Problem{"B", "b"}
+	if got := New([]Problem{a, b}, []Problem{a}); !slices.Equal(got, []Problem{b}) {
+		t.Errorf("new problems %v, want %v", got, b)
+	}
+	if got := NotCalled([]string{"d/d", "c/c", "b/b", "a/a"}, "/etc/cni/net.d").Message; !strings.Contains(got, "a/a, b/b, c/c and 1 more;") {
+		t.Error(got)
+	}
+}
+
+func FuzzParseFindsNoOwnerInAFileThatCannotBeLoaded(f *testing.F) {
+	f.Add("10-aws.conflist", []byte(aws))
+	f.Add("a.conf", []byte(`{"type":"bridge"}`))
+	f.Add("a.json", []byte(`{"plugins":null,"type":7}`))
+	f.Fuzz(func(t *testing.T, name string, content []byte) {
+		file := Parse(name, content)
+		if invalid := file.Owner == Invalid; invalid == (file.Why == "") || invalid == (len(file.Plugins) > 0) {
+			t.Errorf("%q %q: %+v", name, content, file)
+		}
+		v := Judge([]File{file})
+		if n := len(v.Keep) + len(v.Refresh) + len(v.Problems); n > 1 || n == 1 && (!Loaded(name) || name >= FileName) {
+			t.Errorf("%q: %+v", name, v)
+		}
+	})
+}
