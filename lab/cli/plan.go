@@ -74,7 +74,7 @@ type parts struct {
 // plan returns the desired state for the daemon.
 func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, error) {
 	want := daemon.Lab{
-		Name: r.Name, World: r.Cloud, Faults: r.Faults, ControlPlane: spec.ControlPlaneHost,
+		Name: r.Name, World: r.Cloud, Faults: r.Faults, Latency: r.Latency, ControlPlane: spec.ControlPlaneHost,
 		NoCloud: r.NoCloud, PodCIDR: r.PodCIDR,
 		ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS, APIPort: r.APIPort, ImageStore: p.imageStore,
 		Parts: daemon.Parts{
@@ -178,12 +178,7 @@ func settings(want daemon.Lab) []string {
 	if want.NoCloud {
 		return append(out, "TRUNKLINE_EXCLUDE_SNAT_CIDRS="+want.PodCIDR.String(), fmt.Sprint("TRUNKLINE_MTU=", vpc.MTU))
 	}
-	region := want.World.Region
-	return append(out,
-		"AWS_REGION="+region,
-		"AWS_ENDPOINT_URL_EC2=http://ec2."+region+".amazonaws.com",
-		"AWS_ENDPOINT_URL_STS=http://sts."+region+".amazonaws.com",
-	)
+	return append(out, "AWS_REGION="+want.World.Region)
 }
 
 // patches are this lab's addresses and account.

@@ -109,6 +109,7 @@ func TestChangesOfFixedFieldsAreListed(t *testing.T) {
 		"subnets":      func(l *daemon.Lab) { l.World.Subnets = l.World.Subnets[1:] },
 		"kubernetes":   func(l *daemon.Lab) { l.APIPort = 6443 },
 		"region, seed": func(l *daemon.Lab) { l.World.Region, l.World.Seed = "eu-west-1", 7 },
+		"latency":      func(l *daemon.Lab) { l.Latency = 0 },
 		"faults":       func(l *daemon.Lab) { l.Faults.LinkDown = []string{"eni-0123456789abcdef0"} },
 	} {
 		var next daemon.Lab // as it comes back from lab.json

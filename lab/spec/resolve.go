@@ -20,6 +20,7 @@ type Resolved struct {
 	APIPort    int // 0: any free port
 	Nodes      []ResolvedNode
 	Faults     faults.Plan
+	Latency    faults.Duration // of each answer of EC2 and STS
 }
 
 // ResolvedNode is the Kubernetes node of the instance with the same name in Cloud.
@@ -38,7 +39,7 @@ type ResolvedNode struct {
 func (s Spec) Resolve() (Resolved, error) {
 	s = s.withDefaults()
 	p := &problems{}
-	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort}
+	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort, Latency: *s.Latency}
 	out.Cloud = account(p, s)
 
 	n := resolveNetwork(p, s)

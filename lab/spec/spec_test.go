@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -32,6 +33,9 @@ func TestAnEmptyFileIsTheDefaultLab(t *testing.T) {
 	if diff := cmp.Diff(want, subnets); diff != "" {
 		t.Errorf("subnets (-want +got):\n%s", diff)
 	}
+	if time.Duration(r.Latency) != 5*time.Millisecond {
+		t.Errorf("latency %s, want 5ms", time.Duration(r.Latency))
+	}
 	if r.ServiceCIDR.String() != "172.20.0.0/16" || r.ClusterDNS != netip.MustParseAddr("172.20.0.10") {
 		t.Errorf("services %s, DNS %s", r.ServiceCIDR, r.ClusterDNS)
 	}
@@ -42,6 +46,16 @@ func TestAnEmptyFileIsTheDefaultLab(t *testing.T) {
 	}
 	if diff := cmp.Diff(wantNodes, r.Nodes); diff != "" {
 		t.Errorf("nodes (-want +got):\n%s", diff)
+	}
+}
+
+func TestALabCanHaveNoLatency(t *testing.T) {
+	s, err := Parse([]byte("latency: 0s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Resolve(); err != nil || r.Latency != 0 {
+		t.Errorf("latency %s (%v), want none", time.Duration(r.Latency), err)
 	}
 }
 
@@ -169,6 +183,7 @@ func TestParseNamesTheInvalidField(t *testing.T) {
 		"the second of a list":            {"nodes: [{}, {labels: {a: b, c: 7}}]", "nodes[1].labels.c: number, want text"},
 		"a duration without a unit":       {"faults: {latency: {CreateTags: {fixed: soon}}}", `faults.latency.CreateTags.fixed: time: invalid duration "soon"`},
 		"a negative duration":             {"faults: {describeLag: -1s}", "faults.describeLag: duration -1s: negative"},
+		"a negative latency":              {"latency: -5ms", "latency: duration -5ms: negative"},
 		"a port that is true":             {"securityGroups: [{name: a, ingress: [{ports: true}]}]", "securityGroups[0].ingress[0].ports: true or false, want a non-negative whole number"},
 		"a large seed beside an error":    {"seed: 18446744073709551615\nname: 7", "name: number, want text"},
 		"a second document":               {"name: a\n---\nname: b", "two YAML documents"},
