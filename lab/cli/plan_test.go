@@ -3,9 +3,11 @@ package cli
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -93,6 +95,27 @@ func TestThePlanIsValidForTheDaemon(t *testing.T) {
 	same := []cmp.Option{cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })}
 	if diff := cmp.Diff(want, again, same...); diff != "" {
 		t.Errorf("it differs after JSON encoding and decoding:\n%s", diff)
+	}
+}
+
+func TestRolesOfTheFileJoinOrReplaceThoseOfTheLab(t *testing.T) {
+	policy := []spec.Policy{{Name: "own", Document: map[string]any{"Version": "2012-10-17", "Statement": map[string]any{"Effect": "Deny", "Action": "*", "Resource": "*"}}}}
+	for name, tc := range map[string]struct {
+		own  map[string]spec.Role
+		want []string // role and its policy
+	}{
+		"none":               {nil, []string{"trunkline-node node-policy", "trunkline-controller controller-policy"}},
+		"another":            {map[string]spec.Role{"web": {Policies: policy}}, []string{"trunkline-node node-policy", "web own", "trunkline-controller controller-policy"}},
+		"that of every node": {map[string]spec.Role{"trunkline-node": {Policies: policy}}, []string{"trunkline-node own", "trunkline-controller controller-policy"}},
+	} {
+		want, _ := planOf(t, spec.Spec{Roles: tc.own})
+		var got []string
+		for _, r := range want.Roles {
+			got = append(got, r.Name+" "+strings.Join(slices.Sorted(maps.Keys(r.Policies)), " "))
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }
 

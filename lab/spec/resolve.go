@@ -6,6 +6,7 @@ import (
 
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/faults"
+	"github.com/trunkline/trunkline/sim/iam"
 )
 
 // Resolved is a validated lab with all defaults applied.
@@ -21,6 +22,7 @@ type Resolved struct {
 	Nodes      []ResolvedNode
 	Faults     faults.Plan
 	Latency    faults.Duration // of each answer of EC2 and STS
+	Roles      []iam.Role      // of the file, for instances
 }
 
 // ResolvedNode is the Kubernetes node of the instance with the same name in Cloud.
@@ -41,6 +43,7 @@ func (s Spec) Resolve() (Resolved, error) {
 	p := &problems{}
 	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort, Latency: *s.Latency}
 	out.Cloud = account(p, s)
+	out.Roles = roles(p, s)
 
 	n := resolveNetwork(p, s)
 	out.Cloud.VPC, out.Cloud.Subnets, out.Cloud.RouteTables = n.vpc, n.subnets, n.tables

@@ -39,6 +39,8 @@ type Spec struct {
 	// InstanceTypes adds types to the built-in ones, or replaces them.
 	InstanceTypes map[string]InstanceType `json:"instanceTypes,omitempty"`
 	Quotas        Quotas                  `json:"quotas,omitempty"`
+	// Roles of instances by name, in addition to DefaultRole, or in its place.
+	Roles map[string]Role `json:"roles,omitempty"`
 	// Latency of each answer of EC2 and STS, in addition to that of faults; default 5ms. At
 	// 0, AWS's SDK for Go fails to read one in ten long answers.
 	Latency *faults.Duration `json:"latency,omitempty"`
@@ -130,7 +132,8 @@ type Node struct {
 	Subnet  string   `json:"subnet,omitempty"` // default: the subnets in turn
 	Groups  []string `json:"groups,omitempty"` // default nodes
 	Address string   `json:"address,omitempty"`
-	// Role of the instance profile.
+	// Role of the instance profile: one of Roles; default DefaultRole, which has
+	// deploy/iam/node-policy.json.
 	Role string `json:"role,omitempty"`
 	// Cgroup is the node's cgroup version: v1 (the machine's own hierarchy) or v2.
 	Cgroup string            `json:"cgroup,omitempty"`
