@@ -19,7 +19,7 @@ endif
 # Debian packages that the lab and the tests use, as "program:package[,package]".
 # Debian's awscli is named by its path: another aws may come first on the PATH.
 PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack mount:mount nsenter:util-linux \
-	pgrep:procps git:git dpkg-deb:dpkg /usr/bin/aws:awscli openssl:openssl
+	pgrep:procps git:git dpkg-deb:dpkg /usr/bin/aws:awscli openssl:openssl update-ca-certificates:ca-certificates
 # What the race detector needs beyond them.
 C_COMPILER := gcc:gcc,libc6-dev
 # Time limit for the tests of one package. They take a few minutes at most on an idle

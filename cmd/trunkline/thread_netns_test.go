@@ -18,6 +18,9 @@ import (
 const asAgent = "TRUNKLINE_TEST_AS_AGENT"
 
 func TestMain(m *testing.M) {
+	if authority := os.Getenv(withoutFiles); authority != "" {
+		os.Exit(asProgramWithoutFiles(authority))
+	}
 	if os.Getenv(asAgent) == "" {
 		os.Exit(m.Run())
 	}

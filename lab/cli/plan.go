@@ -17,12 +17,8 @@ import (
 	"github.com/trunkline/trunkline/sim/iam"
 )
 
-// The controller's IAM role in the lab's account, and the service account that may
-// assume it.
-const (
-	roleController    = "trunkline-controller"
-	controllerSubject = "system:serviceaccount:kube-system:trunkline-controller"
-)
+// controllerSubject is the service account that may assume the controller's IAM role.
+const controllerSubject = "system:serviceaccount:kube-system:trunkline-controller"
 
 // choices are the flags of up that override lab.yaml.
 type choices struct {
@@ -74,7 +70,7 @@ type parts struct {
 // plan returns the desired state for the daemon.
 func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, error) {
 	want := daemon.Lab{
-		Name: r.Name, World: r.Cloud, Faults: r.Faults, ControlPlane: spec.ControlPlaneHost,
+		Name: r.Name, World: r.Cloud, Faults: r.Faults, Latency: r.Latency, ControlPlane: spec.ControlPlaneHost,
 		NoCloud: r.NoCloud, PodCIDR: r.PodCIDR,
 		ServiceCIDR: r.ServiceCIDR, ClusterDNS: r.ClusterDNS, APIPort: r.APIPort, ImageStore: p.imageStore,
 		Parts: daemon.Parts{
@@ -95,13 +91,14 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 		return want, nil
 	}
 	var err error
-	want.Roles, err = roles(p.source, want.Issuer())
+	want.Roles, err = roles(r.Roles, p.source, want.Issuer())
 	return want, err
 }
 
-// roles returns the account's roles with the IAM policies of deploy/iam, which users
-// attach on AWS. The lab enforces them.
-func roles(source, issuer string) ([]iam.Role, error) {
+// roles returns the account's roles, which the lab enforces: those of lab.yaml, the nodes'
+// unless lab.yaml has it, and the controller's, with the IAM policies of deploy/iam, which
+// users attach on AWS.
+func roles(own []iam.Role, source, issuer string) ([]iam.Role, error) {
 	read := func(name string) (map[string][]byte, error) {
 		text, err := os.ReadFile(filepath.Join(source, "deploy", "iam", name+".json"))
 		return map[string][]byte{name: text}, err
@@ -114,13 +111,13 @@ func roles(source, issuer string) ([]iam.Role, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []iam.Role{
-		{Name: spec.DefaultRole, Policies: nodes, Instances: true},
-		{
-			Name: roleController, Policies: controller, Tags: map[string]string{vpc.TagClusterName: spec.ClusterName},
-			Trust: []iam.Trust{{Issuer: issuer, Subject: controllerSubject}},
-		},
-	}, nil
+	if !slices.ContainsFunc(own, func(r iam.Role) bool { return r.Name == spec.DefaultRole }) {
+		own = append([]iam.Role{{Name: spec.DefaultRole, Policies: nodes, Instances: true}}, own...)
+	}
+	return append(own, iam.Role{
+		Name: spec.RoleController, Policies: controller, Tags: map[string]string{vpc.TagClusterName: spec.ClusterName},
+		Trust: []iam.Trust{{Issuer: issuer, Subject: controllerSubject}},
+	}), nil
 }
 
 func deployDir(stateDir string) string { return filepath.Join(stateDir, "deploy") }
@@ -181,12 +178,7 @@ func settings(want daemon.Lab) []string {
 	if want.NoCloud {
 		return append(out, "TRUNKLINE_EXCLUDE_SNAT_CIDRS="+want.PodCIDR.String(), fmt.Sprint("TRUNKLINE_MTU=", vpc.MTU))
 	}
-	region := want.World.Region
-	return append(out,
-		"AWS_REGION="+region,
-		"AWS_ENDPOINT_URL_EC2=http://ec2."+region+".amazonaws.com",
-		"AWS_ENDPOINT_URL_STS=http://sts."+region+".amazonaws.com",
-	)
+	return append(out, "AWS_REGION="+want.World.Region)
 }
 
 // patches are this lab's addresses and account.

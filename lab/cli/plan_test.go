@@ -3,9 +3,11 @@ package cli
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -96,6 +98,27 @@ func TestThePlanIsValidForTheDaemon(t *testing.T) {
 	}
 }
 
+func TestRolesOfTheFileJoinOrReplaceThoseOfTheLab(t *testing.T) {
+	policy := []spec.Policy{{Name: "own", Document: map[string]any{"Version": "2012-10-17", "Statement": map[string]any{"Effect": "Deny", "Action": "*", "Resource": "*"}}}}
+	for name, tc := range map[string]struct {
+		own  map[string]spec.Role
+		want []string // role and its policy
+	}{
+		"none":               {nil, []string{"trunkline-node node-policy", "trunkline-controller controller-policy"}},
+		"another":            {map[string]spec.Role{"web": {Policies: policy}}, []string{"trunkline-node node-policy", "web own", "trunkline-controller controller-policy"}},
+		"that of every node": {map[string]spec.Role{"trunkline-node": {Policies: policy}}, []string{"trunkline-node own", "trunkline-controller controller-policy"}},
+	} {
+		want, _ := planOf(t, spec.Spec{Roles: tc.own})
+		var got []string
+		for _, r := range want.Roles {
+			got = append(got, r.Name+" "+strings.Join(slices.Sorted(maps.Keys(r.Policies)), " "))
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 func TestChangesOfFixedFieldsAreListed(t *testing.T) {
 	have, _ := samplePlan(t)
 	text, err := json.Marshal(have)
@@ -109,6 +132,7 @@ func TestChangesOfFixedFieldsAreListed(t *testing.T) {
 		"subnets":      func(l *daemon.Lab) { l.World.Subnets = l.World.Subnets[1:] },
 		"kubernetes":   func(l *daemon.Lab) { l.APIPort = 6443 },
 		"region, seed": func(l *daemon.Lab) { l.World.Region, l.World.Seed = "eu-west-1", 7 },
+		"latency":      func(l *daemon.Lab) { l.Latency = 0 },
 		"faults":       func(l *daemon.Lab) { l.Faults.LinkDown = []string{"eni-0123456789abcdef0"} },
 	} {
 		var next daemon.Lab // as it comes back from lab.json

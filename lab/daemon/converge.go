@@ -161,6 +161,11 @@ func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) 
 		if err := writeOperator(l.options.StateDir, w.Operator()); err != nil {
 			return err
 		}
+		if !want.NoCloud {
+			if err := writeAuthority(l.options.StateDir, w.Authority()); err != nil {
+				return err
+			}
+		}
 	}
 	state := l.world.State()
 	for _, i := range want.World.Instances {
@@ -296,9 +301,13 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 		plugins = ""
 	}
 	deleteObject := func(ctx context.Context, kubeName string) error { return deleteNode(ctx, l.cp.Client(), kubeName) }
+	var authorities []byte
+	if !want.NoCloud {
+		authorities = l.world.Authority().Certificate()
+	}
 	m := newMachine(node.Config{
 		Lab: want.Name, Name: n.Name, StateDir: filepath.Join(l.options.StateDir, "nodes", n.Name),
-		NetNS: netns.Path(NetNS(want.Name, n.Name)), Instance: instance, Cgroup: view, Labels: n.Labels,
+		NetNS: netns.Path(NetNS(want.Name, n.Name)), Instance: instance, Cgroup: view, Labels: n.Labels, Authorities: authorities,
 		Kubernetes: node.Kubernetes{Server: l.cp.Server(), ClusterDNS: want.ClusterDNS, Keys: node.Keys(keys)},
 		Parts: node.Parts{
 			Kube: want.Parts.Kube, Lab: want.Parts.Lab, Containerd: want.Parts.Containerd,

@@ -29,9 +29,11 @@ type Lab struct {
 	// Roles are the account's IAM roles, with the policies of deploy/iam.
 	Roles []iam.Role `json:"roles,omitempty"`
 	// Faults at the start; the admin endpoint changes them later.
-	Faults       faults.Plan  `json:"faults,omitzero"`
-	ControlPlane string       `json:"controlPlane"` // name of one of World.Hosts
-	ServiceCIDR  netip.Prefix `json:"serviceCIDR"`  // 172.20.0.0/16
+	Faults faults.Plan `json:"faults,omitzero"`
+	// Latency of each answer of EC2 and STS, in addition to injected latency.
+	Latency      faults.Duration `json:"latency,omitempty"`
+	ControlPlane string          `json:"controlPlane"` // name of one of World.Hosts
+	ServiceCIDR  netip.Prefix    `json:"serviceCIDR"`  // 172.20.0.0/16
 	// NoCloud hides the account from the nodes: neither EC2 nor instance metadata
 	// answers inside the VPC. PodCIDR is then the range of the nodes' pod CIDRs.
 	NoCloud    bool         `json:"noCloud,omitempty"`
@@ -157,7 +159,7 @@ func fixedParts(l Lab) (map[string]string, error) {
 		"name": l.Name, "region": l.World.Region, "account": l.World.Account, "seed": l.World.Seed,
 		"vpc": l.World.VPC, "subnets": l.World.Subnets, "routeTables": l.World.RouteTables,
 		"securityGroups": l.World.Groups, "controlPlane": []any{l.World.Hosts, l.ControlPlane},
-		"quotas": l.World.Quotas, "instanceTypes": l.World.Limits, "faults": l.Faults,
+		"quotas": l.World.Quotas, "instanceTypes": l.World.Limits, "faults": l.Faults, "latency": l.Latency,
 		"cloud":      l.NoCloud,
 		"kubernetes": []any{l.ServiceCIDR, l.PodCIDR, l.ClusterDNS, l.APIPort}, "IAM roles (deploy/iam)": l.Roles,
 	} {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/sim/ca"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/iam"
 )
@@ -30,6 +31,8 @@ type World interface {
 	AdminEndpoint() string
 	// Operator returns the key of the account's operator.
 	Operator() iam.Credentials
+	// Authority is the CA of EC2 and STS inside the VPC.
+	Authority() *ca.Authority
 	Close() error
 }
 

@@ -53,6 +53,9 @@ type Config struct {
 	PlugTimeout time.Duration `json:"plugTimeout,omitempty"`
 	// Labels of the Node object beyond those of the instance.
 	Labels map[string]string `json:"labels,omitempty"`
+	// Authorities are certificates (PEM) that the node trusts in addition to those of its
+	// image; empty is none. Pods that mount its /etc/ssl/certs trust them too.
+	Authorities []byte `json:"authorities,omitempty"`
 }
 
 // Instance is the instance's data that cloud-init reads from the metadata service.

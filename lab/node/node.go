@@ -85,6 +85,9 @@ func (n *Node) prepare() error {
 	if err := dir.disk().installPlugins(c.Parts.CNI); err != nil {
 		return fmt.Errorf("install the image's CNI plugins: %w", err)
 	}
+	if err := c.writeTrust(); err != nil {
+		return err
+	}
 	if err := writeBaseSpec(dir.baseSpec(), filepath.Join(c.Parts.Containerd, "ctr")); err != nil {
 		return fmt.Errorf("write the containers' base spec: %w", err)
 	}

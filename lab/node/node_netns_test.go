@@ -3,6 +3,7 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/node"
+	"github.com/trunkline/trunkline/sim/ca"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
@@ -178,6 +180,39 @@ func TestANodeIsIsolatedLikeAMachine(t *testing.T) {
 				t.Errorf("%s\n printed %q\n want    %q", tc.command, got, tc.want)
 			}
 		})
+	}
+}
+
+// The lists of authorities in a node are those of its image and its own at the end, also
+// for pods, which mount the directory. The machine's lists do not change.
+func TestANodeTrustsItsOwnAuthoritiesAndTheMachineDoesNot(t *testing.T) {
+	const list = "/etc/ssl/certs/ca-certificates.crt"
+	image, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, ns := idleConfig(t)
+	authority, err := ca.New("Test", []string{"amazonaws.com"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Authorities = authority.Certificate()
+	plugIdle(t, ns, c)
+	n := bootIdle(t, c)
+	want := strings.TrimSpace(string(image) + string(c.Authorities))
+	for name, command := range map[string]string{
+		"a program of the node": "cat " + list,
+		"a pod":                 "pod=$(mktemp -d) && mount --rbind -o ro /etc/ssl/certs $pod && cat $pod/ca-certificates.crt",
+	} {
+		if got, err := inside(n, "sh", "-c", command); err != nil || got != want {
+			t.Errorf("%s sees %d bytes (%v), want %d", name, len(got), err, len(want))
+		}
+	}
+	if got, err := inside(n, "sh", "-c", "stat -c %a "+list+"; echo >> "+list); err == nil || !strings.HasPrefix(got, "644\n") || !strings.Contains(got, "Read-only file system") {
+		t.Errorf("the list can be written, or only root can read it: %v: %s", err, got)
+	}
+	if now, err := os.ReadFile(list); err != nil || !bytes.Equal(now, image) {
+		t.Errorf("the machine's list changed (%v)", err)
 	}
 }
 

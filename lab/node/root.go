@@ -72,6 +72,7 @@ func (r rootFS) mounts() []mount {
 	for path := range machineSysctls() {
 		list = append(list, mount{source: filepath.Join(dir.boot(), sysctlFile(path)), target: path, existing: true})
 	}
+	list = append(list, r.config.trustMounts()...)
 	return append(list, cgroupMounts(r.config.Cgroup, r.trees)...)
 }
 

@@ -20,6 +20,11 @@ func (d stateDir) initLog() string { return filepath.Join(d.logs(), "init.log") 
 // boot has the files that are new at each boot.
 func (d stateDir) boot() string { return d.join("boot") }
 
+// trust is the node's own version of a list of authorities.
+func (d stateDir) trust(list string) string {
+	return filepath.Join(d.join("trust"), filepath.Base(list))
+}
+
 // baseSpec is the OCI spec that every container's spec is derived from.
 func (d stateDir) baseSpec() string { return d.join(filepath.Base(baseSpec)) }
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/trunkline/trunkline/sim/faults"
 )
 
 // Default returns the lab of an empty file: one VPC with three zones, three nodes, and
@@ -33,6 +35,9 @@ func (s Spec) withDefaults() Spec {
 	setDefault(&s.VPC.CIDR, DefaultCIDR)
 	if s.VPC.InternetGateway == nil {
 		s.VPC.InternetGateway = new(true)
+	}
+	if s.Latency == nil {
+		s.Latency = new(faults.Duration(DefaultLatency))
 	}
 	if s.Subnets == nil {
 		s.Subnets = defaultSubnets(s.Region, s.VPC.CIDR)

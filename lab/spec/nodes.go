@@ -29,6 +29,7 @@ type members struct {
 	*problems
 	lab     string
 	noCloud bool
+	roles   map[string]Role
 	network *network
 	groups  *groups
 	types   map[string]vpc.Limits // all instance types
@@ -43,7 +44,7 @@ type members struct {
 // instance types.
 func resolveMembers(p *problems, s Spec, n *network, g *groups, own map[string]vpc.Limits) *members {
 	m := &members{
-		problems: p, lab: s.Name, noCloud: s.Cloud == CloudNone, network: n, groups: g,
+		problems: p, lab: s.Name, noCloud: s.Cloud == CloudNone, roles: s.Roles, network: n, groups: g,
 		types: builtinTypes(), own: own,
 	}
 	maps.Copy(m.types, own)
@@ -145,8 +146,13 @@ func (m *members) role(field string, n Node) {
 		m.add(field+"role", n.Role, "a node without a cloud has no IAM role (cloud: %s)", CloudNone)
 	case m.noCloud && n.IMDS != nil:
 		m.add(field+"imds", "", "a node without a cloud has no instance metadata (cloud: %s)", CloudNone)
-	case !m.noCloud && n.Role != DefaultRole:
-		m.add(field+"role", n.Role, "must be %s, the account's only role for instances (deploy/iam/node-policy.json)", DefaultRole)
+	case m.noCloud || n.Role == DefaultRole:
+	case len(m.roles) == 0:
+		m.add(field+"role", n.Role, "must be %s, the account's only role for instances (deploy/iam/node-policy.json); others are in roles", DefaultRole)
+	default:
+		if _, ok := m.roles[n.Role]; !ok {
+			m.add(field+"role", n.Role, "must be %s, or one of roles (%s)", DefaultRole, strings.Join(slices.Sorted(maps.Keys(m.roles)), ", "))
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,13 +19,16 @@ import (
 // maxFile is the maximum size of lab.yaml, in bytes.
 const maxFile = 1 << 20
 
-// Load reads and parses a lab.yaml.
+// Load reads and parses a lab.yaml, and reads the policies that it names.
 func Load(path string) (Spec, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return Spec{}, err
 	}
 	s, err := Parse(data)
+	if err == nil {
+		err = s.readPolicies(filepath.Dir(path))
+	}
 	if err != nil {
 		return Spec{}, fmt.Errorf("%s: %w", path, err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/faults"
+	"github.com/trunkline/trunkline/sim/iam"
 )
 
 // Resolved is a validated lab with all defaults applied.
@@ -20,6 +21,8 @@ type Resolved struct {
 	APIPort    int // 0: any free port
 	Nodes      []ResolvedNode
 	Faults     faults.Plan
+	Latency    faults.Duration // of each answer of EC2 and STS
+	Roles      []iam.Role      // of the file, for instances
 }
 
 // ResolvedNode is the Kubernetes node of the instance with the same name in Cloud.
@@ -40,8 +43,9 @@ type ResolvedNode struct {
 func (s Spec) Resolve() (Resolved, error) {
 	s = s.withDefaults()
 	p := &problems{}
-	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort}
+	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort, Latency: *s.Latency}
 	out.Cloud = account(p, s)
+	out.Roles = roles(p, s)
 
 	n := resolveNetwork(p, s)
 	out.Cloud.VPC, out.Cloud.Subnets, out.Cloud.RouteTables = n.vpc, n.subnets, n.tables

@@ -6,6 +6,8 @@
 package spec
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trunkline/trunkline/sim/faults"
@@ -37,6 +39,11 @@ type Spec struct {
 	// InstanceTypes adds types to the built-in ones, or replaces them.
 	InstanceTypes map[string]InstanceType `json:"instanceTypes,omitempty"`
 	Quotas        Quotas                  `json:"quotas,omitempty"`
+	// Roles of instances by name, in addition to DefaultRole, or in its place.
+	Roles map[string]Role `json:"roles,omitempty"`
+	// Latency of each answer of EC2 and STS, in addition to that of faults; default 5ms. At
+	// 0, AWS's SDK for Go fails to read one in ten long answers.
+	Latency *faults.Duration `json:"latency,omitempty"`
 	// Faults of the embedded EC2 at its start; `trunkline-lab status` prints the URL
 	// that changes them while it runs.
 	Faults *faults.Plan `json:"faults,omitempty"`
@@ -129,7 +136,8 @@ type Node struct {
 	// instance is launched with beside the primary one.
 	PrimaryType string      `json:"primaryType,omitempty"`
 	Interfaces  []Interface `json:"interfaces,omitempty"`
-	// Role of the instance profile.
+	// Role of the instance profile: one of Roles; default DefaultRole, which has
+	// deploy/iam/node-policy.json.
 	Role string `json:"role,omitempty"`
 	// Cgroup is the node's cgroup version: v1 (the machine's own hierarchy) or v2.
 	Cgroup string `json:"cgroup,omitempty"`
@@ -196,6 +204,7 @@ const (
 	DefaultInstanceType = "m5.xlarge"
 	DefaultRole         = "trunkline-node"
 	DefaultNodes        = 3
+	DefaultLatency      = 5 * time.Millisecond
 	MaxNodes            = 64 // a node uses 0.5 GiB of memory and about 300 PIDs of the machine
 	defaultZones        = 3
 	groupNodes          = "nodes"

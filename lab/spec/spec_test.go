@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -32,6 +33,9 @@ func TestAnEmptyFileIsTheDefaultLab(t *testing.T) {
 	if diff := cmp.Diff(want, subnets); diff != "" {
 		t.Errorf("subnets (-want +got):\n%s", diff)
 	}
+	if time.Duration(r.Latency) != 5*time.Millisecond {
+		t.Errorf("latency %s, want 5ms", time.Duration(r.Latency))
+	}
 	if r.ServiceCIDR.String() != "172.20.0.0/16" || r.ClusterDNS != netip.MustParseAddr("172.20.0.10") {
 		t.Errorf("services %s, DNS %s", r.ServiceCIDR, r.ClusterDNS)
 	}
@@ -56,6 +60,16 @@ func TestANodeHasCNIPluginsUnlessItsFieldIsFalse(t *testing.T) {
 		if r, err := s.Resolve(); err != nil || r.Nodes[0].NoCNIPlugins != without {
 			t.Errorf("%s: %+v, %v; want without plugins: %v", yaml, r.Nodes, err, without)
 		}
+	}
+}
+
+func TestALabCanHaveNoLatency(t *testing.T) {
+	s, err := Parse([]byte("latency: 0s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Resolve(); err != nil || r.Latency != 0 {
+		t.Errorf("latency %s (%v), want none", time.Duration(r.Latency), err)
 	}
 }
 
@@ -183,6 +197,8 @@ func TestParseNamesTheInvalidField(t *testing.T) {
 		"the second of a list":            {"nodes: [{}, {labels: {a: b, c: 7}}]", "nodes[1].labels.c: number, want text"},
 		"a duration without a unit":       {"faults: {latency: {CreateTags: {fixed: soon}}}", `faults.latency.CreateTags.fixed: time: invalid duration "soon"`},
 		"a negative duration":             {"faults: {describeLag: -1s}", "faults.describeLag: duration -1s: negative"},
+		"an unknown field of a policy":    {"roles: {web: {policies: [{path: x}]}}", `unknown field "roles.web.policies[0].path"`},
+		"a negative latency":              {"latency: -5ms", "latency: duration -5ms: negative"},
 		"a port that is true":             {"securityGroups: [{name: a, ingress: [{ports: true}]}]", "securityGroups[0].ingress[0].ports: true or false, want a non-negative whole number"},
 		"a large seed beside an error":    {"seed: 18446744073709551615\nname: 7", "name: number, want text"},
 		"a second document":               {"name: a\n---\nname: b", "two YAML documents"},
@@ -218,6 +234,15 @@ func TestResolveReportsFieldValueAndReason(t *testing.T) {
 		"more groups than the quota":       {"nodes: [{groups: [nodes, nodes, nodes, nodes, nodes, nodes]}]", `6 groups; the quota per interface is 5`},
 		"a node address in another subnet": {"nodes: [{address: 10.0.40.1}]", `nodes[0].address: "10.0.40.1": outside 10.0.0.0/19`},
 		"an unknown role":                  {"nodes: [{role: admin}]", `nodes[0].role: "admin": must be trunkline-node, the account's only role for instances`},
+		"a role that is not among roles":   {"roles: {web: {policies: [{document: {Version: '2012-10-17', Statement: []}}]}}\nnodes: [{role: admin}]", `nodes[0].role: "admin": must be trunkline-node, or one of roles (web)`},
+		"a role without policies":          {"roles: {web: {}}", `roles.web.policies: must not be empty`},
+		"a role of an invalid name":        {"roles: {'a b': {policies: [{file: x}]}}", `roles: "a b": must be the name of an IAM role`},
+		"the controller's role":            {"roles: {trunkline-controller: {policies: [{file: x}]}}", `roles.trunkline-controller: the role of Trunkline's controller`},
+		"roles without a cloud":            {"cloud: none\nroles: {web: {policies: [{file: x}]}}", `roles.web: a lab without a cloud has no IAM roles`},
+		"a policy of nothing":              {"roles: {web: {policies: [{}]}}", `roles.web.policies[0]: must have either a file or a document`},
+		"a policy of a file and document":  {"roles: {web: {policies: [{file: x, document: {a: b}}]}}", `roles.web.policies[0]: must have either a file or a document`},
+		"a policy that is no policy":       {"roles: {web: {policies: [{document: {Version: '2012-10-17', Statment: []}}]}}", `roles.web.policies[0]: `},
+		"two policies of one name":         {"roles: {web: {policies: [{name: a, document: {Version: '2012-10-17', Statement: []}}, {name: a, document: {Version: '2012-10-17', Statement: []}}]}}", `roles.web.policies[1].name: "a": already the name`},
 		"an unknown cgroup version":        {"nodes: [{cgroup: v3}]", `nodes[0].cgroup: "v3": must be v1 or v2`},
 		"Services inside the VPC":          {"kubernetes: {serviceCIDR: 10.0.128.0/20}", `overlaps vpc.cidr 10.0.0.0/16`},
 		"DNS outside the Services":         {"kubernetes: {clusterDNS: 10.0.0.10}", `outside 172.20.0.0/16`},

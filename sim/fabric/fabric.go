@@ -162,7 +162,7 @@ type Drops struct {
 	Ingress    uint64 // allowed by no rule of the receiving port's groups
 	Unroutable uint64 // to an address that no port holds, or out without a route or a public address
 	Stale      uint64 // in the middle of a connection without state
-	Service    uint64 // to an address of the fabric itself where it does not listen
+	Service    uint64 // to an address of the fabric itself where it does not listen, refused ones included
 }
 
 // Total is the sum over all reasons.

@@ -186,12 +186,15 @@ func (t *packetTable) input() {
 	for _, f := range families() {
 		name := "services-" + f.String()
 		services := t.set(name, addrType(f), nftables.TypeProto, nftables.TypePort)
+		platform := t.set("platform-"+f.String(), addrType(f))
 		for _, s := range t.plan.state.Services {
 			if vpc.FamilyOf(s.Address) == f {
 				addService(services, s)
+				add(platform, nftables.Addr(s.Address))
 			}
 		}
 		t.rule(here, in(name, destination(f), nftables.L4Proto, nftables.ThDport), verdict(nftables.Accept))
+		t.rule(here, in("platform-"+f.String(), destination(f)), gotoChain("refuse"))
 		name = "gateways-" + f.String()
 		gateways := t.set(name, addrType(f))
 		for _, a := range t.plan.gateways {
@@ -208,6 +211,17 @@ func (t *packetTable) input() {
 	// Multicast listener reports and similar packets are not counted.
 	t.rule(here, within(nftables.IP6Daddr, netip.MustParsePrefix("ff00::/8")), verdict(nftables.Drop))
 	t.drop(here, nftables.Iifname, dropService)
+	t.refuse()
+}
+
+// refuse is the chain for packets to a service's address where it does not listen: the
+// sender gets the answer of a host with a closed port, so that it fails at once.
+func (t *packetTable) refuse() {
+	const here = "refuse"
+	t.rule(here, in(dropService, nftables.Iifname)) // counts
+	t.rule(here, protocolIs(protocolTCP), nftables.Reject{With: nftables.TCPReset})
+	t.rule(here, protocolIs(protocolUDP), nftables.Reject{With: nftables.PortUnreachable})
+	t.rule(here, verdict(nftables.Drop))
 }
 
 func addService(to *nftables.Set, s Service) {

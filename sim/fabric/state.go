@@ -110,7 +110,8 @@ type Internet struct {
 	Hosts []netip.Addr // addresses of the outside host's namespace
 }
 
-// Service is an address and the transport ports the platform listens on there.
+// Service is an address and the transport ports the platform listens on there. TCP and
+// UDP to its other ports are refused, as by a host with closed ports.
 type Service struct {
 	Address netip.Addr
 	TCP     []uint16

@@ -38,6 +38,8 @@ type Instance struct {
 	Hostname string
 	// Domain of AWS's services; empty: "amazonaws.com".
 	Domain string
+	// Partition of the region; empty: "aws".
+	Partition string
 	// Role is that of the instance profile; its zero value is none.
 	Role     Role
 	UserData string

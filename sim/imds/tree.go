@@ -1,6 +1,7 @@
 package imds
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/netip"
@@ -78,10 +79,7 @@ func (s *Server) tree(i Instance) dir {
 }
 
 func metadata(i Instance) dir {
-	domain := i.Domain
-	if domain == "" {
-		domain = "amazonaws.com"
-	}
+	domain, partition := cmp.Or(i.Domain, "amazonaws.com"), cmp.Or(i.Partition, "aws")
 	d := dir{
 		"ami-id":              value(i.Image),
 		"ami-launch-index":    value("0"),
@@ -98,7 +96,7 @@ func metadata(i Instance) dir {
 			"availability-zone-id": value(i.Placement.ZoneID),
 			"region":               value(i.Placement.Region),
 		},
-		"services": dir{"domain": value(domain), "partition": value("aws")},
+		"services": dir{"domain": value(domain), "partition": value(partition)},
 		"tags":     dir{"instance": tagTree(i.Tags)},
 	}
 	if len(i.Tags) == 0 {

@@ -1,7 +1,9 @@
 package query
 
 import (
+	"cmp"
 	"errors"
+	"net"
 	"net/http"
 
 	"github.com/trunkline/trunkline/sim/cloud"
@@ -23,7 +25,7 @@ func (s *Server) authenticate(req *request) error {
 	if !ok {
 		return refuse(req, errUnknownKey)
 	}
-	scope := sigv4.Scope{Region: s.options.Region, Service: req.table.Name, Now: s.options.Now()}
+	scope := sigv4.Scope{Region: s.signingRegion(req.http.Host), Service: req.table.Name, Now: s.options.Now()}
 	key := sigv4.Key{Secret: credentials.SecretAccessKey, Token: credentials.Token}
 	if err := sigv4.Verify(req.http, req.body, a, key, scope); err != nil {
 		return refuse(req, err)
@@ -33,6 +35,14 @@ func (s *Server) authenticate(req *request) error {
 	}
 	req.call.Principal = principal
 	return nil
+}
+
+// signingRegion returns the region that requests to a host are signed for.
+func (s *Server) signingRegion(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return cmp.Or(s.options.SigningRegions[host], s.options.Region)
 }
 
 var (

@@ -2,6 +2,7 @@ package query
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -49,16 +50,23 @@ type table struct {
 	refusals refusals
 }
 
-// Options configure a Server; all are required except Log.
+// Options configure a Server; Cloud, IAM, Faults, Calls and Region are required.
 type Options struct {
 	Cloud  *cloud.Cloud
 	IAM    *iam.Account
 	Faults *faults.Injector
 	Calls  *faults.Log
 	Region string
-	Seed   uint64 // of request ids
-	Now    func() time.Time
-	Log    *slog.Logger
+	// SigningRegions are the regions that requests to global hosts are signed for, by
+	// host; requests to all others are signed for Region.
+	SigningRegions map[string]string
+	// Latency delays each response after its effect, in addition to injected latency. AWS's
+	// SDK for Go fails to read many long responses that come without any: see
+	// TestALongAnswerWithoutLatencyIsLostByTheSDKsClient.
+	Latency time.Duration
+	Seed    uint64 // of request ids
+	Now     func() time.Time
+	Log     *slog.Logger
 }
 
 // New makes a server. It panics if a table has an action twice.
@@ -105,6 +113,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		record: faults.Record{Time: s.options.Now(), RequestID: id},
 	}
 	answer, err := s.serve(req)
+	s.delay(r.Context())
 	s.finish(req, err)
 	if errors.Is(err, faults.ErrNoReply) {
 		panic(http.ErrAbortHandler) // closes the connection without a response
@@ -118,6 +127,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client disconnected
+}
+
+// delay waits for the latency, or until the client disconnects.
+func (s *Server) delay(ctx context.Context) {
+	if s.options.Latency <= 0 {
+		return
+	}
+	timer := time.NewTimer(s.options.Latency)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // serve returns the XML response of a call, or an error.

@@ -46,6 +46,9 @@ type Config struct {
 	// NoPlatform leaves out what only a cloud has: instance metadata, EC2 and STS do not
 	// answer inside the VPC, and have no names there. The resolver stays.
 	NoPlatform bool
+	// Latency is how long each answer of EC2 and STS takes, in addition to injected
+	// latency. See query.Options.
+	Latency time.Duration
 
 	// Listen is the address of the API and the admin endpoints on the machine itself;
 	// empty is "127.0.0.1:0".

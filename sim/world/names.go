@@ -9,14 +9,14 @@ import (
 	"github.com/trunkline/trunkline/sim/dns"
 )
 
-// serviceNames are the names of AWS's services in a region.
+// serviceNames are the names of AWS's services in a region. Those of other services and
+// regions do not exist (NXDOMAIN).
 func serviceNames(region string) dns.Static {
-	api := []netip.Addr{netip.MustParseAddr(APIAddress)}
-	return dns.Static{
-		"ec2." + region + ".amazonaws.com.": api,
-		"sts." + region + ".amazonaws.com.": api,
-		"sts.amazonaws.com.":                api,
+	known := dns.Static{}
+	for _, host := range partitionOf(region).endpoints(region) {
+		known[host+"."] = []netip.Addr{netip.MustParseAddr(APIAddress)}
 	}
+	return known
 }
 
 // names are the private DNS names of assigned addresses.

@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -16,25 +17,40 @@ import (
 
 // Addresses of the platform.
 const (
-	// APIAddress is the address of EC2 and STS inside the VPC, on TCP port 80
-	// (TEST-NET-2 of RFC 5737).
+	// APIAddress is the address of EC2 and STS inside the VPC, on TCP ports 443 and 80
+	// as AWS's (TEST-NET-2 of RFC 5737).
 	APIAddress = "198.51.100.2"
+	// resolverAddress is the resolver's address that is the same in every VPC. Source: VPC
+	// user guide, "Understanding Amazon DNS".
+	resolverAddress = "169.254.169.253"
 	// OutsideAddress is the outside host (TEST-NET-3 of RFC 5737).
 	OutsideAddress = "203.0.113.10"
 )
 
-// services are the platform's own addresses inside the VPC.
+// services are the platform's own addresses inside the VPC. Instance metadata has no
+// HTTPS, as on AWS.
 func services(s *cloud.State, c Config) []fabric.Service {
-	resolver := fabric.Service{Address: vpc.Resolver(s.VPC.CIDRs[0]), TCP: []uint16{53}, UDP: []uint16{53}}
+	var out []fabric.Service
+	for _, a := range resolvers(s, c) {
+		out = append(out, fabric.Service{Address: a, TCP: []uint16{53}, UDP: []uint16{53}})
+	}
 	if c.NoPlatform {
-		return []fabric.Service{resolver}
+		return out
 	}
-	return []fabric.Service{
-		{Address: vpc.MetadataV4, TCP: []uint16{80}},
-		{Address: vpc.MetadataV6, TCP: []uint16{80}},
-		{Address: netip.MustParseAddr(APIAddress), TCP: []uint16{80}},
-		resolver,
+	return append(out,
+		fabric.Service{Address: vpc.MetadataV4, TCP: []uint16{80}},
+		fabric.Service{Address: vpc.MetadataV6, TCP: []uint16{80}},
+		fabric.Service{Address: netip.MustParseAddr(APIAddress), TCP: []uint16{80, 443}},
+	)
+}
+
+// resolvers are the addresses of the resolver.
+func resolvers(s *cloud.State, c Config) []netip.Addr {
+	out := []netip.Addr{vpc.Resolver(s.VPC.CIDRs[0])}
+	if !c.NoPlatform {
+		out = append(out, netip.MustParseAddr(resolverAddress))
 	}
+	return out
 }
 
 // platform serves inside the fabric's namespace.
@@ -43,13 +59,21 @@ type platform struct {
 	*servers
 }
 
-// serveAPI serves EC2 and STS until run ends.
-func (p platform) serveAPI(run context.Context, api http.Handler) error {
-	l, err := p.listen("tcp4", netip.MustParseAddr(APIAddress), 80)
+// serveAPI serves EC2 and STS until run ends: by HTTPS for clients that trust the
+// authority of cert, and by HTTP.
+func (p platform) serveAPI(run context.Context, api http.Handler, cert tls.Certificate) error {
+	at := netip.MustParseAddr(APIAddress)
+	plain, err := p.listen("tcp4", at, 80)
 	if err != nil {
 		return err
 	}
-	p.serve(run, l, api)
+	p.serve(run, plain, api)
+	secure, err := p.listen("tcp4", at, 443)
+	if err != nil {
+		return err
+	}
+	// Without NextProtos it speaks HTTP/1.1 only.
+	p.serve(run, tls.NewListener(secure, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}), api)
 	return nil
 }
 

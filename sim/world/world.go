@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/sim/ca"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/dns"
 	"github.com/trunkline/trunkline/sim/ec2"
@@ -31,6 +32,8 @@ type World struct {
 	calls    faults.Log
 	api      http.Handler
 	operator iam.Credentials
+	// authority signs the certificate of EC2 and STS.
+	authority *ca.Authority
 
 	wiring  *wiring // nil without a fabric
 	power   *power
@@ -82,6 +85,10 @@ func (w *World) build() (err error) {
 	if w.operator, err = w.iam.AddUser("operator", []byte(everything)); err != nil {
 		return err
 	}
+	part := partitionOf(c.Spec.Region)
+	if w.authority, err = ca.New("Embedded EC2 and STS of "+c.Spec.VPC.Name, part.domains(), c.Now()); err != nil {
+		return err
+	}
 	w.sts = sts.New(w.iam, c.Now)
 	for _, i := range c.Issuers {
 		if err := w.sts.Trust(i); err != nil {
@@ -97,7 +104,8 @@ func (w *World) build() (err error) {
 	w.cloud.Retain(time.Duration(max(c.Faults.DescribeLag, c.Faults.MetadataLag)))
 	w.api = query.New(query.Options{
 		Cloud: w.cloud, IAM: w.iam, Faults: w.faults, Calls: &w.calls,
-		Region: c.Spec.Region, Seed: c.Spec.Seed, Now: c.Now, Log: c.Log,
+		Region: c.Spec.Region, SigningRegions: map[string]string{part.globalSTS(): part.signsFor},
+		Latency: c.Latency, Seed: c.Spec.Seed, Now: c.Now, Log: c.Log,
 	}, services...)
 	return nil
 }
@@ -148,7 +156,11 @@ func (w *World) serveInside(run context.Context) error {
 	known := dns.Chain{names{w.cloud, c.Spec.Region}}
 	if !c.NoPlatform {
 		known = append(dns.Chain{serviceNames(c.Spec.Region)}, known...)
-		if err := inside.serveAPI(run, w.api); err != nil {
+		cert, err := w.authority.Server(partitionOf(c.Spec.Region).endpoints(c.Spec.Region)...)
+		if err != nil {
+			return err
+		}
+		if err := inside.serveAPI(run, w.api, cert); err != nil {
 			return err
 		}
 		source := metadata{w.cloud, w.faults, newProfiles(w.cloud, w.iam, c)}
@@ -156,7 +168,13 @@ func (w *World) serveInside(run context.Context) error {
 			return err
 		}
 	}
-	return inside.serveNames(run, vpc.Resolver(w.State().VPC.CIDRs[0]), dns.New(known, c.Log))
+	resolver := dns.New(known, c.Log)
+	for _, at := range resolvers(w.State(), c) {
+		if err := inside.serveNames(run, at, resolver); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close stops everything and removes the fabric's namespaces. Further calls return
@@ -190,7 +208,11 @@ func (w *World) Endpoint() string { return "http://" + w.local.Addr().String() }
 // "http://127.0.0.1:40001/admin".
 func (w *World) AdminEndpoint() string { return w.Endpoint() + "/admin" }
 
-// InsideEndpoint is the URL of EC2 and STS inside the VPC.
+// Authority is the CA of EC2 and STS inside the VPC, which answer by HTTPS under AWS's
+// own host names.
+func (w *World) Authority() *ca.Authority { return w.authority }
+
+// InsideEndpoint is the URL of EC2 and STS inside the VPC, without TLS.
 func (w *World) InsideEndpoint() string { return "http://" + APIAddress }
 
 // Operator is the key of a user with full access, for people and tests.

@@ -6,9 +6,11 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -93,6 +95,47 @@ func TestWorldWithoutAFabricServesTheAPI(t *testing.T) {
 	defer resp.Body.Close()
 	if body, _ := io.ReadAll(resp.Body); !strings.Contains(string(body), `"action": "DescribeInstances"`) {
 		t.Errorf("call log: %s", body)
+	}
+}
+
+func TestEveryAnswerHasTheWorldsLatency(t *testing.T) {
+	const latency = 30 * time.Millisecond
+	w := startAPI(t, world.Config{Spec: smallSpec(), Roles: node(), Latency: latency})
+	resp, err := http.Post(w.Endpoint(), "application/x-www-form-urlencoded", strings.NewReader("Action=DescribeSubnets&Version=2016-11-15"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if call := w.Calls().Since(0, "")[0]; call.Code != "MissingAuthenticationToken" || call.Millis < float64(latency.Milliseconds()) {
+		t.Errorf("the call took %v ms and returned %q, want at least %s", call.Millis, call.Code, latency)
+	}
+}
+
+// Host names, partition by partition, are those that the SDK derives.
+func TestEndpointsHaveTheNamesOfTheRegionsPartition(t *testing.T) {
+	for region, domains := range map[string][2]string{
+		"us-west-2":      {"amazonaws.com", "api.aws"},
+		"eu-central-1":   {"amazonaws.com", "api.aws"},
+		"us-gov-west-1":  {"amazonaws.com", "api.aws"},
+		"cn-north-1":     {"amazonaws.com.cn", "api.amazonwebservices.com.cn"},
+		"us-iso-east-1":  {"c2s.ic.gov", "api.aws.ic.gov"},
+		"us-isob-east-1": {"sc2s.sgov.gov", "api.aws.scloud"},
+	} {
+		got := world.Endpoints(region)
+		for n, dual := range []bool{false, true} {
+			at, err := awsec2.NewDefaultEndpointResolverV2().ResolveEndpoint(t.Context(), awsec2.EndpointParameters{
+				Region: aws.String(region), UseDualStack: aws.Bool(dual), UseFIPS: aws.Bool(false),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := "ec2." + region + "." + domains[n]; at.URI.Host != want || !slices.Contains(got, want) {
+				t.Errorf("%s: the SDK uses %s, want %s, and the names are %v", region, at.URI.Host, want, got)
+			}
+		}
+		if global := slices.Contains(got, "sts.amazonaws.com"); global != (domains[0] == "amazonaws.com" && !strings.HasPrefix(region, "us-gov-")) {
+			t.Errorf("%s: global STS endpoint %v in %v", region, global, got)
+		}
 	}
 }
 

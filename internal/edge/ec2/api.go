@@ -83,10 +83,10 @@ func httpClient(cfg aws.Config, keepAlive bool) aws.HTTPClient {
 	})}
 }
 
-// bufferedBody sends each request with a body of known length from memory. The SDK
-// closes a request's body as soon as the response begins. Go's transport may then still
-// be reading the body, because it does not know its length; it treats the close as a
-// failed write and closes the connection before the rest of the response is read.
+// bufferedBody sends each request with a body from memory. The SDK closes a request's body
+// as soon as the response begins. Go's transport may then still have to look for the end of
+// the body; the closed one returns io.EOF from WriteTo, which is an error there, so that the
+// transport closes the connection before the rest of the response is read.
 // Without this, one in four responses of 62 KB from a server on the same machine was
 // lost. Source: github.com/aws/aws-sdk-go-v2/issues/2737.
 type bufferedBody struct{ next aws.HTTPClient }

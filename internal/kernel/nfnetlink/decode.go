@@ -280,7 +280,7 @@ func (d *decoder) takeBack(needs []nftables.Match) bool {
 }
 
 func (d *decoder) reject(e *expr.Reject) bool {
-	for _, r := range []nftables.Rejection{nftables.TCPReset, nftables.AdminProhibited} {
+	for _, r := range []nftables.Rejection{nftables.TCPReset, nftables.AdminProhibited, nftables.PortUnreachable} {
 		if code, err := encodeReject(nftables.Reject{With: r}); err == nil && *code[0].(*expr.Reject) == *e {
 			return d.emit(nftables.Reject{With: r})
 		}

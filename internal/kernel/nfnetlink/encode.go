@@ -213,6 +213,8 @@ func encodeReject(r nftables.Reject) ([]expr.Any, error) {
 	switch r.With {
 	case nftables.TCPReset:
 		return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}, nil
+	case nftables.PortUnreachable:
+		return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}}, nil
 	case nftables.AdminProhibited:
 		return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}}, nil
 	default:

@@ -104,6 +104,7 @@ func drawEnd(t *rapid.T) nftables.Expr {
 		nftables.Verdict{Kind: nftables.Goto, Chain: "next"},
 		nftables.Reject{With: nftables.TCPReset},
 		nftables.Reject{With: nftables.AdminProhibited},
+		nftables.Reject{With: nftables.PortUnreachable},
 		nftables.SNAT{To: netip.MustParseAddr("10.0.0.1")},
 		nftables.SNAT{To: netip.MustParseAddr("fd00::1"), FullyRandom: true},
 		nftables.SNAT{To: netip.MustParseAddr("10.0.0.1"), Random: true},

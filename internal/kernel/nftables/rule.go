@@ -161,6 +161,7 @@ type Rejection string
 const (
 	TCPReset        Rejection = "tcp reset"
 	AdminProhibited Rejection = "icmpx admin-prohibited" // ICMP or ICMPv6
+	PortUnreachable Rejection = "icmpx port-unreachable" // ICMP or ICMPv6
 )
 
 // Reject drops a packet and notifies its sender.
