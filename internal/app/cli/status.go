@@ -62,7 +62,9 @@ type NodePool struct {
 	Counts       trunkline.AddressCounts `json:"counts"`
 	Why          string                  `json:"why,omitempty"`
 	// WithoutEC2 says why the node does not use EC2 and what it lacks; empty if it does.
-	WithoutEC2 string          `json:"withoutEC2,omitempty"`
+	WithoutEC2 string `json:"withoutEC2,omitempty"`
+	// Warnings are what the node does without; they are no errors.
+	Warnings   []string        `json:"warnings,omitempty"`
 	Conditions []ConditionLine `json:"conditions,omitempty"`
 }
 
@@ -296,6 +298,7 @@ func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
 	st := n.Status
 	row.Reported, row.Mode, row.InstanceType = true, string(st.Mode), st.InstanceType
 	row.Agent, row.Counts, row.Why = st.Versions.Agent, st.Addresses, st.Why
+	row.Warnings = st.Warnings
 	row.Plugin, row.CNI, row.Kernel = st.Versions.Plugin, st.Versions.CNI, st.Versions.Kernel
 	s.PodsManaged += int(st.Addresses.Assigned)
 	row.Age = now.Sub(st.ObservedAt.Time).Round(time.Second)
