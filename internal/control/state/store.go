@@ -182,7 +182,8 @@ func (s *Store) RecordedNow() bool { return s.Recorded.Boot != "" && s.Recorded.
 // Close writes what was accepted and releases the journal's lock.
 func (s *Store) Close() error { return s.journal.Close() }
 
-// ErrOtherInstance: the journal is that of another instance, of which the disk is an image.
+// ErrOtherInstance says that the journal is that of another instance, of which the disk is
+// an image.
 var ErrOtherInstance = errors.New("the journal is that of another instance")
 
 // SetAside closes the journal and sets its file aside as a damaged one is; it returns the
