@@ -7,6 +7,7 @@
 package introspection
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -27,7 +28,32 @@ type Ledger struct {
 	PodCIDR *PodCIDR `json:"podCIDR,omitempty"`
 	// WithoutEC2 says why the node does not use EC2 and what it lacks; empty if it does.
 	WithoutEC2 string `json:"withoutEC2,omitempty"`
-	Pool       Pool   `json:"pool"`
+	// Facts are what the agent knows of the node from services, and since when.
+	Facts []Fact `json:"facts,omitempty"`
+	// Outages are the services that do not answer; Warnings what the node does without.
+	Outages  []Outage `json:"outages,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+	Pool     Pool     `json:"pool"`
+}
+
+// Fact is a part of what the agent knows of the node, and when it was last read from its
+// service; an agent that has started keeps those of an earlier one until they are.
+type Fact struct {
+	What string    `json:"what"`
+	Read time.Time `json:"read"`
+}
+
+// Outage is a service that does not answer, or refuses.
+type Outage struct {
+	Service  string    `json:"service"`
+	Since    time.Time `json:"since"`
+	Why      string    `json:"why"`
+	Prevents string    `json:"prevents"`
+}
+
+// String is the outage as a sentence.
+func (o Outage) String() string {
+	return fmt.Sprintf("%s does not answer since %s: %s (%s)", o.Service, o.Since.UTC().Format(time.RFC3339), o.Prevents, o.Why)
 }
 
 // PodCIDR is the range of a node without EC2.

@@ -34,19 +34,20 @@ func loadAWS(ctx context.Context) (aws.Config, error) {
 }
 
 // loadNodeAWS returns the SDK's configuration of a node: the zero value without a cloud.
-// Where the backend is not set, a machine without instance metadata has no region, which
-// is an error only if it turns out to be an EC2 instance.
+// Without a region in the settings and with instance metadata that does not answer, it has
+// none: the agent completes it (setRegion), and must start during an outage.
 func loadNodeAWS(ctx context.Context, cfg config.Config) (aws.Config, error) {
 	if cfg.Backend == config.BackendPodCIDR {
 		return aws.Config{}, nil
 	}
 	out, err := loadAWS(ctx)
-	if err != nil && cfg.Backend == config.BackendAuto {
-		if out, err = awsconfig.LoadDefaultConfig(ctx); err != nil {
-			return aws.Config{}, fmt.Errorf("read AWS configuration (credentials): %w", err)
-		}
+	if err == nil {
+		return out, nil
 	}
-	return out, err
+	if out, err = awsconfig.LoadDefaultConfig(ctx); err != nil {
+		return aws.Config{}, fmt.Errorf("read AWS configuration (credentials): %w", err)
+	}
+	return out, nil
 }
 
 // newRegistry returns a registry with the metrics of the process and of the build.
@@ -109,7 +110,7 @@ func (c *agentCmd) run(p process) error {
 			})
 			return k, k.Events()
 		},
-		Removed: removed(client, cfg, log),
+		Removed: removed(client, cfg, log), Root: "/",
 	})
 }
 

@@ -158,10 +158,7 @@ func (i *Injector) Begin(action string, info CallInfo) *Flight {
 	defer i.mu.Unlock()
 	f := &Flight{injector: i, action: action, info: info, replaced: i.replaced}
 	if l, ok := lookup(i.plan.Latency, action); ok {
-		f.latency = time.Duration(l.Fixed)
-		if l.Jitter > 0 {
-			f.latency += time.Duration(i.rng.Int64N(int64(l.Jitter)))
-		}
+		f.latency = i.delay(l)
 	}
 	if !i.token(action) {
 		f.refusal = &cloud.Error{

@@ -30,6 +30,8 @@ type Plan struct {
 	DescribeLag Duration `json:"describeLag,omitempty"`
 	// MetadataLag is the age of the state that instance metadata returns.
 	MetadataLag Duration `json:"metadataLag,omitempty"`
+	// Metadata is a fault of instance metadata; nil is none.
+	Metadata *Metadata `json:"metadata,omitempty"`
 	// AttachTime is how long after the call an attachment stays "attaching" and its
 	// link out of the guest.
 	AttachTime Duration `json:"attachTime,omitempty"`
@@ -43,6 +45,20 @@ type Plan struct {
 type Latency struct {
 	Fixed  Duration `json:"fixed"`
 	Jitter Duration `json:"jitter,omitempty"`
+}
+
+// Metadata is a fault of every request for instance metadata, or of some documents.
+type Metadata struct {
+	// Latency delays each response.
+	Latency Latency `json:"latency,omitzero"`
+	// Do is Hang or Fail; empty is neither.
+	Do string `json:"do,omitempty"`
+	// Status is that of Fail; zero is 503, with which the service asks for a retry. Source:
+	// EC2 user guide, "Access instance metadata", HTTP codes.
+	Status int `json:"status,omitempty"`
+	// Path limits the fault to documents that begin with it, such as
+	// "meta-data/iam/": the credentials. Empty is all, the session token included.
+	Path string `json:"path,omitempty"`
 }
 
 // Bucket is EC2's token bucket: Size tokens at most, Rate tokens per second, one
@@ -114,9 +130,12 @@ func (p Plan) Check() error {
 		}
 	}
 	for action, l := range p.Latency {
-		if l.Fixed < 0 || l.Jitter < 0 {
-			return fmt.Errorf("latency %s: fixed %s, jitter %s: negative", action, time.Duration(l.Fixed), time.Duration(l.Jitter))
+		if err := l.check(); err != nil {
+			return fmt.Errorf("latency %s: %w", action, err)
 		}
+	}
+	if err := p.Metadata.check(); err != nil {
+		return fmt.Errorf("metadata: %w", err)
 	}
 	for action, b := range p.Throttle {
 		if b.Size < 1 || b.Rate < 0 {
@@ -134,6 +153,27 @@ func (p Plan) Check() error {
 		}
 	}
 	return nil
+}
+
+func (l Latency) check() error {
+	if l.Fixed < 0 || l.Jitter < 0 {
+		return fmt.Errorf("fixed %s, jitter %s: negative", time.Duration(l.Fixed), time.Duration(l.Jitter))
+	}
+	return nil
+}
+
+func (m *Metadata) check() error {
+	switch {
+	case m == nil:
+		return nil
+	case m.Do != "" && m.Do != Hang && m.Do != Fail:
+		return fmt.Errorf("do %q: want %s or %s", m.Do, Hang, Fail)
+	case m.Do != Fail && m.Status != 0:
+		return fmt.Errorf("status is for %q alone", Fail)
+	case m.Status != 0 && (m.Status < 400 || m.Status > 599):
+		return fmt.Errorf("status %d: want 400 to 599", m.Status)
+	}
+	return m.Latency.check()
 }
 
 // actions returns the actions that a plan names.

@@ -31,6 +31,7 @@ type Server struct {
 	source Source
 	log    *slog.Logger
 	now    func() time.Time
+	fault  func(ctx context.Context, path string) (status int, err error)
 	tokens tokens
 	signer signer
 }
@@ -39,12 +40,16 @@ type Server struct {
 type Config struct {
 	Log *slog.Logger     // nil: none
 	Now func() time.Time // nil: time.Now; tokens expire by it
+	// Fault is called before each request, with the document's path below the version; nil:
+	// no faults. It may wait; a status other than 0 is the response, and an error closes
+	// the connection without one.
+	Fault func(ctx context.Context, path string) (status int, err error)
 }
 
 // New makes a server with a new token key, which invalidates the tokens of earlier
 // servers.
 func New(source Source, c Config) *Server {
-	s := &Server{source: source, log: c.Log, now: c.Now, tokens: newTokens()}
+	s := &Server{source: source, log: c.Log, now: c.Now, fault: c.Fault, tokens: newTokens()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -82,6 +87,9 @@ type connKey struct{}
 // request's remote address.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Server", "EC2ws")
+	if !s.reached(w, r) {
+		return
+	}
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		refuse(w, http.StatusBadRequest)
@@ -103,6 +111,22 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.serveData(w, r, instance)
+}
+
+// reached applies the fault of a request, and reports whether it has none.
+func (s *Server) reached(w http.ResponseWriter, r *http.Request) bool {
+	if s.fault == nil {
+		return true
+	}
+	_, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	status, err := s.fault(r.Context(), path)
+	if err != nil {
+		panic(http.ErrAbortHandler) // closes the connection without a response
+	}
+	if status != 0 {
+		refuse(w, status)
+	}
+	return status == 0
 }
 
 // isTokenPath reports whether p is <version>/api/token.

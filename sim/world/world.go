@@ -164,7 +164,7 @@ func (w *World) serveInside(run context.Context) error {
 			return err
 		}
 		source := metadata{w.cloud, w.faults, newProfiles(w.cloud, w.iam, c)}
-		if err := inside.serveMetadata(run, imds.New(source, imds.Config{Log: c.Log, Now: c.Now})); err != nil {
+		if err := inside.serveMetadata(run, imds.New(source, imds.Config{Log: c.Log, Now: c.Now, Fault: w.faults.Metadata})); err != nil {
 			return err
 		}
 	}

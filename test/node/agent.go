@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/app/agent"
@@ -34,6 +37,12 @@ const (
 	bootFlag      = "boot-id"           // file that stands for the kernel's, see Reboot
 	referenceFlag = "reference-plugins" // directory of the reference plugins that init installs
 	podCIDRFlag   = "pod-cidr"          // spec.podCIDR of the Node; without it the Node is not known
+	// APIServerFlag is the URL of an API server; without it the node has no Kubernetes, and
+	// every pod exists.
+	APIServerFlag = "api-server"
+	// RootFlag is the directory below which the agent finds the machine's firmware; without
+	// it there is none.
+	RootFlag = "root"
 )
 
 // ServeAgent runs the agent and exits if a Node started this process as one. Otherwise it
@@ -75,7 +84,8 @@ func runAgent(settings string) error {
 			return fmt.Errorf("cover the kernel's boot ID: %w", err)
 		}
 	}
-	for _, ours := range []string{"init", "removed", referenceFlag, parentFlag, brakeFlag, bootFlag, podCIDRFlag} {
+	server, root := flags[APIServerFlag], cmp.Or(flags[RootFlag], "/nonexistent")
+	for _, ours := range []string{"init", "removed", referenceFlag, parentFlag, brakeFlag, bootFlag, podCIDRFlag, APIServerFlag, RootFlag} {
 		delete(flags, ours)
 	}
 	cfg, err := config.Load(config.Sources{Flags: flags})
@@ -90,10 +100,23 @@ func runAgent(settings string) error {
 	if initialise {
 		return agent.Init(ctx, cfg, agent.Programs{Plugin: plugin, Reference: reference}, aws, log)
 	}
+	var client *kube.Client
+	if server != "" {
+		if client, err = kube.FromREST(&rest.Config{Host: server}); err != nil {
+			return err
+		}
+	}
 	return agent.Run(ctx, cfg, agent.Deps{
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
-		Removed: func(context.Context) bool { return removed },
+		Removed: func(context.Context) bool { return removed }, Root: root,
 		Cluster: func(changed func()) (agent.Cluster, agent.Events) {
+			if client != nil {
+				k := kube.NewCluster(kube.Options{
+					Client: client, NodeName: cfg.NodeName, Changed: changed, Log: log,
+					SnapshotPath: filepath.Join(cfg.StateDir, "cluster.json"),
+				})
+				return k, k.Events()
+			}
 			cluster.changed = changed
 			return cluster, cluster
 		},

@@ -63,6 +63,10 @@ type Config struct {
 	// UnboundPrimary leaves the primary interface without the instance's tag, as
 	// RunInstances does; see world.Config.BindPrimaries.
 	UnboundPrimary bool
+	// Policy is that of the instance's role; nil: the one in deploy/iam.
+	Policy []byte
+	// Seed of the VPC's ids; zero is 1. Nodes with different ones are different instances.
+	Seed uint64
 }
 
 // Node is an instance of an embedded VPC with an agent on it.
@@ -71,6 +75,7 @@ type Node struct {
 	NS    *testns.NS
 	Dir   string    // state, run, bin, net.d, cache; and agent.log
 	Agent *exec.Cmd // nil before StartAgent
+	Env   []string  // added to the environment of agents
 
 	t      T
 	source string // root of the checkout
@@ -79,10 +84,10 @@ type Node struct {
 	podCIDR netip.Prefix
 }
 
-func spec(namespace, kind string) cloud.Spec {
+func spec(namespace, kind string, seed uint64) cloud.Spec {
 	prefix := netip.MustParsePrefix
 	return cloud.Spec{
-		Region: "us-west-2", Account: "111122223333", Seed: 1,
+		Region: "us-west-2", Account: "111122223333", Seed: seed,
 		VPC:         cloud.VPCSpec{Name: "lab", CIDRs: []netip.Prefix{prefix("10.0.0.0/16")}, InternetGateway: true},
 		RouteTables: []cloud.RouteTableSpec{{Name: "public", Routes: []cloud.RouteSpec{{Destination: prefix("0.0.0.0/0"), Gateway: "igw"}}}},
 		Subnets:     []cloud.SubnetSpec{{Name: "a", Zone: "us-west-2a", CIDR: prefix("10.0.0.0/19"), Public: true}},
@@ -107,14 +112,16 @@ func New(t T, cfg Config) *Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy, err := os.ReadFile(filepath.Join(source, "deploy/iam/node-policy.json"))
-	if err != nil {
-		t.Fatal(err)
+	policy := cfg.Policy
+	if policy == nil {
+		if policy, err = os.ReadFile(filepath.Join(source, "deploy/iam/node-policy.json")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	n := &Node{t: t, NS: testns.New(t, "node"), Dir: t.TempDir(), source: source, podCIDR: cfg.PodCIDR}
 	seq := testns.New(t, "seq") // for a number unique on this machine
 	n.World, err = world.Start(t.Context(), world.Config{
-		Spec:      spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium")),
+		Spec:      spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium"), cmp.Or(cfg.Seed, 1)),
 		Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net", NoPlatform: cfg.PodCIDR.IsValid(),
 		BindPrimaries: !cfg.UnboundPrimary,
 		Roles:         []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
@@ -225,6 +232,7 @@ func (n *Node) Command(flags ...string) *exec.Cmd {
 	if n.podCIDR.IsValid() {
 		return cmd
 	}
+	cmd.Env = append(cmd.Env, n.Env...)
 	cmd.Env = append(cmd.Env, "AWS_REGION=us-west-2", "AWS_ENDPOINT_URL_EC2="+n.InsideEndpoint(), "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://169.254.169.254")
 	return cmd
 }

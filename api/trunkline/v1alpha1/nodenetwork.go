@@ -78,11 +78,16 @@ type NodeNetworkStatus struct {
 	// Brake is the brake in force on the node.
 	// +optional
 	Brake Freeze `json:"brake,omitempty"`
+	// Warnings are what the node does without, and what would help; they are no errors.
+	// +optional
+	// +listType=atomic
+	Warnings []string `json:"warnings,omitempty"`
 
 	// Conditions: Ready (an ADD can be served now), SufficientAddresses (the
 	// node can still grow to what its pods need), EC2Reachable (Unknown with the
-	// reason EC2NotUsed where the node does not use EC2), Drift, CNIConfigured (the
-	// container runtime wires new pods by the plugin).
+	// reason EC2NotUsed where the node does not use EC2), MetadataReachable and
+	// CredentialsValid (on nodes that use EC2), Drift, CNIConfigured (the container runtime
+	// wires new pods by the plugin).
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -210,6 +215,8 @@ const (
 	ConditionReady               = "Ready"
 	ConditionSufficientAddresses = "SufficientAddresses"
 	ConditionEC2Reachable        = "EC2Reachable"
+	ConditionMetadataReachable   = "MetadataReachable"
+	ConditionCredentialsValid    = "CredentialsValid"
 	ConditionDrift               = "Drift"
 	ConditionCNIConfigured       = "CNIConfigured"
 )

@@ -212,6 +212,11 @@ func (in *NodeNetworkStatus) DeepCopyInto(out *NodeNetworkStatus) {
 		*out = new(CallError)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Warnings != nil {
+		in, out := &in.Warnings, &out.Warnings
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))

@@ -74,6 +74,8 @@ type Deps struct {
 	// Removed reports, when the agent is stopped, whether the stop is meant to last
 	// (its DaemonSet is going) rather than to make way for a successor. Nil: it never is.
 	Removed func(ctx context.Context) bool
+	// Root is below which the machine's firmware is read: "/" outside tests.
+	Root string
 }
 
 // agent is a node daemon: its edges and its controllers.
@@ -202,6 +204,9 @@ func (a *agent) construct(ctx context.Context) error {
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()
 	} else {
+		if err := a.setRegion(ctx, metadata); err != nil {
+			return err
+		}
 		executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.NewClients(a.deps.AWS), Log: a.log, Registry: a.deps.Registry})
 		if err != nil {
 			return err
@@ -276,10 +281,12 @@ func (a *agent) leave(ctx context.Context) error {
 // Uninstall removes the conflist.
 func Uninstall(cfg config.Config) error { return conflist.Remove(cfg) }
 
-// live runs the constructed agent: it reads the node's facts, reconciles the kernel,
-// finishes what an earlier process left, then starts the loops and answers calls.
+// live runs the constructed agent: it reads the node's facts, as far as an earlier process
+// has not recorded them, reconciles the kernel, finishes what that process left, then
+// starts the loops, answers calls, and reads the other facts.
 func (a *agent) live(ctx context.Context) error {
-	if err := a.learn(ctx); err != nil {
+	unread, err := a.learn(ctx)
+	if err != nil {
 		return err
 	}
 	if err := a.settle(ctx); err != nil {
@@ -287,6 +294,9 @@ func (a *agent) live(ctx context.Context) error {
 	}
 	a.metrics.started.WithLabelValues("settled").Observe(time.Since(a.began).Seconds())
 	group, ctx := errgroup.WithContext(ctx)
+	for _, f := range unread {
+		group.Go(func() error { return a.read(ctx, f, a.factWaits(f.name)) })
+	}
 	a.backend.recover(ctx)
 	for name, l := range a.loops() {
 		l.Report = func(err error, pause time.Duration) {

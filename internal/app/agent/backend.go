@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -19,8 +20,10 @@ import (
 // else in the agent knows where addresses come from.
 type backend struct {
 	cni.Backend
-	// facts are read, in order, before the kernel is compared.
-	facts []fact
+	// facts are read, in order, before the kernel is compared, unless resume takes over
+	// what an earlier process recorded of them: then they are read while calls are served.
+	facts  []fact
+	resume func() bool
 	// known reports whether an earlier agent's record of addresses was restored;
 	// assumeLost says that there was one and it was lost.
 	known      func() bool
@@ -41,8 +44,9 @@ type backend struct {
 
 // fact is something a backend must know before it works.
 type fact struct {
-	name string
-	read func(context.Context) error
+	name  string
+	read  func(context.Context) error
+	again bool // a loop of the backend reads it too
 }
 
 // metadataTimeout bounds the check whether instance metadata answers.
@@ -52,7 +56,8 @@ const metadataTimeout = 2 * time.Second
 // the Node is known, it waits: an EC2 node with metadata that is down for a moment must
 // not become a node without a cloud.
 func (a *agent) choose(ctx context.Context, metadata *imds.Client) (name, why string, err error) {
-	err = a.untilDone(ctx, "the choice of a backend", func(ctx context.Context) error {
+	const what = "the choice of a backend"
+	err = untilDone(ctx, a.startWaits(what), func(ctx context.Context) error {
 		node, known := a.cluster.Node()
 		answers := func() bool {
 			ctx, cancel := context.WithTimeout(ctx, metadataTimeout)
@@ -60,7 +65,7 @@ func (a *agent) choose(ctx context.Context, metadata *imds.Client) (name, why st
 			_, err := metadata.Identity(ctx)
 			return err == nil
 		}
-		name, why = a.cfg.BackendFor(node.ProviderID, answers)
+		name, why = a.cfg.BackendFor(node.ProviderID, string(a.recorded().Instance), answers)
 		if name == config.BackendPodCIDR && a.cfg.Backend == config.BackendAuto && !known {
 			return errNodeUnknown
 		}
@@ -68,6 +73,31 @@ func (a *agent) choose(ctx context.Context, metadata *imds.Client) (name, why st
 		return nil
 	})
 	return name, why, err
+}
+
+// recorded is what an earlier process recorded of this instance: of this boot, or of the
+// instance that the firmware names. It is zero if there is no record, or if it may be of
+// another instance: the disk may be an image of that one's.
+func (a *agent) recorded() state.Node {
+	n := a.state.Recorded
+	if a.state.RecordedNow() || n.Instance != "" && n.Instance == imds.FirmwareInstance(a.deps.Root) {
+		return n
+	}
+	return state.Node{}
+}
+
+// setRegion completes the SDK's configuration where no setting names the region: from the
+// record of an earlier process, or from instance metadata.
+func (a *agent) setRegion(ctx context.Context, metadata *imds.Client) error {
+	a.deps.AWS.Region = cmp.Or(a.deps.AWS.Region, a.recorded().Region)
+	if a.deps.AWS.Region != "" {
+		return nil
+	}
+	return untilDone(ctx, a.startWaits("the region"), func(ctx context.Context) error {
+		id, err := metadata.Identity(ctx)
+		a.deps.AWS.Region = id.Region
+		return err
+	})
 }
 
 // eniBackend gives pods secondary addresses of ENIs.
@@ -83,9 +113,18 @@ func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client) *backe
 	return &backend{
 		Backend: p.Backend(),
 		facts: []fact{
-			{"instance metadata", p.Observer.ReadIdentity},
-			{"limits of the instance type", p.Observer.ReadLimits},
-			{"interfaces at EC2", p.Observer.ReadInterfaces},
+			{name: "instance metadata", read: p.Observer.ReadIdentity},
+			{name: "limits of the instance type", read: p.Observer.ReadLimits},
+			{name: "interfaces at EC2", read: p.Observer.ReadInterfaces, again: true},
+		},
+		resume: func() bool {
+			if !p.Observer.Resume(a.recorded().Instance != "") {
+				return false
+			}
+			if a.state.RecordedNow() {
+				p.Serve()
+			}
+			return true
 		},
 		known: func() bool { view, _ := a.state.View(time.Now()); return len(view.ENIs) > 0 },
 		assumeLost: func(context.Context) error {
@@ -111,7 +150,8 @@ func (a *agent) podCIDRBackend() *backend {
 	})
 	return &backend{
 		Backend: c,
-		facts:   []fact{{"the node's default route", c.ReadNode}},
+		facts:   []fact{{name: "the node's default route", read: c.ReadNode}},
+		resume:  func() bool { return false }, // its facts are in the kernel and in the cluster's snapshot
 		known:   c.HasRecord, assumeLost: c.AssumeLost,
 		claim: func(context.Context) error { return nil }, missing: func(string) {},
 		addressed: c.Addressed(), recover: func(context.Context) {}, wait: func() {},

@@ -59,44 +59,38 @@ func Init(ctx context.Context, cfg config.Config, programs Programs, awsConfig a
 
 // How long Init waits for instance metadata, and for the link that it names.
 //
-// With the backend auto, a node without a cloud waits in vain, and no pod starts
-// meanwhile. Init does not read spec.providerID of the Node, which names an EC2 instance
-// without metadata: it must not depend on the API server. Taking an EC2 instance with
-// metadata that is down for a moment for a node without a cloud does little harm here.
-// Init only sets rp_filter of the primary interface, which has the default route with the
-// lowest metric unless an operator moved the route; the agent chooses the backend again
-// by itself. A request without an answer ends after 0.5 s (the SDK's limit), so 5 s are
-// several tries. With the backend eni there is no other way to find the link.
+// A node without a cloud waits for metadata in vain, and so does an EC2 instance during an
+// outage, of which the pods need the next agent soon. Init does not read spec.providerID of
+// the Node, which names an EC2 instance without metadata: it must not depend on the API
+// server. Without metadata it takes the interface of the default route with the lowest
+// metric, which is the primary one unless an operator moved the route, and it only sets
+// rp_filter of it; the agent finds the interface again by itself. A request without an
+// answer ends after 0.5 s (the SDK's limit), so 5 s are several tries.
 const (
-	autoMetadataWait = 5 * time.Second
-	eniMetadataWait  = 2 * time.Minute
-	linkWait         = 2 * time.Minute
+	metadataWait = 5 * time.Second
+	linkWait     = 2 * time.Minute
 )
 
 // primaryLink finds the primary interface: on EC2 by the MAC that instance metadata
-// returns, without a cloud by the default route.
+// returns, without an answer of it and without a cloud by the default route.
 func primaryLink(ctx context.Context, cfg config.Config, awsConfig aws.Config, log *slog.Logger) (string, error) {
 	if cfg.Backend == config.BackendPodCIDR {
 		return defaultRouteLink(ctx)
 	}
-	id, err := awaitIdentity(ctx, cfg.Backend, imds.New(awsConfig, imds.Options{}).Identity)
+	id, err := awaitIdentity(ctx, imds.New(awsConfig, imds.Options{}).Identity)
 	switch {
 	case err == nil:
 		return linkOf(ctx, id.PrimaryMAC)
-	case cfg.Backend == config.BackendAuto && ctx.Err() == nil:
-		log.Info("instance metadata does not answer; the primary interface is that of the default route", "error", err)
-		return defaultRouteLink(ctx)
+	case ctx.Err() != nil:
+		return "", err
 	}
-	return "", err
+	log.Info("instance metadata does not answer; the primary interface is that of the default route", "error", err)
+	return defaultRouteLink(ctx)
 }
 
-// awaitIdentity tries to read instance metadata for as long as the backend needs.
-func awaitIdentity(ctx context.Context, backend string, read func(context.Context) (imds.Identity, error)) (id imds.Identity, err error) {
-	limit := eniMetadataWait
-	if backend == config.BackendAuto {
-		limit = autoMetadataWait
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// awaitIdentity tries to read instance metadata until metadataWait is over.
+func awaitIdentity(ctx context.Context, read func(context.Context) (imds.Identity, error)) (id imds.Identity, err error) {
+	ctx, cancel := context.WithTimeout(ctx, metadataWait)
 	defer cancel()
 	var failed error
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
@@ -104,7 +98,7 @@ func awaitIdentity(ctx context.Context, backend string, read func(context.Contex
 		return failed == nil, nil
 	})
 	if err != nil {
-		return imds.Identity{}, fmt.Errorf("read instance metadata for %s: %w", limit, cmp.Or(failed, err))
+		return imds.Identity{}, fmt.Errorf("read instance metadata for %s: %w", metadataWait, cmp.Or(failed, err))
 	}
 	return id, nil
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
@@ -31,21 +32,69 @@ func collectLess() {
 	}
 }
 
-// learn reads the facts that the backend needs. It waits for them: without them no pod
-// can get an address.
-func (a *agent) learn(ctx context.Context) error {
-	for _, f := range append([]fact{{"what an earlier agent left", a.quarantineAfterJournalLoss}}, a.backend.facts...) {
-		began := time.Now()
-		if err := a.untilDone(ctx, f.name, f.read); err != nil {
-			return fmt.Errorf("read %s: %w", f.name, err)
-		}
-		a.log.Info("read", "what", f.name, "took", time.Since(began).Round(time.Millisecond))
+// learn reads facts in order until the backend can work: it has all of them, or an earlier
+// process has recorded the others. It waits for them: without them no pod can get an
+// address. It returns those that are to be read while calls are served.
+func (a *agent) learn(ctx context.Context) (unread []fact, err error) {
+	earlier := fact{name: "what an earlier agent left", read: a.quarantineAfterJournalLoss}
+	if err := a.read(ctx, earlier, a.startWaits(earlier.name)); err != nil {
+		return nil, err
 	}
+	for left := a.backend.facts; len(left) > 0; left = left[1:] {
+		if a.backend.resume() {
+			a.log.Info("serving from the journal until its facts are read again", "node", a.state.Node().Instance, "interfaces", a.state.Node().Read[state.FactInterfaces])
+			return slices.DeleteFunc(slices.Clone(left), func(f fact) bool { return f.again }), nil
+		}
+		if err := a.read(ctx, left[0], a.startWaits(left[0].name)); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// read reads a fact, and repeats that until it succeeds. A journal of another instance is
+// set aside: the process ends, and the next one starts without it.
+func (a *agent) read(ctx context.Context, f fact, report func(error, time.Duration)) error {
+	began := time.Now()
+	var other error
+	err := untilDone(ctx, report, func(ctx context.Context) error {
+		err := f.read(ctx)
+		if errors.Is(err, state.ErrOtherInstance) {
+			other = err // another try has the same result
+			return nil
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("read %s: %w", f.name, err)
+	case other != nil:
+		path, err := a.state.SetAside()
+		return errors.Join(fmt.Errorf("read %s: %w; its file is kept as %s, and the next start rebuilds the state from the kernel and EC2", f.name, other, path), err)
+	}
+	a.log.Info("read", "what", f.name, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
-// untilDone repeats f with growing pauses until it succeeds or ctx ends.
-func (a *agent) untilDone(ctx context.Context, what string, f func(context.Context) error) error {
+// startWaits reports that the start waits for something.
+func (a *agent) startWaits(what string) func(error, time.Duration) {
+	return func(err error, pause time.Duration) {
+		a.log.Warn("start is waiting", "for", what, "error", err, "pause", pause)
+		a.events.NodeWarning("TrunklineStarting", fmt.Sprintf("The agent waits for %s: %v", what, err))
+	}
+}
+
+// factWaits reports that a fact cannot be read while calls are served. The status has
+// which service does not answer.
+func (a *agent) factWaits(what string) func(error, time.Duration) {
+	return func(err error, pause time.Duration) {
+		a.log.Debug("not read yet", "what", what, "error", err, "pause", pause)
+	}
+}
+
+// untilDone repeats f with growing pauses until it succeeds or ctx ends; report is called
+// after each failure.
+func untilDone(ctx context.Context, report func(error, time.Duration), f func(context.Context) error) error {
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	succeeded := false
@@ -57,11 +106,7 @@ func (a *agent) untilDone(ctx context.Context, what string, f func(context.Conte
 		}
 		return time.Time{}, err
 	})
-	l.Backoff, l.MaxBackoff = 200*time.Millisecond, 10*time.Second
-	l.Report = func(err error, pause time.Duration) {
-		a.log.Warn("start is waiting", "for", what, "error", err, "pause", pause)
-		a.events.NodeWarning("TrunklineStarting", fmt.Sprintf("The agent waits for %s: %v", what, err))
-	}
+	l.Backoff, l.MaxBackoff, l.Report = 200*time.Millisecond, 10*time.Second, report
 	if err := l.Run(ctx); err != nil {
 		return err
 	}
@@ -102,7 +147,8 @@ func (a *agent) quarantineAfterJournalLoss(ctx context.Context) error {
 	if !lost {
 		return nil
 	}
-	a.log.Warn("an earlier journal was lost: no address is given out before its cool-down is over")
+	a.log.Warn("an earlier journal was lost: no address is given out before its cool-down is over", "kept", a.state.Found.SetAside)
+	a.events.NodeWarning("JournalLost", "An earlier journal was lost, or set aside as "+a.state.Found.SetAside+": the agent rebuilds its state from the kernel and EC2.")
 	return a.backend.assumeLost(ctx)
 }
 

@@ -78,6 +78,7 @@ func WriteStatus(w io.Writer, s Status) {
 	}
 	perNodes(w, s.Nodes, withoutEC2Line)
 	perNodes(w, s.Nodes, versionsLine)
+	perNodes(w, s.Nodes, warningLine)
 	if len(s.Errors) == 0 {
 		fmt.Fprintf(w, "\n%s no errors\n", markGood)
 		return
@@ -125,6 +126,14 @@ func versionsLine(n NodePool) string {
 		return ""
 	}
 	return fmt.Sprintf("plugin %s, CNI %s, kernel %s", cmp.Or(n.Plugin, "not used yet"), n.CNI, n.Kernel)
+}
+
+// warningLine is what a node does without; empty if there is nothing.
+func warningLine(n NodePool) string {
+	if len(n.Warnings) == 0 {
+		return ""
+	}
+	return "warning: " + strings.Join(n.Warnings, "; ")
 }
 
 // perNodes writes each distinct line of the nodes once, with its nodes.

@@ -106,9 +106,31 @@ func WriteLedgers(w io.Writer, view View, l Ledgers, why bool) {
 	case ViewPool:
 		writePool(w, l.Ledgers, why)
 	}
+	for _, ledger := range l.Ledgers {
+		writeOutages(w, ledger)
+	}
 	for _, n := range slices.Sorted(maps.Keys(l.Errors)) {
 		fmt.Fprintf(w, "%s %s: %s\n", markBad, n, l.Errors[n])
 	}
+}
+
+// writeOutages renders the services that do not answer a node, and how old what it knows
+// from services is meanwhile.
+func writeOutages(w io.Writer, l introspection.Ledger) {
+	for _, o := range l.Outages {
+		fmt.Fprintf(w, "%s %s: %s\n", markWarning, l.Node, o)
+	}
+	for _, warning := range l.Warnings {
+		fmt.Fprintf(w, "%s %s: %s\n", markWarning, l.Node, warning)
+	}
+	if len(l.Outages) == 0 || len(l.Facts) == 0 {
+		return
+	}
+	read := make([]string, len(l.Facts))
+	for i, f := range l.Facts {
+		read[i] = fmt.Sprintf("%s %s ago", f.What, since(f.Read, l.At))
+	}
+	fmt.Fprintf(w, "  %s: last read: %s\n", l.Node, strings.Join(read, ", "))
 }
 
 func writeAddresses(w io.Writer, ledgers []introspection.Ledger, why bool) {

@@ -63,8 +63,10 @@ type NodePool struct {
 	Why          string                  `json:"why,omitempty"`
 	// WithoutEC2 says why the node does not use EC2 and what it lacks; empty if it does.
 	WithoutEC2 string `json:"withoutEC2,omitempty"`
-	// Notes say which interfaces and subnets are not used, or kept, and why.
+	// Notes say which interfaces and subnets are not used, or kept, and why. Warnings are
+	// what the node does without. Neither is an error.
 	Notes      []string        `json:"notes,omitempty"`
+	Warnings   []string        `json:"warnings,omitempty"`
 	Conditions []ConditionLine `json:"conditions,omitempty"`
 }
 
@@ -298,6 +300,7 @@ func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
 	st := n.Status
 	row.Reported, row.Mode, row.InstanceType = true, string(st.Mode), st.InstanceType
 	row.Agent, row.Counts, row.Why = st.Versions.Agent, st.Addresses, st.Why
+	row.Warnings = st.Warnings
 	row.Plugin, row.CNI, row.Kernel = st.Versions.Plugin, st.Versions.CNI, st.Versions.Kernel
 	s.PodsManaged += int(st.Addresses.Assigned)
 	row.Age, row.Notes = now.Sub(st.ObservedAt.Time).Round(time.Second), notes(st)

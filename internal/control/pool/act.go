@@ -130,9 +130,9 @@ func (p *Pool) settled(ctx context.Context, id cloud.ActionID, out cloud.Outcome
 // Recover finishes the actions that an earlier process had in flight, while calls are
 // served and actions of this process begin. Each outcome is recorded as soon as it is known.
 func (p *Pool) Recover(ctx context.Context) {
-	facts, _ := p.Observer.known()
+	actor := p.actor(p.Observer.known())
 	for _, action := range p.State.Begun {
-		action = facts.node.Complete(action, action.Began) // an agent of version 1 completed it at the call
+		action = actor.Complete(action, action.Began) // an agent of version 1 completed it at the call
 		p.work.Go(func() {
 			out, err := p.EC2.Recover(ctx, action)
 			p.Log.Info("recovered an action of an earlier process", "action", action.String(), "id", action.ID, "error", err)

@@ -48,7 +48,7 @@ func TestAPodThatWaitedLongForANodeIsDemandOnceItIsBound(t *testing.T) {
 		default:
 		}
 	}})
-	p.Cluster, p.Observer.facts.limits = cluster, vpc.Limits{ENIs: 4, IPv4: 15}
+	p.Cluster, p.Observer.node.Limits = cluster, vpc.Limits{ENIs: 4, IPv4: 15}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = cluster.Run(t.Context()) }()
 	t.Cleanup(func() { <-done })
@@ -115,7 +115,7 @@ func TestDemandIsEachADDThatWaitsAndEachPodWithoutOne(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newTestPool(t, &lossy{broken: func() bool { return false }})
-			p.Cluster, p.Observer.facts.limits = &node{pods: c.pods}, vpc.Limits{ENIs: 4, IPv4: 15}
+			p.Cluster, p.Observer.node.Limits = &node{pods: c.pods}, vpc.Limits{ENIs: 4, IPv4: 15}
 			for container, pod := range c.adds {
 				p.waits(container, pod, now)
 			}
@@ -132,7 +132,7 @@ func TestAnADDIsNotDemandBesideItsOwnAddress(t *testing.T) {
 	now := time.Now()
 	p := newTestPool(t, &lossy{broken: func() bool { return false }})
 	key := p.waits("a1", "a", now)
-	p.Cluster, p.Observer.facts.limits = &node{on: func() {
+	p.Cluster, p.Observer.node.Limits = &node{on: func() {
 		statetest.Update(t, p.State, func(tx *state.Tx) error {
 			e := endpoint.New(1, key, endpoint.Pod{Namespace: "default", Name: "a", UID: "uid-a"}, "trunkline", now, now)
 			_, err := p.Backend().Assign(tx, e, now)
@@ -151,7 +151,7 @@ func TestAPodOnAnAddressOfAPrefixIsNotDemand(t *testing.T) {
 	p := newTestPool(t, &lossy{broken: func() bool { return false }})
 	theirs := bound("a", now)
 	theirs.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.33")}
-	p.Cluster, p.Observer.facts.limits = &node{pods: []kube.Pod{theirs, bound("b", now)}}, vpc.Limits{ENIs: 4, IPv4: 15}
+	p.Cluster, p.Observer.node.Limits = &node{pods: []kube.Pod{theirs, bound("b", now)}}, vpc.Limits{ENIs: 4, IPv4: 15}
 	statetest.Update(t, p.State, func(tx *state.Tx) error {
 		seen := statetest.First()
 		seen.ENI.Prefixes = ipam.PrefixesOf([]netip.Prefix{netip.MustParsePrefix("10.0.0.32/28")})

@@ -2,37 +2,67 @@ package pool
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/cloud"
-	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
-	"github.com/trunkline/trunkline/internal/edge/imds"
 )
 
-// facts about the node. They are read once, except the groups of the primary interface
-// and the VPC's ranges: follow reads these again.
-type facts struct {
-	identity imds.Identity
-	primary  imds.Interface
-	limits   vpc.Limits
-	node     cloud.Node
+// Facts about the node are one value, state.Node. The identity and the limits are read
+// once; follow reads the groups of the primary interface and the VPC's ranges again. The
+// last facts are journaled: an agent that starts again works from them until their sources
+// answer (Resume).
+
+// Resume takes over what an earlier process recorded, if that is complete and this
+// instance's, and reports whether it has: then the pool works before its sources answer,
+// and begins actions at EC2 once it has observed EC2. The record is this instance's if the
+// caller knows that (confirmed), or if ReadIdentity has found so.
+func (o *Observer) Resume(confirmed bool) bool {
+	recorded, read := o.p.State.Recorded, o.known()
+	view, _ := o.p.State.View(time.Now())
+	if !recorded.Complete() || len(view.ENIs) == 0 {
+		return false
+	}
+	if read.Instance != "" {
+		if read.Type != recorded.Type { // the instance was stopped, and has other limits
+			return false
+		}
+		recorded = read.Else(recorded)
+	} else if !confirmed {
+		return false
+	}
+	o.mu.Lock()
+	o.node = recorded
+	o.mu.Unlock()
+	o.publish()
+	return true
 }
 
-// ReadIdentity reads from instance metadata which instance this is.
+// ReadIdentity reads from instance metadata which instance this is. It fails with
+// state.ErrOtherInstance if the journal is that of another one.
 func (o *Observer) ReadIdentity(ctx context.Context) error {
 	identity, err := o.p.Metadata.Identity(ctx)
+	o.p.note(state.Metadata, err)
 	if err != nil {
 		return err
 	}
+	if was := o.p.State.Recorded.Instance; was != "" && was != identity.Instance {
+		return fmt.Errorf("this is %s, the journal has %s: %w", identity.Instance, was, state.ErrOtherInstance)
+	}
 	primary, err := o.p.Metadata.Interface(ctx, identity.PrimaryMAC)
+	o.p.note(state.Metadata, err)
 	if err != nil {
 		return err
 	}
 	o.mu.Lock()
-	o.facts.identity, o.facts.primary = identity, primary
-	o.facts.node = cloud.Node{Instance: identity.Instance, Cluster: o.p.ClusterName}
+	n := o.node
+	n.Instance, n.Type, n.Region, n.Zone = identity.Instance, identity.Type, identity.Region, identity.Zone
+	n.PrimaryMAC, n.PrimaryIP = identity.PrimaryMAC, identity.PrimaryIP
+	n.VPC, n.Subnet, n.Groups, n.Ranges = primary.VPC, primary.Subnet, primary.Groups, primary.VPCv4CIDRs
+	o.node = n.With(time.Now(), state.FactIdentity, state.FactRanges)
 	o.mu.Unlock()
 	o.publish()
 	return nil
@@ -40,53 +70,63 @@ func (o *Observer) ReadIdentity(ctx context.Context) error {
 
 // ReadLimits reads how many interfaces and addresses the instance type allows.
 func (o *Observer) ReadLimits(ctx context.Context) error {
-	known, _ := o.known()
-	limits, err := o.p.EC2.InstanceLimits(ctx, known.identity.Type)
+	limits, err := o.p.EC2.InstanceLimits(ctx, o.known().Type)
+	o.p.noteEC2(err)
 	if err != nil {
 		return err
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.facts.limits = limits
+	o.node.Limits = limits
+	o.node = o.node.With(time.Now(), state.FactLimits)
+	o.mu.Unlock()
+	o.publish()
 	return nil
 }
 
 // ReadInterfaces observes EC2 for the first time.
 func (o *Observer) ReadInterfaces(ctx context.Context) error { return o.readEC2(ctx, true) }
 
-// publish writes the node's row.
+// publish writes the node's row and journals it.
 func (o *Observer) publish() {
-	known, _ := o.known()
-	state.Set(o.p.State, o.p.Owned.Node, state.Node{
-		Instance: known.identity.Instance, Type: known.identity.Type, Zone: known.identity.Zone,
-		PrimaryMAC: known.identity.PrimaryMAC, PrimaryIP: known.identity.PrimaryIP, Ranges: known.primary.VPCv4CIDRs,
-	})
+	_, err := o.p.State.Update(func(tx *state.Tx) error { return tx.PutNode(o.known()) })
+	if err != nil { // the table has no unique index beside the primary one
+		panic("pool: row of the node refused: " + err.Error())
+	}
+}
+
+// actor is the node as the one that acts at EC2.
+func (p *Pool) actor(n state.Node) cloud.Node {
+	return cloud.Node{Instance: n.Instance, Cluster: p.ClusterName}
 }
 
 // follow updates the facts that users may change: the groups of the primary interface,
 // which new interfaces get, and the ranges of the VPC, to which pods send without SNAT.
 func (o *Observer) follow(ctx context.Context, interfaces []ec2.Interface) {
-	was, _ := o.known()
-	groups, ranges := was.primary.Groups, was.primary.VPCv4CIDRs
+	was := o.known()
+	groups, ranges := was.Groups, was.Ranges
 	for _, i := range interfaces {
-		if i.MAC == was.primary.MAC && len(i.Groups) > 0 {
+		if i.MAC == was.PrimaryMAC && len(i.Groups) > 0 {
 			groups = i.Groups
 		}
 	}
-	fresh, err := o.p.Metadata.VPCCIDRs(ctx, was.primary.MAC)
+	fresh, err := o.p.Metadata.VPCCIDRs(ctx, was.PrimaryMAC)
+	o.p.note(state.Metadata, err)
 	if err != nil {
 		o.p.Log.Warn("the VPC's ranges could not be read again; the last ones are used", "error", err)
 	} else {
 		ranges = fresh
 	}
-	if !slices.Equal(groups, was.primary.Groups) {
-		o.p.Log.Info("security groups of new interfaces changed", "groups", groups, "was", was.primary.Groups)
+	if !slices.Equal(groups, was.Groups) {
+		o.p.Log.Info("security groups of new interfaces changed", "groups", groups, "was", was.Groups)
 	}
-	if !slices.Equal(ranges, was.primary.VPCv4CIDRs) {
-		o.p.Log.Info("the VPC's ranges changed", "ranges", ranges, "was", was.primary.VPCv4CIDRs)
+	if !slices.Equal(ranges, was.Ranges) {
+		o.p.Log.Info("the VPC's ranges changed", "ranges", ranges, "was", was.Ranges)
 	}
 	o.mu.Lock()
-	o.facts.primary.Groups, o.facts.primary.VPCv4CIDRs = groups, ranges
+	o.node.Groups, o.node.Ranges = groups, ranges
+	if err == nil {
+		o.node = o.node.With(time.Now(), state.FactRanges)
+	}
 	o.mu.Unlock()
 	o.publish()
 }

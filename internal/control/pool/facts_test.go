@@ -86,9 +86,8 @@ func TestRangesAndGroupsThatChangeAreFollowed(t *testing.T) {
 	primary := ec2.Interface{ID: "eni-1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, Groups: []vpc.SecurityGroupID{"sg-2"}}
 	other := ec2.Interface{ID: "eni-2", MAC: vpc.MAC{2, 0, 0, 0, 0, 2}, Groups: []vpc.SecurityGroupID{"sg-3"}}
 	p.Observer.follow(t.Context(), []ec2.Interface{other, primary})
-	known, _ := p.Observer.known()
-	if got := known.primary; !slices.Equal(got.VPCv4CIDRs, both) || !slices.Equal(got.Groups, primary.Groups) {
-		t.Errorf("ranges %v, groups %v", got.VPCv4CIDRs, got.Groups)
+	if got := p.Observer.known(); !slices.Equal(got.Ranges, both) || !slices.Equal(got.Groups, primary.Groups) {
+		t.Errorf("ranges %v, groups %v", got.Ranges, got.Groups)
 	}
 	if got := p.State.Node().Ranges; !slices.Equal(got, both) {
 		t.Errorf("the table has the ranges %v", got)

@@ -113,7 +113,7 @@ func TestActionsOfAJournalOfVersion1AreFinished(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Pool = poolOf(t, p.dir, journaled(t, p.dir), api).Pool
-		p.Observer.facts.node = cloud.Node{Instance: "i-0123456789abcdef0", Cluster: "renamed-since"}
+		p.Observer.node.Instance, p.ClusterName = "i-0123456789abcdef0", "renamed-since"
 		if len(p.State.Begun) != 7 {
 			t.Fatalf("%d actions in flight, want 7: %v", len(p.State.Begun), p.State.Begun)
 		}
@@ -121,12 +121,12 @@ func TestActionsOfAJournalOfVersion1AreFinished(t *testing.T) {
 		p.work.Wait()
 
 		want := map[string]string{
-			"eni-1 ready":                      "10.0.0.20 10.0.0.21 10.0.0.22 10.0.0.23 10.0.0.7 10.0.0.8", // four arrived
-			"eni-2 ready":                      "",                                                          // 10.0.0.9 was given back
-			"eni-3 deleting":                   "10.0.0.10",                                                 // detached
-			"eni-4 ready":                      "10.0.0.11",                                                 // refused
-			"eni-5 settingUp":                  "10.0.0.12",                                                 // attached
-			"eni-of-tl-create-asked attaching": "",
+			"eni-1 ready":                             "10.0.0.20 10.0.0.21 10.0.0.22 10.0.0.23 10.0.0.7 10.0.0.8", // four arrived
+			"eni-2 ready":                             "",                                                          // 10.0.0.9 was given back
+			"eni-3 deleting":                          "10.0.0.10",                                                 // detached
+			"eni-4 ready":                             "10.0.0.11",                                                 // refused
+			"eni-5 settingUp":                         "10.0.0.12",                                                 // attached
+			"eni-of-tl-create-asked attaching":        "",
 			"eni-of-tl-create-only-planned attaching": "",
 		}
 		got := map[string]string{}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
@@ -20,6 +21,9 @@ import (
 const (
 	observeEvery = time.Minute
 	surveyEvery  = 5 * time.Minute
+	// observeBackoff is the longest pause after a failed observation. One that gets no
+	// answer takes more than a minute by itself: its calls are repeated.
+	observeBackoff = 30 * time.Second
 	// recheckAfter is when a difference is observed again, and rechecks how often in a
 	// row while it stays as it is.
 	recheckAfter = 10 * time.Second
@@ -33,12 +37,13 @@ type Observer struct {
 	Loop *loop.Loop
 
 	mu       sync.Mutex
-	facts    facts
-	ec2      []ec2.Subnet  // as EC2 describes them
-	subnets  []ipam.Subnet // those that interfaces may be made in
+	node     state.Node   // what is known of it
+	ec2      []ec2.Subnet // as EC2 describes them
 	surveyed time.Time
-	failed   error // of the last observation
 	skipped  []ec2.Skipped
+	observed bool   // EC2 was observed by this process
+	routes   error  // why the route tables are not known; nil if they are
+	failed   error  // of the last observation
 	unsure   string // why a survey is due; empty: none is
 	request  string // why an observation is due; empty: none is
 	asked    asked  // the last request
@@ -55,7 +60,7 @@ type asked struct {
 func newObserver(p *Pool) *Observer {
 	o := &Observer{p: p}
 	o.Loop = loop.New(o.observe)
-	o.Loop.MinInterval, o.Loop.Every = 2*time.Second, interval(p.NodeName)
+	o.Loop.MinInterval, o.Loop.Every, o.Loop.MaxBackoff = 2*time.Second, interval(p.NodeName), observeBackoff
 	return o
 }
 
@@ -96,12 +101,19 @@ func (o *Observer) failure() error {
 	return o.failed
 }
 
-// known returns the current facts, and the subnets that interfaces may be made in. Both
-// are zero before the first observation.
-func (o *Observer) known() (facts, []ipam.Subnet) {
+// known returns what is known of the node; its slices and map are not changed in place.
+func (o *Observer) known() state.Node {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.facts, o.subnets
+	return o.node
+}
+
+// hasObserved reports whether this process has observed EC2. Before, it begins no action
+// there: the ledger is that of an earlier process.
+func (o *Observer) hasObserved() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.observed
 }
 
 // observe is one pass of the loop.
@@ -158,6 +170,20 @@ func (o *Observer) again() time.Time {
 // subnets, route tables and strays, which are otherwise read at their interval, or when
 // an interface is in a subnet that is not known.
 func (o *Observer) readEC2(ctx context.Context, survey bool) error {
+	err := o.compareWithEC2(ctx, survey)
+	o.p.noteEC2(err)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	o.observed = true
+	o.node = o.node.With(time.Now(), state.FactInterfaces)
+	o.mu.Unlock()
+	o.publish()
+	return nil
+}
+
+func (o *Observer) compareWithEC2(ctx context.Context, survey bool) error {
 	o.mu.Lock()
 	survey = survey || time.Since(o.surveyed) >= surveyEvery
 	o.mu.Unlock()
@@ -173,8 +199,8 @@ func (o *Observer) readEC2(ctx context.Context, survey bool) error {
 			managed = append(managed, e.ID)
 		}
 	}
-	known, _ := o.known()
-	interfaces, err := o.p.EC2.Seen(ctx, known.node.Instance, managed, survey)
+	actor := o.p.actor(o.known())
+	interfaces, err := o.p.EC2.Seen(ctx, actor.Instance, managed, survey)
 	if err != nil {
 		return err
 	}
@@ -191,7 +217,7 @@ func (o *Observer) readEC2(ctx context.Context, survey bool) error {
 	var seen []ipam.Observed
 	for _, i := range interfaces {
 		if i.ID != "" {
-			seen = append(seen, ec2.ObservedOf(i, known.node, subnets))
+			seen = append(seen, ec2.ObservedOf(i, actor, subnets))
 		}
 	}
 	var drift []ipam.Drift
@@ -229,22 +255,38 @@ func (o *Observer) skippedNow() (out []string) {
 	return out
 }
 
-// readSubnets reads the subnets that interfaces may be made in, and their routes.
+// readSubnets reads the subnets that interfaces may be made in, and their route tables, as
+// far as the node's role permits that.
 func (o *Observer) readSubnets(ctx context.Context) error {
-	known, _ := o.known()
-	subnets, err := o.p.EC2.Subnets(ctx, known.primary.VPC, known.identity.Zone)
+	known := o.known()
+	subnets, err := o.p.EC2.Subnets(ctx, known.VPC, known.Zone)
 	if err != nil {
 		return err
 	}
-	of, main, err := o.p.EC2.RouteTables(ctx, known.primary.VPC)
-	if err != nil {
+	of, main, err := o.p.EC2.RouteTables(ctx, known.VPC)
+	if err != nil && !ec2.IsUnpermitted(err) {
 		return err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.ec2, o.surveyed = subnets, time.Now()
-	o.subnets = ec2.SubnetsOf(subnets, known.primary.Subnet, o.p.ClusterName, of, main)
+	if err != nil && o.routes == nil {
+		o.p.Log.Warn("the route tables of subnets are not known", "error", err)
+	}
+	o.ec2, o.surveyed, o.routes = subnets, time.Now(), err
+	o.node.Subnets = ec2.SubnetsOf(subnets, known.Subnet, o.p.ClusterName, of, main)
+	o.node = o.node.With(time.Now(), state.FactSubnets)
 	return nil
+}
+
+// warnings are what the pool does without.
+func (o *Observer) warnings() (all []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.routes != nil {
+		all = append(all, "new interfaces are made in the node's own subnet while it has addresses, because the route tables of the others are not known: "+
+			"permit ec2:DescribeRouteTables to the node's role")
+	}
+	return all
 }
 
 func (o *Observer) knowsSubnet(id vpc.SubnetID) bool {

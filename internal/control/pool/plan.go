@@ -16,6 +16,9 @@ func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
 	now := time.Now()
 	p.applyFreeze()
 	decision := ipam.Plan(p.snapshot(now), p.IPAM, now)
+	if !p.Observer.hasObserved() {
+		decision.Condition = untilObserved(decision.Condition)
+	}
 	p.mu.Lock()
 	before := p.decision
 	p.decision = decision
@@ -32,7 +35,7 @@ func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
 		p.Report()
 	}
 	if canServe(p.State.View(now)) {
-		p.serve.Do(func() { close(p.addressed) })
+		p.Serve()
 	}
 	var problems error
 	for _, action := range decision.Actions {
@@ -42,6 +45,16 @@ func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
 	}
 	p.Wake() // a cool-down may have ended
 	return decision.Next, problems
+}
+
+// untilObserved is the condition of a node without a free address before EC2 is observed:
+// no operator froze it.
+func untilObserved(c ipam.Condition) ipam.Condition {
+	if c.Reason == ipam.ReasonFrozen {
+		c.Reason = ipam.ReasonGrowing
+		c.Message = "no address is free, and EC2 has not been observed since the agent started: more are requested once it answers"
+	}
+	return c
 }
 
 // canServe reports whether an ADD can be served, or pods are there.
@@ -57,12 +70,15 @@ func canServe(v ipam.View, leases []ipam.Lease) bool {
 // would count as demand and as an assigned address.
 func (p *Pool) snapshot(now time.Time) ipam.Snapshot {
 	view, leases := p.State.View(now)
-	facts, subnets := p.Observer.known()
+	known := p.Observer.known()
 	brake, _ := p.EC2.Brake()
+	if !p.Observer.hasObserved() {
+		brake = cloud.Unobserved
+	}
 	node, _ := p.Cluster.Node()
 	return ipam.Snapshot{
-		View: view, Subnets: subnets, Groups: facts.primary.Groups, Brake: brake, Node: facts.node,
-		Limits:  ipam.Limits{ENIs: facts.limits.ENIs, AddressesPerENI: facts.limits.IPv4, MaxPods: node.MaxPods},
+		View: view, Subnets: known.Subnets, Groups: known.Groups, Brake: brake, Node: p.actor(known),
+		Limits:  ipam.Limits{ENIs: known.Limits.ENIs, AddressesPerENI: known.Limits.IPv4, MaxPods: node.MaxPods},
 		Pending: p.pending(view, leases),
 	}
 }

@@ -3,8 +3,8 @@
 //
 // It reads endpoints, which hold addresses, and interfaces. Demand is the pods bound to the
 // node, by edge/kube, and the ADDs of the table waiting. It alone writes interfaces,
-// addresses, actions, node and pool. It drives edge/ec2 and edge/imds, reads the Node by
-// edge/kube, and the addresses in use on the node by edge/link. core/ipam decides.
+// addresses, actions, node, pool and sources. It drives edge/ec2 and edge/imds, reads the
+// Node by edge/kube, and the addresses in use on the node by edge/link. core/ipam decides.
 //
 // Plan (plan.go) reads the ledger and begins actions; each is executed and its outcome
 // recorded (act.go). An Observer (observe.go) compares the ledger with EC2. control/cni
@@ -101,12 +101,16 @@ func New(c Config, d Deps) *Pool {
 	p.Plan = loop.New(p.plan)
 	p.Plan.MinInterval, p.Plan.Every, p.Plan.MaxBackoff = 20*time.Millisecond, 30*time.Second, maxBackoff
 	p.Observer = newObserver(p)
+	p.startSources(time.Now())
 	return p
 }
 
 // Addressed is closed once an ADD can be served, or pods are there: a full node serves
 // DELs.
 func (p *Pool) Addressed() <-chan struct{} { return p.addressed }
+
+// Serve closes Addressed at once: an earlier process of this boot served, and ADDs wait.
+func (p *Pool) Serve() { p.serve.Do(func() { close(p.addressed) }) }
 
 // Wait returns when no action is being executed. Actions end with the contexts
 // that they were begun with; what is in flight at EC2 is in the journal.
@@ -121,7 +125,7 @@ func (p *Pool) condition() (ipam.Condition, ipam.Numbers) {
 
 // publish writes the pool's row.
 func (p *Pool) publish() {
-	row := state.Pool{}
+	row := state.Pool{Warnings: p.Observer.warnings()}
 	p.mu.Lock()
 	row.Decision = p.decision
 	for _, a := range p.local {

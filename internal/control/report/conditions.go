@@ -5,6 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/trunkline/trunkline/api/introspection"
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/cniconf"
@@ -21,6 +22,9 @@ const (
 	reasonAtEC2       = "DiffersFromEC2"
 	reasonInKernel    = "KernelNotRepaired"
 	reasonInUse       = "PluginInUse"
+
+	reasonServiceAnswers = "Answers"
+	reasonOutage         = "Outage"
 )
 
 func condition(kind string, holds bool, c ipam.Condition) metav1.Condition {
@@ -31,16 +35,33 @@ func condition(kind string, holds bool, c ipam.Condition) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: string(c.Reason), Message: c.Message, LastTransitionTime: metav1.Now()}
 }
 
-// reachable is the condition EC2Reachable, of the last observation.
-func reachable(p state.Pool) metav1.Condition {
-	c := metav1.Condition{
-		Type: trunkline.ConditionEC2Reachable, Status: metav1.ConditionTrue, Reason: reasonAnswers,
-		Message: "the last observation of EC2 succeeded", LastTransitionTime: metav1.Now(),
+// reachable is the condition EC2Reachable: of the last observation, and before the first
+// one of the services that it needs.
+func reachable(p state.Pool, outages []introspection.Outage) metav1.Condition {
+	c := answering(trunkline.ConditionEC2Reachable, state.EC2, outages)
+	c.Reason = reasonUnreachable
+	if c.Status == metav1.ConditionTrue {
+		c.Reason, c.Message = reasonAnswers, "the last observation of EC2 succeeded"
 	}
 	if p.Unobserved != "" {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonUnreachable, p.Unobserved
 		if p.Refused {
 			c.Reason = reasonRefuses
+		}
+	}
+	return c
+}
+
+// answering is the condition of a service. Nothing that it prevents makes the node
+// unready.
+func answering(kind string, service state.SourceName, outages []introspection.Outage) metav1.Condition {
+	c := metav1.Condition{
+		Type: kind, Status: metav1.ConditionTrue, Reason: reasonServiceAnswers,
+		Message: "the last call succeeded", LastTransitionTime: metav1.Now(),
+	}
+	for _, o := range outages {
+		if o.Service == string(service) {
+			c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonOutage, o.String()
 		}
 	}
 	return c

@@ -17,9 +17,9 @@ func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
 		reason string
 		says   string
 	}{
-		{reachable(state.Pool{}), metav1.ConditionTrue, "EC2Answers", "succeeded"},
-		{reachable(state.Pool{Unobserved: "dial tcp: i/o timeout"}), metav1.ConditionFalse, "EC2Unreachable", "i/o timeout"},
-		{reachable(state.Pool{Unobserved: "UnauthorizedOperation", Refused: true}), metav1.ConditionFalse, "EC2Refuses", "UnauthorizedOperation"},
+		{reachable(state.Pool{}, nil), metav1.ConditionTrue, "EC2Answers", "succeeded"},
+		{reachable(state.Pool{Unobserved: "dial tcp: i/o timeout"}, nil), metav1.ConditionFalse, "EC2Unreachable", "i/o timeout"},
+		{reachable(state.Pool{Unobserved: "UnauthorizedOperation", Refused: true}, nil), metav1.ConditionFalse, "EC2Refuses", "UnauthorizedOperation"},
 		{driftAtEC2(nil, nil), metav1.ConditionFalse, "InSync", "EC2, the kernel"},
 		{driftOf(nil), metav1.ConditionFalse, "InSync", "the kernel and the agent's record agree"},
 		{driftOf([]string{"rule"}), metav1.ConditionTrue, "KernelNotRepaired", "rule"},

@@ -28,6 +28,7 @@ func (r *Reporter) ledger() introspection.Ledger {
 			Why: pool.Decision.Condition.String(),
 		},
 	}
+	out.Facts, out.Outages, out.Warnings = facts(r.State.Node()), r.outages(now), pool.Warnings
 	if pool.Brake != cloud.BrakeOff {
 		out.Pool.Brake = fmt.Sprintf("%s (%s)", pool.Brake, pool.BrakeReason)
 	}

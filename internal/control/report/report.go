@@ -13,6 +13,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,11 +63,14 @@ type Reporter struct {
 	// Loop is the loop that writes the node's objects.
 	Loop    *loop.Loop
 	serving atomic.Bool
+
+	mu     sync.Mutex
+	server state.Source // the API server
 }
 
 // New returns a reporter.
 func New(cfg config.Config, d Deps) *Reporter {
-	r := &Reporter{cfg: cfg, Deps: d}
+	r := &Reporter{cfg: cfg, Deps: d, server: state.Source{Name: state.APIServer}}
 	r.Loop = loop.New(r.pass)
 	r.Loop.MinInterval, r.Loop.Every = 3*time.Second, 30*time.Second
 	return r
@@ -74,6 +78,9 @@ func New(cfg config.Config, d Deps) *Reporter {
 
 // Serving reports that calls are served from now on: the node is reported as ready.
 func (r *Reporter) Serving() {
+	r.mu.Lock()
+	r.server.Since = time.Now()
+	r.mu.Unlock()
 	r.serving.Store(true)
 	r.Loop.MarkFull()
 }
@@ -87,7 +94,11 @@ func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
 	status := r.status()
 	var err error
 	status.Versions, err = r.versions()
-	return time.Time{}, errors.Join(problems, err, r.Cluster.WriteNetwork(ctx, status))
+	problems = errors.Join(problems, r.Cluster.WriteNetwork(ctx, status))
+	if ctx.Err() == nil {
+		r.noteServer(problems)
+	}
+	return time.Time{}, errors.Join(err, problems)
 }
 
 // status is the status of the node's NodeNetwork.
@@ -98,7 +109,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 	s := trunkline.NodeNetworkStatus{
 		ObservedAt: metav1.Now(), InstanceID: ledger.Instance, InstanceType: node.Type, Zone: node.Zone,
 		Mode: trunkline.ModeSecondaryIP, Why: d.Condition.Message, Brake: freeze,
-		LastError: lastError(pool.Refusal), NotUsed: pool.Skipped,
+		LastError: lastError(pool.Refusal), NotUsed: pool.Skipped, Warnings: pool.Warnings,
 		Addresses: trunkline.AddressCounts{
 			Total: int32(ledger.Pool.Total), Assigned: int32(ledger.Pool.Assigned), Cooling: int32(ledger.Pool.Cooling), Free: int32(ledger.Pool.Free),
 			WarmTarget: int32(ledger.Pool.WarmTarget), Waiting: int32(ledger.Pool.Waiting), Limit: int32(ledger.Pool.Limit),
@@ -119,7 +130,9 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 		s.Interfaces = append(s.Interfaces, interfaceOf(e))
 	}
 	view, _ := r.State.View(time.Now())
-	s.Conditions = append(s.Conditions, driftAtEC2(view.Differences(), slices.Concat(pool.Local, r.State.Drift())), reachable(pool))
+	s.Conditions = append(s.Conditions, driftAtEC2(view.Differences(), slices.Concat(pool.Local, r.State.Drift())), reachable(pool, ledger.Outages),
+		answering(trunkline.ConditionMetadataReachable, state.Metadata, ledger.Outages),
+		answering(trunkline.ConditionCredentialsValid, state.Credentials, ledger.Outages))
 	return s
 }
 

@@ -16,6 +16,7 @@ const (
 	keyEndpoint = "endpoint/" // + ID
 	keyLastID   = "last-endpoint-id"
 	keyAgreed   = "kernel/parts"
+	keyNode     = "node"
 )
 
 func endpointKey(id endpoint.ID) string { return keyEndpoint + strconv.Itoa(int(id)) }

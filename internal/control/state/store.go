@@ -4,7 +4,7 @@
 //	endpoints, waiting               written by control/cni
 //	interfaces, addresses, actions   written by control/pool, out of its ledger
 //	cooling                          written by control/podcidr
-//	node, pool                       written by the backend, one of these two
+//	node, pool, sources              written by the backend, one of these two
 //	devices, drift, links, nftables  written by control/network, with the statuses
 //	                                 links-status and nftables-status
 //
@@ -49,6 +49,9 @@ type Store struct {
 	Begun []cloud.Action
 	// Agreed is the last agreement of an earlier process of this boot; fixed by Open.
 	Agreed Agreement
+	// Recorded is what an earlier process knew of its node; fixed by Open. It may be another
+	// node: the disk may be an image of that one's. Of this boot, it is this node.
+	Recorded Node
 
 	DB         *table.DB
 	owned      handles
@@ -58,6 +61,7 @@ type Store struct {
 	actions    table.RW[cloud.Action]
 	cooling    table.RW[podcidr.Cooling]
 
+	boot    string // ID
 	journal *journal.Journal
 	ledger  *ipam.Ledger // guarded by DB.Update
 	last    last         // guarded by DB.Update
@@ -102,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s, err = restored(o.Settings, nil)
 	}
 	if err == nil {
-		s.Found, s.journal = j.Found, j
+		s.Found, s.journal, s.boot = j.Found, j, o.BootID
 		err = s.start(ctx, now, changes, o.Log)
 	}
 	if err != nil {
@@ -172,8 +176,19 @@ func openJournal(ctx context.Context, o Options) (j *journal.Journal, records []
 	}
 }
 
+// RecordedNow reports whether Recorded is of this boot of the machine.
+func (s *Store) RecordedNow() bool { return s.Recorded.Boot != "" && s.Recorded.Boot == s.boot }
+
 // Close writes what was accepted and releases the journal's lock.
 func (s *Store) Close() error { return s.journal.Close() }
+
+// ErrOtherInstance says that the journal is that of another instance, of which the disk is
+// an image.
+var ErrOtherInstance = errors.New("the journal is that of another instance")
+
+// SetAside closes the journal and sets its file aside as a damaged one is; it returns the
+// file's path. The next process starts with an empty state.
+func (s *Store) SetAside() (path string, err error) { return s.journal.SetAside() }
 
 // View is the ledger at one moment, with the addresses of endpoints that are being
 // removed in quarantine, and every other assigned address.
@@ -401,6 +416,8 @@ func (tx *Tx) restore(records []journal.Record) error {
 			err = decode(r, &tx.last.addr)
 		case keyAgreed:
 			err = decode(r, &tx.s.Agreed)
+		case keyNode:
+			err = decode(r, &tx.s.Recorded)
 		} // keys of another version are left as they are
 		if err != nil {
 			return fmt.Errorf("record %s: %w", r.Key, err)

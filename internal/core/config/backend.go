@@ -16,14 +16,17 @@ const (
 const awsProvider = "aws://"
 
 // BackendFor returns the backend of a node, BackendENI or BackendPodCIDR, and why.
-// providerID is spec.providerID of the Node, empty if that is not known; metadata reports
-// whether instance metadata answers, and is called only where it decides.
-func (c Config) BackendFor(providerID string, metadata func() bool) (backend, why string) {
+// providerID is spec.providerID of the Node, empty if that is not known; instance is the
+// instance id that an earlier agent of this machine recorded, empty if there is none; metadata
+// reports whether instance metadata answers, and is called only where it decides.
+func (c Config) BackendFor(providerID, instance string, metadata func() bool) (backend, why string) {
 	switch {
 	case c.Backend != BackendAuto:
 		return c.Backend, "set by " + c.Origin("backend")
 	case strings.HasPrefix(providerID, awsProvider):
 		return BackendENI, "spec.providerID of the Node is " + providerID
+	case instance != "":
+		return BackendENI, "the journal has the instance " + instance
 	case metadata():
 		return BackendENI, "instance metadata answers"
 	}

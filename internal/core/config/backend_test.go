@@ -8,24 +8,25 @@ import (
 
 func TestTheBackendFollowsTheSettingThenTheProviderThenMetadata(t *testing.T) {
 	for _, c := range []struct {
-		setting, providerID string
-		metadata, asked     bool
-		want, why           string
+		setting, providerID, instance string
+		metadata, asked               bool
+		want, why                     string
 	}{
-		{"", "aws:///us-west-2a/i-1", false, false, BackendENI, "aws:///us-west-2a/i-1"},
-		{"", "", true, true, BackendENI, "metadata answers"},
-		{"", "kind://docker/kind/node", true, true, BackendENI, "metadata answers"},
-		{"", "", false, true, BackendPodCIDR, "does not answer"},
-		{"", "kind://docker/kind/node", false, true, BackendPodCIDR, "does not begin with aws://"},
-		{"podcidr", "aws:///us-west-2a/i-1", true, false, BackendPodCIDR, "set by environment TRUNKLINE_BACKEND"},
-		{"eni", "", false, false, BackendENI, "set by environment TRUNKLINE_BACKEND"},
+		{"", "aws:///us-west-2a/i-1", "", false, false, BackendENI, "aws:///us-west-2a/i-1"},
+		{"", "", "i-1", false, false, BackendENI, "the journal has the instance i-1"},
+		{"", "", "", true, true, BackendENI, "metadata answers"},
+		{"", "kind://docker/kind/node", "", true, true, BackendENI, "metadata answers"},
+		{"", "", "", false, true, BackendPodCIDR, "does not answer"},
+		{"", "kind://docker/kind/node", "", false, true, BackendPodCIDR, "does not begin with aws://"},
+		{"podcidr", "aws:///us-west-2a/i-1", "i-1", true, false, BackendPodCIDR, "set by environment TRUNKLINE_BACKEND"},
+		{"eni", "", "", false, false, BackendENI, "set by environment TRUNKLINE_BACKEND"},
 	} {
 		cfg, err := Load(Sources{Env: env(map[string]string{"TRUNKLINE_BACKEND": c.setting})})
 		if err != nil {
 			t.Fatal(err)
 		}
 		asked := false
-		got, why := cfg.BackendFor(c.providerID, func() bool { asked = true; return c.metadata })
+		got, why := cfg.BackendFor(c.providerID, c.instance, func() bool { asked = true; return c.metadata })
 		if got != c.want || !strings.Contains(why, c.why) || asked != c.asked {
 			t.Errorf("%+v: %s (%s), metadata asked: %v", c, got, why, asked)
 		}

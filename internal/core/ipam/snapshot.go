@@ -125,8 +125,8 @@ type Subnet struct {
 	CIDR netip.Prefix
 	// Free is its count of free addresses; -1: not known.
 	Free int
-	// SameRoutes: it has the route table of the node's own subnet. With another one,
-	// traffic of its pods may leave the VPC by another route.
+	// SameRoutes: it is known to have the route table of the node's own subnet. With another
+	// one, traffic of its pods may leave the VPC by another route.
 	SameRoutes bool
 }
 

@@ -47,6 +47,9 @@ func NewClients(cfg aws.Config) Clients {
 	build := func(keepAlive bool) API {
 		return ec2.NewFromConfig(cfg, func(o *ec2.Options) {
 			o.Retryer = aws.NopRetryer{}
+			if o.Credentials != nil {
+				o.Credentials = credentials{o.Credentials}
+			}
 			o.HTTPClient = httpClient(cfg, keepAlive)
 		})
 	}

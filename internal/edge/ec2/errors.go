@@ -130,6 +130,9 @@ func IsUnauthorized(err error) bool {
 	}, Code(err))
 }
 
+// IsUnpermitted reports whether no policy of the role permits the call.
+func IsUnpermitted(err error) bool { return Code(err) == "UnauthorizedOperation" }
+
 // IsInUse reports whether an interface is attached, attaching or detaching.
 func IsInUse(err error) bool {
 	return slices.Contains([]string{

@@ -52,7 +52,8 @@ func (i Interface) whyUnusable(primary bool) string {
 
 // SubnetsOf translates the subnets in which the node may create interfaces (see
 // ipam.SubnetAllowed). home is the subnet of its primary interface; of and main are the
-// results of RouteTables.
+// results of RouteTables. Without them (main is empty) only home is known to have the
+// node's routes.
 func SubnetsOf(all []Subnet, home vpc.SubnetID, cluster string, of map[vpc.SubnetID]vpc.RouteTableID, main vpc.RouteTableID) []ipam.Subnet {
 	table := func(id vpc.SubnetID) vpc.RouteTableID {
 		if t, ok := of[id]; ok {
@@ -63,7 +64,7 @@ func SubnetsOf(all []Subnet, home vpc.SubnetID, cluster string, of map[vpc.Subne
 	var out []ipam.Subnet
 	for _, s := range all {
 		if s.Unusable == "" && ipam.SubnetAllowed(s.Tags, s.ID == home, cluster) {
-			out = append(out, ipam.Subnet{ID: s.ID, CIDR: s.CIDR, Free: s.Free, SameRoutes: table(s.ID) == table(home)})
+			out = append(out, ipam.Subnet{ID: s.ID, CIDR: s.CIDR, Free: s.Free, SameRoutes: s.ID == home || main != "" && table(s.ID) == table(home)})
 		}
 	}
 	return out

@@ -49,7 +49,7 @@ func (m *metrics) register(r prometheus.Registerer, b *brakes) error {
 		Name: "trunkline_ec2_brake", Help: "0: none, 1: no releases, 2: no changes.",
 	}, func() float64 {
 		switch v, _ := b.inForce(time.Now()); v {
-		case cloud.FreezeAll:
+		case cloud.FreezeAll, cloud.Unobserved: // the pool has Unobserved, not the executor
 			return 2
 		case cloud.FreezeRelease, cloud.AllocateOnly:
 			return 1

@@ -209,10 +209,12 @@ func (x *Executor) Subnets(ctx context.Context, id vpc.ID, zone string) ([]Subne
 }
 
 // RouteTables returns the route table of each subnet of a VPC. A subnet that is not
-// in the map uses main.
+// in the map uses main, which every VPC has. The agent works without them: AWS's managed
+// policy AmazonEKS_CNI_Policy does not permit the call, and a refusal for that reason
+// (IsUnpermitted) is not kept as the last refusal.
 func (x *Executor) RouteTables(ctx context.Context, id vpc.ID) (of map[vpc.SubnetID]vpc.RouteTableID, main vpc.RouteTableID, err error) {
 	by := []types.Filter{filter("vpc-id", string(id))}
-	tables, err := read(ctx, x, "DescribeRouteTables", describe(by), func(ctx context.Context, api API) ([]types.RouteTable, error) {
+	tables, err := read(ctx, x, describeRouteTables, describe(by), func(ctx context.Context, api API) ([]types.RouteTable, error) {
 		var out []types.RouteTable
 		req := &ec2.DescribeRouteTablesInput{Filters: by}
 		for range maxPages {

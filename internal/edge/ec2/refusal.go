@@ -60,10 +60,16 @@ func (r Refusal) ofObject() bool {
 	return r.Code == "UnauthorizedOperation" && !strings.HasPrefix(r.Action, "Describe")
 }
 
+// describeRouteTables is the one call that the agent works without.
+const describeRouteTables = "DescribeRouteTables"
+
 // refused reports whether EC2 refused the call. Not a refusal is an error without a
 // reply, and one that is expected: the object does not exist any more, or is attaching
-// or detaching.
+// or detaching, or the role may not make a call that is optional.
 func refused(e *Error) bool {
+	if e.Action == describeRouteTables && IsUnpermitted(e) {
+		return false
+	}
 	return e.Code != "" && !IsNotFound(e) && !IsInUse(e) && !slices.Contains([]string{"InvalidParameterValue", CodeNotCarriedOut}, e.Code)
 }
 

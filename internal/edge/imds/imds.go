@@ -4,7 +4,8 @@
 // It only reads, by IMDSv2, and decides nothing. Addresses from it are never given
 // to pods: the service lags behind EC2 and has listed addresses that had moved to
 // other instances. The agent reads the node's identity and the VPC's ranges at start,
-// and the ranges again with every observation of EC2.
+// and the ranges again with every observation of EC2. Without the service, the firmware
+// of some instances has their id (FirmwareInstance).
 package imds
 
 import (

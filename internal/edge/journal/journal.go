@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -180,6 +181,24 @@ func (j *Journal) Close() error {
 		j.closed = j.lock.Close()
 	})
 	return j.closed
+}
+
+// SetAside closes the journal like Close, and renames its file like a damaged one before it
+// releases the lock: the records are intact and are not this machine's. Each Open reports
+// the file in Found until a record is written. It returns the new path.
+func (j *Journal) SetAside() (aside string, err error) {
+	err = ErrClosed
+	j.closing.Do(func() {
+		close(j.stop)
+		<-j.done
+		aside, err = j.log.setAside(filepath.Join(j.log.dir, logName))
+		if err == nil {
+			err = j.log.opts.disk.SyncDir(j.log.dir)
+		}
+		j.closed = j.lock.Close()
+		err = errors.Join(err, j.closed)
+	})
+	return aside, err
 }
 
 // write is the journal's goroutine: it writes all queued commits as one line and syncs

@@ -67,6 +67,9 @@ func NewCluster(o Options) *Cluster {
 	c.network = networkWriter{client: o.Client.Trunkline, node: o.NodeName}
 	if o.SnapshotPath != "" {
 		seed, err := LoadSnapshot(o.SnapshotPath)
+		if name := seed.Node.Name; err == nil && name != "" && name != o.NodeName {
+			seed, err = Snapshot{}, fmt.Errorf("it is of the node %s: the disk is an image of that one's", name)
+		}
 		if err != nil {
 			o.Log.Warn("cluster snapshot not used", "path", o.SnapshotPath, "err", err)
 		}
