@@ -51,7 +51,7 @@ func TestAPlantedInterfaceIsLeftAlone(t *testing.T) {
 	me := n.State().InstanceNamed("node1")
 	planted, err := n.Cloud().CreateInterface(cloud.NewInterface{
 		Subnet: me.Subnet, Requester: "AROAAAAAAAAAAAAAAAAA:i-0123456789abcdef0", Tags: cloud.Tags{
-			vpc.TagManagedBy: vpc.ManagedBy, vpc.TagInstanceID: string(me.ID),
+			vpc.TagManagedBy: vpc.ManagedBy, vpc.TagInstanceID: string(me.ID), vpc.TagClusterName: "test",
 		},
 	})
 	if err != nil {
