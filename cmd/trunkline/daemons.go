@@ -166,9 +166,11 @@ func uninstallCommand() *cobra.Command {
 	return leaf(&uninstallCmd{}, &cobra.Command{
 		Use:     "uninstall",
 		GroupID: daemons,
-		Short:   "Remove this node's CNI configuration before the agent is removed permanently.",
-		Long:    "The kubelet then reports the node as not ready; pods that run keep running.",
-		Example: "kubectl exec -n kube-system trunkline-agent-x2k4d -- /trunkline uninstall",
+		Short:   "Leave a node on which no agent runs.",
+		Long: "Completes what an agent that was killed in mid-removal left: writes the checkpoint of AWS's daemon, and removes the CNI configuration, " +
+			"the tables of nftables and the rules that no pod needs. An agent does the same by itself when its DaemonSet is deleted or no longer selects the node. " +
+			"Pods that run keep running. It may be repeated.",
+		Example: "trunkline uninstall --state-dir=/var/lib/trunkline",
 	})
 }
 
@@ -176,13 +178,13 @@ type uninstallCmd struct {
 	configured
 }
 
-// run removes the conflist.
-func (c *uninstallCmd) run(process) error {
+// run leaves the node.
+func (c *uninstallCmd) run(p process) error {
 	cfg, err := c.load()
 	if err != nil {
 		return err
 	}
-	return agent.Uninstall(cfg)
+	return agent.Uninstall(p.ctx, cfg, newLogger(p.err, cfg.LogLevel))
 }
 
 func controllerCommand() *cobra.Command {

@@ -59,6 +59,7 @@ func runAgent(settings string) error {
 	}
 	plugin, initialise := flags["init"]
 	_, removed := flags["removed"]
+	_, uninstall := flags["uninstall"]
 	go endWith(flags[parentFlag])
 	cluster := noCluster{brake: flags[brakeFlag]}
 	if text := flags[podCIDRFlag]; text != "" {
@@ -73,7 +74,7 @@ func runAgent(settings string) error {
 			return fmt.Errorf("cover the kernel's boot ID: %w", err)
 		}
 	}
-	for _, ours := range []string{"init", "removed", parentFlag, brakeFlag, bootFlag, podCIDRFlag} {
+	for _, ours := range []string{"init", "removed", "uninstall", parentFlag, brakeFlag, bootFlag, podCIDRFlag} {
 		delete(flags, ours)
 	}
 	cfg, err := config.Load(config.Sources{Flags: flags})
@@ -87,6 +88,9 @@ func runAgent(settings string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if initialise {
 		return agent.Init(ctx, cfg, plugin, aws, log)
+	}
+	if uninstall {
+		return agent.Uninstall(ctx, cfg, log)
 	}
 	return agent.Run(ctx, cfg, agent.Deps{
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
@@ -162,6 +166,7 @@ func (noCluster) WriteNetwork(context.Context, trunkline.NodeNetworkStatus) erro
 	return nil
 }
 func (noCluster) SetNetworkUnavailable(context.Context, bool, string, string) error { return nil }
+func (noCluster) Leave(context.Context) error                                       { return nil }
 func (noCluster) PodWarning(ref kube.PodRef, _, reason, message string) {
 	slog.Warn("event", "pod", ref, "reason", reason, "message", message)
 }

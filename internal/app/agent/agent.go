@@ -50,6 +50,7 @@ type Cluster interface {
 	Freeze() (trunkline.Freeze, string)
 	WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error
 	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
+	Leave(ctx context.Context) error
 }
 
 // Events creates Kubernetes events; *kube.Events is one.
@@ -122,8 +123,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 // calls, ends the calls in flight (their plugins call the successor) and closes the
 // journal last. Actions in flight at EC2 are in the journal.
 //
-// The conflist is removed when Deps.Removed says that the stop is meant to last.
-// Otherwise it stays: while an agent is being replaced the plugin waits for the next one.
+// When Deps.Removed says that the stop is meant to last, the agent leaves the node (leave.go).
+// Otherwise the conflist stays: while an agent is being replaced the plugin waits for the next one.
 // Without a conflist the runtime would report the node's network as not ready and fail
 // every ADD during a rollout.
 func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
@@ -136,8 +137,8 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 		return errors.Join(err, a.close())
 	}
 	stopping := ctx
-	// The conflist is removed before the journal is unlocked: a successor that waits for
-	// the lock writes it again.
+	// The agent leaves before the journal is unlocked: a successor that waits for the lock
+	// writes the conflist again.
 	defer func() { err = errors.Join(err, a.leave(stopping), a.close()) }()
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -192,7 +193,7 @@ func (a *agent) construct(ctx context.Context) error {
 	a.reporter = report.New(a.cfg, report.Deps{
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
-		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version,
+		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Handover: a.writeHandover,
 	})
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()
@@ -253,23 +254,6 @@ func (a *agent) close() (err error) {
 	}
 	return err
 }
-
-// leave removes the conflist after a stop that is meant to last.
-func (a *agent) leave(ctx context.Context) error {
-	if ctx.Err() == nil || a.deps.Removed == nil {
-		return nil // the agent failed and will be restarted, or Removed is unknown
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-	defer cancel()
-	if !a.deps.Removed(ctx) {
-		return nil
-	}
-	a.log.Info("removing the conflist: this stop is meant to last")
-	return Uninstall(a.cfg)
-}
-
-// Uninstall removes the conflist.
-func Uninstall(cfg config.Config) error { return conflist.Remove(cfg) }
 
 // live runs the constructed agent: it reads the node's facts, reconciles the kernel,
 // finishes what an earlier process left, then starts the loops and answers calls.

@@ -23,6 +23,7 @@ import (
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/handover"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
@@ -48,6 +49,8 @@ type Deps struct {
 	// network configuration.
 	Plugin func() string
 	CNI    func() string
+	// Handover writes the checkpoint of AWS's daemon.
+	Handover func(ctx context.Context) (handover.Plan, error)
 }
 
 // Reporter publishes. Its methods may be called from any goroutine.
