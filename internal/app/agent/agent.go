@@ -16,6 +16,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -217,9 +218,9 @@ func (a *agent) assemble() (err error) {
 		MTU: a.cfg.MTU, ExternalCIDRs: a.cfg.ExternalCIDRs, PodMetadata: a.cfg.PodMetadata, Ruleset: filterConfig(a.cfg),
 	}, network.Deps{
 		Log: a.log, State: a.state, Owned: a.state.NetworkTables(), Links: a.host, Filter: a.filter, Events: a.events, Registry: a.deps.Registry, Drift: a.metrics.drift,
-		Before:   a.backend.claim,
-		Compared: func(ctx context.Context) error { return a.cni.ReleaseGone(ctx) },
-		Missing:  a.backend.missing, Report: a.reporter.Loop.Mark,
+		Before:     a.backend.claim,
+		Compared:   func(ctx context.Context) error { return a.cni.ReleaseGone(ctx) },
+		OtherAgent: a.awsDaemonMayRun, Missing: a.backend.missing, Report: a.reporter.Loop.Mark,
 	})
 	if err != nil {
 		return err
@@ -233,6 +234,14 @@ func (a *agent) assemble() (err error) {
 		Lock: a.network.Lock, CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
 	})
 	return nil
+}
+
+// awsDaemonMayRun reports whether AWS's daemon runs on the node, or may: while the API server
+// has not answered, that is not known.
+func (a *agent) awsDaemonMayRun() bool {
+	return !a.cluster.Synced() || slices.ContainsFunc(a.cluster.Pods(), func(p kube.Pod) bool {
+		return p.Labels["k8s-app"] == "aws-node" && !p.Done
+	})
 }
 
 // clusterChanged has the backend plan again: pods or the Node changed.
