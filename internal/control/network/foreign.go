@@ -2,7 +2,9 @@ package network
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/control/state"
@@ -24,6 +26,16 @@ func foreignIn(s *state.Store) (held map[netip.Addr]bool, ranges []netip.Prefix)
 		}
 	}
 	return held, ranges
+}
+
+// metadataOf returns the addresses of pods of another CNI that may reach the instance metadata
+// service: all, if pods may.
+func metadataOf(s *state.Store, may bool) []netip.Addr {
+	if !may {
+		return nil
+	}
+	held, _ := foreignIn(s)
+	return slices.SortedFunc(maps.Keys(held), netip.Addr.Compare)
 }
 
 // leftovers returns the steps that delete the rules of pods of another CNI that have ended.

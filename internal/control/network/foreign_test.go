@@ -10,6 +10,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -44,6 +45,34 @@ func release(t *testing.T, s *state.Store) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestForeignWiredPodsMayReachInstanceMetadataWherePodsMay(t *testing.T) {
+	n, _ := newController(t)
+	hasDevice(n, "eth0")
+	address := claimed(t, n.State)
+	has := func() bool {
+		t.Helper()
+		if err := n.derive(); err != nil {
+			t.Fatal(err)
+		}
+		desired := false
+		for p := range n.Owned.Filter.All(n.State.DB.Snapshot()) {
+			desired = desired || slices.Contains(p.Elements, ruleset.MetadataElement(address))
+		}
+		whole := slices.Contains(n.desiredFilter().Tables[0].Set(ruleset.MetadataElement(address).Set).Elements, ruleset.MetadataElement(address).Element)
+		if whole != desired {
+			t.Errorf("of the rows %v, as a whole %v", desired, whole)
+		}
+		return whole
+	}
+	if has() {
+		t.Error("it may, although pods may not")
+	}
+	n.PodMetadata = true
+	if !has() {
+		t.Error("it may not, although pods may")
 	}
 }
 

@@ -27,11 +27,16 @@ func Compile(c Config) Ruleset {
 			TableName: nftables.TableName{Family: nftables.ARP, Name: hostnet.Table}, Sets: arpSets(), Chains: arpChains(),
 		},
 	}}
+	var elements []Element
 	for _, p := range c.Pods {
-		for _, e := range p.Elements() {
-			set := rs.table(e.Family).Set(e.Set)
-			set.Elements = append(set.Elements, e.Element)
-		}
+		elements = append(elements, p.Elements()...)
+	}
+	for _, a := range c.Metadata {
+		elements = append(elements, MetadataElement(a))
+	}
+	for _, e := range elements {
+		set := rs.table(e.Family).Set(e.Set)
+		set.Elements = append(set.Elements, e.Element)
 	}
 	return rs
 }

@@ -159,6 +159,14 @@ func TestPacketsMeetTheirFate(t *testing.T) {
 			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x80},
 		},
 		{
+			name: "instance metadata from a foreign-wired pod that may", config: func(c *Config) { c.Metadata = []netip.Addr{addr("10.0.0.90")} },
+			p: Packet{InLink: "enizzz", MAC: macB, Src: addr("10.0.0.90"), Dst: vpc.MetadataV4, TCP: true}, want: Fate{Outcome: Forwarded, Src: addr("10.0.0.90"), OutLink: "eth1"},
+		},
+		{
+			name: "instance metadata from another foreign-wired pod", config: func(c *Config) { c.Metadata = []netip.Addr{addr("10.0.0.90")} },
+			p: Packet{InLink: "enizzz", MAC: macB, Src: addr("10.0.0.91"), Dst: vpc.MetadataV4, TCP: true}, want: Fate{Outcome: Reset, Src: addr("10.0.0.91"), OutLink: "eth1"},
+		},
+		{
 			name: "instance metadata from the node itself, served there", p: Packet{InLink: "lo", Src: addr("10.0.0.10"), Dst: addr("169.254.169.254")},
 			want: Fate{Outcome: Delivered, Src: addr("10.0.0.10")},
 		},
