@@ -140,10 +140,13 @@ func initCommand() *cobra.Command {
 
 type initCmd struct {
 	configured
-	plugin filePath
+	plugin   filePath
+	endpoint string
 }
 
 func (c *initCmd) bind(f *pflag.FlagSet) {
+	f.StringVar(&c.endpoint, "endpoint", "", "`URL` of the API server to use instead of the Service's address.")
+	orVariable(f, "endpoint", "CLUSTER_ENDPOINT")
 	c.plugin = "/trunkline-cni"
 	f.Var(&c.plugin, "plugin", "CNI plugin binary to install.")
 	c.configured.bind(f)
@@ -159,7 +162,34 @@ func (c *initCmd) run(p process) error {
 	if err != nil {
 		return err
 	}
-	return agent.Init(p.ctx, cfg, string(c.plugin), awsConfig, newLogger(p.err, cfg.LogLevel))
+	log := newLogger(p.err, cfg.LogLevel)
+	if err := agent.Init(p.ctx, cfg, string(c.plugin), awsConfig, log); err != nil {
+		return err
+	}
+	c.warnOfPolicies(p.ctx, log)
+	return nil
+}
+
+// policiesWithin bounds the search for policies: a node must start without the API server.
+const policiesWithin = 2 * time.Second
+
+// warnOfPolicies logs which policies are not enforced on the node. The agent reports them
+// again, by an event.
+func (c *initCmd) warnOfPolicies(ctx context.Context, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, policiesWithin)
+	defer cancel()
+	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.endpoint, UserAgent: "trunkline-init/" + version})
+	if err != nil {
+		log.Debug("no API server to read policies from", "error", err)
+		return
+	}
+	found, err := kube.Policies(ctx, client)
+	if len(found) > 0 {
+		log.Warn("network policies are not enforced in this version", "found", found)
+	}
+	if err != nil {
+		log.Info("whether there are network policies is not known", "error", err)
+	}
 }
 
 func uninstallCommand() *cobra.Command {

@@ -52,6 +52,7 @@ type Cluster interface {
 	WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error
 	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
 	Leave(ctx context.Context) error
+	Policies(ctx context.Context) (found []string, err error)
 }
 
 // Events creates Kubernetes events; *kube.Events is one.
@@ -192,7 +193,7 @@ func (a *agent) construct(ctx context.Context) error {
 		return err
 	}
 	a.reporter = report.New(a.cfg, report.Deps{
-		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Registry: a.deps.Registry,
+		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
 		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Handover: a.writeHandover,
 	})
@@ -294,7 +295,7 @@ func (a *agent) live(ctx context.Context) error {
 
 // loops are the agent's loops by name; each has its own interval.
 func (a *agent) loops() map[string]*loop.Loop {
-	all := map[string]*loop.Loop{"kernel": a.network.Loop, "report": a.reporter.Loop}
+	all := map[string]*loop.Loop{"kernel": a.network.Loop, "report": a.reporter.Loop, "policies": a.reporter.Policies}
 	maps.Copy(all, a.backend.loops)
 	return all
 }
