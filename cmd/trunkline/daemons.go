@@ -143,9 +143,12 @@ type initCmd struct {
 	configured
 	plugin    filePath
 	reference string
+	endpoint  string
 }
 
 func (c *initCmd) bind(f *pflag.FlagSet) {
+	f.StringVar(&c.endpoint, "endpoint", "", "`URL` of the API server to use instead of the Service's address.")
+	orVariable(f, "endpoint", "CLUSTER_ENDPOINT")
 	c.plugin = "/trunkline-cni"
 	f.Var(&c.plugin, "plugin", "CNI plugin binary to install.")
 	f.StringVar(&c.reference, "reference-plugins", "/reference-plugins", "`directory` with CNI's reference plugins loopback and portmap, to install where the node has none or older ones; empty: none.")
@@ -163,16 +166,45 @@ func (c *initCmd) run(p process) error {
 		return err
 	}
 	programs := agent.Programs{Plugin: string(c.plugin), Reference: c.reference}
-	return agent.Init(p.ctx, cfg, programs, awsConfig, newLogger(p.err, cfg.LogLevel))
+	log := newLogger(p.err, cfg.LogLevel)
+	if err := agent.Init(p.ctx, cfg, programs, awsConfig, log); err != nil {
+		return err
+	}
+	c.warnOfPolicies(p.ctx, log)
+	return nil
+}
+
+// policiesWithin bounds the search for policies: a node must start without the API server.
+const policiesWithin = 2 * time.Second
+
+// warnOfPolicies logs which policies are not enforced on the node. The agent reports them
+// again, by an event.
+func (c *initCmd) warnOfPolicies(ctx context.Context, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, policiesWithin)
+	defer cancel()
+	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.endpoint, UserAgent: "trunkline-init/" + version})
+	if err != nil {
+		log.Debug("no API server to read policies from", "error", err)
+		return
+	}
+	found, err := kube.Policies(ctx, client)
+	if len(found) > 0 {
+		log.Warn("network policies are not enforced in this version", "found", found)
+	}
+	if err != nil {
+		log.Info("whether there are network policies is not known", "error", err)
+	}
 }
 
 func uninstallCommand() *cobra.Command {
 	return leaf(&uninstallCmd{}, &cobra.Command{
 		Use:     "uninstall",
 		GroupID: daemons,
-		Short:   "Remove this node's CNI configuration before the agent is removed permanently.",
-		Long:    "The kubelet then reports the node as not ready; pods that run keep running.",
-		Example: "kubectl exec -n kube-system trunkline-agent-x2k4d -- /trunkline uninstall",
+		Short:   "Leave a node on which no agent runs.",
+		Long: "Completes what an agent that was killed in mid-removal left: writes the checkpoint of AWS's daemon, and removes the CNI configuration, " +
+			"the tables of nftables and the rules that no pod needs. An agent does the same by itself when its DaemonSet is deleted or no longer selects the node. " +
+			"Pods that run keep running. It may be repeated.",
+		Example: "trunkline uninstall --state-dir=/var/lib/trunkline",
 	})
 }
 
@@ -180,13 +212,13 @@ type uninstallCmd struct {
 	configured
 }
 
-// run removes the conflist.
-func (c *uninstallCmd) run(process) error {
+// run leaves the node.
+func (c *uninstallCmd) run(p process) error {
 	cfg, err := c.load()
 	if err != nil {
 		return err
 	}
-	return agent.Uninstall(cfg)
+	return agent.Uninstall(p.ctx, cfg, newLogger(p.err, cfg.LogLevel))
 }
 
 func controllerCommand() *cobra.Command {

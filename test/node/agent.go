@@ -70,6 +70,7 @@ func runAgent(settings string) error {
 	plugin, initialise := flags["init"]
 	reference := flags[referenceFlag]
 	_, removed := flags["removed"]
+	_, uninstall := flags["uninstall"]
 	go endWith(flags[parentFlag])
 	cluster := noCluster{brake: flags[brakeFlag]}
 	if text := flags[podCIDRFlag]; text != "" {
@@ -85,7 +86,7 @@ func runAgent(settings string) error {
 		}
 	}
 	server, root := flags[APIServerFlag], cmp.Or(flags[RootFlag], "/nonexistent")
-	for _, ours := range []string{"init", "removed", referenceFlag, parentFlag, brakeFlag, bootFlag, podCIDRFlag, APIServerFlag, RootFlag} {
+	for _, ours := range []string{"init", "removed", "uninstall", referenceFlag, parentFlag, brakeFlag, bootFlag, podCIDRFlag, APIServerFlag, RootFlag} {
 		delete(flags, ours)
 	}
 	cfg, err := config.Load(config.Sources{Flags: flags})
@@ -105,6 +106,9 @@ func runAgent(settings string) error {
 		if client, err = kube.FromREST(&rest.Config{Host: server}); err != nil {
 			return err
 		}
+	}
+	if uninstall {
+		return agent.Uninstall(ctx, cfg, log)
 	}
 	return agent.Run(ctx, cfg, agent.Deps{
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
@@ -187,6 +191,8 @@ func (noCluster) WriteNetwork(context.Context, trunkline.NodeNetworkStatus) erro
 	return nil
 }
 func (noCluster) SetNetworkUnavailable(context.Context, bool, string, string) error { return nil }
+func (noCluster) Policies(context.Context) ([]string, error)                        { return nil, nil }
+func (noCluster) Leave(context.Context) error                                       { return nil }
 func (noCluster) PodWarning(ref kube.PodRef, _, reason, message string) {
 	slog.Warn("event", "pod", ref, "reason", reason, "message", message)
 }

@@ -227,6 +227,7 @@ func (n *Node) Command(flags ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), agentEnv+"="+strings.Join(append([]string{
 		fmt.Sprint(parentFlag, "=", os.Getpid()), "node-name=node1", "cluster-name=test", "state-dir=" + n.Dir + "/state", "socket=" + n.Socket(),
 		"cni-bin-dir=" + n.Dir + "/bin", "cni-conf-dir=" + n.Dir + "/net.d", "cool-down=1s", "add-wait=60s", "cni-version=1.1.0",
+		"aws-node-checkpoint=" + n.Checkpoint(),
 		"metrics-address=127.0.0.1:61678", brakeFlag + "=" + n.brake(),
 	}, flags...), "\n"))
 	if n.podCIDR.IsValid() {
@@ -236,6 +237,9 @@ func (n *Node) Command(flags ...string) *exec.Cmd {
 	cmd.Env = append(cmd.Env, "AWS_REGION=us-west-2", "AWS_ENDPOINT_URL_EC2="+n.InsideEndpoint(), "AWS_EC2_METADATA_SERVICE_ENDPOINT=http://169.254.169.254")
 	return cmd
 }
+
+// Checkpoint is the path of the file from which AWS's daemon learns which addresses are in use.
+func (n *Node) Checkpoint() string { return filepath.Join(n.Dir, "aws-node", "ipam.json") }
 
 // Socket is the path of the agent's socket.
 func (n *Node) Socket() string { return filepath.Join(n.Dir, "run", "agent.sock") }

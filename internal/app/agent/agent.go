@@ -16,6 +16,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -51,6 +52,8 @@ type Cluster interface {
 	Freeze() (trunkline.Freeze, string)
 	WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error
 	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
+	Leave(ctx context.Context) error
+	Policies(ctx context.Context) (found []string, err error)
 }
 
 // Events creates Kubernetes events; *kube.Events is one.
@@ -125,8 +128,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 // calls, ends the calls in flight (their plugins call the successor) and closes the
 // journal last. Actions in flight at EC2 are in the journal.
 //
-// The conflist is removed when Deps.Removed says that the stop is meant to last.
-// Otherwise it stays: while an agent is being replaced the plugin waits for the next one.
+// When Deps.Removed says that the stop is meant to last, the agent leaves the node (leave.go).
+// Otherwise the conflist stays: while an agent is being replaced the plugin waits for the next one.
 // Without a conflist the runtime would report the node's network as not ready and fail
 // every ADD during a rollout.
 func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
@@ -139,8 +142,8 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 		return errors.Join(err, a.close())
 	}
 	stopping := ctx
-	// The conflist is removed before the journal is unlocked: a successor that waits for
-	// the lock writes it again.
+	// The agent leaves before the journal is unlocked: a successor that waits for the lock
+	// writes the conflist again.
 	defer func() { err = errors.Join(err, a.leave(stopping), a.close()) }()
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -197,9 +200,9 @@ func (a *agent) construct(ctx context.Context) error {
 		return err
 	}
 	a.reporter = report.New(a.cfg, report.Deps{
-		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Registry: a.deps.Registry,
+		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
-		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Problems: a.conflist.Problems,
+		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Problems: a.conflist.Problems, Handover: a.writeHandover,
 	})
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()
@@ -226,9 +229,9 @@ func (a *agent) assemble() (err error) {
 		MTU: a.cfg.MTU, ExternalCIDRs: a.cfg.ExternalCIDRs, PodMetadata: a.cfg.PodMetadata, Ruleset: filterConfig(a.cfg),
 	}, network.Deps{
 		Log: a.log, State: a.state, Owned: a.state.NetworkTables(), Links: a.host, Filter: a.filter, Events: a.events, Registry: a.deps.Registry, Drift: a.metrics.drift,
-		Before:   a.backend.claim,
-		Compared: func(ctx context.Context) error { return a.cni.ReleaseGone(ctx) },
-		Missing:  a.backend.missing, Report: a.reporter.Loop.Mark,
+		Before:     a.backend.claim,
+		Compared:   func(ctx context.Context) error { return a.cni.ReleaseGone(ctx) },
+		OtherAgent: a.awsDaemonMayRun, Missing: a.backend.missing, Report: a.reporter.Loop.Mark,
 	})
 	if err != nil {
 		return err
@@ -242,6 +245,14 @@ func (a *agent) assemble() (err error) {
 		Lock: a.network.Lock, CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
 	})
 	return nil
+}
+
+// awsDaemonMayRun reports whether AWS's daemon runs on the node, or may: while the API server
+// has not answered, that is not known.
+func (a *agent) awsDaemonMayRun() bool {
+	return !a.cluster.Synced() || slices.ContainsFunc(a.cluster.Pods(), func(p kube.Pod) bool {
+		return p.Labels["k8s-app"] == "aws-node" && !p.Done
+	})
 }
 
 // clusterChanged has the backend plan again: pods or the Node changed.
@@ -263,23 +274,6 @@ func (a *agent) close() (err error) {
 	}
 	return err
 }
-
-// leave removes the conflist after a stop that is meant to last.
-func (a *agent) leave(ctx context.Context) error {
-	if ctx.Err() == nil || a.deps.Removed == nil {
-		return nil // the agent failed and will be restarted, or Removed is unknown
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-	defer cancel()
-	if !a.deps.Removed(ctx) {
-		return nil
-	}
-	a.log.Info("removing the conflist: this stop is meant to last")
-	return Uninstall(a.cfg)
-}
-
-// Uninstall removes the conflist.
-func Uninstall(cfg config.Config) error { return conflist.Remove(cfg) }
 
 // live runs the constructed agent: it reads the node's facts, as far as an earlier process
 // has not recorded them, reconciles the kernel, finishes what that process left, then
@@ -316,7 +310,7 @@ func (a *agent) live(ctx context.Context) error {
 
 // loops are the agent's loops by name; each has its own interval.
 func (a *agent) loops() map[string]*loop.Loop {
-	all := map[string]*loop.Loop{"kernel": a.network.Loop, "report": a.reporter.Loop}
+	all := map[string]*loop.Loop{"kernel": a.network.Loop, "report": a.reporter.Loop, "policies": a.reporter.Policies}
 	maps.Copy(all, a.backend.loops)
 	return all
 }

@@ -150,6 +150,7 @@ func TestTheStatusGroupsErrorsByObject(t *testing.T) {
 	in.pods[0].Spec.Containers[0].Image = "trunkline:v2"
 	in.networks[0] = report("n1", 5*time.Minute)
 	in.networks[0].Status.Why = "the subnet is full"
+	in.policies = []string{"3 of NetworkPolicy", "1 of PolicyEndpoint"}
 	in.networks[0].Status.Versions = trunkline.Versions{Agent: "v2", CNI: "1.0.0", Kernel: "6.18.0"} // no pod was wired yet
 	in.networks[0].Status.Conditions[0].Status = metav1.ConditionFalse
 	in.networks[0].Status.Conditions[0].Message = "no address is free and subnet-1 has none left"

@@ -33,6 +33,9 @@ type Status struct {
 	// PodsLeaving counts the other pods without an address that are being deleted; they
 	// may already have released it.
 	PodsLeaving int `json:"podsLeaving,omitempty"`
+	// Policies are the kinds of network policies of the cluster, with their number. This
+	// version enforces none.
+	Policies []string `json:"policies,omitempty"`
 	// Errors are grouped by object.
 	Errors []Group `json:"errors,omitempty"`
 }
@@ -166,6 +169,7 @@ type clusterState struct {
 	pods       []corev1.Pod
 	networks   []trunkline.NodeNetwork
 	brakes     []trunkline.Brake
+	policies   []string
 }
 
 func (r *clusterState) read(ctx context.Context, c *kube.Client) error {
@@ -194,12 +198,13 @@ func (r *clusterState) read(ctx context.Context, c *kube.Client) error {
 	if r.networks, r.brakes, err = kube.Reports(ctx, c); err != nil {
 		return err
 	}
+	r.policies = policies(ctx, c)
 	return nil
 }
 
 // summarise derives the status from the objects. Pure.
 func summarise(in clusterState, now time.Time) Status {
-	s := Status{Installed: in.agent != nil}
+	s := Status{Installed: in.agent != nil, Policies: in.policies}
 	s.workloads(in)
 	reports := map[string]*trunkline.NodeNetwork{}
 	for i := range in.networks {

@@ -3,11 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -62,33 +58,11 @@ func (q TableQuery) text(answer []byte) (string, error) {
 	return strings.Join(names, "\n") + "\n", nil
 }
 
-// ReadLocalTable reads a table of the agent on this node from its debug socket, which is
-// beside the socket that the plugin calls. The socket is open to root only.
+// ReadLocalTable reads a table of the agent on this node from its debug socket.
 func ReadLocalTable(ctx context.Context, socket string, q TableQuery) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
-	defer cancel()
-	debug := introspection.DebugSocket(socket)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+q.path(), nil)
+	answer, err := askAgent(ctx, socket, http.MethodGet, q.path(), "does it run here? --node queries another one")
 	if err != nil {
-		return "", fmt.Errorf("query the agent: %w", err)
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", debug)
-	}}}
-	resp, err := client.Do(req)
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return "", fmt.Errorf("query the agent of this node at %s: the socket is open to root only, run as root: %w", debug, err)
-	case err != nil:
-		return "", fmt.Errorf("query the agent of this node at %s: does it run here? --node queries another one: %w", debug, err)
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxLedger))
-	if err != nil {
-		return "", fmt.Errorf("read the agent's answer: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("query the agent at %s: %s", debug, strings.TrimSpace(string(answer)))
+		return "", err
 	}
 	return q.text(answer)
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/cniconf"
@@ -129,8 +128,9 @@ func (f *File) RemoveLeftovers() error {
 }
 
 // Remove takes our configuration away, on a stop that is meant to last: the runtime then
-// reports that the node's network is not ready. What was kept of the AWS VPC CNI stays. A
-// configuration that is not there is no error.
+// reports that the node's network is not ready. What was kept of the AWS VPC CNI stays: its
+// daemon writes its own configuration once it serves, and the runtime must not call its
+// plugin before. A configuration that is not there is no error.
 func Remove(cfg config.Config) error {
 	names, _, err := ours(cfg)
 	for _, name := range names {
@@ -142,38 +142,4 @@ func Remove(cfg config.Config) error {
 		return fmt.Errorf("remove conflist: %w", err)
 	}
 	return nil
-}
-
-// Restore is Remove for a node that the AWS VPC CNI takes over again: its configurations
-// are put back as they were, each by rename over ours, so that the runtime always finds
-// one. One that its daemon has written again meanwhile stays. It returns their names;
-// without any it did what Remove does. It may be repeated after an error. The agent must
-// have stopped, because it would replace them again.
-func Restore(cfg config.Config) (restored []string, err error) {
-	own, replaced, err := ours(cfg)
-	for _, name := range replaced {
-		at := filepath.Join(cfg.CNIConfDir, name)
-		if _, statErr := os.Stat(at); statErr == nil && !slices.Contains(own, name) {
-			err = errors.Join(err, os.Remove(kept(cfg, name)))
-		} else if e := putBack(kept(cfg, name), at); e != nil {
-			err = errors.Join(err, e)
-			continue
-		}
-		restored = append(restored, name)
-	}
-	if err != nil {
-		return restored, fmt.Errorf("restore the configuration of the AWS VPC CNI: %w", err)
-	}
-	return restored, Remove(cfg)
-}
-
-func putBack(kept, at string) error {
-	original, err := os.ReadFile(kept)
-	if err == nil {
-		err = atomicfile.Write(at, original, 0o644)
-	}
-	if err != nil {
-		return err
-	}
-	return os.Remove(kept)
 }

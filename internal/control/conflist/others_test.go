@@ -3,10 +3,8 @@ package conflist
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -109,42 +107,6 @@ func TestOtherConfigurationsThatSortFirstAreProblemsAndStay(t *testing.T) {
 	s.wantPlugins(t, "1.1.0", PluginName, portmap)
 }
 
-func TestRestorePutsAWSsConfigurationBack(t *testing.T) {
-	for _, c := range []struct {
-		what   string
-		change func(*testing.T, *scene)
-		want   string
-	}{
-		{"as it was", func(*testing.T, *scene) {}, awsConflist},
-		{"its daemon has written it again", func(t *testing.T, s *scene) { s.put(t, "10-aws.conflist", awsConflist+"\n") }, awsConflist + "\n"},
-		{"ours was removed before", func(t *testing.T, s *scene) {
-			if err := Remove(s.cfg); err != nil || s.exists("10-aws.conflist") || s.exists(FileName) {
-				t.Fatalf("Remove: %v", err)
-			}
-		}, awsConflist},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			s := newScene(t)
-			s.put(t, "10-aws.conflist", awsConflist)
-			s.write(t)
-			c.change(t, s)
-			restored, err := Restore(s.cfg)
-			if err != nil || !slices.Equal(restored, []string{"10-aws.conflist"}) {
-				t.Fatalf("%v, %v", restored, err)
-			}
-			if text, err := os.ReadFile(filepath.Join(s.cfg.CNIConfDir, "10-aws.conflist")); err != nil || string(text) != c.want {
-				t.Errorf("%s, %v; want %s", text, err, c.want)
-			}
-			if left, _ := os.ReadDir(s.cfg.CNIConfDir); len(left) != 1 {
-				t.Errorf("left %v, want AWS's file alone", left)
-			}
-			if again, err := Restore(s.cfg); err != nil || len(again) > 0 || !s.exists("10-aws.conflist") {
-				t.Errorf("a second time: %v, %v", again, err)
-			}
-		})
-	}
-}
-
 // A file of another program with our plugin in it is not ours to remove.
 func TestOnlyFilesThatWeWroteAreRemoved(t *testing.T) {
 	s := newScene(t)
@@ -206,18 +168,6 @@ func TestTheRuntimeFindsAConfigurationAtEveryMoment(t *testing.T) {
 	s.write(t)
 	if err := gaps(t, s, func() error { return s.Write(t.Context()) }); err != nil {
 		t.Errorf("a runtime that loads meanwhile fails: %v", err)
-	}
-	if err := gaps(t, s, func() error {
-		if err := s.Write(t.Context()); err != nil {
-			return err
-		}
-		restored, err := Restore(s.cfg)
-		if err == nil && len(restored) != 1 {
-			err = fmt.Errorf("restored %v", restored)
-		}
-		return err
-	}); err != nil {
-		t.Errorf("a runtime that loads while the file is put back fails: %v", err)
 	}
 }
 

@@ -36,6 +36,9 @@ func (n *Controller) derive() error {
 		}
 	}
 	filter := []ruleset.Part{{Owner: ownerNode, Ruleset: ruleset.Compile(n.settings())}}
+	for _, a := range metadataOf(n.State, n.PodMetadata) {
+		filter = append(filter, ruleset.Part{Owner: fmt.Sprint("foreign-wired pod ", a), Elements: []ruleset.Element{ruleset.MetadataElement(a)}})
+	}
 	return n.State.DB.Update(func(txn *table.Txn) error {
 		for _, e := range n.State.EndpointsIn(txn) {
 			if e.Wired() {
@@ -123,5 +126,6 @@ func (n *Controller) desiredFilter() ruleset.Ruleset {
 			c.Pods = append(c.Pods, ruleset.PodOf(e, n.PodMetadata))
 		}
 	}
+	c.Metadata = metadataOf(n.State, n.PodMetadata)
 	return ruleset.Compile(c)
 }

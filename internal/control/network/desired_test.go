@@ -47,7 +47,8 @@ func over(t *testing.T, s *state.Store, seen *calls) *Controller {
 func withEdges(t *testing.T, s *state.Store, seen *calls, links Links, filter Filter) *Controller {
 	t.Helper()
 	n, err := New(Config{MTU: 9001}, Deps{
-		Log: slog.New(slog.DiscardHandler), State: s, Owned: s.NetworkTables(), Events: seen, Registry: prometheus.NewRegistry(),
+		OtherAgent: func() bool { return false },
+		Log:        slog.New(slog.DiscardHandler), State: s, Owned: s.NetworkTables(), Events: seen, Registry: prometheus.NewRegistry(),
 		Drift:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "drift"}, []string{"where"}),
 		Missing: func(why string) { seen.missing = append(seen.missing, why) },
 		Report:  func() { seen.reports++ },

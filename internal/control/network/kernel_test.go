@@ -15,11 +15,12 @@ import (
 
 // kernel is a kernel in memory: it has links and what is on them, and nftables.
 type kernel struct {
-	mu     sync.Mutex
-	state  hostnet.State
-	rules  ruleset.Ruleset
-	during func(call string) // called after each read; may change the kernel
-	refuse map[string]bool   // keys of objects that cannot be changed
+	mu        sync.Mutex
+	state     hostnet.State
+	rules     ruleset.Ruleset
+	during    func(call string) // called after each read; may change the kernel
+	refuse    map[string]bool   // keys of objects that cannot be changed
+	leftByAWS []string          // chains and tables of AWS's daemon
 }
 
 // newKernel has the link of eni-1.
@@ -170,6 +171,12 @@ func (f firewall) Read(context.Context) (tables []*nftables.Table, err error) {
 	f.mu.Unlock()
 	f.called("nftables")
 	return tables, nil
+}
+
+// RemoveAWS implements Filter.
+func (f firewall) RemoveAWS(context.Context) (removed []string, err error) {
+	removed, f.leftByAWS = f.leftByAWS, nil
+	return removed, nil
 }
 
 func (f firewall) Apply(_ context.Context, want func() ruleset.Ruleset) error {

@@ -119,5 +119,10 @@ func (a actualLinks) Prune(ctx context.Context, keep []hostnet.Part) (pruned []s
 			pruned = append(pruned, op.Difference())
 		}
 	}
+	for _, op := range a.leftovers(a.have, keep) {
+		if changed, err := a.do(ctx, op); err == nil && changed {
+			a.n.Log.Info("deleted what another CNI left", "what", op.Difference())
+		}
+	}
 	return pruned, errors.Join(errs...)
 }

@@ -7,6 +7,9 @@
 // reads the kernel, repairs what differs from the rows and reports drift from their status
 // (machinery/reconcile).
 //
+// What AWS's plugin and daemon made for their pods is deleted once these have ended
+// (foreign.go), and what no pod needs once the agent leaves the node (leave.go).
+//
 // app/agent runs the loop and the watches of the kernel. The kernel work of single ADDs and
 // DELs is in control/cni, under a lock (lock.go). The backend has the links of interfaces
 // found and set up (devices.go, SetUp).
@@ -58,6 +61,7 @@ type Links interface {
 type Filter interface {
 	Read(ctx context.Context) ([]*nftables.Table, error)
 	Apply(ctx context.Context, want func() ruleset.Ruleset) error
+	RemoveAWS(ctx context.Context) (removed []string, err error)
 }
 
 // Deps is what the controller works with.
@@ -73,6 +77,8 @@ type Deps struct {
 	// Before runs at the start of a pass, and Compared after a full one that succeeded.
 	Before   func(ctx context.Context) error
 	Compared func(ctx context.Context) error
+	// OtherAgent reports whether the daemon of another CNI may run on the node.
+	OtherAgent func() bool
 	// Missing requests that the backend checks whether its interfaces are attached.
 	Missing func(why string)
 	// Report requests a report of the node.
@@ -105,6 +111,7 @@ type Controller struct {
 	links  *place[hostnet.Part]
 	filter *place[ruleset.Part]
 	agreed state.Agreement // as journaled; of Start and the loop
+	clean  bool            // of the rules of AWS's daemon; of Start and the loop
 
 	mu   sync.Mutex
 	busy map[string]int // locks in flight, by the endpoint's link
@@ -146,6 +153,7 @@ func (n *Controller) pass(ctx context.Context, full bool) (next time.Time, err e
 	began := time.Now()
 	before := n.Before(ctx)
 	next, linkErr := n.links.compare(ctx)
+	n.removeLeftovers(ctx)
 	filterNext, filterErr := n.filter.compare(ctx)
 	n.passes.Observe(time.Since(began).Seconds())
 	if linkErr != nil {

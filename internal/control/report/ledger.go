@@ -77,18 +77,51 @@ func interfaceRow(e ipam.ENIView) introspection.ENI {
 		if ad.State == ipam.Assigned || ad.State == ipam.Quarantined {
 			entry.Pod = ad.Holder.String()
 		}
-		switch ad.State {
-		case ipam.Quarantined:
-			entry.Why = "its pod was deleted and the link may still exist"
-		case ipam.Unconfirmed:
-			entry.Why = "EC2 and the ledger differ; not assigned until they agree"
-		case ipam.Releasing:
-			entry.Why = "being unassigned at EC2"
-		case ipam.Free, ipam.Assigned, ipam.Cooling:
-		}
+		entry.Why = addressWhy(e.ENI, ad)
 		row.Addresses = append(row.Addresses, entry)
 	}
 	return row
+}
+
+// addressWhy says why an address is in its state, and what that means.
+func addressWhy(e ipam.ENI, a ipam.Address) string {
+	switch a.State {
+	case ipam.Free:
+		return freeWhy(e, a)
+	case ipam.Assigned:
+		return assignedWhy(a)
+	case ipam.Quarantined:
+		return "its pod was deleted and the link may still exist"
+	case ipam.Cooling:
+		return "released; peers may still know the earlier pod until " + a.Until.Format(time.TimeOnly)
+	case ipam.Unconfirmed:
+		return "EC2 and the ledger differ; not assigned until they agree"
+	case ipam.Releasing:
+		return "being unassigned at EC2"
+	}
+	return ""
+}
+
+func freeWhy(e ipam.ENI, a ipam.Address) string {
+	switch {
+	case e.Unmanaged:
+		return "its interface is not Trunkline's: no pod gets it"
+	case e.Phase != ipam.Ready:
+		return fmt.Sprintf("its interface is %s: no pod gets it before that is done", e.Phase)
+	case a.Used.IsZero():
+		return "no pod has had it; the next pod gets the address that was unused longest"
+	}
+	return fmt.Sprintf("last used at %s; the next pod gets the address that was unused longest", a.Used.Format(time.TimeOnly))
+}
+
+func assignedWhy(a ipam.Address) string {
+	switch {
+	case !a.Missing.IsZero():
+		return fmt.Sprintf("EC2 has not shown it since %s: the pod's traffic is lost until EC2 has assigned it again", a.Missing.Format(time.RFC3339))
+	case a.Holder.Foreign():
+		return "in use by a pod that another CNI wired; free once the pod's link and its status are gone"
+	}
+	return "assigned at the pod's ADD"
 }
 
 // awsENIs has the shape of AWS's /v1/enis, keyed by network card.

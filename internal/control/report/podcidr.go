@@ -11,6 +11,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/podcidr"
 )
 
@@ -30,7 +31,9 @@ func podCIDR(r netip.Prefix, endpoints []endpoint.Endpoint, coolDowns []podcidr.
 	row := &introspection.PodCIDR{CIDR: r, Table: hostnet.TableMain, Addresses: []introspection.Address{}}
 	for _, e := range endpoints {
 		for _, a := range e.Addresses.List() {
-			entry := introspection.Address{Address: a, State: "assigned", Pod: e.Name(), Container: e.Key.ContainerID, Since: e.Since}
+			entry := introspection.Address{
+				Address: a, State: "assigned", Pod: e.Name(), Container: e.Key.ContainerID, Since: e.Since, Why: addressWhy(ipam.ENI{}, inUse(e)),
+			}
 			if e.Stage == endpoint.Removing {
 				entry.State, entry.Why = "quarantined", "the pod is being removed and its link may still exist"
 			}
@@ -42,9 +45,16 @@ func podCIDR(r netip.Prefix, endpoints []endpoint.Endpoint, coolDowns []podcidr.
 	}
 	for _, c := range coolDowns {
 		if !c.Over(now) && c.Prefix.IsSingleIP() {
-			row.Addresses = append(row.Addresses, introspection.Address{Address: c.Prefix.Addr(), State: "cooling", Until: c.Until})
+			row.Addresses = append(row.Addresses, introspection.Address{
+				Address: c.Prefix.Addr(), State: "cooling", Until: c.Until, Why: addressWhy(ipam.ENI{}, ipam.Address{State: ipam.Cooling, Until: c.Until}),
+			})
 		}
 	}
 	slices.SortFunc(row.Addresses, func(a, b introspection.Address) int { return a.Address.Compare(b.Address) })
 	return row
+}
+
+// inUse is an address of an endpoint, as a ledger would have it.
+func inUse(e endpoint.Endpoint) ipam.Address {
+	return ipam.Address{State: ipam.Assigned, Holder: ipam.HolderOf(e)}
 }

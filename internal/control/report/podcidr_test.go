@@ -38,9 +38,9 @@ func TestTheRangeListsTheAddressesThatAreNotFree(t *testing.T) {
 	}
 	want := []string{
 		"10.9.0.7 assigned default/old outside 10.244.1.0/24: adopted from an earlier registration of the node",
-		"10.244.1.2 cooling",
+		"10.244.1.2 cooling  released; peers may still know the earlier pod until " + now.Add(30*time.Second).UTC().Format(time.TimeOnly),
 		"10.244.1.3 quarantined default/two the pod is being removed and its link may still exist",
-		"10.244.1.4 assigned default/three",
+		"10.244.1.4 assigned default/three assigned at the pod's ADD",
 	}
 	if !slices.Equal(got, want) || row.CIDR.String() != "10.244.1.0/24" {
 		t.Errorf("%+v\n%q\nwant %q", row, got, want)

@@ -1,6 +1,6 @@
 // Package report publishes the state of the node: the status of its NodeNetwork object,
-// its NetworkUnavailable condition, the introspection endpoints and metrics under AWS's
-// names.
+// its NetworkUnavailable condition, an event about policies that are not enforced, the
+// introspection endpoints and metrics under AWS's names.
 //
 // It reads every table and writes none. It drives edge/kube for the API server, and
 // serves HTTP on the introspection and metrics addresses and on a socket for root.
@@ -26,6 +26,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/cniconf"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/handover"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
@@ -35,6 +36,12 @@ type Cluster interface {
 	Freeze() (trunkline.Freeze, string)
 	WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error
 	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
+	Policies(ctx context.Context) (found []string, err error)
+}
+
+// Events creates Kubernetes events of the node; *kube.Events is one.
+type Events interface {
+	NodeWarning(reason, message string)
 }
 
 // Deps is what the controller works with.
@@ -43,6 +50,7 @@ type Deps struct {
 	Log      *slog.Logger
 	State    *state.Store
 	Cluster  Cluster
+	Events   Events
 	Registry *prometheus.Registry
 	// Backend is where pods get their addresses, config.BackendENI or
 	// config.BackendPodCIDR, and BackendWhy why.
@@ -54,15 +62,19 @@ type Deps struct {
 	// Problems are why the container runtime may not wire new pods by the plugin as it
 	// should; none is good.
 	Problems func() []cniconf.Problem
+	// Handover writes the checkpoint of AWS's daemon.
+	Handover func(ctx context.Context) (handover.Plan, error)
 }
 
 // Reporter publishes. Its methods may be called from any goroutine.
 type Reporter struct {
 	cfg config.Config
 	Deps
-	// Loop is the loop that writes the node's objects.
-	Loop    *loop.Loop
-	serving atomic.Bool
+	// Loop is the loop that writes the node's objects, and Policies the one that looks for
+	// policies that are not enforced.
+	Loop     *loop.Loop
+	Policies *loop.Loop
+	serving  atomic.Bool
 
 	mu     sync.Mutex
 	server state.Source // the API server
@@ -73,6 +85,8 @@ func New(cfg config.Config, d Deps) *Reporter {
 	r := &Reporter{cfg: cfg, Deps: d, server: state.Source{Name: state.APIServer}}
 	r.Loop = loop.New(r.pass)
 	r.Loop.MinInterval, r.Loop.Every = 3*time.Second, 30*time.Second
+	r.Policies = loop.New(r.findPolicies)
+	r.Policies.Every, r.Policies.MaxBackoff = policiesEvery, policiesEvery
 	return r
 }
 

@@ -44,7 +44,17 @@ func (r *Reporter) Serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// debug serves profiles and the tables.
+// handover writes the checkpoint of AWS's daemon, and answers with what is in it.
+func (r *Reporter) handover(w http.ResponseWriter, req *http.Request) {
+	plan, err := r.Handover(req.Context())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	fmt.Fprint(w, plan)
+}
+
+// debug serves profiles, the tables and requests of root.
 func (r *Reporter) debug() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -52,6 +62,7 @@ func (r *Reporter) debug() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("POST "+introspection.HandoverPath, r.handover)
 	mux.Handle(introspection.TablesPath, Tables(r.State.DB))
 	mux.Handle(introspection.TablesPath+"/", Tables(r.State.DB))
 	return mux

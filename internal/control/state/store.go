@@ -92,18 +92,20 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.Log.Error("the journal is damaged; rebuilding from the kernel and EC2", "kept", j.Found.SetAside, "error", j.Found.Damage)
 	}
 	now := time.Now()
-	converted, changes, err := migrate(records, o.LinkPrefix, now)
 	var s *Store
-	if err == nil {
-		s, err = restored(o.Settings, converted)
-	}
-	if err != nil {
-		o.Log.Error("the journal is inconsistent; rebuilding from the kernel and EC2", "error", err)
-		changes = nil
-		for _, r := range records {
-			changes = append(changes, journal.Forget(r.Key))
+	var changes []journal.Record
+	if hasLeft(records) {
+		o.Log.Info("an earlier agent has left the node since the journal was written; rebuilding from the kernel and EC2")
+		s, changes, err = forgotten(o.Settings, records)
+	} else {
+		var converted []journal.Record
+		if converted, changes, err = migrate(records, o.LinkPrefix, now); err == nil {
+			s, err = restored(o.Settings, converted)
 		}
-		s, err = restored(o.Settings, nil)
+		if err != nil {
+			o.Log.Error("the journal is inconsistent; rebuilding from the kernel and EC2", "error", err)
+			s, changes, err = forgotten(o.Settings, records)
+		}
 	}
 	if err == nil {
 		s.Found, s.journal, s.boot = j.Found, j, o.BootID
@@ -113,6 +115,16 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, errors.Join(err, j.Close())
 	}
 	return s, nil
+}
+
+// forgotten is a store without rows, and the changes that remove the records from the
+// journal.
+func forgotten(settings ipam.Settings, records []journal.Record) (s *Store, changes []journal.Record, err error) {
+	for _, r := range records {
+		changes = append(changes, journal.Forget(r.Key))
+	}
+	s, err = restored(settings, nil)
+	return s, changes, err
 }
 
 // restored is a store with the rows of records.

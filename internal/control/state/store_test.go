@@ -48,6 +48,25 @@ func printed(t *testing.T, s *state.Store, table string) string {
 	return out.String()
 }
 
+func TestNothingIsRestoredOnceTheAgentHasLeftTheNode(t *testing.T) {
+	s, dir := filled(t)
+	statetest.Ready(t, s, "one")
+	for range 2 {
+		if err := s.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := reopen(t, s, dir)
+	if view, leases := again.View(time.Now()); len(view.ENIs)+len(leases)+len(again.Endpoints()) > 0 {
+		t.Errorf("restored: %+v, %+v, %+v", view, leases, again.Endpoints())
+	}
+	// What this agent records is its own again.
+	statetest.Observe(t, again)
+	if view, _ := reopen(t, again, dir).View(time.Now()); len(view.ENIs) != 1 {
+		t.Errorf("after another restart: %+v", view)
+	}
+}
+
 func TestTheStateIsTheSameAfterARestart(t *testing.T) {
 	s, dir := filled(t)
 	one := statetest.Ready(t, s, "one")

@@ -54,6 +54,7 @@ type Config struct {
 	Socket     string
 	CNIBinDir  string
 	CNIConfDir string
+	Checkpoint string // of AWS's daemon; see core/handover
 	CNIVersion string // of the conflist; auto: the highest that the node's runtime supports
 	AddWait    time.Duration
 	DelWait    time.Duration

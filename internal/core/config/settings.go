@@ -106,6 +106,7 @@ func node() []Setting {
 		text("socket", defaults.Socket, "Unix socket on which the agent serves the CNI plugin.", func(c *Config) *string { return &c.Socket }, absolute),
 		text("cni-bin-dir", "/opt/cni/bin", "Directory in which the agent installs the CNI plugin.", func(c *Config) *string { return &c.CNIBinDir }, absolute, "HOST_CNI_BIN_PATH"),
 		text("cni-conf-dir", "/etc/cni/net.d", "Directory in which the agent writes the conflist.", func(c *Config) *string { return &c.CNIConfDir }, absolute, "HOST_CNI_CONFDIR_PATH"),
+		text("aws-node-checkpoint", "/var/run/aws-node/ipam.json", "File from which AWS's daemon learns at its start which addresses are in use; the agent writes it when it leaves the node.", func(c *Config) *string { return &c.Checkpoint }, absolute, "AWS_VPC_K8S_CNI_BACKING_STORE"),
 		text("cni-version", "auto", "cniVersion of the conflist; auto means the highest that the node's container runtime and portmap support.", func(c *Config) *string { return &c.CNIVersion }, oneOf("auto", "0.4.0", "1.0.0", "1.1.0")),
 		duration("add-wait", defaults.AddWait, time.Second, 10*time.Minute, "How long an ADD waits for the agent and for an address.", func(c *Config) *time.Duration { return &c.AddWait }),
 		duration("del-wait", defaults.DelWait, 0, time.Minute, "How long a DEL waits for the agent before the plugin spools it.", func(c *Config) *time.Duration { return &c.DelWait }),

@@ -117,9 +117,10 @@ const (
 	ScopeLink
 )
 
-// Route protocols of other owners that ForENI names.
+// Protocols of routes and rules of other owners.
 const (
-	ProtocolKernel = 2 // made by the kernel with an address (RTPROT_KERNEL)
+	ProtocolUnspecified = 0 // given by no owner, as AWS's plugin makes rules (RTPROT_UNSPEC)
+	ProtocolKernel      = 2 // made by the kernel with an address (RTPROT_KERNEL)
 )
 
 // Route is a route. Table, destination and metric identify it in the kernel.

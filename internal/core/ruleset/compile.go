@@ -8,6 +8,14 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
+// Names of the chains that stay when the agent leaves the node; see Leaving.
+const (
+	chainNodePort    = "node_port"
+	chainConnmark    = "connmark"
+	chainConnmarkPod = "connmark_pod"
+	chainTranslate   = "translate"
+)
+
 // Compile returns the whole ruleset of a node.
 func Compile(c Config) Ruleset {
 	rs := Ruleset{Tables: []nftables.Table{
@@ -19,11 +27,16 @@ func Compile(c Config) Ruleset {
 			TableName: nftables.TableName{Family: nftables.ARP, Name: hostnet.Table}, Sets: arpSets(), Chains: arpChains(),
 		},
 	}}
+	var elements []Element
 	for _, p := range c.Pods {
-		for _, e := range p.Elements() {
-			set := rs.table(e.Family).Set(e.Set)
-			set.Elements = append(set.Elements, e.Element)
-		}
+		elements = append(elements, p.Elements()...)
+	}
+	for _, a := range c.Metadata {
+		elements = append(elements, MetadataElement(a))
+	}
+	for _, e := range elements {
+		set := rs.table(e.Family).Set(e.Set)
+		set.Elements = append(set.Elements, e.Element)
 	}
 	return rs
 }
@@ -82,7 +95,7 @@ func markChains(c Config) []nftables.Chain {
 	var chains []nftables.Chain
 	markConnection := nftables.SetBits{Field: nftables.CtMark, Bits: hostnet.MarkPrimary}
 	if !c.NoNodePort {
-		chains = append(chains, base("node_port", nftables.Filter, nftables.Prerouting, hostnet.PrioNodePort, nftables.NewRule(
+		chains = append(chains, base(chainNodePort, nftables.Filter, nftables.Prerouting, hostnet.PrioNodePort, nftables.NewRule(
 			nftables.Eq(nftables.Iifname, nftables.Ifname(c.PrimaryLink)), original(),
 			nftables.Eq(nftables.FibDaddrIifType, nftables.Local()), markConnection,
 		).Commented("entered by the primary ENI")))
@@ -95,8 +108,8 @@ func markChains(c Config) []nftables.Chain {
 		nftables.AllBits(nftables.CtMark, hostnet.MarkPrimary), nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkPrimary},
 	))
 	return append(chains,
-		base("connmark", nftables.Filter, nftables.Prerouting, hostnet.PrioConnmark, nftables.NewRule(fromPod(), gotoChain("connmark_pod"))),
-		nftables.Chain{Name: "connmark_pod", Rules: rules})
+		base(chainConnmark, nftables.Filter, nftables.Prerouting, hostnet.PrioConnmark, nftables.NewRule(fromPod(), gotoChain(chainConnmarkPod))),
+		nftables.Chain{Name: chainConnmarkPod, Rules: rules})
 }
 
 // metadataChains allow instance metadata to the node itself and to the pods that have
@@ -138,7 +151,7 @@ func snatChains(c Config) []nftables.Chain {
 	translate := nftables.SNAT{
 		To: c.PrimaryIPv4, Random: c.Random == RandomHash, FullyRandom: c.Random == RandomFully || c.Random == "",
 	}
-	return []nftables.Chain{base("translate", nftables.NAT, nftables.Postrouting, hostnet.PrioSNAT,
+	return []nftables.Chain{base(chainTranslate, nftables.NAT, nftables.Postrouting, hostnet.PrioSNAT,
 		nftables.NewRule(toPod(), verdict(nftables.Return)),
 		nftables.NewRule(inSet(setPods4, nftables.IPSaddr), notInSet(setKept4, nftables.IPDaddr), translate).Commented("leaves the VPC"),
 	)}

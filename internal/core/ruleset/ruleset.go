@@ -79,6 +79,9 @@ type Config struct {
 	// (AWS_VPC_CNI_NODE_PORT_SUPPORT=false).
 	NoNodePort bool
 	Pods       []Pod
+	// Metadata are addresses of pods that another CNI wired and that may reach the instance
+	// metadata service.
+	Metadata []netip.Addr
 }
 
 func (c Config) translates() bool { return !c.ExternalSNAT && c.PrimaryIPv4.IsValid() }

@@ -159,6 +159,14 @@ func TestPacketsMeetTheirFate(t *testing.T) {
 			want: Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x80},
 		},
 		{
+			name: "instance metadata from a foreign-wired pod that may", config: func(c *Config) { c.Metadata = []netip.Addr{addr("10.0.0.90")} },
+			p: Packet{InLink: "enizzz", MAC: macB, Src: addr("10.0.0.90"), Dst: vpc.MetadataV4, TCP: true}, want: Fate{Outcome: Forwarded, Src: addr("10.0.0.90"), OutLink: "eth1"},
+		},
+		{
+			name: "instance metadata from another foreign-wired pod", config: func(c *Config) { c.Metadata = []netip.Addr{addr("10.0.0.90")} },
+			p: Packet{InLink: "enizzz", MAC: macB, Src: addr("10.0.0.91"), Dst: vpc.MetadataV4, TCP: true}, want: Fate{Outcome: Reset, Src: addr("10.0.0.91"), OutLink: "eth1"},
+		},
+		{
 			name: "instance metadata from the node itself, served there", p: Packet{InLink: "lo", Src: addr("10.0.0.10"), Dst: addr("169.254.169.254")},
 			want: Fate{Outcome: Delivered, Src: addr("10.0.0.10")},
 		},
@@ -184,6 +192,49 @@ func TestPacketsMeetTheirFate(t *testing.T) {
 				t.Errorf("(-want +got):\n%s\nby\n%s", diff, why)
 			}
 		})
+	}
+}
+
+// What is left for pods that run once the agent has left: the same SNAT, and no restriction.
+func TestPodsKeepSNATAndLoseRestrictionsWhenTheAgentHasLeft(t *testing.T) {
+	whole := Compile(config())
+	var left Ruleset
+	for _, table := range whole.Tables {
+		if some, ok := Leaving(table); ok {
+			left.Tables = append(left.Tables, some)
+		}
+	}
+	for name, c := range map[string]struct {
+		p    Packet
+		want Fate
+	}{
+		"out of the VPC": {
+			Packet{InLink: "enibbb", MAC: macB, Src: addr("10.0.0.70"), Dst: addr("203.0.113.10")},
+			Fate{Outcome: Forwarded, Src: addr("10.0.0.10"), Dst: addr("203.0.113.10"), OutLink: "eth0", Mark: 0x80, ConnMark: 0x80},
+		},
+		"in the VPC": {
+			Packet{InLink: "enibbb", MAC: macB, Src: addr("10.0.0.70"), Dst: addr("10.0.9.9")},
+			Fate{Outcome: Forwarded, Src: addr("10.0.0.70"), Dst: addr("10.0.9.9"), OutLink: "eth1"},
+		},
+		"metadata, from a pod of AWS's plugin": {
+			Packet{InLink: "enizzz", MAC: macB, Src: addr("10.0.0.90"), Dst: vpc.MetadataV4, TCP: true},
+			Fate{Outcome: Forwarded, Src: addr("10.0.0.90"), Dst: vpc.MetadataV4, OutLink: "eth1"},
+		},
+	} {
+		got, err := left.Trace(node(), c.p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Why, got.By = nil, ""
+		if diff := cmp.Diff(c.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	if len(left.Tables) != 1 || len(left.Tables[0].Chains) != 4 || len(left.Tables[0].Sets) != 2 {
+		t.Errorf("left:\n%s", left)
+	}
+	if _, ok := Leaving(nftables.Table{TableName: whole.Tables[0].TableName}); ok {
+		t.Error("something is left of an empty table")
 	}
 }
 

@@ -54,7 +54,7 @@ func (p Pod) Elements() []Element {
 	for _, a := range p.Addresses {
 		address := nftables.Addr(a)
 		if p.Metadata {
-			add(nftables.Inet, metadataSet(a), address)
+			list = append(list, MetadataElement(a))
 		}
 		if a.Is4() {
 			add(nftables.Inet, setSources4, link, mac, address)
@@ -67,6 +67,12 @@ func (p Pod) Elements() []Element {
 		add(nftables.Inet, setSources6, link, mac, nftables.Addr(linkLocal(p.MAC)))
 	}
 	return list
+}
+
+// MetadataElement is the set element that allows an address to reach the instance metadata
+// service.
+func MetadataElement(a netip.Addr) Element {
+	return Element{Family: nftables.Inet, Set: metadataSet(a), Element: nftables.Element{Key: nftables.Addr(a)}}
 }
 
 func metadataSet(a netip.Addr) string {

@@ -305,6 +305,31 @@ func TestTheNodeIsMarkedAvailable(t *testing.T) {
 	}
 }
 
+func TestLeavingDeletesTheReportAndTheConditionOfTheNode(t *testing.T) {
+	w := newWorld(t)
+	n := node("n1")
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	w.Put(nodes, n)
+	for _, err := range []error{
+		w.cluster.WriteNetwork(t.Context(), trunkline.NodeNetworkStatus{InstanceID: "i-1"}),
+		w.cluster.SetNetworkUnavailable(t.Context(), true, "NoAddress", "none is free"),
+		w.cluster.Leave(t.Context()),
+		w.cluster.Leave(t.Context()), // again
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if keys := w.Keys(nets); len(keys) > 0 {
+		t.Errorf("left: %v", keys)
+	}
+	var left corev1.Node
+	w.Get(nodes, "n1", &left)
+	if len(left.Status.Conditions) != 1 || left.Status.Conditions[0].Type != corev1.NodeReady {
+		t.Errorf("conditions = %+v, want only that of the kubelet", left.Status.Conditions)
+	}
+}
+
 func TestEqualEventsAreCountedOnOneObject(t *testing.T) {
 	w := newWorld(t)
 	w.until(t, "sync", w.cluster.Synced)

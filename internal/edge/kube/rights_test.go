@@ -44,6 +44,12 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	if _, _, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent"}, "n1"); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := w.cluster.Policies(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.cluster.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	granted := kubetest.Granted(t, "../../../deploy/base/agent-rbac.yaml")
 	deadline := time.After(time.Minute)
 	for !slices.Equal(w.Used(), granted) { // watches and events are asynchronous

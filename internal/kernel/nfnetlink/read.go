@@ -158,6 +158,7 @@ func (d *decoder) message(m netlink.Message) (r rule, err error) {
 type expression struct {
 	name string
 	expr expr.Any
+	data []byte // as the kernel has it
 }
 
 func parseExpressions(family byte, list *netlink.AttributeDecoder) (code []expression, err error) {
@@ -173,6 +174,7 @@ func parseExpressions(family byte, list *netlink.AttributeDecoder) (code []expre
 					data = one.Bytes()
 				}
 			}
+			e.data = data
 			if e.expr = newExpr(e.name); e.expr != nil {
 				if err := expr.Unmarshal(family, data, e.expr); err != nil {
 					return fmt.Errorf("expression %s: %w", e.name, err)

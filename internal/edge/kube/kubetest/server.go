@@ -257,12 +257,22 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, t target) {
 	if len(items) > 0 {
 		kind = items[0].text("kind")
 	}
-	if items == nil {
-		items = []object{}
-	}
+	meta := map[string]any{"resourceVersion": version}
 	answer(w, http.StatusOK, map[string]any{
-		"kind": kind + "List", "apiVersion": apiVersion(t.resource), "metadata": map[string]any{"resourceVersion": version}, "items": items,
+		"kind": kind + "List", "apiVersion": apiVersion(t.resource), "metadata": meta, "items": page(r, items, meta),
 	})
+}
+
+// page returns the part of a list that a request asks for, and enters what is left in the
+// list's metadata. The token to continue is the number of objects before.
+func page(r *http.Request, items []object, meta map[string]any) []object {
+	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+	items = items[min(from, len(items)):]
+	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 && len(items) > limit {
+		meta["continue"], meta["remainingItemCount"] = strconv.Itoa(from+limit), len(items)-limit
+		items = items[:limit]
+	}
+	return append([]object{}, items...)
 }
 
 func (s *Server) deleteCollection(w http.ResponseWriter, r *http.Request, t target) {

@@ -66,7 +66,8 @@ func cloneValue(v any) any {
 	return v
 }
 
-// merge applies patch to o as RFC 7386 defines: null removes, lists are replaced.
+// merge applies patch to o as RFC 7386 defines: null removes, lists are replaced. Conditions
+// are merged by type, as a strategic merge does; "$patch": "delete" removes one.
 func merge(o, patch map[string]any) {
 	for k, v := range patch {
 		switch v := v.(type) {
@@ -79,10 +80,38 @@ func merge(o, patch map[string]any) {
 				o[k] = below
 			}
 			merge(below, v)
+		case []any:
+			if k == "conditions" {
+				o[k] = mergeConditions(o[k], v)
+			} else {
+				o[k] = v
+			}
 		default:
 			o[k] = v
 		}
 	}
+}
+
+func mergeConditions(have any, patch []any) []any {
+	list, _ := have.([]any)
+	out := slices.Clone(list)
+	for _, p := range patch {
+		c, ok := p.(map[string]any)
+		if !ok {
+			continue
+		}
+		same := func(e any) bool { h, ok := e.(map[string]any); return ok && h["type"] == c["type"] }
+		at := slices.IndexFunc(out, same)
+		switch {
+		case c["$patch"] == "delete":
+			out = slices.DeleteFunc(out, same)
+		case at >= 0:
+			out[at] = c
+		default:
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // selector is a field and label selector of a list or watch.

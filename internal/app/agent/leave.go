@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/control/conflist"
+	"github.com/trunkline/trunkline/internal/control/handover"
+	"github.com/trunkline/trunkline/internal/control/network"
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/config"
+	corehandover "github.com/trunkline/trunkline/internal/core/handover"
+	"github.com/trunkline/trunkline/internal/edge/journal"
+	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/edge/nft"
+)
+
+// How long the questions and writes to the API server may take when the agent stops, and
+// what it does on the node. The kubelet kills the agent 20 s after the stop began.
+const (
+	askWithin   = 3 * time.Second
+	leaveWithin = 10 * time.Second
+)
+
+// deletedAtOnce is how many links of ended pods one request deletes; no ADD waits for them.
+const deletedAtOnce = 64
+
+// leaver leaves a node: the agent that stops is one, and Uninstall where no agent runs.
+type leaver struct {
+	cfg    config.Config
+	log    *slog.Logger
+	state  *state.Store
+	host   *link.Host
+	filter *nft.Firewall
+}
+
+// leave leaves the node after a stop that is meant to last (ADR 0023).
+func (a *agent) leave(ctx context.Context) error {
+	if ctx.Err() == nil || a.deps.Removed == nil {
+		return nil // the agent failed and will be restarted, or Removed is unknown
+	}
+	ctx = context.WithoutCancel(ctx)
+	asked, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	if !a.deps.Removed(asked) {
+		return nil
+	}
+	a.log.Info("leaving the node: this stop is meant to last")
+	onNode, cancel := context.WithTimeout(ctx, leaveWithin)
+	defer cancel()
+	if a.cni != nil {
+		if err := a.cni.FinishInterrupted(onNode); err != nil {
+			a.log.Warn("interrupted ADDs and DELs are left; their addresses are not in use", "error", err)
+		}
+	}
+	if err := (leaver{a.cfg, a.log, a.state, a.host, a.filter}).leave(onNode); err != nil {
+		return err
+	}
+	atServer, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	if err := a.cluster.Leave(atServer); err != nil { // after kubectl delete -k the rights may be gone
+		a.log.Warn("what the agent wrote about the node is left at the API server", "error", err)
+	}
+	a.log.Info("left the node")
+	return nil
+}
+
+// leave has AWS's daemon know the addresses in use, then takes the network configuration
+// away, so that no pod is added, and then what no pod needs. A kill between two steps leaves
+// a node on which the steps that are done are right; they can all be repeated.
+//
+// Without the checkpoint, AWS's daemon would give addresses in use to new pods. So if it
+// cannot be written, nothing else is removed.
+func (l leaver) leave(ctx context.Context) error {
+	if _, err := l.checkpoint().Write(ctx); err != nil {
+		return fmt.Errorf("the agent does not leave the node, because AWS's daemon would not know which addresses are in use: %w", err)
+	}
+	return errors.Join(
+		conflist.Remove(l.cfg),
+		l.host.DeleteDiscarded(ctx, func() int { return deletedAtOnce }, func(link.Wired) {}),
+		network.Leave(ctx, network.LeaveDeps{Links: l.host, Filter: l.filter}),
+		l.state.Leave(ctx),
+	)
+}
+
+func (l leaver) checkpoint() *handover.Controller {
+	return handover.New(l.cfg.Checkpoint, handover.Deps{Log: l.log, State: l.state, Links: l.host})
+}
+
+// writeHandover writes the checkpoint while the agent runs.
+func (a *agent) writeHandover(ctx context.Context) (corehandover.Plan, error) {
+	return leaver{a.cfg, a.log, a.state, a.host, a.filter}.checkpoint().Write(ctx)
+}
+
+// Uninstall leaves a node on which no agent runs: it completes what a killed agent began. It
+// may be repeated.
+func Uninstall(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
+	opened, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	s, err := state.Open(opened, state.Options{
+		Dir: filepath.Join(cfg.StateDir, "journal"), BootID: bootID(), Settings: poolConfig(cfg).Settings(), LinkPrefix: cfg.VethPrefix, Log: log,
+	})
+	if errors.Is(err, journal.ErrLocked) {
+		return fmt.Errorf("an agent runs on this node: delete the DaemonSet, or make it not select the node, and the agent leaves by itself: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	host, err := link.Open(nil)
+	if err != nil {
+		return fmt.Errorf("open the node's links: %w", err)
+	}
+	defer func() { err = errors.Join(err, host.Close()) }()
+	filter, err := nft.Open(nil, log)
+	if err != nil {
+		return fmt.Errorf("open the node's nftables: %w", err)
+	}
+	defer func() { err = errors.Join(err, filter.Close()) }()
+	return leaver{cfg, log, s, host, filter}.leave(ctx)
+}

@@ -1,0 +1,76 @@
+package network
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+)
+
+// foreignIn returns the addresses of the ledger that pods of another CNI hold, and the ranges
+// of the node's interfaces.
+func foreignIn(s *state.Store) (held map[netip.Addr]bool, ranges []netip.Prefix) {
+	view, _ := s.View(time.Now())
+	held = map[netip.Addr]bool{}
+	for _, e := range view.ENIs {
+		ranges = append(ranges, e.SubnetCIDR)
+		for _, a := range e.Addresses {
+			if a.State == ipam.Assigned && a.Holder.Foreign() {
+				held[a.Addr] = true
+			}
+		}
+	}
+	return held, ranges
+}
+
+// metadataOf returns the addresses of pods of another CNI that may reach the instance metadata
+// service: all, if pods may.
+func metadataOf(s *state.Store, may bool) []netip.Addr {
+	if !may {
+		return nil
+	}
+	held, _ := foreignIn(s)
+	return slices.SortedFunc(maps.Keys(held), netip.Addr.Compare)
+}
+
+// leftovers returns the steps that delete the rules of pods of another CNI that have ended.
+// The backend has ended their claims at the start of the pass, so the rules are deleted
+// before the cool-down of the addresses is over, and no ADD has to look for them.
+func (l links) leftovers(have *hostnet.Actual, desired []hostnet.Part) []hostnet.Op {
+	if l.n.OtherAgent() {
+		return nil
+	}
+	held, ranges := foreignIn(l.n.State)
+	return have.Leftovers(desired, ranges, func(a netip.Addr) bool { return held[a] })
+}
+
+// removeLeftovers deletes the SNAT and marks of AWS's daemon once no pod of its plugin is
+// left. Another failure than that of our own tables does not fail the pass.
+func (n *Controller) removeLeftovers(ctx context.Context) {
+	held, ranges := foreignIn(n.State)
+	if len(held) > 0 {
+		n.clean = false
+		return
+	}
+	if n.clean || len(ranges) == 0 || n.OtherAgent() {
+		return
+	}
+	have, err := n.Links.Read(ctx)
+	if err != nil || len(hostnet.NewActual(have).Foreign(ranges)) > 0 {
+		return // the comparison has reported the error
+	}
+	removed, err := n.Filter.RemoveAWS(ctx)
+	if len(removed) > 0 {
+		n.Log.Info("deleted what AWS's daemon left", "what", removed)
+	}
+	if err != nil {
+		n.Log.Warn("rules of AWS's daemon are left for the next pass", "error", err)
+		return
+	}
+	n.clean = true
+}

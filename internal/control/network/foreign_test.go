@@ -1,0 +1,105 @@
+package network
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
+
+// claimed has a pod of another CNI hold an address of the ledger.
+func claimed(t *testing.T, s *state.Store) netip.Addr {
+	t.Helper()
+	view, _ := s.View(time.Now())
+	for _, a := range view.ENIs[0].Addresses {
+		if a.State != ipam.Free {
+			continue
+		}
+		_, err := s.Update(func(tx *state.Tx) error {
+			claim := ipam.Claim{Holder: ipam.ForeignHolder(endpoint.Pod{Namespace: "default", Name: "theirs", UID: "u"})}
+			tx.Record(tx.Ledger().Claim(map[netip.Addr]ipam.Claim{a.Addr: claim}, true, time.Now())...)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Addr
+	}
+	t.Fatal("no address is free")
+	return netip.Addr{}
+}
+
+// release ends the claims of pods of another CNI.
+func release(t *testing.T, s *state.Store) {
+	t.Helper()
+	_, err := s.Update(func(tx *state.Tx) error {
+		tx.Record(tx.Ledger().Claim(nil, true, time.Now())...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestForeignWiredPodsMayReachInstanceMetadataWherePodsMay(t *testing.T) {
+	n, _ := newController(t)
+	hasDevice(n, "eth0")
+	address := claimed(t, n.State)
+	has := func() bool {
+		t.Helper()
+		if err := n.derive(); err != nil {
+			t.Fatal(err)
+		}
+		desired := false
+		for p := range n.Owned.Filter.All(n.State.DB.Snapshot()) {
+			desired = desired || slices.Contains(p.Elements, ruleset.MetadataElement(address))
+		}
+		whole := slices.Contains(n.desiredFilter().Tables[0].Set(ruleset.MetadataElement(address).Set).Elements, ruleset.MetadataElement(address).Element)
+		if whole != desired {
+			t.Errorf("of the rows %v, as a whole %v", desired, whole)
+		}
+		return whole
+	}
+	if has() {
+		t.Error("it may, although pods may not")
+	}
+	n.PodMetadata = true
+	if !has() {
+		t.Error("it may not, although pods may")
+	}
+}
+
+// Rules of a pod that another CNI wired go with it, and the SNAT of AWS's daemon with the last
+// such pod. While that daemon may run, nothing of it is touched.
+func TestWhatAWSsDaemonLeftGoesWithItsPods(t *testing.T) {
+	g := start(t)
+	address := claimed(t, g.State)
+	rule := hostnet.Rule{Family: vpc.IPv4, Priority: hostnet.RuleFromPod, From: netip.PrefixFrom(address, 32), Table: 7}
+	g.k.state.Rules = append(g.k.state.Rules, rule)
+	g.k.leftByAWS = []string{"chain AWS-SNAT-CHAIN-0"}
+	left := func() (rules, chains bool) {
+		t.Helper()
+		g.mustPass()
+		return slices.Contains(g.k.state.Rules, rule), len(g.k.leftByAWS) > 0
+	}
+	if rules, chains := left(); !rules || !chains {
+		t.Errorf("while its pod runs: rules %v, chains %v are left", rules, chains)
+	}
+	release(t, g.State)
+	g.OtherAgent = func() bool { return true }
+	if rules, chains := left(); !rules || !chains {
+		t.Errorf("while AWS's daemon may run: rules %v, chains %v are left", rules, chains)
+	}
+	g.OtherAgent = func() bool { return false }
+	if rules, chains := left(); rules || chains {
+		t.Errorf("after its pod has ended: rules %v, chains %v are left", rules, chains)
+	}
+	g.check("what AWS's daemon left", nil, 0, 0, 0) // it is no drift
+}

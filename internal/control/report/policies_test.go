@@ -1,0 +1,47 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+// withPolicies is a cluster with policies, and records the events of the node.
+type withPolicies struct {
+	Cluster
+	found  []string
+	err    error
+	events []string
+}
+
+func (c *withPolicies) Policies(context.Context) ([]string, error) { return c.found, c.err }
+
+func (c *withPolicies) NodeWarning(reason, message string) {
+	c.events = append(c.events, reason+": "+message)
+}
+
+func TestAnEventOfTheNodeNamesPoliciesThatAreNotEnforced(t *testing.T) {
+	unreadable := errors.New("forbidden")
+	for name, c := range map[string]struct {
+		found []string
+		err   error
+		event string
+	}{
+		"none":                        {},
+		"some":                        {found: []string{"3 of NetworkPolicy", "1 of PolicyEndpoint"}, event: "PoliciesNotEnforced: The cluster has network policies (3 of NetworkPolicy, 1 of PolicyEndpoint)"},
+		"some, and one is unreadable": {found: []string{"1 of NetworkPolicy"}, err: unreadable, event: "(1 of NetworkPolicy)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := &withPolicies{found: c.found, err: c.err}
+			r := &Reporter{Deps: Deps{Log: slog.New(slog.DiscardHandler), Cluster: cluster, Events: cluster}}
+			if _, err := r.findPolicies(t.Context(), true); !errors.Is(err, c.err) {
+				t.Errorf("%v, want %v: the loop tries again", err, c.err)
+			}
+			if got := strings.Join(cluster.events, "; "); !strings.Contains(got, c.event) || (got == "") != (c.event == "") {
+				t.Errorf("events %q, want %q", got, c.event)
+			}
+		})
+	}
+}

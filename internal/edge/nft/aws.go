@@ -1,0 +1,84 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trunkline/trunkline/internal/kernel/nfnetlink"
+	"github.com/trunkline/trunkline/internal/kernel/nftables"
+)
+
+// awsTable is the table in which AWS's daemon marks connections where iptables is iptables-nft.
+// Source: aws/amazon-vpc-cni-k8s v1.23.1, pkg/networkutils/nftables_connmark.go.
+func awsTable() nftables.TableName {
+	return nftables.TableName{Family: nftables.IPv4, Name: "aws-cni"}
+}
+
+// iptablesTables are the tables of iptables-nft in which AWS's daemon has rules.
+// Source: pkg/networkutils/network.go and iptables_connmark.go there.
+func iptablesTables() []nftables.TableName {
+	return []nftables.TableName{{Family: nftables.IPv4, Name: "nat"}, {Family: nftables.IPv4, Name: "mangle"}}
+}
+
+// awsChain reports whether AWS's daemon made a chain.
+func awsChain(name string) bool {
+	return strings.HasPrefix(name, "AWS-SNAT-CHAIN-") || strings.HasPrefix(name, "AWS-CONNMARK-CHAIN-")
+}
+
+// awsRule reports whether AWS's daemon made a rule of a chain that is not its own.
+func awsRule(r nfnetlink.ForeignRule) bool {
+	comments := []string{"AWS, primary ENI", "AWS, CONNMARK", "AWS, outbound connections", "AWS SNAT CHAIN"}
+	return !awsChain(r.Chain) && (awsChain(r.To) || slices.Contains(comments, r.Comment))
+}
+
+// RemoveAWS deletes the SNAT and the marks of connections that AWS's daemon made for the pods
+// of its plugin, and returns what it deleted. They match links by the beginning of a name, which
+// those of our pods have too, and would override our settings. No pod of AWS's plugin may be
+// left. Rules of iptables-legacy are not in nftables and stay.
+func (f *Firewall) RemoveAWS(ctx context.Context) (removed []string, err error) {
+	err = f.alone(ctx, func() error {
+		have, err := f.conn.Read(awsTable())
+		if err != nil {
+			return err
+		}
+		if have != nil {
+			if err := f.conn.Commit(nftables.DeleteTable{Table: awsTable()}); err != nil {
+				return err
+			}
+			removed = append(removed, "table "+awsTable().String())
+		}
+		var errs []error
+		for _, name := range iptablesTables() {
+			gone, err := f.removeAWSFrom(name)
+			removed, errs = append(removed, gone...), append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return removed, fmt.Errorf("remove the rules of AWS's daemon: %w", err)
+	}
+	return removed, nil
+}
+
+// removeAWSFrom deletes what AWS's daemon has in one table of iptables.
+func (f *Firewall) removeAWSFrom(name nftables.TableName) (removed []string, err error) {
+	chains, rules, err := f.conn.Foreign(name)
+	if err != nil {
+		return nil, err
+	}
+	rules = slices.DeleteFunc(rules, func(r nfnetlink.ForeignRule) bool { return !awsRule(r) })
+	chains = slices.DeleteFunc(chains, func(c string) bool { return !awsChain(c) })
+	if err := f.conn.DeleteForeign(name, rules, chains); err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		removed = append(removed, fmt.Sprintf("rule %q of chain %s in table %s", r.Comment, r.Chain, name))
+	}
+	for _, c := range chains {
+		removed = append(removed, fmt.Sprintf("chain %s in table %s", c, name))
+	}
+	return removed, nil
+}

@@ -1,0 +1,112 @@
+//go:build netns
+
+package nft
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/trunkline/trunkline/test/testns"
+)
+
+// run runs a program in a namespace.
+func run(t *testing.T, ns *testns.NS, argv ...string) string {
+	t.Helper()
+	out, err := exec.Command("ip", append([]string{"netns", "exec", ns.Name}, argv...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %v: %s", argv, err, out)
+	}
+	return string(out)
+}
+
+// asAWSsDaemon makes the rules of AWS's daemon 1.23.1, with iptables and nft as it uses them.
+// Source: aws/amazon-vpc-cni-k8s, pkg/networkutils: network.go (buildIptablesSNATRules),
+// iptables_connmark.go and nftables_connmark.go.
+func asAWSsDaemon(t *testing.T, ns *testns.NS) {
+	t.Helper()
+	for _, rule := range [][]string{
+		{"nat", "-N", "AWS-SNAT-CHAIN-0"},
+		{"nat", "-A", "POSTROUTING", "-m", "comment", "--comment", "AWS SNAT CHAIN", "-j", "AWS-SNAT-CHAIN-0"},
+		{"nat", "-I", "AWS-SNAT-CHAIN-0", "1", "-d", "10.0.0.0/16", "-m", "comment", "--comment", "AWS SNAT CHAIN", "-j", "RETURN"},
+		{"nat", "-A", "AWS-SNAT-CHAIN-0", "!", "-o", "vlan+", "-m", "comment", "--comment", "AWS, SNAT", "-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", "SNAT", "--to-source", "10.0.0.5", "--random-fully"},
+		{"mangle", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, primary ENI", "-i", "eth0", "-m", "addrtype", "--dst-type", "LOCAL", "--limit-iface-in", "-j", "CONNMARK", "--set-mark", "0x80/0x80"},
+		{"mangle", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, primary ENI", "-i", "eni+", "-j", "CONNMARK", "--restore-mark", "--mask", "0x80"},
+		{"mangle", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, primary ENI", "-i", "vlan+", "-j", "CONNMARK", "--restore-mark", "--mask", "0x80"},
+		// Of a daemon before 1.22, or with iptables-legacy.
+		{"nat", "-N", "AWS-CONNMARK-CHAIN-0"},
+		{"nat", "-A", "PREROUTING", "-i", "eni+", "-m", "comment", "--comment", "AWS, outbound connections", "-j", "AWS-CONNMARK-CHAIN-0"},
+		{"nat", "-I", "AWS-CONNMARK-CHAIN-0", "1", "-d", "10.0.0.0/16", "-m", "comment", "--comment", "AWS CONNMARK CHAIN", "-j", "RETURN"},
+		{"nat", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, CONNMARK", "-j", "CONNMARK", "--restore-mark", "--mask", "0x80"},
+		{"nat", "-A", "AWS-CONNMARK-CHAIN-0", "-m", "comment", "--comment", "AWS, CONNMARK", "-j", "CONNMARK", "--set-xmark", "0x80/0x80"},
+	} {
+		run(t, ns, append([]string{"iptables-nft", "-t"}, rule...)...)
+	}
+	nft(t, ns, `table ip aws-cni {
+		chain snat-mark {
+			counter ip daddr 10.0.0.0/16 return
+			counter ct mark set ct mark | 0x80
+		}
+		chain nat-prerouting {
+			type nat hook prerouting priority -90; policy accept;
+			fib daddr type local return
+			iifname "eni*" counter jump snat-mark
+			ct mark & 0x80 == 0x0 counter meta mark set meta mark & 0xffffff7f
+			ct mark & 0x80 == 0x80 counter meta mark set meta mark | 0x80
+		}
+	}`)
+}
+
+// asOthers makes rules of kube-proxy and of an operator, which stay.
+func asOthers(t *testing.T, ns *testns.NS) {
+	t.Helper()
+	for _, rule := range [][]string{
+		{"nat", "-N", "KUBE-SERVICES"},
+		{"nat", "-A", "PREROUTING", "-m", "comment", "--comment", "kubernetes service portals", "-j", "KUBE-SERVICES"},
+		{"nat", "-A", "KUBE-SERVICES", "-d", "172.20.0.1/32", "-p", "tcp", "-m", "tcp", "--dport", "443", "-j", "DNAT", "--to-destination", "10.0.0.9:443"},
+		{"nat", "-A", "POSTROUTING", "-s", "192.168.0.0/16", "-m", "comment", "--comment", "AWS VPN", "-j", "MASQUERADE"},
+		{"mangle", "-A", "PREROUTING", "-i", "eth0", "-j", "MARK", "--set-xmark", "0x1/0x1"},
+	} {
+		run(t, ns, append([]string{"iptables-nft", "-t"}, rule...)...)
+	}
+}
+
+func rulesOf(t *testing.T, ns *testns.NS) (list []string) {
+	t.Helper()
+	for _, table := range []string{"nat", "mangle"} {
+		for line := range strings.Lines(run(t, ns, "iptables-nft", "-t", table, "-S")) {
+			list = append(list, strings.TrimSpace(line))
+		}
+	}
+	return list
+}
+
+func TestRulesOfAWSsDaemonAreRemovedAndThoseOfOthersStay(t *testing.T) {
+	f, ns := open(t)
+	if removed, err := f.RemoveAWS(t.Context()); err != nil || len(removed) > 0 {
+		t.Errorf("without rules: %q, %v", removed, err)
+	}
+	asOthers(t, ns)
+	others := rulesOf(t, ns)
+	asAWSsDaemon(t, ns)
+	if with := len(rulesOf(t, ns)); with < len(others)+12 {
+		t.Fatalf("%d rules and chains, %d of others: AWS's are missing", with, len(others))
+	}
+	removed, err := f.RemoveAWS(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rulesOf(t, ns); !slices.Equal(got, others) {
+		t.Errorf("left:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(others, "\n"))
+	}
+	if tables := nft(t, ns, "list tables"); strings.Contains(tables, "aws-cni") {
+		t.Error(tables)
+	}
+	if !slices.Contains(removed, "chain AWS-SNAT-CHAIN-0 in table ip nat") || !slices.Contains(removed, "table ip aws-cni") || len(removed) != 9 {
+		t.Errorf("removed %d: %q", len(removed), removed)
+	}
+	if again, err := f.RemoveAWS(t.Context()); err != nil || len(again) > 0 {
+		t.Errorf("again: %q, %v", again, err)
+	}
+}

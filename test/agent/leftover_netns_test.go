@@ -1,0 +1,108 @@
+//go:build netns
+
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/test/node"
+	"github.com/trunkline/trunkline/test/testns"
+)
+
+// wireAsAWS connects a pod as AWS's plugin does: its routes and rules on the node have no
+// protocol of ours. table is that of an interface which the address is not on any more.
+// Source: aws/amazon-vpc-cni-k8s v1.23.1, cmd/routed-eni-cni-plugin/driver/driver.go.
+func wireAsAWS(t *testing.T, n *node.Node, name string, address netip.Addr, table int) (link string) {
+	t.Helper()
+	pod := testns.New(t, "awspod")
+	link = endpoint.LinkName("eni", "default", name)
+	for _, argv := range [][]string{
+		{"ip", "-n", n.NS.Name, "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", pod.Name},
+		{"ip", "-n", n.NS.Name, "link", "set", link, "up"},
+		{"ip", "-n", pod.Name, "link", "set", "eth0", "up"},
+		{"ip", "-n", pod.Name, "addr", "add", address.String() + "/32", "dev", "eth0"},
+		{"ip", "-n", n.NS.Name, "route", "add", address.String() + "/32", "dev", link, "scope", "link"},
+		{"ip", "-n", n.NS.Name, "rule", "add", "pref", "512", "to", address.String(), "lookup", "main"},
+		{"ip", "-n", n.NS.Name, "rule", "add", "pref", "1536", "from", address.String(), "lookup", fmt.Sprint(table)},
+	} {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", argv, err, out)
+		}
+	}
+	return link
+}
+
+// A pod that AWS's plugin wired ends. Its rules go, before a pod of ours gets the address, and
+// with the last such pod AWS's SNAT and marks.
+func TestWhatAWSsDaemonLeftGoesWithItsPods(t *testing.T) {
+	n := node.New(t, node.Config{})
+	n.StartAgent("warm-ips=3", "headroom=0", "max-enis=1")
+	n.UntilReady()
+	var free netip.Addr
+	for _, a := range n.Ledger().ENIs[0].Addresses {
+		if a.State == "free" {
+			free = a.Address
+		}
+	}
+	link := wireAsAWS(t, n, "theirs", free, 7)
+	for _, rule := range []string{
+		"-t nat -N AWS-SNAT-CHAIN-0", "-t nat -A POSTROUTING -j AWS-SNAT-CHAIN-0", "-t nat -A AWS-SNAT-CHAIN-0 -d 10.0.0.0/16 -j RETURN",
+	} {
+		inside(t, n, append([]string{"iptables-nft"}, strings.Fields(rule)...)...)
+	}
+	n.Stop()
+	n.StartAgent("warm-ips=3", "headroom=0", "max-enis=1")
+	n.UntilReady()
+	rules := func() string { return inside(t, n, "ip", "-d", "rule") }
+	foreign := func() (left []string) {
+		for line := range strings.Lines(rules()) {
+			if strings.Contains(line, free.String()+" ") && strings.Contains(line, "proto unspec") {
+				left = append(left, strings.TrimSpace(line))
+			}
+		}
+		return left
+	}
+	if got := foreign(); len(got) != 2 {
+		t.Errorf("while the pod runs, its rules are %q", got)
+	}
+	if nat := inside(t, n, "iptables-nft", "-t", "nat", "-S"); !strings.Contains(nat, "AWS-SNAT-CHAIN-0") {
+		t.Errorf("while the pod runs, AWS's chain is gone:\n%s", nat)
+	}
+
+	inside(t, n, "ip", "link", "del", link)
+	n.Until("the rules of the pod that ended are gone", func() error {
+		if got := foreign(); len(got) > 0 {
+			return fmt.Errorf("%q", got)
+		}
+		return nil
+	})
+	n.Until("AWS's chain is gone", func() error {
+		if nat := inside(t, n, "iptables-nft", "-t", "nat", "-S"); strings.Contains(nat, "AWS") {
+			return fmt.Errorf("%s", nat)
+		}
+		return nil
+	})
+	// The node has five addresses in all, so one pod gets that of the pod that ended.
+	reused := false
+	for i := range 5 {
+		p := n.NewPod(fmt.Sprint("p", i))
+		if err := n.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Ping(netip.MustParseAddr("10.0.0.1")); err != nil {
+			t.Error(err)
+		}
+		reused = reused || p.Addr == free
+	}
+	if !reused {
+		t.Errorf("no pod got %s", free)
+	}
+	if got := foreign(); len(got) > 0 {
+		t.Errorf("after the address was used again: %q", got)
+	}
+}
