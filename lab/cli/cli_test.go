@@ -232,7 +232,7 @@ func sampleStatus() daemon.Status {
 
 func TestStatusText(t *testing.T) {
 	var out bytes.Buffer
-	if err := showStatus(&out, sampleStatus()); err != nil {
+	if err := showStatus(&out, sampleStatus(), health{API: isReady, Nodes: map[string]string{"node1": isReady}}); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "status", out.String())
