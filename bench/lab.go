@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	crowd   = 100 // pods
-	settle  = 15 * time.Second
-	idle    = 30 * time.Second
+	crowd  = 100 // pods
+	settle = 15 * time.Second
+	idle   = 30 * time.Second
 )
 
 // bed is a lab driven by bin/trunkline-lab.
