@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,24 +21,24 @@ import (
 )
 
 const (
-	labName = "bench"
-	crowd   = 100 // pods
-	settle  = 15 * time.Second
-	idle    = 30 * time.Second
+	crowd  = 100 // pods
+	settle = 15 * time.Second
+	idle   = 30 * time.Second
 )
 
 // bed is a lab driven by bin/trunkline-lab.
 type bed struct {
 	*run
 	source string
+	name   string // of the lab; no user has one of this name
 }
 
 // lab measures a lab of three nodes: its start, and 100 pods on it.
 func lab(r *run, o Options) []Result {
-	b := bed{r, o.Source}
+	b := bed{r, o.Source, fmt.Sprintf("bench-%08x", rand.Uint32())}
 	b.must(nil, "build")
 	b.Cleanup(func() { b.down() })
-	r.Logf("start lab %s", labName)
+	r.Logf("start lab %s", b.name)
 	began := time.Now()
 	b.must(nil, "up")
 	up := time.Since(began)
@@ -84,7 +85,7 @@ func byKind(calls []faults.Record) string {
 func (b bed) lab(ctx context.Context, stdin []byte, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(b.source, "bin", "trunkline-lab"), args...)
 	cmd.Dir = b.source
-	cmd.Env = append(os.Environ(), "TRUNKLINE_LAB="+labName)
+	cmd.Env = append(os.Environ(), "TRUNKLINE_LAB="+b.name)
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
@@ -120,7 +121,7 @@ func (b bed) wait(d time.Duration) {
 }
 
 func (b bed) status() daemon.Status {
-	s, err := daemon.NewClient(daemon.StateDir(labName)).Status(b.ctx)
+	s, err := daemon.NewClient(daemon.StateDir(b.name)).Status(b.ctx)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func newCluster(t *testing.T) *cluster {
 		}
 	})
 	cp, err := controlplane.Start(t.Context(), controlplane.Config{
-		Lab: "deploy", StateDir: t.TempDir(), Kube: program, NetNS: ns.Path, Address: address,
+		Lab: testns.Lab(), StateDir: t.TempDir(), Kube: program, NetNS: ns.Path, Address: address,
 		ServiceCIDR: netip.MustParsePrefix("172.20.0.0/16"), Issuer: "https://oidc.eks.us-west-2.amazonaws.com/id/TEST",
 	}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {

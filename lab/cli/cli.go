@@ -56,7 +56,7 @@ type grammar struct {
 
 	Up      upCmd      `cmd:"" help:"Bring a lab up, or change a running lab to match lab.yaml."`
 	Down    downCmd    `cmd:"" help:"Take a lab down and remove all of it, also after a crash."`
-	Status  statusCmd  `cmd:"" help:"Show a lab: phases, nodes, endpoints."`
+	Status  statusCmd  `cmd:"" help:"Show a lab: phases of the last up; nodes and endpoints, and whether they are ready now."`
 	Demo    demoCmd    `cmd:"" help:"Up, then a tour: nodes, interfaces, pods, the connectivity test, the path of an address."`
 	Exec    execCmd    `cmd:"" help:"Run a command or a shell in a node."`
 	Logs    logsCmd    `cmd:"" help:"Print logs of the lab's programs."`

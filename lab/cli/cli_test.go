@@ -29,21 +29,17 @@ import (
 	"github.com/trunkline/trunkline/lab/node/component"
 	"github.com/trunkline/trunkline/lab/spec"
 	"github.com/trunkline/trunkline/lab/sweep"
+	"github.com/trunkline/trunkline/test/testns"
 )
 
 func update() bool { return flag.Lookup("update").Value.String() == "true" }
 
 // TestMain makes trunkline-lab a command of the scripts, with a state directory of the
-// test, so that scripts do not see the labs of this machine. Only down also removes
-// processes, namespaces and cgroups, which it finds by the lab's name: a script must name a
-// lab that no user has.
+// test, so that scripts do not see the labs of this machine.
 func TestMain(m *testing.M) {
 	flag.Bool("update", false, "write golden files")
 	testscript.Main(m, map[string]func(){
 		"trunkline-lab": func() {
-			if slices.Contains(os.Args, "down") && slices.IndexFunc(os.Args, func(arg string) bool { return arg == "--name" || arg == "--all" || arg == "--help" }) < 0 {
-				panic("this down would remove the user's lab: use --name")
-			}
 			root, err := os.Getwd()
 			if err != nil {
 				panic(err)
@@ -53,9 +49,62 @@ func TestMain(m *testing.M) {
 				console: &console{out: os.Stdout, errs: os.Stderr},
 				labs:    labs{root: filepath.Join(root, "state"), self: "trunkline-lab"},
 			}
+			if err := harmless(os.Args[1:], s.labs, os.Getenv("LAB")); err != nil {
+				panic(err)
+			}
 			os.Exit(s.main(os.Args[1:]))
 		},
 	})
+}
+
+// harmless refuses a down that could remove a user's lab. It finds processes, namespaces and
+// cgroups by the lab's name on the whole machine: a script may take down only its own lab.
+func harmless(args []string, l labs, own string) error {
+	if !slices.Contains(args, "down") || slices.Contains(args, "--help") {
+		return nil
+	}
+	names, err := l.list()
+	if err != nil {
+		return err
+	}
+	if i := slices.Index(args, "--name"); i >= 0 {
+		names = args[i+1 : i+2]
+	} else if !slices.Contains(args, "--all") {
+		return errors.New("down without --name could remove the user's lab: use --name $LAB")
+	}
+	for _, name := range names {
+		if name != own && spec.CheckName(name) == nil { // an invalid name is refused
+			return fmt.Errorf("down of lab %s could remove the user's lab: use --name $LAB", name)
+		}
+	}
+	return nil
+}
+
+func TestAScriptMayTakeDownOnlyItsOwnLab(t *testing.T) {
+	empty, other := labs{root: t.TempDir()}, labs{root: t.TempDir()}
+	if err := os.Mkdir(other.stateDir("other"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args string
+		l    labs
+		ok   bool
+	}{
+		{"--name own down", empty, true},
+		{"--name own down", other, true},
+		{"--name ../x down", empty, true},
+		{"down --help", empty, true},
+		{"down --all", empty, true},
+		{"--name lab status", empty, true},
+		{"down", empty, false},
+		{"down -o json", other, false},
+		{"down --all", other, false},
+		{"--name lab down", empty, false},
+	} {
+		if err := harmless(strings.Fields(tc.args), tc.l, "own"); (err == nil) != tc.ok {
+			t.Errorf("%s: %v", tc.args, err)
+		}
+	}
 }
 
 func TestScripts(t *testing.T) {
@@ -66,6 +115,10 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", UpdateScripts: update(),
 		Setup: func(e *testscript.Env) error {
+			if at, err := cache.FindSource(e.WorkDir); err == nil {
+				return fmt.Errorf("scripts run in %s, in the checkout %s, and their ups would not be refused: choose another TMPDIR", e.WorkDir, at)
+			}
+			e.Setenv("LAB", testns.Lab())
 			e.Setenv("CHECKOUT", source)
 			e.Setenv("HOME", e.WorkDir)
 			return nil
@@ -179,7 +232,7 @@ func sampleStatus() daemon.Status {
 
 func TestStatusText(t *testing.T) {
 	var out bytes.Buffer
-	if err := showStatus(&out, sampleStatus()); err != nil {
+	if err := showStatus(&out, sampleStatus(), health{API: isReady, Nodes: map[string]string{"node1": isReady}}); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "status", out.String())
@@ -322,7 +375,7 @@ func TestALabWithAHungDaemonIsSwept(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(root) })
-	lab := fmt.Sprintf("t%d", os.Getpid())
+	lab := testns.Lab()
 	options := sweep.Options{Lab: lab, StateDir: filepath.Join(root, "labs", lab), Log: slog.New(slog.DiscardHandler)}
 	if err := os.MkdirAll(options.StateDir, 0o755); err != nil {
 		t.Fatal(err)

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -22,17 +24,22 @@ func (c *statusCmd) Run(s *session) error {
 	if err != nil {
 		return err
 	}
-	st, err := s.labs.await(s.ctx, lab, c.Wait)
+	st, now, err := s.labs.healthy(s.ctx, lab, c.Wait)
 	if err != nil {
 		return err
 	}
 	if s.console.json {
-		err = s.console.writeJSON(st)
+		err = s.console.writeJSON(struct {
+			daemon.Status
+			Now health `json:"now"`
+		}{st, now})
 	} else {
-		err = showStatus(s.console.out, st)
+		err = showStatus(s.console.out, st, now)
 	}
 	if err == nil && st.State != daemon.StateDone {
 		err = fmt.Errorf("lab %s is not up: %s", lab, reason(st))
+	} else if problem := now.problem(st); err == nil && problem != "" {
+		err = fmt.Errorf("lab %s came up, but now %s", lab, problem)
 	}
 	return err
 }
@@ -77,8 +84,8 @@ func faultsURL(at daemon.Endpoints) string {
 	return at.Admin + "/faults"
 }
 
-// showStatus prints a status as text.
-func showStatus(w io.Writer, st daemon.Status) error {
+// showStatus prints a status, and the lab's health, as text.
+func showStatus(w io.Writer, st daemon.Status, now health) error {
 	fmt.Fprintf(w, "Lab %s: %s", st.Name, stateInWords(st))
 	fmt.Fprintf(w, "  (process %d, version %s)\n\n", st.PID, st.Version)
 	for _, p := range st.Phases {
@@ -93,9 +100,9 @@ func showStatus(w io.Writer, st daemon.Status) error {
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "NODE\tSTATE\tTYPE\tZONE\tADDRESS\tINSTANCE\tKUBERNETES NAME")
+	fmt.Fprintln(t, "NODE\tSTATE\tREADINESS\tTYPE\tZONE\tADDRESS\tINSTANCE\tKUBERNETES NAME")
 	for _, n := range st.Nodes {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, n.State, n.Type, n.Zone, n.Address, n.InstanceID, n.KubeName)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Name, n.State, readyWord(now.Nodes[n.Name]), n.Type, n.Zone, n.Address, n.InstanceID, n.KubeName)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -104,8 +111,17 @@ func showStatus(w io.Writer, st daemon.Status) error {
 		if n.Error != "" {
 			fmt.Fprintf(w, "%s %s: %s\n", markFailed, n.Name, n.Error)
 		}
+		if why := now.Nodes[n.Name]; why != "" && why != isReady {
+			fmt.Fprintf(w, "%s %s is %s\n", markFailed, n.Name, why)
+		}
 	}
-	fmt.Fprintf(w, "\nKubernetes  %s\nkubeconfig  %s\nEC2         %s\nfaults      %s\n",
-		st.Endpoints.Kubernetes, st.Endpoints.Kubeconfig, st.Endpoints.EC2, faultsURL(st.Endpoints))
+	fmt.Fprintf(w, "\nKubernetes  %s  %s\nkubeconfig  %s\nEC2         %s\nfaults      %s\n",
+		st.Endpoints.Kubernetes, now.API, st.Endpoints.Kubeconfig, st.Endpoints.EC2, faultsURL(st.Endpoints))
 	return nil
+}
+
+// readyWord is the health of a node in a word.
+func readyWord(health string) string {
+	word, _, _ := strings.Cut(health, ":")
+	return cmp.Or(word, "-")
 }

@@ -48,7 +48,7 @@ func testConfig(t *testing.T) Config {
 	t.Helper()
 	address := netip.MustParseAddr("10.0.0.10")
 	return Config{
-		Lab: "test", StateDir: t.TempDir(), Kube: flags.Find(t).Kube, NetNS: inNamespace(t, address).Path,
+		Lab: testns.Lab(), StateDir: t.TempDir(), Kube: flags.Find(t).Kube, NetNS: inNamespace(t, address).Path,
 		Address: address, ServiceCIDR: netip.MustParsePrefix("172.20.0.0/16"),
 		Issuer: "https://oidc.eks.us-west-2.amazonaws.com/id/TEST",
 	}

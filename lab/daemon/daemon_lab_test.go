@@ -21,6 +21,7 @@ import (
 	"github.com/trunkline/trunkline/lab/spec"
 	"github.com/trunkline/trunkline/lab/sweep"
 	"github.com/trunkline/trunkline/sim/iam"
+	"github.com/trunkline/trunkline/test/testns"
 )
 
 var flags = testparts.Register()
@@ -58,7 +59,7 @@ func testLab(t *testing.T, nodes int) daemon.Lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := spec.Spec{Name: fmt.Sprintf("t%d", os.Getpid())}
+	s := spec.Spec{Name: testns.Lab()}
 	s.Nodes = make([]spec.Node, nodes)
 	r, err := s.Resolve()
 	if err != nil {
@@ -159,7 +160,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 
 // snapshotView ignores large directories in which the daemon does not write.
 func snapshotView() sweep.View {
-	return sweep.View{Ignore: []string{"/root", "/usr/local"}}
+	return sweep.View{StateRoot: daemon.StateRoot, Ignore: []string{"/root", "/usr/local"}}
 }
 
 func TestLifeCycleOfALabAndItsNodesLeavesNothingBehind(t *testing.T) {
@@ -267,14 +268,12 @@ func TestLifeCycleOfALabAndItsNodesLeavesNothingBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Other programs may change the machine meanwhile: only entries with the lab's name
-	// are ours.
-	for _, line := range before.Diff(after) {
-		if strings.Contains(line, l.Name) {
-			t.Errorf("left behind: %s", line)
-		} else {
-			t.Logf("changed by other programs: %s", line)
-		}
+	left, unknown := before.Leftovers(after, l.Name)
+	for _, c := range left {
+		t.Errorf("left behind: %s", c)
+	}
+	for _, c := range unknown {
+		t.Logf("changed by other programs: %s", c)
 	}
 }
 

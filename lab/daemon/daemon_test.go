@@ -16,6 +16,7 @@ import (
 
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/world"
+	"github.com/trunkline/trunkline/test/testns"
 )
 
 // start serves a daemon's API without a world, for requests that it refuses and for its
@@ -58,7 +59,7 @@ func noWorld(ctx context.Context, _ Lab, _ Machines, _ *slog.Logger) (World, err
 
 func smallLab() Lab {
 	return Lab{
-		Name:  "unit",
+		Name:  testns.Lab(),
 		World: cloud.Spec{Region: "us-west-2", VPC: cloud.VPCSpec{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
 		Parts: Parts{Kube: "/p/k", Lab: "/p/l", Containerd: "/p/c", Runc: "/p/r", CNI: "/p/n"},
 	}
@@ -115,7 +116,7 @@ func TestOneOfTwoConcurrentlyStartedDaemonsIsRefusedBeforeItChangesAnything(t *t
 		t.Errorf("a name that is a path: %v", err)
 	}
 	// The first does not listen yet; the second must not remove what it created.
-	err = Serve(t.Context(), Options{Name: "tl-none", StateDir: dir, World: noWorld}, slog.New(slog.DiscardHandler))
+	err = Serve(t.Context(), Options{Name: testns.Lab(), StateDir: dir, World: noWorld}, slog.New(slog.DiscardHandler))
 	if !errors.Is(err, errAnother) {
 		t.Errorf("the second: %v", err)
 	}
@@ -139,7 +140,7 @@ func spawn(t *testing.T, dir, script string) <-chan spawned {
 	started := filepath.Join(dir, "started")
 	done := make(chan spawned, 1)
 	go func() {
-		ours, err := Spawn(t.Context(), Detached{Name: "tl-none", StateDir: dir, Argv: []string{"/bin/sh", "-c", "touch " + started + "; " + script}})
+		ours, err := Spawn(t.Context(), Detached{Name: testns.Lab(), StateDir: dir, Argv: []string{"/bin/sh", "-c", "touch " + started + "; " + script}})
 		done <- spawned{ours, err}
 	}()
 	for runs := false; !runs; runtime.Gosched() {
@@ -329,7 +330,7 @@ func TestInvalidLabsAreRefused(t *testing.T) {
 		want   string
 	}{
 		"name":          {func(l *Lab) { l.Name = "Lab!" }, `"Lab!"`},
-		"another lab":   {func(l *Lab) { l.Name = "other" }, "this daemon is that of lab unit"},
+		"another lab":   {func(l *Lab) { l.Name = "other" }, "this daemon is that of lab " + testns.Lab()},
 		"unknown node":  {func(l *Lab) { l.Nodes = []Node{{Name: "node7"}} }, `"node7"`},
 		"relative path": {func(l *Lab) { l.Parts.Runc = "runc" }, "parts.runc"},
 	} {
@@ -362,7 +363,7 @@ func TestARunningLabRefusesAnotherNetworkAndAcceptsOtherNodes(t *testing.T) {
 func TestAnUnwantedInstanceIsTerminatedAlsoIfItNeverBooted(t *testing.T) {
 	instance := func(name string) cloud.InstanceSpec {
 		return cloud.InstanceSpec{
-			Name: name, Type: "t3.medium", Subnet: "a", Namespace: "tl-none-" + name, Metadata: cloud.DefaultMetadata(),
+			Name: name, Type: "t3.medium", Subnet: "a", Namespace: NetNS(testns.Lab(), name), Metadata: cloud.DefaultMetadata(),
 		}
 	}
 	want := smallLab()
@@ -374,7 +375,7 @@ func TestAnUnwantedInstanceIsTerminatedAlsoIfItNeverBooted(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.Close() })
-	l := newLab(Options{Name: "none"}, slog.New(slog.DiscardHandler))
+	l := newLab(Options{Name: testns.Lab()}, slog.New(slog.DiscardHandler))
 	l.setWorld(w)
 	want.World.Instances = want.World.Instances[:1]
 	if err := l.removeUnwanted(t.Context(), want); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
@@ -58,6 +59,9 @@ func Serve(ctx context.Context, o Options, log *slog.Logger) error {
 	}
 	if err := sweep.RaiseSysctls(filepath.Dir(o.StateDir), log); err != nil {
 		return fmt.Errorf("raise the machine's sysctl limits: %w", err)
+	}
+	if err := netns.Share(); err != nil { // before the lab's first namespace
+		return err
 	}
 	l := newLab(o, log)
 	err = serve(ctx, l, listener)

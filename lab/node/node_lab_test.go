@@ -134,7 +134,7 @@ func startControlPlane(t *testing.T) *cluster {
 	})
 	routeTo(t, router, 0, cpAddress)
 	cp, err := controlplane.Start(t.Context(), controlplane.Config{
-		Lab: "test", StateDir: t.TempDir(), Kube: flags.Find(t).Kube, NetNS: cpNS.Path, Address: cpAddress,
+		Lab: testns.Lab(), StateDir: t.TempDir(), Kube: flags.Find(t).Kube, NetNS: cpNS.Path, Address: cpAddress,
 		ServiceCIDR: netip.MustParsePrefix("172.20.0.0/16"), Issuer: "https://oidc.eks.us-west-2.amazonaws.com/id/TEST",
 	}, log)
 	if err != nil {
@@ -156,7 +156,7 @@ func nodeConfig(t *testing.T, cp *controlplane.ControlPlane, netns string) node.
 	}
 	p := flags.Find(t)
 	c := node.Config{
-		Lab: fmt.Sprintf("test%d", os.Getpid()), Name: "node1", StateDir: t.TempDir(), NetNS: netns, Cgroup: node.CgroupV1,
+		Lab: testns.Lab(), Name: "node1", StateDir: t.TempDir(), NetNS: netns, Cgroup: node.CgroupV1,
 		Instance: node.Instance{
 			ID: "i-0123456789abcdef0", Type: "m5.xlarge", Zone: "us-west-2a", Region: "us-west-2",
 			MAC: vpc.MAC{2, 0, 0, 0, 1, 2}, Address: netip.MustParseAddr("10.0.0.11"), Subnet: subnet,

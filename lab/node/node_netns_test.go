@@ -47,7 +47,7 @@ func idleConfig(t *testing.T) (node.Config, *testns.NS) {
 		t.Fatal(err)
 	}
 	c := node.Config{
-		Lab: fmt.Sprintf("t%d", os.Getpid()), Name: "node1", StateDir: t.TempDir(), NetNS: ns.Path, Cgroup: node.CgroupV1,
+		Lab: testns.Lab(), Name: "node1", StateDir: t.TempDir(), NetNS: ns.Path, Cgroup: node.CgroupV1,
 		Instance: node.Instance{
 			ID: "i-0123456789abcdef0", Type: "m5.xlarge", Zone: "us-west-2a", Region: "us-west-2",
 			MAC: vpc.MAC{2, 0, 0, 0, 1, 2}, Address: netip.MustParseAddr("10.0.0.11"), Subnet: netip.MustParsePrefix("10.0.0.0/19"),

@@ -45,12 +45,12 @@ func (s Snapshot) machineFiles(v View) {
 		}
 		return false
 	}
-	for _, root := range roots() {
-		_ = filepath.WalkDir(root, s.visit(root, ignored)) // unreadable files are left out
+	for _, root := range append(roots(), v.StateRoot) {
+		_ = filepath.WalkDir(root, s.visit(v, root, ignored)) // unreadable files are left out
 	}
 }
 
-func (s Snapshot) visit(root string, ignored func(string) bool) fs.WalkDirFunc {
+func (s Snapshot) visit(v View, root string, ignored func(string) bool) fs.WalkDirFunc {
 	var device uint64
 	return func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -70,13 +70,13 @@ func (s Snapshot) visit(root string, ignored func(string) bool) fs.WalkDirFunc {
 			device = st.Dev
 			return nil
 		}
-		s.add(kindOf(path), "%s", described(path, d, st))
+		s.add(v.kindOf(path), v.labOfPath(path), "%s", described(path, d, st))
 		switch {
 		case !d.IsDir():
 			return nil
-		case root == "/" || st.Dev != device: // the mount of another file system is listed
+		case root == "/" || st.Dev != device || path == v.StateRoot: // the mount of another file system is listed; labs are their own root
 			return fs.SkipDir
-		case filepath.Dir(path) == labsDir: // a lab's directory is listed, not its content
+		case filepath.Dir(path) == v.StateRoot: // a lab's directory is listed, not its content
 			return fs.SkipDir
 		}
 		return nil
@@ -95,27 +95,29 @@ func described(path string, d fs.DirEntry, st unix.Stat_t) string {
 	}
 }
 
-// labsDir holds a directory for each lab.
-const labsDir = "/var/lib/trunkline-lab"
-
 // kindOf returns the kind of a file: one of the kernel's or a lab's in their directories,
 // otherwise "file".
-func kindOf(path string) string {
-	for _, special := range [][2]string{{netns.Dir, "namespace"}, {"/sys/fs/bpf", "bpf"}, {labsDir, "state"}} {
-		if strings.HasPrefix(path, special[0]+"/") || path == special[0] {
+func (v View) kindOf(path string) string {
+	for _, special := range [][2]string{{netns.Dir, "namespace"}, {"/sys/fs/bpf", "bpf"}, {v.StateRoot, "state"}} {
+		if special[0] != "" && (strings.HasPrefix(path, special[0]+"/") || path == special[0]) {
 			return special[1]
 		}
 	}
 	return "file"
 }
 
-func (s Snapshot) mounts() error {
+func (s Snapshot) mounts(v View) error {
 	mounts, err := mountinfo.GetMounts(nil)
 	for _, m := range mounts {
-		s.add("mount", "%s %s %s %s", m.Mountpoint, m.FSType, m.Source, m.VFSOptions)
+		if m.Mountpoint != netns.Dir {
+			s.add("mount", v.labOfPath(m.Mountpoint), "%s %s %s %s", m.Mountpoint, m.FSType, m.Source, m.VFSOptions)
+		}
 	}
 	return err
 }
+
+// enablesControllers is in the line about the controllers of a tree, which labs enable.
+const enablesControllers = " enables controllers "
 
 // cgroups lists the top directories of all hierarchies and, below those of labs, the
 // nodes' directories.
@@ -126,7 +128,7 @@ func (s Snapshot) cgroups() {
 	}
 	for _, h := range trees {
 		if enabled, err := os.ReadFile(filepath.Join(h.Mount, controlFile)); err == nil {
-			s.add("cgroup", "%s enables controllers %s", h.Mount, strings.TrimSpace(string(enabled)))
+			s.add("cgroup", "", "%s"+enablesControllers+"%s", h.Mount, strings.TrimSpace(string(enabled)))
 		}
 		_ = filepath.WalkDir(h.Mount, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
@@ -135,7 +137,7 @@ func (s Snapshot) cgroups() {
 			if !d.IsDir() || path == h.Mount {
 				return nil
 			}
-			s.add("cgroup", "%s", path)
+			s.add("cgroup", labOfCgroup(strings.TrimPrefix(path, h.Mount)), "%s", path)
 			if filepath.Dir(path) == h.Mount && strings.HasPrefix(d.Name(), node.CgroupDir("")) {
 				return nil
 			}
@@ -173,7 +175,7 @@ func (s Snapshot) sysctls() {
 			return nil
 		}
 		if v, err := m.read(rel); err == nil {
-			s.add("sysctl", "%s = %s", rel, strings.Join(strings.Fields(v), " "))
+			s.add("sysctl", "", "%s = %s", rel, strings.Join(strings.Fields(v), " "))
 		}
 		return nil
 	})

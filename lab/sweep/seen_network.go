@@ -17,7 +17,7 @@ func (s Snapshot) network() error {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		s.add("link", "%s %s %s mtu %d", a.Name, l.Type(), a.Alias, a.MTU)
+		s.add("link", "", "%s %s %s mtu %d", a.Name, l.Type(), a.Alias, a.MTU)
 	}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := netlink.RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_TABLE)
@@ -25,14 +25,14 @@ func (s Snapshot) network() error {
 			return fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range routes {
-			s.add("route", "%s", r)
+			s.add("route", "", "%s", r)
 		}
 		rules, err := netlink.RuleList(family)
 		if err != nil {
 			return fmt.Errorf("list rules: %w", err)
 		}
 		for _, r := range rules {
-			s.add("rule", "%s", r)
+			s.add("rule", "", "%s", r)
 		}
 	}
 	return nil
@@ -49,7 +49,7 @@ func (s Snapshot) nftables() {
 				table = strings.TrimSuffix(line, " {")
 			}
 			if line != "" && line != "}" {
-				s.add("nft", "%s: %s", table, line)
+				s.add("nft", "", "%s: %s", table, line)
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func (s Snapshot) nftables() {
 			continue
 		}
 		for _, name := range strings.Fields(string(names)) {
-			s.add("nft", "%s: %s", f, name)
+			s.add("nft", "", "%s: %s", f, name)
 		}
 	}
 }

@@ -10,19 +10,18 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/trunkline/trunkline/lab/node"
 	"github.com/trunkline/trunkline/lab/node/component"
 )
 
-// holders holds the things that processes keep open ("socket:[7]", "prog 3"). The value
-// is true if a lab's process does.
-type holders map[string]bool
-
-// byOthers reports whether processes hold thing and none of them belongs to a lab.
-func (h holders) byOthers(thing string) bool {
-	ours, held := h[thing]
-	return held && !ours
+// holder is a process that keeps something open.
+type holder struct {
+	lab  string // it belongs to; empty if that is not known
+	ofUs bool   // it belongs to a lab
 }
+
+// holders are indexed by what they keep open ("socket:[7]", "prog 3"). Of several, it is
+// one that belongs to a lab.
+type holders map[string]holder
 
 // thing is a line of a snapshot for something that a process may hold open.
 type thing struct{ kind, line string }
@@ -47,8 +46,8 @@ func (s Snapshot) holdings(cache string) error {
 		return err
 	}
 	for id, t := range after {
-		if before[id] == t && !by.byOthers(id) {
-			s.add(t.kind, "%s", t.line)
+		if h, held := by[id]; before[id] == t && (h.ofUs || !held) {
+			s.add(t.kind, h.lab, "%s", t.line)
 		}
 	}
 	return nil
@@ -73,9 +72,9 @@ func (s Snapshot) processes(cache string) (holders, error) {
 			continue
 		}
 		dir := filepath.Join(procDir, e.Name())
-		lab := labOf(dir, cache)
-		held.note(dir, lab != "")
-		if lab == "" {
+		by := labOf(dir, cache)
+		held.note(dir, by)
+		if !by.ofUs {
 			continue
 		}
 		// A zombie has no command line and holds nothing.
@@ -83,42 +82,46 @@ func (s Snapshot) processes(cache string) (holders, error) {
 			continue
 		}
 		if name, err := os.ReadFile(filepath.Join(dir, "comm")); err == nil {
-			s.add("process", "%s of %s", bytes.TrimSpace(name), lab)
+			s.add("process", by.lab, "%s of %s", bytes.TrimSpace(name), by)
 		}
 	}
 	return held, nil
 }
 
+func (h holder) String() string {
+	if h.lab == "" {
+		return "the labs' cache"
+	}
+	return "lab " + h.lab
+}
+
 // labOf returns the lab of a process, found by its mark, by its node's cgroup, or by a
-// program in the labs' cache. It returns "" for other and for exited processes.
-func labOf(dir, cache string) string {
+// program in the labs' cache.
+func labOf(dir, cache string) holder {
 	environ, _ := os.ReadFile(filepath.Join(dir, "environ")) // unreadable for another user's process
 	for entry := range bytes.SplitSeq(environ, []byte{0}) {
 		if name, ok := bytes.CutPrefix(entry, []byte(component.MarkName+"=")); ok {
-			return "lab " + string(name)
+			return holder{string(name), true}
 		}
 	}
 	cgroups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 	for line := range bytes.Lines(cgroups) {
-		// hierarchy:controllers:/tl-<lab>/<node>/…
-		if _, path, ok := strings.Cut(string(line), ":/"); ok {
-			if name, ok := strings.CutPrefix(path, node.CgroupDir("")); ok {
-				name, _, _ = strings.Cut(strings.TrimSpace(name), "/")
-				return "lab " + name
+		// hierarchy:controllers:path
+		if fields := strings.SplitN(strings.TrimSpace(string(line)), ":", 3); len(fields) == 3 {
+			if lab := labOfCgroup(fields[2]); lab != "" {
+				return holder{lab, true}
 			}
 		}
 	}
-	if exe, err := os.Readlink(filepath.Join(dir, "exe")); err == nil && cache != "" && strings.HasPrefix(exe, cache+"/") {
-		return "the labs' cache"
-	}
-	return ""
+	exe, err := os.Readlink(filepath.Join(dir, "exe"))
+	return holder{ofUs: err == nil && cache != "" && strings.HasPrefix(exe, cache+"/")}
 }
 
 // bpfKind matches the BPF object of a descriptor in /proc/<pid>/fdinfo.
 var bpfKind = regexp.MustCompile(`^(prog|map|link)_id:\s*(\d+)`)
 
 // note records what a process holds.
-func (h holders) note(dir string, ours bool) {
+func (h holders) note(dir string, by holder) {
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil {
 		return // exited, or a kernel thread
@@ -128,12 +131,18 @@ func (h holders) note(dir string, ours bool) {
 		switch {
 		case err != nil:
 		case strings.HasPrefix(target, "socket:["):
-			h[target] = h[target] || ours
+			h.keep(target, by)
 		case strings.HasPrefix(target, "anon_inode:bpf"):
 			if object := bpfObject(filepath.Join(dir, "fdinfo", fd.Name())); object != "" {
-				h[object] = h[object] || ours
+				h.keep(object, by)
 			}
 		}
+	}
+}
+
+func (h holders) keep(thing string, by holder) {
+	if !h[thing].ofUs {
+		h[thing] = by
 	}
 }
 

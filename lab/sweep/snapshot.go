@@ -1,19 +1,29 @@
 package sweep
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 )
 
-// Snapshot is the state of the machine that a lab could change, as sorted lines by kind.
-// The difference of two snapshots is what a lab left behind.
-type Snapshot map[string][]string
+// Entry is one thing of the machine that a lab could leave behind.
+type Entry struct {
+	Kind string // "link", "mount" and so on
+	// Lab is the lab it belongs to; empty if that is not known.
+	Lab  string
+	Text string
+}
 
-// View configures what a snapshot leaves out.
+// Snapshot is the state of the machine that a lab could change: how often each entry
+// exists.
+type Snapshot map[Entry]int
+
+// View configures what a snapshot leaves out, and where labs are.
 type View struct {
 	// Cache is the lab's cache directory. A program from there belongs to a lab.
 	Cache string
+	// StateRoot is the directory of the labs' state directories.
+	StateRoot string
 	// Ignore lists further paths that may change with all files below, such as Go's
 	// build cache.
 	Ignore []string
@@ -24,7 +34,8 @@ type View struct {
 // that cannot be read is left out.
 //
 // It lists only processes of labs, and leaves out sockets and BPF objects that only other
-// processes hold open.
+// processes hold open. It also leaves out the mount of the directory of named namespaces
+// on itself: it stays, as after `ip netns add`.
 func TakeSnapshot(v View) (Snapshot, error) {
 	s := Snapshot{}
 	if err := s.holdings(v.Cache); err != nil {
@@ -34,54 +45,45 @@ func TakeSnapshot(v View) (Snapshot, error) {
 	if err := s.network(); err != nil {
 		return nil, err
 	}
-	if err := s.mounts(); err != nil {
+	if err := s.mounts(v); err != nil {
 		return nil, err
 	}
 	s.nftables()
 	s.cgroups()
 	s.sysctls()
-	for kind := range s {
-		slices.Sort(s[kind])
-	}
 	return s, nil
 }
 
-// Diff returns the lines of after that are not in s ("+ kind: line") and those of s that
-// are not in after ("- kind: line").
-func (s Snapshot) Diff(after Snapshot) []string {
-	var out []string
-	kinds := slices.Sorted(maps.Keys(after))
-	for kind := range s {
-		if _, ok := after[kind]; !ok {
-			kinds = append(kinds, kind)
-		}
+// Change is an entry that one of two snapshots has more often.
+type Change struct {
+	Entry
+	Removed bool
+}
+
+func (c Change) String() string {
+	sign := "+ "
+	if c.Removed {
+		sign = "- "
 	}
-	for _, kind := range kinds {
-		for _, line := range without(after[kind], s[kind]) {
-			out = append(out, "+ "+kind+": "+line)
-		}
-		for _, line := range without(s[kind], after[kind]) {
-			out = append(out, "- "+kind+": "+line)
-		}
+	return sign + c.Kind + ": " + c.Text
+}
+
+// Diff returns the changes from s to after, sorted by kind.
+func (s Snapshot) Diff(after Snapshot) []Change {
+	var out []Change
+	for e, n := range after {
+		out = append(out, slices.Repeat([]Change{{e, false}}, max(0, n-s[e]))...)
 	}
+	for e, n := range s {
+		out = append(out, slices.Repeat([]Change{{e, true}}, max(0, n-after[e]))...)
+	}
+	slices.SortFunc(out, func(a, b Change) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.String(), b.String()))
+	})
 	return out
 }
 
-// without returns the multiset difference of a and b.
-func without(a, b []string) []string {
-	count := map[string]int{}
-	for _, line := range b {
-		count[line]++
-	}
-	var out []string
-	for _, line := range a {
-		if count[line]--; count[line] < 0 {
-			out = append(out, line)
-		}
-	}
-	return out
-}
-
-func (s Snapshot) add(kind, format string, args ...any) {
-	s[kind] = append(s[kind], fmt.Sprintf(format, args...))
+// add adds an entry of a lab; lab is empty if it is not known.
+func (s Snapshot) add(kind, lab, format string, args ...any) {
+	s[Entry{kind, lab, fmt.Sprintf(format, args...)}]++
 }

@@ -4,6 +4,7 @@ package sweep
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -21,150 +22,213 @@ import (
 	"github.com/trunkline/trunkline/internal/kernel/netns"
 	"github.com/trunkline/trunkline/lab/node"
 	"github.com/trunkline/trunkline/lab/node/component"
+	"github.com/trunkline/trunkline/test/isolate"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
 // leftover is one thing that a lab could leave behind.
 type leftover struct {
 	kind string
-	want string // in the line that names it
-	make func(t *testing.T) (remove func())
+	// make makes it for a lab and returns how to remove it, and what is in the line about it.
+	make func(t *testing.T, lab string) (remove func(), want string)
 }
 
-// labName is the lab of the things that these tests leave behind.
-func labName() string { return fmt.Sprintf("t%d", os.Getpid()) }
+// root is the directory of the labs in these tests, which have their own /var/lib.
+const root = "/var/lib/trunkline-lab"
 
 func snapshot(t *testing.T) Snapshot {
 	t.Helper()
-	s, err := TakeSnapshot(View{Ignore: []string{"/root", "/usr/local"}}) // large
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, err := TakeSnapshot(View{StateRoot: root, Ignore: []string{"/root", "/usr/local"}}) // large
+	must(t, err)
 	return s
 }
 
-// The diff of two snapshots contains a leftover under its kind as long as it exists.
-func TestTheDiffContainsEachKindOfLeftover(t *testing.T) {
-	ns := testns.New(t, "left")
-	for _, l := range leftovers(ns) {
-		t.Run(l.kind, func(t *testing.T) {
-			ns.Do(t, func() {
+// What a lab leaves behind is in its leftovers as long as it exists, and never in those of
+// another lab, nor are the things of another lab in its own.
+func TestLeftoversContainEachKindOfALabAndNothingOfAnother(t *testing.T) {
+	isolate.Run(t, func(t *testing.T) {
+		mine, other := testns.Lab(), testns.Lab()+"b"
+		for _, l := range leftovers() {
+			t.Run(l.kind, func(t *testing.T) {
 				before := snapshot(t)
-				remove := l.make(t)
-				if !named(before.Diff(snapshot(t)), l) {
-					t.Errorf("no line of the diff contains it:\n%s", strings.Join(before.Diff(snapshot(t)), "\n"))
+				remove, want := l.make(t, mine)
+				after := snapshot(t)
+				if left, _ := before.Leftovers(after, mine); !named(left, l.kind, want) {
+					t.Errorf("not in the leftovers of its lab:\n%v\nof all changes:\n%v", left, before.Diff(after))
 				}
 				remove()
-				if named(before.Diff(snapshot(t)), l) {
-					t.Error("it was removed and is still in the diff")
+				if left, _ := before.Leftovers(snapshot(t), mine); named(left, l.kind, want) {
+					t.Errorf("it was removed and is still in the leftovers: %v", left)
+				}
+				endOther := anotherLab(t, other)
+				defer endOther()
+				before = snapshot(t)
+				remove, want = l.make(t, other)
+				left, _ := before.Leftovers(snapshot(t), mine)
+				remove()
+				if named(left, l.kind, want) {
+					t.Errorf("of another lab, and in the leftovers: %v", left)
 				}
 			})
-		})
-	}
-}
-
-func named(diff []string, l leftover) bool {
-	return slices.ContainsFunc(diff, func(line string) bool {
-		return strings.HasPrefix(line, "+ "+l.kind+": ") && strings.Contains(line, l.want)
+		}
 	})
 }
 
-func leftovers(ns *testns.NS) []leftover {
-	lab := labName()
+// A file that changes counts as new.
+func TestAChangedFileOfALabIsALeftover(t *testing.T) {
+	isolate.Run(t, func(t *testing.T) {
+		lab := testns.Lab()
+		path := filepath.Join(t.TempDir(), "tl-"+lab)
+		must(t, os.WriteFile(path, []byte("x"), 0o600))
+		before := snapshot(t)
+		must(t, os.WriteFile(path, []byte("more"), 0o600))
+		if left, _ := before.Leftovers(snapshot(t), lab); !named(left, "file", path) {
+			t.Errorf("not in the leftovers: %v", left)
+		}
+	})
+}
+
+// anotherLab brings up the state directory of a lab that runs meanwhile.
+func anotherLab(t *testing.T, lab string) (end func()) {
+	t.Helper()
+	dir := filepath.Join(root, lab, "log")
+	must(t, os.MkdirAll(dir, 0o755))
+	return func() { must(t, os.RemoveAll(root)) }
+}
+
+func named(changes []Change, kind, want string) bool {
+	return slices.ContainsFunc(changes, func(c Change) bool {
+		return !c.Removed && c.Kind == kind && strings.Contains(c.Text, want)
+	})
+}
+
+func leftovers() []leftover {
+	return slices.Concat(namedLeftovers(), networkLeftovers(), heldLeftovers())
+}
+
+// namedLeftovers have the lab's name.
+func namedLeftovers() []leftover {
 	return []leftover{
-		{"namespace", "tl-" + lab + "-other", func(t *testing.T) func() {
-			// Not by `ip netns add`: on its first use after a boot it mounts /run/netns
-			// over itself, and other tests cannot delete their namespaces then (EBUSY).
-			must(t, netns.Make("tl-"+lab+"-other"))
-			return func() { must(t, netns.Delete("tl-"+lab+"-other")) }
+		{"namespace", func(t *testing.T, lab string) (func(), string) {
+			name := "tl-" + lab + "-node1"
+			must(t, netns.Make(name))
+			return func() { must(t, netns.Delete(name)) }, name
 		}},
-		{"link", "forgotten", func(t *testing.T) func() {
-			l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "forgotten"}}
+		{"mount", func(t *testing.T, lab string) (func(), string) {
+			name := "tl-" + lab + "-node2"
+			must(t, netns.Make(name))
+			return func() { must(t, netns.Delete(name)) }, name
+		}},
+		{"mount", func(t *testing.T, lab string) (func(), string) {
+			dir := filepath.Join(root, lab, "root")
+			must(t, os.MkdirAll(dir, 0o755))
+			must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+			return func() {
+				must(t, unix.Unmount(dir, unix.MNT_DETACH))
+				must(t, os.RemoveAll(root))
+			}, dir
+		}},
+		{"cgroup", func(t *testing.T, lab string) (func(), string) {
+			trees, err := node.Hierarchies()
+			must(t, err)
+			top := filepath.Join(trees[0].Mount, node.CgroupDir(lab))
+			must(t, os.MkdirAll(filepath.Join(top, "node1"), 0o755))
+			return func() { must(t, node.RemoveCgroup(top)) }, node.CgroupDir(lab) + "/node1"
+		}},
+		{"state", func(t *testing.T, lab string) (func(), string) {
+			dir := filepath.Join(root, lab)
+			must(t, os.MkdirAll(dir, 0o755))
+			return func() { must(t, os.RemoveAll(root)) }, dir
+		}},
+		{"file", func(t *testing.T, lab string) (func(), string) {
+			path := filepath.Join(os.TempDir(), "tl-"+lab)
+			must(t, os.WriteFile(path, []byte("x"), 0o600))
+			return func() { must(t, os.Remove(path)) }, path
+		}},
+	}
+}
+
+// networkLeftovers are in the machine's own network namespace, and its settings. They have
+// no lab's name, so they count while no other lab exists.
+func networkLeftovers() []leftover {
+	return []leftover{
+		{"link", func(t *testing.T, _ string) (func(), string) {
+			l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eni0123456789a"}}
 			must(t, netlink.LinkAdd(l))
-			return func() { must(t, netlink.LinkDel(l)) }
+			return func() { must(t, netlink.LinkDel(l)) }, l.Name
 		}},
-		{"route", "192.0.2.0/24", func(t *testing.T) func() {
+		{"route", func(t *testing.T, _ string) (func(), string) {
 			lo, err := netlink.LinkByName("lo")
 			must(t, err)
-			must(t, netlink.LinkSetUp(lo))
 			_, dst, err := net.ParseCIDR("192.0.2.0/24")
 			must(t, err)
 			r := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Table: 77}
 			must(t, netlink.RouteAdd(r))
-			return func() { must(t, netlink.RouteDel(r)) }
+			return func() { must(t, netlink.RouteDel(r)) }, "192.0.2.0/24"
 		}},
-		{"rule", "table 77", func(t *testing.T) func() {
+		{"rule", func(t *testing.T, _ string) (func(), string) {
 			r := netlink.NewRule()
 			r.Priority, r.Table = 770, 77
 			must(t, netlink.RuleAdd(r))
-			return func() { must(t, netlink.RuleDel(r)) }
+			return func() { must(t, netlink.RuleDel(r)) }, "table 77"
 		}},
-		{"nft", "chain forgotten", func(t *testing.T) func() {
-			must(t, exec.Command("nft", "add table inet t; add chain inet t forgotten").Run())
-			return func() { must(t, exec.Command("nft", "delete table inet t").Run()) }
+		{"nft", func(t *testing.T, _ string) (func(), string) {
+			must(t, exec.Command("nft", "add table inet trunkline; add chain inet trunkline forgotten").Run())
+			return func() { must(t, exec.Command("nft", "delete table inet trunkline").Run()) }, "chain forgotten"
 		}},
-		{"mount", "forgotten", func(t *testing.T) func() {
-			dir := filepath.Join(t.TempDir(), "forgotten")
-			must(t, os.Mkdir(dir, 0o755))
-			must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
-			return func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) }
-		}},
-		{"cgroup", node.CgroupDir(lab) + "/forgotten", func(t *testing.T) func() {
-			trees, err := node.Hierarchies()
-			must(t, err)
-			top := filepath.Join(trees[0].Mount, node.CgroupDir(lab))
-			must(t, os.MkdirAll(filepath.Join(top, "forgotten"), 0o755))
-			return func() { must(t, node.RemoveCgroup(top)) }
-		}},
-		{"sysctl", "net/ipv4/ip_forward = 1", func(t *testing.T) func() {
+		{"sysctl", func(t *testing.T, _ string) (func(), string) {
+			const path = "fs/inotify/max_user_instances" // this machine's own
 			m := thisMachine()
-			must(t, m.write("net/ipv4/ip_forward", "1"))
-			return func() { must(t, m.write("net/ipv4/ip_forward", "0")) }
-		}},
-		{"state", lab, madeFile("/var/lib/trunkline-lab/" + lab)},
-		{"file", "/opt/tl-" + lab, madeFile("/opt/tl-" + lab)},
-		{"file", filepath.Join(os.TempDir(), "tl-"+lab), func(t *testing.T) func() { // an existing file that changes
-			path := filepath.Join(os.TempDir(), "tl-"+lab)
-			remove := madeFile(path)(t)
-			before := snapshot(t)
-			must(t, os.WriteFile(path, []byte("more"), 0o600))
-			if !named(before.Diff(snapshot(t)), leftover{kind: "file", want: path}) {
-				t.Errorf("%s was changed and is not in the diff", path)
-			}
-			return remove
-		}},
-		{"process", "sleep of lab " + lab, func(t *testing.T) func() { return held(t, lab) }},
-		{"listener", fmt.Sprintf("tcp 0100007F:%04X", leftPort), func(t *testing.T) func() {
-			lo, err := netlink.LinkByName("lo")
+			old, err := m.read(path)
 			must(t, err)
-			must(t, netlink.LinkSetUp(lo))
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", leftPort))
-			must(t, err)
-			f, err := l.(*net.TCPListener).File()
-			must(t, err)
-			must(t, l.Close())
-			return heldFile(t, lab, "listener", f)
-		}},
-		{"bpf", "Array forgotten", func(t *testing.T) func() {
-			m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "forgotten", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-			must(t, err)
-			return heldFile(t, lab, "bpf", file(t, m.FD(), m.Close))
-		}},
-		{"bpf", "SkLookup forgotten", func(t *testing.T) func() {
-			p := program(t)
-			return heldFile(t, lab, "bpf", file(t, p.FD(), p.Close))
-		}},
-		{"bpf", "link ", func(t *testing.T) func() {
-			p := program(t)
-			l, err := link.AttachNetNs(int(ns.Open(t).Fd()), p)
-			must(t, err)
-			must(t, p.Close())
-			return heldFile(t, lab, "bpf", file(t, l.FD(), l.Close))
+			must(t, m.write(path, "1024"))
+			return func() { must(t, m.write(path, old)) }, path + " = 1024"
 		}},
 	}
 }
 
-const leftPort = 40123
+// heldLeftovers are processes, and what they hold open.
+func heldLeftovers() []leftover {
+	return []leftover{
+		{"process", func(t *testing.T, lab string) (func(), string) { return held(t, lab), "sleep of lab " + lab }},
+		{"listener", func(t *testing.T, lab string) (func(), string) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			must(t, err)
+			f, err := l.(*net.TCPListener).File()
+			must(t, err)
+			want := fmt.Sprintf("tcp 0100007F:%04X", l.Addr().(*net.TCPAddr).Port)
+			must(t, l.Close())
+			return heldFile(t, lab, "listener", want, f), want
+		}},
+		{"bpf", func(t *testing.T, lab string) (func(), string) {
+			name := unique()
+			m, err := ebpf.NewMap(&ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+			must(t, err)
+			return heldFile(t, lab, "bpf", "Array "+name, file(t, m.FD(), m.Close)), "Array " + name
+		}},
+		{"bpf", func(t *testing.T, lab string) (func(), string) {
+			p, name := program(t)
+			return heldFile(t, lab, "bpf", "SkLookup "+name, file(t, p.FD(), p.Close)), "SkLookup " + name
+		}},
+		{"bpf", func(t *testing.T, lab string) (func(), string) {
+			p, _ := program(t)
+			about, err := p.Info()
+			must(t, err)
+			id, _ := about.ID()
+			ns, err := os.Open("/proc/thread-self/ns/net")
+			must(t, err)
+			defer ns.Close()
+			l, err := link.AttachNetNs(int(ns.Fd()), p)
+			must(t, err)
+			must(t, p.Close())
+			want := fmt.Sprintf("of prog %d", id)
+			return heldFile(t, lab, "bpf", want, file(t, l.FD(), l.Close)), want
+		}},
+	}
+}
+
+// unique returns a name for a BPF object: these are visible on the whole machine.
+func unique() string { return fmt.Sprintf("left%x", rand.Uint32()) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -173,30 +237,15 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func madeFile(path string) func(t *testing.T) func() {
-	return func(t *testing.T) func() {
-		t.Helper()
-		_, err := os.Stat(filepath.Dir(path))
-		created := os.IsNotExist(err)
-		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must(t, os.WriteFile(path, []byte("x"), 0o600))
-		return func() {
-			must(t, os.Remove(path))
-			if created {
-				must(t, os.Remove(filepath.Dir(path)))
-			}
-		}
-	}
-}
-
-func program(t *testing.T) *ebpf.Program {
+func program(t *testing.T) (*ebpf.Program, string) {
 	t.Helper()
+	name := unique()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "forgotten", Type: ebpf.SkLookup, AttachType: ebpf.AttachSkLookup, License: "GPL",
+		Name: name, Type: ebpf.SkLookup, AttachType: ebpf.AttachSkLookup, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
 	})
 	must(t, err)
-	return p
+	return p, name
 }
 
 // file duplicates fd and closes the original with closeFD.
@@ -210,11 +259,11 @@ func file(t *testing.T, fd int, closeFD func() error) *os.File {
 
 // heldFile passes a file to a process of the lab. It checks that the file is not listed
 // while only the test, which does not belong to a lab, holds it.
-func heldFile(t *testing.T, lab, kind string, f *os.File) func() {
+func heldFile(t *testing.T, lab, kind, want string, f *os.File) func() {
 	t.Helper()
 	alone := snapshot(t)
 	end := held(t, lab, f)
-	if !named(alone.Diff(snapshot(t)), leftover{kind: kind}) {
+	if !named(alone.Diff(snapshot(t)), kind, want) {
 		t.Error("it was in the diff while only the test, which belongs to no lab, held it")
 	}
 	must(t, f.Close())

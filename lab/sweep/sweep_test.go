@@ -3,6 +3,7 @@ package sweep
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -316,14 +317,78 @@ func mkdir(t *testing.T, dir string) {
 	}
 }
 
-func TestADiffContainsAddedAndRemovedLines(t *testing.T) {
-	before := Snapshot{"link": {"lo", "veth", "veth"}, "route": {"a"}}
-	after := Snapshot{"link": {"lo", "veth"}, "mount": {"/x"}, "route": {"a"}}
-	want := []string{"- link: veth", "+ mount: /x"}
-	if got := before.Diff(after); !slices.Equal(got, want) {
-		t.Errorf("diff %q, want %q", got, want)
+func TestADiffContainsAddedAndRemovedEntries(t *testing.T) {
+	before := Snapshot{{"link", "", "lo"}: 1, {"link", "", "veth"}: 2, {"route", "", "a"}: 1}
+	after := Snapshot{{"link", "", "lo"}: 1, {"link", "", "veth"}: 1, {"mount", "a", "/x"}: 1, {"route", "", "a"}: 1}
+	if got, want := fmt.Sprint(before.Diff(after)), "[- link: veth + mount: /x]"; got != want {
+		t.Errorf("diff %s, want %s", got, want)
 	}
 	if got := before.Diff(before); len(got) != 0 {
-		t.Errorf("the diff of equal snapshots is %q", got)
+		t.Errorf("the diff of equal snapshots is %v", got)
+	}
+}
+
+func TestAChangeIsALeftoverOfTheLabItBelongsTo(t *testing.T) {
+	const yes, no, unknown = "left", "another lab's", "unknown"
+	for _, tc := range []struct {
+		change string // for the messages
+		Entry
+		alone, beside string // without and beside another lab
+	}{
+		{"a namespace of the lab", Entry{"namespace", "e2e-1", "/run/netns/tl-e2e-1-node1"}, yes, yes},
+		{"a namespace of another lab", Entry{"namespace", "lab", "/run/netns/tl-lab-node1"}, no, no},
+		{"a namespace of another program", Entry{"namespace", "", "/run/netns/cni-12"}, yes, unknown},
+		{"a file with the lab's name", Entry{"file", "", "/tmp/tl-e2e-1"}, yes, yes},
+		{"a file with a name that begins with the lab's", Entry{"file", "", "/tmp/tl-e2e-12"}, yes, unknown},
+		{"a file with a name that ends with the lab's", Entry{"file", "", "/tmp/a-e2e-1"}, unknown, unknown},
+		{"a file of a program of labs", Entry{"file", "", "/tmp/containerd-mount1"}, yes, unknown},
+		{"a file of another program", Entry{"file", "", "/tmp/notes"}, unknown, unknown},
+		{"a link of another program", Entry{"link", "", "docker0 bridge"}, unknown, unknown},
+		{"a link of a pod", Entry{"link", "", "eni4f2ab veth"}, yes, unknown},
+		{"a raised sysctl", Entry{"sysctl", "", "fs/inotify/max_user_instances = 1024"}, yes, unknown},
+		{"another sysctl", Entry{"sysctl", "", "vm/swappiness = 1"}, unknown, unknown},
+		{"enabled controllers", Entry{"cgroup", "", "/sys/fs/cgroup enables controllers cpu"}, yes, unknown},
+	} {
+		for beside, want := range map[bool]string{false: tc.alone, true: tc.beside} {
+			before := Snapshot{}
+			if beside {
+				before[Entry{"state", "lab", "/var/lib/trunkline-lab/lab"}] = 1
+			}
+			after := maps.Clone(before)
+			after[tc.Entry]++
+			if !beside && tc.Lab != "" && tc.Lab != "e2e-1" {
+				continue // then there is another lab
+			}
+			got := no
+			if left, rest := before.Leftovers(after, "e2e-1"); len(left) > 0 {
+				got = yes
+			} else if len(rest) > 0 {
+				got = unknown
+			}
+			if got != want {
+				t.Errorf("%s, beside another lab %t: %s, want %s", tc.change, beside, got, want)
+			}
+			if left, _ := after.Leftovers(before, "e2e-1"); len(left) > 0 {
+				t.Errorf("%s, which ended: left %v", tc.change, left)
+			}
+		}
+	}
+}
+
+func TestThingsBelongToTheLabInTheirNameOrPath(t *testing.T) {
+	v := View{StateRoot: "/var/lib/trunkline-lab"}
+	for path, want := range map[string]string{
+		"/run/netns/tl-a-node1": "a", "/run/netns/tl-a-b-cp": "a-b", "/run/netns/tl-a": "", "/run/netns/cni-1-2": "", "/run/netns/tl-": "",
+		"/var/lib/trunkline-lab/a": "a", "/var/lib/trunkline-lab/a/nodes/node1/root": "a",
+		"/var/lib/trunkline-lab": "", "/var/lib/trunkline-lab/machine.json": "", "/var/lib/trunkline-lab/machine.lock": "", "/tmp/a": "",
+	} {
+		if got := v.labOfPath(path); got != want {
+			t.Errorf("%s belongs to lab %q, want %q", path, got, want)
+		}
+	}
+	for path, want := range map[string]string{"/tl-a/node1/kubepods": "a", "/tl-a-b": "a-b", "/system.slice": "", "/": ""} {
+		if got := labOfCgroup(path); got != want {
+			t.Errorf("cgroup %s belongs to lab %q, want %q", path, got, want)
+		}
 	}
 }

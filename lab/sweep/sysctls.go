@@ -149,7 +149,7 @@ func raisedFurther(path, now string) bool {
 func (m machine) restore(old map[string]string) (restored []string, err error) {
 	for _, path := range slices.Sorted(maps.Keys(old)) { // thresholds in ascending order
 		if old[path] == absent {
-			_ = os.Remove(path) // kept unless empty: other programs use it
+			removeNames(path)
 			continue
 		}
 		if filepath.Base(path) == controlFile {
@@ -166,6 +166,19 @@ func (m machine) restore(old map[string]string) (restored []string, err error) {
 		restored = append(restored, path)
 	}
 	return restored, err
+}
+
+// removeNames removes the directory of named namespaces, and the mount of it on itself that
+// netns.Share made. Unless the directory is empty, other programs use it, and both stay.
+func removeNames(dir string) {
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		return
+	}
+	var own, parent unix.Stat_t
+	if unix.Stat(dir, &own) == nil && unix.Stat(filepath.Dir(dir), &parent) == nil && own.Dev == parent.Dev {
+		_ = unix.Unmount(dir, 0) // fails if it is no mount point, or in use
+	}
+	_ = os.Remove(dir)
 }
 
 // disableControllers disables the controllers that are not in old, and returns them. The

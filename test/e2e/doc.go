@@ -14,6 +14,7 @@
 // product (Trunkline), crowd (a Deployment), churn (a Job) and stream.
 //
 // Flags, after -args: -seed repeats the random moments of a run, -keep does not take
-// the shared lab down, -alone attributes every new file in /tmp to the lab. With
+// the shared lab down, -alone attributes every change of the machine to
+// the lab. With
 // TRUNKLINE_SUITES=full, samples are ten times as large.
 package e2e

@@ -29,6 +29,9 @@ type lab struct {
 	env  []string
 }
 
+// uniqueName returns a name for a lab that no user and no other test run has.
+func uniqueName(purpose string) string { return fmt.Sprintf("%s-%08x", purpose, rand.Uint32()) }
+
 // with returns the lab driven with additional environment variables.
 func (l lab) with(env ...string) lab {
 	l.env = slices.Concat(l.env, env)

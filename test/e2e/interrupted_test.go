@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/lab/cache"
+	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/node/component"
 	"github.com/trunkline/trunkline/lab/sweep"
 )
@@ -36,7 +37,7 @@ type interrupted struct {
 // `down` leaves nothing behind, and a later `up` completes the lab. Moments are
 // random within the duration of an uninterrupted command.
 func TestInterruptedLabLeavesNothingBehind(t *testing.T) {
-	i := interrupted{lab: lab{name: "cut", bin: binaries(t)}, rng: random(t)}
+	i := interrupted{lab: lab{name: uniqueName("cut"), bin: binaries(t)}, rng: random(t)}
 	i.before = i.snapshot(t)
 	t.Cleanup(func() {
 		if r := i.try(context.Background(), "down"); r.err != nil {
@@ -202,19 +203,18 @@ func (i interrupted) snapshot(t testing.TB) sweep.Snapshot {
 	t.Helper()
 	dir, err := cache.DefaultDir()
 	must(t, err)
-	s, err := sweep.TakeSnapshot(sweep.View{Cache: dir, Ignore: []string{"/root", "/usr/local", "/tmp"}})
+	s, err := sweep.TakeSnapshot(sweep.View{Cache: dir, StateRoot: daemon.StateRoot, Ignore: []string{"/root", "/usr/local", "/tmp"}})
 	must(t, err)
 	return s
 }
 
-// left returns what was added to the machine since the first snapshot.
+// left returns what the lab has added to the machine since the first snapshot.
 func (i interrupted) left(t testing.TB) []string {
 	t.Helper()
 	var out []string
-	for _, line := range i.before.Diff(i.snapshot(t)) {
-		if !ofOthers.MatchString(line) {
-			out = append(out, line)
-		}
+	left, _ := i.before.Leftovers(i.snapshot(t), i.name) // other changes are not the lab's
+	for _, c := range left {
+		out = append(out, c.String())
 	}
 	return out
 }

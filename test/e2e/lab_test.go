@@ -39,7 +39,7 @@ func steps() []step {
 }
 
 func TestLab(t *testing.T) {
-	l := lab{name: "e2e", bin: binaries(t)}
+	l := lab{name: uniqueName("e2e"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })
 	t.Log(l.run(t, 40*time.Minute, "up", "--name", l.name))

@@ -7,16 +7,16 @@ import (
 	"flag"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/trunkline/trunkline/lab/cache"
+	"github.com/trunkline/trunkline/lab/daemon"
 	"github.com/trunkline/trunkline/lab/sweep"
 )
 
-var alone = flag.Bool("alone", false, "the machine is not shared: attribute every new or changed file to the lab")
+var alone = flag.Bool("alone", false, "the machine is not shared: attribute every change of it to the lab")
 
 // goDirs returns the folders that the Go tools write to; `up` runs them.
 func goDirs(t testing.TB) []string {
@@ -43,23 +43,12 @@ func machine(t testing.TB) sweep.Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := sweep.TakeSnapshot(sweep.View{Cache: dir, Ignore: append(goDirs(t), checkout)})
+	m, err := sweep.TakeSnapshot(sweep.View{Cache: dir, StateRoot: daemon.StateRoot, Ignore: append(goDirs(t), checkout)})
 	if err != nil {
 		t.Fatalf("snapshot of the machine: %v", err)
 	}
 	return m
 }
-
-// ofOthers matches the changes of other tests on a shared machine: their namespaces,
-// and their labs that ended meanwhile.
-var ofOthers = regexp.MustCompile(`^(- (namespace|mount|cgroup|process|state): |. (namespace|mount|cgroup|process|state): .*\b(tl-)?t\d)`)
-
-// On a shared machine a new file counts as the lab's if its path names a program of
-// the lab; a deleted file is not a leftover.
-var (
-	file = regexp.MustCompile(`^. file: `)
-	ours = regexp.MustCompile(`^\+ file: .*(trunkline|kube|k8s|etcd|containerd|runc|ctr|cni|coredns|netns|trunk|/tl-|workload|cgroup)`)
-)
 
 // down takes the lab down and reports what is left of it on the machine.
 func (l lab) down(t testing.TB, before sweep.Snapshot) {
@@ -71,23 +60,21 @@ func (l lab) down(t testing.TB, before sweep.Snapshot) {
 	if r := l.try(ctx, "down", "--name", l.name); r.err != nil {
 		t.Errorf("down: %v\n%s", r.err, r)
 	}
-	nothingIsLeft(t, before)
+	l.nothingIsLeft(t, before)
 }
 
-// nothingIsLeft compares the machine with a snapshot.
-func nothingIsLeft(t testing.TB, before sweep.Snapshot) {
+// nothingIsLeft compares the machine with a snapshot. On a shared machine, changes that
+// cannot be attributed to the lab are not leftovers.
+func (l lab) nothingIsLeft(t testing.TB, before sweep.Snapshot) {
 	t.Helper()
-	var others []string
-	for _, line := range before.Diff(machine(t)) {
-		switch {
-		case ofOthers.MatchString(line):
-		case file.MatchString(line) && !ours.MatchString(line) && !*alone:
-			others = append(others, line)
-		default:
-			t.Errorf("the machine differs from the snapshot: %s", line)
-		}
+	left, unknown := before.Leftovers(machine(t), l.name)
+	if *alone {
+		left, unknown = append(left, unknown...), nil
 	}
-	if len(others) > 0 {
-		t.Logf("%d changed files are not attributed to the lab (they are with -alone), such as %s", len(others), others[0])
+	for _, c := range left {
+		t.Errorf("the lab left behind: %s", c)
+	}
+	if len(unknown) > 0 {
+		t.Logf("%d changes are not attributed to the lab (they are with -alone), such as %s", len(unknown), unknown[0])
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // TestNoCloud is a lab of one node to which neither EC2 nor instance metadata answers.
 func TestNoCloud(t *testing.T) {
-	l := lab{name: "nocloud", bin: binaries(t)}
+	l := lab{name: uniqueName("nc"), bin: binaries(t)}
 	before := machine(t)
 	t.Cleanup(func() { l.down(t, before) })
 	l.run(t, 40*time.Minute, "up", "--name", l.name, "-f", "examples/no-cloud.yaml")

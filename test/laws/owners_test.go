@@ -39,7 +39,8 @@ func ownedCalls() []owned {
 		}},
 		{What: "unix.Setns", Why: netnsWhy},
 		{What: "unix.Unshare", Why: netnsWhy, Except: map[string]string{
-			"lab/node/init.go": "it makes a cgroup namespace for a thread that executes",
+			"lab/node/init.go":               "it makes a cgroup namespace for a thread that executes",
+			"internal/kernel/netns/named.go": "it makes a mount namespace for a thread that ends",
 		}},
 		{What: "github.com/vishvananda/netns", Why: netnsWhy, Except: map[string]string{
 			"internal/kernel/netns/": "the owner",

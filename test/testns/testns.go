@@ -1,6 +1,7 @@
 // Package testns creates network namespaces for a test and deletes them, also after a
-// crash: every name contains the pid of the test process, and the next run deletes
-// those of processes that have ended.
+// crash: every name contains the identity of the test process, and the next run deletes
+// those of processes that have ended. Lab names a test's lab in the same way, so that what
+// a killed test leaves of its lab is deleted too.
 //
 // Only tests and benchmarks import it. It needs root; tests that use it carry the
 // build tag "netns".
@@ -9,22 +10,15 @@ package testns
 import (
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
-// prefix begins the names of tests' namespaces.
-const prefix = "tl-t"
-
 // NS is a named network namespace with the lifetime of its test.
 type NS struct {
-	Name string // in /run/netns, such as "tl-t4242-0-node"
+	Name string // in /run/netns, such as "tl-t1z141z0-39u-4qf1-1-node"
 	Path string
 }
 
@@ -53,7 +47,7 @@ func New(t T, label string) *NS {
 		t.Fatal("network namespaces need root: run `make test-netns` as root")
 	}
 	seq.sweep.Do(removeStale)
-	name := fmt.Sprintf("%s%d-%d-%s", prefix, os.Getpid(), seq.next.Add(1), label)
+	name := fmt.Sprintf("tl-%s-%d-%s", Lab(), seq.next.Add(1), label)
 	if err := netns.Make(name); err != nil {
 		t.Fatal(err)
 	}
@@ -91,20 +85,16 @@ func (n *NS) Open(t T) *os.File {
 	return f
 }
 
-// removeStale deletes the namespaces of test processes that have ended. This process
-// has made none yet, so those with its pid belong to an earlier process.
+// removeStale deletes the namespaces and cgroups of test processes that have ended.
 func removeStale() {
+	removeStaleCgroups()
 	entries, err := os.ReadDir(netns.Dir)
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
-		rest, ours := strings.CutPrefix(e.Name(), prefix)
-		pidText, _, _ := strings.Cut(rest, "-")
-		pid, err := strconv.Atoi(pidText)
-		if !ours || err != nil || pid != os.Getpid() && unix.Kill(pid, 0) == nil {
-			continue
+		if o, ok := ownerOf(e.Name()); ok && o.ended() {
+			_ = netns.Delete(e.Name())
 		}
-		_ = netns.Delete(e.Name())
 	}
 }

@@ -91,7 +91,7 @@ func newWorld(t testing.TB) *world {
 // attach connects a guest to the router. The router's end answers ARP for all addresses
 // and has routes to those of the guest.
 func (w *world) attach(ns *testns.NS, dev, mac, addr string, owns ...string) {
-	end := "v-" + strings.SplitN(ns.Name, "-", 4)[3]
+	end := "v-" + strings.SplitN(ns.Name, "-", 6)[5]
 	if dev != "eth0" {
 		end += dev
 	}

@@ -12,17 +12,11 @@ package netns
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 )
-
-// Dir holds the names of namespaces.
-const Dir = "/run/netns"
 
 // threadNS is the network namespace of the thread that opens it.
 const threadNS = "/proc/thread-self/ns/net"
@@ -30,9 +24,6 @@ const threadNS = "/proc/thread-self/ns/net"
 // ErrExited says that a function ended its goroutine instead of returning, as
 // t.Fatal does.
 var ErrExited = errors.New("the function ended its goroutine in the namespace")
-
-// Path is where the namespace of a name is found.
-func Path(name string) string { return filepath.Join(Dir, name) }
 
 // Do runs fn on a thread that is inside ns and returns its error. Goroutines that
 // fn starts are outside. Sockets, netlink handles and processes that fn makes stay
@@ -82,37 +73,6 @@ func New() (ns *os.File, err error) {
 		return nil, fmt.Errorf("make network namespace: %w", err)
 	}
 	return ns, nil
-}
-
-// Make makes a named namespace, unless the name exists.
-func Make(name string) error {
-	if _, err := os.Stat(Path(name)); err == nil {
-		return nil
-	}
-	err := onOwnThread(func() error {
-		h, err := netns.NewNamed(name)
-		if err != nil {
-			return err
-		}
-		return h.Close()
-	})
-	if err != nil {
-		return fmt.Errorf("make network namespace %s: %w", name, err)
-	}
-	return nil
-}
-
-// Delete removes a namespace's name; the kernel frees the namespace when its last
-// user is gone. Deleting the absent is success.
-func Delete(name string) error {
-	err := netns.DeleteNamed(name)
-	if errors.Is(err, unix.EINVAL) { // not mounted: its maker ended between the file and the mount
-		err = os.Remove(Path(name))
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("delete network namespace %s: %w", name, err)
-	}
-	return nil
 }
 
 // onOwnThread runs fn on a locked thread and restores the thread's namespace

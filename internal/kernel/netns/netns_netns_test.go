@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +19,7 @@ func here() (string, error) { return os.Readlink(threadNS) }
 
 func testName(t *testing.T) string {
 	t.Helper()
-	name := fmt.Sprintf("tl-t%d-0-netns", os.Getpid())
+	name := fmt.Sprintf("tl-test-of-netns-%d-%d", os.Getpid(), time.Now().UnixNano()) // testns imports this package
 	t.Cleanup(func() {
 		if err := Delete(name); err != nil {
 			t.Error(err)
