@@ -123,19 +123,8 @@ func TestARebootedNodeWithoutFirmwareServesOnceMetadataConfirmsIt(t *testing.T) 
 	}
 }
 
-// managed is AWS's policy AmazonEKS_CNI_Policy, as aws-node's role has it. Source: AWS
-// managed policy reference.
-const managed = `{"Version": "2012-10-17", "Statement": [
-	{"Effect": "Allow", "Action": [
-		"ec2:AssignPrivateIpAddresses", "ec2:AttachNetworkInterface", "ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface",
-		"ec2:DescribeInstances", "ec2:DescribeTags", "ec2:DescribeNetworkInterfaces", "ec2:DescribeInstanceTypes", "ec2:DescribeSubnets",
-		"ec2:DetachNetworkInterface", "ec2:ModifyNetworkInterfaceAttribute", "ec2:UnassignPrivateIpAddresses"
-	], "Resource": "*"},
-	{"Effect": "Allow", "Action": "ec2:CreateTags", "Resource": "arn:aws:ec2:*:*:network-interface/*"}
-]}`
-
 func TestTheAgentWorksUnderAWSsManagedPolicyWithOneWarning(t *testing.T) {
-	n := node.New(t, node.Config{Policy: []byte(managed)})
+	n := node.New(t, node.Config{Policy: []byte(node.ManagedPolicy)})
 	n.StartAgent("warm-ips=1", "headroom=0")
 	n.UntilReady()
 	for i := range 7 { // more than the primary interface has addresses for

@@ -49,12 +49,14 @@ const (
 	cgroupWait = 30 * time.Second
 )
 
-// sysctls returns the sysctls of the machine that labs raise.
-func sysctls() []string {
-	out := []string{"fs/inotify/max_user_instances", "fs/inotify/max_user_watches"}
+// sysctls returns the sysctls that labs raise, with the values of a machine on which none
+// has raised them: a lab may run on this one. Source: kernel, Documentation/networking/
+// ip-sysctl.rst (gc_thresh), fs/notify/inotify/inotify_user.c.
+func sysctls() map[string]string {
+	out := map[string]string{"fs/inotify/max_user_instances": "128", "fs/inotify/max_user_watches": "8192"}
 	for _, family := range []string{"ipv4", "ipv6"} {
-		for n := 1; n <= 3; n++ {
-			out = append(out, fmt.Sprintf("net/%s/neigh/default/gc_thresh%d", family, n))
+		for n, value := range []string{"128", "512", "1024"} {
+			out[fmt.Sprintf("net/%s/neigh/default/gc_thresh%d", family, n+1)] = value
 		}
 	}
 	return out
@@ -178,8 +180,8 @@ func setUp(cgroup string) error {
 			return fmt.Errorf("mount cgroups at %s: %w", tree, err)
 		}
 	}
-	for _, name := range sysctls() {
-		if err := ownSysctl(name); err != nil {
+	for name, value := range sysctls() {
+		if err := ownSysctl(name, value); err != nil {
 			return fmt.Errorf("sysctl %s: %w", name, err)
 		}
 	}
@@ -213,21 +215,17 @@ func unmountBelow(dir string) error {
 	return err
 }
 
-// ownSysctl mounts a copy over a sysctl, if the sysctl exists.
-func ownSysctl(name string) error {
+// ownSysctl mounts a file with a value over a sysctl, if the sysctl exists.
+func ownSysctl(name, value string) error {
 	at := filepath.Join("/proc/sys", name)
-	value, err := os.ReadFile(at)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(at); errors.Is(err, fs.ErrNotExist) {
 		return nil
-	}
-	if err != nil {
-		return err
 	}
 	own := filepath.Join("/run/isolate", name)
 	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(own, value, 0o644); err != nil {
+	if err := os.WriteFile(own, []byte(value+"\n"), 0o644); err != nil {
 		return err
 	}
 	return unix.Mount(own, at, "", unix.MS_BIND, "")

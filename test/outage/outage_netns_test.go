@@ -45,13 +45,9 @@ type rig struct {
 
 func newRig(t *testing.T, s service) *rig {
 	t.Helper()
-	policy, err := os.ReadFile("../../deploy/iam/node-policy.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{Node: node.New(t, node.Config{Policy: policy}), t: t, pods: map[string]*node.Pod{}}
+	r := &rig{Node: node.New(t, node.Config{}), t: t, pods: map[string]*node.Pod{}}
 	if s.name == "credentials" {
-		byWebIdentity(t, r.Node, policy)
+		byWebIdentity(t, r.Node)
 	}
 	r.server = serveAPI(t, r.Node)
 	r.server.Put("/api/v1/nodes", &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: corev1.NodeSpec{ProviderID: "aws:///us-west-2a/" + string(r.instance())}})
