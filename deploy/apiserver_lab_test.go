@@ -253,7 +253,6 @@ func TestTheManifestsGrantOnlyTheRequiredPermissions(t *testing.T) {
 			{"get", "secrets"},
 			{"delete", "pods"},
 			{"patch", "nodes"},
-			{"delete", "nodenetworks.trunkline.dev"},
 			{"create", "brakes.trunkline.dev"},
 			{"create", "pods", "--subresource=exec"},
 			{"list", "daemonsets.apps"},

@@ -40,15 +40,20 @@ func patchNetwork(node, status string, sub ...string) func(context.Context, *kub
 	}
 }
 
+// newEvent is an event with a source.
+func newEvent(name, component, host string) *corev1.Event {
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: name},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "default", Name: "p"},
+		Source:         corev1.EventSource{Component: component, Host: host}, Reason: "R", Message: "m", Type: corev1.EventTypeNormal,
+	}
+}
+
 // createEvent creates an event with a source.
 func createEvent(name, component, host string) func(context.Context, *kube.Client) error {
 	return func(ctx context.Context, c *kube.Client) error {
-		e := &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: name},
-			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: "default", Name: "p"},
-			Source:         corev1.EventSource{Component: component, Host: host}, Reason: "R", Message: "m", Type: corev1.EventTypeNormal,
-		}
-		_, err := c.Core.CoreV1().Events("default").Create(ctx, e, metav1.CreateOptions{})
+		e := newEvent(name, component, host)
+		_, err := c.Core.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
 		return err
 	}
 }
@@ -96,6 +101,30 @@ func forbidden() []theft {
 	}
 }
 
+// untilAdmissionIsEnforced waits until the API server enforces each admission policy, which
+// takes it some seconds after their creation. It changes nothing.
+func untilAdmissionIsEnforced(t *testing.T, agent *kube.Client) {
+	t.Helper()
+	dry := metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}
+	patchNode := func(name, patch string) error {
+		_, err := agent.Core.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), dry, "status")
+		return err
+	}
+	for policy, refused := range map[string]func() error{
+		"own-node": func() error {
+			return patchNode("n2", `{"status": {"conditions": [{"type": "NetworkUnavailable", "status": "True"}]}}`)
+		},
+		"node-condition": func() error { return patchNode("n1", `{"metadata": {"labels": {"zone": "trusted"}}}`) },
+		"own-events": func() error {
+			e := newEvent("probe", "kubelet", "n1")
+			_, err := agent.Core.CoreV1().Events(e.Namespace).Create(t.Context(), e, metav1.CreateOptions{DryRun: dry.DryRun})
+			return err
+		},
+	} {
+		until(t, "policy "+policy+" is enforced", func() bool { return apierrors.IsForbidden(refused()) })
+	}
+}
+
 // A token that was stolen from n1's agent changes nothing of other nodes, and of n1 only
 // what its agent reports. What it may read is in testdata/agent-rights.txt.
 func TestAStolenAgentTokenChangesNothingOfOtherNodes(t *testing.T) {
@@ -121,6 +150,7 @@ func TestAStolenAgentTokenChangesNothingOfOtherNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	thief := c.as(t, "trunkline-agent", "n1")
+	untilAdmissionIsEnforced(t, thief)
 	for _, try := range forbidden() {
 		if err := try.do(t.Context(), thief); !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v, want Forbidden", try.name, err)
