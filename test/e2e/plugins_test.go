@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -50,7 +51,13 @@ spec:
 func leave(t *testing.T, l lab, name, content string) {
 	t.Helper()
 	l.run(t, time.Minute, "exec", "node1", "--", "sh", "-c", "cat > /etc/cni/net.d/"+name+" <<'END'\n"+content+"\nEND")
-	t.Cleanup(func() { l.run(t, time.Minute, "exec", "node1", "--", "rm", "-f", "/etc/cni/net.d/"+name) })
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // t's has ended
+		defer cancel()
+		if r := l.try(ctx, "exec", "node1", "--", "rm", "-f", "/etc/cni/net.d/"+name); r.err != nil {
+			t.Errorf("remove %s from node1: %v\n%s", name, r.err, r)
+		}
+	})
 }
 
 func leftConflistIsReplaced(t *testing.T, l lab) {
