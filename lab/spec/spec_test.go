@@ -241,7 +241,7 @@ func TestResolveReportsFieldValueAndReason(t *testing.T) {
 		"roles without a cloud":            {"cloud: none\nroles: {web: {policies: [{file: x}]}}", `roles.web: a lab without a cloud has no IAM roles`},
 		"a policy of nothing":              {"roles: {web: {policies: [{}]}}", `roles.web.policies[0]: must have either a file or a document`},
 		"a policy of a file and document":  {"roles: {web: {policies: [{file: x, document: {a: b}}]}}", `roles.web.policies[0]: must have either a file or a document`},
-		"a policy that is no policy":       {"roles: {web: {policies: [{document: {Version: '2012-10-17', Statment: []}}]}}", `roles.web.policies[0]: `},
+		"a policy that is no policy":       {"roles: {web: {policies: [{document: {Version: '2012-10-17', Rules: []}}]}}", `roles.web.policies[0]: `},
 		"two policies of one name":         {"roles: {web: {policies: [{name: a, document: {Version: '2012-10-17', Statement: []}}, {name: a, document: {Version: '2012-10-17', Statement: []}}]}}", `roles.web.policies[1].name: "a": already the name`},
 		"an unknown cgroup version":        {"nodes: [{cgroup: v3}]", `nodes[0].cgroup: "v3": must be v1 or v2`},
 		"Services inside the VPC":          {"kubernetes: {serviceCIDR: 10.0.128.0/20}", `overlaps vpc.cidr 10.0.0.0/16`},
