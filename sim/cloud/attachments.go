@@ -115,7 +115,8 @@ func (c *Cloud) FinishAttach(id vpc.AttachmentID) error {
 	})
 }
 
-// Detach starts to detach an interface; it is "detaching" until FinishDetach.
+// Detach starts to detach an interface; it is "detaching" until FinishDetach, which may
+// follow once Attachment.Until has passed.
 // Detaching twice is a success.
 func (c *Cloud) Detach(id vpc.AttachmentID) error {
 	return c.apply(func(ch *change) error {
@@ -131,7 +132,9 @@ func (c *Cloud) Detach(id vpc.AttachmentID) error {
 				"The network interface at device index 0 and networkCard index 0 cannot be detached.")
 		}
 		i = i.clone()
-		i.Attachment.Status = Detaching
+		if i.Attachment.Status != Detaching {
+			i.Attachment.Status, i.Attachment.Until = Detaching, ch.now.Add(c.detach)
+		}
 		if c.instant {
 			i.Attachment = nil
 		}
@@ -141,11 +144,11 @@ func (c *Cloud) Detach(id vpc.AttachmentID) error {
 }
 
 // FinishDetach makes a detaching interface available: its link is removed. It does
-// nothing if the attachment no longer exists.
+// nothing if the attachment no longer exists, or its time has not come.
 func (c *Cloud) FinishDetach(id vpc.AttachmentID) error {
 	return c.apply(func(ch *change) error {
 		i := ch.AttachmentOwner(id)
-		if i == nil || i.Attachment.Status != Detaching {
+		if i == nil || i.Attachment.Status != Detaching || ch.now.Before(i.Attachment.Until) {
 			return nil
 		}
 		i = i.clone()

@@ -19,7 +19,7 @@ const defaultGroup = "default"
 // the Spec.
 func New(spec Spec, opts Options) (*Cloud, error) {
 	c := &Cloud{
-		now: opts.Now, instant: opts.Instant,
+		now: opts.Now, instant: opts.Instant, detach: opts.DetachTime,
 		rng:      rand.New(rand.NewPCG(spec.Seed, 0x7472756e6b6c696e)),
 		watchers: map[chan struct{}]struct{}{},
 		types:    typeLimits(),

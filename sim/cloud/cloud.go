@@ -24,13 +24,22 @@ type Options struct {
 	// the caller of New must call FinishAttach and FinishDetach when a link has been
 	// added or removed.
 	Instant bool
+	// DetachTime is how long an interface is "detaching" at least, unless Instant is set.
+	DetachTime time.Duration
 }
+
+// DetachTime is how long EC2 takes in the ordinary case: seconds, and more than two, as
+// users of AWS's daemon found, which deletes an interface 2 s after its detachment. Source:
+// github.com/aws/amazon-vpc-cni-k8s/issues/1399; Ansible's ec2_eni waits for minutes
+// (ansible-collections/amazon.aws, pull request 501).
+const DetachTime = 5 * time.Second
 
 // Cloud is the account. Make it with New. What EC2 changes about one interface, group or
 // route table are methods of its handle.
 type Cloud struct {
 	now     func() time.Time
 	instant bool
+	detach  time.Duration         // Options.DetachTime
 	types   map[string]vpc.Limits // never written after New
 
 	current atomic.Pointer[State]

@@ -111,6 +111,7 @@ type Attachment struct {
 	NetworkCard         int
 	Status              AttachmentStatus
 	Since               time.Time // of the attach call
+	Until               time.Time // detaching: when EC2 has detached it, see Options.DetachTime
 	DeleteOnTermination bool
 }
 

@@ -8,6 +8,7 @@
 package world
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -46,6 +47,8 @@ type Config struct {
 	// NoPlatform leaves out what only a cloud has: instance metadata, EC2 and STS do not
 	// answer inside the VPC, and have no names there. The resolver stays.
 	NoPlatform bool
+	// DetachTime is how long an interface is "detaching"; zero is cloud.DetachTime.
+	DetachTime time.Duration
 	// Latency is how long each answer of EC2 and STS takes, in addition to injected
 	// latency. See query.Options.
 	Latency time.Duration
@@ -73,6 +76,7 @@ func (c Config) withDefaults() Config {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	c.DetachTime = cmp.Or(c.DetachTime, cloud.DetachTime)
 	if len(c.Outside) == 0 {
 		c.Outside = []netip.Addr{netip.MustParseAddr(OutsideAddress)}
 	}

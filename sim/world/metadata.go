@@ -45,7 +45,9 @@ func describe(s *cloud.State, n *cloud.Instance) imds.Instance {
 		out.Role = imds.Role{Name: n.Role, ProfileARN: ec2.ProfileARN(s.Account, n.Role), ProfileID: ec2.ProfileID(n.Role)}
 	}
 	for _, i := range s.InterfacesOf(n.ID) {
-		if i.Attachment.Status != cloud.Attached && !i.Attachment.Primary() {
+		// A detaching interface is listed, as on EC2. Source:
+		// github.com/aws/amazon-vpc-cni-k8s/issues/732.
+		if i.Attachment.Status == cloud.Attaching && !i.Attachment.Primary() {
 			continue
 		}
 		out.Interfaces = append(out.Interfaces, describeInterface(s, i))

@@ -38,8 +38,8 @@ func newWiring(account *cloud.Cloud, injector *faults.Injector, c Config) (*wiri
 	return w, nil
 }
 
-// want returns the topology that the account and the faults request now, and the end
-// of the next injected attach delay, if one is pending.
+// want returns the topology that the account and the faults request now, and when the
+// next attachment or detachment is due, if one is pending.
 func (w *wiring) want(s *cloud.State, plan faults.Plan) (fabric.State, time.Time) {
 	f := topology(s)
 	f.Services = services(s, w.config)
@@ -58,6 +58,11 @@ func (w *wiring) want(s *cloud.State, plan faults.Plan) (fabric.State, time.Time
 		}
 		return true
 	})
+	for _, i := range s.Interfaces {
+		if a := i.Attachment; a != nil && a.Status == cloud.Detaching && a.Until.After(now) && (next.IsZero() || a.Until.Before(next)) {
+			next = a.Until
+		}
+	}
 	for n := range f.Ports {
 		f.Ports[n].Down = slices.Contains(plan.LinkDown, string(f.Ports[n].ID))
 	}
@@ -166,7 +171,7 @@ func (w *wiring) complete(s *cloud.State, want fabric.State, failed map[vpc.ENII
 		case a == nil:
 		case a.Status == cloud.Attaching && plugged[i.ID]:
 			err = w.account.FinishAttach(a.ID)
-		case a.Status == cloud.Detaching:
+		case a.Status == cloud.Detaching && !w.config.Now().Before(a.Until):
 			err = w.account.FinishDetach(a.ID)
 		}
 		if err != nil {

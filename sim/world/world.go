@@ -63,7 +63,7 @@ func Start(ctx context.Context, c Config) (*World, error) {
 // build makes everything that needs no kernel.
 func (w *World) build() (err error) {
 	c := w.config
-	if w.cloud, err = cloud.New(c.Spec, cloud.Options{Now: c.Now, Instant: c.Namespace == ""}); err != nil {
+	if w.cloud, err = cloud.New(c.Spec, cloud.Options{Now: c.Now, Instant: c.Namespace == "", DetachTime: c.DetachTime}); err != nil {
 		return err
 	}
 	w.iam = iam.New(c.Spec.Account, c.Spec.Seed, c.Now)

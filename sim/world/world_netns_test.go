@@ -342,6 +342,30 @@ func TestStaleMetadataOmitsANewInterface(t *testing.T) {
 	}
 }
 
+func TestADetachedInterfaceIsInMetadataAndInUseForSeconds(t *testing.T) {
+	l := newLab(t)
+	id := l.newInterface(l.ec2(), 1)
+	l.await("attached", attached(id))
+	i := l.State().Interfaces[id]
+	if err := l.Cloud().Detach(i.Attachment.ID); err != nil {
+		t.Fatal(err)
+	}
+	until := l.State().Interfaces[id].Attachment.Until
+	if macs := l.metadata("network/interfaces/macs/"); !strings.Contains(macs, i.MAC.String()) {
+		t.Errorf("metadata lists %q, want %s among them while it is detaching", macs, i.MAC)
+	}
+	if err := l.Cloud().Interface(id).Delete(); err == nil {
+		t.Error("an interface was deleted while it was detaching")
+	}
+	l.await("detached", func(s *cloud.State) bool { return s.Interfaces[id].Attachment == nil })
+	if now := time.Now(); now.Before(until) {
+		t.Errorf("detached %s early", until.Sub(now))
+	}
+	if macs := l.metadata("network/interfaces/macs/"); strings.Contains(macs, i.MAC.String()) {
+		t.Errorf("metadata lists %q, and %s is detached", macs, i.MAC)
+	}
+}
+
 func TestLinkDownFaultCutsAndRestoresTheCarrier(t *testing.T) {
 	l := newLab(t)
 	id := l.newInterface(l.ec2(), 1)

@@ -213,6 +213,9 @@ func (s observation) pendingWork() error {
 	held := 0
 	for _, e := range s.ledger.ENIs {
 		held += len(e.Addresses)
+		if e.State == "detaching" || e.State == "deleting" {
+			return fmt.Errorf("%s is %s: EC2 takes its time to detach it", e.ID, e.State)
+		}
 	}
 	if most := len(s.pods) + spare; held > most || len(s.ledger.Pool.Steps) > 0 {
 		return fmt.Errorf("%d addresses are held, want at most %d; steps %v: %s", held, most, s.ledger.Pool.Steps, s.ledger.Pool.Why)

@@ -48,6 +48,9 @@ type victim struct {
 // pending work: the warm ones and the headroom.
 const spare = 2 + 2
 
+// detachTime is shorter than AWS's, as the pool's times are: every point waits for it.
+const detachTime = 100 * time.Millisecond
+
 // settings make the pool grow and shrink within a churn.
 func settings() []string {
 	return []string{"warm-ips=2", "headroom=2", "cool-down=300ms", "idle-after=1s", "release-every=1s", "del-wait=1s"}
@@ -57,7 +60,7 @@ func settings() []string {
 // earlier node, or empty.
 func newVictim(t *testing.T, plugin string) *victim {
 	t.Helper()
-	v := &victim{Node: node.New(t, node.Config{Plugin: plugin}), t: t, done: make(chan struct{}), pods: map[string]*node.Pod{}}
+	v := &victim{Node: node.New(t, node.Config{Plugin: plugin, DetachTime: detachTime}), t: t, done: make(chan struct{}), pods: map[string]*node.Pod{}}
 	ctx, stop := context.WithCancel(context.Background())
 	v.stop = stop
 	go v.supervise(ctx)

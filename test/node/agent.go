@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -34,6 +35,7 @@ const agentEnv = "TL_NODE_AGENT"
 const (
 	parentFlag    = "parent"            // ID of the process after which the agent exits
 	brakeFlag     = "brake"             // file with the brake in force, see SetBrake
+	podsFlag      = "pods"              // file with the pods bound to the node, see Bind
 	bootFlag      = "boot-id"           // file that stands for the kernel's, see Reboot
 	referenceFlag = "reference-plugins" // directory of the reference plugins that init installs
 	podCIDRFlag   = "pod-cidr"          // spec.podCIDR of the Node; without it the Node is not known
@@ -72,7 +74,7 @@ func runAgent(settings string) error {
 	_, removed := flags["removed"]
 	_, uninstall := flags["uninstall"]
 	go endWith(flags[parentFlag])
-	cluster := noCluster{brake: flags[brakeFlag]}
+	cluster := noCluster{brake: flags[brakeFlag], pods: flags[podsFlag]}
 	if text := flags[podCIDRFlag]; text != "" {
 		podCIDR, err := netip.ParsePrefix(text)
 		if err != nil {
@@ -86,7 +88,7 @@ func runAgent(settings string) error {
 		}
 	}
 	server, root := flags[APIServerFlag], cmp.Or(flags[RootFlag], "/nonexistent")
-	for _, ours := range []string{"init", "removed", "uninstall", referenceFlag, parentFlag, brakeFlag, bootFlag, podCIDRFlag, APIServerFlag, RootFlag} {
+	for _, ours := range []string{"init", "removed", "uninstall", referenceFlag, parentFlag, brakeFlag, podsFlag, bootFlag, podCIDRFlag, APIServerFlag, RootFlag} {
 		delete(flags, ours)
 	}
 	cfg, err := config.Load(config.Sources{Flags: flags})
@@ -155,16 +157,20 @@ func awaitEnd(pid int) error {
 // noCluster stands for a node without Kubernetes, on which every pod exists.
 type noCluster struct {
 	brake   string    // file
+	pods    string    // file: when they were bound, and their names
 	node    kube.Node // without a name: not known
 	changed func()
 }
 
-// Run reports changes of the brake until ctx ends.
+// Run reports changes of the brake and the pods until ctx ends.
 func (c noCluster) Run(ctx context.Context) error {
 	last, _ := c.Freeze()
+	pods, _ := os.ReadFile(c.pods)
 	_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, false, func(context.Context) (bool, error) {
-		if now, _ := c.Freeze(); now != last {
-			last = now
+		freeze, _ := c.Freeze()
+		bound, _ := os.ReadFile(c.pods)
+		if freeze != last || !bytes.Equal(bound, pods) {
+			last, pods = freeze, bound
 			c.changed()
 		}
 		return false, nil
@@ -181,8 +187,25 @@ func (c noCluster) Freeze() (trunkline.Freeze, string) {
 	return trunkline.Freeze(raw), "test"
 }
 
-func (noCluster) Synced() bool     { return true }
-func (noCluster) Pods() []kube.Pod { return nil }
+func (noCluster) Synced() bool { return true }
+
+// Pods reads the pods of Bind; without a file there are none.
+func (c noCluster) Pods() (all []kube.Pod) {
+	raw, err := os.ReadFile(c.pods)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(raw)) {
+		at, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		bound, err := time.Parse(time.RFC3339Nano, at)
+		if err != nil {
+			return nil // Bind has not written it
+		}
+		all = append(all, kube.Pod{PodRef: kube.PodRef{Namespace: "default", Name: name}, UID: "uid-" + name, Bound: bound})
+	}
+	return all
+}
+
 func (noCluster) Pod(_ context.Context, ref kube.PodRef, uid string) (kube.Pod, error) {
 	return kube.Pod{PodRef: ref, UID: uid}, nil
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -22,6 +24,22 @@ func (n *Node) bootID() string { return filepath.Join(n.Dir, "boot-id") }
 func (n *Node) SetBrake(freeze trunkline.Freeze) {
 	n.t.Helper()
 	if err := atomicfile.Write(n.brake(), []byte(freeze), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// bound is the file with the pods of Bind.
+func (n *Node) bound() string { return filepath.Join(n.Dir, "pods") }
+
+// Bind has the agents of the node find these pods, and no others, bound to it now. Their
+// names are those of NewPod.
+func (n *Node) Bind(names ...string) {
+	n.t.Helper()
+	var list strings.Builder
+	for _, name := range names {
+		fmt.Fprintln(&list, time.Now().Format(time.RFC3339Nano), name)
+	}
+	if err := atomicfile.Write(n.bound(), []byte(list.String()), 0o644); err != nil {
 		n.t.Fatal(err)
 	}
 }

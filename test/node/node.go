@@ -65,6 +65,8 @@ type Config struct {
 	UnboundPrimary bool
 	// Policy is that of the instance's role; nil: the one in deploy/iam.
 	Policy []byte
+	// DetachTime is how long EC2 takes to detach an interface; zero is as on AWS.
+	DetachTime time.Duration
 	// Seed of the VPC's ids; zero is 1. Nodes with different ones are different instances.
 	Seed uint64
 }
@@ -123,8 +125,8 @@ func New(t T, cfg Config) *Node {
 	n.World, err = world.Start(t.Context(), world.Config{
 		Spec:      spec(n.NS.Name, cmp.Or(cfg.Type, "t3.medium"), cmp.Or(cfg.Seed, 1)),
 		Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net", NoPlatform: cfg.PodCIDR.IsValid(),
-		BindPrimaries: !cfg.UnboundPrimary,
-		Roles:         []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
+		BindPrimaries: !cfg.UnboundPrimary, DetachTime: cfg.DetachTime,
+		Roles: []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +230,7 @@ func (n *Node) Command(flags ...string) *exec.Cmd {
 		fmt.Sprint(parentFlag, "=", os.Getpid()), "node-name=node1", "cluster-name=test", "state-dir=" + n.Dir + "/state", "socket=" + n.Socket(),
 		"cni-bin-dir=" + n.Dir + "/bin", "cni-conf-dir=" + n.Dir + "/net.d", "cool-down=1s", "add-wait=60s", "cni-version=1.1.0",
 		"aws-node-checkpoint=" + n.Checkpoint(),
-		"metrics-address=127.0.0.1:61678", brakeFlag + "=" + n.brake(),
+		"metrics-address=127.0.0.1:61678", brakeFlag + "=" + n.brake(), podsFlag + "=" + n.bound(),
 	}, flags...), "\n"))
 	if n.podCIDR.IsValid() {
 		return cmd
