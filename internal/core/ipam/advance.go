@@ -37,6 +37,10 @@ func (p *planner) discard() {
 				excess--
 			}
 		case Deleting:
+			if at := e.Since.Add(p.c.deleteAfter()); p.schedule.now.Before(at) {
+				p.schedule.at(at)
+				continue
+			}
 			p.retry(e, cloud.Action{Kind: cloud.DeleteENI, ENI: e.ID, Why: "it is detached"})
 		case Detaching:
 			p.retry(e, cloud.Action{Kind: cloud.Detach, ENI: e.ID, Attachment: e.Attachment, Why: "it was fenced for removal and is still attached"})

@@ -88,6 +88,8 @@ func (p *planner) condition() Condition {
 			n.Capacity, p.numbers.MaxENIs, p.s.Limits.perENI(), suffix(p.s.prefixes4() > 0, fmt.Sprintf(", less %d prefixes", p.s.prefixes4())))}
 	case !p.s.Brake.AllowsAllocate():
 		return Condition{Reason: ReasonFrozen, Message: "an operator froze EC2 calls, and no address is free; end the freeze"}
+	case p.survey != "":
+		return Condition{Reason: ReasonGrowing, Message: "the subnets are read first: " + p.survey}
 	case p.exhausted():
 		return Condition{
 			Reason: ReasonSubnetExhausted, RetryAt: p.pauses.ends,

@@ -103,6 +103,16 @@ func (c Config) Settings() Settings {
 // wholeENIs reports whether the warm target is counted in interfaces.
 func (c Config) wholeENIs() bool { return c.WarmENIs > 0 && c.WarmIPs == 0 && c.MinIPs == 0 }
 
+// detachTakes is how long after DetachNetworkInterface an interface is taken for available.
+// EC2 takes seconds and refuses to delete it before; a describe that says so costs as much
+// as the refusal. AWS's daemon waits 2 s, which is too short on some clusters. Source:
+// github.com/aws/amazon-vpc-cni-k8s/issues/1399.
+const detachTakes = 20 * time.Second
+
+// deleteAfter is how long after its detachment an interface is deleted: an operator who
+// wants frequent releases has set a shorter ReleaseEvery.
+func (c Config) deleteAfter() time.Duration { return min(detachTakes, c.ReleaseEvery) }
+
 // jitter adds up to half of d to it; the same seed gives the same result.
 func (c Config) jitter(d time.Duration) time.Duration {
 	x := c.Seed + 0x9e3779b97f4a7c15 // splitmix64

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
 )
@@ -65,6 +66,7 @@ func (p *planner) fill(short int, why string) int {
 		// Two interfaces may share a subnet that has too few addresses for both.
 		take := min(short, f.slots, p.budget.free(f.eni.Subnet))
 		if take <= 0 {
+			p.surveyFirst(fmt.Sprintf("subnet %s had no free address", f.eni.Subnet))
 			p.blocked = append(p.blocked, fmt.Sprintf("subnet %s has no free address", f.eni.Subnet))
 			continue
 		}
@@ -106,6 +108,9 @@ func (p *planner) create(need, want int, why string) {
 	}
 	perENI := p.s.Limits.perENI()
 	for slots := p.numbers.MaxENIs - p.numbers.ENIs; slots > 0 && need > 0 && perENI > 0; slots-- {
+		if p.surveyFirst("a new interface is wanted") {
+			return
+		}
 		n, ok, ruledOut := p.budget.pick(min(want, perENI))
 		p.blocked = append(p.blocked, ruledOut...)
 		if !ok {
@@ -122,6 +127,20 @@ func (p *planner) create(need, want int, why string) {
 		need -= take
 		want -= take
 	}
+}
+
+// surveyAfter is how old the record of the subnets may be when an interface is created in
+// one of them: other nodes take their addresses.
+const surveyAfter = 5 * time.Minute
+
+// surveyFirst requests that the subnets are read, if their record is old, and reports
+// whether it is. A call that assigns addresses to an interface needs no survey: its subnet
+// is given, and EC2's refusal costs as much as a read.
+func (p *planner) surveyFirst(why string) bool {
+	if age := p.schedule.now.Sub(p.s.Surveyed); !p.s.Surveyed.IsZero() && age >= surveyAfter {
+		p.survey = fmt.Sprintf("%s, and the subnets were read %s ago", why, age.Round(time.Second))
+	}
+	return p.survey != ""
 }
 
 // request plans an action that adds addresses.

@@ -16,9 +16,12 @@ type Decision struct {
 	Actions []cloud.Action
 	// Next is when to plan again if no event occurs before; zero: only on events.
 	Next time.Time
-	// Observe is why EC2 should be observed before the next periodic observation; empty
-	// without a reason.
+	// Observe is why the node's interfaces should be read from EC2 before the next regular
+	// observation; empty without a reason.
 	Observe string
+	// Survey is why the subnets should be read before the pool grows; empty without a
+	// reason.
+	Survey string
 	// Condition says whether the next ADD can be served.
 	Condition Condition
 	Numbers   Numbers
@@ -62,6 +65,9 @@ func (d Decision) String() string {
 	if d.Observe != "" {
 		fmt.Fprintf(&b, "observe: %s\n", d.Observe)
 	}
+	if d.Survey != "" {
+		fmt.Fprintf(&b, "survey: %s\n", d.Survey)
+	}
 	if !d.Next.IsZero() {
 		fmt.Fprintf(&b, "plan again: %s\n", d.Next.Format(clock))
 	}
@@ -89,7 +95,7 @@ func Plan(s Snapshot, c Config, now time.Time) Decision {
 	p.shrink()
 	condition := p.condition()
 	return Decision{
-		Actions: p.steps.planned, Next: p.schedule.next, Observe: s.contradiction(),
+		Actions: p.steps.planned, Next: p.schedule.next, Observe: s.contradiction(), Survey: p.survey,
 		Condition: condition, Numbers: p.numbers,
 	}
 }
@@ -117,6 +123,7 @@ type planner struct {
 	budget   *budget
 	steps    *steps
 	blocked  obstacles
+	survey   string // why the subnets are read before the pool grows
 }
 
 func newPlanner(s Snapshot, c Config, now time.Time) *planner {

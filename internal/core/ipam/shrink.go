@@ -10,8 +10,9 @@ import (
 	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
-// shrink releases what has been idle, one release at a time. Whole interfaces come
-// first, because two calls release all their addresses, then single addresses.
+// shrink releases what has been idle. Whole interfaces come first, because two calls
+// release all their addresses, and all of them in one plan: one after the other would cost
+// as many calls. Single addresses follow, one call at a time.
 func (p *planner) shrink() {
 	if !p.s.Brake.AllowsRelease() {
 		return
@@ -35,7 +36,11 @@ func (p *planner) shrink() {
 		p.schedule.at(at)
 		return
 	}
-	if r.removeENI(least) || p.c.wholeENIs() {
+	removed := false
+	for r.removeENI(least) {
+		removed = true
+	}
+	if removed || p.c.wholeENIs() {
 		return
 	}
 	if n.Have-keep >= max(1, p.c.Headroom/2) {
@@ -143,6 +148,7 @@ func (r *releaser) removeENI(keep int) bool {
 	}
 	e := r.enis[best]
 	r.steps.do(cloud.Action{Kind: cloud.Detach, ENI: e.ID, Attachment: e.Attachment, Why: r.idle(keep) + ", and no pod uses this interface"})
+	r.have -= e.Count(Free)
 	return true
 }
 

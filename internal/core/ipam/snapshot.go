@@ -137,8 +137,10 @@ type Snapshot struct {
 	Pending []Pending
 	Limits  Limits
 	Subnets []Subnet
-	Groups  []vpc.SecurityGroupID // security groups of new interfaces
-	Brake   cloud.Brake
+	// Surveyed is when Subnets were read, or that was last tried; zero: now.
+	Surveyed time.Time
+	Groups   []vpc.SecurityGroupID // security groups of new interfaces
+	Brake    cloud.Brake
 }
 
 // String prints the snapshot for users: one line per interface, then the actions in
