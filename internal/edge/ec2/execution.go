@@ -22,6 +22,8 @@ type execution struct {
 	open bool
 	// unanswered: a call of this run got no reply.
 	unanswered bool
+	// detaching: EC2 refused to delete the interface because it is attached, or detaching.
+	detaching bool
 	// recheck: EC2 refused a call with an error that may mean that the effect exists.
 	recheck bool
 	// denied is the refusal by policy that caused the recheck; see deniedAsGone.
@@ -33,7 +35,7 @@ func (e *execution) run(ctx context.Context) (cloud.Outcome, error) {
 	e.open = e.resumed
 	for n := 0; ; n++ {
 		if n > 0 {
-			if err := e.x.pause(ctx, n-1); err != nil {
+			if err := e.x.pause(ctx, e.pauses(n)); err != nil {
 				return cloud.Outcome{}, e.interrupted(err)
 			}
 		}
@@ -62,6 +64,15 @@ func (e *execution) run(ctx context.Context) (cloud.Outcome, error) {
 			return cloud.Outcome{}, err
 		}
 	}
+}
+
+// pauses is the number of the pause before round n. A detachment takes seconds, so that of
+// an interface that was still detaching is longer.
+func (e *execution) pauses(n int) int {
+	if e.detaching {
+		return n + 3
+	}
+	return n - 1
 }
 
 // mustObserve reports whether EC2's state is read before the next call. A call that
@@ -168,7 +179,8 @@ func (e *execution) transient(err error) bool {
 	case IsNotFound(err): // EC2 may not show a new interface yet
 		return time.Since(e.started) < e.x.o.Window
 	case IsInUse(err) || Code(err) == "InvalidParameterValue": // the interface is still detaching
-		return e.action.Kind == cloud.DeleteENI
+		e.detaching = e.action.Kind == cloud.DeleteENI
+		return e.detaching
 	}
 	return false
 }

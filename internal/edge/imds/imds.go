@@ -3,9 +3,10 @@
 //
 // It only reads, by IMDSv2, and decides nothing. Addresses from it are never given
 // to pods: the service lags behind EC2 and has listed addresses that had moved to
-// other instances. The agent reads the node's identity and the VPC's ranges at start,
-// and the ranges again with every observation of EC2. Without the service, the firmware
-// of some instances has their id (FirmwareInstance).
+// other instances. The agent reads the node's identity at start, and then every half minute
+// the VPC's ranges and the interfaces (Listed), whose differences from its record are a
+// reason to read EC2. Without the service, the firmware of some instances has their id
+// (FirmwareInstance).
 package imds
 
 import (
@@ -179,11 +180,11 @@ func (c *Client) lists(ctx context.Context, at string, out *Interface) (err erro
 	if out.LocalIPv4s, err = list(ctx, c, at+"local-ipv4s", netip.ParseAddr); err != nil {
 		return err
 	}
-	out.Groups, err = list(ctx, c, at+"security-group-ids", func(s string) (vpc.SecurityGroupID, error) {
-		return vpc.SecurityGroupID(s), nil
-	})
+	out.Groups, err = list(ctx, c, at+"security-group-ids", groupID)
 	return err
 }
+
+func groupID(s string) (vpc.SecurityGroupID, error) { return vpc.SecurityGroupID(s), nil }
 
 // VPCCIDRs returns the IPv4 ranges of the VPC, from the primary interface's metadata:
 // packets of pods to them are not translated.
