@@ -20,6 +20,10 @@ const (
 	maxOpenPause = time.Minute
 )
 
+// slowAfter is after how long an action at EC2 is a reason to observe EC2, which finds and
+// reports whether it answers: actions are repeated until their outcome is known.
+const slowAfter = 30 * time.Second
+
 // begin records an action and executes it. Its row is on the disk before the first
 // call to EC2, and stays until settled: a later process finds it there.
 func (p *Pool) begin(ctx context.Context, action cloud.Action, now time.Time) error {
@@ -66,7 +70,9 @@ func newID() cloud.ActionID {
 // execute executes one action and records its outcome.
 func (p *Pool) execute(ctx context.Context, action cloud.Action) {
 	if action.Kind != cloud.SetUp {
+		slow := time.AfterFunc(slowAfter, func() { p.Observer.Request("an action at EC2 takes long") })
 		out, err := p.EC2.Do(ctx, action)
+		slow.Stop()
 		p.ended(ctx, action, out, err)
 		return
 	}

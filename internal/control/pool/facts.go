@@ -12,8 +12,8 @@ import (
 )
 
 // Facts about the node are one value, state.Node. The identity and the limits are read
-// once; follow reads the groups of the primary interface and the VPC's ranges again. The
-// last facts are journaled: an agent that starts again works from them until their sources
+// once; followGroups and followRanges follow the groups of the primary interface and the
+// VPC's ranges. The last facts are journaled: an agent that starts again works from them until their sources
 // answer (Resume).
 
 // Resume takes over what an earlier process recorded, if that is complete and this
@@ -84,7 +84,9 @@ func (o *Observer) ReadLimits(ctx context.Context) error {
 }
 
 // ReadInterfaces observes EC2 for the first time.
-func (o *Observer) ReadInterfaces(ctx context.Context) error { return o.readEC2(ctx, true) }
+func (o *Observer) ReadInterfaces(ctx context.Context) error {
+	return o.readEC2(ctx, everything("the first observation"))
+}
 
 // publish writes the node's row and journals it.
 func (o *Observer) publish() {
@@ -99,34 +101,16 @@ func (p *Pool) actor(n state.Node) cloud.Node {
 	return cloud.Node{Instance: n.Instance, Cluster: p.ClusterName}
 }
 
-// follow updates the facts that users may change: the groups of the primary interface,
-// which new interfaces get, and the ranges of the VPC, to which pods send without SNAT.
-func (o *Observer) follow(ctx context.Context, interfaces []ec2.Interface) {
+// followGroups updates the groups of the primary interface, which new interfaces get.
+func (o *Observer) followGroups(interfaces []ec2.Interface) {
 	was := o.known()
-	groups, ranges := was.Groups, was.Ranges
 	for _, i := range interfaces {
-		if i.MAC == was.PrimaryMAC && len(i.Groups) > 0 {
-			groups = i.Groups
+		if i.MAC != was.PrimaryMAC || len(i.Groups) == 0 || slices.Equal(i.Groups, was.Groups) {
+			continue
 		}
+		o.p.Log.Info("security groups of new interfaces changed", "groups", i.Groups, "was", was.Groups)
+		o.mu.Lock()
+		o.node.Groups = i.Groups
+		o.mu.Unlock()
 	}
-	fresh, err := o.p.Metadata.VPCCIDRs(ctx, was.PrimaryMAC)
-	o.p.note(state.Metadata, err)
-	if err != nil {
-		o.p.Log.Warn("the VPC's ranges could not be read again; the last ones are used", "error", err)
-	} else {
-		ranges = fresh
-	}
-	if !slices.Equal(groups, was.Groups) {
-		o.p.Log.Info("security groups of new interfaces changed", "groups", groups, "was", was.Groups)
-	}
-	if !slices.Equal(ranges, was.Ranges) {
-		o.p.Log.Info("the VPC's ranges changed", "ranges", ranges, "was", was.Ranges)
-	}
-	o.mu.Lock()
-	o.node.Groups, o.node.Ranges = groups, ranges
-	if err == nil {
-		o.node = o.node.With(time.Now(), state.FactRanges)
-	}
-	o.mu.Unlock()
-	o.publish()
 }

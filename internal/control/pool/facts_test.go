@@ -85,7 +85,8 @@ func TestRangesAndGroupsThatChangeAreFollowed(t *testing.T) {
 	m.ranges.Store(&both)
 	primary := ec2.Interface{ID: "eni-1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, Groups: []vpc.SecurityGroupID{"sg-2"}}
 	other := ec2.Interface{ID: "eni-2", MAC: vpc.MAC{2, 0, 0, 0, 0, 2}, Groups: []vpc.SecurityGroupID{"sg-3"}}
-	p.Observer.follow(t.Context(), []ec2.Interface{other, primary})
+	p.Observer.followGroups([]ec2.Interface{other, primary})
+	p.Observer.look(t.Context())
 	if got := p.Observer.known(); !slices.Equal(got.Ranges, both) || !slices.Equal(got.Groups, primary.Groups) {
 		t.Errorf("ranges %v, groups %v", got.Ranges, got.Groups)
 	}

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,19 +15,9 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// How often EC2 is observed. An observation of a node without changes is one call; a
-// survey is three more: subnets, route tables, strays.
-const (
-	observeEvery = time.Minute
-	surveyEvery  = 5 * time.Minute
-	// observeBackoff is the longest pause after a failed observation. One that gets no
-	// answer takes more than a minute by itself: its calls are repeated.
-	observeBackoff = 30 * time.Second
-	// recheckAfter is when a difference is observed again, and rechecks how often in a
-	// row while it stays as it is.
-	recheckAfter = 10 * time.Second
-	rechecks     = 3
-)
+// observeBackoff is the longest pause after a failed observation. One that gets no answer
+// takes more than a minute by itself: its calls are repeated.
+const observeBackoff = 30 * time.Second
 
 // Observer compares the ledger with EC2 and keeps the facts of the node up to date.
 type Observer struct {
@@ -37,62 +26,45 @@ type Observer struct {
 	Loop *loop.Loop
 
 	mu       sync.Mutex
+	schedule schedule
 	node     state.Node   // what is known of it
 	ec2      []ec2.Subnet // as EC2 describes them
-	surveyed time.Time
 	skipped  []ec2.Skipped
-	observed bool   // EC2 was observed by this process
-	routes   error  // why the route tables are not known; nil if they are
-	failed   error  // of the last observation
-	unsure   string // why a survey is due; empty: none is
-	request  string // why an observation is due; empty: none is
-	asked    asked  // the last request
-	recheck  int    // observations in a row with the same differences
-	differ   int    // differences at the last observation
-}
-
-// asked is a request for an observation.
-type asked struct {
-	why string
-	at  time.Time
+	routes   error // why the route tables are not known; nil if they are
+	failed   error // of the last observation
 }
 
 func newObserver(p *Pool) *Observer {
-	o := &Observer{p: p}
+	o := &Observer{p: p, schedule: schedule{every: interval(p.NodeName)}}
 	o.Loop = loop.New(o.observe)
-	o.Loop.MinInterval, o.Loop.Every, o.Loop.MaxBackoff = 2*time.Second, interval(p.NodeName), observeBackoff
+	o.Loop.MinInterval, o.Loop.Every, o.Loop.MaxBackoff = 2*time.Second, lookEvery, observeBackoff
 	return o
 }
 
-// interval is observeEvery, plus or minus a tenth by the node's name, so that a fleet that
-// was started together does not call EC2 at the same time.
-func interval(node string) time.Duration {
-	var seed uint64
-	for _, r := range node {
-		seed = seed*31 + uint64(r)
-	}
-	return observeEvery + time.Duration(seed%uint64(observeEvery/5)) - observeEvery/10
-}
-
 // Request requests an observation of EC2, for instance because an interface may have been
-// detached. Requests for the same reason are limited to one per observeEvery: the last
+// detached. Requests for the same reason are limited to one per requestEvery: the last
 // observation did not resolve it.
 func (o *Observer) Request(why string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if why == o.asked.why && time.Since(o.asked.at) < observeEvery {
-		return
+	if o.schedule.request(why, time.Now()) {
+		o.Loop.Mark()
 	}
-	o.request, o.asked = why, asked{why, time.Now()}
+}
+
+// read requests a reading of EC2.
+func (o *Observer) read(r reading) {
+	o.mu.Lock()
+	o.schedule.requested = o.schedule.requested.and(r)
+	o.mu.Unlock()
 	o.Loop.Mark()
 }
 
-// survey requests an observation that includes subnets and route tables.
-func (o *Observer) survey(why string) {
+// surveyed is when the subnets were read, or that was last tried.
+func (o *Observer) surveyed() time.Time {
 	o.mu.Lock()
-	o.unsure = why
-	o.mu.Unlock()
-	o.Loop.Mark()
+	defer o.mu.Unlock()
+	return o.schedule.subnets
 }
 
 func (o *Observer) failure() error {
@@ -113,85 +85,84 @@ func (o *Observer) known() state.Node {
 func (o *Observer) hasObserved() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.observed
+	return !o.schedule.observed.IsZero()
 }
 
-// observe is one pass of the loop.
+// observe is one pass of the loop. A full one looks at instance metadata first.
 func (o *Observer) observe(ctx context.Context, full bool) (time.Time, error) {
-	o.mu.Lock()
-	unsure, request := o.unsure, o.request
-	o.unsure, o.request = "", ""
-	o.mu.Unlock()
-	if !full && unsure == "" && request == "" {
-		return time.Time{}, nil
+	if full {
+		o.look(ctx)
 	}
-	o.p.Log.Debug("observing EC2", "survey", unsure, "why", request)
-	err := o.readEC2(ctx, unsure != "")
+	o.mu.Lock()
+	due := o.schedule.due(time.Now())
+	o.schedule.requested = reading{}
+	o.mu.Unlock()
+	if !due.any() {
+		return o.next(), nil
+	}
+	o.p.Log.Debug("reading EC2", "why", due.why, "interfaces", due.interfaces, "subnets", due.subnets)
+	err := o.readEC2(ctx, due)
 	o.mu.Lock()
 	before := o.failed
-	if o.failed = err; err != nil { // for the next pass
-		o.unsure, o.request = cmp.Or(o.unsure, unsure), cmp.Or(o.request, request)
-	}
+	o.failed = err
 	o.mu.Unlock()
 	o.p.publish()
 	if (before == nil) != (err == nil) {
 		o.p.Report()
 	}
+	if due.subnets {
+		o.p.Plan.Mark()
+	}
 	if err != nil {
 		return time.Time{}, err
 	}
-	o.p.metrics.observations.Inc()
-	o.p.Plan.Mark()
-	o.p.CompareKernel()
-	o.p.Wake()
-	return o.again(), nil
+	if due.interfaces {
+		o.p.metrics.observations.Inc()
+		o.p.Plan.Mark()
+		o.p.CompareKernel()
+		o.p.Wake()
+	}
+	return o.next(), nil
 }
 
-// again returns when to observe EC2 again: soon, while it differs from the ledger and
-// another observation may confirm or clear the difference.
-func (o *Observer) again() time.Time {
-	view, _ := o.p.State.View(time.Now())
-	now := len(view.Differences())
+// next is when EC2 is observed again because it differs from the ledger; zero: it does not.
+func (o *Observer) next() time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.recheck++
-	if now != o.differ {
-		o.differ, o.recheck = now, 0
-		o.p.Report()
-	}
-	if now == 0 || o.recheck >= rechecks {
-		return time.Time{} // a difference that lasts waits for the next regular pass
-	}
-	o.request = "EC2 and the ledger differ"
-	return time.Now().Add(recheckAfter)
+	return o.schedule.recheck
 }
 
-// readEC2 reads EC2's view of this instance into the ledger. With survey it also reads
-// subnets, route tables and strays, which are otherwise read at their interval, or when
-// an interface is in a subnet that is not known.
-func (o *Observer) readEC2(ctx context.Context, survey bool) error {
-	err := o.compareWithEC2(ctx, survey)
+// readEC2 reads a part of EC2's view of this instance into the ledger and the node's facts.
+func (o *Observer) readEC2(ctx context.Context, r reading) error {
+	var err error
+	if r.subnets {
+		err = o.readSubnets(ctx)
+	}
+	if err == nil && r.interfaces {
+		err = o.compareWithEC2(ctx, r)
+	}
 	o.p.noteEC2(err)
+	view, _ := o.p.State.View(time.Now())
+	differ := len(view.Differences())
+	o.mu.Lock()
+	o.schedule.read(r, err, time.Now())
+	changed := err == nil && r.interfaces && o.schedule.compared(differ, time.Now())
+	if err == nil && r.interfaces {
+		o.node = o.node.With(time.Now(), state.FactInterfaces)
+	}
+	o.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	o.mu.Lock()
-	o.observed = true
-	o.node = o.node.With(time.Now(), state.FactInterfaces)
-	o.mu.Unlock()
 	o.publish()
+	if changed {
+		o.p.Report()
+	}
 	return nil
 }
 
-func (o *Observer) compareWithEC2(ctx context.Context, survey bool) error {
-	o.mu.Lock()
-	survey = survey || time.Since(o.surveyed) >= surveyEvery
-	o.mu.Unlock()
-	if survey {
-		if err := o.readSubnets(ctx); err != nil {
-			return err
-		}
-	}
+// compareWithEC2 reads the interfaces, and the subnets if one is in a subnet that is not known.
+func (o *Observer) compareWithEC2(ctx context.Context, r reading) error {
 	view, _ := o.p.State.View(time.Now())
 	var managed []vpc.ENIID
 	for _, e := range view.ENIs {
@@ -200,12 +171,12 @@ func (o *Observer) compareWithEC2(ctx context.Context, survey bool) error {
 		}
 	}
 	actor := o.p.actor(o.known())
-	interfaces, err := o.p.EC2.Seen(ctx, actor.Instance, managed, survey)
+	interfaces, err := o.p.EC2.Seen(ctx, actor.Instance, managed, r.strays)
 	if err != nil {
 		return err
 	}
-	o.follow(ctx, interfaces)
-	if !survey && slices.ContainsFunc(interfaces, func(i ec2.Interface) bool { return !o.knowsSubnet(i.Subnet) }) {
+	o.followGroups(interfaces)
+	if !r.subnets && slices.ContainsFunc(interfaces, func(i ec2.Interface) bool { return !o.knowsSubnet(i.Subnet) }) {
 		if err := o.readSubnets(ctx); err != nil {
 			return err
 		}
@@ -272,7 +243,7 @@ func (o *Observer) readSubnets(ctx context.Context) error {
 	if err != nil && o.routes == nil {
 		o.p.Log.Warn("the route tables of subnets are not known", "error", err)
 	}
-	o.ec2, o.surveyed, o.routes = subnets, time.Now(), err
+	o.ec2, o.routes = subnets, err
 	o.node.Subnets = ec2.SubnetsOf(subnets, known.Subnet, o.p.ClusterName, of, main)
 	o.node = o.node.With(time.Now(), state.FactSubnets)
 	return nil

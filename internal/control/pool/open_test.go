@@ -231,7 +231,8 @@ func TestAnObservationThatFailedIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestPool(t, &dark{lossy{broken: func() bool { return false }}})
 		o := p.Observer
-		o.surveyed, o.request = time.Now().Add(time.Hour), "a link is missing"
+		o.schedule.observed, o.schedule.surveyed = time.Now(), time.Now()
+		o.Request("a link is missing")
 		for range 2 {
 			if _, err := o.observe(t.Context(), false); err == nil {
 				t.Error("EC2 does not answer, and it was not called")
@@ -251,16 +252,16 @@ func TestTheSameRequestHasEC2ObservedOnceAMinute(t *testing.T) {
 		observations := 0
 		for range 120 {
 			o.Request("the node's links differ from the ledger")
-			if o.request != "" {
+			if o.schedule.requested.any() {
 				observations++
 			}
-			o.request = ""              // observed
-			time.Sleep(5 * time.Second) // on the test's own clock
+			o.schedule.requested = reading{} // observed
+			time.Sleep(5 * time.Second)      // on the test's own clock
 		}
 		if observations != 10 {
 			t.Errorf("%d observations in ten minutes", observations)
 		}
-		if o.Request("a link is missing"); o.request == "" {
+		if o.Request("a link is missing"); !o.schedule.requested.any() {
 			t.Error("a request for another reason is dropped")
 		}
 	})

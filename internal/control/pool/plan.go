@@ -25,7 +25,10 @@ func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
 	p.mu.Unlock()
 	changed := before.Condition.Reason != decision.Condition.Reason || before.Condition.CanAdd != decision.Condition.CanAdd
 	if decision.Observe != "" {
-		p.Observer.survey(decision.Observe)
+		p.Observer.read(everything(decision.Observe))
+	}
+	if decision.Survey != "" {
+		p.Observer.read(reading{why: decision.Survey, subnets: true})
 	}
 	p.publish()
 	if changed {
@@ -77,7 +80,7 @@ func (p *Pool) snapshot(now time.Time) ipam.Snapshot {
 	}
 	node, _ := p.Cluster.Node()
 	return ipam.Snapshot{
-		View: view, Subnets: known.Subnets, Groups: known.Groups, Brake: brake, Node: p.actor(known),
+		View: view, Subnets: known.Subnets, Surveyed: p.Observer.surveyed(), Groups: known.Groups, Brake: brake, Node: p.actor(known),
 		Limits:  ipam.Limits{ENIs: known.Limits.ENIs, AddressesPerENI: known.Limits.IPv4, MaxPods: node.MaxPods},
 		Pending: p.pending(view, leases),
 	}

@@ -80,7 +80,7 @@ func TestNothingBeginsAtEC2BeforeItIsObserved(t *testing.T) {
 	if d := ipam.Plan(p.snapshot(now), p.IPAM, now); len(d.Actions) > 0 {
 		t.Errorf("before the observation: %v", d.Actions)
 	}
-	p.Observer.observed = true
+	p.Observer.schedule.observed = now
 	if d := ipam.Plan(p.snapshot(now), p.IPAM, now); len(d.Actions) == 0 || d.Actions[0].Kind != cloud.AssignAddresses {
 		t.Errorf("after the observation: %v", d.Actions)
 	}
