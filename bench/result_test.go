@@ -71,3 +71,13 @@ func TestTheTableShowsTheSpreadOfRounds(t *testing.T) {
 		t.Errorf("of one sample: %s", got)
 	}
 }
+
+func TestTheFigureOfASimulatedDayIsReadFromTheTestsOutput(t *testing.T) {
+	got, err := readDay("=== RUN   " + dayTest + "\n    polling_test.go:35: ec2.idle_reads_per_hour 4.917\n--- PASS: " + dayTest)
+	if err != nil || got != 4.917 {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := readDay("ok  \ttesting: warning: no tests to run"); err == nil {
+		t.Error("a test that did not run has a figure")
+	}
+}

@@ -1,5 +1,6 @@
-// Package bench measures Trunkline against the reference plugins in the same run, and the
-// lab with a hundred pods. Compare the ratios: both sides share the machine and its load.
+// Package bench measures Trunkline against the reference plugins in the same run, the calls
+// of EC2 that a node makes, and the lab with a hundred pods. Compare the ratios: both sides
+// share the machine and its load.
 //
 // bench/cmd runs it and prints the results; `make bench` runs bench/cmd. It needs root and
 // creates its own namespaces and, for the figures of the lab, a lab named "bench".
@@ -18,7 +19,7 @@ import (
 // Options say what to measure.
 type Options struct {
 	Rounds int       // of each plugin, interleaved
-	Short  bool      // leave out what needs the lab
+	Short  bool      // leave out what needs the lab, and the calls of EC2, which take minutes
 	Source string    // root of the checkout, with binaries in bin/
 	Log    io.Writer // progress
 }
@@ -27,7 +28,7 @@ type Options struct {
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	beds := []func(*run, Options) []Result{plugins, amid}
 	if !o.Short {
-		beds = append(beds, lab)
+		beds = append(beds, ec2Calls, lab)
 	}
 	var results []Result
 	for _, bed := range beds {

@@ -26,7 +26,7 @@ func main() {
 
 func measure() error {
 	out := flag.String("out", "bench/latest.jsonl", "file to write JSON lines to")
-	short := flag.Bool("short", false, "leave out what needs the lab")
+	short := flag.Bool("short", false, "leave out what needs the lab, and the calls of EC2")
 	rounds := flag.Int("rounds", 10, "of each plugin")
 	flag.Parse()
 	if flag.NArg() > 0 {
