@@ -180,6 +180,79 @@ func TestADifferenceThatIsRecordedIsADoubtOnceMetadataShowsItsEnd(t *testing.T) 
 	}
 }
 
+// EC2 shows that an interface is gone, and for a while metadata shows it as before.
+func TestAnInterfaceThatEC2DidNotShowIsADoubtWhileMetadataListsIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		seen func(o *ipam.Observed) // what EC2 shows of the second interface; nil: nothing
+		want string
+	}{
+		"deleted": {nil, "which EC2 did not show"},
+		"detached": {func(o *ipam.Observed) {
+			o.Attached, o.ENI.Device, o.ENI.Attachment = false, -1, ""
+		}, "which the ledger has as not attached"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := withTwoInterfaces(t)
+			whole := w.listed()
+			second := whole[1].ENI
+			var seen []ipam.Observed
+			for _, o := range w.ec2.describe() {
+				if o.ENI.ID == second {
+					if c.seen == nil {
+						continue
+					}
+					c.seen(&o)
+				}
+				seen = append(seen, o)
+			}
+			w.ledger.Observe(seen, w.now)
+			w.now = w.now.Add(2 * time.Minute)
+			if got := w.ledger.Doubts(whole, w.now); len(got) != 1 || !strings.Contains(got[0], c.want) {
+				t.Errorf("doubts %q, want one with %q", got, c.want)
+			}
+			if got := w.ledger.Doubts(whole[:1], w.now); len(got) > 0 {
+				t.Errorf("doubts %q of what EC2 has shown", got)
+			}
+		})
+	}
+}
+
+func TestAnAddressThatWasReleasedAMomentAgoIsNoDoubt(t *testing.T) {
+	w := withTwoInterfaces(t)
+	before := w.listed()
+	for n := range 13 { // of the primary interface; the second keeps its pods
+		w.del(n)
+	}
+	for began := w.now; w.ec2.calls[cloud.UnassignAddresses] == 0 && w.now.Sub(began) < 10*time.Minute; {
+		w.now = w.now.Add(5 * time.Second)
+		w.settle()
+	}
+	if got := w.ledger.Doubts(before, w.now); w.ec2.calls[cloud.UnassignAddresses] == 0 || len(got) > 0 {
+		t.Errorf("calls %v; doubts %q right after the release", w.ec2.calls, got)
+	}
+	w.now = w.now.Add(2 * time.Minute)
+	if got := w.ledger.Doubts(before, w.now); len(got) == 0 {
+		t.Error("no doubt although metadata lists the addresses after two minutes")
+	}
+}
+
+func TestAPrefixThatIsGoneIsADoubtUntilItIsRecorded(t *testing.T) {
+	w := withTwoInterfaces(t)
+	prefix := ipam.PrefixesOf([]netip.Prefix{netip.MustParsePrefix("10.0.0.16/28")})
+	without := w.listed()
+	seen := w.ec2.describe()
+	seen[0].ENI.Prefixes = prefix
+	w.ledger.Observe(seen, w.now)
+	if got := w.ledger.Doubts(without, w.now); len(got) != 1 || !strings.Contains(got[0], "does not list prefix 10.0.0.16/28") {
+		t.Errorf("doubts %q, want one: metadata does not list the prefix", got)
+	}
+	seen[0].ENI.Prefixes = nil
+	w.ledger.Observe(seen, w.now)
+	if got := w.ledger.Doubts(without, w.now); len(got) > 0 {
+		t.Errorf("doubts %q of what EC2 has shown", got)
+	}
+}
+
 func TestAnInterfaceWithAnActionInFlightIsNotCompared(t *testing.T) {
 	w := withTwoInterfaces(t)
 	l := w.listed()
@@ -224,6 +297,34 @@ func TestIdleInterfacesAreDetachedTogetherAndDeletedOnceTheyAre(t *testing.T) {
 	w.pass(12*time.Second, time.Second)
 	if got := w.ec2.calls[cloud.DeleteENI]; got != 3 {
 		t.Errorf("%d deletions, want three", got)
+	}
+}
+
+func TestInterfacesThatAreDetachedTogetherLeaveTheWarmTarget(t *testing.T) {
+	const warm = 20
+	w := testWorld(t, m5xlarge(), func(c *ipam.Config) { c.WarmIPs = warm })
+	for n := range 30 {
+		w.bind(n)
+	}
+	w.settle()
+	for n := range 30 {
+		if _, err := w.add(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.settle()
+	if got := w.ec2.calls[cloud.CreateENI]; got != 3 {
+		t.Fatalf("%d interfaces created, want three", got)
+	}
+	for n := range 30 {
+		w.del(n)
+	}
+	w.pass(20*time.Minute, 5*time.Second)
+	if got := w.ec2.calls; got[cloud.Detach] != 2 || got[cloud.CreateENI] != 3 {
+		t.Errorf("calls %v, want two detachments and no other interface in place of them", got)
+	}
+	if got := w.decided.Numbers.Have; got < warm {
+		t.Errorf("%d addresses, want %d or more", got, warm)
 	}
 }
 
