@@ -271,6 +271,22 @@ func TestWithoutMetadataEC2IsReadEveryTenMinutes(t *testing.T) {
 	})
 }
 
+// A node whose metadata fails now and then makes no more reads than others.
+func TestAMinuteWithoutMetadataIsNoReasonToReadEC2(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newCloudNode(t)
+		time.Sleep(blindEvery + settled) // EC2 was read longer ago than it is without metadata
+		before := len(n.made(0))
+		n.looks.die(true)
+		time.Sleep(time.Minute)
+		n.looks.die(false)
+		time.Sleep(time.Minute)
+		if made := n.made(before); len(made) > 0 {
+			t.Errorf("calls %v", made)
+		}
+	})
+}
+
 // Other nodes take the subnet's addresses meanwhile.
 func TestTheSubnetsAreReadBeforeANewInterfaceIfTheirRecordIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -289,6 +305,33 @@ func TestTheSubnetsAreReadBeforeANewInterfaceIfTheirRecordIsOld(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if made := n.made(before); reads(made) != 0 || !slices.Contains(made, "CreateNetworkInterface") {
 			t.Errorf("calls soon after: %v", made)
+		}
+	})
+}
+
+// The action is repeated until its outcome is known; the reads say meanwhile that EC2 does
+// not answer, and then that it does.
+func TestEC2IsReadWhileAnActionTakesLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newCloudNode(t)
+		time.Sleep(grown)
+		if err := n.faults.Set(faults.Plan{Calls: []faults.Call{{Action: "*", Do: faults.Fail, Code: "InternalError", Count: -1}}}); err != nil {
+			t.Fatal(err)
+		}
+		n.scale(20)
+		time.Sleep(slowAfter + 3*time.Minute)
+		if n.Observer.failure() == nil {
+			t.Errorf("the outage is not found; calls %v", n.made(0))
+		}
+		if err := n.faults.Set(faults.Plan{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Minute)
+		if err := n.Observer.failure(); err != nil {
+			t.Errorf("the end of the outage is not found: %v", err)
+		}
+		if made := n.made(0); !slices.Contains(made, "AttachNetworkInterface") {
+			t.Errorf("the action was not completed: %v", made)
 		}
 	})
 }
