@@ -86,7 +86,7 @@ func TestRangesAndGroupsThatChangeAreFollowed(t *testing.T) {
 	primary := ec2.Interface{ID: "eni-1", MAC: vpc.MAC{2, 0, 0, 0, 0, 1}, Groups: []vpc.SecurityGroupID{"sg-2"}}
 	other := ec2.Interface{ID: "eni-2", MAC: vpc.MAC{2, 0, 0, 0, 0, 2}, Groups: []vpc.SecurityGroupID{"sg-3"}}
 	p.Observer.followGroups([]ec2.Interface{other, primary})
-	p.Observer.look(t.Context())
+	p.Observer.compareWithMetadata(t.Context())
 	if got := p.Observer.known(); !slices.Equal(got.Ranges, both) || !slices.Equal(got.Groups, primary.Groups) {
 		t.Errorf("ranges %v, groups %v", got.Ranges, got.Groups)
 	}

@@ -37,7 +37,7 @@ type Observer struct {
 func newObserver(p *Pool) *Observer {
 	o := &Observer{p: p, schedule: schedule{every: interval(p.NodeName)}}
 	o.Loop = loop.New(o.observe)
-	o.Loop.MinInterval, o.Loop.Every, o.Loop.MaxBackoff = 2*time.Second, lookEvery, observeBackoff
+	o.Loop.MinInterval, o.Loop.Every, o.Loop.MaxBackoff = 2*time.Second, metadataEvery, observeBackoff
 	return o
 }
 
@@ -88,10 +88,10 @@ func (o *Observer) hasObserved() bool {
 	return !o.schedule.observed.IsZero()
 }
 
-// observe is one pass of the loop. A full one looks at instance metadata first.
+// observe is one pass of the loop. A full one compares the ledger with instance metadata first.
 func (o *Observer) observe(ctx context.Context, full bool) (time.Time, error) {
 	if full {
-		o.look(ctx)
+		o.compareWithMetadata(ctx)
 	}
 	o.mu.Lock()
 	due := o.schedule.due(time.Now())

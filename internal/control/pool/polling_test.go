@@ -29,7 +29,7 @@ func TestAnIdleNodeReadsEC2SixTimesAnHourAtMost(t *testing.T) {
 		n.add()
 		time.Sleep(settled)
 		const hours = 24
-		before, puts, gets := len(n.made(0)), n.looks.requests("PUT"), n.looks.requests("GET")
+		before, puts, gets := len(n.made(0)), n.imds.requests("PUT"), n.imds.requests("GET")
 		time.Sleep(hours * time.Hour)
 		made := n.made(before)
 		t.Logf("ec2.idle_reads_per_hour %.3f", float64(reads(made))/hours)
@@ -40,13 +40,13 @@ func TestAnIdleNodeReadsEC2SixTimesAnHourAtMost(t *testing.T) {
 			t.Errorf("%d reads a day: interfaces, strays and subnets are not read any more", reads(made))
 		}
 		interfaces := len(n.view().ENIs)
-		looks := hours * int(time.Hour/lookEvery)
-		tokens := n.looks.requests("PUT") - puts
+		passes := hours * int(time.Hour/metadataEvery)
+		tokens := n.imds.requests("PUT") - puts
 		if tokens > 13*hours { // the SDK's last five minutes
 			t.Errorf("%d session tokens in a day: they are not used again", tokens)
 		}
 		// A request with a token that has expired is repeated.
-		if got, most := n.looks.requests("GET")-gets, looks*(2+5*interfaces)+tokens; got > most || got < most/2 {
+		if got, most := n.imds.requests("GET")-gets, passes*(2+5*interfaces)+tokens; got > most || got < most/2 {
 			t.Errorf("%d requests to metadata for %d interfaces, want %d at most", got, interfaces, most)
 		}
 	})
@@ -152,13 +152,13 @@ func TestWhatMetadataShowsOfAnotherPrincipalIsReadFromEC2(t *testing.T) {
 		},
 		"an address is assigned": {
 			func(t *testing.T, n *cloudNode) {
-				if _, err := n.account.Interface(n.roomy().ID).AssignIPv4(simcloud.Want{Count: 1}); err != nil {
+				if _, err := n.account.Interface(n.fewest().ID).AssignIPv4(simcloud.Want{Count: 1}); err != nil {
 					t.Fatal(err)
 				}
 			},
 			func(n *cloudNode) string {
 				for _, e := range n.view().ENIs {
-					if e.ID == n.roomy().ID && len(e.Addresses) != len(n.roomy().IPv4.Addresses)-1 {
+					if e.ID == n.fewest().ID && len(e.Addresses) != len(n.fewest().IPv4.Addresses)-1 {
 						return "not in the ledger"
 					}
 					if e.Count(ipam.Unconfirmed) > 0 {
@@ -185,7 +185,7 @@ func TestWhatMetadataShowsOfAnotherPrincipalIsReadFromEC2(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newCloudNode(t)
-				n.scale(21) // three interfaces, the last with room
+				n.scale(21) // three interfaces, the last with free slots
 				time.Sleep(grown)
 				n.add()
 				time.Sleep(settled)
@@ -260,7 +260,7 @@ func TestWithoutMetadataEC2IsReadEveryTenMinutes(t *testing.T) {
 		time.Sleep(grown)
 		n.add()
 		time.Sleep(settled)
-		n.looks.die(true)
+		n.imds.die(true)
 		if err := n.account.Detach(n.secondary().Attachment.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -271,15 +271,15 @@ func TestWithoutMetadataEC2IsReadEveryTenMinutes(t *testing.T) {
 	})
 }
 
-// A node whose metadata fails now and then makes no more reads than others.
+// A node on which metadata fails now and then makes no more reads than others.
 func TestAMinuteWithoutMetadataIsNoReasonToReadEC2(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newCloudNode(t)
 		time.Sleep(blindEvery + settled) // EC2 was read longer ago than it is without metadata
 		before := len(n.made(0))
-		n.looks.die(true)
+		n.imds.die(true)
 		time.Sleep(time.Minute)
-		n.looks.die(false)
+		n.imds.die(false)
 		time.Sleep(time.Minute)
 		if made := n.made(before); len(made) > 0 {
 			t.Errorf("calls %v", made)
@@ -365,8 +365,8 @@ func (n *cloudNode) secondary() *simcloud.Interface {
 	return nil
 }
 
-// roomy is the interface with the fewest addresses.
-func (n *cloudNode) roomy() *simcloud.Interface {
+// fewest is the interface with the fewest addresses.
+func (n *cloudNode) fewest() *simcloud.Interface {
 	return slices.MinFunc(simcloud.Sorted(n.account.State().Interfaces), func(a, b *simcloud.Interface) int {
 		return len(a.IPv4.Addresses) - len(b.IPv4.Addresses)
 	})

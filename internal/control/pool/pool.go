@@ -7,7 +7,7 @@
 // Node by edge/kube, and the addresses in use on the node by edge/link. core/ipam decides.
 //
 // Plan (plan.go) reads the ledger and begins actions; each is executed and its outcome
-// recorded (act.go). An Observer compares the ledger with instance metadata (look.go), and
+// recorded (act.go). An Observer compares the ledger with instance metadata (metadata.go), and
 // for a reason (schedule.go) with EC2 (observe.go). control/cni takes addresses for ADDs
 // through Backend (backend.go); app/agent runs the loops.
 package pool

@@ -12,8 +12,8 @@ import (
 // interfaces each, and every second time a survey of three more: of strays, subnets and
 // route tables. A plan that needs the subnets requests them before.
 const (
-	// lookEvery is how often metadata is read.
-	lookEvery = 30 * time.Second
+	// metadataEvery is how often metadata is read.
+	metadataEvery = 30 * time.Second
 	// observeEvery is how often the interfaces of the node are read from EC2 without another
 	// reason, and blindEvery while metadata does not answer. Their tags are not in metadata.
 	observeEvery = 30 * time.Minute
@@ -68,8 +68,8 @@ type schedule struct {
 	subnets   time.Time     // the subnets were read, or that was tried
 	requested reading
 	last      asked            // the last request
-	looked    time.Time        // metadata answered
-	doubts    []string         // of the last look at metadata
+	answered  time.Time        // metadata answered
+	doubts    []string         // of the last comparison with metadata
 	checked   map[string]check // of these doubts, those for which EC2 was read
 	recheck   time.Time        // when the differences are observed again; zero: not
 	rechecks  int              // observations in a row with the same differences
@@ -99,7 +99,7 @@ func (s *schedule) request(why string, now time.Time) bool {
 
 // compare enters the differences that metadata shows.
 func (s *schedule) compare(doubts []string, now time.Time) {
-	s.looked, s.doubts = now, doubts
+	s.answered, s.doubts = now, doubts
 	for doubt := range s.checked {
 		if !slices.Contains(doubts, doubt) {
 			delete(s.checked, doubt)
@@ -114,7 +114,7 @@ func (s *schedule) due(now time.Time) reading {
 	}
 	r := s.requested
 	every := s.every
-	if now.Sub(s.looked) >= blindEvery {
+	if now.Sub(s.answered) >= blindEvery {
 		every = min(every, blindEvery)
 	}
 	survey := now.Sub(s.surveyed) >= 2*s.every

@@ -22,10 +22,10 @@ func TestIntervalsDifferByTheNameOfTheNodeByATenthAtMost(t *testing.T) {
 }
 
 // A difference that lasts, such as an address that another account holds, is not observed
-// for ever at the interval of a fresh one.
+// forever at the interval of a fresh one.
 func TestThePauseBetweenObservationsOfALastingDifferenceDoubles(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := schedule{every: observeEvery, observed: now, surveyed: now, looked: now}
+	s := schedule{every: observeEvery, observed: now, surveyed: now, answered: now}
 	for _, want := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second} {
 		s.read(reading{interfaces: true}, nil, now)
 		s.compared(1, now)
@@ -54,7 +54,7 @@ func TestThePauseBetweenObservationsOfALastingDifferenceDoubles(t *testing.T) {
 // A request to metadata fails now and then, for instance when a session token expires.
 func TestAnOutageOfMetadataBeginsAfterTenMinutes(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := schedule{every: observeEvery, observed: now, surveyed: now, looked: now}
+	s := schedule{every: observeEvery, observed: now, surveyed: now, answered: now}
 	s.compare(nil, now.Add(5*time.Minute))
 	if r := s.due(now.Add(14 * time.Minute)); r.any() {
 		t.Errorf("due although metadata answered nine minutes ago: %q", r.why)

@@ -45,13 +45,13 @@ type cloudNode struct {
 	pods    *boundPods
 	next    endpoint.ID
 	drift   *heardDrift
-	looks   *handler // of instance metadata
+	imds    *handler // of instance metadata
 }
 
 // attachTime is how long EC2 takes to attach an interface.
 const attachTime = 2 * time.Second
 
-// newCloudNode returns a node whose loops run until the test ends.
+// newCloudNode returns a node with its loops, which run until the test ends.
 func newCloudNode(t *testing.T) *cloudNode { return newCloudNodeOn(t, simcloud.DetachTime) }
 
 // newCloudNodeOn is newCloudNode with another time that EC2 takes to detach an interface.
@@ -61,7 +61,7 @@ func newCloudNodeOn(t *testing.T, detachTime time.Duration) *cloudNode {
 	t.Cleanup(n.faults.Close)
 	n.openAccount(detachTime)
 	key := n.openIAM()
-	n.looks = &handler{next: simimds.New(instanceOf{n.account, n.self, n.faults}, simimds.Config{})}
+	n.imds = &handler{next: simimds.New(instanceOf{n.account, n.self, n.faults}, simimds.Config{})}
 	api := &handler{next: query.New(query.Options{
 		Cloud: n.account, IAM: key.account, Faults: n.faults, Calls: n.calls, Region: "us-west-2",
 	}, simec2.Service(n.account))}
@@ -78,7 +78,7 @@ func newCloudNodeOn(t *testing.T, detachTime time.Duration) *cloudNode {
 	nothing := func() {}
 	n.Pool = New(Config{NodeName: "n1", ClusterName: "lab", IPAM: ipam.DefaultConfig()}, Deps{
 		Log: log, State: s, Owned: s.BackendTables(), EC2: x, Cluster: n.pods, Events: n.drift,
-		Metadata: imds.New(aws.Config{HTTPClient: &http.Client{Transport: n.looks}}, imds.Options{Endpoint: "http://imds.test"}),
+		Metadata: imds.New(aws.Config{HTTPClient: &http.Client{Transport: n.imds}}, imds.Options{Endpoint: "http://imds.test"}),
 		Registry: prometheus.NewRegistry(), Drift: prometheus.NewCounter(prometheus.CounterOpts{}),
 		SetUp: func(context.Context, ipam.ENI) error { return nil }, Wake: nothing, CompareKernel: nothing, Report: nothing,
 	})

@@ -221,15 +221,6 @@ func (s *Store) View(now time.Time) (view ipam.View, leases []ipam.Lease) {
 	return view, leases
 }
 
-// Doubts is Ledger.Doubts: where instance metadata and the ledger differ.
-func (s *Store) Doubts(listed []ipam.Listed, now time.Time) (found []string) {
-	_ = s.DB.Update(func(*table.Txn) error { // changes no table
-		found = s.ledger.Doubts(listed, now)
-		return nil
-	})
-	return found
-}
-
 // Endpoints are all endpoints, ordered by ID.
 func (s *Store) Endpoints() []endpoint.Endpoint { return list(s.endpoints.All(s.DB.Snapshot())) }
 

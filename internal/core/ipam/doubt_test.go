@@ -28,7 +28,7 @@ func (w *world) listed() (all []ipam.Listed) {
 	return all
 }
 
-// withTwoInterfaces is a node whose record is older than metadata can be.
+// withTwoInterfaces is a node with a record older than metadata can be.
 func withTwoInterfaces(t *testing.T) *world {
 	w := testWorld(t, m5xlarge(), nil)
 	for n := range 20 {

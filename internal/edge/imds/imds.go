@@ -4,8 +4,8 @@
 // It only reads, by IMDSv2, and decides nothing. Addresses from it are never given
 // to pods: the service lags behind EC2 and has listed addresses that had moved to
 // other instances. The agent reads the node's identity at start, and then every half minute
-// the VPC's ranges and the interfaces (Listed), whose differences from its record are a
-// reason to read EC2. Without the service, the firmware of some instances has their id
+// the VPC's ranges and the interfaces (Listed): a difference from its record is a reason to
+// read EC2. Without the service, the firmware of some instances has their id
 // (FirmwareInstance).
 package imds
 

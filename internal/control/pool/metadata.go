@@ -8,14 +8,14 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 )
 
-// publishRangesEvery is how often the time of a look at metadata is written to the node's
+// publishRangesEvery is how often the time of a read of metadata is written to the node's
 // row, which is journaled, if the ranges stay the same.
 const publishRangesEvery = 10 * time.Minute
 
-// look compares the ledger with instance metadata, and follows the ranges of the VPC, to
-// which pods send without SNAT. What it finds of interfaces changes nothing: a difference
-// is a reason to read EC2.
-func (o *Observer) look(ctx context.Context) {
+// compareWithMetadata compares the ledger with instance metadata, and follows the ranges of
+// the VPC, to which pods send without SNAT. What it finds of interfaces changes nothing: a
+// difference is a reason to read EC2.
+func (o *Observer) compareWithMetadata(ctx context.Context) {
 	listed, err := o.p.Metadata.Listed(ctx)
 	if err == nil {
 		err = o.followRanges(ctx)
@@ -25,7 +25,11 @@ func (o *Observer) look(ctx context.Context) {
 		o.p.Log.Debug("instance metadata could not be compared with the ledger", "error", err)
 		return
 	}
-	doubts := o.p.State.Doubts(listed, time.Now())
+	var doubts []string
+	_, _ = o.p.State.Update(func(tx *state.Tx) error { // changes nothing, so nothing is journaled
+		doubts = tx.Ledger().Doubts(listed, time.Now())
+		return nil
+	})
 	o.mu.Lock()
 	before := o.schedule.doubts
 	o.schedule.compare(doubts, time.Now())
