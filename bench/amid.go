@@ -39,7 +39,7 @@ func amid(r *run, o Options) []Result {
 			alone[side], during[side] = append(alone[side], quiet...), append(during[side], busy...)
 		}
 	}
-	result := compared("cni.add_during_del.p99_ratio", "×", ratios[0], ratios[1], budget{limit: 1.5})
+	result := compared("cni.add_during_del.p99_ratio", "×", pairs{ratios[0], ratios[1]}, budget{limit: 1.5})
 	result.note += fmt.Sprintf("; p50 and p99 of %d ADDs amid DELs %.3g and %.3g ms, of %d alone %.3g and %.3g ms",
 		len(during[0]), quantile(during[0], 0.5), quantile(during[0], 0.99), len(alone[0]), quantile(alone[0], 0.5), quantile(alone[0], 0.99))
 	return []Result{result}

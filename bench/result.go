@@ -16,7 +16,7 @@ type Result struct {
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
 	// Baseline is the reference's figure in the same run, nil if there is none; Ratio is
-	// Value divided by Baseline.
+	// the median of the ratios of samples that were taken in pairs, see pairs.
 	Baseline *float64 `json:"baseline"`
 	Ratio    *float64 `json:"ratio"`
 
@@ -63,15 +63,27 @@ func single(name, unit string, value float64, b budget, note string) Result {
 	return Result{Name: name, Value: value, Unit: unit, spread: [2]float64{value, value}, budget: b, note: note}
 }
 
-// compared is the median of the samples, one or more for each round, with that of the
-// baseline.
-func compared(name, unit string, ours, theirs []float64, b budget) Result {
-	value, baseline := quantile(ours, 0.5), quantile(theirs, 0.5)
-	ratio := value / baseline
+// pairs are samples of ours and of the reference. Those of one index were taken one directly
+// after the other.
+type pairs struct{ ours, theirs []float64 }
+
+// ratio is the median of the pairs' ratios. What slows the machine down for longer than a
+// pair takes is in both samples, and what slows one sample changes one ratio of many.
+func (p pairs) ratio() float64 {
+	ratios := make([]float64, len(p.ours))
+	for i := range ratios {
+		ratios[i] = p.ours[i] / p.theirs[i]
+	}
+	return quantile(ratios, 0.5)
+}
+
+// compared is the median of our samples, that of the reference's, and the ratio of the pairs.
+func compared(name, unit string, p pairs, b budget) Result {
+	value, baseline, ratio := quantile(p.ours, 0.5), quantile(p.theirs, 0.5), p.ratio()
 	return Result{
 		Name: name, Value: value, Unit: unit, Baseline: &baseline, Ratio: &ratio, budget: b,
-		spread: [2]float64{quantile(ours, 0.25), quantile(ours, 0.75)},
-		note:   fmt.Sprintf("median of %d; baseline %.3g–%.3g", len(ours), quantile(theirs, 0.25), quantile(theirs, 0.75)),
+		spread: [2]float64{quantile(p.ours, 0.25), quantile(p.ours, 0.75)},
+		note:   fmt.Sprintf("median of %d; baseline %.3g–%.3g", len(p.ours), quantile(p.theirs, 0.25), quantile(p.theirs, 0.75)),
 	}
 }
 

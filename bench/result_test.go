@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -23,10 +24,10 @@ func TestBudgetLimitsTheValueOrTheRatio(t *testing.T) {
 		result Result
 		want   bool
 	}{
-		{"faster than allowed", compared("a", "ms", []float64{3}, []float64{10}, budget{limit: 0.35, ofRatio: true}), true},
-		{"slower than allowed", compared("a", "ms", []float64{4}, []float64{10}, budget{limit: 0.35, ofRatio: true}), false},
-		{"a rate that is high enough", compared("a", "1/s", []float64{30}, []float64{10}, budget{limit: 3, ofRatio: true, least: true}), true},
-		{"a rate that is too low", compared("a", "1/s", []float64{29}, []float64{10}, budget{limit: 3, ofRatio: true, least: true}), false},
+		{"faster than allowed", compared("a", "ms", pairs{[]float64{3}, []float64{10}}, budget{limit: 0.35, ofRatio: true}), true},
+		{"slower than allowed", compared("a", "ms", pairs{[]float64{4}, []float64{10}}, budget{limit: 0.35, ofRatio: true}), false},
+		{"a rate that is high enough", compared("a", "1/s", pairs{[]float64{30}, []float64{10}}, budget{limit: 3, ofRatio: true, least: true}), true},
+		{"a rate that is too low", compared("a", "1/s", pairs{[]float64{29}, []float64{10}}, budget{limit: 3, ofRatio: true, least: true}), false},
 		{"too much memory", single("a", "MiB", 61, budget{limit: 60}, ""), false},
 	} {
 		if got := c.result.within(); got != c.want {
@@ -35,11 +36,38 @@ func TestBudgetLimitsTheValueOrTheRatio(t *testing.T) {
 	}
 }
 
+// In the second half the machine is three times slower. That begins within a pair.
+func TestASlowerMachineDoesNotChangeTheRatioOfPairs(t *testing.T) {
+	p := pairs{[]float64{3, 3, 3, 3, 9, 9, 9}, []float64{9, 9, 9, 27, 27, 27, 27}}
+	if got := p.ratio(); got != 1.0/3 {
+		t.Errorf("%.3g, want a third", got)
+	}
+	if value, baseline := quantile(p.ours, 0.5), quantile(p.theirs, 0.5); value/baseline == p.ratio() {
+		t.Error("the ratio of the medians is the same: the samples show nothing")
+	}
+}
+
+// Each side has half of the first calls, and its own containers.
+func TestPairsAreTakenInTurns(t *testing.T) {
+	var turn turns
+	var got pairs
+	var order []int
+	for range 4 {
+		turn.pair(&got, func(side int) float64 { order = append(order, side); return float64(10 * (side + 1)) })
+	}
+	if want := []int{0, 1, 1, 0, 0, 1, 1, 0}; !slices.Equal(order, want) {
+		t.Errorf("order %v, want %v", order, want)
+	}
+	if !slices.Equal(got.ours, []float64{10, 10, 10, 10}) || !slices.Equal(got.theirs, []float64{20, 20, 20, 20}) {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestJSONIsNullWithoutABaseline(t *testing.T) {
 	var out strings.Builder
 	results := []Result{
 		single("agent.rss_mib", "MiB", 51.19531, budget{}, ""),
-		compared("cni.add.p50_ms", "ms", []float64{1, 3, 2}, []float64{8, 8, 8}, budget{}),
+		compared("cni.add.p50_ms", "ms", pairs{[]float64{1, 3, 2}, []float64{8, 8, 8}}, budget{}),
 	}
 	if err := WriteJSON(&out, results); err != nil {
 		t.Fatal(err)
@@ -57,7 +85,7 @@ func TestJSONIsNullWithoutABaseline(t *testing.T) {
 func TestTheTableShowsTheSpreadOfRounds(t *testing.T) {
 	var out strings.Builder
 	results := []Result{
-		compared("cni.add_during_del.p99_ratio", "×", []float64{1, 1.5, 4, 1.2, 1.1}, []float64{2, 3, 2.4}, budget{limit: 1.5}),
+		compared("cni.add_during_del.p99_ratio", "×", pairs{[]float64{1, 1.5, 4, 1.2, 1.1}, []float64{2, 3, 2.4, 2.2, 2.7}}, budget{limit: 1.5}),
 		single("lab.up_s", "s", 19, budget{limit: 20}, ""),
 	}
 	if err := WriteTable(&out, results); err != nil {
