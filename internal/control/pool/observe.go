@@ -56,15 +56,19 @@ func (o *Observer) Request(why string) {
 func (o *Observer) read(r reading) {
 	o.mu.Lock()
 	o.schedule.requested = o.schedule.requested.and(r)
+	if r.subnets && o.schedule.asking.IsZero() {
+		o.schedule.asking = time.Now()
+	}
 	o.mu.Unlock()
 	o.Loop.Mark()
 }
 
-// surveyed is when the subnets were read, or that was last tried.
-func (o *Observer) surveyed() time.Time {
+// surveyed is when the subnets were read, or that was last tried, and since when a plan has
+// requested it; zero: it has not.
+func (o *Observer) surveyed() (at, asking time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.schedule.subnets
+	return o.schedule.subnets, o.schedule.asking
 }
 
 func (o *Observer) failure() error {

@@ -79,8 +79,9 @@ func (p *Pool) snapshot(now time.Time) ipam.Snapshot {
 		brake = cloud.Unobserved
 	}
 	node, _ := p.Cluster.Node()
+	surveyed, asking := p.Observer.surveyed()
 	return ipam.Snapshot{
-		View: view, Subnets: known.Subnets, Surveyed: p.Observer.surveyed(), Groups: known.Groups, Brake: brake, Node: p.actor(known),
+		View: view, Subnets: known.Subnets, Surveyed: surveyed, SurveyAsked: asking, Groups: known.Groups, Brake: brake, Node: p.actor(known),
 		Limits:  ipam.Limits{ENIs: known.Limits.ENIs, AddressesPerENI: known.Limits.IPv4, MaxPods: node.MaxPods},
 		Pending: p.pending(view, leases),
 	}

@@ -336,20 +336,36 @@ func TestEC2IsReadWhileAnActionTakesLong(t *testing.T) {
 	})
 }
 
-// Growth does not depend on reads, which EC2 throttles by themselves.
+// Growth does not depend on reads, which EC2 throttles by themselves: a read that is refused
+// for good ends the wait, and one that is repeated for a minute does not extend it.
 func TestThePoolGrowsIfTheSubnetsCannotBeRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newCloudNode(t)
-		time.Sleep(20 * time.Minute)
-		if err := n.faults.Set(faults.Plan{Calls: []faults.Call{{Action: "DescribeSubnets", Do: faults.Fail, Code: "UnauthorizedOperation", Count: -1}}}); err != nil {
-			t.Fatal(err)
-		}
-		n.scale(20)
-		time.Sleep(time.Minute)
-		if got := n.view().ENIs; len(got) != 2 {
-			t.Errorf("%d interfaces", len(got))
-		}
-	})
+	for code, within := range map[string]time.Duration{
+		"UnauthorizedOperation": 3 * time.Second, "RequestLimitExceeded": 8 * time.Second, "InternalError": 8 * time.Second,
+	} {
+		t.Run(code, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newCloudNode(t)
+				time.Sleep(20 * time.Minute)
+				if err := n.faults.Set(faults.Plan{Calls: []faults.Call{{Action: "DescribeSubnets", Do: faults.Fail, Code: code, Count: -1}}}); err != nil {
+					t.Fatal(err)
+				}
+				before := len(n.made(0))
+				n.scale(20)
+				time.Sleep(within)
+				if made := n.made(before); made[0] != "DescribeSubnets" || !slices.Contains(made, "CreateNetworkInterface") {
+					t.Errorf("calls in %s: %v", within, made)
+				}
+				time.Sleep(time.Minute)
+				if got := n.view().ENIs; len(got) != 2 {
+					t.Errorf("%d interfaces", len(got))
+				}
+				if err := n.faults.Set(faults.Plan{}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Minute) // the read that is repeated ends
+			})
+		})
+	}
 }
 
 func (n *cloudNode) primary() *simcloud.Interface { return n.account.State().Primary(n.self) }

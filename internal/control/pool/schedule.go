@@ -66,6 +66,7 @@ type schedule struct {
 	observed  time.Time     // the interfaces were read by this process; zero: not yet
 	surveyed  time.Time     // strays, subnets and route tables were read
 	subnets   time.Time     // the subnets were read, or that was tried
+	asking    time.Time     // a plan requested to read them; zero: it was done, or tried
 	requested reading
 	last      asked            // the last request
 	answered  time.Time        // metadata answered
@@ -137,7 +138,8 @@ func (s *schedule) due(now time.Time) reading {
 // not wait for subnets that cannot be read.
 func (s *schedule) read(r reading, failed error, now time.Time) {
 	if r.subnets {
-		s.subnets, s.requested.subnets = now, false // plans repeat their request meanwhile
+		// Plans repeat their request meanwhile.
+		s.subnets, s.requested.subnets, s.asking = now, false, time.Time{}
 	}
 	if failed != nil {
 		s.requested = s.requested.and(r)

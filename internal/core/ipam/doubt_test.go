@@ -340,6 +340,14 @@ func TestAnOldRecordOfTheSubnetsIsReadBeforeANewInterface(t *testing.T) {
 	if d.Survey == "" || slices.ContainsFunc(d.Actions, func(a cloud.Action) bool { return a.Kind == cloud.CreateENI }) {
 		t.Errorf("plan:\n%s", d)
 	}
+	if want := w.now.Add(5 * time.Second); d.Next.IsZero() || d.Next.After(want) {
+		t.Errorf("plans again at %s, want %s: a read may not end", d.Next, want)
+	}
+	waited := s
+	waited.SurveyAsked = w.now.Add(-5 * time.Second)
+	if d = ipam.Plan(waited, w.config, w.now); !slices.ContainsFunc(d.Actions, func(a cloud.Action) bool { return a.Kind == cloud.CreateENI }) {
+		t.Errorf("plan after a wait:\n%s", d)
+	}
 	s.Surveyed = w.now.Add(-4 * time.Minute)
 	d = ipam.Plan(s, w.config, w.now)
 	if d.Survey != "" || !slices.ContainsFunc(d.Actions, func(a cloud.Action) bool { return a.Kind == cloud.CreateENI }) {

@@ -129,18 +129,34 @@ func (p *planner) create(need, want int, why string) {
 	}
 }
 
-// surveyAfter is how old the record of the subnets may be when an interface is created in
-// one of them: other nodes take their addresses.
-const surveyAfter = 5 * time.Minute
+const (
+	// surveyAfter is how old the record of the subnets may be when an interface is created
+	// in one of them: other nodes take their addresses.
+	surveyAfter = 5 * time.Minute
+	// surveyWithin is how long a plan waits for the subnets. EC2 throttles reads and changes
+	// separately, and a throttled read is repeated for a minute.
+	surveyWithin = 5 * time.Second
+)
 
 // surveyFirst requests that the subnets are read, if their record is old, and reports
-// whether it is. A call that assigns addresses to an interface needs no survey: its subnet
-// is given, and EC2's refusal costs as much as a read.
+// whether the plan waits for that. A call that assigns addresses to an interface needs no
+// survey: its subnet is given, and EC2's refusal costs as much as a read.
 func (p *planner) surveyFirst(why string) bool {
-	if age := p.schedule.now.Sub(p.s.Surveyed); !p.s.Surveyed.IsZero() && age >= surveyAfter {
-		p.survey = fmt.Sprintf("%s, and the subnets were read %s ago", why, age.Round(time.Second))
+	now, asked := p.schedule.now, p.s.SurveyAsked
+	age := now.Sub(p.s.Surveyed)
+	if p.s.Surveyed.IsZero() || age < surveyAfter {
+		return false
 	}
-	return p.survey != ""
+	if asked.IsZero() {
+		asked = now
+	}
+	until := asked.Add(surveyWithin)
+	if !now.Before(until) {
+		return false
+	}
+	p.schedule.at(until)
+	p.survey = fmt.Sprintf("%s, and the subnets were read %s ago", why, age.Round(time.Second))
+	return true
 }
 
 // request plans an action that adds addresses.

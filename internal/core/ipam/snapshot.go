@@ -139,8 +139,10 @@ type Snapshot struct {
 	Subnets []Subnet
 	// Surveyed is when Subnets were read, or that was last tried; zero: now.
 	Surveyed time.Time
-	Groups   []vpc.SecurityGroupID // security groups of new interfaces
-	Brake    cloud.Brake
+	// SurveyAsked is when a plan requested to read them, without an outcome yet; zero: none did.
+	SurveyAsked time.Time
+	Groups      []vpc.SecurityGroupID // security groups of new interfaces
+	Brake       cloud.Brake
 }
 
 // String prints the snapshot for users: one line per interface, then the actions in
