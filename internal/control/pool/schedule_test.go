@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -61,5 +62,17 @@ func TestAnOutageOfMetadataBeginsAfterTenMinutes(t *testing.T) {
 	}
 	if r := s.due(now.Add(15 * time.Minute)); !r.interfaces || r.subnets {
 		t.Errorf("due after ten minutes without an answer: %+v, want the interfaces", r)
+	}
+}
+
+// A later plan waits for the subnets again.
+func TestAReadOfTheSubnetsEndsTheWaitOfAPlan(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, failed := range []error{nil, errors.New("throttled")} {
+		s := schedule{every: observeEvery, asking: now.Add(-time.Second)}
+		s.read(reading{subnets: true}, failed, now)
+		if !s.asking.IsZero() || s.subnets != now {
+			t.Errorf("%v: asking since %s, read at %s", failed, s.asking, s.subnets)
+		}
 	}
 }
