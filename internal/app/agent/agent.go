@@ -33,6 +33,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/edge/cniplugin"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
@@ -237,8 +238,9 @@ func (a *agent) assemble() (err error) {
 		return err
 	}
 	a.cni = cni.New(cni.Config{
-		NodeName: a.cfg.NodeName, StateDir: a.cfg.StateDir, LinkPrefix: a.cfg.VethPrefix,
-		MTU: cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
+		NodeName: a.cfg.NodeName, LinkPrefix: a.cfg.VethPrefix,
+		SpoolDirs: []string{filepath.Join(a.cfg.StateDir, "spool"), cnirpc.VolatileSpool(a.cfg.Socket)},
+		MTU:       cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
 	}, cni.Deps{
 		Log: a.log, State: a.state, Owned: a.state.CNITables(), Backend: a.backend, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
 		Components: a.deps.Components, Registry: a.deps.Registry,

@@ -87,6 +87,9 @@ func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf,
 	if err := checkVersion(conf.CNIVersion); err != nil { // before anything is wired
 		return nil, err
 	}
+	if err := c.settleSpooled(ctx, endpoint.Key{ContainerID: req.ContainerID, IfName: req.IfName}); err != nil {
+		return nil, err
+	}
 	if deadline, ok := ctx.Deadline(); ok {
 		bounded, cancel := context.WithDeadline(ctx, deadline.Add(-answerWithin))
 		defer cancel()

@@ -18,7 +18,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -121,7 +120,7 @@ type Component interface {
 // Config is the part of the configuration that matters here.
 type Config struct {
 	NodeName    string
-	StateDir    string
+	SpoolDirs   []string // where plugins spool DELs
 	LinkPrefix  string
 	MTU         int // bytes, of pods' links
 	PodMetadata bool
@@ -187,8 +186,6 @@ func (c *Controller) Plugin() string {
 	defer c.mu.Unlock()
 	return c.plugin
 }
-
-func (c *Controller) spoolDir() string { return filepath.Join(c.StateDir, "spool") }
 
 // elements are the elements of an endpoint in the packet filter's sets.
 func (c *Controller) elements(e endpoint.Endpoint) []ruleset.Element {

@@ -161,7 +161,7 @@ func newHarness(t *testing.T, components ...Component) *harness {
 	log := slog.New(slog.DiscardHandler)
 	s := statetest.Open(t, filepath.Join(dir, "journal"))
 	statetest.Observe(t, s)
-	h.Controller = New(Config{NodeName: "n1", StateDir: dir, LinkPrefix: "eni", MTU: 9001}, Deps{
+	h.Controller = New(Config{NodeName: "n1", SpoolDirs: []string{filepath.Join(dir, "spool"), filepath.Join(dir, "run", "spool")}, LinkPrefix: "eni", MTU: 9001}, Deps{
 		Log: log, State: s, Owned: s.CNITables(), Backend: ledger{state: s}, Links: h.wires, Filter: h.wires, Events: h.events, Components: components,
 		Pods:     kube.NewCluster(kube.Options{Client: client, NodeName: "n1", SnapshotPath: snapshot, Log: log}),
 		Registry: prometheus.NewRegistry(), CompareKernel: func() {}, Lock: h.lock,
