@@ -147,6 +147,12 @@ func (a *addition) identify(ctx context.Context) error {
 }
 
 func (a *addition) admit(ctx context.Context) error {
+	if a.c.State.Full() {
+		return &cnirpc.Error{
+			Code: cnirpc.CodeTryAgain, Msg: "the node's disk is full",
+			Details: "the agent cannot record another pod; free space on the file system of its state directory (/var/lib/trunkline): pods are added within 10 s then. Pods that run are not affected, and pods can end",
+		}
+	}
 	if err := a.conf.unserved(); err != nil {
 		return err
 	}
