@@ -120,7 +120,7 @@ func (c *agentCmd) run(p process) error {
 func removed(client *kube.Client, cfg config.Config, log *slog.Logger) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		own := kube.PodRef{Namespace: cfg.PodNamespace, Name: cfg.PodName}
-		gone, why, err := kube.Removed(ctx, client, own, cfg.NodeName)
+		gone, why, err := kube.Removed(ctx, client, own, cfg.NodeName, agent.RefusedFor)
 		if err != nil {
 			log.Warn("cannot read whether the agent is being removed; keep the conflist for the next agent", "error", err)
 			return false
