@@ -241,6 +241,7 @@ func (a *agent) assemble() (err error) {
 		NodeName: a.cfg.NodeName, LinkPrefix: a.cfg.VethPrefix,
 		SpoolDirs: []string{filepath.Join(a.cfg.StateDir, "spool"), cnirpc.VolatileSpool(a.cfg.Socket)},
 		MTU:       cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
+		StaleAfter: a.cfg.StaleAfter,
 	}, cni.Deps{
 		Log: a.log, State: a.state, Owned: a.state.CNITables(), Backend: a.backend, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
 		Components: a.deps.Components, Registry: a.deps.Registry,

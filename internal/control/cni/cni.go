@@ -97,13 +97,15 @@ type Filter interface {
 
 // Pods are the pods of the node; *kube.Cluster is one.
 type Pods interface {
+	Synced() bool
 	Pods() []kube.Pod
 	Pod(ctx context.Context, ref kube.PodRef, uid string) (kube.Pod, error)
 }
 
-// Events creates Kubernetes events of pods; *kube.Events is one.
+// Events creates Kubernetes events of pods and of the node; *kube.Events is one.
 type Events interface {
 	PodWarning(ref kube.PodRef, uid, reason, message string)
+	NodeWarning(reason, message string)
 }
 
 // Component takes part in an ADD. Its errors are shown to users: they name what is wrong
@@ -124,6 +126,9 @@ type Config struct {
 	LinkPrefix  string
 	MTU         int // bytes, of pods' links
 	PodMetadata bool
+	// StaleAfter is how long a pod must be gone before its endpoint is removed without a
+	// DEL.
+	StaleAfter time.Duration
 }
 
 // Deps is what the controller works with.
@@ -169,11 +174,13 @@ func New(c Config, d Deps) *Controller {
 	return &Controller{Config: c, Deps: d, metrics: newMetrics(d.Registry)}
 }
 
-// Run deletes discarded links and carries out spooled DELs until ctx ends.
+// Run deletes discarded links, carries out spooled DELs and removes stale endpoints until ctx
+// ends.
 func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return reaper{c}.run(ctx) })
 	group.Go(func() error { return c.drainSpoolEvery(ctx, 5*time.Second) })
+	group.Go(func() error { return c.removeStaleEvery(ctx) })
 	return group.Wait()
 }
 
