@@ -110,7 +110,7 @@ func (c *agentCmd) run(p process) error {
 			})
 			return k, k.Events()
 		},
-		Removed: removed(client, cfg, log), Root: "/",
+		Removed: removed(client, cfg, log), Service: client.Service, Root: "/",
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,6 +79,8 @@ type Deps struct {
 	// Removed reports, when the agent is stopped, whether the stop is meant to last
 	// (its DaemonSet is going) rather than to make way for a successor. Nil: it never is.
 	Removed func(ctx context.Context) bool
+	// Service is the address of the Service "kubernetes"; invalid outside a cluster.
+	Service netip.Addr
 	// Root is below which the machine's firmware is read: "/" outside tests.
 	Root string
 }
@@ -150,6 +153,9 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.cluster.Run(ctx) })
 	group.Go(func() error {
+		if why := a.refusedFamily(); why != "" {
+			return a.refuse(ctx, why)
+		}
 		if err := a.construct(ctx); err != nil {
 			return err
 		}
