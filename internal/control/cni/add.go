@@ -87,7 +87,7 @@ func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf,
 	if err := checkVersion(conf.CNIVersion); err != nil { // before anything is wired
 		return nil, err
 	}
-	if err := c.settleSpooled(ctx, endpoint.Key{ContainerID: req.ContainerID, IfName: req.IfName}); err != nil {
+	if err := (spool{c}).settle(ctx, endpoint.Key{ContainerID: req.ContainerID, IfName: req.IfName}); err != nil {
 		return nil, err
 	}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -147,7 +147,7 @@ func (a *addition) identify(ctx context.Context) error {
 }
 
 func (a *addition) admit(ctx context.Context) error {
-	if a.c.State.Full() {
+	if state.DiskFull(a.c.State) {
 		return &cnirpc.Error{
 			Code: cnirpc.CodeTryAgain, Msg: "the node's disk is full",
 			Details: "the agent cannot record another pod; free space on the file system of its state directory (/var/lib/trunkline): pods are added within 10 s then. Pods that run are not affected, and pods can end",

@@ -179,8 +179,8 @@ func New(c Config, d Deps) *Controller {
 func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return reaper{c}.run(ctx) })
-	group.Go(func() error { return c.drainSpoolEvery(ctx, 5*time.Second) })
-	group.Go(func() error { return c.removeStaleEvery(ctx) })
+	group.Go(func() error { return spool{c}.run(ctx, 5*time.Second) })
+	group.Go(func() error { return collector{c}.run(ctx) })
 	return group.Wait()
 }
 

@@ -15,9 +15,9 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// spool writes a DEL of container c1 into a spool of the harness, at what the wall clock
-// shows.
-func (h *harness) spool(t *testing.T, dir string, at time.Time) {
+// spoolDEL writes a DEL of container c1 into a spool of the harness; at is what the clock of
+// the machine shows.
+func (h *harness) spoolDEL(t *testing.T, dir string, at time.Time) {
 	t.Helper()
 	del := cnirpc.Request{Command: "DEL", ContainerID: "c1", IfName: "eth0", Config: json.RawMessage(`{}`)}
 	if err := cnirpc.Spool(dir, del, at); err != nil {
@@ -60,18 +60,18 @@ func (h *harness) mustDrain(t *testing.T) {
 	}
 }
 
-// steppedClocks are what the wall clock shows at a DEL, relative to its ADD.
+// steppedClocks are what the clock shows at a DEL, relative to its ADD.
 func steppedClocks() map[string]time.Duration {
 	return map[string]time.Duration{"a clock that steps back": -time.Hour, "a clock that stands": 0, "a clock that steps forward": time.Hour}
 }
 
 func TestASpooledDELIsExecutedWhateverTheClockShows(t *testing.T) {
 	for name, step := range steppedClocks() {
-		for i, spool := range []string{"on the disk", "in memory"} {
-			t.Run(name+", spooled "+spool, func(t *testing.T) {
+		for i, where := range []string{"on the disk", "in memory"} {
+			t.Run(name+", spooled "+where, func(t *testing.T) {
 				h := newHarness(t)
 				h.mustAdd(t)
-				h.spool(t, h.SpoolDirs[i], time.Now().Add(step))
+				h.spoolDEL(t, h.SpoolDirs[i], time.Now().Add(step))
 				h.mustDrain(t)
 				if h.wired(t) {
 					t.Error("the DEL came after the ADD, and the endpoint is still wired")
@@ -84,11 +84,11 @@ func TestASpooledDELIsExecutedWhateverTheClockShows(t *testing.T) {
 // The DEL came first, and an ADD of the same attachment before the spool was drained.
 func TestAnADDExecutesTheSpooledDELBeforeIt(t *testing.T) {
 	for name, step := range steppedClocks() {
-		for i, spool := range []string{"on the disk", "in memory"} {
-			t.Run(name+", spooled "+spool, func(t *testing.T) {
+		for i, where := range []string{"on the disk", "in memory"} {
+			t.Run(name+", spooled "+where, func(t *testing.T) {
 				h := newHarness(t)
 				h.mustAdd(t)
-				h.spool(t, h.SpoolDirs[i], time.Now().Add(step))
+				h.spoolDEL(t, h.SpoolDirs[i], time.Now().Add(step))
 				h.mustAdd(t)
 				if want := []string{"wire", "put", "up", "remove", "unwire", "wire", "put", "up"}; !slices.Equal(h.wires.done, want) {
 					t.Errorf("steps %v, want %v", h.wires.done, want)
@@ -106,10 +106,10 @@ func TestAnADDExecutesTheSpooledDELBeforeIt(t *testing.T) {
 func TestADELThatAnADDHasExecutedIsNotExecutedAgain(t *testing.T) {
 	h := newHarness(t)
 	h.mustAdd(t)
-	h.spool(t, h.SpoolDirs[0], time.Now())
+	h.spoolDEL(t, h.SpoolDirs[0], time.Now())
 	read := h.spooled(t)
 	h.mustAdd(t)
-	if err := h.executeSpooled(t.Context(), read); err != nil || !h.wired(t) {
+	if err := (spool{h.Controller}).execute(t.Context(), read); err != nil || !h.wired(t) {
 		t.Errorf("%v, wired %v: the ADD came after the DEL", err, h.wired(t))
 	}
 }
@@ -119,7 +119,7 @@ func TestADELThatAnADDHasExecutedIsNotExecutedAgain(t *testing.T) {
 func TestASpooledDELOfAnAttachmentThatIsGoneIsRemoved(t *testing.T) {
 	h := newHarness(t)
 	h.mustAdd(t)
-	h.spool(t, h.SpoolDirs[0], time.Now())
+	h.spoolDEL(t, h.SpoolDirs[0], time.Now())
 	if _, failure := h.call(t, request("DEL", "known")); failure != nil {
 		t.Fatal(failure)
 	}
@@ -154,7 +154,7 @@ func TestADELSpooledDuringItsADDIsExecutedAfterIt(t *testing.T) {
 		done <- failure
 	}()
 	<-p.reached
-	h.spool(t, h.SpoolDirs[0], time.Now().Add(-time.Hour))
+	h.spoolDEL(t, h.SpoolDirs[0], time.Now().Add(-time.Hour))
 	if err := h.DrainSpool(t.Context()); err != nil || len(h.spooled(t)) != 1 {
 		t.Errorf("%v, %d in the spool during the ADD; want that the DEL waits", err, len(h.spooled(t)))
 	}
@@ -170,14 +170,14 @@ func TestADELSpooledDuringItsADDIsExecutedAfterIt(t *testing.T) {
 
 // The runtime killed the ADD's plugin while the ADD waited for its turn, and the DEL's plugin
 // spooled: the DEL is the newer one.
-func TestAnADDWhosePluginIsGoneDoesNotBeginAfterASpooledDEL(t *testing.T) {
+func TestAnADDOfAKilledPluginDoesNotBeginAfterASpooledDEL(t *testing.T) {
 	h := newHarness(t)
 	h.mustAdd(t)
-	h.spool(t, h.SpoolDirs[0], time.Now())
+	h.spoolDEL(t, h.SpoolDirs[0], time.Now())
 	ctx, gone := context.WithCancelCause(t.Context())
 	killed := errors.New("the plugin was killed")
 	gone(killed)
-	if err := h.settleSpooled(ctx, endpoint.Key{ContainerID: "c1", IfName: "eth0"}); err == nil {
+	if err := (spool{h.Controller}).settle(ctx, endpoint.Key{ContainerID: "c1", IfName: "eth0"}); err == nil {
 		t.Error("the ADD goes on")
 	}
 	h.mustDrain(t)
@@ -189,7 +189,7 @@ func TestAnADDWhosePluginIsGoneDoesNotBeginAfterASpooledDEL(t *testing.T) {
 func TestWhatIsNoDELInTheSpoolDoesNotStopAnADD(t *testing.T) {
 	h := newHarness(t)
 	for _, text := range []string{"", "{", `{"version":1,"command":"ADD"}` + "\n"} {
-		h.spool(t, h.SpoolDirs[0], time.Now())
+		h.spoolDEL(t, h.SpoolDirs[0], time.Now())
 		overwrite(t, h.SpoolDirs[0], text)
 		h.mustAdd(t)
 	}

@@ -12,11 +12,14 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// removeStaleEvery removes stale endpoints until ctx ends.
-func (c *Controller) removeStaleEvery(ctx context.Context) error {
+// collector removes stale endpoints.
+type collector struct{ *Controller }
+
+// run removes stale endpoints until ctx ends.
+func (c collector) run(ctx context.Context) error {
 	var suspects stale.Suspects
 	l := loop.New(func(ctx context.Context, _ bool) (time.Time, error) {
-		return time.Time{}, c.removeStale(ctx, &suspects, time.Now())
+		return time.Time{}, c.collect(ctx, &suspects, time.Now())
 	})
 	l.Every = min(time.Minute, c.StaleAfter/4)
 	l.Report = func(err error, pause time.Duration) {
@@ -25,10 +28,10 @@ func (c *Controller) removeStaleEvery(ctx context.Context) error {
 	return l.Run(ctx)
 }
 
-// removeStale removes the endpoints whose pods have been missing in the watch for StaleAfter,
-// and of which the API server says that they are gone: it has no such pod, or one with
-// another uid. While it does not answer nothing is removed.
-func (c *Controller) removeStale(ctx context.Context, suspects *stale.Suspects, now time.Time) (problems error) {
+// collect removes an endpoint if its pod has been missing in the watch for StaleAfter, and the
+// API server confirms that it is gone: it has no such pod, or one with another uid. While it
+// does not answer nothing is removed.
+func (c collector) collect(ctx context.Context, suspects *stale.Suspects, now time.Time) (problems error) {
 	if !c.Pods.Synced() {
 		return nil
 	}
@@ -43,7 +46,7 @@ func (c *Controller) removeStale(ctx context.Context, suspects *stale.Suspects, 
 		_, err := c.Pods.Pod(ctx, kube.PodRef{Namespace: e.Pod.Namespace, Name: e.Pod.Name}, e.Pod.UID)
 		switch {
 		case errors.Is(err, kube.ErrNoPod):
-			err = c.delStale(ctx, e)
+			err = c.delete(ctx, e)
 		case errors.Is(err, kube.ErrNoMirror):
 			err = nil
 		}
@@ -54,8 +57,8 @@ func (c *Controller) removeStale(ctx context.Context, suspects *stale.Suspects, 
 	return problems
 }
 
-// delStale removes an endpoint as its DEL would, unless a call of it came meanwhile.
-func (c *Controller) delStale(ctx context.Context, e endpoint.Endpoint) error {
+// delete removes an endpoint as its DEL would, unless a call of it came meanwhile.
+func (c collector) delete(ctx context.Context, e endpoint.Endpoint) error {
 	if c.calls.Busy(e.Key) > 0 {
 		return nil
 	}

@@ -78,22 +78,22 @@ func TestTheEndpointOfAPodThatIsGoneIsRemoved(t *testing.T) {
 			e := h.readyPod(t, c.pod)
 			var s stale.Suspects
 			for _, at := range []time.Duration{0, h.StaleAfter - 1} {
-				if err := h.removeStale(t.Context(), &s, now.Add(at)); err != nil {
+				if err := (collector{h.Controller}).collect(t.Context(), &s, now.Add(at)); err != nil {
 					t.Fatal(err)
 				}
 				if _, there := h.State.Endpoint(e.Key); !there {
 					t.Fatalf("removed after %s", at)
 				}
 			}
-			err := h.removeStale(t.Context(), &s, now.Add(h.StaleAfter))
+			err := (collector{h.Controller}).collect(t.Context(), &s, now.Add(h.StaleAfter))
 			if (err != nil) != (pods.down && !pods.unsynced) || err != nil && !errors.Is(err, kube.ErrUnavailable) {
 				t.Errorf("%v", err)
 			}
 			if _, there := h.State.Endpoint(e.Key); there == c.gone {
 				t.Errorf("there %v, want %v", there, !c.gone)
 			}
-			if told := strings.Join(h.events.events, "\n"); strings.Contains(told, "StaleEndpointRemoved") != c.gone {
-				t.Errorf("events %q", told)
+			if events := strings.Join(h.events.events, "\n"); strings.Contains(events, "StaleEndpointRemoved") != c.gone {
+				t.Errorf("events %q", events)
 			}
 		})
 	}
@@ -104,12 +104,12 @@ func TestAnEndpointWithACallInFlightIsNotStale(t *testing.T) {
 	h := newHarness(t)
 	h.Pods = &cluster{}
 	e := h.readyPod(t, "web")
-	if err := h.calls.Do(t.Context(), e.Key, func(ctx context.Context) error { return h.delStale(ctx, e) }); err != nil {
+	if err := h.calls.Do(t.Context(), e.Key, func(ctx context.Context) error { return (collector{h.Controller}).delete(ctx, e) }); err != nil {
 		t.Fatal(err)
 	}
 	older := e
 	older.Generation--
-	if err := h.delStale(t.Context(), older); err != nil {
+	if err := (collector{h.Controller}).delete(t.Context(), older); err != nil {
 		t.Fatal(err)
 	}
 	if _, there := h.State.Endpoint(e.Key); !there {
@@ -134,7 +134,7 @@ func TestNoEndpointOfALivePodIsRemoved(t *testing.T) {
 		now := time.Now()
 		check := func() {
 			now = now.Add(time.Duration(rapid.IntRange(0, 900).Draw(rt, "seconds")) * time.Second)
-			if err := h.removeStale(t.Context(), &s, now); err != nil && !errors.Is(err, kube.ErrUnavailable) {
+			if err := (collector{h.Controller}).collect(t.Context(), &s, now); err != nil && !errors.Is(err, kube.ErrUnavailable) {
 				rt.Fatal(err)
 			}
 			for uid := range pods.pods {
@@ -155,7 +155,7 @@ func TestNoEndpointOfALivePodIsRemoved(t *testing.T) {
 		pods.down, pods.watched = false, maps.Clone(pods.pods)
 		for range 2 {
 			now = now.Add(h.StaleAfter)
-			if err := h.removeStale(t.Context(), &s, now); err != nil {
+			if err := (collector{h.Controller}).collect(t.Context(), &s, now); err != nil {
 				rt.Fatal(err)
 			}
 		}

@@ -161,7 +161,7 @@ func (n *Controller) pass(ctx context.Context, full bool) (next time.Time, err e
 	next, linkErr := n.links.compare(ctx)
 	n.removeLeftovers(ctx)
 	filterNext, filterErr := n.filter.compare(ctx)
-	settingsNext, settingsErr := n.compareSettings(ctx, full)
+	settingsNext, settingsErr := settings{n}.compare(ctx, full)
 	n.passes.Observe(time.Since(began).Seconds())
 	if linkErr != nil {
 		n.Missing("the node's links differ from the ledger")

@@ -13,19 +13,22 @@ import (
 // links is off.
 const forwardWithin = 2 * time.Second
 
-// compareSettings compares the kernel settings that init wrote: `sysctl --system` or another
+// settings compares the kernel settings of the node.
+type settings struct{ *Controller }
+
+// compare compares the kernel settings that init wrote: `sysctl --system` or another
 // daemon may have changed them. It repairs those of single links by netlink. /proc/sys is
 // read-only in the agent's container, so what it cannot repair stands in the drift table with
 // the command that does.
 //
 // A pass that is not full compares only while ip_forward is off: links that were made since
 // do not route packets on.
-func (n *Controller) compareSettings(ctx context.Context, full bool) (next time.Time, err error) {
+func (n settings) compare(ctx context.Context, full bool) (next time.Time, err error) {
 	if !full && !n.notForwarding {
 		return time.Time{}, nil
 	}
 	primary, links := n.routers()
-	wrong, err := n.wrongSettings(hostnet.Required(primary, Families()))
+	wrong, err := n.wrong(hostnet.Required(primary, Families()))
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -63,12 +66,12 @@ func (n *Controller) compareSettings(ctx context.Context, full bool) (next time.
 }
 
 // forward has links route packets on, each by its own setting.
-func (n *Controller) forward(ctx context.Context, links []string) (made []string, err error) {
+func (n settings) forward(ctx context.Context, links []string) (made []string, err error) {
 	var want []hostnet.Sysctl
 	for _, l := range links {
 		want = append(want, hostnet.Forwarding(l))
 	}
-	wrong, err := n.wrongSettings(want)
+	wrong, err := n.wrong(want)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +87,7 @@ func (n *Controller) forward(ctx context.Context, links []string) (made []string
 	return made, nil
 }
 
-func (n *Controller) wrongSettings(want []hostnet.Sysctl) ([]hostnet.Op, error) {
+func (n settings) wrong(want []hostnet.Sysctl) ([]hostnet.Op, error) {
 	names := make([]string, len(want))
 	for i, s := range want {
 		names[i] = s.Name
@@ -98,7 +101,7 @@ func (n *Controller) wrongSettings(want []hostnet.Sysctl) ([]hostnet.Op, error) 
 
 // routers are the links by which packets of pods arrive: those of interfaces and of pods.
 // primary is the one of the primary interface, empty if it has no link.
-func (n *Controller) routers() (primary string, links []string) {
+func (n settings) routers() (primary string, links []string) {
 	mac := n.State.Node().PrimaryMAC
 	for _, d := range n.State.Devices() {
 		links = append(links, d.Link)

@@ -19,7 +19,7 @@ func settled(t *testing.T) *rig {
 	g := start(t)
 	statetest.Update(t, g.State, func(tx *state.Tx) error {
 		node := g.State.Node()
-		node.PrimaryMAC = statetest.First().MAC
+		node.PrimaryMAC = statetest.First().ENI.MAC
 		return tx.PutNode(node)
 	})
 	g.mustPass()

@@ -119,7 +119,7 @@ func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
 
 // eventIfFull creates an event when the disk of the journal became full since the last pass.
 func (r *Reporter) eventIfFull() {
-	full := r.State.Full()
+	full := state.DiskFull(r.State)
 	if c := writable(full, r.cfg.StateDir); full && !r.full {
 		r.Log.Error("no pod is added", "reason", c.Reason, "why", c.Message)
 		r.Events.NodeWarning(c.Reason, c.Message)
@@ -146,7 +146,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 		condition(trunkline.ConditionReady, d.Condition.CanAdd, d.Condition),
 		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
 		configured(r.Problems()),
-		writable(r.State.Full(), r.cfg.StateDir),
+		writable(state.DiskFull(r.State), r.cfg.StateDir),
 	}
 	if why := ledger.WithoutEC2; why != "" {
 		s.Mode = trunkline.ModePodCIDR

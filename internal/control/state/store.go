@@ -192,9 +192,9 @@ func openJournal(ctx context.Context, o Options) (j *journal.Journal, records []
 // with 1,000 addresses, and the removals of as many pods, are less than 1 MiB.
 const reserveSize = 2 << 20
 
-// Full reports that the disk of the journal has no space left. What is removed can still be
-// recorded; nothing may be added.
-func (s *Store) Full() bool { return s.journal.Full() }
+// DiskFull reports that the disk of the journal has no space left. What is removed can still
+// be recorded; nothing may be added.
+func DiskFull(s *Store) bool { return s.journal.Full() }
 
 // RecordedNow reports whether Recorded is of this boot of the machine.
 func (s *Store) RecordedNow() bool { return s.Recorded.Boot != "" && s.Recorded.Boot == s.boot }
