@@ -165,12 +165,22 @@ func (c *initCmd) run(p process) error {
 	if err != nil {
 		return err
 	}
-	programs := agent.Programs{Plugin: string(c.plugin), Reference: c.reference}
-	log := newLogger(p.err, cfg.LogLevel)
-	if err := agent.Init(p.ctx, cfg, programs, awsConfig, log); err != nil {
+	d := agent.InitDeps{
+		Programs: agent.Programs{Plugin: string(c.plugin), Reference: c.reference},
+		AWS:      awsConfig, Log: newLogger(p.err, cfg.LogLevel),
+	}
+	client, noServer := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.endpoint, UserAgent: "trunkline-init/" + version})
+	if noServer == nil {
+		d.Service = client.Service
+	}
+	if err := agent.Init(p.ctx, cfg, d); err != nil {
 		return err
 	}
-	c.warnOfPolicies(p.ctx, log)
+	if noServer != nil {
+		d.Log.Debug("no API server to read policies from", "error", noServer)
+		return nil
+	}
+	warnOfPolicies(p.ctx, client, d.Log)
 	return nil
 }
 
@@ -179,14 +189,9 @@ const policiesWithin = 2 * time.Second
 
 // warnOfPolicies logs which policies are not enforced on the node. The agent reports them
 // again, by an event.
-func (c *initCmd) warnOfPolicies(ctx context.Context, log *slog.Logger) {
+func warnOfPolicies(ctx context.Context, client *kube.Client, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, policiesWithin)
 	defer cancel()
-	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.endpoint, UserAgent: "trunkline-init/" + version})
-	if err != nil {
-		log.Debug("no API server to read policies from", "error", err)
-		return
-	}
 	found, err := kube.Policies(ctx, client)
 	if len(found) > 0 {
 		log.Warn("network policies are not enforced in this version", "found", found)

@@ -47,6 +47,12 @@ func TestAnIPv6ClusterIsRefusedWithoutAChangeOfTheNode(t *testing.T) {
 	if log := agentLog(t, n); !strings.Contains(log, "reason=IPv6Cluster") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}
+	if err := n.Get("/healthz", nil); err != nil {
+		t.Errorf("the kubelet would restart the agent again and again: %v", err)
+	}
+	if err := n.Get("/readyz", nil); err == nil || !strings.Contains(err.Error(), "fd30:1c53:5f8a::1") {
+		t.Errorf("the readiness probe: %v; want why the node is not served", err)
+	}
 	if left, err := os.ReadDir(filepath.Join(n.Dir, "net.d")); err != nil || len(left) > 0 {
 		t.Errorf("the configuration directory has %v, %v: the runtime would call the plugin", left, err)
 	}

@@ -102,7 +102,7 @@ func runAgent(settings string) error {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if initialise {
-		return agent.Init(ctx, cfg, agent.Programs{Plugin: plugin, Reference: reference}, aws, log)
+		return agent.Init(ctx, cfg, agent.InitDeps{Programs: agent.Programs{Plugin: plugin, Reference: reference}, AWS: aws, Service: service, Log: log})
 	}
 	var client *kube.Client
 	if server != "" {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/report"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
@@ -24,8 +26,8 @@ func (a *agent) refusedFamily() string {
 	return config.RefuseFamily(a.deps.Service, node.Addresses)
 }
 
-// refuse reports why the node is not served, until ctx ends: in the log, in an event and in
-// the NodeNetwork. It changes nothing on the node. The Node's condition NetworkUnavailable
+// refuse reports why the node is not served, until ctx ends: in the log, in an event, in the
+// NodeNetwork and at the readiness probe. It changes nothing on the node. The Node's condition NetworkUnavailable
 // stays as it is: it would keep pods from a node that another CNI serves.
 func (a *agent) refuse(ctx context.Context, why string) error {
 	a.log.Error("the node is not served", "reason", reasonFamily, "why", why)
@@ -44,5 +46,8 @@ func (a *agent) refuse(ctx context.Context, why string) error {
 	l.Report = func(err error, pause time.Duration) {
 		a.log.Warn("the refusal cannot be reported, will be retried", "error", err, "pause", pause)
 	}
-	return l.Run(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return report.ServeRefusal(ctx, a.cfg.IntrospectionAddress, a.log, why) })
+	group.Go(func() error { return l.Run(ctx) })
+	return group.Wait()
 }
