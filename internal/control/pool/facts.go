@@ -57,6 +57,9 @@ func (o *Observer) ReadIdentity(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, line := range primary.Unreadable {
+		o.p.Log.Warn("a line of instance metadata cannot be read and is not used", "line", line)
+	}
 	o.mu.Lock()
 	n := o.node
 	n.Instance, n.Type, n.Region, n.Zone = identity.Instance, identity.Type, identity.Region, identity.Zone
@@ -100,8 +103,9 @@ func (p *Pool) actor(n state.Node) cloud.Node {
 }
 
 // follow updates the facts that users may change: the groups of the primary interface,
-// which new interfaces get, and the ranges of the VPC, to which pods send without SNAT.
-func (o *Observer) follow(ctx context.Context, interfaces []ec2.Interface) {
+// which new interfaces get, and the ranges of the VPC, to which pods send without SNAT. It
+// returns what of the metadata cannot be read.
+func (o *Observer) follow(ctx context.Context, interfaces []ec2.Interface) (skipped []ec2.Skipped) {
 	was := o.known()
 	groups, ranges := was.Groups, was.Ranges
 	for _, i := range interfaces {
@@ -109,7 +113,7 @@ func (o *Observer) follow(ctx context.Context, interfaces []ec2.Interface) {
 			groups = i.Groups
 		}
 	}
-	fresh, err := o.p.Metadata.VPCCIDRs(ctx, was.PrimaryMAC)
+	fresh, unreadable, err := o.p.Metadata.VPCCIDRs(ctx, was.PrimaryMAC)
 	o.p.note(state.Metadata, err)
 	if err != nil {
 		o.p.Log.Warn("the VPC's ranges could not be read again; the last ones are used", "error", err)
@@ -129,4 +133,8 @@ func (o *Observer) follow(ctx context.Context, interfaces []ec2.Interface) {
 	}
 	o.mu.Unlock()
 	o.publish()
+	for _, line := range unreadable {
+		skipped = append(skipped, ec2.Skipped{Object: "instance metadata", Why: "a line cannot be read: " + line})
+	}
+	return skipped
 }

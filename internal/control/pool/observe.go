@@ -204,7 +204,7 @@ func (o *Observer) compareWithEC2(ctx context.Context, survey bool) error {
 	if err != nil {
 		return err
 	}
-	o.follow(ctx, interfaces)
+	skipped := o.follow(ctx, interfaces)
 	if !survey && slices.ContainsFunc(interfaces, func(i ec2.Interface) bool { return !o.knowsSubnet(i.Subnet) }) {
 		if err := o.readSubnets(ctx); err != nil {
 			return err
@@ -213,7 +213,7 @@ func (o *Observer) compareWithEC2(ctx context.Context, survey bool) error {
 	o.mu.Lock()
 	subnets := o.ec2
 	o.mu.Unlock()
-	o.skip(ec2.SkippedOf(interfaces, subnets))
+	o.skip(append(ec2.SkippedOf(interfaces, subnets), skipped...))
 	var seen []ipam.Observed
 	for _, i := range interfaces {
 		if i.ID != "" {
