@@ -40,7 +40,7 @@ type Observer struct {
 	node     state.Node   // what is known of it
 	ec2      []ec2.Subnet // as EC2 describes them
 	surveyed time.Time
-	skipped  []ec2.Skipped
+	notUsed  notUsed
 	observed bool   // EC2 was observed by this process
 	routes   error  // why the route tables are not known; nil if they are
 	failed   error  // of the last observation
@@ -49,6 +49,12 @@ type Observer struct {
 	asked    asked  // the last request
 	recheck  int    // observations in a row with the same differences
 	differ   int    // differences at the last observation
+}
+
+// notUsed is what the node does not use, as it was last reported.
+type notUsed struct {
+	skipped []ec2.Skipped        // because of its description
+	others  map[vpc.ENIID]string // attached interfaces, each with why
 }
 
 // asked is a request for an observation.
@@ -220,6 +226,7 @@ func (o *Observer) compareWithEC2(ctx context.Context, survey bool) error {
 			seen = append(seen, ec2.ObservedOf(i, actor, subnets))
 		}
 	}
+	o.noteOthers(seen)
 	var drift []ipam.Drift
 	err = o.p.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) {
 		rows, drift = l.Observe(seen, time.Now())
@@ -229,11 +236,32 @@ func (o *Observer) compareWithEC2(ctx context.Context, survey bool) error {
 	return err
 }
 
+// noteOthers logs why an attached interface is not used although it has IPv4 addresses, once
+// for each reason.
+func (o *Observer) noteOthers(seen []ipam.Observed) {
+	now := map[vpc.ENIID]string{}
+	for _, e := range seen {
+		if e.Attached && e.ENI.Unmanaged && e.ENI.PrimaryIP.IsValid() {
+			now[e.ENI.ID] = e.ENI.WhyUnmanaged
+		}
+	}
+	o.mu.Lock()
+	before := o.notUsed.others
+	o.notUsed.others = now
+	o.mu.Unlock()
+	for _, e := range seen {
+		why, other := now[e.ENI.ID]
+		if was, known := before[e.ENI.ID]; other && (!known || was != why) {
+			o.p.Log.Info("an interface with IPv4 addresses is not used and not changed", "eni", e.ENI.ID, "ip", e.ENI.PrimaryIP, "secondary", len(e.Addresses), "why", why)
+		}
+	}
+}
+
 // skip replaces what of the described objects is not used. Each is logged when it appears.
 func (o *Observer) skip(now []ec2.Skipped) {
 	o.mu.Lock()
-	before := o.skipped
-	o.skipped = now
+	before := o.notUsed.skipped
+	o.notUsed.skipped = now
 	o.mu.Unlock()
 	for _, s := range now {
 		if !slices.Contains(before, s) {
@@ -249,7 +277,7 @@ func (o *Observer) skip(now []ec2.Skipped) {
 func (o *Observer) skippedNow() (out []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, s := range o.skipped {
+	for _, s := range o.notUsed.skipped {
 		out = append(out, s.Object+": "+s.Why)
 	}
 	return out
