@@ -7,7 +7,8 @@
 // reads the kernel, repairs what differs from the rows and reports drift from their status
 // (machinery/reconcile).
 //
-// It compares the kernel's settings too, which init wrote (settings.go).
+// It compares the kernel's settings too, which init wrote (settings.go). An address that
+// another program configures again each time is deleted less and less often (contested.go).
 //
 // What AWS's plugin and daemon made for their pods is deleted once these have ended
 // (foreign.go), and what no pod needs once the agent leaves the node (leave.go).
@@ -114,6 +115,7 @@ type Controller struct {
 	turn   chan struct{} // capacity 1: serialises comparisons
 	links  *place[hostnet.Part]
 	filter *place[ruleset.Part]
+	theirs contested       // of the comparison that runs
 	agreed state.Agreement // as journaled; of Start and the loop
 	clean  bool            // of the rules of AWS's daemon; of Start and the loop
 	// notForwarding: new links do not route packets on by themselves; of Start and the loop.
