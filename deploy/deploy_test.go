@@ -221,6 +221,32 @@ func TestOnlyTheInitContainerIsPrivilegedAndRootFileSystemsAreReadOnly(t *testin
 	})
 }
 
+// What each container writes on the node: a directory that it only reads is mounted so.
+func TestContainersWriteOnlyWhereTheyMust(t *testing.T) {
+	want := map[string][]string{
+		"DaemonSet trunkline-agent, init":  {"/opt/cni/bin"},
+		"DaemonSet trunkline-agent, agent": {"/etc/cni/net.d", "/run/trunkline", "/var/lib/trunkline"},
+	}
+	podSpecs(t, func(owner string, spec corev1.PodSpec) {
+		onHost := map[string]bool{}
+		for _, v := range spec.Volumes {
+			onHost[v.Name] = v.HostPath != nil
+		}
+		for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+			var writes []string
+			for _, m := range c.VolumeMounts {
+				if onHost[m.Name] && !m.ReadOnly {
+					writes = append(writes, m.MountPath)
+				}
+			}
+			slices.Sort(writes)
+			if name := owner + ", " + c.Name; !slices.Equal(writes, want[name]) {
+				t.Errorf("%s may write %v of the node, want %v", name, writes, want[name])
+			}
+		}
+	})
+}
+
 func TestContainersHaveRequestsAMemoryLimitAndProbes(t *testing.T) {
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {
 		for _, c := range append(slices.Clone(spec.InitContainers), spec.Containers...) {

@@ -121,15 +121,20 @@ func (p plugin) send(c call, wait time.Duration) (*cnirpc.Response, error) {
 	return cnirpc.Call(time.Now().Add(wait), c.conf.Socket, c.request, netns)
 }
 
-// del succeeds when the agent carried out the DEL or the spool holds it. It fails only
-// when neither is possible.
+// del succeeds when the agent carried out the DEL or a spool holds it: that on the disk, or
+// the volatile one if the disk is full or read-only. It fails only when none is possible.
 func (p plugin) del(c call) *cnirpc.Error {
 	_, err := p.ask(c, c.conf.delWait, cnirpc.CodeTryAgain)
 	if err == nil {
 		return nil
 	}
-	if spoolErr := cnirpc.Spool(c.conf.Spool, c.request, p.now()); spoolErr != nil {
-		return refuse(cnirpc.CodeIO, "neither the agent nor the spool accepts the DEL", fmt.Sprintf("%v; %v", err, spoolErr))
+	spoolErr := cnirpc.Spool(c.conf.Spool, c.request, p.now())
+	if spoolErr == nil {
+		return nil
 	}
-	return nil
+	volatileErr := cnirpc.SpoolVolatile(c.conf.Socket, c.request, p.now())
+	if volatileErr == nil {
+		return nil
+	}
+	return refuse(cnirpc.CodeIO, "neither the agent nor the spool accepts the DEL", fmt.Sprintf("%v; %v; %v", err, spoolErr, volatileErr))
 }

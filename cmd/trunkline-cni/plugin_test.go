@@ -229,6 +229,19 @@ func TestDELRefusedByTheAgentIsSpooled(t *testing.T) {
 	}
 }
 
+// The disk is full or read-only.
+func TestADELThatTheDiskDoesNotTakeIsSpooledBesideTheSocket(t *testing.T) {
+	dir := t.TempDir()
+	socket, file := filepath.Join(dir, "agent.sock"), filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	exit, out := invoke(t, environment("DEL"), `{"cniVersion":"1.0.0","name":"n","socket":"`+socket+`","delWaitSeconds":0,"spool":"`+file+`/x"}`)
+	if got, err := cnirpc.ReadSpool(cnirpc.VolatileSpool(socket)); exit != 0 || len(got) != 1 || err != nil {
+		t.Errorf("exit %d, stdout %q, %d spooled, %v", exit, out, len(got), err)
+	}
+}
+
 func TestDELFailsWithoutAgentAndSpool(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

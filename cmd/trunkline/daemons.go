@@ -110,7 +110,7 @@ func (c *agentCmd) run(p process) error {
 			})
 			return k, k.Events()
 		},
-		Removed: removed(client, cfg, log), Root: "/",
+		Removed: removed(client, cfg, log), Service: client.Service, Root: "/",
 	})
 }
 
@@ -120,7 +120,7 @@ func (c *agentCmd) run(p process) error {
 func removed(client *kube.Client, cfg config.Config, log *slog.Logger) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		own := kube.PodRef{Namespace: cfg.PodNamespace, Name: cfg.PodName}
-		gone, why, err := kube.Removed(ctx, client, own, cfg.NodeName)
+		gone, why, err := kube.Removed(ctx, client, own, cfg.NodeName, agent.RefusedFor)
 		if err != nil {
 			log.Warn("cannot read whether the agent is being removed; keep the conflist for the next agent", "error", err)
 			return false
@@ -165,12 +165,22 @@ func (c *initCmd) run(p process) error {
 	if err != nil {
 		return err
 	}
-	programs := agent.Programs{Plugin: string(c.plugin), Reference: c.reference}
-	log := newLogger(p.err, cfg.LogLevel)
-	if err := agent.Init(p.ctx, cfg, programs, awsConfig, log); err != nil {
+	d := agent.InitDeps{
+		Programs: agent.Programs{Plugin: string(c.plugin), Reference: c.reference},
+		AWS:      awsConfig, Log: newLogger(p.err, cfg.LogLevel),
+	}
+	client, noServer := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.endpoint, UserAgent: "trunkline-init/" + version})
+	if noServer == nil {
+		d.Service = client.Service
+	}
+	if err := agent.Init(p.ctx, cfg, d); err != nil {
 		return err
 	}
-	c.warnOfPolicies(p.ctx, log)
+	if noServer != nil {
+		d.Log.Debug("no API server to read policies from", "error", noServer)
+		return nil
+	}
+	warnOfPolicies(p.ctx, client, d.Log)
 	return nil
 }
 
@@ -179,14 +189,9 @@ const policiesWithin = 2 * time.Second
 
 // warnOfPolicies logs which policies are not enforced on the node. The agent reports them
 // again, by an event.
-func (c *initCmd) warnOfPolicies(ctx context.Context, log *slog.Logger) {
+func warnOfPolicies(ctx context.Context, client *kube.Client, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, policiesWithin)
 	defer cancel()
-	client, err := kube.NewClient(kube.Access{InCluster: true, Endpoint: c.endpoint, UserAgent: "trunkline-init/" + version})
-	if err != nil {
-		log.Debug("no API server to read policies from", "error", err)
-		return
-	}
 	found, err := kube.Policies(ctx, client)
 	if len(found) > 0 {
 		log.Warn("network policies are not enforced in this version", "found", found)

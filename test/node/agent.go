@@ -42,6 +42,8 @@ const (
 	// APIServerFlag is the URL of an API server; without it the node has no Kubernetes, and
 	// every pod exists.
 	APIServerFlag = "api-server"
+	// ServiceFlag is the address of the Service "kubernetes"; without it there is none.
+	ServiceFlag = "service"
 	// RootFlag is the directory below which the agent finds the machine's firmware; without
 	// it there is none.
 	RootFlag = "root"
@@ -87,8 +89,9 @@ func runAgent(settings string) error {
 			return fmt.Errorf("cover the kernel's boot ID: %w", err)
 		}
 	}
+	service, _ := netip.ParseAddr(flags[ServiceFlag]) // without the flag there is none
 	server, root := flags[APIServerFlag], cmp.Or(flags[RootFlag], "/nonexistent")
-	for _, ours := range []string{"init", "removed", "uninstall", referenceFlag, parentFlag, brakeFlag, podsFlag, bootFlag, podCIDRFlag, APIServerFlag, RootFlag} {
+	for _, ours := range []string{"init", "removed", "uninstall", referenceFlag, parentFlag, brakeFlag, podsFlag, bootFlag, podCIDRFlag, APIServerFlag, ServiceFlag, RootFlag} {
 		delete(flags, ours)
 	}
 	cfg, err := config.Load(config.Sources{Flags: flags})
@@ -101,7 +104,7 @@ func runAgent(settings string) error {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if initialise {
-		return agent.Init(ctx, cfg, agent.Programs{Plugin: plugin, Reference: reference}, aws, log)
+		return agent.Init(ctx, cfg, agent.InitDeps{Programs: agent.Programs{Plugin: plugin, Reference: reference}, AWS: aws, Service: service, Log: log})
 	}
 	var client *kube.Client
 	if server != "" {
@@ -114,7 +117,7 @@ func runAgent(settings string) error {
 	}
 	return agent.Run(ctx, cfg, agent.Deps{
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
-		Removed: func(context.Context) bool { return removed }, Root: root,
+		Removed: func(context.Context) bool { return removed }, Service: service, Root: root,
 		Cluster: func(changed func()) (agent.Cluster, agent.Events) {
 			if client != nil {
 				k := kube.NewCluster(kube.Options{

@@ -87,7 +87,8 @@ type NodeNetworkStatus struct {
 	// node can still grow to what its pods need), EC2Reachable (Unknown with the
 	// reason EC2NotUsed where the node does not use EC2), MetadataReachable and
 	// CredentialsValid (on nodes that use EC2), Drift, CNIConfigured (the container runtime
-	// wires new pods by the plugin).
+	// wires new pods by the plugin), JournalWritable (the agent's disk has space; False: no pod
+	// is added, and pods can end).
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -219,6 +220,7 @@ const (
 	ConditionCredentialsValid    = "CredentialsValid"
 	ConditionDrift               = "Drift"
 	ConditionCNIConfigured       = "CNIConfigured"
+	ConditionJournalWritable     = "JournalWritable"
 )
 
 // ReasonEC2NotUsed is the reason of EC2Reachable, with the status Unknown, on a node with

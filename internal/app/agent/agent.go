@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/edge/cniplugin"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
@@ -77,6 +79,8 @@ type Deps struct {
 	// Removed reports, when the agent is stopped, whether the stop is meant to last
 	// (its DaemonSet is going) rather than to make way for a successor. Nil: it never is.
 	Removed func(ctx context.Context) bool
+	// Service is the address of the Service "kubernetes"; invalid outside a cluster.
+	Service netip.Addr
 	// Root is below which the machine's firmware is read: "/" outside tests.
 	Root string
 }
@@ -149,6 +153,9 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.cluster.Run(ctx) })
 	group.Go(func() error {
+		if why := a.refusedFamily(); why != "" {
+			return a.refuse(ctx, why)
+		}
 		if err := a.construct(ctx); err != nil {
 			return err
 		}
@@ -237,8 +244,10 @@ func (a *agent) assemble() (err error) {
 		return err
 	}
 	a.cni = cni.New(cni.Config{
-		NodeName: a.cfg.NodeName, StateDir: a.cfg.StateDir, LinkPrefix: a.cfg.VethPrefix,
-		MTU: cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
+		NodeName: a.cfg.NodeName, LinkPrefix: a.cfg.VethPrefix,
+		SpoolDirs: []string{filepath.Join(a.cfg.StateDir, "spool"), cnirpc.VolatileSpool(a.cfg.Socket)},
+		MTU:       cmp.Or(a.cfg.PodMTU, a.cfg.MTU), PodMetadata: a.cfg.PodMetadata,
+		StaleAfter: a.cfg.StaleAfter,
 	}, cni.Deps{
 		Log: a.log, State: a.state, Owned: a.state.CNITables(), Backend: a.backend, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
 		Components: a.deps.Components, Registry: a.deps.Registry,

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -31,14 +32,29 @@ type Programs struct {
 	Reference string
 }
 
+// InitDeps is what Init works with.
+type InitDeps struct {
+	Programs
+	AWS aws.Config
+	// Service is the address of the Service "kubernetes"; invalid if it is not known.
+	Service netip.Addr
+	Log     *slog.Logger
+}
+
 // Init prepares the node in the privileged init container: it writes the kernel
 // settings and installs the plugin and the reference plugins that the node lacks. It may
-// run again at any time, also while pods are being wired.
-func Init(ctx context.Context, cfg config.Config, programs Programs, awsConfig aws.Config, log *slog.Logger) error {
+// run again at any time, also while pods are being wired. On a node of a cluster that the
+// agent refuses it changes nothing, and the agent reports why.
+func Init(ctx context.Context, cfg config.Config, d InitDeps) error {
+	log := d.Log
+	if why := config.RefuseFamily(d.Service, nil); why != "" {
+		log.Error("the node is not prepared", "reason", reasonFamily, "why", why)
+		return nil
+	}
 	if err := refusal(probe(ctx, cfg)); err != nil {
 		return err
 	}
-	primary, err := primaryLink(ctx, cfg, awsConfig, log)
+	primary, err := primaryLink(ctx, cfg, d.AWS, log)
 	if err != nil {
 		return err
 	}
@@ -49,12 +65,12 @@ func Init(ctx context.Context, cfg config.Config, programs Programs, awsConfig a
 	if err != nil {
 		return fmt.Errorf("kernel settings: %w", err)
 	}
-	if programs.Reference != "" {
-		if err := installReference(ctx, programs.Reference, cfg.CNIBinDir, log); err != nil {
+	if d.Reference != "" {
+		if err := installReference(ctx, d.Reference, cfg.CNIBinDir, log); err != nil {
 			return err
 		}
 	}
-	return installPlugin(programs.Plugin, filepath.Join(cfg.CNIBinDir, conflist.PluginName), log)
+	return installPlugin(d.Plugin, filepath.Join(cfg.CNIBinDir, conflist.PluginName), log)
 }
 
 // How long Init waits for instance metadata, and for the link that it names.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/edge/imds"
 )
 
@@ -102,5 +104,22 @@ func TestInitIsRefusedOnlyIfTheNodeHasNoLoopback(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The agent says on such a node that nothing was changed.
+func TestInitChangesNothingOnANodeOfAnIPv6Cluster(t *testing.T) {
+	bin := t.TempDir()
+	var log strings.Builder
+	d := InitDeps{
+		Programs: Programs{Plugin: "/proc/self/exe"}, Service: netip.MustParseAddr("fd30:1c53:5f8a::1"),
+		Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}
+	err := Init(t.Context(), config.Config{CNIBinDir: bin, Backend: config.BackendPodCIDR}, d)
+	if err != nil || !strings.Contains(log.String(), "reason=IPv6Cluster") {
+		t.Errorf("%v, log %q: want why the node is not prepared, and no error, so that the agent starts and reports it", err, log.String())
+	}
+	if left, err := os.ReadDir(bin); err != nil || len(left) > 0 {
+		t.Errorf("installed %v, %v", left, err)
 	}
 }

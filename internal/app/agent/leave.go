@@ -19,11 +19,16 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/nft"
 )
 
+// RefusedFor is how long the API server must refuse every question before a stopping agent
+// concludes that its rights are gone.
+const RefusedFor = 5 * time.Second
+
 // How long the questions and writes to the API server may take when the agent stops, and
 // what it does on the node. The kubelet kills the agent 20 s after the stop began.
 const (
-	askWithin   = 3 * time.Second
-	leaveWithin = 10 * time.Second
+	removedWithin = RefusedFor + 2*time.Second
+	leaveWithin   = 8 * time.Second
+	askWithin     = 3 * time.Second
 )
 
 // deletedAtOnce is how many links of ended pods one request deletes; no ADD waits for them.
@@ -44,7 +49,7 @@ func (a *agent) leave(ctx context.Context) error {
 		return nil // the agent failed and will be restarted, or Removed is unknown
 	}
 	ctx = context.WithoutCancel(ctx)
-	asked, cancel := context.WithTimeout(ctx, askWithin)
+	asked, cancel := context.WithTimeout(ctx, removedWithin)
 	defer cancel()
 	if !a.deps.Removed(asked) {
 		return nil

@@ -213,6 +213,8 @@ func TestDriftIsAnErrorWhenTrueAndOtherConditionsWhenNotTrue(t *testing.T) {
 		{trunkline.ConditionDrift, metav1.ConditionFalse, false},
 		{trunkline.ConditionCNIConfigured, metav1.ConditionTrue, false},
 		{trunkline.ConditionCNIConfigured, metav1.ConditionFalse, true},
+		{trunkline.ConditionJournalWritable, metav1.ConditionTrue, false},
+		{trunkline.ConditionJournalWritable, metav1.ConditionFalse, true},
 	} {
 		if got := bad(metav1.Condition{Type: c.kind, Status: c.status}); got != c.want {
 			t.Errorf("%s=%s: an error %v, want %v", c.kind, c.status, got, c.want)

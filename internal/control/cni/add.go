@@ -87,6 +87,9 @@ func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf,
 	if err := checkVersion(conf.CNIVersion); err != nil { // before anything is wired
 		return nil, err
 	}
+	if err := (spool{c}).settle(ctx, endpoint.Key{ContainerID: req.ContainerID, IfName: req.IfName}); err != nil {
+		return nil, err
+	}
 	if deadline, ok := ctx.Deadline(); ok {
 		bounded, cancel := context.WithDeadline(ctx, deadline.Add(-answerWithin))
 		defer cancel()
@@ -144,6 +147,12 @@ func (a *addition) identify(ctx context.Context) error {
 }
 
 func (a *addition) admit(ctx context.Context) error {
+	if state.DiskFull(a.c.State) {
+		return &cnirpc.Error{
+			Code: cnirpc.CodeTryAgain, Msg: "the node's disk is full",
+			Details: "the agent cannot record another pod; free space on the file system of its state directory (/var/lib/trunkline): pods are added within 10 s then. Pods that run are not affected, and pods can end",
+		}
+	}
 	if err := a.conf.unserved(); err != nil {
 		return err
 	}

@@ -18,7 +18,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -98,13 +97,15 @@ type Filter interface {
 
 // Pods are the pods of the node; *kube.Cluster is one.
 type Pods interface {
+	Synced() bool
 	Pods() []kube.Pod
 	Pod(ctx context.Context, ref kube.PodRef, uid string) (kube.Pod, error)
 }
 
-// Events creates Kubernetes events of pods; *kube.Events is one.
+// Events creates Kubernetes events of pods and of the node; *kube.Events is one.
 type Events interface {
 	PodWarning(ref kube.PodRef, uid, reason, message string)
+	NodeWarning(reason, message string)
 }
 
 // Component takes part in an ADD. Its errors are shown to users: they name what is wrong
@@ -121,10 +122,13 @@ type Component interface {
 // Config is the part of the configuration that matters here.
 type Config struct {
 	NodeName    string
-	StateDir    string
+	SpoolDirs   []string // where plugins spool DELs
 	LinkPrefix  string
 	MTU         int // bytes, of pods' links
 	PodMetadata bool
+	// StaleAfter is how long a pod must be gone before its endpoint is removed without a
+	// DEL.
+	StaleAfter time.Duration
 }
 
 // Deps is what the controller works with.
@@ -170,11 +174,13 @@ func New(c Config, d Deps) *Controller {
 	return &Controller{Config: c, Deps: d, metrics: newMetrics(d.Registry)}
 }
 
-// Run deletes discarded links and carries out spooled DELs until ctx ends.
+// Run deletes discarded links, carries out spooled DELs and removes stale endpoints until ctx
+// ends.
 func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return reaper{c}.run(ctx) })
-	group.Go(func() error { return c.drainSpoolEvery(ctx, 5*time.Second) })
+	group.Go(func() error { return spool{c}.run(ctx, 5*time.Second) })
+	group.Go(func() error { return collector{c}.run(ctx) })
 	return group.Wait()
 }
 
@@ -187,8 +193,6 @@ func (c *Controller) Plugin() string {
 	defer c.mu.Unlock()
 	return c.plugin
 }
-
-func (c *Controller) spoolDir() string { return filepath.Join(c.StateDir, "spool") }
 
 // elements are the elements of an endpoint in the packet filter's sets.
 func (c *Controller) elements(e endpoint.Endpoint) []ruleset.Element {

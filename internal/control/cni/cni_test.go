@@ -115,6 +115,10 @@ func (r *reported) PodWarning(ref kube.PodRef, uid, reason, message string) {
 	r.events = append(r.events, fmt.Sprintf("pod %s %s %s: %s", ref, uid, reason, message))
 }
 
+func (r *reported) NodeWarning(reason, message string) {
+	r.events = append(r.events, fmt.Sprintf("node %s: %s", reason, message))
+}
+
 // harness is a controller without an API server. The node's snapshot on disk has one pod,
 // default/known with uid u1.
 type harness struct {
@@ -161,7 +165,7 @@ func newHarness(t *testing.T, components ...Component) *harness {
 	log := slog.New(slog.DiscardHandler)
 	s := statetest.Open(t, filepath.Join(dir, "journal"))
 	statetest.Observe(t, s)
-	h.Controller = New(Config{NodeName: "n1", StateDir: dir, LinkPrefix: "eni", MTU: 9001}, Deps{
+	h.Controller = New(Config{NodeName: "n1", SpoolDirs: []string{filepath.Join(dir, "spool"), filepath.Join(dir, "run", "spool")}, LinkPrefix: "eni", MTU: 9001, StaleAfter: 10 * time.Minute}, Deps{
 		Log: log, State: s, Owned: s.CNITables(), Backend: ledger{state: s}, Links: h.wires, Filter: h.wires, Events: h.events, Components: components,
 		Pods:     kube.NewCluster(kube.Options{Client: client, NodeName: "n1", SnapshotPath: snapshot, Log: log}),
 		Registry: prometheus.NewRegistry(), CompareKernel: func() {}, Lock: h.lock,

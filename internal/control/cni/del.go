@@ -10,8 +10,6 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
-	"github.com/trunkline/trunkline/internal/edge/cnirpc"
-	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
 // DELs yield to ADDs: they wait until none was in flight for quiet, and for yieldAtMost
@@ -125,48 +123,4 @@ func (c *Controller) gc(ctx context.Context, conf netConf) error {
 		problems = errors.Join(problems, c.calls.Preempt(ctx, e.Key, func(ctx context.Context) error { return c.del(ctx, e.Key) }))
 	}
 	return problems
-}
-
-// DrainSpool executes the DELs that plugins spooled while no agent answered, and removes
-// incomplete files of killed plugins. While a call for the same endpoint is in flight,
-// its spooled DEL waits for the next pass: the call may be newer.
-func (c *Controller) DrainSpool(ctx context.Context) error {
-	spooled, problems := cnirpc.ReadSpool(c.spoolDir())
-	problems = errors.Join(problems, cnirpc.SweepSpool(c.spoolDir(), time.Now().Add(-time.Minute)))
-	if len(spooled) > 0 {
-		c.adds.Yield(ctx, quiet, yieldAtMost)
-	}
-	for _, s := range spooled {
-		key := endpoint.Key{ContainerID: s.Request.ContainerID, IfName: s.Request.IfName}
-		if c.calls.Busy(key) > 0 {
-			continue
-		}
-		err := c.calls.Do(ctx, key, func(ctx context.Context) error { return c.delSpooled(ctx, key, s.Request.SpooledAt) })
-		if err == nil {
-			err = s.Remove()
-		}
-		c.metrics.spooled.Inc()
-		problems = errors.Join(problems, err)
-	}
-	return problems
-}
-
-// delSpooled is del for a request that was spooled at a time, in Unix milliseconds. An
-// endpoint that was added since stays.
-func (c *Controller) delSpooled(ctx context.Context, key endpoint.Key, at int64) error {
-	if e, ok := c.State.Endpoint(key); ok && at > 0 && e.Requested.UnixMilli() > at {
-		c.Log.Info("a spooled DEL is older than the endpoint, which stays", "pod", e.Name(), "ip", e.Addresses.Primary())
-		return nil
-	}
-	return c.del(ctx, key)
-}
-
-// drainSpoolEvery executes the DELs that were spooled while the agent was starting.
-func (c *Controller) drainSpoolEvery(ctx context.Context, every time.Duration) error {
-	l := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, c.DrainSpool(ctx) })
-	l.Every, l.MaxBackoff = every, 30*time.Second
-	l.Report = func(err error, pause time.Duration) {
-		c.Log.Warn("spooled DELs are left", "error", err, "pause", pause)
-	}
-	return l.Run(ctx)
 }

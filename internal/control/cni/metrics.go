@@ -15,6 +15,7 @@ type metrics struct {
 	results *prometheus.CounterVec
 	waited  prometheus.Counter
 	spooled prometheus.Counter
+	stale   prometheus.Counter
 }
 
 // buckets from half a millisecond, a step, to a minute and a half, an ADD that
@@ -31,7 +32,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 		waited:  prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_pool_empty_total", Help: "Times an ADD found no free address."}),
 		spooled: prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_cni_spooled_dels_total", Help: "DELs that plugins spooled while no agent answered."}),
 	}
-	r.MustRegister(m.calls, m.phases, m.results, m.waited, m.spooled)
+	m.stale = prometheus.NewCounter(prometheus.CounterOpts{Name: "trunkline_cni_stale_endpoints_total", Help: "Endpoints removed without a DEL, because their pods were gone."})
+	r.MustRegister(m.calls, m.phases, m.results, m.waited, m.spooled, m.stale)
 	return m
 }
 

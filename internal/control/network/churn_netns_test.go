@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -50,6 +51,11 @@ func onKernel(t *testing.T) *real {
 	}
 	t.Cleanup(func() { r.fire.Close() })
 	r.ip("link add eth0 mtu 9001 address 02:00:00:00:00:01 type veth peer name eth0p")
+	r.node.Do(t, func() { // as init does, before the agent starts
+		if _, err := link.InitHost(hostnet.Sysctls("eth0", Families())); err != nil {
+			t.Fatal(err)
+		}
+	})
 	s := statetest.Open(t, t.TempDir())
 	statetest.Observe(t, s)
 	r.Controller = withEdges(t, s, r.seen, r.host, r.fire)
@@ -282,5 +288,36 @@ func TestChangesBesideAForeignRouteThatLastsAreRepairedAndReported(t *testing.T)
 	r.seen.events = nil
 	if err := r.links.restore(ctx, endpointOwner(web)); err != nil || len(r.seen.events) > 0 {
 		t.Errorf("in the end: %v, events %q, want none", err, r.seen.events)
+	}
+}
+
+// A stand-in for nm-cloud-setup: it configures an address again each time it was deleted.
+func TestAnAddressThatIsConfiguredAgainIsLeftForSomeTime(t *testing.T) {
+	r := onKernel(t)
+	r.ip("link add eth1 mtu 9001 address 02:00:00:00:00:02 type veth peer name eth1p")
+	enterSecond(t, r.Controller)
+	const address = "10.0.0.98/24"
+	there := func() (found bool) {
+		have, err := r.host.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(have.Addresses, func(a hostnet.Address) bool { return a.Prefix == netip.MustParsePrefix(address) })
+	}
+	deleted := 0
+	for range 20 {
+		r.ip("address replace " + address + " dev eth1")
+		if _, err := r.pass(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		if !there() {
+			deleted++
+		}
+	}
+	if deleted != 3 {
+		t.Errorf("deleted %d times, want 3 before the first pause, of 30 s", deleted)
+	}
+	if standing := r.State.Drift(); len(standing) != 1 || !strings.Contains(standing[0], "10.0.0.98 on eth1") || !strings.Contains(standing[0], "refresh-policy-routes@eth1.timer") {
+		t.Errorf("the drift table has %q, want the address and which program to turn off", standing)
 	}
 }

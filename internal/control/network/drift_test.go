@@ -251,8 +251,14 @@ func renamed() hostnet.Link {
 // attach attaches eni-2 at device 1.
 func (g *rig) attach() {
 	g.t.Helper()
+	g.k.put(hostnet.Link{Name: "eth1", MAC: enterSecond(g.t, g.Controller), MTU: 9001})
+}
+
+// enterSecond enters eni-2 at device 1, with the link eth1, and returns its MAC.
+func enterSecond(t *testing.T, n *Controller) vpc.MAC {
+	t.Helper()
 	mac := vpc.MAC{2, 0, 0, 0, 0, 2}
-	statetest.Update(g.t, g.State, func(tx *state.Tx) error {
+	statetest.Update(t, n.State, func(tx *state.Tx) error {
 		rows, _ := tx.Ledger().Observe([]ipam.Observed{statetest.First(), {
 			ENI: ipam.ENI{
 				ID: "eni-2", Type: vpc.TypeInterface, MAC: mac, Subnet: "subnet-1", Device: 1,
@@ -263,8 +269,8 @@ func (g *rig) attach() {
 		tx.Record(rows...)
 		return nil
 	})
-	g.k.put(hostnet.Link{Name: "eth1", MAC: mac, MTU: 9001})
-	state.Set(g.State, g.Owned.Devices, state.Device{MAC: mac, ENI: "eni-2", Link: "eth1"})
+	state.Set(n.State, n.Owned.Devices, state.Device{MAC: mac, ENI: "eni-2", Link: "eth1"})
+	return mac
 }
 
 // converged checks that the kernel is as desired.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
@@ -43,6 +44,25 @@ func (k *kernel) Read(context.Context, ...string) (hostnet.State, error) {
 	k.mu.Unlock()
 	k.called("links")
 	return have, nil
+}
+
+// Settings are as init wrote them, unless a test changed them; links of pods route packets on.
+func (k *kernel) Settings(names ...string) (list []hostnet.Sysctl, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, name := range names {
+		s := hostnet.Sysctl{Name: name, Value: "1"}
+		if strings.HasSuffix(name, "/rp_filter") {
+			s.Value = "2"
+		}
+		for _, changed := range k.state.Sysctls {
+			if changed.Name == name {
+				s.Value = changed.Value
+			}
+		}
+		list = append(list, s)
+	}
+	return list, nil
 }
 
 func (k *kernel) Do(_ context.Context, op hostnet.Op) error {
@@ -96,6 +116,8 @@ func (k *kernel) put(objects ...hostnet.Object) {
 			k.state.Rules = append(k.state.Rules, o)
 		case hostnet.Neighbour:
 			k.state.Neighbours = append(k.state.Neighbours, o)
+		case hostnet.Sysctl:
+			k.state.Sysctls = append(k.state.Sysctls, o)
 		}
 	}
 }
@@ -110,6 +132,7 @@ func (k *kernel) remove(keys ...string) {
 		k.state.Routes = without(k.state.Routes, key)
 		k.state.Rules = without(k.state.Rules, key)
 		k.state.Neighbours = without(k.state.Neighbours, key)
+		k.state.Sysctls = without(k.state.Sysctls, key)
 	}
 	there := func(link string) bool {
 		return slices.ContainsFunc(k.state.Links, func(l hostnet.Link) bool { return l.Name == link })

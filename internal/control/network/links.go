@@ -92,6 +92,7 @@ func (l links) do(ctx context.Context, op hostnet.Op) (changed bool, err error) 
 		l.n.links.failed = append(l.n.links.failed, err)
 		return false, err
 	}
+	l.n.theirs.deleted(op)
 	l.n.Log.Debug("applied", "where", inLinks, "what", op.Difference())
 	return true, nil
 }

@@ -7,6 +7,9 @@
 // reads the kernel, repairs what differs from the rows and reports drift from their status
 // (machinery/reconcile).
 //
+// It compares the kernel's settings too, which init wrote (settings.go). An address that
+// another program configures again each time is deleted less and less often (contested.go).
+//
 // What AWS's plugin and daemon made for their pods is deleted once these have ended
 // (foreign.go), and what no pod needs once the agent leaves the node (leave.go).
 //
@@ -55,6 +58,7 @@ type Links interface {
 	Do(ctx context.Context, op hostnet.Op) error
 	FindENI(ctx context.Context, mac vpc.MAC) (name string, err error)
 	Names(ctx context.Context) (map[vpc.MAC]string, error)
+	Settings(names ...string) ([]hostnet.Sysctl, error)
 }
 
 // Filter is our part of nftables; *nft.Firewall is one.
@@ -89,6 +93,7 @@ type Deps struct {
 const (
 	inLinks  = "link"
 	inFilter = "nftables"
+	inSysctl = "sysctl"
 )
 
 // maxBackoff is the longest pause after a failed pass or watch, so that a difference is
@@ -110,8 +115,11 @@ type Controller struct {
 	turn   chan struct{} // capacity 1: serialises comparisons
 	links  *place[hostnet.Part]
 	filter *place[ruleset.Part]
+	theirs contested       // of the comparison that runs
 	agreed state.Agreement // as journaled; of Start and the loop
 	clean  bool            // of the rules of AWS's daemon; of Start and the loop
+	// notForwarding: new links do not route packets on by themselves; of Start and the loop.
+	notForwarding bool
 
 	mu   sync.Mutex
 	busy map[string]int // locks in flight, by the endpoint's link
@@ -155,15 +163,16 @@ func (n *Controller) pass(ctx context.Context, full bool) (next time.Time, err e
 	next, linkErr := n.links.compare(ctx)
 	n.removeLeftovers(ctx)
 	filterNext, filterErr := n.filter.compare(ctx)
+	settingsNext, settingsErr := settings{n}.compare(ctx, full)
 	n.passes.Observe(time.Since(began).Seconds())
 	if linkErr != nil {
 		n.Missing("the node's links differ from the ledger")
 	}
-	err = errors.Join(before, linkErr, filterErr)
+	err = errors.Join(before, linkErr, filterErr, settingsErr)
 	if full && err == nil {
 		err = errors.Join(n.agree(), n.Compared(ctx))
 	}
-	return loop.Sooner(next, filterNext), err
+	return loop.Sooner(loop.Sooner(next, filterNext), settingsNext), err
 }
 
 // RestoreFilter restores the tables of the packet filter, but for the elements of locked

@@ -95,6 +95,10 @@ func (p *place[T]) reportStanding() (next time.Time) {
 			standing = append(standing, s.Error)
 		}
 	}
+	if p.name == inLinks {
+		contests, end := p.n.theirs.standing()
+		standing, next = append(standing, contests...), loop.Sooner(next, end)
+	}
 	if found := p.n.publish(p.name, standing); len(found) > 0 {
 		p.n.Report()
 		p.n.changed(p.name, found, fmt.Sprintf("The node's network differs from the desired state and the agent cannot repair it: %s. "+

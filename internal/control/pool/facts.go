@@ -57,6 +57,9 @@ func (o *Observer) ReadIdentity(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, line := range primary.Unreadable {
+		o.p.Log.Warn("a line of instance metadata cannot be read and is not used", "line", line)
+	}
 	o.mu.Lock()
 	n := o.node
 	n.Instance, n.Type, n.Region, n.Zone = identity.Instance, identity.Type, identity.Region, identity.Zone

@@ -3,8 +3,11 @@ package pool
 import (
 	"context"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -92,5 +95,29 @@ func TestRangesAndGroupsThatChangeAreFollowed(t *testing.T) {
 	}
 	if got := p.State.Node().Ranges; !slices.Equal(got, both) {
 		t.Errorf("the table has the ranges %v", got)
+	}
+}
+
+func TestAnUnreadableRangeIsReportedAndTheOthersAreUsed(t *testing.T) {
+	p, _ := withMetadata(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "300")
+			_, _ = w.Write([]byte("token"))
+			return
+		}
+		_, _ = w.Write([]byte("10.0.0.0/16\n10.1.0.0/99\n"))
+	}))
+	defer server.Close()
+	p.Metadata = imds.New(aws.Config{}, imds.Options{Endpoint: server.URL, Tries: 1})
+	if err := p.Observer.followRanges(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.Observer.skip(nil) // EC2 has nothing that is not used
+	if got := p.Observer.known().Ranges; !slices.Equal(got, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}) {
+		t.Errorf("ranges %v", got)
+	}
+	if got := p.Observer.skippedNow(); len(got) != 1 || !strings.Contains(got[0], "instance metadata: a line cannot be read") || !strings.Contains(got[0], "10.1.0.0/99") {
+		t.Errorf("the status says %q, want the line that is not used", got)
 	}
 }

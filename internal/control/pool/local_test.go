@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
@@ -111,5 +113,27 @@ func TestWhatIsNotUsedAtEC2IsReportedOnce(t *testing.T) {
 	p.Observer.skip(nil)
 	if p.publish(); len(p.State.Pool().Skipped) != 0 || reports != 2 {
 		t.Errorf("once it is gone: %q, %d reports", p.State.Pool().Skipped, reports)
+	}
+}
+
+func TestWhyAnInterfaceWithAddressesIsNotUsedIsLoggedOnce(t *testing.T) {
+	p, _ := withUsed(t, nil)
+	var log strings.Builder
+	p.Log = slog.New(slog.NewTextHandler(&log, nil))
+	at := func(id vpc.ENIID, why string) ipam.Observed {
+		return ipam.Observed{Attached: true, ENI: ipam.ENI{ID: id, PrimaryIP: netip.MustParseAddr("10.0.0.9"), Unmanaged: why != "", WhyUnmanaged: why}}
+	}
+	ours, theirs, without := at("eni-1", ""), at("eni-2", "its tag node.k8s.amazonaws.com/no_manage is true"), at("eni-3", "its type is \"efa-only\"")
+	without.ENI.PrimaryIP = netip.Addr{}
+	for range 3 {
+		p.Observer.noteOthers([]ipam.Observed{ours, theirs, without})
+	}
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "eni=eni-2") || !strings.Contains(got, "no_manage is true") {
+		t.Errorf("log %q, want one line of eni-2", got)
+	}
+	theirs.ENI.WhyUnmanaged = "its type is \"branch\""
+	p.Observer.noteOthers([]ipam.Observed{theirs})
+	if got := log.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "branch") {
+		t.Errorf("log %q, want a line of the other reason", got)
 	}
 }

@@ -44,10 +44,11 @@ func (o *Observer) compareWithMetadata(ctx context.Context) {
 // followRanges reads the VPC's ranges again.
 func (o *Observer) followRanges(ctx context.Context) error {
 	was := o.known()
-	ranges, err := o.p.Metadata.VPCCIDRs(ctx, was.PrimaryMAC)
+	ranges, unreadable, err := o.p.Metadata.VPCCIDRs(ctx, was.PrimaryMAC)
 	if err != nil {
 		return err
 	}
+	o.skipLines(unreadable)
 	now, same := time.Now(), slices.Equal(ranges, was.Ranges)
 	if same && now.Sub(was.Read[state.FactRanges]) < publishRangesEvery {
 		return nil

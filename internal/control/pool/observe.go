@@ -29,9 +29,16 @@ type Observer struct {
 	schedule schedule
 	node     state.Node   // what is known of it
 	ec2      []ec2.Subnet // as EC2 describes them
-	skipped  []ec2.Skipped
+	notUsed  notUsed
 	routes   error // why the route tables are not known; nil if they are
 	failed   error // of the last observation
+}
+
+// notUsed is what the node does not use, as it was last reported.
+type notUsed struct {
+	described []ec2.Skipped        // because of its description at EC2
+	lines     []ec2.Skipped        // of instance metadata
+	others    map[vpc.ENIID]string // attached interfaces, each with why
 }
 
 func newObserver(p *Pool) *Observer {
@@ -195,6 +202,7 @@ func (o *Observer) compareWithEC2(ctx context.Context, r reading) error {
 			seen = append(seen, ec2.ObservedOf(i, actor, subnets))
 		}
 	}
+	o.noteOthers(seen)
 	var drift []ipam.Drift
 	err = o.p.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) {
 		rows, drift = l.Observe(seen, time.Now())
@@ -204,11 +212,44 @@ func (o *Observer) compareWithEC2(ctx context.Context, r reading) error {
 	return err
 }
 
-// skip replaces what of the described objects is not used. Each is logged when it appears.
-func (o *Observer) skip(now []ec2.Skipped) {
+// noteOthers logs why an attached interface is not used although it has IPv4 addresses, once
+// for each reason.
+func (o *Observer) noteOthers(seen []ipam.Observed) {
+	now := map[vpc.ENIID]string{}
+	for _, e := range seen {
+		if e.Attached && e.ENI.Unmanaged && e.ENI.PrimaryIP.IsValid() {
+			now[e.ENI.ID] = e.ENI.WhyUnmanaged
+		}
+	}
 	o.mu.Lock()
-	before := o.skipped
-	o.skipped = now
+	before := o.notUsed.others
+	o.notUsed.others = now
+	o.mu.Unlock()
+	for _, e := range seen {
+		why, other := now[e.ENI.ID]
+		if was, known := before[e.ENI.ID]; other && (!known || was != why) {
+			o.p.Log.Info("an interface with IPv4 addresses is not used and not changed", "eni", e.ENI.ID, "ip", e.ENI.PrimaryIP, "secondary", len(e.Addresses), "why", why)
+		}
+	}
+}
+
+// skip replaces what of the described objects is not used.
+func (o *Observer) skip(now []ec2.Skipped) { o.replace(&o.notUsed.described, now) }
+
+// skipLines replaces the lines of instance metadata that are not used.
+func (o *Observer) skipLines(unreadable []string) {
+	var now []ec2.Skipped
+	for _, line := range unreadable {
+		now = append(now, ec2.Skipped{Object: "instance metadata", Why: "a line cannot be read: " + line})
+	}
+	o.replace(&o.notUsed.lines, now)
+}
+
+// replace replaces a list of notUsed. What is new in it is logged.
+func (o *Observer) replace(list *[]ec2.Skipped, now []ec2.Skipped) {
+	o.mu.Lock()
+	before := *list
+	*list = now
 	o.mu.Unlock()
 	for _, s := range now {
 		if !slices.Contains(before, s) {
@@ -220,11 +261,11 @@ func (o *Observer) skip(now []ec2.Skipped) {
 	}
 }
 
-// skippedNow is what of the described objects is not used, as sentences.
+// skippedNow is what of the described objects and of metadata is not used, as sentences.
 func (o *Observer) skippedNow() (out []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, s := range o.skipped {
+	for _, s := range slices.Concat(o.notUsed.described, o.notUsed.lines) {
 		out = append(out, s.Object+": "+s.Why)
 	}
 	return out

@@ -23,6 +23,8 @@ const (
 	reasonInKernel    = "KernelNotRepaired"
 	reasonInUse       = "PluginInUse"
 
+	reasonHasSpace       = "HasSpace"
+	reasonDiskFull       = "DiskFull"
 	reasonServiceAnswers = "Answers"
 	reasonOutage         = "Outage"
 )
@@ -89,6 +91,19 @@ func configured(problems []cniconf.Problem) metav1.Condition {
 		all = append(all, p.Message)
 	}
 	c.Status, c.Reason, c.Message = metav1.ConditionFalse, problems[0].Reason, strings.Join(all, "; ")
+	return c
+}
+
+// writable is the condition JournalWritable.
+func writable(full bool, dir string) metav1.Condition {
+	c := metav1.Condition{
+		Type: trunkline.ConditionJournalWritable, Status: metav1.ConditionTrue, Reason: reasonHasSpace,
+		Message: "the agent records what it adds and removes", LastTransitionTime: metav1.Now(),
+	}
+	if full {
+		c.Status, c.Reason = metav1.ConditionFalse, reasonDiskFull
+		c.Message = "the file system of " + dir + " is full: no pod is added until it has space; pods that run are not affected, and pods can end"
+	}
 	return c
 }
 

@@ -25,6 +25,8 @@ func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
 		{driftOf([]string{"rule"}), metav1.ConditionTrue, "KernelNotRepaired", "rule"},
 		{driftAtEC2([]string{"EC2 does not show eni-1"}, []string{"rule"}), metav1.ConditionTrue, "DiffersFromEC2", "eni-1"},
 		{driftAtEC2(nil, []string{"rule 1", "rule 2", "rule 3", "rule 4", "rule 5"}), metav1.ConditionTrue, "KernelNotRepaired", "and 2 more"},
+		{writable(false, "/d"), metav1.ConditionTrue, "HasSpace", "records"},
+		{writable(true, "/d"), metav1.ConditionFalse, "DiskFull", "the file system of /d is full"},
 		{configured(nil), metav1.ConditionTrue, "PluginInUse", "uses Trunkline's configuration"},
 		{configured([]cniconf.Problem{{Reason: "A", Message: "05-x.conflist"}, {Reason: "B", Message: "portmap"}}), metav1.ConditionFalse, "A", "05-x.conflist; portmap"},
 	} {

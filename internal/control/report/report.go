@@ -75,6 +75,7 @@ type Reporter struct {
 	Loop     *loop.Loop
 	Policies *loop.Loop
 	serving  atomic.Bool
+	full     bool // the disk, at the last pass
 
 	mu     sync.Mutex
 	server state.Source // the API server
@@ -104,6 +105,7 @@ func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if !r.serving.Load() {
 		return time.Time{}, nil
 	}
+	r.eventIfFull()
 	problems := r.Cluster.SetNetworkUnavailable(ctx, false, "TrunklineReady", "pods are wired by Trunkline")
 	status := r.status()
 	var err error
@@ -113,6 +115,16 @@ func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
 		r.noteServer(problems)
 	}
 	return time.Time{}, errors.Join(err, problems)
+}
+
+// eventIfFull creates an event when the disk of the journal became full since the last pass.
+func (r *Reporter) eventIfFull() {
+	full := state.DiskFull(r.State)
+	if c := writable(full, r.cfg.StateDir); full && !r.full {
+		r.Log.Error("no pod is added", "reason", c.Reason, "why", c.Message)
+		r.Events.NodeWarning(c.Reason, c.Message)
+	}
+	r.full = full
 }
 
 // status is the status of the node's NodeNetwork.
@@ -134,6 +146,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 		condition(trunkline.ConditionReady, d.Condition.CanAdd, d.Condition),
 		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
 		configured(r.Problems()),
+		writable(state.DiskFull(r.State), r.cfg.StateDir),
 	}
 	if why := ledger.WithoutEC2; why != "" {
 		s.Mode = trunkline.ModePodCIDR

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -24,7 +25,7 @@ import (
 // which only root can open, until ctx ends.
 func (r *Reporter) Serve(ctx context.Context) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", healthz)
 	mux.HandleFunc("GET /readyz", r.readyz)
 	mux.HandleFunc("GET "+introspection.LedgerPath, answer(func() any { return r.ledger() }))
 	mux.HandleFunc("GET /v1/enis", answer(r.awsENIs))
@@ -38,11 +39,24 @@ func (r *Reporter) Serve(ctx context.Context) error {
 	metrics.Handle("GET /metrics", promhttp.HandlerFor(Aliased{r.Registry}, promhttp.HandlerOpts{}))
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return r.listen(ctx, "tcp", r.cfg.IntrospectionAddress, mux) })
-	group.Go(func() error { return r.listen(ctx, "tcp", r.cfg.MetricsAddress, metrics) })
-	group.Go(func() error { return r.listen(ctx, "unix", introspection.DebugSocket(r.cfg.Socket), r.debug()) })
+	group.Go(func() error { return listen(ctx, r.Log, "tcp", r.cfg.IntrospectionAddress, mux) })
+	group.Go(func() error { return listen(ctx, r.Log, "tcp", r.cfg.MetricsAddress, metrics) })
+	group.Go(func() error { return listen(ctx, r.Log, "unix", introspection.DebugSocket(r.cfg.Socket), r.debug()) })
 	return group.Wait()
 }
+
+// ServeRefusal serves the probes of an agent that does not serve its node, until ctx ends: it
+// lives, so that the kubelet does not restart it, and is not ready, and says why.
+func ServeRefusal(ctx context.Context, address string, log *slog.Logger, why string) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", healthz)
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "the node is not served: "+why, http.StatusServiceUnavailable)
+	})
+	return listen(ctx, log, "tcp", address, mux)
+}
+
+func healthz(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
 
 // handover writes the checkpoint of AWS's daemon, and answers with what is in it.
 func (r *Reporter) handover(w http.ResponseWriter, req *http.Request) {
@@ -105,14 +119,14 @@ func open(network, address string) (net.Listener, error) {
 }
 
 // listen serves h until ctx ends.
-func (r *Reporter) listen(ctx context.Context, network, address string, h http.Handler) error {
+func listen(ctx context.Context, log *slog.Logger, network, address string, h http.Handler) error {
 	var l net.Listener
 	var failed error
 	// The agent that is being replaced, or AWS's, may still have the address.
 	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(context.Context) (bool, error) {
 		var err error
 		if l, err = open(network, address); err != nil && failed == nil {
-			r.Log.Warn("cannot serve there yet, retrying", "address", address, "error", err)
+			log.Warn("cannot serve there yet, retrying", "address", address, "error", err)
 		}
 		failed = err
 		return err == nil, nil

@@ -24,10 +24,10 @@ func TestAPortInUseIsNamedInTheLogAndWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := make(chan string, 1)
-	r := &Reporter{Deps: Deps{Log: slog.New(slog.NewTextHandler(first(said), nil))}}
+	log := slog.New(slog.NewTextHandler(first(said), nil))
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.listen(ctx, "tcp", other.Addr().String(), http.NotFoundHandler()) }()
+	go func() { done <- listen(ctx, log, "tcp", other.Addr().String(), http.NotFoundHandler()) }()
 	select {
 	case line := <-said:
 		if !strings.Contains(line, other.Addr().String()) || !strings.Contains(line, "address already in use") {
@@ -75,7 +75,7 @@ func TestTablesAreServedToRootOnly(t *testing.T) {
 	r := &Reporter{Deps: Deps{Log: slog.New(slog.DiscardHandler), State: s}}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.listen(ctx, "unix", socket, r.debug()) }()
+	go func() { done <- listen(ctx, r.Log, "unix", socket, r.debug()) }()
 	defer func() {
 		stop()
 		if err := <-done; err != nil {

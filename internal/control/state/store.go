@@ -176,7 +176,7 @@ func openJournal(ctx context.Context, o Options) (j *journal.Journal, records []
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		j, records, err = journal.Open(o.Dir, journal.Options{BootID: o.BootID})
+		j, records, err = journal.Open(o.Dir, journal.Options{BootID: o.BootID, Reserve: reserveSize})
 		if !errors.Is(err, journal.ErrLocked) {
 			return j, records, err
 		}
@@ -187,6 +187,14 @@ func openJournal(ctx context.Context, o Options) (j *journal.Journal, records []
 		}
 	}
 }
+
+// reserveSize is that of the journal's reserve, in bytes: a rewrite of the journal of a node
+// with 1,000 addresses, and the removals of as many pods, are less than 1 MiB.
+const reserveSize = 2 << 20
+
+// DiskFull reports that the disk of the journal has no space left. What is removed can still
+// be recorded; nothing may be added.
+func DiskFull(s *Store) bool { return s.journal.Full() }
 
 // RecordedNow reports whether Recorded is of this boot of the machine.
 func (s *Store) RecordedNow() bool { return s.Recorded.Boot != "" && s.Recorded.Boot == s.boot }

@@ -58,6 +58,7 @@ type Config struct {
 	CNIVersion string // of the conflist; auto: the highest that the node's runtime supports
 	AddWait    time.Duration
 	DelWait    time.Duration
+	StaleAfter time.Duration // see core/stale
 
 	// Endpoints.
 	IntrospectionAddress string

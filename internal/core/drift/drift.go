@@ -1,4 +1,5 @@
-// Package drift has what the reports of external changes have in common. Pure.
+// Package drift has what the reports of external changes have in common, and how long to
+// leave a change that another program makes again each time. Pure.
 package drift
 
 import (

@@ -1,17 +1,22 @@
 package hostnet
 
-import "github.com/trunkline/trunkline/internal/core/vpc"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
+)
 
 // Sysctls returns the kernel settings that a node needs, each with its reason. The
 // privileged init container writes them before each start of the agent.
 func Sysctls(primaryLink string, families []vpc.Family) []Sysctl {
 	list := []Sysctl{
 		{
-			Name: "net/ipv4/ip_forward", Value: "1",
+			Name: IPForward, Value: "1",
 			Why: "the node routes between its pods and its ENIs",
 		},
 		{
-			Name: "net/ipv4/conf/" + primaryLink + "/rp_filter", Value: "2",
+			Name: deviceSettings + primaryLink + "/" + rpFilter, Value: "2",
 			Why: "a NodePort connection can enter by the primary ENI for a pod that replies by another",
 		},
 		{
@@ -41,4 +46,64 @@ func Sysctls(primaryLink string, families []vpc.Family) []Sysctl {
 		)
 	}
 	return list
+}
+
+// Required returns the settings of Sysctls without which packets are lost: the agent compares
+// them while it runs. Without a primary link it has those of the node only.
+func Required(primaryLink string, families []vpc.Family) (list []Sysctl) {
+	for _, s := range Sysctls(primaryLink, families) {
+		link, _, ofLink := s.Device()
+		if !s.Optional && (!ofLink || link != "") {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// IPForward is the setting that sets Forwarding of every link, and of those made later.
+const IPForward = "net/ipv4/ip_forward"
+
+const (
+	deviceSettings = "net/ipv4/conf/"
+	forwarding     = "forwarding"
+	rpFilter       = "rp_filter"
+)
+
+// Forwarding is the setting that decides whether packets that arrive by a link are routed on
+// (IN_DEV_FORWARD of the kernel); that of "all" decides nothing.
+func Forwarding(link string) Sysctl {
+	return Sysctl{Name: deviceSettings + link + "/" + forwarding, Value: "1", Why: "packets that arrive by the link are routed to and from pods"}
+}
+
+// Devconf indexes of linux/ip.h: the settings of a link that can be set by netlink.
+const (
+	DevconfForwarding = 1
+	DevconfRPFilter   = 8
+)
+
+// Device returns the link and the devconf index of a setting of one link that can be set by
+// netlink. For rp_filter the kernel takes the greater value of the link's and that of "all".
+func (s Sysctl) Device() (link string, devconf int, ok bool) {
+	rest, found := strings.CutPrefix(s.Name, deviceSettings)
+	link, setting, one := strings.Cut(rest, "/")
+	if !found || !one || link == "all" || link == "default" {
+		return "", 0, false
+	}
+	switch setting {
+	case forwarding:
+		return link, DevconfForwarding, true
+	case rpFilter:
+		return link, DevconfRPFilter, true
+	}
+	return "", 0, false
+}
+
+// Remedy is what an operator runs on the node to set it. sysctl(8) separates by dots, or by
+// slashes where the name of a link has dots.
+func (s Sysctl) Remedy() string {
+	name := s.Name
+	if !strings.Contains(name, ".") {
+		name = strings.ReplaceAll(name, "/", ".")
+	}
+	return fmt.Sprintf("sysctl -w %s=%s", name, s.Value)
 }

@@ -38,7 +38,8 @@ type Request struct {
 	// WaitMillis is how long the plugin waits for the answer; 0 when unknown.
 	WaitMillis int64 `json:"waitMillis,omitempty"`
 	// SpooledAt is set on a DEL from the spool: when it was written, in Unix
-	// milliseconds.
+	// milliseconds, for an operator who reads the file. The clock may step back, so no
+	// order follows from it (see control/cni, spool.go).
 	SpooledAt int64 `json:"spooledAt,omitempty"`
 }
 

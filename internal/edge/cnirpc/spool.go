@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -23,14 +24,34 @@ const (
 // write is atomic, and synced to disk when Spool returns. A DEL of the same attachment
 // replaces an earlier one.
 func Spool(dir string, req Request, now time.Time) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("create spool: %w", err)
+	}
+	return spoolInto(dir, req, now)
+}
+
+// VolatileSpool is the directory of the DELs that could not be written to the first spool,
+// because its disk is full or read-only: beside the agent's socket, which is below /run, a
+// file system in memory. It is as good as a disk: a reboot empties it, and ends the links
+// that its DELs remove.
+func VolatileSpool(socket string) string { return filepath.Join(filepath.Dir(socket), "spool") }
+
+// SpoolVolatile is Spool into the VolatileSpool of a socket. It fails if the socket's
+// directory is missing: then no agent has run since the machine booted.
+func SpoolVolatile(socket string, req Request, now time.Time) error {
+	dir := VolatileSpool(socket)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("create spool: %w", err)
+	}
+	return spoolInto(dir, req, now)
+}
+
+func spoolInto(dir string, req Request, now time.Time) error {
 	req.Version, req.MinVersion = Version, MinVersion
 	req.SpooledAt = now.UnixMilli()
 	raw, err := EncodeLine(req)
 	if err != nil {
 		return fmt.Errorf("encode DEL: %w", err)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("create spool: %w", err)
 	}
 	temp, err := os.CreateTemp(dir, tempPrefix+"*")
 	if err != nil {
@@ -44,16 +65,16 @@ func Spool(dir string, req Request, now time.Time) error {
 	if err = errors.Join(err, temp.Close()); err != nil {
 		return fmt.Errorf("spool DEL: %w", err)
 	}
-	if err := os.Rename(temp.Name(), filepath.Join(dir, spoolName(req))); err != nil {
+	if err := os.Rename(temp.Name(), filepath.Join(dir, spoolName(req.ContainerID, req.IfName))); err != nil {
 		return fmt.Errorf("spool DEL: %w", err)
 	}
 	return syncDir(dir)
 }
 
 // spoolName depends on the attachment only and has at most 255 bytes.
-func spoolName(req Request) string {
+func spoolName(containerID, ifName string) string {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s", req.ContainerID, req.IfName)
+	fmt.Fprintf(h, "%s\x00%s", containerID, ifName)
 	clean := func(s string, n int) string {
 		s = strings.Map(func(r rune) rune {
 			if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
@@ -63,7 +84,7 @@ func spoolName(req Request) string {
 		}, s)
 		return s[:min(len(s), n)]
 	}
-	return fmt.Sprintf("%s-%s-%016x%s", clean(req.ContainerID, 64), clean(req.IfName, 16), h.Sum64(), spoolSuffix)
+	return fmt.Sprintf("%s-%s-%016x%s", clean(containerID, 64), clean(ifName, 16), h.Sum64(), spoolSuffix)
 }
 
 // Spooled is a DEL read from the spool.
@@ -79,6 +100,33 @@ func (s Spooled) Remove() error {
 		return fmt.Errorf("remove spooled DEL: %w", err)
 	}
 	return syncDir(filepath.Dir(s.path))
+}
+
+// Pending reports whether the spool still has a DEL of the attachment: this one, or a later
+// one that replaced it.
+func (s Spooled) Pending() (bool, error) {
+	_, err := os.Lstat(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find spooled DEL: %w", err)
+	}
+	return true, nil
+}
+
+// FindSpooled returns the DEL of one attachment in dir; ok is false if there is none. An
+// invalid file is none: ReadSpool sets it aside. Without a DEL it costs one system call.
+func FindSpooled(dir, containerID, ifName string) (s Spooled, ok bool, err error) {
+	path := filepath.Join(dir, spoolName(containerID, ifName))
+	req, err := readSpooled(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errInvalidDEL) {
+		return Spooled{}, false, nil
+	}
+	if err != nil {
+		return Spooled{}, false, fmt.Errorf("read spooled DEL: %w", err)
+	}
+	return Spooled{Request: *req, path: path}, req.ContainerID == containerID && req.IfName == ifName, nil
 }
 
 // ReadSpool returns the DELs in dir in the order of their file names. It renames an invalid
@@ -100,6 +148,13 @@ func ReadSpool(dir string) ([]Spooled, error) {
 		}
 		path := filepath.Join(dir, e.Name())
 		req, err := readSpooled(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // an ADD of the attachment has executed it meanwhile
+		}
+		if err != nil && !errors.Is(err, errInvalidDEL) {
+			problems = errors.Join(problems, fmt.Errorf("spooled DEL %s: %w", e.Name(), err))
+			continue
+		}
 		if err != nil {
 			problems = errors.Join(problems, fmt.Errorf("spooled DEL %s: %w (set aside as %s%s)", e.Name(), err, e.Name(), badSuffix), os.Rename(path, path+badSuffix))
 			continue
@@ -132,6 +187,10 @@ func SweepSpool(dir string, before time.Time) error {
 	return problems
 }
 
+// errInvalidDEL: a file of the spool holds no valid DEL.
+var errInvalidDEL = errors.New("not a valid DEL")
+
+// readSpooled reads one file. The error wraps errInvalidDEL if its content is at fault.
 func readSpooled(path string) (*Request, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -139,15 +198,18 @@ func readSpooled(path string) (*Request, error) {
 	}
 	defer f.Close()
 	raw, err := ReadLine(f, nil)
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, ErrTooLong) {
+		return nil, fmt.Errorf("%w: %w", errInvalidDEL, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	req, err := DecodeRequest(raw)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errInvalidDEL, err)
 	}
 	if req.Command != "DEL" || req.ContainerID == "" || req.IfName == "" {
-		return nil, fmt.Errorf("invalid DEL: command %q, container %q, interface %q", req.Command, req.ContainerID, req.IfName)
+		return nil, fmt.Errorf("%w: command %q, container %q, interface %q", errInvalidDEL, req.Command, req.ContainerID, req.IfName)
 	}
 	return req, nil
 }

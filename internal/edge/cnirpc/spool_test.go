@@ -3,6 +3,7 @@ package cnirpc
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,5 +75,63 @@ func TestSweepSpoolDeletesOldTemporaryFiles(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 2 || left[0].Name() != ".tmp-young" || left[1].Name() != "other" {
 		t.Errorf("left %v, %v; want the recent temporary file and the file that is not ours", left, err)
+	}
+}
+
+func TestOnlyTheDELOfTheAttachmentIsFound(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "spool")
+	if _, ok, err := FindSpooled(dir, "c1", "eth0"); ok || err != nil {
+		t.Fatalf("in a missing spool: %v, %v", ok, err)
+	}
+	if err := Spool(dir, Request{Command: "DEL", ContainerID: "c1", IfName: "eth0", Config: json.RawMessage(`{}`)}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range [][2]string{{"c1", "eth1"}, {"c2", "eth0"}, {"c1-eth0", ""}} {
+		if s, ok, err := FindSpooled(dir, other[0], other[1]); ok || err != nil {
+			t.Errorf("%v: found %+v, %v", other, s, err)
+		}
+	}
+	s, ok, err := FindSpooled(dir, "c1", "eth0")
+	if err != nil || !ok {
+		t.Fatalf("not found: %v", err)
+	}
+	if pending, err := s.Pending(); !pending || err != nil {
+		t.Errorf("pending %v, %v", pending, err)
+	}
+	if err := s.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if pending, err := s.Pending(); pending || err != nil {
+		t.Errorf("after its removal: pending %v, %v", pending, err)
+	}
+}
+
+// Without an agent since the boot, no attachment of this boot exists.
+func TestTheVolatileSpoolIsMadeBesideTheSocketOnly(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "run", "agent.sock")
+	del := Request{Command: "DEL", ContainerID: "c1", IfName: "eth0", Config: json.RawMessage(`{}`)}
+	if err := SpoolVolatile(socket, del, time.Now()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the socket's directory: %v", err)
+	}
+	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := SpoolVolatile(socket, del, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := ReadSpool(VolatileSpool(socket)); err != nil || len(got) != 1 {
+		t.Errorf("%d DELs, %v", len(got), err)
+	}
+}
+
+// What each ADD costs.
+func BenchmarkFindSpooledOfNone(b *testing.B) {
+	dir := b.TempDir()
+	for b.Loop() {
+		if _, ok, err := FindSpooled(dir, "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0", "eth0"); ok || err != nil {
+			b.Fatal(ok, err)
+		}
 	}
 }

@@ -129,6 +129,8 @@ type Interface struct {
 	Groups      []vpc.SecurityGroupID
 	LocalIPv4s  []netip.Addr // the first is the primary one; never given to pods
 	SubnetIPv6s []netip.Prefix
+	// Unreadable are the lines of its lists that were skipped, each with its value's path.
+	Unreadable []string
 }
 
 // Interface reads the interface with mac. ErrNone: the service does not know it yet,
@@ -161,40 +163,41 @@ func (c *Client) Interface(ctx context.Context, mac vpc.MAC) (Interface, error) 
 
 // lists reads the values of an interface that have any number of lines.
 func (c *Client) lists(ctx context.Context, at string, out *Interface) (err error) {
-	cidrs, err := list(ctx, c, at+"subnet-ipv4-cidr-block", netip.ParsePrefix)
+	cidrs, err := list(ctx, c, at+"subnet-ipv4-cidr-block", &out.Unreadable, netip.ParsePrefix)
 	if err != nil {
 		return err
 	}
 	if len(cidrs) > 0 {
 		out.SubnetCIDR = cidrs[0]
 	}
-	if out.VPCv4CIDRs, err = list(ctx, c, at+"vpc-ipv4-cidr-blocks", netip.ParsePrefix); err != nil {
+	if out.VPCv4CIDRs, err = list(ctx, c, at+"vpc-ipv4-cidr-blocks", &out.Unreadable, netip.ParsePrefix); err != nil {
 		return err
 	}
-	if out.VPCv6CIDRs, err = list(ctx, c, at+"vpc-ipv6-cidr-blocks", netip.ParsePrefix); err != nil {
+	if out.VPCv6CIDRs, err = list(ctx, c, at+"vpc-ipv6-cidr-blocks", &out.Unreadable, netip.ParsePrefix); err != nil {
 		return err
 	}
-	if out.SubnetIPv6s, err = list(ctx, c, at+"subnet-ipv6-cidr-blocks", netip.ParsePrefix); err != nil {
+	if out.SubnetIPv6s, err = list(ctx, c, at+"subnet-ipv6-cidr-blocks", &out.Unreadable, netip.ParsePrefix); err != nil {
 		return err
 	}
-	if out.LocalIPv4s, err = list(ctx, c, at+"local-ipv4s", netip.ParseAddr); err != nil {
+	if out.LocalIPv4s, err = list(ctx, c, at+"local-ipv4s", &out.Unreadable, netip.ParseAddr); err != nil {
 		return err
 	}
-	out.Groups, err = list(ctx, c, at+"security-group-ids", groupID)
+	out.Groups, err = list(ctx, c, at+"security-group-ids", &out.Unreadable, groupID)
 	return err
 }
 
 func groupID(s string) (vpc.SecurityGroupID, error) { return vpc.SecurityGroupID(s), nil }
 
 // VPCCIDRs returns the IPv4 ranges of the VPC, from the primary interface's metadata:
-// packets of pods to them are not translated.
-func (c *Client) VPCCIDRs(ctx context.Context, primary vpc.MAC) ([]netip.Prefix, error) {
+// packets of pods to them are not translated. Lines that cannot be read are returned beside
+// the others.
+func (c *Client) VPCCIDRs(ctx context.Context, primary vpc.MAC) (cidrs []netip.Prefix, unreadable []string, err error) {
 	at := "network/interfaces/macs/" + primary.String() + "/vpc-ipv4-cidr-blocks"
-	cidrs, err := list(ctx, c, at, netip.ParsePrefix)
+	cidrs, err = list(ctx, c, at, &unreadable, netip.ParsePrefix)
 	if err == nil && len(cidrs) == 0 {
-		return nil, fmt.Errorf("read metadata %s: %w", at, ErrNone)
+		return nil, nil, fmt.Errorf("read metadata %s: %w", at, ErrNone)
 	}
-	return cidrs, err
+	return cidrs, unreadable, err
 }
 
 // maxValue bounds the size of one value, in bytes.
@@ -235,8 +238,9 @@ func (c *Client) number(ctx context.Context, path string, optional bool) (int, e
 	return n, nil
 }
 
-// list reads a value of one entry per line; a missing value is an empty list.
-func list[T any](ctx context.Context, c *Client, path string, parse func(string) (T, error)) ([]T, error) {
+// list reads a value of one entry per line; a missing value is an empty list. Lines that
+// parse refuses are skipped and added to unreadable; it is an error if no other is left.
+func list[T any](ctx context.Context, c *Client, path string, unreadable *[]string, parse func(string) (T, error)) ([]T, error) {
 	raw, err := c.get(ctx, path)
 	if errors.Is(err, ErrNone) {
 		return nil, nil
@@ -245,12 +249,18 @@ func list[T any](ctx context.Context, c *Client, path string, parse func(string)
 		return nil, err
 	}
 	var out []T
+	var refused error
 	for _, line := range strings.Fields(raw) {
 		v, err := parse(line)
 		if err != nil {
-			return nil, fmt.Errorf("read metadata %s: %w", path, err)
+			refused = errors.Join(refused, err)
+			*unreadable = append(*unreadable, fmt.Sprintf("%s: %v", path, err))
+			continue
 		}
 		out = append(out, v)
+	}
+	if refused != nil && len(out) == 0 {
+		return nil, fmt.Errorf("read metadata %s: %w", path, refused)
 	}
 	return out, nil
 }

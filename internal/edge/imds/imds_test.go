@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,8 +104,8 @@ func TestInterfacesAreReadByMAC(t *testing.T) {
 	if got, err := c.Interface(t.Context(), second); err != nil || got.ID != "eni-2" || got.Device != 1 {
 		t.Errorf("the second interface is %s, device %d, %v", got.ID, got.Device, err)
 	}
-	cidrs, err := c.VPCCIDRs(t.Context(), first)
-	if err != nil || len(cidrs) != 2 {
+	cidrs, unreadable, err := c.VPCCIDRs(t.Context(), first)
+	if err != nil || len(cidrs) != 2 || len(unreadable) > 0 {
 		t.Errorf("ranges of the VPC = %v, %v; want both", cidrs, err)
 	}
 }
@@ -123,18 +124,9 @@ func TestAnInvalidValueIsNamed(t *testing.T) {
 		{"nothing", "", "no such value"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodPut {
-					w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "300")
-					_, _ = w.Write([]byte("token"))
-					return
-				}
-				_, _ = w.Write([]byte(c.value))
-			}))
-			defer server.Close()
-			client := imds.New(aws.Config{}, imds.Options{Endpoint: server.URL, Tries: 1})
+			client := answering(t, c.value)
 			first, _ := macs()
-			_, err := client.VPCCIDRs(t.Context(), first)
+			_, _, err := client.VPCCIDRs(t.Context(), first)
 			if err == nil || !strings.Contains(err.Error(), c.words) {
 				t.Errorf("error = %v, want one that names %q", err, c.words)
 			}
@@ -156,5 +148,32 @@ func TestIMDSv1IsNeverUsed(t *testing.T) {
 	_, err := imds.New(aws.Config{}, imds.Options{Endpoint: server.URL, Tries: 1}).Identity(t.Context())
 	if err == nil || asked {
 		t.Errorf("error = %v, asked without a token: %v; want an error and no request", err, asked)
+	}
+}
+
+// answering is a client of a service that answers every question with a value.
+func answering(t *testing.T, value string) *imds.Client {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "300")
+			_, _ = w.Write([]byte("token"))
+			return
+		}
+		_, _ = w.Write([]byte(value))
+	}))
+	t.Cleanup(server.Close)
+	return imds.New(aws.Config{}, imds.Options{Endpoint: server.URL, Tries: 1})
+}
+
+// One line that cannot be read does not keep the node from the others.
+func TestAnUnreadableLineIsSkippedAndReported(t *testing.T) {
+	first, _ := macs()
+	cidrs, unreadable, err := answering(t, "10.0.0.0/16\n10.1.0.0/99\n100.64.0.0/16\n").VPCCIDRs(t.Context(), first)
+	if err != nil || !slices.Equal(cidrs, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("100.64.0.0/16")}) {
+		t.Errorf("%v, %v; want the two that can be read", cidrs, err)
+	}
+	if len(unreadable) != 1 || !strings.Contains(unreadable[0], "10.1.0.0/99") || !strings.Contains(unreadable[0], "vpc-ipv4-cidr-blocks") {
+		t.Errorf("unreadable %q, want the line and where it is", unreadable)
 	}
 }

@@ -23,11 +23,13 @@ const maxListed = 256
 // and five for each interface; they share a session token, which the SDK renews.
 //
 // One that has no id or device number is left out: after a detachment the listing still has
-// the MAC for minutes. Source: github.com/aws/amazon-vpc-cni-k8s/pull/194.
+// the MAC for minutes. Source: github.com/aws/amazon-vpc-cni-k8s/pull/194. A line that
+// cannot be read is left out, too: the difference has EC2 read, which has the value.
 func (c *Client) Listed(ctx context.Context) ([]ipam.Listed, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*c.timeout)
 	defer cancel()
-	macs, err := list(ctx, c, macsPath, func(s string) (vpc.MAC, error) { return vpc.ParseMAC(strings.TrimSuffix(s, "/")) })
+	var skipped []string // of the lines that cannot be read
+	macs, err := list(ctx, c, macsPath, &skipped, func(s string) (vpc.MAC, error) { return vpc.ParseMAC(strings.TrimSuffix(s, "/")) })
 	if err != nil {
 		return nil, err
 	}
@@ -56,15 +58,16 @@ func (c *Client) listed(ctx context.Context, mac vpc.MAC) (i ipam.Listed, err er
 		return i, err
 	}
 	i.ENI = vpc.ENIID(id)
+	var skipped []string
 	if i.Device, err = c.number(ctx, at+"device-number", false); err != nil {
 		return i, err
 	}
-	if i.Addresses, err = list(ctx, c, at+"local-ipv4s", netip.ParseAddr); err != nil {
+	if i.Addresses, err = list(ctx, c, at+"local-ipv4s", &skipped, netip.ParseAddr); err != nil {
 		return i, err
 	}
-	if i.Prefixes, err = list(ctx, c, at+"ipv4-prefix", netip.ParsePrefix); err != nil {
+	if i.Prefixes, err = list(ctx, c, at+"ipv4-prefix", &skipped, netip.ParsePrefix); err != nil {
 		return i, err
 	}
-	i.Groups, err = list(ctx, c, at+"security-group-ids", groupID)
+	i.Groups, err = list(ctx, c, at+"security-group-ids", &skipped, groupID)
 	return i, err
 }

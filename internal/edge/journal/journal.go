@@ -8,6 +8,9 @@
 // damaged anywhere else is set aside and the journal starts empty: its owner rebuilds
 // from the kernel and from EC2.
 //
+// A disk that has no space left is no error at first: the journal gives up a reserve, and
+// reports Full until it has it again. Its owner adds nothing meanwhile, and removes.
+//
 // It touches one directory and takes a lock there, so that only one agent writes.
 // control/state owns it and defines the keys.
 package journal
@@ -57,6 +60,9 @@ type Options struct {
 	BootID string
 	// Now returns the time for the name of a damaged file; time.Now when nil.
 	Now func() time.Time
+	// Reserve is the size in bytes of a file that is given up when the disk is full, see
+	// Full; none when 0.
+	Reserve int64
 	// CompactAt is the size in bytes from which a file of mostly outdated lines is
 	// rewritten; 1 MiB when 0.
 	CompactAt int64
@@ -93,8 +99,12 @@ type Journal struct {
 	log     *log  // of the writer goroutine
 }
 
-// syncWithin is the maximum delay of the sync of a record for this boot.
-const syncWithin = time.Second
+// syncWithin is the maximum delay of the sync of a record for this boot, refillEvery the
+// pause between two tries to have the reserve again.
+const (
+	syncWithin  = time.Second
+	refillEvery = 10 * time.Second
+)
 
 // Open locks dir, which is created if missing, and returns the journal in it with its
 // records, sorted by key. A damaged file is not an error: it is set aside and reported
@@ -119,6 +129,9 @@ func Open(dir string, opts Options) (*Journal, []Record, error) {
 	l, found, err := openLog(dir, opts)
 	if err != nil {
 		return nil, nil, errors.Join(err, lock.Close())
+	}
+	if err := l.reserve.fill(); err != nil {
+		return nil, nil, errors.Join(err, l.file.Close(), lock.Close())
 	}
 	j := &Journal{Found: found, lock: lock, queue: newQueue(), stop: make(chan struct{}), done: make(chan struct{}), log: l}
 	records := l.records()
@@ -149,6 +162,10 @@ func (j *Journal) enqueue(forBoot bool, records []Record) *Pending {
 	}
 	return p
 }
+
+// Full reports that the disk has no space for the reserve: it is in use, or was not made.
+// What it holds is for records that remove something.
+func (j *Journal) Full() bool { return j.log.reserve.used.Load() }
 
 // Append writes records, all or none of them, and returns once they are on the
 // disk. If ctx ends first, or after an I/O error, it is undefined whether they survive a
@@ -208,7 +225,11 @@ func (j *Journal) write() {
 	later := time.NewTimer(syncWithin)
 	defer later.Stop()
 	armed := true
+	var refill <-chan time.Time // nil while the reserve is held
 	for {
+		if refill == nil && j.Full() {
+			refill = time.After(refillEvery)
+		}
 		select {
 		case <-j.queue.added:
 			j.commit(j.queue.take())
@@ -219,6 +240,9 @@ func (j *Journal) write() {
 		case <-later.C:
 			armed = false
 			_ = j.log.sync() // after an error the next commit rewrites the file
+		case <-refill:
+			refill = nil
+			_ = j.log.reserve.fill() // after an error it stays in use
 		case <-j.stop:
 			j.commit(j.queue.close())
 			j.log.close()

@@ -16,6 +16,8 @@ const (
 	logName  = "log"
 	tempName = "log.tmp"
 	lockName = "lock"
+	// reserveName is the file that is given up when the disk is full.
+	reserveName = "reserve"
 	// asideInfix is in the name of a damaged log between its old name and the time.
 	asideInfix = ".damaged-"
 )
@@ -35,12 +37,13 @@ type log struct {
 	torn bool
 	// unsynced is set while the last lines wait for their sync.
 	unsynced bool
+	reserve  *reserve
 }
 
 // openLog reads the log in dir, sets a damaged one aside, and opens one that ends in a
 // complete line.
 func openLog(dir string, opts Options) (*log, Opened, error) {
-	l := &log{dir: dir, opts: opts, live: map[string]json.RawMessage{}, boot: opts.BootID}
+	l := &log{dir: dir, opts: opts, live: map[string]json.RawMessage{}, boot: opts.BootID, reserve: newReserve(dir, opts.Reserve)}
 	path := filepath.Join(dir, logName)
 	content, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -99,10 +102,19 @@ func (l *log) records() []Record {
 	return out
 }
 
-// store appends records without a sync; a file that may end in a partial line is
-// rewritten first. The first records of a boot are in one line with its header, so that a
-// crash keeps both or neither.
+// store appends records without a sync. If the disk is full it gives up the reserve.
 func (l *log) store(records []Record) error {
+	err := l.append(records)
+	if isFull(err) && l.reserve.giveUp() {
+		err = l.append(records)
+	}
+	return err
+}
+
+// append writes records; a file that may end in a partial line is rewritten first. The
+// first records of a boot are in one line with its header, so that a crash keeps both or
+// neither.
+func (l *log) append(records []Record) error {
 	if l.torn {
 		if err := l.rewrite(); err != nil {
 			return fmt.Errorf("repair journal: %w", err)
@@ -124,18 +136,22 @@ func (l *log) store(records []Record) error {
 	return nil
 }
 
-// sync flushes the stored lines to the disk. If that fails, the next store begins with a
-// rewrite.
+// sync flushes the stored lines to the disk; a full disk gets the reserve. If that fails,
+// the next store begins with a rewrite.
 func (l *log) sync() error {
 	if !l.unsynced || l.torn {
 		return nil
 	}
-	if err := flush(l.file); err != nil {
-		l.torn = true
-		return err
+	err := flush(l.file)
+	if err == nil {
+		l.unsynced = false
+		return nil
 	}
-	l.unsynced = false
-	return nil
+	l.torn = true
+	if isFull(err) && l.reserve.giveUp() { // some file systems allocate the blocks of a write at its sync
+		err = l.rewrite()
+	}
+	return err
 }
 
 // compact rewrites a large file of mostly outdated lines.

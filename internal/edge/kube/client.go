@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -45,6 +46,9 @@ type Client struct {
 	Config *rest.Config
 	// Namespace is the kubeconfig context's, "default" in a cluster.
 	Namespace string
+	// Service is the address of the Service "kubernetes", for a client that uses its pod's
+	// own account; invalid otherwise.
+	Service netip.Addr
 }
 
 // NewClient makes the clients; it does not call the server.
@@ -56,6 +60,7 @@ func NewClient(a Access) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	service := serviceOf(a, cfg.Host)
 	if a.Endpoint != "" {
 		cfg.Host = a.Endpoint
 	}
@@ -64,8 +69,19 @@ func NewClient(a Access) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Namespace = namespace
+	c.Namespace, c.Service = namespace, service
 	return c, nil
+}
+
+// serviceOf is the address in the in-cluster configuration, which is that of the variable
+// KUBERNETES_SERVICE_HOST; invalid for a name.
+func serviceOf(a Access, host string) netip.Addr {
+	u, err := url.Parse(host)
+	if !a.InCluster || err != nil {
+		return netip.Addr{}
+	}
+	addr, _ := netip.ParseAddr(u.Hostname())
+	return addr
 }
 
 // checkEndpoint returns an error for a non-empty endpoint that is neither a URL nor a

@@ -2,7 +2,9 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,19 +17,51 @@ import (
 // Removed reports whether a pod of a DaemonSet that is being stopped will have no
 // successor on its node, and why. It has none if the DaemonSet is deleted or being
 // deleted, if the DaemonSet no longer selects the node, and if the pod's service account
-// or all its rights are gone, as after `kubectl delete -k`. A DaemonSet created again
-// under the same name provides a successor.
+// or all its rights are gone, as after `kubectl delete -k`: every answer for refusedFor is
+// then a refusal. A single one is none: a role binding is deleted and created to change its
+// role, and an API server that starts refuses everything until it has read the roles.
+// A DaemonSet created again under the same name provides a successor.
 //
 // An error means that this is unknown; callers treat the stop as a rollout. A role
 // without the right to read the DaemonSet is such an error: it belongs to another
-// version, which is the successor.
-func Removed(ctx context.Context, c *Client, own PodRef, node string) (removed bool, why string, err error) {
+// version, which is the successor. So is a refusal that lasts when ctx ends.
+func Removed(ctx context.Context, c *Client, own PodRef, node string, refusedFor time.Duration) (removed bool, why string, err error) {
+	asked := time.Now()
+	for {
+		removed, why, err = removedNow(ctx, c, own, node)
+		var r *refusal
+		if !errors.As(err, &r) {
+			return removed, why, err
+		}
+		if time.Since(asked) >= refusedFor {
+			return true, r.means, nil
+		}
+		select {
+		case <-ctx.Done():
+			return false, "", fmt.Errorf("refused for less than %s: %w", refusedFor, err)
+		case <-time.After(refusedFor / 10):
+		}
+	}
+}
+
+// refusal is an answer that means a removal if it lasts.
+type refusal struct {
+	means string
+	cause error
+}
+
+func (r *refusal) Error() string { return r.cause.Error() }
+func (r *refusal) Unwrap() error { return r.cause }
+
+// removedNow asks once. The error is a refusal if the pod's account may not even read the
+// pod.
+func removedNow(ctx context.Context, c *Client, own PodRef, node string) (removed bool, why string, err error) {
 	pod, err := c.Core.CoreV1().Pods(own.Namespace).Get(ctx, own.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsUnauthorized(err):
-		return true, "the agent's service account is gone", nil
+		return false, "", &refusal{"the agent's service account is gone", err}
 	case apierrors.IsForbidden(err):
-		return true, "the agent's rights are gone", nil
+		return false, "", &refusal{"the agent's rights are gone", err}
 	case err != nil:
 		return false, "", fmt.Errorf("get own pod %s: %w", own, err)
 	}

@@ -1,8 +1,11 @@
 package kube_test
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -84,21 +87,78 @@ func TestAStopWithoutASuccessorIsARemoval(t *testing.T) {
 		"the server is unreachable": {func(s *kubetest.Server) { s.SetDown(true) }, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := kubetest.New(t)
-			s.Put(nodes, node("n1"))
-			own := pod("kube-system", "agent-1", "n1", "u1")
-			controls := true
-			own.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "trunkline-agent", Controller: &controls}}
-			s.Put(pods, own)
+			s, client := stopped(t)
 			c.prepare(s)
-			client, err := kube.FromREST(s.REST())
-			if err != nil {
-				t.Fatal(err)
-			}
-			removed, why, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent-1"}, "n1")
+			removed, why, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent-1"}, "n1", 50*time.Millisecond)
 			if removed != c.removed || (err != nil) != c.unknown || err == nil && why == "" {
 				t.Errorf("removed %v (%s), %v; want %v, unknown %v", removed, why, err, c.removed, c.unknown)
 			}
 		})
+	}
+}
+
+// stopped is a server with the agent's pod and node, and without its DaemonSet.
+func stopped(t *testing.T) (*kubetest.Server, *kube.Client) {
+	t.Helper()
+	s := kubetest.New(t)
+	s.Put(nodes, node("n1"))
+	own := pod("kube-system", "agent-1", "n1", "u1")
+	controls := true
+	own.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "trunkline-agent", Controller: &controls}}
+	s.Put(pods, own)
+	client, err := kube.FromREST(s.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, client
+}
+
+// An API server refuses for a moment while it starts, and while a role binding is replaced.
+func TestARefusalThatEndsIsNoRemoval(t *testing.T) {
+	for name, status := range map[string]int{"401": http.StatusUnauthorized, "403": http.StatusForbidden} {
+		for _, times := range []int{1, 3} {
+			t.Run(fmt.Sprint(name, " ", times, " times"), func(t *testing.T) {
+				s, client := stopped(t)
+				s.Put(sets, daemonSet())
+				s.RefuseNext(agentPath, status, times)
+				removed, why, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent-1"}, "n1", time.Second)
+				if removed || err != nil {
+					t.Errorf("removed %v (%s), %v, of a DaemonSet that selects the node", removed, why, err)
+				}
+			})
+		}
+	}
+}
+
+// The DaemonSet was deleted: that is known as soon as the server answers.
+func TestARemovalIsFoundAfterARefusal(t *testing.T) {
+	s, client := stopped(t)
+	s.RefuseNext(agentPath, http.StatusForbidden, 1)
+	removed, _, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent-1"}, "n1", time.Second)
+	if !removed || err != nil {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+}
+
+// The server refuses, and then does not answer: it is restarted.
+func TestARefusalBeforeAnOutageIsUnknown(t *testing.T) {
+	s, client := stopped(t)
+	s.Put(sets, daemonSet())
+	s.RefuseNext(agentPath, http.StatusForbidden, 1)
+	s.RefuseNext(agentPath, http.StatusServiceUnavailable, 1000)
+	removed, why, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent-1"}, "n1", time.Second)
+	if removed || err == nil {
+		t.Errorf("removed %v (%s), %v; want unknown", removed, why, err)
+	}
+}
+
+func TestARefusalThatOutlastsTheQuestionIsUnknown(t *testing.T) {
+	s, client := stopped(t)
+	s.Refuse(agentPath, http.StatusForbidden)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	removed, why, err := kube.Removed(ctx, client, kube.PodRef{Namespace: "kube-system", Name: "agent-1"}, "n1", time.Minute)
+	if removed || err == nil {
+		t.Errorf("removed %v (%s), %v; want unknown", removed, why, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -32,7 +33,7 @@ func (h *Host) Do(ctx context.Context, op hostnet.Op) error {
 
 func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 	if s, ok := op.Object.(hostnet.Sysctl); ok {
-		return netns.Do(h.ns, func() error { return writeSysctl(s) })
+		return h.set(ctx, s)
 	}
 	if l, ok := op.Object.(hostnet.Link); ok && op.Verb == hostnet.Delete {
 		return h.discard(ctx, l)
@@ -148,6 +149,28 @@ func writeSysctl(s hostnet.Sysctl) error {
 		return fmt.Errorf("set %s (%s): %w", s, s.Why, err)
 	}
 	return nil
+}
+
+// set sets one setting of one link by netlink, which a container with a read-only /proc/sys
+// can too, and others by their file.
+func (h *Host) set(ctx context.Context, s hostnet.Sysctl) error {
+	name, devconf, ok := s.Device()
+	if !ok {
+		return netns.Do(h.ns, func() error { return writeSysctl(s) })
+	}
+	value, err := strconv.ParseUint(s.Value, 10, 32)
+	if err != nil {
+		return fmt.Errorf("set %s: %w", s, err)
+	}
+	index, err := h.sockets.index(name, vpc.MAC{})
+	if err != nil {
+		return fmt.Errorf("set %s (%s): %w", s, s.Why, err)
+	}
+	each, err := h.sockets.request(ctx, setDevconf(index, devconf, uint32(value), "set "+s.String()))
+	if err != nil {
+		return err
+	}
+	return firstError(each)
 }
 
 // InitHost writes the settings of a node, in the namespace of the calling thread.

@@ -95,6 +95,17 @@ func noLinkLocal() *nl.RtAttr {
 	return spec
 }
 
+// inetConf is IFLA_INET_CONF of linux/if_link.h.
+const inetConf = 1
+
+// setDevconf sets an IPv4 setting of a link. Source: inet_set_link_af in the kernel's
+// net/ipv4/devinet.c.
+func setDevconf(index, devconf int, value uint32, what string) message {
+	spec := attr(unix.IFLA_AF_SPEC, nil)
+	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(devconf, u32(value))
+	return setLink(index, 0, what, spec)
+}
+
 func deleteLink(index int, what string) message {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)

@@ -35,6 +35,15 @@ func (h *Host) Read(ctx context.Context, sysctls ...string) (hostnet.State, erro
 	return s, err
 }
 
+// Settings returns the named sysctls, without those that the kernel does not have.
+func (h *Host) Settings(names ...string) (list []hostnet.Sysctl, err error) {
+	err = netns.Do(h.ns, func() error {
+		list, err = readSysctls(names)
+		return err
+	})
+	return list, err
+}
+
 // readPodSide reads a pod's namespace.
 func readPodSide(ns *os.File) (s hostnet.State, err error) {
 	err = netns.Do(ns, func() error {

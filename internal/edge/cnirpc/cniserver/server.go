@@ -169,6 +169,9 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) error {
 			return errors.Join(err, s.answer(conn, nil, &cnirpc.Error{Code: cnirpc.CodeInvalidNetns, Msg: "request refused", Details: err.Error()}))
 		}
 	}
+	if req.Command == "ADD" && hungUp(conn) {
+		return fmt.Errorf("ADD of container %s is not begun: %w", req.ContainerID, ErrPluginGone)
+	}
 	result, failure := s.handle(ctx, conn, req, netns)
 	if netns != nil {
 		_ = netns.Close() // before the answer: the runtime may delete the namespace after it
@@ -238,6 +241,22 @@ func (s *Server) authorise(conn *net.UnixConn) error {
 		return fmt.Errorf("process %d of user %d is not allowed to call: must be user %d", cred.Pid, cred.Uid, s.UID)
 	}
 	return nil
+}
+
+// hungUp reports whether the plugin was killed before its request was read, as those in the
+// backlog of a starting agent may have been: nothing would undo its ADD if the runtime's DEL
+// is in the spool already. The call's context would end for it too, at some later time.
+func hungUp(conn *net.UnixConn) (gone bool) {
+	rc, err := conn.SyscallConn()
+	if err != nil {
+		return true // closed
+	}
+	err = rc.Control(func(fd uintptr) {
+		var one [1]byte
+		n, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		gone = err == nil && n == 0 || errors.Is(err, syscall.ECONNRESET)
+	})
+	return gone || err != nil
 }
 
 // receive reads a request line and the descriptor sent with its first bytes. It may return

@@ -381,3 +381,49 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}
 }
+
+// The runtime killed the plugins while their requests waited in the backlog. A DEL is still
+// carried out: the runtime wants the attachment gone.
+func TestAnADDOfAPluginThatIsGoneIsNotBegun(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"ADD", "DEL"} {
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, err := cnirpc.EncodeLine(cnirpc.Request{Version: cnirpc.Version, Command: command, ContainerID: "c"})
+		if err == nil {
+			_, err = conn.Write(line)
+		}
+		if err := errors.Join(err, conn.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	handled, refused := make(chan string, 2), make(chan error, 2)
+	s := Server{UID: uint32(os.Getuid()), Report: func(err error) { refused <- err }, Handle: func(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+		handled <- req.Command
+		return nil, nil
+	}}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	if err := <-refused; !errors.Is(err, ErrPluginGone) && !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("%v, want %v", err, ErrPluginGone)
+	}
+	if got := <-handled; got != "DEL" {
+		t.Errorf("%s was handled", got)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	select {
+	case got := <-handled:
+		t.Errorf("%s was handled", got)
+	default:
+	}
+}

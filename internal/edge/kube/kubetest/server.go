@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,7 +32,8 @@ type Server struct {
 	watchers map[*watcher]bool
 	version  int
 	down     bool
-	refused  map[string]int // HTTP status by path
+	refused  map[string]int   // HTTP status by path
+	next     map[string][]int // HTTP statuses of the next requests, by path
 	log      []string
 	used     map[string]bool // rights that requests needed
 }
@@ -42,6 +44,7 @@ func New(t testing.TB) *Server {
 		rows:     map[string]map[string]object{},
 		watchers: map[*watcher]bool{},
 		refused:  map[string]int{},
+		next:     map[string][]int{},
 		used:     map[string]bool{},
 	}
 	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
@@ -74,6 +77,14 @@ func (s *Server) Refuse(path string, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refused[path] = status
+}
+
+// RefuseNext answers the next requests for exactly this path with an HTTP status; further
+// ones follow those of an earlier call.
+func (s *Server) RefuseNext(path string, status, times int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next[path] = append(s.next[path], slices.Repeat([]int{status}, times)...)
 }
 
 // Put stores obj (any Kubernetes type) under a path such as "/api/v1/pods" and
@@ -181,6 +192,9 @@ func (t target) key() string {
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	down, refused := s.down, s.refused[r.URL.Path]
+	if next := s.next[r.URL.Path]; len(next) > 0 {
+		refused, s.next[r.URL.Path] = next[0], next[1:]
+	}
 	s.log = append(s.log, r.Method+" "+r.URL.Path)
 	s.use(r)
 	s.mu.Unlock()

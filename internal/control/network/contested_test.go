@@ -1,0 +1,83 @@
+package network
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+)
+
+// nm-cloud-setup and amazon-ec2-net-utils configure the addresses of pods on an interface's
+// link, each time again.
+func TestAnAddressThatIsConfiguredAgainEachTimeIsDeletedLessAndLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t)
+		g.attach()
+		g.mustPass()
+		theirs := hostnet.Address{Link: "eth1", Prefix: netip.MustParsePrefix("10.0.0.98/24")}
+		there := func() bool {
+			return slices.ContainsFunc(g.k.state.Addresses, func(a hostnet.Address) bool { return a.Key() == theirs.Key() })
+		}
+		deleted := 0
+		for end := time.Now().Add(time.Hour); time.Now().Before(end); time.Sleep(time.Second) {
+			if !there() {
+				g.k.put(theirs)
+			}
+			if g.mustPass(); !there() {
+				deleted++
+			}
+		}
+		if deleted < 5 || deleted > 12 {
+			t.Errorf("deleted %d times in an hour, want 5 to 12", deleted)
+		}
+		standing := g.State.Drift()
+		if len(standing) != 1 || !strings.Contains(standing[0], "10.0.0.98 on eth1") || !strings.Contains(standing[0], "systemctl disable --now nm-cloud-setup.timer") {
+			t.Errorf("the drift table has %q, want the address and which program to turn off", standing)
+		}
+		if most := deleted + 3; len(g.seen.events) > most { // of each repair, and of the contest
+			t.Errorf("%d events of %d deletions: %q", len(g.seen.events), deleted, g.seen.events[len(g.seen.events)-3:])
+		}
+
+		g.k.remove(theirs.Key()) // the program was turned off, and an operator deleted the address
+		next := g.mustPass()
+		if next.IsZero() || time.Until(next) > 10*time.Minute {
+			t.Errorf("the next pass is at %s, want the end of the pause", next)
+		}
+		time.Sleep(time.Until(next))
+		g.mustPass()
+		if left := g.State.Drift(); len(left) > 0 {
+			t.Errorf("the drift table has %q after the program was turned off", left)
+		}
+		g.converged()
+		if err := g.State.Close(); err != nil { // its goroutines belong to the bubble
+			t.Error(err)
+		}
+	})
+}
+
+// While one address is contested, another one that was configured by mistake is deleted.
+func TestAContestIsAboutOneAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t)
+		g.attach()
+		g.mustPass()
+		contested := hostnet.Address{Link: "eth1", Prefix: netip.MustParsePrefix("10.0.0.98/24")}
+		other := hostnet.Address{Link: "eth1", Prefix: netip.MustParsePrefix("10.0.0.99/24")}
+		for range 3 {
+			g.k.put(contested)
+			g.mustPass()
+		}
+		g.k.put(contested, other)
+		g.mustPass()
+		if got := g.k.state.Addresses; !slices.Contains(got, contested) || slices.Contains(got, other) {
+			t.Errorf("the kernel has %v, want %s and not %s", got, contested, other)
+		}
+		if err := g.State.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
