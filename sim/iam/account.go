@@ -1,6 +1,7 @@
 package iam
 
 import (
+	"cmp"
 	"encoding/base32"
 	"encoding/base64"
 	"errors"
@@ -22,6 +23,12 @@ type Role struct {
 	// Trust lists the Kubernetes service accounts that may assume the role with
 	// a web identity.
 	Trust []Trust
+	// TrustPolicy is the document that says which other principals may assume the role;
+	// empty: none may.
+	TrustPolicy []byte
+	// MaxSession is the longest session that a principal may request; zero is AWS's
+	// default, one hour. Sessions of web identities may take twelve hours.
+	MaxSession time.Duration
 	// Tags are the role's tags, the condition keys aws:PrincipalTag/… of its sessions.
 	Tags map[string]string
 }
@@ -49,9 +56,20 @@ type Principal struct {
 	Account string
 	// Instance is the instance that the credentials were issued to; zero for others.
 	Instance Instance
-	Tags     map[string]string // of its role
+	// Tags are those of its role, replaced and joined by those of its session.
+	Tags     map[string]string
 	role     string
+	session  SessionTags
 	policies []*Policy
+}
+
+// SessionTags are what AssumeRole attaches to a session, beside its name.
+type SessionTags struct {
+	Tags map[string]string
+	// Transitive are the keys of those that the sessions of roles assumed with this one
+	// have as well.
+	Transitive     []string
+	SourceIdentity string // kept by the sessions of roles assumed with this one
 }
 
 // Instance is the instance to which its metadata service issues credentials.
@@ -61,11 +79,11 @@ type Instance struct {
 }
 
 // Keys are the condition keys of p, in every request that it signs. Those of an instance
-// are absent from other credentials. Source: IAM user guide, "AWS global condition context
+// are absent from other credentials. The ARN of a session is that of its role. Source: IAM user guide, "AWS global condition context
 // keys"; aws:userid of an instance's role is "AROA…:i-…".
 func (p Principal) Keys() map[string][]string {
 	k := map[string][]string{
-		"aws:principalarn": {p.ARN}, "aws:principalaccount": {p.Account}, "aws:userid": {p.ID},
+		"aws:principalarn": {cmp.Or(p.roleARN(), p.ARN)}, "aws:principalaccount": {p.Account}, "aws:userid": {p.ID},
 	}
 	if p.Instance != (Instance{}) {
 		k["ec2:sourceinstancearn"] = []string{p.Instance.ARN}
@@ -74,7 +92,25 @@ func (p Principal) Keys() map[string][]string {
 	for name, v := range p.Tags {
 		k["aws:principaltag/"+name] = []string{v}
 	}
+	if p.session.SourceIdentity != "" {
+		k["aws:sourceidentity"] = []string{p.session.SourceIdentity}
+	}
 	return k
+}
+
+// Session returns what was attached to the session of p; it is empty for a user.
+func (p Principal) Session() SessionTags { return p.session }
+
+// Assumed reports whether p is a session of a role. A role that such a session assumes is
+// chained.
+func (p Principal) Assumed() bool { return p.role != "" }
+
+// roleARN is the ARN of the role of a session; empty for a user.
+func (p Principal) roleARN() string {
+	if p.role == "" {
+		return ""
+	}
+	return fmt.Sprintf("arn:aws:iam::%s:role/%s", p.Account, p.role)
 }
 
 // Account holds roles, users and unexpired credentials.
@@ -93,6 +129,7 @@ type role struct {
 	Role
 	id       string // AROA…
 	policies []*Policy
+	trust    *trustPolicy // nil: no principal may assume the role
 }
 
 type key struct {
@@ -124,6 +161,13 @@ func (a *Account) AddRole(r Role) error {
 			return fmt.Errorf("role %s: %w", r.Name, err)
 		}
 		made.policies = append(made.policies, p)
+	}
+	if len(r.TrustPolicy) > 0 {
+		p, err := parseTrust(r.TrustPolicy)
+		if err != nil {
+			return fmt.Errorf("role %s: trust policy: %w", r.Name, err)
+		}
+		made.trust = p
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,6 +217,7 @@ type Session struct {
 	Name     string // the instance id, or the caller's RoleSessionName
 	Lifetime time.Duration
 	Instance Instance // see Principal.Instance
+	Tags     SessionTags
 }
 
 // Issue makes temporary credentials of a role. It forgets expired ones.
@@ -195,7 +240,7 @@ func (a *Account) Issue(s Session) (Credentials, Principal, error) {
 	}
 	p := Principal{
 		ARN: fmt.Sprintf("arn:aws:sts::%s:assumed-role/%s/%s", a.number, s.Role, s.Name),
-		ID:  r.id + ":" + s.Name, Account: a.number, Instance: s.Instance, role: s.Role,
+		ID:  r.id + ":" + s.Name, Account: a.number, Instance: s.Instance, role: s.Role, session: s.Tags,
 	}
 	a.keys[c.AccessKeyID] = key{c, p}
 	return c, p, nil
@@ -208,7 +253,7 @@ func (a *Account) Find(accessKeyID string) (Credentials, Principal, bool) {
 	defer a.mu.Unlock()
 	k, ok := a.keys[accessKeyID]
 	if r := a.roles[k.principal.role]; ok && r != nil {
-		k.principal.policies, k.principal.Tags = r.policies, r.Tags
+		k.principal.policies, k.principal.Tags = r.policies, joinTags(r.Tags, k.principal.session.Tags)
 	}
 	return k.Credentials, k.principal, ok
 }
@@ -239,15 +284,20 @@ func (e *DeniedError) Error() string {
 // the first that is refused.
 func (p Principal) Authorize(requests []Request) error {
 	for _, r := range requests {
-		verdict := NoMatch
-		for _, policy := range p.policies {
-			verdict = max(verdict, policy.Decide(r))
-		}
-		if verdict != Allow {
+		if verdict := p.decide(r); verdict != Allow {
 			return &DeniedError{Principal: p.ARN, PrincipalID: p.ID, Request: r, Explicit: verdict == Deny}
 		}
 	}
 	return nil
+}
+
+// decide returns the decision of p's own policies.
+func (p Principal) decide(r Request) Verdict {
+	verdict := NoMatch
+	for _, policy := range p.policies {
+		verdict = max(verdict, policy.Decide(r))
+	}
+	return verdict
 }
 
 // uniqueID makes an id in AWS's form: a prefix of four and sixteen of A–Z, 2–7. The
