@@ -47,7 +47,7 @@ func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
 		return Errorf("UnsupportedOperation", "Instance type %s does not support trunk interfaces.", n.Type)
 	case n.State != Running && n.State != Stopped:
 		return Errorf("IncorrectState", "The instance '%s' is not in a valid state for this operation: %s", n.ID, n.State)
-	case ch.Subnets[i.Subnet].Zone != ch.Subnets[n.Subnet].Zone:
+	case ch.Subnets[i.Subnet].Zone != n.Zone:
 		return InvalidParameter("You may not attach a network interface to an instance if they are not in the same availability zone")
 	case card < 0 || card >= max(1, n.Limits.Cards):
 		return InvalidParameter("Network card index %d is not valid for instance type %s", card, n.Type)

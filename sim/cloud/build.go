@@ -35,6 +35,7 @@ func New(spec Spec, opts Options) (*Cloud, error) {
 		Subnets: map[vpc.SubnetID]*Subnet{}, RouteTables: map[vpc.RouteTableID]*RouteTable{},
 		Groups: map[vpc.SecurityGroupID]*Group{}, Instances: map[vpc.InstanceID]*Instance{},
 		Hosts: map[string]*Host{}, Interfaces: map[vpc.ENIID]*Interface{},
+		Addresses: map[AllocationID]*Address{}, Permissions: map[string]*Permission{},
 	}
 	b := builder{&change{State: s, cloud: c, now: c.now()}}
 	if err := b.build(spec); err != nil {
@@ -141,13 +142,8 @@ func (b builder) addTables(specs []RouteTableSpec) error {
 }
 
 func (b builder) addTable(spec RouteTableSpec) error {
-	t := &RouteTable{ID: vpc.RouteTableID(b.newID("rtb-")), Name: spec.Name, Main: spec.Main, Tags: Tags{}}
-	locals := b.VPC.CIDRs
-	if b.VPC.CIDR6.IsValid() {
-		locals = append(locals[:len(locals):len(locals)], b.VPC.CIDR6)
-	}
-	for _, p := range locals {
-		t.Routes = append(t.Routes, Route{Destination: p, Gateway: LocalGateway, Origin: "CreateRouteTable"})
+	t := &RouteTable{
+		ID: vpc.RouteTableID(b.newID("rtb-")), Name: spec.Name, Main: spec.Main, Routes: localRoutes(b.VPC), Tags: Tags{},
 	}
 	for _, r := range spec.Routes {
 		if r.Gateway != "igw" {
@@ -180,11 +176,14 @@ func (b builder) addSubnet(spec SubnetSpec) error {
 	}
 	for _, t := range Sorted(b.RouteTables) {
 		if t.Name == spec.RouteTable || (spec.RouteTable == "" && t.Main) {
-			n.Table, n.Explicit = t.ID, spec.RouteTable != ""
+			n.Table = t.ID
 		}
 	}
 	if n.Table == "" {
 		return fmt.Errorf("route table %q: no such table", spec.RouteTable)
+	}
+	if spec.RouteTable != "" {
+		n.Association = RouteAssociationID("rtbassoc-" + n.ID[len("subnet-"):])
 	}
 	b.Subnets[n.ID] = n
 	return nameTags(n.Tags, spec.Name, spec.Tags)
@@ -252,10 +251,7 @@ func (b builder) addGroups(specs []GroupSpec) error {
 func (b builder) addRules(spec GroupSpec) error {
 	g := b.GroupNamed(spec.Name)
 	if spec.Egress == nil {
-		spec.Egress = []RuleSpec{{Protocol: "-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
-		if b.VPC.CIDR6.IsValid() {
-			spec.Egress[0].CIDRs = append(spec.Egress[0].CIDRs, netip.MustParsePrefix("::/0"))
-		}
+		spec.Egress = []RuleSpec{{Protocol: "-1", CIDRs: everywhere(b.VPC)}}
 	}
 	for d, specs := range map[Direction][]RuleSpec{Ingress: spec.Ingress, Egress: spec.Egress} {
 		rules, err := b.rulesOf(specs)

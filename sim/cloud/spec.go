@@ -157,6 +157,9 @@ type Quotas struct {
 	RulesPerGroup      int // default 60, per direction and family
 	GroupsPerInterface int // default 5, at most 16
 	Interfaces         int // default 5000 per region
+	GroupsPerVPC       int // default 2500
+	Addresses          int // elastic addresses, default 5 per region
+	RangesPerVPC       int // IPv4, default 5
 }
 
 func (q Quotas) withDefaults() Quotas {
@@ -169,5 +172,8 @@ func (q Quotas) withDefaults() Quotas {
 	set(&q.RulesPerGroup, 60)
 	set(&q.GroupsPerInterface, 5)
 	set(&q.Interfaces, 5000)
+	set(&q.GroupsPerVPC, 2500)
+	set(&q.Addresses, 5)
+	set(&q.RangesPerVPC, 5)
 	return q
 }
