@@ -54,7 +54,7 @@ func (f *Fabric) apply(want State) error {
 	if want.Internet == nil {
 		errs = append(errs, netns.Delete(f.internet))
 	}
-	errs = append(errs, f.endFlows(p.owner))
+	errs = append(errs, f.endFlows(p.owner), f.endPublicFlows(p))
 	if n := f.changes - before; n > 0 {
 		f.log.Debug("fabric changed", "fabric", f.name, "changes", n, "ports", len(p.links))
 	}
@@ -156,14 +156,14 @@ func (f *Fabric) endFlows(now map[netip.Prefix]vpc.ENIID) error {
 
 // endFlowsOf deletes the entries of one family. It repeats an interrupted dump, which
 // may lack entries.
-func (f *Fabric) endFlowsOf(family netlink.InetFamily, left movedAddresses) error {
+func (f *Fabric) endFlowsOf(family netlink.InetFamily, which netlink.CustomConntrackFilter) error {
 	_, err := dump(func() ([]struct{}, error) {
-		ended, err := f.link.ConntrackDeleteFilters(netlink.ConntrackTable, family, left)
+		ended, err := f.link.ConntrackDeleteFilters(netlink.ConntrackTable, family, which)
 		f.changes += int(ended)
 		return nil, err
 	})
 	if err != nil {
-		return fmt.Errorf("end the flows of addresses that left their interface: %w", err)
+		return fmt.Errorf("end the flows of addresses that left: %w", err)
 	}
 	return nil
 }

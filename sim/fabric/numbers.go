@@ -28,6 +28,10 @@ const (
 	linkGroupTrash = 0x7b51
 	// prioAntiSpoof is before connection tracking.
 	prioAntiSpoof = -310
+	// prioToPrivate and prioToPublic are the kernel's priorities for the translation of
+	// destinations and sources.
+	prioToPrivate = -100
+	prioToPublic  = 100
 )
 
 // Names on the internet gateway's link.

@@ -19,6 +19,7 @@ type plan struct {
 	device map[vpc.ENIID]string
 	subnet map[vpc.SubnetID]int // position in state.Subnets
 	owner  map[netip.Prefix]vpc.ENIID
+	public []Public // of all ports
 	// local are the addresses the fabric answers for.
 	local map[netip.Addr]bool
 	// gateways are the local addresses that only reply to pings.
@@ -102,6 +103,15 @@ func (p *plan) addPort(port Port) error {
 			return fmt.Errorf("%s of port %s is outside the VPC's ranges %v", prefix, port.ID, p.state.CIDRs)
 		}
 		p.owner[prefix] = port.ID
+	}
+	for _, public := range port.Public {
+		if public.Address.IsValid() && p.inside(netip.PrefixFrom(public.Address, public.Address.BitLen())) {
+			return fmt.Errorf("the public address %s of port %s is inside the VPC's ranges %v", public.Address, port.ID, p.state.CIDRs)
+		}
+		if slices.ContainsFunc(p.public, func(o Public) bool { return o.outside() == public.outside() || o.Private == public.Private }) {
+			return fmt.Errorf("%s of port %s and another address are public as %s", public.Private, port.ID, public.outside())
+		}
+		p.public = append(p.public, public)
 	}
 	if err := p.wirable(port); err != nil {
 		return &PortError{Port: port.ID, Err: err}

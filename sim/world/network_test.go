@@ -67,12 +67,12 @@ func TestTheFabricFollowsTheNetworkOfTheAccount(t *testing.T) {
 	if got := routed(made.ID); len(got) != 1 || !got[0].Target.Internet {
 		t.Errorf("the subnet has the routes %+v, want one to the internet gateway", got)
 	}
-	public := func() []netip.Addr {
+	public := func() []fabric.Public {
 		f := topology(c.State())
 		return f.Ports[slices.IndexFunc(f.Ports, func(p fabric.Port) bool { return p.ID == eni.ID })].Public
 	}
-	if got := public(); len(got) != 1 || got[0] != eni.PrimaryIPv4() {
-		t.Errorf("the gateway lets %v through, want %s", got, eni.PrimaryIPv4())
+	if got := public(); len(got) != 1 || got[0] != (fabric.Public{Private: eni.PrimaryIPv4(), Address: address.Public}) {
+		t.Errorf("the gateway lets %v through, want %s as %s", got, eni.PrimaryIPv4(), address.Public)
 	}
 	if err := c.Elastic().Disassociate(id); err != nil {
 		t.Fatal(err)
