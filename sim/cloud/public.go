@@ -41,7 +41,7 @@ func PublicDNSName(public netip.Addr, region string) string {
 	if region == "us-east-1" {
 		return name + ".compute-1.amazonaws.com"
 	}
-	return name + "." + region + ".compute.amazonaws.com"
+	return name + "." + region + ".compute." + PartitionOf(region).Domain
 }
 
 // makePublic gives the primary IPv4 address, if there is one, a public one from EC2's pool

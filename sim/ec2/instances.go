@@ -1,6 +1,7 @@
 package ec2
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -229,7 +230,7 @@ func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 		Platform: "Linux/UNIX", Usage: "RunInstances",
 	}
 	if n.Role != "" {
-		x.Profile = &profileXML{ProfileARN(s.Account, n.Role), ProfileID(n.Role)}
+		x.Profile = &profileXML{ProfileARN(s, n.Role), ProfileID(n.Role)}
 	}
 	if n.State == cloud.Terminated {
 		return x
@@ -253,8 +254,8 @@ func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 }
 
 // ProfileARN returns the ARN of a role's instance profile.
-func ProfileARN(account, role string) string {
-	return "arn:aws:iam::" + account + ":instance-profile/" + role
+func ProfileARN(s *cloud.State, role string) string {
+	return fmt.Sprintf("arn:%s:iam::%s:instance-profile/%s", cloud.PartitionOf(s.Region).Name, s.Account, role)
 }
 
 // ProfileID returns the unique id of a role's instance profile.

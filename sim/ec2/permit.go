@@ -14,9 +14,14 @@ import (
 // compares them.
 type keys map[string][]string
 
-// arn returns the ARN of a resource of the account.
+// arn returns the ARN of a resource of the call's account.
 func arn(c *query.Call, kind cloud.Kind, id string) string {
-	return fmt.Sprintf("arn:aws:ec2:%s:%s:%s/%s", c.State.Region, c.State.Account, kind, id)
+	return ARN(c.State, kind, id)
+}
+
+// ARN returns the ARN of a resource of the account.
+func ARN(s *cloud.State, kind cloud.Kind, id string) string {
+	return fmt.Sprintf("arn:%s:ec2:%s:%s:%s/%s", cloud.PartitionOf(s.Region).Name, s.Region, s.Account, kind, id)
 }
 
 // requestKeys returns the condition keys of every request.

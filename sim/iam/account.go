@@ -59,6 +59,7 @@ type Principal struct {
 	// Tags are those of its role, replaced and joined by those of its session.
 	Tags     map[string]string
 	role     string
+	roleARN  string // of a session; empty for a user
 	session  SessionTags
 	policies []*Policy
 }
@@ -83,7 +84,7 @@ type Instance struct {
 // keys"; aws:userid of an instance's role is "AROA…:i-…".
 func (p Principal) Keys() map[string][]string {
 	k := map[string][]string{
-		"aws:principalarn": {cmp.Or(p.roleARN(), p.ARN)}, "aws:principalaccount": {p.Account}, "aws:userid": {p.ID},
+		"aws:principalarn": {cmp.Or(p.roleARN, p.ARN)}, "aws:principalaccount": {p.Account}, "aws:userid": {p.ID},
 	}
 	if p.Instance != (Instance{}) {
 		k["ec2:sourceinstancearn"] = []string{p.Instance.ARN}
@@ -105,19 +106,12 @@ func (p Principal) Session() SessionTags { return p.session }
 // chained.
 func (p Principal) Assumed() bool { return p.role != "" }
 
-// roleARN is the ARN of the role of a session; empty for a user.
-func (p Principal) roleARN() string {
-	if p.role == "" {
-		return ""
-	}
-	return fmt.Sprintf("arn:aws:iam::%s:role/%s", p.Account, p.role)
-}
-
 // Account holds roles, users and unexpired credentials.
 type Account struct {
-	number  string
-	now     func() time.Time
-	sealing [32]byte // key of encoded authorization messages
+	partition string // of its ARNs
+	number    string
+	now       func() time.Time
+	sealing   [32]byte // key of encoded authorization messages
 
 	mu    sync.Mutex // guards what follows
 	rng   *rand.Rand
@@ -137,13 +131,18 @@ type key struct {
 	principal Principal
 }
 
-// New makes an account with no roles. now may be nil.
+// New makes an account of the partition aws with no roles. now may be nil.
 func New(number string, seed uint64, now func() time.Time) *Account {
+	return NewIn("aws", number, seed, now)
+}
+
+// NewIn makes an account of a partition, such as aws-cn, with no roles. now may be nil.
+func NewIn(partition, number string, seed uint64, now func() time.Time) *Account {
 	if now == nil {
 		now = time.Now
 	}
 	return &Account{
-		number: number, now: now, sealing: newSealing(number, seed), rng: rand.New(rand.NewPCG(seed, 0x69616d)),
+		partition: partition, number: number, now: now, sealing: newSealing(number, seed), rng: rand.New(rand.NewPCG(seed, 0x69616d)),
 		roles: map[string]*role{}, keys: map[string]key{},
 	}
 }
@@ -189,7 +188,7 @@ func (a *Account) AddUser(name string, document []byte) (Credentials, error) {
 	defer a.mu.Unlock()
 	c := Credentials{AccessKeyID: a.uniqueID("AKIA"), SecretAccessKey: a.secret(30)}
 	a.keys[c.AccessKeyID] = key{c, Principal{
-		ARN: fmt.Sprintf("arn:aws:iam::%s:user/%s", a.number, name), ID: a.uniqueID("AIDA"),
+		ARN: a.arn("iam", "user/"+name), ID: a.uniqueID("AIDA"),
 		Account: a.number, policies: []*Policy{p},
 	}}
 	return c, nil
@@ -208,7 +207,12 @@ func (a *Account) Role(name string) (Role, bool) {
 
 // RoleARN is the ARN of a role of this account.
 func (a *Account) RoleARN(name string) string {
-	return fmt.Sprintf("arn:aws:iam::%s:role/%s", a.number, name)
+	return a.arn("iam", "role/"+name)
+}
+
+// arn returns the ARN of a resource that belongs to no region.
+func (a *Account) arn(service, resource string) string {
+	return "arn:" + a.partition + ":" + service + "::" + a.number + ":" + resource
 }
 
 // Session is a request for temporary credentials.
@@ -239,8 +243,8 @@ func (a *Account) Issue(s Session) (Credentials, Principal, error) {
 		Issued: now.Truncate(time.Second), Expires: now.Add(s.Lifetime).Truncate(time.Second),
 	}
 	p := Principal{
-		ARN: fmt.Sprintf("arn:aws:sts::%s:assumed-role/%s/%s", a.number, s.Role, s.Name),
-		ID:  r.id + ":" + s.Name, Account: a.number, Instance: s.Instance, role: s.Role, session: s.Tags,
+		ARN: a.arn("sts", "assumed-role/"+s.Role+"/"+s.Name),
+		ID:  r.id + ":" + s.Name, Account: a.number, Instance: s.Instance, role: s.Role, roleARN: a.RoleARN(s.Role), session: s.Tags,
 	}
 	a.keys[c.AccessKeyID] = key{c, p}
 	return c, p, nil

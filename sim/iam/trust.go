@@ -137,7 +137,7 @@ func isAccount(s string) bool { return len(s) == 12 && strings.Trim(s, "01234567
 // includes reports whether the principals of a statement include a caller, and whether
 // one of them names it.
 func (s *trustStatement) includes(caller Principal) (included, byName bool) {
-	byName = slices.Contains(s.named, caller.ARN) || slices.Contains(s.named, caller.roleARN())
+	byName = slices.Contains(s.named, caller.ARN) || slices.Contains(s.named, caller.roleARN)
 	return byName || s.anyone || slices.Contains(s.accounts, caller.Account), byName
 }
 

@@ -42,7 +42,7 @@ func describe(s *cloud.State, n *cloud.Instance) imds.Instance {
 		Options: imds.Options{TokensRequired: n.Metadata.TokensRequired, HopLimit: n.Metadata.HopLimit, IPv6: n.Metadata.IPv6},
 	}
 	if n.Role != "" {
-		out.Role = imds.Role{Name: n.Role, ProfileARN: ec2.ProfileARN(s.Account, n.Role), ProfileID: ec2.ProfileID(n.Role)}
+		out.Role = imds.Role{Name: n.Role, ProfileARN: ec2.ProfileARN(s, n.Role), ProfileID: ec2.ProfileID(n.Role)}
 	}
 	for _, i := range s.InterfacesOf(n.ID) {
 		if i.Attachment.Status != cloud.Attached && !i.Attachment.Primary() {

@@ -66,7 +66,7 @@ func (w *World) build() (err error) {
 	if w.cloud, err = cloud.New(c.Spec, cloud.Options{Now: c.Now, Instant: c.Namespace == ""}); err != nil {
 		return err
 	}
-	w.iam = iam.New(c.Spec.Account, c.Spec.Seed, c.Now)
+	w.iam = iam.NewIn(cloud.PartitionOf(c.Spec.Region).Name, c.Spec.Account, c.Spec.Seed, c.Now)
 	for _, r := range c.Roles {
 		if err := w.iam.AddRole(r); err != nil {
 			return err
