@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -64,6 +65,9 @@ func (b builder) build(spec Spec) error {
 		},
 		func() error {
 			return each("host", spec.Hosts, func(h HostSpec) string { return h.Name }, b.addHost)
+		},
+		func() error {
+			return each("elastic address", spec.Addresses, func(a AddressSpec) string { return a.Name }, b.addAddress)
 		},
 	}
 	for _, stage := range stages {
@@ -317,7 +321,10 @@ func (b builder) addHost(spec HostSpec) error {
 		return err
 	}
 	b.Hosts[spec.Name] = &Host{Name: spec.Name, Namespace: spec.Namespace}
-	i.Requester = Requester{ID: requester(b.newID("")), Managed: true, Operator: spec.Operator}
+	i.Requester = Requester{ID: cmp.Or(spec.Requester, requester(b.newID(""))), Managed: true, Operator: spec.Operator}
+	if spec.Type == typeNATGateway {
+		i.Groups, i.SourceDestCheck = nil, false
+	}
 	i.Attachment = &Attachment{
 		ID: vpc.AttachmentID(b.newID("ela-attach-")), Host: spec.Name, DeviceIndex: 1,
 		Status: Attaching, Since: b.now,
@@ -326,6 +333,30 @@ func (b builder) addHost(spec HostSpec) error {
 		i.Attachment.Status = Attached
 	}
 	return nil
+}
+
+// typeNATGateway is the type of a NAT gateway's interface, which has no groups and no source
+// and destination check.
+const typeNATGateway vpc.InterfaceType = "nat_gateway"
+
+// addAddress allocates an elastic address and associates it with a machine.
+func (b builder) addAddress(spec AddressSpec) error {
+	a, err := allocate(b.change, Tags{})
+	if err != nil {
+		return err
+	}
+	if err := nameTags(a.Tags, spec.Name, spec.Tags); err != nil || spec.Of == "" {
+		return err
+	}
+	i := b.HostInterface(spec.Of)
+	if n := b.InstanceNamed(spec.Of); n != nil {
+		i = b.Primary(n.ID)
+	}
+	if i == nil {
+		return fmt.Errorf("%q: no such instance or host", spec.Of)
+	}
+	_, err = associateAddress(b.change, Association{Address: a.ID, Interface: i.ID})
+	return err
 }
 
 // requester makes the principal id of the AWS service that made an interface.

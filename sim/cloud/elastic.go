@@ -50,16 +50,22 @@ func (c *Cloud) Elastic() ElasticHandle { return ElasticHandle{c} }
 
 // Allocate takes an address from EC2's pool.
 func (h ElasticHandle) Allocate(tags Tags) (*Address, error) {
-	var made *Address
+	var allocated *Address
 	err := h.cloud.apply(func(ch *change) error {
-		if len(ch.Addresses) >= ch.Quotas.Addresses {
-			return Errorf("AddressLimitExceeded", "The maximum number of addresses has been reached.")
-		}
-		made = &Address{ID: AllocationID(ch.newID("eipalloc-")), Public: freePublic(ch.State), Tags: Tags{}}
-		ch.Addresses[made.ID] = made
-		return mergeTags(made.Tags, tags)
+		var err error
+		allocated, err = allocate(ch, tags)
+		return err
 	})
-	return made, err
+	return allocated, err
+}
+
+func allocate(ch *change, tags Tags) (*Address, error) {
+	if len(ch.Addresses) >= ch.Quotas.Addresses {
+		return nil, Errorf("AddressLimitExceeded", "The maximum number of addresses has been reached.")
+	}
+	made := &Address{ID: AllocationID(ch.newID("eipalloc-")), Public: freePublic(ch.State), Tags: Tags{}}
+	ch.Addresses[made.ID] = made
+	return made, mergeTags(made.Tags, tags)
 }
 
 // Release returns an address, which must not be associated, to EC2's pool.
@@ -93,6 +99,9 @@ type Association struct {
 func (h ElasticHandle) Associate(w Association) (AssociationID, error) {
 	var made AssociationID
 	err := h.cloud.apply(func(ch *change) (err error) {
+		if i := ch.Interfaces[w.Interface]; i != nil && i.Requester.Managed {
+			return notPermitted()
+		}
 		made, err = associateAddress(ch, w)
 		return err
 	})
@@ -108,8 +117,6 @@ func (w *Association) check(s *State) error {
 		return KindAddress.NotFound(string(w.Address))
 	case i == nil:
 		return KindInterface.NotFound(string(w.Interface))
-	case i.Requester.Managed:
-		return notPermitted()
 	case s.Gateway == "":
 		return Errorf("Gateway.NotAttached", "Network %s is not attached to any internet gateway", s.VPC.ID)
 	case !slices.Contains(i.IPv4.Addresses, w.Private):

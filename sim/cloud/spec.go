@@ -21,6 +21,7 @@ type Spec struct {
 	Groups      []GroupSpec
 	Instances   []InstanceSpec
 	Hosts       []HostSpec
+	Addresses   []AddressSpec
 	Quotas      Quotas
 	// Limits adds instance types, or replaces those of the built-in table.
 	Limits map[string]vpc.Limits
@@ -133,7 +134,19 @@ type HostSpec struct {
 	// Operator is the service provider that manages the interface, as operator.principal
 	// names it; empty is none.
 	Operator string
-	Tags     map[string]string
+	// Requester is the principal that made the interface, such as amazon-elb; empty is a
+	// role of EKS.
+	Requester string
+	Tags      map[string]string
+}
+
+// AddressSpec is an elastic address.
+type AddressSpec struct {
+	Name string
+	// Of is the name of an instance or a host, with the primary address of whose primary
+	// interface it is associated; empty: with none.
+	Of   string
+	Tags map[string]string
 }
 
 // MetadataOptions are the instance's metadata options. The zero value is not
