@@ -19,7 +19,7 @@ func (h InterfaceHandle) Attach(to vpc.InstanceID, index, card int) (*Attachment
 		if err := ch.canAttach(i, n, index, card); err != nil {
 			return err
 		}
-		if err := ch.checkEFA(i, n, false); err != nil {
+		if err := ch.checkEFA(i, n, card, false); err != nil {
 			return err
 		}
 		i.Attachment = &Attachment{
@@ -77,19 +77,29 @@ func tooManyToAttach(i *Interface, n *Instance, count int) *Error {
 	return Errorf("InvalidInterface.IpAddressLimitExceeded", "Address count %d on interface-%s exceeds the limit for %s", count, digits, n.Type)
 }
 
-// checkEFA refuses an EFA that the instance cannot have. Source: EC2 user guide, "Create and
-// attach an Elastic Fabric Adapter": a running instance must be stopped first.
-func (ch *change) checkEFA(i *Interface, n *Instance, launching bool) error {
+// checkEFA refuses an EFA that the instance cannot have on a network card: one of a running
+// instance, which must be stopped first, more than the type has, or a second one of the
+// card. EC2's words are known for a type without EFAs only, its codes for none of them.
+// Sources: EC2 user guide, "Create and attach an Elastic Fabric Adapter";
+// github.com/devopsacademyau/academy/pull/277; issues 44355 and 24043 of
+// github.com/hashicorp/terraform-provider-aws.
+func (ch *change) checkEFA(i *Interface, n *Instance, card int, launching bool) error {
 	if !isEFA(i.Type) {
 		return nil
+	}
+	if n.Limits.EFAs == 0 {
+		return Errorf("UnsupportedOperation", "%s instances do not support Elastic Fabric Adapters.", n.Type)
 	}
 	if !launching && n.State != Stopped {
 		return Errorf("IncorrectState", "The instance '%s' must be stopped before an Elastic Fabric Adapter can be attached to it.", n.ID)
 	}
 	have := 0
 	for _, o := range ch.InterfacesOf(n.ID) {
-		if isEFA(o.Type) {
-			have++
+		if !isEFA(o.Type) {
+			continue
+		}
+		if have++; o.Attachment.NetworkCard == card {
+			return Errorf("AttachmentLimitExceeded", "Network card %d of instance '%s' has an Elastic Fabric Adapter, %s.", card, n.ID, o.ID)
 		}
 	}
 	if have >= n.Limits.EFAs {

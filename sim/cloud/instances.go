@@ -190,7 +190,7 @@ func (ch *change) launchWith(i *Interface, n *Instance, index, card int) error {
 	if err := ch.canAttach(i, n, index, card); err != nil {
 		return err
 	}
-	if err := ch.checkEFA(i, n, true); err != nil {
+	if err := ch.checkEFA(i, n, card, true); err != nil {
 		return err
 	}
 	i.Attachment = &Attachment{

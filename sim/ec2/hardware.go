@@ -57,8 +57,18 @@ func hardwareOf(instanceType string) (hardware, bool) {
 		return hardware{192, 2, 2048 * gib}, true
 	case "trn1.32xlarge":
 		return hardware{128, 2, 512 * gib}, true
+	case "hpc7a.12xlarge":
+		return hardware{24, 1, 768 * gib}, true
+	case "hpc7a.24xlarge":
+		return hardware{48, 1, 768 * gib}, true
+	case "hpc7a.48xlarge":
+		return hardware{96, 1, 768 * gib}, true
 	case "hpc7a.96xlarge":
 		return hardware{192, 1, 768 * gib}, true
+	case "c7gn.metal":
+		return hardware{64, 1, 128 * gib}, true
+	case "c8gn.metal-48xl":
+		return hardware{192, 1, 384 * gib}, true
 	}
 	threads := 2
 	if Architecture(instanceType) == "arm64" {
@@ -96,7 +106,7 @@ func burstable(size string) (cpus, mib int, ok bool) {
 }
 
 // cpusOf returns the virtual CPUs of a size: "medium" 1, "large" 2, "xlarge" 4, and
-// four for each xlarge. The bare metal types here are as large as a 24xlarge.
+// four for each xlarge. The other bare metal types are as large as a 24xlarge.
 func cpusOf(size string) (int, bool) {
 	switch size {
 	case "medium":
