@@ -125,8 +125,8 @@ func TestTheCommentedOutFieldsOfTheFileAtTheRootResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.InstanceTypes == nil || s.Quotas == (Quotas{}) || s.Faults == nil {
-		t.Fatalf("the commented-out fields are %+v, want instance types, quotas and faults", s)
+	if s.InstanceTypes == nil || s.Quotas == (Quotas{}) || s.Faults == nil || len(s.ServiceInterfaces) == 0 || len(s.ElasticAddresses) == 0 {
+		t.Fatalf("the commented-out fields are %+v, want instance types, quotas, faults, interfaces of services and elastic addresses", s)
 	}
 	if _, err := s.Resolve(); err != nil {
 		t.Error(err)
