@@ -8,7 +8,7 @@ const (
 	PermitAssociate = "EIP-ASSOCIATE"
 )
 
-// Permission lets another account attach an interface to its instances, or associate its
+// Permission allows another account to attach an interface to its instances, or associate its
 // elastic addresses with it.
 type Permission struct {
 	ID        string // eni-perm-…

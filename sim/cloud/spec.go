@@ -143,8 +143,8 @@ type HostSpec struct {
 // AddressSpec is an elastic address.
 type AddressSpec struct {
 	Name string
-	// Of is the name of an instance or a host, with the primary address of whose primary
-	// interface it is associated; empty: with none.
+	// Of is the name of an instance or a host: the address is associated with the primary
+	// address of its primary interface; empty: with none.
 	Of   string
 	Tags map[string]string
 }

@@ -77,7 +77,7 @@ func furnish(t *testing.T, c *cloud.Cloud) {
 }
 
 // furnishAddresses adds elastic addresses, one of them of a secondary private address, a
-// permission, reservations and an instance whose topology EC2 describes.
+// permission, reservations and an instance with a topology that EC2 describes.
 func furnishAddresses(t *testing.T, c *cloud.Cloud, eni vpc.ENIID) {
 	t.Helper()
 	ok[*cloud.Address](t)(c.Elastic().Allocate(cloud.Tags{"Name": "spare"}))

@@ -16,9 +16,9 @@ type trustPolicy struct{ statements []trustStatement }
 // trustStatement has the principals where other statements have resources.
 type trustStatement struct {
 	statement
-	accounts []string // numbers: every principal that the account's own policies allow
-	named    []string // ARNs of roles, users and sessions
-	anyone   bool     // "*"
+	accounts    []string // numbers: every principal that the account's own policies allow
+	named       []string // ARNs of roles, users and sessions
+	everyCaller bool     // "*"
 }
 
 // parseTrust loads a trust policy. Its errors name the statement and the element.
@@ -111,7 +111,7 @@ func (s *trustStatement) parsePrincipal(raw json.RawMessage) error {
 
 func (s *trustStatement) addPrincipal(name string) error {
 	if name == "*" {
-		s.anyone = true
+		s.everyCaller = true
 		return nil
 	}
 	if isAccount(name) {
@@ -138,7 +138,7 @@ func isAccount(s string) bool { return len(s) == 12 && strings.Trim(s, "01234567
 // one of them names it.
 func (s *trustStatement) includes(caller Principal) (included, byName bool) {
 	byName = slices.Contains(s.named, caller.ARN) || slices.Contains(s.named, caller.roleARN)
-	return byName || s.anyone || slices.Contains(s.accounts, caller.Account), byName
+	return byName || s.everyCaller || slices.Contains(s.accounts, caller.Account), byName
 }
 
 // decide returns the decision of the policy on a request, and whether its permission is
