@@ -47,9 +47,9 @@ func (l *lab) configure(i *cloud.Interface, subnet netip.Prefix) {
 }
 
 // dial connects from an address of the guest.
-func (l *lab) dial(from netip.Addr, to string, patience time.Duration) error {
+func (l *lab) dial(from netip.Addr, to string, limit time.Duration) error {
 	return l.guest.Run(func() error {
-		d := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+		d := net.Dialer{Timeout: limit, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
 		c, err := d.DialContext(l.t.Context(), "tcp", to)
 		if err != nil {
 			return err
@@ -58,8 +58,8 @@ func (l *lab) dial(from netip.Addr, to string, patience time.Duration) error {
 	})
 }
 
-// tellSource makes a namespace answer each connection to an address with its source.
-func tellSource(t *testing.T, namespace, address string) {
+// serveSource makes a namespace answer each connection to an address with its source.
+func serveSource(t *testing.T, namespace, address string) {
 	t.Helper()
 	server, err := fabric.ListenIn(namespace, "tcp4", address)
 	if err != nil {
@@ -79,11 +79,11 @@ func tellSource(t *testing.T, namespace, address string) {
 }
 
 // sourceAt connects from an address of a namespace, which may be zero, and returns the
-// address that the server of tellSource sees.
-func sourceAt(t *testing.T, in *testns.NS, from netip.Addr, to string, patience time.Duration) (seen netip.Addr, err error) {
+// address that the server of serveSource sees.
+func sourceAt(t *testing.T, in *testns.NS, from netip.Addr, to string, limit time.Duration) (seen netip.Addr, err error) {
 	t.Helper()
 	err = in.Run(func() error {
-		d := net.Dialer{Timeout: patience}
+		d := net.Dialer{Timeout: limit}
 		if from.IsValid() {
 			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
 		}
@@ -103,8 +103,8 @@ func sourceAt(t *testing.T, in *testns.NS, from netip.Addr, to string, patience 
 	return seen, err
 }
 
-// addInterface makes an interface in a subnet of a range of its own and gives it to the
-// instance, whose guest configures it.
+// addInterface makes an interface in a subnet of a range of its own, attaches it to the
+// instance, and configures it in the guest.
 func (l *lab) addInterface(cidr netip.Prefix) (*cloud.Subnet, *cloud.Interface) {
 	l.t.Helper()
 	c := l.Cloud()
@@ -145,8 +145,8 @@ func TestCreatedSubnetsAndElasticAddressesAreRouted(t *testing.T) {
 		t.Fatal(err)
 	}
 	host := net.JoinHostPort(world.OutsideAddress, "7000")
-	tellSource(t, outside, host)
-	tellSource(t, l.guest.Name, net.JoinHostPort(i.PrimaryIPv4().String(), "7000"))
+	serveSource(t, outside, host)
+	serveSource(t, l.guest.Name, net.JoinHostPort(i.PrimaryIPv4().String(), "7000"))
 	internet := &testns.NS{Name: outside, Path: netns.Path(outside)}
 	if seen, err := sourceAt(t, l.guest, i.PrimaryIPv4(), host, time.Second); err == nil {
 		t.Errorf("an address without a public one reaches the outside host as %s", seen)

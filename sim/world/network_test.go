@@ -34,7 +34,7 @@ func privateAccount(t *testing.T) *cloud.Cloud {
 }
 
 // What is created later is routed as what lab.yaml describes: ranges, subnets, route
-// tables, and the elastic address that lets a private one through the gateway.
+// tables, and the elastic address with which a private one passes the gateway.
 func TestTheFabricFollowsTheNetworkOfTheAccount(t *testing.T) {
 	c := privateAccount(t)
 	network := c.VPC(c.State().VPC.ID)
@@ -72,13 +72,13 @@ func TestTheFabricFollowsTheNetworkOfTheAccount(t *testing.T) {
 		return f.Ports[slices.IndexFunc(f.Ports, func(p fabric.Port) bool { return p.ID == eni.ID })].Public
 	}
 	if got := public(); len(got) != 1 || got[0] != (fabric.Public{Private: eni.PrimaryIPv4(), Address: address.Public}) {
-		t.Errorf("the gateway lets %v through, want %s as %s", got, eni.PrimaryIPv4(), address.Public)
+		t.Errorf("%v pass the gateway, want %s as %s", got, eni.PrimaryIPv4(), address.Public)
 	}
 	if err := c.Elastic().Disassociate(id); err != nil {
 		t.Fatal(err)
 	}
 	if got := public(); len(got) != 0 {
-		t.Errorf("the gateway lets %v through, want none", got)
+		t.Errorf("%v pass the gateway, want none", got)
 	}
 	if err := c.RouteTable(table.ID).Disassociate(c.State().Subnets[made.ID].Association); err != nil {
 		t.Fatal(err)

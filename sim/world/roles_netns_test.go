@@ -98,7 +98,8 @@ func TestAnInstanceWorksBesideInterfacesOfServices(t *testing.T) {
 		c.Spec.Hosts = []cloud.HostSpec{
 			{Name: "web", Subnet: "a", Description: "ELB app/web", Requester: "amazon-elb"},
 			{Name: "ingress", Subnet: "a", Type: "network_load_balancer", Requester: "amazon-elb"},
-			{Name: "egress", Subnet: "a", Type: "nat_gateway"}, {Name: "resize", Subnet: "a", Type: "lambda"},
+			{Name: "egress", Subnet: "a", Type: "nat_gateway"},
+			{Name: "resize", Subnet: "a", Type: "lambda"},
 			{Name: "registry", Subnet: "a", Type: "vpc_endpoint"},
 		}
 		c.Spec.Addresses = []cloud.AddressSpec{{Name: "egress", Of: "egress"}, {Name: "node", Of: "node1"}}
@@ -129,7 +130,7 @@ func TestAnInstanceWorksBesideInterfacesOfServices(t *testing.T) {
 		t.Errorf("metadata shows %q, the account %+v", got, public)
 	}
 	host := world.OutsideAddress + ":7000"
-	tellSource(t, outside, host)
+	serveSource(t, outside, host)
 	if seen, err := sourceAt(t, l.guest, primary.PrimaryIPv4(), host, timeout); err != nil || seen != public.Public {
 		t.Errorf("the outside host sees %s (%v), want %s", seen, err, public.Public)
 	}
