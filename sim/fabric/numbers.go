@@ -13,7 +13,7 @@ const (
 	// rulePriority of the rules for the subnets' tables: after the main table, which has
 	// all routes inside the VPC.
 	rulePriority = 40000
-	// tableBase plus the subnet's position is its route table, and the packet mark that
+	// tableBase plus the subnet's number is its route table, and the packet mark that
 	// selects the table. It is a mark and not the device, so that one rule serves a
 	// subnet, the filter can do the same lookup (fib), and ARP requests, which have no
 	// mark, get no reply for addresses outside the VPC.

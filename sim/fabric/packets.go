@@ -96,7 +96,8 @@ func (t *packetTable) marks() {
 	marks.Value = []nftables.Type{nftables.TypeMark}
 	for name, l := range t.plan.links {
 		if n := t.plan.subnet[l.port.Subnet]; len(t.plan.state.Subnets[n].Routes) > 0 {
-			marks.Elements = append(marks.Elements, nftables.Element{Key: nftables.Ifname(name), Value: nftables.Native(uint32(tableBase + n))})
+			mark := tableBase + t.plan.number[l.port.Subnet]
+			marks.Elements = append(marks.Elements, nftables.Element{Key: nftables.Ifname(name), Value: nftables.Native(uint32(mark))})
 		}
 	}
 }

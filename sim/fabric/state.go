@@ -74,7 +74,7 @@ type Port struct {
 	Groups    []vpc.SecurityGroupID
 	// SourceDestCheck drops packets from or to an address that is not the port's.
 	SourceDestCheck bool
-	// Public are the port's private IPv4 addresses that the internet gateway lets through.
+	// Public are the port's private IPv4 addresses that pass the internet gateway.
 	Public []Public
 	// Guest is the name of the network namespace that holds the guest's end,
 	// and Device the name the link has there: eth<device index>. A guest may
@@ -85,7 +85,7 @@ type Port struct {
 	Down bool
 }
 
-// Public is a private address that the internet gateway lets through, both ways.
+// Public is a private address that passes the internet gateway, both ways.
 type Public struct {
 	Private netip.Addr
 	// Address is outside the VPC and replaces Private beyond the gateway: hosts there see

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -12,19 +13,21 @@ import (
 // translate adds the internet gateway's translation of private addresses, one to one:
 // connections from outside are to the private address from here on, those to the outside
 // are from the public one when they leave. The chains that filter see private addresses,
-// except the first one, which is before the translation.
+// except the first one, which is before the translation. Without an address to translate,
+// there are no such chains.
 func (t *packetTable) translate() {
 	const inward, outward = "to-private", "to-public"
+	public := slices.DeleteFunc(slices.Clone(t.plan.public), func(p Public) bool { return !p.Address.IsValid() })
+	if len(public) == 0 {
+		return
+	}
 	for name, hook := range map[string]nftables.Hook{
 		inward:  {Type: nftables.NAT, Point: nftables.Prerouting, Priority: prioToPrivate},
 		outward: {Type: nftables.NAT, Point: nftables.Postrouting, Priority: prioToPublic},
 	} {
 		t.chains[name] = &nftables.Chain{Name: name, Hook: &hook}
 	}
-	for _, p := range t.plan.public {
-		if !p.Address.IsValid() {
-			continue
-		}
+	for _, p := range public {
 		t.rule(inward, deviceIs(nftables.Iifname, gatewayDevice), nftables.Eq(nftables.IPDaddr, nftables.Addr(p.Address)), nftables.DNAT{To: p.Private})
 		t.rule(outward, deviceIs(nftables.Oifname, gatewayDevice), nftables.Eq(nftables.IPSaddr, nftables.Addr(p.Private)), nftables.SNAT{To: p.Address})
 	}
@@ -54,7 +57,9 @@ func (f *Fabric) endPublicFlows(p *plan) error {
 	if len(gone.private) == 0 {
 		return nil
 	}
-	return f.endFlowsOf(unix.AF_INET, gone)
+	ended, err := endFlowsOf(f.link, unix.AF_INET, gone)
+	f.changes += ended
+	return err
 }
 
 // publicFlows matches the connections of private addresses with hosts outside the VPC.
