@@ -54,6 +54,18 @@ func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
 	case index < 0 || index > 15:
 		return InvalidParameter("Value (%d) for parameter deviceIndex is invalid.", index)
 	}
+	if err := fitsCard(attached, n, index, card); err != nil {
+		return err
+	}
+	if count := i.IPv4.slots(); count > n.Limits.IPv4 {
+		return tooManyToAttach(i, n, count)
+	}
+	return checkSlots(i, n.Limits)
+}
+
+// fitsCard refuses a device index that is in use on a network card, and more interfaces than
+// the card takes.
+func fitsCard(attached []*Interface, n *Instance, index, card int) error {
 	onCard := slices.DeleteFunc(attached, func(o *Interface) bool { return o.Attachment.NetworkCard != card })
 	for _, o := range onCard {
 		if o.Attachment.DeviceIndex == index {
@@ -63,10 +75,7 @@ func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
 	if len(onCard) >= n.Limits.ENIs {
 		return Errorf("AttachmentLimitExceeded", "Interface count %d exceeds the limit for %s", len(onCard)+1, n.Type)
 	}
-	if count := i.IPv4.slots(); count > n.Limits.IPv4 {
-		return tooManyToAttach(i, n, count)
-	}
-	return checkSlots(i, n.Limits)
+	return nil
 }
 
 // tooManyToAttach is EC2's error for an interface that holds more addresses than the
