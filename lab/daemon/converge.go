@@ -140,12 +140,24 @@ func (l *lab) deployed(ctx context.Context, want Lab) error {
 	})
 }
 
-// convergeWorld starts the account, or launches and terminates instances in it.
-func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) error {
-	for _, h := range want.World.Hosts {
+// makeHosts makes the namespaces of hosts. Those of AWS's services have none: the fabric does
+// not have them.
+func makeHosts(hosts []cloud.HostSpec) error {
+	for _, h := range hosts {
+		if h.Namespace == "" {
+			continue
+		}
 		if err := netns.Make(h.Namespace); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// convergeWorld starts the account, or launches and terminates instances in it.
+func (l *lab) convergeWorld(ctx context.Context, want Lab, detail func(string)) error {
+	if err := makeHosts(want.World.Hosts); err != nil {
+		return err
 	}
 	if l.world == nil {
 		for _, i := range want.World.Instances {

@@ -159,7 +159,7 @@ func fixedParts(l Lab) (map[string]string, error) {
 		"name": l.Name, "region": l.World.Region, "account": l.World.Account, "seed": l.World.Seed,
 		"vpc": l.World.VPC, "subnets": l.World.Subnets, "routeTables": l.World.RouteTables,
 		"securityGroups": l.World.Groups, "controlPlane": []any{l.World.Hosts, l.ControlPlane},
-		"quotas": l.World.Quotas, "instanceTypes": l.World.Limits, "faults": l.Faults, "latency": l.Latency,
+		"elasticAddresses": l.World.Addresses, "quotas": l.World.Quotas, "instanceTypes": l.World.Limits, "faults": l.Faults, "latency": l.Latency,
 		"cloud":      l.NoCloud,
 		"kubernetes": []any{l.ServiceCIDR, l.PodCIDR, l.ClusterDNS, l.APIPort}, "IAM roles (deploy/iam)": l.Roles,
 	} {

@@ -48,7 +48,7 @@ func (s Spec) withDefaults() Spec {
 	if s.SecurityGroups == nil {
 		s.SecurityGroups = defaultGroups()
 	}
-	return s.withSubnetDefaults().withNodeDefaults()
+	return s.withSubnetDefaults().withNodeDefaults().withServiceDefaults()
 }
 
 func (s Spec) withSubnetDefaults() Spec {

@@ -50,6 +50,7 @@ func resolveMembers(p *problems, s Spec, n *network, g *groups, own map[string]v
 	maps.Copy(m.types, own)
 	m.controlPlane(s.ControlPlane)
 	m.addNodes(s.Nodes)
+	m.addServiceInterfaces(s.ServiceInterfaces)
 	if q, primaries := s.Quotas.Interfaces, len(m.hosts)+len(m.instances); q > 0 && q < primaries {
 		p.add("quotas.interfaces", strconv.Itoa(q), "must be at least %d, for the nodes and the control plane", primaries)
 	}

@@ -58,6 +58,7 @@ func (s Spec) Resolve() (Resolved, error) {
 
 	m := resolveMembers(p, s, n, g, out.Cloud.Limits)
 	out.Cloud.Hosts, out.Cloud.Instances, out.Nodes = m.hosts, m.instances, m.nodes
+	out.Cloud.Addresses = m.elasticAddresses(s.ElasticAddresses, s.ServiceInterfaces)
 	if s.Faults != nil {
 		checkFaults(p, *s.Faults)
 		out.Faults = *s.Faults

@@ -36,6 +36,9 @@ type Spec struct {
 	SecurityGroups []SecurityGroup `json:"securityGroups,omitempty"`
 	ControlPlane   ControlPlane    `json:"controlPlane,omitempty"`
 	Nodes          []Node          `json:"nodes,omitempty"`
+	// ServiceInterfaces are those of AWS's services, and ElasticAddresses the account's.
+	ServiceInterfaces []ServiceInterface `json:"serviceInterfaces,omitempty"`
+	ElasticAddresses  []ElasticAddress   `json:"elasticAddresses,omitempty"`
 	// InstanceTypes adds types to the built-in ones, or replaces them.
 	InstanceTypes map[string]InstanceType `json:"instanceTypes,omitempty"`
 	Quotas        Quotas                  `json:"quotas,omitempty"`

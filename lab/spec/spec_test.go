@@ -125,8 +125,8 @@ func TestTheCommentedOutFieldsOfTheFileAtTheRootResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.InstanceTypes == nil || s.Quotas == (Quotas{}) || s.Faults == nil {
-		t.Fatalf("the commented-out fields are %+v, want instance types, quotas and faults", s)
+	if s.InstanceTypes == nil || s.Quotas == (Quotas{}) || s.Faults == nil || len(s.ServiceInterfaces) == 0 || len(s.ElasticAddresses) == 0 {
+		t.Fatalf("the commented-out fields are %+v, want instance types, quotas, faults, interfaces of services and elastic addresses", s)
 	}
 	if _, err := s.Resolve(); err != nil {
 		t.Error(err)
@@ -225,7 +225,7 @@ func TestResolveReportsFieldValueAndReason(t *testing.T) {
 		"two main route tables":            {"routeTables: [{name: a, main: true}, {name: b, main: true}]", `routeTables: 2 tables have main: true; a VPC has one main table`},
 		"two subnets of one name":          {"subnets: [{name: a, zone: us-west-2a, cidr: 10.0.0.0/24}, {name: a, zone: us-west-2b, cidr: 10.0.1.0/24}]", `subnets[1].name: "a": already the name of subnets[0]`},
 		"an unknown instance type":         {"nodes: [{type: m5.huge}]", `nodes[0].type: "m5.huge": unknown instance type; add it to instanceTypes, or use one of m5.12xlarge, m5.16xlarge, m5.24xlarge, m5.2xlarge, m5.4xlarge, m5.8xlarge, m5.large, m5.metal, m5.xlarge`},
-		"an unknown family":                {"nodes: [{type: z9.large}]", `or use one of the families c5, c6g, c6i, c7gn, hpc7a, m4, m5, m6g, m6i, p5, r5, r6g, r6i, t2, t3, t4g, trn1, such as m5.xlarge`},
+		"an unknown family":                {"nodes: [{type: z9.large}]", `or use one of the families c5, c6g, c6i, c7gn, c8gn, hpc7a, m4, m5, m6g, m6i, p5, r5, r6g, r6i, t2, t3, t4g, trn1, such as m5.xlarge`},
 		"two nodes of one name":            {"nodes: [{name: a}, {name: a}]", `nodes[1].name: "a": already the name of nodes[0]`},
 		"a node with a reserved name":      {"nodes: [{name: vpc}]", `reserved for a network namespace of the lab`},
 		"a node name with a dash":          {"nodes: [{name: a-b}]", `may contain only lower-case letters and digits`},

@@ -93,6 +93,7 @@ func (h InterfaceHandle) UnassignIPv4(addresses []netip.Addr, prefixes []netip.P
 			if err := i.IPv4.removeAddress(h.id, a); err != nil {
 				return err
 			}
+			i.dropPublic(a)
 		}
 		return i.IPv4.removePrefixes(h.id, prefixes)
 	})

@@ -136,6 +136,9 @@ func (a assignment) claim4(address netip.Addr, reassign bool) error {
 	}
 	owner = owner.clone()
 	owner.IPv4.Addresses = slices.Delete(owner.IPv4.Addresses, k, k+1)
+	if public, ok := owner.dropPublic(address); ok { // it moves too: API_AssignPrivateIpAddresses.html
+		a.to.Public = append(a.to.Public, public)
+	}
 	a.ch.Interfaces[owner.ID] = owner
 	return nil
 }

@@ -19,7 +19,7 @@ func (h InterfaceHandle) Attach(to vpc.InstanceID, index, card int) (*Attachment
 		if err := ch.canAttach(i, n, index, card); err != nil {
 			return err
 		}
-		if err := ch.checkEFA(i, n, false); err != nil {
+		if err := ch.checkEFA(i, n, card, false); err != nil {
 			return err
 		}
 		i.Attachment = &Attachment{
@@ -47,13 +47,25 @@ func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
 		return Errorf("UnsupportedOperation", "Instance type %s does not support trunk interfaces.", n.Type)
 	case n.State != Running && n.State != Stopped:
 		return Errorf("IncorrectState", "The instance '%s' is not in a valid state for this operation: %s", n.ID, n.State)
-	case ch.Subnets[i.Subnet].Zone != ch.Subnets[n.Subnet].Zone:
+	case ch.Subnets[i.Subnet].Zone != n.Zone:
 		return InvalidParameter("You may not attach a network interface to an instance if they are not in the same availability zone")
 	case card < 0 || card >= max(1, n.Limits.Cards):
 		return InvalidParameter("Network card index %d is not valid for instance type %s", card, n.Type)
 	case index < 0 || index > 15:
 		return InvalidParameter("Value (%d) for parameter deviceIndex is invalid.", index)
 	}
+	if err := fitsCard(attached, n, index, card); err != nil {
+		return err
+	}
+	if count := i.IPv4.slots(); count > n.Limits.IPv4 {
+		return tooManyToAttach(i, n, count)
+	}
+	return checkSlots(i, n.Limits)
+}
+
+// fitsCard refuses a device index that is in use on a network card, and more interfaces than
+// the card takes.
+func fitsCard(attached []*Interface, n *Instance, index, card int) error {
 	onCard := slices.DeleteFunc(attached, func(o *Interface) bool { return o.Attachment.NetworkCard != card })
 	for _, o := range onCard {
 		if o.Attachment.DeviceIndex == index {
@@ -63,10 +75,7 @@ func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
 	if len(onCard) >= n.Limits.ENIs {
 		return Errorf("AttachmentLimitExceeded", "Interface count %d exceeds the limit for %s", len(onCard)+1, n.Type)
 	}
-	if count := i.IPv4.slots(); count > n.Limits.IPv4 {
-		return tooManyToAttach(i, n, count)
-	}
-	return checkSlots(i, n.Limits)
+	return nil
 }
 
 // tooManyToAttach is EC2's error for an interface that holds more addresses than the
@@ -77,19 +86,29 @@ func tooManyToAttach(i *Interface, n *Instance, count int) *Error {
 	return Errorf("InvalidInterface.IpAddressLimitExceeded", "Address count %d on interface-%s exceeds the limit for %s", count, digits, n.Type)
 }
 
-// checkEFA refuses an EFA that the instance cannot have. Source: EC2 user guide, "Create and
-// attach an Elastic Fabric Adapter": a running instance must be stopped first.
-func (ch *change) checkEFA(i *Interface, n *Instance, launching bool) error {
+// checkEFA refuses an EFA that the instance cannot have on a network card: one of a running
+// instance, which must be stopped first, more than the type has, or a second one of the
+// card. EC2's words are known for a type without EFAs only, its codes for none of them.
+// Sources: EC2 user guide, "Create and attach an Elastic Fabric Adapter";
+// github.com/devopsacademyau/academy/pull/277; issues 44355 and 24043 of
+// github.com/hashicorp/terraform-provider-aws.
+func (ch *change) checkEFA(i *Interface, n *Instance, card int, launching bool) error {
 	if !isEFA(i.Type) {
 		return nil
+	}
+	if n.Limits.EFAs == 0 {
+		return Errorf("UnsupportedOperation", "%s instances do not support Elastic Fabric Adapters.", n.Type)
 	}
 	if !launching && n.State != Stopped {
 		return Errorf("IncorrectState", "The instance '%s' must be stopped before an Elastic Fabric Adapter can be attached to it.", n.ID)
 	}
 	have := 0
 	for _, o := range ch.InterfacesOf(n.ID) {
-		if isEFA(o.Type) {
-			have++
+		if !isEFA(o.Type) {
+			continue
+		}
+		if have++; o.Attachment.NetworkCard == card {
+			return Errorf("AttachmentLimitExceeded", "Network card %d of instance '%s' has an Elastic Fabric Adapter, %s.", card, n.ID, o.ID)
 		}
 	}
 	if have >= n.Limits.EFAs {

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -35,6 +36,7 @@ func New(spec Spec, opts Options) (*Cloud, error) {
 		Subnets: map[vpc.SubnetID]*Subnet{}, RouteTables: map[vpc.RouteTableID]*RouteTable{},
 		Groups: map[vpc.SecurityGroupID]*Group{}, Instances: map[vpc.InstanceID]*Instance{},
 		Hosts: map[string]*Host{}, Interfaces: map[vpc.ENIID]*Interface{},
+		Addresses: map[AllocationID]*Address{}, Permissions: map[string]*Permission{},
 	}
 	b := builder{&change{State: s, cloud: c, now: c.now()}}
 	if err := b.build(spec); err != nil {
@@ -63,6 +65,9 @@ func (b builder) build(spec Spec) error {
 		},
 		func() error {
 			return each("host", spec.Hosts, func(h HostSpec) string { return h.Name }, b.addHost)
+		},
+		func() error {
+			return each("elastic address", spec.Addresses, func(a AddressSpec) string { return a.Name }, b.addAddress)
 		},
 	}
 	for _, stage := range stages {
@@ -141,13 +146,8 @@ func (b builder) addTables(specs []RouteTableSpec) error {
 }
 
 func (b builder) addTable(spec RouteTableSpec) error {
-	t := &RouteTable{ID: vpc.RouteTableID(b.newID("rtb-")), Name: spec.Name, Main: spec.Main, Tags: Tags{}}
-	locals := b.VPC.CIDRs
-	if b.VPC.CIDR6.IsValid() {
-		locals = append(locals[:len(locals):len(locals)], b.VPC.CIDR6)
-	}
-	for _, p := range locals {
-		t.Routes = append(t.Routes, Route{Destination: p, Gateway: LocalGateway, Origin: "CreateRouteTable"})
+	t := &RouteTable{
+		ID: vpc.RouteTableID(b.newID("rtb-")), Name: spec.Name, Main: spec.Main, Routes: localRoutes(b.VPC), Tags: Tags{},
 	}
 	for _, r := range spec.Routes {
 		if r.Gateway != "igw" {
@@ -180,11 +180,14 @@ func (b builder) addSubnet(spec SubnetSpec) error {
 	}
 	for _, t := range Sorted(b.RouteTables) {
 		if t.Name == spec.RouteTable || (spec.RouteTable == "" && t.Main) {
-			n.Table, n.Explicit = t.ID, spec.RouteTable != ""
+			n.Table = t.ID
 		}
 	}
 	if n.Table == "" {
 		return fmt.Errorf("route table %q: no such table", spec.RouteTable)
+	}
+	if spec.RouteTable != "" {
+		n.Association = RouteAssociationID("rtbassoc-" + n.ID[len("subnet-"):])
 	}
 	b.Subnets[n.ID] = n
 	return nameTags(n.Tags, spec.Name, spec.Tags)
@@ -252,10 +255,7 @@ func (b builder) addGroups(specs []GroupSpec) error {
 func (b builder) addRules(spec GroupSpec) error {
 	g := b.GroupNamed(spec.Name)
 	if spec.Egress == nil {
-		spec.Egress = []RuleSpec{{Protocol: "-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}}
-		if b.VPC.CIDR6.IsValid() {
-			spec.Egress[0].CIDRs = append(spec.Egress[0].CIDRs, netip.MustParsePrefix("::/0"))
-		}
+		spec.Egress = []RuleSpec{{Protocol: "-1", CIDRs: everywhere(b.VPC)}}
 	}
 	for d, specs := range map[Direction][]RuleSpec{Ingress: spec.Ingress, Egress: spec.Egress} {
 		rules, err := b.rulesOf(specs)
@@ -321,7 +321,10 @@ func (b builder) addHost(spec HostSpec) error {
 		return err
 	}
 	b.Hosts[spec.Name] = &Host{Name: spec.Name, Namespace: spec.Namespace}
-	i.Requester = Requester{ID: requester(b.newID("")), Managed: true, Operator: spec.Operator}
+	i.Requester = Requester{ID: cmp.Or(spec.Requester, requester(b.newID(""))), Managed: true, Operator: spec.Operator}
+	if spec.Type == typeNATGateway {
+		i.Groups, i.SourceDestCheck = nil, false
+	}
 	i.Attachment = &Attachment{
 		ID: vpc.AttachmentID(b.newID("ela-attach-")), Host: spec.Name, DeviceIndex: 1,
 		Status: Attaching, Since: b.now,
@@ -330,6 +333,30 @@ func (b builder) addHost(spec HostSpec) error {
 		i.Attachment.Status = Attached
 	}
 	return nil
+}
+
+// typeNATGateway is the type of a NAT gateway's interface, which has no groups and no source
+// and destination check.
+const typeNATGateway vpc.InterfaceType = "nat_gateway"
+
+// addAddress allocates an elastic address and associates it with a machine.
+func (b builder) addAddress(spec AddressSpec) error {
+	a, err := allocate(b.change, Tags{})
+	if err != nil {
+		return err
+	}
+	if err := nameTags(a.Tags, spec.Name, spec.Tags); err != nil || spec.Of == "" {
+		return err
+	}
+	i := b.HostInterface(spec.Of)
+	if n := b.InstanceNamed(spec.Of); n != nil {
+		i = b.Primary(n.ID)
+	}
+	if i == nil {
+		return fmt.Errorf("%q: no such instance or host", spec.Of)
+	}
+	_, err = associateAddress(b.change, Association{Address: a.ID, Interface: i.ID})
+	return err
 }
 
 // requester makes the principal id of the AWS service that made an interface.

@@ -22,5 +22,7 @@ func (s *State) fork() *State {
 	n.Instances = maps.Clone(s.Instances)
 	n.Hosts = maps.Clone(s.Hosts)
 	n.Interfaces = maps.Clone(s.Interfaces)
+	n.Addresses = maps.Clone(s.Addresses)
+	n.Permissions = maps.Clone(s.Permissions)
 	return &n
 }

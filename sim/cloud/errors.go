@@ -36,6 +36,12 @@ const (
 	KindTable      Kind = "route-table"
 	KindGateway    Kind = "internet-gateway"
 	KindAttachment Kind = "network-interface-attachment"
+	KindAddress    Kind = "elastic-ip"
+	// KindReservation is a subnet CIDR reservation.
+	KindReservation Kind = "subnet-cidr-reservation"
+	// KindPermission is a network interface permission, which cannot be tagged. How EC2
+	// spells its errors is not known.
+	KindPermission Kind = "network-interface-permission"
 )
 
 // words are the stem of the error codes, the noun and the id prefix EC2 uses for a
@@ -60,6 +66,12 @@ func (k Kind) words() (code, noun, prefix string) {
 		return "InvalidInternetGatewayID", "internetGateway ID", "igw-"
 	case KindAttachment:
 		return "InvalidAttachmentID", "attachment ID", "eni-attach-"
+	case KindAddress:
+		return "InvalidAllocationID", "allocation ID", "eipalloc-"
+	case KindReservation:
+		return "InvalidSubnetCidrReservationID", "subnet CIDR reservation ID", "scr-"
+	case KindPermission:
+		return "InvalidNetworkInterfacePermissionID", "network interface permission ID", "eni-perm-"
 	default:
 		return "InvalidID", "ID", ""
 	}

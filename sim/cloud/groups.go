@@ -3,6 +3,7 @@ package cloud
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -148,6 +149,90 @@ func (h GroupHandle) Authorize(d Direction, rules []Rule) ([]Rule, error) {
 		return nil
 	})
 	return added, err
+}
+
+// groupText matches names and descriptions of groups. Source: API_CreateSecurityGroup.html.
+var groupText = regexp.MustCompile(`^[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]{1,255}$`)
+
+// CreateGroup makes a group that allows all outbound traffic. Sources of the errors: EC2
+// API reference, "Error codes", and for a reserved name github.com/openstack/ec2-api,
+// which copies EC2's texts.
+func (h VPCHandle) CreateGroup(name, description string, tags Tags) (*Group, error) {
+	var made *Group
+	err := h.add(func(ch *change) error {
+		if err := checkNewGroup(ch.State, name, description); err != nil {
+			return err
+		}
+		made = &Group{ID: vpc.SecurityGroupID(ch.newID("sg-")), Name: name, Description: description, Tags: Tags{}}
+		for _, p := range everywhere(ch.VPC) {
+			made.Egress = append(made.Egress, Rule{ID: ch.newID("sgr-"), Protocol: -1, From: -1, To: -1, Peer: p})
+		}
+		ch.Groups[made.ID] = made
+		return mergeTags(made.Tags, tags)
+	})
+	return made, err
+}
+
+// everywhere are the peers that a new group allows traffic to.
+func everywhere(v VPC) []netip.Prefix {
+	out := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+	if v.CIDR6.IsValid() {
+		out = append(out, netip.MustParsePrefix("::/0"))
+	}
+	return out
+}
+
+func checkNewGroup(s *State, name, description string) error {
+	const valid = "Valid %ss are strings less than 256 characters from the following set:  a-zA-Z0-9. _-:/()#,@[]+=&;{}!$*"
+	switch {
+	case !groupText.MatchString(name):
+		return InvalidParameter("Invalid security group name. "+valid, "name")
+	case !groupText.MatchString(description):
+		return InvalidParameter("Invalid security group description. "+valid, "description")
+	case strings.HasPrefix(strings.ToLower(name), "sg-"):
+		return InvalidParameter("invalid value for parameter groupName. Group names may not be in the format sg-*.")
+	case strings.EqualFold(name, defaultGroup):
+		return InvalidParameter("Cannot use reserved security group name: %s", defaultGroup)
+	case len(s.Groups) >= s.Quotas.GroupsPerVPC:
+		return Errorf("SecurityGroupLimitExceeded", "The maximum number of security groups for VPC '%s' has been reached.", s.VPC.ID)
+	}
+	for _, g := range s.Groups {
+		if strings.EqualFold(g.Name, name) {
+			return Errorf("InvalidGroup.Duplicate", "The security group '%s' already exists for VPC '%s'", name, s.VPC.ID)
+		}
+	}
+	return nil
+}
+
+// Delete deletes a group that no interface is in and no rule of another group names.
+func (h GroupHandle) Delete() error {
+	return h.cloud.apply(func(ch *change) error {
+		g := ch.Groups[h.id]
+		switch {
+		case g == nil:
+			return KindGroup.NotFound(string(h.id))
+		case g.Name == defaultGroup:
+			return Errorf("CannotDelete", "the specified group: %q name: %q cannot be deleted by a user", h.id, g.Name)
+		case groupUsed(ch.State, h.id):
+			return Errorf("DependencyViolation", "resource %s has a dependent object", h.id)
+		}
+		delete(ch.Groups, h.id)
+		return nil
+	})
+}
+
+func groupUsed(s *State, id vpc.SecurityGroupID) bool {
+	for _, i := range s.Interfaces {
+		if slices.Contains(i.Groups, id) {
+			return true
+		}
+	}
+	for _, g := range s.Groups {
+		if g.ID != id && slices.ContainsFunc(slices.Concat(g.Ingress, g.Egress), func(r Rule) bool { return r.Group == id }) {
+			return true
+		}
+	}
+	return false
 }
 
 // countRules counts the rules that share a quota with r. A rule that names a group

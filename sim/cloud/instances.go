@@ -14,6 +14,12 @@ func (c *Cloud) Terminate(ids []vpc.InstanceID) error {
 			return err
 		}
 		for _, id := range ids {
+			if ch.Instances[id].Protected {
+				return Errorf("OperationNotPermitted",
+					"The instance '%s' may not be terminated. Modify its 'disableApiTermination' instance attribute and try again.", id)
+			}
+		}
+		for _, id := range ids {
 			n := ch.Instances[id]
 			if n.State == Terminated {
 				continue
@@ -63,13 +69,39 @@ func (ch *change) finishTerminate(n *Instance) {
 	n.State = Terminated
 	for _, i := range ch.InterfacesOf(n.ID) {
 		if i.Attachment.DeleteOnTermination {
-			delete(ch.Interfaces, i.ID)
+			deleteInterface(ch, i.ID)
 			continue
 		}
 		i = i.clone()
-		i.Attachment, i.Public = nil, nil
+		i.Attachment = nil
+		i.Public = slices.DeleteFunc(i.Public, func(p PublicAddress) bool { return p.Owner == AmazonPool })
 		ch.Interfaces[i.ID] = i
 	}
+}
+
+// InstanceHandle changes one instance.
+type InstanceHandle struct {
+	cloud *Cloud
+	id    vpc.InstanceID
+}
+
+// Instance returns the handle of an instance, which need not exist.
+func (c *Cloud) Instance(id vpc.InstanceID) InstanceHandle { return InstanceHandle{c, id} }
+
+// Protect sets disableApiTermination.
+func (h InstanceHandle) Protect(on bool) error {
+	return h.cloud.apply(func(ch *change) error {
+		if err := ch.checkInstances([]vpc.InstanceID{h.id}); err != nil {
+			return err
+		}
+		n := *ch.Instances[h.id]
+		if n.State == Terminated {
+			return Errorf("IncorrectInstanceState", "The instance '%s' is not in a state from which it can be modified.", h.id)
+		}
+		n.Protected = on
+		ch.Instances[h.id] = &n
+		return nil
+	})
 }
 
 // Reboot requests a reboot of all of the instances; if one is not running, none is
@@ -122,7 +154,7 @@ func (ch *change) launch(spec InstanceSpec) (*Instance, error) {
 	}
 	made := &Instance{
 		ID: vpc.InstanceID(ch.newID("i-")), Name: spec.Name, Type: spec.Type, Limits: limits,
-		Subnet: n.ID, State: Running, Role: spec.Role, Namespace: spec.Namespace,
+		Subnet: n.ID, Zone: n.Zone, State: Running, Role: spec.Role, Namespace: spec.Namespace,
 		Metadata: spec.Metadata, Launched: ch.now, Tags: Tags{},
 	}
 	if err := nameTags(made.Tags, spec.Name, spec.Tags); err != nil {
@@ -158,7 +190,7 @@ func (ch *change) launchWith(i *Interface, n *Instance, index, card int) error {
 	if err := ch.canAttach(i, n, index, card); err != nil {
 		return err
 	}
-	if err := ch.checkEFA(i, n, true); err != nil {
+	if err := ch.checkEFA(i, n, card, true); err != nil {
 		return err
 	}
 	i.Attachment = &Attachment{

@@ -148,7 +148,7 @@ func (h InterfaceHandle) Delete() error {
 		case i.Attachment != nil:
 			return InvalidParameter("Network interface '%s' is currently in use.", h.id)
 		}
-		delete(ch.Interfaces, h.id)
+		deleteInterface(ch, h.id)
 		return nil
 	})
 }

@@ -12,8 +12,8 @@ func typeLimits() map[string]vpc.Limits {
 	nitro := func(enis, addresses, branches int) vpc.Limits {
 		return vpc.Limits{ENIs: enis, IPv4: addresses, IPv6: addresses, Branches: branches, Nitro: true}
 	}
-	metal := func(enis, addresses, branches int) vpc.Limits {
-		l := nitro(enis, addresses, branches)
+	metal := func(enis, branches int) vpc.Limits {
+		l := nitro(enis, 50, branches)
 		l.BareMetal = true
 		return l
 	}
@@ -28,7 +28,7 @@ func typeLimits() map[string]vpc.Limits {
 		"t3.xlarge": nitro(4, 15, 0), "t3.2xlarge": nitro(4, 15, 0),
 		"t4g.medium": nitro(3, 6, 0), "t4g.large": nitro(3, 12, 0),
 		"m6g.medium": nitro(2, 4, 4), "c6g.medium": nitro(2, 4, 4), "r6g.medium": nitro(2, 4, 4),
-		"m5.metal": metal(15, 50, 120), "c5.metal": metal(15, 50, 107), "r5.metal": metal(15, 50, 120),
+		"m5.metal": metal(15, 120), "c5.metal": metal(15, 107), "r5.metal": metal(15, 120),
 	}
 	for _, family := range []string{"m5", "c5", "r5", "m6i", "c6i", "r6i", "m6g", "c6g", "r6g"} {
 		m[family+".large"] = nitro(3, 10, 9)
@@ -48,13 +48,18 @@ func typeLimits() map[string]vpc.Limits {
 	m["c5.9xlarge"], m["c5.12xlarge"], m["c5.18xlarge"] = nitro(8, 30, 54), nitro(8, 30, 54), nitro(15, 50, 107)
 	m["m5.24xlarge"], m["c5.24xlarge"], m["r5.24xlarge"] = nitro(15, 50, 107), nitro(15, 50, 107), nitro(15, 50, 107)
 	m["c7gn.16xlarge"] = withEFAs(1, nitro(15, 50, 107))
+	m["c7gn.metal"] = withEFAs(1, metal(15, 0))
+	m["c8gn.metal-48xl"] = withEFAs(2, metal(12, 0))
 	m["p5.48xlarge"] = withEFAs(32, nitro(2, 50, 0))
 	m["trn1.32xlarge"] = withEFAs(8, nitro(5, 50, 0))
-	m["hpc7a.96xlarge"] = withEFAs(2, nitro(2, 50, 0))
+	for _, size := range []string{"12xlarge", "24xlarge", "48xlarge", "96xlarge"} {
+		m["hpc7a."+size] = withEFAs(2, nitro(2, 50, 0))
+	}
 	return m
 }
 
-// withEFAs are the limits of a type with as many network cards as EFAs.
+// withEFAs are the limits of a type with as many network cards as EFAs: each card takes one
+// (github.com/hashicorp/terraform-provider-aws/issues/24043).
 func withEFAs(cards int, ofCard vpc.Limits) vpc.Limits {
 	ofCard.Cards, ofCard.EFAs = cards, cards
 	return ofCard

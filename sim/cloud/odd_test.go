@@ -121,7 +121,10 @@ func TestEFAsAreAttachedAtLaunchOnly(t *testing.T) {
 	for name, change := range map[string]func(*cloud.Spec){
 		"an EFA of a type without":    func(s *cloud.Spec) { s.Instances[0].Type, s.Instances[0].Interfaces = "m5.xlarge", nil },
 		"more EFAs than the type has": func(s *cloud.Spec) { s.Instances[0].Type = "trn1.32xlarge" },
-		"an EFA-only primary":         func(s *cloud.Spec) { s.Instances[0].PrimaryType = vpc.TypeEFAOnly },
+		"a second EFA of a card": func(s *cloud.Spec) {
+			s.Instances[0].Interfaces = []cloud.LaunchInterface{{Card: 0, Device: 1, Type: vpc.TypeEFAOnly}}
+		},
+		"an EFA-only primary": func(s *cloud.Spec) { s.Instances[0].PrimaryType = vpc.TypeEFAOnly },
 	} {
 		if _, err := odd(t, change); err == nil {
 			t.Errorf("%s: launched", name)

@@ -125,29 +125,45 @@ func (p *pool) next4() (netip.Addr, error) {
 	}
 	start := p.rng.IntN(len(p.used))
 	for i := range p.used {
-		if offset := (start + i) % len(p.used); !p.used[offset] {
-			p.take(offset)
-			return p.at(offset), nil
+		offset := (start + i) % len(p.used)
+		if p.used[offset] || p.subnet.reserved(netip.PrefixFrom(p.at(offset), 32)) {
+			continue
 		}
+		p.take(offset)
+		return p.at(offset), nil
 	}
 	return netip.Addr{}, insufficientAddresses()
 }
 
-// next4Block assigns any free, aligned /28.
+// next4Block assigns any free, aligned /28: one that is reserved for prefixes, else one
+// that is not reserved. Whether EC2 uses the rest of a subnet that has reservations for
+// prefixes is not documented.
 func (p *pool) next4Block() (netip.Prefix, error) {
 	if p.free < blockSize {
 		return netip.Prefix{}, insufficientForPrefix()
 	}
 	blocks := len(p.used) / blockSize
 	start := p.rng.IntN(blocks)
-	for i := range blocks {
-		offset := (start + i) % blocks * blockSize
-		if p.blockFree(offset) {
-			p.takeBlock(offset)
-			return netip.PrefixFrom(p.at(offset), vpc.DelegatedPrefix4), nil
+	for _, allowed := range p.preferences() {
+		for i := range blocks {
+			offset := (start + i) % blocks * blockSize
+			block := netip.PrefixFrom(p.at(offset), vpc.DelegatedPrefix4)
+			if allowed(block) && p.blockFree(offset) {
+				p.takeBlock(offset)
+				return block, nil
+			}
 		}
 	}
 	return netip.Prefix{}, insufficientBlocks()
+}
+
+// preferences are the conditions on a prefix that EC2 chooses, the better one first.
+func (p *pool) preferences() []func(netip.Prefix) bool {
+	unreserved := func(b netip.Prefix) bool { return !p.subnet.reserved(b) }
+	if len(p.subnet.Reservations) == 0 {
+		return []func(netip.Prefix) bool{unreserved}
+	}
+	return []func(netip.Prefix) bool{p.subnet.prefixReserved, unreserved}
 }
 
 func (p *pool) blockFree(offset int) bool {
@@ -191,7 +207,7 @@ func (p *pool) next6() netip.Addr {
 	for {
 		b := p.subnet.CIDR6.Addr().As16()
 		binary.BigEndian.PutUint64(b[8:], p.rng.Uint64())
-		if a := netip.AddrFrom16(b); p.claim(a) {
+		if a := netip.AddrFrom16(b); !p.subnet.reserved(netip.PrefixFrom(a, 128)) && p.claim(a) {
 			return a
 		}
 	}
@@ -200,12 +216,14 @@ func (p *pool) next6() netip.Addr {
 // next6Block assigns any free /80, of which a /64 has 65,536.
 func (p *pool) next6Block() (netip.Prefix, error) {
 	start := p.rng.IntN(1 << 16)
-	for i := range 1 << 16 {
-		b := p.subnet.CIDR6.Addr().As16()
-		binary.BigEndian.PutUint16(b[8:], uint16(start+i))
-		block := netip.PrefixFrom(netip.AddrFrom16(b), vpc.DelegatedPrefix6)
-		if p.claimBlock(block) {
-			return block, nil
+	for _, allowed := range p.preferences() {
+		for i := range 1 << 16 {
+			b := p.subnet.CIDR6.Addr().As16()
+			binary.BigEndian.PutUint16(b[8:], uint16(start+i))
+			block := netip.PrefixFrom(netip.AddrFrom16(b), vpc.DelegatedPrefix6)
+			if allowed(block) && p.claimBlock(block) {
+				return block, nil
+			}
 		}
 	}
 	return netip.Prefix{}, insufficientBlocks()

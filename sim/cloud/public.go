@@ -7,11 +7,15 @@ import (
 )
 
 // PublicAddress is a public IPv4 address, which the internet gateway translates to one
-// private address of an interface. The fabric translates nothing: it allows the
-// private address through the gateway.
+// private address of an interface.
 type PublicAddress struct {
 	Private, Public netip.Addr
 	Owner           string // AmazonPool, or the account of an elastic address
+	// Allocation and Association are those of an elastic address, else empty.
+	Allocation  AllocationID
+	Association AssociationID
+	// replaced reports whether an elastic address took the place of one of AmazonPool.
+	replaced bool
 }
 
 // AmazonPool is the owner that EC2 reports for a public address that it chose itself.
@@ -37,7 +41,7 @@ func PublicDNSName(public netip.Addr, region string) string {
 	if region == "us-east-1" {
 		return name + ".compute-1.amazonaws.com"
 	}
-	return name + "." + region + ".compute.amazonaws.com"
+	return name + "." + region + ".compute." + PartitionOf(region).Domain
 }
 
 // makePublic gives the primary IPv4 address, if there is one, a public one from EC2's pool
@@ -47,17 +51,25 @@ func (ch *change) makePublic(i *Interface) {
 	if _, ok := i.PublicOf(private); ok || !private.IsValid() {
 		return
 	}
+	i.Public = append(i.Public, PublicAddress{Private: private, Public: freePublic(ch.State), Owner: AmazonPool})
+}
+
+// freePublic returns an address of EC2's pool that is not in use.
+func freePublic(s *State) netip.Addr {
 	used := map[netip.Addr]bool{}
-	for _, other := range ch.Interfaces {
-		for _, p := range other.Public {
+	for _, i := range s.Interfaces {
+		for _, p := range i.Public {
 			used[p.Public] = true
 		}
+	}
+	for _, a := range s.Addresses {
+		used[a.Public] = true
 	}
 	public := publicPool().Addr().Next()
 	for used[public] {
 		public = public.Next()
 	}
-	i.Public = append(i.Public, PublicAddress{Private: private, Public: public, Owner: AmazonPool})
+	return public
 }
 
 // SetAssociatePublic gives the primary interface of an instance a public address from

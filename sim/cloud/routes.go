@@ -14,6 +14,9 @@ type RouteTable struct {
 	Main   bool
 	Routes []Route // local ones first
 	Tags   Tags
+	// association of the main table with the VPC, if it was not made with the table; see
+	// MainAssociation.
+	association RouteAssociationID
 }
 
 // Route has a gateway or an interface as its target; exactly one is set.
@@ -148,7 +151,7 @@ func (ch *change) route(id vpc.RouteTableID, dst netip.Prefix, to RouteTarget) (
 		}
 		r.Interface = to.Interface
 	default:
-		r.Interface, err = ch.onlyInterface(to.Instance)
+		r.Interface, err = ch.OnlyInterface(to.Instance)
 	}
 	return t, r, err
 }
@@ -183,12 +186,13 @@ func (ch *change) checkInside(dst netip.Prefix, to RouteTarget) error {
 	return nil
 }
 
-// onlyInterface returns the interface that a route to an instance uses.
-func (ch *change) onlyInterface(id vpc.InstanceID) (vpc.ENIID, error) {
-	if ch.Instances[id] == nil {
+// OnlyInterface returns the interface of an instance that a request means which names no
+// interface, such as that for a route to the instance.
+func (s *State) OnlyInterface(id vpc.InstanceID) (vpc.ENIID, error) {
+	if s.Instances[id] == nil {
 		return "", KindInstance.NotFound(string(id))
 	}
-	all := ch.InterfacesOf(id)
+	all := s.InterfacesOf(id)
 	if len(all) != 1 {
 		return "", Errorf("InvalidInstanceID",
 			"There are multiple interfaces attached to instance '%s'. "+

@@ -21,6 +21,7 @@ type Spec struct {
 	Groups      []GroupSpec
 	Instances   []InstanceSpec
 	Hosts       []HostSpec
+	Addresses   []AddressSpec
 	Quotas      Quotas
 	// Limits adds instance types, or replaces those of the built-in table.
 	Limits map[string]vpc.Limits
@@ -133,7 +134,19 @@ type HostSpec struct {
 	// Operator is the service provider that manages the interface, as operator.principal
 	// names it; empty is none.
 	Operator string
-	Tags     map[string]string
+	// Requester is the principal that made the interface, such as amazon-elb; empty is a
+	// role of EKS.
+	Requester string
+	Tags      map[string]string
+}
+
+// AddressSpec is an elastic address.
+type AddressSpec struct {
+	Name string
+	// Of is the name of an instance or a host: the address is associated with the primary
+	// address of its primary interface; empty: with none.
+	Of   string
+	Tags map[string]string
 }
 
 // MetadataOptions are the instance's metadata options. The zero value is not
@@ -157,6 +170,9 @@ type Quotas struct {
 	RulesPerGroup      int // default 60, per direction and family
 	GroupsPerInterface int // default 5, at most 16
 	Interfaces         int // default 5000 per region
+	GroupsPerVPC       int // default 2500
+	Addresses          int // elastic addresses, default 5 per region
+	RangesPerVPC       int // IPv4, default 5
 }
 
 func (q Quotas) withDefaults() Quotas {
@@ -169,5 +185,8 @@ func (q Quotas) withDefaults() Quotas {
 	set(&q.RulesPerGroup, 60)
 	set(&q.GroupsPerInterface, 5)
 	set(&q.Interfaces, 5000)
+	set(&q.GroupsPerVPC, 2500)
+	set(&q.Addresses, 5)
+	set(&q.RangesPerVPC, 5)
 	return q
 }

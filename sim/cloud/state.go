@@ -27,6 +27,8 @@ type State struct {
 	Instances   map[vpc.InstanceID]*Instance
 	Hosts       map[string]*Host // by name
 	Interfaces  map[vpc.ENIID]*Interface
+	Addresses   map[AllocationID]*Address
+	Permissions map[string]*Permission // by id
 	// GatewayTags are the tags of the internet gateway.
 	GatewayTags Tags
 }
@@ -44,16 +46,18 @@ type VPC struct {
 
 // Subnet is a range in one zone.
 type Subnet struct {
-	ID         vpc.SubnetID
-	Name       string
-	Zone       string
-	CIDR       netip.Prefix // invalid in an IPv6-only subnet
-	CIDR6      netip.Prefix // invalid when the subnet has none
-	Table      vpc.RouteTableID
-	Explicit   bool // Table is associated explicitly, not the main table by default
-	Public     bool
-	AssignIPv6 bool
-	Tags       Tags
+	ID    vpc.SubnetID
+	Name  string
+	Zone  string
+	CIDR  netip.Prefix // invalid in an IPv6-only subnet
+	CIDR6 netip.Prefix // invalid when the subnet has none
+	Table vpc.RouteTableID
+	// Association of Table; empty if it is the main table by default.
+	Association  RouteAssociationID
+	Public       bool
+	AssignIPv6   bool
+	Reservations []Reservation
+	Tags         Tags
 }
 
 // InstanceState is an instance's lifecycle state, as EC2 names it.
@@ -74,7 +78,8 @@ type Instance struct {
 	Name      string
 	Type      string
 	Limits    vpc.Limits
-	Subnet    vpc.SubnetID
+	Subnet    vpc.SubnetID // a terminated instance's may not exist any more
+	Zone      string
 	State     InstanceState
 	Role      string
 	Namespace string
@@ -83,7 +88,9 @@ type Instance struct {
 	// Reboots counts the requested reboots; sim/world compares it with the completed
 	// ones.
 	Reboots int
-	Tags    Tags
+	// Protected instances cannot be terminated (disableApiTermination).
+	Protected bool
+	Tags      Tags
 }
 
 // Host is a machine operated by AWS that has an interface in the VPC.

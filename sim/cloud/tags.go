@@ -63,6 +63,9 @@ type Resource struct {
 // Resources lists all objects that can be tagged, ordered by kind and id.
 func (s *State) Resources() []Resource {
 	var out []Resource
+	for _, a := range Sorted(s.Addresses) {
+		out = append(out, Resource{string(a.ID), KindAddress, a.Tags})
+	}
 	for _, n := range Sorted(s.Instances) {
 		out = append(out, Resource{string(n.ID), KindInstance, n.Tags})
 	}
@@ -82,6 +85,7 @@ func (s *State) Resources() []Resource {
 	for _, n := range Sorted(s.Subnets) {
 		out = append(out, Resource{string(n.ID), KindSubnet, n.Tags})
 	}
+	out = append(out, s.reservationResources()...)
 	return append(out, Resource{string(s.VPC.ID), KindVPC, s.VPC.Tags})
 }
 
@@ -94,6 +98,29 @@ func (s *State) ruleResources() []Resource {
 		}
 	}
 	return Sorted(rules)
+}
+
+// reservationResources lists the reservations of all subnets, ordered by id.
+func (s *State) reservationResources() []Resource {
+	all := map[string]Resource{}
+	for _, n := range s.Subnets {
+		for _, r := range n.Reservations {
+			all[r.ID] = Resource{r.ID, KindReservation, r.Tags}
+		}
+	}
+	return Sorted(all)
+}
+
+// setReservationTags replaces the tags of a reservation of a subnet.
+func setReservationTags(ch *change, n *Subnet, id string, tags Tags) {
+	m := *n
+	m.Reservations = slices.Clone(n.Reservations)
+	for k := range m.Reservations {
+		if m.Reservations[k].ID == id {
+			m.Reservations[k].Tags = tags
+		}
+	}
+	ch.Subnets[m.ID] = &m
 }
 
 // setRuleTags replaces the tags of a rule; false if no group has it.
@@ -118,13 +145,13 @@ func (ch *change) setRuleTags(id string, tags Tags) bool {
 // Tag adds or overwrites tags of resources. If one id is unknown, no resource is
 // tagged.
 func (c *Cloud) Tag(ids []string, tags Tags) error {
-	return c.retag(ids, func(t Tags) error { return mergeTags(t, tags) })
+	return retag(c, ids, func(t Tags) error { return mergeTags(t, tags) })
 }
 
 // Untag removes tags. An entry with a nil value removes the key whatever its value;
 // without entries all tags are removed.
 func (c *Cloud) Untag(ids []string, tags map[string]*string) error {
-	return c.retag(ids, func(t Tags) error {
+	return retag(c, ids, func(t Tags) error {
 		if len(tags) == 0 {
 			clear(t)
 		}
@@ -137,7 +164,7 @@ func (c *Cloud) Untag(ids []string, tags map[string]*string) error {
 	})
 }
 
-func (c *Cloud) retag(ids []string, edit func(Tags) error) error {
+func retag(c *Cloud, ids []string, edit func(Tags) error) error {
 	return c.apply(func(ch *change) error {
 		for _, id := range ids {
 			old, _, ok := ch.TagsOf(id)
@@ -179,6 +206,12 @@ func (ch *change) setTags(id string, tags Tags) {
 		n := *ch.Subnets[vpc.SubnetID(id)]
 		n.Tags = tags
 		ch.Subnets[n.ID] = &n
+	case ch.Addresses[AllocationID(id)] != nil:
+		a := *ch.Addresses[AllocationID(id)]
+		a.Tags = tags
+		ch.Addresses[a.ID] = &a
+	case ch.ReservedIn(id) != nil:
+		setReservationTags(ch, ch.ReservedIn(id), id, tags)
 	case ch.setRuleTags(id, tags):
 	case id == string(ch.Gateway):
 		ch.GatewayTags = tags

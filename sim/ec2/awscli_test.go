@@ -35,7 +35,8 @@ func TestDebianAWSCLIOutputMatchesTheGoldens(t *testing.T) {
 	furnish(t, a.cloud)
 	for _, command := range []string{
 		"describe-network-interfaces", "describe-instances", "describe-subnets",
-		"describe-security-groups", "describe-route-tables",
+		"describe-security-groups", "describe-route-tables", "describe-addresses", "describe-network-interface-permissions",
+		"describe-instance-status", "describe-regions", "describe-internet-gateways",
 	} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
@@ -72,6 +73,21 @@ func furnish(t *testing.T, c *cloud.Cloud) {
 		}
 	}
 	furnishGroup(t, c, s.GroupNamed("control-plane").ID)
+	furnishAddresses(t, c, made.ID)
+}
+
+// furnishAddresses adds elastic addresses, one of them of a secondary private address, a
+// permission, reservations and an instance with a topology that EC2 describes.
+func furnishAddresses(t *testing.T, c *cloud.Cloud, eni vpc.ENIID) {
+	t.Helper()
+	ok[*cloud.Address](t)(c.Elastic().Allocate(cloud.Tags{"Name": "spare"}))
+	address := ok[*cloud.Address](t)(c.Elastic().Allocate(nil))
+	ok[cloud.AssociationID](t)(c.Elastic().Associate(cloud.Association{Address: address.ID, Interface: eni, Private: netip.MustParseAddr("10.0.3.7")}))
+	ok[*cloud.Permission](t)(c.Interface(eni).Grant("444455556666", cloud.PermitAttach))
+	subnet := c.Subnet(c.State().SubnetNamed("a").ID)
+	ok[cloud.Reservation](t)(subnet.Reserve(cloud.Reservation{CIDR: netip.MustParsePrefix("10.0.16.0/24"), Type: cloud.ReservePrefix}))
+	ok[cloud.Reservation](t)(subnet.Reserve(cloud.Reservation{CIDR: netip.MustParsePrefix("10.0.17.0/28"), Type: cloud.ReserveExplicit}))
+	ok[*cloud.Instance](t)(c.Launch(cloud.InstanceSpec{Name: "trainer", Type: "trn1.32xlarge", Subnet: "b", Groups: []string{"node"}}))
 }
 
 // furnishGroup adds rules of every shape to a group: several peers of the same ports,

@@ -34,6 +34,8 @@ func Service(c *cloud.Cloud) query.Service {
 		Actions: slices.Concat(
 			a.interfaceActions(), a.attachmentActions(), a.addressActions(), a.tagActions(),
 			a.networkActions(), a.groupActions(), a.routeActions(), a.instanceActions(),
+			permissionAPI{a}.actions(), groupAPI{a}.actions(), elasticAPI{a}.actions(), instanceAPI{a}.actions(), placeActions(),
+			subnetAPI{a}.actions(), tableAPI{a}.actions(), vpcAPI{a}.actions(), reservationAPI{a}.actions(),
 		),
 	}
 }

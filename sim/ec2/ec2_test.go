@@ -334,7 +334,11 @@ func TestEveryActionIsRefusedWithoutPermission(t *testing.T) {
 			"NetworkInterfaceId": &eni, "InstanceId": aws.String(string(a.instance("node1").ID)), "GroupId": &sg, "RouteTableId": &rtb,
 			"SubnetId": a.subnet("a"), "InstanceIds": []string{string(a.instance("node1").ID)}, "DeviceIndex": aws.Int32(1),
 			"AttachmentId": aws.String(string(s.Primary(a.instance("node1").ID).Attachment.ID)),
-			"Resources":    []string{eni}, "Tags": []types.Tag{{Key: aws.String("k")}}, "DestinationCidrBlock": aws.String("10.9.0.0/16"),
+			"Permission":   types.InterfacePermissionTypeInstanceAttach, "NetworkInterfacePermissionId": aws.String("eni-perm-00000000000000000"),
+			"GroupName": aws.String("n"), "Description": aws.String("d"), "VpcId": vpcOf(a), "Attribute": types.VpcAttributeNameEnableDnsSupport,
+			"AllocationId": aws.String("eipalloc-00000000000000000"), "AssociationId": aws.String("rtbassoc-00000000000000000"),
+			"Cidr": aws.String("10.0.0.0/28"), "ReservationType": types.SubnetCidrReservationTypePrefix, "SubnetCidrReservationId": aws.String("scr-00000000000000000"),
+			"Resources": []string{eni}, "Tags": []types.Tag{{Key: aws.String("k")}}, "DestinationCidrBlock": aws.String("10.9.0.0/16"),
 		} {
 			if f := input.Elem().FieldByName(name); f.IsValid() {
 				set(f, value)
@@ -343,7 +347,8 @@ func TestEveryActionIsRefusedWithoutPermission(t *testing.T) {
 		_, err := call(t, unprivileged, action.Name, input)
 		want(t, err, "UnauthorizedOperation", "")
 		on := " on resource: "
-		if strings.HasPrefix(action.Name, "Describe") {
+		withoutResource := strings.HasPrefix(action.Name, "Describe") && action.Name != "DescribeVpcAttribute"
+		if withoutResource || action.Name == "GetSubnetCidrReservations" || action.Name == "DeleteNetworkInterfacePermission" {
 			on = " because "
 		}
 		if !strings.Contains(err.Error(), "perform: ec2:"+action.Name+on) {

@@ -19,5 +19,13 @@ func ClaimedFilters(s *cloud.State) map[string][]string {
 		"DescribeSecurityGroupRules": sortedKeys(ruleAttributes()),
 		"DescribeRouteTables":        sortedKeys(tableAttributes(s)),
 		"DescribeTags":               sortedKeys(tagAttributes()),
+
+		"DescribeNetworkInterfacePermissions": sortedKeys(permissionFilters()),
+		"DescribeAddresses":                   sortedKeys(addressAttributes(s)),
+		"DescribeInstanceStatus":              sortedKeys(statusAttributes()),
+		"DescribeInstanceTopology":            sortedKeys(topologyAttributes()),
+		"DescribeRegions":                     sortedKeys(regionAttributes()),
+		"DescribeInternetGateways":            sortedKeys(gatewayAttributes()),
+		"GetSubnetCidrReservations":           sortedKeys(reservationAttributes("")),
 	}
 }

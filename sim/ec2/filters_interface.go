@@ -42,21 +42,50 @@ func timeText(t time.Time) string {
 	return t.UTC().Truncate(time.Second).Format("2006-01-02T15:04:05.000Z")
 }
 
+// publicTexts are what filters compare of a public address.
+func publicTexts(s *cloud.State) map[string]func(cloud.PublicAddress) string {
+	return map[string]func(cloud.PublicAddress) string{
+		"owner-id":        func(p cloud.PublicAddress) string { return p.Owner },
+		"ip-owner-id":     func(p cloud.PublicAddress) string { return p.Owner },
+		"public-ip":       func(p cloud.PublicAddress) string { return p.Public.String() },
+		"public-dns-name": func(p cloud.PublicAddress) string { return cloud.PublicDNSName(p.Public, s.Region) },
+		"allocation-id":   func(p cloud.PublicAddress) string { return string(p.Allocation) },
+		"association-id":  func(p cloud.PublicAddress) string { return string(p.Association) },
+	}
+}
+
+// ofAddresses is a filter on the public addresses of all private ones.
+func ofAddresses(text func(cloud.PublicAddress) string) func(*cloud.Interface) []string {
+	return func(i *cloud.Interface) []string {
+		var out []string
+		for _, p := range i.Public {
+			out = append(out, maybe(text(p))...)
+		}
+		return out
+	}
+}
+
+// ofPrimary is a filter on the association of an interface: that of its primary address.
+func ofPrimary(text func(cloud.PublicAddress) string) func(*cloud.Interface) []string {
+	return func(i *cloud.Interface) []string {
+		p, ok := i.PublicOf(i.PrimaryIPv4())
+		if !ok {
+			return nil
+		}
+		return maybe(text(p))
+	}
+}
+
 // publicAttributes are the filters on the public addresses of an interface.
 func publicAttributes(s *cloud.State) attributes[*cloud.Interface] {
-	public := func(text func(cloud.PublicAddress) string) func(*cloud.Interface) []string {
-		return func(i *cloud.Interface) []string { return each(i.Public, text) }
+	out, texts := attributes[*cloud.Interface]{}, publicTexts(s)
+	for _, name := range []string{"ip-owner-id", "public-ip", "public-dns-name", "allocation-id", "association-id"} {
+		out["association."+name] = ofPrimary(texts[name])
 	}
-	owner := public(func(p cloud.PublicAddress) string { return p.Owner })
-	address := public(func(p cloud.PublicAddress) string { return p.Public.String() })
-	name := public(func(p cloud.PublicAddress) string { return cloud.PublicDNSName(p.Public, s.Region) })
-	return merged(attributes[*cloud.Interface]{
-		"addresses.association.owner-id":  owner,
-		"addresses.association.public-ip": address,
-		"association.ip-owner-id":         owner,
-		"association.public-ip":           address,
-		"association.public-dns-name":     name,
-	}, absent[*cloud.Interface]("association.allocation-id", "association.association-id"))
+	for _, name := range []string{"owner-id", "public-ip"} {
+		out["addresses.association."+name] = ofAddresses(texts[name])
+	}
+	return out
 }
 
 // placeAttributes are the filters on what an interface has from its subnet and its
@@ -105,10 +134,11 @@ func ofInterfaces(s *cloud.State) attributes[*cloud.Instance] {
 			return each(sortedKeys(i.Tags), func(key string) string { return i.Tags[key] })
 		},
 	}
+	for _, name := range []string{"ip-owner-id", "public-ip", "public-dns-name", "allocation-id", "association-id"} {
+		own["addresses.association."+name] = ofAddresses(publicTexts(s)[name])
+	}
 	for name, other := range map[string]string{
-		"addresses.association.ip-owner-id": "association.ip-owner-id", "addresses.association.public-ip": "association.public-ip",
-		"addresses.association.public-dns-name": "association.public-dns-name", "public-dns-name": "association.public-dns-name",
-		"ipv6-address": "ipv6-addresses.ipv6-address",
+		"public-dns-name": "association.public-dns-name", "ipv6-address": "ipv6-addresses.ipv6-address",
 	} {
 		own[name] = same[other]
 	}
@@ -123,7 +153,7 @@ func ofInterfaces(s *cloud.State) attributes[*cloud.Instance] {
 		own[name] = same[name]
 	}
 	own = merged(own, absent[eni](
-		"addresses.association.allocation-id", "addresses.association.association-id", "addresses.association.carrier-ip",
+		"addresses.association.carrier-ip",
 		"addresses.association.customer-owned-ip", "association.carrier-ip", "association.customer-owned-ip", "outpost-arn",
 	), always[eni](map[string]string{"deny-all-igw-traffic": "false"}))
 	own["ipv6-native"] = func(i eni) []string { return yesNo(!s.Subnets[i.Subnet].CIDR.IsValid()) }

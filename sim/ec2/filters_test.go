@@ -129,6 +129,40 @@ func documentedFilters() map[string]filtered {
 		"DescribeTags": {"Tags", map[string]string{
 			"key": "Key", "resource-id": "ResourceId", "resource-type": "ResourceType", "value": "Value",
 		}},
+		"DescribeNetworkInterfacePermissions": {"NetworkInterfacePermissions", map[string]string{
+			"network-interface-permission.network-interface-permission-id": "NetworkInterfacePermissionId",
+			"network-interface-permission.network-interface-id":            "NetworkInterfaceId",
+			"network-interface-permission.aws-account-id":                  "AwsAccountId",
+			"network-interface-permission.aws-service":                     "AwsService",
+			"network-interface-permission.permission":                      "Permission",
+		}},
+		"DescribeAddresses": {"Addresses", map[string]string{
+			"allocation-id": "AllocationId", "association-id": "AssociationId", "instance-id": "InstanceId",
+			"network-border-group": "NetworkBorderGroup", "network-interface-id": "NetworkInterfaceId",
+			"network-interface-owner-id": "NetworkInterfaceOwnerId", "private-ip-address": "PrivateIpAddress", "public-ip": "PublicIp",
+		}},
+		"DescribeInstanceStatus": {"InstanceStatuses", map[string]string{
+			"availability-zone": "AvailabilityZone", "availability-zone-id": "AvailabilityZoneId",
+			"event.code": "Events.Code", "event.description": "Events.Description", "event.instance-event-id": "Events.InstanceEventId",
+			"event.not-after": "Events.NotAfter", "event.not-before": "Events.NotBefore", "event.not-before-deadline": "Events.NotBeforeDeadline",
+			"instance-state-code": "InstanceState.Code", "instance-state-name": "InstanceState.Name",
+			"instance-status.reachability": "InstanceStatus.Details.Status", "instance-status.status": "InstanceStatus.Status",
+			"operator.managed": "Operator.Managed", "operator.principal": "Operator.Principal",
+			"system-status.reachability": "SystemStatus.Details.Status", "system-status.status": "SystemStatus.Status",
+		}},
+		"DescribeInstanceTopology": {"Instances", map[string]string{
+			"availability-zone": "AvailabilityZone", "instance-type": "InstanceType", "zone-id": "ZoneId",
+		}},
+		"DescribeRegions": {"Regions", map[string]string{
+			"endpoint": "Endpoint", "opt-in-status": "OptInStatus", "region-name": "RegionName",
+		}},
+		"DescribeInternetGateways": {"InternetGateways", map[string]string{
+			"attachment.state": "Attachments.State", "attachment.vpc-id": "Attachments.VpcId", "internet-gateway-id": "InternetGatewayId",
+			"owner-id": "OwnerId",
+		}},
+		"GetSubnetCidrReservations": {"SubnetIpv4CidrReservations", map[string]string{
+			"reservationType": "ReservationType", "subnet-id": "SubnetId",
+		}},
 	}
 }
 
@@ -166,6 +200,9 @@ func (a *account) items(t *testing.T, action, list string, filters ...types.Filt
 	t.Helper()
 	input := inputOf(action)
 	input.Elem().FieldByName("Filters").Set(reflect.ValueOf(filters))
+	if subnet := input.Elem().FieldByName("SubnetId"); subnet.IsValid() { // which the action requires
+		subnet.Set(reflect.ValueOf(a.subnet("a")))
+	}
 	out := invoke(t, a.Client, action, input).Elem().FieldByName(list)
 	found := make([]reflect.Value, out.Len())
 	for i := range found {
@@ -223,6 +260,7 @@ func ids(items []reflect.Value) []string {
 	for _, item := range items {
 		name := ""
 		for _, field := range []string{
+			"NetworkInterfacePermissionId", "AllocationId", "SubnetCidrReservationId", "InternetGatewayId", "RegionName", "InstanceId",
 			"NetworkInterfaceId", "ReservationId", "SubnetId", "SecurityGroupRuleId", "GroupId", "RouteTableId", "VpcId", "InstanceType", "ZoneName", "ResourceId",
 		} {
 			if f := item.FieldByName(field); f.IsValid() && name == "" {

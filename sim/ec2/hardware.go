@@ -44,21 +44,8 @@ type hardware struct{ cpus, threads, mib int }
 // specifications of each family.
 func hardwareOf(instanceType string) (hardware, bool) {
 	const gib = 1024
-	switch instanceType { // sizes that do not follow from the name
-	case "t2.micro":
-		return hardware{1, 1, gib}, true
-	case "t2.small":
-		return hardware{1, 1, 2 * gib}, true
-	case "t2.medium":
-		return hardware{2, 1, 4 * gib}, true
-	case "t2.large":
-		return hardware{2, 1, 8 * gib}, true
-	case "p5.48xlarge":
-		return hardware{192, 2, 2048 * gib}, true
-	case "trn1.32xlarge":
-		return hardware{128, 2, 512 * gib}, true
-	case "hpc7a.96xlarge":
-		return hardware{192, 1, 768 * gib}, true
+	if h, ok := unusualHardware()[instanceType]; ok {
+		return h, true
 	}
 	threads := 2
 	if Architecture(instanceType) == "arm64" {
@@ -72,6 +59,25 @@ func hardwareOf(instanceType string) (hardware, bool) {
 	cpus, ok := cpusOf(size)
 	perCPU := map[byte]int{'c': 2 * gib, 'm': 4 * gib, 'r': 8 * gib}[family[0]]
 	return hardware{cpus, threads, cpus * perCPU}, ok && perCPU > 0
+}
+
+// unusualHardware are the sizes that do not follow from the name.
+func unusualHardware() map[string]hardware {
+	const gib = 1024
+	return map[string]hardware{
+		"t2.micro":        {1, 1, gib},
+		"t2.small":        {1, 1, 2 * gib},
+		"t2.medium":       {2, 1, 4 * gib},
+		"t2.large":        {2, 1, 8 * gib},
+		"p5.48xlarge":     {192, 2, 2048 * gib},
+		"trn1.32xlarge":   {128, 2, 512 * gib},
+		"hpc7a.12xlarge":  {24, 1, 768 * gib},
+		"hpc7a.24xlarge":  {48, 1, 768 * gib},
+		"hpc7a.48xlarge":  {96, 1, 768 * gib},
+		"hpc7a.96xlarge":  {192, 1, 768 * gib},
+		"c7gn.metal":      {64, 1, 128 * gib},
+		"c8gn.metal-48xl": {192, 1, 384 * gib},
+	}
 }
 
 // burstable returns the size of a type of the families t3 and t4g.
@@ -96,7 +102,7 @@ func burstable(size string) (cpus, mib int, ok bool) {
 }
 
 // cpusOf returns the virtual CPUs of a size: "medium" 1, "large" 2, "xlarge" 4, and
-// four for each xlarge. The bare metal types here are as large as a 24xlarge.
+// four for each xlarge. The other bare metal types are as large as a 24xlarge.
 func cpusOf(size string) (int, bool) {
 	switch size {
 	case "medium":

@@ -68,29 +68,48 @@ func strange(s *cloud.State) []string {
 	return out
 }
 
-// present returns existing ids, by the parameter that accepts them.
+// present returns the ids that still exist, by the parameter that accepts them.
 func present(a *account) map[string][]string {
 	s := a.cloud.State()
-	var enis, attachments, instances []string
+	var enis, attachments, associations []string
 	for _, i := range cloud.Sorted(s.Interfaces) {
 		enis = append(enis, string(i.ID))
 		if i.Attachment != nil {
 			attachments = append(attachments, string(i.Attachment.ID))
 		}
+		for _, p := range i.Public {
+			if p.Association != "" {
+				associations = append(associations, string(p.Association))
+			}
+		}
 	}
-	for _, n := range cloud.Sorted(s.Instances) {
-		instances = append(instances, string(n.ID))
+	instances, subnets := idsOf(s.Instances), idsOf(s.Subnets)
+	for _, n := range cloud.Sorted(s.Subnets) {
+		if n.Association != "" {
+			associations = append(associations, string(n.Association))
+		}
 	}
 	out := map[string][]string{
 		"NetworkInterfaceId": enis, "InstanceId": instances, "InstanceId.1": instances, "AttachmentId": attachments, "ResourceId.1": enis,
-		"SubnetId": {*a.subnet("a"), *a.subnet("tiny")}, "GroupId": {string(s.GroupNamed("node").ID)},
-		"RouteTableId": {string(cloud.Sorted(s.RouteTables)[0].ID)}, "DeviceIndex": {"1", "2", "-1", "99"},
+		"SubnetId": subnets, "GroupId": idsOf(s.Groups), "RouteTableId": idsOf(s.RouteTables), "DeviceIndex": {"1", "2", "-1", "99"},
+		"VpcId": {string(s.VPC.ID)}, "AllocationId": idsOf(s.Addresses), "AssociationId": associations,
+		"NetworkInterfacePermissionId": idsOf(s.Permissions),
 	}
 	for name, ids := range out {
 		if len(ids) == 0 {
 			delete(out, name)
 		}
 	}
+	return out
+}
+
+// idsOf are the keys of a table of the account, in order.
+func idsOf[ID ~string, T any](objects map[ID]T) []string {
+	var out []string
+	for id := range objects {
+		out = append(out, string(id))
+	}
+	slices.Sort(out)
 	return out
 }
 

@@ -1,6 +1,7 @@
 package ec2
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -97,12 +98,28 @@ type instanceInterfaceXML struct {
 	Groups          []groupXML            `q:"groupSet"`
 	Public          *publicXML            `q:"association"`
 	Attachment      instanceAttachmentXML `q:"attachment"`
-	PrivateIPs      []privateAddressXML   `q:"privateIpAddressesSet"`
+	PrivateIPs      []instanceAddressXML  `q:"privateIpAddressesSet"`
 	IPv4Prefixes    []ipv4PrefixXML       `q:"ipv4PrefixSet,omitempty"`
 	IPv6            []ipv6AddressXML      `q:"ipv6AddressesSet"`
 	IPv6Prefixes    []ipv6PrefixXML       `q:"ipv6PrefixSet,omitempty"`
 	Type            string                `q:"interfaceType"`
 	Operator        operatorXML           `q:"operator"`
+}
+
+// instanceAddressXML is InstancePrivateIpAddress.
+type instanceAddressXML struct {
+	Address string     `q:"privateIpAddress"`
+	DNSName string     `q:"privateDnsName,omitempty"`
+	Primary bool       `q:"primary"`
+	Public  *publicXML `q:"association"`
+}
+
+func instanceAddresses(s *cloud.State, i *cloud.Interface) []instanceAddressXML {
+	var out []instanceAddressXML
+	for n, a := range i.IPv4.Addresses {
+		out = append(out, instanceAddressXML{a.String(), vpc.PrivateDNSName(a, s.Region), n == 0, newPublicXML(s, i, a)})
+	}
+	return out
 }
 
 type monitoringXML struct {
@@ -185,7 +202,7 @@ func instanceAttributes(s *cloud.State) attributes[*cloud.Instance] {
 		"instance-id":         func(n instance) []string { return one(string(n.ID)) },
 		"instance-state-name": func(n instance) []string { return one(string(n.State)) },
 		"instance-type":       func(n instance) []string { return one(n.Type) },
-		"availability-zone":   func(n instance) []string { return one(s.Subnets[n.Subnet].Zone) },
+		"availability-zone":   func(n instance) []string { return one(n.Zone) },
 		"subnet-id":           func(n instance) []string { return one(string(n.Subnet)) },
 		"vpc-id":              func(instance) []string { return one(string(s.VPC.ID)) },
 		"owner-id":            func(instance) []string { return one(s.Account) },
@@ -203,7 +220,7 @@ func ReservationID(id vpc.InstanceID) string { return "r-" + strings.TrimPrefix(
 const ImageID = "ami-0123456789abcdef0"
 
 func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
-	zone := s.Subnets[n.Subnet].Zone
+	zone := n.Zone
 	x := instanceXML{
 		ID: string(n.ID), Image: ImageID, State: newStateXML(n.State), Type: n.Type,
 		Launched:     n.Launched.Truncate(time.Second),
@@ -213,7 +230,7 @@ func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 		Platform: "Linux/UNIX", Usage: "RunInstances",
 	}
 	if n.Role != "" {
-		x.Profile = &profileXML{ProfileARN(s.Account, n.Role), ProfileID(n.Role)}
+		x.Profile = &profileXML{ProfileARN(s, n.Role), ProfileID(n.Role)}
 	}
 	if n.State == cloud.Terminated {
 		return x
@@ -237,8 +254,8 @@ func newInstanceXML(s *cloud.State, n *cloud.Instance) instanceXML {
 }
 
 // ProfileARN returns the ARN of a role's instance profile.
-func ProfileARN(account, role string) string {
-	return "arn:aws:iam::" + account + ":instance-profile/" + role
+func ProfileARN(s *cloud.State, role string) string {
+	return fmt.Sprintf("arn:%s:iam::%s:instance-profile/%s", cloud.PartitionOf(s.Region).Name, s.Account, role)
 }
 
 // ProfileID returns the unique id of a role's instance profile.
@@ -269,7 +286,7 @@ func newInstanceInterfaceXML(s *cloud.State, i *cloud.Interface) instanceInterfa
 		ID: string(i.ID), Subnet: string(i.Subnet), VPC: string(s.VPC.ID), Description: i.Description,
 		Owner: s.Account, Status: i.Status(), MAC: i.MAC.String(), PrivateIP: addressText(i.PrimaryIPv4()),
 		PrivateDNSName: DNSName(i.PrimaryIPv4(), s.Region), SourceDestCheck: i.SourceDestCheck,
-		Groups: groupsXML(s, i.Groups), PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i),
+		Groups: groupsXML(s, i.Groups), PrivateIPs: instanceAddresses(s, i), IPv6: ipv6Addresses(i),
 		IPv4Prefixes: ipv4Prefixes(i.IPv4.Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6.Prefixes), Type: string(i.Type),
 		Operator: newOperatorXML(i), Public: newPublicXML(s, i, i.PrimaryIPv4()),
 		Attachment: instanceAttachmentXML{

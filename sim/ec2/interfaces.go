@@ -185,11 +185,7 @@ func permitCreate(c *query.Call, r *createInterface) ([]iam.Request, error) {
 	for _, id := range r.Groups {
 		q.groupOr(id, cloud.NoGroupForInterface(id))
 	}
-	if len(tags) > 0 {
-		create := ask(c, cloud.KindInterface, "*", where, tagging(tags), keys{"ec2:createaction": {c.Action}})
-		create.Action = "ec2:CreateTags"
-		q.list = append(q.list, create)
-	}
+	q.createTags(cloud.KindInterface, tags, where)
 	return q.result()
 }
 

@@ -129,7 +129,7 @@ func sdkSource(t *testing.T) string {
 // Forms of a documented filter in a comment of the SDK: a list item, and another name
 // in its text.
 var (
-	filterItem  = regexp.MustCompile(`^- ([a-z0-9][a-z0-9.-]*)(?: - | -$|\b)`)
+	filterItem  = regexp.MustCompile(`^- ([a-z0-9][A-Za-z0-9.-]*)(?: - | -$|\b)`)
 	filterAlias = regexp.MustCompile(`also use ([A-Za-z]+)(?: or ([A-Za-z]+))? as the filter names?`)
 )
 
@@ -237,7 +237,7 @@ func TestEveryEnumValueOfAResponseIsInTheModel(t *testing.T) {
 	furnish(t, a.cloud)
 	enums := 0
 	for _, action := range service(t).Actions {
-		if !strings.HasPrefix(action.Name, "Describe") || action.Name == "DescribeNetworkInterfaceAttribute" {
+		if !strings.HasPrefix(action.Name, "Describe") || strings.HasSuffix(action.Name, "Attribute") {
 			continue
 		}
 		out, err := call(t, a.Client, action.Name, inputOf(action.Name))
@@ -247,6 +247,9 @@ func TestEveryEnumValueOfAResponseIsInTheModel(t *testing.T) {
 		}
 		walkEnums(reflect.ValueOf(out), action.Name, func(path, value string, allowed []string) {
 			enums++
+			if value == "available" && strings.HasSuffix(path, "InternetGateways.Attachments.State") {
+				return // the reference documents this value, which the enum does not have
+			}
 			if !slices.Contains(allowed, value) {
 				t.Errorf("%s is %q, want one of %v", path, value, allowed)
 			}

@@ -281,13 +281,13 @@ type zoneList struct {
 	Zones []zoneXML `q:"availabilityZoneInfo"`
 }
 
-// listZones lists the zones that have a subnet.
+// listZones lists the zones of the account; see cloud.State.Zones.
 func listZones(c *query.Call, r *describeZones) (*zoneList, error) {
 	byName := map[string]zoneXML{}
-	for _, n := range c.State.Subnets {
+	for _, zone := range c.State.Zones() {
 		region := c.State.Region
-		byName[n.Zone] = zoneXML{
-			Name: n.Zone, ID: ZoneID(n.Zone), Region: region, State: "available", OptIn: "opt-in-not-required",
+		byName[zone] = zoneXML{
+			Name: zone, ID: ZoneID(zone), Region: region, State: "available", OptIn: "opt-in-not-required",
 			Type: "availability-zone", Border: region, Group: region + "-zg-1",
 		}
 	}

@@ -35,8 +35,10 @@ type listing[T any] struct {
 	attrs   attributes[T]
 	tags    func(T) cloud.Tags
 	page    Page
-	most    int  // items on a page; zero is maxPage
-	strict  bool // a request for more items than most is refused
+	only    func(T) bool // the others are not shown; nil is all
+	most    int          // items on a page; zero is maxPage
+	usual   int          // items on a page of a request without MaxResults; zero is most
+	strict  bool         // a request for more items than most is refused
 }
 
 // listPage returns one page of a listing, converted by show, and the token of the
@@ -51,6 +53,9 @@ func (l listing[T]) list(c *query.Call) (items []T, next string, err error) {
 	items, err = l.selected()
 	if err != nil {
 		return nil, "", err
+	}
+	if l.only != nil {
+		items = slices.DeleteFunc(slices.Clone(items), func(item T) bool { return !l.only(item) })
 	}
 	if items, err = keep(c, items, l.filters, l.attrs, l.tags); err != nil {
 		return nil, "", err
@@ -119,6 +124,8 @@ func (l listing[T]) size() (int, error) {
 	}
 	m := l.page.MaxResults
 	switch {
+	case m == nil && l.usual > 0:
+		return l.usual, nil
 	case m == nil:
 		return most, nil
 	case *m < minPage:

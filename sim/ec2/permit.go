@@ -14,9 +14,14 @@ import (
 // compares them.
 type keys map[string][]string
 
-// arn returns the ARN of a resource of the account.
+// arn returns the ARN of a resource of the call's account.
 func arn(c *query.Call, kind cloud.Kind, id string) string {
-	return fmt.Sprintf("arn:aws:ec2:%s:%s:%s/%s", c.State.Region, c.State.Account, kind, id)
+	return ARN(c.State, kind, id)
+}
+
+// ARN returns the ARN of a resource of the account.
+func ARN(s *cloud.State, kind cloud.Kind, id string) string {
+	return fmt.Sprintf("arn:%s:ec2:%s:%s:%s/%s", cloud.PartitionOf(s.Region).Name, s.Region, s.Account, kind, id)
 }
 
 // requestKeys returns the condition keys of every request.
@@ -116,7 +121,7 @@ func (q *authorization) missing(kind cloud.Kind, id string, extra ...keys) {
 	}
 }
 
-func (q *authorization) eni(id string) {
+func (q *authorization) eni(id string, extra ...keys) {
 	if !q.wellFormed(cloud.KindInterface, id) {
 		return
 	}
@@ -125,7 +130,8 @@ func (q *authorization) eni(id string) {
 		q.missing(cloud.KindInterface, id)
 		return
 	}
-	q.require(cloud.KindInterface, id, tagged(i.Tags), inSubnet(q.call, i.Subnet), keys{"ec2:networkinterfaceid": {id}})
+	own := []keys{tagged(i.Tags), inSubnet(q.call, i.Subnet), {"ec2:networkinterfaceid": {id}}}
+	q.require(cloud.KindInterface, id, append(own, extra...)...)
 }
 
 func (q *authorization) instance(id string) {
@@ -181,6 +187,39 @@ func (q *authorization) table(id string) {
 		return
 	}
 	q.require(cloud.KindTable, id, tagged(t.Tags), ofVPC(q.call))
+}
+
+func (q *authorization) vpc(id string) {
+	if !q.wellFormed(cloud.KindVPC, id) {
+		return
+	}
+	if string(q.call.State.VPC.ID) != id {
+		q.missing(cloud.KindVPC, id)
+		return
+	}
+	q.require(cloud.KindVPC, id, tagged(q.call.State.VPC.Tags), keys{"ec2:vpcid": {id}})
+}
+
+func (q *authorization) address(id string) {
+	if !q.wellFormed(cloud.KindAddress, id) {
+		return
+	}
+	a := q.call.State.Addresses[cloud.AllocationID(id)]
+	if a == nil {
+		q.missing(cloud.KindAddress, id)
+		return
+	}
+	q.require(cloud.KindAddress, id, tagged(a.Tags))
+}
+
+// createTags adds the permission that a request needs which tags what it creates.
+func (q *authorization) createTags(kind cloud.Kind, tags cloud.Tags, extra ...keys) {
+	if len(tags) == 0 {
+		return
+	}
+	create := ask(q.call, kind, "*", append(extra, tagging(tags), keys{"ec2:createaction": {q.call.Action}})...)
+	create.Action = "ec2:CreateTags"
+	q.list = append(q.list, create)
 }
 
 // ofVPC returns the condition key of a resource that is in the VPC and in no subnet.

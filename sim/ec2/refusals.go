@@ -109,6 +109,64 @@ func refusedTable() []refused {
 			reason:     "local routes always have the local target",
 		},
 		{
+			actions:    "CreateNetworkInterfacePermission",
+			parameters: "AwsService",
+			reason:     "AWS's reference documents it as not supported",
+		},
+		{
+			actions:    "AllocateAddress",
+			parameters: "Address",
+			reason:     "released addresses cannot be recovered",
+		},
+		{
+			actions:    "AllocateAddress",
+			parameters: "CustomerOwnedIpv4Pool IpamPoolId PublicIpv4Pool",
+			reason:     "the only address pool is Amazon's",
+		},
+		{
+			actions: "ModifyInstanceAttribute",
+			parameters: "BlockDeviceMapping DisableApiStop EbsOptimized EnaSupport EnclaveOptions InstanceInitiatedShutdownBehavior" +
+				" Kernel Ramdisk SriovNetSupport UserData",
+			reason: "guests are network namespaces: they have no volumes, kernels, enclaves or user data, and do not stop",
+		},
+		{
+			actions: "DescribeInstanceStatus",
+			filters: "application-status.status attached-ebs-status.status",
+			reason:  "instances have neither volumes nor application checks",
+		},
+		{
+			actions:    "DescribeInstanceTopology",
+			parameters: "GroupName",
+			reason:     "there are no placement groups",
+		},
+		{
+			actions:    "CreateSubnet",
+			parameters: "Ipv4IpamPoolId Ipv4NetmaskLength Ipv6IpamPoolId Ipv6NetmaskLength",
+			reason:     "there are no IPAM pools",
+		},
+		{
+			actions:    "CreateSubnet",
+			parameters: "OutpostArn",
+			reason:     "there are no outposts",
+		},
+		{
+			actions: "ModifySubnetAttribute",
+			parameters: "CustomerOwnedIpv4Pool DisableLniAtDeviceIndex EnableDns64 EnableLniAtDeviceIndex EnableResourceNameDnsAAAARecordOnLaunch" +
+				" EnableResourceNameDnsARecordOnLaunch MapCustomerOwnedIpOnLaunch PrivateDnsHostnameTypeOnLaunch",
+			reason: "instances are named after their address, and there are neither outposts nor NAT gateways",
+		},
+		{
+			actions:    "AssociateRouteTable",
+			parameters: "GatewayId PublicIpv4Pool",
+			reason:     "route tables are associated with subnets only",
+		},
+		{
+			actions: "AssociateVpcCidrBlock",
+			parameters: "Ipv4IpamPoolId Ipv4NetmaskLength Ipv6CidrBlock Ipv6CidrBlockNetworkBorderGroup Ipv6IpamPoolId Ipv6NetmaskLength" +
+				" Ipv6Pool",
+			reason: "the only pool of IPv6 ranges is Amazon's",
+		},
+		{
 			actions: "DescribeAvailabilityZones",
 			filters: "group-long-name",
 			reason:  "the response does not show it",

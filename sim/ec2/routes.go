@@ -170,13 +170,13 @@ func associations(s *cloud.State, t *cloud.RouteTable) []associationXML {
 	id := string(t.ID)
 	if t.Main {
 		out = append(out, associationXML{
-			ID: "rtbassoc-" + id[len("rtb-"):], Table: id, Main: true, State: associationStateXML{"associated"},
+			ID: string(t.MainAssociation()), Table: id, Main: true, State: associationStateXML{"associated"},
 		})
 	}
 	for _, n := range cloud.Sorted(s.Subnets) {
-		if n.Table == t.ID && n.Explicit {
+		if n.Table == t.ID && n.Association != "" {
 			out = append(out, associationXML{
-				ID: "rtbassoc-" + string(n.ID[len("subnet-"):]), Table: id, Subnet: string(n.ID),
+				ID: string(n.Association), Table: id, Subnet: string(n.ID),
 				State: associationStateXML{"associated"},
 			})
 		}

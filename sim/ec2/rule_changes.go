@@ -158,10 +158,8 @@ func permitRules[Req interface{ wanted() ruleChange }](c *query.Call, r *Req) ([
 	q.group(w.group)
 	if len(tags) > 0 {
 		q.require(cloud.KindRule, "*", tagging(tags))
-		create := ask(c, cloud.KindRule, "*", tagging(tags), keys{"ec2:createaction": {c.Action}})
-		create.Action = "ec2:CreateTags"
-		q.list = append(q.list, create)
 	}
+	q.createTags(cloud.KindRule, tags)
 	return q.result()
 }
 

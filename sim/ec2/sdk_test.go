@@ -105,6 +105,12 @@ func (f *filler) fill(path string, v reflect.Value) {
 		v.Set(reflect.New(v.Type().Elem()))
 		f.fill(path, v.Elem())
 	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			value := fmt.Sprintf("v%d", f.number())
+			v.SetBytes([]byte(value))
+			f.leaves = append(f.leaves, leaf{path: path, value: value})
+			return
+		}
 		if v.Type().Elem().Kind() == reflect.Struct && v.Type().Elem().NumField() == 0 {
 			return // a list that is always empty
 		}

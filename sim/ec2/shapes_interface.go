@@ -49,10 +49,10 @@ type trackingXML struct {
 }
 
 type privateAddressXML struct {
-	Address string     `q:"privateIpAddress"`
-	DNSName string     `q:"privateDnsName,omitempty"`
-	Primary bool       `q:"primary"`
-	Public  *publicXML `q:"association"`
+	Address string      `q:"privateIpAddress"`
+	DNSName string      `q:"privateDnsName,omitempty"`
+	Primary bool        `q:"primary"`
+	Public  *elasticXML `q:"association"`
 }
 
 type ipv6AddressXML struct {
@@ -97,7 +97,7 @@ type interfaceXML struct {
 	PrivateDNSName   string              `q:"privateDnsName,omitempty"`
 	SourceDestCheck  bool                `q:"sourceDestCheck"`
 	Groups           []groupXML          `q:"groupSet"`
-	Public           *publicXML          `q:"association"`
+	Public           *elasticXML         `q:"association"`
 	Attachment       *attachmentXML      `q:"attachment"`
 	Tracking         *trackingXML        `q:"connectionTrackingConfiguration"`
 	Tags             []tagXML            `q:"tagSet"`
@@ -119,7 +119,7 @@ func newInterfaceXML(s *cloud.State, i *cloud.Interface) interfaceXML {
 		SourceDestCheck: i.SourceDestCheck, Groups: groupsXML(s, i.Groups), Tags: tagsXML(i.Tags),
 		PrivateIPs: privateAddresses(s, i), IPv6: ipv6Addresses(i),
 		IPv4Prefixes: ipv4Prefixes(i.IPv4.Prefixes), IPv6Prefixes: ipv6Prefixes(i.IPv6.Prefixes),
-		Type: string(i.Type), Operator: newOperatorXML(i), Public: newPublicXML(s, i, i.PrimaryIPv4()),
+		Type: string(i.Type), Operator: newOperatorXML(i), Public: newElasticXML(s, i, i.PrimaryIPv4()),
 	}
 	if a := i.Attachment; a != nil {
 		x.Attachment = newAttachmentXML(s, a)
@@ -167,7 +167,7 @@ func newAttachmentXML(s *cloud.State, a *cloud.Attachment) *attachmentXML {
 func privateAddresses(s *cloud.State, i *cloud.Interface) []privateAddressXML {
 	var out []privateAddressXML
 	for n, a := range i.IPv4.Addresses {
-		out = append(out, privateAddressXML{a.String(), vpc.PrivateDNSName(a, s.Region), n == 0, newPublicXML(s, i, a)})
+		out = append(out, privateAddressXML{a.String(), vpc.PrivateDNSName(a, s.Region), n == 0, newElasticXML(s, i, a)})
 	}
 	return out
 }

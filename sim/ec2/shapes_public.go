@@ -6,12 +6,22 @@ import (
 	"github.com/trunkline/trunkline/sim/cloud"
 )
 
-// publicXML is NetworkInterfaceAssociation, without the ids of elastic addresses.
-// Source: API_NetworkInterfaceAssociation.html.
+// publicXML is InstanceNetworkInterfaceAssociation.
+// Source: API_InstanceNetworkInterfaceAssociation.html.
 type publicXML struct {
 	Owner   string `q:"ipOwnerId"`
 	DNSName string `q:"publicDnsName"`
 	Address string `q:"publicIp"`
+}
+
+// elasticXML is NetworkInterfaceAssociation, which has the ids of an elastic address.
+// Source: API_NetworkInterfaceAssociation.html.
+type elasticXML struct {
+	Owner       string `q:"ipOwnerId"`
+	DNSName     string `q:"publicDnsName"`
+	Address     string `q:"publicIp"`
+	Allocation  string `q:"allocationId,omitempty"`
+	Association string `q:"associationId,omitempty"`
 }
 
 // newPublicXML shows the public address of a private one; nil if it has none.
@@ -21,4 +31,14 @@ func newPublicXML(s *cloud.State, i *cloud.Interface, private netip.Addr) *publi
 		return nil
 	}
 	return &publicXML{Owner: p.Owner, DNSName: cloud.PublicDNSName(p.Public, s.Region), Address: p.Public.String()}
+}
+
+// newElasticXML shows the same with the ids.
+func newElasticXML(s *cloud.State, i *cloud.Interface, private netip.Addr) *elasticXML {
+	public := newPublicXML(s, i, private)
+	if public == nil {
+		return nil
+	}
+	p, _ := i.PublicOf(private)
+	return &elasticXML{public.Owner, public.DNSName, public.Address, string(p.Allocation), string(p.Association)}
 }

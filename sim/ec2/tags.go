@@ -83,6 +83,7 @@ func kindOf(id string) (kind cloud.Kind, ok bool) {
 	kinds := map[string]cloud.Kind{
 		"eni": cloud.KindInterface, "subnet": cloud.KindSubnet, "vpc": cloud.KindVPC, "i": cloud.KindInstance,
 		"sg": cloud.KindGroup, "sgr": cloud.KindRule, "rtb": cloud.KindTable, "igw": cloud.KindGateway,
+		"eipalloc": cloud.KindAddress, "scr": cloud.KindReservation,
 	}
 	kind, ok = kinds[prefix]
 	return kind, ok

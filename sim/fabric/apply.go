@@ -28,6 +28,8 @@ func (f *Fabric) apply(want State) error {
 	if err != nil {
 		return fmt.Errorf("apply to fabric %s: %w", f.name, err)
 	}
+	p.keepNumbers(f.numbers)
+	f.numbers = p.number
 	errs := make([]error, 0, len(refused)+4)
 	for _, e := range refused {
 		errs = append(errs, e)
@@ -54,7 +56,7 @@ func (f *Fabric) apply(want State) error {
 	if want.Internet == nil {
 		errs = append(errs, netns.Delete(f.internet))
 	}
-	errs = append(errs, f.endFlows(p.owner))
+	errs = append(errs, f.endFlows(p.owner), f.endPublicFlows(p))
 	if n := f.changes - before; n > 0 {
 		f.log.Debug("fabric changed", "fabric", f.name, "changes", n, "ports", len(p.links))
 	}
@@ -145,7 +147,9 @@ func (f *Fabric) endFlows(now map[netip.Prefix]vpc.ENIID) error {
 	}
 	if len(left.single)+len(left.prefixes) > 0 {
 		for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-			if err := f.endFlowsOf(family, left); err != nil {
+			ended, err := endFlowsOf(f.link, family, left)
+			f.changes += ended
+			if err != nil {
 				return err
 			}
 		}
@@ -154,18 +158,19 @@ func (f *Fabric) endFlows(now map[netip.Prefix]vpc.ENIID) error {
 	return nil
 }
 
-// endFlowsOf deletes the entries of one family. It repeats an interrupted dump, which
-// may lack entries.
-func (f *Fabric) endFlowsOf(family netlink.InetFamily, left movedAddresses) error {
+// endFlowsOf deletes the matching connections of one family and returns how many. It repeats
+// an interrupted dump, which may lack entries.
+func endFlowsOf(link *netlink.Handle, family netlink.InetFamily, which netlink.CustomConntrackFilter) (int, error) {
+	total := 0
 	_, err := dump(func() ([]struct{}, error) {
-		ended, err := f.link.ConntrackDeleteFilters(netlink.ConntrackTable, family, left)
-		f.changes += int(ended)
+		ended, err := link.ConntrackDeleteFilters(netlink.ConntrackTable, family, which)
+		total += int(ended)
 		return nil, err
 	})
 	if err != nil {
-		return fmt.Errorf("end the flows of addresses that left their interface: %w", err)
+		return total, fmt.Errorf("end the flows of addresses that left: %w", err)
 	}
-	return nil
+	return total, nil
 }
 
 // movedAddresses matches connections from or to addresses that left their port.

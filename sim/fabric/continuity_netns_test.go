@@ -99,6 +99,30 @@ func TestStateChangesNeitherDropAllowedPacketsNorPassRefusedOnes(t *testing.T) {
 	t.Logf("%d answered while the state changed %d times", allowed.answered, 5*len(changes))
 }
 
+// Subnets that come and go, also before others in the State, lose no packet of a flow that
+// leaves the VPC by another subnet's route table.
+func TestNewSubnetsLoseNoPacketsOfOthers(t *testing.T) {
+	w := internet(t)
+	a := w.plug("eni-a", "10.0.0.10")
+	w.at("eni-a").Public = []Public{{Private: addrs("10.0.0.10")[0]}}
+	w.apply()
+	flow := a.stream("203.0.113.10:7000", replyTimeout)
+	before := w.state.Subnets
+	for range 20 {
+		w.state.Subnets = append([]Subnet{{
+			ID: "subnet-0", Prefixes: prefixes("10.0.32.0/20"),
+			Routes: []Route{{Destination: prefixes("192.168.9.0/24")[0], Target: Target{Blackhole: true}}},
+		}}, before...)
+		w.apply()
+		w.state.Subnets = before
+		w.apply()
+	}
+	flow.end()
+	if flow.lost > 0 || flow.answered < 100 {
+		t.Errorf("%d answered, %d lost; want many and none", flow.answered, flow.lost)
+	}
+}
+
 func TestCountersSurviveARewriteOfTheTables(t *testing.T) {
 	w := newWorld(t)
 	a := w.plug("eni-a", "10.0.0.10")

@@ -40,6 +40,10 @@ type Fabric struct {
 	// owner is the port that had each address after the last Apply, so that the
 	// flows of an address that leaves its interface can be ended.
 	owner map[netip.Prefix]vpc.ENIID
+	// numbers are those of the subnets' route tables after the last Apply.
+	numbers map[vpc.SubnetID]int
+	// public is how hosts beyond the gateway saw each private address after it.
+	public map[netip.Addr]netip.Addr
 	// changes counts the kernel changes of Apply, for tests of idempotence.
 	changes int
 }

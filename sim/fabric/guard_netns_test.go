@@ -136,7 +136,7 @@ func TestOnlyPublicAddressesReachTheInternetAndItSeesThem(t *testing.T) {
 	w := internet(t)
 	a := w.plug("eni-a", "10.0.0.10", "fd10::10")
 	w.at("eni-a").Addresses = addrs("10.0.0.10", "fd10::10", "10.0.0.20")
-	w.at("eni-a").Public = addrs("10.0.0.10")
+	w.at("eni-a").Public = []Public{{Private: addrs("10.0.0.10")[0]}}
 	w.apply()
 	a.assign("10.0.0.20")
 	if got := netip.MustParseAddrPort(a.reaches("10.0.0.10", "203.0.113.10:7000")).Addr(); got != addrs("10.0.0.10")[0] {
@@ -159,7 +159,7 @@ func TestOnlyPublicAddressesReachTheInternetAndItSeesThem(t *testing.T) {
 
 	// A subnet without the route cannot reach the internet.
 	b := w.plug("eni-b", "10.0.16.11")
-	w.at("eni-b").Public = addrs("10.0.16.11")
+	w.at("eni-b").Public = []Public{{Private: addrs("10.0.16.11")[0]}}
 	w.apply()
 	b.silent("", "203.0.113.10:7000")
 }
@@ -188,7 +188,7 @@ func TestJumboFramesPassInsideTheVPCAndAreRejectedAtTheGateway(t *testing.T) {
 	w := internet(t)
 	a := w.plug("eni-a", "10.0.0.10", "fd10::10")
 	b := w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::11")
-	w.at("eni-a").Public = addrs("10.0.0.10")
+	w.at("eni-a").Public = []Public{{Private: addrs("10.0.0.10")[0]}}
 	w.apply()
 	for _, try := range []struct{ inside, outside string }{
 		{"10.0.16.11:7000", "203.0.113.10:7000"},

@@ -24,7 +24,9 @@ type guest struct {
 
 func newGuest(t testing.TB, label string) *guest {
 	t.Helper()
-	return &guest{host: host{expect{t}, testns.New(t, label)}}
+	g := &guest{host: host{expect{t}, testns.New(t, label)}}
+	g.forward("0") // a new namespace has the machine's own setting
+	return g
 }
 
 // configure sets the port's device up with the port's addresses and a default route by

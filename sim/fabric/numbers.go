@@ -13,7 +13,7 @@ const (
 	// rulePriority of the rules for the subnets' tables: after the main table, which has
 	// all routes inside the VPC.
 	rulePriority = 40000
-	// tableBase plus the subnet's position is its route table, and the packet mark that
+	// tableBase plus the subnet's number is its route table, and the packet mark that
 	// selects the table. It is a mark and not the device, so that one rule serves a
 	// subnet, the filter can do the same lookup (fib), and ARP requests, which have no
 	// mark, get no reply for addresses outside the VPC.
@@ -28,6 +28,10 @@ const (
 	linkGroupTrash = 0x7b51
 	// prioAntiSpoof is before connection tracking.
 	prioAntiSpoof = -310
+	// prioToPrivate and prioToPublic are the kernel's priorities for the translation of
+	// destinations and sources.
+	prioToPrivate = -100
+	prioToPublic  = 100
 )
 
 // Names on the internet gateway's link.

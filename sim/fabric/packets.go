@@ -29,6 +29,7 @@ func newPacketTable(p *plan) *packetTable {
 	t.antispoof()
 	t.routable()
 	t.fromInternet()
+	t.translate()
 	t.forward()
 	t.toPort()
 	(&groupRules{t.ruleset, p}).build()
@@ -95,7 +96,8 @@ func (t *packetTable) marks() {
 	marks.Value = []nftables.Type{nftables.TypeMark}
 	for name, l := range t.plan.links {
 		if n := t.plan.subnet[l.port.Subnet]; len(t.plan.state.Subnets[n].Routes) > 0 {
-			marks.Elements = append(marks.Elements, nftables.Element{Key: nftables.Ifname(name), Value: nftables.Native(uint32(tableBase + n))})
+			mark := tableBase + t.plan.number[l.port.Subnet]
+			marks.Elements = append(marks.Elements, nftables.Element{Key: nftables.Ifname(name), Value: nftables.Native(uint32(mark))})
 		}
 	}
 }
@@ -103,11 +105,10 @@ func (t *packetTable) marks() {
 // fromInternet accepts what outside hosts send to public addresses only.
 func (t *packetTable) fromInternet() {
 	const here = "from-internet"
-	public := t.set("public", nftables.TypeIPv4)
-	for _, l := range t.plan.links {
-		for _, a := range l.port.Public {
-			add(public, nftables.Addr(a))
-		}
+	public, inside := t.set("public", nftables.TypeIPv4), t.set("has-public", nftables.TypeIPv4)
+	for _, p := range t.plan.public {
+		add(public, nftables.Addr(p.outside()))
+		add(inside, nftables.Addr(p.Private))
 	}
 	for _, f := range families() {
 		hosts := t.set("hosts-"+f.String(), addrType(f))
@@ -144,7 +145,7 @@ func (t *packetTable) forward() {
 	t.drop("stale", nftables.Iifname, dropStale)
 
 	t.rule("to-internet", family(vpc.IPv6), verdict(nftables.Return))
-	t.rule("to-internet", in("public", nftables.IPSaddr), verdict(nftables.Return))
+	t.rule("to-internet", in("has-public", nftables.IPSaddr), verdict(nftables.Return))
 	t.drop("to-internet", nftables.Iifname, dropUnroutable)
 }
 

@@ -18,7 +18,9 @@ type plan struct {
 	links  map[string]linkPlan // by the fabric end's name
 	device map[vpc.ENIID]string
 	subnet map[vpc.SubnetID]int // position in state.Subnets
+	number map[vpc.SubnetID]int // of the subnet's route tables; see keepNumbers
 	owner  map[netip.Prefix]vpc.ENIID
+	public []Public // of all ports
 	// local are the addresses the fabric answers for.
 	local map[netip.Addr]bool
 	// gateways are the local addresses that only reply to pings.
@@ -52,13 +54,13 @@ func deviceName(id vpc.ENIID) string {
 func newPlan(s State) (*plan, []*PortError, error) {
 	p := &plan{
 		state: s, links: map[string]linkPlan{}, device: map[vpc.ENIID]string{},
-		subnet: map[vpc.SubnetID]int{}, owner: map[netip.Prefix]vpc.ENIID{}, local: map[netip.Addr]bool{},
+		subnet: map[vpc.SubnetID]int{}, number: map[vpc.SubnetID]int{}, owner: map[netip.Prefix]vpc.ENIID{}, local: map[netip.Addr]bool{},
 	}
 	for n, subnet := range s.Subnets {
 		if _, twice := p.subnet[subnet.ID]; twice {
 			return nil, nil, fmt.Errorf("state names subnet %s twice", subnet.ID)
 		}
-		p.subnet[subnet.ID] = n
+		p.subnet[subnet.ID], p.number[subnet.ID] = n, n
 		for _, prefix := range subnet.Prefixes {
 			p.addGateway(vpc.Gateway(prefix))
 		}
@@ -77,6 +79,29 @@ func newPlan(s State) (*plan, []*PortError, error) {
 		}
 	}
 	return p, refused, p.disjoint()
+}
+
+// keepNumbers gives subnets the numbers that they had before, and the others the lowest free
+// ones. With another number, a subnet would lose packets while its mark is that of a table
+// which is not written yet.
+func (p *plan) keepNumbers(before map[vpc.SubnetID]int) {
+	used := map[int]bool{}
+	for id := range p.number {
+		if n, ok := before[id]; ok {
+			used[n] = true
+		}
+	}
+	next := 0
+	for _, subnet := range p.state.Subnets {
+		if n, ok := before[subnet.ID]; ok {
+			p.number[subnet.ID] = n
+			continue
+		}
+		for used[next] {
+			next++
+		}
+		p.number[subnet.ID], used[next] = next, true
+	}
 }
 
 func (p *plan) addGateway(a netip.Addr) {
@@ -103,12 +128,30 @@ func (p *plan) addPort(port Port) error {
 		}
 		p.owner[prefix] = port.ID
 	}
+	if err := p.checkPublic(port); err != nil {
+		return err
+	}
 	if err := p.wirable(port); err != nil {
 		return &PortError{Port: port.ID, Err: err}
 	}
 	name := deviceName(port.ID)
 	p.links[name] = linkPlan{port: port, name: name}
 	p.device[port.ID] = name
+	p.public = append(p.public, port.Public...)
+	return nil
+}
+
+// checkPublic rejects public addresses inside the VPC, and those of two private ones.
+func (p *plan) checkPublic(port Port) error {
+	for n, public := range port.Public {
+		if a := public.Address; a.IsValid() && p.inside(netip.PrefixFrom(a, a.BitLen())) {
+			return fmt.Errorf("the public address %s of port %s is inside the VPC's ranges %v", a, port.ID, p.state.CIDRs)
+		}
+		same := func(o Public) bool { return o.Private == public.Private || o.outside() == public.outside() }
+		if slices.ContainsFunc(p.public, same) || slices.ContainsFunc(port.Public[:n], same) {
+			return fmt.Errorf("%s of port %s is public as %s, which another private address is as well", public.Private, port.ID, public.outside())
+		}
+	}
 	return nil
 }
 

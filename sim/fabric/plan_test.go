@@ -3,6 +3,7 @@ package fabric
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -50,6 +51,14 @@ func TestAnInvalidStateIsRejectedWithTheReason(t *testing.T) {
 		{"a service's address", func(s *State) {
 			s.Services = []Service{{Address: netip.MustParseAddr("10.0.16.11")}}
 		}, "an address of the VPC itself"},
+		{"a public address inside the VPC", func(s *State) {
+			s.Ports[1].Public = []Public{{netip.MustParseAddr("10.0.16.11"), netip.MustParseAddr("10.0.9.9")}}
+		}, "the public address 10.0.9.9 of port eni-2 is inside"},
+		{"a public address of two ports", func(s *State) {
+			public := netip.MustParseAddr("198.18.0.1")
+			s.Ports[0].Public = []Public{{netip.MustParseAddr("10.0.0.10"), public}}
+			s.Ports[1].Public = []Public{{netip.MustParseAddr("10.0.16.11"), public}}
+		}, "10.0.16.11 of port eni-2 is public as 198.18.0.1, which another"},
 		{"a port twice", func(s *State) { s.Ports[1].ID = "eni-1" }, "names port eni-1 twice"},
 		{"a subnet twice", func(s *State) { s.Subnets[1].ID = "subnet-a" }, "names subnet subnet-a twice"},
 	} {
@@ -152,6 +161,32 @@ func TestTheLayoutRoutesEveryAddressToItsPortAndTheRestToABlackhole(t *testing.T
 	for key, to := range p.layout().routes {
 		if to.device == "eni-1" {
 			t.Errorf("%s leads to a link that is down", key.dst)
+		}
+	}
+}
+
+func TestSubnetsKeepTheNumbersOfTheirTables(t *testing.T) {
+	var numbers map[vpc.SubnetID]int
+	for _, step := range []struct {
+		subnets string
+		want    map[vpc.SubnetID]int
+	}{
+		{"b c", map[vpc.SubnetID]int{"b": 0, "c": 1}},
+		{"a b c", map[vpc.SubnetID]int{"a": 2, "b": 0, "c": 1}},
+		{"a c", map[vpc.SubnetID]int{"a": 2, "c": 1}},
+		{"a c d e", map[vpc.SubnetID]int{"a": 2, "c": 1, "d": 0, "e": 3}},
+	} {
+		var s State
+		for _, id := range strings.Fields(step.subnets) {
+			s.Subnets = append(s.Subnets, Subnet{ID: vpc.SubnetID(id)})
+		}
+		p, _, err := newPlan(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.keepNumbers(numbers)
+		if numbers = p.number; !maps.Equal(numbers, step.want) {
+			t.Errorf("%s: numbers %v, want %v", step.subnets, numbers, step.want)
 		}
 	}
 }

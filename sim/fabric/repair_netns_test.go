@@ -24,7 +24,7 @@ func fullWorld(t *testing.T) *world {
 	w.plug("eni-a", "10.0.0.10", "fd10::10")
 	w.plug("eni-b", "10.0.16.11", "fd10:0:0:1::11")
 	a := w.at("eni-a")
-	a.Public, a.Prefixes = addrs("10.0.0.10"), prefixes("10.0.1.16/28", "fd10::1:0:0:0/80")
+	a.Public, a.Prefixes = []Public{{addrs("10.0.0.10")[0], addrs("198.18.0.1")[0]}}, prefixes("10.0.1.16/28", "fd10::1:0:0:0/80")
 	w.at("eni-b").SourceDestCheck = false
 	w.state.Subnets[1].Routes = []Route{
 		{Destination: prefixes("192.168.0.0/16")[0], Target: Target{Port: "eni-b"}},

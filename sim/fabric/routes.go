@@ -82,8 +82,8 @@ func (p *plan) layout() layout {
 	if p.state.Internet != nil {
 		l.addEnd(gatewayDevice, outsideMAC())
 	}
-	for n, subnet := range p.state.Subnets {
-		p.subnetRoutes(l, n, subnet)
+	for _, subnet := range p.state.Subnets {
+		p.subnetRoutes(l, p.number[subnet.ID], subnet)
 	}
 	return l
 }

@@ -74,9 +74,8 @@ type Port struct {
 	Groups    []vpc.SecurityGroupID
 	// SourceDestCheck drops packets from or to an address that is not the port's.
 	SourceDestCheck bool
-	// Public addresses are allowed through the internet gateway; on EC2 they are the
-	// private addresses that have a public one.
-	Public []netip.Addr
+	// Public are the port's private IPv4 addresses that pass the internet gateway.
+	Public []Public
 	// Guest is the name of the network namespace that holds the guest's end,
 	// and Device the name the link has there: eth<device index>. A guest may
 	// rename its link or set it down; the fabric finds it by MAC.
@@ -84,6 +83,22 @@ type Port struct {
 	Device string
 	// Down cuts the carrier, as an injected fault.
 	Down bool
+}
+
+// Public is a private address that passes the internet gateway, both ways.
+type Public struct {
+	Private netip.Addr
+	// Address is outside the VPC and replaces Private beyond the gateway: hosts there see
+	// it, and reach Private by it alone. Zero: they see and reach Private itself.
+	Address netip.Addr
+}
+
+// outside is the address that hosts beyond the gateway use.
+func (p Public) outside() netip.Addr {
+	if p.Address.IsValid() {
+		return p.Address
+	}
+	return p.Private
 }
 
 // Group is a security group. A port with several is allowed what any allows.
@@ -105,7 +120,8 @@ type Rule struct {
 }
 
 // Internet is the internet gateway: a link of MTU 1500 to a namespace of its own
-// with hosts in it. Only a port's Public addresses pass, both ways.
+// with hosts in it. Only a port's Public addresses pass, both ways. Ports do not reach each
+// other by the addresses that replace them beyond it, which they do on EC2.
 type Internet struct {
 	Hosts []netip.Addr // addresses of the outside host's namespace
 }

@@ -1,6 +1,7 @@
 package iam
 
 import (
+	"cmp"
 	"encoding/base32"
 	"encoding/base64"
 	"errors"
@@ -22,6 +23,12 @@ type Role struct {
 	// Trust lists the Kubernetes service accounts that may assume the role with
 	// a web identity.
 	Trust []Trust
+	// TrustPolicy is the document that says which other principals may assume the role;
+	// empty: none may.
+	TrustPolicy []byte
+	// MaxSession is the longest session that a principal may request; zero is AWS's
+	// default, one hour. Sessions of web identities may take twelve hours.
+	MaxSession time.Duration
 	// Tags are the role's tags, the condition keys aws:PrincipalTag/… of its sessions.
 	Tags map[string]string
 }
@@ -49,9 +56,21 @@ type Principal struct {
 	Account string
 	// Instance is the instance that the credentials were issued to; zero for others.
 	Instance Instance
-	Tags     map[string]string // of its role
+	// Tags are those of its role, replaced and joined by those of its session.
+	Tags     map[string]string
 	role     string
+	roleARN  string // of a session; empty for a user
+	session  SessionTags
 	policies []*Policy
+}
+
+// SessionTags are what AssumeRole attaches to a session, beside its name.
+type SessionTags struct {
+	Tags map[string]string
+	// Transitive are the keys of those that the sessions of roles assumed with this one
+	// have as well.
+	Transitive     []string
+	SourceIdentity string // kept by the sessions of roles assumed with this one
 }
 
 // Instance is the instance to which its metadata service issues credentials.
@@ -61,11 +80,11 @@ type Instance struct {
 }
 
 // Keys are the condition keys of p, in every request that it signs. Those of an instance
-// are absent from other credentials. Source: IAM user guide, "AWS global condition context
+// are absent from other credentials. The ARN of a session is that of its role. Source: IAM user guide, "AWS global condition context
 // keys"; aws:userid of an instance's role is "AROA…:i-…".
 func (p Principal) Keys() map[string][]string {
 	k := map[string][]string{
-		"aws:principalarn": {p.ARN}, "aws:principalaccount": {p.Account}, "aws:userid": {p.ID},
+		"aws:principalarn": {cmp.Or(p.roleARN, p.ARN)}, "aws:principalaccount": {p.Account}, "aws:userid": {p.ID},
 	}
 	if p.Instance != (Instance{}) {
 		k["ec2:sourceinstancearn"] = []string{p.Instance.ARN}
@@ -74,14 +93,25 @@ func (p Principal) Keys() map[string][]string {
 	for name, v := range p.Tags {
 		k["aws:principaltag/"+name] = []string{v}
 	}
+	if p.session.SourceIdentity != "" {
+		k["aws:sourceidentity"] = []string{p.session.SourceIdentity}
+	}
 	return k
 }
 
+// Session returns what was attached to the session of p; it is empty for a user.
+func (p Principal) Session() SessionTags { return p.session }
+
+// Assumed reports whether p is a session of a role. A role that such a session assumes is
+// chained.
+func (p Principal) Assumed() bool { return p.role != "" }
+
 // Account holds roles, users and unexpired credentials.
 type Account struct {
-	number  string
-	now     func() time.Time
-	sealing [32]byte // key of encoded authorization messages
+	partition string // of its ARNs
+	number    string
+	now       func() time.Time
+	sealing   [32]byte // key of encoded authorization messages
 
 	mu    sync.Mutex // guards what follows
 	rng   *rand.Rand
@@ -93,6 +123,7 @@ type role struct {
 	Role
 	id       string // AROA…
 	policies []*Policy
+	trust    *trustPolicy // nil: no principal may assume the role
 }
 
 type key struct {
@@ -100,13 +131,18 @@ type key struct {
 	principal Principal
 }
 
-// New makes an account with no roles. now may be nil.
+// New makes an account of the partition aws with no roles. now may be nil.
 func New(number string, seed uint64, now func() time.Time) *Account {
+	return NewIn("aws", number, seed, now)
+}
+
+// NewIn makes an account of a partition, such as aws-cn, with no roles. now may be nil.
+func NewIn(partition, number string, seed uint64, now func() time.Time) *Account {
 	if now == nil {
 		now = time.Now
 	}
 	return &Account{
-		number: number, now: now, sealing: newSealing(number, seed), rng: rand.New(rand.NewPCG(seed, 0x69616d)),
+		partition: partition, number: number, now: now, sealing: newSealing(number, seed), rng: rand.New(rand.NewPCG(seed, 0x69616d)),
 		roles: map[string]*role{}, keys: map[string]key{},
 	}
 }
@@ -124,6 +160,13 @@ func (a *Account) AddRole(r Role) error {
 			return fmt.Errorf("role %s: %w", r.Name, err)
 		}
 		made.policies = append(made.policies, p)
+	}
+	if len(r.TrustPolicy) > 0 {
+		p, err := parseTrust(r.TrustPolicy)
+		if err != nil {
+			return fmt.Errorf("role %s: trust policy: %w", r.Name, err)
+		}
+		made.trust = p
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,7 +188,7 @@ func (a *Account) AddUser(name string, document []byte) (Credentials, error) {
 	defer a.mu.Unlock()
 	c := Credentials{AccessKeyID: a.uniqueID("AKIA"), SecretAccessKey: a.secret(30)}
 	a.keys[c.AccessKeyID] = key{c, Principal{
-		ARN: fmt.Sprintf("arn:aws:iam::%s:user/%s", a.number, name), ID: a.uniqueID("AIDA"),
+		ARN: a.arn("iam", "user/"+name), ID: a.uniqueID("AIDA"),
 		Account: a.number, policies: []*Policy{p},
 	}}
 	return c, nil
@@ -164,7 +207,12 @@ func (a *Account) Role(name string) (Role, bool) {
 
 // RoleARN is the ARN of a role of this account.
 func (a *Account) RoleARN(name string) string {
-	return fmt.Sprintf("arn:aws:iam::%s:role/%s", a.number, name)
+	return a.arn("iam", "role/"+name)
+}
+
+// arn returns the ARN of a resource that belongs to no region.
+func (a *Account) arn(service, resource string) string {
+	return "arn:" + a.partition + ":" + service + "::" + a.number + ":" + resource
 }
 
 // Session is a request for temporary credentials.
@@ -173,6 +221,7 @@ type Session struct {
 	Name     string // the instance id, or the caller's RoleSessionName
 	Lifetime time.Duration
 	Instance Instance // see Principal.Instance
+	Tags     SessionTags
 }
 
 // Issue makes temporary credentials of a role. It forgets expired ones.
@@ -194,8 +243,8 @@ func (a *Account) Issue(s Session) (Credentials, Principal, error) {
 		Issued: now.Truncate(time.Second), Expires: now.Add(s.Lifetime).Truncate(time.Second),
 	}
 	p := Principal{
-		ARN: fmt.Sprintf("arn:aws:sts::%s:assumed-role/%s/%s", a.number, s.Role, s.Name),
-		ID:  r.id + ":" + s.Name, Account: a.number, Instance: s.Instance, role: s.Role,
+		ARN: a.arn("sts", "assumed-role/"+s.Role+"/"+s.Name),
+		ID:  r.id + ":" + s.Name, Account: a.number, Instance: s.Instance, role: s.Role, roleARN: a.RoleARN(s.Role), session: s.Tags,
 	}
 	a.keys[c.AccessKeyID] = key{c, p}
 	return c, p, nil
@@ -208,7 +257,7 @@ func (a *Account) Find(accessKeyID string) (Credentials, Principal, bool) {
 	defer a.mu.Unlock()
 	k, ok := a.keys[accessKeyID]
 	if r := a.roles[k.principal.role]; ok && r != nil {
-		k.principal.policies, k.principal.Tags = r.policies, r.Tags
+		k.principal.policies, k.principal.Tags = r.policies, joinTags(r.Tags, k.principal.session.Tags)
 	}
 	return k.Credentials, k.principal, ok
 }
@@ -239,15 +288,20 @@ func (e *DeniedError) Error() string {
 // the first that is refused.
 func (p Principal) Authorize(requests []Request) error {
 	for _, r := range requests {
-		verdict := NoMatch
-		for _, policy := range p.policies {
-			verdict = max(verdict, policy.Decide(r))
-		}
-		if verdict != Allow {
+		if verdict := p.decide(r); verdict != Allow {
 			return &DeniedError{Principal: p.ARN, PrincipalID: p.ID, Request: r, Explicit: verdict == Deny}
 		}
 	}
 	return nil
+}
+
+// decide returns the decision of p's own policies.
+func (p Principal) decide(r Request) Verdict {
+	verdict := NoMatch
+	for _, policy := range p.policies {
+		verdict = max(verdict, policy.Decide(r))
+	}
+	return verdict
 }
 
 // uniqueID makes an id in AWS's form: a prefix of four and sixteen of A–Z, 2–7. The

@@ -118,8 +118,11 @@ func (c *condition) check() error {
 	return nil
 }
 
-// tagKeys is the key that has several values: the keys of a request's tags.
-const tagKeys = "aws:tagkeys"
+// Keys that have several values: the keys of a request's tags.
+const (
+	tagKeys        = "aws:tagkeys"
+	transitiveKeys = "sts:transitivetagkeys"
+)
 
 // knownKey reports whether requests carry a key. A condition on a key that is never
 // set would silently be false.
@@ -131,8 +134,10 @@ func knownKey(key string) bool {
 	}
 	switch key {
 	case tagKeys, "aws:requestedregion", "aws:principalarn", "aws:principalaccount", "aws:userid",
-		"aws:ec2instancesourcevpc",
-		"ec2:region", "ec2:vpc", "ec2:subnet", "ec2:availabilityzone", "ec2:createaction",
+		"aws:ec2instancesourcevpc", "aws:sourceidentity",
+		"sts:externalid", "sts:rolesessionname", "sts:sourceidentity", transitiveKeys,
+		"ec2:permission",
+		"ec2:region", "ec2:vpc", "ec2:vpcid", "ec2:subnet", "ec2:availabilityzone", "ec2:createaction",
 		"ec2:networkinterfaceid", "ec2:instanceid", "ec2:instancetype", "ec2:securitygroupid",
 		"ec2:sourceinstancearn":
 		return true

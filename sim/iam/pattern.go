@@ -62,7 +62,7 @@ func parseVariable(inner string) (part, error) {
 		}
 		v.otherwise = quoted[1 : len(quoted)-1]
 	}
-	if !knownKey(v.key) || v.key == tagKeys {
+	if !knownKey(v.key) || v.key == tagKeys || v.key == transitiveKeys {
 		return v, fmt.Errorf("policy variable %s is not supported", name)
 	}
 	return v, nil

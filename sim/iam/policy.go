@@ -49,15 +49,10 @@ func parseDocument(document []byte) (*Policy, error) {
 		return nil, err
 	}
 	p := &Policy{}
-	var version string
 	for _, name := range slices.Sorted(maps.Keys(elements)) {
 		raw := elements[name]
 		switch name {
-		case "Version":
-			if err := json.Unmarshal(raw, &version); err != nil {
-				return nil, fmt.Errorf("element Version: %w", err)
-			}
-		case "Id":
+		case "Version", "Id":
 		case "Statement":
 			if p.statements, err = parseStatements(raw); err != nil {
 				return nil, err
@@ -66,8 +61,8 @@ func parseDocument(document []byte) (*Policy, error) {
 			return nil, fmt.Errorf("element %s is not supported", name)
 		}
 	}
-	if version != "2012-10-17" {
-		return nil, fmt.Errorf("element Version: %q, want \"2012-10-17\"", version)
+	if err := checkVersion(elements["Version"]); err != nil {
+		return nil, err
 	}
 	if len(p.statements) == 0 {
 		return nil, errors.New("element Statement: missing or empty")
@@ -75,12 +70,36 @@ func parseDocument(document []byte) (*Policy, error) {
 	return p, nil
 }
 
-func parseStatements(raw json.RawMessage) ([]statement, error) {
+// checkVersion refuses a document in another version of the policy language; raw is nil
+// if it names none.
+func checkVersion(raw json.RawMessage) error {
+	var version string
+	if raw != nil {
+		if err := json.Unmarshal(raw, &version); err != nil {
+			return fmt.Errorf("element Version: %w", err)
+		}
+	}
+	if version != "2012-10-17" {
+		return fmt.Errorf("element Version: %q, want \"2012-10-17\"", version)
+	}
+	return nil
+}
+
+// statementList splits the element Statement, which is one statement or a list.
+func statementList(raw json.RawMessage) ([]json.RawMessage, error) {
 	list := []json.RawMessage{raw}
 	if bytes.HasPrefix(bytes.TrimSpace(raw), []byte("[")) {
 		if err := json.Unmarshal(raw, &list); err != nil {
 			return nil, fmt.Errorf("element Statement: %w", err)
 		}
+	}
+	return list, nil
+}
+
+func parseStatements(raw json.RawMessage) ([]statement, error) {
+	list, err := statementList(raw)
+	if err != nil {
+		return nil, err
 	}
 	var out []statement
 	for n, one := range list {
@@ -98,6 +117,11 @@ func parseStatement(raw json.RawMessage) (s statement, err error) {
 	if err != nil {
 		return s, err
 	}
+	return statementOf(elements)
+}
+
+// statementOf loads a statement from its elements.
+func statementOf(elements map[string]json.RawMessage) (s statement, err error) {
 	effect := ""
 	for _, name := range slices.Sorted(maps.Keys(elements)) {
 		raw := elements[name]

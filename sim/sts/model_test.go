@@ -38,6 +38,16 @@ func TestEveryParameterOfTheModelIsTakenOrRefusedWithAReason(t *testing.T) {
 			})
 			return err
 		},
+		"AssumeRole": func(c *awssts.Client) error {
+			text := aws.String("text")
+			_, err := c.AssumeRole(t.Context(), &awssts.AssumeRoleInput{
+				RoleArn: text, RoleSessionName: text, DurationSeconds: aws.Int32(900), ExternalId: text, SourceIdentity: text, Policy: text,
+				MinimumSessionTokenSize: aws.Int32(1), PolicyArns: []types.PolicyDescriptorType{{Arn: text}},
+				ProvidedContexts: []types.ProvidedContext{{ContextAssertion: text, ProviderArn: text}}, SerialNumber: text,
+				Tags: []types.Tag{{Key: text, Value: text}}, TokenCode: text, TransitiveTagKeys: []string{"text"},
+			})
+			return err
+		},
 		"GetCallerIdentity": func(c *awssts.Client) error {
 			_, err := c.GetCallerIdentity(t.Context(), &awssts.GetCallerIdentityInput{})
 			return err

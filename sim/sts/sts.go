@@ -1,8 +1,8 @@
-// Package sts is the part of AWS's Security Token Service that a node and its pods
-// need: AssumeRoleWithWebIdentity for service accounts, GetCallerIdentity, and
-// DecodeAuthorizationMessage for the refusals of EC2. It
-// decides which service account may assume a role; sim/iam issues the credentials,
-// and sim/world serves it next to EC2, over the same protocol.
+// Package sts is the part of AWS's Security Token Service that nodes, pods and AWS's
+// controllers need: AssumeRole, AssumeRoleWithWebIdentity for service accounts,
+// GetCallerIdentity, and DecodeAuthorizationMessage for the refusals of EC2. It decides
+// which service account may assume a role; sim/iam decides it for other principals and
+// issues the credentials, and sim/world serves it next to EC2, over the same protocol.
 //
 // Source: STS API reference, version 2011-06-15.
 package sts
@@ -85,6 +85,9 @@ func (s *STS) Service() query.Service {
 	return query.Service{
 		Name: "sts", Version: Version, Dialect: query.Query, Refusals: refusals(),
 		Actions: []query.Action{
+			query.Handle(query.Spec[assumeRole, assumedRole]{
+				Name: "AssumeRole", Page: page("AssumeRole"), Do: s.assumeRole,
+			}),
 			query.Handle(query.Spec[webIdentity, assumed]{
 				Name: "AssumeRoleWithWebIdentity", Page: page("AssumeRoleWithWebIdentity"),
 				Anonymous: true, Do: s.assume,
@@ -106,6 +109,12 @@ func (s *STS) Service() query.Service {
 // refusals are the parameters of AWS's API that this service does not take.
 func refusals() []query.Refusal {
 	return []query.Refusal{
+		{Action: "AssumeRole", Parameter: "Policy", Reason: "sessions have the policies of their role"},
+		{Action: "AssumeRole", Parameter: "PolicyArns", Reason: "sessions have the policies of their role"},
+		{Action: "AssumeRole", Parameter: "ProvidedContexts", Reason: "there is no identity provider that asserts contexts"},
+		{Action: "AssumeRole", Parameter: "SerialNumber", Reason: "users have no MFA devices"},
+		{Action: "AssumeRole", Parameter: "TokenCode", Reason: "users have no MFA devices"},
+		{Action: "AssumeRole", Parameter: "MinimumSessionTokenSize", Reason: "session tokens have one size"},
 		{Action: "AssumeRoleWithWebIdentity", Parameter: "Policy", Reason: "sessions have the policies of their role"},
 		{Action: "AssumeRoleWithWebIdentity", Parameter: "PolicyArns", Reason: "sessions have the policies of their role"},
 		{Action: "AssumeRoleWithWebIdentity", Parameter: "ProviderId", Reason: "the issuers are OpenID Connect providers, which the token names"},
@@ -122,9 +131,7 @@ type decodedMessage struct {
 
 // permitDecode requires permission for the action, which takes no resource.
 func permitDecode(c *query.Call, _ *encodedMessage) ([]iam.Request, error) {
-	return []iam.Request{{Action: "sts:DecodeAuthorizationMessage", Resource: "*", Keys: map[string][]string{
-		"aws:principalarn": {c.Principal.ARN}, "aws:principalaccount": {c.Principal.Account},
-	}}}, nil
+	return []iam.Request{{Action: "sts:DecodeAuthorizationMessage", Resource: "*", Keys: c.Principal.Keys()}}, nil
 }
 
 func (s *STS) decode(_ *query.Call, r *encodedMessage) (*decodedMessage, error) {
@@ -155,6 +162,10 @@ type credentialsXML struct {
 	Expires         time.Time `q:"Expiration"`
 }
 
+func newCredentialsXML(c iam.Credentials) credentialsXML {
+	return credentialsXML{c.AccessKeyID, c.SecretAccessKey, c.Token, c.Expires}
+}
+
 type assumedUser struct {
 	ID  string `q:"AssumedRoleId"`
 	ARN string `q:"Arn"`
@@ -172,6 +183,20 @@ type assumed struct {
 // API_AssumeRoleWithWebIdentity.html.
 var sessionName = regexp.MustCompile(`^[a-zA-Z0-9_+=,.@-]{2,64}$`)
 
+// checkName refuses a session name, or a source identity, with other characters or of
+// another length.
+func checkName(member, value string) error {
+	if sessionName.MatchString(value) {
+		return nil
+	}
+	return invalid(member, value, `Member must satisfy regular expression pattern: [\w+=,.@-]*`)
+}
+
+// invalid is the error for a value that the service's model does not allow.
+func invalid(member string, value any, constraint string) error {
+	return cloud.Errorf("ValidationError", "1 validation error detected: Value '%v' at '%s' failed to satisfy constraint: %s", value, member, constraint)
+}
+
 // Lifetime of assumed credentials, in seconds.
 const (
 	minSeconds     = 900
@@ -187,9 +212,8 @@ func (s *STS) assume(_ *query.Call, r *webIdentity) (*assumed, error) {
 	if seconds < minSeconds || seconds > maxSeconds {
 		return nil, cloud.Errorf("ValidationError", "The requested DurationSeconds %d is not between %d and %d.", seconds, minSeconds, maxSeconds)
 	}
-	if !sessionName.MatchString(r.Session) {
-		return nil, cloud.Errorf("ValidationError", "1 validation error detected: Value '%s' at 'roleSessionName' failed to satisfy constraint: "+
-			"Member must satisfy regular expression pattern: [\\w+=,.@-]*", r.Session)
+	if err := checkName("roleSessionName", r.Session); err != nil {
+		return nil, err
 	}
 	claims, err := s.verify(r.Token)
 	if err != nil {
@@ -209,7 +233,7 @@ func (s *STS) assume(_ *query.Call, r *webIdentity) (*assumed, error) {
 		return nil, err
 	}
 	return &assumed{
-		Credentials: credentialsXML{made.AccessKeyID, made.SecretAccessKey, made.Token, made.Expires},
+		Credentials: newCredentialsXML(made),
 		User:        assumedUser{ID: principal.ID, ARN: principal.ARN},
 		Subject:     claims.Subject, Provider: claims.Issuer, Audience: Audience,
 	}, nil

@@ -55,13 +55,19 @@ func start(t *testing.T) *service {
 
 func startFor(t testing.TB) *service {
 	t.Helper()
-	account := iam.New("111122223333", 1, nil)
+	return startAt(t, time.Now)
+}
+
+// startAt starts a service with a clock.
+func startAt(t testing.TB, now func() time.Time) *service {
+	t.Helper()
+	account := iam.New("111122223333", 1, now)
 	if err := account.AddRole(iam.Role{Name: "controller", Trust: []iam.Trust{{Issuer: issuer, Subject: subject}}}); err != nil {
 		t.Fatal(err)
 	}
-	s := &service{sts: sts.New(account, nil), iam: account}
+	s := &service{sts: sts.New(account, now), iam: account}
 	s.handler = query.New(query.Options{
-		IAM: account, Cloud: emptyCloud(t), Faults: faults.New(1, nil), Calls: &faults.Log{}, Region: "us-west-2",
+		IAM: account, Cloud: emptyCloud(t), Faults: faults.New(1, nil), Calls: &faults.Log{}, Region: "us-west-2", Now: now,
 	}, s.sts.Service())
 	server := httptest.NewServer(s.handler)
 	t.Cleanup(server.Close)

@@ -34,15 +34,15 @@ func (m metadata) ByAddress(a netip.Addr) (imds.Instance, bool) {
 }
 
 func describe(s *cloud.State, n *cloud.Instance) imds.Instance {
-	zone, part := s.Subnets[n.Subnet].Zone, partitionOf(s.Region)
+	zone, part := n.Zone, cloud.PartitionOf(s.Region)
 	out := imds.Instance{
 		ID: n.ID, Type: n.Type, Image: ec2.ImageID, Account: s.Account, Architecture: ec2.Architecture(n.Type),
 		Placement: imds.Placement{Region: s.Region, Zone: zone, ZoneID: ec2.ZoneID(zone)},
-		Domain:    part.domain, Partition: part.name, Reservation: ec2.ReservationID(n.ID), Launched: n.Launched, Tags: maps.Clone(n.Tags),
+		Domain:    part.Domain, Partition: part.Name, Reservation: ec2.ReservationID(n.ID), Launched: n.Launched, Tags: maps.Clone(n.Tags),
 		Options: imds.Options{TokensRequired: n.Metadata.TokensRequired, HopLimit: n.Metadata.HopLimit, IPv6: n.Metadata.IPv6},
 	}
 	if n.Role != "" {
-		out.Role = imds.Role{Name: n.Role, ProfileARN: ec2.ProfileARN(s.Account, n.Role), ProfileID: ec2.ProfileID(n.Role)}
+		out.Role = imds.Role{Name: n.Role, ProfileARN: ec2.ProfileARN(s, n.Role), ProfileID: ec2.ProfileID(n.Role)}
 	}
 	for _, i := range s.InterfacesOf(n.ID) {
 		// A detaching interface is listed, as on EC2. Source:

@@ -13,7 +13,7 @@ import (
 // regions do not exist (NXDOMAIN).
 func serviceNames(region string) dns.Static {
 	known := dns.Static{}
-	for _, host := range partitionOf(region).endpoints(region) {
+	for _, host := range cloud.PartitionOf(region).Endpoints(region) {
 		known[host+"."] = []netip.Addr{netip.MustParseAddr(APIAddress)}
 	}
 	return known

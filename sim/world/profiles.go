@@ -1,7 +1,6 @@
 package world
 
 import (
-	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
+	"github.com/trunkline/trunkline/sim/ec2"
 	"github.com/trunkline/trunkline/sim/iam"
 	"github.com/trunkline/trunkline/sim/imds"
 )
@@ -50,7 +50,7 @@ func (p *profiles) Credentials(id vpc.InstanceID) (imds.Credentials, bool) {
 		made, _, err := p.iam.Issue(iam.Session{
 			Role: n.Role, Name: string(id), Lifetime: profileLife,
 			Instance: iam.Instance{
-				ARN: fmt.Sprintf("arn:aws:ec2:%s:%s:instance/%s", s.Region, s.Account, id), VPC: string(s.VPC.ID),
+				ARN: ec2.ARN(s, cloud.KindInstance, string(id)), VPC: string(s.VPC.ID),
 			},
 		})
 		if err != nil {

@@ -65,9 +65,21 @@ func port(s *cloud.State, i *cloud.Interface) (fabric.Port, bool) {
 	p.Addresses = append(append(p.Addresses, i.IPv4.Addresses...), i.IPv6.Addresses...)
 	p.Prefixes = append(append(p.Prefixes, i.IPv4.Prefixes...), i.IPv6.Prefixes...)
 	for _, public := range i.Public {
-		p.Public = append(p.Public, public.Private)
+		p.Public = append(p.Public, throughGateway(public))
 	}
 	return p, true
+}
+
+// throughGateway translates elastic addresses only. Hosts outside the VPC see the private
+// address that has one of Amazon's pool, which EC2 translates too: the machines here do not
+// register their public address with Kubernetes, as a cloud controller does on EKS, and
+// checks recognize a node by the addresses it has there.
+func throughGateway(p cloud.PublicAddress) fabric.Public {
+	out := fabric.Public{Private: p.Private}
+	if p.Association != "" {
+		out.Address = p.Public
+	}
+	return out
 }
 
 // guest returns the namespace of the machine that an interface is attached to; empty

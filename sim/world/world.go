@@ -66,7 +66,7 @@ func (w *World) build() (err error) {
 	if w.cloud, err = cloud.New(c.Spec, cloud.Options{Now: c.Now, Instant: c.Namespace == "", DetachTime: c.DetachTime}); err != nil {
 		return err
 	}
-	w.iam = iam.New(c.Spec.Account, c.Spec.Seed, c.Now)
+	w.iam = iam.NewIn(cloud.PartitionOf(c.Spec.Region).Name, c.Spec.Account, c.Spec.Seed, c.Now)
 	for _, r := range c.Roles {
 		if err := w.iam.AddRole(r); err != nil {
 			return err
@@ -85,8 +85,8 @@ func (w *World) build() (err error) {
 	if w.operator, err = w.iam.AddUser("operator", []byte(everything)); err != nil {
 		return err
 	}
-	part := partitionOf(c.Spec.Region)
-	if w.authority, err = ca.New("Embedded EC2 and STS of "+c.Spec.VPC.Name, part.domains(), c.Now()); err != nil {
+	part := cloud.PartitionOf(c.Spec.Region)
+	if w.authority, err = ca.New("Embedded EC2 and STS of "+c.Spec.VPC.Name, part.Domains(), c.Now()); err != nil {
 		return err
 	}
 	w.sts = sts.New(w.iam, c.Now)
@@ -104,7 +104,7 @@ func (w *World) build() (err error) {
 	w.cloud.Retain(time.Duration(max(c.Faults.DescribeLag, c.Faults.MetadataLag)))
 	w.api = query.New(query.Options{
 		Cloud: w.cloud, IAM: w.iam, Faults: w.faults, Calls: &w.calls,
-		Region: c.Spec.Region, SigningRegions: map[string]string{part.globalSTS(): part.signsFor},
+		Region: c.Spec.Region, SigningRegions: map[string]string{part.GlobalSTS(): part.SignsFor},
 		Latency: c.Latency, Seed: c.Spec.Seed, Now: c.Now, Log: c.Log,
 	}, services...)
 	return nil
@@ -156,7 +156,7 @@ func (w *World) serveInside(run context.Context) error {
 	known := dns.Chain{names{w.cloud, c.Spec.Region}}
 	if !c.NoPlatform {
 		known = append(dns.Chain{serviceNames(c.Spec.Region)}, known...)
-		cert, err := w.authority.Server(partitionOf(c.Spec.Region).endpoints(c.Spec.Region)...)
+		cert, err := w.authority.Server(cloud.PartitionOf(c.Spec.Region).Endpoints(c.Spec.Region)...)
 		if err != nil {
 			return err
 		}

@@ -15,6 +15,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	awsec2 "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	awssts "github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/sim/cloud"
@@ -190,5 +192,62 @@ func TestInvalidConfigDoesNotStart(t *testing.T) {
 		if _, err := world.Start(t.Context(), config); err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
+	}
+}
+
+// In every partition, the ARNs of EC2, STS and IAM are those of the region, and policies
+// that name resources of another partition match none of it.
+func TestARNsAreOfTheRegionsPartition(t *testing.T) {
+	for region, partition := range map[string]string{"us-west-2": "aws", "us-gov-west-1": "aws-us-gov", "cn-north-1": "aws-cn"} {
+		t.Run(region, func(t *testing.T) {
+			spec := smallSpec()
+			spec.Region, spec.Subnets[0].Zone = region, region+"a"
+			roles := node()
+			for name, of := range map[string]string{"right": partition, "wrong": "aws-iso"} {
+				roles = append(roles, iam.Role{
+					Name: name, TrustPolicy: []byte(`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}}`),
+					Policies: map[string][]byte{"tag": []byte(`{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "ec2:CreateTags", "Resource": "arn:` + of + `:ec2:*:*:subnet/*"}}`)},
+				})
+			}
+			w := startAPI(t, world.Config{Spec: spec, Roles: roles})
+			operator := w.Operator()
+			key := credentials.NewStaticCredentialsProvider(operator.AccessKeyID, operator.SecretAccessKey, "")
+			c := awsec2.New(awsec2.Options{Region: region, BaseEndpoint: aws.String(w.Endpoint()), Retryer: aws.NopRetryer{}, Credentials: key})
+			subnets, err := c.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := *subnets.Subnets[0].SubnetId
+			if got, want := *subnets.Subnets[0].SubnetArn, "arn:"+partition+":ec2:"+region+":111122223333:subnet/"+id; got != want {
+				t.Errorf("the subnet is %s, want %s", got, want)
+			}
+			instances, err := c.DescribeInstances(t.Context(), &awsec2.DescribeInstancesInput{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := *instances.Reservations[0].Instances[0].IamInstanceProfile.Arn, "arn:"+partition+":iam::111122223333:instance-profile/node"; got != want {
+				t.Errorf("the profile is %s, want %s", got, want)
+			}
+			identities := awssts.New(awssts.Options{Region: region, BaseEndpoint: aws.String(w.Endpoint()), Retryer: aws.NopRetryer{}, Credentials: key})
+			for role, allowed := range map[string]bool{"right": true, "wrong": false} {
+				session, err := identities.AssumeRole(t.Context(), &awssts.AssumeRoleInput{
+					RoleArn: aws.String("arn:" + partition + ":iam::111122223333:role/" + role), RoleSessionName: aws.String("session"),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, want := *session.AssumedRoleUser.Arn, "arn:"+partition+":sts::111122223333:assumed-role/"+role+"/session"; got != want {
+					t.Errorf("the session is %s, want %s", got, want)
+				}
+				k := session.Credentials
+				_, err = c.CreateTags(t.Context(), &awsec2.CreateTagsInput{Resources: []string{id}, Tags: []types.Tag{{Key: aws.String("k"), Value: aws.String("v")}}},
+					func(o *awsec2.Options) {
+						o.Credentials = credentials.NewStaticCredentialsProvider(*k.AccessKeyId, *k.SecretAccessKey, *k.SessionToken)
+					})
+				if (err == nil) != allowed {
+					t.Errorf("role %s: %v, want allowed %v", role, err, allowed)
+				}
+			}
+		})
 	}
 }

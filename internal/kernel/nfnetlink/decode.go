@@ -293,7 +293,10 @@ func (d *decoder) nat(e *expr.NAT) bool {
 	if !ok || len(d.registers) != 1 {
 		return false
 	}
+	if e.Type == expr.NATTypeDestNAT {
+		t := nftables.DNAT{To: to}
+		return *encodeDNAT(t)[1].(*expr.NAT) == *e && d.emit(t)
+	}
 	s := nftables.SNAT{To: to, Random: e.Random, FullyRandom: e.FullyRandom}
-	same := encodeSNAT(s)[1].(*expr.NAT)
-	return *same == *e && d.emit(s)
+	return *encodeSNAT(s)[1].(*expr.NAT) == *e && d.emit(s)
 }

@@ -3,6 +3,7 @@ package nfnetlink
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -141,6 +142,8 @@ func encode(e nftables.Expr) ([]expr.Any, error) {
 		return encodeReject(e)
 	case nftables.SNAT:
 		return encodeSNAT(e), nil
+	case nftables.DNAT:
+		return encodeDNAT(e), nil
 	default:
 		return nil, fmt.Errorf("expression %q is not supported", e)
 	}
@@ -223,16 +226,19 @@ func encodeReject(r nftables.Reject) ([]expr.Any, error) {
 }
 
 func encodeSNAT(s nftables.SNAT) []expr.Any {
-	family := uint32(unix.NFPROTO_IPV4)
-	if s.To.Is6() {
-		family = unix.NFPROTO_IPV6
-	}
+	return encodeNAT(s.To, expr.NAT{Type: expr.NATTypeSourceNAT, Random: s.Random, FullyRandom: s.FullyRandom})
+}
+
+func encodeDNAT(d nftables.DNAT) []expr.Any {
+	return encodeNAT(d.To, expr.NAT{Type: expr.NATTypeDestNAT})
+}
+
+// encodeNAT translates to one address.
+func encodeNAT(to netip.Addr, nat expr.NAT) []expr.Any {
 	r := register(0)
-	return []expr.Any{
-		&expr.Immediate{Register: r, Data: s.To.AsSlice()},
-		&expr.NAT{
-			Type: expr.NATTypeSourceNAT, Family: family, RegAddrMin: r, RegAddrMax: r,
-			Random: s.Random, FullyRandom: s.FullyRandom,
-		},
+	nat.Family, nat.RegAddrMin, nat.RegAddrMax = unix.NFPROTO_IPV4, r, r
+	if to.Is6() {
+		nat.Family = unix.NFPROTO_IPV6
 	}
+	return []expr.Any{&expr.Immediate{Register: r, Data: to.AsSlice()}, &nat}
 }

@@ -108,6 +108,8 @@ func drawEnd(t *rapid.T) nftables.Expr {
 		nftables.SNAT{To: netip.MustParseAddr("10.0.0.1")},
 		nftables.SNAT{To: netip.MustParseAddr("fd00::1"), FullyRandom: true},
 		nftables.SNAT{To: netip.MustParseAddr("10.0.0.1"), Random: true},
+		nftables.DNAT{To: netip.MustParseAddr("10.0.0.1")},
+		nftables.DNAT{To: netip.MustParseAddr("fd00::1")},
 	}).Draw(t, "end")
 }
 

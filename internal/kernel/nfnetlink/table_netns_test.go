@@ -152,6 +152,12 @@ func all() nftables.Table {
 					nftables.NewRule(nftables.Eq(nftables.Oifname, nftables.Ifname("eth0")), nftables.SNAT{To: netip.MustParseAddr("10.0.0.10"), FullyRandom: true}),
 				},
 			},
+			{
+				Name: "translate", Hook: &nftables.Hook{Type: nftables.NAT, Point: nftables.Prerouting, Priority: -100},
+				Rules: []nftables.Rule{
+					nftables.NewRule(nftables.Eq(nftables.IPDaddr, ip("10.0.0.2")), nftables.DNAT{To: netip.MustParseAddr("10.0.0.10")}),
+				},
+			},
 			{Name: "four", Rules: []nftables.Rule{nftables.NewRule(nftables.Counter{}, accept)}},
 		},
 	}

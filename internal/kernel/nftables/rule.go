@@ -19,7 +19,7 @@ func (r Rule) Commented(text string) Rule {
 }
 
 // Expr is one of Match, Lookup, VerdictMap, SetBits, SetFromMap, Counter, Verdict,
-// Reject, SNAT and Unknown.
+// Reject, SNAT, DNAT and Unknown.
 type Expr interface {
 	// String is the expression in nft(8)'s syntax. Expressions that print the same
 	// are the same.
@@ -175,6 +175,9 @@ type SNAT struct {
 	// With neither, the port stays where it is free.
 	Random, FullyRandom bool
 }
+
+// DNAT gives a connection another destination address. It belongs in chains of type NAT.
+type DNAT struct{ To netip.Addr }
 
 // Unknown is an expression that this package does not describe. It is read from the
 // kernel and never written, so that a rule with one is never a wanted rule.

@@ -196,11 +196,7 @@ func (v Verdict) String() string {
 func (r Reject) String() string { return "reject with " + string(r.With) }
 
 func (s SNAT) String() string {
-	family := "ip"
-	if s.To.Is6() {
-		family = "ip6"
-	}
-	text := fmt.Sprintf("snat %s to %s", family, s.To)
+	text := fmt.Sprintf("snat %s to %s", familyOf(s.To), s.To)
 	switch {
 	case s.FullyRandom && s.Random:
 		return text + " random,fully-random"
@@ -211,6 +207,16 @@ func (s SNAT) String() string {
 	default:
 		return text
 	}
+}
+
+func (d DNAT) String() string { return fmt.Sprintf("dnat %s to %s", familyOf(d.To), d.To) }
+
+// familyOf is the family of a translation to an address.
+func familyOf(to netip.Addr) string {
+	if to.Is6() {
+		return "ip6"
+	}
+	return "ip"
 }
 
 func (u Unknown) String() string { return "# unknown: " + u.Name }

@@ -31,6 +31,7 @@ func TestExpressionsReadLikeNFT(t *testing.T) {
 		"meta mark set oifname map @m":           SetFromMap{MetaMark, KeyOf(Oifname), "m"},
 		"ct mark set ct mark | 0x00000080":       SetBits{CtMark, 0x80},
 		"snat ip6 to fd00::1 random":             SNAT{To: netip.MustParseAddr("fd00::1"), Random: true},
+		"dnat ip to 10.0.0.1":                    DNAT{To: netip.MustParseAddr("10.0.0.1")},
 		"reject with icmpx admin-prohibited":     Reject{AdminProhibited},
 		"jump next":                              Verdict{Jump, "next"},
 		"# unknown: socket":                      Unknown{"socket"},
