@@ -49,18 +49,13 @@ func refusedTable() []refused {
 	return []refused{
 		{
 			actions:    newInterfaces,
-			parameters: "InterfaceType=efa InterfaceType=efa-only",
-			reason:     "the embedded VPC has no Elastic Fabric Adapters",
-		},
-		{
-			actions:    newInterfaces,
 			parameters: "Ipv6Addresses.N.IsPrimaryIpv6",
 			reason:     "the first IPv6 address is the primary one; use EnablePrimaryIpv6",
 		},
 		{
 			actions:    newInterfaces,
 			parameters: "Operator",
-			reason:     "no other service manages interfaces of the account",
+			reason:     "interfaces of AWS's services exist from the start, as serviceInterfaces of lab.yaml",
 		},
 		{
 			actions:    "ModifyNetworkInterfaceAttribute",
