@@ -123,3 +123,18 @@ func TestTheResultHasEachAddressWithItsGatewayAndDefaultRoute(t *testing.T) {
 		}
 	}
 }
+
+// Its DEL was accepted: the runtime must not take it for a pod that is connected.
+func TestCHECKFindsNoAttachmentThatIsBeingRemoved(t *testing.T) {
+	h := newHarness(t)
+	if _, failure := h.call(t, request("ADD", "known")); failure != nil {
+		t.Fatal(failure)
+	}
+	h.wires.fail["unwire"] = errKernel
+	if _, failure := h.call(t, request("DEL", "known")); failure == nil {
+		t.Fatal("the link was removed")
+	}
+	if _, failure := h.call(t, request("CHECK", "known")); failure == nil || failure.Code != cnirpc.CodeUnknownContainer {
+		t.Errorf("%v, want code %d", failure, cnirpc.CodeUnknownContainer)
+	}
+}
