@@ -1,5 +1,6 @@
 # Trunkline. `make help` lists the targets; README.md and CONTRIBUTING.md say where to begin.
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -11,6 +12,9 @@ export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false
 TOOL    := $(GO) tool -modfile=tools/go.mod
 PACKAGES := ./...
+# go test, and what prints its output and lists the skipped tests: "$(TEST) … | $(PRINT)".
+TEST    := $(GO) test -json
+PRINT   := $(GO) run ./test/skips -to "$$TRUNKLINE_SKIPS"
 # Go's caches and the lab's are below it; services and containers may start without it.
 ifndef HOME
 export HOME := $(shell getent passwd "$$(id -u)" | cut -d: -f6)
@@ -62,22 +66,22 @@ test: ## Everything a fresh machine can run; exactly what CI runs (root)
 
 .PHONY: test-unit
 test-unit: ## Tests that need no root
-	$(GO) test -timeout $(TEST_TIMEOUT) $(PACKAGES)
+	$(TEST) -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT)
 
 .PHONY: test-netns
 test-netns: setup ## Tests in network namespaces that they create (root)
-	pkgs="$$(./test/tagged netns)" && $(GO) test -tags netns -p 2 -timeout $(TEST_TIMEOUT) $$pkgs
+	pkgs="$$(./test/tagged netns)" && $(TEST) -tags netns -p 2 -timeout $(TEST_TIMEOUT) $$pkgs | $(PRINT)
 
 .PHONY: test-fault
 test-fault: setup ## The agent is killed at a sample of its steps; part of test-netns (root)
-	$(GO) test -tags netns -count 1 -v ./test/fault
+	$(TEST) -tags netns -count 1 ./test/fault | $(PRINT) -v
 
 .PHONY: test-touched
 test-touched: ## The netns tests of packages changed since the last commit (root)
 	@pkgs="$$(./test/tagged netns --touched)"; \
 	if [ -z "$$pkgs" ]; then echo "test-touched: no package with netns tests has changed"; \
 	elif [ "$$(id -u)" != 0 ]; then echo "test-touched: not root, netns tests not run: $$pkgs"; \
-	else $(GO) test -tags netns -p 2 -timeout $(TEST_TIMEOUT) $$pkgs; fi
+	else $(TEST) -tags netns -p 2 -timeout $(TEST_TIMEOUT) $$pkgs | $(PRINT); fi
 
 .PHONY: race
 race: setup-race ## Unit and netns tests under the race detector (root)
@@ -93,12 +97,12 @@ setup-race:
 
 .PHONY: test-lab
 test-lab: setup build ## Tests on the lab: a real Kubernetes on an embedded VPC (root)
-	pkgs="$$(./test/tagged lab)" && $(GO) test -tags lab -p 1 -count 1 -timeout 60m -v $$pkgs
+	pkgs="$$(./test/tagged lab)" && $(TEST) -tags lab -p 1 -count 1 -timeout 60m $$pkgs | $(PRINT) -v
 
 .PHONY: suites
 suites: setup build ## The long suites in full, with reports in test/reports (root)
-	TRUNKLINE_SUITES=full $(GO) test -tags "netns lab" -p 1 -count 1 -timeout 4h -v $$({ ./test/tagged lab; ./test/tagged netns; } | sort -u)
-	$(GO) test -count 1 -v -run Report ./test/fault
+	TRUNKLINE_SUITES=full $(TEST) -tags "netns lab" -p 1 -count 1 -timeout 4h $$({ ./test/tagged lab; ./test/tagged netns; } | sort -u) | $(PRINT) -v
+	$(TEST) -count 1 -run Report ./test/fault | $(PRINT) -v
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for 10 s each

@@ -265,22 +265,6 @@ func TestContainersHaveRequestsAMemoryLimitAndProbes(t *testing.T) {
 	})
 }
 
-func TestTheControllerRunsWithoutRootAndWithoutHostNetwork(t *testing.T) {
-	podSpecs(t, func(owner string, spec corev1.PodSpec) {
-		if owner != "Deployment trunkline-controller" {
-			return
-		}
-		if spec.HostNetwork || spec.SecurityContext.RunAsNonRoot == nil || !*spec.SecurityContext.RunAsNonRoot {
-			t.Errorf("%s runs as root or with the host network", owner)
-		}
-		for _, v := range spec.Volumes {
-			if v.HostPath != nil {
-				t.Errorf("%s mounts the host path %s", owner, v.HostPath.Path)
-			}
-		}
-	})
-}
-
 func TestTheAgentToleratesAllTaintsAndIsUpdatedOnFewNodesAtATime(t *testing.T) {
 	for _, m := range manifests(t) {
 		ds, ok := m.obj.(*appsv1.DaemonSet)

@@ -2,6 +2,7 @@ package ec2_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,8 +68,14 @@ func TestPageSizeIsBoundedAndTokenBelongsToItsQuery(t *testing.T) {
 		t.Errorf("a page of 5000 has %d, token %v; want all eleven", len(all.NetworkInterfaces), all.NextToken)
 	}
 	// The size may change between pages, the query may not.
-	if rest := ok[*awsec2.DescribeNetworkInterfacesOutput](t)(describe(6, first.NextToken)); len(rest.NetworkInterfaces) != 6 {
-		t.Errorf("%d on the second page, want six", len(rest.NetworkInterfaces))
+	rest := ok[*awsec2.DescribeNetworkInterfacesOutput](t)(describe(6, first.NextToken))
+	if len(rest.NetworkInterfaces) != 6 || rest.NextToken != nil {
+		t.Errorf("%d on the second page, token %v; want the last six", len(rest.NetworkInterfaces), rest.NextToken)
+	}
+	for _, i := range first.NetworkInterfaces {
+		if slices.ContainsFunc(rest.NetworkInterfaces, func(o types.NetworkInterface) bool { return *o.NetworkInterfaceId == *i.NetworkInterfaceId }) {
+			t.Errorf("%s is on the second page too", *i.NetworkInterfaceId)
+		}
 	}
 	_, err := describe(5, first.NextToken, filter("status", "available"))
 	want(t, err, "InvalidNextToken", "The token '"+*first.NextToken+"' is invalid")

@@ -66,6 +66,10 @@ func TestPolicyDecisions(t *testing.T) {
 		{"ForAnyValue: none", allow(`"ForAnyValue:StringLike": {"aws:TagKeys": "k8s/*"}`), iam.Request{Action: "ec2:X"}, iam.NoMatch},
 		{"ForAnyValue of another: none", allow(`"ForAnyValue:StringNotEquals": {"aws:TagKeys": "a"}`), iam.Request{Action: "ec2:X"}, iam.NoMatch},
 		{"IfExists", allow(`"StringEqualsIfExists": {"ec2:Region": "r"}`), iam.Request{Action: "ec2:X"}, iam.Allow},
+		{"all operators must hold: the first does not", allow(`"StringEquals": {"ec2:Region": "r"}, "StringLike": {"aws:RequestTag/k": "v*"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:requesttag/k", "v")}, iam.NoMatch},
+		{"all operators must hold: the second does not", allow(`"StringEquals": {"ec2:Region": "r"}, "StringLike": {"aws:RequestTag/k": "v*"}`), iam.Request{Action: "ec2:X", Keys: keys("ec2:region", "r")}, iam.NoMatch},
+		{"all operators hold", allow(`"StringEquals": {"ec2:Region": "r"}, "StringLike": {"aws:RequestTag/k": "v*"}`), iam.Request{Action: "ec2:X", Keys: keys("ec2:region", "r", "aws:requesttag/k", "v")}, iam.Allow},
+		{"all keys must hold: the first does not", allow(`"StringEquals": {"ec2:Region": "r", "aws:RequestTag/k": "v"}`), iam.Request{Action: "ec2:X", Keys: keys("aws:requesttag/k", "v")}, iam.NoMatch},
 		{"all conditions must hold", allow(`"StringEquals": {"ec2:Region": "r", "aws:RequestTag/k": "v"}`), iam.Request{Action: "ec2:X", Keys: keys("ec2:region", "r")}, iam.NoMatch},
 	} {
 		t.Run(test.name, func(t *testing.T) {

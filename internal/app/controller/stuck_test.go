@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -111,5 +112,26 @@ func TestALeaderEndsItsWorkBeforeItReleasesTheLease(t *testing.T) {
 	}
 	if s.held() {
 		t.Error("the lease was not released: another replica must wait until it expires")
+	}
+}
+
+// The pod is then restarted by the kubelet and takes part in the election again.
+func TestALeaderThatLosesItsLeaseEndsWithAnError(t *testing.T) {
+	t.Parallel() // a lease is lost after renewTime
+	r := newRig(t)
+	s := &slow{started: make(chan struct{}), held: func() bool { return false }}
+	r.opts.EC2, r.opts.Registry, r.opts.Listen = s, prometheus.NewRegistry(), "127.0.0.1:0"
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, r.opts) }()
+	<-s.started
+	r.SetDown(true)
+	err := <-done
+	if err == nil || !strings.Contains(err.Error(), "lost the lease") || ctx.Err() != nil {
+		t.Errorf("Run: %v, want that it lost the lease, within a minute", err)
+	}
+	if !s.finished.Load() {
+		t.Error("Run returned before the leader's work ended")
 	}
 }

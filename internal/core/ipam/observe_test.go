@@ -117,3 +117,110 @@ func TestAnInterfaceIsOursByItsTagsAndItsCreator(t *testing.T) {
 		}
 	}
 }
+
+// twoENIs is a node with 20 pods on its primary interface and a second one.
+func twoENIs(t *testing.T) (w *world, second vpc.ENIID) {
+	t.Helper()
+	w = testWorld(t, m5xlarge(), nil)
+	w.fill(20)
+	second = w.ledger.View(w.now).ENIs[1].ID
+	if e := viewOf(w, second); e.Phase != ipam.Ready || e.Count(ipam.Free) == 0 {
+		t.Fatalf("the second interface is %s with %d free addresses, want it ready with some", e.Phase, e.Count(ipam.Free))
+	}
+	return w, second
+}
+
+// describeWithout is what EC2 describes, except that it does not show one interface.
+func (w *world) describeWithout(id vpc.ENIID) []ipam.Observed {
+	return slices.DeleteFunc(w.ec2.describe(), func(o ipam.Observed) bool { return o.ENI.ID == id })
+}
+
+// describeDetached is what EC2 describes, except that one interface is not attached.
+func (w *world) describeDetached(id vpc.ENIID) []ipam.Observed {
+	seen := w.ec2.describe()
+	for i := range seen {
+		if seen[i].ENI.ID == id {
+			seen[i].Attached, seen[i].ENI.Device, seen[i].ENI.Attachment = false, -1, ""
+		}
+	}
+	return seen
+}
+
+func TestNoPodGetsAnAddressOfAnInterfaceThatEC2DoesNotShow(t *testing.T) {
+	w, second := twoENIs(t)
+	w.now = w.now.Add(2 * time.Minute)
+	w.ledger.Observe(w.describeWithout(second), w.now)
+	if lease, _, err := w.ledger.Assign(holder(100), w.now); err == nil && lease.ENI == second {
+		t.Errorf("%s of %s was assigned, which EC2 did not show", lease.Addr, lease.ENI)
+	}
+	w.ledger.Observe(w.ec2.describe(), w.now.Add(time.Second))
+	if lease, _, err := w.ledger.Assign(holder(101), w.now.Add(time.Second)); err != nil || lease.ENI != second {
+		t.Errorf("shown again: %+v, %v; want an address of %s", lease, err, second)
+	}
+}
+
+// A describe may still show an interface as it was before it was attached or detached.
+func TestOneStaleDescribeChangesNoInterfaceThatIsFresh(t *testing.T) {
+	const stale = time.Minute
+	for _, phase := range []ipam.Phase{ipam.Ready, ipam.SettingUp, ipam.Detaching} {
+		for _, age := range []time.Duration{stale - time.Second, stale} {
+			w, second := twoENIs(t)
+			e := viewOf(w, second).ENI
+			e.Phase, e.Since = phase, w.now
+			if err := w.ledger.Replay([]ipam.Record{{Op: ipam.PutENI, ENI: &e}}); err != nil {
+				t.Fatal(err)
+			}
+			_, drift := w.ledger.Observe(w.describeDetached(second), w.now.Add(age))
+			want := phase
+			if age >= stale {
+				want = map[ipam.Phase]ipam.Phase{ipam.Ready: ipam.Attaching, ipam.SettingUp: ipam.Attaching, ipam.Detaching: ipam.Deleting}[phase]
+			}
+			if got := viewOf(w, second).Phase; got != want {
+				t.Errorf("%s for %s and not attached in one describe: %s, want %s; reported: %v", phase, age, got, want, drift)
+			}
+		}
+	}
+}
+
+func TestAnUnknownAddressIsNotFreeBeforeASecondObservation(t *testing.T) {
+	w := ready(t)
+	unknown := netip.MustParseAddr("10.0.30.1")
+	shown := []ipam.Observed{{ENI: w.ec2.enis["eni-00"].row(), Attached: true, Addresses: append(addrs(w.ec2.enis["eni-00"].addrs), unknown)}}
+	for _, c := range []struct {
+		later time.Duration
+		want  ipam.State
+	}{
+		{0, ipam.Unconfirmed},
+		{time.Second, ipam.Unconfirmed}, // may be the answer of the same cache of EC2
+		{4 * time.Second, ipam.Free},
+	} {
+		w.now = w.now.Add(c.later)
+		w.ledger.Observe(shown, w.now)
+		if got := stateOf(w, unknown).State; got != c.want {
+			t.Errorf("another %s later: %s, want %s", c.later, got, c.want)
+		}
+	}
+}
+
+func TestASubnetIsUsedByItsTags(t *testing.T) {
+	const role, mine, other = vpc.TagSubnetRole, vpc.TagSubnetOfPfx + "prod", vpc.TagSubnetOfPfx + "test"
+	for _, c := range []struct {
+		name string
+		tags map[string]string
+		home bool
+		want bool
+	}{
+		{"the node's own, without tags", nil, true, true},
+		{"another one, without tags", nil, false, false},
+		{"another one that opts in", map[string]string{role: "1"}, false, true},
+		{"the node's own that is excluded", map[string]string{role: "0"}, true, false},
+		{"of this cluster", map[string]string{role: "1", mine: "shared"}, false, true},
+		{"of another cluster", map[string]string{role: "1", other: "shared"}, false, false},
+		{"the node's own, of another cluster", map[string]string{other: "owned"}, true, false},
+		{"of two clusters", map[string]string{role: "1", other: "shared", mine: "shared"}, false, true},
+	} {
+		if got := ipam.SubnetAllowed(c.tags, c.home, "prod"); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}

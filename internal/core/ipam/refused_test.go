@@ -2,6 +2,7 @@ package ipam_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,11 +46,48 @@ func TestAnInterfaceThatEC2RefusesToDetachServesPodsAgain(t *testing.T) {
 	}
 }
 
-func TestARefusedDetachIsRepeatedWithABackoff(t *testing.T) {
+func TestARefusedDetachIsRepeatedWithABackoffThatDoubles(t *testing.T) {
+	w := withRefusedDetach(t, cloud.FailThrottled)
+	var pauses []time.Duration
+	for last := (ipam.Backoff{}); len(pauses) < 8; w.pass(time.Second, time.Second) {
+		if b := w.ledger.View(w.now).Backoffs; len(b) == 1 && b[0] != last {
+			pauses, last = append(pauses, b[0].Until.Sub(b[0].Since)), b[0]
+		}
+	}
+	want := []time.Duration{2, 4, 8, 16, 32, 64, 120, 120}
+	for i := range want {
+		want[i] *= time.Second
+	}
+	if !slices.Equal(pauses, want) {
+		t.Errorf("pauses after refused detach calls: %v, want %v", pauses, want)
+	}
+}
+
+func TestARefusedDetachIsCalledLessAndLessOften(t *testing.T) {
 	w := withRefusedDetach(t, cloud.FailThrottled)
 	w.pass(10*time.Minute, time.Second)
-	if n := w.ec2.calls[cloud.Detach]; n > 14 {
-		t.Errorf("%d detach calls within ten minutes, want at most 14: a back-off that grows to two minutes", n)
+	if n := w.ec2.calls[cloud.Detach]; n > 9 {
+		t.Errorf("%d detach calls within ten minutes, want at most 9: the back-off grows to two minutes", n)
+	}
+}
+
+// causes are those that concern one action on one object.
+func causes() []cloud.FailReason {
+	return []cloud.FailReason{cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther}
+}
+
+func TestARefusedDetachPausesNoOtherAction(t *testing.T) {
+	for _, why := range causes() {
+		w := withRefusedDetach(t, why)
+		for n := range 40 {
+			w.bind(100 + n)
+		}
+		w.settle() // without time for a back-off to end
+		for n := range 40 {
+			if _, err := w.add(100 + n); err != nil {
+				t.Fatalf("%s: pod %d of 40: %v\n%s", why, n, err, w.snapshot())
+			}
+		}
 	}
 }
 
@@ -74,19 +112,22 @@ func TestARefusalForPermissionIsRepeatedAfterMinutes(t *testing.T) {
 	}
 }
 
-// EC2 decides on the tags of one interface: its refusal pauses nothing else.
-func TestARefusalForPermissionOnThePrimaryInterfaceGrowsTheOthers(t *testing.T) {
-	w := testWorld(t, m5xlarge(), nil)
-	w.ec2.refuse = func(a cloud.Action) *cloud.Failure {
-		if a.Kind == cloud.AssignAddresses && a.ENI == "eni-00" {
-			return failed(cloud.FailUnauthorized, "You are not authorized to perform this operation.")
+// A throttled call, and a refusal that EC2 bases on the tags of one interface, pause nothing
+// else.
+func TestARefusedGrowthOfThePrimaryInterfaceGrowsTheOthers(t *testing.T) {
+	for _, why := range causes() {
+		w := testWorld(t, m5xlarge(), nil)
+		w.ec2.refuse = func(a cloud.Action) *cloud.Failure {
+			if a.Kind == cloud.AssignAddresses && a.ENI == "eni-00" {
+				return failed(why, "You are not authorized to perform this operation.")
+			}
+			return nil
 		}
-		return nil
-	}
-	w.settle()
-	for n := range 5 {
-		if _, err := w.add(n); err != nil {
-			t.Fatalf("pod %d: %v\n%s", n, err, w.snapshot())
+		w.settle()
+		for n := range 5 {
+			if _, err := w.add(n); err != nil {
+				t.Fatalf("%s: pod %d: %v\n%s", why, n, err, w.snapshot())
+			}
 		}
 	}
 }

@@ -1,8 +1,13 @@
 package cnirpc
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
+	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -28,4 +33,119 @@ func FuzzDecodeRequestNeverPanicsAndRoundTrips(f *testing.F) {
 			t.Fatalf("round trip:\n%s", diff)
 		}
 	})
+}
+
+// padded is a request with as many bytes as asked for, newline included.
+func padded(t *testing.T, size int) []byte {
+	t.Helper()
+	req := Request{Version: Version, Command: "GC", Config: json.RawMessage(`""`)}
+	raw, err := json.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Config = json.RawMessage(`"` + strings.Repeat("x", size-len(raw)-1) + `"`)
+	if raw, err = json.Marshal(req); err != nil || len(raw) != size-1 {
+		t.Fatalf("%d bytes, %v; want %d", len(raw), err, size-1)
+	}
+	return append(raw, '\n')
+}
+
+func TestAMessageOfTheMaximumLengthPassesAndALongerOneDoesNot(t *testing.T) {
+	longest := padded(t, MaxMessage)
+	line, err := ReadLine(bytes.NewReader(longest), nil)
+	if err != nil || len(line) != MaxMessage-1 {
+		t.Fatalf("%d bytes, %v; want %d", len(line), err, MaxMessage-1)
+	}
+	req, err := DecodeRequest(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := EncodeLine(req); err != nil || !bytes.Equal(again, longest) {
+		t.Errorf("encoded again: %d bytes, %v; want the same %d", len(again), err, len(longest))
+	}
+	req.Plugin = "x"
+	if _, err := EncodeLine(req); !errors.Is(err, ErrTooLong) {
+		t.Errorf("encoded with one byte more: %v, want ErrTooLong", err)
+	}
+	if _, err := ReadLine(bytes.NewReader(padded(t, MaxMessage+1)), nil); !errors.Is(err, ErrTooLong) {
+		t.Errorf("read with one byte more: %v, want ErrTooLong", err)
+	}
+	if _, err := DecodeRequest(make([]byte, MaxMessage+1)); !errors.Is(err, ErrTooLong) {
+		t.Errorf("decoded with one byte more: %v, want ErrTooLong", err)
+	}
+}
+
+func TestALineIsReadFromAnyPieces(t *testing.T) {
+	broken := errors.New("broken")
+	for _, c := range []struct {
+		name string
+		head string
+		rest io.Reader
+		want string
+		err  error
+	}{
+		{"at once", "", strings.NewReader("{}\n"), "{}", nil},
+		{"byte by byte", "", iotest.OneByteReader(strings.NewReader(strings.Repeat("x", 10000) + "\n")), strings.Repeat("x", 10000), nil},
+		{"with the end of the file", "", iotest.DataErrReader(strings.NewReader("{}\n")), "{}", nil},
+		{"a part before", "{", strings.NewReader("}\n"), "{}", nil},
+		{"all before", "{}\n", iotest.ErrReader(broken), "{}", nil},
+		{"more after the newline", "", strings.NewReader("{}\n{}\n"), "{}", nil},
+		{"no newline", "", strings.NewReader("{}"), "", io.ErrUnexpectedEOF},
+		{"nothing", "", strings.NewReader(""), "", io.ErrUnexpectedEOF},
+		{"an error", "{", iotest.ErrReader(broken), "", broken},
+	} {
+		line, err := ReadLine(c.rest, []byte(c.head))
+		if string(line) != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%s: %d bytes, %v; want %d, %v", c.name, len(line), err, len(c.want), c.err)
+		}
+	}
+}
+
+func TestAnInvalidRequestIsRefusedWithItsReason(t *testing.T) {
+	for raw, want := range map[string]string{
+		`{"version":1,"command":"ADD"`:                     "unexpected end of JSON",
+		`{"version":0,"command":"ADD"}`:                    "run the agent's init container",
+		`{"version":9,"minVersion":2,"command":"ADD"}`:     "upgrade the agent",
+		`{"version":1}`:                                    "command is empty",
+		`{"version":1,"command":"ADD","waitMillis":-1}`:    "waitMillis -1: must not be negative",
+		`{"version":1,"command":"ADD","waitMillis":"1"}`:   "waitMillis",
+		`{"version":9,"minVersion":1,"command":"ADD"}`:     "",
+		`{"version":1,"minVersion":0,"command":"ADD"}`:     "",
+		`{"version":1,"command":"ADD","unknown":{"a":[]}}`: "",
+	} {
+		req, err := DecodeRequest([]byte(raw))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %+v, %v; want %q", raw, req, err, want)
+		}
+		if skew := strings.Contains(want, "agent"); skew != errors.Is(err, ErrSkew) {
+			t.Errorf("%s: %v, want ErrSkew: %v", raw, err, skew)
+		}
+	}
+}
+
+func TestAnAnswerIsAResultOrAnError(t *testing.T) {
+	for raw, want := range map[string]string{
+		`{"version":1,"result":{"ips":[]}}`: "",
+		`{"version":1}`:                     "",
+		`{"version":1,"error":{"code":11,"msg":"no address","details":"later"}}`: "no address: later",
+		`{"version":1,"error":{"code":7,"msg":"invalid"}}`:                       "invalid",
+	} {
+		resp, err := DecodeResponse([]byte(raw))
+		if err != nil {
+			t.Errorf("%s: %v", raw, err)
+			continue
+		}
+		got := ""
+		if resp.Error != nil {
+			got = resp.Error.Error()
+		}
+		if got != want {
+			t.Errorf("%s: error %q, want %q", raw, got, want)
+		}
+	}
+	for _, raw := range []string{`{`, `{"version":1,"result":{},"error":{"code":7,"msg":"x"}}`} {
+		if resp, err := DecodeResponse([]byte(raw)); err == nil {
+			t.Errorf("%s: %+v, want an error", raw, resp)
+		}
+	}
 }

@@ -27,7 +27,7 @@ func Spool(dir string, req Request, now time.Time) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create spool: %w", err)
 	}
-	return spoolInto(dir, req, now)
+	return spoolInto(dir, req, now, (*os.File).Sync)
 }
 
 // VolatileSpool is the directory of the DELs that could not be written to the first spool,
@@ -43,10 +43,12 @@ func SpoolVolatile(socket string, req Request, now time.Time) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("create spool: %w", err)
 	}
-	return spoolInto(dir, req, now)
+	return spoolInto(dir, req, now, (*os.File).Sync)
 }
 
-func spoolInto(dir string, req Request, now time.Time) error {
+// spoolInto is Spool for an existing directory, with the function that syncs the file and
+// then its directory.
+func spoolInto(dir string, req Request, now time.Time, sync func(*os.File) error) error {
 	req.Version, req.MinVersion = Version, MinVersion
 	req.SpooledAt = now.UnixMilli()
 	raw, err := EncodeLine(req)
@@ -60,7 +62,7 @@ func spoolInto(dir string, req Request, now time.Time) error {
 	defer func() { _ = os.Remove(temp.Name()) }() // gone after the rename
 	_, err = temp.Write(raw)
 	if err == nil {
-		err = temp.Sync()
+		err = sync(temp)
 	}
 	if err = errors.Join(err, temp.Close()); err != nil {
 		return fmt.Errorf("spool DEL: %w", err)
@@ -68,7 +70,7 @@ func spoolInto(dir string, req Request, now time.Time) error {
 	if err := os.Rename(temp.Name(), filepath.Join(dir, spoolName(req.ContainerID, req.IfName))); err != nil {
 		return fmt.Errorf("spool DEL: %w", err)
 	}
-	return syncDir(dir)
+	return syncDir(dir, sync)
 }
 
 // spoolName depends on the attachment only and has at most 255 bytes.
@@ -99,7 +101,7 @@ func (s Spooled) Remove() error {
 	if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove spooled DEL: %w", err)
 	}
-	return syncDir(filepath.Dir(s.path))
+	return syncDir(filepath.Dir(s.path), (*os.File).Sync)
 }
 
 // Pending reports whether the spool still has a DEL of the attachment: this one, or a later
@@ -214,12 +216,12 @@ func readSpooled(path string) (*Request, error) {
 	return req, nil
 }
 
-func syncDir(dir string) error {
+func syncDir(dir string, sync func(*os.File) error) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+	if err := errors.Join(sync(d), d.Close()); err != nil {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,52 @@ func TestReadSpoolReturnsEachDELOnce(t *testing.T) {
 	}
 	if got, err := ReadSpool(dir); err != nil || len(got) != 0 {
 		t.Errorf("after removal: %v, %v", got, err)
+	}
+}
+
+// The runtime forgets a pod once its DEL has succeeded, so a DEL that a power failure
+// removes from the spool leaks the pod's address.
+func TestASpooledDELIsSyncedBeforeItHasItsNameAndItsNameAfterwards(t *testing.T) {
+	dir := t.TempDir()
+	req := Request{Command: "DEL", ContainerID: "c1", IfName: "eth0", Config: json.RawMessage(`{}`)}
+	var synced []string
+	err := spoolInto(dir, req, time.Now(), func(f *os.File) error {
+		named, err := filepath.Glob(filepath.Join(dir, "*"+spoolSuffix))
+		switch {
+		case f.Name() == dir && len(named) == 1:
+			synced = append(synced, "directory")
+		case strings.HasPrefix(filepath.Base(f.Name()), tempPrefix) && len(named) == 0:
+			text, err := os.ReadFile(f.Name())
+			if err != nil || !strings.HasSuffix(string(text), "}\n") {
+				t.Errorf("synced before it was written: %q, %v", text, err)
+			}
+			synced = append(synced, "file")
+		default:
+			t.Errorf("synced %s; DELs under their names: %v, %v", f.Name(), named, err)
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(synced, []string{"file", "directory"}) {
+		t.Errorf("synced %v, %v; want the file and then the directory", synced, err)
+	}
+}
+
+func TestADELThatCannotBeSyncedIsNotSpooled(t *testing.T) {
+	broken := errors.New("input/output error")
+	for failing, left := range map[int]int{1: 0, 2: 1} {
+		dir, n := t.TempDir(), 0
+		err := spoolInto(dir, Request{Command: "DEL", ContainerID: "c1", IfName: "eth0"}, time.Now(), func(*os.File) error {
+			if n++; n == failing {
+				return broken
+			}
+			return nil
+		})
+		if !errors.Is(err, broken) {
+			t.Errorf("sync %d fails: %v, want its error", failing, err)
+		}
+		if files, err := os.ReadDir(dir); err != nil || len(files) != left {
+			t.Errorf("sync %d fails: %v left, %v; want %d", failing, files, err, left)
+		}
 	}
 }
 

@@ -66,7 +66,7 @@ func TestLateSyncsResumeAfterADiskFault(t *testing.T) {
 	d.failAt.Store(1)
 	d.awaitSync(t, before) // it fails
 	d.failAt.Store(0)
-	if err := j.EnqueueForBoot(put(t, "b", 1)).Wait(t.Context()); err != nil { // repairs the file first
+	if err := j.EnqueueForBoot(put(t, "b", 1)).Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.awaitSync(t, d.syncs.Load())
@@ -93,12 +93,25 @@ func TestAcknowledgedRecordsSurviveALaterFailedSync(t *testing.T) {
 		t.Fatal("acknowledged without a sync")
 	}
 	d.failAt.Store(0)
-	if err := j.Append(t.Context(), put(t, "c", 1)); err != nil { // repairs the file first
+	before := stat(t, filepath.Join(dir, logName))
+	if err := j.Append(t.Context(), put(t, "c", 1)); err != nil {
 		t.Fatal(err)
+	}
+	if os.SameFile(before, stat(t, filepath.Join(dir, logName))) {
+		t.Error("c was appended to the file of the failed sync, want a new file")
 	}
 	if got := afterAKill(t, dir); got["a"] != "1" || got["c"] != "1" {
 		t.Errorf("a and c were acknowledged; the file has %v", got)
 	}
+}
+
+func stat(t *testing.T, path string) os.FileInfo {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
 }
 
 func TestAnotherBootIsReported(t *testing.T) {

@@ -148,6 +148,7 @@ func TestADamagedFileIsSetAsideAndReported(t *testing.T) {
 		damage func([]byte) []byte
 	}{
 		{"a flipped bit", func(b []byte) []byte { b[len(b)/2] ^= 1; return b }},
+		{"another value, as JSON", func(b []byte) []byte { return bytes.Replace(b, []byte(`"v":2`), []byte(`"v":7`), 1) }},
 		{"no header", func(b []byte) []byte { return b[bytes.IndexByte(b, '\n')+1:] }},
 		{"a newer format", func(b []byte) []byte {
 			newer, err := encode(line{Header: &header{Version: formatVersion + 1}})

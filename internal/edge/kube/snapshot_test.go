@@ -1,8 +1,10 @@
 package kube_test
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -28,6 +30,32 @@ func TestKilledSavesLeaveNoFilesBehind(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("left %v, %v: want the snapshot alone", left, err)
+	}
+}
+
+// A crash during a save leaves the old snapshot, because it is not written in place.
+func TestASaveReplacesTheSnapshotWhole(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cluster.json")
+	for _, uid := range []string{"old", "new"} {
+		if err := kube.SaveSnapshot(path, kube.Snapshot{Pods: []kube.Pod{{UID: uid}}}); err != nil {
+			t.Fatal(err)
+		}
+		if uid == "new" {
+			continue
+		}
+		reader, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			defer reader.Close()
+			if text, err := io.ReadAll(reader); err != nil || !strings.Contains(string(text), `"old"`) {
+				t.Errorf("the file of the old snapshot has %q, %v", text, err)
+			}
+		})
+	}
+	if s, err := kube.LoadSnapshot(path); err != nil || len(s.Pods) != 1 || s.Pods[0].UID != "new" {
+		t.Errorf("%+v, %v", s, err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
@@ -227,6 +228,44 @@ func TestUpWithoutWireIsAnError(t *testing.T) {
 	h, _ := open(t)
 	if err := h.Up(context.Background(), pod("web", "10.0.1.7")); !errors.Is(err, ErrNotWired) {
 		t.Errorf("got %v, want ErrNotWired", err)
+	}
+}
+
+// A StatefulSet's next pod has the same link name. The late Up of an ADD of the old sandbox
+// must not connect it before its own filter and policies are in force.
+func TestUpDoesNotConnectTheLinkOfAnotherSandbox(t *testing.T) {
+	h, node := open(t)
+	next := sandbox("db-0", "10.0.1.8", endpoint.Key{ContainerID: "c-second", IfName: "eth0"})
+	if _, err := h.Wire(t.Context(), testns.New(t, "pod").Open(t), next); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Up(t.Context(), pod("db-0", "10.0.1.7")); !errors.Is(err, ErrNotWired) {
+		t.Errorf("got %v, want ErrNotWired", err)
+	}
+	if got := ip(t, node, "link show "+next.Link); !strings.Contains(got, "state DOWN") {
+		t.Errorf("the link of the next sandbox is not down:\n%s", got)
+	}
+	if got := ip(t, node, "route"); strings.Contains(got, "10.0.1.7") {
+		t.Errorf("the old sandbox's address has a route:\n%s", got)
+	}
+}
+
+// Without its rules a pod's traffic leaves by the primary interface, where the VPC drops it.
+func TestARefusedRuleFailsTheWiring(t *testing.T) {
+	h, _ := open(t)
+	valid := hostnet.Rule{Family: vpc.IPv4, Priority: hostnet.RuleToPod, To: netip.MustParsePrefix("10.0.1.7/32"), Table: hostnet.TableMain, Protocol: hostnet.RouteProtocol}
+	refused := valid
+	refused.To = netip.MustParsePrefix("2600:1f14::7/128") // of the other family
+	w := wiring{sockets: h.sockets}
+	for range 2 { // an equal rule is accepted
+		if err := w.rules(t.Context(), []hostnet.Rule{valid}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, rules := range [][]hostnet.Rule{{refused}, {valid, refused}, {refused, valid}} {
+		if err := w.rules(t.Context(), rules); err == nil {
+			t.Errorf("%v: no error, want the kernel's", rules)
+		}
 	}
 }
 

@@ -132,6 +132,10 @@ func TestDriftIsFoundAndRepaired(t *testing.T) {
 		{"add chain inet trunkline extra", "chain extra is not ours"},
 		{"add set inet trunkline extra { type ipv4_addr; }", "set extra is not ours"},
 		{"add chain inet trunkline forward { policy drop; }", "chain forward has another hook or policy"},
+		{
+			"flush chain inet trunkline forward; delete chain inet trunkline forward; add chain inet trunkline forward { type filter hook forward priority 5; }",
+			"chain forward has another hook or policy",
+		},
 		{"table inet trunkline { flags dormant; }", "has flags"},
 	} {
 		t.Run(harm.do, func(t *testing.T) {

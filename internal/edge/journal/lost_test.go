@@ -1,0 +1,125 @@
+package journal
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// lossyDisk is a real disk with syncs that can fail. As on Linux, the pages of a failed
+// sync are clean afterwards: later syncs succeed and do not write them, so reads show
+// their content until a power failure. Source: https://lwn.net/Articles/752063/.
+type lossyDisk struct {
+	realDisk
+
+	mu      sync.Mutex
+	failing bool
+	files   map[string]*lossyFile // by path
+}
+
+func (d *lossyDisk) fail(failing bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failing = failing
+}
+
+func (d *lossyDisk) at(path string, f file, size int64) file {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.files == nil {
+		d.files = map[string]*lossyFile{}
+	}
+	d.files[path] = &lossyFile{file: f, d: d, size: size, synced: size}
+	return d.files[path]
+}
+
+func (d *lossyDisk) Append(path string, size int64) (file, error) {
+	f, err := d.realDisk.Append(path, size)
+	return d.at(path, f, size), err
+}
+
+func (d *lossyDisk) Create(path string) (file, error) {
+	f, err := d.realDisk.Create(path)
+	return d.at(path, f, 0), err
+}
+
+func (d *lossyDisk) Rename(from, to string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.files[to] = d.files[from]
+	return d.realDisk.Rename(from, to)
+}
+
+// powerFailure returns a directory with what was on the disk: zeros in place of lost pages.
+func (d *lossyDisk) powerFailure(t *testing.T, dir string) string {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	path, next := filepath.Join(dir, logName), t.TempDir()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := d.files[path]
+	for _, lost := range of.lost {
+		clear(content[lost[0]:lost[1]])
+	}
+	if err := os.WriteFile(filepath.Join(next, logName), content[:of.synced], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+type lossyFile struct {
+	file
+	d            *lossyDisk
+	size, synced int64
+	lost         [][2]int64
+}
+
+func (f *lossyFile) Write(p []byte) (int, error) {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	n, err := f.file.Write(p)
+	f.size += int64(n)
+	return n, err
+}
+
+func (f *lossyFile) Sync() error {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	from := f.synced
+	f.synced = f.size
+	if f.d.failing {
+		f.lost = append(f.lost, [2]int64{from, f.size})
+		return errors.New("input/output error")
+	}
+	return nil
+}
+
+// The journal holds the lost pages only in memory: a later successful sync does not write
+// them.
+func TestAPowerFailureAfterAFailedSyncLosesNoRecordThatWasAcknowledgedLater(t *testing.T) {
+	dir, d := t.TempDir(), &lossyDisk{}
+	j, _ := open(t, dir, Options{disk: d})
+	if err := j.Append(t.Context(), put(t, "before", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.EnqueueForBoot(put(t, "late", 1)).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.fail(true)
+	if err := j.Append(t.Context(), put(t, "refused", 1)); err == nil {
+		t.Fatal("acknowledged by a disk that fails")
+	}
+	d.fail(false)
+	if err := j.Append(t.Context(), put(t, "after", 1)); err != nil {
+		t.Fatal(err)
+	}
+	again, values := open(t, d.powerFailure(t, dir), Options{})
+	if again.Found.Damage != nil || values["before"] != "1" || values["late"] != "1" || values["after"] != "1" {
+		t.Errorf("after a power failure: %v, damage %v; want before, late and after", values, again.Found.Damage)
+	}
+}
