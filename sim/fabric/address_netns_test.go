@@ -55,8 +55,14 @@ func TestAnAddressMovesToAnotherPortWithoutNewARPByItsPeers(t *testing.T) {
 	w.must(err)
 	defer fresh.Close()
 	w.must(echo(fresh, "new owner", replyTimeout))
+	if n := w.drops("eni-p").Stale; n != 0 {
+		t.Errorf("%d packets counted as stale before the old flow sent one", n)
+	}
 	if err := echo(old, "after", silence); err == nil {
-		t.Error("the flow to the previous port was not ended")
+		t.Error("the flow to the previous port goes on")
+	}
+	if w.drops("eni-p").Stale == 0 { // else the new owner resets it, which is no proof
+		t.Error("the fabric passed a packet of the flow to the previous port, want it dropped as stale")
 	}
 }
 

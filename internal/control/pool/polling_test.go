@@ -337,7 +337,7 @@ func TestEC2IsReadWhileAnActionTakesLong(t *testing.T) {
 }
 
 // Growth does not depend on reads, which EC2 throttles by themselves: a read that is refused
-// for good ends the wait, and one that is repeated for a minute does not extend it.
+// for a cause that stays ends the wait, and one that is repeated for a minute does not extend it.
 func TestThePoolGrowsIfTheSubnetsCannotBeRead(t *testing.T) {
 	for code, within := range map[string]time.Duration{
 		"UnauthorizedOperation": 3 * time.Second, "RequestLimitExceeded": 8 * time.Second, "InternalError": 8 * time.Second,
