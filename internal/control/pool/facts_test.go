@@ -113,11 +113,11 @@ func TestAnUnreadableRangeIsReportedAndTheOthersAreUsed(t *testing.T) {
 	if err := p.Observer.followRanges(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.Observer.skip(nil) // EC2 has nothing that is not used
+	p.Observer.notUsed.objects(nil) // EC2 has nothing that is not used
 	if got := p.Observer.known().Ranges; !slices.Equal(got, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}) {
 		t.Errorf("ranges %v", got)
 	}
-	if got := p.Observer.skippedNow(); len(got) != 1 || !strings.Contains(got[0], "instance metadata: a line cannot be read") || !strings.Contains(got[0], "10.1.0.0/99") {
+	if got := p.Observer.notUsed.sentences(); len(got) != 1 || !strings.Contains(got[0], "instance metadata: a line cannot be read") || !strings.Contains(got[0], "10.1.0.0/99") {
 		t.Errorf("the status says %q, want the line that is not used", got)
 	}
 }

@@ -104,13 +104,13 @@ func TestWhatIsNotUsedAtEC2IsReportedOnce(t *testing.T) {
 	p.Report = func() { reports++ }
 	odd := []ec2.Skipped{{Object: "subnet subnet-6", Why: "it has no IPv4 range: it is IPv6-only"}}
 	for range 3 {
-		p.Observer.skip(odd)
+		p.Observer.notUsed.objects(odd)
 		p.publish()
 	}
 	if got := p.State.Pool().Skipped; len(got) != 1 || got[0] != "subnet subnet-6: it has no IPv4 range: it is IPv6-only" || reports != 1 {
 		t.Errorf("the pool's row has %q after %d reports", got, reports)
 	}
-	p.Observer.skip(nil)
+	p.Observer.notUsed.objects(nil)
 	if p.publish(); len(p.State.Pool().Skipped) != 0 || reports != 2 {
 		t.Errorf("once it is gone: %q, %d reports", p.State.Pool().Skipped, reports)
 	}
@@ -126,13 +126,13 @@ func TestWhyAnInterfaceWithAddressesIsNotUsedIsLoggedOnce(t *testing.T) {
 	ours, theirs, without := at("eni-1", ""), at("eni-2", "its tag node.k8s.amazonaws.com/no_manage is true"), at("eni-3", "its type is \"efa-only\"")
 	without.ENI.PrimaryIP = netip.Addr{}
 	for range 3 {
-		p.Observer.noteOthers([]ipam.Observed{ours, theirs, without})
+		p.Observer.notUsed.interfaces([]ipam.Observed{ours, theirs, without})
 	}
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "eni=eni-2") || !strings.Contains(got, "no_manage is true") {
 		t.Errorf("log %q, want one line of eni-2", got)
 	}
 	theirs.ENI.WhyUnmanaged = "its type is \"branch\""
-	p.Observer.noteOthers([]ipam.Observed{theirs})
+	p.Observer.notUsed.interfaces([]ipam.Observed{theirs})
 	if got := log.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "branch") {
 		t.Errorf("log %q, want a line of the other reason", got)
 	}

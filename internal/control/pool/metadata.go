@@ -48,7 +48,7 @@ func (o *Observer) followRanges(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.skipLines(unreadable)
+	o.notUsed.lines(unreadable)
 	now, same := time.Now(), slices.Equal(ranges, was.Ranges)
 	if same && now.Sub(was.Read[state.FactRanges]) < publishRangesEvery {
 		return nil

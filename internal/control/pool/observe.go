@@ -29,20 +29,13 @@ type Observer struct {
 	schedule schedule
 	node     state.Node   // what is known of it
 	ec2      []ec2.Subnet // as EC2 describes them
-	notUsed  notUsed
+	notUsed  *notUsed
 	routes   error // why the route tables are not known; nil if they are
 	failed   error // of the last observation
 }
 
-// notUsed is what the node does not use, as it was last reported.
-type notUsed struct {
-	described []ec2.Skipped        // because of its description at EC2
-	lines     []ec2.Skipped        // of instance metadata
-	others    map[vpc.ENIID]string // attached interfaces, each with why
-}
-
 func newObserver(p *Pool) *Observer {
-	o := &Observer{p: p, schedule: schedule{every: interval(p.NodeName)}}
+	o := &Observer{p: p, schedule: schedule{every: interval(p.NodeName)}, notUsed: &notUsed{p: p}}
 	o.Loop = loop.New(o.observe)
 	o.Loop.MinInterval, o.Loop.Every, o.Loop.MaxBackoff = 2*time.Second, metadataEvery, observeBackoff
 	return o
@@ -195,14 +188,14 @@ func (o *Observer) compareWithEC2(ctx context.Context, r reading) error {
 	o.mu.Lock()
 	subnets := o.ec2
 	o.mu.Unlock()
-	o.skip(ec2.SkippedOf(interfaces, subnets))
+	o.notUsed.objects(ec2.SkippedOf(interfaces, subnets))
 	var seen []ipam.Observed
 	for _, i := range interfaces {
 		if i.ID != "" {
 			seen = append(seen, ec2.ObservedOf(i, actor, subnets))
 		}
 	}
-	o.noteOthers(seen)
+	o.notUsed.interfaces(seen)
 	var drift []ipam.Drift
 	err = o.p.change(ctx, func(l *ipam.Ledger) (rows []ipam.Record, err error) {
 		rows, drift = l.Observe(seen, time.Now())
@@ -210,65 +203,6 @@ func (o *Observer) compareWithEC2(ctx context.Context, r reading) error {
 	})
 	o.report(drift)
 	return err
-}
-
-// noteOthers logs why an attached interface is not used although it has IPv4 addresses, once
-// for each reason.
-func (o *Observer) noteOthers(seen []ipam.Observed) {
-	now := map[vpc.ENIID]string{}
-	for _, e := range seen {
-		if e.Attached && e.ENI.Unmanaged && e.ENI.PrimaryIP.IsValid() {
-			now[e.ENI.ID] = e.ENI.WhyUnmanaged
-		}
-	}
-	o.mu.Lock()
-	before := o.notUsed.others
-	o.notUsed.others = now
-	o.mu.Unlock()
-	for _, e := range seen {
-		why, other := now[e.ENI.ID]
-		if was, known := before[e.ENI.ID]; other && (!known || was != why) {
-			o.p.Log.Info("an interface with IPv4 addresses is not used and not changed", "eni", e.ENI.ID, "ip", e.ENI.PrimaryIP, "secondary", len(e.Addresses), "why", why)
-		}
-	}
-}
-
-// skip replaces what of the described objects is not used.
-func (o *Observer) skip(now []ec2.Skipped) { o.replace(&o.notUsed.described, now) }
-
-// skipLines replaces the lines of instance metadata that are not used.
-func (o *Observer) skipLines(unreadable []string) {
-	var now []ec2.Skipped
-	for _, line := range unreadable {
-		now = append(now, ec2.Skipped{Object: "instance metadata", Why: "a line cannot be read: " + line})
-	}
-	o.replace(&o.notUsed.lines, now)
-}
-
-// replace replaces a list of notUsed. What is new in it is logged.
-func (o *Observer) replace(list *[]ec2.Skipped, now []ec2.Skipped) {
-	o.mu.Lock()
-	before := *list
-	*list = now
-	o.mu.Unlock()
-	for _, s := range now {
-		if !slices.Contains(before, s) {
-			o.p.Log.Warn("an object at EC2 is not used", "object", s.Object, "why", s.Why)
-		}
-	}
-	if !slices.Equal(before, now) {
-		o.p.Report()
-	}
-}
-
-// skippedNow is what of the described objects and of metadata is not used, as sentences.
-func (o *Observer) skippedNow() (out []string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, s := range slices.Concat(o.notUsed.described, o.notUsed.lines) {
-		out = append(out, s.Object+": "+s.Why)
-	}
-	return out
 }
 
 // readSubnets reads the subnets that interfaces may be made in, and their route tables, as

@@ -137,7 +137,7 @@ func (p *Pool) publish() {
 	if brake != cloud.BrakeOff {
 		row.Brake, row.BrakeReason = brake, why
 	}
-	row.Skipped = p.Observer.skippedNow()
+	row.Skipped = p.Observer.notUsed.sentences()
 	if failed := p.Observer.failure(); failed != nil {
 		row.Unobserved, row.Refused = failed.Error(), ec2.Code(failed) != ""
 	}
