@@ -12,7 +12,7 @@ func minimums() map[string]minimum {
 		"internal/core/hostnet":          {71.1, 173},
 		"internal/core/leak":             {86.1, 13},
 		"internal/core/podcidr":          {84.1, 13},
-		"internal/core/ruleset":          {75.3, 56},
+		"internal/core/ruleset":          {95.5, 10},
 		"internal/core/vpc":              {96.2, 1},
 		"internal/edge/cnirpc":           {60.5, 94},
 		"internal/edge/cnirpc/cniserver": {50.6, 76},
