@@ -15,7 +15,7 @@ func minimums() map[string]minimum {
 		"internal/core/ruleset":          {95.5, 10},
 		"internal/core/vpc":              {96.2, 1},
 		"internal/edge/cnirpc":           {60.5, 94},
-		"internal/edge/cnirpc/cniserver": {50.6, 76},
+		"internal/edge/cnirpc/cniserver": {71.5, 49},
 		"sim/iam":                        {75.6, 121},
 		"sim/iam/sigv4":                  {80.0, 21},
 	}
