@@ -31,10 +31,13 @@ C_COMPILER := gcc:gcc,libc6-dev
 TEST_TIMEOUT := 30m
 # Draws the packages of race-sample: another quarter for each commit.
 RACE_SEED ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || date +%F)
+# Draws the mutants of mutants-sample, and how long it runs them.
+MUTANTS_SEED ?= $(RACE_SEED)
+MUTANTS_TIME ?= 90s
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Install the Debian packages that are missing (root)
@@ -62,7 +65,7 @@ generate: ## Regenerate deepcopy functions, CRDs and docs/config.md
 
 .PHONY: test
 test: ## Everything a fresh machine can run; exactly what CI runs (root)
-	@MAKE="$(MAKE)" ./test/tiers setup test-unit test-netns race-sample test-lab
+	@MAKE="$(MAKE)" ./test/tiers setup test-unit test-netns race-sample mutants-sample test-lab
 
 .PHONY: test-unit
 test-unit: ## Tests that need no root
@@ -99,10 +102,19 @@ setup-race:
 test-lab: setup build ## Tests on the lab: a real Kubernetes on an embedded VPC (root)
 	pkgs="$$(./test/tagged lab)" && $(TEST) -tags lab -p 1 -count 1 -timeout 60m $$pkgs | $(PRINT) -v
 
+.PHONY: mutants
+mutants: ## Changes of the source that no test notices, into test/reports/mutants.txt
+	$(GO) run ./test/mutants/cmd
+
+.PHONY: mutants-sample
+mutants-sample: ## The same for as many as MUTANTS_TIME allows, drawn by MUTANTS_SEED
+	$(GO) run ./test/mutants/cmd -sample $(MUTANTS_TIME) -seed $(MUTANTS_SEED)
+
 .PHONY: suites
 suites: setup build ## The long suites in full, with reports in test/reports (root)
 	TRUNKLINE_SUITES=full $(TEST) -tags "netns lab" -p 1 -count 1 -timeout 4h $$({ ./test/tagged lab; ./test/tagged netns; } | sort -u) | $(PRINT) -v
 	$(TEST) -count 1 -run Report ./test/fault | $(PRINT) -v
+	$(GO) run ./test/mutants/cmd
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for 10 s each

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 func waiting(id endpoint.ID) endpoint.Endpoint {
@@ -99,6 +101,102 @@ func TestMACsFollowFromTheKey(t *testing.T) {
 	for _, m := range [][6]byte{h1, p1} {
 		if m[0]&3 != 2 {
 			t.Errorf("%x is not a local unicast address", m)
+		}
+	}
+}
+
+// The values are stable: a restarted agent must expect the addresses that its predecessor
+// set on the links.
+func TestBothEndsOfALinkHaveDifferentStableMACs(t *testing.T) {
+	const want = "62:37:3c:f9:02:4d f6:cc:f9:ea:ae:39"
+	host, pod := endpoint.MACs(endpoint.Key{ContainerID: "0123456789abcdef", IfName: "eth0"})
+	if got := host.String() + " " + pod.String(); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if host, pod := waiting(1).HostMAC, waiting(1).PodMAC; host == pod || host == (vpc.MAC{}) || pod == (vpc.MAC{}) {
+		t.Errorf("a new endpoint has %s and %s", host, pod)
+	}
+}
+
+func TestAddressesAreSortedByFamilyAndTheFirstOfEachCounts(t *testing.T) {
+	a4, b4, a6, b6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
+	if got := endpoint.AddressesOf(a6, a4, b6, b4, netip.Addr{}); got != (endpoint.Addresses{IPv4: a4, IPv6: a6}) {
+		t.Errorf("%+v", got)
+	}
+	if got := endpoint.AddressesOf(netip.Addr{}); got != (endpoint.Addresses{}) {
+		t.Errorf("of an invalid address: %+v", got)
+	}
+	for _, c := range []struct {
+		of   endpoint.Addresses
+		want netip.Addr
+	}{
+		{endpoint.Addresses{IPv4: a4, IPv6: a6}, a4},
+		{endpoint.Addresses{IPv6: a6}, a6},
+		{endpoint.Addresses{}, netip.Addr{}},
+	} {
+		if got := c.of.Primary(); got != c.want {
+			t.Errorf("primary of %v: %s, want %s", c.of.List(), got, c.want)
+		}
+	}
+}
+
+func TestEndpointsOverlapInOneAddressOfEitherFamily(t *testing.T) {
+	of := func(v4, v6 string) (a endpoint.Addresses) {
+		if v4 != "" {
+			a.IPv4 = netip.MustParseAddr(v4)
+		}
+		if v6 != "" {
+			a.IPv6 = netip.MustParseAddr(v6)
+		}
+		return a
+	}
+	for _, c := range []struct {
+		a, b endpoint.Addresses
+		want bool
+	}{
+		{of("10.0.0.1", ""), of("10.0.0.1", ""), true},
+		{of("10.0.0.1", "fd00::1"), of("10.0.0.2", "fd00::1"), true},
+		{of("10.0.0.1", "fd00::1"), of("10.0.0.1", "fd00::2"), true},
+		{of("10.0.0.1", "fd00::1"), of("10.0.0.2", "fd00::2"), false},
+		{of("10.0.0.1", ""), of("10.0.0.2", ""), false}, // neither has an IPv6 address
+		{of("", "fd00::1"), of("", "fd00::2"), false},
+		{of("", ""), of("", ""), false},
+	} {
+		if got := c.a.Overlaps(c.b); got != c.want || c.b.Overlaps(c.a) != got {
+			t.Errorf("%v and %v overlap: %v, want %v both ways", c.a.List(), c.b.List(), got, c.want)
+		}
+	}
+}
+
+func TestAnEndpointIsPrintedByTwelveDigitsOfItsContainer(t *testing.T) {
+	for id, want := range map[string]string{
+		"0123456789abcdef": "0123456789ab/eth0", "0123456789ab": "0123456789ab/eth0", "short": "short/eth0",
+	} {
+		if got := (endpoint.Key{ContainerID: id, IfName: "eth0"}).String(); got != want {
+			t.Errorf("%s: %s, want %s", id, got, want)
+		}
+	}
+}
+
+func TestAnEndpointWithAnInvalidOrATakenIDIsRefused(t *testing.T) {
+	taken := set{7: waiting(7)}
+	other := waiting(7)
+	other.Key.ContainerID = "other"
+	for _, c := range []struct {
+		why  string
+		e    endpoint.Endpoint
+		want string
+	}{
+		{"its own row", waiting(7), ""},
+		{"a free ID", waiting(8), ""},
+		{"no ID", waiting(0), "must be from 1"},
+		{"the largest ID", waiting(endpoint.MaxID), ""},
+		{"an ID too large", waiting(endpoint.MaxID + 1), "must be from 1"},
+		{"the ID of another endpoint", other, "another endpoint has it"},
+	} {
+		err := endpoint.Check(c.e, taken)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want an error that contains %q", c.why, err, c.want)
 		}
 	}
 }

@@ -136,3 +136,56 @@ func TestACoolDownIsNeverLongerThanTheSetting(t *testing.T) {
 		t.Errorf("%v changed to %v", c, got)
 	}
 }
+
+func TestTheRangeIsTheFirstIPv4PrefixOfTheNode(t *testing.T) {
+	for _, c := range []struct {
+		in   []netip.Prefix
+		want string
+	}{
+		{prefixes("10.244.1.9/24"), "10.244.1.0/24"},
+		{prefixes("fd00::/64", "10.244.1.0/24", "10.245.0.0/24"), "10.244.1.0/24"},
+		{append([]netip.Prefix{{}}, prefixes("10.244.1.0/24")...), "10.244.1.0/24"},
+		{prefixes("fd00::/64"), ""},
+		{nil, ""},
+	} {
+		got, ok := podcidr.Range(c.in)
+		if ok != (c.want != "") || ok && got.String() != c.want || !ok && got.IsValid() {
+			t.Errorf("%v: %s, %v; want %q", c.in, got, ok, c.want)
+		}
+	}
+}
+
+func TestARangeOfAnotherFamilyHasNoAddresses(t *testing.T) {
+	for in, want := range map[netip.Prefix]int{
+		{}: 0, netip.MustParsePrefix("fd00::/120"): 0, netip.MustParsePrefix("fd00::/8"): 0,
+		netip.MustParsePrefix("10.0.0.0/24"): 253, netip.MustParsePrefix("10.0.0.0/30"): 1,
+		netip.MustParsePrefix("10.0.0.0/31"): 0, netip.MustParsePrefix("10.0.0.0/32"): 0,
+	} {
+		if got := podcidr.Size(in); got != want {
+			t.Errorf("%s: %d addresses, want %d", in, got, want)
+		}
+	}
+}
+
+func TestACoolDownIsOfOneAddressOrOfAll(t *testing.T) {
+	addr := netip.MustParseAddr("10.244.1.7")
+	one, all := podcidr.Cool(addr, epoch, time.Minute), podcidr.CoolAll(epoch, time.Hour)
+	if one.Prefix.String() != "10.244.1.7/32" || !one.Until.Equal(epoch.Add(time.Minute)) {
+		t.Errorf("of one address: %+v", one)
+	}
+	if all.Prefix.String() != "0.0.0.0/0" || !all.Until.Equal(epoch.Add(time.Hour)) {
+		t.Errorf("of all: %+v", all)
+	}
+	for at, want := range map[time.Duration]bool{0: false, time.Minute - 1: false, time.Minute: true} {
+		if got := one.Over(epoch.Add(at)); got != want {
+			t.Errorf("after %v the cool-down is over: %v", at, got)
+		}
+	}
+	// A clock that was set back by a day.
+	if got := all.Clamp(epoch.Add(-24*time.Hour), time.Hour).Until; !got.Equal(epoch.Add(-23 * time.Hour)) {
+		t.Errorf("clamped to %v", got)
+	}
+	if got := one.Clamp(epoch, time.Hour); got != one {
+		t.Errorf("a cool-down within the limit became %+v", got)
+	}
+}

@@ -1,6 +1,12 @@
 package journal
 
-import "testing"
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"testing"
+)
 
 func TestCloseIsIdempotent(t *testing.T) {
 	j, _ := open(t, t.TempDir(), Options{})
@@ -25,6 +31,95 @@ func TestAFailedOpenLeavesNoFileOpen(t *testing.T) {
 		}
 		if n := d.open.Load(); n != 0 {
 			t.Errorf("%d files are open after operation %d failed: %v", n, failAt, err)
+		}
+	}
+}
+
+// The records of another machine's disk image are kept, and reported until a record is
+// written.
+func TestAJournalThatIsSetAsideKeepsItsRecordsInAnotherFile(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, Options{})
+	queued := j.Enqueue(put(t, "a", 1))
+	aside, err := j.SetAside()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := queued.Wait(t.Context()); err != nil {
+		t.Errorf("a record that was accepted before: %v", err)
+	}
+	if _, err := j.SetAside(); !errors.Is(err, ErrClosed) {
+		t.Errorf("set aside twice: %v, want ErrClosed", err)
+	}
+	if err := j.Append(t.Context(), put(t, "b", 1)); !errors.Is(err, ErrClosed) {
+		t.Errorf("append to a journal that is set aside: %v, want ErrClosed", err)
+	}
+	content, err := os.ReadFile(aside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if was, err := replay(content); err != nil || string(was.live["a"]) != "1" {
+		t.Errorf("the file has %v, %v", was.live, err)
+	}
+	for range 2 { // until a record is written
+		next, values := open(t, dir, Options{})
+		if len(values) != 0 || next.Found.SetAside != aside || !errors.Is(next.Found.Damage, ErrCorrupt) {
+			t.Errorf("the next process finds %v, %+v", values, next.Found)
+		}
+		_ = next.Close()
+	}
+	next, _ := open(t, dir, Options{})
+	if err := next.Append(t.Context(), put(t, "c", 1)); err != nil {
+		t.Fatal(err)
+	}
+	_ = next.Close()
+	if last, values := open(t, dir, Options{}); last.Found.SetAside != "" || values["c"] != "1" {
+		t.Errorf("after a record: %v, %+v", values, last.Found)
+	}
+}
+
+func TestAJournalThatCannotBeSetAsideSaysSo(t *testing.T) {
+	for name, from := range map[string]int64{"the rename fails": 1, "the sync of the directory fails": 2} {
+		d := &faultyDisk{}
+		j, _ := open(t, t.TempDir(), Options{disk: d})
+		d.failAt.Store(from)
+		if _, err := j.SetAside(); !errors.Is(err, errDisk) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAnEndedCallerWritesNothing(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := j.Append(ctx, put(t, "a", 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("append for a caller that has ended: %v", err)
+	}
+	_ = j.Close()
+	if _, values := open(t, dir, Options{}); len(values) != 0 {
+		t.Errorf("written: %v", values)
+	}
+}
+
+func TestAnInvalidRecordIsRefusedBeforeItIsWrittenWithOthers(t *testing.T) {
+	d := &faultyDisk{hold: make(chan struct{})}
+	j, _ := open(t, t.TempDir(), Options{disk: d})
+	d.holding.Store(true)
+	before := d.syncs.Load()
+	first := j.Enqueue(put(t, "first", 1)) // its sync holds the writer while the others are queued
+	d.awaitSync(t, before)
+	bad := j.Enqueue(Record{Key: "bad", Value: json.RawMessage("{")})
+	good := j.Enqueue(put(t, "good", 1))
+	d.holding.Store(false)
+	close(d.hold)
+	if err := bad.Wait(t.Context()); err == nil {
+		t.Error("a value that is not JSON was accepted")
+	}
+	for name, p := range map[string]*Pending{"first": first, "good": good} {
+		if err := p.Wait(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -1,0 +1,147 @@
+package mutants
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// Options say what to run.
+type Options struct {
+	Root string    // of the checkout
+	Log  io.Writer // progress
+}
+
+// Results are the outcomes of a target's mutants.
+type Results struct {
+	Folder   string
+	Code     string
+	Names    []Name // of all mutants, in the order of the source
+	Outcomes map[string]Outcome
+}
+
+// Count returns how many mutants were run, and how many of them the tests noticed.
+func (r Results) Count() (run, noticed int) {
+	for _, o := range r.Outcomes {
+		run++
+		if o.Notices() {
+			noticed++
+		}
+	}
+	return run, noticed
+}
+
+// prepared is a target with its mutants compiled and its tests measured.
+type prepared struct {
+	mutants  []*mutant
+	binaries []*binary
+}
+
+// prepare compiles the mutants of a target into its test binaries.
+func prepare(ctx context.Context, o Options, t Target, scratch string) (*prepared, error) {
+	s, err := load(ctx, o.Root, t.Folder)
+	if err != nil {
+		return nil, err
+	}
+	compiled, err := compile(s, find(s))
+	if err != nil {
+		return nil, err
+	}
+	replaced, err := overlay(s, compiled, scratch)
+	if err != nil {
+		return nil, err
+	}
+	tree, err := copyTree(o.Root, scratch)
+	if err != nil {
+		return nil, fmt.Errorf("copy the checkout: %w", err)
+	}
+	p := &prepared{mutants: compiled.mutants}
+	for _, folder := range append([]string{t.Folder}, t.Also...) {
+		b, err := build(ctx, o.Root, tree, folder, replaced, scratch)
+		if err != nil {
+			return nil, err
+		}
+		if b == nil {
+			continue
+		}
+		if err := b.measure(ctx, p.mutants, scratch); err != nil {
+			return nil, err
+		}
+		p.binaries = append(p.binaries, b)
+	}
+	return p, nil
+}
+
+// Run judges the mutants of a target; those it has results of are not run again. With an
+// error, the results are kept for the next run.
+func Run(ctx context.Context, o Options, t Target) (Results, error) {
+	r := Results{Folder: t.Folder}
+	var err error
+	if r.Code, err = t.code(o.Root); err != nil {
+		return r, err
+	}
+	before, err := openKept(o.Root, t.Folder, r.Code)
+	if err != nil {
+		return r, err
+	}
+	defer before.file.Close()
+	scratch, err := os.MkdirTemp("", "trunkline-mutants-")
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	p, err := prepare(ctx, o, t, scratch)
+	if err != nil {
+		return r, err
+	}
+	r.Outcomes = map[string]Outcome{}
+	progress := newProgress(o.Log, t.Folder, len(p.mutants))
+	for _, m := range p.mutants {
+		r.Names = append(r.Names, m.name)
+		outcome, known := before.results[m.name.String()]
+		if !known {
+			if outcome, err = judge(ctx, m, p.binaries); err != nil {
+				return r, err
+			}
+			if err := before.add(m, outcome); err != nil {
+				return r, err
+			}
+		}
+		r.Outcomes[m.name.String()] = outcome
+		progress.note(m, outcome)
+	}
+	progress.end()
+	return r, nil
+}
+
+// progress prints survivors as they are found, and how far the run is.
+type progress struct {
+	log            io.Writer
+	folder         string
+	of, done, seen int
+	printed        time.Time
+}
+
+func newProgress(log io.Writer, folder string, of int) *progress {
+	fmt.Fprintf(log, "%s: %d mutants\n", folder, of)
+	return &progress{log: log, folder: folder, of: of, printed: time.Now()}
+}
+
+func (p *progress) note(m *mutant, o Outcome) {
+	p.done++
+	if o.Notices() {
+		p.seen++
+	} else {
+		fmt.Fprintf(p.log, "\t%s: %s (%s)\n", m.name, o, m.file)
+	}
+	if time.Since(p.printed) > 10*time.Second {
+		p.end()
+		p.printed = time.Now()
+	}
+}
+
+func (p *progress) end() {
+	fmt.Fprintf(p.log, "%s: %d of %d run, %d caught\n", p.folder, p.done, p.of, p.seen)
+}
