@@ -79,7 +79,7 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 		},
 	}
 	for _, n := range r.Nodes {
-		want.Nodes = append(want.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels, NoCNIPlugins: n.NoCNIPlugins})
+		want.Nodes = append(want.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels, Image: n.Image, NoCNIPlugins: n.NoCNIPlugins})
 	}
 	for _, a := range p.images.All() {
 		want.Images = append(want.Images, daemon.Image{Path: a.Path, Refs: a.Refs})

@@ -11,6 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// runcWithoutLimits is the name under which trunkline-lab is this runtime. It is no script,
+// because not every image has a shell.
+const runcWithoutLimits = "runc-without-limits"
+
 // runWithoutLimits is an OCI runtime for nodes without cgroup controllers. It removes the
 // limits from the bundle of a container that is to be created, and executes runc.
 func runWithoutLimits(args []string) error {

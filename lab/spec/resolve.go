@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/trunkline/trunkline/lab/osimage"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/sim/iam"
@@ -34,7 +35,8 @@ type ResolvedNode struct {
 	Cgroup    string // v1 or v2
 	Labels    map[string]string
 	MaxPods   int
-	// NoCNIPlugins: the node's image has none of CNI's reference plugins.
+	Image     osimage.Name
+	// NoCNIPlugins: the node has none of CNI's reference plugins.
 	NoCNIPlugins bool
 }
 
