@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/osimage"
 	"github.com/trunkline/trunkline/lab/preflight"
 	"github.com/trunkline/trunkline/lab/spec"
 	"github.com/trunkline/trunkline/lab/sweep"
@@ -144,6 +146,10 @@ func checkMachine(ctx context.Context, r spec.Resolved, at preflight.Targets, fr
 	}
 	problems := preflight.Check(preflight.Want{
 		Lab: r.Name, VPC: r.Cloud.VPC.CIDRs[0], Services: r.ServiceCIDR, Nodes: len(r.Nodes), Port: r.APIPort, Running: !fresh,
+		Cloud: !r.NoCloud, NetworkDaemons: slices.ContainsFunc(r.Nodes, func(n spec.ResolvedNode) bool {
+			image, _ := osimage.Lookup(n.Image)
+			return image.Network.Daemon
+		}),
 	}, facts)
 	if len(problems) == 0 {
 		return nil
