@@ -89,6 +89,10 @@ func (c *bringUp) up(s *session) (record, error) {
 	if err != nil {
 		return record{}, err
 	}
+	own, err := ownImages(resolved.Images)
+	if err != nil {
+		return record{}, err
+	}
 	store, source, err := s.openCache()
 	if err != nil {
 		return record{}, err
@@ -110,6 +114,7 @@ func (c *bringUp) up(s *session) (record, error) {
 		b.abort(abortReason(s.ctx))
 		return record{}, err
 	}
+	p.own = own
 	// Another up may have started this lab during the build.
 	if fresh, err = client.NotRunning(s.ctx); err != nil {
 		return record{}, err

@@ -24,6 +24,7 @@ type Resolved struct {
 	Faults     faults.Plan
 	Latency    faults.Duration // of each answer of EC2 and STS
 	Roles      []iam.Role      // of the file, for instances
+	Images     []string        // paths of image archives
 }
 
 // ResolvedNode is the Kubernetes node of the instance with the same name in Cloud.
@@ -48,6 +49,7 @@ func (s Spec) Resolve() (Resolved, error) {
 	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort, Latency: *s.Latency}
 	out.Cloud = account(p, s)
 	out.Roles = roles(p, s)
+	out.Images = archives(p, s.Images)
 
 	n := resolveNetwork(p, s)
 	out.Cloud.VPC, out.Cloud.Subnets, out.Cloud.RouteTables = n.vpc, n.subnets, n.tables

@@ -45,6 +45,9 @@ type Spec struct {
 	Quotas        Quotas                  `json:"quotas,omitempty"`
 	// Roles of instances by name, in addition to DefaultRole, or in its place.
 	Roles map[string]Role `json:"roles,omitempty"`
+	// Images are container images to import into every node: archives in docker's or OCI's
+	// layout, by paths relative to the directory of lab.yaml.
+	Images []string `json:"images,omitempty"`
 	// Latency of each answer of EC2 and STS, in addition to that of faults; default 5ms. At
 	// 0, AWS's SDK for Go fails to read one in ten long answers.
 	Latency *faults.Duration `json:"latency,omitempty"`
