@@ -14,8 +14,8 @@ import (
 var version = "dev"
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "node-init" {
-		os.Exit(node.InitMain(os.Args[2:]))
+	if args, ok := node.InitArgs(os.Args); ok {
+		os.Exit(node.InitMain(args))
 	}
 	os.Exit(cli.Main(os.Args[1:], version, os.Stdout, os.Stderr))
 }

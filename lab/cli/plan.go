@@ -65,6 +65,8 @@ type parts struct {
 	images image.Lab
 	// imageStore is the directory of the unpacked images.
 	imageStore string
+	// own are the archives of lab.yaml.
+	own []image.Archive
 }
 
 // plan returns the desired state for the daemon.
@@ -79,9 +81,9 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 		},
 	}
 	for _, n := range r.Nodes {
-		want.Nodes = append(want.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels, NoCNIPlugins: n.NoCNIPlugins})
+		want.Nodes = append(want.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels, Image: n.Image, NoCNIPlugins: n.NoCNIPlugins})
 	}
-	for _, a := range p.images.All() {
+	for _, a := range slices.Concat(p.images.All(), p.own) {
 		want.Images = append(want.Images, daemon.Image{Path: a.Path, Refs: a.Refs})
 	}
 	if deploy {

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 	"github.com/trunkline/trunkline/lab/daemon"
+	"github.com/trunkline/trunkline/lab/osimage"
 	"github.com/trunkline/trunkline/lab/preflight"
 	"github.com/trunkline/trunkline/lab/spec"
 	"github.com/trunkline/trunkline/lab/sweep"
@@ -87,6 +89,10 @@ func (c *bringUp) up(s *session) (record, error) {
 	if err != nil {
 		return record{}, err
 	}
+	own, err := ownImages(resolved.Images)
+	if err != nil {
+		return record{}, err
+	}
 	store, source, err := s.openCache()
 	if err != nil {
 		return record{}, err
@@ -108,6 +114,7 @@ func (c *bringUp) up(s *session) (record, error) {
 		b.abort(abortReason(s.ctx))
 		return record{}, err
 	}
+	p.own = own
 	// Another up may have started this lab during the build.
 	if fresh, err = client.NotRunning(s.ctx); err != nil {
 		return record{}, err
@@ -144,6 +151,10 @@ func checkMachine(ctx context.Context, r spec.Resolved, at preflight.Targets, fr
 	}
 	problems := preflight.Check(preflight.Want{
 		Lab: r.Name, VPC: r.Cloud.VPC.CIDRs[0], Services: r.ServiceCIDR, Nodes: len(r.Nodes), Port: r.APIPort, Running: !fresh,
+		Cloud: !r.NoCloud, NetworkDaemons: slices.ContainsFunc(r.Nodes, func(n spec.ResolvedNode) bool {
+			image, _ := osimage.Lookup(n.Image)
+			return image.Network.Daemon
+		}),
 	}, facts)
 	if len(problems) == 0 {
 		return nil

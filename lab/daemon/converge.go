@@ -319,7 +319,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	}
 	m := newMachine(node.Config{
 		Lab: want.Name, Name: n.Name, StateDir: filepath.Join(l.options.StateDir, "nodes", n.Name),
-		NetNS: netns.Path(NetNS(want.Name, n.Name)), Instance: instance, Cgroup: view, Labels: n.Labels, Authorities: authorities,
+		NetNS: netns.Path(NetNS(want.Name, n.Name)), Instance: instance, Cgroup: view, Image: n.Image, Labels: n.Labels, Authorities: authorities,
 		Kubernetes: node.Kubernetes{Server: l.cp.Server(), ClusterDNS: want.ClusterDNS, Keys: node.Keys(keys)},
 		Parts: node.Parts{
 			Kube: want.Parts.Kube, Lab: want.Parts.Lab, Containerd: want.Parts.Containerd,

@@ -28,13 +28,11 @@ var flags = testparts.Register()
 
 // TestMain also runs as the daemon and as PID 1 of the tests' labs.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 {
-		switch os.Args[1] {
-		case "node-init":
-			os.Exit(node.InitMain(os.Args[2:]))
-		case "serve":
-			os.Exit(serve(os.Args[2], os.Args[3]))
-		}
+	if args, ok := node.InitArgs(os.Args); ok {
+		os.Exit(node.InitMain(args))
+	}
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		os.Exit(serve(os.Args[2], os.Args[3]))
 	}
 	flag.Parse()
 	os.Exit(m.Run())
@@ -82,7 +80,7 @@ func testLab(t *testing.T, nodes int) daemon.Lab {
 		Images: []daemon.Image{{Path: archive, Refs: []string{pauseImage}}},
 	}
 	for _, n := range r.Nodes {
-		l.Nodes = append(l.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels, NoCNIPlugins: n.NoCNIPlugins})
+		l.Nodes = append(l.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels, Image: n.Image, NoCNIPlugins: n.NoCNIPlugins})
 	}
 	return l
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trunkline/trunkline/lab/osimage"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/sim/iam"
@@ -60,7 +61,9 @@ type Node struct {
 	Cgroup string `json:"cgroup,omitempty"`
 	// Labels of the Node object beyond those of the instance.
 	Labels map[string]string `json:"labels,omitempty"`
-	// NoCNIPlugins: the node's image has none of CNI's reference plugins.
+	// Image is the operating system that the node boots; empty is bare.
+	Image osimage.Name `json:"image,omitempty"`
+	// NoCNIPlugins: the node has none of CNI's reference plugins.
 	NoCNIPlugins bool `json:"noCNIPlugins,omitempty"`
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/trunkline/trunkline/lab/workload"
 )
 
-// registry is the host part of our images' names. No image is pulled from it, because
+// Registry is the host part of our images' names. No image is pulled from it, because
 // nodes have the images before pods use them.
-const registry = "trunkline.dev/"
+const Registry = "trunkline.dev/"
 
 // latest is an additional tag of every image, for use on the command line.
 const latest = "dev"
@@ -63,7 +63,7 @@ func ForLab(ctx context.Context, store Store, set cache.Set) (Lab, error) {
 		{"coredns", set.Keys[cache.CoreDNS], "dev-" + set.Keys[cache.CoreDNS], coreDNSRecipe(set), &out.CoreDNS},
 		{"pause", programs, "dev-" + programs, pauseRecipe(set), &out.Pause},
 	} {
-		refs := []string{registry + want.name + ":" + want.version, registry + want.name + ":" + latest}
+		refs := []string{Registry + want.name + ":" + want.version, Registry + want.name + ":" + latest}
 		key, err := want.recipe.key(want.from, refs)
 		if err != nil {
 			return Lab{}, err

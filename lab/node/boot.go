@@ -33,17 +33,26 @@ func boot() error {
 	defer close(stopReaper)
 	go r.run(stopReaper) // ends with this process
 
-	if err := c.configure(ctx); err != nil {
+	if err := c.configure(); err != nil {
+		return err
+	}
+	var running []*component.Component
+	start := func(specs []component.Spec) error {
+		for _, spec := range specs {
+			comp, err := component.Start(spec, r, log)
+			if err != nil {
+				return err
+			}
+			running = append(running, comp)
+		}
+		return nil
+	}
+	if err := c.configureNetwork(ctx, start, log); err != nil {
 		return err
 	}
 	log.Info("node configured", "hostname", c.Instance.Hostname(), "address", c.Instance.Address)
-	var running []*component.Component
-	for _, spec := range c.components() {
-		comp, err := component.Start(spec, r, log)
-		if err != nil {
-			return err
-		}
-		running = append(running, comp)
+	if err := start(c.components()); err != nil {
+		return err
 	}
 	<-ctx.Done()
 	log.Info("node stopping")
@@ -53,9 +62,9 @@ func boot() error {
 	return nil
 }
 
-// configure prepares the system before the programs start: host name, cgroups, sysctls,
-// directories and the primary interface.
-func (c Config) configure(ctx context.Context) error {
+// configure prepares the system before the programs start: host name, cgroups, sysctls and
+// directories.
+func (c Config) configure() error {
 	if err := unix.Sethostname([]byte(c.Instance.Hostname())); err != nil {
 		return fmt.Errorf("set host name: %w", err)
 	}
@@ -64,7 +73,7 @@ func (c Config) configure(ctx context.Context) error {
 			return err
 		}
 	}
-	for path, value := range nodeSysctls() {
+	for path, value := range c.nodeSysctls() {
 		if err := os.WriteFile(filepath.Join("/proc/sys", path), []byte(value), 0o644); err != nil {
 			return fmt.Errorf("set sysctl %s: %w", path, err)
 		}
@@ -79,12 +88,18 @@ func (c Config) configure(ctx context.Context) error {
 			return err
 		}
 	}
-	i := c.Instance
-	return ConfigurePrimary(ctx, Primary{MAC: i.MAC, Address: i.Address, Subnet: i.Subnet, Timeout: c.PlugTimeout})
+	return nil
 }
 
-// nodeSysctls returns the sysctls of EKS's node image that are per network namespace.
-func nodeSysctls() map[string]string {
+// nodeSysctls returns sysctls of a network namespace. An image sets its own; they follow on
+// the kernel's defaults, because a namespace inherits those of the machine.
+func (c Config) nodeSysctls() map[string]string {
+	if c.image().Network.Daemon {
+		return map[string]string{
+			"net/ipv4/ip_forward": "0", "net/ipv6/conf/all/forwarding": "0",
+			"net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/default/rp_filter": "0",
+		}
+	}
 	return map[string]string{
 		"net/ipv4/ip_forward":          "1",
 		"net/ipv6/conf/all/forwarding": "1",
@@ -110,13 +125,17 @@ func leaveRootCgroup() error {
 // components returns the programs of a node in start order. They retry until the programs
 // they depend on are up, as on any machine.
 func (c Config) components() []component.Spec {
-	env := []string{"PATH=" + execPath, "HOME=/root", component.Mark(c.Lab)}
-	spec := func(name string, argv ...string) component.Spec {
-		return component.Spec{Name: name, Argv: argv, Env: env, Log: filepath.Join(logDir, name+".log"), Grace: grace}
-	}
 	return []component.Spec{
-		spec("containerd", binDir+"/containerd", "--config", confDir+"/containerd.toml"),
-		spec("kubelet", c.kubeletArgv()...),
-		spec("kube-proxy", binDir+"/kube-proxy", "--config="+confDir+"/kube-proxy.yaml", "--v=2"),
+		c.program("containerd", binDir+"/containerd", "--config", confDir+"/containerd.toml"),
+		c.program("kubelet", c.kubeletArgv()...),
+		c.program("kube-proxy", binDir+"/kube-proxy", "--config="+confDir+"/kube-proxy.yaml", "--v=2"),
+	}
+}
+
+// program is one that PID 1 keeps running.
+func (c Config) program(name string, argv ...string) component.Spec {
+	return component.Spec{
+		Name: name, Argv: argv, Env: []string{"PATH=" + execPath, "HOME=/root", component.Mark(c.Lab)},
+		Log: filepath.Join(logDir, name+".log"), Grace: grace,
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/lab/osimage"
 )
 
 // CgroupView is the cgroup version that a node has.
@@ -45,6 +46,8 @@ type Config struct {
 	Kubernetes Kubernetes `json:"kubernetes"`
 	Parts      Parts      `json:"parts"`
 	Cgroup     CgroupView `json:"cgroup"`
+	// Image is the operating system that the node boots; empty is osimage.Bare.
+	Image osimage.Name `json:"image,omitempty"`
 	// FullV2: the machine has only cgroup version 2, with controllers. Start sets it.
 	FullV2 bool `json:"fullV2,omitempty"`
 	// BootID is new at each boot. Start sets it.
@@ -119,11 +122,8 @@ type Parts struct {
 	Lab        string `json:"lab"`        // trunkline-lab
 	Containerd string `json:"containerd"` // directory of containerd and its shim
 	Runc       string `json:"runc"`
-	// CNI is a directory of the plugins that the node has in /opt/cni/bin, as with EKS's
-	// image AL2. Without loopback, which containerd 1.6 calls for every pod, none starts.
-	// Empty: the node has no plugins, as with EKS's image AL2023 since February 2024
-	// (awslabs/amazon-eks-ami, pull request 1610, and install-worker.sh, which makes the
-	// empty directory).
+	// CNI is a directory of the plugins that the node has in /opt/cni/bin. Without loopback,
+	// which containerd 1.6 calls for every pod, none starts. Empty: the node has no plugins.
 	CNI        string `json:"cni"`
 	PauseImage string `json:"pauseImage"`
 	// Images is the image store that is copied to a new disk; see lab/imagestore. Empty
@@ -146,8 +146,9 @@ const (
 
 func (c Config) validate() error {
 	var wrong []string
+	_, known := osimage.Lookup(c.Image)
 	for what, ok := range map[string]bool{
-		"lab": c.Lab != "", "name": c.Name != "", "stateDir": filepath.IsAbs(c.StateDir),
+		"image": known, "lab": c.Lab != "", "name": c.Name != "", "stateDir": filepath.IsAbs(c.StateDir),
 		"netns": filepath.IsAbs(c.NetNS), "instance.id": c.Instance.ID != "",
 		"instance.address":   c.Instance.Subnet.Contains(c.Instance.Address),
 		"instance.mac":       c.Instance.MAC != vpc.MAC{},

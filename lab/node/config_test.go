@@ -179,6 +179,26 @@ func TestOnlyLimitsAreRemovedFromABundle(t *testing.T) {
 	}
 }
 
+// A privileged container lists the devices of the node, which only its rules allow.
+func TestLimitsAreStrippedButNotTheRulesForDevices(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	const text = `{"linux":{"devices":[{"path":"/dev/null"}],"resources":{"devices":[{"allow":true,"access":"rwm"}],"memory":{"limit":1},"pids":{"limit":1}}}}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := stripLimits(path); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"linux":{"devices":[{"path":"/dev/null"}],"resources":{"devices":[{"allow":true,"access":"rwm"}]}}}`
+	if got := string(b); got != want {
+		t.Errorf("bundle\n %s\nwant\n %s", got, want)
+	}
+}
+
 func TestTheBundleIsFoundInEveryFormOfTheArgument(t *testing.T) {
 	for _, args := range [][]string{
 		{"--root", "/r", "create", "--bundle", "/b", "id"}, {"create", "--bundle=/b", "id"}, {"create", "-b", "/b", "id"},

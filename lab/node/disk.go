@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -19,8 +20,12 @@ import (
 type disk string
 
 // diskDirs returns the directories that are on the node's disk. A network plugin installs
-// itself into the last two.
-func diskDirs() []string { return []string{"var", "root", "opt", "etc/cni"} }
+// itself into opt and etc/cni.
+func (c Config) diskDirs() []string {
+	image := c.image()
+	list := slices.DeleteFunc([]string{"var", "root", "opt", "etc/cni"}, func(dir string) bool { return slices.Contains(image.Tmpfs, dir) })
+	return append(list, image.Disk...)
+}
 
 func (d disk) path(inside string) string { return filepath.Join(string(d), inside) }
 

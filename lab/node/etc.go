@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,13 +12,14 @@ import (
 func (c Config) etc() map[string]string {
 	host := c.Instance.Hostname()
 	short, domain, _ := strings.Cut(host, ".")
+	passwd, group := c.image().Accounts()
 	return map[string]string{
 		"hostname":    host + "\n",
 		"hosts":       fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s %s\n", c.Instance.Address, host, short),
 		"resolv.conf": fmt.Sprintf("search %s\nnameserver %s\noptions timeout:2 attempts:5\n", domain, c.Instance.Resolver),
 		"machine-id":  machineID(c) + "\n",
-		"passwd":      "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-		"group":       "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n",
+		"passwd":      "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n" + passwd,
+		"group":       "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n" + group,
 		"shadow":      "root:*:::::::\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n" +
 			"networks: files\nprotocols: files\nservices: files\n",
@@ -55,11 +57,18 @@ func (r rootFS) writeEtc(root string) error {
 			return fmt.Errorf("write /etc/%s of node: %w", name, err)
 		}
 	}
-	links := map[string]string{
-		"etc/mtab": "/proc/self/mounts", "etc/os-release": "../usr/lib/os-release",
+	links := map[string]string{"etc/mtab": "/proc/self/mounts"}
+	if err := r.writeImageFiles(root); err != nil {
+		return err
+	}
+	if _, ok := r.config.image().Files["etc/os-release"]; !ok {
+		links["etc/os-release"] = "../usr/lib/os-release"
+	}
+	maps.Copy(links, map[string]string{
 		"dev/ptmx": "pts/ptmx", "dev/fd": "/proc/self/fd", "dev/stdin": "fd/0", "dev/stdout": "fd/1", "dev/stderr": "fd/2",
 		"lab/bin/kubelet": "trunkline-kube", "lab/bin/kube-proxy": "trunkline-kube", "lab/bin/kubectl": "trunkline-kube",
-	}
+		"lab/bin/" + runcWithoutLimits: "trunkline-lab",
+	})
 	for link, to := range links {
 		if err := os.Symlink(to, filepath.Join(root, link)); err != nil {
 			return fmt.Errorf("link /%s of node: %w", link, err)

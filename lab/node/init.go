@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -20,11 +21,25 @@ const (
 // goFD is the descriptor of the pipe on which launch signals that PID 1 is in its cgroups.
 const goFD = 3
 
+// InitArgs returns the arguments of InitMain in those of a process; false if it is another
+// command.
+func InitArgs(argv []string) ([]string, bool) {
+	switch {
+	case len(argv) > 0 && filepath.Base(argv[0]) == runcWithoutLimits:
+		return append([]string{"runc"}, argv[1:]...), true
+	case len(argv) > 1 && argv[1] == "node-init":
+		return argv[2:], true
+	}
+	return nil, false
+}
+
 // InitMain is `trunkline-lab node-init`: PID 1 of a node, and the OCI runtime of nodes
 // without cgroup controllers. It returns the exit code. Only this package starts it:
 //
 //	node-init root CONFIG   build the root file system, then execute node-init boot
 //	node-init boot          configure the node and keep its programs running
+//	node-init networkd      run systemd-networkd
+//	node-init hotplug       do what the image does when an interface appears
 //	node-init runc ARGS…    run runc on a bundle without limits
 func InitMain(args []string) int {
 	if len(args) == 0 {
@@ -40,6 +55,10 @@ func InitMain(args []string) int {
 		err = enterRoot(args[1])
 	case args[0] == "boot" && len(args) == 1:
 		err = boot()
+	case args[0] == "networkd" && len(args) == 1:
+		err = runNetworkd()
+	case args[0] == "hotplug" && len(args) == 1:
+		err = runHotplug()
 	case args[0] == "runc":
 		err = runWithoutLimits(args[1:])
 	default:

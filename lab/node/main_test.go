@@ -16,13 +16,14 @@ import (
 // TestMain also runs as PID 1 of the tests' nodes, and as the idle programs of nodes
 // without Kubernetes.
 func TestMain(m *testing.M) {
-	switch name := filepath.Base(os.Args[0]); {
-	case len(os.Args) > 1 && os.Args[1] == "node-init":
-		os.Exit(node.InitMain(os.Args[2:]))
-	case name == "ctr":
+	if args, ok := node.InitArgs(os.Args); ok {
+		os.Exit(node.InitMain(args))
+	}
+	switch filepath.Base(os.Args[0]) {
+	case "ctr":
 		os.Stdout.WriteString("{}\n")
 		os.Exit(0)
-	case name == "containerd" || name == "kubelet" || name == "kube-proxy":
+	case "containerd", "kubelet", "kube-proxy":
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM)
 		<-stop

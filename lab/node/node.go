@@ -74,7 +74,7 @@ func (n *Node) prepare() error {
 			return err
 		}
 	}
-	for _, d := range diskDirs() {
+	for _, d := range c.diskDirs() {
 		if err := dir.disk().mkdir(d); err != nil {
 			return err
 		}
@@ -86,6 +86,9 @@ func (n *Node) prepare() error {
 		return fmt.Errorf("install the image's CNI plugins: %w", err)
 	}
 	if err := c.writeTrust(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(dir.noShell(), nil, 0o644); err != nil {
 		return err
 	}
 	if err := writeBaseSpec(dir.baseSpec(), filepath.Join(c.Parts.Containerd, "ctr")); err != nil {

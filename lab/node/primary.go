@@ -32,13 +32,7 @@ const plugTimeout = time.Minute
 // router. It acts on the caller's network namespace, waits until the interface is plugged,
 // and is idempotent.
 func ConfigurePrimary(ctx context.Context, p Primary) error {
-	if p.Timeout == 0 {
-		p.Timeout = plugTimeout
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout,
-		fmt.Errorf("no interface with MAC %s was plugged within %s", p.MAC, p.Timeout))
-	defer cancel()
-	link, err := awaitLink(ctx, p.MAC)
+	link, err := plugged(ctx, p.MAC, p.Timeout)
 	if err != nil {
 		return err
 	}
@@ -76,6 +70,15 @@ func loopbackUp() error {
 		return fmt.Errorf("set loopback up: %w", err)
 	}
 	return nil
+}
+
+// plugged waits until the interface with this MAC is plugged, and returns its link. A
+// timeout of 0 is a minute.
+func plugged(ctx context.Context, mac vpc.MAC, timeout time.Duration) (netlink.Link, error) {
+	timeout = cmp.Or(timeout, plugTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no interface with MAC %s was plugged within %s", mac, timeout))
+	defer cancel()
+	return awaitLink(ctx, mac)
 }
 
 // awaitLink waits until a link with this MAC exists. It subscribes before it lists, so

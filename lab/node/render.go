@@ -99,6 +99,7 @@ func (c Config) kubeletConfig(limits bool) map[string]any {
 		"nodeLeaseDurationSeconds":    20,
 		"cgroupsPerQOS":               true,
 		"enforceNodeAllocatable":      []string{"pods"},
+		"protectKernelDefaults":       c.image().ProtectKernelDefaults,
 	}
 	if !limits {
 		k["cgroupsPerQOS"] = false
@@ -165,7 +166,7 @@ func (r rootFS) writeConf(dir string) error {
 	c := r.config
 	runc := binDir + "/runc"
 	if !c.limits() {
-		runc = binDir + "/runc-without-limits"
+		runc = binDir + "/" + runcWithoutLimits
 	}
 	kubelet, err := yaml.Marshal(c.kubeletConfig(c.limits()))
 	if err != nil {
@@ -184,23 +185,19 @@ func (r rootFS) writeConf(dir string) error {
 		return err
 	}
 	files := map[string][]byte{
-		filepath.Base(baseSpec):      base,
-		"boot_id":                    []byte(c.BootID + "\n"),
-		"containerd.toml":            []byte(containerdConfig(c.Parts.PauseImage, c.dir().disk().snapshotter(), runc)),
-		"kubelet.yaml":               kubelet,
-		"kube-proxy.yaml":            proxy,
-		filepath.Base(nodeConfig):    config,
-		"../bin/runc-without-limits": []byte("#!/bin/sh\nexec " + binDir + "/trunkline-lab node-init runc \"$@\"\n"),
+		filepath.Base(baseSpec):   base,
+		"boot_id":                 []byte(c.BootID + "\n"),
+		"containerd.toml":         []byte(containerdConfig(c.Parts.PauseImage, c.dir().disk().snapshotter(), runc)),
+		"kubelet.yaml":            kubelet,
+		"kube-proxy.yaml":         proxy,
+		filepath.Base(nodeConfig): config,
+		filepath.Base(busConfig):  []byte(busConfiguration),
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	for name, content := range files {
-		mode := os.FileMode(0o644)
-		if strings.HasPrefix(name, "../bin/") {
-			mode = 0o755
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), content, mode); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			return fmt.Errorf("write %s of node: %w", name, err)
 		}
 	}

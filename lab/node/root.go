@@ -36,7 +36,11 @@ type rootFS struct {
 // mounts returns the mounts of the root on top of an empty tmpfs: the machine's programs,
 // read-only, and the node's own files.
 func (r rootFS) mounts() []mount {
-	list := []mount{
+	var list []mount
+	if r.config.image().ReadOnly { // the rest of the root is sealed
+		list = append(list, mount{source: "tmpfs", target: "etc", fstype: "tmpfs", flags: secure, data: "mode=0755"})
+	}
+	list = append(list, []mount{
 		{source: "/usr", target: "usr", flags: readOnly},
 		{source: "/etc/alternatives", target: "etc/alternatives", flags: readOnly, optional: true},
 		{source: "/etc/ssl", target: "etc/ssl", flags: readOnly, optional: true},
@@ -53,15 +57,16 @@ func (r rootFS) mounts() []mount {
 		{source: "devpts", target: "dev/pts", fstype: "devpts", flags: unix.MS_NOSUID | unix.MS_NOEXEC, data: "newinstance,ptmxmode=0666,mode=0620,gid=5"},
 		{source: "tmpfs", target: "dev/shm", fstype: "tmpfs", flags: secure, data: "mode=1777"},
 		{source: "mqueue", target: "dev/mqueue", fstype: "mqueue", flags: secure | unix.MS_NOEXEC, optional: true},
-	}
+	}...)
 	for _, dev := range []string{"null", "zero", "full", "random", "urandom", "tty", "kmsg", "fuse", "net/tun"} {
 		list = append(list, mount{source: "/dev/" + dev, target: "dev/" + dev, optional: true})
 	}
 	// The disk, which survives reboots.
 	dir := r.config.dir()
-	for _, name := range diskDirs() {
+	for _, name := range r.config.diskDirs() {
 		list = append(list, mount{source: dir.disk().path(name), target: name})
 	}
+	list = append(list, r.config.imageMounts()...)
 	list = append(list,
 		mount{source: dir.logs(), target: logDir},
 		mount{source: dir.keys(), target: keysDir, flags: readOnly},
@@ -146,7 +151,10 @@ func (r rootFS) build() error {
 	if err := r.writeEtc(root); err != nil {
 		return err
 	}
-	return pivot(root)
+	if err := pivot(root); err != nil {
+		return err
+	}
+	return r.config.seal()
 }
 
 func (m mount) apply(root string) error {

@@ -20,6 +20,9 @@ func (d stateDir) initLog() string { return filepath.Join(d.logs(), "init.log") 
 // boot has the files that are new at each boot.
 func (d stateDir) boot() string { return d.join("boot") }
 
+// noShell is an empty file, which an image without a shell has in place of each.
+func (d stateDir) noShell() string { return filepath.Join(d.boot(), "no-shell") }
+
 // trust is the node's own version of a list of authorities.
 func (d stateDir) trust(list string) string {
 	return filepath.Join(d.join("trust"), filepath.Base(list))

@@ -11,6 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// runcWithoutLimits is the name under which trunkline-lab is this runtime. It is no script,
+// because not every image has a shell.
+const runcWithoutLimits = "runc-without-limits"
+
 // runWithoutLimits is an OCI runtime for nodes without cgroup controllers. It removes the
 // limits from the bundle of a container that is to be created, and executes runc.
 func runWithoutLimits(args []string) error {
@@ -50,7 +54,9 @@ func stripLimits(path string) error {
 	if err := json.Unmarshal(spec["linux"], &linux); err != nil {
 		return fmt.Errorf("read linux section of %s: %w", path, err)
 	}
-	delete(linux, "resources")
+	if err := keepDevices(linux); err != nil {
+		return fmt.Errorf("read resources of %s: %w", path, err)
+	}
 	if spec["linux"], err = json.Marshal(linux); err != nil {
 		return err
 	}
@@ -58,4 +64,25 @@ func stripLimits(path string) error {
 		return err
 	}
 	return os.WriteFile(path, b, 0o600)
+}
+
+// keepDevices removes all resources but the rules for devices, which need no controller in
+// cgroup version 2. Without them runc forbids a privileged container the devices that its
+// spec lists, /dev/null among them: it allows its default devices only if the spec does not
+// list them (runc 1.1, libcontainer/specconv, createDevices).
+func keepDevices(linux map[string]json.RawMessage) error {
+	resources := map[string]json.RawMessage{}
+	if len(linux["resources"]) > 0 {
+		if err := json.Unmarshal(linux["resources"], &resources); err != nil {
+			return err
+		}
+	}
+	delete(linux, "resources")
+	devices, ok := resources["devices"]
+	if !ok {
+		return nil
+	}
+	text, err := json.Marshal(map[string]json.RawMessage{"devices": devices})
+	linux["resources"] = text
+	return err
 }

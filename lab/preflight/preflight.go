@@ -19,6 +19,10 @@ type Want struct {
 	Services netip.Prefix
 	Nodes    int
 	Port     int // of the API server's forwarder on 127.0.0.1; 0 is any
+	// Cloud: nodes reach EC2, so they trust its certificates beside those of the machine.
+	Cloud bool
+	// NetworkDaemons: a node's image has a network daemon.
+	NetworkDaemons bool
 	// Running: the lab is up, so its own use of resources is not a problem.
 	Running bool
 }
@@ -28,6 +32,8 @@ type Facts struct {
 	Root bool
 	// Programs on the PATH, by name.
 	Programs map[string]bool
+	// Files are those of nodeFiles that exist.
+	Files map[string]bool
 	// Kernel holds the error of each feature's probe; nil if the feature works.
 	Kernel map[Feature]error
 	// Routes of the machine's own namespace, without default routes.
@@ -126,6 +132,24 @@ func requirements() []requirement {
 	}
 }
 
+// file is a file of the machine that nodes use, and its Debian package.
+type file struct {
+	path, debian string
+	needed       func(Want) bool
+}
+
+func nodeFiles() []file {
+	cloud := func(w Want) bool { return w.Cloud }
+	daemons := func(w Want) bool { return w.NetworkDaemons }
+	return []file{
+		{"/etc/ssl/certs/ca-certificates.crt", "ca-certificates", cloud},
+		{"/usr/lib/systemd/systemd-networkd", "systemd", daemons},
+		{"/usr/lib/systemd/systemd-sysctl", "systemd", daemons},
+		{"/usr/bin/networkctl", "systemd", daemons},
+		{"/usr/bin/dbus-daemon", "dbus-daemon", daemons},
+	}
+}
+
 // Check returns why the lab cannot run; none if it can.
 func Check(w Want, f Facts) Problems {
 	if !f.Root {
@@ -133,6 +157,7 @@ func Check(w Want, f Facts) Problems {
 	}
 	var out Problems
 	out = append(out, checkPrograms(f)...)
+	out = append(out, checkFiles(w, f)...)
 	out = append(out, checkKernel(f)...)
 	if !w.Running {
 		out = append(out, checkRanges(w, f)...)
@@ -166,6 +191,23 @@ func checkPrograms(f Facts) Problems {
 		"missing on the PATH: " + strings.Join(programs, ", "),
 		"apt-get install " + strings.Join(packages, " "),
 	}}
+}
+
+func checkFiles(w Want, f Facts) Problems {
+	var paths, packages []string
+	for _, r := range nodeFiles() {
+		if f.Files[r.path] || !r.needed(w) {
+			continue
+		}
+		paths = append(paths, r.path)
+		if !slices.Contains(packages, r.debian) {
+			packages = append(packages, r.debian)
+		}
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	return Problems{{"missing, and used by nodes: " + strings.Join(paths, ", "), "apt-get install " + strings.Join(packages, " ")}}
 }
 
 func checkKernel(f Facts) Problems {

@@ -10,7 +10,7 @@ import (
 
 func want() Want {
 	return Want{
-		Lab: "lab", Nodes: 3,
+		Lab: "lab", Nodes: 3, Cloud: true, NetworkDaemons: true,
 		VPC: netip.MustParsePrefix("10.0.0.0/16"), Services: netip.MustParsePrefix("172.20.0.0/16"),
 	}
 }
@@ -18,7 +18,7 @@ func want() Want {
 // fit returns the facts of a machine that can run three nodes.
 func fit() Facts {
 	f := Facts{
-		Root: true, Programs: map[string]bool{}, Kernel: map[Feature]error{},
+		Root: true, Programs: map[string]bool{}, Files: map[string]bool{}, Kernel: map[Feature]error{},
 		Routes:     []Route{{netip.MustParsePrefix("192.168.1.0/24"), "eth0"}},
 		DiskFree:   map[string]uint64{"/var/cache/trunkline": 50 << 30, "/var/lib/trunkline-lab": 50 << 30},
 		MemoryFree: 8 << 30, InotifyInstances: 128, InotifySettable: true,
@@ -26,12 +26,23 @@ func fit() Facts {
 	for _, r := range requirements() {
 		f.Programs[r.program] = true
 	}
+	for _, r := range nodeFiles() {
+		f.Files[r.path] = true
+	}
 	return f
 }
 
 func TestAFitMachineIsNotRefused(t *testing.T) {
 	if p := Check(want(), fit()); len(p) > 0 {
 		t.Errorf("refused: %v", p)
+	}
+}
+
+func TestOnlyWhatTheLabUsesMustExist(t *testing.T) {
+	w, f := want(), fit()
+	w.Cloud, w.NetworkDaemons, f.Files = false, false, nil
+	if p := Check(w, f); len(p) > 0 {
+		t.Errorf("a lab without a cloud and without images is refused: %v", p)
 	}
 }
 
@@ -45,6 +56,13 @@ func TestEachProblemNamesItsRemedy(t *testing.T) {
 			f.Programs["nsenter"], f.Programs["unshare"] = false, false
 		}, []string{"nsenter, unshare", "apt-get install util-linux"}},
 		"a program": {func(_ *Want, f *Facts) { f.Programs["nft"] = false }, []string{"apt-get install nftables"}},
+		"no certificate authorities": {
+			func(_ *Want, f *Facts) { f.Files["/etc/ssl/certs/ca-certificates.crt"] = false },
+			[]string{"missing, and used by nodes: /etc/ssl/certs/ca-certificates.crt", "apt-get install ca-certificates"},
+		},
+		"no network daemon": {func(_ *Want, f *Facts) {
+			f.Files["/usr/lib/systemd/systemd-networkd"], f.Files["/usr/bin/networkctl"] = false, false
+		}, []string{"/usr/lib/systemd/systemd-networkd, /usr/bin/networkctl: apt-get install systemd"}},
 		"a kernel without veth": {
 			func(_ *Want, f *Facts) { f.Kernel[Veth] = errors.New("operation not supported") },
 			[]string{"lacks veth (operation not supported)", "CONFIG_VETH"},

@@ -32,7 +32,7 @@ type Targets struct {
 // that is removed before it returns. Without root it returns only that fact.
 func Probe(ctx context.Context, at Targets) (Facts, error) {
 	f := Facts{
-		Root: os.Geteuid() == 0, Programs: map[string]bool{}, Kernel: map[Feature]error{},
+		Root: os.Geteuid() == 0, Programs: map[string]bool{}, Files: map[string]bool{}, Kernel: map[Feature]error{},
 		DiskFree: map[string]uint64{}, ReadOnly: map[string]bool{},
 	}
 	if !f.Root {
@@ -41,6 +41,10 @@ func Probe(ctx context.Context, at Targets) (Facts, error) {
 	for _, r := range requirements() {
 		_, err := exec.LookPath(r.program)
 		f.Programs[r.program] = err == nil
+	}
+	for _, r := range nodeFiles() {
+		_, err := os.Stat(r.path)
+		f.Files[r.path] = err == nil
 	}
 	f.Kernel = probeKernel(ctx)
 	var err error

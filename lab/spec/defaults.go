@@ -84,7 +84,7 @@ func (s Spec) withNodeDefaults() Spec {
 		if s.Cloud != CloudNone {
 			setDefault(&n.Role, DefaultRole)
 		}
-		setDefault(&n.Cgroup, CgroupV1)
+		setImageDefaults(n)
 		if for4 := s.subnets4(); len(for4) > 0 {
 			setDefault(&n.Subnet, for4[i%len(for4)].Name)
 		}

@@ -96,6 +96,7 @@ func (m *members) node(field string, n Node) {
 	known(m.problems, field+"subnet", n.Subnet, "subnets", m.network.byName)
 	m.groups.ofInterface(field+"groups", n.Groups)
 	m.role(field, n)
+	m.image(field, n)
 	if n.Cgroup != CgroupV1 && n.Cgroup != CgroupV2 {
 		m.add(field+"cgroup", n.Cgroup, "must be %s or %s", CgroupV1, CgroupV2)
 	}
@@ -112,7 +113,7 @@ func (m *members) node(field string, n Node) {
 	m.nodes = append(m.nodes, ResolvedNode{
 		Name: n.Name, Namespace: namespace, Type: n.Type, Subnet: n.Subnet,
 		Cgroup: n.Cgroup, Labels: n.Labels, MaxPods: limits.MaxPods(),
-		NoCNIPlugins: n.CNIPlugins != nil && !*n.CNIPlugins,
+		Image: n.Image, NoCNIPlugins: !*n.CNIPlugins,
 	})
 }
 

@@ -28,6 +28,7 @@ func Load(path string) (Spec, error) {
 	s, err := Parse(data)
 	if err == nil {
 		err = s.readPolicies(filepath.Dir(path))
+		s.locateImages(filepath.Dir(path))
 	}
 	if err != nil {
 		return Spec{}, fmt.Errorf("%s: %w", path, err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/trunkline/trunkline/lab/osimage"
 	"github.com/trunkline/trunkline/sim/cloud"
 	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/sim/iam"
@@ -23,6 +24,7 @@ type Resolved struct {
 	Faults     faults.Plan
 	Latency    faults.Duration // of each answer of EC2 and STS
 	Roles      []iam.Role      // of the file, for instances
+	Images     []string        // paths of image archives
 }
 
 // ResolvedNode is the Kubernetes node of the instance with the same name in Cloud.
@@ -34,7 +36,8 @@ type ResolvedNode struct {
 	Cgroup    string // v1 or v2
 	Labels    map[string]string
 	MaxPods   int
-	// NoCNIPlugins: the node's image has none of CNI's reference plugins.
+	Image     osimage.Name
+	// NoCNIPlugins: the node has none of CNI's reference plugins.
 	NoCNIPlugins bool
 }
 
@@ -46,6 +49,7 @@ func (s Spec) Resolve() (Resolved, error) {
 	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort, Latency: *s.Latency}
 	out.Cloud = account(p, s)
 	out.Roles = roles(p, s)
+	out.Images = archives(p, s.Images)
 
 	n := resolveNetwork(p, s)
 	out.Cloud.VPC, out.Cloud.Subnets, out.Cloud.RouteTables = n.vpc, n.subnets, n.tables

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/trunkline/trunkline/lab/osimage"
 	"github.com/trunkline/trunkline/sim/faults"
 )
 
@@ -44,6 +45,9 @@ type Spec struct {
 	Quotas        Quotas                  `json:"quotas,omitempty"`
 	// Roles of instances by name, in addition to DefaultRole, or in its place.
 	Roles map[string]Role `json:"roles,omitempty"`
+	// Images are container images to import into every node: archives in docker's or OCI's
+	// layout, by paths relative to the directory of lab.yaml.
+	Images []string `json:"images,omitempty"`
 	// Latency of each answer of EC2 and STS, in addition to that of faults; default 5ms. At
 	// 0, AWS's SDK for Go fails to read one in ten long answers.
 	Latency *faults.Duration `json:"latency,omitempty"`
@@ -142,10 +146,14 @@ type Node struct {
 	// Role of the instance profile: one of Roles; default DefaultRole, which has
 	// deploy/iam/node-policy.json.
 	Role string `json:"role,omitempty"`
-	// Cgroup is the node's cgroup version: v1 (the machine's own hierarchy) or v2.
+	// Image is the operating system that the node boots: bare (the default), al2023,
+	// bottlerocket or ubuntu; see lab/osimage.
+	Image osimage.Name `json:"image,omitempty"`
+	// Cgroup is the node's cgroup version: v1 (the machine's own hierarchy) or v2; default
+	// that of the image, and v1 of bare.
 	Cgroup string `json:"cgroup,omitempty"`
-	// CNIPlugins: the node's image has CNI's reference plugins in /opt/cni/bin, unless
-	// false. EKS's AL2023 has none.
+	// CNIPlugins: the node has CNI's reference plugins in /opt/cni/bin; default whether its
+	// image has them.
 	CNIPlugins *bool             `json:"cniPlugins,omitempty"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	// IMDS is the instance's metadata service.

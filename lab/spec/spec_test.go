@@ -40,9 +40,9 @@ func TestAnEmptyFileIsTheDefaultLab(t *testing.T) {
 		t.Errorf("services %s, DNS %s", r.ServiceCIDR, r.ClusterDNS)
 	}
 	wantNodes := []ResolvedNode{
-		{Name: "node1", Namespace: "tl-lab-node1", Type: "m5.xlarge", Subnet: "a", Cgroup: "v1", MaxPods: 58},
-		{Name: "node2", Namespace: "tl-lab-node2", Type: "m5.xlarge", Subnet: "b", Cgroup: "v1", MaxPods: 58},
-		{Name: "node3", Namespace: "tl-lab-node3", Type: "m5.xlarge", Subnet: "c", Cgroup: "v1", MaxPods: 58},
+		{Name: "node1", Namespace: "tl-lab-node1", Type: "m5.xlarge", Subnet: "a", Cgroup: "v1", Image: "bare", MaxPods: 58},
+		{Name: "node2", Namespace: "tl-lab-node2", Type: "m5.xlarge", Subnet: "b", Cgroup: "v1", Image: "bare", MaxPods: 58},
+		{Name: "node3", Namespace: "tl-lab-node3", Type: "m5.xlarge", Subnet: "c", Cgroup: "v1", Image: "bare", MaxPods: 58},
 	}
 	if diff := cmp.Diff(wantNodes, r.Nodes); diff != "" {
 		t.Errorf("nodes (-want +got):\n%s", diff)
