@@ -78,9 +78,18 @@ func (s Snapshot) visit(v View, root string, ignored func(string) bool) fs.WalkD
 			return fs.SkipDir
 		case filepath.Dir(path) == v.StateRoot: // a lab's directory is listed, not its content
 			return fs.SkipDir
+		case isCheckout(path): // its user and git change files in it, a lab does not
+			return fs.SkipDir
 		}
 		return nil
 	}
+}
+
+// isCheckout reports whether a directory is one of git, where .git is a directory, or a file
+// in a further worktree.
+func isCheckout(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, ".git"))
+	return err == nil
 }
 
 func described(path string, d fs.DirEntry, st unix.Stat_t) string {

@@ -88,6 +88,27 @@ func TestAChangedFileOfALabIsALeftover(t *testing.T) {
 	})
 }
 
+// A checkout may have the name of a program of labs. The one beside it is a plain directory.
+func TestFilesInAnotherCheckoutAreNoLeftovers(t *testing.T) {
+	isolate.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		for _, name := range []string{"checkout/trunkline/.git", "checkout/trunkline/cmd", "files/trunkline/cmd"} {
+			must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
+		}
+		before := snapshot(t)
+		for _, name := range []string{"checkout/trunkline/.git/HEAD", "checkout/trunkline/cmd/main.go", "files/trunkline/cmd/main.go"} {
+			must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		}
+		left, _ := before.Leftovers(snapshot(t), testns.Lab())
+		if named(left, "file", filepath.Join(dir, "checkout")) {
+			t.Errorf("files of a checkout are in the leftovers: %v", left)
+		}
+		if !named(left, "file", filepath.Join(dir, "files")) {
+			t.Errorf("not in the leftovers, though no checkout has it: %v", left)
+		}
+	})
+}
+
 // anotherLab brings up the state directory of a lab that runs meanwhile.
 func anotherLab(t *testing.T, lab string) (end func()) {
 	t.Helper()
