@@ -80,6 +80,14 @@ func interfaceRow(e ipam.ENIView) introspection.ENI {
 		entry.Why = addressWhy(e.ENI, ad)
 		row.Addresses = append(row.Addresses, entry)
 	}
+	for _, c := range e.Claimed {
+		if on, ok := e.PrefixOf(c.Addr); ok {
+			row.Addresses = append(row.Addresses, introspection.Address{
+				Address: c.Addr, State: string(ipam.Assigned), Pod: c.Holder.String(),
+				Why: fmt.Sprintf("in use by a pod that another CNI wired; an address of the prefix %s, of which Trunkline gives none to pods", on),
+			})
+		}
+	}
 	return row
 }
 
