@@ -150,12 +150,16 @@ func (m *migration) takeOver(t *testing.T, l lab) {
 		n.ready(t, time.Minute)
 	}
 	statusIsClean(t, l)
-	shown := product{l}.run(t, time.Minute, "show", "addresses", "--why").String()
-	for name, addr := range m.foreign {
-		if !regexp.MustCompile(regexp.QuoteMeta(addr.String()) + ` +assigned +default/` + name).MatchString(shown) {
-			t.Errorf("show addresses does not have %s of %s:\n%s", addr, name, shown)
+	// The first pass may precede the API server's list of pods: the next one names them.
+	eventually(t, 2*time.Minute, "show addresses names the pods", func(t testing.TB) error {
+		shown := product{l}.run(t, time.Minute, "show", "addresses", "--why").String()
+		for name, addr := range m.foreign {
+			if !regexp.MustCompile(regexp.QuoteMeta(addr.String()) + ` +assigned +default/` + name).MatchString(shown) {
+				return notYet("%s of %s is not among\n%s", addr, name, shown)
+			}
 		}
-	}
+		return nil
+	})
 	for _, n := range m.nodes {
 		if have := l.run(t, time.Minute, "exec", n.Name, "--", "cat", "/etc/cni/net.d/10-aws.conflist"); !strings.Contains(have, `"trunkline-cni"`) {
 			t.Errorf("%s: 10-aws.conflist is\n%s", n.Name, have)
