@@ -360,7 +360,7 @@ func TestTheDeployDirectoryHasThisLabsTagsAndAddresses(t *testing.T) {
 	want, p := samplePlan(t)
 	want.World.Region, want.World.Account = "eu-west-1", "999988887777"
 	want.ClusterDNS = netip.MustParseAddr("172.21.0.10")
-	text, err := kustomization(want, p, filepath.Join(p.source, "x", "deploy"))
+	text, err := manifests{product: true, dns: true}.kustomization(want, p, filepath.Join(p.source, "x", "deploy"))
 	if err != nil {
 		t.Fatal(err)
 	}

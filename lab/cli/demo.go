@@ -30,6 +30,15 @@ func (c *demoCmd) Run(s *session) error {
 	if c.NoDeploy {
 		return coded{errors.New("--no-deploy: not allowed, because the demo shows the deployed product"), ExitUsage}
 	}
+	want, err := c.resolve(s.g.Name)
+	if err != nil {
+		return err
+	}
+	for _, n := range want.Nodes {
+		if n.Before != "" {
+			return coded{fmt.Errorf("node %s: before is %s: the demo shows Trunkline; use up", n.Name, n.Before), ExitUsage}
+		}
+	}
 	r, err := c.up(s)
 	if err != nil {
 		return err

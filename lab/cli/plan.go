@@ -81,7 +81,10 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 		},
 	}
 	for _, n := range r.Nodes {
-		want.Nodes = append(want.Nodes, daemon.Node{Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels, Image: n.Image, NoCNIPlugins: n.NoCNIPlugins})
+		want.Nodes = append(want.Nodes, daemon.Node{
+			Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels, Image: n.Image, NoCNIPlugins: n.NoCNIPlugins,
+			Before: n.Before, OtherNetwork: n.Network == spec.NetworkOther,
+		})
 	}
 	for _, a := range slices.Concat(p.images.All(), p.own) {
 		want.Images = append(want.Images, daemon.Image{Path: a.Path, Refs: a.Refs})
@@ -94,6 +97,9 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 	}
 	var err error
 	want.Roles, err = roles(r.Roles, p.source, want.Issuer())
+	if startsWithAWS(want) {
+		allowAWS(want.Roles)
+	}
 	return want, err
 }
 
@@ -130,26 +136,55 @@ func labProgram(stateDir string) string { return filepath.Join(stateDir, "bin", 
 
 // writeDeploy writes the directory that the daemon applies: deploy/overlays/lab and the
 // lab's DNS, with the image tags of this build and the region, account and addresses of
-// this lab.
+// this lab. In a lab that starts with AWS's daemon, that daemon is in the overlay's place,
+// and the overlay in a directory of its own, for the migration.
 func writeDeploy(want daemon.Lab, p parts, stateDir string) error {
-	dir := deployDir(stateDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+	dirs := map[string]manifests{deployDir(stateDir): {product: true, dns: true}}
+	if startsWithAWS(want) {
+		dirs = map[string]manifests{deployDir(stateDir): {aws: true, dns: true}, productDir(stateDir): {product: true}}
 	}
-	text, err := kustomization(want, p, dir)
-	if err != nil {
-		return err
+	for dir, m := range dirs {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		text, err := m.kustomization(want, p, dir)
+		if err != nil {
+			return err
+		}
+		if err := atomicfile.Write(filepath.Join(dir, "kustomization.yaml"), text, 0o600); err != nil {
+			return err
+		}
 	}
-	return atomicfile.Write(filepath.Join(dir, "kustomization.yaml"), text, 0o600)
+	return nil
 }
 
-func kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {
-	var resources []string
-	overlay := "deploy/overlays/lab"
-	if want.NoCloud {
-		overlay = "deploy/overlays/no-cloud"
+// manifests are the parts of a kustomization.
+type manifests struct {
+	product bool // Trunkline
+	dns     bool // the lab's DNS
+	aws     bool // AWS's daemon
+}
+
+// bases returns the directories of the parts, below the checkout.
+func (m manifests) bases(want daemon.Lab) (out []string) {
+	switch {
+	case m.product && want.NoCloud:
+		out = append(out, "deploy/overlays/no-cloud")
+	case m.product:
+		out = append(out, "deploy/overlays/lab")
 	}
-	for _, base := range []string{overlay, "lab/manifests"} {
+	if m.dns {
+		out = append(out, "lab/manifests")
+	}
+	if m.aws {
+		out = append(out, "lab/manifests/aws-node")
+	}
+	return out
+}
+
+func (m manifests) kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {
+	var resources []string
+	for _, base := range m.bases(want) {
 		// kustomize refuses absolute paths.
 		relative, err := filepath.Rel(dir, filepath.Join(p.source, base))
 		if err != nil {
@@ -165,11 +200,13 @@ func kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {
 			newTag("trunkline", p.images.Trunkline), newTag("coredns", p.images.CoreDNS),
 			newTag("workload", p.images.Workload),
 		},
-		"configMapGenerator": []map[string]any{{
+		"patches": m.patches(want),
+	}
+	if m.product {
+		k["configMapGenerator"] = []map[string]any{{
 			"name": "trunkline", "namespace": "kube-system", "behavior": "merge",
 			"literals": settings(want),
-		}},
-		"patches": patches(want),
+		}}
 	}
 	return yaml.Marshal(k)
 }
@@ -184,12 +221,18 @@ func settings(want daemon.Lab) []string {
 }
 
 // patches are this lab's addresses and account.
-func patches(want daemon.Lab) []map[string]any {
-	out := []map[string]any{{"patch": fmt.Sprintf(dnsPatch, want.ClusterDNS, want.ClusterDNS)}}
-	if want.NoCloud { // the overlay has no controller, which would need a role
-		return out
+func (m manifests) patches(want daemon.Lab) []map[string]any {
+	out := []map[string]any{}
+	if m.dns {
+		out = append(out, map[string]any{"patch": fmt.Sprintf(dnsPatch, want.ClusterDNS, want.ClusterDNS)})
 	}
-	return append(out, map[string]any{"patch": fmt.Sprintf(accountPatch, want.World.Account)})
+	if m.product && !want.NoCloud { // without a cloud there is no controller, which would need a role
+		out = append(out, map[string]any{"patch": fmt.Sprintf(accountPatch, want.World.Account)})
+	}
+	if m.product && hasOtherNetwork(want) {
+		out = append(out, map[string]any{"patch": keepOffPatch})
+	}
+	return out
 }
 
 func newTag(name string, a image.Archive) map[string]string {

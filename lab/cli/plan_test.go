@@ -176,7 +176,7 @@ func TestALabWithoutACloudHasNeitherRolesNorAddressesOfAWS(t *testing.T) {
 	if err := want.Validate(); err != nil || !want.NoCloud || len(want.Roles) > 0 || want.PodCIDR.String() != spec.DefaultPodCIDR || strings.Contains(want.Issuer(), "amazonaws") {
 		t.Errorf("%v: no cloud %v, roles %v, pod CIDR %s, issuer %s", err, want.NoCloud, want.Roles, want.PodCIDR, want.Issuer())
 	}
-	text, err := kustomization(want, p, "/var/lib/trunkline-lab/lab/deploy")
+	text, err := manifests{product: true, dns: true}.kustomization(want, p, "/var/lib/trunkline-lab/lab/deploy")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ Lab %[1]s is up. Next:
   %[2]s down
 To use another kubectl:
   export KUBECONFIG=%[3]s
-`, r.Lab.Name, s.labs.command(r.Lab.Name), st.Endpoints.Kubeconfig)
+%[4]s`, r.Lab.Name, s.labs.command(r.Lab.Name), st.Endpoints.Kubeconfig, migrationHint(r, st.StateDir, s.labs.command(r.Lab.Name)))
 	return nil
 }
 

@@ -312,6 +312,10 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	if n.NoCNIPlugins {
 		plugins = ""
 	}
+	pods, err := podRange(l.world.State(), n)
+	if err != nil {
+		return nil, err
+	}
 	deleteObject := func(ctx context.Context, kubeName string) error { return deleteNode(ctx, l.cp.Client(), kubeName) }
 	var authorities []byte
 	if !want.NoCloud {
@@ -320,6 +324,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	m := newMachine(node.Config{
 		Lab: want.Name, Name: n.Name, StateDir: filepath.Join(l.options.StateDir, "nodes", n.Name),
 		NetNS: netns.Path(NetNS(want.Name, n.Name)), Instance: instance, Cgroup: view, Image: n.Image, Labels: n.Labels, Authorities: authorities,
+		Before: n.Before, PodRange: pods,
 		Kubernetes: node.Kubernetes{Server: l.cp.Server(), ClusterDNS: want.ClusterDNS, Keys: node.Keys(keys)},
 		Parts: node.Parts{
 			Kube: want.Parts.Kube, Lab: want.Parts.Lab, Containerd: want.Parts.Containerd,

@@ -65,6 +65,11 @@ type Node struct {
 	Image osimage.Name `json:"image,omitempty"`
 	// NoCNIPlugins: the node has none of CNI's reference plugins.
 	NoCNIPlugins bool `json:"noCNIPlugins,omitempty"`
+	// Before is the network that the node starts with; empty is that of Deploy.
+	Before string `json:"before,omitempty"`
+	// OtherNetwork: the node's pods have addresses of the prefix of its primary interface,
+	// and another network than that of Deploy.
+	OtherNetwork bool `json:"otherNetwork,omitempty"`
 }
 
 // Parts are the lab's programs, built or unpacked by lab/cache. Every path is absolute.

@@ -59,6 +59,11 @@ type Config struct {
 	// Authorities are certificates (PEM) that the node trusts in addition to those of its
 	// image; empty is none. Pods that mount its /etc/ssl/certs trust them too.
 	Authorities []byte `json:"authorities,omitempty"`
+	// Before is the network that the node starts with, of lab.yaml; see before.go.
+	Before string `json:"before,omitempty"`
+	// PodRange are the addresses of the node's pods if another product than Trunkline
+	// connects them; see network.go.
+	PodRange netip.Prefix `json:"podRange,omitzero"`
 }
 
 // Instance is the instance's data that cloud-init reads from the metadata service.

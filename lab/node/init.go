@@ -41,6 +41,7 @@ func InitArgs(argv []string) ([]string, bool) {
 //	node-init networkd      run systemd-networkd
 //	node-init hotplug       do what the image does when an interface appears
 //	node-init runc ARGS…    run runc on a bundle without limits
+//	node-init aws ARGS…     run a program of AWS's VPC CNI; see before.go
 func InitMain(args []string) int {
 	if len(args) == 0 {
 		fmt.Fprintln(os.Stderr, "node-init: an internal command, which the lab starts as PID 1 of a node")
@@ -61,6 +62,8 @@ func InitMain(args []string) int {
 		err = runHotplug()
 	case args[0] == "runc":
 		err = runWithoutLimits(args[1:])
+	case args[0] == "aws":
+		err = runAWS(args[1:])
 	default:
 		fmt.Fprintf(os.Stderr, "node-init: unknown arguments %q\n", args)
 		return exitUsage

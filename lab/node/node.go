@@ -85,6 +85,9 @@ func (n *Node) prepare() error {
 	if err := dir.disk().installPlugins(c.Parts.CNI); err != nil {
 		return fmt.Errorf("install the image's CNI plugins: %w", err)
 	}
+	if err := c.writeNetwork(); err != nil {
+		return fmt.Errorf("write the configuration of the node's network: %w", err)
+	}
 	if err := c.writeTrust(); err != nil {
 		return err
 	}

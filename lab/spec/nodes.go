@@ -82,6 +82,7 @@ func (m *members) addNodes(nodes []Node) {
 	for i, n := range nodes {
 		m.node(fmt.Sprintf("nodes[%d].", i), n)
 	}
+	m.sameBefore(nodes)
 }
 
 func (m *members) node(field string, n Node) {
@@ -101,19 +102,22 @@ func (m *members) node(field string, n Node) {
 		m.add(field+"cgroup", n.Cgroup, "must be %s or %s", CgroupV1, CgroupV2)
 	}
 	nodeLabels(m.problems, field+"labels", n.Labels)
+	m.before(field+"before", n)
+	m.otherNetwork(field+"network", &n)
 	namespace := NodeNamespace(m.lab, n.Name)
 	m.instances = append(m.instances, cloud.InstanceSpec{
 		Name: n.Name, Type: n.Type, Subnet: n.Subnet, Groups: n.Groups,
 		Address:     m.network.primaryAddress(field+"address", n.Address, n.Subnet),
 		PrimaryType: vpc.InterfaceType(n.PrimaryType), Interfaces: m.interfaces(field, n),
-		Role: n.Role, Namespace: namespace, Metadata: metadata(m.problems, field+"imds", n.IMDS),
+		Prefixes: prefixes(n),
+		Role:     n.Role, Namespace: namespace, Metadata: metadata(m.problems, field+"imds", n.IMDS),
 		// EKS and AWS's components recognise a cluster's instances by this tag.
 		Tags: map[string]string{"kubernetes.io/cluster/" + ClusterName: "owned"},
 	})
 	m.nodes = append(m.nodes, ResolvedNode{
 		Name: n.Name, Namespace: namespace, Type: n.Type, Subnet: n.Subnet,
 		Cgroup: n.Cgroup, Labels: n.Labels, MaxPods: limits.MaxPods(),
-		Image: n.Image, NoCNIPlugins: !*n.CNIPlugins,
+		Image: n.Image, NoCNIPlugins: !*n.CNIPlugins, Before: n.Before, Network: n.Network,
 	})
 }
 

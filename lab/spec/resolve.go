@@ -39,6 +39,10 @@ type ResolvedNode struct {
 	Image     osimage.Name
 	// NoCNIPlugins: the node has none of CNI's reference plugins.
 	NoCNIPlugins bool
+	// Before is the network that the node starts with; empty is Trunkline.
+	Before string
+	// Network is that of the node's pods; empty is Trunkline.
+	Network string
 }
 
 // Resolve applies defaults and validates s. It returns the lab, or all problems joined;

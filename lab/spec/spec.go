@@ -154,8 +154,13 @@ type Node struct {
 	Cgroup string `json:"cgroup,omitempty"`
 	// CNIPlugins: the node has CNI's reference plugins in /opt/cni/bin; default whether its
 	// image has them.
-	CNIPlugins *bool             `json:"cniPlugins,omitempty"`
-	Labels     map[string]string `json:"labels,omitempty"`
+	CNIPlugins *bool `json:"cniPlugins,omitempty"`
+	// Before is the network that the node starts with, in place of Trunkline: see
+	// BeforeAWSNode.
+	Before string `json:"before,omitempty"`
+	// Network is that of the node's pods; empty is Trunkline. See NetworkOther.
+	Network string            `json:"network,omitempty"`
+	Labels  map[string]string `json:"labels,omitempty"`
 	// IMDS is the instance's metadata service.
 	IMDS *IMDS `json:"imds,omitempty"`
 }

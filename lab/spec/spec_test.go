@@ -176,6 +176,9 @@ func TestExamplesMatchTheirNames(t *testing.T) {
 	if r := load("no-cloud.yaml"); !r.NoCloud || r.PodCIDR.String() != "10.244.0.0/16" || len(r.Nodes) != 1 || r.Cloud.Instances[0].Role != "" {
 		t.Errorf("no-cloud.yaml: %+v", r)
 	}
+	if r := load("aws-node.yaml"); r.Nodes[0].Before != BeforeAWSNode || r.Nodes[1].Before != BeforeAWSNodePrefix {
+		t.Errorf("aws-node.yaml: %+v", r.Nodes)
+	}
 	if r := load("eventual-consistency.yaml"); r.Faults.DescribeLag == 0 || r.Faults.MetadataLag == 0 {
 		t.Errorf("eventual-consistency.yaml: %+v", r.Faults)
 	}

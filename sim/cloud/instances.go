@@ -148,7 +148,9 @@ func (ch *change) launch(spec InstanceSpec) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i, err := ch.createInterface(NewInterface{Subnet: n.ID, Groups: groups, Primary: spec.Address, Type: spec.PrimaryType})
+	i, err := ch.createInterface(NewInterface{
+		Subnet: n.ID, Groups: groups, Primary: spec.Address, Type: spec.PrimaryType, IPv4: Want{PrefixCount: spec.Prefixes},
+	})
 	if err != nil {
 		return nil, err
 	}

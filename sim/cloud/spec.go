@@ -105,6 +105,8 @@ type InstanceSpec struct {
 	Tags      map[string]string
 	// PrimaryType is the type of the primary interface; empty is vpc.TypeInterface.
 	PrimaryType vpc.InterfaceType
+	// Prefixes is how many IPv4 prefixes are delegated to the primary interface.
+	Prefixes int
 	// Interfaces are the others that it is launched with.
 	Interfaces []LaunchInterface
 }

@@ -5,36 +5,27 @@ package agent
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/lab/awsnode"
 	"github.com/trunkline/trunkline/test/node"
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// wireAsAWS connects a pod as AWS's plugin does: its routes and rules on the node have no
-// protocol of ours. table is that of an interface which the address is not on any more.
-// Source: aws/amazon-vpc-cni-k8s v1.23.1, cmd/routed-eni-cni-plugin/driver/driver.go.
+// wireAsAWS connects a pod as AWS's plugin does, with the route table of an interface which the
+// address is not on any more.
 func wireAsAWS(t *testing.T, n *node.Node, name string, address netip.Addr, table int) (link string) {
 	t.Helper()
-	pod := testns.New(t, "awspod")
-	link = endpoint.LinkName("eni", "default", name)
-	for _, argv := range [][]string{
-		{"ip", "-n", n.NS.Name, "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", pod.Name},
-		{"ip", "-n", n.NS.Name, "link", "set", link, "up"},
-		{"ip", "-n", pod.Name, "link", "set", "eth0", "up"},
-		{"ip", "-n", pod.Name, "addr", "add", address.String() + "/32", "dev", "eth0"},
-		{"ip", "-n", n.NS.Name, "route", "add", address.String() + "/32", "dev", link, "scope", "link"},
-		{"ip", "-n", n.NS.Name, "rule", "add", "pref", "512", "to", address.String(), "lookup", "main"},
-		{"ip", "-n", n.NS.Name, "rule", "add", "pref", "1536", "from", address.String(), "lookup", fmt.Sprint(table)},
-	} {
-		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v: %s", argv, err, out)
-		}
+	pod := awsnode.Pod{
+		Namespace: "default", Name: name, NetNS: testns.New(t, "awspod").Name, IfName: "eth0",
+		Address: address, Table: strconv.Itoa(table),
 	}
-	return link
+	if err := (awsnode.Host{NetNS: n.NS.Name}).Wire(pod); err != nil {
+		t.Fatal(err)
+	}
+	return pod.Link()
 }
 
 // A pod that AWS's plugin wired ends. Its rules go, before a pod of ours gets the address, and
@@ -50,10 +41,9 @@ func TestWhatAWSsDaemonLeftGoesWithItsPods(t *testing.T) {
 		}
 	}
 	link := wireAsAWS(t, n, "theirs", free, 7)
-	for _, rule := range []string{
-		"-t nat -N AWS-SNAT-CHAIN-0", "-t nat -A POSTROUTING -j AWS-SNAT-CHAIN-0", "-t nat -A AWS-SNAT-CHAIN-0 -d 10.0.0.0/16 -j RETURN",
-	} {
-		inside(t, n, append([]string{"iptables-nft"}, strings.Fields(rule)...)...)
+	theirs := awsnode.Filter{Link: "eth0", Address: n.Ledger().ENIs[0].Primary, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
+	if err := (awsnode.Host{NetNS: n.NS.Name}).SetFilter(theirs); err != nil {
+		t.Fatal(err)
 	}
 	n.Stop()
 	n.StartAgent("warm-ips=3", "headroom=0", "max-enis=1")

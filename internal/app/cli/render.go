@@ -161,6 +161,9 @@ func perNodes(w io.Writer, nodes []NodePool, of func(NodePool) string) {
 }
 
 func nodeRow(n NodePool) []string {
+	if n.Unselected {
+		return []string{n.Node, "not selected by the DaemonSet"}
+	}
 	if !n.Reported {
 		return []string{n.Node, "no report"}
 	}

@@ -53,8 +53,11 @@ type Workload struct {
 
 // NodePool is one node's report.
 type NodePool struct {
-	Node         string                  `json:"node"`
-	Reported     bool                    `json:"reported"`
+	Node     string `json:"node"`
+	Reported bool   `json:"reported"`
+	// Unselected: the DaemonSet does not select the node, such as one of AWS Fargate or a
+	// hybrid node. Another product connects its pods.
+	Unselected   bool                    `json:"unselected,omitempty"`
 	Age          time.Duration           `json:"age"` // of the report
 	Mode         string                  `json:"mode,omitempty"`
 	InstanceType string                  `json:"instanceType,omitempty"`
@@ -210,15 +213,35 @@ func summarise(in clusterState, now time.Time) Status {
 	for i := range in.networks {
 		reports[in.networks[i].Name] = &in.networks[i]
 	}
+	unselected := in.unselected(reports)
 	for i := range in.nodes {
-		s.node(in.nodes[i].Name, reports[in.nodes[i].Name], now)
+		name := in.nodes[i].Name
+		if unselected[name] {
+			s.Nodes = append(s.Nodes, NodePool{Node: name, Unselected: true})
+			continue
+		}
+		s.node(name, reports[name], now)
 	}
+	in.pods = slices.DeleteFunc(slices.Clone(in.pods), func(p corev1.Pod) bool { return unselected[p.Spec.NodeName] && onPodNetwork(&p) })
 	for _, b := range in.brakes {
 		s.Brakes = append(s.Brakes, BrakeLine{Name: b.Name, Freeze: string(b.Spec.Freeze), Nodes: b.Spec.Nodes, Reason: b.Spec.Reason})
 	}
 	s.pods(in, reports, now)
 	slices.SortFunc(s.Errors, func(a, b Group) int { return strings.Compare(a.Object, b.Object) })
 	return s
+}
+
+// unselected returns the nodes without an agent and without a report that the DaemonSet does
+// not select.
+func (r *clusterState) unselected(reports map[string]*trunkline.NodeNetwork) map[string]bool {
+	out := map[string]bool{}
+	for i := range r.nodes {
+		n := &r.nodes[i]
+		if r.agent != nil && reports[n.Name] == nil && !kube.Selects(r.agent, n) {
+			out[n.Name] = true
+		}
+	}
+	return out
 }
 
 func (s *Status) workloads(in clusterState) {

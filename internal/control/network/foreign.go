@@ -9,20 +9,17 @@ import (
 
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
-	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
-// foreignIn returns the addresses of the ledger that pods of another CNI hold, and the ranges
-// of the node's interfaces.
+// foreignIn returns the addresses of the node's interfaces and their prefixes that pods of
+// another CNI hold, and the ranges of the interfaces.
 func foreignIn(s *state.Store) (held map[netip.Addr]bool, ranges []netip.Prefix) {
 	view, _ := s.View(time.Now())
 	held = map[netip.Addr]bool{}
 	for _, e := range view.ENIs {
 		ranges = append(ranges, e.SubnetCIDR)
-		for _, a := range e.Addresses {
-			if a.State == ipam.Assigned && a.Holder.Foreign() {
-				held[a.Addr] = true
-			}
+		for _, c := range e.OfForeign() {
+			held[c.Addr] = true
 		}
 	}
 	return held, ranges

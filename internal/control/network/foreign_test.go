@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
@@ -36,6 +37,35 @@ func claimed(t *testing.T, s *state.Store) netip.Addr {
 	return netip.Addr{}
 }
 
+// claimedInPrefix has a pod of another CNI use an address of a prefix that EC2 delegated to an
+// interface: the ledger has no row for it.
+func claimedInPrefix(t *testing.T, s *state.Store) netip.Addr {
+	t.Helper()
+	seen := statetest.First()
+	addr := seen.ENI.SubnetCIDR.Addr()
+	for range 200 {
+		addr = addr.Next()
+	}
+	prefix := netip.PrefixFrom(addr, 28).Masked()
+	seen.ENI.Prefixes = ipam.PrefixesOf([]netip.Prefix{prefix})
+	_, err := s.Update(func(tx *state.Tx) error {
+		rows, _ := tx.Ledger().Observe([]ipam.Observed{seen}, time.Now())
+		tx.Record(rows...)
+		claim := ipam.Claim{Holder: ipam.ForeignHolder(endpoint.Pod{Namespace: "default", Name: "theirs", UID: "u"})}
+		tx.Record(tx.Ledger().Claim(map[netip.Addr]ipam.Claim{addr: claim}, true, time.Now())...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
+// claimedAnywhere are the ways in which a pod of another CNI has its address.
+func claimedAnywhere() map[string]func(*testing.T, *state.Store) netip.Addr {
+	return map[string]func(*testing.T, *state.Store) netip.Addr{"a secondary address": claimed, "an address of a prefix": claimedInPrefix}
+}
+
 // release ends the claims of pods of another CNI.
 func release(t *testing.T, s *state.Store) {
 	t.Helper()
@@ -49,9 +79,15 @@ func release(t *testing.T, s *state.Store) {
 }
 
 func TestForeignWiredPodsMayReachInstanceMetadataWherePodsMay(t *testing.T) {
+	for name, claim := range claimedAnywhere() {
+		t.Run(name, func(t *testing.T) { mayReachMetadata(t, claim) })
+	}
+}
+
+func mayReachMetadata(t *testing.T, claim func(*testing.T, *state.Store) netip.Addr) {
 	n, _ := newController(t)
 	hasDevice(n, "eth0")
-	address := claimed(t, n.State)
+	address := claim(t, n.State)
 	has := func() bool {
 		t.Helper()
 		if err := n.derive(); err != nil {
@@ -79,8 +115,14 @@ func TestForeignWiredPodsMayReachInstanceMetadataWherePodsMay(t *testing.T) {
 // Rules of a pod that another CNI wired go with it, and the SNAT of AWS's daemon with the last
 // such pod. While that daemon may run, nothing of it is touched.
 func TestWhatAWSsDaemonLeftGoesWithItsPods(t *testing.T) {
+	for name, claim := range claimedAnywhere() {
+		t.Run(name, func(t *testing.T) { leftoversGo(t, claim) })
+	}
+}
+
+func leftoversGo(t *testing.T, claim func(*testing.T, *state.Store) netip.Addr) {
 	g := start(t)
-	address := claimed(t, g.State)
+	address := claim(t, g.State)
 	rule := hostnet.Rule{Family: vpc.IPv4, Priority: hostnet.RuleFromPod, From: netip.PrefixFrom(address, 32), Table: 7}
 	g.k.state.Rules = append(g.k.state.Rules, rule)
 	g.k.leftByAWS = []string{"chain AWS-SNAT-CHAIN-0"}

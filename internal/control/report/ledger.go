@@ -47,6 +47,11 @@ func (r *Reporter) ledger() introspection.Ledger {
 			row.Why = view.Denied(e.ID)
 		}
 		out.ENIs = append(out.ENIs, row)
+		// The plan counts addresses that it can give to pods; these are in use beside them.
+		inPrefixes := len(ofPrefixes(e))
+		out.Pool.Assigned += inPrefixes
+		out.Pool.Total += inPrefixes
+		out.Pool.Limit += inPrefixes
 	}
 	return out
 }
@@ -80,7 +85,22 @@ func interfaceRow(e ipam.ENIView) introspection.ENI {
 		entry.Why = addressWhy(e.ENI, ad)
 		row.Addresses = append(row.Addresses, entry)
 	}
+	row.Addresses = append(row.Addresses, ofPrefixes(e)...)
 	return row
+}
+
+// ofPrefixes are the addresses of an interface's prefixes that pods of another CNI use. The
+// ledger has no rows for them.
+func ofPrefixes(e ipam.ENIView) (out []introspection.Address) {
+	for _, c := range e.Claimed {
+		if on, ok := e.PrefixOf(c.Addr); ok {
+			out = append(out, introspection.Address{
+				Address: c.Addr, State: string(ipam.Assigned), Pod: c.Holder.String(),
+				Why: fmt.Sprintf("in use by a pod that another CNI wired; an address of the prefix %s, of which Trunkline gives none to pods", on),
+			})
+		}
+	}
+	return out
 }
 
 // addressWhy says why an address is in its state, and what that means.

@@ -47,6 +47,11 @@ func TestEveryAddressHasAReason(t *testing.T) {
 		}
 		fmt.Fprintf(&got, "%s %s %s: %s\n", row.Address, row.State, row.Pod, row.Why)
 	}
+	inPrefix := ipam.ENIView{ENI: ready, Claimed: []ipam.Claimed{{Addr: netip.MustParseAddr("10.0.0.33"), Holder: theirs}}}
+	inPrefix.Prefixes = ipam.PrefixesOf([]netip.Prefix{netip.MustParsePrefix("10.0.0.32/28")})
+	for _, row := range interfaceRow(inPrefix).Addresses {
+		fmt.Fprintf(&got, "%s %s %s: %s\n", row.Address, row.State, row.Pod, row.Why)
+	}
 	const path = "testdata/why.txt"
 	if *update {
 		if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {

@@ -54,10 +54,8 @@ func New(in Input) Plan {
 		}
 	}
 	for _, i := range in.View.ENIs {
-		for _, a := range i.Addresses {
-			if a.State == ipam.Assigned && a.Holder.Foreign() {
-				p.foreign(a)
-			}
+		for _, c := range i.OfForeign() {
+			p.foreign(c)
 		}
 	}
 	for _, a := range p.previous { // of pods that AWS's daemon has added since
@@ -121,7 +119,7 @@ func (p *planner) endpoint(e endpoint.Endpoint) {
 
 // foreign allocates the address of a pod that AWS's plugin wired, as the previous checkpoint
 // has it.
-func (p *planner) foreign(a ipam.Address) {
+func (p *planner) foreign(a ipam.Claimed) {
 	pod := a.Holder.Pod
 	known, ok := p.previous[a.Addr]
 	switch {

@@ -54,6 +54,15 @@ func (n *node) foreign(i int, name string) {
 	n.in.Links = append(n.in.Links, endpoint.LinkName("eni", "default", name))
 }
 
+// inPrefix is such a pod on an address of a prefix that the interface has.
+func (n *node) inPrefix(a netip.Addr, name string) {
+	e := n.eni()
+	e.Prefixes = []ipam.Prefix{{CIDR: netip.PrefixFrom(a, 28).Masked()}}
+	e.Claimed = append(e.Claimed, ipam.Claimed{Addr: a, Holder: ipam.ForeignHolder(endpoint.Pod{Namespace: "default", Name: name, UID: "u"})})
+	n.addresses = append(n.addresses, a)
+	n.in.Links = append(n.in.Links, endpoint.LinkName("eni", "default", name))
+}
+
 func allocation(i int, name string) Allocation {
 	return Allocation{
 		Network: Network, ContainerID: "aws-" + name, IfName: "eth0", IPv4: addr(i), Allocated: 1,
@@ -147,6 +156,27 @@ func TestPodsThatAWSsPluginWiredKeepTheirAllocations(t *testing.T) {
 	n.in.Links = slices.DeleteFunc(n.in.Links, func(l string) bool { return l == endpoint.LinkName("eni", "default", "without-entry") })
 	if d := n.start(t, &plan.Checkpoint); len(d.Stale) != 1 || d.Stale[0] != addr(2) {
 		t.Errorf("stale: %v", d.Stale)
+	}
+}
+
+// The ledger has no rows for the addresses of a prefix: AWS's daemon gave such an address to a
+// new pod when its previous checkpoint had no entry for the pod that has it.
+func TestPodsOfAPrefixAreAdopted(t *testing.T) {
+	n := newNode(1)
+	in := netip.MustParseAddr("10.0.1.3")
+	n.inPrefix(in, "theirs")
+	plan := New(n.in)
+	if got := twice(n.start(t, &plan.Checkpoint), []netip.Addr{in}); len(got) > 0 {
+		t.Errorf("given twice: %v; checkpoint %+v", got, plan.Checkpoint)
+	}
+	if len(plan.Unkeyed) != 1 || !strings.Contains(plan.Unkeyed[0], "default/theirs (10.0.1.3)") {
+		t.Errorf("unkeyed: %q", plan.Unkeyed)
+	}
+	known := allocation(0, "theirs")
+	known.IPv4 = in
+	n.in.Previous.Allocations = []Allocation{known}
+	if plan = New(n.in); !slices.Equal(plan.Checkpoint.Allocations, n.in.Previous.Allocations) || len(plan.Unkeyed) > 0 {
+		t.Errorf("with a previous allocation: %+v, unkeyed %q", plan.Checkpoint.Allocations, plan.Unkeyed)
 	}
 }
 

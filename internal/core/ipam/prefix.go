@@ -28,9 +28,14 @@ func PrefixesOf(cidrs []netip.Prefix) []Prefix {
 	return out
 }
 
-// delegated reports whether addr lies in a prefix of e.
-func (e ENI) delegated(addr netip.Addr) bool {
-	return slices.ContainsFunc(e.Prefixes, func(p Prefix) bool { return p.CIDR.Contains(addr) })
+// PrefixOf returns the prefix of e in which addr lies.
+func (e ENI) PrefixOf(addr netip.Addr) (cidr netip.Prefix, ok bool) {
+	for _, p := range e.Prefixes {
+		if p.CIDR.Contains(addr) {
+			return p.CIDR, true
+		}
+	}
+	return netip.Prefix{}, false
 }
 
 // prefixes4 counts the IPv4 prefixes of e.
@@ -73,23 +78,33 @@ func (s *rows) claimedOn(addr netip.Addr, c Claim) (vpc.ENIID, bool) {
 		return a.ENI, a.State == Releasing && c.holds(*a)
 	}
 	for id, e := range s.enis {
-		if e.delegated(addr) {
+		if _, ok := e.PrefixOf(addr); ok {
 			return id, true
 		}
 	}
 	return "", false
 }
 
-// Foreign counts the pods of another CNI that use addresses of the interface.
-func (e ENIView) Foreign() int {
-	n := len(e.Claimed)
+// OfForeign lists the addresses of the interface that pods of another CNI use, ordered: those
+// that the ledger has assigned to them, and those that it cannot assign, such as an address
+// of a prefix.
+func (e ENIView) OfForeign() (out []Claimed) {
 	for _, a := range e.Addresses {
 		if a.State == Assigned && a.Holder.Foreign() {
-			n++
+			out = append(out, Claimed{a.Addr, a.Holder})
 		}
 	}
-	return n
+	for _, c := range e.Claimed {
+		if c.Holder.Foreign() {
+			out = append(out, c)
+		}
+	}
+	slices.SortFunc(out, func(a, b Claimed) int { return a.Addr.Compare(b.Addr) })
+	return out
 }
+
+// Foreign counts the pods of another CNI that use addresses of the interface.
+func (e ENIView) Foreign() int { return len(e.OfForeign()) }
 
 // Kept is why the interface is neither detached nor deleted and none of its addresses
 // released, however idle its other addresses are; empty if that may be.
