@@ -1,6 +1,7 @@
 package awsnode
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"net/rpc/jsonrpc"
@@ -29,8 +30,8 @@ func call(method string, in Request) (out Reply, err error) {
 		return out, err
 	}
 	client := jsonrpc.NewClient(conn)
-	defer client.Close()
-	return out, client.Call(service+"."+method, in, &out)
+	err = client.Call(service+"."+method, in, &out)
+	return out, errors.Join(err, client.Close())
 }
 
 // Health returns an error if the daemon does not answer.
