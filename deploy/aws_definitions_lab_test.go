@@ -68,7 +68,7 @@ func TestApplyAndDeleteLeaveAWSsDefinitionsAndObjectsAsTheyAre(t *testing.T) {
 			"crd/eniconfigs.crd.k8s.amazonaws.com", "crd/cninodes.vpcresources.k8s.aws", "eniconfig/us-west-2a", "cninode/n1")
 	}
 	before := state()
-	for _, args := range [][]string{{"apply", "-k", "overlays/eks"}, {"delete", "--wait=false", "-k", "overlays/eks"}} {
+	for _, args := range [][]string{{"apply", "-k", "overlays/eks-migration"}, {"apply", "-k", "overlays/eks"}, {"delete", "--wait=false", "-k", "overlays/eks"}} {
 		c.kubectl(t, args...)
 		if after := state(); after != before {
 			t.Fatalf("after kubectl %v:\n%s\nbefore:\n%s", args, after, before)

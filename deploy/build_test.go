@@ -45,7 +45,7 @@ func built[T any](t *testing.T, overlay, kind, name string) (out T) {
 // `kubectl apply -k` would take over a definition of AWS's, and prune fields that its schema
 // lacks; `kubectl delete -k` would delete it with every object of the kind in the cluster.
 func TestOnAWSNoObjectOfAWSsIsAppliedOrDeleted(t *testing.T) {
-	for _, overlay := range []string{"eks"} {
+	for _, overlay := range []string{"eks", "eks-migration"} {
 		definitions := 0
 		for _, r := range build(t, overlay).Resources() {
 			if r.GetKind() == "CustomResourceDefinition" {

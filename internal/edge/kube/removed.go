@@ -84,15 +84,15 @@ func removedNow(ctx context.Context, c *Client, own PodRef, node string) (remove
 		return true, "node " + node + " is gone", nil
 	case err != nil:
 		return false, "", fmt.Errorf("get node %s: %w", node, err)
-	case !selects(set, n):
+	case !Selects(set, n):
 		return true, "DaemonSet " + owner.Name + " no longer selects node " + node, nil
 	}
 	return false, "DaemonSet " + owner.Name + " selects node " + node, nil
 }
 
-// selects reports whether a DaemonSet's node selector and required node affinity match a
+// Selects reports whether a DaemonSet's node selector and required node affinity match a
 // node. Taints are ignored: the agent tolerates all.
-func selects(set *appsv1.DaemonSet, n *corev1.Node) bool {
+func Selects(set *appsv1.DaemonSet, n *corev1.Node) bool {
 	spec := &set.Spec.Template.Spec
 	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(n.Labels)) {
 		return false
