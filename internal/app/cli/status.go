@@ -23,6 +23,9 @@ type Status struct {
 	Workloads []Workload  `json:"workloads"`
 	Nodes     []NodePool  `json:"nodes"`
 	Brakes    []BrakeLine `json:"brakes,omitempty"`
+	// NotServed are the nodes that the DaemonSet does not select and that have no report:
+	// another network serves them. Their pods are not counted.
+	NotServed []string `json:"notServed,omitempty"`
 	// PodsManaged counts the pods with an address in the agents' reports; Pods those
 	// that are bound to a node and not on the host's network.
 	PodsManaged int `json:"podsManaged"`
@@ -211,7 +214,12 @@ func summarise(in clusterState, now time.Time) Status {
 		reports[in.networks[i].Name] = &in.networks[i]
 	}
 	for i := range in.nodes {
-		s.node(in.nodes[i].Name, reports[in.nodes[i].Name], now)
+		n := &in.nodes[i]
+		if selected := in.selects(n); selected || reports[n.Name] != nil {
+			s.node(n.Name, reports[n.Name], selected, now)
+		} else {
+			s.NotServed = append(s.NotServed, n.Name)
+		}
 	}
 	for _, b := range in.brakes {
 		s.Brakes = append(s.Brakes, BrakeLine{Name: b.Name, Freeze: string(b.Spec.Freeze), Nodes: b.Spec.Nodes, Reason: b.Spec.Reason})
@@ -219,6 +227,13 @@ func summarise(in clusterState, now time.Time) Status {
 	s.pods(in, reports, now)
 	slices.SortFunc(s.Errors, func(a, b Group) int { return strings.Compare(a.Object, b.Object) })
 	return s
+}
+
+// selects reports whether the agent's DaemonSet selects a node. It does not select nodes that
+// another network serves: of Fargate, hybrid nodes, EKS Auto Mode, Windows, and those left to
+// AWS's CNI.
+func (r *clusterState) selects(n *corev1.Node) bool {
+	return r.agent == nil || kube.Selects(r.agent, n)
 }
 
 func (s *Status) workloads(in clusterState) {
@@ -292,9 +307,12 @@ func images(pods []corev1.Pod, name string) []string {
 	return slices.Compact(out)
 }
 
-func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
+func (s *Status) node(name string, n *trunkline.NodeNetwork, selected bool, now time.Time) {
 	row := NodePool{Node: name}
 	object := "node " + name
+	if !selected {
+		s.wrong(object, "the DaemonSet does not select it, and its agent has not left it: if no agent stops there, run trunkline uninstall on it (docs/migrate.md)")
+	}
 	if n == nil {
 		s.Nodes = append(s.Nodes, row)
 		if s.Installed {
@@ -349,7 +367,7 @@ func (s *Status) pods(in clusterState, reports map[string]*trunkline.NodeNetwork
 		if own && !podReady(p) && p.DeletionTimestamp == nil {
 			s.wrong("pod "+p.Namespace+"/"+p.Name, "on %s is %s%s", p.Spec.NodeName, p.Status.Phase, notReadyReason(p))
 		}
-		if !onPodNetwork(p) {
+		if !onPodNetwork(p) || slices.Contains(s.NotServed, p.Spec.NodeName) {
 			continue
 		}
 		s.Pods++
