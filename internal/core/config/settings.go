@@ -125,7 +125,7 @@ func unsupported() []struct{ env, refuse, feature string } {
 		{"ENABLE_IPv4", "false", "a node without IPv4 pods"},
 		{"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG", "true", "custom networking with ENIConfig"},
 		{"ENABLE_POD_ENI", "true", "support for security groups of pods"},
-		{"ENABLE_MULTI_NIC", "true", "support for several network cards"},
+		{"ENABLE_MULTI_NIC", "true", "pods with interfaces of several network cards"},
 		{"ENABLE_IMDS_ONLY_MODE", "true", "operation without EC2"},
 		{"DISABLE_NETWORK_RESOURCE_PROVISIONING", "true", "operation without EC2"},
 	}
