@@ -32,13 +32,23 @@ import (
 
 var flags = testparts.Register()
 
-// cluster is a real control plane with deploy/overlays/lab applied.
+// cluster is a real control plane.
 type cluster struct {
 	*controlplane.ControlPlane
 	kube string // path of trunkline-kube
 }
 
+// newCluster is a control plane with deploy/overlays/lab applied.
 func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := newEmptyCluster(t)
+	c.kubectl(t, "apply", "--server-side", "-k", "overlays/lab")
+	c.kubectl(t, "wait", "--for=condition=Established", "--timeout=120s", "crd", "--all")
+	return c
+}
+
+// newEmptyCluster is a control plane before anything is applied.
+func newEmptyCluster(t *testing.T) *cluster {
 	t.Helper()
 	program := flags.Find(t).Kube
 	address := netip.MustParseAddr("10.0.0.10")
@@ -66,10 +76,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(cp.Stop)
-	c := &cluster{ControlPlane: cp, kube: program}
-	c.kubectl(t, "apply", "--server-side", "-k", "overlays/lab")
-	c.kubectl(t, "wait", "--for=condition=Established", "--timeout=120s", "crd", "--all")
-	return c
+	return &cluster{ControlPlane: cp, kube: program}
 }
 
 func (c *cluster) kubectl(t *testing.T, args ...string) string {

@@ -10,4 +10,4 @@
 // +groupName=trunkline.dev
 package v1alpha1
 
-//go:generate go tool -modfile=../../../tools/go.mod controller-gen object crd paths=../../... output:crd:dir=../../../deploy/crds
+//go:generate go tool -modfile=../../../tools/go.mod controller-gen object crd paths=. output:crd:dir=../../../deploy/crds

@@ -9,3 +9,5 @@
 // +kubebuilder:object:generate=true
 // +groupName=vpcresources.k8s.aws
 package v1alpha1
+
+//go:generate go tool -modfile=../../../tools/go.mod controller-gen object crd paths=. output:crd:dir=../../../deploy/components/cninode

@@ -17,7 +17,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -95,6 +94,7 @@ type agent struct {
 	host    *link.Host
 	filter  *nft.Firewall
 	cluster Cluster
+	guard   *guard // is the cluster
 	events  Events
 
 	state    *state.Store
@@ -187,7 +187,9 @@ func (a *agent) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	a.cluster, a.events = a.deps.Cluster(a.clusterChanged)
+	cluster, events := a.deps.Cluster(a.clusterChanged)
+	a.guard = newGuard(cluster, events, a.guardChanged)
+	a.cluster, a.events = a.guard, events
 	a.conflist = conflist.New(a.cfg, conflist.Deps{
 		Runtime:   func() string { node, _ := a.cluster.Node(); return node.Runtime },
 		Supported: new(cniplugin.Asker).Supported, Called: func() bool { return a.cni.Plugin() != "" },
@@ -209,7 +211,7 @@ func (a *agent) construct(ctx context.Context) error {
 	a.reporter = report.New(a.cfg, report.Deps{
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
-		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Problems: a.conflist.Problems, Handover: a.writeHandover,
+		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Problems: a.problems, Handover: a.writeHandover,
 	})
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()
@@ -250,22 +252,15 @@ func (a *agent) assemble() (err error) {
 		StaleAfter: a.cfg.StaleAfter,
 	}, cni.Deps{
 		Log: a.log, State: a.state, Owned: a.state.CNITables(), Backend: a.backend, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
-		Components: a.deps.Components, Registry: a.deps.Registry,
+		Components: append([]cni.Component{a.guard}, a.deps.Components...), Registry: a.deps.Registry,
 		Lock: a.network.Lock, CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
 	})
 	return nil
 }
 
-// awsDaemonMayRun reports whether AWS's daemon runs on the node, or may: while the API server
-// has not answered, that is not known.
-func (a *agent) awsDaemonMayRun() bool {
-	return !a.cluster.Synced() || slices.ContainsFunc(a.cluster.Pods(), func(p kube.Pod) bool {
-		return p.Labels["k8s-app"] == "aws-node" && !p.Done
-	})
-}
-
 // clusterChanged has the backend plan again: pods or the Node changed.
 func (a *agent) clusterChanged() {
+	a.guard.Loop.Mark()
 	if plan := a.planned.Load(); plan != nil {
 		plan.Mark()
 	}
@@ -300,6 +295,7 @@ func (a *agent) live(ctx context.Context) error {
 	for _, f := range unread {
 		group.Go(func() error { return a.read(ctx, f, a.factWaits(f.name)) })
 	}
+	a.guard.check() // before anything is done at EC2
 	a.backend.recover(ctx)
 	for name, l := range a.loops() {
 		l.Report = func(err error, pause time.Duration) {
@@ -319,7 +315,7 @@ func (a *agent) live(ctx context.Context) error {
 
 // loops are the agent's loops by name; each has its own interval.
 func (a *agent) loops() map[string]*loop.Loop {
-	all := map[string]*loop.Loop{"kernel": a.network.Loop, "report": a.reporter.Loop, "policies": a.reporter.Policies}
+	all := map[string]*loop.Loop{"guard": a.guard.Loop, "kernel": a.network.Loop, "report": a.reporter.Loop, "policies": a.reporter.Policies}
 	maps.Copy(all, a.backend.loops)
 	return all
 }
@@ -342,10 +338,10 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.Serve(ctx, l) })
-	if err := a.conflist.Write(ctx); err != nil {
+	if err := a.keepConflist(ctx); err != nil {
 		return errors.Join(err, group.Wait())
 	}
-	keep := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, a.conflist.Write(ctx) })
+	keep := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, a.keepConflist(ctx) })
 	keep.Every, keep.MaxBackoff = conflistEvery, conflistEvery
 	keep.Report = func(err error, pause time.Duration) {
 		a.log.Warn("conflist not written, will be retried", "error", err, "pause", pause)
@@ -357,10 +353,6 @@ func (a *agent) serve(ctx context.Context) error {
 	a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.state.Node().Instance)
 	return group.Wait()
 }
-
-// conflistEvery is how often the conflist is compared with its desired content. That
-// needs no answer from the API server.
-const conflistEvery = 5 * time.Second
 
 // bootID is the kernel's ID of this boot.
 func bootID() string {

@@ -102,32 +102,6 @@ func TestTheStatusOfAHealthyCluster(t *testing.T) {
 	golden(t, "status-healthy.txt", out.String())
 }
 
-// EKS has nodes on which the agent must not run, and another product connects their pods.
-func TestANodeThatTheDaemonSetDoesNotSelectIsNoError(t *testing.T) {
-	in := healthy()
-	in.nodes = append(in.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n3", Labels: map[string]string{"eks.amazonaws.com/compute-type": "hybrid"}}})
-	in.pods = append(in.pods, corev1.Pod{Spec: corev1.PodSpec{NodeName: "n3"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
-	if s := summarise(in, now()); s.Ready() {
-		t.Error("ready, although the DaemonSet selects n3 and it has no report")
-	}
-	in.agent.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{
-				Key: "eks.amazonaws.com/compute-type", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"fargate", "hybrid", "auto"},
-			}},
-		}}},
-	}}
-	s := summarise(in, now())
-	if !s.Ready() || s.Pods != summarise(healthy(), now()).Pods {
-		t.Errorf("%d pods, wrong %v", s.Pods, s.Wrong())
-	}
-	var out bytes.Buffer
-	WriteStatus(&out, s)
-	if !strings.Contains(out.String(), "not selected by the DaemonSet") {
-		t.Error(out.String())
-	}
-}
-
 // Without EC2 there are no interfaces that the controller would collect.
 func TestTheControllerIsExpectedOnlyWhereANodeUsesEC2(t *testing.T) {
 	in := healthy()

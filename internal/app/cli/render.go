@@ -53,6 +53,9 @@ func WriteStatus(w io.Writer, s Status) {
 		fmt.Fprintf(w, "%s %-11s %-22s desired %d, ready %d, updated %d   %s\n", mark(l.Ready >= l.Desired && l.Updated >= l.Desired), l.Kind, l.Name, l.Desired, l.Ready, l.Updated, images)
 	}
 	fmt.Fprintln(w, podsLine(s))
+	if n := len(s.NotServed); n > 0 {
+		fmt.Fprintf(w, "%s Nodes       %d not served by Trunkline, because its DaemonSet does not select them: %s\n", markSkipped, n, some(s.NotServed))
+	}
 	for _, b := range s.Brakes {
 		on := "every node"
 		if len(b.Nodes) > 0 {
@@ -91,6 +94,16 @@ func WriteStatus(w io.Writer, s Status) {
 			fmt.Fprintf(w, "    %s %s\n", markBad, e)
 		}
 	}
+}
+
+// some are the first of a list, and how many more there are.
+func some(list []string) string {
+	const shown = 5
+	text := strings.Join(list[:min(shown, len(list))], ", ")
+	if more := len(list) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // podsLine counts pods, and explains those without an address in the last reports.
@@ -161,9 +174,6 @@ func perNodes(w io.Writer, nodes []NodePool, of func(NodePool) string) {
 }
 
 func nodeRow(n NodePool) []string {
-	if n.Unselected {
-		return []string{n.Node, "not selected by the DaemonSet"}
-	}
 	if !n.Reported {
 		return []string{n.Node, "no report"}
 	}

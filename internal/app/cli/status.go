@@ -23,6 +23,9 @@ type Status struct {
 	Workloads []Workload  `json:"workloads"`
 	Nodes     []NodePool  `json:"nodes"`
 	Brakes    []BrakeLine `json:"brakes,omitempty"`
+	// NotServed are the nodes that the DaemonSet does not select and that have no report:
+	// another network serves them. Their pods are not counted.
+	NotServed []string `json:"notServed,omitempty"`
 	// PodsManaged counts the pods with an address in the agents' reports; Pods those
 	// that are bound to a node and not on the host's network.
 	PodsManaged int `json:"podsManaged"`
@@ -53,11 +56,8 @@ type Workload struct {
 
 // NodePool is one node's report.
 type NodePool struct {
-	Node     string `json:"node"`
-	Reported bool   `json:"reported"`
-	// Unselected: the DaemonSet does not select the node, such as one of AWS Fargate or a
-	// hybrid node. Another product connects its pods.
-	Unselected   bool                    `json:"unselected,omitempty"`
+	Node         string                  `json:"node"`
+	Reported     bool                    `json:"reported"`
 	Age          time.Duration           `json:"age"` // of the report
 	Mode         string                  `json:"mode,omitempty"`
 	InstanceType string                  `json:"instanceType,omitempty"`
@@ -213,16 +213,14 @@ func summarise(in clusterState, now time.Time) Status {
 	for i := range in.networks {
 		reports[in.networks[i].Name] = &in.networks[i]
 	}
-	unselected := in.unselected(reports)
 	for i := range in.nodes {
-		name := in.nodes[i].Name
-		if unselected[name] {
-			s.Nodes = append(s.Nodes, NodePool{Node: name, Unselected: true})
-			continue
+		n := &in.nodes[i]
+		if selected := in.selects(n); selected || reports[n.Name] != nil {
+			s.node(n.Name, reports[n.Name], selected, now)
+		} else {
+			s.NotServed = append(s.NotServed, n.Name)
 		}
-		s.node(name, reports[name], now)
 	}
-	in.pods = slices.DeleteFunc(slices.Clone(in.pods), func(p corev1.Pod) bool { return unselected[p.Spec.NodeName] && onPodNetwork(&p) })
 	for _, b := range in.brakes {
 		s.Brakes = append(s.Brakes, BrakeLine{Name: b.Name, Freeze: string(b.Spec.Freeze), Nodes: b.Spec.Nodes, Reason: b.Spec.Reason})
 	}
@@ -231,17 +229,11 @@ func summarise(in clusterState, now time.Time) Status {
 	return s
 }
 
-// unselected returns the nodes without an agent and without a report that the DaemonSet does
-// not select.
-func (r *clusterState) unselected(reports map[string]*trunkline.NodeNetwork) map[string]bool {
-	out := map[string]bool{}
-	for i := range r.nodes {
-		n := &r.nodes[i]
-		if r.agent != nil && reports[n.Name] == nil && !kube.Selects(r.agent, n) {
-			out[n.Name] = true
-		}
-	}
-	return out
+// selects reports whether the agent's DaemonSet selects a node. It does not select nodes that
+// another network serves: of Fargate, hybrid nodes, EKS Auto Mode, Windows, and those left to
+// AWS's CNI.
+func (r *clusterState) selects(n *corev1.Node) bool {
+	return r.agent == nil || kube.Selects(r.agent, n)
 }
 
 func (s *Status) workloads(in clusterState) {
@@ -315,9 +307,12 @@ func images(pods []corev1.Pod, name string) []string {
 	return slices.Compact(out)
 }
 
-func (s *Status) node(name string, n *trunkline.NodeNetwork, now time.Time) {
+func (s *Status) node(name string, n *trunkline.NodeNetwork, selected bool, now time.Time) {
 	row := NodePool{Node: name}
 	object := "node " + name
+	if !selected {
+		s.wrong(object, "the DaemonSet does not select it, and its agent has not left it: if no agent stops there, run trunkline uninstall on it (docs/migrate.md)")
+	}
 	if n == nil {
 		s.Nodes = append(s.Nodes, row)
 		if s.Installed {
@@ -372,7 +367,7 @@ func (s *Status) pods(in clusterState, reports map[string]*trunkline.NodeNetwork
 		if own && !podReady(p) && p.DeletionTimestamp == nil {
 			s.wrong("pod "+p.Namespace+"/"+p.Name, "on %s is %s%s", p.Spec.NodeName, p.Status.Phase, notReadyReason(p))
 		}
-		if !onPodNetwork(p) {
+		if !onPodNetwork(p) || slices.Contains(s.NotServed, p.Spec.NodeName) {
 			continue
 		}
 		s.Pods++

@@ -16,6 +16,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/journal"
@@ -155,6 +156,12 @@ func (a *addition) admit(ctx context.Context) error {
 	}
 	if err := a.conf.unserved(); err != nil {
 		return err
+	}
+	if a.pod.BranchInterface {
+		return &cnirpc.Error{
+			Code: cnirpc.CodeRefused, Msg: "the pod requests a branch interface, which this node does not serve",
+			Details: "its security groups (" + vpc.ResourcePodENI + ") would not be in force; run it on nodes with AWS's CNI, or change the SecurityGroupPolicy that selects it",
+		}
 	}
 	for _, component := range a.c.Components {
 		if err := component.Admit(ctx, a.pod); err != nil {

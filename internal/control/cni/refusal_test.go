@@ -70,6 +70,12 @@ func TestEveryRefusalSaysWhatWhyAndWhatToDo(t *testing.T) {
 		"a component that is not ready": {
 			refused(func(h *harness, a *addition) error { return a.on(h).ready(t.Context()) }, late{}), cnirpc.CodeTryAgain, "policy of default/web is not loaded yet", "tries again",
 		},
+		"a pod with security groups of its own": {
+			refused(func(h *harness, a *addition) error {
+				a.pod.BranchInterface = true
+				return a.on(h).admit(t.Context())
+			}), cnirpc.CodeRefused, "vpc.amazonaws.com/pod-eni", "Change what the reason names",
+		},
 		"a hostPort that nothing serves": {
 			refused(func(h *harness, a *addition) error {
 				a.conf.RuntimeConfig = []byte(`{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`)

@@ -136,6 +136,7 @@ func (p *Pool) settled(ctx context.Context, id cloud.ActionID, out cloud.Outcome
 // Recover finishes the actions that an earlier process had in flight, while calls are
 // served and actions of this process begin. Each outcome is recorded as soon as it is known.
 func (p *Pool) Recover(ctx context.Context) {
+	p.applyFreeze() // the first plan has not yet
 	actor := p.actor(p.Observer.known())
 	for _, action := range p.State.Begun {
 		action = actor.Complete(action, action.Began) // an agent of version 1 completed it at the call

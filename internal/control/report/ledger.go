@@ -28,7 +28,7 @@ func (r *Reporter) ledger() introspection.Ledger {
 			Why: pool.Decision.Condition.String(),
 		},
 	}
-	out.Facts, out.Outages, out.Warnings = facts(r.State.Node()), r.outages(now), pool.Warnings
+	out.Facts, out.Outages, out.Warnings = facts(r.State.Node()), r.outages(now), r.warnings()
 	if pool.Brake != cloud.BrakeOff {
 		out.Pool.Brake = fmt.Sprintf("%s (%s)", pool.Brake, pool.BrakeReason)
 	}

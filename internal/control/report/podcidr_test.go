@@ -18,6 +18,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/podcidr"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 func TestTheRangeListsTheAddressesThatAreNotFree(t *testing.T) {
@@ -47,8 +48,10 @@ func TestTheRangeListsTheAddressesThatAreNotFree(t *testing.T) {
 	}
 }
 
-// unbraked is a cluster without a Brake.
+// unbraked is a cluster without a Brake, which has not shown the Node.
 type unbraked struct{ Cluster }
+
+func (unbraked) Node() (kube.Node, bool) { return kube.Node{}, false }
 
 func (unbraked) Freeze() (trunkline.Freeze, string) { return trunkline.FreezeNone, "" }
 

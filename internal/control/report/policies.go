@@ -11,14 +11,16 @@ import (
 const policiesEvery = time.Hour
 
 // findPolicies reports, by an event of the node, that the cluster has policies: this version
-// enforces none, and those that another agent enforced ended with it.
+// enforces none. The programs of AWS's policy agent stay on the links of pods that ran when it
+// ended, with the peers' addresses of that time.
+// Source: aws/aws-network-policy-agent, issue 97.
 func (r *Reporter) findPolicies(ctx context.Context, _ bool) (time.Time, error) {
 	found, err := r.Cluster.Policies(ctx)
 	if len(found) > 0 {
 		what := strings.Join(found, ", ")
 		r.Log.Warn("policies are not enforced", "found", what)
 		r.Events.NodeWarning("PoliciesNotEnforced", fmt.Sprintf(
-			"The cluster has network policies (%s), and Trunkline enforces none in this version: all traffic between pods is allowed. Run another policy agent, or keep AWS's CNI on nodes that need them.", what))
+			"The cluster has network policies (%s), and Trunkline enforces none in this version: all traffic of pods that it wired is allowed. On pods that AWS's CNI wired, the programs of AWS's policy agent stay and enforce the policies as they were when it ended: restart those pods. Run another policy agent, or keep AWS's CNI on nodes that need them.", what))
 	}
 	return time.Time{}, err
 }

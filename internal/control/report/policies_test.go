@@ -22,6 +22,21 @@ func (c *withPolicies) NodeWarning(reason, message string) {
 	c.events = append(c.events, reason+": "+message)
 }
 
+// The programs of AWS's policy agent outlive it. An event that all traffic is allowed had an
+// operator search for the cause of timeouts elsewhere.
+func TestTheEventSaysThatPodsOfAWSsCNIKeepTheLastPolicies(t *testing.T) {
+	cluster := &withPolicies{found: []string{"1 of NetworkPolicy"}}
+	r := &Reporter{Deps: Deps{Log: slog.New(slog.DiscardHandler), Cluster: cluster, Events: cluster}}
+	if _, err := r.findPolicies(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"all traffic of pods that it wired is allowed", "as they were when it ended", "restart those pods"} {
+		if !strings.Contains(cluster.events[0], part) {
+			t.Errorf("%q is not in %q", part, cluster.events[0])
+		}
+	}
+}
+
 func TestAnEventOfTheNodeNamesPoliciesThatAreNotEnforced(t *testing.T) {
 	unreadable := errors.New("forbidden")
 	for name, c := range map[string]struct {

@@ -28,11 +28,14 @@ import (
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/handover"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// Cluster writes the node's objects; *kube.Cluster is one.
+// Cluster reads the node and its pods, and writes the node's objects; *kube.Cluster is one.
 type Cluster interface {
+	Node() (kube.Node, bool)
+	Pods() []kube.Pod
 	Freeze() (trunkline.Freeze, string)
 	WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error
 	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
@@ -135,7 +138,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 	s := trunkline.NodeNetworkStatus{
 		ObservedAt: metav1.Now(), InstanceID: ledger.Instance, InstanceType: node.Type, Zone: node.Zone,
 		Mode: trunkline.ModeSecondaryIP, Why: d.Condition.Message, Brake: freeze,
-		LastError: lastError(pool.Refusal), NotUsed: pool.Skipped, Warnings: pool.Warnings,
+		LastError: lastError(pool.Refusal), NotUsed: pool.Skipped, Warnings: ledger.Warnings,
 		Addresses: trunkline.AddressCounts{
 			Total: int32(ledger.Pool.Total), Assigned: int32(ledger.Pool.Assigned), Cooling: int32(ledger.Pool.Cooling), Free: int32(ledger.Pool.Free),
 			WarmTarget: int32(ledger.Pool.WarmTarget), Waiting: int32(ledger.Pool.Waiting), Limit: int32(ledger.Pool.Limit),

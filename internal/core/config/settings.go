@@ -62,7 +62,7 @@ func settings() []Setting {
 
 func identity() []Setting {
 	return []Setting{
-		text("cluster-name", "", "Written on interfaces as the tag cluster.k8s.amazonaws.com/name.", func(c *Config) *string { return &c.ClusterName }, tagValue, "CLUSTER_NAME"),
+		text("cluster-name", "", "Written on interfaces as the tag cluster.k8s.amazonaws.com/name.", func(c *Config) *string { return &c.ClusterName }, clusterName, "CLUSTER_NAME"),
 		text("node-name", "", "Name of the Node that this agent serves.", func(c *Config) *string { return &c.NodeName }, nil, "NODE_NAME", "MY_NODE_NAME"),
 		text("pod-name", "", "Name of the program's own pod, for events and leader election.", func(c *Config) *string { return &c.PodName }, nil, "POD_NAME", "MY_POD_NAME"),
 		text("pod-namespace", "kube-system", "Namespace of the program's own pod.", func(c *Config) *string { return &c.PodNamespace }, nil, "POD_NAMESPACE"),
@@ -125,7 +125,7 @@ func unsupported() []struct{ env, refuse, feature string } {
 		{"ENABLE_IPv4", "false", "a node without IPv4 pods"},
 		{"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG", "true", "custom networking with ENIConfig"},
 		{"ENABLE_POD_ENI", "true", "support for security groups of pods"},
-		{"ENABLE_MULTI_NIC", "true", "support for several network cards"},
+		{"ENABLE_MULTI_NIC", "true", "pods with interfaces of several network cards"},
 		{"ENABLE_IMDS_ONLY_MODE", "true", "operation without EC2"},
 		{"DISABLE_NETWORK_RESOURCE_PROVISIONING", "true", "operation without EC2"},
 	}
@@ -273,6 +273,14 @@ func vethPrefix(v string) error {
 		return errors.New("must not be a prefix of other links' names, such as eth, vlan or lo")
 	}
 	return nil
+}
+
+// clusterName accepts a tag's value that is no placeholder of a manifest.
+func clusterName(v string) error {
+	if strings.ContainsAny(v, "<>") {
+		return errors.New("must be the cluster's name instead of the manifest's placeholder")
+	}
+	return tagValue(v)
 }
 
 // tagValue accepts values that EC2 accepts for a tag.

@@ -305,6 +305,8 @@ func TestTheNodeIsMarkedAvailable(t *testing.T) {
 	}
 }
 
+const events = "/api/v1/events"
+
 func TestLeavingDeletesTheReportAndTheConditionOfTheNode(t *testing.T) {
 	w := newWorld(t)
 	n := node("n1")
@@ -328,6 +330,24 @@ func TestLeavingDeletesTheReportAndTheConditionOfTheNode(t *testing.T) {
 	if len(left.Status.Conditions) != 1 || left.Status.Conditions[0].Type != corev1.NodeReady {
 		t.Errorf("conditions = %+v, want only that of the kubelet", left.Status.Conditions)
 	}
+	// The pod's log is gone with the pod: the event is what an operator can check.
+	var e corev1.Event
+	keys := w.Keys(events)
+	if len(keys) == 0 || !w.Get(events, keys[0], &e) || e.Reason != kube.ReasonLeft || e.InvolvedObject.Name != "n1" || e.Source.Host != "n1" || e.Source.Component != kube.Component {
+		t.Errorf("events %v, the first %+v", keys, e)
+	}
+}
+
+func TestANodeThatWasNotLeftWhollyHasNoEventOfThat(t *testing.T) {
+	w := newWorld(t)
+	w.Put(nodes, node("n1"))
+	w.Refuse("/api/v1/nodes/n1/status", 403)
+	if err := w.cluster.Leave(t.Context()); err == nil {
+		t.Error("no error although the condition stays")
+	}
+	if keys := w.Keys(events); len(keys) > 0 {
+		t.Errorf("events %v", keys)
+	}
 }
 
 func TestEqualEventsAreCountedOnOneObject(t *testing.T) {
@@ -336,7 +356,6 @@ func TestEqualEventsAreCountedOnOneObject(t *testing.T) {
 	for range 3 {
 		w.cluster.Events().PodWarning(kube.PodRef{Namespace: "a", Name: "p"}, "u1", "NoAddress", "subnet-1 is full")
 	}
-	const events = "/api/v1/events"
 	w.until(t, "one event with count 3", func() bool {
 		keys := w.Keys(events)
 		var e corev1.Event

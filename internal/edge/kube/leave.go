@@ -12,12 +12,37 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// ReasonLeft is the reason of the event of a node that its agent has left.
+const ReasonLeft = "TrunklineLeft"
+
 // Leave deletes what the agent has written about its node: the NodeNetwork, and the Node's
-// condition NetworkUnavailable, which would keep pods from the node if it was true. What is
+// condition NetworkUnavailable, which would keep pods from the node if it was true. Then it
+// reports that by an event of the node, which outlives the agent's pod and its log. What is
 // gone already is success; it may be repeated. No other method may be writing.
 func (c *Cluster) Leave(ctx context.Context) error {
 	report := DeleteReport(ctx, c.opts.Client, c.opts.NodeName)
-	return errors.Join(report, c.deleteCondition(ctx))
+	if err := errors.Join(report, c.deleteCondition(ctx)); err != nil {
+		return err
+	}
+	return c.reportLeft(ctx)
+}
+
+// reportLeft writes its event itself: the writer of events ends when the agent is stopped.
+func (c *Cluster) reportLeft(ctx context.Context) error {
+	now := metav1.Now()
+	e := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%x", c.opts.NodeName, now.UnixNano())},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Node", Name: c.opts.NodeName, UID: types.UID(c.opts.NodeName), // as in nodeReference
+		},
+		Reason: ReasonLeft, Type: corev1.EventTypeNormal, Source: corev1.EventSource{Component: Component, Host: c.opts.NodeName},
+		Message:        "Trunkline's agent has left the node; another CNI may start.",
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+	if _, err := c.opts.Client.Core.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: FieldOwner}); err != nil {
+		return fmt.Errorf("create event %s of node %s: %w", e.Reason, c.opts.NodeName, err)
+	}
+	return nil
 }
 
 func (c *Cluster) deleteCondition(ctx context.Context) error {

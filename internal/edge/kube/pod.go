@@ -8,6 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // PodRef names a pod.
@@ -36,7 +39,10 @@ type Pod struct {
 	// Annotations of Trunkline and AWS only.
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
-	Created     time.Time         `json:"created"`
+	// BranchInterface pods request an interface of their own, for their security groups: AWS's
+	// webhook has added the resource vpc.amazonaws.com/pod-eni to them.
+	BranchInterface bool      `json:"branchInterface,omitempty"`
+	Created         time.Time `json:"created"`
 	// Bound is when the pod was bound to its node; possibly long after Created.
 	Bound time.Time `json:"bound"`
 }
@@ -91,6 +97,8 @@ func podFrom(in *corev1.Pod) Pod {
 		Created:     in.CreationTimestamp.Time,
 		Bound:       bound(in),
 		Static:      in.Annotations[corev1.MirrorPodAnnotationKey],
+
+		BranchInterface: requestsBranch(in.Spec.Containers),
 	}
 	for _, ip := range in.Status.PodIPs {
 		if a, err := netip.ParseAddr(ip.IP); err == nil {
@@ -107,6 +115,14 @@ func podFrom(in *corev1.Pod) Pod {
 		out.Annotations[k] = v
 	}
 	return out
+}
+
+// requestsBranch reports whether a container requests a branch interface.
+func requestsBranch(containers []corev1.Container) bool {
+	return slices.ContainsFunc(containers, func(c corev1.Container) bool {
+		n := c.Resources.Limits[vpc.ResourcePodENI] // equal to the request, as of every extended resource
+		return !n.IsZero()
+	})
 }
 
 // stripPod drops everything podFrom does not read, before the object is stored:
@@ -130,6 +146,11 @@ func stripPod(obj any) (any, error) {
 		}
 	}
 	out.Spec.HostNetwork, out.Spec.NodeName = in.Spec.HostNetwork, in.Spec.NodeName
+	if requestsBranch(in.Spec.Containers) {
+		out.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{vpc.ResourcePodENI: *resource.NewQuantity(1, resource.DecimalSI)},
+		}}}
+	}
 	out.Status.Phase, out.Status.PodIPs = in.Status.Phase, in.Status.PodIPs
 	out.Status.Conditions = slices.DeleteFunc(slices.Clone(in.Status.Conditions), func(c corev1.PodCondition) bool {
 		return c.Type != corev1.PodScheduled
