@@ -66,6 +66,19 @@ func ServeAgent() {
 	os.Exit(0)
 }
 
+// stopLasts returns the answer to whether a stop of the agent is meant to last: that of the API
+// server, where the agent has a pod of its own.
+func stopLasts(client *kube.Client, ownPod kube.PodRef, removed bool, log *slog.Logger) func(context.Context) bool {
+	if client == nil || ownPod.Name == "" {
+		return func(context.Context) bool { return removed }
+	}
+	return func(ctx context.Context) bool {
+		gone, why, err := kube.Removed(ctx, client, ownPod, "node1")
+		log.Info("asked whether the stop is meant to last", "removed", gone, "why", why, "error", err)
+		return err == nil && gone
+	}
+}
+
 func runAgent(settings string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -121,14 +134,7 @@ func runAgent(settings string) error {
 	}
 	return agent.Run(ctx, cfg, agent.Deps{
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
-		Removed: func(ctx context.Context) bool {
-			if removed || ownPod.Name == "" || client == nil {
-				return removed
-			}
-			gone, why, err := kube.Removed(ctx, client, ownPod, "node1")
-			log.Info("asked whether the stop is meant to last", "removed", gone, "why", why, "error", err)
-			return err == nil && gone
-		}, Service: service, Root: root,
+		Removed: stopLasts(client, ownPod, removed, log), Service: service, Root: root,
 		Cluster: func(changed func()) (agent.Cluster, agent.Events) {
 			if client != nil {
 				k := kube.NewCluster(kube.Options{

@@ -345,12 +345,16 @@ func TestWhatTheKernelSaysOfPods(t *testing.T) {
 	ended := hostnet.Alias{Key: endpoint.Key{ContainerID: "c2", IfName: "eth0"}, Addresses: []netip.Addr{addr(1)}}
 	got := KernelOf(hostnet.State{
 		Links: []hostnet.Link{
-			{Name: "eth0"}, {Name: "eniours", Alias: ours.String(), Group: hostnet.LinkGroupPod},
-			{Name: "eniended", Alias: ended.String(), Group: hostnet.LinkGroupDying}, {Name: "enitheirs"},
+			{Name: "eth0"},
+			{Name: "eniours", Alias: ours.String(), Group: hostnet.LinkGroupPod},
+			{Name: "eniended", Alias: ended.String(), Group: hostnet.LinkGroupDying},
+			{Name: "enitheirs"},
 		},
 		Routes: []hostnet.Route{
-			{To: netip.PrefixFrom(addr(0), 32), Link: "eniours"}, {To: netip.PrefixFrom(addr(2), 32), Link: "enitheirs"},
-			{To: netip.MustParsePrefix("10.0.0.0/24"), Link: "eth0"}, {To: netip.PrefixFrom(addr(3), 32), Via: addr(9), Link: "eth0"},
+			{To: netip.PrefixFrom(addr(0), 32), Link: "eniours"},
+			{To: netip.PrefixFrom(addr(2), 32), Link: "enitheirs"},
+			{To: netip.MustParsePrefix("10.0.0.0/24"), Link: "eth0"},
+			{To: netip.PrefixFrom(addr(3), 32), Via: addr(9), Link: "eth0"},
 		},
 	})
 	if len(got.Links) != 4 || len(got.Wired) != 1 || got.Wired[0].Key != ours.Key || len(got.Routed) != 1 || got.Routed[addr(2)] != "enitheirs" {
