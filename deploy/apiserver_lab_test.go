@@ -251,7 +251,7 @@ func TestTheManifestsGrantOnlyTheRequiredPermissions(t *testing.T) {
 		if _, err := c.Client().CoreV1().Pods(own.Namespace).Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if removed, why, err := kube.Removed(t.Context(), client, own, "n1", time.Minute); removed || err != nil {
+		if removed, why, err := kube.Removed(t.Context(), client, own, "n1"); removed || err != nil {
 			t.Errorf("a roll-out: removed %v (%s), %v", removed, why, err)
 		}
 	})

@@ -120,9 +120,9 @@ func (c *agentCmd) run(p process) error {
 func removed(client *kube.Client, cfg config.Config, log *slog.Logger) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		own := kube.PodRef{Namespace: cfg.PodNamespace, Name: cfg.PodName}
-		gone, why, err := kube.Removed(ctx, client, own, cfg.NodeName, agent.RefusedFor)
+		gone, why, err := kube.Removed(ctx, client, own, cfg.NodeName)
 		if err != nil {
-			log.Warn("cannot read whether the agent is being removed; keep the conflist for the next agent", "error", err)
+			log.Warn("cannot read whether the agent is being removed; keep the conflist for the next agent; if there is none, run trunkline uninstall on the node", "error", err)
 			return false
 		}
 		log.Info("stopping", "removed", gone, "why", why)

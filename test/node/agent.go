@@ -44,6 +44,9 @@ const (
 	APIServerFlag = "api-server"
 	// ServiceFlag is the address of the Service "kubernetes"; without it there is none.
 	ServiceFlag = "service"
+	// OwnPodFlag is the name of the agent's pod in kube-system, of which it asks the API server
+	// whether its stop is meant to last; without it no stop is.
+	OwnPodFlag = "own-pod"
 	// RootFlag is the directory below which the agent finds the machine's firmware; without
 	// it there is none.
 	RootFlag = "root"
@@ -61,6 +64,19 @@ func ServeAgent() {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// stopLasts returns the answer to whether a stop of the agent is meant to last: that of the API
+// server, where the agent has a pod of its own.
+func stopLasts(client *kube.Client, ownPod kube.PodRef, removed bool, log *slog.Logger) func(context.Context) bool {
+	if client == nil || ownPod.Name == "" {
+		return func(context.Context) bool { return removed }
+	}
+	return func(ctx context.Context) bool {
+		gone, why, err := kube.Removed(ctx, client, ownPod, "node1")
+		log.Info("asked whether the stop is meant to last", "removed", gone, "why", why, "error", err)
+		return err == nil && gone
+	}
 }
 
 func runAgent(settings string) error {
@@ -90,8 +106,9 @@ func runAgent(settings string) error {
 		}
 	}
 	service, _ := netip.ParseAddr(flags[ServiceFlag]) // without the flag there is none
+	ownPod := kube.PodRef{Namespace: "kube-system", Name: flags[OwnPodFlag]}
 	server, root := flags[APIServerFlag], cmp.Or(flags[RootFlag], "/nonexistent")
-	for _, ours := range []string{"init", "removed", "uninstall", referenceFlag, parentFlag, brakeFlag, podsFlag, bootFlag, podCIDRFlag, APIServerFlag, ServiceFlag, RootFlag} {
+	for _, ours := range []string{"init", "removed", "uninstall", referenceFlag, parentFlag, brakeFlag, podsFlag, bootFlag, podCIDRFlag, APIServerFlag, ServiceFlag, OwnPodFlag, RootFlag} {
 		delete(flags, ours)
 	}
 	cfg, err := config.Load(config.Sources{Flags: flags})
@@ -117,7 +134,7 @@ func runAgent(settings string) error {
 	}
 	return agent.Run(ctx, cfg, agent.Deps{
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
-		Removed: func(context.Context) bool { return removed }, Service: service, Root: root,
+		Removed: stopLasts(client, ownPod, removed, log), Service: service, Root: root,
 		Cluster: func(changed func()) (agent.Cluster, agent.Events) {
 			if client != nil {
 				k := kube.NewCluster(kube.Options{

@@ -43,20 +43,20 @@ type rig struct {
 	next   int                  // of the spare pods
 }
 
-func newRig(t *testing.T, s service) *rig {
+func newRig(t *testing.T, s service, flags ...string) *rig {
 	t.Helper()
 	r := &rig{Node: node.New(t, node.Config{}), t: t, pods: map[string]*node.Pod{}}
-	if s.name == "credentials" {
+	if s.from == webIdentity {
 		byWebIdentity(t, r.Node)
 	}
 	r.server = serveAPI(t, r.Node)
 	r.server.Put("/api/v1/nodes", &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: corev1.NodeSpec{ProviderID: "aws:///us-west-2a/" + string(r.instance())}})
 	for _, name := range append([]string{"a", "b"}, spares()...) {
-		r.server.Put("/api/v1/pods", &corev1.Pod{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: "node1"},
-		})
+		r.bind(name)
 	}
-	r.flags = []string{node.APIServerFlag + "=" + r.server.url, node.RootFlag + "=" + r.firmware(), "warm-ips=2", "headroom=0"}
+	r.server.runsAgent()
+	r.flags = []string{node.OwnPodFlag + "=agent", node.APIServerFlag + "=" + r.server.url, node.RootFlag + "=" + r.firmware(), "warm-ips=2", "headroom=0"}
+	r.flags = append(r.flags, flags...)
 	r.StartAgent(r.flags...)
 	r.UntilReady()
 	r.add("a")
@@ -70,6 +70,13 @@ func newRig(t *testing.T, s service) *rig {
 		return err
 	})
 	return r
+}
+
+// bind creates the object of a pod, bound to the node.
+func (r *rig) bind(name string) {
+	r.server.Put("/api/v1/pods", &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: "node1"},
+	})
 }
 
 func spares() (names []string) {
@@ -153,6 +160,9 @@ func (r *rig) roll() {
 	r.Agent = before
 	r.Stop()
 	r.Agent = after
+	if _, err := os.Stat(r.Checkpoint()); !errors.Is(err, os.ErrNotExist) {
+		r.t.Errorf("the agent left the node although its DaemonSet runs on it: checkpoint %v", err)
+	}
 }
 
 // reboot reboots the machine: the pods' sandboxes are gone, and the runtime makes them again.
@@ -193,7 +203,7 @@ func (r *rig) serves(bound time.Duration) {
 // knows what it knows of the node.
 func (r *rig) says(s service, k kind) {
 	r.t.Helper()
-	if k == slow && s.name != "instance metadata" {
+	if k == slow && s.name != "instance metadata" && s.from != instanceRole {
 		return // it answers, late
 	}
 	r.Until(s.name+" is reported", func() error {
@@ -253,8 +263,8 @@ const serveWithin = 20 * time.Second
 
 func TestAnOutageOfOneServiceStopsNoPod(t *testing.T) {
 	for _, s := range services() {
-		for _, k := range []kind{down, slow, refusing} {
-			t.Run(strings.ReplaceAll(s.name, " ", "-")+"/"+string(k), func(t *testing.T) {
+		for _, k := range s.kinds {
+			t.Run(s.title()+"/"+string(k), func(t *testing.T) {
 				t.Parallel()
 				r := newRig(t, s)
 				s.fail(r, k)

@@ -14,12 +14,16 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 	"github.com/trunkline/trunkline/sim/faults"
@@ -31,9 +35,13 @@ import (
 type kind string
 
 const (
-	down     kind = "down"     // no request gets an answer
-	slow     kind = "slow"     // each answer takes delay
-	refusing kind = "refusing" // each request is refused
+	down         kind = "down"         // no request gets an answer
+	slow         kind = "slow"         // each answer takes delay
+	refusing     kind = "refusing"     // each request is refused
+	unauthorized kind = "unauthorized" // each request is refused: the account is not known
+	forbidden    kind = "forbidden"    // each request is refused: the account has no rights
+	absent       kind = "absent"       // what is asked for does not exist
+	expired      kind = "expired"      // what was given is not accepted any more
 )
 
 // delay of a slow service: longer than the SDK waits for instance metadata (0.5 s), and
@@ -42,31 +50,61 @@ const delay = 3 * time.Second
 
 // service is one that the agent depends on.
 type service struct {
-	name string // as the agent reports it
+	name  string // as the agent reports it
+	from  string // of credentials: where the agent gets them
+	kinds []kind
 	// fail begins an outage; the plan of the world is that of its own.
 	fail func(r *rig, k kind)
 }
 
+// Sources of credentials. Trunkline's policy gives its rights to an instance's role alone, so
+// that is what a cluster uses; a web identity needs another policy.
+const (
+	webIdentity  = "web identity"
+	instanceRole = "instance role"
+)
+
+func (s service) title() string {
+	return strings.ReplaceAll(strings.TrimSpace(s.name+" "+s.from), " ", "-")
+}
+
 func services() []service {
+	usual := []kind{down, slow, refusing}
 	return []service{
-		{"EC2", func(r *rig, k kind) { r.plan(calls("*", k, "Unavailable", http.StatusServiceUnavailable)) }},
-		{"instance metadata", func(r *rig, k kind) {
-			fault := &faults.Metadata{}
-			switch k {
-			case down:
-				fault.Do = faults.Hang
-			case slow:
-				fault.Latency.Fixed = faults.Duration(delay)
-			case refusing:
-				fault.Do = faults.Fail
-			}
-			r.plan(faults.Plan{Metadata: fault})
-		}},
-		{"credentials", func(r *rig, k kind) {
+		{"EC2", "", usual, func(r *rig, k kind) { r.plan(calls("*", k, "Unavailable", http.StatusServiceUnavailable)) }},
+		{"instance metadata", "", usual, func(r *rig, k kind) { r.plan(metadata("", k)) }},
+		{"credentials", webIdentity, usual, func(r *rig, k kind) {
 			r.plan(calls("AssumeRoleWithWebIdentity", k, "AccessDenied", http.StatusForbidden))
 		}},
-		{"API server", func(r *rig, k kind) { r.server.failing.Store(&k); r.server.proxy.CloseIdle() }},
+		{"credentials", instanceRole, append(usual, unauthorized, absent, expired), func(r *rig, k kind) {
+			if k == expired { // EC2 refuses what metadata still gives: it renews them late in an outage of its own
+				r.plan(calls("*", refusing, "RequestExpired", http.StatusBadRequest))
+				return
+			}
+			r.plan(metadata("meta-data/iam/", k))
+		}},
+		{"API server", "", append(usual, unauthorized, forbidden), func(r *rig, k kind) { r.server.failing.Store(&k); r.server.proxy.CloseIdle() }},
 	}
+}
+
+// metadata is a plan in which documents of instance metadata fail.
+func metadata(path string, k kind) faults.Plan {
+	fault := &faults.Metadata{Path: path}
+	switch k {
+	case down:
+		fault.Do = faults.Hang
+	case slow:
+		fault.Latency.Fixed = faults.Duration(delay)
+	case refusing:
+		fault.Do = faults.Fail
+	case unauthorized:
+		fault.Do, fault.Status = faults.Fail, http.StatusUnauthorized
+	case absent: // as for an instance without a role
+		fault.Do, fault.Status = faults.Fail, http.StatusNotFound
+	case forbidden, expired:
+		panic("instance metadata does not fail so: " + k)
+	}
+	return faults.Plan{Metadata: fault}
 }
 
 // calls is a plan in which calls of an action fail.
@@ -78,8 +116,9 @@ func calls(action string, k kind, code string, status int) faults.Plan {
 		return faults.Plan{Latency: map[string]faults.Latency{action: {Fixed: faults.Duration(delay)}}}
 	case refusing:
 		return faults.Plan{Calls: []faults.Call{{Action: action, Do: faults.Fail, Code: code, Status: status, Count: -1}}}
+	case unauthorized, forbidden, absent, expired:
 	}
-	return faults.Plan{}
+	panic("calls do not fail so: " + k)
 }
 
 // server is an API server at a loopback address of the node, which can fail.
@@ -121,6 +160,21 @@ func serveAPI(t *testing.T, n *node.Node) *server {
 	return s
 }
 
+// runsAgent has the server know the agent's pod and its DaemonSet, which selects every node.
+func (s *server) runsAgent() {
+	set := metav1.ObjectMeta{Namespace: "kube-system", Name: "trunkline-agent"}
+	s.Put("/apis/apps/v1/daemonsets", &appsv1.DaemonSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"}, ObjectMeta: set})
+	controls := true
+	s.Put("/api/v1/pods", &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "kube-system", Name: "agent", UID: "agent-1",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: set.Name, Controller: &controls}},
+		},
+		Spec: corev1.PodSpec{NodeName: "node1", HostNetwork: true},
+	})
+}
+
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if k := s.failing.Load(); k != nil {
@@ -139,6 +193,14 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case refusing:
 			http.Error(w, "unavailable by an injected fault", http.StatusServiceUnavailable)
 			return
+		case unauthorized:
+			http.Error(w, "unauthorized by an injected fault", http.StatusUnauthorized)
+			return
+		case forbidden:
+			http.Error(w, "forbidden by an injected fault", http.StatusForbidden)
+			return
+		case absent, expired:
+			panic("the API server does not fail so: " + *k)
 		}
 	}
 	s.proxy.ServeHTTP(w, r)

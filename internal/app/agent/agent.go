@@ -192,7 +192,7 @@ func (a *agent) open(ctx context.Context) (err error) {
 	a.cluster, a.events = a.guard, events
 	a.conflist = conflist.New(a.cfg, conflist.Deps{
 		Runtime:   func() string { node, _ := a.cluster.Node(); return node.Runtime },
-		Supported: new(cniplugin.Asker).Supported, Called: func() bool { return a.cni.Plugin() != "" },
+		Supported: new(cniplugin.Asker).Supported, Called: func() time.Time { return a.cni.Called() },
 		Pods: a.cluster.Pods, Changed: func() { a.reporter.Loop.Mark() }, Events: a.events, Log: a.log,
 	})
 	if err := a.conflist.RemoveLeftovers(); err != nil { // the journal's lock is held: no other agent writes there

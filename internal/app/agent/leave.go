@@ -19,15 +19,13 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/nft"
 )
 
-// RefusedFor is how long the API server must refuse every question before a stopping agent
-// concludes that its rights are gone.
-const RefusedFor = 5 * time.Second
-
-// How long the questions and writes to the API server may take when the agent stops, and
-// what it does on the node. The kubelet kills the agent 20 s after the stop began.
+// How long the questions to the API server may take when the agent stops, what was
+// interrupted on the node, leaving it, and the writes to the API server. The kubelet kills the
+// agent 20 s after the stop began.
 const (
-	removedWithin = RefusedFor + 2*time.Second
-	leaveWithin   = 8 * time.Second
+	removedWithin = 5 * time.Second
+	finishWithin  = 4 * time.Second
+	leaveWithin   = 6 * time.Second
 	askWithin     = 3 * time.Second
 )
 
@@ -41,6 +39,9 @@ type leaver struct {
 	state  *state.Store
 	host   *link.Host
 	filter *nft.Firewall
+	// left is set if the node was left before: what is in the checkpoint since is of AWS's
+	// daemon.
+	left bool
 }
 
 // leave leaves the node after a stop that is meant to last (ADR 0023).
@@ -55,14 +56,11 @@ func (a *agent) leave(ctx context.Context) error {
 		return nil
 	}
 	a.log.Info("leaving the node: this stop is meant to last")
-	onNode, cancel := context.WithTimeout(ctx, leaveWithin)
-	defer cancel()
+	finish := func(context.Context) error { return nil }
 	if a.cni != nil {
-		if err := a.cni.FinishInterrupted(onNode); err != nil {
-			a.log.Warn("interrupted ADDs and DELs are left; their addresses are not in use", "error", err)
-		}
+		finish = a.cni.FinishInterrupted
 	}
-	if err := (leaver{a.cfg, a.log, a.state, a.host, a.filter}).leave(onNode); err != nil {
+	if err := a.leaver().finishAndLeave(ctx, finish); err != nil {
 		return err
 	}
 	atServer, cancel := context.WithTimeout(ctx, askWithin)
@@ -74,6 +72,21 @@ func (a *agent) leave(ctx context.Context) error {
 	return nil
 }
 
+func (a *agent) leaver() leaver {
+	return leaver{cfg: a.cfg, log: a.log, state: a.state, host: a.host, filter: a.filter}
+}
+
+// finishAndLeave completes what was interrupted, as far as there is time, and leaves the node.
+// Each has its own deadline: slow links or a slow disk must not prevent the checkpoint.
+func (l leaver) finishAndLeave(ctx context.Context, finish func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, finishWithin)
+	defer cancel()
+	if err := finish(limited); err != nil {
+		l.log.Warn("interrupted ADDs and DELs are left; their addresses are not in use", "error", err)
+	}
+	return l.leave(ctx)
+}
+
 // leave has AWS's daemon know the addresses in use, then takes the network configuration
 // away, so that no pod is added, and then what no pod needs. A kill between two steps leaves
 // a node on which the steps that are done are right; they can all be repeated.
@@ -81,7 +94,9 @@ func (a *agent) leave(ctx context.Context) error {
 // Without the checkpoint, AWS's daemon would give addresses in use to new pods. So if it
 // cannot be written, nothing else is removed.
 func (l leaver) leave(ctx context.Context) error {
-	if _, err := l.checkpoint().Write(ctx); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, leaveWithin)
+	defer cancel()
+	if err := l.writeCheckpoint(ctx); err != nil {
 		return fmt.Errorf("the agent does not leave the node, because AWS's daemon would not know which addresses are in use: %w", err)
 	}
 	return errors.Join(
@@ -92,13 +107,24 @@ func (l leaver) leave(ctx context.Context) error {
 	)
 }
 
+// writeCheckpoint keeps the file of a node that was left before: AWS's daemon may run by now,
+// and replaces the file whenever it gives or frees an address.
+func (l leaver) writeCheckpoint(ctx context.Context) error {
+	c := l.checkpoint()
+	if l.left && c.Written() {
+		return nil
+	}
+	_, err := c.Write(ctx)
+	return err
+}
+
 func (l leaver) checkpoint() *handover.Controller {
 	return handover.New(l.cfg.Checkpoint, handover.Deps{Log: l.log, State: l.state, Links: l.host})
 }
 
 // writeHandover writes the checkpoint while the agent runs.
 func (a *agent) writeHandover(ctx context.Context) (corehandover.Plan, error) {
-	return leaver{a.cfg, a.log, a.state, a.host, a.filter}.checkpoint().Write(ctx)
+	return a.leaver().checkpoint().Write(ctx)
 }
 
 // Uninstall leaves a node on which no agent runs: it completes what a killed agent began. It
@@ -126,5 +152,5 @@ func Uninstall(ctx context.Context, cfg config.Config, log *slog.Logger) (err er
 		return fmt.Errorf("open the node's nftables: %w", err)
 	}
 	defer func() { err = errors.Join(err, filter.Close()) }()
-	return leaver{cfg, log, s, host, filter}.leave(ctx)
+	return leaver{cfg, log, s, host, filter, s.Found.Left}.leave(ctx)
 }

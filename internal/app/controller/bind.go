@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -50,6 +52,7 @@ func (b *binder) pass(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	nodes = slices.DeleteFunc(nodes, neverServed)
 	due := b.due(slices.Collect(maps.Values(instancesOf(nodes))), now)
 	if len(due) == 0 {
 		return nil
@@ -68,6 +71,16 @@ func (b *binder) pass(ctx context.Context, now time.Time) error {
 	}
 	return errors.Join(errs...)
 }
+
+// computeType is EKS's label of nodes that are not ordinary instances, and neverOn its values
+// for those that no agent runs on: the DaemonSet's affinity excludes them. The instances of EKS
+// Auto Mode are owned by EKS (EKS user guide, "Learn about Amazon EKS Auto Mode Managed
+// instances"), so their interfaces are not for us to tag.
+const computeType = "eks.amazonaws.com/compute-type"
+
+func neverOn() []string { return []string{"auto", "fargate", "hybrid"} }
+
+func neverServed(n corev1.Node) bool { return slices.Contains(neverOn(), n.Labels[computeType]) }
 
 // due returns the instances to look at now, sorted, and schedules their next attempt. It
 // forgets those that are no longer nodes.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
@@ -84,6 +85,28 @@ func TestPrimaryInterfacesAreBoundToTheirInstancesOnce(t *testing.T) {
 	pass()
 	if got := r.bound(third.ID); got != string(third.ID) {
 		t.Errorf("a node that joined is bound to %q", got)
+	}
+}
+
+// EKS owns the instances of Auto Mode, and no agent runs there that needs the tag.
+func TestNodesThatNoAgentRunsOnAreNotBound(t *testing.T) {
+	for _, kind := range []string{"auto", "fargate", "hybrid", "ec2"} {
+		r := newRealRig(t, shippedPolicy(t))
+		r.Put(nodes, &corev1.Node{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+			ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"eks.amazonaws.com/compute-type": kind}},
+			Spec:       corev1.NodeSpec{ProviderID: "aws:///us-west-2a/" + string(r.alive)},
+		})
+		if err := newBinder(r.c.o).pass(t.Context(), r.at); err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if kind == "ec2" {
+			want = string(r.alive)
+		}
+		if got := r.bound(r.alive); got != want {
+			t.Errorf("%s: bound to %q, want %q", kind, got, want)
+		}
 	}
 }
 

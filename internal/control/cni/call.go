@@ -86,7 +86,7 @@ func (c netConf) valid() (map[endpoint.Key]bool, error) {
 func (c *Controller) Handle(ctx context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
 	began := time.Now()
 	c.mu.Lock()
-	c.plugin = req.Plugin
+	c.plugin, c.called = req.Plugin, began
 	c.mu.Unlock()
 	answer, err := c.dispatch(ctx, req, netns)
 	c.metrics.call(req.Command, err, time.Since(began))

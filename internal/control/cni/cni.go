@@ -166,7 +166,8 @@ type Controller struct {
 	adds  priority.Gate // ADDs in flight: DELs yield to them
 
 	mu     sync.Mutex
-	plugin string // version of the plugin that called last
+	plugin string    // version of the plugin that called last
+	called time.Time // by the plugin; zero before its first call
 }
 
 // New returns the controller. It registers its metrics.
@@ -192,6 +193,13 @@ func (c *Controller) Plugin() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.plugin
+}
+
+// Called is when the plugin called last; zero if it has not since the agent began to serve.
+func (c *Controller) Called() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.called
 }
 
 // elements are the elements of an endpoint in the packet filter's sets.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/cniconf"
 )
@@ -41,6 +42,21 @@ func (f *File) chain(ctx context.Context) (chain, []cniconf.Problem) {
 			"%s supports CNI %v, of which neither this node's runtime nor the setting cni-version (%s) allows one: it is not called, and %s; install a newer one", at, supported, f.cfg.CNIVersion, alone)...)
 	}
 	return chain{version: chosen.Version, portmap: true}, problems
+}
+
+// loopback is the problem of a node without the plugin that containerd calls for every sandbox
+// beside the configuration (see app/agent, init.go). An image with /opt/cni on a tmpfs, or
+// another CNI that removes its plugins, takes it away while the agent runs.
+func (f *File) loopback(ctx context.Context) []cniconf.Problem {
+	if !strings.HasPrefix(f.Runtime(), "containerd://") {
+		return nil
+	}
+	at := filepath.Join(f.cfg.CNIBinDir, loopback)
+	if _, err := f.Supported(ctx, at); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return []cniconf.Problem{{Reason: cniconf.ReasonMissing, Message: fmt.Sprintf(
+		"%s is missing: containerd starts no pod without it; install it there, or delete the agent's pod of this node: its init container installs it", at)}}
 }
 
 func (f *File) choose(chained []string) cniconf.Chosen {

@@ -31,6 +31,7 @@ const (
 	FileName   = cniconf.FileName
 	PluginName = cniconf.PluginName
 	portmap    = "portmap"
+	loopback   = "loopback"
 )
 
 // Events creates Kubernetes events; *kube.Events is one.
@@ -45,9 +46,9 @@ type Deps struct {
 	Runtime func() string
 	// Supported are the CNI versions of the plugin at a path; cniplugin.Asker's is one.
 	Supported func(ctx context.Context, path string) ([]string, error)
-	// Called reports whether the runtime has called the plugin since the agent began to
-	// serve, and Pods are the pods of the node.
-	Called func() bool
+	// Called is when the runtime last called the plugin, zero if it has not since the agent
+	// began to serve, and Pods are the pods of the node.
+	Called func() time.Time
 	Pods   func() []kube.Pod
 	// Changed is called when the problems changed.
 	Changed func()
@@ -119,6 +120,7 @@ func (f *File) Write(ctx context.Context) error {
 		f.serving = time.Now()
 	}
 	chain, problems := f.chain(ctx)
+	problems = append(problems, f.loopback(ctx)...)
 	if ctx.Err() != nil {
 		return ctx.Err() // the agent stops: portmap may not have been asked
 	}
@@ -172,19 +174,28 @@ func (f *File) report(version string, problems []cniconf.Problem) {
 // runtime did not call the plugin: the kubelet makes a sandbox again every 10 s or so.
 const uncalledAfter = time.Minute
 
-// notCalled is the problem of pods without an address of which the plugin never heard.
+// notCalled is the problem of pods without an address of which the plugin never heard: since
+// the agent began to serve, or since they were bound. A pod that the runtime could start and
+// that waits shows that it calls another plugin, or none; one that waits for a volume has no
+// sandbox yet, and shows nothing unless the plugin was never called.
 func (f *File) notCalled(now time.Time) []cniconf.Problem {
-	if f.Called() || now.Sub(f.serving) < uncalledAfter {
+	if now.Sub(f.serving) < uncalledAfter {
 		return nil
 	}
+	called := f.Called()
 	var waiting []string
 	for _, p := range f.Pods() {
-		if p.WantsAddress() && !p.Deleting && len(p.Addresses) == 0 && now.Sub(p.Bound) >= uncalledAfter {
+		switch {
+		case !p.WantsAddress(), p.Deleting, len(p.Addresses) > 0, now.Sub(p.Bound) < uncalledAfter:
+		case called.IsZero(), called.Before(p.Bound) && !p.AwaitsVolume:
 			waiting = append(waiting, p.String())
 		}
 	}
-	if len(waiting) == 0 {
+	switch {
+	case len(waiting) == 0:
 		return nil
+	case called.IsZero():
+		return []cniconf.Problem{cniconf.NotCalled(waiting, f.cfg.CNIConfDir)}
 	}
-	return []cniconf.Problem{cniconf.NotCalled(waiting, f.cfg.CNIConfDir)}
+	return []cniconf.Problem{cniconf.NoLongerCalled(waiting, f.cfg.CNIConfDir)}
 }

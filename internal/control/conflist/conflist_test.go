@@ -35,18 +35,23 @@ type scene struct {
 	runtime string
 	portmap []string // CNI versions that portmap supports; nil: it is absent
 	silent  error    // portmap gives no answer
-	called  bool
+	called  time.Time
+	lacksLo bool // loopback is absent
 	pods    []kube.Pod
 	events  []string // reason and message
 	changes int
 }
 
 func newScene(t testing.TB) *scene {
-	s := &scene{runtime: "containerd://2.0.0", portmap: []string{"1.0.0", "1.1.0"}, called: true}
+	s := &scene{runtime: "containerd://2.0.0", portmap: []string{"1.0.0", "1.1.0"}, called: time.Now()}
 	s.File = New(defaults(t), Deps{
 		Runtime: func() string { return s.runtime },
 		Supported: func(_ context.Context, path string) ([]string, error) {
 			switch {
+			case path == "/opt/cni/bin/loopback" && s.lacksLo:
+				return nil, fs.ErrNotExist
+			case path == "/opt/cni/bin/loopback":
+				return []string{"1.0.0"}, nil
 			case path != "/opt/cni/bin/portmap":
 				t.Errorf("%s was asked", path)
 			case s.silent != nil:
@@ -56,7 +61,7 @@ func newScene(t testing.TB) *scene {
 			}
 			return s.portmap, nil
 		},
-		Called: func() bool { return s.called }, Pods: func() []kube.Pod { return s.pods },
+		Called: func() time.Time { return s.called }, Pods: func() []kube.Pod { return s.pods },
 		Changed: func() { s.changes++ }, Events: s, Log: slog.New(slog.DiscardHandler),
 	})
 	return s
@@ -253,10 +258,16 @@ func TestPodsThatWaitWhileThePluginIsNeverCalledAreAProblem(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what    string
-		called  bool
+		called  time.Time
 		serving time.Duration
 		want    int
-	}{{"the runtime called", true, time.Hour, 0}, {"the agent has just begun", false, 10 * time.Second, 0}, {"never called", false, 2 * time.Minute, 1}} {
+	}{
+		{"the runtime called", now, time.Hour, 0},
+		{"the agent has just begun", time.Time{}, 10 * time.Second, 0},
+		{"never called", time.Time{}, 2 * time.Minute, 1},
+		{"called while the pod was there", now.Add(-4 * time.Minute), time.Hour, 0},
+		{"not called since", now.Add(-6 * time.Minute), time.Hour, 1},
+	} {
 		s.called, s.serving = c.called, now.Add(-c.serving)
 		got := s.notCalled(now)
 		if len(got) != c.want {
@@ -268,4 +279,37 @@ func TestPodsThatWaitWhileThePluginIsNeverCalledAreAProblem(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The kubelet mounts a pod's volumes before it asks for a sandbox.
+func TestAPodThatWaitsForAVolumeDoesNotShowThatTheRuntimeStoppedCalling(t *testing.T) {
+	s := newScene(t)
+	now := time.Now()
+	s.serving, s.called = now.Add(-time.Hour), now.Add(-10*time.Minute)
+	s.pods = []kube.Pod{{PodRef: kube.PodRef{Namespace: "default", Name: "old"}, Bound: now.Add(-5 * time.Minute), AwaitsVolume: true}}
+	if got := s.notCalled(now); len(got) > 0 {
+		t.Error(got)
+	}
+	s.pods[0].AwaitsVolume = false
+	if got := s.notCalled(now); len(got) != 1 || !strings.Contains(got[0].Message, "default/old; check that the kubelet and the runtime are alive") {
+		t.Error(got)
+	}
+}
+
+func TestALoopbackThatDisappearsIsAProblemWhereTheRuntimeCallsIt(t *testing.T) {
+	s := newScene(t)
+	s.write(t)
+	s.wantProblems(t)
+	s.lacksLo = true
+	for range 2 {
+		s.write(t)
+	}
+	s.wantProblems(t, "PluginMissing: /opt/cni/bin/loopback is missing")
+	if len(s.events) != 1 {
+		t.Errorf("events %q, want one", s.events)
+	}
+	s.wantPlugins(t, "1.1.0", PluginName, portmap)
+	s.runtime = "cri-o://1.30.0"
+	s.write(t)
+	s.wantProblems(t)
 }

@@ -2,7 +2,7 @@
 // checkpoint, from which it learns which addresses are in use.
 //
 // It reads the tables endpoints, interfaces and addresses, and writes none. It reads the
-// names of links by edge/link, and drives one file on the node. core/handover decides its
+// node's links and routes by edge/link, and drives one file on the node. core/handover decides its
 // content. app/agent calls it when the agent leaves the node, and on request.
 package handover
 
@@ -18,10 +18,8 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/internal/control/state"
-	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/handover"
-	"github.com/trunkline/trunkline/internal/core/vpc"
-	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
 )
 
@@ -30,8 +28,7 @@ const fileMode = 0o600
 
 // Links are the node's links; *link.Host is one.
 type Links interface {
-	Names(ctx context.Context) (map[vpc.MAC]string, error)
-	Pods(ctx context.Context) ([]link.Wired, error)
+	Read(ctx context.Context, sysctls ...string) (hostnet.State, error)
 }
 
 // Deps is what the controller works with.
@@ -52,22 +49,24 @@ type Controller struct {
 func New(path string, d Deps) *Controller { return &Controller{Deps: d, path: path} }
 
 // Write replaces the checkpoint by one with every address in use. It may be repeated. A node
-// without interfaces of EC2 has no addresses that AWS's daemon could manage, and gets no file.
+// without a cloud has no addresses that AWS's daemon could manage, and gets no file.
+//
+// Which pods run, the kernel says. The journal may be lost, and the ledger may have no
+// interface because EC2 has not been read since.
 func (c *Controller) Write(ctx context.Context) (handover.Plan, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
-	view, _ := c.State.View(now)
-	if len(view.ENIs) == 0 {
+	have, err := c.Links.Read(ctx)
+	if err != nil {
+		return handover.Plan{}, fmt.Errorf("read the node's network: %w", err)
+	}
+	in := handover.Input{Endpoints: c.State.Endpoints(), Kernel: handover.KernelOf(have), Now: time.Now()}
+	in.View, _ = c.State.View(in.Now)
+	if !in.OfEC2() {
 		return handover.Plan{}, nil
 	}
-	previous, err := c.read()
-	if err != nil {
+	if in.Previous, err = c.read(); err != nil {
 		return handover.Plan{}, err
-	}
-	in := handover.Input{Endpoints: c.State.Endpoints(), View: view, Previous: previous, Now: now}
-	if in.Links, in.Wired, err = c.links(ctx); err != nil {
-		return handover.Plan{}, fmt.Errorf("list the node's links: %w", err)
 	}
 	plan := handover.New(in)
 	if err := os.MkdirAll(filepath.Dir(c.path), 0o755); err != nil {
@@ -77,27 +76,14 @@ func (c *Controller) Write(ctx context.Context) (handover.Plan, error) {
 		return plan, fmt.Errorf("write the checkpoint of AWS's daemon: %w", err)
 	}
 	c.Log.Info("checkpoint of AWS's daemon written", "path", c.path, "addresses", len(plan.Checkpoint.Allocations),
-		"unmanaged", plan.Unmanaged, "unkeyed", plan.Unkeyed)
+		"unmanaged", plan.Unmanaged, "doubtful", plan.Doubtful, "unkeyed", plan.Unkeyed, "unnamed", plan.Unnamed)
 	return plan, nil
 }
 
-// links returns the names of the node's links, and the attachments that those of ours belong
-// to.
-func (c *Controller) links(ctx context.Context) (all []string, wired []endpoint.Key, err error) {
-	names, err := c.Links.Names(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, name := range names {
-		all = append(all, name)
-	}
-	ours, err := c.Links.Pods(ctx)
-	for _, w := range ours {
-		if !w.Half && !w.Dying {
-			wired = append(wired, w.Key)
-		}
-	}
-	return all, wired, err
+// Written reports whether there is a checkpoint.
+func (c *Controller) Written() bool {
+	_, err := os.Stat(c.path)
+	return err == nil
 }
 
 // read returns the checkpoint that is there. A file that cannot be parsed is left alone:

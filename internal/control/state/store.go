@@ -44,7 +44,7 @@ type Options struct {
 // Store is the agent's state. Its methods may be called from any goroutine.
 type Store struct {
 	// Found is the condition of the journal when it was opened.
-	Found journal.Opened
+	Found Found
 	// Begun are the actions an earlier process had in flight; fixed by Open.
 	Begun []cloud.Action
 	// Agreed is the last agreement of an earlier process of this boot; fixed by Open.
@@ -65,6 +65,13 @@ type Store struct {
 	journal *journal.Journal
 	ledger  *ipam.Ledger // guarded by DB.Update
 	last    last         // guarded by DB.Update
+}
+
+// Found is the condition of a journal.
+type Found struct {
+	journal.Opened
+	// Left is set if an earlier process had left the node: nothing was restored.
+	Left bool
 }
 
 // last holds the last endpoint ID and pod CIDR address that were given out: the search for
@@ -94,7 +101,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	now := time.Now()
 	var s *Store
 	var changes []journal.Record
-	if hasLeft(records) {
+	left := hasLeft(records)
+	if left {
 		o.Log.Info("an earlier agent has left the node since the journal was written; rebuilding from the kernel and EC2")
 		s, changes, err = forgotten(o.Settings, records)
 	} else {
@@ -108,7 +116,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		}
 	}
 	if err == nil {
-		s.Found, s.journal, s.boot = j.Found, j, o.BootID
+		s.Found, s.journal, s.boot = Found{j.Found, left}, j, o.BootID
 		err = s.start(ctx, now, changes, o.Log)
 	}
 	if err != nil {

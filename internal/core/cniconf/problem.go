@@ -37,15 +37,27 @@ func NotWritten(confDir string) Problem {
 
 // NotCalled is the problem of pods that wait although the runtime never called the plugin.
 func NotCalled(pods []string, confDir string) Problem {
+	return Problem{ReasonNotCalled, fmt.Sprintf(
+		"the container runtime has not called the plugin since this agent began to serve, and pods wait for an address: %s; see kubectl describe pod whether they wait for something else, such as a volume, and check that the runtime reads its configuration in %s and is alive",
+		some(pods), confDir)}
+}
+
+// NoLongerCalled is that of pods that wait although the runtime called the plugin before.
+func NoLongerCalled(pods []string, confDir string) Problem {
+	return Problem{ReasonNotCalled, fmt.Sprintf(
+		"the container runtime has not called the plugin since pods were bound to the node that wait for an address: %s; check that the kubelet and the runtime are alive and that the runtime reads its configuration in %s",
+		some(pods), confDir)}
+}
+
+// some names the first pods.
+func some(pods []string) string {
 	const shown = 3
 	slices.Sort(pods)
 	names := strings.Join(pods[:min(shown, len(pods))], ", ")
 	if more := len(pods) - shown; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
-	return Problem{ReasonNotCalled, fmt.Sprintf(
-		"the container runtime has not called the plugin since this agent began to serve, and pods wait for an address: %s; see kubectl describe pod whether they wait for something else, such as a volume, and check that the runtime reads its configuration in %s and is alive",
-		names, confDir)}
+	return names
 }
 
 // New are the problems of now that were not there before.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
@@ -47,8 +48,17 @@ const DefaultLinkPrefix = "eni"
 // a pod's link by it. The prefix has at most four characters.
 func LinkName(prefix, namespace, pod string) string {
 	sum := sha1.Sum([]byte(namespace + "." + pod))
-	name := prefix + hex.EncodeToString(sum[:])[:11]
+	name := prefix + hex.EncodeToString(sum[:])[:linkDigits]
 	return name[:min(len(name), maxLinkName)]
+}
+
+// linkDigits is how many digits of the hash are in the name of a pod's link.
+const linkDigits = 11
+
+// IsLinkName reports whether a link may be that of a pod, by LinkName with some prefix.
+func IsLinkName(name string) bool {
+	digits := len(name) - linkDigits
+	return digits > 0 && strings.Trim(name[digits:], "0123456789abcdef") == ""
 }
 
 // MACs returns the addresses of an endpoint's link, the host's end and the pod's.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/handover/handovertest"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 )
 
@@ -25,7 +26,7 @@ func addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(10 +
 
 // newNode has n addresses, all free.
 func newNode(n int) *node {
-	v := &node{in: Input{Now: now(), Links: []string{"eth0"}, View: ipam.View{ENIs: []ipam.ENIView{{ENI: ipam.ENI{ID: "eni-1", Phase: ipam.Ready}}}}}}
+	v := &node{in: Input{Now: now(), Kernel: Kernel{Links: []string{"eth0"}}, View: ipam.View{ENIs: []ipam.ENIView{{ENI: ipam.ENI{ID: "eni-1", Phase: ipam.Ready}}}}}}
 	for i := range n {
 		v.addresses = append(v.addresses, addr(i))
 		v.eni().Addresses = append(v.eni().Addresses, ipam.Address{Addr: addr(i), ENI: "eni-1", State: ipam.Free})
@@ -42,7 +43,7 @@ func (n *node) pod(i int, name string) endpoint.Key {
 		Addresses: endpoint.AddressesOf(addr(i)), Link: endpoint.LinkName("eni", "default", name),
 	}, false, now())
 	n.in.Endpoints = append(n.in.Endpoints, e)
-	n.in.Links, n.in.Wired = append(n.in.Links, e.Link), append(n.in.Wired, key)
+	n.in.Links, n.in.Wired = append(n.in.Links, e.Link), append(n.in.Wired, hostnet.AliasOf(e))
 	n.eni().Addresses[i].State, n.eni().Addresses[i].Holder = ipam.Assigned, ipam.HolderOf(e)
 	return key
 }
@@ -230,21 +231,134 @@ func TestEndpointsThatAreNotInUseAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestAddressesThatAWSsDaemonDoesNotManageAreNamed(t *testing.T) {
-	for want, change := range map[string]func(*node){
-		"interface eni-1 is not managed":             func(n *node) { n.eni().Unmanaged = true },
-		"EC2 does not show it on interface eni-1":    func(n *node) { n.eni().Addresses[0].Missing = now() },
-		"it is on no interface of the node":          func(n *node) { n.eni().Addresses = nil },
-		"EC2 does not show it on interface eni-1\t2": func(n *node) { n.eni().Missing = now() },
+// A record of EC2 may be old: what EC2 did not show then, AWS's daemon may find.
+func TestAddressesThatAWSsDaemonWillNotOrMayNotAdoptAreNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		change              func(*node)
+		unmanaged, doubtful string
+	}{
+		"the interface is not managed": {func(n *node) { n.eni().Unmanaged = true }, "interface eni-1 is not managed", ""},
+		"the address is missing":       {func(n *node) { n.eni().Addresses[0].Missing = now() }, "", "EC2 did not show it on interface eni-1"},
+		"the interface is missing":     {func(n *node) { n.eni().Missing = now() }, "", "EC2 did not show it on interface eni-1"},
+		"the address is on none":       {func(n *node) { n.eni().Addresses = nil }, "", "EC2 showed it on no interface of the node"},
+		"EC2 was not read":             {func(n *node) { n.in.View.ENIs = nil }, "", "EC2 has not been read"},
 	} {
 		n := newNode(1)
 		n.pod(0, "a")
-		change(n)
-		want, _, _ = strings.Cut(want, "\t")
+		c.change(n)
 		plan := New(n.in)
-		if !slices.Equal(plan.Unmanaged, []string{"default/a (10.0.0.10): " + want}) || !strings.Contains(plan.String(), want) {
-			t.Errorf("%q, want %q", plan.Unmanaged, want)
+		want := func(why string) (list []string) {
+			if why != "" {
+				list = []string{"default/a (10.0.0.10): " + why}
+			}
+			return list
 		}
+		if !slices.Equal(plan.Unmanaged, want(c.unmanaged)) || !slices.Equal(plan.Doubtful, want(c.doubtful)) {
+			t.Errorf("%s: unmanaged %q, doubtful %q", name, plan.Unmanaged, plan.Doubtful)
+		}
+		if text := plan.String(); !strings.Contains(text, c.unmanaged+c.doubtful) || strings.Contains(text, "delete these pods:") != (c.unmanaged != "") {
+			t.Errorf("%s: %s", name, text)
+		}
+		if len(plan.Checkpoint.Allocations) != 1 {
+			t.Errorf("%s: allocations %v", name, plan.Checkpoint.Allocations)
+		}
+	}
+}
+
+// The journal is lost: the kernel alone has the pods.
+func TestPodsThatOnlyTheKernelHasAreAdopted(t *testing.T) {
+	n := newNode(6)
+	var inUse []netip.Addr
+	for i := range 3 {
+		n.pod(i, fmt.Sprint("p", i))
+		inUse = append(inUse, addr(i))
+	}
+	n.in.Routed = map[netip.Addr]string{
+		addr(3): "eni0123456789a", // wired by AWS's plugin, and in no record
+		addr(4): "ens5",           // a route by DHCP
+	}
+	inUse = append(inUse, addr(3))
+	n.in.Endpoints, n.in.View = nil, ipam.View{}
+	known := allocation(1, "p1")
+	known.ContainerID = "sandbox-p1" // by an earlier handover, with the pod's names
+	n.in.Previous.Allocations = []Allocation{known}
+	plan := New(n.in)
+	d := n.start(t, &plan.Checkpoint)
+	for i := range 3 {
+		if want := (handovertest.Key{Network: "aws-cni", Container: fmt.Sprint("sandbox-p", i), Interface: "eth0"}); d.Assigned[addr(i)] != want {
+			t.Errorf("%s is adopted for %v, want %v", addr(i), d.Assigned[addr(i)], want)
+		}
+	}
+	if got := twice(d, inUse); len(got) > 0 || len(plan.Checkpoint.Allocations) != len(inUse) {
+		t.Errorf("given twice: %v; allocations %+v", got, plan.Checkpoint.Allocations)
+	}
+	if !slices.Equal(plan.Unnamed, []string{"eni0123456789a (10.0.0.13)"}) || len(plan.Doubtful) != 3 {
+		t.Errorf("unnamed %q, doubtful %q", plan.Unnamed, plan.Doubtful)
+	}
+	if !slices.Contains(plan.Checkpoint.Allocations, known) {
+		t.Errorf("the pod's names of an earlier handover are lost: %+v", plan.Checkpoint.Allocations)
+	}
+}
+
+// AWS's daemon never drops an allocation without the pod's names.
+func TestAnAllocationWithoutNamesEndsWithItsPod(t *testing.T) {
+	nameless := allocation(0, "a")
+	nameless.Metadata = Metadata{Interfaces: 1}
+	for name, c := range map[string]struct {
+		kernel Kernel
+		want   int
+	}{
+		"the pod has ended":           {Kernel{}, 0},
+		"its address has a route":     {Kernel{Routed: map[netip.Addr]string{addr(0): "net1"}}, 1},
+		"a link of ours has its name": {Kernel{Wired: []hostnet.Alias{{Key: endpoint.Key{ContainerID: "aws-a", IfName: "eth0"}, Addresses: []netip.Addr{addr(0)}}}}, 1},
+	} {
+		n := newNode(1)
+		n.in.Kernel, n.in.Previous.Allocations = c.kernel, []Allocation{nameless}
+		if plan := New(n.in); len(plan.Checkpoint.Allocations) != c.want || c.want == 1 && plan.Checkpoint.Allocations[0] != nameless {
+			t.Errorf("%s: %+v", name, plan.Checkpoint.Allocations)
+		}
+	}
+}
+
+func TestANodeWithoutACloudNeedsNoCheckpoint(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*node)
+		want   bool
+	}{
+		"it has interfaces":           {func(*node) {}, true},
+		"its pods have routed ranges": {func(n *node) { n.in.View, n.in.Endpoints[0].Attachment.Kind = ipam.View{}, endpoint.Routed }, false},
+		"it has no pods":              {func(n *node) { n.in.View, n.in.Wired = ipam.View{}, nil }, false},
+		"its journal is lost":         {func(n *node) { n.in.View, n.in.Endpoints = ipam.View{}, nil }, true},
+		"EC2 has not been read":       {func(n *node) { n.in.View = ipam.View{} }, true},
+	} {
+		n := newNode(1)
+		n.pod(0, "a")
+		c.change(n)
+		if got := n.in.OfEC2(); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestWhatTheKernelSaysOfPods(t *testing.T) {
+	ours := hostnet.Alias{Key: endpoint.Key{ContainerID: "c1", IfName: "eth0"}, Addresses: []netip.Addr{addr(0)}}
+	ended := hostnet.Alias{Key: endpoint.Key{ContainerID: "c2", IfName: "eth0"}, Addresses: []netip.Addr{addr(1)}}
+	got := KernelOf(hostnet.State{
+		Links: []hostnet.Link{
+			{Name: "eth0"},
+			{Name: "eniours", Alias: ours.String(), Group: hostnet.LinkGroupPod},
+			{Name: "eniended", Alias: ended.String(), Group: hostnet.LinkGroupDying},
+			{Name: "enitheirs"},
+		},
+		Routes: []hostnet.Route{
+			{To: netip.PrefixFrom(addr(0), 32), Link: "eniours"},
+			{To: netip.PrefixFrom(addr(2), 32), Link: "enitheirs"},
+			{To: netip.MustParsePrefix("10.0.0.0/24"), Link: "eth0"},
+			{To: netip.PrefixFrom(addr(3), 32), Via: addr(9), Link: "eth0"},
+		},
+	})
+	if len(got.Links) != 4 || len(got.Wired) != 1 || got.Wired[0].Key != ours.Key || len(got.Routed) != 1 || got.Routed[addr(2)] != "enitheirs" {
+		t.Errorf("%+v", got)
 	}
 }
 

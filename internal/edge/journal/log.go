@@ -79,14 +79,28 @@ func (l *log) setAside(path string) (aside string, err error) {
 	if err := l.opts.disk.Rename(path, aside); err != nil {
 		return "", fmt.Errorf("set damaged journal aside: %w", err)
 	}
+	all := setAsideBefore(path)
+	for _, old := range all[:max(0, len(all)-keptAside)] {
+		_ = os.Remove(old) // the next file that is set aside repeats it
+	}
 	return aside, nil
+}
+
+// keptAside is how many files that were set aside are kept: a disk that damages the log at each
+// start must not fill up with them.
+const keptAside = 3
+
+// setAsideBefore lists the files that were set aside, the last one at the end.
+func setAsideBefore(path string) []string {
+	all, _ := filepath.Glob(path + asideInfix + "*") // sorted, so by time; the pattern is valid
+	return all
 }
 
 // damagedBefore returns the file that was last set aside, and the error; nil if there is
 // none. Only a log without records depends on it: an earlier process found the damage, and
 // stopped before it wrote a record.
 func damagedBefore(path string) (aside string, damage error) {
-	all, _ := filepath.Glob(path + asideInfix + "*") // sorted, so by time
+	all := setAsideBefore(path)
 	if len(all) == 0 {
 		return "", nil
 	}

@@ -149,6 +149,44 @@ func TestTheCacheHoldsThePodsOfItsNodeWithoutUnusedFields(t *testing.T) {
 	w.until(t, "the first pod goes", func() bool { return len(w.cluster.Pods()) == 1 })
 }
 
+// The kubelet makes the volumes of most pods of what it has, and waits for others.
+func TestThePodsThatMayWaitForAVolumeAreKnown(t *testing.T) {
+	directory := corev1.HostPathDirectory
+	token := corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}
+	config := func(name string) corev1.VolumeProjection {
+		return corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
+	}
+	projected := func(sources ...corev1.VolumeProjection) corev1.VolumeSource {
+		return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}
+	}
+	all := map[string]struct {
+		source corev1.VolumeSource
+		awaits bool
+	}{
+		"empty":     {corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, false},
+		"downward":  {corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{}}, false},
+		"account":   {projected(token, config("kube-root-ca.crt")), false},
+		"config":    {projected(token, config("mine")), true},
+		"path":      {corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}}, false},
+		"directory": {corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x", Type: &directory}}, true},
+		"secret":    {corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}, true},
+		"claim":     {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}, true},
+	}
+	w := newWorld(t, func(s *kubetest.Server) {
+		for name, v := range all {
+			p := pod("a", name, "n1", "uid-"+name)
+			p.Spec.Volumes = []corev1.Volume{{Name: "first", VolumeSource: all["empty"].source}, {Name: "second", VolumeSource: v.source}}
+			s.Put(pods, p)
+		}
+	})
+	w.until(t, "the pods appear", func() bool { return w.cluster.Synced() && len(w.cluster.Pods()) == len(all) })
+	for _, p := range w.cluster.Pods() {
+		if p.AwaitsVolume != all[p.Name].awaits {
+			t.Errorf("%s: %v", p.Name, p.AwaitsVolume)
+		}
+	}
+}
+
 func TestAPodThatIsNotInTheCacheIsReadFromTheServer(t *testing.T) {
 	w := newWorld(t)
 	w.until(t, "sync", w.cluster.Synced)

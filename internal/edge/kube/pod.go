@@ -45,6 +45,9 @@ type Pod struct {
 	Created         time.Time `json:"created"`
 	// Bound is when the pod was bound to its node; possibly long after Created.
 	Bound time.Time `json:"bound"`
+	// AwaitsVolume pods have a volume that may not exist yet: the kubelet mounts all volumes
+	// before it asks for a sandbox.
+	AwaitsVolume bool `json:"awaitsVolume,omitempty"`
 }
 
 // named reports whether uid is the pod's, as API server or runtime have it; empty: any.
@@ -86,6 +89,26 @@ func bound(in *corev1.Pod) time.Time {
 	return in.CreationTimestamp.Time
 }
 
+// awaited reports whether the kubelet may have to wait for a volume: for all but those that it
+// makes of what it has.
+func awaited(v corev1.Volume) bool {
+	switch {
+	case v.EmptyDir != nil, v.DownwardAPI != nil:
+		return false
+	case v.HostPath != nil:
+		return v.HostPath.Type != nil && *v.HostPath.Type != corev1.HostPathUnset
+	case v.Projected != nil:
+		return slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool {
+			return s.ServiceAccountToken == nil && s.DownwardAPI == nil && (s.ConfigMap == nil || s.ConfigMap.Name != rootCA)
+		})
+	}
+	return true
+}
+
+// rootCA is the ConfigMap that Kubernetes makes in each namespace for the volume of each
+// pod's account.
+const rootCA = "kube-root-ca.crt"
+
 func podFrom(in *corev1.Pod) Pod {
 	out := Pod{
 		PodRef:      PodRef{Namespace: in.Namespace, Name: in.Name},
@@ -99,6 +122,7 @@ func podFrom(in *corev1.Pod) Pod {
 		Static:      in.Annotations[corev1.MirrorPodAnnotationKey],
 
 		BranchInterface: requestsBranch(in.Spec.Containers),
+		AwaitsVolume:    slices.ContainsFunc(in.Spec.Volumes, awaited),
 	}
 	for _, ip := range in.Status.PodIPs {
 		if a, err := netip.ParseAddr(ip.IP); err == nil {
@@ -136,6 +160,9 @@ func stripPod(obj any) (any, error) {
 	out.Namespace, out.Name, out.UID = in.Namespace, in.Name, in.UID
 	out.ResourceVersion = in.ResourceVersion
 	out.Labels = in.Labels
+	if i := slices.IndexFunc(in.Spec.Volumes, awaited); i >= 0 {
+		out.Spec.Volumes = in.Spec.Volumes[i : i+1 : i+1]
+	}
 	out.CreationTimestamp, out.DeletionTimestamp = in.CreationTimestamp, in.DeletionTimestamp
 	for k, v := range in.Annotations {
 		if ownAnnotation(k) || k == corev1.MirrorPodAnnotationKey {

@@ -16,52 +16,42 @@ import (
 
 // Removed reports whether a pod of a DaemonSet that is being stopped will have no
 // successor on its node, and why. It has none if the DaemonSet is deleted or being
-// deleted, if the DaemonSet no longer selects the node, and if the pod's service account
-// or all its rights are gone, as after `kubectl delete -k`: every answer for refusedFor is
-// then a refusal. A single one is none: a role binding is deleted and created to change its
-// role, and an API server that starts refuses everything until it has read the roles.
-// A DaemonSet created again under the same name provides a successor.
+// deleted, and if the DaemonSet no longer selects the node. A DaemonSet created again under
+// the same name provides a successor.
 //
 // An error means that this is unknown; callers treat the stop as a rollout. A role
 // without the right to read the DaemonSet is such an error: it belongs to another
-// version, which is the successor. So is a refusal that lasts when ctx ends.
-func Removed(ctx context.Context, c *Client, own PodRef, node string, refusedFor time.Duration) (removed bool, why string, err error) {
-	asked := time.Now()
+// version, which is the successor. So is a refusal: an API server that starts refuses
+// everything until it has read the roles (403), and one that cannot read service accounts or
+// their keys knows no account (401), which may last for minutes. Both look like the loss of the
+// agent's rights. While the agent's own pod is refused, the question is repeated until ctx
+// ends.
+func Removed(ctx context.Context, c *Client, own PodRef, node string) (removed bool, why string, err error) {
 	for {
 		removed, why, err = removedNow(ctx, c, own, node)
-		var r *refusal
-		if !errors.As(err, &r) {
+		if !errors.Is(err, errRefused) {
 			return removed, why, err
-		}
-		if time.Since(asked) >= refusedFor {
-			return true, r.means, nil
 		}
 		select {
 		case <-ctx.Done():
-			return false, "", fmt.Errorf("refused for less than %s: %w", refusedFor, err)
-		case <-time.After(refusedFor / 10):
+			return false, "", err
+		case <-time.After(refusedAgain):
 		}
 	}
 }
 
-// refusal is an answer that means a removal if it lasts.
-type refusal struct {
-	means string
-	cause error
-}
+// refusedAgain is the pause before a refused question is repeated.
+const refusedAgain = 500 * time.Millisecond
 
-func (r *refusal) Error() string { return r.cause.Error() }
-func (r *refusal) Unwrap() error { return r.cause }
+// errRefused says that the pod's account may not even read the pod.
+var errRefused = errors.New("refused")
 
-// removedNow asks once. The error is a refusal if the pod's account may not even read the
-// pod.
+// removedNow asks once.
 func removedNow(ctx context.Context, c *Client, own PodRef, node string) (removed bool, why string, err error) {
 	pod, err := c.Core.CoreV1().Pods(own.Namespace).Get(ctx, own.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsUnauthorized(err):
-		return false, "", &refusal{"the agent's service account is gone", err}
-	case apierrors.IsForbidden(err):
-		return false, "", &refusal{"the agent's rights are gone", err}
+	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
+		return false, "", fmt.Errorf("get own pod %s: %w: %w", own, errRefused, err)
 	case err != nil:
 		return false, "", fmt.Errorf("get own pod %s: %w", own, err)
 	}

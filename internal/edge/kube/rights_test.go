@@ -41,7 +41,7 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent"}, "n1", time.Minute); err != nil {
+	if _, _, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent"}, "n1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.cluster.Policies(t.Context()); err != nil {
