@@ -73,7 +73,7 @@ func into[T any](t *testing.T, value any) (out T) {
 
 // aws-node has the same affinity: where it does not run, another network serves the node.
 func TestOnEKSTheAgentRunsWhereAWSsDaemonDoes(t *testing.T) {
-	_, operations := ofTheAgent(t, "overlays/eks")
+	_, operations := ofTheAgent(t, "components/eks-nodes")
 	affinity := into[corev1.Affinity](t, operations["/spec/template/spec/affinity"].Value)
 	if affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		t.Fatalf("%+v", affinity)

@@ -34,7 +34,7 @@ func migrationHint(r record, stateDir, command string) string {
 	if !startsWithAWS(r.Lab) {
 		return ""
 	}
-	return fmt.Sprintf("\nAWS's daemon serves the nodes. Trunkline takes them over by docs/migrate.md, with:\n  %s kubectl apply -k %s\n",
+	return fmt.Sprintf("\nAWS's daemon serves the nodes. Trunkline takes them over by docs/migrate.md, with this lab's manifests in step 3:\n  %s kubectl apply -k %s\n",
 		command, productDir(stateDir))
 }
 
@@ -42,18 +42,3 @@ func migrationHint(r record, stateDir, command string) string {
 func hasOtherNetwork(want daemon.Lab) bool {
 	return slices.ContainsFunc(want.Nodes, func(n daemon.Node) bool { return n.OtherNetwork })
 }
-
-// keepOffPatch keeps Trunkline off such nodes, as deploy/overlays/eks does.
-const keepOffPatch = `apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: trunkline-agent, namespace: kube-system}
-spec:
-  template:
-    spec:
-      affinity:
-        nodeAffinity:
-          requiredDuringSchedulingIgnoredDuringExecution:
-            nodeSelectorTerms:
-            - matchExpressions:
-              - {key: ` + spec.LabelComputeType + `, operator: NotIn, values: [fargate, hybrid, auto]}
-`

@@ -24,7 +24,7 @@ func TestALabThatStartsWithAWSsDaemonHasTrunklineForLater(t *testing.T) {
 	}
 	for dir, has := range map[string]map[string]bool{
 		deployDir(stateDir):  {"lab/manifests/aws-node": true, "deploy/overlays/lab": false, "AWS_ROLE_ARN": false, "kube-dns": true},
-		productDir(stateDir): {"lab/manifests": false, "deploy/overlays/lab": true, "AWS_ROLE_ARN": true, "kube-dns": false},
+		productDir(stateDir): {"lab/manifests": false, "deploy/overlays/lab": true, "AWS_ROLE_ARN": true, "kube-dns": false, "deploy/components/migration": true},
 	} {
 		text := mustRead(t, dir)
 		for part, want := range has {
@@ -33,7 +33,7 @@ func TestALabThatStartsWithAWSsDaemonHasTrunklineForLater(t *testing.T) {
 			}
 		}
 	}
-	if strings.Contains(mustRead(t, deployDir(stateDir)), "compute-type") {
+	if strings.Contains(mustRead(t, deployDir(stateDir)), "components/eks-nodes") {
 		t.Error("the agent is kept off nodes although none has another network")
 	}
 	if hint := migrationHint(record{Lab: want}, stateDir, "lab"); !strings.Contains(hint, productDir(stateDir)) {
@@ -59,7 +59,7 @@ func TestTrunklineIsKeptOffNodesOfAnotherNetwork(t *testing.T) {
 	if err := writeDeploy(want, p, stateDir); err != nil {
 		t.Fatal(err)
 	}
-	if text := mustRead(t, deployDir(stateDir)); !strings.Contains(text, "eks.amazonaws.com/compute-type, operator: NotIn") {
+	if text := mustRead(t, deployDir(stateDir)); !strings.Contains(text, "deploy/components/eks-nodes") {
 		t.Error(text)
 	}
 }

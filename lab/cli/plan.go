@@ -182,15 +182,38 @@ func (m manifests) bases(want daemon.Lab) (out []string) {
 	return out
 }
 
-func (m manifests) kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {
-	var resources []string
-	for _, base := range m.bases(want) {
-		// kustomize refuses absolute paths.
-		relative, err := filepath.Rel(dir, filepath.Join(p.source, base))
+// components returns the directories of the components of Trunkline, below the checkout.
+func (m manifests) components(want daemon.Lab) (out []string) {
+	if m.product && (hasOtherNetwork(want) || startsWithAWS(want)) {
+		out = append(out, "deploy/components/eks-nodes")
+	}
+	if m.product && startsWithAWS(want) {
+		out = append(out, "deploy/components/migration")
+	}
+	return out
+}
+
+// relative returns directories of the checkout as seen from dir: kustomize refuses absolute
+// paths.
+func relative(dir, checkout string, below []string) (out []string, err error) {
+	for _, b := range below {
+		r, err := filepath.Rel(dir, filepath.Join(checkout, b))
 		if err != nil {
 			return nil, err
 		}
-		resources = append(resources, relative)
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func (m manifests) kustomization(want daemon.Lab, p parts, dir string) ([]byte, error) {
+	resources, err := relative(dir, p.source, m.bases(want))
+	if err != nil {
+		return nil, err
+	}
+	components, err := relative(dir, p.source, m.components(want))
+	if err != nil {
+		return nil, err
 	}
 	k := map[string]any{
 		"apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -201,6 +224,9 @@ func (m manifests) kustomization(want daemon.Lab, p parts, dir string) ([]byte, 
 			newTag("workload", p.images.Workload),
 		},
 		"patches": m.patches(want),
+	}
+	if len(components) > 0 {
+		k["components"] = components
 	}
 	if m.product {
 		k["configMapGenerator"] = []map[string]any{{
@@ -228,9 +254,6 @@ func (m manifests) patches(want daemon.Lab) []map[string]any {
 	}
 	if m.product && !want.NoCloud { // without a cloud there is no controller, which would need a role
 		out = append(out, map[string]any{"patch": fmt.Sprintf(accountPatch, want.World.Account)})
-	}
-	if m.product && hasOtherNetwork(want) {
-		out = append(out, map[string]any{"patch": keepOffPatch})
 	}
 	return out
 }

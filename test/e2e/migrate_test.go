@@ -109,35 +109,24 @@ func (l lab) podAddress(t testing.TB, name string) netip.Addr {
 	return netip.MustParseAddr(strings.TrimSpace(l.kubectl(t, "get", "pod", name, "-o", "jsonpath={.status.podIP}")))
 }
 
-// leaves is the command of docs/migrate.md by which AWS's daemon leaves its nodes.
-var leaves = regexp.MustCompile("AWS's daemon leaves \\| `kubectl ([^`]+)`")
-
-// documentedPatch returns that command's arguments.
-func documentedPatch(t testing.TB) []string {
+// documented returns the arguments of the command of kubectl in docs/migrate.md that begins
+// with start.
+func documented(t testing.TB, start string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/migrate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := leaves.FindSubmatch(text)
+	found := regexp.MustCompile("`kubectl (" + regexp.QuoteMeta(start) + "[^`]*)`").FindSubmatch(text)
 	if found == nil {
-		t.Fatal("docs/migrate.md does not say how AWS's daemon leaves")
+		t.Fatalf("docs/migrate.md has no command that begins with kubectl %s", start)
 	}
-	head, patch, ok := strings.Cut(string(found[1]), " -p ")
-	if !ok {
-		t.Fatalf("not a patch: %s", found[1])
-	}
-	return append(strings.Fields(head), "-p", strings.Trim(patch, "'"))
+	return strings.Fields(string(found[1]))
 }
 
 func (m *migration) takeOver(t *testing.T, l lab) {
-	l.kubectl(t, documentedPatch(t)...)
-	eventually(t, time.Minute, "the pods of AWS's daemon are gone", func(t testing.TB) error {
-		if left := strings.TrimSpace(l.kubectl(t, "-n", "kube-system", "get", "pods", "-l", "k8s-app=aws-node", "-o", "name")); left != "" {
-			return notYet("%s", left)
-		}
-		return nil
-	})
+	l.kubectl(t, documented(t, "-n kube-system patch ds aws-node")...)
+	l.kubectl(t, documented(t, "-n kube-system rollout status ds aws-node")...)
 	manifests := withPodMetadata(t, filepath.Join(l.status(t).StateDir, "deploy", "trunkline"))
 	eventually(t, time.Minute, "the manifests are applied", func(t testing.TB) error {
 		if r := l.try(t.Context(), "kubectl", "apply", "-k", manifests); r.err != nil {
@@ -145,6 +134,19 @@ func (m *migration) takeOver(t *testing.T, l lab) {
 		}
 		return nil
 	})
+	move := documented(t, "label node NODE trunkline.dev/cni=trunkline")
+	for _, n := range m.nodes {
+		if running := m.agentsOn(t, l, n); running != "pod/aws-node" {
+			t.Errorf("on %s, before its label, run %s", n.Name, running)
+		}
+		l.kubectl(t, append([]string{"label", "node", n.KubeName}, move[3:]...)...)
+		eventually(t, 2*time.Minute, n.Name+" is served by Trunkline", func(t testing.TB) error {
+			if running := m.agentsOn(t, l, n); running != "pod/trunkline-agent" {
+				return notYet("run %s", running)
+			}
+			return nil
+		})
+	}
 	l.kubectl(t, "-n", "kube-system", "rollout", "status", agents, "--timeout=180s")
 	for _, n := range m.nodes {
 		n.ready(t, time.Minute)
@@ -165,6 +167,20 @@ func (m *migration) takeOver(t *testing.T, l lab) {
 			t.Errorf("%s: 10-aws.conflist is\n%s", n.Name, have)
 		}
 	}
+}
+
+// agentsOn returns which of the two networks' pods are on a node, without their suffixes.
+func (m *migration) agentsOn(t testing.TB, l lab, n node) string {
+	t.Helper()
+	var on []string
+	for name := range strings.FieldsSeq(l.kubectl(t, "-n", "kube-system", "get", "pods", "-o", "name", "--field-selector", "spec.nodeName="+n.KubeName)) {
+		for _, network := range []string{"pod/aws-node", "pod/trunkline-agent"} {
+			if strings.HasPrefix(name, network+"-") {
+				on = append(on, network)
+			}
+		}
+	}
+	return strings.Join(on, " ")
 }
 
 // statusIsClean requires a status without errors, in which every pod has an address.
