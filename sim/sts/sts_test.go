@@ -78,7 +78,7 @@ func startAt(t testing.TB, now func() time.Time) *service {
 
 func (s *service) as(p aws.CredentialsProvider) *awssts.Client {
 	return awssts.New(awssts.Options{
-		Region: "us-west-2", BaseEndpoint: aws.String(s.url), Credentials: p, Retryer: aws.NopRetryer{},
+		Region: "us-west-2", BaseEndpoint: aws.String(s.url), Credentials: p,
 	})
 }
 

@@ -84,7 +84,7 @@ func TestInstancesWithTwoRolesAreJudgedApart(t *testing.T) {
 func (l *lab) sts() *awssts.Client {
 	metadata := imds.New(imds.Options{HTTPClient: l.http()})
 	return awssts.New(awssts.Options{
-		Region: "us-west-2", BaseEndpoint: aws.String(l.InsideEndpoint()), HTTPClient: l.http(), Retryer: aws.NopRetryer{},
+		Region: "us-west-2", BaseEndpoint: aws.String(l.InsideEndpoint()), HTTPClient: l.http(),
 		Credentials: aws.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = metadata })),
 	})
 }
@@ -108,8 +108,11 @@ func TestAnInstanceWorksBesideInterfacesOfServices(t *testing.T) {
 	managed, err := c.DescribeNetworkInterfaces(t.Context(), &awsec2.DescribeNetworkInterfacesInput{
 		Filters: []types.Filter{{Name: aws.String("requester-managed"), Values: []string{"true"}}},
 	})
-	if err != nil || len(managed.NetworkInterfaces) != 5 {
-		t.Fatalf("%d interfaces of services, %v; want 5", len(managed.NetworkInterfaces), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(managed.NetworkInterfaces); got != 5 {
+		t.Fatalf("%d interfaces of services, want 5", got)
 	}
 	for _, i := range managed.NetworkInterfaces {
 		if *i.Attachment.InstanceOwnerId != "amazon-aws" || i.Attachment.InstanceId != nil || i.Status != "in-use" {

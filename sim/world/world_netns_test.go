@@ -59,7 +59,8 @@ func newLab(t *testing.T, change ...func(*world.Config)) *lab {
 	spec.Instances[0].Namespace = l.guest.Name
 	config := world.Config{
 		Spec: spec, Namespace: seq.Name + "-vpc", Internet: seq.Name + "-net", Machines: l,
-		Roles: []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
+		Latency: 5 * time.Millisecond, // AWS's SDK loses long answers that come at once: see query.Options
+		Roles:   []iam.Role{{Name: "node", Instances: true, Policies: map[string][]byte{"node-policy": policy}}},
 	}
 	for _, f := range change {
 		f(&config)
@@ -173,11 +174,12 @@ func (l *lab) http() *http.Client {
 	}}
 }
 
-// ec2 returns the SDK inside the guest, with the credentials of its role.
+// ec2 returns the SDK inside the guest, with the credentials of its role and the SDK's own
+// retries: a loaded machine can delay a request past the world's latency, see query.Options.
 func (l *lab) ec2() *awsec2.Client {
 	metadata := imds.New(imds.Options{HTTPClient: l.http()})
 	return awsec2.New(awsec2.Options{
-		Region: "us-west-2", BaseEndpoint: aws.String(l.InsideEndpoint()), HTTPClient: l.http(), Retryer: aws.NopRetryer{},
+		Region: "us-west-2", BaseEndpoint: aws.String(l.InsideEndpoint()), HTTPClient: l.http(),
 		Credentials: aws.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = metadata })),
 	})
 }

@@ -83,7 +83,7 @@ func TestWorldWithoutAFabricServesTheAPI(t *testing.T) {
 	w := startAPI(t, world.Config{Spec: smallSpec(), Roles: node()})
 	key := w.Operator()
 	c := awsec2.New(awsec2.Options{
-		Region: "us-west-2", BaseEndpoint: aws.String(w.Endpoint()), Retryer: aws.NopRetryer{},
+		Region: "us-west-2", BaseEndpoint: aws.String(w.Endpoint()),
 		Credentials: credentials.NewStaticCredentialsProvider(key.AccessKeyID, key.SecretAccessKey, ""),
 	})
 	out, err := c.DescribeInstances(t.Context(), &awsec2.DescribeInstancesInput{})
@@ -212,7 +212,7 @@ func TestARNsAreOfTheRegionsPartition(t *testing.T) {
 			w := startAPI(t, world.Config{Spec: spec, Roles: roles})
 			operator := w.Operator()
 			key := credentials.NewStaticCredentialsProvider(operator.AccessKeyID, operator.SecretAccessKey, "")
-			c := awsec2.New(awsec2.Options{Region: region, BaseEndpoint: aws.String(w.Endpoint()), Retryer: aws.NopRetryer{}, Credentials: key})
+			c := awsec2.New(awsec2.Options{Region: region, BaseEndpoint: aws.String(w.Endpoint()), Credentials: key})
 			subnets, err := c.DescribeSubnets(t.Context(), &awsec2.DescribeSubnetsInput{})
 			if err != nil {
 				t.Fatal(err)
@@ -228,7 +228,7 @@ func TestARNsAreOfTheRegionsPartition(t *testing.T) {
 			if got, want := *instances.Reservations[0].Instances[0].IamInstanceProfile.Arn, "arn:"+partition+":iam::111122223333:instance-profile/node"; got != want {
 				t.Errorf("the profile is %s, want %s", got, want)
 			}
-			identities := awssts.New(awssts.Options{Region: region, BaseEndpoint: aws.String(w.Endpoint()), Retryer: aws.NopRetryer{}, Credentials: key})
+			identities := awssts.New(awssts.Options{Region: region, BaseEndpoint: aws.String(w.Endpoint()), Credentials: key})
 			for role, allowed := range map[string]bool{"right": true, "wrong": false} {
 				session, err := identities.AssumeRole(t.Context(), &awssts.AssumeRoleInput{
 					RoleArn: aws.String("arn:" + partition + ":iam::111122223333:role/" + role), RoleSessionName: aws.String("session"),
