@@ -28,9 +28,11 @@ import (
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/control/cni"
 	"github.com/trunkline/trunkline/internal/control/conflist"
+	"github.com/trunkline/trunkline/internal/control/guard"
 	"github.com/trunkline/trunkline/internal/control/network"
 	"github.com/trunkline/trunkline/internal/control/report"
 	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/cniconf"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/edge/cniplugin"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
@@ -93,8 +95,7 @@ type agent struct {
 
 	host    *link.Host
 	filter  *nft.Firewall
-	cluster Cluster
-	guard   *guard // is the cluster
+	cluster guarded
 	events  Events
 
 	state    *state.Store
@@ -107,6 +108,15 @@ type agent struct {
 	planned atomic.Pointer[loop.Loop] // of the backend, once there is one
 	metrics metrics
 }
+
+// guarded is the cluster, with the brake of the guard.
+type guarded struct {
+	Cluster
+	guard *guard.Guard
+}
+
+// Freeze implements Cluster.
+func (g guarded) Freeze() (trunkline.Freeze, string) { return g.guard.Freeze() }
 
 // metrics that several controllers share.
 type metrics struct {
@@ -188,12 +198,16 @@ func (a *agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	cluster, events := a.deps.Cluster(a.clusterChanged)
-	a.guard = newGuard(cluster, events, a.guardChanged)
-	a.cluster, a.events = a.guard, events
+	a.events = events
+	a.cluster = guarded{cluster, guard.New(guard.Deps{
+		Cluster: cluster, Events: events, Log: a.log,
+		Changed: func() { a.markPlan(); a.reporter.Loop.Mark() },
+	})}
 	a.conflist = conflist.New(a.cfg, conflist.Deps{
 		Runtime:   func() string { node, _ := a.cluster.Node(); return node.Runtime },
 		Supported: new(cniplugin.Asker).Supported, Called: func() time.Time { return a.cni.Called() },
 		Pods: a.cluster.Pods, Changed: func() { a.reporter.Loop.Mark() }, Events: a.events, Log: a.log,
+		Yield: func() bool { return a.cluster.guard.Beside() && len(a.state.Endpoints()) == 0 },
 	})
 	if err := a.conflist.RemoveLeftovers(); err != nil { // the journal's lock is held: no other agent writes there
 		a.log.Warn("incomplete conflist files of an earlier agent were not removed", "error", err)
@@ -211,7 +225,8 @@ func (a *agent) construct(ctx context.Context) error {
 	a.reporter = report.New(a.cfg, report.Deps{
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
-		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Problems: a.problems, Handover: a.writeHandover,
+		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Handover: a.writeHandover,
+		Problems: func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
 	})
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()
@@ -240,7 +255,7 @@ func (a *agent) assemble() (err error) {
 		Log: a.log, State: a.state, Owned: a.state.NetworkTables(), Links: a.host, Filter: a.filter, Events: a.events, Registry: a.deps.Registry, Drift: a.metrics.drift,
 		Before:     a.backend.claim,
 		Compared:   func(ctx context.Context) error { return a.cni.ReleaseGone(ctx) },
-		OtherAgent: a.awsDaemonMayRun, Missing: a.backend.missing, Report: a.reporter.Loop.Mark,
+		OtherAgent: a.cluster.guard.MayBeBeside, Missing: a.backend.missing, Report: a.reporter.Loop.Mark,
 	})
 	if err != nil {
 		return err
@@ -252,7 +267,7 @@ func (a *agent) assemble() (err error) {
 		StaleAfter: a.cfg.StaleAfter,
 	}, cni.Deps{
 		Log: a.log, State: a.state, Owned: a.state.CNITables(), Backend: a.backend, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
-		Components: append([]cni.Component{a.guard}, a.deps.Components...), Registry: a.deps.Registry,
+		Components: append([]cni.Component{a.cluster.guard}, a.deps.Components...), Registry: a.deps.Registry,
 		Lock: a.network.Lock, CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
 	})
 	return nil
@@ -260,7 +275,11 @@ func (a *agent) assemble() (err error) {
 
 // clusterChanged has the backend plan again: pods or the Node changed.
 func (a *agent) clusterChanged() {
-	a.guard.Loop.Mark()
+	a.cluster.guard.Loop.Mark()
+	a.markPlan()
+}
+
+func (a *agent) markPlan() {
 	if plan := a.planned.Load(); plan != nil {
 		plan.Mark()
 	}
@@ -295,7 +314,7 @@ func (a *agent) live(ctx context.Context) error {
 	for _, f := range unread {
 		group.Go(func() error { return a.read(ctx, f, a.factWaits(f.name)) })
 	}
-	a.guard.check() // before anything is done at EC2
+	a.cluster.guard.Check() // before anything is done at EC2
 	a.backend.recover(ctx)
 	for name, l := range a.loops() {
 		l.Report = func(err error, pause time.Duration) {
@@ -315,7 +334,7 @@ func (a *agent) live(ctx context.Context) error {
 
 // loops are the agent's loops by name; each has its own interval.
 func (a *agent) loops() map[string]*loop.Loop {
-	all := map[string]*loop.Loop{"guard": a.guard.Loop, "kernel": a.network.Loop, "report": a.reporter.Loop, "policies": a.reporter.Policies}
+	all := map[string]*loop.Loop{"guard": a.cluster.guard.Loop, "kernel": a.network.Loop, "report": a.reporter.Loop, "policies": a.reporter.Policies}
 	maps.Copy(all, a.backend.loops)
 	return all
 }
@@ -338,10 +357,10 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.Serve(ctx, l) })
-	if err := a.keepConflist(ctx); err != nil {
+	if err := a.conflist.Write(ctx); err != nil {
 		return errors.Join(err, group.Wait())
 	}
-	keep := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, a.keepConflist(ctx) })
+	keep := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, a.conflist.Write(ctx) })
 	keep.Every, keep.MaxBackoff = conflistEvery, conflistEvery
 	keep.Report = func(err error, pause time.Duration) {
 		a.log.Warn("conflist not written, will be retried", "error", err, "pause", pause)
@@ -353,6 +372,10 @@ func (a *agent) serve(ctx context.Context) error {
 	a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.state.Node().Instance)
 	return group.Wait()
 }
+
+// conflistEvery is how often the conflist is compared with its desired content. That
+// needs no answer from the API server.
+const conflistEvery = 5 * time.Second
 
 // bootID is the kernel's ID of this boot.
 func bootID() string {

@@ -15,6 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
+	"github.com/trunkline/trunkline/internal/control/guard"
 	"github.com/trunkline/trunkline/internal/control/report"
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
@@ -73,7 +74,8 @@ func (quiet) NodeWarning(string, string)                                        
 func scraped(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	r, log := prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
-	a := &agent{cfg: defaults(t), deps: Deps{Registry: r, Log: log}, log: log, metrics: newMetrics(r), cluster: quiet{}, events: quiet{}}
+	a := &agent{cfg: defaults(t), deps: Deps{Registry: r, Log: log}, log: log, metrics: newMetrics(r), events: quiet{}}
+	a.cluster = guarded{quiet{}, guard.New(guard.Deps{Cluster: quiet{}, Events: quiet{}, Log: log})}
 	a.state = statetest.Open(t, t.TempDir())
 	statetest.Observe(t, a.state)
 	executor, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: &strict{}}, Log: log, Registry: r})

@@ -50,6 +50,10 @@ type Deps struct {
 	// began to serve, and Pods are the pods of the node.
 	Called func() time.Time
 	Pods   func() []kube.Pod
+	// Yield reports whether the node is left to AWS's daemon: it is on the node, and no pod of
+	// ours is. Beside such pods it must not wire any, because it does not know their addresses
+	// and would give them to others.
+	Yield func() bool
 	// Changed is called when the problems changed.
 	Changed func()
 	Events  Events
@@ -113,9 +117,12 @@ func content(cfg config.Config, version string, withPortmap bool) ([]byte, error
 
 // Write puts the file in place when it is not there as it should be, replaces the
 // configuration of the AWS VPC CNI if the runtime would use it instead, and looks for
-// other problems. New problems are events on the node. It must not be called before calls
-// are served.
+// other problems. New problems are events on the node. It does nothing while the node is left
+// to AWS's daemon. It must not be called before calls are served.
 func (f *File) Write(ctx context.Context) error {
+	if f.Yield() {
+		return nil
+	}
 	if f.serving.IsZero() {
 		f.serving = time.Now()
 	}

@@ -37,6 +37,7 @@ type scene struct {
 	silent  error    // portmap gives no answer
 	called  time.Time
 	lacksLo bool // loopback is absent
+	yield   bool // the node is left to AWS's daemon
 	pods    []kube.Pod
 	events  []string // reason and message
 	changes int
@@ -61,7 +62,7 @@ func newScene(t testing.TB) *scene {
 			}
 			return s.portmap, nil
 		},
-		Called: func() time.Time { return s.called }, Pods: func() []kube.Pod { return s.pods },
+		Yield: func() bool { return s.yield }, Called: func() time.Time { return s.called }, Pods: func() []kube.Pod { return s.pods },
 		Changed: func() { s.changes++ }, Events: s, Log: slog.New(slog.DiscardHandler),
 	})
 	return s

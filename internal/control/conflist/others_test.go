@@ -183,3 +183,17 @@ func TestAFileThatIsMovedAwayIsAGap(t *testing.T) {
 	}
 	t.Error("moving the file away was not found: the test above would find no gap")
 }
+
+// Beside AWS's daemon, a node without pods of ours is left to it: the runtime goes on
+// calling AWS's plugin.
+func TestANodeLeftToAWSsDaemonKeepsItsConfiguration(t *testing.T) {
+	s := newScene(t)
+	s.put(t, "10-aws.conflist", awsConflist)
+	s.yield = true
+	s.write(t)
+	s.wantPlugins(t, "0.4.0", "aws-cni", "egress-cni", "portmap")
+	s.wantProblems(t)
+	s.yield = false
+	s.write(t)
+	s.wantPlugins(t, "1.1.0", PluginName, portmap)
+}

@@ -1,6 +1,7 @@
-package agent
+package guard
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -10,18 +11,16 @@ import (
 
 // shared is a cluster, with the events that the agent writes.
 type shared struct {
-	Cluster
 	pods          []kube.Pod
 	synced, known bool
 	freeze        trunkline.Freeze
 	events        []string
 }
 
-func (s *shared) Pods() []kube.Pod                             { return s.pods }
-func (s *shared) Synced() bool                                 { return s.synced }
-func (s *shared) Node() (kube.Node, bool)                      { return kube.Node{}, s.known }
-func (s *shared) Freeze() (trunkline.Freeze, string)           { return s.freeze, "" }
-func (*shared) PodWarning(kube.PodRef, string, string, string) {}
+func (s *shared) Pods() []kube.Pod                   { return s.pods }
+func (s *shared) Synced() bool                       { return s.synced }
+func (s *shared) Node() (kube.Node, bool)            { return kube.Node{}, s.known }
+func (s *shared) Freeze() (trunkline.Freeze, string) { return s.freeze, "" }
 func (s *shared) NodeWarning(reason, message string) {
 	s.events = append(s.events, reason+": "+message)
 }
@@ -51,8 +50,8 @@ func TestBesideAWSsDaemonNothingIsChangedAtEC2AndNoPodIsWired(t *testing.T) {
 		"an operator's brake":               {shared{synced: true, freeze: trunkline.FreezeAll}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGuard(&c.cluster, &c.cluster, func() {})
-			g.check()
+			g := New(Deps{&c.cluster, &c.cluster, func() {}, slog.New(slog.DiscardHandler)})
+			g.Check()
 			if freeze, why := g.Freeze(); (freeze == trunkline.FreezeAll) != c.frozen {
 				t.Errorf("brake %q (%s), want frozen %v", freeze, why, c.frozen)
 			}
@@ -66,7 +65,7 @@ func TestBesideAWSsDaemonNothingIsChangedAtEC2AndNoPodIsWired(t *testing.T) {
 func TestAPodOfAWSsDaemonIsReportedOnce(t *testing.T) {
 	cluster := &shared{synced: true}
 	changes := 0
-	g := newGuard(cluster, cluster, func() { changes++ })
+	g := New(Deps{cluster, cluster, func() { changes++ }, slog.New(slog.DiscardHandler)})
 	for _, step := range []struct {
 		pods   []kube.Pod
 		events int
@@ -79,7 +78,7 @@ func TestAPodOfAWSsDaemonIsReportedOnce(t *testing.T) {
 		{[]kube.Pod{awsNodePod("b", nil)}, 3},
 	} {
 		cluster.pods = step.pods
-		g.check()
+		g.Check()
 		if len(cluster.events) != step.events {
 			t.Fatalf("with the pods %v: events %q, want %d", step.pods, cluster.events, step.events)
 		}
