@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -11,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message is a netlink request with acknowledgement.
+// message is a netlink request that changes something.
 type message struct {
 	kind  uint16
 	flags uint16
@@ -19,9 +20,10 @@ type message struct {
 	what  string // for errors: "create link eni…"
 }
 
-func (m message) serialize(seq uint32) []byte {
+// serialize encodes the request. flags are in addition to the message's own.
+func (m message) serialize(seq uint32, flags uint16) []byte {
 	req := nl.NetlinkRequest{
-		NlMsghdr: unix.NlMsghdr{Type: m.kind, Flags: unix.NLM_F_REQUEST | unix.NLM_F_ACK | m.flags, Seq: seq},
+		NlMsghdr: unix.NlMsghdr{Type: m.kind, Flags: unix.NLM_F_REQUEST | m.flags | flags, Seq: seq},
 		Data:     m.body,
 	}
 	return req.Serialize()
@@ -30,41 +32,57 @@ func (m message) serialize(seq uint32) []byte {
 // conn is an rtnetlink socket of the namespace it was dialled in. One exchange
 // at a time.
 type conn struct {
-	socket *nl.NetlinkSocket
+	fd     int
 	seq    uint32
+	answer [answerSize]byte // of the kernel, the last one
 }
 
-// dial opens a socket in the namespace of the calling thread.
-func dial() (*conn, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
+// answerSize is the size of a buffer that holds an acknowledgement or the description of a
+// link, in bytes; the latter takes about 1,500.
+const answerSize = 8 << 10
+
+// dial opens a socket in the namespace of the calling thread. The library's sockets wait in the
+// runtime's poller, and each answer grows the goroutine's stack by 64 KiB; neither is needed
+// here, because the kernel has answered when send returns.
+func dial() (c *conn, err error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open an rtnetlink socket: %w", err)
+	}
+	c = &conn{fd: fd}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		c.close()
+		return nil, fmt.Errorf("bind an rtnetlink socket: %w", err)
 	}
 	// Acknowledgements without a copy of the request, extended ones if supported.
-	_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
-	_ = s.SetExtAck(true)
-	// The kernel acknowledges before send returns; the timeout bounds a defect.
-	_ = s.SetReceiveTimeout(&unix.Timeval{Sec: 10})
-	return &conn{socket: s}, nil
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	return c, nil
 }
 
-func (c *conn) close() { c.socket.Close() }
+func (c *conn) close() { _ = unix.Close(c.fd) }
 
 // send sends messages in one datagram.
 func (c *conn) send(datagram []byte) error {
-	if err := unix.Sendto(c.socket.GetFd(), datagram, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(c.fd, datagram, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send to rtnetlink: %w", err)
 	}
 	return nil
 }
 
-// receive returns the messages of the next datagram.
+// receive returns the messages of the next datagram; they are valid until the next call.
 func (c *conn) receive() ([]syscall.NetlinkMessage, error) {
 	for {
-		messages, _, err := c.socket.Receive()
-		if errors.Is(err, unix.EINTR) {
+		n, _, err := unix.Recvfrom(c.fd, c.answer[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		switch {
+		case errors.Is(err, unix.EINTR):
 			continue
+		case err != nil:
+			return nil, fmt.Errorf("receive from rtnetlink: %w", err)
+		case n > len(c.answer):
+			return nil, fmt.Errorf("receive from rtnetlink: an answer of %d bytes, more than %d", n, len(c.answer))
 		}
+		messages, err := syscall.ParseNetlinkMessage(c.answer[:n])
 		if err != nil {
 			return nil, fmt.Errorf("receive from rtnetlink: %w", err)
 		}
@@ -72,20 +90,25 @@ func (c *conn) receive() ([]syscall.NetlinkMessage, error) {
 	}
 }
 
-// exchange sends messages in one datagram and collects the acknowledgement of each. The
-// kernel executes them in order and continues after one that fails.
+// exchange sends messages in one datagram and returns the error of each. The kernel executes
+// them in order and continues after one that fails. It answers each that fails; of the others
+// only the last one is acknowledged, because each answer costs an allocation on both sides.
 func (c *conn) exchange(messages []message) ([]error, error) {
 	first := c.seq + 1
 	var out []byte
-	for _, m := range messages {
+	for i, m := range messages {
+		var flags uint16
+		if i == len(messages)-1 {
+			flags = unix.NLM_F_ACK
+		}
 		c.seq++
-		out = append(out, m.serialize(c.seq)...)
+		out = append(out, m.serialize(c.seq, flags)...)
 	}
 	if err := c.send(out); err != nil {
 		return nil, err
 	}
 	each := make([]error, len(messages))
-	for answered := 0; answered < len(messages); {
+	for complete := len(messages) == 0; !complete; {
 		answers, err := c.receive()
 		if err != nil {
 			return nil, err
@@ -95,7 +118,7 @@ func (c *conn) exchange(messages []message) ([]error, error) {
 			i := int(answer.Header.Seq - first)
 			if answer.Header.Type == unix.NLMSG_ERROR && i >= 0 && i < len(messages) {
 				each[i] = acknowledgement(answer, messages[i].what)
-				answered++
+				complete = i == len(messages)-1
 			}
 		}
 	}
@@ -167,7 +190,7 @@ func (c *conn) link(index int, name string) (*netlink.LinkAttrs, error) {
 				}
 				return nil, nil
 			}
-			l, err := netlink.LinkDeserialize(nil, answer.Data)
+			l, err := netlink.LinkDeserialize(nil, slices.Clone(answer.Data)) // it keeps parts of it
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", what(), err)
 			}

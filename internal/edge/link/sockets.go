@@ -37,7 +37,7 @@ func openSockets(ns *os.File) (*sockets, error) {
 				return err
 			}
 			s.conns <- c
-			port, err := portfilter.Of(c.socket.GetFd())
+			port, err := portfilter.Of(c.fd)
 			if err != nil {
 				return err
 			}

@@ -84,14 +84,14 @@ func onOwnThread(fn func() error) error {
 		err := ErrExited
 		defer func() { done <- err }()
 		runtime.LockOSThread()
-		origin, openErr := os.Open(threadNS)
+		origin, openErr := netns.Get()
 		if openErr != nil {
 			err = fmt.Errorf("open the thread's own network namespace: %w", openErr)
 			return
 		}
-		defer origin.Close()
+		defer func() { _ = origin.Close() }() // its error would change nothing
 		result := fn()
-		if enter(origin) == nil {
+		if netns.Set(origin) == nil {
 			runtime.UnlockOSThread()
 		}
 		err = result
