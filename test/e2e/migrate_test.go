@@ -300,13 +300,15 @@ func (m *migration) lastPodEnds(t *testing.T, l lab) {
 	for pod := range m.foreign {
 		l.remove(t, "pod/"+pod)
 	}
-	l.kubectl(t, "-n", "kube-system", "rollout", "restart", "deployment/coredns") // AWS's plugin wired its pods too
-	l.kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=170s")
+	for _, d := range []string{"deployment/coredns", "deployment/trunkline-controller"} { // AWS's plugin wired their pods too
+		l.kubectl(t, "-n", "kube-system", "rollout", "restart", d)
+		l.kubectl(t, "-n", "kube-system", "rollout", "status", d, "--timeout=170s")
+	}
 	for _, n := range m.nodes {
 		eventually(t, 3*time.Minute, n.Name+" has nothing of AWS's daemon", func(t testing.TB) error {
 			filter := l.run(t, time.Minute, "exec", n.Name, "--", "nft", "list", "ruleset")
 			if strings.Contains(filter, "AWS") || strings.Contains(filter, "aws-cni") {
-				return notYet("packet filter:\n%s", filter)
+				return notYet("packet filter:\n%s\n%s", filter, product{l}.run(t, time.Minute, "show", "addresses", "--why"))
 			}
 			for rule := range strings.Lines(l.run(t, time.Minute, "exec", n.Name, "--", "ip", "-d", "rule")) {
 				ofPod := strings.HasPrefix(rule, "512:") || strings.HasPrefix(rule, "1536:")
