@@ -28,6 +28,17 @@ func wireAsAWS(t *testing.T, n *node.Node, name string, address netip.Addr, tabl
 	return pod.Link()
 }
 
+// dhcpRoutes makes the routes that systemd-networkd makes on the primary link: to the subnet's
+// router, and to the VPC's resolver, which is in the subnet. Source: `ip route` of EKS nodes
+// with Amazon Linux 2023: "192.168.0.1 dev ens5 proto dhcp scope link src ... metric 512", and
+// the same for 192.168.0.2.
+func dhcpRoutes(t *testing.T, n *node.Node) {
+	t.Helper()
+	for _, to := range []string{"10.0.0.1", "10.0.0.2"} {
+		inside(t, n, "ip", "route", "add", to+"/32", "dev", "eth0", "proto", "dhcp", "scope", "link", "metric", "512")
+	}
+}
+
 // A pod that AWS's plugin wired ends. Its rules go, before a pod of ours gets the address, and
 // with the last such pod AWS's SNAT and marks.
 func TestWhatAWSsDaemonLeftGoesWithItsPods(t *testing.T) {
@@ -41,6 +52,7 @@ func TestWhatAWSsDaemonLeftGoesWithItsPods(t *testing.T) {
 		}
 	}
 	link := wireAsAWS(t, n, "theirs", free, 7)
+	dhcpRoutes(t, n)
 	theirs := awsnode.Filter{Link: "eth0", Address: n.Ledger().ENIs[0].Primary, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
 	if err := (awsnode.Host{NetNS: n.NS.Name}).SetFilter(theirs); err != nil {
 		t.Fatal(err)

@@ -12,17 +12,17 @@ import (
 )
 
 // foreignIn returns the addresses of the node's interfaces and their prefixes that pods of
-// another CNI hold, and the ranges of the interfaces.
-func foreignIn(s *state.Store) (held map[netip.Addr]bool, ranges []netip.Prefix) {
+// another CNI hold, and the interfaces. An address that the node itself has is no pod's.
+func foreignIn(s *state.Store) (held map[netip.Addr]bool, enis hostnet.Interfaces) {
 	view, _ := s.View(time.Now())
 	held = map[netip.Addr]bool{}
 	for _, e := range view.ENIs {
-		ranges = append(ranges, e.SubnetCIDR)
+		enis.MACs, enis.Subnets = append(enis.MACs, e.MAC), append(enis.Subnets, e.SubnetCIDR)
 		for _, c := range e.OfForeign() {
 			held[c.Addr] = true
 		}
 	}
-	return held, ranges
+	return held, enis
 }
 
 // metadataOf returns the addresses of pods of another CNI that may reach the instance metadata
@@ -42,23 +42,23 @@ func (l links) leftovers(have *hostnet.Actual, desired []hostnet.Part) []hostnet
 	if l.n.OtherAgent() {
 		return nil
 	}
-	held, ranges := foreignIn(l.n.State)
-	return have.Leftovers(desired, ranges, func(a netip.Addr) bool { return held[a] })
+	held, enis := foreignIn(l.n.State)
+	return have.Leftovers(desired, enis, func(a netip.Addr) bool { return held[a] })
 }
 
 // removeLeftovers deletes the SNAT and marks of AWS's daemon once no pod of its plugin is
 // left. Another failure than that of our own tables does not fail the pass.
 func (n *Controller) removeLeftovers(ctx context.Context) {
-	held, ranges := foreignIn(n.State)
+	held, enis := foreignIn(n.State)
 	if len(held) > 0 {
 		n.clean = false
 		return
 	}
-	if n.clean || len(ranges) == 0 || n.OtherAgent() {
+	if n.clean || len(enis.Subnets) == 0 || n.OtherAgent() {
 		return
 	}
 	have, err := n.Links.Read(ctx)
-	if err != nil || len(hostnet.NewActual(have).Foreign(ranges)) > 0 {
+	if err != nil || len(hostnet.NewActual(have).Foreign(enis)) > 0 {
 		return // the comparison has reported the error
 	}
 	removed, err := n.Filter.RemoveAWS(ctx)

@@ -78,6 +78,17 @@ func release(t *testing.T, s *state.Store) {
 	}
 }
 
+// nodeHas has nm-cloud-setup configure an address of the ledger on the primary link.
+func nodeHas(t *testing.T, s *state.Store) {
+	t.Helper()
+	view, _ := s.View(time.Now())
+	addr := view.ENIs[0].Addresses[0].Addr
+	statetest.Update(t, s, func(tx *state.Tx) error {
+		tx.Record(tx.Ledger().Claim(map[netip.Addr]ipam.Claim{addr: {Holder: ipam.NodeHolder("ens5")}}, true, time.Now())...)
+		return nil
+	})
+}
+
 func TestForeignWiredPodsMayReachInstanceMetadataWherePodsMay(t *testing.T) {
 	for name, claim := range claimedAnywhere() {
 		t.Run(name, func(t *testing.T) { mayReachMetadata(t, claim) })
@@ -113,7 +124,8 @@ func mayReachMetadata(t *testing.T, claim func(*testing.T, *state.Store) netip.A
 }
 
 // Rules of a pod that another CNI wired go with it, and the SNAT of AWS's daemon with the last
-// such pod. While that daemon may run, nothing of it is touched.
+// such pod. Neither a route to a DNS server by the primary link nor an address that the node
+// itself has is a pod. While that daemon may run, nothing of it is touched.
 func TestWhatAWSsDaemonLeftGoesWithItsPods(t *testing.T) {
 	for name, claim := range claimedAnywhere() {
 		t.Run(name, func(t *testing.T) { leftoversGo(t, claim) })
@@ -135,6 +147,10 @@ func leftoversGo(t *testing.T, claim func(*testing.T, *state.Store) netip.Addr) 
 		t.Errorf("while its pod runs: rules %v, chains %v are left", rules, chains)
 	}
 	release(t, g.State)
+	nodeHas(t, g.State)
+	g.k.put(hostnet.Route{ // as dhclient's scripts make it
+		Table: hostnet.TableMain, To: netip.MustParsePrefix("10.0.0.99/32"), Link: "eth0", Scope: hostnet.ScopeLink, Protocol: hostnet.ProtocolBoot,
+	})
 	g.OtherAgent = func() bool { return true }
 	if rules, chains := left(); !rules || !chains {
 		t.Errorf("while AWS's daemon may run: rules %v, chains %v are left", rules, chains)

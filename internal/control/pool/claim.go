@@ -9,6 +9,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 )
@@ -17,7 +18,12 @@ import (
 // that another CNI wired, by the kernel's routes and the API server, those that the node
 // itself has, and those of endpoints that were adopted before EC2 showed their address.
 func (p *Pool) Claim(ctx context.Context) error {
-	used, err := p.Used(ctx)
+	view, _ := p.State.View(time.Now())
+	var enis []vpc.MAC
+	for _, e := range view.ENIs {
+		enis = append(enis, e.MAC)
+	}
+	used, err := p.Used(ctx, enis)
 	if err != nil {
 		return fmt.Errorf("find addresses in use: %w", err)
 	}

@@ -31,7 +31,7 @@ func withUsed(t *testing.T, local map[netip.Addr]string) (*testPool, *heard) {
 	t.Helper()
 	p, events := newTestPool(t, &lossy{}), &heard{}
 	p.Events = events
-	p.Used = func(context.Context) (link.Used, error) { return link.Used{Local: local}, nil }
+	p.Used = func(context.Context, []vpc.MAC) (link.Used, error) { return link.Used{Local: local}, nil }
 	return p, events
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/imds"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -63,8 +64,9 @@ type Deps struct {
 	Events   Events
 	Registry prometheus.Registerer
 	Drift    prometheus.Counter // differences between the ledger and EC2
-	// Used are the addresses in use on the node that are not our endpoints'.
-	Used func(ctx context.Context) (link.Used, error)
+	// Used are the addresses in use on the node that are not our endpoints', where the
+	// instance has interfaces of these MACs.
+	Used func(ctx context.Context, enis []vpc.MAC) (link.Used, error)
 	// SetUp configures an interface's link, routes and rules.
 	SetUp func(ctx context.Context, e ipam.ENI) error
 	// Wake makes the ADDs that wait for an address try again: one may be free.

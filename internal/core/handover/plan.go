@@ -81,7 +81,7 @@ func New(in Input) Plan {
 		}
 	}
 	for _, i := range in.View.ENIs {
-		for _, c := range i.OfForeign() {
+		for _, c := range slices.Concat(i.OfForeign(), i.OnNode()) { // AWS's daemon must give none to a pod
 			p.foreign(c)
 		}
 	}

@@ -12,11 +12,10 @@ import (
 // packets would leave by the interface of the earlier one.
 //
 // Only rules without a protocol count, with the priority and selector of a pod, of an address
-// within the ranges, which are those of the node's interfaces. The pod has ended
-// when no route leads to a link of another CNI by that address, and inUse reports that no pod
-// of another CNI claims it. An equal rule that stands in for one of ours stays.
-func (a *Actual) Leftovers(parts []Part, ranges []netip.Prefix, inUse func(netip.Addr) bool) (ops []Op) {
-	wired := a.Foreign(ranges)
+// of the subnets. The pod has ended when Foreign does not list its address, and inUse reports
+// that no pod of another CNI claims it. An equal rule that stands in for one of ours stays.
+func (a *Actual) Leftovers(parts []Part, enis Interfaces, inUse func(netip.Addr) bool) (ops []Op) {
+	wired := a.Foreign(enis)
 	own := map[string]bool{}
 	for _, r := range a.have.Rules {
 		own[r.Key()] = own[r.Key()] || r.Ours()
@@ -24,7 +23,7 @@ func (a *Actual) Leftovers(parts []Part, ranges []netip.Prefix, inUse func(netip
 	desired := objectsOf(parts)
 	for _, r := range a.have.Rules {
 		addr, pod := r.ofPod()
-		if r.Protocol != ProtocolUnspecified || !pod || wired[addr] || inUse(addr) || !within(ranges, addr) {
+		if r.Protocol != ProtocolUnspecified || !pod || wired[addr] || inUse(addr) || !enis.holds(addr) {
 			continue
 		}
 		if desired.keys[r.Key()] && !own[r.Key()] {
@@ -35,20 +34,56 @@ func (a *Actual) Leftovers(parts []Part, ranges []netip.Prefix, inUse func(netip
 	return ops
 }
 
-// Foreign returns the addresses within the ranges that have a route to a link which is not
-// ours: those of the pods that another CNI wired.
-func (a *Actual) Foreign(ranges []netip.Prefix) map[netip.Addr]bool {
+// Foreign returns the addresses of the subnets that pods of another CNI have.
+func (a *Actual) Foreign(enis Interfaces) map[netip.Addr]bool {
 	wired := map[netip.Addr]bool{}
-	for _, r := range a.have.Routes {
-		if r.To.IsSingleIP() && !r.Via.IsValid() && r.Link != "" && !a.links[r.Link].Ours() && within(ranges, r.To.Addr()) {
-			wired[r.To.Addr()] = true
+	for addr := range a.have.ForeignPods(enis.MACs) {
+		if enis.holds(addr) {
+			wired[addr] = true
 		}
 	}
 	return wired
 }
 
-func within(ranges []netip.Prefix, addr netip.Addr) bool {
-	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(addr) })
+// ForeignPods returns the addresses of pods that another CNI wired, with the names of their
+// links: those of the routes to one address by a link which is neither ours nor an interface
+// of the instance, by the MACs in enis.
+//
+// AWS's plugin makes such a route without protocol. Those of DHCP clients are of the node's
+// own network: systemd-networkd adds one to the subnet's router, and one to each DNS server of
+// the subnet, by the instance's interface. Source: systemd.network(5), RoutesToDNS=, and
+// `ip route` of EKS nodes with Amazon Linux 2023: "192.168.0.1 dev ens5 proto dhcp scope link".
+// The scripts of dhclient, and AWS's daemon in its tables, make theirs without protocol.
+func (s State) ForeignPods(enis []vpc.MAC) map[netip.Addr]string {
+	other := map[string]bool{}
+	for _, l := range s.Links {
+		other[l.Name] = !l.Ours() && !slices.Contains(enis, l.MAC)
+	}
+	wired := map[netip.Addr]string{}
+	for _, r := range s.Routes {
+		if other[r.Link] && r.toHost() {
+			wired[r.To.Addr()] = r.Link
+		}
+	}
+	return wired
+}
+
+// toHost reports whether a route leads to one address by its link, and no daemon owns it.
+func (r Route) toHost() bool {
+	return r.To.IsSingleIP() && !r.Via.IsValid() && (r.Protocol == ProtocolBoot || r.Protocol == ProtocolUnspecified)
+}
+
+// Interfaces are the network interfaces of the instance, also those that Trunkline does not
+// manage.
+type Interfaces struct {
+	MACs    []vpc.MAC
+	Subnets []netip.Prefix
+}
+
+// holds reports whether an address of the interfaces' subnets can be a pod's: EC2 reserves the
+// router's and others.
+func (i Interfaces) holds(addr netip.Addr) bool {
+	return slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Contains(addr) && !vpc.Reserved(p, addr) })
 }
 
 // ofPod returns the address of the pod that a rule of AWS's plugin, or of ours, is for.

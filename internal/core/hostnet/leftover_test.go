@@ -10,12 +10,12 @@ import (
 
 func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 	address := netip.MustParseAddr("10.0.0.7")
-	ranges := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19")}
+	enis := Interfaces{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19")}}
 	to := Rule{Family: vpc.IPv4, Priority: RuleToPod, To: host(address), Table: TableMain}
 	from := Rule{Family: vpc.IPv4, Priority: RuleFromPod, From: host(address), Table: 3}
 	ours := func(r Rule) Rule { r.Protocol = RouteProtocol; return r }
 	other := func(r Rule) Rule { r.Table = 2; return r }
-	route := Route{Table: TableMain, To: host(address), Link: "eni1", Scope: ScopeLink}
+	route := Route{Table: TableMain, To: host(address), Link: "eni1", Scope: ScopeLink, Protocol: ProtocolBoot}
 	foreign := Link{Name: "eni1"}
 	for name, c := range map[string]struct {
 		have    State
@@ -38,7 +38,7 @@ func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			parts := []Part{{Owner: "endpoint 1", State: State{Rules: c.desired}}}
 			var got []Rule
-			for _, op := range NewActual(c.have).Leftovers(parts, ranges, func(netip.Addr) bool { return c.inUse }) {
+			for _, op := range NewActual(c.have).Leftovers(parts, enis, func(netip.Addr) bool { return c.inUse }) {
 				if op.Verb != Delete {
 					t.Errorf("%s", op)
 				}
@@ -46,6 +46,50 @@ func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 			}
 			if !slices.Equal(got, c.want) {
 				t.Errorf("deleted %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// What counts as a pod of another CNI keeps the SNAT and marks of AWS's daemon on the node, and
+// the address out of use.
+func TestOnlyRoutesToPodsAreRoutesOfPods(t *testing.T) {
+	mac := vpc.MAC{2, 0, 0, 0, 0, 1}
+	links := []Link{{Name: "ens5", MAC: mac}, {Name: "eni1"}, {Name: "vlan.eth.1"}, {Name: "eni2", Group: LinkGroupPod}}
+	enis := Interfaces{MACs: []vpc.MAC{mac}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19")}}
+	const dhcp, static, zebra = 16, 4, 11
+	for name, c := range map[string]struct {
+		route string
+		on    string
+		via   string
+		table uint32
+		proto uint8
+		want  bool
+	}{
+		"a pod of AWS's plugin":                          {"10.0.0.7/32", "eni1", "", TableMain, ProtocolBoot, true},
+		"one with a security group, in a branch's table": {"10.0.0.7/32", "eni1", "", TableVLANOffset + 1, ProtocolBoot, true},
+		"networkd's route to the router":                 {"10.0.0.1/32", "ens5", "", TableMain, dhcp, false},
+		"networkd's route to the VPC's resolver":         {"10.0.0.2/32", "ens5", "", TableMain, dhcp, false},
+		"networkd's route to a DNS server":               {"10.0.0.9/32", "ens5", "", TableMain, dhcp, false},
+		"dhclient's route to a DNS server":               {"10.0.0.9/32", "ens5", "", TableMain, ProtocolBoot, false},
+		"AWS's route to the router of an interface":      {"10.0.0.1/32", "ens5", "", 2, ProtocolBoot, false},
+		"AWS's route to the router of a branch":          {"10.0.0.1/32", "vlan.eth.1", "", TableVLANOffset + 1, ProtocolBoot, false},
+		"a route of the operator's networkd":             {"10.0.0.7/32", "eni1", "", TableMain, static, false},
+		"a route of a routing daemon":                    {"10.0.0.7/32", "eni1", "", TableMain, zebra, false},
+		"a route of the kernel":                          {"10.0.0.7/32", "eni1", "", TableMain, ProtocolKernel, false},
+		"a pod of ours":                                  {"10.0.0.7/32", "eni2", "", TableMain, RouteProtocol, false},
+		"a gateway":                                      {"10.0.0.7/32", "eni1", "10.0.0.1", TableMain, ProtocolBoot, false},
+		"a range":                                        {"10.0.0.0/24", "eni1", "", TableMain, ProtocolBoot, false},
+		"another network":                                {"192.168.0.7/32", "eni1", "", TableMain, ProtocolBoot, false},
+		"a link that is gone":                            {"10.0.0.7/32", "", "", TableMain, ProtocolBoot, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Route{Table: c.table, To: netip.MustParsePrefix(c.route), Link: c.on, Scope: ScopeLink, Protocol: c.proto}
+			if c.via != "" {
+				r.Via = netip.MustParseAddr(c.via)
+			}
+			if got := NewActual(State{Links: links, Routes: []Route{r}}).Foreign(enis)[r.To.Addr()]; got != c.want {
+				t.Errorf("%s counts as one of a pod: %v", r, got)
 			}
 		})
 	}

@@ -121,6 +121,7 @@ const (
 const (
 	ProtocolUnspecified = 0 // given by no owner, as AWS's plugin makes rules (RTPROT_UNSPEC)
 	ProtocolKernel      = 2 // made by the kernel with an address (RTPROT_KERNEL)
+	ProtocolBoot        = 3 // given by no owner, as AWS's plugin makes routes (RTPROT_BOOT)
 )
 
 // Route is a route. Table, destination and metric identify it in the kernel.

@@ -88,14 +88,20 @@ func (s *rows) claimedOn(addr netip.Addr, c Claim) (vpc.ENIID, bool) {
 // OfForeign lists the addresses of the interface that pods of another CNI use, ordered: those
 // that the ledger has assigned to them, and those that it cannot assign, such as an address
 // of a prefix.
-func (e ENIView) OfForeign() (out []Claimed) {
+func (e ENIView) OfForeign() []Claimed { return e.heldBy(Holder.ForeignPod) }
+
+// OnNode lists, ordered, the addresses of the interface that the node itself has.
+func (e ENIView) OnNode() []Claimed { return e.heldBy(Holder.OnNode) }
+
+// heldBy lists the addresses of the interface with such holders, ordered.
+func (e ENIView) heldBy(are func(Holder) bool) (out []Claimed) {
 	for _, a := range e.Addresses {
-		if a.State == Assigned && a.Holder.Foreign() {
+		if a.State == Assigned && are(a.Holder) {
 			out = append(out, Claimed{a.Addr, a.Holder})
 		}
 	}
 	for _, c := range e.Claimed {
-		if c.Holder.Foreign() {
+		if are(c.Holder) {
 			out = append(out, c)
 		}
 	}
@@ -120,6 +126,8 @@ func (e ENIView) Kept() string {
 		return fmt.Sprintf("kept for its %d prefixes, with %s", len(e.Prefixes), pods)
 	case e.Foreign() > 0:
 		return "kept for " + pods
+	case len(e.OnNode()) > 0:
+		return fmt.Sprintf("kept for its addresses that the node itself has: %d", len(e.OnNode()))
 	}
 	return ""
 }

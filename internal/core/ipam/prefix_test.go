@@ -379,3 +379,19 @@ func TestWhichInterfacesAreManaged(t *testing.T) {
 		}
 	}
 }
+
+// The node itself has an address of an interface: no pod of another CNI does.
+func TestAnInterfaceIsKeptForTheReasonThatItHas(t *testing.T) {
+	node := ipam.Address{State: ipam.Assigned, Holder: ipam.NodeHolder("ens6")}
+	pod := ipam.Address{State: ipam.Assigned, Holder: ipam.ForeignHolder(endpoint.Pod{})}
+	for want, held := range map[string][]ipam.Address{
+		"":                               {{State: ipam.Free}},
+		"kept for 1 pod of another CNI":  {pod, node},
+		"kept for 2 pods of another CNI": {pod, pod},
+		"kept for its addresses that the node itself has: 1": {node},
+	} {
+		if got := (ipam.ENIView{Addresses: held}).Kept(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

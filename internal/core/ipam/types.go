@@ -37,10 +37,16 @@ func HolderOf(e endpoint.Endpoint) Holder { return Holder{Endpoint: e.ID, Key: e
 // Foreign reports whether Trunkline did not wire the holder.
 func (h Holder) Foreign() bool { return h.Endpoint == 0 }
 
+// ForeignPod reports whether the holder is a pod that another CNI wired, and not the node.
+func (h Holder) ForeignPod() bool { return h.Foreign() && !h.OnNode() }
+
+// OnNode reports whether the holder is the node itself.
+func (h Holder) OnNode() bool { return h.Link != "" }
+
 // String names the holder's pod, or its container where the pod is not known.
 func (h Holder) String() string {
 	switch {
-	case h.Link != "":
+	case h.OnNode():
 		return "the node itself, on " + h.Link
 	case h.Pod.Name != "":
 		return h.Pod.String()

@@ -7,34 +7,35 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // Used are addresses in use on the node that no endpoint of ours has there, with the links'
 // names.
 type Used struct {
-	// Routed have a route without gateway by a link that is not ours. Pods wired by another
-	// CNI, such as AWS's, are among them.
+	// Routed are those of pods that another CNI wired, such as AWS's.
 	Routed map[netip.Addr]string
 	// Local are addresses of the node itself, on any link: the kernel delivers their
 	// packets to the node, and a pod of such an address is unreachable.
 	Local map[netip.Addr]string
 }
 
-// Used reads both from one list of routes; the caller selects those it needs.
-func (h *Host) Used(ctx context.Context) (Used, error) {
+// Used reads both from one list of routes; the caller selects those it needs. The MACs are
+// those of the instance's interfaces: routes by their links lead to no pod.
+func (h *Host) Used(ctx context.Context, enis []vpc.MAC) (Used, error) {
 	links, err := h.sockets.links(ctx)
 	if err != nil {
 		return Used{}, err
 	}
-	all, foreign := map[int]string{}, map[int]string{}
+	var have hostnet.State
+	names := map[int]string{}
 	for _, l := range links {
-		have := linkOf(l.Attrs())
-		all[l.Attrs().Index] = have.Name
-		if !have.Ours() {
-			foreign[l.Attrs().Index] = have.Name
-		}
+		names[l.Attrs().Index] = l.Attrs().Name
+		have.Links = append(have.Links, linkOf(l.Attrs()))
 	}
-	used := Used{Routed: map[netip.Addr]string{}, Local: map[netip.Addr]string{}}
+	used := Used{Local: map[netip.Addr]string{}}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		routes, err := h.routes(ctx, family)
 		if err != nil {
@@ -42,13 +43,14 @@ func (h *Host) Used(ctx context.Context) (Used, error) {
 		}
 		for _, r := range routes {
 			if addr, ok := localAddress(r); ok {
-				used.Local[addr] = all[r.LinkIndex]
+				used.Local[addr] = names[r.LinkIndex]
 			}
-			if to, ok := routeOf(r, family, foreign); ok && to.To.IsSingleIP() && !to.Via.IsValid() && to.Link != "" {
-				used.Routed[to.To.Addr()] = to.Link
+			if route, ok := routeOf(r, family, names); ok {
+				have.Routes = append(have.Routes, route)
 			}
 		}
 	}
+	used.Routed = have.ForeignPods(enis)
 	return used, nil
 }
 

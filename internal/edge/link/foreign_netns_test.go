@@ -21,7 +21,7 @@ func TestPodsThatAnotherCNIWiredAreFound(t *testing.T) {
 	} {
 		ip(t, node, do)
 	}
-	used, err := h.Used(t.Context())
+	used, err := h.Used(t.Context(), nil)
 	if got := slices.Collect(maps.Keys(used.Routed)); err != nil || !slices.Equal(got, []netip.Addr{netip.MustParseAddr("10.0.0.7")}) {
 		t.Errorf("%v, %v: want 10.0.0.7 alone", got, err)
 	}
@@ -38,7 +38,7 @@ func TestAddressesThatTheNodeItselfHasAreFound(t *testing.T) {
 	}
 	local := func(addr string) string {
 		t.Helper()
-		used, err := h.Used(t.Context())
+		used, err := h.Used(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
