@@ -23,7 +23,7 @@ func (a *Actual) Leftovers(parts []Part, enis Interfaces, inUse func(netip.Addr)
 	desired := objectsOf(parts)
 	for _, r := range a.have.Rules {
 		addr, pod := r.ofPod()
-		if r.Protocol != ProtocolUnspecified || !pod || wired[addr] || inUse(addr) || !enis.holds(addr) {
+		if r.Protocol != ProtocolUnspecified || !pod || wired[addr] || inUse(addr) || !enis.Hold(addr) {
 			continue
 		}
 		if desired.keys[r.Key()] && !own[r.Key()] {
@@ -38,7 +38,7 @@ func (a *Actual) Leftovers(parts []Part, enis Interfaces, inUse func(netip.Addr)
 func (a *Actual) Foreign(enis Interfaces) map[netip.Addr]bool {
 	wired := map[netip.Addr]bool{}
 	for addr := range a.have.ForeignPods(enis.MACs) {
-		if enis.holds(addr) {
+		if enis.Hold(addr) {
 			wired[addr] = true
 		}
 	}
@@ -80,10 +80,44 @@ type Interfaces struct {
 	Subnets []netip.Prefix
 }
 
-// holds reports whether an address of the interfaces' subnets can be a pod's: EC2 reserves the
-// router's and others.
-func (i Interfaces) holds(addr netip.Addr) bool {
+// Hold reports whether an address is of the interfaces' subnets and can be a pod's: EC2 reserves
+// the router's and others.
+func (i Interfaces) Hold(addr netip.Addr) bool {
 	return slices.ContainsFunc(i.Subnets, func(p netip.Prefix) bool { return p.Contains(addr) && !vpc.Reserved(p, addr) })
+}
+
+// Replaced lists the rules, of any owner and with any table, that rules of a pod take the place
+// of, because they would precede them. Some have further selectors: earlier releases of AWS's
+// plugin made a rule 1536 from the pod to each range of the VPC. Source:
+// aws/amazon-vpc-cni-k8s, driver.go, "list of from <podIP> to <vpcCIDR>".
+func (s State) Replaced(by []Rule) (list []Rule) {
+	selectors := Selectors(by)
+	for _, r := range s.Rules {
+		if !slices.Contains(by, r) && slices.ContainsFunc(selectors, r.within) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// Selectors returns what the rules for the address of a pod select, those of the given rules
+// among them, without tables and protocols. A pod on the primary interface has no rule 1536;
+// that of an earlier pod would send its packets out by another one.
+func Selectors(rules []Rule) (selectors []Rule) {
+	for _, r := range rules {
+		if r.ToPod() {
+			selectors = append(
+				selectors,
+				Rule{Family: r.Family, Priority: RuleToPod, To: r.To}, Rule{Family: r.Family, Priority: RuleFromPod, From: r.To},
+			)
+		}
+	}
+	return selectors
+}
+
+// within reports whether a rule of o's priority is for packets that o is for.
+func (r Rule) within(o Rule) bool {
+	return r.Family == o.Family && r.Priority == o.Priority && (!o.From.IsValid() || r.From == o.From) && (!o.To.IsValid() || r.To == o.To)
 }
 
 // ofPod returns the address of the pod that a rule of AWS's plugin, or of ours, is for.
@@ -92,7 +126,7 @@ func (r Rule) ofPod() (addr netip.Addr, ok bool) {
 	case r.Family != vpc.IPv4 || r.Mask != 0:
 	case r.Priority == RuleToPod && r.To.IsSingleIP() && !r.From.IsValid() && r.Table == TableMain:
 		return r.To.Addr(), true
-	case r.Priority == RuleFromPod && r.From.IsSingleIP() && !r.To.IsValid():
+	case r.Priority == RuleFromPod && r.From.IsSingleIP(): // to any address, or to a range of the VPC
 		return r.From.Addr(), true
 	}
 	return netip.Addr{}, false

@@ -13,6 +13,8 @@ func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 	enis := Interfaces{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19")}}
 	to := Rule{Family: vpc.IPv4, Priority: RuleToPod, To: host(address), Table: TableMain}
 	from := Rule{Family: vpc.IPv4, Priority: RuleFromPod, From: host(address), Table: 3}
+	ranged := from
+	ranged.To = netip.MustParsePrefix("10.0.0.0/16")
 	ours := func(r Rule) Rule { r.Protocol = RouteProtocol; return r }
 	other := func(r Rule) Rule { r.Table = 2; return r }
 	route := Route{Table: TableMain, To: host(address), Link: "eni1", Scope: ScopeLink, Protocol: ProtocolBoot}
@@ -24,6 +26,7 @@ func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 		want    []Rule
 	}{
 		"the pod has ended":               {have: State{Rules: []Rule{to, from}}, want: []Rule{to, from}},
+		"one to each range of the VPC":    {have: State{Rules: []Rule{ranged}}, want: []Rule{ranged}},
 		"its link exists":                 {have: State{Rules: []Rule{to, from}, Routes: []Route{route}, Links: []Link{foreign}}},
 		"the API server has it":           {have: State{Rules: []Rule{to, from}}, inUse: true},
 		"a pod of ours has the address":   {have: State{Rules: []Rule{to, from, ours(to), ours(other(from))}}, desired: []Rule{ours(to), ours(other(from))}, want: []Rule{to, from}},
@@ -48,6 +51,46 @@ func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 				t.Errorf("deleted %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+func TestRulesOfAPodTakeThePlaceOfAllRulesForItsAddress(t *testing.T) {
+	const address, another = "10.0.0.7/32", "10.0.0.8/32"
+	rule := func(priority int, from, to string, table uint32, protocol uint8) Rule {
+		r := Rule{Family: vpc.IPv4, Priority: priority, Table: table, Protocol: protocol}
+		if from != "" {
+			r.From = netip.MustParsePrefix(from)
+		}
+		if to != "" {
+			r.To = netip.MustParsePrefix(to)
+		}
+		return r
+	}
+	pod := []Rule{rule(RuleToPod, "", address, TableMain, RouteProtocol), rule(RuleFromPod, address, "", 3, RouteProtocol)}
+	marked := rule(RuleFromPod, address, "", 7, 0)
+	marked.Mark, marked.Mask = 1, 1
+	primary := pod[:1] // of a pod on the primary interface
+	if got := (State{Rules: append([]Rule{marked}, pod...)}).Replaced(primary); !slices.Equal(got, []Rule{marked, pod[1]}) {
+		t.Errorf("on the primary interface: %v", got)
+	}
+	for name, c := range map[string]struct {
+		rule Rule
+		want bool
+	}{
+		"the pod's own":       {pod[1], false},
+		"another table":       {rule(RuleFromPod, address, "", 7, RouteProtocol), true},
+		"another owner":       {rule(RuleFromPod, address, "", 3, 0), true},
+		"to the pod":          {rule(RuleToPod, "", address, 7, 0), true},
+		"to a range":          {rule(RuleFromPod, address, "10.0.0.0/16", 7, 0), true},
+		"a mark":              {marked, true},
+		"another address":     {rule(RuleFromPod, another, "", 7, 0), false},
+		"another priority":    {rule(RuleFromENI, address, "", 7, 0), false},
+		"no address":          {rule(RuleFromPod, "", "10.0.0.0/16", 7, 0), false},
+		"the address's range": {rule(RuleFromPod, "10.0.0.0/24", "", 7, 0), false},
+	} {
+		if got := len(State{Rules: append([]Rule{c.rule}, pod...)}.Replaced(pod)) > 0; got != c.want {
+			t.Errorf("%s: %s is replaced: %v", name, c.rule, got)
+		}
 	}
 }
 

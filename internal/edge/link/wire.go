@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -33,12 +34,11 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (_
 	want := state.Links[0]
 	w := wiring{sockets: h.sockets, e: e, want: want, ns: podNS}
 
-	kept := false
 	steps := []struct {
 		name string
 		do   func(context.Context) error
 	}{
-		{"create", func(ctx context.Context) (err error) { kept, err = w.create(ctx); return err }},
+		{"create", func(ctx context.Context) (err error) { w.kept, err = w.create(ctx); return err }},
 		{"mark", w.mark},
 		{"pod", w.podSide},
 		{"rules", func(ctx context.Context) error { return w.rules(ctx, state.Rules) }},
@@ -56,7 +56,7 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (_
 			}
 		}
 	}
-	return Result{Link: want.Name, HostMAC: e.HostMAC, PodMAC: e.PodMAC, MTU: e.MTU, Kept: kept}, nil
+	return Result{Link: want.Name, HostMAC: e.HostMAC, PodMAC: e.PodMAC, MTU: e.MTU, Kept: w.kept}, nil
 }
 
 // Up connects a wired pod: it sets the host's end up, and adds the routes and neighbours
@@ -139,6 +139,7 @@ type wiring struct {
 	want    hostnet.Link
 	ns      *os.File // the pod's namespace
 	marked  bool
+	kept    bool // the link existed
 }
 
 // create creates the link. If one of the ends exists, it keeps a link of this attachment,
@@ -313,15 +314,55 @@ func (w *wiring) checkPodSide(side hostnet.State) error {
 	return nil
 }
 
-// rules adds the node's rules for the pod. An equal foreign rule is accepted.
+// rules adds the node's rules for the pod, in place of those that any owner made for an
+// earlier pod of the address: they would precede the new ones, and could send its packets
+// out by another interface.
+//
+// A new link's pod sends nothing yet, so its address's rules are deleted first; mostly there are
+// none, which the same batch finds out. The kernel deletes the first rule that has what the
+// request names, also one with further selectors (fib_nl_delrule and fib4_rule_compare in its
+// net/core/fib_rules.c and net/ipv4/fib_rules.c). The rules of a kept link stay.
 func (w *wiring) rules(ctx context.Context, rules []hostnet.Rule) error {
-	var batch []message
-	for _, r := range rules {
-		batch = append(batch, ruleMessage(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r))
+	var deletions, additions []message
+	if !w.kept {
+		for _, earlier := range hostnet.Selectors(rules) {
+			deletions = append(deletions, ruleMessage(unix.RTM_DELRULE, 0, earlier))
+		}
 	}
-	each, err := w.sockets.request(ctx, batch...)
+	for _, r := range rules {
+		additions = append(additions, ruleMessage(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r))
+	}
+	each, err := w.sockets.request(ctx, slices.Concat(deletions, additions)...)
 	if err != nil {
 		return err
 	}
-	return firstError(each, unix.EEXIST)
+	deleted, added := each[:len(deletions)], each[len(deletions):]
+	if err := errors.Join(firstError(deleted, unix.ENOENT), firstError(added, unix.EEXIST)); err != nil {
+		return err
+	}
+	if w.kept || slices.Contains(deleted, nil) {
+		return w.replaceRules(ctx, rules, additions)
+	}
+	return nil
+}
+
+// replaceRules deletes the rules that precede those of the pod; there can be several. The
+// additions follow: the kernel deletes the first rule that is alike, which can be the pod's.
+func (w *wiring) replaceRules(ctx context.Context, rules []hostnet.Rule, additions []message) error {
+	var have hostnet.State
+	if err := readRules(ctx, w.sockets.dump, nil, &have); err != nil {
+		return err
+	}
+	var batch []message
+	for _, r := range have.Replaced(rules) {
+		batch = append(batch, ruleMessage(unix.RTM_DELRULE, 0, r))
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	each, err := w.sockets.request(ctx, append(batch, additions...)...)
+	if err != nil {
+		return err
+	}
+	return firstError(each, unix.ENOENT, unix.EEXIST)
 }

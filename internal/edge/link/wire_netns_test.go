@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -318,5 +319,68 @@ func TestADyingLinkDoesNotBlockTheNextSandbox(t *testing.T) {
 	// A link that is not dying blocks it, ours or not.
 	if _, err := h.Wire(context.Background(), podNS.Open(t), pod("third", "10.0.1.9")); !errors.Is(err, ErrInterfaceExists) {
 		t.Errorf("over an existing interface: %v, want ErrInterfaceExists", err)
+	}
+}
+
+// AWS's plugin leaves rules for an address, and made more when it was used again. Those of
+// the same priority that are older precede ours.
+func TestRulesThatAnyOwnerMadeForTheAddressAreReplaced(t *testing.T) {
+	const from, to = "rule add pref 1536 from 10.0.1.7 lookup ", "rule add pref 512 to 10.0.1.7 lookup "
+	for name, rules := range map[string][]string{
+		"of another table":              {from + "7"},
+		"several":                       {from + "7", from + "8", to + "9", to + "main"},
+		"of our table":                  {from + "3", to + "main"},
+		"of a routing daemon":           {from + "7 proto zebra"},
+		"to ranges of the VPC":          {"rule add pref 1536 from 10.0.1.7 to 10.0.0.0/16 lookup 7", "rule add pref 1536 from 10.0.1.7 to 10.1.0.0/16 lookup 7"},
+		"with a mark":                   {"rule add pref 512 to 10.0.1.7 fwmark 0x1/0x1 lookup 7", from + "7"},
+		"of another table, beside ours": {from + "7", from + "3 proto 211"},
+	} {
+		for _, c := range []struct {
+			kept  bool
+			table uint32
+		}{{false, 3}, {true, 3}, {false, hostnet.TableMain}, {true, hostnet.TableMain}} {
+			t.Run(fmt.Sprintf("%s, link kept %v, table %d", name, c.kept, c.table), func(t *testing.T) {
+				h, node := open(t)
+				others := []string{"rule add pref 1536 from 10.0.1.8 lookup 7", "rule add pref 1537 from 10.0.1.7 lookup 7"}
+				podNS := testns.New(t, "pod").Open(t)
+				p := pod("web", "10.0.1.7")
+				p.Attachment.Table = c.table
+				if c.kept { // a crash before the rules
+					h.afterStep = func(step string) error {
+						if step == "pod" {
+							return errCrash
+						}
+						return nil
+					}
+					if _, err := h.Wire(t.Context(), podNS, p); !errors.Is(err, errCrash) {
+						t.Fatal(err)
+					}
+					h.afterStep = nil
+				}
+				for _, r := range append(rules, others...) {
+					ip(t, node, r)
+				}
+				wire(t, h, podNS, p)
+				correct(t, h, podNS, p)
+				var got []string
+				for line := range strings.Lines(ip(t, node, "rule")) {
+					if strings.Contains(line, "10.0.1.") {
+						got = append(got, strings.Join(strings.Fields(line), " "))
+					}
+				}
+				want := []string{"512: from all to 10.0.1.7 lookup main", "1536: from 10.0.1.8 lookup 7", "1537: from 10.0.1.7 lookup 7"}
+				if c.table != hostnet.TableMain {
+					want = append(want, "1536: from 10.0.1.7 lookup 3")
+				}
+				slices.Sort(got)
+				slices.Sort(want)
+				for i := range got {
+					got[i] = strings.TrimSuffix(got[i], " proto 211")
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("rules:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+				}
+			})
+		}
 	}
 }
