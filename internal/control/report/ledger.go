@@ -89,14 +89,14 @@ func interfaceRow(e ipam.ENIView) introspection.ENI {
 	return row
 }
 
-// ofPrefixes are the addresses of an interface's prefixes that pods of another CNI use. The
-// ledger has no rows for them.
+// ofPrefixes are the addresses of an interface's prefixes that pods of another CNI use, or that
+// the node itself has. The ledger has no rows for them.
 func ofPrefixes(e ipam.ENIView) (out []introspection.Address) {
 	for _, c := range e.Claimed {
 		if on, ok := e.PrefixOf(c.Addr); ok {
 			out = append(out, introspection.Address{
 				Address: c.Addr, State: string(ipam.Assigned), Pod: c.Holder.String(),
-				Why: fmt.Sprintf("in use by a pod that another CNI wired; an address of the prefix %s, of which Trunkline gives none to pods", on),
+				Why: fmt.Sprintf("%s; an address of the prefix %s, of which Trunkline gives none to pods", userWhy(c.Holder), on),
 			})
 		}
 	}
@@ -138,10 +138,20 @@ func assignedWhy(a ipam.Address) string {
 	switch {
 	case !a.Missing.IsZero():
 		return fmt.Sprintf("EC2 has not shown it since %s: the pod's traffic is lost until EC2 has assigned it again", a.Missing.Format(time.RFC3339))
+	case a.Holder.OnNode():
+		return userWhy(a.Holder) + "; free once it is not on that link any more"
 	case a.Holder.Foreign():
-		return "in use by a pod that another CNI wired; free once the pod's link and its status are gone"
+		return userWhy(a.Holder) + "; free once the pod's link and its status are gone"
 	}
 	return "assigned at the pod's ADD"
+}
+
+// userWhy says what uses an address that Trunkline has not assigned.
+func userWhy(h ipam.Holder) string {
+	if h.OnNode() {
+		return "another program configured it on " + h.Link + " of the node, so no pod gets it"
+	}
+	return "in use by a pod that another CNI wired"
 }
 
 // awsENIs has the shape of AWS's /v1/enis, keyed by network card.

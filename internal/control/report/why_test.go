@@ -39,6 +39,7 @@ func TestEveryAddressHasAReason(t *testing.T) {
 		{unmanaged, ipam.Address{State: ipam.Free}},
 		{ready, ipam.Address{State: ipam.Releasing}},
 		{ready, ipam.Address{State: ipam.Unconfirmed}},
+		{ready, ipam.Address{State: ipam.Assigned, Holder: ipam.NodeHolder("ens5")}},
 	} {
 		c.a.Addr = netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 4)})
 		row := interfaceRow(ipam.ENIView{ENI: c.on, Addresses: []ipam.Address{c.a}}).Addresses[0]
@@ -47,7 +48,10 @@ func TestEveryAddressHasAReason(t *testing.T) {
 		}
 		fmt.Fprintf(&got, "%s %s %s: %s\n", row.Address, row.State, row.Pod, row.Why)
 	}
-	inPrefix := ipam.ENIView{ENI: ready, Claimed: []ipam.Claimed{{Addr: netip.MustParseAddr("10.0.0.33"), Holder: theirs}}}
+	inPrefix := ipam.ENIView{ENI: ready, Claimed: []ipam.Claimed{
+		{Addr: netip.MustParseAddr("10.0.0.33"), Holder: theirs},
+		{Addr: netip.MustParseAddr("10.0.0.34"), Holder: ipam.NodeHolder("ens5")},
+	}}
 	inPrefix.Prefixes = ipam.PrefixesOf([]netip.Prefix{netip.MustParsePrefix("10.0.0.32/28")})
 	for _, row := range interfaceRow(inPrefix).Addresses {
 		fmt.Fprintf(&got, "%s %s %s: %s\n", row.Address, row.State, row.Pod, row.Why)

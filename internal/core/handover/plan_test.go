@@ -181,6 +181,16 @@ func TestPodsOfAPrefixAreAdopted(t *testing.T) {
 	}
 }
 
+// A pod of AWS's plugin with an address that the node itself has could not be reached.
+func TestAddressesThatTheNodeItselfHasAreGivenToNoPod(t *testing.T) {
+	n := newNode(3)
+	n.eni().Addresses[1].State, n.eni().Addresses[1].Holder = ipam.Assigned, ipam.NodeHolder("eth0")
+	plan := New(n.in)
+	if got := twice(n.start(t, &plan.Checkpoint), []netip.Addr{addr(1)}); len(got) > 0 {
+		t.Errorf("given to a pod: %v; checkpoint %+v", got, plan.Checkpoint)
+	}
+}
+
 // A removal that was killed is repeated after AWS's daemon has taken over: it has ended a pod
 // of ours and given its address to a new pod, with the name of another one of ours.
 func TestARepeatedHandoverKeepsWhatAWSsDaemonHasDoneSince(t *testing.T) {
