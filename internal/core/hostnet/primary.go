@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"slices"
@@ -11,9 +12,11 @@ var ErrNoDefaultRoute = errors.New("the node has no IPv4 default route with an a
 
 // Primary returns the link that packets of an IPv4 pod leave the node by, and the node's
 // address on it: the link of the main table's default route with the lowest metric. Of
-// several addresses on the link, one of preferred is returned, or else the first.
+// several such routes, that of the oldest link counts: an interface that was attached later can
+// get one by DHCP. Of several addresses on the link, one of preferred is returned, or else the
+// first.
 func Primary(have State, preferred []netip.Addr) (link Link, addr netip.Addr, err error) {
-	name := defaultRouteLink(have.Routes)
+	name := defaultRouteLink(have)
 	for _, l := range have.Links {
 		if l.Name == name {
 			link = l
@@ -35,11 +38,15 @@ func Primary(have State, preferred []netip.Addr) (link Link, addr netip.Addr, er
 
 // defaultRouteLink returns the link of the main table's IPv4 default route with the lowest
 // metric, empty if there is none.
-func defaultRouteLink(routes []Route) string {
+func defaultRouteLink(have State) string {
+	age := func(r Route) int { return slices.IndexFunc(have.Links, func(l Link) bool { return l.Name == r.Link }) }
 	var best Route
-	for _, r := range routes {
+	for _, r := range have.Routes {
 		everywhere := r.To.IsValid() && r.To.Addr().Is4() && r.To.Bits() == 0
-		if r.Table == TableMain && everywhere && r.Link != "" && (best.Link == "" || r.Metric < best.Metric) {
+		if r.Table != TableMain || !everywhere || r.Link == "" {
+			continue
+		}
+		if best.Link == "" || cmp.Or(cmp.Compare(r.Metric, best.Metric), cmp.Compare(age(r), age(best))) < 0 {
 			best = r
 		}
 	}

@@ -45,3 +45,24 @@ func TestThePrimaryLinkIsThatOfTheDefaultRouteWithTheLowestMetric(t *testing.T) 
 		t.Errorf("%s, %v on a link without an IPv4 address", addr, err)
 	}
 }
+
+// systemd-networkd configures an interface that was attached later by DHCP, like the first one.
+func TestOfEqualDefaultRoutesThatOfTheOldestLinkCounts(t *testing.T) {
+	address := func(link, prefix string) hostnet.Address {
+		return hostnet.Address{Link: link, Prefix: netip.MustParsePrefix(prefix)}
+	}
+	route := func(link string) hostnet.Route {
+		return hostnet.Route{Table: hostnet.TableMain, To: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.0.1"), Link: link, Metric: 512}
+	}
+	for name, routes := range map[string][]hostnet.Route{
+		"listed first": {route("ens5"), route("ens6")}, "listed last": {route("ens6"), route("ens5")},
+	} {
+		link, addr, err := hostnet.Primary(hostnet.State{
+			Links:     []hostnet.Link{{Name: "lo"}, {Name: "ens5"}, {Name: "ens6"}},
+			Addresses: []hostnet.Address{address("ens6", "10.0.0.9/24"), address("ens5", "10.0.0.4/24")}, Routes: routes,
+		}, nil)
+		if err != nil || link.Name != "ens5" || addr.String() != "10.0.0.4" {
+			t.Errorf("%s: %s %s %v, want ens5 10.0.0.4", name, link.Name, addr, err)
+		}
+	}
+}

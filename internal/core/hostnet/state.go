@@ -18,7 +18,7 @@ import (
 // ours, and the addresses and permanent neighbours on such links. Diff never changes
 // any other object.
 type State struct {
-	Links      []Link
+	Links      []Link // of an actual state, ordered by age
 	Addresses  []Address
 	Routes     []Route
 	Rules      []Rule

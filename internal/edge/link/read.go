@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -64,6 +66,7 @@ func readWith(ctx context.Context, handle *netlink.Handle) (hostnet.State, error
 	if err != nil {
 		return s, fmt.Errorf("list links: %w", err)
 	}
+	slices.SortFunc(links, func(a, b netlink.Link) int { return cmp.Compare(a.Attrs().Index, b.Attrs().Index) })
 	names := make(map[int]string, len(links))
 	for _, l := range links {
 		names[l.Attrs().Index] = l.Attrs().Name
