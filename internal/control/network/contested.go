@@ -12,51 +12,80 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// contested are addresses on links of interfaces that another program configures again each
-// time they are deleted: nm-cloud-setup (NetworkManager) and amazon-ec2-net-utils put the
-// secondary addresses of an interface, which are those of pods, on its link. A comparison
-// uses it, so that at most one goroutine does.
+// contested are what another program makes again each time it is deleted from the links of
+// interfaces:
+//   - addresses: nm-cloud-setup (NetworkManager) and amazon-ec2-net-utils put the secondary
+//     addresses of an interface, which are those of pods, on its link. They are left there: a
+//     pod is reached once the local route of its address is deleted (hostnet.Diff);
+//   - routes to the subnet of a secondary interface, which take it away from the primary one.
+//     They are deleted less and less often.
+//
+// A comparison uses it, so that at most one goroutine does.
 type contested struct {
-	drift.Contest[onLink]
+	addresses, routes drift.Contest[onLink]
 }
 
-// onLink is an address on a link. Its prefix length does not matter.
+// onLink is an address on a link, or the destination of a route by it.
 type onLink struct {
 	link string
-	addr netip.Addr
+	to   netip.Prefix
 }
 
-func (o onLink) String() string {
-	return fmt.Sprintf("%s on %s: another program configures it again each time it is deleted, and a pod that has it cannot be reached; "+
-		"turn that program off: `systemctl disable --now nm-cloud-setup.timer nm-cloud-setup.service`, or of amazon-ec2-net-utils "+
-		"`systemctl disable --now refresh-policy-routes@%s.timer`", o.addr, o.link, o.link)
+func (o onLink) compare(p onLink) int { return o.to.Addr().Compare(p.to.Addr()) }
+
+// address describes a contested address.
+func (o onLink) address() string {
+	return fmt.Sprintf("%s on %s: another program configures it again each time it is deleted, so it is left there, and pods that have it are reached "+
+		"because the kernel's local route is deleted instead; turn that program off: `systemctl disable --now nm-cloud-setup.timer nm-cloud-setup.service`, "+
+		"or of amazon-ec2-net-utils `systemctl disable --now refresh-policy-routes@%s.timer`", o.to.Addr(), o.link, o.link)
 }
 
-func (o onLink) compare(p onLink) int { return o.addr.Compare(p.addr) }
+// route describes a contested route.
+func (o onLink) route() string {
+	return fmt.Sprintf("route to %s by %s: another program makes it again each time it is deleted, and packets of the node to the subnet are lost meanwhile; "+
+		"configure that program, such as systemd-networkd, to leave %s unmanaged", o.to, o.link, o.link)
+}
 
 // deleted notes a step that was carried out.
 func (c *contested) deleted(op hostnet.Op) {
-	if a, ok := op.Object.(hostnet.Address); ok && op.Verb == hostnet.Delete {
-		c.Deleted(onLink{a.Link, a.Prefix.Addr()}, time.Now())
+	if op.Verb != hostnet.Delete {
+		return
 	}
-}
-
-// leave are the addresses on a link that are not to be deleted now.
-func (c *contested) leave(link string) (list []hostnet.Address) {
-	for _, o := range slices.SortedFunc(maps.Keys(c.Paused(time.Now())), onLink.compare) {
-		if o.link == link {
-			list = append(list, hostnet.Address{Link: link, Prefix: netip.PrefixFrom(o.addr, o.addr.BitLen())})
+	switch o := op.Object.(type) {
+	case hostnet.Address:
+		c.addresses.Deleted(onLink{o.Link, netip.PrefixFrom(o.Prefix.Addr(), o.Prefix.Addr().BitLen())}, time.Now())
+	case hostnet.Route:
+		if o.Protocol == hostnet.ProtocolKernel && o.Table == hostnet.TableMain {
+			c.routes.Deleted(onLink{o.Link, o.To}, time.Now())
 		}
 	}
-	return list
 }
 
-// standing describes the contests that go on. next is when the first pause ends.
+// leave takes out of an interface's desired state what is not to be deleted now.
+func (c *contested) leave(want *hostnet.State) {
+	link := want.Links[0].Name
+	for _, o := range slices.SortedFunc(maps.Keys(c.addresses.Contested(time.Now())), onLink.compare) {
+		if o.link == link {
+			want.Leave = append(want.Leave, hostnet.Address{Link: link, Prefix: o.to})
+		}
+	}
+	paused := c.routes.Paused(time.Now())
+	want.Absent = slices.DeleteFunc(want.Absent, func(r hostnet.Route) bool {
+		_, found := paused[onLink{r.Link, r.To}]
+		return found
+	})
+}
+
+// standing describes the contests that go on. next is when the first one changes.
 func (c *contested) standing() (list []string, next time.Time) {
-	paused := c.Paused(time.Now())
-	for _, o := range slices.SortedFunc(maps.Keys(paused), onLink.compare) {
-		list = append(list, o.String())
-		next = loop.Sooner(next, paused[o])
+	addresses, routes := c.addresses.Contested(time.Now()), c.routes.Paused(time.Now())
+	for _, o := range slices.SortedFunc(maps.Keys(addresses), onLink.compare) {
+		list = append(list, o.address())
+		next = loop.Sooner(next, addresses[o])
+	}
+	for _, o := range slices.SortedFunc(maps.Keys(routes), onLink.compare) {
+		list = append(list, o.route())
+		next = loop.Sooner(next, routes[o])
 	}
 	return list, next
 }

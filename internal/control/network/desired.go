@@ -76,7 +76,7 @@ func (n *Controller) interfaceState(e ipam.ENIView) (hostnet.State, bool) {
 		Addresses: []netip.Prefix{netip.PrefixFrom(e.PrimaryIP, e.SubnetCIDR.Bits())},
 		Gateways:  []netip.Addr{vpc.Gateway(e.SubnetCIDR)},
 	})
-	want.Leave = n.theirs.leave(found.Link)
+	n.theirs.leave(&want)
 	for _, a := range e.Addresses {
 		if a.State == ipam.Assigned && a.Holder.Link == found.Link && a.Holder.Foreign() {
 			want.Leave = append(want.Leave, hostnet.Address{Link: found.Link, Prefix: netip.PrefixFrom(a.Addr, a.Addr.BitLen())})

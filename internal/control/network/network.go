@@ -8,7 +8,8 @@
 // (machinery/reconcile).
 //
 // It compares the kernel's settings too, which init wrote (settings.go). An address that
-// another program configures again each time is deleted less and less often (contested.go).
+// another program configures again each time is left in place, and a route deleted less and
+// less often (contested.go).
 //
 // What AWS's plugin and daemon made for their pods is deleted once these have ended
 // (foreign.go), and what no pod needs once the agent leaves the node (leave.go).

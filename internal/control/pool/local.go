@@ -13,7 +13,7 @@ import (
 
 // localAddress is an address of the ledger that the node itself has on a link. The kernel
 // delivers its packets to the node. It is claimed, so no pod gets it. One that a pod has is
-// only reported: the program that configured it would do so again.
+// only reported: control/network deletes the kernel's local route of it.
 type localAddress struct {
 	addr netip.Addr
 	link string
@@ -23,7 +23,7 @@ type localAddress struct {
 func (a localAddress) String() string {
 	what := fmt.Sprintf("%s is configured on %s of the node, and no pod gets it", a.addr, a.link)
 	if a.pod != (ipam.Holder{}) {
-		what = fmt.Sprintf("%s of %s is configured on %s of the node, and the pod cannot be reached", a.addr, a.pod, a.link)
+		what = fmt.Sprintf("%s of %s is configured on %s of the node, and the pod is reached only because the kernel's local route is deleted", a.addr, a.pod, a.link)
 	}
 	return what + ": configure the program that does so (nm-cloud-setup, ec2-net-utils, cloud-init) to leave secondary addresses alone"
 }

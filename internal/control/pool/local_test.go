@@ -87,7 +87,7 @@ func TestAPodWithAnAddressThatTheNodeTookIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(events.pods) != 1 || !strings.Contains(events.pods[0], "one AddressOnNode: 10.0.0.7 of default/one is configured on eth0 of the node, and the pod cannot be reached") {
+	if len(events.pods) != 1 || !strings.Contains(events.pods[0], "one AddressOnNode: 10.0.0.7 of default/one is configured on eth0 of the node, and the pod is reached only because") {
 		t.Errorf("events %q", events.pods)
 	}
 	statetest.Update(t, p.State, func(tx *state.Tx) error {

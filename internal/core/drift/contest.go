@@ -14,7 +14,8 @@ const (
 
 // Contest is about objects that another program makes again each time they are deleted: each
 // deletion makes the pause before the next one longer, so that the two do not take turns
-// without end. The zero value is ready. It is not safe for concurrent use.
+// without end. An object that may stay can be left alone as soon as it is contested. The zero
+// value is ready. It is not safe for concurrent use.
 type Contest[K comparable] struct {
 	deleted map[K]deletions
 }
@@ -50,6 +51,18 @@ func (c *Contest[K]) Deleted(k K, now time.Time) {
 		}
 	}
 	c.deleted[k] = deletions{c.deleted[k].times + 1, now}
+}
+
+// Contested returns the objects that were made again after each deletion without a pause, each
+// with the time at which the contest is over if they are not deleted any more.
+func (c *Contest[K]) Contested(now time.Time) map[K]time.Time {
+	contested := map[K]time.Time{}
+	for k, d := range c.deleted {
+		if over := d.last.Add(forgetAfter); d.times >= withoutPause && now.Before(over) {
+			contested[k] = over
+		}
+	}
+	return contested
 }
 
 // Paused returns the objects that are not to be deleted now, each with the end of its pause.

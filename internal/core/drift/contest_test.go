@@ -44,6 +44,20 @@ func TestAnObjectIsDeletedTwiceWithoutAPause(t *testing.T) {
 	}
 }
 
+func TestAnObjectIsContestedAfterItsSecondDeletionForAnHour(t *testing.T) {
+	var c drift.Contest[string]
+	for i, want := range []bool{false, true, true} {
+		c.Deleted("a", epoch)
+		over, contested := c.Contested(epoch)["a"]
+		if contested != want || contested && over.Sub(epoch) != time.Hour {
+			t.Errorf("after %d deletions: contested %v until %s, want %v", i+1, contested, over, want)
+		}
+	}
+	if got := c.Contested(epoch.Add(time.Hour)); len(got) > 0 {
+		t.Errorf("an hour after the last deletion: %v", got)
+	}
+}
+
 func TestAContestIsForgotten(t *testing.T) {
 	var c drift.Contest[string]
 	for range 5 {

@@ -70,6 +70,10 @@ func (o Op) Difference() string { return fmt.Sprintf("%s: %s", o.Object, o.Why) 
 // of ours are changed or deleted. An equal foreign object satisfies a desired one; a
 // different one in its place is reported and left unchanged.
 //
+// A desired route to one address by a link is for a pod. The kernel's local route of such an
+// address is deleted, because it precedes ours: another program has configured the address on a
+// link of the node. The address may stay there, so the two do not take turns.
+//
 // Once the steps are applied, Diff returns nothing but the same reports.
 func Diff(want, have State) []Op {
 	d := differ{links: map[string]Link{}, ours: map[string]bool{}, blocked: map[string]bool{}}
@@ -78,6 +82,7 @@ func Diff(want, have State) []Op {
 	d.diffAddresses(want, have.Addresses)
 	d.diffNeighbours(want.Neighbours, have.Neighbours)
 	d.diffRoutes(want, have.Routes)
+	d.diffLocal(want.Routes, have.Local)
 	d.diffRules(want.Rules, have.Rules)
 	slices.Reverse(d.deletes)
 	return slices.Concat(d.adds, d.deletes, d.reports)
@@ -263,6 +268,20 @@ func (d *differ) diffRoutes(want State, have []Route) {
 		}
 	}
 }
+
+// diffLocal deletes the local routes of pods' addresses.
+func (d *differ) diffLocal(want, local []Route) {
+	for _, w := range want {
+		for _, h := range local {
+			if w.toPod() && h.To == w.To {
+				d.delete(h, "is for the address of a pod, which the node itself would answer for")
+			}
+		}
+	}
+}
+
+// toPod reports whether a desired route is for a pod.
+func (r Route) toPod() bool { return r.Table == TableMain && r.To.IsSingleIP() && !r.Via.IsValid() }
 
 // diffRoute compares a desired route with the actual ones of its key.
 func (d *differ) diffRoute(w Route, found []Route) {

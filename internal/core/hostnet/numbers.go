@@ -35,6 +35,8 @@ const (
 	TableVLANOffset = 100
 	// TableMain is the kernel's main table; it serves the primary ENI.
 	TableMain = 254
+	// TableLocal is the kernel's table of the node's own addresses. Its rule is the first one.
+	TableLocal = 255
 )
 
 // RouteProtocol marks the routes and rules that are ours (rtnetlink's

@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
@@ -29,14 +30,15 @@ type Actual struct {
 	addresses  map[string][]Address   // by link
 	neighbours map[string][]Neighbour // by link
 	routes     map[string][]Route     // by key
-	rules      map[string]Rule        // by key
+	local      map[netip.Prefix][]Route
+	rules      map[string]Rule // by key
 }
 
 // NewActual indexes an actual state.
 func NewActual(have State) *Actual {
 	a := &Actual{
 		have: have, links: map[string]Link{}, addresses: map[string][]Address{}, neighbours: map[string][]Neighbour{},
-		routes: map[string][]Route{}, rules: index(have.Rules),
+		routes: map[string][]Route{}, local: map[netip.Prefix][]Route{}, rules: index(have.Rules),
 	}
 	for _, l := range have.Links {
 		a.links[l.Name] = l
@@ -49,6 +51,9 @@ func NewActual(have State) *Actual {
 	}
 	for _, r := range have.Routes {
 		a.routes[r.Key()] = append(a.routes[r.Key()], r)
+	}
+	for _, r := range have.Local {
+		a.local[r.To] = append(a.local[r.To], r)
 	}
 	return a
 }
@@ -124,6 +129,9 @@ func (a *Actual) about(part State) State {
 		}
 		s.Addresses = append(s.Addresses, a.addresses[l.Name]...)
 		s.Neighbours = append(s.Neighbours, a.neighbours[l.Name]...)
+	}
+	for _, r := range part.Routes {
+		s.Local = append(s.Local, a.local[r.To]...)
 	}
 	seen := map[string]bool{}
 	for _, r := range slices.Concat(part.Routes, part.Absent) {

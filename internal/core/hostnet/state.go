@@ -24,6 +24,9 @@ type State struct {
 	Rules      []Rule
 	Neighbours []Neighbour
 	Sysctls    []Sysctl
+	// Local, in an actual state, are the routes by which the kernel delivers packets to the
+	// node itself: one for each address on a link. See Diff.
+	Local []Route
 	// Absent, in a desired state, are routes that must not exist although the kernel
 	// made them: the subnet route of a secondary ENI.
 	Absent []Route
@@ -237,6 +240,7 @@ func Join(states ...State) State {
 		s.Rules = append(s.Rules, o.Rules...)
 		s.Neighbours = append(s.Neighbours, o.Neighbours...)
 		s.Sysctls = append(s.Sysctls, o.Sysctls...)
+		s.Local = append(s.Local, o.Local...)
 		s.Absent = append(s.Absent, o.Absent...)
 		s.Leave = append(s.Leave, o.Leave...)
 	}
@@ -276,7 +280,7 @@ func (s State) On(link string) (all []Object) {
 	return all
 }
 
-// Objects lists everything in the state but Absent.
+// Objects lists everything in the state but Local, Absent and Leave.
 func (s State) Objects() []Object {
 	var all []Object
 	for _, l := range s.Links {
@@ -306,8 +310,11 @@ func firstWord(s string) string {
 }
 
 func tableName(t uint32) string {
-	if t == TableMain {
+	switch t {
+	case TableMain:
 		return "main"
+	case TableLocal:
+		return "local"
 	}
 	return fmt.Sprint(t)
 }

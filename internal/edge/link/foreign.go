@@ -17,13 +17,13 @@ import (
 type Used struct {
 	// Routed are those of pods that another CNI wired, such as AWS's.
 	Routed map[netip.Addr]string
-	// Local are addresses of the node itself, on any link: the kernel delivers their
-	// packets to the node, and a pod of such an address is unreachable.
+	// Local are addresses of the node itself, on any link. The kernel delivers their packets
+	// to the node, unless the local route was deleted because a pod has the address.
 	Local map[netip.Addr]string
 }
 
-// Used reads both from one list of routes; the caller selects those it needs. The MACs are
-// those of the instance's interfaces: routes by their links lead to no pod.
+// Used reads both from the lists of addresses and routes; the caller selects those it needs. The
+// MACs are those of the instance's interfaces: routes by their links lead to no pod.
 func (h *Host) Used(ctx context.Context, enis []vpc.MAC) (Used, error) {
 	links, err := h.sockets.links(ctx)
 	if err != nil {
@@ -35,7 +35,13 @@ func (h *Host) Used(ctx context.Context, enis []vpc.MAC) (Used, error) {
 		names[l.Attrs().Index] = l.Attrs().Name
 		have.Links = append(have.Links, linkOf(l.Attrs()))
 	}
+	if err := readAddresses(ctx, h.sockets.dump, names, &have); err != nil {
+		return Used{}, err
+	}
 	used := Used{Local: map[netip.Addr]string{}}
+	for _, a := range have.Addresses {
+		used.Local[a.Prefix.Addr()] = a.Link
+	}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		routes, err := h.routes(ctx, family)
 		if err != nil {

@@ -148,6 +148,9 @@ func routeMessage(kind, flags uint16, index int, r hostnet.Route) message {
 	if r.Scope == hostnet.ScopeLink {
 		msg.Scope = unix.RT_SCOPE_LINK
 	}
+	if r.Table == hostnet.TableLocal {
+		msg.Type = unix.RTN_LOCAL
+	}
 	if kind == unix.RTM_DELROUTE {
 		msg.Scope = unix.RT_SCOPE_NOWHERE // any
 	}

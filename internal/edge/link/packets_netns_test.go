@@ -5,13 +5,16 @@ package link_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/test/testns"
 )
 
 const echoPort = 7
@@ -57,6 +60,45 @@ func TestAPodOnASecondaryENIUsesThatENI(t *testing.T) {
 	w.ip(w.node, "link set eth1 down")
 	if seen, err := ask(t, b.NS, peerAddr+":7", 64, 3*silence); err == nil {
 		t.Errorf("with its ENI down the pod's packets still arrive, seen as %s: it does not use that ENI", seen)
+	}
+}
+
+// nm-cloud-setup and others put the addresses of pods on the links of their interfaces, each time
+// again. The address may stay there.
+func TestAPodIsReachedWhileItsAddressIsOnALinkOfTheNode(t *testing.T) {
+	for _, c := range []struct{ device, address, bits string }{
+		{"eth0", "10.0.0.12", "/32"}, {"eth0", "10.0.0.12", "/24"}, {"eth1", "10.0.0.70", "/32"}, {"eth1", "10.0.0.70", "/24"},
+	} {
+		t.Run(c.address+c.bits, func(t *testing.T) {
+			w := newWorld(t)
+			web, other := w.pod("web", c.address), w.pod("other", "10.0.0.71")
+			at := c.address + ":7000"
+			echo(t, web.NS, 7000)
+			echo(t, w.peer, 7000)
+			mustSee(t, w.peer, at, 100, peerAddr)
+
+			prefix := netip.MustParsePrefix(c.address + c.bits)
+			w.leave = []hostnet.Address{{Link: c.device, Prefix: prefix}}
+			w.ip(w.node, "addr add "+prefix.String()+" dev "+c.device)
+			for name, ns := range map[string]*testns.NS{"another host": w.peer, "another pod": other.NS} {
+				if seen, err := ask(t, ns, at, 100, silence); err == nil {
+					t.Errorf("%s reaches the pod as %s before the local route is deleted: the test detects nothing", name, seen)
+				}
+			}
+			if found := strings.Join(w.apply(), "; "); !strings.Contains(found, c.address+"/32 dev "+c.device+" table local") {
+				t.Errorf("deleted %q, want the local route", found)
+			}
+			mustSee(t, w.peer, at, 100, peerAddr)
+			mustSee(t, other.NS, at, 100, "10.0.0.71")
+			mustSee(t, w.node, at, 100, nodePrimary)
+			mustSee(t, web.NS, peerAddr+":7000", 100, c.address)
+			if on := w.ip(w.node, "-o addr show dev "+c.device); !strings.Contains(on, prefix.String()) {
+				t.Errorf("%s was deleted from %s: %s", prefix, c.device, on)
+			}
+			if found := w.apply(); len(found) > 0 {
+				t.Errorf("the next comparison finds %q", found)
+			}
+		})
 	}
 }
 

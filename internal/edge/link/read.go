@@ -22,7 +22,8 @@ import (
 )
 
 // Read returns the actual state of the kernel: links, addresses, permanent neighbours,
-// routes of every table except the local one, rules, and the named sysctls.
+// routes of every table, of the local one only those to addresses of the node, rules, and the
+// named sysctls.
 func (h *Host) Read(ctx context.Context, sysctls ...string) (hostnet.State, error) {
 	s, err := readWith(ctx, h.sockets.dump)
 	if err != nil {
@@ -189,6 +190,10 @@ func readRoutes(ctx context.Context, handle *netlink.Handle, names map[int]strin
 		for _, r := range list {
 			if route, ok := routeOf(r, f, names); ok {
 				s.Routes = append(s.Routes, route)
+			} else if to, ok := localAddress(r); ok {
+				s.Local = append(s.Local, hostnet.Route{
+					Table: hostnet.TableLocal, To: netip.PrefixFrom(to, to.BitLen()), Link: names[r.LinkIndex], Protocol: uint8(r.Protocol),
+				})
 			}
 		}
 	}

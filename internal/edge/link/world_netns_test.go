@@ -34,6 +34,7 @@ type world struct {
 	host                    *link.Host
 	fire                    *nft.Firewall
 	enis                    []hostnet.ENI
+	leave                   []hostnet.Address // contested
 	pods                    map[string]*guest
 	metadata                map[string]bool
 }
@@ -141,7 +142,7 @@ func (w *world) wantNet() hostnet.State {
 	for _, g := range w.pods {
 		states = append(states, hostnet.ForEndpoint(g.Endpoint))
 	}
-	return hostnet.Join(states...)
+	return hostnet.Join(append(states, hostnet.State{Leave: w.leave})...)
 }
 
 // wantRules is the node's ruleset, as a whole and by its owners.
