@@ -3,8 +3,13 @@
 package agent
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,6 +33,38 @@ func wireAsAWS(t *testing.T, n *node.Node, name string, address netip.Addr, tabl
 	return pod.Link()
 }
 
+// freeAddress is an address of the primary interface that no pod has.
+func freeAddress(n *node.Node) (free netip.Addr) {
+	for _, a := range n.Ledger().ENIs[0].Addresses {
+		if a.State == "free" {
+			free = a.Address
+		}
+	}
+	return free
+}
+
+// portmapAsAWS has portmap serve the hostPort 8080 of a pod, as the last plugin of AWS's chain.
+func portmapAsAWS(t *testing.T, n *node.Node, portmap string, p *node.Pod, link string, address netip.Addr) {
+	t.Helper()
+	config, err := json.Marshal(map[string]any{
+		"cniVersion": "0.4.0", "name": "aws-cni", "type": "portmap", "snat": true, "capabilities": map[string]bool{"portMappings": true},
+		"runtimeConfig": p.RT.CapabilityArgs,
+		"prevResult": map[string]any{
+			"cniVersion": "0.4.0", "interfaces": []map[string]string{{"name": link}, {"name": "eth0", "sandbox": p.RT.NetNS}},
+			"ips": []map[string]any{{"version": "4", "address": address.String() + "/32", "interface": 1}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("ip", "netns", "exec", n.NS.Name, portmap)
+	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+p.RT.ContainerID, "CNI_NETNS="+p.RT.NetNS, "CNI_IFNAME=eth0", "CNI_PATH="+filepath.Dir(portmap))
+	cmd.Stdin = bytes.NewReader(config)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("portmap: %v: %s", err, out)
+	}
+}
+
 // dhcpRoutes makes the routes that systemd-networkd makes on the primary link: to the subnet's
 // router, and to the VPC's resolver, which is in the subnet. Source: `ip route` of EKS nodes
 // with Amazon Linux 2023: "192.168.0.1 dev ens5 proto dhcp scope link src ... metric 512", and
@@ -45,12 +82,7 @@ func TestWhatAWSsDaemonLeftGoesWithItsPods(t *testing.T) {
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=3", "headroom=0", "max-enis=1")
 	n.UntilReady()
-	var free netip.Addr
-	for _, a := range n.Ledger().ENIs[0].Addresses {
-		if a.State == "free" {
-			free = a.Address
-		}
-	}
+	free := freeAddress(n)
 	link := wireAsAWS(t, n, "theirs", free, 7)
 	dhcpRoutes(t, n)
 	theirs := awsnode.Filter{Link: "eth0", Address: n.Ledger().ENIs[0].Primary, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
@@ -107,4 +139,42 @@ func TestWhatAWSsDaemonLeftGoesWithItsPods(t *testing.T) {
 	if got := foreign(); len(got) > 0 {
 		t.Errorf("after the address was used again: %q", got)
 	}
+}
+
+// The DEL of a pod that AWS's chain wired has the name of our network, so portmap leaves its
+// hostPort, which precedes that of the next pod.
+func TestAHostPortOfAPodThatAWSsChainWiredGoesWithThePod(t *testing.T) {
+	n := node.New(t, node.Config{})
+	portmap := buildPortmap(n)
+	n.StartAgent("warm-ips=3", "headroom=0", "max-enis=1")
+	n.UntilReady()
+	free := freeAddress(n)
+	link := wireAsAWS(t, n, "theirs", free, 7)
+	theirs := webPod(n)
+	theirs.RT.ContainerID = "theirs"
+	portmapAsAWS(t, n, portmap, theirs, link, free)
+	n.Stop()
+	n.StartAgent("warm-ips=3", "headroom=0", "max-enis=1")
+	n.UntilReady()
+	hostPort := func() bool {
+		return strings.Contains(inside(t, n, "iptables-nft", "-t", "nat", "-S"), free.String()+":80")
+	}
+	if !hostPort() {
+		t.Error("the hostPort is gone while its pod runs")
+	}
+	cni, list := n.CNI()
+	if err := n.NS.Run(func() error { return cni.DelNetworkList(t.Context(), list, theirs.RT) }); err != nil {
+		t.Fatal(err)
+	}
+	if !hostPort() {
+		t.Error("portmap has deleted the hostPort by itself: the test detects nothing")
+	}
+	inside(t, n, "ip", "link", "del", link)
+	n.Until("the hostPort of the pod that ended is gone", func() error {
+		if hostPort() {
+			return fmt.Errorf("%s is still the destination", free)
+		}
+		return nil
+	})
+	servesHostPort(t, n)
 }

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/edge/nft"
 )
 
 // foreignIn returns the addresses of the node's interfaces and their prefixes that pods of
@@ -46,28 +48,45 @@ func (l links) leftovers(have *hostnet.Actual, desired []hostnet.Part) []hostnet
 	return have.Leftovers(desired, enis, func(a netip.Addr) bool { return held[a] })
 }
 
-// removeLeftovers deletes the SNAT and marks of AWS's daemon once no pod of its plugin is
-// left. Another failure than that of our own tables does not fail the pass.
+// removeLeftovers deletes the hostPorts of pods of AWS's plugin that have ended, and the SNAT and
+// marks of AWS's daemon once no such pod is left. Another failure than that of our own tables
+// does not fail the pass.
 func (n *Controller) removeLeftovers(ctx context.Context) {
 	held, enis := foreignIn(n.State)
 	if len(held) > 0 {
 		n.clean = false
-		return
 	}
 	if n.clean || len(enis.Subnets) == 0 || n.OtherAgent() {
 		return
 	}
-	have, err := n.Links.Read(ctx)
-	if err != nil || len(hostnet.NewActual(have).Foreign(enis)) > 0 {
+	ports, err := n.Filter.AWSHostPorts(ctx)
+	if err != nil {
+		n.Log.Warn("hostPorts of AWS's network are left for the next pass", "error", err)
+	}
+	ports = slices.DeleteFunc(ports, func(p nft.HostPorts) bool { return held[p.Pod] || !enis.Hold(p.Pod) })
+	if len(held) > 0 && len(ports) == 0 {
+		return
+	}
+	have, readErr := n.Links.Read(ctx)
+	if readErr != nil {
 		return // the comparison has reported the error
 	}
-	removed, err := n.Filter.RemoveAWS(ctx)
-	if len(removed) > 0 {
-		n.Log.Info("deleted what AWS's daemon left", "what", removed)
+	wired := hostnet.NewActual(have).Foreign(enis)
+	ports = slices.DeleteFunc(ports, func(p nft.HostPorts) bool { return wired[p.Pod] })
+	failed := n.removed(n.Filter.RemoveHostPorts(ctx, ports...))
+	if len(held)+len(wired) > 0 {
+		return
+	}
+	n.clean = errors.Join(err, failed, n.removed(n.Filter.RemoveAWS(ctx))) == nil
+}
+
+// removed logs what was deleted of AWS's daemon, and returns the error.
+func (n *Controller) removed(what []string, err error) error {
+	if len(what) > 0 {
+		n.Log.Info("deleted what AWS's daemon left", "what", what)
 	}
 	if err != nil {
 		n.Log.Warn("rules of AWS's daemon are left for the next pass", "error", err)
-		return
 	}
-	n.clean = true
+	return err
 }

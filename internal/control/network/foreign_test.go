@@ -13,6 +13,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/nft"
 )
 
 // claimed has a pod of another CNI hold an address of the ledger.
@@ -160,4 +161,37 @@ func leftoversGo(t *testing.T, claim func(*testing.T, *state.Store) netip.Addr) 
 		t.Errorf("after its pod has ended: rules %v, chains %v are left", rules, chains)
 	}
 	g.check("what AWS's daemon left", nil, 0, 0, 0) // it is no drift
+}
+
+// The hostPorts of a pod that AWS's plugin wired go with it, also while others of its pods run.
+func TestHostPortsOfAPodThatAnotherCNIWiredGoWithIt(t *testing.T) {
+	g := start(t)
+	runs := claimed(t, g.State)
+	view, _ := g.State.View(time.Now())
+	ended := view.ENIs[0].Addresses[0].Addr
+	if ended == runs {
+		ended = view.ENIs[0].Addresses[1].Addr
+	}
+	wired, elsewhere := netip.MustParseAddr("10.0.0.99"), netip.MustParseAddr("192.168.0.7")
+	g.k.put(hostnet.Link{Name: "eniwired"}, hostnet.Route{
+		Table: hostnet.TableMain, To: netip.PrefixFrom(wired, 32), Link: "eniwired", Scope: hostnet.ScopeLink, Protocol: hostnet.ProtocolBoot,
+	})
+	for _, a := range []netip.Addr{runs, ended, wired, elsewhere} {
+		g.k.hostPorts = append(g.k.hostPorts, nft.HostPorts{Pod: a})
+	}
+	left := func() (pods []netip.Addr) {
+		g.mustPass()
+		for _, h := range g.k.hostPorts {
+			pods = append(pods, h.Pod)
+		}
+		return pods
+	}
+	g.OtherAgent = func() bool { return true }
+	if got := left(); len(got) != 4 {
+		t.Errorf("while AWS's daemon may run: %v are left", got)
+	}
+	g.OtherAgent = func() bool { return false }
+	if got, want := left(), []netip.Addr{runs, wired, elsewhere}; !slices.Equal(got, want) {
+		t.Errorf("%v are left, want %v", got, want)
+	}
 }

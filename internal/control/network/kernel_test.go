@@ -11,6 +11,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/nft"
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
@@ -22,6 +23,7 @@ type kernel struct {
 	during    func(call string) // called after each read; may change the kernel
 	refuse    map[string]bool   // keys of objects that cannot be changed
 	leftByAWS []string          // chains and tables of AWS's daemon
+	hostPorts []nft.HostPorts   // of pods of AWS's network
 }
 
 // newKernel has the link of eni-1.
@@ -199,6 +201,20 @@ func (f firewall) Read(context.Context) (tables []*nftables.Table, err error) {
 // RemoveAWS implements Filter.
 func (f firewall) RemoveAWS(context.Context) (removed []string, err error) {
 	removed, f.leftByAWS = f.leftByAWS, nil
+	return removed, nil
+}
+
+// AWSHostPorts implements Filter.
+func (f firewall) AWSHostPorts(context.Context) ([]nft.HostPorts, error) {
+	return slices.Clone(f.hostPorts), nil
+}
+
+// RemoveHostPorts implements Filter.
+func (f firewall) RemoveHostPorts(_ context.Context, list ...nft.HostPorts) (removed []string, err error) {
+	for _, h := range list {
+		f.hostPorts = slices.DeleteFunc(f.hostPorts, func(o nft.HostPorts) bool { return o.Pod == h.Pod })
+		removed = append(removed, h.String())
+	}
 	return removed, nil
 }
 

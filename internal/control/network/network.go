@@ -34,6 +34,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/nft"
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
@@ -67,6 +68,8 @@ type Filter interface {
 	Read(ctx context.Context) ([]*nftables.Table, error)
 	Apply(ctx context.Context, want func() ruleset.Ruleset) error
 	RemoveAWS(ctx context.Context) (removed []string, err error)
+	AWSHostPorts(ctx context.Context) ([]nft.HostPorts, error)
+	RemoveHostPorts(ctx context.Context, list ...nft.HostPorts) (removed []string, err error)
 }
 
 // Deps is what the controller works with.

@@ -20,7 +20,7 @@ func awsTable() nftables.TableName {
 // iptablesTables are the tables of iptables-nft in which AWS's daemon has rules.
 // Source: pkg/networkutils/network.go and iptables_connmark.go there.
 func iptablesTables() []nftables.TableName {
-	return []nftables.TableName{{Family: nftables.IPv4, Name: "nat"}, {Family: nftables.IPv4, Name: "mangle"}}
+	return []nftables.TableName{natTable(), {Family: nftables.IPv4, Name: "mangle"}}
 }
 
 // awsChain reports whether AWS's daemon made a chain.

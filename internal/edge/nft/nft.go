@@ -1,9 +1,9 @@
 // Package nft makes the kernel's nftables equal to a ruleset.Ruleset, and adds and
 // removes the set elements of single pods, over netlink and without nft(8). core/ruleset
 // decides what the rules are. The package changes only the tables named hostnet.Table,
-// in the network namespace it was opened with, and deletes what AWS's daemon has left there
-// (aws.go). control/network compares and applies the whole, control/cni adds and removes the
-// elements of a pod.
+// in the network namespace it was opened with, and deletes what AWS's daemon and the plugins of
+// its network have left there (aws.go, hostport.go). control/network compares and applies the
+// whole, control/cni adds and removes the elements of a pod.
 //
 // Package nfnetlink reads and writes the kernel's tables. This package makes each change
 // one transaction, reports changes of other programs, and finds which rules of the ruleset

@@ -3,6 +3,8 @@ package nfnetlink
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 
 	nft "github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -21,7 +23,10 @@ type ForeignRule struct {
 	// Comment is that of nft(8) or of iptables-nft.
 	Comment string
 	// To is the chain that the rule leads to; empty if it leads to none.
-	To     string
+	To string
+	// DNAT is the address that an iptables rule gives to packets as their destination; zero if
+	// it gives none.
+	DNAT   netip.Addr
 	handle uint64
 }
 
@@ -42,18 +47,30 @@ func (c *Conn) Foreign(name nftables.TableName) (chains []string, rules []Foreig
 	for _, ch := range found {
 		chains = append(chains, ch.Name)
 	}
-	replies, err := c.dump(unix.NFT_MSG_GETRULE, name, text(unix.NFTA_RULE_TABLE, name.Name))
+	rules, err = c.foreignRules(name)
+	return chains, rules, err
+}
+
+// ForeignChain lists the rules of one chain of another program; nothing if there is no such
+// chain. Other chains of the table can have many thousands, which the kernel does not copy.
+func (c *Conn) ForeignChain(name nftables.TableName, chain string) ([]ForeignRule, error) {
+	return c.foreignRules(name, text(unix.NFTA_RULE_CHAIN, chain))
+}
+
+// foreignRules lists the rules of a table that attributes select.
+func (c *Conn) foreignRules(name nftables.TableName, which ...netlink.Attribute) (rules []ForeignRule, err error) {
+	replies, err := c.dump(unix.NFT_MSG_GETRULE, name, append(which, text(unix.NFTA_RULE_TABLE, name.Name))...)
 	if err != nil {
-		return nil, nil, fmt.Errorf("list rules of table %s: %w", name, err)
+		return nil, fmt.Errorf("list rules of table %s: %w", name, err)
 	}
 	for _, m := range replies {
 		r, err := foreignRule(m)
 		if err != nil {
-			return nil, nil, fmt.Errorf("list rules of table %s: %w", name, err)
+			return nil, fmt.Errorf("list rules of table %s: %w", name, err)
 		}
 		rules = append(rules, r)
 	}
-	return chains, rules, nil
+	return rules, nil
 }
 
 func foreignRule(m netlink.Message) (r ForeignRule, err error) {
@@ -84,21 +101,43 @@ func foreignRule(m netlink.Message) (r ForeignRule, err error) {
 	return r, attrs.Err()
 }
 
-// read takes the comment and the chain out of an expression.
+// read takes the comment, the chain and the destination out of an expression.
 func (r *ForeignRule) read(family byte, e expression) {
 	if v, ok := e.expr.(*expr.Verdict); ok && (v.Kind == expr.VerdictJump || v.Kind == expr.VerdictGoto) {
 		r.To = v.Chain
 	}
-	if e.name != "match" { // an extension of iptables; its comments are one
-		return
+	switch e.name { // extensions of iptables; those that the library does not describe are skipped
+	case "match":
+		var m expr.Match
+		if expr.Unmarshal(family, e.data, &m) != nil {
+			return
+		}
+		if comment, ok := m.Info.(*xt.Comment); ok {
+			r.Comment = string(*comment)
+		}
+	case "target":
+		var t expr.Target
+		if expr.Unmarshal(family, e.data, &t) == nil && t.Name == "DNAT" {
+			r.DNAT = destination(t.Info)
+		}
 	}
-	var m expr.Match
-	if err := expr.Unmarshal(family, e.data, &m); err != nil {
-		return // one that the library does not describe
+}
+
+// destination is the first address of the range that a DNAT target has.
+func destination(info xt.InfoAny) netip.Addr {
+	var first net.IP
+	switch i := info.(type) {
+	case *xt.NatRange:
+		first = i.MinIP
+	case *xt.NatRange2:
+		first = i.MinIP
+	case *xt.NatIPv4MultiRangeCompat:
+		if len(*i) > 0 {
+			first = (*i)[0].MinIP
+		}
 	}
-	if comment, ok := m.Info.(*xt.Comment); ok {
-		r.Comment = string(*comment)
-	}
+	addr, _ := netip.AddrFromSlice(first)
+	return addr.Unmap()
 }
 
 // DeleteForeign deletes rules of another program, and chains with what is in them, in one
