@@ -76,7 +76,7 @@ func (c *Controller) Write(ctx context.Context) (handover.Plan, error) {
 		return plan, fmt.Errorf("write the checkpoint of AWS's daemon: %w", err)
 	}
 	c.Log.Info("checkpoint of AWS's daemon written", "path", c.path, "addresses", len(plan.Checkpoint.Allocations),
-		"unmanaged", plan.Unmanaged, "doubtful", plan.Doubtful, "unkeyed", plan.Unkeyed, "unnamed", plan.Unnamed)
+		"unmanaged", plan.Unmanaged, "doubtful", plan.Doubtful, "unkeyed", plan.Unkeyed, "unnamed", plan.Unnamed, "on-node", plan.OnNode)
 	return plan, nil
 }
 

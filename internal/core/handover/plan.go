@@ -58,6 +58,9 @@ type Plan struct {
 	// Unnamed are links of which neither container nor pod is known. AWS's daemon adopts the
 	// address and does not free it.
 	Unnamed []string
+	// OnNode are addresses that the node itself has. AWS's daemon takes an allocation without
+	// the names of a pod for one in use, so it neither gives nor frees them.
+	OnNode []string
 }
 
 // New plans a handover: every address in use is allocated once. It can be repeated at any
@@ -81,8 +84,11 @@ func New(in Input) Plan {
 		}
 	}
 	for _, i := range in.View.ENIs {
-		for _, c := range slices.Concat(i.OfForeign(), i.OnNode()) { // AWS's daemon must give none to a pod
+		for _, c := range i.OfForeign() {
 			p.foreign(c)
+		}
+		for _, c := range i.OnNode() {
+			p.onNode(c)
 		}
 	}
 	for _, a := range p.previous { // of pods that AWS's daemon has added since
@@ -202,6 +208,16 @@ func (p *planner) foreign(a ipam.Claimed) {
 	p.allocate(p.unkeyed(a.Addr, Metadata{Namespace: pod.Namespace, Pod: pod.Name, Interfaces: 1}))
 }
 
+// onNode allocates an address that the node itself has: a pod with it could not be reached.
+// If a pod has it in the previous checkpoint, that allocation stays.
+func (p *planner) onNode(a ipam.Claimed) {
+	if _, ok := p.previous[a.Addr]; ok {
+		return
+	}
+	p.plan.OnNode = append(p.plan.OnNode, fmt.Sprintf("%s (%s)", a.Addr, a.Holder.Link))
+	p.allocate(p.unkeyed(a.Addr, Metadata{Interfaces: 1}))
+}
+
 // warn names a pod of ours that AWS's daemon will not adopt, or may not.
 func (p *planner) warn(pod string, addr netip.Addr) {
 	add := func(to *[]string, why string) { *to = append(*to, fmt.Sprintf("%s (%s): %s", pod, addr, why)) }
@@ -238,5 +254,6 @@ func (p Plan) String() string {
 	list("Addresses that AWS's daemon may drop, and then gives to no pod; delete these pods if `aws ec2 describe-network-interfaces` does not show their addresses on the node", p.Doubtful)
 	list("Addresses that AWS's daemon frees only at a start after their pod has ended, because their container is not known", p.Unkeyed)
 	list("Addresses that AWS's daemon does not free, because neither container nor pod of the link is known", p.Unnamed)
+	list("Addresses that the node itself has, which AWS's daemon gives to no pod and does not free", p.OnNode)
 	return b.String()
 }

@@ -189,6 +189,24 @@ func TestAddressesThatTheNodeItselfHasAreGivenToNoPod(t *testing.T) {
 	if got := twice(n.start(t, &plan.Checkpoint), []netip.Addr{addr(1)}); len(got) > 0 {
 		t.Errorf("given to a pod: %v; checkpoint %+v", got, plan.Checkpoint)
 	}
+	if !slices.Equal(plan.OnNode, []string{"10.0.0.11 (eth0)"}) || len(plan.Unkeyed) > 0 {
+		t.Errorf("on the node %q, unkeyed %q", plan.OnNode, plan.Unkeyed)
+	}
+	// AWS's daemon takes an allocation for that of an ended pod if it names a pod without a link.
+	named := plan.Checkpoint
+	named.Allocations = slices.Clone(named.Allocations)
+	named.Allocations[0].Metadata.Namespace, named.Allocations[0].Metadata.Pod = "default", "node"
+	if got := twice(n.start(t, &named), []netip.Addr{addr(1)}); len(got) != 1 {
+		t.Errorf("with the names of a pod without a link it is given to %d pods: the check detects nothing", len(got))
+	}
+
+	// AWS's daemon has given the address to a pod since.
+	n.foreign(1, "theirs")
+	n.eni().Addresses[1].Holder = ipam.NodeHolder("eth0")
+	n.in.Previous.Allocations = []Allocation{allocation(1, "theirs")}
+	if plan = New(n.in); !slices.Equal(plan.Checkpoint.Allocations, n.in.Previous.Allocations) || len(plan.OnNode) > 0 {
+		t.Errorf("with the allocation of a pod: %+v, on the node %q", plan.Checkpoint.Allocations, plan.OnNode)
+	}
 }
 
 // A removal that was killed is repeated after AWS's daemon has taken over: it has ended a pod
