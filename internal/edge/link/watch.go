@@ -137,6 +137,8 @@ func difference(want, have hostnet.Link) string {
 func (w watch) routeDamage(m rtMessage) string {
 	r, ok := m.route()
 	switch {
+	case ok && m.kind == unix.RTM_NEWROUTE && w.ofPod(r):
+		return r.String() + " was added"
 	case !ok || w.left.Object(r.Key()) == nil:
 		return ""
 	case m.kind == unix.RTM_DELROUTE:
@@ -145,6 +147,12 @@ func (w watch) routeDamage(m rtMessage) string {
 		return r.String() + " replaced ours"
 	}
 	return ""
+}
+
+// ofPod reports whether a route of the local table is for the address of a pod. The kernel adds
+// one with an address, and again when a link that has the address is set up.
+func (w watch) ofPod(r hostnet.Route) bool {
+	return r.Table == hostnet.TableLocal && w.left.Object(hostnet.Route{Table: hostnet.TableMain, To: r.To}.Key()) != nil
 }
 
 // nameOf returns the name of a link; empty if it was deleted, which has its own event.

@@ -141,6 +141,9 @@ func TestWatchReportsDamageAndNothingElse(t *testing.T) {
 		{"route add 10.9.0.0/16 dev eth1", ""},
 		{"addr add 10.9.9.9/32 dev eth1", "10.9.9.9 was added"}, // it may be one of pods
 		{"addr del 10.9.9.9/32 dev eth1", ""},
+		{"route add local 10.0.1.7 dev eth1", "table local proto 3 was added"},
+		{"route del local 10.0.1.7 dev eth1", ""},
+		{"route add local 10.9.9.9 dev eth1", ""},
 		{"rule del prio 512", "rule 512"},
 		{"route del 10.0.1.7", "route 10.0.1.7/32"},
 		{"route replace default dev eth1 table 2", "replaced ours"},
