@@ -1,14 +1,17 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -221,17 +224,18 @@ func (h *Host) FindENI(ctx context.Context, mac vpc.MAC) (string, error) {
 }
 
 // Names returns the current names of the node's links by hardware address. Links stacked
-// on another share its address and are skipped. A name can change: udev renames a device
-// some time after it appeared.
+// on another share its address: the usual kinds are skipped, and of several links the oldest
+// counts. A name can change: udev renames a device some time after it appeared.
 func (h *Host) Names(ctx context.Context) (map[vpc.MAC]string, error) {
 	list, err := h.sockets.links(ctx)
 	if err != nil {
 		return nil, err
 	}
+	slices.SortFunc(list, func(a, b netlink.Link) int { return cmp.Compare(b.Attrs().Index, a.Attrs().Index) })
 	names := make(map[vpc.MAC]string, len(list))
-	for _, l := range list {
+	for _, l := range list { // the oldest last
 		switch l.Type() {
-		case "vlan", "macvlan", "macvtap", "ipvlan", "bridge", "bond":
+		case "vlan", "macvlan", "macvtap", "ipvlan", "bridge", "bond", "team":
 			continue
 		}
 		if a := l.Attrs(); len(a.HardwareAddr) == 6 {

@@ -263,6 +263,30 @@ func TestAnENIIsFoundByItsMACWhenItAppears(t *testing.T) {
 	}
 }
 
+// A bridge takes the MAC of its first port, and a link on top of another can have its MAC.
+func TestAnENIIsFoundBelowLinksWithItsMAC(t *testing.T) {
+	h, node := open(t)
+	mac := vpc.MAC{2, 0, 0, 0, 0xe, 7}
+	ip(t, node, "link add ens6 address "+mac.String()+" type veth peer name ens6p")
+	for _, do := range [][2]string{
+		{"link add on0 type bridge", "link set ens6 master on0"},
+		{"link add on0 link ens6p address " + mac.String() + " type macvlan", "link set on0 up"},
+		{"link add on0 link ens6p address " + mac.String() + " type macvtap", "link set on0 up"},
+		{"link add on0 address " + mac.String() + " type veth peer name on1", "link set on0 up"}, // any other kind
+	} {
+		for _, d := range do {
+			ip(t, node, d)
+		}
+		if got := ip(t, node, "link show on0"); !strings.Contains(got, mac.String()) {
+			t.Errorf("after %q the upper link has another MAC: the test detects nothing: %s", do, got)
+		}
+		if names, err := h.Names(t.Context()); err != nil || names[mac] != "ens6" {
+			t.Errorf("after %q: %v, %v; want ens6", do, names, err)
+		}
+		ip(t, node, "link del on0")
+	}
+}
+
 func TestInitHostWritesSettingsOnce(t *testing.T) {
 	_, node := open(t)
 	ip(t, node, "link add eth0 type veth peer name eth0p")
