@@ -10,7 +10,7 @@ import (
 
 func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 	address := netip.MustParseAddr("10.0.0.7")
-	ranges := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19")}
+	ranges := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19"), netip.MustParsePrefix("2600:1f14::/64")}
 	to := Rule{Family: vpc.IPv4, Priority: RuleToPod, To: host(address), Table: TableMain}
 	from := Rule{Family: vpc.IPv4, Priority: RuleFromPod, From: host(address), Table: 3}
 	ours := func(r Rule) Rule { r.Protocol = RouteProtocol; return r }
@@ -32,6 +32,13 @@ func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 		"an address of another network":   {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleFromPod, From: netip.MustParsePrefix("192.168.0.7/32"), Table: 3}}}},
 		"another program's protocol":      {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleFromPod, From: host(address), Table: 3, Protocol: 3}}}},
 		"another priority":                {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleFromENI, From: host(address), Table: 3}}}},
+		"ours was made first":             {have: State{Rules: []Rule{ours(to), to}}, desired: []Rule{ours(to)}, want: []Rule{to}},
+		"to it from one source":           {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleToPod, To: host(address), From: netip.MustParsePrefix("10.0.0.9/32"), Table: TableMain}}}},
+		"to it in another table":          {have: State{Rules: []Rule{other(to)}}},
+		"to it with another priority":     {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleToPod + 1, To: host(address), Table: TableMain}}}},
+		"to a range":                      {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleToPod, To: netip.MustParsePrefix("10.0.0.0/24"), Table: TableMain}}}},
+		"from it to one target":           {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleFromPod, From: host(address), To: netip.MustParsePrefix("10.0.0.9/32"), Table: 3}}}},
+		"an IPv6 address":                 {have: State{Rules: []Rule{{Family: vpc.IPv6, Priority: RuleFromPod, From: netip.MustParsePrefix("2600:1f14::7/128"), Table: 3}}}},
 		"a range":                         {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleFromPod, From: netip.MustParsePrefix("10.0.0.0/24"), Table: 3}}}},
 		"a mark":                          {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleFromPod, From: host(address), Mark: 1, Mask: 1, Table: 3}}}},
 	} {
@@ -48,5 +55,25 @@ func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 				t.Errorf("deleted %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+func TestForeignPodsHaveARouteToALinkThatIsNotOurs(t *testing.T) {
+	pod := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, last}) }
+	have := State{
+		Links: []Link{{Name: "eni1"}, {Name: "eni2", Group: LinkGroupPod}, {Name: "eth0"}},
+		Routes: []Route{
+			{Table: TableMain, To: host(pod(1)), Link: "eni1"},
+			{Table: TableMain, To: host(pod(2)), Link: "eni2"},                            // ours
+			{Table: TableMain, To: host(pod(3)), Via: pod(254), Link: "eth0"},             // of another node
+			{Table: TableMain, To: host(pod(4))},                                          // a blackhole
+			{Table: TableMain, To: netip.MustParsePrefix("10.0.0.0/24"), Link: "eth0"},    // a subnet
+			{Table: TableMain, To: netip.MustParsePrefix("192.168.0.1/32"), Link: "eni1"}, // of another network
+			{Table: TableMain, To: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Via: pod(254), Link: "eth0"},
+		},
+	}
+	got := NewActual(have).Foreign([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/19")})
+	if len(got) != 1 || !got[pod(1)] {
+		t.Errorf("%v, want %s", got, pod(1))
 	}
 }
