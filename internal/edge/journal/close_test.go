@@ -83,8 +83,8 @@ func TestAJournalThatCannotBeSetAsideSaysSo(t *testing.T) {
 		d := &faultyDisk{}
 		j, _ := open(t, t.TempDir(), Options{disk: d})
 		d.failAt.Store(from)
-		if _, err := j.SetAside(); !errors.Is(err, errDisk) {
-			t.Errorf("%s: %v", name, err)
+		if aside, err := j.SetAside(); !errors.Is(err, errDisk) || (aside == "") != (from == 1) {
+			t.Errorf("%s: %q, %v", name, aside, err)
 		}
 	}
 }

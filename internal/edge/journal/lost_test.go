@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// lossyDisk is a real disk with syncs that can fail. As on Linux, the pages of a failed
+// lossyDisk is a quickDisk with syncs that can fail. As on Linux, the pages of a failed
 // sync are clean afterwards: later syncs succeed and do not write them, so reads show
 // their content until a power failure. Source: https://lwn.net/Articles/752063/.
 type lossyDisk struct {
-	realDisk
+	quickDisk
 
 	mu      sync.Mutex
 	failing bool
@@ -36,12 +36,12 @@ func (d *lossyDisk) at(path string, f file, size int64) file {
 }
 
 func (d *lossyDisk) Append(path string, size int64) (file, error) {
-	f, err := d.realDisk.Append(path, size)
+	f, err := d.quickDisk.Append(path, size)
 	return d.at(path, f, size), err
 }
 
 func (d *lossyDisk) Create(path string) (file, error) {
-	f, err := d.realDisk.Create(path)
+	f, err := d.quickDisk.Create(path)
 	return d.at(path, f, 0), err
 }
 
@@ -49,7 +49,7 @@ func (d *lossyDisk) Rename(from, to string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.files[to] = d.files[from]
-	return d.realDisk.Rename(from, to)
+	return d.quickDisk.Rename(from, to)
 }
 
 // powerFailure returns a directory with what was on the disk: zeros in place of lost pages.

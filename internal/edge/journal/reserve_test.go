@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// smallDisk is a real disk that is full while the journal's reserve is there. Its faults are
+// smallDisk is a quickDisk that is full while the journal's reserve is there. Its faults are
 // those of a write, or of a sync.
 type smallDisk struct {
-	realDisk
+	quickDisk
 	dir    string
 	full   bool
 	atSync bool
@@ -26,12 +26,12 @@ func (d *smallDisk) left() error {
 }
 
 func (d *smallDisk) Append(path string, size int64) (file, error) {
-	f, err := d.realDisk.Append(path, size)
+	f, err := d.quickDisk.Append(path, size)
 	return smallFile{f, d}, err
 }
 
 func (d *smallDisk) Create(path string) (file, error) {
-	f, err := d.realDisk.Create(path)
+	f, err := d.quickDisk.Create(path)
 	return smallFile{f, d}, err
 }
 
