@@ -46,7 +46,7 @@ func TestAHandoverIsDescribedBySentences(t *testing.T) {
 	n.pod(1, "b")
 	n.eni().Unmanaged = true
 	n.foreign(1, "c")
-	n.in.Endpoints = n.in.Endpoints[:1]
+	n.in.Endpoints, n.in.Wired = n.in.Endpoints[:1], n.in.Wired[:1]
 	const want = "2 addresses in use are in the checkpoint of AWS's daemon.\n" +
 		"Addresses that AWS's daemon does not manage; delete these pods: default/a (10.0.0.10): interface eni-1 is not managed.\n" +
 		"Addresses that AWS's daemon frees only at a start after their pod has ended, because their container is not known: default/c (10.0.0.11).\n"
@@ -55,8 +55,8 @@ func TestAHandoverIsDescribedBySentences(t *testing.T) {
 	}
 }
 
-// AWS's daemon takes an allocation without both names for one in use.
-func TestAPreviousAllocationWithoutThePodsNamesIsKept(t *testing.T) {
+// AWS's daemon takes an allocation without both names for one in use, so the kernel decides.
+func TestAnAllocationThatLacksANameIsKeptWhileItsAddressHasALink(t *testing.T) {
 	for what, m := range map[string]Metadata{
 		"neither name": {}, "the namespace": {Namespace: "default"}, "the pod": {Pod: "a"},
 	} {
@@ -64,8 +64,12 @@ func TestAPreviousAllocationWithoutThePodsNamesIsKept(t *testing.T) {
 		previous := allocation(0, "a")
 		previous.Metadata = m
 		n.in.Previous.Allocations = []Allocation{previous}
+		if got := New(n.in).Checkpoint.Allocations; len(got) != 0 {
+			t.Errorf("with %s and without a link: %+v", what, got)
+		}
+		n.in.Routed = map[netip.Addr]string{addr(0): "net1"}
 		if got := New(n.in).Checkpoint.Allocations; !slices.Equal(got, n.in.Previous.Allocations) {
-			t.Errorf("with %s: %+v", what, got)
+			t.Errorf("with %s and a link: %+v", what, got)
 		}
 	}
 }
