@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -182,6 +183,17 @@ func TestAnotherBootIsReported(t *testing.T) {
 	}
 	if values["k"] != "1" || values["l"] != "2" {
 		t.Errorf("values after a reboot: %v", values)
+	}
+	_ = j.Close()
+	if j, _ = open(t, dir, Options{BootID: "wednesday"}); !j.Found.Rebooted {
+		t.Error("the next reboot is not reported")
+	}
+	content, err := os.ReadFile(filepath.Join(dir, logName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(content), `"version":1,"boot":"`); n != 2 {
+		t.Errorf("%d headers with a version and a boot, want 2:\n%s", n, content)
 	}
 }
 

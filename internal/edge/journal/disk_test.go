@@ -94,6 +94,33 @@ func TestACloseWritesTheQueueAndLeavesNoFileOpen(t *testing.T) {
 	}
 }
 
+func TestACloseSyncsNothingTwice(t *testing.T) {
+	d := &faultyDisk{}
+	j, _ := open(t, t.TempDir(), Options{disk: d})
+	if err := j.Append(t.Context(), put(t, "a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	before := d.syncs.Load()
+	if err := j.Close(); err != nil || d.syncs.Load() != before {
+		t.Errorf("%v, %d syncs of a log that is synced", err, d.syncs.Load()-before)
+	}
+}
+
+func TestAJournalWhoseReserveCannotBeMadeIsNotOpened(t *testing.T) {
+	dir, d := t.TempDir(), &faultyDisk{}
+	taken := filepath.Join(dir, reserveName)
+	if err := os.MkdirAll(filepath.Join(taken, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if j, _, err := Open(dir, Options{disk: d, Reserve: 1 << 12}); err == nil || !strings.Contains(err.Error(), "make the journal's reserve") || d.open.Load() != 0 {
+		t.Errorf("%v, %v, %d files are open", j, err, d.open.Load())
+	}
+	if err := os.RemoveAll(taken); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir, Options{Reserve: 1 << 12}) // the lock was released
+}
+
 func TestNoRecordsAreNoAppend(t *testing.T) {
 	dir := t.TempDir()
 	j, _ := open(t, dir, Options{})
@@ -143,6 +170,9 @@ func TestALineIsReadWithItsChecksumOnly(t *testing.T) {
 	if l, err := decode(good[:len(good)-1]); err != nil || l.Header.BootID != "b" || string(l.Records[0].Value) != "1" {
 		t.Errorf("%q reads as %+v, %v", good, l, err)
 	}
+	if raw, err := encode(line{Records: []Record{{Key: "k", Value: json.RawMessage("{")}}}); err == nil || raw != nil {
+		t.Errorf("a value that is not JSON is written as %q", raw)
+	}
 	for _, c := range []struct {
 		content string
 		torn    bool
@@ -174,9 +204,18 @@ func TestTheReserveIsMadeAgainOnceTheDiskHasSpace(t *testing.T) {
 		if err := j.Append(t.Context(), put(t, "a", 1)); err != nil || !j.Full() {
 			t.Fatalf("%v, full %v; want that the reserve is given up", err, j.Full())
 		}
+		taken := filepath.Join(dir, reserveName)
+		if err := os.MkdirAll(filepath.Join(taken, "x"), 0o700); err != nil { // the first try fails
+			t.Fatal(err)
+		}
 		time.Sleep(refillEvery)
 		synctest.Wait()
-		if _, err := os.Stat(filepath.Join(dir, reserveName)); err != nil || j.Full() {
+		if err := os.RemoveAll(taken); err != nil || !j.Full() {
+			t.Fatalf("%v, full %v; want that the reserve is not there yet", err, j.Full())
+		}
+		time.Sleep(refillEvery)
+		synctest.Wait()
+		if _, err := os.Stat(taken); err != nil || j.Full() {
 			t.Errorf("%v, full %v; want the reserve again", err, j.Full())
 		}
 	})
@@ -204,6 +243,21 @@ func TestAReopenedLogIsCompactedByItsWholeLength(t *testing.T) {
 	}
 	if _, values := open(t, dir, Options{}); values["k"] != "400" {
 		t.Errorf("read back %v", values)
+	}
+}
+
+func TestALogOfValidLinesIsNotRewritten(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, Options{CompactAt: 256})
+	before := stat(t, filepath.Join(dir, logName))
+	for i := range 20 {
+		if err := j.Append(t.Context(), put(t, fmt.Sprint("key-", i), strings.Repeat("x", 100))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = j.Close()
+	if !os.SameFile(before, stat(t, filepath.Join(dir, logName))) {
+		t.Error("it was rewritten, although every record in it is valid")
 	}
 }
 

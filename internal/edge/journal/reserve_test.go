@@ -112,3 +112,19 @@ func TestOnlyAFullDiskOrQuotaNeedsTheReserve(t *testing.T) {
 		}
 	}
 }
+
+// The reserve would not help, and its time may come.
+func TestAFailedSyncOfADiskWithSpaceKeepsTheReserve(t *testing.T) {
+	d := &faultyDisk{}
+	j, _ := open(t, t.TempDir(), Options{disk: d, Reserve: 1 << 12})
+	for _, before := range []int64{1, 2} { // the write fails, the sync fails
+		d.failAt.Store(d.ops.Load() + before)
+		if err := j.Append(t.Context(), put(t, "a", 1)); !errors.Is(err, errDisk) || j.Full() {
+			t.Errorf("%v, full %v", err, j.Full())
+		}
+		d.failAt.Store(0)
+		if err := j.Append(t.Context(), put(t, "a", 2)); err != nil { // repairs the file
+			t.Fatal(err)
+		}
+	}
+}
