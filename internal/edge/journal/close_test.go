@@ -157,6 +157,25 @@ func TestAnEndedCallerWritesNothing(t *testing.T) {
 	}
 }
 
+func TestACallerThatEndsBeforeTheSyncIsNotAcknowledged(t *testing.T) {
+	d := &faultyDisk{hold: make(chan struct{})}
+	j, _ := open(t, t.TempDir(), Options{disk: d})
+	d.holding.Store(true)
+	before := d.syncs.Load()
+	ctx, cancel := context.WithCancel(t.Context())
+	pending := j.Enqueue(put(t, "a", 1))
+	d.awaitSync(t, before)
+	cancel()
+	if err := pending.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want that the caller has ended", err)
+	}
+	d.holding.Store(false)
+	close(d.hold)
+	if err := pending.Wait(t.Context()); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+}
+
 func TestAnInvalidRecordIsRefusedBeforeItIsWrittenWithOthers(t *testing.T) {
 	d := &faultyDisk{hold: make(chan struct{})}
 	j, _ := open(t, t.TempDir(), Options{disk: d})
