@@ -257,9 +257,10 @@ func waiting(j *Journal) int {
 }
 
 // faultyDisk is a quickDisk that fails from the failAt-th operation on, until failAt is
-// 0 again.
+// 0 again; with once, only at that operation.
 type faultyDisk struct {
 	quickDisk
+	once    bool
 	ops     atomic.Int64
 	failAt  atomic.Int64 // 0: never
 	syncs   atomic.Int64
@@ -271,7 +272,11 @@ type faultyDisk struct {
 var errDisk = errors.New("no space left on device")
 
 func (d *faultyDisk) fail() error {
-	if n := d.failAt.Load(); n > 0 && d.ops.Add(1) >= n {
+	n := d.failAt.Load()
+	if n == 0 {
+		return nil
+	}
+	if op := d.ops.Add(1); op == n || op > n && !d.once {
 		return errDisk
 	}
 	return nil

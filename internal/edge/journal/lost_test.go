@@ -123,3 +123,40 @@ func TestAPowerFailureAfterAFailedSyncLosesNoRecordThatWasAcknowledgedLater(t *t
 		t.Errorf("after a power failure: %v, damage %v; want before, late and after", values, again.Found.Damage)
 	}
 }
+
+// The log ends in a torn line, and is rewritten before the next record. Each operation of that
+// may fail, and the next succeed.
+func TestARepairThatFailsAtOneOperationIsRepeated(t *testing.T) {
+	for at := range int64(7) { // create, write, sync, rename, sync of the directory; write and sync of the record
+		dir, d := t.TempDir(), &faultyDisk{once: true}
+		j, _ := open(t, dir, Options{disk: d})
+		if err := j.Append(t.Context(), put(t, "before", 1)); err != nil {
+			t.Fatal(err)
+		}
+		d.failAt.Store(d.ops.Load() + 1)
+		if err := j.Append(t.Context(), put(t, "torn", 1)); err == nil {
+			t.Fatal("acknowledged a record that was not written")
+		}
+		d.failAt.Store(d.ops.Load() + at + 1)
+		if err := j.Append(t.Context(), put(t, "refused", 1)); err == nil {
+			t.Errorf("operation %d failed, and the record was acknowledged", at)
+		}
+		if got := afterAKill(t, dir); got["before"] != "1" || got["torn"] != "" {
+			t.Errorf("operation %d failed; after a kill: %v", at, got)
+		}
+		d.failAt.Store(0)
+		left := stat(t, filepath.Join(dir, logName))
+		if err := j.Append(t.Context(), put(t, "after", 1)); err != nil {
+			t.Fatal(err)
+		}
+		if os.SameFile(left, stat(t, filepath.Join(dir, logName))) {
+			t.Errorf("operation %d failed, and the log was not rewritten afterwards", at)
+		}
+		if got := afterAKill(t, dir); got["before"] != "1" || got["after"] != "1" {
+			t.Errorf("operation %d failed; after the next record and a kill: %v", at, got)
+		}
+		if err := j.Close(); err != nil || d.open.Load() != 0 {
+			t.Errorf("operation %d failed; after the close: %v, %d files are open", at, err, d.open.Load())
+		}
+	}
+}
