@@ -7,6 +7,11 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
 // sent is a client that keeps the request it sends.
@@ -66,6 +71,64 @@ func TestABodyThatCannotBeReadIsNotSent(t *testing.T) {
 		var s sent
 		if _, err := (bufferedBody{&s}).Do(request(t, body)); !errors.Is(err, broken) || s.request != nil || !body.closed {
 			t.Errorf("%s: %v, sent %v, closed %v", name, err, s.request != nil, body.closed)
+		}
+	}
+}
+
+// A connection whose path broke must not hang until the call's own time is over.
+func TestEveryStageOfAConnectionHasATime(t *testing.T) {
+	own := awshttp.NewBuildableClient().WithTimeout(time.Hour)
+	for name, cfg := range map[string]aws.Config{"no client": {}, "a client of the SDK's configuration": {HTTPClient: own}} {
+		for _, keep := range []bool{true, false} {
+			wrapped, ok := httpClient(cfg, keep).(bufferedBody)
+			if !ok {
+				t.Fatalf("%s: the body is not buffered", name)
+			}
+			client, ok := wrapped.next.(*awshttp.BuildableClient)
+			if !ok {
+				t.Fatalf("%s: %T", name, wrapped.next)
+			}
+			d, tr := client.GetDialer(), client.GetTransport()
+			if d.Timeout != 3*time.Second || d.KeepAlive != 15*time.Second || tr.TLSHandshakeTimeout != 5*time.Second ||
+				tr.ResponseHeaderTimeout != 30*time.Second || tr.IdleConnTimeout != time.Minute || tr.MaxIdleConnsPerHost != 8 || tr.DisableKeepAlives == keep {
+				t.Errorf("%s, connections kept %v: %+v, %+v", name, keep, d, tr)
+			}
+			if of := client.GetTimeout(); (of == time.Hour) != (cfg.HTTPClient != nil) {
+				t.Errorf("%s: timeout %s", name, of)
+			}
+		}
+	}
+	if _, ok := NewReader(aws.Config{}).Options().HTTPClient.(bufferedBody); !ok {
+		t.Error("the reader's body is not buffered")
+	}
+	for name, api := range map[string]API{"kept": NewClients(aws.Config{}).Kept, "fresh": NewClients(aws.Config{}).Fresh} {
+		client, ok := api.(*ec2.Client)
+		if !ok {
+			t.Fatalf("%T", api)
+		}
+		wrapped, ok := client.Options().HTTPClient.(bufferedBody)
+		if !ok {
+			t.Fatalf("%s: the body is not buffered", name)
+		}
+		if fresh := wrapped.next.(*awshttp.BuildableClient).GetTransport().DisableKeepAlives; fresh != (name == "fresh") {
+			t.Errorf("%s: a new connection for each call: %v", name, fresh)
+		}
+		if n := client.Options().Retryer.MaxAttempts(); n != 1 {
+			t.Errorf("%s: the SDK makes a call %d times", name, n)
+		}
+	}
+}
+
+func TestClientsWithoutCredentialsSendUnsignedRequests(t *testing.T) {
+	for _, fresh := range []bool{false, true} {
+		var s sent
+		clients := NewClients(aws.Config{Region: "r", HTTPClient: &s})
+		api := clients.Kept
+		if fresh {
+			api = clients.Fresh
+		}
+		if _, err := api.DescribeSubnets(t.Context(), &ec2.DescribeSubnetsInput{}); err == nil || s.request == nil || s.request.Header.Get("Authorization") != "" {
+			t.Errorf("%v, sent %v", err, s.request)
 		}
 	}
 }
