@@ -237,3 +237,171 @@ func values(m *dto.Metric) string {
 	}
 	return strings.Join(all, " ")
 }
+
+// slow is EC2 with reads that take a time and may end with an error.
+type slow struct {
+	ec2.API
+	delay time.Duration
+	err   error
+}
+
+func (s slow) DescribeNetworkInterfaces(ctx context.Context, in *sdk.DescribeNetworkInterfacesInput, more ...func(*sdk.Options)) (*sdk.DescribeNetworkInterfacesOutput, error) {
+	time.Sleep(s.delay)
+	if s.err != nil {
+		return nil, s.err
+	}
+	return s.API.DescribeNetworkInterfaces(ctx, in, more...)
+}
+
+func TestTheFirstSuccessOfAReadThatWasSentTwiceCounts(t *testing.T) {
+	for name, c := range map[string]struct {
+		kept, fresh slow
+		succeeds    bool
+		took        time.Duration
+	}{
+		"the kept connection fails first":  {slow{delay: 3 * time.Second, err: errCut}, slow{delay: 2 * time.Second}, true, 4 * time.Second},
+		"the fresh connection fails first": {slow{delay: 5 * time.Second}, slow{delay: time.Second, err: errCut}, true, 5 * time.Second},
+		"the fresh connection is faster":   {slow{delay: 4 * time.Second}, slow{delay: time.Second}, true, 4 * time.Second}, // its call is waited for
+		"both fail":                        {slow{delay: 3 * time.Second, err: errCut}, slow{delay: 2 * time.Second, err: errCut}, false, 4 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := start(t)
+			w.boot(func(o *ec2.Options) {
+				c.kept.API, c.fresh.API = o.Clients.Kept, o.Clients.Fresh
+				o.Clients, o.Tries = ec2.Clients{Kept: c.kept, Fresh: c.fresh}, 1
+			})
+			began := time.Now()
+			found, err := w.Interfaces(t.Context(), w.instance)
+			if (err == nil) != c.succeeds || c.succeeds && len(found) != 1 || !c.succeeds && !errors.Is(err, errCut) {
+				t.Errorf("%s: %v, %v", name, found, err)
+			}
+			if took := time.Since(began); took != c.took {
+				t.Errorf("%s: took %s, want %s", name, took, c.took)
+			}
+		})
+	}
+}
+
+func TestStraysAreReadWhenTheyMayBeThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		on, stray := w.attached(0, 1), w.created(0)
+		for name, c := range map[string]struct {
+			known        []vpc.ENIID
+			all          bool
+			calls, found int
+		}{
+			"all known are there":  {[]vpc.ENIID{on.ID}, false, 1, 2},
+			"nothing is known":     {nil, false, 1, 2},
+			"one is not there":     {[]vpc.ENIID{on.ID, stray.ID}, false, 2, 3},
+			"the first is missing": {[]vpc.ENIID{stray.ID, on.ID}, false, 2, 3},
+			"all are asked for":    {[]vpc.ENIID{on.ID}, true, 2, 3},
+		} {
+			before := w.wire.count("DescribeNetworkInterfaces")
+			found, err := w.Seen(t.Context(), w.instance, c.known, c.all)
+			if n := w.wire.count("DescribeNetworkInterfaces") - before; err != nil || n != c.calls || len(found) != c.found {
+				t.Errorf("%s: %d interfaces by %d calls, %v; want %d by %d", name, len(found), n, err, c.found, c.calls)
+			}
+		}
+		w.set(faults.Plan{Calls: []faults.Call{{Action: "DescribeNetworkInterfaces", Do: faults.Fail, Code: "UnauthorizedOperation", Nth: 2}}})
+		if _, err := w.Seen(t.Context(), w.instance, nil, true); !ec2.IsUnpermitted(err) {
+			t.Errorf("the second call is refused: %v", err)
+		}
+	})
+}
+
+// Reads are throttled and refused on their own: what they would have shown is looked for again.
+func TestAnEffectIsFoundOnceReadsAreAnsweredAgain(t *testing.T) {
+	for name, prepare := range map[string]func(*world, ec2.Interface) cloud.Action{
+		"CreateNetworkInterface": func(w *world, _ ec2.Interface) cloud.Action { return w.createAction(1) },
+		"AssignPrivateIpAddresses": func(_ *world, eni ec2.Interface) cloud.Action {
+			return cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1, Held: eni.Addresses}
+		},
+		"AttachNetworkInterface": func(w *world, eni ec2.Interface) cloud.Action {
+			return cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := start(t)
+			eni := w.created(0)
+			w.set(faults.Plan{Calls: []faults.Call{
+				{Action: name, Do: faults.LoseReply, Count: 1}, {Action: "DescribeNetworkInterfaces", Do: faults.Fail, Code: "UnauthorizedOperation", Count: 2},
+			}})
+			before := w.wire.count(name)
+			w.do(prepare(w, eni))
+			if n := w.wire.count(name) - before; n != 1 {
+				t.Errorf("%s was called %d times, want once: it had its effect", name, n)
+			}
+			if n := w.wire.count("DescribeNetworkInterfaces"); n < 3 {
+				t.Errorf("%d reads", n)
+			}
+		})
+	}
+}
+
+func TestAnAssignmentToAnInterfaceThatIsGoneFailsOnceADescribeCannotBeStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		eni := w.created(0)
+		w.set(faults.Plan{Calls: []faults.Call{
+			{Action: "AssignPrivateIpAddresses", Do: faults.LoseReply, Count: 1},
+			{Action: "DescribeNetworkInterfaces", Do: faults.Fail, Code: "InvalidNetworkInterfaceID.NotFound", Count: -1},
+		}})
+		began := time.Now()
+		_, err := w.Do(t.Context(), w.withID(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1}))
+		if !ec2.IsNotFound(err) || errors.Is(err, ec2.ErrOpen) {
+			t.Errorf("%v, want that it does not exist", err)
+		}
+		if took := time.Since(began); took < 10*time.Second || took > time.Minute {
+			t.Errorf("took %s, want the time for which a describe may be stale", took)
+		}
+	})
+}
+
+func TestACallThatStaysThrottledIsMadeAsOftenAsAllowed(t *testing.T) {
+	for action, do := range map[string]func(*world, ec2.Interface) (cloud.Outcome, error){
+		"CreateNetworkInterface": func(w *world, _ ec2.Interface) (cloud.Outcome, error) {
+			return w.Do(w.t.Context(), w.withID(w.createAction(1)))
+		},
+		"AttachNetworkInterface": func(w *world, eni ec2.Interface) (cloud.Outcome, error) {
+			return w.Do(w.t.Context(), w.withID(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
+		},
+		"DeleteNetworkInterface": func(w *world, eni ec2.Interface) (cloud.Outcome, error) {
+			return w.Do(w.t.Context(), w.withID(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID}))
+		},
+		"ModifyNetworkInterfaceAttribute": func(w *world, eni ec2.Interface) (cloud.Outcome, error) {
+			out, err := w.Do(w.t.Context(), w.withID(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1}))
+			if err == nil {
+				err = errors.New(out.Warning) // of what leaks with the instance
+			}
+			return out, err
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := start(t, func(o *ec2.Options) { o.Tries = 3 })
+			eni := w.created(0)
+			w.set(faults.Plan{Calls: []faults.Call{{Action: action, Do: faults.Fail, Code: "RequestLimitExceeded", Count: -1}}})
+			before := w.wire.count(action)
+			if out, err := do(w, eni); err == nil || !strings.Contains(err.Error(), "RequestLimitExceeded") || errors.Is(err, ec2.ErrOpen) {
+				t.Errorf("%s: %+v, %v", action, out, err)
+			}
+			if n := w.wire.count(action) - before; n != 3 {
+				t.Errorf("%s: %d calls, want 3", action, n)
+			}
+		})
+	}
+}
+
+func TestTheLimitsOfEachTypeAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		for _, kind := range []string{"m5.xlarge", "t3.medium", "m5.xlarge", "t3.medium"} {
+			if _, err := w.InstanceLimits(t.Context(), kind); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := w.wire.count("DescribeInstanceTypes"); n != 2 {
+			t.Errorf("%d calls for two types", n)
+		}
+	})
+}

@@ -204,6 +204,7 @@ func TestTheLimitsOfAnInstanceTypeAreThoseOfItsDefaultCard(t *testing.T) {
 		"two cards":                 {[]types.InstanceTypeInfo{of(6, 15, card(1, 4), card(0, 2))}, valid(2, 2), ""},
 		"a card without a limit":    {[]types.InstanceTypeInfo{of(6, 15, types.NetworkCardInfo{NetworkCardIndex: aws.Int32(0)})}, valid(6, 1), ""},
 		"one interface":             {[]types.InstanceTypeInfo{of(1, 15)}, valid(1, 1), ""},
+		"one address":               {[]types.InstanceTypeInfo{of(4, 1)}, vpc.Limits{ENIs: 4, IPv4: 1, IPv6: 9, BareMetal: true, Nitro: true, Cards: 1}, ""},
 		"no description":            {nil, vpc.Limits{}, "EC2 returned none"},
 		"two descriptions":          {[]types.InstanceTypeInfo{of(4, 15), of(4, 15)}, vpc.Limits{}, "EC2 returned none"},
 		"no network in it":          {[]types.InstanceTypeInfo{{}}, vpc.Limits{}, "EC2 returned none"},
