@@ -187,3 +187,16 @@ func TestTheDefaultValueOfAVariableIsInSingleQuotes(t *testing.T) {
 		}
 	}
 }
+
+func TestTheListsOfAnEmptyMessageAreEmpty(t *testing.T) {
+	a := iam.New("1", 1, nil)
+	text, err := a.EncodeMessage(&iam.DeniedError{Principal: "arn", PrincipalID: "id", Request: iam.Request{Action: "ec2:X", Resource: "*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"allowed":false,"explicitDeny":false,"matchedStatements":{"items":[]},"failures":{"items":[]},` +
+		`"context":{"principal":{"id":"id","arn":"arn"},"action":"ec2:X","resource":"*","conditions":{"items":[]}}}`
+	if got, err := a.DecodeMessage(text); err != nil || got != want {
+		t.Errorf("%s, %v", got, err)
+	}
+}

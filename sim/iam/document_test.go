@@ -66,6 +66,13 @@ func TestEveryConditionKeyAndOperatorThatPoliciesMayHaveIsJudged(t *testing.T) {
 		{"StringLike", "ec2:InstanceType", "t3.*", "t3.medium", "t4g.medium"},
 		{"StringEquals", "ec2:SecurityGroupID", "sg-1", "sg-1", "sg-10"},
 		{"StringLike", "aws:userid", "*:i-1", "AROA:i-1", "AROA:i-10"},
+		{"StringEquals", "aws:SourceIdentity", "alice", "alice", "bob"},
+		{"StringEquals", "sts:ExternalId", "tenant/7", "tenant/7", "tenant/8"},
+		{"StringLike", "sts:RoleSessionName", "node-*", "node-1", "pod-1"},
+		{"StringEquals", "sts:SourceIdentity", "alice", "alice", "bob"},
+		{"ForAllValues:StringEquals", "sts:TransitiveTagKeys", "team", "team", "owner"},
+		{"StringEquals", "ec2:Permission", "INSTANCE-ATTACH", "INSTANCE-ATTACH", "EIP-ASSOCIATE"},
+		{"StringEquals", "ec2:VpcID", "vpc-1", "vpc-1", "vpc-2"},
 	} {
 		p := policy(t, `{"Effect": "Allow", "Action": "*", "Resource": "*", "Condition": {"`+c.operator+`": {"`+c.key+`": "`+c.pattern+`"}}}`)
 		for value, want := range map[string]iam.Verdict{c.matches: iam.Allow, c.differs: iam.NoMatch} {
