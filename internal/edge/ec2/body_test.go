@@ -22,7 +22,7 @@ func (s *sent) Do(r *http.Request) (*http.Response, error) {
 	return nil, nil
 }
 
-// tracked is a body that tells whether it was closed, and may fail.
+// tracked is a body that notes its close, which may fail.
 type tracked struct {
 	io.Reader
 	closed bool
@@ -75,7 +75,7 @@ func TestABodyThatCannotBeReadIsNotSent(t *testing.T) {
 	}
 }
 
-// A connection whose path broke must not hang until the call's own time is over.
+// A call over a broken path must not hang until the call's own time is over.
 func TestEveryStageOfAConnectionHasATime(t *testing.T) {
 	own := awshttp.NewBuildableClient().WithTimeout(time.Hour)
 	for name, cfg := range map[string]aws.Config{"no client": {}, "a client of the SDK's configuration": {HTTPClient: own}} {

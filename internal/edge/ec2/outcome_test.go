@@ -246,7 +246,11 @@ type slow struct {
 }
 
 func (s slow) DescribeNetworkInterfaces(ctx context.Context, in *sdk.DescribeNetworkInterfacesInput, more ...func(*sdk.Options)) (*sdk.DescribeNetworkInterfacesOutput, error) {
-	time.Sleep(s.delay)
+	select {
+	case <-time.After(s.delay):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	if s.err != nil {
 		return nil, s.err
 	}
@@ -261,7 +265,7 @@ func TestTheFirstSuccessOfAReadThatWasSentTwiceCounts(t *testing.T) {
 	}{
 		"the kept connection fails first":  {slow{delay: 3 * time.Second, err: errCut}, slow{delay: 2 * time.Second}, true, 4 * time.Second},
 		"the fresh connection fails first": {slow{delay: 5 * time.Second}, slow{delay: time.Second, err: errCut}, true, 5 * time.Second},
-		"the fresh connection is faster":   {slow{delay: 4 * time.Second}, slow{delay: time.Second}, true, 4 * time.Second}, // its call is waited for
+		"the fresh connection is faster":   {slow{delay: 4 * time.Second}, slow{delay: time.Second}, true, 3 * time.Second}, // the other call is ended
 		"both fail":                        {slow{delay: 3 * time.Second, err: errCut}, slow{delay: 2 * time.Second, err: errCut}, false, 4 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -210,7 +210,7 @@ func TestTheLimitsOfAnInstanceTypeAreThoseOfItsDefaultCard(t *testing.T) {
 		"no network in it":          {[]types.InstanceTypeInfo{{}}, vpc.Limits{}, "EC2 returned none"},
 		"no interfaces":             {[]types.InstanceTypeInfo{of(0, 15)}, vpc.Limits{}, "0 interfaces with 15 addresses"},
 		"no addresses":              {[]types.InstanceTypeInfo{of(4, 0)}, vpc.Limits{}, "4 interfaces with 0 addresses"},
-		"no room on the first card": {[]types.InstanceTypeInfo{of(4, 15, card(0, 0))}, vpc.Limits{}, "0 interfaces with 15 addresses"},
+		"no slot on the first card": {[]types.InstanceTypeInfo{of(4, 15, card(0, 0))}, vpc.Limits{}, "0 interfaces with 15 addresses"},
 	} {
 		got, err := on(t, kinds{types: c.types}).InstanceLimits(t.Context(), "x.large")
 		if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
@@ -242,7 +242,7 @@ func (g garbled) AssignPrivateIpAddresses(ctx context.Context, in *sdk.AssignPri
 	return out, err
 }
 
-func TestTheEffectOfACallWhoseReplyCannotBeReadIsFound(t *testing.T) {
+func TestTheEffectOfACallIsFoundIfItsReplyCannotBeRead(t *testing.T) {
 	for name, g := range map[string]garbled{
 		"no interface": {create: func(out *sdk.CreateNetworkInterfaceOutput) { out.NetworkInterface = nil }},
 		"no id":        {create: func(out *sdk.CreateNetworkInterfaceOutput) { out.NetworkInterface.NetworkInterfaceId = nil }},

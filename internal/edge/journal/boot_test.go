@@ -48,8 +48,8 @@ func TestARecordForThisBootIsWrittenWithoutASync(t *testing.T) {
 	}
 }
 
-// later returns the syncs of a disk when the journal has done what was due in a time.
-func (d *faultyDisk) later(wait time.Duration) int64 {
+// syncsAfter returns the syncs of a disk when the journal has done what was due in a time.
+func (d *faultyDisk) syncsAfter(wait time.Duration) int64 {
 	time.Sleep(wait)
 	synctest.Wait()
 	return d.syncs.Load()
@@ -68,20 +68,20 @@ func TestARecordForThisBootIsSyncedWithinASecond(t *testing.T) {
 		for i := range 3 {
 			before := d.syncs.Load()
 			enqueue()
-			if n := d.later(syncWithin) - before; n != 1 {
+			if n := d.syncsAfter(syncWithin) - before; n != 1 {
 				t.Errorf("record %d: %d syncs within a second, want 1", i, n)
 			}
 		}
 		// A record that follows does not put the sync off.
 		before := d.syncs.Load()
 		enqueue()
-		d.later(syncWithin * 2 / 3)
+		d.syncsAfter(syncWithin * 2 / 3)
 		enqueue()
-		if n := d.later(syncWithin/2) - before; n != 1 {
+		if n := d.syncsAfter(syncWithin/2) - before; n != 1 {
 			t.Errorf("%d syncs a second after the first of two records, want 1", n)
 		}
 		before = d.syncs.Load()
-		if n := d.later(time.Hour) - before; n != 0 {
+		if n := d.syncsAfter(time.Hour) - before; n != 0 {
 			t.Errorf("%d syncs without a record", n)
 		}
 	})
@@ -96,7 +96,7 @@ func TestLateSyncsResumeAfterADiskFault(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.failAt.Store(1)
-		if n := d.later(syncWithin) - before; n != 1 {
+		if n := d.syncsAfter(syncWithin) - before; n != 1 {
 			t.Fatalf("%d syncs, want one, which fails", n)
 		}
 		d.failAt.Store(0)
@@ -105,7 +105,7 @@ func TestLateSyncsResumeAfterADiskFault(t *testing.T) {
 		}
 		// The rewrite of the file has synced a; b is appended to it.
 		before = d.syncs.Load()
-		if n := d.later(syncWithin) - before; n != 1 {
+		if n := d.syncsAfter(syncWithin) - before; n != 1 {
 			t.Errorf("%d syncs after the fault, want 1", n)
 		}
 	})

@@ -106,7 +106,7 @@ func TestACloseSyncsNothingTwice(t *testing.T) {
 	}
 }
 
-func TestAJournalWhoseReserveCannotBeMadeIsNotOpened(t *testing.T) {
+func TestAJournalIsNotOpenedIfItsReserveCannotBeMade(t *testing.T) {
 	dir, d := t.TempDir(), &faultyDisk{}
 	taken := filepath.Join(dir, reserveName)
 	if err := os.MkdirAll(filepath.Join(taken, "x"), 0o700); err != nil {
