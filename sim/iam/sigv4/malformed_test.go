@@ -31,6 +31,7 @@ func TestAMalformedHeaderIsRefusedWithItsReason(t *testing.T) {
 		{"0a0a", "0a", "64 hexadecimal digits"},
 		{"0a0a", "0a0a0a", "64 hexadecimal digits"},
 		{"0a0a", "0a0x", "64 hexadecimal digits"},
+		{"Signature=", "Signature=0", "64 hexadecimal digits"},
 	} {
 		a, err := sigv4.Parse(strings.Replace(valid, c.old, c.new, 1))
 		if !errors.Is(err, sigv4.ErrMalformed) || !strings.Contains(err.Error(), c.why) {
