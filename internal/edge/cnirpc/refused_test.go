@@ -3,10 +3,12 @@ package cnirpc
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 )
 
@@ -126,4 +128,76 @@ func TestTheNameOfASpooledDELIsOfItsAttachmentOnly(t *testing.T) {
 	if name := spoolName(strings.Repeat("x", 500), strings.Repeat("y", 500)); len(name) > 255 {
 		t.Errorf("%d characters, a file's name has 255", len(name))
 	}
+}
+
+// The content decides, where two attachments have the same name of a file.
+func TestAFileOfAnotherAttachmentIsNotItsDEL(t *testing.T) {
+	for what, other := range map[string]Request{"another container": del("c2", "eth0"), "another interface": del("c1", "eth1")} {
+		dir := t.TempDir()
+		if err := Spool(dir, other, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, spoolName("c1", "eth0"))
+		if err := os.Rename(filepath.Join(dir, spoolName(other.ContainerID, other.IfName)), path); err != nil {
+			t.Fatal(err)
+		}
+		if s, ok, err := FindSpooled(dir, "c1", "eth0"); ok || err != nil {
+			t.Errorf("%s: found %+v, %v", what, s, err)
+		}
+	}
+}
+
+func TestAVolatileSpoolReportsWhatItCannotWrite(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "spool"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := SpoolVolatile(filepath.Join(dir, "agent.sock"), del("c1", "eth0"), time.Now()); err == nil || !strings.HasPrefix(err.Error(), "spool DEL: ") {
+		t.Errorf("into a spool that is a file: %v", err)
+	}
+}
+
+func TestALineEndsAtItsNewline(t *testing.T) {
+	for _, c := range []struct {
+		content, line string
+		err           error
+	}{
+		{"a\nb\n", "a", nil},
+		{"\n", "", nil},
+		{"", "", io.ErrUnexpectedEOF},
+		{"a", "", io.ErrUnexpectedEOF},
+		{strings.Repeat("x", MaxMessage-1) + "\n", strings.Repeat("x", MaxMessage-1), nil},
+		{strings.Repeat("x", MaxMessage) + "\n", "", ErrTooLong},
+	} {
+		for name, head := range map[string]int{"read": 0, "read in part": min(1, len(c.content))} {
+			line, err := ReadLine(iotest.HalfReader(strings.NewReader(c.content[head:])), []byte(c.content[:head]))
+			if string(line) != c.line || !errors.Is(err, c.err) {
+				t.Errorf("%s %.10q of %d bytes: %d bytes, %v; want %d, %v", name, c.content, len(c.content), len(line), err, len(c.line), c.err)
+			}
+		}
+	}
+	broken := errors.New("broken")
+	if line, err := ReadLine(iotest.ErrReader(broken), nil); !errors.Is(err, broken) || line != nil {
+		t.Errorf("%q, %v", line, err)
+	}
+	// A reader may return nothing without an error.
+	if line, err := ReadLine(iotest.DataErrReader(strings.NewReader("a\n")), nil); string(line) != "a" || err != nil {
+		t.Errorf("%q, %v", line, err)
+	}
+	if line, err := ReadLine(&empty{left: 3, then: strings.NewReader("a\n")}, nil); string(line) != "a" || err != nil {
+		t.Errorf("%q, %v", line, err)
+	}
+}
+
+// empty is a reader that reads nothing for a number of times.
+type empty struct {
+	left int
+	then io.Reader
+}
+
+func (e *empty) Read(p []byte) (int, error) {
+	if e.left--; e.left >= 0 {
+		return 0, nil
+	}
+	return e.then.Read(p)
 }
