@@ -137,6 +137,9 @@ func TestAFileOfAnotherAttachmentIsNotItsDEL(t *testing.T) {
 		if err := Spool(dir, other, time.Now()); err != nil {
 			t.Fatal(err)
 		}
+		if s, ok, err := FindSpooled(dir, other.ContainerID, other.IfName); !ok || err != nil || s.Request.ContainerID != other.ContainerID || s.Request.Command != "DEL" {
+			t.Errorf("%s: its own DEL: %+v, %v, %v", what, s, ok, err)
+		}
 		path := filepath.Join(dir, spoolName("c1", "eth0"))
 		if err := os.Rename(filepath.Join(dir, spoolName(other.ContainerID, other.IfName)), path); err != nil {
 			t.Fatal(err)
