@@ -25,11 +25,14 @@ func TestADELThatCannotBeSpooledIsAnError(t *testing.T) {
 	}
 	long := del("c1", "eth0")
 	long.Args = strings.Repeat("x", MaxMessage)
+	invalid := del("c1", "eth0")
+	invalid.Config = json.RawMessage("{")
 	now := time.Now()
 	for want, err := range map[string]error{
 		"create spool":          Spool(filepath.Join(file, "spool"), del("c1", "eth0"), now),
 		"create spool: mkdir":   SpoolVolatile(filepath.Join(file, "agent.sock"), del("c1", "eth0"), now),
 		"encode DEL":            Spool(filepath.Join(dir, "spool"), long, now),
+		"encode DEL: json":      Spool(filepath.Join(dir, "spool"), invalid, now),
 		"spool DEL: open":       spoolInto(filepath.Join(dir, "missing"), del("c1", "eth0"), now, (*os.File).Sync),
 		"spool DEL: rename":     Spool(taken, del("c1", "eth0"), now),
 		"remove spooled DEL":    Spooled{path: taken}.Remove(),
