@@ -184,7 +184,6 @@ func TestWhereAnInterfaceIsAttached(t *testing.T) {
 		"attached":               {at("a", "i-1", "attached"), true, false, false},
 		"attaching":              {at("a", "i-1", "attaching"), true, false, false},
 		"detaching":              {at("a", "i-1", "detaching"), false, true, false},
-		"detached":               {at("a", "i-1", "detached"), false, false, false},
 		"a later attachment":     {at("b", "i-1", "attached"), true, true, false},
 		"another instance":       {at("a", "i-2", "attached"), false, false, true},
 		"a status of the future": {at("a", "i-1", "moving"), true, false, false},
@@ -202,6 +201,9 @@ func TestWhereAnInterfaceIsAttached(t *testing.T) {
 				t.Errorf("%s, after %s: known to be elsewhere %v, %v, open %v", name, ago, known, err, e.open)
 			}
 		}
+	}
+	if at("a", "i-1", "detached").On("i-1") {
+		t.Error("a detached interface is on the instance")
 	}
 	if i := at("a", "i-1", "attached"); i.card() != 2 || i.device() != 3 || (Interface{}).card() != vpc.DefaultCard || (Interface{}).device() != -1 {
 		t.Errorf("card %d, device %d; without an attachment %d, %d", i.card(), i.device(), (Interface{}).card(), (Interface{}).device())
@@ -233,9 +235,12 @@ func TestThePrimaryInterfaceIsUsedAsFarAsItIsDescribed(t *testing.T) {
 
 func TestSubnetsOfOtherRoutesAndOfOtherClustersAreKnown(t *testing.T) {
 	all := []Subnet{
-		{ID: "home", Free: 5}, {ID: "same", Free: 6, Tags: map[string]string{vpc.TagSubnetRole: "1"}},
-		{ID: "other", Tags: map[string]string{vpc.TagSubnetRole: "1"}}, {ID: "excluded", Tags: map[string]string{vpc.TagSubnetRole: "0"}},
-		{ID: "untagged"}, {ID: "odd", Tags: map[string]string{vpc.TagSubnetRole: "1"}, Unusable: "it is IPv6-only"},
+		{ID: "home", Free: 5},
+		{ID: "same", Free: 6, Tags: map[string]string{vpc.TagSubnetRole: "1"}},
+		{ID: "other", Tags: map[string]string{vpc.TagSubnetRole: "1"}},
+		{ID: "excluded", Tags: map[string]string{vpc.TagSubnetRole: "0"}},
+		{ID: "untagged"},
+		{ID: "odd", Tags: map[string]string{vpc.TagSubnetRole: "1"}, Unusable: "it is IPv6-only"},
 	}
 	tables := map[vpc.SubnetID]vpc.RouteTableID{"home": "rtb-1", "same": "rtb-1", "other": "rtb-2"}
 	for name, c := range map[string]struct {
