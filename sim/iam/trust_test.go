@@ -27,6 +27,7 @@ func TestUnsupportedTrustPoliciesAreRefused(t *testing.T) {
 		`{` + allow + `, "Principal": {"AWS": "111122223333:user:a:b:c:d"}}`:              "want an ARN",
 		`{` + allow + `, "Principal": {"AWS": "arn:aws:iam::1:role/r"}}`:                  "want an ARN",
 		`{` + allow + `, "Principal": {"AWS": "arn:aws:iam"}}`:                            "want an ARN",
+		`{` + allow + `, "Principal": {"AWS": "urn:aws:iam::111122223333:root"}}`:         "want an ARN",
 		`{` + allow + `, "Principal": {"AWS": "11112222333x"}}`:                           "want an ARN",
 	} {
 		err := iam.New("111122223333", 1, nil).AddRole(iam.Role{Name: "r", TrustPolicy: []byte(`{"Version": "2012-10-17", "Statement": [` + statement + `]}`)})
@@ -58,6 +59,8 @@ func TestATrustPolicyNamesItsPrincipalsInEachForm(t *testing.T) {
 		`{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}`:                                                                               {true, false},
 		`{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "111122223333"}}`:                                                                    {true, false},
 		`{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "444455556666"}}`:                                                                    {false, false},
+		`{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": ["444455556666", "111122223333"]}}`:                                                  {true, false},
+		`{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": ["444455556666", "` + user + `"]}}`:                                                  {true, true},
 		`{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "arn:aws:iam::111122223333:root"}}`:                                                  {true, false},
 		`{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "` + user + `"}}`:                                                                    {true, true},
 		`{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "` + user + `2"}}`:                                                                   {false, false},
