@@ -38,6 +38,7 @@ func TestAnInvalidDocumentIsRefusedWithItsReason(t *testing.T) {
 		{`"ec2:Vpc": "v"`, `"ec2:Vpc": []`, "StringEquals: ec2:Vpc: no value"},
 		{`"ec2:Vpc": "v"`, `"ec2:Vpc": 7`, "StringEquals: ec2:Vpc: want a string or a list of strings"},
 		{`"ec2:Vpc": "v"`, `"ec2:Vpc": "${"`, "StringEquals: ec2:Vpc: "},
+		{`"ec2:Vpc": "v"`, `"ec2:Vpc": "${sts:TransitiveTagKeys}"`, "policy variable sts:TransitiveTagKeys is not supported"},
 		{`"ec2:Vpc"`, `"aws:ResourceTag/"`, "condition key aws:ResourceTag/ is not supported"},
 		{`"ec2:Vpc"`, `"aws:Other"`, "condition key aws:Other is not supported"},
 		{`StringEquals`, `StringMatches`, "condition operator StringMatches is not supported"},

@@ -1,6 +1,7 @@
 package iam_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,11 @@ func TestATrustPolicyNamesItsPrincipalsInEachForm(t *testing.T) {
 			}
 			if err := a.MayAssume(caller, a.RoleARN("none"), []string{"sts:AssumeRole"}, map[string][]string{}); err == nil {
 				t.Errorf("%s: a role that does not exist is assumed", statements)
+			}
+			err = a.MayAssume(caller, "arn:aws:iam::444455556666:role/target", []string{"sts:AssumeRole"}, map[string][]string{})
+			var denied *iam.DeniedError
+			if !errors.As(err, &denied) || denied.Principal != user || denied.PrincipalID != caller.ID || caller.ID == "" {
+				t.Errorf("%s: the role of another account: %+v, %v", statements, denied, err)
 			}
 		}
 	}
