@@ -42,6 +42,8 @@ func TestAValueBeyondItsBoundsIsRefused(t *testing.T) {
 		{"veth-prefix", "é", "must have one to four characters"},
 		{"cluster-name", strings.Repeat("é", 256), ""},
 		{"cluster-name", strings.Repeat("é", 257), "must have at most 256 characters"},
+		{"cluster-name", "<your cluster>", "must be the cluster's name"},
+		{"cluster-name", "a>", "must be the cluster's name"},
 		{"node-name", "Node-A", ""},
 	} {
 		cfg, err := Load(Sources{Flags: map[string]string{c.name: c.value}})
