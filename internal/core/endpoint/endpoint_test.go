@@ -282,3 +282,24 @@ func TestARebootEndsEveryLinkAndChangesNoEndpointThatIsBeingRemoved(t *testing.T
 		t.Errorf("one that is removed: %+v, was %+v", again, removing)
 	}
 }
+
+func TestALinkOfAPodIsKnownByTheDigitsOfItsName(t *testing.T) {
+	for name, want := range map[string]bool{
+		endpoint.LinkName("eni", "default", "web"): true, "x0123456789a": true, "ens5": false, "": false,
+		"0123456789a": false, "x0123456789g": false, "xg123456789a": false, "abcdefghijkl": false, "eniabcdef01234": true,
+	} {
+		if got := endpoint.IsLinkName(name); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+}
+
+func TestASecondAddressOfAFamilyIsLeftOut(t *testing.T) {
+	first, second, six := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::1")
+	if got := endpoint.AddressesOf(first, second); got.IPv4 != first || got.IPv6.IsValid() {
+		t.Errorf("%+v", got)
+	}
+	if got := endpoint.AddressesOf(first, second, six); got.IPv4 != first || got.IPv6 != six {
+		t.Errorf("%+v", got)
+	}
+}
