@@ -12,7 +12,7 @@ func minimums() map[string]minimum {
 		"internal/core/hostnet":          {71.1, 173},
 		"internal/core/leak":             {100.0, 0},
 		"internal/core/podcidr":          {100.0, 0},
-		"internal/core/ruleset":          {95.5, 10},
+		"internal/core/ruleset":          {97.7, 5},
 		"internal/core/stale":            {100.0, 0},
 		"internal/core/vpc":              {96.2, 1},
 		"internal/edge/cnirpc":           {94.5, 0},
