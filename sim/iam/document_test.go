@@ -38,6 +38,7 @@ func TestAnInvalidDocumentIsRefusedWithItsReason(t *testing.T) {
 		{`"ec2:Vpc": "v"`, `"ec2:Vpc": []`, "StringEquals: ec2:Vpc: no value"},
 		{`"ec2:Vpc": "v"`, `"ec2:Vpc": 7`, "StringEquals: ec2:Vpc: want a string or a list of strings"},
 		{`"ec2:Vpc": "v"`, `"ec2:Vpc": "${"`, "StringEquals: ec2:Vpc: "},
+		{`"ec2:Vpc": "v"`, `"ec2:Vpc": "${sts:TransitiveTagKeys}"`, "policy variable sts:TransitiveTagKeys is not supported"},
 		{`"ec2:Vpc"`, `"aws:ResourceTag/"`, "condition key aws:ResourceTag/ is not supported"},
 		{`"ec2:Vpc"`, `"aws:Other"`, "condition key aws:Other is not supported"},
 		{`StringEquals`, `StringMatches`, "condition operator StringMatches is not supported"},
@@ -66,6 +67,13 @@ func TestEveryConditionKeyAndOperatorThatPoliciesMayHaveIsJudged(t *testing.T) {
 		{"StringLike", "ec2:InstanceType", "t3.*", "t3.medium", "t4g.medium"},
 		{"StringEquals", "ec2:SecurityGroupID", "sg-1", "sg-1", "sg-10"},
 		{"StringLike", "aws:userid", "*:i-1", "AROA:i-1", "AROA:i-10"},
+		{"StringEquals", "aws:SourceIdentity", "alice", "alice", "bob"},
+		{"StringEquals", "sts:ExternalId", "tenant/7", "tenant/7", "tenant/8"},
+		{"StringLike", "sts:RoleSessionName", "node-*", "node-1", "pod-1"},
+		{"StringEquals", "sts:SourceIdentity", "alice", "alice", "bob"},
+		{"ForAllValues:StringEquals", "sts:TransitiveTagKeys", "team", "team", "owner"},
+		{"StringEquals", "ec2:Permission", "INSTANCE-ATTACH", "INSTANCE-ATTACH", "EIP-ASSOCIATE"},
+		{"StringEquals", "ec2:VpcID", "vpc-1", "vpc-1", "vpc-2"},
 	} {
 		p := policy(t, `{"Effect": "Allow", "Action": "*", "Resource": "*", "Condition": {"`+c.operator+`": {"`+c.key+`": "`+c.pattern+`"}}}`)
 		for value, want := range map[string]iam.Verdict{c.matches: iam.Allow, c.differs: iam.NoMatch} {

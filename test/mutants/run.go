@@ -5,13 +5,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Options say what to run.
 type Options struct {
 	Root string    // of the checkout
 	Log  io.Writer // progress
+	Jobs int       // mutants that are judged at the same time; 1 if it is 0
 }
 
 // Results are the outcomes of a target's mutants.
@@ -97,23 +101,45 @@ func Run(ctx context.Context, o Options, t Target) (Results, error) {
 		return r, err
 	}
 	r.Outcomes = map[string]Outcome{}
-	progress := newProgress(o.Log, t.Folder, len(p.mutants))
 	for _, m := range p.mutants {
 		r.Names = append(r.Names, m.name)
-		outcome, known := before.results[m.name.String()]
-		if !known {
-			if outcome, err = judge(ctx, m, p.binaries); err != nil {
-				return r, err
-			}
-			if err := before.add(m, outcome); err != nil {
-				return r, err
-			}
-		}
+	}
+	progress := newProgress(o.Log, t.Folder, len(p.mutants))
+	defer progress.end()
+	return r, judgeAll(ctx, max(1, o.Jobs), p, before, func(m *mutant, outcome Outcome) {
 		r.Outcomes[m.name.String()] = outcome
 		progress.note(m, outcome)
+	})
+}
+
+// judgeAll judges the mutants that have no result yet, some at the same time: those that never
+// end take most of the time, and no processor. Each outcome is kept, and noted.
+func judgeAll(ctx context.Context, jobs int, p *prepared, before *kept, note func(*mutant, Outcome)) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(jobs)
+	var mu sync.Mutex
+	for _, m := range p.mutants {
+		mu.Lock()
+		outcome, known := before.results[m.name.String()]
+		if known {
+			note(m, outcome)
+		}
+		mu.Unlock()
+		if known {
+			continue
+		}
+		group.Go(func() error {
+			outcome, err := judge(ctx, m, p.binaries)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			note(m, outcome)
+			return before.add(m, outcome)
+		})
 	}
-	progress.end()
-	return r, nil
+	return group.Wait()
 }
 
 // progress prints survivors as they are found, and how far the run is.

@@ -118,7 +118,7 @@ func checkout(t *testing.T, files map[string]string) string {
 func outcomes(t *testing.T, dir string, target Target) map[string]Outcome {
 	t.Helper()
 	var log strings.Builder
-	r, err := Run(t.Context(), Options{Root: dir, Log: &log}, target)
+	r, err := Run(t.Context(), Options{Root: dir, Log: &log, Jobs: 2}, target)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
 	}

@@ -36,7 +36,7 @@ func Targets() []Target {
 		{"internal/edge/cnirpc/cniserver", nil},
 		{"internal/edge/ec2", nil},
 		{"internal/edge/journal", nil},
-		{"sim/iam", []string{"sim/ec2"}},
+		{"sim/iam", []string{"sim/ec2", "sim/sts"}},
 		{"sim/iam/sigv4", nil},
 	}
 }

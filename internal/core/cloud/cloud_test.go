@@ -125,6 +125,7 @@ func TestBrakes(t *testing.T) {
 		{cloud.FreezeRelease, true, false},
 		{cloud.AllocateOnly, true, false},
 		{cloud.FreezeAll, false, false},
+		{cloud.Unobserved, false, false},
 	} {
 		if c.brake.AllowsAllocate() != c.allocate || c.brake.AllowsRelease() != c.release {
 			t.Errorf("%q allows allocation %v, release %v", c.brake, c.brake.AllowsAllocate(), c.brake.AllowsRelease())
@@ -138,5 +139,37 @@ func TestBrakes(t *testing.T) {
 				t.Errorf("%q allows %s: %v", c.brake, a.Kind, !want)
 			}
 		}
+	}
+}
+
+func TestAnActionIsDescribedByItsKindAndObjects(t *testing.T) {
+	want := []string{
+		"CreateENI in subnet-1 with 3 addresses", "Attach eni-1 at device 2", "AssignAddresses 3 to eni-1", "RestoreAddresses [10.0.0.7] to eni-1",
+		"UnassignAddresses [10.0.0.7] from eni-1", "Detach eni-1", "DeleteENI eni-1", "SetUp eni-1", `unknown action "paint"`,
+	}
+	for i, a := range append(whole(), cloud.Action{Kind: cloud.SetUp, ENI: "eni-1"}, cloud.Action{Kind: "paint", ENI: "eni-1"}) {
+		if a.String() != want[i] {
+			t.Errorf("%s, want %s", a, want[i])
+		}
+	}
+}
+
+// 64 characters are the longest client token that EC2 takes.
+func TestAnIDOfTheLengthOfAClientTokenIsValid(t *testing.T) {
+	a := cloud.Action{ID: cloud.ActionID(strings.Repeat("x", 64)), Kind: cloud.DeleteENI, ENI: "eni-1", Began: began}
+	if err := a.Validate(); err != nil {
+		t.Error(err)
+	}
+	a.Kind = cloud.SetUp
+	if err := a.Validate(); err == nil || !strings.Contains(err.Error(), "carried out on the node") {
+		t.Errorf("an action of the node: %v", err)
+	}
+}
+
+func TestAnInterfaceOfANodeWithoutAClusterNamesNone(t *testing.T) {
+	a := cloud.Node{Instance: "i-1"}.Complete(cloud.Action{Kind: cloud.CreateENI, Subnet: "subnet-1"}, began)
+	want := map[string]string{vpc.TagInstanceID: "i-1", vpc.TagCreatedAt: "2026-03-01T12:00:00Z", vpc.TagManagedBy: "trunkline"}
+	if diff := cmp.Diff(want, a.Tags); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -96,3 +96,20 @@ func FuzzParseFindsNoOwnerInAFileThatCannotBeLoaded(f *testing.F) {
 		}
 	})
 }
+
+func TestAFileThatCannotBeReadIsAProblemWithItsReason(t *testing.T) {
+	v := Judge([]File{Unreadable("05-x.conflist", "permission denied")})
+	if len(v.Problems) != 1 || !strings.HasPrefix(v.Problems[0].Message, "05-x.conflist sorts before "+FileName) || !strings.Contains(v.Problems[0].Message, "permission denied") {
+		t.Errorf("%+v", v.Problems)
+	}
+}
+
+func TestPodsThatWaitAreNamedUpToThree(t *testing.T) {
+	for want, pods := range map[string][]string{
+		"wait for an address: a;": {"a"}, "wait for an address: a, b, c;": {"c", "a", "b"}, "wait for an address: a, b, c and 2 more;": {"e", "d", "c", "b", "a"},
+	} {
+		if got := NotCalled(pods, "/etc/cni/net.d").Message; !strings.Contains(got, want) {
+			t.Errorf("%s, want %q", got, want)
+		}
+	}
+}

@@ -20,6 +20,7 @@ func TestTheChainHasTheHighestVersionThatAllSupport(t *testing.T) {
 		{"auto", "containerd://2.0.1", nil, Chosen{Version: "1.1.0"}},
 		{"auto", "containerd://v2.4.2", nil, Chosen{Version: "1.1.0"}},
 		{"auto", "cri-o://1.33.0", nil, Chosen{Version: "1.0.0"}},
+		{"auto", "cri-o://2.0.0", nil, Chosen{Version: "1.0.0"}},
 		{"auto", "", nil, Chosen{Version: "1.0.0"}},
 		{"auto", "containerd://", nil, Chosen{Version: "1.0.0"}},
 		{"0.4.0", "containerd://2.4.2", nil, Chosen{Version: "0.4.0"}},
@@ -32,6 +33,7 @@ func TestTheChainHasTheHighestVersionThatAllSupport(t *testing.T) {
 		{"auto", "containerd://1.7.27", []string{"1.1.0"}, Chosen{Version: "1.0.0", Without: true}},
 		{"1.1.0", "containerd://1.6.20", recent, Chosen{Version: "1.1.0"}},
 		{"1.1.0", "containerd://2.0.1", debian, Chosen{Version: "1.1.0", Without: true}},
+		{"0.4.0", "containerd://2.0.1", []string{"1.0.0"}, Chosen{Version: "0.4.0", Without: true}},
 	} {
 		if got := Choose(c.configured, c.runtime, c.chained); got != c.want {
 			t.Errorf("%s for %q with %v: %+v, want %+v", c.configured, c.runtime, c.chained, got, c.want)
@@ -77,6 +79,12 @@ func TestAPluginIsReplacedOnlyIfItIsBrokenOrKnownToBeOlder(t *testing.T) {
 		if got, why := Replace(c.have, c.shipped); got != c.replace || why == "" {
 			t.Errorf("%s: %v (%s), want %v", c.what, got, why, c.replace)
 		}
+	}
+}
+
+func TestAPluginIsNotReplacedByOneOfUnknownVersion(t *testing.T) {
+	if _, why := Replace(Installed{Release: Release{1, 4, 1}, Known: true}, Installed{}); why != "the version of the shipped one is not known" {
+		t.Errorf("%q", why)
 	}
 }
 

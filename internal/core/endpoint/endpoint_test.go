@@ -200,3 +200,106 @@ func TestAnEndpointWithAnInvalidOrATakenIDIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestANewEndpointHasItsNetworkAndTheTimesOfItsRequest(t *testing.T) {
+	local := time.FixedZone("elsewhere", 3600)
+	e := endpoint.New(3, endpoint.Key{ContainerID: "4f3a", IfName: "eth0"}, endpoint.Pod{Name: "web"}, "trunkline", epoch.In(local), epoch.Add(time.Second).In(local))
+	if e.Network != "trunkline" || e.Requested != epoch || e.Since != epoch.Add(time.Second) || e.Stage != endpoint.Waiting {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestIDsStartAgainAtOneAfterTheLargest(t *testing.T) {
+	free := func(endpoint.ID) bool { return false }
+	for last, want := range map[endpoint.ID]endpoint.ID{0: 1, endpoint.MaxID - 1: endpoint.MaxID, endpoint.MaxID: 1, 1<<16 - 1: 1} {
+		if id, err := endpoint.NextID(last, free); err != nil || id != want {
+			t.Errorf("after %d: %d, %v; want %d", last, id, err, want)
+		}
+	}
+	// A single free ID is found from wherever the search starts.
+	for _, last := range []endpoint.ID{0, 6, 7, 8, endpoint.MaxID} {
+		if id, err := endpoint.NextID(last, func(id endpoint.ID) bool { return id != 7 }); err != nil || id != 7 {
+			t.Errorf("after %d: %d, %v; want 7, the only free one", last, id, err)
+		}
+	}
+}
+
+func TestOnlyTheSameWireIsAttachedAgain(t *testing.T) {
+	first := endpoint.Wire{
+		Addresses:  endpoint.AddressesOf(netip.MustParseAddr("10.0.0.7")),
+		Attachment: endpoint.Attachment{Kind: endpoint.Secondary, Interface: "eni-1", Table: 2}, Link: "eni1", MTU: 9001,
+	}
+	wired, err := waiting(1).Attach(first, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := wired.Attach(first, epoch.Add(time.Hour)); err != nil || again != wired {
+		t.Errorf("the same: %+v, %v", again, err)
+	}
+	for what, change := range map[string]func(*endpoint.Wire){
+		"address":    func(w *endpoint.Wire) { w.Addresses.IPv4 = w.Addresses.IPv4.Next() },
+		"attachment": func(w *endpoint.Wire) { w.Attachment.Interface = "eni-2" },
+		"link":       func(w *endpoint.Wire) { w.Link = "eni2" },
+		"MTU":        func(w *endpoint.Wire) { w.MTU = 1500 },
+	} {
+		other := first
+		change(&other)
+		if got, err := wired.Attach(other, epoch); !errors.Is(err, endpoint.ErrStage) || got != wired {
+			t.Errorf("another %s: %+v, %v; want ErrStage", what, got, err)
+		}
+	}
+	ready, err := wired.Complete(epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ready.Attach(first, epoch); !errors.Is(err, endpoint.ErrStage) || got != ready {
+		t.Errorf("a ready endpoint: %+v, %v; want ErrStage", got, err)
+	}
+	without := first
+	without.Link = ""
+	if got, err := waiting(1).Attach(without, epoch); err == nil {
+		t.Errorf("attached without a link: %+v", got)
+	}
+}
+
+func TestALinkWithoutARowIsAdoptedAsReadyUnlessItWaitsToBeDeleted(t *testing.T) {
+	for dying, want := range map[bool]endpoint.Stage{false: endpoint.Ready, true: endpoint.Removing} {
+		e := endpoint.Adopt(5, endpoint.Key{ContainerID: "4f3a", IfName: "eth0"}, endpoint.Pod{}, wire(5), dying, epoch)
+		if e.Stage != want || e.Addresses != wire(5).Addresses || e.Link != "eni5" || e.MTU != 9001 || e.Since != epoch {
+			t.Errorf("dying %v: %+v, want it %s", dying, e, want)
+		}
+	}
+}
+
+func TestARebootEndsEveryLinkAndChangesNoEndpointThatIsBeingRemoved(t *testing.T) {
+	later := epoch.Add(time.Minute)
+	e := endpoint.Adopt(5, endpoint.Key{ContainerID: "4f3a", IfName: "eth0"}, endpoint.Pod{}, wire(5), false, epoch)
+	removing := e.Rebooted(later)
+	if removing.Stage != endpoint.Removing || removing.Since != later || removing.Generation != e.Generation+1 {
+		t.Errorf("a ready one: %+v", removing)
+	}
+	if again := removing.Rebooted(later.Add(time.Minute)); again != removing {
+		t.Errorf("one that is removed: %+v, was %+v", again, removing)
+	}
+}
+
+func TestALinkOfAPodIsKnownByTheDigitsOfItsName(t *testing.T) {
+	for name, want := range map[string]bool{
+		endpoint.LinkName("eni", "default", "web"): true, "x0123456789a": true, "ens5": false, "": false,
+		"0123456789a": false, "x0123456789g": false, "xg123456789a": false, "abcdefghijkl": false, "eniabcdef01234": true,
+	} {
+		if got := endpoint.IsLinkName(name); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+}
+
+func TestASecondAddressOfAFamilyIsLeftOut(t *testing.T) {
+	first, second, six := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::1")
+	if got := endpoint.AddressesOf(first, second); got.IPv4 != first || got.IPv6.IsValid() {
+		t.Errorf("%+v", got)
+	}
+	if got := endpoint.AddressesOf(first, second, six); got.IPv4 != first || got.IPv6 != six {
+		t.Errorf("%+v", got)
+	}
+}

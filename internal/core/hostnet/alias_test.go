@@ -18,10 +18,17 @@ func TestAnAliasHoldsTheAttachment(t *testing.T) {
 	if len(a.String()) > 255 {
 		t.Errorf("the alias has %d bytes", len(a.String()))
 	}
-	for _, bad := range []string{"", "trunkline:", "trunkline:eni/eni-1", "trunkline:pod/x", "trunkline:pod/x/eth0/ten", "trunkline:pod//eth0/10.0.0.1", "calico"} {
+	for _, bad := range []string{"", "trunkline:", "trunkline:eni/eni-1", "trunkline:pod/x", "trunkline:pod/x/eth0/ten", "trunkline:pod//eth0/10.0.0.1", "trunkline:pod/x//10.0.0.1", "calico", "x/eth0/10.0.0.1"} {
 		if got, ok := ParseAlias(bad); ok {
 			t.Errorf("%q reads as %+v", bad, got)
 		}
+	}
+}
+
+func TestAnAliasCanHoldAnAttachmentWithoutAddresses(t *testing.T) {
+	a := Alias{Key: endpoint.Key{ContainerID: "4f3a", IfName: "eth0"}}
+	if got, ok := ParseAlias(a.String()); !ok || got.Key != a.Key || len(got.Addresses) != 0 {
+		t.Errorf("%q reads as %+v, %v", a.String(), got, ok)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 	address := netip.MustParseAddr("10.0.0.7")
-	enis := Interfaces{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19")}}
+	enis := Interfaces{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/19"), netip.MustParsePrefix("2600:1f14::/64")}}
 	to := Rule{Family: vpc.IPv4, Priority: RuleToPod, To: host(address), Table: TableMain}
 	from := Rule{Family: vpc.IPv4, Priority: RuleFromPod, From: host(address), Table: 3}
 	ranged := from
@@ -36,6 +36,12 @@ func TestRulesOfPodsThatAnotherCNIWiredGoOnceThePodHasEnded(t *testing.T) {
 		"another program's protocol":      {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleFromPod, From: host(address), Table: 3, Protocol: 3}}}},
 		"another priority":                {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleFromENI, From: host(address), Table: 3}}}},
 		"a range":                         {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleFromPod, From: netip.MustParsePrefix("10.0.0.0/24"), Table: 3}}}},
+		"ours was made first":             {have: State{Rules: []Rule{ours(to), to}}, desired: []Rule{ours(to)}, want: []Rule{to}},
+		"to it from one source":           {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleToPod, To: host(address), From: netip.MustParsePrefix("10.0.0.9/32"), Table: TableMain}}}},
+		"to it in another table":          {have: State{Rules: []Rule{other(to)}}},
+		"to it with another priority":     {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleToPod + 1, To: host(address), Table: TableMain}}}},
+		"to a range":                      {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleToPod, To: netip.MustParsePrefix("10.0.0.0/24"), Table: TableMain}}}},
+		"an IPv6 address":                 {have: State{Rules: []Rule{{Family: vpc.IPv6, Priority: RuleFromPod, From: netip.MustParsePrefix("2600:1f14::7/128"), Table: 3}}}},
 		"a mark":                          {have: State{Rules: []Rule{{Family: vpc.IPv4, Priority: RuleFromPod, From: host(address), Mark: 1, Mask: 1, Table: 3}}}},
 	} {
 		t.Run(name, func(t *testing.T) {

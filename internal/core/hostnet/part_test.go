@@ -69,6 +69,7 @@ func damaged(t *rapid.T, all []hostnet.Part) (have hostnet.State) {
 	}
 	if !lacks() {
 		have.Addresses = append(have.Addresses, hostnet.Address{Link: "eth1", Prefix: netip.MustParsePrefix("10.0.0.98/24")})
+		have.Neighbours = append(have.Neighbours, hostnet.Neighbour{Link: "eni0", Address: netip.MustParseAddr("10.0.9.8")})
 		have.Rules = append(have.Rules, hostnet.Rule{Family: vpc.IPv4, Priority: 512, To: netip.MustParsePrefix("10.0.9.9/32"), Table: hostnet.TableMain, Protocol: hostnet.RouteProtocol})
 		have.Links = append(have.Links, hostnet.Link{Name: "eni9", Alias: hostnet.LinkAliasPrefix + "pod/c9/eth0/10.0.1.9", Group: hostnet.LinkGroupPod})
 	}

@@ -3,6 +3,7 @@ package hostnet_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
@@ -24,7 +25,7 @@ func TestThePrimaryLinkIsThatOfTheDefaultRouteWithTheLowestMetric(t *testing.T) 
 		Routes: []hostnet.Route{
 			route(hostnet.TableMain, netip.MustParsePrefix("10.0.0.0/8"), "eth1", 0), route(2, everything, "eth1", 0),
 			route(hostnet.TableMain, netip.MustParsePrefix("::/0"), "eth1", 0),
-			route(hostnet.TableMain, everything, "wlan0", 600), route(hostnet.TableMain, everything, "eth0", 100),
+			route(hostnet.TableMain, everything, "wlan0", 600), route(hostnet.TableMain, everything, "eth0", 100), route(hostnet.TableMain, everything, "wlan0", 500),
 		},
 	}
 	for want, preferred := range map[string][]netip.Addr{
@@ -34,7 +35,22 @@ func TestThePrimaryLinkIsThatOfTheDefaultRouteWithTheLowestMetric(t *testing.T) 
 			t.Errorf("%s %s %v, want eth0 %s", link.Name, addr, err, want)
 		}
 	}
+	for what, also := range map[string]hostnet.Route{
+		"without a link":       route(hostnet.TableMain, everything, "", 1),
+		"with the same metric": route(hostnet.TableMain, everything, "eth1", 100), // a younger link
+	} {
+		more := have
+		more.Routes = append(slices.Clone(have.Routes), also)
+		if link, _, err := hostnet.Primary(more, nil); err != nil || link.Name != "eth0" {
+			t.Errorf("with a later default route %s: %s, %v, want eth0", what, link.Name, err)
+		}
+	}
 	without := have
+	without.Links = have.Links[:1]
+	if link, _, err := hostnet.Primary(without, nil); !errors.Is(err, hostnet.ErrNoDefaultRoute) {
+		t.Errorf("%s, %v for the route of a link that is gone", link.Name, err)
+	}
+	without = have
 	without.Routes = have.Routes[:3]
 	if link, _, err := hostnet.Primary(without, nil); !errors.Is(err, hostnet.ErrNoDefaultRoute) {
 		t.Errorf("%s, %v without a default route", link.Name, err)

@@ -237,3 +237,54 @@ func draw(t *rapid.T) leak.Input {
 	}
 	return in
 }
+
+func TestASmallShareOfLeaksIsNoAlarm(t *testing.T) {
+	in := leak.Input{Now: now(), Policy: leak.DefaultPolicy("c"), Complete: true, Seen: map[vpc.ENIID]leak.Observation{}}
+	for i := range 30 {
+		e := eni(fmt.Sprintf("e-%02d", i))
+		if i >= 6 {
+			e.Status = "in-use"
+		}
+		in.Interfaces = append(in.Interfaces, e)
+		in.Seen[e.ID] = leak.Observation{First: now().Add(-time.Duration(i) * time.Minute), Passes: 1}
+	}
+	d := leak.Plan(in)
+	if d.Alarm || len(d.Delete) != 6 || d.String() != "delete 6, wait 0, keep 24" {
+		t.Errorf("6 of 30, which is 20 %%: %s", d)
+	}
+	for i, v := range d.Delete {
+		if want := fmt.Sprintf("e-%02d", 5-i); string(v.ID) != want {
+			t.Errorf("leak %d is %s, want %s: the oldest first", i, v.ID, want)
+		}
+	}
+	in.Complete = false
+	if d := leak.Plan(in); d.String() != "delete 0, wait 0, keep 0, halted: the inventory is incomplete" {
+		t.Errorf("%s", d)
+	}
+}
+
+func TestALeakKeepsTheTimeOfItsFirstObservation(t *testing.T) {
+	in := leak.Input{Now: now(), Policy: leak.DefaultPolicy("c"), Complete: true, Interfaces: []leak.Interface{eni("e")}}
+	first := leak.Plan(in).Seen["e"]
+	in.Now, in.Seen = now().Add(time.Minute), map[vpc.ENIID]leak.Observation{"e": first}
+	if second := leak.Plan(in).Seen["e"]; first.First != now() || second.First != now() || first.Passes != 1 || second.Passes != 2 {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+}
+
+func TestAnInterfaceIsOldEnoughAtTheMinimumAge(t *testing.T) {
+	p := leak.DefaultPolicy("c")
+	for what, c := range map[string]struct {
+		created string
+		kept    bool
+	}{
+		"younger":         {now().Add(-p.MinAge + time.Second).Format(time.RFC3339), true},
+		"of that age":     {now().Add(-p.MinAge).Format(time.RFC3339), false},
+		"of no known age": {"yesterday", false}, // its instance does not exist
+	} {
+		d := leak.Plan(leak.Input{Now: now(), Policy: p, Complete: true, Interfaces: []leak.Interface{eni("e", tag(vpc.TagCreatedAt, c.created))}})
+		if kept := len(d.Keep) == 1; kept != c.kept {
+			t.Errorf("%s: %s, want it kept: %v", what, d, c.kept)
+		}
+	}
+}

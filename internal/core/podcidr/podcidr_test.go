@@ -37,6 +37,7 @@ func TestTheNextAddressFollowsTheLastOneAndSkipsReservedAndTakenOnes(t *testing.
 		{"host bits are ignored", "10.244.1.77/24", "", "", "10.244.1.2"},
 		{"a range of two addresses has none for pods", "10.244.1.0/31", "", "", ""},
 		{"a single address", "10.244.1.0/32", "", "", ""},
+		{"an IPv6 range", "fd00::/120", "fd00::7", "", ""},
 		{"the last range", "255.255.255.0/24", "255.255.255.254", "", "255.255.255.2"},
 	} {
 		var last netip.Addr
@@ -187,5 +188,21 @@ func TestACoolDownIsOfOneAddressOrOfAll(t *testing.T) {
 	}
 	if got := one.Clamp(epoch, time.Hour); got != one {
 		t.Errorf("a cool-down within the limit became %+v", got)
+	}
+}
+
+func TestAPoolCountsItsAddressesByTheirState(t *testing.T) {
+	p := podcidr.Of("n1", true, prefixes("10.244.1.0/29"))
+	p.Free, p.Assigned, p.Cooling = 1, 2, 2
+	const counted = "pod CIDR 10.244.1.0/29: 1 of 5 addresses are free, 2 assigned, 2 cooling down"
+	if got := p.String(); got != counted {
+		t.Errorf("%q, want %q", got, counted)
+	}
+	p.Quarantined, p.Foreign = 3, 4
+	if got, want := p.String(), counted+", 3 of pods that are being removed, 4 of pods of another CNI"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := podcidr.Of("n1", true, nil).String(); got != "no range for pods" {
+		t.Errorf("without a range: %q", got)
 	}
 }

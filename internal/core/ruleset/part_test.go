@@ -3,10 +3,12 @@ package ruleset
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
 )
 
@@ -135,5 +137,32 @@ func TestPartsAreEqualInOwnerRulesetAndElements(t *testing.T) {
 		if pair[0].Equal(pair[1]) {
 			t.Errorf("%s: the parts are equal", name)
 		}
+	}
+}
+
+func TestSNATChoosesPortsAsConfigured(t *testing.T) {
+	for random, want := range map[Randomize]string{
+		"": "fully-random", RandomFully: "fully-random", RandomHash: "random", RandomNone: "",
+	} {
+		c := config()
+		c.Random = random
+		_, text, found := strings.Cut(Compile(c).String(), "snat ip to 10.0.0.10")
+		text, _, _ = strings.Cut(text, "comment")
+		if !found || strings.TrimSpace(text) != want {
+			t.Errorf("randomize %q: snat %q, want %q", random, text, want)
+		}
+	}
+	none := config()
+	none.PrimaryIPv4 = netip.Addr{}
+	if text := Compile(none).String(); strings.Contains(text, "snat") {
+		t.Errorf("translated to no address:\n%s", text)
+	}
+}
+
+func TestAPodOfTheRulesetHasTheAttachmentOfItsEndpoint(t *testing.T) {
+	e := endpoint.Endpoint{Link: "enix", PodMAC: macA, Addresses: endpoint.AddressesOf(addr("10.0.0.12"))}
+	want := Pod{Link: "enix", MAC: macA, Addresses: []netip.Addr{addr("10.0.0.12")}, Metadata: true}
+	if diff := cmp.Diff(want, PodOf(e, true), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

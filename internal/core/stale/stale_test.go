@@ -49,6 +49,7 @@ func TestAnEndpointIsSuspectedOnceItsPodIsMissingForLong(t *testing.T) {
 		"an ADD in flight":              {wiring, []step{{0, view(), 0}, {after, view(), 0}}},
 		"a DEL in flight":               {removing, []step{{0, view(), 0}, {after, view(), 0}}},
 		"a container without a pod":     {ready(1, "", ""), []step{{0, view(), 0}, {after, view(), 0}}},
+		"a pod of unknown name":         {ready(1, "", "u1"), []step{{0, view(), 0}, {after, view(), 0}}},
 		"a pod of unknown uid":          {ready(1, "web", ""), []step{{0, view(), 0}, {after, view(), 0}}},
 		"a static pod without a mirror": {ready(1, "etcd-n1", "u1"), []step{{0, view(), 0}, {after, view("u2"), 0}}},
 	} {

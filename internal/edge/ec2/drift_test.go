@@ -16,9 +16,9 @@ import (
 )
 
 // other is another client with permissions in the account.
-func (n *node) other() *sdk.Client {
-	cfg := n.world.config
-	cfg.HTTPClient = &http.Client{Transport: &wire{handler: n.wire.handler}}
+func (w *world) other() *sdk.Client {
+	cfg := w.config
+	cfg.HTTPClient = &http.Client{Transport: &wire{handler: w.wire.handler}}
 	return sdk.NewFromConfig(cfg)
 }
 

@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -46,30 +48,67 @@ func TestARecordForThisBootIsWrittenWithoutASync(t *testing.T) {
 	}
 }
 
-func TestARecordForThisBootIsSyncedLater(t *testing.T) {
-	d := &faultyDisk{}
-	j, _ := open(t, t.TempDir(), Options{disk: d})
-	before := d.syncs.Load()
-	if err := j.EnqueueForBoot(put(t, "a", 1)).Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	d.awaitSync(t, before)
+// syncsAfter returns the syncs of a disk when the journal has done what was due in a time.
+func (d *faultyDisk) syncsAfter(wait time.Duration) int64 {
+	time.Sleep(wait)
+	synctest.Wait()
+	return d.syncs.Load()
+}
+
+func TestARecordForThisBootIsSyncedWithinASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &faultyDisk{}
+		j, _ := open(t, t.TempDir(), Options{disk: d})
+		enqueue := func() {
+			t.Helper()
+			if err := j.EnqueueForBoot(put(t, "a", 1)).Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 3 {
+			before := d.syncs.Load()
+			enqueue()
+			if n := d.syncsAfter(syncWithin) - before; n != 1 {
+				t.Errorf("record %d: %d syncs within a second, want 1", i, n)
+			}
+		}
+		// A record that follows does not put the sync off.
+		before := d.syncs.Load()
+		enqueue()
+		d.syncsAfter(syncWithin * 2 / 3)
+		enqueue()
+		if n := d.syncsAfter(syncWithin/2) - before; n != 1 {
+			t.Errorf("%d syncs a second after the first of two records, want 1", n)
+		}
+		before = d.syncs.Load()
+		if n := d.syncsAfter(time.Hour) - before; n != 0 {
+			t.Errorf("%d syncs without a record", n)
+		}
+	})
 }
 
 func TestLateSyncsResumeAfterADiskFault(t *testing.T) {
-	d := &faultyDisk{}
-	j, _ := open(t, t.TempDir(), Options{disk: d})
-	before := d.syncs.Load()
-	if err := j.EnqueueForBoot(put(t, "a", 1)).Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	d.failAt.Store(1)
-	d.awaitSync(t, before) // it fails
-	d.failAt.Store(0)
-	if err := j.EnqueueForBoot(put(t, "b", 1)).Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	d.awaitSync(t, d.syncs.Load())
+	synctest.Test(t, func(t *testing.T) {
+		d := &faultyDisk{}
+		j, _ := open(t, t.TempDir(), Options{disk: d})
+		before := d.syncs.Load()
+		if err := j.EnqueueForBoot(put(t, "a", 1)).Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d.failAt.Store(1)
+		if n := d.syncsAfter(syncWithin) - before; n != 1 {
+			t.Fatalf("%d syncs, want one, which fails", n)
+		}
+		d.failAt.Store(0)
+		if err := j.EnqueueForBoot(put(t, "b", 1)).Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		// The rewrite of the file has synced a; b is appended to it.
+		before = d.syncs.Load()
+		if n := d.syncsAfter(syncWithin) - before; n != 1 {
+			t.Errorf("%d syncs after the fault, want 1", n)
+		}
+	})
 }
 
 // awaitSync returns when the disk was asked for more than n syncs.
@@ -144,6 +183,17 @@ func TestAnotherBootIsReported(t *testing.T) {
 	}
 	if values["k"] != "1" || values["l"] != "2" {
 		t.Errorf("values after a reboot: %v", values)
+	}
+	_ = j.Close()
+	if j, _ = open(t, dir, Options{BootID: "wednesday"}); !j.Found.Rebooted {
+		t.Error("the next reboot is not reported")
+	}
+	content, err := os.ReadFile(filepath.Join(dir, logName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(content), `"version":1,"boot":"`); n != 2 {
+		t.Errorf("%d headers with a version and a boot, want 2:\n%s", n, content)
 	}
 }
 

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
 
 func TestCloseIsIdempotent(t *testing.T) {
@@ -24,8 +27,8 @@ func TestAFailedOpenLeavesNoFileOpen(t *testing.T) {
 		j, _, err := Open(t.TempDir(), Options{disk: d})
 		if err == nil {
 			_ = j.Close()
-			if failAt == 1 {
-				t.Error("no operation failed")
+			if failAt != 6 { // create, write, sync, rename, sync of the directory
+				t.Errorf("opened although operation %d failed", failAt)
 			}
 			return
 		}
@@ -83,8 +86,59 @@ func TestAJournalThatCannotBeSetAsideSaysSo(t *testing.T) {
 		d := &faultyDisk{}
 		j, _ := open(t, t.TempDir(), Options{disk: d})
 		d.failAt.Store(from)
-		if _, err := j.SetAside(); !errors.Is(err, errDisk) {
-			t.Errorf("%s: %v", name, err)
+		if aside, err := j.SetAside(); !errors.Is(err, errDisk) || (aside == "") != (from == 1) {
+			t.Errorf("%s: %q, %v", name, aside, err)
+		}
+	}
+}
+
+// stuckLog is a disk on which the log keeps its name.
+type stuckLog struct{ quickDisk }
+
+func (d stuckLog) Rename(from, to string) error {
+	if filepath.Base(from) == logName {
+		return errDisk
+	}
+	return d.quickDisk.Rename(from, to)
+}
+
+func TestALogThatKeepsItsNameIsNotSetAside(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, Options{disk: stuckLog{}})
+	if err := j.Append(t.Context(), put(t, "a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if aside, err := j.SetAside(); !errors.Is(err, errDisk) || aside != "" {
+		t.Errorf("set aside as %q, %v", aside, err)
+	}
+	const damaged = "no\njournal\n"
+	path := filepath.Join(dir, logName)
+	if err := os.WriteFile(path, []byte(damaged), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if j, _, err := Open(dir, Options{disk: stuckLog{}}); !errors.Is(err, errDisk) {
+		t.Errorf("a damaged log that cannot be set aside: %v, %v", j, err)
+	}
+	if content, err := os.ReadFile(path); err != nil || string(content) != damaged {
+		t.Errorf("it was overwritten: %q, %v", content, err)
+	}
+}
+
+func TestADamagedLogIsNamedAfterTheTime(t *testing.T) {
+	for name, opts := range map[string]Options{
+		"20260301T120000.000000007Z":    {Now: func() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 7, time.UTC) }},
+		time.Now().UTC().Format("2006"): {}, // by the clock
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, logName), []byte("no\njournal\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j, records, err := Open(dir, opts)
+		if err != nil || len(records) != 0 || !strings.HasPrefix(j.Found.SetAside, filepath.Join(dir, logName)+asideInfix+name) {
+			t.Fatalf("%v, %+v, want the name to begin with %s", err, j, name)
+		}
+		if err := errors.Join(j.Append(t.Context(), put(t, "a", 1)), j.Close()); err != nil {
+			t.Error(err)
 		}
 	}
 }
@@ -100,6 +154,25 @@ func TestAnEndedCallerWritesNothing(t *testing.T) {
 	_ = j.Close()
 	if _, values := open(t, dir, Options{}); len(values) != 0 {
 		t.Errorf("written: %v", values)
+	}
+}
+
+func TestACallerThatEndsBeforeTheSyncIsNotAcknowledged(t *testing.T) {
+	d := &faultyDisk{hold: make(chan struct{})}
+	j, _ := open(t, t.TempDir(), Options{disk: d})
+	d.holding.Store(true)
+	before := d.syncs.Load()
+	ctx, cancel := context.WithCancel(t.Context())
+	pending := j.Enqueue(put(t, "a", 1))
+	d.awaitSync(t, before)
+	cancel()
+	if err := pending.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want that the caller has ended", err)
+	}
+	d.holding.Store(false)
+	close(d.hold)
+	if err := pending.Wait(t.Context()); err != nil {
+		t.Errorf("another caller: %v", err)
 	}
 }
 

@@ -16,10 +16,10 @@ var errCrash = errors.New("the machine has crashed")
 // inode is a file of a crashDisk: what a power failure keeps of it, and what programs see.
 type inode struct{ synced, current []byte }
 
-// crashDisk is a real disk that crashes at one operation, before or after carrying it
+// crashDisk is a quickDisk that crashes at one operation, before or after carrying it
 // out, and keeps account of what of it is on the disk.
 type crashDisk struct {
-	realDisk
+	quickDisk
 	crashAt, ops int
 	after        bool // carry the operation out
 	crashed      bool
@@ -78,7 +78,7 @@ func (d *crashDisk) Append(path string, size int64) (f file, err error) {
 		n := d.files[path]
 		n.current = n.current[:size:size]
 		f = &crashFile{d: d, inode: n}
-		f.(*crashFile).file, err = d.realDisk.Append(path, size)
+		f.(*crashFile).file, err = d.quickDisk.Append(path, size)
 		return err
 	})
 	return f, err
@@ -88,7 +88,7 @@ func (d *crashDisk) Create(path string) (f file, err error) {
 	err = d.do(func() error {
 		d.files[path] = &inode{}
 		f = &crashFile{d: d, inode: d.files[path]}
-		f.(*crashFile).file, err = d.realDisk.Create(path)
+		f.(*crashFile).file, err = d.quickDisk.Create(path)
 		return err
 	})
 	return f, err
@@ -98,14 +98,14 @@ func (d *crashDisk) Rename(from, to string) error {
 	return d.do(func() error {
 		d.files[to] = d.files[from]
 		delete(d.files, from)
-		return d.realDisk.Rename(from, to)
+		return d.quickDisk.Rename(from, to)
 	})
 }
 
 func (d *crashDisk) SyncDir(dir string) error {
 	return d.do(func() error {
 		d.synced = maps.Clone(d.files)
-		return d.realDisk.SyncDir(dir)
+		return d.quickDisk.SyncDir(dir)
 	})
 }
 

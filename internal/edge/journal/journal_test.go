@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,9 +18,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// open opens a journal that is closed with the test and returns its records.
+// open opens a journal that is closed with the test and returns its records. Its disk is a
+// quickDisk, unless the options have one.
 func open(t testing.TB, dir string, opts Options) (*Journal, map[string]string) {
 	t.Helper()
+	if opts.disk == nil {
+		opts.disk = quickDisk{}
+	}
 	j, records, err := Open(dir, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +48,7 @@ func put(t testing.TB, key string, value any) Record {
 
 func TestTheLastValueOfAKeyIsReadAfterReopening(t *testing.T) {
 	dir := t.TempDir()
-	j, _ := open(t, dir, Options{BootID: "a"})
+	j, _ := open(t, dir, Options{BootID: "a", disk: realDisk{}})
 	for _, r := range []Record{
 		put(t, "pod/1", "10.0.0.7"), put(t, "pod/2", "10.0.0.8"), put(t, "pod/1", "10.0.0.9"),
 		put(t, "null", nil), Forget("pod/2"), Forget("never there"),
@@ -55,7 +60,7 @@ func TestTheLastValueOfAKeyIsReadAfterReopening(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, values := open(t, dir, Options{BootID: "a"})
+	again, values := open(t, dir, Options{BootID: "a", disk: realDisk{}})
 	if diff := cmp.Diff(map[string]string{"pod/1": `"10.0.0.9"`, "null": "null"}, values); diff != "" {
 		t.Errorf("values after reopening (-want +got):\n%s", diff)
 	}
@@ -121,6 +126,9 @@ func TestEveryTruncationKeepsAcknowledgedRecords(t *testing.T) {
 		j, values := open(t, crashed, Options{BootID: "a"})
 		if j.Found.Damage != nil {
 			t.Fatalf("cut at byte %d is reported as damage: %v", cut, j.Found.Damage)
+		}
+		if torn := cut > 0 && !slices.Contains(ends, int64(cut)); j.Found.Torn != torn {
+			t.Errorf("cut at byte %d: torn %v, want %v", cut, j.Found.Torn, torn)
 		}
 		acknowledged := 0
 		for i, end := range ends {
@@ -248,10 +256,11 @@ func waiting(j *Journal) int {
 	return len(j.queue.waiting)
 }
 
-// faultyDisk is a real disk that fails from the failAt-th operation on, until failAt is
-// 0 again.
+// faultyDisk is a quickDisk that fails from the failAt-th operation on, until failAt is
+// 0 again; with once, only at that operation.
 type faultyDisk struct {
-	realDisk
+	quickDisk
+	once    bool
 	ops     atomic.Int64
 	failAt  atomic.Int64 // 0: never
 	syncs   atomic.Int64
@@ -263,14 +272,18 @@ type faultyDisk struct {
 var errDisk = errors.New("no space left on device")
 
 func (d *faultyDisk) fail() error {
-	if n := d.failAt.Load(); n > 0 && d.ops.Add(1) >= n {
+	n := d.failAt.Load()
+	if n == 0 {
+		return nil
+	}
+	if op := d.ops.Add(1); op == n || op > n && !d.once {
 		return errDisk
 	}
 	return nil
 }
 
 func (d *faultyDisk) Append(path string, size int64) (file, error) {
-	f, err := d.realDisk.Append(path, size)
+	f, err := d.quickDisk.Append(path, size)
 	d.open.Add(1)
 	return &faultyFile{f, d}, err
 }
@@ -279,7 +292,7 @@ func (d *faultyDisk) Create(path string) (file, error) {
 	if err := d.fail(); err != nil {
 		return nil, err
 	}
-	f, err := d.realDisk.Create(path)
+	f, err := d.quickDisk.Create(path)
 	d.open.Add(1)
 	return &faultyFile{f, d}, err
 }
@@ -288,14 +301,14 @@ func (d *faultyDisk) Rename(from, to string) error {
 	if err := d.fail(); err != nil {
 		return err
 	}
-	return d.realDisk.Rename(from, to)
+	return d.quickDisk.Rename(from, to)
 }
 
 func (d *faultyDisk) SyncDir(dir string) error {
 	if err := d.fail(); err != nil {
 		return err
 	}
-	return d.realDisk.SyncDir(dir)
+	return d.quickDisk.SyncDir(dir)
 }
 
 type faultyFile struct {
@@ -450,7 +463,7 @@ func FuzzReplayNeverPanicsAndIsStable(f *testing.F) {
 func BenchmarkAppend(b *testing.B) {
 	for _, writers := range []int{1, 10} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			j, _ := open(b, b.TempDir(), Options{})
+			j, _ := open(b, b.TempDir(), Options{disk: realDisk{}})
 			value := bytes.Repeat([]byte("x"), 200)
 			b.SetParallelism(writers)
 			b.RunParallel(func(pb *testing.PB) {

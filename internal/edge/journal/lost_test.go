@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// lossyDisk is a real disk with syncs that can fail. As on Linux, the pages of a failed
+// lossyDisk is a quickDisk with syncs that can fail. As on Linux, the pages of a failed
 // sync are clean afterwards: later syncs succeed and do not write them, so reads show
 // their content until a power failure. Source: https://lwn.net/Articles/752063/.
 type lossyDisk struct {
-	realDisk
+	quickDisk
 
 	mu      sync.Mutex
 	failing bool
@@ -36,12 +36,12 @@ func (d *lossyDisk) at(path string, f file, size int64) file {
 }
 
 func (d *lossyDisk) Append(path string, size int64) (file, error) {
-	f, err := d.realDisk.Append(path, size)
+	f, err := d.quickDisk.Append(path, size)
 	return d.at(path, f, size), err
 }
 
 func (d *lossyDisk) Create(path string) (file, error) {
-	f, err := d.realDisk.Create(path)
+	f, err := d.quickDisk.Create(path)
 	return d.at(path, f, 0), err
 }
 
@@ -49,7 +49,7 @@ func (d *lossyDisk) Rename(from, to string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.files[to] = d.files[from]
-	return d.realDisk.Rename(from, to)
+	return d.quickDisk.Rename(from, to)
 }
 
 // powerFailure returns a directory with what was on the disk: zeros in place of lost pages.
@@ -121,5 +121,42 @@ func TestAPowerFailureAfterAFailedSyncLosesNoRecordThatWasAcknowledgedLater(t *t
 	again, values := open(t, d.powerFailure(t, dir), Options{})
 	if again.Found.Damage != nil || values["before"] != "1" || values["late"] != "1" || values["after"] != "1" {
 		t.Errorf("after a power failure: %v, damage %v; want before, late and after", values, again.Found.Damage)
+	}
+}
+
+// The log ends in a torn line, and is rewritten before the next record. Each operation of that
+// may fail, and the next succeed.
+func TestARepairThatFailsAtOneOperationIsRepeated(t *testing.T) {
+	for at := range int64(7) { // create, write, sync, rename, sync of the directory; write and sync of the record
+		dir, d := t.TempDir(), &faultyDisk{once: true}
+		j, _ := open(t, dir, Options{disk: d})
+		if err := j.Append(t.Context(), put(t, "before", 1)); err != nil {
+			t.Fatal(err)
+		}
+		d.failAt.Store(d.ops.Load() + 1)
+		if err := j.Append(t.Context(), put(t, "torn", 1)); err == nil {
+			t.Fatal("acknowledged a record that was not written")
+		}
+		d.failAt.Store(d.ops.Load() + at + 1)
+		if err := j.Append(t.Context(), put(t, "refused", 1)); err == nil {
+			t.Errorf("operation %d failed, and the record was acknowledged", at)
+		}
+		if got := afterAKill(t, dir); got["before"] != "1" || got["torn"] != "" {
+			t.Errorf("operation %d failed; after a kill: %v", at, got)
+		}
+		d.failAt.Store(0)
+		left := stat(t, filepath.Join(dir, logName))
+		if err := j.Append(t.Context(), put(t, "after", 1)); err != nil {
+			t.Fatal(err)
+		}
+		if os.SameFile(left, stat(t, filepath.Join(dir, logName))) {
+			t.Errorf("operation %d failed, and the log was not rewritten afterwards", at)
+		}
+		if got := afterAKill(t, dir); got["before"] != "1" || got["after"] != "1" {
+			t.Errorf("operation %d failed; after the next record and a kill: %v", at, got)
+		}
+		if err := j.Close(); err != nil || d.open.Load() != 0 {
+			t.Errorf("operation %d failed; after the close: %v, %d files are open", at, err, d.open.Load())
+		}
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// smallDisk is a real disk that is full while the journal's reserve is there. Its faults are
+// smallDisk is a quickDisk that is full while the journal's reserve is there. Its faults are
 // those of a write, or of a sync.
 type smallDisk struct {
-	realDisk
+	quickDisk
 	dir    string
 	full   bool
 	atSync bool
@@ -26,12 +26,12 @@ func (d *smallDisk) left() error {
 }
 
 func (d *smallDisk) Append(path string, size int64) (file, error) {
-	f, err := d.realDisk.Append(path, size)
+	f, err := d.quickDisk.Append(path, size)
 	return smallFile{f, d}, err
 }
 
 func (d *smallDisk) Create(path string) (file, error) {
-	f, err := d.realDisk.Create(path)
+	f, err := d.quickDisk.Create(path)
 	return smallFile{f, d}, err
 }
 
@@ -109,6 +109,22 @@ func TestOnlyAFullDiskOrQuotaNeedsTheReserve(t *testing.T) {
 	} {
 		if isFull(err) != want {
 			t.Errorf("%v: %v", err, !want)
+		}
+	}
+}
+
+// The reserve would not help, and its time may come.
+func TestAFailedSyncOfADiskWithSpaceKeepsTheReserve(t *testing.T) {
+	d := &faultyDisk{}
+	j, _ := open(t, t.TempDir(), Options{disk: d, Reserve: 1 << 12})
+	for _, before := range []int64{1, 2} { // the write fails, the sync fails
+		d.failAt.Store(d.ops.Load() + before)
+		if err := j.Append(t.Context(), put(t, "a", 1)); !errors.Is(err, errDisk) || j.Full() {
+			t.Errorf("%v, full %v", err, j.Full())
+		}
+		d.failAt.Store(0)
+		if err := j.Append(t.Context(), put(t, "a", 2)); err != nil { // repairs the file
+			t.Fatal(err)
 		}
 	}
 }

@@ -27,13 +27,14 @@ func run() error {
 	below := flag.String("below", "", "folder: only its packages, such as internal/core/ipam")
 	budget := flag.Duration("sample", 0, "only mutants drawn by -seed, for this long; no report is written")
 	seed := flag.String("seed", time.Now().Format(time.DateOnly), "draws the sample")
+	jobs := flag.Int("jobs", 1, "mutants that are judged at the same time, without -sample")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	o := mutants.Options{Root: ".", Log: os.Stdout}
+	o := mutants.Options{Root: ".", Log: os.Stdout, Jobs: *jobs}
 	if *budget > 0 {
 		return sample(ctx, o, *seed, *budget)
 	}

@@ -1,0 +1,100 @@
+package cnirpc
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// An agent that starts, or that was killed, leaves a socket that refuses for a while.
+func TestASocketThatRefusesIsAnAbsentAgent(t *testing.T) {
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	full := filepath.Join(dir, "full")
+	if err := fillBacklog(t, full); err != nil {
+		t.Fatal(err)
+	}
+	for socket, want := range map[string]error{
+		filepath.Join(dir, "missing"): syscall.ENOENT, stale: syscall.ECONNREFUSED, full: syscall.EAGAIN,
+	} {
+		resp, err := Call(time.Now().Add(30*time.Millisecond), socket, Request{Command: "ADD"}, nil)
+		if !errors.Is(err, ErrNoAgent) || !errors.Is(err, want) {
+			t.Errorf("%s: %+v, %v; want ErrNoAgent because of %v", filepath.Base(socket), resp, err, want)
+		}
+	}
+}
+
+// fillBacklog makes a socket that accepts nothing, with as many connections as can wait.
+func fillBacklog(t *testing.T, socket string) error {
+	t.Helper()
+	open := func() (int, error) {
+		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+		if err == nil {
+			t.Cleanup(func() { _ = syscall.Close(fd) })
+		}
+		return fd, err
+	}
+	address := &syscall.SockaddrUnix{Name: socket}
+	listener, err := open()
+	if err = errors.Join(err, syscall.Bind(listener, address), syscall.Listen(listener, 0)); err != nil {
+		return err
+	}
+	for {
+		fd, err := open()
+		if err != nil {
+			return err
+		}
+		if err := syscall.Connect(fd, address); err != nil {
+			if errors.Is(err, syscall.EAGAIN) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// A starting agent must not be kept busy by the plugins that wait for it.
+func TestAnAgentThatDoesNotAnswerIsAskedAtGrowingIntervals(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var asked atomic.Int32
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			asked.Add(1)
+			conn.Close()
+		}
+	}()
+	if _, err := Call(time.Now().Add(300*time.Millisecond), socket, Request{Command: "ADD"}, nil); !errors.Is(err, ErrNoAgent) {
+		t.Errorf("%v, want ErrNoAgent", err)
+	}
+	// After 0, 5, 15, 35, 75, 155 and 255 ms, and at the end.
+	if n := asked.Load(); n < 1 || n > 8 {
+		t.Errorf("asked %d times in 300 ms, want at most 8", n)
+	}
+}
+
+func TestARequestThatCannotBeSentIsNotRepeated(t *testing.T) {
+	_, err := Call(time.Now().Add(20*time.Millisecond), "/", Request{Command: "ADD", Args: strings.Repeat("x", MaxMessage)}, nil)
+	if !errors.Is(err, ErrTooLong) || errors.Is(err, ErrNoAgent) {
+		t.Errorf("%v, want ErrTooLong at once", err)
+	}
+}

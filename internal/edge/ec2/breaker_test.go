@@ -1,0 +1,101 @@
+package ec2
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/cloud"
+)
+
+// noted is the error of a call at a second.
+type noted struct {
+	at  time.Duration
+	err error
+}
+
+func TestTheBreakerOpensAfterCallsInARowOverATime(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	lost := &Error{Action: "A", Err: errors.New("cut")}
+	throttled := &Error{Action: "A", Code: "RequestLimitExceeded", Status: 503}
+	refused := &Error{Action: "A", Code: "UnauthorizedOperation", Status: 403}
+	const s = time.Second
+	for name, c := range map[string]struct {
+		calls []noted
+		asked time.Duration
+		open  bool
+	}{
+		"none failed":                   {nil, 0, false},
+		"two failed":                    {[]noted{{0, lost}, {40 * s, lost}}, 40 * s, false},
+		"three failed for 30 s":         {[]noted{{0, lost}, {s, lost}, {30 * s, lost}}, 30 * s, true},
+		"three failed for 29 s":         {[]noted{{0, lost}, {s, lost}, {29 * s, lost}}, 29 * s, false},
+		"four failed for 31 s":          {[]noted{{0, lost}, {s, lost}, {29 * s, throttled}, {31 * s, lost}}, 31 * s, true},
+		"all were throttled":            {[]noted{{0, throttled}, {s, throttled}, {30 * s, throttled}}, 30 * s, true},
+		"one succeeded":                 {[]noted{{0, lost}, {s, lost}, {2 * s, nil}, {30 * s, lost}, {31 * s, lost}}, 31 * s, false},
+		"one was refused":               {[]noted{{0, lost}, {s, lost}, {2 * s, refused}, {30 * s, lost}, {60 * s, lost}}, 60 * s, false},
+		"three more after one was":      {[]noted{{0, lost}, {2 * s, refused}, {30 * s, lost}, {40 * s, lost}, {60 * s, lost}}, 60 * s, true},
+		"the last but two minutes ago":  {[]noted{{0, lost}, {s, lost}, {30 * s, lost}}, 150*s - 1, true},
+		"the last was two minutes ago":  {[]noted{{0, lost}, {s, lost}, {30 * s, lost}}, 150 * s, false},
+		"one more failed after a pause": {[]noted{{0, lost}, {s, lost}, {30 * s, lost}, {200 * s, lost}}, 200 * s, true},
+	} {
+		b := newBrakes(3, 30*s)
+		for _, call := range c.calls {
+			b.note(call.err, start.Add(call.at))
+		}
+		got, why := b.inForce(start.Add(c.asked))
+		if got == cloud.AllocateOnly != c.open || got != cloud.AllocateOnly && (got != cloud.BrakeOff || why != "") {
+			t.Errorf("%s: brake %q (%s), want open %v", name, got, why, c.open)
+		}
+		if c.open && (!strings.Contains(why, " EC2 calls in a row failed over ") || !strings.Contains(why, "the last with: EC2 A: ")) {
+			t.Errorf("%s: %q", name, why)
+		}
+		if err := b.allow(cloud.CreateENI, start.Add(c.asked)); err != nil {
+			t.Errorf("%s: a create: %v", name, err)
+		}
+		if err := b.allow(cloud.DeleteENI, start.Add(c.asked)); errors.Is(err, ErrFrozen) != c.open {
+			t.Errorf("%s: a delete: %v", name, err)
+		}
+		b.setOperator(cloud.FreezeAll)
+		if got, why := b.inForce(start.Add(c.asked)); got != cloud.FreezeAll || why != "set by the operator" || b.operatorBrake() != cloud.FreezeAll {
+			t.Errorf("%s: brake %q (%s), want the operator's", name, got, why)
+		}
+	}
+}
+
+func TestReadsHaveALargerBudgetThanChanges(t *testing.T) {
+	for action, want := range map[string]Budget{
+		"DescribeSubnets": {PerSecond: 2, Burst: 20}, "CreateNetworkInterface": {PerSecond: 1, Burst: 15},
+	} {
+		if got := DefaultBudget(action); got != want {
+			t.Errorf("%s: %+v, want %+v", action, got, want)
+		}
+	}
+}
+
+// Throttling halves the rate of its action, and a success raises it by a tenth.
+func TestTheRateOfAnActionFollowsItsReplies(t *testing.T) {
+	b := newBudgets(func(string) Budget { return Budget{PerSecond: 1, Burst: 1} })
+	rate := func(action string) float64 { return float64(b.bucket(action).Limit()) }
+	for i, step := range []struct {
+		throttled bool
+		want      float64
+	}{{false, 1}, {true, 0.5}, {true, 0.25}, {false, 0.275}} {
+		b.adapt("A", step.throttled)
+		if got := rate("A"); got < step.want-1e-9 || got > step.want+1e-9 {
+			t.Errorf("step %d: %v calls a second, want %v", i, got, step.want)
+		}
+	}
+	for range 20 {
+		b.adapt("A", true)
+	}
+	if got := rate("A"); got != slowest {
+		t.Errorf("throttled for long: %v calls a second, want %v", got, slowest)
+	}
+	for range 60 {
+		b.adapt("A", false)
+	}
+	if got := rate("A"); got != 1 || rate("B") != 1 {
+		t.Errorf("after many successes %v calls a second, of another action %v; want 1", got, rate("B"))
+	}
+}
