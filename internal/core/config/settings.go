@@ -171,11 +171,11 @@ func duration(name string, fallback, least, most time.Duration, doc string, fiel
 		Name: name, Aliases: aliases, Default: fallback.String(), Unit: "seconds", Doc: doc,
 		set: func(c *Config, v string) error {
 			d, err := time.ParseDuration(v)
-			if n, numErr := strconv.Atoi(v); numErr == nil && n >= 0 && n <= int(most/time.Second) {
+			if n, numErr := strconv.ParseUint(v, 10, 32); numErr == nil { // 32 bits: as a Duration it cannot overflow
 				d, err = time.Duration(n)*time.Second, nil
 			}
 			if err != nil {
-				return errors.New("must be a duration such as 30s or 5m")
+				return fmt.Errorf("must be a duration such as 30s or 5m, from %s to %s", least, most)
 			}
 			if d < least || d > most {
 				return fmt.Errorf("must be from %s to %s", least, most)
