@@ -151,6 +151,9 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 		return err
 	}
 	collectLess()
+	for _, n := range cfg.NotServed() {
+		deps.Log.Warn("a variable of AWS's CNI has no effect", "name", n.Env, "value", n.Value, "why", n.Means)
+	}
 	a := &agent{cfg: cfg, deps: deps, log: deps.Log, began: time.Now(), metrics: newMetrics(deps.Registry)}
 	if err := a.open(ctx); err != nil {
 		return errors.Join(err, a.close())

@@ -76,7 +76,7 @@ func newCloudNodeOn(t *testing.T, detachTime time.Duration) *cloudNode {
 	}
 	s := statetest.Open(t, t.TempDir())
 	nothing := func() {}
-	n.Pool = New(Config{NodeName: "n1", ClusterName: "lab", IPAM: ipam.DefaultConfig()}, Deps{
+	n.Pool = New(Config{NodeName: "n1", ClusterName: "lab", ENITags: map[string]string{"team": "a"}, IPAM: ipam.DefaultConfig()}, Deps{
 		Log: log, State: s, Owned: s.BackendTables(), EC2: x, Cluster: n.pods, Events: n.drift,
 		Metadata: imds.New(aws.Config{HTTPClient: &http.Client{Transport: n.imds}}, imds.Options{Endpoint: "http://imds.test"}),
 		Registry: prometheus.NewRegistry(), Drift: prometheus.NewCounter(prometheus.CounterOpts{}),
