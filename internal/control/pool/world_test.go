@@ -70,7 +70,7 @@ func newCloudNodeOn(t *testing.T, detachTime time.Duration) *cloudNode {
 		Region: "us-west-2", BaseEndpoint: aws.String("http://ec2.test"), HTTPClient: &http.Client{Transport: api},
 		Credentials: credentials.NewStaticCredentialsProvider(key.id, key.secret, ""),
 	})
-	x, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: clients.Kept}, Log: log})
+	x, err := ec2.NewExecutor(ec2.Options{Clients: clients, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func TestARefusedDetachIsCalledLessAndLessOften(t *testing.T) {
 
 // causes are those that concern one action on one object.
 func causes() []cloud.FailReason {
-	return []cloud.FailReason{cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther}
+	return []cloud.FailReason{cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailCredentials, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther}
 }
 
 func TestARefusedDetachPausesNoOtherAction(t *testing.T) {
@@ -118,6 +118,20 @@ func TestARefusedDetachPausesNoOtherAction(t *testing.T) {
 				t.Fatalf("%s: pod %d of 40: %v\n%s", why, n, err, w.snapshot())
 			}
 		}
+	}
+}
+
+// Others are read soon, so the longest pause is a part of the time that an ADD waits.
+func TestARefusalOfCredentialsIsRepeatedAfterHalfAMinuteAtMost(t *testing.T) {
+	w := withRefusedDetach(t, cloud.FailCredentials)
+	var pauses []time.Duration
+	for last := (ipam.Backoff{}); len(pauses) < 6; w.pass(time.Second, time.Second) {
+		if b := w.ledger.View(w.now).Backoffs; len(b) == 1 && b[0] != last {
+			pauses, last = append(pauses, b[0].Until.Sub(b[0].Since)/time.Second), b[0]
+		}
+	}
+	if want := []time.Duration{2, 4, 8, 16, 30, 30}; !slices.Equal(pauses, want) {
+		t.Errorf("pauses of %v seconds, want %v", pauses, want)
 	}
 }
 
