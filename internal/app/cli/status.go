@@ -36,6 +36,8 @@ type Status struct {
 	// PodsLeaving counts the other pods without an address that are being deleted; they
 	// may already have released it.
 	PodsLeaving int `json:"podsLeaving,omitempty"`
+	// Kubernetes is the version of the API server; empty if it could not be read.
+	Kubernetes string `json:"kubernetes,omitempty"`
 	// Policies are the kinds of network policies of the cluster, with their number. This
 	// version enforces none.
 	Policies []string `json:"policies,omitempty"`
@@ -173,6 +175,7 @@ type clusterState struct {
 	networks   []trunkline.NodeNetwork
 	brakes     []trunkline.Brake
 	policies   []string
+	version    string
 }
 
 func (r *clusterState) read(ctx context.Context, c *kube.Client) error {
@@ -202,12 +205,16 @@ func (r *clusterState) read(ctx context.Context, c *kube.Client) error {
 		return err
 	}
 	r.policies = policies(ctx, c)
+	r.version, _ = kube.ServerVersion(ctx, c) // the status has no other use for it than to warn
 	return nil
 }
 
 // summarise derives the status from the objects. Pure.
 func summarise(in clusterState, now time.Time) Status {
-	s := Status{Installed: in.agent != nil, Policies: in.policies}
+	s := Status{Installed: in.agent != nil, Policies: in.policies, Kubernetes: in.version}
+	if why := kube.TooOld(in.version); why != "" {
+		s.wrong("API server", "%s", why)
+	}
 	s.workloads(in)
 	reports := map[string]*trunkline.NodeNetwork{}
 	for i := range in.networks {
