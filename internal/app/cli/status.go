@@ -222,8 +222,8 @@ func summarise(in clusterState, now time.Time) Status {
 	}
 	for i := range in.nodes {
 		n := &in.nodes[i]
-		if selected := in.selects(n); selected || reports[n.Name] != nil {
-			s.node(n.Name, reports[n.Name], selected, now)
+		if selected := in.selects(n); selected || reports[n.Name] != nil || notLeft(n) {
+			s.node(n, reports[n.Name], selected, now)
 		} else {
 			s.NotServed = append(s.NotServed, n.Name)
 		}
@@ -241,6 +241,15 @@ func summarise(in clusterState, now time.Time) Status {
 // AWS's CNI.
 func (r *clusterState) selects(n *corev1.Node) bool {
 	return r.agent == nil || kube.Selects(r.agent, n)
+}
+
+// notLeft reports whether an agent serves or served a node and has not left it: its condition
+// is there, also if its report was deleted with the definitions. The conflist, and the pods that
+// it wired, are then likely to be there too.
+func notLeft(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeNetworkUnavailable && c.Reason == kube.ReasonReady
+	})
 }
 
 func (s *Status) workloads(in clusterState) {
@@ -314,15 +323,19 @@ func images(pods []corev1.Pod, name string) []string {
 	return slices.Compact(out)
 }
 
-func (s *Status) node(name string, n *trunkline.NodeNetwork, selected bool, now time.Time) {
+func (s *Status) node(of *corev1.Node, n *trunkline.NodeNetwork, selected bool, now time.Time) {
+	name := of.Name
 	row := NodePool{Node: name}
 	object := "node " + name
+	if !s.Installed && notLeft(of) {
+		s.wrong(object, "Trunkline is not installed, and its agent has not left the node, so that its conflist may be there still: run trunkline uninstall on it (docs/migrate.md)")
+	}
 	if !selected {
 		s.wrong(object, "the DaemonSet does not select it, and its agent has not left it: if no agent stops there, run trunkline uninstall on it (docs/migrate.md)")
 	}
 	if n == nil {
 		s.Nodes = append(s.Nodes, row)
-		if s.Installed {
+		if s.Installed && selected {
 			s.wrong(object, "no report from its agent: kubectl get pods -n %s -o wide -l %s=%s --field-selector spec.nodeName=%s", systemNamespace, nameLabel, agentName, name)
 		}
 		return

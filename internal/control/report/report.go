@@ -119,7 +119,7 @@ func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	r.eventIfFull()
-	problems := r.Cluster.SetNetworkUnavailable(ctx, false, "TrunklineReady", "pods are wired by Trunkline")
+	problems := r.Cluster.SetNetworkUnavailable(ctx, false, kube.ReasonReady, "pods are wired by Trunkline")
 	status := r.status()
 	var err error
 	status.Versions, err = r.versions()
