@@ -128,6 +128,27 @@ func TestJSONOutputIsJSONAlsoOnFailure(t *testing.T) {
 	}
 }
 
+// A variable of AWS's CNI that is set and has no effect is shown beside the settings.
+func TestShowConfigNamesVariablesOfAWSWithoutEffect(t *testing.T) {
+	t.Setenv("ANNOTATE_POD_IP", "true")
+	t.Setenv("ADDITIONAL_ENI_TAGS", `{"team": "a"}`)
+	_, text, _ := call("show", "config")
+	_, asJSON, _ := call("show", "config", "-o", "json")
+	for want, in := range map[string]string{
+		`{"team":"a"}`: text,
+		"! ANNOTATE_POD_IP=true is set, and not served: pods do not get the annotation": text,
+		`"notServed": "pods do not get the annotation`:                                  asJSON,
+	} {
+		if !strings.Contains(in, want) {
+			t.Errorf("%s is not in\n%s", want, in)
+		}
+	}
+	t.Setenv("ANNOTATE_POD_IP", "false")
+	if _, text, _ := call("show", "config", "-o", "json"); strings.Contains(text, "notServed") {
+		t.Errorf("with the value that it has: %s", text)
+	}
+}
+
 func TestTheErrorNamesAMissingKubeconfig(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/does/not/exist")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")

@@ -153,8 +153,8 @@ func (c *showConfigCmd) run(p process) error {
 		return err
 	}
 	if c.json() {
-		return cli.WriteJSON(p.out, cli.Settings(cfg.Describe()))
+		return cli.WriteJSON(p.out, cli.Settings(cfg))
 	}
-	cli.WriteSettings(p.out, cfg.Describe())
+	cli.WriteSettings(p.out, cfg)
 	return nil
 }

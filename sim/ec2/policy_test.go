@@ -203,6 +203,37 @@ func TestShippedPoliciesGrantExactlyWhatIsNeeded(t *testing.T) {
 	}
 }
 
+// What docs/config.md says of the setting eni-tags: the shipped policy permits no other key
+// than Trunkline's on an interface that an agent creates, and does once it is added.
+func TestAFurtherTagNeedsItsKeyInThePolicy(t *testing.T) {
+	policy := load(t, "../../deploy/iam/node-policy.json")
+	create := func() error {
+		a := start(t, seeded())
+		n := a.instance("node1")
+		_, err := a.asNode("node1", policy.without(t, grant{-1, ""})).CreateNetworkInterface(t.Context(), &awsec2.CreateNetworkInterfaceInput{
+			SubnetId: a.subnet("a"), Groups: []string{string(a.cloud.State().GroupNamed("node").ID)},
+			TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeNetworkInterface, Tags: []types.Tag{
+				{Key: aws.String(vpc.TagManagedBy), Value: aws.String("trunkline")},
+				{Key: aws.String(vpc.TagInstanceID), Value: aws.String(string(n.ID))},
+				{Key: aws.String("team"), Value: aws.String("a")},
+			}}},
+		})
+		return err
+	}
+	if err := create(); !isCode(err, "UnauthorizedOperation") || !strings.Contains(err.Error(), "perform: ec2:CreateTags ") {
+		t.Errorf("the shipped policy: %v, want a refusal of ec2:CreateTags", err)
+	}
+	for _, s := range policy.Statement {
+		if s["Sid"] == "TagWhileCreating" {
+			keys := s["Condition"].(map[string]any)["ForAllValues:StringEquals"].(map[string]any)
+			keys["aws:TagKeys"] = append(keys["aws:TagKeys"].([]any), "team")
+		}
+	}
+	if err := create(); err != nil {
+		t.Errorf("with the key in the policy: %v", err)
+	}
+}
+
 // asNode returns a client with the credentials of a node's instance.
 func (a *account) asNode(name string, policy []byte) *awsec2.Client {
 	return a.asInstance(iam.Role{Name: "node", Policies: map[string][]byte{"p": policy}}, a.instance(name).ID)

@@ -56,6 +56,46 @@ func TestAnInvalidDocumentIsRefusedWithItsReason(t *testing.T) {
 	}
 }
 
+// What stands around the statements is the same in a role's policy and in its trust policy.
+func TestTheFrameOfEveryKindOfPolicyIsParsedAlike(t *testing.T) {
+	const policy = `{"Effect": "Allow", "Action": "ec2:X", "Resource": "*"}`
+	const trust = `{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": "*"}`
+	load := func(frame string) (errs [2]error) {
+		_, errs[0] = iam.ParsePolicy("p", []byte(strings.ReplaceAll(frame, "STATEMENT", policy)))
+		role := iam.Role{Name: "r", TrustPolicy: []byte(strings.ReplaceAll(frame, "STATEMENT", trust))}
+		errs[1] = iam.New("111122223333", 1, nil).AddRole(role)
+		return errs
+	}
+	for _, frame := range []string{
+		`{"Version": "2012-10-17", "Statement": STATEMENT}`,
+		`{"Version": "2012-10-17", "Id": "x", "Statement": [STATEMENT, STATEMENT]}`,
+	} {
+		for _, err := range load(frame) {
+			if err != nil {
+				t.Errorf("%s: %v", frame, err)
+			}
+		}
+	}
+	for frame, want := range map[string]string{
+		`7`: "found 7, want a JSON object",
+		`{"Version": "2012-10-17", "Statement": STATEMENT, "Other": 1}`:     "element Other is not supported",
+		`{"Version": "2012-10-17", "Statement": STATEMENT, "Statement": 1}`: "element Statement: given twice",
+		`{"Version": "2008-10-17", "Statement": STATEMENT}`:                 `element Version: "2008-10-17", want "2012-10-17"`,
+		`{"Version": 7, "Statement": STATEMENT}`:                            "element Version: json: cannot unmarshal number",
+		`{"Statement": STATEMENT}`:                                          `element Version: "", want "2012-10-17"`,
+		`{"Version": "2012-10-17"}`:                                         "element Statement: missing or empty",
+		`{"Version": "2012-10-17", "Statement": []}`:                        "element Statement: missing or empty",
+		`{"Version": "2012-10-17", "Statement": [STATEMENT, 7]}`:            "statement 2: found 7, want a JSON object",
+	} {
+		for n, err := range load(frame) {
+			of := [...]string{"policy p: ", "role r: trust policy: "}[n]
+			if err == nil || !strings.HasPrefix(err.Error(), of+want) {
+				t.Errorf("%s: %v, want %s", frame, err, of+want)
+			}
+		}
+	}
+}
+
 func TestEveryConditionKeyAndOperatorThatPoliciesMayHaveIsJudged(t *testing.T) {
 	for _, c := range []struct {
 		operator, key, pattern string

@@ -23,37 +23,11 @@ type trustStatement struct {
 
 // parseTrust loads a trust policy. Its errors name the statement and the element.
 func parseTrust(document []byte) (*trustPolicy, error) {
-	elements, err := object(document)
+	statements, err := parseDocument(document, parseTrustStatement)
 	if err != nil {
 		return nil, err
 	}
-	p := &trustPolicy{}
-	for _, name := range slices.Sorted(maps.Keys(elements)) {
-		switch name {
-		case "Version", "Id":
-		case "Statement":
-			list, err := statementList(elements[name])
-			if err != nil {
-				return nil, err
-			}
-			for n, one := range list {
-				s, err := parseTrustStatement(one)
-				if err != nil {
-					return nil, fmt.Errorf("statement %d: %w", n+1, err)
-				}
-				p.statements = append(p.statements, s)
-			}
-		default:
-			return nil, fmt.Errorf("element %s is not supported", name)
-		}
-	}
-	if err := checkVersion(elements["Version"]); err != nil {
-		return nil, err
-	}
-	if len(p.statements) == 0 {
-		return nil, errors.New("element Statement: missing or empty")
-	}
-	return p, nil
+	return &trustPolicy{statements: statements}, nil
 }
 
 func parseTrustStatement(raw json.RawMessage) (s trustStatement, err error) {

@@ -151,6 +151,9 @@ func Run(ctx context.Context, cfg config.Config, deps Deps) (err error) {
 		return err
 	}
 	collectLess()
+	for _, n := range cfg.NotServed() {
+		deps.Log.Warn("a variable of AWS's CNI has no effect", "name", n.Env, "value", n.Value, "why", n.Means)
+	}
 	a := &agent{cfg: cfg, deps: deps, log: deps.Log, began: time.Now(), metrics: newMetrics(deps.Registry)}
 	if err := a.open(ctx); err != nil {
 		return errors.Join(err, a.close())
@@ -227,6 +230,7 @@ func (a *agent) construct(ctx context.Context) error {
 		Backend: name, BackendWhy: why,
 		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Handover: a.writeHandover,
 		Problems: func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
+		Filtered: a.host.Filtered, OtherAgent: a.cluster.guard.MayBeBeside,
 	})
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()
@@ -334,7 +338,7 @@ func (a *agent) live(ctx context.Context) error {
 
 // loops are the agent's loops by name; each has its own interval.
 func (a *agent) loops() map[string]*loop.Loop {
-	all := map[string]*loop.Loop{"guard": a.cluster.guard.Loop, "kernel": a.network.Loop, "report": a.reporter.Loop, "policies": a.reporter.Policies}
+	all := map[string]*loop.Loop{"guard": a.cluster.guard.Loop, "kernel": a.network.Loop, "report": a.reporter.Loop, "policies": a.reporter.Policies, "filters": a.reporter.Filters}
 	maps.Copy(all, a.backend.loops)
 	return all
 }

@@ -102,7 +102,9 @@ func (a *agent) setRegion(ctx context.Context, metadata *imds.Client) error {
 
 // eniBackend gives pods secondary addresses of ENIs.
 func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client) *backend {
-	p := pool.New(pool.Config{NodeName: a.cfg.NodeName, ClusterName: a.cfg.ClusterName, IPAM: poolConfig(a.cfg)}, pool.Deps{
+	p := pool.New(pool.Config{
+		NodeName: a.cfg.NodeName, ClusterName: a.cfg.ClusterName, ENITags: a.cfg.ENITags, IPAM: poolConfig(a.cfg),
+	}, pool.Deps{
 		Log: a.log, State: a.state, Owned: a.state.BackendTables(), EC2: executor, Metadata: metadata,
 		Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry, Used: a.host.Used, Drift: a.metrics.drift.WithLabelValues("ec2"),
 		SetUp:         func(ctx context.Context, e ipam.ENI) error { return a.network.SetUp(ctx, e) },

@@ -74,6 +74,32 @@ func TestANodeThatItsAgentHasNotLeftIsAnError(t *testing.T) {
 	}
 }
 
+// marked gives a node the condition that an agent writes, and deletes when it leaves.
+func marked(n *corev1.Node) {
+	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "TrunklineReady"})
+}
+
+// The reports go with the definition of their kind, which `kubectl delete -k` deletes.
+func TestANodeThatWasNotLeftIsAnErrorWithoutItsReport(t *testing.T) {
+	in := whileNodesMove(map[string]string{"kubernetes.io/os": "linux"})
+	marked(&in.nodes[2])
+	if wrong := summarise(in, now()).Wrong(); len(wrong) != 1 || !strings.Contains(wrong[0], "node other: the DaemonSet does not select it, and its agent has not left it") {
+		t.Errorf("errors %q", wrong)
+	}
+	in = clusterState{nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, {ObjectMeta: metav1.ObjectMeta{Name: "n2"}}}}
+	in.nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: "FlannelIsUp"}}
+	marked(&in.nodes[1])
+	var of []string
+	for _, wrong := range summarise(in, now()).Wrong() {
+		if strings.HasPrefix(wrong, "node ") {
+			of = append(of, wrong)
+		}
+	}
+	if len(of) != 1 || !strings.HasPrefix(of[0], "node n2: Trunkline is not installed, and its agent has not left the node") {
+		t.Errorf("errors %q", of)
+	}
+}
+
 func TestALongListIsCut(t *testing.T) {
 	var names []string
 	for i := range 7 {

@@ -66,24 +66,33 @@ type Setting struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 	From  string `json:"from"`
+	// NotServed is, for a variable of AWS's CNI without effect, what is otherwise.
+	NotServed string `json:"notServed,omitempty"`
 }
 
-// Settings returns the settings of a configuration.
-func Settings(rows []config.Row) []Setting {
-	out := make([]Setting, len(rows))
-	for i, r := range rows {
-		out[i] = Setting{r.Name, r.Value, r.Origin}
+// Settings returns the settings of a configuration, and the variables of AWS's CNI that are
+// set and have no effect.
+func Settings(c config.Config) []Setting {
+	var out []Setting
+	for _, r := range c.Describe() {
+		out = append(out, Setting{Name: r.Name, Value: r.Value, From: r.Origin})
+	}
+	for _, n := range c.NotServed() {
+		out = append(out, Setting{n.Env, n.Value, "environment " + n.Env, n.Means})
 	}
 	return out
 }
 
 // WriteSettings renders a configuration.
-func WriteSettings(w io.Writer, settings []config.Row) {
+func WriteSettings(w io.Writer, c config.Config) {
 	rows := [][]string{{"SETTING", "VALUE", "FROM"}}
-	for _, s := range settings {
+	for _, s := range c.Describe() {
 		rows = append(rows, []string{s.Name, dash(s.Value), s.Origin})
 	}
 	table(w, rows)
+	for _, n := range c.NotServed() {
+		fmt.Fprintf(w, "%s %s\n", markWarning, n)
+	}
 }
 
 // View is a part of a ledger that `trunkline show` prints.

@@ -36,6 +36,8 @@ type Status struct {
 	// PodsLeaving counts the other pods without an address that are being deleted; they
 	// may already have released it.
 	PodsLeaving int `json:"podsLeaving,omitempty"`
+	// Kubernetes is the version of the API server; empty if it could not be read.
+	Kubernetes string `json:"kubernetes,omitempty"`
 	// Policies are the kinds of network policies of the cluster, with their number. This
 	// version enforces none.
 	Policies []string `json:"policies,omitempty"`
@@ -173,6 +175,7 @@ type clusterState struct {
 	networks   []trunkline.NodeNetwork
 	brakes     []trunkline.Brake
 	policies   []string
+	version    string
 }
 
 func (r *clusterState) read(ctx context.Context, c *kube.Client) error {
@@ -202,12 +205,16 @@ func (r *clusterState) read(ctx context.Context, c *kube.Client) error {
 		return err
 	}
 	r.policies = policies(ctx, c)
+	r.version, _ = kube.ServerVersion(ctx, c) // the status has no other use for it than to warn
 	return nil
 }
 
 // summarise derives the status from the objects. Pure.
 func summarise(in clusterState, now time.Time) Status {
-	s := Status{Installed: in.agent != nil, Policies: in.policies}
+	s := Status{Installed: in.agent != nil, Policies: in.policies, Kubernetes: in.version}
+	if why := kube.TooOld(in.version); why != "" {
+		s.wrong("API server", "%s", why)
+	}
 	s.workloads(in)
 	reports := map[string]*trunkline.NodeNetwork{}
 	for i := range in.networks {
@@ -215,8 +222,8 @@ func summarise(in clusterState, now time.Time) Status {
 	}
 	for i := range in.nodes {
 		n := &in.nodes[i]
-		if selected := in.selects(n); selected || reports[n.Name] != nil {
-			s.node(n.Name, reports[n.Name], selected, now)
+		if selected := in.selects(n); selected || reports[n.Name] != nil || notLeft(n) {
+			s.node(n, reports[n.Name], selected, now)
 		} else {
 			s.NotServed = append(s.NotServed, n.Name)
 		}
@@ -234,6 +241,15 @@ func summarise(in clusterState, now time.Time) Status {
 // AWS's CNI.
 func (r *clusterState) selects(n *corev1.Node) bool {
 	return r.agent == nil || kube.Selects(r.agent, n)
+}
+
+// notLeft reports whether an agent serves or served a node and has not left it: its condition
+// is there, also if its report was deleted with the definitions. The conflist, and the pods that
+// it wired, are then likely to be there too.
+func notLeft(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeNetworkUnavailable && c.Reason == kube.ReasonReady
+	})
 }
 
 func (s *Status) workloads(in clusterState) {
@@ -307,15 +323,19 @@ func images(pods []corev1.Pod, name string) []string {
 	return slices.Compact(out)
 }
 
-func (s *Status) node(name string, n *trunkline.NodeNetwork, selected bool, now time.Time) {
+func (s *Status) node(of *corev1.Node, n *trunkline.NodeNetwork, selected bool, now time.Time) {
+	name := of.Name
 	row := NodePool{Node: name}
 	object := "node " + name
+	if !s.Installed && notLeft(of) {
+		s.wrong(object, "Trunkline is not installed, and its agent has not left the node, so that its conflist may be there still: run trunkline uninstall on it (docs/migrate.md)")
+	}
 	if !selected {
 		s.wrong(object, "the DaemonSet does not select it, and its agent has not left it: if no agent stops there, run trunkline uninstall on it (docs/migrate.md)")
 	}
 	if n == nil {
 		s.Nodes = append(s.Nodes, row)
-		if s.Installed {
+		if s.Installed && selected {
 			s.wrong(object, "no report from its agent: kubectl get pods -n %s -o wide -l %s=%s --field-selector spec.nodeName=%s", systemNamespace, nameLabel, agentName, name)
 		}
 		return

@@ -113,9 +113,22 @@ func Run(ctx context.Context, o Options) error {
 	return g.Wait()
 }
 
+// checkVersion logs that the API server is too old for the manifests. What they need of it is
+// missing without an error anywhere else.
+func checkVersion(ctx context.Context, o Options) {
+	version, err := kube.ServerVersion(ctx, o.Client)
+	if err != nil {
+		o.Log.Warn("it is not known whether the API server is new enough", "need", kube.OldestKubernetes, "err", err)
+	}
+	if why := kube.TooOld(version); why != "" {
+		o.Log.Error("the API server " + why)
+	}
+}
+
 // lead does the leader's work until ctx ends.
 func lead(ctx context.Context, o Options, c *collector) {
 	o.Log.Info("leading", "identity", o.PodName, "dryRun", o.DryRun)
+	checkVersion(ctx, o)
 	var g errgroup.Group
 	g.Go(func() error {
 		wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {

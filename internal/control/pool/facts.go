@@ -101,7 +101,7 @@ func (o *Observer) publish() {
 
 // actor is the node as the one that acts at EC2.
 func (p *Pool) actor(n state.Node) cloud.Node {
-	return cloud.Node{Instance: n.Instance, Cluster: p.ClusterName}
+	return cloud.Node{Instance: n.Instance, Cluster: p.ClusterName, Tags: p.ENITags}
 }
 
 // followGroups updates the groups of the primary interface, which new interfaces get.

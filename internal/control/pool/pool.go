@@ -50,6 +50,7 @@ type Events interface {
 type Config struct {
 	NodeName    string
 	ClusterName string
+	ENITags     map[string]string // of created interfaces, besides Trunkline's own
 	IPAM        ipam.Config
 }
 

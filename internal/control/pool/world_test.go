@@ -70,13 +70,13 @@ func newCloudNodeOn(t *testing.T, detachTime time.Duration) *cloudNode {
 		Region: "us-west-2", BaseEndpoint: aws.String("http://ec2.test"), HTTPClient: &http.Client{Transport: api},
 		Credentials: credentials.NewStaticCredentialsProvider(key.id, key.secret, ""),
 	})
-	x, err := ec2.NewExecutor(ec2.Options{Clients: ec2.Clients{Kept: clients.Kept}, Log: log})
+	x, err := ec2.NewExecutor(ec2.Options{Clients: clients, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := statetest.Open(t, t.TempDir())
 	nothing := func() {}
-	n.Pool = New(Config{NodeName: "n1", ClusterName: "lab", IPAM: ipam.DefaultConfig()}, Deps{
+	n.Pool = New(Config{NodeName: "n1", ClusterName: "lab", ENITags: map[string]string{"team": "a"}, IPAM: ipam.DefaultConfig()}, Deps{
 		Log: log, State: s, Owned: s.BackendTables(), EC2: x, Cluster: n.pods, Events: n.drift,
 		Metadata: imds.New(aws.Config{HTTPClient: &http.Client{Transport: n.imds}}, imds.Options{Endpoint: "http://imds.test"}),
 		Registry: prometheus.NewRegistry(), Drift: prometheus.NewCounter(prometheus.CounterOpts{}),

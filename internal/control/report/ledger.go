@@ -226,10 +226,16 @@ func (r *Reporter) pods() any {
 }
 
 func (r *Reporter) settings() any {
-	type row struct{ Name, Value, Origin string }
+	type row struct {
+		Name, Value, Origin string
+		NotServed           string `json:",omitempty"`
+	}
 	var rows []row
 	for _, r := range r.cfg.Describe() {
-		rows = append(rows, row{r.Name, r.Value, r.Origin})
+		rows = append(rows, row{Name: r.Name, Value: r.Value, Origin: r.Origin})
+	}
+	for _, n := range r.cfg.NotServed() {
+		rows = append(rows, row{n.Env, n.Value, "environment " + n.Env, n.Means})
 	}
 	return rows
 }

@@ -1,6 +1,6 @@
 // Package report publishes the state of the node: the status of its NodeNetwork object,
-// its NetworkUnavailable condition, an event about policies that are not enforced, the
-// introspection endpoints and metrics under AWS's names.
+// its NetworkUnavailable condition, events about policies that are not enforced and programs
+// that are not updated, the introspection endpoints and metrics under AWS's names.
 //
 // It reads every table and writes none. It drives edge/kube for the API server, and
 // serves HTTP on the introspection and metrics addresses and on a socket for root.
@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -65,6 +66,10 @@ type Deps struct {
 	// Problems are why the container runtime may not wire new pods by the plugin as it
 	// should; none is good.
 	Problems func() []cniconf.Problem
+	// Filtered returns the addresses on links of other CNIs that have filters, with both.
+	Filtered func(ctx context.Context) (map[netip.Addr]string, error)
+	// OtherAgent reports whether AWS's daemon runs on the node, or may.
+	OtherAgent func() bool
 	// Handover writes the checkpoint of AWS's daemon.
 	Handover func(ctx context.Context) (handover.Plan, error)
 }
@@ -73,15 +78,18 @@ type Deps struct {
 type Reporter struct {
 	cfg config.Config
 	Deps
-	// Loop is the loop that writes the node's objects, and Policies the one that looks for
-	// policies that are not enforced.
+	// Loop is the loop that writes the node's objects, Policies the one that looks for
+	// policies that are not enforced, and Filters the one that looks for pods with the
+	// programs of an agent that has left.
 	Loop     *loop.Loop
 	Policies *loop.Loop
+	Filters  *loop.Loop
 	serving  atomic.Bool
 	full     bool // the disk, at the last pass
 
 	mu     sync.Mutex
 	server state.Source // the API server
+	frozen frozen
 }
 
 // New returns a reporter.
@@ -91,6 +99,8 @@ func New(cfg config.Config, d Deps) *Reporter {
 	r.Loop.MinInterval, r.Loop.Every = 3*time.Second, 30*time.Second
 	r.Policies = loop.New(r.findPolicies)
 	r.Policies.Every, r.Policies.MaxBackoff = policiesEvery, policiesEvery
+	r.Filters = loop.New(r.findFilters)
+	r.Filters.Every, r.Filters.MaxBackoff = filtersEvery, filtersEvery
 	return r
 }
 
@@ -109,7 +119,7 @@ func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	r.eventIfFull()
-	problems := r.Cluster.SetNetworkUnavailable(ctx, false, "TrunklineReady", "pods are wired by Trunkline")
+	problems := r.Cluster.SetNetworkUnavailable(ctx, false, kube.ReasonReady, "pods are wired by Trunkline")
 	status := r.status()
 	var err error
 	status.Versions, err = r.versions()

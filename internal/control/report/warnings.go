@@ -11,10 +11,18 @@ import (
 )
 
 // warnings are those of the backend, and what the node as a whole gets otherwise than its
-// configuration for AWS's CNI says.
+// configuration for AWS's CNI says: by variables, by filters that an agent left, by its labels, by its number of pods.
 func (r *Reporter) warnings() (all []string) {
 	pool := r.State.Pool()
 	all = append(all, pool.Warnings...)
+	for _, n := range r.cfg.NotServed() {
+		all = append(all, n.String())
+	}
+	r.mu.Lock()
+	if r.frozen.pods != "" {
+		all = append(all, r.frozen.warning())
+	}
+	r.mu.Unlock()
 	if r.Backend != config.BackendENI {
 		return all
 	}

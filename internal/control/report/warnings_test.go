@@ -1,10 +1,14 @@
 package report
 
 import (
+	"encoding/json"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -41,6 +45,23 @@ func TestAKubeletThatTakesMorePodsThanThereAreAddressesIsAWarning(t *testing.T) 
 			if !strings.Contains(got, part) {
 				t.Errorf("%s: %q is not in %q", name, part, got)
 			}
+		}
+	}
+}
+
+func TestAVariableOfAWSWithoutEffectIsAWarningAndAmongTheSettings(t *testing.T) {
+	cfg, err := config.Load(config.Sources{Env: func(name string) (string, bool) { return "true", name == "ANNOTATE_POD_IP" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, backend := range []string{config.BackendENI, config.BackendPodCIDR} {
+		r := New(cfg, Deps{Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Cluster: unbraked{}, Backend: backend, Problems: noProblems})
+		const want = "ANNOTATE_POD_IP=true is set, and not served: pods do not get the annotation"
+		if got := r.status().Warnings; len(got) != 1 || !strings.HasPrefix(got[0], want) {
+			t.Errorf("%s: warnings %q, want %q", backend, got, want)
+		}
+		if text, err := json.Marshal(r.settings()); err != nil || !strings.Contains(string(text), `"NotServed":"pods do not get`) {
+			t.Errorf("%s: %v, /v1/config has %s", backend, err, text)
 		}
 	}
 }

@@ -34,8 +34,9 @@ const (
 	FailENILimit        FailReason = "interface limit" // of the instance or the account
 	FailThrottled       FailReason = "throttled"
 	FailUnauthorized    FailReason = "unauthorized"
-	FailNotFound        FailReason = "not found" // the interface is gone
-	FailFrozen          FailReason = "frozen"    // a brake was on
+	FailCredentials     FailReason = "credentials" // expired or not known to EC2
+	FailNotFound        FailReason = "not found"   // the interface is gone
+	FailFrozen          FailReason = "frozen"      // a brake was on
 	FailOther           FailReason = "failed"
 )
 

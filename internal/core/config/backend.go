@@ -35,7 +35,7 @@ func (c Config) BackendFor(providerID, instance string, metadata func() bool) (b
 
 // onlyENI are the settings that only the backend eni uses.
 func onlyENI() []string {
-	return []string{"warm-ips", "headroom", "warm-enis", "min-ips", "max-enis", "idle-after", "release-every"}
+	return []string{"warm-ips", "headroom", "warm-enis", "min-ips", "max-enis", "eni-tags", "idle-after", "release-every"}
 }
 
 // Unused returns the settings that were set and have no effect with a backend, each with

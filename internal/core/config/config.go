@@ -12,7 +12,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -34,6 +33,7 @@ type Config struct {
 	WarmENIs     int
 	MinIPs       int
 	MaxENIs      int
+	ENITags      map[string]string // of created interfaces, besides our own
 	CoolDown     time.Duration
 	IdleAfter    time.Duration
 	ReleaseEvery time.Duration
@@ -64,7 +64,8 @@ type Config struct {
 	IntrospectionAddress string
 	MetricsAddress       string
 
-	origins map[string]string // setting → source of its value
+	origins   map[string]string // setting → source of its value
+	notServed []NotServed
 }
 
 // Sources are the flags, environment and file that values are read from. Nil fields
@@ -94,6 +95,7 @@ func Load(src Sources) (Config, error) {
 	}
 	problems = append(problems, unknownSettings(src)...)
 	problems = append(problems, unsupportedByAWSName(src)...)
+	c.notServed = notServedByAWSName(src)
 	if len(problems) == 0 {
 		c.applyAWSDefaults()
 		problems = c.checkCombinations()
@@ -166,25 +168,4 @@ func nearest(key string, known map[string]bool) (suggestion string) {
 		}
 	}
 	return suggestion
-}
-
-// unsupportedByAWSName returns an error for every AWS variable that enables a feature
-// this version does not have. Ignoring it would fail later and less clearly.
-func unsupportedByAWSName(src Sources) (problems []error) {
-	if src.Env == nil {
-		return nil
-	}
-	for _, u := range unsupported() {
-		v, ok := src.Env(u.env)
-		if !ok || v == "" {
-			continue
-		}
-		switch enabled, err := strconv.ParseBool(v); { // as AWS reads them
-		case err != nil:
-			problems = append(problems, fmt.Errorf("%s: %q from environment: must be true or false", u.env, v))
-		case enabled == (u.refuse == "true"):
-			problems = append(problems, fmt.Errorf("%s: %q from environment: %s is not supported in this version; unset it", u.env, v, u.feature))
-		}
-	}
-	return problems
 }

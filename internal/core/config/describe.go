@@ -60,5 +60,13 @@ start; the error names the setting, the value, its source and the reason.
 	for _, u := range unsupported() {
 		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", u.env, u.refuse, u.feature)
 	}
+	b.WriteString("\n## AWS's variables that are not served\n\nThe program starts with them, and has no such setting. While one has another value than those\nlisted, the log at the start, `trunkline show config` and `trunkline status` say so.\n\n| environment | values that change nothing | otherwise |\n|---|---|---|\n")
+	for _, n := range notServed() {
+		var fits []string
+		for _, v := range n.fits {
+			fits = append(fits, code(v))
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", n.env, strings.Join(fits, ", "), n.means)
+	}
 	return b.String()
 }

@@ -80,6 +80,7 @@ func pool() []Setting {
 		number("warm-enis", is.WarmENIs, 0, 100, "Free addresses kept on the node, counted in whole interfaces. Setting it sets warm-ips to 0; if warm-ips is also set, warm-ips takes precedence.", func(c *Config) *int { return &c.WarmENIs }, "WARM_ENI_TARGET"),
 		number("min-ips", is.MinIPs, 0, 10000, "Minimum number of pod addresses on the node, used or free.", func(c *Config) *int { return &c.MinIPs }, "MINIMUM_IP_TARGET"),
 		number("max-enis", is.MaxENIs, -1, 100, "Maximum number of interfaces on the node, within the instance type's limit; 0 and -1 mean no other limit.", func(c *Config) *int { return &c.MaxENIs }, "MAX_ENI"),
+		tags("eni-tags", `Tags that the node's interfaces are created with, as a JSON object such as {"team": "a"}. Trunkline's IAM policy permits only its own keys: add these to aws:TagKeys of its statement TagWhileCreating.`, func(c *Config) *map[string]string { return &c.ENITags }, "ADDITIONAL_ENI_TAGS"),
 		duration("cool-down", is.CoolDown, 0, time.Hour, "How long a released address is not assigned to another pod.", func(c *Config) *time.Duration { return &c.CoolDown }, "IP_COOLDOWN_PERIOD"),
 		duration("idle-after", is.IdleAfter, time.Second, 24*time.Hour, "How long surplus addresses must have been unneeded before they are released to EC2.", func(c *Config) *time.Duration { return &c.IdleAfter }),
 		duration("release-every", is.ReleaseEvery, time.Second, time.Hour, "Interval between two releases to EC2.", func(c *Config) *time.Duration { return &c.ReleaseEvery }),
@@ -113,21 +114,6 @@ func node() []Setting {
 		duration("stale-after", 10*time.Minute, time.Second, 24*time.Hour, "How long a pod must be gone from the API server before its endpoint is removed without a DEL.", func(c *Config) *time.Duration { return &c.StaleAfter }),
 		text("introspection-address", defaults.IntrospectionAddress, "Listen address of /v1/*, /healthz and /readyz.", func(c *Config) *string { return &c.IntrospectionAddress }, hostPort, "INTROSPECTION_BIND_ADDRESS"),
 		text("metrics-address", ":61678", "Listen address of /metrics.", func(c *Config) *string { return &c.MetricsAddress }, hostPort),
-	}
-}
-
-// unsupported returns AWS's variables for features that this version does not have,
-// with the value that enables each feature.
-func unsupported() []struct{ env, refuse, feature string } {
-	return []struct{ env, refuse, feature string }{
-		{"ENABLE_PREFIX_DELEGATION", "true", "prefix delegation"},
-		{"ENABLE_IPv6", "true", "IPv6 for pods"},
-		{"ENABLE_IPv4", "false", "a node without IPv4 pods"},
-		{"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG", "true", "custom networking with ENIConfig"},
-		{"ENABLE_POD_ENI", "true", "support for security groups of pods"},
-		{"ENABLE_MULTI_NIC", "true", "pods with interfaces of several network cards"},
-		{"ENABLE_IMDS_ONLY_MODE", "true", "operation without EC2"},
-		{"DISABLE_NETWORK_RESOURCE_PROVISIONING", "true", "operation without EC2"},
 	}
 }
 
@@ -171,11 +157,11 @@ func duration(name string, fallback, least, most time.Duration, doc string, fiel
 		Name: name, Aliases: aliases, Default: fallback.String(), Unit: "seconds", Doc: doc,
 		set: func(c *Config, v string) error {
 			d, err := time.ParseDuration(v)
-			if n, numErr := strconv.Atoi(v); numErr == nil && n >= 0 && n <= int(most/time.Second) {
+			if n, numErr := strconv.ParseUint(v, 10, 32); numErr == nil { // 32 bits: as a Duration it cannot overflow
 				d, err = time.Duration(n)*time.Second, nil
 			}
 			if err != nil {
-				return errors.New("must be a duration such as 30s or 5m")
+				return fmt.Errorf("must be a duration such as 30s or 5m, from %s to %s", least, most)
 			}
 			if d < least || d > most {
 				return fmt.Errorf("must be from %s to %s", least, most)

@@ -9,19 +9,25 @@ import (
 )
 
 // Back-off after a failed action: the first pause and the longest, doubling. A refusal for
-// permission lasts until an operator changes a policy or a tag, so its pauses are longer.
+// permission lasts until an operator changes a policy or a tag, so its pauses are longer. One
+// of credentials ends as soon as others are read, while an ADD may wait (90 s at most).
 const (
-	minBackoff       = 2 * time.Second
-	maxBackoff       = 2 * time.Minute
-	minDeniedBackoff = time.Minute
-	maxDeniedBackoff = 16 * time.Minute
+	minBackoff            = 2 * time.Second
+	maxBackoff            = 2 * time.Minute
+	minDeniedBackoff      = time.Minute
+	maxDeniedBackoff      = 16 * time.Minute
+	maxCredentialsBackoff = 30 * time.Second
 )
 
 // pauseAfter is the pause after a number of failures in a row.
 func pauseAfter(why cloud.FailReason, tries int) time.Duration {
 	first, longest := minBackoff, maxBackoff
-	if why == cloud.FailUnauthorized {
+	switch why {
+	case cloud.FailUnauthorized:
 		first, longest = minDeniedBackoff, maxDeniedBackoff
+	case cloud.FailCredentials:
+		longest = maxCredentialsBackoff
+	case cloud.FailSubnetExhausted, cloud.FailAddressLimit, cloud.FailENILimit, cloud.FailThrottled, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther:
 	}
 	return min(first<<min(tries-1, 10), longest)
 }
@@ -186,7 +192,7 @@ func failureKey(a cloud.Action, why cloud.FailReason) string {
 		return "subnet/" + string(a.Subnet)
 	case cloud.FailENILimit:
 		return "interfaces"
-	case cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther:
+	case cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailCredentials, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther:
 	}
 	switch {
 	case a.Kind == cloud.CreateENI:

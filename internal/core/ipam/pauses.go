@@ -35,19 +35,22 @@ func (s *schedule) at(t time.Time) {
 	}
 }
 
-// pauses are the back-offs that have not ended.
+// pauses are the back-offs of a plan.
 type pauses struct {
-	active map[string]Backoff // by key
+	active map[string]Backoff // that have not ended, by key
+	ended  map[string]bool    // after which the action has not succeeded yet, by key
 	// ends is when the first back-off ends that applied to this plan.
 	ends     time.Time
 	schedule *schedule
 }
 
 func newPauses(all []Backoff, s *schedule) *pauses {
-	p := &pauses{active: make(map[string]Backoff), schedule: s}
+	p := &pauses{active: make(map[string]Backoff), ended: make(map[string]bool), schedule: s}
 	for _, b := range all {
 		if s.now.Before(b.Until) {
 			p.active[b.Key] = b
+		} else {
+			p.ended[b.Key] = true
 		}
 	}
 	return p

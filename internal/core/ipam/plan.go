@@ -239,7 +239,7 @@ func (v View) contradiction() string {
 		switch b.Reason {
 		case cloud.FailAddressLimit, cloud.FailNotFound, cloud.FailENILimit:
 			return fmt.Sprintf("%s: EC2 and the ledger differ: %s", b.Key, b.Message)
-		case cloud.FailSubnetExhausted, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailFrozen, cloud.FailOther:
+		case cloud.FailSubnetExhausted, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailCredentials, cloud.FailFrozen, cloud.FailOther:
 		}
 	}
 	return ""

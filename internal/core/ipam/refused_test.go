@@ -63,17 +63,47 @@ func TestARefusedDetachIsRepeatedWithABackoffThatDoubles(t *testing.T) {
 	}
 }
 
+// The pace of releases (ReleaseEvery) does not delay a release that EC2 refused.
+func TestTheCallsOfARefusedDetachFollowItsBackoff(t *testing.T) {
+	w := withRefusedDetach(t, cloud.FailThrottled)
+	var pauses []time.Duration
+	for last, calls := w.now, w.ec2.calls[cloud.Detach]; len(pauses) < 8; w.pass(time.Second, time.Second) {
+		if now := w.ec2.calls[cloud.Detach]; now > calls {
+			pauses, last, calls = append(pauses, w.now.Sub(last)), w.now, now
+		}
+	}
+	want := []time.Duration{2, 4, 8, 16, 32, 64, 120, 120}
+	for i := range want {
+		want[i] *= time.Second
+	}
+	if !slices.Equal(pauses, want) {
+		t.Errorf("pauses between refused detach calls: %v, want %v", pauses, want)
+	}
+}
+
+// What is repeated by its back-off does not hasten other releases.
+func TestARefusedDetachDoesNotHastenOtherReleases(t *testing.T) {
+	w := withRefusedDetach(t, cloud.FailThrottled)
+	began := w.now
+	for w.ec2.calls[cloud.UnassignAddresses] == 0 {
+		w.pass(time.Second, time.Second)
+	}
+	if after := w.now.Sub(began); after < w.config.ReleaseEvery {
+		t.Errorf("addresses were released %s after a refused detach, want at least %s", after, w.config.ReleaseEvery)
+	}
+}
+
 func TestARefusedDetachIsCalledLessAndLessOften(t *testing.T) {
 	w := withRefusedDetach(t, cloud.FailThrottled)
 	w.pass(10*time.Minute, time.Second)
-	if n := w.ec2.calls[cloud.Detach]; n > 9 {
-		t.Errorf("%d detach calls within ten minutes, want at most 9: the back-off grows to two minutes", n)
+	if n := w.ec2.calls[cloud.Detach]; n > 10 { // after 0, 2, 6, 14, 30, 62, 126, 246, 366 and 486 s
+		t.Errorf("%d detach calls within ten minutes, want at most 10: the back-off grows to two minutes", n)
 	}
 }
 
 // causes are those that concern one action on one object.
 func causes() []cloud.FailReason {
-	return []cloud.FailReason{cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther}
+	return []cloud.FailReason{cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailCredentials, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther}
 }
 
 func TestARefusedDetachPausesNoOtherAction(t *testing.T) {
@@ -88,6 +118,20 @@ func TestARefusedDetachPausesNoOtherAction(t *testing.T) {
 				t.Fatalf("%s: pod %d of 40: %v\n%s", why, n, err, w.snapshot())
 			}
 		}
+	}
+}
+
+// Others are read soon, so the longest pause is a part of the time that an ADD waits.
+func TestARefusalOfCredentialsIsRepeatedAfterHalfAMinuteAtMost(t *testing.T) {
+	w := withRefusedDetach(t, cloud.FailCredentials)
+	var pauses []time.Duration
+	for last := (ipam.Backoff{}); len(pauses) < 6; w.pass(time.Second, time.Second) {
+		if b := w.ledger.View(w.now).Backoffs; len(b) == 1 && b[0] != last {
+			pauses, last = append(pauses, b[0].Until.Sub(b[0].Since)/time.Second), b[0]
+		}
+	}
+	if want := []time.Duration{2, 4, 8, 16, 30, 30}; !slices.Equal(pauses, want) {
+		t.Errorf("pauses of %v seconds, want %v", pauses, want)
 	}
 }
 

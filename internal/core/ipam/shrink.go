@@ -32,10 +32,11 @@ func (p *planner) shrink() {
 	if n.Have < least {
 		return
 	}
-	if at := p.s.releaseAt(p.c); p.schedule.now.Before(at) {
+	if at := p.s.PeakSince.Add(p.c.jitter(p.c.IdleAfter)); p.schedule.now.Before(at) {
 		p.schedule.at(at)
 		return
 	}
+	r.onlyRepeats = p.paced()
 	removed := false
 	for r.removeENI(least) {
 		removed = true
@@ -48,16 +49,14 @@ func (p *planner) shrink() {
 	}
 }
 
-// releaseAt is the earliest time of the next release.
-func (v View) releaseAt(c Config) time.Time {
-	at := v.PeakSince.Add(c.jitter(c.IdleAfter))
-	if v.Released.IsZero() {
-		return at
+// paced reports whether the last release began so lately that no other one may begin yet.
+func (p *planner) paced() bool {
+	if p.s.Released.IsZero() {
+		return false
 	}
-	if next := v.Released.Add(c.jitter(c.ReleaseEvery)); next.After(at) {
-		return next
-	}
-	return at
+	next := p.s.Released.Add(p.c.jitter(p.c.ReleaseEvery))
+	p.schedule.at(next)
+	return p.schedule.now.Before(next)
 }
 
 // releaser picks what to release.
@@ -68,13 +67,17 @@ type releaser struct {
 	schedule *schedule
 	pauses   *pauses
 	steps    *steps
+	// onlyRepeats: the last release was lately. Releases that EC2 refused are repeated by
+	// their own back-offs, because they released nothing.
+	onlyRepeats bool
 }
 
-// paused reports whether an earlier release of this kind failed and is not to be repeated
-// yet.
+// paused reports whether a release of this kind may not begin yet: EC2 refused it, and its
+// back-off has not ended, or another release began lately.
 func (r *releaser) paused(e ENIView, kind cloud.Kind) bool {
-	_, paused := r.pauses.apply(string(kind) + "/" + string(e.ID))
-	return paused
+	key := string(kind) + "/" + string(e.ID)
+	_, paused := r.pauses.apply(key)
+	return paused || r.onlyRepeats && !r.pauses.ended[key]
 }
 
 // finishReleases repeats releases with an unknown outcome: their addresses are still

@@ -27,6 +27,13 @@ const (
 	TagIntent = "trunkline.dev/intent"
 )
 
+// MaxTags is how many tags a resource of EC2 can have, and OwnTags how many Trunkline writes
+// on an interface that it creates. Source of the first: EC2 user guide, "Tag restrictions".
+const (
+	MaxTags = 50
+	OwnTags = 6
+)
+
 // Labels, annotations and resources of AWS's components on Kubernetes objects.
 const (
 	LabelTrunkAttached = "vpc.amazonaws.com/has-trunk-attached"

@@ -35,25 +35,30 @@ type API interface {
 }
 
 // Clients are two clients of the same EC2: Kept reuses connections, Fresh opens a
-// new connection per call, for reads when a kept connection hangs.
+// new connection per call, for reads when a kept connection hangs. Both have the same
+// credentials.
 type Clients struct {
 	Kept, Fresh API
+
+	credentials *credentials // nil: they cannot be read again
 }
 
 // NewClients builds clients from the SDK's configuration (region, credentials,
 // endpoint). The SDK's own retries are off: they would repeat calls that are not
 // idempotent, so the executor retries.
 func NewClients(cfg aws.Config) Clients {
+	var shared *credentials
+	if cfg.Credentials != nil {
+		shared = &credentials{provider: cfg.Credentials}
+		cfg.Credentials = shared
+	}
 	build := func(keepAlive bool) API {
 		return ec2.NewFromConfig(cfg, func(o *ec2.Options) {
 			o.Retryer = aws.NopRetryer{}
-			if o.Credentials != nil {
-				o.Credentials = credentials{o.Credentials}
-			}
 			o.HTTPClient = httpClient(cfg, keepAlive)
 		})
 	}
-	return Clients{Kept: build(true), Fresh: build(false)}
+	return Clients{Kept: build(true), Fresh: build(false), credentials: shared}
 }
 
 // NewReader builds a client for calls outside the executor, with the SDK's retries: reads,

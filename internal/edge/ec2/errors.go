@@ -121,13 +121,9 @@ func IsSubnetExhausted(err error) bool {
 	return slices.Contains([]string{"InsufficientFreeAddressesInSubnet", "InsufficientCidrBlocks"}, Code(err))
 }
 
-// IsUnauthorized reports whether the role may not make the call, or EC2 refused its
-// credentials.
+// IsUnauthorized reports whether the role may not make the call.
 func IsUnauthorized(err error) bool {
-	return slices.Contains([]string{
-		"UnauthorizedOperation", "AuthFailure", "AccessDenied", "AccessDeniedException",
-		"InvalidClientTokenId", "ExpiredToken", "RequestExpired", "SignatureDoesNotMatch",
-	}, Code(err))
+	return slices.Contains([]string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}, Code(err))
 }
 
 // IsUnpermitted reports whether no policy of the role permits the call.
@@ -155,6 +151,8 @@ func FailureOf(err error) cloud.Failure {
 		f.Reason = cloud.FailENILimit
 	case IsThrottled(err):
 		f.Reason = cloud.FailThrottled
+	case refusedCredentials(err):
+		f.Reason = cloud.FailCredentials
 	case IsUnauthorized(err):
 		f.Reason = cloud.FailUnauthorized
 	case IsNotFound(err):

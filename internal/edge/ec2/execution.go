@@ -26,6 +26,8 @@ type execution struct {
 	detaching bool
 	// recheck: EC2 refused a call with an error that may mean that the effect exists.
 	recheck bool
+	// renewed: EC2 refused the credentials of a call, and they are read again.
+	renewed bool
 	// denied is the refusal by policy that caused the recheck; see deniedAsGone.
 	denied *Error
 }
@@ -175,6 +177,9 @@ func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ e
 func (e *execution) transient(err error) bool {
 	switch {
 	case IsThrottled(err):
+		return true
+	case refusedCredentials(err) && !e.renewed:
+		e.renewed = true
 		return true
 	case IsNotFound(err): // EC2 may not show a new interface yet
 		return time.Since(e.started) < e.x.o.Window

@@ -157,6 +157,9 @@ func (x *Executor) call(ctx context.Context, action, object string, timeout time
 	x.budgets.adapt(action, IsThrottled(err))
 	x.brakes.note(err, time.Now())
 	x.refused.note(action, object, err, time.Now())
+	if x.o.Clients.credentials != nil && refusedCredentials(err) {
+		x.o.Clients.credentials.renew(time.Now())
+	}
 	x.o.Log.Debug("EC2 call", "action", action, "object", object, "took", took, "error", err)
 	return err
 }

@@ -85,7 +85,8 @@ func TestEachErrorOfEC2HasItsReasonForThePlan(t *testing.T) {
 		cloud.FailAddressLimit:    "PrivateIpAddressLimitExceeded InvalidInterface.IpAddressLimitExceeded",
 		cloud.FailENILimit:        "AttachmentLimitExceeded NetworkInterfaceLimitExceeded InterfaceLimitExceeded",
 		cloud.FailThrottled:       "RequestLimitExceeded Throttling ThrottlingException",
-		cloud.FailUnauthorized:    "UnauthorizedOperation AuthFailure ExpiredToken RequestExpired",
+		cloud.FailUnauthorized:    "UnauthorizedOperation AccessDenied",
+		cloud.FailCredentials:     "AuthFailure ExpiredToken RequestExpired InvalidClientTokenId SignatureDoesNotMatch",
 		cloud.FailNotFound:        "InvalidNetworkInterfaceID.NotFound InvalidSubnetID.NotFound",
 		cloud.FailOther:           "InvalidParameterValue InternalError",
 	} {

@@ -185,6 +185,7 @@ type world struct {
 	wire     *wire
 	fresh    *wire // for hedged reads
 	journal  *memoryJournal
+	account  *iam.Account
 	instance vpc.InstanceID
 	subnet   vpc.SubnetID
 	group    vpc.SecurityGroupID
@@ -224,7 +225,7 @@ func startWith(t *testing.T, edit func(*simcloud.Spec), change ...func(*ec2.Opti
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, faults: faults.New(1, nil), journal: &memoryJournal{open: map[cloud.ActionID]cloud.Action{}}}
+	w := &world{t: t, account: account, faults: faults.New(1, nil), journal: &memoryJournal{open: map[cloud.ActionID]cloud.Action{}}}
 	t.Cleanup(w.faults.Close)
 	handler := query.New(query.Options{Cloud: c, IAM: account, Faults: w.faults, Calls: &faults.Log{}, Region: region}, simec2.Service(c))
 	w.wire, w.fresh = &wire{handler: handler}, &wire{handler: handler}

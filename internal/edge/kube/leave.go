@@ -12,6 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// ReasonReady is the reason of the Node's condition NetworkUnavailable that an agent writes
+// while it serves the node, and deletes when it leaves.
+const ReasonReady = "TrunklineReady"
+
 // ReasonLeft is the reason of the event of a node that its agent has left.
 const ReasonLeft = "TrunklineLeft"
 

@@ -170,6 +170,38 @@ func TestAListenerThatFailsEndsTheServer(t *testing.T) {
 	}
 }
 
+// The plugin of such a call gets no answer and calls the next agent.
+func TestAListenerThatFailsEndsTheCallsInFlight(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun, cause, done := make(chan struct{}), make(chan error, 1), make(chan error, 1)
+	server := Server{UID: uint32(os.Getuid()), Handle: func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+		close(begun)
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return nil, &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: "rolled back"}
+	}}
+	go func() { done <- server.Serve(t.Context(), l) }()
+	conn := dialed(t, socket)
+	if _, err := conn.Write([]byte(`{"version":1,"command":"ADD"}` + "\n")); err != nil {
+		t.Fatal(err)
+	}
+	next(t, begun, "call")
+	l.Close()
+	if got := next(t, cause, "end of the call"); !errors.Is(got, ErrStopping) {
+		t.Errorf("the call ended with %v, want %v", got, ErrStopping)
+	}
+	if err := next(t, done, "end of the server"); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("served until %v, want an error", err)
+	}
+	if answer, err := io.ReadAll(conn); err != nil || len(answer) > 0 {
+		t.Errorf("answer %q, %v; want none", answer, err)
+	}
+}
+
 func TestTheSocketReplacesAStaleOneAndIsItsUsersOnly(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "run", "agent.sock")

@@ -71,20 +71,21 @@ func Listen(socket string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Serve answers calls until ctx ends. It then closes the listener, ends the contexts of
-// the calls in flight with ErrStopping as the cause, waits for them and returns nil. It
-// returns an error when the listener fails.
+// Serve answers calls until ctx ends, or the listener fails, which is an error. It then closes
+// the listener, ends the contexts of the calls in flight with ErrStopping as the cause, waits
+// for them and returns.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 	calls, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
+	end := func() {
 		_ = l.Close()
 		cancel(ErrStopping)
-	})
+	}
+	stop := context.AfterFunc(ctx, end)
 	defer stop()
-	defer cancel(ErrStopping)
 	slots := make(chan struct{}, cmp.Or(s.MaxCalls, 512))
 	var group sync.WaitGroup
 	defer group.Wait()
+	defer end() // before the wait for the calls
 	for {
 		slots <- struct{}{}
 		conn, err := s.accept(ctx, l)

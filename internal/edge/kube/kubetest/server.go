@@ -31,6 +31,7 @@ type Server struct {
 	rows     map[string]map[string]object // path without namespace → key → object
 	watchers map[*watcher]bool
 	version  int
+	release  string // of Kubernetes
 	down     bool
 	refused  map[string]int   // HTTP status by path
 	next     map[string][]int // HTTP statuses of the next requests, by path
@@ -41,6 +42,7 @@ type Server struct {
 // New starts a server that ends with the test.
 func New(t testing.TB) *Server {
 	s := &Server{
+		release:  "v1.34.2",
 		rows:     map[string]map[string]object{},
 		watchers: map[*watcher]bool{},
 		refused:  map[string]int{},
@@ -69,6 +71,14 @@ func (s *Server) SetDown(down bool) {
 			close(w.gone)
 		}
 	}
+}
+
+// SetRelease sets the version of Kubernetes that the server names, such as
+// v1.29.6-eks-1de2ab1.
+func (s *Server) SetRelease(version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.release = version
 }
 
 // Refuse answers requests for exactly this path with an HTTP status, such as 403; 0
@@ -191,7 +201,7 @@ func (t target) key() string {
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	down, refused := s.down, s.refused[r.URL.Path]
+	down, refused, release := s.down, s.refused[r.URL.Path], s.release
 	if next := s.next[r.URL.Path]; len(next) > 0 {
 		refused, s.next[r.URL.Path] = next[0], next[1:]
 	}
@@ -205,6 +215,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if refused != 0 {
 		reason := strings.ReplaceAll(http.StatusText(refused), " ", "")
 		fail(w, refused, reason, "refused on request")
+		return
+	}
+	if r.URL.Path == "/version" {
+		answer(w, http.StatusOK, map[string]any{"gitVersion": release})
 		return
 	}
 	t, ok := parse(r.URL.Path)
