@@ -29,6 +29,9 @@ C_COMPILER := gcc:gcc,libc6-dev
 # Time limit for the tests of one package. They take a few minutes at most on an idle
 # machine; a busy one, such as CI's, can need more than go test's own 10 minutes.
 TEST_TIMEOUT := 30m
+# How many tests of a package run beside each other, of those that call t.Parallel: tests of
+# whole agents wait most of the time.
+PARALLEL := 8
 # Draws the packages of race-sample: another quarter for each commit.
 RACE_SEED ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || date +%F)
 # Draws the mutants of mutants-sample, and how long it runs them.
@@ -73,7 +76,7 @@ test-unit: ## Tests that need no root
 
 .PHONY: test-netns
 test-netns: setup ## Tests in network namespaces that they create (root)
-	pkgs="$$(./test/tagged netns)" && $(TEST) -tags netns -p 2 -timeout $(TEST_TIMEOUT) $$pkgs | $(PRINT)
+	pkgs="$$(./test/tagged netns)" && $(TEST) -tags netns -p 2 -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT) $$pkgs | $(PRINT)
 
 .PHONY: test-fault
 test-fault: setup ## The agent is killed at a sample of its steps; part of test-netns (root)
@@ -84,15 +87,15 @@ test-touched: ## The netns tests of packages changed since the last commit (root
 	@pkgs="$$(./test/tagged netns --touched)"; \
 	if [ -z "$$pkgs" ]; then echo "test-touched: no package with netns tests has changed"; \
 	elif [ "$$(id -u)" != 0 ]; then echo "test-touched: not root, netns tests not run: $$pkgs"; \
-	else $(TEST) -tags netns -p 2 -timeout $(TEST_TIMEOUT) $$pkgs | $(PRINT); fi
+	else $(TEST) -tags netns -p 2 -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT) $$pkgs | $(PRINT); fi
 
 .PHONY: race
 race: setup-race ## Unit and netns tests under the race detector (root)
-	GO="$(GO)" TEST_TIMEOUT=$(TEST_TIMEOUT) ./test/race all
+	GO="$(GO)" TEST_TIMEOUT=$(TEST_TIMEOUT) PARALLEL=$(PARALLEL) ./test/race all
 
 .PHONY: race-sample
 race-sample: setup-race ## The same for a quarter of the packages, drawn by RACE_SEED (root)
-	GO="$(GO)" TEST_TIMEOUT=$(TEST_TIMEOUT) ./test/race sample $(RACE_SEED)
+	GO="$(GO)" TEST_TIMEOUT=$(TEST_TIMEOUT) PARALLEL=$(PARALLEL) ./test/race sample $(RACE_SEED)
 
 .PHONY: setup-race
 setup-race:
@@ -112,7 +115,7 @@ mutants-sample: ## The same for as many as MUTANTS_TIME allows, drawn by MUTANTS
 
 .PHONY: suites
 suites: setup build ## The long suites in full, with reports in test/reports (root)
-	TRUNKLINE_SUITES=full $(TEST) -tags "netns lab" -p 1 -count 1 -timeout 4h $$({ ./test/tagged lab; ./test/tagged netns; } | sort -u) | $(PRINT) -v
+	TRUNKLINE_SUITES=full $(TEST) -tags "netns lab" -p 1 -parallel $(PARALLEL) -count 1 -timeout 4h $$({ ./test/tagged lab; ./test/tagged netns; } | sort -u) | $(PRINT) -v
 	$(TEST) -count 1 -run Report ./test/fault | $(PRINT) -v
 	$(GO) run ./test/mutants/cmd
 

@@ -58,6 +58,7 @@ func podOnNode(namespace, name string, labels map[string]string) *corev1.Pod {
 // refuses ADDs, leaves AWS's configuration in place, and says so. Once the daemon has gone, it
 // serves the node.
 func TestBesideAWSsDaemonTheAgentOnlyWatches(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	server, at := serveAPI(t, n)
 	server.Put("/api/v1/nodes", &corev1.Node{

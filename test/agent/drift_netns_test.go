@@ -40,6 +40,7 @@ func reports(t *testing.T, n *node.Node) (lines []string) {
 // nftables elements, while passes over the kernel observe incomplete work: none of it
 // is drift. An external change in the middle of it is.
 func TestOwnChangesAreNotReportedAsDrift(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes more than a minute: younger interfaces are not released")
 	}
@@ -136,6 +137,7 @@ func reported(t *testing.T, n *node.Node, what string) error {
 
 // Each kind of damage to the kernel's state is repaired and reported.
 func TestEveryExternalChangeIsRepairedAndReported(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=1", "headroom=0")
 	n.UntilReady()
@@ -174,6 +176,7 @@ func TestEveryExternalChangeIsRepairedAndReported(t *testing.T) {
 
 // External changes while no agent runs are reported by the next agent.
 func TestExternalChangesWhileNoAgentRunsAreReported(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	settings := []string{"warm-ips=1", "headroom=0"}
 	n.StartAgent(settings...)
@@ -234,6 +237,7 @@ func TestExternalChangesWhileNoAgentRunsAreReported(t *testing.T) {
 
 // A pass over the kernel cannot restore a deleted pod link; it must be reported.
 func TestDeletedPodLinkIsReported(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()

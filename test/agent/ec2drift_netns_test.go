@@ -21,6 +21,7 @@ import (
 const settled = 62 * time.Second
 
 func TestAddressesLostAtEC2AreRestored(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes two minutes: the agent trusts its own record for one of them")
 	}

@@ -20,6 +20,7 @@ import (
 // On EKS with ipFamily ipv6 the instance still has an IPv4 address: the agent would wire
 // pods that reach no Service.
 func TestAnIPv6ClusterIsRefusedWithoutAChangeOfTheNode(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	server := apiServer(t, n)
 	n.StartAgent(node.APIServerFlag+"="+server.url, node.ServiceFlag+"=fd30:1c53:5f8a::1")

@@ -64,6 +64,7 @@ func fill(t *testing.T, dir string) string {
 // A container fills the disk of the node. Pods still end: the kubelet keeps a pod in Terminating
 // while the runtime cannot stop its sandbox, for which DEL must succeed.
 func TestPodsEndOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	isolate.Run(t, func(t *testing.T) {
 		n := node.New(t, node.Config{})
 		disk := smallDisk(t, n)

@@ -34,6 +34,7 @@ func wantAdopted(t *testing.T, n *node.Node, inUse []netip.Addr) {
 
 // Without the journal, the kernel alone says which pods of ours run.
 func TestANodeIsLeftWithEveryAddressInUseAlthoughTheJournalIsLost(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{Type: "m5.xlarge"})
 	n.StartAgent()
 	n.UntilReady()
@@ -72,6 +73,7 @@ func TestANodeIsLeftWithEveryAddressInUseAlthoughTheJournalIsLost(t *testing.T) 
 
 // Such an agent has not observed EC2 yet, and its ledger has no interface.
 func TestAnAgentWithoutJournalLeavesDuringAnOutageOfEC2(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{Type: "m5.xlarge"})
 	n.StartAgent()
 	n.UntilReady()

@@ -108,6 +108,7 @@ func left(t *testing.T, n *node.Node) (tables, nodeRules string) {
 }
 
 func TestAWSsDaemonTakesOverTheAddressesOfANodeThatTheAgentLeaves(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{Type: "m5.xlarge"})
 	n.StartAgent("removed")
 	n.UntilReady()
@@ -173,13 +174,15 @@ func TestAWSsDaemonTakesOverTheAddressesOfANodeThatTheAgentLeaves(t *testing.T) 
 // An agent that is killed leaves a node as it is. Its removal is killed as well, at one moment
 // after another, until one completes.
 func TestARemovalThatIsKilledAtAnyMomentIsCompletedByTheNext(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent("removed")
 	n.UntilReady()
 	pods, inUse := wired(t, n, 7)
 	n.Kill()
 	killed := 0
-	for after := time.Millisecond; !uninstall(t, n, after); after += 2 * time.Millisecond {
+	// Each later by 2 ms, or by a sixteenth where a removal takes long, as under the race detector.
+	for after := time.Millisecond; !uninstall(t, n, after); after += max(2*time.Millisecond, after/16) {
 		killed++
 		raw, err := os.ReadFile(n.Checkpoint())
 		if errors.Is(err, os.ErrNotExist) {
@@ -230,6 +233,7 @@ func TestARemovalThatIsKilledAtAnyMomentIsCompletedByTheNext(t *testing.T) {
 }
 
 func TestANodeWithACheckpointOfAnotherFormatIsNotLeft(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()

@@ -52,6 +52,7 @@ func row(n *node.Node, addr netip.Addr) introspection.Address {
 // kernel has it. The pod keeps its network, no other pod gets its address, and the
 // ledger records it once EC2 shows the address.
 func TestPodSurvivesALostJournalAndAStaleDescribe(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	if err := n.Faults().Set(faults.Plan{DescribeLag: faults.Duration(time.Hour)}); err != nil {
 		t.Fatal(err)
@@ -140,6 +141,7 @@ func foreign(t *testing.T, n *node.Node, p *node.Pod, addr netip.Addr, link stri
 
 // A node with running pods is migrated from AWS's CNI.
 func TestForeignWiredPodsKeepTheirAddressesAndLinks(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	primary := n.State().Primary(n.State().InstanceNamed("node1").ID)
 	had, err := n.Cloud().Interface(primary.ID).AssignIPv4(cloud.Want{Count: 3})
@@ -191,6 +193,7 @@ func TestForeignWiredPodsKeepTheirAddressesAndLinks(t *testing.T) {
 // A spooled DEL and an ADD of the same attachment are ordered by cause: the clock may step
 // between them.
 func TestASpooledDELIsExecutedBeforeALaterADDAndAfterAnEarlierOne(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()

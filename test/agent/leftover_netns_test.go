@@ -79,6 +79,7 @@ func dhcpRoutes(t *testing.T, n *node.Node) {
 // A pod that AWS's plugin wired ends. Its rules go, before a pod of ours gets the address, and
 // with the last such pod AWS's SNAT and marks.
 func TestWhatAWSsDaemonLeftGoesWithItsPods(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=3", "headroom=0", "max-enis=1")
 	n.UntilReady()

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestPodLifecycle(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -78,6 +79,7 @@ func TestPodLifecycle(t *testing.T) {
 
 // Killing a test process also ends its agents.
 func TestAgentEndsWithItsParentProcess(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	starter := exec.Command("sleep", "3600")
 	if err := starter.Start(); err != nil {
@@ -97,6 +99,7 @@ func TestAgentEndsWithItsParentProcess(t *testing.T) {
 }
 
 func TestCHECKNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -122,6 +125,7 @@ func TestCHECKNamesWhatIsMissing(t *testing.T) {
 }
 
 func TestFlushedRulesAndRoutesAreRestored(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -173,6 +177,7 @@ func TestFlushedRulesAndRoutesAreRestored(t *testing.T) {
 // The agent is killed between calls, and during them: results that were returned stay
 // valid, and no address is assigned twice.
 func TestKilledAgentsConverge(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -220,6 +225,7 @@ func TestKilledAgentsConverge(t *testing.T) {
 // A pod on a full node gets an event, and an address as soon as another pod is
 // deleted.
 func TestFullNodeReportsItAndRecovers(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -256,6 +262,7 @@ func TestFullNodeReportsItAndRecovers(t *testing.T) {
 }
 
 func TestConflistIsKeptForASuccessorAndRemovedOnUninstall(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	conflist := filepath.Join(n.Dir, "net.d", "10-trunkline.conflist")
 	n.StartAgent()
@@ -280,6 +287,7 @@ func TestConflistIsKeptForASuccessorAndRemovedOnUninstall(t *testing.T) {
 // Agents are killed at random moments while pods are added and deleted. No result
 // that was returned is lost and no address is assigned twice.
 func TestChurnSurvivesKilledAgents(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=3", "headroom=0")
 	n.UntilReady()
@@ -351,6 +359,7 @@ func TestChurnSurvivesKilledAgents(t *testing.T) {
 
 // A damaged journal is set aside; the pods are recovered from the kernel and EC2.
 func TestADamagedJournalIsRebuiltFromTheKernelAndEC2(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -393,6 +402,7 @@ func TestADamagedJournalIsRebuiltFromTheKernelAndEC2(t *testing.T) {
 
 // More concurrent ADDs than the pool has addresses wait for EC2 and succeed.
 func TestABurstWaitsForEC2(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=1", "headroom=0")
 	n.UntilReady()

@@ -52,6 +52,7 @@ func inRange(n *node.Node, addr netip.Addr) introspection.Address {
 
 // The setting backend has its default, auto.
 func TestWithoutACloudPodsGetAddressesOfTheNodesPodCIDR(t *testing.T) {
+	t.Parallel()
 	n := withoutCloud(t, "10.244.1.0/24")
 	n.StartAgent()
 	n.UntilReady()
@@ -104,6 +105,7 @@ func TestWithoutACloudPodsGetAddressesOfTheNodesPodCIDR(t *testing.T) {
 // An address is given to another pod only after its cool-down, which a restart does not
 // end. What an ADD waited for is in its error.
 func TestWithoutACloudPodsBeyondTheRangeWaitAndFailWithTheReason(t *testing.T) {
+	t.Parallel()
 	n := withoutCloud(t, "10.244.1.0/29")
 	n.StartAgent("cool-down=1h", "add-wait=1s")
 	n.UntilReady()
@@ -167,6 +169,7 @@ func TestWithoutACloudPodsBeyondTheRangeWaitAndFailWithTheReason(t *testing.T) {
 }
 
 func TestWithoutACloudPodsSurviveKilledAgentsAndALostJournal(t *testing.T) {
+	t.Parallel()
 	n := withoutCloud(t, "10.244.1.0/24")
 	n.StartAgent()
 	n.UntilReady()

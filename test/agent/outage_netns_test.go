@@ -29,6 +29,7 @@ func nitro(t *testing.T, instance string) (flag string) {
 // The disk of a node with pods becomes an image, and another instance boots from it. Its
 // journal has addresses that the first instance's pods use.
 func TestAJournalOnTheImageOfAnotherInstanceIsSetAside(t *testing.T) {
+	t.Parallel()
 	for name, firmware := range map[string]bool{"the firmware names the instance": true, "no firmware": false} {
 		t.Run(name, func(t *testing.T) {
 			first, second := node.New(t, node.Config{}), node.New(t, node.Config{Seed: 2})
@@ -85,6 +86,7 @@ func TestAJournalOnTheImageOfAnotherInstanceIsSetAside(t *testing.T) {
 // Neither metadata nor EC2 answers, and the firmware does not name the instance: the
 // journal may be that of another one until metadata answers. EC2 is not needed.
 func TestARebootedNodeWithoutFirmwareServesOnceMetadataConfirmsIt(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=2")
 	n.UntilReady()
@@ -124,6 +126,7 @@ func TestARebootedNodeWithoutFirmwareServesOnceMetadataConfirmsIt(t *testing.T) 
 }
 
 func TestTheAgentWorksUnderAWSsManagedPolicyWithOneWarning(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{Policy: []byte(node.ManagedPolicy)})
 	n.StartAgent("warm-ips=1", "headroom=0")
 	n.UntilReady()

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 
 // A plugin that the node's image has is chained after ours, for hostPort.
 func TestPortmapIsChained(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	buildPortmap(n)
 	n.StartAgent()
@@ -30,6 +32,7 @@ func TestPortmapIsChained(t *testing.T) {
 
 // As on EKS's image AL2023: the node's directory of plugins is empty before init.
 func TestANodeWithoutReferencePluginsServesHostPorts(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{Reference: true})
 	for _, name := range []string{"loopback", "portmap", "trunkline-cni"} {
 		if info, err := os.Stat(filepath.Join(n.Dir, "bin", name)); err != nil || info.Mode().Perm() != 0o755 {
@@ -45,6 +48,18 @@ func buildPortmap(n *node.Node) string {
 	at := filepath.Join(n.Dir, "bin", "portmap")
 	n.Build("deploy/plugins", "github.com/containernetworking/plugins/plugins/meta/portmap", at)
 	return at
+}
+
+// writeProgram writes a script. A process that another test starts meanwhile would inherit the
+// descriptor until it executes its program, and the kernel executes no file that is open for
+// writing (ETXTBSY).
+func writeProgram(t *testing.T, path, script string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // webPod is a pod with a hostPort.
@@ -98,6 +113,7 @@ func servesHostPort(t *testing.T, n *node.Node) {
 // A hostPort is never lost silently: without portmap the pod is refused, until there is
 // one.
 func TestAHostPortIsRefusedWhilePortmapIsMissing(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()
@@ -127,6 +143,7 @@ func TestAHostPortIsRefusedWhilePortmapIsMissing(t *testing.T) {
 // Plugins of release 0.8, which EKS's image AL2 has, know no CNI version above 0.4.0 and
 // refuse every call with a higher one.
 func TestAChainedPluginThatKnowsOnlyAnOldCNIVersionWorks(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	portmap := buildPortmap(n)
 	if err := os.Rename(portmap, portmap+"-1.9.1"); err != nil {
@@ -144,9 +161,7 @@ esac
 echo '{"cniVersion":"0.4.0","code":1,"msg":"incompatible CNI versions"}'
 exit 1
 `
-	if err := os.WriteFile(portmap, []byte(old), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, portmap, old)
 	n.StartAgent("cni-version=auto")
 	n.UntilReady()
 	if _, list := n.CNI(); list.CNIVersion != "0.4.0" || len(list.Plugins) != 2 {
@@ -157,6 +172,7 @@ exit 1
 
 // The node as AWS's daemon leaves it: the runtime takes the first file by name.
 func TestPodsAreWiredByTrunklineAfterAMoveFromAWSsCNI(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	dir := filepath.Join(n.Dir, "net.d")
 	const aws = `{"cniVersion":"0.4.0","name":"aws-cni","disableCheck":true,"plugins":[{"type":"aws-cni"},{"type":"egress-cni"},{"type":"portmap"}]}`
@@ -164,9 +180,7 @@ func TestPodsAreWiredByTrunklineAfterAMoveFromAWSsCNI(t *testing.T) {
 		t.Fatal(err)
 	}
 	const unavailable = "#!/bin/sh\necho '{\"code\":100,\"msg\":\"rpc error: code = Unavailable\"}'\nexit 1\n"
-	if err := os.WriteFile(filepath.Join(n.Dir, "bin", "aws-cni"), []byte(unavailable), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, filepath.Join(n.Dir, "bin", "aws-cni"), unavailable)
 	add := func(name string) error {
 		files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"})
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 
 // The agent's own times, except those of a release: forty pods come to a node and go.
 func TestAWaveOfPodsCostsFewCallsAndNoneIsRefused(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes two minutes: a new interface stays for one")
 	}
@@ -71,6 +72,7 @@ func TestAWaveOfPodsCostsFewCallsAndNoneIsRefused(t *testing.T) {
 
 // EC2 is not read by the clock, and an outage during which an action is begun is reported.
 func TestAnOutageThatAnActionMeetsIsReportedAndItsEndToo(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent("warm-ips=1", "headroom=0")
 	n.UntilReady()

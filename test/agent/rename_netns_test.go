@@ -16,6 +16,7 @@ import (
 // udev renames a hot-plugged device some time after the kernel created it, possibly
 // after the agent found it.
 func TestRenamedInterfaceKeepsItsPods(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	n.StartAgent()
 	n.UntilReady()

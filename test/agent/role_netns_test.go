@@ -17,6 +17,7 @@ import (
 // may change only interfaces that have it. Until the controller has bound it, pods get
 // addresses of other interfaces.
 func TestANodeWithAnUnboundPrimaryInterfaceServesPodsFromOthers(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{UnboundPrimary: true})
 	primary := n.State().Primary(n.State().InstanceNamed("node1").ID).ID
 	n.StartAgent()
@@ -47,6 +48,7 @@ func TestANodeWithAnUnboundPrimaryInterfaceServesPodsFromOthers(t *testing.T) {
 // An interface that another principal tagged as this node's own must not become its own:
 // it may be in use elsewhere, and one that does not fit would be deleted.
 func TestAPlantedInterfaceIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	me := n.State().InstanceNamed("node1")
 	planted, err := n.Cloud().CreateInterface(cloud.NewInterface{

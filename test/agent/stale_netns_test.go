@@ -15,6 +15,7 @@ import (
 // The runtime was killed while it added a sandbox: it forgets the sandbox, and asks for its
 // removal neither by DEL nor by GC.
 func TestAnEndpointOfWhichNoDELComesIsRemovedOnceItsPodIsGone(t *testing.T) {
+	t.Parallel()
 	n := node.New(t, node.Config{})
 	server := apiServer(t, n)
 	server.bind("kept")

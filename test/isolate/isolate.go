@@ -14,6 +14,7 @@
 package isolate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -209,10 +210,22 @@ func ownCgroups(tree, dir string) error {
 // unmountBelow unmounts the machine's mounts at and below a directory.
 func unmountBelow(dir string) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	return errors.Join(err, unmount(dir, mounts))
+}
+
+// unmount unmounts the mounts at and below a directory, and returns an error if any is left.
+// That one of the list cannot be unmounted is none: it may have ended since. Another test
+// removes the name of a namespace, and the kernel detaches the mounts of a removed file in all
+// mount namespaces.
+func unmount(dir string, mounts []*mountinfo.Info) (problems error) {
 	for _, m := range slices.Backward(mounts) { // later mounts cover earlier ones
-		err = errors.Join(err, unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+		problems = errors.Join(problems, unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
 	}
-	return err
+	left, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	return fmt.Errorf("%d mounts are left, such as %s: %w", len(left), left[0].Mountpoint, cmp.Or(problems, errors.New("not unmounted")))
 }
 
 // ownSysctl mounts a file with a value over a sysctl, if the sysctl exists.

@@ -14,6 +14,7 @@ import (
 // Without credentials the pool cannot grow: an ADD that needs it waits and fails with the
 // reason, which the agent says too, and succeeds once the outage has ended.
 func TestAnADDThatNeedsANewAddressSaysWhyThereIsNone(t *testing.T) {
+	t.Parallel()
 	for _, s := range services() {
 		if s.from != instanceRole {
 			continue

@@ -262,6 +262,7 @@ func (r *rig) converges() {
 const serveWithin = 20 * time.Second
 
 func TestAnOutageOfOneServiceStopsNoPod(t *testing.T) {
+	t.Parallel()
 	for _, s := range services() {
 		for _, k := range s.kinds {
 			t.Run(s.title()+"/"+string(k), func(t *testing.T) {
