@@ -11,7 +11,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
-	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/sim/faults"
 	"github.com/trunkline/trunkline/sim/iam"
@@ -101,6 +100,6 @@ func TestRefusedCredentialsAreUsedWhileNoOthersCanBeRead(t *testing.T) {
 		w.set(faults.Plan{})
 		w.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1})
 		p.down = false
-		w.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: vpc.ENIID(eni.ID), Count: 1})
+		w.do(cloud.Action{Kind: cloud.AssignAddresses, ENI: eni.ID, Count: 1})
 	})
 }

@@ -81,7 +81,7 @@ func TestARequestAtTheEdgeOfTheWindowIsAccepted(t *testing.T) {
 		if err := verify(signed(t, "/", nil), sigv4.Key{Secret: "secret", Token: "token"}, then().Add(d)); err != nil {
 			t.Errorf("%s after it was signed: %v", d, err)
 		}
-		later := then().Add(d + d/time.Duration(sigv4.Window/time.Second))
+		later := then().Add(d + d/(sigv4.Window/time.Second))
 		if err := verify(signed(t, "/", nil), sigv4.Key{Secret: "secret", Token: "token"}, later); !errors.Is(err, sigv4.ErrSkew) {
 			t.Errorf("a second more than %s after it was signed: %v", d, err)
 		}
