@@ -254,7 +254,7 @@ func notLeft(n *corev1.Node) bool {
 
 func (s *Status) workloads(in clusterState) {
 	if in.agent == nil {
-		s.wrong("DaemonSet "+agentName, "is not installed in %s: kubectl apply -k deploy/overlays/eks", systemNamespace)
+		s.wrong("DaemonSet "+agentName, "is not installed in %s: see docs/migrate.md if the cluster has the AWS VPC CNI, or else kubectl apply -k deploy/overlays/eks", systemNamespace)
 	} else {
 		st := in.agent.Status
 		s.workload(Workload{

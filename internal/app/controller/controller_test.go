@@ -243,6 +243,10 @@ func TestCNINodesAreCreatedAndReportsDeletedWithTheirNodes(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1", Labels: map[string]string{"kubernetes.io/os": "linux"}},
 		Spec:       corev1.NodeSpec{ProviderID: "aws:///us-west-2a/i-7"},
 	})
+	r.Put("/api/v1/nodes", &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: "fargate", UID: "u2", Labels: map[string]string{computeType: "fargate"}},
+	})
 	for _, n := range []string{"n1", "gone"} {
 		r.Put(nets, &trunkline.NodeNetwork{TypeMeta: metav1.TypeMeta{APIVersion: "trunkline.dev/v1alpha1", Kind: "NodeNetwork"}, ObjectMeta: metav1.ObjectMeta{Name: n}})
 	}
@@ -258,6 +262,9 @@ func TestCNINodesAreCreatedAndReportsDeletedWithTheirNodes(t *testing.T) {
 	var n vpcresources.CNINode
 	if !r.Get(cninodes, "n1", &n) || n.Labels["kubernetes.io/os"] != "linux" || n.Spec.Tags[vpc.TagInstanceID] != "i-7" || n.Spec.Tags[vpc.TagClusterName] != "c" || n.OwnerReferences[0].UID != "u1" {
 		t.Errorf("CNINode %+v", n)
+	}
+	if got := r.Keys(cninodes); !slices.Equal(got, []string{"n1"}) {
+		t.Errorf("CNINodes %v, want only n1's: no agent serves the other node", got)
 	}
 }
 

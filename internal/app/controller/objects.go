@@ -14,8 +14,9 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// syncObjects creates missing CNINodes and deletes the NodeNetworks of nodes that no
-// longer exist. Kubernetes deletes a CNINode with the Node that owns it.
+// syncObjects creates missing CNINodes, except of nodes that no agent ever serves, and deletes
+// the NodeNetworks of nodes that no longer exist. Kubernetes deletes a CNINode with the Node that
+// owns it.
 func syncObjects(ctx context.Context, o Options) error {
 	// Reports are listed before nodes, so that the report of a node that joins in
 	// between is not deleted.
@@ -47,7 +48,7 @@ func syncObjects(ctx context.Context, o Options) error {
 		known[have[i].Name] = true
 	}
 	for i := range nodes {
-		if n := &nodes[i]; !known[n.Name] {
+		if n := &nodes[i]; !known[n.Name] && !neverServed(*n) {
 			errs = append(errs, kube.CreateCNINode(ctx, o.Client, cniNode(n, o.Cluster)))
 		}
 	}
