@@ -53,7 +53,7 @@ func (f *File) replace(file cniconf.File, want []byte, version string) error {
 	if err != nil {
 		return fmt.Errorf("replace %s of the AWS VPC CNI: %w", file.Name, err)
 	}
-	message := fmt.Sprintf("the container runtime used %s of the AWS VPC CNI; Trunkline replaced it and kept its content in %s. If the DaemonSet aws-node still exists, remove it",
+	message := fmt.Sprintf("the container runtime used %s of the AWS VPC CNI; Trunkline replaced it and kept its content in %s. No pod of aws-node must come to this node; delete the DaemonSet only after the last node has moved (docs/migrate.md)",
 		from, kept(f.cfg, file.Name))
 	if dropped := file.Dropped(); len(dropped) > 0 {
 		message += "; no longer called for new pods: " + strings.Join(dropped, ", ")
