@@ -33,3 +33,19 @@ func TestTheLastThreeDamagedFilesAreKept(t *testing.T) {
 		t.Errorf("kept %q, want %q", kept, want)
 	}
 }
+
+// The names are times: with a clock that stepped back the new file has the first one.
+func TestAFileThatIsSetAsideIsKeptAfterTheClockSteppedBack(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, logName)
+	for i, at := range []time.Time{time.Unix(10, 0), time.Unix(11, 0), time.Unix(12, 0), time.Unix(5, 0)} {
+		if err := os.WriteFile(path, fmt.Appendf(nil, "no\njournal %d\n", i), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j, _ := open(t, dir, Options{BootID: "a", Now: func() time.Time { return at }})
+		_ = j.Close()
+		if content, err := os.ReadFile(j.Found.SetAside); err != nil || string(content) != fmt.Sprintf("no\njournal %d\n", i) {
+			t.Errorf("at %s: %s has %q, %v", at, j.Found.SetAside, content, err)
+		}
+	}
+}

@@ -79,8 +79,9 @@ func (l *log) setAside(path string) (aside string, err error) {
 	if err := l.opts.disk.Rename(path, aside); err != nil {
 		return "", fmt.Errorf("set damaged journal aside: %w", err)
 	}
-	all := setAsideBefore(path)
-	for _, old := range all[:max(0, len(all)-keptAside)] {
+	// Without the new one: it sorts first if the clock has stepped back.
+	before := slices.DeleteFunc(setAsideBefore(path), func(name string) bool { return name == aside })
+	for _, old := range before[:max(0, len(before)+1-keptAside)] {
 		_ = os.Remove(old) // the next file that is set aside repeats it
 	}
 	return aside, nil
