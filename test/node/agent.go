@@ -207,7 +207,8 @@ func (c noCluster) Freeze() (trunkline.Freeze, string) {
 	return trunkline.Freeze(raw), "test"
 }
 
-func (noCluster) Synced() bool { return true }
+func (noCluster) Synced() bool    { return true }
+func (noCluster) PodsKnown() bool { return true }
 
 // Pods reads the pods of Bind; without a file there are none.
 func (c noCluster) Pods() (all []kube.Pod) {

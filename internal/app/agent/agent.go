@@ -49,6 +49,7 @@ import (
 type Cluster interface {
 	Run(ctx context.Context) error
 	Synced() bool
+	PodsKnown() bool
 	Pods() []kube.Pod
 	Pod(ctx context.Context, ref kube.PodRef, uid string) (kube.Pod, error)
 	Node() (kube.Node, bool)
@@ -210,7 +211,7 @@ func (a *agent) open(ctx context.Context) (err error) {
 		Runtime:   func() string { node, _ := a.cluster.Node(); return node.Runtime },
 		Supported: new(cniplugin.Asker).Supported, Called: func() time.Time { return a.cni.Called() },
 		Pods: a.cluster.Pods, Changed: func() { a.reporter.Loop.Mark() }, Events: a.events, Log: a.log,
-		Yield: func() bool { return a.cluster.guard.Beside() && len(a.state.Endpoints()) == 0 },
+		Yield: func() bool { return a.cluster.guard.Yields() && len(a.state.Endpoints()) == 0 },
 	})
 	if err := a.conflist.RemoveLeftovers(); err != nil { // the journal's lock is held: no other agent writes there
 		a.log.Warn("incomplete conflist files of an earlier agent were not removed", "error", err)

@@ -54,6 +54,7 @@ type quiet struct{}
 
 func (quiet) Run(context.Context) error { return nil }
 func (quiet) Synced() bool              { return true }
+func (quiet) PodsKnown() bool           { return true }
 func (quiet) Pods() []kube.Pod          { return nil }
 func (quiet) Pod(context.Context, kube.PodRef, string) (kube.Pod, error) {
 	return kube.Pod{}, kube.ErrNoPod

@@ -31,8 +31,8 @@ const reason = "AWSDaemonOnNode"
 // Cluster is what the guard reads of Kubernetes; *kube.Cluster is one.
 type Cluster interface {
 	Synced() bool
+	PodsKnown() bool
 	Pods() []kube.Pod
-	Node() (kube.Node, bool)
 	Freeze() (trunkline.Freeze, string)
 }
 
@@ -55,8 +55,10 @@ type Deps struct {
 type Guard struct {
 	Deps
 	// Loop checks the pods; it is marked when pods change.
-	Loop   *loop.Loop
-	beside atomic.Pointer[kube.PodRef] // a pod of AWS's daemon; nil: none is on the node
+	Loop *loop.Loop
+	// reported is the pod of AWS's daemon at the last Check, nil without one. It is for ADDs; the
+	// other methods read the pods, which may have changed since.
+	reported atomic.Pointer[kube.PodRef]
 }
 
 // New returns the guard of a node. It knows nothing before Check.
@@ -71,55 +73,60 @@ func New(d Deps) *Guard {
 // being deleted runs until it is gone.
 func ofAWSsDaemon(p kube.Pod) bool { return p.Labels["k8s-app"] == "aws-node" && !p.Done }
 
-// Check reads the pods, and reports each pod of AWS's daemon that has come.
-func (g *Guard) Check() {
+// beside returns the pod of AWS's daemon, nil if none is on the node.
+func (g *Guard) beside() *kube.PodRef {
 	pods := g.Cluster.Pods()
-	i := slices.IndexFunc(pods, ofAWSsDaemon)
-	if i < 0 {
-		if g.beside.Swap(nil) != nil {
-			g.Log.Info("the pod of AWS's daemon is gone: the agent serves the node")
-			g.Changed()
-		}
-		return
+	if i := slices.IndexFunc(pods, ofAWSsDaemon); i >= 0 {
+		return &pods[i].PodRef
 	}
-	if before := g.beside.Swap(&pods[i].PodRef); before == nil || *before != pods[i].PodRef {
-		g.Log.Warn("frozen", "why", g.why())
-		g.Events.NodeWarning(reason, g.why())
-		g.Changed()
-	}
+	return nil
 }
 
-// Beside reports whether a pod of AWS's daemon is on the node.
-func (g *Guard) Beside() bool { return g.beside.Load() != nil }
+// Check reads the pods, and reports each pod of AWS's daemon that has come.
+func (g *Guard) Check() {
+	now := g.beside()
+	before := g.reported.Swap(now)
+	switch {
+	case now == nil && before == nil, now != nil && before != nil && *now == *before:
+		return
+	case now == nil:
+		g.Log.Info("the pod of AWS's daemon is gone: the agent serves the node")
+	default:
+		g.Log.Warn("frozen", "why", why(now))
+		g.Events.NodeWarning(reason, why(now))
+	}
+	g.Changed()
+}
 
 // MayBeBeside reports whether AWS's daemon runs on the node, or may: while the API server has
 // not answered, that is not known.
-func (g *Guard) MayBeBeside() bool { return !g.Cluster.Synced() || g.Beside() }
+func (g *Guard) MayBeBeside() bool { return !g.Cluster.Synced() || g.beside() != nil }
 
-// why is what the guard prevents, and what to do; empty if no pod of AWS's daemon is there.
-func (g *Guard) why() string {
-	pod := g.beside.Load()
-	if pod == nil {
-		return ""
-	}
+// Yields reports whether the node is AWS's daemon's as far as is known: by the API server, or
+// by its snapshot on disk. Without either it may be.
+func (g *Guard) Yields() bool { return !g.Cluster.PodsKnown() || g.beside() != nil }
+
+// why is what the guard prevents beside a pod, and what to do.
+func why(pod *kube.PodRef) string {
 	return fmt.Sprintf("pod %s of AWS's CNI is on the node: both would assign the same addresses, so Trunkline changes nothing at EC2 and wires no pod until it is gone. Move the node by its label trunkline.dev/cni (docs/migrate.md)", pod)
 }
 
 // Problems are those for the node's status: one while a pod of AWS's daemon is there.
 func (g *Guard) Problems() []cniconf.Problem {
-	if why := g.why(); why != "" {
-		return []cniconf.Problem{{Reason: reason, Message: why}}
+	if pod := g.beside(); pod != nil {
+		return []cniconf.Problem{{Reason: reason, Message: why(pod)}}
 	}
 	return nil
 }
 
-// Freeze returns the strictest brake: the cluster's, or the guard's. A node of which nothing
-// is known yet, neither from the API server nor from a snapshot, may have the pod.
+// Freeze returns the strictest brake: the cluster's, or the guard's. While nothing is known of
+// the node's pods, neither from the API server nor from a snapshot, one of AWS's daemon may be
+// among them.
 func (g *Guard) Freeze() (trunkline.Freeze, string) {
-	if why := g.why(); why != "" {
-		return trunkline.FreezeAll, why
+	if pod := g.beside(); pod != nil {
+		return trunkline.FreezeAll, why(pod)
 	}
-	if _, known := g.Cluster.Node(); !known && !g.Cluster.Synced() {
+	if !g.Cluster.PodsKnown() {
 		return trunkline.FreezeAll, "the API server has not shown the node's pods yet"
 	}
 	return g.Cluster.Freeze()
@@ -127,8 +134,8 @@ func (g *Guard) Freeze() (trunkline.Freeze, string) {
 
 // Admit implements cni.Component.
 func (g *Guard) Admit(context.Context, kube.Pod) error {
-	if why := g.why(); why != "" {
-		return errors.New(why)
+	if pod := g.reported.Load(); pod != nil {
+		return errors.New(why(pod))
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ type shared struct {
 
 func (s *shared) Pods() []kube.Pod                   { return s.pods }
 func (s *shared) Synced() bool                       { return s.synced }
-func (s *shared) Node() (kube.Node, bool)            { return kube.Node{}, s.known }
+func (s *shared) PodsKnown() bool                    { return s.synced || s.known }
 func (s *shared) Freeze() (trunkline.Freeze, string) { return s.freeze, "" }
 func (s *shared) NodeWarning(reason, message string) {
 	s.events = append(s.events, reason+": "+message)
@@ -51,6 +51,15 @@ func TestBesideAWSsDaemonNothingIsChangedAtEC2AndNoPodIsWired(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := New(Deps{&c.cluster, &c.cluster, func() {}, slog.New(slog.DiscardHandler)})
+			if freeze, _ := g.Freeze(); (freeze == trunkline.FreezeAll) != c.frozen {
+				t.Errorf("before the first check: brake %q, want frozen %v", freeze, c.frozen)
+			}
+			if got := g.MayBeBeside(); got != (c.refused || !c.cluster.synced) {
+				t.Errorf("before the first check: AWS's daemon may be there: %v", got)
+			}
+			if got := g.Yields(); got != (c.refused || !c.cluster.synced && !c.cluster.known) {
+				t.Errorf("before the first check: the node is left to AWS's daemon: %v", got)
+			}
 			g.Check()
 			if freeze, why := g.Freeze(); (freeze == trunkline.FreezeAll) != c.frozen {
 				t.Errorf("brake %q (%s), want frozen %v", freeze, why, c.frozen)

@@ -139,6 +139,14 @@ func (c *Cluster) Run(ctx context.Context) error {
 // the snapshot. It stays true when the server becomes unreachable later.
 func (c *Cluster) Synced() bool { return c.pods.HasSynced() && c.node.HasSynced() }
 
+// PodsKnown reports whether Pods are those of the API server, or of a snapshot of this node;
+// otherwise nothing is known of them.
+func (c *Cluster) PodsKnown() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pods.HasSynced() || c.seed.Node.Name != ""
+}
+
 // Pods returns the pods bound to the node, sorted by name.
 func (c *Cluster) Pods() []Pod {
 	if !c.pods.HasSynced() {
