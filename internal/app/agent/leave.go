@@ -99,9 +99,11 @@ func (l leaver) leave(ctx context.Context) error {
 	if err := l.writeCheckpoint(ctx); err != nil {
 		return fmt.Errorf("the agent does not leave the node, because AWS's daemon would not know which addresses are in use: %w", err)
 	}
+	discarded, cancel := context.WithTimeout(ctx, leaveWithin/2) // the steps after it matter more
+	defer cancel()
 	return errors.Join(
 		conflist.Remove(l.cfg),
-		l.host.DeleteDiscarded(ctx, func() int { return deletedAtOnce }, func(link.Wired) {}),
+		l.host.DeleteDiscarded(discarded, func() int { return deletedAtOnce }, func(link.Wired) {}),
 		network.Leave(ctx, network.LeaveDeps{Links: l.host, Filter: l.filter}),
 		l.state.Leave(ctx),
 	)

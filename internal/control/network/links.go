@@ -123,6 +123,9 @@ func (a actualLinks) Prune(ctx context.Context, keep []hostnet.Part) (pruned []s
 	for _, op := range a.leftovers(a.have, keep) {
 		if changed, err := a.do(ctx, op); err == nil && changed {
 			a.n.Log.Info("deleted what another CNI left", "what", op.Difference())
+			// The kernel deletes the first rule of these selectors, of any owner: if an ADD has
+			// replaced it since it was read, that is the rule of the ADD.
+			a.n.Loop.MarkFull()
 		}
 	}
 	return pruned, errors.Join(errs...)

@@ -30,6 +30,9 @@ func (f frozen) warning() string {
 // Source: aws/aws-network-policy-agent, issue 97.
 func (r *Reporter) findFilters(ctx context.Context, _ bool) (time.Time, error) {
 	if r.OtherAgent() {
+		r.mu.Lock()
+		r.frozen = frozen{}
+		r.mu.Unlock()
 		return time.Time{}, nil
 	}
 	found, err := r.Filtered(ctx)

@@ -161,7 +161,7 @@ func stripPod(obj any) (any, error) {
 	out.ResourceVersion = in.ResourceVersion
 	out.Labels = in.Labels
 	if i := slices.IndexFunc(in.Spec.Volumes, awaited); i >= 0 {
-		out.Spec.Volumes = in.Spec.Volumes[i : i+1 : i+1]
+		out.Spec.Volumes = []corev1.Volume{in.Spec.Volumes[i]}
 	}
 	out.CreationTimestamp, out.DeletionTimestamp = in.CreationTimestamp, in.DeletionTimestamp
 	for k, v := range in.Annotations {
