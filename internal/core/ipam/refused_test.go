@@ -54,6 +54,12 @@ func TestARefusedDetachIsRepeatedWithABackoffThatDoubles(t *testing.T) {
 			pauses, last = append(pauses, b[0].Until.Sub(b[0].Since)), b[0]
 		}
 	}
+	wantDoubled(t, pauses)
+}
+
+// wantDoubled checks the first eight pauses after a refusal.
+func wantDoubled(t *testing.T, pauses []time.Duration) {
+	t.Helper()
 	want := []time.Duration{2, 4, 8, 16, 32, 64, 120, 120}
 	for i := range want {
 		want[i] *= time.Second
@@ -72,13 +78,7 @@ func TestTheCallsOfARefusedDetachFollowItsBackoff(t *testing.T) {
 			pauses, last, calls = append(pauses, w.now.Sub(last)), w.now, now
 		}
 	}
-	want := []time.Duration{2, 4, 8, 16, 32, 64, 120, 120}
-	for i := range want {
-		want[i] *= time.Second
-	}
-	if !slices.Equal(pauses, want) {
-		t.Errorf("pauses between refused detach calls: %v, want %v", pauses, want)
-	}
+	wantDoubled(t, pauses)
 }
 
 // What is repeated by its back-off does not hasten other releases.

@@ -239,6 +239,9 @@ func TestWithoutTheServerPodsAndBrakeComeFromTheSnapshot(t *testing.T) {
 	if err != nil || p.UID != "u1" || len(w.cluster.Pods()) != 1 {
 		t.Errorf("pod from the snapshot: %+v, %v", p, err)
 	}
+	if !w.cluster.PodsKnown() {
+		t.Error("the pods of the snapshot count as unknown")
+	}
 	if n, ok := w.cluster.Node(); !ok || n.MaxPods != 58 || fmt.Sprint(n.PodCIDRs) != "[10.244.1.0/24 fd00::/64]" {
 		t.Errorf("node from the snapshot: %+v, %v", n, ok)
 	}
@@ -248,6 +251,15 @@ func TestWithoutTheServerPodsAndBrakeComeFromTheSnapshot(t *testing.T) {
 	w.SetDown(false)
 	w.Delete(pods, "a/mine")
 	w.until(t, "the cache replaces the snapshot", func() bool { return w.cluster.Synced() && len(w.cluster.Pods()) == 0 })
+}
+
+func TestWithoutServerAndSnapshotThePodsAreUnknown(t *testing.T) {
+	w := newWorld(t, func(s *kubetest.Server) { s.SetDown(true) })
+	if w.cluster.PodsKnown() {
+		t.Error("the pods are known, with a server that is down and without a snapshot")
+	}
+	w.SetDown(false)
+	w.until(t, "sync", w.cluster.PodsKnown)
 }
 
 func TestADamagedSnapshotIsNotUsed(t *testing.T) {
