@@ -29,10 +29,6 @@ func boot() error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	r := newReaper()
-	stopReaper := make(chan struct{})
-	defer close(stopReaper)
-	go r.run(stopReaper) // ends with this process
-
 	if err := c.configure(); err != nil {
 		return err
 	}
@@ -50,6 +46,10 @@ func boot() error {
 	if err := c.configureNetwork(ctx, start, log); err != nil {
 		return err
 	}
+	// Not earlier: it would reap the programs that configureNetwork executes and waits for.
+	stopReaper := make(chan struct{})
+	defer close(stopReaper)
+	go r.run(stopReaper) // ends with this process
 	log.Info("node configured", "hostname", c.Instance.Hostname(), "address", c.Instance.Address)
 	if err := start(c.components()); err != nil {
 		return err

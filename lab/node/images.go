@@ -1,12 +1,14 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 
@@ -71,6 +73,7 @@ func (c Config) seal() error {
 const (
 	networkd  = "/usr/lib/systemd/systemd-networkd"
 	busDaemon = "/usr/bin/dbus-daemon"
+	busClient = "/usr/bin/busctl"
 	busConfig = confDir + "/bus.conf"
 )
 
@@ -126,7 +129,25 @@ func (c Config) configureNetwork(ctx context.Context, start func([]component.Spe
 	if err := awaitAddress(ctx, link, i.Address); err != nil {
 		return err
 	}
+	if err := awaitBusName(ctx, "org.freedesktop.network1"); err != nil {
+		return err
+	}
 	return start([]component.Spec{c.program("hotplug", self, "node-init", "hotplug")})
+}
+
+// awaitBusName waits until a program has its name on the system bus. systemd orders hot-plug
+// programs after systemd-networkd, which is of Type=notify: it is started once it answers.
+// After a reboot the address is no sign of that: the links outlive the node's programs.
+func awaitBusName(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, plugTimeout, fmt.Errorf("%s did not appear on the system bus within %s", name, plugTimeout))
+	defer cancel()
+	return poll(ctx, func() error {
+		out, err := exec.CommandContext(ctx, busClient, "--system", "status", name).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s status %s: %w: %s", busClient, name, err, bytes.TrimSpace(out))
+		}
+		return nil
+	})
 }
 
 // awaitAddress waits until systemd-networkd has given a link its address and the default

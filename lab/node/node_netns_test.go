@@ -88,6 +88,11 @@ func bootIdle(t *testing.T, c node.Config) *node.Node {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("init.log:\n%s", n.LastLog())
+			for _, program := range []string{"systemd-networkd", "hotplug"} { // images without them have no such log
+				if out, err := inside(n, "tail", "-n", "15", "/lab/log/"+program+".log"); err == nil {
+					t.Logf("%s.log:\n%s", program, out)
+				}
+			}
 		}
 		if err := n.PowerOff(); err != nil {
 			t.Error(err)
