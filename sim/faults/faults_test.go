@@ -141,6 +141,16 @@ func TestProbabilityIsSeeded(t *testing.T) {
 	}
 }
 
+func TestADisconnectedCallHasNoEffectAndEndsAtOnce(t *testing.T) {
+	i := injector(t, faults.Plan{Calls: []faults.Call{{Action: "X", Do: faults.Disconnect}}})
+	if effect, _, err := run(t.Context(), i, "X"); effect || !errors.Is(err, faults.ErrNoReply) {
+		t.Errorf("effect %v, %v", effect, err)
+	}
+	if effect, _, err := run(t.Context(), i, "X"); !effect || err != nil {
+		t.Errorf("the next call: effect %v, %v", effect, err)
+	}
+}
+
 func TestHungCallEndsWithItsClientOrThePlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, do := range []string{faults.Hang, faults.HangAfter} {
@@ -209,7 +219,7 @@ func TestInvalidPlanIsRefusedAndThePreviousOneKept(t *testing.T) {
 		`{"colour": "blue"}`:                                                       `set faults: json: unknown field "colour"`,
 		`{} {}`:                                                                    "set faults: more after the plan at byte 3",
 		`{"throttle": {"X": {"size": 0}}}`:                                         "set faults: throttle X: size 0, rate 0: want a size of at least 1 and no negative rate",
-		`{"calls": [{"action": "X", "do": "explode"}]}`:                            `set faults: calls[0]: do "explode": want lose-reply, hang, hang-after, fail, stop-before or stop-after`,
+		`{"calls": [{"action": "X", "do": "explode"}]}`:                            `set faults: calls[0]: do "explode": want lose-reply, hang, hang-after, disconnect, fail, stop-before or stop-after`,
 		`{"calls": [{"action": "X", "do": "fail"}]}`:                               `set faults: calls[0]: do "fail": code is missing`,
 		`{"calls": [{"do": "hang"}]}`:                                              `set faults: calls[0]: do "hang": action is missing ("*" is every one)`,
 		`{"calls": [{"action": "X", "do": "fail", "code": "Oops", "status": 42}]}`: `set faults: calls[0]: do "fail": status 42: want 400 to 599`,

@@ -178,7 +178,7 @@ func (f *Flight) add(c Call) {
 	switch c.Do {
 	case Fail:
 		f.refusal = refusal(c)
-	case Hang, StopBefore:
+	case Hang, Disconnect, StopBefore:
 		f.before = append(f.before, c)
 	default:
 		f.after = append(f.after, c)
@@ -245,7 +245,9 @@ func (f *Flight) Before(ctx context.Context) error {
 			}
 			continue
 		}
-		f.hang(ctx)
+		if c.Do == Hang {
+			f.hang(ctx)
+		}
 		return ErrNoReply
 	}
 	if f.refusal != nil {

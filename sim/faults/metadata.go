@@ -29,6 +29,8 @@ func (i *Injector) Metadata(ctx context.Context, path string) (status int, err e
 	case fault.Do == Hang:
 		f.hang(ctx)
 		return 0, ErrNoReply
+	case fault.Do == Disconnect:
+		return 0, ErrNoReply
 	case fault.Do == Fail:
 		return cmp.Or(fault.Status, http.StatusServiceUnavailable), nil
 	}

@@ -25,6 +25,12 @@ func TestMetadataIsSlowOrRefusedOrDoesNotAnswer(t *testing.T) {
 				t.Errorf("%s took %s", path, took)
 			}
 		}
+		if err := i.Set(faults.Plan{Metadata: &faults.Metadata{Do: faults.Disconnect}}); err != nil {
+			t.Fatal(err)
+		}
+		if status, err := i.Metadata(t.Context(), "meta-data/mac"); status != 0 || !errors.Is(err, faults.ErrNoReply) {
+			t.Errorf("a disconnected request: %d, %v", status, err)
+		}
 		if err := i.Set(faults.Plan{Metadata: &faults.Metadata{Do: faults.Hang}}); err != nil {
 			t.Fatal(err)
 		}

@@ -51,7 +51,7 @@ type Latency struct {
 type Metadata struct {
 	// Latency delays each response.
 	Latency Latency `json:"latency,omitzero"`
-	// Do is Hang or Fail; empty is neither.
+	// Do is Hang, Disconnect or Fail; empty is none of them.
 	Do string `json:"do,omitempty"`
 	// Status is that of Fail; zero is 503, with which the service asks for a retry. Source:
 	// EC2 user guide, "Access instance metadata", HTTP codes.
@@ -76,6 +76,8 @@ const (
 	Hang = "hang"
 	// HangAfter takes effect and never responds.
 	HangAfter = "hang-after"
+	// Disconnect closes the connection without a response and has no effect.
+	Disconnect = "disconnect"
 	// Fail responds with Code and has no effect.
 	Fail = "fail"
 	// StopBefore and StopAfter hold the call before or after its effect until it is
@@ -166,8 +168,8 @@ func (m *Metadata) check() error {
 	switch {
 	case m == nil:
 		return nil
-	case m.Do != "" && m.Do != Hang && m.Do != Fail:
-		return fmt.Errorf("do %q: want %s or %s", m.Do, Hang, Fail)
+	case m.Do != "" && m.Do != Hang && m.Do != Disconnect && m.Do != Fail:
+		return fmt.Errorf("do %q: want %s, %s or %s", m.Do, Hang, Disconnect, Fail)
 	case m.Do != Fail && m.Status != 0:
 		return fmt.Errorf("status is for %q alone", Fail)
 	case m.Status != 0 && (m.Status < 400 || m.Status > 599):
@@ -188,14 +190,14 @@ func (p Plan) actions() []string {
 
 func (c Call) check() error {
 	switch c.Do {
-	case LoseReply, Hang, HangAfter, StopBefore, StopAfter:
+	case LoseReply, Hang, HangAfter, Disconnect, StopBefore, StopAfter:
 	case Fail:
 		if c.Code == "" {
 			return fmt.Errorf("do %q: code is missing", c.Do)
 		}
 	default:
-		return fmt.Errorf("do %q: want %s, %s, %s, %s, %s or %s", c.Do,
-			LoseReply, Hang, HangAfter, Fail, StopBefore, StopAfter)
+		return fmt.Errorf("do %q: want %s, %s, %s, %s, %s, %s or %s", c.Do,
+			LoseReply, Hang, HangAfter, Disconnect, Fail, StopBefore, StopAfter)
 	}
 	if c.Action == "" {
 		return fmt.Errorf("do %q: action is missing (\"*\" is every one)", c.Do)

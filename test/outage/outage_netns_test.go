@@ -51,7 +51,7 @@ func newRig(t *testing.T, s service, flags ...string) *rig {
 	}
 	r.server = serveAPI(t, r.Node)
 	r.server.Put("/api/v1/nodes", &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: corev1.NodeSpec{ProviderID: "aws:///us-west-2a/" + string(r.instance())}})
-	for _, name := range append([]string{"a", "b"}, spares()...) {
+	for _, name := range append(firstPods(), spares()...) {
 		r.bind(name)
 	}
 	r.server.runsAgent()
@@ -59,12 +59,13 @@ func newRig(t *testing.T, s service, flags ...string) *rig {
 	r.flags = append(r.flags, flags...)
 	r.StartAgent(r.flags...)
 	r.UntilReady()
-	r.add("a")
-	r.add("b")
+	for _, name := range firstPods() {
+		r.add(name)
+	}
 	r.stream = startStream(t, r.pods["a"], r.pods["b"])
 	r.Until("the snapshot has every pod, and free addresses exist", func() error {
 		raw, err := os.ReadFile(filepath.Join(r.Dir, "state", "cluster.json"))
-		if err == nil && (strings.Count(string(raw), "uid-") < 2+spare || node.Count(r.Ledger(), "free") < 2) {
+		if err == nil && (strings.Count(string(raw), "uid-") < len(firstPods())+spare || node.Count(r.Ledger(), "free") < 2) {
 			err = fmt.Errorf("%d free addresses; %s", node.Count(r.Ledger(), "free"), raw)
 		}
 		return err
@@ -78,6 +79,10 @@ func (r *rig) bind(name string) {
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: "node1"},
 	})
 }
+
+// firstPods are the pods that run before an outage begins: two with the stream, and one to
+// delete after the restart and one after the roll.
+func firstPods() []string { return []string{"a", "b", "restart", "roll"} }
 
 func spares() (names []string) {
 	for i := range spare {
@@ -137,8 +142,8 @@ type change struct {
 
 func changes() []change {
 	return []change{
-		{"restart", func(r *rig) { r.Kill(); r.StartAgent(r.flags...) }},
-		{"roll", (*rig).roll},
+		{"restart", func(r *rig) { r.Kill(); r.StartAgent(r.flags...); r.del("restart") }},
+		{"roll", func(r *rig) { r.roll(); r.del("roll") }},
 		{"reboot", (*rig).reboot},
 	}
 }
@@ -166,6 +171,7 @@ func (r *rig) roll() {
 }
 
 // reboot reboots the machine: the pods' sandboxes are gone, and the runtime makes them again.
+// It deletes the sandboxes of the earlier boot with and without the path of their namespace.
 func (r *rig) reboot() {
 	r.t.Helper()
 	if err := r.stream.stop(); err != nil {
@@ -173,10 +179,11 @@ func (r *rig) reboot() {
 	}
 	r.Kill()
 	r.Reboot()
-	for name := range r.pods {
-		delete(r.pods, name)
-	}
 	r.StartAgent(r.flags...)
+	r.pods["a"].RT.NetNS = ""
+	for name := range r.pods {
+		r.del(name)
+	}
 }
 
 // serves checks that the node serves now, whatever does not answer, within bound.
@@ -204,7 +211,7 @@ func (r *rig) serves(bound time.Duration) {
 func (r *rig) says(s service, k kind) {
 	r.t.Helper()
 	if k == slow && s.name != "instance metadata" && s.from != instanceRole {
-		return // it answers, late
+		return // it answers, late, and clients wait longer than that
 	}
 	r.Until(s.name+" is reported", func() error {
 		ledger := r.Ledger()

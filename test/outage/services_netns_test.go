@@ -36,6 +36,7 @@ type kind string
 
 const (
 	down         kind = "down"         // no request gets an answer
+	disconnects  kind = "disconnects"  // each connection is closed without an answer
 	slow         kind = "slow"         // each answer takes delay
 	refusing     kind = "refusing"     // each request is refused
 	unauthorized kind = "unauthorized" // each request is refused: the account is not known
@@ -69,9 +70,15 @@ func (s service) title() string {
 }
 
 func services() []service {
-	usual := []kind{down, slow, refusing}
+	usual := []kind{down, disconnects, slow, refusing}
 	return []service{
-		{"EC2", "", usual, func(r *rig, k kind) { r.plan(calls("*", k, "Unavailable", http.StatusServiceUnavailable)) }},
+		{"EC2", "", append(usual, forbidden), func(r *rig, k kind) {
+			if k == forbidden {
+				r.plan(calls("*", refusing, "UnauthorizedOperation", http.StatusForbidden))
+				return
+			}
+			r.plan(calls("*", k, "Unavailable", http.StatusServiceUnavailable))
+		}},
 		{"instance metadata", "", usual, func(r *rig, k kind) { r.plan(metadata("", k)) }},
 		{"credentials", webIdentity, usual, func(r *rig, k kind) {
 			r.plan(calls("AssumeRoleWithWebIdentity", k, "AccessDenied", http.StatusForbidden))
@@ -93,6 +100,8 @@ func metadata(path string, k kind) faults.Plan {
 	switch k {
 	case down:
 		fault.Do = faults.Hang
+	case disconnects:
+		fault.Do = faults.Disconnect
 	case slow:
 		fault.Latency.Fixed = faults.Duration(delay)
 	case refusing:
@@ -112,6 +121,8 @@ func calls(action string, k kind, code string, status int) faults.Plan {
 	switch k {
 	case down:
 		return faults.Plan{Calls: []faults.Call{{Action: action, Do: faults.Hang, Count: -1}}}
+	case disconnects:
+		return faults.Plan{Calls: []faults.Call{{Action: action, Do: faults.Disconnect, Count: -1}}}
 	case slow:
 		return faults.Plan{Latency: map[string]faults.Latency{action: {Fixed: faults.Duration(delay)}}}
 	case refusing:
@@ -182,6 +193,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case down:
 			<-r.Context().Done()
 			return
+		case disconnects:
+			panic(http.ErrAbortHandler)
 		case slow:
 			timer := time.NewTimer(delay)
 			defer timer.Stop()
