@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -131,6 +133,34 @@ func TestTheCommentedOutFieldsOfTheFileAtTheRootResolve(t *testing.T) {
 	if _, err := s.Resolve(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestEveryFieldStandsInTheFileAtTheRoot(t *testing.T) {
+	text, err := os.ReadFile("../../lab.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range fieldsOf(reflect.TypeFor[Spec]()) {
+		if !regexp.MustCompile(`[\s{,]` + field + `:`).Match(text) {
+			t.Errorf("lab.yaml does not show the field %s", field)
+		}
+	}
+}
+
+// fieldsOf lists the names of the fields of a type and of what it contains, by their JSON.
+func fieldsOf(t reflect.Type) (fields []string) {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return fieldsOf(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+			if name != "" && name != "-" {
+				fields = append(append(fields, name), fieldsOf(t.Field(i).Type)...)
+			}
+		}
+	}
+	return fields
 }
 
 func TestEveryExampleResolves(t *testing.T) {
