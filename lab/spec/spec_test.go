@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -149,15 +150,16 @@ func TestEveryFieldStandsInTheFileAtTheRoot(t *testing.T) {
 
 // fieldsOf lists the names of the fields of a type and of what it contains, by their JSON.
 func fieldsOf(t reflect.Type) (fields []string) {
-	switch t.Kind() {
-	case reflect.Pointer, reflect.Slice, reflect.Map:
+	if slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map}, t.Kind()) {
 		return fieldsOf(t.Elem())
-	case reflect.Struct:
-		for i := range t.NumField() {
-			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-			if name != "" && name != "-" {
-				fields = append(append(fields, name), fieldsOf(t.Field(i).Type)...)
-			}
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if name != "" && name != "-" {
+			fields = append(append(fields, name), fieldsOf(t.Field(i).Type)...)
 		}
 	}
 	return fields
