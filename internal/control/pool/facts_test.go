@@ -110,7 +110,7 @@ func TestAnUnreadableRangeIsReportedAndTheOthersAreUsed(t *testing.T) {
 	}))
 	defer server.Close()
 	p.Metadata = imds.New(aws.Config{}, imds.Options{Endpoint: server.URL, Tries: 1})
-	if err := p.Observer.followRanges(t.Context()); err != nil {
+	if err := p.Observer.followRanges(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	p.Observer.notUsed.objects(nil) // EC2 has nothing that is not used

@@ -16,9 +16,9 @@ const publishRangesEvery = 10 * time.Minute
 // the VPC, to which pods send without SNAT. What it finds of interfaces changes nothing: a
 // difference is a reason to read EC2.
 func (o *Observer) compareWithMetadata(ctx context.Context) {
-	listed, err := o.p.Metadata.Listed(ctx)
+	listed, unreadable, err := o.p.Metadata.Listed(ctx)
 	if err == nil {
-		err = o.followRanges(ctx)
+		err = o.followRanges(ctx, unreadable)
 	}
 	o.p.note(state.Metadata, err)
 	if err != nil {
@@ -41,14 +41,15 @@ func (o *Observer) compareWithMetadata(ctx context.Context) {
 	}
 }
 
-// followRanges reads the VPC's ranges again.
-func (o *Observer) followRanges(ctx context.Context) error {
+// followRanges reads the VPC's ranges again, and reports what of instance metadata cannot be read
+// beside skipped.
+func (o *Observer) followRanges(ctx context.Context, skipped []string) error {
 	was := o.known()
 	ranges, unreadable, err := o.p.Metadata.VPCCIDRs(ctx, was.PrimaryMAC)
 	if err != nil {
 		return err
 	}
-	o.notUsed.lines(unreadable)
+	o.notUsed.lines(append(skipped, unreadable...))
 	now, same := time.Now(), slices.Equal(ranges, was.Ranges)
 	if same && now.Sub(was.Read[state.FactRanges]) < publishRangesEvery {
 		return nil

@@ -30,8 +30,13 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// ErrNone is for a value that the service does not have for this instance.
-var ErrNone = errors.New("the metadata service has no such value")
+// What is wrong with a value.
+var (
+	// ErrNone is for a value that the service does not have for this instance.
+	ErrNone = errors.New("the metadata service has no such value")
+	// errOdd is for a value that is not of its kind.
+	errOdd = errors.New("the value cannot be read")
+)
 
 // Options of New.
 type Options struct {
@@ -129,12 +134,14 @@ type Interface struct {
 	Groups      []vpc.SecurityGroupID
 	LocalIPv4s  []netip.Addr // the first is the primary one; never given to pods
 	SubnetIPv6s []netip.Prefix
-	// Unreadable are the lines of its lists that were skipped, each with its value's path.
+	// Unreadable are the values, and the lines of its lists, that were skipped, each with its
+	// path.
 	Unreadable []string
 }
 
 // Interface reads the interface with mac. ErrNone: the service does not know it yet,
-// or no more.
+// or no more. A value that cannot be read is reported beside the others and is zero, unless
+// nothing is left of the VPC's IPv4 ranges, without which packets would get another source.
 func (c *Client) Interface(ctx context.Context, mac vpc.MAC) (Interface, error) {
 	at := "network/interfaces/macs/" + mac.String() + "/"
 	out := Interface{MAC: mac}
@@ -143,11 +150,12 @@ func (c *Client) Interface(ctx context.Context, mac vpc.MAC) (Interface, error) 
 		return Interface{}, err
 	}
 	out.ID = vpc.ENIID(id)
-	if out.Device, err = c.number(ctx, at+"device-number", false); err != nil {
-		return Interface{}, err
-	}
-	if out.Card, err = c.number(ctx, at+"network-card", true); err != nil {
-		return Interface{}, err
+	for path, into := range map[string]*int{"device-number": &out.Device, "network-card": &out.Card} {
+		if *into, err = c.number(ctx, at+path); errors.Is(err, errOdd) {
+			out.Unreadable = append(out.Unreadable, err.Error())
+		} else if err != nil && !errors.Is(err, ErrNone) {
+			return Interface{}, err
+		}
 	}
 	vpcID, err := c.get(ctx, at+"vpc-id")
 	if err != nil {
@@ -163,9 +171,13 @@ func (c *Client) Interface(ctx context.Context, mac vpc.MAC) (Interface, error) 
 
 // lists reads the values of an interface that have any number of lines.
 func (c *Client) lists(ctx context.Context, at string, out *Interface) (err error) {
-	cidrs, err := list(ctx, c, at+"subnet-ipv4-cidr-block", &out.Unreadable, netip.ParsePrefix)
-	if err != nil {
-		return err
+	var cidrs []netip.Prefix
+	for path, into := range map[string]*[]netip.Prefix{
+		"subnet-ipv4-cidr-block": &cidrs, "vpc-ipv6-cidr-blocks": &out.VPCv6CIDRs, "subnet-ipv6-cidr-blocks": &out.SubnetIPv6s,
+	} {
+		if *into, err = list(ctx, c, at+path, &out.Unreadable, netip.ParsePrefix); err != nil && !errors.Is(err, errOdd) {
+			return err
+		}
 	}
 	if len(cidrs) > 0 {
 		out.SubnetCIDR = cidrs[0]
@@ -173,13 +185,7 @@ func (c *Client) lists(ctx context.Context, at string, out *Interface) (err erro
 	if out.VPCv4CIDRs, err = list(ctx, c, at+"vpc-ipv4-cidr-blocks", &out.Unreadable, netip.ParsePrefix); err != nil {
 		return err
 	}
-	if out.VPCv6CIDRs, err = list(ctx, c, at+"vpc-ipv6-cidr-blocks", &out.Unreadable, netip.ParsePrefix); err != nil {
-		return err
-	}
-	if out.SubnetIPv6s, err = list(ctx, c, at+"subnet-ipv6-cidr-blocks", &out.Unreadable, netip.ParsePrefix); err != nil {
-		return err
-	}
-	if out.LocalIPv4s, err = list(ctx, c, at+"local-ipv4s", &out.Unreadable, netip.ParseAddr); err != nil {
+	if out.LocalIPv4s, err = list(ctx, c, at+"local-ipv4s", &out.Unreadable, netip.ParseAddr); err != nil && !errors.Is(err, errOdd) {
 		return err
 	}
 	out.Groups, err = list(ctx, c, at+"security-group-ids", &out.Unreadable, groupID)
@@ -222,24 +228,21 @@ func (c *Client) get(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// number reads a value that is a number; an optional one that is missing is 0.
-func (c *Client) number(ctx context.Context, path string, optional bool) (int, error) {
+// number reads a value that is a number. errOdd: it is none.
+func (c *Client) number(ctx context.Context, path string) (int, error) {
 	raw, err := c.get(ctx, path)
-	if optional && errors.Is(err, ErrNone) {
-		return 0, nil
-	}
 	if err != nil {
 		return 0, err
 	}
 	n, err := strconv.Atoi(raw)
 	if err != nil {
-		return 0, fmt.Errorf("read metadata %s: %q is not a number", path, raw)
+		return 0, fmt.Errorf("read metadata %s: %w: %q is not a number", path, errOdd, raw)
 	}
 	return n, nil
 }
 
 // list reads a value of one entry per line; a missing value is an empty list. Lines that
-// parse refuses are skipped and added to unreadable; it is an error if no other is left.
+// parse refuses are skipped and added to unreadable; it is errOdd if no other is left.
 func list[T any](ctx context.Context, c *Client, path string, unreadable *[]string, parse func(string) (T, error)) ([]T, error) {
 	raw, err := c.get(ctx, path)
 	if errors.Is(err, ErrNone) {
@@ -260,7 +263,7 @@ func list[T any](ctx context.Context, c *Client, path string, unreadable *[]stri
 		out = append(out, v)
 	}
 	if refused != nil && len(out) == 0 {
-		return nil, fmt.Errorf("read metadata %s: %w", path, refused)
+		return nil, fmt.Errorf("read metadata %s: %w: %w", path, errOdd, refused)
 	}
 	return out, nil
 }

@@ -40,7 +40,7 @@ func TestListedInterfacesAreReadWithOneTokenAndFiveRequestsEach(t *testing.T) {
 	var got []ipam.Listed
 	for range 3 {
 		var err error
-		if got, err = c.Listed(t.Context()); err != nil {
+		if got, _, err = c.Listed(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -70,7 +70,7 @@ func TestAListedInterfaceWithoutADeviceNumberIsLeftOut(t *testing.T) {
 		}
 		return gone
 	})
-	got, err := c.Listed(t.Context())
+	got, _, err := c.Listed(t.Context())
 	if err != nil || len(got) != 1 || got[0].ENI != "eni-1" {
 		t.Errorf("listed %v, %v", got, err)
 	}
@@ -89,7 +89,7 @@ func TestAListingThatCannotBeTrueIsAnError(t *testing.T) {
 			}
 			return listing
 		})
-		if _, err := c.Listed(t.Context()); err == nil || !strings.Contains(err.Error(), "must be from 1 to 256") {
+		if _, _, err := c.Listed(t.Context()); err == nil || !strings.Contains(err.Error(), "must be from 1 to 256") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if requests["GET"] != 1 {
