@@ -8,9 +8,7 @@
 package conflist
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -94,27 +92,6 @@ func (f *File) Problems() []cniconf.Problem {
 	return slices.Clone(f.problems)
 }
 
-// content is the network configuration of a node. withPortmap chains upstream's portmap,
-// for hostPort. Without it the runtime is asked to send a pod's hostPorts to our plugin,
-// so that the agent refuses the pod instead of losing them.
-func content(cfg config.Config, version string, withPortmap bool) ([]byte, error) {
-	hostPorts := map[string]bool{"portMappings": true}
-	own := map[string]any{
-		"type": PluginName, "socket": cfg.Socket, "spool": filepath.Join(cfg.StateDir, "spool"),
-		"addWaitSeconds": cfg.AddWait.Seconds(), "delWaitSeconds": cfg.DelWait.Seconds(),
-	}
-	plugins := []map[string]any{own}
-	if withPortmap {
-		plugins = append(plugins, map[string]any{"type": portmap, "snat": true, "capabilities": hostPorts})
-	} else {
-		own["capabilities"] = hostPorts
-	}
-	out, err := json.MarshalIndent(map[string]any{
-		"cniVersion": version, "name": config.NetworkName, "plugins": plugins,
-	}, "", "  ")
-	return append(out, '\n'), err
-}
-
 // Write puts the file in place when it is not there as it should be, replaces the
 // configuration of the AWS VPC CNI if the runtime would use it instead, and looks for
 // other problems. New problems are events on the node. It does nothing while the node is left
@@ -126,21 +103,25 @@ func (f *File) Write(ctx context.Context) error {
 	if f.serving.IsZero() {
 		f.serving = time.Now()
 	}
-	chain, problems := f.chain(ctx)
+	files, readErr := read(f.cfg)
+	chain, problems := f.chain(ctx, cniconf.InUse(files))
 	problems = append(problems, f.loopback(ctx)...)
 	if ctx.Err() != nil {
-		return ctx.Err() // the agent stops: portmap may not have been asked
+		return ctx.Err() // the agent stops: plugins may not have been asked
 	}
-	want, err := content(f.cfg, chain.version, chain.portmap)
+	err := errors.Join(readErr, os.MkdirAll(f.cfg.CNIConfDir, 0o755))
+	if err == nil {
+		err = f.put(cniconf.Named(files, FileName), chain)
+	}
+	verdict := cniconf.Judge(files)
+	for _, file := range verdict.Refresh {
+		err = errors.Join(err, f.put(file, chain))
+	}
+	for _, file := range verdict.Keep {
+		err = errors.Join(err, f.replace(file, chain))
+	}
+	problems = append(problems, verdict.Problems...)
 	if err != nil {
-		return fmt.Errorf("write conflist: %w", err)
-	}
-	if err = os.MkdirAll(f.cfg.CNIConfDir, 0o755); err == nil {
-		err = f.put(FileName, want, chain.version)
-	}
-	found, othersErr := f.takeOver(want, chain.version)
-	problems = append(problems, found...)
-	if err = errors.Join(err, othersErr); err != nil {
 		err = fmt.Errorf("write conflist: %w", err)
 		problems = append(problems, cniconf.NotWritten(f.cfg.CNIConfDir))
 	}
@@ -148,16 +129,20 @@ func (f *File) Write(ctx context.Context) error {
 	return err
 }
 
-// put writes one file of the directory if it has other content.
-func (f *File) put(name string, want []byte, version string) error {
-	at := filepath.Join(f.cfg.CNIConfDir, name)
-	if have, err := os.ReadFile(at); err == nil && bytes.Equal(have, want) {
+// put writes one file of the directory if its content means something else.
+func (f *File) put(file cniconf.File, c chain) error {
+	want, err := c.wanted(f.cfg).Render(file, c.gone)
+	if err != nil {
+		return err
+	}
+	at := filepath.Join(f.cfg.CNIConfDir, file.Name)
+	if have, err := os.ReadFile(at); err == nil && cniconf.Same(have, want) {
 		return nil
 	}
 	if err := atomicfile.Write(at, want, 0o644); err != nil {
 		return err
 	}
-	f.Log.Info("conflist written", "path", at, "cniVersion", version)
+	f.Log.Info("conflist written", "path", at, "cniVersion", c.version, "chained", file.Chained())
 	return nil
 }
 
