@@ -4,6 +4,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -141,5 +142,15 @@ func TestBesideAWSsDaemonTheAgentOnlyWatches(t *testing.T) {
 	})
 	if err := n.Del(p); err != nil {
 		t.Errorf("DEL: %v", err)
+	}
+	// No pod of ours is left: AWS's daemon, which writes its configuration once, gets it back.
+	n.Until("the runtime uses AWS's configuration", func() error {
+		if got, err := os.ReadFile(aws); err != nil || string(got) != conflist {
+			return errors.Join(err, fmt.Errorf("it is %s", got))
+		}
+		return nil
+	})
+	if _, err := os.Stat(aws + ".before-trunkline"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the kept content: %v", err)
 	}
 }

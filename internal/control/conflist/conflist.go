@@ -22,6 +22,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
 // Names on the node.
@@ -52,6 +53,8 @@ type Deps struct {
 	// ours is. Beside such pods it must not wire any, because it does not know their addresses
 	// and would give them to others.
 	Yield func() bool
+	// Daemon reports whether a pod of AWS's daemon is known to be on the node.
+	Daemon func() bool
 	// Changed is called when the problems changed.
 	Changed func()
 	Events  Events
@@ -63,6 +66,8 @@ type Deps struct {
 type File struct {
 	cfg config.Config
 	Deps
+	// Loop calls Write; it is marked when the pod of AWS's daemon comes or goes.
+	Loop    *loop.Loop
 	serving time.Time // when Write was first called
 
 	mu       sync.Mutex // guards the following fields
@@ -71,7 +76,16 @@ type File struct {
 }
 
 // New returns the file of a node.
-func New(cfg config.Config, d Deps) *File { return &File{cfg: cfg, Deps: d} }
+func New(cfg config.Config, d Deps) *File {
+	f := &File{cfg: cfg, Deps: d}
+	f.Loop = loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, f.Write(ctx) })
+	f.Loop.Every, f.Loop.MaxBackoff = compareEvery, compareEvery
+	return f
+}
+
+// compareEvery is how often the files are compared with their desired content. That needs no
+// answer from the API server.
+const compareEvery = 5 * time.Second
 
 func path(cfg config.Config) string { return filepath.Join(cfg.CNIConfDir, FileName) }
 
@@ -94,11 +108,11 @@ func (f *File) Problems() []cniconf.Problem {
 
 // Write puts the file in place when it is not there as it should be, replaces the
 // configuration of the AWS VPC CNI if the runtime would use it instead, and looks for
-// other problems. New problems are events on the node. It does nothing while the node is left
-// to AWS's daemon. It must not be called before calls are served.
+// other problems. New problems are events on the node. While the node is left to AWS's daemon, it
+// gives that one's configuration back. It must not be called before calls are served.
 func (f *File) Write(ctx context.Context) error {
 	if f.Yield() {
-		return nil
+		return f.yield()
 	}
 	if f.serving.IsZero() {
 		f.serving = time.Now()
@@ -127,6 +141,19 @@ func (f *File) Write(ctx context.Context) error {
 	}
 	f.report(chain.version, append(problems, f.notCalled(time.Now())...))
 	return err
+}
+
+// yield gives AWS's configuration back once AWS's daemon is known to be on the node. Our own file
+// stays: it sorts after AWS's.
+func (f *File) yield() error {
+	if !f.Daemon() {
+		return nil
+	}
+	if err := giveBack(f.cfg); err != nil {
+		return fmt.Errorf("give the configuration of the AWS VPC CNI back: %w", err)
+	}
+	f.report(f.Version(), nil) // what the runtime does is no fault of ours any more
+	return nil
 }
 
 // put writes one file of the directory if its content means something else.

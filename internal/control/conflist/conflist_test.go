@@ -39,6 +39,7 @@ type scene struct {
 	called  time.Time
 	lacksLo bool // loopback is absent
 	yield   bool // the node is left to AWS's daemon
+	daemon  bool // which has a pod on the node
 	pods    []kube.Pod
 	others  map[string][]string // CNI versions that further plugins support
 	failing map[string]error    // plugins that give no answer
@@ -65,7 +66,7 @@ func newScene(t testing.TB) *scene {
 			}
 			return s.portmap, nil
 		},
-		Yield: func() bool { return s.yield }, Called: func() time.Time { return s.called }, Pods: func() []kube.Pod { return s.pods },
+		Yield: func() bool { return s.yield }, Daemon: func() bool { return s.daemon }, Called: func() time.Time { return s.called }, Pods: func() []kube.Pod { return s.pods },
 		Changed: func() { s.changes++ }, Events: s, Log: slog.New(slog.DiscardHandler),
 	})
 	return s
@@ -170,7 +171,7 @@ func TestTheConflistIsWrittenAgainWhenItIsGone(t *testing.T) {
 	}
 	s.wantProblems(t)
 	for range 2 { // the second time it is not there
-		if err := Remove(s.cfg); err != nil {
+		if err := Remove(s.cfg, false); err != nil {
 			t.Error(err)
 		}
 	}

@@ -115,18 +115,57 @@ func (f *File) RemoveLeftovers() error {
 }
 
 // Remove takes our configuration away, on a stop that is meant to last: the runtime then
-// reports that the node's network is not ready. What was kept of the AWS VPC CNI stays: its
-// daemon writes its own configuration once it serves, and the runtime must not call its
-// plugin before. A configuration that is not there is no error.
-func Remove(cfg config.Config) error {
-	names, _, err := ours(cfg)
+// reports that the node's network is not ready. daemon: AWS's daemon is on the node; its
+// configuration, which it wrote once, at its start, is given back. Without it, what was kept is
+// deleted: the daemon writes its own once it serves, and the runtime must not call its plugin
+// before. A configuration that is not there is no error.
+func Remove(cfg config.Config, daemon bool) error {
+	var err error
+	if daemon {
+		err = giveBack(cfg)
+	}
+	names, replaced, readErr := ours(cfg)
+	err = errors.Join(err, readErr)
 	for _, name := range names {
-		if e := os.Remove(filepath.Join(cfg.CNIConfDir, name)); !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
+		err = errors.Join(err, remove(filepath.Join(cfg.CNIConfDir, name)))
+	}
+	for _, name := range replaced { // after ours, which are recognised by it
+		if err == nil {
+			err = remove(kept(cfg, name))
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("remove conflist: %w", err)
+	}
+	return nil
+}
+
+// giveBack restores the configurations of the AWS VPC CNI that ours replaced, by rename: the
+// runtime finds one at every moment. One that AWS's daemon has written since stays, and what was
+// kept of it is deleted.
+func giveBack(cfg config.Config) error {
+	_, replaced, err := ours(cfg)
+	if err != nil || len(replaced) == 0 {
+		return err
+	}
+	files, err := read(cfg)
+	if err != nil {
+		return err
+	}
+	for _, name := range replaced {
+		if now := cniconf.Named(files, name); now.Owner == cniconf.Ours || len(now.Plugins) == 0 {
+			err = errors.Join(err, os.Rename(kept(cfg, name), filepath.Join(cfg.CNIConfDir, name)))
+		} else {
+			err = errors.Join(err, remove(kept(cfg, name)))
+		}
+	}
+	return err
+}
+
+// remove deletes a file; one that is not there is no error.
+func remove(at string) error {
+	if err := os.Remove(at); !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func TestOnlyFilesThatWeWroteAreRemoved(t *testing.T) {
 	s := newScene(t)
 	s.put(t, "05-wrapped.conflist", `{"name":"x","plugins":[{"type":"trunkline-cni"}]}`)
 	s.write(t)
-	if err := Remove(s.cfg); err != nil || !s.exists("05-wrapped.conflist") || s.exists(FileName) {
+	if err := Remove(s.cfg, false); err != nil || !s.exists("05-wrapped.conflist") || s.exists(FileName) {
 		t.Errorf("%v; the other file exists: %v, ours: %v", err, s.exists("05-wrapped.conflist"), s.exists(FileName))
 	}
 }
