@@ -4,6 +4,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -46,6 +47,13 @@ func serveAPI(t *testing.T, n *node.Node) (server *kubetest.Server, at string) {
 	return server, "http://" + listener.Addr().String()
 }
 
+// awsNodePod is a pod of AWS's daemon.
+func awsNodePod(name string) *corev1.Pod {
+	p := podOnNode("kube-system", name, map[string]string{"k8s-app": "aws-node"})
+	p.Spec.HostNetwork = true
+	return p
+}
+
 func podOnNode(namespace, name string, labels map[string]string) *corev1.Pod {
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -65,7 +73,7 @@ func TestBesideAWSsDaemonTheAgentOnlyWatches(t *testing.T) {
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node1"},
 		Spec: corev1.NodeSpec{ProviderID: "aws:///us-west-2a/" + string(n.State().InstanceNamed("node1").ID)},
 	})
-	server.Put("/api/v1/pods", podOnNode("kube-system", "aws-node-x", map[string]string{"k8s-app": "aws-node"}))
+	server.Put("/api/v1/pods", awsNodePod("aws-node-x"))
 	server.Put("/api/v1/pods", podOnNode("default", "p", nil))
 	const conflist = `{"cniVersion": "0.4.0", "name": "aws-cni", "plugins": [{"type": "aws-cni"}]}`
 	aws := filepath.Join(n.Dir, "net.d", "10-aws.conflist")
@@ -118,7 +126,7 @@ func TestBesideAWSsDaemonTheAgentOnlyWatches(t *testing.T) {
 	}
 
 	// It comes again: pods that run keep their addresses, and new ones get none.
-	server.Put("/api/v1/pods", podOnNode("kube-system", "aws-node-y", map[string]string{"k8s-app": "aws-node"}))
+	server.Put("/api/v1/pods", awsNodePod("aws-node-y"))
 	server.Put("/api/v1/pods", podOnNode("default", "late", nil))
 	n.Until("an ADD is refused", func() error {
 		late := n.NewPod("late")
@@ -134,5 +142,15 @@ func TestBesideAWSsDaemonTheAgentOnlyWatches(t *testing.T) {
 	})
 	if err := n.Del(p); err != nil {
 		t.Errorf("DEL: %v", err)
+	}
+	// No pod of ours is left: AWS's daemon, which writes its configuration once, gets it back.
+	n.Until("the runtime uses AWS's configuration", func() error {
+		if got, err := os.ReadFile(aws); err != nil || string(got) != conflist {
+			return errors.Join(err, fmt.Errorf("it is %s", got))
+		}
+		return nil
+	})
+	if _, err := os.Stat(aws + ".before-trunkline"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the kept content: %v", err)
 	}
 }

@@ -205,13 +205,14 @@ func (a *agent) open(ctx context.Context) (err error) {
 	a.events = events
 	a.cluster = guarded{cluster, guard.New(guard.Deps{
 		Cluster: cluster, Events: events, Log: a.log,
-		Changed: func() { a.markPlan(); a.reporter.Loop.Mark() },
+		Changed: func() { a.markPlan(); a.reporter.Loop.Mark(); a.conflist.Loop.Mark() },
 	})}
 	a.conflist = conflist.New(a.cfg, conflist.Deps{
 		Runtime:   func() string { node, _ := a.cluster.Node(); return node.Runtime },
 		Supported: new(cniplugin.Asker).Supported, Called: func() time.Time { return a.cni.Called() },
 		Pods: a.cluster.Pods, Changed: func() { a.reporter.Loop.Mark() }, Events: a.events, Log: a.log,
-		Yield: func() bool { return a.cluster.guard.Yields() && len(a.state.Endpoints()) == 0 },
+		Yield:  func() bool { return a.cluster.guard.Yields() && len(a.state.Endpoints()) == 0 },
+		Daemon: a.cluster.guard.Beside,
 	})
 	if err := a.conflist.RemoveLeftovers(); err != nil { // the journal's lock is held: no other agent writes there
 		a.log.Warn("incomplete conflist files of an earlier agent were not removed", "error", err)
@@ -365,8 +366,7 @@ func (a *agent) serve(ctx context.Context) error {
 	if err := a.conflist.Write(ctx); err != nil {
 		return errors.Join(err, group.Wait())
 	}
-	keep := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, a.conflist.Write(ctx) })
-	keep.Every, keep.MaxBackoff = conflistEvery, conflistEvery
+	keep := a.conflist.Loop
 	keep.Report = func(err error, pause time.Duration) {
 		a.log.Warn("conflist not written, will be retried", "error", err, "pause", pause)
 		a.metrics.loopErrors.WithLabelValues("conflist").Inc()
@@ -377,10 +377,6 @@ func (a *agent) serve(ctx context.Context) error {
 	a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.state.Node().Instance)
 	return group.Wait()
 }
-
-// conflistEvery is how often the conflist is compared with its desired content. That
-// needs no answer from the API server.
-const conflistEvery = 5 * time.Second
 
 // bootID is the kernel's ID of this boot.
 func bootID() string {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -195,8 +197,8 @@ func installReference(ctx context.Context, from, to string, log *slog.Logger) er
 		switch {
 		case err == nil:
 			log.Info("reference plugin", "path", at, "installed", outcome.Installed, "why", outcome.Why)
-		case name == loopbackPlugin && !exists(at):
-			return fmt.Errorf("the node has no %s, without which the container runtime starts no pod, and it cannot be installed: %w; install CNI's reference plugins in %s", at, err, to)
+		case name == loopbackPlugin && !usable(ctx, at):
+			return fmt.Errorf("the node has no usable %s, without which the container runtime starts no pod, and it cannot be installed: %w; install CNI's reference plugins in %s", at, err, to)
 		default:
 			log.Error("reference plugin not installed", "path", at, "error", err)
 		}
@@ -204,7 +206,8 @@ func installReference(ctx context.Context, from, to string, log *slog.Logger) er
 	return nil
 }
 
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+// usable reports whether the runtime can run a plugin, as far as that is known here.
+func usable(ctx context.Context, path string) bool {
+	_, err := new(cniplugin.Asker).Supported(ctx, path)
+	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, cniplugin.ErrBroken)
 }

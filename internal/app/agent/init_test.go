@@ -107,6 +107,24 @@ func TestInitIsRefusedOnlyIfTheNodeHasNoLoopback(t *testing.T) {
 	}
 }
 
+// A plugin that is there and cannot be run is as bad as none.
+func TestInitIsRefusedIfTheLoopbackCannotBeRunAndNotReplaced(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	at := filepath.Join(to, "loopback")
+	if err := os.WriteFile(at, []byte("not a program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	err := installReference(t.Context(), from, to, log)
+	if err == nil || !strings.Contains(err.Error(), at) {
+		t.Fatalf("%v, want a refusal that names %s", err, at)
+	}
+	programs(t, from, "loopback")
+	if err := installReference(t.Context(), from, to, log); err != nil {
+		t.Errorf("with a loopback that replaces it: %v", err)
+	}
+}
+
 // The agent says on such a node that nothing was changed.
 func TestInitChangesNothingOnANodeOfAnIPv6Cluster(t *testing.T) {
 	bin := t.TempDir()
@@ -122,4 +140,9 @@ func TestInitChangesNothingOnANodeOfAnIPv6Cluster(t *testing.T) {
 	if left, err := os.ReadDir(bin); err != nil || len(left) > 0 {
 		t.Errorf("installed %v, %v", left, err)
 	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

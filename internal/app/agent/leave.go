@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"time"
 
@@ -42,6 +43,8 @@ type leaver struct {
 	// left is set if the node was left before: what is in the checkpoint since is of AWS's
 	// daemon.
 	left bool
+	// daemon is set if the API server has shown a pod of AWS's daemon on the node.
+	daemon bool
 }
 
 // leave leaves the node after a stop that is meant to last (ADR 0023).
@@ -73,7 +76,7 @@ func (a *agent) leave(ctx context.Context) error {
 }
 
 func (a *agent) leaver() leaver {
-	return leaver{cfg: a.cfg, log: a.log, state: a.state, host: a.host, filter: a.filter}
+	return leaver{cfg: a.cfg, log: a.log, state: a.state, host: a.host, filter: a.filter, daemon: a.cluster.guard.Beside()}
 }
 
 // finishAndLeave completes what was interrupted, as far as there is time, and leaves the node.
@@ -102,11 +105,28 @@ func (l leaver) leave(ctx context.Context) error {
 	discarded, cancel := context.WithTimeout(ctx, leaveWithin/2) // the steps after it matter more
 	defer cancel()
 	return errors.Join(
-		conflist.Remove(l.cfg),
+		conflist.Remove(l.cfg, l.daemon || awsDaemonServes(ctx)),
 		l.host.DeleteDiscarded(discarded, func() int { return deletedAtOnce }, func(link.Wired) {}),
 		network.Leave(ctx, network.LeaveDeps{Links: l.host, Filter: l.filter}),
 		l.state.Leave(ctx),
 	)
+}
+
+// awsDaemonAddress is where AWS's daemon answers its plugin.
+// Source: aws/amazon-vpc-cni-k8s, pkg/ipamd/rpc_handler.go.
+const awsDaemonAddress = "127.0.0.1:50051"
+
+// awsDaemonServes reports whether AWS's daemon runs on the node: it can be started before our agent
+// has left, and Uninstall has no access to the API server.
+func awsDaemonServes(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp4", awsDaemonAddress)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 // writeCheckpoint keeps the file of a node that was left before: AWS's daemon may run by now,
@@ -154,5 +174,5 @@ func Uninstall(ctx context.Context, cfg config.Config, log *slog.Logger) (err er
 		return fmt.Errorf("open the node's nftables: %w", err)
 	}
 	defer func() { err = errors.Join(err, filter.Close()) }()
-	return leaver{cfg, log, s, host, filter, s.Found.Left}.leave(ctx)
+	return leaver{cfg: cfg, log: log, state: s, host: host, filter: filter, left: s.Found.Left}.leave(ctx)
 }

@@ -8,9 +8,7 @@
 package conflist
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +22,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/kernel/atomicfile"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
 // Names on the node.
@@ -54,6 +53,8 @@ type Deps struct {
 	// ours is. Beside such pods it must not wire any, because it does not know their addresses
 	// and would give them to others.
 	Yield func() bool
+	// Daemon reports whether a pod of AWS's daemon is known to be on the node.
+	Daemon func() bool
 	// Changed is called when the problems changed.
 	Changed func()
 	Events  Events
@@ -65,6 +66,8 @@ type Deps struct {
 type File struct {
 	cfg config.Config
 	Deps
+	// Loop calls Write; it is marked when the pod of AWS's daemon comes or goes.
+	Loop    *loop.Loop
 	serving time.Time // when Write was first called
 
 	mu       sync.Mutex // guards the following fields
@@ -73,7 +76,16 @@ type File struct {
 }
 
 // New returns the file of a node.
-func New(cfg config.Config, d Deps) *File { return &File{cfg: cfg, Deps: d} }
+func New(cfg config.Config, d Deps) *File {
+	f := &File{cfg: cfg, Deps: d}
+	f.Loop = loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, f.Write(ctx) })
+	f.Loop.Every, f.Loop.MaxBackoff = compareEvery, compareEvery
+	return f
+}
+
+// compareEvery is how often the files are compared with their desired content. That needs no
+// answer from the API server.
+const compareEvery = 5 * time.Second
 
 func path(cfg config.Config) string { return filepath.Join(cfg.CNIConfDir, FileName) }
 
@@ -94,53 +106,36 @@ func (f *File) Problems() []cniconf.Problem {
 	return slices.Clone(f.problems)
 }
 
-// content is the network configuration of a node. withPortmap chains upstream's portmap,
-// for hostPort. Without it the runtime is asked to send a pod's hostPorts to our plugin,
-// so that the agent refuses the pod instead of losing them.
-func content(cfg config.Config, version string, withPortmap bool) ([]byte, error) {
-	hostPorts := map[string]bool{"portMappings": true}
-	own := map[string]any{
-		"type": PluginName, "socket": cfg.Socket, "spool": filepath.Join(cfg.StateDir, "spool"),
-		"addWaitSeconds": cfg.AddWait.Seconds(), "delWaitSeconds": cfg.DelWait.Seconds(),
-	}
-	plugins := []map[string]any{own}
-	if withPortmap {
-		plugins = append(plugins, map[string]any{"type": portmap, "snat": true, "capabilities": hostPorts})
-	} else {
-		own["capabilities"] = hostPorts
-	}
-	out, err := json.MarshalIndent(map[string]any{
-		"cniVersion": version, "name": config.NetworkName, "plugins": plugins,
-	}, "", "  ")
-	return append(out, '\n'), err
-}
-
 // Write puts the file in place when it is not there as it should be, replaces the
 // configuration of the AWS VPC CNI if the runtime would use it instead, and looks for
-// other problems. New problems are events on the node. It does nothing while the node is left
-// to AWS's daemon. It must not be called before calls are served.
+// other problems. New problems are events on the node. While the node is left to AWS's daemon, it
+// gives that one's configuration back. It must not be called before calls are served.
 func (f *File) Write(ctx context.Context) error {
 	if f.Yield() {
-		return nil
+		return f.yield()
 	}
 	if f.serving.IsZero() {
 		f.serving = time.Now()
 	}
-	chain, problems := f.chain(ctx)
+	files, readErr := read(f.cfg)
+	chain, problems := f.chain(ctx, cniconf.InUse(files))
 	problems = append(problems, f.loopback(ctx)...)
 	if ctx.Err() != nil {
-		return ctx.Err() // the agent stops: portmap may not have been asked
+		return ctx.Err() // the agent stops: plugins may not have been asked
 	}
-	want, err := content(f.cfg, chain.version, chain.portmap)
+	err := errors.Join(readErr, os.MkdirAll(f.cfg.CNIConfDir, 0o755))
+	if err == nil {
+		err = f.put(cniconf.Named(files, FileName), chain)
+	}
+	verdict := cniconf.Judge(files)
+	for _, file := range verdict.Refresh {
+		err = errors.Join(err, f.put(file, chain))
+	}
+	for _, file := range verdict.Keep {
+		err = errors.Join(err, f.replace(file, chain))
+	}
+	problems = append(problems, verdict.Problems...)
 	if err != nil {
-		return fmt.Errorf("write conflist: %w", err)
-	}
-	if err = os.MkdirAll(f.cfg.CNIConfDir, 0o755); err == nil {
-		err = f.put(FileName, want, chain.version)
-	}
-	found, othersErr := f.takeOver(want, chain.version)
-	problems = append(problems, found...)
-	if err = errors.Join(err, othersErr); err != nil {
 		err = fmt.Errorf("write conflist: %w", err)
 		problems = append(problems, cniconf.NotWritten(f.cfg.CNIConfDir))
 	}
@@ -148,16 +143,33 @@ func (f *File) Write(ctx context.Context) error {
 	return err
 }
 
-// put writes one file of the directory if it has other content.
-func (f *File) put(name string, want []byte, version string) error {
-	at := filepath.Join(f.cfg.CNIConfDir, name)
-	if have, err := os.ReadFile(at); err == nil && bytes.Equal(have, want) {
+// yield gives AWS's configuration back once AWS's daemon is known to be on the node. Our own file
+// stays: it sorts after AWS's.
+func (f *File) yield() error {
+	if !f.Daemon() {
+		return nil
+	}
+	if err := giveBack(f.cfg); err != nil {
+		return fmt.Errorf("give the configuration of the AWS VPC CNI back: %w", err)
+	}
+	f.report(f.Version(), nil) // what the runtime does is no fault of ours any more
+	return nil
+}
+
+// put writes one file of the directory if its content means something else.
+func (f *File) put(file cniconf.File, c chain) error {
+	want, err := c.wanted(f.cfg).Render(file, c.gone)
+	if err != nil {
+		return err
+	}
+	at := filepath.Join(f.cfg.CNIConfDir, file.Name)
+	if have, err := os.ReadFile(at); err == nil && cniconf.Same(have, want) {
 		return nil
 	}
 	if err := atomicfile.Write(at, want, 0o644); err != nil {
 		return err
 	}
-	f.Log.Info("conflist written", "path", at, "cniVersion", version)
+	f.Log.Info("conflist written", "path", at, "cniVersion", c.version, "chained", file.Chained())
 	return nil
 }
 

@@ -2,6 +2,7 @@ package conflist
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -38,8 +39,11 @@ type scene struct {
 	called  time.Time
 	lacksLo bool // loopback is absent
 	yield   bool // the node is left to AWS's daemon
+	daemon  bool // which has a pod on the node
 	pods    []kube.Pod
-	events  []string // reason and message
+	others  map[string][]string // CNI versions that further plugins support
+	failing map[string]error    // plugins that give no answer
+	events  []string            // reason and message
 	changes int
 }
 
@@ -51,10 +55,10 @@ func newScene(t testing.TB) *scene {
 			switch {
 			case path == "/opt/cni/bin/loopback" && s.lacksLo:
 				return nil, fs.ErrNotExist
-			case path == "/opt/cni/bin/loopback":
-				return []string{"1.0.0"}, nil
-			case path != "/opt/cni/bin/portmap":
+			case filepath.Dir(path) != "/opt/cni/bin":
 				t.Errorf("%s was asked", path)
+			case filepath.Base(path) != portmap:
+				return s.supported(filepath.Base(path))
 			case s.silent != nil:
 				return nil, s.silent
 			case s.portmap == nil:
@@ -62,7 +66,7 @@ func newScene(t testing.TB) *scene {
 			}
 			return s.portmap, nil
 		},
-		Yield: func() bool { return s.yield }, Called: func() time.Time { return s.called }, Pods: func() []kube.Pod { return s.pods },
+		Yield: func() bool { return s.yield }, Daemon: func() bool { return s.daemon }, Called: func() time.Time { return s.called }, Pods: func() []kube.Pod { return s.pods },
 		Changed: func() { s.changes++ }, Events: s, Log: slog.New(slog.DiscardHandler),
 	})
 	return s
@@ -99,7 +103,18 @@ func loaded(dir string) (*libcni.NetworkConfigList, error) {
 		return nil, fmt.Errorf("no network config found in %s", dir)
 	}
 	slices.Sort(files)
-	return libcni.ConfListFromFile(files[0])
+	if filepath.Ext(files[0]) == ".conflist" {
+		return libcni.ConfListFromFile(files[0])
+	}
+	raw, err := os.ReadFile(files[0])
+	if err != nil {
+		return nil, err
+	}
+	var one libcni.PluginConfig
+	if err := json.Unmarshal(raw, &one.Network); err != nil || one.Network.Type == "" {
+		return nil, fmt.Errorf("%s has no type (%v)", files[0], err)
+	}
+	return &libcni.NetworkConfigList{CNIVersion: one.Network.CNIVersion, Plugins: []*libcni.PluginConfig{&one}}, nil
 }
 
 // plugins are the types of the plugins that the runtime calls, and the CNI version.
@@ -156,7 +171,7 @@ func TestTheConflistIsWrittenAgainWhenItIsGone(t *testing.T) {
 	}
 	s.wantProblems(t)
 	for range 2 { // the second time it is not there
-		if err := Remove(s.cfg); err != nil {
+		if err := Remove(s.cfg, false); err != nil {
 			t.Error(err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/cniconf"
@@ -20,45 +21,28 @@ const keptSuffix = ".before-trunkline"
 // reasonReplaced is the reason of the event about that.
 const reasonReplaced = "AWSConfigurationReplaced"
 
-// takeOver deals with the files that the runtime would use instead of ours. One of the AWS
-// VPC CNI gets our content by rename, after its own was kept: at no moment does the runtime
-// find no configuration, or one that cannot be read. It returns what is wrong with others.
-func (f *File) takeOver(want []byte, version string) ([]cniconf.Problem, error) {
-	files, err := read(f.cfg.CNIConfDir)
-	if err != nil {
-		return nil, err
-	}
-	verdict := cniconf.Judge(files)
-	for _, name := range verdict.Refresh {
-		if _, statErr := os.Stat(kept(f.cfg, name)); statErr == nil { // otherwise it is not by Write
-			err = errors.Join(err, f.put(name, want, version))
-		}
-	}
-	for _, file := range verdict.Keep {
-		err = errors.Join(err, f.replace(file, want, version))
-	}
-	return verdict.Problems, err
-}
-
-// replace keeps a file's content aside and replaces it by ours.
-func (f *File) replace(file cniconf.File, want []byte, version string) error {
+// replace keeps the content of a file of the AWS VPC CNI aside and replaces it by ours, by
+// rename: at no moment does the runtime find no configuration, or one that cannot be read.
+// Plugins that other programs had chained to AWS's stay in the chain.
+func (f *File) replace(file cniconf.File, c chain) error {
 	from := filepath.Join(f.cfg.CNIConfDir, file.Name)
 	original, err := os.ReadFile(from)
 	if err == nil {
 		err = atomicfile.Write(kept(f.cfg, file.Name), original, 0o644)
 	}
 	if err == nil {
-		err = f.put(file.Name, want, version)
+		err = f.put(file, c)
 	}
 	if err != nil {
 		return fmt.Errorf("replace %s of the AWS VPC CNI: %w", file.Name, err)
 	}
 	message := fmt.Sprintf("the container runtime used %s of the AWS VPC CNI; Trunkline replaced it and kept its content in %s. No pod of aws-node must come to this node; delete the DaemonSet only after the last node has moved (docs/migrate.md)",
 		from, kept(f.cfg, file.Name))
-	if dropped := file.Dropped(); len(dropped) > 0 {
-		message += "; no longer called for new pods: " + strings.Join(dropped, ", ")
+	dropped := slices.DeleteFunc(file.Chained(), func(name string) bool { return !slices.Contains(c.gone, name) })
+	if len(dropped) > 0 {
+		message += "; no longer called for new pods, because the node does not have them: " + strings.Join(dropped, ", ")
 	}
-	f.Log.Warn("configuration of the AWS VPC CNI replaced", "path", from, "kept", kept(f.cfg, file.Name), "dropped", file.Dropped())
+	f.Log.Warn("configuration of the AWS VPC CNI replaced", "path", from, "kept", kept(f.cfg, file.Name), "dropped", dropped)
 	f.Events.NodeWarning(reasonReplaced, message)
 	return nil
 }
@@ -69,7 +53,8 @@ func kept(cfg config.Config, name string) string {
 
 // read reads the files that the runtime loads, sorted by name. A directory that does not
 // exist has none.
-func read(dir string) (files []cniconf.File, err error) {
+func read(cfg config.Config) (files []cniconf.File, err error) {
+	dir := cfg.CNIConfDir
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list configurations: %w", err)
@@ -85,7 +70,10 @@ func read(dir string) (files []cniconf.File, err error) {
 		case err != nil:
 			files = append(files, cniconf.Unreadable(e.Name(), "it cannot be read: "+err.Error()))
 		default:
-			files = append(files, cniconf.Parse(e.Name(), content))
+			file := cniconf.Parse(e.Name(), content)
+			_, statErr := os.Stat(kept(cfg, file.Name))
+			file.Kept = statErr == nil
+			files = append(files, file)
 		}
 	}
 	return files, nil
@@ -94,13 +82,12 @@ func read(dir string) (files []cniconf.File, err error) {
 // ours are the names of our file and of those that it replaced, as far as they have our
 // content; replaced are the names of all files that were kept.
 func ours(cfg config.Config) (ours, replaced []string, err error) {
-	files, err := read(cfg.CNIConfDir)
+	files, err := read(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, file := range files {
-		_, statErr := os.Stat(kept(cfg, file.Name))
-		if file.Name == FileName || file.Owner == cniconf.Ours && statErr == nil {
+		if file.Name == FileName || file.Owner == cniconf.Ours && file.Kept {
 			ours = append(ours, file.Name)
 		}
 	}
@@ -128,18 +115,57 @@ func (f *File) RemoveLeftovers() error {
 }
 
 // Remove takes our configuration away, on a stop that is meant to last: the runtime then
-// reports that the node's network is not ready. What was kept of the AWS VPC CNI stays: its
-// daemon writes its own configuration once it serves, and the runtime must not call its
-// plugin before. A configuration that is not there is no error.
-func Remove(cfg config.Config) error {
-	names, _, err := ours(cfg)
+// reports that the node's network is not ready. daemon: AWS's daemon is on the node; its
+// configuration, which it wrote once, at its start, is given back. Without it, what was kept is
+// deleted: the daemon writes its own once it serves, and the runtime must not call its plugin
+// before. A configuration that is not there is no error.
+func Remove(cfg config.Config, daemon bool) error {
+	var err error
+	if daemon {
+		err = giveBack(cfg)
+	}
+	names, replaced, readErr := ours(cfg)
+	err = errors.Join(err, readErr)
 	for _, name := range names {
-		if e := os.Remove(filepath.Join(cfg.CNIConfDir, name)); !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
+		err = errors.Join(err, remove(filepath.Join(cfg.CNIConfDir, name)))
+	}
+	for _, name := range replaced { // after ours, which are recognised by it
+		if err == nil {
+			err = remove(kept(cfg, name))
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("remove conflist: %w", err)
+	}
+	return nil
+}
+
+// giveBack restores the configurations of the AWS VPC CNI that ours replaced, by rename: the
+// runtime finds one at every moment. One that AWS's daemon has written since stays, and what was
+// kept of it is deleted.
+func giveBack(cfg config.Config) error {
+	_, replaced, err := ours(cfg)
+	if err != nil || len(replaced) == 0 {
+		return err
+	}
+	files, err := read(cfg)
+	if err != nil {
+		return err
+	}
+	for _, name := range replaced {
+		if now := cniconf.Named(files, name); now.Owner == cniconf.Ours || len(now.Plugins) == 0 {
+			err = errors.Join(err, os.Rename(kept(cfg, name), filepath.Join(cfg.CNIConfDir, name)))
+		} else {
+			err = errors.Join(err, remove(kept(cfg, name)))
+		}
+	}
+	return err
+}
+
+// remove deletes a file; one that is not there is no error.
+func remove(at string) error {
+	if err := os.Remove(at); !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return nil
 }

@@ -70,8 +70,11 @@ func New(d Deps) *Guard {
 }
 
 // ofAWSsDaemon reports whether a pod is one of AWS's daemon and has not ended. One that is
-// being deleted runs until it is gone.
-func ofAWSsDaemon(p kube.Pod) bool { return p.Labels["k8s-app"] == "aws-node" && !p.Done }
+// being deleted runs until it is gone. Any user can give a pod the label, but not make one in
+// kube-system on the host's network.
+func ofAWSsDaemon(p kube.Pod) bool {
+	return p.Namespace == "kube-system" && p.HostNetwork && p.Labels["k8s-app"] == "aws-node" && !p.Done
+}
 
 // beside returns the pod of AWS's daemon, nil if none is on the node.
 func (g *Guard) beside() *kube.PodRef {
@@ -97,6 +100,9 @@ func (g *Guard) Check() {
 	}
 	g.Changed()
 }
+
+// Beside reports whether a pod of AWS's daemon is known to be on the node.
+func (g *Guard) Beside() bool { return g.beside() != nil }
 
 // MayBeBeside reports whether AWS's daemon runs on the node, or may: while the API server has
 // not answered, that is not known.

@@ -99,3 +99,20 @@ func TestAPodOfAWSsDaemonIsReportedOnce(t *testing.T) {
 		t.Errorf("event %q", cluster.events[0])
 	}
 }
+
+// The label alone is any user's, who must not stop a node.
+func TestAUsersPodWithTheLabelOfAWSsDaemonStopsNothing(t *testing.T) {
+	for what, change := range map[string]func(*kube.Pod){
+		"in another namespace":             func(p *kube.Pod) { p.Namespace = "default" },
+		"with an address of its own":       func(p *kube.Pod) { p.HostNetwork = false },
+		"of another component":             func(p *kube.Pod) { p.Labels = map[string]string{"k8s-app": "kube-proxy"} },
+		"in another namespace on the host": func(p *kube.Pod) { p.Namespace, p.HostNetwork = "team", true },
+	} {
+		cluster := &shared{synced: true, pods: []kube.Pod{awsNodePod("aws-node-1", change)}}
+		g := New(Deps{cluster, cluster, func() {}, slog.New(slog.DiscardHandler)})
+		g.Check()
+		if freeze, why := g.Freeze(); freeze == trunkline.FreezeAll || g.Yields() || g.MayBeBeside() || g.Admit(t.Context(), kube.Pod{}) != nil || len(g.Problems())+len(cluster.events) > 0 {
+			t.Errorf("%s: frozen (%s)", what, why)
+		}
+	}
+}

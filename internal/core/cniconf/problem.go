@@ -15,6 +15,7 @@ const (
 	ReasonMissing      = "PluginMissing"
 	ReasonIncompatible = "PluginIncompatible"
 	ReasonSilent       = "PluginDoesNotAnswer"
+	ReasonBroken       = "PluginBroken"
 )
 
 // Problem is why new pods may not be wired as they should.

@@ -33,15 +33,15 @@ func OfRuntime(runtime string) string {
 // Chosen is the CNI version of a chain.
 type Chosen struct {
 	Version string
-	// Without: the chained plugin supports no version that the others do, so it must not
-	// be in the chain.
+	// Without: the chained plugins support no version that the others do, so they cannot be
+	// in the chain.
 	Without bool
 }
 
-// Choose returns the highest CNI version that our plugin, the runtime and a chained plugin
+// Choose returns the highest CNI version that our plugin, the runtime and all chained plugins
 // support. A configured version other than Auto is taken as it is. chained are the versions
-// of the chained plugin; empty: there is none.
-func Choose(configured, runtime string, chained []string) Chosen {
+// of each chained plugin; empty: there is none.
+func Choose(configured, runtime string, chained ...[]string) Chosen {
 	candidates := versions()
 	if configured != Auto {
 		candidates = []string{configured}
@@ -51,7 +51,8 @@ func Choose(configured, runtime string, chained []string) Chosen {
 		if configured == Auto && slices.Index(candidates, v) > slices.Index(candidates, limit) {
 			break
 		}
-		if len(chained) == 0 || slices.Contains(chained, v) {
+		lacks := func(supported []string) bool { return len(supported) > 0 && !slices.Contains(supported, v) }
+		if !slices.ContainsFunc(chained, lacks) {
 			best = Chosen{Version: v}
 		}
 	}

@@ -20,7 +20,7 @@ func TestAVariableOfAWSThatIsSetAndHasNoEffectIsNamed(t *testing.T) {
 	}
 	want := []string{
 		"NETWORK_POLICY_ENFORCING_MODE=Strict is set, and not served: policies are not enforced",
-		"ENABLE_BANDWIDTH_PLUGIN=True is set, and not served: the bandwidth plugin is not chained",
+		"ENABLE_BANDWIDTH_PLUGIN=True is set, and not served: the bandwidth plugin is chained only where AWS's configuration had it",
 		"AWS_VPC_K8S_CNI_CONNMARK=0x40 is set, and not served: connections are marked with 0x80",
 		"AWS_EC2_ENDPOINT=https://ec2 is set, and not served: set AWS_ENDPOINT_URL_EC2",
 	}

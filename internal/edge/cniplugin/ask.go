@@ -34,8 +34,13 @@ const (
 	maxVersions = 100
 )
 
-// errUnanswered wraps the reason why a plugin gave no usable answer.
-var errUnanswered = errors.New("no answer to CNI_COMMAND=VERSION")
+// errUnanswered wraps the reason why a plugin gave no usable answer. With ErrBroken the runtime
+// cannot execute it either, and with ErrNoLoader it is not known whether it can.
+var (
+	errUnanswered = errors.New("no answer to CNI_COMMAND=VERSION")
+	ErrBroken     = errors.New("it cannot be executed")
+	ErrNoLoader   = errors.New("its loader or interpreter does not exist in this container (a dynamically linked program or a script)")
+)
 
 // Asker asks plugins for the CNI versions that they support. It runs a file once: until
 // the file changes, its answer is kept. Its methods may be called from any goroutine.
@@ -103,7 +108,7 @@ func ask(ctx context.Context, path string) ([]string, error) {
 	out, err := run(ctx, path, `{"cniVersion":"1.0.0"}`,
 		"CNI_COMMAND=VERSION", "CNI_CONTAINERID=none", "CNI_NETNS=none", "CNI_IFNAME=none", "CNI_PATH=none")
 	if err != nil {
-		return nil, fmt.Errorf("%w: run %s: %s", errUnanswered, path, reason(err))
+		return nil, fmt.Errorf("run %s: %w", path, reason(err))
 	}
 	versions, err := decode(out.stdout.Bytes())
 	if err != nil {
@@ -131,13 +136,16 @@ func decode(raw []byte) ([]string, error) {
 	return slices.Clone(all), nil
 }
 
-// reason is an error of run in words. The kernel names the file also when it is the
-// file's loader or interpreter that does not exist.
-func reason(err error) string {
-	if errors.Is(err, fs.ErrNotExist) {
-		return "its loader or interpreter does not exist in this container (a dynamically linked program or a script): " + err.Error()
+// reason classifies an error of run. The kernel names the file also when it is the file's
+// loader or interpreter that does not exist, which is no fs.ErrNotExist of Supported.
+func reason(err error) error {
+	switch {
+	case broken(err):
+		return fmt.Errorf("%w: %w: %w", errUnanswered, ErrBroken, err)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: %w: %s", errUnanswered, ErrNoLoader, err.Error())
 	}
-	return err.Error()
+	return fmt.Errorf("%w: %w", errUnanswered, err)
 }
 
 // output is what a plugin printed.

@@ -85,6 +85,44 @@ func TestAPluginThatGivesNoAnswerIsAnError(t *testing.T) {
 	}
 }
 
+// A plugin that the runtime cannot execute refuses every pod; one that cannot be tried in this
+// container may work on the node.
+func TestAPluginThatTheRuntimeCannotExecuteIsDistinguished(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, content string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	// An ELF header of a machine that does not exist.
+	other := "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00\xff\xfe\x01" + strings.Repeat("\x00", 43)
+	if err := os.Mkdir(filepath.Join(dir, "directory"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{
+		file("other-architecture", other, 0o755):      ErrBroken,
+		file("empty", "", 0o755):                      ErrBroken,
+		file("no-mode", "#!/bin/sh\nexit 0\n", 0o644): ErrBroken,
+		filepath.Join(dir, "directory"):               ErrBroken,
+		write(t, dir, "crashes", `kill -SEGV $$`):     ErrBroken,
+		file("dynamic", "#!/no/such/loader\n", 0o755): ErrNoLoader,
+		write(t, dir, "refuses", `exit 1`):            nil,
+		write(t, dir, "nonsense", `echo nonsense`):    nil,
+	} {
+		_, err := new(Asker).Supported(t.Context(), path)
+		for _, kind := range []error{ErrBroken, ErrNoLoader} {
+			if errors.Is(err, kind) != (want == kind) || err == nil {
+				t.Errorf("%s: %v, want kind %v", path, err, want)
+			}
+		}
+		if !strings.Contains(err.Error(), path) || !errors.Is(err, errUnanswered) || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 func TestAFailureIsKeptForAWhileAndNotWhenTheCallerEnded(t *testing.T) {
 	dir := t.TempDir()
 	path := write(t, dir, "plugin", `echo x >> `+dir+`/count; exit 1`)
