@@ -125,8 +125,7 @@ func (p *Pool) applyFreeze() {
 	default: // a value of a newer version: the safe reading is a full stop
 		want = cloud.FreezeAll
 	}
-	if have, _ := p.EC2.Brake(); have != want && (want != cloud.BrakeOff || have != cloud.AllocateOnly) {
+	if p.EC2.SetBrake(want, why) {
 		p.Log.Info("brake", "set", string(want), "why", why)
 	}
-	p.EC2.SetBrake(want)
 }
