@@ -14,18 +14,18 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
-// Pauses before an action with an open outcome is recovered again, doubling. A missing
-// permission lasts until an operator grants it, so its pauses grow as those of the ledger.
+// Pauses before an action with an open outcome is recovered again, doubling. What EC2 refuses
+// may last until an operator changes a permission, so its pauses grow as those of the ledger.
 const (
 	openPause      = 5 * time.Second
 	maxOpenPause   = time.Minute
-	maxDeniedPause = 16 * time.Minute
+	maxRefusedPause = 16 * time.Minute
 )
 
 // nextPause is the pause after one of was, if the recovery ended with err.
 func nextPause(was time.Duration, err error) time.Duration {
-	if ec2.IsUnauthorized(err) {
-		return min(2*was, maxDeniedPause)
+	if ec2.Code(err) != "" && !ec2.IsThrottled(err) && !ec2.IsCredentials(err) {
+		return min(2*was, maxRefusedPause)
 	}
 	return min(2*was, maxOpenPause)
 }

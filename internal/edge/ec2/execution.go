@@ -205,6 +205,9 @@ func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ e
 // describe that cannot be stale decides. A throttled call says nothing of the effect.
 func (e *execution) conclude(err error) (over bool, _ error) {
 	switch {
+	case e.contradicted(err):
+		e.open = true
+		return true, e.interrupted(err)
 	case !e.open:
 		return true, err
 	case IsThrottled(err) && e.action.Kind.Frees():
@@ -214,6 +217,13 @@ func (e *execution) conclude(err error) (over bool, _ error) {
 		return false, nil
 	}
 	return true, err
+}
+
+// contradicted reports whether EC2 refuses to unassign addresses, as it does where the interface
+// does not have them, which a lost call of ours explains, while describes still show them: they
+// are stale for longer than Options.Window. The addresses must not be given to pods.
+func (e *execution) contradicted(err error) bool {
+	return e.action.Kind == cloud.UnassignAddresses && (e.unanswered || e.resumed) && Code(err) == "InvalidParameterValue"
 }
 
 // transient reports whether the call had no effect and err ends with time.

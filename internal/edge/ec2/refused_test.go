@@ -174,3 +174,32 @@ func TestADetachOfADetachingInterfaceIsDone(t *testing.T) {
 		})
 	}
 }
+
+// EC2 has unassigned the addresses, the reply was lost, and describes show them for longer than
+// the call is repeated. Before the cure the action failed as without effect, and the ledger gave
+// the addresses to pods.
+func TestAnUnassignWithALostReplyIsNotUndoneByStaleDescribes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		eni := w.attached(4, 1)
+		time.Sleep(10 * time.Minute)
+		w.set(faults.Plan{DescribeLag: faults.Duration(5 * time.Minute), Calls: []faults.Call{
+			{Action: "UnassignPrivateIpAddresses", Do: faults.LoseReply}, refuses("UnassignPrivateIpAddresses", "InvalidParameterValue", 2),
+		}})
+		_, err := w.Do(t.Context(), w.withID(cloud.Action{Kind: cloud.UnassignAddresses, ENI: eni.ID, Addresses: eni.Addresses[:2]}))
+		if err != nil && !errors.Is(err, ec2.ErrOpen) {
+			t.Fatalf("%v, want it open while describes show the addresses", err)
+		}
+		w.set(faults.Plan{Calls: []faults.Call{refuses("UnassignPrivateIpAddresses", "InvalidParameterValue", 1)}})
+		for range 3 {
+			for _, r := range w.recoverAll() {
+				if r.Err != nil && !errors.Is(r.Err, ec2.ErrOpen) {
+					t.Fatalf("recovered: %v", r.Err)
+				}
+			}
+		}
+		if left := w.journal.inFlight(); len(left) > 0 {
+			t.Errorf("still in flight once describes are fresh: %v", left)
+		}
+	})
+}
