@@ -14,11 +14,21 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 )
 
-// Pauses before an action with an open outcome is recovered again, doubling.
+// Pauses before an action with an open outcome is recovered again, doubling. What EC2 refuses
+// may last until an operator changes a permission, so its pauses grow as those of the ledger.
 const (
-	openPause    = 5 * time.Second
-	maxOpenPause = time.Minute
+	openPause      = 5 * time.Second
+	maxOpenPause   = time.Minute
+	maxRefusedPause = 16 * time.Minute
 )
+
+// nextPause is the pause after one of was, if the recovery ended with err.
+func nextPause(was time.Duration, err error) time.Duration {
+	if ec2.Code(err) != "" && !ec2.IsThrottled(err) && !ec2.IsCredentials(err) {
+		return min(2*was, maxRefusedPause)
+	}
+	return min(2*was, maxOpenPause)
+}
 
 // slowAfter is after how long an action at EC2 is a reason to observe EC2, which finds and
 // reports whether it answers: actions are repeated until their outcome is known.
@@ -92,7 +102,7 @@ func (p *Pool) execute(ctx context.Context, action cloud.Action) {
 // the addresses that it fences are not assigned, and when the agent stops the next one
 // recovers it.
 func (p *Pool) ended(ctx context.Context, action cloud.Action, out cloud.Outcome, err error) {
-	for pause := openPause; errors.Is(err, ec2.ErrOpen); pause = min(2*pause, maxOpenPause) {
+	for pause := openPause; errors.Is(err, ec2.ErrOpen); pause = nextPause(pause, err) {
 		p.Log.Warn("the outcome of an action is not known yet", "action", action.String(), "id", action.ID, "error", err, "again", pause)
 		timer := time.NewTimer(pause)
 		select {

@@ -77,7 +77,7 @@ func (b Backend) Explain() error {
 // pods run here: a role that lost a permission must not cause evictions on a whole fleet.
 func (b Backend) Status() error {
 	c, n := b.p.condition()
-	if n.Assigned+n.Quarantined > 0 {
+	if n.Assigned+n.Quarantined+n.Claimed > 0 {
 		return nil // the reason is reported on the pod that waits
 	}
 	switch c.Reason {

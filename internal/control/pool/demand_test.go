@@ -160,7 +160,24 @@ func TestAPodOnAnAddressOfAPrefixIsNotDemand(t *testing.T) {
 		return nil
 	})
 	claim(t, p.State, []kube.Pod{theirs}, link.Used{})
-	if s := p.snapshot(now); len(s.Pending) != 1 || s.Pending[0].Name != "b" {
+	s := p.snapshot(now)
+	if len(s.Pending) != 1 || s.Pending[0].Name != "b" {
 		t.Errorf("pending %+v, want b alone", s.Pending)
+	}
+	if n := ipam.Plan(s, p.IPAM, now).Numbers; n.Claimed != 1 {
+		t.Errorf("%d addresses are counted as in use by another CNI's pods, want 1", n.Claimed)
+	}
+}
+
+// The plugin refuses it: an interface for it would be made in vain.
+func TestAPodThatRequestsABranchInterfaceIsNotDemand(t *testing.T) {
+	now := time.Now()
+	p := newTestPool(t, &lossy{broken: func() bool { return false }})
+	branch := bound("branch", now)
+	branch.BranchInterface = true
+	p.Cluster, p.Observer.node.Limits = &node{pods: []kube.Pod{branch, bound("b", now)}}, vpc.Limits{ENIs: 4, IPv4: 15}
+	s := p.snapshot(now)
+	if n := ipam.Plan(s, p.IPAM, now).Numbers.Demand; n != 1 || s.Pending[0].Name != "b" {
+		t.Errorf("demand %d of %+v, want b alone", n, s.Pending)
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/smithy-go"
 	"github.com/prometheus/client_golang/prometheus"
 
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
@@ -95,7 +97,7 @@ func doubtful(ctx context.Context, t *testing.T) (p *testPool, api *lossy, done 
 	api = &lossy{}
 	p = newTestPool(t, api)
 	api.broken = func() bool {
-		p.EC2.SetBrake(cloud.FreezeRelease)
+		p.EC2.SetBrake(cloud.FreezeRelease, "")
 		return true
 	}
 	view, _ := p.State.View(time.Now())
@@ -122,7 +124,7 @@ func TestAnActionOfUnknownEndStaysInFlightUntilItIsKnown(t *testing.T) {
 			t.Errorf("%s is %s while EC2 may have taken it back", got.Addr, got.State)
 		}
 		api.broken = func() bool { return false }
-		p.EC2.SetBrake(cloud.BrakeOff)
+		p.EC2.SetBrake(cloud.BrakeOff, "")
 		<-done
 		view, _ = p.State.View(time.Now())
 		if len(view.InFlight) != 0 || len(view.ENIs[0].Addresses) != 1 {
@@ -288,4 +290,67 @@ func TestCallsAreServedFromTheFirstAddressOn(t *testing.T) {
 			}
 		}
 	}
+}
+
+// deaf does what it is asked, loses the replies of creates, and may not read interfaces.
+type deaf struct {
+	ec2.API
+	creates, reads int
+}
+
+func (d *deaf) CreateNetworkInterface(context.Context, *sdk.CreateNetworkInterfaceInput, ...func(*sdk.Options)) (*sdk.CreateNetworkInterfaceOutput, error) {
+	d.creates++
+	return nil, errors.New("connection reset by peer")
+}
+
+func (d *deaf) DescribeNetworkInterfaces(context.Context, *sdk.DescribeNetworkInterfacesInput, ...func(*sdk.Options)) (*sdk.DescribeNetworkInterfacesOutput, error) {
+	d.reads++
+	return nil, &smithy.GenericAPIError{Code: "UnauthorizedOperation", Message: "You are not authorized to perform this operation."}
+}
+
+func TestAnOpenActionWhoseReadIsDeniedIsRecoveredLessAndLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &deaf{}
+		p := newTestPool(t, api)
+		ctx, stop := context.WithCancel(t.Context())
+		create := cloud.Action{ID: "c1", Kind: cloud.CreateENI, Instance: "i-1", Subnet: "subnet-1", Count: 1, Why: "a test"}
+		if err := p.change(ctx, func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(create, time.Now()) }); err != nil {
+			t.Fatal(err)
+		}
+		view, _ := p.State.View(time.Now())
+		var running sync.WaitGroup
+		running.Go(func() { p.execute(ctx, view.InFlight[0]) })
+		time.Sleep(2 * time.Hour)
+		if api.creates != 1 || api.reads > 140 { // 8 a run; in the second hour 4 runs
+			t.Errorf("%d creates and %d reads within two hours", api.creates, api.reads)
+		}
+		if r, ok := p.EC2.LastRefusal(); !ok || r.Action != "DescribeNetworkInterfaces" {
+			t.Errorf("the refusal is not reported: %+v", r)
+		}
+		stop()
+		running.Wait()
+	})
+}
+
+// A brake that an operator sets with a freeze of all keeps an open create from reading EC2.
+func TestAnOpenCreateUnderAFreezeReadsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &deaf{}
+		p := newTestPool(t, api)
+		p.EC2.SetBrake(cloud.FreezeAll, "")
+		ctx, stop := context.WithCancel(t.Context())
+		create := cloud.Action{ID: "c1", Kind: cloud.CreateENI, Instance: "i-1", Subnet: "subnet-1", Count: 1, Why: "a test"}
+		if err := p.change(ctx, func(l *ipam.Ledger) ([]ipam.Record, error) { return l.Begin(create, time.Now()) }); err != nil {
+			t.Fatal(err)
+		}
+		view, _ := p.State.View(time.Now())
+		var running sync.WaitGroup
+		running.Go(func() { p.ended(ctx, view.InFlight[0], cloud.Outcome{}, ec2.ErrOpen) })
+		time.Sleep(time.Hour)
+		if api.creates+api.reads > 0 {
+			t.Errorf("%d creates and %d reads within an hour of a freeze", api.creates, api.reads)
+		}
+		stop()
+		running.Wait()
+	})
 }

@@ -63,7 +63,7 @@ func untilObserved(c ipam.Condition) ipam.Condition {
 // canServe reports whether an ADD can be served, or pods are there.
 func canServe(v ipam.View, leases []ipam.Lease) bool {
 	return len(leases) > 0 || slices.ContainsFunc(v.ENIs, func(e ipam.ENIView) bool {
-		return e.Phase == ipam.Ready && e.Count(ipam.Free) > 0
+		return len(e.Claimed) > 0 || e.Phase == ipam.Ready && e.Count(ipam.Free) > 0
 	})
 }
 
@@ -88,7 +88,8 @@ func (p *Pool) snapshot(now time.Time) ipam.Snapshot {
 }
 
 // pending are the ADDs that wait, also of pods that the watch has not shown, and the pods
-// that have neither an address nor such an ADD.
+// that have neither an address nor such an ADD. A pod that requests a branch interface is
+// refused (control/cni), so it is no demand.
 func (p *Pool) pending(view ipam.View, leases []ipam.Lease) (all []ipam.Pending) {
 	addressed, waits := map[string]bool{}, map[string]bool{}
 	for _, l := range leases {
@@ -104,7 +105,7 @@ func (p *Pool) pending(view ipam.View, leases []ipam.Lease) (all []ipam.Pending)
 		all = append(all, ipam.Pending{UID: w.Pod.UID, Namespace: w.Pod.Namespace, Name: w.Pod.Name, Bound: w.Since, Waiting: true})
 	}
 	for _, pod := range p.Cluster.Pods() {
-		if pod.WantsAddress() && !pod.Deleting && !waits[pod.UID] && !addressed[pod.Namespace+"/"+pod.Name] {
+		if pod.WantsAddress() && !pod.BranchInterface && !pod.Deleting && !waits[pod.UID] && !addressed[pod.Namespace+"/"+pod.Name] {
 			all = append(all, ipam.Pending{UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Bound: pod.Bound})
 		}
 	}
@@ -124,8 +125,7 @@ func (p *Pool) applyFreeze() {
 	default: // a value of a newer version: the safe reading is a full stop
 		want = cloud.FreezeAll
 	}
-	if have, _ := p.EC2.Brake(); have != want && (want != cloud.BrakeOff || have != cloud.AllocateOnly) {
+	if p.EC2.SetBrake(want, why) {
 		p.Log.Info("brake", "set", string(want), "why", why)
 	}
-	p.EC2.SetBrake(want)
 }

@@ -74,9 +74,9 @@ func (b *budget) attainable(more int) int {
 }
 
 // pick returns the subnet of the next interface, and what rules out others. It prefers a
-// subnet with the route table of the node's own subnet, then one with more than want
-// addresses, then the one with the most.
-func (b *budget) pick(want int) (best Subnet, found bool, ruledOut obstacles) {
+// subnet with the route table of the node's own subnet, then the one with the most free
+// addresses.
+func (b *budget) pick() (best Subnet, found bool, ruledOut obstacles) {
 	for _, n := range b.subnets {
 		if p, found := b.pauses.apply("subnet/"+string(n.ID), string(cloud.CreateENI)+"/"+string(n.ID)); found {
 			ruledOut = append(ruledOut, p.obstacle())
@@ -86,22 +86,18 @@ func (b *budget) pick(want int) (best Subnet, found bool, ruledOut obstacles) {
 			ruledOut = append(ruledOut, fmt.Sprintf("subnet %s has %d free, a new interface needs 2", n.ID, max(0, b.free(n.ID))))
 			continue
 		}
-		if !found || b.better(n, best, want) {
+		if !found || b.better(n, best) {
 			best, found = n, true
 		}
 	}
 	return best, found, ruledOut
 }
 
-func (b *budget) better(x, y Subnet, want int) bool {
+func (b *budget) better(x, y Subnet) bool {
 	if x.SameRoutes != y.SameRoutes {
 		return x.SameRoutes
 	}
-	fx, fy := b.free(x.ID), b.free(y.ID)
-	if (fx > want) != (fy > want) {
-		return fx > want
-	}
-	if fx != fy {
+	if fx, fy := b.free(x.ID), b.free(y.ID); fx != fy {
 		return fx > fy
 	}
 	return x.ID < y.ID

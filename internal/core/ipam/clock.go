@@ -49,7 +49,7 @@ func (r Record) rewound(now time.Time, coolDown time.Duration) Record {
 	case PutBackoff:
 		b := *r.Backoff
 		notAfter(now, &b.Since)
-		notAfter(now.Add(maxBackoff), &b.Until)
+		notAfter(now.Add(b.longest()), &b.Until)
 		return Record{Op: PutBackoff, Backoff: &b}
 	case PutGone:
 		g := *r.Gone

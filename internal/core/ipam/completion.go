@@ -1,7 +1,9 @@
 package ipam
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/cloud"
@@ -19,17 +21,28 @@ const (
 	maxCredentialsBackoff = 30 * time.Second
 )
 
-// pauseAfter is the pause after a number of failures in a row.
-func pauseAfter(why cloud.FailReason, tries int) time.Duration {
-	first, longest := minBackoff, maxBackoff
+// pausesOf are the first and the longest pause after failures of a cause.
+func pausesOf(why cloud.FailReason) (first, longest time.Duration) {
 	switch why {
 	case cloud.FailUnauthorized:
-		first, longest = minDeniedBackoff, maxDeniedBackoff
+		return minDeniedBackoff, maxDeniedBackoff
 	case cloud.FailCredentials:
-		longest = maxCredentialsBackoff
+		return minBackoff, maxCredentialsBackoff
 	case cloud.FailSubnetExhausted, cloud.FailAddressLimit, cloud.FailENILimit, cloud.FailThrottled, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther:
 	}
+	return minBackoff, maxBackoff
+}
+
+// pauseAfter is the pause after a number of failures in a row.
+func pauseAfter(why cloud.FailReason, tries int) time.Duration {
+	first, longest := pausesOf(why)
 	return min(first<<min(tries-1, 10), longest)
+}
+
+// longest is the longest pause of a back-off of its cause.
+func (b Backoff) longest() time.Duration {
+	_, longest := pausesOf(b.Reason)
+	return longest
 }
 
 // completion computes the records of an action that ended, by success or failure.
@@ -181,6 +194,20 @@ func (c *completion) clearBackoffs() {
 			c.records = append(c.records, Record{Op: DropBackoff, Scope: key})
 		}
 	}
+	if c.action.Kind != cloud.SetUp { // the others are carried out at EC2
+		c.records = append(c.records, c.rows.credentialsAccepted()...)
+	}
+}
+
+// credentialsAccepted lists the records that end all back-offs of refused credentials: EC2 has
+// accepted a call. Without this, a node waits although its credentials are valid.
+func (s *rows) credentialsAccepted() (records []Record) {
+	for _, key := range slices.Sorted(maps.Keys(s.backoffs)) {
+		if s.backoffs[key].Reason == cloud.FailCredentials {
+			records = append(records, Record{Op: DropBackoff, Scope: key})
+		}
+	}
+	return records
 }
 
 // failureKey is the scope of a failure: one subnet, the number of interfaces, or this

@@ -111,7 +111,7 @@ func (p *planner) create(need, want int, why string) {
 		if p.surveyFirst("a new interface is wanted") {
 			return
 		}
-		n, ok, ruledOut := p.budget.pick(min(want, perENI))
+		n, ok, ruledOut := p.budget.pick()
 		p.blocked = append(p.blocked, ruledOut...)
 		if !ok {
 			return

@@ -197,8 +197,9 @@ func (l *Ledger) AssumeLost(now time.Time) {
 }
 
 // Restart adapts a replayed ledger to a new process and its clock. A cool-down can
-// never last longer than Settings.CoolDown from now, even if the clock was set back. A
-// SetUp in flight is dropped: configuring the kernel is idempotent and is planned again.
+// never last longer than Settings.CoolDown from now, even if the clock was set back, and a
+// back-off no longer than those of its cause: it is kept, so that an agent that crashes again
+// and again does not repeat a refused call at each start. A SetUp in flight is dropped: configuring the kernel is idempotent and is planned again.
 // Actions at EC2 stay in flight until their outcome is known.
 func (l *Ledger) Restart(now time.Time) []Record {
 	records := append(l.rows.outdated(now), l.rows.restarted(stamp(now), l.settings.CoolDown)...)

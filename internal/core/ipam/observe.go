@@ -71,6 +71,7 @@ func (l *Ledger) Observe(seen []Observed, now time.Time) ([]Record, []Drift) {
 		}
 	}
 	l.volatile.observed = stamp(now)
+	o.records = append(o.records, l.rows.credentialsAccepted()...) // EC2 has answered a describe
 	if len(o.records) == 0 {
 		return nil, o.drift
 	}

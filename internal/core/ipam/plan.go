@@ -34,6 +34,7 @@ type Numbers struct {
 	MaxENIs     int // its limit, or the configured cap below it
 	Capacity    int // addresses the node can hold at most
 	Assigned    int
+	Claimed     int // in use beside these, such as addresses of prefixes that pods of another CNI have
 	Quarantined int
 	Cooling     int
 	Free        int // can be assigned to a pod now
@@ -174,6 +175,7 @@ func (s Snapshot) numbers(c Config) (n Numbers) {
 // add adds the addresses of a managed interface.
 func (n *Numbers) add(e ENIView) {
 	n.Assigned += e.Count(Assigned)
+	n.Claimed += len(e.Claimed)
 	n.Quarantined += e.Count(Quarantined)
 	n.Releasing += e.Count(Releasing)
 	n.Unconfirmed += e.Count(Unconfirmed)

@@ -3,6 +3,7 @@ package ipam_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -198,15 +199,19 @@ func TestAnInterfaceInUseIsNotFenced(t *testing.T) {
 }
 
 // A version of before had longer back-offs, or the clock was ahead.
-func TestARestartEndsBackoffsThatAreTooLong(t *testing.T) {
+func TestARestartShortensBackoffsThatAreTooLong(t *testing.T) {
 	w := ready(t)
-	for key, until := range map[string]time.Duration{"long": 2*time.Minute + time.Second, "longest": 2 * time.Minute} {
+	for key, until := range map[string]time.Duration{"long": 2*time.Minute + time.Second, "longest": 2 * time.Minute, "short": time.Minute} {
 		if err := w.ledger.Replay([]ipam.Record{{Op: ipam.PutBackoff, Backoff: &ipam.Backoff{Key: key, Since: w.now, Until: w.now.Add(until), Tries: 1}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.ledger.Restart(w.now)
-	if left := w.ledger.View(w.now).Backoffs; len(left) != 1 || left[0].Key != "longest" {
-		t.Errorf("back-offs after the restart: %+v", left)
+	var left []time.Duration
+	for _, b := range w.ledger.View(w.now).Backoffs {
+		left = append(left, b.Until.Sub(w.now))
+	}
+	if want := []time.Duration{2 * time.Minute, 2 * time.Minute, time.Minute}; !slices.Equal(left, want) {
+		t.Errorf("pauses after the restart: %v, want %v", left, want)
 	}
 }

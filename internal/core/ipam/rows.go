@@ -292,8 +292,9 @@ func (s *rows) restarted(now time.Time, coolDown time.Duration) (records []Recor
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.backoffs)) {
-		if s.backoffs[key].Until.After(now.Add(maxBackoff)) {
-			records = append(records, Record{Op: DropBackoff, Scope: key})
+		if b := *s.backoffs[key]; b.Until.After(now.Add(b.longest())) {
+			b.Until = now.Add(b.longest())
+			records = append(records, Record{Op: PutBackoff, Backoff: &b})
 		}
 	}
 	return records

@@ -78,9 +78,9 @@ func httpClient(cfg aws.Config, keepAlive bool) aws.HTTPClient {
 	case cfg.HTTPClient == nil:
 		buildable = awshttp.NewBuildableClient()
 	case !ok:
-		return bufferedBody{cfg.HTTPClient}
+		return bufferedBody{next: cfg.HTTPClient}
 	}
-	return bufferedBody{buildable.WithDialerOptions(func(d *net.Dialer) {
+	return bufferedBody{reports: true, next: buildable.WithDialerOptions(func(d *net.Dialer) {
 		d.Timeout, d.KeepAlive = 3*time.Second, 15*time.Second
 	}).WithTransportOptions(func(t *http.Transport) {
 		t.TLSHandshakeTimeout = 5 * time.Second
@@ -97,10 +97,16 @@ func httpClient(cfg aws.Config, keepAlive bool) aws.HTTPClient {
 // transport closes the connection before the rest of the response is read.
 // Without this, one in four responses of 62 KB from a server on the same machine was
 // lost. Source: github.com/aws/aws-sdk-go-v2/issues/2737.
-type bufferedBody struct{ next aws.HTTPClient }
+type bufferedBody struct {
+	next    aws.HTTPClient
+	reports bool // it reports its connections by httptrace
+}
 
 // Do implements aws.HTTPClient.
 func (w bufferedBody) Do(r *http.Request) (*http.Response, error) {
+	if w.reports {
+		r = r.WithContext(connecting(r.Context()))
+	}
 	if r.Body == nil {
 		return w.next.Do(r)
 	}

@@ -48,7 +48,7 @@ func TestABodyIsSentFromMemory(t *testing.T) {
 	var s sent
 	body := &tracked{Reader: strings.NewReader("Action=X")}
 	r := request(t, body)
-	if _, err := (bufferedBody{&s}).Do(r); err != nil || !body.closed {
+	if _, err := (bufferedBody{next: &s}).Do(r); err != nil || !body.closed {
 		t.Errorf("%v, the SDK's body is closed: %v", err, body.closed)
 	}
 	if raw, err := io.ReadAll(s.request.Body); err != nil || string(raw) != "Action=X" || s.request.ContentLength != 8 {
@@ -58,7 +58,7 @@ func TestABodyIsSentFromMemory(t *testing.T) {
 		t.Error("the SDK's request was changed")
 	}
 	r = request(t, nil)
-	if _, err := (bufferedBody{&s}).Do(r); err != nil || s.request != r {
+	if _, err := (bufferedBody{next: &s}).Do(r); err != nil || s.request != r {
 		t.Errorf("a request without a body: %v, sent unchanged: %v", err, s.request == r)
 	}
 }
@@ -69,7 +69,7 @@ func TestABodyThatCannotBeReadIsNotSent(t *testing.T) {
 		"read": {Reader: io.MultiReader(strings.NewReader("Act"), iotest.ErrReader(broken))}, "close": {Reader: strings.NewReader("Action=X"), err: broken},
 	} {
 		var s sent
-		if _, err := (bufferedBody{&s}).Do(request(t, body)); !errors.Is(err, broken) || s.request != nil || !body.closed {
+		if _, err := (bufferedBody{next: &s}).Do(request(t, body)); !errors.Is(err, broken) || s.request != nil || !body.closed {
 			t.Errorf("%s: %v, sent %v, closed %v", name, err, s.request != nil, body.closed)
 		}
 	}

@@ -1,7 +1,10 @@
 package ec2
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +22,7 @@ type brakes struct {
 
 	mu       sync.Mutex
 	operator cloud.Brake
+	asked    string // why the operator's brake is in force
 	failures int
 	first    time.Time // of the failures in a row
 	last     time.Time
@@ -29,10 +33,14 @@ func newBrakes(calls int, after time.Duration) *brakes {
 	return &brakes{calls: calls, after: after}
 }
 
-func (b *brakes) setOperator(v cloud.Brake) {
+// setOperator sets the operator's brake and its reason, and reports whether that is another
+// brake. The breaker is not changed.
+func (b *brakes) setOperator(v cloud.Brake, why string) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.operator = v
+	changed = b.operator != v
+	b.operator, b.asked = v, why
+	return changed
 }
 
 // operatorBrake returns the operator's brake.
@@ -42,12 +50,17 @@ func (b *brakes) operatorBrake() cloud.Brake {
 	return b.operator
 }
 
-// note counts calls in a row that got no reply, failed inside EC2 or were throttled. Any
-// other reply resets the count, also a refusal: EC2 processed the call.
+// note counts calls in a row that got no reply, no connection, or failed inside EC2. Any other
+// reply resets the count, also a refusal: EC2 processed the call. Two are not counted and reset
+// nothing: a throttled call, because EC2 throttles each action on its own and so does budgets,
+// and one without credentials, because it says nothing of EC2.
 func (b *brakes) note(err error, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err == nil || !isAmbiguous(err) && !IsThrottled(err) {
+	switch {
+	case IsThrottled(err), errors.Is(err, errCredentials):
+		return
+	case err == nil, !isAmbiguous(err) && !unsent(err):
 		b.failures = 0
 		return
 	}
@@ -58,18 +71,25 @@ func (b *brakes) note(err error, now time.Time) {
 	b.last, b.why = now, err.Error()
 }
 
-// inForce returns the brake that applies, with its reason.
-func (b *brakes) inForce(now time.Time) (cloud.Brake, string) {
+// inForce returns the strictest brake that applies, with the reasons of all.
+func (b *brakes) inForce(now time.Time) (v cloud.Brake, why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.operator != cloud.BrakeOff {
-		return b.operator, "set by the operator"
-	}
+	var reasons []string
 	if b.failures >= b.calls && b.last.Sub(b.first) >= b.after && now.Sub(b.last) < breakerHolds {
-		return cloud.AllocateOnly, fmt.Sprintf("%d EC2 calls in a row failed over %s, the last with: %s",
-			b.failures, b.last.Sub(b.first).Round(time.Second), b.why)
+		v = cloud.AllocateOnly
+		reasons = append(reasons, fmt.Sprintf("%d EC2 calls in a row failed over %s, the last with: %s",
+			b.failures, b.last.Sub(b.first).Round(time.Second), b.why))
 	}
-	return cloud.BrakeOff, ""
+	if b.operator != cloud.BrakeOff { // at least as strict
+		v = b.operator
+		set := "set by the operator"
+		if b.asked != "" {
+			set += ": " + b.asked
+		}
+		reasons = slices.Insert(reasons, 0, set)
+	}
+	return v, strings.Join(reasons, "; ")
 }
 
 // allow returns an error that wraps ErrFrozen if the brake in force forbids k.

@@ -23,7 +23,7 @@ func TestABrakeSetWhileAReplyIsLostLeavesTheActionOpen(t *testing.T) {
 				in := w.withID(cloud.Action{Kind: cloud.UnassignAddresses, ENI: eni.ID, Addresses: eni.Addresses[:2]})
 				w.wire.cut(nil, func(action string) error {
 					if strings.HasPrefix(action, "Unassign") {
-						w.SetBrake(brake)
+						w.SetBrake(brake, "")
 						return errCut
 					}
 					return nil
@@ -40,7 +40,7 @@ func TestABrakeSetWhileAReplyIsLostLeavesTheActionOpen(t *testing.T) {
 					t.Errorf("recovered under the brake: %+v", got[0])
 				}
 				w.wire.cut(nil, nil)
-				w.SetBrake(cloud.BrakeOff)
+				w.SetBrake(cloud.BrakeOff, "")
 				time.Sleep(time.Minute)
 				if got := w.recoverAll(); got[0].Err != nil {
 					t.Errorf("recovered: %+v", got[0])

@@ -2,6 +2,7 @@ package ec2
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,8 @@ func TestTheBreakerOpensAfterCallsInARowOverATime(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	lost := &Error{Action: "A", Err: errors.New("cut")}
 	throttled := &Error{Action: "A", Code: "RequestLimitExceeded", Status: 503}
+	unsigned := &Error{Action: "A", Err: fmt.Errorf("%w: no answer", errCredentials)}
+	unconnected := &Error{Action: "A", Err: fmt.Errorf("%w: no such host", errNoConnection)}
 	refused := &Error{Action: "A", Code: "UnauthorizedOperation", Status: 403}
 	const s = time.Second
 	for name, c := range map[string]struct {
@@ -26,12 +29,15 @@ func TestTheBreakerOpensAfterCallsInARowOverATime(t *testing.T) {
 		asked time.Duration
 		open  bool
 	}{
-		"none failed":                   {nil, 0, false},
-		"two failed":                    {[]noted{{0, lost}, {40 * s, lost}}, 40 * s, false},
-		"three failed for 30 s":         {[]noted{{0, lost}, {s, lost}, {30 * s, lost}}, 30 * s, true},
-		"three failed for 29 s":         {[]noted{{0, lost}, {s, lost}, {29 * s, lost}}, 29 * s, false},
-		"four failed for 31 s":          {[]noted{{0, lost}, {s, lost}, {29 * s, throttled}, {31 * s, lost}}, 31 * s, true},
-		"all were throttled":            {[]noted{{0, throttled}, {s, throttled}, {30 * s, throttled}}, 30 * s, true},
+		"none failed":           {nil, 0, false},
+		"two failed":            {[]noted{{0, lost}, {40 * s, lost}}, 40 * s, false},
+		"three failed for 30 s": {[]noted{{0, lost}, {s, lost}, {30 * s, lost}}, 30 * s, true},
+		"three failed for 29 s": {[]noted{{0, lost}, {s, lost}, {29 * s, lost}}, 29 * s, false},
+		// EC2 throttles each action on its own, and one pauses no release of another kind.
+		"all were throttled":            {[]noted{{0, throttled}, {s, throttled}, {30 * s, throttled}}, 30 * s, false},
+		"three failed among throttled":  {[]noted{{0, lost}, {s, throttled}, {2 * s, lost}, {29 * s, throttled}, {31 * s, lost}}, 31 * s, true},
+		"none had credentials":          {[]noted{{0, unsigned}, {s, unsigned}, {30 * s, unsigned}}, 30 * s, false},
+		"none was connected":            {[]noted{{0, unconnected}, {s, unconnected}, {30 * s, unconnected}}, 30 * s, true},
 		"one succeeded":                 {[]noted{{0, lost}, {s, lost}, {2 * s, nil}, {30 * s, lost}, {31 * s, lost}}, 31 * s, false},
 		"one was refused":               {[]noted{{0, lost}, {s, lost}, {2 * s, refused}, {30 * s, lost}, {60 * s, lost}}, 60 * s, false},
 		"three more after one was":      {[]noted{{0, lost}, {2 * s, refused}, {30 * s, lost}, {40 * s, lost}, {60 * s, lost}}, 60 * s, true},
@@ -56,9 +62,16 @@ func TestTheBreakerOpensAfterCallsInARowOverATime(t *testing.T) {
 		if err := b.allow(cloud.DeleteENI, start.Add(c.asked)); errors.Is(err, ErrFrozen) != c.open {
 			t.Errorf("%s: a delete: %v", name, err)
 		}
-		b.setOperator(cloud.FreezeAll)
-		if got, why := b.inForce(start.Add(c.asked)); got != cloud.FreezeAll || why != "set by the operator" || b.operatorBrake() != cloud.FreezeAll {
-			t.Errorf("%s: brake %q (%s), want the operator's", name, got, why)
+		for _, brake := range []cloud.Brake{cloud.FreezeAll, cloud.FreezeRelease} {
+			b.setOperator(brake, "incident 7")
+			got, both := b.inForce(start.Add(c.asked))
+			if got != brake || !strings.HasPrefix(both, "set by the operator: incident 7") || !strings.HasSuffix(both, why) || b.operatorBrake() != brake {
+				t.Errorf("%s: brake %q (%s), want the operator's with the reasons of both", name, got, both)
+			}
+		}
+		b.setOperator(cloud.BrakeOff, "")
+		if again, _ := b.inForce(start.Add(c.asked)); again != got {
+			t.Errorf("%s: brake %q once the operator's is off, want %q as before", name, again, got)
 		}
 	}
 }

@@ -183,7 +183,7 @@ func TestWhereAnInterfaceIsAttached(t *testing.T) {
 		"nowhere":                {Interface{}, false, true, false},
 		"attached":               {at("a", "i-1", "attached"), true, false, false},
 		"attaching":              {at("a", "i-1", "attaching"), true, false, false},
-		"detaching":              {at("a", "i-1", "detaching"), false, true, false},
+		"detaching":              {at("a", "i-1", "detaching"), false, false, false},
 		"a later attachment":     {at("b", "i-1", "attached"), true, true, false},
 		"another instance":       {at("a", "i-2", "attached"), false, false, true},
 		"a status of the future": {at("a", "i-1", "moving"), true, false, false},
@@ -193,6 +193,9 @@ func TestWhereAnInterfaceIsAttached(t *testing.T) {
 		}
 		if got := detached(c.i, "a"); got != c.detached {
 			t.Errorf("%s: detached: %v", name, got)
+		}
+		if got := detaching(c.i, "a"); got != (name == "detaching") {
+			t.Errorf("%s: detaching: %v", name, got)
 		}
 		for ago, want := range map[time.Duration]bool{0: false, time.Hour: c.elsewhere} {
 			e := &execution{x: &Executor{o: Options{Window: time.Minute}}, action: cloud.Action{Kind: cloud.Attach, ENI: "eni-1", Instance: "i-1"}, started: time.Now().Add(-ago), open: true}

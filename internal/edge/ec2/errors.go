@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
@@ -22,6 +23,9 @@ var (
 	ErrOpen = errors.New("outcome not known yet")
 	// errNotSent: the caller's context ended while the call waited for the budget.
 	errNotSent = errors.New("not sent")
+	// errNoConnection: no connection to EC2 was made for the call: its name was not resolved,
+	// it refused the connection, or the TLS handshake failed.
+	errNoConnection = errors.New("no connection")
 )
 
 // Error is a call that EC2 refused or that got no reply.
@@ -168,10 +172,17 @@ func isAmbiguous(err error) bool {
 	if !errors.As(err, &e) {
 		return true
 	}
-	if IsThrottled(err) || errors.Is(err, errNotSent) {
+	if IsThrottled(err) || errors.Is(err, errNotSent) || unsent(err) {
 		return false
 	}
 	return e.Code == "" || e.Status >= 500 || slices.Contains([]string{"InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable"}, e.Code)
+}
+
+// unsent reports whether EC2 got nothing of the call, which has no effect therefore: there was
+// no connection, or there were no credentials.
+func unsent(err error) bool {
+	var op *net.OpError
+	return errors.Is(err, errNoConnection) || errors.Is(err, errCredentials) || errors.As(err, &op) && op.Op == "dial"
 }
 
 // cancelled reports whether the caller ended the call.

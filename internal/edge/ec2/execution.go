@@ -30,6 +30,12 @@ type execution struct {
 	renewed bool
 	// denied is the refusal by policy that caused the recheck; see deniedAsGone.
 	denied *Error
+	// refused is EC2's refusal, at refusedAt, of a call that repeated one without a reply: it is
+	// the result unless a describe shows the effect of the first one.
+	refused   error
+	refusedAt time.Time
+	// unread counts the describes that EC2 refused.
+	unread int
 }
 
 // run calls, observes and repeats until the outcome is known.
@@ -48,14 +54,15 @@ func (e *execution) run(ctx context.Context) (cloud.Outcome, error) {
 				return out, e.disproveDenial(err)
 			case err != nil && cancelled(ctx):
 				return cloud.Outcome{}, e.interrupted(err)
-			case err != nil:
+			case err != nil && e.blind(err):
+				return cloud.Outcome{}, e.undecided(err)
+			case err == nil && e.refused != nil && time.Since(e.refusedAt) >= e.x.o.Window:
+				return cloud.Outcome{}, e.refused
+			case err != nil || e.refused != nil:
 				continue
 			}
 		}
 		if err := e.x.brakes.allow(e.action.Kind, time.Now()); err != nil {
-			if e.open && e.action.Kind == cloud.CreateENI {
-				continue // only a repeated call shows whether the first had its effect
-			}
 			return cloud.Outcome{}, e.interrupted(err)
 		}
 		out, err := e.send(ctx)
@@ -80,7 +87,26 @@ func (e *execution) pauses(n int) int {
 // mustObserve reports whether EC2's state is read before the next call. A call that
 // releases needs no read: it is idempotent, and its reply is current, while a describe
 // may be stale.
-func (e *execution) mustObserve() bool { return e.recheck || e.open && !e.action.Kind.Frees() }
+func (e *execution) mustObserve() bool {
+	return e.recheck || e.refused != nil || e.open && !e.action.Kind.Frees()
+}
+
+// blind reports whether EC2 has refused so many describes that the cause does not end soon.
+func (e *execution) blind(err error) bool {
+	if IsUnauthorized(err) || refusedCredentials(err) {
+		e.unread++
+	}
+	return e.unread >= e.x.o.Tries
+}
+
+// undecided is the error of a run whose describe EC2 refuses. It is open if a call may have had
+// its effect; the caller repeats it with growing pauses.
+func (e *execution) undecided(err error) error {
+	if e.denied != nil && !e.open && !e.resumed {
+		return e.denied
+	}
+	return e.interrupted(err)
+}
 
 // interrupted is the error of a run that a brake or the end of its context stopped. If
 // this run or an earlier one may have sent a call, the outcome is open: the call may
@@ -130,7 +156,7 @@ func (e *execution) completeAttachment(ctx context.Context, id vpc.AttachmentID,
 			return out, nil
 		case cancelled(ctx):
 			return cloud.Outcome{}, err
-		case !isAmbiguous(err) && !e.transient(err) || n+1 >= e.x.o.Tries:
+		case !isAmbiguous(err) && !unsent(err) && !e.transient(err) || n+1 >= e.x.o.Tries:
 			out.Warning = fmt.Sprintf("%s will leak when its instance is terminated, until the controller deletes it: %v", e.action.ENI, err)
 			return out, nil
 		}
@@ -143,9 +169,14 @@ func (e *execution) completeAttachment(ctx context.Context, id vpc.AttachmentID,
 // after handles the error of call n. It returns over if the run ends, with the error of
 // the run (nil: the effect exists). Otherwise the next round observes or calls again.
 func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ error) {
+	if e.action.Kind == cloud.DeleteENI && inUse(err) {
+		e.open, e.resumed = false, false // it exists, so no earlier call deleted it
+	}
 	switch {
-	case errors.Is(err, errNotSent):
+	case errors.Is(err, errNotSent), unsent(err) && cancelled(ctx):
 		return true, e.interrupted(err)
+	case unsent(err): // no effect, and the same call with the same token is made again
+		return false, nil
 	case isAmbiguous(err):
 		e.open, e.unanswered = true, true
 		if cancelled(ctx) {
@@ -167,10 +198,32 @@ func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ e
 			return false, nil
 		}
 	}
-	if e.open && e.action.Kind.Frees() { // an earlier call may have had its effect
+	return e.conclude(err)
+}
+
+// conclude ends a run with EC2's refusal, unless an earlier call may have had its effect: then a
+// describe that cannot be stale decides. A throttled call says nothing of the effect.
+func (e *execution) conclude(err error) (over bool, _ error) {
+	switch {
+	case e.contradicted(err):
+		e.open = true
 		return true, e.interrupted(err)
+	case !e.open:
+		return true, err
+	case IsThrottled(err) && e.action.Kind.Frees():
+		return true, e.interrupted(err)
+	case e.action.Kind.Frees(), e.action.Kind == cloud.CreateENI:
+		e.refused, e.refusedAt = err, time.Now()
+		return false, nil
 	}
 	return true, err
+}
+
+// contradicted reports whether EC2 refuses to unassign addresses, as it does where the interface
+// does not have them, which a lost call of ours explains, while describes still show them: they
+// are stale for longer than Options.Window. The addresses must not be given to pods.
+func (e *execution) contradicted(err error) bool {
+	return e.action.Kind == cloud.UnassignAddresses && (e.unanswered || e.resumed) && Code(err) == "InvalidParameterValue"
 }
 
 // transient reports whether the call had no effect and err ends with time.
@@ -183,18 +236,22 @@ func (e *execution) transient(err error) bool {
 		return true
 	case IsNotFound(err): // EC2 may not show a new interface yet
 		return time.Since(e.started) < e.x.o.Window
-	case IsInUse(err) || Code(err) == "InvalidParameterValue": // the interface is still detaching
+	case inUse(err): // the interface is still detaching
 		e.detaching = e.action.Kind == cloud.DeleteENI
 		return e.detaching
 	}
 	return false
 }
 
+// inUse reports whether EC2 refused a call because the interface is attached, attaching or
+// detaching.
+func inUse(err error) bool { return IsInUse(err) || Code(err) == "InvalidParameterValue" }
+
 // mayBeDone reports whether err may mean that the effect exists.
 func mayBeDone(k cloud.Kind, err error) bool {
 	switch k {
 	case cloud.Attach, cloud.Detach:
-		return IsInUse(err) || Code(err) == "InvalidParameterValue" || deniedAsGone(k, err)
+		return inUse(err) || deniedAsGone(k, err)
 	case cloud.UnassignAddresses, cloud.RestoreAddresses:
 		return Code(err) == "InvalidParameterValue"
 	case cloud.DeleteENI:

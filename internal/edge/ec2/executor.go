@@ -147,8 +147,13 @@ func (x *Executor) call(ctx context.Context, action, object string, timeout time
 	x.metrics.waited.WithLabelValues(action).Observe(waited.Seconds())
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	bounded, connection := withConnection(bounded)
 	start := time.Now()
-	err = wrap(action, object, f(bounded))
+	err = f(bounded)
+	if err != nil && connection.missing() {
+		err = fmt.Errorf("%w: %w", errNoConnection, err)
+	}
+	err = wrap(action, object, err)
 	took := time.Since(start)
 	if cancelled(ctx) && Code(err) == "" && err != nil {
 		return err // the caller's context ended; EC2 did not fail
@@ -184,9 +189,12 @@ func (x *Executor) pause(ctx context.Context, n int) error {
 	}
 }
 
-// SetBrake sets the operator's brake. It does not stop calls in flight.
-func (x *Executor) SetBrake(b cloud.Brake) { x.brakes.setOperator(b) }
+// SetBrake sets the operator's brake, with its reason, and reports whether that is another one
+// than before. It does not stop calls in flight, and does not close the breaker.
+func (x *Executor) SetBrake(b cloud.Brake, why string) (changed bool) {
+	return x.brakes.setOperator(b, why)
+}
 
-// Brake returns the brake in force: the operator's, or AllocateOnly while the
-// breaker is open, with the reason.
+// Brake returns the strictest brake in force, the operator's or AllocateOnly while the
+// breaker is open, with the reasons of both.
 func (x *Executor) Brake() (b cloud.Brake, why string) { return x.brakes.inForce(time.Now()) }

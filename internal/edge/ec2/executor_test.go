@@ -276,17 +276,17 @@ func TestBrakesRefuseBeforeAnythingIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		eni := w.created(1)
-		w.SetBrake(cloud.FreezeRelease)
+		w.SetBrake(cloud.FreezeRelease, "")
 		_, err := w.Do(t.Context(), cloud.Action{ID: "x", Kind: cloud.DeleteENI, ENI: eni.ID})
 		if !errors.Is(err, ec2.ErrFrozen) || !ec2.FailureOf(err).Definite || w.wire.count("DeleteNetworkInterface") != 0 {
 			t.Errorf("delete with releases frozen: %v, want ErrFrozen and no call", err)
 		}
 		w.created(1) // allowed by freeze release
-		w.SetBrake(cloud.FreezeAll)
+		w.SetBrake(cloud.FreezeAll, "")
 		if _, err := w.Do(t.Context(), w.withID(w.createAction(1))); !errors.Is(err, ec2.ErrFrozen) {
 			t.Errorf("create with all frozen: %v, want ErrFrozen", err)
 		}
-		w.SetBrake(cloud.BrakeOff)
+		w.SetBrake(cloud.BrakeOff, "")
 		w.do(cloud.Action{Kind: cloud.DeleteENI, ENI: eni.ID})
 	})
 }

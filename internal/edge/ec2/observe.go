@@ -2,6 +2,7 @@ package ec2
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -64,8 +65,12 @@ func (e *execution) compare(ctx context.Context, eni Interface, late bool) (out 
 			return cloud.Outcome{}, true, nil
 		}
 	case cloud.Detach:
-		if detached(eni, e.action.Attachment) && late {
+		switch {
+		case detaching(eni, e.action.Attachment), detached(eni, e.action.Attachment) && late:
 			return cloud.Outcome{}, true, nil
+		case detached(eni, e.action.Attachment):
+			e.recheck = true
+			return cloud.Outcome{}, false, errStale
 		}
 	case cloud.CreateENI, cloud.SetUp, cloud.AssignAddresses, cloud.DeleteENI:
 	}
@@ -97,10 +102,19 @@ func (e *execution) interfaceMissing(err error, late bool) (known bool, _ error)
 	return true, err
 }
 
-// detached reports whether an attachment is detached or detaching.
-func detached(eni Interface, id vpc.AttachmentID) bool {
+// errStale is for a describe that may be from before the attachment.
+var errStale = errors.New("the describe may be stale")
+
+// detaching reports whether EC2 shows that an attachment ends, or has ended. Its states follow
+// each other in one direction, so a describe that shows this is not stale.
+func detaching(eni Interface, id vpc.AttachmentID) bool {
 	a := eni.Attachment
-	return a == nil || a.ID != id || a.Status == "detaching"
+	return a != nil && a.ID == id && (a.Status == "detaching" || a.Status == "detached")
+}
+
+// detached reports whether EC2 shows the interface without the attachment: before or after it.
+func detached(eni Interface, id vpc.AttachmentID) bool {
+	return eni.Attachment == nil || eni.Attachment.ID != id
 }
 
 // attached completes an attachment that exists.

@@ -1,6 +1,7 @@
 package ec2_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -31,25 +32,33 @@ func TestACreateWithALostReplyIsRepeatedThroughAnyThrottling(t *testing.T) {
 	})
 }
 
+// A create that is open waits for the end of a freeze in the ledger, and reads nothing
+// meanwhile: a describe every 20 s would be 180 an hour.
 func TestACreateWithALostReplyEndsOnceTheBrakeIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		w.set(faults.Plan{DescribeLag: faults.Duration(time.Hour)})
+		reads := w.wire.count("DescribeNetworkInterfaces")
 		w.wire.cut(nil, func(action string) error {
 			if action != "CreateNetworkInterface" {
 				return nil
 			}
-			w.SetBrake(cloud.FreezeAll)
+			w.SetBrake(cloud.FreezeAll, "")
 			w.wire.cut(nil, nil)
 			return errCut
 		})
-		released := time.AfterFunc(5*time.Minute, func() { w.SetBrake(cloud.BrakeOff) })
-		defer released.Stop()
-		out, err := w.Do(t.Context(), w.withID(w.createAction(1)))
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer stop()
+		_, err := w.Do(ctx, w.withID(w.createAction(1)))
+		if !errors.Is(err, ec2.ErrOpen) || !errors.Is(err, ec2.ErrFrozen) || w.wire.count("DescribeNetworkInterfaces") > reads+1 {
+			t.Fatalf("under a freeze: %v after %d reads, want it open after one", err, w.wire.count("DescribeNetworkInterfaces")-reads)
+		}
+		w.SetBrake(cloud.BrakeOff, "")
+		recovered := w.recoverAll()
 		w.set(faults.Plan{})
 		left := w.all()
-		if err != nil || len(left) != 1 || left[0].ID != out.ENI {
-			t.Errorf("outcome %+v, %v; EC2 has %v, want the one interface of the outcome", out, err, left)
+		if len(recovered) != 1 || recovered[0].Err != nil || len(left) != 1 || left[0].ID != recovered[0].Outcome.ENI {
+			t.Errorf("recovered %+v; EC2 has %v, want the one interface of the outcome", recovered, left)
 		}
 	})
 }
@@ -62,7 +71,7 @@ func TestRecoveryUnderAFreezeSendsNothing(t *testing.T) {
 		eni := w.created(1)
 		in := w.withID(cloud.Action{Kind: cloud.Attach, ENI: eni.ID, Instance: w.instance, Device: 1})
 		kill(w, in, "ModifyNetworkInterfaceAttribute", "before the call")
-		w.SetBrake(cloud.FreezeAll)
+		w.SetBrake(cloud.FreezeAll, "")
 		before := len(w.wire.calls)
 		frozen := w.recoverAll()
 		if len(frozen) != 1 || !errors.Is(frozen[0].Err, ec2.ErrOpen) || !errors.Is(frozen[0].Err, ec2.ErrFrozen) {
@@ -71,7 +80,7 @@ func TestRecoveryUnderAFreezeSendsNothing(t *testing.T) {
 		if sent := w.wire.calls[before:]; len(sent) != 0 {
 			t.Errorf("sent %v under a freeze", sent)
 		}
-		w.SetBrake(cloud.BrakeOff)
+		w.SetBrake(cloud.BrakeOff, "")
 		recovered := w.recoverAll()
 		if len(recovered) != 1 || recovered[0].Err != nil {
 			t.Fatalf("recovered once the freeze ended: %+v", recovered)

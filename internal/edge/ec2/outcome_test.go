@@ -202,7 +202,7 @@ func TestTheMetricsOfCallsAndBrakes(t *testing.T) {
 		for brake, want := range map[cloud.Brake]float64{
 			cloud.BrakeOff: 0, cloud.FreezeRelease: 1, cloud.AllocateOnly: 1, cloud.FreezeAll: 2, cloud.Unobserved: 2,
 		} {
-			w.SetBrake(brake)
+			w.SetBrake(brake, "")
 			if got := metric(t, registry, "trunkline_ec2_brake", ""); got != want {
 				t.Errorf("brake %q is %v, want %v", brake, got, want)
 			}

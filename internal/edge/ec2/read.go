@@ -25,7 +25,7 @@ func read[T any](ctx context.Context, x *Executor, action, key string, ask func(
 		defer cancel()
 		for n := 0; ; n++ {
 			got, err := hedge(ctx, x, action, key, ask)
-			if err == nil || n+1 >= x.o.Tries || !IsThrottled(err) && !isAmbiguous(err) && !errors.Is(err, errNotSent) {
+			if err == nil || n+1 >= x.o.Tries || !IsThrottled(err) && !isAmbiguous(err) && !unsent(err) && !errors.Is(err, errNotSent) {
 				return got, err
 			}
 			if x.pause(ctx, n) != nil {

@@ -253,18 +253,19 @@ func (c *Cluster) Freeze() (trunkline.Freeze, string) {
 	return Strictest(all, c.opts.NodeName)
 }
 
-// Strictest returns the strictest of brakes for node (empty: the controller) and its
-// reason.
+// Strictest returns the strictest of brakes for node (empty: the controller), with the
+// reasons of all that are in force there.
 func Strictest(brakes []trunkline.Brake, node string) (trunkline.Freeze, string) {
 	slices.SortFunc(brakes, func(a, b trunkline.Brake) int { return strings.Compare(a.Name, b.Name) })
-	freeze, reason := trunkline.FreezeNone, ""
+	freeze, reasons := trunkline.FreezeNone, []string{}
 	for i := range brakes {
 		f := brakes[i].For(node)
-		if f.Stricter(freeze) != freeze {
-			freeze, reason = f, brakes[i].Name+": "+brakes[i].Spec.Reason
+		if f.Stricter(trunkline.FreezeNone) != trunkline.FreezeNone {
+			reasons = append(reasons, brakes[i].Name+": "+brakes[i].Spec.Reason)
 		}
+		freeze = f.Stricter(freeze)
 	}
-	return freeze, reason
+	return freeze, strings.Join(reasons, "; ")
 }
 
 // Events returns the writer of the node's events.

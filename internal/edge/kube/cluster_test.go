@@ -427,3 +427,17 @@ func TestAnEventMadeBeforeRunIsSent(t *testing.T) {
 	go func() { defer close(ran); e.Run(ctx) }()
 	w.until(t, "the event", func() bool { return len(w.Keys("/api/v1/events")) == 1 })
 }
+
+// Each Brake object has its own effect: without the strictest one the others stay in force.
+func TestTheReasonsOfAllBrakesAreNamed(t *testing.T) {
+	list := []trunkline.Brake{*brake("b", trunkline.FreezeAll), *brake("a", trunkline.FreezeRelease), *brake("c", trunkline.FreezeNone), *brake("d", trunkline.FreezeAll, "n2")}
+	if f, why := kube.Strictest(slices.Clone(list), "n1"); f != trunkline.FreezeAll || why != "a: incident 7; b: incident 7" {
+		t.Errorf("brake %q: %q", f, why)
+	}
+	if f, why := kube.Strictest(list[1:], "n1"); f != trunkline.FreezeRelease || !strings.HasPrefix(why, "a: incident 7") {
+		t.Errorf("brake %q: %q", f, why)
+	}
+	if f, why := kube.Strictest(nil, "n1"); f != trunkline.FreezeNone || why != "" {
+		t.Errorf("without a brake: %q: %q", f, why)
+	}
+}
