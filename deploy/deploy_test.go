@@ -159,10 +159,12 @@ func TestAnExcessiveRBACRuleIsDetected(t *testing.T) {
 	}
 }
 
-// When the agent stops, it checks whether its DaemonSet is being deleted.
-func TestTheAgentMayOnlyReadItsOwnDaemonSet(t *testing.T) {
+// When the agent stops, it checks whether its DaemonSet is being deleted; `trunkline forget`
+// checks whether it selects a node.
+func TestOnlyTheAgentsDaemonSetMayBeRead(t *testing.T) {
 	name := ""
 	granted := map[string][]string{} // verbs on DaemonSets, by name
+	var readers []string
 	for _, m := range manifests(t) {
 		switch o := m.obj.(type) {
 		case *appsv1.DaemonSet:
@@ -183,12 +185,14 @@ func TestTheAgentMayOnlyReadItsOwnDaemonSet(t *testing.T) {
 				}
 				for _, n := range r.ResourceNames {
 					granted[n] = append(granted[n], r.Verbs...)
+					readers = append(readers, o.Name)
 				}
 			}
 		}
 	}
-	if len(granted) != 1 || !slices.Equal(granted[name], []string{"get"}) {
-		t.Errorf("permissions on DaemonSets: %v, want get on %q", granted, name)
+	slices.Sort(readers)
+	if len(granted) != 1 || !slices.Equal(granted[name], []string{"get", "get"}) || !slices.Equal(readers, []string{name, "trunkline-forget"}) {
+		t.Errorf("permissions on DaemonSets: %v of %q, want get on %q", granted, readers, name)
 	}
 }
 

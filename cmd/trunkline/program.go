@@ -20,7 +20,7 @@ const daemons = "daemons"
 // program returns the command line.
 func program() *cobra.Command {
 	root := group("trunkline", "Pods with real VPC addresses on Kubernetes.",
-		statusCommand(), showCommands(), handoverCommand(), connectivityCommands(), ec2Commands(), versionCommand(),
+		statusCommand(), showCommands(), handoverCommand(), forgetCommand(), connectivityCommands(), ec2Commands(), versionCommand(),
 		agentCommand(), initCommand(), uninstallCommand(), controllerCommand())
 	root.Example = lines("trunkline status --wait 2m", "trunkline connectivity test", "source <(trunkline completion bash)   # complete commands and flags with Tab")
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }

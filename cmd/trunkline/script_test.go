@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -10,8 +11,10 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"sigs.k8s.io/yaml"
 
 	"github.com/trunkline/trunkline/internal/control/report"
+	"github.com/trunkline/trunkline/internal/edge/kube/kubetest"
 	"github.com/trunkline/trunkline/internal/machinery/table"
 )
 
@@ -28,8 +31,22 @@ func TestScripts(t *testing.T) {
 				}
 			},
 			"tables": serveTables,
+			"server": func(ts *testscript.TestScript, _ bool, args []string) { serveAPI(t, ts, args) },
 		},
 	})
+}
+
+// serveAPI serves an API server with the objects of files, given as pairs of a resource's path
+// and a file, and writes a kubeconfig for it to the file of the first argument.
+func serveAPI(t *testing.T, ts *testscript.TestScript, args []string) {
+	s := kubetest.New(t)
+	for i := 1; i+1 < len(args); i += 2 {
+		var object map[string]any
+		ts.Check(yaml.Unmarshal([]byte(ts.ReadFile(args[i+1])), &object))
+		s.Put(args[i], object)
+	}
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: %q}}]}`, s.REST().Host)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o600))
 }
 
 // pet is a row of the tables that the scripts read.

@@ -228,6 +228,7 @@ func summarise(in clusterState, now time.Time) Status {
 			s.NotServed = append(s.NotServed, n.Name)
 		}
 	}
+	s.withoutNode(in, now)
 	for _, b := range in.brakes {
 		s.Brakes = append(s.Brakes, BrakeLine{Name: b.Name, Freeze: string(b.Spec.Freeze), Nodes: b.Spec.Nodes, Reason: b.Spec.Reason})
 	}
@@ -328,10 +329,10 @@ func (s *Status) node(of *corev1.Node, n *trunkline.NodeNetwork, selected bool, 
 	row := NodePool{Node: name}
 	object := "node " + name
 	if !s.Installed && notLeft(of) {
-		s.wrong(object, "Trunkline is not installed, and its agent has not left the node, so that its conflist may be there still: run trunkline uninstall on it (docs/migrate.md)")
+		s.wrong(object, "Trunkline is not installed, and its agent has not left the node, so that its conflist may be there still: run trunkline uninstall on it, then trunkline forget (docs/migrate.md)")
 	}
 	if !selected {
-		s.wrong(object, "the DaemonSet does not select it, and its agent has not left it: if no agent stops there, run trunkline uninstall on it (docs/migrate.md)")
+		s.wrong(object, "the DaemonSet does not select it, and its agent has not left it: if no agent stops there, run trunkline uninstall on it, then trunkline forget (docs/migrate.md)")
 	}
 	if n == nil {
 		s.Nodes = append(s.Nodes, row)
@@ -363,6 +364,21 @@ func (s *Status) node(of *corev1.Node, n *trunkline.NodeNetwork, selected bool, 
 		s.wrong(object, "%d calls of %s in a row failed: %s %s", e.Count, e.Action, e.Code, e.Message)
 	}
 	s.Nodes = append(s.Nodes, row)
+}
+
+// abandonedReport is the age from which a report without a Node is an error: the controller
+// deletes those every other minute, where one runs.
+const abandonedReport = 10 * time.Minute
+
+// withoutNode reports the reports of Nodes that are gone.
+func (s *Status) withoutNode(in clusterState, now time.Time) {
+	for i := range in.networks {
+		name, age := in.networks[i].Name, now.Sub(in.networks[i].Status.ObservedAt.Time)
+		exists := slices.ContainsFunc(in.nodes, func(n corev1.Node) bool { return n.Name == name })
+		if !exists && age > abandonedReport {
+			s.wrong("node "+name, "the Node is gone and its report is left: trunkline forget %s", name)
+		}
+	}
 }
 
 // bad reports whether a condition is an error: Drift when it is true, the others when
@@ -413,8 +429,7 @@ func (s *Status) pods(in clusterState, reports map[string]*trunkline.NodeNetwork
 
 // onPodNetwork reports whether a pod has or needs an address of its own.
 func onPodNetwork(p *corev1.Pod) bool {
-	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-	return !p.Spec.HostNetwork && p.Spec.NodeName != "" && !ended
+	return !p.Spec.HostNetwork && p.Spec.NodeName != "" && !ended(p)
 }
 
 // A node's report includes a pod within reportLag after the pod was wired. A pod that is

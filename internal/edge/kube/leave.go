@@ -2,12 +2,10 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -25,7 +23,7 @@ const ReasonLeft = "TrunklineLeft"
 // gone already is success; it may be repeated. No other method may be writing.
 func (c *Cluster) Leave(ctx context.Context) error {
 	report := DeleteReport(ctx, c.opts.Client, c.opts.NodeName)
-	if err := errors.Join(report, c.deleteCondition(ctx)); err != nil {
+	if err := errors.Join(report, removeCondition(ctx, c.opts.Client, c.opts.NodeName, "")); err != nil {
 		return err
 	}
 	return c.reportLeft(ctx)
@@ -45,20 +43,6 @@ func (c *Cluster) reportLeft(ctx context.Context) error {
 	}
 	if _, err := c.opts.Client.Core.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: FieldOwner}); err != nil {
 		return fmt.Errorf("create event %s of node %s: %w", e.Reason, c.opts.NodeName, err)
-	}
-	return nil
-}
-
-func (c *Cluster) deleteCondition(ctx context.Context) error {
-	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []map[string]any{
-		{"type": corev1.NodeNetworkUnavailable, "$patch": "delete"},
-	}}})
-	if err != nil {
-		return fmt.Errorf("encode node condition: %w", err)
-	}
-	_, err = c.opts.Client.Core.CoreV1().Nodes().Patch(ctx, c.opts.NodeName, types.StrategicMergePatchType, body, metav1.PatchOptions{FieldManager: FieldOwner}, "status")
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete the condition NetworkUnavailable of node %s: %w", c.opts.NodeName, err)
 	}
 	return nil
 }

@@ -360,7 +360,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 
 func (s *Server) one(w http.ResponseWriter, r *http.Request, t target) {
 	var body object
-	if r.Method != http.MethodGet && r.Method != http.MethodDelete {
+	if r.Method != http.MethodGet && r.ContentLength != 0 {
 		if err := decode(r, &body); err != nil {
 			fail(w, http.StatusBadRequest, "BadRequest", err.Error())
 			return
@@ -373,16 +373,16 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, t target) {
 		fail(w, http.StatusNotFound, "NotFound", fmt.Sprintf("%s %q not found", t.resource, t.key()))
 		return
 	}
+	if exists && outdated(body, old) {
+		fail(w, http.StatusConflict, "Conflict", "the object has been modified")
+		return
+	}
 	switch r.Method {
 	case http.MethodGet:
 		answer(w, http.StatusOK, old)
 	case http.MethodPost:
 		s.create(w, t, body)
 	case http.MethodPut:
-		if v := body.text("metadata", "resourceVersion"); v != "" && v != old.text("metadata", "resourceVersion") {
-			fail(w, http.StatusConflict, "Conflict", "the object has been modified")
-			return
-		}
 		answer(w, http.StatusOK, s.put(t.resource, body))
 	case http.MethodPatch:
 		next := object{}
@@ -396,6 +396,15 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, t target) {
 	default:
 		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed", r.Method)
 	}
+}
+
+// outdated reports whether a request requires another version of its object than the current.
+func outdated(body, current object) bool {
+	v := body.text("preconditions", "resourceVersion")
+	if v == "" {
+		v = body.text("metadata", "resourceVersion")
+	}
+	return v != "" && v != current.text("metadata", "resourceVersion")
 }
 
 // creates reports whether a request may create its object.
