@@ -2,7 +2,9 @@ package laws
 
 import (
 	"go/ast"
+	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -96,6 +98,33 @@ func declared(f *ast.File) (names []string) {
 	return names
 }
 
+// unknownNames returns the identifiers in quotes of a text that are not known.
+func unknownNames(text string, known []string) (unknown []string) {
+	for _, m := range identifier.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		if !slices.Contains(known, m[1]) {
+			unknown = append(unknown, m[1])
+		}
+	}
+	return unknown
+}
+
+func TestANameThatNoFileHasIsFound(t *testing.T) {
+	f, err := parser.ParseFile(token.NewFileSet(), "f.go", "package p\ntype T int\nfunc Plan() {}\nfunc (T) Diff() {}", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := declared(f)
+	for text, want := range map[string][]string{
+		"`Plan` and `Diff`, of `core/ipam`":            nil,
+		"`Plans` of `T`":                               {"Plans", "T"},
+		"```\n`none`\n```\n`10.0.0.7`, none, `Plan()`": nil,
+	} {
+		if got := unknownNames(text, known); !slices.Equal(got, want) {
+			t.Errorf("%s: %q are not known, want %q", text, got, want)
+		}
+	}
+}
+
 // A reader follows one ADD by the files that docs/life-of-a-pod.md lists.
 func TestTheFilesOfAnADDHaveWhatTheDocumentNames(t *testing.T) {
 	source, err := os.ReadFile(filepath.Join(root(t), "docs/life-of-a-pod.md"))
@@ -116,10 +145,10 @@ func TestTheFilesOfAnADDHaveWhatTheDocumentNames(t *testing.T) {
 	sources(t, "internal", func(name string, _ []byte, f *ast.File, _ *token.FileSet) { functions[name] = declared(f) })
 	var all []string
 	for _, m := range listed {
+		for _, name := range unknownNames(m[1], functions[m[0]]) {
+			t.Errorf("%s does not declare %s", m[0], name)
+		}
 		for _, name := range identifier.FindAllStringSubmatch(m[1], -1) {
-			if !slices.Contains(functions[m[0]], name[1]) {
-				t.Errorf("%s does not declare %s", m[0], name[1])
-			}
 			all = append(all, name[1])
 		}
 	}
@@ -157,10 +186,8 @@ func TestTheGuidesNameIdentifiersThatExist(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range identifier.FindAllStringSubmatch(fenced.ReplaceAllString(string(source), ""), -1) {
-			if !known[m[1]] {
-				t.Errorf("%s names %s, which no Go file has", name, m[1])
-			}
+		for _, unknown := range unknownNames(string(source), slices.Collect(maps.Keys(known))) {
+			t.Errorf("%s names %s, which no Go file has", name, unknown)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -100,5 +101,13 @@ func TestAClientTokenKeepsTheTagsItWasFirstSentWith(t *testing.T) {
 func TestAnInvalidIntentIsRefused(t *testing.T) {
 	if _, err := cloud.Migrate(cloud.Action{ID: "a"}, json.RawMessage(`{"intent": 7}`)); err == nil {
 		t.Error("taken")
+	}
+}
+
+func TestAnActionThatHasItsInstanceIsKeptAsItIs(t *testing.T) {
+	a := cloud.Action{ID: "a", Instance: "i-1", Description: "mine", Tags: map[string]string{"k": "v"}}
+	got, err := cloud.Migrate(a, json.RawMessage(`{"intent": {"instance": "i-2", "description": "other"}}`))
+	if err != nil || !reflect.DeepEqual(got, a) {
+		t.Errorf("%+v, %v, want it as it was: %+v", got, err, a)
 	}
 }

@@ -32,6 +32,26 @@ func TestAVariableOfAWSThatIsSetAndHasNoEffectIsNamed(t *testing.T) {
 	}
 }
 
+// A word that is no Boolean is not the same value as false.
+func TestAValueOfAWSsVariableFitsInAnyCaseAndABooleanInAnyForm(t *testing.T) {
+	for _, c := range []struct {
+		env, value string
+		fits       bool
+	}{
+		{"NETWORK_POLICY_ENFORCING_MODE", "None", true},
+		{"AWS_VPC_K8S_CNI_CONNMARK", "0X80", true},
+		{"ANNOTATE_POD_IP", "F", true},
+		{"ANNOTATE_POD_IP", "off", false},
+		{"NETWORK_POLICY_ENFORCING_MODE", "false", false},
+		{"ENABLE_NFTABLES", "0", false},
+	} {
+		got, err := Load(Sources{Env: env(map[string]string{c.env: c.value})})
+		if err != nil || (len(got.NotServed()) == 0) != c.fits {
+			t.Errorf("%s=%s: not served: %v, %v; want that the value fits: %v", c.env, c.value, got.NotServed(), err, c.fits)
+		}
+	}
+}
+
 // Each variable of AWS's CNI is an alias of a setting, refused, or not served; in one list
 // only. The list is of its README and of the reference of its release 1.23.1.
 func TestEveryVariableOfAWSIsInOneList(t *testing.T) {

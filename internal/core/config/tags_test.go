@@ -17,6 +17,10 @@ func TestTagsOfInterfacesAreThoseThatEC2Takes(t *testing.T) {
 	if want := map[string]string{"team": "a", "cost:center": ""}; err != nil || !maps.Equal(c.ENITags, want) {
 		t.Errorf("%v, %v, want %v", c.ENITags, err, want)
 	}
+	longest := strings.Repeat("é", 128)
+	if c, err := Load(Sources{Flags: map[string]string{"eni-tags": `{"` + longest + `": "a"}`}}); err != nil || c.ENITags[longest] != "a" {
+		t.Errorf("a key of 128 characters: %v, %v", c.ENITags, err)
+	}
 	for value, want := range map[string]string{
 		`team=a`:                                `eni-tags: "team=a" from environment ADDITIONAL_ENI_TAGS: must be a JSON object of strings`,
 		`["team"]`:                              "must be a JSON object of strings",
@@ -35,6 +39,20 @@ func TestTagsOfInterfacesAreThoseThatEC2Takes(t *testing.T) {
 	} {
 		if _, err := Load(Sources{Env: env(map[string]string{"ADDITIONAL_ENI_TAGS": value})}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", value, err, want)
+		}
+	}
+}
+
+func TestNoTagsAreShownAsAnEmptyValue(t *testing.T) {
+	for _, value := range []string{"", " ", "{}"} {
+		c, err := Load(Sources{Flags: map[string]string{"eni-tags": value}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range c.Describe() {
+			if row.Name == "eni-tags" && row.Value != "" {
+				t.Errorf("%q is shown as %q", value, row.Value)
+			}
 		}
 	}
 }

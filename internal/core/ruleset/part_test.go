@@ -92,6 +92,10 @@ func TestElementsThatArePresentAreNoDifferenceOfTheirPod(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", all[i].Owner, diff)
 		}
 	}
+	empty := actual(func(t *nftables.Table) { t.Set("sources6").Elements = nil })
+	if diff := cmp.Diff([]Difference{{"set sources6 of table trunkline", "lacked 2 elements"}}, empty.Diff(all[2])); diff != "" {
+		t.Errorf("without elements of the set (-want +got):\n%s", diff)
+	}
 	gone := actual(func(t *nftables.Table) {
 		t.Sets = slices.DeleteFunc(t.Sets, func(s nftables.Set) bool { return s.Name == "pods4" })
 	})

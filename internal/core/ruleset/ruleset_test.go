@@ -236,6 +236,11 @@ func TestPodsKeepSNATAndLoseRestrictionsWhenTheAgentHasLeft(t *testing.T) {
 	if _, ok := Leaving(nftables.Table{TableName: whole.Tables[0].TableName}); ok {
 		t.Error("something is left of an empty table")
 	}
+	other := whole.Tables[0]
+	other.Family = nftables.ARP // SNAT is in the family inet only
+	if _, ok := Leaving(other); ok {
+		t.Error("something is left of a table of another family")
+	}
 }
 
 func TestNoPacketOfAPodPassesWithAnotherSource(t *testing.T) {
@@ -268,12 +273,12 @@ func TestNoPacketOfAPodPassesWithAnotherSource(t *testing.T) {
 }
 
 func TestRangesAreDisjointAndHoldTheSameAddresses(t *testing.T) {
-	got := merge(prefixes("10.0.0.0/16", "10.0.128.0/17", "10.1.0.0/16", "192.168.4.0/24", "2600::/32", "0.0.0.0/32", "255.255.255.255/32"))
+	got := merge(prefixes("10.0.0.0/16", "10.0.128.0/17", "10.1.0.0/16", "192.168.4.0/24", "2600::/32", "0.0.0.0/32", "255.255.255.255/32", "172.16.0.0/31", "172.16.0.1/32"))
 	var list []string
 	for _, s := range got {
 		list = append(list, s.first.String()+"-"+s.last.String())
 	}
-	want := []string{"0.0.0.0-0.0.0.0", "10.0.0.0-10.1.255.255", "192.168.4.0-192.168.4.255", "255.255.255.255-255.255.255.255"}
+	want := []string{"0.0.0.0-0.0.0.0", "10.0.0.0-10.1.255.255", "172.16.0.0-172.16.0.1", "192.168.4.0-192.168.4.255", "255.255.255.255-255.255.255.255"}
 	if diff := cmp.Diff(want, list); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -316,6 +321,22 @@ func TestAPodsElementsAreAllThatDistinguishesARulesetWithIt(t *testing.T) {
 	}
 	if diff := cmp.Diff(Compile(with).String(), rs.String()); diff != "" {
 		t.Errorf("(-with +without and elements):\n%s", diff)
+	}
+}
+
+// The link-local address is one for all IPv6 addresses of a pod; the kernel refuses a set that
+// has an element twice.
+func TestEachElementOfAPodIsListedOnce(t *testing.T) {
+	p := Pod{Link: "eniaaa", MAC: macA, Addresses: []netip.Addr{addr("2600:1f14::12"), addr("2600:1f14::13")}}
+	seen := map[Element]bool{}
+	for _, e := range p.Elements() {
+		if seen[e] {
+			t.Errorf("twice: %+v", e)
+		}
+		seen[e] = true
+	}
+	if len(seen) != 3 {
+		t.Errorf("%d elements, want both addresses and the link-local one", len(seen))
 	}
 }
 

@@ -3,6 +3,7 @@ package cnirpc
 import (
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -96,5 +97,18 @@ func TestARequestThatCannotBeSentIsNotRepeated(t *testing.T) {
 	_, err := Call(time.Now().Add(20*time.Millisecond), "/", Request{Command: "ADD", Args: strings.Repeat("x", MaxMessage)}, nil)
 	if !errors.Is(err, ErrTooLong) || errors.Is(err, ErrNoAgent) {
 		t.Errorf("%v, want ErrTooLong at once", err)
+	}
+}
+
+func TestACallThatASignalInterruptsIsRepeated(t *testing.T) {
+	calls := 0
+	err := ignoringEINTR(func() error {
+		if calls++; calls < 3 {
+			return os.NewSyscallError("connect", syscall.EINTR)
+		}
+		return syscall.EAGAIN
+	})
+	if calls != 3 || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("%d calls, %v; want three and the last one's error", calls, err)
 	}
 }

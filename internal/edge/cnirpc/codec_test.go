@@ -70,6 +70,9 @@ func TestAMessageOfTheMaximumLengthPassesAndALongerOneDoesNot(t *testing.T) {
 	if _, err := ReadLine(bytes.NewReader(padded(t, MaxMessage+1)), nil); !errors.Is(err, ErrTooLong) {
 		t.Errorf("read with one byte more: %v, want ErrTooLong", err)
 	}
+	if _, err := DecodeRequest(longest); err != nil { // with its newline
+		t.Errorf("decode a request of %d bytes: %v", len(longest), err)
+	}
 	if _, err := DecodeRequest(make([]byte, MaxMessage+1)); !errors.Is(err, ErrTooLong) {
 		t.Errorf("decoded with one byte more: %v, want ErrTooLong", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/trunkline/trunkline/test/ondisk"
 )
 
 func TestReadSpoolReturnsEachDELOnce(t *testing.T) {
@@ -87,6 +89,18 @@ func TestASpooledDELIsSyncedBeforeItHasItsNameAndItsNameAfterwards(t *testing.T)
 	if err != nil || !slices.Equal(synced, []string{"file", "directory"}) {
 		t.Errorf("synced %v, %v; want the file and then the directory", synced, err)
 	}
+}
+
+func TestASpooledDELIsOnTheDisk(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "spool")
+	if err := Spool(dir, Request{Command: "DEL", ContainerID: "c1", IfName: "eth0"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	named, err := filepath.Glob(filepath.Join(dir, "*"+spoolSuffix))
+	if err != nil || len(named) != 1 {
+		t.Fatalf("spooled %v, %v; want one", named, err)
+	}
+	ondisk.Check(t, named[0])
 }
 
 func TestADELThatCannotBeSyncedIsNotSpooled(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/test/ondisk"
 )
 
 // A process that is killed during a save leaves a temporary file. They must not
@@ -31,6 +32,15 @@ func TestKilledSavesLeaveNoFilesBehind(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("left %v, %v: want the snapshot alone", left, err)
 	}
+}
+
+// After a power loss without the snapshot, an agent without a server knows no pod.
+func TestASavedSnapshotIsOnTheDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cluster.json")
+	if err := kube.SaveSnapshot(path, kube.Snapshot{Pods: []kube.Pod{{UID: "u1"}}}); err != nil {
+		t.Fatal(err)
+	}
+	ondisk.Check(t, path)
 }
 
 // A crash during a save leaves the old snapshot, because it is not written in place.

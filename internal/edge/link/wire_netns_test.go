@@ -257,15 +257,18 @@ func TestARefusedRuleFailsTheWiring(t *testing.T) {
 	valid := hostnet.Rule{Family: vpc.IPv4, Priority: hostnet.RuleToPod, To: netip.MustParsePrefix("10.0.1.7/32"), Table: hostnet.TableMain, Protocol: hostnet.RouteProtocol}
 	refused := valid
 	refused.To = netip.MustParsePrefix("2600:1f14::7/128") // of the other family
+	from := hostnet.Rule{Family: vpc.IPv4, Priority: hostnet.RuleFromPod, From: refused.To, Table: 3, Protocol: hostnet.RouteProtocol}
 	w := wiring{sockets: h.sockets}
 	for range 2 { // an equal rule is accepted
 		if err := w.rules(t.Context(), []hostnet.Rule{valid}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, rules := range [][]hostnet.Rule{{refused}, {valid, refused}, {refused, valid}} {
-		if err := w.rules(t.Context(), rules); err == nil {
-			t.Errorf("%v: no error, want the kernel's", rules)
+	for _, w.kept = range []bool{false, true} {
+		for _, rules := range [][]hostnet.Rule{{refused}, {valid, refused}, {refused, valid}, {valid, from}} {
+			if err := w.rules(t.Context(), rules); err == nil {
+				t.Errorf("a kept link %v, %v: no error, want the kernel's", w.kept, rules)
+			}
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/test/ondisk"
 )
 
 func names(t *testing.T, dir string) (names []string) {
@@ -40,6 +42,14 @@ func TestFilesAreReplacedWhole(t *testing.T) {
 	if left := names(t, filepath.Dir(path)); len(left) != 1 {
 		t.Errorf("left %v: want the file alone", left)
 	}
+}
+
+func TestTheContentIsOnTheDiskWhenWriteReturns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "snapshot")
+	if err := Write(path, []byte("content\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ondisk.Check(t, path)
 }
 
 func TestAnOpenFileKeepsItsContent(t *testing.T) {
