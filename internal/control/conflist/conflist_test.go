@@ -297,6 +297,24 @@ func TestPodsThatWaitWhileThePluginIsNeverCalledAreAProblem(t *testing.T) {
 	}
 }
 
+func TestAPodThatNoPluginIsCalledForIsAProblemOfTheNextWriteAndOneEvent(t *testing.T) {
+	s := newScene(t)
+	s.write(t)
+	s.wantProblems(t)
+	s.called, s.serving = time.Time{}, time.Now().Add(-time.Hour)
+	s.pods = []kube.Pod{{PodRef: kube.PodRef{Namespace: "default", Name: "old"}, Bound: time.Now().Add(-5 * time.Minute)}}
+	for range 2 {
+		s.write(t)
+	}
+	s.wantProblems(t, "default/old; ")
+	if len(s.events) != 1 || !strings.Contains(s.events[0], "default/old; ") {
+		t.Errorf("events %q, want one that names the pod", s.events)
+	}
+	s.called = time.Now()
+	s.write(t)
+	s.wantProblems(t)
+}
+
 // The kubelet mounts a pod's volumes before it asks for a sandbox.
 func TestAPodThatWaitsForAVolumeDoesNotShowThatTheRuntimeStoppedCalling(t *testing.T) {
 	s := newScene(t)
