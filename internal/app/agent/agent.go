@@ -362,20 +362,28 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.Serve(ctx, l) })
-	if err := a.conflist.Write(ctx); err != nil {
-		return errors.Join(err, group.Wait())
-	}
-	keep := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, a.conflist.Write(ctx) })
+	a.reporter.Serving()
+	keep := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, a.configure(ctx) })
 	keep.Every, keep.MaxBackoff = conflistEvery, conflistEvery
 	keep.Report = func(err error, pause time.Duration) {
 		a.log.Warn("conflist not written, will be retried", "error", err, "pause", pause)
 		a.metrics.loopErrors.WithLabelValues("conflist").Inc()
 	}
 	group.Go(func() error { return keep.Run(ctx) })
-	a.reporter.Serving()
-	a.metrics.started.WithLabelValues("serving").Observe(time.Since(a.began).Seconds())
-	a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.state.Node().Instance)
 	return group.Wait()
+}
+
+// configure writes the conflist if it is not as it should be. The node is ready from the first
+// time on: a directory that cannot be written then is a problem until it can be, as later.
+func (a *agent) configure(ctx context.Context) error {
+	if err := a.conflist.Write(ctx); err != nil {
+		return err
+	}
+	if a.reporter.Configured() {
+		a.metrics.started.WithLabelValues("serving").Observe(time.Since(a.began).Seconds())
+		a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.state.Node().Instance)
+	}
+	return nil
 }
 
 // conflistEvery is how often the conflist is compared with its desired content. That
