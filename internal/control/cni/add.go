@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -236,7 +237,7 @@ func (a *addition) assign(tx *state.Tx) error {
 	}
 	attached, err := e.Attach(endpoint.Wire{
 		Addresses: grant.Addresses, Attachment: grant.Attachment, MTU: a.c.MTU,
-		Link: endpoint.LinkName(a.c.LinkPrefix, linkNamespace(e), linkPod(e)),
+		Link: cmp.Or(before.Link, endpoint.LinkNameOf(a.c.LinkPrefix, e.Key, e.Pod)),
 	}, now)
 	if err == nil {
 		err = tx.Put(attached)
@@ -247,21 +248,6 @@ func (a *addition) assign(tx *state.Tx) error {
 	a.c.Owned.Waiting.Delete(tx.Txn(), state.WaitingByKey().Query(e.Key))
 	a.e, a.before = attached, before
 	return nil
-}
-
-// A link without a pod is named after its container.
-func linkNamespace(e endpoint.Endpoint) string {
-	if e.Pod.Name == "" {
-		return "container"
-	}
-	return e.Pod.Namespace
-}
-
-func linkPod(e endpoint.Endpoint) string {
-	if e.Pod.Name == "" {
-		return e.Key.ContainerID
-	}
-	return e.Pod.Name
 }
 
 // giveBack undoes attach when no link was ever made for the address; otherwise unwire

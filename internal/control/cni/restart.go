@@ -38,8 +38,9 @@ func (c *Controller) AdoptLinks(ctx context.Context) error {
 func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 	var pod endpoint.Pod
 	for _, p := range c.Pods.Pods() {
-		if endpoint.LinkName(c.LinkPrefix, p.Namespace, p.Name) == w.Link {
-			pod = endpoint.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+		known := endpoint.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+		if endpoint.LinkNameOf(c.LinkPrefix, w.Key, known) == w.Link {
+			pod = known
 		}
 	}
 	var e endpoint.Endpoint

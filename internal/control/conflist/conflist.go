@@ -55,8 +55,10 @@ type Deps struct {
 	Yield func() bool
 	// Daemon reports whether a pod of AWS's daemon is known to be on the node.
 	Daemon func() bool
-	// Changed is called when the problems changed.
+	// Changed is called when the problems changed, Written after each run of the loop that
+	// found the files as they should be or made them so.
 	Changed func()
+	Written func()
 	Events  Events
 	Log     *slog.Logger
 }
@@ -78,9 +80,18 @@ type File struct {
 // New returns the file of a node.
 func New(cfg config.Config, d Deps) *File {
 	f := &File{cfg: cfg, Deps: d}
-	f.Loop = loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, f.Write(ctx) })
+	f.Loop = loop.New(f.keep)
 	f.Loop.Every, f.Loop.MaxBackoff = compareEvery, compareEvery
 	return f
+}
+
+// keep is the loop: it writes what differs, and says that nothing does.
+func (f *File) keep(ctx context.Context, _ bool) (time.Time, error) {
+	if err := f.Write(ctx); err != nil {
+		return time.Time{}, err
+	}
+	f.Written()
+	return time.Time{}, nil
 }
 
 // compareEvery is how often the files are compared with their desired content. That needs no

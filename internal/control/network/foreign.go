@@ -45,18 +45,21 @@ func (l links) leftovers(have *hostnet.Actual, desired []hostnet.Part) []hostnet
 		return nil
 	}
 	held, enis := foreignIn(l.n.State)
+	l.n.wired.Store(len(have.Foreign(enis)) > 0)
 	return have.Leftovers(desired, enis, func(a netip.Addr) bool { return held[a] })
 }
 
 // removeLeftovers deletes the hostPorts of pods of AWS's plugin that have ended, and the SNAT and
 // marks of AWS's daemon once no such pod is left. Another failure than that of our own tables
-// does not fail the pass.
+// does not fail the pass. It looks for them again after each time in which that daemon may have
+// run, or such a pod was there, claimed or not.
 func (n *Controller) removeLeftovers(ctx context.Context) {
 	held, enis := foreignIn(n.State)
-	if len(held) > 0 {
+	other := n.OtherAgent()
+	if other || len(held) > 0 || n.wired.Load() {
 		n.clean = false
 	}
-	if n.clean || len(enis.Subnets) == 0 || n.OtherAgent() {
+	if n.clean || len(enis.Subnets) == 0 || other {
 		return
 	}
 	ports, err := n.Filter.AWSHostPorts(ctx)

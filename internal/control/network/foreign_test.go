@@ -195,3 +195,31 @@ func TestHostPortsOfAPodThatAnotherCNIWiredGoWithIt(t *testing.T) {
 		t.Errorf("%v are left, want %v", got, want)
 	}
 }
+
+// AWS's daemon comes back to a node that had nothing of it left, and goes again.
+func TestWhatAWSsDaemonMakesLaterGoesToo(t *testing.T) {
+	chain := []string{"chain AWS-SNAT-CHAIN-0"}
+	g := start(t) // by a pass that finds nothing
+	g.OtherAgent = func() bool { return true }
+	g.k.leftByAWS = slices.Clone(chain)
+	g.mustPass()
+	g.OtherAgent = func() bool { return false }
+	if g.mustPass(); len(g.k.leftByAWS) > 0 {
+		t.Errorf("%v are left after the daemon", g.k.leftByAWS)
+	}
+
+	// A pod that AWS's plugin has wired meanwhile, and that no claim is known of.
+	wired := hostnet.Route{
+		Table: hostnet.TableMain, To: netip.MustParsePrefix("10.0.0.99/32"), Link: "eniwired", Scope: hostnet.ScopeLink, Protocol: hostnet.ProtocolBoot,
+	}
+	g.k.put(hostnet.Link{Name: "eniwired"}, wired)
+	g.k.leftByAWS = slices.Clone(chain)
+	g.k.hostPorts = []nft.HostPorts{{Pod: wired.To.Addr()}}
+	if g.mustPass(); len(g.k.leftByAWS) == 0 || len(g.k.hostPorts) == 0 {
+		t.Errorf("%v and %v are left while the pod runs", g.k.leftByAWS, g.k.hostPorts)
+	}
+	g.k.state.Routes = slices.DeleteFunc(g.k.state.Routes, func(r hostnet.Route) bool { return r == wired })
+	if g.mustPass(); len(g.k.leftByAWS) > 0 || len(g.k.hostPorts) > 0 {
+		t.Errorf("%v and %v are left after the pod", g.k.leftByAWS, g.k.hostPorts)
+	}
+}

@@ -25,6 +25,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -122,6 +123,7 @@ type Controller struct {
 	theirs contested       // of the comparison that runs
 	agreed state.Agreement // as journaled; of Start and the loop
 	clean  bool            // of the rules of AWS's daemon; of Start and the loop
+	wired  atomic.Bool     // the last comparison found links of foreign-wired pods
 	// notForwarding: new links do not route packets on by themselves; of Start and the loop.
 	notForwarding bool
 

@@ -23,6 +23,8 @@ const (
 	reasonInKernel    = "KernelNotRepaired"
 	reasonInUse       = "PluginInUse"
 
+	reasonNotConfigured = "NotConfigured"
+
 	reasonHasSpace       = "HasSpace"
 	reasonDiskFull       = "DiskFull"
 	reasonServiceAnswers = "Answers"

@@ -84,8 +84,9 @@ type Reporter struct {
 	Loop     *loop.Loop
 	Policies *loop.Loop
 	Filters  *loop.Loop
-	serving  atomic.Bool
-	full     bool // the disk, at the last pass
+	serving  atomic.Bool // calls are served
+	ready    atomic.Bool // and the runtime's configuration has been in place
+	full     bool        // the disk, at the last pass
 
 	mu     sync.Mutex
 	server state.Source // the API server
@@ -104,7 +105,7 @@ func New(cfg config.Config, d Deps) *Reporter {
 	return r
 }
 
-// Serving reports that calls are served from now on: the node is reported as ready.
+// Serving reports that calls are served from now on: what the node has and lacks is reported.
 func (r *Reporter) Serving() {
 	r.mu.Lock()
 	r.server.Since = time.Now()
@@ -113,13 +114,26 @@ func (r *Reporter) Serving() {
 	r.Loop.MarkFull()
 }
 
+// Configured reports that the runtime has the configuration by which it makes those calls: the
+// node is ready. It returns whether this is the first time.
+func (r *Reporter) Configured() (first bool) {
+	if r.ready.Swap(true) {
+		return false
+	}
+	r.Loop.MarkFull()
+	return true
+}
+
 // pass writes the state of the node to the API server.
 func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
 	if !r.serving.Load() {
 		return time.Time{}, nil
 	}
 	r.eventIfFull()
-	problems := r.Cluster.SetNetworkUnavailable(ctx, false, kube.ReasonReady, "pods are wired by Trunkline")
+	var problems error
+	if r.ready.Load() {
+		problems = r.Cluster.SetNetworkUnavailable(ctx, false, kube.ReasonReady, "pods are wired by Trunkline")
+	}
 	status := r.status()
 	var err error
 	status.Versions, err = r.versions()
@@ -156,7 +170,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 		},
 	}
 	s.Conditions = []metav1.Condition{
-		condition(trunkline.ConditionReady, d.Condition.CanAdd, d.Condition),
+		r.readiness(d.Condition),
 		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
 		configured(r.Problems()),
 		writable(state.DiskFull(r.State), r.cfg.StateDir),
@@ -174,6 +188,19 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 		answering(trunkline.ConditionMetadataReachable, state.Metadata, ledger.Outages),
 		answering(trunkline.ConditionCredentialsValid, state.Credentials, ledger.Outages))
 	return s
+}
+
+// readiness is the condition Ready: that of the backend, once the runtime calls the plugin.
+func (r *Reporter) readiness(backend ipam.Condition) metav1.Condition {
+	c := condition(trunkline.ConditionReady, backend.CanAdd, backend)
+	if r.ready.Load() {
+		return c
+	}
+	c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonNotConfigured, "the container runtime's configuration is not in place yet"
+	if problem := configured(r.Problems()); problem.Status == metav1.ConditionFalse {
+		c.Reason, c.Message = problem.Reason, problem.Message
+	}
+	return c
 }
 
 func interfaceOf(e introspection.ENI) trunkline.Interface {

@@ -162,5 +162,9 @@ func (r *Reporter) readyz(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "not serving yet: "+reason, http.StatusServiceUnavailable)
 		return
 	}
+	if c := r.readiness(r.State.Pool().Decision.Condition); !r.ready.Load() {
+		http.Error(w, "not ready yet: "+c.Message, http.StatusServiceUnavailable)
+		return
+	}
 	fmt.Fprintln(w, "ok:", reason)
 }

@@ -61,8 +61,8 @@ type Store struct {
 	actions    table.RW[cloud.Action]
 	cooling    table.RW[podcidr.Cooling]
 
-	boot    string // ID
-	journal *journal.Journal
+	boot    string       // ID
+	journal *recorder    // its write is guarded by DB.Update
 	ledger  *ipam.Ledger // guarded by DB.Update
 	last    last         // guarded by DB.Update
 }
@@ -116,7 +116,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		}
 	}
 	if err == nil {
-		s.Found, s.journal, s.boot = Found{j.Found, left}, j, o.BootID
+		s.Found, s.journal, s.boot = Found{j.Found, left}, newRecorder(j), o.BootID
 		err = s.start(ctx, now, changes, o.Log)
 	}
 	if err != nil {
@@ -272,17 +272,14 @@ func list[T any](rows iter.Seq2[T, table.Revision]) []T {
 
 // Update runs f as one transaction. What f changed goes to the journal, in the order of
 // the transactions; when f returns an error, nothing has changed: neither the tables nor
-// the ledger.
+// the ledger. When the disk refuses it (journal.ErrDisk), the tables have the change, and the
+// caller undoes it or repeats it: the journal follows with the next change, see recorder.
 func (s *Store) Update(f func(tx *Tx) error) (pending *journal.Pending, err error) {
 	err = s.transact(func(tx *Tx) error {
 		if err := f(tx); err != nil {
 			return err
 		}
-		if tx.durable {
-			pending = s.journal.Enqueue(tx.records...)
-		} else {
-			pending = s.journal.EnqueueForBoot(tx.records...)
-		}
+		pending = s.journal.write(tx.records, tx.durable)
 		return nil
 	})
 	return pending, err

@@ -43,13 +43,30 @@ const maxLinkName = 15
 // DefaultLinkPrefix begins the name of a pod's host end, as AWS's does by default.
 const DefaultLinkPrefix = "eni"
 
-// LinkName is the name of the host end of a pod's link: the prefix and the first
+// LinkName is the name of the host end of the link of a pod's first interface: the prefix and the first
 // eleven digits of sha1("namespace.pod"). AWS's CNI, Calico and their tools find
 // a pod's link by it. The prefix has at most four characters.
 func LinkName(prefix, namespace, pod string) string {
 	sum := sha1.Sum([]byte(namespace + "." + pod))
 	name := prefix + hex.EncodeToString(sum[:])[:linkDigits]
 	return name[:min(len(name), maxLinkName)]
+}
+
+// FirstIfName is the name that container runtimes give the interface of a pod's first network.
+const FirstIfName = "eth0"
+
+// LinkNameOf is the name of the host end of an attachment's link: LinkName of the pod, or of the
+// container where the runtime gave no pod. A further interface of the pod, such as Multus makes,
+// has a link beside the first one, and a name of its own; no pod's name has a slash.
+func LinkNameOf(prefix string, key Key, pod Pod) string {
+	namespace, name := pod.Namespace, pod.Name
+	if name == "" {
+		namespace, name = "container", key.ContainerID
+	}
+	if key.IfName != FirstIfName {
+		name += "/" + key.IfName
+	}
+	return LinkName(prefix, namespace, name)
 }
 
 // linkDigits is how many digits of the hash are in the name of a pod's link.

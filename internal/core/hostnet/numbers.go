@@ -39,6 +39,17 @@ const (
 	TableLocal = 255
 )
 
+// Inside the namespace of a pod, its first interface has the main table. A further one has
+// a table of its own, which a rule selects by its address, and the routes of the main table
+// again with a metric, which the first interface's precede: each address is the source of
+// packets of its own interface only. What is added to the first two differs by the interface's
+// name, see further.
+const (
+	TableFurther  = 0x7a500000
+	MetricFurther = 0x10000 // greater than 1024, which IPv6 has for none
+	RuleFurther   = 512
+)
+
 // RouteProtocol marks the routes and rules that are ours (rtnetlink's
 // rtm_protocol). Values from 192 on are free for local use; 186–189 and 192–196
 // are taken by routing daemons.

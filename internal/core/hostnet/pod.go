@@ -1,6 +1,7 @@
 package hostnet
 
 import (
+	"hash/fnv"
 	"net/netip"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
@@ -38,10 +39,12 @@ func ForEndpoint(e endpoint.Endpoint) State {
 
 // PodSide returns the network inside the pod's namespace: its addresses with full
 // prefix length, and the gateway 169.254.1.1 (fe80::1), which no device has: its
-// permanent neighbour entry holds the MAC of the host's end.
+// permanent neighbour entry holds the MAC of the host's end. A further interface of the pod
+// has its routes in a table of its own, too.
 func PodSide(e endpoint.Endpoint) State {
 	ifName := e.Key.IfName
 	s := State{Links: []Link{{Name: ifName, MAC: e.PodMAC, MTU: e.MTU, Admin: AdminUp}}}
+	table, metric := further(ifName)
 	for _, a := range e.Addresses.List() {
 		gw := netip.MustParseAddr(PodGateway4)
 		if a.Is6() {
@@ -49,10 +52,34 @@ func PodSide(e endpoint.Endpoint) State {
 		}
 		s.Addresses = append(s.Addresses, Address{Link: ifName, Prefix: host(a)})
 		s.Neighbours = append(s.Neighbours, Neighbour{Link: ifName, Address: gw, MAC: e.HostMAC})
-		if a.Is4() {
-			s.Routes = append(s.Routes, Route{Table: TableMain, To: host(gw), Link: ifName, Scope: ScopeLink, Protocol: RouteProtocol})
+		s.Routes = append(s.Routes, podRoutes(a, gw, Route{Table: TableMain, Metric: metric, Link: ifName, Protocol: RouteProtocol})...)
+		if table != TableMain {
+			s.Routes = append(s.Routes, podRoutes(a, gw, Route{Table: table, Metric: metric, Link: ifName, Protocol: RouteProtocol})...)
+			s.Rules = append(s.Rules, Rule{Family: vpc.FamilyOf(a), Priority: RuleFurther, From: host(a), Table: table, Protocol: RouteProtocol})
 		}
-		s.Routes = append(s.Routes, Route{Table: TableMain, To: defaultRoute(a), Via: gw, Link: ifName, Protocol: RouteProtocol})
 	}
 	return s
+}
+
+// podRoutes are the routes of an address inside the pod, in the table and with the metric of r.
+func podRoutes(a, gw netip.Addr, r Route) (routes []Route) {
+	if a.Is4() {
+		toGateway := r
+		toGateway.To, toGateway.Scope = host(gw), ScopeLink
+		routes = append(routes, toGateway)
+	}
+	r.To, r.Via = defaultRoute(a), gw
+	return append(routes, r)
+}
+
+// further returns the table and the metric of an interface inside its pod: those of the main
+// table for the first one.
+func further(ifName string) (table, metric uint32) {
+	if ifName == endpoint.FirstIfName {
+		return TableMain, 0
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(ifName)) // never fails
+	distinct := h.Sum32() & 0xffff
+	return TableFurther + distinct, MetricFurther + distinct
 }

@@ -34,6 +34,9 @@ var (
 	ErrCorrupt = errors.New("journal is damaged")
 	// ErrClosed: the journal was closed before the record was written.
 	ErrClosed = errors.New("journal is closed")
+	// ErrDisk: the disk did not take the record, which leaves no trace: no later append
+	// writes it.
+	ErrDisk = errors.New("the journal's disk takes no record")
 )
 
 // Record is a value under a key. A nil Value removes the key.
@@ -168,9 +171,9 @@ func (j *Journal) enqueue(forBoot bool, records []Record) *Pending {
 func (j *Journal) Full() bool { return j.log.reserve.used.Load() }
 
 // Append writes records, all or none of them, and returns once they are on the
-// disk. If ctx ends first, or after an I/O error, it is undefined whether they survive a
-// crash: the caller must be able to write them again. After an I/O error the next Append
-// repairs the file first.
+// disk. If ctx ends first, or after ErrDisk and before the next append, it is undefined
+// whether they survive a crash: the caller must be able to write them again. After ErrDisk
+// the next Append repairs the file first.
 func (j *Journal) Append(ctx context.Context, records ...Record) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("append to journal: %w", context.Cause(ctx))
@@ -265,7 +268,8 @@ func (j *Journal) commit(group []*commit) {
 	if len(records) == 0 {
 		return
 	}
-	err := j.log.store(records)
+	before := j.log.before(records)
+	err := onDisk(j.log.store(records))
 	for _, c := range group {
 		if c.forBoot || err != nil {
 			c.pending.end(err)
@@ -275,10 +279,19 @@ func (j *Journal) commit(group []*commit) {
 		return
 	}
 	if len(hard) > 0 {
-		err = j.log.sync()
+		if err = onDisk(j.log.sync()); err != nil {
+			j.log.undo(before, group)
+		}
 		for _, c := range hard {
 			c.pending.end(err)
 		}
 	}
 	j.log.compact()
+}
+
+func onDisk(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrDisk, err)
 }

@@ -169,6 +169,36 @@ func (l *log) sync() error {
 	return err
 }
 
+// earlier is what a group of records replaces.
+type earlier struct {
+	boot string
+	live map[string]json.RawMessage // nil: the key had no value
+}
+
+// before is what records will replace, for undo.
+func (l *log) before(records []Record) earlier {
+	was := earlier{boot: l.boot, live: make(map[string]json.RawMessage, len(records))}
+	for _, r := range records {
+		was.live[r.Key] = l.live[r.Key]
+	}
+	return was
+}
+
+// undo takes back the records of a group that was stored and not synced, but for those that
+// were complete without the sync: what a caller was refused is not written later.
+func (l *log) undo(was earlier, group []*commit) {
+	for key, value := range was.live {
+		apply(l.live, []Record{{Key: key, Value: value}})
+	}
+	l.boot = was.boot
+	for _, c := range group {
+		if c.forBoot {
+			apply(l.live, c.records)
+			l.boot = l.opts.BootID
+		}
+	}
+}
+
 // compact rewrites a large file of mostly outdated lines.
 func (l *log) compact() {
 	if !l.torn && l.size > l.opts.CompactAt && l.size > 4*l.liveSize() {

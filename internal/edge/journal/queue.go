@@ -30,6 +30,16 @@ func (p *Pending) Wait(ctx context.Context) error {
 	}
 }
 
+// Ended reports whether Wait returns at once, and with which error.
+func (p *Pending) Ended() (ended bool, err error) {
+	select {
+	case <-p.done:
+		return true, p.err
+	default:
+		return false, nil
+	}
+}
+
 func (p *Pending) end(err error) {
 	p.err = err
 	close(p.done)

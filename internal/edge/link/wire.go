@@ -257,7 +257,7 @@ func (w *wiring) mark(ctx context.Context) error {
 	return each[0]
 }
 
-// podSide sets the pod's end up and adds its addresses, routes and neighbours.
+// podSide sets the pod's end up and adds its addresses, routes, rules and neighbours.
 func (w *wiring) podSide(context.Context) error {
 	var c *conn
 	err := netns.Do(w.ns, func() (err error) {
@@ -286,6 +286,9 @@ func (w *wiring) podSide(context.Context) error {
 	for _, r := range side.Routes {
 		batch = append(batch, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, end.Index, r))
 	}
+	for _, r := range side.Rules {
+		batch = append(batch, ruleMessage(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r))
+	}
 	each, err := c.exchange(batch)
 	if err != nil {
 		return err
@@ -299,7 +302,7 @@ func (w *wiring) podSide(context.Context) error {
 	return nil
 }
 
-// checkPodSide handles routes that existed already: they must be those of an interrupted
+// checkPodSide handles routes and rules that existed already: they must be those of an interrupted
 // Wire.
 func (w *wiring) checkPodSide(side hostnet.State) error {
 	have, err := readPodSide(w.ns)
