@@ -232,7 +232,7 @@ func (a *agent) construct(ctx context.Context) error {
 		Backend: name, BackendWhy: why,
 		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Handover: a.writeHandover,
 		Problems: func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
-		Filtered: a.host.Filtered, OtherAgent: a.cluster.guard.MayBeBeside,
+		Filtered: a.host.Filtered, OtherAgent: a.cluster.guard.MayBeBeside, Refuses: a.cluster.guard.Refuses,
 	})
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()

@@ -249,7 +249,7 @@ func (r *clusterState) selects(n *corev1.Node) bool {
 // it wired, are then likely to be there too.
 func notLeft(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeNetworkUnavailable && c.Reason == kube.ReasonReady
+		return c.Type == corev1.NodeNetworkUnavailable && (c.Reason == kube.ReasonReady || c.Reason == kube.ReasonRefuses)
 	})
 }
 

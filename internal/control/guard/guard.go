@@ -104,6 +104,14 @@ func (g *Guard) Check() {
 // Beside reports whether a pod of AWS's daemon is known to be on the node.
 func (g *Guard) Beside() bool { return g.beside() != nil }
 
+// Refuses is why no pod is wired; empty if pods are.
+func (g *Guard) Refuses() string {
+	if pod := g.beside(); pod != nil {
+		return why(pod)
+	}
+	return ""
+}
+
 // MayBeBeside reports whether AWS's daemon runs on the node, or may: while the API server has
 // not answered, that is not known.
 func (g *Guard) MayBeBeside() bool { return !g.Cluster.Synced() || g.beside() != nil }

@@ -70,6 +70,8 @@ type Deps struct {
 	Filtered func(ctx context.Context) (map[netip.Addr]string, error)
 	// OtherAgent reports whether AWS's daemon runs on the node, or may.
 	OtherAgent func() bool
+	// Refuses is why the agent wires no pod although it runs; empty if it wires pods.
+	Refuses func() string
 	// Handover writes the checkpoint of AWS's daemon.
 	Handover func(ctx context.Context) (handover.Plan, error)
 }
@@ -87,6 +89,7 @@ type Reporter struct {
 	serving  atomic.Bool // calls are served
 	ready    atomic.Bool // and the runtime's configuration has been in place
 	full     bool        // the disk, at the last pass
+	policies policies
 
 	mu     sync.Mutex
 	server state.Source // the API server
@@ -99,7 +102,7 @@ func New(cfg config.Config, d Deps) *Reporter {
 	r.Loop = loop.New(r.pass)
 	r.Loop.MinInterval, r.Loop.Every = 3*time.Second, 30*time.Second
 	r.Policies = loop.New(r.findPolicies)
-	r.Policies.Every, r.Policies.MaxBackoff = policiesEvery, policiesEvery
+	r.Policies.Every, r.Policies.MaxBackoff = policiesLook, policiesEvery
 	r.Filters = loop.New(r.findFilters)
 	r.Filters.Every, r.Filters.MaxBackoff = filtersEvery, filtersEvery
 	return r
@@ -130,10 +133,7 @@ func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	r.eventIfFull()
-	var problems error
-	if r.ready.Load() {
-		problems = r.Cluster.SetNetworkUnavailable(ctx, false, kube.ReasonReady, "pods are wired by Trunkline")
-	}
+	problems := r.mark(ctx)
 	status := r.status()
 	var err error
 	status.Versions, err = r.versions()
@@ -142,6 +142,19 @@ func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
 		r.noteServer(problems)
 	}
 	return time.Time{}, errors.Join(err, problems)
+}
+
+// mark writes the Node's condition NetworkUnavailable. It stays false while the agent refuses to
+// serve, because another CNI serves the node, and is not written before the runtime has its
+// configuration.
+func (r *Reporter) mark(ctx context.Context) error {
+	if why := r.Refuses(); why != "" {
+		return r.Cluster.SetNetworkUnavailable(ctx, false, kube.ReasonRefuses, why)
+	}
+	if !r.ready.Load() {
+		return nil
+	}
+	return r.Cluster.SetNetworkUnavailable(ctx, false, kube.ReasonReady, "pods are wired by Trunkline")
 }
 
 // eventIfFull creates an event when the disk of the journal became full since the last pass.

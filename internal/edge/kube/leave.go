@@ -14,6 +14,10 @@ import (
 // while it serves the node, and deletes when it leaves.
 const ReasonReady = "TrunklineReady"
 
+// ReasonRefuses is that of the same condition while an agent runs on the node and refuses to serve
+// it.
+const ReasonRefuses = "TrunklineRefuses"
+
 // ReasonLeft is the reason of the event of a node that its agent has left.
 const ReasonLeft = "TrunklineLeft"
 
