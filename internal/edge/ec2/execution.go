@@ -99,7 +99,7 @@ func (e *execution) blind(err error) bool {
 	return e.unread >= e.x.o.Tries
 }
 
-// undecided is the error of a run whose describe EC2 refuses. It is open if a call may have had
+// undecided is the error of a run in which EC2 refuses to describe. It is open if a call may have had
 // its effect; the caller repeats it with growing pauses.
 func (e *execution) undecided(err error) error {
 	if e.denied != nil && !e.open && !e.resumed {
