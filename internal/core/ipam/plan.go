@@ -240,7 +240,7 @@ func (v View) contradiction() string {
 			continue
 		}
 		switch b.Reason {
-		case cloud.FailAddressLimit, cloud.FailNotFound, cloud.FailENILimit:
+		case cloud.FailAddressLimit, cloud.FailNotFound, cloud.FailENILimit, cloud.FailInUse:
 			return fmt.Sprintf("%s: EC2 and the ledger differ: %s", b.Key, b.Message)
 		case cloud.FailSubnetExhausted, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailCredentials, cloud.FailFrozen, cloud.FailOther:
 		}
