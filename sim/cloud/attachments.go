@@ -135,8 +135,9 @@ func (c *Cloud) FinishAttach(id vpc.AttachmentID) error {
 }
 
 // Detach starts to detach an interface; it is "detaching" until FinishDetach, which may
-// follow once Attachment.Until has passed.
-// Detaching twice is a success.
+// follow once Attachment.Until has passed. One that is detaching already is refused with the
+// code that EC2 documents for a resource in another state; EC2's words are not known. Source:
+// EC2 API reference, "Error codes for the Amazon EC2 API", IncorrectState.
 func (c *Cloud) Detach(id vpc.AttachmentID) error {
 	return c.apply(func(ch *change) error {
 		i := ch.AttachmentOwner(id)
@@ -150,10 +151,11 @@ func (c *Cloud) Detach(id vpc.AttachmentID) error {
 			return Errorf("OperationNotPermitted",
 				"The network interface at device index 0 and networkCard index 0 cannot be detached.")
 		}
-		i = i.clone()
-		if i.Attachment.Status != Detaching {
-			i.Attachment.Status, i.Attachment.Until = Detaching, ch.now.Add(c.detach)
+		if i.Attachment.Status == Detaching {
+			return Errorf("IncorrectState", "The attachment '%s' is detaching.", id)
 		}
+		i = i.clone()
+		i.Attachment.Status, i.Attachment.Until = Detaching, ch.now.Add(c.detach)
 		if c.instant {
 			i.Attachment = nil
 		}

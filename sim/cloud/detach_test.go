@@ -19,9 +19,12 @@ func TestADetachmentTakesItsTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second call changes nothing
-		if err := c.Detach(a.ID); err != nil {
+	for round := range 2 { // the second call is refused and changes nothing
+		switch err := c.Detach(a.ID); {
+		case round == 0 && err != nil:
 			t.Fatal(err)
+		case round == 1:
+			wantCode(t, err, "IncorrectState", "The attachment '"+string(a.ID)+"' is detaching.")
 		}
 		now = now.Add(cloud.DetachTime / 2)
 		if err := c.FinishDetach(a.ID); err != nil {

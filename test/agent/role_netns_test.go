@@ -79,7 +79,7 @@ func TestAPlantedInterfaceIsLeftAlone(t *testing.T) {
 		t.Errorf("the planted interface is %+v, want it as it was made", now)
 	}
 	n.Until("the planted interface is reported", func() error {
-		if log := agentLog(t, n); !strings.Contains(log, string(planted.ID)) || !strings.Contains(log, "instance i-0123456789abcdef0 made it") {
+		if log := agentLog(t, n); !strings.Contains(log, string(planted.ID)) || !strings.Contains(log, ":i-0123456789abcdef0 made it") {
 			return errors.New("no word of it in the log")
 		}
 		return nil

@@ -235,8 +235,10 @@ func (noCluster) WriteNetwork(context.Context, trunkline.NodeNetworkStatus) erro
 	return nil
 }
 func (noCluster) SetNetworkUnavailable(context.Context, bool, string, string) error { return nil }
-func (noCluster) Policies(context.Context) ([]string, error)                        { return nil, nil }
-func (noCluster) Leave(context.Context) error                                       { return nil }
+func (noCluster) Confirm(string)                                                    {}
+
+func (noCluster) Policies(context.Context) ([]string, error) { return nil, nil }
+func (noCluster) Leave(context.Context) error                { return nil }
 func (noCluster) PodWarning(ref kube.PodRef, _, reason, message string) {
 	slog.Warn("event", "pod", ref, "reason", reason, "message", message)
 }

@@ -57,6 +57,7 @@ type Cluster interface {
 	WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error
 	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
 	Leave(ctx context.Context) error
+	Confirm(instance string)
 	Policies(ctx context.Context) (found []string, err error)
 }
 

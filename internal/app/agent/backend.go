@@ -115,7 +115,13 @@ func (a *agent) eniBackend(executor *ec2.Executor, metadata *imds.Client) *backe
 	return &backend{
 		Backend: p.Backend(),
 		facts: []fact{
-			{name: "instance metadata", read: p.Observer.ReadIdentity},
+			{name: "instance metadata", read: func(ctx context.Context) error {
+				err := p.Observer.ReadIdentity(ctx)
+				if err == nil {
+					a.cluster.Confirm(string(a.state.Node().Instance))
+				}
+				return err
+			}},
 			{name: "limits of the instance type", read: p.Observer.ReadLimits},
 			{name: "interfaces at EC2", read: p.Observer.ReadInterfaces, again: true},
 		},

@@ -65,10 +65,12 @@ func (quiet) WriteNetwork(context.Context, trunkline.NodeNetworkStatus) error {
 	return nil
 }
 func (quiet) SetNetworkUnavailable(context.Context, bool, string, string) error { return nil }
-func (quiet) Policies(context.Context) ([]string, error)                        { return nil, nil }
-func (quiet) Leave(context.Context) error                                       { return nil }
-func (quiet) PodWarning(kube.PodRef, string, string, string)                    {}
-func (quiet) NodeWarning(string, string)                                        {}
+func (quiet) Confirm(string)                                                    {}
+
+func (quiet) Policies(context.Context) ([]string, error)     { return nil, nil }
+func (quiet) Leave(context.Context) error                    { return nil }
+func (quiet) PodWarning(kube.PodRef, string, string, string) {}
+func (quiet) NodeWarning(string, string)                     {}
 
 // scraped is what an agent serves that wired a pod, failed another and unwired one,
 // on a node of which EC2 refused one of two calls.

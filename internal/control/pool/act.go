@@ -17,8 +17,8 @@ import (
 // Pauses before an action with an open outcome is recovered again, doubling. What EC2 refuses
 // may last until an operator changes a permission, so its pauses grow as those of the ledger.
 const (
-	openPause      = 5 * time.Second
-	maxOpenPause   = time.Minute
+	openPause       = 5 * time.Second
+	maxOpenPause    = time.Minute
 	maxRefusedPause = 16 * time.Minute
 )
 

@@ -76,8 +76,8 @@ func (b Backend) Explain() error {
 // not ready, and its pods would be evicted. So EC2's refusals are no error either while
 // pods run here: a role that lost a permission must not cause evictions on a whole fleet.
 func (b Backend) Status() error {
-	c, n := b.p.condition()
-	if n.Assigned+n.Quarantined+n.Claimed > 0 {
+	c, used := b.p.condition()
+	if used > 0 {
 		return nil // the reason is reported on the pod that waits
 	}
 	switch c.Reason {

@@ -164,8 +164,8 @@ func TestAPodOnAnAddressOfAPrefixIsNotDemand(t *testing.T) {
 	if len(s.Pending) != 1 || s.Pending[0].Name != "b" {
 		t.Errorf("pending %+v, want b alone", s.Pending)
 	}
-	if n := ipam.Plan(s, p.IPAM, now).Numbers; n.Claimed != 1 {
-		t.Errorf("%d addresses are counted as in use by another CNI's pods, want 1", n.Claimed)
+	if n := ipam.Plan(s, p.IPAM, now).Claimed; n != 1 {
+		t.Errorf("%d addresses are counted as in use by another CNI's pods, want 1", n)
 	}
 }
 

@@ -308,7 +308,7 @@ func (d *deaf) DescribeNetworkInterfaces(context.Context, *sdk.DescribeNetworkIn
 	return nil, &smithy.GenericAPIError{Code: "UnauthorizedOperation", Message: "You are not authorized to perform this operation."}
 }
 
-func TestAnOpenActionWhoseReadIsDeniedIsRecoveredLessAndLessOften(t *testing.T) {
+func TestAnOpenActionWithADeniedReadIsRecoveredLessAndLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &deaf{}
 		p := newTestPool(t, api)

@@ -120,11 +120,13 @@ func (p *Pool) Serve() { p.serve.Do(func() { close(p.addressed) }) }
 // that they were begun with; what is in flight at EC2 is in the journal.
 func (p *Pool) Wait() { p.work.Wait() }
 
-// condition returns the condition and numbers of the last plan.
-func (p *Pool) condition() (ipam.Condition, ipam.Numbers) {
+// condition returns the condition of the last plan, and how many addresses pods use, those of
+// another CNI included.
+func (p *Pool) condition() (c ipam.Condition, used int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.decision.Condition, p.decision.Numbers
+	n := p.decision.Numbers
+	return p.decision.Condition, n.Assigned + n.Quarantined + p.decision.Claimed
 }
 
 // publish writes the pool's row.

@@ -25,7 +25,7 @@ func TestStatusSaysNoForAnEmptyPoolOnlyWhileNoPodRuns(t *testing.T) {
 		{ipam.ReasonGrowing, 0, 0, false},
 		{ipam.ReasonSubnetExhausted, 0, 0, false},
 	} {
-		p := &Pool{decision: ipam.Decision{Condition: ipam.Condition{Reason: c.reason, Message: "why"}, Numbers: ipam.Numbers{Assigned: c.assigned, Claimed: c.claimed}}}
+		p := &Pool{decision: ipam.Decision{Condition: ipam.Condition{Reason: c.reason, Message: "why"}, Claimed: c.claimed, Numbers: ipam.Numbers{Assigned: c.assigned}}}
 		err := p.Backend().Status()
 		if (err != nil) != c.refused {
 			t.Errorf("%s with %d pods and %d of another CNI: %v, want refused: %v", c.reason, c.assigned, c.claimed, err, c.refused)

@@ -35,6 +35,7 @@ const (
 	FailThrottled       FailReason = "throttled"
 	FailUnauthorized    FailReason = "unauthorized"
 	FailCredentials     FailReason = "credentials" // expired or not known to EC2
+	FailInUse           FailReason = "in use"      // the interface to delete is attached
 	FailNotFound        FailReason = "not found"   // the interface is gone
 	FailFrozen          FailReason = "frozen"      // a brake was on
 	FailOther           FailReason = "failed"

@@ -1,6 +1,7 @@
 package ipam_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -99,5 +100,24 @@ func TestAClockSetBackKeepsTheBackoffOfARefusalForPermission(t *testing.T) {
 	left := nextProcess(t, w).View(w.now).Backoffs
 	if pause := b.Until.Sub(b.Since); pause != 4*time.Minute || len(left) != 1 || left[0].Tries != b.Tries || left[0].Until.Sub(w.now) > 16*time.Minute {
 		t.Errorf("back-off %+v (a pause of %s) became %+v at %s", b, pause, left, w.now)
+	}
+}
+
+// Another program attached it elsewhere. Each run of the action makes several calls.
+func TestADeletionOfAnInterfaceInUseIsRepeatedLessAndLessOftenAndNamed(t *testing.T) {
+	w := withRefusedDetach(t, cloud.FailOther)
+	id := w.ledger.View(w.now).ENIs[1].ID
+	w.ec2.refuse = func(a cloud.Action) *cloud.Failure {
+		if a.Kind == cloud.DeleteENI {
+			return failed(cloud.FailInUse, "Network interface is currently in use.")
+		}
+		return nil
+	}
+	w.pass(2*time.Hour, 5*time.Second)
+	if n := w.ec2.calls[cloud.DeleteENI]; n < 5 || n > 12 {
+		t.Errorf("%d deletions tried within two hours, want 5 to 12: after 1, 2, 4, 8 and then 16 minutes", n)
+	}
+	if why := w.ledger.View(w.now).Denied(id); !strings.Contains(why, "EC2 refuses DeleteENI because it is attached: Network interface is currently in use., tried ") {
+		t.Errorf("the interface says %q", why)
 	}
 }

@@ -11,7 +11,8 @@ import (
 )
 
 // Back-off after a failed action: the first pause and the longest, doubling. A refusal for
-// permission lasts until an operator changes a policy or a tag, so its pauses are longer. One
+// permission lasts until an operator changes a policy or a tag, and an interface that is attached
+// elsewhere until another program detaches it, so their pauses are longer. One
 // of credentials ends as soon as others are read, while an ADD may wait (90 s at most).
 const (
 	minBackoff            = 2 * time.Second
@@ -24,7 +25,7 @@ const (
 // pausesOf are the first and the longest pause after failures of a cause.
 func pausesOf(why cloud.FailReason) (first, longest time.Duration) {
 	switch why {
-	case cloud.FailUnauthorized:
+	case cloud.FailUnauthorized, cloud.FailInUse:
 		return minDeniedBackoff, maxDeniedBackoff
 	case cloud.FailCredentials:
 		return minBackoff, maxCredentialsBackoff
@@ -219,7 +220,7 @@ func failureKey(a cloud.Action, why cloud.FailReason) string {
 		return "subnet/" + string(a.Subnet)
 	case cloud.FailENILimit:
 		return "interfaces"
-	case cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailCredentials, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther:
+	case cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailInUse, cloud.FailCredentials, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther:
 	}
 	switch {
 	case a.Kind == cloud.CreateENI:

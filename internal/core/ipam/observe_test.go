@@ -103,10 +103,11 @@ func TestAnInterfaceIsOursByItsTagsAndItsCreator(t *testing.T) {
 		want      string // part of the reason
 	}{
 		{"made by this instance", ours(), "AROA1:i-1", ""},
-		{"made by another role's session", ours(), "AROA1:1700000000", ""},
-		{"made by a user", ours(), "AIDA1", ""},
+		{"made by another role's session", ours(), "AROA1:1700000000", "AROA1:1700000000 made it"},
+		{"made by a user", ours(), "AIDA1", "AIDA1 made it"},
+		{"made by a role that a user named", ours(), "AROA1:xi-1", "AROA1:xi-1 made it"},
 		{"creator not shown", ours(), "", ""},
-		{"tagged with our id by another instance", ours(), "AROA1:i-2", "instance i-2 made it"},
+		{"tagged with our id by another instance", ours(), "AROA1:i-2", "AROA1:i-2 made it"},
 		{"made by AWS's daemon", map[string]string{vpc.TagInstanceID: "i-1"}, "AROA1:i-1", "no tag trunkline.dev/managed-by"},
 		{"of another cluster", ours(vpc.TagClusterName, "test"), "AROA1:i-1", `cluster "test"`},
 		{"of no cluster", ours(vpc.TagClusterName, ""), "AROA1:i-1", `cluster ""`},

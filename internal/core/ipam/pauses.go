@@ -9,14 +9,21 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// Denied says which actions on an interface EC2 refused for permission, and when they are
-// repeated; empty without any.
+// Denied says which actions on an interface EC2 refused for a cause that another program or an
+// operator must end, and when they are repeated; empty without any.
 func (v View) Denied(id vpc.ENIID) string {
 	var out []string
 	for _, b := range v.Backoffs {
 		kind, object, _ := strings.Cut(b.Key, "/")
-		if b.Reason == cloud.FailUnauthorized && object == string(id) {
+		if object != string(id) {
+			continue
+		}
+		switch b.Reason {
+		case cloud.FailUnauthorized:
 			out = append(out, fmt.Sprintf("EC2 refuses %s for permission: %s", kind, b.obstacle()))
+		case cloud.FailInUse:
+			out = append(out, fmt.Sprintf("EC2 refuses %s because it is attached: %s", kind, b.obstacle()))
+		case cloud.FailSubnetExhausted, cloud.FailAddressLimit, cloud.FailENILimit, cloud.FailThrottled, cloud.FailCredentials, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther:
 		}
 	}
 	return strings.Join(out, "; ")

@@ -25,6 +25,9 @@ type Decision struct {
 	// Condition says whether the next ADD can be served.
 	Condition Condition
 	Numbers   Numbers
+	// Claimed counts the pods on addresses that are not in Numbers, such as those of prefixes,
+	// which pods of another CNI have.
+	Claimed int
 }
 
 // Numbers are counts for status and metrics. Addresses are secondary ones, those
@@ -34,7 +37,6 @@ type Numbers struct {
 	MaxENIs     int // its limit, or the configured cap below it
 	Capacity    int // addresses the node can hold at most
 	Assigned    int
-	Claimed     int // in use beside these, such as addresses of prefixes that pods of another CNI have
 	Quarantined int
 	Cooling     int
 	Free        int // can be assigned to a pod now
@@ -97,7 +99,7 @@ func Plan(s Snapshot, c Config, now time.Time) Decision {
 	condition := p.condition()
 	return Decision{
 		Actions: p.steps.planned, Next: p.schedule.next, Observe: s.contradiction(), Survey: p.survey,
-		Condition: condition, Numbers: p.numbers,
+		Condition: condition, Numbers: p.numbers, Claimed: s.claimed(),
 	}
 }
 
@@ -175,7 +177,6 @@ func (s Snapshot) numbers(c Config) (n Numbers) {
 // add adds the addresses of a managed interface.
 func (n *Numbers) add(e ENIView) {
 	n.Assigned += e.Count(Assigned)
-	n.Claimed += len(e.Claimed)
 	n.Quarantined += e.Count(Quarantined)
 	n.Releasing += e.Count(Releasing)
 	n.Unconfirmed += e.Count(Unconfirmed)
@@ -239,7 +240,7 @@ func (v View) contradiction() string {
 			continue
 		}
 		switch b.Reason {
-		case cloud.FailAddressLimit, cloud.FailNotFound, cloud.FailENILimit:
+		case cloud.FailAddressLimit, cloud.FailNotFound, cloud.FailENILimit, cloud.FailInUse:
 			return fmt.Sprintf("%s: EC2 and the ledger differ: %s", b.Key, b.Message)
 		case cloud.FailSubnetExhausted, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailCredentials, cloud.FailFrozen, cloud.FailOther:
 		}

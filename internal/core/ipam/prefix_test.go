@@ -356,6 +356,9 @@ func TestInterfacesOfOtherCardsTakeNoSlotOfTheDefaultCard(t *testing.T) {
 
 func TestWhichInterfacesAreManaged(t *testing.T) {
 	ours := map[string]string{vpc.TagInstanceID: "i-1"}
+	of := func(cluster string) map[string]string {
+		return map[string]string{vpc.TagInstanceID: "i-1", vpc.TagClusterName: cluster}
+	}
 	for name, c := range map[string]struct {
 		e    ipam.ENI
 		tags map[string]string
@@ -371,12 +374,22 @@ func TestWhichInterfacesAreManaged(t *testing.T) {
 		"an EFA-only one":               {ipam.ENI{Type: vpc.TypeEFAOnly, Device: 1}, ours, `"efa-only"`},
 		"a trunk":                       {ipam.ENI{Type: vpc.TypeTrunk, Device: 1}, ours, `"trunk"`},
 		"a type that is not known yet":  {ipam.ENI{Type: "quantum", Device: 1}, ours, `"quantum"`},
+		"one of our cluster":            {ipam.ENI{Type: vpc.TypeInterface, Device: 1}, of("prod"), ""},
+		"one of another cluster":        {ipam.ENI{Type: vpc.TypeInterface, Device: 1}, of("other"), `made for cluster "other"`},
+		"the primary one of another":    {ipam.ENI{Type: vpc.TypeInterface, Primary: true}, of("other"), ""},
 		"one of another card with tags": {ipam.ENI{Type: vpc.TypeInterface, Card: 3, Device: 1}, ours, "not on network card 0"},
 	} {
-		why := ipam.WhyUnmanaged(c.e, c.tags, "i-1")
+		why := ipam.WhyUnmanaged(c.e, c.tags, cloud.Node{Instance: "i-1", Cluster: "prod"})
 		if (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
 			t.Errorf("%s: %q, want %q", name, why, c.why)
 		}
+	}
+}
+
+func TestANodeThatKnowsNoClusterManagesWhatHasItsTag(t *testing.T) {
+	tags := map[string]string{vpc.TagInstanceID: "i-1", vpc.TagClusterName: "other"}
+	if why := ipam.WhyUnmanaged(ipam.ENI{Type: vpc.TypeInterface, Device: 1}, tags, cloud.Node{Instance: "i-1"}); why != "" {
+		t.Errorf("not managed: %s", why)
 	}
 }
 

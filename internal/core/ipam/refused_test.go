@@ -103,7 +103,7 @@ func TestARefusedDetachIsCalledLessAndLessOften(t *testing.T) {
 
 // causes are those that concern one action on one object.
 func causes() []cloud.FailReason {
-	return []cloud.FailReason{cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailCredentials, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther}
+	return []cloud.FailReason{cloud.FailAddressLimit, cloud.FailThrottled, cloud.FailUnauthorized, cloud.FailInUse, cloud.FailCredentials, cloud.FailNotFound, cloud.FailFrozen, cloud.FailOther}
 }
 
 func TestARefusedDetachPausesNoOtherAction(t *testing.T) {

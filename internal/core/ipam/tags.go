@@ -10,9 +10,9 @@ import (
 
 // WhyUnmanaged is why Trunkline may not use an interface on or of this instance; empty if
 // it may. It uses the primary one, and those on the default network card that are tagged
-// with the instance's id, unless the tag no_manage is "true" or its type cannot have
-// addresses of pods. AWS's CNI reads the same tags.
-func WhyUnmanaged(e ENI, tags map[string]string, instance vpc.InstanceID) string {
+// with the instance's id, unless the tag no_manage is "true", its type cannot have
+// addresses of pods, or it was made for another cluster. AWS's CNI reads the same tags.
+func WhyUnmanaged(e ENI, tags map[string]string, n cloud.Node) string {
 	switch {
 	case e.Card != vpc.DefaultCard:
 		return fmt.Sprintf("it is not on network card %d, and pods get addresses on that one only", vpc.DefaultCard)
@@ -20,7 +20,11 @@ func WhyUnmanaged(e ENI, tags map[string]string, instance vpc.InstanceID) string
 		return "its tag " + vpc.TagNoManage + " is true"
 	case !carriesPods(e):
 		return fmt.Sprintf("its type is %q", e.Type)
-	case e.Primary || tags[vpc.TagInstanceID] == string(instance):
+	case e.Primary:
+		return ""
+	case tags[vpc.TagClusterName] != "" && n.Cluster != "" && tags[vpc.TagClusterName] != n.Cluster:
+		return fmt.Sprintf("it was made for cluster %q", tags[vpc.TagClusterName])
+	case tags[vpc.TagInstanceID] == string(n.Instance):
 		return ""
 	}
 	return "another program made it: its tag " + vpc.TagInstanceID + " does not name this instance"
@@ -36,16 +40,15 @@ func carriesPods(e ENI) bool {
 // Provenance returns why an interface that has the node's tag, and is attached to no
 // instance, was not made by this node's agent; empty if it was. Any principal that may
 // tag can write a tag, so the id of the interface's creator counts as well: for the role of
-// an instance, EC2 shows "AROA…:i-…", which only EC2 writes. Credentials of another kind
-// name no instance.
+// an instance, EC2 shows "AROA…:i-…", with its own id. EC2 may show none.
 func Provenance(tags map[string]string, requester string, n cloud.Node) string {
-	switch _, session, _ := strings.Cut(requester, ":"); {
+	switch {
 	case tags[vpc.TagManagedBy] != vpc.ManagedBy:
 		return fmt.Sprintf("it has no tag %s=%s", vpc.TagManagedBy, vpc.ManagedBy)
 	case tags[vpc.TagClusterName] != n.Cluster:
 		return fmt.Sprintf("it was made for cluster %q", tags[vpc.TagClusterName])
-	case strings.HasPrefix(session, "i-") && session != string(n.Instance):
-		return "instance " + session + " made it"
+	case requester != "" && !strings.HasSuffix(requester, ":"+string(n.Instance)):
+		return requester + " made it, and not the role of this instance"
 	}
 	return ""
 }

@@ -13,7 +13,7 @@ type connection struct{ began, made atomic.Bool }
 
 type connectionKey struct{}
 
-// withConnection returns a context whose HTTP requests are recorded.
+// withConnection returns a context that has the connections of its HTTP requests recorded.
 func withConnection(ctx context.Context) (context.Context, *connection) {
 	c := &connection{}
 	return context.WithValue(ctx, connectionKey{}, c), c

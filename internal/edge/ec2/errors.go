@@ -161,8 +161,16 @@ func FailureOf(err error) cloud.Failure {
 		f.Reason = cloud.FailUnauthorized
 	case IsNotFound(err):
 		f.Reason = cloud.FailNotFound
+	case deletionInUse(err):
+		f.Reason = cloud.FailInUse
 	}
 	return f
+}
+
+// deletionInUse reports whether EC2 refused to delete an interface because it is attached.
+func deletionInUse(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Action == "DeleteNetworkInterface" && inUse(err)
 }
 
 // isAmbiguous reports whether the call may have had its effect although it failed:

@@ -48,18 +48,13 @@ func (e *execution) run(ctx context.Context) (cloud.Outcome, error) {
 			}
 		}
 		if e.mustObserve() {
-			out, known, err := e.observe(ctx)
-			switch {
-			case known:
-				return out, e.disproveDenial(err)
-			case err != nil && cancelled(ctx):
-				return cloud.Outcome{}, e.interrupted(err)
-			case err != nil && e.blind(err):
-				return cloud.Outcome{}, e.undecided(err)
-			case err == nil && e.refused != nil && time.Since(e.refusedAt) >= e.x.o.Window:
-				return cloud.Outcome{}, e.refused
-			case err != nil || e.refused != nil:
+			out, next, err := e.look(ctx)
+			switch next {
+			case end:
+				return out, err
+			case again:
 				continue
+			case call:
 			}
 		}
 		if err := e.x.brakes.allow(e.action.Kind, time.Now()); err != nil {
@@ -73,6 +68,33 @@ func (e *execution) run(ctx context.Context) (cloud.Outcome, error) {
 			return cloud.Outcome{}, err
 		}
 	}
+}
+
+// next is what follows a read of EC2's state.
+type next int
+
+const (
+	call  next = iota // the action's call
+	again             // another read, after a pause
+	end               // the end of the run
+)
+
+// look reads EC2's state, and decides whether the run ends, with its result.
+func (e *execution) look(ctx context.Context) (cloud.Outcome, next, error) {
+	out, known, err := e.observe(ctx)
+	switch {
+	case known:
+		return out, end, e.disproveDenial(err)
+	case err != nil && cancelled(ctx):
+		return cloud.Outcome{}, end, e.interrupted(err)
+	case err != nil && e.blind(err):
+		return cloud.Outcome{}, end, e.undecided(err)
+	case err == nil && e.refused != nil && time.Since(e.refusedAt) >= e.x.o.Window:
+		return cloud.Outcome{}, end, e.refused
+	case err != nil || e.refused != nil:
+		return cloud.Outcome{}, again, nil
+	}
+	return cloud.Outcome{}, call, nil
 }
 
 // pauses is the number of the pause before round n. A detachment takes seconds, so that of
@@ -99,7 +121,7 @@ func (e *execution) blind(err error) bool {
 	return e.unread >= e.x.o.Tries
 }
 
-// undecided is the error of a run whose describe EC2 refuses. It is open if a call may have had
+// undecided is the error of a run in which EC2 refuses to describe. It is open if a call may have had
 // its effect; the caller repeats it with growing pauses.
 func (e *execution) undecided(err error) error {
 	if e.denied != nil && !e.open && !e.resumed {
@@ -173,16 +195,8 @@ func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ e
 		e.open, e.resumed = false, false // it exists, so no earlier call deleted it
 	}
 	switch {
-	case errors.Is(err, errNotSent), unsent(err) && cancelled(ctx):
-		return true, e.interrupted(err)
-	case unsent(err): // no effect, and the same call with the same token is made again
-		return false, nil
-	case isAmbiguous(err):
-		e.open, e.unanswered = true, true
-		if cancelled(ctx) {
-			return true, e.interrupted(err)
-		}
-		return false, nil
+	case errors.Is(err, errNotSent), unsent(err), isAmbiguous(err):
+		return e.withoutReply(ctx, err)
 	case IsNotFound(err) && e.action.Kind.Frees():
 		return true, nil
 	case e.transient(err):
@@ -199,6 +213,18 @@ func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ e
 		}
 	}
 	return e.conclude(err)
+}
+
+// withoutReply handles a call that got no reply. One that was not sent has no effect, and the
+// same call with the same token is made again.
+func (e *execution) withoutReply(ctx context.Context, err error) (over bool, _ error) {
+	if isAmbiguous(err) {
+		e.open, e.unanswered = true, true
+	}
+	if errors.Is(err, errNotSent) || cancelled(ctx) {
+		return true, e.interrupted(err)
+	}
+	return false, nil
 }
 
 // conclude ends a run with EC2's refusal, unless an earlier call may have had its effect: then a

@@ -109,6 +109,13 @@ func TestEachErrorOfEC2HasItsReasonForThePlan(t *testing.T) {
 			}
 		}
 	}
+	for action, want := range map[string]cloud.FailReason{"DeleteNetworkInterface": cloud.FailInUse, "AttachNetworkInterface": cloud.FailOther} {
+		for _, code := range []string{"InvalidParameterValue", "InvalidNetworkInterface.InUse"} {
+			if f := ec2.FailureOf(&ec2.Error{Action: action, Code: code, Err: errCut}); f.Reason != want {
+				t.Errorf("%s of %s: %+v, want %q", code, action, f, want)
+			}
+		}
+	}
 	if f := ec2.FailureOf(fmt.Errorf("create: %w", ec2.ErrFrozen)); f.Reason != cloud.FailFrozen {
 		t.Errorf("frozen: %+v", f)
 	}

@@ -128,7 +128,7 @@ func TestARefusedDescribeEndsTheRunOpen(t *testing.T) {
 	})
 }
 
-// detaching is EC2 with an interface on its way off the instance: it refuses another call.
+// detaching is EC2 with an interface that is detaching: it refuses another call.
 type detaching struct {
 	ec2.API
 	attachment *types.NetworkInterfaceAttachment

@@ -78,6 +78,19 @@ func NewCluster(o Options) *Cluster {
 	return c
 }
 
+// Confirm is called once the instance of the node is known. A snapshot of another instance is
+// not used: a new node from a disk image can have the name and the address of an earlier one.
+func (c *Cluster) Confirm(instance string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	provider := c.seed.Node.ProviderID // such as aws:///us-west-2a/i-0123
+	if of := provider[strings.LastIndex(provider, "/")+1:]; strings.HasPrefix(of, "i-") && of != instance {
+		c.opts.Log.Warn("cluster snapshot not used", "path", c.opts.SnapshotPath,
+			"err", fmt.Errorf("it is of the instance %s, and this is %s: the disk is an image of that one's", of, instance))
+		c.seed = Snapshot{}
+	}
+}
+
 // mustNotRun panics on the only error of informer set-up: the informer already runs.
 func mustNotRun(_ cache.ResourceEventHandlerRegistration, err error) {
 	if err != nil {

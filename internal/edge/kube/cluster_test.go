@@ -441,3 +441,25 @@ func TestTheReasonsOfAllBrakesAreNamed(t *testing.T) {
 		t.Errorf("without a brake: %q: %q", f, why)
 	}
 }
+
+// A node from a disk image can have the name of an earlier one: it is derived from its address.
+func TestASnapshotOfAnotherInstanceIsNotUsed(t *testing.T) {
+	for instance, used := range map[string]bool{"i-1": true, "i-2": false, "1": false} {
+		path := filepath.Join(t.TempDir(), "cluster.json")
+		was := kube.Snapshot{Node: kube.Node{Name: "n1", ProviderID: "aws:///us-west-2a/i-1"}, Pods: []kube.Pod{{PodRef: kube.PodRef{Namespace: "a", Name: "mine"}, UID: "u1"}}}
+		if err := kube.SaveSnapshot(path, was); err != nil {
+			t.Fatal(err)
+		}
+		server := kubetest.New(t)
+		server.SetDown(true)
+		client, err := kube.FromREST(server.REST())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := kube.NewCluster(kube.Options{Client: client, NodeName: "n1", SnapshotPath: path, Log: quiet(), Changed: func() {}})
+		c.Confirm(instance)
+		if c.PodsKnown() != used || len(c.Pods()) > 0 != used {
+			t.Errorf("instance %s: pods known %v: %v, want the snapshot used: %v", instance, c.PodsKnown(), c.Pods(), used)
+		}
+	}
+}
