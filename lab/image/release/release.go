@@ -60,7 +60,7 @@ func Build(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	defer os.RemoveAll(work)
+	defer func() { _ = os.RemoveAll(work) }() // below the temporary directory
 	p := image.Product{Version: o.Version, Source: repository, Programs: map[string]string{}}
 	modules := map[string]string{}
 	for _, architecture := range o.Architectures {
