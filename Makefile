@@ -50,6 +50,10 @@ setup: ## Install the Debian packages that are missing (root)
 build: ## Build trunkline, trunkline-cni and trunkline-lab into bin/
 	$(GO) build $(LDFLAGS) -o bin/ ./cmd/...
 
+.PHONY: image
+image: ## Build the image for linux/amd64 and linux/arm64 into bin/image.tar; IMAGE is its reference
+	$(GO) run ./lab/image/release/cmd -go "$(GO)" -version "$(VERSION)" -ref "$(IMAGE)" -out bin
+
 .PHONY: check
 check: lint test-unit test-touched ## What every commit must pass (about 3 minutes)
 

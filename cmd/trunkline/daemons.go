@@ -208,13 +208,22 @@ func uninstallCommand() *cobra.Command {
 		Short:   "Leave a node on which no agent runs.",
 		Long: "Completes what an agent that was killed in mid-removal left: writes the checkpoint of AWS's daemon, and removes the CNI configuration, " +
 			"the tables of nftables and the rules that no pod needs. An agent does the same by itself when its DaemonSet is deleted or no longer selects the node. " +
-			"Pods that run keep running. It may be repeated.",
-		Example: "trunkline uninstall --state-dir=/var/lib/trunkline",
+			"Pods that run keep running. It may be repeated.\n\n" +
+			"It refuses a node without state of an agent. It has no access to the API server: run trunkline forget after it.",
+		Example: lines("trunkline uninstall", "trunkline uninstall --root=/host   # in a container on the node's network, with the node's root directory at /host",
+			"trunkline uninstall --root=/mnt   # the disk of a node that does not run; only its files are changed"),
 	})
 }
 
 type uninstallCmd struct {
 	configured
+	root filePath
+}
+
+func (c *uninstallCmd) bind(f *pflag.FlagSet) {
+	c.root = "/"
+	f.Var(&c.root, "root", "Root directory of the node, `directory`; the directories of the settings are below it.")
+	c.configured.bind(f)
 }
 
 // run leaves the node.
@@ -223,7 +232,7 @@ func (c *uninstallCmd) run(p process) error {
 	if err != nil {
 		return err
 	}
-	return agent.Uninstall(p.ctx, cfg, newLogger(p.err, cfg.LogLevel))
+	return agent.Uninstall(p.ctx, cfg, string(c.root), newLogger(p.err, cfg.LogLevel))
 }
 
 func controllerCommand() *cobra.Command {

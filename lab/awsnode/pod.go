@@ -71,6 +71,15 @@ func (h Host) Unwire(p Pod) error {
 	return h.all(append(steps, step{"link delete %s", []any{p.Link()}}))
 }
 
+// prune removes the rules of an address, of an allocation that was dropped at a start. Source:
+// PruneStaleAllocations in pkg/ipamd/datastore/data_store.go.
+func (h Host) prune(address netip.Addr) error {
+	return h.all([]step{
+		{"rule delete pref %s to %s lookup %s", []any{ruleToPod, address, tableMain}},
+		{"rule delete pref %s from %s", []any{ruleFromPod, address}},
+	})
+}
+
 // newMAC returns a random, locally administered address, as the plugin does.
 func newMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)

@@ -53,13 +53,17 @@ type pool struct {
 // errEmpty: no address is free. AWS's daemon fails the ADD then, and the runtime repeats it.
 var errEmpty = errors.New("failed to assign an IP address to container")
 
-// openPool reads the checkpoint. Entries of pods without a link are dropped, as AWS's daemon
-// does; links are the names of the node's links.
-func openPool(path string, interfaces []Interface, links []string) (*pool, error) {
-	p := &pool{path: path, interfaces: interfaces}
+// errTwice ends the start of AWS's daemon: two sandboxes cannot have one address.
+var errTwice = errors.New("the address is in use already")
+
+// openPool reads the checkpoint; links are the names of the node's links. A node without one is
+// new, and gets one with its first pod. stale are the allocations of pods without a link: their
+// rules are leftovers. Source: ReadBackingStore in pkg/ipamd/datastore/data_store.go.
+func openPool(path string, interfaces []Interface, links []string) (p *pool, stale []allocation, err error) {
+	p = &pool{path: path, interfaces: interfaces}
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return p, p.save()
+		return p, nil, nil
 	}
 	var have state
 	if err == nil {
@@ -68,16 +72,42 @@ func openPool(path string, interfaces []Interface, links []string) (*pool, error
 	if err == nil && have.Version != formatVersion {
 		err = fmt.Errorf("version is %q, want %q", have.Version, formatVersion)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the checkpoint %s: %w", path, err)
+	if err == nil {
+		stale, err = p.restore(have.Allocations, links)
 	}
-	for _, a := range have.Allocations {
-		suffix := Pod{Namespace: a.Metadata.Namespace, Name: a.Metadata.Pod}.hash()
-		if slices.ContainsFunc(links, func(l string) bool { return strings.HasSuffix(l, suffix) }) {
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the checkpoint %s: %w", path, err)
+	}
+	return p, stale, p.save()
+}
+
+// restore takes over the allocations of pods with a link, and those without the names of a
+// pod, which earlier releases wrote, without looking for one. An address of no interface is
+// dropped. An address that occurs twice is an error.
+func (p *pool) restore(all []allocation, links []string) (stale []allocation, err error) {
+	for _, a := range all {
+		switch {
+		case !a.hasLink(links):
+			stale = append(stale, a)
+		case p.of(a.IPv4).ID == "":
+			continue
+		case p.inUse(a.IPv4):
+			return nil, fmt.Errorf("%s: %w", a.IPv4, errTwice)
+		default:
 			p.all = append(p.all, a)
 		}
 	}
-	return p, p.save()
+	return stale, nil
+}
+
+// hasLink reports whether the pod of an allocation has a link. Source:
+// validateAllocationByPodVethExistence.
+func (a allocation) hasLink(links []string) bool {
+	if a.Metadata.Namespace == "" || a.Metadata.Pod == "" {
+		return true
+	}
+	suffix := Pod{Namespace: a.Metadata.Namespace, Name: a.Metadata.Pod}.hash()
+	return slices.ContainsFunc(links, func(l string) bool { return strings.HasSuffix(l, suffix) })
 }
 
 // assign returns the address of a sandbox and its interface. It takes a free address of the

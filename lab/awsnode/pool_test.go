@@ -3,10 +3,13 @@ package awsnode
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -28,11 +31,74 @@ func sandbox(name string) allocation {
 
 func open(t *testing.T, path string, links ...string) *pool {
 	t.Helper()
-	p, err := openPool(path, twoInterfaces(), links)
+	p, _, err := openPool(path, twoInterfaces(), links)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// A checkpoint that another program wrote, such as Trunkline when it leaves a node, decides which
+// addresses new pods get.
+func TestARestartTakesOverWhatAWSsDaemonWould(t *testing.T) {
+	entry := func(container, address, namespace, name string) string {
+		return fmt.Sprintf(`{"networkName":"aws-cni","containerID":%q,"ifName":"eth0","ipv4":%q,"metadata":{"k8sPodNamespace":%q,"k8sPodName":%q}}`, container, address, namespace, name)
+	}
+	runs := entry("c-1", "10.0.0.5", "default", "runs")
+	for name, tc := range map[string]struct {
+		entries     []string
+		want, stale string // containers
+		fails       string
+	}{
+		"a pod with a link":                      {[]string{runs}, "[c-1]", "[]", ""},
+		"a pod without a link":                   {[]string{entry("c-2", "10.0.0.6", "default", "ended")}, "[]", "[c-2]", ""},
+		"no names, which earlier releases wrote": {[]string{entry("c-3", "10.0.0.6", "", "")}, "[c-3]", "[]", ""},
+		"an address of a prefix":                 {[]string{entry("c-4", "10.0.0.40", "default", "runs")}, "[c-4]", "[]", ""},
+		"an address of no interface":             {[]string{entry("c-5", "10.0.9.9", "default", "runs")}, "[]", "[]", ""},
+		"an address twice":                       {[]string{runs, entry("c-6", "10.0.0.5", "", "")}, "", "", "in use already"},
+		"an address twice, once stale":           {[]string{runs, entry("c-7", "10.0.0.5", "default", "ended")}, "[c-1]", "[c-7]", ""},
+	} {
+		path := filepath.Join(t.TempDir(), "ipam.json")
+		text := `{"version":"vpc-cni-ipam/1","allocations":[` + strings.Join(tc.entries, ",") + `]}`
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p, stale, err := openPool(path, twoInterfaces(), []string{"eth0", Pod{Namespace: "default", Name: "runs"}.Link()})
+		if tc.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.fails) {
+				t.Errorf("%s: %v, want %q", name, err, tc.fails)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		of := func(all []allocation) string {
+			containers := []string{}
+			for _, a := range all {
+				containers = append(containers, a.Container)
+			}
+			return fmt.Sprint(containers)
+		}
+		if of(p.all) != tc.want || of(stale) != tc.stale {
+			t.Errorf("%s: %s, stale %s; want %s, stale %s", name, of(p.all), of(stale), tc.want, tc.stale)
+		}
+	}
+}
+
+func TestANewNodeHasNoCheckpointBeforeItsFirstPod(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ipam.json")
+	p := open(t, path)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before: %v", err)
+	}
+	if _, _, err := p.assign(sandbox("a")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestEachSandboxHasAnAddressOfItsOwnUntilNoneIsFree(t *testing.T) {

@@ -53,9 +53,15 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	pool, err := openPool(checkpoint, interfaces, links)
+	pool, stale, err := openPool(checkpoint, interfaces, links)
 	if err != nil {
 		return err
+	}
+	for _, a := range stale {
+		log.Warn("stale allocation", "address", a.IPv4, "pod", a.Metadata.Namespace+"/"+a.Metadata.Pod)
+		if err := (Host{}).prune(a.IPv4); err != nil {
+			log.Error("remove the rules of an ended pod", "err", err) // AWS's daemon goes on
+		}
 	}
 	listener, err := listen()
 	if err != nil {

@@ -1,8 +1,10 @@
 // Package image builds the container images of the lab's nodes: archives with one or two
 // static binaries each. Builds are reproducible: the same files give the same bytes. An
-// archive is stored in the cache under a key derived from its content.
+// archive is stored in the cache under a key derived from its content. Product builds the image
+// that operators push to a registry, for several architectures.
 //
-// It reads the given files and writes to the given directory. lab/cli calls it.
+// It reads the given files and writes to the given directory. lab/cli and lab/image/cmd/product
+// call it.
 package image
 
 import (
@@ -32,6 +34,8 @@ import (
 type Recipe struct {
 	// Files maps absolute paths in the image to source files.
 	Files map[string]string
+	// Texts are files that are not programs: path in the image to content.
+	Texts map[string]string `json:",omitempty"`
 	// Links are symbolic links: path in the image to target.
 	Links map[string]string
 	// Dirs are empty, world-writable directories.
@@ -42,12 +46,15 @@ type Recipe struct {
 	// User as in "1000:1000"; empty is root.
 	User   string
 	Labels map[string]string
+	// Architecture of the programs, as in GOARCH; empty is that of this machine.
+	Architecture string `json:",omitempty"`
 }
 
 // entry is one file, directory or link of the layer.
 type entry struct {
 	header tar.Header
-	from   string // file to read; empty for directories and links
+	from   string // file to read; empty for directories, links and texts
+	text   string
 }
 
 // Write writes a docker archive to path that has the image under every reference, such as
@@ -129,12 +136,17 @@ func (r Recipe) image() (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	return r.configured(img)
+}
+
+// configured returns an image with the recipe's configuration.
+func (r Recipe) configured(img v1.Image) (v1.Image, error) {
 	config, err := img.ConfigFile()
 	if err != nil {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", architecture()
+	config.OS, config.Architecture = "linux", cmp.Or(r.Architecture, architecture())
 	config.Created = v1.Time{Time: epoch()}
 	config.Config = v1.Config{
 		Entrypoint: r.Entrypoint, Cmd: r.Cmd, User: r.User, Labels: r.Labels,
@@ -177,6 +189,9 @@ func (r Recipe) entries() []entry {
 	for at, from := range r.Files {
 		add(at, entry{header: tar.Header{Typeflag: tar.TypeReg, Mode: 0o755}, from: from})
 	}
+	for at, text := range r.Texts {
+		add(at, entry{header: tar.Header{Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(text))}, text: text})
+	}
 	for at, target := range r.Links {
 		add(at, entry{header: tar.Header{Typeflag: tar.TypeSymlink, Mode: 0o777, Linkname: target}})
 	}
@@ -191,7 +206,11 @@ func (r Recipe) entries() []entry {
 
 func (e entry) write(w *tar.Writer) error {
 	if e.from == "" {
-		return w.WriteHeader(&e.header)
+		if err := w.WriteHeader(&e.header); err != nil {
+			return err
+		}
+		_, err := io.WriteString(w, e.text)
+		return err
 	}
 	f, err := os.Open(e.from)
 	if err != nil {

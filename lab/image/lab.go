@@ -97,15 +97,20 @@ func (r Recipe) key(from string, refs []string) (string, error) {
 }
 
 func trunklineRecipe(set cache.Set) Recipe {
+	return productRecipe(set.Version, set.Trunkline, set.Plugin, set.Reference)
+}
+
+// productRecipe returns the product's image. reference is the directory of the reference plugins.
+func productRecipe(version, trunkline, plugin, reference string) Recipe {
 	return Recipe{
 		Files: map[string]string{
-			"/trunkline": set.Trunkline, "/trunkline-cni": set.Plugin,
-			"/reference-plugins/loopback": filepath.Join(set.Reference, "loopback"),
-			"/reference-plugins/portmap":  filepath.Join(set.Reference, "portmap"),
+			"/trunkline": trunkline, "/trunkline-cni": plugin,
+			"/reference-plugins/loopback": filepath.Join(reference, "loopback"),
+			"/reference-plugins/portmap":  filepath.Join(reference, "portmap"),
 		},
 		Dirs:       []string{"/tmp"},
 		Entrypoint: []string{"/trunkline"},
-		Labels:     map[string]string{"org.opencontainers.image.version": set.Version},
+		Labels:     map[string]string{"org.opencontainers.image.version": version},
 	}
 }
 

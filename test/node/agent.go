@@ -130,7 +130,7 @@ func runAgent(settings string) error {
 		}
 	}
 	if uninstall {
-		return agent.Uninstall(ctx, cfg, log)
+		return agent.Uninstall(ctx, cfg, "/", log)
 	}
 	return agent.Run(ctx, cfg, agent.Deps{
 		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,

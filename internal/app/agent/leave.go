@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/control/conflist"
@@ -15,7 +14,6 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
 	corehandover "github.com/trunkline/trunkline/internal/core/handover"
-	"github.com/trunkline/trunkline/internal/edge/journal"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
 )
@@ -147,32 +145,4 @@ func (l leaver) checkpoint() *handover.Controller {
 // writeHandover writes the checkpoint while the agent runs.
 func (a *agent) writeHandover(ctx context.Context) (corehandover.Plan, error) {
 	return a.leaver().checkpoint().Write(ctx)
-}
-
-// Uninstall leaves a node on which no agent runs: it completes what a killed agent began. It
-// may be repeated.
-func Uninstall(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
-	opened, cancel := context.WithTimeout(ctx, askWithin)
-	defer cancel()
-	s, err := state.Open(opened, state.Options{
-		Dir: filepath.Join(cfg.StateDir, "journal"), BootID: bootID(), Settings: poolConfig(cfg).Settings(), LinkPrefix: cfg.VethPrefix, Log: log,
-	})
-	if errors.Is(err, journal.ErrLocked) {
-		return fmt.Errorf("an agent runs on this node: delete the DaemonSet, or make it not select the node, and the agent leaves by itself: %w", err)
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	host, err := link.Open(nil)
-	if err != nil {
-		return fmt.Errorf("open the node's links: %w", err)
-	}
-	defer func() { err = errors.Join(err, host.Close()) }()
-	filter, err := nft.Open(nil, log)
-	if err != nil {
-		return fmt.Errorf("open the node's nftables: %w", err)
-	}
-	defer func() { err = errors.Join(err, filter.Close()) }()
-	return leaver{cfg: cfg, log: log, state: s, host: host, filter: filter, left: s.Found.Left}.leave(ctx)
 }

@@ -64,3 +64,35 @@ func TestTheCheckpointIsWrittenAlthoughWhatWasInterruptedIsNotFinished(t *testin
 		t.Errorf("%s, %v", raw, err)
 	}
 }
+
+// A container has the node's root directory at another path, and /var/run may be an absolute
+// link, which leads elsewhere in the container.
+func TestANodeIsLeftFromAContainerWithItsRootDirectory(t *testing.T) {
+	ns := testns.New(t, "root")
+	root := rootOf(t, bootID())
+	ns.Do(t, func() {
+		pod := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "pod"}
+		pod.Name = endpoint.LinkName("eni", "default", "a")
+		if err := netlink.LinkAdd(pod); err != nil {
+			t.Fatal(err)
+		}
+		alias := hostnet.Alias{Key: endpoint.Key{ContainerID: "c1", IfName: "eth0"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.7")}}
+		if err := netlink.LinkSetAlias(pod, alias.String()); err != nil {
+			t.Fatal(err)
+		}
+		inside, err := os.Readlink("/proc/thread-self/ns/net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mountProc(t, root, inside)
+		if err := uninstallBelow(t, root); err != nil {
+			t.Error(err)
+		}
+	})
+	if raw, err := os.ReadFile(filepath.Join(root, "run/aws-node/ipam.json")); err != nil || !strings.Contains(string(raw), `"10.0.0.7"`) {
+		t.Errorf("%s, %v", raw, err)
+	}
+	if hasConflist(t, root) {
+		t.Error("the conflist is there still")
+	}
+}

@@ -72,7 +72,11 @@ func tooManyPods(node kube.Node, pods []kube.Pod, n ipam.Numbers, view ipam.View
 // customNetworking warns that the node's pods get other addresses than under AWS's CNI.
 func customNetworking(node kube.Node) string {
 	for _, from := range []map[string]string{node.Labels, node.Annotations} {
-		if name, ok := from[vpc.LabelENIConfig]; ok {
+		name, external := from[vpc.LabelExternalENIConfig]
+		if !external {
+			name = from[vpc.LabelENIConfig]
+		}
+		if name != "" {
 			return fmt.Sprintf("the Node names the ENIConfig %q, which is not used: new pods get addresses of the node's own subnet, and its security groups. Return the node to AWS's CNI if they must not", name)
 		}
 	}

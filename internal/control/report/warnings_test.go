@@ -72,9 +72,10 @@ func TestANodeWithCustomNetworkingIsAWarning(t *testing.T) {
 		node kube.Node
 		want bool
 	}{
-		"none":          {kube.Node{Labels: map[string]string{"zone": "a"}}, false},
-		"by label":      {kube.Node{Labels: of}, true},
-		"by annotation": {kube.Node{Annotations: of}, true},
+		"none":                          {kube.Node{Labels: map[string]string{"zone": "a"}}, false},
+		"by label":                      {kube.Node{Labels: of}, true},
+		"by the label that precedes it": {kube.Node{Labels: map[string]string{"vpc.amazonaws.com/externalEniConfig": "us-west-2a"}}, true},
+		"by annotation":                 {kube.Node{Annotations: of}, true},
 	} {
 		if got := customNetworking(c.node); strings.Contains(got, `"us-west-2a"`) != c.want || got != "" != c.want {
 			t.Errorf("%s: warning %q", name, got)

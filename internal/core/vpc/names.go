@@ -38,7 +38,9 @@ const (
 const (
 	LabelTrunkAttached = "vpc.amazonaws.com/has-trunk-attached"
 	LabelENIConfig     = "k8s.amazonaws.com/eniConfig"
-	AnnotationPodENI   = "vpc.amazonaws.com/pod-eni"
-	AnnotationPodIPs   = "vpc.amazonaws.com/pod-ips"
-	ResourcePodENI     = "vpc.amazonaws.com/pod-eni"
+	// LabelExternalENIConfig precedes LabelENIConfig.
+	LabelExternalENIConfig = "vpc.amazonaws.com/externalEniConfig"
+	AnnotationPodENI       = "vpc.amazonaws.com/pod-eni"
+	AnnotationPodIPs       = "vpc.amazonaws.com/pod-ips"
+	ResourcePodENI         = "vpc.amazonaws.com/pod-eni"
 )
