@@ -22,3 +22,9 @@ func minimums() map[string]minimum {
 		"sim/iam/sigv4":                  {99.0, 0},
 	}
 }
+
+// unmeasured lists the targets that have not been run in full since they were added, so that
+// there is no minimum to fall below. Each must be removed with its first section.
+func unmeasured() []string {
+	return []string{"internal/core/ipam", "internal/edge/ec2"}
+}
