@@ -28,10 +28,10 @@ func CheckReport(root string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return problems(list, of, minimums()), nil
+	return problems(list, of, minimums(), unmeasured()), nil
 }
 
-func problems(list []section, of answers, least map[string]minimum) (found []string) {
+func problems(list []section, of answers, least map[string]minimum, unmeasured []string) (found []string) {
 	survivors := map[string]map[string]bool{}
 	for _, s := range list {
 		survivors[s.folder] = map[string]bool{}
@@ -52,11 +52,27 @@ func problems(list []section, of answers, least map[string]minimum) (found []str
 			found = append(found, fmt.Sprintf("%s: %d survivors have no answer in %s, want at most %d", s.folder, open, AnswersFile, want.open))
 		}
 	}
+	found = append(found, missing(list, unmeasured)...)
 	for _, folder := range slices.Sorted(maps.Keys(of)) {
 		for _, name := range slices.Sorted(maps.Keys(of[folder])) {
 			if survivors[folder] != nil && !survivors[folder][name] || !isTarget(folder) {
 				found = append(found, fmt.Sprintf("%s: %s: it is caught, or is no mutant any more: remove its answer from %s", folder, name, AnswersFile))
 			}
+		}
+	}
+	return found
+}
+
+// missing lists the targets without a section that should have one, and those that have their
+// first one.
+func missing(list []section, unmeasured []string) (found []string) {
+	for _, t := range Targets() {
+		has, expected := slices.ContainsFunc(list, func(s section) bool { return s.folder == t.Folder }), !slices.Contains(unmeasured, t.Folder)
+		switch {
+		case !has && expected:
+			found = append(found, fmt.Sprintf("%s has no section in %s: run `go run ./test/mutants/cmd -below %s`", t.Folder, ReportFile, t.Folder))
+		case has && !expected:
+			found = append(found, t.Folder+" has a section: remove it from unmeasured in test/mutants/minimums.go")
 		}
 	}
 	return found

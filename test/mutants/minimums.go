@@ -3,22 +3,28 @@ package mutants
 // minimums lists what the report has reached, by target.
 func minimums() map[string]minimum {
 	return map[string]minimum{
-		"internal/core/cloud":            {86.5, 13},
+		"internal/core/cloud":            {100.0, 0},
 		"internal/core/cniconf":          {100.0, 0},
-		"internal/core/config":           {99.1, 2},
+		"internal/core/config":           {100.0, 0},
 		"internal/core/drift":            {100.0, 0},
-		"internal/core/endpoint":         {93.6, 7},
-		"internal/core/handover":         {70.2, 28},
-		"internal/core/hostnet":          {71.1, 173},
+		"internal/core/endpoint":         {100.0, 0},
+		"internal/core/handover":         {100.0, 0},
+		"internal/core/hostnet":          {100.0, 0},
 		"internal/core/leak":             {100.0, 0},
 		"internal/core/podcidr":          {100.0, 0},
-		"internal/core/ruleset":          {97.7, 5},
+		"internal/core/ruleset":          {100.0, 0},
 		"internal/core/stale":            {100.0, 0},
-		"internal/core/vpc":              {96.2, 1},
-		"internal/edge/cnirpc":           {94.5, 0},
-		"internal/edge/cnirpc/cniserver": {90.8, 0},
+		"internal/core/vpc":              {100.0, 0},
+		"internal/edge/cnirpc":           {95.2, 0},
+		"internal/edge/cnirpc/cniserver": {97.4, 0},
 		"internal/edge/journal":          {94.9, 0},
-		"sim/iam":                        {98.7, 3},
+		"sim/iam":                        {99.2, 0},
 		"sim/iam/sigv4":                  {99.0, 0},
 	}
+}
+
+// unmeasured lists the targets that have not been run in full since they were added, so that
+// there is no minimum to fall below. Each must be removed with its first section.
+func unmeasured() []string {
+	return []string{"internal/core/ipam", "internal/edge/ec2"}
 }

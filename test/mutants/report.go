@@ -205,15 +205,14 @@ func isTarget(folder string) bool {
 	return slices.ContainsFunc(Targets(), func(t Target) bool { return t.Folder == folder })
 }
 
-// staleSections lists the targets with no section, or with one about other code than that of
-// the checkout.
+// staleSections lists the sections about other code than that of the checkout.
 func staleSections(root string, list []section) (stale []string, err error) {
 	for _, t := range Targets() {
 		code, err := t.code(root)
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(list, func(s section) bool { return s.folder == t.Folder && s.code == code }) {
+		if slices.ContainsFunc(list, func(s section) bool { return s.folder == t.Folder && s.code != code }) {
 			stale = append(stale, t.Folder)
 		}
 	}
