@@ -363,7 +363,7 @@ func (a *agent) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.Serve(ctx, l) })
 	a.reporter.Serving()
-	keep := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, a.configure(ctx) })
+	keep := loop.New(func(ctx context.Context, _ bool) (time.Time, error) { return time.Time{}, configure(ctx, a) })
 	keep.Every, keep.MaxBackoff = conflistEvery, conflistEvery
 	keep.Report = func(err error, pause time.Duration) {
 		a.log.Warn("conflist not written, will be retried", "error", err, "pause", pause)
@@ -375,7 +375,7 @@ func (a *agent) serve(ctx context.Context) error {
 
 // configure writes the conflist if it is not as it should be. The node is ready from the first
 // time on: a directory that cannot be written then is a problem until it can be, as later.
-func (a *agent) configure(ctx context.Context) error {
+func configure(ctx context.Context, a *agent) error {
 	if err := a.conflist.Write(ctx); err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What the disk refused is refused: a record that was written and not synced, and whose caller
+// What the disk refused is refused: a record that was written and not synced, so that its caller
 // had an error, does not come back by the repair of the file.
 func TestARecordThatWasNotSyncedLeavesNoTrace(t *testing.T) {
 	dir, d := t.TempDir(), &lossyDisk{}
