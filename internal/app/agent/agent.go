@@ -213,7 +213,7 @@ func (a *agent) open(ctx context.Context) (err error) {
 		Supported: new(cniplugin.Asker).Supported, Called: func() time.Time { return a.cni.Called() },
 		Pods: a.cluster.Pods, Changed: func() { a.reporter.Loop.Mark() }, Events: a.events, Log: a.log,
 		Yield:  func() bool { return a.cluster.guard.Yields() && len(a.state.Endpoints()) == 0 },
-		Daemon: a.cluster.guard.Beside, Written: a.configured,
+		Daemon: a.cluster.guard.Beside, Written: func() { configured(a) },
 	})
 	if err := a.conflist.RemoveLeftovers(); err != nil { // the journal's lock is held: no other agent writes there
 		a.log.Warn("incomplete conflist files of an earlier agent were not removed", "error", err)
@@ -376,7 +376,7 @@ func (a *agent) serve(ctx context.Context) error {
 
 // configured is called when the conflist is as it should be. The node is ready from the first
 // time on: a directory that cannot be written then is a problem until it can be, as later.
-func (a *agent) configured() {
+func configured(a *agent) {
 	if a.reporter.Configured() {
 		a.metrics.started.WithLabelValues("serving").Observe(time.Since(a.began).Seconds())
 		a.log.Info("serving", "socket", a.cfg.Socket, "node", a.cfg.NodeName, "instance", a.state.Node().Instance)

@@ -192,7 +192,9 @@ func (a *addition) attach(ctx context.Context) error {
 
 // take takes an address if one is free.
 func (a *addition) take() (done bool, err error) {
-	a.c.Backend.Renewed(a.e.Pod)
+	if a.e.Key.IfName == endpoint.FirstIfName { // a further interface is made in the sandbox that runs
+		a.c.Backend.Renewed(a.e.Pod)
+	}
 	pending, err := a.c.State.Update(a.assign)
 	if errors.Is(err, ipam.ErrNoAddress) {
 		a.c.metrics.waited.Inc()

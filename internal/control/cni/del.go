@@ -10,6 +10,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/edge/journal"
 )
 
 // DELs yield to ADDs: they wait until none was in flight for quiet, and for yieldAtMost
@@ -20,12 +21,16 @@ const (
 	yieldAtMost = time.Second
 )
 
-// del removes an endpoint. One that is not known counts as removed. The addresses stay
-// in quarantine until the kernel has deleted the link, which happens in groups, and
-// cool down after that.
+// del removes an endpoint. One that is not known counts as removed once the disk has that: a
+// DEL on a full disk ends the pod and is an error (journal.ErrDisk), so that the plugin spools
+// it in memory, where it outlives the agent. The addresses stay in quarantine until the kernel
+// has deleted the link, which happens in groups, and cool down after that.
 func (c *Controller) del(ctx context.Context, key endpoint.Key) error {
 	e, ok := c.State.Endpoint(key)
 	if !ok {
+		if err := state.CatchUp(ctx, c.State); errors.Is(err, journal.ErrDisk) {
+			return fmt.Errorf("record that %s is deleted: %w", key, err)
+		}
 		return nil
 	}
 	if err := c.detach(ctx, e); err != nil {
@@ -36,7 +41,8 @@ func (c *Controller) del(ctx context.Context, key endpoint.Key) error {
 }
 
 // detach records that an endpoint is being removed and removes its filter elements and
-// its link. It is idempotent.
+// its link. It is idempotent. If the disk does not take the record, it removes them still, and
+// returns journal.ErrDisk: the pod is disconnected, and its removal is recorded later.
 func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) (err error) {
 	end, err := c.Lock(ctx, e)
 	if err != nil {
@@ -45,9 +51,15 @@ func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) (err error
 	gone := e
 	gone.Stage = endpoint.Removing
 	var left error // what was not removed
-	defer func() { end(gone, errors.Join(left, err)) }()
-	if err := c.phase("DEL", "journal", func() error { return c.remove(ctx, e.ID) }); err != nil {
-		return err
+	defer func() {
+		if !errors.Is(err, journal.ErrDisk) { // which is of the record, not of the kernel
+			left = errors.Join(left, err)
+		}
+		end(gone, left)
+	}()
+	unwritten := c.phase("DEL", "journal", func() error { return c.remove(ctx, e.ID) })
+	if unwritten != nil && !errors.Is(unwritten, journal.ErrDisk) {
+		return unwritten
 	}
 	// A newer endpoint of the same pod may have the link's name by now. The filter's
 	// elements are keyed by link, MAC and address, of which this endpoint has its own.
@@ -62,7 +74,7 @@ func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) (err error
 	if !queued {
 		c.release(e.ID)
 	}
-	return nil
+	return unwritten
 }
 
 // remove moves an endpoint to its last stage, in the state and in the journal.

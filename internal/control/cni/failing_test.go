@@ -235,6 +235,24 @@ func TestInterruptedCallsAreFinishedAndReadyEndpointsStay(t *testing.T) {
 	}
 }
 
+func TestAnInterruptedCallThatCannotBeFinishedDoesNotKeepTheOthersFromIt(t *testing.T) {
+	h := newHarness(t)
+	stuck, other := statetest.Wiring(t, h.State, "stuck", "stuck"), statetest.Wiring(t, h.State, "other", "other")
+	lock := h.Lock
+	h.Lock = func(ctx context.Context, e endpoint.Endpoint) (func(endpoint.Endpoint, error), error) {
+		if e.ID == stuck.ID {
+			return nil, errKernel
+		}
+		return lock(ctx, e)
+	}
+	if err := h.FinishInterrupted(t.Context()); !errors.Is(err, errKernel) || !strings.Contains(err.Error(), stuck.Name()) || strings.Contains(err.Error(), other.Name()) {
+		t.Errorf("%v, want which pod is left", err)
+	}
+	if left := h.State.Endpoints(); len(left) != 1 || left[0].ID != stuck.ID {
+		t.Errorf("left %+v, want %s alone", left, stuck.Name())
+	}
+}
+
 func TestTheLinkOfAnotherAttachmentReleasesNothing(t *testing.T) {
 	h := newHarness(t)
 	e := statetest.Remove(t, h.State, statetest.Ready(t, h.State, "one"))

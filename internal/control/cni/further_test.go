@@ -1,9 +1,16 @@
 package cni
 
 import (
+	"context"
+	"errors"
+	"net/netip"
 	"testing"
+	"time"
 
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
@@ -36,5 +43,29 @@ func TestAFurtherInterfaceOfAContainerIsAnEndpointOfItsOwn(t *testing.T) {
 	}
 	if left := h.State.Endpoints(); len(left) != 1 || left[0] != one {
 		t.Errorf("left %+v, want %+v alone", left, one)
+	}
+}
+
+// Another CNI made the pod's first interface, and has Multus call our plugin for a second one:
+// the pod's sandbox is not a new one, and keeps its address.
+func TestAFurtherInterfaceDoesNotEndTheClaimOfItsPod(t *testing.T) {
+	h := newHarness(t)
+	first := ipam.Claim{Holder: ipam.ForeignHolder(endpoint.Pod{Namespace: "default", Name: "known", UID: "u1"}), Made: time.Now()}
+	statetest.Update(t, h.State, func(tx *state.Tx) error {
+		tx.Record(tx.Ledger().Claim(map[netip.Addr]ipam.Claim{netip.MustParseAddr("10.0.0.7"): first, netip.MustParseAddr("10.0.0.8"): first}, true, time.Now())...)
+		return nil
+	})
+	a := addOf("known", "u1").on(h)
+	a.request.IfName = "net1"
+	if err := a.identify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	if err := a.attach(ctx); !errors.Is(err, ipam.ErrNoAddress) {
+		t.Errorf("ADD: %v, want %v", err, ipam.ErrNoAddress)
+	}
+	if h.count(ipam.Cooling) != 0 || h.count(ipam.Assigned) != 2 {
+		t.Errorf("%d addresses are assigned, %d in their cool-down; want both assigned", h.count(ipam.Assigned), h.count(ipam.Cooling))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
+	"github.com/trunkline/trunkline/internal/edge/journal"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/machinery/serial"
@@ -29,6 +30,7 @@ func meanings() []meaning {
 		{link.ErrNamespaceGone, cnirpc.CodeUnknownContainer, "the pod's sandbox was removed meanwhile"},
 		{link.ErrNotNamespace, cnirpc.CodeInvalidNetns, "the runtime passed something that is not a pod's network namespace"},
 		{serial.ErrPreempted, cnirpc.CodeTryAgain, "a DEL of the same interface preempted it"},
+		{journal.ErrDisk, cnirpc.CodeTryAgain, "the node's disk takes no record; free space on the file system of the agent's state directory (/var/lib/trunkline)"},
 		{context.DeadlineExceeded, cnirpc.CodeTryAgain, "not done within the time that the plugin waits"},
 		{context.Canceled, cnirpc.CodeTryAgain, "the call was cancelled"},
 	}

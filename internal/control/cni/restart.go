@@ -9,6 +9,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/journal"
 	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
@@ -85,8 +86,10 @@ func (c *Controller) adopt(ctx context.Context, w link.Wired) error {
 }
 
 // FinishInterrupted rolls back the ADDs that an earlier process did not finish, and
-// finishes its DELs, the spooled ones included. Call it once the kernel agrees with the state.
-func (c *Controller) FinishInterrupted(ctx context.Context) error {
+// finishes its DELs, the spooled ones included. An endpoint that fails does not keep the others
+// from it. That the disk does not take a removal is no error: it is recorded later. Call it once
+// the kernel agrees with the state.
+func (c *Controller) FinishInterrupted(ctx context.Context) (problems error) {
 	for _, e := range c.State.Endpoints() {
 		switch e.Stage {
 		case endpoint.Wiring:
@@ -95,12 +98,16 @@ func (c *Controller) FinishInterrupted(ctx context.Context) error {
 		case endpoint.Waiting, endpoint.Ready:
 			continue
 		}
-		if err := c.detach(ctx, e); err != nil {
-			return fmt.Errorf("finish pod %s: %w", e.Name(), err)
+		err := c.detach(ctx, e)
+		switch {
+		case errors.Is(err, journal.ErrDisk):
+			c.Log.Warn("a removal is not recorded yet", "pod", e.Name(), "error", err)
+		case err != nil:
+			problems = errors.Join(problems, fmt.Errorf("finish pod %s: %w", e.Name(), err))
 		}
 	}
 	if err := c.DrainSpool(ctx); err != nil {
 		c.Log.Warn("spooled DELs are left for the next pass", "error", err)
 	}
-	return nil
+	return problems
 }

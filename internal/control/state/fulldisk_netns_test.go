@@ -31,7 +31,6 @@ func release(s *state.Store, e endpoint.Endpoint) (*journal.Pending, error) {
 // The disk refuses that an endpoint is deleted, and takes that another one gets its address:
 // after a restart the address has one holder, the second one.
 func TestAChangeThatTheDiskRefusedPrecedesTheNextOne(t *testing.T) {
-	t.Parallel()
 	isolate.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		if err := unix.Mount("small", dir, "tmpfs", 0, "size=256k"); err != nil { // smaller than the journal's reserve
