@@ -236,6 +236,7 @@ func (noCluster) WriteNetwork(context.Context, trunkline.NodeNetworkStatus) erro
 }
 func (noCluster) SetNetworkUnavailable(context.Context, bool, string, string) error { return nil }
 func (noCluster) Policies(context.Context) ([]string, error)                        { return nil, nil }
+func (noCluster) Refuse(context.Context, string) error                              { return nil }
 func (noCluster) Leave(context.Context) error                                       { return nil }
 func (noCluster) PodWarning(ref kube.PodRef, _, reason, message string) {
 	slog.Warn("event", "pod", ref, "reason", reason, "message", message)

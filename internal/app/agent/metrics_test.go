@@ -66,6 +66,7 @@ func (quiet) WriteNetwork(context.Context, trunkline.NodeNetworkStatus) error {
 }
 func (quiet) SetNetworkUnavailable(context.Context, bool, string, string) error { return nil }
 func (quiet) Policies(context.Context) ([]string, error)                        { return nil, nil }
+func (quiet) Refuse(context.Context, string) error                              { return nil }
 func (quiet) Leave(context.Context) error                                       { return nil }
 func (quiet) PodWarning(kube.PodRef, string, string, string)                    {}
 func (quiet) NodeWarning(string, string)                                        {}

@@ -53,6 +53,25 @@ func (c *Cluster) reportLeft(ctx context.Context) error {
 	return nil
 }
 
+// Refuse has the Node's condition NetworkUnavailable say that the agent refuses to serve, if an
+// agent that served the node wrote it. That of another network stays, and none is made: that
+// network serves the node.
+func (c *Cluster) Refuse(ctx context.Context, why string) error {
+	n, err := c.opts.Client.Core.CoreV1().Nodes().Get(ctx, c.opts.NodeName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get node %s: %w", c.opts.NodeName, err)
+	}
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == corev1.NodeNetworkUnavailable && condition.Reason == ReasonReady {
+			return c.SetNetworkUnavailable(ctx, false, ReasonRefuses, why)
+		}
+	}
+	return nil
+}
+
 func (c *Cluster) deleteCondition(ctx context.Context) error {
 	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []map[string]any{
 		{"type": corev1.NodeNetworkUnavailable, "$patch": "delete"},
