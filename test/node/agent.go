@@ -238,6 +238,7 @@ func (noCluster) SetNetworkUnavailable(context.Context, bool, string, string) er
 func (noCluster) Confirm(string)                                                    {}
 
 func (noCluster) Policies(context.Context) ([]string, error) { return nil, nil }
+func (noCluster) Refuse(context.Context, string) error       { return nil }
 func (noCluster) Leave(context.Context) error                { return nil }
 func (noCluster) PodWarning(ref kube.PodRef, _, reason, message string) {
 	slog.Warn("event", "pod", ref, "reason", reason, "message", message)

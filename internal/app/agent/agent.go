@@ -56,6 +56,7 @@ type Cluster interface {
 	Freeze() (trunkline.Freeze, string)
 	WriteNetwork(ctx context.Context, s trunkline.NodeNetworkStatus) error
 	SetNetworkUnavailable(ctx context.Context, unavailable bool, reason, message string) error
+	Refuse(ctx context.Context, why string) error
 	Leave(ctx context.Context) error
 	Confirm(instance string)
 	Policies(ctx context.Context) (found []string, err error)

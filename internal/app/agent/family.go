@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,20 +28,21 @@ func (a *agent) refusedFamily() string {
 }
 
 // refuse reports why the node is not served, until ctx ends: in the log, in an event, in the
-// NodeNetwork and at the readiness probe. It changes nothing on the node. The Node's condition NetworkUnavailable
-// stays as it is: it would keep pods from a node that another CNI serves.
+// NodeNetwork and at the readiness probe. It changes nothing on the node. The Node's condition
+// NetworkUnavailable is not set, because it would keep pods from a node that another CNI serves; the
+// reason of one that an earlier agent wrote is corrected.
 func (a *agent) refuse(ctx context.Context, why string) error {
 	a.log.Error("the node is not served", "reason", reasonFamily, "why", why)
 	a.events.NodeWarning(reasonFamily, why)
 	l := loop.New(func(ctx context.Context, _ bool) (time.Time, error) {
-		return time.Time{}, a.cluster.WriteNetwork(ctx, trunkline.NodeNetworkStatus{
+		return time.Time{}, errors.Join(a.cluster.Refuse(ctx, why), a.cluster.WriteNetwork(ctx, trunkline.NodeNetworkStatus{
 			ObservedAt: metav1.Now(),
 			Why:        why,
 			Versions:   trunkline.Versions{Agent: a.deps.Version},
 			Conditions: []metav1.Condition{{
 				Type: trunkline.ConditionReady, Status: metav1.ConditionFalse, Reason: reasonFamily, Message: why, LastTransitionTime: metav1.Now(),
 			}},
-		})
+		}))
 	})
 	l.Every, l.MaxBackoff = refusedEvery, refusedEvery
 	l.Report = func(err error, pause time.Duration) {

@@ -68,6 +68,7 @@ func (quiet) SetNetworkUnavailable(context.Context, bool, string, string) error 
 func (quiet) Confirm(string)                                                    {}
 
 func (quiet) Policies(context.Context) ([]string, error)     { return nil, nil }
+func (quiet) Refuse(context.Context, string) error           { return nil }
 func (quiet) Leave(context.Context) error                    { return nil }
 func (quiet) PodWarning(kube.PodRef, string, string, string) {}
 func (quiet) NodeWarning(string, string)                     {}

@@ -153,13 +153,25 @@ func giveBack(cfg config.Config) error {
 		return err
 	}
 	for _, name := range replaced {
+		var e error
 		if now := cniconf.Named(files, name); now.Owner == cniconf.Ours || len(now.Plugins) == 0 {
-			err = errors.Join(err, os.Rename(kept(cfg, name), filepath.Join(cfg.CNIConfDir, name)))
-		} else {
-			err = errors.Join(err, remove(kept(cfg, name)))
+			e = restore(cfg, name)
 		}
+		if e == nil {
+			e = remove(kept(cfg, name))
+		}
+		err = errors.Join(err, e)
 	}
 	return err
+}
+
+// restore writes what was kept of a file.
+func restore(cfg config.Config, name string) error {
+	original, err := os.ReadFile(kept(cfg, name))
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(cfg.CNIConfDir, name), original, 0o644)
 }
 
 // remove deletes a file; one that is not there is no error.

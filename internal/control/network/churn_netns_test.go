@@ -321,3 +321,47 @@ func TestAnAddressThatIsConfiguredAgainIsLeftThere(t *testing.T) {
 		t.Errorf("the drift table has %q, want the address and which program to turn off", standing)
 	}
 }
+
+// `ip rule add from ADDRESS lookup TABLE`, as ec2-net-utils 1.x and others run it, gets a priority
+// just below ours: packets of the pod leave by that table.
+func TestARuleWithoutAPriorityDoesNotKeepThePacketsOfAPod(t *testing.T) {
+	r := onKernel(t)
+	ctx := t.Context()
+	web, err := r.attach("web", "w", netip.MustParseAddr("10.0.1.1"))
+	if err == nil {
+		err = r.add(ctx, testns.New(t, "web").Open(t), &web)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := func() string {
+		out, err := exec.Command("ip", "-n", r.node.Name, "rule").CombinedOutput()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	r.ip("rule add from 10.0.1.9 lookup 77")         // of no pod
+	r.ip("rule add priority 700 lookup 77 fwmark 1") // meant to be there
+	r.ip("rule add from 10.0.1.1 lookup main suppress_prefixlength 0")
+	for _, rule := range []string{"from 10.0.1.1 lookup 77", "to 10.0.1.1 lookup 77", "from 10.0.1.1 lookup 78"} {
+		r.ip("rule add " + rule)
+		if !strings.Contains(strings.ReplaceAll(rules(), "from all ", ""), rule) {
+			t.Fatalf("not made:\n%s", rules())
+		}
+		if _, err := r.pass(ctx, true); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(strings.ReplaceAll(rules(), "from all ", ""), rule) {
+			t.Errorf("%q takes the packets of the pod away:\n%s", rule, rules())
+		}
+	}
+	for _, stays := range []string{"from 10.0.1.9 lookup 77", "fwmark 0x1 lookup 77", "suppress_prefixlength 0", "512:	from all to 10.0.1.1 lookup main", "1536:	from 10.0.1.1 lookup 2"} {
+		if !strings.Contains(rules(), stays) {
+			t.Errorf("%q is gone:\n%s", stays, rules())
+		}
+	}
+	if len(r.seen.events) != 3 {
+		t.Errorf("events %q, want one for each rule", r.seen.events)
+	}
+}

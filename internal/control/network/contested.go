@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/drift"
@@ -12,17 +13,19 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
-// contested are what another program makes again each time it is deleted from the links of
-// interfaces:
+// contested are what another program makes again each time it is deleted, mostly from the links
+// of interfaces:
 //   - addresses: nm-cloud-setup (NetworkManager) and amazon-ec2-net-utils put the secondary
 //     addresses of an interface, which are those of pods, on its link. They are left there: a
 //     pod is reached once the local route of its address is deleted (hostnet.Diff);
 //   - routes to the subnet of a secondary interface, which take it away from the primary one.
-//     They are deleted less and less often.
+//     They are deleted less and less often;
+//   - rules that take the packets of a pod to another route table: so are they.
 //
 // A comparison uses it, so that at most one goroutine does.
 type contested struct {
 	addresses, routes drift.Contest[onLink]
+	rules             drift.Contest[hostnet.Rule] // by their selectors
 }
 
 // onLink is an address on a link, or the destination of a route by it.
@@ -44,6 +47,22 @@ func (o onLink) address() string {
 func (o onLink) route() string {
 	return fmt.Sprintf("route to %s by %s: another program makes it again each time it is deleted, and packets of the node to the subnet are lost meanwhile; "+
 		"configure that program, such as systemd-networkd, to leave %s unmanaged", o.to, o.link, o.link)
+}
+
+// rule describes a contested rule.
+func contestedRule(r hostnet.Rule) string {
+	return fmt.Sprintf("%s: another program makes it again each time it is deleted, and packets of a pod take the other route table meanwhile; "+
+		"turn that program off, such as nm-cloud-setup or amazon-ec2-net-utils, or have it leave the address alone", r)
+}
+
+// pausedRules are the steps without those on rules that are not to be deleted now.
+func (c *contested) pausedRules(ops []hostnet.Op) []hostnet.Op {
+	paused := c.rules.Paused(time.Now())
+	return slices.DeleteFunc(ops, func(op hostnet.Op) bool {
+		r, ok := op.Object.(hostnet.Rule)
+		_, found := paused[r.Selector()]
+		return ok && found
+	})
 }
 
 // deleted notes a step that was carried out.
@@ -86,6 +105,11 @@ func (c *contested) standing() (list []string, next time.Time) {
 	for _, o := range slices.SortedFunc(maps.Keys(routes), onLink.compare) {
 		list = append(list, o.route())
 		next = loop.Sooner(next, routes[o])
+	}
+	rules := c.rules.Paused(time.Now())
+	for _, r := range slices.SortedFunc(maps.Keys(rules), func(a, b hostnet.Rule) int { return strings.Compare(a.Key(), b.Key()) }) {
+		list = append(list, contestedRule(r))
+		next = loop.Sooner(next, rules[r])
 	}
 	return list, next
 }

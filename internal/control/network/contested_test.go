@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // nm-cloud-setup and amazon-ec2-net-utils configure the addresses of pods on an interface's
@@ -116,6 +117,52 @@ func TestARouteThatIsMadeAgainEachTimeIsDeletedLessAndLess(t *testing.T) {
 			t.Error("after a pause of half an hour the route is left")
 		}
 		if err := g.State.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A rule without a priority precedes ours. nm-cloud-setup and others make one for each address of
+// an interface, and make it again.
+func TestARuleThatTakesPacketsOfAPodIsDeletedLessAndLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t)
+		web := g.pod("web")
+		g.mustPass()
+		pod := netip.PrefixFrom(web.Addresses.List()[0], 32)
+		theirs := hostnet.Rule{Family: vpc.IPv4, Priority: 511, From: pod, Table: 77}
+		unrelated := hostnet.Rule{Family: vpc.IPv4, Priority: 510, From: netip.MustParsePrefix("192.0.2.1/32"), Table: 77}
+		g.k.put(unrelated)
+		there := func() bool { return slices.Contains(g.k.state.Rules, theirs) }
+		deleted := 0
+		for end := time.Now().Add(time.Hour); time.Now().Before(end); time.Sleep(time.Second) {
+			if !there() {
+				g.k.put(theirs)
+			}
+			if g.mustPass(); !there() {
+				deleted++
+			}
+		}
+		if deleted < 6 || deleted > 12 {
+			t.Errorf("deleted %d times in an hour, want 6 to 12", deleted)
+		}
+		if standing := g.State.Drift(); len(standing) != 1 || !strings.Contains(standing[0], "from "+pod.String()) || !strings.Contains(standing[0], "turn that program off") {
+			t.Errorf("the drift table has %q, want the rule", standing)
+		}
+		if !slices.ContainsFunc(g.seen.events, func(e string) bool { return strings.Contains(e, "rule 511: from "+pod.String()) }) {
+			t.Errorf("events %q: none has the rule", g.seen.events)
+		}
+		if !slices.Contains(g.k.state.Rules, unrelated) {
+			t.Error("a rule of another address was deleted")
+		}
+		g.k.remove(theirs.Key()) // the program was turned off
+		for next := g.mustPass(); !next.IsZero(); next = g.mustPass() {
+			time.Sleep(time.Until(next))
+		}
+		if left := g.State.Drift(); len(left) > 0 {
+			t.Errorf("the drift table has %q after the program was turned off", left)
+		}
+		if err := g.State.Close(); err != nil { // its goroutines belong to the bubble
 			t.Error(err)
 		}
 	})

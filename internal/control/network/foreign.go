@@ -49,6 +49,15 @@ func (l links) leftovers(have *hostnet.Actual, desired []hostnet.Part) []hostnet
 	return have.Leftovers(desired, enis, func(a netip.Addr) bool { return held[a] })
 }
 
+// captured returns the steps that delete the rules of other programs which take packets of pods
+// away, except those that are made again each time.
+func (l links) captured(have *hostnet.Actual, desired []hostnet.Part) []hostnet.Op {
+	if l.n.OtherAgent() {
+		return nil
+	}
+	return l.n.theirs.pausedRules(have.Captured(desired))
+}
+
 // removeLeftovers deletes the hostPorts of pods of AWS's plugin that have ended, and the SNAT and
 // marks of AWS's daemon once no such pod is left. Another failure than that of our own tables
 // does not fail the pass. It looks for them again after each time in which that daemon may have

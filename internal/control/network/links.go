@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/edge/link"
@@ -117,6 +118,14 @@ func (a actualLinks) Prune(ctx context.Context, keep []hostnet.Part) (pruned []s
 		changed, err := a.do(ctx, op)
 		errs = append(errs, err)
 		if changed {
+			pruned = append(pruned, op.Difference())
+		}
+	}
+	for _, op := range a.captured(a.have, keep) {
+		changed, err := a.do(ctx, op)
+		errs = append(errs, err)
+		if r, ok := op.Object.(hostnet.Rule); ok && changed {
+			a.n.theirs.rules.Deleted(r.Selector(), time.Now())
 			pruned = append(pruned, op.Difference())
 		}
 	}

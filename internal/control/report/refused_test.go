@@ -43,23 +43,23 @@ func TestPoliciesThatAreCreatedLaterAreReportedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &withPolicies{}
 		r := &Reporter{Deps: Deps{Log: slog.New(slog.DiscardHandler), Cluster: c, Events: c}}
-		look := func(events int) {
+		check := func(events int) {
 			t.Helper()
 			if _, err := r.findPolicies(t.Context(), true); err != nil || len(c.events) != events {
 				t.Errorf("%v, events %q, want %d", err, c.events, events)
 			}
 			time.Sleep(policiesLook)
 		}
-		look(0)
+		check(0)
 		c.found = []string{"1 of NetworkPolicy"}
-		look(1)
-		look(1)
+		check(1)
+		check(1)
 		c.found = []string{"2 of NetworkPolicy"}
-		look(2)
+		check(2)
 		for range policiesEvery/policiesLook - 1 {
-			look(2)
+			check(2)
 		}
-		look(3)
+		check(3)
 	})
 	if every := New(config.Config{}, Deps{}).Policies.Every; every != policiesLook || every > 10*time.Minute {
 		t.Errorf("the policies are listed every %s", every)

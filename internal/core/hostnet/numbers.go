@@ -25,6 +25,7 @@ const (
 	RuleExternalCIDR = 1535  // to external-service CIDRs → main
 	RuleFromPod      = 1536  // from a pod's address → its ENI's table
 	RuleFromENI      = 32765 // from an ENI's primary address → its table
+	RuleMain         = 32766 // the kernel's main table
 )
 
 // Route tables.

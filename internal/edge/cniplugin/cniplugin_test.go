@@ -113,7 +113,7 @@ func TestAPluginThatTheRuntimeCannotExecuteIsDistinguished(t *testing.T) {
 	} {
 		_, err := new(Asker).Supported(t.Context(), path)
 		for _, kind := range []error{ErrBroken, ErrNoLoader} {
-			if errors.Is(err, kind) != (want == kind) || err == nil {
+			if errors.Is(err, kind) != errors.Is(want, kind) || err == nil {
 				t.Errorf("%s: %v, want kind %v", path, err, want)
 			}
 		}

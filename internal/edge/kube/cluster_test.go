@@ -355,6 +355,35 @@ func TestTheNodeIsMarkedAvailable(t *testing.T) {
 	}
 }
 
+// An agent that served the node may be followed by one that refuses to.
+func TestARefusalReplacesTheConditionOfAnAgentThatServed(t *testing.T) {
+	for reason, want := range map[string]string{kube.ReasonReady: kube.ReasonRefuses + ": IPv6", "CiliumIsUp": "CiliumIsUp: up", "": ""} {
+		w := newWorld(t)
+		n := node("n1")
+		if reason != "" {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: reason, Message: "up"}}
+		}
+		w.Put(nodes, n)
+		for range 2 {
+			if err := w.cluster.Refuse(t.Context(), "IPv6"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var now corev1.Node
+		w.Get(nodes, "n1", &now)
+		got := ""
+		for _, c := range now.Status.Conditions {
+			got += c.Reason + ": " + c.Message
+			if c.Status != corev1.ConditionFalse {
+				t.Errorf("%s is %s: no pod would be bound to a node that another network serves", c.Type, c.Status)
+			}
+		}
+		if got != want {
+			t.Errorf("%q became %q, want %q", reason, got, want)
+		}
+	}
+}
+
 const events = "/api/v1/events"
 
 func TestLeavingDeletesTheReportAndTheConditionOfTheNode(t *testing.T) {

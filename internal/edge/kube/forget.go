@@ -54,7 +54,7 @@ func (t Traces) Condition() *corev1.NodeCondition {
 		return nil
 	}
 	for i := range t.Node.Status.Conditions {
-		if c := &t.Node.Status.Conditions[i]; c.Type == corev1.NodeNetworkUnavailable && c.Reason == ReasonReady {
+		if c := &t.Node.Status.Conditions[i]; c.Type == corev1.NodeNetworkUnavailable && (c.Reason == ReasonReady || c.Reason == ReasonRefuses) {
 			return c
 		}
 	}

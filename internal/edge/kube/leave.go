@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -47,6 +48,25 @@ func (c *Cluster) reportLeft(ctx context.Context) error {
 	}
 	if _, err := c.opts.Client.Core.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{FieldManager: FieldOwner}); err != nil {
 		return fmt.Errorf("create event %s of node %s: %w", e.Reason, c.opts.NodeName, err)
+	}
+	return nil
+}
+
+// Refuse has the Node's condition NetworkUnavailable say that the agent refuses to serve, if an
+// agent that served the node wrote it. That of another network stays, and none is made: that
+// network serves the node.
+func (c *Cluster) Refuse(ctx context.Context, why string) error {
+	n, err := c.opts.Client.Core.CoreV1().Nodes().Get(ctx, c.opts.NodeName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get node %s: %w", c.opts.NodeName, err)
+	}
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == corev1.NodeNetworkUnavailable && condition.Reason == ReasonReady {
+			return c.SetNetworkUnavailable(ctx, false, ReasonRefuses, why)
+		}
 	}
 	return nil
 }

@@ -255,7 +255,8 @@ func readRules(ctx context.Context, handle *netlink.Handle, _ map[int]string, s 
 // ruleOf converts a rule with the selectors of hostnet.Rule only. One with others cannot
 // be ours.
 func ruleOf(r netlink.Rule, f vpc.Family) (hostnet.Rule, bool) {
-	if r.IifName != "" || r.OifName != "" || r.Invert || r.Tos != 0 || r.IPProto != 0 || r.Goto > 0 || r.Sport != nil || r.Dport != nil || r.UIDRange != nil {
+	if r.IifName != "" || r.OifName != "" || r.Invert || r.Tos != 0 || r.IPProto != 0 || r.Goto > 0 || r.Sport != nil || r.Dport != nil || r.UIDRange != nil ||
+		r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0 {
 		return hostnet.Rule{}, false
 	}
 	out := hostnet.Rule{Family: f, Priority: max(r.Priority, 0), Table: uint32(r.Table), Protocol: r.Protocol}

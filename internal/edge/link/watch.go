@@ -74,12 +74,26 @@ func (w watch) damage(m rtMessage) string {
 		if r, ok := m.rule(); ok && w.left.Object(r.Key()) != nil {
 			return r.String() + " was deleted"
 		}
+	case unix.RTM_NEWRULE:
+		return w.ruleDamage(m)
 	case unix.RTM_DELADDR:
 		return w.addressDamage(m)
 	case unix.RTM_NEWADDR:
 		return w.addressAdded(m)
 	case unix.RTM_DELNEIGH, unix.RTM_NEWNEIGH:
 		return w.neighbourDamage(m)
+	}
+	return ""
+}
+
+// ruleDamage describes a rule of another program for the address of a pod.
+func (w watch) ruleDamage(m rtMessage) string {
+	r, ok := m.rule()
+	if !ok {
+		return ""
+	}
+	if pod, ok := r.OfPod(); ok && w.left.Object(pod.Key()) != nil {
+		return r.String() + " was made"
 	}
 	return ""
 }

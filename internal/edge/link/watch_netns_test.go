@@ -138,6 +138,9 @@ func TestWatchReportsDamageAndNothingElse(t *testing.T) {
 	w.left.expect(want())
 	for _, c := range []struct{ do, want string }{
 		{"rule add prio 700 lookup 70", ""},
+		{"rule add from 10.0.1.9 lookup 70", ""},
+		{"rule add from 10.0.1.7 lookup 70", "rule 510: from 10.0.1.7/32 lookup 70"},
+		{"rule del from 10.0.1.7 lookup 70", ""},
 		{"route add 10.9.0.0/16 dev eth1", ""},
 		{"addr add 10.9.9.9/32 dev eth1", "10.9.9.9 was added"}, // it may be one of pods
 		{"addr del 10.9.9.9/32 dev eth1", ""},
