@@ -111,8 +111,11 @@ func loaded(dir string) (*libcni.NetworkConfigList, error) {
 		return nil, err
 	}
 	var one libcni.PluginConfig
-	if err := json.Unmarshal(raw, &one.Network); err != nil || one.Network.Type == "" {
-		return nil, fmt.Errorf("%s has no type (%v)", files[0], err)
+	if err := json.Unmarshal(raw, &one.Network); err != nil {
+		return nil, err
+	}
+	if one.Network.Type == "" {
+		return nil, fmt.Errorf("%s has no type", files[0])
 	}
 	return &libcni.NetworkConfigList{CNIVersion: one.Network.CNIVersion, Plugins: []*libcni.PluginConfig{&one}}, nil
 }

@@ -255,8 +255,8 @@ func readRules(ctx context.Context, handle *netlink.Handle, _ map[int]string, s 
 // ruleOf converts a rule with the selectors of hostnet.Rule only. One with others cannot
 // be ours.
 func ruleOf(r netlink.Rule, f vpc.Family) (hostnet.Rule, bool) {
-	if r.IifName != "" || r.OifName != "" || r.Invert || r.Tos != 0 || r.IPProto != 0 || r.Goto > 0 || r.Sport != nil || r.Dport != nil || r.UIDRange != nil ||
-		r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0 {
+	suppresses := r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0
+	if suppresses || selectsMore(r) {
 		return hostnet.Rule{}, false
 	}
 	out := hostnet.Rule{Family: f, Priority: max(r.Priority, 0), Table: uint32(r.Table), Protocol: r.Protocol}
@@ -270,6 +270,11 @@ func ruleOf(r netlink.Rule, f vpc.Family) (hostnet.Rule, bool) {
 		out.Mark, out.Mask = r.Mark, *r.Mask
 	}
 	return out, true
+}
+
+// selectsMore reports whether a rule has selectors that hostnet.Rule has not.
+func selectsMore(r netlink.Rule) bool {
+	return r.IifName != "" || r.OifName != "" || r.Invert || r.Tos != 0 || r.IPProto != 0 || r.Goto > 0 || r.Sport != nil || r.Dport != nil || r.UIDRange != nil
 }
 
 func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
