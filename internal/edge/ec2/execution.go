@@ -79,7 +79,8 @@ const (
 	end               // the end of the run
 )
 
-// look reads EC2's state, and decides whether the run ends, with its result.
+// look reads EC2's state, and decides whether the run ends, with its result. Before another read,
+// the error is that of this one.
 func (e *execution) look(ctx context.Context) (cloud.Outcome, next, error) {
 	out, known, err := e.observe(ctx)
 	switch {
@@ -92,7 +93,7 @@ func (e *execution) look(ctx context.Context) (cloud.Outcome, next, error) {
 	case err == nil && e.refused != nil && time.Since(e.refusedAt) >= e.x.o.Window:
 		return cloud.Outcome{}, end, e.refused
 	case err != nil || e.refused != nil:
-		return cloud.Outcome{}, again, nil
+		return cloud.Outcome{}, again, err
 	}
 	return cloud.Outcome{}, call, nil
 }
