@@ -48,7 +48,7 @@ func (e *execution) run(ctx context.Context) (cloud.Outcome, error) {
 			}
 		}
 		if e.mustObserve() {
-			out, next, err := e.look(ctx)
+			out, next, err := e.check(ctx)
 			switch next {
 			case end:
 				return out, err
@@ -79,9 +79,9 @@ const (
 	end               // the end of the run
 )
 
-// look reads EC2's state, and decides whether the run ends, with its result. Before another read,
+// check reads EC2's state, and decides whether the run ends, with its result. Before another read,
 // the error is that of this one.
-func (e *execution) look(ctx context.Context) (cloud.Outcome, next, error) {
+func (e *execution) check(ctx context.Context) (cloud.Outcome, next, error) {
 	out, known, err := e.observe(ctx)
 	switch {
 	case known:
