@@ -321,14 +321,14 @@ func TestAnOpenActionWithADeniedReadIsRecoveredLessAndLessOften(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { p.execute(ctx, view.InFlight[0]) })
 		time.Sleep(2 * time.Hour)
+		stop()
+		running.Wait()
 		if api.creates != 1 || api.reads > 140 { // 8 a run; in the second hour 4 runs
 			t.Errorf("%d creates and %d reads within two hours", api.creates, api.reads)
 		}
 		if r, ok := p.EC2.LastRefusal(); !ok || r.Action != "DescribeNetworkInterfaces" {
 			t.Errorf("the refusal is not reported: %+v", r)
 		}
-		stop()
-		running.Wait()
 	})
 }
 
@@ -347,10 +347,10 @@ func TestAnOpenCreateUnderAFreezeReadsNothing(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { p.ended(ctx, view.InFlight[0], cloud.Outcome{}, ec2.ErrOpen) })
 		time.Sleep(time.Hour)
+		stop()
+		running.Wait()
 		if api.creates+api.reads > 0 {
 			t.Errorf("%d creates and %d reads within an hour of a freeze", api.creates, api.reads)
 		}
-		stop()
-		running.Wait()
 	})
 }

@@ -48,7 +48,7 @@ func (e *execution) run(ctx context.Context) (cloud.Outcome, error) {
 			}
 		}
 		if e.mustObserve() {
-			out, next, err := e.look(ctx)
+			out, next, err := e.check(ctx)
 			switch next {
 			case end:
 				return out, err
@@ -79,8 +79,9 @@ const (
 	end               // the end of the run
 )
 
-// look reads EC2's state, and decides whether the run ends, with its result.
-func (e *execution) look(ctx context.Context) (cloud.Outcome, next, error) {
+// check reads EC2's state, and decides whether the run ends, with its result. Before another read,
+// the error is that of this one.
+func (e *execution) check(ctx context.Context) (cloud.Outcome, next, error) {
 	out, known, err := e.observe(ctx)
 	switch {
 	case known:
@@ -92,7 +93,7 @@ func (e *execution) look(ctx context.Context) (cloud.Outcome, next, error) {
 	case err == nil && e.refused != nil && time.Since(e.refusedAt) >= e.x.o.Window:
 		return cloud.Outcome{}, end, e.refused
 	case err != nil || e.refused != nil:
-		return cloud.Outcome{}, again, nil
+		return cloud.Outcome{}, again, err
 	}
 	return cloud.Outcome{}, call, nil
 }
