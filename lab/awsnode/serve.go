@@ -57,12 +57,7 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	for _, a := range stale {
-		log.Warn("stale allocation", "address", a.IPv4, "pod", a.Metadata.Namespace+"/"+a.Metadata.Pod)
-		if err := (Host{}).prune(a.IPv4); err != nil {
-			log.Error("remove the rules of an ended pod", "err", err) // AWS's daemon goes on
-		}
-	}
+	pruneAll(stale, log)
 	listener, err := listen()
 	if err != nil {
 		return err
@@ -88,6 +83,16 @@ func Serve(ctx context.Context, o Options) error {
 			return err
 		}
 		go server.ServeCodec(jsonrpc.NewServerCodec(conn)) // ends with the plugin's call
+	}
+}
+
+// pruneAll removes the rules of ended pods. An error does not stop AWS's daemon.
+func pruneAll(stale []allocation, log *slog.Logger) {
+	for _, a := range stale {
+		log.Warn("stale allocation", "address", a.IPv4, "pod", a.Metadata.Namespace+"/"+a.Metadata.Pod)
+		if err := (Host{}).prune(a.IPv4); err != nil {
+			log.Error("remove the rules of an ended pod", "err", err)
+		}
 	}
 }
 
