@@ -16,7 +16,7 @@ func minimums() map[string]minimum {
 		"internal/core/stale":            {100.0, 0},
 		"internal/core/vpc":              {100.0, 0},
 		"internal/edge/cnirpc":           {95.2, 0},
-		"internal/edge/cnirpc/cniserver": {90.8, 0},
+		"internal/edge/cnirpc/cniserver": {97.4, 0},
 		"internal/edge/journal":          {94.9, 0},
 		"sim/iam":                        {99.2, 0},
 		"sim/iam/sigv4":                  {99.0, 0},
