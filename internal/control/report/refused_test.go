@@ -31,6 +31,10 @@ func TestTheNodesConditionSaysThatTheAgentRefusesToServe(t *testing.T) {
 	} {
 		m := &marking{}
 		r := &Reporter{Deps: Deps{Cluster: m, Refuses: func() string { return refused }}}
+		if err := r.mark(t.Context()); refused == "" && (err != nil || m.reason != "") {
+			t.Errorf("before the runtime has its configuration: %v, %s", err, m.reason)
+		}
+		r.ready.Store(true)
 		if err := r.mark(t.Context()); err == nil || m.reason != want.reason || m.message != want.message || m.unavailable {
 			t.Errorf("refused %q: %v, unavailable %v, %s: %s", refused, err, m.unavailable, m.reason, m.message)
 		}
