@@ -183,11 +183,11 @@ func TestInstancesAreLaunchedAndTerminated(t *testing.T) {
 
 func TestInvalidConfigDoesNotStart(t *testing.T) {
 	for want, config := range map[string]world.Config{
-		`start world: instance node1: role "node" does not exist, or instances may not have it`:             {Spec: smallSpec()},
-		`start world: role node: policy p: element Version: "", want "2012-10-17"`:                          {Spec: smallSpec(), Roles: []iam.Role{{Name: "node", Policies: map[string][]byte{"p": []byte("{}")}}}},
+		`start world: instance node1: role "node" does not exist, or instances may not have it`:                         {Spec: smallSpec()},
+		`start world: role node: policy p: element Version: "", want "2012-10-17"`:                                      {Spec: smallSpec(), Roles: []iam.Role{{Name: "node", Policies: map[string][]byte{"p": []byte("{}")}}}},
 		`start world: calls[0]: do "x": want lose-reply, hang, hang-after, disconnect, fail, stop-before or stop-after`: {Spec: smallSpec(), Roles: node(), Faults: faults.Plan{Calls: []faults.Call{{Action: "X", Do: "x"}}}},
-		`start world: action CreateNetworkInterfaces: there is no such action`:                              {Spec: smallSpec(), Roles: node(), Faults: faults.Plan{Throttle: map[string]faults.Bucket{"CreateNetworkInterfaces": {Size: 1}}}},
-		`start world: trust issuer https://x: no public key`:                                                {Spec: smallSpec(), Roles: node(), Issuers: []sts.Issuer{{URL: "https://x"}}},
+		`start world: action CreateNetworkInterfaces: there is no such action`:                                          {Spec: smallSpec(), Roles: node(), Faults: faults.Plan{Throttle: map[string]faults.Bucket{"CreateNetworkInterfaces": {Size: 1}}}},
+		`start world: trust issuer https://x: no public key`:                                                            {Spec: smallSpec(), Roles: node(), Issuers: []sts.Issuer{{URL: "https://x"}}},
 	} {
 		if _, err := world.Start(t.Context(), config); err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
