@@ -85,12 +85,16 @@ func New(cfg config.Config, d Deps) *File {
 	return f
 }
 
-// keep is the loop: it writes what differs, and says that nothing does.
+// keep is the loop: it writes what differs, and says that nothing does. While it is not known
+// which pods the node has, nothing was written.
 func (f *File) keep(ctx context.Context, _ bool) (time.Time, error) {
+	known := !f.Yield() || f.Daemon()
 	if err := f.Write(ctx); err != nil {
 		return time.Time{}, err
 	}
-	f.Written()
+	if known {
+		f.Written()
+	}
 	return time.Time{}, nil
 }
 

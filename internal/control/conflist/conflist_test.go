@@ -300,6 +300,32 @@ func TestPodsThatWaitWhileThePluginIsNeverCalledAreAProblem(t *testing.T) {
 	}
 }
 
+func TestTheLoopSaysThatTheConfigurationIsInPlaceOnlyOnceItWroteOrLeftTheNode(t *testing.T) {
+	for what, c := range map[string]struct {
+		yield, daemon bool
+		want          int
+	}{
+		"ours":                                {false, false, 1},
+		"which pods there are is not known":   {true, false, 0},
+		"AWS's daemon is known to serve here": {true, true, 1},
+	} {
+		s := newScene(t)
+		written := 0
+		s.Written = func() { written++ }
+		s.yield, s.daemon = c.yield, c.daemon
+		if _, err := s.keep(t.Context(), false); err != nil || written != c.want {
+			t.Errorf("%s: said %d times, %v; want %d", what, written, err, c.want)
+		}
+	}
+	s := newScene(t)
+	s.Written = func() { t.Error("said without the file") }
+	s.put(t, "a", "")
+	s.cfg.CNIConfDir = filepath.Join(s.cfg.CNIConfDir, "a")
+	if _, err := s.keep(t.Context(), false); err == nil {
+		t.Error("written below a file")
+	}
+}
+
 func TestAPodThatNoPluginIsCalledForIsAProblemOfTheNextWriteAndOneEvent(t *testing.T) {
 	s := newScene(t)
 	s.write(t)

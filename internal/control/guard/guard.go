@@ -70,10 +70,10 @@ func New(d Deps) *Guard {
 }
 
 // ofAWSsDaemon reports whether a pod is one of AWS's daemon and has not ended. One that is
-// being deleted runs until it is gone. Any user can give a pod the label, but not make one in
-// kube-system on the host's network.
+// being deleted runs until it is gone. Any user can give a pod the label, but not make one on the
+// host's network. AWS's chart can be installed in any namespace.
 func ofAWSsDaemon(p kube.Pod) bool {
-	return p.Namespace == "kube-system" && p.HostNetwork && p.Labels["k8s-app"] == "aws-node" && !p.Done
+	return p.HostNetwork && p.Labels["k8s-app"] == "aws-node" && !p.Done
 }
 
 // beside returns the pod of AWS's daemon, nil if none is on the node.

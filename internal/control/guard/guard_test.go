@@ -100,13 +100,22 @@ func TestAPodOfAWSsDaemonIsReportedOnce(t *testing.T) {
 	}
 }
 
+// AWS's chart can be installed in any namespace.
+func TestAWSsDaemonStopsTheAgentInAnyNamespace(t *testing.T) {
+	cluster := &shared{synced: true, pods: []kube.Pod{awsNodePod("aws-node-1", func(p *kube.Pod) { p.Namespace = "aws" })}}
+	g := New(Deps{cluster, cluster, func() {}, slog.New(slog.DiscardHandler)})
+	g.Check()
+	if freeze, _ := g.Freeze(); freeze != trunkline.FreezeAll || !g.Yields() || g.Admit(t.Context(), kube.Pod{}) == nil {
+		t.Errorf("freeze %q", freeze)
+	}
+}
+
 // The label alone is any user's, who must not stop a node.
 func TestAUsersPodWithTheLabelOfAWSsDaemonStopsNothing(t *testing.T) {
 	for what, change := range map[string]func(*kube.Pod){
-		"in another namespace":             func(p *kube.Pod) { p.Namespace = "default" },
-		"with an address of its own":       func(p *kube.Pod) { p.HostNetwork = false },
-		"of another component":             func(p *kube.Pod) { p.Labels = map[string]string{"k8s-app": "kube-proxy"} },
-		"in another namespace on the host": func(p *kube.Pod) { p.Namespace, p.HostNetwork = "team", true },
+		"with an address of its own":             func(p *kube.Pod) { p.HostNetwork = false },
+		"in another namespace, with its address": func(p *kube.Pod) { p.Namespace, p.HostNetwork = "team", false },
+		"of another component":                   func(p *kube.Pod) { p.Labels = map[string]string{"k8s-app": "kube-proxy"} },
 	} {
 		cluster := &shared{synced: true, pods: []kube.Pod{awsNodePod("aws-node-1", change)}}
 		g := New(Deps{cluster, cluster, func() {}, slog.New(slog.DiscardHandler)})

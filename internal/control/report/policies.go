@@ -26,6 +26,9 @@ type policies struct {
 // Source: aws/aws-network-policy-agent, issue 97.
 func (r *Reporter) findPolicies(ctx context.Context, _ bool) (time.Time, error) {
 	found, err := r.Cluster.Policies(ctx)
+	if err != nil && len(found) == 0 {
+		return time.Time{}, err
+	}
 	if what := strings.Join(found, ", "); what != r.policies.what || time.Since(r.policies.at) >= policiesEvery {
 		r.policies = policies{what, time.Now()}
 		if what == "" {

@@ -49,12 +49,27 @@ func (r *recorder) settle() {
 	}
 }
 
+// latest are the records that were refused, each as the last change in flight has it: an older
+// one must not follow it in the journal.
+func (r *recorder) latest() map[string]journal.Record {
+	latest := maps.Clone(r.refused)
+	for _, c := range r.inFlight {
+		for _, record := range c.records {
+			if _, ok := latest[record.Key]; ok {
+				latest[record.Key] = record
+			}
+		}
+	}
+	return latest
+}
+
 // write queues the records of a transaction, after those that were refused.
 func (r *recorder) write(records []journal.Record, durable bool) *journal.Pending {
 	r.settle()
+	latest := r.latest()
 	var all []journal.Record
-	for _, key := range slices.Sorted(maps.Keys(r.refused)) {
-		all = append(all, r.refused[key])
+	for _, key := range slices.Sorted(maps.Keys(latest)) {
+		all = append(all, latest[key])
 	}
 	c := change{records: append(all, records...)}
 	if durable || len(all) > 0 {

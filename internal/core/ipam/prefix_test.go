@@ -364,32 +364,25 @@ func TestWhichInterfacesAreManaged(t *testing.T) {
 		tags map[string]string
 		why  string // a part of it; empty: managed
 	}{
-		"the primary one without tags":  {ipam.ENI{Type: vpc.TypeInterface, Primary: true}, nil, ""},
-		"a primary EFA":                 {ipam.ENI{Type: vpc.TypeEFA, Primary: true}, nil, ""},
-		"one with our tag":              {ipam.ENI{Type: vpc.TypeInterface, Device: 1}, ours, ""},
-		"no_manage without a value":     {ipam.ENI{Type: vpc.TypeInterface, Primary: true}, map[string]string{vpc.TagNoManage: ""}, ""},
-		"no_manage":                     {ipam.ENI{Type: vpc.TypeInterface, Primary: true}, map[string]string{vpc.TagNoManage: "true"}, vpc.TagNoManage},
-		"one without a tag":             {ipam.ENI{Type: vpc.TypeInterface, Device: 1}, nil, "another program"},
-		"a second EFA":                  {ipam.ENI{Type: vpc.TypeEFA, Device: 1}, ours, `"efa"`},
-		"an EFA-only one":               {ipam.ENI{Type: vpc.TypeEFAOnly, Device: 1}, ours, `"efa-only"`},
-		"a trunk":                       {ipam.ENI{Type: vpc.TypeTrunk, Device: 1}, ours, `"trunk"`},
-		"a type that is not known yet":  {ipam.ENI{Type: "quantum", Device: 1}, ours, `"quantum"`},
-		"one of our cluster":            {ipam.ENI{Type: vpc.TypeInterface, Device: 1}, of("prod"), ""},
-		"one of another cluster":        {ipam.ENI{Type: vpc.TypeInterface, Device: 1}, of("other"), `made for cluster "other"`},
-		"the primary one of another":    {ipam.ENI{Type: vpc.TypeInterface, Primary: true}, of("other"), ""},
-		"one of another card with tags": {ipam.ENI{Type: vpc.TypeInterface, Card: 3, Device: 1}, ours, "not on network card 0"},
+		"the primary one without tags":   {ipam.ENI{Type: vpc.TypeInterface, Primary: true}, nil, ""},
+		"a primary EFA":                  {ipam.ENI{Type: vpc.TypeEFA, Primary: true}, nil, ""},
+		"one with our tag":               {ipam.ENI{Type: vpc.TypeInterface, Device: 1}, ours, ""},
+		"no_manage without a value":      {ipam.ENI{Type: vpc.TypeInterface, Primary: true}, map[string]string{vpc.TagNoManage: ""}, ""},
+		"no_manage":                      {ipam.ENI{Type: vpc.TypeInterface, Primary: true}, map[string]string{vpc.TagNoManage: "true"}, vpc.TagNoManage},
+		"one without a tag":              {ipam.ENI{Type: vpc.TypeInterface, Device: 1}, nil, "another program"},
+		"a second EFA":                   {ipam.ENI{Type: vpc.TypeEFA, Device: 1}, ours, `"efa"`},
+		"an EFA-only one":                {ipam.ENI{Type: vpc.TypeEFAOnly, Device: 1}, ours, `"efa-only"`},
+		"a trunk":                        {ipam.ENI{Type: vpc.TypeTrunk, Device: 1}, ours, `"trunk"`},
+		"a type that is not known yet":   {ipam.ENI{Type: "quantum", Device: 1}, ours, `"quantum"`},
+		"one of our cluster":             {ipam.ENI{Type: vpc.TypeInterface, Device: 1}, of("prod"), ""},
+		"one of a cluster renamed since": {ipam.ENI{Type: vpc.TypeInterface, Device: 1}, of("other"), ""},
+		"the primary one of another":     {ipam.ENI{Type: vpc.TypeInterface, Primary: true}, of("other"), ""},
+		"one of another card with tags":  {ipam.ENI{Type: vpc.TypeInterface, Card: 3, Device: 1}, ours, "not on network card 0"},
 	} {
-		why := ipam.WhyUnmanaged(c.e, c.tags, cloud.Node{Instance: "i-1", Cluster: "prod"})
+		why := ipam.WhyUnmanaged(c.e, c.tags, "i-1")
 		if (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
 			t.Errorf("%s: %q, want %q", name, why, c.why)
 		}
-	}
-}
-
-func TestANodeThatKnowsNoClusterManagesWhatHasItsTag(t *testing.T) {
-	tags := map[string]string{vpc.TagInstanceID: "i-1", vpc.TagClusterName: "other"}
-	if why := ipam.WhyUnmanaged(ipam.ENI{Type: vpc.TypeInterface, Device: 1}, tags, cloud.Node{Instance: "i-1"}); why != "" {
-		t.Errorf("not managed: %s", why)
 	}
 }
 

@@ -292,8 +292,10 @@ func (s *rows) restarted(now time.Time, coolDown time.Duration) (records []Recor
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.backoffs)) {
-		if b := *s.backoffs[key]; b.Until.After(now.Add(b.longest())) {
-			b.Until = now.Add(b.longest())
+		// A person may have restarted the agent after the cause has ended, such as missing
+		// rights; one that fails all the time makes a call a minute.
+		if b := *s.backoffs[key]; b.Until.After(now.Add(minDeniedBackoff)) {
+			b.Until = now.Add(minDeniedBackoff)
 			records = append(records, Record{Op: PutBackoff, Backoff: &b})
 		}
 	}

@@ -107,7 +107,7 @@ func (s *simulation) describe() (seen []ipam.Observed) {
 	for _, id := range slices.Sorted(maps.Keys(s.enis)) {
 		e := s.enis[id]
 		row := e.row()
-		row.WhyUnmanaged = ipam.WhyUnmanaged(row, map[string]string{vpc.TagInstanceID: "i-1"}, cloud.Node{Instance: "i-1"})
+		row.WhyUnmanaged = ipam.WhyUnmanaged(row, map[string]string{vpc.TagInstanceID: "i-1"}, "i-1")
 		row.Unmanaged = row.WhyUnmanaged != ""
 		seen = append(seen, ipam.Observed{ENI: row, Attached: e.attached, Addresses: addrs(e.addrs)})
 	}

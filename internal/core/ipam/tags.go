@@ -10,9 +10,10 @@ import (
 
 // WhyUnmanaged is why Trunkline may not use an interface on or of this instance; empty if
 // it may. It uses the primary one, and those on the default network card that are tagged
-// with the instance's id, unless the tag no_manage is "true", its type cannot have
-// addresses of pods, or it was made for another cluster. AWS's CNI reads the same tags.
-func WhyUnmanaged(e ENI, tags map[string]string, n cloud.Node) string {
+// with the instance's id, unless the tag no_manage is "true" or its type cannot have
+// addresses of pods. AWS's CNI reads the same tags. The cluster's name does not count: pods
+// that run must not lose their network when an operator corrects the setting.
+func WhyUnmanaged(e ENI, tags map[string]string, instance vpc.InstanceID) string {
 	switch {
 	case e.Card != vpc.DefaultCard:
 		return fmt.Sprintf("it is not on network card %d, and pods get addresses on that one only", vpc.DefaultCard)
@@ -20,11 +21,7 @@ func WhyUnmanaged(e ENI, tags map[string]string, n cloud.Node) string {
 		return "its tag " + vpc.TagNoManage + " is true"
 	case !carriesPods(e):
 		return fmt.Sprintf("its type is %q", e.Type)
-	case e.Primary:
-		return ""
-	case tags[vpc.TagClusterName] != "" && n.Cluster != "" && tags[vpc.TagClusterName] != n.Cluster:
-		return fmt.Sprintf("it was made for cluster %q", tags[vpc.TagClusterName])
-	case tags[vpc.TagInstanceID] == string(n.Instance):
+	case e.Primary || tags[vpc.TagInstanceID] == string(instance):
 		return ""
 	}
 	return "another program made it: its tag " + vpc.TagInstanceID + " does not name this instance"

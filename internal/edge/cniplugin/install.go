@@ -65,12 +65,24 @@ func inspect(ctx context.Context, path string) (p cniconf.Installed) {
 
 // broken reports whether err means that the runtime cannot execute a program either: its
 // format or its mode is wrong, or it crashed. A loader that does not exist in this
-// container may exist on the node, and a slow start says nothing.
+// container may exist on the node, and a slow start says nothing. Nor does a refusal or a
+// kill that may be of this container alone: its security profile, its limit of memory.
 func broken(err error) bool {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
-		return errors.Is(err, syscall.ENOEXEC) || errors.Is(err, fs.ErrPermission)
+		return errors.Is(err, syscall.ENOEXEC) || neverExecutable(err)
 	}
 	status, ok := exit.Sys().(syscall.WaitStatus)
-	return ok && status.Signaled()
+	return ok && status.Signaled() && status.Signal() != syscall.SIGKILL
+}
+
+// neverExecutable reports whether err is a refused execution of what no user may execute: a file
+// without such a mode, or a directory.
+func neverExecutable(err error) bool {
+	var path *fs.PathError
+	if !errors.Is(err, fs.ErrPermission) || !errors.As(err, &path) {
+		return false
+	}
+	info, err := os.Stat(path.Path)
+	return err == nil && (info.IsDir() || info.Mode()&0o111 == 0)
 }

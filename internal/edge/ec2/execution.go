@@ -133,9 +133,10 @@ func (e *execution) undecided(err error) error {
 
 // interrupted is the error of a run that a brake or the end of its context stopped. If
 // this run or an earlier one may have sent a call, the outcome is open: the call may
-// have had its effect.
+// have had its effect. A describe that may be stale and does not show the effect of a release
+// does not change that.
 func (e *execution) interrupted(err error) error {
-	if e.open || e.resumed {
+	if e.open || e.resumed || e.refused != nil || e.unanswered && e.action.Kind.Frees() {
 		return fmt.Errorf("%s: %w: %w", e.action, ErrOpen, err)
 	}
 	return fmt.Errorf("%s: %w", e.action, err)
@@ -193,7 +194,7 @@ func (e *execution) completeAttachment(ctx context.Context, id vpc.AttachmentID,
 // the run (nil: the effect exists). Otherwise the next round observes or calls again.
 func (e *execution) after(ctx context.Context, err error, n int) (over bool, _ error) {
 	if e.action.Kind == cloud.DeleteENI && inUse(err) {
-		e.open, e.resumed = false, false // it exists, so no earlier call deleted it
+		e.open, e.resumed, e.unanswered = false, false, false // it exists, so no earlier call deleted it
 	}
 	switch {
 	case errors.Is(err, errNotSent), unsent(err), isAmbiguous(err):
@@ -248,10 +249,16 @@ func (e *execution) conclude(err error) (over bool, _ error) {
 
 // contradicted reports whether EC2 refuses to unassign addresses, as it does where the interface
 // does not have them, which a lost call of ours explains, while describes still show them: they
-// are stale for longer than Options.Window. The addresses must not be given to pods.
+// are stale for longer than Options.Window. The addresses must not be given to pods. After
+// staleAtMost the interface has them.
 func (e *execution) contradicted(err error) bool {
-	return e.action.Kind == cloud.UnassignAddresses && (e.unanswered || e.resumed) && Code(err) == "InvalidParameterValue"
+	return e.action.Kind == cloud.UnassignAddresses && (e.unanswered || e.resumed) && Code(err) == "InvalidParameterValue" &&
+		(e.action.Began.IsZero() || time.Since(e.action.Began) < staleAtMost)
 }
+
+// staleAtMost is how old the state is that a describe shows, at most. EC2 states no bound; minutes
+// were seen.
+const staleAtMost = 20 * time.Minute
 
 // transient reports whether the call had no effect and err ends with time.
 func (e *execution) transient(err error) bool {

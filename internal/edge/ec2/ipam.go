@@ -27,7 +27,7 @@ func ObservedOf(i Interface, n cloud.Node, subnets []Subnet) ipam.Observed {
 			row.SubnetCIDR = s.CIDR
 		}
 	}
-	row.WhyUnmanaged = cmp.Or(ipam.WhyUnmanaged(row, i.Tags, n), i.whyUnusable(row.Primary))
+	row.WhyUnmanaged = cmp.Or(ipam.WhyUnmanaged(row, i.Tags, n.Instance), i.whyUnusable(row.Primary))
 	row.Unmanaged = row.WhyUnmanaged != ""
 	return ipam.Observed{
 		ENI: row, Attached: i.On(n.Instance), NotOurs: ipam.Provenance(i.Tags, i.Requester, n),

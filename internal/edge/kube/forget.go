@@ -65,16 +65,16 @@ func (t Traces) Condition() *corev1.NodeCondition {
 // of them since, it is kept, and an error says so. What is gone already is success.
 func (t Traces) Remove(ctx context.Context, c *Client) error {
 	var problems []error
-	if t.Report != nil {
+	if t.Condition() != nil {
+		problems = append(problems, removeCondition(ctx, c, t.Node.Name, t.Node.ResourceVersion))
+	}
+	if t.Report != nil && errors.Join(problems...) == nil { // last: what pods Trunkline wired is read from it
 		version := t.Report.ResourceVersion
 		err := c.Trunkline.Delete().Resource(trunkline.ResourceNodeNetworks).Name(t.Report.Name).
 			Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &t.Report.UID, ResourceVersion: &version}}).Do(ctx).Error()
 		if err != nil && !apierrors.IsNotFound(err) {
 			problems = append(problems, fmt.Errorf("delete NodeNetwork %s: %w", t.Report.Name, err))
 		}
-	}
-	if t.Condition() != nil {
-		problems = append(problems, removeCondition(ctx, c, t.Node.Name, t.Node.ResourceVersion))
 	}
 	return errors.Join(problems...)
 }
