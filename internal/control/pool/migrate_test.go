@@ -121,12 +121,12 @@ func TestActionsOfAJournalOfVersion1AreFinished(t *testing.T) {
 		p.work.Wait()
 
 		want := map[string]string{
-			"eni-1 ready":                             "10.0.0.20 10.0.0.21 10.0.0.22 10.0.0.23 10.0.0.7 10.0.0.8", // four arrived
-			"eni-2 ready":                             "",                                                          // 10.0.0.9 was given back
-			"eni-3 deleting":                          "10.0.0.10",                                                 // detached
-			"eni-4 ready":                             "10.0.0.11",                                                 // refused
-			"eni-5 settingUp":                         "10.0.0.12",                                                 // attached
-			"eni-of-tl-create-asked attaching":        "",
+			"eni-1 ready":                      "10.0.0.20 10.0.0.21 10.0.0.22 10.0.0.23 10.0.0.7 10.0.0.8", // four arrived
+			"eni-2 ready":                      "",                                                          // 10.0.0.9 was given back
+			"eni-3 deleting":                   "10.0.0.10",                                                 // detached
+			"eni-4 ready":                      "10.0.0.11",                                                 // refused
+			"eni-5 settingUp":                  "10.0.0.12",                                                 // attached
+			"eni-of-tl-create-asked attaching": "",
 			"eni-of-tl-create-only-planned attaching": "",
 		}
 		got := map[string]string{}
