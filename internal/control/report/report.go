@@ -129,8 +129,8 @@ func (r *Reporter) Configured() (first bool) {
 
 // pass writes the state of the node to the API server.
 func (r *Reporter) pass(ctx context.Context, _ bool) (time.Time, error) {
-	if !r.serving.Load() {
-		return time.Time{}, nil
+	if !r.serving.Load() || !r.ready.Load() && len(r.Problems()) == 0 {
+		return time.Time{}, nil // the report of the agent before holds until the configuration is compared
 	}
 	r.eventIfFull()
 	problems := r.mark(ctx)
