@@ -18,6 +18,9 @@ type message struct {
 	flags uint16
 	body  []nl.NetlinkRequestData
 	what  string // for errors: "create link eni…"
+	// echoed, if set, receives what the message made, with NLM_F_ECHO in flags and from a kernel
+	// that echoes it. The argument is valid during the call.
+	echoed func(made []byte)
 }
 
 // serialize encodes the request. flags are in addition to the message's own.
@@ -116,9 +119,13 @@ func (c *conn) exchange(messages []message) ([]error, error) {
 		for _, answer := range answers {
 			// Those of an earlier, interrupted exchange are skipped.
 			i := int(answer.Header.Seq - first)
-			if answer.Header.Type == unix.NLMSG_ERROR && i >= 0 && i < len(messages) {
+			switch {
+			case i < 0 || i >= len(messages):
+			case answer.Header.Type == unix.NLMSG_ERROR:
 				each[i] = acknowledgement(answer, messages[i].what)
 				complete = i == len(messages)-1
+			case messages[i].echoed != nil:
+				messages[i].echoed(answer.Data)
 			}
 		}
 	}

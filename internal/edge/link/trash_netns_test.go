@@ -63,7 +63,7 @@ func many(t testing.TB, h *Host, n int) []endpoint.Endpoint {
 			continue
 		}
 		// Only the first can have the namespace's default route.
-		each, err := h.sockets.request(context.Background(), createVeth(p, int(podNS.Fd())))
+		each, err := h.sockets.request(context.Background(), createVeth(p, int(podNS.Fd()), func(int) {}))
 		if err == nil {
 			err = firstError(each)
 		}

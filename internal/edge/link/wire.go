@@ -138,6 +138,7 @@ type wiring struct {
 	e       endpoint.Endpoint
 	want    hostnet.Link
 	ns      *os.File // the pod's namespace
+	pod     int      // index of the pod's end in its namespace
 	marked  bool
 	kept    bool // the link existed
 }
@@ -147,9 +148,12 @@ type wiring struct {
 func (w *wiring) create(ctx context.Context) (kept bool, err error) {
 	const tries = 3 // a stale link is deleted, here or by DeleteDiscarded
 	for range tries {
-		each, err := w.sockets.request(ctx, createVeth(w.e, int(w.ns.Fd())))
+		each, err := w.sockets.request(ctx, createVeth(w.e, int(w.ns.Fd()), func(pod int) { w.pod = pod }))
 		if err != nil {
 			return false, err
+		}
+		if each[0] == nil && w.pod == 0 {
+			return false, w.locate()
 		}
 		if !errors.Is(each[0], unix.EEXIST) {
 			return false, each[0]
@@ -160,6 +164,18 @@ func (w *wiring) create(ctx context.Context) (kept bool, err error) {
 		}
 	}
 	return false, fmt.Errorf("link %s was created again after each deletion: %w", w.want.Name, ErrInterfaceExists)
+}
+
+// locate finds the pod's end of the new link. Kernels before 6.2 do not echo it.
+func (w *wiring) locate() error {
+	found, err := w.sockets.find(w.want.Name)
+	if err == nil && found == nil {
+		err = ErrNamespaceGone
+	}
+	if err == nil {
+		w.pod = found.ParentIndex
+	}
+	return err
 }
 
 // resolve handles the link or interface that create conflicts with: true if it is the
@@ -182,7 +198,7 @@ func (w *wiring) resolve(ctx context.Context) (kept bool, err error) {
 			return false, err
 		}
 		if same {
-			w.marked = have.Alias == w.want.Alias
+			w.pod, w.marked = found.ParentIndex, have.Alias == w.want.Alias
 			return true, nil
 		}
 	}
@@ -268,23 +284,16 @@ func (w *wiring) podSide(context.Context) error {
 		return err
 	}
 	defer c.close()
-	end, err := c.link(0, w.e.Key.IfName)
-	if err != nil {
-		return err
-	}
-	if end == nil {
-		return fmt.Errorf("interface %s of the pod: %w", w.e.Key.IfName, ErrNamespaceGone)
-	}
 	side := hostnet.PodSide(w.e)
-	batch := []message{setLink(end.Index, 1, "set the pod's "+w.e.Key.IfName+" up")}
+	batch := []message{setLink(w.pod, 1, "set the pod's "+w.e.Key.IfName+" up")}
 	for _, a := range side.Addresses {
-		batch = append(batch, addressMessage(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, end.Index, a))
+		batch = append(batch, addressMessage(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, w.pod, a))
 	}
 	for _, n := range side.Neighbours {
-		batch = append(batch, neighbourMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, end.Index, n))
+		batch = append(batch, neighbourMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, w.pod, n))
 	}
 	for _, r := range side.Routes {
-		batch = append(batch, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, end.Index, r))
+		batch = append(batch, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, w.pod, r))
 	}
 	for _, r := range side.Rules {
 		batch = append(batch, ruleMessage(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r))
@@ -292,6 +301,9 @@ func (w *wiring) podSide(context.Context) error {
 	each, err := c.exchange(batch)
 	if err != nil {
 		return err
+	}
+	if errors.Is(each[0], unix.ENODEV) {
+		return fmt.Errorf("%w: %w", ErrNamespaceGone, each[0])
 	}
 	if err := firstError(each, unix.EEXIST); err != nil {
 		return err
