@@ -30,15 +30,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// handler carries out a call and returns the answer.
+type handler func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error)
+
 // agent serves the agent's end of the wire with handle at a new socket.
-func agent(t testing.TB, handle cniserver.Handler) string {
+func agent(t testing.TB, handle handler) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	agentAt(t, socket, handle)
 	return socket
 }
 
-func agentAt(t testing.TB, socket string, handle cniserver.Handler) {
+func agentAt(t testing.TB, socket string, handle handler) {
 	t.Helper()
 	l, err := cniserver.Listen(socket)
 	if err != nil {
@@ -46,7 +49,9 @@ func agentAt(t testing.TB, socket string, handle cniserver.Handler) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	s := cniserver.Server{Handle: handle, Agent: "test", UID: uint32(os.Getuid())}
+	s := cniserver.Server{Agent: "test", UID: uint32(os.Getuid()), Handle: func(ctx context.Context, req *cnirpc.Request, netns *os.File, answer cniserver.Answer) {
+		answer(handle(ctx, req, netns))
+	}}
 	go func() { done <- s.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
@@ -67,7 +72,7 @@ func result(req *cnirpc.Request) (json.RawMessage, *cnirpc.Error) {
 	return json.RawMessage(`{"cniVersion":"` + c.CNIVersion + `","interfaces":[{"name":"` + req.IfName + `","sandbox":"` + req.Netns + `"}],"ips":[{"address":"10.0.0.7/32","interface":0}]}`), nil
 }
 
-func refusing(code uint, msg string) cniserver.Handler {
+func refusing(code uint, msg string) handler {
 	return func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) {
 		return nil, &cnirpc.Error{Code: code, Msg: msg, Details: "because"}
 	}

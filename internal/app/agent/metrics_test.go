@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -103,7 +104,7 @@ func scraped(t *testing.T) map[string]*dto.MetricFamily {
 	for _, call := range []cnirpc.Request{ // two ADDs without a namespace, the DEL of an unknown container
 		{Command: "ADD", ContainerID: "c", Config: []byte("{}")}, {Command: "ADD", ContainerID: "c", Config: []byte("{}")}, {Command: "DEL", ContainerID: "c", Config: []byte("{}")},
 	} {
-		_, _ = a.cni.Handle(t.Context(), &call, nil)
+		a.cni.Handle(t.Context(), &call, nil, func(json.RawMessage, *cnirpc.Error) {})
 	}
 	a.metrics.loopErrors.WithLabelValues("kernel").Inc()
 	a.metrics.started.WithLabelValues("settled").Observe(0.5)

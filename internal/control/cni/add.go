@@ -22,7 +22,6 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 	"github.com/trunkline/trunkline/internal/edge/journal"
 	"github.com/trunkline/trunkline/internal/edge/kube"
-	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
 	"github.com/trunkline/trunkline/internal/machinery/steps"
 )
@@ -48,7 +47,6 @@ type addition struct {
 	before  endpoint.Endpoint              // of the same key, by an earlier ADD; zero if there was none
 	lock    func(endpoint.Endpoint, error) // ends the lock on the kernel; nil if there is none
 	wiring  bool                           // the link may exist
-	wired   link.Result                    // what Wire made
 	written *journal.Pending               // the last change of the endpoint, queued for the disk
 	leave   func()                         // ends the ADD's precedence over DELs
 }
@@ -81,16 +79,17 @@ func step(f func(*addition, context.Context) error) func(context.Context, *addit
 	return func(ctx context.Context, a *addition) error { return f(a, ctx) }
 }
 
-// add wires a pod and returns the CNI result.
-func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf, netns *os.File) (json.RawMessage, error) {
+// add wires a pod and answers with the CNI result, unless it returns an error. The rows of what
+// the pod has in the kernel follow the answer: until then the lock keeps comparisons away.
+func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf, netns *os.File, answer func(json.RawMessage, error)) error {
 	if netns == nil {
-		return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidNetns, Msg: "ADD without the pod's network namespace"}
+		return &cnirpc.Error{Code: cnirpc.CodeInvalidNetns, Msg: "ADD without the pod's network namespace"}
 	}
 	if err := checkVersion(conf.CNIVersion); err != nil { // before anything is wired
-		return nil, err
+		return err
 	}
 	if err := (spool{c}).settle(ctx, endpoint.Key{ContainerID: req.ContainerID, IfName: req.IfName}); err != nil {
-		return nil, err
+		return err
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		bounded, cancel := context.WithDeadline(ctx, deadline.Add(-answerWithin))
@@ -102,11 +101,16 @@ func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf,
 	defer a.endLock(errUnfinished) // if it did not end otherwise
 	if err := c.steps().Run(ctx, a); err != nil {
 		a.report(err)
-		return nil, fmt.Errorf("add pod %s: %w", a.e.Name(), err)
+		return fmt.Errorf("add pod %s: %w", a.e.Name(), err)
 	}
+	wired, err := result(a.e, req.Netns, conf.CNIVersion)
+	if err == nil {
+		answer(wired, nil)
+	}
+	a.endLock(nil)
 	c.Backend.Demanded()
 	c.Log.Info("pod wired", "pod", a.e.Name(), "ip", a.e.Addresses.Primary(), "eni", a.e.Attachment.Interface, "link", a.e.Link)
-	return result(a.e, req.Netns, conf.CNIVersion)
+	return err
 }
 
 // identify finds the pod, in the node's record of its pods (kept on disk) or else at
@@ -292,7 +296,7 @@ func (a *addition) wire(ctx context.Context) (err error) {
 		return err
 	}
 	a.wiring = true
-	a.wired, err = a.c.Links.Wire(ctx, a.netns, a.e)
+	_, err = a.c.Links.Wire(ctx, a.netns, a.e)
 	return err
 }
 
@@ -353,11 +357,7 @@ func (a *addition) up(ctx context.Context) error {
 		return err
 	}
 	a.written = pending
-	if err := a.c.Links.Up(ctx, a.e); err != nil {
-		return err
-	}
-	a.endLock(nil)
-	return nil
+	return a.c.Links.Up(ctx, a.e)
 }
 
 // checkVersion refuses a CNI version that no result can be converted to.

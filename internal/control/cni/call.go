@@ -13,6 +13,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
+	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
 )
 
 // netConf is what the agent reads of a network configuration.
@@ -83,56 +84,61 @@ func (c netConf) valid() (map[endpoint.Key]bool, error) {
 }
 
 // Handle answers one call of the plugin. It is cniserver's Handler.
-func (c *Controller) Handle(ctx context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
+func (c *Controller) Handle(ctx context.Context, req *cnirpc.Request, netns *os.File, answer cniserver.Answer) {
 	began := time.Now()
 	c.mu.Lock()
 	c.plugin, c.called = req.Plugin, began
 	c.mu.Unlock()
-	answer, err := c.dispatch(ctx, req, netns)
-	c.metrics.call(req.Command, err, time.Since(began))
-	if err == nil {
-		return answer, nil
-	}
-	failure := asError(err)
-	c.Log.Warn("call failed", "command", req.Command, "container", req.ContainerID, "code", failure.Code, "error", err, "took", time.Since(began))
-	return nil, failure
+	c.dispatch(ctx, req, netns, func(result json.RawMessage, err error) {
+		c.metrics.call(req.Command, err, time.Since(began))
+		if err == nil {
+			answer(result, nil)
+			return
+		}
+		failure := asError(err)
+		c.Log.Warn("call failed", "command", req.Command, "container", req.ContainerID, "code", failure.Code, "error", err, "took", time.Since(began))
+		answer(nil, failure)
+	})
 }
 
-func (c *Controller) dispatch(ctx context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, error) {
+// dispatch carries out a call and answers it once.
+func (c *Controller) dispatch(ctx context.Context, req *cnirpc.Request, netns *os.File, answer func(json.RawMessage, error)) {
 	var conf netConf
 	if err := json.Unmarshal(req.Config, &conf); err != nil {
-		return nil, &cnirpc.Error{Code: cnirpc.CodeDecode, Msg: "network configuration is not valid JSON", Details: err.Error()}
+		answer(nil, &cnirpc.Error{Code: cnirpc.CodeDecode, Msg: "network configuration is not valid JSON", Details: err.Error()})
+		return
 	}
 	key := endpoint.Key{ContainerID: req.ContainerID, IfName: req.IfName}
 	if key.ContainerID == "" && req.Command != "STATUS" && req.Command != "GC" {
-		return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: req.Command + " without a container"}
+		answer(nil, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: req.Command + " without a container"})
+		return
 	}
 	switch req.Command {
 	case "ADD":
-		var answer json.RawMessage
-		err := c.calls.Do(ctx, key, func(ctx context.Context) (err error) {
-			answer, err = c.add(ctx, req, conf, netns)
-			return err
-		})
-		return answer, err
+		err := c.calls.Do(ctx, key, func(ctx context.Context) error { return c.add(ctx, req, conf, netns, answer) })
+		if err != nil {
+			answer(nil, err)
+		}
 	case "DEL":
-		return nil, c.calls.Preempt(ctx, key, func(ctx context.Context) error {
+		answer(nil, c.calls.Preempt(ctx, key, func(ctx context.Context) error {
 			if _, ok := c.State.Endpoint(key); ok {
 				c.adds.Yield(ctx, quiet, yieldAtMost)
 			}
 			return c.del(ctx, key)
-		})
+		}))
 	case "CHECK":
-		return nil, c.calls.Do(ctx, key, func(ctx context.Context) error { return c.check(ctx, key, conf, netns) })
+		answer(nil, c.calls.Do(ctx, key, func(ctx context.Context) error { return c.check(ctx, key, conf, netns) }))
 	case "STATUS":
-		if err := c.Backend.Status(); err != nil {
-			return nil, &cnirpc.Error{Code: cnirpc.CodeUnavailable, Msg: "no pod can be wired", Details: err.Error()}
+		var err error
+		if why := c.Backend.Status(); why != nil {
+			err = &cnirpc.Error{Code: cnirpc.CodeUnavailable, Msg: "no pod can be wired", Details: why.Error()}
 		}
-		return nil, nil
+		answer(nil, err)
 	case "GC":
-		return nil, c.gc(ctx, conf)
+		answer(nil, c.gc(ctx, conf))
+	default:
+		answer(nil, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "unknown command", Details: fmt.Sprintf("%q", req.Command)})
 	}
-	return nil, &cnirpc.Error{Code: cnirpc.CodeInvalidEnv, Msg: "unknown command", Details: fmt.Sprintf("%q", req.Command)}
 }
 
 // podOf reads the pod from CNI_ARGS. It is zero for runtimes other than the kubelet's,

@@ -97,7 +97,7 @@ func TestGCRemovesTheEndpointsOfItsNetworkOnly(t *testing.T) {
 	gc := func(network string) {
 		t.Helper()
 		req := &cnirpc.Request{Command: "GC", Config: json.RawMessage(`{"cniVersion":"1.1.0","name":"` + network + `","cni.dev/valid-attachments":[{"containerID":"two","ifname":"eth0"}]}`)}
-		if _, failure := h.Handle(t.Context(), req, nil); failure != nil {
+		if _, failure := h.answered(t.Context(), req, nil); failure != nil {
 			t.Error(failure)
 		}
 	}
@@ -116,11 +116,11 @@ func TestGCRemovesTheEndpointsOfItsNetworkOnly(t *testing.T) {
 func TestSTATUSIsTheBackends(t *testing.T) {
 	h := newHarness(t)
 	status := &cnirpc.Request{Command: "STATUS", Config: json.RawMessage(`{"cniVersion":"1.1.0"}`)}
-	if _, failure := h.Handle(t.Context(), status, nil); failure != nil {
+	if _, failure := h.answered(t.Context(), status, nil); failure != nil {
 		t.Errorf("%v although ADDs are served", failure)
 	}
 	h.Backend = ledger{refuse: errors.New("EC2 refuses")}
-	if _, failure := h.Handle(t.Context(), status, nil); failure == nil || failure.Code != cnirpc.CodeUnavailable || !strings.Contains(failure.Details, "EC2 refuses") {
+	if _, failure := h.answered(t.Context(), status, nil); failure == nil || failure.Code != cnirpc.CodeUnavailable || !strings.Contains(failure.Details, "EC2 refuses") {
 		t.Errorf("%v", failure)
 	}
 }

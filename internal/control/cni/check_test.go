@@ -58,7 +58,7 @@ func TestCHECKNamesEachDifferenceFromTheADD(t *testing.T) {
 			h.Links = reading{wires: h.wires, have: have}
 			req := request("CHECK", "known")
 			req.Config = json.RawMessage(strings.ReplaceAll(c.config, "%s", string(answer)))
-			_, failure = h.Handle(t.Context(), req, nil)
+			_, failure = h.answered(t.Context(), req, nil)
 			switch {
 			case c.want == "" && failure != nil:
 				t.Errorf("%v although nothing differs", failure)
@@ -84,7 +84,7 @@ func TestCHECKFailsIfTheKernelCannotBeRead(t *testing.T) {
 	h.Links = reading{wires: h.wires, err: errKernel}
 	req := request("CHECK", "known")
 	req.Config = json.RawMessage(`{"cniVersion":"1.0.0","prevResult":` + string(answer) + `}`)
-	if _, failure := h.Handle(t.Context(), req, nil); failure == nil || failure.Code == cnirpc.CodeDrift || !strings.Contains(failure.Error(), errKernel.Error()) {
+	if _, failure := h.answered(t.Context(), req, nil); failure == nil || failure.Code == cnirpc.CodeDrift || !strings.Contains(failure.Error(), errKernel.Error()) {
 		t.Errorf("%v, want the error of the read, and not that something differs", failure)
 	}
 }

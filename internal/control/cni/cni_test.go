@@ -190,7 +190,13 @@ func (a *addition) on(h *harness) *addition {
 
 func (h *harness) call(t *testing.T, req *cnirpc.Request) (json.RawMessage, *cnirpc.Error) {
 	t.Helper()
-	return h.Handle(t.Context(), req, selfNetns(t))
+	return h.answered(t.Context(), req, selfNetns(t))
+}
+
+// answered is the answer to a call that has ended.
+func (h *harness) answered(ctx context.Context, req *cnirpc.Request, netns *os.File) (result json.RawMessage, failure *cnirpc.Error) {
+	h.Handle(ctx, req, netns, func(r json.RawMessage, f *cnirpc.Error) { result, failure = r, f })
+	return result, failure
 }
 
 // selfNetns is the test's own network namespace, until it ends.

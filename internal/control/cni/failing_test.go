@@ -2,6 +2,7 @@ package cni
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -120,7 +121,7 @@ func TestAnADDFailsIfThePacketFilterCannotBeRestored(t *testing.T) {
 
 func TestAnADDWithoutANamespaceIsRefused(t *testing.T) {
 	h := newHarness(t)
-	_, failure := h.Handle(t.Context(), request("ADD", "known"), nil)
+	_, failure := h.answered(t.Context(), request("ADD", "known"), nil)
 	if failure == nil || failure.Code != cnirpc.CodeInvalidNetns || len(h.State.Endpoints()) > 0 {
 		t.Errorf("%v, endpoints %+v; want code %d and none", failure, h.State.Endpoints(), cnirpc.CodeInvalidNetns)
 	}
@@ -133,7 +134,7 @@ func TestAnADDThatWaitsIsAnsweredBeforeThePluginGivesUp(t *testing.T) {
 	const wait = answerWithin + 50*time.Millisecond
 	ctx, stop := context.WithTimeout(t.Context(), wait)
 	defer stop()
-	_, failure := h.Handle(ctx, request("ADD", "known"), selfNetns(t))
+	_, failure := h.answered(ctx, request("ADD", "known"), selfNetns(t))
 	if failure == nil || failure.Code != cnirpc.CodeTryAgain || !strings.Contains(failure.Error(), "subnet-1 is full") {
 		t.Errorf("%v, want code %d and why no address is free", failure, cnirpc.CodeTryAgain)
 	}
@@ -232,6 +233,27 @@ func TestInterruptedCallsAreFinishedAndReadyEndpointsStay(t *testing.T) {
 	}
 	if h.count(ipam.Cooling) != 1 || h.count(ipam.Assigned) != 1 {
 		t.Errorf("%d addresses cooling, %d assigned; want one each", h.count(ipam.Cooling), h.count(ipam.Assigned))
+	}
+}
+
+// The plugin does not wait for the rows of what its pod has in the kernel; a failed ADD has
+// ended its work when it answers.
+func TestTheLockOnTheKernelEndsAfterTheAnswerOfAnADDAndBeforeThatOfAFailure(t *testing.T) {
+	for fails, want := range map[string][]string{"": {"answer", "unlock"}, "up": {"unlock", "answer"}} {
+		h := newHarness(t)
+		var order []string
+		lock := h.Lock
+		h.Lock = func(ctx context.Context, e endpoint.Endpoint) (func(endpoint.Endpoint, error), error) {
+			end, err := lock(ctx, e)
+			return func(e endpoint.Endpoint, err error) { order = append(order, "unlock"); end(e, err) }, err
+		}
+		if fails != "" {
+			h.wires.fail[fails] = errKernel
+		}
+		h.Handle(t.Context(), request("ADD", "known"), selfNetns(t), func(json.RawMessage, *cnirpc.Error) { order = append(order, "answer") })
+		if len(order) < 2 || order[0] != want[0] || order[len(order)-1] != want[1] {
+			t.Errorf("with a failing %q: %v, want %v first and last", fails, order, want)
+		}
 	}
 }
 

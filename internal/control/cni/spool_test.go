@@ -150,7 +150,7 @@ func TestADELSpooledDuringItsADDIsExecutedAfterIt(t *testing.T) {
 	done := make(chan *cnirpc.Error, 1)
 	netns := selfNetns(t)
 	go func() {
-		_, failure := h.Handle(t.Context(), request("ADD", "known"), netns)
+		_, failure := h.answered(t.Context(), request("ADD", "known"), netns)
 		done <- failure
 	}()
 	<-p.reached

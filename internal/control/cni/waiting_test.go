@@ -43,7 +43,7 @@ func (h *harness) begin(t *testing.T, ctx context.Context, container, args strin
 	answered := make(chan *cnirpc.Error, 1)
 	netns := selfNetns(t)
 	go func() {
-		_, failure := h.Handle(ctx, req, netns)
+		_, failure := h.answered(ctx, req, netns)
 		answered <- failure
 	}()
 	return answered
@@ -112,7 +112,7 @@ func TestAnADDThatGivesUpLeavesTheTable(t *testing.T) {
 		"its plugin went away": func(_ *harness, cancel context.CancelCauseFunc) { cancel(cniserver.ErrPluginGone) },
 		"its time is over":     func(_ *harness, cancel context.CancelCauseFunc) { cancel(context.DeadlineExceeded) },
 		"its DEL came": func(h *harness, _ context.CancelCauseFunc) {
-			_, _ = h.Handle(context.Background(), request("DEL", "known"), nil)
+			_, _ = h.answered(context.Background(), request("DEL", "known"), nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

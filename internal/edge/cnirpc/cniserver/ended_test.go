@@ -28,7 +28,7 @@ func TestAServerFinishesItsCallsWhenItsListenerFails(t *testing.T) {
 	}
 	begun, failed := make(chan struct{}), make(chan struct{})
 	var ended atomic.Bool
-	s := Server{UID: uint32(os.Getuid()), Handle: func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) {
+	s := Server{UID: uint32(os.Getuid()), Handle: answering(func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) {
 		close(begun)
 		<-failed
 		for range 10_000 { // in which a server that does not wait would return
@@ -36,7 +36,7 @@ func TestAServerFinishesItsCallsWhenItsListenerFails(t *testing.T) {
 		}
 		ended.Store(true)
 		return json.RawMessage(`{"ips":[]}`), nil
-	}}
+	})}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(t.Context(), l) }()
 	conn := dialed(t, l.Addr().String())
@@ -58,11 +58,11 @@ func TestAServerFinishesItsCallsWhenItsListenerFails(t *testing.T) {
 func TestACallThatSucceedsWhileTheAgentStopsIsAnswered(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	begun := make(chan struct{})
-	stop := serveAt(t, socket, Server{UID: uint32(os.Getuid()), Handle: func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+	stop := serveAt(t, socket, Server{UID: uint32(os.Getuid()), Handle: answering(func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		close(begun)
 		<-ctx.Done()
 		return json.RawMessage(`{"ips":[]}`), nil
-	}})
+	})})
 	conn := dialed(t, socket)
 	if _, err := conn.Write([]byte(add)); err != nil {
 		t.Fatal(err)
@@ -76,14 +76,14 @@ func TestACallThatSucceedsWhileTheAgentStopsIsAnswered(t *testing.T) {
 
 func TestAnAnswerThatCannotBeSentIsReported(t *testing.T) {
 	begun := make(chan struct{}, 1)
-	socket, reports := reported(t, Server{Handle: func(ctx context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+	socket, reports := reported(t, Server{Handle: answering(func(ctx context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		if req.ContainerID == "long" {
 			return json.RawMessage(`"` + strings.Repeat("x", cnirpc.MaxMessage) + `"`), nil
 		}
 		begun <- struct{}{}
 		<-ctx.Done()
 		return nil, nil
-	}})
+	})})
 	conn := dialed(t, socket)
 	if _, err := conn.Write([]byte(add)); err != nil {
 		t.Fatal(err)
@@ -116,10 +116,10 @@ func TestAnADDThatIsNotBegunIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	reports := make(chan error, 10)
-	s := Server{UID: uint32(os.Getuid()), Report: func(err error) { reports <- err }, Handle: func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) {
+	s := Server{UID: uint32(os.Getuid()), Report: func(err error) { reports <- err }, Handle: answering(func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) {
 		t.Error("the ADD was begun")
 		return nil, nil
-	}}
+	})}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
@@ -134,14 +134,14 @@ func TestAnADDThatIsNotBegunIsReported(t *testing.T) {
 
 // A plugin sends one line; what follows is no reason to take it for one that is gone.
 func TestBytesAfterTheRequestDoNotEndTheCall(t *testing.T) {
-	socket, _ := reported(t, Server{Handle: func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+	socket, _ := reported(t, Server{Handle: answering(func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		select {
 		case <-ctx.Done():
 			return nil, &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: context.Cause(ctx).Error()}
 		case <-time.After(50 * time.Millisecond):
 			return nil, nil
 		}
-	}})
+	})})
 	if resp := raw(t, socket, append([]byte(add), bytes.Repeat([]byte("x"), 50_000)...)); resp.Error != nil {
 		t.Errorf("the call ended: %v", resp.Error)
 	}
@@ -180,10 +180,10 @@ func TestTheDescriptorIsClosedBeforeTheAnswer(t *testing.T) {
 	}
 	defer own.Close()
 	kept := make(chan *os.File, 1)
-	socket, _ := reported(t, Server{ReadTimeout: time.Minute, Handle: func(_ context.Context, _ *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
+	socket, _ := reported(t, Server{ReadTimeout: time.Minute, Handle: answering(func(_ context.Context, _ *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
 		kept <- netns
 		return json.RawMessage(`"` + strings.Repeat("x", cnirpc.MaxMessage-1000) + `"`), nil
-	}})
+	})})
 	conn := dialed(t, socket)
 	if _, _, err := conn.WriteMsgUnix([]byte(add), syscall.UnixRights(int(own.Fd())), nil); err != nil {
 		t.Fatal(err)
@@ -218,5 +218,35 @@ func TestOtherControlMessagesHaveNoDescriptors(t *testing.T) {
 	clear(credentials[:8]) // its length
 	if files, err := descriptors(credentials); err == nil || !strings.Contains(err.Error(), "parse control message") {
 		t.Errorf("a message of no length: %v, %v", files, err)
+	}
+}
+
+// A plugin has its answer while its handler still works, and the server waits for the handler.
+func TestAHandlerWorksOnAfterItsAnswer(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	work, worked := make(chan struct{}), false
+	stop := serveAt(t, socket, Server{UID: uint32(os.Getuid()), Handle: func(_ context.Context, _ *cnirpc.Request, _ *os.File, answer Answer) {
+		answer(json.RawMessage(`{"ok":true}`), nil)
+		<-work
+		worked = true
+	}})
+	resp, err := cnirpc.Call(in(10*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
+	if err != nil || string(resp.Result) != `{"ok":true}` {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	close(work)
+	stop()
+	if !worked {
+		t.Error("the server stopped before its handler had ended")
+	}
+}
+
+func TestAHandlerWithoutAnAnswerIsReported(t *testing.T) {
+	socket, reports := reported(t, Server{Handle: func(context.Context, *cnirpc.Request, *os.File, Answer) {}})
+	if _, err := cnirpc.Call(in(50*time.Millisecond), socket, cnirpc.Request{Command: "ADD"}, nil); !errors.Is(err, cnirpc.ErrNoAgent) {
+		t.Errorf("%v, want ErrNoAgent", err)
+	}
+	if err := <-reports; !strings.Contains(err.Error(), "no answer to ADD") {
+		t.Errorf("reported %v", err)
 	}
 }

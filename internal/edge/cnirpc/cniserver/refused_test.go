@@ -115,11 +115,11 @@ func TestMoreThanOneDescriptorIsRefusedAndAllAreClosed(t *testing.T) {
 
 func TestACallHasTheTimeThatThePluginWaitsAndNoMoreThanTheLimit(t *testing.T) {
 	left := make(chan time.Duration, 1)
-	socket, _ := reported(t, Server{MaxWait: time.Minute, Handle: func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+	socket, _ := reported(t, Server{MaxWait: time.Minute, Handle: answering(func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		deadline, _ := ctx.Deadline()
 		left <- time.Until(deadline)
 		return nil, nil
-	}})
+	})})
 	for message, want := range map[string]time.Duration{
 		`{"version":1,"command":"ADD","waitMillis":30000}`:  30 * time.Second,
 		`{"version":1,"command":"ADD","waitMillis":600000}`: time.Minute,
@@ -133,9 +133,9 @@ func TestACallHasTheTimeThatThePluginWaitsAndNoMoreThanTheLimit(t *testing.T) {
 }
 
 func TestAFailureIsAnsweredWithoutAResult(t *testing.T) {
-	socket, reports := reported(t, Server{Handle: func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) {
+	socket, reports := reported(t, Server{Handle: answering(func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error) {
 		return json.RawMessage(`{"ips":[]}`), &cnirpc.Error{Code: 11, Msg: "try again"}
-	}})
+	})})
 	resp := raw(t, socket, []byte(`{"version":1,"command":"ADD"}`+"\n"))
 	if resp.Result != nil || resp.Error == nil || resp.Error.Code != 11 {
 		t.Errorf("answer %s, %+v", resp.Result, resp.Error)
@@ -178,12 +178,12 @@ func TestAListenerThatFailsEndsTheCallsInFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun, cause, done := make(chan struct{}), make(chan error, 1), make(chan error, 1)
-	server := Server{UID: uint32(os.Getuid()), Handle: func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+	server := Server{UID: uint32(os.Getuid()), Handle: answering(func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		close(begun)
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
 		return nil, &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: "rolled back"}
-	}}
+	})}
 	go func() { done <- server.Serve(t.Context(), l) }()
 	conn := dialed(t, socket)
 	if _, err := conn.Write([]byte(`{"version":1,"command":"ADD"}` + "\n")); err != nil {

@@ -22,10 +22,13 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 )
 
-// Handler carries out one call. It must not use netns (nil when none was sent) after it
-// returns. ctx ends when the plugin goes away, when the plugin's wait is over, or when the
-// server stops.
-type Handler func(ctx context.Context, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error)
+// Handler carries out one call and answers it once. The plugin does not wait for what the
+// handler does after that; netns (nil when none was sent) is closed by then. ctx ends when the
+// plugin goes away, when the plugin's wait is over, or when the server stops.
+type Handler func(ctx context.Context, req *cnirpc.Request, netns *os.File, answer Answer)
+
+// Answer sends the result of a call, or why it failed.
+type Answer func(result json.RawMessage, failure *cnirpc.Error)
 
 // Server answers the calls of plugins.
 type Server struct {
@@ -173,18 +176,21 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) error {
 	if req.Command == "ADD" && hungUp(conn) {
 		return fmt.Errorf("ADD of container %s is not begun: %w", req.ContainerID, ErrPluginGone)
 	}
-	result, failure := s.handle(ctx, conn, req, netns)
-	if netns != nil {
-		_ = netns.Close() // before the answer: the runtime may delete the namespace after it
-	}
-	if failure != nil && errors.Is(context.Cause(ctx), ErrStopping) {
-		return nil // no answer: the plugin retries, and the next agent answers
-	}
-	return s.answer(conn, result, failure)
+	err = fmt.Errorf("the handler gave no answer to %s", req.Command)
+	s.handle(ctx, conn, req, netns, func(result json.RawMessage, failure *cnirpc.Error) {
+		if netns != nil {
+			_ = netns.Close() // before the answer: the runtime may delete the namespace after it
+		}
+		err = nil
+		if failure == nil || !errors.Is(context.Cause(ctx), ErrStopping) { // else the plugin retries, and the next agent answers
+			err = s.answer(conn, result, failure)
+		}
+	})
+	return err
 }
 
 // handle runs the handler under a context that ends with the plugin's socket.
-func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
+func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *cnirpc.Request, netns *os.File, answer Answer) {
 	wait := cmp.Or(s.MaxWait, 2*time.Minute)
 	if req.WaitMillis > 0 {
 		wait = min(wait, time.Duration(req.WaitMillis)*time.Millisecond)
@@ -203,7 +209,7 @@ func (s *Server) handle(ctx context.Context, conn *net.UnixConn, req *cnirpc.Req
 			}
 		}
 	}()
-	return s.Handle(ctx, req, netns)
+	s.Handle(ctx, req, netns, answer)
 }
 
 func (s *Server) answer(conn *net.UnixConn, result json.RawMessage, failure *cnirpc.Error) error {

@@ -54,13 +54,21 @@ func serveAt(t testing.TB, socket string, s Server) (stop func()) {
 	return stop
 }
 
+// answering is the handler that answers with what do returns.
+func answering(do func(context.Context, *cnirpc.Request, *os.File) (json.RawMessage, *cnirpc.Error)) Handler {
+	return func(ctx context.Context, req *cnirpc.Request, netns *os.File, answer Answer) {
+		answer(do(ctx, req, netns))
+	}
+}
+
 // echo returns the request as the result.
-func echo(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+func echo(_ context.Context, req *cnirpc.Request, _ *os.File, answer Answer) {
 	raw, err := json.Marshal(req)
 	if err != nil {
-		return nil, &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: err.Error()}
+		answer(nil, &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: err.Error()})
+		return
 	}
-	return raw, nil
+	answer(raw, nil)
 }
 
 func in(d time.Duration) time.Time { return time.Now().Add(d) }
@@ -95,12 +103,12 @@ func TestNamespaceDescriptorIsClosedAfterTheCall(t *testing.T) {
 	}
 	defer own.Close()
 	kept := make(chan *os.File, 1)
-	socket := serve(t, func(_ context.Context, _ *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
+	socket := serve(t, answering(func(_ context.Context, _ *cnirpc.Request, netns *os.File) (json.RawMessage, *cnirpc.Error) {
 		a, errA := own.Stat()
 		b, errB := netns.Stat()
 		kept <- netns
 		return nil, &cnirpc.Error{Msg: fmt.Sprint(errors.Join(errA, errB) == nil && os.SameFile(a, b))}
-	})
+	}))
 	resp, err := cnirpc.Call(in(10*time.Second), socket, cnirpc.Request{Command: "ADD"}, own)
 	if err != nil {
 		t.Fatal(err)
@@ -145,11 +153,11 @@ func TestCallWaitsForAnAgentThatStartsLater(t *testing.T) {
 func TestCallIsRetriedWhenTheAgentStops(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	arrived := make(chan struct{})
-	stop := serveAt(t, socket, Server{UID: uint32(os.Getuid()), Handle: func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+	stop := serveAt(t, socket, Server{UID: uint32(os.Getuid()), Handle: answering(func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		close(arrived)
 		<-ctx.Done()
 		return nil, &cnirpc.Error{Code: cnirpc.CodeInternal, Msg: "rolled back"}
-	}})
+	})})
 	type outcome struct {
 		resp *cnirpc.Response
 		err  error
@@ -185,12 +193,12 @@ func TestAbsentOrSilentAgentIsErrNoAgent(t *testing.T) {
 func TestCallEndsWhenThePluginGoesAway(t *testing.T) {
 	cause := make(chan error, 1)
 	arrived := make(chan struct{})
-	socket := serve(t, func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+	socket := serve(t, answering(func(ctx context.Context, _ *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		close(arrived)
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
 		return nil, nil
-	})
+	}))
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -404,10 +412,10 @@ func TestAnADDOfAPluginThatIsGoneIsNotBegun(t *testing.T) {
 		}
 	}
 	handled, refused := make(chan string, 2), make(chan error, 2)
-	s := Server{UID: uint32(os.Getuid()), Report: func(err error) { refused <- err }, Handle: func(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
+	s := Server{UID: uint32(os.Getuid()), Report: func(err error) { refused <- err }, Handle: answering(func(_ context.Context, req *cnirpc.Request, _ *os.File) (json.RawMessage, *cnirpc.Error) {
 		handled <- req.Command
 		return nil, nil
-	}}
+	})}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
