@@ -1,9 +1,3 @@
-// Skip Go's probe of the control group's processor limit: it parses mountinfo, which
-// grows with every pod of the node.
-//
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
-
 // Command trunkline-cni is the CNI plugin: it checks the container runtime's call, sends
 // it to the node's agent over a unix socket together with the pod's network namespace as
 // an open file descriptor, and prints the answer.

@@ -42,8 +42,11 @@ func (p plugin) run() int {
 		return 1
 	case len(result) == 0:
 		return 0
-	default:
-		return p.print(result)
+	default: // valid JSON as it is
+		if _, err := p.stdout.Write(append(result, '\n')); err != nil {
+			return 1
+		}
+		return 0
 	}
 }
 

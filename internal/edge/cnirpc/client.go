@@ -49,7 +49,7 @@ func unanswered(err error) bool {
 }
 
 func attempt(deadline time.Time, socket string, req *Request, netns *os.File) (*Response, error) {
-	raw, err := EncodeLine(req)
+	raw, err := EncodeRequest(req)
 	if err != nil {
 		return nil, fmt.Errorf("encode request: %w", err)
 	}

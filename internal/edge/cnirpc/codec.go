@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 )
 
 // Errors that callers branch on.
@@ -73,6 +74,64 @@ func EncodeLine(v any) ([]byte, error) {
 		return nil, ErrTooLong
 	}
 	return append(raw, '\n'), nil
+}
+
+// EncodeRequest encodes a request as EncodeLine does. It uses no reflection, which costs
+// a process page faults at its first use.
+func EncodeRequest(r *Request) ([]byte, error) {
+	b := bytes.NewBuffer(make([]byte, 0, len(r.Config)+1024))
+	number := func(name string, n int64, always bool) {
+		if n != 0 || always {
+			b.Write(strconv.AppendInt(append(append(b.AvailableBuffer(), name...), ':'), n, 10))
+			b.WriteByte(',')
+		}
+	}
+	var failed error
+	text := func(name, s string, always bool) {
+		if s != "" || always {
+			quoted, err := quote(s)
+			failed = errors.Join(failed, err)
+			b.WriteString(name)
+			b.WriteByte(':')
+			b.Write(quoted)
+			b.WriteByte(',')
+		}
+	}
+	b.WriteByte('{')
+	number(`"version"`, int64(r.Version), true)
+	number(`"minVersion"`, int64(r.MinVersion), true)
+	text(`"plugin"`, r.Plugin, true)
+	text(`"command"`, r.Command, true)
+	text(`"containerID"`, r.ContainerID, false)
+	text(`"ifName"`, r.IfName, false)
+	text(`"netns"`, r.Netns, false)
+	text(`"args"`, r.Args, false)
+	number(`"waitMillis"`, r.WaitMillis, false)
+	number(`"spooledAt"`, r.SpooledAt, false)
+	b.WriteString(`"config":`)
+	if r.Config == nil {
+		b.WriteString("null")
+	} else {
+		failed = errors.Join(failed, json.Compact(b, r.Config)) // a line has no newline
+	}
+	b.WriteString("}\n")
+	switch {
+	case failed != nil:
+		return nil, failed
+	case b.Len() > MaxMessage:
+		return nil, ErrTooLong
+	}
+	return b.Bytes(), nil
+}
+
+// quote encodes a string as JSON.
+func quote(s string) ([]byte, error) {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return json.Marshal(s)
+		}
+	}
+	return append(append([]byte{'"'}, s...), '"'), nil
 }
 
 // ReadLine returns the bytes of head and r up to a newline, at most MaxMessage. It drops

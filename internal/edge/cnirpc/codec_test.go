@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -31,6 +32,42 @@ func FuzzDecodeRequestNeverPanicsAndRoundTrips(f *testing.F) {
 		second.Config, req.Config = nil, nil // spacing may differ
 		if diff := cmp.Diff(req, second); diff != "" {
 			t.Fatalf("round trip:\n%s", diff)
+		}
+	})
+}
+
+// EncodeRequest and EncodeLine agree on every field of a request.
+func FuzzARequestIsEncodedAsByEncodingJSON(f *testing.F) {
+	f.Add("v1", "c1", "eth0", "/run/netns/a", `K8S_POD_NAME="a\b`, "{ \"a\": [1,\n 2] }", int64(5), int64(7), 2)
+	f.Add("\x00\xff", "<&>", "\u2028", "é", "", "", int64(0), int64(-1), 0)
+	f.Fuzz(func(t *testing.T, plugin, container, ifName, netns, args, config string, wait, spooled int64, version int) {
+		req := Request{
+			Version: version, MinVersion: version / 2, Plugin: plugin, Command: "ADD", ContainerID: container, IfName: ifName,
+			Netns: netns, Args: args, WaitMillis: wait, SpooledAt: spooled,
+		}
+		if config != "" {
+			req.Config = json.RawMessage(config)
+		}
+		if fields := reflect.TypeFor[Request]().NumField(); fields != 11 {
+			t.Fatalf("a request has %d fields, this test sets 11", fields)
+		}
+		want, wantErr := json.Marshal(req)
+		line, err := EncodeRequest(&req)
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("%v, encoding/json: %v", err, wantErr)
+		}
+		if err != nil {
+			return
+		}
+		if n := bytes.Count(line, []byte("\n")); n != 1 || line[len(line)-1] != '\n' {
+			t.Fatalf("%d newlines in %q", n, line)
+		}
+		var ours, theirs any
+		if err := errors.Join(json.Unmarshal(line, &ours), json.Unmarshal(want, &theirs)); err != nil {
+			t.Fatalf("%v in %q", err, line)
+		}
+		if diff := cmp.Diff(theirs, ours); diff != "" {
+			t.Fatal(diff)
 		}
 	})
 }
@@ -66,6 +103,13 @@ func TestAMessageOfTheMaximumLengthPassesAndALongerOneDoesNot(t *testing.T) {
 	req.Plugin = "x"
 	if _, err := EncodeLine(req); !errors.Is(err, ErrTooLong) {
 		t.Errorf("encoded with one byte more: %v, want ErrTooLong", err)
+	}
+	if _, err := EncodeRequest(req); !errors.Is(err, ErrTooLong) {
+		t.Errorf("encoded as a request with one byte more: %v, want ErrTooLong", err)
+	}
+	req.Plugin = ""
+	if again, err := EncodeRequest(req); err != nil || len(again) != MaxMessage {
+		t.Errorf("encoded as a request: %d bytes, %v; want %d", len(again), err, MaxMessage)
 	}
 	if _, err := ReadLine(bytes.NewReader(padded(t, MaxMessage+1)), nil); !errors.Is(err, ErrTooLong) {
 		t.Errorf("read with one byte more: %v, want ErrTooLong", err)
