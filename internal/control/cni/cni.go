@@ -80,7 +80,7 @@ const (
 
 // Links changes the links of single endpoints; *link.Host is one.
 type Links interface {
-	Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (link.Result, error)
+	Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (kept bool, err error)
 	Up(ctx context.Context, e endpoint.Endpoint) error
 	Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, err error)
 	Pods(ctx context.Context) ([]link.Wired, error)

@@ -92,8 +92,8 @@ func (w *wires) note(what string) error {
 	return w.fail[what]
 }
 
-func (w *wires) Wire(context.Context, *os.File, endpoint.Endpoint) (link.Result, error) {
-	return link.Result{}, w.note("wire")
+func (w *wires) Wire(context.Context, *os.File, endpoint.Endpoint) (kept bool, err error) {
+	return false, w.note("wire")
 }
 func (w *wires) Up(context.Context, endpoint.Endpoint) error { return w.note("up") }
 func (w *wires) Unwire(context.Context, endpoint.Endpoint) (bool, error) {

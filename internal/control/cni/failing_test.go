@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -254,6 +256,48 @@ func TestTheLockOnTheKernelEndsAfterTheAnswerOfAnADDAndBeforeThatOfAFailure(t *t
 		if len(order) < 2 || order[0] != want[0] || order[len(order)-1] != want[1] {
 			t.Errorf("with a failing %q: %v, want %v first and last", fails, order, want)
 		}
+	}
+}
+
+// The runtime may call DEL as soon as it has the answer of the ADD.
+func TestADELThatFollowsTheAnswerOfAnADDWaitsForItsEnd(t *testing.T) {
+	h := newHarness(t)
+	var mu sync.Mutex
+	var order []string
+	note := func(what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, what)
+	}
+	lock := h.Lock
+	h.Lock = func(ctx context.Context, e endpoint.Endpoint) (func(endpoint.Endpoint, error), error) {
+		note("lock")
+		end, err := lock(ctx, e)
+		return func(e endpoint.Endpoint, err error) { note("unlock"); end(e, err) }, err
+	}
+	key := endpoint.Key{ContainerID: "c1", IfName: "eth0"}
+	deleted := make(chan *cnirpc.Error, 1)
+	h.Handle(t.Context(), request("ADD", "known"), selfNetns(t), func(_ json.RawMessage, failure *cnirpc.Error) {
+		if failure != nil {
+			t.Error(failure)
+		}
+		note("answer")
+		go func() {
+			_, failure := h.answered(context.Background(), request("DEL", "known"), nil)
+			deleted <- failure
+		}()
+		for late := time.Now().Add(10 * time.Second); h.calls.Busy(key) < 2 && time.Now().Before(late); {
+			runtime.Gosched()
+		}
+	})
+	if failure := <-deleted; failure != nil {
+		t.Fatal(failure)
+	}
+	if e, ok := h.State.Endpoint(key); ok && e.Stage != endpoint.Removing {
+		t.Errorf("after the DEL the endpoint is %s", e.Stage)
+	}
+	if want := []string{"lock", "answer", "unlock", "lock", "unlock"}; !slices.Equal(order, want) {
+		t.Errorf("%v, want %v", order, want)
 	}
 }
 

@@ -76,7 +76,7 @@ func EncodeLine(v any) ([]byte, error) {
 	return append(raw, '\n'), nil
 }
 
-// EncodeRequest encodes a request as EncodeLine does. It uses no reflection, which costs
+// EncodeRequest encodes a request as a line of JSON, equal in meaning to that of EncodeLine. It uses no reflection, which costs
 // a process page faults at its first use.
 func EncodeRequest(r *Request) ([]byte, error) {
 	b := bytes.NewBuffer(make([]byte, 0, len(r.Config)+1024))

@@ -15,7 +15,6 @@ import (
 	"os"
 
 	"github.com/trunkline/trunkline/internal/core/hostnet"
-	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
 // Errors that callers branch on.
@@ -40,15 +39,6 @@ type Host struct {
 	// afterStep is called after each step of Wire; tests return an error from it to
 	// simulate a crash.
 	afterStep func(step string) error
-}
-
-// Result is the outcome of Wire.
-type Result struct {
-	Link    string  // the host's end
-	HostMAC vpc.MAC // of the host's end
-	PodMAC  vpc.MAC
-	MTU     int
-	Kept    bool // the link existed already
 }
 
 // Wired is a pod's link as the kernel has it.

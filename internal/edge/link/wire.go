@@ -24,10 +24,10 @@ import (
 // It is idempotent, also after a crash at any instruction: correct objects are kept,
 // incomplete ones and those of an older sandbox of the same pod are replaced. It returns
 // ErrInterfaceExists if the pod's interface or the node's link is not ours, and
-// ErrNamespaceGone if the pod's namespace was deleted meanwhile.
-func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (_ Result, err error) {
+// ErrNamespaceGone if the pod's namespace was deleted meanwhile. kept is true if the link existed.
+func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (kept bool, err error) {
 	if err := checkPodNS(podNS, h.ns); err != nil {
-		return Result{}, err
+		return false, err
 	}
 	e.Stage = endpoint.Wiring // routes and neighbours need the link up
 	state := hostnet.ForEndpoint(e)
@@ -45,18 +45,18 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (_
 	}
 	for _, s := range steps {
 		if err := ctx.Err(); err != nil {
-			return Result{}, err
+			return false, err
 		}
 		if err := s.do(ctx); err != nil {
-			return Result{}, fmt.Errorf("wire %s: %w", e.Name(), err)
+			return false, fmt.Errorf("wire %s: %w", e.Name(), err)
 		}
 		if h.afterStep != nil {
 			if err := h.afterStep(s.name); err != nil {
-				return Result{}, err
+				return false, err
 			}
 		}
 	}
-	return Result{Link: want.Name, HostMAC: e.HostMAC, PodMAC: e.PodMAC, MTU: e.MTU, Kept: w.kept}, nil
+	return w.kept, nil
 }
 
 // Up connects a wired pod: it sets the host's end up, and adds the routes and neighbours
@@ -168,14 +168,15 @@ func (w *wiring) create(ctx context.Context) (kept bool, err error) {
 
 // locate finds the pod's end of the new link. Kernels before 6.2 do not echo it.
 func (w *wiring) locate() error {
-	found, err := w.sockets.find(w.want.Name)
-	if err == nil && found == nil {
-		err = ErrNamespaceGone
+	end, err := w.podEnd()
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		w.pod = found.ParentIndex
+	if end == nil {
+		return fmt.Errorf("interface %s of the pod: %w", w.e.Key.IfName, ErrNamespaceGone)
 	}
-	return err
+	w.pod = end.Index
+	return nil
 }
 
 // resolve handles the link or interface that create conflicts with: true if it is the
@@ -198,7 +199,7 @@ func (w *wiring) resolve(ctx context.Context) (kept bool, err error) {
 			return false, err
 		}
 		if same {
-			w.pod, w.marked = found.ParentIndex, have.Alias == w.want.Alias
+			w.marked = have.Alias == w.want.Alias
 			return true, nil
 		}
 	}
@@ -237,6 +238,7 @@ func (w *wiring) peerIs(hostIndex int) (bool, error) {
 	if err != nil || found == nil {
 		return false, err
 	}
+	w.pod = found.Index
 	return found.ParentIndex == hostIndex && bytes.Equal(found.HardwareAddr, w.e.PodMAC[:]), nil
 }
 

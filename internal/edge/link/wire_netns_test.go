@@ -23,11 +23,10 @@ func TestAWiredPodIsDisconnectedUntilUp(t *testing.T) {
 	podNS := testns.New(t, "pod")
 	p := pod("web", "10.0.1.7")
 	p.Attachment.Table = 3
-	r, err := h.Wire(context.Background(), podNS.Open(t), p)
-	if err != nil {
+	if _, err := h.Wire(context.Background(), podNS.Open(t), p); err != nil {
 		t.Fatal(err)
 	}
-	if got := ip(t, node, "link show "+r.Link); !strings.Contains(got, "state DOWN") {
+	if got := ip(t, node, "link show "+p.Link); !strings.Contains(got, "state DOWN") {
 		t.Errorf("the host's end is not down before Up:\n%s", got)
 	}
 	if got := ip(t, node, "route"); strings.Contains(got, "10.0.1.7") {
@@ -61,9 +60,8 @@ func TestASecondWireKeepsTheLink(t *testing.T) {
 	p := pod("web", "10.0.1.7")
 	wire(t, h, podNS, p)
 	before := ip(t, node, "-o link show "+p.Link)
-	r, err := h.Wire(context.Background(), podNS, p)
-	if err != nil || !r.Kept {
-		t.Errorf("a second Wire: %+v, %v; want it kept", r, err)
+	if kept, err := h.Wire(context.Background(), podNS, p); err != nil || !kept {
+		t.Errorf("a second Wire: kept %v, %v; want it kept", kept, err)
 	}
 	if err := h.Up(context.Background(), p); err != nil {
 		t.Error(err)

@@ -224,19 +224,24 @@ func TestOtherControlMessagesHaveNoDescriptors(t *testing.T) {
 // A plugin has its answer while its handler still works, and the server waits for the handler.
 func TestAHandlerWorksOnAfterItsAnswer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
-	work, worked := make(chan struct{}), false
+	ended := make(chan error, 1)
 	stop := serveAt(t, socket, Server{UID: uint32(os.Getuid()), Handle: func(_ context.Context, _ *cnirpc.Request, _ *os.File, answer Answer) {
 		answer(json.RawMessage(`{"ok":true}`), nil)
-		<-work
-		worked = true
+		for late := in(10 * time.Second); time.Now().Before(late); runtime.Gosched() {
+			if _, err := os.Stat(socket); err != nil { // the server has begun to stop
+				break
+			}
+		}
+		ended <- nil
 	}})
 	resp, err := cnirpc.Call(in(10*time.Second), socket, cnirpc.Request{Command: "ADD"}, nil)
 	if err != nil || string(resp.Result) != `{"ok":true}` {
 		t.Fatalf("%+v, %v", resp, err)
 	}
-	close(work)
 	stop()
-	if !worked {
+	select {
+	case <-ended:
+	default:
 		t.Error("the server stopped before its handler had ended")
 	}
 }
