@@ -24,6 +24,8 @@ type Options struct {
 	Prefixes bool   // ENABLE_PREFIX_DELEGATION
 	// Plugin and Egress are the shell commands that run Plugin and Egress of this package.
 	Plugin, Egress string
+	// Reference is the directory of the reference plugins that the init container installs.
+	Reference string
 }
 
 // Serve is the daemon: it makes the interfaces, sets the node's network up, and answers the
@@ -151,11 +153,42 @@ const configuration = `{
 }
 `
 
-// install writes the plugins that the conflist names, except portmap, which nodes of the lab
-// have in their image.
+// install writes the plugins. The init container copies all reference plugins of its image,
+// over those that the node has; the lab has some of them. Then the entrypoint copies AWS's
+// own. Source: InstallBinariesFromDir, called in cmd/aws-vpc-cni-init/main.go, and
+// cmd/aws-vpc-cni/main.go.
 func (o Options) install() error {
+	if err := installAll(o.Reference, binDir); err != nil {
+		return err
+	}
 	for name, command := range map[string]string{"aws-cni": o.Plugin, "egress-cni": o.Egress} {
 		if err := atomicfile.Write(filepath.Join(binDir, name), []byte("#!/bin/sh\nexec "+command+"\n"), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// installAll copies the programs of a directory into another one, each by rename, because
+// the runtime may execute the one that is there.
+func installAll(from, to string) error {
+	programs, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, p := range programs {
+		info, err := p.Info()
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(from, p.Name()))
+		if err != nil {
+			return err
+		}
+		if err := atomicfile.Write(filepath.Join(to, p.Name()), content, 0o755); err != nil {
 			return err
 		}
 	}
@@ -185,11 +218,18 @@ func setUp(ctx context.Context, o Options) ([]Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Answers to connections from outside leave by the primary interface. Source:
-	// scripts/init.sh.
-	sysctl := filepath.Join("/proc/sys/net/ipv4/conf", primary.Link, "rp_filter")
-	if err := os.WriteFile(sysctl, []byte("2"), 0o644); err != nil {
-		return nil, err
+	for name, value := range map[string]string{
+		// Answers to connections from outside leave by the primary interface. Source:
+		// configureSystemParams in cmd/aws-vpc-cni-init/main.go.
+		filepath.Join("conf", primary.Link, "rp_filter"): "2",
+		// On every node that AWS's daemon serves, packets are forwarded. Neither AWS's programs
+		// nor the public files of EKS's image AL2023 that were found turn it on, so which
+		// program does is not imitated.
+		"ip_forward": "1",
+	} {
+		if err := os.WriteFile(filepath.Join("/proc/sys/net/ipv4", name), []byte(value), 0o644); err != nil {
+			return nil, err
+		}
 	}
 	if err := (Host{}).Configure(interfaces); err != nil {
 		return nil, err

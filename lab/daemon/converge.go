@@ -308,9 +308,12 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 	if view == "" {
 		view = node.CgroupV1
 	}
-	plugins := want.Parts.CNI
+	plugins, ofAWS := want.Parts.CNI, ""
 	if n.NoCNIPlugins {
 		plugins = ""
+	}
+	if n.Before != "" {
+		ofAWS = want.Parts.CNI
 	}
 	pods, err := podRange(l.world.State(), n)
 	if err != nil {
@@ -328,7 +331,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 		Kubernetes: node.Kubernetes{Server: l.cp.Server(), ClusterDNS: want.ClusterDNS, Keys: node.Keys(keys)},
 		Parts: node.Parts{
 			Kube: want.Parts.Kube, Lab: want.Parts.Lab, Containerd: want.Parts.Containerd,
-			Runc: want.Parts.Runc, CNI: plugins, PauseImage: want.Parts.PauseImage,
+			Runc: want.Parts.Runc, CNI: plugins, AWSPlugins: ofAWS, PauseImage: want.Parts.PauseImage,
 			Images: want.ImageStore,
 		},
 	}, deleteObject, l.log.With("node", n.Name))

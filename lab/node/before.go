@@ -53,7 +53,7 @@ func serveAWS(root string) error {
 	command := binDir + "/trunkline-lab node-init aws "
 	return awsnode.Serve(ctx, awsnode.Options{
 		Cluster: spec.ClusterName, Prefixes: c.Before == spec.BeforeAWSNodePrefix,
-		Plugin: command + "plugin", Egress: command + "egress",
+		Plugin: command + "plugin", Egress: command + "egress", Reference: awsDir,
 	})
 }
 

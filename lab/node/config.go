@@ -129,7 +129,10 @@ type Parts struct {
 	Runc       string `json:"runc"`
 	// CNI is a directory of the plugins that the node has in /opt/cni/bin. Without loopback,
 	// which containerd 1.6 calls for every pod, none starts. Empty: the node has no plugins.
-	CNI        string `json:"cni"`
+	CNI string `json:"cni"`
+	// AWSPlugins is a directory of the plugins that AWS's daemon installs on a node that
+	// starts with it.
+	AWSPlugins string `json:"awsPlugins,omitempty"`
 	PauseImage string `json:"pauseImage"`
 	// Images is the image store that is copied to a new disk; see lab/imagestore. Empty
 	// is none.
@@ -146,6 +149,7 @@ const (
 	confDir    = labDir + "/conf" // rendered configuration
 	keysDir    = labDir + "/keys"
 	logDir     = labDir + "/log"
+	awsDir     = labDir + "/aws" // plugins in the image of AWS's init container
 	nodeConfig = confDir + "/node.json"
 )
 
@@ -166,6 +170,7 @@ func (c Config) validate() error {
 		"parts.containerd":   filepath.IsAbs(c.Parts.Containerd),
 		"parts.runc":         filepath.IsAbs(c.Parts.Runc),
 		"parts.cni":          c.Parts.CNI == "" || filepath.IsAbs(c.Parts.CNI),
+		"parts.awsPlugins":   c.Before == "" || filepath.IsAbs(c.Parts.AWSPlugins),
 		"parts.pauseImage":   c.Parts.PauseImage != "",
 		"kubernetes.dns":     c.Kubernetes.ClusterDNS.IsValid(),
 		"instance.zone/type": c.Instance.Zone != "" && c.Instance.Type != "" && c.Instance.Region != "",

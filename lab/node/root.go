@@ -74,6 +74,9 @@ func (r rootFS) mounts() []mount {
 	for name, source := range r.config.Parts.programs() {
 		list = append(list, mount{source: source, target: filepath.Join(binDir, name), flags: readOnly})
 	}
+	if plugins := r.config.Parts.AWSPlugins; plugins != "" {
+		list = append(list, mount{source: plugins, target: awsDir, flags: readOnly})
+	}
 	for path := range machineSysctls() {
 		list = append(list, mount{source: filepath.Join(dir.boot(), sysctlFile(path)), target: path, existing: true})
 	}

@@ -1,5 +1,7 @@
 package spec
 
+import "github.com/trunkline/trunkline/lab/osimage"
+
 // Values of nodes[].before: AWS's VPC CNI serves the node from its start, and Trunkline is
 // not installed by `up`; docs/migrate.md then takes the node over. One word, as for an image:
 // a mode without the program means nothing, and another program has other modes.
@@ -16,6 +18,9 @@ func (m *members) before(field string, n Node) {
 	switch n.Before {
 	case "":
 	case BeforeAWSNode, BeforeAWSNodePrefix:
+		if image, _ := osimage.Lookup(n.Image); image.NoShell {
+			m.add(field, n.Before, "the lab's plugins of AWS are scripts, which image %s does not interpret", n.Image)
+		}
 		if m.noCloud {
 			m.add(field, n.Before, "AWS's daemon needs EC2 (cloud: %s)", CloudNone)
 		}

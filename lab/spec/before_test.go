@@ -12,6 +12,8 @@ func TestNodesStartWithAWSsDaemonOrWithNone(t *testing.T) {
 		"nodes: [{before: aws-node}, {}]":                        `nodes: "node2": has no before, and node1 has`,
 		"nodes: [{before: aws-node, interfaces: [{device: 1}]}]": "AWS's daemon makes the node's interfaces",
 		"{cloud: none, nodes: [{before: aws-node}]}":             "AWS's daemon needs EC2",
+		"nodes: [{before: aws-node, image: al2023}]":             "",
+		"nodes: [{before: aws-node, image: bottlerocket}]":       "scripts, which image bottlerocket does not interpret",
 	} {
 		s, err := Parse([]byte(yaml))
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // TestMigration takes two nodes of three over from AWS's daemon by the steps of docs/migrate.md: one
-// with secondary addresses, one with delegated prefixes. The third has another product's network. Each of the two has two pods that AWS's plugin
+// with secondary addresses and no CNI plugins in its image, one with delegated prefixes. The third has another product's network. Each of the two has two pods that AWS's plugin
 // wired, on different interfaces, and TCP connections between the nodes run all the time.
 func TestMigration(t *testing.T) {
 	l := lab{name: uniqueName("before"), bin: binaries(t)}
@@ -163,9 +163,13 @@ func (m *migration) takeOver(t *testing.T, l lab) {
 		return nil
 	})
 	for _, n := range m.nodes {
-		if have := l.run(t, time.Minute, "exec", n.Name, "--", "cat", "/etc/cni/net.d/10-aws.conflist"); !strings.Contains(have, `"trunkline-cni"`) {
-			t.Errorf("%s: 10-aws.conflist is\n%s", n.Name, have)
-		}
+		// The agent replaces it once it serves; until then the runtime calls AWS's plugin, which fails.
+		eventually(t, time.Minute, n.Name+" calls Trunkline's plugin", func(t testing.TB) error {
+			if have := l.run(t, time.Minute, "exec", n.Name, "--", "cat", "/etc/cni/net.d/10-aws.conflist"); !strings.Contains(have, `"trunkline-cni"`) {
+				return notYet("10-aws.conflist is\n%s", have)
+			}
+			return nil
+		})
 	}
 }
 
