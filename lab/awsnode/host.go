@@ -95,7 +95,10 @@ func (h Host) all(steps []step) error {
 // The primary interface keeps its addresses. Source: SetupHostNetwork and setupENINetwork in
 // pkg/networkutils/network.go.
 func (h Host) Configure(interfaces []Interface) error {
-	steps := []step{{"rule add pref %s fwmark %s lookup %s", []any{ruleMark, mark, tableMain}}}
+	steps := []step{
+		{"rule delete pref %s fwmark %s lookup %s", []any{ruleMark, mark, tableMain}}, // of an earlier daemon, or of Trunkline
+		{"rule add pref %s fwmark %s lookup %s", []any{ruleMark, mark, tableMain}},
+	}
 	for _, i := range interfaces {
 		if i.Device == 0 {
 			continue

@@ -159,6 +159,30 @@ func TestTheCheckpointHasWhatIsInUse(t *testing.T) {
 	}
 }
 
+// Each address is listed; those in use have their pod.
+func TestIntrospectionNamesThePodsOfAddressesInUse(t *testing.T) {
+	p := open(t, filepath.Join(t.TempDir(), "ipam.json"))
+	for _, name := range []string{"a", "b"} {
+		if _, _, err := p.assign(sandbox(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw, err := json.Marshal(p.infos())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const used = `{"Address":"%s","IPAMMetadata":{"k8sPodNamespace":"default","k8sPodName":"%s","interfacesCount":1}}`
+	want := `{"0":{"TotalIPs":18,"AssignedIPs":2,"ENIs":{` +
+		`"eni-1":{"ID":"eni-1","IsPrimary":true,"DeviceNumber":0,"AvailableIPv4Cidrs":{` +
+		`"10.0.0.5/32":{"IPAddresses":{"10.0.0.5":` + fmt.Sprintf(used, "10.0.0.5", "a") + `},"IsPrefix":false},` +
+		`"10.0.0.6/32":{"IPAddresses":{},"IsPrefix":false}}},` +
+		`"eni-2":{"ID":"eni-2","IsPrimary":false,"DeviceNumber":1,"AvailableIPv4Cidrs":{` +
+		`"10.0.0.32/28":{"IPAddresses":{"10.0.0.32":` + fmt.Sprintf(used, "10.0.0.32", "b") + `},"IsPrefix":true}}}}}}`
+	if string(raw) != want {
+		t.Errorf("%s\nwant\n%s", raw, want)
+	}
+}
+
 func TestAddressesOfAPrefixAreAllForPods(t *testing.T) {
 	all := twoInterfaces()[1].addresses()
 	if len(all) != 16 || !slices.Contains(all, addr("10.0.0.32")) || !slices.Contains(all, addr("10.0.0.47")) {

@@ -74,6 +74,7 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	log.Info("serving", "interfaces", interfaces, "allocations", len(pool.all))
+	defer startIntrospection(ctx, pool, log)()
 	stop := context.AfterFunc(ctx, func() { listener.Close() })
 	defer stop()
 	for {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,8 @@ import (
 )
 
 // TestMigration takes two nodes of three over from AWS's daemon by the steps of docs/migrate.md: one
-// with secondary addresses and no CNI plugins in its image, one with delegated prefixes. The third has another product's network. Each of the two has two pods that AWS's plugin
+// with secondary addresses and no CNI plugins in its image, one with delegated prefixes. The first
+// goes back, and is taken over again. The third has another product's network. Each of the two has two pods that AWS's plugin
 // wired, on different interfaces, and TCP connections between the nodes run all the time.
 func TestMigration(t *testing.T) {
 	l := lab{name: uniqueName("before"), bin: binaries(t)}
@@ -38,6 +38,9 @@ func TestMigration(t *testing.T) {
 		{"pods of a node with another network reach both, and are reached", m.otherReaches},
 		{"new pods get other addresses", m.newPods},
 		{"the check of connections detects a lost route", m.breakIsDetected},
+		{"a node goes back to AWS's daemon with its pods", m.goBack},
+		{"what no pod needs any more is removed from it", m.uninstall},
+		{"Trunkline takes it over again", m.takeOverAgain},
 		{"what AWS's daemon left goes with its last pod", m.lastPodEnds},
 	} {
 		if !t.Run(s.name, func(t *testing.T) { s.run(t, l) }) {
@@ -117,7 +120,7 @@ func documented(t testing.TB, start string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := regexp.MustCompile("`kubectl (" + regexp.QuoteMeta(start) + "[^`]*)`").FindSubmatch(text)
+	found := regexp.MustCompile("(?m)(?:`|^)kubectl (" + regexp.QuoteMeta(start) + "[^`\n]*)(?:`|$)").FindSubmatch(text)
 	if found == nil {
 		t.Fatalf("docs/migrate.md has no command that begins with kubectl %s", start)
 	}
@@ -134,24 +137,31 @@ func (m *migration) takeOver(t *testing.T, l lab) {
 		}
 		return nil
 	})
-	move := documented(t, "label node NODE trunkline.dev/cni=trunkline")
 	for _, n := range m.nodes {
 		if running := m.agentsOn(t, l, n); running != "pod/aws-node" {
 			t.Errorf("on %s, before its label, run %s", n.Name, running)
 		}
-		l.kubectl(t, append([]string{"label", "node", n.KubeName}, move[3:]...)...)
-		eventually(t, 2*time.Minute, n.Name+" is served by Trunkline", func(t testing.TB) error {
-			if running := m.agentsOn(t, l, n); running != "pod/trunkline-agent" {
-				return notYet("run %s", running)
-			}
-			return nil
-		})
+		m.move(t, l, n, "label node NODE trunkline.dev/cni=trunkline", "pod/trunkline-agent")
 	}
 	l.kubectl(t, "-n", "kube-system", "rollout", "status", agents, "--timeout=180s")
 	for _, n := range m.nodes {
 		n.ready(t, time.Minute)
 	}
 	statusIsClean(t, l)
+	m.shown(t, l)
+	for _, n := range m.nodes {
+		// The agent replaces it once it serves; until then the runtime calls AWS's plugin, which fails.
+		eventually(t, time.Minute, n.Name+" calls Trunkline's plugin", func(t testing.TB) error {
+			if have := l.run(t, time.Minute, "exec", n.Name, "--", "cat", "/etc/cni/net.d/10-aws.conflist"); !strings.Contains(have, `"trunkline-cni"`) {
+				return notYet("10-aws.conflist is\n%s", have)
+			}
+			return nil
+		})
+	}
+}
+
+// shown requires that `show addresses` names the pods that AWS's plugin wired.
+func (m *migration) shown(t *testing.T, l lab) {
 	// The first pass may precede the API server's list of pods: the next one names them.
 	eventually(t, 2*time.Minute, "show addresses names the pods", func(t testing.TB) error {
 		shown := product{l}.run(t, time.Minute, "show", "addresses", "--why").String()
@@ -162,15 +172,19 @@ func (m *migration) takeOver(t *testing.T, l lab) {
 		}
 		return nil
 	})
-	for _, n := range m.nodes {
-		// The agent replaces it once it serves; until then the runtime calls AWS's plugin, which fails.
-		eventually(t, time.Minute, n.Name+" calls Trunkline's plugin", func(t testing.TB) error {
-			if have := l.run(t, time.Minute, "exec", n.Name, "--", "cat", "/etc/cni/net.d/10-aws.conflist"); !strings.Contains(have, `"trunkline-cni"`) {
-				return notYet("10-aws.conflist is\n%s", have)
-			}
-			return nil
-		})
-	}
+}
+
+// move labels a node by the command of docs/migrate.md that begins with start, and waits until
+// these agents are on it.
+func (m *migration) move(t *testing.T, l lab, n node, start, agents string) {
+	t.Helper()
+	l.kubectl(t, forNode(n, documented(t, start))...)
+	eventually(t, 2*time.Minute, n.Name+" has "+agents, func(t testing.TB) error {
+		if running := m.agentsOn(t, l, n); running != agents {
+			return notYet("run %s", running)
+		}
+		return nil
+	})
 }
 
 // agentsOn returns which of the two networks' pods are on a node, without their suffixes.
@@ -254,15 +268,7 @@ func (m *migration) newPods(t *testing.T, l lab) {
 	l.kubectl(t, "create", "deployment", "crowd", "--image", workloadImage, "--replicas", fmt.Sprint(count), "--", "/workload", "serve")
 	t.Cleanup(func() { l.remove(t, "deployment/crowd") })
 	l.kubectl(t, "rollout", "status", "deployment/crowd", "--timeout=170s")
-	taken := map[netip.Addr]bool{}
-	for _, n := range append(slices.Clone(m.nodes), m.other) {
-		for _, addr := range n.pods(t) {
-			if taken[addr] {
-				t.Errorf("two pods have %s", addr)
-			}
-			taken[addr] = true
-		}
-	}
+	taken := m.unique(t)
 	if len(taken) < count+len(m.foreign) {
 		t.Errorf("%d pods have an address: %v", len(taken), taken)
 	}
