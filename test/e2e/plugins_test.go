@@ -25,6 +25,7 @@ func TestAL2023(t *testing.T) {
 		{"the configuration that AWS's daemon leaves is replaced", leftConflistIsReplaced},
 		{"another configuration that sorts first is an error", otherConflistIsReported},
 		{"systemd-networkd leaves the plugin's rules alone", networkdLeavesThePluginAlone},
+		{"a node of Bottlerocket joins, and pods on all nodes reach each other", bottlerocketJoins},
 	} {
 		t.Run(s.name, func(t *testing.T) { s.run(t, l) })
 	}
@@ -127,4 +128,24 @@ func networkdLeavesThePluginAlone(t *testing.T, l lab) {
 		}
 		return nil
 	})
+}
+
+// bottlerocketJoins adds a node of Bottlerocket to the lab. A pod on it is reached from
+// the others and reaches them.
+func bottlerocketJoins(t *testing.T, l lab) {
+	l.run(t, 10*time.Minute, "up", "--name", l.name, "-f", "test/e2e/testdata/images.yaml")
+	pods := map[string]string{}
+	for _, n := range l.nodes(t) {
+		pods["on-"+n.Name] = n.startPod(t, "on-"+n.Name).String()
+	}
+	if len(pods) != 3 {
+		t.Fatalf("pods %v, want one on each of three nodes", pods)
+	}
+	for from := range pods {
+		for to, addr := range pods {
+			if from != to {
+				l.kubectl(t, "exec", from, "--", "/workload", "dial", "http", addr+":8080", "--timeout=10s")
+			}
+		}
+	}
 }
