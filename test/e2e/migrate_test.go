@@ -17,8 +17,8 @@ import (
 
 // TestMigration takes two nodes of three over from AWS's daemon by the steps of docs/migrate.md: one
 // with secondary addresses and no CNI plugins in its image, one with delegated prefixes. The first
-// goes back, and is taken over again. The third has another product's network. Each of the two has two pods that AWS's plugin
-// wired, on different interfaces, and TCP connections between the nodes run all the time.
+// goes back, and is taken over again. The third has another product's network. Each of the two
+// has two pods that AWS's plugin wired, on different interfaces, and TCP connections between the nodes run all the time.
 func TestMigration(t *testing.T) {
 	l := lab{name: uniqueName("before"), bin: binaries(t)}
 	before := machine(t)
