@@ -63,10 +63,12 @@ func newRig(t *testing.T, s service, flags ...string) *rig {
 		r.add(name)
 	}
 	r.stream = startStream(t, r.pods["a"], r.pods["b"])
-	r.Until("the snapshot has every pod, and free addresses exist", func() error {
+	r.Until("the snapshot has every pod, and the pool has grown", func() error {
 		raw, err := os.ReadFile(filepath.Join(r.Dir, "state", "cluster.json"))
-		if err == nil && (strings.Count(string(raw), "uid-") < len(firstPods())+spare || node.Count(r.Ledger(), "free") < 2) {
-			err = fmt.Errorf("%d free addresses; %s", node.Count(r.Ledger(), "free"), raw)
+		ledger := r.Ledger()
+		// An interface that is not attached yet has free addresses which no pod can get.
+		if err == nil && (strings.Count(string(raw), "uid-") < len(firstPods())+spare || node.Count(ledger, "free") < 2 || len(ledger.Pool.Steps) > 0) {
+			err = fmt.Errorf("%d free addresses, steps %v; %s", node.Count(ledger, "free"), ledger.Pool.Steps, raw)
 		}
 		return err
 	})
