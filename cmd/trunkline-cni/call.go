@@ -39,13 +39,8 @@ func supported() []string { return []string{"0.4.0", "1.0.0", "1.1.0"} }
 // conf is the part of the network configuration that the plugin reads; the agent gets
 // the whole configuration.
 type conf struct {
-	CNIVersion     string   `json:"cniVersion"`
-	Name           string   `json:"name"`
-	Socket         string   `json:"socket"`
-	Spool          string   `json:"spool"`
-	AddWaitSeconds *float64 `json:"addWaitSeconds"`
-	DelWaitSeconds *float64 `json:"delWaitSeconds"`
-
+	CNIVersion, Name string
+	Socket, Spool    string
 	addWait, delWait time.Duration
 }
 
@@ -133,7 +128,12 @@ func parseConf(raw []byte) (conf, *cnirpc.Error) {
 		return conf{}, refuse(cnirpc.CodeInvalidConfig, "network configuration is too long", fmt.Sprintf("more than %d bytes on stdin", maxConfig))
 	}
 	var c conf
-	if err := json.Unmarshal(raw, &c); err != nil {
+	var addWait, delWait *float64
+	err := cnirpc.DecodeKeys(raw,
+		cnirpc.Key{Name: "cniVersion", Into: &c.CNIVersion}, cnirpc.Key{Name: "name", Into: &c.Name},
+		cnirpc.Key{Name: "socket", Into: &c.Socket}, cnirpc.Key{Name: "spool", Into: &c.Spool},
+		cnirpc.Key{Name: "addWaitSeconds", Into: &addWait}, cnirpc.Key{Name: "delWaitSeconds", Into: &delWait})
+	if err != nil {
 		return conf{}, refuse(cnirpc.CodeDecode, "decode network configuration as JSON", describe(err))
 	}
 	if err := checkNetworkName(c.Name); err != nil {
@@ -150,12 +150,12 @@ func parseConf(raw []byte) (conf, *cnirpc.Error) {
 	if c.Spool == "" {
 		c.Spool = defaultSpool
 	}
-	var err *cnirpc.Error
-	if c.addWait, err = seconds("addWaitSeconds", c.AddWaitSeconds, defaultAddWait); err != nil {
-		return conf{}, err
+	var refused *cnirpc.Error
+	if c.addWait, refused = seconds("addWaitSeconds", addWait, defaultAddWait); refused != nil {
+		return conf{}, refused
 	}
-	if c.delWait, err = seconds("delWaitSeconds", c.DelWaitSeconds, defaultDelWait); err != nil {
-		return conf{}, err
+	if c.delWait, refused = seconds("delWaitSeconds", delWait, defaultDelWait); refused != nil {
+		return conf{}, refused
 	}
 	return c, nil
 }

@@ -36,7 +36,7 @@ func FuzzDecodeRequestNeverPanicsAndRoundTrips(f *testing.F) {
 	})
 }
 
-// EncodeRequest and EncodeLine agree on every field of a request.
+// EncodeRequest and encoding/json agree on every field of a request.
 func FuzzARequestIsEncodedAsByEncodingJSON(f *testing.F) {
 	f.Add("v1", "c1", "eth0", "/run/netns/a", `K8S_POD_NAME="a\b`, "{ \"a\": [1,\n 2] }", int64(5), int64(7), 2)
 	f.Add("\x00\xff", "<&>", "\u2028", "é", "", "", int64(0), int64(-1), 0)
@@ -182,6 +182,7 @@ func TestAnAnswerIsAResultOrAnError(t *testing.T) {
 		`{"version":1}`:                     "",
 		`{"version":1,"error":{"code":11,"msg":"no address","details":"later"}}`: "no address: later",
 		`{"version":1,"error":{"code":7,"msg":"invalid"}}`:                       "invalid",
+		`{"version":1,"result":{"ips":[]},"error":null,"later":{"than":"us"}}`:   "",
 	} {
 		resp, err := DecodeResponse([]byte(raw))
 		if err != nil {
@@ -196,7 +197,7 @@ func TestAnAnswerIsAResultOrAnError(t *testing.T) {
 			t.Errorf("%s: error %q, want %q", raw, got, want)
 		}
 	}
-	for _, raw := range []string{`{`, `{"version":1,"result":{},"error":{"code":7,"msg":"x"}}`} {
+	for _, raw := range []string{`{`, `[]`, `{"error":"no object"}`, `{"version":1,"result":{},"error":{"code":7,"msg":"x"}}`} {
 		if resp, err := DecodeResponse([]byte(raw)); err == nil {
 			t.Errorf("%s: %+v, want an error", raw, resp)
 		}

@@ -29,16 +29,16 @@ func TestADELThatCannotBeSpooledIsAnError(t *testing.T) {
 	invalid.Config = json.RawMessage("{")
 	now := time.Now()
 	for want, err := range map[string]error{
-		"create spool":          Spool(filepath.Join(file, "spool"), del("c1", "eth0"), now),
-		"create spool: mkdir":   SpoolVolatile(filepath.Join(file, "agent.sock"), del("c1", "eth0"), now),
-		"encode DEL":            Spool(filepath.Join(dir, "spool"), long, now),
-		"encode DEL: json":      Spool(filepath.Join(dir, "spool"), invalid, now),
-		"spool DEL: open":       spoolInto(filepath.Join(dir, "missing"), del("c1", "eth0"), now, (*os.File).Sync),
-		"spool DEL: rename":     Spool(taken, del("c1", "eth0"), now),
-		"remove spooled DEL":    Spooled{path: taken}.Remove(),
-		"sync " + dir + "/gone": Spooled{path: filepath.Join(dir, "gone", "x.del")}.Remove(),
-		"sweep spool":           SweepSpool(file, now),
-		"sweep spool: remove":   sweepDirectory(t),
+		"create spool":           Spool(filepath.Join(file, "spool"), del("c1", "eth0"), now),
+		"create spool: mkdir":    SpoolVolatile(filepath.Join(file, "agent.sock"), del("c1", "eth0"), now),
+		"encode DEL":             Spool(filepath.Join(dir, "spool"), long, now),
+		"encode DEL: unexpected": Spool(filepath.Join(dir, "spool"), invalid, now),
+		"spool DEL: open":        spoolInto(filepath.Join(dir, "missing"), del("c1", "eth0"), now, (*os.File).Sync),
+		"spool DEL: rename":      Spool(taken, del("c1", "eth0"), now),
+		"remove spooled DEL":     Spooled{path: taken}.Remove(),
+		"sync " + dir + "/gone":  Spooled{path: filepath.Join(dir, "gone", "x.del")}.Remove(),
+		"sweep spool":            SweepSpool(file, now),
+		"sweep spool: remove":    sweepDirectory(t),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want an error that begins with %q", err, want)

@@ -51,7 +51,7 @@ func SpoolVolatile(socket string, req Request, now time.Time) error {
 func spoolInto(dir string, req Request, now time.Time, sync func(*os.File) error) error {
 	req.Version, req.MinVersion = Version, MinVersion
 	req.SpooledAt = now.UnixMilli()
-	raw, err := EncodeLine(req)
+	raw, err := EncodeRequest(&req)
 	if err != nil {
 		return fmt.Errorf("encode DEL: %w", err)
 	}
