@@ -47,6 +47,7 @@ type addition struct {
 	before  endpoint.Endpoint              // of the same key, by an earlier ADD; zero if there was none
 	lock    func(endpoint.Endpoint, error) // ends the lock on the kernel; nil if there is none
 	wiring  bool                           // the link may exist
+	link    int                            // index of the link, once wired
 	written *journal.Pending               // the last change of the endpoint, queued for the disk
 	leave   func()                         // ends the ADD's precedence over DELs
 }
@@ -296,7 +297,7 @@ func (a *addition) wire(ctx context.Context) (err error) {
 		return err
 	}
 	a.wiring = true
-	_, err = a.c.Links.Wire(ctx, a.netns, a.e)
+	a.link, err = a.c.Links.Wire(ctx, a.netns, a.e)
 	return err
 }
 
@@ -357,7 +358,7 @@ func (a *addition) up(ctx context.Context) error {
 		return err
 	}
 	a.written = pending
-	return a.c.Links.Up(ctx, a.e)
+	return a.c.Links.Up(ctx, a.e, a.link)
 }
 
 // checkVersion refuses a CNI version that no result can be converted to.
@@ -395,7 +396,20 @@ func result(e endpoint.Endpoint, sandbox, version string) (json.RawMessage, erro
 	if err != nil {
 		return nil, &cnirpc.Error{Code: cnirpc.CodeIncompatible, Msg: "the result cannot be converted to the configuration's cniVersion", Details: err.Error()}
 	}
-	return json.Marshal(converted)
+	return encode(converted)
+}
+
+// encode is json.Marshal without the second pass by which the library leaves out an empty DNS.
+func encode(r types.Result) (json.RawMessage, error) {
+	full, ok := r.(*current.Result)
+	if !ok || !full.DNS.IsEmpty() {
+		return json.Marshal(r)
+	}
+	type fields current.Result
+	return json.Marshal(struct {
+		*fields
+		DNS *types.DNS `json:"dns,omitempty"`
+	}{fields: (*fields)(full)})
 }
 
 // whyEmpty says why no address is free, in the backend's words.

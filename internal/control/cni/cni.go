@@ -80,8 +80,8 @@ const (
 
 // Links changes the links of single endpoints; *link.Host is one.
 type Links interface {
-	Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (kept bool, err error)
-	Up(ctx context.Context, e endpoint.Endpoint) error
+	Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (index int, err error)
+	Up(ctx context.Context, e endpoint.Endpoint, index int) error
 	Unwire(ctx context.Context, e endpoint.Endpoint) (queued bool, err error)
 	Pods(ctx context.Context) ([]link.Wired, error)
 	Read(ctx context.Context, sysctls ...string) (hostnet.State, error)

@@ -92,10 +92,10 @@ func (w *wires) note(what string) error {
 	return w.fail[what]
 }
 
-func (w *wires) Wire(context.Context, *os.File, endpoint.Endpoint) (kept bool, err error) {
-	return false, w.note("wire")
+func (w *wires) Wire(context.Context, *os.File, endpoint.Endpoint) (index int, err error) {
+	return 0, w.note("wire")
 }
-func (w *wires) Up(context.Context, endpoint.Endpoint) error { return w.note("up") }
+func (w *wires) Up(context.Context, endpoint.Endpoint, int) error { return w.note("up") }
 func (w *wires) Unwire(context.Context, endpoint.Endpoint) (bool, error) {
 	return false, w.note("unwire")
 }

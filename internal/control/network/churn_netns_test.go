@@ -113,14 +113,15 @@ func (r *real) add(ctx context.Context, ns *os.File, e *endpoint.Endpoint) error
 	if err != nil {
 		return err
 	}
-	if _, err = r.host.Wire(ctx, ns, *e); err == nil {
+	index, err := r.host.Wire(ctx, ns, *e)
+	if err == nil {
 		err = r.fire.Put(ctx, ruleset.PodOf(*e, false).Elements()...)
 	}
 	if err == nil {
 		err = r.move(e, endpoint.Endpoint.Complete)
 	}
 	if err == nil {
-		err = r.host.Up(ctx, *e)
+		err = r.host.Up(ctx, *e, index)
 	}
 	end(*e, err)
 	return err

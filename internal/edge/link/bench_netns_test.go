@@ -36,11 +36,12 @@ func BenchmarkPod(b *testing.B) {
 		p := pod(fmt.Sprintf("p%d", i), "10.0.1.7")
 		p.Attachment.Table = 3
 		t0 := time.Now()
-		if _, err := h.Wire(ctx, podNS, p); err != nil {
+		index, err := h.Wire(ctx, podNS, p)
+		if err != nil {
 			b.Fatal(err)
 		}
 		t1 := time.Now()
-		if err := h.Up(ctx, p); err != nil {
+		if err := h.Up(ctx, p, index); err != nil {
 			b.Fatal(err)
 		}
 		t2 := time.Now()
@@ -79,10 +80,11 @@ func BenchmarkAddDuringDel(b *testing.B) {
 				p := pod(fmt.Sprintf("q%d", i), "10.0.1.7")
 				b.StartTimer()
 				t0 := time.Now()
-				if _, err := h.Wire(ctx, podNS, p); err != nil {
+				index, err := h.Wire(ctx, podNS, p)
+				if err != nil {
 					b.Fatal(err)
 				}
-				if err := h.Up(ctx, p); err != nil {
+				if err := h.Up(ctx, p, index); err != nil {
 					b.Fatal(err)
 				}
 				took = append(took, time.Since(t0))

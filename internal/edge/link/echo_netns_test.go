@@ -15,8 +15,8 @@ func TestThePodsEndIsFoundWithAndWithoutAnEcho(t *testing.T) {
 	ip(t, node, "link add tl-other type veth peer name tl-other2")
 	p := pod("web", "10.0.1.7")
 	w := wiring{sockets: h.sockets, e: p, want: hostnet.ForEndpoint(p).Links[0], ns: testns.New(t, "pod").Open(t)}
-	echoed := 0
-	each, err := h.sockets.request(t.Context(), createVeth(p, int(w.ns.Fd()), func(pod int) { echoed = pod }))
+	echoedHost, echoed := 0, 0
+	each, err := h.sockets.request(t.Context(), createVeth(p, int(w.ns.Fd()), func(host, pod int) { echoedHost, echoed = host, pod }))
 	if err != nil || each[0] != nil {
 		t.Fatal(err, each)
 	}
@@ -24,24 +24,25 @@ func TestThePodsEndIsFoundWithAndWithoutAnEcho(t *testing.T) {
 	if err != nil || end == nil {
 		t.Fatalf("%v, %v", end, err)
 	}
-	if host, err := h.sockets.find(p.Link); err != nil || host == nil || host.Index == end.Index {
+	host, err := h.sockets.find(p.Link)
+	if err != nil || host == nil || host.Index == end.Index {
 		t.Fatalf("the ends have the same index: %+v, %v", host, err)
 	}
-	if echoed != end.Index {
-		t.Errorf("index %d echoed, want %d; kernels before 6.2 do not echo it", echoed, end.Index)
+	if echoed != end.Index || echoedHost != host.Index {
+		t.Errorf("indexes %d and %d echoed, want %d and %d; kernels before 6.2 do not echo them", echoedHost, echoed, host.Index, end.Index)
 	}
-	if err := w.locate(); err != nil || w.pod != end.Index { // as on such a kernel
-		t.Errorf("index %d found, %v; want %d", w.pod, err, end.Index)
+	if err := w.locate(); err != nil || w.pod != end.Index || w.index != host.Index { // as on such a kernel
+		t.Errorf("indexes %d and %d found, %v; want %d and %d", w.index, w.pod, err, host.Index, end.Index)
 	}
-	w.pod = 0
-	if kept, err := w.create(t.Context()); !kept || err != nil || w.pod != end.Index {
-		t.Errorf("index %d of a kept link (%v), %v; want %d", w.pod, kept, err, end.Index)
+	w.index, w.pod = 0, 0
+	if kept, err := w.create(t.Context()); !kept || err != nil || w.pod != end.Index || w.index != host.Index {
+		t.Errorf("indexes %d and %d of a kept link (%v), %v; want %d and %d", w.index, w.pod, kept, err, host.Index, end.Index)
 	}
 }
 
 func TestAnEchoWithoutThePeerGivesNoIndex(t *testing.T) {
 	for _, made := range [][]byte{nil, make([]byte, 15), make([]byte, 16), append(make([]byte, 16), 3, 0, 5)} {
-		if got := peerOf(made); got != 0 {
+		if _, got := endsOf(made); got != 0 {
 			t.Errorf("%v: index %d", made, got)
 		}
 	}

@@ -57,14 +57,17 @@ func sandbox(name, addr string, key endpoint.Key) endpoint.Endpoint {
 	}, false, time.Time{})
 }
 
-func wire(t testing.TB, h *Host, ns *os.File, p endpoint.Endpoint) {
+// wire connects a pod and returns the index of the host's end.
+func wire(t testing.TB, h *Host, ns *os.File, p endpoint.Endpoint) (index int) {
 	t.Helper()
-	if _, err := h.Wire(context.Background(), ns, p); err != nil {
+	index, err := h.Wire(context.Background(), ns, p)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Up(context.Background(), p); err != nil {
+	if err := h.Up(context.Background(), p, index); err != nil {
 		t.Fatal(err)
 	}
+	return index
 }
 
 // eventually waits for a condition that another goroutine or the kernel fulfils.

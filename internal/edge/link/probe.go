@@ -50,9 +50,9 @@ func probe(ctx context.Context, e endpoint.Endpoint) error {
 		return err
 	}
 	defer func() { _ = h.Close() }() // the links end with their namespace
-	_, err = h.Wire(ctx, pod, e)
+	index, err := h.Wire(ctx, pod, e)
 	if err == nil {
-		err = h.Up(ctx, e)
+		err = h.Up(ctx, e, index)
 	}
 	for _, code := range []unix.Errno{unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.ENOSYS} {
 		if errors.Is(err, code) {

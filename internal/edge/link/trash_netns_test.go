@@ -62,8 +62,9 @@ func many(t testing.TB, h *Host, n int) []endpoint.Endpoint {
 			wire(t, h, podNS, p)
 			continue
 		}
+		index := 0
 		// Only the first can have the namespace's default route.
-		each, err := h.sockets.request(context.Background(), createVeth(p, int(podNS.Fd()), func(int) {}))
+		each, err := h.sockets.request(context.Background(), createVeth(p, int(podNS.Fd()), func(host, _ int) { index = host }))
 		if err == nil {
 			err = firstError(each)
 		}
@@ -75,7 +76,7 @@ func many(t testing.TB, h *Host, n int) []endpoint.Endpoint {
 			err = w.rules(context.Background(), hostnet.ForEndpoint(p).Rules)
 		}
 		if err == nil {
-			err = h.Up(context.Background(), p)
+			err = h.Up(context.Background(), p, index)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -207,7 +207,7 @@ func (w watch) addressAdded(m rtMessage) string {
 func (w watch) neighbourDamage(m rtMessage) string {
 	attrs := m.attrs()
 	ip, ok := netip.AddrFromSlice(attrs[unix.NDA_DST])
-	if !ok {
+	if !ok || ip.IsMulticast() { // the kernel has one for each group, and no endpoint has any
 		return ""
 	}
 	key := hostnet.Neighbour{Link: w.nameOf(m.index()), Address: ip}.Key()

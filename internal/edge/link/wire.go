@@ -24,10 +24,10 @@ import (
 // It is idempotent, also after a crash at any instruction: correct objects are kept,
 // incomplete ones and those of an older sandbox of the same pod are replaced. It returns
 // ErrInterfaceExists if the pod's interface or the node's link is not ours, and
-// ErrNamespaceGone if the pod's namespace was deleted meanwhile. kept is true if the link existed.
-func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (kept bool, err error) {
+// ErrNamespaceGone if the pod's namespace was deleted meanwhile. index is that of the host's end, for Up.
+func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (index int, err error) {
 	if err := checkPodNS(podNS, h.ns); err != nil {
-		return false, err
+		return 0, err
 	}
 	e.Stage = endpoint.Wiring // routes and neighbours need the link up
 	state := hostnet.ForEndpoint(e)
@@ -45,46 +45,44 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (k
 	}
 	for _, s := range steps {
 		if err := ctx.Err(); err != nil {
-			return false, err
+			return 0, err
 		}
 		if err := s.do(ctx); err != nil {
-			return false, fmt.Errorf("wire %s: %w", e.Name(), err)
+			return 0, fmt.Errorf("wire %s: %w", e.Name(), err)
 		}
 		if h.afterStep != nil {
 			if err := h.afterStep(s.name); err != nil {
-				return false, err
+				return 0, err
 			}
 		}
 	}
-	return w.kept, nil
+	return w.index, nil
 }
 
 // Up connects a wired pod: it sets the host's end up, and adds the routes and neighbours
-// that need it up. It is idempotent.
-func (h *Host) Up(ctx context.Context, e endpoint.Endpoint) (err error) {
+// that need it up. index is what Wire returned; it has not changed, because the kernel gives
+// indexes in sequence. It returns ErrNotWired if the link no longer exists. It is idempotent.
+func (h *Host) Up(ctx context.Context, e endpoint.Endpoint, index int) (err error) {
 	e.Stage = endpoint.Ready
 	state := hostnet.ForEndpoint(e)
-	want := state.Links[0]
-	found, err := h.sockets.find(want.Name)
-	if err != nil {
-		return fmt.Errorf("set %s up: %w", e.Name(), err)
-	}
-	if found == nil || found.Alias != want.Alias || dying(found) {
-		return fmt.Errorf("set %s up: link %s: %w", e.Name(), want.Name, ErrNotWired)
-	}
-	batch := []message{setLink(found.Index, 1, "set link "+want.Name+" up")}
+	name := state.Links[0].Name
+	batch := []message{setLink(index, 1, "set link "+name+" up")}
 	for _, n := range state.Neighbours {
-		batch = append(batch, neighbourMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, found.Index, n))
+		batch = append(batch, neighbourMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, index, n))
 	}
 	for _, r := range state.Routes {
-		batch = append(batch, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, found.Index, r))
+		batch = append(batch, routeMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, r))
 	}
 	each, err := h.sockets.request(ctx, batch...)
-	if err == nil {
+	switch {
+	case err != nil:
+	case errors.Is(each[0], unix.ENODEV):
+		err = fmt.Errorf("link %s: %w", name, ErrNotWired)
+	default:
 		err = firstError(each, unix.EEXIST)
-	}
-	if err == nil && firstError(each) != nil {
-		err = h.replaceRoutes(ctx, state.Routes, found.Index)
+		if err == nil && firstError(each) != nil {
+			err = h.replaceRoutes(ctx, state.Routes, index)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("set %s up: %w", e.Name(), err)
@@ -138,6 +136,7 @@ type wiring struct {
 	e       endpoint.Endpoint
 	want    hostnet.Link
 	ns      *os.File // the pod's namespace
+	index   int      // of the host's end
 	pod     int      // index of the pod's end in its namespace
 	marked  bool
 	kept    bool // the link existed
@@ -148,7 +147,7 @@ type wiring struct {
 func (w *wiring) create(ctx context.Context) (kept bool, err error) {
 	const tries = 3 // a stale link is deleted, here or by DeleteDiscarded
 	for range tries {
-		each, err := w.sockets.request(ctx, createVeth(w.e, int(w.ns.Fd()), func(pod int) { w.pod = pod }))
+		each, err := w.sockets.request(ctx, createVeth(w.e, int(w.ns.Fd()), func(host, pod int) { w.index, w.pod = host, pod }))
 		if err != nil {
 			return false, err
 		}
@@ -166,16 +165,20 @@ func (w *wiring) create(ctx context.Context) (kept bool, err error) {
 	return false, fmt.Errorf("link %s was created again after each deletion: %w", w.want.Name, ErrInterfaceExists)
 }
 
-// locate finds the pod's end of the new link. Kernels before 6.2 do not echo it.
+// locate finds the ends of the new link. Kernels before 6.2 do not echo it.
 func (w *wiring) locate() error {
+	host, err := w.sockets.find(w.want.Name)
+	if err != nil {
+		return err
+	}
 	end, err := w.podEnd()
 	if err != nil {
 		return err
 	}
-	if end == nil {
+	if host == nil || end == nil {
 		return fmt.Errorf("interface %s of the pod: %w", w.e.Key.IfName, ErrNamespaceGone)
 	}
-	w.pod = end.Index
+	w.index, w.pod = host.Index, end.Index
 	return nil
 }
 
@@ -199,6 +202,7 @@ func (w *wiring) resolve(ctx context.Context) (kept bool, err error) {
 			return false, err
 		}
 		if same {
+			w.index = found.Index
 			w.marked = have.Alias == w.want.Alias
 			return true, nil
 		}

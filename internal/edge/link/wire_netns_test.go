@@ -23,7 +23,8 @@ func TestAWiredPodIsDisconnectedUntilUp(t *testing.T) {
 	podNS := testns.New(t, "pod")
 	p := pod("web", "10.0.1.7")
 	p.Attachment.Table = 3
-	if _, err := h.Wire(context.Background(), podNS.Open(t), p); err != nil {
+	index, err := h.Wire(context.Background(), podNS.Open(t), p)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if got := ip(t, node, "link show "+p.Link); !strings.Contains(got, "state DOWN") {
@@ -32,7 +33,7 @@ func TestAWiredPodIsDisconnectedUntilUp(t *testing.T) {
 	if got := ip(t, node, "route"); strings.Contains(got, "10.0.1.7") {
 		t.Errorf("the pod has a route before Up:\n%s", got)
 	}
-	if err := h.Up(context.Background(), p); err != nil {
+	if err := h.Up(context.Background(), p, index); err != nil {
 		t.Fatal(err)
 	}
 	correct(t, h, podNS.Open(t), p)
@@ -58,13 +59,10 @@ func TestASecondWireKeepsTheLink(t *testing.T) {
 	h, node := open(t)
 	podNS := testns.New(t, "pod").Open(t)
 	p := pod("web", "10.0.1.7")
-	wire(t, h, podNS, p)
+	first := wire(t, h, podNS, p)
 	before := ip(t, node, "-o link show "+p.Link)
-	if kept, err := h.Wire(context.Background(), podNS, p); err != nil || !kept {
-		t.Errorf("a second Wire: kept %v, %v; want it kept", kept, err)
-	}
-	if err := h.Up(context.Background(), p); err != nil {
-		t.Error(err)
+	if second := wire(t, h, podNS, p); second != first {
+		t.Errorf("a second Wire: index %d, want %d: the link kept", second, first)
 	}
 	if after := ip(t, node, "-o link show "+p.Link); after != before {
 		t.Errorf("the link changed:\n%s%s", before, after)
@@ -200,10 +198,11 @@ func TestWireDoesNotChangeForeignObjects(t *testing.T) {
 		ip(t, node, "link set x up")
 		ip(t, node, "route add 10.0.1.7/32 dev x")
 		p := pod("web", "10.0.1.7")
-		if _, err := h.Wire(context.Background(), podNS.Open(t), p); err != nil {
+		index, err := h.Wire(context.Background(), podNS.Open(t), p)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := h.Up(context.Background(), p); err == nil || !strings.Contains(err.Error(), "not ours") {
+		if err := h.Up(context.Background(), p, index); err == nil || !strings.Contains(err.Error(), "not ours") {
 			t.Errorf("Up despite a foreign route: %v", err)
 		}
 	})
@@ -223,22 +222,19 @@ func TestWireRefusesADescriptorOfNoPod(t *testing.T) {
 	}
 }
 
-func TestUpWithoutWireIsAnError(t *testing.T) {
-	h, _ := open(t)
-	if err := h.Up(context.Background(), pod("web", "10.0.1.7")); !errors.Is(err, ErrNotWired) {
-		t.Errorf("got %v, want ErrNotWired", err)
-	}
-}
-
 // A StatefulSet's next pod has the same link name. The late Up of an ADD of the old sandbox
 // must not connect it before its own filter and policies are in force.
 func TestUpDoesNotConnectTheLinkOfAnotherSandbox(t *testing.T) {
 	h, node := open(t)
-	next := sandbox("db-0", "10.0.1.8", endpoint.Key{ContainerID: "c-second", IfName: "eth0"})
-	if _, err := h.Wire(t.Context(), testns.New(t, "pod").Open(t), next); err != nil {
+	old, next := pod("db-0", "10.0.1.7"), sandbox("db-0", "10.0.1.8", endpoint.Key{ContainerID: "c-second", IfName: "eth0"})
+	index, err := h.Wire(t.Context(), testns.New(t, "old").Open(t), old)
+	if err == nil {
+		_, err = h.Wire(t.Context(), testns.New(t, "pod").Open(t), next)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Up(t.Context(), pod("db-0", "10.0.1.7")); !errors.Is(err, ErrNotWired) {
+	if err := h.Up(t.Context(), old, index); !errors.Is(err, ErrNotWired) {
 		t.Errorf("got %v, want ErrNotWired", err)
 	}
 	if got := ip(t, node, "link show "+next.Link); !strings.Contains(got, "state DOWN") {
@@ -283,12 +279,12 @@ func TestThePodsNamespaceMayBeDeletedAfterAnyStep(t *testing.T) {
 				}
 				return nil
 			}
-			_, err := h.Wire(context.Background(), keep.Open(t), p)
+			index, err := h.Wire(context.Background(), keep.Open(t), p)
 			if at == "create" || at == "mark" {
 				if !errors.Is(err, ErrNamespaceGone) {
 					t.Errorf("Wire: got %v, want ErrNamespaceGone", err)
 				}
-			} else if err := h.Up(context.Background(), p); !errors.Is(err, ErrNotWired) {
+			} else if err := h.Up(context.Background(), p, index); !errors.Is(err, ErrNotWired) {
 				t.Errorf("Up: got %v, want ErrNotWired", err)
 			}
 			if _, err := h.Unwire(context.Background(), p); err != nil {

@@ -214,10 +214,11 @@ func (w *world) guest(name, addr string) *guest {
 func (w *world) wire(g *guest) {
 	w.t.Helper()
 	ctx := context.Background()
-	if _, err := w.host.Wire(ctx, g.Open(w.t), g.Endpoint); err != nil {
+	index, err := w.host.Wire(ctx, g.Open(w.t), g.Endpoint)
+	if err != nil {
 		w.t.Fatal(err)
 	}
-	if err := w.host.Up(ctx, g.Endpoint); err != nil {
+	if err := w.host.Up(ctx, g.Endpoint, index); err != nil {
 		w.t.Fatal(err)
 	}
 }

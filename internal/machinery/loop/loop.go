@@ -20,6 +20,8 @@ type Loop struct {
 	Every time.Duration
 	// MinInterval keeps passes apart, so that a flood of events is one pass.
 	MinInterval time.Duration
+	// Delay is the time from a mark to its pass, so that marks that follow soon are one pass.
+	Delay time.Duration
 	// Backoff is the pause after a first error, doubled for each further one up
 	// to MaxBackoff. Zero means one second and one minute.
 	Backoff, MaxBackoff time.Duration
@@ -134,6 +136,9 @@ func (l *Loop) wait(ctx context.Context, earliest, latest time.Time) (mark, bool
 	case <-ctx.Done():
 		return mark{}, false
 	case event = <-l.dirty:
+		if at := time.Now().Add(l.Delay); at.After(earliest) {
+			earliest = at
+		}
 	case <-due:
 	}
 	pause := time.NewTimer(time.Until(earliest))

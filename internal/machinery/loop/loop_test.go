@@ -56,6 +56,20 @@ func TestAFloodOfMarksIsOnePassAfterThePause(t *testing.T) {
 	}
 }
 
+func TestMarksOfADelayAreOnePassAtItsEnd(t *testing.T) {
+	got := record(t, func(l *Loop) { l.MinInterval, l.Delay = 10*time.Millisecond, 50*time.Millisecond }, quiet, func(l *Loop) {
+		time.Sleep(time.Second)
+		for range 3 {
+			l.Mark()
+			time.Sleep(20 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+	})
+	if want := []pass{{0, true}, {1050 * time.Millisecond, false}}; !slices.Equal(got, want) {
+		t.Errorf("passes %v, want %v", got, want)
+	}
+}
+
 func TestAFullPassRunsPeriodicallyWithoutEvents(t *testing.T) {
 	got := record(t, func(l *Loop) { l.Every = 30 * time.Second }, quiet, func(*Loop) { time.Sleep(61 * time.Second) })
 	if want := []pass{{0, true}, {30 * time.Second, true}, {60 * time.Second, true}}; !slices.Equal(got, want) {

@@ -101,11 +101,21 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 		group.Go(func() {
 			defer func() { <-slots }()
 			defer conn.Close()
+			growStack()
 			if err := s.serve(calls, conn); err != nil {
 				s.report(err)
 			}
 		})
 	}
+}
+
+// growStack gives the goroutine the stack that an ADD needs. A stack that grows as it is used is
+// copied five times, which takes 0.03 ms of an ADD.
+//
+//go:noinline
+func growStack() byte {
+	var used [16 << 10]byte
+	return used[os.Getpid()%len(used)] // known at run time only, so that it stays on the stack
 }
 
 // accept returns the next connection. It retries while the process or the machine lacks
