@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"time"
 
 	"github.com/trunkline/trunkline/internal/control/conflist"
@@ -103,28 +104,34 @@ func (l leaver) leave(ctx context.Context) error {
 	discarded, cancel := context.WithTimeout(ctx, leaveWithin/2) // the steps after it matter more
 	defer cancel()
 	return errors.Join(
-		conflist.Remove(l.cfg, l.daemon || awsDaemonServes(ctx)),
+		conflist.Remove(l.cfg, l.daemon || awsDaemonServes(ctx, l.cfg.Checkpoint)),
 		l.host.DeleteDiscarded(discarded, func() int { return deletedAtOnce }, func(link.Wired) {}),
 		network.Leave(ctx, network.LeaveDeps{Links: l.host, Filter: l.filter}),
 		l.state.Leave(ctx),
 	)
 }
 
-// awsDaemonAddress is where AWS's daemon answers its plugin.
+// Where AWS's daemon answers its plugin: a socket in the directory of its checkpoint since
+// v1.23.0, a port of the node before.
 // Source: aws/amazon-vpc-cni-k8s, pkg/ipamd/rpc_handler.go.
-const awsDaemonAddress = "127.0.0.1:50051"
+const (
+	awsDaemonSocket = "ipamd.sock"
+	awsDaemonPort   = "127.0.0.1:50051"
+)
 
 // awsDaemonServes reports whether AWS's daemon runs on the node: it can be started before our agent
-// has left, and Uninstall has no access to the API server.
-func awsDaemonServes(ctx context.Context) bool {
+// has left, and Uninstall has no access to the API server. A daemon that was killed leaves its
+// socket, so that it is dialled.
+func awsDaemonServes(ctx context.Context, checkpoint string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp4", awsDaemonAddress)
-	if err != nil {
-		return false
+	for network, address := range map[string]string{"unix": filepath.Join(filepath.Dir(checkpoint), awsDaemonSocket), "tcp4": awsDaemonPort} {
+		if conn, err := new(net.Dialer).DialContext(ctx, network, address); err == nil {
+			_ = conn.Close()
+			return true
+		}
 	}
-	_ = conn.Close()
-	return true
+	return false
 }
 
 // writeCheckpoint keeps the file of a node that was left before: AWS's daemon may run by now,

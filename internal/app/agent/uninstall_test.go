@@ -2,6 +2,7 @@ package agent
 
 import (
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +103,28 @@ func TestARootDirectoryWithoutProcIsNotTakenForADisk(t *testing.T) {
 	root := rootOf(t, bootID())
 	if err := uninstallBelow(t, root); err == nil || !strings.Contains(err.Error(), "together with what is mounted below it") || !hasConflist(t, root) {
 		t.Errorf("%v, conflist %v", err, hasConflist(t, root))
+	}
+}
+
+// A daemon that was killed leaves its socket.
+func TestAWSsDaemonIsFoundByItsSocketWhileItServes(t *testing.T) {
+	checkpoint := filepath.Join(t.TempDir(), "ipam.json")
+	if awsDaemonServes(t.Context(), checkpoint) {
+		t.Fatal("a daemon is found, and there is none")
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(filepath.Dir(checkpoint), "ipamd.sock"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !awsDaemonServes(t.Context(), checkpoint) {
+		t.Error("a daemon that serves is not found")
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if awsDaemonServes(t.Context(), checkpoint) {
+		t.Error("a daemon that was killed is found")
 	}
 }
 
