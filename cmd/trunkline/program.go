@@ -23,7 +23,13 @@ func program() *cobra.Command {
 		statusCommand(), showCommands(), handoverCommand(), forgetCommand(), connectivityCommands(), ec2Commands(), versionCommand(),
 		agentCommand(), initCommand(), uninstallCommand(), controllerCommand())
 	root.Example = lines("trunkline status --wait 2m", "trunkline connectivity test", "source <(trunkline completion bash)   # complete commands and flags with Tab")
-	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	asked := root.Flags().Bool("version", false, "Print the version and exit.")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *asked {
+			return versionCmd{}.run(process{out: cmd.OutOrStdout()})
+		}
+		return cmd.Help()
+	}
 	root.AddGroup(&cobra.Group{ID: daemons, Title: "Commands that the manifests run:"})
 	root.SetHelpFunc(printHelp)
 	root.SetUsageFunc(func(cmd *cobra.Command) error { printHelp(cmd, nil); return nil })

@@ -1,8 +1,11 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"time"
+
+	"github.com/trunkline/trunkline/internal/core/cloud"
 )
 
 // Reason is why the next ADD can or cannot be served, as one word.
@@ -75,7 +78,7 @@ func (p *planner) condition() Condition {
 	case n.Free > 0:
 		return Condition{CanAdd: true, Reason: ReasonReady, Message: some(n.Free, "is free", "are free")}
 	case n.Incoming > 0:
-		return Condition{Reason: ReasonGrowing, Message: some(n.Incoming, "is in flight: ", "are in flight: ") + p.steps.adding()}
+		return Condition{Reason: ReasonGrowing, Message: some(n.Incoming, "is in flight: ", "are in flight: ") + cmp.Or(p.steps.adding(), p.notReady())}
 	case n.Cooling > 0:
 		at := p.s.nextCoolDownEnd()
 		return Condition{
@@ -101,6 +104,27 @@ func (p *planner) condition() Condition {
 	return Condition{Reason: ReasonNodeFull, Message: fmt.Sprintf(
 		"%d addresses are held, all in use, and no more are allowed (%d pods, %d interfaces)",
 		n.Have, p.s.Limits.MaxPods, p.numbers.MaxENIs)}
+}
+
+// notReady says why addresses cannot be assigned although no action is to add them: their
+// interface is not ready, and EC2 or the kernel may have refused what it needs.
+func (p *planner) notReady() string {
+	for _, e := range p.s.ENIs {
+		kind := cloud.Attach
+		switch e.Phase {
+		case SettingUp:
+			kind = cloud.SetUp
+		case Attaching:
+		case Ready, Detaching, Deleting:
+			continue
+		}
+		for _, key := range []string{string(kind) + "/" + string(e.ID), "interfaces"} {
+			if b, paused := p.pauses.active[key]; paused {
+				return fmt.Sprintf("%s of %s is paused (%s)", kind, e.ID, b.obstacle())
+			}
+		}
+	}
+	return "an interface is not ready yet"
 }
 
 // some returns a phrase such as "2 addresses are free".

@@ -118,6 +118,7 @@ func TestANodeWithoutAFreeAddressSaysWhy(t *testing.T) {
 	cooling.Addresses[0].Until, cooling.Addresses[1].Until = epoch.Add(9*time.Second), epoch.Add(5*time.Second)
 	one := ipam.Limits{ENIs: 1, AddressesPerENI: 15}
 	refused := ipam.View{Backoffs: []ipam.Backoff{{Key: "AssignAddresses/eni-0", Until: epoch.Add(time.Minute), Tries: 3, Message: "not authorized"}}}
+	unattached := ipam.View{Backoffs: []ipam.Backoff{{Key: "Attach/eni-1", Until: epoch.Add(time.Minute), Tries: 2, Message: "RequestExpired"}, {Key: "AssignAddresses/eni-1", Until: epoch.Add(time.Minute), Tries: 2}}}
 	unread := ipam.View{Backoffs: []ipam.Backoff{{Key: "subnet/subnet-0", Until: epoch.Add(time.Minute), Tries: 1, Reason: cloud.FailSubnetExhausted}}}
 	for name, c := range map[string]struct {
 		s      ipam.Snapshot
@@ -131,6 +132,7 @@ func TestANodeWithoutAFreeAddressSaysWhy(t *testing.T) {
 		"two are free":            {ipam.Snapshot{}, []ipam.ENIView{given(0, ipam.Ready, ipam.Free, ipam.Free)}, ipam.ReasonReady, nil, "2 addresses are free", 0},
 		"some are requested":      {ipam.Snapshot{}, []ipam.ENIView{empty}, ipam.ReasonGrowing, ipam.ErrPoolEmpty, "2 addresses are in flight: AssignAddresses 2 to eni-0", 0},
 		"an interface is not set": {ipam.Snapshot{Brake: cloud.FreezeAll}, []ipam.ENIView{full, given(1, ipam.Attaching, ipam.Free)}, ipam.ReasonGrowing, ipam.ErrPoolEmpty, "1 address is in flight: an interface is not ready yet", 0},
+		"an interface is refused": {ipam.Snapshot{View: unattached}, []ipam.ENIView{full, given(1, ipam.Attaching, ipam.Free)}, ipam.ReasonGrowing, ipam.ErrPoolEmpty, "1 address is in flight: Attach of eni-1 is paused (RequestExpired, tried 2 times, again at 12:01:00)", 0},
 		"two cool down":           {ipam.Snapshot{Brake: cloud.FreezeAll}, []ipam.ENIView{cooling}, ipam.ReasonCooling, ipam.ErrAllCooling, "2 addresses cool down, the first until 12:00:05", 5 * time.Second},
 		"all are in use":          {ipam.Snapshot{Limits: one}, []ipam.ENIView{full}, ipam.ReasonNodeFull, ipam.ErrNodeFull, "all 14 addresses that this instance type allows (1 interfaces x 14) are in use", 0},
 		"all pods are there":      {ipam.Snapshot{Limits: ipam.Limits{ENIs: 2, AddressesPerENI: 15, MaxPods: 1}}, []ipam.ENIView{empty}, ipam.ReasonNodeFull, ipam.ErrNodeFull, "1 addresses are held, all in use, and no more are allowed (1 pods, 2 interfaces)", 0},

@@ -77,16 +77,13 @@ func (t *steps) releasing() bool {
 	return slices.ContainsFunc(t.inFlight, frees) || slices.ContainsFunc(t.planned, frees)
 }
 
-// adding names the actions, in flight or planned, that add addresses.
+// adding names the actions, in flight or planned, that add addresses; empty without any.
 func (t *steps) adding() string {
 	var out []string
 	for _, a := range slices.Concat(t.inFlight, t.planned) {
 		if !a.Kind.Frees() {
 			out = append(out, a.String())
 		}
-	}
-	if len(out) == 0 {
-		return "an interface is not ready yet"
 	}
 	return strings.Join(out, ", ")
 }
