@@ -148,9 +148,9 @@ func TestBesideAWSsDaemonTheAgentOnlyWatches(t *testing.T) {
 		if got, err := os.ReadFile(aws); err != nil || string(got) != conflist {
 			return errors.Join(err, fmt.Errorf("it is %s", got))
 		}
+		if _, err := os.Stat(aws + ".before-trunkline"); !errors.Is(err, fs.ErrNotExist) { // deleted after it
+			return fmt.Errorf("the kept content: %w", err)
+		}
 		return nil
 	})
-	if _, err := os.Stat(aws + ".before-trunkline"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the kept content: %v", err)
-	}
 }
