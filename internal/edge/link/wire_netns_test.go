@@ -222,6 +222,14 @@ func TestWireRefusesADescriptorOfNoPod(t *testing.T) {
 	}
 }
 
+func TestUpWithoutWireIsAnError(t *testing.T) {
+	h, _ := open(t)
+	const none = 1 << 20 // index of no link
+	if err := h.Up(context.Background(), pod("web", "10.0.1.7"), none); !errors.Is(err, ErrNotWired) {
+		t.Errorf("got %v, want ErrNotWired", err)
+	}
+}
+
 // A StatefulSet's next pod has the same link name. The late Up of an ADD of the old sandbox
 // must not connect it before its own filter and policies are in force.
 func TestUpDoesNotConnectTheLinkOfAnotherSandbox(t *testing.T) {
