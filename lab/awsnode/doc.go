@@ -7,9 +7,9 @@
 // It follows release 1.23.1 of aws/amazon-vpc-cni-k8s, and names the file of that repository
 // at each part. It is not that program: the init container and the entrypoint are part of the
 // daemon, the pool has a fixed size and does not grow, an address does not cool down, the rules
-// 1536 of pods are not written again at a start, the plugin and the daemon talk by a protocol of their own over the same socket, and there are neither IPv6,
-// security groups for pods, custom networking nor network policies. What a start takes over from
-// the checkpoint is the same.
+// 1536 of pods are not written again at a start, the plugin and the daemon talk by a protocol of
+// their own over the same socket, and there are neither IPv6, security groups for pods, custom
+// networking nor network policies. What a start takes over from the checkpoint is the same.
 //
 // It touches the network namespace that it is called in, or one by its name, and in Serve
 // the node's files. lab/node runs it inside a node; tests below test/ wire pods with it.
