@@ -100,7 +100,7 @@ type Pool struct {
 const maxBackoff = 5 * time.Second
 
 // planDelay keeps the plan away from the ADDs that cause it: that of an ADD would run while its
-// plugin ends, and ten ADDs at once have one. EC2 takes ten times as long for a call.
+// plugin ends, and ten ADDs at once have one.
 const planDelay = 20 * time.Millisecond
 
 // New returns a pool. It registers its metrics.

@@ -92,6 +92,14 @@ func (t *trash) empty(ctx context.Context, batch func() int, gone func(Wired)) e
 	return ctx.Err()
 }
 
+// holds reports whether this process discarded the link, and it is not reported yet.
+func (t *trash) holds(index int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, waits := t.waiting[index]
+	return waits
+}
+
 func (t *trash) recorded() map[int]Wired {
 	t.mu.Lock()
 	defer t.mu.Unlock()

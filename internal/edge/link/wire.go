@@ -24,7 +24,8 @@ import (
 // It is idempotent, also after a crash at any instruction: correct objects are kept,
 // incomplete ones and those of an older sandbox of the same pod are replaced. It returns
 // ErrInterfaceExists if the pod's interface or the node's link is not ours, and
-// ErrNamespaceGone if the pod's namespace was deleted meanwhile. index is that of the host's end, for Up.
+// ErrNamespaceGone if the pod's namespace was deleted meanwhile. index is the interface index
+// of the host's end, which Up takes.
 func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (index int, err error) {
 	if err := checkPodNS(podNS, h.ns); err != nil {
 		return 0, err
@@ -60,12 +61,18 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (i
 }
 
 // Up connects a wired pod: it sets the host's end up, and adds the routes and neighbours
-// that need it up. index is what Wire returned; it has not changed, because the kernel gives
-// indexes in sequence. It returns ErrNotWired if the link no longer exists. It is idempotent.
+// that need it up. It returns ErrNotWired if the link no longer exists or was discarded. It is
+// idempotent.
+//
+// index is what Wire returned. It cannot be that of a later link: the kernel gives the indexes of
+// a namespace in a cycle of 2^31 (dev_index_reserve in net/core/dev.c, an xa_alloc_cyclic).
 func (h *Host) Up(ctx context.Context, e endpoint.Endpoint, index int) (err error) {
 	e.Stage = endpoint.Ready
 	state := hostnet.ForEndpoint(e)
 	name := state.Links[0].Name
+	if h.trash.holds(index) {
+		return fmt.Errorf("set %s up: link %s was discarded: %w", e.Name(), name, ErrNotWired)
+	}
 	batch := []message{setLink(index, 1, "set link "+name+" up")}
 	for _, n := range state.Neighbours {
 		batch = append(batch, neighbourMessage(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, index, n))

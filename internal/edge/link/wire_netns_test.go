@@ -230,6 +230,27 @@ func TestUpWithoutWireIsAnError(t *testing.T) {
 	}
 }
 
+func TestUpDoesNotConnectADiscardedLink(t *testing.T) {
+	h, node := open(t)
+	p := pod("web", "10.0.1.7")
+	index, err := h.Wire(t.Context(), testns.New(t, "pod").Open(t), p)
+	if err == nil {
+		_, err = h.Unwire(t.Context(), p)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Up(t.Context(), p, index); !errors.Is(err, ErrNotWired) {
+		t.Errorf("got %v, want ErrNotWired", err)
+	}
+	if got := ip(t, node, "link show "+p.Link); !strings.Contains(got, "state DOWN") {
+		t.Errorf("the discarded link is not down:\n%s", got)
+	}
+	if got := ip(t, node, "route"); strings.Contains(got, "10.0.1.7") {
+		t.Errorf("the address of a discarded link has a route:\n%s", got)
+	}
+}
+
 // A StatefulSet's next pod has the same link name. The late Up of an ADD of the old sandbox
 // must not connect it before its own filter and policies are in force.
 func TestUpDoesNotConnectTheLinkOfAnotherSandbox(t *testing.T) {
