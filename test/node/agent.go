@@ -26,6 +26,7 @@ import (
 	"github.com/trunkline/trunkline/internal/app/agent"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/kernel/timerslack"
 )
 
 // agentEnv is set for a process that is to run the agent; it holds the agent's flags.
@@ -59,7 +60,11 @@ func ServeAgent() {
 	if !ok {
 		return
 	}
-	if err := runAgent(settings); err != nil {
+	err := timerslack.Set(time.Millisecond, os.Args, os.Environ()) // as cmd/trunkline
+	if err == nil {
+		err = runAgent(settings)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

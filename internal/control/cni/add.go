@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
@@ -52,9 +53,12 @@ type addition struct {
 	leave   func()                         // ends the ADD's precedence over DELs
 }
 
-// steps are the steps of an ADD, in order.
-func (c *Controller) steps() *steps.List[*addition] {
-	return &steps.List[*addition]{
+// additionSteps are the steps of an ADD, in order.
+func additionSteps(m metrics) *steps.List[*addition] {
+	phases := m.phases.MustCurryWith(prometheus.Labels{"command": "ADD"})
+	observers := map[string]prometheus.Observer{} // by step: looking one up by its labels takes longer than some steps
+	journal := phases.WithLabelValues("journal")
+	list := &steps.List[*addition]{
 		Steps: []steps.Step[*addition]{
 			{Name: "identify", Do: step((*addition).identify)},
 			{Name: "admit", Do: step((*addition).admit)},
@@ -65,14 +69,21 @@ func (c *Controller) steps() *steps.List[*addition] {
 			{Name: "up", Do: step((*addition).up)},
 		},
 		Journal: func(ctx context.Context, a *addition, _ string) error {
-			return c.phase("ADD", "journal", func() error { return a.written.Wait(ctx) })
+			began := time.Now()
+			err := a.written.Wait(ctx)
+			journal.Observe(time.Since(began).Seconds())
+			return err
 		},
 		Observe: func(step string, undo bool, took time.Duration, _ error) {
 			if !undo {
-				c.metrics.phases.WithLabelValues("ADD", step).Observe(took.Seconds())
+				observers[step].Observe(took.Seconds())
 			}
 		},
 	}
+	for _, s := range list.Steps {
+		observers[s.Name] = phases.WithLabelValues(s.Name)
+	}
+	return list
 }
 
 // step is a method of an ADD as a step of the list.
@@ -100,7 +111,7 @@ func (c *Controller) add(ctx context.Context, req *cnirpc.Request, conf netConf,
 	a := &addition{c: c, request: req, netns: netns, requested: time.Now(), conf: conf, leave: func() {}}
 	defer func() { a.leave() }()
 	defer a.endLock(errUnfinished) // if it did not end otherwise
-	if err := c.steps().Run(ctx, a); err != nil {
+	if err := c.addition.Run(ctx, a); err != nil {
 		a.report(err)
 		return fmt.Errorf("add pod %s: %w", a.e.Name(), err)
 	}
@@ -420,10 +431,10 @@ func (c *Controller) whyEmpty() error {
 	return fmt.Errorf("%w: ADDs that came earlier took them", ipam.ErrNoAddress)
 }
 
-// phase observes how long a part of a command takes.
-func (c *Controller) phase(command, name string, f func() error) error {
+// phase observes how long a part of a DEL takes.
+func (c *Controller) phase(name string, f func() error) error {
 	began := time.Now()
 	err := f()
-	c.metrics.phases.WithLabelValues(command, name).Observe(time.Since(began).Seconds())
+	c.metrics.phases.WithLabelValues("DEL", name).Observe(time.Since(began).Seconds())
 	return err
 }

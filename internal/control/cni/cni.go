@@ -33,6 +33,7 @@ import (
 	"github.com/trunkline/trunkline/internal/machinery/priority"
 	"github.com/trunkline/trunkline/internal/machinery/queue"
 	"github.com/trunkline/trunkline/internal/machinery/serial"
+	"github.com/trunkline/trunkline/internal/machinery/steps"
 )
 
 // Backend gives endpoints their addresses. The first three are called within a
@@ -159,7 +160,8 @@ type Deps struct {
 type Controller struct {
 	Config
 	Deps
-	metrics metrics
+	metrics  metrics
+	addition *steps.List[*addition] // the steps of an ADD
 
 	calls serial.Keys[endpoint.Key]
 	queue queue.Queue   // ADDs that take an address, or wait for one
@@ -172,7 +174,8 @@ type Controller struct {
 
 // New returns the controller. It registers its metrics.
 func New(c Config, d Deps) *Controller {
-	return &Controller{Config: c, Deps: d, metrics: newMetrics(d.Registry)}
+	m := newMetrics(d.Registry)
+	return &Controller{Config: c, Deps: d, metrics: m, addition: additionSteps(m)}
 }
 
 // Run deletes discarded links, carries out spooled DELs and removes stale endpoints until ctx

@@ -57,18 +57,18 @@ func (c *Controller) detach(ctx context.Context, e endpoint.Endpoint) (err error
 		}
 		end(gone, left)
 	}()
-	unwritten := c.phase("DEL", "journal", func() error { return c.remove(ctx, e.ID) })
+	unwritten := c.phase("journal", func() error { return c.remove(ctx, e.ID) })
 	if unwritten != nil && !errors.Is(unwritten, journal.ErrDisk) {
 		return unwritten
 	}
 	// A newer endpoint of the same pod may have the link's name by now. The filter's
 	// elements are keyed by link, MAC and address, of which this endpoint has its own.
-	if err := c.phase("DEL", "filter", func() error { return c.Filter.Remove(ctx, c.elements(e)...) }); err != nil {
+	if err := c.phase("filter", func() error { return c.Filter.Remove(ctx, c.elements(e)...) }); err != nil {
 		c.Log.Warn("filter elements are left for the next comparison", "pod", e.Name(), "error", err)
 		left = err
 	}
 	var queued bool
-	if err := c.phase("DEL", "unwire", func() (err error) { queued, err = c.Links.Unwire(ctx, e); return err }); err != nil {
+	if err := c.phase("unwire", func() (err error) { queued, err = c.Links.Unwire(ctx, e); return err }); err != nil {
 		return err
 	}
 	if !queued {
