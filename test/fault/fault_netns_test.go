@@ -167,10 +167,6 @@ func (r *run) section(name string, points []point) {
 			})
 		}
 		_ = lanes.Wait() // failures are reported by the subtests
-		if r.full && (name == onDisk || name == inKernel) {
-			r.byName(t)
-		}
-		slices.SortFunc(r.visited, func(a, b outcome) int { return a.compare(b.point) })
 		least := len(selected)
 		if r.full {
 			least = least * 9 / 10
@@ -178,7 +174,12 @@ func (r *run) section(name string, points []point) {
 		if err := missed(selected, r.visited, least); err != nil {
 			t.Error(err)
 		}
-		head := fmt.Sprintf("%d of %d points reached in %s, seed %d", reached(r.visited), len(selected), time.Since(began).Round(time.Second), r.seed)
+		numbered := reached(r.visited)
+		if r.full && (name == onDisk || name == inKernel) {
+			r.byName(t)
+		}
+		slices.SortFunc(r.visited, func(a, b outcome) int { return a.compare(b.point) })
+		head := fmt.Sprintf("%d of %d points reached, and %d by name, in %s, seed %d", numbered, len(selected), reached(r.visited)-numbered, time.Since(began).Round(time.Second), r.seed)
 		t.Log(head)
 		if r.full && len(selected) == len(points) {
 			if err := writeSection(name, head, r.visited); err != nil {

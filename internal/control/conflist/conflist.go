@@ -85,17 +85,13 @@ func New(cfg config.Config, d Deps) *File {
 	return f
 }
 
-// keep is the loop: it writes what differs, and says that nothing does. While it is not known
-// which pods the node has, nothing was written.
+// keep is the loop: it writes what differs, and says that nothing does.
 func (f *File) keep(ctx context.Context, _ bool) (time.Time, error) {
-	known := !f.Yield() || f.Daemon()
-	if err := f.Write(ctx); err != nil {
-		return time.Time{}, err
-	}
-	if known {
+	known, err := f.Write(ctx)
+	if known && err == nil {
 		f.Written()
 	}
-	return time.Time{}, nil
+	return time.Time{}, err
 }
 
 // compareEvery is how often the files are compared with their desired content. That needs no
@@ -124,8 +120,9 @@ func (f *File) Problems() []cniconf.Problem {
 // Write puts the file in place when it is not there as it should be, replaces the
 // configuration of the AWS VPC CNI if the runtime would use it instead, and looks for
 // other problems. New problems are events on the node. While the node is left to AWS's daemon, it
-// gives that one's configuration back. It must not be called before calls are served.
-func (f *File) Write(ctx context.Context) error {
+// gives that one's configuration back. While it is not known which pods the node has, nothing is
+// written, and known is false. It must not be called before calls are served.
+func (f *File) Write(ctx context.Context) (known bool, err error) {
 	if f.Yield() {
 		return f.yield()
 	}
@@ -136,9 +133,9 @@ func (f *File) Write(ctx context.Context) error {
 	chain, problems := f.chain(ctx, cniconf.InUse(files))
 	problems = append(problems, f.loopback(ctx)...)
 	if ctx.Err() != nil {
-		return ctx.Err() // the agent stops: plugins may not have been asked
+		return true, ctx.Err() // the agent stops: plugins may not have been asked
 	}
-	err := errors.Join(readErr, os.MkdirAll(f.cfg.CNIConfDir, 0o755))
+	err = errors.Join(readErr, os.MkdirAll(f.cfg.CNIConfDir, 0o755))
 	if err == nil {
 		err = f.put(cniconf.Named(files, FileName), chain)
 	}
@@ -155,20 +152,20 @@ func (f *File) Write(ctx context.Context) error {
 		problems = append(problems, cniconf.NotWritten(f.cfg.CNIConfDir))
 	}
 	f.report(chain.version, append(problems, f.notCalled(time.Now())...))
-	return err
+	return true, err
 }
 
 // yield gives AWS's configuration back once AWS's daemon is known to be on the node. Our own file
 // stays: it sorts after AWS's.
-func (f *File) yield() error {
+func (f *File) yield() (known bool, err error) {
 	if !f.Daemon() {
-		return nil
+		return false, nil
 	}
 	if err := giveBack(f.cfg); err != nil {
-		return fmt.Errorf("give the configuration of the AWS VPC CNI back: %w", err)
+		return true, fmt.Errorf("give the configuration of the AWS VPC CNI back: %w", err)
 	}
 	f.report(f.Version(), nil) // what the runtime does is no fault of ours any more
-	return nil
+	return true, nil
 }
 
 // put writes one file of the directory if its content means something else.

@@ -87,7 +87,7 @@ func (s *scene) put(t testing.TB, name, content string) {
 
 func (s *scene) write(t testing.TB) {
 	t.Helper()
-	if err := s.Write(t.Context()); err != nil {
+	if _, err := s.Write(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -247,7 +247,7 @@ func TestADirectoryThatCannotBeWrittenIsAProblemOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if err := s.Write(t.Context()); err == nil {
+		if _, err := s.Write(t.Context()); err == nil {
 			t.Fatal("it was written")
 		}
 	}

@@ -159,7 +159,7 @@ func gaps(t *testing.T, s *scene, f func() error) error {
 func TestTheRuntimeFindsAConfigurationAtEveryMoment(t *testing.T) {
 	s := newScene(t)
 	s.write(t)
-	if err := gaps(t, s, func() error { return s.Write(t.Context()) }); err != nil {
+	if err := gaps(t, s, func() error { _, err := s.Write(t.Context()); return err }); err != nil {
 		t.Errorf("a runtime that loads meanwhile fails: %v", err)
 	}
 }

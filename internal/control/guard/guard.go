@@ -45,7 +45,8 @@ type Events interface {
 type Deps struct {
 	Cluster Cluster
 	Events  Events
-	// Changed is called when the pod of AWS's daemon has come or gone.
+	// Changed is called when the pod of AWS's daemon has come or gone, and when the pods
+	// of the node became known.
 	Changed func()
 	Log     *slog.Logger
 }
@@ -59,11 +60,13 @@ type Guard struct {
 	// reported is the pod of AWS's daemon at the last Check, nil without one. It is for ADDs; the
 	// other methods read the pods, which may have changed since.
 	reported atomic.Pointer[kube.PodRef]
+	known    atomic.Bool // the pods, at the last Check
 }
 
-// New returns the guard of a node. It knows nothing before Check.
+// New returns the guard of a node. It knows no pod of AWS's daemon before Check.
 func New(d Deps) *Guard {
 	g := &Guard{Deps: d}
+	g.known.Store(d.Cluster.PodsKnown())
 	g.Loop = loop.New(func(context.Context, bool) (time.Time, error) { g.Check(); return time.Time{}, nil })
 	g.Loop.MinInterval, g.Loop.Every = 20*time.Millisecond, time.Minute
 	return g
@@ -89,9 +92,13 @@ func (g *Guard) beside() *kube.PodRef {
 func (g *Guard) Check() {
 	now := g.beside()
 	before := g.reported.Swap(now)
+	known := g.Cluster.PodsKnown()
+	learned := g.known.Swap(known) != known
 	switch {
 	case now == nil && before == nil, now != nil && before != nil && *now == *before:
-		return
+		if !learned {
+			return
+		}
 	case now == nil:
 		g.Log.Info("the pod of AWS's daemon is gone: the agent serves the node")
 	default:

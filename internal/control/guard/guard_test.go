@@ -100,6 +100,20 @@ func TestAPodOfAWSsDaemonIsReportedOnce(t *testing.T) {
 	}
 }
 
+// The conflist waits for it, and with it the node.
+func TestThatThePodsBecameKnownIsPassedOnAtOnce(t *testing.T) {
+	cluster := &shared{}
+	changes := 0
+	g := New(Deps{cluster, cluster, func() { changes++ }, slog.New(slog.DiscardHandler)})
+	for _, synced := range []bool{false, true, true} {
+		cluster.synced = synced
+		g.Check()
+	}
+	if changes != 1 || len(cluster.events) > 0 {
+		t.Errorf("%d changes were passed on, want 1; events %q", changes, cluster.events)
+	}
+}
+
 // AWS's chart can be installed in any namespace.
 func TestAWSsDaemonStopsTheAgentInAnyNamespace(t *testing.T) {
 	cluster := &shared{synced: true, pods: []kube.Pod{awsNodePod("aws-node-1", func(p *kube.Pod) { p.Namespace = "aws" })}}
