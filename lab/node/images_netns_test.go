@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -274,4 +275,56 @@ func TestUbuntuConfiguresTheNetworkPluginsInterfaces(t *testing.T) {
 	if got, _ := inNamespace(i.ns, "ip rule | grep -c ^512:"); got != "0" {
 		t.Errorf("%s of the plugin's rules are left; systemd-networkd manages foreign rules", got)
 	}
+}
+
+// What docs/compat.md says to do on Ubuntu before the node joins.
+func TestUbuntuWithTheDocumentedSettingsLeavesTheNetworkPluginsInterfacesAlone(t *testing.T) {
+	i, n := bootImage(t, osimage.Ubuntu)
+	logged := func(n *node.Node, text string, times int) {
+		eventually(t, fmt.Sprintf("%q is in the log", text), func() bool {
+			out, _ := inside(n, "grep", "-c", text, "/lab/log/hotplug.log")
+			return out == fmt.Sprint(times)
+		})
+	}
+	logged(n, "the interfaces of the boot are configured", 1)
+	if out, err := inside(n, "sh", "-ec", documented(t, "cloud.cfg.d")); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := n.PowerOff(); err != nil {
+		t.Fatal(err)
+	}
+	n = bootIdle(t, i.config)
+	logged(n, "the interfaces of the boot are configured", 2) // the log is on the disk
+	i.attach(t, 1)
+	i.foreign(t, "eth1")
+	logged(n, "hot-plug is off", 1)
+	if out, err := inside(n, "sh", "-c", "networkctl reload && networkctl reconfigure eth0"); err != nil {
+		t.Fatalf("networkctl: %v: %s", err, out)
+	}
+	eventually(t, "the primary interface is configured again", func() bool {
+		out, _ := inNamespace(i.ns, "ip route show default")
+		return strings.Contains(out, "default via 10.0.0.1 dev eth0")
+	})
+	if got := i.run(t, ourRules); got != "2\n2" {
+		t.Errorf("of the plugin's rules and routes %q are left", got)
+	}
+	if got := i.run(t, "ip -4 -o addr show eth1"); got != "" {
+		t.Errorf("the plugin's interface has %s", got)
+	}
+}
+
+// documented is the block of commands of docs/compat.md that contains a text.
+func documented(t *testing.T, containing string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/compat.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, block := range strings.Split(string(text), "```\n") {
+		if n%2 == 1 && strings.Contains(block, containing) {
+			return block
+		}
+	}
+	t.Fatalf("docs/compat.md has no commands with %q", containing)
+	return ""
 }

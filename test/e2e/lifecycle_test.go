@@ -122,17 +122,7 @@ func nodeLosesPower(t *testing.T, l lab) {
 func nodeReboots(t *testing.T, l lab) {
 	n := lastNode(t, l)
 	n.startPod(t, "before-reboot")
-	if _, err := l.account(t).api.RebootInstances(t.Context(), &ec2.RebootInstancesInput{InstanceIds: []string{string(n.InstanceID)}}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 2*time.Minute, "the node has booted again", func(t testing.TB) error {
-		now := lastNode(t, l)
-		if now.State != daemon.NodeRunning || now.BootID == n.BootID {
-			return notYet("state %s, boot %s", now.State, now.BootID)
-		}
-		return nil
-	})
-	n.ready(t, 2*time.Minute)
+	n.reboot(t)
 	l.remove(t, "pod/before-reboot", "--force")
 	n.startPod(t, "after-reboot")
 	eventually(t, time.Minute, "kernel, EC2 and Kubernetes agree", func(t testing.TB) error { return l.stateAgrees(t) })

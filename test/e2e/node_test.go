@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/trunkline/trunkline/lab/daemon"
@@ -33,6 +34,24 @@ func (n node) ready(t testing.TB, limit time.Duration) {
 		}
 		return notYet("%v", object.Status.Conditions)
 	})
+}
+
+// reboot reboots the node by EC2, and waits until its new kubelet reports it as Ready.
+func (n node) reboot(t testing.TB) {
+	t.Helper()
+	if _, err := n.l.account(t).api.RebootInstances(t.Context(), &ec2.RebootInstancesInput{InstanceIds: []string{string(n.InstanceID)}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 2*time.Minute, "the node has booted again", func(t testing.TB) error {
+		kubelets := strings.TrimSpace(n.l.kubectl(t, "get", "node", n.KubeName, "-o", "jsonpath={.status.nodeInfo.bootID}"))
+		for _, now := range n.l.nodes(t) {
+			if now.Name == n.Name && now.State == daemon.NodeRunning && now.BootID != n.BootID && now.BootID == kubelets {
+				return nil
+			}
+		}
+		return notYet("it is not running, or in boot %s; its kubelet reports boot %s", n.BootID, kubelets)
+	})
+	n.ready(t, 2*time.Minute)
 }
 
 // startPod starts a pod on the node and returns its address; the pod is deleted when the

@@ -134,12 +134,17 @@ func networkdLeavesThePluginAlone(t *testing.T, l lab) {
 // the others and reaches them.
 func bottlerocketJoins(t *testing.T, l lab) {
 	l.run(t, 10*time.Minute, "up", "--name", l.name, "-f", "test/e2e/testdata/images.yaml")
+	if n := len(l.nodes(t)); n != 3 {
+		t.Fatalf("%d nodes, want 3", n)
+	}
+	podsOfAllNodesReachEachOther(t, l)
+}
+
+// podsOfAllNodesReachEachOther starts a pod on each node.
+func podsOfAllNodesReachEachOther(t *testing.T, l lab) {
 	pods := map[string]string{}
 	for _, n := range l.nodes(t) {
 		pods["on-"+n.Name] = n.startPod(t, "on-"+n.Name).String()
-	}
-	if len(pods) != 3 {
-		t.Fatalf("pods %v, want one on each of three nodes", pods)
 	}
 	for from := range pods {
 		for to, addr := range pods {

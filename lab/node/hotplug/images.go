@@ -103,9 +103,17 @@ func (h *Hooks) cloudInitAtBoot(ctx context.Context) error {
 }
 
 // cloudInit renders the configuration of all interfaces again once metadata knows that the
-// interface was attached or detached.
+// interface was attached or detached, unless hot-plug is off.
 func (h *Hooks) cloudInit(ctx context.Context, name string) error {
-	err := await(ctx, func() error {
+	on, err := hotPlugOn(cloudConfigDir)
+	if err != nil {
+		return err
+	}
+	if !on {
+		h.log.Info("hot-plug is off: the interface is left alone", "link", name)
+		return nil
+	}
+	err = await(ctx, func() error {
 		macs, err := h.metadata.macs(ctx)
 		if err != nil {
 			return err
