@@ -52,7 +52,7 @@ func wrongUsage(format string, args ...any) error {
 // commands executed in the container join.
 func keepMainThread() { runtime.LockOSThread() }
 
-// timerSlack is how late the agent's timers may be. Its shortest interval is 20 ms.
+// timerSlack is how late the agent's timers may be. The shortest interval of its loops is 20 ms.
 const timerSlack = time.Millisecond
 
 // coalesceTimers saves processor time of the agent. The other commands are not worth a second

@@ -1,9 +1,7 @@
 package hotplug
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,9 +32,6 @@ func hotPlugOn(dir string) (bool, error) {
 	}
 	for _, path := range slices.Backward(files) {
 		text, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
 		var c cloudConfig
 		if err == nil {
 			err = yaml.Unmarshal(text, &c)

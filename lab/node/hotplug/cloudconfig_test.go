@@ -12,12 +12,12 @@ func TestCloudInitHandlesHotPlugUnlessTheLastFileThatListsEventsSaysOtherwise(t 
 		files map[string]string
 		want  bool
 	}{
-		"no files":                    {nil, true},
-		"no file about events":        {map[string]string{"05_logging.cfg": other, "empty.cfg": ""}, true},
-		"off":                         {map[string]string{"99-off.cfg": off, "zz-other.cfg": other}, false},
-		"off in a file that sorts on": {map[string]string{"10-off.cfg": off, "20-on.cfg": on}, true},
-		"on in a file before":         {map[string]string{"10-on.cfg": on, "20-off.cfg": off}, false},
-		"not a settings file":         {map[string]string{"99-off.cfg.bak": off}, true},
+		"no files":                      {nil, true},
+		"no file about events":          {map[string]string{"05_logging.cfg": other, "empty.cfg": ""}, true},
+		"off":                           {map[string]string{"99-off.cfg": off, "zz-other.cfg": other}, false},
+		"off in a file, on in the next": {map[string]string{"10-off.cfg": off, "20-on.cfg": on}, true},
+		"on in a file, off in the next": {map[string]string{"10-on.cfg": on, "20-off.cfg": off}, false},
+		"not a settings file":           {map[string]string{"99-off.cfg.bak": off}, true},
 	} {
 		dir := t.TempDir()
 		for file, text := range c.files {
