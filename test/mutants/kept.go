@@ -14,7 +14,7 @@ import (
 // kept is the file with the results of a target so far: a line with the code they are about,
 // then one for each mutant. An interrupted run continues from it.
 type kept struct {
-	file    *os.File
+	file    *os.File           // nil: results are not kept
 	results map[string]Outcome // by the mutant's name
 }
 
@@ -79,6 +79,9 @@ func (k *kept) read(path, code string) (bool, error) {
 }
 
 func (k *kept) add(m *mutant, o Outcome) error {
+	if k.file == nil {
+		return nil
+	}
 	k.results[m.name.String()] = o
 	return k.write(keptLine{Mutant: m.name.String(), Outcome: o})
 }

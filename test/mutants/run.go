@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +18,8 @@ type Options struct {
 	Root string    // of the checkout
 	Log  io.Writer // progress
 	Jobs int       // mutants that are judged at the same time; 1 if it is 0
+	// Match selects mutants by name; nil is all.
+	Match *regexp.Regexp
 }
 
 // Results are the outcomes of a target's mutants.
@@ -91,14 +95,27 @@ func Run(ctx context.Context, o Options, t Target) (Results, error) {
 		return r, err
 	}
 	defer before.file.Close()
+	return r, r.judge(ctx, o, t, before)
+}
+
+// Match judges the mutants of a target that Options.Match selects. It keeps no results.
+func Match(ctx context.Context, o Options, t Target) (Results, error) {
+	r := Results{Folder: t.Folder}
+	return r, r.judge(ctx, o, t, &kept{})
+}
+
+func (r *Results) judge(ctx context.Context, o Options, t Target, before *kept) error {
 	scratch, err := os.MkdirTemp("", "trunkline-mutants-")
 	if err != nil {
-		return r, err
+		return err
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
 	p, err := prepare(ctx, o, t, scratch)
 	if err != nil {
-		return r, err
+		return err
+	}
+	if o.Match != nil {
+		p.mutants = slices.DeleteFunc(p.mutants, func(m *mutant) bool { return !o.Match.MatchString(m.name.String()) })
 	}
 	r.Outcomes = map[string]Outcome{}
 	for _, m := range p.mutants {
@@ -106,7 +123,7 @@ func Run(ctx context.Context, o Options, t Target) (Results, error) {
 	}
 	progress := newProgress(o.Log, t.Folder, len(p.mutants))
 	defer progress.end()
-	return r, judgeAll(ctx, max(1, o.Jobs), p, before, func(m *mutant, outcome Outcome) {
+	return judgeAll(ctx, max(1, o.Jobs), p, before, func(m *mutant, outcome Outcome) {
 		r.Outcomes[m.name.String()] = outcome
 		progress.note(m, outcome)
 	})

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -27,6 +28,8 @@ func run() error {
 	below := flag.String("below", "", "folder: only its packages, such as internal/core/ipam")
 	budget := flag.Duration("sample", 0, "only mutants drawn by -seed, for this long; no report is written")
 	seed := flag.String("seed", time.Now().Format(time.DateOnly), "draws the sample")
+	match := flag.String("match", "", "regular expression: only mutants with such a name; no report is written")
+	own := flag.Bool("own", false, "with -match: only the tests of the package itself, which is quicker")
 	jobs := flag.Int("jobs", 1, "mutants that are judged at the same time, without -sample")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -37,6 +40,9 @@ func run() error {
 	o := mutants.Options{Root: ".", Log: os.Stdout, Jobs: *jobs}
 	if *budget > 0 {
 		return sample(ctx, o, *seed, *budget)
+	}
+	if *match != "" {
+		return matching(ctx, o, *below, *match, *own)
 	}
 	return all(ctx, o, *below)
 }
@@ -63,6 +69,23 @@ func all(ctx context.Context, o mutants.Options, below string) error {
 	}
 	if len(problems) > 0 {
 		return errors.New(mutants.ReportFile + ":\n" + strings.Join(problems, "\n"))
+	}
+	return nil
+}
+
+// matching judges the mutants of the targets below a folder by their names, while their tests
+// are being written. It keeps no results.
+func matching(ctx context.Context, o mutants.Options, below, match string, own bool) (err error) {
+	if o.Match, err = regexp.Compile(match); err != nil {
+		return fmt.Errorf("-match: %w", err)
+	}
+	for _, t := range mutants.SelectTargets(below) {
+		if own {
+			t.Also = nil
+		}
+		if _, err := mutants.Match(ctx, o, t); err != nil {
+			return err
+		}
 	}
 	return nil
 }
