@@ -83,7 +83,7 @@ func plan(r spec.Resolved, p parts, stateDir string, deploy bool) (daemon.Lab, e
 	for _, n := range r.Nodes {
 		want.Nodes = append(want.Nodes, daemon.Node{
 			Name: n.Name, Cgroup: n.Cgroup, Labels: n.Labels, Image: n.Image, NoCNIPlugins: n.NoCNIPlugins,
-			Before: n.Before, OtherNetwork: n.Network == spec.NetworkOther,
+			Files: n.Files, Before: n.Before, OtherNetwork: n.Network == spec.NetworkOther,
 		})
 	}
 	for _, a := range slices.Concat(p.images.All(), p.own) {

@@ -65,6 +65,8 @@ type Node struct {
 	Image osimage.Name `json:"image,omitempty"`
 	// NoCNIPlugins: the node has none of CNI's reference plugins.
 	NoCNIPlugins bool `json:"noCNIPlugins,omitempty"`
+	// Files that the node has before its programs start, by their paths.
+	Files map[string]string `json:"files,omitempty"`
 	// Before is the network that the node starts with; empty is that of Deploy.
 	Before string `json:"before,omitempty"`
 	// OtherNetwork: the node's pods have addresses of the prefix of its primary interface,

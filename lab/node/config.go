@@ -59,6 +59,9 @@ type Config struct {
 	// Authorities are certificates (PEM) that the node trusts in addition to those of its
 	// image; empty is none. Pods that mount its /etc/ssl/certs trust them too.
 	Authorities []byte `json:"authorities,omitempty"`
+	// Files of lab.yaml by their paths: written before the node's programs start, unless they
+	// exist since an earlier boot.
+	Files map[string]string `json:"files,omitempty"`
 	// Before is the network that the node starts with, of lab.yaml; see before.go.
 	Before string `json:"before,omitempty"`
 	// PodRange are the addresses of the node's pods if another product than Trunkline

@@ -58,7 +58,7 @@ func (r rootFS) writeEtc(root string) error {
 		}
 	}
 	links := map[string]string{"etc/mtab": "/proc/self/mounts"}
-	if err := r.writeImageFiles(root); err != nil {
+	if err := r.config.writeFiles(root); err != nil {
 		return err
 	}
 	if _, ok := r.config.image().Files["etc/os-release"]; !ok {

@@ -44,20 +44,6 @@ func (c Config) imageMounts() (list []mount) {
 	return list
 }
 
-// writeImageFiles writes the files that the image brings.
-func (r rootFS) writeImageFiles(root string) error {
-	for name, text := range r.config.image().Files {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			return fmt.Errorf("write /%s of node: %w", name, err)
-		}
-	}
-	return nil
-}
-
 // seal makes the root read-only, if that of the image is. Mounts below it stay as they are.
 func (c Config) seal() error {
 	if !c.image().ReadOnly {

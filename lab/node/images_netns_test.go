@@ -17,6 +17,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/lab/node"
 	"github.com/trunkline/trunkline/lab/osimage"
+	"github.com/trunkline/trunkline/lab/spec"
 	"github.com/trunkline/trunkline/sim/imds"
 	"github.com/trunkline/trunkline/test/testns"
 )
@@ -290,6 +291,11 @@ func TestUbuntuWithTheDocumentedSettingsLeavesTheNetworkPluginsInterfacesAlone(t
 	if out, err := inside(n, "sh", "-ec", documented(t, "cloud.cfg.d")); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	for path, want := range exampleFiles(t, "ubuntu") {
+		if got, err := inside(n, "cat", path); err != nil || got != strings.TrimSpace(want) {
+			t.Errorf("the commands wrote %q to %s (%v); examples/images.yaml has %q", got, path, err, want)
+		}
+	}
 	if err := n.PowerOff(); err != nil {
 		t.Fatal(err)
 	}
@@ -327,4 +333,20 @@ func documented(t *testing.T, containing string) string {
 	}
 	t.Fatalf("docs/compat.md has no commands with %q", containing)
 	return ""
+}
+
+// exampleFiles are the files of a node of examples/images.yaml.
+func exampleFiles(t *testing.T, name string) map[string]string {
+	t.Helper()
+	s, err := spec.Load("../../examples/images.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range s.Nodes {
+		if n.Name == name && len(n.Files) > 0 {
+			return n.Files
+		}
+	}
+	t.Fatalf("examples/images.yaml has no node %s with files", name)
+	return nil
 }

@@ -102,6 +102,7 @@ func (m *members) node(field string, n Node) {
 		m.add(field+"cgroup", n.Cgroup, "must be %s or %s", CgroupV1, CgroupV2)
 	}
 	nodeLabels(m.problems, field+"labels", n.Labels)
+	nodeFiles(m.problems, field+"files", n.Files)
 	m.before(field+"before", n)
 	m.otherNetwork(field+"network", &n)
 	namespace := NodeNamespace(m.lab, n.Name)
@@ -117,7 +118,7 @@ func (m *members) node(field string, n Node) {
 	m.nodes = append(m.nodes, ResolvedNode{
 		Name: n.Name, Namespace: namespace, Type: n.Type, Subnet: n.Subnet,
 		Cgroup: n.Cgroup, Labels: n.Labels, MaxPods: limits.MaxPods(),
-		Image: n.Image, NoCNIPlugins: !*n.CNIPlugins, Before: n.Before, Network: n.Network,
+		Image: n.Image, NoCNIPlugins: !*n.CNIPlugins, Files: n.Files, Before: n.Before, Network: n.Network,
 	})
 }
 

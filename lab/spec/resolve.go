@@ -39,6 +39,8 @@ type ResolvedNode struct {
 	Image     osimage.Name
 	// NoCNIPlugins: the node has none of CNI's reference plugins.
 	NoCNIPlugins bool
+	// Files that the node has before its programs start, by their paths.
+	Files map[string]string
 	// Before is the network that the node starts with; empty is Trunkline.
 	Before string
 	// Network is that of the node's pods; empty is Trunkline.

@@ -155,6 +155,10 @@ type Node struct {
 	// CNIPlugins: the node has CNI's reference plugins in /opt/cni/bin; default whether its
 	// image has them.
 	CNIPlugins *bool `json:"cniPlugins,omitempty"`
+	// Files by their paths, below /etc, /opt, /root or /var, which the node has before its
+	// programs start, as cloud-init writes those of an instance's user data. One that exists
+	// since an earlier boot stays as it is.
+	Files map[string]string `json:"files,omitempty"`
 	// Before is the network that the node starts with, in place of Trunkline: see
 	// BeforeAWSNode.
 	Before string `json:"before,omitempty"`

@@ -49,9 +49,15 @@ func (s Snapshot) hasOther(lab string) bool {
 // programs matches names of the programs of a lab and of what they create.
 var programs = regexp.MustCompile(`trunkline|kube|k8s|etcd|containerd|runc|\bctr\b|cni|coredns|/netns|\btl-|workload|\beni[0-9a-f]`)
 
+// ofTests matches the temporary files of Go's tests and of the project's tools. Another
+// checkout may run them at any time, and no lab writes there.
+var ofTests = regexp.MustCompile(`^/tmp/(Test|Fuzz|Benchmark|go-build|trunkline-(mutants|image)-|tl-(bench-|[cd])\d)`)
+
 // ofSomeLab reports whether an entry without a known lab is one that labs create.
 func (e Entry) ofSomeLab() bool {
 	switch e.Kind {
+	case "file":
+		return !ofTests.MatchString(e.Text) && programs.MatchString(e.Text)
 	case "route", "rule": // have no name; a lab adds none to the machine's own
 		return true
 	case "sysctl":

@@ -25,7 +25,6 @@ func TestAL2023(t *testing.T) {
 		{"the configuration that AWS's daemon leaves is replaced", leftConflistIsReplaced},
 		{"another configuration that sorts first is an error", otherConflistIsReported},
 		{"systemd-networkd leaves the plugin's rules alone", networkdLeavesThePluginAlone},
-		{"a node of Bottlerocket joins, and pods on all nodes reach each other", bottlerocketJoins},
 	} {
 		t.Run(s.name, func(t *testing.T) { s.run(t, l) })
 	}
@@ -128,29 +127,4 @@ func networkdLeavesThePluginAlone(t *testing.T, l lab) {
 		}
 		return nil
 	})
-}
-
-// bottlerocketJoins adds a node of Bottlerocket to the lab. A pod on it is reached from
-// the others and reaches them.
-func bottlerocketJoins(t *testing.T, l lab) {
-	l.run(t, 10*time.Minute, "up", "--name", l.name, "-f", "test/e2e/testdata/images.yaml")
-	if n := len(l.nodes(t)); n != 3 {
-		t.Fatalf("%d nodes, want 3", n)
-	}
-	podsOfAllNodesReachEachOther(t, l)
-}
-
-// podsOfAllNodesReachEachOther starts a pod on each node.
-func podsOfAllNodesReachEachOther(t *testing.T, l lab) {
-	pods := map[string]string{}
-	for _, n := range l.nodes(t) {
-		pods["on-"+n.Name] = n.startPod(t, "on-"+n.Name).String()
-	}
-	for from := range pods {
-		for to, addr := range pods {
-			if from != to {
-				l.kubectl(t, "exec", from, "--", "/workload", "dial", "http", addr+":8080", "--timeout=10s")
-			}
-		}
-	}
 }
