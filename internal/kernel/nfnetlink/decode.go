@@ -63,6 +63,9 @@ func (d *decoder) decode(e expr.Any) bool {
 		return d.compare(e)
 	case *expr.Lookup:
 		return d.lookup(e)
+	case *expr.Match:
+		b, ok := decodeBPF(e)
+		return ok && len(d.registers) == 0 && d.emit(b)
 	case *expr.Immediate:
 		d.registers[wordOf(e.Register)] = content{data: e.Data}
 		return true

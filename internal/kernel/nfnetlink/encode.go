@@ -119,6 +119,8 @@ func encode(e nftables.Expr) ([]expr.Any, error) {
 		return encodeMatch(e), nil
 	case nftables.Lookup:
 		return append(encodeKey(e.Key), &expr.Lookup{SourceRegister: register(0), SetName: e.Set, Invert: e.Not}), nil
+	case nftables.BPF:
+		return encodeBPF(e)
 	case nftables.VerdictMap:
 		return append(encodeKey(e.Key), &expr.Lookup{SourceRegister: register(0), DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: e.Map}), nil
 	case nftables.SetFromMap:

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -79,7 +80,7 @@ func drawKey(t *rapid.T) nftables.Key {
 
 func drawExpr(t *rapid.T) nftables.Expr {
 	mark := rapid.SampledFrom([]nftables.Field{nftables.MetaMark, nftables.CtMark}).Draw(t, "mark")
-	switch rapid.IntRange(0, 7).Draw(t, "expression") {
+	switch rapid.IntRange(0, 8).Draw(t, "expression") {
 	case 0:
 		return nftables.Lookup{Key: drawKey(t), Set: "s", Not: rapid.Bool().Draw(t, "not")}
 	case 1:
@@ -90,6 +91,8 @@ func drawExpr(t *rapid.T) nftables.Expr {
 		return nftables.SetFromMap{Field: mark, Key: drawKey(t), Map: "m"}
 	case 4:
 		return nftables.Counter{}
+	case 5:
+		return nftables.BPF{Path: rapid.StringMatching(`(/[a-z0-9.-]{1,20}){1,5}`).Draw(t, "path")}
 	default:
 		return drawMatch(t)
 	}
@@ -193,6 +196,7 @@ func TestARuleWithOneExpressionOffIsNotTakenForTheRule(t *testing.T) {
 func TestWhatIsNotSupportedIsRefusedByName(t *testing.T) {
 	for _, e := range []nftables.Expr{
 		nftables.Unknown{Name: "socket"}, nftables.Verdict{Kind: "stolen"}, nftables.Reject{With: "port"}, nftables.SetBits{Field: nftables.CtState, Bits: 1},
+		nftables.BPF{}, nftables.BPF{Path: "/" + strings.Repeat("x", 511)}, nftables.BPF{Path: "/a\x00b"},
 	} {
 		if code, err := encodeRule(nftables.NewRule(e)); err == nil {
 			t.Errorf("%s is encoded as %v", e, code)

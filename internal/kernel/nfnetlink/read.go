@@ -210,6 +210,8 @@ func newExpr(name string) expr.Any {
 		return &expr.Cmp{}
 	case "lookup":
 		return &expr.Lookup{}
+	case "match":
+		return &expr.Match{}
 	case "immediate":
 		return &expr.Immediate{}
 	case "nat":

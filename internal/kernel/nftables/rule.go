@@ -18,7 +18,7 @@ func (r Rule) Commented(text string) Rule {
 	return r
 }
 
-// Expr is one of Match, Lookup, VerdictMap, SetBits, SetFromMap, Counter, Verdict,
+// Expr is one of Match, Lookup, BPF, VerdictMap, SetBits, SetFromMap, Counter, Verdict,
 // Reject, SNAT, DNAT and Unknown.
 type Expr interface {
 	// String is the expression in nft(8)'s syntax. Expressions that print the same
@@ -110,6 +110,14 @@ type Lookup struct {
 	Key Key
 	Set string
 	Not bool
+}
+
+// BPF matches if a program of type SOCKET_FILTER returns other than 0 for the packet, of
+// which it sees the network header first. The kernel opens the program's pin when the rule is
+// added, and keeps that program: another one needs another path. It is the match bpf of
+// xtables, which nft(8) prints without the path.
+type BPF struct {
+	Path string // at most 511 bytes
 }
 
 // VerdictMap ends the rule with the verdict that a map has for the key. Without an

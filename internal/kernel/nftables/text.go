@@ -176,6 +176,8 @@ func (l Lookup) String() string {
 	return fmt.Sprintf("%s %s@%s", l.Key, not, l.Set)
 }
 
+func (b BPF) String() string { return fmt.Sprintf("xt match bpf %q", b.Path) }
+
 func (v VerdictMap) String() string { return fmt.Sprintf("%s vmap @%s", v.Key, v.Map) }
 
 func (s SetBits) String() string {
