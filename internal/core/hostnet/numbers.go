@@ -13,6 +13,10 @@ const (
 	// MarkPrimary is set on connections that entered by the primary ENI, so
 	// that their replies leave by it. Same bit as AWS's connmark.
 	MarkPrimary = 0x80
+	// MarkPending is set on packets that a pod sends, until policies have judged them.
+	MarkPending = 0x1000
+	// MarkJudged is set on packets that policies have allowed.
+	MarkJudged = 0x2000
 )
 
 // Priorities of `ip rule`, those of AWS VPC CNI, so that a node can be migrated live.
@@ -85,6 +89,9 @@ const (
 	PrioConnmark = -90
 	// PrioForward is the filter hook's.
 	PrioForward = -5
+	// PrioPolicy runs after PrioForward and before the filters of others: every packet
+	// has its real addresses there, after DNAT and before SNAT.
+	PrioPolicy = -4
 	// PrioSNAT runs just before kube-proxy's masquerade (100).
 	PrioSNAT = 95
 	// PrioARP is the filter hook's, in the ARP family.

@@ -21,7 +21,7 @@ func Compile(c Config) Ruleset {
 	rs := Ruleset{Tables: []nftables.Table{
 		{
 			TableName: nftables.TableName{Family: nftables.Inet, Name: hostnet.Table}, Sets: sets(c),
-			Chains: slices.Concat(antiSpoofChains(), markChains(c), metadataChains(), snatChains(c)),
+			Chains: slices.Concat(antiSpoofChains(), markChains(c), metadataChains(), policyChains(c), snatChains(c)),
 		},
 		{
 			TableName: nftables.TableName{Family: nftables.ARP, Name: hostnet.Table}, Sets: arpSets(), Chains: arpChains(),
@@ -137,6 +137,25 @@ func metadataChains() []nftables.Chain {
 			nftables.NewRule(inSet(setMetadata6, nftables.IP6Saddr), verdict(nftables.Return)),
 			nftables.NewRule(nftables.Eq(nftables.L4Proto, nftables.Proto(nftables.TCP)), nftables.Counter{}, nftables.Reject{With: nftables.TCPReset}).Commented("instance metadata"),
 			nftables.NewRule(nftables.Counter{}, nftables.Reject{With: nftables.AdminProhibited}).Commented("instance metadata"),
+		}},
+	}
+}
+
+// policyChains drop what network policies do not allow of the packets that pods send and
+// receive. The program judges both ends of a connection. Packets that it allows are marked:
+// the programs on pods' links drop those that are not, so that nothing passes while this
+// chain is missing.
+func policyChains(c Config) []nftables.Chain {
+	if c.Policy == "" {
+		return nil
+	}
+	const pods = "policy_pod"
+	return []nftables.Chain{
+		base("policy", nftables.Filter, nftables.Forward, hostnet.PrioPolicy,
+			nftables.NewRule(fromPod(), gotoChain(pods)), nftables.NewRule(toPod(), gotoChain(pods))),
+		{Name: pods, Rules: []nftables.Rule{
+			nftables.NewRule(nftables.BPF{Path: c.Policy}, nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged}, verdict(nftables.Return)),
+			nftables.NewRule(nftables.Counter{}, verdict(nftables.Drop)).Commented("network policy"),
 		}},
 	}
 }

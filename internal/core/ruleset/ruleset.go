@@ -78,7 +78,10 @@ type Config struct {
 	// NoNodePort leaves connections that enter by the primary ENI unmarked
 	// (AWS_VPC_CNI_NODE_PORT_SUPPORT=false).
 	NoNodePort bool
-	Pods       []Pod
+	// Policy is the path at which the program is pinned that judges forwarded packets of
+	// pods; empty if no policies are enforced.
+	Policy string
+	Pods   []Pod
 	// Metadata are addresses of pods that another CNI wired and that may reach the instance
 	// metadata service.
 	Metadata []netip.Addr

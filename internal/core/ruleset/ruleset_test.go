@@ -371,6 +371,45 @@ func TestEveryRuleThatEndsAPacketCountsIt(t *testing.T) {
 	}
 }
 
+func TestForwardedPacketsOfPodsAreJudgedByTheirRealAddresses(t *testing.T) {
+	c := config()
+	c.Policy = "/sys/fs/bpf/trunkline/forward"
+	service, backend, pod, outside := addr("172.20.0.10"), addr("10.0.5.5"), addr("10.0.0.70"), addr("203.0.113.10")
+	fromA := Packet{InLink: "eniaaa", MAC: macA, Src: addr("10.0.0.12")}
+	to := func(p Packet, dst netip.Addr) Packet { p.Dst = dst; return p }
+	for name, c := range map[string]struct {
+		p       Packet
+		allowed [2]netip.Addr
+		want    Outcome
+	}{
+		"to a Service, whose backend is allowed":         {to(fromA, service), [2]netip.Addr{fromA.Src, backend}, Forwarded},
+		"to a Service, if only its address were allowed": {to(fromA, service), [2]netip.Addr{fromA.Src, service}, Dropped},
+		"to what is reached with the node's address":     {to(fromA, outside), [2]netip.Addr{fromA.Src, outside}, Forwarded},
+		"to a pod of the node":                           {to(fromA, pod), [2]netip.Addr{fromA.Src, pod}, Forwarded},
+		"to a pod of the node, denied":                   {to(fromA, pod), [2]netip.Addr{}, Dropped},
+		"from another node":                              {Packet{InLink: "eth1", Src: backend, Dst: pod}, [2]netip.Addr{backend, pod}, Forwarded},
+		"from another node, denied":                      {Packet{InLink: "eth1", Src: backend, Dst: pod}, [2]netip.Addr{}, Dropped},
+		"to the node itself, not judged":                 {to(fromA, addr("10.0.0.11")), [2]netip.Addr{}, Delivered},
+		"between links that are no pods', not judged":    {Packet{InLink: "eth1", Src: backend, Dst: outside}, [2]netip.Addr{}, Forwarded},
+	} {
+		n := node()
+		n.Policy = func(src, dst netip.Addr) bool { return [2]netip.Addr{src, dst} == c.allowed }
+		got, err := Compile(Config{
+			PrimaryLink: "eth0", PrimaryIPv4: addr("10.0.0.10"), VPCCIDRs: prefixes("10.0.0.0/16"), Pods: config().Pods, Policy: "/pin",
+		}).Trace(n, c.p)
+		if err != nil || got.Outcome != c.want {
+			t.Errorf("%s: %s (%v), want %s", name, got.Outcome, err, c.want)
+		}
+		judged := got.Outcome == Forwarded && c.allowed[0].IsValid()
+		if marked := got.Mark&hostnet.MarkJudged != 0; marked != judged {
+			t.Errorf("%s: marked as judged: %v", name, marked)
+		}
+	}
+	if text := Compile(c).String(); !strings.Contains(text, `xt match bpf "/sys/fs/bpf/trunkline/forward"`) {
+		t.Errorf("the program's path is not in the rules:\n%s", text)
+	}
+}
+
 func TestTheRulesetReadsLikeNFT(t *testing.T) {
 	c := config()
 	c.Pods = c.Pods[1:]

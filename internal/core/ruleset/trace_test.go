@@ -35,6 +35,8 @@ type Node struct {
 	DNAT map[netip.Addr]netip.Addr
 	// Route names the link a forwarded packet leaves by, given its mark.
 	Route func(dst netip.Addr, mark uint32) string
+	// Policy is the pinned program's verdict of a packet between these addresses.
+	Policy func(src, dst netip.Addr) bool
 }
 
 // Outcome is where a packet ends.
@@ -205,6 +207,10 @@ func (t *tracer) rule(f nftables.Family, r nftables.Rule) (end, bool) {
 			}
 		case nftables.Lookup:
 			if t.lookup(f, e) == e.Not {
+				return end{}, false
+			}
+		case nftables.BPF:
+			if !t.node.Policy(t.f.Src, t.f.Dst) {
 				return end{}, false
 			}
 		case nftables.SetBits:
