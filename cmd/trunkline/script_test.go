@@ -24,6 +24,11 @@ var update = flag.Bool("update", false, "write golden files")
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", UpdateScripts: *update,
+		Setup: func(e *testscript.Env) error {
+			examples, err := filepath.Abs("../../examples")
+			e.Setenv("EXAMPLES", examples)
+			return err
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"trunkline": func(ts *testscript.TestScript, neg bool, args []string) {
 				if code := run(args, ts.Stdout(), ts.Stderr()); (code != 0) != neg {
