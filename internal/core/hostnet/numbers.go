@@ -13,10 +13,21 @@ const (
 	// MarkPrimary is set on connections that entered by the primary ENI, so
 	// that their replies leave by it. Same bit as AWS's connmark.
 	MarkPrimary = 0x80
-	// MarkPending is set on packets that a pod sends, until policies have judged them.
+	// MarkPending is on packets of a pod from its host veth on, until a verdict of policy
+	// clears it. A packet that still has it never leaves the node nor reaches a pod. Pods
+	// cannot set marks: a veth clears them between namespaces.
 	MarkPending = 0x1000
-	// MarkJudged is set on packets that policies have allowed.
+	// MarkJudged is on packets that policy has allowed. In front of the verdict it has another
+	// meaning, which saves a bit: conntrack counts the packet as a reply.
 	MarkJudged = 0x2000
+)
+
+// Filters at the clsact qdiscs of links. Ours come first, because one in front of them that
+// accepts a packet would skip them; those of other programs run after them.
+const (
+	FilterPriority = 1
+	// FilterHandle tells ours from others of this priority.
+	FilterHandle = 0x7a50
 )
 
 // Priorities of `ip rule`, those of AWS VPC CNI, so that a node can be migrated live.

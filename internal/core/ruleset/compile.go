@@ -154,7 +154,8 @@ func policyChains(c Config) []nftables.Chain {
 		base("policy", nftables.Filter, nftables.Forward, hostnet.PrioPolicy,
 			nftables.NewRule(fromPod(), gotoChain(pods)), nftables.NewRule(toPod(), gotoChain(pods))),
 		{Name: pods, Rules: []nftables.Rule{
-			nftables.NewRule(nftables.BPF{Path: c.Policy}, nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged}, verdict(nftables.Return)),
+			nftables.NewRule(nftables.Eq(nftables.CtDirection, nftables.CtReply()), nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged}).Commented("a reply, as the program sees it"),
+			nftables.NewRule(nftables.BPF{Path: c.Policy}, nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged, Clear: hostnet.MarkPending}, verdict(nftables.Return)),
 			nftables.NewRule(nftables.Counter{}, verdict(nftables.Drop)).Commented("network policy"),
 		}},
 	}

@@ -217,7 +217,7 @@ func (t *tracer) rule(f nftables.Family, r nftables.Rule) (end, bool) {
 			if e.Field == nftables.CtMark {
 				t.f.ConnMark |= e.Bits
 			} else {
-				t.f.Mark |= e.Bits
+				t.f.Mark = t.f.Mark&^e.Clear | e.Bits
 			}
 		case nftables.SNAT:
 			t.f.Src = e.To

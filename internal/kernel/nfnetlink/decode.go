@@ -25,6 +25,7 @@ type content struct {
 	load   load
 	mask   nftables.Data
 	orBits uint32 // set in a mark that was loaded
+	clear  uint32 // cleared in it, beside orBits
 	low    nftables.Data
 	data   []byte               // a constant
 	from   *nftables.SetFromMap // what a map has for a key
@@ -157,7 +158,7 @@ func (d *decoder) store(f nftables.Field, register uint32) bool {
 		from.Field = f
 		return d.emit(from)
 	case c.orBits != 0 && c.load == loadOf(f):
-		return d.emit(nftables.SetBits{Field: f, Bits: c.orBits})
+		return d.emit(nftables.SetBits{Field: f, Bits: c.orBits, Clear: c.clear})
 	default:
 		return false
 	}
@@ -169,16 +170,13 @@ func (d *decoder) bitwise(e *expr.Bitwise) bool {
 	if !ok || e.SourceRegister != e.DestRegister || c.load.by == none || c.mask != "" || c.orBits != 0 || len(e.Mask) == 0 {
 		return false
 	}
-	inverted := make([]byte, len(e.Mask))
-	for i, b := range e.Mask {
-		inverted[i] = ^b
-	}
-	mark := c.load == loadOf(nftables.MetaMark) || c.load == loadOf(nftables.CtMark)
+	mark := len(e.Mask) == 4 && (c.load == loadOf(nftables.MetaMark) || c.load == loadOf(nftables.CtMark))
 	switch {
 	case bytes.Equal(e.Xor, make([]byte, len(e.Mask))):
 		c.mask = nftables.Data(e.Mask)
-	case mark && bytes.Equal(e.Xor, inverted):
+	case mark && len(e.Xor) == len(e.Mask) && binary.NativeEndian.Uint32(e.Xor)&binary.NativeEndian.Uint32(e.Mask) == 0:
 		c.orBits = binary.NativeEndian.Uint32(e.Xor)
+		c.clear = ^binary.NativeEndian.Uint32(e.Mask) &^ c.orBits
 	default:
 		return false
 	}

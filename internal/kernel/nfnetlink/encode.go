@@ -130,7 +130,7 @@ func encode(e nftables.Expr) ([]expr.Any, error) {
 		r := register(0)
 		return encodeStore(e.Field, []expr.Any{
 			loadOf(e.Field).into(r),
-			&expr.Bitwise{SourceRegister: r, DestRegister: r, Len: 4, Mask: native(^e.Bits), Xor: native(e.Bits)},
+			&expr.Bitwise{SourceRegister: r, DestRegister: r, Len: 4, Mask: native(^(e.Bits | e.Clear)), Xor: native(e.Bits)},
 		})
 	case nftables.Counter:
 		return []expr.Any{&expr.Counter{}}, nil

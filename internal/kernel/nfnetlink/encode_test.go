@@ -86,7 +86,8 @@ func drawExpr(t *rapid.T) nftables.Expr {
 	case 1:
 		return nftables.VerdictMap{Key: drawKey(t), Map: "v"}
 	case 2:
-		return nftables.SetBits{Field: mark, Bits: rapid.Uint32Range(1, 1<<31).Draw(t, "bits")}
+		bits := rapid.Uint32Range(1, 1<<31).Draw(t, "bits")
+		return nftables.SetBits{Field: mark, Bits: bits, Clear: rapid.Uint32().Draw(t, "clear") &^ bits}
 	case 3:
 		return nftables.SetFromMap{Field: mark, Key: drawKey(t), Map: "m"}
 	case 4:

@@ -127,10 +127,11 @@ type VerdictMap struct {
 	Map string
 }
 
-// SetBits sets bits of MetaMark or CtMark and leaves the others.
+// SetBits sets bits of MetaMark or CtMark, clears others, and leaves the rest.
 type SetBits struct {
 	Field Field
-	Bits  uint32
+	Bits  uint32 // not 0
+	Clear uint32 // none of Bits
 }
 
 // SetFromMap sets MetaMark or CtMark to what a map has for the key. Without an entry

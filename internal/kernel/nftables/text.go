@@ -181,6 +181,9 @@ func (b BPF) String() string { return fmt.Sprintf("xt match bpf %q", b.Path) }
 func (v VerdictMap) String() string { return fmt.Sprintf("%s vmap @%s", v.Key, v.Map) }
 
 func (s SetBits) String() string {
+	if s.Clear != 0 {
+		return fmt.Sprintf("%s set %s & 0x%08x | 0x%08x", s.Field, s.Field, ^s.Clear, s.Bits)
+	}
 	return fmt.Sprintf("%s set %s | 0x%08x", s.Field, s.Field, s.Bits)
 }
 

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
+/* The programs that enforce network policy on a node.
+ *
+ *   pod ─ host veth: from_pod ─ nftables FORWARD: forward ─ other link: guard
+ *                               nftables FORWARD: forward ─ host veth: to_pod ─ pod
+ *
+ * forward has the verdict. It runs where a packet has its real addresses, behind DNAT and before
+ * SNAT, and with fragments reassembled. The others run at tc and drop what forward has not
+ * allowed, so that a node without its nftables rules is closed. */
+#include "kernel.h"
+#include "maps.h"
+#include "parse.h"
+#include "verdict.h"
+#include "connection.h"
+#include "report.h"
+
+char license_of_programs[] SEC("license") = "Dual MIT/GPL";
+
+#define ND_SOLICITATION 135
+#define ND_ADVERTISEMENT 136
+
+/* The set in force at a pod's host end; SET_NONE if it has no endpoint. */
+inlined __u32 set_at(__u32 ifindex)
+{
+	__u32 *id = map_lookup(&tl_links, &ifindex);
+	__u64 *endpoint = id ? map_lookup(&tl_endpoints, id) : NULL;
+
+	return endpoint ? (__u32) * (volatile __u64 *)endpoint : SET_NONE;
+}
+
+/* ARP, and IPv6 neighbour solicitations and advertisements: what a link needs before it has
+ * connections. Neither is ever forwarded. */
+inlined int resolves(struct __sk_buff *skb)
+{
+	struct ipv6 ip;
+	__u8 type;
+
+	if (skb->protocol == swap16(ETH_P_ARP))
+		return 1;
+	if (skb->protocol != swap16(ETH_P_IPV6) || !load(skb, ETH_HLEN, &ip, IPV6_SIZE) ||
+	    !load(skb, ETH_HLEN + IPV6_SIZE, &type, 1))
+		return 0;
+	return ip.next == IPPROTO_ICMPV6 && ip.hops == 255 && (type == ND_SOLICITATION || type == ND_ADVERTISEMENT);
+}
+
+inlined int drop_not_ready(void)
+{
+	count_drop(NOT_READY);
+	return TC_ACT_SHOT;
+}
+
+inlined int is_ready(__u32 set)
+{
+	return set == SET_OPEN || set >= SET_FIRST;
+}
+
+/* Ingress of a pod's host veth. */
+SEC("tc")
+int from_pod(struct __sk_buff *skb)
+{
+	if (!is_ready(set_at(skb->ifindex)) && !resolves(skb))
+		return drop_not_ready();
+	skb->mark = (skb->mark & ~MARK_JUDGED) | MARK_PENDING;
+	return TC_ACT_UNSPEC;
+}
+
+/* Egress of a pod's host veth. A packet without an ingress interface originates on this node:
+ * probes and other traffic of the node itself is allowed. */
+SEC("tc")
+int to_pod(struct __sk_buff *skb)
+{
+	int local = skb->ingress_ifindex == 0;
+
+	if (!is_ready(set_at(skb->ifindex))) {
+		if (local && resolves(skb))
+			return TC_ACT_UNSPEC;
+		return drop_not_ready();
+	}
+	if (local || (skb->mark & (MARK_PENDING | MARK_JUDGED)) == MARK_JUDGED)
+		return TC_ACT_UNSPEC;
+	return drop_not_ready();
+}
+
+/* Egress of the node's other links. */
+SEC("tc")
+int guard(struct __sk_buff *skb)
+{
+	return skb->mark & MARK_PENDING ? drop_not_ready() : TC_ACT_UNSPEC;
+}
+
+inlined __u16 endpoint_of(const struct address *a)
+{
+	__u32 *id = map_lookup(&tl_addresses, a);
+	return id ? *id : 0;
+}
+
+/* Called by the rule of nftables for packets to and from pods: 1 to allow, 0 to drop. */
+SEC("socket")
+int forward(struct __sk_buff *skb)
+{
+	struct packet p;
+	struct side from, to;
+	struct moment m;
+
+	now(&m);
+	clear(&p, sizeof(p), &m);
+	clear(&from, sizeof(from), &m);
+	clear(&to, sizeof(to), &m);
+	from.direction = EGRESS;
+	to.direction = INGRESS;
+	from.reason = parse(skb, 0, &p);
+	if (skb->mark & MARK_JUDGED)
+		p.flags |= REPLY;
+	from.key.endpoint = endpoint_of(&p.source);
+	to.key.endpoint = endpoint_of(&p.destination);
+	if (from.reason == BY_POLICY && !from.key.endpoint && !to.key.endpoint)
+		from.reason = NOT_READY;
+	if (from.reason != BY_POLICY) {
+		denied(&p, &from, &m);
+		return 0;
+	}
+	if (from.key.endpoint == to.key.endpoint)
+		return 1; /* a pod to itself, by way of a service */
+	if (!decide(&from, &p, &m, 1)) {
+		commit(&from);
+		denied(&p, &from, &m);
+		return 0;
+	}
+	if (!decide(&to, &p, &m, 1)) {
+		commit(&to);
+		denied(&p, &to, &m);
+		return 0;
+	}
+	commit(&from);
+	allowed(&p, &from, &m);
+	commit(&to);
+	allowed(&p, &to, &m);
+	return 1;
+}
+
+/* Run by the agent only, on a packet with an Ethernet header: what one endpoint decides, without
+ * side effects. Of cb: 0 the endpoint, 1 the direction, 2 whether connections count. It returns
+ * the verdict and sets cb: 0 the set, 1 the class, 2 the port class, 3 the reason, 4 whether it
+ * was judged as a new connection. */
+SEC("tc")
+int judge(struct __sk_buff *skb)
+{
+	struct packet p;
+	struct side s;
+	struct moment m;
+	int allowed = 0;
+
+	now(&m);
+	clear(&p, sizeof(p), &m);
+	clear(&s, sizeof(s), &m);
+	s.key.endpoint = skb->cb[0];
+	s.direction = skb->cb[1] & 1;
+	s.reason = parse(skb, ETH_HLEN, &p);
+	if (skb->mark & MARK_JUDGED)
+		p.flags |= REPLY;
+	if (s.reason == BY_POLICY)
+		allowed = decide(&s, &p, &m, skb->cb[2] & 1);
+	skb->cb[0] = s.set;
+	skb->cb[1] = s.answer.class;
+	skb->cb[2] = s.answer.port_class;
+	skb->cb[3] = s.reason;
+	skb->cb[4] = s.judged;
+	return allowed;
+}

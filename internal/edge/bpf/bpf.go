@@ -1,0 +1,153 @@
+// Package bpf loads the programs of network policy (folder bpf), keeps them and their maps
+// pinned, so that they enforce while the agent does not run, and attaches them to links.
+//
+// It touches the pins below its directory of a bpffs, the maps that these pins hold, and its own
+// filters at clsact of the links that callers name. It decides nothing: core/policy compiles what
+// the maps hold. The program forward is called by a rule of nftables, which edge/nft owns;
+// control/policy gives it the program's file descriptor.
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
+
+	"github.com/trunkline/trunkline/internal/kernel/netns"
+)
+
+// Options say where the datapath is and how large its maps are.
+type Options struct {
+	// BPFFS is the directory of the bpffs: /sys/fs/bpf. One is mounted there if there is none.
+	BPFFS string
+	// Dir is the directory of the pins, below BPFFS.
+	Dir string
+	// Netns has the links that Attach changes; nil is the namespace of the calling thread.
+	Netns *os.File
+	// Sizes are the largest numbers of entries of maps, by their names; others have those of
+	// bpf/maps.h. A map that is already pinned keeps its size.
+	Sizes map[string]uint32
+	Log   *slog.Logger
+}
+
+// Datapath is the loaded programs and their maps. Its methods may be called from many goroutines,
+// except those of one Flows.
+type Datapath struct {
+	Maps     Maps
+	State    *State // epoch, flow log, and the sets in force
+	programs map[string]*ebpf.Program
+	raw      map[string]*ebpf.Map
+	links    *netlink.Handle
+	dir      string
+}
+
+// Programs by their names in bpf/policy.c.
+const (
+	fromPod = "from_pod"
+	toPod   = "to_pod"
+	guard   = "guard"
+	forward = "forward"
+	judge   = "judge"
+)
+
+// Open loads the programs, or adopts those that are pinned with their maps. found says which; it
+// is also in the log. What is pinned and is damaged or foreign is removed, and replaced by maps in
+// which no endpoint may communicate. Programs that are already attached stay so, with the maps that
+// they have, until Attach and the rule of nftables replace them: compare Attached.
+func Open(o Options) (d *Datapath, found Found, err error) {
+	fail := func(err error) (*Datapath, Found, error) {
+		return nil, Found{}, fmt.Errorf("open policy datapath: %w", err)
+	}
+	spec, err := object()
+	if err != nil {
+		return fail(err)
+	}
+	for name, entries := range o.Sizes {
+		m := spec.Maps[name]
+		if m == nil || entries == 0 {
+			return fail(fmt.Errorf("size of map %q: %d: must be that of a map of bpf/maps.h, and positive", name, entries))
+		}
+		m.MaxEntries = entries
+	}
+	// Kernels before 5.11 count maps towards the limit of locked memory.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return fail(err)
+	}
+	if err := ensureBPFFS(o.BPFFS); err != nil {
+		return fail(err)
+	}
+	p := newPins(o, spec)
+	d = &Datapath{dir: p.dir}
+	if d.raw, err = p.maps(); err == nil {
+		d.programs, err = p.programs(d.raw)
+	}
+	if err == nil {
+		found, err = p.finish()
+	}
+	if err == nil {
+		err = d.open(o.Netns)
+	}
+	if err != nil {
+		_ = d.Close()
+		return fail(err)
+	}
+	o.Log.Info("policy datapath opened", "dir", p.dir, "maps", found.Maps, "programs", found.Programs, "removed", found.Removed, "old", found.Old)
+	return d, found, nil
+}
+
+// open completes a datapath that has maps and programs.
+func (d *Datapath) open(ns *os.File) (err error) {
+	if d.State, err = newState(d.raw); err != nil {
+		return err
+	}
+	d.Maps = newMaps(d.raw)
+	dial := func() (err error) {
+		d.links, err = netlink.NewHandle()
+		return err
+	}
+	if ns == nil {
+		return dial()
+	}
+	return netns.Do(ns, dial)
+}
+
+// Close releases the file descriptors. What is pinned and attached stays.
+func (d *Datapath) Close() error {
+	var errs []error
+	if d.links != nil {
+		d.links.Close()
+	}
+	if d.State != nil {
+		errs = append(errs, d.State.close())
+	}
+	for _, p := range d.programs {
+		errs = append(errs, p.Close())
+	}
+	for _, m := range d.raw {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Forward is the program of the rule of nftables: match bpf by its file descriptor, which is valid
+// until Close, and its ID, which tells it from the program of an earlier version.
+func (d *Datapath) Forward() (fd int, id uint32, err error) {
+	id, err = programID(d.programs[forward])
+	return d.programs[forward].FD(), id, err
+}
+
+func programID(p *ebpf.Program) (uint32, error) {
+	info, err := p.Info()
+	if err != nil {
+		return 0, fmt.Errorf("read program %s: %w", p, err)
+	}
+	id, ok := info.ID()
+	if !ok {
+		return 0, fmt.Errorf("read program %s: the kernel gives no ID", p)
+	}
+	return uint32(id), nil
+}

@@ -1,0 +1,179 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// Maps are the maps that the agent writes, except those of State, and the connections.
+type Maps struct {
+	Links       Map[uint32, uint32]  // ifindex of a pod's host end → endpoint
+	Addresses   Map[Address, uint32] // address of a pod of this node → endpoint
+	Sets        Map[uint32, Set]
+	Classes     Map[ClassKey, uint32]
+	Prefixes    Map[PrefixKey, uint32]
+	Ports       Map[PortKey, uint32]
+	PortRanges  Map[PortRangeKey, uint32]
+	Rows        Map[RowKey, uint64]
+	Connections Map[ConnectionKey, Connection]
+}
+
+func newMaps(raw map[string]*ebpf.Map) Maps {
+	return Maps{
+		Links:       Map[uint32, uint32]{raw["tl_links"]},
+		Addresses:   Map[Address, uint32]{raw["tl_addresses"]},
+		Sets:        Map[uint32, Set]{raw["tl_sets"]},
+		Classes:     Map[ClassKey, uint32]{raw["tl_classes"]},
+		Prefixes:    Map[PrefixKey, uint32]{raw["tl_prefixes"]},
+		Ports:       Map[PortKey, uint32]{raw["tl_ports"]},
+		PortRanges:  Map[PortRangeKey, uint32]{raw["tl_port_ranges"]},
+		Rows:        Map[RowKey, uint64]{raw["tl_rows"]},
+		Connections: Map[ConnectionKey, Connection]{raw["tl_connections"]},
+	}
+}
+
+// Map is a map of the kernel with its types.
+type Map[K comparable, V any] struct{ m *ebpf.Map }
+
+// batchSize is how many entries one system call reads or writes.
+const batchSize = 4096
+
+// Put writes an entry.
+func (m Map[K, V]) Put(key K, value V) error {
+	if err := m.m.Put(&key, &value); err != nil {
+		return fmt.Errorf("write %v to %s: %w", key, m.m, m.full(err))
+	}
+	return nil
+}
+
+// PutAll writes entries in few system calls. After an error, any number of them is written.
+func (m Map[K, V]) PutAll(keys []K, values []V) error {
+	for len(keys) > 0 {
+		n := min(batchSize, len(keys))
+		if _, err := m.m.BatchUpdate(keys[:n], values[:n], nil); err != nil {
+			return fmt.Errorf("write %d entries to %s: %w", n, m.m, m.full(err))
+		}
+		keys, values = keys[n:], values[n:]
+	}
+	return nil
+}
+
+// ErrFull is returned when a map has as many entries as its size.
+var ErrFull = errors.New("the map is full")
+
+func (m Map[K, V]) full(err error) error {
+	if errors.Is(err, errTooBig) || errors.Is(err, errNoSpace) {
+		return fmt.Errorf("%w: its size is %d entries: %w", ErrFull, m.m.MaxEntries(), err)
+	}
+	return err
+}
+
+// Delete deletes an entry; deleting the absent is success.
+func (m Map[K, V]) Delete(key K) error {
+	if err := m.m.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("delete %v of %s: %w", key, m.m, err)
+	}
+	return nil
+}
+
+// Get reads an entry.
+func (m Map[K, V]) Get(key K) (value V, ok bool, err error) {
+	err = m.m.Lookup(&key, &value)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return value, false, nil
+	}
+	if err != nil {
+		return value, false, fmt.Errorf("read %v of %s: %w", key, m.m, err)
+	}
+	return value, true, nil
+}
+
+// All reads all entries. One that is written or deleted meanwhile may be among them or not.
+func (m Map[K, V]) All() (map[K]V, error) {
+	all := map[K]V{}
+	err := m.batches(func(keys []K, values []V) error {
+		for i, key := range keys {
+			all[key] = values[i]
+		}
+		return nil
+	})
+	return all, err
+}
+
+// batches calls fn with all entries, some thousand at a time.
+func (m Map[K, V]) batches(fn func([]K, []V) error) error {
+	if m.m.Type() == ebpf.LPMTrie {
+		return m.each(fn) // kernels read the same entries of a trie again and again in batches
+	}
+	keys, values := make([]K, batchSize), make([]V, batchSize)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.m.BatchLookup(&cursor, keys, values, nil)
+		last := errors.Is(err, ebpf.ErrKeyNotExist)
+		if err != nil && !last {
+			return fmt.Errorf("read %s: %w", m.m, err)
+		}
+		if err := fn(keys[:n], values[:n]); err != nil || last {
+			return err
+		}
+	}
+}
+
+// each calls fn with each entry alone.
+func (m Map[K, V]) each(fn func([]K, []V) error) error {
+	keys, values := make([]K, 1), make([]V, 1)
+	entries := m.m.Iterate()
+	for entries.Next(&keys[0], &values[0]) {
+		if err := fn(keys, values); err != nil {
+			return err
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("read %s: %w", m.m, err)
+	}
+	return nil
+}
+
+// Counts reads how many connections were judged, by what decided them.
+func (d *Datapath) Counts() (map[CountKey]uint64, error) {
+	all := map[CountKey]uint64{}
+	entries := d.raw["tl_counts"].Iterate()
+	var key CountKey
+	var each []uint64
+	for entries.Next(&key, &each) {
+		for _, n := range each {
+			all[key] += n
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("read counts: %w", err)
+	}
+	return all, nil
+}
+
+// DeleteCounts deletes the counts of a set that is no longer used.
+func (d *Datapath) DeleteCounts(keys []CountKey) error {
+	for _, key := range keys {
+		if err := d.raw["tl_counts"].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete counts %v: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// Drops reads how many packets were dropped, by reason.
+func (d *Datapath) Drops() (map[Reason]uint64, error) {
+	all := map[Reason]uint64{}
+	for r := range reasons {
+		var each []uint64
+		if err := d.raw["tl_drops"].Lookup(uint32(r), &each); err != nil {
+			return nil, fmt.Errorf("read drops: %w", err)
+		}
+		for _, n := range each {
+			all[r] += n
+		}
+	}
+	return all, nil
+}

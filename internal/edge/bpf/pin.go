@@ -1,0 +1,299 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// Found is what Open found pinned.
+type Found struct {
+	Maps     string   // Created, Adopted or Replaced
+	Programs string   // Created, Adopted or Replaced
+	Removed  []string // pins that were damaged, foreign or of earlier programs
+	Old      []string // directories of other layouts: RetireLayout removes them
+	Sizes    []string // maps that keep another size than the configured one
+}
+
+// What Open did.
+const (
+	Created  = "created"
+	Adopted  = "adopted"
+	Replaced = "replaced"
+)
+
+// ensureBPFFS mounts a bpffs at a directory if it is not one.
+func ensureBPFFS(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("read file system of %s: %w", dir, err)
+	}
+	if st.Type == unix.BPF_FS_MAGIC {
+		return nil
+	}
+	if err := unix.Mount("bpf", dir, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mount bpffs at %s: %w", dir, err)
+	}
+	return nil
+}
+
+// pins is the directory of one layout: the maps, and below it one directory for the programs of
+// each object.
+type pins struct {
+	dir   string
+	spec  *ebpf.CollectionSpec
+	log   *slog.Logger
+	found Found
+}
+
+func newPins(o Options, spec *ebpf.CollectionSpec) *pins {
+	return &pins{dir: filepath.Join(o.BPFFS, o.Dir, layout), spec: spec, log: o.Log}
+}
+
+const programsPrefix = "programs-"
+
+func (p *pins) programsDir() string { return filepath.Join(p.dir, programsPrefix+objectID()) }
+
+// remove removes a pin or a directory of pins.
+func (p *pins) remove(path, why string) error {
+	if err := os.RemoveAll(path); err != nil {
+		return fmt.Errorf("remove pin: %w", err)
+	}
+	p.found.Removed = append(p.found.Removed, filepath.Base(path)+": "+why)
+	p.log.Warn("pin removed", "path", path, "why", why)
+	return nil
+}
+
+// maps adopts the pinned maps, or replaces all of them. Half of them would not be closed: an
+// address that lost its class may have more rights by class 0.
+func (p *pins) maps() (map[string]*ebpf.Map, error) {
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of pins: %w", err)
+	}
+	have, err := p.adoptMaps()
+	if err != nil || len(have) == len(p.spec.Maps) {
+		p.found.Maps = Adopted
+		return have, err
+	}
+	p.found.Maps = Created
+	for name, m := range have {
+		_ = m.Close()
+		if err := p.remove(filepath.Join(p.dir, name), "other maps of the layout are missing or damaged"); err != nil {
+			return nil, err
+		}
+	}
+	if len(have) > 0 || len(p.found.Removed) > 0 {
+		p.found.Maps = Replaced
+	}
+	return p.createMaps()
+}
+
+// adoptMaps returns the pinned maps that are as they must be, and removes others.
+func (p *pins) adoptMaps() (have map[string]*ebpf.Map, err error) {
+	have = map[string]*ebpf.Map{}
+	for _, name := range slices.Sorted(maps.Keys(p.spec.Maps)) {
+		path := filepath.Join(p.dir, name)
+		m, err := ebpf.LoadPinnedMap(path, nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			if err = p.compatible(name, m); err == nil {
+				have[name] = m
+				continue
+			}
+			_ = m.Close()
+		}
+		if err := p.remove(path, err.Error()); err != nil {
+			return have, err
+		}
+	}
+	return have, nil
+}
+
+// compatible compares a pinned map with its description. Its size may differ.
+func (p *pins) compatible(name string, m *ebpf.Map) error {
+	spec := p.spec.Maps[name]
+	if m.Type() != spec.Type || m.KeySize() != spec.KeySize || m.ValueSize() != spec.ValueSize || m.Flags() != spec.Flags {
+		return fmt.Errorf("it is %s, want %s", m, spec)
+	}
+	if m.MaxEntries() != spec.MaxEntries {
+		if m.Type() == ebpf.Array || m.Type() == ebpf.PerCPUArray {
+			return fmt.Errorf("it has %d entries, want %d", m.MaxEntries(), spec.MaxEntries)
+		}
+		kept := fmt.Sprintf("%s: %d entries, configured are %d", name, m.MaxEntries(), spec.MaxEntries)
+		p.found.Sizes = append(p.found.Sizes, kept)
+		spec.MaxEntries = m.MaxEntries()
+	}
+	return nil
+}
+
+func (p *pins) createMaps() (map[string]*ebpf.Map, error) {
+	all := map[string]*ebpf.Map{}
+	for _, name := range slices.Sorted(maps.Keys(p.spec.Maps)) {
+		m, err := ebpf.NewMap(p.spec.Maps[name])
+		if err == nil {
+			all[name] = m
+			err = m.Pin(filepath.Join(p.dir, name))
+		}
+		if err != nil {
+			return all, fmt.Errorf("create map %s: %w", name, explain(err))
+		}
+	}
+	return all, nil
+}
+
+// programs adopts the pinned programs of this object, or loads them.
+func (p *pins) programs(with map[string]*ebpf.Map) (map[string]*ebpf.Program, error) {
+	dir := p.programsDir()
+	p.found.Programs = Created
+	if _, err := os.Stat(dir); err == nil {
+		have, err := p.adoptPrograms(dir, with)
+		if err == nil {
+			p.found.Programs = Adopted
+			return have, nil
+		}
+		p.found.Programs = Replaced
+		if err := p.remove(dir, err.Error()); err != nil {
+			return nil, err
+		}
+	}
+	collection, err := ebpf.NewCollectionWithOptions(p.spec, ebpf.CollectionOptions{MapReplacements: with})
+	if err != nil {
+		return nil, fmt.Errorf("load programs: %w", explain(err))
+	}
+	all := collection.Programs
+	collection.Programs = nil // Close keeps them
+	collection.Close()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return all, fmt.Errorf("make directory of pins: %w", err)
+	}
+	for name, program := range all {
+		if err := program.Pin(filepath.Join(dir, name)); err != nil {
+			return all, fmt.Errorf("pin program %s: %w", name, err)
+		}
+	}
+	return all, nil
+}
+
+// adoptPrograms returns the programs that are pinned in a directory, if they are all there, are
+// what they are called, and use the maps.
+func (p *pins) adoptPrograms(dir string, with map[string]*ebpf.Map) (all map[string]*ebpf.Program, err error) {
+	all = map[string]*ebpf.Program{}
+	defer func() {
+		if err != nil {
+			for _, program := range all {
+				_ = program.Close()
+			}
+		}
+	}()
+	ids := map[ebpf.MapID]bool{}
+	for name, m := range with {
+		info, err := m.Info()
+		if err != nil {
+			return nil, fmt.Errorf("read map %s: %w", name, err)
+		}
+		id, _ := info.ID()
+		ids[id] = true
+	}
+	for name, spec := range p.spec.Programs {
+		program, err := ebpf.LoadPinnedProgram(filepath.Join(dir, name), nil)
+		if err != nil {
+			return all, fmt.Errorf("pinned program %s: %w", name, err)
+		}
+		all[name] = program
+		if err := usable(program, spec, ids); err != nil {
+			return all, fmt.Errorf("pinned program %s: %w", name, err)
+		}
+	}
+	return all, nil
+}
+
+// usable compares a pinned program with its description.
+func usable(program *ebpf.Program, spec *ebpf.ProgramSpec, ids map[ebpf.MapID]bool) error {
+	info, err := program.Info()
+	if err != nil {
+		return err
+	}
+	if info.Type != spec.Type || info.Name != spec.Name {
+		return fmt.Errorf("it is %s of type %s, want %s of type %s", info.Name, info.Type, spec.Name, spec.Type)
+	}
+	used, _ := info.MapIDs()
+	for _, id := range used {
+		if !ids[id] {
+			return fmt.Errorf("it uses map %d, which is not one of the pinned", id)
+		}
+	}
+	if len(used) == 0 {
+		return errors.New("it uses no map")
+	}
+	return nil
+}
+
+// finish removes the pins of earlier programs, and lists other layouts. A program that is still
+// attached stays loaded without its pin.
+func (p *pins) finish() (Found, error) {
+	entries, err := os.ReadDir(p.dir)
+	if err != nil {
+		return p.found, fmt.Errorf("list pins: %w", err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(p.dir, e.Name())
+		_, isMap := p.spec.Maps[e.Name()]
+		switch {
+		case isMap || path == p.programsDir():
+		case strings.HasPrefix(e.Name(), programsPrefix):
+			if p.found.Programs == Created {
+				p.found.Programs = Replaced
+			}
+			err = p.remove(path, "programs of another object")
+		default:
+			err = p.remove(path, "not of this layout")
+		}
+		if err != nil {
+			return p.found, err
+		}
+	}
+	parent, err := os.ReadDir(filepath.Dir(p.dir))
+	if err != nil {
+		return p.found, fmt.Errorf("list layouts: %w", err)
+	}
+	for _, e := range parent {
+		if e.Name() != layout {
+			p.found.Old = append(p.found.Old, e.Name())
+		}
+	}
+	return p.found, nil
+}
+
+// RetireLayout removes the pins of another layout, as Found.Old names it. Removing the absent is
+// success.
+func (d *Datapath) RetireLayout(name string) error {
+	if name == layout || name != filepath.Base(name) || name == "." || name == ".." {
+		return fmt.Errorf("retire layout %q: must be one of Found.Old", name)
+	}
+	if err := os.RemoveAll(filepath.Join(filepath.Dir(d.dir), name)); err != nil {
+		return fmt.Errorf("retire layout %s: %w", name, err)
+	}
+	return nil
+}
+
+// Remove removes all pins of every layout: the programs end when they are detached too.
+func (d *Datapath) Remove() error {
+	if err := os.RemoveAll(filepath.Dir(d.dir)); err != nil {
+		return fmt.Errorf("remove pins: %w", err)
+	}
+	return nil
+}
