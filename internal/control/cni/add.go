@@ -346,7 +346,7 @@ func (a *addition) filter(ctx context.Context) error {
 // still down.
 func (a *addition) ready(ctx context.Context) error {
 	for _, component := range a.c.Components {
-		if err := component.Ready(ctx, a.e); err != nil {
+		if err := component.Ready(ctx, a.e, a.link); err != nil {
 			return &cnirpc.Error{Code: cnirpc.CodeTryAgain, Msg: "the pod's policy is not in force yet", Details: err.Error()}
 		}
 	}

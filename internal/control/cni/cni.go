@@ -115,9 +115,9 @@ type Component interface {
 	// Admit may refuse a pod before it has an address.
 	Admit(ctx context.Context, pod kube.Pod) error
 	// Ready returns once the component's rules for an endpoint are in force in the
-	// kernel. The endpoint is wired and its link is down; an error undoes the ADD, and
-	// the runtime retries it.
-	Ready(ctx context.Context, e endpoint.Endpoint) error
+	// kernel. The endpoint is wired and its link, of which it gets the index, is down; an
+	// error undoes the ADD, and the runtime retries it.
+	Ready(ctx context.Context, e endpoint.Endpoint, link int) error
 }
 
 // Config is the part of the configuration that matters here.

@@ -15,7 +15,7 @@ import (
 type late struct{}
 
 func (late) Admit(context.Context, kube.Pod) error { return nil }
-func (late) Ready(context.Context, endpoint.Endpoint) error {
+func (late) Ready(context.Context, endpoint.Endpoint, int) error {
 	return errors.New("policy of default/web is not loaded yet")
 }
 

@@ -133,7 +133,7 @@ func TestASpooledDELOfAnAttachmentThatIsGoneIsRemoved(t *testing.T) {
 type paused struct{ reached, goOn chan struct{} }
 
 func (paused) Admit(context.Context, kube.Pod) error { return nil }
-func (p paused) Ready(ctx context.Context, _ endpoint.Endpoint) error {
+func (p paused) Ready(ctx context.Context, _ endpoint.Endpoint, _ int) error {
 	p.reached <- struct{}{}
 	select {
 	case <-p.goOn:

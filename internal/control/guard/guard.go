@@ -162,4 +162,4 @@ func (g *Guard) Admit(context.Context, kube.Pod) error {
 }
 
 // Ready implements cni.Component: the guard has no rules in the kernel.
-func (g *Guard) Ready(context.Context, endpoint.Endpoint) error { return nil }
+func (g *Guard) Ready(context.Context, endpoint.Endpoint, int) error { return nil }

@@ -124,6 +124,8 @@ type Controller struct {
 	agreed state.Agreement // as journaled; of Start and the loop
 	clean  bool            // of the rules of AWS's daemon; of Start and the loop
 	wired  atomic.Bool     // the last comparison found links of foreign-wired pods
+	// policy is the path of the program that judges packets; nil or empty if there is none.
+	policy atomic.Pointer[string]
 	// notForwarding: new links do not route packets on by themselves; of Start and the loop.
 	notForwarding bool
 
@@ -185,6 +187,13 @@ func (n *Controller) pass(ctx context.Context, full bool) (next time.Time, err e
 // endpoints.
 func (n *Controller) RestoreFilter(ctx context.Context) error {
 	return n.filter.restore(ctx, ownerNode)
+}
+
+// Judge has the packet filter call the program that is pinned at a path for forwarded packets
+// of pods, or none for an empty path, and returns once it does.
+func (n *Controller) Judge(ctx context.Context, path string) error {
+	n.policy.Store(&path)
+	return n.RestoreFilter(ctx)
 }
 
 // SetUp configures an interface's link, routes and rules. It waits up to 30 s for the

@@ -240,6 +240,11 @@ func (s *Store) View(now time.Time) (view ipam.View, leases []ipam.Lease) {
 // Endpoints are all endpoints, ordered by ID.
 func (s *Store) Endpoints() []endpoint.Endpoint { return list(s.endpoints.All(s.DB.Snapshot())) }
 
+// EndpointsChanged returns a channel that is closed once an endpoint changes.
+func (s *Store) EndpointsChanged() <-chan struct{} {
+	return s.endpoints.Watch(s.DB.Snapshot(), table.Query[endpoint.Endpoint]{})
+}
+
 // EndpointsIn are the endpoints of a view, ordered by ID.
 func (s *Store) EndpointsIn(v table.View) []endpoint.Endpoint { return list(s.endpoints.All(v)) }
 

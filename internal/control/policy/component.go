@@ -1,0 +1,57 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/edge/bpf"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// errUnknown refuses pods on a node that cannot know whether policies select them.
+var errUnknown = errors.New("the network policies of the cluster are not known to this node: the API server has not answered since the agent started, and the node has no copy of them. The pod is tried again")
+
+// Admit implements control/cni.Component: without the policies no pod is connected.
+func (c *Controller) Admit(_ context.Context, pod kube.Pod) error {
+	if !c.Objects.Known() {
+		return errUnknown
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.admitted[policy.PodRef{Namespace: pod.Namespace, Name: pod.Name}] = pod
+	return nil
+}
+
+// Ready implements control/cni.Component: it returns once the policies that select the pod are
+// in force for its link, which is still down.
+func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pod, admitted := c.admitted[refOf(e)]
+	delete(c.admitted, refOf(e))
+	if !c.Objects.Any() {
+		return nil
+	}
+	if !c.on.Load() {
+		if err := c.turnOn(ctx); err != nil {
+			return err
+		}
+	}
+	if admitted {
+		c.engine.SetPod(podOf(pod, e))
+	}
+	c.engine.SetEndpoint(e.ID, refOf(e))
+	if err := c.placeOne(e.ID, e, link); err != nil {
+		return err
+	}
+	if err := c.commit(); err != nil {
+		return err
+	}
+	if c.datapath.State.InForce(e.ID) == bpf.SetPending {
+		return fmt.Errorf("the labels of namespace %s are not known to this node yet", e.Pod.Namespace)
+	}
+	return c.datapath.Attach(link)
+}

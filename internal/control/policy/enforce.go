@@ -1,0 +1,208 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/edge/bpf"
+)
+
+// Adopt opens the programs that an earlier agent left pinned and that go on enforcing, before
+// the first comparison of nftables: without their chain no packet of a pod would pass.
+func (c *Controller) Adopt(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open(ctx)
+}
+
+// open opens the programs, unless they are open.
+func (c *Controller) open(ctx context.Context) error {
+	if c.datapath != nil {
+		return nil
+	}
+	datapath, err := c.Open()
+	if err == nil {
+		if c.earlier, err = datapath.Numbers(); err != nil {
+			err = errors.Join(err, datapath.Close())
+		}
+	}
+	if err != nil {
+		return c.cannot(err)
+	}
+	c.datapath = datapath
+	return c.Judge(ctx, datapath.ForwardPath())
+}
+
+// cannot notes why policies are not enforced, and reports it once.
+func (c *Controller) cannot(err error) error {
+	if text := err.Error(); text != c.problem {
+		c.problem = text
+		c.Events.NodeWarning("PoliciesNotEnforced", fmt.Sprintf("The cluster has network policies, and this node cannot enforce them: %s. New pods are refused.", text))
+	}
+	return err
+}
+
+// turnOn begins to enforce: first the maps, then the chain of nftables, then the pods' links,
+// whose programs drop what the chain has not judged. Until its policies are compiled, an
+// endpoint keeps those that an earlier agent left in force.
+func (c *Controller) turnOn(ctx context.Context) error {
+	if err := c.open(ctx); err != nil {
+		return err
+	}
+	c.engine = policy.NewEngine(policy.DefaultLimits(), policy.First{
+		Set: policy.SetID(c.earlier.Set) + 1, Scope: policy.Scope(c.earlier.Scope) + 1, Ports: policy.PortsID(c.earlier.Ports) + 1,
+	})
+	c.wired = map[endpoint.ID]placement{}
+	c.Objects.Again()
+	if err := errors.Join(c.feed(), c.commit()); err != nil {
+		return err
+	}
+	if err := c.place(ctx); err != nil {
+		return err
+	}
+	if err := c.datapath.DeleteUpTo(c.earlier); err != nil {
+		return fmt.Errorf("delete the policies of an earlier agent: %w", err)
+	}
+	c.problem = ""
+	c.turn(true)
+	c.Log.Info("network policies are enforced", "endpoints", len(c.wired))
+	return nil
+}
+
+// broken has everything compiled and written again: the maps differ from the engine's tables.
+func (c *Controller) broken(err error) error {
+	c.turn(false)
+	if numbers, failed := c.datapath.Numbers(); failed == nil {
+		c.earlier = numbers
+	} else {
+		err = errors.Join(err, failed)
+	}
+	return c.cannot(err)
+}
+
+// turnOff ends enforcement: the cluster has no policies. Nothing of it stays in the kernel.
+func (c *Controller) turnOff(ctx context.Context) error {
+	if c.datapath == nil {
+		return nil
+	}
+	attached, err := c.datapath.Attached()
+	if err != nil {
+		return err
+	}
+	for link := range attached {
+		if err := c.datapath.Detach(link); err != nil {
+			return err
+		}
+	}
+	if err := c.Judge(ctx, ""); err != nil {
+		return err
+	}
+	if err := errors.Join(c.datapath.Remove(), c.datapath.Close()); err != nil {
+		return err
+	}
+	c.datapath, c.engine, c.wired, c.problem, c.earlier = nil, nil, map[endpoint.ID]placement{}, "", bpf.Numbers{}
+	c.turn(false)
+	c.Log.Info("the cluster has no network policies: none are enforced")
+	return nil
+}
+
+// place enters every endpoint's link and addresses, and attaches the programs to pods' links
+// and to the interfaces of the node.
+func (c *Controller) place(ctx context.Context) error {
+	links, err := c.Links.Pods(ctx)
+	if err != nil {
+		return err
+	}
+	index := map[string]int{}
+	for _, l := range links {
+		if !l.Dying {
+			index[l.Link] = l.Index
+		}
+	}
+	for id, p := range maps.Clone(c.wired) {
+		if err := c.placeOne(id, p.endpoint, index[p.endpoint.Link]); err != nil {
+			return err
+		}
+	}
+	if err := c.Judge(ctx, c.datapath.ForwardPath()); err != nil {
+		return err
+	}
+	return c.audit(ctx)
+}
+
+// placeOne enters an endpoint's addresses and link. The link is 0 if it does not exist yet.
+func (c *Controller) placeOne(id endpoint.ID, e endpoint.Endpoint, link int) error {
+	for _, a := range e.Addresses.List() {
+		if err := c.datapath.Maps.Addresses.Put(bpf.AddressOf(a), uint32(id)); err != nil {
+			return err
+		}
+	}
+	if link != 0 {
+		if err := c.datapath.Maps.Links.Put(uint32(link), uint32(id)); err != nil {
+			return err
+		}
+	}
+	c.wired[id] = placement{endpoint: e, link: link}
+	return nil
+}
+
+// unplace removes what placeOne entered, unless another endpoint has it by now.
+func (c *Controller) unplace(id endpoint.ID, p placement) error {
+	remove := func(held uint32, found bool, err error, remove func() error) error {
+		if err != nil || !found || held != uint32(id) {
+			return err
+		}
+		return remove()
+	}
+	var errs []error
+	for _, a := range p.endpoint.Addresses.List() {
+		key := bpf.AddressOf(a)
+		held, found, err := c.datapath.Maps.Addresses.Get(key)
+		errs = append(errs, remove(held, found, err, func() error { return c.datapath.Maps.Addresses.Delete(key) }))
+	}
+	if key := uint32(p.link); key != 0 {
+		held, found, err := c.datapath.Maps.Links.Get(key)
+		errs = append(errs, remove(held, found, err, func() error { return c.datapath.Maps.Links.Delete(key) }))
+	}
+	return errors.Join(errs...)
+}
+
+// audit compares the attachments with what they must be and attaches what is missing.
+func (c *Controller) audit(ctx context.Context) error {
+	attached, err := c.datapath.Attached()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	repair := func(link int, ok bool, attach func(int) error) {
+		if ok {
+			return
+		}
+		err := attach(link)
+		switch {
+		case errors.Is(err, bpf.ErrNoLink): // removed meanwhile
+		case err != nil:
+			errs = append(errs, err)
+		case c.on.Load():
+			c.metrics.reattached.Inc()
+			c.Log.Warn("policy programs were missing on a link, and are attached again", "link", link)
+		}
+	}
+	for _, p := range c.wired {
+		if p.link != 0 {
+			repair(p.link, attached[p.link].Pod && !attached[p.link].Stale, c.datapath.Attach)
+		}
+	}
+	for _, device := range c.State.Devices() {
+		link, err := c.Links.Index(device.Link)
+		if err != nil || link == 0 { // removed meanwhile
+			continue
+		}
+		repair(link, attached[link].Guard && !attached[link].Stale, c.datapath.AttachGuard)
+	}
+	return errors.Join(errs...)
+}

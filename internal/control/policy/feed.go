@@ -1,0 +1,104 @@
+package policy
+
+import (
+	"errors"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// feed gives the engine what changed: objects of the cluster, then pods and endpoints of the
+// node.
+func (c *Controller) feed() error {
+	changes := c.Objects.Take()
+	for ref, object := range changes.Policies {
+		if object == nil {
+			c.engine.DeletePolicy(ref)
+			continue
+		}
+		c.engine.SetPolicy(object.Policy)
+		for _, text := range object.Problems {
+			c.Log.Warn("a part of a policy cannot be honoured, and allows nothing", "policy", ref, "problem", text)
+		}
+	}
+	for name, set := range changes.Namespaces {
+		if set == nil {
+			c.engine.DeleteNamespace(name)
+			continue
+		}
+		c.engine.SetNamespace(name, *set)
+	}
+	local := map[policy.PodRef]bool{}
+	for _, p := range c.wired {
+		local[refOf(p.endpoint)] = true
+	}
+	for ref, pod := range changes.Pods {
+		switch {
+		case local[ref]: // known better here
+		case pod == nil:
+			c.engine.DeletePod(ref)
+		default:
+			c.engine.SetPod(*pod)
+		}
+	}
+	return c.feedEndpoints()
+}
+
+// feedEndpoints gives the engine the endpoints that the table has, and their pods with the
+// addresses that they were wired with, which the API server shows later.
+func (c *Controller) feedEndpoints() error {
+	pods := map[policy.PodRef]kube.Pod{}
+	for _, p := range c.Pods.Pods() {
+		pods[policy.PodRef{Namespace: p.Namespace, Name: p.Name}] = p
+	}
+	left := map[endpoint.ID]bool{}
+	for id := range c.wired {
+		left[id] = true
+	}
+	for _, e := range c.State.Endpoints() {
+		if !e.Wired() || !e.Addresses.Primary().IsValid() {
+			continue
+		}
+		delete(left, e.ID)
+		if pod, known := pods[refOf(e)]; known {
+			c.engine.SetPod(podOf(pod, e))
+		}
+		if before, known := c.wired[e.ID]; !known || before.endpoint.Key != e.Key {
+			c.engine.SetEndpoint(e.ID, refOf(e))
+		}
+		place := c.wired[e.ID]
+		place.endpoint = e
+		c.wired[e.ID] = place
+	}
+	var errs []error
+	for id := range left {
+		errs = append(errs, c.forget(id))
+	}
+	return errors.Join(errs...)
+}
+
+// forget ends the engine's knowledge of an endpoint that has ended.
+func (c *Controller) forget(id endpoint.ID) error {
+	place := c.wired[id]
+	c.engine.DeleteEndpoint(id)
+	delete(c.wired, id)
+	ref := refOf(place.endpoint)
+	another := false // sandbox of the pod
+	for _, other := range c.wired {
+		another = another || refOf(other.endpoint) == ref
+	}
+	if !another {
+		c.engine.DeletePod(ref)
+	}
+	return c.unplace(id, place)
+}
+
+func refOf(e endpoint.Endpoint) policy.PodRef {
+	return policy.PodRef{Namespace: e.Pod.Namespace, Name: e.Pod.Name}
+}
+
+// podOf is a pod of the node with the addresses of its endpoint.
+func podOf(p kube.Pod, e endpoint.Endpoint) policy.Pod {
+	return policy.Pod{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, Addresses: e.Addresses.List(), Ports: p.Ports}
+}

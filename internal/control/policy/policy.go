@@ -1,0 +1,181 @@
+// Package policy keeps the network policies of the cluster in force on the node.
+//
+// It decides when policies are enforced at all: while the cluster has any. It feeds the engine
+// of core/policy with policies, namespaces and pods (edge/kube) and with the endpoints of the
+// node, which it reads from the table endpoints, and writes what the engine returns by edge/bpf.
+// It writes no table. It attaches the programs to the pods' links and has control/network add
+// the chain of nftables that gives verdicts (core/ruleset).
+//
+// As a component of control/cni it lets a pod's link go up only once the policies that select
+// the pod are in force. app/agent runs its loop.
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/trunkline/trunkline/internal/control/state"
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/edge/bpf"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/link"
+	"github.com/trunkline/trunkline/internal/machinery/loop"
+)
+
+// Objects are what policies are judged on; *kube.PolicyObjects is one.
+type Objects interface {
+	// Known reports whether the policies and namespaces of the cluster are known.
+	Known() bool
+	// Any reports whether the cluster has a policy.
+	Any() bool
+	// Take returns what changed since the last call.
+	Take() kube.PolicyChanges
+	// Again has the next Take return all that is known.
+	Again()
+}
+
+// Pods are the pods of the node; *kube.Cluster is one.
+type Pods interface {
+	Pods() []kube.Pod
+}
+
+// Events creates Kubernetes events; *kube.Events is one.
+type Events interface {
+	NodeWarning(reason, message string)
+}
+
+// Deps is what the controller works with.
+type Deps struct {
+	Log     *slog.Logger
+	State   *state.Store
+	Objects Objects
+	Pods    Pods
+	Events  Events
+	// Open opens the programs and their maps. It is called when the first policy comes.
+	Open  func() (*bpf.Datapath, error)
+	Links Links
+	// Judge has packets judged by the program that is pinned at a path, or by none if it is
+	// empty, and returns once that is in force.
+	Judge    func(ctx context.Context, path string) error
+	Registry prometheus.Registerer
+}
+
+// Links are the links of the node; *link.Host is one.
+type Links interface {
+	Pods(ctx context.Context) ([]link.Wired, error)
+	// Index is that of the link with a name; 0 if there is none.
+	Index(name string) (int, error)
+}
+
+// Controller enforces. Its methods may be called from any goroutine.
+type Controller struct {
+	Deps
+	// Loop is the loop that feeds the engine.
+	Loop    *loop.Loop
+	metrics metrics
+
+	mu       sync.Mutex // held while the engine's changes are written
+	engine   *policy.Engine
+	datapath *bpf.Datapath              // nil while the cluster has no policies
+	wired    map[endpoint.ID]placement  // endpoints that the engine knows
+	earlier  bpf.Numbers                // of an earlier agent
+	problem  string                     // why policies are not enforced; empty if they are
+	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
+	on       atomic.Bool
+	turned   chan struct{} // capacity 1: on changed
+}
+
+// placement is where an endpoint is in the kernel.
+type placement struct {
+	endpoint endpoint.Endpoint
+	link     int // index of its link; 0 if that does not exist yet
+}
+
+// fullEvery is how often attachments are compared with what they must be.
+const fullEvery = 30 * time.Second
+
+// New returns the controller. It registers its metrics.
+func New(d Deps) *Controller {
+	c := &Controller{Deps: d, metrics: newMetrics(d.Registry), wired: map[endpoint.ID]placement{}, admitted: map[policy.PodRef]kube.Pod{}, turned: make(chan struct{}, 1)}
+	c.Loop = loop.New(c.pass)
+	c.Loop.MinInterval, c.Loop.Every, c.Loop.MaxBackoff = 10*time.Millisecond, fullEvery, 5*time.Second
+	return c
+}
+
+// pass makes the node enforce the policies as they are known.
+func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.Objects.Any() {
+		return time.Time{}, c.turnOff(ctx)
+	}
+	if !c.on.Load() {
+		return time.Time{}, c.turnOn(ctx)
+	}
+	if err := errors.Join(c.feed(), c.commit()); err != nil {
+		return time.Time{}, err
+	}
+	if !full {
+		return time.Time{}, nil
+	}
+	return time.Time{}, c.audit(ctx)
+}
+
+// Watch requests a pass after each change of an endpoint, until ctx ends. Without policies it
+// watches nothing.
+func (c *Controller) Watch(ctx context.Context) error {
+	for {
+		var endpoints <-chan struct{}
+		if c.on.Load() {
+			endpoints = c.State.EndpointsChanged()
+			c.Loop.Mark() // what changed before
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-endpoints:
+		case <-c.turned:
+		}
+	}
+}
+
+// turn notes whether policies are enforced.
+func (c *Controller) turn(on bool) {
+	if c.on.Swap(on) != on {
+		select {
+		case c.turned <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Problem is why policies are not enforced although the cluster has some; empty if they are.
+func (c *Controller) Problem() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.problem
+}
+
+// Enforcing reports whether policies are enforced.
+func (c *Controller) Enforcing() bool { return c.on.Load() }
+
+// Close releases what the programs' maps hold in this process. The programs go on enforcing.
+func (c *Controller) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.datapath == nil {
+		return nil
+	}
+	if err := c.datapath.Close(); err != nil {
+		return fmt.Errorf("close policy programs: %w", err)
+	}
+	return nil
+}
