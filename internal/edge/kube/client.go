@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -39,6 +40,8 @@ type Access struct {
 type Client struct {
 	// Core is Kubernetes' own groups.
 	Core kubernetes.Interface
+	// Metadata reads the metadata of objects without the rest of them.
+	Metadata metadata.Interface
 	// Trunkline is trunkline.dev/v1alpha1, VPC vpcresources.k8s.aws/v1alpha1.
 	Trunkline rest.Interface
 	VPC       rest.Interface
@@ -134,6 +137,10 @@ func FromREST(cfg *rest.Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make Kubernetes client: %w", err)
 	}
+	meta, err := metadata.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make metadata client: %w", err)
+	}
 	own, err := groupClient(cfg, trunkline.GroupVersion(), trunkline.AddToScheme)
 	if err != nil {
 		return nil, err
@@ -142,7 +149,7 @@ func FromREST(cfg *rest.Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{Core: core, Trunkline: own, VPC: aws, Config: cfg, Namespace: "default"}, nil
+	return &Client{Core: core, Metadata: meta, Trunkline: own, VPC: aws, Config: cfg, Namespace: "default"}, nil
 }
 
 // groupClient returns a typed client for one group and version, without REST mapper.

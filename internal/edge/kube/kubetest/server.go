@@ -29,6 +29,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	rows     map[string]map[string]object // path without namespace → key → object
+	removed  map[string][]object
 	watchers map[*watcher]bool
 	version  int
 	release  string // of Kubernetes
@@ -37,6 +38,7 @@ type Server struct {
 	next     map[string][]int // HTTP statuses of the next requests, by path
 	log      []string
 	used     map[string]bool // rights that requests needed
+	streams  bool            // lists are streamed to clients that ask for it
 }
 
 // New starts a server that ends with the test.
@@ -44,6 +46,7 @@ func New(t testing.TB) *Server {
 	s := &Server{
 		release:  "v1.34.2",
 		rows:     map[string]map[string]object{},
+		removed:  map[string][]object{},
 		watchers: map[*watcher]bool{},
 		refused:  map[string]int{},
 		next:     map[string][]int{},
@@ -267,6 +270,7 @@ func apiVersion(resource string) string {
 func kindOf(resource string) string {
 	return map[string]string{
 		"pods": "Pod", "nodes": "Node", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment",
+		"namespaces": "Namespace", "networkpolicies": "NetworkPolicy",
 		"nodenetworks": "NodeNetwork", "brakes": "Brake", "cninodes": "CNINode",
 	}[resource[strings.LastIndex(resource, "/")+1:]]
 }
@@ -281,13 +285,19 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request, t target) {
 	items := s.list(t.resource, sel)
 	version := strconv.Itoa(s.version)
 	s.mu.Unlock()
-	kind := kindOf(t.resource)
+	kind, group := kindOf(t.resource), apiVersion(t.resource)
 	if len(items) > 0 {
 		kind = items[0].text("kind")
 	}
+	if wantsMetadata(r) {
+		kind, group = metadataKind, metadataVersion
+		for i := range items {
+			items[i] = items[i].metadataOnly()
+		}
+	}
 	meta := map[string]any{"resourceVersion": version}
 	answer(w, http.StatusOK, map[string]any{
-		"kind": kind + "List", "apiVersion": apiVersion(t.resource), "metadata": meta, "items": page(r, items, meta),
+		"kind": kind + "List", "apiVersion": group, "metadata": meta, "items": page(r, items, meta),
 	})
 }
 
@@ -323,19 +333,15 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 		fail(w, http.StatusBadRequest, "BadRequest", err.Error())
 		return
 	}
-	if r.URL.Query().Get("sendInitialEvents") == "true" {
+	initial := r.URL.Query().Get("sendInitialEvents") == "true"
+	s.mu.Lock()
+	if initial && !s.streams {
+		s.mu.Unlock()
 		// Clients fall back to list and watch, which every server offers.
 		fail(w, http.StatusUnprocessableEntity, "Invalid", "sendInitialEvents is not offered here")
 		return
 	}
-	since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-	watching := &watcher{resource: t.resource, sel: sel, ch: make(chan event, 1024), gone: make(chan struct{})}
-	s.mu.Lock()
-	for _, o := range s.list(t.resource, sel) {
-		if v, _ := strconv.Atoi(o.text("metadata", "resourceVersion")); v > since {
-			watching.ch <- event{"ADDED", o}
-		}
-	}
+	watching := open(s, r, t, sel, initial)
 	s.watchers[watching] = true
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
@@ -345,6 +351,9 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) {
 	for {
 		select {
 		case e := <-watching.ch:
+			if wantsMetadata(r) && e.Type != "ERROR" {
+				e.Object = e.Object.metadataOnly()
+			}
 			_ = json.NewEncoder(w).Encode(e)
 			_ = out.Flush()
 		case <-watching.gone:

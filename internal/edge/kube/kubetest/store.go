@@ -180,11 +180,7 @@ func (s *Server) put(resource string, o object) object {
 		meta["creationTimestamp"] = "2026-01-01T00:00:00Z"
 	}
 	rows[o.key()] = o
-	if existed {
-		s.notify(resource, event{"MODIFIED", o})
-	} else {
-		s.notify(resource, event{"ADDED", o})
-	}
+	s.notify(resource, old, o)
 	return o
 }
 
@@ -198,19 +194,37 @@ func (s *Server) remove(resource, key string) object {
 	s.version++
 	o = o.clone()
 	o.meta()["resourceVersion"] = strconv.Itoa(s.version)
-	s.notify(resource, event{"DELETED", o})
+	s.removed[resource] = append(s.removed[resource], o)
+	s.notify(resource, o, nil)
 	return o
 }
 
-func (s *Server) notify(resource string, e event) {
+// notify sends a change to watchers; was or is are nil without an object. For a watch with a
+// selector, an object that it selects no more is deleted, and a newly selected one added.
+func (s *Server) notify(resource string, was, is object) {
 	for w := range s.watchers {
-		if w.resource == resource && w.sel.matches(e.Object) {
-			select {
-			case w.ch <- event{e.Type, e.Object.clone()}:
-			default: // the watch of a slow client is closed, as a real server does
-				delete(s.watchers, w)
-				close(w.gone)
-			}
+		if w.resource != resource {
+			continue
+		}
+		before, after := was != nil && w.sel.matches(was), is != nil && w.sel.matches(is)
+		e := event{Object: is}
+		switch {
+		case before && after:
+			e.Type = "MODIFIED"
+		case after:
+			e.Type = "ADDED"
+		case before && is == nil:
+			e = event{"DELETED", was}
+		case before:
+			e.Type = "DELETED"
+		default:
+			continue
+		}
+		select {
+		case w.ch <- event{e.Type, e.Object.clone()}:
+		default: // the watch of a slow client is closed, as a real server does
+			delete(s.watchers, w)
+			close(w.gone)
 		}
 	}
 }
