@@ -242,3 +242,29 @@ func (h host) reaches(t testing.TB, to netip.Addr, port int, want bool) {
 		t.Errorf("%s reaches %s port %d: %v, want %v", h.ns.Name, to, port, got, want)
 	}
 }
+
+func addrPort(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
+
+// counter listens at a UDP port of the node, and returns how many datagrams have arrived: after the
+// last one there is silence.
+func counter(t testing.TB, n *node, port int) (received func() int) {
+	t.Helper()
+	var c net.PacketConn
+	n.ns.Do(t, func() {
+		var err error
+		c, err = net.ListenPacket("udp4", fmt.Sprintf(":%d", port))
+		must(t, err)
+	})
+	t.Cleanup(func() { c.Close() })
+	count := 0
+	return func() int {
+		b := make([]byte, 100)
+		for {
+			must(t, c.SetReadDeadline(time.Now().Add(silence)))
+			if _, _, err := c.ReadFrom(b); err != nil {
+				return count
+			}
+			count++
+		}
+	}
+}
