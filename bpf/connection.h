@@ -38,7 +38,7 @@ struct side {
 	__u8 operation;
 	__u8 judged; /* 1: as a new connection, and not by an entry */
 	__u8 pad[3];
-};
+} __attribute__((aligned(8)));
 
 /* When it is: the values that change while packets pass, read once for each. */
 struct moment {
@@ -46,17 +46,8 @@ struct moment {
 	__u32 seconds;
 	__u32 epoch;
 	__u32 log;
-	__u32 zero; /* see clear */
+	__u32 pad;
 };
-
-/* Sets *to, which has a size of words, to zero, by a zero that the verifier does not know. It
- * follows each path with the values that it knows to be on the stack, and constants there make
- * paths differ that it would otherwise join: 1.5 s instead of 0.1 s to load forward. */
-inlined void clear(void *to, __u32 size, const struct moment *m)
-{
-	for (__u32 n = 0; n < size / 4; n++)
-		((volatile __u32 *)to)[n] = m->zero;
-}
 
 inlined void now(struct moment *m)
 {
@@ -64,7 +55,6 @@ inlined void now(struct moment *m)
 	struct state *state = map_lookup(&tl_state, &zero);
 
 	m->ns = ktime_get_ns();
-	m->zero = m->ns >> 63; /* in 292 years 1 */
 	m->seconds = m->ns / 1000000000;
 	m->epoch = state ? state->epoch : 0;
 	m->log = state ? state->log : 0;

@@ -32,7 +32,7 @@ struct packet {
 	__u8 kind;
 	__u8 flags;
 	__u8 version; /* 4 or 6 */
-};
+} __attribute__((aligned(8)));
 
 /* The ports of ICMP of other types. They differ, so that the key of a packet in one direction is
  * never that of one in the other direction: such packets have no replies. */
@@ -87,6 +87,19 @@ inlined int same_address(const struct address *a, const struct address *b)
 	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3];
 }
 
+/* Writes a structure over itself, by a number that the verifier does not know. It follows every
+ * path with all that it knows of the stack, and joins paths that know the same: behind this they
+ * know nothing of the structure. Without it forward takes ten times as long to load. */
+inlined void settle(void *structure, __u32 size, __u64 number)
+{
+	volatile __u64 *words = structure;
+	__u64 same = number;
+
+	asm volatile("" : "+r"(same)); /* the compiler does not know that it is the same */
+	for (__u32 n = 0; n < size / 8; n++)
+		words[n] = words[n] ^ number ^ same;
+}
+
 /* A network header and what follows it. */
 struct headers {
 	struct address source, destination;
@@ -95,8 +108,8 @@ struct headers {
 	__u8 protocol;
 	__u8 version;
 	__u8 fragment; /* 1: the first, 2: another */
-	__u8 pad;
-};
+	__u8 pad[5];
+} __attribute__((aligned(8)));
 
 /* Walks the extension headers of IPv6 from h->offset on. */
 called int walk(struct __sk_buff *skb, struct headers *h)
@@ -194,7 +207,10 @@ called int network(struct __sk_buff *skb, __u32 at, struct headers *h, int cause
 	h->offset = at + size;
 	if (h->offset > h->end)
 		return 0;
-	return h->version == 4 || walk(skb, h);
+	if (h->version == 6 && !walk(skb, h))
+		return 0;
+	settle(h, sizeof(*h), h->end);
+	return 1;
 }
 
 inlined int parse_tcp(struct __sk_buff *skb, const struct headers *h, struct packet *p)

@@ -98,17 +98,13 @@ inlined __u16 endpoint_of(const struct address *a)
 SEC("socket")
 int forward(struct __sk_buff *skb)
 {
-	struct packet p;
-	struct side from, to;
-	struct moment m;
+	struct packet p = {};
+	struct side from = {.direction = EGRESS}, to = {.direction = INGRESS};
+	struct moment m = {};
 
 	now(&m);
-	clear(&p, sizeof(p), &m);
-	clear(&from, sizeof(from), &m);
-	clear(&to, sizeof(to), &m);
-	from.direction = EGRESS;
-	to.direction = INGRESS;
 	from.reason = parse(skb, 0, &p);
+	settle(&p, sizeof(p), m.ns);
 	if (skb->mark & MARK_JUDGED)
 		p.flags |= REPLY;
 	from.key.endpoint = endpoint_of(&p.source);
@@ -126,11 +122,13 @@ int forward(struct __sk_buff *skb)
 		denied(&p, &from, &m);
 		return 0;
 	}
+	settle(&from, sizeof(from), m.ns);
 	if (!decide(&to, &p, &m, 1)) {
 		commit(&to);
 		denied(&p, &to, &m);
 		return 0;
 	}
+	settle(&to, sizeof(to), m.ns);
 	commit(&from);
 	allowed(&p, &from, &m);
 	commit(&to);
@@ -145,17 +143,16 @@ int forward(struct __sk_buff *skb)
 SEC("tc")
 int judge(struct __sk_buff *skb)
 {
-	struct packet p;
-	struct side s;
-	struct moment m;
+	struct packet p = {};
+	struct side s = {};
+	struct moment m = {};
 	int allowed = 0;
 
 	now(&m);
-	clear(&p, sizeof(p), &m);
-	clear(&s, sizeof(s), &m);
 	s.key.endpoint = skb->cb[0];
 	s.direction = skb->cb[1] & 1;
 	s.reason = parse(skb, ETH_HLEN, &p);
+	settle(&p, sizeof(p), m.ns);
 	if (skb->mark & MARK_JUDGED)
 		p.flags |= REPLY;
 	if (s.reason == BY_POLICY)

@@ -68,8 +68,8 @@ func Open(o Options) (d *Datapath, found Found, err error) {
 	}
 	for name, entries := range o.Sizes {
 		m := spec.Maps[name]
-		if m == nil || entries == 0 {
-			return fail(fmt.Errorf("size of map %q: %d: must be that of a map of bpf/maps.h, and positive", name, entries))
+		if m == nil || entries == 0 || m.Type == ebpf.Array || m.Type == ebpf.PerCPUArray {
+			return fail(fmt.Errorf("size of map %q: %d: must be that of a map of bpf/maps.h that is no array, and positive", name, entries))
 		}
 		m.MaxEntries = entries
 	}

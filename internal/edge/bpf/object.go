@@ -67,9 +67,9 @@ type feature struct {
 // ErrUnsupported is returned when the kernel lacks a feature. The message names it.
 var ErrUnsupported = errors.New("the kernel lacks")
 
-// explain returns the features that the kernel lacks, or err if it lacks none.
-func explain(err error) error {
-	for _, f := range needed() {
+// explain returns the first of the features that the kernel lacks, or err if it has them all.
+func explain(err error, features []feature) error {
+	for _, f := range features {
 		if errors.Is(f.probe(), ebpf.ErrNotSupported) {
 			return fmt.Errorf("%w %s: network policy is not enforced on this node: %w", ErrUnsupported, f.name, err)
 		}

@@ -149,7 +149,7 @@ func (p *pins) createMaps() (map[string]*ebpf.Map, error) {
 			err = m.Pin(filepath.Join(p.dir, name))
 		}
 		if err != nil {
-			return all, fmt.Errorf("create map %s: %w", name, explain(err))
+			return all, fmt.Errorf("create map %s: %w", name, explain(err, needed()))
 		}
 	}
 	return all, nil
@@ -172,7 +172,7 @@ func (p *pins) programs(with map[string]*ebpf.Map) (map[string]*ebpf.Program, er
 	}
 	collection, err := ebpf.NewCollectionWithOptions(p.spec, ebpf.CollectionOptions{MapReplacements: with})
 	if err != nil {
-		return nil, fmt.Errorf("load programs: %w", explain(err))
+		return nil, fmt.Errorf("load programs: %w", explain(err, needed()))
 	}
 	all := collection.Programs
 	collection.Programs = nil // Close keeps them

@@ -34,7 +34,7 @@ func bpffs(t testing.TB) string {
 }
 
 func options(dir string) Options {
-	return Options{BPFFS: dir, Dir: "tl-test", Log: slog.New(slog.DiscardHandler), Sizes: map[string]uint32{"tl_connections": 4096}}
+	return Options{BPFFS: dir, Dir: "tl-test", Log: slog.New(slog.DiscardHandler), Sizes: map[string]uint32{"tl_connections": 1 << 16}}
 }
 
 // world is a datapath on which tests run packets.

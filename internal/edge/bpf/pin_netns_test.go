@@ -1,0 +1,199 @@
+//go:build netns
+
+package bpf
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// openAgain opens the datapath of options, and closes it after the test.
+func openAgain(t *testing.T, o Options) (*world, Found) {
+	t.Helper()
+	d, found, err := Open(o)
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	return &world{d, t}, found
+}
+
+func TestWhatIsPinnedIsAdopted(t *testing.T) {
+	o := options(bpffs(t))
+	first, found := openAgain(t, o)
+	if found.Maps != Created || found.Programs != Created || len(found.Removed)+len(found.Old) > 0 {
+		t.Errorf("at first: %+v", found)
+	}
+	first.endpoint(3, 20, addr("10.0.0.3"))
+	first.State.NextEpoch()
+	first.State.LogFlows(7)
+	again, found := openAgain(t, o)
+	if found.Maps != Adopted || found.Programs != Adopted || len(found.Removed)+len(found.Old)+len(found.Sizes) > 0 {
+		t.Errorf("then: %+v", found)
+	}
+	if id, ok, err := again.Maps.Addresses.Get(AddressOf(addr("10.0.0.3"))); id != 3 || !ok || err != nil {
+		t.Errorf("the address has endpoint %d, %v, %v", id, ok, err)
+	}
+	if again.State.InForce(3) != 20 || again.State.Epoch() != 1 || again.State.FlowLog() != 7 {
+		t.Errorf("set %d, epoch %d, flow log %d", again.State.InForce(3), again.State.Epoch(), again.State.FlowLog())
+	}
+	a, err := first.ProgramIDs()
+	must(t, err)
+	b, err := again.ProgramIDs()
+	must(t, err)
+	for name := range a {
+		if a[name] != b[name] || a[name] == 0 {
+			t.Errorf("program %s has ID %d, then %d", name, a[name], b[name])
+		}
+	}
+	o.Sizes = map[string]uint32{"tl_connections": 1 << 17}
+	_, found = openAgain(t, o)
+	if found.Maps != Adopted || len(found.Sizes) != 1 || !strings.Contains(found.Sizes[0], "tl_connections") {
+		t.Errorf("with another size: %+v", found)
+	}
+}
+
+// A map that lost entries could allow more than before: other classes have other rights.
+func TestADamagedPinIsReplacedClosed(t *testing.T) {
+	for what, damage := range map[string]func(dir string) error{
+		"a map is missing":          func(dir string) error { return os.Remove(filepath.Join(dir, "tl_classes")) },
+		"the endpoints are missing": func(dir string) error { return os.Remove(filepath.Join(dir, "tl_endpoints")) },
+		"a directory is in a map's place": func(dir string) error {
+			return errors.Join(os.Remove(filepath.Join(dir, "tl_rows")), os.Mkdir(filepath.Join(dir, "tl_rows"), 0o700))
+		},
+		"a program is in a map's place": func(dir string) error {
+			return move(filepath.Join(dir, programsPrefix+objectID(), guard), filepath.Join(dir, "tl_sets"))
+		},
+		"another map is in a map's place": func(dir string) error { return move(filepath.Join(dir, "tl_ports"), filepath.Join(dir, "tl_sets")) },
+		"the programs are without maps":   func(dir string) error { return removeMaps(dir) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			o := options(bpffs(t))
+			first, _ := openAgain(t, o)
+			first.endpoint(3, SetOpen, addr("10.0.0.3"))
+			must(t, damage(first.dir))
+			again, found := openAgain(t, o)
+			if found.Maps != Replaced && what != "the programs are without maps" || found.Programs != Replaced || len(found.Removed) == 0 {
+				t.Errorf("found: %+v", found)
+			}
+			if set := again.State.InForce(3); set != SetNone {
+				t.Errorf("set %d is in force, want none", set)
+			}
+			again.endpoint(3, SetOpen, addr("10.0.0.3"))
+			if !again.forward(ip(addr("10.0.0.3"), addr("192.0.2.1"), udp(1, 2))) {
+				t.Error("the new programs do not use the new maps")
+			}
+			if _, found := openAgain(t, o); found.Maps != Adopted || found.Programs != Adopted {
+				t.Errorf("found after the repair: %+v", found)
+			}
+		})
+	}
+}
+
+func move(from, to string) error {
+	if err := os.Remove(to); err != nil {
+		return err
+	}
+	return unix.Rename(from, to)
+}
+
+func removeMaps(dir string) error {
+	spec, err := object()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for name := range spec.Maps {
+		errs = append(errs, os.Remove(filepath.Join(dir, name)))
+	}
+	return errors.Join(errs...)
+}
+
+func TestDamagedProgramsAreReplacedAndTheMapsKept(t *testing.T) {
+	for what, damage := range map[string]func(dir string) error{
+		"one is missing":              func(dir string) error { return os.Remove(filepath.Join(dir, forward)) },
+		"two have each other's place": func(dir string) error { return exchangePins(filepath.Join(dir, fromPod), filepath.Join(dir, toPod)) },
+		"they are of another object":  func(dir string) error { return unix.Rename(dir, filepath.Join(filepath.Dir(dir), programsPrefix+"0")) },
+		"a directory is in the place one": func(dir string) error {
+			return errors.Join(os.Remove(filepath.Join(dir, judge)), os.Mkdir(filepath.Join(dir, judge), 0o700))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			o := options(bpffs(t))
+			first, _ := openAgain(t, o)
+			first.endpoint(3, SetOpen, addr("10.0.0.3"))
+			must(t, damage(filepath.Join(first.dir, programsPrefix+objectID())))
+			again, found := openAgain(t, o)
+			if found.Maps != Adopted || found.Programs != Replaced || len(found.Removed) != 1 {
+				t.Errorf("found: %+v", found)
+			}
+			if again.State.InForce(3) != SetOpen {
+				t.Error("the set in force is lost")
+			}
+		})
+	}
+}
+
+func exchangePins(a, b string) error {
+	return errors.Join(unix.Rename(a, a+"-"), unix.Rename(b, a), unix.Rename(a+"-", b))
+}
+
+func TestAnotherLayoutStaysUntilItIsRetired(t *testing.T) {
+	o := options(bpffs(t))
+	openAgain(t, o)
+	parent := filepath.Join(o.BPFFS, o.Dir)
+	must(t, unix.Rename(filepath.Join(parent, layout), filepath.Join(parent, "v0")))
+	w, found := openAgain(t, o)
+	if found.Maps != Created || !slices.Equal(found.Old, []string{"v0"}) {
+		t.Errorf("found: %+v", found)
+	}
+	for _, name := range []string{layout, "..", ".", "", "../v0", "a/b"} {
+		if err := w.RetireLayout(name); err == nil {
+			t.Errorf("%q is retired", name)
+		}
+	}
+	for range 2 {
+		must(t, w.RetireLayout("v0"))
+	}
+	if _, found := openAgain(t, o); found.Maps != Adopted || len(found.Old) > 0 {
+		t.Errorf("then: %+v", found)
+	}
+	must(t, w.Remove())
+	if _, err := os.Stat(parent); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pins are there after Remove: %v", err)
+	}
+}
+
+func TestOptionsThatCannotBeAreRefused(t *testing.T) {
+	dir := bpffs(t)
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	for want, o := range map[string]Options{
+		`size of map "tl_none": 1: must be`:  {BPFFS: dir, Dir: "a", Sizes: map[string]uint32{"tl_none": 1}},
+		`size of map "tl_sets": 0: must be`:  {BPFFS: dir, Dir: "a", Sizes: map[string]uint32{"tl_sets": 0}},
+		`size of map "tl_drops": 1: must be`: {BPFFS: dir, Dir: "a", Sizes: map[string]uint32{"tl_drops": 1}},
+		"not a directory":                    {BPFFS: file, Dir: "a"},
+	} {
+		o.Log = options(dir).Log
+		if _, _, err := Open(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// A feature that the kernel lacks is named.
+func TestTheErrorNamesWhatTheKernelLacks(t *testing.T) {
+	broken := errors.New("load")
+	if err := explain(broken, needed()); !errors.Is(err, broken) || errors.Is(err, ErrUnsupported) {
+		t.Errorf("this kernel has all features: %v", err)
+	}
+	lacking := append(needed(), feature{"ringbuf (5.8)", func() error { return ebpf.ErrNotSupported }})
+	if err := explain(broken, lacking); !errors.Is(err, ErrUnsupported) || !errors.Is(err, broken) || !strings.Contains(err.Error(), "the kernel lacks ringbuf (5.8)") {
+		t.Errorf("got %v", err)
+	}
+}
