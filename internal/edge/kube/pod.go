@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
@@ -39,6 +40,8 @@ type Pod struct {
 	// Annotations of Trunkline and AWS only.
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
+	// Ports are those of its containers that have names.
+	Ports []policy.NamedPort `json:"ports,omitempty"`
 	// BranchInterface pods request an interface of their own, for their security groups: AWS's
 	// webhook has added the resource vpc.amazonaws.com/pod-eni to them.
 	BranchInterface bool      `json:"branchInterface,omitempty"`
@@ -117,6 +120,7 @@ func podFrom(in *corev1.Pod) Pod {
 		Done:        in.Status.Phase == corev1.PodSucceeded || in.Status.Phase == corev1.PodFailed,
 		Deleting:    in.DeletionTimestamp != nil,
 		Labels:      in.Labels,
+		Ports:       policy.NamedPorts(&in.Spec),
 		Created:     in.CreationTimestamp.Time,
 		Bound:       bound(in),
 		Static:      in.Annotations[corev1.MirrorPodAnnotationKey],
@@ -149,6 +153,18 @@ func requestsBranch(containers []corev1.Container) bool {
 	})
 }
 
+// namedContainers are the containers that have named ports, with nothing but these and what
+// policy.NamedPorts reads beside them.
+func namedContainers(list []corev1.Container) (out []corev1.Container) {
+	for _, c := range list {
+		ports := slices.DeleteFunc(slices.Clone(c.Ports), func(p corev1.ContainerPort) bool { return p.Name == "" })
+		if len(ports) > 0 {
+			out = append(out, corev1.Container{Ports: ports, RestartPolicy: c.RestartPolicy})
+		}
+	}
+	return out
+}
+
 // stripPod drops everything podFrom does not read, before the object is stored:
 // specs, managed fields and foreign annotations are most of a pod's bytes.
 func stripPod(obj any) (any, error) {
@@ -178,6 +194,8 @@ func stripPod(obj any) (any, error) {
 			Limits: corev1.ResourceList{vpc.ResourcePodENI: *resource.NewQuantity(1, resource.DecimalSI)},
 		}}}
 	}
+	out.Spec.Containers = append(out.Spec.Containers, namedContainers(in.Spec.Containers)...)
+	out.Spec.InitContainers = namedContainers(in.Spec.InitContainers)
 	out.Status.Phase, out.Status.PodIPs = in.Status.Phase, in.Status.PodIPs
 	out.Status.Conditions = slices.DeleteFunc(slices.Clone(in.Status.Conditions), func(c corev1.PodCondition) bool {
 		return c.Type != corev1.PodScheduled
