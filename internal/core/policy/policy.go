@@ -161,29 +161,39 @@ type PodSet struct {
 
 // Key is the same for sets that select the same pods by the same labels.
 func (s PodSet) Key() string {
-	text := func(s labels.Selector) string {
-		if s == nil {
-			return "*"
-		}
-		return s.String()
-	}
 	if s.Namespace != "" {
-		return "=" + s.Namespace + "|" + text(s.Pods)
+		return "=" + s.Namespace + "|" + selectorKey(s.Pods)
 	}
-	return text(s.Namespaces) + "|" + text(s.Pods)
+	return selectorKey(s.Namespaces) + "|" + selectorKey(s.Pods)
+}
+
+// selectorKey is the same for selectors that select the same labels. The text of a selector of
+// nothing is that of one of everything.
+func selectorKey(s labels.Selector) string {
+	if s == nil {
+		return "*"
+	}
+	if _, selectable := s.Requirements(); !selectable {
+		return "-"
+	}
+	return s.String()
 }
 
 // Has reports whether the set selects a pod, given the labels of its namespace.
 func (s PodSet) Has(p *Pod, namespace labels.Set) bool {
+	return s.has(p.HostNetwork, p.Namespace, p.Labels, namespace)
+}
+
+func (s PodSet) has(hostNetwork bool, name string, pod, namespace labels.Set) bool {
 	switch {
-	case p.HostNetwork:
+	case hostNetwork:
 		return false
-	case s.Namespace != "" && s.Namespace != p.Namespace:
+	case s.Namespace != "" && s.Namespace != name:
 		return false
 	case s.Namespace == "" && s.Namespaces != nil && !s.Namespaces.Matches(namespace):
 		return false
 	}
-	return s.Pods == nil || s.Pods.Matches(p.Labels)
+	return s.Pods == nil || s.Pods.Matches(pod)
 }
 
 // Block is a range of addresses without some ranges within it.

@@ -1,0 +1,136 @@
+package policy
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// tuples draws questions from a seed: one draw of rapid's is much slower.
+func tuples(d draw, n int) []tuple {
+	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(d.T, "tuples"), 1))
+	all := allTuples()
+	if n >= len(all) {
+		return all
+	}
+	list := make([]tuple, n)
+	for i := range list {
+		list[i] = all[r.IntN(len(all))]
+	}
+	return list
+}
+
+// commit applies a change operation by operation, and checks each step.
+func (m *model) commit(t *rapid.T, questions []tuple, before []answer) []answer {
+	after := make([]answer, len(questions))
+	for i, q := range questions {
+		after[i] = m.oracle(q)
+	}
+	was := m.tables.String()
+	sets := map[tuple]SetID{}
+	for _, q := range questions {
+		sets[q] = m.tables.Endpoints[q.endpoint]
+	}
+	change := m.engine.Commit()
+	operations := change.All()
+	for step, o := range operations {
+		m.tables.Apply(o)
+		for i, q := range questions {
+			if got := m.kernel(q); got != before[i] && got != after[i] && before[i] != anything && after[i] != anything {
+				t.Fatalf("%s: step %d (%s): got %c, before %c, after %c\n%s\nof\n%s", q, step, o, got, before[i], after[i], change, was)
+			}
+		}
+	}
+	for i, q := range questions {
+		if got := m.kernel(q); got != after[i] && after[i] != anything {
+			t.Fatalf("%s: got %c, Evaluate says %c\n%s\n%s\nof\n%s", q, got, after[i], m.tables, change, was)
+		}
+		if before[i] == yes && after[i] == no && sets[q] == m.tables.Endpoints[q.endpoint] && !change.Epoch {
+			t.Fatalf("%s: connections must be judged again, but the epoch stays\n%s", q, change)
+		}
+	}
+	if again := m.engine.Commit(); !again.Empty() {
+		t.Fatalf("a second commit is not empty:\n%s", again)
+	}
+	return after
+}
+
+func checkRandom(t *testing.T, limits Limits) {
+	rapid.Check(t, func(t *rapid.T) {
+		d, m := draw{t}, newModel(limits)
+		questions := tuples(d, 200)
+		answers := make([]answer, len(questions))
+		for i := range answers {
+			answers[i] = no
+		}
+		m.begin(d)
+		answers = m.commit(t, questions, answers)
+		for range rapid.IntRange(0, 6).Draw(t, "commits") {
+			for range rapid.IntRange(1, 3).Draw(t, "events") {
+				m.event(d)
+			}
+			answers = m.commit(t, questions, answers)
+		}
+		m.rebuild(t, questions)
+		m.clear(t, questions, answers)
+	})
+}
+
+// rebuild checks that another engine, with the same content, gives the same verdicts.
+func (m *model) rebuild(t *rapid.T, questions []tuple) {
+	other := newModel(m.engine.limits)
+	for id, ref := range m.endpoints {
+		other.setEndpoint(id, ref)
+	}
+	for _, p := range m.Policies {
+		other.setPolicy(p)
+	}
+	for _, p := range m.Pods {
+		other.setPod(p)
+	}
+	for name, set := range m.Namespaces {
+		other.setNamespace(name, set)
+	}
+	other.tables.Apply(other.engine.Commit().All()...)
+	for _, q := range questions {
+		if other.kernel(q) != m.kernel(q) {
+			t.Fatalf("%s: a rebuilt engine answers %c\n%s\n%s", q, other.kernel(q), m.tables, other.tables)
+		}
+	}
+	if got, want := other.engine.Size(), m.engine.Size(); got.Matchers != want.Matchers || m.engine.limits == unlimited() && got != want {
+		t.Fatalf("size %+v, a rebuilt engine has %+v", want, got)
+	}
+}
+
+// clear deletes everything, and checks that nothing remains.
+func (m *model) clear(t *rapid.T, questions []tuple, answers []answer) {
+	for _, p := range append([]Policy(nil), m.Policies...) {
+		m.deletePolicy(p.Ref)
+	}
+	answers = m.commit(t, questions, answers)
+	for _, p := range append([]Pod(nil), m.Pods...) {
+		m.deletePod(p.Ref())
+	}
+	for name := range m.Namespaces {
+		m.deleteNamespace(name)
+	}
+	for id := range m.endpoints {
+		m.deleteEndpoint(id)
+	}
+	m.commit(t, questions, answers)
+	if m.tables.Len() > 0 {
+		t.Fatalf("not empty:\n%s", m.tables)
+	}
+	if got := m.engine.Size(); got != (Size{}) {
+		t.Fatalf("the engine holds %+v", got)
+	}
+}
+
+func unlimited() Limits { return Limits{Classes: 1 << 20, Rows: 1 << 20} }
+
+func TestTheTablesJudgeAsEvaluateDoesAtEachStep(t *testing.T) { checkRandom(t, unlimited()) }
+
+func TestTheTablesJudgeAsEvaluateDoesAtEachStepPastTheLimits(t *testing.T) {
+	checkRandom(t, Limits{Classes: 3, Rows: 12})
+}
