@@ -49,7 +49,7 @@ func TestDeniesAreLogged(t *testing.T) {
 	out := addr("192.0.2.1")
 	for _, packet := range [][]byte{
 		ip(a, b, tcp(4000, 81, syn)), ip(a, b, tcp(4000, 80, syn)), ip(out, b, udp(53, 4000)),
-		ip(a, b, causes(3, 3, ip(b, a, udp(1, 2)))), ip4(a, b, udp(1, 2), nil, 1), ip(out, addr("192.0.2.2"), udp(1, 2)),
+		ip(a, b, causes(3, 3, ip(b, a, udp(1, 2)))), ip4(a, b, udp(1, 2), nil, 1), ip4(out, b, udp(1, 2), nil, 1), ip(out, addr("192.0.2.2"), udp(1, 2)),
 	} {
 		w.forward(packet)
 	}
@@ -58,7 +58,8 @@ func TestDeniesAreLogged(t *testing.T) {
 		{Source: at(a, 4000), Destination: at(b, 81), Packet: FlowPacket{Protocol: protoTCP, Length: 40}, Endpoint: 5, Direction: Ingress, Set: 16, Class: 7},
 		{Source: at(out, 53), Destination: at(b, 4000), Packet: FlowPacket{Protocol: protoUDP, Length: 28}, Endpoint: 5, Direction: Ingress, Set: 16},
 		{Source: at(a, 0), Destination: at(b, 0), Packet: FlowPacket{Protocol: protoICMP, Type: 3, Code: 3, Length: 56}, Endpoint: 5, Direction: Ingress, Reason: Unrelated, Set: 16},
-		{Source: at(a, 0), Destination: at(b, 0), Packet: FlowPacket{Protocol: protoUDP, Length: 28}, Endpoint: 6, Direction: Egress, Reason: Fragment},
+		{Source: at(a, 0), Destination: at(b, 0), Packet: FlowPacket{Protocol: protoUDP, Length: 28}, Endpoint: 6, Direction: Egress, Reason: Fragment, Set: SetOpen},
+		{Source: at(out, 0), Destination: at(b, 0), Packet: FlowPacket{Protocol: protoUDP, Length: 28}, Endpoint: 5, Direction: Ingress, Reason: Fragment, Set: 16},
 		{Source: at(out, 1), Destination: at(addr("192.0.2.2"), 2), Packet: FlowPacket{Protocol: protoUDP, Length: 28}, Direction: Egress, Reason: NotReady},
 	}
 	now, err := Monotonic()
