@@ -40,6 +40,14 @@ struct side {
 	__u8 pad[3];
 } __attribute__((aligned(8)));
 
+/* The set in force at an endpoint. The agent stores all eight bytes at once. */
+inlined __u32 in_force(__u32 endpoint)
+{
+	__u64 *value = map_lookup(&tl_endpoints, &endpoint);
+
+	return value ? (__u32) * (volatile __u64 *)value : SET_NONE;
+}
+
 /* When it is: the values that change while packets pass, read once for each. */
 struct moment {
 	__u64 ns;
@@ -205,18 +213,12 @@ inlined int first(struct side *s, const struct packet *p, const struct moment *m
 	return opened(s, s->direction) ? create(s, m, s->direction) : deny(s, BY_POLICY);
 }
 
-/* Decides about a packet at one endpoint, in one direction; without an endpoint it is allowed.
- * connections 0: as if there were no entries and the packet opened a connection. */
+/* Decides about a packet at one endpoint, in one direction, by the set in force there. connections
+ * 0: as if there were no entries and the packet opened a connection. */
 called int decide(struct side *s, const struct packet *p, const struct moment *m, int connections)
 {
-	__u32 id = s->key.endpoint;
-	__u64 *endpoint;
 	struct connection *c;
 
-	if (!id)
-		return allow(s);
-	endpoint = map_lookup(&tl_endpoints, &id);
-	s->set = endpoint ? (__u32) * (volatile __u64 *)endpoint : SET_NONE;
 	if (s->set == SET_OPEN)
 		return allow(s);
 	if (s->set < SET_FIRST)

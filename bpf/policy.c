@@ -23,9 +23,8 @@ char license_of_programs[] SEC("license") = "Dual MIT/GPL";
 inlined __u32 set_at(__u32 ifindex)
 {
 	__u32 *id = map_lookup(&tl_links, &ifindex);
-	__u64 *endpoint = id ? map_lookup(&tl_endpoints, id) : NULL;
 
-	return endpoint ? (__u32) * (volatile __u64 *)endpoint : SET_NONE;
+	return id ? in_force(*id) : SET_NONE;
 }
 
 /* ARP, and IPv6 neighbour solicitations and advertisements: what a link needs before it has
@@ -99,24 +98,34 @@ SEC("socket")
 int forward(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	struct side from = {.direction = EGRESS}, to = {.direction = INGRESS};
+	struct side from = {.set = SET_OPEN, .direction = EGRESS}, to = {.set = SET_OPEN, .direction = INGRESS};
 	struct moment m = {};
 
-	now(&m);
 	from.reason = parse(skb, 0, &p);
-	settle(&p, sizeof(p), m.ns);
+	settle(&p, sizeof(p), skb->len);
 	if (skb->mark & MARK_JUDGED)
 		p.flags |= REPLY;
 	from.key.endpoint = endpoint_of(&p.source);
 	to.key.endpoint = endpoint_of(&p.destination);
-	if (from.reason == BY_POLICY && !from.key.endpoint && !to.key.endpoint)
+	if (from.key.endpoint)
+		from.set = in_force(from.key.endpoint);
+	if (to.key.endpoint)
+		to.set = in_force(to.key.endpoint);
+	if (from.reason == BY_POLICY && from.key.endpoint == to.key.endpoint) {
+		if (from.key.endpoint)
+			return 1; /* a pod to itself, by way of a service */
 		from.reason = NOT_READY;
+		from.set = SET_NONE;
+	}
 	if (from.reason != BY_POLICY) {
-		denied(&p, &from, &m);
+		now(&m);
+		to.reason = from.reason;
+		denied(&p, from.key.endpoint || !to.key.endpoint ? &from : &to, &m);
 		return 0;
 	}
-	if (from.key.endpoint == to.key.endpoint)
-		return 1; /* a pod to itself, by way of a service */
+	if (from.set == SET_OPEN && to.set == SET_OPEN)
+		return 1;
+	now(&m);
 	if (!decide(&from, &p, &m, 1)) {
 		commit(&from);
 		denied(&p, &from, &m);
@@ -151,8 +160,9 @@ int judge(struct __sk_buff *skb)
 	now(&m);
 	s.key.endpoint = skb->cb[0];
 	s.direction = skb->cb[1] & 1;
+	s.set = in_force(s.key.endpoint);
 	s.reason = parse(skb, ETH_HLEN, &p);
-	settle(&p, sizeof(p), m.ns);
+	settle(&p, sizeof(p), skb->len);
 	if (skb->mark & MARK_JUDGED)
 		p.flags |= REPLY;
 	if (s.reason == BY_POLICY)

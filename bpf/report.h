@@ -54,18 +54,9 @@ inlined struct limit *take(__u64 ns)
 	return l;
 }
 
-called int record(const struct packet *p, const struct side *s, const struct moment *m)
+/* A function of its own, so that BTF describes struct flow. */
+called int fill(struct flow *f, const struct packet *p, const struct side *s, const struct moment *m)
 {
-	struct limit *l = take(m->ns);
-	struct flow *f;
-
-	if (!l)
-		return 0;
-	f = ringbuf_reserve(&tl_flows, sizeof(*f), 0);
-	if (!f) {
-		l->lost++;
-		return 0;
-	}
 	f->time = m->ns;
 	f->source = p->source;
 	f->destination = p->destination;
@@ -80,11 +71,27 @@ called int record(const struct packet *p, const struct side *s, const struct mom
 	f->set = s->set;
 	f->class = s->answer.class;
 	f->port_class = s->answer.port_class;
-	f->lost = l->lost;
 	f->pad = 0;
+	return 0;
+}
+
+called int record(const struct packet *p, const struct side *s, const struct moment *m)
+{
+	struct limit *l = take(m->ns);
+	struct flow *f;
+
+	if (!l)
+		return 0;
+	f = ringbuf_reserve(&tl_flows, sizeof(*f), 0);
+	if (!f) {
+		l->lost++;
+		return 0;
+	}
+	fill(f, p, s, m);
+	f->lost = l->lost;
 	l->lost = 0;
 	ringbuf_submit(f, 0);
-	return 1;
+	return 0;
 }
 
 inlined void denied(const struct packet *p, const struct side *s, const struct moment *m)

@@ -80,9 +80,6 @@ func ip6(from, to netip.Addr, next uint8, payload []byte) []byte {
 	return join([]byte{0x60, 0, 0, 0}, be16(len(payload)), []byte{next, 64}, from.AsSlice(), to.AsSlice(), payload)
 }
 
-// extension is an IPv6 extension header of 8 bytes, or more of them, in front of another.
-func extension(next uint8, rest ...byte) []byte { return append([]byte{next}, rest...) }
-
 // ether is the frame of a packet. Test runs do not accept one that is shorter than the network
 // header of its type, so such a packet has a type for experiments; the programs do not read it.
 func ether(packet []byte) []byte {
