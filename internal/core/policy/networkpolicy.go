@@ -3,7 +3,6 @@ package policy
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -15,40 +14,39 @@ import (
 // KindNetworkPolicy is the kind of Kubernetes' own policies.
 const KindNetworkPolicy = "NetworkPolicy"
 
-// FromNetworkPolicy converts a NetworkPolicy. What cannot be honoured is left out and listed:
-// it never allows more. A subject that cannot be read selects every pod of the namespace, so
-// that the pods it means are isolated.
+// FromNetworkPolicy converts a NetworkPolicy. What cannot be honoured is left out and listed, as
+// is what is read otherwise than written; neither allows more. If its pods or its types cannot
+// be read, the policy isolates what it could mean, every pod of the namespace or both
+// directions, and has no rules there: they would open pods that other policies isolate.
 //
 // Source: the comments of k8s.io/api/networking/v1.
 func FromNetworkPolicy(np *networkingv1.NetworkPolicy) (p Policy, problems []string) {
 	c := converter{namespace: np.Namespace}
-	p = Policy{Ref: Ref{KindNetworkPolicy, np.Namespace, np.Name}, Tier: Namespaced}
+	if c.namespace == "" {
+		c.namespace = metav1.NamespaceDefault
+		c.problem("metadata.namespace: it is empty; the policy is read as of %q", c.namespace)
+	}
+	p = Policy{Ref: Ref{KindNetworkPolicy, c.namespace, np.Name}, Tier: Namespaced}
+	isolates, open := c.directions(np.Spec)
+	p.Isolates = isolates
 	pods, err := metav1.LabelSelectorAsSelector(&np.Spec.PodSelector)
 	if err != nil {
-		c.problem("spec.podSelector: %v; it selects every pod of the namespace", err)
-		pods = labels.Everything()
+		c.problem("spec.podSelector: %v; it isolates every pod of the namespace, and its rules are left out", err)
+		pods, open = labels.Everything(), [2]bool{}
 	}
-	p.Subject = PodSet{Namespace: np.Namespace, Pods: pods}
-	p.Isolates = isolates(np.Spec)
+	p.Subject = PodSet{Namespace: c.namespace, Pods: pods}
 	for i, r := range np.Spec.Ingress {
 		p.Rules[Ingress] = append(p.Rules[Ingress], c.rule(fmt.Sprintf("spec.ingress[%d]", i), "from", r.From, r.Ports))
 	}
 	for i, r := range np.Spec.Egress {
 		p.Rules[Egress] = append(p.Rules[Egress], c.rule(fmt.Sprintf("spec.egress[%d]", i), "to", r.To, r.Ports))
 	}
+	for d := range p.Rules {
+		if !open[d] {
+			p.Rules[d] = nil
+		}
+	}
 	return p, c.problems
-}
-
-// isolates are the directions of a policy's types. Without types it isolates ingress, and
-// egress if it has rules for it.
-func isolates(s networkingv1.NetworkPolicySpec) [2]bool {
-	if len(s.PolicyTypes) == 0 {
-		return [2]bool{Ingress: true, Egress: len(s.Egress) > 0}
-	}
-	return [2]bool{
-		Ingress: slices.Contains(s.PolicyTypes, networkingv1.PolicyTypeIngress),
-		Egress:  slices.Contains(s.PolicyTypes, networkingv1.PolicyTypeEgress),
-	}
 }
 
 // converter converts the rules of one policy.
@@ -59,6 +57,31 @@ type converter struct {
 
 func (c *converter) problem(format string, args ...any) {
 	c.problems = append(c.problems, fmt.Sprintf(format, args...))
+}
+
+// directions are those in which a policy isolates, and those in which its rules count. Without
+// types it isolates ingress, and egress if it has rules for it.
+func (c *converter) directions(s networkingv1.NetworkPolicySpec) (isolates, open [2]bool) {
+	if len(s.PolicyTypes) == 0 {
+		open = [2]bool{Ingress: true, Egress: len(s.Egress) > 0}
+		return open, open
+	}
+	unknown := false
+	for i, t := range s.PolicyTypes {
+		switch t {
+		case networkingv1.PolicyTypeIngress:
+			open[Ingress] = true
+		case networkingv1.PolicyTypeEgress:
+			open[Egress] = true
+		default:
+			unknown = true
+			c.problem("spec.policyTypes[%d]: %q is not supported; the policy isolates in both directions, and its rules for directions without a type are left out", i, t)
+		}
+	}
+	if unknown {
+		return [2]bool{true, true}, open
+	}
+	return open, open
 }
 
 func (c *converter) rule(path, field string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) Rule {
@@ -111,34 +134,39 @@ func (c *converter) selector(path string, s *metav1.LabelSelector) (labels.Selec
 // block converts a range. An exception that cannot be read makes the peer match nothing: it
 // could be any part of the range.
 func (c *converter) block(path string, b networkingv1.IPBlock) (Peer, bool) {
-	prefix, err := parsePrefix(b.CIDR)
+	prefix, err := c.prefix(path+".cidr", b.CIDR)
 	if err != nil {
 		c.problem("%s.cidr: %v; it matches nothing", path, err)
 		return Peer{}, false
 	}
 	block := Block{Prefix: prefix}
 	for i, text := range b.Except {
-		except, err := parsePrefix(text)
-		if err != nil {
-			c.problem("%s.except[%d]: %v; the block matches nothing", path, i, err)
+		path := fmt.Sprintf("%s.except[%d]", path, i)
+		except, err := c.prefix(path, text)
+		switch {
+		case err != nil:
+			c.problem("%s: %v; the block matches nothing", path, err)
 			return Peer{}, false
+		case !prefix.Overlaps(except):
+			c.problem("%s: %s is outside of %s, and has no effect", path, except, prefix)
+		case except.Bits() <= prefix.Bits():
+			c.problem("%s: %s covers %s; the block matches nothing", path, except, prefix)
+			return Peer{}, false
+		default:
+			block.Except = append(block.Except, except)
 		}
-		if !prefix.Overlaps(except) {
-			c.problem("%s.except[%d]: %s is outside of %s, and has no effect", path, i, except, prefix)
-			continue
-		}
-		block.Except = append(block.Except, except)
 	}
 	return Peer{Block: &block}, true
 }
 
-// parsePrefix reads a range; bits behind its length are ignored, as in Kubernetes. An
-// IPv4-mapped IPv6 range is that of IPv4.
-func parsePrefix(text string) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(text)
+// prefix reads a range; bits behind its length are ignored, as in Kubernetes. An IPv4-mapped
+// IPv6 range is that of IPv4.
+func (c *converter) prefix(path, text string) (netip.Prefix, error) {
+	written, err := netip.ParsePrefix(text)
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("%q is no address range", text)
 	}
+	p := written
 	const mapped = 96
 	if p.Addr().Is4In6() {
 		if p.Bits() < mapped {
@@ -146,7 +174,11 @@ func parsePrefix(text string) (netip.Prefix, error) {
 		}
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
 	}
-	return p.Masked(), nil
+	p = p.Masked()
+	if p != written {
+		c.problem("%s: %q is read as %s", path, text, p)
+	}
+	return p, nil
 }
 
 // allPorts is the last port.
