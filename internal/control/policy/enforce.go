@@ -53,8 +53,8 @@ func (c *Controller) turnOn(ctx context.Context) error {
 	if err := c.open(ctx); err != nil {
 		return err
 	}
-	c.engine = policy.NewEngine(policy.DefaultLimits(), policy.First{
-		Set: policy.SetID(c.earlier.Set) + 1, Scope: policy.Scope(c.earlier.Scope) + 1, Ports: policy.PortsID(c.earlier.Ports) + 1,
+	c.engine = policy.NewEngineAfter(policy.DefaultLimits(), policy.Numbers{
+		Set: policy.SetID(c.earlier.Set), Scope: policy.Scope(c.earlier.Scope), Ports: policy.PortsID(c.earlier.Ports),
 	})
 	c.wired = map[endpoint.ID]placement{}
 	c.Objects.Again()

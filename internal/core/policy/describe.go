@@ -86,9 +86,13 @@ func words[T fmt.Stringer](list []T) string {
 	if len(list) == 0 {
 		return "nothing"
 	}
-	texts := make([]string, len(list))
-	for i, item := range list {
-		texts[i] = item.String()
+	const most = 8
+	var texts []string
+	for _, item := range list[:min(most, len(list))] {
+		texts = append(texts, item.String())
+	}
+	if more := len(list) - most; more > 0 {
+		texts = append(texts, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(texts, "; ")
 }

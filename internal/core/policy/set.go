@@ -304,9 +304,9 @@ func isZero(bitmap []uint64) bool {
 	return !slices.ContainsFunc(bitmap, func(word uint64) bool { return word != 0 })
 }
 
-// content is the set's entry of the tables.
-func (s *set) content() Set {
-	content := Set{Ports: s.ports.id, Ranges: s.ports.ranges(), Prefixes: s.prefixes}
+// content is the set's entry of the tables; without a scope of its own it has the node's.
+func (s *set) content(node Scope) Set {
+	content := Set{Scope: node, Ports: s.ports.id, Ranges: s.ports.ranges(), Prefixes: s.prefixes}
 	if s.own != nil {
 		content.Scope = s.own.id
 	}

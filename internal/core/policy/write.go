@@ -36,7 +36,7 @@ func (w *writer) write() {
 		w.writeBorder(b)
 	}
 	for a, m := range w.moves {
-		key := ClassKey{NodeScope, a}
+		key := ClassKey{w.node.id, a}
 		w.writeMove(m, func(class *class) Operation { return Put[ClassKey, Class]{key, class.id} }, Delete[ClassKey]{key})
 	}
 	for _, s := range w.staying {
@@ -81,7 +81,7 @@ func (w *writer) writeSets() {
 		if s.alone {
 			w.writeOwn(s)
 		}
-		w.change.Before = append(w.change.Before, Put[SetID, Set]{s.id, s.content()})
+		w.change.Before = append(w.change.Before, Put[SetID, Set]{s.id, s.content(w.node.id)})
 		s.rowsOf(0, nil, w.putRow)
 		if s.alone {
 			continue
@@ -236,7 +236,7 @@ func (w *writer) writeBorder(b *border) {
 			return outer.old == nil
 		})
 	}
-	key := PrefixKey{NodeScope, b.prefix}
+	key := PrefixKey{w.node.id, b.prefix}
 	w.writeMove(m, func(class *class) Operation { return Put[PrefixKey, Class]{key, class.id} }, Delete[PrefixKey]{key})
 }
 

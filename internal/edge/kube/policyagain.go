@@ -4,7 +4,7 @@ package kube
 func (p *PolicyObjects) Again() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state.again()
+	p.known.again()
 }
 
 func (s *policyState) again() {

@@ -170,7 +170,7 @@ func (w *World) side(d policy.Direction, decision policy.Decision) Side {
 	if decision.Basis == policy.ByRule {
 		s.Policy, s.Rule = decision.Policy.String(), decision.Rule+1
 		i := slices.IndexFunc(w.Policies, func(p policy.Policy) bool { return p.Ref == decision.Policy })
-		s.Matches = w.Policies[i].Rules[d][decision.Rule].Text(d)
+		s.Matches = w.Policies[i].Rules[d][decision.Rule].Describe(d)
 	}
 	return s
 }
