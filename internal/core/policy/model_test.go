@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 
@@ -101,14 +102,27 @@ const (
 
 // oracle is Evaluate's answer.
 func (m *model) oracle(t tuple) answer {
+	d, asked := m.decision(t)
+	switch {
+	case !asked:
+		return anything
+	case d.Allowed:
+		return yes
+	default:
+		return no
+	}
+}
+
+// decision is Evaluate's; false if the kernel decides without the tables.
+func (m *model) decision(t tuple) (d Decision, asked bool) {
 	ref, exists := m.endpoints[t.endpoint]
 	subject := m.Pod(ref)
 	if !exists || subject == nil {
-		return no
+		return Decision{Basis: NoNamespace}, true
 	}
 	own := slices.IndexFunc(subject.Addresses, func(a netip.Addr) bool { return m.At(a) == subject })
 	if own < 0 && !subject.HostNetwork {
-		return anything // its own named ports are unknown to Evaluate
+		return d, false // Evaluate finds the subject's named ports by its address
 	}
 	f := Flow{Source: t.peer, Protocol: t.protocol, Port: t.port}
 	if own >= 0 {
@@ -117,15 +131,8 @@ func (m *model) oracle(t tuple) answer {
 	if t.direction == Egress {
 		f.Source, f.Destination = f.Destination, f.Source
 	}
-	d := m.Judge(subject, t.direction, f)
-	switch {
-	case d.Basis == OwnAddress:
-		return anything
-	case d.Allowed:
-		return yes
-	default:
-		return no
-	}
+	d = m.Judge(subject, t.direction, f)
+	return d, d.Basis != OwnAddress && d.Basis != ResidentNode
 }
 
 func (m *model) kernel(t tuple) answer {
@@ -145,11 +152,22 @@ var (
 	numbers    = []uint16{0, 1, 52, 53, 54, 79, 80, 81, 443, 1023, 1024, 1025, 8079, 8080, 8081, 65534, 65535}
 )
 
-type draw struct{ *rapid.T }
+// draw makes random choices: by rapid, which shrinks them, or by a seed, which is fast and
+// reaches larger clusters.
+type draw func(n int, label string) int
 
-func pick[E any](d draw, list []E, label string) E { return rapid.SampledFrom(list).Draw(d.T, label) }
+func byRapid(t *rapid.T) draw {
+	return func(n int, label string) int { return rapid.IntRange(0, n-1).Draw(t, label) }
+}
 
-func (d draw) chance(of int, label string) bool { return rapid.IntRange(1, of).Draw(d.T, label) == 1 }
+func bySeed(seed uint64) draw {
+	r := rand.New(rand.NewPCG(seed, seed))
+	return func(n int, _ string) int { return r.IntN(n) }
+}
+
+func pick[E any](d draw, list []E, label string) E { return list[d(len(list), label)] }
+
+func (d draw) chance(of int, label string) bool { return d(of, label) == 0 }
 
 func (d draw) labels() labels.Set {
 	set := labels.Set{}
@@ -178,7 +196,7 @@ func (d draw) selector() labels.Selector {
 
 func (d draw) podSet() PodSet {
 	s := PodSet{Pods: d.selector()}
-	if rapid.Bool().Draw(d.T, "one namespace") {
+	if d.chance(2, "one namespace") {
 		s.Namespace = pick(d, names, "namespace")
 	} else {
 		s.Namespaces = d.selector()
@@ -187,7 +205,7 @@ func (d draw) podSet() PodSet {
 }
 
 func (d draw) peer() Peer {
-	switch rapid.IntRange(0, 9).Draw(d.T, "peer") {
+	switch d(10, "peer") {
 	case 0:
 		return Peer{Name: "example.com"}
 	case 1, 2, 3, 4, 5:
@@ -195,7 +213,7 @@ func (d draw) peer() Peer {
 		return Peer{Pods: &s}
 	}
 	b := Block{Prefix: netip.MustParsePrefix(pick(d, prefixes, "prefix"))}
-	for range rapid.IntRange(0, 2).Draw(d.T, "excepts") {
+	for range d(3, "excepts") {
 		b.Except = append(b.Except, netip.MustParsePrefix(pick(d, prefixes, "except")))
 	}
 	return Peer{Block: &b}
@@ -203,7 +221,7 @@ func (d draw) peer() Peer {
 
 func (d draw) port() Port {
 	p := Port{Protocol: pick(d, []Protocol{TCP, TCP, UDP, SCTP}, "protocol")}
-	switch rapid.IntRange(0, 4).Draw(d.T, "port") {
+	switch d(5, "port") {
 	case 0:
 		p.Last = allPorts
 	case 1, 2:
@@ -224,12 +242,12 @@ func (d draw) rule(t Tier) Rule {
 		r.Action = pick(d, []Action{Accept, Deny, Pass}, "action")
 	}
 	if !r.AnyPeer {
-		for range rapid.IntRange(0, 3).Draw(d.T, "peers") {
+		for range d(4, "peers") {
 			r.Peers = append(r.Peers, d.peer())
 		}
 	}
 	if !r.AnyPort {
-		for range rapid.IntRange(0, 3).Draw(d.T, "ports") {
+		for range d(4, "ports") {
 			r.Ports = append(r.Ports, d.port())
 		}
 	}
@@ -237,16 +255,16 @@ func (d draw) rule(t Tier) Rule {
 }
 
 func (d draw) policy() Policy {
-	p := Policy{Tier: pick(d, []Tier{Admin, Namespaced, Namespaced, Baseline}, "tier"), Order: rapid.IntRange(0, 2).Draw(d.T, "order")}
+	p := Policy{Tier: pick(d, []Tier{Admin, Namespaced, Namespaced, Baseline}, "tier"), Order: d(3, "order")}
 	p.Ref = Ref{Kind: p.Tier.String(), Name: pick(d, []string{"p", "q", "r"}, "policy name")}
 	p.Subject = d.podSet()
 	if p.Tier == Namespaced {
 		p.Ref.Namespace = pick(d, names, "policy namespace")
 		p.Subject = PodSet{Namespace: p.Ref.Namespace, Pods: d.selector()}
-		p.Isolates = [2]bool{rapid.Bool().Draw(d.T, "isolates ingress"), rapid.Bool().Draw(d.T, "isolates egress")}
+		p.Isolates = [2]bool{d.chance(2, "isolates ingress"), d.chance(2, "isolates egress")}
 	}
 	for direction := range p.Rules {
-		for range rapid.IntRange(0, 2).Draw(d.T, "rules") {
+		for range d(3, "rules") {
 			p.Rules[direction] = append(p.Rules[direction], d.rule(p.Tier))
 		}
 	}
@@ -291,9 +309,35 @@ func allTuples() (list []tuple) {
 	return list
 }
 
+// edit is a policy with one difference.
+func (d draw) edit(p Policy) Policy {
+	direction := pick(d, []Direction{Ingress, Egress}, "direction")
+	rules := slices.Clone(p.Rules[direction])
+	p.Rules[direction] = rules
+	if len(rules) == 0 || d.chance(6, "another rule") {
+		p.Rules[direction] = append(rules, d.rule(p.Tier))
+		return p
+	}
+	r := &rules[d(len(rules), "rule")]
+	r.Peers, r.Ports = slices.Clone(r.Peers), slices.Clone(r.Ports)
+	switch {
+	case len(r.Peers) > 0 && d.chance(2, "replace a peer"):
+		r.Peers[d(len(r.Peers), "peer")] = d.peer()
+	case len(r.Ports) > 0 && d.chance(2, "replace a port"):
+		r.Ports[d(len(r.Ports), "port")] = d.port()
+	case d.chance(3, "any port"):
+		r.AnyPort = !r.AnyPort
+	case d.chance(2, "any peer"):
+		r.AnyPeer = !r.AnyPeer
+	default:
+		r.Peers = append(r.Peers, d.peer())
+	}
+	return p
+}
+
 // event changes the model and the engine at random.
 func (m *model) event(d draw) {
-	switch rapid.IntRange(0, 16).Draw(d.T, "event") {
+	switch d(21, "event") {
 	case 0, 1:
 		m.setNamespace(pick(d, names, "name"), d.labels())
 	case 2:
@@ -302,15 +346,25 @@ func (m *model) event(d draw) {
 		m.setPod(d.pod())
 	case 7, 8:
 		m.deletePod(d.ref())
-	case 9, 10, 11, 12:
+	case 9, 10:
 		m.setPolicy(d.policy())
+	case 17, 18, 19, 20:
+		if len(m.Policies) > 0 {
+			m.setPolicy(d.edit(pick(d, m.Policies, "policy")))
+		}
+	case 11, 12:
+		if len(m.Pods) > 0 { // other labels, the same addresses
+			p := pick(d, m.Pods, "pod")
+			p.Labels = d.labels()
+			m.setPod(p)
+		}
 	case 13:
 		p := d.policy()
 		m.deletePolicy(p.Ref)
 	case 14, 15:
-		m.setEndpoint(endpoint.ID(rapid.IntRange(1, 4).Draw(d.T, "endpoint")), d.ref())
+		m.setEndpoint(endpoint.ID(d(4, "endpoint")+1), d.ref())
 	case 16:
-		m.deleteEndpoint(endpoint.ID(rapid.IntRange(1, 4).Draw(d.T, "endpoint")))
+		m.deleteEndpoint(endpoint.ID(d(4, "endpoint") + 1))
 	}
 }
 
@@ -319,13 +373,13 @@ func (m *model) begin(d draw) {
 	for _, name := range names {
 		m.setNamespace(name, d.labels())
 	}
-	for range rapid.IntRange(0, 8).Draw(d.T, "pods") {
+	for range d(9, "pods") {
 		m.setPod(d.pod())
 	}
-	for range rapid.IntRange(0, 5).Draw(d.T, "policies") {
+	for range d(6, "policies") {
 		m.setPolicy(d.policy())
 	}
-	for id := range rapid.IntRange(0, 4).Draw(d.T, "endpoints") {
+	for id := range d(5, "endpoints") {
 		m.setEndpoint(endpoint.ID(id+1), d.ref())
 	}
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -9,7 +10,7 @@ import (
 
 // tuples draws questions from a seed: one draw of rapid's is much slower.
 func tuples(d draw, n int) []tuple {
-	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(d.T, "tuples"), 1))
+	r := rand.New(rand.NewPCG(uint64(d(1<<30, "tuples")), 1))
 	all := allTuples()
 	if n >= len(all) {
 		return all
@@ -22,7 +23,7 @@ func tuples(d draw, n int) []tuple {
 }
 
 // commit applies a change operation by operation, and checks each step.
-func (m *model) commit(t *rapid.T, questions []tuple, before []answer) []answer {
+func (m *model) commit(t rapid.TB, questions []tuple, before []answer) []answer {
 	after := make([]answer, len(questions))
 	for i, q := range questions {
 		after[i] = m.oracle(q)
@@ -46,6 +47,7 @@ func (m *model) commit(t *rapid.T, questions []tuple, before []answer) []answer 
 		if got := m.kernel(q); got != after[i] && after[i] != anything {
 			t.Fatalf("%s: got %c, Evaluate says %c\n%s\n%s\nof\n%s", q, got, after[i], m.tables, change, was)
 		}
+		m.explains(t, q)
 		if before[i] == yes && after[i] == no && sets[q] == m.tables.Endpoints[q.endpoint] && !change.Epoch {
 			t.Fatalf("%s: connections must be judged again, but the epoch stays\n%s", q, change)
 		}
@@ -56,29 +58,67 @@ func (m *model) commit(t *rapid.T, questions []tuple, before []answer) []answer 
 	return after
 }
 
+// explains checks that the engine names what Evaluate does.
+func (m *model) explains(t rapid.TB, q tuple) {
+	want, asked := m.decision(q)
+	set := m.tables.Endpoints[q.endpoint]
+	if !asked || want.Basis == NoPod || want.Basis == NoNamespace {
+		return
+	}
+	_, peers, ports := m.tables.Judge(q.endpoint, q.direction, q.peer, q.protocol, q.port)
+	got, known := m.engine.Explain(set, q.direction, peers, ports)
+	if !known {
+		t.Fatalf("%s: %s, class %d, port class %d are not known", q, set, peers, ports)
+	}
+	if got.Sample {
+		got.Decision, want = Decision{Allowed: got.Decision.Allowed}, Decision{Allowed: want.Allowed}
+	}
+	if !reflect.DeepEqual(got.Decision, want) {
+		t.Fatalf("%s of %s: explained by %+v, Evaluate says %+v\n%s", q, got.Peers, got.Decision, want, m.engine.Describe(set))
+	}
+}
+
+// checkRandom runs random events, drawn by rapid and by seeds.
 func checkRandom(t *testing.T, limits Limits) {
-	rapid.Check(t, func(t *rapid.T) {
-		d, m := draw{t}, newModel(limits)
-		questions := tuples(d, 200)
-		answers := make([]answer, len(questions))
-		for i := range answers {
-			answers[i] = no
+	rapid.Check(t, func(t *rapid.T) { checkEvents(t, byRapid(t), limits) })
+	runs := 300
+	if testing.Short() {
+		runs = 30
+	}
+	start := rand.Uint64()
+	for run := range uint64(runs) {
+		func() {
+			defer func() {
+				if t.Failed() {
+					t.Logf("seed %d", start+run)
+				}
+			}()
+			checkEvents(t, bySeed(start+run), limits)
+		}()
+	}
+}
+
+func checkEvents(t rapid.TB, d draw, limits Limits) {
+	m := newModel(limits)
+	questions := tuples(d, 200)
+	answers := make([]answer, len(questions))
+	for i := range answers {
+		answers[i] = no
+	}
+	m.begin(d)
+	answers = m.commit(t, questions, answers)
+	for range d(9, "commits") {
+		for range d(4, "events") + 1 {
+			m.event(d)
 		}
-		m.begin(d)
 		answers = m.commit(t, questions, answers)
-		for range rapid.IntRange(0, 6).Draw(t, "commits") {
-			for range rapid.IntRange(1, 3).Draw(t, "events") {
-				m.event(d)
-			}
-			answers = m.commit(t, questions, answers)
-		}
-		m.rebuild(t, questions)
-		m.clear(t, questions, answers)
-	})
+	}
+	m.rebuild(t, questions)
+	m.clear(t, questions, answers)
 }
 
 // rebuild checks that another engine, with the same content, gives the same verdicts.
-func (m *model) rebuild(t *rapid.T, questions []tuple) {
+func (m *model) rebuild(t rapid.TB, questions []tuple) {
 	other := newModel(m.engine.limits)
 	for id, ref := range m.endpoints {
 		other.setEndpoint(id, ref)
@@ -104,7 +144,7 @@ func (m *model) rebuild(t *rapid.T, questions []tuple) {
 }
 
 // clear deletes everything, and checks that nothing remains.
-func (m *model) clear(t *rapid.T, questions []tuple, answers []answer) {
+func (m *model) clear(t rapid.TB, questions []tuple, answers []answer) {
 	for _, p := range append([]Policy(nil), m.Policies...) {
 		m.deletePolicy(p.Ref)
 	}
