@@ -40,8 +40,10 @@ func dualShop(policies ...Policy) *Cluster {
 // allowedToDB lists the sources and ports from which the database of shop accepts connections.
 func allowedToDB(c *Cluster) string {
 	sources := []struct{ name, from, to string }{
-		{"web", "10.0.0.1", "10.0.0.2"}, {"job", "10.0.0.3", "10.0.0.2"},
-		{"v4", "198.51.100.7", "10.0.0.2"}, {"v6", "2001:db8:1::7", "2001:db8::2"},
+		{"web", "10.0.0.1", "10.0.0.2"},
+		{"job", "10.0.0.3", "10.0.0.2"},
+		{"v4", "198.51.100.7", "10.0.0.2"},
+		{"v6", "2001:db8:1::7", "2001:db8::2"},
 	}
 	ports := []struct {
 		protocol Protocol
