@@ -27,7 +27,7 @@ func Classes() []Class {
 		},
 		{
 			Name:  "empty value of a key that is absent",
-			Text:  `k8s.io/apimachinery/pkg/apis/meta/v1, LabelSelector.matchLabels: "A single {key,value} in the matchLabels map is equivalent to an element of matchExpressions, whose key field is "key", the operator is "In", and the values array contains only "value"."`,
+			Text:  `k8s.io/apimachinery/pkg/apis/meta/v1, LabelSelector.matchLabels: "A single {key,value} in the matchLabels map is equivalent to an element of matchExpressions, […] the operator is "In", and the values array contains only "value"."`,
 			Right: "Trunkline", correction: emptyValue,
 		},
 		{
@@ -51,8 +51,8 @@ func Classes() []Class {
 // unclassified names a difference that no class explains.
 const unclassified = "none"
 
-// explain names the smallest set of classes with whose corrections the oracle gives an answer
-// in a direction.
+// explain names the smallest set of classes of which the corrections make the oracle give an
+// answer in a direction.
 func explain(o *Oracle, f policy.Flow, d policy.Direction, want bool) string {
 	classes := Classes()
 	for size := 1; size <= len(classes); size++ {

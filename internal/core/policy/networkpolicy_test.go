@@ -40,8 +40,10 @@ func dualShop(policies ...Policy) *Cluster {
 // allowedToDB lists the sources and ports from which the database of shop accepts connections.
 func allowedToDB(c *Cluster) string {
 	sources := []struct{ name, from, to string }{
-		{"web", "10.0.0.1", "10.0.0.2"}, {"job", "10.0.0.3", "10.0.0.2"},
-		{"v4", "198.51.100.7", "10.0.0.2"}, {"v6", "2001:db8:1::7", "2001:db8::2"},
+		{"web", "10.0.0.1", "10.0.0.2"},
+		{"job", "10.0.0.3", "10.0.0.2"},
+		{"v4", "198.51.100.7", "10.0.0.2"},
+		{"v6", "2001:db8:1::7", "2001:db8::2"},
 	}
 	ports := []struct {
 		protocol Protocol
@@ -167,7 +169,7 @@ func TestOddNetworkPoliciesHaveADefinedVerdict(t *testing.T) {
 	}
 }
 
-// A policy whose pods are not known must not open pods that other policies isolate.
+// A policy with pods or types that cannot be read opens no pods that other policies isolate.
 func TestRulesOfAnInvalidSubjectOpenNoOtherPod(t *testing.T) {
 	isolated, _ := fromSpec(t, subjectDB)
 	for _, spec := range []string{
@@ -227,7 +229,8 @@ func TestFiveThousandPeersMatchEachOfThem(t *testing.T) {
 
 // removed returns a policy without the peers, ports and exceptions that the API rejects, as its
 // author would remove them, and whether there were any. A rule of which no peer or no port is
-// left goes too; a policy whose pods or types are rejected keeps no rules there. The checks are those of Kubernetes' validation, written without this package.
+// left goes too; a policy with a rejected subject or type keeps no rules there. The checks are
+// those of Kubernetes' validation, written without this package.
 func removed(np networkingv1.NetworkPolicy) (networkingv1.NetworkPolicy, bool) {
 	np, found := *np.DeepCopy(), false
 	if !validSelector(&np.Spec.PodSelector) {
