@@ -1,7 +1,6 @@
 package kube_test
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
@@ -42,11 +41,6 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: quiet()})
-	ctx, stop := context.WithCancel(t.Context())
-	ran := make(chan struct{})
-	defer func() { stop(); <-ran }()
-	go func() { defer close(ran); _ = objects.Run(ctx) }()
 	if _, _, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent"}, "n1"); err != nil {
 		t.Fatal(err)
 	}
