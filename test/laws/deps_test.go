@@ -75,3 +75,25 @@ func TestDependencyWithoutALineIsFound(t *testing.T) {
 		t.Errorf("required modules are %v", got)
 	}
 }
+
+// nested returns those of the required modules that are nested in this one, such as lab/kube, or
+// that only a nested one may require.
+func nested(paths []string) []string {
+	return slices.DeleteFunc(slices.Clone(paths), func(p string) bool {
+		return !below(p, module) && !below(p, "github.com/mattfenwick/cyclonus") && !below(p, "k8s.io/kubernetes")
+	})
+}
+
+func TestTheProductRequiresNoNestedModule(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root(t), "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := nested(required(strings.ReplaceAll(string(text), "// indirect", ""))); len(found) > 0 {
+		t.Errorf("go.mod requires %v: the dependencies of nested modules must not reach the product", found)
+	}
+	sample := []string{"k8s.io/api", module + "/test/conformance", "github.com/mattfenwick/cyclonus"}
+	if got := nested(sample); !slices.Equal(got, sample[1:]) {
+		t.Errorf("of %v these are nested: %v", sample, got)
+	}
+}

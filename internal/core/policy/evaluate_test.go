@@ -44,7 +44,7 @@ func cluster(tier Tier, order int, name string, rules ...Rule) Policy {
 
 func TestConnectionsToADatabase(t *testing.T) {
 	web := Rule{Peers: []Peer{{Pods: pods("app=web")}}, Ports: []Port{{Protocol: TCP, Name: "sql"}}}
-	anyone := Rule{AnyPeer: true, AnyPort: true}
+	all := Rule{AnyPeer: true, AnyPort: true}
 	deny := Rule{Action: Deny, AnyPeer: true, AnyPort: true}
 	pass := Rule{Action: Pass, AnyPeer: true, AnyPort: true}
 	block := Rule{Peers: []Peer{{Block: &Block{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Except: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/30")}}}}, AnyPort: true}
@@ -62,14 +62,14 @@ func TestConnectionsToADatabase(t *testing.T) {
 		"from its node":                              {[]Policy{toDB()}, tcp("10.0.9.9", 5432), "allowed: the node that runs it"},
 		"from itself":                                {[]Policy{toDB()}, tcp("10.0.0.2", 5432), "allowed: the pod itself"},
 		"ICMP, where only ports are allowed":         {[]Policy{toDB(web)}, Flow{Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), Protocol: 1}, "denied: isolated by NetworkPolicy shop/db, and no rule allows it"},
-		"ICMP, where all is allowed":                 {[]Policy{toDB(web, anyone)}, Flow{Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), Protocol: 1}, "allowed by NetworkPolicy shop/db, rule 2"},
+		"ICMP, where all is allowed":                 {[]Policy{toDB(web, all)}, Flow{Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), Protocol: 1}, "allowed by NetworkPolicy shop/db, rule 2"},
 		"from a block":                               {[]Policy{toDB(block)}, tcp("10.9.9.9", 1), "allowed by NetworkPolicy shop/db, rule 1"},
 		"from an exception":                          {[]Policy{toDB(block)}, tcp("10.0.0.3", 1), "denied: isolated by NetworkPolicy shop/db, and no rule allows it"},
 		"from an exception that another rule allows": {[]Policy{toDB(block, web)}, tcp("10.0.0.1", 5432), "allowed by NetworkPolicy shop/db, rule 2"},
-		"an admin deny beats a namespaced accept":    {[]Policy{toDB(anyone), cluster(Admin, 5, "x", deny)}, tcp("10.0.0.1", 1), "denied by ClusterNetworkPolicy x, rule 1"},
-		"of two admin policies the first decides":    {[]Policy{cluster(Admin, 5, "x", deny), cluster(Admin, 4, "y", anyone)}, tcp("10.0.0.1", 1), "allowed by ClusterNetworkPolicy y, rule 1"},
+		"an admin deny beats a namespaced accept":    {[]Policy{toDB(all), cluster(Admin, 5, "x", deny)}, tcp("10.0.0.1", 1), "denied by ClusterNetworkPolicy x, rule 1"},
+		"of two admin policies the first decides":    {[]Policy{cluster(Admin, 5, "x", deny), cluster(Admin, 4, "y", all)}, tcp("10.0.0.1", 1), "allowed by ClusterNetworkPolicy y, rule 1"},
 		"pass leads past later admin policies":       {[]Policy{cluster(Admin, 1, "x", pass), cluster(Admin, 2, "y", deny)}, tcp("10.0.0.1", 1), "allowed: no policy decides about it"},
-		"pass leads to namespaced policies":          {[]Policy{cluster(Admin, 1, "x", pass, anyone), toDB(web)}, tcp("10.0.0.1", 1), "denied: isolated by NetworkPolicy shop/db, and no rule allows it"},
+		"pass leads to namespaced policies":          {[]Policy{cluster(Admin, 1, "x", pass, all), toDB(web)}, tcp("10.0.0.1", 1), "denied: isolated by NetworkPolicy shop/db, and no rule allows it"},
 		"a baseline deny of a pod without policies":  {[]Policy{cluster(Baseline, 1, "x", deny)}, tcp("10.0.0.1", 1), "denied by ClusterNetworkPolicy x, rule 1"},
 		"no baseline of an isolated pod":             {[]Policy{cluster(Baseline, 1, "x", deny), toDB(web)}, tcp("10.0.0.1", 5432), "allowed by NetworkPolicy shop/db, rule 1"},
 	} {

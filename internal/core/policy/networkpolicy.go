@@ -185,19 +185,12 @@ func (c *converter) prefix(path, text string) (netip.Prefix, error) {
 const allPorts = 1<<16 - 1
 
 func (c *converter) port(path string, p networkingv1.NetworkPolicyPort) (Port, bool) {
-	port := Port{Protocol: TCP, Last: allPorts}
-	if p.Protocol != nil {
-		switch *p.Protocol {
-		case corev1.ProtocolTCP:
-		case corev1.ProtocolUDP:
-			port.Protocol = UDP
-		case corev1.ProtocolSCTP:
-			port.Protocol = SCTP
-		default:
-			c.problem("%s.protocol: %q is not supported; it matches nothing", path, *p.Protocol)
-			return Port{}, false
-		}
+	protocol, ok := protocolOf(p.Protocol)
+	if !ok {
+		c.problem("%s.protocol: %q is not supported; it matches nothing", path, *p.Protocol)
+		return Port{}, false
 	}
+	port := Port{Protocol: protocol, Last: allPorts}
 	switch {
 	case p.Port == nil && p.EndPort != nil:
 		c.problem("%s.endPort: it is set without port; it matches nothing", path)
@@ -223,4 +216,21 @@ func (c *converter) port(path string, p networkingv1.NetworkPolicyPort) (Port, b
 	}
 	port.First, port.Last = uint16(p.Port.IntVal), uint16(last)
 	return port, true
+}
+
+// protocolOf is the protocol of a port, TCP by default; false if no rule can name it.
+func protocolOf(p *corev1.Protocol) (Protocol, bool) {
+	if p == nil {
+		return TCP, true
+	}
+	switch *p {
+	case corev1.ProtocolTCP:
+		return TCP, true
+	case corev1.ProtocolUDP:
+		return UDP, true
+	case corev1.ProtocolSCTP:
+		return SCTP, true
+	default:
+		return 0, false
+	}
 }
