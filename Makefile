@@ -24,6 +24,8 @@ endif
 # Debian's awscli is named by its path: another aws may come first on the PATH.
 PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack mount:mount nsenter:util-linux \
 	pgrep:procps git:git dpkg-deb:dpkg /usr/bin/aws:awscli openssl:openssl update-ca-certificates:ca-certificates
+# What compiles the programs of bpf/; what they compile to is committed.
+BPF_COMPILER := clang-19:clang-19 llvm-strip-19:llvm-19
 # What the race detector needs beyond them.
 C_COMPILER := gcc:gcc,libc6-dev
 # Time limit for the tests of one package. They take a few minutes at most on an idle
@@ -67,7 +69,7 @@ fmt: ## Format every Go file
 	$(TOOL) golangci-lint fmt $(PACKAGES) lab/kube/... test/conformance/...
 
 .PHONY: generate
-generate: ## Regenerate deepcopy functions, CRDs and docs/config.md
+generate: setup-generate ## Regenerate deepcopy functions, CRDs, docs/config.md and the compiled bpf/
 	$(GO) generate $(PACKAGES)
 
 .PHONY: test
@@ -104,6 +106,10 @@ race: setup-race ## Unit and netns tests under the race detector (root)
 .PHONY: race-sample
 race-sample: setup-race ## The same for a quarter of the packages, drawn by RACE_SEED (root)
 	GO="$(GO)" TEST_TIMEOUT=$(TEST_TIMEOUT) PARALLEL=$(PARALLEL) ./test/race sample $(RACE_SEED)
+
+.PHONY: setup-generate
+setup-generate:
+	@GO="$(GO)" ./test/setup $(BPF_COMPILER)
 
 .PHONY: setup-race
 setup-race:

@@ -26,7 +26,7 @@ const (
 // accepts a packet would skip them; those of other programs run after them.
 const (
 	FilterPriority = 1
-	// FilterHandle tells ours from others of this priority.
+	// FilterHandle distinguishes ours from others of this priority.
 	FilterHandle = 0x7a50
 )
 

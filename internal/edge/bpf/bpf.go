@@ -134,7 +134,7 @@ func (d *Datapath) Close() error {
 }
 
 // Forward is the program of the rule of nftables: match bpf by its file descriptor, which is valid
-// until Close, and its ID, which tells it from the program of an earlier version.
+// until Close, and its ID, which differs from that of an earlier program.
 func (d *Datapath) Forward() (fd int, id uint32, err error) {
 	id, err = programID(d.programs[forward])
 	return d.programs[forward].FD(), id, err

@@ -30,8 +30,9 @@ func timeoutOf(protocol uint8, state ConnectionState) time.Duration {
 			return timeoutTCPEstablished
 		case Closing:
 			return timeoutTCPClosing
+		default:
+			return timeoutTCPOpening
 		}
-		return timeoutTCPOpening
 	case protocol == unix.IPPROTO_UDP && state == Established:
 		return timeoutUDPEstablished
 	case protocol == unix.IPPROTO_UDP:

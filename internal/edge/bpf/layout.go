@@ -61,8 +61,9 @@ func (r Reason) String() string {
 		return "ICMP error or reply of no connection"
 	case ICMPType:
 		return "ICMP type that is never forwarded"
+	default:
+		return "reason " + strconv.Itoa(int(r))
 	}
-	return "reason " + strconv.Itoa(int(r))
 }
 
 // Numbers of sets with a meaning of their own; compiled sets begin at SetFirst.

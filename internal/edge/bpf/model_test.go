@@ -371,7 +371,8 @@ func (m *model) side(p modelPacket, id uint32, d Direction) (ok bool, why Reason
 		found = false
 	}
 	keep := func() { m.connections[key] = c }
-	if found && !(p.kind == opens && (c.Opened != d || c.State == Closing || c.State == Revoked)) {
+	again := p.kind == opens && (c.Opened != d || c.State == Closing || c.State == Revoked) // a port that is used again
+	if found && !again {
 		return m.continued(p, d, set, key, &c, judge)
 	}
 	create := func(opened Direction) {

@@ -31,7 +31,7 @@ func object() (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// objectID tells compiled programs from others.
+// objectID differs between compiled programs.
 func objectID() string {
 	sum := sha256.Sum256(policyObject)
 	return hex.EncodeToString(sum[:8])
