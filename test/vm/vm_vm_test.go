@@ -108,14 +108,14 @@ func TestAModuleThatTheKernelLacksIsNamed(t *testing.T) {
 
 // stopper cancels a context once a text is written.
 type stopper struct {
-	bytes.Buffer
+	text bytes.Buffer
 	at   string
 	stop func()
 }
 
 func (s *stopper) Write(b []byte) (int, error) {
-	n, err := s.Buffer.Write(b)
-	if strings.Contains(s.String(), s.at) {
+	n, err := s.text.Write(b)
+	if strings.Contains(s.text.String(), s.at) {
 		s.stop()
 	}
 	return n, err
@@ -141,8 +141,8 @@ func TestAMachineIsStoppedAtItsTimeLimitAndWithItsContext(t *testing.T) {
 	}
 	m := Machine{Files: map[string]string{"/test": program}}
 	log, err := h.Boot(ctx, m, "/", []string{"/test", "-test.run=^TestHangs$"}, hung)
-	if !errors.Is(err, context.Canceled) || !strings.Contains(hung.String(), hung.at) {
-		t.Errorf("%v\n%s\n%s", err, hung, log)
+	if !errors.Is(err, context.Canceled) || !strings.Contains(hung.text.String(), hung.at) {
+		t.Errorf("%v\n%s\n%s", err, &hung.text, log)
 	}
 	if left := children(t, os.Getpid()); len(left) > 0 {
 		t.Errorf("processes left: %v", left)
