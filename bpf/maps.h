@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0) */
+/* The maps that the programs and the agent share. Addresses have 16 bytes; an IPv4 address is
+ * its IPv4-mapped IPv6 address (::ffff:a.b.c.d). Ports are in host byte order. Every structure
+ * has its padding spelled out, because keys are compared byte by byte. The agent's side is
+ * internal/edge/bpf; what the values mean is decided in internal/core/policy. */
+#pragma once
+
+struct address {
+	__u8 bytes[16];
+};
+
+enum direction {
+	INGRESS = 0,
+	EGRESS = 1,
+};
+
+/* tl_links: ifindex of a pod's host end -> endpoint. HASH, written by the agent. */
+/* tl_addresses: address of a pod of this node -> endpoint. HASH, written by the agent. */
+
+/* tl_endpoints: endpoint ID -> the set in force. ARRAY, mmapable: the agent switches an endpoint
+ * from one set to the next by a single store of eight bytes. The value 0 is no endpoint: drop. */
+struct endpoint {
+	__u32 set;   /* key of tl_sets; SET_PENDING: nothing may pass; SET_OPEN: no policy selects the pod */
+	__u32 flags; /* unused, 0 */
+};
+
+#define SET_NONE 0u    /* no endpoint */
+#define SET_OPEN 1u    /* isolated in no direction */
+#define SET_PENDING 2u /* its policies are not known yet */
+#define SET_FIRST 16u  /* the first number of a compiled set */
+
+/* tl_sets: the compiled policies that select an endpoint. A set never changes: another content
+ * has another number. HASH, written by the agent. */
+struct set {
+	__u32 scope;    /* of the classes of addresses */
+	__u32 ports;    /* of the classes of ports */
+	__u8 isolated;  /* bit 1 << direction */
+	__u8 ranges;    /* 1: tl_port_ranges has entries of these ports */
+	__u8 prefixes;  /* 1: tl_prefixes has entries of this scope */
+	__u8 pad;
+};
+
+/* tl_classes: address -> class. HASH. An address of no entry is looked up in tl_prefixes. */
+struct class_key {
+	__u32 scope;
+	struct address address;
+};
+
+/* tl_prefixes: the prefixes of a scope -> class, disjoint by the longest match. LPM_TRIE. */
+struct prefix_key {
+	__u32 prefixlen; /* 32 bits of the scope, then of the address: 32 + 96 + n for IPv4 */
+	__u32 scope;     /* network byte order, as tries compare from the first byte on */
+	struct address address;
+};
+
+/* tl_ports: a port -> class of ports. HASH. A port of no entry is looked up in
+ * tl_port_ranges; one of neither has class 0, which is also that of protocols without ports. */
+struct port_key {
+	__u32 ports;
+	__u8 protocol; /* IPPROTO_TCP, UDP or SCTP */
+	__u8 pad;
+	__u16 port;
+};
+
+/* tl_port_ranges: LPM_TRIE; the port in network byte order. Protocol entries match all ports. */
+struct port_range_key {
+	__u32 prefixlen; /* 32 bits of ports, 8 of the protocol, 8 of padding, then of the port */
+	__u32 ports;     /* network byte order */
+	__u8 protocol;
+	__u8 pad;
+	__u16 port;      /* network byte order */
+};
+
+/* tl_rows: the verdicts of a set for a class of addresses: bit n of page p is port class
+ * 64 * p + n, 1 to allow. HASH. Without a row of the class, that of class 0 applies; without
+ * both, the packet is denied. */
+struct row_key {
+	__u32 set;
+	__u32 class;
+	__u16 page;
+	__u8 direction;
+	__u8 pad;
+};
+
+/* tl_state: one entry. ARRAY, mmapable, written by the agent. */
+struct state {
+	__u32 epoch; /* grows with every change of an address's class: connections are judged again */
+	__u32 log;   /* flow log: 0 off, 1 denies, n > 1 also one of n accepted connections */
+};
+
+/* tl_connections: LRU_HASH, written by the programs. One entry for each endpoint of this node
+ * that takes part in a connection. */
+struct connection_key {
+	struct address peer;
+	__u16 endpoint;
+	__u16 pod_port;  /* of ICMP: the identifier, in both */
+	__u16 peer_port;
+	__u8 protocol;
+	__u8 pad;
+};
+
+struct connection {
+	__u32 set;    /* by which it was judged last */
+	__u32 epoch;
+	__u32 seen;   /* seconds of CLOCK_MONOTONIC */
+	__u8 opened;  /* direction of the packet that opened it */
+	__u8 state;   /* enum connection_state */
+	__u8 flags;   /* TCP: FIN seen from 1 << direction */
+	__u8 pad;
+};
+
+enum connection_state {
+	OPENING = 1,     /* packets of one direction */
+	ESTABLISHED = 2, /* of both */
+	CLOSING = 3,     /* TCP: RST, or FIN of both directions */
+};
+
+/* tl_flows: RINGBUF of struct flow: denies, and a sample of first accepts. */
+struct flow {
+	__u64 time; /* ns of CLOCK_MONOTONIC */
+	struct address source, destination;
+	__u16 source_port, destination_port; /* of ICMP: type and code */
+	__u16 endpoint;
+	__u8 protocol;
+	__u8 direction; /* of the endpoint that judged */
+	__u8 verdict;   /* 1: allowed */
+	__u8 reason;    /* enum reason */
+	__u16 length;   /* bytes of the packet */
+	__u32 set;
+	__u32 class;
+	__u32 port_class;
+	__u32 lost;     /* records that the rate limit withheld before this one, on this processor */
+};
+
+enum reason {
+	BY_POLICY = 0,
+	MALFORMED = 1,
+	NOT_READY = 2,  /* SET_PENDING, or no endpoint */
+	FRAGMENT = 3,
+	UNRELATED = 4,  /* an ICMP error about no live connection */
+};
+
+/* tl_counts: PERCPU_HASH: connections judged, by what decided them. */
+struct count_key {
+	__u32 set;
+	__u32 class;
+	__u32 port_class;
+	__u8 direction;
+	__u8 verdict;
+	__u16 pad;
+};
+
+/* tl_drops: PERCPU_ARRAY by enum reason: packets. */
