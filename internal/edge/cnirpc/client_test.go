@@ -2,6 +2,7 @@ package cnirpc
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -90,6 +91,37 @@ func TestAnAgentThatDoesNotAnswerIsAskedAtGrowingIntervals(t *testing.T) {
 	// After 0, 5, 15, 35, 75, 155 and 255 ms, and at the end.
 	if n := asked.Load(); n < 1 || n > 8 {
 		t.Errorf("asked %d times in 300 ms, want at most 8", n)
+	}
+}
+
+// The agent rolls back what it has done for a plugin that has given up.
+func TestTheConnectionClosesWhenTheCallGivesUp(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ended := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer conn.Close()
+		if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			ended <- err
+			return
+		}
+		_, err = io.Copy(io.Discard, conn) // to its end, without an answer
+		ended <- err
+	}()
+	if _, err := Call(time.Now().Add(30*time.Millisecond), socket, Request{Command: "ADD"}, nil); !errors.Is(err, ErrNoAgent) {
+		t.Errorf("%v, want ErrNoAgent", err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the agent's end after the call: %v, want its end", err)
 	}
 }
 
