@@ -2,6 +2,7 @@ package cnirpc
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -34,6 +35,38 @@ func TestASocketThatRefusesIsAnAbsentAgent(t *testing.T) {
 		if !errors.Is(err, ErrNoAgent) || !errors.Is(err, want) {
 			t.Errorf("%s: %+v, %v; want ErrNoAgent because of %v", filepath.Base(socket), resp, err, want)
 		}
+	}
+}
+
+func TestWhichErrorsMeanThatNoAgentAnswered(t *testing.T) {
+	for err, want := range map[error]bool{
+		syscall.ENOENT: true, syscall.ECONNREFUSED: true, syscall.ECONNRESET: true, syscall.EPIPE: true, syscall.EAGAIN: true,
+		io.ErrUnexpectedEOF: true, os.ErrDeadlineExceeded: true, syscall.EACCES: false, ErrTooLong: false, io.EOF: false,
+	} {
+		if got := unanswered(fmt.Errorf("read answer: %w", err)); got != want {
+			t.Errorf("%v: %v, want %v", err, got, want)
+		}
+	}
+}
+
+// It takes no more of the request than a socket holds, and gives no answer.
+func TestAnAgentThatGoesAwayDuringARequestIsAnErrorOfTheSend(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if conn, err := l.Accept(); err == nil {
+			_, _ = io.ReadFull(conn, make([]byte, 1000))
+			conn.Close()
+		}
+	}()
+	req := Request{Command: "ADD", Args: strings.Repeat("x", MaxMessage-1000)}
+	resp, err := attempt(time.Now().Add(20*time.Second), socket, &req, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "send request: ") || !unanswered(err) {
+		t.Errorf("%+v, %v", resp, err)
 	}
 }
 
