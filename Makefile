@@ -28,6 +28,8 @@ PROGRAMS := ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack mount
 BPF_COMPILER := clang-19:clang-19 llvm-strip-19:llvm-19
 # What the race detector needs beyond them.
 C_COMPILER := gcc:gcc,libc6-dev
+# What the vm tier needs beyond them; its tests are skipped where this cannot be installed.
+EMULATOR := qemu-system-x86_64:qemu-system-x86
 # Time limit for the tests of one package. They take a few minutes at most on an idle
 # machine; a busy one, such as CI's, can need more than go test's own 10 minutes.
 TEST_TIMEOUT := 30m
@@ -74,7 +76,7 @@ generate: setup-generate ## Regenerate deepcopy functions, CRDs, docs/config.md 
 
 .PHONY: test
 test: ## Everything a fresh machine can run; exactly what CI runs (root)
-	@MAKE="$(MAKE)" ./test/tiers setup test-unit test-conformance test-netns race-sample mutants-sample test-lab
+	@MAKE="$(MAKE)" ./test/tiers setup test-unit test-conformance test-netns test-vm race-sample mutants-sample test-lab
 
 .PHONY: test-unit
 test-unit: ## Tests that need no root
@@ -87,6 +89,11 @@ test-conformance: ## Network policies against cyclonus's model, a module of its 
 .PHONY: test-netns
 test-netns: setup ## Tests in network namespaces that they create (root)
 	pkgs="$$(./test/tagged netns)" && $(TEST) -tags netns -p 2 -parallel $(PARALLEL) -timeout $(TEST_TIMEOUT) $$pkgs | $(PRINT)
+
+.PHONY: test-vm
+test-vm: setup ## Tests on Debian's kernel in QEMU, which it installs and downloads (root, the first time)
+	@GO="$(GO)" ./test/setup $(EMULATOR) || echo "test-vm: without QEMU its tests are skipped"
+	pkgs="$$(./test/tagged vm)" && $(TEST) -tags vm -p 1 -count 1 -timeout $(TEST_TIMEOUT) $$pkgs | $(PRINT)
 
 .PHONY: test-fault
 test-fault: setup ## The agent is killed at a sample of its steps; part of test-netns (root)

@@ -164,6 +164,12 @@ func (c *Cache) Prune(ctx context.Context, inUse func(artifact string) (bool, er
 	return c.store.prune(ctx, time.Now(), inUse)
 }
 
+// Lock takes a lock between the processes that use this cache, and calls waiting every second
+// while another process holds it. It is released by unlock, or when this process ends.
+func (c *Cache) Lock(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
+	return c.store.lock(ctx, name, waiting)
+}
+
 // recipes returns those of all artifacts, in the order of the builds.
 func (c *Cache) recipes(ctx context.Context) ([]recipe, error) {
 	tool, err := findToolchain(ctx, c.source)
@@ -171,7 +177,7 @@ func (c *Cache) recipes(ctx context.Context) ([]recipe, error) {
 		return nil, err
 	}
 	return []recipe{
-		debian{c.store}.recipe(),
+		containerRuntime(c.store).recipe(),
 		productRecipe(tool),
 		programsRecipe(tool),
 		pluginsRecipe(tool),

@@ -300,7 +300,7 @@ func TestPackagesAreFoundOnAMachineWithoutPackageLists(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
-	key, err := debian{c.store}.key(t.Context())
+	key, err := containerRuntime(c.store).key(t.Context())
 	if err != nil || key == "" {
 		t.Errorf("key %q, %v", key, err)
 	}

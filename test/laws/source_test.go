@@ -109,7 +109,7 @@ func sourceLaws() map[string]sourceLaw {
 		},
 		"programs carry no tag of a tier": {
 			below: ".", find: findTierTag, why: "only tests have tiers; the same binary runs on EC2 and in the lab (ADR 0005)",
-			broken: []string{"//go:build netns", "//go:build linux && lab"},
+			broken: []string{"//go:build netns", "//go:build linux && lab", "//go:build vm", "//go:build vmguest"},
 			kept:   []string{"//go:build linux", "// go:build lab, in a comment", "//go:build labour"},
 		},
 	}
@@ -194,7 +194,7 @@ func findVariables(f *ast.File) (found []finding) {
 	return found
 }
 
-var tierTag = regexp.MustCompile(`\b(netns|lab)\b`)
+var tierTag = regexp.MustCompile(`\b(netns|lab|vm|vmguest)\b`)
 
 func findTierTag(f *ast.File) (found []finding) {
 	for _, group := range f.Comments {

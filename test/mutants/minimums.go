@@ -10,6 +10,7 @@ func minimums() map[string]minimum {
 		"internal/core/endpoint":         {100.0, 0},
 		"internal/core/handover":         {100.0, 0},
 		"internal/core/hostnet":          {100.0, 0},
+		"internal/core/ipam":             {93.1, 76},
 		"internal/core/leak":             {100.0, 0},
 		"internal/core/podcidr":          {100.0, 0},
 		"internal/core/ruleset":          {100.0, 0},
@@ -17,6 +18,7 @@ func minimums() map[string]minimum {
 		"internal/core/vpc":              {100.0, 0},
 		"internal/edge/cnirpc":           {95.2, 0},
 		"internal/edge/cnirpc/cniserver": {97.4, 0},
+		"internal/edge/ec2":              {99.0, 0},
 		"internal/edge/journal":          {94.9, 0},
 		"sim/iam":                        {99.2, 0},
 		"sim/iam/sigv4":                  {99.0, 0},
@@ -26,5 +28,5 @@ func minimums() map[string]minimum {
 // unmeasured lists the targets that have not been run in full since they were added, so that
 // there is no minimum to fall below. Each must be removed with its first section.
 func unmeasured() []string {
-	return []string{"internal/core/ipam", "internal/edge/ec2"}
+	return nil
 }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -171,6 +173,46 @@ func TestTheTableHasTheResultOfEachTier(t *testing.T) {
 				t.Errorf("exit %d, want %d; results (-want +got):\n%s", exit, c.exit, diff)
 			}
 		})
+	}
+}
+
+// A tier that ends the lab of another program fails the run, although its own tests pass.
+func TestALabThatIsGoneAfterTheTiersFailsTheRun(t *testing.T) {
+	gone := fmt.Sprintf("tiers: lab gone, process %d ran before and does not any more", os.Getpid())
+	for script, want := range map[string]struct {
+		exit int
+		last string
+	}{
+		"true":                       {0, "no test was skipped"},
+		`rmdir "$LABS/gone"`:         {1, gone},
+		`rmdir "$LABS/gone"; exit 7`: {7, gone},
+	} {
+		t.Run(script, func(t *testing.T) {
+			labs := t.TempDir()
+			t.Setenv("LABS", labs)
+			holdLab(t, filepath.Join(labs, "kept"))
+			holdLab(t, filepath.Join(labs, "gone"))
+			exit, lines := tiers(t, script, "one")
+			if last := lines[len(lines)-1]; exit != want.exit || last != want.last {
+				t.Errorf("exit %d, want %d; last line %q, want %q", exit, want.exit, last, want.last)
+			}
+		})
+	}
+}
+
+// holdLab makes the state directory of a lab and holds its lock, as the lab's daemon does.
+func holdLab(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lock.Close() })
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -233,8 +233,9 @@ func (a *agent) construct(ctx context.Context) error {
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
 		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Handover: a.writeHandover,
-		Problems: func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
-		Filtered: a.host.Filtered, OtherAgent: a.cluster.guard.MayBeBeside, Refuses: a.cluster.guard.Refuses,
+		Problems:   func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
+		Left:       report.Left{Filtered: a.host.Filtered, Legacy: func() ([]string, error) { return a.network.LegacyAWS() }},
+		OtherAgent: a.cluster.guard.MayBeBeside, Refuses: a.cluster.guard.Refuses,
 	})
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()

@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -85,20 +86,34 @@ func (n *Controller) removeLeftovers(ctx context.Context) {
 	}
 	wired := hostnet.NewActual(have).Foreign(enis)
 	ports = slices.DeleteFunc(ports, func(p nft.HostPorts) bool { return wired[p.Pod] })
-	failed := n.removed(n.Filter.RemoveHostPorts(ctx, ports...))
+	log := deletions{n.Log}
+	failed := log.done(n.Filter.RemoveHostPorts(ctx, ports...))
 	if len(held)+len(wired) > 0 {
 		return
 	}
-	n.clean = errors.Join(err, failed, n.removed(n.Filter.RemoveAWS(ctx))) == nil
+	n.clean = errors.Join(err, failed, log.done(n.Filter.RemoveAWS(ctx))) == nil
 }
 
-// removed logs what was deleted of AWS's daemon, and returns the error.
-func (n *Controller) removed(what []string, err error) error {
+// LegacyAWS returns the chains of AWS's daemon in iptables-legacy once no pod of its plugin is
+// left: they stay, and take packets of our pods. None while that daemon may run.
+func (n *Controller) LegacyAWS() ([]string, error) {
+	held, enis := foreignIn(n.State)
+	if n.OtherAgent() || len(held) > 0 || n.wired.Load() || len(enis.Subnets) == 0 {
+		return nil, nil
+	}
+	return n.Filter.LegacyAWS()
+}
+
+// deletions is the log of what is deleted of AWS's daemon.
+type deletions struct{ *slog.Logger }
+
+// done logs what was deleted, and returns the error.
+func (l deletions) done(what []string, err error) error {
 	if len(what) > 0 {
-		n.Log.Info("deleted what AWS's daemon left", "what", what)
+		l.Info("deleted what AWS's daemon left", "what", what)
 	}
 	if err != nil {
-		n.Log.Warn("rules of AWS's daemon are left for the next pass", "error", err)
+		l.Warn("rules of AWS's daemon are left for the next pass", "error", err)
 	}
 	return err
 }

@@ -223,3 +223,47 @@ func TestWhatAWSsDaemonMakesLaterGoesToo(t *testing.T) {
 		t.Errorf("%v and %v are left after the pod", g.k.leftByAWS, g.k.hostPorts)
 	}
 }
+
+// Chains of AWS's daemon in iptables-legacy are needed by its pods, and left after them.
+func TestChainsInIptablesLegacyAreReportedOnceNoPodNeedsThem(t *testing.T) {
+	for name, claim := range claimedAnywhere() {
+		t.Run(name, func(t *testing.T) {
+			g := start(t)
+			g.k.legacy = []string{"AWS-SNAT-CHAIN-0 in table nat"}
+			reported := func() bool {
+				t.Helper()
+				g.mustPass()
+				chains, err := g.LegacyAWS()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(chains) > 0
+			}
+			claim(t, g.State)
+			if reported() {
+				t.Error("while a pod of AWS's plugin runs")
+			}
+			release(t, g.State)
+			wired := hostnet.Route{
+				Table: hostnet.TableMain, To: netip.MustParsePrefix("10.0.0.99/32"), Link: "eniwired", Scope: hostnet.ScopeLink, Protocol: hostnet.ProtocolBoot,
+			}
+			g.k.put(hostnet.Link{Name: "eniwired"}, wired)
+			if reported() {
+				t.Error("while a pod of AWS's plugin runs that no claim is known of")
+			}
+			g.k.state.Routes = slices.DeleteFunc(g.k.state.Routes, func(r hostnet.Route) bool { return r == wired })
+			g.OtherAgent = func() bool { return true }
+			if reported() {
+				t.Error("while AWS's daemon may run")
+			}
+			g.OtherAgent = func() bool { return false }
+			if !reported() {
+				t.Error("not reported after its pods have ended")
+			}
+			g.OtherAgent = func() bool { return true }
+			if reported() {
+				t.Error("while AWS's daemon may run again")
+			}
+		})
+	}
+}

@@ -23,6 +23,7 @@ type kernel struct {
 	during    func(call string) // called after each read; may change the kernel
 	refuse    map[string]bool   // keys of objects that cannot be changed
 	leftByAWS []string          // chains and tables of AWS's daemon
+	legacy    []string          // chains of AWS's daemon in iptables-legacy
 	hostPorts []nft.HostPorts   // of pods of AWS's network
 }
 
@@ -203,6 +204,9 @@ func (f firewall) RemoveAWS(context.Context) (removed []string, err error) {
 	removed, f.leftByAWS = f.leftByAWS, nil
 	return removed, nil
 }
+
+// LegacyAWS implements Filter.
+func (f firewall) LegacyAWS() ([]string, error) { return f.legacy, nil }
 
 // AWSHostPorts implements Filter.
 func (f firewall) AWSHostPorts(context.Context) ([]nft.HostPorts, error) {

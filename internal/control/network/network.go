@@ -69,6 +69,7 @@ type Filter interface {
 	Read(ctx context.Context) ([]*nftables.Table, error)
 	Apply(ctx context.Context, want func() ruleset.Ruleset) error
 	RemoveAWS(ctx context.Context) (removed []string, err error)
+	LegacyAWS() (chains []string, err error)
 	AWSHostPorts(ctx context.Context) ([]nft.HostPorts, error)
 	RemoveHostPorts(ctx context.Context, list ...nft.HostPorts) (removed []string, err error)
 }

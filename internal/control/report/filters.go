@@ -12,7 +12,7 @@ import (
 )
 
 // filtersEvery is how often the agent looks for programs that another agent left on pods'
-// links. They end with the pods only.
+// links, which end with the pods only, and for its chains in iptables-legacy.
 const filtersEvery = 5 * time.Minute
 
 // frozen are the pods with such programs.
@@ -28,16 +28,16 @@ func (f frozen) warning() string {
 // findFilters looks for pods that another CNI wired and that have filters at their links. While
 // AWS's daemon runs, its policy agent may run too and update them.
 // Source: aws/aws-network-policy-agent, issue 97.
-func (r *Reporter) findFilters(ctx context.Context, _ bool) (time.Time, error) {
+func (r *Reporter) findFilters(ctx context.Context) error {
 	if r.OtherAgent() {
 		r.mu.Lock()
 		r.frozen = frozen{}
 		r.mu.Unlock()
-		return time.Time{}, nil
+		return nil
 	}
 	found, err := r.Filtered(ctx)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("find filters that another agent left: %w", err)
+		return fmt.Errorf("find filters that another agent left: %w", err)
 	}
 	now := frozen{pods: named(filteredPods(r.Cluster.Pods(), found))}
 	r.mu.Lock()
@@ -56,7 +56,7 @@ func (r *Reporter) findFilters(ctx context.Context, _ bool) (time.Time, error) {
 	if now.pods != was.pods {
 		r.Loop.Mark()
 	}
-	return time.Time{}, nil
+	return nil
 }
 
 // filteredPods are the pods with these addresses, by name, with links and filters.

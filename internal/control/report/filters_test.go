@@ -25,6 +25,7 @@ type withFilters struct {
 	err    error
 	beside bool // AWS's daemon
 	events []string
+	legacy []string // chains
 }
 
 func (c *withFilters) Pods() []kube.Pod { return c.pods }
@@ -44,7 +45,10 @@ func newWithFilters(t *testing.T) (*withFilters, *Reporter) {
 	}
 	return c, New(config.Config{}, Deps{
 		Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Cluster: c, Events: c, Backend: config.BackendPodCIDR, Problems: noProblems,
-		Filtered:   func(context.Context) (map[netip.Addr]string, error) { return c.found, c.err },
+		Left: Left{
+			Filtered: func(context.Context) (map[netip.Addr]string, error) { return c.found, c.err },
+			Legacy:   func() ([]string, error) { return c.legacy, nil },
+		},
 		OtherAgent: func() bool { return c.beside },
 	})
 }
@@ -54,7 +58,7 @@ func TestPodsThatKeepTheProgramsOfAnotherAgentAreNamed(t *testing.T) {
 		c, r := newWithFilters(t)
 		observe := func() []string {
 			t.Helper()
-			if _, err := r.findFilters(t.Context(), true); err != nil {
+			if err := r.findFilters(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			return r.status().Warnings
@@ -88,11 +92,11 @@ func TestPodsThatKeepTheProgramsOfAnotherAgentAreNamed(t *testing.T) {
 func TestProgramsAreNoWarningWhileAWSsDaemonMayRun(t *testing.T) {
 	c, r := newWithFilters(t)
 	c.beside = true
-	if _, err := r.findFilters(t.Context(), true); err != nil || len(c.events) > 0 || len(r.status().Warnings) > 0 {
+	if err := r.findFilters(t.Context()); err != nil || len(c.events) > 0 || len(r.status().Warnings) > 0 {
 		t.Errorf("%v, events %q, warnings %q", err, c.events, r.status().Warnings)
 	}
 	c.beside, c.err = false, errors.New("no buffer space")
-	if _, err := r.findFilters(t.Context(), true); !errors.Is(err, c.err) {
+	if err := r.findFilters(t.Context()); !errors.Is(err, c.err) {
 		t.Errorf("%v, want %v: the loop tries again", err, c.err)
 	}
 }

@@ -66,8 +66,7 @@ type Deps struct {
 	// Problems are why the container runtime may not wire new pods by the plugin as it
 	// should; none is good.
 	Problems func() []cniconf.Problem
-	// Filtered returns the addresses on links of other CNIs that have filters, with both.
-	Filtered func(ctx context.Context) (map[netip.Addr]string, error)
+	Left
 	// OtherAgent reports whether AWS's daemon runs on the node, or may.
 	OtherAgent func() bool
 	// Refuses is why the agent wires no pod although it runs; empty if it wires pods.
@@ -76,13 +75,21 @@ type Deps struct {
 	Handover func(ctx context.Context) (handover.Plan, error)
 }
 
+// Left finds what other agents have left on the node.
+type Left struct {
+	// Filtered returns the addresses on links of other CNIs that have filters, with both.
+	Filtered func(ctx context.Context) (map[netip.Addr]string, error)
+	// Legacy returns the chains of AWS's daemon in iptables-legacy that no pod needs.
+	Legacy func() ([]string, error)
+}
+
 // Reporter publishes. Its methods may be called from any goroutine.
 type Reporter struct {
 	cfg config.Config
 	Deps
 	// Loop is the loop that writes the node's objects, Policies the one that looks for
 	// policies that are not enforced, and Filters the one that looks for pods with the
-	// programs of an agent that has left.
+	// programs of an agent that has left, and for its chains in iptables-legacy.
 	Loop     *loop.Loop
 	Policies *loop.Loop
 	Filters  *loop.Loop
@@ -94,6 +101,7 @@ type Reporter struct {
 	mu     sync.Mutex
 	server state.Source // the API server
 	frozen frozen
+	legacy legacy
 }
 
 // New returns a reporter.
@@ -103,7 +111,7 @@ func New(cfg config.Config, d Deps) *Reporter {
 	r.Loop.MinInterval, r.Loop.Every = 3*time.Second, 30*time.Second
 	r.Policies = loop.New(r.findPolicies)
 	r.Policies.Every, r.Policies.MaxBackoff = policiesLook, policiesEvery
-	r.Filters = loop.New(r.findFilters)
+	r.Filters = loop.New(r.findLeft)
 	r.Filters.Every, r.Filters.MaxBackoff = filtersEvery, filtersEvery
 	return r
 }

@@ -11,7 +11,8 @@ import (
 )
 
 // warnings are those of the backend, and what the node as a whole gets otherwise than its
-// configuration for AWS's CNI says: by variables, by filters that an agent left, by its labels, by its number of pods.
+// configuration for AWS's CNI says: by variables, by filters and
+// chains that an agent left, by its labels, by its number of pods.
 func (r *Reporter) warnings() (all []string) {
 	pool := r.State.Pool()
 	all = append(all, pool.Warnings...)
@@ -21,6 +22,9 @@ func (r *Reporter) warnings() (all []string) {
 	r.mu.Lock()
 	if r.frozen.pods != "" {
 		all = append(all, r.frozen.warning())
+	}
+	if r.legacy.chains != "" {
+		all = append(all, r.legacy.warning())
 	}
 	r.mu.Unlock()
 	if r.Backend != config.BackendENI {

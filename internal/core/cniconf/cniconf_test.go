@@ -27,6 +27,7 @@ func TestAFileIsRecognisedByItsContent(t *testing.T) {
 		{"a.conflist", `{"name":"a","plugins":[]}`, Invalid, "no plugins"},
 		{"a.conflist", `{"plugins":[{"type":"x"}]}`, Invalid, "no name"},
 		{"a.conflist", `{"name":"a","plugins":[{"type":"x"},{}]}`, Invalid, "no type"},
+		{"a.conflist", `{"name":"a","plugins":[{"type":7}]}`, Invalid, "a plugin is not valid"},
 		{"a.conf", aws, Invalid, "no type"}, // a list in a file for one plugin
 		{"a.json", `{"type":"bridge"}`, Other, ""},
 	} {
@@ -95,6 +96,7 @@ func TestOthersPluginsStayInTheirPlacesAndOursAreRight(t *testing.T) {
 		{"another field", FileName, `{"name":"x","disableGC":true,"plugins":[{"type":"trunkline-cni"}]}`, alone, nil, ours, `"disableGC":true,`},
 		{"AWS's", "10-aws.conflist", aws, wanted, nil, ours + "," + ports, ""},
 		{"AWS's with others", "10-aws.conflist", strings.Replace(aws, `{"type":"portmap"}`, `{"type":"portmap"},{"type":"a"},{"type":"b"}`, 1), wanted, []string{"b"}, ours + "," + ports + `,{"type":"a"}`, ""},
+		{"AWS's with its egress as a boolean", "10-aws.conflist", strings.Replace(aws, `"egress-cni"`, `"egress-cni","enabled":true`, 1), wanted, nil, ours + `,{"type":"egress-cni","enabled":true},` + ports, ""},
 		{"AWS's with its egress", "10-aws.conflist", strings.Replace(aws, `"egress-cni"`, `"egress-cni","enabled":"true"`, 1), wanted, nil, ours + `,{"type":"egress-cni","enabled":"true"},` + ports, ""},
 	} {
 		got, err := c.wanted.Render(Parse(c.name, []byte(c.have)), c.without)
@@ -111,6 +113,77 @@ func TestOthersPluginsStayInTheirPlacesAndOursAreRight(t *testing.T) {
 	}
 }
 
+func TestAConfigurationThatCannotBeEncodedIsAnError(t *testing.T) {
+	if out, err := (Wanted{Own: map[string]any{"type": func() {}}}).Render(File{}, nil); err == nil || !strings.Contains(err.Error(), "encode the configuration") {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
+func TestPluginsThatOtherProgramsAddedAreListedOnce(t *testing.T) {
+	for _, c := range []struct {
+		name, content string
+		want          []string
+	}{
+		{"10-aws.conflist", aws, nil},
+		{"10-aws.conflist", `{"name":"a","plugins":[{"type":"aws-cni"},{"type":"b"},{"type":"a"},{"type":"b"},{"type":"portmap"}]}`, []string{"b", "a"}},
+		{FileName, `{"name":"a","plugins":[{"type":"trunkline-cni"},{"type":"egress-cni","enabled":"true"},{"type":"egress-cni","enabled":"false"}]}`, []string{"egress-cni"}},
+		{"10-flannel.conflist", `{"name":"a","plugins":[{"type":"flannel"},{"type":"b"}]}`, nil},
+	} {
+		if got := Parse(c.name, []byte(c.content)).Chained(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.content, got, c.want)
+		}
+	}
+}
+
+func TestFieldsAreThoseOfAListOnly(t *testing.T) {
+	if f := Parse("a.conf", []byte(`{"type":"bridge","mtu":1500}`)); f.Fields != nil {
+		t.Errorf("of a single plugin: %v", f.Fields)
+	}
+	if f := Parse(FileName, []byte(`{"name":"a","disableGC":true,"plugins":[{"type":"trunkline-cni"}]}`)); string(f.Fields["disableGC"]) != "true" {
+		t.Errorf("of a list: %v", f.Fields)
+	}
+}
+
+func TestTheFileInUseIsTheFirstOfTrunklineOrOfAWS(t *testing.T) {
+	const own = `{"name":"trunkline","plugins":[{"type":"trunkline-cni"}]}`
+	parse := func(name, content string, kept bool) File {
+		f := Parse(name, []byte(content))
+		f.Kept = kept
+		return f
+	}
+	other := parse("01-bridge.conflist", `{"name":"x","plugins":[{"type":"bridge"}]}`, false)
+	ours, replaced := parse(FileName, own, false), parse("05-aws.conflist", own, true)
+	for what, c := range map[string]struct {
+		files   []File
+		want    string
+		plugins int
+	}{
+		"no file":                        {nil, FileName, 0},
+		"only another network's":         {[]File{other}, FileName, 0},
+		"ours":                           {[]File{other, ours}, FileName, 1},
+		"AWS's before ours":              {[]File{parse("05-aws.conflist", aws, false), ours}, "05-aws.conflist", 3},
+		"AWS's that Trunkline replaced":  {[]File{replaced, ours}, "05-aws.conflist", 1},
+		"a copy of ours":                 {[]File{parse("05-copy.conflist", own, false), ours}, FileName, 1},
+		"AWS's after ours":               {[]File{parse("20-aws.conflist", aws, false)}, FileName, 0},
+		"AWS's for a single plugin":      {[]File{parse("05-aws.conf", `{"name":"a","type":"aws-cni"}`, false), ours}, FileName, 1},
+		"a kept file of another network": {[]File{parse("05-x.conflist", `{"name":"x","plugins":[{"type":"bridge"}]}`, true), ours}, FileName, 1},
+		"another network's of our name":  {[]File{parse(FileName, `{"name":"x","plugins":[{"type":"bridge"},{"type":"y"}]}`, false)}, FileName, 0},
+	} {
+		if got := InUse(c.files); got.Name != c.want || len(got.Plugins) != c.plugins {
+			t.Errorf("%s: %s with %d plugins, want %s with %d", what, got.Name, len(got.Plugins), c.want, c.plugins)
+		}
+	}
+	if got := Named([]File{ours, other}, ours.Name); len(got.Plugins) != 1 {
+		t.Errorf("the first file by its name: %+v", got)
+	}
+	if got := Named([]File{ours, other}, other.Name); got.Name != other.Name || len(got.Plugins) != 1 || got.Owner != Other {
+		t.Errorf("the second file by its name: %+v", got)
+	}
+	if got := Named([]File{ours}, "20-x.conflist"); got.Name != "20-x.conflist" || got.Plugins != nil {
+		t.Errorf("a file that does not exist: %+v", got)
+	}
+}
+
 func TestContentsAreComparedByWhatTheyMean(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -121,6 +194,7 @@ func TestContentsAreComparedByWhatTheyMean(t *testing.T) {
 		{`{`, `{`, true},
 		{`{`, `}`, false},
 		{``, `null`, false},
+		{`null`, ``, false},
 	} {
 		if got := Same([]byte(c.a), []byte(c.b)); got != c.same {
 			t.Errorf("%s and %s: %v", c.a, c.b, got)

@@ -91,6 +91,25 @@ func TestALinkIsNamedAsAWSNamesIt(t *testing.T) {
 	}
 }
 
+func TestEachAttachmentHasALinkNameOfItsOwn(t *testing.T) {
+	web := endpoint.Pod{Namespace: "default", Name: "web"}
+	for what, c := range map[string]struct {
+		key             endpoint.Key
+		pod             endpoint.Pod
+		namespace, name string // of LinkName
+	}{
+		"the first interface of a pod":                     {endpoint.Key{ContainerID: "c1", IfName: "eth0"}, web, "default", "web"},
+		"a further interface of a pod":                     {endpoint.Key{ContainerID: "c1", IfName: "net1"}, web, "default", "web/net1"},
+		"a container without a pod":                        {endpoint.Key{ContainerID: "c1", IfName: "eth0"}, endpoint.Pod{}, "container", "c1"},
+		"a further interface of one without a pod":         {endpoint.Key{ContainerID: "c1", IfName: "net1"}, endpoint.Pod{}, "container", "c1/net1"},
+		"a container of which only the namespace is known": {endpoint.Key{ContainerID: "c1", IfName: "eth0"}, endpoint.Pod{Namespace: "default"}, "container", "c1"},
+	} {
+		if got, want := endpoint.LinkNameOf("eni", c.key, c.pod), endpoint.LinkName("eni", c.namespace, c.name); got != want {
+			t.Errorf("%s: %s, want %s", what, got, want)
+		}
+	}
+}
+
 func TestMACsFollowFromTheKey(t *testing.T) {
 	h1, p1 := endpoint.MACs(endpoint.Key{ContainerID: "c1", IfName: "eth0"})
 	h2, p2 := endpoint.MACs(endpoint.Key{ContainerID: "c1", IfName: "eth0"})

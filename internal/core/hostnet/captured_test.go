@@ -16,6 +16,16 @@ func TestRulesThatTakeThePacketsOfAPodAwayAreDeleted(t *testing.T) {
 		}}},
 		{Owner: "endpoint 2", State: State{Rules: []Rule{ // on the primary interface
 			{Family: vpc.IPv4, Priority: RuleToPod, To: one("10.0.1.2/32"), Table: TableMain, Protocol: RouteProtocol},
+			{Family: vpc.IPv4, Priority: RuleToPod, To: one("10.0.2.0/32"), Table: TableMain, Protocol: RouteProtocol},
+		}}},
+		{Owner: "endpoint 3", State: State{Rules: []Rule{ // in the other order
+			{Family: vpc.IPv4, Priority: RuleFromPod, From: one("10.0.1.3/32"), Table: 2, Protocol: RouteProtocol},
+			{Family: vpc.IPv4, Priority: RuleToPod, To: one("10.0.1.3/32"), Table: TableMain, Protocol: RouteProtocol},
+		}}},
+		{Owner: "node", State: State{Rules: []Rule{
+			{Family: vpc.IPv4, Priority: RuleExternalCIDR, To: one("10.9.0.0/16"), Table: TableMain, Protocol: RouteProtocol},
+			{Family: vpc.IPv4, Priority: RuleFromENI, From: one("10.0.1.8/32"), Table: 3, Protocol: RouteProtocol},
+			{Family: vpc.IPv4, Priority: RuleFromPod, From: one("10.8.0.0/16"), Table: 3, Protocol: RouteProtocol},
 		}}},
 	}
 	rule := func(priority int, from, to string, table uint32) Rule {
@@ -47,6 +57,16 @@ func TestRulesThatTakeThePacketsOfAPodAwayAreDeleted(t *testing.T) {
 		{"from a pod to the main table", rule(511, "10.0.1.1/32", "", TableMain), true},
 		{"to a pod by the main table", rule(511, "", "10.0.1.2/32", TableMain), false},
 		{"to a pod, after ours", rule(RuleToPod+1, "", "10.0.1.1/32", 77), false},
+		{"from a pod, with our priority", rule(RuleFromPod, "10.0.1.1/32", "", 77), false},
+		{"from a pod with its rules in another order", rule(511, "10.0.1.3/32", "", 77), true},
+		{"the same, to its own table", rule(511, "10.0.1.3/32", "", 2), false},
+		{"to an address of no pod", rule(511, "", "10.0.1.9/32", 77), false},
+		{"to the first address of a range of the node", rule(511, "", "10.9.0.0/32", 77), false},
+		{"from the node's own address", rule(511, "10.0.1.8/32", "", 77), false},
+		{"from the first address of a range of the node", rule(511, "10.8.0.0/32", "", 77), false},
+		{"to a range that begins with a pod's address", rule(511, "", "10.0.2.0/24", 77), false},
+		{"from a range that begins with a pod's address", rule(511, "10.0.2.0/24", "", 77), false},
+		{"to a pod, from a range", rule(511, "10.9.0.0/16", "10.0.1.1/32", 77), false},
 		{"of an address of no pod", rule(511, "10.0.1.9/32", "", 77), false},
 		{"of a subnet", rule(511, "10.0.1.0/24", "", 77), false},
 		{"of all", rule(511, "", "", 77), false},
@@ -66,7 +86,7 @@ func TestRulesThatTakeThePacketsOfAPodAwayAreDeleted(t *testing.T) {
 func TestTheSamePodIsFoundByARuleFromItAndToIt(t *testing.T) {
 	pod := Rule{Family: vpc.IPv4, Priority: RuleToPod, To: netip.MustParsePrefix("10.0.1.1/32"), Table: TableMain, Protocol: RouteProtocol}
 	for _, r := range []Rule{{Family: vpc.IPv4, Priority: 511, From: pod.To, Table: 77}, {Family: vpc.IPv4, Priority: 3, To: pod.To, Table: 9}} {
-		if of, ok := r.OfPod(); !ok || of.Key() != pod.Key() {
+		if of, ok := r.OfPod(); !ok || of.Key() != pod.Key() || of.Family != pod.Family {
 			t.Errorf("%s: %s, %v", r, of, ok)
 		}
 		again := r

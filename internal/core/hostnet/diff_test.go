@@ -66,6 +66,30 @@ route default via 169.254.1.1 dev eth0 table main proto 211`
 	}
 }
 
+// Two interfaces of a pod have the same default route: by metric and by table, each has its own.
+func TestAFurtherInterfaceHasRoutesOfItsOwnInThePod(t *testing.T) {
+	e := web()
+	e.Key.IfName = "net1"
+	side := PodSide(e)
+	// The low 16 bits of FNV-1a of "net1", 0x99bfe84b, are added to the table and to the metric.
+	want := `address 10.0.32.40/32 dev net1
+link net1 address ` + mac(e, 1) + ` mtu 9001 up
+neighbour 169.254.1.1 lladdr ` + mac(e, 0) + ` dev net1 permanent
+route 169.254.1.1/32 dev net1 table main scope link metric 125003 proto 211
+route default via 169.254.1.1 dev net1 table main metric 125003 proto 211
+route 169.254.1.1/32 dev net1 table 2052122699 scope link metric 125003 proto 211
+route default via 169.254.1.1 dev net1 table 2052122699 metric 125003 proto 211
+rule 512: from 10.0.32.40/32 lookup 2052122699 proto 211`
+	if diff := cmp.Diff(want, side.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, r := range side.Rules {
+		if r.Family != vpc.IPv4 {
+			t.Errorf("%s is of family %s", r, r.Family)
+		}
+	}
+}
+
 func mac(e endpoint.Endpoint, end int) string {
 	return []vpc.MAC{e.HostMAC, e.PodMAC}[end].String()
 }

@@ -32,8 +32,9 @@ type Config struct {
 	// CoolDown is how long a freed address is not assigned again.
 	CoolDown time.Duration
 	// IdleAfter is how long addresses must have been unneeded before they are
-	// released. A jitter of up to half of it, from Seed, is added, so that nodes that
-	// become idle at the same time release at different times.
+	// released, the cool-down after their last pod included. A jitter of up to a quarter
+	// of it, from Seed, is added, so that nodes that become idle at the same time release
+	// at different times.
 	IdleAfter time.Duration
 	// ReleaseEvery is the time between two releases.
 	ReleaseEvery time.Duration
@@ -95,9 +96,10 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Settings returns the part of c that New needs.
+// Settings returns the part of c that New needs. The ledger counts an address until its
+// cool-down has ended, so that the window over its count is shorter by that time.
 func (c Config) Settings() Settings {
-	return Settings{CoolDown: c.CoolDown, IdleAfter: c.jitter(c.IdleAfter)}
+	return Settings{CoolDown: c.CoolDown, IdleAfter: max(0, c.jitter(c.IdleAfter)-c.CoolDown)}
 }
 
 // wholeENIs reports whether the warm target is counted in interfaces.
@@ -113,11 +115,11 @@ const detachTakes = 20 * time.Second
 // wants frequent releases has set a shorter ReleaseEvery.
 func (c Config) deleteAfter() time.Duration { return min(detachTakes, c.ReleaseEvery) }
 
-// jitter adds up to half of d to it; the same seed gives the same result.
+// jitter adds up to a quarter of d to it; the same seed gives the same result.
 func (c Config) jitter(d time.Duration) time.Duration {
 	x := c.Seed + 0x9e3779b97f4a7c15 // splitmix64
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	x ^= x >> 31
-	return d + time.Duration(float64(d)/2*float64(x>>11)/(1<<53))
+	return d + time.Duration(float64(d)/4*float64(x>>11)/(1<<53))
 }

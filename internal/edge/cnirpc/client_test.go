@@ -2,6 +2,8 @@ package cnirpc
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -33,6 +35,38 @@ func TestASocketThatRefusesIsAnAbsentAgent(t *testing.T) {
 		if !errors.Is(err, ErrNoAgent) || !errors.Is(err, want) {
 			t.Errorf("%s: %+v, %v; want ErrNoAgent because of %v", filepath.Base(socket), resp, err, want)
 		}
+	}
+}
+
+func TestWhichErrorsMeanThatNoAgentAnswered(t *testing.T) {
+	for err, want := range map[error]bool{
+		syscall.ENOENT: true, syscall.ECONNREFUSED: true, syscall.ECONNRESET: true, syscall.EPIPE: true, syscall.EAGAIN: true,
+		io.ErrUnexpectedEOF: true, os.ErrDeadlineExceeded: true, syscall.EACCES: false, ErrTooLong: false, io.EOF: false,
+	} {
+		if got := unanswered(fmt.Errorf("read answer: %w", err)); got != want {
+			t.Errorf("%v: %v, want %v", err, got, want)
+		}
+	}
+}
+
+// It takes no more of the request than a socket holds, and gives no answer.
+func TestAnAgentThatGoesAwayDuringARequestIsAnErrorOfTheSend(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if conn, err := l.Accept(); err == nil {
+			_, _ = io.ReadFull(conn, make([]byte, 1000))
+			conn.Close()
+		}
+	}()
+	req := Request{Command: "ADD", Args: strings.Repeat("x", MaxMessage-1000)}
+	resp, err := attempt(time.Now().Add(20*time.Second), socket, &req, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "send request: ") || !unanswered(err) {
+		t.Errorf("%+v, %v", resp, err)
 	}
 }
 
@@ -90,6 +124,37 @@ func TestAnAgentThatDoesNotAnswerIsAskedAtGrowingIntervals(t *testing.T) {
 	// After 0, 5, 15, 35, 75, 155 and 255 ms, and at the end.
 	if n := asked.Load(); n < 1 || n > 8 {
 		t.Errorf("asked %d times in 300 ms, want at most 8", n)
+	}
+}
+
+// The agent rolls back what it has done for a plugin that has given up.
+func TestTheConnectionClosesWhenTheCallGivesUp(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ended := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer conn.Close()
+		if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			ended <- err
+			return
+		}
+		_, err = io.Copy(io.Discard, conn) // to its end, without an answer
+		ended <- err
+	}()
+	if _, err := Call(time.Now().Add(30*time.Millisecond), socket, Request{Command: "ADD"}, nil); !errors.Is(err, ErrNoAgent) {
+		t.Errorf("%v, want ErrNoAgent", err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the agent's end after the call: %v, want its end", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -76,6 +77,46 @@ func FuzzARequestIsEncodedAsByEncodingJSON(f *testing.F) {
 			t.Fatal(diff)
 		}
 	})
+}
+
+func TestATextIsQuotedSoThatAnyReaderGetsIt(t *testing.T) {
+	for _, s := range []string{"", "plain text ~", `a"b`, `a\b`, "a\tb", "a\nb", "é", "\x7f", "<&>"} {
+		quoted, err := quote(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back string
+		if err := json.Unmarshal(quoted, &back); err != nil || back != s {
+			t.Errorf("%q is quoted as %s, which is read as %q (%v)", s, quoted, back, err)
+		}
+	}
+	if quoted, err := quote("a\xff"); err != nil || !utf8.Valid(quoted) {
+		t.Errorf("a text that is not UTF-8 is quoted as %q (%v)", quoted, err)
+	}
+}
+
+func TestAValueThatCannotBeEncodedIsAnError(t *testing.T) {
+	if line, err := EncodeLine(func() {}); err == nil {
+		t.Errorf("a function is encoded as %q", line)
+	}
+}
+
+// upper is a value with rules of its own.
+type upper struct{}
+
+var errUpper = errors.New("not in upper case")
+
+func (*upper) UnmarshalJSON([]byte) error { return errUpper }
+
+func TestAValueOfTheWrongTypeIsNamedByItsKey(t *testing.T) {
+	var n int
+	var wrong *json.UnmarshalTypeError
+	if err := DecodeKeys([]byte(`{"a":1,"b":"x"}`), Key{"a", &n}, Key{"b", &n}); !errors.As(err, &wrong) || wrong.Field != "b" || n != 1 {
+		t.Errorf("a text for a number: %v, field of %+v, read %d", err, wrong, n)
+	}
+	if err := DecodeKeys([]byte(`{"a":"x"}`), Key{"a", &upper{}}); !errors.Is(err, errUpper) {
+		t.Errorf("a value that its type refuses: %v", err)
+	}
 }
 
 // padded is a request with as many bytes as asked for, newline included.

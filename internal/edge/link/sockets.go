@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/kernel/netns"
@@ -28,7 +29,7 @@ const maxRequests = 4
 func openSockets(ns *os.File) (*sockets, error) {
 	s := &sockets{conns: make(chan *conn, maxRequests)}
 	err := netns.Do(ns, func() (err error) {
-		if s.dump, err = netlink.NewHandle(); err != nil {
+		if s.dump, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 			return err
 		}
 		for range maxRequests {

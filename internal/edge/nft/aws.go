@@ -9,6 +9,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/kernel/nfnetlink"
 	"github.com/trunkline/trunkline/internal/kernel/nftables"
+	"github.com/trunkline/trunkline/internal/kernel/xtables"
 )
 
 // awsTable is the table in which AWS's daemon marks connections where iptables is iptables-nft.
@@ -37,7 +38,7 @@ func awsRule(r nfnetlink.ForeignRule) bool {
 // RemoveAWS deletes the SNAT and the marks of connections that AWS's daemon made for the pods
 // of its plugin, and returns what it deleted. They match links by the beginning of a name, which
 // those of our pods have too, and would override our settings. No pod of AWS's plugin may be
-// left. Rules of iptables-legacy are not in nftables and stay.
+// left. Rules of iptables-legacy are not in nftables and stay; LegacyAWS finds them.
 func (f *Firewall) RemoveAWS(ctx context.Context) (removed []string, err error) {
 	err = f.alone(ctx, func() error {
 		have, err := f.conn.Read(awsTable())
@@ -81,4 +82,21 @@ func (f *Firewall) removeAWSFrom(name nftables.TableName) (removed []string, err
 		removed = append(removed, fmt.Sprintf("chain %s in table %s", c, name))
 	}
 	return removed, nil
+}
+
+// LegacyAWS returns the chains that AWS's daemon has in iptables-legacy, which RemoveAWS leaves.
+// It changes nothing.
+func (f *Firewall) LegacyAWS() (found []string, err error) {
+	for _, t := range iptablesTables() {
+		chains, err := xtables.Chains(f.ns, t.Name)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range chains {
+			if awsChain(c) {
+				found = append(found, fmt.Sprintf("%s in table %s", c, t.Name))
+			}
+		}
+	}
+	return found, nil
 }

@@ -26,21 +26,7 @@ func run(t *testing.T, ns *testns.NS, argv ...string) string {
 // iptables_connmark.go and nftables_connmark.go.
 func asAWSsDaemon(t *testing.T, ns *testns.NS) {
 	t.Helper()
-	for _, rule := range [][]string{
-		{"nat", "-N", "AWS-SNAT-CHAIN-0"},
-		{"nat", "-A", "POSTROUTING", "-m", "comment", "--comment", "AWS SNAT CHAIN", "-j", "AWS-SNAT-CHAIN-0"},
-		{"nat", "-I", "AWS-SNAT-CHAIN-0", "1", "-d", "10.0.0.0/16", "-m", "comment", "--comment", "AWS SNAT CHAIN", "-j", "RETURN"},
-		{"nat", "-A", "AWS-SNAT-CHAIN-0", "!", "-o", "vlan+", "-m", "comment", "--comment", "AWS, SNAT", "-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", "SNAT", "--to-source", "10.0.0.5", "--random-fully"},
-		{"mangle", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, primary ENI", "-i", "eth0", "-m", "addrtype", "--dst-type", "LOCAL", "--limit-iface-in", "-j", "CONNMARK", "--set-mark", "0x80/0x80"},
-		{"mangle", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, primary ENI", "-i", "eni+", "-j", "CONNMARK", "--restore-mark", "--mask", "0x80"},
-		{"mangle", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, primary ENI", "-i", "vlan+", "-j", "CONNMARK", "--restore-mark", "--mask", "0x80"},
-		// Of a daemon before 1.22, or with iptables-legacy.
-		{"nat", "-N", "AWS-CONNMARK-CHAIN-0"},
-		{"nat", "-A", "PREROUTING", "-i", "eni+", "-m", "comment", "--comment", "AWS, outbound connections", "-j", "AWS-CONNMARK-CHAIN-0"},
-		{"nat", "-I", "AWS-CONNMARK-CHAIN-0", "1", "-d", "10.0.0.0/16", "-m", "comment", "--comment", "AWS CONNMARK CHAIN", "-j", "RETURN"},
-		{"nat", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, CONNMARK", "-j", "CONNMARK", "--restore-mark", "--mask", "0x80"},
-		{"nat", "-A", "AWS-CONNMARK-CHAIN-0", "-m", "comment", "--comment", "AWS, CONNMARK", "-j", "CONNMARK", "--set-xmark", "0x80/0x80"},
-	} {
+	for _, rule := range iptablesOfAWS() {
 		run(t, ns, append([]string{"iptables-nft", "-t"}, rule...)...)
 	}
 	nft(t, ns, `table ip aws-cni {
@@ -56,6 +42,25 @@ func asAWSsDaemon(t *testing.T, ns *testns.NS) {
 			ct mark & 0x80 == 0x80 counter meta mark set meta mark | 0x80
 		}
 	}`)
+}
+
+// iptablesOfAWS are the rules of AWS's daemon in iptables.
+func iptablesOfAWS() [][]string {
+	return [][]string{
+		{"nat", "-N", "AWS-SNAT-CHAIN-0"},
+		{"nat", "-A", "POSTROUTING", "-m", "comment", "--comment", "AWS SNAT CHAIN", "-j", "AWS-SNAT-CHAIN-0"},
+		{"nat", "-I", "AWS-SNAT-CHAIN-0", "1", "-d", "10.0.0.0/16", "-m", "comment", "--comment", "AWS SNAT CHAIN", "-j", "RETURN"},
+		{"nat", "-A", "AWS-SNAT-CHAIN-0", "!", "-o", "vlan+", "-m", "comment", "--comment", "AWS, SNAT", "-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", "SNAT", "--to-source", "10.0.0.5", "--random-fully"},
+		{"mangle", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, primary ENI", "-i", "eth0", "-m", "addrtype", "--dst-type", "LOCAL", "--limit-iface-in", "-j", "CONNMARK", "--set-mark", "0x80/0x80"},
+		{"mangle", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, primary ENI", "-i", "eni+", "-j", "CONNMARK", "--restore-mark", "--mask", "0x80"},
+		{"mangle", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, primary ENI", "-i", "vlan+", "-j", "CONNMARK", "--restore-mark", "--mask", "0x80"},
+		// Of a daemon before 1.22, or with iptables-legacy.
+		{"nat", "-N", "AWS-CONNMARK-CHAIN-0"},
+		{"nat", "-A", "PREROUTING", "-i", "eni+", "-m", "comment", "--comment", "AWS, outbound connections", "-j", "AWS-CONNMARK-CHAIN-0"},
+		{"nat", "-I", "AWS-CONNMARK-CHAIN-0", "1", "-d", "10.0.0.0/16", "-m", "comment", "--comment", "AWS CONNMARK CHAIN", "-j", "RETURN"},
+		{"nat", "-A", "PREROUTING", "-m", "comment", "--comment", "AWS, CONNMARK", "-j", "CONNMARK", "--restore-mark", "--mask", "0x80"},
+		{"nat", "-A", "AWS-CONNMARK-CHAIN-0", "-m", "comment", "--comment", "AWS, CONNMARK", "-j", "CONNMARK", "--set-xmark", "0x80/0x80"},
+	}
 }
 
 // asOthers makes rules of kube-proxy and of an operator, which stay.
@@ -108,5 +113,47 @@ func TestRulesOfAWSsDaemonAreRemovedAndThoseOfOthersStay(t *testing.T) {
 	}
 	if again, err := f.RemoveAWS(t.Context()); err != nil || len(again) > 0 {
 		t.Errorf("again: %q, %v", again, err)
+	}
+}
+
+// The command is that of docs/migrate.md.
+const removeLegacy = `iptables-legacy-save | grep -v -e AWS-SNAT-CHAIN -e AWS-CONNMARK-CHAIN -e 'comment "AWS, ' | iptables-legacy-restore`
+
+func TestChainsOfAWSsDaemonInIptablesLegacyAreFound(t *testing.T) {
+	f, ns := open(t)
+	found := func() []string {
+		t.Helper()
+		list, err := f.LegacyAWS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	names := func() string { return run(t, ns, "cat", "/proc/net/ip_tables_names") }
+	asAWSsDaemon(t, ns) // in nftables
+	if got := found(); len(got) > 0 {
+		t.Errorf("without iptables-legacy: %q", got)
+	}
+	if out, err := exec.Command("ip", "netns", "exec", ns.Name, "iptables-legacy", "-t", "nat", "-N", "KUBE-SERVICES").CombinedOutput(); err != nil {
+		t.Skipf("this kernel has no iptables-legacy: %v: %s", err, out)
+	}
+	if got := found(); len(got) > 0 || names() != "nat\n" {
+		t.Errorf("without chains of AWS's: %q; tables %q, want nat alone: a question about another makes it", got, names())
+	}
+	for _, rule := range iptablesOfAWS() {
+		run(t, ns, append([]string{"iptables-legacy", "-t"}, rule...)...)
+	}
+	if got, want := found(), []string{"AWS-CONNMARK-CHAIN-0 in table nat", "AWS-SNAT-CHAIN-0 in table nat"}; !slices.Equal(got, want) {
+		t.Errorf("found %q, want %q", got, want)
+	}
+	if removed, err := f.RemoveAWS(t.Context()); err != nil || len(removed) == 0 || len(found()) != 2 {
+		t.Errorf("after the rules of nftables were removed: %q, %v, %q", removed, err, found())
+	}
+	run(t, ns, "sh", "-c", removeLegacy)
+	if got := found(); len(got) > 0 {
+		t.Errorf("after the command of docs/migrate.md: %q", got)
+	}
+	if rest := run(t, ns, "iptables-legacy-save"); strings.Contains(rest, "AWS") || !strings.Contains(rest, ":KUBE-SERVICES") {
+		t.Errorf("after the command of docs/migrate.md:\n%s", rest)
 	}
 }

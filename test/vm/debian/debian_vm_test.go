@@ -1,0 +1,48 @@
+//go:build vm
+
+package debian
+
+import (
+	"testing"
+
+	"github.com/trunkline/trunkline/test/vm"
+)
+
+func programs() []string {
+	return []string{"ip", "iptables-nft", "nft", "sh", "sleep", "sysctl", "tc", "unshare"}
+}
+
+func TestFeatures(t *testing.T) {
+	vm.Run(t, vm.Guest{
+		Package: "./test/vm/debian", Tags: "vmguest",
+		Machine: vm.Machine{Modules: append(vm.Nftables(), "8021q", "dummy", "ipip", "wireguard", "xt_bpf")},
+	})
+}
+
+// Emulated, a process of nft takes hundreds of milliseconds, so tests that start it often or that
+// write large sets are left out.
+func TestNftablesByNetlink(t *testing.T) {
+	vm.Run(t, vm.Guest{
+		Package: "./internal/kernel/nfnetlink", Tags: "netns",
+		Run:     "^Test(ARuleMore|ATransaction|ARuleThatMoved|OnlyOwnPorts|ARuleIsRead|TheKernelAndNFT|RulesOfNFT)",
+		Machine: vm.Machine{Modules: vm.Nftables(), Programs: programs()},
+	})
+}
+
+func TestNamespaces(t *testing.T) {
+	vm.Run(t, vm.Guest{
+		Package: "./internal/kernel/netns", Tags: "netns",
+		Machine: vm.Machine{Modules: []string{"veth"}, Programs: programs()},
+	})
+}
+
+// A sample of each kind: the start's probe, wiring, filters of another CNI, packets. Tests of what
+// kernels before 6.2 lack, the indexes of new links in replies, cannot pass here: one of the
+// echo, and those that wire many pods by it in place of Wire.
+func TestPodLinks(t *testing.T) {
+	vm.Run(t, vm.Guest{
+		Package: "./internal/edge/link", Tags: "netns",
+		Run:     "^Test(ThisKernelCanWirePods|AWiredPodIs|WireWorksForIPv6|WireConverges|PodsOfAnotherCNIWithFilters|Outside|APodCannotSendFrom)",
+		Machine: vm.Machine{Modules: append(vm.Nftables(), "cls_bpf", "dummy", "sch_ingress"), Programs: programs()},
+	})
+}
