@@ -120,7 +120,7 @@ func TestConnections(t *testing.T) {
 			{serve, in, to80(syn), !reply, true},
 			{nil, out, from80(syn | ack), reply, true},
 			{nil, in, to80(fin | ack), !reply, true},
-			{later(31 * short), out, from80(ack), reply, true}, // half closed
+			{later(31 * short), out, from80(ack), !reply, true}, // half closed
 			{nil, out, from80(fin | ack), reply, true},
 			{later(29 * short), out, from80(ack), reply, true},
 			{later(31 * short), out, from80(ack), !reply, false},
@@ -204,6 +204,15 @@ func TestConnections(t *testing.T) {
 			{nil, in, unreachable(tcp(4001, 80, syn), pod, peer), !reply, false},
 			{nil, in, unreachable(udp(4000, 80), pod, peer), !reply, false},
 			{nil, in, unreachable(to80(syn), pod, addr("10.0.0.8")), !reply, false},
+		}},
+		{"an error about a packet of another address is dropped", []step{{use, out, to80(syn), !reply, true}, {nil, in, unreachable(to80(syn), addr("10.0.0.7"), peer), !reply, false}}},
+		{"an error about a later fragment, which has no ports, is dropped", []step{
+			{use, out, udp(4000, 53), !reply, true},
+			{nil, in, causes(3, 3, ip4(pod, peer, udp(4000, 53), nil, 1)), !reply, false},
+			{nil, in, causes(3, 3, ip4(pod, peer, udp(4000, 53), nil, 0x2000)), !reply, true}, // the first one has them
+		}},
+		{"an error does not keep a connection alive", []step{
+			{use, out, udp(4000, 53), !reply, true}, {later(20 * short), in, unreachable(udp(4000, 53), pod, peer), !reply, true}, {later(20 * short), in, udp(53, 4000), !reply, false},
 		}},
 		{"an error in the direction of its cause is dropped", []step{{use, out, to80(syn), !reply, true}, {nil, out, unreachable(to80(syn), pod, peer), !reply, false}}},
 		{"an error about an expired connection is dropped", []step{{use, out, to80(syn), !reply, true}, {later(61 * short), in, unreachable(to80(syn), pod, peer), !reply, false}}},
