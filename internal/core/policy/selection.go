@@ -147,6 +147,9 @@ func (s *selection) compileSet(l *local, p *pod, open map[string]bool) {
 			open[key] = true
 			return
 		}
+		if old := l.set; old != nil && old.alone {
+			found.alone = 2*len(found.matchers) >= len(old.matchers) // likely to divide the peers as far
+		}
 		s.add(found)
 	}
 	if found != nil {
