@@ -121,9 +121,9 @@ func (s *selection) compileSets() {
 	for _, set := range s.sets {
 		set.endpoints = 0
 	}
-	for l, p := range s.locals() {
+	for l := range s.locals() {
 		if _, rekey := s.rekey[l]; rekey {
-			s.compileSet(l, p, open)
+			s.compileSet(l, s.subject(l), open)
 		}
 		if l.next != nil {
 			l.next.endpoints++
