@@ -40,7 +40,7 @@ func (e *Engine) Commit() Change {
 	w := &writer{commit: c, vias: map[[2]*class]*class{}, forbidden: map[[2]*class]bool{}}
 	w.write()
 	w.finish()
-	clear(e.peers.dirty)
+	e.peers.dirty = map[netip.Addr]struct{}{} // not cleared: it would keep the size of the first commit
 	e.pending = newChanges()
 	return w.change
 }
@@ -63,11 +63,11 @@ func (e *Engine) subject(l *local) *pod {
 	return nil
 }
 
-// locals are the endpoints by number, with their pods.
-func (e *Engine) locals() iter.Seq2[*local, *pod] {
-	return func(yield func(l *local, p *pod) bool) {
+// locals are the endpoints by number.
+func (e *Engine) locals() iter.Seq[*local] {
+	return func(yield func(l *local) bool) {
 		for _, id := range slices.Sorted(maps.Keys(e.endpoints)) {
-			if l := e.endpoints[id]; !yield(l, e.subject(l)) {
+			if !yield(e.endpoints[id]) {
 				return
 			}
 		}

@@ -19,6 +19,9 @@ import (
 // classes as different verdicts (for rules of the same ports two, however many selectors
 // overlap) and never more than peers; each has one row for 64 port classes and direction.
 //
+// A set that replaces one with a scope of its own gets one at once, if it has at least half as
+// many matchers; otherwise it is tried in the node's scope.
+//
 // While a change is applied, the tables hold the old and the new classes: they need twice the
 // capacity of the limits.
 type Limits struct {
@@ -26,7 +29,7 @@ type Limits struct {
 	Rows    int
 }
 
-// DefaultLimits are for tables of 32,768 classes' addresses and 262,144 rows.
+// DefaultLimits are for a table of 262,144 rows: 2 MiB of verdicts, without the keys.
 func DefaultLimits() Limits { return Limits{Classes: 16384, Rows: 131072} }
 
 // Engine compiles the policies of a cluster for the endpoints of one node. Set and Delete

@@ -219,6 +219,9 @@ func TestAnEndpointThatLeavesASharedSetIsNotOpenWhilePeersChange(t *testing.T) {
 	m.setPolicy(second)
 	m.setPod(newPod("db2", "10.0.0.8", labels.Set{"app": "db"}))
 	m.setEndpoint(2, PodRef{"shop", "db2"})
+	m.setPod(newPod("web2", "10.0.0.5", labels.Set{"app": "web"})) // keeps the class of the peer
+	m.setPod(newPod("second", "10.0.0.6", labels.Set{"app": "second"}))
+	m.setEndpoint(3, PodRef{"shop", "second"})
 	m.apply()
 	db := *m.Pod(PodRef{"shop", "db"})
 	db.Labels = labels.Set{"app": "second"}

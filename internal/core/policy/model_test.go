@@ -144,7 +144,7 @@ func (m *model) kernel(t tuple) answer {
 
 // universe is small, so that random objects overlap.
 var (
-	names      = []string{"x", "y", "z"}
+	names      = []string{"x", "y"}
 	addresses4 = []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.6", "10.0.1.1", "10.0.1.2"}
 	addresses6 = []string{"fd00::1", "fd00::2", "fd00::3", "fd00::11"}
 	strangers  = []string{"10.0.0.5", "10.0.0.7", "10.0.1.9", "10.9.9.9", "192.0.2.1", "fd00::5", "fd00::12", "2001:db8::1"}
@@ -260,8 +260,11 @@ func (d draw) policy() Policy {
 	p.Subject = d.podSet()
 	if p.Tier == Namespaced {
 		p.Ref.Namespace = pick(d, names, "policy namespace")
-		p.Subject = PodSet{Namespace: p.Ref.Namespace, Pods: d.selector()}
-		p.Isolates = [2]bool{d.chance(2, "isolates ingress"), d.chance(2, "isolates egress")}
+		p.Subject = PodSet{Namespace: p.Ref.Namespace}
+		if d.chance(2, "some pods") {
+			p.Subject.Pods = d.selector()
+		}
+		p.Isolates = [2]bool{!d.chance(4, "no ingress"), d.chance(2, "isolates egress")}
 	}
 	for direction := range p.Rules {
 		for range d(3, "rules") {

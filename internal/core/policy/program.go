@@ -8,6 +8,7 @@ import (
 type program struct {
 	isolated   bool // there is something to decide
 	namespaced bool // a namespaced policy isolates
+	accepts    bool // every rule accepts
 	rules      []compiledRule
 	byMatcher  map[*matcher][]hit
 	always     []hit // of rules for any peer

@@ -100,7 +100,7 @@ func checkRandom(t *testing.T, limits Limits) {
 
 func checkEvents(t rapid.TB, d draw, limits Limits) {
 	m := newModel(limits)
-	questions := tuples(d, 200)
+	questions := tuples(d, 400)
 	answers := make([]answer, len(questions))
 	for i := range answers {
 		answers[i] = no

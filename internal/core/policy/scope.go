@@ -117,8 +117,9 @@ func (s *set) verdictsKey(list []*matcher) string {
 // forbids reports whether the set allows something to a peer of the old matchers that it
 // denies to one of the new.
 func (s *set) forbids(old, new []*matcher) bool {
+	gains := len(union(old, new)) == len(new) // then rules that only accept allow no less
 	for d := range s.programs {
-		if !s.programs[d].isolated {
+		if !s.programs[d].isolated || gains && s.programs[d].accepts {
 			continue
 		}
 		after := s.programs[d].verdicts(new)

@@ -121,9 +121,9 @@ func (s *selection) compileSets() {
 	for _, set := range s.sets {
 		set.endpoints = 0
 	}
-	for l, p := range s.locals() {
+	for l := range s.locals() {
 		if _, rekey := s.rekey[l]; rekey {
-			s.compileSet(l, p, open)
+			s.compileSet(l, s.subject(l), open)
 		}
 		if l.next != nil {
 			l.next.endpoints++
@@ -146,6 +146,9 @@ func (s *selection) compileSet(l *local, p *pod, open map[string]bool) {
 		if found = compileSet(l.selected, p, key); found == nil {
 			open[key] = true
 			return
+		}
+		if old := l.set; old != nil && old.alone {
+			found.alone = 2*len(found.matchers) >= len(old.matchers) // likely to divide the peers as far
 		}
 		s.add(found)
 	}

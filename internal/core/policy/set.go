@@ -253,7 +253,7 @@ func appendUsers(users [][]interval, p *policy, active activeRule, d Direction, 
 }
 
 func (s *set) compile(d Direction, subject *pod) program {
-	p := program{byMatcher: map[*matcher][]hit{}, all: s.ports.all()}
+	p := program{byMatcher: map[*matcher][]hit{}, all: s.ports.all(), accepts: true}
 	for _, policy := range s.policies {
 		if policy.Tier == Namespaced && policy.Isolates[d] {
 			p.namespaced = true
@@ -283,6 +283,7 @@ func (s *set) compileRule(p *program, policy *policy, active activeRule, d Direc
 		h.ports = s.ports.mask(intervalsOf(r, d, subject))
 	}
 	p.rules = append(p.rules, compiled)
+	p.accepts = p.accepts && compiled.action == Accept
 	switch {
 	case isZero(h.ports) && !r.AnyPort:
 	case r.AnyPeer:
