@@ -41,7 +41,13 @@ func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) e
 		}
 	}
 	if admitted {
-		c.engine.SetPod(podOf(pod, e))
+		addresses := e.Addresses.List()
+		for id, other := range c.wired {
+			if id != e.ID && refOf(other.endpoint) == refOf(e) {
+				addresses = append(addresses, other.endpoint.Addresses.List()...)
+			}
+		}
+		c.engine.SetPod(podOf(pod, addresses))
 	}
 	c.engine.SetEndpoint(e.ID, refOf(e))
 	if err := c.placeOne(e.ID, e, link); err != nil {

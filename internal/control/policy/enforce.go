@@ -128,10 +128,42 @@ func (c *Controller) place(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := c.prune(); err != nil {
+		return err
+	}
 	if err := c.Judge(ctx, c.datapath.ForwardPath()); err != nil {
 		return err
 	}
 	return c.audit(ctx)
+}
+
+// prune removes links and addresses of endpoints that ended while no controller ran.
+func (c *Controller) prune() error {
+	links, err := c.datapath.Maps.Links.All()
+	if err != nil {
+		return err
+	}
+	addresses, err := c.datapath.Maps.Addresses.All()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for link, id := range links {
+		if _, wired := c.wired[endpoint.ID(id)]; !wired {
+			errs = append(errs, c.datapath.Maps.Links.Delete(link))
+		}
+	}
+	for address, id := range addresses {
+		if _, wired := c.wired[endpoint.ID(id)]; !wired {
+			errs = append(errs, c.datapath.Maps.Addresses.Delete(address))
+		}
+	}
+	for id := endpoint.ID(1); id <= endpoint.MaxID; id++ {
+		if _, wired := c.wired[id]; !wired && c.datapath.State.InForce(id) != bpf.SetNone {
+			c.datapath.State.SetInForce(id, bpf.SetNone)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // placeOne enters an endpoint's addresses and link. The link is 0 if it does not exist yet.

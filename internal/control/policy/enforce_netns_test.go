@@ -347,6 +347,36 @@ func TestAPodThatIsAddedUnderAPolicyIsIsolatedFromItsFirstPacket(t *testing.T) {
 	r.mustReach("b", "a", 80) // it is isolated for ingress only, and gets replies
 }
 
+// Without the API server and without a copy of the objects, the next agent does not know
+// whether the cluster has policies.
+func TestAnAgentThatKnowsNoPoliciesLeavesThoseInForce(t *testing.T) {
+	r := newRig(t)
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("policies known", func() bool { return r.Objects.Known() && r.Objects.Any() })
+	r.add("a")
+	r.add("b")
+	r.echo("b", 80)
+	r.echo("b", 81)
+	r.stop()
+	r.server.SetDown(true)
+	r.start()
+	if err := r.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // passes
+		r.Loop.MarkFull()
+		r.mustReach("a", "b", 80)
+		r.mustNotReach("a", "b", 81)
+	}
+	if err := r.Admit(t.Context(), kube.Pod{}); err == nil {
+		t.Error("a pod is admitted although its policies are not known")
+	}
+	r.server.SetDown(false)
+	r.waitUntil("policies enforced again", r.Enforcing)
+	r.mustReach("a", "b", 80)
+	r.mustNotReach("a", "b", 81)
+}
+
 // pinned lists what is pinned.
 func (r *rig) pinned() (names []string) {
 	entries, err := os.ReadDir(r.bpffs + "/tl-test")

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"net/netip"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/policy"
@@ -56,20 +57,24 @@ func (c *Controller) feedEndpoints() error {
 	for id := range c.wired {
 		left[id] = true
 	}
+	addresses := map[policy.PodRef][]netip.Addr{} // of all interfaces of a pod
 	for _, e := range c.State.Endpoints() {
 		if !e.Wired() || !e.Addresses.Primary().IsValid() {
 			continue
 		}
 		delete(left, e.ID)
-		if pod, known := pods[refOf(e)]; known {
-			c.engine.SetPod(podOf(pod, e))
-		}
+		addresses[refOf(e)] = append(addresses[refOf(e)], e.Addresses.List()...)
 		if before, known := c.wired[e.ID]; !known || before.endpoint.Key != e.Key {
 			c.engine.SetEndpoint(e.ID, refOf(e))
 		}
 		place := c.wired[e.ID]
 		place.endpoint = e
 		c.wired[e.ID] = place
+	}
+	for ref, list := range addresses {
+		if pod, known := pods[ref]; known {
+			c.engine.SetPod(podOf(pod, list))
+		}
 	}
 	var errs []error
 	for id := range left {
@@ -98,7 +103,7 @@ func refOf(e endpoint.Endpoint) policy.PodRef {
 	return policy.PodRef{Namespace: e.Pod.Namespace, Name: e.Pod.Name}
 }
 
-// podOf is a pod of the node with the addresses of its endpoint.
-func podOf(p kube.Pod, e endpoint.Endpoint) policy.Pod {
-	return policy.Pod{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, Addresses: e.Addresses.List(), Ports: p.Ports}
+// podOf is a pod of the node with the addresses that it was wired with.
+func podOf(p kube.Pod, addresses []netip.Addr) policy.Pod {
+	return policy.Pod{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, Addresses: addresses, Ports: p.Ports}
 }

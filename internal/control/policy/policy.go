@@ -34,7 +34,9 @@ import (
 type Objects interface {
 	// Known reports whether the policies and namespaces of the cluster are known.
 	Known() bool
-	// Any reports whether the cluster has a policy.
+	// Synced reports whether they are those of the API server, and not of a copy.
+	Synced() bool
+	// Any reports whether the cluster has a policy, as far as that is known.
 	Any() bool
 	// Take returns what changed since the last call.
 	Take() kube.PolicyChanges
@@ -115,6 +117,9 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.Objects.Any() {
+		if !c.Objects.Synced() {
+			return time.Time{}, nil // what an earlier agent left goes on enforcing
+		}
 		return time.Time{}, c.turnOff(ctx)
 	}
 	if !c.on.Load() {
