@@ -52,10 +52,35 @@ func (m *model) commit(t rapid.TB, questions []tuple, before []answer) []answer 
 			t.Fatalf("%s: connections must be judged again, but the epoch stays\n%s", q, change)
 		}
 	}
+	m.leaks(t)
 	if again := m.engine.Commit(); !again.Empty() {
 		t.Fatalf("a second commit is not empty:\n%s", again)
 	}
 	return after
+}
+
+// leaks checks that each row is of a set of an endpoint and of a class of an address.
+func (m *model) leaks(t rapid.TB) {
+	classes, sets := map[Class]bool{0: true}, map[SetID]bool{}
+	for _, class := range m.tables.Classes {
+		classes[class] = true
+	}
+	for _, class := range m.tables.Prefixes {
+		classes[class] = true
+	}
+	for _, set := range m.tables.Endpoints {
+		sets[set] = true
+	}
+	for key := range m.tables.Rows {
+		if !classes[key.Class] || !sets[key.Set] {
+			t.Fatalf("the row %+v is not used\n%s", key, m.tables)
+		}
+	}
+	for id := range m.tables.Sets {
+		if !sets[id] {
+			t.Fatalf("%s is not used\n%s", id, m.tables)
+		}
+	}
 }
 
 // explains checks that the engine names what Evaluate does.
