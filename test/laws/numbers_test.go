@@ -25,7 +25,7 @@ var (
 // everyday values are common in other code too, so they count only in a numbered
 // field.
 func everyday() []string {
-	return []string{"0", "1", "5", "10", "20", "90", "95", "100", "150", "254", "512", "1024", `"trunkline"`}
+	return []string{"0", "1", "4", "5", "10", "20", "90", "95", "100", "150", "254", "512", "1024", `"trunkline"`}
 }
 
 // distinctive returns the other values of the list, as literals.

@@ -190,9 +190,9 @@ func (n *Controller) RestoreFilter(ctx context.Context) error {
 	return n.filter.restore(ctx, ownerNode)
 }
 
-// Judge has the packet filter call the program that is pinned at a path for forwarded packets
-// of pods, or none for an empty path, and returns once it does.
-func (n *Controller) Judge(ctx context.Context, path string) error {
+// Judge has the packet filter of n call the program that is pinned at a path for forwarded
+// packets of pods, or none for an empty path, and returns once it does.
+func Judge(ctx context.Context, n *Controller, path string) error {
 	n.policy.Store(&path)
 	return n.RestoreFilter(ctx)
 }

@@ -46,8 +46,8 @@ func (c *Controller) cannot(err error) error {
 	return err
 }
 
-// turnOn begins to enforce: first the maps, then the chain of nftables, then the pods' links,
-// whose programs drop what the chain has not judged. Until its policies are compiled, an
+// turnOn begins to enforce: first the maps, then the chain of nftables, then the pods' links:
+// the programs there drop what the chain has not judged. Until its policies are compiled, an
 // endpoint keeps those that an earlier agent left in force.
 func (c *Controller) turnOn(ctx context.Context) error {
 	if err := c.open(ctx); err != nil {

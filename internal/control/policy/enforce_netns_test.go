@@ -40,7 +40,7 @@ const (
 	namespaces      = "/api/v1/namespaces"
 )
 
-// rig is a node with pods, on a real kernel, whose policies come from an API server.
+// rig is a node with pods, on a real kernel, with policies of an API server.
 type rig struct {
 	t      *testing.T
 	server *kubetest.Server
@@ -255,12 +255,14 @@ func (r *rig) mustNotReach(from, to string, port uint16) {
 // waitUntil waits for what the loop does.
 func (r *rig) waitUntil(what string, done func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	again, timeout := time.NewTicker(10*time.Millisecond), time.After(30*time.Second)
+	defer again.Stop()
 	for !done() {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("not after 20 s: %s", what)
+		select {
+		case <-again.C:
+		case <-timeout:
+			r.t.Fatalf("not after 30 s: %s", what)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 

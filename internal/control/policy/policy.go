@@ -6,8 +6,8 @@
 // It writes no table. It attaches the programs to the pods' links and has control/network add
 // the chain of nftables that gives verdicts (core/ruleset).
 //
-// As a component of control/cni it lets a pod's link go up only once the policies that select
-// the pod are in force. app/agent runs its loop.
+// As a component of control/cni it answers an ADD only once the policies that
+// select the pod are in force; the pod's link is down until then. app/agent runs its loop.
 package policy
 
 import (
@@ -140,7 +140,7 @@ func (c *Controller) Watch(ctx context.Context) error {
 	for {
 		var endpoints <-chan struct{}
 		if c.on.Load() {
-			endpoints = c.State.EndpointsChanged()
+			endpoints = state.EndpointsChanged(c.State)
 			c.Loop.Mark() // what changed before
 		}
 		select {

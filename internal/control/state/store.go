@@ -241,7 +241,7 @@ func (s *Store) View(now time.Time) (view ipam.View, leases []ipam.Lease) {
 func (s *Store) Endpoints() []endpoint.Endpoint { return list(s.endpoints.All(s.DB.Snapshot())) }
 
 // EndpointsChanged returns a channel that is closed once an endpoint changes.
-func (s *Store) EndpointsChanged() <-chan struct{} {
+func EndpointsChanged(s *Store) <-chan struct{} {
 	return s.endpoints.Watch(s.DB.Snapshot(), table.Query[endpoint.Endpoint]{})
 }
 

@@ -7,8 +7,8 @@ type Numbers struct {
 	Ports PortsID
 }
 
-// NewEngineAfter returns an engine for tables with content of an earlier one, whose numbers it
-// does not use: nothing of it is taken for its own, and endpoints have the earlier sets in
+// NewEngineAfter returns an engine for tables with content of an earlier one. It uses none of
+// their numbers: nothing of them is taken for its own, and endpoints have the earlier sets in
 // force until the first commit switches them.
 func NewEngineAfter(l Limits, last Numbers) *Engine {
 	e := NewEngine(l)

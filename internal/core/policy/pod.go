@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// FromPod converts a pod; ok is false for one that has ended, whose address others use.
+// FromPod converts a pod; ok is false for one that has ended: others use its address.
 // Addresses that cannot be read are left out.
 func FromPod(p *corev1.Pod) (pod Pod, ok bool) {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {

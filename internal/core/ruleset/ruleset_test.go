@@ -382,7 +382,7 @@ func TestForwardedPacketsOfPodsAreJudgedByTheirRealAddresses(t *testing.T) {
 		allowed [2]netip.Addr
 		want    Outcome
 	}{
-		"to a Service, whose backend is allowed":         {to(fromA, service), [2]netip.Addr{fromA.Src, backend}, Forwarded},
+		"to a Service with an allowed backend":           {to(fromA, service), [2]netip.Addr{fromA.Src, backend}, Forwarded},
 		"to a Service, if only its address were allowed": {to(fromA, service), [2]netip.Addr{fromA.Src, service}, Dropped},
 		"to what is reached with the node's address":     {to(fromA, outside), [2]netip.Addr{fromA.Src, outside}, Forwarded},
 		"to a pod of the node":                           {to(fromA, pod), [2]netip.Addr{fromA.Src, pod}, Forwarded},

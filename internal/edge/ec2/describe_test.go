@@ -55,7 +55,7 @@ func (d describing) AssignPrivateIpAddresses(context.Context, *ec2.AssignPrivate
 	return &ec2.AssignPrivateIpAddressesOutput{AssignedPrivateIpAddresses: d.assigned}, nil
 }
 
-// on returns an executor whose EC2 shows these interfaces, or answers with an error.
+// on returns an executor; its EC2 shows these interfaces, or answers with an error.
 func on(t *testing.T, err error, found ...types.NetworkInterface) *Executor {
 	t.Helper()
 	x := executorOf(t, Options{Tries: 1})
@@ -387,7 +387,7 @@ func TestReadsAskForWhatTheyNeed(t *testing.T) {
 	}
 }
 
-func TestARefusalThatIsRepeatedAfterItsTimeIsCountedAnew(t *testing.T) {
+func TestARefusalThatIsRepeatedAfterItsTimeIsCountedFromOne(t *testing.T) {
 	x, start := &Executor{o: Options{Log: slog.New(slog.DiscardHandler)}}, time.Now().Add(-40*time.Minute)
 	denied := &Error{Action: "A", Object: "1", Code: "AuthFailure"}
 	x.refused.note("A", "1", denied, start)

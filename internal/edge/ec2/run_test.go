@@ -19,7 +19,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/vpc"
 )
 
-// executorOf returns an executor whose calls are the functions that a test passes.
+// executorOf returns an executor; its calls are the functions that a test passes.
 func executorOf(t *testing.T, o Options) *Executor {
 	t.Helper()
 	o.Clients.Kept = struct{ API }{}

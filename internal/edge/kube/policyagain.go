@@ -1,6 +1,6 @@
 package kube
 
-// Again has the next Take return all that is known, for a caller that begins anew.
+// Again has the next Take return all that is known, for a caller that starts again.
 func (p *PolicyObjects) Again() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
