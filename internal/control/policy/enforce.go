@@ -134,7 +134,7 @@ func (c *Controller) place(ctx context.Context) error {
 	if err := c.Judge(ctx, c.datapath.ForwardPath()); err != nil {
 		return err
 	}
-	return c.audit(ctx)
+	return c.audit()
 }
 
 // prune removes links and addresses of endpoints that ended while no controller ran.
@@ -204,7 +204,7 @@ func (c *Controller) unplace(id endpoint.ID, p placement) error {
 }
 
 // audit compares the attachments with what they must be and attaches what is missing.
-func (c *Controller) audit(ctx context.Context) error {
+func (c *Controller) audit() error {
 	attached, err := c.datapath.Attached()
 	if err != nil {
 		return err

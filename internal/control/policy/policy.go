@@ -131,7 +131,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	if !full {
 		return time.Time{}, nil
 	}
-	return time.Time{}, c.audit(ctx)
+	return time.Time{}, c.audit()
 }
 
 // Watch requests a pass after each change of an endpoint, until ctx ends. Without policies it

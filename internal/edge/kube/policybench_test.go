@@ -46,7 +46,7 @@ func benchPod(i int) *corev1.Pod {
 				"app.kubernetes.io/component": "api", "app.kubernetes.io/part-of": "shop", "app.kubernetes.io/managed-by": "Helm",
 				"helm.sh/chart": app + "-1.2.3", "environment": "production", "team": fmt.Sprintf("team-%d", set%200), "pod-template-hash": hash,
 			},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":"` + strings.Repeat("x", 1500) + `"}`)}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(`{"f:status":"` + strings.Repeat("x", 1500) + `"}`)}},
 		},
 		Spec: corev1.PodSpec{NodeName: fmt.Sprintf("ip-10-0-%d-%d.us-west-2.compute.internal", i%1000/250, i%1000%250)},
 		Status: corev1.PodStatus{

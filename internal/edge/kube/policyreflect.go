@@ -94,7 +94,6 @@ func reflector[T any](name string, kind runtime.Object, lw *cache.ListWatch, s r
 // continues is left to it, since it does not need another list.
 func failFast(lw *cache.ListWatch) *cache.ListWatch {
 	open := lw.WatchFuncWithContext
-	lw.WatchFunc, lw.ListFunc = nil, nil
 	lw.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		w, err := open(ctx, o)
 		if o.SendInitialEvents != nil && utilnet.IsConnectionRefused(err) {

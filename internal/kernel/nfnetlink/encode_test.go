@@ -196,8 +196,13 @@ func TestARuleWithOneExpressionOffIsNotTakenForTheRule(t *testing.T) {
 
 func TestWhatIsNotSupportedIsRefusedByName(t *testing.T) {
 	for _, e := range []nftables.Expr{
-		nftables.Unknown{Name: "socket"}, nftables.Verdict{Kind: "stolen"}, nftables.Reject{With: "port"}, nftables.SetBits{Field: nftables.CtState, Bits: 1},
-		nftables.BPF{}, nftables.BPF{Path: "/" + strings.Repeat("x", 511)}, nftables.BPF{Path: "/a\x00b"},
+		nftables.Unknown{Name: "socket"},
+		nftables.Verdict{Kind: "stolen"},
+		nftables.Reject{With: "port"},
+		nftables.SetBits{Field: nftables.CtState, Bits: 1},
+		nftables.BPF{},
+		nftables.BPF{Path: "/" + strings.Repeat("x", 511)},
+		nftables.BPF{Path: "/a\x00b"},
 	} {
 		if code, err := encodeRule(nftables.NewRule(e)); err == nil {
 			t.Errorf("%s is encoded as %v", e, code)
