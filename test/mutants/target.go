@@ -29,6 +29,7 @@ func Targets() []Target {
 		{"internal/core/ipam", []string{"internal/edge/ec2", "internal/control/pool"}},
 		{"internal/core/leak", nil},
 		{"internal/core/podcidr", []string{"internal/control/podcidr"}},
+		{"internal/core/policy", nil},
 		{"internal/core/ruleset", []string{"internal/control/network"}},
 		{"internal/core/stale", nil},
 		{"internal/core/vpc", []string{"internal/core/hostnet", "internal/core/ipam", "internal/edge/ec2"}},

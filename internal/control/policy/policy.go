@@ -1,10 +1,11 @@
 // Package policy keeps the network policies of the cluster in force on the node.
 //
-// It decides when policies are enforced at all: while the cluster has any. It feeds the engine
-// of core/policy with policies, namespaces and pods (edge/kube) and with the endpoints of the
-// node, which it reads from the table endpoints, and writes what the engine returns by edge/bpf.
-// It writes no table. It attaches the programs to the pods' links and has control/network add
-// the chain of nftables that gives verdicts (core/ruleset).
+// It decides when policies are enforced at all: while the cluster has any. It reads the tables
+// endpoints and devices, and writes none. It drives edge/bpf: it feeds the engine of core/policy
+// with policies, namespaces and pods of edge/kube and with the node's endpoints, writes what the
+// engine returns to the kernel's maps, and attaches the programs to links, of which it reads the
+// indexes by edge/link. control/network adds the chain of nftables that gives verdicts for it
+// (core/ruleset).
 //
 // As a component of control/cni it answers an ADD only once the policies that
 // select the pod are in force; the pod's link is down until then. app/agent runs its loop.

@@ -80,7 +80,7 @@ func TestAnInterfaceTakesThePhaseThatEC2ShowsOnceADescribeCannotBeStale(t *testi
 	}
 }
 
-func TestFencedAddressesOfAKeptInterfaceAreConfirmedAnew(t *testing.T) {
+func TestFencedAddressesOfAKeptInterfaceAreConfirmedAgain(t *testing.T) {
 	e := given(1, ipam.Detaching, ipam.Releasing, ipam.Releasing)
 	e.Prefixes = []ipam.Prefix{{CIDR: netip.MustParsePrefix("10.0.1.16/28")}}
 	l := holding(t, e)
