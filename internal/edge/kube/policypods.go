@@ -114,7 +114,7 @@ func (c *podConverter) row(obj any) (*peer, error) {
 	if in.Status.StartTime != nil {
 		rank.started = in.Status.StartTime.Unix()
 	}
-	return c.peer(ref.Name, in.Spec.NodeName, &template{namespace: in.Namespace, labels: in.Labels, ports: namedPorts(&in.Spec)}, addresses, rank), nil
+	return c.peer(ref.Name, in.Spec.NodeName, &template{namespace: in.Namespace, labels: in.Labels, ports: policy.NamedPorts(&in.Spec)}, addresses, rank), nil
 }
 
 func (c *podConverter) peer(name, node string, t *template, addresses []netip.Addr, r rank) *peer {
@@ -184,28 +184,4 @@ func podAddress(text string) (netip.Addr, bool) {
 	}
 	a = a.Unmap()
 	return a, a.IsGlobalUnicast()
-}
-
-// namedPorts are those of the containers that run beside each other: the ordinary ones, and
-// the init containers that are restarted (sidecars).
-func namedPorts(spec *corev1.PodSpec) (out []policy.NamedPort) {
-	add := func(c *corev1.Container) {
-		for _, p := range c.Ports {
-			protocol, ok := map[corev1.Protocol]policy.Protocol{
-				"": policy.TCP, corev1.ProtocolTCP: policy.TCP, corev1.ProtocolUDP: policy.UDP, corev1.ProtocolSCTP: policy.SCTP,
-			}[p.Protocol]
-			if ok && p.Name != "" && p.ContainerPort > 0 && p.ContainerPort <= math.MaxUint16 {
-				out = append(out, policy.NamedPort{Name: p.Name, Protocol: protocol, Port: uint16(p.ContainerPort)})
-			}
-		}
-	}
-	for i := range spec.Containers {
-		add(&spec.Containers[i])
-	}
-	for i := range spec.InitContainers {
-		if r := spec.InitContainers[i].RestartPolicy; r != nil && *r == corev1.ContainerRestartPolicyAlways {
-			add(&spec.InitContainers[i])
-		}
-	}
-	return out
 }
