@@ -4,7 +4,7 @@
 // It touches the pins below its directory of a bpffs, the maps that these pins hold, and its own
 // filters at clsact of the links that callers name. It decides nothing: core/policy compiles what
 // the maps hold. The program forward is called by a rule of nftables, which edge/nft owns;
-// control/policy gives it the program's file descriptor.
+// control/policy names the program's pin to it.
 package bpf
 
 import (
