@@ -91,7 +91,7 @@ func notServed() []struct {
 		fits  []string
 		means string
 	}{
-		{"NETWORK_POLICY_ENFORCING_MODE", []string{"none"}, "policies are not enforced, and no pod waits for them"},
+		{"NETWORK_POLICY_ENFORCING_MODE", []string{"standard"}, "the setting network-policy says whether policies are enforced; those of a pod are in force before its first packet, and a pod without a policy is not isolated"},
 		{"POD_SECURITY_GROUP_ENFORCING_MODE", []string{"strict"}, "pods with security groups of their own are refused"},
 		{"DISABLE_TCP_EARLY_DEMUX", []string{"false"}, "it concerns pods with security groups of their own, which are refused; net.ipv4.tcp_early_demux is not changed"},
 		{"ENABLE_BANDWIDTH_PLUGIN", []string{"false"}, "the bandwidth plugin is chained only where AWS's configuration had it: without it the annotations kubernetes.io/ingress-bandwidth and egress-bandwidth limit nothing"},

@@ -19,7 +19,7 @@ func TestAVariableOfAWSThatIsSetAndHasNoEffectIsNamed(t *testing.T) {
 		got = append(got, n.String())
 	}
 	want := []string{
-		"NETWORK_POLICY_ENFORCING_MODE=Strict is set, and not served: policies are not enforced",
+		"NETWORK_POLICY_ENFORCING_MODE=Strict is set, and not served: the setting network-policy says",
 		"ENABLE_BANDWIDTH_PLUGIN=True is set, and not served: the bandwidth plugin is chained only where AWS's configuration had it",
 		"AWS_VPC_K8S_CNI_CONNMARK=0x40 is set, and not served: connections are marked with 0x80",
 		"AWS_EC2_ENDPOINT=https://ec2 is set, and not served: set AWS_ENDPOINT_URL_EC2",
@@ -38,7 +38,8 @@ func TestAValueOfAWSsVariableFitsInAnyCaseAndABooleanInAnyForm(t *testing.T) {
 		env, value string
 		fits       bool
 	}{
-		{"NETWORK_POLICY_ENFORCING_MODE", "None", true},
+		{"NETWORK_POLICY_ENFORCING_MODE", "Standard", true},
+		{"NETWORK_POLICY_ENFORCING_MODE", "none", false},
 		{"AWS_VPC_K8S_CNI_CONNMARK", "0X80", true},
 		{"ANNOTATE_POD_IP", "F", true},
 		{"ANNOTATE_POD_IP", "off", false},

@@ -48,6 +48,7 @@ type Config struct {
 	ExternalCIDRs    []netip.Prefix
 	NodePort         bool
 	PodMetadata      bool // pods may reach the instance metadata service
+	NetworkPolicy    bool // network policies are enforced
 
 	// Node.
 	StateDir   string
@@ -55,6 +56,7 @@ type Config struct {
 	CNIBinDir  string
 	CNIConfDir string
 	Checkpoint string // of AWS's daemon; see core/handover
+	BPFRoot    string // of the bpffs
 	CNIVersion string // of the conflist; auto: the highest that the node's runtime supports
 	AddWait    time.Duration
 	DelWait    time.Duration

@@ -98,6 +98,7 @@ func datapath() []Setting {
 		prefixes("external-service-cidrs", "CIDRs outside the VPC that pods reach through the primary interface with their own source address.", func(c *Config) *[]netip.Prefix { return &c.ExternalCIDRs }, "AWS_EXTERNAL_SERVICE_CIDRS"),
 		boolean("node-port-support", "true", "Route replies to connections that entered through the primary interface back through it.", func(c *Config) *bool { return &c.NodePort }, "AWS_VPC_CNI_NODE_PORT_SUPPORT"),
 		boolean("pod-metadata", "false", "Allow pods to reach the instance metadata service, and with it the credentials of the node's IAM role.", func(c *Config) *bool { return &c.PodMetadata }),
+		toggle("network-policy", "on", "Enforce the NetworkPolicies of the cluster on pods that Trunkline wired: on or off. A pod's policies are in force before its first packet. Off removes at the agent's start what it had loaded, and allows all traffic.", func(c *Config) *bool { return &c.NetworkPolicy }),
 	}
 }
 
@@ -108,6 +109,7 @@ func node() []Setting {
 		text("cni-bin-dir", "/opt/cni/bin", "Directory in which the agent installs the CNI plugin.", func(c *Config) *string { return &c.CNIBinDir }, absolute, "HOST_CNI_BIN_PATH"),
 		text("cni-conf-dir", "/etc/cni/net.d", "Directory in which the agent writes the conflist.", func(c *Config) *string { return &c.CNIConfDir }, absolute, "HOST_CNI_CONFDIR_PATH"),
 		text("aws-node-checkpoint", "/var/run/aws-node/ipam.json", "File from which AWS's daemon learns at its start which addresses are in use; the agent writes it when it leaves the node.", func(c *Config) *string { return &c.Checkpoint }, absolute, "AWS_VPC_K8S_CNI_BACKING_STORE"),
+		text("bpf-root", "/sys/fs/bpf", "Directory of the bpffs in which the programs of network policy are pinned, while the cluster has policies. One that is mounted in the agent's container only does not outlive it.", func(c *Config) *string { return &c.BPFRoot }, absolute),
 		text("cni-version", "auto", "cniVersion of the conflist; auto means the highest that the node's container runtime and portmap support.", func(c *Config) *string { return &c.CNIVersion }, oneOf("auto", "0.4.0", "1.0.0", "1.1.0")),
 		duration("add-wait", defaults.AddWait, time.Second, 10*time.Minute, "How long an ADD waits for the agent and for an address.", func(c *Config) *time.Duration { return &c.AddWait }),
 		duration("del-wait", defaults.DelWait, 0, time.Minute, "How long a DEL waits for the agent before the plugin spools it.", func(c *Config) *time.Duration { return &c.DelWait }),
@@ -185,6 +187,30 @@ func boolean(name, fallback, doc string, field func(*Config) *bool, aliases ...s
 			return nil
 		},
 		get: func(c Config) string { return strconv.FormatBool(*field(&c)) },
+	}
+}
+
+// toggle is a boolean that is written on or off. In YAML both words are booleans.
+func toggle(name, fallback, doc string, field func(*Config) *bool, aliases ...string) Setting {
+	return Setting{
+		Name: name, Aliases: aliases, Default: fallback, Doc: doc,
+		set: func(c *Config, v string) error {
+			switch v {
+			case "on", "true":
+				*field(c) = true
+			case "off", "false":
+				*field(c) = false
+			default:
+				return errors.New("must be on or off")
+			}
+			return nil
+		},
+		get: func(c Config) string {
+			if *field(&c) {
+				return "on"
+			}
+			return "off"
+		},
 	}
 }
 
