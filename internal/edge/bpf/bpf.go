@@ -16,8 +16,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
-
-	"github.com/trunkline/trunkline/internal/kernel/netns"
 )
 
 // Options say where the datapath is and how large its maps are.
@@ -105,14 +103,8 @@ func (d *Datapath) open(ns *os.File) (err error) {
 		return err
 	}
 	d.Maps = newMaps(d.raw)
-	dial := func() (err error) {
-		d.links, err = netlink.NewHandle()
-		return err
-	}
-	if ns == nil {
-		return dial()
-	}
-	return netns.Do(ns, dial)
+	d.links, err = dial(ns)
+	return err
 }
 
 // Close releases the file descriptors. What is pinned and attached stays.
