@@ -126,7 +126,8 @@ type Controller struct {
 	clean  bool            // of the rules of AWS's daemon; of Start and the loop
 	wired  atomic.Bool     // the last comparison found links of foreign-wired pods
 	// policy is the path of the program that judges packets; nil or empty if there is none.
-	policy atomic.Pointer[string]
+	policy  atomic.Pointer[string]
+	started atomic.Bool // Start has begun the first comparison
 	// notForwarding: new links do not route packets on by themselves; of Start and the loop.
 	notForwarding bool
 
@@ -161,6 +162,7 @@ func (n *Controller) Start(ctx context.Context) error {
 	if err := n.expectLeft(); err != nil {
 		return err
 	}
+	n.started.Store(true)
 	_, err := n.pass(ctx, true)
 	return err
 }
@@ -191,10 +193,19 @@ func (n *Controller) RestoreFilter(ctx context.Context) error {
 }
 
 // Judge has the packet filter of n call the program that is pinned at a path for forwarded
-// packets of pods, or none for an empty path, and returns once it does.
+// packets of pods, or none for an empty path, and returns once it does. After an error, which may
+// be that the kernel has no such match, the rules stay as they were. Before Start it only notes
+// the path, for the first comparison.
 func Judge(ctx context.Context, n *Controller, path string) error {
-	n.policy.Store(&path)
-	return n.RestoreFilter(ctx)
+	before := n.policy.Swap(&path)
+	if !n.started.Load() {
+		return nil
+	}
+	err := n.RestoreFilter(ctx)
+	if err != nil {
+		n.policy.Store(before)
+	}
+	return err
 }
 
 // SetUp configures an interface's link, routes and rules. It waits up to 30 s for the
