@@ -31,25 +31,26 @@ func (c *Controller) open(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		return c.cannot(err)
+		return err
 	}
 	c.datapath = datapath
-	return c.Judge(ctx, datapath.ForwardPath())
-}
-
-// cannot notes why policies are not enforced, and reports it once.
-func (c *Controller) cannot(err error) error {
-	if text := err.Error(); text != c.problem {
-		c.problem = text
-		c.Events.NodeWarning("PoliciesNotEnforced", fmt.Sprintf("The cluster has network policies, and this node cannot enforce them: %s. New pods are refused.", text))
-	}
-	return err
+	return judge(ctx, c.Deps, datapath.ForwardPath())
 }
 
 // turnOn begins to enforce: first the maps, then the chain of nftables, then the pods' links:
 // the programs there drop what the chain has not judged. Until its policies are compiled, an
 // endpoint keeps those that an earlier agent left in force.
 func (c *Controller) turnOn(ctx context.Context) error {
+	if err := c.begin(ctx); err != nil {
+		return c.broken(err)
+	}
+	c.problem.solved(c.Deps)
+	c.turn(true)
+	c.Log.Info("network policies are enforced", "endpoints", len(c.wired))
+	return nil
+}
+
+func (c *Controller) begin(ctx context.Context) error {
 	if err := c.open(ctx); err != nil {
 		return err
 	}
@@ -67,26 +68,27 @@ func (c *Controller) turnOn(ctx context.Context) error {
 	if err := c.datapath.DeleteUpTo(c.earlier); err != nil {
 		return fmt.Errorf("delete the policies of an earlier agent: %w", err)
 	}
-	c.problem = ""
-	c.turn(true)
-	c.Log.Info("network policies are enforced", "endpoints", len(c.wired))
 	return nil
 }
 
 // broken has everything compiled and written again: the maps differ from the engine's tables.
 func (c *Controller) broken(err error) error {
 	c.turn(false)
+	if c.datapath == nil {
+		return c.problem.note(c.Deps, err)
+	}
 	if numbers, failed := c.datapath.Numbers(); failed == nil {
 		c.earlier = numbers
 	} else {
 		err = errors.Join(err, failed)
 	}
-	return c.cannot(err)
+	return c.problem.note(c.Deps, err)
 }
 
 // turnOff ends enforcement: the cluster has no policies. Nothing of it stays in the kernel.
 func (c *Controller) turnOff(ctx context.Context) error {
 	if c.datapath == nil {
+		c.problem.solved(c.Deps)
 		return nil
 	}
 	attached, err := c.datapath.Attached()
@@ -98,13 +100,14 @@ func (c *Controller) turnOff(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.Judge(ctx, ""); err != nil {
+	if err := judge(ctx, c.Deps, ""); err != nil {
 		return err
 	}
 	if err := errors.Join(c.datapath.Remove(), c.datapath.Close()); err != nil {
 		return err
 	}
-	c.datapath, c.engine, c.wired, c.problem, c.earlier = nil, nil, map[endpoint.ID]placement{}, "", bpf.Numbers{}
+	c.datapath, c.engine, c.wired, c.earlier = nil, nil, map[endpoint.ID]placement{}, bpf.Numbers{}
+	c.problem.solved(c.Deps)
 	c.turn(false)
 	c.Log.Info("the cluster has no network policies: none are enforced")
 	return nil
@@ -131,7 +134,7 @@ func (c *Controller) place(ctx context.Context) error {
 	if err := c.prune(); err != nil {
 		return err
 	}
-	if err := c.Judge(ctx, c.datapath.ForwardPath()); err != nil {
+	if err := judge(ctx, c.Deps, c.datapath.ForwardPath()); err != nil {
 		return err
 	}
 	return c.audit()

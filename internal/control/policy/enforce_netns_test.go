@@ -116,7 +116,7 @@ func (r *rig) start() {
 	var c *Controller
 	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: func() { c.Loop.Mark() }})
 	c = New(Deps{
-		Log: log, State: r.store, Objects: objects, Pods: r, Events: r, Links: r.host, Judge: r.judge, Registry: prometheus.NewRegistry(),
+		Log: log, State: r.store, Objects: objects, Pods: r, Events: r, Links: r.host, Judge: r.judge, Report: func() {}, Registry: prometheus.NewRegistry(),
 		Open: func() (*bpf.Datapath, error) {
 			d, _, err := bpf.Open(bpf.Options{BPFFS: r.bpffs, Dir: "tl-test", Netns: r.node.Open(r.t), Log: log, Sizes: map[string]uint32{"tl_connections": 1 << 12}})
 			return d, err

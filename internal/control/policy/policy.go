@@ -67,7 +67,9 @@ type Deps struct {
 	Links Links
 	// Judge has packets judged by the program that is pinned at a path, or by none if it is
 	// empty, and returns once that is in force.
-	Judge    func(ctx context.Context, path string) error
+	Judge func(ctx context.Context, path string) error
+	// Report requests a report of the node: what is enforced has changed.
+	Report   func()
 	Registry prometheus.Registerer
 }
 
@@ -87,10 +89,10 @@ type Controller struct {
 
 	mu       sync.Mutex // held while the engine's changes are written
 	engine   *policy.Engine
-	datapath *bpf.Datapath              // nil while the cluster has no policies
-	wired    map[endpoint.ID]placement  // endpoints that the engine knows
-	earlier  bpf.Numbers                // of an earlier agent
-	problem  string                     // why policies are not enforced; empty if they are
+	datapath *bpf.Datapath             // nil while the cluster has no policies
+	wired    map[endpoint.ID]placement // endpoints that the engine knows
+	earlier  bpf.Numbers               // of an earlier agent
+	problem  problem
 	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
 	on       atomic.Bool
 	turned   chan struct{} // capacity 1: on changed
@@ -160,6 +162,7 @@ func (c *Controller) turn(on bool) {
 		case c.turned <- struct{}{}:
 		default:
 		}
+		c.Report()
 	}
 }
 
@@ -167,7 +170,7 @@ func (c *Controller) turn(on bool) {
 func (c *Controller) Problem() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.problem
+	return string(c.problem)
 }
 
 // Enforcing reports whether policies are enforced.

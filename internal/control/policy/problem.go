@@ -1,0 +1,41 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// problem is why policies are not enforced; empty if they are, or if there are none.
+type problem string
+
+// note notes an error, and reports it once. That a call has ended or the agent stops is none.
+func (p *problem) note(d Deps, err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	if text := problem(err.Error()); text != *p {
+		*p = text
+		d.Events.NodeWarning("PoliciesNotEnforced", fmt.Sprintf("The cluster has network policies, and this node cannot enforce them: %s. New pods are refused; "+
+			"pods that run keep what was in force. To run without policies, set network-policy to off.", text))
+		d.Report()
+	}
+	return err
+}
+
+// solved notes that nothing prevents that policies are enforced.
+func (p *problem) solved(d Deps) {
+	if *p != "" {
+		*p = ""
+		d.Report()
+	}
+}
+
+// judge has the chain of nftables call the program at a path, or removes it.
+func judge(ctx context.Context, d Deps, path string) error {
+	err := d.Judge(ctx, path)
+	if err != nil && path != "" {
+		return fmt.Errorf("call the policy programs from nftables, for which the kernel needs the modules nft_compat and xt_bpf: %w", err)
+	}
+	return err
+}

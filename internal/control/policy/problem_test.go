@@ -1,0 +1,88 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/edge/bpf"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// cluster is the policies of a cluster, and records events of the node.
+type cluster struct {
+	known, any bool
+	events     []string
+}
+
+func (c *cluster) Known() bool            { return c.known }
+func (c *cluster) Synced() bool           { return c.known }
+func (c *cluster) Any() bool              { return c.any }
+func (*cluster) Take() kube.PolicyChanges { return kube.PolicyChanges{} }
+func (*cluster) Again()                   {}
+func (*cluster) Pods() []kube.Pod         { return nil }
+func (c *cluster) NodeWarning(reason, message string) {
+	c.events = append(c.events, reason+": "+message)
+}
+
+// A kernel that lacks a feature is reported once, by its name, and a pod is not added as if its
+// policies were in force.
+func TestANodeThatCannotEnforceSaysWhyAndRefusesPods(t *testing.T) {
+	fails, reports := error(nil), 0
+	of := &cluster{known: true}
+	s := statetest.Open(t, t.TempDir())
+	statetest.Observe(t, s)
+	c := New(Deps{
+		Log: slog.New(slog.DiscardHandler), State: s, Objects: of, Pods: of, Events: of, Registry: prometheus.NewRegistry(),
+		Open:   func() (*bpf.Datapath, error) { return nil, fails },
+		Report: func() { reports++ },
+	})
+	e := statetest.Wiring(t, s, "a", "container-a")
+	pod := kube.Pod{PodRef: kube.PodRef{Namespace: e.Pod.Namespace, Name: "a"}}
+	add := func() error { return errors.Join(c.Admit(t.Context(), pod), c.Ready(t.Context(), e, 7)) }
+	if err := add(); err != nil || c.Problem() != "" {
+		t.Fatalf("without policies: %v, problem %q", err, c.Problem())
+	}
+
+	of.any, fails = true, context.Canceled // the agent stops
+	if _, err := c.pass(t.Context(), true); err == nil || len(of.events) > 0 || c.Problem() != "" {
+		t.Errorf("%v, problem %q, events %q: want that a stop is no problem of the node", err, c.Problem(), of.events)
+	}
+	fails = fmt.Errorf("open policy datapath: %w BPF map type ringbuf (5.8)", bpf.ErrUnsupported)
+	for range 3 {
+		if _, err := c.pass(t.Context(), true); err == nil {
+			t.Error("a pass succeeds")
+		}
+		if err := add(); err == nil || !strings.Contains(err.Error(), "ringbuf") {
+			t.Errorf("ADD: %v", err)
+		}
+	}
+	if len(of.events) != 1 || !strings.HasPrefix(of.events[0], "PoliciesNotEnforced: ") || !strings.Contains(of.events[0], "the kernel lacks BPF map type ringbuf (5.8)") {
+		t.Errorf("events %q, want one that names the feature", of.events)
+	}
+	if !strings.Contains(c.Problem(), "ringbuf") || c.Enforcing() || reports != 1 {
+		t.Errorf("problem %q, enforcing %v, %d reports", c.Problem(), c.Enforcing(), reports)
+	}
+
+	of.any = false
+	if _, err := c.pass(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	if err := add(); err != nil || c.Problem() != "" {
+		t.Errorf("after the last policy: %v, problem %q", err, c.Problem())
+	}
+}
+
+func TestNoPodIsAdmittedWhilePoliciesAreNotKnown(t *testing.T) {
+	of := &cluster{}
+	c := New(Deps{Objects: of, Registry: prometheus.NewRegistry(), Report: func() {}})
+	if err := c.Admit(t.Context(), kube.Pod{}); !errors.Is(err, errUnknown) {
+		t.Errorf("%v, want %v", err, errUnknown)
+	}
+}
