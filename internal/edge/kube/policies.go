@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,15 +14,42 @@ import (
 // metadataOnly has the API server leave out all but the metadata of listed objects.
 const metadataOnly = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// policyResources are the resources with policies for pods, by kind: Kubernetes' own, and
-// those that AWS's network policy agent enforces.
+// Kinds of objects with policies for pods: Kubernetes' own, and those that AWS's network policy
+// agent enforces.
+const (
+	kindNetworkPolicy        = "NetworkPolicy"
+	kindClusterNetworkPolicy = "ClusterNetworkPolicy"
+	kindPolicyEndpoint       = "PolicyEndpoint"
+)
+
+// policyResources are the resources of these kinds.
 func policyResources() []struct{ kind, path string } {
 	return []struct{ kind, path string }{
-		{"NetworkPolicy", "/apis/networking.k8s.io/v1/networkpolicies"},
-		{"ClusterNetworkPolicy", "/apis/networking.k8s.aws/v1alpha1/clusternetworkpolicies"},
-		{"PolicyEndpoint", "/apis/networking.k8s.aws/v1alpha1/policyendpoints"},
+		{kindNetworkPolicy, "/apis/networking.k8s.io/v1/networkpolicies"},
+		{kindClusterNetworkPolicy, "/apis/networking.k8s.aws/v1alpha1/clusternetworkpolicies"},
+		{kindPolicyEndpoint, "/apis/networking.k8s.aws/v1alpha1/policyendpoints"},
 	}
 }
+
+// ServedPolicies returns those of the kinds that Policies found which Trunkline enforces, and
+// UnservedPolicies those that it does not read. PolicyEndpoints are neither: AWS's controller
+// derives them from the others.
+func ServedPolicies(found []string) []string { return ofKind(found, kindNetworkPolicy) }
+
+// UnservedPolicies is documented at ServedPolicies.
+func UnservedPolicies(found []string) []string { return ofKind(found, kindClusterNetworkPolicy) }
+
+func ofKind(found []string, kind string) (some []string) {
+	for _, text := range found {
+		if strings.HasSuffix(text, counted+kind) {
+			some = append(some, text)
+		}
+	}
+	return some
+}
+
+// counted is between the number and the kind of policies.
+const counted = " of "
 
 // Policies lists the kinds of policies of which the cluster has objects, with their number,
 // such as "3 of NetworkPolicy". It reads the metadata of one object of each; a kind that is
@@ -34,7 +62,7 @@ func Policies(ctx context.Context, c *Client) (found []string, err error) {
 			errs = append(errs, fmt.Errorf("list objects of kind %s: %w", r.kind, err))
 		}
 		if n > 0 {
-			found = append(found, fmt.Sprintf("%d of %s", n, r.kind))
+			found = append(found, fmt.Sprint(n, counted, r.kind))
 		}
 	}
 	return found, errors.Join(errs...)

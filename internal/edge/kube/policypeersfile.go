@@ -64,7 +64,9 @@ const (
 	maxSaved = 1 << 18
 )
 
-func (p *PolicyObjects) peersPath() string { return p.opts.SnapshotPath + ".peers" }
+func (p *PolicyObjects) peersPath() string { return p.opts.SnapshotPath + peersSuffix }
+
+const peersSuffix = ".peers"
 
 // savePeers saves the pods after changes, once the API server has listed them, and removes
 // the file once pods are not watched any more.

@@ -56,6 +56,17 @@ func (p *PolicyObjects) loadSnapshot() {
 	}
 }
 
+// RemovePolicySnapshot removes the files of a snapshot: an agent that does not keep them up to
+// date must not leave them to a later one. Removing the absent is success.
+func RemovePolicySnapshot(path string) error {
+	for _, file := range []string{path, path + peersSuffix} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove policy snapshot: %w", err)
+		}
+	}
+	return nil
+}
+
 // setAside moves a file that cannot be used, so that it can be examined and is not read again.
 func (p *PolicyObjects) setAside(path string, why error) {
 	aside := path + ".corrupt"
