@@ -229,7 +229,7 @@ func TestOnlyTheInitContainerIsPrivilegedAndRootFileSystemsAreReadOnly(t *testin
 func TestContainersWriteOnlyWhereTheyMust(t *testing.T) {
 	want := map[string][]string{
 		"DaemonSet trunkline-agent, init":  {"/opt/cni/bin"},
-		"DaemonSet trunkline-agent, agent": {"/etc/cni/net.d", "/run/trunkline", "/var/lib/trunkline"},
+		"DaemonSet trunkline-agent, agent": {"/bpf", "/etc/cni/net.d", "/run/trunkline", "/var/lib/trunkline"},
 	}
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {
 		onHost := map[string]bool{}
@@ -286,7 +286,7 @@ func TestTheAgentToleratesAllTaintsAndIsUpdatedOnFewNodesAtATime(t *testing.T) {
 			t.Errorf("maxUnavailable %s, want 10%%", got)
 		}
 		for _, v := range spec.Volumes {
-			allowed := []string{"/run/trunkline", "/var/lib/trunkline", "/opt/cni/bin", "/etc/cni/net.d"}
+			allowed := []string{"/run/trunkline", "/var/lib/trunkline", "/opt/cni/bin", "/etc/cni/net.d", "/sys/fs/bpf"}
 			if v.HostPath == nil || !slices.Contains(allowed, v.HostPath.Path) {
 				t.Errorf("agent mounts %s: not one of %v", v.Name, allowed)
 			}

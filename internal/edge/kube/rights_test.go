@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -41,6 +42,11 @@ func TestTheAgentUsesEveryRightItIsGrantedAndNoOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: quiet()})
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan struct{})
+	defer func() { stop(); <-ran }()
+	go func() { defer close(ran); _ = objects.Run(ctx) }()
 	if _, _, err := kube.Removed(t.Context(), client, kube.PodRef{Namespace: "kube-system", Name: "agent"}, "n1"); err != nil {
 		t.Fatal(err)
 	}
