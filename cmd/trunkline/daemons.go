@@ -110,6 +110,9 @@ func (c *agentCmd) run(p process) error {
 			})
 			return k, k.Events()
 		},
+		Policies: func(changed func()) agent.PolicyObjects {
+			return kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: agent.PolicySnapshot(cfg), Changed: changed, Log: log})
+		},
 		Removed: removed(client, cfg, log), Service: client.Service, Root: "/",
 	})
 }
@@ -180,21 +183,25 @@ func (c *initCmd) run(p process) error {
 		d.Log.Debug("no API server to read policies from", "error", noServer)
 		return nil
 	}
-	warnOfPolicies(p.ctx, client, d.Log)
+	warnOfPolicies(p.ctx, client, cfg.NetworkPolicy, d.Log)
 	return nil
 }
 
 // policiesWithin bounds the search for policies: a node must start without the API server.
 const policiesWithin = 2 * time.Second
 
-// warnOfPolicies logs which policies are not enforced on the node. The agent reports them
-// again, by an event.
-func warnOfPolicies(ctx context.Context, client *kube.Client, log *slog.Logger) {
+// warnOfPolicies logs which policies are not enforced on the node, because they are off or of a
+// kind that is not read. The agent reports them again, by an event.
+func warnOfPolicies(ctx context.Context, client *kube.Client, on bool, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, policiesWithin)
 	defer cancel()
 	found, err := kube.Policies(ctx, client)
+	why := "network-policy is off"
+	if on {
+		why, found = "Trunkline does not read policies of this kind", kube.UnservedPolicies(found)
+	}
 	if len(found) > 0 {
-		log.Warn("network policies are not enforced in this version", "found", found)
+		log.Warn("network policies are not enforced", "found", found, "why", why)
 	}
 	if err != nil {
 		log.Info("whether there are network policies is not known", "error", err)
@@ -207,7 +214,7 @@ func uninstallCommand() *cobra.Command {
 		GroupID: daemons,
 		Short:   "Leave a node on which no agent runs.",
 		Long: "Completes what an agent that was killed in mid-removal left: writes the checkpoint of AWS's daemon, and removes the CNI configuration, " +
-			"the tables of nftables and the rules that no pod needs. An agent does the same by itself when its DaemonSet is deleted or no longer selects the node. " +
+			"the tables of nftables, the programs of network policies and the rules that no pod needs. An agent does the same by itself when its DaemonSet is deleted or no longer selects the node. " +
 			"Pods that run keep running. It may be repeated.\n\n" +
 			"It refuses a node without state of an agent. It has no access to the API server: run trunkline forget after it.",
 		Example: lines("trunkline uninstall", "trunkline uninstall --root=/host   # in a container on the node's network, with the node's root directory at /host",

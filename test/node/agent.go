@@ -137,8 +137,15 @@ func runAgent(settings string) error {
 	if uninstall {
 		return agent.Uninstall(ctx, cfg, "/", log)
 	}
+	var policies func(changed func()) agent.PolicyObjects
+	if client != nil {
+		policies = func(changed func()) agent.PolicyObjects {
+			return kube.NewPolicyObjects(kube.PolicyOptions{Client: client, SnapshotPath: agent.PolicySnapshot(cfg), Changed: changed, Log: log})
+		}
+	}
 	return agent.Run(ctx, cfg, agent.Deps{
-		Version: "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
+		Policies: policies,
+		Version:  "test", AWS: aws, Registry: prometheus.NewRegistry(), Log: log,
 		Removed: stopLasts(client, ownPod, removed, log), Service: service, Root: root,
 		Cluster: func(changed func()) (agent.Cluster, agent.Events) {
 			if client != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/config"
@@ -137,6 +138,7 @@ func New(t T, cfg Config) *Node {
 		}
 	})
 	n.bootNetwork()
+	t.Cleanup(func() { _ = unix.Unmount(BPFRoot(n), unix.MNT_DETACH) }) // it is mounted while there are policies
 	for _, sub := range []string{"bin", "net.d", "cache"} {
 		if err := os.Mkdir(filepath.Join(n.Dir, sub), 0o755); err != nil {
 			t.Fatal(err)
@@ -229,7 +231,7 @@ func (n *Node) Command(flags ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), agentEnv+"="+strings.Join(append([]string{
 		fmt.Sprint(parentFlag, "=", os.Getpid()), "node-name=node1", "cluster-name=test", "state-dir=" + n.Dir + "/state", "socket=" + n.Socket(),
 		"cni-bin-dir=" + n.Dir + "/bin", "cni-conf-dir=" + n.Dir + "/net.d", "cool-down=1s", "add-wait=60s", "cni-version=1.1.0",
-		"aws-node-checkpoint=" + n.Checkpoint(),
+		"aws-node-checkpoint=" + n.Checkpoint(), "bpf-root=" + BPFRoot(n),
 		"metrics-address=127.0.0.1:61678", brakeFlag + "=" + n.brake(), podsFlag + "=" + n.bound(),
 	}, flags...), "\n"))
 	if n.podCIDR.IsValid() {
@@ -242,6 +244,9 @@ func (n *Node) Command(flags ...string) *exec.Cmd {
 
 // Checkpoint is the path of the file from which AWS's daemon learns which addresses are in use.
 func (n *Node) Checkpoint() string { return filepath.Join(n.Dir, "aws-node", "ipam.json") }
+
+// BPFRoot is the directory at which the agent mounts a bpffs of its own.
+func BPFRoot(n *Node) string { return filepath.Join(n.Dir, "bpf") }
 
 // Socket is the path of the agent's socket.
 func (n *Node) Socket() string { return filepath.Join(n.Dir, "run", "agent.sock") }

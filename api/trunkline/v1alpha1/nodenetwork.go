@@ -88,7 +88,8 @@ type NodeNetworkStatus struct {
 	// reason EC2NotUsed where the node does not use EC2), MetadataReachable and
 	// CredentialsValid (on nodes that use EC2), Drift, CNIConfigured (the container runtime
 	// wires new pods by the plugin), JournalWritable (the agent's disk has space; False: no pod
-	// is added, and pods can end).
+	// is added, and pods can end), PoliciesEnforced (network policies are in force on the pods that
+	// Trunkline wired; False with the reason PolicyOff where they are off).
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -221,7 +222,12 @@ const (
 	ConditionDrift               = "Drift"
 	ConditionCNIConfigured       = "CNIConfigured"
 	ConditionJournalWritable     = "JournalWritable"
+	ConditionPoliciesEnforced    = "PoliciesEnforced"
 )
+
+// ReasonPolicyOff is the reason of PoliciesEnforced, with the status False, on a node with the
+// setting network-policy off. It is no error.
+const ReasonPolicyOff = "PolicyOff"
 
 // ReasonEC2NotUsed is the reason of EC2Reachable, with the status Unknown, on a node with
 // the backend podcidr. It is no error; the message names what the node lacks.

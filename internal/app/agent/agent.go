@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -76,6 +77,9 @@ type Deps struct {
 	AWS aws.Config
 	// Cluster reflects Kubernetes; changed is called after every change.
 	Cluster func(changed func()) (Cluster, Events)
+	// Policies reflects what network policies are judged on; changed is called after every
+	// change. Nil: there is no cluster, and none are enforced.
+	Policies func(changed func()) PolicyObjects
 	// Registry receives the metrics and is served at the metrics address.
 	Registry *prometheus.Registry
 	// Components take part in each ADD.
@@ -96,8 +100,7 @@ type agent struct {
 	log   *slog.Logger
 	began time.Time
 
-	host    *link.Host
-	filter  *nft.Firewall
+	kernel
 	cluster guarded
 	events  Events
 
@@ -105,11 +108,18 @@ type agent struct {
 	backend  *backend
 	network  *network.Controller
 	cni      *cni.Controller
+	policies *policies
 	reporter *report.Reporter
 	conflist *conflist.File
 
 	planned atomic.Pointer[loop.Loop] // of the backend, once there is one
 	metrics metrics
+}
+
+// kernel is the edges of the node's kernel.
+type kernel struct {
+	host   *link.Host
+	filter *nft.Firewall
 }
 
 // guarded is the cluster, with the brake of the guard.
@@ -232,7 +242,8 @@ func (a *agent) construct(ctx context.Context) error {
 	a.reporter = report.New(a.cfg, report.Deps{
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
-		Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version, Handover: a.writeHandover,
+		Called:   report.Called{Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version},
+		Handover: a.writeHandover, Enforcement: func() report.Enforcement { return a.policies.enforcement() },
 		Problems:   func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
 		Left:       report.Left{Filtered: a.host.Filtered, Legacy: func() ([]string, error) { return a.network.LegacyAWS() }},
 		OtherAgent: a.cluster.guard.MayBeBeside, Refuses: a.cluster.guard.Refuses,
@@ -269,6 +280,7 @@ func (a *agent) assemble() (err error) {
 	if err != nil {
 		return err
 	}
+	a.policies = newPolicies(a)
 	a.cni = cni.New(cni.Config{
 		NodeName: a.cfg.NodeName, LinkPrefix: a.cfg.VethPrefix,
 		SpoolDirs: []string{filepath.Join(a.cfg.StateDir, "spool"), cnirpc.VolatileSpool(a.cfg.Socket)},
@@ -276,13 +288,14 @@ func (a *agent) assemble() (err error) {
 		StaleAfter: a.cfg.StaleAfter,
 	}, cni.Deps{
 		Log: a.log, State: a.state, Owned: a.state.CNITables(), Backend: a.backend, Links: a.host, Filter: a.filter, Pods: a.cluster, Events: a.events,
-		Components: append([]cni.Component{a.cluster.guard}, a.deps.Components...), Registry: a.deps.Registry,
+		Components: slices.Concat([]cni.Component{a.cluster.guard}, a.policies.components(), a.deps.Components), Registry: a.deps.Registry,
 		Lock: a.network.Lock, CompareKernel: a.network.Loop.MarkFull, RestoreFilter: a.network.RestoreFilter, Route: a.network.Route,
 	})
 	return nil
 }
 
-// clusterChanged has the backend plan again: pods or the Node changed.
+// clusterChanged has the backend plan again, and policies compared with the pods' labels: pods or
+// the Node changed.
 func (a *agent) clusterChanged() {
 	a.cluster.guard.Loop.Mark()
 	a.markPlan()
@@ -291,10 +304,12 @@ func (a *agent) clusterChanged() {
 func (a *agent) markPlan() {
 	if plan := a.planned.Load(); plan != nil {
 		plan.Mark()
+		a.policies.mark()
 	}
 }
 
 func (a *agent) close() (err error) {
+	err = a.policies.close()
 	if a.host != nil {
 		err = errors.Join(err, a.host.Close())
 	}
@@ -336,6 +351,7 @@ func (a *agent) live(ctx context.Context) error {
 		return a.network.Watch(ctx, "links", func(ctx context.Context, dirty func(string)) error { return a.host.Watch(ctx, a.network, dirty) })
 	})
 	group.Go(func() error { return a.network.Watch(ctx, "nftables", a.filter.Watch) })
+	a.policies.run(ctx, group)
 	group.Go(func() error { return a.cni.Run(ctx) })
 	group.Go(func() error { return a.serve(ctx) })
 	return group.Wait()
@@ -345,6 +361,9 @@ func (a *agent) live(ctx context.Context) error {
 func (a *agent) loops() map[string]*loop.Loop {
 	all := map[string]*loop.Loop{"guard": a.cluster.guard.Loop, "kernel": a.network.Loop, "report": a.reporter.Loop, "policies": a.reporter.Policies, "filters": a.reporter.Filters}
 	maps.Copy(all, a.backend.loops)
+	if a.policies != nil {
+		all["network policy"] = a.policies.Loop
+	}
 	return all
 }
 
@@ -356,6 +375,7 @@ func (a *agent) serve(ctx context.Context) error {
 		return nil // before there was one: an ordered stop
 	case <-a.backend.addressed:
 	}
+	a.policies.await(ctx)
 	l, err := cniserver.Listen(a.cfg.Socket)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/config"
 	corehandover "github.com/trunkline/trunkline/internal/core/handover"
+	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
 )
@@ -39,6 +40,8 @@ type leaver struct {
 	state  *state.Store
 	host   *link.Host
 	filter *nft.Firewall
+	// policies is where programs of network policies are.
+	policies bpf.Options
 	// left is set if the node was left before: what is in the checkpoint since is of AWS's
 	// daemon.
 	left bool
@@ -75,7 +78,7 @@ func (a *agent) leave(ctx context.Context) error {
 }
 
 func (a *agent) leaver() leaver {
-	return leaver{cfg: a.cfg, log: a.log, state: a.state, host: a.host, filter: a.filter, daemon: a.cluster.guard.Beside()}
+	return leaver{cfg: a.cfg, log: a.log, state: a.state, host: a.host, filter: a.filter, policies: datapath(a.cfg, a.log), daemon: a.cluster.guard.Beside()}
 }
 
 // finishAndLeave completes what was interrupted, as far as there is time, and leaves the node.
@@ -106,6 +109,7 @@ func (l leaver) leave(ctx context.Context) error {
 	return errors.Join(
 		conflist.Remove(l.cfg, l.daemon || awsDaemonServes(ctx, l.cfg.Checkpoint)),
 		l.host.DeleteDiscarded(discarded, func() int { return deletedAtOnce }, func(link.Wired) {}),
+		clearPolicies(l.policies, PolicySnapshot(l.cfg), "no agent runs on the node"), // before their chain
 		network.Leave(ctx, network.LeaveDeps{Links: l.host, Filter: l.filter}),
 		l.state.Leave(ctx),
 	)

@@ -18,6 +18,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/link"
 	"github.com/trunkline/trunkline/internal/edge/nft"
 	"github.com/trunkline/trunkline/test/testns"
@@ -54,8 +55,8 @@ func TestTheCheckpointIsWrittenAlthoughWhatWasInterruptedIsNotFinished(t *testin
 		t.Fatal(err)
 	}
 	defer filter.Close()
-	cfg := config.Config{Checkpoint: filepath.Join(dir, "ipam.json"), CNIConfDir: filepath.Join(dir, "net.d")}
-	l := leaver{cfg: cfg, log: slog.New(slog.DiscardHandler), state: s, host: host, filter: filter}
+	cfg := config.Config{Checkpoint: filepath.Join(dir, "ipam.json"), CNIConfDir: filepath.Join(dir, "net.d"), StateDir: dir}
+	l := leaver{cfg: cfg, log: slog.New(slog.DiscardHandler), state: s, host: host, filter: filter, policies: bpf.Options{BPFFS: dir, Dir: "tl-test", Netns: inside, Log: slog.New(slog.DiscardHandler)}}
 	hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	if err := l.finishAndLeave(context.WithoutCancel(t.Context()), hangs); err != nil {
 		t.Error(err)

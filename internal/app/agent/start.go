@@ -13,6 +13,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/machinery/loop"
 )
 
@@ -70,7 +71,9 @@ func (a *agent) read(ctx context.Context, f fact, report func(error, time.Durati
 		return fmt.Errorf("read %s: %w", f.name, err)
 	case other != nil:
 		path, err := a.state.SetAside()
-		return errors.Join(fmt.Errorf("read %s: %w; its file is kept as %s, and the next start rebuilds the state from the kernel and EC2", f.name, other, path), err)
+		// Policies of another cluster must not be in force until this one's are known.
+		return errors.Join(fmt.Errorf("read %s: %w; its file is kept as %s, and the next start rebuilds the state from the kernel and EC2", f.name, other, path), err,
+			kube.RemovePolicySnapshot(PolicySnapshot(a.cfg)))
 	}
 	a.log.Info("read", "what", f.name, "took", time.Since(began).Round(time.Millisecond))
 	return nil
@@ -117,10 +120,13 @@ func untilDone(ctx context.Context, report func(error, time.Duration), f func(co
 }
 
 // settle finishes the work of an earlier process before new work begins: it adopts pods
-// that are in the kernel and not in the state, makes the kernel agree with the state,
-// rolls back interrupted ADDs and finishes accepted DELs.
+// that are in the kernel and not in the state, and programs of network policies, makes the
+// kernel agree with the state, rolls back interrupted ADDs and finishes accepted DELs.
 func (a *agent) settle(ctx context.Context) error {
 	if err := a.cni.AdoptLinks(ctx); err != nil {
+		return err
+	}
+	if err := a.policies.adopt(ctx, a.cfg, a.log); err != nil {
 		return err
 	}
 	if err := a.network.Start(ctx); err != nil {

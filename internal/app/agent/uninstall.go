@@ -64,7 +64,7 @@ func Uninstall(ctx context.Context, cfg config.Config, root string, log *slog.Lo
 		return fmt.Errorf("open the node's nftables: %w", err)
 	}
 	defer func() { err = errors.Join(err, filter.Close()) }()
-	return leaver{cfg: cfg, log: log, state: s, host: host, filter: filter, left: s.Found.Left}.leave(ctx)
+	return leaver{cfg: cfg, log: log, state: s, host: host, filter: filter, policies: datapath(cfg, log), left: s.Found.Left}.leave(ctx)
 }
 
 // leaveDisk leaves the disk of a node that does not run.
@@ -84,7 +84,7 @@ func below(root string, cfg config.Config) (config.Config, error) {
 		return cfg, nil
 	}
 	var errs []error
-	for _, dir := range []*string{&cfg.StateDir, &cfg.CNIConfDir, &cfg.Checkpoint} {
+	for _, dir := range []*string{&cfg.StateDir, &cfg.CNIConfDir, &cfg.Checkpoint, &cfg.BPFRoot} {
 		joined, err := securejoin.SecureJoin(root, *dir)
 		*dir = joined
 		errs = append(errs, err)

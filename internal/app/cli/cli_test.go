@@ -68,6 +68,7 @@ func report(node string, age time.Duration) trunkline.NodeNetwork {
 		Conditions: []metav1.Condition{
 			{Type: trunkline.ConditionReady, Status: metav1.ConditionTrue, Reason: "PoolReady", Message: "21 addresses free"},
 			{Type: trunkline.ConditionDrift, Status: metav1.ConditionFalse, Reason: "InSync"},
+			{Type: trunkline.ConditionPoliciesEnforced, Status: metav1.ConditionTrue, Reason: "Enforced"},
 		},
 	}}
 }
@@ -150,7 +151,11 @@ func TestTheStatusGroupsErrorsByObject(t *testing.T) {
 	in.pods[0].Spec.Containers[0].Image = "trunkline:v2"
 	in.networks[0] = report("n1", 5*time.Minute)
 	in.networks[0].Status.Why = "the subnet is full"
-	in.policies = []string{"3 of NetworkPolicy", "1 of PolicyEndpoint"}
+	in.policies = []string{"3 of NetworkPolicy", "2 of ClusterNetworkPolicy", "1 of PolicyEndpoint"}
+	in.networks[0].Status.Conditions[2] = metav1.Condition{
+		Type: trunkline.ConditionPoliciesEnforced, Status: metav1.ConditionFalse, Reason: "CannotEnforce",
+		Message: "network policies cannot be enforced, and new pods are refused: the kernel lacks xt_bpf",
+	}
 	in.networks[0].Status.Versions = trunkline.Versions{Agent: "v2", CNI: "1.0.0", Kernel: "6.18.0"} // no pod was wired yet
 	in.networks[0].Status.Conditions[0].Status = metav1.ConditionFalse
 	in.networks[0].Status.Conditions[0].Message = "no address is free and subnet-1 has none left"
@@ -215,6 +220,8 @@ func TestDriftIsAnErrorWhenTrueAndOtherConditionsWhenNotTrue(t *testing.T) {
 		{trunkline.ConditionCNIConfigured, metav1.ConditionFalse, true},
 		{trunkline.ConditionJournalWritable, metav1.ConditionTrue, false},
 		{trunkline.ConditionJournalWritable, metav1.ConditionFalse, true},
+		{trunkline.ConditionPoliciesEnforced, metav1.ConditionTrue, false},
+		{trunkline.ConditionPoliciesEnforced, metav1.ConditionFalse, true},
 	} {
 		if got := bad(metav1.Condition{Type: c.kind, Status: c.status}); got != c.want {
 			t.Errorf("%s=%s: an error %v, want %v", c.kind, c.status, got, c.want)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -14,14 +15,54 @@ import (
 func policies(ctx context.Context, c *kube.Client) []string {
 	found, err := kube.Policies(ctx, c)
 	if err != nil {
-		found = append(found, "an unknown number, because of: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+		found = append(found, unknownPolicies+strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	return found
 }
 
-// writePolicies warns that policies are not enforced.
-func writePolicies(w io.Writer, found []string) {
-	if len(found) > 0 {
-		fmt.Fprintf(w, "%s Policies    not enforced: %s. Trunkline enforces none in this version\n", markWarning, strings.Join(found, ", "))
+const unknownPolicies = "an unknown number, because of: "
+
+// writePolicies says which policies are enforced, and which are not, on which nodes.
+func writePolicies(w io.Writer, s Status) {
+	line := func(mark, format string, args ...any) {
+		fmt.Fprintf(w, mark+" Policies    "+format+"\n", args...)
 	}
+	if served := strings.Join(kube.ServedPolicies(s.Policies), ", "); served != "" {
+		if without := notEnforcing(s.Nodes); len(without) > 0 {
+			line(markWarning, "not enforced on %s: %s", some(without), served)
+		} else {
+			line(markGood, "enforced: %s", served)
+		}
+	}
+	if unserved := kube.UnservedPolicies(s.Policies); len(unserved) > 0 {
+		line(markWarning, "not enforced: %s, which Trunkline does not read", strings.Join(unserved, ", "))
+	}
+	for _, found := range s.Policies {
+		if strings.HasPrefix(found, unknownPolicies) {
+			line(markWarning, "%s", found)
+		}
+	}
+}
+
+// notEnforcing are the nodes that do not report that they enforce policies, with the reason. A
+// condition that is missing is of an agent of an earlier version, which enforces none.
+func notEnforcing(nodes []NodePool) (out []string) {
+	for _, n := range nodes {
+		if !n.Reported {
+			continue
+		}
+		why := "its agent reports nothing about policies"
+		for _, c := range n.Conditions {
+			if c.Type != trunkline.ConditionPoliciesEnforced {
+				continue
+			}
+			if why = c.Reason; c.Status == "True" {
+				why = ""
+			}
+		}
+		if why != "" {
+			out = append(out, n.Node+" ("+why+")")
+		}
+	}
+	return out
 }

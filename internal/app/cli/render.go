@@ -63,7 +63,7 @@ func WriteStatus(w io.Writer, s Status) {
 		}
 		fmt.Fprintf(w, "%s Brake       %s: freeze %s on %s: %s\n", markWarning, b.Name, b.Freeze, on, b.Reason)
 	}
-	writePolicies(w, s.Policies)
+	writePolicies(w, s)
 	fmt.Fprintln(w)
 	rows := [][]string{{"NODE", "READY", "MODE", "TYPE", "ENIS", "FREE", "ASSIGNED", "COOLING", "WAITING", "TOTAL", "LIMIT", "AGENT", "REPORT"}}
 	for _, n := range s.Nodes {

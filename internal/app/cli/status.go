@@ -38,8 +38,8 @@ type Status struct {
 	PodsLeaving int `json:"podsLeaving,omitempty"`
 	// Kubernetes is the version of the API server; empty if it could not be read.
 	Kubernetes string `json:"kubernetes,omitempty"`
-	// Policies are the kinds of network policies of the cluster, with their number. This
-	// version enforces none.
+	// Policies are the kinds of network policies of the cluster, with their number. The
+	// condition PoliciesEnforced of each node says whether it enforces NetworkPolicies.
 	Policies []string `json:"policies,omitempty"`
 	// Errors are grouped by object.
 	Errors []Group `json:"errors,omitempty"`
@@ -382,12 +382,12 @@ func (s *Status) withoutNode(in clusterState, now time.Time) {
 }
 
 // bad reports whether a condition is an error: Drift when it is true, the others when
-// they are not. That a node does not use EC2 is none.
+// they are not. That a node does not use EC2, or enforces no policies by its settings, is none.
 func bad(c metav1.Condition) bool {
 	if c.Type == trunkline.ConditionDrift {
 		return c.Status == metav1.ConditionTrue
 	}
-	if c.Reason == trunkline.ReasonEC2NotUsed {
+	if c.Reason == trunkline.ReasonEC2NotUsed || c.Reason == trunkline.ReasonPolicyOff {
 		return false
 	}
 	return c.Status != metav1.ConditionTrue

@@ -25,8 +25,14 @@ const (
 
 	reasonNotConfigured = "NotConfigured"
 
-	reasonHasSpace       = "HasSpace"
-	reasonDiskFull       = "DiskFull"
+	reasonHasSpace      = "HasSpace"
+	reasonDiskFull      = "DiskFull"
+	reasonEnforced      = "Enforced"
+	reasonNoPolicies    = "NoPolicies"
+	reasonCannotEnforce = "CannotEnforce"
+	reasonNotKnown      = "PoliciesNotKnown"
+	reasonLoading       = "PoliciesLoading"
+
 	reasonServiceAnswers = "Answers"
 	reasonOutage         = "Outage"
 )
@@ -105,6 +111,35 @@ func writable(full bool, dir string) metav1.Condition {
 	if full {
 		c.Status, c.Reason = metav1.ConditionFalse, reasonDiskFull
 		c.Message = "the file system of " + dir + " is full: no pod is added until it has space; pods that run are not affected, and pods can end"
+	}
+	return c
+}
+
+// Enforcement is what a node does with network policies. The zero value knows of none yet.
+type Enforcement struct {
+	Off     bool   // by the settings
+	Known   bool   // the policies of the cluster
+	Any     bool   // the cluster has policies
+	On      bool   // they are enforced
+	Problem string // why they are not
+}
+
+// enforced is the condition PoliciesEnforced. origin is the source of the setting.
+func enforced(e Enforcement, origin string) metav1.Condition {
+	c := metav1.Condition{Type: trunkline.ConditionPoliciesEnforced, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now()}
+	switch {
+	case e.Off:
+		c.Reason, c.Message = trunkline.ReasonPolicyOff, "network policies are not enforced on this node: network-policy is off ("+origin+")"
+	case e.Problem != "":
+		c.Reason, c.Message = reasonCannotEnforce, "network policies cannot be enforced, and new pods are refused: "+e.Problem
+	case e.On:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonEnforced, "the network policies of the cluster are enforced on pods that Trunkline wired"
+	case e.Any:
+		c.Reason, c.Message = reasonLoading, "the first network policies are being loaded; pods that are added wait for them"
+	case e.Known:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonNoPolicies, "the cluster has no network policies"
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonNotKnown, "the API server has not answered since the agent started, and the node has no copy of the network policies: new pods are refused"
 	}
 	return c
 }

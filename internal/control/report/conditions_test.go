@@ -25,6 +25,12 @@ func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
 		{driftOf([]string{"rule"}), metav1.ConditionTrue, "KernelNotRepaired", "rule"},
 		{driftAtEC2([]string{"EC2 does not show eni-1"}, []string{"rule"}), metav1.ConditionTrue, "DiffersFromEC2", "eni-1"},
 		{driftAtEC2(nil, []string{"rule 1", "rule 2", "rule 3", "rule 4", "rule 5"}), metav1.ConditionTrue, "KernelNotRepaired", "and 2 more"},
+		{enforced(Enforcement{Off: true, Any: true}, "flag --network-policy"), metav1.ConditionFalse, "PolicyOff", "off (flag --network-policy)"},
+		{enforced(Enforcement{Known: true, Any: true, Problem: "the kernel lacks xt_bpf"}, ""), metav1.ConditionFalse, "CannotEnforce", "new pods are refused: the kernel lacks xt_bpf"},
+		{enforced(Enforcement{Known: true, Any: true, On: true}, ""), metav1.ConditionTrue, "Enforced", "on pods that Trunkline wired"},
+		{enforced(Enforcement{Known: true, Any: true}, ""), metav1.ConditionFalse, "PoliciesLoading", "wait"},
+		{enforced(Enforcement{Known: true}, ""), metav1.ConditionTrue, "NoPolicies", "no network policies"},
+		{enforced(Enforcement{}, ""), metav1.ConditionUnknown, "PoliciesNotKnown", "new pods are refused"},
 		{writable(false, "/d"), metav1.ConditionTrue, "HasSpace", "records"},
 		{writable(true, "/d"), metav1.ConditionFalse, "DiskFull", "the file system of /d is full"},
 		{configured(nil), metav1.ConditionTrue, "PluginInUse", "uses Trunkline's configuration"},
@@ -37,7 +43,7 @@ func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
 }
 
 func TestAReportHasTheVersionsOfTheNode(t *testing.T) {
-	r := &Reporter{Deps: Deps{Version: "v1", Plugin: func() string { return "v0" }, CNI: func() string { return "1.0.0" }}}
+	r := &Reporter{Deps: Deps{Version: "v1", Called: Called{Plugin: func() string { return "v0" }, CNI: func() string { return "1.0.0" }}}}
 	v, err := r.versions()
 	if err != nil || v.Agent != "v1" || v.Plugin != "v0" || v.CNI != "1.0.0" || !strings.Contains(v.Kernel, ".") {
 		t.Errorf("%+v, %v", v, err)

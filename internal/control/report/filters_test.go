@@ -44,7 +44,7 @@ func newWithFilters(t *testing.T) (*withFilters, *Reporter) {
 		found: map[netip.Addr]string{netip.MustParseAddr("10.0.0.7"): "eni1: handle_ingress", netip.MustParseAddr("10.0.0.1"): "eth0: other"},
 	}
 	return c, New(config.Config{}, Deps{
-		Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Cluster: c, Events: c, Backend: config.BackendPodCIDR, Problems: noProblems,
+		Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Cluster: c, Events: c, Backend: config.BackendPodCIDR, Problems: noProblems, Enforcement: off,
 		Left: Left{
 			Filtered: func(context.Context) (map[netip.Addr]string, error) { return c.found, c.err },
 			Legacy:   func() ([]string, error) { return c.legacy, nil },

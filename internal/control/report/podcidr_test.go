@@ -67,7 +67,7 @@ func TestTheStatusOfANodeWithoutACloudHasNoDifferencesAtEC2(t *testing.T) {
 		tx.Record(rows...)
 		return nil
 	})
-	r := &Reporter{Deps: Deps{State: s, Cluster: unbraked{}, Backend: config.BackendPodCIDR, Problems: noProblems}}
+	r := &Reporter{Deps: Deps{State: s, Cluster: unbraked{}, Backend: config.BackendPodCIDR, Problems: noProblems, Enforcement: off}}
 	raw, err := json.MarshalIndent(r.status(), "", " ")
 	if err != nil || strings.Contains(string(raw), "eni-1") || !strings.Contains(string(raw), "the kernel and the agent's record agree") {
 		t.Errorf("%v, the status is\n%s", err, raw)
@@ -86,7 +86,7 @@ func TestANodeReportsThatItDoesNotUseEC2AndWhichSettingsHaveNoEffect(t *testing.
 	status := func(backend string) (trunkline.AddressMode, metav1.Condition) {
 		r := New(cfg, Deps{
 			Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Cluster: unbraked{},
-			Backend: backend, BackendWhy: "set by flag --backend", Problems: noProblems,
+			Backend: backend, BackendWhy: "set by flag --backend", Problems: noProblems, Enforcement: off,
 		})
 		s := r.status()
 		i := slices.IndexFunc(s.Conditions, func(c metav1.Condition) bool { return c.Type == trunkline.ConditionEC2Reachable })

@@ -46,7 +46,7 @@ func TestTheNodesConditionSaysThatTheAgentRefusesToServe(t *testing.T) {
 func TestPoliciesThatAreCreatedLaterAreReportedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &withPolicies{}
-		r := &Reporter{Deps: Deps{Log: slog.New(slog.DiscardHandler), Cluster: c, Events: c}}
+		r := &Reporter{Deps: Deps{Log: slog.New(slog.DiscardHandler), Cluster: c, Events: c, Enforcement: off}}
 		check := func(events int) {
 			t.Helper()
 			if _, err := r.findPolicies(t.Context(), true); err != nil || len(c.events) != events {

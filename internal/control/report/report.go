@@ -59,10 +59,9 @@ type Deps struct {
 	// Backend is where pods get their addresses, config.BackendENI or
 	// config.BackendPodCIDR, and BackendWhy why.
 	Backend, BackendWhy string
-	// Plugin is the version of the plugin that called last, and CNI the version of the
-	// network configuration.
-	Plugin func() string
-	CNI    func() string
+	Called
+	// Enforcement is what the node does with network policies.
+	Enforcement func() Enforcement
 	// Problems are why the container runtime may not wire new pods by the plugin as it
 	// should; none is good.
 	Problems func() []cniconf.Problem
@@ -73,6 +72,14 @@ type Deps struct {
 	Refuses func() string
 	// Handover writes the checkpoint of AWS's daemon.
 	Handover func(ctx context.Context) (handover.Plan, error)
+}
+
+// Called is what the container runtime calls.
+type Called struct {
+	// Plugin is the version of the plugin that called last, and CNI the version of the
+	// network configuration.
+	Plugin func() string
+	CNI    func() string
 }
 
 // Left finds what other agents have left on the node.
@@ -195,6 +202,7 @@ func (r *Reporter) status() trunkline.NodeNetworkStatus {
 		condition(trunkline.ConditionSufficientAddresses, d.Numbers.Attainable > 0 || d.Numbers.Demand == 0, d.Condition),
 		configured(r.Problems()),
 		writable(state.DiskFull(r.State), r.cfg.StateDir),
+		enforced(r.Enforcement(), r.cfg.Origin("network-policy")),
 	}
 	if why := ledger.WithoutEC2; why != "" {
 		s.Mode = trunkline.ModePodCIDR

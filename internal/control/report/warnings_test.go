@@ -55,7 +55,7 @@ func TestAVariableOfAWSWithoutEffectIsAWarningAndAmongTheSettings(t *testing.T) 
 		t.Fatal(err)
 	}
 	for _, backend := range []string{config.BackendENI, config.BackendPodCIDR} {
-		r := New(cfg, Deps{Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Cluster: unbraked{}, Backend: backend, Problems: noProblems})
+		r := New(cfg, Deps{Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Cluster: unbraked{}, Backend: backend, Problems: noProblems, Enforcement: off})
 		const want = "ANNOTATE_POD_IP=true is set, and not served: pods do not get the annotation"
 		if got := r.status().Warnings; len(got) != 1 || !strings.HasPrefix(got[0], want) {
 			t.Errorf("%s: warnings %q, want %q", backend, got, want)

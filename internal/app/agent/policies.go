@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/trunkline/trunkline/internal/control/cni"
+	"github.com/trunkline/trunkline/internal/control/network"
+	"github.com/trunkline/trunkline/internal/control/policy"
+	"github.com/trunkline/trunkline/internal/control/report"
+	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/edge/bpf"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// bpfDir is the directory of the pins of policy programs, below the bpffs.
+const bpfDir = "trunkline"
+
+// knownWithin is how long the agent waits for the policies of the cluster before it answers calls.
+// Until they are known it refuses pods, for which the kubelet would make new sandboxes.
+const knownWithin = 5 * time.Second
+
+// PolicyObjects are what network policies are judged on; *kube.PolicyObjects is one.
+type PolicyObjects interface {
+	policy.Objects
+	Run(ctx context.Context) error
+}
+
+// PolicySnapshot is the file in which the agent of a node keeps policies and namespaces.
+func PolicySnapshot(cfg config.Config) string { return filepath.Join(cfg.StateDir, "policies.json") }
+
+// policies keep network policies in force. It is nil if they are off, or if there is no cluster.
+type policies struct {
+	*policy.Controller
+	objects PolicyObjects
+}
+
+// newPolicies makes the controller of network policies.
+func newPolicies(a *agent) *policies {
+	if !a.cfg.NetworkPolicy || a.deps.Policies == nil {
+		return nil
+	}
+	p := &policies{}
+	p.objects = a.deps.Policies(func() { p.Loop.Mark() })
+	p.Controller = policy.New(policy.Deps{
+		Log: a.log, State: a.state, Objects: p.objects, Pods: a.cluster, Events: a.events, Links: a.host,
+		Open: func() (*bpf.Datapath, error) {
+			d, _, err := bpf.Open(datapath(a.cfg, a.log))
+			return d, err
+		},
+		Judge:  func(ctx context.Context, path string) error { return network.Judge(ctx, a.network, path) },
+		Report: a.reporter.Loop.Mark, Registry: a.deps.Registry,
+	})
+	return p
+}
+
+func datapath(cfg config.Config, log *slog.Logger) bpf.Options {
+	return bpf.Options{BPFFS: cfg.BPFRoot, Dir: bpfDir, Log: log}
+}
+
+// components are those of each ADD.
+func (p *policies) components() []cni.Component {
+	if p == nil {
+		return nil
+	}
+	return []cni.Component{p}
+}
+
+// adopt has the programs that an earlier agent left go on enforcing, before the first comparison
+// of nftables would remove their chain. Where none are to be enforced it removes them.
+func (p *policies) adopt(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	if p == nil {
+		return clearPolicies(datapath(cfg, log), PolicySnapshot(cfg), "network policies are off, or the agent has no cluster")
+	}
+	found, err := bpf.FindLeftover(datapath(cfg, log))
+	if err != nil || !found.Any() {
+		return err
+	}
+	log.Info("an earlier agent enforced network policies", "found", found.String())
+	if err := p.Adopt(ctx); err != nil { // the programs at pods' links drop packets now; the loop tries again
+		log.Error("the policy programs of an earlier agent are not adopted: packets from and to pods are dropped until they are", "error", err)
+	}
+	return nil
+}
+
+// clearPolicies removes the programs of network policies and what the agent has recorded of them.
+func clearPolicies(o bpf.Options, snapshot, why string) error {
+	removed, err := bpf.Clear(o)
+	if removed.Any() && err == nil {
+		o.Log.Info("removed what enforced network policies", "what", removed.String(), "why", why)
+	}
+	if err != nil {
+		return fmt.Errorf("stop enforcing network policies: %w", err)
+	}
+	return kube.RemovePolicySnapshot(snapshot)
+}
+
+// run reads the policies of the cluster and watches what they are in force for.
+func (p *policies) run(ctx context.Context, group *errgroup.Group) {
+	if p == nil {
+		return
+	}
+	group.Go(func() error { return p.objects.Run(ctx) })
+	group.Go(func() error { return p.Watch(ctx) })
+}
+
+// await waits until the policies of the cluster are known.
+func (p *policies) await(ctx context.Context) {
+	if p == nil {
+		return
+	}
+	_ = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, knownWithin, true, func(context.Context) (bool, error) {
+		return p.objects.Known(), nil
+	})
+}
+
+// mark requests a pass: pods of the node changed.
+func (p *policies) mark() {
+	if p != nil {
+		p.Loop.Mark()
+	}
+}
+
+func (p *policies) close() error {
+	if p == nil {
+		return nil
+	}
+	return p.Close()
+}
+
+// enforcement is what the node does with network policies, for its report.
+func (p *policies) enforcement() report.Enforcement {
+	if p == nil {
+		return report.Enforcement{Off: true}
+	}
+	return report.Enforcement{Known: p.objects.Known(), Any: p.objects.Any(), On: p.Enforcing(), Problem: p.Problem()}
+}
