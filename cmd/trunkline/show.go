@@ -14,7 +14,7 @@ func showCommands() *cobra.Command {
 	ledgers := lines("trunkline show addresses --why",
 		"trunkline show enis --node ip-10-0-0-5.us-west-2.compute.internal",
 		"trunkline show pool --local -o json")
-	return group("show", "Show addresses, interfaces, the pool, the configuration or a table of an agent.",
+	return group("show", "Show addresses, interfaces, the pool, policies, the configuration or a table of an agent.",
 		leaf(&showLedgersCmd{view: cli.ViewAddresses}, &cobra.Command{
 			Use: "addresses", Short: "Every pod address with its state, pod, interface and age.", Example: ledgers,
 		}),
@@ -23,6 +23,10 @@ func showCommands() *cobra.Command {
 		}),
 		leaf(&showLedgersCmd{view: cli.ViewPool}, &cobra.Command{
 			Use: "pool", Short: "Address counts, and the next actions of the plan.", Example: ledgers,
+		}),
+		leaf(&showPoliciesCmd{}, &cobra.Command{
+			Use: "policies", Short: "The network policies that nodes enforce, with the pods that they select.",
+			Example: lines("trunkline show policies", "trunkline show policies --local"),
 		}),
 		leaf(&showTableCmd{}, &cobra.Command{
 			Use:   "table [NAME]",

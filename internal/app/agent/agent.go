@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -243,7 +244,7 @@ func (a *agent) construct(ctx context.Context) error {
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
 		Called:   report.Called{Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version},
-		Handover: a.writeHandover, Enforcement: func() report.Enforcement { return a.policies.enforcement() },
+		Enforced: http.HandlerFunc(a.views), Handover: a.writeHandover, Enforcement: func() report.Enforcement { return a.policies.enforcement() },
 		Problems:   func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
 		Left:       report.Left{Filtered: a.host.Filtered, Legacy: func() ([]string, error) { return a.network.LegacyAWS() }},
 		OtherAgent: a.cluster.guard.MayBeBeside, Refuses: a.cluster.guard.Refuses,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"time"
 
@@ -132,6 +133,15 @@ func (p *policies) close() error {
 		return nil
 	}
 	return p.Close()
+}
+
+// views answers questions about what is enforced, at the debug socket.
+func (a *agent) views(w http.ResponseWriter, req *http.Request) {
+	if a.policies == nil {
+		http.Error(w, "network policies are off on this node", http.StatusConflict)
+		return
+	}
+	a.policies.Handler().ServeHTTP(w, req)
 }
 
 // enforcement is what the node does with network policies, for its report.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 
@@ -50,35 +51,41 @@ func (b *lockedBuffer) String() string {
 // the server does not support it, over SPDY. An exit status other than 0 is an error
 // that wraps connectivity.ErrExit; the output is returned as well.
 func execute(ctx context.Context, c *kube.Client, cmd podCommand) (connectivity.Output, error) {
+	var stdout, stderr lockedBuffer
+	err := stream(ctx, c, cmd, &stdout, &stderr)
+	return connectivity.Output{Stdout: stdout.String(), Stderr: stderr.String()}, err
+}
+
+// stream is execute with the output as it comes. After ctx has ended, the output may still be
+// written to.
+func stream(ctx context.Context, c *kube.Client, cmd podCommand, stdout, stderr io.Writer) error {
 	req := c.Core.CoreV1().RESTClient().Post().Resource("pods").Namespace(cmd.namespace).Name(cmd.pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: cmd.container, Command: cmd.argv, Stdout: true, Stderr: true}, scheme.ParameterCodec)
 	spdy, err := remotecommand.NewSPDYExecutor(c.Config, "POST", req.URL())
 	if err != nil {
-		return connectivity.Output{}, fmt.Errorf("prepare exec: %w", err)
+		return fmt.Errorf("prepare exec: %w", err)
 	}
 	cfg := rest.CopyConfig(c.Config)
 	ws, err := remotecommand.NewWebSocketExecutor(cfg, "GET", req.URL().String())
 	if err != nil {
-		return connectivity.Output{}, fmt.Errorf("prepare exec: %w", err)
+		return fmt.Errorf("prepare exec: %w", err)
 	}
 	run, err := remotecommand.NewFallbackExecutor(ws, spdy, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
 	if err != nil {
-		return connectivity.Output{}, fmt.Errorf("prepare exec: %w", err)
+		return fmt.Errorf("prepare exec: %w", err)
 	}
-	var stdout, stderr lockedBuffer
 	log := &execLog{}
-	err = run.StreamWithContext(klog.NewContext(ctx, klog.New(log)), remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
-	out := connectivity.Output{Stdout: stdout.String(), Stderr: stderr.String()}
+	err = run.StreamWithContext(klog.NewContext(ctx, klog.New(log)), remotecommand.StreamOptions{Stdout: stdout, Stderr: stderr})
 	var exit utilexec.CodeExitError
 	exited := errors.As(err, &exit)
 	log.end(err == nil || exited, klog.FromContext(ctx))
 	switch {
 	case exited:
-		return out, fmt.Errorf("%s in pod %s: status %d: %w", strings.Join(cmd.argv, " "), cmd.pod, exit.Code, connectivity.ErrExit)
+		return fmt.Errorf("%s in pod %s: status %d: %w", strings.Join(cmd.argv, " "), cmd.pod, exit.Code, connectivity.ErrExit)
 	case err != nil:
-		return out, fmt.Errorf("run %s in pod %s: %w", strings.Join(cmd.argv, " "), cmd.pod, err)
+		return fmt.Errorf("run %s in pod %s: %w", strings.Join(cmd.argv, " "), cmd.pod, err)
 	}
-	return out, nil
+	return nil
 }

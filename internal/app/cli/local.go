@@ -19,6 +19,20 @@ import (
 func askAgent(ctx context.Context, socket, method, path, absent string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
+	body, err := openAgent(ctx, socket, method, path, absent)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	answer, err := io.ReadAll(io.LimitReader(body, maxLedger))
+	if err != nil {
+		return nil, fmt.Errorf("read the agent's answer: %w", err)
+	}
+	return answer, nil
+}
+
+// openAgent is askAgent with an answer that is read as it comes.
+func openAgent(ctx context.Context, socket, method, path, absent string) (io.ReadCloser, error) {
 	debug := introspection.DebugSocket(socket)
 	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)
 	if err != nil {
@@ -34,15 +48,12 @@ func askAgent(ctx context.Context, socket, method, path, absent string) ([]byte,
 	case err != nil:
 		return nil, fmt.Errorf("query the agent of this node at %s: %s: %w", debug, absent, err)
 	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxLedger))
-	if err != nil {
-		return nil, fmt.Errorf("read the agent's answer: %w", err)
-	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("query the agent at %s: %s", debug, strings.TrimSpace(string(answer)))
+		defer resp.Body.Close()
+		why, err := io.ReadAll(io.LimitReader(resp.Body, maxLedger))
+		return nil, errors.Join(fmt.Errorf("query the agent at %s: %s", debug, strings.TrimSpace(string(why))), err)
 	}
-	return answer, nil
+	return resp.Body, nil
 }
 
 // Handover has the agent on this node write the checkpoint of AWS's daemon, and returns what

@@ -34,6 +34,9 @@ func WriteJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
+// WriteJSONLine writes a value as JSON on one line.
+func WriteJSONLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
+
 // table writes rows in aligned columns; the first row is the heading.
 func table(w io.Writer, rows [][]string) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -16,11 +16,15 @@ import (
 func (c *Controller) Adopt(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.open(ctx)
+	if err := c.open(); err != nil {
+		return err
+	}
+	return judge(ctx, c.Deps, c.datapath.ForwardPath())
 }
 
-// open opens the programs, unless they are open.
-func (c *Controller) open(ctx context.Context) error {
+// open opens the programs, unless they are open. The chain of nftables calls them only once the
+// maps have the pods: it drops packets of addresses that they do not have.
+func (c *Controller) open() error {
 	if c.datapath != nil {
 		return nil
 	}
@@ -34,7 +38,7 @@ func (c *Controller) open(ctx context.Context) error {
 		return err
 	}
 	c.datapath = datapath
-	return judge(ctx, c.Deps, datapath.ForwardPath())
+	return nil
 }
 
 // turnOn begins to enforce: first the maps, then the chain of nftables, then the pods' links:
@@ -51,7 +55,7 @@ func (c *Controller) turnOn(ctx context.Context) error {
 }
 
 func (c *Controller) begin(ctx context.Context) error {
-	if err := c.open(ctx); err != nil {
+	if err := c.open(); err != nil {
 		return err
 	}
 	c.engine = policy.NewEngineAfter(policy.DefaultLimits(), policy.Numbers{
@@ -68,12 +72,16 @@ func (c *Controller) begin(ctx context.Context) error {
 	if err := c.datapath.DeleteUpTo(c.earlier); err != nil {
 		return fmt.Errorf("delete the policies of an earlier agent: %w", err)
 	}
+	if err := c.flows.start(c.datapath); err != nil {
+		c.Log.Error("what policies deny is not recorded", "error", err)
+	}
 	return nil
 }
 
 // broken has everything compiled and written again: the maps differ from the engine's tables.
 func (c *Controller) broken(err error) error {
 	c.turn(false)
+	err = errors.Join(err, c.flows.stop())
 	if c.datapath == nil {
 		return c.problem.note(c.Deps, err)
 	}
@@ -103,7 +111,7 @@ func (c *Controller) turnOff(ctx context.Context) error {
 	if err := judge(ctx, c.Deps, ""); err != nil {
 		return err
 	}
-	if err := errors.Join(c.datapath.Remove(), c.datapath.Close()); err != nil {
+	if err := errors.Join(c.flows.stop(), c.datapath.Remove(), c.datapath.Close()); err != nil {
 		return err
 	}
 	c.datapath, c.engine, c.wired, c.earlier = nil, nil, map[endpoint.ID]placement{}, bpf.Numbers{}

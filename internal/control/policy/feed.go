@@ -16,9 +16,11 @@ func (c *Controller) feed() error {
 	for ref, object := range changes.Policies {
 		if object == nil {
 			c.engine.DeletePolicy(ref)
+			delete(c.problems, ref)
 			continue
 		}
 		c.engine.SetPolicy(object.Policy)
+		c.problems[ref] = object.Problems
 		for _, text := range object.Problems {
 			c.Log.Warn("a part of a policy cannot be honoured, and allows nothing", "policy", ref, "problem", text)
 		}

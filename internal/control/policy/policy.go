@@ -94,6 +94,8 @@ type Controller struct {
 	earlier  bpf.Numbers               // of an earlier agent
 	problem  problem
 	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
+	problems map[policy.Ref][]string    // what policies ask for and cannot get
+	flows    *flowLog
 	on       atomic.Bool
 	turned   chan struct{} // capacity 1: on changed
 }
@@ -110,6 +112,8 @@ const fullEvery = 30 * time.Second
 // New returns the controller. It registers its metrics.
 func New(d Deps) *Controller {
 	c := &Controller{Deps: d, metrics: newMetrics(d.Registry), wired: map[endpoint.ID]placement{}, admitted: map[policy.PodRef]kube.Pod{}, turned: make(chan struct{}, 1)}
+	c.problems = map[policy.Ref][]string{}
+	c.flows = &flowLog{log: d.Log, name: c.name, followers: map[*follower]struct{}{}}
 	c.Loop = loop.New(c.pass)
 	c.Loop.MinInterval, c.Loop.Every, c.Loop.MaxBackoff = 10*time.Millisecond, fullEvery, 5*time.Second
 	return c
@@ -178,12 +182,13 @@ func (c *Controller) Enforcing() bool { return c.on.Load() }
 
 // Close releases what the programs' maps hold in this process. The programs go on enforcing.
 func (c *Controller) Close() error {
+	defer c.flows.wait() // without the lock
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.datapath == nil {
 		return nil
 	}
-	if err := c.datapath.Close(); err != nil {
+	if err := errors.Join(c.flows.stop(), c.datapath.Close()); err != nil {
 		return fmt.Errorf("close policy programs: %w", err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
@@ -70,6 +71,8 @@ type Deps struct {
 	OtherAgent func() bool
 	// Refuses is why the agent wires no pod although it runs; empty if it wires pods.
 	Refuses func() string
+	// Enforced answers questions about network policies at the debug socket; nil: none are.
+	Enforced http.Handler
 	// Handover writes the checkpoint of AWS's daemon.
 	Handover func(ctx context.Context) (handover.Plan, error)
 }

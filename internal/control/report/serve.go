@@ -68,7 +68,7 @@ func (r *Reporter) handover(w http.ResponseWriter, req *http.Request) {
 	fmt.Fprint(w, plan)
 }
 
-// debug serves profiles, the tables and requests of root.
+// debug serves profiles, the tables, what is enforced, and requests of root.
 func (r *Reporter) debug() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -77,6 +77,10 @@ func (r *Reporter) debug() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("POST "+introspection.HandoverPath, r.handover)
+	if r.Enforced != nil {
+		mux.Handle(introspection.PoliciesPath, r.Enforced)
+		mux.Handle(introspection.PoliciesPath+"/", r.Enforced)
+	}
 	mux.Handle(introspection.TablesPath, Tables(r.State.DB))
 	mux.Handle(introspection.TablesPath+"/", Tables(r.State.DB))
 	return mux

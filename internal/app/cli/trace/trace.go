@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/policy"
 )
 
@@ -29,6 +30,14 @@ type Result struct {
 	Notes []string `json:"notes,omitempty"`
 	// Problems are what policies ask for and cannot get.
 	Problems []string `json:"problems,omitempty"`
+	// Kernel is what the nodes of the ends answer, by a test run of their programs; Differs is
+	// set if one of them decides otherwise than Egress or Ingress.
+	Kernel  []introspection.Verdict `json:"kernel,omitempty"`
+	Differs bool                    `json:"differs,omitempty"`
+
+	// Flow is the connection, and Nodes the nodes of those ends that are pods.
+	Flow  policy.Flow `json:"-"`
+	Nodes []string    `json:"-"`
 }
 
 // Side is what the policies of one end decide.
@@ -56,8 +65,10 @@ func (w *World) Trace(q Query) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	verdict := w.Evaluate(policy.Flow{Source: source.address, Destination: destination.address, Protocol: protocol, Port: port})
+	flow := policy.Flow{Source: source.address, Destination: destination.address, Protocol: protocol, Port: port}
+	verdict := w.Evaluate(flow)
 	r := Result{
+		Flow: flow, Nodes: nodesOf(source, destination),
 		Source: source.name, Destination: destination.name, Port: fmt.Sprintf("%d/%s", port, protocol), Allowed: verdict.Allowed(),
 		Egress: w.side(policy.Egress, verdict.Egress), Ingress: w.side(policy.Ingress, verdict.Ingress), Problems: w.Problems,
 	}
@@ -65,6 +76,32 @@ func (w *World) Trace(q Query) (Result, error) {
 		r.Notes = append(r.Notes, "rules with ipBlock were compared with no pod's address, because manifests have none; only 0.0.0.0/0 matches every pod")
 	}
 	return r, nil
+}
+
+// nodesOf are the nodes of ends that are pods with a network of their own.
+func nodesOf(ends ...end) (nodes []string) {
+	for _, e := range ends {
+		if e.pod != nil && !e.pod.HostNetwork && e.pod.Node != "" && !slices.Contains(nodes, e.pod.Node) {
+			nodes = append(nodes, e.pod.Node)
+		}
+	}
+	return nodes
+}
+
+// Answered compares what a node's kernel answers with the result. Without it, why says what
+// prevents it.
+func (r *Result) Answered(verdicts []introspection.Verdict, why error) {
+	if why != nil {
+		r.Notes = append(r.Notes, "the kernel did not answer: "+why.Error())
+		return
+	}
+	for _, v := range verdicts {
+		want := r.Ingress.Allowed
+		if v.Direction == policy.Egress.String() {
+			want = r.Egress.Allowed
+		}
+		r.Kernel, r.Differs = append(r.Kernel, v), r.Differs || v.Allowed != want
+	}
 }
 
 // end is one end of a connection.
@@ -186,6 +223,12 @@ func Write(out io.Writer, r Result) {
 		if s.Matches != "" {
 			fmt.Fprintf(out, "             %s\n", s.Matches)
 		}
+	}
+	for _, v := range r.Kernel {
+		fmt.Fprintf(out, "  %s %-8s kernel of the node of %s: %s\n", mark(v.Allowed), v.Direction, v.Pod, v.Why)
+	}
+	if r.Differs {
+		fmt.Fprintln(out, "  ✗ THE KERNEL DECIDES OTHERWISE THAN THE POLICIES OF THE API SERVER. If that lasts longer than a few seconds, it is a defect: trunkline policy dump has what is in force")
 	}
 	for _, note := range r.Notes {
 		fmt.Fprintf(out, "  note: %s\n", note)
