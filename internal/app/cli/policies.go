@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
@@ -51,18 +53,23 @@ func notEnforcing(nodes []NodePool) (out []string) {
 		if !n.Reported {
 			continue
 		}
-		why := "its agent reports nothing about policies"
-		for _, c := range n.Conditions {
-			if c.Type != trunkline.ConditionPoliciesEnforced {
-				continue
-			}
-			if why = c.Reason; c.Status == "True" {
-				why = ""
-			}
-		}
-		if why != "" {
+		if why := notEnforced(n.Conditions); why != "" {
 			out = append(out, n.Node+" ("+why+")")
 		}
 	}
 	return out
+}
+
+// notEnforced says why a node enforces no policies, by its conditions; empty if it does.
+func notEnforced(conditions []ConditionLine) string {
+	for _, c := range conditions {
+		switch {
+		case c.Type != trunkline.ConditionPoliciesEnforced:
+		case c.Status == string(metav1.ConditionTrue):
+			return ""
+		default:
+			return c.Reason
+		}
+	}
+	return "its agent reports nothing about policies"
 }

@@ -86,6 +86,10 @@ type ConditionLine struct {
 	Why    string `json:"why"`
 }
 
+func conditionLine(c metav1.Condition) ConditionLine {
+	return ConditionLine{Type: c.Type, Status: string(c.Status), Reason: c.Reason, Why: c.Message}
+}
+
 // BrakeLine is a brake in force.
 type BrakeLine struct {
 	Name   string   `json:"name"`
@@ -349,7 +353,7 @@ func (s *Status) node(of *corev1.Node, n *trunkline.NodeNetwork, selected bool, 
 	s.PodsManaged += int(st.Addresses.Assigned)
 	row.Age, row.Notes = now.Sub(st.ObservedAt.Time).Round(time.Second), notes(st)
 	for _, c := range st.Conditions {
-		row.Conditions = append(row.Conditions, ConditionLine{Type: c.Type, Status: string(c.Status), Reason: c.Reason, Why: c.Message})
+		row.Conditions = append(row.Conditions, conditionLine(c))
 		if c.Reason == trunkline.ReasonEC2NotUsed {
 			row.WithoutEC2 = c.Message
 		}

@@ -83,9 +83,14 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	unrouted := map[string]bool{}
+	unrouted, unenforced := map[string]bool{}, map[string]string{}
 	for i := range networks {
 		unrouted[networks[i].Name] = networks[i].Status.Mode == trunkline.ModePodCIDR
+		var lines []ConditionLine
+		for _, c := range networks[i].Status.Conditions {
+			lines = append(lines, conditionLine(c))
+		}
+		unenforced[networks[i].Name] = notEnforced(lines)
 	}
 	var out []connectivity.Node
 	for i := range nodes.Items {
@@ -93,7 +98,7 @@ func (c *testCluster) Nodes(ctx context.Context) ([]connectivity.Node, error) {
 		if n.Spec.Unschedulable || !nodeReady(n) || slices.ContainsFunc(n.Spec.Taints, forbids) {
 			continue
 		}
-		node := connectivity.Node{Name: n.Name, Unrouted: unrouted[n.Name], FreePods: int(n.Status.Allocatable.Pods().Value()) - bound[n.Name]}
+		node := connectivity.Node{Name: n.Name, Unrouted: unrouted[n.Name], Unenforced: unenforced[n.Name], FreePods: int(n.Status.Allocatable.Pods().Value()) - bound[n.Name]}
 		node.Internal, node.External = nodeAddresses(n, corev1.NodeInternalIP), nodeAddresses(n, corev1.NodeExternalIP)
 		if len(node.Internal) > 0 {
 			out = append(out, node)
@@ -136,6 +141,12 @@ func (c *testCluster) Create(ctx context.Context, namespace string, s connectivi
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: testAccount}}
 	if _, err := core.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create service account: %w", err)
+	}
+	for _, np := range s.Policies {
+		np.Labels = map[string]string{partOfLabel: testPart}
+		if _, err := c.client.Core.NetworkingV1().NetworkPolicies(namespace).Create(ctx, np, metav1.CreateOptions{}); err != nil {
+			return nil, fmt.Errorf("create network policy %s: %w", np.Name, err)
+		}
 	}
 	for _, svc := range s.Services {
 		if _, err := core.Services(namespace).Create(ctx, testService(svc), metav1.CreateOptions{}); err != nil {

@@ -16,8 +16,8 @@ import (
 const (
 	testPart    = "trunkline-connectivity-test"
 	testAccount = "workload"
-	testLabel   = "trunkline.dev/test-pod"
-	roleLabel   = "trunkline.dev/test-role"
+	testLabel   = connectivity.PodLabel
+	roleLabel   = connectivity.RoleLabel
 )
 
 // testPod returns a pod of the connectivity test. The timeout of its probes is five
@@ -53,8 +53,8 @@ func testPod(p connectivity.PodSpec, image string) *corev1.Pod {
 			PeriodSeconds: 1, TimeoutSeconds: 5, FailureThreshold: 3,
 		}
 	}
-	if p.HostPort != 0 {
-		c.Ports = []corev1.ContainerPort{{ContainerPort: int32(http), HostPort: int32(p.HostPort)}}
+	if !p.Host {
+		c.Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: int32(http), HostPort: int32(p.HostPort)}}
 	}
 	if p.Host {
 		spec.Volumes = []corev1.Volume{{Name: "cni", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc/cni/net.d"}}}}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 )
 
 // Cluster is the part of a cluster that the test uses. app/cli implements it with the
@@ -71,6 +72,8 @@ type Node struct {
 	// Unrouted: pods of other nodes cannot be reached from the node's pods, as with the
 	// backend podcidr, which makes no routes between nodes.
 	Unrouted bool
+	// Unenforced says why no network policies are enforced on the node; empty if they are.
+	Unenforced string
 	// FreePods is how many more pods the node can run.
 	FreePods int
 }
@@ -100,6 +103,7 @@ type Service struct {
 type Setup struct {
 	Pods     []PodSpec
 	Services []ServiceSpec
+	Policies []*networkingv1.NetworkPolicy // created first
 }
 
 // PodSpec is one pod to create.

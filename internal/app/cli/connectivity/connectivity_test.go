@@ -126,7 +126,7 @@ func TestEachFaultIsFoundByTheCaseMeantForIt(t *testing.T) {
 		metadataOpen: "metadata/v4-blocked", spoofArrives: "spoof/mac", rawLost: "spoof/source-other-node", leaksPodIP: "outside/source", otherMTU: "outside/path-mtu",
 		namesWrong: "dns/headless", notReady: "node-to-pod/kubelet-probes", agentSick: "health", apiCutOff: "pod-to-api-server",
 		dropping: "operation/unexpected-drops", logging: "operation/error-logs", interrupted: "operation/interrupted-connections",
-		streamKilled: "operation/interrupted-connections",
+		streamKilled: "operation/interrupted-connections", notEnforced: "policy/ingress-none/same-node", deniesAll: "policy/egress-none/replies",
 	} {
 		o := options()
 		o.SettleTime = time.Millisecond

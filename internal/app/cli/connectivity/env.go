@@ -34,6 +34,7 @@ type Env struct {
 	Client, Server, Host []Peer
 	Pairs                Pairs
 	Services             Services
+	Policed              Policed // empty until the cases with policies run
 
 	namespace namespace
 	streams   streams

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/trunkline/trunkline/internal/app/cli/connectivity"
 )
@@ -40,12 +41,14 @@ const (
 	interrupted  fault = "a stream was interrupted"
 	streamKilled fault = "the pod of a stream was killed"
 	apiCutOff    fault = "the API server does not answer"
+	notEnforced  fault = "no policy is enforced"
+	deniesAll    fault = "a pod with a policy is cut off"
 )
 
 func faults() []fault {
 	return []fault{
 		unreachable, translated, otherPod, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
-		leaksPodIP, otherMTU, notReady, agentSick, dropping, logging, interrupted, streamKilled, apiCutOff,
+		leaksPodIP, otherMTU, notReady, agentSick, dropping, logging, interrupted, streamKilled, apiCutOff, notEnforced, deniesAll,
 	}
 }
 
@@ -58,6 +61,7 @@ type model struct {
 	mu       sync.Mutex
 	pods     map[string]modelPod
 	services map[string]modelService
+	policies []*networkingv1.NetworkPolicy
 	removed  int
 	catDev   int
 	claimed  int
@@ -114,6 +118,7 @@ func (m *model) Create(ctx context.Context, _ string, s connectivity.Setup) (map
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.policies = append(m.policies, s.Policies...)
 	out := map[string]netip.Addr{}
 	for _, spec := range s.Pods {
 		n := m.node(spec.Node)
@@ -175,7 +180,7 @@ func (m *model) Remove(ctx context.Context, _ string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.removed++
-	m.pods, m.services = map[string]modelPod{}, map[string]modelService{}
+	m.pods, m.services, m.policies = map[string]modelPod{}, map[string]modelService{}, nil
 	return nil
 }
 
@@ -330,6 +335,9 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 		}
 		return failed
 	case "dns":
+		if m.denies(from, modelPod{addr: netip.MustParseAddr("10.0.9.53")}, probe) {
+			return failed
+		}
 		return connectivity.Result{OK: true, Addresses: m.resolve(args[0])}
 	case "spoof":
 		return m.spoof(from, args)
@@ -348,6 +356,9 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 		return failed
 	}
 	to, viaNodePort := m.behind(target)
+	if m.denies(from, to, probe) {
+		return failed
+	}
 	source := from.addr
 	if viaNodePort {
 		source = m.masqueraded(from, target.Addr())

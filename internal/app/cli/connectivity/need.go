@@ -24,6 +24,7 @@ const (
 	Portmap     Need = "the portmap plugin"
 	Metadata    Need = "instance metadata"
 	Trunkline   Need = "Trunkline"
+	Policies    Need = "network policies that are enforced"
 )
 
 // unmet holds the reason for each need that is not met.

@@ -142,8 +142,42 @@ func perform(ctx context.Context, c Cluster, o Options, p Progress) (outcomes []
 	}
 	drops := watchDrops(ctx, e.namespace, e.Host)
 	p.Step("run")
-	outcomes = e.runAll(ctx, Selected(o), p)
+	base, policed := split(Selected(o))
+	outcomes = e.runAll(ctx, base, p)
+	more, err := e.runPolicies(ctx, policed, p)
+	if outcomes = append(outcomes, more...); err != nil {
+		return outcomes, err
+	}
 	return append(outcomes, e.runAll(ctx, operations(started, drops), p)...), ctx.Err()
+}
+
+// split returns the cases that need policies apart from the others.
+func split(cases []Case) (base, policed []Case) {
+	for _, c := range cases {
+		if slices.Contains(c.Needs, Policies) {
+			policed = append(policed, c)
+		} else {
+			base = append(base, c)
+		}
+	}
+	return base, policed
+}
+
+// runPolicies runs the cases with policies. Their pods exist only then, so that the others run
+// in a cluster without policies if it has none of its own.
+func (e *Env) runPolicies(ctx context.Context, cases []Case, p Progress) ([]Outcome, error) {
+	if len(cases) == 0 || ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if _, unmet := e.unmet[Policies]; !unmet {
+		p.Step("create pods with policies")
+		setup, cancel := context.WithTimeout(ctx, e.Options.SetupTimeout)
+		defer cancel()
+		if err := e.preparePolicies(setup); err != nil {
+			return nil, err
+		}
+	}
+	return e.runAll(ctx, cases, p), nil
 }
 
 // cleanUp deletes the namespace, also after ctx ended.

@@ -47,6 +47,9 @@ func prepare(ctx context.Context, c Cluster, o Options) (*Env, error) {
 		return nil, err
 	}
 	probeNeeds(ctx, e.namespace, o, e.Host[0], e.unmet)
+	if err := probePolicies(ctx, c, e.Nodes, e.unmet); err != nil {
+		return nil, err
+	}
 	settle(ctx, e.namespace, o, e.Client, e.Services.probes(e.Nodes[0]))
 	return e, nil
 }
@@ -71,6 +74,27 @@ func chooseNodes(ready []Node, u unmet) ([]Node, error) {
 		return usable[:2], nil
 	}
 	return usable[:1], nil
+}
+
+// probePolicies records in u why the cases with policies cannot run on nodes: policies are not
+// enforced, or the first one has no space for their pods.
+func probePolicies(ctx context.Context, c Cluster, nodes []Node, u unmet) error {
+	for _, n := range nodes {
+		if n.Unenforced != "" {
+			u.add(Policies, "node %s enforces no network policies: %s", n.Name, n.Unenforced)
+			return nil
+		}
+	}
+	now, err := c.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range now {
+		if most := len(new(Policed).peers()); n.Name == nodes[0].Name && n.FreePods < most {
+			u.add(Policies, "node %s can run %d more pods, and the cases with policies need %d", n.Name, n.FreePods, most)
+		}
+	}
+	return nil
 }
 
 // anyNeeds reports whether one of cases has one of needs.
