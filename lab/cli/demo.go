@@ -56,6 +56,7 @@ func (c *demoCmd) Run(s *session) error {
 		{"Network interfaces, as the EC2 API describes them", t.interfaces},
 		{"Status of Trunkline", t.productStatus},
 		{"Connectivity test", t.connectivity},
+		{"A network policy", t.policy},
 		{"Path of a pod's address", t.addressPath},
 	} {
 		if c.SkipTest && step.title == "Connectivity test" {
@@ -127,6 +128,7 @@ func (t *tour) nextSteps() {
   %[1]s kubectl get pods -A -o wide
   %[1]s exec %[2]s -- ip rule               a node's rules; also: nft list ruleset
   %[1]s trunkline show addresses --why      the pod of each address, with reasons
+  %[1]s trunkline policy dump               what the kernels hold of policies; log -f: what they deny
   %[1]s aws ec2 describe-security-groups
   %[1]s logs                                list the logs
 
