@@ -82,7 +82,7 @@ func pool() []Setting {
 		number("max-enis", is.MaxENIs, -1, 100, "Maximum number of interfaces on the node, within the instance type's limit; 0 and -1 mean no other limit.", func(c *Config) *int { return &c.MaxENIs }, "MAX_ENI"),
 		tags("eni-tags", `Tags that the node's interfaces are created with, as a JSON object such as {"team": "a"}. Trunkline's IAM policy permits only its own keys: add these to aws:TagKeys of its statement TagWhileCreating.`, func(c *Config) *map[string]string { return &c.ENITags }, "ADDITIONAL_ENI_TAGS"),
 		duration("cool-down", is.CoolDown, 0, time.Hour, "How long a released address is not assigned to another pod.", func(c *Config) *time.Duration { return &c.CoolDown }, "IP_COOLDOWN_PERIOD"),
-		duration("idle-after", is.IdleAfter, time.Second, 24*time.Hour, "How long surplus addresses must have been unneeded before they are released to EC2.", func(c *Config) *time.Duration { return &c.IdleAfter }),
+		duration("idle-after", is.IdleAfter, time.Second, 24*time.Hour, "How long surplus addresses must have been unneeded before they are released to EC2. If they are needed again within an hour of that, it is four times as long for later ones, up to 1h.", func(c *Config) *time.Duration { return &c.IdleAfter }),
 		duration("release-every", is.ReleaseEvery, time.Second, time.Hour, "Interval between two releases to EC2.", func(c *Config) *time.Duration { return &c.ReleaseEvery }),
 	}
 }

@@ -25,9 +25,7 @@ func (l *Ledger) Begin(a cloud.Action, now time.Time) ([]Record, error) {
 		return nil, fmt.Errorf("begin %s: %w", f.action, err)
 	}
 	f.action.Began = stamp(now)
-	if a.Kind == cloud.UnassignAddresses || a.Kind == cloud.Detach {
-		l.volatile.released = f.action.Began
-	}
+	l.volatile.idle.begin(a.Kind, f.action.Began, l.settings.idleTime())
 	return l.change(now, append(f.records, Record{Op: PutAction, Action: &f.action})...), nil
 }
 

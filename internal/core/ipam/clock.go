@@ -61,7 +61,7 @@ func (r Record) rewound(now time.Time, coolDown time.Duration) Record {
 }
 
 func (v *volatile) rewind(now time.Time) {
-	notAfter(now, &v.released, &v.observed, &v.use.start)
+	notAfter(now, &v.idle.released, &v.observed, &v.use.start)
 	v.use.earlier = slices.Clone(v.use.earlier)
 	for i := range v.use.earlier {
 		notAfter(now, &v.use.earlier[i].until)

@@ -34,7 +34,8 @@ type Config struct {
 	// IdleAfter is how long addresses must have been unneeded before they are
 	// released, the cool-down after their last pod included. A jitter of up to a quarter
 	// of it, from Seed, is added, so that nodes that become idle at the same time release
-	// at different times.
+	// at different times. The ledger multiplies it if addresses are needed again soon after
+	// a release, see View.Idle.
 	IdleAfter time.Duration
 	// ReleaseEvery is the time between two releases.
 	ReleaseEvery time.Duration

@@ -211,7 +211,7 @@ func TestASnapshotAndItsPlanArePrinted(t *testing.T) {
 	odd.Claimed = []ipam.Claimed{{Addr: netip.MustParseAddr("10.0.9.1"), Holder: ipam.ForeignHolder(endpoint.Pod{Name: "theirs"})}}
 	s := ipam.Snapshot{
 		View: ipam.View{
-			ENIs: []ipam.ENIView{primary, odd}, Peak: 9,
+			ENIs: []ipam.ENIView{primary, odd}, Peak: 9, Idle: 225*time.Second + time.Millisecond,
 			InFlight: []cloud.Action{{Kind: cloud.SetUp, ENI: "eni-1", Began: epoch}},
 			Backoffs: []ipam.Backoff{{Key: "interfaces", Until: epoch.Add(time.Minute), Tries: 2, Message: "full"}, {Key: "subnet/subnet-0", Until: epoch, Tries: 1, Reason: cloud.FailSubnetExhausted}},
 		},
@@ -228,7 +228,7 @@ back-off: interfaces until 12:01:00 after 2 tries: full
 back-off: subnet/subnet-0 until 12:00:00 after 1 tries: subnet exhausted
 subnet: subnet-0 10.0.0.0/24, unknown free
 subnet: subnet-1 10.0.1.0/24, 0 free, other routes than the node's
-demand: 2 pods, 1 of them waiting; peak of use 9
+demand: 2 pods, 1 of them waiting; peak of use 9 in 3m45s
 brake: ` + string(cloud.FreezeAll) + "\n"
 	if got := s.String(); got != want {
 		t.Errorf("%s", got)

@@ -12,9 +12,13 @@ import (
 type Settings struct {
 	// CoolDown is how long a freed address is not assigned again.
 	CoolDown time.Duration
-	// IdleAfter is the window over which View reports the peak of use.
+	// IdleAfter is the window over which View reports the peak of use, until pods need
+	// addresses soon after a release.
 	IdleAfter time.Duration
 }
+
+// idleTime is the configured idle time of addresses, of which the cool-down is part.
+func (s Settings) idleTime() time.Duration { return s.IdleAfter + s.CoolDown }
 
 // Ledger records the node's interfaces and addresses. It is not safe for
 // concurrent use: the caller holds a lock. Every method that changes something
@@ -32,8 +36,8 @@ type volatile struct {
 	claims claims // of the last Claim
 	// coolNewUntil is until when new addresses start in a cool-down, see AssumeLost.
 	coolNewUntil time.Time
-	use          peak      // after a restart the window is empty
-	released     time.Time // last Begin of a freeing action
+	use          peak // after a restart the window is empty
+	idle         idleTime
 	observed     time.Time // last Observe
 	latest       time.Time // the largest now seen
 }
@@ -85,8 +89,11 @@ func (l *Ledger) change(now time.Time, records ...Record) []Record {
 }
 
 func (l *Ledger) noteUse(at time.Time) {
-	l.volatile.use.note(stamp(at), l.rows.addresses.inUse(), l.settings.IdleAfter)
+	l.volatile.use.note(stamp(at), l.rows.addresses.inUse(), l.window())
 }
+
+// window is the time over which View reports the peak of use.
+func (l *Ledger) window() time.Duration { return l.settings.IdleAfter + l.volatile.idle.extra }
 
 // expire ends cool-downs that are over, each at its own time. The caller journals no
 // records of it: replaying the journal gives the same result, because Until is journaled.

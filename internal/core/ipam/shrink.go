@@ -17,7 +17,7 @@ func (p *planner) shrink() {
 	if !p.s.Brake.AllowsRelease() {
 		return
 	}
-	r := releaser{enis: p.s.ENIs, c: p.c, have: p.numbers.Have, schedule: p.schedule, pauses: p.pauses, steps: p.steps}
+	r := releaser{enis: p.s.ENIs, c: p.c, have: p.numbers.Have, needed: p.s.Idle, schedule: p.schedule, pauses: p.pauses, steps: p.steps}
 	r.finishReleases()
 	if p.steps.growing() || p.steps.releasing() {
 		return
@@ -32,7 +32,7 @@ func (p *planner) shrink() {
 	if n.Have < least {
 		return
 	}
-	if at := p.s.PeakSince.Add(p.c.jitter(p.c.IdleAfter)); p.schedule.now.Before(at) {
+	if at := p.s.PeakSince.Add(p.s.Idle); p.schedule.now.Before(at) {
 		p.schedule.at(at)
 		return
 	}
@@ -63,7 +63,8 @@ func (p *planner) paced() bool {
 type releaser struct {
 	enis     []ENIView
 	c        Config
-	have     int // addresses held or incoming
+	have     int           // addresses held or incoming
+	needed   time.Duration // over which their need was measured
 	schedule *schedule
 	pauses   *pauses
 	steps    *steps
@@ -194,5 +195,5 @@ func (r *releaser) removeAddresses(keep int) {
 
 func (r *releaser) idle(keep int) string {
 	return fmt.Sprintf("%d addresses are held and no more than %d were needed for %s",
-		r.have, keep, r.c.IdleAfter)
+		r.have, keep, r.needed.Round(time.Second))
 }

@@ -20,9 +20,11 @@ type View struct {
 	ENIs     []ENIView      // the primary first, then by device index and id
 	InFlight []cloud.Action // oldest first
 	Backoffs []Backoff      // by key
-	// Peak is the most addresses in use or cooling at once over IdleAfter, PeakSince when
-	// its measurement began, and PeakFalls when it falls without another event; zero if
-	// it does not.
+	// Idle is how long addresses must have been unneeded before they are released.
+	Idle time.Duration
+	// Peak is the most addresses in use at once over Idle, those that cool down included,
+	// PeakSince when its measurement began, and PeakFalls when it falls without another
+	// event; zero if it does not.
 	Peak      int
 	PeakSince time.Time
 	PeakFalls time.Time
@@ -57,8 +59,9 @@ func (l *Ledger) View(now time.Time) View {
 	l.expire(now)
 	use := l.volatile.use
 	v := View{
-		Peak: use.max(), PeakSince: use.start, PeakFalls: use.falls(l.rows.addresses.nextCoolDownEnd(), l.settings.IdleAfter),
-		Released: l.volatile.released, Observed: l.volatile.observed,
+		Idle: l.settings.idleTime() + l.volatile.idle.extra,
+		Peak: use.max(), PeakSince: use.start, PeakFalls: use.falls(l.rows.addresses.nextCoolDownEnd(), l.window()),
+		Released: l.volatile.idle.released, Observed: l.volatile.observed,
 	}
 	claimed := l.volatile.claims.unassigned(&l.rows)
 	for _, row := range slices.SortedFunc(maps.Values(l.rows.enis), byOrder) {
@@ -171,7 +174,7 @@ func (s Snapshot) String() string {
 			waiting++
 		}
 	}
-	fmt.Fprintf(&b, "demand: %d pods, %d of them waiting; peak of use %d\n", len(s.Pending), waiting, s.Peak)
+	fmt.Fprintf(&b, "demand: %d pods, %d of them waiting; peak of use %d in %s\n", len(s.Pending), waiting, s.Peak, s.Idle.Round(time.Second))
 	if s.Brake != cloud.BrakeOff {
 		fmt.Fprintf(&b, "brake: %s\n", s.Brake)
 	}
