@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/policy"
 )
@@ -144,12 +146,15 @@ func TestNoPacketIsLostWhileEnforcementBeginsAndEnds(t *testing.T) {
 	var server, client *net.UDPConn
 	r.ns["b"].Do(t, func() { server = must(net.ListenUDP("udp4", &net.UDPAddr{Port: 53}))(t) })
 	r.ns["a"].Do(t, func() { client = must(net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to)))(t) })
-	if _, err := client.Write([]byte("the first one waits for conntrack's entry and the neighbour's")); err != nil {
-		t.Fatal(err)
+	raw := must(server.SyscallConn())(t)
+	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20) }) // the reader may be late
+	for arrived := false; !arrived; {                                                                                  // conntrack has the flow, and both links are up
+		must(client.Write([]byte("first")))(t)
+		_ = server.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		_, err := server.Read(make([]byte, 64))
+		arrived = err == nil
 	}
-	if _, err := server.Read(make([]byte, 64)); err != nil {
-		t.Fatal(err)
-	}
+	_ = server.SetReadDeadline(time.Time{})
 	received := make(chan int, 1)
 	go func() {
 		buffer, count := make([]byte, 64), 0
