@@ -55,26 +55,37 @@ func (p *policed) start(flags ...string) {
 // add wires a pod with the label app, which serves the ports 80 and 81: it returns each line.
 func (p *policed) add(name, app string) *node.Pod {
 	p.t.Helper()
+	p.put(name, app)
+	pod := p.NewPod(name)
+	if err := p.Add(pod); err != nil {
+		p.t.Fatal(err)
+	}
+	serve(p.t, pod)
+	return pod
+}
+
+// put creates the object of a pod.
+func (p *policed) put(name, app string) {
 	p.server.Put(podPath, &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": app}, CreationTimestamp: metav1.Now()},
 		Spec:       corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	})
-	pod := p.NewPod(name)
-	if err := p.Add(pod); err != nil {
-		p.t.Fatal(err)
-	}
-	pod.Do(p.t, func() {
+}
+
+// serve has a pod serve its ports.
+func serve(t *testing.T, pod *node.Pod) {
+	t.Helper()
+	pod.Do(t, func() {
 		for _, port := range []int{80, 81} {
 			l, err := net.Listen("tcp4", fmt.Sprintf(":%d", port))
 			if err != nil {
-				p.t.Fatal(err)
+				t.Fatal(err)
 			}
-			p.t.Cleanup(func() { l.Close() })
+			t.Cleanup(func() { l.Close() })
 			go echo(l)
 		}
 	})
-	return pod
 }
 
 func echo(l net.Listener) {
@@ -338,5 +349,52 @@ func TestANodeThatCannotEnforcePoliciesRefusesPodsUntilTheyAreOff(t *testing.T) 
 	p.reported("PolicyOff")
 	if err := p.Add(late); err != nil {
 		t.Errorf("ADD with policies off: %v", err)
+	}
+}
+
+// The first policy has the rules of nftables changed while ADDs hold parts of them.
+func TestPodsAreAddedWhilePoliciesComeAndGo(t *testing.T) {
+	t.Parallel()
+	p := newPoliced(t)
+	p.start()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		pause := time.NewTicker(100 * time.Millisecond)
+		defer pause.Stop()
+		for {
+			p.server.Put(networkPolicies, onlyFromA())
+			select {
+			case <-stop: // with the policy
+				return
+			case <-pause.C:
+			}
+			p.server.Delete(networkPolicies, "default/only-from-a")
+			<-pause.C
+		}
+	}()
+	pods := make([]*node.Pod, 9)
+	added := make(chan error, len(pods))
+	for i := range pods {
+		name := fmt.Sprint("b", i)
+		p.put(name, "b")
+		pods[i] = p.NewPod(name)
+		go func() { added <- p.Add(pods[i]) }()
+	}
+	for range pods {
+		if err := <-added; err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	<-stopped
+	a, c := p.add("a", "a"), p.add("c", "c")
+	for _, b := range pods {
+		serve(t, b)
+		p.untilEnforced(c, b)
+		p.reaches("allowed by its label", a, b, 80)
+	}
+	if got := reports(t, p.Node); len(got) > 0 {
+		t.Errorf("only agents changed the kernel, and they report\n%s", strings.Join(got, "\n"))
 	}
 }
