@@ -12,29 +12,36 @@ import (
 )
 
 // Adopt opens the programs that an earlier agent left pinned and that go on enforcing, before
-// the first comparison of nftables: without their chain no packet of a pod would pass.
+// the first comparison of nftables: without their chain no packet of a pod would pass. If they
+// have maps of another layout, they go on judging until those of this one are written; if their
+// maps are lost, nothing passes until then. Without an earlier agent nothing is judged yet.
 func (c *Controller) Adopt(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.open(ctx)
+	if err := c.open(); err != nil {
+		return err
+	}
+	switch found := c.datapath.Found(); {
+	case found.Forward != "":
+		return c.Judge(ctx, found.Forward)
+	case found.Maps == bpf.Created:
+		return nil
+	default:
+		return c.Judge(ctx, c.datapath.ForwardPath())
+	}
 }
 
 // open opens the programs, unless they are open.
-func (c *Controller) open(ctx context.Context) error {
+func (c *Controller) open() error {
 	if c.datapath != nil {
 		return nil
 	}
 	datapath, err := c.Open()
-	if err == nil {
-		if c.earlier, err = datapath.Numbers(); err != nil {
-			err = errors.Join(err, datapath.Close())
-		}
-	}
 	if err != nil {
 		return c.cannot(err)
 	}
 	c.datapath = datapath
-	return c.Judge(ctx, datapath.ForwardPath())
+	return nil
 }
 
 // cannot notes why policies are not enforced, and reports it once.
@@ -48,24 +55,32 @@ func (c *Controller) cannot(err error) error {
 
 // turnOn begins to enforce: first the maps, then the chain of nftables, then the pods' links:
 // the programs there drop what the chain has not judged. Until its policies are compiled, an
-// endpoint keeps those that an earlier agent left in force.
+// endpoint keeps those that an earlier agent left in force. All addresses are entered before any
+// set is put in force: the program judges an address that is not entered by the other end alone.
+// The numbers of what an earlier agent, or an attempt that failed, has written are not given again.
 func (c *Controller) turnOn(ctx context.Context) error {
-	if err := c.open(ctx); err != nil {
+	if err := c.open(); err != nil {
 		return err
 	}
+	earlier, err := c.datapath.Numbers()
+	if err != nil {
+		return c.cannot(err)
+	}
 	c.engine = policy.NewEngineAfter(policy.DefaultLimits(), policy.Numbers{
-		Set: policy.SetID(c.earlier.Set), Scope: policy.Scope(c.earlier.Scope), Ports: policy.PortsID(c.earlier.Ports),
+		Set: policy.SetID(earlier.Set), Scope: policy.Scope(earlier.Scope), Ports: policy.PortsID(earlier.Ports),
 	})
 	c.wired = map[endpoint.ID]placement{}
 	c.Objects.Again()
-	if err := errors.Join(c.feed(), c.commit()); err != nil {
+	for _, do := range []func() error{c.feed, func() error { return c.place(ctx) }, c.commit, c.prune} {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	if err := c.Judge(ctx, c.datapath.ForwardPath()); err != nil {
 		return err
 	}
-	if err := c.place(ctx); err != nil {
+	if err := errors.Join(c.audit(), c.retire(earlier)); err != nil {
 		return err
-	}
-	if err := c.datapath.DeleteUpTo(c.earlier); err != nil {
-		return fmt.Errorf("delete the policies of an earlier agent: %w", err)
 	}
 	c.problem = ""
 	c.turn(true)
@@ -76,11 +91,6 @@ func (c *Controller) turnOn(ctx context.Context) error {
 // broken has everything compiled and written again: the maps differ from the engine's tables.
 func (c *Controller) broken(err error) error {
 	c.turn(false)
-	if numbers, failed := c.datapath.Numbers(); failed == nil {
-		c.earlier = numbers
-	} else {
-		err = errors.Join(err, failed)
-	}
 	return c.cannot(err)
 }
 
@@ -104,14 +114,27 @@ func (c *Controller) turnOff(ctx context.Context) error {
 	if err := errors.Join(c.datapath.Remove(), c.datapath.Close()); err != nil {
 		return err
 	}
-	c.datapath, c.engine, c.wired, c.problem, c.earlier = nil, nil, map[endpoint.ID]placement{}, "", bpf.Numbers{}
+	c.datapath, c.engine, c.wired, c.problem = nil, nil, map[endpoint.ID]placement{}, ""
 	c.turn(false)
 	c.Log.Info("the cluster has no network policies: none are enforced")
 	return nil
 }
 
-// place enters every endpoint's link and addresses, and attaches the programs to pods' links
-// and to the interfaces of the node.
+// retire deletes what an earlier agent had in force: the sets up to these numbers, and the pins of
+// other layouts.
+func (c *Controller) retire(earlier bpf.Numbers) error {
+	if err := c.datapath.DeleteUpTo(earlier); err != nil {
+		return fmt.Errorf("delete the policies of an earlier agent: %w", err)
+	}
+	for _, layout := range c.datapath.Found().Old {
+		if err := c.datapath.RetireLayout(layout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place enters every endpoint's link and addresses.
 func (c *Controller) place(ctx context.Context) error {
 	links, err := c.Links.Pods(ctx)
 	if err != nil {
@@ -128,13 +151,7 @@ func (c *Controller) place(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.prune(); err != nil {
-		return err
-	}
-	if err := c.Judge(ctx, c.datapath.ForwardPath()); err != nil {
-		return err
-	}
-	return c.audit()
+	return nil
 }
 
 // prune removes links and addresses of endpoints that ended while no controller ran.
@@ -182,7 +199,9 @@ func (c *Controller) placeOne(id endpoint.ID, e endpoint.Endpoint, link int) err
 	return nil
 }
 
-// unplace removes what placeOne entered, unless another endpoint has it by now.
+// unplace removes what placeOne entered, unless another endpoint has it by now. The link is first:
+// it may be up still, and nothing passes a link without an endpoint, while an address without one
+// is judged by the other end alone.
 func (c *Controller) unplace(id endpoint.ID, p placement) error {
 	remove := func(held uint32, found bool, err error, remove func() error) error {
 		if err != nil || !found || held != uint32(id) {
@@ -191,14 +210,14 @@ func (c *Controller) unplace(id endpoint.ID, p placement) error {
 		return remove()
 	}
 	var errs []error
+	if key := uint32(p.link); key != 0 {
+		held, found, err := c.datapath.Maps.Links.Get(key)
+		errs = append(errs, remove(held, found, err, func() error { return c.datapath.Maps.Links.Delete(key) }))
+	}
 	for _, a := range p.endpoint.Addresses.List() {
 		key := bpf.AddressOf(a)
 		held, found, err := c.datapath.Maps.Addresses.Get(key)
 		errs = append(errs, remove(held, found, err, func() error { return c.datapath.Maps.Addresses.Delete(key) }))
-	}
-	if key := uint32(p.link); key != 0 {
-		held, found, err := c.datapath.Maps.Links.Get(key)
-		errs = append(errs, remove(held, found, err, func() error { return c.datapath.Maps.Links.Delete(key) }))
 	}
 	return errors.Join(errs...)
 }

@@ -89,11 +89,12 @@ type Controller struct {
 	engine   *policy.Engine
 	datapath *bpf.Datapath              // nil while the cluster has no policies
 	wired    map[endpoint.ID]placement  // endpoints that the engine knows
-	earlier  bpf.Numbers                // of an earlier agent
 	problem  string                     // why policies are not enforced; empty if they are
 	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
 	on       atomic.Bool
-	turned   chan struct{} // capacity 1: on changed
+	// noCopy: the objects are those of the API server, and not of a copy of all of them.
+	noCopy atomic.Bool
+	turned chan struct{} // capacity 1: on changed
 }
 
 // placement is where an endpoint is in the kernel.
@@ -124,6 +125,9 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 		return time.Time{}, c.turnOff(ctx)
 	}
 	if !c.on.Load() {
+		if !c.listed() {
+			return time.Time{}, nil // a pass follows
+		}
 		return time.Time{}, c.turnOn(ctx)
 	}
 	if err := errors.Join(c.feed(), c.commit()); err != nil {
@@ -133,6 +137,16 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	return time.Time{}, c.audit()
+}
+
+// listed reports whether all that policies are judged on is known. The API server lists policies,
+// namespaces and pods one after the other, and a copy has them all.
+func (c *Controller) listed() bool {
+	synced := c.Objects.Synced()
+	if synced || !c.Objects.Known() {
+		c.noCopy.Store(true)
+	}
+	return synced || !c.noCopy.Load()
 }
 
 // Watch requests a pass after each change of an endpoint, until ctx ends. Without policies it
