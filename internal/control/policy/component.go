@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/policy"
@@ -26,33 +25,10 @@ func (c *Controller) Admit(_ context.Context, pod kube.Pod) error {
 	return nil
 }
 
-// errUnlisted refuses pods while the first policies are put in force.
-var errUnlisted = errors.New("the API server has not listed the namespaces and pods of the cluster yet, which network policies are judged on. The pod is tried again")
-
-// listWithin is how long Ready waits for a list of the API server.
-const listWithin = 5 * time.Second
-
-// untilListed waits until policies can be put in force, if the cluster has any: without its
-// namespaces and pods, what is in force for other pods would be replaced by less.
-func (c *Controller) untilListed(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, listWithin)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for c.Objects.Any() && !c.on.Load() && !c.listed() {
-		select {
-		case <-ctx.Done():
-			return errUnlisted
-		case <-tick.C:
-		}
-	}
-	return nil
-}
-
 // Ready implements control/cni.Component: it returns once the policies that select the pod are
 // in force for its link, which is still down.
 func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) error {
-	if err := c.untilListed(ctx); err != nil {
+	if err := c.listing.wait(ctx, c.on.Load); err != nil {
 		return err
 	}
 	c.mu.Lock()

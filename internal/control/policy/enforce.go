@@ -79,7 +79,7 @@ func (c *Controller) turnOn(ctx context.Context) error {
 	if err := c.Judge(ctx, c.datapath.ForwardPath()); err != nil {
 		return err
 	}
-	if err := errors.Join(c.audit(), c.retire(earlier)); err != nil {
+	if err := errors.Join(c.audit(), retire(c.datapath, earlier)); err != nil {
 		return err
 	}
 	c.problem = ""
@@ -122,12 +122,12 @@ func (c *Controller) turnOff(ctx context.Context) error {
 
 // retire deletes what an earlier agent had in force: the sets up to these numbers, and the pins of
 // other layouts.
-func (c *Controller) retire(earlier bpf.Numbers) error {
-	if err := c.datapath.DeleteUpTo(earlier); err != nil {
+func retire(d *bpf.Datapath, earlier bpf.Numbers) error {
+	if err := d.DeleteUpTo(earlier); err != nil {
 		return fmt.Errorf("delete the policies of an earlier agent: %w", err)
 	}
-	for _, layout := range c.datapath.Found().Old {
-		if err := c.datapath.RetireLayout(layout); err != nil {
+	for _, layout := range d.Found().Old {
+		if err := d.RetireLayout(layout); err != nil {
 			return err
 		}
 	}

@@ -84,6 +84,7 @@ type Controller struct {
 	// Loop is the loop that feeds the engine.
 	Loop    *loop.Loop
 	metrics metrics
+	listing *listing
 
 	mu       sync.Mutex // held while the engine's changes are written
 	engine   *policy.Engine
@@ -92,9 +93,7 @@ type Controller struct {
 	problem  string                     // why policies are not enforced; empty if they are
 	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
 	on       atomic.Bool
-	// noCopy: the objects are those of the API server, and not of a copy of all of them.
-	noCopy atomic.Bool
-	turned chan struct{} // capacity 1: on changed
+	turned   chan struct{} // capacity 1: on changed
 }
 
 // placement is where an endpoint is in the kernel.
@@ -108,7 +107,7 @@ const fullEvery = 30 * time.Second
 
 // New returns the controller. It registers its metrics.
 func New(d Deps) *Controller {
-	c := &Controller{Deps: d, metrics: newMetrics(d.Registry), wired: map[endpoint.ID]placement{}, admitted: map[policy.PodRef]kube.Pod{}, turned: make(chan struct{}, 1)}
+	c := &Controller{Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{}, admitted: map[policy.PodRef]kube.Pod{}, turned: make(chan struct{}, 1)}
 	c.Loop = loop.New(c.pass)
 	c.Loop.MinInterval, c.Loop.Every, c.Loop.MaxBackoff = 10*time.Millisecond, fullEvery, 5*time.Second
 	return c
@@ -118,6 +117,7 @@ func New(d Deps) *Controller {
 func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	complete := c.listing.complete()
 	if !c.Objects.Any() {
 		if !c.Objects.Synced() {
 			return time.Time{}, nil // what an earlier agent left goes on enforcing
@@ -125,7 +125,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 		return time.Time{}, c.turnOff(ctx)
 	}
 	if !c.on.Load() {
-		if !c.listed() {
+		if !complete {
 			return time.Time{}, nil // a pass follows
 		}
 		return time.Time{}, c.turnOn(ctx)
@@ -137,16 +137,6 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	return time.Time{}, c.audit()
-}
-
-// listed reports whether all that policies are judged on is known. The API server lists policies,
-// namespaces and pods one after the other, and a copy has them all.
-func (c *Controller) listed() bool {
-	synced := c.Objects.Synced()
-	if synced || !c.Objects.Known() {
-		c.noCopy.Store(true)
-	}
-	return synced || !c.noCopy.Load()
 }
 
 // Watch requests a pass after each change of an endpoint, until ctx ends. Without policies it
