@@ -216,8 +216,10 @@ func TestAPolicyThatIsAbsentWhileItChangesIsNoticed(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			c := newChange(t)
 			c.between = func(d *bpf.Datapath, id endpoint.ID) {
+				before := d.State.InForce(id)
 				d.State.SetInForce(id, set)
-				c.stream.untilNext()
+				c.stream.untilSent(2 * len(c.stream.flows))
+				d.State.SetInForce(id, before)
 			}
 			c.flip(20)
 			o := c.judge()

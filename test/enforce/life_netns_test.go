@@ -58,10 +58,8 @@ func (l *life) start() *process {
 	return l.agent
 }
 
-// pause waits for a random time.
-func (l *life) pause(most time.Duration) {
-	<-time.After(time.Duration(l.r.Int64N(int64(most))))
-}
+// pause waits until some packets were sent, a random number of them.
+func (l *life) pause(most int) { l.stream.untilSent(l.r.IntN(most)) }
 
 // judgeBy has packets judged by the program that is pinned at a path, or by none.
 func (l *life) judgeBy(path string) {
@@ -105,7 +103,7 @@ func (l *life) replaceLayout() {
 // killStarting starts an agent and kills it soon.
 func (l *life) killStarting() {
 	l.start()
-	l.pause(100 * time.Millisecond)
+	l.pause(2500)
 	l.agent.kill()
 }
 
@@ -136,13 +134,13 @@ func (l *life) forget() {
 // end kills the agent, and starts another one after what happens meanwhile.
 func (l *life) end(happens func(), loses bool) {
 	l.T.Helper()
-	l.pause(40 * time.Millisecond)
+	l.pause(1000)
 	l.agent.kill()
 	began := now()
 	if happens != nil {
 		happens()
 	}
-	l.pause(20 * time.Millisecond)
+	l.pause(500)
 	l.start().untilEnforcing()
 	if loses {
 		l.closed = append(l.closed, [2]time.Duration{began, now()})

@@ -192,7 +192,7 @@ func (s *stream) all() []record {
 // reach waits until n more datagrams of every flow that is to pass were received.
 func (s *stream) reach(t testing.TB, what string, n int, passes ...int) {
 	t.Helper()
-	begin := len(s.all())
+	begin := s.sentSince(0)
 	eventually(t, what, func() bool {
 		got := make([]int, len(s.flows))
 		for i, r := range s.all()[begin:] {
@@ -209,14 +209,21 @@ func (s *stream) reach(t testing.TB, what string, n int, passes ...int) {
 	})
 }
 
-// untilNext waits until a datagram of each flow was sent.
-func (s *stream) untilNext() {
-	begin, tick := len(s.all()), time.NewTicker(100*time.Microsecond)
+// untilSent waits until n more datagrams were sent, for some seconds at most.
+func (s *stream) untilSent(n int) {
+	begin, tick := s.sentSince(0), time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for range 1000 {
-		if len(s.all()) > begin+2*len(s.flows) {
+	for range 5000 {
+		if s.sentSince(begin) >= n {
 			return
 		}
 		<-tick.C
 	}
+}
+
+// sentSince is how many datagrams were sent since a number.
+func (s *stream) sentSince(number int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.records) - number
 }
