@@ -64,11 +64,11 @@ check: lint test-unit test-touched ## What every commit must pass (about 3 minut
 .PHONY: lint
 lint: ## gofumpt, go vet and the linters of .golangci.yml
 	$(TOOL) golangci-lint run --timeout 10m $(PACKAGES)
-	$(TOOL) golangci-lint fmt --diff lab/kube/... test/conformance/... # modules of their own, too large to type-check here
+	$(TOOL) golangci-lint fmt --diff lab/kube/... test/conformance/... test/cyclonus/... # modules of their own, too large to type-check here
 
 .PHONY: fmt
 fmt: ## Format every Go file
-	$(TOOL) golangci-lint fmt $(PACKAGES) lab/kube/... test/conformance/...
+	$(TOOL) golangci-lint fmt $(PACKAGES) lab/kube/... test/conformance/... test/cyclonus/...
 
 .PHONY: generate
 generate: setup-generate ## Regenerate deepcopy functions, CRDs, docs/config.md and the compiled bpf/
@@ -76,7 +76,7 @@ generate: setup-generate ## Regenerate deepcopy functions, CRDs, docs/config.md 
 
 .PHONY: test
 test: ## Everything a fresh machine can run; exactly what CI runs (root)
-	@MAKE="$(MAKE)" ./test/tiers setup test-unit test-conformance test-netns test-vm race-sample mutants-sample test-lab
+	@MAKE="$(MAKE)" ./test/tiers setup test-unit test-conformance test-netns test-cyclonus test-vm race-sample mutants-sample test-lab
 
 .PHONY: test-unit
 test-unit: ## Tests that need no root
@@ -85,6 +85,10 @@ test-unit: ## Tests that need no root
 .PHONY: test-conformance
 test-conformance: ## Network policies against cyclonus's model, a module of its own; its first build takes a minute
 	$(GO) test -C test/conformance -json -count 1 -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT) -v
+
+.PHONY: test-cyclonus
+test-cyclonus: setup ## Packets of cyclonus's cases between network namespaces, a module of its own (root)
+	$(GO) test -C test/cyclonus -json -tags netns -count 1 -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT) -v
 
 .PHONY: test-netns
 test-netns: setup ## Tests in network namespaces that they create (root)
@@ -138,7 +142,7 @@ mutants-sample: ## The same for as many as MUTANTS_TIME allows, drawn by MUTANTS
 suites: setup build ## The long suites in full, with reports in test/reports (root)
 	TRUNKLINE_SUITES=full $(TEST) -tags "netns lab" -p 1 -parallel $(PARALLEL) -count 1 -timeout 4h $$({ ./test/tagged lab; ./test/tagged netns; } | sort -u) | $(PRINT) -v
 	$(TEST) -count 1 -run Report ./test/fault | $(PRINT) -v
-	TRUNKLINE_SUITES=full $(MAKE) test-conformance
+	TRUNKLINE_SUITES=full $(MAKE) test-conformance test-cyclonus
 	$(GO) run ./test/mutants/cmd
 
 .PHONY: fuzz

@@ -28,6 +28,9 @@ func (c *Controller) Admit(_ context.Context, pod kube.Pod) error {
 // Ready implements control/cni.Component: it returns once the policies that select the pod are
 // in force for its link, which is still down.
 func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) error {
+	if err := c.listing.wait(ctx, c.on.Load); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pod, admitted := c.admitted[refOf(e)]

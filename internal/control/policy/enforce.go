@@ -12,14 +12,23 @@ import (
 )
 
 // Adopt opens the programs that an earlier agent left pinned and that go on enforcing, before
-// the first comparison of nftables: without their chain no packet of a pod would pass.
+// the first comparison of nftables: without their chain no packet of a pod would pass. If they
+// have maps of another layout, they go on judging until those of this one are written; if their
+// maps are lost, nothing passes until then. Without an earlier agent nothing is judged yet.
 func (c *Controller) Adopt(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.open(); err != nil {
 		return err
 	}
-	return judge(ctx, c.Deps, c.datapath.ForwardPath())
+	switch found := c.datapath.Found(); {
+	case found.Forward != "":
+		return judge(ctx, c.Deps, found.Forward)
+	case found.Maps == bpf.Created:
+		return nil
+	default:
+		return judge(ctx, c.Deps, c.datapath.ForwardPath())
+	}
 }
 
 // open opens the programs, unless they are open. The chain of nftables calls them only once the
@@ -29,11 +38,6 @@ func (c *Controller) open() error {
 		return nil
 	}
 	datapath, err := c.Open()
-	if err == nil {
-		if c.earlier, err = datapath.Numbers(); err != nil {
-			err = errors.Join(err, datapath.Close())
-		}
-	}
 	if err != nil {
 		return err
 	}
@@ -43,10 +47,15 @@ func (c *Controller) open() error {
 
 // turnOn begins to enforce: first the maps, then the chain of nftables, then the pods' links:
 // the programs there drop what the chain has not judged. Until its policies are compiled, an
-// endpoint keeps those that an earlier agent left in force.
+// endpoint keeps those that an earlier agent left in force. All addresses are entered before any
+// set is put in force: the program judges an address that is not entered by the other end alone.
+// The numbers of what an earlier agent, or an attempt that failed, has written are not given again.
 func (c *Controller) turnOn(ctx context.Context) error {
 	if err := c.begin(ctx); err != nil {
 		return c.broken(err)
+	}
+	if err := c.flows.start(c.datapath); err != nil {
+		c.Log.Error("what policies deny is not recorded", "error", err)
 	}
 	c.problem.solved(c.Deps)
 	c.turn(true)
@@ -58,39 +67,30 @@ func (c *Controller) begin(ctx context.Context) error {
 	if err := c.open(); err != nil {
 		return err
 	}
+	earlier, err := c.datapath.Numbers()
+	if err != nil {
+		return err
+	}
 	c.engine = policy.NewEngineAfter(policy.DefaultLimits(), policy.Numbers{
-		Set: policy.SetID(c.earlier.Set), Scope: policy.Scope(c.earlier.Scope), Ports: policy.PortsID(c.earlier.Ports),
+		Set: policy.SetID(earlier.Set), Scope: policy.Scope(earlier.Scope), Ports: policy.PortsID(earlier.Ports),
 	})
 	c.wired = map[endpoint.ID]placement{}
 	c.Objects.Again()
-	if err := errors.Join(c.feed(), c.commit()); err != nil {
+	for _, do := range []func() error{c.feed, func() error { return c.place(ctx) }, c.commit, c.prune} {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	if err := judge(ctx, c.Deps, c.datapath.ForwardPath()); err != nil {
 		return err
 	}
-	if err := c.place(ctx); err != nil {
-		return err
-	}
-	if err := c.datapath.DeleteUpTo(c.earlier); err != nil {
-		return fmt.Errorf("delete the policies of an earlier agent: %w", err)
-	}
-	if err := c.flows.start(c.datapath); err != nil {
-		c.Log.Error("what policies deny is not recorded", "error", err)
-	}
-	return nil
+	return errors.Join(c.audit(), retire(c.datapath, earlier))
 }
 
 // broken has everything compiled and written again: the maps differ from the engine's tables.
 func (c *Controller) broken(err error) error {
 	c.turn(false)
-	err = errors.Join(err, c.flows.stop())
-	if c.datapath == nil {
-		return c.problem.note(c.Deps, err)
-	}
-	if numbers, failed := c.datapath.Numbers(); failed == nil {
-		c.earlier = numbers
-	} else {
-		err = errors.Join(err, failed)
-	}
-	return c.problem.note(c.Deps, err)
+	return c.problem.note(c.Deps, errors.Join(err, c.flows.stop()))
 }
 
 // turnOff ends enforcement: the cluster has no policies. Nothing of it stays in the kernel.
@@ -114,15 +114,28 @@ func (c *Controller) turnOff(ctx context.Context) error {
 	if err := errors.Join(c.flows.stop(), c.datapath.Remove(), c.datapath.Close()); err != nil {
 		return err
 	}
-	c.datapath, c.engine, c.wired, c.earlier = nil, nil, map[endpoint.ID]placement{}, bpf.Numbers{}
+	c.datapath, c.engine, c.wired = nil, nil, map[endpoint.ID]placement{}
 	c.problem.solved(c.Deps)
 	c.turn(false)
 	c.Log.Info("the cluster has no network policies: none are enforced")
 	return nil
 }
 
-// place enters every endpoint's link and addresses, and attaches the programs to pods' links
-// and to the interfaces of the node.
+// retire deletes what an earlier agent had in force: the sets up to these numbers, and the pins of
+// other layouts.
+func retire(d *bpf.Datapath, earlier bpf.Numbers) error {
+	if err := d.DeleteUpTo(earlier); err != nil {
+		return fmt.Errorf("delete the policies of an earlier agent: %w", err)
+	}
+	for _, layout := range d.Found().Old {
+		if err := d.RetireLayout(layout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place enters every endpoint's link and addresses.
 func (c *Controller) place(ctx context.Context) error {
 	links, err := c.Links.Pods(ctx)
 	if err != nil {
@@ -139,13 +152,7 @@ func (c *Controller) place(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.prune(); err != nil {
-		return err
-	}
-	if err := judge(ctx, c.Deps, c.datapath.ForwardPath()); err != nil {
-		return err
-	}
-	return c.audit()
+	return nil
 }
 
 // prune removes links and addresses of endpoints that ended while no controller ran.
@@ -193,7 +200,9 @@ func (c *Controller) placeOne(id endpoint.ID, e endpoint.Endpoint, link int) err
 	return nil
 }
 
-// unplace removes what placeOne entered, unless another endpoint has it by now.
+// unplace removes what placeOne entered, unless another endpoint has it by now. The link is first:
+// it may be up still, and nothing passes a link without an endpoint, while an address without one
+// is judged by the other end alone.
 func (c *Controller) unplace(id endpoint.ID, p placement) error {
 	remove := func(held uint32, found bool, err error, remove func() error) error {
 		if err != nil || !found || held != uint32(id) {
@@ -202,14 +211,14 @@ func (c *Controller) unplace(id endpoint.ID, p placement) error {
 		return remove()
 	}
 	var errs []error
+	if key := uint32(p.link); key != 0 {
+		held, found, err := c.datapath.Maps.Links.Get(key)
+		errs = append(errs, remove(held, found, err, func() error { return c.datapath.Maps.Links.Delete(key) }))
+	}
 	for _, a := range p.endpoint.Addresses.List() {
 		key := bpf.AddressOf(a)
 		held, found, err := c.datapath.Maps.Addresses.Get(key)
 		errs = append(errs, remove(held, found, err, func() error { return c.datapath.Maps.Addresses.Delete(key) }))
-	}
-	if key := uint32(p.link); key != 0 {
-		held, found, err := c.datapath.Maps.Links.Get(key)
-		errs = append(errs, remove(held, found, err, func() error { return c.datapath.Maps.Links.Delete(key) }))
 	}
 	return errors.Join(errs...)
 }

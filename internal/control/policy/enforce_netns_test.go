@@ -5,12 +5,15 @@ package policy
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -51,6 +54,7 @@ type rig struct {
 	bpffs  string
 	ns     map[string]*testns.NS
 	pods   []kube.Pod
+	broken func() error // an error of judge, if it is set
 	*Controller
 	stop func()
 }
@@ -94,6 +98,11 @@ func (r *rig) NodeWarning(reason, message string) { r.t.Logf("event %s: %s", rea
 
 // judge is control/network's Judge: it applies the rules of the node and of all endpoints.
 func (r *rig) judge(ctx context.Context, path string) error {
+	if r.broken != nil {
+		if err := r.broken(); err != nil {
+			return err
+		}
+	}
 	return r.filter.Apply(ctx, func() ruleset.Ruleset {
 		c := ruleset.Config{PrimaryLink: "eth0", PrimaryIPv4: netip.MustParseAddr("10.0.0.4"), VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, Policy: path}
 		for _, e := range r.store.Endpoints() {
@@ -377,6 +386,67 @@ func TestAnAgentThatKnowsNoPoliciesLeavesThoseInForce(t *testing.T) {
 	r.waitUntil("policies enforced again", r.Enforcing)
 	r.mustReach("a", "b", 80)
 	r.mustNotReach("a", "b", 81)
+}
+
+// What is in force goes on until all that it would be replaced by is known: a pod with an unknown
+// namespace is closed, and a peer that is unknown is allowed nothing.
+func TestAnAgentThatKnowsPoliciesWithoutPeersLeavesThoseInForce(t *testing.T) {
+	for _, unknown := range []string{namespaces, "/api/v1/pods"} {
+		t.Run(unknown, func(t *testing.T) {
+			r := newRig(t)
+			r.server.Put(networkPolicies, allow("b", "a", 80))
+			r.waitUntil("policies known", func() bool { return r.Objects.Known() && r.Objects.Any() })
+			r.add("a")
+			r.add("b")
+			r.echo("b", 80)
+			r.stop()
+			r.server.Refuse(unknown, http.StatusInternalServerError)
+			asked := len(r.server.Requests())
+			r.start()
+			if err := r.Adopt(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.waitUntil("policies known", r.Objects.Any)
+			r.waitUntil("the others requested", func() bool { return slices.Contains(r.server.Requests()[asked:], "GET "+unknown) })
+			for range 30 { // some passes
+				r.Loop.MarkFull()
+				r.mustReach("a", "b", 80)
+			}
+			if r.Enforcing() {
+				t.Error("the policies are replaced although not all is known")
+			}
+			r.server.Refuse(unknown, 0)
+			r.waitUntil("policies enforced again", r.Enforcing)
+			r.mustReach("a", "b", 80)
+		})
+	}
+}
+
+// The numbers of what was written are not given to other content: what stays of it would allow
+// what the content denies.
+func TestWhatAFailedAttemptHasWrittenIsNotInForce(t *testing.T) {
+	r := newRig(t)
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("a")
+	r.add("b")
+	r.echo("b", 80)
+	r.echo("b", 81)
+	failed := false
+	r.broken = func() error {
+		if sets, err := r.datapath.Maps.Sets.All(); err != nil || len(sets) == 0 || failed {
+			return err
+		}
+		failed = true
+		r.server.Put(networkPolicies, allow("b", "a", 81))
+		return errors.New("the rules of nftables cannot be written")
+	}
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("policies enforced", r.Enforcing)
+	if !failed {
+		t.Fatal("no attempt failed")
+	}
+	r.waitUntil("port 81 allowed", func() bool { _, err := r.dial("a", "b", 81); return err == nil })
+	r.mustNotReach("a", "b", 80)
 }
 
 // pinned lists what is pinned.

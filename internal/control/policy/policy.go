@@ -86,12 +86,12 @@ type Controller struct {
 	// Loop is the loop that feeds the engine.
 	Loop    *loop.Loop
 	metrics metrics
+	listing *listing
 
 	mu       sync.Mutex // held while the engine's changes are written
 	engine   *policy.Engine
 	datapath *bpf.Datapath             // nil while the cluster has no policies
 	wired    map[endpoint.ID]placement // endpoints that the engine knows
-	earlier  bpf.Numbers               // of an earlier agent
 	problem  problem
 	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
 	problems map[policy.Ref][]string    // what policies ask for and cannot get
@@ -111,8 +111,10 @@ const fullEvery = 30 * time.Second
 
 // New returns the controller. It registers its metrics.
 func New(d Deps) *Controller {
-	c := &Controller{Deps: d, metrics: newMetrics(d.Registry), wired: map[endpoint.ID]placement{}, admitted: map[policy.PodRef]kube.Pod{}, turned: make(chan struct{}, 1)}
-	c.problems = map[policy.Ref][]string{}
+	c := &Controller{
+		Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{},
+		admitted: map[policy.PodRef]kube.Pod{}, problems: map[policy.Ref][]string{}, turned: make(chan struct{}, 1),
+	}
 	c.flows = &flowLog{log: d.Log, name: c.name, followers: map[*follower]struct{}{}}
 	c.Loop = loop.New(c.pass)
 	c.Loop.MinInterval, c.Loop.Every, c.Loop.MaxBackoff = 10*time.Millisecond, fullEvery, 5*time.Second
@@ -123,6 +125,7 @@ func New(d Deps) *Controller {
 func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	complete := c.listing.complete()
 	if !c.Objects.Any() {
 		if !c.Objects.Synced() {
 			return time.Time{}, nil // what an earlier agent left goes on enforcing
@@ -130,6 +133,9 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 		return time.Time{}, c.turnOff(ctx)
 	}
 	if !c.on.Load() {
+		if !complete {
+			return time.Time{}, nil // a pass follows
+		}
 		return time.Time{}, c.turnOn(ctx)
 	}
 	if err := errors.Join(c.feed(), c.commit()); err != nil {

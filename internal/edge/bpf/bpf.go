@@ -41,6 +41,7 @@ type Datapath struct {
 	raw      map[string]*ebpf.Map
 	links    *netlink.Handle
 	dir      string
+	found    Found
 }
 
 // Programs by their names in bpf/policy.c.
@@ -85,6 +86,7 @@ func Open(o Options) (d *Datapath, found Found, err error) {
 	}
 	if err == nil {
 		found, err = p.finish()
+		d.found = found
 	}
 	if err == nil {
 		err = d.open(o.Netns)
@@ -124,6 +126,9 @@ func (d *Datapath) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Found is what Open found.
+func (d *Datapath) Found() Found { return d.found }
 
 // Forward is the program of the rule of nftables: match bpf by its file descriptor, which is valid
 // until Close, and its ID, which differs from that of an earlier program.

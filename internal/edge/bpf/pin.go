@@ -21,6 +21,7 @@ type Found struct {
 	Programs string   // Created, Adopted or Replaced
 	Removed  []string // pins that were damaged, foreign or of earlier programs
 	Old      []string // directories of other layouts: RetireLayout removes them
+	Forward  string   // pin of the program forward of another layout; empty if there is none
 	Sizes    []string // maps that keep another size than the configured one
 }
 
@@ -271,8 +272,16 @@ func (p *pins) finish() (Found, error) {
 		return p.found, fmt.Errorf("list layouts: %w", err)
 	}
 	for _, e := range parent {
-		if e.Name() != layout {
-			p.found.Old = append(p.found.Old, e.Name())
+		if e.Name() == layout {
+			continue
+		}
+		p.found.Old = append(p.found.Old, e.Name())
+		pinned, err := filepath.Glob(filepath.Join(filepath.Dir(p.dir), e.Name(), programsPrefix+"*", forward))
+		if err != nil {
+			return p.found, fmt.Errorf("list programs of layout %s: %w", e.Name(), err)
+		}
+		if len(pinned) > 0 {
+			p.found.Forward = pinned[0]
 		}
 	}
 	return p.found, nil

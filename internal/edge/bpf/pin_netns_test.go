@@ -152,6 +152,9 @@ func TestAnotherLayoutStaysUntilItIsRetired(t *testing.T) {
 	if found.Maps != Created || !slices.Equal(found.Old, []string{"v0"}) {
 		t.Errorf("found: %+v", found)
 	}
+	if want := filepath.Join(parent, "v0", programsPrefix+objectID(), forward); found.Forward != want || w.Found().Forward != want {
+		t.Errorf("the program that judges is %q, want %q", found.Forward, want)
+	}
 	for _, name := range []string{layout, "..", ".", "", "../v0", "a/b"} {
 		if err := w.RetireLayout(name); err == nil {
 			t.Errorf("%q is retired", name)

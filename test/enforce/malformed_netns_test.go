@@ -1,0 +1,182 @@
+//go:build netns
+
+package enforce
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/edge/bpf"
+)
+
+// Frames of a sample, and of `make suites`.
+const (
+	framesSampled = 30_000
+	framesFull    = 2_000_000
+)
+
+// pair of pods: a server that only client one may reach, at UDP port 1003.
+type served struct {
+	*Node
+	server, one, two *Pod
+}
+
+func newServed(t *testing.T, set func(*Spec)) *served {
+	t.Helper()
+	s := &served{Node: New(t, 1, nil, set)}
+	s.Policy(isolating("server", from("one", portAlways)))
+	s.Sync()
+	s.server = s.Add(Pod{PodRef: ref("server"), Labels: app("server"), Address: s.PodAddress(0)})
+	s.one = s.Add(Pod{PodRef: ref("one"), Labels: app("one"), Address: s.PodAddress(1)})
+	s.two = s.Add(Pod{PodRef: ref("two"), Labels: app("two"), Address: s.PodAddress(2)})
+	s.Sync()
+	return s
+}
+
+// gateway is the link-layer address of the node's end of a pod's link.
+func (p *Pod) gateway() []byte { return p.endpoint.HostMAC[:] }
+
+// fuzzed draws a frame from one address to another: a valid packet, of which bytes are changed,
+// and the end is cut, now and then.
+func fuzzed(r *rand.Rand, from, to netip.Addr) (kind int, p []byte) {
+	payload := datagram(4000, portAlways, "fuzzed")
+	switch r.IntN(6) {
+	case 0, 1:
+		p = packet(from, to, unix.IPPROTO_UDP, nil, part{id: r.IntN(1 << 16)}, payload)
+	case 2:
+		options := make([]byte, 4*(1+r.IntN(10)))
+		for i := range options {
+			options[i] = byte(r.Uint32())
+		}
+		p = packet(from, to, unix.IPPROTO_UDP, options, part{id: 1}, payload)
+	case 3:
+		p = packet(from, to, unix.IPPROTO_UDP, nil, part{id: r.IntN(8), offset: 8 * r.IntN(3), more: r.IntN(2) == 0}, payload)
+	case 4:
+		p = packet(from, to, byte(r.Uint32()), nil, part{id: 1}, payload)
+	case 5:
+		syn := make([]byte, 20)
+		copy(syn, append(be16(4000), be16(portAlways)...))
+		syn[12], syn[13] = 0x50, byte(r.Uint32())
+		p = packet(from, to, unix.IPPROTO_TCP, nil, part{id: 1}, syn)
+	}
+	if r.IntN(3) > 0 {
+		for range 1 + r.IntN(3) {
+			p[r.IntN(len(p))] ^= 1 << r.IntN(8)
+		}
+	}
+	if r.IntN(4) == 0 {
+		p = p[:r.IntN(len(p))]
+	}
+	kind = unix.ETH_P_IP
+	if r.IntN(20) == 0 {
+		kind = []int{unix.ETH_P_IPV6, unix.ETH_P_8021Q, r.IntN(1 << 16)}[r.IntN(3)]
+	}
+	return kind, p
+}
+
+func TestNoMalformedPacketOfADeniedPodArrives(t *testing.T) {
+	s := newServed(t, nil)
+	r := rand.New(rand.NewPCG(Seed(t), 2))
+	arrived := openWire(t, s.server.NS).countPackets(t)
+	w := openWire(t, s.two.NS)
+	t.Cleanup(func() { unix.Close(w.fd) })
+	flood := func(frames int) {
+		for range frames {
+			kind, p := fuzzed(r, s.two.Address, s.server.Address)
+			w.send(s.two.gateway(), kind, p)
+		}
+	}
+	frames := Sample(framesSampled, framesFull)
+	flood(frames)
+	last := openWire(t, s.one.NS) // its packet is allowed, and arrives after the others
+	t.Cleanup(func() { unix.Close(last.fd) })
+	last.send(s.one.gateway(), unix.ETH_P_IP, udpPacket(s.one.Address, s.server.Address, portAlways, nil))
+	eventually(t, "the last packet", func() bool { return arrived.Load() > 0 })
+	if got := arrived.Load() - 1; got > 0 {
+		t.Errorf("%d of %d frames of a pod that is denied all arrived", got, frames)
+	}
+	drops, err := s.Datapath().Drops()
+	must(t, err)
+	if judged := drops[bpf.ByPolicy] + drops[bpf.Malformed]; judged < uint64(frames/10) {
+		t.Errorf("%d of %d frames reached the programs: the test proves little", judged, frames)
+	}
+	s.Policy(isolating("server", from("two")))
+	s.Sync()
+	flood(1000)
+	eventually(t, "frames of the pod once it is allowed", func() bool { return arrived.Load() > 0 })
+	t.Logf("%d frames, none arrived, dropped by reason: %v; of 1000 once allowed, %d arrived", frames, drops, arrived.Load()-1)
+}
+
+func TestFragmentsInAnyOrderAndOptionsAreJudgedByTheirPort(t *testing.T) {
+	s := newServed(t, nil)
+	allowed, denied := count(socket(t, s.server.NS, portAlways)), count(socket(t, s.server.NS, portA))
+	w := openWire(t, s.one.NS)
+	t.Cleanup(func() { unix.Close(w.fd) })
+	send := func(p []byte) { w.send(s.one.gateway(), unix.ETH_P_IP, p) }
+	want, id := int64(0), 0
+	for _, port := range []int{portAlways, portA} {
+		whole := datagram(4000, port, fmt.Sprintf("%056d", 0))
+		parts := []part{{offset: 0, more: true}, {offset: 24, more: true}, {offset: 48}}
+		ends := []int{24, 48, len(whole)}
+		for _, order := range [][3]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+			id++
+			for _, i := range order {
+				p := parts[i]
+				p.id = id
+				send(packet(s.one.Address, s.server.Address, unix.IPPROTO_UDP, nil, p, whole[p.offset:ends[i]]))
+			}
+			if port == portAlways {
+				want++
+			}
+		}
+		// What a parser without options takes for ports is the allowed one.
+		send(udpPacket(s.one.Address, s.server.Address, port, append([]byte{1, 1}, append(be16(portAlways), 1, 1, 1, 1)...)))
+		if port == portAlways {
+			want++
+		}
+	}
+	// A fragment that would replace the allowed port.
+	id++
+	for _, port := range []int{portAlways, portA} {
+		send(packet(s.one.Address, s.server.Address, unix.IPPROTO_UDP, nil, part{id: id, more: true}, datagram(4000, port, "1234567812345678")[:16]))
+	}
+	send(packet(s.one.Address, s.server.Address, unix.IPPROTO_UDP, nil, part{id: id, offset: 16}, datagram(4000, portA, "1234567812345678")[16:]))
+	send(udpPacket(s.one.Address, s.server.Address, portAlways, nil)) // the last one
+	want++
+	eventually(t, "all datagrams to the allowed port", func() bool { return allowed.Load() >= want })
+	if denied.Load() != 0 {
+		t.Errorf("%d datagrams to the denied port", denied.Load())
+	}
+}
+
+// The table of connections is full: what is allowed is still allowed, and nothing else.
+func TestAFullTableOfConnectionsIsNeverOpenAndEndsNothing(t *testing.T) {
+	const size, connections = 256, 3000
+	s := newServed(t, func(spec *Spec) { spec.Connections = size })
+	l := &life{change: &change{Node: s.Node, server: s.server, client: s.one}}
+	live := l.connect(t)
+	live.mustAnswer(t, "connected")
+	allowed, denied := count(socket(t, s.server.NS, portAlways)), count(socket(t, s.server.NS, portA))
+	w := openWire(t, s.one.NS)
+	t.Cleanup(func() { unix.Close(w.fd) })
+	for n := range connections {
+		for _, port := range []int{portA, portAlways} {
+			w.send(s.one.gateway(), unix.ETH_P_IP, packet(s.one.Address, s.server.Address, unix.IPPROTO_UDP, nil, part{id: 1}, datagram(1024+n, port, "full")))
+		}
+		if n%500 == 0 {
+			live.mustAnswer(t, "at the limit")
+		}
+	}
+	eventually(t, "the datagrams of all connections", func() bool { return allowed.Load() == connections })
+	live.mustAnswer(t, "after the limit")
+	o, err := s.Datapath().CollectConnections()
+	must(t, err)
+	t.Logf("%d connections: %d entries of %d, %d denied datagrams arrived", connections, o.Valid, o.Size, denied.Load())
+	if denied.Load() > 0 || o.Valid > o.Size || o.Valid < size/2 {
+		t.Errorf("%d denied datagrams arrived, %d entries of %d", denied.Load(), o.Valid, o.Size)
+	}
+}
