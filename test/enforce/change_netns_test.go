@@ -87,6 +87,7 @@ func newChange(t *testing.T) *change {
 	c.Sync()
 	c.versions = []version{{from: now()}}
 	c.stream = startStream(t, flows, receivers...)
+	c.stream.begin(t, 2, 5)
 	return c
 }
 

@@ -128,6 +128,7 @@ type record struct {
 // stream sends the datagrams of flows in turn, and notes when each was sent and received.
 type stream struct {
 	flows   []flow
+	first   int // record that counts, of flow 0
 	mu      sync.Mutex
 	records []record // of the flows in turn: number n is of flow n % len(flows)
 	stop    func()
@@ -182,11 +183,23 @@ func (s *stream) receive(c *net.UDPConn) {
 	}
 }
 
-// all returns the records so far.
-func (s *stream) all() []record {
+// all returns the records so far, from the first one that counts.
+func (s *stream) all() []record { return s.since(s.first) }
+
+func (s *stream) since(number int) []record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]record(nil), s.records...)
+	return append([]record(nil), s.records[min(number, len(s.records)):]...)
+}
+
+// begin waits until flows pass, and has the records from then on count: the kernel drops what is
+// sent to a link before it has noticed that both ends are up.
+func (s *stream) begin(t testing.TB, passes ...int) {
+	t.Helper()
+	s.reach(t, "the first packets", 20, passes...)
+	rounds := s.sentSince(0)/len(s.flows) + 1
+	s.first = rounds * len(s.flows)
+	s.reach(t, "the first packets that count", 1, passes...)
 }
 
 // reach waits until n more datagrams of every flow that is to pass were received.
@@ -195,7 +208,7 @@ func (s *stream) reach(t testing.TB, what string, n int, passes ...int) {
 	begin := s.sentSince(0)
 	eventually(t, what, func() bool {
 		got := make([]int, len(s.flows))
-		for i, r := range s.all()[begin:] {
+		for i, r := range s.since(begin) {
 			if r.received != 0 {
 				got[(begin+i)%len(s.flows)]++
 			}
