@@ -19,7 +19,7 @@ enum mark {
 	/* Behind forward: it has been allowed. In front of forward it has another meaning, which
 	 * saves a bit: the rule before the match sets it on packets that conntrack counts as replies
 	 * ("ct direction reply"). */
-	MARK_JUDGED = 0x2000,
+	MARK_JUDGED = 0x0800,
 };
 
 enum direction {

@@ -44,7 +44,7 @@ func (t *tour) policy(ctx context.Context) error {
 		from    string
 		allowed bool
 	}{{"stranger", false}, {"friend", true}} {
-		fmt.Fprintf(t.out, "\n$ %s trunkline policy trace %s/%s %[2]s/%s http\n", t.command, demoNamespace, c.from, web.Name)
+		fmt.Fprintf(t.out, "\n$ %[1]s trunkline policy trace %[2]s/%[3]s %[2]s/%[4]s http\n", t.command, demoNamespace, c.from, web.Name)
 		if err := t.exits(ctx, !c.allowed, t.Product, "policy", "trace", demoNamespace+"/"+c.from, demoNamespace+"/"+web.Name, "http"); err != nil {
 			return err
 		}

@@ -7,8 +7,8 @@
 // literal elsewhere fails a test.
 package hostnet
 
-// Packet marks. AWS uses bit 0x80, kube-proxy 0x4000 and 0x8000, Calico the
-// upper 16 bits.
+// Packet marks. AWS uses bit 0x80, the plugin portmap 0x2000 (it masquerades what has it),
+// kube-proxy 0x4000 and 0x8000, Tailscale 0xff0000, Calico the upper 16 bits.
 const (
 	// MarkPrimary is set on connections that entered by the primary ENI, so
 	// that their replies leave by it. Same bit as AWS's connmark.
@@ -19,7 +19,7 @@ const (
 	MarkPending = 0x1000
 	// MarkJudged is on packets that policy has allowed. In front of the verdict it has another
 	// meaning, which saves a bit: conntrack counts the packet as a reply.
-	MarkJudged = 0x2000
+	MarkJudged = 0x0800
 )
 
 // Filters at the clsact qdiscs of links. Ours come first, because one in front of them that

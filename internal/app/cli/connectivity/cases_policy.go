@@ -23,7 +23,7 @@ type attempt struct {
 	allowed  bool
 }
 
-// denyTimeout bounds one dial whose packets are dropped.
+// denyTimeout bounds one dial, also of dropped packets.
 const denyTimeout = "--timeout=1s"
 
 // http, tcp and udp are connections to the ports of a pod by its address.
@@ -85,6 +85,8 @@ func (e *Env) judge(ctx context.Context, attempts []attempt) error {
 		switch {
 		case a.allowed && !r.OK:
 			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "an answer: the policies allow it", Hints: []string{hint}})
+		case r.OK && r.Server != nil && r.Source.Addr().Unmap() != a.from.Addr && !a.from.Host && a.from.Pod != a.to.Pod:
+			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "source " + a.from.Addr.String() + ", not translated", Hints: pathHints(a.from, a.to)})
 		case !a.allowed && r.OK:
 			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "nothing: the policies deny it", Hints: []string{hint}})
 		}
