@@ -81,7 +81,7 @@ func Start(ctx context.Context, spec Spec) (*Agent, error) {
 	log := slog.New(slog.DiscardHandler)
 	a.objects = &observed{PolicyObjects: kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: func() { a.Loop.Mark() }})}
 	a.Controller = control.New(control.Deps{
-		Log: log, State: a.Store, Objects: a.objects, Pods: a, Events: a, Links: a.Host, Judge: a.judge, Registry: prometheus.NewRegistry(), Open: a.openDatapath,
+		Log: log, State: a.Store, Objects: a.objects, Pods: a, Events: a, Links: a.Host, Judge: a.judge, Report: func() {}, Registry: prometheus.NewRegistry(), Open: a.openDatapath,
 	})
 	if _, err := os.Stat(filepath.Join(spec.BPFFS, Dir)); err == nil {
 		err = a.Adopt(ctx)
@@ -104,6 +104,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.Host, err = link.Open(a.netns); err != nil {
 		return err
 	}
+	a.Host.PrepareFilters()
 	if a.Filter, err = nft.Open(a.netns, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (a *Agent) run() {
 // Stop ends the agent. What it put into the kernel stays.
 func (a *Agent) Stop() error {
 	a.stop()
-	return errors.Join(a.Controller.Close(), a.close())
+	return errors.Join(a.Close(), a.close())
 }
 
 func (a *Agent) close() error {

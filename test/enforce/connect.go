@@ -9,15 +9,15 @@ import (
 // the addresses 10.0.NUMBER.0/24, to the other.
 func Connect(a, b *Node) {
 	a.T.Helper()
-	a.command("ip", "-n", a.NS.Name, "link", "del", "eth0")
-	b.command("ip", "-n", b.NS.Name, "link", "del", "eth0")
-	a.command("ip", "-n", a.NS.Name, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", b.NS.Name)
+	a.ip("-n", a.NS.Name, "link", "del", "eth0")
+	b.ip("-n", b.NS.Name, "link", "del", "eth0")
+	a.ip("-n", a.NS.Name, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", b.NS.Name)
 	for node, other := range map[*Node]*Node{a: b, b: a} {
-		node.command("ip", "-n", node.NS.Name, "addr", "add", node.Spec.Address.String()+"/32", "dev", "eth0")
-		node.command("ip", "-n", node.NS.Name, "link", "set", "eth0", "up")
+		node.ip("-n", node.NS.Name, "addr", "add", node.Spec.Address.String()+"/32", "dev", "eth0")
+		node.ip("-n", node.NS.Name, "link", "set", "eth0", "up")
 		gateway := other.Spec.Address.String()
-		node.command("ip", "-n", node.NS.Name, "route", "add", gateway, "dev", "eth0")
-		node.command("ip", "-n", node.NS.Name, "route", "add", netip.PrefixFrom(other.Spec.Address, 24).Masked().String(), "via", gateway)
+		node.ip("-n", node.NS.Name, "route", "add", gateway, "dev", "eth0")
+		node.ip("-n", node.NS.Name, "route", "add", netip.PrefixFrom(other.Spec.Address, 24).Masked().String(), "via", gateway)
 	}
 }
 

@@ -42,7 +42,7 @@ func newLife(t *testing.T) *life {
 	l := &life{change: newChange(t), r: rand.New(rand.NewPCG(Seed(t), 1))}
 	l.endpoints = l.Store.Endpoints()
 	l.Stop()
-	l.Spec.Pods = l.Agent.Pods()
+	l.Spec.Pods = l.Pods()
 	var err error
 	l.filter, err = nft.Open(l.NS.Open(t), slog.New(slog.DiscardHandler))
 	must(t, err)
@@ -110,7 +110,7 @@ func (l *life) killStarting() {
 func (l *life) flushFilters() {
 	for _, e := range l.endpoints {
 		for _, direction := range []string{"ingress", "egress"} {
-			l.command("ip", "netns", "exec", l.NS.Name, "tc", "filter", "del", "dev", e.Link, direction)
+			l.ip("netns", "exec", l.NS.Name, "tc", "filter", "del", "dev", e.Link, direction)
 		}
 	}
 }
@@ -119,11 +119,11 @@ func (l *life) flushFilters() {
 // qdisc is added to it or deleted (dev_deactivate in net/sched/sch_generic.c).
 func (l *life) deleteQdiscs() {
 	for _, e := range l.endpoints {
-		l.command("ip", "netns", "exec", l.NS.Name, "tc", "qdisc", "del", "dev", e.Link, "clsact")
+		l.ip("netns", "exec", l.NS.Name, "tc", "qdisc", "del", "dev", e.Link, "clsact")
 	}
 }
 
-func (l *life) flushRules() { l.command("ip", "netns", "exec", l.NS.Name, "nft", "flush", "ruleset") }
+func (l *life) flushRules() { l.ip("netns", "exec", l.NS.Name, "nft", "flush", "ruleset") }
 
 // forget is a deliberate error: it removes all that an agent has put into the kernel.
 func (l *life) forget() {

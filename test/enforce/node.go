@@ -70,8 +70,8 @@ func New(t testing.TB, number int, server *kubetest.Server, set func(*Spec)) *No
 		set(&n.Spec)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(n.Spec.BPFFS, unix.MNT_DETACH) })
-	n.command("ip", "-n", n.NS.Name, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0p")
-	n.command("ip", "-n", n.NS.Name, "link", "set", "lo", "up")
+	n.ip("-n", n.NS.Name, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0p")
+	n.ip("-n", n.NS.Name, "link", "set", "lo", "up")
 	n.NS.Do(t, func() {
 		if _, err := link.InitHost(hostnet.Sysctls("eth0", []vpc.Family{vpc.IPv4})); err != nil {
 			t.Fatal(err)
@@ -86,7 +86,7 @@ func New(t testing.TB, number int, server *kubetest.Server, set func(*Spec)) *No
 func (n *Node) Start() {
 	n.T.Helper()
 	if n.Agent != nil {
-		n.Spec.Pods = n.Agent.Pods()
+		n.Spec.Pods = n.Pods()
 	}
 	a, err := Start(n.T.Context(), n.Spec)
 	if err != nil {
@@ -110,10 +110,10 @@ func (n *Node) end(a *Agent) {
 	})
 }
 
-func (n *Node) command(name string, arguments ...string) {
+func (n *Node) ip(arguments ...string) {
 	n.T.Helper()
-	if out, err := exec.Command(name, arguments...).CombinedOutput(); err != nil {
-		n.T.Fatalf("%s %q: %v: %s", name, arguments, err, out)
+	if out, err := exec.Command("ip", arguments...).CombinedOutput(); err != nil {
+		n.T.Fatalf("ip %q: %v: %s", arguments, err, out)
 	}
 }
 
@@ -171,7 +171,7 @@ func (n *Node) Add(p Pod) *Pod {
 		p.Namespace = "default"
 	}
 	pod := kube.Pod{PodRef: kube.PodRef{Namespace: p.Namespace, Name: p.Name}, UID: "uid-" + p.Name, Labels: p.Labels, Ports: p.Ports}
-	n.SetPods(append(slices.Clone(n.Agent.Pods()), pod))
+	n.SetPods(append(slices.Clone(n.Pods()), pod))
 	if err := n.wire(n.T.Context(), pod, &p); err != nil {
 		n.T.Fatalf("add pod %s: %v", p.Name, err)
 	}
@@ -270,7 +270,7 @@ func (n *Node) Remove(between func(), removed ...*Pod) {
 	if err != nil {
 		n.T.Fatal(err)
 	}
-	n.SetPods(slices.DeleteFunc(slices.Clone(n.Agent.Pods()), func(pod kube.Pod) bool {
+	n.SetPods(slices.DeleteFunc(slices.Clone(n.Pods()), func(pod kube.Pod) bool {
 		return slices.ContainsFunc(removed, func(p *Pod) bool { return p.Namespace == pod.Namespace && p.Name == pod.Name })
 	}))
 }

@@ -243,11 +243,12 @@ func (a *agent) construct(ctx context.Context) error {
 	a.reporter = report.New(a.cfg, report.Deps{
 		Version: a.deps.Version, Log: a.log, State: a.state, Cluster: a.cluster, Events: a.events, Registry: a.deps.Registry,
 		Backend: name, BackendWhy: why,
-		Called:   report.Called{Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version},
-		Enforced: http.HandlerFunc(a.views), Handover: a.writeHandover, Enforcement: func() report.Enforcement { return a.policies.enforcement() },
-		Problems:   func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
-		Left:       report.Left{Filtered: a.host.Filtered, Legacy: func() ([]string, error) { return a.network.LegacyAWS() }},
-		OtherAgent: a.cluster.guard.MayBeBeside, Refuses: a.cluster.guard.Refuses,
+		Called:      report.Called{Plugin: func() string { return a.cni.Plugin() }, CNI: a.conflist.Version},
+		Debug:       report.Debug{Policies: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.policies.views(w, r) }), Handover: a.writeHandover},
+		Enforcement: func() report.Enforcement { return a.policies.enforcement() },
+		Problems:    func() []cniconf.Problem { return append(a.cluster.guard.Problems(), a.conflist.Problems()...) },
+		Left:        report.Left{Filtered: a.host.Filtered, Legacy: func() ([]string, error) { return a.network.LegacyAWS() }},
+		OtherAgent:  a.cluster.guard.MayBeBeside, Refuses: a.cluster.guard.Refuses,
 	})
 	if name == config.BackendPodCIDR {
 		a.backend = a.podCIDRBackend()

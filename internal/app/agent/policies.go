@@ -47,6 +47,7 @@ func newPolicies(a *agent) *policies {
 	if !a.cfg.NetworkPolicy || a.deps.Policies == nil {
 		return nil
 	}
+	a.host.PrepareFilters()
 	p := &policies{}
 	p.objects = a.deps.Policies(func() { p.Loop.Mark() })
 	p.Controller = policy.New(policy.Deps{
@@ -136,12 +137,12 @@ func (p *policies) close() error {
 }
 
 // views answers questions about what is enforced, at the debug socket.
-func (a *agent) views(w http.ResponseWriter, req *http.Request) {
-	if a.policies == nil {
+func (p *policies) views(w http.ResponseWriter, req *http.Request) {
+	if p == nil {
 		http.Error(w, "network policies are off on this node", http.StatusConflict)
 		return
 	}
-	a.policies.Handler().ServeHTTP(w, req)
+	policy.NewViews(p.Controller).Handler().ServeHTTP(w, req)
 }
 
 // enforcement is what the node does with network policies, for its report.

@@ -258,3 +258,18 @@ func (c *Controller) audit() error {
 	}
 	return errors.Join(errs...)
 }
+
+// prepareDevices adds the qdisc of programs to the node's interfaces before there are policies, so
+// that the first one interrupts nothing: an interface loses packets while it is added. Pods' links
+// get it when they are wired.
+func prepareDevices(ctx context.Context, d Deps) error {
+	var errs []error
+	for _, device := range d.State.Devices() {
+		index, err := d.Links.Index(device.Link)
+		if err == nil && index != 0 {
+			err = d.Links.AddClsact(ctx, index)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -69,6 +69,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.host.Close() })
+	r.host.PrepareFilters()
 	if r.filter, err = nft.Open(r.node.Open(t), slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}

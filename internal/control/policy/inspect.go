@@ -16,46 +16,52 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 )
 
+// Views answers questions about what is enforced. Its methods may be called from any goroutine.
+type Views struct{ c *Controller }
+
+// NewViews returns the views of a controller.
+func NewViews(c *Controller) Views { return Views{c} }
+
 // Inspect returns what the node enforces: the policies that it knows, and what the kernel's
 // maps hold of its pods.
-func (c *Controller) Inspect() (introspection.Policies, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := introspection.Policies{Enforced: c.on.Load(), Problem: string(c.problem), Stale: !c.Objects.Synced()}
+func (v Views) Inspect() (introspection.Policies, error) {
+	v.c.mu.Lock()
+	defer v.c.mu.Unlock()
+	out := introspection.Policies{Enforced: v.c.on.Load(), Problem: string(v.c.problem), Stale: !v.c.Objects.Synced()}
 	if !out.Enforced {
 		return out, nil
 	}
-	attached, err := c.datapath.Attached()
+	attached, err := v.c.datapath.Attached()
 	if err != nil {
 		return out, err
 	}
-	counts, err := c.counts()
+	counts, err := v.counts()
 	if err != nil {
 		return out, err
 	}
 	pending := map[endpoint.ID]string{}
-	for _, p := range c.engine.Pending() {
+	for _, p := range v.c.engine.Pending() {
 		pending[p.Endpoint] = p.Why
 	}
 	pods := map[policy.Ref][]string{}
-	for _, id := range slices.Sorted(maps.Keys(c.wired)) {
-		place := c.wired[id]
+	for _, id := range slices.Sorted(maps.Keys(v.c.wired)) {
+		place := v.c.wired[id]
 		e := introspection.PolicyEndpoint{
 			ID: int(id), Pod: refOf(place.endpoint).String(), Addresses: place.endpoint.Addresses.List(), Link: place.endpoint.Link,
 			Attached: attached[place.link].Pod, Pending: pending[id],
 		}
-		set := c.datapath.State.InForce(id)
-		e.Rules, e.Counts = c.describe(set), counts[set]
-		for _, ref := range c.engine.Selecting(id) {
+		set := v.c.datapath.State.InForce(id)
+		e.Rules, e.Counts = v.describe(set), counts[set]
+		for _, ref := range v.c.engine.Selecting(id) {
 			e.Policies = append(e.Policies, ref.String())
 			pods[ref] = append(pods[ref], e.Pod)
 		}
 		out.Endpoints = append(out.Endpoints, e)
 	}
-	for _, ref := range c.engine.Policies() {
-		out.Policies = append(out.Policies, introspection.Policy{Name: ref.String(), Pods: pods[ref], Problems: c.problems[ref]})
+	for _, ref := range v.c.engine.Policies() {
+		out.Policies = append(out.Policies, introspection.Policy{Name: ref.String(), Pods: pods[ref], Problems: v.c.problems[ref]})
 	}
-	drops, err := c.datapath.Drops()
+	drops, err := v.c.datapath.Drops()
 	if err != nil {
 		return out, err
 	}
@@ -69,22 +75,22 @@ func (c *Controller) Inspect() (introspection.Policies, error) {
 }
 
 // describe is a set of the kernel in words.
-func (c *Controller) describe(set uint32) string {
+func (v Views) describe(set uint32) string {
 	if set == bpf.SetNone {
 		return "no endpoint: nothing passes\n"
 	}
-	return c.engine.Describe(policy.SetID(set))
+	return v.c.engine.Describe(policy.SetID(set))
 }
 
 // counts are the counts of decisions by their set, most connections first.
-func (c *Controller) counts() (map[uint32][]introspection.PolicyCount, error) {
-	read, err := c.datapath.Counts()
+func (v Views) counts() (map[uint32][]introspection.PolicyCount, error) {
+	read, err := v.c.datapath.Counts()
 	if err != nil {
 		return nil, err
 	}
 	out := map[uint32][]introspection.PolicyCount{}
 	for key, connections := range read {
-		e, known := c.engine.Explain(policy.SetID(key.Set), policy.Direction(key.Direction), policy.Class(key.Class), policy.PortClass(key.PortClass))
+		e, known := v.c.engine.Explain(policy.SetID(key.Set), policy.Direction(key.Direction), policy.Class(key.Class), policy.PortClass(key.PortClass))
 		if !known {
 			continue
 		}
@@ -105,11 +111,11 @@ var errNotEnforced = errors.New("this node enforces no network policies: the clu
 
 // Verdicts asks the loaded programs about a new connection, at each end that is a pod of this
 // node, egress first.
-func (c *Controller) Verdicts(f policy.Flow) (list []introspection.Verdict, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.on.Load() {
-		return nil, cmp.Or(errorOf(string(c.problem)), errNotEnforced)
+func (v Views) Verdicts(f policy.Flow) (list []introspection.Verdict, err error) {
+	v.c.mu.Lock()
+	defer v.c.mu.Unlock()
+	if !v.c.on.Load() {
+		return nil, cmp.Or(errorOf(string(v.c.problem)), errNotEnforced)
 	}
 	const anyPort = 49152 // the first one that clients get
 	packet := bpf.OpeningPacket(netip.AddrPortFrom(f.Source, anyPort), netip.AddrPortFrom(f.Destination, f.Port), uint8(f.Protocol))
@@ -117,20 +123,20 @@ func (c *Controller) Verdicts(f policy.Flow) (list []introspection.Verdict, err 
 		address   netip.Addr
 		direction bpf.Direction
 	}{{f.Source, bpf.Egress}, {f.Destination, bpf.Ingress}} {
-		id, found, err := c.datapath.Maps.Addresses.Get(bpf.AddressOf(end.address))
+		id, found, err := v.c.datapath.Maps.Addresses.Get(bpf.AddressOf(end.address))
 		if err != nil {
 			return nil, err
 		}
 		if !found {
 			continue
 		}
-		j, err := c.datapath.Judge(bpf.Question{Endpoint: endpoint.ID(id), Direction: end.direction, Packet: packet})
+		j, err := v.c.datapath.Judge(bpf.Question{Endpoint: endpoint.ID(id), Direction: end.direction, Packet: packet})
 		if err != nil {
 			return nil, err
 		}
-		v := introspection.Verdict{Pod: c.podAt(end.address), Direction: end.direction.String(), Allowed: j.Allowed}
-		v.Why, _ = c.why(j.Allowed, j.Reason, j.Set, end.direction, j.Class, j.PortClass)
-		list = append(list, v)
+		answer := introspection.Verdict{Pod: v.podAt(end.address), Direction: end.direction.String(), Allowed: j.Allowed}
+		answer.Why, _ = v.why(j.Allowed, j.Reason, j.Set, end.direction, j.Class, j.PortClass)
+		list = append(list, answer)
 	}
 	return list, nil
 }
@@ -143,11 +149,11 @@ func errorOf(text string) error {
 }
 
 // why is what decided, in words, and the decision if a policy did.
-func (c *Controller) why(allowed bool, reason bpf.Reason, set uint32, d bpf.Direction, class, ports uint32) (string, policy.Decision) {
+func (v Views) why(allowed bool, reason bpf.Reason, set uint32, d bpf.Direction, class, ports uint32) (string, policy.Decision) {
 	if !allowed && reason != bpf.ByPolicy {
 		return reason.String(), policy.Decision{}
 	}
-	e, known := c.engine.Explain(policy.SetID(set), policy.Direction(d), policy.Class(class), policy.PortClass(ports))
+	e, known := v.c.engine.Explain(policy.SetID(set), policy.Direction(d), policy.Class(class), policy.PortClass(ports))
 	if !known {
 		return "policies that have changed since", policy.Decision{}
 	}
@@ -155,39 +161,39 @@ func (c *Controller) why(allowed bool, reason bpf.Reason, set uint32, d bpf.Dire
 }
 
 // podAt is the name of the pod that has an address; empty if none has.
-func (c *Controller) podAt(a netip.Addr) string {
-	if ref, found := c.engine.At(a); found {
+func (v Views) podAt(a netip.Addr) string {
+	if ref, found := v.c.engine.At(a); found {
 		return ref.String()
 	}
 	return ""
 }
 
 // name gives a record of the kernel the names that the engine has now.
-func (c *Controller) name(f bpf.Flow) introspection.Flow {
+func (v Views) name(f bpf.Flow) introspection.Flow {
 	out := introspection.Flow{
-		Time: wallTime(f.Time), Allowed: f.Allowed, Protocol: policy.Protocol(f.Packet.Protocol).String(),
+		Time: timeOf(f.Time), Allowed: f.Allowed, Protocol: policy.Protocol(f.Packet.Protocol).String(),
 		Source:      introspection.FlowEnd{Address: f.Source.Addr(), Port: f.Source.Port()},
 		Destination: introspection.FlowEnd{Address: f.Destination.Addr(), Port: f.Destination.Port()},
 		Type:        f.Packet.Type, Code: f.Packet.Code, Length: int(f.Packet.Length), Lost: f.Lost, Why: f.Reason.String(),
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.engine == nil { // policies ended meanwhile
+	v.c.mu.Lock()
+	defer v.c.mu.Unlock()
+	if v.c.engine == nil { // policies ended meanwhile
 		return out
 	}
-	out.Source.Pod, out.Destination.Pod = c.podAt(f.Source.Addr()), c.podAt(f.Destination.Addr())
-	if place, wired := c.wired[f.Endpoint]; wired {
+	out.Source.Pod, out.Destination.Pod = v.podAt(f.Source.Addr()), v.podAt(f.Destination.Addr())
+	if place, wired := v.c.wired[f.Endpoint]; wired {
 		out.Pod, out.Direction = refOf(place.endpoint).String(), f.Direction.String()
 	}
 	var decision policy.Decision
-	if out.Why, decision = c.why(f.Allowed, f.Reason, f.Set, f.Direction, f.Class, f.PortClass); decision.Basis == policy.ByRule {
+	if out.Why, decision = v.why(f.Allowed, f.Reason, f.Set, f.Direction, f.Class, f.PortClass); decision.Basis == policy.ByRule {
 		out.Policy, out.Rule = decision.Policy.String(), decision.Rule+1
 	}
 	return out
 }
 
-// wallTime converts a time of CLOCK_MONOTONIC; the present if that clock cannot be read.
-func wallTime(t time.Duration) time.Time {
+// timeOf converts a time of CLOCK_MONOTONIC; the present if that clock cannot be read.
+func timeOf(t time.Duration) time.Time {
 	now := time.Now()
 	monotonic, err := bpf.Monotonic()
 	if err != nil {

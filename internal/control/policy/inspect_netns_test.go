@@ -56,7 +56,7 @@ func TestWhatTheKernelHoldsAndDeniesHasNames(t *testing.T) {
 	r.add("b")
 	r.echo("b", 80)
 	r.echo("b", 81)
-	server := httptest.NewServer(r.Handler())
+	server := httptest.NewServer(NewViews(r.Controller).Handler())
 	t.Cleanup(server.Close)
 	next := r.flows(server.URL + introspection.FlowsPath + "?follow=true&sample=2")
 
@@ -87,7 +87,7 @@ func TestWhatTheKernelHoldsAndDeniesHasNames(t *testing.T) {
 		t.Errorf("kept: %+v", kept)
 	}
 
-	got, err := r.Inspect()
+	got, err := NewViews(r.Controller).Inspect()
 	if err != nil || !got.Enforced || len(got.Endpoints) != 2 || len(got.Policies) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -107,10 +107,31 @@ func TestWhatTheKernelHoldsAndDeniesHasNames(t *testing.T) {
 	}
 }
 
+func TestDeniesAreRecordedEachTimePoliciesAreEnforced(t *testing.T) {
+	r := newRig(t)
+	r.waitUntil("policies known", r.Objects.Known)
+	r.add("a")
+	r.add("b")
+	r.echo("b", 80)
+	server := httptest.NewServer(NewViews(r.Controller).Handler())
+	t.Cleanup(server.Close)
+	next := r.flows(server.URL + introspection.FlowsPath + "?follow=true")
+	for range 3 {
+		r.server.Put(networkPolicies, allow("b", "", 0))
+		r.waitUntil("policies enforced", r.Enforcing)
+		r.mustNotReach("a", "b", 80)
+		if f := next(); f.Allowed || f.Pod != "default/b" {
+			t.Errorf("%+v", f)
+		}
+		r.server.Delete(networkPolicies, "default/of-b")
+		r.waitUntil("policies off", func() bool { return !r.Enforcing() })
+	}
+}
+
 func TestTheKernelAnswersAboutConnections(t *testing.T) {
 	r := newRig(t)
 	flow := policy.Flow{Protocol: policy.TCP, Port: 80}
-	if _, err := r.Verdicts(flow); err == nil {
+	if _, err := NewViews(r.Controller).Verdicts(flow); err == nil {
 		t.Error("an answer without policies")
 	}
 	r.server.Put(networkPolicies, allow("b", "a", 80))
@@ -123,12 +144,12 @@ func TestTheKernelAnswersAboutConnections(t *testing.T) {
 	} {
 		for port, allowed := range ports {
 			flow.Protocol, flow.Port = protocol, port
-			got, err := r.Verdicts(flow)
+			got, err := NewViews(r.Controller).Verdicts(flow)
 			if err != nil || len(got) != 2 || !got[0].Allowed || got[0].Pod != "default/a" || got[1].Allowed != allowed || got[1].Pod != "default/b" {
 				t.Errorf("%s: %+v, %v; want it allowed: %v", flow, got, err, allowed)
 			}
 			flow.Source, flow.Destination = flow.Destination, flow.Source
-			if got, err = r.Verdicts(flow); err != nil || len(got) != 2 || !got[0].Allowed || !got[1].Allowed {
+			if got, err = NewViews(r.Controller).Verdicts(flow); err != nil || len(got) != 2 || !got[0].Allowed || !got[1].Allowed {
 				t.Errorf("%s: %+v, %v", flow, got, err)
 			}
 			flow.Source, flow.Destination = flow.Destination, flow.Source
@@ -212,7 +233,7 @@ func must[T any](value T, err error) func(*testing.T) T {
 }
 
 func TestAnOddQuestionIsRefused(t *testing.T) {
-	server := httptest.NewServer(newRig(t).Handler())
+	server := httptest.NewServer(NewViews(newRig(t).Controller).Handler())
 	t.Cleanup(server.Close)
 	for _, path := range []string{
 		introspection.FlowsPath + "?sample=1", introspection.FlowsPath + "?sample=x",

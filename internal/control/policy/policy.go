@@ -76,6 +76,8 @@ type Deps struct {
 // Links are the links of the node; *link.Host is one.
 type Links interface {
 	Pods(ctx context.Context) ([]link.Wired, error)
+	// AddClsact adds the qdisc of programs to a link, if it has none.
+	AddClsact(ctx context.Context, index int) error
 	// Index is that of the link with a name; 0 if there is none.
 	Index(name string) (int, error)
 }
@@ -115,7 +117,7 @@ func New(d Deps) *Controller {
 		Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{},
 		admitted: map[policy.PodRef]kube.Pod{}, problems: map[policy.Ref][]string{}, turned: make(chan struct{}, 1),
 	}
-	c.flows = &flowLog{log: d.Log, name: c.name, followers: map[*follower]struct{}{}}
+	c.flows = &flowLog{log: d.Log, name: NewViews(c).name, followers: map[*follower]struct{}{}}
 	c.Loop = loop.New(c.pass)
 	c.Loop.MinInterval, c.Loop.Every, c.Loop.MaxBackoff = 10*time.Millisecond, fullEvery, 5*time.Second
 	return c
@@ -126,6 +128,11 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	complete := c.listing.complete()
+	if !c.on.Load() && (full || c.Objects.Any()) {
+		if err := prepareDevices(ctx, c.Deps); err != nil {
+			c.Log.Warn("the node's interfaces are not prepared for network policies, retrying", "error", err)
+		}
+	}
 	if !c.Objects.Any() {
 		if !c.Objects.Synced() {
 			return time.Time{}, nil // what an earlier agent left goes on enforcing

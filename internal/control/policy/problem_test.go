@@ -13,6 +13,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/kube"
+	"github.com/trunkline/trunkline/internal/edge/link"
 )
 
 // cluster is the policies of a cluster, and records events of the node.
@@ -31,6 +32,13 @@ func (c *cluster) NodeWarning(reason, message string) {
 	c.events = append(c.events, reason+": "+message)
 }
 
+// noLinks is a node without interfaces.
+type noLinks struct{}
+
+func (noLinks) Pods(context.Context) ([]link.Wired, error) { return nil, nil }
+func (noLinks) AddClsact(context.Context, int) error       { return nil }
+func (noLinks) Index(string) (int, error)                  { return 0, nil }
+
 // A kernel that lacks a feature is reported once, by its name, and a pod is not added as if its
 // policies were in force.
 func TestANodeThatCannotEnforceSaysWhyAndRefusesPods(t *testing.T) {
@@ -39,7 +47,7 @@ func TestANodeThatCannotEnforceSaysWhyAndRefusesPods(t *testing.T) {
 	s := statetest.Open(t, t.TempDir())
 	statetest.Observe(t, s)
 	c := New(Deps{
-		Log: slog.New(slog.DiscardHandler), State: s, Objects: of, Pods: of, Events: of, Registry: prometheus.NewRegistry(),
+		Log: slog.New(slog.DiscardHandler), State: s, Objects: of, Pods: of, Events: of, Links: noLinks{}, Registry: prometheus.NewRegistry(),
 		Open:   func() (*bpf.Datapath, error) { return nil, fails },
 		Report: func() { reports++ },
 	})

@@ -14,10 +14,10 @@ import (
 
 // Handler serves Inspect, Verdicts and the flow log; control/report mounts it at the debug
 // socket, which only root can open.
-func (c *Controller) Handler() http.Handler {
+func (v Views) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+introspection.PoliciesPath, func(w http.ResponseWriter, _ *http.Request) {
-		out, err := c.Inspect()
+		out, err := v.Inspect()
 		write(w, out, err)
 	})
 	mux.HandleFunc("GET "+introspection.VerdictPath, func(w http.ResponseWriter, req *http.Request) {
@@ -26,10 +26,10 @@ func (c *Controller) Handler() http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		out, err := c.Verdicts(flow)
+		out, err := v.Verdicts(flow)
 		write(w, out, err)
 	})
-	mux.HandleFunc("GET "+introspection.FlowsPath, c.serveFlows)
+	mux.HandleFunc("GET "+introspection.FlowsPath, v.serveFlows)
 	return mux
 }
 
@@ -74,7 +74,7 @@ func flowOf(req *http.Request) (f policy.Flow, err error) {
 
 // serveFlows writes the denies that are kept, and goes on with records as they come if the
 // client asks for that.
-func (c *Controller) serveFlows(w http.ResponseWriter, req *http.Request) {
+func (v Views) serveFlows(w http.ResponseWriter, req *http.Request) {
 	q := req.URL.Query()
 	every := uint64(0)
 	if text := q.Get("sample"); text != "" {
@@ -86,8 +86,8 @@ func (c *Controller) serveFlows(w http.ResponseWriter, req *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(w)
-	live, before := c.flows.follow(uint32(every))
-	defer c.flows.leave(live)
+	live, before := v.c.flows.follow(uint32(every))
+	defer v.c.flows.leave(live)
 	for _, f := range before {
 		if out.Encode(f) != nil {
 			return

@@ -71,8 +71,13 @@ type Deps struct {
 	OtherAgent func() bool
 	// Refuses is why the agent wires no pod although it runs; empty if it wires pods.
 	Refuses func() string
-	// Enforced answers questions about network policies at the debug socket; nil: none are.
-	Enforced http.Handler
+	Debug
+}
+
+// Debug is what the debug socket answers with beside tables and profiles.
+type Debug struct {
+	// Policies answers questions about network policies; nil: there are none.
+	Policies http.Handler
 	// Handover writes the checkpoint of AWS's daemon.
 	Handover func(ctx context.Context) (handover.Plan, error)
 }

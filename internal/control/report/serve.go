@@ -77,9 +77,9 @@ func (r *Reporter) debug() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("POST "+introspection.HandoverPath, r.handover)
-	if r.Enforced != nil {
-		mux.Handle(introspection.PoliciesPath, r.Enforced)
-		mux.Handle(introspection.PoliciesPath+"/", r.Enforced)
+	if r.Debug.Policies != nil {
+		mux.Handle(introspection.PoliciesPath, r.Debug.Policies)
+		mux.Handle(introspection.PoliciesPath+"/", r.Debug.Policies)
 	}
 	mux.Handle(introspection.TablesPath, Tables(r.State.DB))
 	mux.Handle(introspection.TablesPath+"/", Tables(r.State.DB))

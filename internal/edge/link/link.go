@@ -35,6 +35,7 @@ type Host struct {
 	ns      *os.File // the node's namespace
 	sockets *sockets
 	trash   *trash
+	clsact  bool // Wire adds the qdisc
 
 	// afterStep is called after each step of Wire; tests return an error from it to
 	// simulate a crash.

@@ -33,7 +33,7 @@ func (h *Host) Wire(ctx context.Context, podNS *os.File, e endpoint.Endpoint) (i
 	e.Stage = endpoint.Wiring // routes and neighbours need the link up
 	state := hostnet.ForEndpoint(e)
 	want := state.Links[0]
-	w := wiring{sockets: h.sockets, e: e, want: want, ns: podNS}
+	w := wiring{sockets: h.sockets, e: e, want: want, ns: podNS, clsact: h.clsact}
 
 	steps := []struct {
 		name string
@@ -145,6 +145,7 @@ type wiring struct {
 	ns      *os.File // the pod's namespace
 	index   int      // of the host's end
 	pod     int      // index of the pod's end in its namespace
+	clsact  bool     // add the qdisc
 	marked  bool
 	kept    bool // the link existed
 }
@@ -276,12 +277,19 @@ func (w *wiring) mark(ctx context.Context) error {
 	if !w.e.Addresses.IPv6.IsValid() {
 		attrs = append(attrs, noLinkLocal())
 	}
-	each, err := w.sockets.request(ctx, setLink(0, 0, "mark link "+w.want.Name, attrs...))
+	batch := []message{setLink(0, 0, "mark link "+w.want.Name, attrs...)}
+	if w.clsact {
+		batch = append(batch, addClsact(w.index))
+	}
+	each, err := w.sockets.request(ctx, batch...)
 	if err != nil {
 		return err
 	}
 	if errors.Is(each[0], unix.ENODEV) {
 		return fmt.Errorf("%w: %w", ErrNamespaceGone, each[0])
+	}
+	if each[0] == nil && w.clsact {
+		return clsactError(each[1])
 	}
 	return each[0]
 }

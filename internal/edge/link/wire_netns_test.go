@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -37,6 +38,44 @@ func TestAWiredPodIsDisconnectedUntilUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	correct(t, h, podNS.Open(t), p)
+}
+
+func TestALinkIsPreparedForFiltersBeforeItIsUp(t *testing.T) {
+	h, node := open(t)
+	qdiscs := func(p endpoint.Endpoint) string {
+		out, err := exec.Command("tc", "-n", node.Name, "qdisc", "show", "dev", p.Link).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	off := pod("off", "10.0.1.7")
+	wire(t, h, testns.New(t, "off").Open(t), off)
+	if got := qdiscs(off); strings.Contains(got, "clsact") {
+		t.Errorf("without PrepareFilters: %s", got)
+	}
+	h.PrepareFilters()
+	on, ns := pod("on", "10.0.1.8"), testns.New(t, "on").Open(t)
+	for range 2 {
+		if _, err := h.Wire(t.Context(), ns, on); err != nil {
+			t.Fatal(err)
+		}
+		if got := qdiscs(on); !strings.Contains(got, "clsact") {
+			t.Errorf("with PrepareFilters: %s", got)
+		}
+	}
+	index, err := h.Index(off.Link)
+	for range 2 {
+		if err = errors.Join(err, h.AddClsact(t.Context(), index)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := qdiscs(off); !strings.Contains(got, "clsact") {
+		t.Errorf("after AddClsact: %s", got)
+	}
+	if err := h.AddClsact(t.Context(), 1<<20); err == nil {
+		t.Error("a link that does not exist gets a qdisc")
+	}
 }
 
 func TestWireWorksForIPv6AndBothFamilies(t *testing.T) {
