@@ -78,7 +78,7 @@ type Flow struct {
 	Type   uint8 `json:"type,omitempty"`
 	Code   uint8 `json:"code,omitempty"`
 	Length int   `json:"length"`
-	// Pod is the one whose policies decided, in Direction; empty if neither end is a pod of
+	// Pod is the one of the deciding policies, in Direction; empty if neither end is a pod of
 	// the node.
 	Pod       string `json:"pod,omitempty"`
 	Direction string `json:"direction,omitempty"`

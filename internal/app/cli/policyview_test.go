@@ -127,8 +127,10 @@ func TestPoliciesOfNodesAreShownOnce(t *testing.T) {
 			{Name: "NetworkPolicy shop/odd", Problems: []string{"rule 1: ports from 90 to 80 are none"}},
 		},
 		Endpoints: []introspection.PolicyEndpoint{
-			{ID: 3, Pod: "shop/db-0", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.8")}, Link: "eni3", Attached: true, Rules: "set 17\n  egress: no policy decides\n",
-				Counts: []introspection.PolicyCount{{Direction: "ingress", Allowed: true, Connections: 5, Peers: "other peers", Why: "NetworkPolicy shop/db, rule 1"}}},
+			{
+				ID: 3, Pod: "shop/db-0", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.8")}, Link: "eni3", Attached: true, Rules: "set 17\n  egress: no policy decides\n",
+				Counts: []introspection.PolicyCount{{Direction: "ingress", Allowed: true, Connections: 5, Peers: "other peers", Why: "NetworkPolicy shop/db, rule 1"}},
+			},
 			{ID: 4, Pod: "shop/new", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}, Link: "eni4", Rules: "pending\n", Pending: "the namespace is not known"},
 		},
 		Dropped: map[string]uint64{"policy": 7, "fragment": 1},

@@ -142,21 +142,8 @@ func (c *testCluster) Create(ctx context.Context, namespace string, s connectivi
 	if _, err := core.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create service account: %w", err)
 	}
-	for _, np := range s.Policies {
-		np.Labels = map[string]string{partOfLabel: testPart}
-		if _, err := c.client.Core.NetworkingV1().NetworkPolicies(namespace).Create(ctx, np, metav1.CreateOptions{}); err != nil {
-			return nil, fmt.Errorf("create network policy %s: %w", np.Name, err)
-		}
-	}
-	for _, svc := range s.Services {
-		if _, err := core.Services(namespace).Create(ctx, testService(svc), metav1.CreateOptions{}); err != nil {
-			return nil, fmt.Errorf("create service %s: %w", svc.Name, err)
-		}
-	}
-	for _, p := range s.Pods {
-		if _, err := core.Pods(namespace).Create(ctx, testPod(p, c.image), metav1.CreateOptions{}); err != nil {
-			return nil, fmt.Errorf("create pod %s: %w", p.Name, err)
-		}
+	if err := c.createObjects(ctx, namespace, s); err != nil {
+		return nil, err
 	}
 	addrs, notReady := map[string]netip.Addr{}, ""
 	var since time.Time // of the first failed image pull
@@ -183,6 +170,28 @@ func (c *testCluster) Create(ctx context.Context, namespace string, s connectivi
 		return nil, fmt.Errorf("wait for the test's pods: %s: %w", notReady, err)
 	}
 	return addrs, err
+}
+
+// createObjects creates the policies, services and pods of a set-up, in this order.
+func (c *testCluster) createObjects(ctx context.Context, namespace string, s connectivity.Setup) error {
+	core := c.client.Core.CoreV1()
+	for _, np := range s.Policies {
+		np.Labels = map[string]string{partOfLabel: testPart}
+		if _, err := c.client.Core.NetworkingV1().NetworkPolicies(namespace).Create(ctx, np, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("create network policy %s: %w", np.Name, err)
+		}
+	}
+	for _, svc := range s.Services {
+		if _, err := core.Services(namespace).Create(ctx, testService(svc), metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("create service %s: %w", svc.Name, err)
+		}
+	}
+	for _, p := range s.Pods {
+		if _, err := core.Pods(namespace).Create(ctx, testPod(p, c.image), metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("create pod %s: %w", p.Name, err)
+		}
+	}
+	return nil
 }
 
 // pullTimeout is how long image pulls may fail before the test gives up.

@@ -19,8 +19,8 @@ const (
 // idleTime is how long addresses must have been unneeded before they are released. It
 // grows when addresses are requested soon after a release, once for each release, and falls
 // with a release that follows the last one after neededWithin or later. So pods that come
-// and go at any rhythm up to longestIdle cost calls a few times and then none, and a node
-// whose pods do not come back releases its addresses soon.
+// and go at any rhythm up to longestIdle cost calls a few times and then none, and if pods do
+// not come back, their addresses are released soon.
 type idleTime struct {
 	released time.Time     // when the last release began; zero if none has
 	extra    time.Duration // beyond the configured time

@@ -42,10 +42,10 @@ func (m *model) denies(from, to modelPod, probe string) bool {
 	case "dns":
 		f.Protocol, f.Port = policy.UDP, 53
 	}
-	switch {
-	case m.fault == notEnforced:
+	switch m.fault {
+	case notEnforced:
 		return false
-	case m.fault == deniesAll:
+	case deniesAll:
 		isolated := func(name string) bool {
 			return slices.ContainsFunc(c.Policies, func(p policy.Policy) bool {
 				pod := c.Pod(policy.PodRef{Namespace: "trunkline-test", Name: name})
@@ -53,6 +53,7 @@ func (m *model) denies(from, to modelPod, probe string) bool {
 			})
 		}
 		return isolated(from.Name) || isolated(to.Name)
+	default:
 	}
 	return !c.Evaluate(f).Allowed()
 }
