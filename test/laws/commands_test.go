@@ -63,7 +63,7 @@ func TestTheCommandsOfTheOperatorsDocumentsExist(t *testing.T) {
 	p := program{commands: map[string][]string{"completion": nil, "help": nil}}
 	_, help, _ := strings.Cut(read("cmd/trunkline/testdata/script/help.txtar"), "-- program.txt --")
 	help, _, _ = strings.Cut(help, "\n-- ")
-	for _, m := range regexp.MustCompile(`(?m)^  ([a-z][a-z0-9]*)(?: ([a-z]+))?   `).FindAllStringSubmatch(help, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^  ([a-z][a-z0-9]*)(?: ([a-z][a-z-]*))?   `).FindAllStringSubmatch(help, -1) {
 		p.commands[m[1]] = append(p.commands[m[1]], strings.Fields(m[2])...)
 	}
 	for _, m := range makeTarget.FindAllStringSubmatch(read("Makefile"), -1) {
