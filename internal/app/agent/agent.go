@@ -204,6 +204,9 @@ func (a *agent) open(ctx context.Context) (err error) {
 	if a.host, err = link.Open(nil); err != nil {
 		return fmt.Errorf("open the node's links: %w", err)
 	}
+	if a.cfg.NetworkPolicy {
+		a.host.PrepareFilters()
+	}
 	if a.filter, err = nft.Open(nil, a.log); err != nil {
 		return fmt.Errorf("open the node's nftables: %w", err)
 	}

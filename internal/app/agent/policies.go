@@ -47,7 +47,6 @@ func newPolicies(a *agent) *policies {
 	if !a.cfg.NetworkPolicy || a.deps.Policies == nil {
 		return nil
 	}
-	a.host.PrepareFilters()
 	p := &policies{}
 	p.objects = a.deps.Policies(func() { p.Loop.Mark() })
 	p.Controller = policy.New(policy.Deps{
