@@ -35,11 +35,15 @@ func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) e
 	defer c.mu.Unlock()
 	pod, admitted := c.admitted[refOf(e)]
 	delete(c.admitted, refOf(e))
-	if !c.Objects.Any() {
-		return nil
-	}
 	if !c.on.Load() {
+		if !c.Objects.Any() {
+			return nil
+		}
+		if err := c.problem.refuses(); err != nil {
+			return err // the loop tries again
+		}
 		if err := c.turnOn(ctx); err != nil {
+			c.Loop.Mark()
 			return err
 		}
 	}

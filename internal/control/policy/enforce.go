@@ -9,6 +9,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
+	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 // Adopt opens the programs that an earlier agent left pinned and that go on enforcing, before
@@ -27,8 +28,19 @@ func (c *Controller) Adopt(ctx context.Context) error {
 	case found.Maps == bpf.Created:
 		return nil
 	default:
-		return judge(ctx, c.Deps, c.datapath.ForwardPath())
+		return call(ctx, c.Deps, c.datapath)
 	}
+}
+
+// call has the chain of nftables call the programs. A rule with the same path may have others that
+// were pinned there and are lost: it holds them, with their maps, until it is replaced.
+func call(ctx context.Context, deps Deps, d *bpf.Datapath) error {
+	if found := d.Found(); found.Lost && found.Forward == "" { // programs of another layout have another path
+		if err := judge(ctx, deps, ""); err != nil {
+			return err
+		}
+	}
+	return judge(ctx, deps, d.ForwardPath())
 }
 
 // open opens the programs, unless they are open. The chain of nftables calls them only once the
@@ -64,6 +76,9 @@ func (c *Controller) turnOn(ctx context.Context) error {
 }
 
 func (c *Controller) begin(ctx context.Context) error {
+	if index, err := c.Links.Index(ipvsLink); err == nil && index != 0 {
+		return errIPVS
+	}
 	if err := c.open(); err != nil {
 		return err
 	}
@@ -74,18 +89,27 @@ func (c *Controller) begin(ctx context.Context) error {
 	c.engine = policy.NewEngineAfter(policy.DefaultLimits(), policy.Numbers{
 		Set: policy.SetID(earlier.Set), Scope: policy.Scope(earlier.Scope), Ports: policy.PortsID(earlier.Ports),
 	})
-	c.wired = map[endpoint.ID]placement{}
+	c.wired, c.elsewhere = map[endpoint.ID]placement{}, map[policy.PodRef]policy.Pod{}
 	c.Objects.Again()
 	for _, do := range []func() error{c.feed, func() error { return c.place(ctx) }, c.commit, c.prune} {
 		if err := do(); err != nil {
 			return err
 		}
 	}
-	if err := judge(ctx, c.Deps, c.datapath.ForwardPath()); err != nil {
+	// Connections keep the number of the set that judged them, which an earlier agent's set may
+	// have had.
+	c.datapath.State.NextEpoch()
+	if err := call(ctx, c.Deps, c.datapath); err != nil {
 		return err
 	}
 	return errors.Join(c.audit(), retire(c.datapath, earlier))
 }
+
+// ipvsLink is the link of kube-proxy in IPVS mode.
+const ipvsLink = "kube-ipvs0"
+
+// errIPVS: IPVS takes packets to Services in the input hook and sends them on in the output hook.
+var errIPVS = errors.New("kube-proxy works in IPVS mode (link " + ipvsLink + "), in which packets to Services do not pass the forward hook: run it in nftables or iptables mode")
 
 // broken has everything compiled and written again: the maps differ from the engine's tables.
 func (c *Controller) broken(err error) error {
@@ -111,14 +135,12 @@ func (c *Controller) turnOff(ctx context.Context) error {
 	if err := judge(ctx, c.Deps, ""); err != nil {
 		return err
 	}
-	if err := errors.Join(c.flows.stop(), c.datapath.Remove(), c.datapath.Close()); err != nil {
-		return err
-	}
-	c.datapath, c.engine, c.wired = nil, nil, map[endpoint.ID]placement{}
+	d := c.datapath
+	c.datapath, c.engine, c.wired, c.elsewhere = nil, nil, map[endpoint.ID]placement{}, map[policy.PodRef]policy.Pod{}
 	c.problem.solved(c.Deps)
 	c.turn(false)
 	c.Log.Info("the cluster has no network policies: none are enforced")
-	return nil
+	return errors.Join(c.flows.stop(), d.Remove(), d.Close())
 }
 
 // retire deletes what an earlier agent had in force: the sets up to these numbers, and the pins of
@@ -272,4 +294,25 @@ func prepareDevices(ctx context.Context, d Deps) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// forgetUnused drops what is about nothing any longer: counts of sets that the engine does not have,
+// and pods of ADDs that ended before Ready.
+func forgetUnused(c *Controller) error {
+	running := map[policy.PodRef]bool{}
+	for _, p := range c.Pods.Pods() {
+		running[policy.PodRef{Namespace: p.Namespace, Name: p.Name}] = true
+	}
+	maps.DeleteFunc(c.admitted, func(ref policy.PodRef, _ kube.Pod) bool { return !running[ref] })
+	counts, err := c.datapath.Counts()
+	if err != nil {
+		return err
+	}
+	var unused []bpf.CountKey
+	for key := range counts {
+		if _, known := c.engine.Explain(policy.SetID(key.Set), policy.Direction(key.Direction), policy.Class(key.Class), policy.PortClass(key.PortClass)); !known {
+			unused = append(unused, key)
+		}
+	}
+	return c.datapath.DeleteCounts(unused)
 }

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/policy"
@@ -38,7 +39,11 @@ func (c *Controller) feed() error {
 	}
 	for ref, pod := range changes.Pods {
 		switch {
-		case local[ref]: // known better here
+		case local[ref]: // known better here, as long as it is here
+			delete(c.elsewhere, ref)
+			if pod != nil {
+				c.elsewhere[ref] = *pod
+			}
 		case pod == nil:
 			c.engine.DeletePod(ref)
 		default:
@@ -95,8 +100,15 @@ func (c *Controller) forget(id endpoint.ID) error {
 	for _, other := range c.wired {
 		another = another || refOf(other.endpoint) == ref
 	}
-	if !another {
+	pod, moved := c.elsewhere[ref]
+	switch {
+	case another:
+	case moved && !slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool { return slices.Contains(place.endpoint.Addresses.List(), a) }):
+		c.engine.SetPod(pod) // a pod of a StatefulSet, for instance
+		delete(c.elsewhere, ref)
+	default:
 		c.engine.DeletePod(ref)
+		delete(c.elsewhere, ref)
 	}
 	return c.unplace(id, place)
 }

@@ -93,6 +93,9 @@ func (l *flowLog) read(flows *bpf.Flows) {
 		switch {
 		case errors.Is(err, bpf.ErrFlowsClosed):
 			return
+		case errors.Is(err, bpf.ErrRecord):
+			l.log.Warn("a record of the flow log of policies cannot be read", "error", err)
+			continue
 		case err != nil:
 			l.log.Error("read the flow log of policies: it ends until the agent restarts", "error", err)
 			return

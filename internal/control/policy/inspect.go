@@ -3,7 +3,6 @@ package policy
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -29,6 +28,13 @@ func (v Views) Inspect() (introspection.Policies, error) {
 	defer v.c.mu.Unlock()
 	out := introspection.Policies{Enforced: v.c.on.Load(), Problem: string(v.c.problem), Stale: !v.c.Objects.Synced()}
 	if !out.Enforced {
+		switch {
+		case out.Problem != "":
+		case !v.c.Objects.Known():
+			out.Problem = "the policies of the cluster are not known yet: the API server has not answered since the agent started"
+		case v.c.Objects.Any():
+			out.Problem = "the first policies are being put in force"
+		}
 		return out, nil
 	}
 	attached, err := v.c.datapath.Attached()
@@ -115,7 +121,7 @@ func (v Views) Verdicts(f policy.Flow) (list []introspection.Verdict, err error)
 	v.c.mu.Lock()
 	defer v.c.mu.Unlock()
 	if !v.c.on.Load() {
-		return nil, cmp.Or(errorOf(string(v.c.problem)), errNotEnforced)
+		return nil, cmp.Or(v.c.problem.refuses(), errNotEnforced)
 	}
 	const anyPort = 49152 // the first one that clients get
 	packet := bpf.OpeningPacket(netip.AddrPortFrom(f.Source, anyPort), netip.AddrPortFrom(f.Destination, f.Port), uint8(f.Protocol))
@@ -139,13 +145,6 @@ func (v Views) Verdicts(f policy.Flow) (list []introspection.Verdict, err error)
 		list = append(list, answer)
 	}
 	return list, nil
-}
-
-func errorOf(text string) error {
-	if text == "" {
-		return nil
-	}
-	return fmt.Errorf("this node cannot enforce network policies: %s", text)
 }
 
 // why is what decided, in words, and the decision if a policy did.

@@ -128,6 +128,33 @@ func TestDeniesAreRecordedEachTimePoliciesAreEnforced(t *testing.T) {
 	}
 }
 
+// The last policy is deleted and another one created while a pod is wired.
+func TestAPodThatIsWiredBetweenTwoPoliciesHasItsOwn(t *testing.T) {
+	r := newRig(t)
+	r.server.Put(networkPolicies, allow("b", "a", 80))
+	r.waitUntil("policies known", func() bool { return r.Objects.Known() && r.Objects.Any() })
+	r.add("a")
+	real := r.Objects
+	r.mu.Lock()
+	r.Objects = none{real}
+	r.mu.Unlock()
+	r.add("b")
+	r.mu.Lock()
+	r.Objects = real
+	r.mu.Unlock()
+	r.Loop.Mark()
+	r.waitUntil("policies enforced", r.Enforcing)
+	r.echo("b", 80)
+	r.echo("b", 81)
+	r.mustReach("a", "b", 80)
+	r.mustNotReach("a", "b", 81)
+}
+
+// none are objects without a policy for the moment.
+type none struct{ Objects }
+
+func (none) Any() bool { return false }
+
 func TestTheKernelAnswersAboutConnections(t *testing.T) {
 	r := newRig(t)
 	flow := policy.Flow{Protocol: policy.TCP, Port: 80}

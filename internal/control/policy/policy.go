@@ -97,9 +97,11 @@ type Controller struct {
 	problem  problem
 	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
 	problems map[policy.Ref][]string    // what policies ask for and cannot get
-	flows    *flowLog
-	on       atomic.Bool
-	turned   chan struct{} // capacity 1: on changed
+	// elsewhere are pods of other nodes with the name of one that this node still has.
+	elsewhere map[policy.PodRef]policy.Pod
+	flows     *flowLog
+	on        atomic.Bool
+	turned    chan struct{} // capacity 1: on changed
 }
 
 // placement is where an endpoint is in the kernel.
@@ -115,7 +117,7 @@ const fullEvery = 30 * time.Second
 func New(d Deps) *Controller {
 	c := &Controller{
 		Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{},
-		admitted: map[policy.PodRef]kube.Pod{}, problems: map[policy.Ref][]string{}, turned: make(chan struct{}, 1),
+		admitted: map[policy.PodRef]kube.Pod{}, problems: map[policy.Ref][]string{}, elsewhere: map[policy.PodRef]policy.Pod{}, turned: make(chan struct{}, 1),
 	}
 	c.flows = &flowLog{log: d.Log, name: NewViews(c).name, followers: map[*follower]struct{}{}}
 	c.Loop = loop.New(c.pass)
@@ -137,6 +139,8 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 		if !c.Objects.Synced() {
 			return time.Time{}, nil // what an earlier agent left goes on enforcing
 		}
+		c.Objects.Take() // turnOn asks for all again
+		clear(c.problems)
 		return time.Time{}, c.turnOff(ctx)
 	}
 	if !c.on.Load() {
@@ -151,7 +155,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	if !full {
 		return time.Time{}, nil
 	}
-	return time.Time{}, c.audit()
+	return time.Time{}, errors.Join(c.place(ctx), c.audit(), forgetUnused(c))
 }
 
 // Watch requests a pass after each change of an endpoint, until ctx ends. Without policies it

@@ -23,6 +23,14 @@ func (p *problem) note(d Deps, err error) error {
 	return err
 }
 
+// refuses is the error of an ADD while policies cannot be enforced.
+func (p *problem) refuses() error {
+	if *p == "" {
+		return nil
+	}
+	return fmt.Errorf("this node cannot enforce the network policies of the cluster: %s", *p)
+}
+
 // solved notes that nothing prevents that policies are enforced.
 func (p *problem) solved(d Deps) {
 	if *p != "" {

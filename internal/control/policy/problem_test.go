@@ -39,6 +39,24 @@ func (noLinks) Pods(context.Context) ([]link.Wired, error) { return nil, nil }
 func (noLinks) AddClsact(context.Context, int) error       { return nil }
 func (noLinks) Index(string) (int, error)                  { return 0, nil }
 
+// ipvs is a node with kube-proxy in IPVS mode.
+type ipvs struct{ noLinks }
+
+func (ipvs) Index(name string) (int, error) { return map[string]int{"kube-ipvs0": 9}[name], nil }
+
+// IPVS's packets to Services do not pass the hook that has the verdict.
+func TestANodeWithIPVSEnforcesNothingAndSaysSo(t *testing.T) {
+	of := &cluster{known: true, any: true}
+	c := New(Deps{
+		Log: slog.New(slog.DiscardHandler), State: statetest.Open(t, t.TempDir()), Objects: of, Pods: of, Events: of, Links: ipvs{}, Registry: prometheus.NewRegistry(),
+		Open:   func() (*bpf.Datapath, error) { t.Error("the programs are loaded"); return nil, errors.New("no") },
+		Report: func() {},
+	})
+	if _, err := c.pass(t.Context(), true); err == nil || !strings.Contains(c.Problem(), "IPVS") || len(of.events) != 1 {
+		t.Errorf("%v, problem %q, events %q", err, c.Problem(), of.events)
+	}
+}
+
 // A kernel that lacks a feature is reported once, by its name, and a pod is not added as if its
 // policies were in force.
 func TestANodeThatCannotEnforceSaysWhyAndRefusesPods(t *testing.T) {

@@ -103,13 +103,12 @@ func Clear(o Options) (Leftover, error) {
 		return found, err
 	}
 	d := &Datapath{links: links}
+	var errs []error
 	for _, link := range found.Links {
-		if err := d.Detach(link); err != nil {
-			return found, err
-		}
+		errs = append(errs, d.Detach(link))
 	}
-	if !found.Pins {
-		return found, nil
+	if err := errors.Join(errs...); err != nil || !found.Pins {
+		return found, err
 	}
 	if err := os.RemoveAll(filepath.Join(o.BPFFS, o.Dir)); err != nil {
 		return found, fmt.Errorf("remove pins: %w", err)
@@ -120,7 +119,7 @@ func Clear(o Options) (Leftover, error) {
 // dial opens a socket for the links of a namespace; nil is that of the calling thread.
 func dial(ns *os.File) (links *netlink.Handle, err error) {
 	open := func() (err error) {
-		links, err = netlink.NewHandle()
+		links, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	}
 	if ns == nil {

@@ -40,7 +40,7 @@ const flowSize = 72
 // decodeFlow decodes a record.
 func decodeFlow(raw []byte) (Flow, error) {
 	if len(raw) != flowSize {
-		return Flow{}, fmt.Errorf("decode flow record: %d bytes, want %d", len(raw), flowSize)
+		return Flow{}, fmt.Errorf("%w: %d bytes, want %d", ErrRecord, len(raw), flowSize)
 	}
 	u16, u32 := binary.LittleEndian.Uint16, binary.LittleEndian.Uint32
 	f := Flow{
@@ -55,7 +55,7 @@ func decodeFlow(raw []byte) (Flow, error) {
 		Lost: u32(raw[64:]),
 	}
 	if f.Direction > Egress || raw[48] > 1 || f.Reason >= reasons || f.Time < 0 || f.Endpoint > endpoint.MaxID {
-		return Flow{}, fmt.Errorf("decode flow record: direction %d, verdict %d, reason %d, endpoint %d: out of range", raw[47], raw[48], raw[49], f.Endpoint)
+		return Flow{}, fmt.Errorf("%w: direction %d, verdict %d, reason %d, endpoint %d: out of range", ErrRecord, raw[47], raw[48], raw[49], f.Endpoint)
 	}
 	source, destination := u16(raw[40:]), u16(raw[42:])
 	if f.Packet.icmp() {
@@ -83,6 +83,9 @@ func (d *Datapath) Flows() (*Flows, error) {
 
 // ErrNoFlow is returned when no record came until the deadline.
 var ErrNoFlow = errors.New("no flow record")
+
+// ErrRecord is returned for a record that is not one of these programs.
+var ErrRecord = errors.New("decode flow record")
 
 // ErrFlowsClosed is returned after Close.
 var ErrFlowsClosed = errors.New("the flow log's reader is closed")

@@ -23,6 +23,9 @@ type Found struct {
 	Old      []string // directories of other layouts: RetireLayout removes them
 	Forward  string   // pin of the program forward of another layout; empty if there is none
 	Sizes    []string // maps that keep another size than the configured one
+	// Lost is set if other programs may have been pinned at the path of the loaded ones: a rule
+	// of nftables with this path may hold these.
+	Lost bool
 }
 
 // What Open did.
@@ -159,11 +162,11 @@ func (p *pins) createMaps() (map[string]*ebpf.Map, error) {
 // programs adopts the pinned programs of this object, or loads them.
 func (p *pins) programs(with map[string]*ebpf.Map) (map[string]*ebpf.Program, error) {
 	dir := p.programsDir()
-	p.found.Programs = Created
+	p.found.Programs, p.found.Lost = Created, true
 	if _, err := os.Stat(dir); err == nil {
 		have, err := p.adoptPrograms(dir, with)
 		if err == nil {
-			p.found.Programs = Adopted
+			p.found.Programs, p.found.Lost = Adopted, false
 			return have, nil
 		}
 		p.found.Programs = Replaced
@@ -257,7 +260,7 @@ func (p *pins) finish() (Found, error) {
 		case isMap || path == p.programsDir():
 		case strings.HasPrefix(e.Name(), programsPrefix):
 			if p.found.Programs == Created {
-				p.found.Programs = Replaced
+				p.found.Programs, p.found.Lost = Replaced, false
 			}
 			err = p.remove(path, "programs of another object")
 		default:

@@ -49,6 +49,8 @@ type Side struct {
 	Matches string `json:"matches,omitempty"`
 	// Isolating are the policies that isolate the pod in the direction.
 	Isolating []string `json:"isolating,omitempty"`
+
+	exempt bool // it is allowed before the kernel's programs are asked
 }
 
 // Trace judges a connection.
@@ -96,11 +98,13 @@ func (r *Result) Answered(verdicts []introspection.Verdict, why error) {
 		return
 	}
 	for _, v := range verdicts {
-		want := r.Ingress.Allowed
+		side := r.Ingress
 		if v.Direction == policy.Egress.String() {
-			want = r.Egress.Allowed
+			side = r.Egress
 		}
-		r.Kernel, r.Differs = append(r.Kernel, v), r.Differs || v.Allowed != want
+		if !side.exempt {
+			r.Kernel, r.Differs = append(r.Kernel, v), r.Differs || v.Allowed != side.Allowed
+		}
 	}
 }
 
@@ -200,7 +204,7 @@ func portOf(text string, destination *policy.Pod) (uint16, policy.Protocol, erro
 
 // side describes what one end decides.
 func (w *World) side(d policy.Direction, decision policy.Decision) Side {
-	s := Side{Allowed: decision.Allowed, Why: decision.String()}
+	s := Side{Allowed: decision.Allowed, Why: decision.String(), exempt: decision.Basis == policy.OwnAddress || decision.Basis == policy.ResidentNode}
 	for _, ref := range decision.Isolating {
 		s.Isolating = append(s.Isolating, ref.String())
 	}
