@@ -214,8 +214,10 @@ func (c *queryCmd) run(p process) error {
 }
 
 func policyViews() []*cobra.Command {
-	query := leaf(&queryCmd{}, &cobra.Command{Use: "query PATH", Short: "Print the answer of this node's agent at a path of its debug socket.",
-		Example: "trunkline policy query " + introspection.PoliciesPath, Args: atMost(1)})
+	query := leaf(&queryCmd{}, &cobra.Command{
+		Use: "query PATH", Short: "Print the answer of this node's agent at a path of its debug socket.",
+		Example: "trunkline policy query " + introspection.PoliciesPath, Args: atMost(1),
+	})
 	query.Hidden = true
 	return []*cobra.Command{
 		leaf(&whyDeniedCmd{}, &cobra.Command{
