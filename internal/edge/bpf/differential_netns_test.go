@@ -215,7 +215,7 @@ func TestProgramsDecideAsTheModel(t *testing.T) {
 		t.Errorf("%d connections, want %d", len(have), len(u.m.connections))
 	}
 	for _, outcome := range []string{"true policy", "false policy", "false malformed packet", "false endpoint not ready", "false fragment", "false ICMP error or reply of no connection", "false ICMP type that is never forwarded"} {
-		if seen[outcome] < 20 {
+		if seen[outcome] < 5 { // the rarest comes some 25 times in the mean
 			t.Errorf("%s: seen %d times only", outcome, seen[outcome])
 		}
 	}
