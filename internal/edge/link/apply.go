@@ -41,6 +41,11 @@ func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 	if l, ok := op.Object.(hostnet.Link); ok && op.Verb == hostnet.Delete {
 		return h.discard(ctx, l)
 	}
+	if l, ok := op.Object.(hostnet.Link); ok && h.clsact && l.Admin == hostnet.AdminUp {
+		if err := h.prepare(ctx, l); err != nil {
+			return err
+		}
+	}
 	m, err := messageFor(op, h.sockets.index)
 	if errors.Is(err, ErrNoLink) && op.Verb == hostnet.Delete {
 		return nil // deleted with its link

@@ -8,9 +8,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-// PrepareFilters has Wire give pods' links the clsact qdisc, to which programs can be attached
+// PrepareFilters has Wire give pods' links the clsact qdisc, and Do the links that it sets up, to which programs can be attached
 // later: while it is added, the kernel takes a link that is up out of service for some
 // milliseconds, and packets are lost (dev_deactivate, called by qdisc_graft in
 // net/sched/sch_api.c). An empty one costs a packet nothing measurable. It is called before Wire.
@@ -27,6 +29,18 @@ func (h *Host) AddClsact(ctx context.Context, index int) error {
 		return fmt.Errorf("link %d: %w", index, err)
 	}
 	return nil
+}
+
+// prepare adds the qdisc to a link before it is set up; one that is gone is no error here.
+func (h *Host) prepare(ctx context.Context, l hostnet.Link) error {
+	index, err := h.sockets.index(l.Name, l.MAC)
+	if errors.Is(err, ErrNoLink) {
+		return nil
+	}
+	if err == nil {
+		err = h.AddClsact(ctx, index)
+	}
+	return err
 }
 
 func addClsact(index int) message {
