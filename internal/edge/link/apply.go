@@ -42,7 +42,7 @@ func (h *Host) do(ctx context.Context, op hostnet.Op) error {
 		return h.discard(ctx, l)
 	}
 	if l, ok := op.Object.(hostnet.Link); ok && h.clsact && l.Admin == hostnet.AdminUp {
-		if err := h.prepare(ctx, l); err != nil {
+		if err := prepare(ctx, h, l); err != nil {
 			return err
 		}
 	}

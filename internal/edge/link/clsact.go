@@ -32,7 +32,7 @@ func (h *Host) AddClsact(ctx context.Context, index int) error {
 }
 
 // prepare adds the qdisc to a link before it is set up; one that is gone is no error here.
-func (h *Host) prepare(ctx context.Context, l hostnet.Link) error {
+func prepare(ctx context.Context, h *Host, l hostnet.Link) error {
 	index, err := h.sockets.index(l.Name, l.MAC)
 	if errors.Is(err, ErrNoLink) {
 		return nil
