@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/trunkline/trunkline/internal/app/cli"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
@@ -22,6 +23,15 @@ func (o *output) bind(f *pflag.FlagSet) {
 }
 
 func (o *output) json() bool { return o.format == "json" }
+
+// write prints a value as JSON, or calls text.
+func (o *output) write(p process, value any, text func()) error {
+	if o.json() {
+		return cli.WriteJSON(p.out, value)
+	}
+	text()
+	return nil
+}
 
 // format is a flag's value: text or json.
 type format string

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -96,14 +97,7 @@ func (c *dumpCmd) run(p process) error {
 		}
 	}
 	nodes, err := cli.ReadPolicies(p.ctx, list)
-	if c.json() {
-		if failed := cli.WriteJSON(p.out, nodes); failed != nil {
-			return failed
-		}
-	} else {
-		cli.WriteDump(p.out, nodes, pod)
-	}
-	return err
+	return errors.Join(c.write(p, nodes, func() { cli.WriteDump(p.out, nodes, pod) }), err)
 }
 
 type showPoliciesCmd struct {
@@ -119,14 +113,7 @@ func (c *showPoliciesCmd) run(p process) error {
 		return err
 	}
 	nodes, err := cli.ReadPolicies(p.ctx, list)
-	if c.json() {
-		if failed := cli.WriteJSON(p.out, cli.MergePolicies(nodes)); failed != nil {
-			return failed
-		}
-	} else {
-		cli.WritePolicies(p.out, nodes)
-	}
-	return err
+	return errors.Join(c.write(p, cli.MergePolicies(nodes), func() { cli.WritePolicies(p.out, nodes) }), err)
 }
 
 type whyDeniedCmd struct {
@@ -151,14 +138,7 @@ func (c *whyDeniedCmd) run(p process) error {
 		return nil
 	})
 	denials := cli.Denials(flows)
-	if c.json() {
-		if failed := cli.WriteJSON(p.out, denials); failed != nil {
-			return failed
-		}
-	} else {
-		cli.WriteDenials(p.out, pod, denials, time.Now())
-	}
-	return err
+	return errors.Join(c.write(p, denials, func() { cli.WriteDenials(p.out, pod, denials, time.Now()) }), err)
 }
 
 type flowLogCmd struct {
