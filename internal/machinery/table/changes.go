@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
+	"github.com/cilium/statedb/part"
 )
 
 // Change is a row that was inserted, replaced or deleted.
@@ -48,15 +48,13 @@ func (tr *Tracker[T]) Next(s *Snapshot) []Change[T] {
 		return nil
 	}
 	var changes []Change[T]
-	graves := now.root(len(now.trees) - graveyard).Iterator()
-	for _, e, ok := graves.Next(); ok; _, e, ok = graves.Next() {
+	for _, e := range now.trees[len(now.trees)-graveyard].All {
 		if e.revision > tr.last && e.revision > tr.began {
 			changes = append(changes, Change[T]{e.row, e.revision, true})
 		}
 	}
-	live := now.byRevision().root(len(now.trees) - revisions).Iterator()
-	live.SeekLowerBound(Number(nil, tr.last+1))
-	for _, e, ok := live.Next(); ok; _, e, ok = live.Next() {
+	live := now.byRevision().tree(len(now.trees) - revisions)
+	for _, e := range live.LowerBound(Number(nil, tr.last+1)).All {
 		changes = append(changes, Change[T]{e.row, e.revision, false})
 	}
 	slices.SortFunc(changes, func(a, b Change[T]) int { return cmp.Compare(a.Revision, b.Revision) })
@@ -71,13 +69,13 @@ func (v *version[T]) byRevision() *version[T] {
 	if v.tracked {
 		return v
 	}
-	rows := iradix.New[*entry[T]]().Txn()
-	all := v.root(0).Iterator()
-	for _, e, ok := all.Next(); ok; _, e, ok = all.Next() {
+	byRevision := part.New[*entry[T]]()
+	rows := byRevision.Txn()
+	for _, e := range v.trees[0].All {
 		rows.Insert(Number(nil, e.revision), e)
 	}
 	next := &version[T]{trees: slices.Clone(v.trees), tracked: true, collected: v.collected}
-	next.trees[len(next.trees)-revisions] = rows.CommitOnly()
+	next.trees[len(next.trees)-revisions] = rows.Commit()
 	return next
 }
 
@@ -112,7 +110,7 @@ func (t *Table[T]) seen(limit Revision) (seen Revision, tracked bool) {
 // bury keeps a deleted row for the trackers.
 func (d *draft[T]) bury(row T, rev Revision) {
 	if _, tracked := d.table.seen(rev); tracked {
-		d.tree(len(d.trees)-graveyard).Insert(d.table.indexes[0].keys(row)[0], &entry[T]{row, rev})
+		d.changing(len(d.trees)-graveyard).Insert(d.table.indexes[0].keys(row)[0], &entry[T]{row, rev})
 	}
 }
 
@@ -124,14 +122,14 @@ func (d *draft[T]) collect(limit Revision) Revision {
 		return d.base.collected
 	}
 	var gone [][]byte
-	graves := d.root(len(d.trees) - graveyard).Iterator()
-	for key, e, ok := graves.Next(); ok; key, e, ok = graves.Next() {
+	graves := d.tree(len(d.trees) - graveyard)
+	for key, e := range graves.All {
 		if e.revision <= seen {
 			gone = append(gone, key)
 		}
 	}
 	for _, key := range gone {
-		d.tree(len(d.trees) - graveyard).Delete(key)
+		d.changing(len(d.trees) - graveyard).Delete(key)
 	}
 	return seen
 }

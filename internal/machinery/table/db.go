@@ -12,7 +12,7 @@
 // to a struct that nothing modifies after Insert; a change inserts a new row under
 // the same primary key.
 //
-// The trees underneath are hashicorp/go-immutable-radix. The package knows no
+// The trees underneath are those of cilium/statedb. The package knows no
 // technology, does no I/O and owns no goroutine. Controllers call it.
 package table
 

@@ -8,9 +8,8 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"sync/atomic"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
+	"github.com/cilium/statedb/part"
 )
 
 // ErrConflict is the error of Insert when another row has the same key in a unique
@@ -40,8 +39,7 @@ type Table[T any] struct {
 	pointer bool           // T is a pointer
 	empty   *version[T]
 
-	tracked bool          // rows are kept by revision; guarded by db.writing
-	watched atomic.Uint64 // changes from this Revision on close watch channels; zero if none do
+	tracked bool // rows are kept by revision; guarded by db.writing
 
 	mu       sync.Mutex
 	trackers map[*Tracker[T]]Revision // up to where each has seen deletions
@@ -129,15 +127,16 @@ func (t *Table[T]) Get(v View, q Query[T]) (row T, rev Revision, found bool) {
 func (t *Table[T]) List(v View, q Query[T]) iter.Seq2[T, Revision] {
 	i := t.indexOf(q)
 	return func(yield func(T, Revision) bool) {
-		it := t.in(v).root(i).Iterator()
+		tree := t.in(v).tree(i)
+		rows := tree.Iterator()
 		switch q.kind {
 		case every:
 		case exact:
-			it.SeekPrefix(q.key)
+			rows = tree.Prefix(q.key)
 		case from:
-			it.SeekLowerBound(q.key)
+			rows = tree.LowerBound(q.key)
 		}
-		for _, e, ok := it.Next(); ok; _, e, ok = it.Next() {
+		for _, e := range rows.All {
 			if !yield(e.row, e.revision) {
 				return
 			}
@@ -153,36 +152,20 @@ func (t *Table[T]) All(v View) iter.Seq2[T, Revision] { return t.List(v, Query[T
 func (t *Table[T]) Len(s *Snapshot) int { return t.version(s).trees[0].Len() }
 
 // Watch returns a channel that is closed when something changes, after the
-// snapshot, in what a query finds. It may also close when it did not: query again. The
-// first Watch of a table waits for a running Update, so it must not be called in one.
+// snapshot, in what a query finds. It may also close when it did not: query again.
 func (t *Table[T]) Watch(s *Snapshot, q Query[T]) <-chan struct{} {
-	if !t.watchedSince(s) {
-		changed := make(chan struct{})
-		close(changed)
-		return changed
-	}
 	i := t.indexOf(q)
-	root := t.version(s).trees[i].Root()
+	tree := &t.version(s).trees[i]
 	if q.kind == exact && t.indexes[i].unique {
-		changed, _, _ := root.GetWatch(q.key)
+		_, changed, _ := tree.GetWatch(q.key)
 		return changed
 	}
 	var prefix []byte
 	if q.kind == exact {
 		prefix = q.key
 	}
-	return root.Iterator().SeekPrefixWatch(prefix)
-}
-
-// watchedSince makes changes close watch channels from now on, and reports whether all
-// changes after the snapshot do. Tables that nothing watches save the bookkeeping.
-func (t *Table[T]) watchedSince(s *Snapshot) bool {
-	if t.watched.Load() == 0 {
-		t.db.writing.Lock() // so that a running update is before, or closes channels
-		t.watched.CompareAndSwap(0, uint64(t.db.current.Load().revision)+1)
-		t.db.writing.Unlock()
-	}
-	return uint64(s.Revision())+1 >= t.watched.Load()
+	_, changed := tree.PrefixWatch(prefix)
+	return changed
 }
 
 // Insert adds a row, or replaces the one with its primary key, and returns the
@@ -264,7 +247,7 @@ func (t *Table[T]) indexOf(q Query[T]) int {
 // source is where the rows of a view are.
 type source[T any] interface {
 	get(index int, key []byte) (*entry[T], bool)
-	root(index int) *iradix.Node[*entry[T]] // fixed, also while a draft changes
+	tree(index int) part.Tree[*entry[T]] // fixed, also while a draft changes
 }
 
 func (t *Table[T]) in(v View) source[T] {
@@ -287,7 +270,7 @@ func (t *Table[T]) draft(txn *Txn) *draft[T] {
 		return d
 	}
 	base := content.(*version[T])
-	d := &draft[T]{table: t, base: base, trees: make([]*iradix.Txn[*entry[T]], len(base.trees))}
+	d := &draft[T]{table: t, base: base, trees: make([]*part.Txn[*entry[T]], len(base.trees))}
 	txn.drafts[t.slot] = d
 	return d
 }
@@ -309,7 +292,7 @@ type entry[T any] struct {
 // version is the content of a table at one time; it never changes. Its trees are
 // one for each index, then two more.
 type version[T any] struct {
-	trees   []*iradix.Tree[*entry[T]]
+	trees   []part.Tree[*entry[T]]
 	tracked bool // the tree by revision has all rows
 	// collected is up to where the trackers had seen deletions when the graveyard
 	// was last cleared.
@@ -324,48 +307,47 @@ const (
 )
 
 func newVersion[T any](indexes int) *version[T] {
-	v := &version[T]{trees: make([]*iradix.Tree[*entry[T]], indexes+2)}
+	v := &version[T]{trees: make([]part.Tree[*entry[T]], indexes+2)}
 	for i := range v.trees {
-		v.trees[i] = iradix.New[*entry[T]]()
+		v.trees[i] = part.New[*entry[T]]()
 	}
 	return v
 }
 
 func (v *version[T]) get(index int, key []byte) (*entry[T], bool) { return v.trees[index].Get(key) }
 
-func (v *version[T]) root(index int) *iradix.Node[*entry[T]] { return v.trees[index].Root() }
+func (v *version[T]) tree(index int) part.Tree[*entry[T]] { return v.trees[index] }
 
 // draft is the content of a table in a running update.
 type draft[T any] struct {
 	table *Table[T]
 	base  *version[T]
-	trees []*iradix.Txn[*entry[T]] // nil where nothing has changed
+	trees []*part.Txn[*entry[T]] // nil where nothing has changed
 }
 
 func (d *draft[T]) get(index int, key []byte) (*entry[T], bool) {
-	if tree := d.trees[index]; tree != nil {
-		return tree.Get(key)
+	if changed := d.trees[index]; changed != nil {
+		return changed.Get(key)
 	}
 	return d.base.get(index, key)
 }
 
-func (d *draft[T]) root(index int) *iradix.Node[*entry[T]] {
-	if tree := d.trees[index]; tree != nil {
-		return tree.Clone().Root() // a transaction changes its own nodes in place
+func (d *draft[T]) tree(index int) part.Tree[*entry[T]] {
+	if changed := d.trees[index]; changed != nil {
+		return changed.Clone() // a transaction changes its own nodes in place
 	}
-	return d.base.root(index)
+	return d.base.tree(index)
 }
 
-// tree returns a tree to change.
-func (d *draft[T]) tree(index int) *iradix.Txn[*entry[T]] {
+// changing returns a tree to change.
+func (d *draft[T]) changing(index int) *part.Txn[*entry[T]] {
 	if d.trees[index] == nil {
 		d.trees[index] = d.base.trees[index].Txn()
-		d.trees[index].TrackMutate(d.table.watched.Load() != 0)
 	}
 	return d.trees[index]
 }
 
-func (d *draft[T]) revisions() *iradix.Txn[*entry[T]] { return d.tree(len(d.trees) - revisions) }
+func (d *draft[T]) revisions() *part.Txn[*entry[T]] { return d.changing(len(d.trees) - revisions) }
 
 // keys returns the keys of a row in an index's tree. Where the index is not unique
 // the primary key follows.
@@ -403,18 +385,18 @@ func (d *draft[T]) insert(row T, rev Revision) {
 	primary := d.table.indexes[0].keys(row)[0]
 	old, update := d.get(0, primary)
 	e := &entry[T]{row, rev}
-	d.tree(0).Insert(primary, e)
+	d.changing(0).Insert(primary, e)
 	for i := 1; i < len(d.table.indexes); i++ {
 		keys := d.keys(i, row, primary)
 		if update {
 			for _, key := range d.keys(i, old.row, primary) {
 				if !slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
-					d.tree(i).Delete(key)
+					d.changing(i).Delete(key)
 				}
 			}
 		}
 		for _, key := range keys {
-			d.tree(i).Insert(key, e)
+			d.changing(i).Insert(key, e)
 		}
 	}
 	if d.table.tracked {
@@ -424,7 +406,7 @@ func (d *draft[T]) insert(row T, rev Revision) {
 		d.revisions().Insert(Number(nil, rev), e)
 	}
 	if _, ok := d.get(len(d.trees)-graveyard, primary); ok {
-		d.tree(len(d.trees) - graveyard).Delete(primary)
+		d.changing(len(d.trees) - graveyard).Delete(primary)
 	}
 }
 
@@ -438,7 +420,7 @@ func (d *draft[T]) delete(row T) bool {
 	}
 	for i := range d.table.indexes {
 		for _, key := range d.keys(i, old.row, primary) {
-			d.tree(i).Delete(key)
+			d.changing(i).Delete(key)
 		}
 	}
 	if d.table.tracked {
@@ -451,16 +433,13 @@ func (d *draft[T]) commit(limit Revision) any {
 	next := &version[T]{trees: slices.Clone(d.base.trees), tracked: d.base.tracked, collected: d.collect(limit)}
 	for i, tree := range d.trees {
 		if tree != nil {
-			next.trees[i] = tree.CommitOnly()
+			next.trees[i] = tree.Commit()
 		}
 	}
 	return next
 }
 
 func (d *draft[T]) notify() {
-	if d.table.watched.Load() == 0 {
-		return
-	}
 	for _, tree := range d.trees {
 		if tree != nil {
 			tree.Notify()
