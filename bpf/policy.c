@@ -117,6 +117,12 @@ int forward(struct __sk_buff *skb)
 		from.reason = NOT_READY;
 		from.set = SET_NONE;
 	}
+	/* from_pod saw the sender's endpoint, which has ended since: the other end alone cannot say
+	 * whether the packet may be sent. */
+	if (from.reason == BY_POLICY && !from.key.endpoint && skb->mark & MARK_PENDING) {
+		from.reason = NOT_READY;
+		from.set = SET_NONE;
+	}
 	if (from.reason != BY_POLICY) {
 		now(&m);
 		to.reason = from.reason;

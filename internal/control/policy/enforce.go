@@ -223,8 +223,8 @@ func (c *Controller) placeOne(id endpoint.ID, e endpoint.Endpoint, link int) err
 }
 
 // unplace removes what placeOne entered, unless another endpoint has it by now. The link is first:
-// it may be up still, and nothing passes a link without an endpoint, while an address without one
-// is judged by the other end alone.
+// it may be up still, and nothing passes a link without an endpoint. What passed it before is dropped
+// once its address has none (forward in bpf/policy.c).
 func (c *Controller) unplace(id endpoint.ID, p placement) error {
 	remove := func(held uint32, found bool, err error, remove func() error) error {
 		if err != nil || !found || held != uint32(id) {

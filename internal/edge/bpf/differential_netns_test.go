@@ -193,13 +193,13 @@ func TestProgramsDecideAsTheModel(t *testing.T) {
 	for n := range packets() {
 		u.second()
 		u.change()
-		p, reply := u.packet(), u.r.IntN(3) == 0
+		p, reply, pending := u.packet(), u.r.IntN(3) == 0, u.r.IntN(2) == 0
 		if len(p) < 1 {
 			continue
 		}
-		want, why := u.m.forward(p, reply)
-		if got := u.forward(p, reply); got != want {
-			t.Fatalf("packet %d %x (reply %v): allowed %v, want %v (%v)", n, p, reply, got, want, why)
+		want, why := u.m.forward(p, reply, pending)
+		if got := u.forwardMarked(p, reply, pending); got != want {
+			t.Fatalf("packet %d %x (reply %v, pending %v): allowed %v, want %v (%v)", n, p, reply, pending, got, want, why)
 		}
 		seen[fmt.Sprint(want, " ", why)]++
 	}

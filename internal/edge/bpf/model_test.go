@@ -304,14 +304,14 @@ func (m *model) portClass(set Set, protocol uint8, port uint16) (class uint32) {
 }
 
 // forward decides about a packet without its link layer.
-func (m *model) forward(b []byte, reply bool) (bool, Reason) {
+func (m *model) forward(b []byte, reply, pending bool) (bool, Reason) {
 	p, why := modelParse(b)
 	if why != ByPolicy {
 		return false, why
 	}
 	p.reply = reply
 	from, to := m.addresses[p.from], m.addresses[p.to]
-	if from == 0 && to == 0 {
+	if from == 0 && (to == 0 || pending) {
 		return false, NotReady
 	}
 	if from == to {

@@ -87,6 +87,29 @@ func TestALinkWithoutAnEndpointIsClosed(t *testing.T) {
 	}
 }
 
+// The agent may remove an endpoint between from_pod, which knows it by its link, and forward, which
+// knows it by its address: the packet is not judged by the other end alone.
+func TestAPacketOfAPodThatEndsMeanwhileIsDropped(t *testing.T) {
+	w := newWorld(t)
+	a, b, out := addr("10.0.0.1"), addr("10.0.0.2"), addr("192.0.2.1")
+	w.endpoint(1, SetOpen, a)
+	for _, tc := range []struct {
+		what    string
+		from    netip.Addr
+		pending bool
+		want    bool
+	}{
+		{"of a pod without an endpoint", b, true, false},
+		{"of another node", out, false, true},
+	} {
+		for _, reply := range []bool{false, true} {
+			if got := w.forwardMarked(ip(tc.from, a, tcp(40000, 80, syn)), reply, tc.pending); got != tc.want {
+				t.Errorf("%s, reply %v: allowed %v, want %v", tc.what, reply, got, tc.want)
+			}
+		}
+	}
+}
+
 func TestForwardAllowsWhatBothSidesAllow(t *testing.T) {
 	w := newWorld(t)
 	a, b, out := addr("10.0.0.1"), addr("10.0.0.2"), addr("192.0.2.1")

@@ -86,9 +86,18 @@ func (w *world) row(set uint32, d Direction, class uint32, portClasses ...uint32
 // forward runs a packet as at the FORWARD hook.
 func (w *world) forward(packet []byte, reply ...bool) bool {
 	w.t.Helper()
+	return w.forwardMarked(packet, len(reply) > 0 && reply[0], false)
+}
+
+// forwardMarked is forward for a packet that came by a pod's link, or by another one.
+func (w *world) forwardMarked(packet []byte, reply, pending bool) bool {
+	w.t.Helper()
 	var in context
-	if len(reply) > 0 && reply[0] {
-		in.Mark = hostnet.MarkJudged
+	if reply {
+		in.Mark |= hostnet.MarkJudged
+	}
+	if pending {
+		in.Mark |= hostnet.MarkPending
 	}
 	return w.run(forward, ether(packet), &in) == 1
 }
