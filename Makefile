@@ -83,8 +83,8 @@ test-unit: ## Tests that need no root
 	$(TEST) -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT)
 
 .PHONY: test-conformance
-test-conformance: ## Network policies against cyclonus's model, a module of its own; its first build takes a minute
-	$(GO) test -C test/conformance -json -count 1 -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT) -v
+test-conformance: ## Network policies against cyclonus's model and the kernel, a module of its own; its first build takes a minute (root)
+	$(GO) test -C test/conformance -json -tags netns -count 1 -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT) -v
 
 .PHONY: test-cyclonus
 test-cyclonus: setup ## Packets of cyclonus's cases between network namespaces, a module of its own (root)

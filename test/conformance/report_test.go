@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/trunkline/trunkline/test/suite"
 )
 
 // report is the file with the result of a full run, and root the checkout.
@@ -123,3 +125,16 @@ func TestAWrongReportIsFound(t *testing.T) {
 		}
 	}
 }
+
+// kernelReport is about the kernel's verdicts.
+func kernelReport() suite.Report {
+	return suite.Report{
+		Name:     "policy-kernel.txt",
+		Head:     "Verdicts of the compiled programs by BPF_PROG_TEST_RUN, of internal/core/policy's Evaluate and, without\ntiers, of cyclonus v0.5.6, on random clusters with random policies.",
+		Covered:  []string{"bpf", "internal/core/policy", "internal/control/policy", "internal/edge/bpf", "test/testrun"},
+		Suites:   "test/conformance",
+		Sections: map[string]int{"network policies": 1_000_000, "tiers": 500_000},
+	}
+}
+
+func TestTheReportOfTheKernelHasNoFailureAndMatchesTheCode(t *testing.T) { kernelReport().Check(t) }

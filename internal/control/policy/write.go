@@ -18,7 +18,7 @@ func (c *Controller) commit() error {
 	if change.Empty() {
 		return nil
 	}
-	if err := c.apply(change); err != nil {
+	if err := Write(c.datapath, change); err != nil {
 		return c.broken(fmt.Errorf("write policies: %w", err))
 	}
 	c.metrics.commit.Observe(time.Since(began).Seconds())
@@ -27,33 +27,34 @@ func (c *Controller) commit() error {
 	return nil
 }
 
-// apply writes a change in the order of its phases.
-func (c *Controller) apply(change policy.Change) error {
+// Write writes a change of an engine to the maps, in the order of its phases. After an error the
+// maps hold a part of it.
+func Write(d *bpf.Datapath, change policy.Change) error {
+	w := writer{maps: &d.Maps, state: d.State}
 	for _, phase := range [][]policy.Operation{change.Before, change.Switch} {
-		if err := c.write(phase); err != nil {
+		if err := w.write(phase); err != nil {
 			return err
 		}
 	}
 	if change.Epoch {
-		c.datapath.State.NextEpoch()
+		d.State.NextEpoch()
 	}
-	return c.write(change.After)
-}
-
-func (c *Controller) write(operations []policy.Operation) error {
-	w := writer{maps: &c.datapath.Maps, state: c.datapath.State}
-	for _, o := range operations {
-		if err := w.do(o); err != nil {
-			return fmt.Errorf("%s: %w", o, err)
-		}
-	}
-	return nil
+	return w.write(change.After)
 }
 
 // writer executes the engine's operations on the kernel's maps.
 type writer struct {
 	maps  *bpf.Maps
 	state *bpf.State
+}
+
+func (w writer) write(operations []policy.Operation) error {
+	for _, o := range operations {
+		if err := w.do(o); err != nil {
+			return fmt.Errorf("%s: %w", o, err)
+		}
+	}
+	return nil
 }
 
 var errOperation = errors.New("the maps have no such table")

@@ -1,0 +1,266 @@
+//go:build netns
+
+package conformance
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/test/suite"
+	"github.com/trunkline/trunkline/test/testrun"
+)
+
+// Verdicts of the kernel in a run: the sample of `make test`, and of `make suites`.
+const (
+	kernelSampled = 200_000
+	kernelFull    = 1_000_000
+	tiersSampled  = 60_000
+	tiersFull     = 500_000
+)
+
+func verdictsOf(sample, suites int) int {
+	if isFull() {
+		return suites
+	}
+	return sample
+}
+
+// asking asks the kernel what Evaluate is asked, and notes the differences.
+type asking struct {
+	*testrun.Kernel
+	t       *testing.T
+	current *policy.Cluster
+	result  kernelResult
+}
+
+func newAsking(t *testing.T) *asking {
+	return &asking{Kernel: testrun.New(t), t: t, result: kernelResult{Decisions: map[string]int{}}}
+}
+
+// judge is Evaluate's verdict with what the kernel decides in its place, where the kernel is asked:
+// so cyclonus is compared with the kernel.
+func (a *asking) judge(c *policy.Cluster, f policy.Flow) policy.Verdict {
+	a.t.Helper()
+	if c != a.current {
+		if err := a.Set(c); err != nil {
+			a.t.Fatal(err)
+		}
+		a.current = c
+		a.result.Clusters++
+	}
+	return a.compare(c, f)
+}
+
+func (a *asking) compare(c *policy.Cluster, f policy.Flow) policy.Verdict {
+	a.t.Helper()
+	v := c.Evaluate(f)
+	answer, err := a.Judge(f)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.result.add(v, answer, f)
+	if testrun.Asked(v.Egress) {
+		v.Egress.Allowed = answer.Egress
+	}
+	if testrun.Asked(v.Ingress) {
+		v.Ingress.Allowed = answer.Ingress
+	}
+	return v
+}
+
+func TestTheKernelHasTheVerdictsOfEvaluateAndCyclonus(t *testing.T) {
+	seed, a := seedOf(t), newAsking(t)
+	r := Compare(seed, verdictsOf(kernelSampled, kernelFull), a.judge)
+	t.Logf("seed %d\n%s%s", seed, a.result, r)
+	for _, u := range slices.Concat(a.result.Different, r.Unclassified) {
+		t.Errorf("a difference:\n%s", u)
+	}
+	if isFull() {
+		if err := kernelReport().Write("network policies", suite.Counted{Number: a.result.Verdicts, Of: "verdicts", Seed: seed}, fmt.Sprintf("%s%s", a.result, r)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTheKernelHasTheVerdictsOfEvaluateWithTiers(t *testing.T) {
+	seed, a := seedOf(t), newAsking(t)
+	for n := uint64(0); a.result.Verdicts < verdictsOf(tiersSampled, tiersFull); n++ {
+		cluster, flows := DrawTiers(seed, n, connectionsPerCluster)
+		for _, f := range flows {
+			a.judge(cluster, f)
+		}
+	}
+	t.Logf("seed %d\n%s", seed, a.result)
+	for _, d := range a.result.Different {
+		t.Errorf("a difference:\n%s", d)
+	}
+	for _, decision := range []string{"admin", "namespaced", "baseline"} {
+		for _, verdict := range []string{"allowed", "denied"} {
+			if name := verdict + " by a rule of tier " + decision; a.result.Decisions[name]*1000 < a.result.Verdicts && name != "denied by a rule of tier namespaced" {
+				t.Errorf("%d of %d verdicts are %s: the comparison proves little", a.result.Decisions[name], a.result.Verdicts, name)
+			}
+		}
+	}
+	if isFull() {
+		if err := kernelReport().Write("tiers", suite.Counted{Number: a.result.Verdicts, Of: "verdicts", Seed: seed}, a.result.String()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// tierBreaks are wrong readings of tiers, orders and actions.
+func tierBreaks() map[string]func(*policy.Cluster) {
+	action := func(from, to policy.Action) func(*policy.Cluster) {
+		return eachRule(func(r *policy.Rule) {
+			if r.Action == from {
+				r.Action = to
+			}
+		})
+	}
+	eachPolicy := func(change func(*policy.Policy)) func(*policy.Cluster) {
+		return func(c *policy.Cluster) {
+			for i := range c.Policies {
+				change(&c.Policies[i])
+			}
+		}
+	}
+	return map[string]func(*policy.Cluster){
+		"Pass is Accept":  action(policy.Pass, policy.Accept),
+		"Pass is Deny":    action(policy.Pass, policy.Deny),
+		"Deny is Accept":  action(policy.Deny, policy.Accept),
+		"no order":        eachPolicy(func(p *policy.Policy) { p.Order = 0 }),
+		"the order turns": eachPolicy(func(p *policy.Policy) { p.Order = -p.Order }),
+		"the last rule is asked first": eachPolicy(func(p *policy.Policy) {
+			slices.Reverse(p.Rules[policy.Ingress])
+			slices.Reverse(p.Rules[policy.Egress])
+		}),
+		"baseline is admin": eachPolicy(func(p *policy.Policy) {
+			if p.Tier == policy.Baseline {
+				p.Tier = policy.Admin
+			}
+		}),
+		"admin is baseline": eachPolicy(func(p *policy.Policy) {
+			if p.Tier == policy.Admin {
+				p.Tier = policy.Baseline
+			}
+		}),
+	}
+}
+
+// copied is a cluster of which a break can change the policies and the pods.
+func copied(c *policy.Cluster) *policy.Cluster {
+	out := *c
+	out.Pods, out.Policies = slices.Clone(c.Pods), slices.Clone(c.Policies)
+	for i := range out.Policies {
+		for d, rules := range out.Policies[i].Rules {
+			rules = slices.Clone(rules)
+			out.Policies[i].Rules[d] = rules
+			for j := range rules {
+				rules[j].Peers, rules[j].Ports = slices.Clone(rules[j].Peers), slices.Clone(rules[j].Ports)
+				for k, p := range rules[j].Peers {
+					if p.Block != nil {
+						rules[j].Peers[k].Block = &policy.Block{Prefix: p.Block.Prefix, Except: p.Block.Except}
+					}
+				}
+			}
+		}
+	}
+	return &out
+}
+
+// The kernel has the policies in a wrong reading, or a wrong bit, and the comparison finds it.
+func TestAWrongKernelIsFound(t *testing.T) {
+	all := tierBreaks()
+	for _, name := range []string{"no exceptions", "SCTP is TCP", "a named port is every port", "a range ends before its last port", "no IPv6 ranges", "only the last policy"} {
+		all[name] = breaks()[name]
+	}
+	const seed, clusters = 1, 200
+	for name, change := range all {
+		a := newAsking(t)
+		for n := uint64(0); n < clusters && len(a.result.Different) == 0; n++ {
+			cluster, flows := DrawTiers(seed, n, connectionsPerCluster)
+			wrong := copied(cluster)
+			change(wrong)
+			if err := a.Set(wrong); err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range flows {
+				a.compare(cluster, f)
+			}
+		}
+		if len(a.result.Different) == 0 {
+			t.Errorf("%s: no difference in %d verdicts", name, a.result.Verdicts)
+		}
+	}
+	t.Run("a bit of each row", func(t *testing.T) {
+		a := newAsking(t)
+		for n := uint64(0); n < clusters && len(a.result.Different) == 0; n++ {
+			a.Kernel = testrun.New(t)
+			cluster, flows := DrawTiers(seed, n, connectionsPerCluster)
+			a.judge(cluster, flows[0])
+			rows, err := a.Maps.Rows.All()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for key, bits := range rows {
+				if err := a.Maps.Rows.Put(key, bits^1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, f := range flows {
+				a.compare(cluster, f)
+			}
+		}
+		if len(a.result.Different) == 0 {
+			t.Errorf("no difference: %s", a.result)
+		}
+	})
+}
+
+// kernelResult is what a comparison of the kernel with Evaluate found.
+type kernelResult struct {
+	Clusters, Verdicts, Allowed, Asked int
+	Decisions                          map[string]int
+	Different                          []string // the first ones
+}
+
+func (r *kernelResult) add(v policy.Verdict, a testrun.Answer, f policy.Flow) {
+	r.Verdicts++
+	if v.Allowed() {
+		r.Allowed++
+	}
+	for _, d := range []policy.Decision{v.Ingress, v.Egress} {
+		name := string(d.Basis)
+		if d.Basis == policy.ByRule {
+			name = fmt.Sprintf("%s by a rule of tier %s", verdict(d.Allowed), d.Tier)
+		}
+		r.Decisions[name]++
+		if testrun.Asked(d) {
+			r.Asked++
+		}
+	}
+	if different := a.Compare(v); different != "" && len(r.Different) < 3 {
+		r.Different = append(r.Different, fmt.Sprintf("cluster %d, %s: %s", r.Clusters, f, different))
+	}
+}
+
+func verdict(allowed bool) string {
+	if allowed {
+		return "allowed"
+	}
+	return "denied"
+}
+
+func (r kernelResult) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d verdicts of Evaluate in %d clusters, %.1f %% allow; %d of %d decisions are the kernel's too\ndecisions, two for each verdict:\n",
+		r.Verdicts, r.Clusters, 100*float64(r.Allowed)/float64(max(r.Verdicts, 1)), r.Asked, 2*r.Verdicts)
+	for _, name := range slices.Sorted(maps.Keys(r.Decisions)) {
+		fmt.Fprintf(&b, "  %s: %d\n", name, r.Decisions[name])
+	}
+	return b.String()
+}
