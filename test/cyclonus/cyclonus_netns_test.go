@@ -12,9 +12,6 @@ import (
 	"sync"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/test/conformance"
@@ -114,7 +111,8 @@ func (c *cluster) becomePods(want []policy.Pod) {
 		}
 		delete(gone, p.Ref())
 		local[at] = append(local[at], kube.Pod{PodRef: kube.PodRef{Namespace: p.Namespace, Name: p.Name}, UID: "uid-" + p.Name, Labels: p.Labels, Ports: p.Ports})
-		c.nodes[0].Server.Put("/api/v1/pods", apiPod(p))
+		p.Node = at.String()
+		c.nodes[0].Server.Put("/api/v1/pods", enforce.APIPod(p))
 	}
 	for ref, pod := range gone {
 		c.node(pod.Address).Remove(nil, pod)
@@ -124,20 +122,6 @@ func (c *cluster) becomePods(want []policy.Pod) {
 	for _, n := range c.nodes {
 		n.SetPods(local[n])
 	}
-}
-
-// apiPod is a pod as the API server has it.
-func apiPod(p policy.Pod) *corev1.Pod {
-	pod := &corev1.Pod{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels},
-		Spec: corev1.PodSpec{NodeName: "of-" + p.Addresses[0].String()}, Status: corev1.PodStatus{PodIP: p.Addresses[0].String()},
-	}
-	for _, port := range p.Ports {
-		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: port.Name, Ports: []corev1.ContainerPort{{
-			Name: port.Name, ContainerPort: int32(port.Port), Protocol: corev1.Protocol(port.Protocol.String()),
-		}}})
-	}
-	return pod
 }
 
 // serve answers at the ports 80 and 81 of a pod.
