@@ -4,7 +4,6 @@ package enforce
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -58,6 +57,7 @@ type change struct {
 	client   *Pod // one
 	stream   *stream
 	who      [][2]int // client and port of each flow
+	always   []int    // flows that every version allows
 	versions []version
 	between  func(*bpf.Datapath, endpoint.ID) // a deliberate error, before a version is written
 }
@@ -69,25 +69,33 @@ func newChange(t *testing.T) *change {
 	c.Sync()
 	c.server = c.Add(Pod{PodRef: ref("server"), Labels: app("server"), Address: c.PodAddress(0)})
 	var flows []flow
-	var receivers []*net.UDPConn
-	for _, port := range []int{portA, portB, portAlways} {
-		receivers = append(receivers, socket(t, c.server.NS, port))
+	var receivers []conn
+	ports := []int{portA, portB, portAlways}
+	for _, k := range ported() {
+		for _, port := range ports {
+			receivers = append(receivers, k.open(t, c.server.NS, port))
+		}
 	}
 	for i, name := range []string{"one", "two"} {
 		pod := c.Add(Pod{PodRef: ref(name), Labels: app(name), Address: c.PodAddress(i + 1)})
 		if c.client == nil {
 			c.client = pod
 		}
-		from := socket(t, pod.NS, 0)
-		for _, port := range []int{portA, portB, portAlways} {
-			flows = append(flows, flow{fmt.Sprintf("%s to %d", name, port), from, netip.AddrPortFrom(c.server.Address, uint16(port))})
-			c.who = append(c.who, [2]int{i + 1, port})
+		for _, k := range ported() {
+			from := k.open(t, pod.NS, 0)
+			for _, port := range ports {
+				if port == portAlways {
+					c.always = append(c.always, len(flows))
+				}
+				flows = append(flows, flow{fmt.Sprintf("%s to %d by %s", name, port, k), from, netip.AddrPortFrom(k.of(c.server), uint16(port))})
+				c.who = append(c.who, [2]int{i + 1, port})
+			}
 		}
 	}
 	c.Sync()
 	c.versions = []version{{from: now()}}
 	c.stream = startStream(t, flows, receivers...)
-	c.stream.begin(t, 2, 5)
+	c.stream.begin(t, c.always...)
 	return c
 }
 
@@ -122,7 +130,7 @@ func (c *change) flip(times int) {
 	c.Observe(nil)
 	close(took)
 	<-written
-	c.stream.reach(c.T, "packets after the last change", 20, 2, 5)
+	c.stream.reach(c.T, "packets after the last change", 20, c.always...)
 	c.stream.stop()
 }
 

@@ -28,5 +28,13 @@ func (n *Node) PodAddress(number int) netip.Addr {
 	return netip.AddrFrom4(bytes)
 }
 
+// Address6 is the IPv6 address of a pod with an IPv4 address.
+func Address6(of netip.Addr) netip.Addr {
+	b := [16]byte{0xfd}
+	four := of.As4()
+	copy(b[12:], four[:])
+	return netip.AddrFrom16(b)
+}
+
 // String is the node's name.
 func (n *Node) String() string { return fmt.Sprint("node ", n.Spec.Address) }

@@ -239,7 +239,7 @@ func TestNoEndOfAnAgentLeavesAGap(t *testing.T) {
 	for n := range ends {
 		kind := kinds[n%len(kinds)]
 		l.end(kind.happens, kind.loses)
-		l.stream.reach(t, "packets after the agent "+kind.what, 20, 2, 5)
+		l.stream.reach(t, "packets after the agent "+kind.what, 20, l.always...)
 		connection.mustAnswer(t, kind.what)
 		if open, lost, _, at := l.result(); open > openBefore || lost > lostBefore {
 			t.Errorf("end %d, %s: %d packets passed that are always denied, %d were lost that are always allowed: %v", n, kind.what, open-openBefore, lost-lostBefore, at)
@@ -255,7 +255,7 @@ func TestNoEndOfAnAgentLeavesAGap(t *testing.T) {
 func TestAnAgentThatBeginsWithoutWhatItFoundIsNoticed(t *testing.T) {
 	l := newLife(t)
 	l.end(l.forget, false)
-	l.stream.reach(t, "packets after the restart", 20, 2, 5)
+	l.stream.reach(t, "packets after the restart", 20, l.always...)
 	open, _, _, _ := l.result()
 	t.Logf("%d packets passed that are always denied", open)
 	if open == 0 {

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 )
@@ -44,7 +48,7 @@ func (p *Pod) gateway() []byte { return p.endpoint.HostMAC[:] }
 // and the end is cut, now and then.
 func fuzzed(r *rand.Rand, from, to netip.Addr) (kind int, p []byte) {
 	payload := datagram(4000, portAlways, "fuzzed")
-	switch r.IntN(6) {
+	switch r.IntN(7) {
 	case 0, 1:
 		p = packet(from, to, unix.IPPROTO_UDP, nil, part{id: r.IntN(1 << 16)}, payload)
 	case 2:
@@ -62,16 +66,10 @@ func fuzzed(r *rand.Rand, from, to netip.Addr) (kind int, p []byte) {
 		copy(syn, append(be16(4000), be16(portAlways)...))
 		syn[12], syn[13] = 0x50, byte(r.Uint32())
 		p = packet(from, to, unix.IPPROTO_TCP, nil, part{id: 1}, syn)
+	case 6:
+		p = packet(from, to, unix.IPPROTO_SCTP, nil, part{id: 1}, sctpInit(sourcePort, portAlways, 0))
 	}
-	if r.IntN(3) > 0 {
-		for range 1 + r.IntN(3) {
-			p[r.IntN(len(p))] ^= 1 << r.IntN(8)
-		}
-	}
-	if r.IntN(4) == 0 {
-		p = p[:r.IntN(len(p))]
-	}
-	kind = unix.ETH_P_IP
+	kind, p = unix.ETH_P_IP, damaged(r, p)
 	if r.IntN(20) == 0 {
 		kind = []int{unix.ETH_P_IPV6, unix.ETH_P_8021Q, r.IntN(1 << 16)}[r.IntN(3)]
 	}
@@ -85,8 +83,10 @@ func TestNoMalformedPacketOfADeniedPodArrives(t *testing.T) {
 	w := openWire(t, s.two.NS)
 	t.Cleanup(func() { unix.Close(w.fd) })
 	flood := func(frames int) {
-		for range frames {
+		for range frames / 2 {
 			kind, p := fuzzed(r, s.two.Address, s.server.Address)
+			w.send(s.two.gateway(), kind, p)
+			kind, p = fuzzed6(r, s.two.Address6, s.server.Address6)
 			w.send(s.two.gateway(), kind, p)
 		}
 	}
@@ -101,7 +101,7 @@ func TestNoMalformedPacketOfADeniedPodArrives(t *testing.T) {
 	}
 	drops, err := s.Datapath().Drops()
 	must(t, err)
-	if judged := drops[bpf.ByPolicy] + drops[bpf.Malformed]; judged < uint64(frames/10) {
+	if judged := drops[bpf.ByPolicy] + drops[bpf.Malformed]; judged < uint64(frames/5) {
 		t.Errorf("%d of %d frames reached the programs: the test proves little", judged, frames)
 	}
 	s.Policy(isolating("server", from("two")))
@@ -109,6 +109,82 @@ func TestNoMalformedPacketOfADeniedPodArrives(t *testing.T) {
 	flood(1000)
 	eventually(t, "frames of the pod once it is allowed", func() bool { return arrived.Load() > 0 })
 	t.Logf("%d frames, none arrived, dropped by reason: %v; of 1000 once allowed, %d arrived", frames, drops, arrived.Load()-1)
+}
+
+// Fragments of IPv6, and a datagram behind extension headers.
+func TestFragmentsAndExtensionHeadersOfIPv6AreJudgedByTheirPort(t *testing.T) {
+	s := newServed(t, nil)
+	arrived := map[int]*atomic.Int64{portAlways: count(socketOf(t, s.server.NS, "udp6", portAlways)), portA: count(socketOf(t, s.server.NS, "udp6", portA))}
+	w := openWire(t, s.one.NS)
+	t.Cleanup(func() { unix.Close(w.fd) })
+	from, to := s.one.Address6, s.server.Address6
+	send := func(next byte, payload []byte) {
+		w.send(s.one.gateway(), unix.ETH_P_IPV6, packet6(from, to, next, payload))
+	}
+	want, id := int64(0), 0
+	for _, port := range []int{portA, portAlways} { // the allowed port is the last one
+		whole := datagram6(from, to, port, fmt.Sprintf("%056d", 0))
+		parts := []part{{offset: 0, more: true}, {offset: 24, more: true}, {offset: 48}}
+		ends := []int{24, 48, len(whole)}
+		for _, order := range [][3]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+			id++
+			for _, i := range order {
+				p := parts[i]
+				p.id = id
+				send(unix.IPPROTO_FRAGMENT, fragment6(unix.IPPROTO_UDP, p, whole[p.offset:ends[i]]))
+			}
+		}
+		send(unix.IPPROTO_DSTOPTS, extension(unix.IPPROTO_UDP, whole))
+		send(unix.IPPROTO_HOPOPTS, extension(unix.IPPROTO_DSTOPTS, extension(unix.IPPROTO_UDP, whole)))
+		if port == portAlways {
+			want = 8
+		}
+	}
+	eventually(t, "all datagrams to the allowed port", func() bool { return arrived[portAlways].Load() >= want })
+	if n := arrived[portA].Load(); n != 0 {
+		t.Errorf("%d datagrams to the denied port", n)
+	}
+}
+
+// A rule with ports allows those of its protocols, and one without allows every protocol.
+func TestAProtocolIsAllowedByARuleOfItsPortsOrByOneWithoutPorts(t *testing.T) {
+	s := newServed(t, nil)
+	type ends struct{ at, one, two conn }
+	conns := map[kind]ends{}
+	for _, k := range kinds() {
+		conns[k] = ends{k.open(t, s.server.NS, portA), k.open(t, s.one.NS, 0), k.open(t, s.two.NS, 0)}
+	}
+	for _, rule := range []struct {
+		what  string
+		ports []networkingv1.NetworkPolicyPort
+		want  map[int]bool
+	}{
+		{"UDP", []networkingv1.NetworkPolicyPort{udpPort(portA)}, map[int]bool{unix.IPPROTO_UDP: true}},
+		{"SCTP", []networkingv1.NetworkPolicyPort{{Protocol: new(corev1.ProtocolSCTP), Port: new(intstr.FromInt(portA))}}, map[int]bool{unix.IPPROTO_SCTP: true}},
+		{"all ports of SCTP", []networkingv1.NetworkPolicyPort{{Protocol: new(corev1.ProtocolSCTP)}}, map[int]bool{unix.IPPROTO_SCTP: true}},
+		{"no ports", nil, map[int]bool{unix.IPPROTO_UDP: true, unix.IPPROTO_SCTP: true, unix.IPPROTO_ESP: true}},
+	} {
+		p := isolating("server", from("one"), from("two"))
+		p.Spec.Ingress[0].Ports = rule.ports // of one; two may all, and is last
+		s.Policy(p)
+		s.Sync()
+		for k, c := range conns {
+			to := netip.AddrPortFrom(k.of(s.server), portA)
+			must(t, c.one.send(to, 1))
+			must(t, c.two.send(to, 2))
+			got := map[uint64]bool{}
+			for !got[2] || rule.want[k.protocol] && !got[1] { // it times out if what is allowed is lost
+				number, ok, err := c.at.receive()
+				must(t, err)
+				if ok {
+					got[number] = true
+				}
+			}
+			if got[1] != rule.want[k.protocol] {
+				t.Errorf("a rule of %s: %s passed: %v, want %v", rule.what, k, got[1], rule.want[k.protocol])
+			}
+		}
+	}
 }
 
 func TestFragmentsInAnyOrderAndOptionsAreJudgedByTheirPort(t *testing.T) {

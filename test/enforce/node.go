@@ -49,7 +49,9 @@ type Pod struct {
 	Labels  map[string]string
 	Ports   []policy.NamedPort
 	Address netip.Addr
-	NS      *testns.NS
+	// Address6 is that of IPv6; Add gives it one if it has none.
+	Address6 netip.Addr
+	NS       *testns.NS
 
 	endpoint endpoint.Endpoint
 }
@@ -73,7 +75,7 @@ func New(t testing.TB, number int, server *kubetest.Server, set func(*Spec)) *No
 	n.ip("-n", n.NS.Name, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0p")
 	n.ip("-n", n.NS.Name, "link", "set", "lo", "up")
 	n.NS.Do(t, func() {
-		if _, err := link.InitHost(hostnet.Sysctls("eth0", []vpc.Family{vpc.IPv4})); err != nil {
+		if _, err := link.InitHost(hostnet.Sysctls("eth0", []vpc.Family{vpc.IPv4, vpc.IPv6})); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -170,6 +172,9 @@ func (n *Node) Add(p Pod) *Pod {
 	if p.Namespace == "" {
 		p.Namespace = "default"
 	}
+	if !p.Address6.IsValid() {
+		p.Address6 = Address6(p.Address)
+	}
 	pod := kube.Pod{PodRef: kube.PodRef{Namespace: p.Namespace, Name: p.Name}, UID: "uid-" + p.Name, Labels: p.Labels, Ports: p.Ports}
 	n.SetPods(append(slices.Clone(n.Pods()), pod))
 	if err := n.wire(n.T.Context(), pod, &p); err != nil {
@@ -216,7 +221,7 @@ func (n *Node) attach(p *Pod) error {
 		key := endpoint.Key{ContainerID: fmt.Sprintf("%s-%s-%d", p.Namespace, p.Name, id), IfName: "eth0"}
 		e := endpoint.New(id, key, endpoint.Pod{Namespace: p.Namespace, Name: p.Name}, "trunkline", time.Now(), time.Now())
 		p.endpoint, err = e.Attach(endpoint.Wire{
-			Addresses: endpoint.AddressesOf(p.Address), Link: endpoint.LinkName(endpoint.DefaultLinkPrefix, p.Namespace, p.Name), MTU: 1500,
+			Addresses: endpoint.AddressesOf(p.Address, p.Address6), Link: endpoint.LinkName(endpoint.DefaultLinkPrefix, p.Namespace, p.Name), MTU: 1500,
 			Attachment: endpoint.Attachment{Kind: endpoint.Routed, Table: hostnet.TableMain},
 		}, time.Now())
 		if err != nil {

@@ -86,7 +86,23 @@ func (w wire) send(to []byte, kind int, packet []byte) {
 	_, _ = unix.Write(w.fd, append(frame, packet...))
 }
 
-// countPackets counts the frames that arrive and are not ARP, until the test ends.
+// ofLink reports whether a frame is one that the ends of a link exchange without a connection: ARP,
+// IPv6 to a multicast group, which is never forwarded, and neighbour discovery.
+func ofLink(frame []byte) bool {
+	if len(frame) < 14 {
+		return true
+	}
+	p := frame[14:]
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case unix.ETH_P_ARP:
+		return true
+	case unix.ETH_P_IPV6:
+		return len(p) > 40 && (p[24] == 0xff || p[6] == unix.IPPROTO_ICMPV6 && p[7] == 255 && p[40] >= 133 && p[40] <= 137)
+	}
+	return false
+}
+
+// countPackets counts the frames that arrive and are not of the link itself, until the test ends.
 func (w wire) countPackets(t testing.TB) *atomic.Int64 {
 	n, end, done := new(atomic.Int64), make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(end); <-done; unix.Close(w.fd) })
@@ -101,7 +117,7 @@ func (w wire) countPackets(t testing.TB) *atomic.Int64 {
 			}
 			size, from, err := unix.Recvfrom(w.fd, b, 0)
 			at, ok := from.(*unix.SockaddrLinklayer)
-			if err != nil || !ok || at.Pkttype == unix.PACKET_OUTGOING || size < 14 || binary.BigEndian.Uint16(b[12:]) == unix.ETH_P_ARP {
+			if err != nil || !ok || at.Pkttype == unix.PACKET_OUTGOING || ofLink(b[:size]) {
 				continue
 			}
 			n.Add(1)

@@ -28,11 +28,11 @@ func closing(of string) *networkingv1.NetworkPolicy {
 	return p
 }
 
-// from is a rule that allows the pods of an app to reach ports of UDP and TCP; without ports, all.
+// from is a rule that allows the pods of an app to reach ports of UDP, TCP and SCTP; without ports, all.
 func from(peer string, ports ...int) (rule networkingv1.NetworkPolicyIngressRule) {
 	rule.From = []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: app(peer)}}}
 	for _, port := range ports {
-		for _, protocol := range []corev1.Protocol{corev1.ProtocolUDP, corev1.ProtocolTCP} {
+		for _, protocol := range []corev1.Protocol{corev1.ProtocolUDP, corev1.ProtocolTCP, corev1.ProtocolSCTP} {
 			rule.Ports = append(rule.Ports, networkingv1.NetworkPolicyPort{Protocol: &protocol, Port: new(intstr.FromInt(port))})
 		}
 	}

@@ -3,7 +3,6 @@
 package enforce
 
 import (
-	"encoding/binary"
 	"net"
 	"net/netip"
 	"sync"
@@ -23,12 +22,17 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// socket is a UDP socket in a namespace.
+// socket is a UDP socket of IPv4 in a namespace.
 func socket(t testing.TB, ns *testns.NS, port int) (c *net.UDPConn) {
+	t.Helper()
+	return socketOf(t, ns, "udp4", port)
+}
+
+func socketOf(t testing.TB, ns *testns.NS, network string, port int) (c *net.UDPConn) {
 	t.Helper()
 	ns.Do(t, func() {
 		var err error
-		c, err = net.ListenUDP("udp4", &net.UDPAddr{Port: port})
+		c, err = net.ListenUDP(network, &net.UDPAddr{Port: port})
 		must(t, err)
 		must(t, c.SetReadBuffer(4<<20))
 	})
@@ -58,7 +62,7 @@ type flood struct {
 }
 
 type pair struct {
-	from *net.UDPConn
+	from conn
 	to   netip.AddrPort
 }
 
@@ -76,7 +80,7 @@ func (f *flood) run(t testing.TB) (stop func()) {
 			case <-tick.C:
 			}
 			for _, p := range f.pairs {
-				if _, err := p.from.WriteToUDPAddrPort([]byte("?"), p.to); err == nil {
+				if p.from.send(p.to, 0) == nil {
 					f.sent.Add(1)
 				}
 			}
@@ -90,11 +94,6 @@ func (f *flood) run(t testing.TB) (stop func()) {
 // count counts the datagrams that a socket receives.
 func count(c *net.UDPConn) *atomic.Int64 {
 	n := new(atomic.Int64)
-	countInto(n, c)
-	return n
-}
-
-func countInto(n *atomic.Int64, c *net.UDPConn) {
 	go func() {
 		b := make([]byte, 100)
 		for {
@@ -102,6 +101,22 @@ func countInto(n *atomic.Int64, c *net.UDPConn) {
 				return
 			}
 			n.Add(1)
+		}
+	}()
+	return n
+}
+
+// countInto counts the datagrams of a conn.
+func countInto(n *atomic.Int64, c conn) {
+	go func() {
+		for {
+			_, ok, err := c.receive()
+			if err != nil {
+				return
+			}
+			if ok {
+				n.Add(1)
+			}
 		}
 	}()
 }
@@ -116,7 +131,7 @@ func now() time.Duration {
 // flow sends numbered datagrams to one port.
 type flow struct {
 	name string
-	from *net.UDPConn
+	from conn
 	to   netip.AddrPort
 }
 
@@ -135,7 +150,7 @@ type stream struct {
 }
 
 // startStream starts to send. Each flow's datagrams are received by a socket of receivers.
-func startStream(t testing.TB, flows []flow, receivers ...*net.UDPConn) *stream {
+func startStream(t testing.TB, flows []flow, receivers ...conn) *stream {
 	s := &stream{flows: flows}
 	for _, c := range receivers {
 		go s.receive(c)
@@ -148,11 +163,10 @@ func startStream(t testing.TB, flows []flow, receivers ...*net.UDPConn) *stream 
 	return s
 }
 
-// send sends one datagram of each flow every 200 µs.
+// send sends one datagram of each flow every 400 µs.
 func (s *stream) send(end <-chan struct{}) {
-	tick := time.NewTicker(200 * time.Microsecond)
+	tick := time.NewTicker(400 * time.Microsecond)
 	defer tick.Stop()
-	b := make([]byte, 8)
 	for n := uint64(0); ; {
 		select {
 		case <-end:
@@ -163,22 +177,23 @@ func (s *stream) send(end <-chan struct{}) {
 			s.mu.Lock()
 			s.records = append(s.records, record{sent: now()})
 			s.mu.Unlock()
-			binary.LittleEndian.PutUint64(b, n)
-			_, _ = f.from.WriteToUDPAddrPort(b, f.to) // one that is not sent is not received
+			_ = f.from.send(f.to, n) // one that is not sent is not received
 			n++
 		}
 	}
 }
 
-func (s *stream) receive(c *net.UDPConn) {
-	b := make([]byte, 8)
+func (s *stream) receive(c conn) {
 	for {
-		if size, _, err := c.ReadFromUDPAddrPort(b); err != nil || size != 8 {
+		number, ok, err := c.receive()
+		if err != nil {
 			return
 		}
 		at := now()
 		s.mu.Lock()
-		s.records[binary.LittleEndian.Uint64(b)].received = at
+		if ok && number < uint64(len(s.records)) {
+			s.records[number].received = at
+		}
 		s.mu.Unlock()
 	}
 }
