@@ -44,7 +44,12 @@ type Spec struct {
 	Pods    []kube.Pod // of the node
 	// Connections is the size of the programs' table of connections.
 	Connections uint32
+	// Object is the file of compiled programs in place of the agent's own; empty for these.
+	Object string
 }
+
+// OtherObject has the agent's own programs in other instructions; see bpf/compile.
+const OtherObject = "../../internal/edge/bpf/testdata/other.o"
 
 // Dir is the directory of the pins below the bpffs.
 const Dir = "tl-test"
@@ -148,8 +153,15 @@ func (a *Agent) close() error {
 }
 
 func (a *Agent) openDatapath() (*bpf.Datapath, error) {
+	var object []byte
+	if a.spec.Object != "" {
+		var err error
+		if object, err = os.ReadFile(a.spec.Object); err != nil {
+			return nil, err
+		}
+	}
 	d, _, err := bpf.Open(bpf.Options{
-		BPFFS: a.spec.BPFFS, Dir: Dir, Netns: a.netns, Log: slog.New(slog.DiscardHandler), Sizes: map[string]uint32{"tl_connections": a.spec.Connections},
+		BPFFS: a.spec.BPFFS, Dir: Dir, Netns: a.netns, Log: slog.New(slog.DiscardHandler), Sizes: map[string]uint32{"tl_connections": a.spec.Connections}, Object: object,
 	})
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/nft"
@@ -81,13 +83,25 @@ func (l *life) programs() string {
 	return filepath.Dir(found[0])
 }
 
-// replacePrograms leaves the node as an agent with other programs does.
+// replacePrograms has the next agents be of another version, in turn: their programs do the same by
+// other instructions.
 func (l *life) replacePrograms() {
-	if from := l.programs(); from != "" {
-		to := filepath.Join(l.layout(), "programs-earlier")
-		must(l.T, os.Rename(from, to))
-		l.judgeBy(filepath.Join(to, "forward"))
+	if l.Spec.Object == "" {
+		l.Spec.Object = OtherObject
+	} else {
+		l.Spec.Object = ""
 	}
+}
+
+// tag identifies the instructions of the pinned program that judges; see bpftool-prog(8).
+func (l *life) tag() string {
+	l.T.Helper()
+	program, err := ebpf.LoadPinnedProgram(filepath.Join(l.programs(), "forward"), &ebpf.LoadPinOptions{ReadOnly: true})
+	must(l.T, err)
+	defer program.Close()
+	info, err := program.Info()
+	must(l.T, err)
+	return info.Tag
 }
 
 // replaceLayout leaves the node as an agent with other maps does.
@@ -236,9 +250,15 @@ func TestNoEndOfAnAgentLeavesAGap(t *testing.T) {
 	}
 	ends := Sample(endsSampled, endsFull)
 	openBefore, lostBefore := 0, 0
+	tags, object := map[string]string{l.Spec.Object: l.tag()}, l.Spec.Object
 	for n := range ends {
 		kind := kinds[n%len(kinds)]
 		l.end(kind.happens, kind.loses)
+		if tag := l.tag(); tags[l.Spec.Object] == "" && object != l.Spec.Object && tag != tags[object] {
+			tags[l.Spec.Object] = tag
+		} else if tag != tags[l.Spec.Object] {
+			t.Fatalf("end %d, %s: the program that judges has the tag %s; those of objects are %v", n, kind.what, tag, tags)
+		}
 		l.stream.reach(t, "packets after the agent "+kind.what, 20, l.always...)
 		connection.mustAnswer(t, kind.what)
 		if open, lost, _, at := l.result(); open > openBefore || lost > lostBefore {
@@ -249,6 +269,9 @@ func TestNoEndOfAnAgentLeavesAGap(t *testing.T) {
 	stop()
 	l.stream.stop()
 	open, lost, passed, _ := l.result()
+	if len(tags) != 2 {
+		t.Errorf("the programs that judged had the tags %v, want two", tags)
+	}
 	t.Logf("%d ends, %d packets: %d always denied passed, %d always allowed were lost, %d passed", ends, len(l.stream.all()), open, lost, passed)
 }
 

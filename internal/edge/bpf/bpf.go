@@ -29,7 +29,10 @@ type Options struct {
 	// Sizes are the largest numbers of entries of maps, by their names; others have those of
 	// bpf/maps.h. A map that is already pinned keeps its size.
 	Sizes map[string]uint32
-	Log   *slog.Logger
+	// Object is compiled programs with the same maps in place of those of this package, as another
+	// version has them; nil are those of this package.
+	Object []byte
+	Log    *slog.Logger
 }
 
 // Datapath is the loaded programs and their maps. Its methods may be called from many goroutines,
@@ -41,6 +44,7 @@ type Datapath struct {
 	raw      map[string]*ebpf.Map
 	links    *netlink.Handle
 	dir      string
+	object   string // objectID of the programs
 	found    Found
 }
 
@@ -61,7 +65,10 @@ func Open(o Options) (d *Datapath, found Found, err error) {
 	fail := func(err error) (*Datapath, Found, error) {
 		return nil, Found{}, fmt.Errorf("open policy datapath: %w", err)
 	}
-	spec, err := object()
+	if o.Object == nil {
+		o.Object = policyObject
+	}
+	spec, err := parse(o.Object)
 	if err != nil {
 		return fail(err)
 	}
@@ -80,7 +87,7 @@ func Open(o Options) (d *Datapath, found Found, err error) {
 		return fail(err)
 	}
 	p := newPins(o, spec)
-	d = &Datapath{dir: p.dir}
+	d = &Datapath{dir: p.dir, object: p.object}
 	if d.raw, err = p.maps(); err == nil {
 		d.programs, err = p.programs(d.raw)
 	}

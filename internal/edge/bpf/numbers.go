@@ -74,5 +74,5 @@ func deleteIf[K comparable, V any](m Map[K, V], unwanted func(K, V) bool) error 
 // ForwardPath is the pin of the program that a rule of nftables calls. Another program has
 // another path.
 func (d *Datapath) ForwardPath() string {
-	return filepath.Join(d.dir, programsPrefix+objectID(), forward)
+	return filepath.Join(d.dir, programsPrefix+d.object, forward)
 }

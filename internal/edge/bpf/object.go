@@ -22,9 +22,11 @@ var policyObject []byte
 // one version cannot read the maps of another. testdata/layout.txt has the maps of this version.
 const layout = "v1"
 
-// object parses the compiled programs.
-func object() (*ebpf.CollectionSpec, error) {
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(policyObject))
+// object parses the compiled programs of this package.
+func object() (*ebpf.CollectionSpec, error) { return parse(policyObject) }
+
+func parse(compiled []byte) (*ebpf.CollectionSpec, error) {
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(compiled))
 	if err != nil {
 		return nil, fmt.Errorf("parse the compiled programs: %w", err)
 	}
@@ -32,8 +34,8 @@ func object() (*ebpf.CollectionSpec, error) {
 }
 
 // objectID differs between compiled programs.
-func objectID() string {
-	sum := sha256.Sum256(policyObject)
+func objectID(compiled []byte) string {
+	sum := sha256.Sum256(compiled)
 	return hex.EncodeToString(sum[:8])
 }
 

@@ -22,7 +22,10 @@ import (
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 )
 
-const sources = "../../../bpf"
+const (
+	sources     = "../../../bpf"
+	otherObject = "testdata/other.o"
+)
 
 func TestTheObjectIsOfTheseSources(t *testing.T) {
 	sums, err := os.ReadFile("policy.sha256")
@@ -45,7 +48,7 @@ func TestTheObjectIsOfTheseSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"policy.o"}
+	want := []string{"policy.o", "other.o"}
 	for _, e := range entries {
 		want = append(want, e.Name())
 	}
@@ -214,4 +217,30 @@ func described(t btf.Type) string {
 		out = strings.TrimSpace(out) + "}"
 	}
 	return out
+}
+
+// Every program of the other object has other instructions, and the same maps.
+func TestTheOtherObjectHasOtherInstructions(t *testing.T) {
+	compiled, err := os.ReadFile(otherObject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := object()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := parse(compiled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range own.Programs {
+		if o := other.Programs[name]; o == nil || fmt.Sprint(o.Instructions) == fmt.Sprint(p.Instructions) {
+			t.Errorf("program %s: it is missing or has the same instructions", name)
+		}
+	}
+	for name, m := range own.Maps {
+		if o := other.Maps[name]; o == nil || o.Type != m.Type || o.KeySize != m.KeySize || o.ValueSize != m.ValueSize || o.MaxEntries != m.MaxEntries {
+			t.Errorf("map %s is %v, want %v", name, o, m)
+		}
+	}
 }

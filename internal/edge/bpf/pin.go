@@ -56,19 +56,20 @@ func ensureBPFFS(dir string) error {
 // pins is the directory of one layout: the maps, and below it one directory for the programs of
 // each object.
 type pins struct {
-	dir   string
-	spec  *ebpf.CollectionSpec
-	log   *slog.Logger
-	found Found
+	dir    string
+	object string // objectID of the programs
+	spec   *ebpf.CollectionSpec
+	log    *slog.Logger
+	found  Found
 }
 
 func newPins(o Options, spec *ebpf.CollectionSpec) *pins {
-	return &pins{dir: filepath.Join(o.BPFFS, o.Dir, layout), spec: spec, log: o.Log}
+	return &pins{dir: filepath.Join(o.BPFFS, o.Dir, layout), object: objectID(o.Object), spec: spec, log: o.Log}
 }
 
 const programsPrefix = "programs-"
 
-func (p *pins) programsDir() string { return filepath.Join(p.dir, programsPrefix+objectID()) }
+func (p *pins) programsDir() string { return filepath.Join(p.dir, programsPrefix+p.object) }
 
 // remove removes a pin or a directory of pins.
 func (p *pins) remove(path, why string) error {

@@ -67,7 +67,7 @@ func TestADamagedPinIsReplacedClosed(t *testing.T) {
 			return errors.Join(os.Remove(filepath.Join(dir, "tl_rows")), os.Mkdir(filepath.Join(dir, "tl_rows"), 0o700))
 		},
 		"a program is in a map's place": func(dir string) error {
-			return move(filepath.Join(dir, programsPrefix+objectID(), guard), filepath.Join(dir, "tl_sets"))
+			return move(filepath.Join(dir, programsPrefix+objectID(policyObject), guard), filepath.Join(dir, "tl_sets"))
 		},
 		"another map is in a map's place": func(dir string) error { return move(filepath.Join(dir, "tl_ports"), filepath.Join(dir, "tl_sets")) },
 		"the programs are without maps":   func(dir string) error { return removeMaps(dir) },
@@ -127,7 +127,7 @@ func TestDamagedProgramsAreReplacedAndTheMapsKept(t *testing.T) {
 			o := options(bpffs(t))
 			first, _ := openAgain(t, o)
 			first.endpoint(3, SetOpen, addr("10.0.0.3"))
-			must(t, damage(filepath.Join(first.dir, programsPrefix+objectID())))
+			must(t, damage(filepath.Join(first.dir, programsPrefix+objectID(policyObject))))
 			again, found := openAgain(t, o)
 			if found.Maps != Adopted || found.Programs != Replaced || len(found.Removed) != 1 {
 				t.Errorf("found: %+v", found)
@@ -152,7 +152,7 @@ func TestAnotherLayoutStaysUntilItIsRetired(t *testing.T) {
 	if found.Maps != Created || !slices.Equal(found.Old, []string{"v0"}) {
 		t.Errorf("found: %+v", found)
 	}
-	if want := filepath.Join(parent, "v0", programsPrefix+objectID(), forward); found.Forward != want || w.Found().Forward != want {
+	if want := filepath.Join(parent, "v0", programsPrefix+objectID(policyObject), forward); found.Forward != want || w.Found().Forward != want {
 		t.Errorf("the program that judges is %q, want %q", found.Forward, want)
 	}
 	for _, name := range []string{layout, "..", ".", "", "../v0", "a/b"} {
