@@ -38,11 +38,16 @@ func newPoliced(t *testing.T) *policed {
 	t.Helper()
 	n := node.New(t, node.Config{})
 	p := &policed{n, t, apiServer(t, n)}
+	p.namespace("default")
+	return p
+}
+
+// namespace creates a namespace.
+func (p *policed) namespace(name string) {
 	p.server.Put("/api/v1/namespaces", &corev1.Namespace{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"kubernetes.io/metadata.name": "default"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/metadata.name": name}},
 	})
-	return p
 }
 
 // start starts an agent with settings.
