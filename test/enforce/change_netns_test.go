@@ -15,13 +15,6 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// Flips of a sample, and of `make suites`; one every 10 ms.
-const (
-	flipsSampled = 400
-	flipsFull    = 12_000
-	flipEvery    = 10 * time.Millisecond
-)
-
 // Ports of the server: version A of its policy allows client one to reach port 1001, version B
 // allows client two to reach port 1002, and both allow both clients to reach port 1003. So no
 // version allows one to reach 1002, or two to reach 1001, which a mixture of both would.
@@ -208,15 +201,16 @@ func (c *change) possible(versions []version, who [2]int, until time.Duration) (
 
 func TestEveryPacketIsJudgedByAVersionInForce(t *testing.T) {
 	c := newChange(t)
-	c.flip(Sample(flipsSampled, flipsFull))
+	flips := Sample(flipsSampled, flipsFull)
+	c.flip(flips)
 	o := c.judge()
-	t.Logf("%d versions were in force; %s", len(c.versions), o)
 	if o.open > 0 || o.lost > 0 {
 		t.Errorf("wrong: %s", o)
 	}
 	if o.certain < o.sent/2 || len(c.versions) < Sample(flipsSampled, flipsFull)/4 {
 		t.Errorf("the test proves little: %d versions, %s", len(c.versions), o)
 	}
+	writeReport(t, "change", flips, "changes", 0, fmt.Sprintf("%d versions were in force; %s", len(c.versions), o))
 }
 
 // The deliberate errors: what is in force is replaced by nothing, or by everything, meanwhile.

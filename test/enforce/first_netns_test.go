@@ -13,13 +13,6 @@ import (
 	"github.com/trunkline/trunkline/test/testns"
 )
 
-// wirings is how often a pod is wired in a sample, and in `make suites`.
-const (
-	wiringsSampled = 104
-	wiringsFull    = 10_000
-	wiringsAtOnce  = 8
-)
-
 // firstPackets is a node with a peer without policies and namespaces of pods that deny all. The
 // peer sends to the addresses of the pods all the time, and the pods' namespaces to the peer.
 type firstPackets struct {
@@ -96,7 +89,7 @@ func TestNoPacketOfAPodPassesBeforeItsPolicies(t *testing.T) {
 			t.Fatalf("after %d wirings packets passed: %v", wired, f.counts)
 		}
 	}
-	t.Logf("%d wirings, %d packets sent, %d through", wired, f.flood.sent.Load(), f.through())
+	sent := f.flood.sent.Load()
 	// What was sent arrives if it is allowed.
 	f.DeletePolicy("default", "of-closed")
 	f.Sync()
@@ -104,6 +97,7 @@ func TestNoPacketOfAPodPassesBeforeItsPolicies(t *testing.T) {
 	eventually(t, "packets in both directions without the policy", func() bool {
 		return !slices.ContainsFunc(f.counts, func(c *bothWays) bool { return c.toPods.Load() == 0 || c.toPeer.Load() == 0 })
 	})
+	writeReport(t, "first packet", wired, "wirings", 0, fmt.Sprintf("%d packets sent by UDP, SCTP and ESP over IPv4 and IPv6 to and of closed pods, 0 through", sent))
 }
 
 // The deliberate error of plugins that answer before the policies are in force.

@@ -22,12 +22,6 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/nft"
 )
 
-// Ends of agents in a sample, and in `make suites`.
-const (
-	endsSampled = 16
-	endsFull    = 200
-)
-
 // life is a node with its agent in another process, which is killed while the policy changes
 // under the packets of change.
 type life struct {
@@ -37,11 +31,13 @@ type life struct {
 	endpoints []endpoint.Endpoint
 	agent     *process
 	closed    [][2]time.Duration // when allowed packets may be lost
+	seed      uint64
 }
 
 func newLife(t *testing.T) *life {
 	t.Helper()
-	l := &life{change: newChange(t), r: rand.New(rand.NewPCG(Seed(t), 1))}
+	seed := Seed(t)
+	l := &life{change: newChange(t), r: rand.New(rand.NewPCG(seed, 1)), seed: seed}
 	l.endpoints = l.Store.Endpoints()
 	l.Stop()
 	l.Spec.Pods = l.Pods()
@@ -272,7 +268,7 @@ func TestNoEndOfAnAgentLeavesAGap(t *testing.T) {
 	if len(tags) != 2 {
 		t.Errorf("the programs that judged had the tags %v, want two", tags)
 	}
-	t.Logf("%d ends, %d packets: %d always denied passed, %d always allowed were lost, %d passed", ends, len(l.stream.all()), open, lost, passed)
+	writeReport(t, "life", ends, "ends of an agent", l.seed, fmt.Sprintf("%d packets: %d always denied passed, %d always allowed were lost, %d passed; programs by their tags: %v", len(l.stream.all()), open, lost, passed, tags))
 }
 
 func TestAnAgentThatBeginsWithoutWhatItFoundIsNoticed(t *testing.T) {

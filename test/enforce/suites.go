@@ -5,11 +5,13 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/trunkline/trunkline/test/suite"
 )
 
 // Sample is a number of `make suites`, or the smaller one of `make test`.
 func Sample(sample, suites int) int {
-	if value, _ := os.LookupEnv("TRUNKLINE_SUITES"); value == "full" {
+	if suite.IsFull() {
 		return suites
 	}
 	return sample

@@ -19,17 +19,11 @@ import (
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
-// Connections that are traced in a sample, and in `make suites`. The policies change every so many.
-const (
-	tracedSampled = 10_000
-	tracedFull    = 100_000
-	tracedAtOnce  = 1_000
-)
-
 // traced is a node with pods in two namespaces, in a cluster with pods of another node.
 type traced struct {
 	*Node
 	r         *rand.Rand
+	seed      uint64
 	client    *kube.Client
 	pods      []policy.Pod
 	addresses []netip.Addr
@@ -39,7 +33,8 @@ type traced struct {
 func newTraced(t *testing.T) *traced {
 	t.Helper()
 	n := New(t, 1, nil, nil)
-	x := &traced{Node: n, r: rand.New(rand.NewPCG(Seed(t), 5))}
+	seed := Seed(t)
+	x := &traced{Node: n, r: rand.New(rand.NewPCG(seed, 5)), seed: seed}
 	client, err := kube.FromREST(n.Server.REST())
 	must(t, err)
 	x.client = client
@@ -169,10 +164,10 @@ func TestATraceHasTheVerdictOfTheKernel(t *testing.T) {
 			allowed++
 		}
 	}
-	t.Logf("%d connections under %d sets of policies: %d allowed, %d answers of the kernel, all equal", connections, rounds, allowed, answers)
 	if answers < connections/3 || allowed < connections/10 || allowed > connections*9/10 {
 		t.Errorf("%d answers and %d allowed of %d: the test proves little", answers, allowed, connections)
 	}
+	writeReport(t, "trace", connections, "connections", x.seed, fmt.Sprintf("%d sets of policies: %d allowed, %d answers of the kernel, all equal", rounds, allowed, answers))
 }
 
 // The deliberate error: what is traced lacks a policy.
