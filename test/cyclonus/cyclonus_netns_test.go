@@ -17,6 +17,7 @@ import (
 	"github.com/trunkline/trunkline/test/conformance"
 	"github.com/trunkline/trunkline/test/conformance/cases"
 	"github.com/trunkline/trunkline/test/enforce"
+	"github.com/trunkline/trunkline/test/suite"
 )
 
 // casesSampled is how many cases a sample has.
@@ -30,6 +31,7 @@ type cluster struct {
 	pods      map[policy.PodRef]*enforce.Pod
 	policies  map[string]bool
 	spaces    map[string]bool
+	sctp      associations
 	barrier   int64
 }
 
@@ -38,7 +40,7 @@ func newCluster(t *testing.T) *cluster {
 	first := enforce.New(t, 1, nil, nil)
 	c := &cluster{
 		t: t, nodes: [2]*enforce.Node{first, enforce.New(t, 2, first.Server, nil)}, addresses: map[policy.PodRef]netip.Addr{},
-		pods: map[policy.PodRef]*enforce.Pod{}, policies: map[string]bool{}, spaces: map[string]bool{},
+		pods: map[policy.PodRef]*enforce.Pod{}, policies: map[string]bool{}, spaces: map[string]bool{}, sctp: associations{seen: map[association]int{}},
 	}
 	enforce.Connect(c.nodes[0], c.nodes[1])
 	return c
@@ -124,7 +126,7 @@ func (c *cluster) becomePods(want []policy.Pod) {
 	}
 }
 
-// serve answers at the ports 80 and 81 of a pod.
+// serve answers at the ports 80 and 81 of a pod, and notes SCTP packets to any.
 func (c *cluster) serve(p *enforce.Pod) {
 	c.t.Helper()
 	if out, err := exec.Command("ip", "-n", p.NS.Name, "link", "set", "lo", "up").CombinedOutput(); err != nil {
@@ -136,24 +138,35 @@ func (c *cluster) serve(p *enforce.Pod) {
 				c.t.Fatal(err)
 			}
 		}
+		if err := c.sctp.receive(c.t, p.Address); err != nil {
+			c.t.Fatal(err)
+		}
 	})
 }
 
 // try tries the connections of a step and returns those with another outcome than expected.
 func (c *cluster) try(step cases.Step) (tried int, wrong []string) {
-	by := map[policy.PodRef][]cases.Probe{}
+	type tries struct{ sockets, sctp []cases.Probe }
+	by := map[policy.PodRef]tries{}
 	for _, p := range step.Probes {
-		if p.Flow.Protocol != policy.SCTP {
-			by[p.From] = append(by[p.From], p)
-			tried++
+		of := by[p.From]
+		if p.Flow.Protocol == policy.SCTP {
+			of.sctp = append(of.sctp, p)
+		} else {
+			of.sockets = append(of.sockets, p)
 		}
+		by[p.From] = of
+		tried++
 	}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for ref, probes := range by {
 		all.Go(func() {
 			var found []string
-			err := c.pods[ref].NS.Run(func() error { found = tryAll(probes); return nil })
+			err := c.pods[ref].NS.Run(func() error {
+				found = append(tryAll(probes.sockets, reach), tryAll(probes.sctp, c.sctp.reach)...)
+				return nil
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -169,7 +182,7 @@ func (c *cluster) try(step cases.Step) (tried int, wrong []string) {
 // deniedOf counts the connections of a step that must be denied.
 func deniedOf(step cases.Step) (n int) {
 	for _, p := range step.Probes {
-		if p.Flow.Protocol != policy.SCTP && !expected(p) {
+		if !expected(p) {
 			n++
 		}
 	}
@@ -182,7 +195,8 @@ func TestPacketsOfCyclonusCasesHaveItsVerdicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := rand.New(rand.NewPCG(enforce.Seed(t), 4))
+	seed := enforce.Seed(t)
+	r := rand.New(rand.NewPCG(seed, 4))
 	r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	list = list[:enforce.Sample(casesSampled, len(list))]
 	slices.SortFunc(list, func(a, b cases.Case) int { return a.Number - b.Number })
@@ -198,7 +212,13 @@ func TestPacketsOfCyclonusCasesHaveItsVerdicts(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d cases, %d steps, %d connections by TCP and UDP, of pods of two nodes, %d of them to be denied; %d steps are wrong", len(list), steps, tried, denied, failed)
+	body := fmt.Sprintf("%d steps, %d connections by TCP, UDP and, crafted, SCTP, of pods of two nodes, %d of them to be denied; %d steps are wrong", steps, tried, denied, failed)
+	t.Logf("%d cases, %s", len(list), body)
+	if suite.IsFull() && !t.Failed() {
+		if err := report().Write("pod addresses", suite.Counted{Number: len(list), Of: "cases", Seed: seed}, body); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // The deliberate error: the policies of a step are not in force.

@@ -58,8 +58,9 @@ func serve(t *testing.T, port int) error {
 func expected(p cases.Probe) bool { return p.Loopback || p.Egress && p.Ingress }
 
 // tryAll tries connections at once, in the namespace of the calling thread, and returns those
-// with another outcome than expected. One that should succeed is tried again for longer.
-func tryAll(probes []cases.Probe) (wrong []string) {
+// with another outcome than expected. One that should succeed is tried again for longer. reach
+// returns which arrived.
+func tryAll(probes []cases.Probe, reach func([]cases.Probe, time.Duration) []bool) (wrong []string) {
 	var again []cases.Probe
 	report := func(p cases.Probe, reached bool) {
 		wrong = append(wrong, fmt.Sprintf("%s to %s %s %d: reached %v, want egress %v, ingress %v", p.From, p.To, p.Flow.Protocol, p.Flow.Port, reached, p.Egress, p.Ingress))
