@@ -37,9 +37,12 @@ type asking struct {
 	result  kernelResult
 }
 
-func newAsking(t *testing.T) *asking {
-	return &asking{Kernel: testrun.New(t), t: t, result: kernelResult{Decisions: map[string]int{}}}
+func newAsking(t *testing.T, limits policy.Limits) *asking {
+	return &asking{Kernel: testrun.New(t, limits), t: t, result: kernelResult{Decisions: map[string]int{}}}
 }
+
+// few are limits that nearly every cluster passes: sets then have addresses divided for them alone.
+func few() policy.Limits { return policy.Limits{Classes: 3, Rows: 12} }
 
 // judge is Evaluate's verdict with what the kernel decides in its place, where the kernel is asked:
 // so cyclonus is compared with the kernel.
@@ -73,42 +76,65 @@ func (a *asking) compare(c *policy.Cluster, f policy.Flow) policy.Verdict {
 }
 
 func TestTheKernelHasTheVerdictsOfEvaluateAndCyclonus(t *testing.T) {
-	seed, a := seedOf(t), newAsking(t)
-	r := Compare(seed, verdictsOf(kernelSampled, kernelFull), a.judge)
-	t.Logf("seed %d\n%s%s", seed, a.result, r)
-	for _, u := range slices.Concat(a.result.Different, r.Unclassified) {
-		t.Errorf("a difference:\n%s", u)
-	}
-	if isFull() {
-		if err := kernelReport().Write("network policies", suite.Counted{Number: a.result.Verdicts, Of: "verdicts", Seed: seed}, fmt.Sprintf("%s%s", a.result, r)); err != nil {
-			t.Fatal(err)
-		}
+	for section, of := range map[string]struct {
+		limits   policy.Limits
+		verdicts int
+	}{
+		"network policies":                 {policy.DefaultLimits(), verdictsOf(kernelSampled, kernelFull)},
+		"network policies past the limits": {few(), verdictsOf(kernelSampled, kernelFull) / 5},
+	} {
+		t.Run(section, func(t *testing.T) {
+			seed, a := seedOf(t), newAsking(t, of.limits)
+			r := Compare(seed, of.verdicts, a.judge)
+			for _, u := range r.Unclassified {
+				t.Errorf("a difference of no class:\n%s", u)
+			}
+			a.report(section, seed, r.String())
+		})
 	}
 }
 
 func TestTheKernelHasTheVerdictsOfEvaluateWithTiers(t *testing.T) {
-	seed, a := seedOf(t), newAsking(t)
-	for n := uint64(0); a.result.Verdicts < verdictsOf(tiersSampled, tiersFull); n++ {
-		cluster, flows := DrawTiers(seed, n, connectionsPerCluster)
-		for _, f := range flows {
-			a.judge(cluster, f)
-		}
-	}
-	t.Logf("seed %d\n%s", seed, a.result)
-	for _, d := range a.result.Different {
-		t.Errorf("a difference:\n%s", d)
-	}
-	for _, decision := range []string{"admin", "namespaced", "baseline"} {
-		for _, verdict := range []string{"allowed", "denied"} {
-			if name := verdict + " by a rule of tier " + decision; a.result.Decisions[name]*1000 < a.result.Verdicts && name != "denied by a rule of tier namespaced" {
-				t.Errorf("%d of %d verdicts are %s: the comparison proves little", a.result.Decisions[name], a.result.Verdicts, name)
+	for section, of := range map[string]struct {
+		limits   policy.Limits
+		verdicts int
+	}{
+		"tiers":                 {policy.DefaultLimits(), verdictsOf(tiersSampled, tiersFull)},
+		"tiers past the limits": {few(), verdictsOf(tiersSampled, tiersFull) / 5},
+	} {
+		t.Run(section, func(t *testing.T) {
+			seed, a := seedOf(t), newAsking(t, of.limits)
+			for n := uint64(0); a.result.Verdicts < of.verdicts; n++ {
+				cluster, flows := DrawTiers(seed, n, connectionsPerCluster)
+				for _, f := range flows {
+					a.judge(cluster, f)
+				}
 			}
-		}
+			for _, tier := range []policy.Tier{policy.Admin, policy.Namespaced, policy.Baseline} {
+				for _, allowed := range []bool{true, false} {
+					name := decided(allowed, tier) // namespaced rules only allow
+					if a.result.Decisions[name]*1000 < a.result.Verdicts && (allowed || tier != policy.Namespaced) {
+						t.Errorf("%d of %d verdicts are %s: the comparison proves little", a.result.Decisions[name], a.result.Verdicts, name)
+					}
+				}
+			}
+			a.report(section, seed, "")
+		})
 	}
-	if isFull() {
-		if err := kernelReport().Write("tiers", suite.Counted{Number: a.result.Verdicts, Of: "verdicts", Seed: seed}, a.result.String()); err != nil {
-			t.Fatal(err)
-		}
+}
+
+// report fails the test for each difference, and writes a section of the report in `make suites`.
+func (a *asking) report(section string, seed uint64, more string) {
+	a.t.Helper()
+	a.t.Logf("seed %d\n%s%s", seed, a.result, more)
+	for _, d := range a.result.Different {
+		a.t.Errorf("a difference:\n%s", d)
+	}
+	if !isFull() || a.t.Failed() {
+		return
+	}
+	if err := kernelReport().Write(section, suite.Counted{Number: a.result.Verdicts, Of: "verdicts", Seed: seed}, fmt.Sprint(a.result, more)); err != nil {
+		a.t.Fatal(err)
 	}
 }
 
@@ -180,7 +206,7 @@ func TestAWrongKernelIsFound(t *testing.T) {
 	}
 	const seed, clusters = 1, 200
 	for name, change := range all {
-		a := newAsking(t)
+		a := newAsking(t, policy.DefaultLimits())
 		for n := uint64(0); n < clusters && len(a.result.Different) == 0; n++ {
 			cluster, flows := DrawTiers(seed, n, connectionsPerCluster)
 			wrong := copied(cluster)
@@ -197,9 +223,9 @@ func TestAWrongKernelIsFound(t *testing.T) {
 		}
 	}
 	t.Run("a bit of each row", func(t *testing.T) {
-		a := newAsking(t)
+		a := newAsking(t, policy.DefaultLimits())
 		for n := uint64(0); n < clusters && len(a.result.Different) == 0; n++ {
-			a.Kernel = testrun.New(t)
+			a.Kernel = testrun.New(t, policy.DefaultLimits())
 			cluster, flows := DrawTiers(seed, n, connectionsPerCluster)
 			a.judge(cluster, flows[0])
 			rows, err := a.Maps.Rows.All()
@@ -236,7 +262,7 @@ func (r *kernelResult) add(v policy.Verdict, a testrun.Answer, f policy.Flow) {
 	for _, d := range []policy.Decision{v.Ingress, v.Egress} {
 		name := string(d.Basis)
 		if d.Basis == policy.ByRule {
-			name = fmt.Sprintf("%s by a rule of tier %s", verdict(d.Allowed), d.Tier)
+			name = decided(d.Allowed, d.Tier)
 		}
 		r.Decisions[name]++
 		if testrun.Asked(d) {
@@ -248,11 +274,11 @@ func (r *kernelResult) add(v policy.Verdict, a testrun.Answer, f policy.Flow) {
 	}
 }
 
-func verdict(allowed bool) string {
+func decided(allowed bool, tier policy.Tier) string {
 	if allowed {
-		return "allowed"
+		return fmt.Sprintf("allowed by a rule of tier %s", tier)
 	}
-	return "denied"
+	return fmt.Sprintf("denied by a rule of tier %s", tier)
 }
 
 func (r kernelResult) String() string {

@@ -133,7 +133,7 @@ func kernelReport() suite.Report {
 		Head:     "Verdicts of the compiled programs by BPF_PROG_TEST_RUN, of internal/core/policy's Evaluate and, without\ntiers, of cyclonus v0.5.6, on random clusters with random policies.",
 		Covered:  []string{"bpf", "internal/core/policy", "internal/control/policy", "internal/edge/bpf", "test/testrun"},
 		Suites:   "test/conformance",
-		Sections: map[string]int{"network policies": 1_000_000, "tiers": 500_000},
+		Sections: map[string]int{"network policies": 1_000_000, "network policies past the limits": 200_000, "tiers": 500_000, "tiers past the limits": 100_000},
 	}
 }
 

@@ -86,7 +86,7 @@ func TestOddNetworkPoliciesHaveTheirVerdictInTheKernel(t *testing.T) {
 	if err := yaml.UnmarshalStrict(raw, &specs); err != nil {
 		t.Fatal(err)
 	}
-	k := New(t)
+	k := New(t, policy.DefaultLimits())
 	for _, c := range specs {
 		t.Run(c.Name, func(t *testing.T) {
 			np := networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "odd"}}
@@ -113,7 +113,7 @@ func TestFiveThousandPeersMatchEachOfThemInTheKernel(t *testing.T) {
 		rule.From = append(rule.From, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: address(i).String() + "/32"}})
 	}
 	rule.From[odd].IPBlock.CIDR = "none"
-	k, c := New(t), shop(np)
+	k, c := New(t, policy.DefaultLimits()), shop(np)
 	if err := k.Set(c); err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	control "github.com/trunkline/trunkline/internal/control/policy"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 )
@@ -34,8 +35,8 @@ type Kernel struct {
 	sent    uint16 // packets, for their source ports
 }
 
-// New opens a datapath with empty maps, until the test ends.
-func New(t testing.TB) *Kernel {
+// New opens a datapath with empty maps, until the test ends. The engine's tables have limits.
+func New(t testing.TB, limits policy.Limits) *Kernel {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -59,7 +60,7 @@ func New(t testing.TB) *Kernel {
 	must(err)
 	t.Cleanup(func() { must(forward.Close()) })
 	return &Kernel{
-		Datapath: d, Engine: policy.NewEngine(policy.DefaultLimits()), forward: forward,
+		Datapath: d, Engine: policy.NewEngine(limits), forward: forward,
 		ids: map[policy.PodRef]endpoint.ID{}, before: policy.Cluster{Namespaces: map[string]labels.Set{}},
 	}
 }
@@ -143,12 +144,27 @@ type Answer struct {
 	Egress, Ingress bool // by one end each; true for an end that is no endpoint
 }
 
-// Judge asks the programs about the packet that opens a connection.
+// marked is the beginning of struct __sk_buff.
+type marked struct {
+	_    [2]uint32
+	Mark uint32
+}
+
+// Judge asks the programs about the packet that opens a connection. A packet of an endpoint has the
+// mark of those that came by a pod's link.
 func (k *Kernel) Judge(f policy.Flow) (a Answer, err error) {
 	const least, ports = 1024, 60_000
 	k.sent = (k.sent + 1) % ports // another connection than the last ones
 	packet := bpf.OpeningPacket(netip.AddrPortFrom(f.Source, least+k.sent), netip.AddrPortFrom(f.Destination, f.Port), uint8(f.Protocol))
-	verdict, err := k.forward.Run(&ebpf.RunOptions{Data: packet})
+	_, isEndpoint, err := k.Maps.Addresses.Get(bpf.AddressOf(f.Source))
+	if err != nil {
+		return a, err
+	}
+	in := marked{}
+	if isEndpoint {
+		in.Mark = hostnet.MarkPending
+	}
+	verdict, err := k.forward.Run(&ebpf.RunOptions{Data: packet, Context: in})
 	if err != nil {
 		return a, fmt.Errorf("judge %s: %w", f, err)
 	}
