@@ -328,7 +328,7 @@ func (l *lab) machineFor(want Lab, n Node) (*machine, error) {
 		Lab: want.Name, Name: n.Name, StateDir: filepath.Join(l.options.StateDir, "nodes", n.Name),
 		NetNS: netns.Path(NetNS(want.Name, n.Name)), Instance: instance, Cgroup: view, Image: n.Image, Labels: n.Labels, Authorities: authorities,
 		Files: n.Files, Before: n.Before, PodRange: pods,
-		Kubernetes: node.Kubernetes{Server: l.cp.Server(), ClusterDNS: want.ClusterDNS, Keys: node.Keys(keys)},
+		Kubernetes: node.Kubernetes{Server: l.cp.Server(), ClusterDNS: want.ClusterDNS, Proxy: want.Proxy, Keys: node.Keys(keys)},
 		Parts: node.Parts{
 			Kube: want.Parts.Kube, Lab: want.Parts.Lab, Containerd: want.Parts.Containerd,
 			Runc: want.Parts.Runc, CNI: plugins, AWSPlugins: ofAWS, PauseImage: want.Parts.PauseImage,

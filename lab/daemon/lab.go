@@ -41,9 +41,11 @@ type Lab struct {
 	PodCIDR    netip.Prefix `json:"podCIDR,omitzero"`
 	ClusterDNS netip.Addr   `json:"clusterDNS"` // 172.20.0.10
 	// APIPort is the forwarder's port on 127.0.0.1; 0 is any free one.
-	APIPort int    `json:"apiPort,omitempty"`
-	Nodes   []Node `json:"nodes"`
-	Parts   Parts  `json:"parts"`
+	APIPort int `json:"apiPort,omitempty"`
+	// Proxy is the mode of kube-proxy; empty is nftables.
+	Proxy string `json:"proxy,omitempty"`
+	Nodes []Node `json:"nodes"`
+	Parts Parts  `json:"parts"`
 	// Images are OCI or docker archives to import into every node.
 	Images []Image `json:"images,omitempty"`
 	// ImageStore is a directory with the unpacked Images, a copy of which new nodes start
@@ -171,7 +173,7 @@ func fixedParts(l Lab) (map[string]string, error) {
 		"securityGroups": l.World.Groups, "controlPlane": []any{l.World.Hosts, l.ControlPlane},
 		"elasticAddresses": l.World.Addresses, "quotas": l.World.Quotas, "instanceTypes": l.World.Limits, "faults": l.Faults, "latency": l.Latency,
 		"cloud":      l.NoCloud,
-		"kubernetes": []any{l.ServiceCIDR, l.PodCIDR, l.ClusterDNS, l.APIPort}, "IAM roles (deploy/iam)": l.Roles,
+		"kubernetes": []any{l.ServiceCIDR, l.PodCIDR, l.ClusterDNS, l.APIPort, l.Proxy}, "IAM roles (deploy/iam)": l.Roles,
 	} {
 		text, err := json.Marshal(part)
 		if err != nil {

@@ -112,7 +112,8 @@ func (i Instance) providerID(lab string) string {
 type Kubernetes struct {
 	Server     string     `json:"server"` // URL of the API server inside the VPC
 	ClusterDNS netip.Addr `json:"clusterDNS"`
-	Keys       Keys       `json:"-"` // written below StateDir, not into the config
+	Proxy      string     `json:"proxy,omitempty"` // mode of kube-proxy; empty is nftables
+	Keys       Keys       `json:"-"`               // written below StateDir, not into the config
 }
 
 // Keys are a node's keys and certificates, PEM encoded, and its kubeconfigs.

@@ -115,6 +115,17 @@ func TestKubeProxyDoesNotSetTheMachinesConntrackSysctls(t *testing.T) {
 	}
 }
 
+func TestKubeProxyRunsInTheModeOfTheLab(t *testing.T) {
+	c := testConfig(t)
+	for proxy, want := range map[string]string{"": "nftables", "nftables": "nftables", "iptables": "iptables"} {
+		c.Kubernetes.Proxy = proxy
+		config := c.proxyConfig()
+		if config["mode"] != want || config[want].(map[string]any)["minSyncPeriod"] != "1s" {
+			t.Errorf("proxy %q: mode %v with %v, want %s", proxy, config["mode"], config[want], want)
+		}
+	}
+}
+
 func TestTheMachinesFilesAreReadOnlyInANode(t *testing.T) {
 	c := testConfig(t)
 	for _, m := range (rootFS{config: c}).mounts() {

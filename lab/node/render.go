@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -144,9 +145,10 @@ func (c Config) kubeletArgv() []string {
 // proxyConfig returns a KubeProxyConfiguration. It does not set conntrack sysctls, which
 // belong to the machine and cannot be written in a network namespace.
 func (c Config) proxyConfig() map[string]any {
+	sync := map[string]any{"syncPeriod": "30s", "minSyncPeriod": "1s"}
 	return map[string]any{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
-		"mode": "nftables", "hostnameOverride": c.Instance.Hostname(),
+		"mode": cmp.Or(c.Kubernetes.Proxy, "nftables"), "hostnameOverride": c.Instance.Hostname(),
 		"bindAddress": "0.0.0.0", "healthzBindAddress": "0.0.0.0:10256", "metricsBindAddress": "127.0.0.1:10249",
 		"clientConnection": map[string]any{"kubeconfig": keysDir + "/kube-proxy.conf", "qps": 50, "burst": 100},
 		// As on EKS: without a cluster CIDR, traffic between pods and services is not
@@ -156,7 +158,8 @@ func (c Config) proxyConfig() map[string]any {
 			"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s",
 			"udpTimeout": "0s", "udpStreamTimeout": "0s",
 		},
-		"nftables":    map[string]any{"syncPeriod": "30s", "minSyncPeriod": "1s"},
+		"nftables":    sync,
+		"iptables":    sync,
 		"oomScoreAdj": 0,
 	}
 }

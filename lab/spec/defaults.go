@@ -29,6 +29,7 @@ func (s Spec) withDefaults() Spec {
 	}
 	setDefault(&s.Kubernetes.Version, KubernetesVersion)
 	setDefault(&s.Kubernetes.ServiceCIDR, DefaultServiceCIDR)
+	setDefault(&s.Kubernetes.Proxy, ProxyNftables)
 	if services, err := netip.ParsePrefix(s.Kubernetes.ServiceCIDR); err == nil {
 		setDefault(&s.Kubernetes.ClusterDNS, nth(services, 10).String())
 	}

@@ -5,13 +5,16 @@ import (
 	"strconv"
 )
 
-// cluster checks the version and the port.
+// cluster checks the version, the port and the proxy's mode.
 func cluster(p *problems, k Kubernetes) {
 	if k.Version != KubernetesVersion {
 		p.add("kubernetes.version", k.Version, "must be %s, the version of this build", KubernetesVersion)
 	}
 	if k.APIPort < 0 || k.APIPort > 65535 {
 		p.add("kubernetes.apiPort", strconv.Itoa(k.APIPort), "must be a port, or 0 for any free one")
+	}
+	if k.Proxy != ProxyNftables && k.Proxy != ProxyIptables {
+		p.add("kubernetes.proxy", k.Proxy, "must be %s or %s", ProxyNftables, ProxyIptables)
 	}
 }
 

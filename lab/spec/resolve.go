@@ -19,7 +19,8 @@ type Resolved struct {
 	// PodCIDR is the range of the nodes' pod CIDRs; invalid in a lab with a cloud.
 	PodCIDR    netip.Prefix
 	ClusterDNS netip.Addr
-	APIPort    int // 0: any free port
+	APIPort    int    // 0: any free port
+	Proxy      string // mode of kube-proxy
 	Nodes      []ResolvedNode
 	Faults     faults.Plan
 	Latency    faults.Duration // of each answer of EC2 and STS
@@ -52,7 +53,7 @@ type ResolvedNode struct {
 func (s Spec) Resolve() (Resolved, error) {
 	s = s.withDefaults()
 	p := &problems{}
-	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort, Latency: *s.Latency}
+	out := Resolved{Name: s.Name, NoCloud: s.Cloud == CloudNone, APIPort: s.Kubernetes.APIPort, Proxy: s.Kubernetes.Proxy, Latency: *s.Latency}
 	out.Cloud = account(p, s)
 	out.Roles = roles(p, s)
 	out.Images = archives(p, s.Images)

@@ -66,6 +66,8 @@ type Kubernetes struct {
 	// PodCIDR is the range that the nodes of a lab without a cloud get theirs from, a
 	// /24 each.
 	PodCIDR string `json:"podCIDR,omitempty"`
+	// Proxy is the mode of kube-proxy: nftables or iptables; default nftables.
+	Proxy string `json:"proxy,omitempty"`
 	// APIPort of the forwarder on 127.0.0.1; 0 is any free one.
 	APIPort int `json:"apiPort,omitempty"`
 }
@@ -240,6 +242,12 @@ const (
 // nodePodBits is the length of the pod CIDRs of nodes without a cloud, the default of the
 // kube-controller-manager.
 const nodePodBits = 24
+
+// Modes of kube-proxy.
+const (
+	ProxyNftables = "nftables"
+	ProxyIptables = "iptables"
+)
 
 // Cgroup versions.
 const (

@@ -211,6 +211,9 @@ func TestExamplesMatchTheirNames(t *testing.T) {
 	if r := load("aws-node.yaml"); r.Nodes[0].Before != BeforeAWSNode || r.Nodes[1].Before != BeforeAWSNodePrefix {
 		t.Errorf("aws-node.yaml: %+v", r.Nodes)
 	}
+	if r := load("iptables.yaml"); r.Proxy != ProxyIptables || load("one-node.yaml").Proxy != ProxyNftables {
+		t.Errorf("iptables.yaml has mode %q, one-node.yaml %q", r.Proxy, load("one-node.yaml").Proxy)
+	}
 	if r := load("eventual-consistency.yaml"); r.Faults.DescribeLag == 0 || r.Faults.MetadataLag == 0 {
 		t.Errorf("eventual-consistency.yaml: %+v", r.Faults)
 	}
@@ -283,6 +286,7 @@ func TestResolveReportsFieldValueAndReason(t *testing.T) {
 		"DNS outside the Services":         {"kubernetes: {clusterDNS: 10.0.0.10}", `outside 172.20.0.0/16`},
 		"DNS on the API server's address":  {"kubernetes: {clusterDNS: 172.20.0.1}", `the first address is reserved for the API server's Service`},
 		"another Kubernetes":               {"kubernetes: {version: v1.30.0}", `must be v1.37.1, the version of this build`},
+		"an unknown mode of kube-proxy":    {"kubernetes: {proxy: ipvs}", `kubernetes.proxy: "ipvs": must be nftables or iptables`},
 		"a short account":                  {`account: "42"`, `twelve digits in quotes`},
 		"a region with a typing error":     {"region: uswest2", `must be the name of a region`},
 		"a rule without peers":             {"securityGroups: [{name: nodes, ingress: [{protocol: tcp}]}, {name: cluster}]", `securityGroups[0].ingress[0]: has no peers`},

@@ -4,9 +4,9 @@
 //
 // Its tests carry the build tag "lab" and need root; `make test-lab` runs them. Most
 // are steps on one shared lab, in the order of lab_test.go, and restore its initial
-// state; a lab of one small node, one without a cloud and one that is interrupted have
-// tests of their own. After each lab's `down` the machine is compared with a snapshot
-// from before. Every check for "none" or "nothing" has a deliberate break beside it
+// state; a lab of one small node, one without a cloud, one with kube-proxy in iptables mode and
+// one that is interrupted have tests of their own. After each lab's `down` the machine is
+// compared with a snapshot from before. Every check for "none" or "nothing" has a deliberate break beside it
 // that must make it fail.
 //
 // A lab runs commands (harness_test.go). Its parts have types of their own, which ask and
