@@ -19,6 +19,7 @@ func TestIptables(t *testing.T) {
 		{"Services are rules of iptables", servicesAreRulesOfIptables},
 		{"the connectivity test passes", connectivityPasses},
 		{"a NetworkPolicy is enforced by address and by Service, and ends", policiesAreEnforced},
+		{"a NetworkPolicy judges node ports from outside the VPC", nodePortsAreJudgedFromOutside},
 	} {
 		t.Run(s.name, func(t *testing.T) { s.run(t, l) })
 	}

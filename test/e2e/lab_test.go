@@ -27,6 +27,7 @@ func steps() []step {
 		{"a pod's address is assigned in EC2", podAddressesAreAssignedInEC2},
 		{"a static pod gets an address by its mirror pod", staticPodsAreWired},
 		{"a NetworkPolicy is enforced by address and by Service, and ends", policiesAreEnforced},
+		{"a NetworkPolicy judges node ports from outside the VPC", nodePortsAreJudgedFromOutside},
 		{"the commands in the documents print what is documented", documentedCommandsWork},
 		{"a version rolls out and back under a churn of jobs without failing an ADD or breaking a flow", versionsRollOutAndBack},
 		{"agents killed at random moments leave no pod stuck and nothing behind", agentsAreKilled},

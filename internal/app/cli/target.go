@@ -182,7 +182,12 @@ func (c *testCluster) createObjects(ctx context.Context, namespace string, s con
 		}
 	}
 	for _, svc := range s.Services {
-		if _, err := core.Services(namespace).Create(ctx, testService(svc), metav1.CreateOptions{}); err != nil {
+		made, err := core.Services(namespace).Create(ctx, testService(svc), metav1.CreateOptions{})
+		if err == nil && svc.LoadBalancer.IsValid() {
+			made.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: svc.LoadBalancer.String()}}
+			_, err = core.Services(namespace).UpdateStatus(ctx, made, metav1.UpdateOptions{})
+		}
+		if err != nil {
 			return fmt.Errorf("create service %s: %w", svc.Name, err)
 		}
 	}
@@ -294,6 +299,11 @@ func (c *testCluster) Service(ctx context.Context, namespace, name string) (conn
 	for _, p := range svc.Spec.Ports {
 		if p.Name == "http" {
 			out.NodePort = int(p.NodePort)
+		}
+	}
+	for _, ingress := range svc.Status.LoadBalancer.Ingress {
+		if out.LoadBalancer, err = netip.ParseAddr(ingress.IP); err != nil {
+			return connectivity.Service{}, fmt.Errorf("service %s/%s: load balancer's address: %w", namespace, name, err)
 		}
 	}
 	return out, nil

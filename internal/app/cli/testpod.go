@@ -95,6 +95,9 @@ func testService(s connectivity.ServiceSpec) *corev1.Service {
 	switch {
 	case s.Headless:
 		svc.Spec.ClusterIP = corev1.ClusterIPNone
+	case s.LoadBalancer.IsValid():
+		// No controller of the cluster knows the class, so that no load balancer is made.
+		svc.Spec.Type, svc.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, new("trunkline.dev/"+testPart)
 	case s.NodePort:
 		svc.Spec.Type = corev1.ServiceTypeNodePort
 	}

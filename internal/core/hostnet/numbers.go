@@ -20,6 +20,8 @@ const (
 	// MarkJudged is on packets that policy has allowed. In front of the verdict it has another
 	// meaning, which saves a bit: conntrack counts the packet as a reply.
 	MarkJudged = 0x0800
+	// MarkMasquerade is kube-proxy's default for what it masquerades. It is only cleared.
+	MarkMasquerade = 0x4000
 )
 
 // Filters at the clsact qdiscs of links. Ours come first, because one in front of them that

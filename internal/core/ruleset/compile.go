@@ -145,6 +145,12 @@ func metadataChains() []nftables.Chain {
 // receive. The program judges both ends of a connection. Packets that it allows are marked:
 // the programs on pods' links drop those that are not, so that nothing passes while this
 // chain is missing.
+//
+// The node of the other end judges by the source address, so a pod keeps its own towards other
+// nodes, where kube-proxy would masquerade it: through a node port, a load balancer's
+// address, or with masqueradeAll. Replies come back to this node, which has the connection. Towards
+// a pod of this node kube-proxy masquerades after the verdict, and a pod that connects to itself
+// needs it.
 func policyChains(c Config) []nftables.Chain {
 	if c.Policy == "" {
 		return nil
@@ -152,6 +158,8 @@ func policyChains(c Config) []nftables.Chain {
 	const pods = "policy_pod"
 	return []nftables.Chain{
 		base("policy", nftables.Filter, nftables.Forward, hostnet.PrioPolicy,
+			nftables.NewRule(fromPod(), nftables.Ne(nftables.Oifgroup, nftables.Native(hostnet.LinkGroupPod)), nftables.AllBits(nftables.MetaMark, hostnet.MarkMasquerade),
+				nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkPending, Clear: hostnet.MarkMasquerade}).Commented("not masqueraded by kube-proxy"),
 			nftables.NewRule(fromPod(), gotoChain(pods)), nftables.NewRule(toPod(), gotoChain(pods))),
 		{Name: pods, Rules: []nftables.Rule{
 			nftables.NewRule(nftables.Eq(nftables.CtDirection, nftables.CtReply()), nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged}).Commented("a reply, as the program sees it"),

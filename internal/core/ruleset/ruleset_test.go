@@ -410,6 +410,37 @@ func TestForwardedPacketsOfPodsAreJudgedByTheirRealAddresses(t *testing.T) {
 	}
 }
 
+// kube-proxy masquerades what still has its mark.
+func TestAPodKeepsItsAddressTowardsOtherNodes(t *testing.T) {
+	fromA := Packet{InLink: "eniaaa", MAC: macA, Src: addr("10.0.0.12"), Mark: hostnet.MarkMasquerade}
+	fromNode := Packet{InLink: "eth1", Src: addr("10.0.5.9"), Mark: hostnet.MarkMasquerade}
+	to := func(p Packet, dst string) Packet { p.Dst = addr(dst); return p }
+	for name, c := range map[string]struct {
+		p           Packet
+		policy      string
+		masqueraded bool
+	}{
+		"to a pod of another node":                  {to(fromA, "10.0.5.5"), "/pin", false},
+		"to a Service of pods of another node":      {to(fromA, "172.20.0.10"), "/pin", false},
+		"to a pod of the node, judged before":       {to(fromA, "10.0.0.70"), "/pin", true},
+		"to itself through a Service":               {to(fromA, "10.0.0.12"), "/pin", true},
+		"from another node through a node port":     {to(fromNode, "10.0.5.5"), "/pin", true},
+		"to a pod of another node without policies": {to(fromA, "10.0.5.5"), "", true},
+	} {
+		rules := config()
+		rules.Policy = c.policy
+		n := node()
+		n.Policy = func(netip.Addr, netip.Addr) bool { return true }
+		got, err := Compile(rules).Trace(n, c.p)
+		if err != nil || got.Outcome != Forwarded || (got.Mark&hostnet.MarkMasquerade != 0) != c.masqueraded {
+			t.Errorf("%s: %s with mark %#x (%v), want masqueraded %v", name, got.Outcome, got.Mark, err, c.masqueraded)
+		}
+		if judged := got.Mark&(hostnet.MarkJudged|hostnet.MarkPending) == hostnet.MarkJudged; c.policy != "" && c.p.InLink == "eniaaa" && !judged {
+			t.Errorf("%s: mark %#x, want judged and not pending", name, got.Mark)
+		}
+	}
+}
+
 func TestTheRulesetReadsLikeNFT(t *testing.T) {
 	c := config()
 	c.Pods = c.Pods[1:]

@@ -21,6 +21,8 @@ type Packet struct {
 	Sender vpc.MAC // the hardware address an ARP message names
 	// Reply packets belong to a connection opened from the other side.
 	Reply bool
+	// Mark that it has from kube-proxy.
+	Mark uint32
 	// ConnMark is the connection's mark before the packet.
 	ConnMark uint32
 }
@@ -66,7 +68,7 @@ type Fate struct {
 // Trace follows a packet through the ruleset in memory, so that tests can state the
 // fates of packets. It returns an error for an expression it cannot evaluate.
 func (rs Ruleset) Trace(n Node, p Packet) (Fate, error) {
-	t := tracer{rs: rs, node: n, p: p, f: Fate{Src: p.Src, Dst: p.Dst, ConnMark: p.ConnMark}}
+	t := tracer{rs: rs, node: n, p: p, f: Fate{Src: p.Src, Dst: p.Dst, Mark: p.Mark, ConnMark: p.ConnMark}}
 	if p.ARP {
 		return t.end(t.hooks(nftables.ARP, nftables.Input), Delivered)
 	}
@@ -308,6 +310,8 @@ func (t *tracer) field(f nftables.Field) (nftables.Data, bool) {
 			return nftables.CtReply(), true
 		}
 		return nftables.CtOriginal(), true
+	case nftables.MetaMark:
+		return nftables.Native(t.f.Mark), true
 	case nftables.CtMark:
 		return nftables.Native(t.f.ConnMark), true
 	case nftables.FibDaddrType:

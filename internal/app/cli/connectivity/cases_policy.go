@@ -21,6 +21,8 @@ type attempt struct {
 	what     string // protocol and port, for messages
 	args     []string
 	allowed  bool
+	// anySource: a proxy may translate the source.
+	anySource bool
 }
 
 // denyTimeout bounds one dial, also of dropped packets.
@@ -48,7 +50,7 @@ func (e *Env) service(from, to Peer, allowed bool) attempt {
 // policyCases check what policies allow and deny. Each has both: a network that denies all or
 // that enforces nothing fails it.
 func policyCases() []Case {
-	return slices.Concat(ingressCases(), egressCases())
+	return slices.Concat(ingressCases(), egressCases(), exposedCases())
 }
 
 // policyCase is a case of attempts, which all must have their verdicts at once in the end:
@@ -81,11 +83,11 @@ func (e *Env) judge(ctx context.Context, attempts []attempt) error {
 		if a.via != "" {
 			sent += " through " + a.via
 		}
-		hint := fmt.Sprintf("trunkline policy trace %[1]s/%s %[1]s/%s %s", e.Options.Namespace, a.from.Pod, a.to.Pod, "8080; trunkline policy dump")
+		hint := fmt.Sprintf("trunkline policy trace %[1]s/%[2]s %[1]s/%[3]s %[4]s", e.Options.Namespace, a.from.Pod, a.to.Pod, "8080; trunkline policy dump")
 		switch {
 		case a.allowed && !r.OK:
 			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "an answer: the policies allow it", Hints: []string{hint}})
-		case r.OK && r.Server != nil && r.Source.Addr().Unmap() != a.from.Addr && !a.from.Host && a.from.Pod != a.to.Pod:
+		case r.OK && !a.anySource && r.Server != nil && r.Source.Addr().Unmap() != a.from.Addr && !a.from.Host && a.from.Pod != a.to.Pod:
 			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "source " + a.from.Addr.String() + ", not translated", Hints: pathHints(a.from, a.to)})
 		case !a.allowed && r.OK:
 			errs = append(errs, &Failure{Sent: sent, Got: r.summary(), Want: "nothing: the policies deny it", Hints: []string{hint}})

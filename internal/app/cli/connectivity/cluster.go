@@ -97,6 +97,8 @@ type ENI struct {
 type Service struct {
 	Address  netip.Addr
 	NodePort int // of its HTTP port; 0 is none
+	// LoadBalancer is the address of its load balancer; zero is none.
+	LoadBalancer netip.Addr
 }
 
 // Setup is a set of objects to create.
@@ -124,6 +126,8 @@ type ServiceSpec struct {
 	Headless bool
 	NodePort bool
 	Local    bool // externalTrafficPolicy: Local
+	// LoadBalancer is an address that its status gets; zero is none.
+	LoadBalancer netip.Addr
 }
 
 // Output is the output of a command in a pod.

@@ -122,11 +122,12 @@ func TestEveryCaseFailsUnderSomeFaultAndReportsWhatWasSentAndReceived(t *testing
 
 func TestEachFaultIsFoundByTheCaseMeantForIt(t *testing.T) {
 	for f, want := range map[fault]string{
-		translated: "pod-to-pod/other-node/1B", otherPod: "node-port/remote", wrongServer: "pod-to-service/other-node/1B", blackhole: "pod-to-pod/other-eni/8900B-df",
+		sourceChanged: "pod-to-pod/other-node/1B", otherPod: "node-port/remote", wrongServer: "pod-to-service/other-node/1B", blackhole: "pod-to-pod/other-eni/8900B-df",
 		metadataOpen: "metadata/v4-blocked", spoofArrives: "spoof/mac", rawLost: "spoof/source-other-node", leaksPodIP: "outside/source", otherMTU: "outside/path-mtu",
 		namesWrong: "dns/headless", notReady: "node-to-pod/kubelet-probes", agentSick: "health", apiCutOff: "pod-to-api-server",
 		dropping: "operation/unexpected-drops", logging: "operation/error-logs", interrupted: "operation/interrupted-connections",
 		streamKilled: "operation/interrupted-connections", notEnforced: "policy/ingress-none/same-node", deniesAll: "policy/egress-none/replies",
+		servicesOpen: "policy/load-balancer/egress", judgedLate: "policy/node-port/own-node", selfJudged: "policy/hairpin/cluster-ip",
 	} {
 		o := options()
 		o.SettleTime = time.Millisecond
@@ -147,7 +148,7 @@ func TestATranslatedSourceFailsEveryCaseThatAssertsTheSource(t *testing.T) {
 	asserts := regexp.MustCompile(`^(pod-to-pod|pod-to-service|node-port|host-port|pod-to-node|node-to-pod|node-to-service)\b`)
 	without := []string{"pod-to-service/hairpin", "node-to-pod/kubelet-probes"}
 	seen := 0
-	for _, c := range run(t, newModel(translated), o).Cases {
+	for _, c := range run(t, newModel(sourceChanged), o).Cases {
 		if !asserts.MatchString(c.Name) || slices.Contains(without, c.Name) {
 			continue
 		}
@@ -192,7 +193,7 @@ func TestNodePortsAnswerClientsOnSecondaryInterfaces(t *testing.T) {
 func TestANodePortFailureNamesTheNodeWithUnknownInterfaces(t *testing.T) {
 	o := options()
 	o.Filter, o.SettleTime = regexp.MustCompile(`^node-port/remote$`), time.Millisecond
-	for fault, want := range map[fault]connectivity.Status{noFault: connectivity.Passed, translated: connectivity.Failed} {
+	for fault, want := range map[fault]connectivity.Status{noFault: connectivity.Passed, sourceChanged: connectivity.Failed} {
 		m := &withoutENIs{model: newModel(fault), why: errors.New("no running agent")}
 		c := run(t, m, o).Cases[0]
 		if named := strings.Contains(c.Reason, "(the interfaces of n2 are unknown: no running agent)"); c.Status != want || named != (want == connectivity.Failed) {

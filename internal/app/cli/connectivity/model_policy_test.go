@@ -11,9 +11,16 @@ import (
 	"github.com/trunkline/trunkline/internal/core/policy"
 )
 
+// path is how a connection gets to a pod.
+type path struct {
+	source  netip.Addr // which the pod sees
+	service bool       // through a service
+}
+
 // denies reports whether the policies of the model deny a connection to a port of a pod, given
 // by the name of dial's probe.
-func (m *model) denies(from, to modelPod, probe string) bool {
+func (m *model) denies(from, to modelPod, probe string, by path) bool {
+	isSelf := from.addr == to.addr
 	c := policy.Cluster{Namespaces: map[string]labels.Set{"trunkline-test": {"kubernetes.io/metadata.name": "trunkline-test"}}}
 	for _, np := range m.policies {
 		np = np.DeepCopy()
@@ -45,7 +52,16 @@ func (m *model) denies(from, to modelPod, probe string) bool {
 	switch m.fault {
 	case notEnforced:
 		return false
-	case deniesAll:
+	case servicesOpen:
+		if by.service {
+			return false
+		}
+	case judgedLate:
+		f.Source = by.source
+	case deniesAll, selfJudged:
+		if m.fault == selfJudged && !isSelf {
+			break
+		}
 		isolated := func(name string) bool {
 			return slices.ContainsFunc(c.Policies, func(p policy.Policy) bool {
 				pod := c.Pod(policy.PodRef{Namespace: "trunkline-test", Name: name})

@@ -22,33 +22,37 @@ import (
 type fault string
 
 const (
-	noFault      fault = ""
-	unreachable  fault = "nothing answers"
-	translated   fault = "every receiver sees a translated source"
-	otherPod     fault = "every receiver sees the address of another pod as the source"
-	wrongServer  fault = "another pod answers"
-	blackhole    fault = "large packets are dropped without an ICMP error"
-	metadataOpen fault = "pods reach instance metadata"
-	spoofArrives fault = "spoofed packets arrive"
-	rawLost      fault = "raw packets with the pod's own address do not arrive"
-	namesWrong   fault = "DNS answers another address"
-	leaksPodIP   fault = "hosts outside see the pod's address"
-	otherMTU     fault = "fragmentation-needed reports another MTU"
-	notReady     fault = "a pod failed its probe"
-	agentSick    fault = "an agent is not ready"
-	dropping     fault = "a link dropped packets"
-	logging      fault = "the agent logged an error"
-	interrupted  fault = "a stream was interrupted"
-	streamKilled fault = "the pod of a stream was killed"
-	apiCutOff    fault = "the API server does not answer"
-	notEnforced  fault = "no policy is enforced"
-	deniesAll    fault = "a pod with a policy is cut off"
+	noFault       fault = ""
+	unreachable   fault = "nothing answers"
+	sourceChanged fault = "every receiver sees a translated source"
+	otherPod      fault = "every receiver sees the address of another pod as the source"
+	wrongServer   fault = "another pod answers"
+	blackhole     fault = "large packets are dropped without an ICMP error"
+	metadataOpen  fault = "pods reach instance metadata"
+	spoofArrives  fault = "spoofed packets arrive"
+	rawLost       fault = "raw packets with the pod's own address do not arrive"
+	namesWrong    fault = "DNS answers another address"
+	leaksPodIP    fault = "hosts outside see the pod's address"
+	otherMTU      fault = "fragmentation-needed reports another MTU"
+	notReady      fault = "a pod failed its probe"
+	agentSick     fault = "an agent is not ready"
+	dropping      fault = "a link dropped packets"
+	logging       fault = "the agent logged an error"
+	interrupted   fault = "a stream was interrupted"
+	streamKilled  fault = "the pod of a stream was killed"
+	apiCutOff     fault = "the API server does not answer"
+	notEnforced   fault = "no policy is enforced"
+	deniesAll     fault = "a pod with a policy is cut off"
+	servicesOpen  fault = "what goes through a service is not judged"
+	judgedLate    fault = "policies see the source that a proxy gave a packet"
+	selfJudged    fault = "a pod is isolated from itself"
 )
 
 func faults() []fault {
 	return []fault{
-		unreachable, translated, otherPod, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
+		unreachable, sourceChanged, otherPod, wrongServer, blackhole, metadataOpen, spoofArrives, rawLost, namesWrong,
 		leaksPodIP, otherMTU, notReady, agentSick, dropping, logging, interrupted, streamKilled, apiCutOff, notEnforced, deniesAll,
+		servicesOpen, judgedLate, selfJudged,
 	}
 }
 
@@ -143,6 +147,7 @@ func (m *model) Create(ctx context.Context, _ string, s connectivity.Setup) (map
 		if spec.NodePort {
 			svc.made.NodePort = 30000 + len(m.services)
 		}
+		svc.made.LoadBalancer = spec.LoadBalancer
 		m.services[spec.Name] = svc
 	}
 	return out, nil
@@ -335,7 +340,7 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 		}
 		return failed
 	case "dns":
-		if m.denies(from, modelPod{addr: netip.MustParseAddr("10.0.9.53")}, probe) {
+		if m.denies(from, modelPod{addr: netip.MustParseAddr("10.0.9.53")}, probe, path{source: from.addr}) {
 			return failed
 		}
 		return connectivity.Result{OK: true, Addresses: m.resolve(args[0])}
@@ -355,16 +360,16 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 	if m.fault == blackhole && slices.Contains(args, "--df") {
 		return failed
 	}
-	to, viaNodePort := m.behind(target)
-	if m.denies(from, to, probe) {
-		return failed
-	}
+	to, translated := m.behind(target)
 	source := from.addr
-	if viaNodePort {
+	if translated {
 		source = m.masqueraded(from, target.Addr())
 	}
+	if m.denies(from, to, probe, path{source: source, service: target.Addr() != to.addr}) {
+		return failed
+	}
 	switch m.fault {
-	case translated:
+	case sourceChanged:
 		source = netip.MustParseAddr("192.0.2.66")
 	case otherPod:
 		source = m.pods["stream-tcp-other-node"].addr
@@ -380,15 +385,18 @@ func (m *model) dial(from modelPod, probe string, args []string) connectivity.Re
 // masquerade of that node: the primary address of the interface by which it leaves. A
 // node forwards the packets of its own pods by the pod's ENI.
 func (m *model) masqueraded(from modelPod, at netip.Addr) netip.Addr {
-	if m.nodes[m.node(from.Node)].Internal[0] == at {
-		return from.eni.Primary
+	if other := slices.IndexFunc(m.nodes, func(n modelNode) bool { return n.Internal[0] == at && n.Name != from.Node }); other >= 0 {
+		return at
 	}
-	return at
+	return from.eni.Primary
 }
 
 // behind finds the pod at an address, a Service, a node port or a host port.
 func (m *model) behind(target netip.AddrPort) (modelPod, bool) {
 	for _, s := range m.services {
+		if s.made.LoadBalancer == target.Addr() {
+			return m.pods[s.spec.Pods[0]], true
+		}
 		if s.made.Address == target.Addr() || s.made.NodePort != 0 && s.made.NodePort == int(target.Port()) {
 			return m.pods[s.spec.Pods[0]], s.made.NodePort == int(target.Port()) && !s.spec.Local
 		}

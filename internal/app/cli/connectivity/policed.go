@@ -32,6 +32,8 @@ type Policed struct {
 	toLabels    Peer // egress to the HTTP port of servers
 	toBlock     Peer // egress to the address of the first server
 	names       Peer // egress to port 53
+
+	exposed map[string]exposed // by the pod's name
 }
 
 // peers are the pods by their names.
@@ -55,6 +57,7 @@ func (e *Env) preparePolicies(ctx context.Context) error {
 		s.Pods = append(s.Pods, PodSpec{Name: name, Node: e.Nodes[0].Name})
 		s.Services = append(s.Services, ServiceSpec{Name: ServiceName(name), Pods: []string{name}})
 	}
+	s.Services = append(s.Services, exposingServices(e.Client[0].Addr.Is6())...)
 	s.Policies = policies(e.Options.Namespace, e.Client[0].Addr, e.Server[0].Addr)
 	addrs, err := e.namespace.create(ctx, s)
 	if err != nil {
@@ -65,6 +68,16 @@ func (e *Env) preparePolicies(ctx context.Context) error {
 		if e.Services.To[name], err = e.namespace.service(ctx, ServiceName(name)); err != nil {
 			return err
 		}
+	}
+	e.Policed.exposed = map[string]exposed{}
+	for _, pod := range exposedPods() {
+		var x exposed
+		for name, into := range map[string]*Service{exposedName(pod): &x.cluster, exposedLocalName(pod): &x.local, balancedName(pod): &x.balanced} {
+			if *into, err = e.namespace.service(ctx, name); err != nil {
+				return err
+			}
+		}
+		e.Policed.exposed[pod] = x
 	}
 	return nil
 }
