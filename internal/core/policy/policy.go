@@ -11,6 +11,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -81,7 +82,7 @@ func (r Ref) String() string {
 
 // Compare orders policies of the same tier and order.
 func (r Ref) Compare(o Ref) int {
-	return strings.Compare(r.Namespace+"/"+r.Name+"/"+r.Kind, o.Namespace+"/"+o.Name+"/"+o.Kind)
+	return cmp.Or(strings.Compare(r.Namespace, o.Namespace), strings.Compare(r.Name, o.Name), strings.Compare(r.Kind, o.Kind))
 }
 
 // Tier is a level of policies. A connection that one tier decides is not judged by the next.

@@ -158,7 +158,7 @@ func policyChains(c Config) []nftables.Chain {
 	const pods = "policy_pod"
 	return []nftables.Chain{
 		base("policy", nftables.Filter, nftables.Forward, hostnet.PrioPolicy,
-			nftables.NewRule(fromPod(), nftables.Ne(nftables.Oifgroup, nftables.Native(hostnet.LinkGroupPod)), nftables.AllBits(nftables.MetaMark, hostnet.MarkMasquerade),
+			nftables.NewRule(nftables.AllBits(nftables.MetaMark, hostnet.MarkMasquerade), fromPod(), nftables.Ne(nftables.Oifgroup, nftables.Native(hostnet.LinkGroupPod)),
 				nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkPending, Clear: hostnet.MarkMasquerade}).Commented("not masqueraded by kube-proxy"),
 			nftables.NewRule(fromPod(), gotoChain(pods)), nftables.NewRule(toPod(), gotoChain(pods))),
 		{Name: pods, Rules: []nftables.Rule{
