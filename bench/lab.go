@@ -112,14 +112,6 @@ func (b bed) down() {
 	}
 }
 
-func (b bed) wait(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-b.ctx.Done():
-		b.Fatal(b.ctx.Err())
-	}
-}
-
 func (b bed) status() daemon.Status {
 	s, err := daemon.NewClient(daemon.StateDir(b.name)).Status(b.ctx)
 	if err != nil {

@@ -31,6 +31,7 @@ type plugin struct {
 	host    *testns.NS
 	label   string
 	serial  atomic.Int64
+	pods    *apiServer // has the pods of ADDs; nil: the node has no API server
 }
 
 // container is a network namespace, created before the measurement and used by one
@@ -81,10 +82,16 @@ func (p *plugin) each(r *run, command string, containers []*container) []float64
 func (p *plugin) one(r *run, command string, c *container) float64 {
 	if command == "ADD" {
 		p.fresh(c)
+		if p.pods != nil {
+			p.pods.bind(c.id)
+		}
 	}
 	took, err := p.call(command, c)
 	if err != nil {
 		r.Fatal(err)
+	}
+	if command == "DEL" && p.pods != nil {
+		p.pods.unbind(c.id)
 	}
 	return milliseconds(took)
 }

@@ -2,9 +2,11 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -21,8 +23,10 @@ type Result struct {
 	Ratio    *float64 `json:"ratio"`
 
 	spread [2]float64 // first and third quartile; equal: one sample
-	budget budget
-	note   string
+	// interval of Ratio, see pairs.interval.
+	interval [2]float64
+	budget   budget
+	note     string
 }
 
 // budget is the limit of a figure; docs/performance.md lists them. Zero is no budget.
@@ -46,16 +50,28 @@ func (b budget) String() string {
 	return fmt.Sprintf("%s %g%s", sign, b.limit, unit)
 }
 
-// within reports whether a result keeps its budget.
-func (r Result) within() bool {
-	value := r.Value
+// verdict is whether a result keeps its budget. It is inconclusive if the limit is within the
+// interval of the ratio: other samples of the same machine could have kept or missed it.
+func (r Result) verdict() string {
+	low, high := r.Value, r.Value
 	if r.budget.ofRatio {
-		value = *r.Ratio
+		low, high = r.interval[0], r.interval[1]
 	}
 	if r.budget.least {
-		return value >= r.budget.limit
+		low, high = -high, -low
 	}
-	return value <= r.budget.limit
+	limit := r.budget.limit
+	if r.budget.least {
+		limit = -limit
+	}
+	switch {
+	case high <= limit:
+		return "kept"
+	case low > limit:
+		return "MISSED"
+	default:
+		return "inconclusive"
+	}
 }
 
 // single is a figure measured once.
@@ -69,12 +85,33 @@ type pairs struct{ ours, theirs []float64 }
 
 // ratio is the median of the pairs' ratios. What slows the machine down for longer than a
 // pair takes is in both samples, and what slows one sample changes one ratio of many.
-func (p pairs) ratio() float64 {
+func (p pairs) ratio() float64 { return quantile(p.ratios(), 0.5) }
+
+func (p pairs) ratios() []float64 {
 	ratios := make([]float64, len(p.ours))
 	for i := range ratios {
 		ratios[i] = p.ours[i] / p.theirs[i]
 	}
-	return quantile(ratios, 0.5)
+	return ratios
+}
+
+// draws is how often interval draws.
+const draws = 1000
+
+// interval has the middle 80 % of the ratios if as many pairs are drawn from the same again and
+// again, by chance: how far another run could be from this one.
+func (p pairs) interval() [2]float64 {
+	ratios := p.ratios()
+	random := rand.New(rand.NewPCG(1, uint64(len(ratios)))) // the same samples have the same interval
+	medians := make([]float64, draws)
+	drawn := make([]float64, len(ratios))
+	for i := range medians {
+		for k := range drawn {
+			drawn[k] = ratios[random.IntN(len(ratios))]
+		}
+		medians[i] = quantile(drawn, 0.5)
+	}
+	return [2]float64{quantile(medians, 0.1), quantile(medians, 0.9)}
 }
 
 // compared is the median of our samples, that of the reference's, and the ratio of the pairs.
@@ -82,8 +119,8 @@ func compared(name, unit string, p pairs, b budget) Result {
 	value, baseline, ratio := quantile(p.ours, 0.5), quantile(p.theirs, 0.5), p.ratio()
 	return Result{
 		Name: name, Value: value, Unit: unit, Baseline: &baseline, Ratio: &ratio, budget: b,
-		spread: [2]float64{quantile(p.ours, 0.25), quantile(p.ours, 0.75)},
-		note:   fmt.Sprintf("median of %d; baseline %.3g–%.3g", len(p.ours), quantile(p.theirs, 0.25), quantile(p.theirs, 0.75)),
+		spread: [2]float64{quantile(p.ours, 0.25), quantile(p.ours, 0.75)}, interval: p.interval(),
+		note: fmt.Sprintf("median of %d; baseline %.3g–%.3g", len(p.ours), quantile(p.theirs, 0.25), quantile(p.theirs, 0.75)),
 	}
 }
 
@@ -117,6 +154,32 @@ func WriteJSON(w io.Writer, results []Result) error {
 	return nil
 }
 
+// ReadJSON reads what WriteJSON has written.
+func ReadJSON(r io.Reader) (results []Result, err error) {
+	for dec := json.NewDecoder(r); ; {
+		var one Result
+		if err := dec.Decode(&one); errors.Is(err, io.EOF) {
+			return results, nil
+		} else if err != nil {
+			return nil, err
+		}
+		results = append(results, one)
+	}
+}
+
+// Merge returns results in which newer ones replace those of the same names, and others follow.
+func Merge(old, newer []Result) []Result {
+	merged := slices.Clone(old)
+	for _, r := range newer {
+		if i := slices.IndexFunc(merged, func(o Result) bool { return o.Name == r.Name }); i >= 0 {
+			merged[i] = r
+		} else {
+			merged = append(merged, r)
+		}
+	}
+	return merged
+}
+
 func round(v float64) float64 { return math.Round(v*1000) / 1000 }
 
 // WriteTable writes the results as a table, with spread and budget.
@@ -129,10 +192,10 @@ func WriteTable(w io.Writer, results []Result) error {
 			spread = fmt.Sprintf("%.3g–%.3g", r.spread[0], r.spread[1])
 		}
 		if r.Baseline != nil {
-			baseline, ratio = fmt.Sprintf("%.3g", *r.Baseline), fmt.Sprintf("%.2f×", *r.Ratio)
+			baseline, ratio = fmt.Sprintf("%.3g", *r.Baseline), fmt.Sprintf("%.2f× (%.2f–%.2f)", *r.Ratio, r.interval[0], r.interval[1])
 		}
 		if r.budget != (budget{}) {
-			verdict = map[bool]string{true: "kept", false: "MISSED"}[r.within()]
+			verdict = r.verdict()
 		}
 		fmt.Fprintf(t, "%s\t%.3g %s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, r.Value, r.Unit, spread, baseline, ratio, r.budget, verdict, r.note)
 	}

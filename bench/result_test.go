@@ -22,16 +22,19 @@ func TestBudgetLimitsTheValueOrTheRatio(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		result Result
-		want   bool
+		want   string
 	}{
-		{"faster than allowed", compared("a", "ms", pairs{[]float64{3}, []float64{10}}, budget{limit: 0.35, ofRatio: true}), true},
-		{"slower than allowed", compared("a", "ms", pairs{[]float64{4}, []float64{10}}, budget{limit: 0.35, ofRatio: true}), false},
-		{"a rate that is high enough", compared("a", "1/s", pairs{[]float64{30}, []float64{10}}, budget{limit: 3, ofRatio: true, least: true}), true},
-		{"a rate that is too low", compared("a", "1/s", pairs{[]float64{29}, []float64{10}}, budget{limit: 3, ofRatio: true, least: true}), false},
-		{"too much memory", single("a", "MiB", 61, budget{limit: 60}, ""), false},
+		{"faster than allowed", compared("a", "ms", pairs{[]float64{3}, []float64{10}}, budget{limit: 0.35, ofRatio: true}), "kept"},
+		{"slower than allowed", compared("a", "ms", pairs{[]float64{4}, []float64{10}}, budget{limit: 0.35, ofRatio: true}), "MISSED"},
+		{"a rate that is high enough", compared("a", "1/s", pairs{[]float64{30}, []float64{10}}, budget{limit: 3, ofRatio: true, least: true}), "kept"},
+		{"a rate that is too low", compared("a", "1/s", pairs{[]float64{29}, []float64{10}}, budget{limit: 3, ofRatio: true, least: true}), "MISSED"},
+		{"too much memory", single("a", "MiB", 61, budget{limit: 60}, ""), "MISSED"},
+		{"less time than allowed", single("a", "s", 19, budget{limit: 20}, ""), "kept"},
+		{"samples on both sides of the limit", compared("a", "ms", pairs{[]float64{3, 3, 4, 4, 3, 4, 3, 4, 4}, []float64{10, 10, 10, 10, 10, 10, 10, 10, 10}}, budget{limit: 0.35, ofRatio: true}), "inconclusive"},
+		{"one slow sample of many", compared("a", "ms", pairs{[]float64{3, 3, 3, 9, 3, 3, 3, 3, 3}, []float64{10, 10, 10, 10, 10, 10, 10, 10, 10}}, budget{limit: 0.35, ofRatio: true}), "kept"},
 	} {
-		if got := c.result.within(); got != c.want {
-			t.Errorf("%s: kept is %v, want %v", c.name, got, c.want)
+		if got := c.result.verdict(); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
 }
@@ -92,7 +95,7 @@ func TestTheTableShowsTheSpreadOfRounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out.String(), "\n")
-	if got := strings.Join(strings.Fields(lines[1]), " "); got != "cni.add_during_del.p99_ratio 1.2 × 1.1–1.5 2.4 0.50× ≤ 1.5 kept median of 5; baseline 2.2–2.7" {
+	if got := strings.Join(strings.Fields(lines[1]), " "); got != "cni.add_during_del.p99_ratio 1.2 × 1.1–1.5 2.4 0.50× (0.50–0.55) ≤ 1.5 kept median of 5; baseline 2.2–2.7" {
 		t.Errorf("of rounds: %s", got)
 	}
 	if got := strings.Join(strings.Fields(lines[2]), " "); got != "lab.up_s 19 s ≤ 20 kept" {
@@ -107,5 +110,28 @@ func TestTheFigureOfASimulatedDayIsReadFromTheTestsOutput(t *testing.T) {
 	}
 	if _, err := readDay("ok  \ttesting: warning: no tests to run"); err == nil {
 		t.Error("a test that did not run has a figure")
+	}
+}
+
+func TestSomeFiguresReplaceTheirLinesAndNoOther(t *testing.T) {
+	var file strings.Builder
+	old := []Result{single("a", "ms", 1, budget{}, ""), compared("b", "ms", pairs{[]float64{1}, []float64{2}}, budget{})}
+	if err := WriteJSON(&file, old); err != nil {
+		t.Fatal(err)
+	}
+	read, err := ReadJSON(strings.NewReader(file.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var merged strings.Builder
+	if err := WriteJSON(&merged, Merge(read, []Result{single("a", "ms", 3, budget{}, ""), single("c", "ms", 4, budget{}, "")})); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Replace(file.String(), `"value":1,"unit":"ms","baseline":null`, `"value":3,"unit":"ms","baseline":null`, 1) + `{"name":"c","value":4,"unit":"ms","baseline":null,"ratio":null}` + "\n"
+	if merged.String() != want {
+		t.Errorf("%s, want %s", merged.String(), want)
+	}
+	if _, err := ReadJSON(strings.NewReader("{")); err == nil {
+		t.Error("a damaged file is read")
 	}
 }

@@ -14,25 +14,52 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
+	"time"
 )
 
 // Options say what to measure.
 type Options struct {
 	Rounds int       // of each plugin, interleaved
+	Only   string    // beds of this name, or of names that begin with it; empty: all
 	Short  bool      // leave out what needs the lab, and the calls of EC2, which take minutes
 	Source string    // root of the checkout, with binaries in bin/
 	Log    io.Writer // progress
 }
 
+// Bed measures some of the figures.
+type Bed struct {
+	Name    string
+	long    bool // left out by Short
+	measure func(*run, Options) []Result
+}
+
+func (b Bed) String() string { return b.Name }
+
+// Beds are all, in the order in which they run.
+func Beds() []Bed {
+	return []Bed{
+		{"plugins", false, plugins},
+		{"amid", false, amid},
+		{"policy-paths", false, policyPaths},
+		{"policy-lookup", false, policyLookup},
+		{"policy-changes", false, policyChanges},
+		{"policy-add", false, policyAdds},
+		{"policy-memory", true, policyMemory},
+		{"ec2", true, ec2Calls},
+		{"lab", true, lab},
+	}
+}
+
 // Run measures. With an error it returns the results measured before.
 func Run(ctx context.Context, o Options) ([]Result, error) {
-	beds := []func(*run, Options) []Result{plugins, amid}
-	if !o.Short {
-		beds = append(beds, ec2Calls, lab)
+	selected := slices.DeleteFunc(Beds(), func(b Bed) bool { return !strings.HasPrefix(b.Name, o.Only) || o.Short && b.long })
+	if len(selected) == 0 {
+		return nil, fmt.Errorf("no figures are called %q: choose one of %v, or the beginning of several", o.Only, Beds())
 	}
 	var results []Result
-	for _, bed := range beds {
-		more, err := supervise(ctx, o.Log, func(r *run) []Result { return bed(r, o) })
+	for _, bed := range selected {
+		more, err := supervise(ctx, o.Log, func(r *run) []Result { return bed.measure(r, o) })
 		results = append(results, more...)
 		if err != nil {
 			return results, err
@@ -87,6 +114,30 @@ func (r *run) Fatalf(format string, args ...any) {
 }
 
 func (r *run) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
+
+// until waits until something is so, which it checks again and again.
+func (r *run) until(what string, done func() bool) {
+	tick, limit := time.NewTicker(20*time.Millisecond), time.After(5*time.Minute)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			r.Fatalf("not in five minutes: %s", what)
+		case <-r.ctx.Done():
+			r.Fatal(r.ctx.Err())
+		}
+	}
+}
+
+// wait waits for a time.
+func (r *run) wait(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-r.ctx.Done():
+		r.Fatal(r.ctx.Err())
+	}
+}
 
 func (r *run) TempDir() string {
 	dir, err := os.MkdirTemp("", "tl-bench-*")

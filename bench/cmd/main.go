@@ -27,6 +27,7 @@ func main() {
 func measure() error {
 	out := flag.String("out", "bench/latest.jsonl", "file to write JSON lines to")
 	short := flag.Bool("short", false, "leave out what needs the lab, and the calls of EC2")
+	only := flag.String("only", "", fmt.Sprintf("measure %v, or those that begin with this; of the file only their lines are replaced", bench.Beds()))
 	rounds := flag.Int("rounds", 10, "of each plugin")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -44,21 +45,35 @@ func measure() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	results, err := bench.Run(ctx, bench.Options{Rounds: *rounds, Short: *short, Source: source, Log: os.Stderr})
-	return errors.Join(err, write(*out, results))
+	results, err := bench.Run(ctx, bench.Options{Rounds: *rounds, Only: *only, Short: *short, Source: source, Log: os.Stderr})
+	return errors.Join(err, write(*out, *only != "", results))
 }
 
-// write prints the table and writes the file.
-func write(out string, results []bench.Result) error {
+// write prints the table and writes the file. If only some figures were measured, the lines of
+// others stay.
+func write(out string, some bool, results []bench.Result) error {
 	if len(results) == 0 {
 		return nil
 	}
 	if err := bench.WriteTable(os.Stdout, results); err != nil {
 		return err
 	}
+	var others []bench.Result
+	if some {
+		f, err := os.Open(out)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if err == nil {
+			others, err = bench.ReadJSON(f)
+			if err := errors.Join(err, f.Close()); err != nil {
+				return fmt.Errorf("read %s: %w", out, err)
+			}
+		}
+	}
 	f, err := os.Create(out)
 	if err != nil {
 		return err
 	}
-	return errors.Join(bench.WriteJSON(f, results), f.Close())
+	return errors.Join(bench.WriteJSON(f, bench.Merge(others, results)), f.Close())
 }
