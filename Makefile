@@ -87,7 +87,7 @@ test-conformance: ## Network policies against cyclonus's model and the kernel, a
 	$(GO) test -C test/conformance -json -tags netns -count 1 -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT) -v
 
 .PHONY: test-cyclonus
-test-cyclonus: setup ## Packets of cyclonus's cases between network namespaces, a module of its own (root)
+test-cyclonus: setup ## Packets of cyclonus's cases between namespaces, by address and through kube-proxy; builds the lab's Kubernetes (root)
 	$(GO) test -C test/cyclonus -json -tags netns -count 1 -timeout $(TEST_TIMEOUT) $(PACKAGES) | $(PRINT) -v
 
 .PHONY: test-netns
