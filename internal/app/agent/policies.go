@@ -62,7 +62,7 @@ func newPolicies(a *agent) *policies {
 }
 
 func datapath(cfg config.Config, log *slog.Logger) bpf.Options {
-	return bpf.Options{BPFFS: cfg.BPFRoot, Dir: bpfDir, Log: log}
+	return bpf.Options{BPFFS: cfg.BPFRoot, Dir: bpfDir, Sizes: cfg.PolicyMapSizes, Log: log}
 }
 
 // components are those of each ADD.

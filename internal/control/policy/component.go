@@ -61,7 +61,8 @@ func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) e
 		return err
 	}
 	if err := c.commit(); err != nil {
-		return err
+		c.Loop.Mark()
+		return named(err)
 	}
 	if c.datapath.State.InForce(e.ID) == bpf.SetPending {
 		return fmt.Errorf("the labels of namespace %s are not known to this node yet", e.Pod.Namespace)

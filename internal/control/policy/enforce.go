@@ -33,10 +33,11 @@ func (c *Controller) Adopt(ctx context.Context) error {
 }
 
 // call has the chain of nftables call the programs. A rule with the same path may have others that
-// were pinned there and are lost: it holds them, with their maps, until it is replaced.
+// were pinned there, and are lost or have another path now: it holds them, with their maps, until it
+// is replaced by one with another path.
 func call(ctx context.Context, deps Deps, d *bpf.Datapath) error {
-	if found := d.Found(); found.Lost && found.Forward == "" { // programs of another layout have another path
-		if err := judge(ctx, deps, ""); err != nil {
+	if found := d.Found(); found.Lost || found.Forward != "" {
+		if err := judge(ctx, deps, found.Forward); err != nil {
 			return err
 		}
 	}
@@ -61,9 +62,18 @@ func (c *Controller) open() error {
 // the programs there drop what the chain has not judged. Until its policies are compiled, an
 // endpoint keeps those that an earlier agent left in force. All addresses are entered before any
 // set is put in force: the program judges an address that is not entered by the other end alone.
-// The numbers of what an earlier agent, or an attempt that failed, has written are not given again.
+// The numbers of what an earlier agent, or an attempt that failed, has written are not given again;
+// the entries of such an attempt are deleted, before the next one and after each, so that they
+// do not hinder smaller policies. If the maps have no space beside what is in force, others are made.
 func (c *Controller) turnOn(ctx context.Context) error {
-	if err := c.begin(ctx); err != nil {
+	err := c.begin(ctx)
+	if errors.Is(err, errBeside) {
+		c.Log.Info("policies are written to other maps, because those in force leave no space beside them")
+		if c.datapath, err = c.datapath.Beside(); err == nil {
+			err = c.begin(ctx)
+		}
+	}
+	if err != nil {
 		return c.broken(err)
 	}
 	if err := c.flows.start(c.datapath); err != nil {
@@ -82,27 +92,34 @@ func (c *Controller) begin(ctx context.Context) error {
 	if err := c.open(); err != nil {
 		return err
 	}
-	earlier, err := c.datapath.Numbers()
+	earlier, stay, err := c.datapath.DeleteUnused()
 	if err != nil {
 		return err
-	}
-	c.engine = policy.NewEngineAfter(policy.DefaultLimits(), policy.Numbers{
-		Set: policy.SetID(earlier.Set), Scope: policy.Scope(earlier.Scope), Ports: policy.PortsID(earlier.Ports),
-	})
-	c.wired, c.elsewhere = map[endpoint.ID]placement{}, map[policy.PodRef]policy.Pod{}
-	c.Objects.Again()
-	for _, do := range []func() error{c.feed, func() error { return c.place(ctx) }, c.commit, c.prune} {
-		if err := do(); err != nil {
-			return err
-		}
 	}
 	// Connections keep the number of the set that judged them, which an earlier agent's set may
 	// have had.
 	c.datapath.State.NextEpoch()
+	limits := policy.DefaultLimits()
+	limits.Rows = c.datapath.Size(bpf.MapRows) / 2
+	c.engine = policy.NewEngineAfter(limits, policy.Numbers{
+		Set: policy.SetID(earlier.Set), Scope: policy.Scope(earlier.Scope), Ports: policy.PortsID(earlier.Ports),
+	})
+	c.wired, c.elsewhere = map[endpoint.ID]placement{}, map[policy.PodRef]policy.Pod{}
+	c.Objects.Again()
+	if err := errors.Join(c.feed(), c.place(ctx)); err != nil {
+		return err
+	}
+	change := c.engine.Commit()
+	if err := fits(c.datapath, change, stay); err != nil {
+		return err
+	}
+	if err := errors.Join(Write(c.datapath, change), c.prune()); err != nil {
+		return err
+	}
 	if err := call(ctx, c.Deps, c.datapath); err != nil {
 		return err
 	}
-	return errors.Join(c.audit(), retire(c.datapath, earlier))
+	return errors.Join(c.audit(), retire(c.datapath))
 }
 
 // ipvsLink is the link of kube-proxy in IPVS mode.
@@ -111,10 +128,22 @@ const ipvsLink = "kube-ipvs0"
 // errIPVS: IPVS takes packets to Services in the input hook and sends them on in the output hook.
 var errIPVS = errors.New("kube-proxy works in IPVS mode (link " + ipvsLink + "), in which packets to Services do not pass the forward hook: run it in nftables or iptables mode")
 
-// broken has everything compiled and written again: the maps differ from the engine's tables.
+// broken has everything compiled and written again: the maps differ from the engine's tables. What
+// the attempt has written is not in force.
 func (c *Controller) broken(err error) error {
+	err = errors.Join(named(err), reset(c))
+	if c.datapath != nil {
+		if _, _, failed := c.datapath.DeleteUnused(); failed != nil {
+			err = errors.Join(err, fmt.Errorf("delete what is not in force: %w", failed))
+		}
+	}
+	return c.problem.note(c.Deps, err)
+}
+
+// reset ends what turnOn begins. Everything in force goes on enforcing.
+func reset(c *Controller) error {
 	c.turn(false)
-	return c.problem.note(c.Deps, errors.Join(err, c.flows.stop()))
+	return c.flows.stop()
 }
 
 // turnOff ends enforcement: the cluster has no policies. Nothing of it stays in the kernel.
@@ -143,18 +172,12 @@ func (c *Controller) turnOff(ctx context.Context) error {
 	return errors.Join(c.flows.stop(), d.Remove(), d.Close())
 }
 
-// retire deletes what an earlier agent had in force: the sets up to these numbers, and the pins of
-// other layouts.
-func retire(d *bpf.Datapath, earlier bpf.Numbers) error {
-	if err := d.DeleteUpTo(earlier); err != nil {
+// retire deletes what was in force before: sets, and the pins of other layouts and sizes.
+func retire(d *bpf.Datapath) error {
+	if _, _, err := d.DeleteUnused(); err != nil {
 		return fmt.Errorf("delete the policies of an earlier agent: %w", err)
 	}
-	for _, layout := range d.Found().Old {
-		if err := d.RetireLayout(layout); err != nil {
-			return err
-		}
-	}
-	return nil
+	return d.RetireLayouts()
 }
 
 // place enters every endpoint's link and addresses.

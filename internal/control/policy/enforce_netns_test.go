@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,13 +56,23 @@ type rig struct {
 	ns     map[string]*testns.NS
 	pods   []kube.Pod
 	broken func() error // an error of judge, if it is set
+	sizes  map[string]uint32
+	events events
+	passes atomic.Int64 // that failed
 	*Controller
 	stop func()
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, server: kubetest.New(t), node: testns.New(t, "node"), bpffs: t.TempDir(), ns: map[string]*testns.NS{}}
+	return newSizedRig(t, map[string]uint32{})
+}
+
+// newSizedRig has maps of other sizes; start reads them again.
+func newSizedRig(t *testing.T, sizes map[string]uint32) *rig {
+	t.Helper()
+	sizes["tl_connections"] = 1 << 12
+	r := &rig{t: t, events: events{t: t}, sizes: sizes, server: kubetest.New(t), node: testns.New(t, "node"), bpffs: t.TempDir(), ns: map[string]*testns.NS{}}
 	t.Cleanup(func() { _ = unix.Unmount(r.bpffs, unix.MNT_DETACH) })
 	r.server.Put(namespaces, map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "default", "labels": map[string]string{"kubernetes.io/metadata.name": "default"}}})
 	var err error
@@ -94,9 +105,6 @@ func newRig(t *testing.T) *rig {
 // Pods implements Pods.
 func (r *rig) Pods() []kube.Pod { return r.pods }
 
-// NodeWarning implements Events.
-func (r *rig) NodeWarning(reason, message string) { r.t.Logf("event %s: %s", reason, message) }
-
 // judge is control/network's Judge: it applies the rules of the node and of all endpoints.
 func (r *rig) judge(ctx context.Context, path string) error {
 	if r.broken != nil {
@@ -126,13 +134,17 @@ func (r *rig) start() {
 	var c *Controller
 	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: func() { c.Loop.Mark() }})
 	c = New(Deps{
-		Log: log, State: r.store, Objects: objects, Pods: r, Events: r, Links: r.host, Judge: r.judge, Report: func() {}, Registry: prometheus.NewRegistry(),
+		Log: log, State: r.store, Objects: objects, Pods: r, Events: &r.events, Links: r.host, Judge: r.judge, Report: func() {}, Registry: prometheus.NewRegistry(),
 		Open: func() (*bpf.Datapath, error) {
-			d, _, err := bpf.Open(bpf.Options{BPFFS: r.bpffs, Dir: "tl-test", Netns: r.node.Open(r.t), Log: log, Sizes: map[string]uint32{"tl_connections": 1 << 12}})
+			d, _, err := bpf.Open(bpf.Options{BPFFS: r.bpffs, Dir: "tl-test", Netns: r.node.Open(r.t), Log: log, Sizes: r.sizes})
 			return d, err
 		},
 	})
-	c.Loop.Report = func(err error, _ time.Duration) { r.t.Logf("pass: %v", err) }
+	c.Loop.Report = func(err error, _ time.Duration) {
+		r.passes.Add(1)
+		r.t.Logf("pass: %v", err)
+	}
+	c.Loop.Backoff, c.Loop.MaxBackoff = 20*time.Millisecond, 100*time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	for _, run := range []func(context.Context) error{objects.Run, c.Loop.Run, c.Watch} {

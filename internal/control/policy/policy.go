@@ -121,7 +121,7 @@ func New(d Deps) *Controller {
 	}
 	c.flows = &flowLog{log: d.Log, name: NewViews(c).name, followers: map[*follower]struct{}{}}
 	c.Loop = loop.New(c.pass)
-	c.Loop.MinInterval, c.Loop.Every, c.Loop.MaxBackoff = 10*time.Millisecond, fullEvery, 5*time.Second
+	c.Loop.MinInterval, c.Loop.Every, c.Loop.MaxBackoff = 10*time.Millisecond, fullEvery, 15*time.Second
 	return c
 }
 
@@ -149,7 +149,12 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 		}
 		return time.Time{}, c.turnOn(ctx)
 	}
-	if err := errors.Join(c.feed(), c.commit()); err != nil {
+	err := errors.Join(c.feed(), c.commit())
+	switch {
+	case err != nil && !c.on.Load():
+		c.Log.Warn("policies were not written, and all are compiled again", "error", err)
+		return time.Time{}, c.turnOn(ctx)
+	case err != nil:
 		return time.Time{}, err
 	}
 	if !full {

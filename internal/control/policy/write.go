@@ -11,7 +11,8 @@ import (
 )
 
 // commit writes what the engine's tables changed. After an error the tables of kernel and
-// engine differ: everything is compiled and written again.
+// engine differ, and policies do not count as enforced: the loop compiles and writes everything
+// again.
 func (c *Controller) commit() error {
 	began := time.Now()
 	change := c.engine.Commit()
@@ -19,7 +20,7 @@ func (c *Controller) commit() error {
 		return nil
 	}
 	if err := Write(c.datapath, change); err != nil {
-		return c.broken(fmt.Errorf("write policies: %w", err))
+		return errors.Join(fmt.Errorf("write policies: %w", err), reset(c))
 	}
 	c.metrics.commit.Observe(time.Since(began).Seconds())
 	c.metrics.operations.Add(float64(change.Len()))
@@ -51,6 +52,9 @@ type writer struct {
 func (w writer) write(operations []policy.Operation) error {
 	for _, o := range operations {
 		if err := w.do(o); err != nil {
+			if full := new(bpf.FullError); errors.As(err, &full) {
+				return err // whatever the operation is
+			}
 			return fmt.Errorf("%s: %w", o, err)
 		}
 	}

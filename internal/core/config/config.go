@@ -47,8 +47,9 @@ type Config struct {
 	RandomizeSNAT    string // prng, hashrandom, none
 	ExternalCIDRs    []netip.Prefix
 	NodePort         bool
-	PodMetadata      bool // pods may reach the instance metadata service
-	NetworkPolicy    bool // network policies are enforced
+	PodMetadata      bool              // pods may reach the instance metadata service
+	NetworkPolicy    bool              // network policies are enforced
+	PolicyMapSizes   map[string]uint32 // entries, by the names of bpf/maps.h
 
 	// Node.
 	StateDir   string

@@ -99,6 +99,7 @@ func datapath() []Setting {
 		boolean("node-port-support", "true", "Route replies to connections that entered through the primary interface back through it.", func(c *Config) *bool { return &c.NodePort }, "AWS_VPC_CNI_NODE_PORT_SUPPORT"),
 		boolean("pod-metadata", "false", "Allow pods to reach the instance metadata service, and with it the credentials of the node's IAM role.", func(c *Config) *bool { return &c.PodMetadata }),
 		toggle("network-policy", "on", "Enforce the NetworkPolicies of the cluster on pods that Trunkline wired: on or off. A pod's policies are in force before its first packet. Off removes at the agent's start what it had loaded, and allows all traffic.", func(c *Config) *bool { return &c.NetworkPolicy }),
+		sizes("network-policy-map-sizes", "Sizes of the kernel maps of network policies, in entries, such as tl_rows=524288,tl_connections=262144; others have the sizes of bpf/maps.h. They are in force from the agent's next start on, without a gap: new maps are written beside the old ones, which enforce meanwhile. Connections are judged once more then. Sizes that the kernel refuses change nothing, and the condition PoliciesEnforced names them.", func(c *Config) *map[string]uint32 { return &c.PolicyMapSizes }),
 	}
 }
 

@@ -27,7 +27,7 @@ type Options struct {
 	// Netns has the links that Attach changes; nil is the namespace of the calling thread.
 	Netns *os.File
 	// Sizes are the largest numbers of entries of maps, by their names; others have those of
-	// bpf/maps.h. A map that is already pinned keeps its size.
+	// bpf/maps.h. If pinned maps have other sizes, Open makes new ones beside them: Found.Old.
 	Sizes map[string]uint32
 	// Object is compiled programs with the same maps in place of those of this package, as another
 	// version has them; nil are those of this package.
@@ -46,6 +46,7 @@ type Datapath struct {
 	dir      string
 	object   string // objectID of the programs
 	found    Found
+	options  Options
 }
 
 // Programs by their names in bpf/policy.c.
@@ -61,7 +62,19 @@ const (
 // is also in the log. What is pinned and is damaged or foreign is removed, and replaced by maps in
 // which no endpoint may communicate. Programs that are already attached stay so, with the maps that
 // they have, until Attach and the rule of nftables replace them: compare Attached.
-func Open(o Options) (d *Datapath, found Found, err error) {
+func Open(o Options) (d *Datapath, found Found, err error) { return open(o, false) }
+
+// Beside closes the datapath and opens another one with empty maps of the same sizes. What is in
+// force goes on enforcing, as the maps and programs of another layout do: Found.Old.
+func (d *Datapath) Beside() (*Datapath, error) {
+	if err := d.Close(); err != nil {
+		return nil, fmt.Errorf("close policy datapath: %w", err)
+	}
+	beside, _, err := open(d.options, true)
+	return beside, err
+}
+
+func open(o Options, beside bool) (d *Datapath, found Found, err error) {
 	fail := func(err error) (*Datapath, Found, error) {
 		return nil, Found{}, fmt.Errorf("open policy datapath: %w", err)
 	}
@@ -87,7 +100,8 @@ func Open(o Options) (d *Datapath, found Found, err error) {
 		return fail(err)
 	}
 	p := newPins(o, spec)
-	d = &Datapath{dir: p.dir, object: p.object}
+	p.beside = beside
+	d = &Datapath{dir: p.dir, object: p.object, options: o}
 	if d.raw, err = p.maps(); err == nil {
 		d.programs, err = p.programs(d.raw)
 	}
@@ -102,7 +116,7 @@ func Open(o Options) (d *Datapath, found Found, err error) {
 		_ = d.Close()
 		return fail(err)
 	}
-	o.Log.Info("policy datapath opened", "dir", p.dir, "maps", found.Maps, "programs", found.Programs, "removed", found.Removed, "old", found.Old)
+	o.Log.Info("policy datapath opened", "dir", p.dir, "maps", found.Maps, "programs", found.Programs, "removed", found.Removed, "old", found.Old, "sizes", found.Sizes)
 	return d, found, nil
 }
 

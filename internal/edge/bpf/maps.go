@@ -22,20 +22,37 @@ type Maps struct {
 
 func newMaps(raw map[string]*ebpf.Map) Maps {
 	return Maps{
-		Links:       Map[uint32, uint32]{raw["tl_links"]},
-		Addresses:   Map[Address, uint32]{raw["tl_addresses"]},
-		Sets:        Map[uint32, Set]{raw["tl_sets"]},
-		Classes:     Map[ClassKey, uint32]{raw["tl_classes"]},
-		Prefixes:    Map[PrefixKey, uint32]{raw["tl_prefixes"]},
-		Ports:       Map[PortKey, uint32]{raw["tl_ports"]},
-		PortRanges:  Map[PortRangeKey, uint32]{raw["tl_port_ranges"]},
-		Rows:        Map[RowKey, uint64]{raw["tl_rows"]},
-		Connections: Map[ConnectionKey, Connection]{raw["tl_connections"]},
+		Links:       Map[uint32, uint32]{raw[mapLinks], mapLinks},
+		Addresses:   Map[Address, uint32]{raw[mapAddresses], mapAddresses},
+		Sets:        Map[uint32, Set]{raw[MapSets], MapSets},
+		Classes:     Map[ClassKey, uint32]{raw[MapClasses], MapClasses},
+		Prefixes:    Map[PrefixKey, uint32]{raw[MapPrefixes], MapPrefixes},
+		Ports:       Map[PortKey, uint32]{raw[MapPorts], MapPorts},
+		PortRanges:  Map[PortRangeKey, uint32]{raw[MapPortRanges], MapPortRanges},
+		Rows:        Map[RowKey, uint64]{raw[MapRows], MapRows},
+		Connections: Map[ConnectionKey, Connection]{raw[mapConnections], mapConnections},
 	}
 }
 
+// The names of maps, by which Options.Sizes and errors name them. The exported ones hold compiled
+// policies.
+const (
+	MapSets        = "tl_sets"
+	MapClasses     = "tl_classes"
+	MapPrefixes    = "tl_prefixes"
+	MapPorts       = "tl_ports"
+	MapPortRanges  = "tl_port_ranges"
+	MapRows        = "tl_rows"
+	mapLinks       = "tl_links"
+	mapAddresses   = "tl_addresses"
+	mapConnections = "tl_connections"
+)
+
 // Map is a map of the kernel with its types.
-type Map[K comparable, V any] struct{ m *ebpf.Map }
+type Map[K comparable, V any] struct {
+	m    *ebpf.Map
+	name string
+}
 
 // batchSize is how many entries one system call reads or writes.
 const batchSize = 4096
@@ -43,7 +60,10 @@ const batchSize = 4096
 // Put writes an entry.
 func (m Map[K, V]) Put(key K, value V) error {
 	if err := m.m.Put(&key, &value); err != nil {
-		return fmt.Errorf("write %v to %s: %w", key, m.m, m.full(err))
+		if full(err) {
+			return &FullError{Map: m.name, Size: int(m.m.MaxEntries())}
+		}
+		return fmt.Errorf("write %v to %s: %w", key, m.m, err)
 	}
 	return nil
 }
@@ -53,22 +73,29 @@ func (m Map[K, V]) PutAll(keys []K, values []V) error {
 	for len(keys) > 0 {
 		n := min(batchSize, len(keys))
 		if _, err := m.m.BatchUpdate(keys[:n], values[:n], nil); err != nil {
-			return fmt.Errorf("write %d entries to %s: %w", n, m.m, m.full(err))
+			if full(err) {
+				return &FullError{Map: m.name, Size: int(m.m.MaxEntries())}
+			}
+			return fmt.Errorf("write %d entries to %s: %w", n, m.m, err)
 		}
 		keys, values = keys[n:], values[n:]
 	}
 	return nil
 }
 
-// ErrFull is returned when a map has as many entries as its size.
-var ErrFull = errors.New("the map is full")
-
-func (m Map[K, V]) full(err error) error {
-	if errors.Is(err, errTooBig) || errors.Is(err, errNoSpace) {
-		return fmt.Errorf("%w: its size is %d entries: %w", ErrFull, m.m.MaxEntries(), err)
-	}
-	return err
+// FullError is returned when a map has as many entries as its size. Its text is the same for every
+// key: callers report it once however often they try again.
+type FullError struct {
+	Map  string
+	Size int // entries
 }
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("the kernel map %s is full: its size is %d entries", e.Map, e.Size)
+}
+
+// full reports whether the kernel has refused an entry because of the map's size.
+func full(err error) bool { return errors.Is(err, errTooBig) || errors.Is(err, errNoSpace) }
 
 // Delete deletes an entry; deleting the absent is success.
 func (m Map[K, V]) Delete(key K) error {

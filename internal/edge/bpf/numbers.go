@@ -3,59 +3,84 @@ package bpf
 import (
 	"encoding/binary"
 	"path/filepath"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
 )
 
 // Numbers are the largest of each kind that the maps have an entry of. An agent that starts
 // compiles with larger ones, so that nothing of an earlier one is taken for its own.
 type Numbers struct{ Set, Scope, Ports uint32 }
 
-// Numbers reads the maps.
-func (d *Datapath) Numbers() (n Numbers, err error) {
-	err = d.numbered(func(kind *uint32, number uint32) bool {
-		*kind = max(*kind, number)
-		return false
-	}, &n)
-	return n, err
+// Entries are how many entries the maps of compiled policies have, by their names.
+type Entries map[string]int
+
+// DeleteUnused deletes the entries of compiled policies that no endpoint has in force: those of
+// earlier versions, and of a change that was not finished. It returns the largest numbers that it
+// found, of deleted entries too, and how many entries stay. The caller switches no endpoint
+// meanwhile.
+func (d *Datapath) DeleteUnused() (found Numbers, stay Entries, err error) {
+	used := inForce{sets: map[uint32]bool{}, scopes: map[uint32]bool{}, ports: map[uint32]bool{}}
+	for id := endpoint.ID(1); id <= endpoint.MaxID; id++ {
+		set := d.State.InForce(id)
+		used.sets[set] = true
+		found.Set = max(found.Set, set)
+	}
+	stay = Entries{}
+	sets, err := d.Maps.Sets.All()
+	if err != nil {
+		return found, stay, err
+	}
+	for number, set := range sets {
+		if used.sets[number] {
+			used.scopes[set.Scope], used.ports[set.Ports] = true, true
+		}
+		found.Scope, found.Ports = max(found.Scope, set.Scope), max(found.Ports, set.Ports)
+	}
+	return found, stay, d.delete(used, &found, stay)
 }
 
-// DeleteUpTo deletes the entries with numbers of an earlier agent, which no endpoint has in
-// force any longer.
-func (d *Datapath) DeleteUpTo(n Numbers) error {
-	return d.numbered(func(kind *uint32, number uint32) bool { return number <= *kind }, &n)
+// inForce are the numbers that sets in force refer to, and these sets.
+type inForce struct{ sets, scopes, ports map[uint32]bool }
+
+// delete deletes the entries of other numbers.
+func (d *Datapath) delete(used inForce, found *Numbers, stay Entries) error {
+	unused := func(of map[uint32]bool, largest *uint32, number uint32) bool {
+		*largest = max(*largest, number)
+		return !of[number]
+	}
+	set := func(number uint32) bool { return unused(used.sets, &found.Set, number) }
+	scope := func(number uint32) bool { return unused(used.scopes, &found.Scope, number) }
+	ports := func(number uint32) bool { return unused(used.ports, &found.Ports, number) }
+	for _, do := range []func() error{
+		func() error { return deleteIf(d.Maps.Sets, stay, func(key uint32) bool { return set(key) }) },
+		func() error { return deleteIf(d.Maps.Rows, stay, func(key RowKey) bool { return set(key.Set) }) },
+		func() error {
+			return deleteIf(d.Maps.Classes, stay, func(key ClassKey) bool { return scope(key.Scope) })
+		},
+		func() error {
+			return deleteIf(d.Maps.Prefixes, stay, func(key PrefixKey) bool { return scope(binary.BigEndian.Uint32(key.Scope[:])) })
+		},
+		func() error { return deleteIf(d.Maps.Ports, stay, func(key PortKey) bool { return ports(key.Ports) }) },
+		func() error {
+			return deleteIf(d.Maps.PortRanges, stay, func(key PortRangeKey) bool { return ports(binary.BigEndian.Uint32(key.Ports[:])) })
+		},
+	} {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// numbered calls f with each number of each entry and the field of n of its kind, and deletes
-// the entries for which it is true.
-func (d *Datapath) numbered(f func(kind *uint32, number uint32) bool, n *Numbers) error {
-	if err := deleteIf(d.Maps.Sets, func(key uint32, s Set) bool {
-		f(&n.Scope, s.Scope)
-		f(&n.Ports, s.Ports)
-		return f(&n.Set, key)
-	}); err != nil {
-		return err
-	}
-	if err := deleteIf(d.Maps.Rows, func(key RowKey, _ uint64) bool { return f(&n.Set, key.Set) }); err != nil {
-		return err
-	}
-	if err := deleteIf(d.Maps.Classes, func(key ClassKey, _ uint32) bool { return f(&n.Scope, key.Scope) }); err != nil {
-		return err
-	}
-	if err := deleteIf(d.Maps.Prefixes, func(key PrefixKey, _ uint32) bool { return f(&n.Scope, binary.BigEndian.Uint32(key.Scope[:])) }); err != nil {
-		return err
-	}
-	if err := deleteIf(d.Maps.Ports, func(key PortKey, _ uint32) bool { return f(&n.Ports, key.Ports) }); err != nil {
-		return err
-	}
-	return deleteIf(d.Maps.PortRanges, func(key PortRangeKey, _ uint32) bool { return f(&n.Ports, binary.BigEndian.Uint32(key.Ports[:])) })
-}
-
-// deleteIf deletes entries of a map, after all have been read.
-func deleteIf[K comparable, V any](m Map[K, V], unwanted func(K, V) bool) error {
+// deleteIf deletes entries of a map, after all have been read, and notes how many stay.
+func deleteIf[K comparable, V any](m Map[K, V], stay Entries, unwanted func(K) bool) error {
 	var keys []K
-	err := m.batches(func(batch []K, values []V) error {
-		for i, key := range batch {
-			if unwanted(key, values[i]) {
+	err := m.batches(func(batch []K, _ []V) error {
+		for _, key := range batch {
+			if unwanted(key) {
 				keys = append(keys, key)
+			} else {
+				stay[m.name]++
 			}
 		}
 		return nil
@@ -69,6 +94,14 @@ func deleteIf[K comparable, V any](m Map[K, V], unwanted func(K, V) bool) error 
 		}
 	}
 	return nil
+}
+
+// Size is the largest number of entries of a map, by its name; 0 if there is no such map.
+func (d *Datapath) Size(name string) int {
+	if m := d.raw[name]; m != nil {
+		return int(m.MaxEntries())
+	}
+	return 0
 }
 
 // ForwardPath is the pin of the program that a rule of nftables calls. Another program has

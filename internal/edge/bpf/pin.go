@@ -22,18 +22,25 @@ type Found struct {
 	Removed  []string // pins that were damaged, foreign or of earlier programs
 	Old      []string // directories of other layouts: RetireLayout removes them
 	Forward  string   // pin of the program forward of another layout; empty if there is none
-	Sizes    []string // maps that keep another size than the configured one
+	Sizes    []string // maps of another size than before
+	// Refused is why maps keep their sizes although others are configured; empty if they do not.
+	Refused string
 	// Lost is set if other programs may have been pinned at the path of the loaded ones: a rule
 	// of nftables with this path may hold these.
 	Lost bool
 }
 
-// What Open did.
+// What Open did. Beside: maps were created beside pinned ones, which are in Found.Old.
 const (
 	Created  = "created"
 	Adopted  = "adopted"
 	Replaced = "replaced"
+	Beside   = "beside"
 )
+
+// earlierSuffix ends the name of the directory of a layout's earlier maps, while those beside them
+// are written.
+const earlierSuffix = "-earlier"
 
 // ensureBPFFS mounts a bpffs at a directory if it is not one.
 func ensureBPFFS(dir string) error {
@@ -61,6 +68,8 @@ type pins struct {
 	spec   *ebpf.CollectionSpec
 	log    *slog.Logger
 	found  Found
+	// beside: new maps are made although pinned ones could be adopted.
+	beside bool
 }
 
 func newPins(o Options, spec *ebpf.CollectionSpec) *pins {
@@ -88,9 +97,14 @@ func (p *pins) maps() (map[string]*ebpf.Map, error) {
 		return nil, fmt.Errorf("make directory of pins: %w", err)
 	}
 	have, err := p.adoptMaps()
-	if err != nil || len(have) == len(p.spec.Maps) {
-		p.found.Maps = Adopted
+	switch {
+	case err != nil:
 		return have, err
+	case len(have) == len(p.spec.Maps) && (p.beside || len(p.found.Sizes) > 0):
+		return p.makeBeside(have)
+	case len(have) == len(p.spec.Maps):
+		p.found.Maps = Adopted
+		return have, nil
 	}
 	p.found.Maps = Created
 	for name, m := range have {
@@ -103,6 +117,42 @@ func (p *pins) maps() (map[string]*ebpf.Map, error) {
 		p.found.Maps = Replaced
 	}
 	return p.createMaps()
+}
+
+// makeBeside makes maps beside pinned ones. These get another directory, so that they are as those
+// of another layout: their programs judge until the new maps are written and called. If there are
+// earlier ones already, the pinned ones have not been called yet, and are removed. Sizes that the
+// kernel refuses leave everything as it is.
+func (p *pins) makeBeside(have map[string]*ebpf.Map) (map[string]*ebpf.Map, error) {
+	created, err := p.newMaps()
+	if err != nil && p.beside {
+		return have, err
+	}
+	if err != nil {
+		p.found.Refused = fmt.Sprintf("maps keep their sizes (%s): %s", strings.Join(p.found.Sizes, ", "), err)
+		p.found.Maps, p.found.Sizes = Adopted, nil
+		for name, m := range have {
+			p.spec.Maps[name].MaxEntries = m.MaxEntries()
+		}
+		return have, nil
+	}
+	p.found.Maps = Beside
+	for _, m := range have {
+		_ = m.Close()
+	}
+	earlier := p.dir + earlierSuffix
+	if _, err = os.Stat(earlier); errors.Is(err, fs.ErrNotExist) {
+		err = unix.Rename(p.dir, earlier) // of a bpffs: nothing to sync
+	} else if err == nil {
+		err = os.RemoveAll(p.dir)
+	}
+	if err == nil {
+		err = os.MkdirAll(p.dir, 0o700)
+	}
+	if err != nil {
+		return created, fmt.Errorf("make directory of pins: %w", err)
+	}
+	return created, p.pin(created)
 }
 
 // adoptMaps returns the pinned maps that are as they must be, and removes others.
@@ -128,7 +178,7 @@ func (p *pins) adoptMaps() (have map[string]*ebpf.Map, err error) {
 	return have, nil
 }
 
-// compatible compares a pinned map with its description. Its size may differ.
+// compatible compares a pinned map with its description, and notes another size.
 func (p *pins) compatible(name string, m *ebpf.Map) error {
 	spec := p.spec.Maps[name]
 	if m.Type() != spec.Type || m.KeySize() != spec.KeySize || m.ValueSize() != spec.ValueSize || m.Flags() != spec.Flags {
@@ -138,26 +188,42 @@ func (p *pins) compatible(name string, m *ebpf.Map) error {
 		if m.Type() == ebpf.Array || m.Type() == ebpf.PerCPUArray {
 			return fmt.Errorf("it has %d entries, want %d", m.MaxEntries(), spec.MaxEntries)
 		}
-		kept := fmt.Sprintf("%s: %d entries, configured are %d", name, m.MaxEntries(), spec.MaxEntries)
-		p.found.Sizes = append(p.found.Sizes, kept)
-		spec.MaxEntries = m.MaxEntries()
+		p.found.Sizes = append(p.found.Sizes, fmt.Sprintf("%s: %d entries, configured are %d", name, m.MaxEntries(), spec.MaxEntries))
 	}
 	return nil
 }
 
 func (p *pins) createMaps() (map[string]*ebpf.Map, error) {
+	all, err := p.newMaps()
+	if err != nil {
+		return nil, err
+	}
+	return all, p.pin(all)
+}
+
+// newMaps makes all maps; after an error none.
+func (p *pins) newMaps() (map[string]*ebpf.Map, error) {
 	all := map[string]*ebpf.Map{}
 	for _, name := range slices.Sorted(maps.Keys(p.spec.Maps)) {
 		m, err := ebpf.NewMap(p.spec.Maps[name])
-		if err == nil {
-			all[name] = m
-			err = m.Pin(filepath.Join(p.dir, name))
-		}
 		if err != nil {
-			return all, fmt.Errorf("create map %s: %w", name, explain(err, needed()))
+			for _, m := range all {
+				_ = m.Close()
+			}
+			return nil, fmt.Errorf("create map %s with %d entries: %w", name, p.spec.Maps[name].MaxEntries, explain(err, needed()))
 		}
+		all[name] = m
 	}
 	return all, nil
+}
+
+func (p *pins) pin(all map[string]*ebpf.Map) error {
+	for name, m := range all {
+		if err := m.Pin(filepath.Join(p.dir, name)); err != nil {
+			return fmt.Errorf("pin map %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // programs adopts the pinned programs of this object, or loads them.
@@ -300,6 +366,17 @@ func (d *Datapath) RetireLayout(name string) error {
 	if err := os.RemoveAll(filepath.Join(filepath.Dir(d.dir), name)); err != nil {
 		return fmt.Errorf("retire layout %s: %w", name, err)
 	}
+	return nil
+}
+
+// RetireLayouts retires all of Found.Old: what this datapath has is in force.
+func (d *Datapath) RetireLayouts() error {
+	for _, name := range d.found.Old {
+		if err := d.RetireLayout(name); err != nil {
+			return err
+		}
+	}
+	d.found.Old, d.found.Forward, d.found.Lost = nil, "", false
 	return nil
 }
 

@@ -4,6 +4,7 @@ package bpf
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,10 +52,78 @@ func TestWhatIsPinnedIsAdopted(t *testing.T) {
 			t.Errorf("program %s has ID %d, then %d", name, a[name], b[name])
 		}
 	}
-	o.Sizes = map[string]uint32{"tl_connections": 1 << 17}
-	_, found = openAgain(t, o)
-	if found.Maps != Adopted || len(found.Sizes) != 1 || !strings.Contains(found.Sizes[0], "tl_connections") {
-		t.Errorf("with another size: %+v", found)
+}
+
+// Maps of another size are made beside those in force, which stay until they are retired.
+func TestAnotherSizeIsMadeBesideWhatIsInForce(t *testing.T) {
+	o := options(bpffs(t))
+	first, _ := openAgain(t, o)
+	first.endpoint(3, SetOpen, addr("10.0.0.3"))
+	parent := filepath.Join(o.BPFFS, o.Dir)
+	for _, size := range []uint32{100, 200} { // the second while the first has not been put in force
+		o.Sizes["tl_rows"] = size
+		w, found := openAgain(t, o)
+		if found.Maps != Beside || len(found.Sizes) != 1 || !strings.Contains(found.Sizes[0], "tl_rows") || !slices.Equal(found.Old, []string{layout + earlierSuffix}) {
+			t.Errorf("with another size: %+v", found)
+		}
+		if want := filepath.Join(parent, layout+earlierSuffix, programsPrefix+objectID(policyObject), forward); found.Forward != want {
+			t.Errorf("the program that judges is %q, want %q", found.Forward, want)
+		}
+		if w.Size("tl_rows") != int(size) || w.State.InForce(3) != SetNone || first.State.InForce(3) != SetOpen {
+			t.Errorf("size %d, set %d in the new maps, %d in those in force", w.Size("tl_rows"), w.State.InForce(3), first.State.InForce(3))
+		}
+	}
+	again, found := openAgain(t, o)
+	if found.Maps != Adopted || found.Forward == "" {
+		t.Errorf("before they are retired: %+v", found)
+	}
+	must(t, again.RetireLayouts())
+	if f := again.Found(); f.Forward != "" || len(f.Old) > 0 || f.Lost {
+		t.Errorf("after they are retired: %+v", f)
+	}
+	if _, found := openAgain(t, o); found.Maps != Adopted || found.Forward != "" {
+		t.Errorf("then: %+v", found)
+	}
+}
+
+// A size that the kernel refuses leaves the maps as they are.
+func TestASizeThatTheKernelRefusesIsNamed(t *testing.T) {
+	o := options(bpffs(t))
+	first, _ := openAgain(t, o)
+	first.endpoint(3, SetOpen, addr("10.0.0.3"))
+	o.Sizes["tl_flows"] = 4097 // of a ring buffer: a power of two of pages
+	again, found := openAgain(t, o)
+	if found.Maps != Adopted || !strings.Contains(found.Refused, "tl_flows") || again.State.InForce(3) != SetOpen {
+		t.Errorf("%+v, set %d", found, again.State.InForce(3))
+	}
+}
+
+// What a change that was not finished has written is deleted, and what is in force stays.
+func TestEntriesThatNoSetInForceRefersToAreDeleted(t *testing.T) {
+	w := newWorld(t)
+	for _, number := range []uint32{16, 17, 18} {
+		w.set(number, Ingress)
+		w.row(number, Ingress, 0, 1)
+		must(t, w.Maps.Classes.Put(ClassKey{number, AddressOf(addr("10.0.0.9"))}, 1))
+		must(t, w.Maps.Prefixes.Put(PrefixKeyOf(number, netip.MustParsePrefix("10.0.0.0/8")), 1))
+		must(t, w.Maps.Ports.Put(PortKey{Ports: number, Protocol: protoTCP, Port: 80}, 1))
+		must(t, w.Maps.PortRanges.Put(PortRangeKeyOf(number, protoTCP, 0, 1), 1))
+	}
+	must(t, w.Maps.Rows.Put(RowKey{Set: 30}, 1)) // of a set that is not written
+	w.endpoint(1, 17, addr("10.0.0.3"))
+	for _, want := range []Numbers{{30, 18, 18}, {17, 17, 17}} {
+		found, stay, err := w.DeleteUnused()
+		if err != nil || found != want {
+			t.Errorf("%+v, %v; want %+v", found, err, want)
+		}
+		for _, name := range []string{MapSets, MapRows, MapClasses, MapPrefixes, MapPorts, MapPortRanges} {
+			if stay[name] != 1 {
+				t.Errorf("%d entries of %s, want 1", stay[name], name)
+			}
+		}
+	}
+	if _, found, err := w.Maps.Sets.Get(17); !found || err != nil {
+		t.Errorf("the set in force is gone: %v", err)
 	}
 }
 
