@@ -224,6 +224,11 @@ func (a *Agent) NodeWarning(reason, message string) {
 	fmt.Fprintf(os.Stderr, "event %s: %s\n", reason, message)
 }
 
+// PodWarning implements control/policy.Events.
+func (a *Agent) PodWarning(ref kube.PodRef, _, reason, message string) {
+	a.NodeWarning(reason, ref.String()+": "+message)
+}
+
 // observed notes what of the API server's objects the controller has taken.
 type observed struct {
 	*kube.PolicyObjects

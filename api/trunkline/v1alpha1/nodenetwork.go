@@ -229,6 +229,11 @@ const (
 // setting network-policy off. It is no error.
 const ReasonPolicyOff = "PolicyOff"
 
+// ReasonPolicyFaults is the reason of PoliciesEnforced, with the status True, on a node where nothing
+// passes that policies deny, but a pod is cut off, or an interface of the node has no program of the
+// second barrier; the message names them.
+const ReasonPolicyFaults = "EnforcedWithFaults"
+
 // ReasonEC2NotUsed is the reason of EC2Reachable, with the status Unknown, on a node with
 // the backend podcidr. It is no error; the message names what the node lacks.
 const ReasonEC2NotUsed = "EC2NotUsed"

@@ -16,6 +16,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/policy"
 	"github.com/trunkline/trunkline/internal/control/report"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/drift"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
@@ -149,5 +150,5 @@ func (p *policies) enforcement() report.Enforcement {
 	if p == nil {
 		return report.Enforcement{Off: true}
 	}
-	return report.Enforcement{Known: p.objects.Known(), Any: p.objects.Any(), On: p.Enforcing(), Problem: p.Problem()}
+	return report.Enforcement{Known: p.objects.Known(), Any: p.objects.Any(), On: p.Enforcing(), Problem: p.Problem(), Faults: drift.Summary(policy.Faults(p.Controller))}
 }

@@ -39,6 +39,13 @@ func writePolicies(w io.Writer, s Status) {
 	if unserved := kube.UnservedPolicies(s.Policies); len(unserved) > 0 {
 		line(markWarning, "not enforced: %s, which Trunkline does not read", strings.Join(unserved, ", "))
 	}
+	for _, n := range s.Nodes {
+		for _, c := range n.Conditions {
+			if c.Type == trunkline.ConditionPoliciesEnforced && c.Reason == trunkline.ReasonPolicyFaults {
+				line(markWarning, "on %s %s", n.Node, c.Why)
+			}
+		}
+	}
 	for _, found := range s.Policies {
 		if strings.HasPrefix(found, unknownPolicies) {
 			line(markWarning, "%s", found)

@@ -19,6 +19,15 @@ func TestTheStatusSaysWhichPoliciesAreEnforcedAndOnWhichNodesTheyAreNot(t *testi
 		"no policies":   {nil, nil, ""},
 		"enforced":      {[]string{"3 of NetworkPolicy", "1 of PolicyEndpoint"}, nil, "✓ Policies    enforced: 3 of NetworkPolicy"},
 		"off on a node": {[]string{"3 of NetworkPolicy"}, func(in *clusterState) { in.networks[1].Status.Conditions[2] = off }, "! Policies    not enforced on n2 (PolicyOff): 3 of NetworkPolicy"},
+		"with a fault on a node": {
+			[]string{"3 of NetworkPolicy"},
+			func(in *clusterState) {
+				in.networks[1].Status.Conditions[2] = metav1.Condition{
+					Type: trunkline.ConditionPoliciesEnforced, Status: metav1.ConditionTrue, Reason: trunkline.ReasonPolicyFaults, Message: "with faults: pod a/b is cut off",
+				}
+			},
+			"✓ Policies    enforced: 3 of NetworkPolicy; ! Policies    on n2 with faults: pod a/b is cut off",
+		},
 		"an agent of an earlier version": {
 			[]string{"3 of NetworkPolicy"},
 			func(in *clusterState) { in.networks[0].Status.Conditions = in.networks[0].Status.Conditions[:2] },

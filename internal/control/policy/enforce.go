@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/policy"
@@ -113,13 +114,16 @@ func (c *Controller) begin(ctx context.Context) error {
 	if err := fits(c.datapath, change, stay); err != nil {
 		return err
 	}
-	if err := errors.Join(Write(c.datapath, change), c.prune()); err != nil {
+	if err := errors.Join(c.apply(change), c.prune()); err != nil {
 		return err
 	}
 	if err := call(ctx, c.Deps, c.datapath); err != nil {
 		return err
 	}
-	return errors.Join(c.audit(), retire(c.datapath))
+	if err := c.audit(); err != nil {
+		return err
+	}
+	return retire(c.datapath, held(c))
 }
 
 // ipvsLink is the link of kube-proxy in IPVS mode.
@@ -156,7 +160,10 @@ func (c *Controller) turnOff(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for link := range attached {
+	for link, what := range attached {
+		if what.Ingress {
+			continue
+		}
 		if err := c.datapath.Detach(link); err != nil {
 			return err
 		}
@@ -172,9 +179,10 @@ func (c *Controller) turnOff(ctx context.Context) error {
 	return errors.Join(c.flows.stop(), d.Remove(), d.Close())
 }
 
-// retire deletes what was in force before: sets, and the pins of other layouts and sizes.
-func retire(d *bpf.Datapath) error {
-	if _, _, err := d.DeleteUnused(); err != nil {
+// retire deletes what was in force before: sets but those that are held, and the pins of other
+// layouts and sizes.
+func retire(d *bpf.Datapath, held []uint32) error {
+	if _, _, err := d.DeleteUnused(held...); err != nil {
 		return fmt.Errorf("delete the policies of an earlier agent: %w", err)
 	}
 	return d.RetireLayouts()
@@ -229,14 +237,24 @@ func (c *Controller) prune() error {
 	return errors.Join(errs...)
 }
 
-// placeOne enters an endpoint's addresses and link. The link is 0 if it does not exist yet.
+// placeOne enters an endpoint's addresses and link. The link is 0 if it does not exist at the moment:
+// then the endpoint keeps the entry of its earlier one, which unplace deletes.
 func (c *Controller) placeOne(id endpoint.ID, e endpoint.Endpoint, link int) error {
 	for _, a := range e.Addresses.List() {
 		if err := c.datapath.Maps.Addresses.Put(bpf.AddressOf(a), uint32(id)); err != nil {
 			return err
 		}
 	}
-	if link != 0 {
+	before := c.wired[id].link
+	switch {
+	case link == 0:
+		link = before
+	case before != 0 && before != link:
+		if err := c.unplace(id, placement{link: before}); err != nil {
+			return err
+		}
+		fallthrough
+	default:
 		if err := c.datapath.Maps.Links.Put(uint32(link), uint32(id)); err != nil {
 			return err
 		}
@@ -268,40 +286,50 @@ func (c *Controller) unplace(id endpoint.ID, p placement) error {
 	return errors.Join(errs...)
 }
 
-// audit compares the attachments with what they must be and attaches what is missing.
+// audit compares the attachments with what they must be and attaches what is missing. A link that
+// takes no program is a fault of its own: all others are enforced.
 func (c *Controller) audit() error {
 	attached, err := c.datapath.Attached()
 	if err != nil {
 		return err
 	}
-	var errs []error
-	repair := func(link int, ok bool, attach func(int) error) {
-		if ok {
-			return
+	repair := func(link int, ok bool, attach func(int) error) error {
+		switch {
+		case attached[link].Ingress:
+			return fmt.Errorf("attach programs to link %d: %w", link, bpf.ErrIngress)
+		case ok:
+			return nil
 		}
 		err := attach(link)
 		switch {
 		case errors.Is(err, bpf.ErrNoLink): // removed meanwhile
-		case err != nil:
-			errs = append(errs, err)
-		case c.on.Load():
+			return nil
+		case err == nil && c.on.Load():
 			c.metrics.reattached.Inc()
-			c.Log.Warn("policy programs were missing on a link, and are attached again", "link", link)
+			c.Log.Warn("policy programs were missing on a link, and are attached", "link", link)
 		}
+		return err
 	}
-	for _, p := range c.wired {
+	maps.DeleteFunc(c.faults.cut, func(id endpoint.ID, _ string) bool { _, wired := c.wired[id]; return !wired })
+	for id, p := range c.wired {
 		if p.link != 0 {
-			repair(p.link, attached[p.link].Pod && !attached[p.link].Stale, c.datapath.Attach)
+			noteLink(c, id, repair(p.link, attached[p.link].Pod && !attached[p.link].Stale, c.datapath.Attach))
 		}
 	}
+	unguarded := maps.Clone(c.faults.unguarded)
 	for _, device := range c.State.Devices() {
 		link, err := c.Links.Index(device.Link)
 		if err != nil || link == 0 { // removed meanwhile
 			continue
 		}
-		repair(link, attached[link].Guard && !attached[link].Stale, c.datapath.AttachGuard)
+		delete(unguarded, device.Link)
+		noteDevice(c, device.Link, repair(link, attached[link].Guard && !attached[link].Stale, c.datapath.AttachGuard))
 	}
-	return errors.Join(errs...)
+	for name := range unguarded { // the interface is gone
+		noteDevice(c, name, nil)
+	}
+	c.faults.plan(time.Now())
+	return nil
 }
 
 // prepareDevices adds the qdisc of programs to the node's interfaces before there are policies, so

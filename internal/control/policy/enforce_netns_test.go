@@ -29,6 +29,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
+	"github.com/trunkline/trunkline/internal/core/ipam"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/core/vpc"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
@@ -94,7 +95,13 @@ func newSizedRig(t *testing.T, sizes map[string]uint32) *rig {
 		}
 	})
 	r.store = statetest.Open(t, t.TempDir())
-	statetest.Observe(t, r.store)
+	statetest.Update(t, r.store, func(tx *state.Tx) error {
+		first := statetest.First()
+		first.Addresses = append(first.Addresses, netip.MustParseAddr("10.0.0.9"))
+		rows, _ := tx.Ledger().Observe([]ipam.Observed{first}, time.Now())
+		tx.Record(rows...)
+		return nil
+	})
 	if err := r.judge(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}

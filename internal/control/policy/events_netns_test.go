@@ -3,8 +3,11 @@
 package policy
 
 import (
+	"slices"
 	"sync"
 	"testing"
+
+	"github.com/trunkline/trunkline/internal/edge/kube"
 )
 
 // events are what a controller reports; they implement Events.
@@ -15,6 +18,11 @@ type events struct {
 }
 
 func (e *events) NodeWarning(reason, message string) { e.add("node", reason, message) }
+
+// PodWarning names the pod by its UID too.
+func (e *events) PodWarning(ref kube.PodRef, uid, reason, message string) {
+	e.add(ref.String()+" "+uid, reason, message)
+}
 
 func (e *events) add(object, reason, message string) {
 	e.t.Logf("event of %s: %s: %s", object, reason, message)
@@ -27,4 +35,10 @@ func (e *events) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.list)
+}
+
+func (e *events) all() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.list)
 }

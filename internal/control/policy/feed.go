@@ -17,11 +17,11 @@ func (c *Controller) feed() error {
 	for ref, object := range changes.Policies {
 		if object == nil {
 			c.engine.DeletePolicy(ref)
-			delete(c.problems, ref)
+			delete(c.faults.policies, ref)
 			continue
 		}
 		c.engine.SetPolicy(object.Policy)
-		c.problems[ref] = object.Problems
+		c.faults.policies[ref] = object.Problems
 		for _, text := range object.Problems {
 			c.Log.Warn("a part of a policy cannot be honoured, and allows nothing", "policy", ref, "problem", text)
 		}
@@ -95,6 +95,7 @@ func (c *Controller) forget(id endpoint.ID) error {
 	place := c.wired[id]
 	c.engine.DeleteEndpoint(id)
 	delete(c.wired, id)
+	delete(c.faults.cut, id)
 	ref := refOf(place.endpoint)
 	another := false // sandbox of the pod
 	for _, other := range c.wired {

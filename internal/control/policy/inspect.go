@@ -49,6 +49,9 @@ func (v Views) Inspect() (introspection.Policies, error) {
 	for _, p := range v.c.engine.Pending() {
 		pending[p.Endpoint] = p.Why
 	}
+	for id, why := range v.c.faults.cut {
+		pending[id] = "its link takes no programs: " + why
+	}
 	pods := map[policy.Ref][]string{}
 	for _, id := range slices.Sorted(maps.Keys(v.c.wired)) {
 		place := v.c.wired[id]
@@ -65,7 +68,7 @@ func (v Views) Inspect() (introspection.Policies, error) {
 		out.Endpoints = append(out.Endpoints, e)
 	}
 	for _, ref := range v.c.engine.Policies() {
-		out.Policies = append(out.Policies, introspection.Policy{Name: ref.String(), Pods: pods[ref], Problems: v.c.problems[ref]})
+		out.Policies = append(out.Policies, introspection.Policy{Name: ref.String(), Pods: pods[ref], Problems: v.c.faults.policies[ref]})
 	}
 	drops, err := v.c.datapath.Drops()
 	if err != nil {

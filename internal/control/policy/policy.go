@@ -53,6 +53,7 @@ type Pods interface {
 // Events creates Kubernetes events; *kube.Events is one.
 type Events interface {
 	NodeWarning(reason, message string)
+	PodWarning(ref kube.PodRef, uid, reason, message string)
 }
 
 // Deps is what the controller works with.
@@ -96,7 +97,7 @@ type Controller struct {
 	wired    map[endpoint.ID]placement // endpoints that the engine knows
 	problem  problem
 	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
-	problems map[policy.Ref][]string    // what policies ask for and cannot get
+	faults   *faults
 	// elsewhere are pods of other nodes with the name of one that this node still has.
 	elsewhere map[policy.PodRef]policy.Pod
 	flows     *flowLog
@@ -117,7 +118,7 @@ const fullEvery = 30 * time.Second
 func New(d Deps) *Controller {
 	c := &Controller{
 		Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{},
-		admitted: map[policy.PodRef]kube.Pod{}, problems: map[policy.Ref][]string{}, elsewhere: map[policy.PodRef]policy.Pod{}, turned: make(chan struct{}, 1),
+		admitted: map[policy.PodRef]kube.Pod{}, faults: newFaults(), elsewhere: map[policy.PodRef]policy.Pod{}, turned: make(chan struct{}, 1),
 	}
 	c.flows = &flowLog{log: d.Log, name: NewViews(c).name, followers: map[*follower]struct{}{}}
 	c.Loop = loop.New(c.pass)
@@ -140,7 +141,7 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 			return time.Time{}, nil // what an earlier agent left goes on enforcing
 		}
 		c.Objects.Take() // turnOn asks for all again
-		clear(c.problems)
+		c.faults = newFaults()
 		return time.Time{}, c.turnOff(ctx)
 	}
 	if !c.on.Load() {
@@ -157,10 +158,11 @@ func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	case err != nil:
 		return time.Time{}, err
 	}
-	if !full {
-		return time.Time{}, nil
+	if !full && !c.faults.due(time.Now()) {
+		return c.faults.next, nil
 	}
-	return time.Time{}, errors.Join(c.place(ctx), c.audit(), forgetUnused(c))
+	err = errors.Join(c.place(ctx), c.audit(), forgetUnused(c))
+	return c.faults.next, err
 }
 
 // Watch requests a pass after each change of an endpoint, until ctx ends. Without policies it

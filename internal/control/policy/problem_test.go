@@ -32,6 +32,10 @@ func (c *cluster) NodeWarning(reason, message string) {
 	c.events = append(c.events, reason+": "+message)
 }
 
+func (c *cluster) PodWarning(ref kube.PodRef, _, reason, message string) {
+	c.events = append(c.events, ref.String()+": "+reason+": "+message)
+}
+
 // noLinks is a node without interfaces.
 type noLinks struct{}
 

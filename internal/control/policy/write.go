@@ -19,7 +19,7 @@ func (c *Controller) commit() error {
 	if change.Empty() {
 		return nil
 	}
-	if err := Write(c.datapath, change); err != nil {
+	if err := c.apply(change); err != nil {
 		return errors.Join(fmt.Errorf("write policies: %w", err), reset(c))
 	}
 	c.metrics.commit.Observe(time.Since(began).Seconds())
@@ -31,22 +31,31 @@ func (c *Controller) commit() error {
 // Write writes a change of an engine to the maps, in the order of its phases. After an error the
 // maps hold a part of it.
 func Write(d *bpf.Datapath, change policy.Change) error {
-	w := writer{maps: &d.Maps, state: d.State}
-	for _, phase := range [][]policy.Operation{change.Before, change.Switch} {
-		if err := w.write(phase); err != nil {
-			return err
-		}
-	}
-	if change.Epoch {
-		d.State.NextEpoch()
-	}
-	return w.write(change.After)
+	return writer{maps: &d.Maps, state: d.State}.change(change)
+}
+
+func (c *Controller) apply(change policy.Change) error {
+	return writer{maps: &c.datapath.Maps, state: c.datapath.State, cut: c.faults.cut}.change(change)
 }
 
 // writer executes the engine's operations on the kernel's maps.
 type writer struct {
 	maps  *bpf.Maps
 	state *bpf.State
+	cut   map[endpoint.ID]string // endpoints of which no set is put in force
+}
+
+// change executes a change in the order of its phases.
+func (w writer) change(change policy.Change) error {
+	for _, phase := range [][]policy.Operation{change.Before, change.Switch} {
+		if err := w.write(phase); err != nil {
+			return err
+		}
+	}
+	if change.Epoch {
+		w.state.NextEpoch()
+	}
+	return w.write(change.After)
 }
 
 func (w writer) write(operations []policy.Operation) error {
@@ -66,7 +75,9 @@ var errOperation = errors.New("the maps have no such table")
 func (w writer) do(o policy.Operation) error {
 	switch o := o.(type) {
 	case policy.Put[endpoint.ID, policy.SetID]:
-		w.state.SetInForce(o.Key, uint32(o.Value))
+		if _, cut := w.cut[o.Key]; !cut {
+			w.state.SetInForce(o.Key, uint32(o.Value))
+		}
 		return nil
 	case policy.Delete[endpoint.ID]:
 		w.state.SetInForce(o.Key, bpf.SetNone)

@@ -122,6 +122,7 @@ type Enforcement struct {
 	Any     bool   // the cluster has policies
 	On      bool   // they are enforced
 	Problem string // why they are not
+	Faults  string // what hinders a part of it; empty if nothing does
 }
 
 // enforced is the condition PoliciesEnforced. origin is the source of the setting.
@@ -132,6 +133,8 @@ func enforced(e Enforcement, origin string) metav1.Condition {
 		c.Reason, c.Message = trunkline.ReasonPolicyOff, "network policies are not enforced on this node: network-policy is off ("+origin+")"
 	case e.Problem != "":
 		c.Reason, c.Message = reasonCannotEnforce, "network policies cannot be enforced, and new pods are refused: "+e.Problem
+	case e.On && e.Faults != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, trunkline.ReasonPolicyFaults, "the network policies of the cluster are enforced on pods that Trunkline wired, with faults: "+e.Faults
 	case e.On:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonEnforced, "the network policies of the cluster are enforced on pods that Trunkline wired"
 	case e.Any:

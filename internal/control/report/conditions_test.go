@@ -28,6 +28,7 @@ func TestConditionsSayWhatTheLastObservationAndComparisonFound(t *testing.T) {
 		{enforced(Enforcement{Off: true, Any: true}, "flag --network-policy"), metav1.ConditionFalse, "PolicyOff", "off (flag --network-policy)"},
 		{enforced(Enforcement{Known: true, Any: true, Problem: "the kernel lacks xt_bpf"}, ""), metav1.ConditionFalse, "CannotEnforce", "new pods are refused: the kernel lacks xt_bpf"},
 		{enforced(Enforcement{Known: true, Any: true, On: true}, ""), metav1.ConditionTrue, "Enforced", "on pods that Trunkline wired"},
+		{enforced(Enforcement{Known: true, Any: true, On: true, Faults: "pod a/b is cut off"}, ""), metav1.ConditionTrue, "EnforcedWithFaults", "with faults: pod a/b is cut off"},
 		{enforced(Enforcement{Known: true, Any: true}, ""), metav1.ConditionFalse, "PoliciesLoading", "wait"},
 		{enforced(Enforcement{Known: true}, ""), metav1.ConditionTrue, "NoPolicies", "no network policies"},
 		{enforced(Enforcement{}, ""), metav1.ConditionUnknown, "PoliciesNotKnown", "new pods are refused"},

@@ -28,6 +28,14 @@ func (e *Engine) Selecting(id endpoint.ID) (refs []Ref) {
 	return refs
 }
 
+// InForce is the set that the tables have of an endpoint, as of the last commit.
+func (e *Engine) InForce(id endpoint.ID) SetID {
+	if l := e.endpoints[id]; l != nil {
+		return l.number
+	}
+	return SetNone
+}
+
 // Policies lists all policies, those that select no endpoint of the node included.
 func (e *Engine) Policies() []Ref {
 	return slices.SortedFunc(maps.Keys(e.policies.byRef), Ref.Compare)

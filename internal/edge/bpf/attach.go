@@ -97,9 +97,15 @@ type Attachment struct {
 	Pod   bool // from_pod and to_pod, both the loaded ones
 	Guard bool // guard, the loaded one
 	Stale bool // a filter of ours has another program, or one of two is missing
+	// Ingress: the link has the qdisc ingress of another program. It takes no programs: the kernel
+	// would run those of egress at ingress.
+	Ingress bool
 }
 
-// Attached returns the links that have filters of ours, by index. Links come and go meanwhile.
+// ErrIngress is the error of a link with Attachment.Ingress.
+var ErrIngress = errors.New("the link has the qdisc ingress of another program, in the place of clsact")
+
+// Attached returns the links that have filters of ours, or take none, by index. Links come and go meanwhile.
 func (d *Datapath) Attached() (map[int]Attachment, error) {
 	qdiscs, err := dump(func() ([]netlink.Qdisc, error) { return d.links.QdiscList(nil) })
 	if err != nil {
@@ -113,10 +119,13 @@ func (d *Datapath) Attached() (map[int]Attachment, error) {
 	}
 	all := map[int]Attachment{}
 	for _, q := range qdiscs {
+		link := q.Attrs().LinkIndex
+		if q.Type() == "ingress" {
+			all[link] = Attachment{Ingress: true}
+		}
 		if q.Type() != "clsact" {
 			continue
 		}
-		link := q.Attrs().LinkIndex
 		loaded, other, err := d.filters(link, ids)
 		if err != nil {
 			return nil, err

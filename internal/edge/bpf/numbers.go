@@ -15,15 +15,18 @@ type Numbers struct{ Set, Scope, Ports uint32 }
 type Entries map[string]int
 
 // DeleteUnused deletes the entries of compiled policies that no endpoint has in force: those of
-// earlier versions, and of a change that was not finished. It returns the largest numbers that it
-// found, of deleted entries too, and how many entries stay. The caller switches no endpoint
-// meanwhile.
-func (d *Datapath) DeleteUnused() (found Numbers, stay Entries, err error) {
+// earlier versions, and of a change that was not finished. Sets of keep stay too. It returns
+// the largest numbers that it found, of deleted entries too, and how many entries stay. The caller
+// switches no endpoint meanwhile.
+func (d *Datapath) DeleteUnused(keep ...uint32) (found Numbers, stay Entries, err error) {
 	used := inForce{sets: map[uint32]bool{}, scopes: map[uint32]bool{}, ports: map[uint32]bool{}}
 	for id := endpoint.ID(1); id <= endpoint.MaxID; id++ {
 		set := d.State.InForce(id)
 		used.sets[set] = true
 		found.Set = max(found.Set, set)
+	}
+	for _, set := range keep {
+		used.sets[set] = true
 	}
 	stay = Entries{}
 	sets, err := d.Maps.Sets.All()

@@ -1,0 +1,123 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/trunkline/trunkline/internal/core/endpoint"
+	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/edge/bpf"
+	"github.com/trunkline/trunkline/internal/edge/kube"
+)
+
+// faults hinder a part of the enforcement; all else is enforced (ADR 0032).
+type faults struct {
+	policies map[policy.Ref][]string // what policies ask for and cannot get
+	// cut are endpoints with a link that takes no programs: nothing is forwarded to or from them.
+	cut map[endpoint.ID]string
+	// unguarded are interfaces of the node, by name, that take no program.
+	unguarded map[string]string
+	tries     int       // to attach what is missing, since all was attached
+	next      time.Time // of these tries; zero: nothing is missing
+}
+
+func newFaults() *faults {
+	return &faults{policies: map[policy.Ref][]string{}, cut: map[endpoint.ID]string{}, unguarded: map[string]string{}}
+}
+
+// due reports whether what is missing is to be attached again.
+func (f *faults) due(now time.Time) bool { return !f.next.IsZero() && !now.Before(f.next) }
+
+// plan sets the time of the next try: after 1 s, 2 s and so on up to the next full pass.
+func (f *faults) plan(now time.Time) {
+	if len(f.cut)+len(f.unguarded) == 0 {
+		f.tries, f.next = 0, time.Time{}
+		return
+	}
+	f.next = now.Add(min(time.Second<<min(f.tries, 10), fullEvery))
+	f.tries++
+}
+
+// Faults names what hinders a part of the enforcement on the node.
+func Faults(c *Controller) (list []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.on.Load() {
+		return nil
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.faults.cut)) {
+		list = append(list, fmt.Sprintf("pod %s is cut off: %s", refOf(c.wired[id].endpoint), c.faults.cut[id]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.faults.unguarded)) {
+		list = append(list, unguarded(name, c.faults.unguarded[name]))
+	}
+	if refused := c.datapath.Found().Refused; refused != "" {
+		list = append(list, "network-policy-map-sizes is not in force: "+refused)
+	}
+	return list
+}
+
+func unguarded(name, why string) string {
+	return fmt.Sprintf("interface %s has no program that drops what policies have not judged, if the rules of nftables are removed: %s", name, why)
+}
+
+// noteLink notes whether the link of an endpoint takes its programs. While it does not, the
+// endpoint has no policies in force, and the program forward drops its packets.
+func noteLink(c *Controller, id endpoint.ID, failed error) {
+	before, was := c.faults.cut[id]
+	ref := refOf(c.wired[id].endpoint)
+	switch {
+	case failed == nil && was:
+		delete(c.faults.cut, id)
+		c.datapath.State.SetInForce(id, uint32(c.engine.InForce(id)))
+		c.Log.Info("policy programs are attached to the link of a pod that was cut off", "pod", ref.String())
+		c.Report()
+	case failed != nil:
+		c.datapath.State.SetInForce(id, bpf.SetPending)
+		why := failed.Error()
+		if c.faults.cut[id] = why; why == before {
+			return
+		}
+		c.Log.Error("a pod is cut off: its link takes no policy programs", "pod", ref.String(), "error", failed)
+		pod := kube.PodRef{Namespace: ref.Namespace, Name: ref.Name}
+		c.Events.PodWarning(pod, uidOf(c.Pods, pod), "CutOff", "The pod's link takes no programs of network policies, so nothing is forwarded to or from the pod until it does: "+why)
+		c.Report()
+	}
+}
+
+func uidOf(pods Pods, ref kube.PodRef) string {
+	for _, p := range pods.Pods() {
+		if p.PodRef == ref {
+			return p.UID
+		}
+	}
+	return ""
+}
+
+// noteDevice notes whether an interface of the node takes its program.
+func noteDevice(c *Controller, name string, failed error) {
+	before, was := c.faults.unguarded[name]
+	switch {
+	case failed == nil && was:
+		delete(c.faults.unguarded, name)
+		c.Report()
+	case failed != nil:
+		why := failed.Error()
+		if c.faults.unguarded[name] = why; why == before {
+			return
+		}
+		c.Log.Error("an interface of the node takes no policy program", "link", name, "error", failed)
+		c.Events.NodeWarning("NotGuarded", "Network policies are enforced, but "+unguarded(name, why))
+		c.Report()
+	}
+}
+
+// held are the sets of endpoints that are cut off: they are put in force again later.
+func held(c *Controller) (sets []uint32) {
+	for id := range c.faults.cut {
+		sets = append(sets, uint32(c.engine.InForce(id)))
+	}
+	return sets
+}
