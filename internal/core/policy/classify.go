@@ -26,7 +26,7 @@ func (c *commit) classify(addresses []netip.Addr) {
 	for _, a := range addresses {
 		affected[a] = struct{}{}
 	}
-	var blocks []*matcher
+	var blocks, selectors []*matcher
 	dropped := map[*matcher]bool{}
 	for m := range c.scoped {
 		if m.classed == (m.scoped > 0) {
@@ -39,9 +39,10 @@ func (c *commit) classify(addresses []netip.Addr) {
 		case m.pods == nil && !m.classed:
 			dropped[m] = true
 		default:
-			c.matchers.peersOf(c.peers, m, func(a netip.Addr, _ *pod) { affected[a] = struct{}{} })
+			selectors = append(selectors, m)
 		}
 	}
+	c.matchers.peersOfAll(c.peers, selectors, func(a netip.Addr) { affected[a] = struct{}{} })
 	c.affectedEntries(blocks, dropped, affected)
 	c.classifyBorders(blocks, affected)
 	kinds := map[kind]*class{}

@@ -17,7 +17,8 @@ import (
 // scope of its own, and so on until the rest fits. In such a scope, addresses with the same
 // verdicts are one class: each peer of the set has one entry, and there are at most as many
 // classes as different verdicts (for rules of the same ports two, however many selectors
-// overlap) and never more than peers; each has one row for 64 port classes and direction.
+// overlap) and never more than peers; each has one row for each direction and 64 port classes of
+// which its verdicts differ from those of other addresses.
 //
 // A set that replaces one with a scope of its own gets one at once, if it has at least half as
 // many matchers; otherwise it is tried in the node's scope.

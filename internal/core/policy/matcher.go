@@ -281,6 +281,43 @@ func (ms *matchers) peersOf(p *peers, m *matcher, f func(a netip.Addr, owner *po
 	}
 }
 
+// fewMatchers is the number of pod sets of a namespace up to which each is compared with all of its
+// pods.
+const fewMatchers = 8
+
+// peersOfAll calls f with the addresses of pods that one of the matchers matches, some of them several
+// times. Many pod sets of a namespace are found by each pod's labels: the work grows with their number
+// and with that of pods, and not with the product.
+func (ms *matchers) peersOfAll(p *peers, list []*matcher, f func(a netip.Addr)) {
+	sets := map[string][]*matcher{} // by the namespace of their pods
+	for _, m := range list {
+		if m.pods != nil {
+			sets[m.pods.Namespace] = append(sets[m.pods.Namespace], m)
+			continue
+		}
+		ms.peersOf(p, m, func(a netip.Addr, _ *pod) { f(a) })
+	}
+	for namespace, list := range sets {
+		if len(list) <= fewMatchers {
+			for _, m := range list {
+				ms.peersOf(p, m, func(a netip.Addr, _ *pod) { f(a) })
+			}
+			continue
+		}
+		index := matcherIndex{}
+		for _, m := range list {
+			index.add(m)
+		}
+		for n := range p.namespacesOf(&PodSet{Namespace: namespace}) {
+			p.of(n, func(a netip.Addr, owner *pod) {
+				if len(index.match(owner)) > 0 {
+					f(a)
+				}
+			})
+		}
+	}
+}
+
 // selects reports whether a matcher without a named port matches the address of a pod.
 func (m *matcher) selects(a netip.Addr, owner *pod) bool {
 	if m.pods != nil {

@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"cmp"
 	"encoding/binary"
+	"fmt"
 	"math/bits"
 	"slices"
 )
@@ -69,67 +71,85 @@ func (p *ports) all() []uint64 {
 	return mask
 }
 
-// dividePorts divides ports by users, each with its intervals.
+// dividePorts divides ports by users, each with its intervals. The work grows with the number of
+// users with different intervals, times that of the parts that one names.
 func dividePorts(users [][]interval) *ports {
-	type border struct {
-		protocol Protocol
-		at       uint32 // a port, or the one after the last
-		user     int32
-		opens    bool
-	}
-	var borders []border
-	for user, intervals := range users {
+	users = distinct(users)
+	p := &ports{parts: cut(users), classes: 1}
+	// Users split classes one by one: what a user names of a class becomes another.
+	last := PortClass(0)
+	split, by := []PortClass{0}, []int{0} // of each class: what the user by makes of it; -by made it
+	for n, intervals := range users {
+		user := n + 1
 		for _, i := range intervals {
-			borders = append(borders, border{i.protocol, uint32(i.first), int32(user), true}, border{i.protocol, uint32(i.last) + 1, int32(user), false})
+			for at := p.search(i); at < len(p.parts) && p.parts[at].protocol == i.protocol && p.parts[at].first <= i.last; at++ {
+				class := &p.parts[at].class
+				switch by[*class] {
+				case -user: // it names the part twice
+					continue
+				case user:
+				default:
+					last++
+					by[*class], split[*class] = user, last
+					by, split = append(by, -user), append(split, 0)
+				}
+				*class = split[*class]
+			}
 		}
 	}
-	slices.SortFunc(borders, func(a, b border) int {
-		if a.protocol != b.protocol {
-			return int(a.protocol) - int(b.protocol)
+	numbers := map[PortClass]PortClass{} // in the order of the parts
+	for at := range p.parts {
+		class := &p.parts[at].class
+		if numbers[*class] == 0 {
+			numbers[*class] = PortClass(p.classes)
+			p.classes++
 		}
-		return int(a.at) - int(b.at)
-	})
-	p := &ports{classes: 1}
-	open := map[int32]int{} // user: its intervals that contain the position
-	classes := map[string]PortClass{}
-	for n, b := range borders {
-		if b.opens {
-			open[b.user]++
-		} else if open[b.user]--; open[b.user] == 0 {
-			delete(open, b.user)
-		}
-		if n+1 == len(borders) || len(open) == 0 {
-			continue
-		}
-		if next := borders[n+1]; next.protocol == b.protocol && next.at > b.at {
-			p.add(interval{b.protocol, uint16(b.at), uint16(next.at - 1)}, usersKey(open), classes)
-		}
+		*class = numbers[*class]
 	}
 	p.key = p.text()
 	return p
 }
 
-func (p *ports) add(i interval, users string, classes map[string]PortClass) {
-	class, known := classes[users]
-	if !known {
-		class = PortClass(p.classes)
-		classes[users] = class
-		p.classes++
+// distinct leaves out users with the intervals of an earlier one.
+func distinct(users [][]interval) (list [][]interval) {
+	known := map[string]bool{}
+	for _, intervals := range users {
+		key := fmt.Sprint(intervals)
+		if !known[key] {
+			known[key] = true
+			list = append(list, intervals)
+		}
 	}
-	p.parts = append(p.parts, part{i, class})
+	return list
 }
 
-func usersKey(open map[int32]int) string {
-	users := make([]int32, 0, len(open))
-	for user := range open {
-		users = append(users, user)
+// cut are the parts into which the borders of intervals divide the ports that one has.
+func cut(users [][]interval) (parts []part) {
+	type border struct {
+		protocol Protocol
+		at       uint32 // a port, or the one after the last
+		opens    int    // intervals, minus those that end
 	}
-	slices.Sort(users)
-	key := make([]byte, 0, 4*len(users))
-	for _, user := range users {
-		key = binary.LittleEndian.AppendUint32(key, uint32(user))
+	var borders []border
+	for _, intervals := range users {
+		for _, i := range intervals {
+			borders = append(borders, border{i.protocol, uint32(i.first), 1}, border{i.protocol, uint32(i.last) + 1, -1})
+		}
 	}
-	return string(key)
+	slices.SortFunc(borders, func(a, b border) int {
+		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.at, b.at))
+	})
+	open := 0
+	for n, b := range borders {
+		open += b.opens
+		if n+1 == len(borders) || open == 0 {
+			continue
+		}
+		if next := borders[n+1]; next.protocol == b.protocol && next.at > b.at {
+			parts = append(parts, part{interval: interval{b.protocol, uint16(b.at), uint16(next.at - 1)}})
+		}
+	}
+	return parts
 }
 
 // text is the same for equal divisions.

@@ -14,6 +14,7 @@ type program struct {
 	always     []hit // of rules for any peer
 	isolating  []Ref
 	all        []uint64 // the bitmap of all port classes
+	base       []uint64 // the verdicts of class 0
 }
 
 // compiledRule is a rule, in the order in which rules are asked.
@@ -32,6 +33,16 @@ type hit struct {
 // touches reports whether a class of these matchers may have other verdicts than class 0.
 func (p *program) touches(list []*matcher) bool {
 	return p.isolated && slices.ContainsFunc(list, func(m *matcher) bool { return p.byMatcher[m] != nil })
+}
+
+// names reports whether a rule for these matchers names a port of a page.
+func (p *program) names(list []*matcher, page int) bool {
+	for _, m := range list {
+		if slices.ContainsFunc(p.byMatcher[m], func(h hit) bool { return h.ports[page] != 0 }) {
+			return true
+		}
+	}
+	return false
 }
 
 // hits are the rules that match a peer, in order.

@@ -45,16 +45,11 @@ func (e *Engine) own(s *set) {
 		b.new = e.verdictClass(s.own, s.own.blocks.ofRange(b.prefix, nil))
 		b.new.users++
 	}
-	for _, m := range s.matchers {
-		if m.isBlock() {
-			continue
+	e.matchers.peersOfAll(e.peers, filter(s.matchers, func(m *matcher) bool { return !m.isBlock() }), func(a netip.Addr) {
+		if s.own.entries[a] == nil {
+			e.ownEntry(s.own, a)
 		}
-		e.matchers.peersOf(e.peers, m, func(a netip.Addr, _ *pod) {
-			if s.own.entries[a] == nil {
-				e.ownEntry(s.own, a)
-			}
-		})
-	}
+	})
 }
 
 // ownEntry sets the class of an address in a set's own scope, and returns the one before.

@@ -269,6 +269,7 @@ func (s *set) compile(d Direction, subject *pod) program {
 		}
 	}
 	p.isolated = p.namespaced || len(p.rules) > 0
+	p.base = p.verdicts(nil)
 	return p
 }
 
@@ -322,17 +323,25 @@ func (s *set) touches(list []*matcher) bool {
 	return s.programs[Ingress].touches(list) || s.programs[Egress].touches(list)
 }
 
-// weight is the number of rows of a class.
+// weight is the largest number of rows of a class: of the pages of ports that its rules name.
 func (s *set) weight(list []*matcher) (rows int) {
 	for d := range s.programs {
-		if s.programs[d].touches(list) {
-			rows += s.ports.words()
+		p := &s.programs[d]
+		if !p.touches(list) {
+			continue
+		}
+		for page := range s.ports.words() {
+			if p.names(list, page) {
+				rows++
+			}
 		}
 	}
 	return rows
 }
 
-// rowsOf calls f with each row of a class of these matchers.
+// rowsOf calls f with each row of a class of these matchers. A class other than 0 has none on the
+// pages on which its verdicts are those of class 0: so the rows of a class are as many as the pages
+// that its rules name, and not as many as those of all rules.
 func (s *set) rowsOf(c Class, list []*matcher, f func(key RowKey, row uint64)) {
 	for d := range s.programs {
 		p := &s.programs[d]
@@ -340,20 +349,9 @@ func (s *set) rowsOf(c Class, list []*matcher, f func(key RowKey, row uint64)) {
 			continue
 		}
 		for page, row := range p.verdicts(list) {
-			f(RowKey{Set: s.id, Direction: Direction(d), Class: c, Page: uint16(page)}, row)
-		}
-	}
-}
-
-// keysOf calls f with the key of each row of a class of these matchers.
-func (s *set) keysOf(c Class, list []*matcher, f func(key RowKey)) {
-	for d := range s.programs {
-		p := &s.programs[d]
-		if !p.isolated || c != 0 && !p.touches(list) {
-			continue
-		}
-		for page := range s.ports.words() {
-			f(RowKey{Set: s.id, Direction: Direction(d), Class: c, Page: uint16(page)})
+			if c == 0 || row != p.base[page] {
+				f(RowKey{Set: s.id, Direction: Direction(d), Class: c, Page: uint16(page)}, row)
+			}
 		}
 	}
 }

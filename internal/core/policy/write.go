@@ -330,5 +330,5 @@ func lessAllowed(old, new string) bool {
 
 func (w *writer) deleteRows(s *set, class *class, list []*matcher) {
 	delete(s.rows, class)
-	s.keysOf(class.id, list, func(key RowKey) { w.change.After = append(w.change.After, Delete[RowKey]{key}) })
+	s.rowsOf(class.id, list, func(key RowKey, _ uint64) { w.change.After = append(w.change.After, Delete[RowKey]{key}) })
 }
