@@ -27,6 +27,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	corepolicy "github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -226,6 +227,11 @@ func (a *Agent) NodeWarning(reason, message string) {
 
 // PodWarning implements control/policy.Events.
 func (a *Agent) PodWarning(ref kube.PodRef, _, reason, message string) {
+	a.NodeWarning(reason, ref.String()+": "+message)
+}
+
+// PolicyWarning implements control/policy.Events.
+func (a *Agent) PolicyWarning(ref corepolicy.Ref, _, reason, message string) {
 	a.NodeWarning(reason, ref.String()+": "+message)
 }
 

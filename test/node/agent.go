@@ -25,6 +25,7 @@ import (
 	trunkline "github.com/trunkline/trunkline/api/trunkline/v1alpha1"
 	"github.com/trunkline/trunkline/internal/app/agent"
 	"github.com/trunkline/trunkline/internal/core/config"
+	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/kernel/timerslack"
 )
@@ -254,6 +255,10 @@ func (noCluster) Refuse(context.Context, string) error       { return nil }
 func (noCluster) Leave(context.Context) error                { return nil }
 func (noCluster) PodWarning(ref kube.PodRef, _, reason, message string) {
 	slog.Warn("event", "pod", ref, "reason", reason, "message", message)
+}
+
+func (noCluster) PolicyWarning(ref policy.Ref, _, reason, message string) {
+	slog.Warn("event", "policy", ref, "reason", reason, "message", message)
 }
 
 func (noCluster) NodeWarning(reason, message string) {

@@ -36,6 +36,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/cniconf"
 	"github.com/trunkline/trunkline/internal/core/config"
+	corepolicy "github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/edge/cniplugin"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc/cniserver"
@@ -68,6 +69,7 @@ type Cluster interface {
 type Events interface {
 	PodWarning(ref kube.PodRef, uid, reason, message string)
 	NodeWarning(reason, message string)
+	PolicyWarning(ref corepolicy.Ref, uid, reason, message string)
 }
 
 // Deps is what an agent works with.

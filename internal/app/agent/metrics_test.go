@@ -23,6 +23,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/cloud"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/ipam"
+	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/edge/cnirpc"
 	"github.com/trunkline/trunkline/internal/edge/ec2"
 	"github.com/trunkline/trunkline/internal/edge/kube"
@@ -68,11 +69,12 @@ func (quiet) WriteNetwork(context.Context, trunkline.NodeNetworkStatus) error {
 func (quiet) SetNetworkUnavailable(context.Context, bool, string, string) error { return nil }
 func (quiet) Confirm(string)                                                    {}
 
-func (quiet) Policies(context.Context) ([]string, error)     { return nil, nil }
-func (quiet) Refuse(context.Context, string) error           { return nil }
-func (quiet) Leave(context.Context) error                    { return nil }
-func (quiet) PodWarning(kube.PodRef, string, string, string) {}
-func (quiet) NodeWarning(string, string)                     {}
+func (quiet) Policies(context.Context) ([]string, error)       { return nil, nil }
+func (quiet) Refuse(context.Context, string) error             { return nil }
+func (quiet) Leave(context.Context) error                      { return nil }
+func (quiet) PodWarning(kube.PodRef, string, string, string)   {}
+func (quiet) NodeWarning(string, string)                       {}
+func (quiet) PolicyWarning(policy.Ref, string, string, string) {}
 
 // scraped is what an agent serves that wired a pod, failed another and unwired one,
 // on a node of which EC2 refused one of two calls.

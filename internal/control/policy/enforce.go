@@ -81,6 +81,7 @@ func (c *Controller) turnOn(ctx context.Context) error {
 		c.Log.Error("what policies deny is not recorded", "error", err)
 	}
 	c.problem.solved(c.Deps)
+	c.metrics.inForce()
 	c.turn(true)
 	c.Log.Info("network policies are enforced", "endpoints", len(c.wired))
 	return nil

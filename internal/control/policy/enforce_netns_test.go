@@ -139,6 +139,7 @@ func (r *rig) start() {
 	}
 	log := slog.New(slog.DiscardHandler)
 	var c *Controller
+	r.events.Events = kube.NewEvents(client.Core, "n1")
 	objects := kube.NewPolicyObjects(kube.PolicyOptions{Client: client, Log: log, Changed: func() { c.Loop.Mark() }})
 	c = New(Deps{
 		Log: log, State: r.store, Objects: objects, Pods: r, Events: &r.events, Links: r.host, Judge: r.judge, Report: func() {}, Registry: prometheus.NewRegistry(),
@@ -157,6 +158,7 @@ func (r *rig) start() {
 	for _, run := range []func(context.Context) error{objects.Run, c.Loop.Run, c.Watch} {
 		done.Go(func() { _ = run(ctx) })
 	}
+	done.Go(func() { r.events.Run(ctx) })
 	r.Controller = c
 	r.stop = sync.OnceFunc(func() {
 		cancel()

@@ -12,9 +12,10 @@ import (
 
 // events are what a controller reports; they implement Events.
 type events struct {
-	t    *testing.T
-	mu   sync.Mutex
-	list []string
+	t            *testing.T
+	mu           sync.Mutex
+	list         []string
+	*kube.Events // of policies
 }
 
 func (e *events) NodeWarning(reason, message string) { e.add("node", reason, message) }

@@ -14,7 +14,7 @@ import (
 
 // faults hinder a part of the enforcement; all else is enforced (ADR 0032).
 type faults struct {
-	policies map[policy.Ref][]string // what policies ask for and cannot get
+	policies map[policy.Ref]*odd // that ask for something that they cannot get
 	// cut are endpoints with a link that takes no programs: nothing is forwarded to or from them.
 	cut map[endpoint.ID]string
 	// unguarded are interfaces of the node, by name, that take no program.
@@ -23,8 +23,55 @@ type faults struct {
 	next      time.Time // of these tries; zero: nothing is missing
 }
 
+// odd is a policy of which parts cannot be honoured.
+type odd struct {
+	uid      string
+	problems []string
+	reported time.Time // by events
+}
+
+// oddEvery is how often the same problems of a policy are reported: the API server keeps events for
+// an hour.
+const oddEvery = 55 * time.Minute
+
+// noteOdd notes the problems of a policy as it is now.
+func (f *faults) noteOdd(ref policy.Ref, uid string, problems []string) {
+	before := f.policies[ref]
+	switch {
+	case len(problems) == 0:
+		delete(f.policies, ref)
+	case before == nil || before.uid != uid || !slices.Equal(before.problems, problems):
+		f.policies[ref] = &odd{uid: uid, problems: problems}
+	}
+}
+
+// problems are those of a policy.
+func (f *faults) problems(ref policy.Ref) []string {
+	if o := f.policies[ref]; o != nil {
+		return o.problems
+	}
+	return nil
+}
+
+// reportOdd writes events of the policies that select a pod of this node. Other nodes that have one
+// write the same, which the API server keeps once.
+func reportOdd(c *Controller, now time.Time) {
+	if !c.on.Load() {
+		return
+	}
+	for ref, o := range c.faults.policies {
+		if now.Sub(o.reported) < oddEvery || !policy.Selects(c.engine, ref) {
+			continue
+		}
+		o.reported = now
+		for _, text := range o.problems {
+			c.Events.PolicyWarning(ref, o.uid, "NotHonoured", "A part of the policy cannot be honoured, and allows nothing: "+text)
+		}
+	}
+}
+
 func newFaults() *faults {
-	return &faults{policies: map[policy.Ref][]string{}, cut: map[endpoint.ID]string{}, unguarded: map[string]string{}}
+	return &faults{policies: map[policy.Ref]*odd{}, cut: map[endpoint.ID]string{}, unguarded: map[string]string{}}
 }
 
 // due reports whether what is missing is to be attached again.

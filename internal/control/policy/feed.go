@@ -14,14 +14,15 @@ import (
 // node.
 func (c *Controller) feed() error {
 	changes := c.Objects.Take()
+	c.metrics.taken(changes.Since)
 	for ref, object := range changes.Policies {
 		if object == nil {
 			c.engine.DeletePolicy(ref)
-			delete(c.faults.policies, ref)
+			c.faults.noteOdd(ref, "", nil)
 			continue
 		}
 		c.engine.SetPolicy(object.Policy)
-		c.faults.policies[ref] = object.Problems
+		c.faults.noteOdd(ref, object.UID, object.Problems)
 		for _, text := range object.Problems {
 			c.Log.Warn("a part of a policy cannot be honoured, and allows nothing", "policy", ref, "problem", text)
 		}

@@ -68,7 +68,7 @@ func (v Views) Inspect() (introspection.Policies, error) {
 		out.Endpoints = append(out.Endpoints, e)
 	}
 	for _, ref := range v.c.engine.Policies() {
-		out.Policies = append(out.Policies, introspection.Policy{Name: ref.String(), Pods: pods[ref], Problems: v.c.faults.policies[ref]})
+		out.Policies = append(out.Policies, introspection.Policy{Name: ref.String(), Pods: pods[ref], Problems: v.c.faults.problems(ref)})
 	}
 	drops, err := v.c.datapath.Drops()
 	if err != nil {

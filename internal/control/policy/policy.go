@@ -54,6 +54,8 @@ type Pods interface {
 type Events interface {
 	NodeWarning(reason, message string)
 	PodWarning(ref kube.PodRef, uid, reason, message string)
+	// PolicyWarning is called on each node with a pod that the policy selects.
+	PolicyWarning(ref policy.Ref, uid, reason, message string)
 }
 
 // Deps is what the controller works with.
@@ -130,6 +132,7 @@ func New(d Deps) *Controller {
 func (c *Controller) pass(ctx context.Context, full bool) (time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer func() { reportOdd(c, time.Now()) }()
 	complete := c.listing.complete()
 	if !c.on.Load() && (full || c.Objects.Any()) {
 		if err := prepareDevices(ctx, c.Deps); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/trunkline/trunkline/internal/control/state/statetest"
+	"github.com/trunkline/trunkline/internal/core/policy"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
@@ -33,6 +34,10 @@ func (c *cluster) NodeWarning(reason, message string) {
 }
 
 func (c *cluster) PodWarning(ref kube.PodRef, _, reason, message string) {
+	c.events = append(c.events, ref.String()+": "+reason+": "+message)
+}
+
+func (c *cluster) PolicyWarning(ref policy.Ref, _, reason, message string) {
 	c.events = append(c.events, ref.String()+": "+reason+": "+message)
 }
 

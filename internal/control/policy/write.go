@@ -17,11 +17,13 @@ func (c *Controller) commit() error {
 	began := time.Now()
 	change := c.engine.Commit()
 	if change.Empty() {
+		c.metrics.inForce() // what was received is about other nodes
 		return nil
 	}
 	if err := c.apply(change); err != nil {
 		return errors.Join(fmt.Errorf("write policies: %w", err), reset(c))
 	}
+	c.metrics.inForce()
 	c.metrics.commit.Observe(time.Since(began).Seconds())
 	c.metrics.operations.Add(float64(change.Len()))
 	c.Log.Debug("policies written", "operations", change.Len(), "took", time.Since(began))

@@ -36,6 +36,12 @@ func (e *Engine) InForce(id endpoint.ID) SetID {
 	return SetNone
 }
 
+// Selects reports whether a policy selects an endpoint of the node, as of the last commit.
+func Selects(e *Engine, ref Ref) bool {
+	p := e.policies.byRef[ref]
+	return p != nil && p.uses > 0
+}
+
 // Policies lists all policies, those that select no endpoint of the node included.
 func (e *Engine) Policies() []Ref {
 	return slices.SortedFunc(maps.Keys(e.policies.byRef), Ref.Compare)

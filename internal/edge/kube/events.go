@@ -24,6 +24,8 @@ type Events struct {
 	sender      watch.Interface
 	recorder    record.EventRecorderLogger
 	node        string
+	core        kubernetes.Interface
+	shared      chan *corev1.Event // of several nodes, which only one is to write
 }
 
 // NewEvents returns a writer of events that come from node (empty: from no node).
@@ -36,13 +38,13 @@ func NewEvents(c kubernetes.Interface, node string) *Events {
 		// Here and not in Run: the broadcaster drops events that it has no receiver for.
 		sender:   b.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.CoreV1().Events("")}),
 		recorder: b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Component, Host: node}),
-		node:     node,
+		node:     node, core: c, shared: make(chan *corev1.Event, sharedQueue),
 	}
 }
 
-// Run waits until ctx ends, and then stops the sending of events.
+// Run writes events that several nodes share, until ctx ends, and then stops the sending of all.
 func (e *Events) Run(ctx context.Context) {
-	<-ctx.Done()
+	e.writeShared(ctx)
 	e.sender.Stop()
 	e.broadcaster.Shutdown()
 }

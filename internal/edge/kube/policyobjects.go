@@ -45,6 +45,8 @@ type PolicyChanges struct {
 	Policies   map[policy.Ref]*PolicyObject  // nil: deleted
 	Namespaces map[string]*labels.Set        // nil: deleted
 	Pods       map[policy.PodRef]*policy.Pod // nil: deleted, ended, or without an address
+	// Since is when the first of these changes was received; zero: none was since the last call.
+	Since time.Time
 }
 
 // PolicyObject is a policy of the API with what the conversion found in it.

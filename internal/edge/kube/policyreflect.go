@@ -191,8 +191,12 @@ func (p *PolicyObjects) podReflector() *cache.Reflector {
 
 // update changes what is known, and signals if anything changed.
 func (p *PolicyObjects) update(change func() bool, signals ...chan struct{}) {
+	received := time.Now()
 	p.mu.Lock()
 	changed := change()
+	if changed && p.known.pending.Since.IsZero() {
+		p.known.pending.Since = received
+	}
 	p.mu.Unlock()
 	if changed {
 		p.changed(signals...)
