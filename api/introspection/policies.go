@@ -10,7 +10,8 @@ const (
 	// PoliciesPath is that of Policies.
 	PoliciesPath = "/debug/policies"
 	// FlowsPath is that of the flow log: one Flow as JSON on each line. ?follow=true goes on
-	// until the client ends, ?sample=N also has one of N accepted connections, N from 2.
+	// until the client ends, with an empty line at once and then every few seconds; ?sample=N also
+	// has one of N accepted connections, N from 2.
 	FlowsPath = "/debug/policies/flows"
 	// VerdictPath is that of Verdicts: ?source=, ?destination= and ?port= of the connection,
 	// and ?protocol= as a number.

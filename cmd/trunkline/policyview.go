@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/trunkline/trunkline/api/introspection"
@@ -68,6 +69,9 @@ func (c *agents) atNodeOf(ctx context.Context, list []cli.Agent, client *kube.Cl
 	}
 	namespace, name, _ := strings.Cut(pod, "/")
 	p, err := client.Core.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("pod %s: the API server has no pod %s in the namespace %s: write NAMESPACE/NAME for one of another namespace", pod, name, namespace)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read pod %s: %w", pod, err)
 	}
@@ -97,6 +101,9 @@ func (c *dumpCmd) run(p process) error {
 		}
 	}
 	nodes, err := cli.ReadPolicies(p.ctx, list)
+	if missing := cli.MissingPod(nodes, pod); missing != nil {
+		return errors.Join(missing, err)
+	}
 	return errors.Join(c.write(p, nodes, func() { cli.WriteDump(p.out, nodes, pod) }), err)
 }
 
@@ -137,6 +144,9 @@ func (c *whyDeniedCmd) run(p process) error {
 		flows = append(flows, f)
 		return nil
 	})
+	if p.ctx.Err() != nil {
+		return err // what was read so far is no answer
+	}
 	denials := cli.Denials(flows)
 	return errors.Join(c.write(p, denials, func() { cli.WriteDenials(p.out, pod, denials, time.Now()) }), err)
 }
@@ -165,7 +175,7 @@ func (c *flowLogCmd) run(p process) error {
 	if err != nil {
 		return err
 	}
-	q := cli.FlowQuery{Follow: c.follow, Sample: c.sample}
+	q := cli.FlowQuery{Follow: c.follow, Sample: c.sample, Notice: func(text string) { fmt.Fprintln(p.err, text) }}
 	if c.pod != "" {
 		q.Pod = podName(c.pod, client)
 	}

@@ -21,6 +21,8 @@ type FlowQuery struct {
 	Follow bool
 	Sample uint   // also one of so many accepted connections, from 2; 0: none
 	Pod    string // only flows of which it is an end, as NAMESPACE/NAME; empty: all
+	// Notice is called, with Follow, when an agent ends and when it answers again. May be nil.
+	Notice func(text string)
 }
 
 func (q FlowQuery) path() string {
@@ -39,43 +41,52 @@ func (q FlowQuery) wants(f introspection.Flow) bool {
 }
 
 // ReadFlows calls f with records of agents, one at a time: of each agent the denies that it has
-// kept, oldest first, and with Follow what comes, until ctx ends.
+// kept, oldest first, and with Follow what comes, until ctx ends, from agents that restart too.
+// Without Follow it returns an error that wraps that of ctx if that ends before all have answered.
 func ReadFlows(ctx context.Context, agents []Agent, q FlowQuery, f func(introspection.Flow) error) error {
 	var mu sync.Mutex
-	read := func(_ int, a Agent) error {
-		in, out := io.Pipe()
-		var wg sync.WaitGroup
-		wg.Go(func() { out.CloseWithError(a.Query(ctx, q.path(), out)) })
-		err := decodeFlows(in, func(flow introspection.Flow) error {
-			flow.Node = a.Node
-			if !q.wants(flow) {
-				return nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			return f(flow)
-		})
-		_ = in.CloseWithError(err) // never fails
-		wg.Wait()
-		return err
+	each := func(flow introspection.Flow) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return f(flow)
+	}
+	notice := func(text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if q.Notice != nil {
+			q.Notice(text)
+		}
 	}
 	if !q.Follow {
-		return errors.Join(eachAgent(agents, read)...)
+		errs := eachAgent(agents, func(_ int, a Agent) error {
+			one := follower{agent: a, query: q, each: each, notice: notice}
+			return one.read(ctx)
+		})
+		if err := ctx.Err(); err != nil {
+			errs = append(errs, fmt.Errorf("interrupted before all agents have answered: %w", err))
+		}
+		return errors.Join(errs...)
 	}
 	// All at once, because none ends.
 	errs := make([]error, len(agents))
 	var wg sync.WaitGroup
 	for i, a := range agents {
-		wg.Go(func() { errs[i] = read(i, a) })
+		one := follower{agent: a, query: q, each: each, notice: notice}
+		wg.Go(func() { errs[i] = one.run(ctx, len(agents) == 1) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-// decodeFlows reads one record from each line.
-func decodeFlows(in io.Reader, f func(introspection.Flow) error) error {
+// decodeFlows reads one record from each line. An empty line only shows that the agent answers;
+// answered is called for it, and before each record.
+func decodeFlows(in io.Reader, answered func(), f func(introspection.Flow) error) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
+		answered()
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
 		var flow introspection.Flow
 		if err := json.Unmarshal(lines.Bytes(), &flow); err != nil {
 			return fmt.Errorf("read a record of the flow log: %w", err)

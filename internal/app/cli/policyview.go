@@ -83,6 +83,23 @@ func WriteDump(w io.Writer, nodes []NodePolicies, pod string) {
 	}
 }
 
+// MissingPod is the error of a dump of a pod that no node has; nil if one has it, or if a node says
+// that it enforces nothing.
+func MissingPod(nodes []NodePolicies, pod string) error {
+	pods, asked := 0, make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		if pod == "" || !n.Enforced || slices.ContainsFunc(n.Endpoints, func(e introspection.PolicyEndpoint) bool { return e.Pod == pod }) {
+			return nil
+		}
+		pods += len(n.Endpoints)
+		asked = append(asked, cmp.Or(n.Node, "this node"))
+	}
+	if len(asked) == 0 {
+		return nil // no agent has answered, which is an error already
+	}
+	return fmt.Errorf("pod %s: none of the %d pods that the agents know has this name (asked: %s): write it as NAMESPACE/NAME; pods on their node's network, and those that another CNI wired, have no entry", pod, pods, some(asked))
+}
+
 // head says whether a node enforces policies.
 func (n NodePolicies) head() string {
 	name := cmp.Or(n.Node, "this node")

@@ -38,8 +38,10 @@ func (r *rig) flows(url string) (next func() introspection.Flow) {
 	lines := bufio.NewScanner(resp.Body)
 	return func() (f introspection.Flow) {
 		r.t.Helper()
-		if !lines.Scan() {
-			r.t.Fatalf("the flow log ends: %v", lines.Err())
+		for more := true; more; more = len(lines.Bytes()) == 0 { // empty lines keep the connection alive
+			if !lines.Scan() {
+				r.t.Fatalf("the flow log ends: %v", lines.Err())
+			}
 		}
 		if err := json.Unmarshal(lines.Bytes(), &f); err != nil {
 			r.t.Fatal(err)

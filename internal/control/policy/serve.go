@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"github.com/trunkline/trunkline/api/introspection"
 	"github.com/trunkline/trunkline/internal/core/policy"
@@ -72,6 +73,11 @@ func flowOf(req *http.Request) (f policy.Flow, err error) {
 	return f, nil
 }
 
+// keepAlive is the time between the empty lines of a flow log that a client follows.
+const keepAlive = 10 * time.Second
+
+func emptyLine() []byte { return []byte{'\n'} }
+
 // serveFlows writes the denies that are kept, and goes on with records as they come if the
 // client asks for that.
 func (v Views) serveFlows(w http.ResponseWriter, req *http.Request) {
@@ -96,7 +102,14 @@ func (v Views) serveFlows(w http.ResponseWriter, req *http.Request) {
 	if q.Get("follow") != "true" {
 		return
 	}
+	// A client that is gone is seen when something is written: without denied packets that would
+	// be never, and a client in the agent's pod would not end either.
+	alive := time.NewTicker(keepAlive)
+	defer alive.Stop()
 	flush := http.NewResponseController(w)
+	if _, err := w.Write(emptyLine()); err != nil {
+		return
+	}
 	for {
 		if flush.Flush() != nil {
 			return
@@ -104,6 +117,10 @@ func (v Views) serveFlows(w http.ResponseWriter, req *http.Request) {
 		select {
 		case <-req.Context().Done():
 			return
+		case <-alive.C:
+			if _, err := w.Write(emptyLine()); err != nil {
+				return
+			}
 		case f := <-live.records:
 			if out.Encode(f) != nil {
 				return
