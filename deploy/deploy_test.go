@@ -197,7 +197,7 @@ func TestOnlyTheAgentsDaemonSetMayBeRead(t *testing.T) {
 }
 
 func TestOnlyTheInitContainerIsPrivilegedAndRootFileSystemsAreReadOnly(t *testing.T) {
-	allowed := []corev1.Capability{"NET_ADMIN", "SYS_ADMIN"}
+	allowed := []corev1.Capability{"NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE"}
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {
 		for _, c := range spec.InitContainers {
 			if !*c.SecurityContext.ReadOnlyRootFilesystem {
@@ -228,7 +228,7 @@ func TestOnlyTheInitContainerIsPrivilegedAndRootFileSystemsAreReadOnly(t *testin
 // What each container writes on the node: a directory that it only reads is mounted so.
 func TestContainersWriteOnlyWhereTheyMust(t *testing.T) {
 	want := map[string][]string{
-		"DaemonSet trunkline-agent, init":  {"/opt/cni/bin"},
+		"DaemonSet trunkline-agent, init":  {"/bpf", "/opt/cni/bin"},
 		"DaemonSet trunkline-agent, agent": {"/bpf", "/etc/cni/net.d", "/run/trunkline", "/var/lib/trunkline"},
 	}
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {

@@ -21,6 +21,7 @@ import (
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/hostnet"
 	"github.com/trunkline/trunkline/internal/core/vpc"
+	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/cniplugin"
 	"github.com/trunkline/trunkline/internal/edge/imds"
 	"github.com/trunkline/trunkline/internal/edge/link"
@@ -43,7 +44,7 @@ type InitDeps struct {
 	Log     *slog.Logger
 }
 
-// Init prepares the node in the privileged init container: it writes the kernel
+// Init prepares the node in the privileged init container: it mounts a bpffs, writes the kernel
 // settings and installs the plugin and the reference plugins that the node lacks. It may
 // run again at any time, also while pods are being wired. On a node of a cluster that the
 // agent refuses it changes nothing, and the agent reports why.
@@ -67,12 +68,25 @@ func Init(ctx context.Context, cfg config.Config, d InitDeps) error {
 	if err != nil {
 		return fmt.Errorf("kernel settings: %w", err)
 	}
+	mountBPF(cfg, log)
 	if d.Reference != "" {
 		if err := installReference(ctx, d.Reference, cfg.CNIBinDir, log); err != nil {
 			return err
 		}
 	}
 	return installPlugin(d.Plugin, filepath.Join(cfg.CNIBinDir, conflist.PluginName), log)
+}
+
+// mountBPF mounts a bpffs on a node that has none, which the agent's container cannot: programs that
+// are pinned in a mount of that container end with it. Without one the node is prepared nevertheless,
+// because a cluster without policies needs none; the agent reports it with the first policy.
+func mountBPF(cfg config.Config, log *slog.Logger) {
+	if !cfg.NetworkPolicy {
+		return
+	}
+	if err := bpf.Mount(cfg.BPFRoot); err != nil {
+		log.Warn("no bpffs is mounted: network policies end whenever the agent restarts", "dir", cfg.BPFRoot, "error", err)
+	}
 }
 
 // How long Init waits for instance metadata, and for the link that it names.

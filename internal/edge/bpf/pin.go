@@ -42,8 +42,8 @@ const (
 // are written.
 const earlierSuffix = "-earlier"
 
-// ensureBPFFS mounts a bpffs at a directory if it is not one.
-func ensureBPFFS(dir string) error {
+// Mount mounts a bpffs at a directory if there is none.
+func Mount(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
