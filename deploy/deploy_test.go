@@ -197,7 +197,7 @@ func TestOnlyTheAgentsDaemonSetMayBeRead(t *testing.T) {
 }
 
 func TestOnlyTheInitContainerIsPrivilegedAndRootFileSystemsAreReadOnly(t *testing.T) {
-	allowed := []corev1.Capability{"NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE"}
+	allowed := []corev1.Capability{"NET_ADMIN", "SYS_ADMIN"}
 	podSpecs(t, func(owner string, spec corev1.PodSpec) {
 		for _, c := range spec.InitContainers {
 			if !*c.SecurityContext.ReadOnlyRootFilesystem {

@@ -122,3 +122,11 @@ func TestTheDirectoryOfAWSsDaemonIsMountedOnEC2Only(t *testing.T) {
 		}
 	})
 }
+
+func TestTheComponentForOldKernelsAddsOneCapability(t *testing.T) {
+	_, operations := ofTheAgent(t, "components/locked-memory")
+	o := operations["/spec/template/spec/containers/0/securityContext/capabilities/add/-"]
+	if len(operations) != 1 || o.Op != "add" || o.Value != "SYS_RESOURCE" {
+		t.Errorf("operations %v, want SYS_RESOURCE added", operations)
+	}
+}

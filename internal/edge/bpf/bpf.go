@@ -94,7 +94,7 @@ func open(o Options, beside bool) (d *Datapath, found Found, err error) {
 	}
 	// Kernels before 5.11 count maps towards the limit of locked memory.
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return fail(fmt.Errorf("raise the limit of locked memory, which needs CAP_SYS_RESOURCE on kernels before 5.11: %w", err))
+		return fail(fmt.Errorf("raise the limit of locked memory, which needs deploy/components/locked-memory (CAP_SYS_RESOURCE) on kernels before 5.11: %w", err))
 	}
 	if err := Mount(o.BPFFS); err != nil {
 		return fail(err)
