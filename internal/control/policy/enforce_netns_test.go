@@ -55,7 +55,7 @@ type rig struct {
 	store  *state.Store
 	bpffs  string
 	ns     map[string]*testns.NS
-	pods   []kube.Pod
+	pods   atomic.Pointer[[]kube.Pod]
 	broken func() error // an error of judge, if it is set
 	sizes  map[string]uint32
 	events events
@@ -110,7 +110,14 @@ func newSizedRig(t *testing.T, sizes map[string]uint32) *rig {
 }
 
 // Pods implements Pods.
-func (r *rig) Pods() []kube.Pod { return r.pods }
+func (r *rig) Pods() []kube.Pod {
+	if pods := r.pods.Load(); pods != nil {
+		return *pods
+	}
+	return nil
+}
+
+func (r *rig) setPods(pods ...kube.Pod) { r.pods.Store(&pods) }
 
 // judge is control/network's Judge: it applies the rules of the node and of all endpoints.
 func (r *rig) judge(ctx context.Context, path string) error {
@@ -175,7 +182,7 @@ func (r *rig) add(name string) {
 	r.t.Helper()
 	ctx := r.t.Context()
 	pod := kube.Pod{PodRef: kube.PodRef{Namespace: "default", Name: name}, UID: "uid-" + name, Labels: map[string]string{"app": name}}
-	r.pods = append(r.pods, pod)
+	r.setPods(append(slices.Clone(r.Pods()), pod)...)
 	if err := r.Admit(ctx, pod); err != nil {
 		r.t.Fatal(err)
 	}

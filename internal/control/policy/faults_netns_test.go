@@ -153,9 +153,7 @@ func TestAnEndpointOfWhichNoLinkIsListedForAMomentLeavesNoEntry(t *testing.T) {
 		t.Errorf("%v; %d entries while no link is listed, want that it stays", err, n)
 	}
 	statetest.Remove(t, r.store, r.endpoint("a"))
-	r.mu.Lock() // the controller reads the pods with it
-	r.pods = nil
-	r.mu.Unlock()
+	r.setPods()
 	r.waitUntil("the end of the endpoint", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.wired) == 0 })
 	if n := entries(); n != 0 {
 		t.Errorf("%d entries of links are left", n)

@@ -69,18 +69,16 @@ func TestTheSnapshotIsUsedAndThenComparedWithTheList(t *testing.T) {
 	w.Delete(pods, "default/old")
 	w.SetDown(false)
 	deleted, deadline := false, time.After(time.Minute)
-	for !w.objects.Synced() || !deleted || w.peers() != "web:10.0.0.7" {
+	replaced := func() bool { return w.Policies[npRef("a")] == nil && w.Policies[npRef("b")] != nil }
+	for !w.objects.Synced() || !deleted || w.peers() != "web:10.0.0.7" || !replaced() {
 		if l, changed := w.take().Namespaces["gone"]; changed && l == nil {
 			deleted = true
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("synced %v, namespace deleted %v, pods %s", w.objects.Synced(), deleted, w.peers())
+			t.Fatalf("synced %v, namespace deleted %v, pods %s, policies %v", w.objects.Synced(), deleted, w.peers(), w.Policies)
 		case <-time.After(10 * time.Millisecond):
 		}
-	}
-	if w.Policies[npRef("a")] != nil || w.Policies[npRef("b")] == nil {
-		t.Errorf("policies %v", w.Policies)
 	}
 }
 
