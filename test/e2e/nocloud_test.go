@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,6 +36,8 @@ func casesWithoutACloud() []string {
 		"dns/service", "dns/headless", "dns/external",
 		"outside/source", "outside/path-mtu",
 		"spoof/source-same-node", "spoof/source-node", "spoof/mac",
+		"policy/ingress-labels/same-node", "policy/egress-labels/service", "policy/node-port/same-node",
+		"policy/load-balancer/same-node", "policy/hairpin/cluster-ip",
 		"health", "operation/error-logs", "operation/interrupted-connections", "operation/unexpected-drops",
 	}
 }
@@ -46,7 +49,8 @@ func skipReason(name string) string {
 		return "does not use EC2"
 	case strings.HasPrefix(name, "metadata/"):
 		return "has no instance metadata"
-	case strings.Contains(name, "other-node"), strings.HasPrefix(name, "node-port/"):
+	case strings.Contains(name, "other-node"), strings.HasPrefix(name, "node-port/"),
+		slices.Contains([]string{"backends-node", "own-node", "from-a-node"}, path.Base(name)):
 		return "the cluster has one ready node"
 	}
 	return ""
