@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,26 +24,7 @@ const (
 func covered() []string { return []string{"internal/core/policy", "test/conformance"} }
 
 // code identifies the covered code by a hash of its content.
-func code() (string, error) {
-	sum := sha256.New()
-	for _, folder := range covered() {
-		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			if ext := filepath.Ext(path); ext != ".go" && ext != ".mod" {
-				return nil
-			}
-			raw, err := os.ReadFile(path)
-			fmt.Fprintf(sum, "%s %d\n%s", filepath.ToSlash(path), len(raw), raw)
-			return err
-		})
-		if err != nil {
-			return "", err
-		}
-	}
-	return fmt.Sprintf("%.12x", sum.Sum(nil)), nil
-}
+func code() (string, error) { return suite.Code(covered(), "", ".go", ".mod") }
 
 // writeReport writes a result to the report.
 func writeReport(seed uint64, r Result) error {

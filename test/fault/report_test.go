@@ -1,7 +1,6 @@
 package fault
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/trunkline/trunkline/test/suite"
 )
 
 // Sections of the report, in its order.
@@ -34,26 +35,7 @@ func covered() []string {
 const root = "../.."
 
 // code identifies the covered code by a hash of its content.
-func code() (string, error) {
-	sum := sha256.New()
-	for _, folder := range covered() {
-		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") && folder != "test/fault" {
-				return err
-			}
-			if ext := filepath.Ext(path); ext != ".go" && ext != ".json" {
-				return nil
-			}
-			raw, err := os.ReadFile(path)
-			fmt.Fprintf(sum, "%s %d\n%s", filepath.ToSlash(path), len(raw), raw)
-			return err
-		})
-		if err != nil {
-			return "", err
-		}
-	}
-	return fmt.Sprintf("%.12x", sum.Sum(nil)), nil
-}
+func code() (string, error) { return suite.Code(covered(), "test/fault", ".go", ".json") }
 
 // A section begins with "== name: code <code>, …" and has a line per point.
 const sectionHead = "== "

@@ -38,16 +38,18 @@ type Report struct {
 	Sections map[string]int
 }
 
-// code identifies the covered code by a hash of its content.
 func (r Report) code() (string, error) {
+	return Code(append(slices.Clone(r.Covered), r.Suites), r.Suites, ".go", ".mod", ".c", ".h")
+}
+
+// Code identifies the files of folders that have one of the extensions by a hash of their content.
+// Tests are left out, but those of the folder own.
+func Code(folders []string, own string, extensions ...string) (string, error) {
 	sum := sha256.New()
-	for _, folder := range append(slices.Clone(r.Covered), r.Suites) {
+	for _, folder := range folders {
 		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") && folder != r.Suites {
+			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") && folder != own || !slices.Contains(extensions, filepath.Ext(path)) {
 				return err
-			}
-			if ext := filepath.Ext(path); !slices.Contains([]string{".go", ".mod", ".c", ".h"}, ext) {
-				return nil
 			}
 			raw, err := os.ReadFile(path)
 			fmt.Fprintf(sum, "%s %d\n%s", filepath.ToSlash(path), len(raw), raw)
