@@ -28,6 +28,40 @@ func moreProcessors() func() {
 // flow is the client's end of a connection; the server's end answers each byte.
 type flow struct{ fd int }
 
+// end is one of a path's two, each of which has a processor for itself, as two nodes have. Without
+// that the kernel runs both on one or on two, and round trips take 10 or 25 µs.
+type end int
+
+const (
+	clientEnd end = 0
+	serverEnd end = 1
+)
+
+// lock locks the calling goroutine to a thread on the end's processor, until the returned function is
+// called.
+func (e end) lock() (unlock func(), err error) {
+	runtime.LockOSThread()
+	var before, own unix.CPUSet
+	if err = unix.SchedGetaffinity(0, &before); err == nil {
+		var all []int
+		for cpu := range len(before) * 64 {
+			if before.IsSet(cpu) {
+				all = append(all, cpu)
+			}
+		}
+		own.Set(all[int(e)*(len(all)-1)])
+		err = unix.SchedSetaffinity(0, &own)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bind a thread to a processor: %w", err)
+	}
+	return func() {
+		if unix.SchedSetaffinity(0, &before) == nil {
+			runtime.UnlockOSThread() // or the thread ends with its goroutine
+		}
+	}, nil
+}
+
 // open listens in the server's pod, and opens the connection of round trips.
 func (p *path) open() {
 	p.listener = p.socket(p.server.NS)
@@ -55,8 +89,12 @@ func (p *path) open() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread()
 		defer unix.Close(peer)
+		unlock, err := serverEnd.lock()
+		if err != nil {
+			return // the client's read ends
+		}
+		defer unlock()
 		for b := make([]byte, 1); ; {
 			if n, err := unix.Read(peer, b); n != 1 || err != nil {
 				return
@@ -90,8 +128,11 @@ func connectTo(fd int, to netip.Addr, port int) error {
 // roundTrip is the median of the microseconds from a write to the answer.
 func (p *path) roundTrip() float64 {
 	took := make([]float64, roundTrips)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	unlock, err := clientEnd.lock()
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer unlock()
 	b := make([]byte, 1)
 	for i := range took {
 		began := time.Now()
@@ -127,9 +168,12 @@ type usage struct {
 }
 
 // timed runs connections on a thread of its own, and returns its processor time.
-func timed(each func(b []byte) error) (u usage) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+func timed(e end, each func(b []byte) error) (u usage) {
+	unlock, err := e.lock()
+	if err != nil {
+		return usage{err: err}
+	}
+	defer unlock()
 	before, err := threadTime()
 	if err != nil {
 		return usage{err: err}
@@ -154,7 +198,7 @@ func threadTime() (time.Duration, error) {
 
 // serve answers a byte of each connection and closes it.
 func (p *path) serve() usage {
-	return timed(func(b []byte) error {
+	return timed(serverEnd, func(b []byte) error {
 		fd, _, err := unix.Accept(p.listener)
 		if err != nil {
 			return fmt.Errorf("accept: %w", err)
@@ -170,7 +214,7 @@ func (p *path) serve() usage {
 
 // request opens a connection, sends a byte, and reads until the server closes it.
 func (p *path) request() usage {
-	return timed(func(b []byte) error {
+	return timed(clientEnd, func(b []byte) error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
