@@ -116,7 +116,7 @@ func policyAdds(r *run, o Options) []Result {
 // mustJudgePods proves that a node enforces policies, or none.
 func mustJudgePods(r *run, n *node.Node, want bool) {
 	out, err := exec.Command("ip", "netns", "exec", n.NS.Name, "nft", "list", "table", "inet", "trunkline").CombinedOutput()
-	if err != nil || strings.Contains(string(out), "chain policy_pod") != want {
+	if err != nil || strings.Contains(string(out), "chain policy_in") != want {
 		r.Fatalf("policies are enforced, want %v (%v):\n%s", want, err, out)
 	}
 }

@@ -22,7 +22,7 @@ enum timeout {
 
 enum operation {
 	KEEP = 0,
-	REFRESH = 1, /* write when it was seen */
+	REFRESH = 1, /* write in place when it was seen and how far it is */
 	STORE = 2,
 	DELETE = 3,
 };
@@ -32,12 +32,13 @@ struct side {
 	struct connection connection;
 	struct answer answer;
 	__u32 set;
+	__u16 endpoint;
 	__u8 direction;
 	__u8 verdict;
 	__u8 reason;
 	__u8 operation;
 	__u8 judged; /* 1: as a new connection, and not by an entry */
-	__u8 pad[3];
+	__u8 pad;
 } __attribute__((aligned(8)));
 
 /* The set in force at an endpoint. The agent stores all eight bytes at once. */
@@ -48,22 +49,33 @@ inlined __u32 in_force(__u32 endpoint)
 	return value ? (__u32) * (volatile __u64 *)value : SET_NONE;
 }
 
+/* The endpoint of this node that has an address; 0: none has. */
+inlined __u16 endpoint_of(const struct address *a)
+{
+	__u32 *id = map_lookup(&tl_addresses, a);
+
+	return id ? *id : 0;
+}
+
 /* When it is: the values that change while packets pass, read once for each. */
 struct moment {
-	__u64 ns;
-	__u32 seconds;
+	__u32 ticks;
 	__u32 epoch;
 	__u32 log;
 	__u32 pad;
 };
+
+inlined __u32 coarse_ticks(void)
+{
+	return ktime_get_coarse_ns() >> TICK_SHIFT;
+}
 
 inlined void now(struct moment *m)
 {
 	__u32 zero = 0;
 	struct state *state = map_lookup(&tl_state, &zero);
 
-	m->ns = ktime_get_ns();
-	m->seconds = m->ns / 1000000000;
+	m->ticks = coarse_ticks();
 	m->epoch = state ? state->epoch : 0;
 	m->log = state ? state->log : 0;
 }
@@ -74,9 +86,17 @@ inlined int has_opening(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_SCTP;
 }
 
-inlined __u32 timeout_of(__u8 protocol, __u8 state)
+/* As many ticks as take at least this time. */
+inlined __u32 ticks(__u64 seconds)
 {
-	if (state == REVOKED)
+	return (seconds * 1000000000 >> TICK_SHIFT) + 1;
+}
+
+inlined __u32 timeout_of(__u8 protocol, const struct connection *c)
+{
+	__u8 state = c->state;
+
+	if (c->revoked)
 		return TIMEOUT_REVOKED;
 	if (has_opening(protocol)) {
 		if (state == ESTABLISHED)
@@ -128,6 +148,12 @@ inlined int deny(struct side *s, __u8 reason)
 	return 0;
 }
 
+inlined void refresh(struct side *s)
+{
+	if (s->operation == KEEP)
+		s->operation = REFRESH;
+}
+
 /* The state after a packet of a direction. */
 inlined void advance(struct side *s, const struct packet *p)
 {
@@ -143,17 +169,16 @@ inlined void advance(struct side *s, const struct packet *p)
 	if (flags != c->flags || state != c->state) {
 		c->flags = flags;
 		c->state = state;
-		s->operation = STORE;
+		refresh(s);
 	}
 }
 
 inlined void seen(struct side *s, const struct moment *m)
 {
-	if (s->connection.seen == m->seconds)
+	if (s->connection.seen == m->ticks)
 		return;
-	s->connection.seen = m->seconds;
-	if (s->operation == KEEP)
-		s->operation = REFRESH;
+	s->connection.seen = m->ticks;
+	refresh(s);
 }
 
 /* Decides by an entry. */
@@ -166,12 +191,9 @@ inlined int continued(struct side *s, const struct packet *p, const struct momen
 			s->operation = DELETE;
 			return deny(s, BY_POLICY);
 		}
-		if (!allowed)
-			s->connection.state = REVOKED;
-		else if (s->connection.state == REVOKED)
-			s->connection.state = ESTABLISHED;
+		s->connection.revoked = !allowed;
 	}
-	if (s->connection.state == REVOKED) {
+	if (s->connection.revoked) {
 		seen(s, m);
 		return deny(s, BY_POLICY);
 	}
@@ -187,8 +209,10 @@ inlined int create(struct side *s, const struct moment *m, __u8 direction)
 	s->connection.opened = direction;
 	s->connection.state = direction == s->direction ? OPENING : ESTABLISHED;
 	s->connection.flags = 0;
+	s->connection.revoked = 0;
 	s->connection.pad = 0;
-	s->connection.seen = m->seconds;
+	s->connection.endpoint = s->endpoint;
+	s->connection.seen = m->ticks;
 	stamp(s, m);
 	return allow(s);
 }
@@ -213,6 +237,14 @@ inlined int first(struct side *s, const struct packet *p, const struct moment *m
 	return opened(s, s->direction) ? create(s, m, s->direction) : deny(s, BY_POLICY);
 }
 
+/* Whether a packet that opens a connection replaces the entry: its port is used again. */
+inlined int reopens(const struct side *s)
+{
+	const struct connection *c = &s->connection;
+
+	return c->opened != s->direction || c->state == CLOSING || c->revoked;
+}
+
 /* Decides about a packet at one endpoint, in one direction, by the set in force there. connections
  * 0: as if there were no entries and the packet opened a connection. */
 called int decide(struct side *s, const struct packet *p, const struct moment *m, int connections)
@@ -225,10 +257,12 @@ called int decide(struct side *s, const struct packet *p, const struct moment *m
 		return deny(s, NOT_READY);
 	s->key.protocol = p->protocol;
 	if (s->direction == INGRESS) {
+		s->key.pod = p->destination;
 		s->key.peer = p->peer;
 		s->key.pod_port = p->destination_port;
 		s->key.peer_port = p->source_port;
 	} else {
+		s->key.pod = p->source;
 		s->key.peer = p->destination;
 		s->key.pod_port = p->source_port;
 		s->key.peer_port = p->destination_port;
@@ -240,10 +274,10 @@ called int decide(struct side *s, const struct packet *p, const struct moment *m
 		return opened(s, s->direction) ? allow(s) : deny(s, BY_POLICY);
 	}
 	c = map_lookup(&tl_connections, &s->key);
-	if (c) {
+	if (c && c->endpoint == s->endpoint) {
 		s->connection = *c;
-		if (m->seconds - s->connection.seen < timeout_of(s->key.protocol, s->connection.state) &&
-		    !(p->kind == OPENS && (s->connection.opened != s->direction || s->connection.state >= CLOSING)))
+		if (m->ticks - s->connection.seen < ticks(timeout_of(s->key.protocol, &s->connection)) &&
+		    !(p->kind == OPENS && reopens(s)))
 			return continued(s, p, m);
 	}
 	return first(s, p, m);
@@ -256,8 +290,11 @@ inlined void commit(struct side *s)
 	switch (s->operation) {
 	case REFRESH:
 		c = map_lookup(&tl_connections, &s->key);
-		if (c)
+		if (c) {
+			c->state = s->connection.state;
+			c->flags = s->connection.flags;
 			c->seen = s->connection.seen;
+		}
 		break;
 	case STORE:
 		map_update(&tl_connections, &s->key, &s->connection, 0);

@@ -56,6 +56,9 @@ static __u32 (*const get_prandom_u32)(void) = (void *)7;
 static long (*const skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 length) = (void *)26;
 static void *(*const ringbuf_reserve)(void *ringbuf, __u64 size, __u64 flags) = (void *)131;
 static void (*const ringbuf_submit)(void *data, __u64 flags) = (void *)132;
+/* Some milliseconds late, and much cheaper than ktime_get_ns. Since Linux 5.11: the loader puts
+ * ktime_get_ns in its place on kernels that do not have it. */
+static __u64 (*const ktime_get_coarse_ns)(void) = (void *)160;
 
 #define swap16(x) __builtin_bswap16(x)
 #define swap32(x) __builtin_bswap32(x)

@@ -100,36 +100,43 @@ struct row_key {
 
 /* tl_state: one entry. ARRAY, mmapable, written by the agent. */
 struct state {
-	__u32 epoch; /* grows with every change of an address's class: connections are judged again */
+	__u32 epoch; /* grows with every change of an address's class, and before an endpoint's number
+	              * is given again: connections are judged again */
 	__u32 log;   /* flow log: 0 off, 1 denies, n > 1 also one of n accepted connections */
 };
 
-/* tl_connections: LRU_HASH, written by the programs. One entry for each endpoint of this node
- * that takes part in a connection. */
+/* tl_connections: LRU_HASH, written by the programs. One entry for each pod of this node that
+ * takes part in a connection. */
 struct connection_key {
-	struct address peer;
-	__u16 endpoint;
+	struct address pod, peer;
 	__u16 pod_port;  /* of ICMP: the identifier, in both */
 	__u16 peer_port;
 	__u8 protocol;
-	__u8 pad;
+	__u8 pad[3];
 };
 
+/* A verdict, which is replaced as a whole, and how far the connection is, which is written in
+ * place: an element that the kernel has reused for another connection meanwhile may get it. So
+ * nothing of it decides more than how long the entry is valid. */
 struct connection {
-	__u32 set;    /* by which it was judged last */
+	__u32 set;      /* by which it was judged last */
 	__u32 epoch;
-	__u32 seen;   /* seconds of CLOCK_MONOTONIC */
-	__u8 opened;  /* direction of the packet that opened it */
-	__u8 state;   /* enum connection_state */
-	__u8 flags;   /* FIN seen from 1 << direction */
-	__u8 pad;
+	__u16 endpoint; /* that had the pod's address */
+	__u8 opened;    /* direction of the packet that opened it */
+	__u8 revoked;   /* 1, of TCP and SCTP: a change of policy has ended it; only a new opening replaces it */
+	__u8 state;     /* in place: enum connection_state */
+	__u8 flags;     /* in place: FIN seen from 1 << direction */
+	__u16 pad;
+	__u32 seen;     /* in place: ticks of CLOCK_MONOTONIC */
 };
+
+/* Ticks are 2^30 ns, a little more than a second. */
+#define TICK_SHIFT 30
 
 enum connection_state {
 	OPENING = 1,     /* packets of one direction */
 	ESTABLISHED = 2, /* of both */
 	CLOSING = 3,     /* RST, or FIN of both directions */
-	REVOKED = 4,     /* TCP, SCTP: a change of policy has ended it; only a new opening replaces it */
 };
 
 /* tl_flows: RINGBUF of struct flow: denies, and a sample of first accepts. */

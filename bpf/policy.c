@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR Apache-2.0)
 /* The programs that enforce network policy on a node.
  *
- *   pod ─ host veth: from_pod ─ nftables FORWARD: forward ─ other link: guard
- *                               nftables FORWARD: forward ─ host veth: to_pod ─ pod
+ *   pod ─ host veth: from_pod ─ nftables FORWARD: known_out, forward ─ other link: guard
+ *                               nftables FORWARD: known_in, forward ─ host veth: to_pod ─ pod
  *
- * forward has the verdict. It runs where a packet has its real addresses, behind DNAT and before
- * SNAT, and with fragments reassembled. The others run at tc and drop what forward has not
- * allowed, so that a node without its nftables rules is closed. */
+ * forward has the verdict; known_out, known_in and known_local answer in its place for most packets
+ * of connections that it has allowed. They run where a packet has its real addresses, behind DNAT
+ * and before SNAT, and with fragments reassembled. The others run at tc and drop what these have
+ * not allowed, so that a node without its nftables rules is closed. */
 #include "kernel.h"
 #include "maps.h"
 #include "parse.h"
 #include "verdict.h"
 #include "connection.h"
+#include "known.h"
 #include "report.h"
 
 char license_of_programs[] SEC("license") = "Dual MIT/GPL";
@@ -87,13 +89,28 @@ int guard(struct __sk_buff *skb)
 	return skb->mark & MARK_PENDING ? drop_not_ready() : TC_ACT_UNSPEC;
 }
 
-inlined __u16 endpoint_of(const struct address *a)
+/* Called by rules of nftables for packets that pods send by other links, that they receive from such,
+ * and that they send to each other: 1 to allow, 0 to call forward. */
+SEC("socket")
+int known_out(struct __sk_buff *skb)
 {
-	__u32 *id = map_lookup(&tl_addresses, a);
-	return id ? *id : 0;
+	return known_at(skb, EGRESS);
 }
 
-/* Called by the rule of nftables for packets to and from pods: 1 to allow, 0 to drop. */
+SEC("socket")
+int known_in(struct __sk_buff *skb)
+{
+	return known_at(skb, INGRESS);
+}
+
+SEC("socket")
+int known_local(struct __sk_buff *skb)
+{
+	return known_at_both(skb);
+}
+
+/* Called by rules of nftables for packets to and from pods that the programs above do not know: 1
+ * to allow, 0 to drop. */
 SEC("socket")
 int forward(struct __sk_buff *skb)
 {
@@ -101,49 +118,48 @@ int forward(struct __sk_buff *skb)
 	struct side from = {.set = SET_OPEN, .direction = EGRESS}, to = {.set = SET_OPEN, .direction = INGRESS};
 	struct moment m = {};
 
+	now(&m);
 	from.reason = parse(skb, 0, &p);
 	settle(&p, sizeof(p), skb->len);
 	if (skb->mark & MARK_JUDGED)
 		p.flags |= REPLY;
-	from.key.endpoint = endpoint_of(&p.source);
-	to.key.endpoint = endpoint_of(&p.destination);
-	if (from.key.endpoint)
-		from.set = in_force(from.key.endpoint);
-	if (to.key.endpoint)
-		to.set = in_force(to.key.endpoint);
-	if (from.reason == BY_POLICY && from.key.endpoint == to.key.endpoint) {
-		if (from.key.endpoint)
+	from.endpoint = endpoint_of(&p.source);
+	to.endpoint = endpoint_of(&p.destination);
+	if (from.endpoint)
+		from.set = in_force(from.endpoint);
+	if (to.endpoint)
+		to.set = in_force(to.endpoint);
+	if (from.reason == BY_POLICY && from.endpoint == to.endpoint) {
+		if (from.endpoint)
 			return 1; /* a pod to itself, by way of a service */
 		from.reason = NOT_READY;
 		from.set = SET_NONE;
 	}
 	/* from_pod saw the sender's endpoint, which has ended since: the other end alone cannot say
 	 * whether the packet may be sent. */
-	if (from.reason == BY_POLICY && !from.key.endpoint && skb->mark & MARK_PENDING) {
+	if (from.reason == BY_POLICY && !from.endpoint && skb->mark & MARK_PENDING) {
 		from.reason = NOT_READY;
 		from.set = SET_NONE;
 	}
 	if (from.reason != BY_POLICY) {
-		now(&m);
 		to.reason = from.reason;
-		denied(&p, from.key.endpoint || !to.key.endpoint ? &from : &to, &m);
+		denied(&p, from.endpoint || !to.endpoint ? &from : &to, &m);
 		return 0;
 	}
 	if (from.set == SET_OPEN && to.set == SET_OPEN)
 		return 1;
-	now(&m);
 	if (!decide(&from, &p, &m, 1)) {
 		commit(&from);
 		denied(&p, &from, &m);
 		return 0;
 	}
-	settle(&from, sizeof(from), m.ns);
+	settle(&from, sizeof(from), m.ticks);
 	if (!decide(&to, &p, &m, 1)) {
 		commit(&to);
 		denied(&p, &to, &m);
 		return 0;
 	}
-	settle(&to, sizeof(to), m.ns);
+	settle(&to, sizeof(to), m.ticks);
 	commit(&from);
 	allowed(&p, &from, &m);
 	commit(&to);
@@ -164,9 +180,9 @@ int judge(struct __sk_buff *skb)
 	int allowed = 0;
 
 	now(&m);
-	s.key.endpoint = skb->cb[0];
+	s.endpoint = skb->cb[0];
 	s.direction = skb->cb[1] & 1;
-	s.set = in_force(s.key.endpoint);
+	s.set = in_force(s.endpoint);
 	s.reason = parse(skb, ETH_HLEN, &p);
 	settle(&p, sizeof(p), skb->len);
 	if (skb->mark & MARK_JUDGED)

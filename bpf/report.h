@@ -55,14 +55,14 @@ inlined struct limit *take(__u64 ns)
 }
 
 /* A function of its own, so that BTF describes struct flow. */
-called int fill(struct flow *f, const struct packet *p, const struct side *s, const struct moment *m)
+called int fill(struct flow *f, const struct packet *p, const struct side *s, __u64 ns)
 {
-	f->time = m->ns;
+	f->time = ns;
 	f->source = p->source;
 	f->destination = p->destination;
 	f->source_port = p->logged[0];
 	f->destination_port = p->logged[1];
-	f->endpoint = s->key.endpoint;
+	f->endpoint = s->endpoint;
 	f->protocol = p->kind != ERROR ? p->protocol : p->version == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6;
 	f->direction = s->direction;
 	f->verdict = s->verdict;
@@ -75,9 +75,10 @@ called int fill(struct flow *f, const struct packet *p, const struct side *s, co
 	return 0;
 }
 
-called int record(const struct packet *p, const struct side *s, const struct moment *m)
+called int record(const struct packet *p, const struct side *s)
 {
-	struct limit *l = take(m->ns);
+	__u64 ns = ktime_get_ns();
+	struct limit *l = take(ns);
 	struct flow *f;
 
 	if (!l)
@@ -87,7 +88,7 @@ called int record(const struct packet *p, const struct side *s, const struct mom
 		l->lost++;
 		return 0;
 	}
-	fill(f, p, s, m);
+	fill(f, p, s, ns);
 	f->lost = l->lost;
 	l->lost = 0;
 	ringbuf_submit(f, 0);
@@ -100,7 +101,7 @@ inlined void denied(const struct packet *p, const struct side *s, const struct m
 	if (s->judged)
 		count(s);
 	if (m->log)
-		record(p, s, m);
+		record(p, s);
 }
 
 inlined void allowed(const struct packet *p, const struct side *s, const struct moment *m)
@@ -109,5 +110,5 @@ inlined void allowed(const struct packet *p, const struct side *s, const struct 
 		return;
 	count(s);
 	if (m->log > 1 && get_prandom_u32() % m->log == 0)
-		record(p, s, m);
+		record(p, s);
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/trunkline/trunkline/test/node"
 )
 
-const policyChain = "chain policy_pod"
+const policyChain = "chain policy_in"
 
 const networkPolicies = "/apis/networking.k8s.io/v1/networkpolicies"
 

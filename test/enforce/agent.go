@@ -70,7 +70,7 @@ type Agent struct {
 
 	mu       sync.Mutex
 	pods     []kube.Pod
-	path     string // of the program that judges; see judge
+	judged   ruleset.Programs // by what packets are judged; see judge
 	datapath *bpf.Datapath
 }
 
@@ -178,9 +178,9 @@ func (a *Agent) Datapath() *bpf.Datapath {
 }
 
 // judge is control/network's Judge.
-func (a *Agent) judge(ctx context.Context, path string) error {
+func (a *Agent) judge(ctx context.Context, by ruleset.Programs) error {
 	a.mu.Lock()
-	a.path = path
+	a.judged = by
 	a.mu.Unlock()
 	return a.Restore(ctx)
 }
@@ -189,14 +189,14 @@ func (a *Agent) judge(ctx context.Context, path string) error {
 // another program has changed them.
 func (a *Agent) Restore(ctx context.Context) error {
 	a.mu.Lock()
-	path := a.path
+	by := a.judged
 	a.mu.Unlock()
-	return a.Filter.Apply(ctx, func() ruleset.Ruleset { return a.spec.Rules(path, a.Store.Endpoints()) })
+	return a.Filter.Apply(ctx, func() ruleset.Ruleset { return a.spec.Rules(by, a.Store.Endpoints()) })
 }
 
-// Rules are the rules of nftables of a node on which the program at a path judges packets.
-func (s Spec) Rules(path string, endpoints []endpoint.Endpoint) ruleset.Ruleset {
-	c := ruleset.Config{PrimaryLink: "eth0", PrimaryIPv4: s.Address, VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Policy: path}
+// Rules are the rules of nftables of a node on which programs judge packets.
+func (s Spec) Rules(by ruleset.Programs, endpoints []endpoint.Endpoint) ruleset.Ruleset {
+	c := ruleset.Config{PrimaryLink: "eth0", PrimaryIPv4: s.Address, VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Policy: by}
 	for _, e := range endpoints {
 		if e.Wired() {
 			c.Pods = append(c.Pods, ruleset.PodOf(e, false))

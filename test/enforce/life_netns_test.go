@@ -59,14 +59,15 @@ func (l *life) start() *process {
 // pause waits until some packets were sent, a random number of them.
 func (l *life) pause(most int) { l.stream.untilSent(l.r.IntN(most)) }
 
-// judgeBy has packets judged by the program that is pinned at a path, or by none.
+// judgeBy has packets judged by the program that is pinned at a path, or by none. It is not the
+// agent's own, so that the programs beside it are not called.
 func (l *life) judgeBy(path string) {
 	l.T.Helper()
-	must(l.T, l.filter.Apply(l.T.Context(), func() ruleset.Ruleset { return l.Spec.Rules(path, l.endpoints) }))
+	must(l.T, l.filter.Apply(l.T.Context(), func() ruleset.Ruleset { return l.Spec.Rules(ruleset.Programs{Forward: path}, l.endpoints) }))
 }
 
 // layout is the directory of the pins of this layout.
-func (l *life) layout() string { return filepath.Join(l.Spec.BPFFS, Dir, "v1") }
+func (l *life) layout() string { return filepath.Join(l.Spec.BPFFS, Dir, "v2") }
 
 // programs is the directory of the pinned programs.
 func (l *life) programs() string {

@@ -17,6 +17,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/report"
 	"github.com/trunkline/trunkline/internal/core/config"
 	"github.com/trunkline/trunkline/internal/core/drift"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
@@ -56,7 +57,7 @@ func newPolicies(a *agent) *policies {
 			d, _, err := bpf.Open(datapath(a.cfg, a.log))
 			return d, err
 		},
-		Judge:  func(ctx context.Context, path string) error { return network.Judge(ctx, a.network, path) },
+		Judge:  func(ctx context.Context, by ruleset.Programs) error { return network.Judge(ctx, a.network, by) },
 		Report: a.reporter.Loop.Mark, Registry: a.deps.Registry,
 	})
 	return p

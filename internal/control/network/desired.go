@@ -116,8 +116,8 @@ func (n *Controller) settings() ruleset.Config {
 	primary, _ := n.State.Device(node.PrimaryMAC)
 	c := n.Ruleset
 	c.PrimaryLink, c.PrimaryIPv4, c.VPCCIDRs = primary.Link, node.PrimaryIP, node.Ranges
-	if path := n.policy.Load(); path != nil {
-		c.Policy = *path
+	if by := n.policy.Load(); by != nil {
+		c.Policy = *by
 	}
 	return c
 }

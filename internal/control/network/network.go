@@ -118,16 +118,15 @@ type Controller struct {
 	Loop   *loop.Loop
 	passes prometheus.Histogram
 
-	turn   chan struct{} // capacity 1: serialises comparisons
-	links  *place[hostnet.Part]
-	filter *place[ruleset.Part]
-	theirs contested       // of the comparison that runs
-	agreed state.Agreement // as journaled; of Start and the loop
-	clean  bool            // of the rules of AWS's daemon; of Start and the loop
-	wired  atomic.Bool     // the last comparison found links of foreign-wired pods
-	// policy is the path of the program that judges packets; nil or empty if there is none.
-	policy  atomic.Pointer[string]
-	started atomic.Bool // Start has begun the first comparison
+	turn    chan struct{} // capacity 1: serialises comparisons
+	links   *place[hostnet.Part]
+	filter  *place[ruleset.Part]
+	theirs  contested                        // of the comparison that runs
+	agreed  state.Agreement                  // as journaled; of Start and the loop
+	clean   bool                             // of the rules of AWS's daemon; of Start and the loop
+	wired   atomic.Bool                      // the last comparison found links of foreign-wired pods
+	policy  atomic.Pointer[ruleset.Programs] // nil: no policies are enforced
+	started atomic.Bool                      // Start has begun the first comparison
 	// notForwarding: new links do not route packets on by themselves; of Start and the loop.
 	notForwarding bool
 
@@ -196,8 +195,8 @@ func (n *Controller) RestoreFilter(ctx context.Context) error {
 // packets of pods, or none for an empty path, and returns once it does. After an error, which may
 // be that the kernel has no such match, the rules stay as they were. Before Start it only notes
 // the path, for the first comparison.
-func Judge(ctx context.Context, n *Controller, path string) error {
-	before := n.policy.Swap(&path)
+func Judge(ctx context.Context, n *Controller, by ruleset.Programs) error {
+	before := n.policy.Swap(&by)
 	if !n.started.Load() {
 		return nil
 	}

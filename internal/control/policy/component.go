@@ -56,7 +56,7 @@ func (c *Controller) Ready(ctx context.Context, e endpoint.Endpoint, link int) e
 		}
 		c.engine.SetPod(podOf(pod, addresses))
 	}
-	c.engine.SetEndpoint(e.ID, refOf(e))
+	c.enter(e)
 	if err := c.placeOne(e.ID, e, link); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 )
@@ -25,7 +26,7 @@ func (c *Controller) Adopt(ctx context.Context) error {
 	}
 	switch found := c.datapath.Found(); {
 	case found.Forward != "":
-		return judge(ctx, c.Deps, found.Forward)
+		return judge(ctx, c.Deps, ruleset.Programs{Forward: found.Forward})
 	case found.Maps == bpf.Created:
 		return nil
 	default:
@@ -38,11 +39,11 @@ func (c *Controller) Adopt(ctx context.Context) error {
 // is replaced by one with another path.
 func call(ctx context.Context, deps Deps, d *bpf.Datapath) error {
 	if found := d.Found(); found.Lost || found.Forward != "" {
-		if err := judge(ctx, deps, found.Forward); err != nil {
+		if err := judge(ctx, deps, ruleset.Programs{Forward: found.Forward}); err != nil {
 			return err
 		}
 	}
-	return judge(ctx, deps, d.ForwardPath())
+	return judge(ctx, deps, ruleset.Programs{Forward: d.ForwardPath(), Known: true})
 }
 
 // open opens the programs, unless they are open. The chain of nftables calls them only once the
@@ -101,6 +102,7 @@ func (c *Controller) begin(ctx context.Context) error {
 	// Connections keep the number of the set that judged them, which an earlier agent's set may
 	// have had.
 	c.datapath.State.NextEpoch()
+	clear(c.ended)
 	limits := policy.DefaultLimits()
 	limits.Rows = c.datapath.Size(bpf.MapRows) / 2
 	c.engine = policy.NewEngineAfter(limits, policy.Numbers{
@@ -169,7 +171,7 @@ func (c *Controller) turnOff(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := judge(ctx, c.Deps, ""); err != nil {
+	if err := judge(ctx, c.Deps, ruleset.Programs{}); err != nil {
 		return err
 	}
 	d := c.datapath

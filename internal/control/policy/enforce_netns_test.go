@@ -102,7 +102,7 @@ func newSizedRig(t *testing.T, sizes map[string]uint32) *rig {
 		tx.Record(rows...)
 		return nil
 	})
-	if err := r.judge(t.Context(), ""); err != nil {
+	if err := r.judge(t.Context(), ruleset.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	r.start()
@@ -120,14 +120,14 @@ func (r *rig) Pods() []kube.Pod {
 func (r *rig) setPods(pods ...kube.Pod) { r.pods.Store(&pods) }
 
 // judge is control/network's Judge: it applies the rules of the node and of all endpoints.
-func (r *rig) judge(ctx context.Context, path string) error {
+func (r *rig) judge(ctx context.Context, by ruleset.Programs) error {
 	if r.broken != nil {
 		if err := r.broken(); err != nil {
 			return err
 		}
 	}
 	return r.filter.Apply(ctx, func() ruleset.Ruleset {
-		c := ruleset.Config{PrimaryLink: "eth0", PrimaryIPv4: netip.MustParseAddr("10.0.0.4"), VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, Policy: path}
+		c := ruleset.Config{PrimaryLink: "eth0", PrimaryIPv4: netip.MustParseAddr("10.0.0.4"), VPCCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, Policy: by}
 		for _, e := range r.store.Endpoints() {
 			if e.Wired() {
 				c.Pods = append(c.Pods, ruleset.PodOf(e, false))

@@ -73,7 +73,8 @@ func (c *Controller) feedEndpoints() error {
 		delete(left, e.ID)
 		addresses[refOf(e)] = append(addresses[refOf(e)], e.Addresses.List()...)
 		if before, known := c.wired[e.ID]; !known || before.endpoint.Key != e.Key {
-			c.engine.SetEndpoint(e.ID, refOf(e))
+			c.ended[e.ID] = c.ended[e.ID] || known
+			c.enter(e)
 		}
 		place := c.wired[e.ID]
 		place.endpoint = e
@@ -91,9 +92,20 @@ func (c *Controller) feedEndpoints() error {
 	return errors.Join(errs...)
 }
 
+// enter gives the engine an endpoint. If its number is that of an earlier one, connections are judged
+// again first: their entries name the endpoint of the set that allowed them.
+func (c *Controller) enter(e endpoint.Endpoint) {
+	if c.ended[e.ID] {
+		c.datapath.State.NextEpoch()
+		clear(c.ended)
+	}
+	c.engine.SetEndpoint(e.ID, refOf(e))
+}
+
 // forget ends the engine's knowledge of an endpoint that has ended.
 func (c *Controller) forget(id endpoint.ID) error {
 	place := c.wired[id]
+	c.ended[id] = true
 	c.engine.DeleteEndpoint(id)
 	delete(c.wired, id)
 	delete(c.faults.cut, id)

@@ -25,6 +25,7 @@ import (
 	"github.com/trunkline/trunkline/internal/control/state"
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 	"github.com/trunkline/trunkline/internal/core/policy"
+	"github.com/trunkline/trunkline/internal/core/ruleset"
 	"github.com/trunkline/trunkline/internal/edge/bpf"
 	"github.com/trunkline/trunkline/internal/edge/kube"
 	"github.com/trunkline/trunkline/internal/edge/link"
@@ -68,9 +69,8 @@ type Deps struct {
 	// Open opens the programs and their maps. It is called when the first policy comes.
 	Open  func() (*bpf.Datapath, error)
 	Links Links
-	// Judge has packets judged by the program that is pinned at a path, or by none if it is
-	// empty, and returns once that is in force.
-	Judge func(ctx context.Context, path string) error
+	// Judge has packets judged by programs, or by none, and returns once that is in force.
+	Judge func(ctx context.Context, by ruleset.Programs) error
 	// Report requests a report of the node: what is enforced has changed.
 	Report   func()
 	Registry prometheus.Registerer
@@ -97,14 +97,20 @@ type Controller struct {
 	engine   *policy.Engine
 	datapath *bpf.Datapath             // nil while the cluster has no policies
 	wired    map[endpoint.ID]placement // endpoints that the engine knows
+	ended    map[endpoint.ID]bool      // numbers of earlier ones, since connections were judged again
 	problem  problem
 	admitted map[policy.PodRef]kube.Pod // by ADDs that are not ready yet
 	faults   *faults
 	// elsewhere are pods of other nodes with the name of one that this node still has.
 	elsewhere map[policy.PodRef]policy.Pod
 	flows     *flowLog
-	on        atomic.Bool
-	turned    chan struct{} // capacity 1: on changed
+	on        enforcing
+}
+
+// enforcing is whether policies are enforced.
+type enforcing struct {
+	atomic.Bool
+	turned chan struct{} // capacity 1: it changed
 }
 
 // placement is where an endpoint is in the kernel.
@@ -119,8 +125,8 @@ const fullEvery = 30 * time.Second
 // New returns the controller. It registers its metrics.
 func New(d Deps) *Controller {
 	c := &Controller{
-		Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{},
-		admitted: map[policy.PodRef]kube.Pod{}, faults: newFaults(), elsewhere: map[policy.PodRef]policy.Pod{}, turned: make(chan struct{}, 1),
+		Deps: d, metrics: newMetrics(d.Registry), listing: newListing(d.Objects), wired: map[endpoint.ID]placement{}, ended: map[endpoint.ID]bool{},
+		admitted: map[policy.PodRef]kube.Pod{}, faults: newFaults(), elsewhere: map[policy.PodRef]policy.Pod{}, on: enforcing{turned: make(chan struct{}, 1)},
 	}
 	c.flows = &flowLog{log: d.Log, name: NewViews(c).name, followers: map[*follower]struct{}{}}
 	c.Loop = loop.New(c.pass)
@@ -181,7 +187,7 @@ func (c *Controller) Watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-endpoints:
-		case <-c.turned:
+		case <-c.on.turned:
 		}
 	}
 }
@@ -190,7 +196,7 @@ func (c *Controller) Watch(ctx context.Context) error {
 func (c *Controller) turn(on bool) {
 	if c.on.Swap(on) != on {
 		select {
-		case c.turned <- struct{}{}:
+		case c.on.turned <- struct{}{}:
 		default:
 		}
 		c.Report()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/trunkline/trunkline/internal/core/ruleset"
 )
 
 // problem is why policies are not enforced; empty if they are, or if there are none.
@@ -39,10 +41,10 @@ func (p *problem) solved(d Deps) {
 	}
 }
 
-// judge has the chain of nftables call the program at a path, or removes it.
-func judge(ctx context.Context, d Deps, path string) error {
-	err := d.Judge(ctx, path)
-	if err != nil && path != "" {
+// judge has the rules of nftables call programs, or removes them.
+func judge(ctx context.Context, d Deps, by ruleset.Programs) error {
+	err := d.Judge(ctx, by)
+	if err != nil && by.Forward != "" {
 		return fmt.Errorf("call the policy programs from nftables, for which the kernel needs the modules nft_compat and xt_bpf: %w", err)
 	}
 	return err

@@ -100,11 +100,9 @@ const (
 	PrioNodePort = -150
 	// PrioConnmark runs after kube-proxy's DNAT (−100).
 	PrioConnmark = -90
-	// PrioForward is the filter hook's.
+	// PrioForward runs before the filters of others: every packet has its real addresses
+	// there, after DNAT and before SNAT.
 	PrioForward = -5
-	// PrioPolicy runs after PrioForward and before the filters of others: every packet
-	// has its real addresses there, after DNAT and before SNAT.
-	PrioPolicy = -4
 	// PrioSNAT runs just before kube-proxy's masquerade (100).
 	PrioSNAT = 95
 	// PrioARP is the filter hook's, in the ARP family.

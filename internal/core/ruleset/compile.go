@@ -21,7 +21,7 @@ func Compile(c Config) Ruleset {
 	rs := Ruleset{Tables: []nftables.Table{
 		{
 			TableName: nftables.TableName{Family: nftables.Inet, Name: hostnet.Table}, Sets: sets(c),
-			Chains: slices.Concat(antiSpoofChains(), markChains(c), metadataChains(), policyChains(c), snatChains(c)),
+			Chains: slices.Concat(antiSpoofChains(), markChains(c), forwardChains(c), snatChains(c)),
 		},
 		{
 			TableName: nftables.TableName{Family: nftables.ARP, Name: hostnet.Table}, Sets: arpSets(), Chains: arpChains(),
@@ -112,6 +112,26 @@ func markChains(c Config) []nftables.Chain {
 		nftables.Chain{Name: chainConnmarkPod, Rules: rules})
 }
 
+// forwardChains restrict what is forwarded: by network policies, and to instance metadata. One
+// chain at the hook has the rules of both, because every packet pays for each chain.
+func forwardChains(c Config) []nftables.Chain {
+	forward := base("forward", nftables.Filter, nftables.Forward, hostnet.PrioForward, append(toPolicy(c.Policy), toMetadata()...)...)
+	input := base("input", nftables.Filter, nftables.Input, hostnet.PrioForward, toMetadata(nftables.Ne(nftables.Iifname, nftables.Ifname("lo")))...)
+	return slices.Concat([]nftables.Chain{forward, input}, metadataChains(), policyChains(c.Policy))
+}
+
+const chainMetadata = "metadata_access"
+
+// toMetadata lead to metadataChains, and back if the packet may pass.
+func toMetadata(first ...nftables.Expr) (rules []nftables.Rule) {
+	for _, address := range []nftables.Match{
+		nftables.Eq(nftables.IPDaddr, nftables.Addr(vpc.MetadataV4)), nftables.Eq(nftables.IP6Daddr, nftables.Addr(vpc.MetadataV6)),
+	} {
+		rules = append(rules, nftables.NewRule(append(slices.Clone(first), address, nftables.Verdict{Kind: nftables.Jump, Chain: chainMetadata})...))
+	}
+	return rules
+}
+
 // metadataChains allow instance metadata to the node itself and to the pods that have
 // an element for it. They run after every DNAT, so a Service with that address as its
 // endpoint leads nowhere, and see all that is forwarded, not only what comes from our
@@ -121,18 +141,8 @@ func markChains(c Config) []nftables.Chain {
 // Others are rejected and not dropped: SDKs ask there first, and would wait for seconds
 // at every start.
 func metadataChains() []nftables.Chain {
-	toMetadata := func(first ...nftables.Expr) (rules []nftables.Rule) {
-		for _, address := range []nftables.Match{
-			nftables.Eq(nftables.IPDaddr, nftables.Addr(vpc.MetadataV4)), nftables.Eq(nftables.IP6Daddr, nftables.Addr(vpc.MetadataV6)),
-		} {
-			rules = append(rules, nftables.NewRule(append(slices.Clone(first), address, gotoChain("metadata_access"))...))
-		}
-		return rules
-	}
 	return []nftables.Chain{
-		base("forward", nftables.Filter, nftables.Forward, hostnet.PrioForward, toMetadata()...),
-		base("input", nftables.Filter, nftables.Input, hostnet.PrioForward, toMetadata(nftables.Ne(nftables.Iifname, nftables.Ifname("lo")))...),
-		{Name: "metadata_access", Rules: []nftables.Rule{
+		{Name: chainMetadata, Rules: []nftables.Rule{
 			nftables.NewRule(inSet(setMetadata4, nftables.IPSaddr), verdict(nftables.Return)),
 			nftables.NewRule(inSet(setMetadata6, nftables.IP6Saddr), verdict(nftables.Return)),
 			nftables.NewRule(nftables.Eq(nftables.L4Proto, nftables.Proto(nftables.TCP)), nftables.Counter{}, nftables.Reject{With: nftables.TCPReset}).Commented("instance metadata"),
@@ -142,31 +152,53 @@ func metadataChains() []nftables.Chain {
 }
 
 // policyChains drop what network policies do not allow of the packets that pods send and
-// receive. The program judges both ends of a connection. Packets that it allows are marked:
-// the programs on pods' links drop those that are not, so that nothing passes while this
-// chain is missing.
+// receive. Packets that a program allows are marked: the programs on pods' links drop those that
+// are not, so that nothing passes while these chains are missing. The programs known_… allow most
+// packets, and so are called before the rules that only others need.
 //
 // The node of the other end judges by the source address, so a pod keeps its own towards other
 // nodes, where kube-proxy would masquerade it: through a node port, a load balancer's
 // address, or with masqueradeAll. Replies come back to this node, which has the connection. Towards
 // a pod of this node kube-proxy masquerades after the verdict, and a pod that connects to itself
 // needs it.
-func policyChains(c Config) []nftables.Chain {
-	if c.Policy == "" {
+func policyChains(p Programs) []nftables.Chain {
+	if p.Forward == "" {
 		return nil
 	}
-	const pods = "policy_pod"
-	return []nftables.Chain{
-		base("policy", nftables.Filter, nftables.Forward, hostnet.PrioPolicy,
-			nftables.NewRule(nftables.AllBits(nftables.MetaMark, hostnet.MarkMasquerade), fromPod(), nftables.Ne(nftables.Oifgroup, nftables.Native(hostnet.LinkGroupPod)),
-				nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkPending, Clear: hostnet.MarkMasquerade}).Commented("not masqueraded by kube-proxy"),
-			nftables.NewRule(fromPod(), gotoChain(pods)), nftables.NewRule(toPod(), gotoChain(pods))),
-		{Name: pods, Rules: []nftables.Rule{
+	judge := func(known string, clear uint32, first ...nftables.Rule) (rules []nftables.Rule) {
+		allow := func(path string) nftables.Rule {
+			return nftables.NewRule(nftables.BPF{Path: path}, nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged, Clear: clear}, verdict(nftables.Return))
+		}
+		if p.Known {
+			rules = append(rules, allow(p.beside(known)))
+		}
+		return append(append(rules, first...),
 			nftables.NewRule(nftables.Eq(nftables.CtDirection, nftables.CtReply()), nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged}).Commented("a reply, as the program sees it"),
-			nftables.NewRule(nftables.BPF{Path: c.Policy}, nftables.SetBits{Field: nftables.MetaMark, Bits: hostnet.MarkJudged, Clear: hostnet.MarkPending}, verdict(nftables.Return)),
-			nftables.NewRule(nftables.Counter{}, verdict(nftables.Drop)).Commented("network policy"),
-		}},
+			allow(p.Forward),
+			nftables.NewRule(nftables.Counter{}, verdict(nftables.Drop)).Commented("network policy"))
 	}
+	local := nftables.NewRule(toPod(), gotoChain(chainPolicyLocal))
+	return []nftables.Chain{
+		{Name: chainPolicyOut, Rules: append([]nftables.Rule{local}, judge("known_out", hostnet.MarkPending|hostnet.MarkMasquerade, toMetadata()...)...)},
+		{Name: chainPolicyIn, Rules: judge("known_in", hostnet.MarkPending)},
+		{Name: chainPolicyLocal, Rules: judge("known_local", hostnet.MarkPending)},
+	}
+}
+
+// Chains of policies: of what pods send by links that are no pods', of what they receive by such
+// links, and of what they send to each other.
+const (
+	chainPolicyOut   = "policy_out"
+	chainPolicyIn    = "policy_in"
+	chainPolicyLocal = "policy_local"
+)
+
+// toPolicy lead to policyChains.
+func toPolicy(p Programs) []nftables.Rule {
+	if p.Forward == "" {
+		return nil
+	}
+	return []nftables.Rule{nftables.NewRule(fromPod(), gotoChain(chainPolicyOut)), nftables.NewRule(toPod(), gotoChain(chainPolicyIn))}
 }
 
 // snatChains give what pods send out of the VPC the node's primary address. The node's

@@ -10,6 +10,7 @@ package ruleset
 
 import (
 	"net/netip"
+	"path"
 	"strings"
 
 	"github.com/trunkline/trunkline/internal/core/endpoint"
@@ -61,6 +62,19 @@ const (
 	RandomNone  Randomize = "none"
 )
 
+// Programs are the pins of the programs of network policies, which rules call.
+type Programs struct {
+	// Forward is the path of the program that judges what pods send and receive; empty if no
+	// policies are enforced.
+	Forward string
+	// Known: known_out, known_in and known_local are pinned beside it. They allow packets of
+	// connections that are allowed already.
+	Known bool
+}
+
+// beside is the path of another program in the folder of Forward.
+func (p Programs) beside(name string) string { return path.Join(path.Dir(p.Forward), name) }
+
 // Config is what a node's ruleset follows from.
 type Config struct {
 	// PrimaryLink and PrimaryIPv4 are the primary ENI's device and address. In a
@@ -78,10 +92,8 @@ type Config struct {
 	// NoNodePort leaves connections that enter by the primary ENI unmarked
 	// (AWS_VPC_CNI_NODE_PORT_SUPPORT=false).
 	NoNodePort bool
-	// Policy is the path at which the program is pinned that judges forwarded packets of
-	// pods; empty if no policies are enforced.
-	Policy string
-	Pods   []Pod
+	Policy     Programs
+	Pods       []Pod
 	// Metadata are addresses of pods that another CNI wired and that may reach the instance
 	// metadata service.
 	Metadata []netip.Addr

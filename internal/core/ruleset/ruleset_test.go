@@ -373,9 +373,10 @@ func TestEveryRuleThatEndsAPacketCountsIt(t *testing.T) {
 
 func TestForwardedPacketsOfPodsAreJudgedByTheirRealAddresses(t *testing.T) {
 	c := config()
-	c.Policy = "/sys/fs/bpf/trunkline/forward"
+	c.Policy = Programs{Forward: "/sys/fs/bpf/trunkline/forward", Known: true}
 	service, backend, pod, outside := addr("172.20.0.10"), addr("10.0.5.5"), addr("10.0.0.70"), addr("203.0.113.10")
 	fromA := Packet{InLink: "eniaaa", MAC: macA, Src: addr("10.0.0.12")}
+	fromB := Packet{InLink: "enibbb", MAC: macB, Src: pod} // it may reach instance metadata
 	to := func(p Packet, dst netip.Addr) Packet { p.Dst = dst; return p }
 	for name, c := range map[string]struct {
 		p       Packet
@@ -389,13 +390,15 @@ func TestForwardedPacketsOfPodsAreJudgedByTheirRealAddresses(t *testing.T) {
 		"to a pod of the node, denied":                   {to(fromA, pod), [2]netip.Addr{}, Dropped},
 		"from another node":                              {Packet{InLink: "eth1", Src: backend, Dst: pod}, [2]netip.Addr{backend, pod}, Forwarded},
 		"from another node, denied":                      {Packet{InLink: "eth1", Src: backend, Dst: pod}, [2]netip.Addr{}, Dropped},
+		"to instance metadata":                           {to(fromB, vpc.MetadataV4), [2]netip.Addr{pod, vpc.MetadataV4}, Forwarded},
+		"to instance metadata, denied":                   {to(fromB, vpc.MetadataV4), [2]netip.Addr{}, Dropped},
 		"to the node itself, not judged":                 {to(fromA, addr("10.0.0.11")), [2]netip.Addr{}, Delivered},
 		"between links that are no pods', not judged":    {Packet{InLink: "eth1", Src: backend, Dst: outside}, [2]netip.Addr{}, Forwarded},
 	} {
 		n := node()
 		n.Policy = func(src, dst netip.Addr) bool { return [2]netip.Addr{src, dst} == c.allowed }
 		got, err := Compile(Config{
-			PrimaryLink: "eth0", PrimaryIPv4: addr("10.0.0.10"), VPCCIDRs: prefixes("10.0.0.0/16"), Pods: config().Pods, Policy: "/pin",
+			PrimaryLink: "eth0", PrimaryIPv4: addr("10.0.0.10"), VPCCIDRs: prefixes("10.0.0.0/16"), Pods: config().Pods, Policy: Programs{Forward: "/pin", Known: true},
 		}).Trace(n, c.p)
 		if err != nil || got.Outcome != c.want {
 			t.Errorf("%s: %s (%v), want %s", name, got.Outcome, err, c.want)
@@ -414,18 +417,19 @@ func TestForwardedPacketsOfPodsAreJudgedByTheirRealAddresses(t *testing.T) {
 func TestAPodKeepsItsAddressTowardsOtherNodes(t *testing.T) {
 	fromA := Packet{InLink: "eniaaa", MAC: macA, Src: addr("10.0.0.12"), Mark: hostnet.MarkMasquerade}
 	fromNode := Packet{InLink: "eth1", Src: addr("10.0.5.9"), Mark: hostnet.MarkMasquerade}
+	judged := Programs{Forward: "/pin", Known: true}
 	to := func(p Packet, dst string) Packet { p.Dst = addr(dst); return p }
 	for name, c := range map[string]struct {
 		p           Packet
-		policy      string
+		policy      Programs
 		masqueraded bool
 	}{
-		"to a pod of another node":                  {to(fromA, "10.0.5.5"), "/pin", false},
-		"to a Service of pods of another node":      {to(fromA, "172.20.0.10"), "/pin", false},
-		"to a pod of the node, judged before":       {to(fromA, "10.0.0.70"), "/pin", true},
-		"to itself through a Service":               {to(fromA, "10.0.0.12"), "/pin", true},
-		"from another node through a node port":     {to(fromNode, "10.0.5.5"), "/pin", true},
-		"to a pod of another node without policies": {to(fromA, "10.0.5.5"), "", true},
+		"to a pod of another node":                  {to(fromA, "10.0.5.5"), judged, false},
+		"to a Service of pods of another node":      {to(fromA, "172.20.0.10"), judged, false},
+		"to a pod of the node, judged before":       {to(fromA, "10.0.0.70"), judged, true},
+		"to itself through a Service":               {to(fromA, "10.0.0.12"), judged, true},
+		"from another node through a node port":     {to(fromNode, "10.0.5.5"), judged, true},
+		"to a pod of another node without policies": {to(fromA, "10.0.5.5"), Programs{}, true},
 	} {
 		rules := config()
 		rules.Policy = c.policy
@@ -435,7 +439,7 @@ func TestAPodKeepsItsAddressTowardsOtherNodes(t *testing.T) {
 		if err != nil || got.Outcome != Forwarded || (got.Mark&hostnet.MarkMasquerade != 0) != c.masqueraded {
 			t.Errorf("%s: %s with mark %#x (%v), want masqueraded %v", name, got.Outcome, got.Mark, err, c.masqueraded)
 		}
-		if judged := got.Mark&(hostnet.MarkJudged|hostnet.MarkPending) == hostnet.MarkJudged; c.policy != "" && c.p.InLink == "eniaaa" && !judged {
+		if judged := got.Mark&(hostnet.MarkJudged|hostnet.MarkPending) == hostnet.MarkJudged; c.policy != (Programs{}) && c.p.InLink == "eniaaa" && !judged {
 			t.Errorf("%s: mark %#x, want judged and not pending", name, got.Mark)
 		}
 	}

@@ -167,6 +167,12 @@ func (t *tracer) run(f nftables.Family, c nftables.Chain) bool {
 		if matched {
 			t.f.Why = append(t.f.Why, where)
 		}
+		if matched && v.kind == nftables.Jump {
+			if t.jump(f, v.chain, where) {
+				return true
+			}
+			continue
+		}
 		if matched && v != (end{}) {
 			return t.verdict(f, v, where)
 		}
@@ -179,16 +185,20 @@ func (t *tracer) verdict(f nftables.Family, v end, where string) bool {
 	case nftables.Return, nftables.Accept:
 		return false
 	case nftables.Goto:
-		next := t.rs.table(f).Chain(v.chain)
-		if next == nil {
-			t.err = fmt.Errorf("%s: there is no such chain", where)
-			return true
-		}
-		return t.run(f, *next)
+		return t.jump(f, v.chain, where)
 	default:
 		t.f.Outcome, t.f.By = v.outcome, where
 		return true
 	}
+}
+
+func (t *tracer) jump(f nftables.Family, chain, where string) bool {
+	next := t.rs.table(f).Chain(chain)
+	if next == nil {
+		t.err = fmt.Errorf("%s: there is no such chain", where)
+		return true
+	}
+	return t.run(f, *next)
 }
 
 // end is what a rule leads to: a verdict, the outcome of the packet, or neither.

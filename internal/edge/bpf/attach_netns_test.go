@@ -32,7 +32,7 @@ func attachable(t testing.TB) (*world, *testns.NS, Options) {
 	d, _, err := Open(o)
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	return &world{d, t}, ns, o
+	return worldOf(d, t), ns, o
 }
 
 func (w *world) attached(link int, want Attachment) {
@@ -117,7 +117,7 @@ func TestEarlierProgramsAreStaleUntilTheyAreReplaced(t *testing.T) {
 	d, _, err := Open(o)
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	next := &world{d, t}
+	next := worldOf(d, t)
 	next.attached(a, Attachment{Stale: true})
 	next.attached(b, Attachment{Stale: true})
 	must(t, next.Attach(a))

@@ -82,6 +82,7 @@ func BenchmarkForward(b *testing.B) {
 		{"nothing", guard, ip(a, out, tcp(1, 80, ack))},
 		{"without policies", forward, ip(c, out, tcp(1, 80, ack))},
 		{"connection", forward, ip(a, out, tcp(1, 80, ack))},
+		{"known connection", knownOut, ip(a, out, tcp(1, 80, ack))},
 		{"deny by class", forward, ip(a, out, tcp(1, 81, syn))},
 		{"deny by prefix", forward, ip(a, addr("198.51.100.1"), tcp(1, 81, syn))},
 		{"judge a new connection", judge, ip(a, out, tcp(1, 80, syn))},

@@ -3,8 +3,8 @@
 //
 // It touches the pins below its directory of a bpffs, the maps that these pins hold, and its own
 // filters at clsact of the links that callers name. It decides nothing: core/policy compiles what
-// the maps hold. The program forward is called by a rule of nftables, which edge/nft owns;
-// control/policy names the program's pin to it.
+// the maps hold. The programs forward and known_… are called by rules of nftables, which edge/nft
+// owns; control/policy names their pins to it.
 package bpf
 
 import (
@@ -14,6 +14,8 @@ import (
 	"os"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 )
@@ -56,6 +58,10 @@ const (
 	guard   = "guard"
 	forward = "forward"
 	judge   = "judge"
+
+	knownOut   = "known_out"
+	knownIn    = "known_in"
+	knownLocal = "known_local"
 )
 
 // Open loads the programs, or adopts those that are pinned with their maps. found says which; it
@@ -84,6 +90,9 @@ func open(o Options, beside bool) (d *Datapath, found Found, err error) {
 	spec, err := parse(o.Object)
 	if err != nil {
 		return fail(err)
+	}
+	if features.HaveProgramHelper(ebpf.SocketFilter, asm.FnKtimeGetCoarseNs) != nil {
+		withPreciseClock(spec)
 	}
 	for name, entries := range o.Sizes {
 		m := spec.Maps[name]

@@ -19,13 +19,17 @@ const (
 	timeoutOther          = 10 * time.Minute
 )
 
+// TicksOf returns how many whole ticks a duration has: units of 2^30 ns, in which the programs keep
+// when a connection was seen.
+func TicksOf(d time.Duration) uint32 { return uint32(d >> 30) }
+
 // timeoutOf returns how long an entry without packets is valid.
-func timeoutOf(protocol uint8, state ConnectionState) time.Duration {
+func timeoutOf(protocol uint8, c Connection) time.Duration {
 	switch {
-	case state == Revoked:
+	case c.Revoked == 1:
 		return timeoutRevoked
 	case protocol == unix.IPPROTO_TCP || protocol == unix.IPPROTO_SCTP:
-		switch state {
+		switch c.State {
 		case Established:
 			return timeoutTCPEstablished
 		case Closing:
@@ -33,7 +37,7 @@ func timeoutOf(protocol uint8, state ConnectionState) time.Duration {
 		default:
 			return timeoutTCPOpening
 		}
-	case protocol == unix.IPPROTO_UDP && state == Established:
+	case protocol == unix.IPPROTO_UDP && c.State == Established:
 		return timeoutUDPEstablished
 	case protocol == unix.IPPROTO_UDP:
 		return timeoutUDPOpening
@@ -42,6 +46,9 @@ func timeoutOf(protocol uint8, state ConnectionState) time.Duration {
 	}
 	return timeoutOther
 }
+
+// validFor returns in how many ticks an entry without packets expires.
+func validFor(protocol uint8, c Connection) uint32 { return TicksOf(timeoutOf(protocol, c)) + 1 }
 
 // Occupancy is how full the connection table is. When it is full, the kernel deletes the entries
 // that were used least recently.
@@ -60,11 +67,11 @@ func (d *Datapath) CollectConnections() (Occupancy, error) {
 		return o, err
 	}
 	var expired []ConnectionKey
-	seconds := uint32(now / time.Second)
+	ticks := TicksOf(now)
 	err = d.Maps.Connections.batches(func(keys []ConnectionKey, values []Connection) error {
 		for i, c := range values {
-			age := time.Duration(int32(seconds-c.Seen)) * time.Second // negative: seen since
-			if age < timeoutOf(keys[i].Protocol, c.State) {
+			age := int32(ticks - c.Seen) // negative: seen since
+			if age < int32(validFor(keys[i].Protocol, c)) {
 				o.Valid++
 			} else {
 				expired = append(expired, keys[i])

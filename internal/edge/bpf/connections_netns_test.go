@@ -64,7 +64,7 @@ func later(d time.Duration) func(*world) {
 		all, err := w.Maps.Connections.All()
 		must(w.t, err)
 		for key, c := range all {
-			c.Seen -= uint32(d / time.Second)
+			c.Seen -= TicksOf(d)
 			must(w.t, w.Maps.Connections.Put(key, c))
 		}
 	}
@@ -234,7 +234,7 @@ func TestConnections(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
-			w := &world{w.Datapath, t}
+			w := worldOf(w.Datapath, t)
 			w.forget()
 			class(server, 1)(w)
 			class(client, 1)(w)
@@ -291,7 +291,7 @@ func TestAFullTableAcceptsNewConnections(t *testing.T) {
 	d, _, err := Open(o)
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	w := &world{d, t}
+	w := worldOf(d, t)
 	pod, peer := addr("10.0.0.2"), addr("10.0.0.9")
 	w.set(16, Ingress, Egress)
 	w.row(16, Egress, 0, 0)
@@ -311,9 +311,9 @@ func TestAnEntryIsNotWrittenForEachPacket(t *testing.T) {
 	w, pod, peer := connectionWorld(t)
 	w.endpoint(1, client, pod)
 	u := &universe{world: w, m: newModel()}
-	u.second()
+	u.tick()
 	w.forward(ip(pod, peer, udp(4000, 53)))
-	key := ConnectionKey{Peer: AddressOf(peer), Endpoint: 1, PodPort: 4000, PeerPort: 53, Protocol: protoUDP}
+	key := ConnectionKey{Pod: AddressOf(pod), Peer: AddressOf(peer), PodPort: 4000, PeerPort: 53, Protocol: protoUDP}
 	c, ok, err := w.Maps.Connections.Get(key)
 	if !ok || err != nil || c.State != Opening || c.Opened != Egress || c.Set != client || c.Seen < u.m.now {
 		t.Errorf("%+v, %v, %v", c, ok, err)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/trunkline/trunkline/internal/core/endpoint"
 )
 
@@ -19,6 +21,7 @@ type universe struct {
 	m         *model
 	r         *rand.Rand
 	addresses []netip.Addr
+	streams   [streams]stream
 }
 
 const (
@@ -109,7 +112,8 @@ func (u *universe) change() {
 		u.m.inForce[id] = set
 		u.State.SetInForce(endpoint.ID(id), set)
 	case 4, 5: // time passes for some connections
-		age := uint32([]int{29, 31, 61, 181, 301, 601, 7201}[u.r.IntN(7)])
+		of := []time.Duration{timeoutICMP, timeoutTCPOpening, timeoutUDPEstablished, timeoutRevoked, timeoutOther, timeoutTCPEstablished}[u.r.IntN(6)]
+		age := TicksOf(of) + uint32(u.r.IntN(3))
 		for key, c := range u.m.connections {
 			if u.r.IntN(2) == 0 {
 				c.Seen = u.m.now - age
@@ -130,7 +134,7 @@ func (u *universe) transport(from, to netip.Addr) layer {
 	case 0, 1, 2:
 		return tcp(u.port(), u.port(), []byte{syn, syn, syn | ack, ack, ack, ack | fin, rst, rst | ack}[u.r.IntN(8)])
 	case 3:
-		return udp(u.port(), u.port())
+		return udp(u.port(), u.port(), make([]byte, u.r.IntN(24))...)
 	case 4:
 		return kinds(ping[u.r.IntN(2)], 0, u.port())
 	case 5:
@@ -148,11 +152,38 @@ func (u *universe) transport(from, to netip.Addr) layer {
 	return other(uint8(u.r.IntN(256)))
 }
 
+// stream is the ends of packets that were drawn before.
+type stream struct {
+	from, to         netip.Addr
+	fromPort, toPort int
+	udp              bool
+}
+
+// streams are how many streams have more packets at a time.
+const streams = 6
+
+// next draws another packet of a stream, in one of its directions.
+func (u *universe) next(s stream) []byte {
+	if u.r.IntN(2) == 0 {
+		s.from, s.to, s.fromPort, s.toPort = s.to, s.from, s.toPort, s.fromPort
+	}
+	if s.udp {
+		return ip(s.from, s.to, udp(s.fromPort, s.toPort, make([]byte, u.r.IntN(24))...))
+	}
+	return ip(s.from, s.to, tcp(s.fromPort, s.toPort, []byte{syn, syn | ack, ack, ack, ack, ack | fin, rst | ack}[u.r.IntN(7)]))
+}
+
 // packet draws a packet, seldom a damaged one.
 func (u *universe) packet() []byte {
 	family := u.r.IntN(2)
 	from, to := u.addresses[2*u.r.IntN(8)+family], u.addresses[2*u.r.IntN(8)+family]
 	p := ip(from, to, u.transport(from, to))
+	if n := u.r.IntN(2 * streams); n < streams {
+		if s := &u.streams[n]; !s.from.IsValid() || u.r.IntN(20) == 0 {
+			*s = stream{from, to, u.port(), u.port(), u.r.IntN(3) == 0}
+		}
+		p = u.next(u.streams[n])
+	}
 	if u.r.IntN(10) == 0 {
 		for range 1 + u.r.IntN(3) {
 			p[u.r.IntN(len(p))] = byte(u.r.Uint32())
@@ -164,14 +195,14 @@ func (u *universe) packet() []byte {
 	return p
 }
 
-// second returns the current second, and waits if it is about to end.
-func (u *universe) second() {
+// tick reads the current tick by the programs' clock, and waits if it is about to end.
+func (u *universe) tick() {
 	u.t.Helper()
 	for {
-		now, err := Monotonic()
-		must(u.t, err)
-		if now%time.Second < 995*time.Millisecond {
-			u.m.now = uint32(now / time.Second)
+		var ts unix.Timespec
+		must(u.t, unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts))
+		if now := time.Duration(ts.Nano()); now%(1<<30) < 1<<30-20*time.Millisecond {
+			u.m.now = TicksOf(now)
 			return
 		}
 	}
@@ -191,7 +222,7 @@ func TestProgramsDecideAsTheModel(t *testing.T) {
 	u.policies()
 	seen := map[string]int{}
 	for n := range packets() {
-		u.second()
+		u.tick()
 		u.change()
 		p, reply, pending := u.packet(), u.r.IntN(3) == 0, u.r.IntN(2) == 0
 		if len(p) < 1 {
@@ -203,7 +234,12 @@ func TestProgramsDecideAsTheModel(t *testing.T) {
 		}
 		seen[fmt.Sprint(want, " ", why)]++
 	}
-	t.Logf("%v", seen)
+	t.Logf("%v, known: %v", seen, u.knew)
+	for _, program := range []string{knownOut, knownIn, knownLocal} {
+		if u.knew[program] < 5 {
+			t.Errorf("%s has allowed %d packets only", program, u.knew[program])
+		}
+	}
 	have, err := u.Maps.Connections.All()
 	must(t, err)
 	for key, c := range u.m.connections {

@@ -141,14 +141,13 @@ type RowKey struct {
 	_          uint8
 }
 
-// ConnectionKey is a connection at one endpoint.
+// ConnectionKey is a connection of one pod.
 type ConnectionKey struct {
-	Peer     Address
-	Endpoint uint16
-	PodPort  uint16 // of ICMP the identifier, in both
-	PeerPort uint16
-	Protocol uint8
-	_        uint8
+	Pod, Peer Address
+	PodPort   uint16 // of ICMP the identifier, in both
+	PeerPort  uint16
+	Protocol  uint8
+	_         [3]uint8
 }
 
 // ConnectionState is how far a connection is.
@@ -159,17 +158,18 @@ const (
 	Opening     ConnectionState = 1
 	Established ConnectionState = 2
 	Closing     ConnectionState = 3
-	Revoked     ConnectionState = 4
 )
 
 // Connection is an entry of the programs' connection table.
 type Connection struct {
 	Set, Epoch uint32 // by which it was judged last
-	Seen       uint32 // seconds of CLOCK_MONOTONIC
+	Endpoint   uint16 // that had the pod's address
 	Opened     Direction
+	Revoked    uint8 // 1, of TCP and SCTP: a change of policy has ended it
 	State      ConnectionState
 	Flags      uint8 // FIN seen from 1 << Direction
-	_          uint8
+	_          uint16
+	Seen       uint32 // TicksOf CLOCK_MONOTONIC
 }
 
 // CountKey is what decided connections.

@@ -3,7 +3,6 @@ package bpf
 import (
 	"encoding/binary"
 	"net/netip"
-	"time"
 )
 
 // The model is what the programs must do, written for the reader and not for the verifier: the
@@ -239,7 +238,7 @@ type model struct {
 	ranges    map[PortRangeKey]uint32
 	rows      map[RowKey]uint64
 	epoch     uint32
-	now       uint32 // seconds
+	now       uint32 // ticks
 
 	connections map[ConnectionKey]Connection
 }
@@ -350,9 +349,9 @@ func (m *model) side(p modelPacket, id uint32, d Direction) (ok bool, why Reason
 	if set < SetFirst {
 		return false, NotReady, nothing
 	}
-	key := ConnectionKey{Endpoint: uint16(id), Protocol: p.protocol}
+	key := ConnectionKey{Pod: p.from, Protocol: p.protocol}
 	if d == Ingress {
-		key.Peer, key.PodPort, key.PeerPort = p.peer, p.toPort, p.fromPort
+		key.Pod, key.Peer, key.PodPort, key.PeerPort = p.to, p.peer, p.toPort, p.fromPort
 	} else {
 		key.Peer, key.PodPort, key.PeerPort = p.to, p.fromPort, p.toPort
 		if p.kind == failure && p.peer != p.from {
@@ -367,16 +366,16 @@ func (m *model) side(p modelPacket, id uint32, d Direction) (ok bool, why Reason
 		return m.verdict(set, opened, key.Peer, key.Protocol, port)
 	}
 	c, found := m.connections[key]
-	if found && time.Duration(m.now-c.Seen)*time.Second >= timeoutOf(key.Protocol, c.State) {
+	if found && (c.Endpoint != uint16(id) || m.now-c.Seen >= validFor(key.Protocol, c)) {
 		found = false
 	}
 	keep := func() { m.connections[key] = c }
-	again := p.kind == opens && (c.Opened != d || c.State == Closing || c.State == Revoked) // a port that is used again
+	again := p.kind == opens && (c.Opened != d || c.State == Closing || c.Revoked == 1) // a port that is used again
 	if found && !again {
 		return m.continued(p, d, set, key, &c, judge)
 	}
 	create := func(opened Direction) {
-		c = Connection{Set: set, Epoch: m.epoch, Seen: m.now, Opened: opened, State: Opening}
+		c = Connection{Set: set, Epoch: m.epoch, Endpoint: uint16(id), Seen: m.now, Opened: opened, State: Opening}
 		if opened != d {
 			c.State = Established
 		}
@@ -412,12 +411,12 @@ func (m *model) continued(p modelPacket, d Direction, set uint32, key Connection
 		case !allowed && key.Protocol != protoTCP && key.Protocol != protoSCTP:
 			return false, ByPolicy, func() { delete(m.connections, key) }
 		case !allowed:
-			c.State = Revoked
-		case c.State == Revoked:
-			c.State = Established
+			c.Revoked = 1
+		default:
+			c.Revoked = 0
 		}
 	}
-	if c.State == Revoked {
+	if c.Revoked == 1 {
 		c.Seen = m.now
 		return false, ByPolicy, keep
 	}

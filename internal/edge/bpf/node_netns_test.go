@@ -57,7 +57,7 @@ func newNode(t *testing.T) *node {
 	})
 	conn, err := nftables.New(nftables.WithNetNSFd(int(o.Netns.Fd())))
 	must(t, err)
-	n := &node{world: &world{d, t}, ns: ns, nft: conn}
+	n := &node{world: worldOf(d, t), ns: ns, nft: conn}
 	n.judgeForwarded()
 	return n
 }

@@ -20,7 +20,7 @@ var policyObject []byte
 
 // layout is the version of the maps: another one has a directory of its own, because programs of
 // one version cannot read the maps of another. testdata/layout.txt has the maps of this version.
-const layout = "v1"
+const layout = "v2"
 
 // object parses the compiled programs of this package.
 func object() (*ebpf.CollectionSpec, error) { return parse(policyObject) }
@@ -31,6 +31,17 @@ func parse(compiled []byte) (*ebpf.CollectionSpec, error) {
 		return nil, fmt.Errorf("parse the compiled programs: %w", err)
 	}
 	return spec, nil
+}
+
+// withPreciseClock replaces the clock that kernels before 5.11 do not have.
+func withPreciseClock(spec *ebpf.CollectionSpec) {
+	for _, p := range spec.Programs {
+		for i, in := range p.Instructions {
+			if in.IsBuiltinCall() && in.Constant == int64(asm.FnKtimeGetCoarseNs) {
+				p.Instructions[i].Constant = int64(asm.FnKtimeGetNs)
+			}
+		}
+	}
 }
 
 // objectID differs between compiled programs.

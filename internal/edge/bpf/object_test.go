@@ -156,7 +156,7 @@ func TestConstantsAreAsInTheSources(t *testing.T) {
 		"MARK_PENDING": hostnet.MarkPending, "MARK_JUDGED": hostnet.MarkJudged,
 		"INGRESS": uint64(Ingress), "EGRESS": uint64(Egress),
 		"SET_NONE": uint64(SetNone), "SET_OPEN": uint64(SetOpen), "SET_PENDING": uint64(SetPending), "SET_FIRST": uint64(SetFirst),
-		"OPENING": uint64(Opening), "ESTABLISHED": uint64(Established), "CLOSING": uint64(Closing), "REVOKED": uint64(Revoked),
+		"OPENING": uint64(Opening), "ESTABLISHED": uint64(Established), "CLOSING": uint64(Closing),
 		"BY_POLICY": uint64(ByPolicy), "MALFORMED": uint64(Malformed), "NOT_READY": uint64(NotReady),
 		"FRAGMENT": uint64(Fragment), "UNRELATED": uint64(Unrelated), "ICMP_TYPE": uint64(ICMPType),
 		"TIMEOUT_TCP_OPENING": seconds(timeoutTCPOpening), "TIMEOUT_TCP_ESTABLISHED": seconds(timeoutTCPEstablished),

@@ -32,8 +32,8 @@ func tcp(from, to int, flags byte) layer {
 	return layer{protoTCP, join(be16(from), be16(to), make([]byte, 8), []byte{5 << 4, flags}, make([]byte, 6))}
 }
 
-func udp(from, to int) layer {
-	return layer{protoUDP, join(be16(from), be16(to), be16(8), be16(0))}
+func udp(from, to int, payload ...byte) layer {
+	return layer{protoUDP, join(be16(from), be16(to), be16(8+len(payload)), be16(0), payload)}
 }
 
 func sctp(from, to int, chunk byte) layer {

@@ -160,7 +160,7 @@ func FuzzTheParser(f *testing.F) {
 	d, _, err := Open(options(bpffs(f)))
 	must(f, err)
 	f.Cleanup(func() { must(f, d.Close()) })
-	w := &world{d, f}
+	w := worldOf(d, f)
 	a, b, a6, b6 := addr("10.0.0.1"), addr("10.0.0.2"), addr("fd00::1"), addr("fd00::2")
 	w.set(16, Ingress, Egress)
 	w.endpoint(1, 16, b, b6)
@@ -172,7 +172,7 @@ func FuzzTheParser(f *testing.F) {
 		f.Add(ip6(b6, a6, 0, join([]byte{l.protocol, 0}, make([]byte, 6), l.bytes)), false)
 	}
 	f.Fuzz(func(t *testing.T, packet []byte, reply bool) {
-		w := &world{d, t}
+		w := worldOf(d, t)
 		if len(packet) == 0 || len(packet) > 1500 {
 			return
 		}

@@ -21,7 +21,7 @@ func openAgain(t *testing.T, o Options) (*world, Found) {
 	d, found, err := Open(o)
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	return &world{d, t}, found
+	return worldOf(d, t), found
 }
 
 func TestWhatIsPinnedIsAdopted(t *testing.T) {

@@ -40,15 +40,18 @@ func options(dir string) Options {
 // world is a datapath on which tests run packets.
 type world struct {
 	*Datapath
-	t testing.TB
+	t    testing.TB
+	knew map[string]int // packets, by the program known_… that allowed them
 }
+
+func worldOf(d *Datapath, t testing.TB) *world { return &world{d, t, map[string]int{}} }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	d, _, err := Open(options(bpffs(t)))
 	must(t, err)
 	t.Cleanup(func() { must(t, d.Close()) })
-	return &world{d, t}
+	return worldOf(d, t)
 }
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -89,10 +92,15 @@ func (w *world) forward(packet []byte, reply ...bool) bool {
 	return w.forwardMarked(packet, len(reply) > 0 && reply[0], false)
 }
 
-// forwardMarked is forward for a packet that came by a pod's link, or by another one.
+// forwardMarked is forward for a packet that came by a pod's link, or by another one. As the rules of
+// nftables do, it calls the program of known connections first.
 func (w *world) forwardMarked(packet []byte, reply, pending bool) bool {
 	w.t.Helper()
 	var in context
+	if program := w.known(packet, pending); program != "" && w.run(program, ether(packet), &in) == 1 {
+		w.knew[program]++
+		return true
+	}
 	if reply {
 		in.Mark |= hostnet.MarkJudged
 	}
@@ -100,6 +108,31 @@ func (w *world) forwardMarked(packet []byte, reply, pending bool) bool {
 		in.Mark |= hostnet.MarkPending
 	}
 	return w.run(forward, ether(packet), &in) == 1
+}
+
+// known is the program that the rules call first: packets of pods come by their links. One with
+// the address of a pod that comes by another link is judged for its receiver alone, as it has been
+// judged when it left.
+func (w *world) known(packet []byte, pending bool) string {
+	p, _, whole := modelNetwork(packet, true)
+	at := func(a Address) bool {
+		_, found, err := w.Maps.Addresses.Get(a)
+		must(w.t, err)
+		return found
+	}
+	switch from, to := at(p.from), at(p.to); {
+	case !whole && pending:
+		return knownOut
+	case !whole:
+		return knownIn
+	case from && to && pending:
+		return knownLocal
+	case from && !to:
+		return knownOut
+	case to && !from && !pending:
+		return knownIn
+	}
+	return ""
 }
 
 // run runs a program on a frame; *c is the context before and after.
