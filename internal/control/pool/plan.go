@@ -37,7 +37,7 @@ func (p *Pool) plan(ctx context.Context, _ bool) (time.Time, error) {
 	if changed || before.Numbers != decision.Numbers {
 		p.Report()
 	}
-	if canServe(p.State.View(now)) {
+	if !p.serves() && canServe(p.State.View(now)) {
 		p.Serve()
 	}
 	var problems error

@@ -121,6 +121,16 @@ func (p *Pool) Addressed() <-chan struct{} { return p.addressed }
 // Serve closes Addressed at once: an earlier process of this boot served, and ADDs wait.
 func (p *Pool) Serve() { p.serve.Do(func() { close(p.addressed) }) }
 
+// serves reports whether Addressed is closed.
+func (p *Pool) serves() bool {
+	select {
+	case <-p.addressed:
+		return true
+	default:
+		return false
+	}
+}
+
 // Wait returns when no action is being executed. Actions end with the contexts
 // that they were begun with; what is in flight at EC2 is in the journal.
 func (p *Pool) Wait() { p.work.Wait() }

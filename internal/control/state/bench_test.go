@@ -68,3 +68,16 @@ func BenchmarkTransaction(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkView measures what each plan of the pool reads.
+func BenchmarkView(b *testing.B) {
+	for _, perENI := range []int{14, 240} {
+		s, now := sized(b, perENI), time.Now()
+		b.Run(fmt.Sprintf("4x%d", perENI), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				s.View(now)
+			}
+		})
+	}
+}

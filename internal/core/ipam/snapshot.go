@@ -80,23 +80,33 @@ func (l *Ledger) View(now time.Time) View {
 // view is an interface as it is in a View.
 func (s *rows) view(e ENI, claimed []Claimed) ENIView {
 	v := ENIView{ENI: e, Claimed: claimed}
-	for _, addr := range s.addresses.holding(e.ID).all {
+	addresses := s.addresses.holding(e.ID).all
+	v.Addresses = slices.Grow(v.Addresses, len(addresses))
+	for _, addr := range addresses {
 		v.Addresses = append(v.Addresses, *s.addresses.rows[addr])
 	}
 	return v
 }
 
-// Removing returns a copy of v with the addresses of endpoints that are being removed
-// as Quarantined: their links may still exist.
+// Removing returns v with the addresses of endpoints that are being removed as Quarantined:
+// their links may still exist. It shares with v what does not differ.
 func (v View) Removing(removing func(endpoint.ID) bool) View {
+	quarantined := func(a Address) bool {
+		return a.State == Assigned && !a.Holder.Foreign() && removing(a.Holder.Endpoint)
+	}
 	v.ENIs = slices.Clone(v.ENIs)
 	for i, e := range v.ENIs {
-		v.ENIs[i].Addresses = slices.Clone(e.Addresses)
-		for j, a := range e.Addresses {
-			if a.State == Assigned && !a.Holder.Foreign() && removing(a.Holder.Endpoint) {
-				v.ENIs[i].Addresses[j].State = Quarantined
+		first := slices.IndexFunc(e.Addresses, quarantined)
+		if first < 0 {
+			continue
+		}
+		all := slices.Clone(e.Addresses)
+		for j, a := range all[first:] {
+			if quarantined(a) {
+				all[first+j].State = Quarantined
 			}
 		}
+		v.ENIs[i].Addresses = all
 	}
 	return v
 }
