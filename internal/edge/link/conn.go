@@ -37,22 +37,25 @@ func (m message) serialize(seq uint32, flags uint16) []byte {
 type conn struct {
 	fd     int
 	seq    uint32
-	answer [answerSize]byte // of the kernel, the last one
+	answer []byte // of the kernel, the last one
 }
 
-// answerSize is the size of a buffer that holds an acknowledgement or the description of a
-// link, in bytes; the latter takes about 1,500.
-const answerSize = 8 << 10
+// The sizes of buffers in bytes. An acknowledgement takes 36, and the kernel's message in it, if
+// it refuses; the description of a link takes about 1,500.
+const (
+	acknowledgementSize = 1 << 10
+	answerSize          = 8 << 10
+)
 
-// dial opens a socket in the namespace of the calling thread. The library's sockets wait in the
+// dial opens a socket in the namespace of the calling thread, for answers of at most that size. The library's sockets wait in the
 // runtime's poller, and each answer grows the goroutine's stack by 64 KiB; neither is needed
 // here, because the kernel has answered when send returns.
-func dial() (c *conn, err error) {
+func dial(size int) (c *conn, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open an rtnetlink socket: %w", err)
 	}
-	c = &conn{fd: fd}
+	c = &conn{fd: fd, answer: make([]byte, size)}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		c.close()
 		return nil, fmt.Errorf("bind an rtnetlink socket: %w", err)
@@ -76,7 +79,7 @@ func (c *conn) send(datagram []byte) error {
 // receive returns the messages of the next datagram; they are valid until the next call.
 func (c *conn) receive() ([]syscall.NetlinkMessage, error) {
 	for {
-		n, _, err := unix.Recvfrom(c.fd, c.answer[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		n, _, err := unix.Recvfrom(c.fd, c.answer, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue

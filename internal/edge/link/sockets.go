@@ -33,7 +33,7 @@ func openSockets(ns *os.File) (*sockets, error) {
 			return err
 		}
 		for range maxRequests {
-			c, err := dial()
+			c, err := dial(answerSize)
 			if err != nil {
 				return err
 			}

@@ -151,6 +151,8 @@ func difference(want, have hostnet.Link) string {
 func (w watch) routeDamage(m rtMessage) string {
 	r, ok := m.route()
 	switch {
+	case ok && r.To.Addr().IsMulticast(): // the kernel makes one for each link, and no endpoint has any
+		return ""
 	case ok && m.kind == unix.RTM_NEWROUTE && w.ofPod(r):
 		return r.String() + " was added"
 	case !ok || w.left.Object(r.Key()) == nil:

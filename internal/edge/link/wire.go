@@ -257,7 +257,7 @@ func (w *wiring) peerIs(hostIndex int) (bool, error) {
 // podEnd returns the pod's interface, nil if there is none.
 func (w *wiring) podEnd() (found *netlink.LinkAttrs, err error) {
 	err = netns.Do(w.ns, func() error {
-		c, err := dial()
+		c, err := dial(answerSize)
 		if err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ func (w *wiring) mark(ctx context.Context) error {
 func (w *wiring) podSide(context.Context) error {
 	var c *conn
 	err := netns.Do(w.ns, func() (err error) {
-		c, err = dial()
+		c, err = dial(acknowledgementSize)
 		return err
 	})
 	if err != nil {
