@@ -170,6 +170,9 @@ func TestALineIsReadWithItsChecksumOnly(t *testing.T) {
 	if l, err := decode(good[:len(good)-1]); err != nil || l.Header.BootID != "b" || string(l.Records[0].Value) != "1" {
 		t.Errorf("%q reads as %+v, %v", good, l, err)
 	}
+	if raw, err := encode(line{Records: []Record{{Key: "k", Value: json.RawMessage("{")}}}); err == nil || raw != nil {
+		t.Errorf("a value that is not JSON is written as %q", raw)
+	}
 	for _, c := range []struct {
 		content string
 		torn    bool
