@@ -12,6 +12,9 @@ import (
 type Assigned struct {
 	Addresses []netip.Addr
 	Prefixes  []netip.Prefix
+	// Primary: the first IPv6 address is the primary one and cannot be removed. That of IPv4
+	// always is.
+	Primary bool
 }
 
 // slots returns how many address slots they take.
@@ -24,7 +27,7 @@ func (a Assigned) holds(address netip.Addr) bool {
 }
 
 func (a Assigned) clone() Assigned {
-	return Assigned{slices.Clone(a.Addresses), slices.Clone(a.Prefixes)}
+	return Assigned{slices.Clone(a.Addresses), slices.Clone(a.Prefixes), a.Primary}
 }
 
 func (a *Assigned) add(more Assigned) {
@@ -103,7 +106,7 @@ func (h InterfaceHandle) UnassignIPv4(addresses []netip.Addr, prefixes []netip.P
 func (h InterfaceHandle) UnassignIPv6(addresses []netip.Addr, prefixes []netip.Prefix) error {
 	return h.modify(func(_ *change, i *Interface) error {
 		for _, a := range addresses {
-			if i.PrimaryIPv6 && a == i.IPv6.Addresses[0] {
+			if i.IPv6.Primary && a == i.IPv6.Addresses[0] {
 				return InvalidParameter("The primary IPv6 address of an interface cannot be unassigned: %s", a)
 			}
 			if err := i.IPv6.removeAddress(h.id, a); err != nil {

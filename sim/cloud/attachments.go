@@ -39,8 +39,8 @@ func (h InterfaceHandle) Attach(to vpc.InstanceID, index, card int) (*Attachment
 func (ch *change) canAttach(i *Interface, n *Instance, index, card int) error {
 	attached := ch.InterfacesOf(n.ID)
 	switch {
-	case i.Attachment != nil:
-		return InvalidParameter("Network interface '%s' is currently in use.", i.ID)
+	case i.Status() != "available":
+		return inUse(i.ID)
 	case i.Type == vpc.TypeBranch:
 		return InvalidParameter("Interface type branch cannot be attached to an instance: '%s'", i.ID)
 	case i.Type == vpc.TypeTrunk && n.Limits.Branches == 0:
@@ -154,6 +154,7 @@ func (c *Cloud) Detach(id vpc.AttachmentID) error {
 		if i.Attachment.Status == Detaching {
 			return Errorf("IncorrectState", "The attachment '%s' is detaching.", id)
 		}
+		ch.endTrunk(i.ID)
 		i = i.clone()
 		i.Attachment.Status, i.Attachment.Until = Detaching, ch.now.Add(c.detach)
 		if c.instant {

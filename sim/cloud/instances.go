@@ -72,6 +72,7 @@ func (ch *change) finishTerminate(n *Instance) {
 			deleteInterface(ch, i.ID)
 			continue
 		}
+		ch.endTrunk(i.ID)
 		i = i.clone()
 		i.Attachment = nil
 		i.Public = slices.DeleteFunc(i.Public, func(p PublicAddress) bool { return p.Owner == AmazonPool })

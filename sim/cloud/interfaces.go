@@ -136,7 +136,7 @@ type InterfaceHandle struct {
 // Interface returns the handle of an interface, which need not exist.
 func (c *Cloud) Interface(id vpc.ENIID) InterfaceHandle { return InterfaceHandle{c, id} }
 
-// Delete deletes an unattached interface.
+// Delete deletes an interface that is available.
 func (h InterfaceHandle) Delete() error {
 	return h.cloud.apply(func(ch *change) error {
 		i := ch.Interfaces[h.id]
@@ -145,8 +145,8 @@ func (h InterfaceHandle) Delete() error {
 			return KindInterface.NotFound(string(h.id))
 		case i.Requester.Managed:
 			return notPermitted()
-		case i.Attachment != nil:
-			return InvalidParameter("Network interface '%s' is currently in use.", h.id)
+		case i.Status() != "available":
+			return inUse(h.id)
 		}
 		deleteInterface(ch, h.id)
 		return nil

@@ -6,8 +6,8 @@ import "github.com/trunkline/trunkline/internal/core/vpc"
 // "Maximum IP addresses per network interface"; branches per size as AWS's VPC
 // resource controller lists them. Those with several network cards: AWS's VPC CNI,
 // pkg/vpc/vpc_ip_resource_limit.go, and EC2 user guide, "Network cards" and "Maximize
-// network bandwidth on instances with multiple network cards"; how many branches these
-// have is not known here.
+// network bandwidth on instances with multiple network cards"; of these, the branches of
+// c7gn.metal, c8gn.metal-48xl, p5 and hpc7a are not known here.
 func typeLimits() map[string]vpc.Limits {
 	nitro := func(enis, addresses, branches int) vpc.Limits {
 		return vpc.Limits{ENIs: enis, IPv4: addresses, IPv6: addresses, Branches: branches, Nitro: true}
@@ -51,7 +51,7 @@ func typeLimits() map[string]vpc.Limits {
 	m["c7gn.metal"] = withEFAs(1, metal(15, 0))
 	m["c8gn.metal-48xl"] = withEFAs(2, metal(12, 0))
 	m["p5.48xlarge"] = withEFAs(32, nitro(2, 50, 0))
-	m["trn1.32xlarge"] = withEFAs(8, nitro(5, 50, 0))
+	m["trn1.32xlarge"] = withEFAs(8, nitro(5, 50, 82))
 	for _, size := range []string{"12xlarge", "24xlarge", "48xlarge", "96xlarge"} {
 		m["hpc7a."+size] = withEFAs(2, nitro(2, 50, 0))
 	}

@@ -13,7 +13,7 @@ func TestBranchLimitsOfTypes(t *testing.T) {
 	limits := newCloud(t, cloud.Options{}).TypeLimits()
 	for name, want := range map[string]int{
 		"m5.large": 9, "m5.8xlarge": 54, "m6i.8xlarge": 84, "c6i.8xlarge": 84, "r6i.8xlarge": 84, "m6g.8xlarge": 54,
-		"m6i.12xlarge": 114, "c6i.12xlarge": 114, "r6i.12xlarge": 114, "r5.metal": 120, "c5.metal": 107, "t3.medium": 0,
+		"m6i.12xlarge": 114, "c6i.12xlarge": 114, "r6i.12xlarge": 114, "r5.metal": 120, "c5.metal": 107, "t3.medium": 0, "trn1.32xlarge": 82,
 	} {
 		if got := limits[name].Branches; got != want {
 			t.Errorf("%s: %d branches, want %d", name, got, want)
@@ -29,7 +29,7 @@ func TestLimitsOfTypesWithSeveralNetworkCards(t *testing.T) {
 	limits := newCloud(t, cloud.Options{}).TypeLimits()
 	for name, want := range map[string]vpc.Limits{
 		"p5.48xlarge":     {ENIs: 2, IPv4: 50, IPv6: 50, Cards: 32, EFAs: 32, Nitro: true},
-		"trn1.32xlarge":   {ENIs: 5, IPv4: 50, IPv6: 50, Cards: 8, EFAs: 8, Nitro: true},
+		"trn1.32xlarge":   {ENIs: 5, IPv4: 50, IPv6: 50, Branches: 82, Cards: 8, EFAs: 8, Nitro: true},
 		"hpc7a.12xlarge":  {ENIs: 2, IPv4: 50, IPv6: 50, Cards: 2, EFAs: 2, Nitro: true},
 		"hpc7a.24xlarge":  {ENIs: 2, IPv4: 50, IPv6: 50, Cards: 2, EFAs: 2, Nitro: true},
 		"hpc7a.48xlarge":  {ENIs: 2, IPv4: 50, IPv6: 50, Cards: 2, EFAs: 2, Nitro: true},

@@ -70,8 +70,10 @@ func (h PermissionHandle) Revoke(force bool) error {
 	})
 }
 
-// deleteInterface deletes an interface with its permissions.
+// deleteInterface deletes an interface with its permissions and, of a trunk, the
+// associations of its branches.
 func deleteInterface(ch *change, id vpc.ENIID) {
+	ch.endTrunk(id)
 	delete(ch.Interfaces, id)
 	for _, p := range ch.Permissions {
 		if p.Interface == id {

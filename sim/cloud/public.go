@@ -105,7 +105,7 @@ func (h InterfaceHandle) SetPrimaryIPv6(on bool) error {
 		switch {
 		case on:
 			return ch.enablePrimaryIPv6(i)
-		case i.PrimaryIPv6:
+		case i.IPv6.Primary:
 			return InvalidParameter("The primary IPv6 address of interface %s cannot be disabled once it is enabled.", i.ID)
 		}
 		return nil
@@ -118,6 +118,6 @@ func (ch *change) enablePrimaryIPv6(i *Interface) error {
 			return err
 		}
 	}
-	i.PrimaryIPv6 = true
+	i.IPv6.Primary = true
 	return nil
 }

@@ -175,6 +175,10 @@ type Quotas struct {
 	GroupsPerVPC       int // default 2500
 	Addresses          int // elastic addresses, default 5 per region
 	RangesPerVPC       int // IPv4, default 5
+	// TrunkCalls allows AssociateTrunkInterface, DisassociateTrunkInterface and
+	// DescribeTrunkInterfaceAssociations, which AWS refuses to accounts that are not on a list
+	// of its own. By default the account is not.
+	TrunkCalls bool
 }
 
 func (q Quotas) withDefaults() Quotas {

@@ -151,9 +151,9 @@ type Interface struct {
 	SourceDestCheck bool
 	Requester       Requester
 	Tracking        *Tracking
-	PrimaryIPv6     bool            // the first IPv6 address is the primary one and cannot be removed
 	Public          []PublicAddress // of its private addresses
 	Attachment      *Attachment
+	Trunk           *TrunkAssociation // of a branch; never together with Attachment
 	Tags            Tags
 }
 
@@ -173,7 +173,7 @@ func (a *Attachment) Primary() bool {
 
 // Status is the interface's status as EC2 names it: "available" or "in-use".
 func (i *Interface) Status() string {
-	if i.Attachment == nil {
+	if i.Attachment == nil && i.Trunk == nil {
 		return "available"
 	}
 	return "in-use"
@@ -194,6 +194,10 @@ func (i *Interface) clone() *Interface {
 	if i.Attachment != nil {
 		a := *i.Attachment
 		n.Attachment = &a
+	}
+	if i.Trunk != nil {
+		t := *i.Trunk
+		n.Trunk = &t
 	}
 	return &n
 }

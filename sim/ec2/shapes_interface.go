@@ -175,7 +175,7 @@ func privateAddresses(s *cloud.State, i *cloud.Interface) []privateAddressXML {
 func ipv6Addresses(i *cloud.Interface) []ipv6AddressXML {
 	var out []ipv6AddressXML
 	for n, a := range i.IPv6.Addresses {
-		out = append(out, ipv6AddressXML{Address: a.String(), Primary: n == 0 && i.PrimaryIPv6})
+		out = append(out, ipv6AddressXML{Address: a.String(), Primary: n == 0 && i.IPv6.Primary})
 	}
 	return out
 }
